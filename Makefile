@@ -1,0 +1,155 @@
+# Tessera - the KV cache that finds any text again.
+#
+#   make            the library, the programs, the examples and the benches
+#   make test       install what is missing, build, run every test (the README's command)
+#   make demo       replay a small built-in trace and print a hit table
+#   make check      the tests alone, without looking for missing packages
+#   make check-long the slow tier: fuzzers 60 s each, many more crash rounds
+#   make lint       formatting, clang-tidy, cppcheck, shellcheck, man pages, layer order
+#   make install    to PREFIX (/usr/local), below DESTDIR
+#   make doc        regenerate docs/config.md and the option pages from the tables
+#   make clean
+#
+# Variables: B=build            where everything is built; side-by-side builds are B=other
+#            SAN=address,undefined | thread     sanitizer builds (use a B of their own)
+#            WERROR=1           warnings are errors (CI)
+#            CC, CFLAGS, LDFLAGS, PREFIX, DESTDIR, V=1 (show commands), T=glob (tests to run)
+
+VERSION := 0.1.0
+SOMAJOR := 0
+B       ?= build
+PREFIX  ?= /usr/local
+CFLAGS  ?= -O2 -g
+V       ?= 0
+Q       := $(if $(filter 1,$(V)),,@)
+
+PKGS     := yaml-0.1 libxxhash libcrypto
+PKG_CF   := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+
+WARN := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wundef -Wstrict-prototypes -Wmissing-prototypes \
+        -Wconversion $(if $(WERROR),-Werror)
+CPPF := -D_GNU_SOURCE -DTSR_VERSION='"$(VERSION)"' -Iinclude -Isrc $(PKG_CF)
+SANF := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+ALLC  = -std=c11 -fPIC -fvisibility=hidden $(WARN) $(CPPF) $(SANF) $(CFLAGS)
+LIBS := $(PKG_LIBS) -lpthread -lm -ldl
+
+# A folder of src/ includes itself and those to its left (tools/check-tree.sh).
+LAYERS   := base config stats chunk device tier cache
+LIB_SRC  := $(foreach d,$(LAYERS),$(wildcard src/$d/*.c)) $(wildcard src/tessera.c)
+CLI_SRC  := $(wildcard src/cli/*.c)
+SUP_SRC  := $(wildcard tests/support/*.c)
+TEST_SRC := $(wildcard tests/*/test_*.c)
+BEN_SRC  := $(wildcard bench/bench_*.c)
+EX_SRC   := $(wildcard examples/*.c)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+
+obj  = $(patsubst %.c,$(B)/obj/%.o,$1)
+LIBA := $(B)/lib/libtessera.a
+LIBS_SO := $(B)/lib/libtessera.so
+TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_SRC))
+BENS  := $(patsubst bench/%.c,$(B)/bench/%,$(BEN_SRC))
+EXS   := $(patsubst examples/%.c,$(B)/examples/%,$(EX_SRC))
+FUZZ  := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
+BINS  := $(if $(CLI_SRC),$(B)/bin/tessera)
+
+.PHONY: all lib test check check-long demo lint install doc clean help fuzz setup
+all: lib $(BINS) $(BENS) $(EXS) $(TESTS)
+lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
+
+help:
+	@sed -n '3,18p' Makefile | sed 's/^# \{0,1\}//'
+
+$(B)/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	@echo "  CC    $<"
+	$(Q)$(CC) $(ALLC) -MMD -MP -c $< -o $@
+
+$(B)/obj/tests/%.o $(B)/obj/bench/%.o: CPPF += -Itests
+
+$(LIBA): $(call obj,$(LIB_SRC))
+	@mkdir -p $(@D)
+	@echo "  AR    $@"
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(LIBS_SO): $(call obj,$(LIB_SRC)) src/tessera.map
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(CC) -shared -Wl,-soname,libtessera.so.$(SOMAJOR) -Wl,--version-script=src/tessera.map \
+	    $(SANF) $(LDFLAGS) $(call obj,$(LIB_SRC)) -o $@ $(LIBS)
+	$(Q)ln -sf libtessera.so $@.$(SOMAJOR)
+
+$(B)/tessera.pc: tessera.pc.in Makefile
+	@mkdir -p $(@D)
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(PKGS)|' $< > $@
+
+$(B)/bin/tessera: $(call obj,$(CLI_SRC)) $(LIBA)
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+$(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(SUP_SRC)) $(LIBA)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+$(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+# Examples link the shared library, as a user's program would.
+$(B)/examples/%: $(B)/obj/examples/%.o $(LIBS_SO)
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $< -o $@ -L$(B)/lib -Wl,-rpath,'$$ORIGIN/../lib' -ltessera $(LIBS)
+
+# libFuzzer needs clang; the fuzz targets are compiled with the library's sources.
+$(B)/fuzz/%: tests/fuzz/%.c $(LIB_SRC)
+	@mkdir -p $(@D)
+	@echo "  FUZZ  $@"
+	$(Q)clang -std=c11 $(CPPF) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+	    $< $(LIB_SRC) -o $@ $(LIBS)
+fuzz: $(FUZZ)
+
+setup:
+	@tools/setup
+
+test: setup
+	@$(MAKE) --no-print-directory check
+
+check: all
+	@B=$(B) tests/run.sh '$(T)'
+
+check-long: all fuzz
+	@B=$(B) tests/run-long.sh
+
+demo: setup
+	@$(MAKE) --no-print-directory $(B)/bin/tessera
+	@tools/demo $(B)/bin/tessera
+
+lint:
+	@tools/lint
+
+doc: $(B)/bin/tessera
+	@tools/gen-doc $(B)/bin/tessera
+
+install: lib $(BINS)
+	install -d $(DESTDIR)$(PREFIX)/include/tessera $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+	    $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
+	    $(DESTDIR)$(PREFIX)/share/man/man3 $(DESTDIR)$(PREFIX)/share/man/man5
+	install -m 644 include/tessera/*.h $(DESTDIR)$(PREFIX)/include/tessera/
+	install -m 644 $(LIBA) $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(LIBS_SO) $(DESTDIR)$(PREFIX)/lib/libtessera.so.$(VERSION)
+	ln -sf libtessera.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libtessera.so.$(SOMAJOR)
+	ln -sf libtessera.so.$(SOMAJOR) $(DESTDIR)$(PREFIX)/lib/libtessera.so
+	install -m 644 $(B)/tessera.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
+	install -m 755 $(BINS) $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3/
+	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
+
+clean:
+	rm -rf $(B)
+
+.SECONDARY:
+-include $(shell find $(B)/obj -name '*.d' 2>/dev/null)

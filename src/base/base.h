@@ -1,0 +1,104 @@
+/* base.h - what every layer stands on: errors in words, checked memory, log lines, worker threads.
+ * Knows nothing of caches.
+ *
+ * Threads: everything here may be called from any thread.
+ * Memory:  tsri_alloc'd blocks are freed with tsri_free; regions with tsri_region_fini.
+ * Errors:  return tsri_fail(TSR_EXXX, "what: %s", why) sets the thread's message and the result.
+ */
+#ifndef TSRI_BASE_H
+#define TSRI_BASE_H
+
+#include <tessera/tessera.h>
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+/* ---- assertions: programmer errors only; operating errors are returned ---- */
+
+void tsri_assert_failed(const char *what, const char *file, int line) __attribute__((noreturn));
+#define TSR_ASSERT(x) ((x) ? (void)0 : tsri_assert_failed(#x, __FILE__, __LINE__))
+#ifdef TSR_DEBUG
+#define TSR_ASSERT_SLOW(x) TSR_ASSERT(x)
+#else
+#define TSR_ASSERT_SLOW(x) ((void)0)
+#endif
+
+/* ---- errors ---- */
+
+/* Sets the calling thread's message and returns err. */
+int tsri_fail(int err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- log ---- */
+
+void tsri_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Whether a line of this level would go anywhere; for lines that are costly to build. */
+bool tsri_log_wants(int level);
+
+/* ---- memory ---- */
+
+/* Zeroed. NULL with a message set when there is none or n * size overflows. */
+void *tsri_alloc(size_t n, size_t size);
+void tsri_free(void *p);
+char *tsri_strdup(const char *s);
+
+/* A large span of zeroed, page-aligned memory whose pages are taken on first touch, in huge pages
+ * where the machine allows it. */
+struct tsri_region {
+    uint8_t *data;
+    size_t bytes;
+};
+TSR_MUST int tsri_region_init(struct tsri_region *r, size_t bytes);
+void tsri_region_fini(struct tsri_region *r);
+
+/* True in the process that called tsri_fork_guard_init, false in its forked children; one load. */
+struct tsri_fork_guard {
+    volatile uint32_t *page;
+};
+TSR_MUST int tsri_fork_guard_init(struct tsri_fork_guard *g);
+void tsri_fork_guard_fini(struct tsri_fork_guard *g);
+static inline bool tsri_fork_guard_parent(const struct tsri_fork_guard *g)
+{
+    return *g->page != 0;
+}
+
+/* ---- small helpers ---- */
+
+#define TSRI_CACHE_LINE 64u
+#define TSRI_COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static inline size_t tsri_align_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+static inline uint32_t tsri_min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+static inline uint64_t tsri_pow2_up(uint64_t n)
+{
+    return n <= 1 ? 1 : (uint64_t)1 << (64 - __builtin_clzll(n - 1));
+}
+/* Monotonic, nanoseconds. */
+uint64_t tsri_now_ns(void);
+
+/* ---- work: a bounded queue of jobs and fixed, named threads ---- */
+
+struct tsri_job {
+    void (*run)(struct tsri_job *job); /* the job is the worker's until run is called, then run's */
+    struct tsri_job *next;
+};
+struct tsri_work;
+/* Threads are named NAME-0 .. and take no signals. */
+TSR_MUST int tsri_work_open(struct tsri_work **out, const char *name, uint32_t n_threads,
+                            uint32_t queue_max);
+/* Runs what is queued, then joins. Accepts NULL. */
+void tsri_work_close(struct tsri_work *w);
+/* Queues a job; TSR_EAGAIN when queue_max jobs wait. */
+TSR_MUST int tsri_work_push(struct tsri_work *w, struct tsri_job *job);
+/* Waits until the queue is empty and every thread idle. */
+void tsri_work_drain(struct tsri_work *w);
+
+#endif

@@ -1,0 +1,91 @@
+/* mem.c - checked allocation, large regions, and the page that tells a forked child from its
+ * parent. */
+#include "base/base.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+
+void *tsri_alloc(size_t n, size_t size)
+{
+    void *p = calloc(n ? n : 1, size ? size : 1);
+    if (!p) tsri_fail(TSR_ENOMEM, "no memory for %zu x %zu bytes", n, size);
+    return p;
+}
+
+void tsri_free(void *p)
+{
+    free(p);
+}
+
+char *tsri_strdup(const char *s)
+{
+    size_t bytes = strlen(s) + 1;
+    char *copy = tsri_alloc(bytes, 1);
+    if (copy) memcpy(copy, s, bytes);
+    return copy;
+}
+
+int tsri_region_init(struct tsri_region *r, size_t bytes)
+{
+    r->data = NULL;
+    r->bytes = 0;
+    if (bytes > SIZE_MAX / 2) return tsri_fail(TSR_ENOMEM, "cannot reserve %zu bytes", bytes);
+    /* One huge page more than asked, cut back to an aligned start: a misaligned mapping would get
+     * none for its first and last piece. */
+    size_t want = tsri_align_up(bytes ? bytes : 1, HUGE_PAGE_BYTES);
+    uint8_t *p = mmap(NULL, want + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return tsri_fail(TSR_ENOMEM, "cannot reserve %zu bytes: %s", bytes, strerror(errno));
+    size_t head = (HUGE_PAGE_BYTES - (uintptr_t)p % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
+    if (head) munmap(p, head);
+    if (HUGE_PAGE_BYTES - head) munmap(p + head + want, HUGE_PAGE_BYTES - head);
+    r->data = p + head;
+    r->bytes = want;
+    /* Advice: without huge pages everything works, a little slower. Small regions are left alone,
+     * since one touched byte would cost 2 MiB of resident memory. */
+    if (want >= 8 * HUGE_PAGE_BYTES) madvise(r->data, want, MADV_HUGEPAGE);
+    /* KV is user data: keep it out of core files. */
+    madvise(r->data, want, MADV_DONTDUMP);
+    return 0;
+}
+
+void tsri_region_fini(struct tsri_region *r)
+{
+    if (r->data) munmap(r->data, r->bytes);
+    r->data = NULL;
+    r->bytes = 0;
+}
+
+int tsri_fork_guard_init(struct tsri_fork_guard *g)
+{
+    size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return tsri_fail(TSR_ENOMEM, "fork guard: %s", strerror(errno));
+    if (madvise(p, bytes, MADV_WIPEONFORK) != 0) {
+        int err = tsri_fail(TSR_EUNSUP, "fork guard: %s", strerror(errno));
+        munmap(p, bytes);
+        return err;
+    }
+    g->page = p;
+    *g->page = 1;
+    return 0;
+}
+
+void tsri_fork_guard_fini(struct tsri_fork_guard *g)
+{
+    if (g->page) munmap((void *)(uintptr_t)g->page, (size_t)sysconf(_SC_PAGESIZE));
+    g->page = NULL;
+}
+
+uint64_t tsri_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}

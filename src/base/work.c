@@ -1,0 +1,123 @@
+/* work.c - a bounded queue of jobs served by a fixed number of named threads. Threads are started
+ * at open and joined at close; a full queue refuses, it never grows. */
+#include "base/base.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+
+#define THREADS_MAX 256u
+
+struct tsri_work {
+    pthread_mutex_t lock;
+    pthread_cond_t more, idle;
+    struct tsri_job *head, **tail;
+    uint32_t n_queued, queue_max;
+    uint32_t n_busy;
+    bool closing;
+    uint32_t n_threads;
+    char name[12];
+    pthread_t threads[];
+};
+
+static void *worker(void *arg)
+{
+    struct tsri_work *w = arg;
+    pthread_mutex_lock(&w->lock);
+    for (;;) {
+        while (!w->head && !w->closing)
+            pthread_cond_wait(&w->more, &w->lock);
+        struct tsri_job *job = w->head;
+        if (!job) break;
+        w->head = job->next;
+        if (!w->head) w->tail = &w->head;
+        w->n_queued--;
+        w->n_busy++;
+        pthread_mutex_unlock(&w->lock);
+        job->run(job);
+        pthread_mutex_lock(&w->lock);
+        w->n_busy--;
+        if (!w->head && !w->n_busy) pthread_cond_broadcast(&w->idle);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* Signals stay with the program's own threads. */
+static int start_thread(struct tsri_work *w, uint32_t i)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int e = pthread_create(&w->threads[i], NULL, worker, w);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (e) return tsri_fail(TSR_ENOMEM, "cannot start a thread: %s", strerror(e));
+    char name[16];
+    snprintf(name, sizeof name, "%s-%u", w->name, i % 1000u);
+    pthread_setname_np(w->threads[i], name);
+    return 0;
+}
+
+int tsri_work_open(struct tsri_work **out, const char *name, uint32_t n_threads, uint32_t queue_max)
+{
+    *out = NULL;
+    if (n_threads == 0 || n_threads > THREADS_MAX || queue_max == 0)
+        return tsri_fail(TSR_EINVAL, "%u threads and a queue of %u", n_threads, queue_max);
+    struct tsri_work *w = tsri_alloc(1, sizeof *w + n_threads * sizeof w->threads[0]);
+    if (!w) return TSR_ENOMEM;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->more, NULL);
+    pthread_cond_init(&w->idle, NULL);
+    w->tail = &w->head;
+    w->queue_max = queue_max;
+    snprintf(w->name, sizeof w->name, "%s", name);
+    for (; w->n_threads < n_threads; w->n_threads++) {
+        int e = start_thread(w, w->n_threads);
+        if (e) {
+            tsri_work_close(w);
+            return e;
+        }
+    }
+    *out = w;
+    return 0;
+}
+
+void tsri_work_close(struct tsri_work *w)
+{
+    if (!w) return;
+    pthread_mutex_lock(&w->lock);
+    w->closing = true;
+    pthread_cond_broadcast(&w->more);
+    pthread_mutex_unlock(&w->lock);
+    for (uint32_t i = 0; i < w->n_threads; i++)
+        pthread_join(w->threads[i], NULL);
+    pthread_cond_destroy(&w->idle);
+    pthread_cond_destroy(&w->more);
+    pthread_mutex_destroy(&w->lock);
+    tsri_free(w);
+}
+
+int tsri_work_push(struct tsri_work *w, struct tsri_job *job)
+{
+    job->next = NULL;
+    pthread_mutex_lock(&w->lock);
+    bool full = w->n_queued == w->queue_max;
+    if (!full) {
+        *w->tail = job;
+        w->tail = &job->next;
+        w->n_queued++;
+        pthread_cond_signal(&w->more);
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (full) return tsri_fail(TSR_EAGAIN, "%s: queue of %u jobs is full", w->name, w->queue_max);
+    return 0;
+}
+
+void tsri_work_drain(struct tsri_work *w)
+{
+    pthread_mutex_lock(&w->lock);
+    while (w->head || w->n_busy)
+        pthread_cond_wait(&w->idle, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+}

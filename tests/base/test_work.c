@@ -1,0 +1,92 @@
+/* The bounded job queue and its threads. */
+#include "base/base.h"
+#include "support/test.h"
+
+#include <semaphore.h>
+
+struct counted {
+    struct tsri_job job;
+    atomic_int *count;
+    sem_t *gate;
+};
+
+static void count_up(struct tsri_job *job)
+{
+    struct counted *c = (struct counted *)job;
+    if (c->gate) sem_wait(c->gate);
+    atomic_fetch_add(c->count, 1);
+}
+
+TEST(every_pushed_job_runs_once_before_drain_returns)
+{
+    struct tsri_work *w;
+    atomic_int count = 0;
+    struct counted jobs[100];
+    CHECK_INT(tsri_work_open(&w, "test", 3, 100), 0);
+    for (int i = 0; i < 100; i++) {
+        jobs[i] = (struct counted){{count_up, NULL}, &count, NULL};
+        CHECK_INT(tsri_work_push(w, &jobs[i].job), 0);
+    }
+    tsri_work_drain(w);
+    CHECK_INT(atomic_load(&count), 100);
+    tsri_work_close(w);
+}
+
+TEST(a_full_queue_refuses_and_goes_on_later)
+{
+    struct tsri_work *w;
+    atomic_int count = 0;
+    sem_t gate;
+    sem_init(&gate, 0, 0);
+    struct counted jobs[8];
+    CHECK_INT(tsri_work_open(&w, "test", 1, 2), 0);
+    int accepted = 0, refused = 0;
+    for (int i = 0; i < 8; i++) {
+        jobs[i] = (struct counted){{count_up, NULL}, &count, &gate};
+        int e = tsri_work_push(w, &jobs[i].job);
+        if (e == 0) accepted++;
+        if (e == TSR_EAGAIN) refused++;
+    }
+    CHECK(accepted >= 2 && accepted <= 3);
+    CHECK_INT(accepted + refused, 8);
+    CHECK_HAS(tsr_errmsg(), "full");
+    for (int i = 0; i < accepted; i++)
+        sem_post(&gate);
+    tsri_work_drain(w);
+    CHECK_INT(atomic_load(&count), accepted);
+    tsri_work_close(w);
+    sem_destroy(&gate);
+}
+
+TEST(close_runs_what_is_queued)
+{
+    struct tsri_work *w;
+    atomic_int count = 0;
+    struct counted jobs[50];
+    CHECK_INT(tsri_work_open(&w, "test", 1, 50), 0);
+    for (int i = 0; i < 50; i++) {
+        jobs[i] = (struct counted){{count_up, NULL}, &count, NULL};
+        CHECK_INT(tsri_work_push(w, &jobs[i].job), 0);
+    }
+    tsri_work_close(w);
+    CHECK_INT(atomic_load(&count), 50);
+    tsri_work_close(NULL);
+}
+
+TEST(absurd_sizes_are_refused)
+{
+    struct tsri_work *w;
+    CHECK_INT(tsri_work_open(&w, "test", 0, 1), TSR_EINVAL);
+    CHECK_INT(tsri_work_open(&w, "test", 1, 0), TSR_EINVAL);
+    CHECK_INT(tsri_work_open(&w, "test", 100000, 1), TSR_EINVAL);
+    CHECK(w == NULL);
+}
+
+int main(void)
+{
+    RUN(every_pushed_job_runs_once_before_drain_returns);
+    RUN(a_full_queue_refuses_and_goes_on_later);
+    RUN(close_runs_what_is_queued);
+    RUN(absurd_sizes_are_refused);
+    return test_end();
+}
