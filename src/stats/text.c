@@ -1,0 +1,117 @@
+/* text.c - a writer into a buffer that may be too small: it goes on counting past the end, so that
+ * one pass both fills a buffer and says how large it should have been. Knows the escapes of JSON
+ * and of the Prometheus text format. */
+#include "stats/stats.h"
+
+#include <stdio.h>
+
+void tsri_text_init(struct tsri_text *t, char *buf, size_t bytes)
+{
+    *t = (struct tsri_text){buf, bytes, 0};
+    if (bytes) buf[0] = 0;
+}
+
+void tsri_text_add(struct tsri_text *t, const char *fmt, ...)
+{
+    size_t room = t->length < t->bytes ? t->bytes - t->length : 0;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(room ? t->buf + t->length : NULL, room, fmt, ap);
+    va_end(ap);
+    TSR_ASSERT(n >= 0);
+    t->length += (size_t)n;
+}
+
+static void add_char(struct tsri_text *t, char c)
+{
+    if (t->length + 1 < t->bytes) {
+        t->buf[t->length] = c;
+        t->buf[t->length + 1] = 0;
+    }
+    t->length++;
+}
+
+static void add_string(struct tsri_text *t, const char *s)
+{
+    for (; *s; s++)
+        add_char(t, *s);
+}
+
+/* Length of the UTF-8 sequence that starts here; 0 when it is none (RFC 3629: no overlong forms, no
+ * surrogates, nothing above U+10FFFF). Reads no further than the final zero. */
+static int utf8_length(const char *s)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    unsigned low = 0x80, high = 0xBF; /* bounds of the second byte */
+    int n;
+    if (u[0] < 0x80) return 1;
+    if (u[0] >= 0xC2 && u[0] <= 0xDF)
+        n = 2;
+    else if (u[0] >= 0xE0 && u[0] <= 0xEF)
+        n = 3;
+    else if (u[0] >= 0xF0 && u[0] <= 0xF4)
+        n = 4;
+    else
+        return 0;
+    if (u[0] == 0xE0) low = 0xA0;
+    if (u[0] == 0xED) high = 0x9F;
+    if (u[0] == 0xF0) low = 0x90;
+    if (u[0] == 0xF4) high = 0x8F;
+    if (u[1] < low || u[1] > high) return 0;
+    for (int i = 2; i < n; i++)
+        if ((u[i] & 0xC0) != 0x80) return 0;
+    return n;
+}
+
+void tsri_text_add_json(struct tsri_text *t, const char *s)
+{
+    add_char(t, '"');
+    while (*s) {
+        unsigned char c = (unsigned char)*s;
+        int n = utf8_length(s);
+        if (n == 0) {
+            add_string(t, "\\ufffd");
+            s++;
+        } else if (c == '"' || c == '\\') {
+            add_char(t, '\\');
+            add_char(t, *s++);
+        } else if (c == '\n') {
+            add_string(t, "\\n");
+            s++;
+        } else if (c == '\t') {
+            add_string(t, "\\t");
+            s++;
+        } else if (c < 0x20) {
+            tsri_text_add(t, "\\u%04x", c);
+            s++;
+        } else {
+            while (n-- > 0)
+                add_char(t, *s++);
+        }
+    }
+    add_char(t, '"');
+}
+
+static void add_prometheus(struct tsri_text *t, const char *s, bool quotes)
+{
+    for (; *s; s++) {
+        if (*s == '\n') {
+            add_string(t, "\\n");
+            continue;
+        }
+        if (*s == '\\' || (quotes && *s == '"')) add_char(t, '\\');
+        add_char(t, *s);
+    }
+}
+
+void tsri_text_add_help(struct tsri_text *t, const char *s)
+{
+    add_prometheus(t, s, false);
+}
+
+void tsri_text_add_label(struct tsri_text *t, const char *s)
+{
+    add_char(t, '"');
+    add_prometheus(t, s, true);
+    add_char(t, '"');
+}
