@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# test.sh - the same framework as test.h for tests that drive programs: source it, write functions
+# whose names are promises, `run` each, end with `test_end`. A function fails when it returns not 0
+# (`fail "why"` says why) and is skipped when it returns 77 (`skip "why"`). Every function runs in
+# a subshell of its own with an empty folder in $tmp, and from the top of the tree.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+B=${B:-build}
+CC=${CC:-cc}
+n_passed=0 n_failed=0 n_skipped=0
+tmp_all=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp_all"' EXIT
+
+fail() {
+    echo "    $*"
+    return 1
+}
+
+skip() {
+    echo "    skipped: $*"
+    return 77
+}
+
+run() {
+    local status
+    tmp=$tmp_all/$1
+    mkdir -p "$tmp"
+    ("$1")
+    status=$?
+    case $status in
+    0) n_passed=$((n_passed + 1)) && echo "  ok      $1" ;;
+    77) n_skipped=$((n_skipped + 1)) && echo "  skipped $1" ;;
+    *) n_failed=$((n_failed + 1)) && echo "  FAILED  $1" ;;
+    esac
+    rm -rf "$tmp"
+}
+
+test_end() {
+    echo "# $n_passed passed $n_failed failed $n_skipped skipped"
+    [ "$n_failed" -eq 0 ] || exit 1
+    [ "$n_passed" -gt 0 ] || exit 77
+    exit 0
+}
