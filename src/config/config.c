@@ -1,0 +1,257 @@
+/* config.c - a configuration: the value of every option, as a plain field, as canonical text, and
+ * where it came from. All sources (calls, YAML, environment, flags) end in tsri_config_put, so
+ * every rule holds for all of them. Each option's text and origin are heap strings owned here;
+ * STRING and PATH fields point at their text. */
+#include "config/config.h"
+
+#define N_OPTIONS (tsri_option_count())
+
+struct slot {
+    char *text, *origin;
+};
+
+struct tsr_config {
+    struct tsri_options values;
+    struct slot *slots; /* one per row of the table */
+};
+
+static void slots_free(struct slot *slots)
+{
+    if (!slots) return;
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        tsri_free(slots[i].text);
+        tsri_free(slots[i].origin);
+    }
+    tsri_free(slots);
+}
+
+static void field_write(struct tsr_config *cfg, const struct tsri_option *o, union tsri_value v,
+                        const char *text)
+{
+    void *field = (char *)&cfg->values + o->offset;
+    uint32_t count;
+    switch (o->type) {
+    case TSRI_OPTION_BOOL:
+        memcpy(field, &v.as_bool, sizeof v.as_bool);
+        break;
+    case TSRI_OPTION_COUNT:
+        count = (uint32_t)v.as_number;
+        memcpy(field, &count, sizeof count);
+        break;
+    case TSRI_OPTION_SIZE:
+        memcpy(field, &v.as_number, sizeof v.as_number);
+        break;
+    case TSRI_OPTION_FLOAT:
+        memcpy(field, &v.as_float, sizeof v.as_float);
+        break;
+    case TSRI_OPTION_ENUM:
+        memcpy(field, &v.as_enum, sizeof v.as_enum);
+        break;
+    case TSRI_OPTION_STRING:
+    case TSRI_OPTION_PATH:
+        memcpy(field, &text, sizeof text);
+        break;
+    }
+}
+
+/* Origins as `tessera config show` prints them. */
+static char *origin_text(const struct tsri_place *place)
+{
+    char text[TSRI_PLACE_BYTES + 64], name[256] = "";
+    if (place->name) tsri_printable(place->name, name, sizeof name);
+    int at = 0;
+    switch (place->from) {
+    case TSRI_FROM_CALL:
+        at = snprintf(text, sizeof text, "call");
+        break;
+    case TSRI_FROM_FILE:
+        at = snprintf(text, sizeof text, "%s:%zu", name, place->line);
+        break;
+    case TSRI_FROM_ENV:
+        at = snprintf(text, sizeof text, "env %s", name);
+        break;
+    case TSRI_FROM_FLAG:
+        at = snprintf(text, sizeof text, "flag %s", name);
+        break;
+    }
+    if (place->alias) snprintf(text + at, sizeof text - (size_t)at, " (%s)", place->alias);
+    return tsri_strdup(text);
+}
+
+/* Stores a checked value; place NULL means the default. */
+static int slot_set(struct tsr_config *cfg, const struct tsri_option *o, union tsri_value v,
+                    const char *text, const struct tsri_place *place)
+{
+    char canonical[TSRI_OPTION_TEXT_BYTES];
+    if (o->type != TSRI_OPTION_STRING && o->type != TSRI_OPTION_PATH) {
+        tsri_option_format(o, v, canonical, sizeof canonical);
+        text = canonical;
+    }
+    struct slot new = {tsri_strdup(text), place ? origin_text(place) : tsri_strdup("default")};
+    if (!new.text || !new.origin) {
+        tsri_free(new.text);
+        tsri_free(new.origin);
+        return TSR_ENOMEM;
+    }
+    struct slot *slot = &cfg->slots[o - tsri_option_at(0)];
+    tsri_free(slot->text);
+    tsri_free(slot->origin);
+    *slot = new;
+    field_write(cfg, o, v, slot->text);
+    return 0;
+}
+
+static int set_default(struct tsr_config *cfg, const struct tsri_option *o)
+{
+    char why[256];
+    union tsri_value v = {0};
+    bool good = tsri_option_parse(o, o->def, &v, why, sizeof why);
+    TSR_ASSERT(good); /* the table's own defaults */
+    return slot_set(cfg, o, v, o->def, NULL);
+}
+
+int tsr_config_open(struct tsr_config **out)
+{
+    if (!out) return tsri_fail(TSR_EINVAL, "config: no place for the result");
+    *out = NULL;
+    struct tsr_config *cfg = tsri_alloc(1, sizeof *cfg);
+    if (!cfg) return TSR_ENOMEM;
+    cfg->slots = tsri_alloc(N_OPTIONS, sizeof *cfg->slots);
+    int err = cfg->slots ? 0 : TSR_ENOMEM;
+    for (size_t i = 0; !err && i < N_OPTIONS; i++)
+        err = set_default(cfg, tsri_option_at(i));
+    if (err) {
+        tsr_config_close(cfg);
+        return err;
+    }
+    *out = cfg;
+    return 0;
+}
+
+void tsr_config_close(struct tsr_config *cfg)
+{
+    if (!cfg) return;
+    slots_free(cfg->slots);
+    tsri_free(cfg);
+}
+
+const struct tsri_options *tsri_config_options(const struct tsr_config *cfg)
+{
+    return &cfg->values;
+}
+
+const char *tsri_config_value(const struct tsr_config *cfg, const struct tsri_option *o)
+{
+    return cfg->slots[o - tsri_option_at(0)].text;
+}
+
+const char *tsri_config_origin(const struct tsr_config *cfg, const struct tsri_option *o)
+{
+    return cfg->slots[o - tsri_option_at(0)].origin;
+}
+
+static int fail_unknown(const char *key, const struct tsri_place *place)
+{
+    char where[TSRI_PLACE_BYTES], shown[80];
+    const char *nearest = NULL;
+    size_t best = SIZE_MAX;
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        size_t far = tsri_edit_distance(tsri_option_at(i)->name, key);
+        if (far >= best) continue;
+        best = far;
+        nearest = tsri_option_at(i)->name;
+    }
+    tsri_place_text(place, where, sizeof where);
+    tsri_printable(key, shown, sizeof shown);
+    if (nearest && (best <= 2 || best <= strlen(key) / 2))
+        return tsri_fail(TSR_ECONFIG, "%sunknown key \"%s\"; did you mean \"%s\"?", where, shown,
+                         nearest);
+    return tsri_fail(TSR_ECONFIG, "%sunknown key \"%s\"", where, shown);
+}
+
+int tsri_config_put(struct tsr_config *cfg, const char *key, const char *value,
+                    const struct tsri_place *place)
+{
+    const struct tsri_option *o = tsri_option_find(key);
+    if (!o) return fail_unknown(key, place);
+    if (!value) return set_default(cfg, o);
+    char why[256];
+    union tsri_value v = {0};
+    if (tsri_option_parse(o, value, &v, why, sizeof why)) return slot_set(cfg, o, v, value, place);
+    char where[TSRI_PLACE_BYTES];
+    tsri_place_text(place, where, sizeof where);
+    if (place->alias)
+        return tsri_fail(TSR_ECONFIG, "%s%s (%s here): %s", where, place->alias, o->name, why);
+    return tsri_fail(TSR_ECONFIG, "%s%s: %s", where, o->name, why);
+}
+
+int tsr_config_set(struct tsr_config *cfg, const char *key, const char *value)
+{
+    if (!cfg || !key || !value)
+        return tsri_fail(TSR_EINVAL, "config: %s is NULL", !cfg ? "cfg" : !key ? "key" : "value");
+    struct tsri_place place = {.from = TSRI_FROM_CALL};
+    return tsri_config_put(cfg, key, value, &place);
+}
+
+const char *tsr_config_get(const struct tsr_config *cfg, const char *key)
+{
+    const struct tsri_option *o = cfg && key ? tsri_option_find(key) : NULL;
+    return o ? tsri_config_value(cfg, o) : NULL;
+}
+
+/* A configuration with the same values and origins. */
+static int clone(struct tsr_config **out, const struct tsr_config *from)
+{
+    struct tsr_config *cfg = NULL;
+    int err = tsr_config_open(&cfg);
+    if (err) return err;
+    cfg->values = from->values;
+    for (size_t i = 0; !err && i < N_OPTIONS; i++) {
+        struct slot copy = {tsri_strdup(from->slots[i].text), tsri_strdup(from->slots[i].origin)};
+        if (!copy.text || !copy.origin) err = TSR_ENOMEM;
+        tsri_free(cfg->slots[i].text);
+        tsri_free(cfg->slots[i].origin);
+        cfg->slots[i] = copy;
+        const struct tsri_option *o = tsri_option_at(i);
+        union tsri_value none = {0};
+        if (o->type == TSRI_OPTION_STRING || o->type == TSRI_OPTION_PATH)
+            field_write(cfg, o, none, copy.text);
+    }
+    if (err) {
+        tsr_config_close(cfg);
+        return err;
+    }
+    *out = cfg;
+    return 0;
+}
+
+int tsri_config_try(struct tsr_config *cfg, int (*fill)(struct tsr_config *, void *), void *arg)
+{
+    struct tsr_config *draft = NULL;
+    int result = clone(&draft, cfg);
+    if (result < 0) return result;
+    result = fill(draft, arg);
+    if (result >= 0) {
+        struct tsr_config old = *cfg;
+        *cfg = *draft;
+        *draft = old;
+    }
+    tsr_config_close(draft);
+    return result;
+}
+
+int tsri_config_check(const struct tsr_config *cfg)
+{
+    const struct tsri_options *v = &cfg->values;
+    if (v->host_page_size > v->host_size)
+        return tsri_fail(TSR_ECONFIG, "host_page_size: %s is more than host_size, %s",
+                         tsr_config_get(cfg, "host_page_size"), tsr_config_get(cfg, "host_size"));
+    if (v->chunked && !*v->separator)
+        return tsri_fail(TSR_ECONFIG, "chunked: needs a separator, and separator is empty");
+    bool disk = *v->disk_path && v->disk_enabled;
+    if (disk && v->disk_segment_size > v->disk_size / 2)
+        return tsri_fail(TSR_ECONFIG, "disk_segment_size: %s is more than half of disk_size, %s",
+                         tsr_config_get(cfg, "disk_segment_size"),
+                         tsr_config_get(cfg, "disk_size"));
+    return 0;
+}

@@ -1,0 +1,105 @@
+/* config.h - the configuration as other layers read it, and the tables behind it.
+ *
+ * Threads: a configuration is one thread's while it is changed; reading is safe from any.
+ * Memory:  everything handed out is borrowed from the configuration until its next change.
+ * Errors:  TSR_ECONFIG with the place (file:line:column, variable or flag), the key and the reason;
+ *          a call that fails leaves every value as it was.
+ */
+#ifndef TSRI_CONFIG_H
+#define TSRI_CONFIG_H
+
+#include "base/base.h"
+#include "config/options.h"
+
+#include <stdio.h>
+
+/* ---- for every layer ---- */
+
+/* The values. Never NULL. */
+const struct tsri_options *tsri_config_options(const struct tsr_config *cfg);
+/* The rules between options, which single settings cannot know. Call before using the values. */
+TSR_MUST int tsri_config_check(const struct tsr_config *cfg);
+
+/* ---- the table, for `tessera config` and --help ---- */
+
+enum tsri_option_type {
+    TSRI_OPTION_BOOL,
+    TSRI_OPTION_COUNT,
+    TSRI_OPTION_SIZE,
+    TSRI_OPTION_FLOAT,
+    TSRI_OPTION_ENUM,
+    TSRI_OPTION_STRING,
+    TSRI_OPTION_PATH,
+};
+
+struct tsri_option {
+    const char *name, *def, *help;
+    const char *const *names; /* ENUM: its names, ended by NULL */
+    double min, max;          /* every limit of the table is exact in a double */
+    size_t offset;            /* of the field in struct tsri_options */
+    enum tsri_option_type type;
+    unsigned flags;
+};
+
+size_t tsri_option_count(void);
+const struct tsri_option *tsri_option_at(size_t i);
+/* By name, '-' counting as '_'. NULL when there is none; never an alias. */
+const struct tsri_option *tsri_option_find(const char *name);
+/* "size", "count", .. */
+const char *tsri_option_type_text(const struct tsri_option *o);
+/* "1M to 16T", "sha256, xxh3", "up to 255 bytes", .. as snprintf does. */
+void tsri_option_range_text(const struct tsri_option *o, char *buf, size_t bytes);
+/* The value as text and where it came from: "default", "FILE:LINE", "env NAME", "flag --NAME" or
+ * "call". */
+const char *tsri_config_value(const struct tsr_config *cfg, const struct tsri_option *o);
+const char *tsri_config_origin(const struct tsr_config *cfg, const struct tsri_option *o);
+
+/* ---- inside config ---- */
+
+#define TSRI_OPTION_TEXT_BYTES 64 /* canonical text of any value that is not STRING or PATH */
+#define TSRI_PLACE_BYTES 320
+
+/* Where a setting stands, for messages and origins. */
+struct tsri_place {
+    enum { TSRI_FROM_CALL, TSRI_FROM_FILE, TSRI_FROM_ENV, TSRI_FROM_FLAG } from;
+    const char *name; /* of the file, variable or flag */
+    size_t line, column;
+    const char *alias; /* the foreign key that stood there, or NULL */
+};
+
+union tsri_value {
+    bool as_bool;
+    uint64_t as_number; /* COUNT and SIZE */
+    double as_float;
+    int as_enum;
+};
+
+/* Text to value, checked against type and range; STRING and PATH are checked only. On failure
+ * returns false and says why. */
+TSR_MUST bool tsri_option_parse(const struct tsri_option *o, const char *text,
+                                union tsri_value *out, char *why, size_t why_bytes);
+/* The canonical text of a value that is not STRING or PATH. */
+void tsri_option_format(const struct tsri_option *o, union tsri_value v, char *buf, size_t bytes);
+/* true, yes, on, 1 and their opposites in any case. */
+bool tsri_parse_bool(const char *text, bool *out);
+/* Bytes: digits, at most six decimals, K M G T or nothing, then iB or nothing. */
+bool tsri_parse_size(const char *text, uint64_t *out);
+/* A decimal number whatever the locale says. */
+bool tsri_parse_float(const char *text, double *out);
+
+/* Steps between two names: insert, drop, change a letter or swap two. Names longer than 63 bytes
+ * count as far from everything. */
+size_t tsri_edit_distance(const char *a, const char *b);
+/* A copy fit for a message: bounded, control characters replaced. */
+const char *tsri_printable(const char *text, char *buf, size_t bytes);
+/* "FILE:LINE:COLUMN: ", "environment variable NAME: ", "flag --NAME: " or "". */
+const char *tsri_place_text(const struct tsri_place *place, char *buf, size_t bytes);
+
+/* Sets one option by name or alias; value NULL means its default. */
+TSR_MUST int tsri_config_put(struct tsr_config *cfg, const char *key, const char *value,
+                             const struct tsri_place *place);
+/* Runs fill on a copy and keeps the copy only when fill succeeds; returns fill's result. */
+TSR_MUST int tsri_config_try(struct tsr_config *cfg, int (*fill)(struct tsr_config *, void *),
+                             void *arg);
+
+#endif

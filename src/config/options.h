@@ -1,0 +1,135 @@
+/* options.h - THE table of options. One row makes the field of struct tsri_options, its default,
+ * its range, the YAML key, the TESSERA_* variable, the --flag, `tessera config show`, the man page
+ * and docs/config.md. To add an option, add a row; to add a name to an ENUM, add it to its list.
+ *
+ * Row: X(name, TYPE, default, min, max, flags, help)
+ *   BOOL    true or false                          (min and max unused)
+ *   COUNT   a whole number, a uint32_t field
+ *   SIZE    bytes with K, M, G or T (binary), a uint64_t field
+ *   FLOAT   a decimal number, a double field       (min and max are numbers)
+ *   ENUM    one name of TSRI_ENUM_<name>, an int field (min and max unused)
+ *   STRING  text of min to max bytes
+ *   PATH    a path of min to max bytes
+ * Names are words joined by '_', so that `host: {size: 1G}` in YAML is host_size.
+ */
+#ifndef TSRI_OPTIONS_H
+#define TSRI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TSRI_KIB ((uint64_t)1 << 10)
+#define TSRI_MIB ((uint64_t)1 << 20)
+#define TSRI_GIB ((uint64_t)1 << 30)
+#define TSRI_TIB ((uint64_t)1 << 40)
+
+/* flags */
+enum {
+    TSRI_OPT_RELOAD = 1, /* takes effect while running; the others at open */
+    TSRI_OPT_POW2 = 2,   /* a power of two */
+    TSRI_OPT_ZERO = 4,   /* 0 is allowed below min: derived from the other options */
+};
+
+/* ---- the names of ENUM options; the first is number 0 ---- */
+
+/* clang-format off */
+#define TSRI_ENUM_hash(N)           N(HASH_SHA256, "sha256") N(HASH_XXH3, "xxh3")
+#define TSRI_ENUM_policy(N)         N(POLICY_LRU, "lru")
+#define TSRI_ENUM_log_level(N)      N(LOG_LEVEL_ERROR, "error") N(LOG_LEVEL_WARN, "warn") \
+                                    N(LOG_LEVEL_INFO, "info") N(LOG_LEVEL_DEBUG, "debug")
+#define TSRI_ENUM_disk_admission(N) N(DISK_ADMISSION_ALWAYS, "always") \
+                                    N(DISK_ADMISSION_SECOND_TOUCH, "second_touch")
+#define TSRI_ENUM_disk_io(N)        N(DISK_IO_AUTO, "auto") N(DISK_IO_URING, "io_uring") \
+                                    N(DISK_IO_THREADS, "threads")
+#define TSRI_ENUM_disk_write(N)     N(DISK_WRITE_BACK, "back") N(DISK_WRITE_THROUGH, "through") \
+                                    N(DISK_WRITE_NONE, "none")
+
+/* ---- the options ---- */
+
+#define TSRI_OPTIONS(X) \
+    X(host_size, SIZE, "1G", TSRI_MIB, 16 * TSRI_TIB, 0, \
+      "host memory for KV") \
+    X(host_page_size, SIZE, "256K", 4 * TSRI_KIB, 64 * TSRI_MIB, TSRI_OPT_POW2, \
+      "allocation unit of host memory; a plane (one layer's K or V of a cell) never straddles it") \
+    X(metadata_size, SIZE, "0", TSRI_MIB, TSRI_TIB, TSRI_OPT_ZERO, \
+      "memory for tokens and cell tables; 0: derived from host_size") \
+    X(entries_max, COUNT, "0", 16, (uint64_t)1 << 28, TSRI_OPT_ZERO, \
+      "entries in the index; 0: derived from host_size") \
+    X(spaces_max, COUNT, "256", 1, 4096, 0, \
+      "spaces (models, ranks, KV groups, tenants) open at once") \
+    X(clients_max, COUNT, "1024", 1, 65536, 0, \
+      "clients open at once") \
+    X(lease_entries_max, COUNT, "65536", 1, (uint64_t)1 << 28, 0, \
+      "entries one client may hold leased") \
+    X(chunk_size, COUNT, "256", 1, 65536, 0, \
+      "tokens of a prefix block") \
+    X(save_partial, BOOL, "false", 0, 0, 0, \
+      "also store a last block that is not full") \
+    X(hash, ENUM, "sha256", 0, 0, 0, \
+      "digest of prefix chains and contexts") \
+    X(chunked, BOOL, "false", 0, 0, 0, \
+      "in engines: split prompts on the separator") \
+    X(separator, STRING, "", 0, 255, 0, \
+      "text that separates documents in chunked prompts") \
+    X(segments_max, COUNT, "4096", 1, 65536, 0, \
+      "segments of one prompt") \
+    X(segment_min_tokens, COUNT, "0", 0, 1048576, 0, \
+      "segments with fewer tokens are not stored") \
+    X(policy, ENUM, "lru", 0, 0, 0, \
+      "which entries leave host memory first") \
+    X(frozen, BOOL, "false", 0, 0, TSRI_OPT_RELOAD, \
+      "start frozen: lookups and loads only, stores are refused and nothing is evicted") \
+    X(io_threads, COUNT, "2", 1, 64, 0, \
+      "threads for asynchronous loads and stores") \
+    X(io_queue_max, COUNT, "1024", 1, 65536, 0, \
+      "jobs that may wait for those threads; more are refused") \
+    X(ops_max, COUNT, "256", 1, 65536, 0, \
+      "asynchronous operations in flight; more are refused") \
+    X(events_max, COUNT, "4096", 1, 1048576, 0, \
+      "events kept until they are taken; the oldest are dropped and counted") \
+    X(disk_path, PATH, "", 0, 4095, 0, \
+      "directory of the disk tier; empty: no disk tier") \
+    X(disk_enabled, BOOL, "true", 0, 0, 0, \
+      "false: no disk tier although disk_path is set") \
+    X(disk_size, SIZE, "16G", 64 * TSRI_MIB, 1024 * TSRI_TIB, 0, \
+      "bytes the disk tier may use") \
+    X(disk_segment_size, SIZE, "256M", TSRI_MIB, 64 * TSRI_GIB, 0, \
+      "size at which a segment file of the disk tier is closed") \
+    X(disk_admission, ENUM, "always", 0, 0, 0, \
+      "which entries are written to disk: all, or those touched twice") \
+    X(disk_direct, BOOL, "true", 0, 0, 0, \
+      "bypass the page cache (O_DIRECT) where the file system allows it") \
+    X(disk_io, ENUM, "auto", 0, 0, 0, \
+      "how the disk tier reads and writes; auto: io_uring, or threads where it is refused") \
+    X(disk_write, ENUM, "back", 0, 0, 0, \
+      "when entries are written to disk: back (on eviction and flush), through (on store), none") \
+    X(log_level, ENUM, "warn", 0, 0, TSRI_OPT_RELOAD, \
+      "least important log lines that are written")
+/* clang-format on */
+
+#define TSRI_ENUM_ITEM(constant, text) TSRI_##constant,
+enum tsri_hash { TSRI_ENUM_hash(TSRI_ENUM_ITEM) };
+enum tsri_policy { TSRI_ENUM_policy(TSRI_ENUM_ITEM) };
+enum tsri_log_level { TSRI_ENUM_log_level(TSRI_ENUM_ITEM) };
+enum tsri_disk_admission { TSRI_ENUM_disk_admission(TSRI_ENUM_ITEM) };
+enum tsri_disk_io { TSRI_ENUM_disk_io(TSRI_ENUM_ITEM) };
+enum tsri_disk_write { TSRI_ENUM_disk_write(TSRI_ENUM_ITEM) };
+#undef TSRI_ENUM_ITEM
+
+#define TSRI_FIELD_BOOL bool
+#define TSRI_FIELD_COUNT uint32_t
+#define TSRI_FIELD_SIZE uint64_t
+#define TSRI_FIELD_FLOAT double
+#define TSRI_FIELD_ENUM int
+#define TSRI_FIELD_STRING const char *
+#define TSRI_FIELD_PATH const char *
+
+/* The values as plain fields, all of them valid. Text is borrowed from the configuration: copy what
+ * must outlive it. */
+struct tsri_options {
+#define TSRI_FIELD(name, type, def, min, max, flags, help) TSRI_FIELD_##type name;
+    TSRI_OPTIONS(TSRI_FIELD)
+#undef TSRI_FIELD
+};
+
+#endif
