@@ -26,6 +26,11 @@ Q       := $(if $(filter 1,$(V)),,@)
 PKGS     := yaml-0.1 libxxhash libcrypto
 PKG_CF   := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+ifeq ($(PKG_LIBS),)
+ifneq ($(filter-out setup test demo clean help,$(or $(MAKECMDGOALS),all)),)
+$(error pkg-config does not find all of $(PKGS): run tools/setup (docs/dependencies.md))
+endif
+endif
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wundef -Wstrict-prototypes -Wmissing-prototypes \
         -Wconversion $(if $(WERROR),-Werror)
@@ -53,14 +58,21 @@ EXS   := $(patsubst examples/%.c,$(B)/examples/%,$(EX_SRC))
 FUZZ  := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 BINS  := $(if $(CLI_SRC),$(B)/bin/tessera)
 
-.PHONY: all lib test check check-long demo lint install doc clean help fuzz setup
+.PHONY: all lib test check check-long demo lint install doc clean help fuzz setup FORCE
 all: lib $(BINS) $(BENS) $(EXS) $(TESTS)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 
 help:
 	@sed -n '3,18p' Makefile | sed 's/^# \{0,1\}//'
 
-$(B)/obj/%.o: %.c Makefile
+# What B was built with: another compiler or sanitizer builds everything anew, and the tests that
+# call make or a compiler do as this build did.
+$(B)/flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' 'CC=$(CC)' 'SAN=$(SAN)' 'CFLAGS=$(CFLAGS)' 'LDFLAGS=$(LDFLAGS)' > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(B)/obj/%.o: %.c Makefile $(B)/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	$(Q)$(CC) $(ALLC) -MMD -MP -c $< -o $@
@@ -79,7 +91,7 @@ $(LIBS_SO): $(call obj,$(LIB_SRC)) src/tessera.map
 	    $(SANF) $(LDFLAGS) $(call obj,$(LIB_SRC)) -o $@ $(LIBS)
 	$(Q)ln -sf libtessera.so $@.$(SOMAJOR)
 
-$(B)/tessera.pc: tessera.pc.in Makefile
+$(B)/tessera.pc: tessera.pc.in FORCE
 	@mkdir -p $(@D)
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(PKGS)|' $< > $@
 
@@ -127,26 +139,24 @@ demo: setup
 	@$(MAKE) --no-print-directory $(B)/bin/tessera
 	@tools/demo $(B)/bin/tessera
 
-lint:
-	@tools/lint
+lint: lib $(BINS)
+	@B=$(B) tools/lint
 
 doc: $(B)/bin/tessera
 	@tools/gen-doc $(B)/bin/tessera
 
+INSTALL_TO := $(DESTDIR)$(PREFIX)
 install: lib $(BINS)
-	install -d $(DESTDIR)$(PREFIX)/include/tessera $(DESTDIR)$(PREFIX)/lib/pkgconfig \
-	    $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
-	    $(DESTDIR)$(PREFIX)/share/man/man3 $(DESTDIR)$(PREFIX)/share/man/man5
-	install -m 644 include/tessera/*.h $(DESTDIR)$(PREFIX)/include/tessera/
-	install -m 644 $(LIBA) $(DESTDIR)$(PREFIX)/lib/
-	install -m 755 $(LIBS_SO) $(DESTDIR)$(PREFIX)/lib/libtessera.so.$(VERSION)
-	ln -sf libtessera.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libtessera.so.$(SOMAJOR)
-	ln -sf libtessera.so.$(SOMAJOR) $(DESTDIR)$(PREFIX)/lib/libtessera.so
-	install -m 644 $(B)/tessera.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
-	install -m 755 $(BINS) $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
-	install -m 644 man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3/
-	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
+	install -d $(INSTALL_TO)/include/tessera $(INSTALL_TO)/lib/pkgconfig
+	install -m 644 include/tessera/*.h $(INSTALL_TO)/include/tessera/
+	install -m 644 $(LIBA) $(INSTALL_TO)/lib/
+	install -m 755 $(LIBS_SO) $(INSTALL_TO)/lib/libtessera.so.$(VERSION)
+	ln -sf libtessera.so.$(VERSION) $(INSTALL_TO)/lib/libtessera.so.$(SOMAJOR)
+	ln -sf libtessera.so.$(SOMAJOR) $(INSTALL_TO)/lib/libtessera.so
+	install -m 644 $(B)/tessera.pc $(INSTALL_TO)/lib/pkgconfig/
+	$(if $(BINS),install -d $(INSTALL_TO)/bin && install -m 755 $(BINS) $(INSTALL_TO)/bin/)
+	$(foreach p,$(wildcard man/*.[1-8]),install -D -m 644 $p \
+	    $(INSTALL_TO)/share/man/man$(subst .,,$(suffix $p))/$(notdir $p) &&) true
 
 clean:
 	rm -rf $(B)

@@ -6,7 +6,12 @@
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 B=${B:-build}
-CC=${CC:-cc}
+# What this build was made with, as arguments for make ("CC=gcc" ...), and the compiler with the
+# sanitizer that a program must have to be linked with its library.
+mapfile -t built_with <"$B/flags" || exit 1
+CC=$(sed -n 's/^CC=//p' "$B/flags")
+san=$(sed -n 's/^SAN=\(..*\)/-fsanitize=\1/p' "$B/flags")
+export B CC san built_with
 n_passed=0 n_failed=0 n_skipped=0
 tmp_all=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp_all"' EXIT
