@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# tools/check-tree.sh: a small tree that keeps every rule passes; each rule, broken, is named with
+# its place.
+# shellcheck source=tests/support/test.sh
+. "$(dirname "$0")/../support/test.sh"
+
+check=$PWD/tools/check-tree.sh
+
+# A tree of three layers, a public header and tests, below $tmp.
+make_tree() {
+    cd "$tmp" || return
+    mkdir -p src/base src/cache src/model include/tessera tests/base tests/cache tests/model \
+        tests/system docs tools
+    echo '#include <stddef.h>' >include/tessera/tessera.h
+    echo '#include <tessera/tessera.h>' >src/base/base.h
+    printf '#include "base/base.h"\n#include <stdio.h>\n' >src/base/error.c
+    printf '#include "cache/cache.h"\n#include "base/base.h"\n' >src/cache/index.c
+    echo '#include "base/base.h"' >src/cache/cache.h
+    printf '#include <tessera/tessera.h>\n#include <ggml.h>\n' >src/model/llama.c
+    printf '#include "cache/cache.h"\n' >src/tessera.c
+    touch tests/base/test_error.c tests/cache/test_index.c tests/model/test_llama.sh \
+        tests/system/test_tessera.c
+}
+
+# The check fails and its output holds every text given.
+refused() {
+    local out text
+    out=$("$check" "$tmp" 2>&1) && { fail "not refused: $1" || return; }
+    for text in "$@"; do
+        [[ $out == *"$text"* ]] || fail "'$text' is not in: $out" || return
+    done
+    [ "$(wc -l <<<"$out")" -eq $(($# + 1)) ] || fail "more is reported than was broken: $out"
+}
+
+a_tree_that_keeps_the_rules_passes_in_silence() {
+    local out
+    make_tree || return
+    out=$("$check" "$tmp" 2>&1) || fail "refused: $out" || return
+    [ -z "$out" ] || fail "said: $out"
+}
+
+a_file_of_801_lines_is_too_long() {
+    make_tree || return
+    seq 800 | sed 's/^/\/\/ /' >src/base/base.h
+    "$check" "$tmp" >/dev/null || fail "800 lines are refused" || return
+    seq 801 | sed 's/^/\/\/ /' >tests/base/test_error.c
+    refused 'tests/base/test_error.c: 801 lines, the limit is 800'
+}
+
+a_base_name_belongs_to_one_folder() {
+    make_tree || return
+    touch src/cache/error.c tests/cache/test_error.c
+    refused 'src/cache/error.c: base name already taken by src/base/error.c'
+}
+
+a_layer_may_not_look_to_its_right() {
+    make_tree || return
+    printf '\n#  include "cache/cache.h"\n' >>src/base/error.c
+    echo '#include <cache/cache.h>' >>src/base/base.h
+    refused 'src/base/error.c:4: base may not include cache/cache.h, cache is to its right' \
+        'src/base/base.h:2: base may not include cache/cache.h'
+}
+
+an_include_names_its_folder_and_no_way_to_it() {
+    make_tree || return
+    printf '#include "cache.h"\n#include "../base/base.h"\n' >>src/cache/index.c
+    refused 'src/cache/index.c:3: not of the form "folder/file.h": cache.h' \
+        'src/cache/index.c:4: include by relative path: ../base/base.h'
+}
+
+an_unknown_folder_is_no_layer() {
+    make_tree || return
+    mkdir src/misc
+    echo >src/misc/things.h
+    refused 'src/misc/things.h: misc is not one of the layers'
+}
+
+model_sees_only_the_public_headers() {
+    make_tree || return
+    echo '#include "base/base.h"' >>src/model/llama.c
+    refused 'src/model/llama.c:3: model may use only include/, not base/base.h'
+}
+
+a_public_header_includes_no_internal_one_and_holds_no_code() {
+    make_tree || return
+    echo '#include "base/base.h"' >>include/tessera/tessera.h
+    echo 'static inline int one(void) { return 1; }' >>include/tessera/tessera.h
+    refused 'include/tessera/tessera.h:2: a public header may not include base/base.h' \
+        'include/tessera/tessera.h:3: code in a public header'
+}
+
+a_source_file_without_a_test_is_named_with_the_test_it_wants() {
+    make_tree || return
+    rm tests/cache/test_index.c tests/system/test_tessera.c
+    refused 'src/cache/index.c: has no test: tests/cache/test_index.c' \
+        'src/tessera.c: has no test: tests/*/test_tessera.c'
+}
+
+unfinished_work_is_found_and_words_that_hold_it_are_not() {
+    make_tree || return
+    echo '/* TSR_EXXX, mkstemp("a-XXXXXX"), stubborn */' >>src/base/base.h
+    "$check" "$tmp" >/dev/null || fail "a longer word is refused" || return
+    echo '/* TODO: later */' >>src/base/base.h
+    echo '/* a stub */' >>src/cache/cache.h
+    refused 'src/base/base.h:3: unfinished work: /* TODO: later */' \
+        'src/cache/cache.h:2: unfinished work: /* a stub */'
+}
+
+a_path_of_one_machine_is_found_in_docs_and_tools() {
+    make_tree || return
+    local slash=/ # this script is checked too
+    echo "see ${slash}home/me/notes and https://example.org/home/x" >docs/notes.md
+    echo "cd ${slash}root/src" >tools/build
+    refused 'docs/notes.md:1: path of one machine' 'tools/build:1: path of one machine'
+}
+
+letters_beyond_ascii_and_posix_typedefs_are_found() {
+    make_tree || return
+    printf '/* caf\303\251 */\ntypedef struct x tsr_x_t;\n' >>src/base/base.h
+    refused 'src/base/base.h:2: not ASCII' 'src/base/base.h:3: typedef in _t'
+}
+
+a_symbol_with_a_foreign_name_is_found_in_both_libraries() {
+    make_tree || return
+    mkdir -p build/lib
+    echo 'int tsr_a(void); int tsr_a(void) {return 1;} int loose; int tsri_b;' >a.c
+    "$CC" -c -fPIC a.c -o a.o && ar rcs build/lib/libtessera.a a.o || return
+    "$CC" -shared a.o -o build/lib/libtessera.so || return
+    B=build refused 'build/lib/libtessera.so: exports loose, which does not begin with tsr_' \
+        'build/lib/libtessera.so: exports tsri_b' \
+        'build/lib/libtessera.a: a.o defines loose, neither static nor tsr_ nor tsri_'
+}
+
+run a_tree_that_keeps_the_rules_passes_in_silence
+run a_file_of_801_lines_is_too_long
+run a_base_name_belongs_to_one_folder
+run a_layer_may_not_look_to_its_right
+run an_include_names_its_folder_and_no_way_to_it
+run an_unknown_folder_is_no_layer
+run model_sees_only_the_public_headers
+run a_public_header_includes_no_internal_one_and_holds_no_code
+run a_source_file_without_a_test_is_named_with_the_test_it_wants
+run unfinished_work_is_found_and_words_that_hold_it_are_not
+run a_path_of_one_machine_is_found_in_docs_and_tools
+run letters_beyond_ascii_and_posix_typedefs_are_found
+run a_symbol_with_a_foreign_name_is_found_in_both_libraries
+test_end

@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# check-tree.sh - the rules of the tree that no compiler knows: short files, one place for each
+# name, layers that look only to their left, a test beside every source file, clean symbols. Prints
+# one line "where: what is wrong" for each breach and fails if there is any. docs/style.md says why.
+#
+#   tools/check-tree.sh [folder]     the tree to check, this one if not given
+#   B=build                          where its libraries were built; symbols are checked if they are
+set -u
+cd "${1:-$(dirname "$0")/..}" || exit 2
+B=${B:-build}
+LINES_MAX=800
+LAYERS='base config stats chunk device wire tier cache blend connector tessera.c daemon cli'
+
+wrong() { echo "$1: $2"; }
+
+# Files below the given folders, those that exist, whose name ends in one of the suffixes.
+files() {
+    local suffixes=$1 folder
+    shift
+    for folder in "$@"; do
+        [ -e "$folder" ] || continue
+        find "$folder" -type f -regextype posix-extended -regex ".*\.($suffixes)"
+    done | sort
+}
+
+# Lines of files that match a pattern, as "file:line: what".
+forbid() {
+    local what=$1 pattern=$2 line
+    shift 2
+    [ $# -gt 0 ] || return 0
+    while IFS= read -r line; do
+        wrong "$(cut -d: -f1,2 <<<"$line")" \
+            "$what: $(cut -d: -f3- <<<"$line" | sed 's/^ *//' | cut -c1-80)"
+    done < <(LC_ALL=C grep -nHE "$pattern" "$@")
+}
+
+check_lengths() {
+    local file n
+    while IFS= read -r file; do
+        n=$(wc -l <"$file")
+        [ "$n" -le $LINES_MAX ] || wrong "$file" "$n lines, the limit is $LINES_MAX"
+    done < <(files 'c|h|cu|sh|py' src include tests bench examples tools)
+}
+
+# A base name belongs to one folder: log lines, archives and grep name files without their folder.
+check_names() {
+    files 'c|h|cu' src | awk -F/ '{
+        folder = $0; sub("/[^/]*$", "", folder)
+        name = $NF; sub("[.][^.]*$", "", name)
+        if (!(name in first)) { first[name] = $0; home[name] = folder }
+        if (home[name] != folder) print $0 ": base name already taken by " first[name]
+    }'
+}
+
+# A folder includes itself and those to its left; model and the public headers see only include/.
+check_layers() {
+    # shellcheck disable=SC2046  # file names of the tree have no spaces
+    awk -v order="$LAYERS" '
+        BEGIN {
+            n = split(order, names, " ")
+            for (i = 1; i <= n; i++) rank[names[i]] = i
+        }
+        FNR == 1 {
+            split(FILENAME, parts, "/")
+            mine = parts[1] == "include" ? "include" : parts[2]
+            if (mine != "include" && mine != "model" && !(mine in rank))
+                print FILENAME ": " mine " is not one of the layers: " order
+        }
+        /^[ \t]*#[ \t]*include[ \t]*["<]/ {
+            quoted = $0 ~ /include[ \t]*"/
+            target = $0
+            sub(/^[^"<]*["<]/, "", target)
+            sub(/[">].*/, "", target)
+            folder = target
+            if (!sub(/\/.*/, "", folder)) folder = ""
+            where = FILENAME ":" FNR ": "
+            if (target ~ /(^|\/)\.\.?\//) print where "include by relative path: " target
+            else if (mine == "include") {
+                if (quoted || folder in rank) print where "a public header may not include " target
+            } else if (folder == "tessera") next
+            else if (mine == "model") {
+                if (folder in rank) print where "model may use only include/, not " target
+            } else if (folder in rank) {
+                if (rank[folder] > rank[mine])
+                    print where mine " may not include " target ", " folder " is to its right"
+            } else if (quoted) print where "not of the form \"folder/file.h\": " target
+        }
+    ' $(files 'c|h|cu' src include) /dev/null
+}
+
+# src/<folder>/<file>.c has tests/<folder>/test_<file>.c (or .sh, for what is driven from outside).
+check_tests() {
+    local file folder name
+    while IFS= read -r file; do
+        folder=$(basename "$(dirname "$file")") name=$(basename "$file" .c)
+        [ "$folder" = src ] && folder='*'
+        compgen -G "tests/$folder/test_$name.c" >/dev/null ||
+            compgen -G "tests/$folder/test_$name.sh" >/dev/null ||
+            wrong "$file" "has no test: tests/$folder/test_$name.c"
+    done < <(files c src)
+}
+
+check_words() {
+    local sources all
+    mapfile -t sources < <(files 'c|h|cu|map' src include)
+    mapfile -t all < <(
+        files 'c|h|cu|map|sh|py' src include tests bench examples
+        files '[1-8]|md|in' man docs README.md CONTRIBUTING.md CHANGELOG.md tessera.pc.in
+        find Makefile tools .ci -type f ! -name check-tree.sh 2>/dev/null
+    )
+    forbid 'unfinished work' \
+        '(^|[^A-Za-z0-9_])(TODO|FIXME|XXX|HACK|[Ss]tub|STUB)($|[^A-Za-z0-9_])' "${sources[@]}"
+    forbid 'not ASCII' '[^ -~	]' "${sources[@]}"
+    forbid 'typedef in _t, a POSIX name' 'typedef .*[a-z0-9]_t;' "${sources[@]}"
+    forbid 'path of one machine' '(^|[^A-Za-z0-9_.}])/(home|root|Users|work|workspace)/' "${all[@]}"
+    mapfile -t sources < <(files h include)
+    forbid 'code in a public header' '(^|[ \t])inline[ \t]' "${sources[@]}"
+}
+
+# Exported: tsr_ alone. Inside the archive: also tsri_, so that a static link takes no other names.
+check_symbols() {
+    local so=$B/lib/libtessera.so archive=$B/lib/libtessera.a
+    [ -f "$so" ] && nm -D --defined-only "$so" | awk -v f="$so" '
+        $2 != "A" && $3 !~ /^tsr_/ {print f ": exports " $3 ", which does not begin with tsr_"}'
+    [ -f "$archive" ] && nm -A -g --defined-only "$archive" 2>/dev/null | awk -v f="$archive" '
+        $NF !~ /^(tsri?_|__(odr_)?[a-z]*san)/ {
+            split($1, at, ":")
+            print f ": " at[2] " defines " $NF ", neither static nor tsr_ nor tsri_"
+        }'
+}
+
+breaches=$(
+    check_lengths
+    check_names
+    check_layers
+    check_tests
+    check_words
+    check_symbols
+)
+[ -n "$breaches" ] || exit 0
+echo "$breaches"
+echo "check-tree: $(wc -l <<<"$breaches") breaches" >&2
+exit 1
