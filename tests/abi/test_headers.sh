@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# The public headers, one by one and all together, in every language and with every compiler that
+# users may have: C11 and C++17, gcc and clang, strict warnings.
+# shellcheck source=tests/support/test.sh
+. "$(dirname "$0")/../support/test.sh"
+
+headers=(include/tessera/*.h)
+warnings='-Wall -Wextra -Wpedantic -Wundef -Werror'
+
+# $1 compiler, $2 language, $3 standard, the rest: flags. Each header alone, then all of them twice.
+compile() {
+    local compiler=$1 language=$2 standard=$3 header
+    shift 3
+    command -v "$compiler" >/dev/null || { skip "no $compiler here" || return; }
+    for header in "${headers[@]}"; do
+        echo "#include <${header#include/}>" >"$tmp/one.c"
+        # shellcheck disable=SC2086
+        "$compiler" -x "$language" -std="$standard" $warnings "$@" -Iinclude -fsyntax-only \
+            "$tmp/one.c" || fail "$header alone, $compiler -std=$standard" || return
+        cat "$tmp/one.c" >>"$tmp/all.c"
+    done
+    cat "$tmp/all.c" "$tmp/all.c" >"$tmp/twice.c"
+    # shellcheck disable=SC2086
+    "$compiler" -x "$language" -std="$standard" $warnings "$@" -Iinclude -fsyntax-only \
+        "$tmp/twice.c" || fail "all headers, $compiler -std=$standard"
+}
+
+there_are_headers() { [ -f "${headers[0]}" ] || fail "no include/tessera/*.h"; }
+every_header_is_c11_for_gcc() { compile gcc c c11 -Wshadow -Wstrict-prototypes -Wc++-compat; }
+every_header_is_cpp17_for_gcc() { compile g++ c++ c++17; }
+every_header_is_c11_for_clang() { compile clang c c11 -Wstrict-prototypes; }
+every_header_is_cpp17_for_clang() { compile clang++ c++ c++17; }
+
+# What a header declares must be linkable from C++: that is what extern "C" is for.
+a_cpp_program_links() {
+    command -v c++ >/dev/null || { skip "no c++ here" || return; }
+    cat >"$tmp/main.cpp" <<'END'
+#include <tessera/tessera.h>
+#include <cstring>
+int main()
+{
+    return std::strcmp(tsr_strerror(TSR_ENOENT), "not found") != 0;
+}
+END
+    # The C++ driver of the same family: a sanitizer's runtimes do not mix.
+    local cpp=g++
+    [[ $CC == *clang* ]] && cpp=clang++
+    # shellcheck disable=SC2086
+    "$cpp" -std=c++17 $san -Iinclude "$tmp/main.cpp" -o "$tmp/main" -L"$B/lib" -ltessera ||
+        return
+    LD_LIBRARY_PATH=$B/lib "$tmp/main" || fail "the program failed"
+}
+
+run there_are_headers
+run every_header_is_c11_for_gcc
+run every_header_is_cpp17_for_gcc
+run every_header_is_c11_for_clang
+run every_header_is_cpp17_for_clang
+run a_cpp_program_links
+test_end

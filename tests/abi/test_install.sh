@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# make install, seen from outside: a program that knows only pkg-config finds, links and runs with
+# the installed library, shared and static.
+# shellcheck source=tests/support/test.sh
+. "$(dirname "$0")/../support/test.sh"
+
+install_to() { # $1 prefix, $2 destdir
+    make -s B="$B" "${built_with[@]}" PREFIX="$1" DESTDIR="${2-}" install >"$tmp/log" 2>&1 ||
+        fail "make install: $(cat "$tmp/log")"
+}
+
+# The smallest program that needs the library, or examples/hello.c where it is there.
+program() {
+    if [ -f examples/hello.c ]; then
+        cp examples/hello.c "$tmp/hello.c"
+    else
+        printf '#include <tessera/tessera.h>\n#include <stdio.h>\n%s\n' \
+            'int main(void) { return puts(tsr_version()) < 0; }' >"$tmp/hello.c"
+    fi
+}
+
+pc() { PKG_CONFIG_PATH=$tmp/usr/lib/pkgconfig pkg-config "$@" tessera; }
+
+a_program_builds_and_runs_with_the_installed_shared_library() {
+    install_to "$tmp/usr" || return
+    program
+    # shellcheck disable=SC2046,SC2086
+    "$CC" -std=c11 $san "$tmp/hello.c" -o "$tmp/hello" $(pc --cflags --libs) || return
+    ldd "$tmp/hello" 2>/dev/null | grep -q libtessera.so || fail "not linked to the library" || return
+    LD_LIBRARY_PATH=$tmp/usr/lib "$tmp/hello" >"$tmp/out" 2>&1 || fail "it failed: $(cat "$tmp/out")"
+}
+
+a_program_builds_and_runs_with_the_installed_static_library() {
+    install_to "$tmp/usr" || return
+    rm "$tmp"/usr/lib/libtessera.so*
+    program
+    # shellcheck disable=SC2046,SC2086
+    "$CC" -std=c11 $san "$tmp/hello.c" -o "$tmp/hello" $(pc --cflags --libs --static) || return
+    "$tmp/hello" >"$tmp/out" 2>&1 || fail "it failed: $(cat "$tmp/out")"
+}
+
+pkg_config_gives_the_version_of_the_library() {
+    install_to "$tmp/usr" || return
+    [ "$(pc --modversion)" = "$(sed -n 's/^VERSION *:= *//p' Makefile)" ] ||
+        fail "pkg-config says $(pc --modversion)"
+}
+
+destdir_gets_everything_and_prefix_is_what_programs_see() {
+    install_to /opt/somewhere "$tmp/stage" || return
+    local top
+    top=$(ls "$tmp/stage")
+    [ "$top" = opt ] || fail "in the stage: $top" || return
+    grep -q '^prefix=/opt/somewhere$' "$tmp/stage/opt/somewhere/lib/pkgconfig/tessera.pc" ||
+        fail "tessera.pc names another prefix" || return
+    [ -f "$tmp/stage/opt/somewhere/include/tessera/tessera.h" ] || fail "no header" || return
+    [ ! -e /opt/somewhere ] || fail "something went to /opt/somewhere"
+}
+
+every_man_page_and_program_is_installed() {
+    install_to "$tmp/usr" || return
+    local page program
+    for page in man/*.[1-8]; do
+        [ -f "$page" ] || continue
+        [ -f "$tmp/usr/share/man/man${page##*.}/${page#man/}" ] || fail "no $page" || return
+    done
+    for program in "$B"/bin/*; do
+        [ -f "$program" ] || continue
+        [ -x "$tmp/usr/bin/${program##*/}" ] || fail "no $program" || return
+    done
+}
+
+run a_program_builds_and_runs_with_the_installed_shared_library
+run a_program_builds_and_runs_with_the_installed_static_library
+run pkg_config_gives_the_version_of_the_library
+run destdir_gets_everything_and_prefix_is_what_programs_see
+run every_man_page_and_program_is_installed
+test_end
