@@ -1,0 +1,169 @@
+/* tier.c - the built-in tiers by name, and the checks and defaults around every call into one.
+ * A tier may be somebody else's code: successes are counted from the results it has set, and what
+ * it forgot to set is a failure. */
+#include "tier/tier.h"
+
+/* Every tier that is part of the library, fastest first. */
+static const struct tsr_tier_ops *const built_in[] = {
+    NULL,
+};
+
+const struct tsr_tier_ops *tsri_tier_find(const char *name)
+{
+    for (size_t i = 0; i < TSRI_COUNT(built_in); i++)
+        if (built_in[i] && strcmp(built_in[i]->name, name) == 0) return built_in[i];
+    return NULL;
+}
+
+bool tsri_head_is_valid(const struct tsr_entry_head *h)
+{
+    if (h->n_tokens == 0 || h->n_tokens > TSRI_ENTRY_TOKENS_MAX) return false;
+    if (h->cell_tokens == 0 || h->cell_tokens > TSRI_CELL_TOKENS_MAX) return false;
+    if (h->cell_tokens & (h->cell_tokens - 1)) return false;
+    if (h->n_layers == 0 || h->n_layers > TSRI_ENTRY_LAYERS_MAX) return false;
+    if (h->n_planes == 0 || h->n_planes > TSRI_ENTRY_PLANES_MAX) return false;
+    for (uint32_t p = 0; p < h->n_planes; p++)
+        if (h->row_bytes[p] == 0 || h->row_bytes[p] > TSRI_ENTRY_ROW_MAX) return false;
+    return h->extra_bytes <= TSRI_ENTRY_EXTRA_MAX;
+}
+
+bool tsri_head_same_shape(const struct tsr_entry_head *a, const struct tsr_entry_head *b)
+{
+    if (a->n_tokens != b->n_tokens || a->cell_tokens != b->cell_tokens) return false;
+    if (a->n_layers != b->n_layers || a->n_planes != b->n_planes) return false;
+    for (uint32_t p = 0; p < a->n_planes && p < TSRI_ENTRY_PLANES_MAX; p++)
+        if (a->row_bytes[p] != b->row_bytes[p]) return false;
+    return true;
+}
+
+int tsri_tier_open(struct tsr_tier **out, const struct tsr_tier_ops *ops,
+                   const struct tsr_tier_env *env)
+{
+    *out = NULL;
+    if (!ops) return tsri_fail(TSR_EINVAL, "tier without a table");
+    if (ops->abi != TSR_TIER_ABI)
+        return tsri_fail(TSR_EVERSION, "tier with abi %u, this library has %u", ops->abi,
+                         TSR_TIER_ABI);
+    if (!ops->name || !ops->open || !ops->close || !ops->put || !ops->get || !ops->drop)
+        return tsri_fail(TSR_EINVAL, "tier %s lacks open, close, put, get or drop",
+                         ops->name ? ops->name : "without a name");
+    struct tsr_tier_env e = *env;
+    if (e.n_threads == 0) e.n_threads = 1;
+    struct tsr_tier *tier = NULL;
+    int err = ops->open(&tier, &e);
+    if (err < 0) return err;
+    if (!tier) return tsri_fail(TSR_EIO, "tier %s opened without an instance", ops->name);
+    tier->ops = ops;
+    *out = tier;
+    return 0;
+}
+
+void tsri_tier_close(struct tsr_tier *tier)
+{
+    if (tier) tier->ops->close(tier);
+}
+
+const char *tsri_tier_name(const struct tsr_tier *tier)
+{
+    return tier->ops->name;
+}
+
+/* Nothing is done when one io is wrong: that is the caller's mistake, not an entry's. */
+static int check_ios(struct tsr_tier_io *io, size_t n, bool put)
+{
+    if (n && !io) return tsri_fail(TSR_EINVAL, "tier: no io");
+    int err = 0;
+    for (size_t i = 0; i < n && !err; i++) {
+        const struct tsr_tier_io *x = &io[i];
+        if (!tsri_head_is_valid(&x->head))
+            err = tsri_fail(TSR_EINVAL, "tier: io %zu: no entry has this shape", i);
+        else if (x->n_cells != tsri_head_cells(&x->head))
+            err = tsri_fail(TSR_EINVAL, "tier: io %zu: %u cells, its tokens need %u", i, x->n_cells,
+                            tsri_head_cells(&x->head));
+        else if (!x->tokens || !x->planes)
+            err = tsri_fail(TSR_EINVAL, "tier: io %zu: no tokens or no planes", i);
+        else if (put ? x->head.extra_bytes && !x->extra : x->extra_max && !x->extra)
+            err = tsri_fail(TSR_EINVAL, "tier: io %zu: no extra", i);
+    }
+    /* A result the tier forgets to set is a failure, not a success. */
+    for (size_t i = 0; i < n; i++)
+        io[i].result = err ? err : TSR_EIO;
+    return err;
+}
+
+static int count_results(struct tsr_tier_io *io, size_t n, int answer)
+{
+    int n_ok = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (answer < 0 && io[i].result >= 0) io[i].result = answer;
+        n_ok += io[i].result >= 0;
+    }
+    return n_ok;
+}
+
+int tsri_tier_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
+{
+    int err = check_ios(io, n, true);
+    if (err || n == 0) return err;
+    return count_results(io, n, tier->ops->put(tier, io, n));
+}
+
+int tsri_tier_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
+{
+    int err = check_ios(io, n, false);
+    if (err || n == 0) return err;
+    return count_results(io, n, tier->ops->get(tier, io, n));
+}
+
+int tsri_tier_drop(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n)
+{
+    if (n && !refs) return tsri_fail(TSR_EINVAL, "tier: no refs");
+    return n ? tier->ops->drop(tier, refs, n) : 0;
+}
+
+struct scan {
+    tsr_tier_scan_fn fn;
+    void *arg;
+    int n;
+};
+
+static int scan_one(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc, uint64_t bytes)
+{
+    struct scan *s = arg;
+    if (!tsri_head_is_valid(head)) return 0;
+    s->n++;
+    return s->fn(s->arg, head, loc, bytes);
+}
+
+int tsri_tier_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg)
+{
+    if (!tier->ops->scan) return 0;
+    struct scan s = {fn, arg, 0};
+    int err = tier->ops->scan(tier, scan_one, &s);
+    return err < 0 ? err : s.n;
+}
+
+int tsri_tier_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n,
+                       uint8_t *found)
+{
+    if (n && (!refs || !found)) return tsri_fail(TSR_EINVAL, "tier: no refs");
+    if (n == 0) return 0;
+    if (tier->ops->contains) return tier->ops->contains(tier, refs, n, found);
+    int n_found = 0;
+    for (size_t i = 0; i < n; i++) {
+        found[i] = refs[i].loc != 0;
+        n_found += found[i];
+    }
+    return n_found;
+}
+
+int tsri_tier_flush(struct tsr_tier *tier)
+{
+    return tier->ops->flush ? tier->ops->flush(tier) : 0;
+}
+
+int tsri_tier_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    return tier->ops->stats ? tier->ops->stats(tier, out) : 0;
+}

@@ -1,0 +1,63 @@
+/* tier.h - storage below host memory, as the cache sees it: the built-in tiers by name, and one
+ * checked function for every member of tsr_tier_ops. Only tier.c calls through the table, so that
+ * arguments are checked and optional members get their defaults in one place.
+ *
+ * Threads: put, get, drop, contains and flush from any thread, as many at once as env.n_threads;
+ *          open, scan and close alone.
+ * Memory:  an io and everything it points to is borrowed for the call.
+ * Errors:  negative enum tsr_err; an io's own outcome is its result.
+ */
+#ifndef TSRI_TIER_H
+#define TSRI_TIER_H
+
+#include "base/base.h"
+
+#include <tessera/tier.h>
+
+/* Limits of one entry. Whatever lies beyond is refused before a byte is reserved for it; they keep
+ * every product below in 64 bits. */
+#define TSRI_ENTRY_TOKENS_MAX (1u << 20)
+#define TSRI_ENTRY_LAYERS_MAX 4096u
+#define TSRI_ENTRY_PLANES_MAX 2u
+#define TSRI_ENTRY_ROW_MAX (1u << 20)
+#define TSRI_ENTRY_EXTRA_MAX (1u << 20)
+#define TSRI_CELL_TOKENS_MAX 64u
+
+/* The built-in tier of that name, or NULL. */
+const struct tsr_tier_ops *tsri_tier_find(const char *name);
+
+/* TSR_EVERSION for a table of another abi, TSR_EINVAL for one that lacks a required member. */
+TSR_MUST int tsri_tier_open(struct tsr_tier **out, const struct tsr_tier_ops *ops,
+                            const struct tsr_tier_env *env);
+/* Accepts NULL. */
+void tsri_tier_close(struct tsr_tier *tier);
+const char *tsri_tier_name(const struct tsr_tier *tier);
+
+/* Return how many ios succeeded, each one's result set; negative when the arguments are wrong, and
+ * then nothing was done. */
+TSR_MUST int tsri_tier_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n);
+TSR_MUST int tsri_tier_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n);
+TSR_MUST int tsri_tier_drop(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n);
+/* Heads that no entry can have are left out. Returns how many entries fn was given. */
+TSR_MUST int tsri_tier_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg);
+/* A tier that cannot tell is believed to have what it gave a loc for. Returns how many. */
+TSR_MUST int tsri_tier_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n,
+                                uint8_t *found);
+TSR_MUST int tsri_tier_flush(struct tsr_tier *tier);
+TSR_MUST int tsri_tier_stats(struct tsr_tier *tier, struct tsr_tier_stats *out);
+
+/* Whether an entry may look like this: every count within its limit. */
+bool tsri_head_is_valid(const struct tsr_entry_head *head);
+/* Whether two heads have KV of the same shape: tokens, cells, layers, planes and rows. */
+bool tsri_head_same_shape(const struct tsr_entry_head *a, const struct tsr_entry_head *b);
+static inline uint32_t tsri_head_cells(const struct tsr_entry_head *head)
+{
+    return (head->n_tokens + head->cell_tokens - 1) / head->cell_tokens;
+}
+/* Tokens of a cell: all but the last are full. */
+static inline uint32_t tsri_head_cell_tokens(const struct tsr_entry_head *head, uint32_t cell)
+{
+    return tsri_min_u32(head->cell_tokens, head->n_tokens - cell * head->cell_tokens);
+}
+
+#endif
