@@ -4,6 +4,8 @@
  * STRING and PATH fields point at their text. */
 #include "config/config.h"
 
+#include <ctype.h>
+
 #define N_OPTIONS (tsri_option_count())
 
 struct slot {
@@ -150,30 +152,55 @@ const char *tsri_config_origin(const struct tsr_config *cfg, const struct tsri_o
     return cfg->slots[o - tsri_option_at(0)].origin;
 }
 
-static int fail_unknown(const char *key, const struct tsri_place *place)
+struct nearest {
+    const char *name;
+    size_t distance;
+};
+
+static void consider(struct nearest *best, const char *name, const char *key)
 {
-    char where[TSRI_PLACE_BYTES], shown[80];
-    const char *nearest = NULL;
-    size_t best = SIZE_MAX;
-    for (size_t i = 0; i < N_OPTIONS; i++) {
-        size_t far = tsri_edit_distance(tsri_option_at(i)->name, key);
-        if (far >= best) continue;
-        best = far;
-        nearest = tsri_option_at(i)->name;
+    size_t far = tsri_edit_distance(name, key);
+    if (far >= best->distance) return;
+    best->name = name;
+    best->distance = far;
+}
+
+/* A known key as it is spelled at that kind of place. */
+static void spell(const char *name, const struct tsri_place *place, char *buf, size_t bytes)
+{
+    bool env = place->from == TSRI_FROM_ENV, flag = place->from == TSRI_FROM_FLAG;
+    snprintf(buf, bytes, "%s%s", env ? "TESSERA_" : flag ? "--" : "", name);
+    for (char *c = buf; *c; c++) {
+        if (env) *c = (char)toupper((unsigned char)*c);
+        if (flag && *c == '_') *c = '-';
     }
+}
+
+int tsri_config_fail_unknown(const char *key, const struct tsri_place *place)
+{
+    char where[TSRI_PLACE_BYTES], shown[80], known[80];
+    struct nearest best = {NULL, SIZE_MAX};
+    for (size_t i = 0; i < N_OPTIONS; i++)
+        consider(&best, tsri_option_at(i)->name, key);
+    /* Foreign keys go by their own names in the environment. */
+    for (size_t i = 0; place->from != TSRI_FROM_ENV && i < tsri_compat_count(); i++)
+        consider(&best, tsri_compat_at(i)->key, key);
     tsri_place_text(place, where, sizeof where);
     tsri_printable(key, shown, sizeof shown);
-    if (nearest && (best <= 2 || best <= strlen(key) / 2))
-        return tsri_fail(TSR_ECONFIG, "%sunknown key \"%s\"; did you mean \"%s\"?", where, shown,
-                         nearest);
-    return tsri_fail(TSR_ECONFIG, "%sunknown key \"%s\"", where, shown);
+    if (!best.name || (best.distance > 2 && best.distance > strlen(key) / 2))
+        return tsri_fail(TSR_ECONFIG, "%sunknown key \"%s\"", where, shown);
+    spell(best.name, place, known, sizeof known);
+    return tsri_fail(TSR_ECONFIG, "%sunknown key \"%s\"; did you mean \"%s\"?", where, shown,
+                     known);
 }
 
 int tsri_config_put(struct tsr_config *cfg, const char *key, const char *value,
                     const struct tsri_place *place)
 {
     const struct tsri_option *o = tsri_option_find(key);
-    if (!o) return fail_unknown(key, place);
+    const struct tsri_compat *foreign = o ? NULL : tsri_compat_find(key);
+    if (foreign) return tsri_compat_put(cfg, foreign, value, place);
+    if (!o) return tsri_config_fail_unknown(key, place);
     if (!value) return set_default(cfg, o);
     char why[256];
     union tsri_value v = {0};

@@ -54,6 +54,36 @@ void tsri_option_range_text(const struct tsri_option *o, char *buf, size_t bytes
 const char *tsri_config_value(const struct tsr_config *cfg, const struct tsri_option *o);
 const char *tsri_config_origin(const struct tsr_config *cfg, const struct tsri_option *o);
 
+/* ---- foreign keys (compat_keys.h) ---- */
+
+enum tsri_compat_action {
+    TSRI_COMPAT_KEEP,
+    TSRI_COMPAT_GB,
+    TSRI_COMPAT_DIR,
+    TSRI_COMPAT_DIGEST,
+    TSRI_COMPAT_EVICT,
+    TSRI_COMPAT_CHUNKS,
+    TSRI_COMPAT_IGNORE,
+};
+enum tsri_compat_owner {
+    TSRI_OWNER_LMCACHE,
+    TSRI_OWNER_UCM,
+    TSRI_OWNER_CHUNKCACHE,
+    TSRI_OWNER_ENGINE,
+};
+
+struct tsri_compat {
+    const char *key, *option, *note; /* option "" for IGNORE */
+    enum tsri_compat_owner owner;
+    enum tsri_compat_action action;
+    enum tsr_log_level level;
+};
+
+size_t tsri_compat_count(void);
+const struct tsri_compat *tsri_compat_at(size_t i);
+const struct tsri_compat *tsri_compat_find(const char *key);
+const char *tsri_compat_owner_text(const struct tsri_compat *c);
+
 /* ---- inside config ---- */
 
 #define TSRI_OPTION_TEXT_BYTES 64 /* canonical text of any value that is not STRING or PATH */
@@ -95,9 +125,19 @@ const char *tsri_printable(const char *text, char *buf, size_t bytes);
 /* "FILE:LINE:COLUMN: ", "environment variable NAME: ", "flag --NAME: " or "". */
 const char *tsri_place_text(const struct tsri_place *place, char *buf, size_t bytes);
 
+bool tsri_same_name(const char *ours, const char *given); /* '-' in given counts as '_' */
+/* Refuses a key with its place and the nearest known one, in the spelling of the place. */
+int tsri_config_fail_unknown(const char *key, const struct tsri_place *place);
+
 /* Sets one option by name or alias; value NULL means its default. */
 TSR_MUST int tsri_config_put(struct tsr_config *cfg, const char *key, const char *value,
                              const struct tsri_place *place);
+/* One foreign setting: converted and passed on, or ignored. */
+TSR_MUST int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const char *value,
+                             const struct tsri_place *place);
+/* Writes the log line of an ignored setting; value NULL where it is null. */
+void tsri_compat_ignore(const struct tsri_compat *c, const char *value,
+                        const struct tsri_place *place);
 /* Runs fill on a copy and keeps the copy only when fill succeeds; returns fill's result. */
 TSR_MUST int tsri_config_try(struct tsr_config *cfg, int (*fill)(struct tsr_config *, void *),
                              void *arg);

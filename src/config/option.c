@@ -66,17 +66,10 @@ const struct tsri_option *tsri_option_at(size_t i)
     return &table[i];
 }
 
-static bool same_name(const char *a, const char *b)
-{
-    for (; *a && *b; a++, b++)
-        if (*a != *b && !(*a == '_' && *b == '-')) return false;
-    return *a == *b;
-}
-
 const struct tsri_option *tsri_option_find(const char *name)
 {
     for (size_t i = 0; i < TSRI_COUNT(table); i++)
-        if (same_name(table[i].name, name)) return &table[i];
+        if (tsri_same_name(table[i].name, name)) return &table[i];
     return NULL;
 }
 

@@ -4,6 +4,13 @@
 
 #define NAME_BYTES 64
 
+bool tsri_same_name(const char *ours, const char *given)
+{
+    for (; *ours && *given; ours++, given++)
+        if (*ours != *given && !(*ours == '_' && *given == '-')) return false;
+    return *ours == *given;
+}
+
 size_t tsri_edit_distance(const char *a, const char *b)
 {
     size_t n = strlen(a), m = strlen(b);

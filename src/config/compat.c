@@ -1,0 +1,180 @@
+/* compat.c - settings written for LMCache, UCM and the chunk cache of vLLM: looked up in
+ * compat_keys.h, converted, and passed on as one of our options, or ignored with one log line. The
+ * level of a line depends on whether somebody may miss what is ignored. */
+#include "config/config.h"
+#include "config/compat_keys.h"
+
+#include <strings.h>
+
+#define ROW(key, owner, action, option, level, note) \
+    {#key, option, note, TSRI_OWNER_##owner, TSRI_COMPAT_##action, TSR_LOG_##level},
+static const struct tsri_compat table[] = {TSRI_COMPAT(ROW)};
+#undef ROW
+
+size_t tsri_compat_count(void)
+{
+    return TSRI_COUNT(table);
+}
+
+const struct tsri_compat *tsri_compat_at(size_t i)
+{
+    TSR_ASSERT(i < TSRI_COUNT(table));
+    return &table[i];
+}
+
+const struct tsri_compat *tsri_compat_find(const char *key)
+{
+    for (size_t i = 0; i < TSRI_COUNT(table); i++)
+        if (tsri_same_name(table[i].key, key)) return &table[i];
+    return NULL;
+}
+
+const char *tsri_compat_owner_text(const struct tsri_compat *c)
+{
+    static const char *const names[] = {"LMCache", "UCM", "chunk cache", "engine"};
+    return names[c->owner];
+}
+
+/* None is Python's null. */
+static bool is_none(const char *value)
+{
+    return !value || strcasecmp(value, "none") == 0 || strcasecmp(value, "null") == 0;
+}
+
+void tsri_compat_ignore(const struct tsri_compat *c, const char *value,
+                        const struct tsri_place *place)
+{
+    char where[TSRI_PLACE_BYTES];
+    bool on = true;
+    bool asks = !is_none(value) && (!tsri_parse_bool(value, &on) || on);
+    tsri_log(asks ? (int)c->level : TSR_LOG_INFO, "%s%s (%s): ignored: %s",
+             tsri_place_text(place, where, sizeof where), c->key, tsri_compat_owner_text(c),
+             c->note);
+}
+
+/* What every conversion needs. */
+struct setting {
+    struct tsr_config *cfg;
+    const struct tsri_compat *row;
+    const char *value;
+    const struct tsri_place *place; /* with the row's key as alias */
+};
+
+static int pass_on(const struct setting *s, const char *value)
+{
+    return tsri_config_put(s->cfg, s->row->option, value, s->place);
+}
+
+static void say(const struct setting *s, int level, const char *what)
+{
+    char where[TSRI_PLACE_BYTES], shown[80];
+    tsri_log(level, "%s%s: %s: %s", tsri_place_text(s->place, where, sizeof where), s->row->key,
+             tsri_printable(s->value, shown, sizeof shown), what);
+}
+
+static int refuse(const struct setting *s, const char *why)
+{
+    char where[TSRI_PLACE_BYTES], shown[80];
+    return tsri_fail(TSR_ECONFIG, "%s%s (%s here): \"%s\" %s",
+                     tsri_place_text(s->place, where, sizeof where), s->row->key, s->row->option,
+                     tsri_printable(s->value, shown, sizeof shown), why);
+}
+
+static int put_gb(const struct setting *s)
+{
+    double gb;
+    if (!tsri_parse_float(s->value, &gb) || gb < 0 || gb > (double)(1 << 20))
+        return refuse(s, "is not a number of GB");
+    if (gb <= 0 && strcmp(s->row->option, "disk_size") == 0) {
+        say(s, TSR_LOG_INFO, "ignored: disk_size stays; without disk_path there is no disk tier");
+        return 0;
+    }
+    char bytes[32];
+    snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)(gb * (double)TSRI_GIB));
+    return pass_on(s, bytes);
+}
+
+static int put_dir(const struct setting *s)
+{
+    const char *path = s->value;
+    bool on;
+    if (tsri_parse_bool(path, &on)) {
+        if (on) return refuse(s, "is not a path");
+        path = "";
+    }
+    if (strncmp(path, "file://", 7) == 0) path += 7;
+    const char *comma = strchr(path, ',');
+    if (!comma) return pass_on(s, path);
+    char first[4096];
+    size_t n = (size_t)(comma - path);
+    if (n >= sizeof first) return refuse(s, "is too long for a path");
+    memcpy(first, path, n);
+    first[n] = 0;
+    say(s, TSR_LOG_WARN, "only the first of several paths is used");
+    return pass_on(s, first);
+}
+
+static int put_digest(const struct setting *s)
+{
+    if (strncasecmp(s->value, "xxh", 3) == 0) return pass_on(s, "xxh3");
+    if (strncasecmp(s->value, "sha256", 6) == 0) return pass_on(s, "sha256");
+    if (strcasecmp(s->value, "builtin") == 0 || strcasecmp(s->value, "blake3") == 0) {
+        say(s, TSR_LOG_INFO, "sha256 is used in its place");
+        return pass_on(s, "sha256");
+    }
+    return pass_on(s, s->value);
+}
+
+static int put_evict(const struct setting *s)
+{
+    static const char *const foreign[] = {"lfu", "fifo", "mru", "arc", "isolatedlru", "noop"};
+    const struct tsri_option *o = tsri_option_find(s->row->option);
+    for (int i = 0; o->names[i]; i++)
+        if (strcasecmp(s->value, o->names[i]) == 0) return pass_on(s, s->value);
+    for (size_t i = 0; i < TSRI_COUNT(foreign); i++) {
+        if (strcasecmp(s->value, foreign[i]) != 0) continue;
+        say(s, TSR_LOG_WARN, "not part of this build: lru is used in its place");
+        return pass_on(s, "lru");
+    }
+    return pass_on(s, s->value);
+}
+
+static int put_chunks(const struct setting *s)
+{
+    int err = pass_on(s, s->value);
+    const struct tsri_options *now = tsri_config_options(s->cfg);
+    if (err || !now->chunked || *now->separator) return err;
+    return tsri_config_put(s->cfg, "separator", "##", s->place);
+}
+
+int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const char *value,
+                    const struct tsri_place *place)
+{
+    struct tsri_place here = *place;
+    here.alias = strcmp(c->key, c->option) != 0 ? c->key : NULL;
+    struct setting s = {cfg, c, value, &here};
+    if (c->action == TSRI_COMPAT_IGNORE) {
+        tsri_compat_ignore(c, value, place);
+        return 0;
+    }
+    /* In a text, None is a word like any other. */
+    bool text = tsri_option_find(c->option)->type == TSRI_OPTION_STRING;
+    if (text ? !value : is_none(value)) return pass_on(&s, NULL);
+    switch (c->action) {
+    case TSRI_COMPAT_KEEP:
+        return pass_on(&s, value);
+    case TSRI_COMPAT_GB:
+        return put_gb(&s);
+    case TSRI_COMPAT_DIR:
+        return put_dir(&s);
+    case TSRI_COMPAT_DIGEST:
+        return put_digest(&s);
+    case TSRI_COMPAT_EVICT:
+        return put_evict(&s);
+    case TSRI_COMPAT_CHUNKS:
+        return put_chunks(&s);
+    case TSRI_COMPAT_IGNORE:
+        break;
+    }
+    return 0;
+}

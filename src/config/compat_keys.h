@@ -1,0 +1,145 @@
+/* compat_keys.h - THE table of foreign keys: what LMCache, UCM and chunk-cache users already have
+ * in their files and environments, and what becomes of it here. Every row is either mapped to one
+ * of our options or accepted and ignored with one log line, so that an existing configuration
+ * starts. In the environment a row is LMCACHE_<KEY>; rows of the engine named VLLM_* are variables
+ * as they stand.
+ *
+ * Row: X(key, owner, action, option, level, note)
+ *   action KEEP     the value as it stands
+ *          GB       a decimal number of GiB becomes bytes
+ *          DIR      file:// is cut off; false or None is no path; of several paths the first
+ *          DIGEST   hash names of Python and vLLM become ours
+ *          EVICT    cache policies; those we do not have become lru
+ *          CHUNKS   switches the chunked mode on, with "##" where no separator is set
+ *          IGNORE   one log line at `level` (INFO where the value asks for nothing), whole subtree
+ *   level  WARN where somebody may miss what is ignored, INFO where nothing is lost
+ *   note   the documentation and, for IGNORE, the reason in the log line
+ */
+#ifndef TSRI_COMPAT_KEYS_H
+#define TSRI_COMPAT_KEYS_H
+
+#define TSRI_NO_BLEND "blending is not part of this build yet"
+#define TSRI_NO_REMOTE "there is no remote tier in this build"
+#define TSRI_NO_PEERS "caches are not linked to each other in this build"
+#define TSRI_ENGINE "an option of the engine, not of the cache"
+#define TSRI_IN_SPACE "the space describes the model"
+#define TSRI_NO_SERVER "there is no server in this build"
+#define TSRI_METRICS "metrics are read with tsr_stats_text and tessera stat"
+
+/* clang-format off */
+#define TSRI_COMPAT(X) \
+    /* LMCache, in-process: memory and disk */ \
+    X(chunk_size, LMCACHE, KEEP, "chunk_size", INFO, "tokens of a prefix block") \
+    X(local_cpu, LMCACHE, IGNORE, "", WARN, \
+      "host memory is always the first tier; host_size limits it") \
+    X(max_local_cpu_size, LMCACHE, GB, "host_size", INFO, \
+      "in GB (binary); LMCache reserves this much per rank, Tessera per cache") \
+    X(local_disk, LMCACHE, DIR, "disk_path", INFO, "a path or file:// URL") \
+    X(local_disk_path, CHUNKCACHE, DIR, "disk_path", INFO, "a path or file:// URL") \
+    X(enable_disk, CHUNKCACHE, KEEP, "disk_enabled", INFO, \
+      "the disk tier also needs its path") \
+    X(max_local_disk_size, LMCACHE, GB, "disk_size", INFO, \
+      "in GB (binary); 0 leaves disk_size as it is") \
+    X(local_disk_path_sharding, LMCACHE, IGNORE, "", INFO, "the disk tier has one directory") \
+    X(save_unfull_chunk, LMCACHE, KEEP, "save_partial", INFO, \
+      "also store a last block that is not full") \
+    X(save_decode_cache, LMCACHE, IGNORE, "", WARN, \
+      "the engine's connector decides what is stored") \
+    X(cache_policy, LMCACHE, EVICT, "policy", INFO, \
+      "LRU, LFU, FIFO, MRU; what is not built in becomes lru") \
+    X(pre_caching_hash_algorithm, LMCACHE, DIGEST, "hash", INFO, \
+      "sha256 and xxhash variants; builtin becomes sha256, which is the same in every process") \
+    X(numa_mode, LMCACHE, IGNORE, "", INFO, "memory is placed where it is first touched") \
+    X(use_layerwise, LMCACHE, IGNORE, "", INFO, \
+      "loads and stores layer by layer are always there") \
+    X(enable_async_loading, LMCACHE, IGNORE, "", INFO, \
+      "loads are asynchronous whenever the caller asks for it") \
+    X(enable_freeze_mode, CHUNKCACHE, KEEP, "frozen", INFO, "start frozen") \
+    X(min_retrieve_tokens, LMCACHE, IGNORE, "", WARN, "every hit is reported; the caller decides") \
+    X(lookup_timeout_ms, LMCACHE, IGNORE, "", INFO, "a lookup does not wait") \
+    X(blocking_timeout_secs, LMCACHE, IGNORE, "", INFO, "deadlines are given with each call") \
+    X(pin_timeout_sec, LMCACHE, IGNORE, "", INFO, \
+      "a lease ends with its client, never under a reader") \
+    X(enable_scheduler_bypass_lookup, LMCACHE, IGNORE, "", INFO, \
+      "the scheduler always looks up directly") \
+    X(enable_kv_events, LMCACHE, IGNORE, "", INFO, "events are always kept; see events_max") \
+    X(py_enable_gc, LMCACHE, IGNORE, "", INFO, "there is no garbage collector here") \
+    X(priority_limit, LMCACHE, IGNORE, "", WARN, "requests have no priorities here") \
+    X(hit_miss_ratio, LMCACHE, IGNORE, "", WARN, "every hit is reported; the caller decides") \
+    X(store_location, LMCACHE, IGNORE, "", WARN, "disk_write says when entries reach the disk") \
+    X(retrieve_locations, LMCACHE, IGNORE, "", WARN, "tiers are asked from the fastest on") \
+    X(extra_config, LMCACHE, IGNORE, "", WARN, "settings of LMCache's own backends") \
+    X(use_experimental, LMCACHE, IGNORE, "", INFO, "nothing here is behind this switch") \
+    X(track_usage, LMCACHE, IGNORE, "", INFO, "nothing is reported to anybody") \
+    X(config_file, LMCACHE, IGNORE, "", WARN, \
+      "as variable LMCACHE_CONFIG_FILE the file that is loaded where TESSERA_CONFIG_FILE is not " \
+      "set; a file cannot name another") \
+    /* LMCache: remote, sharing, servers */ \
+    X(remote_url, LMCACHE, IGNORE, "", WARN, TSRI_NO_REMOTE) \
+    X(remote_serde, LMCACHE, IGNORE, "", INFO, TSRI_NO_REMOTE) \
+    X(remote_config_url, LMCACHE, IGNORE, "", WARN, TSRI_NO_REMOTE) \
+    X(enable_p2p, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
+    X(enable_pd, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
+    X(pd_allocation_timeout_sec, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(enable_nixl, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
+    X(transfer_channel, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(enable_controller, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
+    X(lmcache_instance_id, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(internal_api_server_enabled, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
+    X(internal_api_server_host, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
+    X(internal_api_server_port_start, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
+    /* LMCache, multi-process server */ \
+    X(l1_size_gb, LMCACHE, GB, "host_size", INFO, "in GB (binary)") \
+    X(eviction_policy, LMCACHE, EVICT, "policy", INFO, \
+      "LRU, ARC, IsolatedLRU, noop; what is not built in becomes lru") \
+    X(hash_algorithm, LMCACHE, DIGEST, "hash", INFO, "blake3 and builtin become sha256") \
+    X(engine_type, LMCACHE, IGNORE, "", WARN, TSRI_NO_BLEND) \
+    X(max_workers, LMCACHE, IGNORE, "", INFO, "io_threads sets the number of threads") \
+    X(port, LMCACHE, IGNORE, "", WARN, TSRI_NO_SERVER) \
+    X(http_host, LMCACHE, IGNORE, "", WARN, TSRI_NO_SERVER) \
+    X(http_port, LMCACHE, IGNORE, "", WARN, TSRI_NO_SERVER) \
+    X(prometheus_port, LMCACHE, IGNORE, "", WARN, TSRI_METRICS) \
+    X(metrics_sample_rate, LMCACHE, IGNORE, "", INFO, "every request is counted") \
+    X(transfer_mode, LMCACHE, IGNORE, "", INFO, TSRI_NO_SERVER) \
+    /* LMCache: blending */ \
+    X(enable_blending, LMCACHE, IGNORE, "", WARN, TSRI_NO_BLEND) \
+    X(blend_special_str, LMCACHE, KEEP, "separator", INFO, \
+      "text that separates documents; used when chunked is on") \
+    X(blend_check_layers, LMCACHE, IGNORE, "", INFO, TSRI_NO_BLEND) \
+    X(blend_recompute_ratios, LMCACHE, IGNORE, "", INFO, TSRI_NO_BLEND) \
+    X(blend_thresholds, LMCACHE, IGNORE, "", INFO, TSRI_NO_BLEND) \
+    X(blend_min_tokens, LMCACHE, IGNORE, "", INFO, TSRI_NO_BLEND) \
+    X(enable_sparse, LMCACHE, IGNORE, "", INFO, TSRI_ENGINE) \
+    /* UCM blending */ \
+    X(blend_chunk_size, UCM, IGNORE, "", INFO, TSRI_NO_BLEND) \
+    X(min_match_ratio, UCM, IGNORE, "", INFO, TSRI_NO_BLEND) \
+    X(position_correction, UCM, IGNORE, "", INFO, TSRI_NO_BLEND) \
+    X(recompute_boundary, UCM, IGNORE, "", INFO, TSRI_NO_BLEND) \
+    X(rope_theta, UCM, IGNORE, "", INFO, TSRI_IN_SPACE) \
+    X(head_dim, UCM, IGNORE, "", INFO, TSRI_IN_SPACE) \
+    /* the chunk cache for vLLM */ \
+    X(enable_chunk_cache, CHUNKCACHE, CHUNKS, "chunked", INFO, \
+      "with \"##\" as separator where none is set") \
+    X(chunk_separator, CHUNKCACHE, KEEP, "separator", INFO, \
+      "text that separates documents in chunked prompts") \
+    X(chunk_hash_algo, CHUNKCACHE, DIGEST, "hash", INFO, "xxhash becomes xxh3") \
+    X(chunk_cache_gpu_memory_utilization, CHUNKCACHE, IGNORE, "", WARN, \
+      "there is no pool in device memory in this build") \
+    /* engines */ \
+    X(kv_connector, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(kv_connector_module_path, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(kv_role, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(use_async_scheduling, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(scheduler_use_async_scheduling, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(enable_async_scheduling, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(enable_chunked_prefill, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(enable_prefix_caching, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(enable_lmcache_connector, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(enforce_eager, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(gpu_memory_utilization, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(max_model_len, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(max_num_batched_tokens, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(vllm_attention_backend, ENGINE, IGNORE, "", INFO, TSRI_ENGINE)
+/* clang-format on */
+
+#endif

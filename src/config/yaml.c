@@ -1,0 +1,400 @@
+/* yaml.c - the YAML we accept: one mapping of keys to scalars, where nested mappings join their
+ * keys with '_' (host: {size: 1G} is host_size), lists of scalars become text with commas, and a
+ * null is the option's default. What files of configuration do not need is refused with line and
+ * column: anchors, aliases, tags, several documents, deep nesting, keys given twice, more than 1
+ * MiB.
+ *
+ * libyaml's events are read one at a time; nothing is built in memory but the current key path and
+ * the list of keys seen. */
+#include "config/config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#define FILE_BYTES_MAX ((size_t)1 << 20)
+#define DEPTH_MAX 8
+#define KEYS_MAX 1024
+#define PATH_BYTES 256
+#define LIST_BYTES 4096
+
+struct seen {
+    char *key;
+    size_t line;
+};
+
+struct reader {
+    yaml_parser_t parser;
+    struct tsr_config *cfg;
+    const char *text, *name; /* name stands for the file in messages */
+    size_t bytes;
+    unsigned depth;
+    size_t n_seen;
+    struct seen seen[KEYS_MAX];
+};
+
+/* The keys around a value: as written, and as the option they make. */
+struct path {
+    char raw[PATH_BYTES];    /* "tessera.host." */
+    char joined[PATH_BYTES]; /* "host" */
+};
+
+/* Keys that only wrap ours, as other programs' files do it; they add nothing to the name. */
+static const char *const wrappers[] = {"tessera",
+                                       "lmcache",
+                                       "ucm_connector_config",
+                                       "chunk_cache",
+                                       "kv_transfer",
+                                       "kv_transfer_config",
+                                       "kv_connector_extra_config"};
+
+static bool is_wrapper(const char *key)
+{
+    for (size_t i = 0; i < TSRI_COUNT(wrappers); i++)
+        if (strcmp(key, wrappers[i]) == 0) return true;
+    return false;
+}
+
+static struct tsri_place place_of(const struct reader *r, yaml_mark_t mark)
+{
+    return (struct tsri_place){TSRI_FROM_FILE, r->name, mark.line + 1, mark.column + 1, NULL};
+}
+
+static int refuse_at(const struct reader *r, yaml_mark_t mark, const char *why)
+{
+    char where[TSRI_PLACE_BYTES];
+    struct tsri_place place = place_of(r, mark);
+    return tsri_fail(TSR_ECONFIG, "%s%s", tsri_place_text(&place, where, sizeof where), why);
+}
+
+/* libyaml gives bytes that are no text by offset alone. */
+static yaml_mark_t mark_at_offset(const struct reader *r, size_t offset)
+{
+    yaml_mark_t mark = {0};
+    if (offset > r->bytes) offset = r->bytes;
+    for (mark.index = 0; mark.index < offset; mark.index++) {
+        unsigned char c = (unsigned char)r->text[mark.index];
+        if (c == '\n') {
+            mark.line++;
+            mark.column = 0;
+        } else if ((c & 0xC0) != 0x80) {
+            mark.column++;
+        }
+    }
+    return mark;
+}
+
+static int fail_parser(const struct reader *r)
+{
+    const yaml_parser_t *p = &r->parser;
+    char why[160];
+    switch (p->error) {
+    case YAML_MEMORY_ERROR:
+        return tsri_fail(TSR_ENOMEM, "%s: no memory to read it", r->name);
+    case YAML_READER_ERROR:
+        snprintf(why, sizeof why, "not UTF-8 text: %s", p->problem);
+        return refuse_at(r, mark_at_offset(r, p->problem_offset), why);
+    default:
+        snprintf(why, sizeof why, "%s%s%s", p->context ? p->context : "", p->context ? ": " : "",
+                 p->problem ? p->problem : "not YAML");
+        return refuse_at(r, p->problem_mark, why);
+    }
+}
+
+/* The next event, of which the caller owns the content; what no configuration needs is refused. */
+static int next_event(struct reader *r, yaml_event_t *ev)
+{
+    if (!yaml_parser_parse(&r->parser, ev)) return fail_parser(r);
+    const yaml_char_t *anchor = NULL, *tag = NULL;
+    if (ev->type == YAML_SCALAR_EVENT) {
+        anchor = ev->data.scalar.anchor;
+        tag = ev->data.scalar.tag;
+    } else if (ev->type == YAML_SEQUENCE_START_EVENT) {
+        anchor = ev->data.sequence_start.anchor;
+        tag = ev->data.sequence_start.tag;
+    } else if (ev->type == YAML_MAPPING_START_EVENT) {
+        anchor = ev->data.mapping_start.anchor;
+        tag = ev->data.mapping_start.tag;
+    }
+    const char *why = NULL;
+    if (ev->type == YAML_ALIAS_EVENT || anchor) why = "anchors and aliases are not taken";
+    if (tag) why = "tags are not taken";
+    if (ev->type == YAML_SCALAR_EVENT && memchr(ev->data.scalar.value, 0, ev->data.scalar.length))
+        why = "a text with a zero byte";
+    if (!why) return 0;
+    int err = refuse_at(r, ev->start_mark, why);
+    yaml_event_delete(ev);
+    return err;
+}
+
+static int enter(struct reader *r, yaml_mark_t mark)
+{
+    if (r->depth == DEPTH_MAX) return refuse_at(r, mark, "nested more than 8 deep");
+    r->depth++;
+    return 0;
+}
+
+/* Notes a key; one given twice is refused. */
+static int note_key(struct reader *r, const char *key, yaml_mark_t mark)
+{
+    char why[160], shown[80];
+    for (size_t i = 0; i < r->n_seen; i++) {
+        if (strcmp(r->seen[i].key, key) != 0) continue;
+        tsri_printable(key, shown, sizeof shown);
+        size_t n = strlen(shown);
+        if (n && shown[n - 1] == '.') shown[n - 1] = 0; /* the key of a mapping */
+        snprintf(why, sizeof why, "%s: given twice, first on line %zu", shown, r->seen[i].line);
+        return refuse_at(r, mark, why);
+    }
+    if (r->n_seen == KEYS_MAX) return refuse_at(r, mark, "more than 1024 keys");
+    char *copy = tsri_strdup(key);
+    if (!copy) return TSR_ENOMEM;
+    r->seen[r->n_seen++] = (struct seen){copy, mark.line + 1};
+    return 0;
+}
+
+/* Reads on to the end of the collection that has just begun. */
+static int skip(struct reader *r, yaml_mark_t mark)
+{
+    unsigned around = r->depth;
+    int err = enter(r, mark);
+    while (!err && r->depth > around) {
+        yaml_event_t ev;
+        err = next_event(r, &ev);
+        if (err) break;
+        if (ev.type == YAML_MAPPING_START_EVENT || ev.type == YAML_SEQUENCE_START_EVENT)
+            err = enter(r, ev.start_mark);
+        else if (ev.type == YAML_MAPPING_END_EVENT || ev.type == YAML_SEQUENCE_END_EVENT)
+            r->depth--;
+        yaml_event_delete(&ev);
+    }
+    return err;
+}
+
+static bool is_null(const yaml_event_t *ev)
+{
+    static const char *const words[] = {"", "~", "null", "Null", "NULL"};
+    if (ev->data.scalar.style != YAML_PLAIN_SCALAR_STYLE) return false;
+    for (size_t i = 0; i < TSRI_COUNT(words); i++)
+        if (strcmp((const char *)ev->data.scalar.value, words[i]) == 0) return true;
+    return false;
+}
+
+/* A list of scalars as text with commas. */
+static int read_list(struct reader *r, char *out, size_t bytes, yaml_mark_t mark)
+{
+    size_t at = 0;
+    out[0] = 0;
+    for (bool first = true;; first = false) {
+        yaml_event_t ev;
+        int err = next_event(r, &ev);
+        if (err) return err;
+        bool end = ev.type == YAML_SEQUENCE_END_EVENT;
+        if (!end && ev.type != YAML_SCALAR_EVENT)
+            err = refuse_at(r, ev.start_mark, "a list may hold single values only");
+        size_t n = !end && !err ? ev.data.scalar.length : 0;
+        if (!end && !err && at + n + 2 > bytes) err = refuse_at(r, mark, "list too long");
+        if (!end && !err) {
+            if (!first) out[at++] = ',';
+            memcpy(out + at, ev.data.scalar.value, n + 1);
+            at += n;
+        }
+        yaml_event_delete(&ev);
+        if (err || end) return err;
+    }
+}
+
+static int put(struct reader *r, const struct path *path, const char *value, yaml_mark_t key_mark,
+               yaml_mark_t value_mark)
+{
+    const char *key = path->joined;
+    int err = note_key(r, key, key_mark);
+    if (err) return err;
+    bool known = tsri_option_find(key) || tsri_compat_find(key);
+    struct tsri_place place = place_of(r, known ? value_mark : key_mark);
+    return tsri_config_put(r->cfg, key, value, &place);
+}
+
+/* Adds a key to the path. */
+static int extend(const struct reader *r, struct path *path, const yaml_event_t *key)
+{
+    const char *text = (const char *)key->data.scalar.value;
+    size_t raw = strlen(path->raw), joined = strlen(path->joined), n = key->data.scalar.length;
+    if (n == 0) return refuse_at(r, key->start_mark, "an empty key");
+    if (raw + n + 2 > PATH_BYTES || joined + n + 2 > PATH_BYTES)
+        return refuse_at(r, key->start_mark, "a key too long");
+    snprintf(path->raw + raw, PATH_BYTES - raw, "%s.", text);
+    if (joined == 0 && is_wrapper(text)) return 0;
+    snprintf(path->joined + joined, PATH_BYTES - joined, "%s%s", joined ? "_" : "", text);
+    return 0;
+}
+
+static int read_mapping(struct reader *r, const struct path *path, yaml_mark_t mark);
+
+static int read_nested(struct reader *r, const struct path *path, const yaml_event_t *value,
+                       yaml_mark_t key_mark)
+{
+    const struct tsri_compat *c = *path->joined ? tsri_compat_find(path->joined) : NULL;
+    if (c && c->action == TSRI_COMPAT_IGNORE) {
+        int err = note_key(r, path->joined, key_mark);
+        if (err) return err;
+        struct tsri_place place = place_of(r, key_mark);
+        tsri_compat_ignore(c, "a mapping", &place);
+        return skip(r, value->start_mark);
+    }
+    int err = note_key(r, path->raw, key_mark);
+    return err ? err : read_mapping(r, path, value->start_mark);
+}
+
+/* The value of the key that ends the path. */
+static int read_value(struct reader *r, const struct path *path, yaml_mark_t key_mark)
+{
+    yaml_event_t ev;
+    int err = next_event(r, &ev);
+    if (err) return err;
+    char list[LIST_BYTES];
+    switch (ev.type) {
+    case YAML_SCALAR_EVENT:
+        if (*path->joined)
+            err = put(r, path, is_null(&ev) ? NULL : (const char *)ev.data.scalar.value, key_mark,
+                      ev.start_mark);
+        else if (!is_null(&ev)) /* a wrapper */
+            err = refuse_at(r, ev.start_mark, "expected options below this key");
+        else
+            err = note_key(r, path->raw, key_mark);
+        break;
+    case YAML_SEQUENCE_START_EVENT:
+        if (!*path->joined) {
+            err = refuse_at(r, ev.start_mark, "expected options below this key");
+            break;
+        }
+        err = read_list(r, list, sizeof list, ev.start_mark);
+        if (!err) err = put(r, path, list, key_mark, ev.start_mark);
+        break;
+    case YAML_MAPPING_START_EVENT:
+        err = read_nested(r, path, &ev, key_mark);
+        break;
+    default:
+        err = refuse_at(r, ev.start_mark, "expected a value");
+    }
+    yaml_event_delete(&ev);
+    return err;
+}
+
+static int read_mapping(struct reader *r, const struct path *path, yaml_mark_t mark)
+{
+    int err = enter(r, mark);
+    if (err) return err;
+    for (;;) {
+        yaml_event_t key;
+        err = next_event(r, &key);
+        if (err) return err;
+        if (key.type == YAML_MAPPING_END_EVENT) {
+            yaml_event_delete(&key);
+            r->depth--;
+            return 0;
+        }
+        struct path below = *path;
+        yaml_mark_t key_mark = key.start_mark;
+        if (key.type == YAML_SCALAR_EVENT)
+            err = extend(r, &below, &key);
+        else
+            err = refuse_at(r, key_mark, "a key must be a single word");
+        yaml_event_delete(&key);
+        if (!err) err = read_value(r, &below, key_mark);
+        if (err) return err;
+    }
+}
+
+/* Stream, at most one document, its mapping. */
+static int read_stream(struct reader *r)
+{
+    struct path top = {{0}, {0}};
+    unsigned n_documents = 0;
+    for (;;) {
+        yaml_event_t ev;
+        int err = next_event(r, &ev);
+        if (err) return err;
+        bool end = ev.type == YAML_STREAM_END_EVENT;
+        if (ev.type == YAML_DOCUMENT_START_EVENT && ++n_documents > 1)
+            err = refuse_at(r, ev.start_mark, "more than one document");
+        else if (ev.type == YAML_MAPPING_START_EVENT)
+            err = read_mapping(r, &top, ev.start_mark);
+        else if (ev.type == YAML_SEQUENCE_START_EVENT ||
+                 (ev.type == YAML_SCALAR_EVENT && !is_null(&ev)))
+            err = refuse_at(r, ev.start_mark, "expected key: value");
+        yaml_event_delete(&ev);
+        if (err || end) return err;
+    }
+}
+
+struct source {
+    const char *text, *name;
+    size_t bytes;
+};
+
+static int fill_from_text(struct tsr_config *draft, void *arg)
+{
+    const struct source *s = arg;
+    struct reader *r = tsri_alloc(1, sizeof *r);
+    if (!r) return TSR_ENOMEM;
+    r->cfg = draft;
+    r->text = s->text;
+    r->bytes = s->bytes;
+    r->name = s->name;
+    int err = TSR_ENOMEM;
+    if (yaml_parser_initialize(&r->parser)) {
+        yaml_parser_set_encoding(&r->parser, YAML_UTF8_ENCODING);
+        yaml_parser_set_input_string(&r->parser, (const unsigned char *)s->text, s->bytes);
+        err = read_stream(r);
+        yaml_parser_delete(&r->parser);
+    } else {
+        tsri_fail(TSR_ENOMEM, "%s: no memory to read it", s->name);
+    }
+    for (size_t i = 0; i < r->n_seen; i++)
+        tsri_free(r->seen[i].key);
+    tsri_free(r);
+    return err;
+}
+
+int tsr_config_load_text(struct tsr_config *cfg, const char *text, size_t bytes, const char *name)
+{
+    if (!cfg || !text) return tsri_fail(TSR_EINVAL, "config: %s is NULL", !cfg ? "cfg" : "text");
+    struct source s = {text, name ? name : "text", bytes};
+    if (bytes > FILE_BYTES_MAX)
+        return tsri_fail(TSR_ECONFIG, "%s: %zu bytes, more than 1 MiB", s.name, bytes);
+    return tsri_config_try(cfg, fill_from_text, &s);
+}
+
+/* Reads at most `max` bytes; returns how many. */
+static int read_up_to(const char *path, char *buf, size_t max, size_t *got)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return tsri_fail(errno == ENOENT ? TSR_ENOENT : TSR_EIO, "%s: %s", path, strerror(errno));
+    int err = 0;
+    *got = 0;
+    while (*got < max) {
+        ssize_t n = read(fd, buf + *got, max - *got);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) err = tsri_fail(TSR_EIO, "%s: %s", path, strerror(errno));
+        if (n <= 0) break;
+        *got += (size_t)n;
+    }
+    close(fd);
+    return err;
+}
+
+int tsr_config_load_file(struct tsr_config *cfg, const char *path)
+{
+    if (!cfg || !path) return tsri_fail(TSR_EINVAL, "config: %s is NULL", !cfg ? "cfg" : "path");
+    char *text = tsri_alloc(FILE_BYTES_MAX + 1, 1);
+    if (!text) return TSR_ENOMEM;
+    size_t bytes = 0;
+    int err = read_up_to(path, text, FILE_BYTES_MAX + 1, &bytes);
+    if (!err && bytes > FILE_BYTES_MAX) err = tsri_fail(TSR_ECONFIG, "%s: more than 1 MiB", path);
+    if (!err) err = tsr_config_load_text(cfg, text, bytes, path);
+    tsri_free(text);
+    return err;
+}

@@ -1,0 +1,369 @@
+/* test_compat.c - files and environments written for LMCache, UCM and the chunk cache of vLLM load,
+ * and every key of theirs is mapped or ignored with one line that says why. The fixtures are such
+ * files as their users have them. */
+#include "config/config.h"
+#include "support/test.h"
+
+#include <strings.h>
+#include <unistd.h>
+
+#define FIXTURES "tests/config/fixtures/"
+
+static struct tsr_config *cfg;
+static char lines[64][512];
+static int levels[64], n_lines;
+
+static void keep_line(void *arg, int level, const char *text)
+{
+    (void)arg;
+    if (n_lines == (int)TSRI_COUNT(lines)) return;
+    snprintf(lines[n_lines], sizeof lines[0], "%s", text);
+    levels[n_lines++] = level;
+}
+
+static void reopen(void)
+{
+    clearenv();
+    n_lines = 0;
+    tsr_log_set(keep_line, NULL, TSR_LOG_INFO);
+    tsr_config_close(cfg);
+    CHECK_INT(tsr_config_open(&cfg), 0);
+}
+
+/* How many log lines hold the part. */
+static int logged(const char *part)
+{
+    int n = 0;
+    for (int i = 0; i < n_lines; i++)
+        n += strstr(lines[i], part) != NULL;
+    return n;
+}
+
+static int load(const char *text)
+{
+    return tsr_config_load_text(cfg, text, strlen(text), "t.yaml");
+}
+
+/* Sets the variables of a shell file of `export NAME=VALUE  # comment` lines. */
+static void load_exports(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    CHECK(f);
+    char line[512], name[128], value[256];
+    int n = 0;
+    while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, "export %127[A-Z_]=\"%255[^\"]\"", name, value) == 2 ||
+            sscanf(line, "export %127[A-Z_]='%255[^']'", name, value) == 2 ||
+            sscanf(line, "export %127[A-Z_]=%255[^ \n]", name, value) == 2) {
+            setenv(name, value, 1);
+            n++;
+        }
+    }
+    fclose(f);
+    CHECK(n > 0);
+}
+
+TEST(every_row_maps_to_an_option_or_says_why_not)
+{
+    for (size_t i = 0; i < tsri_compat_count(); i++) {
+        const struct tsri_compat *c = tsri_compat_at(i);
+        CHECK(tsri_compat_find(c->key) == c); /* no key twice */
+        CHECK(strlen(c->note) > 3);
+        bool ignored = c->action == TSRI_COMPAT_IGNORE;
+        CHECK(ignored == !*c->option);
+        CHECK(ignored || tsri_option_find(c->option));
+        /* Ours come first in lookups: a foreign key of the same name must mean the same. */
+        const struct tsri_option *ours = tsri_option_find(c->key);
+        CHECK(!ours || (c->action == TSRI_COMPAT_KEEP && strcmp(c->option, c->key) == 0));
+    }
+}
+
+TEST(every_key_users_have_is_mapped_or_ignored)
+{
+    static const char *const keys[] = {
+        /* LMCache with SGLang and asynchronous scheduling */
+        "chunk_size", "local_cpu", "max_local_cpu_size", "use_layerwise", "enable_nixl",
+        "use_experimental", "config_file", "use_async_scheduling", "enable_async_scheduling",
+        /* CacheBlend */
+        "enable_blending", "blend_special_str", "blend_check_layers", "blend_recompute_ratios",
+        "blend_thresholds", "blend_min_tokens", "save_unfull_chunk", "extra_config",
+        "enable_sparse", "vllm_attention_backend", "enable_prefix_caching", "enforce_eager",
+        "gpu_memory_utilization", "max_model_len",
+        /* UCM */
+        "blend_chunk_size", "min_match_ratio", "position_correction", "recompute_boundary",
+        "rope_theta", "head_dim", "kv_connector", "kv_connector_module_path", "kv_role",
+        /* the chunk cache */
+        "enable_chunk_cache", "chunk_separator", "chunk_cache_gpu_memory_utilization",
+        "enable_disk", "max_local_disk_size", "local_disk_path", "chunk_hash_algo",
+        "enable_async_loading", "enable_freeze_mode",
+        /* the common ones of LMCache */
+        "local_disk", "local_disk_path_sharding", "remote_url", "remote_serde", "save_decode_cache",
+        "cache_policy", "numa_mode", "lookup_timeout_ms", "min_retrieve_tokens",
+        "enable_scheduler_bypass_lookup", "internal_api_server_port_start", "py_enable_gc",
+        "pin_timeout_sec", "enable_kv_events", "pd_allocation_timeout_sec",
+        "pre_caching_hash_algorithm", "track_usage", "enable_p2p", "enable_pd", "port",
+        "max_workers", "hash_algorithm", "engine_type", "l1_size_gb", "eviction_policy",
+        "http_port", "prometheus_port", "metrics_sample_rate"};
+    for (size_t i = 0; i < TSRI_COUNT(keys); i++) {
+        const struct tsri_compat *c = tsri_compat_find(keys[i]);
+        if (!c) printf("    unknown: %s\n", keys[i]);
+        CHECK(c);
+        if (c->action != TSRI_COMPAT_IGNORE) continue;
+        char text[128];
+        reopen();
+        snprintf(text, sizeof text, "%s: 1\n", keys[i]);
+        CHECK_INT(load(text), 0);
+        CHECK_INT(n_lines, 1);
+        CHECK_HAS(lines[0], keys[i]);
+        CHECK_HAS(lines[0], c->note);
+        CHECK_INT(levels[0], c->level);
+    }
+}
+
+TEST(the_lmcache_file_for_sglang_loads)
+{
+    reopen();
+    CHECK_INT(tsr_config_load_file(cfg, FIXTURES "lmcache_config.yaml"), 0);
+    CHECK_STR(tsr_config_get(cfg, "chunk_size"), "64");
+    CHECK_STR(tsr_config_get(cfg, "host_size"), "60G");
+    CHECK_STR(tsri_config_origin(cfg, tsri_option_find("host_size")),
+              FIXTURES "lmcache_config.yaml:6 (max_local_cpu_size)");
+    CHECK_INT(logged("local_cpu (LMCache): ignored: "), 1);
+}
+
+TEST(the_lmcache_environment_for_sglang_loads_its_file)
+{
+    reopen();
+    load_exports(FIXTURES "lmcache_sglang.env");
+    CHECK_STR(getenv("LMCACHE_CONFIG_FILE"), "lmcache_config.yaml");
+    setenv("LMCACHE_CONFIG_FILE", FIXTURES "lmcache_config.yaml", 1);
+    CHECK_INT(tsr_config_load_env(cfg), 0);
+    CHECK_STR(tsr_config_get(cfg, "chunk_size"), "64");
+    CHECK_INT(logged("use_experimental"), 1);
+}
+
+TEST(the_lmcache_environment_for_blending_loads)
+{
+    reopen();
+    load_exports(FIXTURES "lmcache_blend.env");
+    CHECK_INT(tsr_config_load_env(cfg), 0);
+    CHECK_STR(tsr_config_get(cfg, "chunk_size"), "256");
+    CHECK_STR(tsr_config_get(cfg, "host_size"), "5G");
+    CHECK_STR(tsr_config_get(cfg, "separator"), " # # ");
+    CHECK_INT(logged("environment variable LMCACHE_ENABLE_BLENDING: enable_blending (LMCache): "
+                     "ignored: blending is not part of this build yet"),
+              1);
+    CHECK_INT(logged("LMCACHE_EXTRA_CONFIG"), 1);
+    CHECK_INT(logged("VLLM_ATTENTION_BACKEND"), 1);
+    CHECK_INT(n_lines, 7);
+}
+
+TEST(the_lmcache_environment_for_asynchronous_scheduling_loads)
+{
+    reopen();
+    load_exports(FIXTURES "lmcache_async.env");
+    CHECK_INT(tsr_config_load_env(cfg), 0);
+    CHECK_STR(tsri_config_origin(cfg, tsri_option_find("chunk_size")), "env LMCACHE_CHUNK_SIZE");
+    CHECK_INT(n_lines, 2);
+}
+
+TEST(the_engine_file_for_asynchronous_scheduling_loads)
+{
+    reopen();
+    CHECK_INT(tsr_config_load_file(cfg, FIXTURES "vllm_async.yaml"), 0);
+    CHECK_INT(n_lines, 2);
+    CHECK_INT(logged("an option of the engine"), 2);
+}
+
+TEST(the_ucm_files_load)
+{
+    reopen();
+    CHECK_INT(tsr_config_load_file(cfg, FIXTURES "ucm_blend.yaml"), 0);
+    CHECK_INT(n_lines, 6);
+    CHECK_INT(logged("(UCM): ignored: "), 6);
+    reopen();
+    CHECK_INT(tsr_config_load_file(cfg, FIXTURES "ucm_connector.yaml"), 0);
+    CHECK_INT(n_lines, 6);
+}
+
+TEST(the_chunk_cache_file_loads)
+{
+    reopen();
+    CHECK_INT(tsr_config_load_file(cfg, FIXTURES "chunk_cache.yaml"), 0);
+    const struct tsri_options *v = tsri_config_options(cfg);
+    CHECK(!v->chunked && !v->disk_enabled && !v->frozen);
+    CHECK_STR(v->separator, "##");
+    CHECK_STR(v->disk_path, "");
+    CHECK_INT(v->host_size, (uint64_t)5 << 30);
+    CHECK_INT(v->disk_size, (uint64_t)16 << 30);
+    CHECK_INT(v->hash, TSRI_HASH_XXH3);
+    CHECK_INT(tsri_config_check(cfg), 0);
+}
+
+TEST(the_chunk_cache_environment_loads)
+{
+    reopen();
+    load_exports(FIXTURES "chunk_cache.env");
+    CHECK_INT(tsr_config_load_env(cfg), 0);
+    const struct tsri_options *v = tsri_config_options(cfg);
+    CHECK(v->chunked && v->disk_enabled && v->frozen);
+    CHECK_STR(v->separator, "##");
+    CHECK_STR(v->disk_path, "/var/cache/kv");
+    CHECK_INT(v->chunk_size, 128);
+    CHECK_INT(v->host_size, (uint64_t)5 << 29);
+    CHECK_INT(v->disk_size, (uint64_t)20 << 30);
+    CHECK_INT(v->hash, TSRI_HASH_XXH3);
+    CHECK_INT(tsri_config_check(cfg), 0);
+}
+
+TEST(sizes_in_gb_become_bytes)
+{
+    reopen();
+    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "0.5"), 0);
+    CHECK_STR(tsr_config_get(cfg, "host_size"), "512M");
+    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "5"), 0);
+    CHECK_STR(tsr_config_get(cfg, "host_size"), "5G");
+    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "five"), TSR_ECONFIG);
+    CHECK_STR(tsr_errmsg(), "max_local_cpu_size (host_size here): \"five\" is not a number of GB");
+    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "-1"), TSR_ECONFIG);
+    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "0"), TSR_ECONFIG);
+    CHECK_STR(tsr_errmsg(), "max_local_cpu_size (host_size here): 0 is out of range (1M to 16T)");
+    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "1e30"), TSR_ECONFIG);
+    CHECK_STR(tsr_config_get(cfg, "host_size"), "5G");
+}
+
+TEST(disk_paths_lose_their_scheme)
+{
+    reopen();
+    CHECK_INT(load("local_disk: \"file:///mnt/kv/\"\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "disk_path"), "/mnt/kv/");
+    CHECK_INT(load("local_disk: /a,/b\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "disk_path"), "/a");
+    CHECK_INT(logged("only the first of several paths"), 1);
+    CHECK_INT(load("local_disk: null\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "disk_path"), "");
+    CHECK_INT(load("local_disk: True\n"), TSR_ECONFIG);
+    CHECK_STR(tsr_errmsg(), "t.yaml:1:13: local_disk (disk_path here): \"True\" is not a path");
+    CHECK_INT(load("local_disk: {path: /c}\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "disk_path"), "/c");
+}
+
+TEST(hash_names_become_ours)
+{
+    static const char *const names[][2] = {{"xxhash", "xxh3"},    {"xxhash_cbor", "xxh3"},
+                                           {"sha256", "sha256"},  {"sha256_cbor", "sha256"},
+                                           {"builtin", "sha256"}, {"blake3", "sha256"}};
+    reopen();
+    for (size_t i = 0; i < TSRI_COUNT(names); i++) {
+        CHECK_INT(tsr_config_set(cfg, "chunk_hash_algo", names[i][0]), 0);
+        CHECK_STR(tsr_config_get(cfg, "hash"), names[i][1]);
+    }
+    CHECK_INT(logged("sha256 is used in its place"), 2);
+    CHECK_INT(tsr_config_set(cfg, "chunk_hash_algo", "md5"), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "chunk_hash_algo (hash here): \"md5\" is not one of sha256, xxh3");
+}
+
+TEST(policies_we_do_not_have_become_lru_with_a_warning)
+{
+    reopen();
+    CHECK_INT(tsr_config_set(cfg, "cache_policy", "LRU"), 0);
+    CHECK_INT(n_lines, 0);
+    CHECK_INT(tsr_config_set(cfg, "cache_policy", "LFU"), 0);
+    CHECK_INT(logged("cache_policy: LFU: not part of this build: lru is used"), 1);
+    CHECK_INT(levels[0], TSR_LOG_WARN);
+    CHECK_INT(tsr_config_set(cfg, "cache_policy", "best"), TSR_ECONFIG);
+}
+
+TEST(switching_the_chunk_cache_on_brings_its_separator)
+{
+    reopen();
+    CHECK_INT(load("enable_chunk_cache: true\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "separator"), "##");
+    reopen();
+    CHECK_INT(load("chunk_separator: '@@'\nenable_chunk_cache: true\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "separator"), "@@");
+    reopen();
+    CHECK_INT(load("enable_chunk_cache: true\nchunk_separator: '@@'\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "separator"), "@@");
+    reopen();
+    CHECK_INT(load("enable_chunk_cache: false\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "separator"), "");
+}
+
+TEST(of_an_alias_and_our_name_the_last_one_wins)
+{
+    reopen();
+    CHECK_INT(load("host_size: 2G\nmax_local_cpu_size: 3\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "host_size"), "3G");
+    CHECK_INT(load("max_local_cpu_size: 3\nhost_size: 2G\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "host_size"), "2G");
+}
+
+TEST(what_asks_for_nothing_is_no_warning)
+{
+    reopen();
+    CHECK_INT(load("enable_blending: true\n"), 0);
+    CHECK_INT(levels[0], TSR_LOG_WARN);
+    CHECK_INT(load("enable_blending: false\n"), 0);
+    CHECK_INT(levels[1], TSR_LOG_INFO);
+    CHECK_INT(load("remote_url: null\n"), 0);
+    CHECK_INT(levels[2], TSR_LOG_INFO);
+    CHECK_INT(load("remote_url: redis://cache:6379\n"), 0);
+    CHECK_INT(levels[3], TSR_LOG_WARN);
+}
+
+TEST(an_ignored_key_may_hold_a_tree)
+{
+    reopen();
+    CHECK_INT(load("extra_config: {enable_sparse: true, deep: [1, {a: b}]}\nhash: xxh3\n"), 0);
+    CHECK_INT(n_lines, 1);
+    CHECK_STR(tsr_config_get(cfg, "hash"), "xxh3");
+    CHECK_INT(load("blend_check_layers: [1, 2]\n"), 0);
+    CHECK_INT(n_lines, 2);
+    CHECK_INT(load("extra_config: {a: 1}\nextra_config: {a: 2}\n"), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "t.yaml:2:1: extra_config: given twice, first on line 1");
+}
+
+TEST(unknown_lmcache_variables_are_ignored_with_a_line)
+{
+    reopen();
+    setenv("LMCACHE_SOMETHING_NEW", "1", 1);
+    setenv("VLLM_USE_V1", "1", 1);
+    CHECK_INT(tsr_config_load_env(cfg), 0);
+    CHECK_INT(n_lines, 1);
+    CHECK_STR(lines[0], "environment variable LMCACHE_SOMETHING_NEW: ignored: not known here");
+}
+
+TEST(a_misspelt_foreign_key_is_refused_with_the_nearest)
+{
+    reopen();
+    CHECK_INT(load("max_local_cpu_sise: 5\n"), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "did you mean \"max_local_cpu_size\"?");
+}
+
+int main(void)
+{
+    RUN(every_row_maps_to_an_option_or_says_why_not);
+    RUN(every_key_users_have_is_mapped_or_ignored);
+    RUN(the_lmcache_file_for_sglang_loads);
+    RUN(the_lmcache_environment_for_sglang_loads_its_file);
+    RUN(the_lmcache_environment_for_blending_loads);
+    RUN(the_lmcache_environment_for_asynchronous_scheduling_loads);
+    RUN(the_engine_file_for_asynchronous_scheduling_loads);
+    RUN(the_ucm_files_load);
+    RUN(the_chunk_cache_file_loads);
+    RUN(the_chunk_cache_environment_loads);
+    RUN(sizes_in_gb_become_bytes);
+    RUN(disk_paths_lose_their_scheme);
+    RUN(hash_names_become_ours);
+    RUN(policies_we_do_not_have_become_lru_with_a_warning);
+    RUN(switching_the_chunk_cache_on_brings_its_separator);
+    RUN(of_an_alias_and_our_name_the_last_one_wins);
+    RUN(what_asks_for_nothing_is_no_warning);
+    RUN(an_ignored_key_may_hold_a_tree);
+    RUN(unknown_lmcache_variables_are_ignored_with_a_line);
+    RUN(a_misspelt_foreign_key_is_refused_with_the_nearest);
+    tsr_log_set(NULL, NULL, 0);
+    tsr_config_close(cfg);
+    return test_end();
+}
