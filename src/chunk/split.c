@@ -1,13 +1,14 @@
 /* split.c - where a prompt is cut. The separators of a space are a handful of spellings of a few
  * tokens; the prompt is searched for their first tokens, and only there are spellings compared,
- * longest first. The search is wmemchr, libc's vectorised scan for a 32-bit value, once for each
- * distinct first token; each scan runs ahead to its next find and waits there, so every token is
- * looked at once per distinct first token and never again. */
+ * longest first. Each distinct first token has a scan of its own, which runs ahead to its next find
+ * and waits there, so no token is looked at twice by one scan. A scan looks for the first token
+ * alone, the fastest way while that token is rare; when it turns out to be common in this prompt (a
+ * newline) the scan goes on with the first two tokens at once.
+ *
+ * Nothing here depends on the machine but the speed. */
 #include "chunk/chunk.h"
 
 #include <wchar.h>
-
-_Static_assert(sizeof(wchar_t) == sizeof(uint32_t), "wmemchr must search tokens");
 
 struct spelling {
     uint32_t first; /* index of its first token in separators.firsts */
@@ -15,30 +16,45 @@ struct spelling {
     uint32_t tokens[TSRI_SEPARATOR_TOKENS_MAX];
 };
 
+/* A token that spellings begin with, and the tokens that may follow it in them. */
+struct first {
+    uint32_t token;
+    uint32_t n_seconds; /* 0: it is a spelling by itself */
+    uint32_t seconds[TSRI_SEPARATORS_MAX];
+};
+
 struct tsri_separators {
     uint32_t n;
     uint32_t n_firsts;
-    uint32_t firsts[TSRI_SEPARATORS_MAX]; /* distinct first tokens */
-    struct spelling spellings[];          /* longest first */
+    struct first firsts[TSRI_SEPARATORS_MAX];
+    struct spelling spellings[]; /* longest first */
 };
-
-static uint32_t first_add(struct tsri_separators *s, uint32_t token)
-{
-    uint32_t i = 0;
-    while (i < s->n_firsts && s->firsts[i] != token)
-        i++;
-    if (i == s->n_firsts) s->firsts[s->n_firsts++] = token;
-    return i;
-}
 
 static void spelling_add(struct tsri_separators *s, const uint32_t *tokens, uint32_t n)
 {
     uint32_t at = s->n++;
     for (; at > 0 && s->spellings[at - 1].n < n; at--)
         s->spellings[at] = s->spellings[at - 1];
-    s->spellings[at].first = first_add(s, tokens[0]);
     s->spellings[at].n = n;
     memcpy(s->spellings[at].tokens, tokens, n * sizeof *tokens);
+}
+
+/* Spellings are sorted longest first: a spelling of one token comes last and clears the seconds. */
+static void firsts_fill(struct tsri_separators *s)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct spelling *p = &s->spellings[i];
+        uint32_t k = 0;
+        while (k < s->n_firsts && s->firsts[k].token != p->tokens[0])
+            k++;
+        if (k == s->n_firsts) s->firsts[s->n_firsts++].token = p->tokens[0];
+        p->first = k;
+        struct first *f = &s->firsts[k];
+        if (p->n > 1)
+            f->seconds[f->n_seconds++] = p->tokens[1];
+        else
+            f->n_seconds = 0;
+    }
 }
 
 int tsri_separators_open(struct tsri_separators **out, const uint32_t *tokens,
@@ -59,6 +75,7 @@ int tsri_separators_open(struct tsri_separators **out, const uint32_t *tokens,
         spelling_add(s, tokens, lengths[i]);
         tokens += lengths[i];
     }
+    firsts_fill(s);
     *out = s;
     return 0;
 }
@@ -68,47 +85,126 @@ void tsri_separators_close(struct tsri_separators *s)
     tsri_free(s);
 }
 
-/* The scans of one split: where each distinct first token comes next. */
+/* ---- scans ---- */
+
+/* 16 bytes are in the baseline of x86_64 and aarch64 alike. */
+typedef uint32_t lanes __attribute__((vector_size(16)));
+#define LANES 4
+#define STEP 16 /* tokens looked at before the results are gathered */
+
+static bool stands(const struct first *f, const uint32_t *tokens)
+{
+    if (tokens[0] != f->token) return false;
+    for (uint32_t k = 0; k < f->n_seconds; k++)
+        if (tokens[1] == f->seconds[k]) return true;
+    return !f->n_seconds;
+}
+
+static lanes lanes_at(const uint32_t *tokens, uint32_t i)
+{
+    lanes x;
+    memcpy(&x, tokens + i * LANES, sizeof x);
+    return x;
+}
+
+/* Whether the first token, with a second one behind it, stands at any of STEP tokens. Reads one
+ * more. Written out, for compilers do not unroll it at -O2. */
+static bool step_has(const struct first *f, const uint32_t *tokens)
+{
+    const lanes here0 = (lanes)(lanes_at(tokens, 0) == f->token);
+    const lanes here1 = (lanes)(lanes_at(tokens, 1) == f->token);
+    const lanes here2 = (lanes)(lanes_at(tokens, 2) == f->token);
+    const lanes here3 = (lanes)(lanes_at(tokens, 3) == f->token);
+    lanes any = f->n_seconds ? (lanes){0} : here0 | here1 | here2 | here3;
+    for (uint32_t k = 0; k < f->n_seconds; k++) {
+        any |= here0 & (lanes)(lanes_at(tokens + 1, 0) == f->seconds[k]);
+        any |= here1 & (lanes)(lanes_at(tokens + 1, 1) == f->seconds[k]);
+        any |= here2 & (lanes)(lanes_at(tokens + 1, 2) == f->seconds[k]);
+        any |= here3 & (lanes)(lanes_at(tokens + 1, 3) == f->seconds[k]);
+    }
+    uint64_t halves[2];
+    memcpy(halves, &any, sizeof halves);
+    return (halves[0] | halves[1]) != 0;
+}
+
+static uint32_t find_pair(const struct first *f, const uint32_t *tokens, uint32_t from, uint32_t n)
+{
+    uint32_t at = from;
+    while (n - at > STEP && !step_has(f, tokens + at))
+        at += STEP;
+    /* The last token has none behind it to look at. */
+    while (n - at > 1 && !stands(f, tokens + at))
+        at++;
+    if (n - at == 1 && (f->n_seconds || tokens[at] != f->token)) at = n;
+    return at;
+}
+
+/* glibc searches 32-bit values with the widest vectors the machine has, on x86_64. */
+#if defined(__x86_64__) && defined(__GLIBC__)
+_Static_assert(sizeof(wchar_t) == sizeof(uint32_t), "wmemchr must search tokens");
+static uint32_t find_first(const struct first *f, const uint32_t *tokens, uint32_t from, uint32_t n)
+{
+    const wchar_t *at = wmemchr((const wchar_t *)tokens + from, (wchar_t)f->token, n - from);
+    return at ? (uint32_t)(at - (const wchar_t *)tokens) : n;
+}
+#else
+#define find_first find_pair
+#endif
+
+/* A find that turns out to be no separator costs what find_pair costs more on so many tokens. */
+#define MISS_TOKENS 128
+#define MISSES_MIN 16
+
 struct scan {
+    uint32_t next; /* where the first token stands; n_tokens: no more of it */
+    uint32_t misses;
+};
+
+struct search {
     const struct tsri_separators *s;
     const uint32_t *tokens;
     uint32_t n_tokens;
-    uint32_t next[TSRI_SEPARATORS_MAX]; /* n_tokens: no more of it */
+    struct scan scans[TSRI_SEPARATORS_MAX]; /* of s->firsts */
 };
 
-static uint32_t find(const struct scan *c, uint32_t first, uint32_t from)
+static void scan_on(struct search *c, uint32_t i, uint32_t from)
 {
-    const wchar_t *tokens = (const wchar_t *)c->tokens;
-    const wchar_t *at = wmemchr(tokens + from, (wchar_t)c->s->firsts[first], c->n_tokens - from);
-    return at ? (uint32_t)(at - tokens) : c->n_tokens;
+    const struct first *f = &c->s->firsts[i];
+    struct scan *scan = &c->scans[i];
+    bool common = scan->misses >= MISSES_MIN && scan->misses > from / MISS_TOKENS;
+    scan->next = common ? find_pair(f, c->tokens, from, c->n_tokens)
+                        : find_first(f, c->tokens, from, c->n_tokens);
 }
 
 /* The length of the longest spelling that stands at `at`, 0 for none. */
-static uint32_t spelled(const struct scan *c, uint32_t first, uint32_t at)
+static uint32_t spelled(const struct search *c, uint32_t first, uint32_t at)
 {
     for (uint32_t i = 0; i < c->s->n; i++) {
         const struct spelling *p = &c->s->spellings[i];
-        if (p->first == first && p->n <= c->n_tokens - at &&
-            memcmp(p->tokens, c->tokens + at, p->n * sizeof *c->tokens) == 0)
-            return p->n;
+        if (p->first != first || p->n > c->n_tokens - at) continue;
+        uint32_t same = 1; /* the first token is known; the rest is short, shorter than a call */
+        while (same < p->n && p->tokens[same] == c->tokens[at + same])
+            same++;
+        if (same == p->n) return same;
     }
     return 0;
 }
 
 /* The next separator at or after `from`: its place, and its length in *n; n_tokens when there is
  * none. */
-static uint32_t separator_next(struct scan *c, uint32_t from, uint32_t *n)
+static uint32_t separator_next(struct search *c, uint32_t from, uint32_t *n)
 {
     for (;;) {
-        uint32_t first = 0;
+        uint32_t nearest = 0;
         for (uint32_t i = 0; i < c->s->n_firsts; i++) {
-            if (c->next[i] < from) c->next[i] = find(c, i, from);
-            if (c->next[i] < c->next[first]) first = i;
+            if (c->scans[i].next < from) scan_on(c, i, from);
+            if (c->scans[i].next < c->scans[nearest].next) nearest = i;
         }
-        uint32_t at = c->next[first];
+        uint32_t at = c->scans[nearest].next;
         if (at == c->n_tokens) return at;
-        *n = spelled(c, first, at);
+        *n = spelled(c, nearest, at);
         if (*n) return at;
+        c->scans[nearest].misses++;
         from = at + 1;
     }
 }
@@ -116,10 +212,10 @@ static uint32_t separator_next(struct scan *c, uint32_t from, uint32_t *n)
 int tsri_split(const struct tsri_separators *s, const uint32_t *tokens, uint32_t n_tokens,
                struct tsr_range *ranges, uint32_t ranges_max)
 {
-    struct scan c = {.s = s, .tokens = tokens, .n_tokens = n_tokens};
+    struct search c = {.s = s, .tokens = tokens, .n_tokens = n_tokens};
     if (ranges_max > INT32_MAX) ranges_max = INT32_MAX;
     for (uint32_t i = 0; i < s->n_firsts && n_tokens; i++)
-        c.next[i] = find(&c, i, 0);
+        scan_on(&c, i, 0);
     uint32_t begin = 0, n = 0, n_separator = 0;
     while (begin < n_tokens) {
         uint32_t at = separator_next(&c, begin, &n_separator);
