@@ -76,7 +76,7 @@ TEST(equal_blocks_behind_different_parents_never_share)
     fill_tokens(a, 16, 1);
     fill_tokens(b, 16, 2);
     fill_tokens(same, 16, 3);
-    for (int h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
+    for (enum tsri_hash h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
         struct tsri_digest behind_a, behind_b, chain_a, chain_b;
         tsri_digest_root(h, &behind_a);
         behind_b = behind_a;
@@ -99,7 +99,7 @@ TEST(extras_of_an_earlier_block_reach_every_later_digest)
 {
     uint32_t tokens[32];
     fill_tokens(tokens, 32, 1);
-    for (int h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
+    for (enum tsri_hash h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
         struct tsri_digest cat, dog, none;
         tsri_digest_root(h, &cat);
         dog = none = cat;
@@ -119,7 +119,7 @@ TEST(what_is_extra_and_what_is_tokens_cannot_be_confused)
 {
     /* The same bytes in the same order, cut between extra and tokens at different places. */
     uint32_t words[4] = {1, 2, 3, 4};
-    for (int h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
+    for (enum tsri_hash h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
         struct tsri_digest root, cut[4];
         tsri_digest_root(h, &root);
         for (uint32_t i = 0; i < 4; i++) {
@@ -134,7 +134,7 @@ TEST(one_block_is_not_two_halves)
 {
     uint32_t tokens[32];
     fill_tokens(tokens, 32, 1);
-    for (int h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
+    for (enum tsri_hash h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
         struct tsri_digest whole, halves;
         tsri_digest_root(h, &whole);
         halves = whole;
@@ -161,7 +161,7 @@ TEST(a_chain_can_be_continued_from_any_stored_digest)
 TEST(a_pure_context_is_all_zero_and_no_other_digest_is)
 {
     uint32_t tokens[4] = {0, 0, 0, 0};
-    for (int h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
+    for (enum tsri_hash h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
         struct tsri_digest d;
         memset(&d, 0xff, sizeof d);
         tsri_digest_context(h, NULL, 0, &d);
@@ -182,7 +182,7 @@ TEST(a_context_a_recipe_and_a_block_of_the_same_bytes_differ)
     uint32_t tokens[8];
     fill_tokens(tokens, 8, 1);
     struct tsri_digest d[6], root;
-    for (int h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
+    for (enum tsri_hash h = TSRI_HASH_SHA256; h <= TSRI_HASH_XXH3; h++) {
         struct tsri_digest *at = d + 3 * h;
         tsri_digest_context(h, tokens, 8, &at[0]);
         tsri_digest_recipe(h, tokens, sizeof tokens, &at[1]);
