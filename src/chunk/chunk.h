@@ -12,6 +12,7 @@
 #define TSRI_CHUNK_H
 
 #include "base/base.h"
+#include "config/options.h" /* enum tsri_hash */
 
 /* ---- keys ---- */
 
@@ -25,8 +26,6 @@ struct tsri_key {
 struct tsri_digest {
     uint8_t bytes[TSRI_DIGEST_BYTES];
 };
-
-enum tsri_hash { TSRI_HASH_SHA256 = 0, TSRI_HASH_XXH3 = 1 };
 
 /* T of the design: XXH3-128 of the tokens as little-endian uint32. */
 struct tsri_key tsri_tokens_hash(const uint32_t *tokens, size_t n);

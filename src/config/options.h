@@ -71,7 +71,7 @@ enum {
       "in engines: split prompts on the separator") \
     X(separator, STRING, "", 0, 255, 0, \
       "text that separates documents in chunked prompts") \
-    X(segments_max, COUNT, "4096", 1, 65536, 0, \
+    X(segments_max, COUNT, "4096", 1, 4096, 0, \
       "segments of one prompt") \
     X(segment_min_tokens, COUNT, "0", 0, 1048576, 0, \
       "segments with fewer tokens are not stored") \
