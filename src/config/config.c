@@ -15,6 +15,8 @@ struct slot {
 struct tsr_config {
     struct tsri_options values;
     struct slot *slots; /* one per row of the table */
+    struct tsri_attached attached[TSRI_ATTACHED_MAX];
+    size_t n_attached;
 };
 
 static void slots_free(struct slot *slots)
@@ -281,4 +283,18 @@ int tsri_config_check(const struct tsr_config *cfg)
                          tsr_config_get(cfg, "disk_segment_size"),
                          tsr_config_get(cfg, "disk_size"));
     return 0;
+}
+
+int tsri_config_attach(struct tsr_config *cfg, const void *ops, void *arg)
+{
+    if (cfg->n_attached == TSRI_ATTACHED_MAX)
+        return tsri_fail(TSR_ERANGE, "%u tiers are attached already", TSRI_ATTACHED_MAX);
+    cfg->attached[cfg->n_attached++] = (struct tsri_attached){ops, arg};
+    return 0;
+}
+
+size_t tsri_config_attached(const struct tsr_config *cfg, const struct tsri_attached **out)
+{
+    *out = cfg->attached;
+    return cfg->n_attached;
 }

@@ -20,6 +20,16 @@ const struct tsri_options *tsri_config_options(const struct tsr_config *cfg);
 /* The rules between options, which single settings cannot know. Call before using the values. */
 TSR_MUST int tsri_config_check(const struct tsr_config *cfg);
 
+/* Things that have no text form ride along with a configuration: tables of tiers of the caller's own. */
+#define TSRI_ATTACHED_MAX 8u
+struct tsri_attached {
+    const void *ops;
+    void *arg;
+};
+TSR_MUST int tsri_config_attach(struct tsr_config *cfg, const void *ops, void *arg);
+/* In the order they were attached; returns how many. */
+size_t tsri_config_attached(const struct tsr_config *cfg, const struct tsri_attached **out);
+
 /* ---- the table, for `tessera config` and --help ---- */
 
 enum tsri_option_type {

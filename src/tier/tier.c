@@ -2,6 +2,7 @@
  * A tier may be somebody else's code: successes are counted from the results it has set, and what
  * it forgot to set is a failure. */
 #include "tier/tier.h"
+#include "config/config.h"
 
 /* Every tier that is part of the library, fastest first. */
 static const struct tsr_tier_ops *const built_in[] = {
@@ -166,4 +167,10 @@ int tsri_tier_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
 {
     memset(out, 0, sizeof *out);
     return tier->ops->stats ? tier->ops->stats(tier, out) : 0;
+}
+
+int tsr_tier_attach(struct tsr_config *cfg, const struct tsr_tier_ops *ops, void *arg)
+{
+    if (!cfg || !ops) return tsri_fail(TSR_EINVAL, "cfg or ops is NULL");
+    return tsri_config_attach(cfg, ops, arg);
 }
