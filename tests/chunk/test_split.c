@@ -1,5 +1,6 @@
 /* Separators and blocks. */
 #include "chunk/chunk.h"
+#include "support/split_naive.h"
 #include "support/test.h"
 
 #define RANGES_MAX 4096
@@ -154,42 +155,6 @@ TEST(token_ids_of_all_32_bits_are_told_apart)
 
 /* ---- against a reference ---- */
 
-struct spellings {
-    uint32_t tokens[TSRI_SEPARATORS_MAX * 4], lengths[TSRI_SEPARATORS_MAX], n;
-};
-
-/* The rule, said as plainly as possible: the longest spelling at a place, places left to right. */
-static uint32_t naive_spelled(const struct spellings *p, const uint32_t *tokens, uint32_t n)
-{
-    uint32_t longest = 0;
-    const uint32_t *spelling = p->tokens;
-    for (uint32_t i = 0; i < p->n; spelling += p->lengths[i++])
-        if (p->lengths[i] > longest && p->lengths[i] <= n &&
-            memcmp(spelling, tokens, p->lengths[i] * sizeof *tokens) == 0)
-            longest = p->lengths[i];
-    return longest;
-}
-
-static int naive_split(const struct spellings *p, const uint32_t *tokens, uint32_t n,
-                       struct tsr_range *ranges, uint32_t ranges_max)
-{
-    uint32_t begin = 0, n_ranges = 0, at = 0;
-    while (at < n) {
-        uint32_t length = naive_spelled(p, tokens + at, n - at);
-        if (!length) {
-            at++;
-            continue;
-        }
-        if (at == begin || n_ranges == ranges_max) return TSR_EPROMPT;
-        at += length;
-        ranges[n_ranges++] = (struct tsr_range){begin, at - begin};
-        begin = at;
-    }
-    if (!n_ranges || begin == n || n_ranges == ranges_max) return TSR_EPROMPT;
-    ranges[n_ranges++] = (struct tsr_range){begin, n - begin};
-    return (int)n_ranges;
-}
-
 static uint32_t below(uint64_t *seed, uint32_t n)
 {
     return (uint32_t)(test_rand(seed) >> 16) % n;
@@ -200,7 +165,7 @@ static bool same_as_naive(uint64_t *seed, uint32_t alphabet, uint32_t length_max
 {
     static uint32_t prompt[2048];
     static struct tsr_range got[RANGES_MAX], want[RANGES_MAX];
-    struct spellings p = {.n = 1 + below(seed, 4)};
+    struct naive_spellings p = {.n = 1 + below(seed, 4)};
     uint32_t total = 0;
     for (uint32_t i = 0; i < p.n; i++) {
         p.lengths[i] = 1 + below(seed, length_max);
