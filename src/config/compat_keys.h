@@ -33,13 +33,13 @@
     X(local_cpu, LMCACHE, IGNORE, "", WARN, \
       "host memory is always the first tier; host_size limits it") \
     X(max_local_cpu_size, LMCACHE, GB, "host_size", INFO, \
-      "in GB (binary); LMCache reserves this much per rank, Tessera per cache") \
+      "in GB of 1024^3 bytes") \
     X(local_disk, LMCACHE, DIR, "disk_path", INFO, "a path or file:// URL") \
     X(local_disk_path, CHUNKCACHE, DIR, "disk_path", INFO, "a path or file:// URL") \
     X(enable_disk, CHUNKCACHE, KEEP, "disk_enabled", INFO, \
       "the disk tier also needs its path") \
     X(max_local_disk_size, LMCACHE, GB, "disk_size", INFO, \
-      "in GB (binary); 0 leaves disk_size as it is") \
+      "in GB of 1024^3 bytes; 0 leaves disk_size as it is") \
     X(local_disk_path_sharding, LMCACHE, IGNORE, "", INFO, "the disk tier has one directory") \
     X(save_unfull_chunk, LMCACHE, KEEP, "save_partial", INFO, \
       "also store a last block that is not full") \
@@ -57,7 +57,7 @@
     X(enable_freeze_mode, CHUNKCACHE, KEEP, "frozen", INFO, "start frozen") \
     X(min_retrieve_tokens, LMCACHE, IGNORE, "", WARN, "every hit is reported; the caller decides") \
     X(lookup_timeout_ms, LMCACHE, IGNORE, "", INFO, "a lookup does not wait") \
-    X(blocking_timeout_secs, LMCACHE, IGNORE, "", INFO, "deadlines are given with each call") \
+    X(blocking_timeout_secs, LMCACHE, IGNORE, "", INFO, "every wait names its own timeout") \
     X(pin_timeout_sec, LMCACHE, IGNORE, "", INFO, \
       "a lease ends with its client, never under a reader") \
     X(enable_scheduler_bypass_lookup, LMCACHE, IGNORE, "", INFO, \
@@ -89,7 +89,7 @@
     X(internal_api_server_host, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
     X(internal_api_server_port_start, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
     /* LMCache, multi-process server */ \
-    X(l1_size_gb, LMCACHE, GB, "host_size", INFO, "in GB (binary)") \
+    X(l1_size_gb, LMCACHE, GB, "host_size", INFO, "in GB of 1024^3 bytes") \
     X(eviction_policy, LMCACHE, EVICT, "policy", INFO, \
       "LRU, ARC, IsolatedLRU, noop; what is not built in becomes lru") \
     X(hash_algorithm, LMCACHE, DIGEST, "hash", INFO, "blake3 and builtin become sha256") \

@@ -228,38 +228,34 @@ const char *tsr_config_get(const struct tsr_config *cfg, const char *key)
     return o ? tsri_config_value(cfg, o) : NULL;
 }
 
-/* A configuration with the same values and origins. */
-static int clone(struct tsr_config **out, const struct tsr_config *from)
+/* A configuration with the same values and origins, or NULL with a message set. */
+static struct tsr_config *clone(const struct tsr_config *from)
 {
     struct tsr_config *cfg = NULL;
-    int err = tsr_config_open(&cfg);
-    if (err) return err;
+    if (tsr_config_open(&cfg)) return NULL;
     cfg->values = from->values;
-    for (size_t i = 0; !err && i < N_OPTIONS; i++) {
+    for (size_t i = 0; i < N_OPTIONS; i++) {
         struct slot copy = {tsri_strdup(from->slots[i].text), tsri_strdup(from->slots[i].origin)};
-        if (!copy.text || !copy.origin) err = TSR_ENOMEM;
         tsri_free(cfg->slots[i].text);
         tsri_free(cfg->slots[i].origin);
         cfg->slots[i] = copy;
+        if (!copy.text || !copy.origin) {
+            tsr_config_close(cfg);
+            return NULL;
+        }
         const struct tsri_option *o = tsri_option_at(i);
         union tsri_value none = {0};
         if (o->type == TSRI_OPTION_STRING || o->type == TSRI_OPTION_PATH)
             field_write(cfg, o, none, copy.text);
     }
-    if (err) {
-        tsr_config_close(cfg);
-        return err;
-    }
-    *out = cfg;
-    return 0;
+    return cfg;
 }
 
 int tsri_config_try(struct tsr_config *cfg, int (*fill)(struct tsr_config *, void *), void *arg)
 {
-    struct tsr_config *draft = NULL;
-    int result = clone(&draft, cfg);
-    if (result < 0) return result;
-    result = fill(draft, arg);
+    struct tsr_config *draft = clone(cfg);
+    if (!draft) return TSR_ENOMEM;
+    int result = fill(draft, arg);
     if (result >= 0) {
         struct tsr_config old = *cfg;
         *cfg = *draft;

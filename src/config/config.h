@@ -94,6 +94,11 @@ const struct tsri_compat *tsri_compat_at(size_t i);
 const struct tsri_compat *tsri_compat_find(const char *key);
 const char *tsri_compat_owner_text(const struct tsri_compat *c);
 
+/* ---- documents made from the tables; they print what is the same in every build ---- */
+
+void tsri_config_doc_markdown(FILE *to); /* docs/config.md */
+void tsri_config_doc_man(FILE *to);      /* tessera.conf(5), in mdoc */
+
 /* ---- inside config ---- */
 
 #define TSRI_OPTION_TEXT_BYTES 64 /* canonical text of any value that is not STRING or PATH */
@@ -148,6 +153,8 @@ TSR_MUST int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c
 /* Writes the log line of an ignored setting; value NULL where it is null. */
 void tsri_compat_ignore(const struct tsri_compat *c, const char *value,
                         const struct tsri_place *place);
+/* The i-th key that may wrap a YAML file's options, or NULL behind the last. */
+const char *tsri_yaml_wrapper(size_t i);
 /* Runs fill on a copy and keeps the copy only when fill succeeds; returns fill's result. */
 TSR_MUST int tsri_config_try(struct tsr_config *cfg, int (*fill)(struct tsr_config *, void *),
                              void *arg);

@@ -49,6 +49,11 @@ static const char *const wrappers[] = {"tessera",
                                        "kv_transfer_config",
                                        "kv_connector_extra_config"};
 
+const char *tsri_yaml_wrapper(size_t i)
+{
+    return i < TSRI_COUNT(wrappers) ? wrappers[i] : NULL;
+}
+
 static bool is_wrapper(const char *key)
 {
     for (size_t i = 0; i < TSRI_COUNT(wrappers); i++)

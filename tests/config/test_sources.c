@@ -31,6 +31,7 @@ TEST(variables_set_options_and_are_their_origin)
     setenv("TESSERA_HOST_SIZE", "3G", 1);
     setenv("TESSERA_FROZEN", "1", 1);
     setenv("TESSERAE", "other", 1);
+    setenv("TESSERA_TEST_LONG", "1", 1);
     setenv("HOME", "/root", 1);
     CHECK_INT(tsr_config_load_env(cfg), 0);
     CHECK_STR(tsr_config_get(cfg, "host_size"), "3G");

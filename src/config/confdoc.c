@@ -1,0 +1,200 @@
+/* confdoc.c - docs/config.md and tessera.conf(5), printed from the tables, so that no option exists
+ * without its words. What both documents say in prose is written here once per form. */
+#include "config/config.h"
+
+/* The day the prose below last changed; the tables need none. */
+#define MAN_DATE "November 15, 2026"
+
+/* ---- Markdown ---- */
+
+static const char markdown_head[] =
+    "# Configuration\n"
+    "\n"
+    "This page is generated from the tables `src/config/options.h` and\n"
+    "`src/config/compat_keys.h` (`make doc`).\n"
+    "\n"
+    "Every option has one name, spelled by its source:\n"
+    "\n"
+    "| source | spelling | example |\n"
+    "| --- | --- | --- |\n"
+    "| C call | `name` | `tsr_config_set(cfg, \"host_size\", \"4G\")` |\n"
+    "| YAML file | `name:`, or its words nested | `host_size: 4G` or `host: {size: 4G}` |\n"
+    "| environment | `TESSERA_` and the name in capitals | `TESSERA_HOST_SIZE=4G` |\n"
+    "| flag | `--name`, with `-` or `_` | `--host-size=4G` or `--host-size 4G` |\n"
+    "\n"
+    "Later settings win. The programs load the file, then the environment, then the flags.\n"
+    "`TESSERA_CONFIG_FILE` names the file. An unknown name, a wrong type or a value out of range "
+    "is\n"
+    "refused with its place (`file:line:column`, variable or flag) and the nearest known name, "
+    "and\n"
+    "nothing is changed. `tessera config show` prints every value and where it came from,\n"
+    "`tessera config check` whether a configuration is accepted.\n"
+    "\n"
+    "Types: *size* is bytes, or a number with K, M, G or T (binary; `1.5G` works); *count* is a\n"
+    "whole number; *bool* is true, yes, on, 1 or false, no, off, 0.\n"
+    "\n"
+    "## Options\n"
+    "\n"
+    "| name | type | default | values | meaning |\n"
+    "| --- | --- | --- | --- | --- |\n";
+
+static const char markdown_yaml[] =
+    "\n"
+    "Options marked *live* take effect while running; the others when the cache is opened.\n"
+    "\n"
+    "## YAML\n"
+    "\n"
+    "One mapping of names to single values. Nested mappings join their names with `_`; a list of\n"
+    "single values becomes text with commas; a null is the default. Refused: anchors and aliases,\n"
+    "tags, several documents, a key given twice, more than 8 levels, more than 1 MiB, text that "
+    "is\n"
+    "not UTF-8. These keys may wrap the options and add nothing to their names:";
+
+static const char markdown_compat[] =
+    "\n"
+    "## Keys of other programs\n"
+    "\n"
+    "Files and environments written for LMCache, UCM or the chunk cache of vLLM are taken as they\n"
+    "are. Each of their keys becomes an option, or is ignored with one log line that says why.\n"
+    "In the environment a key is `LMCACHE_` and the key in capitals, for the chunk cache also\n"
+    "`LMCACHE_CHUNK_` and the key; `TESSERA_*` wins over both. `LMCACHE_CONFIG_FILE` names the "
+    "file\n"
+    "where `TESSERA_CONFIG_FILE` is not set. Unknown `LMCACHE_*` variables are ignored with a "
+    "line.\n"
+    "\n"
+    "| key | of | becomes | |\n"
+    "| --- | --- | --- | --- |\n";
+
+void tsri_config_doc_markdown(FILE *to)
+{
+    char range[160];
+    fputs(markdown_head, to);
+    for (size_t i = 0; i < tsri_option_count(); i++) {
+        const struct tsri_option *o = tsri_option_at(i);
+        tsri_option_range_text(o, range, sizeof range);
+        fprintf(to, "| `%s` | %s | %s%s%s | %s | %s%s |\n", o->name, tsri_option_type_text(o),
+                *o->def ? "`" : "", *o->def ? o->def : "empty", *o->def ? "`" : "", range, o->help,
+                o->flags & TSRI_OPT_RELOAD ? " (*live*)" : "");
+    }
+    fputs(markdown_yaml, to);
+    for (size_t i = 0; tsri_yaml_wrapper(i); i++)
+        fprintf(to, "%s`%s`", i ? ", " : "\n", tsri_yaml_wrapper(i));
+    fputs(".\n", to);
+    fputs(markdown_compat, to);
+    for (size_t i = 0; i < tsri_compat_count(); i++) {
+        const struct tsri_compat *c = tsri_compat_at(i);
+        const char *tick = *c->option ? "`" : "";
+        fprintf(to, "| `%s` | %s | %s%s%s | %s |\n", c->key, tsri_compat_owner_text(c), tick,
+                *c->option ? c->option : "ignored", tick, c->note);
+    }
+}
+
+/* ---- mdoc ---- */
+
+static const char man_head[] =
+    ".Dd " MAN_DATE "\n"
+    ".Dt TESSERA.CONF 5\n"
+    ".Os\n"
+    ".Sh NAME\n"
+    ".Nm tessera.conf\n"
+    ".Nd options of the Tessera KV cache\n"
+    ".Sh DESCRIPTION\n"
+    "Every option has one name, which is a key of the configuration file, with\n"
+    ".Ev TESSERA_\n"
+    "before it and in capitals a variable of the environment, and with two dashes before it a\n"
+    "flag of the programs.\n"
+    "Later settings win: the file is read first, then the environment, then the flags.\n"
+    ".Pp\n"
+    "The file is YAML: one mapping of names to single values.\n"
+    "Nested mappings join their names with an underscore, so that\n"
+    ".Ql host: {size: 4G}\n"
+    "sets\n"
+    ".Cm host_size .\n"
+    "A list of single values becomes text with commas, and a null is the default.\n"
+    "Anchors, aliases, tags, several documents, keys given twice, more than 8 levels, more than\n"
+    "1 MiB and text that is not UTF-8 are refused.\n"
+    ".Pp\n"
+    "An unknown name, a wrong type or a value out of range is refused with its place and the\n"
+    "nearest known name, and nothing is changed.\n"
+    ".Pp\n"
+    "A size is a number of bytes, or a number with K, M, G or T (binary).\n"
+    "A bool is true, yes, on, 1 or false, no, off, 0.\n"
+    ".Sh OPTIONS\n"
+    ".Bl -tag -width Ds\n";
+
+static const char man_env[] =
+    ".El\n"
+    ".Sh ENVIRONMENT\n"
+    ".Bl -tag -width Ds\n"
+    ".It Ev TESSERA_CONFIG_FILE\n"
+    "The file that is read before the variables.\n"
+    ".It Ev LMCACHE_CONFIG_FILE\n"
+    "The same where\n"
+    ".Ev TESSERA_CONFIG_FILE\n"
+    "is not set.\n"
+    ".It Ev TESSERA_ Ns Ar NAME\n"
+    "An option.\n"
+    "Unknown names are refused.\n"
+    ".It Ev LMCACHE_ Ns Ar KEY\n"
+    "A key of another program, see below.\n"
+    "Unknown ones are ignored with a log line.\n"
+    ".El\n"
+    ".Sh EXAMPLES\n"
+    ".Bd -literal -offset indent\n"
+    "host_size: 16G\n"
+    "disk:\n"
+    "  path: /var/lib/tessera\n"
+    "  size: 200G\n"
+    ".Ed\n"
+    ".Sh COMPATIBILITY\n"
+    "Files and environments written for LMCache, UCM or the chunk cache of vLLM are taken as they\n"
+    "are: each of these keys becomes an option, or is ignored with one log line.\n"
+    ".Bl -tag -width Ds\n";
+
+static const char man_tail[] = ".El\n"
+                               ".Sh SEE ALSO\n"
+                               ".Xr tessera 1 ,\n"
+                               ".Xr tessera 3\n";
+
+/* A line of running text: nothing in it may look like a request or an escape. */
+static void man_line(FILE *to, const char *text)
+{
+    if (*text == '.' || *text == '\'') fputs("\\&", to);
+    for (; *text; text++) {
+        if (*text == '\\')
+            fputs("\\e", to);
+        else
+            fputc(*text, to);
+    }
+    fputc('\n', to);
+}
+
+static void man_option(FILE *to, const struct tsri_option *o)
+{
+    char range[160], text[512];
+    fprintf(to, ".It Cm %s\n", o->name);
+    tsri_option_range_text(o, range, sizeof range);
+    man_line(to, o->help);
+    snprintf(text, sizeof text, "(%s: %s; default %s%s)", tsri_option_type_text(o), range,
+             *o->def ? o->def : "empty",
+             o->flags & TSRI_OPT_RELOAD ? "; takes effect while running" : "");
+    man_line(to, text);
+}
+
+void tsri_config_doc_man(FILE *to)
+{
+    fputs(man_head, to);
+    for (size_t i = 0; i < tsri_option_count(); i++)
+        man_option(to, tsri_option_at(i));
+    fputs(man_env, to);
+    for (size_t i = 0; i < tsri_compat_count(); i++) {
+        const struct tsri_compat *c = tsri_compat_at(i);
+        fprintf(to, ".It Cm %s Pq %s\n", c->key, tsri_compat_owner_text(c));
+        if (*c->option)
+            fprintf(to, "Becomes\n.Cm %s :\n", c->option);
+        else
+            fputs("Ignored:\n", to);
+        man_line(to, c->note);
+    }
+    fputs(man_tail, to);
+}
