@@ -63,7 +63,7 @@ all: lib $(BINS) $(BENS) $(EXS) $(TESTS)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 
 help:
-	@sed -n '3,18p' Makefile | sed 's/^# \{0,1\}//'
+	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
 # What B was built with: another compiler or sanitizer builds everything anew, and the tests that
 # call make or a compiler do as this build did.
