@@ -363,8 +363,8 @@ TSR_API TSR_MUST int tsr_put_commit(struct tsr_put *put);
 /* Gives everything back. Accepts NULL. */
 TSR_API void tsr_put_abort(struct tsr_put *put);
 
-/* Asynchronous forms. The arrays stay the caller's and must live until the operation is closed.
- * TSR_EAGAIN when too many are in flight (option ops_max). */
+/* Asynchronous forms. What the structs point to stays the caller's and must live until the operation
+ * is done; so must the array of loads. TSR_EAGAIN when too many are in flight (option ops_max). */
 struct tsr_op;
 typedef void (*tsr_done_fn)(void *arg, struct tsr_op *op);
 TSR_API TSR_MUST int tsr_load_start(struct tsr_op **out, struct tsr_client *client,

@@ -234,6 +234,8 @@ static struct tsr_config *clone(const struct tsr_config *from)
     struct tsr_config *cfg = NULL;
     if (tsr_config_open(&cfg)) return NULL;
     cfg->values = from->values;
+    memcpy(cfg->attached, from->attached, sizeof cfg->attached);
+    cfg->n_attached = from->n_attached;
     for (size_t i = 0; i < N_OPTIONS; i++) {
         struct slot copy = {tsri_strdup(from->slots[i].text), tsri_strdup(from->slots[i].origin)};
         tsri_free(cfg->slots[i].text);

@@ -1,0 +1,247 @@
+/* cache.c - opening and closing a cache, and what concerns all of its entries: clearing, pinning
+ * for good, the numbers. Everything big is reserved in open, in the order of the struct, and given
+ * back in reverse. */
+#include "cache/manager.h"
+
+#include <stdlib.h>
+
+/* An entry takes at least one page in host memory; more of them than this would not fit anyway. */
+static uint32_t derive_entries(const struct tsri_options *o)
+{
+    if (o->entries_max) return o->entries_max;
+    uint64_t n = o->host_size / o->host_page_size;
+    if (o->disk_enabled && o->disk_path[0]) n += o->disk_size / o->host_page_size;
+    if (n < 1024) n = 1024;
+    if (n > 4u << 20) n = 4u << 20;
+    return (uint32_t)n;
+}
+
+/* Tokens are 4 bytes beside at least a few hundred bytes of KV; a 64th leaves room for tiny models.
+ */
+static size_t derive_metadata(const struct tsri_options *o)
+{
+    if (o->metadata_size) return o->metadata_size;
+    size_t bytes = o->host_size / 64;
+    return bytes < (4u << 20) ? 4u << 20 : bytes;
+}
+
+static int open_memory(struct tsr_cache *c)
+{
+    const struct tsri_options *o = &c->options;
+    c->ids_max = derive_entries(o);
+    c->ids_free = TSRI_ID_NONE;
+    int e = tsri_index_init(&c->index, c->ids_max);
+    if (e == 0)
+        e = tsri_region_init(&c->entries_region, (size_t)c->ids_max * sizeof(struct tsri_entry));
+    if (e) return e;
+    c->entries = (struct tsri_entry *)(void *)c->entries_region.data;
+    e = tsri_pool_init(&c->pool, o->host_size, o->host_page_size);
+    if (e == 0) e = tsri_buddy_init(&c->arena, derive_metadata(o));
+    return e;
+}
+
+static int open_policy(struct tsr_cache *c, const struct tsr_config *cfg)
+{
+    const char *name = tsr_config_get(cfg, "policy");
+    const struct tsr_policy_ops *ops = tsri_policy_find(name);
+    if (!ops) return tsri_fail(TSR_ECONFIG, "policy: there is no %s", name);
+    struct tsr_policy_env env = {
+        .size = sizeof env, .ids_max = c->ids_max, .capacity = c->pool.n_pages, .config = cfg};
+    return ops->open(&c->policy, &env);
+}
+
+static int open_parts(struct tsr_cache *c, const struct tsr_config *cfg)
+{
+    int e = tsri_fork_guard_init(&c->guard);
+    if (e == 0) e = tsri_stats_open(&c->stats);
+    if (e == 0) e = open_memory(c);
+    if (e == 0) e = open_policy(c, cfg);
+    if (e == 0) e = tsri_events_init(&c->events, c->options.events_max);
+    if (e) return e;
+    c->touch = aligned_alloc(TSRI_CACHE_LINE, sizeof *c->touch);
+    c->spaces = tsri_alloc(c->options.spaces_max, sizeof *c->spaces);
+    if (!c->touch || !c->spaces) return tsri_fail(TSR_ENOMEM, "no memory for a cache");
+    memset(c->touch, 0, sizeof *c->touch);
+    e = tsri_ops_open(&c->ops, c);
+    if (e == 0) e = tsri_manager_open(c, cfg);
+    return e;
+}
+
+int tsri_cache_open(struct tsr_cache **out, const struct tsr_config *cfg)
+{
+    struct tsr_config *own = NULL;
+    int e = cfg ? 0 : tsr_config_open(&own);
+    if (e) return e;
+    if (!cfg) cfg = own;
+    struct tsr_cache *c = tsri_alloc(1, sizeof *c);
+    e = c ? tsri_config_check(cfg) : TSR_ENOMEM;
+    if (e) goto out;
+    c->options = *tsri_config_options(cfg);
+    c->hash = (enum tsri_hash)c->options.hash;
+    c->key_mask = UINT64_MAX;
+    atomic_init(&c->frozen, c->options.frozen);
+    pthread_mutex_init(&c->lock, NULL);
+    e = open_parts(c, cfg);
+    /* Borrowed from the configuration, which is the caller's. */
+    c->options.disk_path = c->options.separator = "";
+    if (e) {
+        tsri_cache_close(c);
+        c = NULL;
+    }
+out:
+    tsr_config_close(own);
+    if (e)
+        tsri_free(c);
+    else
+        *out = c;
+    return e;
+}
+
+void tsri_cache_close(struct tsr_cache *c)
+{
+    /* A forked child has none of the threads, and locks in any state: it lets go the memory that is
+     * only its own and touches nothing else. */
+    bool forked = c->guard.page && tsri_forked(c);
+    if (!forked) {
+        if (c->ops) tsri_work_drain(tsri_ops_work(c->ops));
+        tsri_manager_close(c);
+        tsri_ops_close(c->ops);
+        tsri_events_fini(&c->events);
+        if (c->policy) c->policy->ops->close(c->policy);
+        pthread_mutex_destroy(&c->lock);
+        tsri_stats_close(c->stats);
+        tsri_free(c->spaces);
+        free(c->touch);
+    }
+    tsri_buddy_fini(&c->arena);
+    tsri_pool_fini(&c->pool);
+    tsri_region_fini(&c->entries_region);
+    tsri_index_fini(&c->index);
+    tsri_fork_guard_fini(&c->guard);
+    tsri_free(c);
+}
+
+/* ---- all entries, or those of a prompt ---- */
+
+/* Under lock. Returns how many went. */
+static uint32_t clear_entry(struct tsr_cache *c, uint32_t id, int32_t tier)
+{
+    struct tsri_entry *e = &c->entries[id];
+    enum tsri_state state = tsri_word_state(atomic_load(&e->word));
+    if (state != TSRI_HOST && state != TSRI_COLD) return 0;
+    if (tier == 0) {
+        if (state != TSRI_HOST) return 0;
+        bool stays = (atomic_load_explicit(&e->tiers, memory_order_relaxed) & ~1u) != 0;
+        if (stays) return tsri_entry_evict(c, id);
+    }
+    if (tier > 0) return tsri_manager_drop_copy(c, id, (uint32_t)tier);
+    return tsri_entry_is_idle(c, id) ? tsri_entry_drop(c, id, TSR_EVENT_DROPPED) : 0;
+}
+
+#define CLEAR_BATCH 256u
+
+int tsri_cache_clear(struct tsr_cache *c, const struct tsr_space *space, int32_t tier)
+{
+    int n = 0;
+    tsri_manager_drain(c); /* what waits to be written is pinned */
+    for (uint32_t id = 0, end = UINT32_MAX; id < end;) {
+        pthread_mutex_lock(&c->lock);
+        end = c->ids_fresh;
+        uint32_t stop = tsri_min_u32(end, id + CLEAR_BATCH);
+        for (; id < stop; id++)
+            if (!space || c->entries[id].space == space->id) n += (int)clear_entry(c, id, tier);
+        pthread_mutex_unlock(&c->lock);
+        tsri_manager_drain(c);
+    }
+    tsri_stats_add(c->stats, TSRI_M_cleared, (uint64_t)n);
+    return n;
+}
+
+int tsri_cache_clear_one(struct tsr_cache *c, uint64_t handle, void *tier)
+{
+    uint32_t id = tsri_handle_id(handle);
+    pthread_mutex_lock(&c->lock);
+    uint32_t n = tsri_entry_is(c, handle) ? clear_entry(c, id, *(int32_t *)tier) : 0;
+    pthread_mutex_unlock(&c->lock);
+    tsri_stats_add(c->stats, TSRI_M_cleared, n);
+    return (int)n;
+}
+
+int tsri_cache_pin_one(struct tsr_cache *c, uint64_t handle, void *unused)
+{
+    (void)unused;
+    uint32_t id;
+    pthread_mutex_lock(&c->lock);
+    int pinned = tsri_pin_handle(c, handle, &id) != TSRI_FREE;
+    struct tsri_entry *e = &c->entries[id];
+    if (pinned && e->user_pins == UINT16_MAX) {
+        tsri_unpin_locked(c, id);
+        pinned = 0;
+    }
+    if (pinned && e->user_pins++ == 0) c->n_pinned++;
+    pthread_mutex_unlock(&c->lock);
+    return pinned;
+}
+
+int tsri_cache_unpin_one(struct tsr_cache *c, uint64_t handle, void *unused)
+{
+    (void)unused;
+    uint32_t id = tsri_handle_id(handle);
+    pthread_mutex_lock(&c->lock);
+    struct tsri_entry *e = &c->entries[id];
+    int had = tsri_entry_is(c, handle) && e->user_pins > 0;
+    if (had) {
+        if (--e->user_pins == 0) c->n_pinned--;
+        tsri_unpin_locked(c, id);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return had;
+}
+
+int tsri_cache_touch_one(struct tsr_cache *c, uint64_t handle, void *unused)
+{
+    (void)unused;
+    uint32_t id = tsri_handle_id(handle);
+    tsri_touch_push(c, &id, 1);
+    return 1;
+}
+
+/* ---- numbers ---- */
+
+void tsri_cache_stats(struct tsr_cache *c, struct tsr_stats *out)
+{
+    struct tsri_stats *s = c->stats;
+    pthread_mutex_lock(&c->lock);
+    uint64_t used = (uint64_t)(c->pool.n_pages - tsri_pool_n_free(&c->pool)) << c->pool.page_shift;
+    uint64_t host = (uint64_t)c->pool.n_pages << c->pool.page_shift;
+    tsri_stats_gauge_set(s, TSRI_M_entries, c->n_host);
+    tsri_stats_gauge_set(s, TSRI_M_pinned_entries, c->n_pinned);
+    tsri_stats_gauge_set(s, TSRI_M_host_bytes, host);
+    tsri_stats_gauge_set(s, TSRI_M_host_used_bytes, used);
+    tsri_stats_gauge_set(s, TSRI_M_metadata_bytes, c->arena.region.bytes);
+    tsri_stats_gauge_set(s, TSRI_M_metadata_used_bytes, c->arena.bytes_used);
+    tsri_stats_gauge_set(s, TSRI_M_spaces, c->n_spaces);
+    tsri_stats_gauge_set(s, TSRI_M_clients, c->n_clients);
+    out->tier_entries[0] = c->n_host;
+    out->tier_bytes[0] = used;
+    out->entries = (uint64_t)c->n_host + c->n_cold;
+    out->pinned = c->n_pinned;
+    pthread_mutex_unlock(&c->lock);
+    out->host_bytes = host;
+    out->host_bytes_used = used;
+    out->lookups = tsri_stats_read(s, TSRI_M_lookups);
+    out->tokens_asked = tsri_stats_read(s, TSRI_M_lookup_tokens_asked);
+    out->tokens_reused = tsri_stats_read(s, TSRI_M_lookup_tokens_reused);
+    out->loads = tsri_stats_read(s, TSRI_M_loads);
+    out->load_misses = tsri_stats_read(s, TSRI_M_load_misses);
+    out->load_bytes = tsri_stats_read(s, TSRI_M_load_bytes);
+    out->stores = tsri_stats_read(s, TSRI_M_stores);
+    out->stores_new = tsri_stats_read(s, TSRI_M_stores_new);
+    out->stores_refused = tsri_stats_read(s, TSRI_M_stores_refused);
+    out->store_bytes = tsri_stats_read(s, TSRI_M_store_bytes);
+    out->evicted = tsri_stats_read(s, TSRI_M_evictions);
+    out->dropped = tsri_stats_read(s, TSRI_M_drops) + tsri_stats_read(s, TSRI_M_cleared);
+    out->collisions = tsri_stats_read(s, TSRI_M_collisions);
+    out->corrupt = tsri_stats_read(s, TSRI_M_corrupt);
+    tsri_manager_stats(c, out);
+}

@@ -1,0 +1,527 @@
+/* cache.h - the cache inside: entries, where their bytes are, and who may touch what when.
+ *
+ * Three kinds of memory, all reserved at open: an array of 64-byte entries, found through a hash
+ * index; a buddy arena with each entry's tokens, digest, extra and page table (its *meta*); and a
+ * pool of fixed pages with the KV, arranged in cells of at most 64 tokens.
+ *
+ * The life of an entry is one atomic word: generation, state and number of pins.
+ *
+ *     FREE -> FILLING -> HOST <-> COLD -> FREE          (DYING when dropped while pinned)
+ *
+ * Who has pinned an entry in state HOST may read its meta and its pages until it unpins; nobody
+ * needs a lock for that. Everything else (states, chains, allocators, index writes, policy) changes
+ * under cache->lock only. COLD entries have neither meta nor pages: a lower tier has them.
+ *
+ * Threads: lock order is client->lock, cache->lock, then the leaves (events, touch stripes, work
+ * queue). Nothing is copied and no tier is called under cache->lock.
+ */
+#ifndef TSRI_CACHE_H
+#define TSRI_CACHE_H
+
+#include "base/base.h"
+#include "chunk/chunk.h"
+#include "config/config.h"
+#include "stats/stats.h"
+#include "tier/tier.h"
+
+#include <tessera/policy.h>
+#include <tessera/tier.h>
+
+#include <pthread.h>
+
+#define TSRI_ID_NONE UINT32_MAX
+/* A plane of a cell is at most this large: cells of models with huge rows hold fewer tokens. A
+ * constant, not an option, because files depend on it. */
+#define TSRI_PLANE_BYTES_MAX (256u << 10)
+
+/* ---- entries ---- */
+
+enum tsri_state {
+    TSRI_FREE = 0,
+    TSRI_FILLING = 1, /* reserved by a store, invisible */
+    TSRI_HOST = 2,
+    TSRI_COLD = 3, /* known, but only a lower tier has it */
+    TSRI_DYING = 4 /* out of the index, freed by the last unpin */
+};
+
+#define TSRI_PIN_BITS 24u
+#define TSRI_PINS_MAX ((1u << TSRI_PIN_BITS) - 1u)
+#define TSRI_STATE_BITS 4u
+#define TSRI_GEN_SHIFT (TSRI_PIN_BITS + TSRI_STATE_BITS)
+#define TSRI_IDS_MAX (1u << 28)
+
+static inline uint32_t tsri_word_pins(uint64_t w)
+{
+    return (uint32_t)w & TSRI_PINS_MAX;
+}
+static inline enum tsri_state tsri_word_state(uint64_t w)
+{
+    return (enum tsri_state)((w >> TSRI_PIN_BITS) & 15u);
+}
+static inline uint64_t tsri_word_gen(uint64_t w)
+{
+    return w >> TSRI_GEN_SHIFT;
+}
+static inline uint64_t tsri_word_make(uint64_t gen, enum tsri_state state, uint32_t pins)
+{
+    return gen << TSRI_GEN_SHIFT | (uint64_t)state << TSRI_PIN_BITS | pins;
+}
+
+/* One cache line. Key halves are atomic because a reader may look at an entry that is being reused;
+ * once it is pinned they stand still. The rest is read by who has pinned it or holds the lock. */
+struct tsri_entry {
+    _Atomic uint64_t key_lo, key_hi;
+    _Atomic uint64_t word;
+    uint32_t meta; /* in the arena, in units; valid in FILLING and HOST */
+    uint32_t n_tokens;
+    uint32_t parent, first_child, next_sibling; /* chain of prefix blocks, by id */
+    uint16_t space;
+    uint8_t kind;
+    _Atomic uint8_t tiers; /* bit t: tier t has it; bit 0 is host */
+    uint16_t user_pins;
+    uint16_t flags;        /* TSRI_ENTRY_*, under lock */
+    uint32_t prev_sibling; /* of a FREE entry: the next free one */
+    uint32_t extra_bytes;  /* of its meta, for when it is COLD */
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct tsri_entry) == 64, "an entry is one cache line");
+
+enum { TSRI_ENTRY_QUEUED = 1 /* waits for write-back, pinned by it */ };
+
+static inline bool tsri_entry_has_key(const struct tsri_entry *e, struct tsri_key key)
+{
+    return atomic_load_explicit(&e->key_lo, memory_order_relaxed) == key.lo &&
+           atomic_load_explicit(&e->key_hi, memory_order_relaxed) == key.hi;
+}
+static inline struct tsri_key tsri_entry_key(const struct tsri_entry *e)
+{
+    return (struct tsri_key){atomic_load_explicit(&e->key_lo, memory_order_relaxed),
+                             atomic_load_explicit(&e->key_hi, memory_order_relaxed)};
+}
+
+/* What stands in the arena for each entry: this, tokens[n_tokens], pages[n_pages], extra bytes. */
+struct tsri_meta {
+    struct tsri_digest digest;
+    uint32_t base, freq_set;
+    uint32_t n_pages, extra_bytes;
+    uint32_t n_tokens, reserved[3];
+};
+_Static_assert(sizeof(struct tsri_meta) == 64, "tokens begin on a cache line");
+
+static inline uint32_t *tsri_meta_tokens(struct tsri_meta *m)
+{
+    return (uint32_t *)(void *)(m + 1);
+}
+static inline uint32_t *tsri_meta_pages(struct tsri_meta *m)
+{
+    return tsri_meta_tokens(m) + m->n_tokens;
+}
+static inline uint8_t *tsri_meta_extra(struct tsri_meta *m)
+{
+    return (uint8_t *)(tsri_meta_pages(m) + m->n_pages);
+}
+static inline size_t tsri_meta_bytes(uint32_t n_tokens, uint32_t n_pages, uint32_t extra_bytes)
+{
+    return sizeof(struct tsri_meta) + ((size_t)n_tokens + n_pages) * 4 + extra_bytes;
+}
+
+/* ---- buddy.c ---- */
+
+#define TSRI_BUDDY_UNIT 64u
+#define TSRI_BUDDY_ORDERS 31u
+struct tsri_buddy {
+    struct tsri_region region, map;
+    uint8_t *order; /* order + 1 at the first unit of each free block */
+    uint32_t top;
+    size_t bytes_used;
+    uint32_t free[TSRI_BUDDY_ORDERS + 1];
+};
+TSR_MUST int tsri_buddy_init(struct tsri_buddy *b, size_t bytes);
+void tsri_buddy_fini(struct tsri_buddy *b);
+/* TSR_EFULL: not now; TSR_ERANGE: never. No message is set. */
+TSR_MUST int tsri_buddy_alloc(struct tsri_buddy *b, size_t bytes, uint32_t *unit);
+void tsri_buddy_free(struct tsri_buddy *b, uint32_t unit, size_t bytes);
+/* The largest block an empty arena can give. */
+size_t tsri_buddy_bytes_max(const struct tsri_buddy *b);
+bool tsri_buddy_is_valid(const struct tsri_buddy *b);
+
+/* ---- pool.c ---- */
+
+struct tsri_pool {
+    struct tsri_region region, stack_region;
+    uint32_t *stack; /* pages given back */
+    uint32_t page_shift, n_pages, n_fresh, n_stack;
+};
+TSR_MUST int tsri_pool_init(struct tsri_pool *p, size_t bytes, size_t page_bytes);
+void tsri_pool_fini(struct tsri_pool *p);
+/* All or none. */
+bool tsri_pool_alloc(struct tsri_pool *p, uint32_t n, uint32_t *pages);
+void tsri_pool_free(struct tsri_pool *p, uint32_t n, const uint32_t *pages);
+bool tsri_pool_is_valid(const struct tsri_pool *p);
+static inline uint32_t tsri_pool_n_free(const struct tsri_pool *p)
+{
+    return p->n_pages - p->n_fresh + p->n_stack;
+}
+static inline uint8_t *tsri_pool_page(const struct tsri_pool *p, uint32_t page)
+{
+    return p->region.data + ((size_t)page << p->page_shift);
+}
+
+/* ---- index.c ---- */
+
+#define TSRI_LINE_SLOTS 7u
+struct tsri_line {
+    _Alignas(TSRI_CACHE_LINE) _Atomic uint64_t slots[TSRI_LINE_SLOTS];
+    _Atomic uint32_t n_passed; /* keys that went on from here because the line was full */
+};
+struct tsri_index {
+    struct tsri_region region;
+    struct tsri_line *lines;
+    uint64_t mask;
+};
+TSR_MUST int tsri_index_init(struct tsri_index *x, uint32_t keys_max);
+void tsri_index_fini(struct tsri_index *x);
+/* Lock-free. The entry may be gone by the time the caller looks: pin it, then compare the key
+ * again. */
+uint32_t tsri_index_find(const struct tsri_index *x, const struct tsri_entry *entries,
+                         struct tsri_key key);
+/* For batches: an id that may have the key, its entry on the way to the cache; compare before use.
+ */
+uint32_t tsri_index_nominate(const struct tsri_index *x, const struct tsri_entry *entries,
+                             struct tsri_key key);
+void tsri_index_insert(struct tsri_index *x, struct tsri_key key, uint32_t id);
+void tsri_index_remove(struct tsri_index *x, struct tsri_key key, uint32_t id);
+static inline void tsri_index_prefetch(const struct tsri_index *x, struct tsri_key key)
+{
+    __builtin_prefetch(&x->lines[key.lo & x->mask]);
+}
+
+/* ---- cells.c: where the rows of an entry are ---- */
+
+struct tsri_shape {
+    uint32_t n_layers, n_planes;
+    uint32_t row_bytes[2];
+    uint32_t cell_tokens;
+    uint32_t page_bytes;
+};
+/* How a cell of n tokens lies in its pages: layers one after the other, each K then V, as many
+ * whole layers to a page as fit; where a layer does not fit, one plane to a page. */
+struct tsri_cell {
+    uint32_t n_tokens;
+    uint32_t k_bytes, layer_bytes;
+    uint32_t layers_per_page; /* 0: a plane to a page */
+    uint32_t n_pages;
+};
+TSR_MUST int tsri_shape_init(struct tsri_shape *s, const struct tsr_space_desc *desc,
+                             size_t page_bytes);
+/* Cell c of an entry of n_tokens. */
+void tsri_cell_layout(const struct tsri_shape *s, uint32_t n_tokens, uint32_t c,
+                      struct tsri_cell *out);
+uint32_t tsri_shape_n_cells(const struct tsri_shape *s, uint32_t n_tokens);
+/* 0 when it does not fit in 32 bits. */
+uint32_t tsri_shape_n_pages(const struct tsri_shape *s, uint32_t n_tokens);
+size_t tsri_shape_token_bytes(const struct tsri_shape *s);
+/* The first row of a plane of a cell. */
+uint8_t *tsri_plane(const struct tsri_pool *pool, const struct tsri_shape *s, const uint32_t *pages,
+                    const struct tsri_cell *cell, uint32_t c, uint32_t layer, uint32_t plane);
+/* Fills in default strides and proves that everything the view describes lies in its buffer. */
+TSR_MUST int tsri_view_check(const struct tsri_shape *s, struct tsr_view *v, uint32_t n_tokens,
+                             uint32_t n_layers);
+/* Copies rows [offset, offset + n) of n_layers layers between an entry's pages and a checked view.
+ */
+struct tsri_move {
+    const struct tsri_pool *pool;
+    const struct tsri_shape *shape;
+    const uint32_t *pages;
+    uint32_t entry_tokens; /* of the whole entry */
+    uint32_t offset, n_tokens;
+    uint32_t layer_first, n_layers;
+    bool to_view;
+};
+void tsri_move(const struct tsri_move *m, const struct tsr_view *view);
+
+/* ---- touch.c: uses on their way from readers to the policy ---- */
+
+#define TSRI_TOUCH_STRIPES 16u
+#define TSRI_TOUCH_IDS 1024u
+struct tsri_touch_stripe {
+    _Alignas(TSRI_CACHE_LINE) atomic_flag busy;
+    uint32_t n;
+    uint32_t ids[TSRI_TOUCH_IDS];
+};
+struct tsri_touch {
+    struct tsri_touch_stripe stripes[TSRI_TOUCH_STRIPES];
+};
+
+/* ---- events.c ---- */
+
+struct tsri_events {
+    pthread_mutex_t lock;
+    struct tsr_event *ring;
+    uint32_t max, head, n;
+};
+TSR_MUST int tsri_events_init(struct tsri_events *ev, uint32_t max);
+void tsri_events_fini(struct tsri_events *ev);
+/* False when the oldest had to go to make room. */
+bool tsri_events_push(struct tsri_events *ev, const struct tsr_event *event);
+uint32_t tsri_events_take(struct tsri_events *ev, struct tsr_event *out, uint32_t max);
+
+/* ---- policy.c, lru.c ---- */
+
+extern const struct tsr_policy_ops tsri_policy_lru;
+/* Built-in policies, by name. */
+const struct tsr_policy_ops *tsri_policy_find(const char *name);
+
+/* ---- the cache ---- */
+
+/* Referenced by every open of the same description; the slot stays, since entries name it by
+ * number. */
+struct tsr_space {
+    struct tsr_cache *cache;
+    uint8_t fingerprint[16];
+    uint16_t id;
+    uint32_t refs; /* under cache->lock */
+    bool shaped;   /* false: seen in a tier, not yet opened here */
+    uint32_t block_tokens;
+    struct tsri_shape shape;
+    struct tsri_separators *separators;
+};
+
+struct tsri_manager;
+
+struct tsr_cache {
+    struct tsri_options options;
+    struct tsri_fork_guard guard;
+    struct tsri_stats *stats;
+    enum tsri_hash hash;
+
+    struct tsri_index index;
+    struct tsri_entry *entries;
+    struct tsri_region entries_region;
+    uint32_t ids_max;
+    struct tsri_pool pool;
+    struct tsri_buddy arena;
+    struct tsri_touch *touch;
+    struct tsri_events events;
+    atomic_bool frozen;
+    uint64_t key_mask; /* all ones; tests clear bits to make keys collide */
+
+    pthread_mutex_t lock;
+    /* under lock: */
+    struct tsr_policy *policy;
+    uint32_t ids_fresh, ids_free; /* first never used; head of the free list */
+    uint32_t n_host, n_cold, n_pinned;
+    struct tsr_space *spaces;
+    uint32_t n_spaces;
+    uint32_t n_clients;
+
+    struct tsri_manager *manager; /* tiers below, and the I/O threads */
+    struct tsri_ops *ops;
+};
+
+static inline struct tsri_meta *tsri_meta(const struct tsr_cache *c, const struct tsri_entry *e)
+{
+    return (struct tsri_meta *)(void *)(c->arena.region.data + (size_t)e->meta * TSRI_BUDDY_UNIT);
+}
+static inline uint64_t tsri_handle(uint32_t id, uint64_t gen)
+{
+    return gen << 28 | id;
+}
+static inline uint32_t tsri_handle_id(uint64_t handle)
+{
+    return (uint32_t)(handle & (TSRI_IDS_MAX - 1));
+}
+/* Is the handle's entry still that entry? Ask under lock, or it may change at once. */
+static inline bool tsri_entry_is(const struct tsr_cache *c, uint64_t handle)
+{
+    uint32_t id = tsri_handle_id(handle);
+    return id < c->ids_max &&
+           tsri_word_gen(atomic_load_explicit(&c->entries[id].word, memory_order_acquire)) ==
+               handle >> 28;
+}
+
+/* cache.c */
+TSR_MUST int tsri_cache_open(struct tsr_cache **out, const struct tsr_config *cfg);
+void tsri_cache_close(struct tsr_cache *c);
+/* Drops what is unpinned and in the space (NULL: all); in batches, so that readers of the lock wait
+ * for a batch only. */
+int tsri_cache_clear(struct tsr_cache *c, const struct tsr_space *space, int32_t tier);
+/* For tsri_find_each; `tier` is an int32_t. */
+int tsri_cache_clear_one(struct tsr_cache *c, uint64_t handle, void *tier);
+int tsri_cache_pin_one(struct tsr_cache *c, uint64_t handle, void *unused);
+int tsri_cache_unpin_one(struct tsr_cache *c, uint64_t handle, void *unused);
+int tsri_cache_touch_one(struct tsr_cache *c, uint64_t handle, void *unused);
+void tsri_cache_stats(struct tsr_cache *c, struct tsr_stats *out);
+/* In a forked child: counts, and the caller answers with a miss. */
+static inline bool tsri_forked(const struct tsr_cache *c)
+{
+    return !tsri_fork_guard_parent(&c->guard);
+}
+
+/* spaces.c */
+TSR_MUST int tsri_space_open(struct tsr_space **out, struct tsr_cache *c,
+                             const struct tsr_space_desc *desc);
+void tsri_space_close(struct tsr_space *space);
+/* The slot of a fingerprint seen in a tier; NULL when spaces_max are in use. Under lock. */
+struct tsr_space *tsri_space_slot(struct tsr_cache *c, const uint8_t fingerprint[16]);
+
+/* entries.c: states, pins, chains; the only file that changes an entry's word */
+/* The state it was pinned in (HOST or COLD), or FREE when it cannot be. Lock-free. */
+enum tsri_state tsri_pin(struct tsr_cache *c, uint32_t id);
+/* By handle: also when the generation still is the same. */
+enum tsri_state tsri_pin_handle(struct tsr_cache *c, uint64_t handle, uint32_t *id);
+void tsri_unpin(struct tsr_cache *c, uint32_t id);
+/* Under lock from here on. */
+void tsri_unpin_locked(struct tsr_cache *c, uint32_t id);
+bool tsri_entry_can_alloc(const struct tsr_cache *c);
+uint32_t tsri_entry_alloc(struct tsr_cache *c);            /* FILLING; when it can */
+void tsri_entry_abandon(struct tsr_cache *c, uint32_t id); /* FILLING back to FREE, memory too */
+void tsri_entry_publish(struct tsr_cache *c, uint32_t id, uint32_t parent);
+void tsri_entry_publish_cold(struct tsr_cache *c, uint32_t id);
+/* Ties a block without a parent to one. */
+void tsri_entry_adopt(struct tsr_cache *c, uint32_t id, uint32_t parent);
+/* HOST and unpinned: frees its pages; it stays as COLD when a lower tier has it and goes otherwise.
+ */
+bool tsri_entry_evict(struct tsr_cache *c, uint32_t id);
+/* Out of the index with everything behind it; pinned ones die when let go. Returns how many. */
+uint32_t tsri_entry_drop(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why);
+/* True when it, and everything behind it, is unpinned. */
+bool tsri_entry_is_idle(struct tsr_cache *c, uint32_t id);
+/* Gives a COLD entry the meta and pages that were filled for it. */
+void tsri_entry_warm(struct tsr_cache *c, uint32_t id, uint32_t meta);
+uint32_t tsri_entry_live(struct tsr_cache *c,
+                         struct tsri_key key); /* id in HOST or COLD, or NONE */
+bool tsri_cache_is_valid(struct tsr_cache *c); /* walks everything */
+
+/* room.c: making room */
+/* Takes meta and pages for an entry, evicting what must go, and sees to it that an id is free;
+ * TSR_EFULL or TSR_ERANGE with a message. Under lock. */
+TSR_MUST int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_tokens,
+                            uint32_t extra_bytes, uint32_t *meta);
+void tsri_room_give(struct tsr_cache *c, uint32_t meta);
+int tsri_room_evict(struct tsr_cache *c, size_t free_bytes);
+/* Tells the policy what readers used. Under lock. */
+void tsri_touch_drain(struct tsr_cache *c);
+/* Lock-free; the last id is the most recent. */
+void tsri_touch_push(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
+
+/* chunks.c: the chunks of a prompt, one after the other */
+#define TSRI_SEGMENTS_MAX 4096u
+struct tsri_chunk {
+    struct tsr_range range;
+    uint8_t kind; /* enum tsr_kind */
+    bool system;  /* the system prompt of TSR_PROMPT_CONTEXT: always pure */
+    struct tsri_key tokens_hash, extra_hash;
+    uint32_t extra_bytes;
+    const uint8_t *extra;      /* in the walk */
+    struct tsri_digest digest; /* PREFIX: of everything before it; BLENDED: of the recipe */
+};
+struct tsri_walk {
+    const struct tsr_prompt *prompt;
+    enum tsri_hash hash;
+    uint32_t block_tokens, n_blocks, block; /* next prefix block */
+    struct tsri_digest chain;               /* of the blocks before it */
+    const struct tsr_range *segments;
+    uint32_t n_segments, segment;
+    struct tsri_digest context; /* of the first segment; zero without TSR_PROMPT_CONTEXT */
+    bool has_context, has_media, blended;
+    struct tsri_digest recipe;
+    uint32_t common_bytes;
+    struct tsri_key common_hash;
+    uint8_t common[TSRI_EXTRA_BYTES_MAX]; /* extras that every chunk has */
+    uint8_t block_extra[TSRI_EXTRA_BYTES_MAX];
+    struct tsr_range ranges[TSRI_SEGMENTS_MAX];
+};
+/* Checks the prompt. TSR_EPROMPT when it does not split. */
+TSR_MUST int tsri_walk_init(struct tsri_walk *w, const struct tsr_space *space,
+                            const struct tsr_prompt *prompt);
+/* The next block of the prefix chain; false at its end. The chain is advanced by _passed, which
+ * costs a digest: call it only when the block after it is wanted. */
+bool tsri_walk_block(struct tsri_walk *w, struct tsri_chunk *out);
+void tsri_walk_passed(struct tsri_walk *w, const struct tsri_chunk *block);
+/* The next segment; false at the end. */
+bool tsri_walk_segment(struct tsri_walk *w, struct tsri_chunk *out);
+struct tsri_key tsri_chunk_key(const struct tsr_space *space, const struct tsri_chunk *chunk,
+                               const struct tsri_digest *digest);
+
+/* find.c */
+#define TSRI_LOOKUP_SPACES_MAX 64u
+/* One chunk found in one space, pinned by the finder; id TSRI_ID_NONE: not found. */
+struct tsri_found {
+    uint32_t id;
+    uint8_t state, context;
+};
+TSR_MUST int tsri_find(struct tsr_client *client, const struct tsr_prompt *prompt,
+                       struct tsr_lookup *lookup);
+/* Calls fn for every chunk of the prompt that the space has and adds up what it returns. A prefix
+ * ends at its first missing block. The entry is not pinned: it may be gone when fn looks. */
+typedef int (*tsri_each_fn)(struct tsr_cache *c, uint64_t handle, void *arg);
+TSR_MUST int tsri_find_each(struct tsr_space *space, const struct tsr_prompt *prompt,
+                            tsri_each_fn fn, void *arg);
+TSR_MUST int tsri_find_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
+                            struct tsr_key *keys, uint32_t keys_max);
+/* Does the pinned HOST entry hold exactly this text? */
+bool tsri_entry_holds(struct tsr_cache *c, uint32_t id, const struct tsri_chunk *chunk,
+                      const struct tsri_digest *digest, const uint32_t *tokens);
+
+/* clients.c: leases */
+struct tsr_client;
+TSR_MUST int tsri_client_open(struct tsr_client **out, struct tsr_cache *c);
+void tsri_client_close(struct tsr_client *client);
+struct tsr_cache *tsri_client_cache(const struct tsr_client *client);
+/* A lookup under a request id replaces what the id had: detach the old leases, lease what was
+ * found, then let the old ones go, so that nothing is unprotected in between. */
+struct tsri_lease;
+struct tsri_lease *tsri_client_detach(struct tsr_client *client, uint64_t request_id);
+int tsri_client_let_go(struct tsr_client *client, struct tsri_lease *list);
+uint32_t tsri_client_room(struct tsr_client *client);
+/* Takes over pins as leases of the request; false when there is no room, then nothing changed. */
+bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
+                       uint32_t n);
+int tsri_client_release(struct tsr_client *client, uint64_t request_id);
+
+/* puts.c */
+TSR_MUST int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
+                           const struct tsr_store *store, bool use_view);
+/* Copies layers [first, first + n) from a view whose strides are set; the view begins at `first`.
+ */
+TSR_MUST int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n,
+                             const struct tsr_view *view);
+TSR_MUST int tsri_put_commit(struct tsr_put *put);
+void tsri_put_abort(struct tsr_put *put);
+/* All of it in one go. */
+TSR_MUST int tsri_store(struct tsr_client *client, const struct tsr_store *store);
+
+/* loads.c: several ranges together, one layer after the other */
+struct tsri_range_load;
+struct tsri_loader {
+    struct tsr_client *client;
+    struct tsr_load *loads;
+    uint32_t n;
+    struct tsri_range_load *ranges;
+    uint32_t n_layers; /* the most any range has */
+    uint32_t layers_told;
+    /* (optional) layer l of every range that can be had is in place */
+    void (*layer_done)(struct tsri_loader *loader, uint32_t layer);
+    void *arg;
+};
+/* Runs it to the end in the calling thread; returns how many ranges were loaded. */
+TSR_MUST int tsri_loader_run(struct tsri_loader *loader);
+
+/* ops.c: asynchronous operations */
+struct tsri_ops;
+TSR_MUST int tsri_ops_open(struct tsri_ops **out, struct tsr_cache *c);
+void tsri_ops_close(struct tsri_ops *ops);
+struct tsri_work *tsri_ops_work(struct tsri_ops *ops);
+struct tsri_op_desc {
+    struct tsr_client *client;
+    struct tsr_load *loads; /* a load, or */
+    uint32_t n_loads;
+    const struct tsr_store *store; /* a store */
+    tsr_done_fn done;
+    void *arg;
+};
+TSR_MUST int tsri_op_start(struct tsr_op **out, struct tsri_ops *ops,
+                           const struct tsri_op_desc *desc);
+
+#endif

@@ -1,0 +1,160 @@
+/* clients.c - who asks, and the leases they hold. A lease is a pin in the name of a request of a
+ * client: the entry stays in place until the request is released or the client closed. Each client
+ * has its own lock and a bounded stock of lease records, so one client can neither block nor starve
+ * another. */
+#include "cache/cache.h"
+
+#define BUCKETS 1024u
+
+struct tsri_lease {
+    uint64_t request_id;
+    struct tsri_lease *next;      /* of its request, or of the free ones */
+    struct tsri_lease *next_head; /* of the bucket; used by the first lease of a request */
+    uint32_t id;
+};
+
+struct tsr_client {
+    struct tsr_cache *cache;
+    pthread_mutex_t lock;
+    struct tsri_lease *buckets[BUCKETS];
+    struct tsri_lease *free;
+    struct tsri_region region;
+    struct tsri_lease *records;
+    uint32_t n_fresh, n_used, max;
+};
+
+int tsri_client_open(struct tsr_client **out, struct tsr_cache *c)
+{
+    struct tsr_client *client = tsri_alloc(1, sizeof *client);
+    if (!client) return TSR_ENOMEM;
+    client->cache = c;
+    client->max = c->options.lease_entries_max;
+    /* Twice, because a lookup takes new leases before it lets the old ones go. */
+    int e = tsri_region_init(&client->region, (size_t)client->max * 2 * sizeof(struct tsri_lease));
+    if (e) goto out;
+    client->records = (struct tsri_lease *)(void *)client->region.data;
+    pthread_mutex_lock(&c->lock);
+    bool room = c->n_clients < c->options.clients_max;
+    c->n_clients += room;
+    pthread_mutex_unlock(&c->lock);
+    if (!room) {
+        e = tsri_fail(TSR_EAGAIN, "%u clients are open, clients_max", c->options.clients_max);
+        goto out;
+    }
+    pthread_mutex_init(&client->lock, NULL);
+    *out = client;
+    return 0;
+out:
+    tsri_region_fini(&client->region);
+    tsri_free(client);
+    return e;
+}
+
+struct tsr_cache *tsri_client_cache(const struct tsr_client *client)
+{
+    return client->cache;
+}
+
+/* The place where the first lease of a request hangs, or where it would. */
+static struct tsri_lease **head_of(struct tsr_client *client, uint64_t request_id)
+{
+    uint64_t h = request_id * 0x9E3779B97F4A7C15u;
+    struct tsri_lease **at = &client->buckets[h >> 54];
+    while (*at && (*at)->request_id != request_id)
+        at = &(*at)->next_head;
+    return at;
+}
+
+struct tsri_lease *tsri_client_detach(struct tsr_client *client, uint64_t request_id)
+{
+    pthread_mutex_lock(&client->lock);
+    struct tsri_lease **at = head_of(client, request_id), *list = *at;
+    if (list) *at = list->next_head;
+    for (struct tsri_lease *l = list; l; l = l->next)
+        client->n_used--;
+    pthread_mutex_unlock(&client->lock);
+    return list;
+}
+
+int tsri_client_let_go(struct tsr_client *client, struct tsri_lease *list)
+{
+    if (!list) return 0;
+    int n = 0;
+    struct tsri_lease *last = list;
+    for (struct tsri_lease *l = list; l; last = l, l = l->next, n++)
+        tsri_unpin(client->cache, l->id);
+    pthread_mutex_lock(&client->lock);
+    last->next = client->free;
+    client->free = list;
+    pthread_mutex_unlock(&client->lock);
+    tsri_stats_gauge_add(client->cache->stats, TSRI_M_leased_entries, -n);
+    return n;
+}
+
+int tsri_client_release(struct tsr_client *client, uint64_t request_id)
+{
+    return tsri_client_let_go(client, tsri_client_detach(client, request_id));
+}
+
+uint32_t tsri_client_room(struct tsr_client *client)
+{
+    pthread_mutex_lock(&client->lock);
+    uint32_t room = client->max - client->n_used;
+    pthread_mutex_unlock(&client->lock);
+    return room;
+}
+
+static struct tsri_lease *record(struct tsr_client *client)
+{
+    struct tsri_lease *l = client->free;
+    if (l)
+        client->free = l->next;
+    else if (client->n_fresh < client->max * 2)
+        l = &client->records[client->n_fresh++];
+    return l;
+}
+
+bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
+                       uint32_t n)
+{
+    pthread_mutex_lock(&client->lock);
+    bool room = client->max - client->n_used >= n;
+    uint32_t done = 0;
+    struct tsri_lease **at = head_of(client, request_id);
+    for (; room && done < n; done++) {
+        struct tsri_lease *l = record(client);
+        if (!l) break; /* other lookups of this client hold their old leases: rare, and soon over */
+        *l = (struct tsri_lease){.request_id = request_id, .id = ids[done]};
+        if (*at) {
+            l->next = (*at)->next;
+            (*at)->next = l;
+        } else {
+            *at = l;
+        }
+        client->n_used++;
+    }
+    pthread_mutex_unlock(&client->lock);
+    for (uint32_t i = done; room && i < n; i++)
+        tsri_unpin(client->cache, ids[i]);
+    if (room)
+        tsri_stats_gauge_add(client->cache->stats, TSRI_M_leased_entries, done);
+    else
+        tsri_stats_add(client->cache->stats, TSRI_M_lease_refused, n);
+    return room;
+}
+
+void tsri_client_close(struct tsr_client *client)
+{
+    struct tsr_cache *c = client->cache;
+    if (!tsri_forked(c)) {
+        for (uint32_t b = 0; b < BUCKETS; b++)
+            while (client->buckets[b])
+                tsri_client_release(client, client->buckets[b]->request_id);
+        pthread_mutex_lock(&c->lock);
+        c->n_clients--;
+        pthread_mutex_unlock(&c->lock);
+        pthread_mutex_destroy(&client->lock);
+    }
+    tsri_region_fini(&client->region);
+    tsri_free(client);
+}

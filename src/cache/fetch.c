@@ -1,0 +1,326 @@
+/* fetch.c - what comes up: entries that only a lower tier has, read into host memory on the thread
+ * that wants them. There is one flight an entry: who comes second waits for the first. Bytes are
+ * handed on layer by layer as the tier proves them; the entry itself turns from COLD to HOST when
+ * all are there. */
+#include "cache/manager.h"
+
+/* An entry on its way up; on the stack of who fetches it, listed under manager->lock. */
+struct tsri_flight {
+    struct tsri_flight *next;
+    struct tsr_cache *c;
+    struct tsri_fetch *fetch;
+    struct tsr_tier_io io;
+    void **planes;
+    uint32_t id, meta;
+    bool claimed, rejected;
+};
+
+static bool in_flight(const struct tsri_manager *m, uint32_t id)
+{
+    for (const struct tsri_flight *f = m->flights; f; f = f->next)
+        if (f->id == id) return true;
+    return false;
+}
+
+static bool claim(struct tsri_manager *m, struct tsri_flight *f)
+{
+    pthread_mutex_lock(&m->lock);
+    f->claimed = !in_flight(m, f->id);
+    if (f->claimed) {
+        f->next = m->flights;
+        m->flights = f;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return f->claimed;
+}
+
+static void land(struct tsri_manager *m, struct tsri_flight *f)
+{
+    pthread_mutex_lock(&m->lock);
+    struct tsri_flight **at = &m->flights;
+    while (*at != f)
+        at = &(*at)->next;
+    *at = f->next;
+    pthread_cond_broadcast(&m->done);
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void wait_landed(struct tsri_manager *m, uint32_t id)
+{
+    pthread_mutex_lock(&m->lock);
+    while (in_flight(m, id))
+        pthread_cond_wait(&m->done, &m->lock);
+    pthread_mutex_unlock(&m->lock);
+}
+
+static struct tsri_meta *meta_of(const struct tsri_flight *f)
+{
+    return (struct tsri_meta *)(void *)(f->c->arena.region.data +
+                                        (size_t)f->meta * TSRI_BUDDY_UNIT);
+}
+
+/* ---- what the tier tells ---- */
+
+/* The key must be that of what arrived: a tier that hands out another entry is caught here,
+ * whatever its own checksums say. */
+static bool is_its_key(const struct tsri_flight *f)
+{
+    const struct tsr_entry_head *h = &f->io.head;
+    struct tsri_key_parts parts = {.kind = h->kind,
+                                   .n_tokens = h->n_tokens,
+                                   .extra = tsri_extra_hash(f->io.extra, h->extra_bytes),
+                                   .tokens = tsri_tokens_hash(f->io.tokens, h->n_tokens)};
+    memcpy(parts.space, h->space, sizeof parts.space);
+    memcpy(&parts.digest, h->digest, sizeof parts.digest);
+    struct tsri_key key = tsri_key_make(&parts);
+    key.lo &= f->c->key_mask;
+    key.hi &= f->c->key_mask;
+    return tsri_entry_has_key(&f->c->entries[f->id], key);
+}
+
+static int head_arrived(struct tsr_tier_io *io)
+{
+    struct tsri_flight *f = io->arg;
+    struct tsri_meta *m = meta_of(f);
+    if (io->head.n_tokens != m->n_tokens || io->head.extra_bytes != m->extra_bytes ||
+        !is_its_key(f))
+        return TSR_ECORRUPT;
+    memcpy(&m->digest, io->head.digest, sizeof m->digest);
+    m->base = io->head.base;
+    m->freq_set = io->head.freq_set;
+    if (f->fetch->verify && !f->fetch->verify(f->fetch, m)) {
+        f->rejected = true;
+        return TSR_ENOENT;
+    }
+    return 0;
+}
+
+static void layer_arrived(struct tsr_tier_io *io, uint32_t layer)
+{
+    struct tsri_flight *f = io->arg;
+    if (f->fetch->layer_done) f->fetch->layer_done(f->fetch, meta_of(f), layer);
+}
+
+/* ---- one flight ---- */
+
+static int prepare(struct tsri_flight *f)
+{
+    struct tsr_cache *c = f->c;
+    struct tsri_entry *e = &c->entries[f->id];
+    const struct tsr_space *space = &c->spaces[e->space];
+    if (!space->shaped) return tsri_fail(TSR_ESPACE, "the entry's space is not open here");
+    f->planes = tsri_alloc(tsri_manager_n_planes(c, e), sizeof *f->planes);
+    if (!f->planes) return TSR_ENOMEM;
+    pthread_mutex_lock(&c->lock);
+    int err = tsri_room_take(c, &space->shape, e->n_tokens, e->extra_bytes, &f->meta);
+    if (err == 0) tsri_manager_head(c, e, &f->io.head);
+    pthread_mutex_unlock(&c->lock);
+    if (err) return err;
+    struct tsri_meta *m = meta_of(f);
+    tsri_manager_planes(c, e, m, f->planes);
+    f->io.tokens = tsri_meta_tokens(m);
+    f->io.extra = tsri_meta_extra(m);
+    f->io.extra_max = m->extra_bytes;
+    f->io.n_cells = tsri_head_cells(&f->io.head);
+    f->io.planes = f->planes;
+    f->io.head_done = head_arrived;
+    f->io.layer_done = layer_arrived;
+    f->io.arg = f;
+    return 0;
+}
+
+/* The tier's copy is gone or bad. Under cache->lock. */
+static void lose_copy(struct tsri_flight *f, uint32_t t, int err)
+{
+    struct tsr_cache *c = f->c;
+    struct tsri_entry *e = &c->entries[f->id];
+    if (!(atomic_load_explicit(&e->tiers, memory_order_relaxed) >> t & 1)) return;
+    if (err == TSR_ECORRUPT) {
+        tsri_stats_add(c->stats, TSRI_M_corrupt, 1);
+        tsri_log(TSR_LOG_WARN, "tier %s: an entry failed verification and is dropped",
+                 tsri_tier_name(c->manager->lower[t].tier));
+    }
+    bool last = atomic_load_explicit(&e->tiers, memory_order_relaxed) == 1u << t;
+    if (last)
+        tsri_stats_add(c->stats, TSRI_M_drops, tsri_entry_drop(c, f->id, TSR_EVENT_DROPPED));
+    else
+        tsri_manager_drop_copy(c, f->id, t);
+}
+
+/* What one tier answered for a flight. */
+static void digest_answer(struct tsri_flight *f, uint32_t t)
+{
+    struct tsr_cache *c = f->c;
+    int err = f->io.result;
+    pthread_mutex_lock(&c->lock);
+    bool still = tsri_word_state(atomic_load(&c->entries[f->id].word)) == TSRI_COLD;
+    if (err >= 0 && still) {
+        tsri_entry_warm(c, f->id, f->meta);
+        uint32_t id = f->id;
+        c->manager->lower[t].policy->ops->touch(c->manager->lower[t].policy, &id, 1);
+        f->meta = 0;
+    } else if (err >= 0) {
+        err = TSR_ENOENT; /* dropped while it was on its way */
+    } else if (!f->rejected && still && (err == TSR_ENOENT || err == TSR_ECORRUPT)) {
+        lose_copy(f, t, err);
+    }
+    pthread_mutex_unlock(&c->lock);
+    f->fetch->result = err < 0 ? err : 0;
+    if (err >= 0) {
+        tsri_stats_add(c->stats, TSRI_M_promotions, 1);
+        tsri_stats_add(c->stats, TSRI_M_tier_reads, 1);
+        const struct tsri_entry *e = &c->entries[f->id];
+        tsri_stats_add(c->stats, TSRI_M_tier_read_bytes,
+                       (uint64_t)e->n_tokens * tsri_shape_token_bytes(&c->spaces[e->space].shape));
+    } else if (f->rejected) {
+        tsri_stats_add(c->stats, TSRI_M_collisions, 1);
+    } else if (err == TSR_ETIME) {
+        tsri_stats_add(c->stats, TSRI_M_tier_timeouts, 1);
+    } else if (err != TSR_ENOENT && err != TSR_ECORRUPT) {
+        tsri_stats_add(c->stats, TSRI_M_tier_errors, 1);
+    }
+}
+
+/* ---- a batch ---- */
+
+/* Reads from tier t whatever it has of those that are still missing; all of them in one call. */
+static void read_tier(struct tsr_cache *c, struct tsri_flight *flights, uint32_t n, uint32_t t,
+                      struct tsr_tier_io *ios, uint32_t *where)
+{
+    uint32_t n_ios = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct tsri_flight *f = &flights[i];
+        if (!f->claimed || !f->meta || f->rejected) continue;
+        uint8_t tiers = atomic_load_explicit(&c->entries[f->id].tiers, memory_order_relaxed);
+        if (!(tiers >> t & 1)) continue;
+        pthread_mutex_lock(&c->lock);
+        f->io.loc = c->manager->lower[t].loc[f->id];
+        pthread_mutex_unlock(&c->lock);
+        where[n_ios] = i;
+        ios[n_ios++] = f->io;
+    }
+    if (n_ios == 0) return;
+    int e = tsri_tier_get(c->manager->lower[t].tier, ios, n_ios);
+    for (uint32_t i = 0; i < n_ios; i++) {
+        flights[where[i]].io.result = e < 0 ? e : ios[i].result;
+        digest_answer(&flights[where[i]], t);
+    }
+}
+
+static void fly(struct tsr_cache *c, struct tsri_flight *flights, uint32_t n)
+{
+    struct tsri_manager *m = c->manager;
+    struct tsr_tier_io *ios = tsri_alloc(n, sizeof *ios);
+    uint32_t *where = tsri_alloc(n, sizeof *where);
+    for (uint32_t i = 0; i < n; i++)
+        if (flights[i].claimed) {
+            int e = ios && where ? prepare(&flights[i]) : TSR_ENOMEM;
+            flights[i].fetch->result = e ? e : TSR_ENOENT;
+        }
+    for (uint32_t t = 1; ios && where && t <= m->n_lower; t++)
+        read_tier(c, flights, n, t, ios, where);
+    for (uint32_t i = 0; i < n; i++) {
+        struct tsri_flight *f = &flights[i];
+        if (!f->claimed) continue;
+        if (f->meta) {
+            pthread_mutex_lock(&c->lock);
+            tsri_room_give(c, f->meta);
+            pthread_mutex_unlock(&c->lock);
+        }
+        tsri_free(f->planes);
+        land(m, f);
+    }
+    tsri_free(where);
+    tsri_free(ios);
+}
+
+/* Somebody else brought it up: hand on what stands in memory now. */
+static bool hand_on(struct tsr_cache *c, struct tsri_fetch *f)
+{
+    struct tsri_entry *e = &c->entries[f->id];
+    uint64_t w = atomic_load_explicit(&e->word, memory_order_acquire);
+    if (tsri_word_state(w) != TSRI_HOST) return false;
+    struct tsri_meta *meta = tsri_meta(c, e);
+    if (f->verify && !f->verify(f, meta)) {
+        tsri_stats_add(c->stats, TSRI_M_collisions, 1);
+        f->result = TSR_ENOENT;
+        return true;
+    }
+    for (uint32_t l = 0; f->layer_done && l < c->spaces[e->space].shape.n_layers; l++)
+        f->layer_done(f, meta, l);
+    f->result = 0;
+    return true;
+}
+
+#define FLIGHTS_MAX 64u
+
+static void fetch_some(struct tsr_cache *c, struct tsri_fetch *fetches, uint32_t n)
+{
+    struct tsri_flight flights[FLIGHTS_MAX];
+    uint32_t n_mine = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        flights[i] = (struct tsri_flight){.c = c, .fetch = &fetches[i], .id = fetches[i].id};
+        /* Asked again after the claim: it may have landed in between. */
+        if (!claim(c->manager, &flights[i])) continue;
+        if (hand_on(c, &fetches[i])) {
+            land(c->manager, &flights[i]);
+            flights[i].claimed = false;
+            flights[i].rejected = true; /* settled */
+            continue;
+        }
+        n_mine++;
+    }
+    if (n_mine) fly(c, flights, n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (flights[i].claimed || flights[i].rejected) continue;
+        wait_landed(c->manager, fetches[i].id);
+        if (hand_on(c, &fetches[i])) continue;
+        /* Their flight failed, perhaps for reasons of their own: one try of ours. */
+        flights[i] = (struct tsri_flight){.c = c, .fetch = &fetches[i], .id = fetches[i].id};
+        fetches[i].result = TSR_ENOENT;
+        if (claim(c->manager, &flights[i])) fly(c, &flights[i], 1);
+    }
+}
+
+void tsri_manager_fetch(struct tsr_cache *c, struct tsri_fetch *fetches, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += FLIGHTS_MAX)
+        fetch_some(c, fetches + i, tsri_min_u32(FLIGHTS_MAX, n - i));
+}
+
+/* ---- in the background ---- */
+
+struct prefetch {
+    struct tsri_job job; /* first */
+    struct tsr_cache *c;
+    uint64_t handle;
+};
+
+static void run_prefetch(struct tsri_job *job)
+{
+    struct prefetch *p = (struct prefetch *)job;
+    struct tsri_fetch f = {.result = 0};
+    if (tsri_pin_handle(p->c, p->handle, &f.id) != TSRI_FREE) {
+        if (tsri_word_state(atomic_load(&p->c->entries[f.id].word)) == TSRI_COLD)
+            tsri_manager_fetch(p->c, &f, 1);
+        tsri_unpin(p->c, f.id);
+    }
+    tsri_free(p);
+}
+
+int tsri_manager_prefetch_one(struct tsr_cache *c, uint64_t handle, void *unused)
+{
+    (void)unused;
+    uint64_t w = atomic_load(&c->entries[tsri_handle_id(handle)].word);
+    if (tsri_word_state(w) != TSRI_COLD) return 0;
+    struct prefetch *p = tsri_alloc(1, sizeof *p);
+    if (!p) return 0;
+    *p = (struct prefetch){.job.run = run_prefetch, .c = c, .handle = handle};
+    if (tsri_work_push(tsri_ops_work(c->ops), &p->job) != 0) {
+        tsri_free(p);
+        tsri_stats_add(c->stats, TSRI_M_tier_refused, 1);
+        return 0;
+    }
+    tsri_stats_add(c->stats, TSRI_M_prefetches, 1);
+    return 1;
+}

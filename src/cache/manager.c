@@ -1,0 +1,265 @@
+/* manager.c - the tiers below host memory: opening them, taking in what they already hold, and the
+ * small facts about who holds what that the writer and the fetchers share. */
+#include "cache/manager.h"
+
+/* ---- who holds what ---- */
+
+void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_loc loc)
+{
+    struct tsri_lower *l = &c->manager->lower[t];
+    struct tsri_entry *e = &c->entries[id];
+    uint8_t before = atomic_fetch_or_explicit(&e->tiers, (uint8_t)(1u << t), memory_order_relaxed);
+    l->loc[id] = loc;
+    if (before >> t & 1) return;
+    struct tsr_policy_item item = {.hash = tsri_entry_key(e).lo,
+                                   .units =
+                                       tsri_shape_n_cells(&c->spaces[e->space].shape, e->n_tokens),
+                                   .n_tokens = e->n_tokens,
+                                   .parent = e->parent};
+    l->policy->ops->insert(l->policy, id, &item);
+    l->n_entries++;
+}
+
+struct tsr_tier_ref tsri_manager_lost(struct tsr_cache *c, uint32_t id, uint32_t t)
+{
+    struct tsri_lower *l = &c->manager->lower[t];
+    struct tsri_entry *e = &c->entries[id];
+    struct tsri_key key = tsri_entry_key(e);
+    struct tsr_tier_ref ref = {.loc = l->loc[id]};
+    memcpy(&ref.key, &key, sizeof ref.key);
+    atomic_fetch_and_explicit(&e->tiers, (uint8_t) ~(1u << t), memory_order_relaxed);
+    l->loc[id] = 0;
+    l->policy->ops->remove(l->policy, id);
+    l->n_entries--;
+    return ref;
+}
+
+void tsri_manager_head(struct tsr_cache *c, const struct tsri_entry *e, struct tsr_entry_head *out)
+{
+    const struct tsr_space *space = &c->spaces[e->space];
+    const struct tsri_shape *s = &space->shape;
+    struct tsri_key key = tsri_entry_key(e);
+    *out = (struct tsr_entry_head){.kind = e->kind,
+                                   .n_tokens = e->n_tokens,
+                                   .cell_tokens = s->cell_tokens,
+                                   .n_layers = s->n_layers,
+                                   .n_planes = s->n_planes,
+                                   .row_bytes = {s->row_bytes[0], s->row_bytes[1]},
+                                   .extra_bytes = e->extra_bytes};
+    memcpy(&out->key, &key, sizeof out->key);
+    memcpy(out->space, space->fingerprint, sizeof out->space);
+    if (e->meta) {
+        const struct tsri_meta *m = tsri_meta(c, e);
+        memcpy(out->digest, &m->digest, sizeof out->digest);
+        out->base = m->base;
+        out->freq_set = m->freq_set;
+    }
+    if (e->parent != TSRI_ID_NONE) {
+        struct tsri_key parent = tsri_entry_key(&c->entries[e->parent]);
+        memcpy(&out->parent, &parent, sizeof out->parent);
+    }
+}
+
+uint32_t tsri_manager_n_planes(const struct tsr_cache *c, const struct tsri_entry *e)
+{
+    const struct tsri_shape *s = &c->spaces[e->space].shape;
+    return s->n_layers * s->n_planes * tsri_shape_n_cells(s, e->n_tokens);
+}
+
+void tsri_manager_planes(const struct tsr_cache *c, const struct tsri_entry *e,
+                         struct tsri_meta *meta, void **planes)
+{
+    const struct tsri_shape *s = &c->spaces[e->space].shape;
+    uint32_t n_cells = tsri_shape_n_cells(s, e->n_tokens);
+    for (uint32_t cell = 0; cell < n_cells; cell++) {
+        struct tsri_cell layout;
+        tsri_cell_layout(s, e->n_tokens, cell, &layout);
+        for (uint32_t l = 0; l < s->n_layers; l++)
+            for (uint32_t p = 0; p < s->n_planes; p++)
+                planes[(l * s->n_planes + p) * n_cells + cell] =
+                    tsri_plane(&c->pool, s, tsri_meta_pages(meta), &layout, cell, l, p);
+    }
+}
+
+/* ---- taking in what a tier holds ---- */
+
+struct scan {
+    struct tsr_cache *c;
+    uint32_t t;
+    struct tsri_key *parents; /* by id */
+    uint64_t n_skipped;
+};
+
+static int scan_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc,
+                      uint64_t bytes)
+{
+    struct scan *s = arg;
+    struct tsr_cache *c = s->c;
+    (void)bytes;
+    struct tsri_key key;
+    memcpy(&key, &head->key, sizeof key);
+    uint32_t id = tsri_entry_live(c, key);
+    if (id != TSRI_ID_NONE) { /* a tier above has it too */
+        tsri_manager_holds(c, id, s->t, loc);
+        return 0;
+    }
+    struct tsr_space *space = tsri_space_slot(c, head->space);
+    if (!space || !tsri_entry_can_alloc(c) || head->extra_bytes > TSRI_EXTRA_BYTES_MAX) {
+        s->n_skipped++;
+        return 0;
+    }
+    if (!space->shaped)
+        space->shape = (struct tsri_shape){.n_layers = head->n_layers,
+                                           .n_planes = head->n_planes,
+                                           .row_bytes = {head->row_bytes[0], head->row_bytes[1]},
+                                           .cell_tokens = head->cell_tokens,
+                                           .page_bytes = (uint32_t)c->options.host_page_size};
+    id = tsri_entry_alloc(c);
+    struct tsri_entry *e = &c->entries[id];
+    atomic_store_explicit(&e->key_lo, key.lo, memory_order_relaxed);
+    atomic_store_explicit(&e->key_hi, key.hi, memory_order_relaxed);
+    e->n_tokens = head->n_tokens;
+    e->space = space->id;
+    e->kind = (uint8_t)head->kind;
+    e->extra_bytes = head->extra_bytes;
+    tsri_entry_publish_cold(c, id);
+    tsri_manager_holds(c, id, s->t, loc);
+    memcpy(&s->parents[id], &head->parent, sizeof s->parents[id]);
+    return 0;
+}
+
+/* Chains can be tied only when all entries are known. A block whose parent is not there is of no
+ * use. */
+static void tie_chains(struct tsr_cache *c, const struct tsri_key *parents)
+{
+    uint32_t n = c->ids_fresh, n_orphans = 0;
+    for (uint32_t id = 0; id < n; id++)
+        if (parents[id].lo || parents[id].hi) {
+            uint32_t parent = tsri_entry_live(c, parents[id]);
+            if (parent != TSRI_ID_NONE && parent != id) tsri_entry_adopt(c, id, parent);
+        }
+    for (uint32_t id = 0; id < n; id++)
+        if ((parents[id].lo || parents[id].hi) && c->entries[id].parent == TSRI_ID_NONE &&
+            tsri_word_state(atomic_load(&c->entries[id].word)) == TSRI_COLD)
+            n_orphans += tsri_entry_drop(c, id, TSR_EVENT_DROPPED);
+    tsri_stats_add(c->stats, TSRI_M_drops, n_orphans);
+}
+
+static int scan_tiers(struct tsri_manager *m)
+{
+    struct tsr_cache *c = m->c;
+    struct scan s = {.c = c};
+    struct tsri_region parents;
+    int e = tsri_region_init(&parents, (size_t)c->ids_max * sizeof s.parents[0]);
+    if (e) return e;
+    s.parents = (struct tsri_key *)(void *)parents.data;
+    pthread_mutex_lock(&c->lock);
+    for (s.t = 1; s.t <= m->n_lower; s.t++) {
+        int n = tsri_tier_scan(m->lower[s.t].tier, scan_entry, &s);
+        if (n < 0)
+            tsri_log(TSR_LOG_WARN, "tier %s: scan: %s", tsri_tier_name(m->lower[s.t].tier),
+                     tsr_errmsg());
+    }
+    tie_chains(c, s.parents);
+    pthread_mutex_unlock(&c->lock);
+    tsri_region_fini(&parents);
+    if (s.n_skipped)
+        tsri_log(TSR_LOG_WARN, "%llu stored entries do not fit in entries_max or spaces_max",
+                 (unsigned long long)s.n_skipped);
+    return 0;
+}
+
+/* ---- opening ---- */
+
+static int add_tier(struct tsri_manager *m, const struct tsr_tier_ops *ops, void *arg,
+                    const struct tsr_config *cfg)
+{
+    if (m->n_lower + 1 >= TSR_TIERS_MAX)
+        return tsri_fail(TSR_ERANGE, "more than %u tiers below host memory", TSR_TIERS_MAX - 1);
+    struct tsr_cache *c = m->c;
+    struct tsri_lower *l = &m->lower[m->n_lower + 1];
+    struct tsr_tier_env env = {
+        .size = sizeof env, .config = cfg, .arg = arg, .n_threads = c->options.io_threads + 1};
+    int e = tsri_tier_open(&l->tier, ops, &env);
+    if (e) return e;
+    m->n_lower++;
+    struct tsr_policy_env penv = {.size = sizeof penv, .ids_max = c->ids_max, .config = cfg};
+    e = tsri_policy_lru.open(&l->policy, &penv);
+    if (e == 0) e = tsri_region_init(&l->loc_region, (size_t)c->ids_max * sizeof l->loc[0]);
+    if (e) return e;
+    l->loc = (tsr_tier_loc *)(void *)l->loc_region.data;
+    l->write = c->options.disk_write;
+    l->second_touch = c->options.disk_admission == TSRI_DISK_ADMISSION_SECOND_TOUCH;
+    uint8_t bit = (uint8_t)(1u << m->n_lower);
+    if (l->write == TSRI_DISK_WRITE_NONE) return 0;
+    if (l->second_touch)
+        m->takes_used |= bit;
+    else
+        m->takes_stored |= bit;
+    m->through |= l->write == TSRI_DISK_WRITE_THROUGH;
+    return 0;
+}
+
+static int add_tiers(struct tsri_manager *m, const struct tsr_config *cfg)
+{
+    const struct tsri_options *o = &m->c->options;
+    int e = 0;
+    if (o->disk_enabled && o->disk_path[0]) {
+        const struct tsr_tier_ops *disk = tsri_tier_find("disk");
+        e = disk ? add_tier(m, disk, NULL, cfg)
+                 : tsri_fail(TSR_EUNSUP, "disk_path: this build has no disk tier");
+    }
+    const struct tsri_attached *attached;
+    size_t n = tsri_config_attached(cfg, &attached);
+    for (size_t i = 0; i < n && e == 0; i++)
+        e = add_tier(m, attached[i].ops, attached[i].arg, cfg);
+    return e;
+}
+
+int tsri_manager_open(struct tsr_cache *c, const struct tsr_config *cfg)
+{
+    struct tsri_manager *m = tsri_alloc(1, sizeof *m);
+    if (!m) return TSR_ENOMEM;
+    c->manager = m;
+    m->c = c;
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->more, NULL);
+    pthread_cond_init(&m->done, NULL);
+    int e = add_tiers(m, cfg);
+    if (e || m->n_lower == 0) return e; /* the cache closes what was opened */
+    e = tsri_writeback_init(m);
+    return e ? e : scan_tiers(m);
+}
+
+void tsri_manager_close(struct tsr_cache *c)
+{
+    struct tsri_manager *m = c->manager;
+    if (!m) return;
+    tsri_writeback_fini(m);
+    for (uint32_t t = 1; t <= m->n_lower; t++) {
+        struct tsri_lower *l = &m->lower[t];
+        tsri_tier_close(l->tier);
+        if (l->policy) l->policy->ops->close(l->policy);
+        tsri_region_fini(&l->loc_region);
+    }
+    pthread_cond_destroy(&m->done);
+    pthread_cond_destroy(&m->more);
+    pthread_mutex_destroy(&m->lock);
+    tsri_free(m);
+    c->manager = NULL;
+}
+
+void tsri_manager_stats(struct tsr_cache *c, struct tsr_stats *out)
+{
+    struct tsri_manager *m = c->manager;
+    for (uint32_t t = 1; t <= m->n_lower; t++) {
+        struct tsr_tier_stats s;
+        if (tsri_tier_stats(m->lower[t].tier, &s) == 0) out->tier_bytes[t] = s.bytes_used;
+        pthread_mutex_lock(&c->lock);
+        out->tier_entries[t] = m->lower[t].n_entries;
+        pthread_mutex_unlock(&c->lock);
+    }
+    pthread_mutex_lock(&m->lock);
+    tsri_stats_gauge_set(c->stats, TSRI_M_io_queue, m->n);
+    pthread_mutex_unlock(&m->lock);
+}

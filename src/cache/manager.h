@@ -1,0 +1,101 @@
+/* manager.h - the tiers below host memory, as the rest of the cache sees them: what is stored goes
+ * down in the background, what is wanted comes up, what is dropped is forgotten below too.
+ *
+ * One thread writes (puts and drops, in the order they were asked for); fetches run on the thread
+ * that wants the bytes. A tier is never called under a lock. Lock order: cache->lock, then
+ * manager->lock.
+ */
+#ifndef TSRI_MANAGER_H
+#define TSRI_MANAGER_H
+
+#include "cache/cache.h"
+
+struct tsri_lower {
+    struct tsr_tier *tier;
+    struct tsri_region loc_region;
+    tsr_tier_loc *loc;         /* by id, under cache->lock */
+    struct tsr_policy *policy; /* of the entries it holds, under cache->lock */
+    uint64_t n_entries;
+    int write;         /* enum tsri_disk_write */
+    bool second_touch; /* takes an entry when it is used again, not when it is stored */
+};
+
+struct tsri_flight;
+struct tsri_command;
+
+struct tsri_manager {
+    struct tsr_cache *c;
+    struct tsri_lower lower[TSR_TIERS_MAX]; /* [1] .. [n_lower] */
+    uint32_t n_lower;
+    uint8_t takes_stored, takes_used; /* bit t: tier t wants entries then */
+    bool through;                     /* stores wait until they are written */
+
+    pthread_mutex_t lock;
+    pthread_cond_t more, done;
+    /* under lock: */
+    struct tsri_command *ring;
+    uint32_t ring_max, head, n, n_reserved, puts_max;
+    uint64_t n_pushed, n_finished;
+    uint64_t n_lost; /* entries that should have been written since the last flush and were not */
+    bool closing;
+    struct tsri_flight *flights;
+
+    bool has_thread;
+    pthread_t writer;
+};
+
+/* ---- manager.c ---- */
+
+/* Opens the configured and attached tiers and takes in what they hold. */
+TSR_MUST int tsri_manager_open(struct tsr_cache *c, const struct tsr_config *cfg);
+/* Writes what is queued, closes the tiers. Accepts a cache without a manager. */
+void tsri_manager_close(struct tsr_cache *c);
+void tsri_manager_stats(struct tsr_cache *c, struct tsr_stats *out);
+/* Under cache->lock: tier t has the entry now; or no longer has it. */
+void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_loc loc);
+struct tsr_tier_ref tsri_manager_lost(struct tsr_cache *c, uint32_t id, uint32_t t);
+/* The head and the plane pointers of an entry whose meta is in memory; planes has room for all. */
+void tsri_manager_head(struct tsr_cache *c, const struct tsri_entry *e, struct tsr_entry_head *out);
+uint32_t tsri_manager_n_planes(const struct tsr_cache *c, const struct tsri_entry *e);
+void tsri_manager_planes(const struct tsr_cache *c, const struct tsri_entry *e,
+                         struct tsri_meta *meta, void **planes);
+
+/* ---- writeback.c ---- */
+
+TSR_MUST int tsri_writeback_init(struct tsri_manager *m);
+void tsri_writeback_fini(struct tsri_manager *m);
+/* Back-pressure: room in the write queue for n entries, or TSR_EAGAIN. Every entry reserved is
+ * either handed to _stored or given back with _unreserve. */
+TSR_MUST int tsri_manager_reserve(struct tsr_cache *c, uint32_t n);
+void tsri_manager_unreserve(struct tsr_cache *c, uint32_t n);
+/* Under cache->lock: a new entry was published (uses up one reservation). */
+void tsri_manager_stored(struct tsr_cache *c, uint32_t id);
+/* A lookup used these pinned entries: those waiting for their second use go down now. */
+void tsri_manager_used(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
+/* Under cache->lock: the entry is about to go; lower tiers shall drop it. */
+void tsri_manager_forget(struct tsr_cache *c, uint32_t id);
+/* Under cache->lock: tier t shall drop its copy; the entry goes when it was the last. */
+uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t);
+/* Everything stored before the call is safe below when it returns 0. */
+TSR_MUST int tsri_manager_flush(struct tsr_cache *c);
+/* Waits until what was queued before the call has been tried. */
+void tsri_manager_drain(struct tsr_cache *c);
+
+/* ---- fetch.c ---- */
+
+/* Brings a COLD entry, pinned by the caller, up to host memory. */
+struct tsri_fetch {
+    uint32_t id;
+    /* (optional) the head has arrived in meta: is it what is wanted? */
+    bool (*verify)(struct tsri_fetch *f, struct tsri_meta *meta);
+    /* (optional) layer `layer` stands in the pages of meta, proven. */
+    void (*layer_done)(struct tsri_fetch *f, struct tsri_meta *meta, uint32_t layer);
+    void *arg;
+    int result; /* 0: the entry is in state HOST now */
+};
+/* One flight an entry: who comes second waits for the first. */
+void tsri_manager_fetch(struct tsr_cache *c, struct tsri_fetch *fetches, uint32_t n);
+/* tsri_each_fn: in the background, when it is COLD. */
+int tsri_manager_prefetch_one(struct tsr_cache *c, uint64_t handle, void *unused);
+
+#endif

@@ -1,0 +1,209 @@
+/* ops.c - asynchronous operations: a bounded number of them, run by the cache's I/O threads. An
+ * operation is the library's from start until its end is reported, and the caller's again after
+ * close. */
+#include "cache/manager.h"
+
+#include <errno.h>
+#include <time.h>
+
+struct tsr_op {
+    struct tsri_job job; /* first */
+    struct tsri_ops *ops;
+    struct tsr_client *client;
+    struct tsri_loader loader;
+    struct tsr_store store; /* kind 0: a load */
+    tsr_done_fn done_fn;
+    void *done_arg;
+    /* under ops->lock: */
+    bool finished, called_back;
+    uint32_t layers_done;
+    int result;
+    struct tsr_op *next_free;
+};
+
+struct tsri_ops {
+    struct tsr_cache *c;
+    struct tsri_work *work;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct tsr_op *all, *free;
+    uint32_t n_fresh, max;
+};
+
+int tsri_ops_open(struct tsri_ops **out, struct tsr_cache *c)
+{
+    struct tsri_ops *ops = tsri_alloc(1, sizeof *ops);
+    if (!ops) return TSR_ENOMEM;
+    ops->c = c;
+    ops->max = c->options.ops_max;
+    ops->all = tsri_alloc(ops->max, sizeof *ops->all);
+    int e = ops->all ? 0 : TSR_ENOMEM;
+    if (e == 0)
+        e = tsri_work_open(&ops->work, "tessera-io", c->options.io_threads,
+                           c->options.io_queue_max);
+    if (e) {
+        tsri_free(ops->all);
+        tsri_free(ops);
+        return e;
+    }
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&ops->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&ops->lock, NULL);
+    *out = ops;
+    return 0;
+}
+
+void tsri_ops_close(struct tsri_ops *ops)
+{
+    if (!ops) return;
+    tsri_work_close(ops->work);
+    pthread_cond_destroy(&ops->changed);
+    pthread_mutex_destroy(&ops->lock);
+    tsri_free(ops->all);
+    tsri_free(ops);
+}
+
+struct tsri_work *tsri_ops_work(struct tsri_ops *ops)
+{
+    return ops->work;
+}
+
+static void layer_arrived(struct tsri_loader *loader, uint32_t layer)
+{
+    struct tsr_op *op = loader->arg;
+    pthread_mutex_lock(&op->ops->lock);
+    op->layers_done = layer + 1;
+    pthread_cond_broadcast(&op->ops->changed);
+    pthread_mutex_unlock(&op->ops->lock);
+}
+
+static void run_op(struct tsri_job *job)
+{
+    struct tsr_op *op = (struct tsr_op *)job;
+    int result = op->store.kind ? tsri_store(op->client, &op->store) : tsri_loader_run(&op->loader);
+    struct tsri_ops *ops = op->ops;
+    pthread_mutex_lock(&ops->lock);
+    op->finished = true;
+    op->result = result;
+    tsr_done_fn done = op->done_fn;
+    if (!done) op->called_back = true;
+    pthread_cond_broadcast(&ops->changed);
+    pthread_mutex_unlock(&ops->lock);
+    if (!done) return;
+    done(op->done_arg, op);
+    /* Close waits for this, so the operation is still here. */
+    pthread_mutex_lock(&ops->lock);
+    op->called_back = true;
+    pthread_cond_broadcast(&ops->changed);
+    pthread_mutex_unlock(&ops->lock);
+}
+
+static struct tsr_op *take(struct tsri_ops *ops)
+{
+    pthread_mutex_lock(&ops->lock);
+    struct tsr_op *op = ops->free;
+    if (op)
+        ops->free = op->next_free;
+    else if (ops->n_fresh < ops->max)
+        op = &ops->all[ops->n_fresh++];
+    pthread_mutex_unlock(&ops->lock);
+    if (op) *op = (struct tsr_op){.job.run = run_op, .ops = ops};
+    return op;
+}
+
+static void give(struct tsr_op *op)
+{
+    struct tsri_ops *ops = op->ops;
+    pthread_mutex_lock(&ops->lock);
+    op->next_free = ops->free;
+    ops->free = op;
+    pthread_mutex_unlock(&ops->lock);
+}
+
+int tsri_op_start(struct tsr_op **out, struct tsri_ops *ops, const struct tsri_op_desc *desc)
+{
+    struct tsr_op *op = take(ops);
+    if (!op) return tsri_fail(TSR_EAGAIN, "%u operations are in flight, ops_max", ops->max);
+    op->client = desc->client;
+    if (desc->store) op->store = *desc->store;
+    op->done_fn = desc->done;
+    op->done_arg = desc->arg;
+    op->loader = (struct tsri_loader){.client = desc->client,
+                                      .loads = desc->loads,
+                                      .n = desc->n_loads,
+                                      .layer_done = layer_arrived,
+                                      .arg = op};
+    /* Written before the job can run: done may be called before push returns. */
+    *out = op;
+    int e = tsri_work_push(ops->work, &op->job);
+    if (e) {
+        *out = NULL;
+        give(op);
+    }
+    return e;
+}
+
+/* Waits for a change; false after the deadline. Under ops->lock. */
+static bool wait_change(struct tsri_ops *ops, int timeout_ms, const struct timespec *until)
+{
+    if (timeout_ms < 0) return pthread_cond_wait(&ops->changed, &ops->lock) == 0;
+    return pthread_cond_timedwait(&ops->changed, &ops->lock, until) != ETIMEDOUT;
+}
+
+static struct timespec deadline(int timeout_ms)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += timeout_ms / 1000;
+    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        t.tv_sec++;
+    }
+    return t;
+}
+
+int tsr_op_wait(struct tsr_op *op, int timeout_ms)
+{
+    if (!op) return tsri_fail(TSR_EINVAL, "op is NULL");
+    struct timespec until = deadline(timeout_ms < 0 ? 0 : timeout_ms);
+    struct tsri_ops *ops = op->ops;
+    pthread_mutex_lock(&ops->lock);
+    while (!op->finished && wait_change(ops, timeout_ms, &until)) {
+    }
+    int result = op->finished ? op->result : TSR_ETIME;
+    pthread_mutex_unlock(&ops->lock);
+    if (result == TSR_ETIME)
+        return tsri_fail(result, "the operation is not done after %d ms", timeout_ms);
+    return result;
+}
+
+int tsr_op_wait_layer(struct tsr_op *op, uint32_t layer, int timeout_ms)
+{
+    if (!op || op->store.kind) return tsri_fail(TSR_EINVAL, "layers are for loads");
+    struct timespec until = deadline(timeout_ms < 0 ? 0 : timeout_ms);
+    struct tsri_ops *ops = op->ops;
+    pthread_mutex_lock(&ops->lock);
+    while (op->layers_done <= layer && !op->finished && wait_change(ops, timeout_ms, &until)) {
+    }
+    int result = op->layers_done > layer || op->finished ? 0 : TSR_ETIME;
+    if (op->finished && op->result < 0) result = op->result;
+    pthread_mutex_unlock(&ops->lock);
+    if (result == TSR_ETIME)
+        return tsri_fail(result, "layer %u is not there after %d ms", layer, timeout_ms);
+    return result;
+}
+
+void tsr_op_close(struct tsr_op *op)
+{
+    if (!op) return;
+    struct tsri_ops *ops = op->ops;
+    pthread_mutex_lock(&ops->lock);
+    while (!op->finished || !op->called_back)
+        pthread_cond_wait(&ops->changed, &ops->lock);
+    pthread_mutex_unlock(&ops->lock);
+    give(op);
+}

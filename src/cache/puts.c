@@ -1,0 +1,363 @@
+/* puts.c - storing: reserve memory for the entries of a store, copy the caller's rows in without a
+ * lock, then make them visible all at once. Until commit nothing of it can be found; abort gives
+ * everything back. A prefix becomes one entry a block; a segment is one entry. */
+#include "cache/manager.h"
+
+struct block {
+    uint32_t id, n_tokens;
+    uint32_t offset; /* of its first token in the caller's view */
+    struct tsri_key key;
+};
+
+struct tsr_put {
+    struct tsr_client *client;
+    struct tsr_cache *c;
+    struct tsr_space *space;
+    struct tsr_view view; /* of the whole store, when given at open */
+    uint32_t kind;
+    uint32_t view_tokens;
+    bool has_parent;
+    struct tsri_key parent_key; /* block before the first, pinned as parent_id */
+    uint32_t parent_id;
+    uint32_t n_blocks, n_reserved;
+    uint64_t *layers; /* bit map of the layers that have arrived */
+    struct block blocks[];
+};
+
+static int check_store(const struct tsr_store *s, const struct tsr_space *space)
+{
+    if (!s->tokens || s->n_tokens == 0) return tsri_fail(TSR_EINVAL, "store: no tokens");
+    if (s->n_tokens > INT32_MAX) return tsri_fail(TSR_ERANGE, "store: %u tokens", s->n_tokens);
+    if (s->kind < TSR_KIND_PREFIX || s->kind > TSR_KIND_BLENDED)
+        return tsri_fail(TSR_EINVAL, "store: unknown kind %u", s->kind);
+    if (s->kind != TSR_KIND_PREFIX && s->from)
+        return tsri_fail(TSR_EINVAL, "store: `from` is for prefixes");
+    if (s->kind == TSR_KIND_PREFIX && (s->n_context || s->base))
+        return tsri_fail(TSR_EINVAL,
+                         "store: a prefix has no context and stands at its own position");
+    if (s->kind == TSR_KIND_PREFIX && (s->from >= s->n_tokens || s->from % space->block_tokens))
+        return tsri_fail(TSR_EINVAL, "store: from %u is no block boundary before token %u", s->from,
+                         s->n_tokens);
+    if (s->n_context && (!s->context || s->kind != TSR_KIND_SEGMENT))
+        return tsri_fail(TSR_EINVAL, "store: a context is for segments and needs its tokens");
+    if ((s->kind == TSR_KIND_BLENDED) != (s->recipe && s->recipe_bytes))
+        return tsri_fail(TSR_EINVAL, "store: a recipe belongs to blended KV, and it to a recipe");
+    int e = tsri_extra_check(s->extra, s->n_extra, s->n_tokens);
+    if (e) return e;
+    if (s->kind != TSR_KIND_PREFIX &&
+        tsri_extra_has_media(s->extra, s->n_extra, (struct tsr_range){0, s->n_tokens}))
+        return tsri_fail(TSR_EINVAL, "store: a segment must not cover media tokens");
+    return 0;
+}
+
+/* Tokens the view holds KV for. */
+static uint32_t put_tokens(const struct tsr_store *s)
+{
+    return s->n_tokens - s->from;
+}
+
+/* Takes memory for one entry and fills in everything but its KV. 1: it is there already. */
+static int reserve(struct tsr_put *put, const struct tsr_store *store,
+                   const struct tsri_chunk *chunk, const struct tsri_digest *digest)
+{
+    struct tsr_cache *c = put->c;
+    struct block *b = &put->blocks[put->n_blocks];
+    b->key = tsri_chunk_key(put->space, chunk, digest);
+    b->n_tokens = chunk->range.n_tokens;
+    b->offset = chunk->range.offset - store->from;
+    pthread_mutex_lock(&c->lock);
+    uint32_t meta, existing = tsri_entry_live(c, b->key);
+    int e = 0;
+    if (existing != TSRI_ID_NONE) {
+        e = 1;
+        goto out;
+    }
+    e = tsri_room_take(c, &put->space->shape, b->n_tokens, chunk->extra_bytes, &meta);
+    if (e) goto out;
+    b->id = tsri_entry_alloc(c);
+    c->entries[b->id].meta = meta;
+    put->n_blocks++;
+out:
+    pthread_mutex_unlock(&c->lock);
+    if (e) return e;
+    struct tsri_entry *entry = &c->entries[b->id];
+    atomic_store_explicit(&entry->key_lo, b->key.lo, memory_order_relaxed);
+    atomic_store_explicit(&entry->key_hi, b->key.hi, memory_order_relaxed);
+    entry->n_tokens = b->n_tokens;
+    entry->space = put->space->id;
+    entry->kind = chunk->kind;
+    entry->extra_bytes = chunk->extra_bytes;
+    struct tsri_meta *m = tsri_meta(c, entry);
+    m->digest = *digest;
+    m->base = chunk->kind == TSR_KIND_PREFIX ? chunk->range.offset : store->base;
+    m->freq_set = store->freq_set;
+    memcpy(tsri_meta_tokens(m), store->tokens + chunk->range.offset,
+           b->n_tokens * sizeof(uint32_t));
+    memcpy(tsri_meta_extra(m), chunk->extra, chunk->extra_bytes);
+    return 0;
+}
+
+/* The block before the first one stored must be there and stay until commit. */
+static int pin_parent(struct tsr_put *put, const struct tsri_chunk *parent)
+{
+    put->has_parent = true;
+    put->parent_key = tsri_chunk_key(put->space, parent, &parent->digest);
+    pthread_mutex_lock(&put->c->lock);
+    uint32_t id = tsri_entry_live(put->c, put->parent_key);
+    if (id != TSRI_ID_NONE && tsri_pin(put->c, id) == TSRI_FREE) id = TSRI_ID_NONE;
+    pthread_mutex_unlock(&put->c->lock);
+    put->parent_id = id;
+    if (id == TSRI_ID_NONE)
+        return tsri_fail(TSR_ENOENT, "store: the block before token %u is not in the cache",
+                         parent->range.offset + parent->range.n_tokens);
+    return 0;
+}
+
+/* Blocks that are there already are passed over as long as they come first; the first new one fixes
+ * the parent. Blocks for which there is no room end the store: the leading ones are worth keeping.
+ */
+static int reserve_block(struct tsr_put *put, const struct tsr_store *store,
+                         const struct tsri_chunk *chunk, const struct tsri_chunk *before)
+{
+    if (put->n_blocks == 0) {
+        struct tsri_key key = tsri_chunk_key(put->space, chunk, &chunk->digest);
+        if (tsri_index_find(&put->c->index, put->c->entries, key) != TSRI_ID_NONE) {
+            tsri_stats_add(put->c->stats, TSRI_M_stores_duplicate, 1);
+            return 0;
+        }
+        int e = before && !put->has_parent ? pin_parent(put, before) : 0;
+        if (e) return e;
+    }
+    int e = reserve(put, store, chunk, &chunk->digest);
+    /* Somebody else is storing the same chain, or there is no more room: what we have ends here. */
+    return e && put->n_blocks ? 1 : e;
+}
+
+static int reserve_prefix(struct tsr_put *put, const struct tsr_store *store, struct tsri_walk *w)
+{
+    struct tsri_chunk chunk, before;
+    bool have_before = false;
+    while (tsri_walk_block(w, &chunk)) {
+        if (chunk.range.offset >= store->from) {
+            int e = reserve_block(put, store, &chunk, have_before ? &before : NULL);
+            if (e) return e < 0 ? e : 0;
+        }
+        before = chunk;
+        have_before = true;
+        tsri_walk_passed(w, &chunk);
+    }
+    return 0;
+}
+
+static int reserve_segment(struct tsr_put *put, const struct tsr_store *store, struct tsri_walk *w)
+{
+    struct tsri_chunk chunk;
+    bool have = tsri_walk_segment(w, &chunk);
+    TSR_ASSERT(have);
+    chunk.kind = (uint8_t)store->kind;
+    struct tsri_digest digest = {{0}};
+    if (store->kind == TSR_KIND_BLENDED)
+        tsri_digest_recipe(put->c->hash, store->recipe, store->recipe_bytes, &digest);
+    else if (store->n_context)
+        tsri_digest_context(put->c->hash, store->context, store->n_context, &digest);
+    int e = reserve(put, store, &chunk, &digest);
+    if (e == 1) tsri_stats_add(put->c->stats, TSRI_M_stores_duplicate, 1);
+    return e < 0 ? e : 0;
+}
+
+static int reserve_all(struct tsr_put *put, const struct tsr_store *store)
+{
+    struct tsri_walk w;
+    struct tsr_range all = {0, store->n_tokens};
+    struct tsr_prompt prompt = {.size = sizeof prompt,
+                                .tokens = store->tokens,
+                                .n_tokens = store->n_tokens,
+                                .flags = TSR_PROMPT_PREFIX,
+                                .extra = store->extra,
+                                .n_extra = store->n_extra};
+    if (store->kind != TSR_KIND_PREFIX) {
+        prompt.flags = TSR_PROMPT_SEGMENTS;
+        prompt.segments = &all;
+        prompt.n_segments = 1;
+    }
+    int e = tsri_walk_init(&w, put->space, &prompt);
+    if (e) return e;
+    return store->kind == TSR_KIND_PREFIX ? reserve_prefix(put, store, &w)
+                                          : reserve_segment(put, store, &w);
+}
+
+int tsri_put_open(struct tsr_put **out, struct tsr_client *client, const struct tsr_store *store,
+                  bool use_view)
+{
+    struct tsr_cache *c = tsri_client_cache(client);
+    struct tsr_space *space = store->space;
+    int e = check_store(store, space);
+    if (e) return e;
+    tsri_stats_add(c->stats, TSRI_M_stores, 1);
+    if (atomic_load(&c->frozen)) {
+        tsri_stats_add(c->stats, TSRI_M_stores_refused, 1);
+        return tsri_fail(TSR_EFROZEN, "the cache is frozen");
+    }
+    uint32_t n_blocks = 1, n_layers = space->shape.n_layers;
+    if (store->kind == TSR_KIND_PREFIX)
+        n_blocks = tsri_block_count(put_tokens(store), space->block_tokens, true);
+    size_t words = (n_layers + 63) / 64;
+    struct tsr_put *put = tsri_alloc(1, sizeof *put + n_blocks * sizeof put->blocks[0] + words * 8);
+    if (!put) return TSR_ENOMEM;
+    put->client = client;
+    put->c = c;
+    put->space = space;
+    put->kind = store->kind;
+    put->parent_id = TSRI_ID_NONE;
+    put->layers = (uint64_t *)(void *)(put->blocks + n_blocks);
+    put->view_tokens = put_tokens(store);
+    if (use_view) {
+        put->view = store->view;
+        e = tsri_view_check(&space->shape, &put->view, put->view_tokens, n_layers);
+        if (e) goto out;
+    }
+    bool too_short =
+        store->kind != TSR_KIND_PREFIX && store->n_tokens < c->options.segment_min_tokens;
+    e = too_short ? 0 : tsri_manager_reserve(c, n_blocks);
+    if (e == 0 && !too_short) {
+        put->n_reserved = n_blocks;
+        e = reserve_all(put, store);
+    }
+    if (e) {
+        if (e == TSR_EFULL || e == TSR_EAGAIN) tsri_stats_add(c->stats, TSRI_M_stores_refused, 1);
+        goto out;
+    }
+    *out = put;
+    return 0;
+out:
+    tsri_put_abort(put);
+    return e;
+}
+
+int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struct tsr_view *given)
+{
+    const struct tsri_shape *shape = &put->space->shape;
+    if (n == 0 || first >= shape->n_layers || n > shape->n_layers - first)
+        return tsri_fail(TSR_EINVAL, "put: layers %u to %u of %u", first, first + n,
+                         shape->n_layers);
+    struct tsr_view view = given ? *given : put->view;
+    int e = tsri_view_check(shape, &view, put->view_tokens, n);
+    if (e) return e;
+    for (uint32_t i = 0; i < put->n_blocks; i++) {
+        const struct block *b = &put->blocks[i];
+        struct tsri_meta *m = tsri_meta(put->c, &put->c->entries[b->id]);
+        struct tsri_move move = {.pool = &put->c->pool,
+                                 .shape = shape,
+                                 .pages = tsri_meta_pages(m),
+                                 .entry_tokens = b->n_tokens,
+                                 .n_tokens = b->n_tokens,
+                                 .layer_first = first,
+                                 .n_layers = n};
+        struct tsr_view part = view;
+        size_t stride = view.token_stride ? view.token_stride : shape->row_bytes[0];
+        part.data = (uint8_t *)view.data + b->offset * stride;
+        /* With a stride of its own each plane's rows are apart; packed K and V rows may differ in
+         * size. */
+        if (!view.token_stride && shape->n_planes > 1)
+            part.plane_stride += (size_t)b->offset * shape->row_bytes[1] - b->offset * stride;
+        tsri_move(&move, &part);
+    }
+    for (uint32_t l = first; l < first + n; l++)
+        put->layers[l / 64] |= (uint64_t)1 << l % 64;
+    return 0;
+}
+
+/* Publishes block i behind `parent`; where somebody was faster, theirs is the parent of the next.
+ */
+static uint32_t publish(struct tsr_put *put, uint32_t i, uint32_t parent, uint64_t *n_tokens)
+{
+    struct tsr_cache *c = put->c;
+    struct block *b = &put->blocks[i];
+    uint32_t existing = tsri_entry_live(c, b->key);
+    if (existing != TSRI_ID_NONE) {
+        tsri_stats_add(c->stats, TSRI_M_stores_duplicate, 1);
+        tsri_entry_abandon(c, b->id);
+        return existing;
+    }
+    tsri_entry_publish(c, b->id, parent);
+    tsri_manager_stored(c, b->id);
+    put->n_reserved--;
+    *n_tokens += b->n_tokens;
+    tsri_stats_add(c->stats, TSRI_M_stores_new, 1);
+    return b->id;
+}
+
+/* The chain's blocks were used by this store: leaf first, root last. */
+static void touch_chain(struct tsr_cache *c, uint32_t id)
+{
+    for (; id != TSRI_ID_NONE; id = c->entries[id].parent)
+        if (tsri_word_state(atomic_load(&c->entries[id].word)) == TSRI_HOST)
+            c->policy->ops->touch(c->policy, &id, 1);
+}
+
+static bool all_layers(const struct tsr_put *put)
+{
+    for (uint32_t l = 0; l < put->space->shape.n_layers; l++)
+        if (!(put->layers[l / 64] >> l % 64 & 1)) return false;
+    return true;
+}
+
+int tsri_put_commit(struct tsr_put *put)
+{
+    struct tsr_cache *c = put->c;
+    if (!all_layers(put)) {
+        tsri_put_abort(put);
+        return tsri_fail(TSR_EINVAL, "put: not every layer was given");
+    }
+    uint64_t n_tokens = 0;
+    pthread_mutex_lock(&c->lock);
+    uint32_t parent = put->parent_id;
+    /* Dropped while we were filling (its pin keeps only the memory): then so is what comes behind.
+     */
+    if (put->has_parent && tsri_entry_live(c, put->parent_key) != parent) put->has_parent = false;
+    bool orphans = put->parent_id != TSRI_ID_NONE && !put->has_parent;
+    for (uint32_t i = 0; i < put->n_blocks && !orphans; i++)
+        parent = publish(put, i, put->kind == TSR_KIND_PREFIX ? parent : TSRI_ID_NONE, &n_tokens);
+    if (!orphans && put->kind == TSR_KIND_PREFIX) touch_chain(c, parent);
+    for (uint32_t i = 0; i < put->n_blocks && orphans; i++)
+        tsri_entry_abandon(c, put->blocks[i].id);
+    put->n_blocks = 0;
+    pthread_mutex_unlock(&c->lock);
+    tsri_stats_add(c->stats, TSRI_M_store_bytes,
+                   n_tokens * tsri_shape_token_bytes(&put->space->shape));
+    tsri_put_abort(put);
+    return (int)n_tokens;
+}
+
+void tsri_put_abort(struct tsr_put *put)
+{
+    struct tsr_cache *c = put->c;
+    pthread_mutex_lock(&c->lock);
+    for (uint32_t i = 0; i < put->n_blocks; i++)
+        tsri_entry_abandon(c, put->blocks[i].id);
+    if (put->parent_id != TSRI_ID_NONE) tsri_unpin_locked(c, put->parent_id);
+    pthread_mutex_unlock(&c->lock);
+    tsri_manager_unreserve(c, put->n_reserved);
+    tsri_free(put);
+}
+
+int tsri_store(struct tsr_client *client, const struct tsr_store *store)
+{
+    struct tsr_put *put;
+    uint64_t start = tsri_now_ns();
+    int e = tsri_put_open(&put, client, store, true);
+    if (e) return e;
+    if (put->n_blocks == 0) {
+        tsri_put_abort(put);
+        return 0;
+    }
+    e = tsri_put_layers(put, 0, put->space->shape.n_layers, NULL);
+    if (e) {
+        tsri_put_abort(put);
+        return e;
+    }
+    struct tsri_stats *stats = put->c->stats;
+    e = tsri_put_commit(put);
+    tsri_stats_observe_ns(stats, TSRI_M_store_ns, tsri_now_ns() - start);
+    return e;
+}

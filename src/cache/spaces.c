@@ -1,0 +1,65 @@
+/* spaces.c - the spaces a cache knows. A slot is found by its fingerprint and stays for the life of
+ * the cache, because entries name it by number; opening the same description again gives the same
+ * slot. */
+#include "cache/cache.h"
+
+static struct tsr_space *find_slot(struct tsr_cache *c, const uint8_t fingerprint[16])
+{
+    for (uint32_t i = 0; i < c->n_spaces; i++)
+        if (memcmp(c->spaces[i].fingerprint, fingerprint, 16) == 0) return &c->spaces[i];
+    return NULL;
+}
+
+struct tsr_space *tsri_space_slot(struct tsr_cache *c, const uint8_t fingerprint[16])
+{
+    struct tsr_space *space = find_slot(c, fingerprint);
+    if (space || c->n_spaces == c->options.spaces_max) return space;
+    space = &c->spaces[c->n_spaces];
+    space->cache = c;
+    space->id = (uint16_t)c->n_spaces++;
+    memcpy(space->fingerprint, fingerprint, 16);
+    return space;
+}
+
+int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct tsr_space_desc *desc)
+{
+    struct tsr_space_desc d = {0};
+    memcpy(&d, desc, desc->size < sizeof d ? desc->size : sizeof d);
+    if (d.block_tokens == 0) d.block_tokens = c->options.chunk_size;
+    int e = tsri_space_check(&d);
+    if (e) return e;
+    struct tsri_shape shape;
+    e = tsri_shape_init(&shape, &d, c->options.host_page_size);
+    if (e) return e;
+    uint8_t fingerprint[16];
+    tsri_space_fingerprint(&d, fingerprint);
+
+    pthread_mutex_lock(&c->lock);
+    struct tsr_space *space = tsri_space_slot(c, fingerprint);
+    if (space) {
+        space->shape = shape;
+        space->block_tokens = d.block_tokens;
+        space->shaped = true;
+        space->refs++;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (!space)
+        return tsri_fail(TSR_EAGAIN, "%u spaces are known, spaces_max", c->options.spaces_max);
+    *out = space;
+    return 0;
+}
+
+void tsri_space_close(struct tsr_space *space)
+{
+    struct tsr_cache *c = space->cache;
+    if (tsri_forked(c)) return;
+    pthread_mutex_lock(&c->lock);
+    TSR_ASSERT(space->refs > 0);
+    struct tsri_separators *separators = NULL;
+    if (--space->refs == 0) {
+        separators = space->separators;
+        space->separators = NULL;
+    }
+    pthread_mutex_unlock(&c->lock);
+    tsri_separators_close(separators);
+}

@@ -1,0 +1,312 @@
+/* writeback.c - what goes down: a bounded queue of commands and the one thread that carries them
+ * out in order, so that a drop can never overtake the put it follows. An entry that waits to be
+ * written is pinned; when the queue is full, stores are refused, and lookups notice nothing. */
+#include "cache/manager.h"
+
+#include <signal.h>
+
+/* Victims a full tier is asked to drop for one put, before the put is given up. */
+#define VICTIMS_MAX 256u
+
+struct tsri_command {
+    enum { PUT, DROP } what;
+    uint8_t tiers; /* PUT: which; DROP: one bit */
+    uint32_t id;
+    struct tsr_tier_ref ref;
+};
+
+/* ---- the queue ---- */
+
+static bool push(struct tsri_manager *m, const struct tsri_command *cmd)
+{
+    pthread_mutex_lock(&m->lock);
+    bool fits = m->n < m->ring_max;
+    if (fits) {
+        m->ring[(m->head + m->n) % m->ring_max] = *cmd;
+        m->n++;
+        m->n_pushed++;
+        pthread_cond_signal(&m->more);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return fits;
+}
+
+int tsri_manager_reserve(struct tsr_cache *c, uint32_t n)
+{
+    struct tsri_manager *m = c->manager;
+    if (!m->takes_stored) return 0;
+    pthread_mutex_lock(&m->lock);
+    bool room = m->n + m->n_reserved + n <= m->puts_max || m->n + m->n_reserved == 0;
+    if (room) m->n_reserved += n;
+    pthread_mutex_unlock(&m->lock);
+    if (room) return 0;
+    tsri_stats_add(c->stats, TSRI_M_tier_refused, 1);
+    return tsri_fail(TSR_EAGAIN, "%u entries wait to be written below (io_queue_max)", m->puts_max);
+}
+
+void tsri_manager_unreserve(struct tsr_cache *c, uint32_t n)
+{
+    struct tsri_manager *m = c->manager;
+    if (!m->takes_stored || n == 0) return;
+    pthread_mutex_lock(&m->lock);
+    TSR_ASSERT(m->n_reserved >= n);
+    m->n_reserved -= n;
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* Under cache->lock. */
+static void queue_put(struct tsri_manager *m, uint32_t id, uint8_t tiers)
+{
+    struct tsri_entry *e = &m->c->entries[id];
+    if (e->flags & TSRI_ENTRY_QUEUED || tsri_pin(m->c, id) != TSRI_HOST) return;
+    struct tsri_command cmd = {.what = PUT, .tiers = tiers, .id = id};
+    if (push(m, &cmd)) {
+        e->flags |= TSRI_ENTRY_QUEUED;
+        return;
+    }
+    tsri_unpin_locked(m->c, id);
+    tsri_stats_add(m->c->stats, TSRI_M_tier_refused, 1);
+}
+
+void tsri_manager_stored(struct tsr_cache *c, uint32_t id)
+{
+    struct tsri_manager *m = c->manager;
+    if (!m->takes_stored) return;
+    tsri_manager_unreserve(c, 1);
+    queue_put(m, id, m->takes_stored);
+}
+
+void tsri_manager_used(struct tsr_cache *c, const uint32_t *ids, uint32_t n)
+{
+    struct tsri_manager *m = c->manager;
+    if (!m->takes_used) return;
+    for (uint32_t i = 0; i < n; i++) {
+        struct tsri_entry *e = &c->entries[ids[i]];
+        uint8_t missing =
+            m->takes_used & (uint8_t)~atomic_load_explicit(&e->tiers, memory_order_relaxed);
+        if (!missing || pthread_mutex_trylock(&c->lock) != 0) continue; /* or at its next use */
+        queue_put(m, ids[i], missing);
+        pthread_mutex_unlock(&c->lock);
+    }
+}
+
+static void queue_drop(struct tsri_manager *m, uint32_t t, struct tsr_tier_ref ref)
+{
+    struct tsri_command cmd = {.what = DROP, .tiers = (uint8_t)(1u << t), .ref = ref};
+    /* No room: the tier keeps what nobody asks for, until it is opened again. */
+    if (!push(m, &cmd)) tsri_stats_add(m->c->stats, TSRI_M_tier_refused, 1);
+}
+
+void tsri_manager_forget(struct tsr_cache *c, uint32_t id)
+{
+    struct tsri_manager *m = c->manager;
+    for (uint32_t t = 1; m && t <= m->n_lower; t++)
+        if (atomic_load_explicit(&c->entries[id].tiers, memory_order_relaxed) >> t & 1)
+            queue_drop(m, t, tsri_manager_lost(c, id, t));
+}
+
+uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t)
+{
+    struct tsri_manager *m = c->manager;
+    struct tsri_entry *e = &c->entries[id];
+    uint8_t tiers = atomic_load_explicit(&e->tiers, memory_order_relaxed);
+    if (t > m->n_lower || !(tiers >> t & 1)) return 0;
+    if (tiers == 1u << t)
+        return tsri_entry_is_idle(c, id) ? tsri_entry_drop(c, id, TSR_EVENT_DROPPED) : 0;
+    queue_drop(m, t, tsri_manager_lost(c, id, t));
+    return 1;
+}
+
+/* ---- the writer ---- */
+
+static int may_leave(void *arg, uint32_t id)
+{
+    struct tsr_cache *c = arg;
+    const struct tsri_entry *e = &c->entries[id];
+    uint64_t w = atomic_load_explicit(&e->word, memory_order_relaxed);
+    if (tsri_word_state(w) == TSRI_HOST) return 1; /* only a copy goes */
+    return tsri_word_pins(w) == 0 && e->first_child == TSRI_ID_NONE;
+}
+
+/* Drops the tier's next victim; false when it has none. */
+static bool make_room(struct tsri_manager *m, uint32_t t)
+{
+    struct tsr_cache *c = m->c;
+    struct tsri_lower *l = &m->lower[t];
+    pthread_mutex_lock(&c->lock);
+    uint32_t id = l->policy->ops->victim(l->policy, may_leave, c);
+    struct tsr_tier_ref ref = {.loc = 0};
+    if (id != TSR_POLICY_NONE) {
+        ref = tsri_manager_lost(c, id, t);
+        if (atomic_load_explicit(&c->entries[id].tiers, memory_order_relaxed) == 0) {
+            tsri_stats_add(c->stats, TSRI_M_evictions, 1);
+            tsri_entry_drop(c, id, TSR_EVENT_EVICTED);
+        }
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (id == TSR_POLICY_NONE) return false;
+    if (tsri_tier_drop(l->tier, &ref, 1) < 0) tsri_stats_add(c->stats, TSRI_M_tier_errors, 1);
+    return true;
+}
+
+static int put_once(struct tsri_manager *m, uint32_t t, struct tsr_tier_io *io)
+{
+    struct tsri_lower *l = &m->lower[t];
+    for (uint32_t i = 0; i <= VICTIMS_MAX; i++) {
+        int e = tsri_tier_put(l->tier, io, 1);
+        e = e < 0 ? e : io->result;
+        if (e != TSR_EFULL || !make_room(m, t)) return e;
+    }
+    return TSR_EFULL;
+}
+
+/* The entry is pinned: its meta and pages stand still. */
+static int write_entry(struct tsri_manager *m, uint32_t id, uint32_t t, void **planes,
+                       tsr_tier_loc *loc)
+{
+    struct tsr_cache *c = m->c;
+    struct tsri_entry *e = &c->entries[id];
+    struct tsri_meta *meta = tsri_meta(c, e);
+    struct tsr_tier_io io = {.tokens = tsri_meta_tokens(meta),
+                             .extra = tsri_meta_extra(meta),
+                             .extra_max = meta->extra_bytes,
+                             .planes = planes};
+    pthread_mutex_lock(&c->lock); /* for the parent */
+    tsri_manager_head(c, e, &io.head);
+    pthread_mutex_unlock(&c->lock);
+    io.n_cells = tsri_head_cells(&io.head);
+    int err = put_once(m, t, &io);
+    *loc = io.loc;
+    if (err < 0) {
+        tsri_stats_add(c->stats, TSRI_M_tier_errors, 1);
+        tsri_log(TSR_LOG_WARN, "tier %s: an entry could not be written: %s",
+                 tsri_tier_name(m->lower[t].tier), tsr_strerror(err));
+        return err;
+    }
+    tsri_stats_add(c->stats, TSRI_M_tier_writes, 1);
+    tsri_stats_add(c->stats, TSRI_M_tier_write_bytes,
+                   (uint64_t)e->n_tokens * tsri_shape_token_bytes(&c->spaces[e->space].shape));
+    return 0;
+}
+
+static bool carry_put(struct tsri_manager *m, const struct tsri_command *cmd)
+{
+    struct tsr_cache *c = m->c;
+    struct tsri_entry *e = &c->entries[cmd->id];
+    bool all = true;
+    void **planes = tsri_alloc(tsri_manager_n_planes(c, e), sizeof *planes);
+    if (planes) tsri_manager_planes(c, e, tsri_meta(c, e), planes);
+    for (uint32_t t = 1; t <= m->n_lower; t++) {
+        if (!(cmd->tiers >> t & 1)) continue;
+        tsr_tier_loc loc = 0;
+        bool wrote = planes && write_entry(m, cmd->id, t, planes, &loc) == 0;
+        all &= wrote;
+        if (!wrote) continue;
+        pthread_mutex_lock(&c->lock);
+        tsri_manager_holds(c, cmd->id, t, loc);
+        /* Dropped while it was being written: then it must go there too. */
+        if (tsri_word_state(atomic_load(&e->word)) == TSRI_DYING) tsri_manager_forget(c, cmd->id);
+        pthread_mutex_unlock(&c->lock);
+    }
+    tsri_free(planes);
+    pthread_mutex_lock(&c->lock);
+    bool dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
+    e->flags &= (uint16_t)~TSRI_ENTRY_QUEUED;
+    tsri_unpin_locked(c, cmd->id);
+    pthread_mutex_unlock(&c->lock);
+    return all || dying;
+}
+
+static void carry_drop(struct tsri_manager *m, const struct tsri_command *cmd)
+{
+    uint32_t t = (uint32_t)__builtin_ctz(cmd->tiers);
+    if (tsri_tier_drop(m->lower[t].tier, &cmd->ref, 1) < 0)
+        tsri_stats_add(m->c->stats, TSRI_M_tier_errors, 1);
+}
+
+static void *writer(void *arg)
+{
+    struct tsri_manager *m = arg;
+    pthread_mutex_lock(&m->lock);
+    for (;;) {
+        while (m->n == 0 && !m->closing)
+            pthread_cond_wait(&m->more, &m->lock);
+        if (m->n == 0) break;
+        struct tsri_command cmd = m->ring[m->head];
+        m->head = (m->head + 1) % m->ring_max;
+        m->n--;
+        pthread_mutex_unlock(&m->lock);
+        bool ok = true;
+        if (cmd.what == PUT)
+            ok = carry_put(m, &cmd);
+        else
+            carry_drop(m, &cmd);
+        pthread_mutex_lock(&m->lock);
+        m->n_lost += !ok;
+        m->n_finished++;
+        pthread_cond_broadcast(&m->done);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+/* ---- opening, waiting ---- */
+
+int tsri_writeback_init(struct tsri_manager *m)
+{
+    /* As many again for drops, which cannot be refused. */
+    m->puts_max = m->c->options.io_queue_max;
+    m->ring_max = m->puts_max * 2;
+    m->ring = tsri_alloc(m->ring_max, sizeof *m->ring);
+    if (!m->ring) return TSR_ENOMEM;
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int e = pthread_create(&m->writer, NULL, writer, m);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (e) return tsri_fail(TSR_ENOMEM, "cannot start a thread: %s", strerror(e));
+    m->has_thread = true;
+    pthread_setname_np(m->writer, "tessera-write");
+    return 0;
+}
+
+void tsri_writeback_fini(struct tsri_manager *m)
+{
+    if (m->has_thread) {
+        pthread_mutex_lock(&m->lock);
+        m->closing = true;
+        pthread_cond_signal(&m->more);
+        pthread_mutex_unlock(&m->lock);
+        pthread_join(m->writer, NULL);
+    }
+    tsri_free(m->ring);
+}
+
+void tsri_manager_drain(struct tsr_cache *c)
+{
+    struct tsri_manager *m = c->manager;
+    pthread_mutex_lock(&m->lock);
+    uint64_t until = m->n_pushed;
+    while (m->n_finished < until)
+        pthread_cond_wait(&m->done, &m->lock);
+    pthread_mutex_unlock(&m->lock);
+}
+
+int tsri_manager_flush(struct tsr_cache *c)
+{
+    struct tsri_manager *m = c->manager;
+    tsri_manager_drain(c);
+    pthread_mutex_lock(&m->lock);
+    uint64_t n_lost = m->n_lost;
+    m->n_lost = 0;
+    pthread_mutex_unlock(&m->lock);
+    int err = 0;
+    for (uint32_t t = 1; t <= m->n_lower; t++) {
+        int e = tsri_tier_flush(m->lower[t].tier);
+        if (e < 0 && err == 0) err = e;
+    }
+    if (err == 0 && n_lost)
+        err = tsri_fail(TSR_EIO, "%llu entries could not be written below",
+                        (unsigned long long)n_lost);
+    return err;
+}

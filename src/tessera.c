@@ -1,0 +1,395 @@
+/* tessera.c - the public entry points: check arguments, answer for a forked child, count, call
+ * inside. Nothing is decided here that a caller inside the library would have to know. */
+#include "cache/manager.h"
+
+/* A struct of the caller's, completed with zeros to the one this library knows. Nothing is copied
+ * beyond what the caller's own size says it has. */
+#define COMPLETE(own, theirs) \
+    memcpy(&(own), (theirs), (theirs)->size < sizeof(own) ? (theirs)->size : sizeof(own))
+#define SIZE_MIN sizeof(size_t)
+
+static int no_handle(const char *what)
+{
+    return tsri_fail(TSR_EINVAL, "%s is NULL", what);
+}
+
+static int bad_size(const char *what)
+{
+    return tsri_fail(TSR_EINVAL, "%s: size is not set", what);
+}
+
+/* Counted in a forked child; the caller then answers with a miss. */
+static bool in_child(struct tsr_cache *c)
+{
+    if (__builtin_expect(!tsri_forked(c), 1)) return false;
+    tsri_stats_add(c->stats, TSRI_M_forked_calls, 1);
+    return true;
+}
+
+static int refuse_child(void)
+{
+    return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
+}
+
+/* ---- cache, space, client ---- */
+
+int tsr_open(struct tsr_cache **out, const struct tsr_config *cfg)
+{
+    if (!out) return no_handle("out");
+    *out = NULL;
+    return tsri_cache_open(out, cfg);
+}
+
+void tsr_close(struct tsr_cache *cache)
+{
+    if (cache) tsri_cache_close(cache);
+}
+
+int tsr_space_open(struct tsr_space **out, struct tsr_cache *cache,
+                   const struct tsr_space_desc *desc)
+{
+    if (!out) return no_handle("out");
+    *out = NULL;
+    if (!cache || !desc) return no_handle("cache or desc");
+    if (desc->size < SIZE_MIN) return bad_size("space description");
+    if (in_child(cache)) return refuse_child();
+    return tsri_space_open(out, cache, desc);
+}
+
+void tsr_space_close(struct tsr_space *space)
+{
+    if (space) tsri_space_close(space);
+}
+
+void tsr_space_fingerprint(const struct tsr_space *space, uint8_t out[16])
+{
+    memcpy(out, space->fingerprint, 16);
+}
+
+size_t tsr_space_token_bytes(const struct tsr_space *space)
+{
+    return space ? tsri_shape_token_bytes(&space->shape) : 0;
+}
+
+int tsr_client_open(struct tsr_client **out, struct tsr_cache *cache)
+{
+    if (!out) return no_handle("out");
+    *out = NULL;
+    if (!cache) return no_handle("cache");
+    if (in_child(cache)) return refuse_child();
+    return tsri_client_open(out, cache);
+}
+
+void tsr_client_close(struct tsr_client *client)
+{
+    if (client) tsri_client_close(client);
+}
+
+int tsr_release(struct tsr_client *client, uint64_t request_id)
+{
+    if (!client) return no_handle("client");
+    if (in_child(tsri_client_cache(client))) return 0;
+    return tsri_client_release(client, request_id);
+}
+
+/* ---- separators ---- */
+
+int tsr_separators_set(struct tsr_space *space, const uint32_t *tokens, const uint32_t *lengths,
+                       uint32_t n)
+{
+    if (!space) return no_handle("space");
+    struct tsr_cache *c = space->cache;
+    if (in_child(c)) return refuse_child();
+    struct tsri_separators *next = NULL;
+    if (n) {
+        int e = tsri_separators_open(&next, tokens, lengths, n);
+        if (e) return e;
+    }
+    pthread_mutex_lock(&c->lock);
+    struct tsri_separators *old = space->separators;
+    space->separators = next;
+    pthread_mutex_unlock(&c->lock);
+    tsri_separators_close(old);
+    return 0;
+}
+
+int tsr_split(const struct tsr_space *space, const uint32_t *tokens, uint32_t n_tokens,
+              struct tsr_range *ranges, uint32_t ranges_max)
+{
+    if (!space || !tokens || !ranges) return no_handle("space, tokens or ranges");
+    if (!space->separators) return tsri_fail(TSR_EINVAL, "no separators are set");
+    return tsri_split(space->separators, tokens, n_tokens, ranges, ranges_max);
+}
+
+/* ---- lookup ---- */
+
+static int check_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
+                        const struct tsr_lookup *io)
+{
+    if (!client || !prompt || !io) return no_handle("client, prompt or lookup");
+    if (prompt->size < SIZE_MIN) return bad_size("prompt");
+    if (io->size < sizeof *io) return bad_size("lookup");
+    if (!io->spaces || io->n_spaces == 0 || io->n_spaces > TSRI_LOOKUP_SPACES_MAX)
+        return tsri_fail(TSR_EINVAL, "lookup: %u spaces, from 1 to %u", io->n_spaces,
+                         TSRI_LOOKUP_SPACES_MAX);
+    if (!io->matches && io->matches_max) return no_handle("lookup: matches");
+    for (uint32_t s = 0; s < io->n_spaces; s++) {
+        if (!io->spaces[s] || io->spaces[s]->cache != tsri_client_cache(client))
+            return tsri_fail(TSR_ESPACE, "lookup: space %u is not of this cache", s);
+        if (io->spaces[s]->block_tokens != io->spaces[0]->block_tokens)
+            return tsri_fail(TSR_ESPACE, "lookup: space %u has other blocks than the first", s);
+    }
+    return 0;
+}
+
+int tsr_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
+               struct tsr_lookup *lookup)
+{
+    int n = check_lookup(client, prompt, lookup);
+    if (n) return n;
+    struct tsr_cache *c = tsri_client_cache(client);
+    lookup->n_matches = lookup->n_prefix_tokens = 0;
+    if (in_child(c)) return 0;
+    struct tsr_prompt p = {0};
+    COMPLETE(p, prompt);
+    uint64_t start = tsri_now_ns();
+    n = tsri_find(client, &p, lookup);
+    if (n < 0) return n;
+    struct tsri_stats *s = c->stats;
+    tsri_stats_add(s, TSRI_M_lookups, 1);
+    tsri_stats_add(s, n ? TSRI_M_lookup_hits : TSRI_M_lookup_misses, 1);
+    tsri_stats_add(s, TSRI_M_lookup_tokens_asked, p.n_tokens);
+    tsri_stats_add(s, TSRI_M_lookup_tokens_reused, (uint64_t)n);
+    tsri_stats_observe_ns(s, TSRI_M_lookup_ns, tsri_now_ns() - start);
+    return n;
+}
+
+/* What the calls on a space and a prompt have in common. */
+static int each(struct tsr_space *space, const struct tsr_prompt *prompt, tsri_each_fn fn,
+                void *arg)
+{
+    if (!space || !prompt) return no_handle("space or prompt");
+    if (prompt->size < SIZE_MIN) return bad_size("prompt");
+    if (in_child(space->cache)) return 0;
+    struct tsr_prompt p = {0};
+    COMPLETE(p, prompt);
+    return tsri_find_each(space, &p, fn, arg);
+}
+
+int tsr_keys(struct tsr_space *space, const struct tsr_prompt *prompt, struct tsr_key *keys,
+             uint32_t keys_max)
+{
+    if (!space || !prompt || (!keys && keys_max)) return no_handle("space, prompt or keys");
+    if (prompt->size < SIZE_MIN) return bad_size("prompt");
+    struct tsr_prompt p = {0};
+    COMPLETE(p, prompt);
+    return tsri_find_keys(space, &p, keys, keys_max);
+}
+
+int tsr_contains(struct tsr_cache *cache, const struct tsr_key *keys, uint32_t n, int8_t *tiers)
+{
+    if (!cache || ((!keys || !tiers) && n)) return no_handle("cache, keys or tiers");
+    if (n > INT32_MAX) return tsri_fail(TSR_ERANGE, "contains: %u keys", n);
+    bool child = in_child(cache);
+    int found = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct tsri_key key;
+        memcpy(&key, &keys[i], sizeof key);
+        uint32_t id = child ? TSRI_ID_NONE : tsri_index_find(&cache->index, cache->entries, key);
+        tiers[i] = -1;
+        if (id == TSRI_ID_NONE) continue;
+        uint8_t mask = atomic_load_explicit(&cache->entries[id].tiers, memory_order_relaxed);
+        if (!mask) continue;
+        tiers[i] = (int8_t)__builtin_ctz(mask);
+        found++;
+    }
+    return found;
+}
+
+/* ---- load and store ---- */
+
+int tsr_load(struct tsr_client *client, struct tsr_load *loads, uint32_t n)
+{
+    if (!client || (!loads && n)) return no_handle("client or loads");
+    if (n > INT32_MAX) return tsri_fail(TSR_ERANGE, "load: %u ranges", n);
+    struct tsr_cache *c = tsri_client_cache(client);
+    if (in_child(c)) {
+        for (uint32_t i = 0; i < n; i++)
+            loads[i].result = TSR_ENOENT;
+        return 0;
+    }
+    uint64_t start = tsri_now_ns();
+    struct tsri_loader loader = {.client = client, .loads = loads, .n = n};
+    int e = tsri_loader_run(&loader);
+    tsri_stats_observe_ns(c->stats, TSRI_M_load_ns, tsri_now_ns() - start);
+    return e;
+}
+
+static int check_store(struct tsr_client *client, const struct tsr_store *store)
+{
+    if (!client || !store) return no_handle("client or store");
+    if (store->size < offsetof(struct tsr_store, view)) return bad_size("store");
+    struct tsr_cache *c = tsri_client_cache(client);
+    if (in_child(c)) return refuse_child();
+    if (!store->space || store->space->cache != c)
+        return tsri_fail(TSR_ESPACE, "store: no space of this cache");
+    return 0;
+}
+
+int tsr_store(struct tsr_client *client, const struct tsr_store *store)
+{
+    int e = check_store(client, store);
+    if (e) return e;
+    struct tsr_store s = {0};
+    COMPLETE(s, store);
+    return tsri_store(client, &s);
+}
+
+int tsr_put_open(struct tsr_put **out, struct tsr_client *client, const struct tsr_store *store)
+{
+    if (!out) return no_handle("out");
+    *out = NULL;
+    int e = check_store(client, store);
+    if (e) return e;
+    struct tsr_store s = {0};
+    COMPLETE(s, store);
+    return tsri_put_open(out, client, &s, false);
+}
+
+int tsr_put_layer(struct tsr_put *put, uint32_t layer, const struct tsr_view *view)
+{
+    if (!put || !view) return no_handle("put or view");
+    return tsri_put_layers(put, layer, 1, view);
+}
+
+int tsr_put_commit(struct tsr_put *put)
+{
+    if (!put) return no_handle("put");
+    return tsri_put_commit(put);
+}
+
+void tsr_put_abort(struct tsr_put *put)
+{
+    if (put) tsri_put_abort(put);
+}
+
+int tsr_load_start(struct tsr_op **out, struct tsr_client *client, struct tsr_load *loads,
+                   uint32_t n, tsr_done_fn done, void *arg)
+{
+    if (!out) return no_handle("out");
+    *out = NULL;
+    if (!client || !loads || n == 0) return no_handle("client or loads");
+    struct tsr_cache *c = tsri_client_cache(client);
+    if (in_child(c)) return refuse_child();
+    struct tsri_op_desc desc = {
+        .client = client, .loads = loads, .n_loads = n, .done = done, .arg = arg};
+    return tsri_op_start(out, c->ops, &desc);
+}
+
+int tsr_store_start(struct tsr_op **out, struct tsr_client *client, const struct tsr_store *store,
+                    tsr_done_fn done, void *arg)
+{
+    if (!out) return no_handle("out");
+    *out = NULL;
+    int e = check_store(client, store);
+    if (e) return e;
+    struct tsr_store s = {0};
+    COMPLETE(s, store);
+    if (s.kind == 0) return tsri_fail(TSR_EINVAL, "store: no kind");
+    struct tsri_op_desc desc = {.client = client, .store = &s, .done = done, .arg = arg};
+    return tsri_op_start(out, tsri_client_cache(client)->ops, &desc);
+}
+
+/* ---- keeping and dropping ---- */
+
+int tsr_prefetch(struct tsr_client *client, struct tsr_space *space,
+                 const struct tsr_prompt *prompt)
+{
+    if (!client) return no_handle("client");
+    return each(space, prompt, tsri_manager_prefetch_one, NULL);
+}
+
+int tsr_flush(struct tsr_cache *cache)
+{
+    if (!cache) return no_handle("cache");
+    if (in_child(cache)) return refuse_child();
+    return tsri_manager_flush(cache);
+}
+
+int tsr_pin(struct tsr_space *space, const struct tsr_prompt *prompt)
+{
+    return each(space, prompt, tsri_cache_pin_one, NULL);
+}
+
+int tsr_unpin(struct tsr_space *space, const struct tsr_prompt *prompt)
+{
+    return each(space, prompt, tsri_cache_unpin_one, NULL);
+}
+
+int tsr_touch(struct tsr_space *space, const struct tsr_prompt *prompt)
+{
+    return each(space, prompt, tsri_cache_touch_one, NULL);
+}
+
+int tsr_evict(struct tsr_cache *cache, size_t free_bytes)
+{
+    if (!cache) return no_handle("cache");
+    if (in_child(cache)) return 0;
+    return tsri_room_evict(cache, free_bytes);
+}
+
+int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
+{
+    if (!cache) return no_handle("cache");
+    struct tsr_clear what = {.tier = -1};
+    if (clear) {
+        if (clear->size < SIZE_MIN) return bad_size("clear");
+        COMPLETE(what, clear);
+    }
+    if (what.tier < -1 || what.tier >= (int32_t)TSR_TIERS_MAX)
+        return tsri_fail(TSR_EINVAL, "clear: there is no tier %d", what.tier);
+    if (what.space && what.space->cache != cache)
+        return tsri_fail(TSR_ESPACE, "clear: the space is not of this cache");
+    if (what.prompt && !what.space) return tsri_fail(TSR_EINVAL, "clear: a prompt needs a space");
+    if (in_child(cache)) return 0;
+    if (what.prompt) return each(what.space, what.prompt, tsri_cache_clear_one, &what.tier);
+    return tsri_cache_clear(cache, what.space, what.tier);
+}
+
+void tsr_freeze(struct tsr_cache *cache, int frozen)
+{
+    if (cache) atomic_store(&cache->frozen, frozen != 0);
+}
+
+/* ---- watching ---- */
+
+int tsr_stats_get(struct tsr_cache *cache, struct tsr_stats *out)
+{
+    if (!cache || !out) return no_handle("cache or out");
+    size_t size = out->size;
+    if (size < SIZE_MIN) return bad_size("stats");
+    struct tsr_stats own = {0};
+    if (!in_child(cache)) tsri_cache_stats(cache, &own);
+    memset(out, 0, size);
+    memcpy(out, &own, size < sizeof own ? size : sizeof own);
+    out->size = size;
+    return 0;
+}
+
+int tsr_stats_text(struct tsr_cache *cache, const char *format, char *buf, size_t bytes)
+{
+    if (!cache || !format || (!buf && bytes)) return no_handle("cache, format or buf");
+    struct tsr_stats own = {0};
+    if (!in_child(cache)) tsri_cache_stats(cache, &own); /* brings the gauges up to date */
+    if (strcmp(format, "prometheus") == 0)
+        return (int)tsri_stats_text_prometheus(cache->stats, buf, bytes);
+    if (strcmp(format, "json") == 0) return (int)tsri_stats_text_json(cache->stats, buf, bytes);
+    return tsri_fail(TSR_EINVAL, "there is no format %s: prometheus or json", format);
+}
+
+int tsr_events(struct tsr_cache *cache, struct tsr_event *out, uint32_t max)
+{
+    if (!cache || (!out && max)) return no_handle("cache or out");
+    if (in_child(cache)) return 0;
+    return (int)tsri_events_take(&cache->events, out, max);
+}
