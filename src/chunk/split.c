@@ -115,7 +115,8 @@ static bool step_has(const struct first *f, const uint32_t *tokens)
     const lanes here1 = (lanes)(lanes_at(tokens, 1) == f->token);
     const lanes here2 = (lanes)(lanes_at(tokens, 2) == f->token);
     const lanes here3 = (lanes)(lanes_at(tokens, 3) == f->token);
-    lanes any = f->n_seconds ? (lanes){0} : here0 | here1 | here2 | here3;
+    lanes any = {0};
+    if (!f->n_seconds) any = here0 | here1 | here2 | here3;
     for (uint32_t k = 0; k < f->n_seconds; k++) {
         any |= here0 & (lanes)(lanes_at(tokens + 1, 0) == f->seconds[k]);
         any |= here1 & (lanes)(lanes_at(tokens + 1, 1) == f->seconds[k]);

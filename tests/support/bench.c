@@ -58,7 +58,7 @@ void bench_check_failed(const char *what, const char *file, int line)
 void bench_chill(void)
 {
     static volatile uint8_t *area;
-    if (!area) area = malloc(CHILL_BYTES);
+    if (!area) area = calloc(CHILL_BYTES, 1);
     BENCH_CHECK(area != NULL);
     for (size_t i = 0; i < CHILL_BYTES; i += 64)
         area[i]++;
