@@ -1,0 +1,256 @@
+/* checks.c - the checks of `tessera doctor` about memory and disk. Limits are asked where they are
+ * set: the machine, each control group from this process up to the root, the process. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <limits.h>
+#include <linux/io_uring.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- memory ---- */
+
+/* The first number in a line "key number" of a file; false when there is none. */
+static bool read_number(const char *path, const char *key, uint64_t *out)
+{
+    char line[256];
+    size_t n = strlen(key);
+    bool found = false;
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    while (!found && fgets(line, sizeof line, file))
+        found = strncmp(line, key, n) == 0 && sscanf(line + n, "%" SCNu64, out) == 1;
+    fclose(file);
+    return found;
+}
+
+/* What a control group of version 2 lets its processes have, and how much of it is left; pages of
+ * files count as used there, but give way. */
+static void limit_by_group(const char *path, uint64_t *total, uint64_t *available)
+{
+    char file[PATH_MAX + 64];
+    uint64_t limit, used = 0, cached = 0;
+    snprintf(file, sizeof file, "%s/memory.max", path);
+    if (!read_number(file, "", &limit)) return; /* "max", or no such file at the root */
+    snprintf(file, sizeof file, "%s/memory.current", path);
+    read_number(file, "", &used);
+    snprintf(file, sizeof file, "%s/memory.stat", path);
+    read_number(file, "inactive_file ", &cached);
+    used -= cached < used ? cached : used;
+    uint64_t left = used < limit ? limit - used : 0;
+    if (limit < *total) *total = limit;
+    if (left < *available) *available = left;
+}
+
+static void limit_by_groups(uint64_t *total, uint64_t *available)
+{
+    char line[PATH_MAX], path[PATH_MAX + 32];
+    uint64_t limit;
+    /* Version 1, as containers see it: their own group is the root. */
+    if (read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", "", &limit)) {
+        if (limit < *total) *total = limit;
+        if (limit < *available) *available = limit;
+    }
+    if (!tsri_read_line("/proc/self/cgroup", line, sizeof line)) return;
+    bool below = strncmp(line, "0::/", 4) == 0 && !strstr(line, "/..");
+    snprintf(path, sizeof path, "/sys/fs/cgroup%s", below ? line + 3 : "/");
+    for (size_t root = strlen("/sys/fs/cgroup"); strlen(path) >= root;) {
+        limit_by_group(path, total, available);
+        *strrchr(path, '/') = 0;
+    }
+}
+
+void tsri_check_host_memory(const struct tsri_options *o, struct tsri_finding *f)
+{
+    char want[32], have[32];
+    uint64_t total, available;
+    tsri_cli_size(o->host_size, want);
+    if (!read_number("/proc/meminfo", "MemTotal:", &total) ||
+        !read_number("/proc/meminfo", "MemAvailable:", &available)) {
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "not known: /proc/meminfo cannot be read");
+        return;
+    }
+    total *= 1024;
+    available *= 1024;
+    limit_by_groups(&total, &available);
+    if (o->host_size > total) {
+        tsri_finding_say(f, TSRI_DOCTOR_FAIL, "host_size %s, but at most %s can be had", want,
+                         tsri_cli_size(total, have));
+        tsri_finding_advise(f, "set host_size below %s",
+                            tsri_cli_size(available < total ? available : total, have));
+    } else if (o->host_size > available) {
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "host_size %s, but only %s is available now", want,
+                         tsri_cli_size(available, have));
+        tsri_finding_advise(f, "lower host_size or free memory");
+    } else {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "host_size %s of %s available", want,
+                         tsri_cli_size(available, have));
+    }
+}
+
+void tsri_check_overcommit(const struct tsri_options *o, struct tsri_finding *f)
+{
+    const char *path = "/proc/sys/vm/overcommit_memory";
+    uint64_t mode;
+    (void)o;
+    if (!read_number(path, "", &mode)) {
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "not known: %s cannot be read", path);
+    } else if (mode == 2) {
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "never: all of host_size counts at open");
+        tsri_finding_advise(f, "lower host_size if open fails, or as root: echo 0 > %s", path);
+    } else {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "%s", mode == 0 ? "heuristic" : "always");
+    }
+}
+
+void tsri_check_memlock(const struct tsri_options *o, struct tsri_finding *f)
+{
+    struct rlimit limit;
+    char size[32];
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) {
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "not known: %s", strerror(errno));
+    } else if (limit.rlim_cur == RLIM_INFINITY) {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "no limit");
+    } else if (limit.rlim_cur >= o->host_size) {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "limit %s", tsri_cli_size(limit.rlim_cur, size));
+    } else {
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "limit %s, less than host_size",
+                         tsri_cli_size(limit.rlim_cur, size));
+        tsri_finding_advise(f, "only matters where a device copies from host memory: ulimit -l "
+                               "unlimited, or LimitMEMLOCK=infinity in a systemd unit");
+    }
+}
+
+/* ---- disk ---- */
+
+static bool has_disk(const struct tsri_options *o, struct tsri_finding *f)
+{
+    if (o->disk_enabled && o->disk_path[0]) return true;
+    tsri_finding_say(f, TSRI_DOCTOR_OK, "no disk tier is configured");
+    return false;
+}
+
+/* disk_path, or the directory it would be made in. */
+static void existing_directory(const struct tsri_options *o, char out[PATH_MAX])
+{
+    struct stat st;
+    snprintf(out, PATH_MAX, "%s", o->disk_path);
+    if (stat(out, &st) == 0) return;
+    char copy[PATH_MAX];
+    memcpy(copy, out, sizeof copy);
+    snprintf(out, PATH_MAX, "%s", dirname(copy));
+}
+
+void tsri_check_disk_path(const struct tsri_options *o, struct tsri_finding *f)
+{
+    if (!has_disk(o, f)) return;
+    char at[PATH_MAX], shown[256];
+    struct stat st;
+    existing_directory(o, at);
+    tsri_printable(at, shown, sizeof shown);
+    bool exists = strcmp(at, o->disk_path) == 0;
+    if (stat(at, &st) != 0) {
+        tsri_finding_say(f, TSRI_DOCTOR_FAIL, "%s: %s", shown, strerror(errno));
+        tsri_finding_advise(f, "make the directory, or set disk_path to another");
+    } else if (!S_ISDIR(st.st_mode)) {
+        tsri_finding_say(f, TSRI_DOCTOR_FAIL, "%s is not a directory", shown);
+        tsri_finding_advise(f, "set disk_path to a directory");
+    } else if (access(at, R_OK | W_OK | X_OK) != 0) {
+        tsri_finding_say(f, TSRI_DOCTOR_FAIL, "%s: %s", shown, strerror(errno));
+        tsri_finding_advise(f, "make it readable and writable for this user");
+    } else if (exists && (st.st_mode & 0077)) {
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "%s can be entered by others (mode %04o)", shown,
+                         (unsigned)st.st_mode & 07777);
+        tsri_finding_advise(f, "tokens and KV are user data: chmod 700 it");
+    } else {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "%s%s", exists ? "" : "will be made in ", shown);
+    }
+}
+
+void tsri_check_disk_space(const struct tsri_options *o, struct tsri_finding *f)
+{
+    if (!has_disk(o, f)) return;
+    char at[PATH_MAX], want[32], have[32];
+    struct statvfs fs;
+    existing_directory(o, at);
+    if (statvfs(at, &fs) != 0) {
+        tsri_finding_say(f, TSRI_DOCTOR_FAIL, "not known: %s", strerror(errno));
+        return;
+    }
+    uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    tsri_cli_size(o->disk_size, want);
+    tsri_cli_size(free_bytes, have);
+    if (free_bytes >= o->disk_size) {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "disk_size %s, %s free", want, have);
+        return;
+    }
+    /* What the tier holds already counts against disk_size too, so this need not be a mistake. */
+    tsri_finding_say(f, TSRI_DOCTOR_WARN, "disk_size %s, but only %s free", want, have);
+    tsri_finding_advise(f, "lower disk_size, unless the tier's own files fill the disk");
+}
+
+/* Writes and reads one block with O_DIRECT into a file without a name. 0 or errno. */
+static int try_direct(const char *directory)
+{
+    enum { BLOCK = 4096 };
+    void *block;
+    int err = 0;
+    int fd = open(directory, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd < 0) return errno;
+    if (posix_memalign(&block, BLOCK, BLOCK) != 0) {
+        close(fd);
+        return ENOMEM;
+    }
+    memset(block, 0x5a, BLOCK);
+    errno = 0;
+    if (pwrite(fd, block, BLOCK, 0) != BLOCK || pread(fd, block, BLOCK, 0) != BLOCK)
+        err = errno ? errno : EIO;
+    free(block);
+    close(fd);
+    return err;
+}
+
+void tsri_check_direct(const struct tsri_options *o, struct tsri_finding *f)
+{
+    if (!has_disk(o, f)) return;
+    char at[PATH_MAX];
+    existing_directory(o, at);
+    if (!o->disk_direct) {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "off (disk_direct is false)");
+        return;
+    }
+    int err = try_direct(at);
+    if (err == 0) {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "works");
+        return;
+    }
+    tsri_finding_say(f, TSRI_DOCTOR_WARN, "refused: %s", strerror(err));
+    tsri_finding_advise(f, "reads and writes go through the page cache instead; for speed put "
+                           "disk_path on ext4 or xfs");
+}
+
+void tsri_check_io_uring(const struct tsri_options *o, struct tsri_finding *f)
+{
+    struct io_uring_params params = {0};
+    long fd = syscall(SYS_io_uring_setup, 4, &params);
+    bool disk = o->disk_enabled && o->disk_path[0];
+    if (fd >= 0) {
+        close((int)fd);
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "allowed");
+        return;
+    }
+    bool asked = disk && o->disk_io == TSRI_DISK_IO_URING;
+    tsri_finding_say(f, asked ? TSRI_DOCTOR_FAIL : TSRI_DOCTOR_WARN, "refused: %s",
+                     strerror(errno));
+    tsri_finding_advise(f,
+                        "%s; to allow it: sysctl kernel.io_uring_disabled=0, or a container "
+                        "profile that permits it",
+                        asked ? "set disk_io to auto" : "threads are used instead");
+}

@@ -1,0 +1,347 @@
+/* cli.c - main() of the `tessera` program: reads the command line, finds the command in the table
+ * of commands.h, runs it, and makes sure that what it printed arrived.
+ *
+ * Flags before the command are global; those after it are the command's own, then global ones, then
+ * configuration options. A configuration option is checked where it stands, so that a mistake is a
+ * usage error, and applied later, because files and environment come before flags. */
+#include "cli/cli.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+struct tsri_command {
+    const char *name, *usage, *help, *details;
+    int (*run)(struct tsri_cli *cli);
+};
+
+static const struct tsri_command commands[] = {
+#define ROW(id, name, usage, help, details) {name, usage, help, details, tsri_cmd_##id},
+    TSRI_COMMANDS(ROW)
+#undef ROW
+};
+#define N_COMMANDS ((int)TSRI_COUNT(commands))
+
+/* ---- what commands use ---- */
+
+static void print_error(const char *fmt, va_list ap)
+{
+    fflush(stdout);
+    fputs("tessera: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+}
+
+int tsri_cli_fail(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    print_error(fmt, ap);
+    va_end(ap);
+    return CLI_FAILED;
+}
+
+int tsri_cli_usage(const struct tsri_cli *cli, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    print_error(fmt, ap);
+    va_end(ap);
+    if (cli->command)
+        fprintf(stderr, "usage: tessera %s %s\n", cli->command->name, cli->command->usage);
+    else
+        fputs("try: tessera help\n", stderr);
+    return CLI_USAGE;
+}
+
+int tsri_cli_want_args(const struct tsri_cli *cli, int min, int max)
+{
+    if (cli->n_args < min)
+        return tsri_cli_usage(cli, "%s: an argument is missing", cli->command->name);
+    if (cli->n_args > max)
+        return tsri_cli_usage(cli, "%s: unexpected argument '%s'", cli->command->name,
+                              cli->args[max]);
+    return 0;
+}
+
+const char *tsri_cli_flag(const struct tsri_cli *cli, const char *name)
+{
+    for (int i = cli->n_flags - 1; i >= 0; i--)
+        if (strcmp(cli->flags[i].name, name) == 0) return cli->flags[i].value;
+    return NULL;
+}
+
+int tsri_cli_config(struct tsri_cli *cli)
+{
+    if (cli->config) return 0;
+    /* One order for both ways to name a file: the environment's file comes before its variables. */
+    if (cli->config_file && setenv("TESSERA_CONFIG_FILE", cli->config_file, 1) != 0)
+        return tsri_cli_fail("no memory");
+    if (tsr_config_open(&cli->config) < 0 || tsr_config_load_env(cli->config) < 0 ||
+        tsr_config_load_args(cli->config, cli->n_options, cli->options) < 0) {
+        tsr_config_close(cli->config);
+        cli->config = NULL;
+        return tsri_cli_fail("%s", tsr_errmsg());
+    }
+    return 0;
+}
+
+/* ---- help ---- */
+
+/* Whether the command's name is `words`, or starts with them as whole words. */
+static bool name_starts(const struct tsri_command *c, const char *words)
+{
+    size_t n = strlen(words);
+    return strncmp(c->name, words, n) == 0 && (c->name[n] == 0 || c->name[n] == ' ');
+}
+
+static void print_overview(const char *words, FILE *to)
+{
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (name_starts(&commands[i], words) || words[0] == 0)
+            fprintf(to, "  %-14s %s\n", commands[i].name, commands[i].help);
+}
+
+static int print_help(void)
+{
+    puts("usage: tessera [FLAGS] COMMAND [FLAGS] [ARGUMENTS]\n\nCommands:");
+    print_overview("", stdout);
+    puts("  help           this text; tessera help COMMAND says more\n\n"
+         "Flags:\n"
+         "  --config=FILE  read options from this YAML file\n"
+         "  --KEY=VALUE    set an option; tessera config show lists them\n"
+         "  --json         print JSON, where a command can\n"
+         "  --help         help about the program or the command\n"
+         "  --version      the version number alone");
+    return 0;
+}
+
+static void print_command_help(const struct tsri_command *c)
+{
+    printf("usage: tessera %s %s\n\nTo %s.\n\n%s", c->name, c->usage, c->help, c->details);
+}
+
+/* The command that looks most like what was typed, or the first word of one; false when none is
+ * near. */
+static bool nearest(const char *words, char out[64])
+{
+    /* A third of the letters wrong is a slip; more is another word. */
+    size_t best = (strlen(words) + 2) / 3 + 1, before = best;
+    for (int i = 0; i <= N_COMMANDS; i++) {
+        const char *name = i < N_COMMANDS ? commands[i].name : "help";
+        char first[64];
+        snprintf(first, sizeof first, "%.*s", (int)strcspn(name, " "), name);
+        size_t whole = tsri_edit_distance(words, name), part = tsri_edit_distance(words, first);
+        if (whole >= best && part >= best) continue;
+        best = whole < part ? whole : part;
+        snprintf(out, 64, "%s", whole < part ? name : first);
+    }
+    return best < before;
+}
+
+static int unknown_command(const struct tsri_cli *cli, const char *words)
+{
+    for (int i = 0; i < N_COMMANDS; i++) {
+        if (!name_starts(&commands[i], words)) continue;
+        tsri_cli_fail("'%s' needs one of its subcommands:", words);
+        print_overview(words, stderr);
+        return CLI_USAGE;
+    }
+    char shown[48], near[64];
+    tsri_printable(words, shown, sizeof shown);
+    if (nearest(words, near))
+        return tsri_cli_usage(cli, "unknown command '%s'; did you mean '%s'?", shown, near);
+    return tsri_cli_usage(cli, "unknown command '%s'", shown);
+}
+
+/* Finds the command whose name the first arguments spell and takes them off. NULL: words[] has what
+ * was tried. */
+static const struct tsri_command *take_command(struct tsri_cli *cli, char *words, size_t bytes)
+{
+    words[0] = 0;
+    for (int taken = 0; taken < cli->n_args; taken++) {
+        size_t used = strlen(words);
+        snprintf(words + used, bytes - used, "%s%s", taken ? " " : "", cli->args[taken]);
+        bool is_start = false;
+        for (int i = 0; i < N_COMMANDS; i++) {
+            if (strcmp(commands[i].name, words) == 0) {
+                cli->args += taken + 1;
+                cli->n_args -= taken + 1;
+                return &commands[i];
+            }
+            is_start |= name_starts(&commands[i], words);
+        }
+        if (!is_start) break;
+    }
+    return NULL;
+}
+
+static int run_help(struct tsri_cli *cli)
+{
+    char words[64];
+    if (cli->n_args == 0) return print_help();
+    const struct tsri_command *c = take_command(cli, words, sizeof words);
+    if (c) {
+        print_command_help(c);
+        return 0;
+    }
+    for (int i = 0; i < N_COMMANDS; i++) {
+        if (!name_starts(&commands[i], words)) continue;
+        print_overview(words, stdout);
+        return 0;
+    }
+    return unknown_command(cli, words);
+}
+
+/* ---- the command line ---- */
+
+/* Whether the usage names --flag; *value tells whether as --flag=WHAT. */
+static bool usage_has(const struct tsri_command *c, const char *flag, size_t n, bool *value)
+{
+    for (const char *at = c->usage; (at = strstr(at, "--")) != NULL;) {
+        at += 2;
+        size_t length = strcspn(at, "=] |");
+        if (length != n || strncmp(at, flag, n) != 0) continue;
+        *value = at[length] == '=';
+        return true;
+    }
+    return false;
+}
+
+/* What the walk over argv knows; n counts arguments that the current flag used. */
+struct walk {
+    struct tsri_cli *cli;
+    struct tsr_config *scratch; /* options are tried here */
+    int argc, i;
+    char **argv;
+    bool help;
+};
+
+/* The value of a flag that needs one, from behind = or from the next argument. */
+static const char *take_value(struct walk *w, const char *equals)
+{
+    if (equals) return equals + 1;
+    return w->i + 1 < w->argc ? w->argv[++w->i] : NULL;
+}
+
+static int take_option(struct walk *w)
+{
+    struct tsri_cli *cli = w->cli;
+    if (!w->scratch && tsr_config_open(&w->scratch) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    /* One at a time: what follows may be a flag of the command. */
+    int n = strchr(w->argv[w->i], '=') || w->i + 1 == w->argc ? 1 : 2;
+    n = tsr_config_load_args(w->scratch, n, w->argv + w->i);
+    if (n < 0) return tsri_cli_usage(cli, "%s", tsr_errmsg());
+    for (int k = 0; k < (n ? n : 1); k++)
+        cli->options[cli->n_options++] = w->argv[w->i + k];
+    w->i += n > 1 ? n - 1 : 0;
+    return 0;
+}
+
+static int take_flag(struct walk *w)
+{
+    struct tsri_cli *cli = w->cli;
+    const char *flag = w->argv[w->i] + 2, *equals = strchr(flag, '=');
+    size_t n = equals ? (size_t)(equals - flag) : strlen(flag);
+    bool wants_value;
+    if (strcmp(flag, "help") == 0) {
+        w->help = true;
+    } else if (strcmp(flag, "json") == 0) {
+        cli->json = true;
+    } else if (n == 6 && strncmp(flag, "config", n) == 0) {
+        cli->config_file = take_value(w, equals);
+        if (!cli->config_file) return tsri_cli_usage(cli, "--config needs a file");
+    } else if (cli->command && usage_has(cli->command, flag, n, &wants_value)) {
+        if (!wants_value && equals)
+            return tsri_cli_usage(cli, "--%.*s takes no value", (int)n, flag);
+        const char *value = wants_value ? take_value(w, equals) : "";
+        if (!value) return tsri_cli_usage(cli, "--%s needs a value", flag);
+        char *name = strndup(flag, n);
+        if (!name) return tsri_cli_fail("no memory");
+        cli->flags[cli->n_flags++] = (struct tsri_cli_flag){name, value};
+    } else {
+        return take_option(w);
+    }
+    return 0;
+}
+
+/* Splits argv into flags, options and arguments, and the command off the arguments. */
+static int read_line(struct walk *w)
+{
+    struct tsri_cli *cli = w->cli;
+    char words[64] = "";
+    for (bool flags = true; w->i < w->argc; w->i++) {
+        char *arg = w->argv[w->i];
+        int status = 0;
+        if (flags && strcmp(arg, "--") == 0) {
+            flags = false;
+        } else if (flags && strncmp(arg, "--", 2) == 0) {
+            status = take_flag(w);
+        } else if (flags && arg[0] == '-' && arg[1]) {
+            if (strcmp(arg, "-h") != 0) return tsri_cli_usage(cli, "unknown flag '%s'", arg);
+            w->help = true;
+        } else {
+            cli->args[cli->n_args++] = arg;
+            if (!cli->command) cli->command = take_command(cli, words, sizeof words);
+        }
+        if (status) return status;
+    }
+    return 0;
+}
+
+static int run(struct walk *w)
+{
+    struct tsri_cli *cli = w->cli;
+    bool value;
+    if (w->argc == 2 && strcmp(w->argv[1], "--version") == 0) {
+        puts(tsr_version());
+        return 0;
+    }
+    int status = read_line(w);
+    if (status) return status;
+    bool help = cli->n_args > 0 && !cli->command && strcmp(cli->args[0], "help") == 0;
+    if (help) {
+        cli->args++;
+        cli->n_args--;
+    }
+    if (help || (w->help && !cli->command)) return run_help(cli);
+    if (w->help) {
+        print_command_help(cli->command);
+        return 0;
+    }
+    if (!cli->command && cli->n_args == 0) {
+        print_help();
+        return CLI_USAGE;
+    }
+    if (!cli->command) {
+        char words[64];
+        take_command(cli, words, sizeof words);
+        return unknown_command(cli, words);
+    }
+    if (cli->json && !usage_has(cli->command, "json", 4, &value))
+        return tsri_cli_usage(cli, "%s: has no JSON form", cli->command->name);
+    return cli->command->run(cli);
+}
+
+int main(int argc, char **argv)
+{
+    const char *term = getenv("TERM");
+    struct tsri_cli cli = {.color = isatty(STDOUT_FILENO) && !getenv("NO_COLOR") && term &&
+                                    strcmp(term, "dumb") != 0};
+    size_t n = (size_t)argc + 1;
+    char **args = tsri_alloc(n, sizeof *args);
+    cli.args = args; /* take_command() moves it on */
+    cli.flags = tsri_alloc(n, sizeof *cli.flags);
+    cli.options = tsri_alloc(n, sizeof *cli.options);
+    struct walk w = {.cli = &cli, .argc = argc, .argv = argv, .i = 1};
+    int status = args && cli.flags && cli.options ? run(&w) : tsri_cli_fail("no memory");
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0)
+        status = tsri_cli_fail("cannot write the output");
+    tsr_config_close(w.scratch);
+    tsr_config_close(cli.config);
+    for (int i = 0; i < cli.n_flags; i++)
+        free((char *)(uintptr_t)cli.flags[i].name);
+    tsri_free(args);
+    tsri_free(cli.flags);
+    tsri_free(cli.options);
+    return status;
+}

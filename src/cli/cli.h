@@ -1,0 +1,115 @@
+/* cli.h - what the parts of the `tessera` program share: the command line as main() understood it,
+ * error lines, and tables. Everything prints to stdout, errors to stderr as `tessera: ...`.
+ *
+ * Threads: one; the program has no others of its own.
+ * Memory:  struct tsri_cli lives as long as main(); strings in it are argv's.
+ * Errors:  a command returns the exit status: 0, CLI_FAILED, or CLI_USAGE.
+ */
+#ifndef TSRI_CLI_H
+#define TSRI_CLI_H
+
+#include "base/base.h"
+#include "cli/commands.h"
+#include "config/config.h"
+
+#include <stdio.h>
+
+#define CLI_FAILED 1 /* the operation failed */
+#define CLI_USAGE 2  /* the command line was wrong */
+
+struct tsri_command;
+
+struct tsri_cli_flag {
+    const char *name, *value; /* value "" for a flag without one */
+};
+
+struct tsri_cli {
+    const struct tsri_command *command;
+    char **args; /* what is neither name nor flag */
+    int n_args;
+    struct tsri_cli_flag *flags; /* the command's own */
+    int n_flags;
+    char **options; /* configuration flags, one argument each */
+    int n_options;
+    const char *config_file; /* of --config, or NULL */
+    bool json;
+    bool color;                /* stdout is a terminal that wants it */
+    struct tsr_config *config; /* see tsri_cli_config */
+};
+
+#define TSRI_COMMAND_RUN(id, name, usage, help, details) int tsri_cmd_##id(struct tsri_cli *cli);
+TSRI_COMMANDS(TSRI_COMMAND_RUN)
+#undef TSRI_COMMAND_RUN
+
+/* Prints `tessera: ...` and returns CLI_FAILED. */
+int tsri_cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* The same with a pointer to the command's help; returns CLI_USAGE. */
+int tsri_cli_usage(const struct tsri_cli *cli, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Refuses other numbers of arguments than min..max; 0 when it is right, else CLI_USAGE. */
+int tsri_cli_want_args(const struct tsri_cli *cli, int min, int max);
+/* The value of one of the command's own flags, or NULL when it was not given. */
+const char *tsri_cli_flag(const struct tsri_cli *cli, const char *name);
+/* Sets cli->config from file, environment and flags on first use; 0, or the exit status after
+ * having said why. Commands that need no configuration do not fail for a bad one. */
+int tsri_cli_config(struct tsri_cli *cli);
+
+/* ---- printing ---- */
+
+enum tsri_color {
+    TSRI_COLOR_BOLD,
+    TSRI_COLOR_DIM,
+    TSRI_COLOR_GREEN,
+    TSRI_COLOR_YELLOW,
+    TSRI_COLOR_RED
+};
+/* The escape that starts a colour, and the one that ends all; "" where there are no colours. */
+const char *tsri_cli_color(const struct tsri_cli *cli, enum tsri_color color);
+const char *tsri_cli_plain(const struct tsri_cli *cli);
+void tsri_cli_print_json_string(const char *s);
+/* "12.3 MiB", "1 KiB", "17 B" into buf, which is returned. */
+const char *tsri_cli_size(uint64_t bytes, char buf[static 32]);
+
+/* Cells of text in rows of n_columns, printed with columns as wide as they must be. `align` has one
+ * letter a column, l or r. The first row is the heading. */
+struct tsri_table {
+    const char *align;
+    char **cells;
+    size_t n_cells, n_room;
+};
+void tsri_table_init(struct tsri_table *t, const char *align);
+void tsri_table_fini(struct tsri_table *t);
+void tsri_table_add(struct tsri_table *t, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* 0, or CLI_FAILED when memory ran out while rows were added. */
+int tsri_table_print(const struct tsri_table *t, const struct tsri_cli *cli);
+
+/* ---- doctor: a finding of one check; those of memory and disk are in checks.c ---- */
+
+enum tsri_doctor_status { TSRI_DOCTOR_OK, TSRI_DOCTOR_WARN, TSRI_DOCTOR_FAIL };
+
+struct tsri_finding {
+    enum tsri_doctor_status status;
+    char found[512];
+    char advice[512]; /* "" where nothing needs doing */
+};
+void tsri_finding_say(struct tsri_finding *f, enum tsri_doctor_status status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void tsri_finding_advise(struct tsri_finding *f, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* The first line of a file, without its end; false when it cannot be read. */
+bool tsri_read_line(const char *path, char *buf, size_t bytes);
+
+void tsri_check_host_memory(const struct tsri_options *o, struct tsri_finding *f);
+void tsri_check_overcommit(const struct tsri_options *o, struct tsri_finding *f);
+void tsri_check_memlock(const struct tsri_options *o, struct tsri_finding *f);
+void tsri_check_disk_path(const struct tsri_options *o, struct tsri_finding *f);
+void tsri_check_disk_space(const struct tsri_options *o, struct tsri_finding *f);
+void tsri_check_direct(const struct tsri_options *o, struct tsri_finding *f);
+void tsri_check_io_uring(const struct tsri_options *o, struct tsri_finding *f);
+
+/* ---- features of this processor, separated by spaces: "sse4.2 avx2 sha" ---- */
+
+const char *tsri_cli_cpu_features(char *buf, size_t bytes);
+
+#endif

@@ -1,0 +1,165 @@
+/* cmd_doctor.c - `tessera doctor`: does this machine give what the configuration asks for? A list
+ * of checks, each of which finds one thing out and says ok, warn or fail, what it found, and what
+ * to do about it. Checks read /proc and /sys, or try the real thing where only trying tells; they
+ * change nothing and leave nothing behind. Those of memory and disk are in checks.c. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void check_page_size(const struct tsri_options *o, struct tsri_finding *f)
+{
+    char size[32];
+    (void)o;
+    tsri_finding_say(f, TSRI_DOCTOR_OK, "%s", tsri_cli_size((uint64_t)sysconf(_SC_PAGESIZE), size));
+}
+
+static void check_huge_pages(const struct tsri_options *o, struct tsri_finding *f)
+{
+    const char *path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    char text[128];
+    (void)o;
+    if (!tsri_read_line(path, text, sizeof text)) {
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "not known: %s cannot be read", path);
+        tsri_finding_advise(f, "without huge pages large caches are a little slower");
+    } else if (strstr(text, "[never]")) {
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "never");
+        tsri_finding_advise(f, "as root: echo madvise > %s", path);
+    } else {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "%s", strstr(text, "[always]") ? "always" : "madvise");
+    }
+}
+
+static void check_cores(const struct tsri_options *o, struct tsri_finding *f)
+{
+    cpu_set_t set;
+    int usable = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    /* More processors than the set has room for: then affinity was not what limits us. */
+    if (usable == 0) usable = (int)online;
+    if (o->io_threads <= (uint32_t)usable) {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "%d usable of %ld", usable, online);
+        return;
+    }
+    tsri_finding_say(f, TSRI_DOCTOR_WARN, "%d usable of %ld, io_threads is %u", usable, online,
+                     o->io_threads);
+    tsri_finding_advise(f, "set io_threads to at most %d", usable);
+}
+
+static void check_numa(const struct tsri_options *o, struct tsri_finding *f)
+{
+    (void)o;
+    glob_t nodes = {0};
+    size_t n = 1; /* a kernel without NUMA has no such files */
+    if (glob("/sys/devices/system/node/node[0-9]*", 0, NULL, &nodes) == 0) n = nodes.gl_pathc;
+    globfree(&nodes);
+    if (n == 1)
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "1 node");
+    else
+        tsri_finding_say(f, TSRI_DOCTOR_OK,
+                         "%zu nodes: memory comes from the node of the thread that touches it", n);
+}
+
+static void check_simd(const struct tsri_options *o, struct tsri_finding *f)
+{
+    char features[128];
+    (void)o;
+    tsri_cli_cpu_features(features, sizeof features);
+    if (strstr(features, "avx2") || strstr(features, "asimd")) {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "%s", features);
+        return;
+    }
+    tsri_finding_say(f, TSRI_DOCTOR_WARN, "%s", features);
+    tsri_finding_advise(f, "plain C is used: hashing and conversion are slower here");
+}
+
+static const struct {
+    const char *name;
+    void (*run)(const struct tsri_options *o, struct tsri_finding *f);
+} checks[] = {
+    {"page size", check_page_size},
+    {"huge pages", check_huge_pages},
+    {"cores", check_cores},
+    {"NUMA", check_numa},
+    {"SIMD", check_simd},
+    {"host memory", tsri_check_host_memory},
+    {"overcommit", tsri_check_overcommit},
+    {"locked memory", tsri_check_memlock},
+    {"disk path", tsri_check_disk_path},
+    {"disk space", tsri_check_disk_space},
+    {"O_DIRECT", tsri_check_direct},
+    {"io_uring", tsri_check_io_uring},
+};
+
+static const char *const status_names[] = {"ok", "warn", "fail"};
+
+void tsri_finding_say(struct tsri_finding *f, enum tsri_doctor_status status, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    f->status = status;
+    vsnprintf(f->found, sizeof f->found, fmt, ap);
+    va_end(ap);
+}
+
+void tsri_finding_advise(struct tsri_finding *f, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(f->advice, sizeof f->advice, fmt, ap);
+    va_end(ap);
+}
+
+bool tsri_read_line(const char *path, char *buf, size_t bytes)
+{
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    bool ok = fgets(buf, (int)bytes, file) != NULL;
+    fclose(file);
+    if (ok) buf[strcspn(buf, "\n")] = 0;
+    return ok;
+}
+
+static void print_text(const struct tsri_cli *cli, const char *name, const struct tsri_finding *f)
+{
+    static const enum tsri_color colors[] = {TSRI_COLOR_GREEN, TSRI_COLOR_YELLOW, TSRI_COLOR_RED};
+    printf("%s%-5s%s %-14s %s\n", tsri_cli_color(cli, colors[f->status]), status_names[f->status],
+           tsri_cli_plain(cli), name, f->found);
+    if (f->advice[0]) printf("      -> %s\n", f->advice);
+}
+
+static void print_json(const char *name, const struct tsri_finding *f, bool first)
+{
+    printf("%s\n{\"name\":\"%s\",\"status\":\"%s\",\"found\":", first ? "" : ",", name,
+           status_names[f->status]);
+    tsri_cli_print_json_string(f->found);
+    printf(",\"advice\":");
+    tsri_cli_print_json_string(f->advice);
+    putchar('}');
+}
+
+int tsri_cmd_doctor(struct tsri_cli *cli)
+{
+    int count[3] = {0};
+    int status = tsri_cli_want_args(cli, 0, 0);
+    if (!status) status = tsri_cli_config(cli);
+    if (status) return status;
+    if (cli->json) printf("{\"checks\":[");
+    for (size_t i = 0; i < TSRI_COUNT(checks); i++) {
+        struct tsri_finding f = {0};
+        checks[i].run(tsri_config_options(cli->config), &f);
+        count[f.status]++;
+        if (cli->json)
+            print_json(checks[i].name, &f, i == 0);
+        else
+            print_text(cli, checks[i].name, &f);
+    }
+    if (cli->json)
+        printf("\n],\"ok\":%d,\"warn\":%d,\"fail\":%d}\n", count[0], count[1], count[2]);
+    else
+        printf("%d ok, %d warn, %d fail\n", count[0], count[1], count[2]);
+    return count[TSRI_DOCTOR_FAIL] ? CLI_FAILED : 0;
+}

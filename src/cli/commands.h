@@ -1,0 +1,34 @@
+/* commands.h - THE table of subcommands. One row and one file with its run function make a command:
+ * the row declares tsri_cmd_<id>(), is found by name, and is all that `tessera help` knows.
+ *
+ * The usage is what follows the name on the command line, and it is the declaration of the
+ * command's own flags as well: --flag takes no value, --flag=WHAT takes one, anything else that
+ * starts with two dashes is a configuration option. */
+#ifndef TSRI_COMMANDS_H
+#define TSRI_COMMANDS_H
+
+/* X(id, name, usage, one line of help, details) */
+/* clang-format off */
+#define TSRI_COMMANDS(X)                                                                           \
+    X(config_show, "config show", "[--json] [KEY ...]",                                            \
+      "show every option, its value and where it came from",                                       \
+      "Flags stand before the environment, the environment before the file, the file before\n"     \
+      "the default. With KEYs, only those options.\n")                                             \
+    X(config_check, "config check", "[--json] FILE",                                               \
+      "check a configuration file",                                                                \
+      "Reads the file alone, without environment and flags. Says ok and exits 0, or names the\n"   \
+      "place and the mistake and exits 1.\n")                                                      \
+    X(config_doc, "config doc", "[--man]",                                                         \
+      "write the manual of all options",                                                           \
+      "Markdown, or mdoc for the manual page with --man. Made from the table that the options\n"   \
+      "themselves are made from.\n")                                                               \
+    X(doctor, "doctor", "[--json]",                                                                \
+      "check this machine against the configuration",                                              \
+      "Each line is ok, warn (works, but slower or less than asked) or fail, with what to do.\n"   \
+      "Exits 1 when a line says fail.\n")                                                          \
+    X(version, "version", "[--json]",                                                              \
+      "print version, libraries and features",                                                     \
+      "Version, compiler, the libraries in use, and the processor features that count.\n")
+/* clang-format on */
+
+#endif

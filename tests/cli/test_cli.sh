@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# The command line: commands, flags, help, errors, exit statuses.
+# shellcheck source=tests/cli/tessera.sh
+. "$(dirname "$0")/tessera.sh"
+
+no_command_prints_help_and_is_a_usage_error() {
+    t
+    exits 2 && says 'usage: tessera' && says 'config show'
+}
+
+help_lists_every_command_and_describes_each() {
+    local name
+    t help
+    exits 0 && is_silent || return
+    t --help
+    exits 0 && says 'usage: tessera' || return
+    for name in 'config show' 'config check' 'config doc' doctor version; do
+        t help
+        says "  $name " || return
+        # shellcheck disable=SC2086  # two words are two arguments
+        t help $name
+        exits 0 && says "usage: tessera $name" || return
+        # shellcheck disable=SC2086
+        t $name --help
+        exits 0 && says "usage: tessera $name" && is_silent || return
+        # shellcheck disable=SC2086
+        t $name -h
+        exits 0 && says "usage: tessera $name" || return
+    done
+}
+
+help_of_a_group_lists_its_commands() {
+    t help config
+    exits 0 && says 'config show' && says 'config doc' || return
+    [[ $out != *doctor* ]] || fail "it lists others: $out" || return
+    t config
+    exits 2 && complains "'config' needs one of its subcommands" && [[ $err == *'config check'* ]]
+}
+
+an_unknown_command_names_the_nearest() {
+    t doctr
+    exits 2 && complains "unknown command 'doctr'; did you mean 'doctor'?" || return
+    t confgi show
+    exits 2 && complains "did you mean 'config'?" || return
+    t config shwo
+    exits 2 && complains "unknown command 'config shwo'; did you mean 'config show'?" || return
+    t help dcotor
+    exits 2 && complains "did you mean 'doctor'?" || return
+    t qqqqqqqq
+    exits 2 && complains "unknown command 'qqqqqqqq'" || return
+    [[ $err != *'did you mean'* ]] || fail "a guess at nothing: $err"
+}
+
+control_characters_in_a_command_do_not_reach_the_terminal() {
+    t $'a\033[31mb'
+    exits 2 && [[ $err != *$'\033'* ]]
+}
+
+an_unknown_option_names_the_nearest() {
+    t config show --host_siz=1G
+    exits 2 && complains host-size && is "$out" '' || return
+    t --host_siz=1G config show
+    exits 2 && complains host-size
+}
+
+a_bad_value_of_an_option_is_a_usage_error() {
+    t doctor --host_size=lots
+    exits 2 && complains host_size
+}
+
+options_may_stand_before_and_after_the_command() {
+    t --host_size=2G config show host_size
+    exits 0 && says 2G || return
+    t config show host_size --host_size=2G
+    exits 0 && says 2G || return
+    t config --host_size 2G show host_size
+    exits 0 && says 2G || return
+    t config show --host-size 2G -- host_size
+    exits 0 && says 2G
+}
+
+the_last_of_two_equal_options_holds() {
+    t config show --host_size=2G --host_size=3G host_size
+    exits 0 && says 3G
+}
+
+a_flag_that_needs_a_value_says_so() {
+    t config show --config
+    exits 2 && complains '--config needs a file' || return
+    t config doc --man=1
+    exits 2 && complains '--man takes no value'
+}
+
+flags_of_one_command_are_no_flags_of_another() {
+    t version --prometheus
+    exits 2 && complains prometheus || return
+    t config doc --json
+    exits 2 && complains 'no JSON form' || return
+    t -x version
+    exits 2 && complains "unknown flag '-x'"
+}
+
+too_many_arguments_are_refused() {
+    t version now
+    exits 2 && complains "unexpected argument 'now'" || return
+    t config check
+    exits 2 && complains 'an argument is missing' || return
+    t config check a b
+    exits 2 && complains "unexpected argument 'b'"
+}
+
+output_that_cannot_be_written_is_a_failure() {
+    [ -e /dev/full ] || skip 'no /dev/full' || return
+    "$tessera" version >/dev/full 2>"$tmp/err"
+    status=$? out='' err=$(cat "$tmp/err")
+    exits 1 && complains 'cannot write'
+}
+
+run no_command_prints_help_and_is_a_usage_error
+run help_lists_every_command_and_describes_each
+run help_of_a_group_lists_its_commands
+run an_unknown_command_names_the_nearest
+run control_characters_in_a_command_do_not_reach_the_terminal
+run an_unknown_option_names_the_nearest
+run a_bad_value_of_an_option_is_a_usage_error
+run options_may_stand_before_and_after_the_command
+run the_last_of_two_equal_options_holds
+run a_flag_that_needs_a_value_says_so
+run flags_of_one_command_are_no_flags_of_another
+run too_many_arguments_are_refused
+run output_that_cannot_be_written_is_a_failure
+test_end

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# tessera version.
+# shellcheck source=tests/cli/tessera.sh
+. "$(dirname "$0")/tessera.sh"
+
+version=$(sed -n 's/^VERSION := //p' Makefile)
+
+the_number_is_the_one_of_the_makefile() {
+    t --version
+    exits 0 && is "$out" "$version" || return
+    t version
+    exits 0 && is "$(head -n 1 <<<"$out")" "tessera $version"
+}
+
+compiler_and_libraries_are_named() {
+    local name
+    t version
+    for name in compiler libyaml xxhash openssl cpu policies digests; do
+        grep -qE "^  $name +[^ ]" <<<"$out" || fail "$name is missing: $out" || return
+    done
+}
+
+json_has_the_same() {
+    needs_python || return
+    t version --json
+    exits 0 && is "$(json 'x["version"]')" "$version" || return
+    [[ $(json 'x["xxhash"]') =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "$out"
+}
+
+run the_number_is_the_one_of_the_makefile
+run compiler_and_libraries_are_named
+run json_has_the_same
+test_end
