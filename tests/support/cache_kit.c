@@ -1,0 +1,362 @@
+/* cache_kit.c - a small cache for tests, and KV that follows from everything its tokens have seen.
+ */
+#include "support/cache_kit.h"
+
+#include "support/kv_entry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void stop(const char *what)
+{
+    printf("cache_kit: %s: %s\n", what, tsr_errmsg());
+    fflush(stdout);
+    abort();
+}
+
+static void must(int result, const char *what)
+{
+    if (result < 0) stop(what);
+}
+
+static void *must_alloc(size_t bytes)
+{
+    void *p = malloc(bytes ? bytes : 1);
+    if (!p) stop("no memory");
+    return p;
+}
+
+/* ---- opening ---- */
+
+struct tsr_config *kit_config(const char *const *options)
+{
+    static const char *const small[] = {
+        "host_size", "1M",          "host_page_size", "16K", "metadata_size",
+        "1M",        "entries_max", "1024",           NULL};
+    struct tsr_config *cfg;
+    must(tsr_config_open(&cfg), "config");
+    for (const char *const *o = small; *o; o += 2)
+        must(tsr_config_set(cfg, o[0], o[1]), "config");
+    for (const char *const *o = options; o && *o; o += 2)
+        must(tsr_config_set(cfg, o[0], o[1]), "config");
+    return cfg;
+}
+
+void kit_open_config(struct kit *k, struct tsr_config *cfg)
+{
+    must(tsr_open(&k->cache, cfg), "open");
+    struct tsr_space_desc desc = kit_desc();
+    k->space = kit_space(k->cache, &desc);
+    k->client = kit_client(k->cache);
+}
+
+void kit_open(struct kit *k, const char *const *options)
+{
+    struct tsr_config *cfg = kit_config(options);
+    kit_open_config(k, cfg);
+    tsr_config_close(cfg);
+}
+
+void kit_close(struct kit *k)
+{
+    tsr_client_close(k->client);
+    tsr_space_close(k->space);
+    tsr_close(k->cache);
+    memset(k, 0, sizeof *k);
+}
+
+struct tsr_space_desc kit_desc(void)
+{
+    return (struct tsr_space_desc){.size = sizeof(struct tsr_space_desc),
+                                   .model = "kit",
+                                   .dtype = TSR_DTYPE_F16,
+                                   .n_layers = 2,
+                                   .n_heads = 2,
+                                   .k_dim = 16,
+                                   .block_tokens = 16};
+}
+
+struct tsr_space *kit_space(struct tsr_cache *c, const struct tsr_space_desc *desc)
+{
+    struct tsr_space *space;
+    must(tsr_space_open(&space, c, desc), "space");
+    return space;
+}
+
+struct tsr_client *kit_client(struct tsr_cache *c)
+{
+    struct tsr_client *client;
+    must(tsr_client_open(&client, c), "client");
+    return client;
+}
+
+uint32_t *kit_tokens(uint64_t seed, uint32_t n)
+{
+    uint32_t *tokens = must_alloc((size_t)n * sizeof tokens[0]);
+    uint64_t x = kv_prefix(seed, 0x70CE);
+    for (uint32_t i = 0; i < n; i++) {
+        x = kv_prefix(x, i + 1);
+        tokens[i] = (uint32_t)(x >> 40);
+    }
+    return tokens;
+}
+
+/* ---- KV ---- */
+
+uint64_t kit_seed(const struct tsr_space *space)
+{
+    uint64_t x;
+    memcpy(&x, space->fingerprint, sizeof x);
+    return x;
+}
+
+uint64_t kit_seen(uint64_t before, const uint32_t *tokens, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        before = kv_prefix(before, tokens[i]);
+    return before;
+}
+
+/* Where a row stands, by the words of tessera.h and nothing else. */
+static uint8_t *row_at(const struct tsri_shape *s, const struct tsr_view *v, uint32_t n,
+                       uint32_t layer, uint32_t plane, uint32_t token)
+{
+    size_t k = s->row_bytes[0], row = s->row_bytes[plane];
+    bool packed = !v->layer_stride && !v->plane_stride && !v->token_stride;
+    size_t layer_stride = packed ? n * tsri_shape_token_bytes(s) / s->n_layers : v->layer_stride;
+    size_t plane_stride = packed ? n * k : v->plane_stride;
+    size_t token_stride = v->token_stride ? v->token_stride : row;
+    return (uint8_t *)v->data + layer * layer_stride + plane * plane_stride + token * token_stride;
+}
+
+void kit_fill(const struct tsr_space *space, uint64_t before, const uint32_t *tokens, uint32_t n,
+              void *packed)
+{
+    const struct tsri_shape *s = &space->shape;
+    struct tsr_view view = {.data = packed};
+    for (uint32_t t = 0; t < n; t++) {
+        before = kv_prefix(before, tokens[t]);
+        for (uint32_t l = 0; l < s->n_layers; l++)
+            for (uint32_t p = 0; p < s->n_planes; p++)
+                kv_row(row_at(s, &view, n, l, p, t), s->row_bytes[p], before, l, p);
+    }
+}
+
+bool kit_right(const struct tsr_space *space, uint64_t before, const uint32_t *tokens, uint32_t n,
+               uint32_t layer_first, uint32_t n_layers, const struct tsr_view *view)
+{
+    const struct tsri_shape *s = &space->shape;
+    uint32_t row_max = s->row_bytes[0] > s->row_bytes[1] ? s->row_bytes[0] : s->row_bytes[1];
+    uint8_t *want = must_alloc(row_max);
+    bool right = true;
+    for (uint32_t t = 0; t < n && right; t++) {
+        before = kv_prefix(before, tokens[t]);
+        for (uint32_t l = 0; l < n_layers && right; l++)
+            for (uint32_t p = 0; p < s->n_planes && right; p++) {
+                kv_row(want, s->row_bytes[p], before, layer_first + l, p);
+                right = memcmp(want, row_at(s, view, n, l, p, t), s->row_bytes[p]) == 0;
+            }
+    }
+    free(want);
+    return right;
+}
+
+/* ---- store ---- */
+
+/* What the first token of the store has seen. */
+static uint64_t store_before(const struct tsr_store *s)
+{
+    uint64_t seed = kit_seed(s->space);
+    if (s->kind == TSR_KIND_PREFIX) return kit_seen(seed, s->tokens, s->from);
+    if (s->kind == TSR_KIND_BLENDED) return ~seed;
+    return kit_seen(seed, s->context, s->n_context);
+}
+
+struct tsr_view kit_store_view(const struct tsr_store *s)
+{
+    uint32_t n = s->n_tokens - s->from;
+    size_t bytes = (size_t)n * tsri_shape_token_bytes(&s->space->shape);
+    struct tsr_view view = {.data = must_alloc(bytes), .bytes = bytes};
+    kit_fill(s->space, store_before(s), s->tokens + s->from, n, view.data);
+    return view;
+}
+
+int kit_store(struct kit *k, const struct tsr_store *store)
+{
+    struct tsr_store s = *store;
+    s.size = sizeof s;
+    if (!s.space) s.space = k->space;
+    s.view = kit_store_view(&s);
+    int n = tsr_store(k->client, &s);
+    free(s.view.data);
+    return n;
+}
+
+int kit_store_prefix(struct kit *k, const uint32_t *tokens, uint32_t n)
+{
+    return kit_store(k,
+                     &(struct tsr_store){.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = n});
+}
+
+int kit_store_behind(struct kit *k, const uint32_t *context, uint32_t n_context,
+                     const uint32_t *tokens, uint32_t n)
+{
+    return kit_store(k, &(struct tsr_store){.kind = TSR_KIND_SEGMENT,
+                                            .tokens = tokens,
+                                            .n_tokens = n,
+                                            .context = context,
+                                            .n_context = n_context,
+                                            .base = n_context});
+}
+
+int kit_store_segment(struct kit *k, const uint32_t *tokens, uint32_t n)
+{
+    return kit_store_behind(k, NULL, 0, tokens, n);
+}
+
+/* ---- lookup and load ---- */
+
+struct tsr_prompt kit_prefix_prompt(const uint32_t *tokens, uint32_t n)
+{
+    return (struct tsr_prompt){.size = sizeof(struct tsr_prompt),
+                               .tokens = tokens,
+                               .n_tokens = n,
+                               .flags = TSR_PROMPT_PREFIX};
+}
+
+struct tsr_prompt kit_segment_prompt(const uint32_t *tokens, uint32_t n, struct tsr_range *range)
+{
+    *range = (struct tsr_range){0, n};
+    return (struct tsr_prompt){.size = sizeof(struct tsr_prompt),
+                               .tokens = tokens,
+                               .n_tokens = n,
+                               .flags = TSR_PROMPT_SEGMENTS,
+                               .segments = range,
+                               .n_segments = 1};
+}
+
+int kit_lookup(struct kit *k, const struct tsr_prompt *prompt, uint64_t request_id,
+               struct kit_hits *hits)
+{
+    hits->space = k->space;
+    hits->io = (struct tsr_lookup){.size = sizeof hits->io,
+                                   .spaces = &hits->space,
+                                   .n_spaces = 1,
+                                   .matches_max = KIT_ROWS_MAX,
+                                   .matches = hits->matches,
+                                   .request_id = request_id};
+    return tsr_lookup(k->client, prompt, &hits->io);
+}
+
+int kit_find_prefix(struct kit *k, const uint32_t *tokens, uint32_t n)
+{
+    struct kit_hits hits;
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, n);
+    return kit_lookup(k, &prompt, 0, &hits);
+}
+
+int kit_find_segment(struct kit *k, const uint32_t *tokens, uint32_t n)
+{
+    struct kit_hits hits;
+    struct tsr_range range;
+    struct tsr_prompt prompt = kit_segment_prompt(tokens, n, &range);
+    return kit_lookup(k, &prompt, 0, &hits);
+}
+
+/* What the first token of a match has seen: everything before it, or its context, and what of its
+ * own entry comes before it. */
+static uint64_t match_before(const struct tsr_space *space, const struct tsr_prompt *prompt,
+                             const struct tsr_match *m)
+{
+    uint64_t seed = kit_seed(space);
+    if (m->kind == TSR_KIND_PREFIX) return kit_seen(seed, prompt->tokens, m->prompt_offset);
+    if (m->kind == TSR_KIND_BLENDED) seed = ~seed;
+    if (m->kind == TSR_KIND_SEGMENT && m->context == TSR_CONTEXT_SAME) {
+        if (!prompt->segments) stop("a context needs explicit segments here");
+        const struct tsr_range *system = &prompt->segments[0];
+        seed = kit_seen(seed, prompt->tokens + system->offset, system->n_tokens);
+    }
+    return kit_seen(seed, prompt->tokens + m->prompt_offset - m->entry_offset, m->entry_offset);
+}
+
+int kit_load(struct kit *k, const struct tsr_prompt *prompt, const struct kit_hits *hits,
+             uint32_t row)
+{
+    const struct tsr_match *m = &hits->matches[row];
+    size_t bytes = (size_t)m->n_tokens * tsri_shape_token_bytes(&hits->space->shape);
+    struct tsr_load load = {.size = sizeof load,
+                            .space = hits->space,
+                            .match = m,
+                            .prompt = prompt,
+                            .view = {.data = must_alloc(bytes), .bytes = bytes}};
+    memset(load.view.data, 0xA5, bytes);
+    int n = tsr_load(k->client, &load, 1);
+    if (n == 1 && !kit_right(hits->space, match_before(hits->space, prompt, m),
+                             prompt->tokens + m->prompt_offset, m->n_tokens, 0,
+                             hits->space->shape.n_layers, &load.view)) {
+        printf("cache_kit: row %u of a load has wrong bytes\n", row);
+        fflush(stdout);
+        abort();
+    }
+    free(load.view.data);
+    return n == 1 ? 0 : n < 0 ? n : load.result;
+}
+
+int kit_load_and_check(struct kit *k, const struct tsr_prompt *prompt)
+{
+    struct kit_hits hits;
+    int n = kit_lookup(k, prompt, 0, &hits);
+    if (n < 0) return n;
+    int loaded = 0;
+    for (uint32_t row = 0; row < hits.io.n_matches; row++)
+        if (kit_load(k, prompt, &hits, row) == 0) loaded += (int)hits.matches[row].n_tokens;
+    return loaded;
+}
+
+/* ---- below the API ---- */
+
+struct tsri_key kit_key(uint64_t seed)
+{
+    return (struct tsri_key){kv_prefix(seed, 1), kv_prefix(seed, 2)};
+}
+
+uint32_t kit_filling(struct kit *k, uint64_t seed, uint32_t n_tokens)
+{
+    struct tsr_cache *c = k->cache;
+    uint32_t meta, id = TSRI_ID_NONE;
+    pthread_mutex_lock(&c->lock);
+    if (tsri_room_take(c, &k->space->shape, n_tokens, 0, &meta) == 0) {
+        id = tsri_entry_alloc(c);
+        struct tsri_entry *e = &c->entries[id];
+        struct tsri_key key = kit_key(seed);
+        e->meta = meta;
+        e->n_tokens = n_tokens;
+        e->space = k->space->id;
+        e->kind = TSR_KIND_SEGMENT;
+        e->extra_bytes = 0;
+        atomic_store_explicit(&e->key_lo, key.lo, memory_order_relaxed);
+        atomic_store_explicit(&e->key_hi, key.hi, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return id;
+}
+
+uint32_t kit_entry(struct kit *k, uint64_t seed, uint32_t n_tokens, uint32_t parent)
+{
+    uint32_t id = kit_filling(k, seed, n_tokens);
+    if (id == TSRI_ID_NONE) return id;
+    struct tsr_cache *c = k->cache;
+    pthread_mutex_lock(&c->lock);
+    if (parent != TSRI_ID_NONE) c->entries[id].kind = TSR_KIND_PREFIX;
+    tsri_entry_publish(c, id, parent);
+    pthread_mutex_unlock(&c->lock);
+    return id;
+}
+
+bool kit_valid(struct kit *k)
+{
+    pthread_mutex_lock(&k->cache->lock);
+    bool valid = tsri_cache_is_valid(k->cache);
+    pthread_mutex_unlock(&k->cache->lock);
+    return valid;
+}
