@@ -36,7 +36,7 @@ static int open_memory(struct tsr_cache *c)
     if (e) return e;
     c->entries = (struct tsri_entry *)(void *)c->entries_region.data;
     e = tsri_pool_init(&c->pool, o->host_size, o->host_page_size);
-    if (e == 0) e = tsri_buddy_init(&c->arena, derive_metadata(o));
+    if (e == 0) e = tsri_arena_init(&c->arena, derive_metadata(o));
     return e;
 }
 
@@ -113,7 +113,7 @@ void tsri_cache_close(struct tsr_cache *c)
         tsri_free(c->spaces);
         free(c->touch);
     }
-    tsri_buddy_fini(&c->arena);
+    tsri_arena_fini(&c->arena);
     tsri_pool_fini(&c->pool);
     tsri_region_fini(&c->entries_region);
     tsri_index_fini(&c->index);

@@ -1,7 +1,7 @@
 /* cache.h - the cache inside: entries, where their bytes are, and who may touch what when.
  *
  * Three kinds of memory, all reserved at open: an array of 64-byte entries, found through a hash
- * index; a buddy arena with each entry's tokens, digest, extra and page table (its *meta*); and a
+ * index; an arena with each entry's tokens, digest, extra and page table (its *meta*); and a
  * pool of fixed pages with the KV, arranged in cells of at most 64 tokens.
  *
  * The life of an entry is one atomic word: generation, state and number of pins.
@@ -125,25 +125,27 @@ static inline size_t tsri_meta_bytes(uint32_t n_tokens, uint32_t n_pages, uint32
     return sizeof(struct tsri_meta) + ((size_t)n_tokens + n_pages) * 4 + extra_bytes;
 }
 
-/* ---- buddy.c ---- */
+/* ---- arena.c ---- */
 
-#define TSRI_BUDDY_UNIT 64u
-#define TSRI_BUDDY_ORDERS 31u
-struct tsri_buddy {
-    struct tsri_region region, map;
-    uint8_t *order; /* order + 1 at the first unit of each free block */
-    uint32_t top;
+#define TSRI_ARENA_UNIT 64u
+#define TSRI_ARENA_UNITS_MAX (1u << 31)
+#define TSRI_ARENA_CLASSES 240u
+struct tsri_arena {
+    struct tsri_region region, marks_region;
+    uint8_t *marks; /* by unit: first or last of a free block */
+    uint32_t n_units;
     size_t bytes_used;
-    uint32_t free[TSRI_BUDDY_ORDERS + 1];
+    uint64_t map[(TSRI_ARENA_CLASSES + 63) / 64]; /* classes that have a free block */
+    uint32_t heads[TSRI_ARENA_CLASSES];
 };
-TSR_MUST int tsri_buddy_init(struct tsri_buddy *b, size_t bytes);
-void tsri_buddy_fini(struct tsri_buddy *b);
+TSR_MUST int tsri_arena_init(struct tsri_arena *a, size_t bytes);
+void tsri_arena_fini(struct tsri_arena *a);
 /* TSR_EFULL: not now; TSR_ERANGE: never. No message is set. */
-TSR_MUST int tsri_buddy_alloc(struct tsri_buddy *b, size_t bytes, uint32_t *unit);
-void tsri_buddy_free(struct tsri_buddy *b, uint32_t unit, size_t bytes);
+TSR_MUST int tsri_arena_alloc(struct tsri_arena *a, size_t bytes, uint32_t *unit);
+void tsri_arena_free(struct tsri_arena *a, uint32_t unit, size_t bytes);
 /* The largest block an empty arena can give. */
-size_t tsri_buddy_bytes_max(const struct tsri_buddy *b);
-bool tsri_buddy_is_valid(const struct tsri_buddy *b);
+size_t tsri_arena_bytes_max(const struct tsri_arena *a);
+bool tsri_arena_is_valid(const struct tsri_arena *a);
 
 /* ---- pool.c ---- */
 
@@ -300,7 +302,7 @@ struct tsr_cache {
     struct tsri_region entries_region;
     uint32_t ids_max;
     struct tsri_pool pool;
-    struct tsri_buddy arena;
+    struct tsri_arena arena;
     struct tsri_touch *touch;
     struct tsri_events events;
     atomic_bool frozen;
@@ -321,7 +323,7 @@ struct tsr_cache {
 
 static inline struct tsri_meta *tsri_meta(const struct tsr_cache *c, const struct tsri_entry *e)
 {
-    return (struct tsri_meta *)(void *)(c->arena.region.data + (size_t)e->meta * TSRI_BUDDY_UNIT);
+    return (struct tsri_meta *)(void *)(c->arena.region.data + (size_t)e->meta * TSRI_ARENA_UNIT);
 }
 static inline uint64_t tsri_handle(uint32_t id, uint64_t gen)
 {

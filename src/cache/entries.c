@@ -314,5 +314,5 @@ bool tsri_cache_is_valid(struct tsr_cache *c)
     }
     size_t used = (size_t)c->pool.n_pages - tsri_pool_n_free(&c->pool);
     return n_host == c->n_host && n_cold == c->n_cold && pages <= used &&
-           tsri_pool_is_valid(&c->pool) && tsri_buddy_is_valid(&c->arena);
+           tsri_pool_is_valid(&c->pool) && tsri_arena_is_valid(&c->arena);
 }

@@ -56,7 +56,7 @@ static void wait_landed(struct tsri_manager *m, uint32_t id)
 static struct tsri_meta *meta_of(const struct tsri_flight *f)
 {
     return (struct tsri_meta *)(void *)(f->c->arena.region.data +
-                                        (size_t)f->meta * TSRI_BUDDY_UNIT);
+                                        (size_t)f->meta * TSRI_ARENA_UNIT);
 }
 
 /* ---- what the tier tells ---- */

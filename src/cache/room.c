@@ -101,7 +101,7 @@ int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_t
 {
     uint32_t n_pages = tsri_shape_n_pages(s, n_tokens), meta;
     size_t bytes = tsri_meta_bytes(n_tokens, n_pages, extra_bytes);
-    if (n_pages == 0 || n_pages > c->pool.n_pages || bytes > tsri_buddy_bytes_max(&c->arena))
+    if (n_pages == 0 || n_pages > c->pool.n_pages || bytes > tsri_arena_bytes_max(&c->arena))
         return tsri_fail(TSR_ERANGE,
                          "an entry of %u tokens needs %llu bytes, host_size is %llu (and "
                          "metadata_size %zu)",
@@ -115,10 +115,10 @@ int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_t
             return tsri_fail(TSR_EFULL, "all %u entries (entries_max) are in use", c->ids_max);
     while (tsri_pool_n_free(&c->pool) < n_pages)
         if (frozen || !evict_one(c)) return refuse(c, n_pages);
-    while (tsri_buddy_alloc(&c->arena, bytes, &meta) != 0)
+    while (tsri_arena_alloc(&c->arena, bytes, &meta) != 0)
         if (frozen || !evict_one(c)) return refuse(c, n_pages);
     struct tsri_meta *m =
-        (struct tsri_meta *)(void *)(c->arena.region.data + (size_t)meta * TSRI_BUDDY_UNIT);
+        (struct tsri_meta *)(void *)(c->arena.region.data + (size_t)meta * TSRI_ARENA_UNIT);
     *m = (struct tsri_meta){.n_tokens = n_tokens, .n_pages = n_pages, .extra_bytes = extra_bytes};
     bool have = tsri_pool_alloc(&c->pool, n_pages, tsri_meta_pages(m));
     TSR_ASSERT(have);
@@ -129,9 +129,9 @@ int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_t
 void tsri_room_give(struct tsr_cache *c, uint32_t meta)
 {
     struct tsri_meta *m =
-        (struct tsri_meta *)(void *)(c->arena.region.data + (size_t)meta * TSRI_BUDDY_UNIT);
+        (struct tsri_meta *)(void *)(c->arena.region.data + (size_t)meta * TSRI_ARENA_UNIT);
     tsri_pool_free(&c->pool, m->n_pages, tsri_meta_pages(m));
-    tsri_buddy_free(&c->arena, meta, tsri_meta_bytes(m->n_tokens, m->n_pages, m->extra_bytes));
+    tsri_arena_free(&c->arena, meta, tsri_meta_bytes(m->n_tokens, m->n_pages, m->extra_bytes));
 }
 
 int tsri_room_evict(struct tsr_cache *c, size_t free_bytes)
