@@ -23,7 +23,9 @@ CFLAGS  ?= -O2 -g
 V       ?= 0
 Q       := $(if $(filter 1,$(V)),,@)
 
-PKGS     := yaml-0.1 libxxhash libcrypto
+# liburing may be missing: the disk tier then reads and writes with threads.
+URING    := $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
+PKGS     := yaml-0.1 libxxhash libcrypto $(URING)
 PKG_CF   := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 ifeq ($(PKG_LIBS),)
@@ -34,7 +36,8 @@ endif
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wundef -Wstrict-prototypes -Wmissing-prototypes \
         -Wconversion $(if $(WERROR),-Werror)
-CPPF := -D_GNU_SOURCE -DTSR_VERSION='"$(VERSION)"' -Iinclude -Isrc $(PKG_CF)
+CPPF := -D_GNU_SOURCE -DTSR_VERSION='"$(VERSION)"' -Iinclude -Isrc \
+        $(if $(URING),-DTSRI_HAVE_URING) $(PKG_CF)
 SANF := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 ALLC  = -std=c11 -fPIC -fvisibility=hidden $(WARN) $(CPPF) $(SANF) $(CFLAGS)
 LIBS := $(PKG_LIBS) -lpthread -lm -ldl

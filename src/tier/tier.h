@@ -19,7 +19,7 @@
 #define TSRI_ENTRY_TOKENS_MAX (1u << 20)
 #define TSRI_ENTRY_LAYERS_MAX 4096u
 #define TSRI_ENTRY_PLANES_MAX 2u
-#define TSRI_ENTRY_ROW_MAX (1u << 20)
+#define TSRI_ENTRY_ROW_MAX (1u << 18)
 #define TSRI_ENTRY_EXTRA_MAX (1u << 20)
 #define TSRI_CELL_TOKENS_MAX 64u
 

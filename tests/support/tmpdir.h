@@ -1,0 +1,36 @@
+/* tmpdir.h - an empty directory for one test, below TMPDIR, removed with everything in it. */
+#ifndef TSRI_TMPDIR_H
+#define TSRI_TMPDIR_H
+
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct tmpdir {
+    char path[256];
+};
+
+static inline void tmpdir_init(struct tmpdir *d)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(d->path, sizeof d->path, "%s/tessera-test-XXXXXX", base && *base ? base : "/tmp");
+    if (!mkdtemp(d->path)) {
+        perror(d->path);
+        abort();
+    }
+}
+
+static inline int tmpdir_remove(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+{
+    (void)st, (void)kind, (void)ftw;
+    return remove(path);
+}
+
+static inline void tmpdir_fini(struct tmpdir *d)
+{
+    nftw(d->path, tmpdir_remove, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+#endif
