@@ -1,0 +1,133 @@
+/* checkpoint.c - the bytes of the checkpoint, written and read by pure functions; docs/format.md
+ * says what stands where. It spares open the walk over every record's header and nothing depends on
+ * it: without it, or with a damaged one, the walk finds the same entries. What it says about a
+ * place is a hint, proven by the record that stands there. */
+#include "tier/disk.h"
+
+#define CHECKPOINT_MAGIC "tsr-ckp\n"
+
+enum {
+    HEAD_BYTES = 64,
+    HEAD_SUM_AT = 56,
+    SEGMENT_BYTES = 32,
+    ENTRY_BYTES = 144,
+};
+
+size_t tsri_checkpoint_bytes(uint32_t n_segments, uint64_t n_entries)
+{
+    return HEAD_BYTES + (size_t)n_segments * SEGMENT_BYTES + (size_t)n_entries * ENTRY_BYTES;
+}
+
+void tsri_checkpoint_put_segment(uint8_t *buf, uint32_t i, const struct tsri_checkpoint_segment *s)
+{
+    uint8_t *at = buf + HEAD_BYTES + (size_t)i * SEGMENT_BYTES;
+    tsri_put64(at, s->id);
+    tsri_put64(at + 8, s->nonce);
+    tsri_put64(at + 16, s->covered);
+    tsri_put32(at + 24, s->n_tombs);
+    tsri_put32(at + 28, 0);
+}
+
+void tsri_checkpoint_get_segment(const uint8_t *buf, uint32_t i, struct tsri_checkpoint_segment *s)
+{
+    const uint8_t *at = buf + HEAD_BYTES + (size_t)i * SEGMENT_BYTES;
+    s->id = tsri_get64(at);
+    s->nonce = tsri_get64(at + 8);
+    s->covered = tsri_get64(at + 16);
+    s->n_tombs = tsri_get32(at + 24);
+}
+
+/* The number of pages is not stored: it follows from the shape. */
+void tsri_checkpoint_put_entry(uint8_t *buf, uint32_t n_segments, uint64_t i,
+                               const struct tsri_checkpoint_entry *e)
+{
+    const struct tsr_entry_head *h = &e->head;
+    uint8_t *at = buf + tsri_checkpoint_bytes(n_segments, i);
+    tsri_put32(at, e->segment);
+    tsri_put32(at + 4, e->page);
+    tsri_put64(at + 8, e->seq);
+    memcpy(at + 16, h->key.bytes, 16);
+    memcpy(at + 32, h->space, 16);
+    memcpy(at + 48, h->digest, 32);
+    memcpy(at + 80, h->parent.bytes, 16);
+    tsri_put32(at + 96, h->kind);
+    tsri_put32(at + 100, h->n_tokens);
+    tsri_put32(at + 104, h->base);
+    tsri_put32(at + 108, h->freq_set);
+    tsri_put32(at + 112, h->cell_tokens);
+    tsri_put32(at + 116, h->n_layers);
+    tsri_put32(at + 120, h->n_planes);
+    tsri_put32(at + 124, h->row_bytes[0]);
+    tsri_put32(at + 128, h->n_planes > 1 ? h->row_bytes[1] : 0);
+    tsri_put32(at + 132, h->extra_bytes);
+    tsri_put64(at + 136, 0);
+}
+
+bool tsri_checkpoint_get_entry(const uint8_t *buf, const struct tsri_checkpoint *c, uint64_t i,
+                               struct tsri_checkpoint_entry *e)
+{
+    struct tsr_entry_head *h = &e->head;
+    const uint8_t *at = buf + tsri_checkpoint_bytes(c->n_segments, i);
+    memset(e, 0, sizeof *e);
+    e->segment = tsri_get32(at);
+    e->page = tsri_get32(at + 4);
+    e->seq = tsri_get64(at + 8);
+    memcpy(h->key.bytes, at + 16, 16);
+    memcpy(h->space, at + 32, 16);
+    memcpy(h->digest, at + 48, 32);
+    memcpy(h->parent.bytes, at + 80, 16);
+    h->kind = tsri_get32(at + 96);
+    h->n_tokens = tsri_get32(at + 100);
+    h->base = tsri_get32(at + 104);
+    h->freq_set = tsri_get32(at + 108);
+    h->cell_tokens = tsri_get32(at + 112);
+    h->n_layers = tsri_get32(at + 116);
+    h->n_planes = tsri_get32(at + 120);
+    h->row_bytes[0] = tsri_get32(at + 124);
+    h->row_bytes[1] = tsri_get32(at + 128);
+    h->extra_bytes = tsri_get32(at + 132);
+    if (e->segment >= c->n_segments || e->seq >= c->next_seq || !tsri_head_is_valid(h))
+        return false;
+    struct tsri_layout l;
+    tsri_layout_init(&l, h);
+    if (l.record_bytes / TSRI_PAGE_BYTES > UINT32_MAX) return false;
+    e->n_pages = (uint32_t)(l.record_bytes / TSRI_PAGE_BYTES);
+    return true;
+}
+
+void tsri_checkpoint_seal(uint8_t *buf, const struct tsri_checkpoint *c)
+{
+    size_t bytes = tsri_checkpoint_bytes(c->n_segments, c->n_entries);
+    memset(buf, 0, HEAD_BYTES);
+    memcpy(buf, CHECKPOINT_MAGIC, 8);
+    tsri_put32(buf + 8, TSRI_DISK_VERSION);
+    tsri_put32(buf + 12, c->n_segments);
+    tsri_put64(buf + 16, c->n_entries);
+    tsri_put64(buf + 24, c->next_seq);
+    tsri_put64(buf + 32, c->next_segment);
+    tsri_put64(buf + 40, tsri_sum(buf + HEAD_BYTES, bytes - HEAD_BYTES));
+    tsri_put64(buf + HEAD_SUM_AT, tsri_sum(buf, HEAD_SUM_AT));
+}
+
+int tsri_checkpoint_read(const uint8_t *buf, size_t bytes, struct tsri_checkpoint *c)
+{
+    memset(c, 0, sizeof *c);
+    if (bytes < HEAD_BYTES || memcmp(buf, CHECKPOINT_MAGIC, 8) != 0)
+        return tsri_fail(TSR_ECORRUPT, "not a checkpoint");
+    if (tsri_get64(buf + HEAD_SUM_AT) != tsri_sum(buf, HEAD_SUM_AT))
+        return tsri_fail(TSR_ECORRUPT, "checkpoint header fails its checksum");
+    if (tsri_get32(buf + 8) != TSRI_DISK_VERSION)
+        return tsri_fail(TSR_EVERSION, "checkpoint of format version %u, this library knows %u",
+                         tsri_get32(buf + 8), TSRI_DISK_VERSION);
+    c->n_segments = tsri_get32(buf + 12);
+    c->n_entries = tsri_get64(buf + 16);
+    c->next_seq = tsri_get64(buf + 24);
+    c->next_segment = tsri_get64(buf + 32);
+    if (c->n_segments > TSRI_CHECKPOINT_SEGMENTS_MAX ||
+        c->n_entries > TSRI_CHECKPOINT_ENTRIES_MAX ||
+        bytes != tsri_checkpoint_bytes(c->n_segments, c->n_entries))
+        return tsri_fail(TSR_ECORRUPT, "checkpoint has the wrong length");
+    if (tsri_get64(buf + 40) != tsri_sum(buf + HEAD_BYTES, bytes - HEAD_BYTES))
+        return tsri_fail(TSR_ECORRUPT, "checkpoint fails its checksum");
+    return 0;
+}
