@@ -62,8 +62,8 @@ static inline bool tsri_digest_equal(const struct tsri_digest *a, const struct t
 TSR_MUST int tsri_extra_check(const struct tsr_extra *extra, uint32_t n_extra, uint32_t n_tokens);
 /* The canonical bytes of the extras that matter to the tokens of `range`: the request-wide items,
  * and the media that overlap it, with offsets relative to it; sorted, so that the order of the
- * array does not matter. Returns how many bytes, 0 for none. Cannot fail for extras that passed
- * tsri_extra_check. */
+ * array does not matter. An empty range gets the request-wide items alone. Returns how many bytes,
+ * 0 for none. Cannot fail for extras that passed tsri_extra_check. */
 int tsri_extra_encode(const struct tsr_extra *extra, uint32_t n_extra, struct tsr_range range,
                       uint8_t out[TSRI_EXTRA_BYTES_MAX]);
 bool tsri_extra_has_media(const struct tsr_extra *extra, uint32_t n_extra, struct tsr_range range);

@@ -112,9 +112,10 @@ int tsri_extra_check(const struct tsr_extra *extra, uint32_t n_extra, uint32_t n
     return 0;
 }
 
+/* An empty range overlaps nothing, wherever it stands. */
 static bool overlaps(const struct tsr_extra *e, struct tsr_range range)
 {
-    return e->offset < (uint64_t)range.offset + range.n_tokens &&
+    return range.n_tokens && e->offset < (uint64_t)range.offset + range.n_tokens &&
            range.offset < (uint64_t)e->offset + e->n_tokens;
 }
 

@@ -222,6 +222,19 @@ TEST(only_media_that_overlap_a_range_matter_to_it)
     CHECK(tsri_extra_encode(salt, 1, range_100, bytes) > 0);
 }
 
+TEST(an_empty_range_gets_the_request_wide_items_alone)
+{
+    const struct tsr_extra items[] = {SALT("a"), MEDIA(0, 500, "cat")};
+    uint8_t alone[TSRI_EXTRA_BYTES_MAX], bytes[TSRI_EXTRA_BYTES_MAX];
+    int n = tsri_extra_encode(items, 1, range_100, alone);
+    for (uint32_t at = 0; at <= 500; at += 250) {
+        struct tsr_range empty = {at, 0};
+        CHECK(!tsri_extra_has_media(items, 2, empty));
+        CHECK_INT(tsri_extra_encode(items, 2, empty, bytes), n);
+        CHECK(memcmp(bytes, alone, (size_t)n) == 0);
+    }
+}
+
 TEST(the_same_image_at_the_same_place_in_a_chunk_encodes_the_same_anywhere)
 {
     const struct tsr_extra here[] = {MEDIA(110, 10, "cat")}, there[] = {MEDIA(510, 10, "cat")};
@@ -307,6 +320,7 @@ int main(void)
     RUN(bytes_that_look_like_another_item_are_still_data);
     RUN(the_order_of_extras_does_not_matter);
     RUN(only_media_that_overlap_a_range_matter_to_it);
+    RUN(an_empty_range_gets_the_request_wide_items_alone);
     RUN(the_same_image_at_the_same_place_in_a_chunk_encodes_the_same_anywhere);
     RUN(the_second_block_of_an_image_differs_from_the_first);
     RUN(a_bad_extra_is_refused_by_its_number);
