@@ -332,8 +332,10 @@ struct tsr_store {
     uint32_t kind; /* enum tsr_kind; required */
     uint32_t n_tokens;
     const uint32_t *tokens;
-    uint32_t from;      /* PREFIX only */
-    uint32_t n_context; /* SEGMENT: tokens of the system prompt it was computed behind */
+    uint32_t from; /* PREFIX only */
+    /* SEGMENT: the system prompt it was computed behind, if any. One that holds media cannot be
+     * told by its tokens: store such a segment only when it was computed alone. */
+    uint32_t n_context;
     const uint32_t *context;
     uint32_t n_extra;
     uint32_t base; /* SEGMENT: position of its first token when computed */
@@ -363,8 +365,9 @@ TSR_API TSR_MUST int tsr_put_commit(struct tsr_put *put);
 /* Gives everything back. Accepts NULL. */
 TSR_API void tsr_put_abort(struct tsr_put *put);
 
-/* Asynchronous forms. What the structs point to stays the caller's and must live until the operation
- * is done; so must the array of loads. TSR_EAGAIN when too many are in flight (option ops_max). */
+/* Asynchronous forms. What the structs point to stays the caller's and must live until the
+ * operation is done; so must the array of loads. TSR_EAGAIN when too many are in flight (option
+ * ops_max). */
 struct tsr_op;
 typedef void (*tsr_done_fn)(void *arg, struct tsr_op *op);
 TSR_API TSR_MUST int tsr_load_start(struct tsr_op **out, struct tsr_client *client,

@@ -64,6 +64,10 @@ static inline bool tsri_fork_guard_parent(const struct tsri_fork_guard *g)
     return *g->page != 0;
 }
 
+/* memcpy past the caches, for copies so large that they would only evict what is useful there.
+ * Where the processor has nothing better it is memcpy. */
+void tsri_copy_stream(void *dst, const void *src, size_t bytes);
+
 /* ---- small helpers ---- */
 
 #define TSRI_CACHE_LINE 64u

@@ -144,14 +144,27 @@ int tsri_view_check(const struct tsri_shape *s, struct tsr_view *v, uint32_t n_t
     return 0;
 }
 
-static void move_rows(uint8_t *cell, uint8_t *user, uint32_t n, size_t row, size_t stride,
-                      bool to_user)
+/* Moves of this much do not fit in the caches anyway. */
+#define STREAM_BYTES ((size_t)8 << 20)
+
+struct rows {
+    uint8_t *cell, *user;
+    uint32_t n;
+    size_t row, stride;
+};
+
+static void move_rows(const struct rows *r, bool to_user, bool stream)
 {
+    uint8_t *cell = r->cell, *user = r->user;
+    size_t row = r->row, stride = r->stride;
+    uint32_t n = r->n;
     if (stride == row) {
-        if (to_user)
-            memcpy(user, cell, n * row);
+        void *dst = to_user ? user : cell;
+        const void *src = to_user ? cell : user;
+        if (stream)
+            tsri_copy_stream(dst, src, n * row);
         else
-            memcpy(cell, user, n * row);
+            memcpy(dst, src, n * row);
         return;
     }
     for (uint32_t t = 0; t < n; t++) {
@@ -170,6 +183,8 @@ void tsri_move(const struct tsri_move *m, const struct tsr_view *view)
     uint32_t end = m->offset + m->n_tokens;
     struct tsri_cell full;
     layout_of(s, s->cell_tokens, &full);
+    bool stream =
+        (size_t)m->n_tokens * m->n_layers * (s->row_bytes[0] + s->row_bytes[1]) >= STREAM_BYTES;
     for (uint32_t l = 0; l < m->n_layers; l++)
         for (uint32_t p = 0; p < s->n_planes; p++) {
             size_t row = s->row_bytes[p], stride = view->token_stride ? view->token_stride : row;
@@ -183,7 +198,8 @@ void tsri_move(const struct tsri_move *m, const struct tsr_view *view)
                 uint8_t *rows = plane_in(m->pool, s, m->pages + (size_t)c * full.n_pages, &cell,
                                          m->layer_first + l, p) +
                                 in_cell * row;
-                move_rows(rows, user + (t - m->offset) * stride, n, row, stride, m->to_view);
+                struct rows r = {rows, user + (t - m->offset) * stride, n, row, stride};
+                move_rows(&r, m->to_view, stream);
                 t += n;
             }
         }

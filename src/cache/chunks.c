@@ -84,6 +84,10 @@ int tsri_walk_init(struct tsri_walk *w, const struct tsr_space *space,
     if (!(flags & (TSR_PROMPT_SEGMENTS | TSR_PROMPT_BLENDED))) return 0;
     e = find_segments(w, space);
     if (e || !(flags & TSR_PROMPT_CONTEXT) || w->n_segments == 0) return e;
+    /* The digest of a context is made of tokens, which do not tell two images apart: behind a
+     * system prompt with media only pure segments are found. */
+    if (w->has_media && tsri_extra_has_media(prompt->extra, prompt->n_extra, w->segments[0]))
+        return 0;
     w->has_context = true;
     tsri_digest_context(w->hash, prompt->tokens + w->segments[0].offset, w->segments[0].n_tokens,
                         &w->context);

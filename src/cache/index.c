@@ -85,7 +85,7 @@ void tsri_index_insert(struct tsri_index *x, struct tsri_key key, uint32_t id)
             }
         atomic_fetch_add_explicit(&line->n_passed, 1, memory_order_release);
     }
-    TSR_ASSERT(!"the index is full"); /* ids run out first */
+    tsri_assert_failed("the index is full", __FILE__, __LINE__); /* ids run out first */
 }
 
 void tsri_index_remove(struct tsri_index *x, struct tsri_key key, uint32_t id)
@@ -102,5 +102,5 @@ void tsri_index_remove(struct tsri_index *x, struct tsri_key key, uint32_t id)
                 return;
             }
     }
-    TSR_ASSERT(!"removing a key that is not in the index");
+    tsri_assert_failed("removing a key that is not in the index", __FILE__, __LINE__);
 }
