@@ -76,6 +76,9 @@ void tsri_manager_used(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
 void tsri_manager_forget(struct tsr_cache *c, uint32_t id);
 /* Under cache->lock: tier t shall drop its copy; the entry goes when it was the last. */
 uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t);
+/* Under cache->lock: gives up an entry that only a lower tier has, for its place in the index;
+ * false when there is none. */
+bool tsri_manager_shed(struct tsr_cache *c);
 /* Everything stored before the call is safe below when it returns 0. */
 TSR_MUST int tsri_manager_flush(struct tsr_cache *c);
 /* Waits until what was queued before the call has been tried. */

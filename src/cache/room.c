@@ -4,7 +4,7 @@
  * Readers must not wait for the policy's lock, so they leave the ids they used in one of several
  * small buffers (by thread) and whoever next holds the lock empties them. A buffer that is full or
  * busy loses the note, which costs a little recency and nothing else. */
-#include "cache/cache.h"
+#include "cache/manager.h"
 
 /* ---- uses on their way to the policy ---- */
 
@@ -111,7 +111,7 @@ int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_t
     tsri_touch_drain(c);
     bool frozen = atomic_load(&c->frozen);
     while (!tsri_entry_can_alloc(c))
-        if (frozen || !evict_one(c))
+        if (frozen || (!tsri_manager_shed(c) && !evict_one(c)))
             return tsri_fail(TSR_EFULL, "all %u entries (entries_max) are in use", c->ids_max);
     while (tsri_pool_n_free(&c->pool) < n_pages)
         if (frozen || !evict_one(c)) return refuse(c, n_pages);

@@ -128,6 +128,27 @@ static int may_leave(void *arg, uint32_t id)
     return tsri_word_pins(w) == 0 && e->first_child == TSRI_ID_NONE;
 }
 
+static int may_be_shed(void *arg, uint32_t id)
+{
+    struct tsr_cache *c = arg;
+    uint64_t w = atomic_load_explicit(&c->entries[id].word, memory_order_relaxed);
+    return tsri_word_state(w) == TSRI_COLD && may_leave(arg, id);
+}
+
+bool tsri_manager_shed(struct tsr_cache *c)
+{
+    struct tsri_manager *m = c->manager;
+    for (uint32_t t = m->n_lower; t >= 1; t--) {
+        struct tsr_policy *policy = m->lower[t].policy;
+        uint32_t id = policy->ops->victim(policy, may_be_shed, c);
+        if (id == TSR_POLICY_NONE) continue;
+        tsri_stats_add(c->stats, TSRI_M_evictions, 1);
+        tsri_entry_drop(c, id, TSR_EVENT_EVICTED);
+        return true;
+    }
+    return false;
+}
+
 /* Drops the tier's next victim; false when it has none. */
 static bool make_room(struct tsri_manager *m, uint32_t t)
 {
