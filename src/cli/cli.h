@@ -108,6 +108,34 @@ void tsri_check_disk_space(const struct tsri_options *o, struct tsri_finding *f)
 void tsri_check_direct(const struct tsri_options *o, struct tsri_finding *f);
 void tsri_check_io_uring(const struct tsri_options *o, struct tsri_finding *f);
 
+/* ---- traces: what was asked, as ids of text, never the text ---- */
+
+#define TSRI_TRACE_TOKENS_MAX ((uint32_t)1 << 22) /* of one request */
+
+struct tsri_trace_chunk {
+    uint64_t id; /* equal ids are equal text, the shorter one being a start of the longer */
+    uint32_t n_tokens;
+};
+struct tsri_trace_request {
+    size_t chunk_first;
+    uint32_t n_chunks, n_tokens;
+    bool prefix; /* one text cut into blocks; else segments that stand for themselves */
+};
+struct tsri_trace {
+    struct tsri_trace_request *requests;
+    struct tsri_trace_chunk *chunks;
+    size_t n_requests, n_chunks;
+    size_t requests_room, chunks_room;
+};
+/* Reads a file of JSON lines, at most `limit` requests; errors name file, line and column. */
+TSR_MUST int tsri_trace_load(struct tsri_trace *t, const char *path, size_t limit);
+/* A small trace made by a formula: questions over a document collection, and chats. */
+TSR_MUST int tsri_trace_builtin(struct tsri_trace *t, size_t limit);
+void tsri_trace_fini(struct tsri_trace *t);
+/* To build one: a request, then its chunks. */
+TSR_MUST int tsri_trace_add_request(struct tsri_trace *t, bool prefix);
+TSR_MUST int tsri_trace_add_chunk(struct tsri_trace *t, uint64_t id, uint64_t n_tokens);
+
 /* ---- features of this processor, separated by spaces: "sse4.2 avx2 sha" ---- */
 
 const char *tsri_cli_cpu_features(char *buf, size_t bytes);

@@ -22,10 +22,23 @@
       "write the manual of all options",                                                           \
       "Markdown, or mdoc for the manual page with --man. Made from the table that the options\n"   \
       "themselves are made from.\n")                                                               \
+    X(stat, "stat", "[--json | --prometheus] [--all]",                                             \
+      "print the metrics of a cache",                                                              \
+      "Opens a cache with the given configuration and prints what it counted; metrics that are\n"  \
+      "0 are left out of the table unless --all is given.\n")                                      \
     X(doctor, "doctor", "[--json]",                                                                \
       "check this machine against the configuration",                                              \
       "Each line is ok, warn (works, but slower or less than asked) or fail, with what to do.\n"   \
       "Exits 1 when a line says fail.\n")                                                          \
+    X(replay, "replay", "[--json] [--sizes=LIST] [--as=FORM] [--limit=N] [TRACE]",                 \
+      "replay an access trace and print a hit table",                                              \
+      "Each request of the trace is looked up in a real cache, what is found is loaded and\n"      \
+      "compared, what is missing is stored. Without TRACE a small built-in one is used.\n"         \
+      "  --sizes=LIST  host sizes to compare, as 1M,4M (default: the option host_size)\n"          \
+      "  --as=FORM     trace (as written), or prefix: all requests as plain prompts\n"             \
+      "  --limit=N     only the first N requests\n"                                                \
+      "A trace has one JSON object a line: {\"chunks\":[[id,tokens],...]} is a prompt of\n"        \
+      "segments, {\"hash_ids\":[...],\"input_length\":n} one of 512-token prefix blocks.\n")       \
     X(version, "version", "[--json]",                                                              \
       "print version, libraries and features",                                                     \
       "Version, compiler, the libraries in use, and the processor features that count.\n")

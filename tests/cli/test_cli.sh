@@ -14,7 +14,7 @@ help_lists_every_command_and_describes_each() {
     exits 0 && is_silent || return
     t --help
     exits 0 && says 'usage: tessera' || return
-    for name in 'config show' 'config check' 'config doc' doctor version; do
+    for name in 'config show' 'config check' 'config doc' stat doctor replay version; do
         t help
         says "  $name " || return
         # shellcheck disable=SC2086  # two words are two arguments
@@ -64,7 +64,7 @@ an_unknown_option_names_the_nearest() {
 }
 
 a_bad_value_of_an_option_is_a_usage_error() {
-    t doctor --host_size=lots
+    t stat --host_size=lots
     exits 2 && complains host_size
 }
 
@@ -85,6 +85,8 @@ the_last_of_two_equal_options_holds() {
 }
 
 a_flag_that_needs_a_value_says_so() {
+    t replay --sizes
+    exits 2 && complains '--sizes needs a value' || return
     t config show --config
     exits 2 && complains '--config needs a file' || return
     t config doc --man=1

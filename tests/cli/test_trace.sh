@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# The reader of trace files: what it takes, and where it says a mistake is.
+# shellcheck source=tests/cli/tessera.sh
+. "$(dirname "$0")/tessera.sh"
+
+# Replays the lines given on stdin.
+replay() {
+    cat >"$tmp/trace"
+    t replay --sizes=1M "$@" "$tmp/trace"
+}
+
+# The line is refused at this column, for this reason.
+refused() {
+    replay <<<"$1"
+    exits 1 && complains "$tmp/trace:1:$2: $3" && [ -z "$out" ]
+}
+
+# Requests and tokens asked of the table.
+asked() { tail -n 1 <<<"$out" | awk '{print $3, $4}'; }
+
+both_forms_are_read() {
+    replay <<<'{"chunks":[[0,50],[1,54]]}
+{"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]}'
+    exits 0 && is "$(asked)" '2 1204'
+}
+
+other_members_order_and_space_do_not_matter() {
+    replay <<<' { "hash_ids" : [ 7 ] , "x":{"a":[1,-2.5e+3,{}],"b":"\u00e4\"\\"}, "input_length":9 , "y":null} 
+
+	{"z":[true,false,[]],"chunks":[[18446744073709551600,1]]}'
+    exits 0 && is "$(asked)" '2 10'
+}
+
+the_last_line_needs_no_end() {
+    printf '{"chunks":[[0,3]]}' >"$tmp/trace"
+    t replay --sizes=1M "$tmp/trace"
+    exits 0 && is "$(asked)" '1 3'
+}
+
+only_the_first_requests_are_taken_with_a_limit() {
+    replay --limit=1 <<<'{"chunks":[[0,5]]}
+this is never read'
+    exits 0 && is "$(asked)" '1 5'
+}
+
+mistakes_are_named_with_line_and_column() {
+    refused '{"chunks":[[0,5]' 17 "',' or ']' expected" || return
+    refused '{"chunks":[[0,5]]} x' 20 'the end of the line expected' || return
+    refused '{"chunks":[[0,-5]]}' 15 'a whole number expected' || return
+    refused '{"chunks":[[0,5.5]]}' 15 'a whole number expected' || return
+    refused '{"chunks":[[0,05]]}' 15 'a whole number expected' || return
+    refused '{"chunks":[[0]]}' 14 "',' expected" || return
+    refused '{"chunks":[]}' 12 "'[' expected" || return
+    refused '{"chunks":[[0,0]]}' 16 'a chunk without tokens' || return
+    refused '{"chunks":[[99999999999999999999,1]]}' 13 'number too large' || return
+    refused '{"chunks":[[0,5]],}' 19 'a string expected' || return
+    refused '[1]' 1 "'{' expected" || return
+    refused '{"a":tru}' 6 'a value expected' || return
+    refused '{"a":"\x"}' 8 'an escape expected' || return
+    refused '{"a":1.}' 6 'a digit expected' || return
+    replay <<<'{"chunks":[[0,5]]}
+
+{"chunks":[[0,5]],"chunks":[[0,5]]}'
+    exits 1 && complains "$tmp/trace:3:" && complains 'chunks given twice'
+}
+
+members_must_agree() {
+    refused '{}' 3 'neither chunks nor hash_ids' || return
+    refused '{"input_length":5}' 19 'neither chunks nor hash_ids' || return
+    refused '{"hash_ids":[1]}' 17 'hash_ids without input_length' || return
+    refused '{"hash_ids":[1],"input_length":513}' 36 '1 hash_ids for an input_length of 513: 2' ||
+        return
+    refused '{"hash_ids":[1],"input_length":0}' 34 '1 hash_ids for an input_length of 0: 0' ||
+        return
+    refused '{"hash_ids":[1],"input_length":5,"input_length":5}' 49 'input_length given twice' ||
+        return
+    refused '{"hash_ids":[1],"input_length":5,"chunks":[[1,5]]}' 43 'chunks given twice'
+}
+
+limits_hold() {
+    local deep
+    refused '{"chunks":[[0,4194305]]}' 22 'more than 4194304 tokens' || return
+    refused '{"chunks":[[0,4194304],[1,1]]}' 28 'more than 4194304 tokens' || return
+    deep=$(printf '[%.0s' {1..40})
+    refused "{\"a\":$deep" 22 'nested too deeply'
+}
+
+files_that_are_no_text_or_no_files_are_refused() {
+    printf '{"chunks":[[0,5]]}\n{"a\0":1}' >"$tmp/trace"
+    t replay --sizes=1M "$tmp/trace"
+    exits 1 && complains "$tmp/trace:2:1: text without zero bytes expected" || return
+    t replay "$tmp/none"
+    exits 1 && complains "$tmp/none: No such file" || return
+    t replay "$tmp"
+    exits 1 && complains 'directory' || return
+    replay <<<''
+    exits 1 && complains 'no requests'
+}
+
+run both_forms_are_read
+run other_members_order_and_space_do_not_matter
+run the_last_line_needs_no_end
+run only_the_first_requests_are_taken_with_a_limit
+run mistakes_are_named_with_line_and_column
+run members_must_agree
+run limits_hold
+run files_that_are_no_text_or_no_files_are_refused
+test_end
