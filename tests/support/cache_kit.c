@@ -65,6 +65,31 @@ void kit_close(struct kit *k)
     memset(k, 0, sizeof *k);
 }
 
+struct tsr_stats kit_stats(const struct kit *k)
+{
+    struct tsr_stats s = {.size = sizeof s};
+    must(tsr_stats_get(k->cache, &s), "stats");
+    return s;
+}
+
+bool kit_end(struct kit *k)
+{
+    struct tsr_cache *c = k->cache;
+    bool valid = kit_valid(k);
+    must(tsr_clear(c, NULL), "clear");
+    struct tsr_stats s = kit_stats(k);
+    if (!valid || !kit_valid(k))
+        printf("cache_kit: the cache is not valid\n");
+    else if (s.entries || s.host_bytes_used || c->arena.bytes_used || s.pinned)
+        printf("cache_kit: left: %llu entries, %llu bytes, %zu bytes of metadata, %llu pinned\n",
+               (unsigned long long)s.entries, (unsigned long long)s.host_bytes_used,
+               c->arena.bytes_used, (unsigned long long)s.pinned);
+    else
+        return kit_close(k), true;
+    kit_close(k);
+    return false;
+}
+
 struct tsr_space_desc kit_desc(void)
 {
     return (struct tsr_space_desc){.size = sizeof(struct tsr_space_desc),
@@ -108,6 +133,14 @@ uint64_t kit_seed(const struct tsr_space *space)
     uint64_t x;
     memcpy(&x, space->fingerprint, sizeof x);
     return x;
+}
+
+uint64_t kit_extra(uint64_t before, const struct tsr_extra *extra, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t b = 0; extra[i].kind != TSR_EXTRA_MEDIA && b < extra[i].bytes; b++)
+            before = kv_prefix(before, extra[i].kind << 8 | ((const uint8_t *)extra[i].data)[b]);
+    return before;
 }
 
 uint64_t kit_seen(uint64_t before, const uint32_t *tokens, uint32_t n)
@@ -166,7 +199,7 @@ bool kit_right(const struct tsr_space *space, uint64_t before, const uint32_t *t
 /* What the first token of the store has seen. */
 static uint64_t store_before(const struct tsr_store *s)
 {
-    uint64_t seed = kit_seed(s->space);
+    uint64_t seed = kit_extra(kit_seed(s->space), s->extra, s->n_extra);
     if (s->kind == TSR_KIND_PREFIX) return kit_seen(seed, s->tokens, s->from);
     if (s->kind == TSR_KIND_BLENDED) return ~seed;
     return kit_seen(seed, s->context, s->n_context);
@@ -263,12 +296,11 @@ int kit_find_segment(struct kit *k, const uint32_t *tokens, uint32_t n)
     return kit_lookup(k, &prompt, 0, &hits);
 }
 
-/* What the first token of a match has seen: everything before it, or its context, and what of its
- * own entry comes before it. */
-static uint64_t match_before(const struct tsr_space *space, const struct tsr_prompt *prompt,
-                             const struct tsr_match *m)
+/* Everything before it, or its context, and what of its own entry comes before it. */
+uint64_t kit_match_seen(const struct tsr_space *space, const struct tsr_prompt *prompt,
+                        const struct tsr_match *m)
 {
-    uint64_t seed = kit_seed(space);
+    uint64_t seed = kit_extra(kit_seed(space), prompt->extra, prompt->n_extra);
     if (m->kind == TSR_KIND_PREFIX) return kit_seen(seed, prompt->tokens, m->prompt_offset);
     if (m->kind == TSR_KIND_BLENDED) seed = ~seed;
     if (m->kind == TSR_KIND_SEGMENT && m->context == TSR_CONTEXT_SAME) {
@@ -291,7 +323,7 @@ int kit_load(struct kit *k, const struct tsr_prompt *prompt, const struct kit_hi
                             .view = {.data = must_alloc(bytes), .bytes = bytes}};
     memset(load.view.data, 0xA5, bytes);
     int n = tsr_load(k->client, &load, 1);
-    if (n == 1 && !kit_right(hits->space, match_before(hits->space, prompt, m),
+    if (n == 1 && !kit_right(hits->space, kit_match_seen(hits->space, prompt, m),
                              prompt->tokens + m->prompt_offset, m->n_tokens, 0,
                              hits->space->shape.n_layers, &load.view)) {
         printf("cache_kit: row %u of a load has wrong bytes\n", row);

@@ -23,6 +23,10 @@ void kit_open(struct kit *k, const char *const *options);
 void kit_open_config(struct kit *k, struct tsr_config *cfg);
 struct tsr_config *kit_config(const char *const *options);
 void kit_close(struct kit *k);
+/* Closes it too, after clearing it and counting: false when a page, a byte of metadata or a pin did
+ * not come back. Everything else that a test has opened must be closed and released before. */
+bool kit_end(struct kit *k);
+struct tsr_stats kit_stats(const struct kit *k);
 
 /* F16, 2 layers, 2 heads of 16: rows of 64 bytes. */
 struct tsr_space_desc kit_desc(void);
@@ -37,6 +41,8 @@ uint32_t *kit_tokens(uint64_t seed, uint32_t n);
 /* What a run of tokens has seen, as kv_entry.h folds it: start from kit_seed, then go on over every
  * token before the run. */
 uint64_t kit_seed(const struct tsr_space *space);
+/* Adapters and salts change every byte too; media do not. */
+uint64_t kit_extra(uint64_t before, const struct tsr_extra *extra, uint32_t n);
 uint64_t kit_seen(uint64_t before, const uint32_t *tokens, uint32_t n);
 /* Fills a packed view of all layers; `before` is what the first token has seen. */
 void kit_fill(const struct tsr_space *space, uint64_t before, const uint32_t *tokens, uint32_t n,
@@ -77,6 +83,9 @@ int kit_find_segment(struct kit *k, const uint32_t *tokens, uint32_t n);
  * that is not stops the program. */
 int kit_load(struct kit *k, const struct tsr_prompt *prompt, const struct kit_hits *hits,
              uint32_t row);
+/* What the first token of a match has seen. */
+uint64_t kit_match_seen(const struct tsr_space *space, const struct tsr_prompt *prompt,
+                        const struct tsr_match *m);
 /* Looks up, loads every row and checks every byte; returns the tokens loaded. */
 int kit_load_and_check(struct kit *k, const struct tsr_prompt *prompt);
 
