@@ -124,7 +124,7 @@ static void fill_match(struct lookup *l, const struct tsri_chunk *chunk,
                             .prompt_offset = chunk->range.offset + skip,
                             .entry_offset = skip,
                             .n_tokens = chunk->range.n_tokens - skip,
-                            .kind = chunk->kind,
+                            .kind = e->kind, /* the chunk may be blended in this space alone */
                             .context = found->context,
                             .verified = found->state == TSRI_HOST};
     if (found->state == TSRI_HOST) {
@@ -273,8 +273,6 @@ static void find_blended(struct lookup *l, uint32_t s, uint32_t n)
         p.found.context = TSR_CONTEXT_SAME;
         run_probes(l->c, l->io->spaces[s], l->prompt->tokens, &p, 1);
         l->found[s][i] = p.found;
-        if (p.found.id != TSRI_ID_NONE && s == l->io->n_spaces - 1)
-            l->chunks[i].kind = TSR_KIND_BLENDED;
     }
 }
 
