@@ -134,7 +134,8 @@ int tsri_view_check(const struct tsri_shape *s, struct tsr_view *v, uint32_t n_t
         if (__builtin_mul_overflow(v->layer_stride, (size_t)(n_layers - 1), &layers) ||
             __builtin_mul_overflow(stride, (size_t)(n_tokens - 1), &tokens) ||
             __builtin_add_overflow(layers, tokens, &sum) ||
-            __builtin_add_overflow(sum, row[p] + (p ? v->plane_stride : 0), &sum))
+            __builtin_add_overflow(sum, row[p], &sum) ||
+            __builtin_add_overflow(sum, p ? v->plane_stride : 0, &sum))
             return tsri_fail(TSR_ERANGE, "view: strides overflow");
         if (sum > end) end = sum;
     }
