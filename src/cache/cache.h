@@ -231,7 +231,7 @@ TSR_MUST int tsri_view_check(const struct tsri_shape *s, struct tsr_view *v, uin
                              uint32_t n_layers);
 /* Copies rows [offset, offset + n) of n_layers layers between an entry's pages and a checked view.
  */
-struct tsri_move {
+struct tsri_cell_move {
     const struct tsri_pool *pool;
     const struct tsri_shape *shape;
     const uint32_t *pages;
@@ -240,7 +240,7 @@ struct tsri_move {
     uint32_t layer_first, n_layers;
     bool to_view;
 };
-void tsri_move(const struct tsri_move *m, const struct tsr_view *view);
+void tsri_cells_move(const struct tsri_cell_move *m, const struct tsr_view *view);
 
 /* ---- touch.c: uses on their way from readers to the policy ---- */
 

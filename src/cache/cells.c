@@ -178,7 +178,7 @@ static void move_rows(const struct rows *r, bool to_user, bool stream)
 
 /* Layer by layer over all cells: the caller's side is then written front to back when it is packed.
  */
-void tsri_move(const struct tsri_move *m, const struct tsr_view *view)
+void tsri_cells_move(const struct tsri_cell_move *m, const struct tsr_view *view)
 {
     const struct tsri_shape *s = m->shape;
     uint32_t end = m->offset + m->n_tokens;

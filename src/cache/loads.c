@@ -89,18 +89,18 @@ static bool is_wanted(struct tsr_cache *c, const struct tsri_range_load *r,
 static void copy_layers(struct tsr_cache *c, const struct tsri_range_load *r,
                         struct tsri_meta *meta, uint32_t layer, uint32_t n_layers)
 {
-    struct tsri_move move = {.pool = &c->pool,
-                             .shape = &r->load->space->shape,
-                             .pages = tsri_meta_pages(meta),
-                             .entry_tokens = meta->n_tokens,
-                             .offset = r->offset,
-                             .n_tokens = r->n_tokens,
-                             .layer_first = layer,
-                             .n_layers = n_layers,
-                             .to_view = true};
+    struct tsri_cell_move move = {.pool = &c->pool,
+                                  .shape = &r->load->space->shape,
+                                  .pages = tsri_meta_pages(meta),
+                                  .entry_tokens = meta->n_tokens,
+                                  .offset = r->offset,
+                                  .n_tokens = r->n_tokens,
+                                  .layer_first = layer,
+                                  .n_layers = n_layers,
+                                  .to_view = true};
     struct tsr_view view = r->view;
     view.data = (uint8_t *)view.data + (layer - r->layer_first) * view.layer_stride;
-    tsri_move(&move, &view);
+    tsri_cells_move(&move, &view);
 }
 
 /* Pins and checks what only the entry can tell. */

@@ -246,13 +246,13 @@ int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struc
     for (uint32_t i = 0; i < put->n_blocks; i++) {
         const struct block *b = &put->blocks[i];
         struct tsri_meta *m = tsri_meta(put->c, &put->c->entries[b->id]);
-        struct tsri_move move = {.pool = &put->c->pool,
-                                 .shape = shape,
-                                 .pages = tsri_meta_pages(m),
-                                 .entry_tokens = b->n_tokens,
-                                 .n_tokens = b->n_tokens,
-                                 .layer_first = first,
-                                 .n_layers = n};
+        struct tsri_cell_move move = {.pool = &put->c->pool,
+                                      .shape = shape,
+                                      .pages = tsri_meta_pages(m),
+                                      .entry_tokens = b->n_tokens,
+                                      .n_tokens = b->n_tokens,
+                                      .layer_first = first,
+                                      .n_layers = n};
         struct tsr_view part = view;
         size_t stride = view.token_stride ? view.token_stride : shape->row_bytes[0];
         part.data = (uint8_t *)view.data + b->offset * stride;
@@ -260,7 +260,7 @@ int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struc
          * size. */
         if (!view.token_stride && shape->n_planes > 1)
             part.plane_stride += (size_t)b->offset * shape->row_bytes[1] - b->offset * stride;
-        tsri_move(&move, &part);
+        tsri_cells_move(&move, &part);
     }
     for (uint32_t l = first; l < first + n; l++)
         put->layers[l / 64] |= (uint64_t)1 << l % 64;
