@@ -63,13 +63,13 @@ static struct tsri_meta *meta_of(const struct tsri_flight *f)
 
 /* The key must be that of what arrived: a tier that hands out another entry is caught here,
  * whatever its own checksums say. */
-static bool is_its_key(const struct tsri_flight *f)
+static bool is_its_key(const struct tsri_flight *f, const struct tsr_tier_io *io)
 {
-    const struct tsr_entry_head *h = &f->io.head;
+    const struct tsr_entry_head *h = &io->head;
     struct tsri_key_parts parts = {.kind = h->kind,
                                    .n_tokens = h->n_tokens,
-                                   .extra = tsri_extra_hash(f->io.extra, h->extra_bytes),
-                                   .tokens = tsri_tokens_hash(f->io.tokens, h->n_tokens)};
+                                   .extra = tsri_extra_hash(io->extra, h->extra_bytes),
+                                   .tokens = tsri_tokens_hash(io->tokens, h->n_tokens)};
     memcpy(parts.space, h->space, sizeof parts.space);
     memcpy(&parts.digest, h->digest, sizeof parts.digest);
     struct tsri_key key = tsri_key_make(&parts);
@@ -83,7 +83,7 @@ static int head_arrived(struct tsr_tier_io *io)
     struct tsri_flight *f = io->arg;
     struct tsri_meta *m = meta_of(f);
     if (io->head.n_tokens != m->n_tokens || io->head.extra_bytes != m->extra_bytes ||
-        !is_its_key(f))
+        !is_its_key(f, io))
         return TSR_ECORRUPT;
     memcpy(&m->digest, io->head.digest, sizeof m->digest);
     m->base = io->head.base;
@@ -156,9 +156,11 @@ static void digest_answer(struct tsri_flight *f, uint32_t t)
     bool still = tsri_word_state(atomic_load(&c->entries[f->id].word)) == TSRI_COLD;
     if (err >= 0 && still) {
         tsri_entry_warm(c, f->id, f->meta);
-        uint32_t id = f->id;
-        c->manager->lower[t].policy->ops->touch(c->manager->lower[t].policy, &id, 1);
         f->meta = 0;
+        struct tsr_policy *policy = c->manager->lower[t].policy;
+        /* Its copy may have been cleared while it was read. */
+        if (atomic_load_explicit(&c->entries[f->id].tiers, memory_order_relaxed) >> t & 1)
+            policy->ops->touch(policy, &f->id, 1);
     } else if (err >= 0) {
         err = TSR_ENOENT; /* dropped while it was on its way */
     } else if (!f->rejected && still && (err == TSR_ENOENT || err == TSR_ECORRUPT)) {
