@@ -45,6 +45,8 @@ static int check_range(struct tsr_cache *c, struct tsri_range_load *r)
         return tsri_fail(TSR_EINVAL, "a match that no lookup made");
     if (!m->verified && !load->prompt)
         return tsri_fail(TSR_EINVAL, "the match is not verified and no prompt is given");
+    if (load->prompt && load->prompt->size < sizeof load->prompt->size)
+        return tsri_fail(TSR_EINVAL, "prompt: size is not set");
     r->offset = m->entry_offset + load->offset;
     r->n_tokens = load->n_tokens ? load->n_tokens : m->n_tokens - load->offset;
     r->layer_first = load->layer_first;
@@ -54,15 +56,20 @@ static int check_range(struct tsr_cache *c, struct tsri_range_load *r)
 }
 
 /* Is this the text that the nominated match stood for? The prompt's chunks are walked again,
- * because the digest of what came before is part of the answer. */
+ * because the digest of what came before is part of the answer. Without a prompt the match was
+ * verified in host memory, and the handle says that it is the same entry still. */
 static bool is_wanted(struct tsr_cache *c, const struct tsri_range_load *r,
                       const struct tsri_entry *e, struct tsri_meta *meta)
 {
     const struct tsr_match *m = r->load->match;
+    const struct tsr_prompt *given = r->load->prompt;
+    if (!given) return true;
+    struct tsr_prompt prompt = {0};
+    memcpy(&prompt, given, given->size < sizeof prompt ? given->size : sizeof prompt);
     uint32_t at = m->prompt_offset - m->entry_offset;
     struct tsri_walk w;
     struct tsri_chunk chunk;
-    if (tsri_walk_init(&w, r->load->space, r->load->prompt) != 0) return false;
+    if (tsri_walk_init(&w, r->load->space, &prompt) != 0) return false;
     struct tsri_digest digest = {{0}};
     bool have = false;
     if (m->kind == TSR_KIND_PREFIX) {

@@ -2,6 +2,7 @@
  */
 #include "support/cache_kit.h"
 
+#include "support/fake_tier.h"
 #include "support/kv_entry.h"
 
 #include <stdio.h>
@@ -53,6 +54,16 @@ void kit_open_config(struct kit *k, struct tsr_config *cfg)
 void kit_open(struct kit *k, const char *const *options)
 {
     struct tsr_config *cfg = kit_config(options);
+    kit_open_config(k, cfg);
+    tsr_config_close(cfg);
+}
+
+void kit_open_tiers(struct kit *k, const char *const *options, struct fake_tier_plan *plans,
+                    uint32_t n)
+{
+    struct tsr_config *cfg = kit_config(options);
+    for (uint32_t i = 0; i < n; i++)
+        must(tsr_tier_attach(cfg, &fake_tier, &plans[i]), "attach");
     kit_open_config(k, cfg);
     tsr_config_close(cfg);
 }
@@ -279,6 +290,11 @@ int kit_lookup(struct kit *k, const struct tsr_prompt *prompt, uint64_t request_
                                    .matches = hits->matches,
                                    .request_id = request_id};
     return tsr_lookup(k->client, prompt, &hits->io);
+}
+
+int kit_evict_all(struct kit *k)
+{
+    return tsr_evict(k->cache, k->cache->options.host_size);
 }
 
 int kit_find_prefix(struct kit *k, const uint32_t *tokens, uint32_t n)

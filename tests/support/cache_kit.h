@@ -22,6 +22,11 @@ void kit_open(struct kit *k, const char *const *options);
 /* The same, with tiers or whatever else the test has put into cfg, which it closes itself. */
 void kit_open_config(struct kit *k, struct tsr_config *cfg);
 struct tsr_config *kit_config(const char *const *options);
+/* The same, with a fake tier over each of the n plans below, in their order. The cache may be
+ * closed and opened again over the same plans. */
+struct fake_tier_plan;
+void kit_open_tiers(struct kit *k, const char *const *options, struct fake_tier_plan *plans,
+                    uint32_t n);
 void kit_close(struct kit *k);
 /* Closes it too, after clearing it and counting: false when a page, a byte of metadata or a pin did
  * not come back. Everything else that a test has opened must be closed and released before. */
@@ -76,6 +81,8 @@ struct tsr_prompt kit_segment_prompt(const uint32_t *tokens, uint32_t n, struct 
 /* In the kit's space; request_id 0: no leases. */
 int kit_lookup(struct kit *k, const struct tsr_prompt *prompt, uint64_t request_id,
                struct kit_hits *hits);
+/* Evicts everything that may go from host memory; returns how many entries went. */
+int kit_evict_all(struct kit *k);
 /* Tokens of the prefix, or of the segment, that a lookup finds. */
 int kit_find_prefix(struct kit *k, const uint32_t *tokens, uint32_t n);
 int kit_find_segment(struct kit *k, const uint32_t *tokens, uint32_t n);

@@ -1,0 +1,694 @@
+/* What comes up from a tier: entries that were written, evicted from host memory and are loaded
+ * again, with every byte checked; and a tier that is slow, failing, empty, lying or shut while
+ * somebody waits for it. A tier below costs misses, never a wrong byte, a hang or a slow lookup. */
+#include "cache/manager.h"
+#include "support/cache_kit.h"
+#include "support/fake_tier.h"
+#include "support/test.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+/* A cache over one tier in memory that can be made to misbehave. */
+struct below {
+    struct kit k;
+    struct mem_tier_store store;
+    struct fake_tier_plan plan;
+};
+
+static void below_open(struct below *b, const char *const *options)
+{
+    mem_tier_store_init(&b->store, 0);
+    fake_tier_plan_init(&b->plan, &mem_tier, &b->store);
+    kit_open_tiers(&b->k, options, &b->plan, 1);
+}
+
+/* True when nothing is left anywhere. */
+static bool below_end(struct below *b)
+{
+    bool ended = kit_end(&b->k) && b->store.n_items == 0;
+    fake_tier_plan_fini(&b->plan);
+    mem_tier_store_fini(&b->store);
+    return ended;
+}
+
+/* Everything that is stored is below only. */
+static void sink(struct below *b)
+{
+    CHECK_INT(tsr_flush(b->k.cache), 0);
+    CHECK(kit_evict_all(&b->k) > 0);
+    CHECK_INT(kit_stats(&b->k).tier_entries[0], 0);
+}
+
+static uint64_t counter(const struct below *b, enum tsri_metric m)
+{
+    return tsri_stats_read(b->k.cache->stats, m);
+}
+
+/* ---- there and back ---- */
+
+TEST(every_kind_of_entry_comes_back_from_a_tier)
+{
+    struct below b;
+    below_open(&b, (const char *const[]){"save_partial", "true", NULL});
+    struct kit *k = &b.k;
+    uint32_t *tokens = kit_tokens(1, 150), *system = kit_tokens(2, 9);
+    struct tsr_extra salt = {.kind = TSR_EXTRA_SALT, .bytes = 4, .data = "salt"};
+    struct tsr_store salted = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 40};
+    salted.extra = &salt;
+    salted.n_extra = 1;
+    struct tsr_store blended = {.kind = TSR_KIND_BLENDED,
+                                .tokens = tokens,
+                                .n_tokens = 33,
+                                .recipe = "r",
+                                .recipe_bytes = 1};
+    uint32_t both[9 + 70];
+    memcpy(both, system, sizeof both[0] * 9);
+    memcpy(both + 9, tokens, sizeof both[0] * 70);
+    CHECK_INT(kit_store_prefix(k, tokens, 150), 150);
+    CHECK_INT(kit_store_segment(k, tokens, 130), 130);
+    CHECK_INT(kit_store_behind(k, system, 9, tokens, 70), 70);
+    CHECK_INT(kit_store(k, &salted), 40);
+    CHECK_INT(kit_store(k, &blended), 33);
+
+    struct tsr_range whole, part = {0, 33}, two[] = {{0, 9}, {9, 70}};
+    struct tsr_prompt prompts[] = {
+        kit_prefix_prompt(tokens, 150), kit_segment_prompt(tokens, 130, &whole),
+        kit_segment_prompt(both, 79, &whole), kit_prefix_prompt(tokens, 40),
+        kit_segment_prompt(tokens, 33, &part)};
+    whole = (struct tsr_range){0, 130};
+    prompts[2].segments = two;
+    prompts[2].n_segments = 2;
+    prompts[2].flags |= TSR_PROMPT_CONTEXT;
+    prompts[3].extra = &salt;
+    prompts[3].n_extra = 1;
+    prompts[4].flags |= TSR_PROMPT_BLENDED;
+    prompts[4].recipe = "r";
+    prompts[4].recipe_bytes = 1;
+    const int want[] = {150, 130, 70, 40, 33};
+    for (int round = 0; round < 3; round++) {
+        sink(&b);
+        for (size_t i = 0; i < TSRI_COUNT(prompts); i++) {
+            struct kit_hits hits;
+            CHECK_INT(kit_lookup(k, &prompts[i], 0, &hits), want[i]);
+            for (uint32_t row = 0; row < hits.io.n_matches; row++) {
+                CHECK_INT(hits.matches[row].verified, 0);
+                CHECK_INT(hits.matches[row].tier, 1);
+            }
+            CHECK_INT(kit_load_and_check(k, &prompts[i]), want[i]);
+            CHECK_INT(kit_load_and_check(k, &prompts[i]), want[i]); /* from host memory now */
+        }
+    }
+    CHECK_INT(counter(&b, TSRI_M_corrupt), 0);
+    CHECK_INT(counter(&b, TSRI_M_collisions), 0);
+    CHECK_INT(counter(&b, TSRI_M_tier_errors), 0);
+    CHECK_INT(counter(&b, TSRI_M_promotions), counter(&b, TSRI_M_demotions));
+    free(tokens), free(system);
+    CHECK(below_end(&b));
+}
+
+TEST(base_and_frequency_set_come_back_too)
+{
+    struct below b;
+    below_open(&b, NULL);
+    uint32_t *tokens = kit_tokens(1, 20);
+    struct tsr_store s = {.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 20};
+    s.base = 77;
+    s.freq_set = 3;
+    CHECK_INT(kit_store(&b.k, &s), 20);
+    sink(&b);
+    struct tsr_range range;
+    struct tsr_prompt prompt = kit_segment_prompt(tokens, 20, &range);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 20);
+    struct kit_hits hits;
+    CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 20);
+    CHECK_INT(hits.matches[0].verified, 1);
+    CHECK_INT(hits.matches[0].base, 77);
+    CHECK_INT(hits.matches[0].freq_set, 3);
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+TEST(a_part_of_an_entry_is_loaded_from_a_tier)
+{
+    struct below b;
+    below_open(&b, NULL);
+    uint32_t *tokens = kit_tokens(1, 150);
+    CHECK_INT(kit_store_segment(&b.k, tokens, 150), 150);
+    sink(&b);
+    struct tsr_range range;
+    struct tsr_prompt prompt = kit_segment_prompt(tokens, 150, &range);
+    struct kit_hits hits;
+    CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 150);
+    uint8_t kv[50 * 128];
+    memset(kv, 0xA5, sizeof kv);
+    struct tsr_load load = {.size = sizeof load,
+                            .space = b.k.space,
+                            .match = &hits.matches[0],
+                            .prompt = &prompt,
+                            .offset = 60,
+                            .n_tokens = 50,
+                            .layer_first = 1,
+                            .n_layers = 1,
+                            .view = {.data = kv, .bytes = sizeof kv}};
+    CHECK_INT(tsr_load(b.k.client, &load, 1), 1);
+    CHECK(kit_right(b.k.space, kit_seen(kit_seed(b.k.space), tokens, 60), tokens + 60, 50, 1, 1,
+                    &load.view));
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+/* A match that was verified in host memory needs no prompt, wherever the entry is by now. */
+TEST(a_verified_match_is_loaded_without_a_prompt_after_its_entry_went_down)
+{
+    struct below b;
+    below_open(&b, NULL);
+    uint32_t *tokens = kit_tokens(1, 32);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 32), 32);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 32);
+    struct kit_hits hits;
+    CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 32);
+    CHECK_INT(hits.matches[1].verified, 1);
+    sink(&b);
+    uint8_t kv[16 * 256];
+    struct tsr_load load = {.size = sizeof load,
+                            .space = b.k.space,
+                            .match = &hits.matches[1],
+                            .view = {.data = kv, .bytes = sizeof kv}};
+    CHECK_INT(tsr_load(b.k.client, &load, 1), 1);
+    CHECK(kit_right(b.k.space, kit_match_seen(b.k.space, &prompt, &hits.matches[1]), tokens + 16,
+                    16, 0, 2, &load.view));
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+TEST(a_match_that_is_not_verified_is_compared_by_load)
+{
+    struct below b;
+    below_open(&b, NULL);
+    b.k.cache->key_mask = 0;
+    uint32_t *tokens = kit_tokens(1, 20), *others = kit_tokens(2, 20);
+    CHECK_INT(kit_store_segment(&b.k, tokens, 20), 20);
+    sink(&b);
+    struct tsr_range range;
+    struct tsr_prompt wrong = kit_segment_prompt(others, 20, &range);
+    struct tsr_prompt right = kit_segment_prompt(tokens, 20, &range);
+    struct kit_hits hits;
+    /* Same key, same length: only the tokens below can tell. */
+    CHECK_INT(kit_lookup(&b.k, &wrong, 0, &hits), 20);
+    CHECK_INT(hits.matches[0].verified, 0);
+    CHECK(kit_load(&b.k, &wrong, &hits, 0) < 0);
+    CHECK_INT(counter(&b, TSRI_M_collisions), 1);
+    CHECK_INT(counter(&b, TSRI_M_corrupt), 0);
+    /* It was the wrong question, not a wrong entry. */
+    CHECK_INT(kit_load_and_check(&b.k, &right), 20);
+    /* Nominated while below, and in host memory when it is loaded. */
+    CHECK(kit_load(&b.k, &wrong, &hits, 0) < 0);
+    CHECK_INT(counter(&b, TSRI_M_collisions), 2);
+    /* Without the prompt there is nothing to compare with. */
+    uint8_t kv[20 * 256];
+    struct tsr_load load = {.size = sizeof load,
+                            .space = b.k.space,
+                            .match = &hits.matches[0],
+                            .view = {.data = kv, .bytes = sizeof kv}};
+    CHECK_INT(tsr_load(b.k.client, &load, 1), TSR_EINVAL);
+    free(tokens), free(others);
+    CHECK(below_end(&b));
+}
+
+/* ---- many at once ---- */
+
+enum { N_LOADERS = 8 };
+struct loader {
+    struct below *b;
+    const struct tsr_prompt *prompt;
+    int loaded;
+    pthread_t thread;
+};
+
+static void *load_all(void *arg)
+{
+    struct loader *l = arg;
+    l->loaded = kit_load_and_check(&l->b->k, l->prompt);
+    return NULL;
+}
+
+TEST(one_get_serves_all_who_want_the_entry)
+{
+    struct below b;
+    below_open(&b, NULL);
+    uint32_t *tokens = kit_tokens(1, 64);
+    CHECK_INT(kit_store_segment(&b.k, tokens, 64), 64);
+    sink(&b);
+    struct tsr_range range;
+    struct tsr_prompt prompt = kit_segment_prompt(tokens, 64, &range);
+    struct loader loaders[N_LOADERS];
+    fake_tier_gate(&b.plan, FAKE_GET);
+    for (size_t i = 0; i < N_LOADERS; i++) {
+        loaders[i] = (struct loader){.b = &b, .prompt = &prompt};
+        pthread_create(&loaders[i].thread, NULL, load_all, &loaders[i]);
+    }
+    fake_tier_gate_wait(&b.plan, 1);
+    /* The others are on their way to wait for the first. */
+    while (counter(&b, TSRI_M_lookups) < N_LOADERS)
+        sched_yield();
+    fake_tier_gate(&b.plan, 0);
+    for (size_t i = 0; i < N_LOADERS; i++) {
+        pthread_join(loaders[i].thread, NULL);
+        CHECK_INT(loaders[i].loaded, 64);
+    }
+    CHECK_INT(b.plan.n_gets, 1);
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+TEST(one_load_may_name_an_entry_several_times)
+{
+    struct below b;
+    below_open(&b, (const char *const[]){"host_size", "4M", NULL});
+    uint32_t *tokens = kit_tokens(1, 100 * 16);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 100 * 16), 100 * 16);
+    sink(&b);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 100 * 16);
+    struct kit_hits hits;
+    CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 100 * 16);
+    /* Blocks 0, 1, .., 99, and each of them again in reverse. */
+    enum { N = 200 };
+    struct tsr_load loads[N];
+    uint8_t *kv = malloc(N * 16 * 256);
+    for (uint32_t i = 0; i < N; i++)
+        loads[i] = (struct tsr_load){.size = sizeof loads[i],
+                                     .space = b.k.space,
+                                     .match = &hits.matches[i < 100 ? i : 199 - i],
+                                     .prompt = &prompt,
+                                     .view = {.data = kv + i * 16 * 256, .bytes = 16 * 256}};
+    CHECK_INT(tsr_load(b.k.client, loads, N), N);
+    for (uint32_t i = 0; i < N; i++) {
+        const struct tsr_match *m = loads[i].match;
+        CHECK_INT(loads[i].result, 0);
+        CHECK(kit_right(b.k.space, kit_match_seen(b.k.space, &prompt, m), tokens + m->prompt_offset,
+                        16, 0, 2, &loads[i].view));
+    }
+    CHECK_INT(b.plan.n_gets, 100);
+    free(kv), free(tokens);
+    CHECK(below_end(&b));
+}
+
+TEST(a_slow_tier_does_not_hold_up_lookups_stores_or_loads_from_memory)
+{
+    struct below b;
+    below_open(&b, NULL);
+    uint32_t *cold = kit_tokens(1, 64), *warm = kit_tokens(2, 64);
+    CHECK_INT(kit_store_segment(&b.k, cold, 64), 64);
+    sink(&b);
+    CHECK_INT(kit_store_segment(&b.k, warm, 64), 64);
+    struct tsr_range range;
+    struct tsr_prompt pc = kit_segment_prompt(cold, 64, &range);
+    struct tsr_prompt pw = kit_segment_prompt(warm, 64, &range);
+    struct loader slow = {.b = &b, .prompt = &pc};
+    fake_tier_gate(&b.plan, FAKE_ALL);
+    pthread_create(&slow.thread, NULL, load_all, &slow);
+    fake_tier_gate_wait(&b.plan, 1);
+    for (int i = 0; i < 100; i++) {
+        CHECK_INT(kit_find_segment(&b.k, cold, 64), 64);
+        CHECK_INT(kit_load_and_check(&b.k, &pw), 64);
+    }
+    uint32_t *fresh = kit_tokens(3, 64);
+    CHECK_INT(kit_store_segment(&b.k, fresh, 64), 64);
+    CHECK_INT(kit_find_segment(&b.k, fresh, 64), 64);
+    fake_tier_gate(&b.plan, 0);
+    pthread_join(slow.thread, NULL);
+    CHECK_INT(slow.loaded, 64);
+    free(cold), free(warm), free(fresh);
+    CHECK(below_end(&b));
+}
+
+/* ---- misbehaving tiers ---- */
+
+TEST(a_failed_get_is_a_miss_now_and_a_hit_later)
+{
+    static const int errors[] = {TSR_EIO, TSR_ETIME, TSR_EAGAIN, TSR_ENOMEM};
+    struct below b;
+    below_open(&b, NULL);
+    uint32_t *tokens = kit_tokens(1, 48);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 48), 48);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
+    for (size_t i = 0; i < TSRI_COUNT(errors); i++) {
+        sink(&b);
+        fake_tier_fail(&b.plan, FAKE_GET, 1, 0, errors[i]);
+        struct kit_hits hits;
+        CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 48);
+        CHECK_INT(kit_load(&b.k, &prompt, &hits, 0), errors[i]);
+        CHECK_INT(kit_load_and_check(&b.k, &prompt), 48);
+    }
+    CHECK_INT(kit_stats(&b.k).load_misses, TSRI_COUNT(errors));
+    CHECK_INT(kit_stats(&b.k).corrupt, 0);
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+TEST(what_a_tier_has_lost_is_forgotten_with_what_stands_behind_it)
+{
+    static const int errors[] = {TSR_ENOENT, TSR_ECORRUPT};
+    for (size_t i = 0; i < TSRI_COUNT(errors); i++) {
+        struct below b;
+        below_open(&b, NULL);
+        uint32_t *tokens = kit_tokens(1, 64);
+        CHECK_INT(kit_store_prefix(&b.k, tokens, 64), 64);
+        sink(&b);
+        struct tsr_prompt prompt = kit_prefix_prompt(tokens, 64);
+        struct kit_hits hits;
+        CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 64);
+        fake_tier_fail(&b.plan, FAKE_GET, 1, 0, errors[i]);
+        CHECK_INT(kit_load(&b.k, &prompt, &hits, 1), errors[i]);
+        CHECK_INT(kit_load(&b.k, &prompt, &hits, 2), TSR_ENOENT);
+        CHECK_INT(kit_load(&b.k, &prompt, &hits, 1), TSR_ENOENT);
+        CHECK_INT(kit_find_prefix(&b.k, tokens, 64), 16);
+        CHECK_INT(kit_stats(&b.k).corrupt, errors[i] == TSR_ECORRUPT);
+        CHECK_INT(kit_stats(&b.k).dropped, 3);
+        CHECK_INT(tsr_flush(b.k.cache), 0);
+        CHECK_INT(b.store.n_items, 1);
+        /* The place is free to be filled again. */
+        CHECK_INT(kit_store_prefix(&b.k, tokens, 64), 48);
+        CHECK_INT(kit_load_and_check(&b.k, &prompt), 64);
+        free(tokens);
+        CHECK(below_end(&b));
+    }
+}
+
+TEST(damaged_kv_is_dropped_and_never_returned)
+{
+    struct below b;
+    below_open(&b, NULL);
+    uint32_t *tokens = kit_tokens(1, 40);
+    struct tsr_range range;
+    struct tsr_prompt prompt = kit_segment_prompt(tokens, 40, &range);
+    struct tsr_key key;
+    CHECK_INT(tsr_keys(b.k.space, &prompt, &key, 1), 1);
+    for (uint64_t bit = 0; bit < 40 * 256 * 8; bit += 12345) {
+        CHECK_INT(kit_store_segment(&b.k, tokens, 40), 40);
+        sink(&b);
+        CHECK(mem_tier_store_damage(&b.store, &key, bit));
+        CHECK_INT(kit_load_and_check(&b.k, &prompt), 0);
+        CHECK_INT(kit_find_segment(&b.k, tokens, 40), 0);
+        CHECK_INT(tsr_flush(b.k.cache), 0);
+        CHECK_INT(b.store.n_items, 0);
+    }
+    CHECK(kit_stats(&b.k).corrupt > 5);
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+/* ---- a tier that lies about what an entry is ---- */
+
+enum lie { LIE_TOKEN, LIE_DIGEST, LIE_EXTRA, LIE_KIND, LIE_SPACE, LIE_N_EXTRA, N_LIES };
+static _Atomic int lie;
+static int (*true_head_done)(struct tsr_tier_io *io);
+
+static int lying_head(struct tsr_tier_io *io)
+{
+    switch (lie) {
+    case LIE_TOKEN:
+        io->tokens[3] ^= 1;
+        break;
+    case LIE_DIGEST:
+        io->head.digest[31] ^= 1;
+        break;
+    case LIE_EXTRA:
+        io->extra[0] ^= 1;
+        break;
+    case LIE_KIND:
+        io->head.kind ^= 1;
+        break;
+    case LIE_SPACE:
+        io->head.space[0] ^= 1;
+        break;
+    case LIE_N_EXTRA:
+        io->head.extra_bytes--;
+        break;
+    default:
+        break;
+    }
+    return true_head_done(io);
+}
+
+static int lying_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        true_head_done = io[i].head_done;
+        io[i].head_done = lying_head;
+    }
+    return mem_tier.get(tier, io, n);
+}
+
+TEST(an_entry_that_is_not_what_its_key_says_is_dropped)
+{
+    struct tsr_tier_ops lying_tier = mem_tier;
+    lying_tier.get = lying_get;
+    for (int i = 0; i < N_LIES; i++) {
+        struct below b;
+        mem_tier_store_init(&b.store, 0);
+        fake_tier_plan_init(&b.plan, &lying_tier, &b.store);
+        kit_open_tiers(&b.k, NULL, &b.plan, 1);
+        lie = N_LIES;
+        uint32_t *tokens = kit_tokens(1, 32);
+        struct tsr_extra salt = {.kind = TSR_EXTRA_SALT, .bytes = 4, .data = "salt"};
+        struct tsr_store s = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 32};
+        s.extra = &salt;
+        s.n_extra = 1;
+        struct tsr_prompt prompt = kit_prefix_prompt(tokens, 32);
+        prompt.extra = &salt;
+        prompt.n_extra = 1;
+        CHECK_INT(kit_store(&b.k, &s), 32);
+        sink(&b);
+        CHECK_INT(kit_load_and_check(&b.k, &prompt), 32); /* as long as it tells the truth */
+        sink(&b);
+        lie = i;
+        CHECK_INT(kit_load_and_check(&b.k, &prompt), 0);
+        CHECK_INT(kit_stats(&b.k).corrupt, 1);
+        CHECK_INT(kit_stats(&b.k).entries, 0);
+        free(tokens);
+        CHECK(below_end(&b));
+    }
+}
+
+/* ---- dropped, cleared or full on the way ---- */
+
+TEST(an_entry_on_its_way_up_is_not_cleared)
+{
+    struct below b;
+    below_open(&b, NULL);
+    uint32_t *tokens = kit_tokens(1, 64);
+    CHECK_INT(kit_store_segment(&b.k, tokens, 64), 64);
+    sink(&b);
+    struct tsr_range range;
+    struct tsr_prompt prompt = kit_segment_prompt(tokens, 64, &range);
+    struct loader loader = {.b = &b, .prompt = &prompt};
+    fake_tier_gate(&b.plan, FAKE_GET);
+    pthread_create(&loader.thread, NULL, load_all, &loader);
+    fake_tier_gate_wait(&b.plan, 1);
+    /* The reader has it pinned: clear leaves it alone, and the reader gets it. */
+    CHECK_INT(tsr_clear(b.k.cache, NULL), 0);
+    fake_tier_gate(&b.plan, 0);
+    pthread_join(loader.thread, NULL);
+    CHECK_INT(loader.loaded, 64);
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+TEST(a_load_from_below_needs_room_in_host_memory_and_says_so)
+{
+    struct below b;
+    below_open(&b, NULL);
+    uint32_t *cold = kit_tokens(1, 64);
+    CHECK_INT(kit_store_segment(&b.k, cold, 64), 64);
+    sink(&b);
+    struct tsr_range range;
+    struct tsr_prompt prompt;
+    for (uint64_t i = 0; i < 64; i++) { /* every page pinned */
+        uint32_t *tokens = kit_tokens(100 + i, 64);
+        CHECK_INT(kit_store_segment(&b.k, tokens, 64), 64);
+        prompt = kit_segment_prompt(tokens, 64, &range);
+        CHECK_INT(tsr_pin(b.k.space, &prompt), 1);
+        free(tokens);
+    }
+    struct kit_hits hits;
+    prompt = kit_segment_prompt(cold, 64, &range);
+    CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 64);
+    CHECK_INT(kit_load(&b.k, &prompt, &hits, 0), TSR_EFULL);
+    for (uint64_t i = 0; i < 64; i++) {
+        uint32_t *tokens = kit_tokens(100 + i, 64);
+        prompt = kit_segment_prompt(tokens, 64, &range);
+        CHECK_INT(tsr_unpin(b.k.space, &prompt), 1);
+        free(tokens);
+    }
+    CHECK_INT(tsr_flush(b.k.cache), 0); /* what waits to be written is pinned too */
+    prompt = kit_segment_prompt(cold, 64, &range);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 64);
+    free(cold);
+    CHECK(below_end(&b));
+}
+
+/* ---- prefetch ---- */
+
+TEST(prefetch_brings_up_what_is_below_and_counts_it)
+{
+    struct below b;
+    below_open(&b, NULL);
+    uint32_t *tokens = kit_tokens(1, 100);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 96), 96);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 100);
+    CHECK_INT(tsr_prefetch(b.k.client, b.k.space, &prompt), 0);
+    sink(&b);
+    CHECK_INT(tsr_prefetch(b.k.client, b.k.space, &prompt), 6);
+    tsri_work_drain(tsri_ops_work(b.k.cache->ops));
+    CHECK_INT(kit_stats(&b.k).tier_entries[0], 6);
+    CHECK_INT(b.plan.n_gets, 6);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 96);
+    CHECK_INT(b.plan.n_gets, 6);
+    CHECK_INT(tsr_prefetch(b.k.client, b.k.space, &prompt), 0);
+    /* Closing in the middle of one is fine too. */
+    sink(&b);
+    CHECK_INT(tsr_prefetch(b.k.client, b.k.space, &prompt), 6);
+    kit_close(&b.k);
+    fake_tier_plan_fini(&b.plan);
+    mem_tier_store_fini(&b.store);
+    free(tokens);
+}
+
+/* ---- two tiers ---- */
+
+struct two {
+    struct kit k;
+    struct mem_tier_store stores[2];
+    struct fake_tier_plan plans[2];
+};
+
+static void two_open(struct two *t, const char *const *options)
+{
+    for (int i = 0; i < 2; i++) {
+        mem_tier_store_init(&t->stores[i], 0);
+        fake_tier_plan_init(&t->plans[i], &mem_tier, &t->stores[i]);
+    }
+    kit_open_tiers(&t->k, options, t->plans, 2);
+}
+
+static bool two_end(struct two *t)
+{
+    bool ended = kit_end(&t->k) && t->stores[0].n_items == 0 && t->stores[1].n_items == 0;
+    for (int i = 0; i < 2; i++) {
+        fake_tier_plan_fini(&t->plans[i]);
+        mem_tier_store_fini(&t->stores[i]);
+    }
+    return ended;
+}
+
+TEST(the_second_tier_serves_what_the_first_cannot)
+{
+    static const int errors[] = {TSR_EIO, TSR_ENOENT, TSR_ECORRUPT};
+    for (size_t i = 0; i < TSRI_COUNT(errors); i++) {
+        struct two t;
+        two_open(&t, NULL);
+        uint32_t *tokens = kit_tokens(1, 48);
+        CHECK_INT(kit_store_prefix(&t.k, tokens, 48), 48);
+        CHECK_INT(tsr_flush(t.k.cache), 0);
+        CHECK_INT(kit_evict_all(&t.k), 3);
+        struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
+        fake_tier_fail(&t.plans[0], FAKE_GET, 1, 100, errors[i]);
+        CHECK_INT(kit_load_and_check(&t.k, &prompt), 48);
+        CHECK_INT(t.plans[1].n_gets, 3);
+        CHECK_INT(tsr_flush(t.k.cache), 0);
+        CHECK_INT(t.stores[0].n_items, errors[i] == TSR_EIO ? 3 : 0);
+        CHECK_INT(t.stores[1].n_items, 3);
+        free(tokens);
+        CHECK(two_end(&t));
+    }
+}
+
+struct two_loader {
+    struct two *t;
+    const struct tsr_prompt *prompt;
+    int loaded;
+};
+
+static void *load_two(void *arg)
+{
+    struct two_loader *l = arg;
+    l->loaded = kit_load_and_check(&l->t->k, l->prompt);
+    return NULL;
+}
+
+/* A get that has read everything and takes its time to return. */
+static atomic_bool late_read, late_go;
+static int late_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
+{
+    int r = mem_tier.get(tier, io, n);
+    atomic_store(&late_read, true);
+    while (!atomic_load(&late_go))
+        sched_yield();
+    return r;
+}
+
+/* The first tier's copy goes while it is being read; the tier's order must survive that. */
+TEST(a_copy_may_be_cleared_while_it_is_read)
+{
+    struct tsr_tier_ops late_tier = mem_tier;
+    late_tier.get = late_get;
+    struct two t;
+    for (int i = 0; i < 2; i++) {
+        mem_tier_store_init(&t.stores[i], 0);
+        fake_tier_plan_init(&t.plans[i], i ? &mem_tier : &late_tier, &t.stores[i]);
+    }
+    kit_open_tiers(&t.k, NULL, t.plans, 2);
+    uint32_t *tokens[4];
+    struct tsr_range range;
+    for (uint64_t i = 0; i < 4; i++) {
+        tokens[i] = kit_tokens(1 + i, 32);
+        CHECK_INT(kit_store_segment(&t.k, tokens[i], 32), 32);
+    }
+    CHECK_INT(tsr_flush(t.k.cache), 0);
+    CHECK_INT(kit_evict_all(&t.k), 4);
+    struct tsr_prompt prompt = kit_segment_prompt(tokens[1], 32, &range);
+    struct two_loader loader = {.t = &t, .prompt = &prompt};
+    pthread_t thread;
+    pthread_create(&thread, NULL, load_two, &loader);
+    while (!atomic_load(&late_read))
+        sched_yield();
+    const struct tsr_clear first = {.size = sizeof first, .tier = 1};
+    CHECK_INT(tsr_clear(t.k.cache, &first), 4);
+    atomic_store(&late_go, true);
+    pthread_join(thread, NULL);
+    CHECK_INT(loader.loaded, 32);
+    CHECK_INT(kit_stats(&t.k).tier_entries[1], 0);
+    uint32_t order[8];
+    struct tsr_policy *policy = t.k.cache->manager->lower[1].policy;
+    CHECK_INT(policy->ops->order(policy, order, 8), 0);
+    for (int i = 0; i < 4; i++) {
+        prompt = kit_segment_prompt(tokens[i], 32, &range);
+        CHECK_INT(kit_load_and_check(&t.k, &prompt), 32);
+        free(tokens[i]);
+    }
+    CHECK(two_end(&t));
+}
+
+int main(void)
+{
+    RUN(every_kind_of_entry_comes_back_from_a_tier);
+    RUN(base_and_frequency_set_come_back_too);
+    RUN(a_part_of_an_entry_is_loaded_from_a_tier);
+    RUN(a_verified_match_is_loaded_without_a_prompt_after_its_entry_went_down);
+    RUN(a_match_that_is_not_verified_is_compared_by_load);
+    RUN(one_get_serves_all_who_want_the_entry);
+    RUN(one_load_may_name_an_entry_several_times);
+    RUN(a_slow_tier_does_not_hold_up_lookups_stores_or_loads_from_memory);
+    RUN(a_failed_get_is_a_miss_now_and_a_hit_later);
+    RUN(what_a_tier_has_lost_is_forgotten_with_what_stands_behind_it);
+    RUN(damaged_kv_is_dropped_and_never_returned);
+    RUN(an_entry_that_is_not_what_its_key_says_is_dropped);
+    RUN(an_entry_on_its_way_up_is_not_cleared);
+    RUN(a_load_from_below_needs_room_in_host_memory_and_says_so);
+    RUN(prefetch_brings_up_what_is_below_and_counts_it);
+    RUN(the_second_tier_serves_what_the_first_cannot);
+    RUN(a_copy_may_be_cleared_while_it_is_read);
+    return test_end();
+}
