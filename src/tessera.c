@@ -352,8 +352,11 @@ int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
         return tsri_fail(TSR_ESPACE, "clear: the space is not of this cache");
     if (what.prompt && !what.space) return tsri_fail(TSR_EINVAL, "clear: a prompt needs a space");
     if (in_child(cache)) return 0;
-    if (what.prompt) return each(what.space, what.prompt, tsri_cache_clear_one, &what.tier);
-    return tsri_cache_clear(cache, what.space, what.tier);
+    int n = what.prompt ? each(what.space, what.prompt, tsri_cache_clear_one, &what.tier)
+                        : tsri_cache_clear(cache, what.space, what.tier);
+    /* What was cleared is gone from the tiers, too, and does not come back after a restart. */
+    if (n > 0) tsri_manager_drain(cache);
+    return n;
 }
 
 void tsr_freeze(struct tsr_cache *cache, int frozen)

@@ -143,7 +143,6 @@ static uint32_t clear_entry(struct tsr_cache *c, uint32_t id, int32_t tier)
 int tsri_cache_clear(struct tsr_cache *c, const struct tsr_space *space, int32_t tier)
 {
     int n = 0;
-    tsri_manager_drain(c); /* what waits to be written is pinned */
     for (uint32_t id = 0, end = UINT32_MAX; id < end;) {
         pthread_mutex_lock(&c->lock);
         end = c->ids_fresh;
@@ -151,7 +150,6 @@ int tsri_cache_clear(struct tsr_cache *c, const struct tsr_space *space, int32_t
         for (; id < stop; id++)
             if (!space || c->entries[id].space == space->id) n += (int)clear_entry(c, id, tier);
         pthread_mutex_unlock(&c->lock);
-        tsri_manager_drain(c);
     }
     tsri_stats_add(c->stats, TSRI_M_cleared, (uint64_t)n);
     return n;

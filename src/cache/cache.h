@@ -86,7 +86,10 @@ struct tsri_entry {
 };
 _Static_assert(sizeof(struct tsri_entry) == 64, "an entry is one cache line");
 
-enum { TSRI_ENTRY_QUEUED = 1 /* waits for write-back, pinned by it */ };
+enum {
+    TSRI_ENTRY_QUEUED = 1, /* waits for write-back or is being written; one pin is for that */
+    TSRI_ENTRY_WRITING = 2 /* is being written: the writer reads its meta and pages */
+};
 
 static inline bool tsri_entry_has_key(const struct tsri_entry *e, struct tsri_key key)
 {
@@ -387,7 +390,7 @@ void tsri_entry_adopt(struct tsr_cache *c, uint32_t id, uint32_t parent);
 bool tsri_entry_evict(struct tsr_cache *c, uint32_t id);
 /* Out of the index with everything behind it; pinned ones die when let go. Returns how many. */
 uint32_t tsri_entry_drop(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why);
-/* True when it, and everything behind it, is unpinned. */
+/* True when it, and everything behind it, is unpinned, but for those that wait to be written. */
 bool tsri_entry_is_idle(struct tsr_cache *c, uint32_t id);
 /* Gives a COLD entry the meta and pages that were filled for it. */
 void tsri_entry_warm(struct tsr_cache *c, uint32_t id, uint32_t meta);

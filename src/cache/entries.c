@@ -230,7 +230,14 @@ static void bury(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why)
         unrank(c, id);
     else
         c->n_cold--;
-    if (tsri_word_pins(before) == 0) reclaim(c, id);
+    if (tsri_word_pins(before) == 0) {
+        reclaim(c, id);
+    } else if (tsri_word_pins(before) == 1 && e->meta &&
+               (e->flags & (TSRI_ENTRY_QUEUED | TSRI_ENTRY_WRITING)) == TSRI_ENTRY_QUEUED) {
+        /* Nobody but the writer has it, and will find that there is nothing to write. */
+        tsri_room_give(c, e->meta);
+        e->meta = 0;
+    }
 }
 
 bool tsri_entry_evict(struct tsr_cache *c, uint32_t id)
@@ -284,7 +291,8 @@ uint32_t tsri_entry_drop(struct tsr_cache *c, uint32_t id, enum tsr_event_kind w
 bool tsri_entry_is_idle(struct tsr_cache *c, uint32_t id)
 {
     for (uint32_t at = id;;) {
-        if (tsri_word_pins(word_of(entry(c, at))) != 0) return false;
+        const struct tsri_entry *e = entry(c, at);
+        if (tsri_word_pins(word_of(e)) > (e->flags & TSRI_ENTRY_QUEUED ? 1u : 0u)) return false;
         uint32_t next = entry(c, at)->first_child;
         while (next == TSRI_ID_NONE && at != id) {
             next = entry(c, at)->next_sibling;

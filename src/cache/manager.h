@@ -33,8 +33,10 @@ struct tsri_manager {
     pthread_mutex_t lock;
     pthread_cond_t more, done;
     /* under lock: */
+    struct tsri_region ring_region;
     struct tsri_command *ring;
-    uint32_t ring_max, head, n, n_reserved, puts_max;
+    uint64_t ring_max, head, n;
+    uint32_t n_puts, n_reserved, puts_max; /* of the n: puts; and those that stores may add */
     uint64_t n_pushed, n_finished;
     uint64_t n_lost; /* entries that should have been written since the last flush and were not */
     bool closing;

@@ -1,6 +1,10 @@
-/* writeback.c - what goes down: a bounded queue of commands and the one thread that carries them
- * out in order, so that a drop can never overtake the put it follows. An entry that waits to be
- * written is pinned; when the queue is full, stores are refused, and lookups notice nothing. */
+/* writeback.c - what goes down: a queue of commands and the one thread that carries them out in
+ * order, so that a drop can never overtake the put it follows. An entry that waits to be written is
+ * pinned; when too many wait, stores are refused, and lookups notice nothing.
+ *
+ * The queue itself cannot overflow: an entry waits at most once to be written, and a tier's copy is
+ * dropped before the next one of that id is written. Its memory is touched only as far as it was
+ * ever full. */
 #include "cache/manager.h"
 
 #include <signal.h>
@@ -17,18 +21,26 @@ struct tsri_command {
 
 /* ---- the queue ---- */
 
-static bool push(struct tsri_manager *m, const struct tsri_command *cmd)
+static void push(struct tsri_manager *m, const struct tsri_command *cmd)
 {
     pthread_mutex_lock(&m->lock);
-    bool fits = m->n < m->ring_max;
-    if (fits) {
-        m->ring[(m->head + m->n) % m->ring_max] = *cmd;
-        m->n++;
-        m->n_pushed++;
-        pthread_cond_signal(&m->more);
-    }
+    TSR_ASSERT(m->n < m->ring_max);
+    m->ring[(m->head + m->n) % m->ring_max] = *cmd;
+    m->n++;
+    m->n_puts += cmd->what == PUT;
+    m->n_pushed++;
+    pthread_cond_signal(&m->more);
     pthread_mutex_unlock(&m->lock);
-    return fits;
+}
+
+static struct tsri_command pop(struct tsri_manager *m)
+{
+    struct tsri_command cmd = m->ring[m->head];
+    m->head = (m->head + 1) % m->ring_max;
+    m->n--;
+    m->n_puts -= cmd.what == PUT;
+    if (m->n == 0) m->head = 0; /* stay where memory was touched before */
+    return cmd;
 }
 
 int tsri_manager_reserve(struct tsr_cache *c, uint32_t n)
@@ -36,7 +48,8 @@ int tsri_manager_reserve(struct tsr_cache *c, uint32_t n)
     struct tsri_manager *m = c->manager;
     if (!m->takes_stored) return 0;
     pthread_mutex_lock(&m->lock);
-    bool room = m->n + m->n_reserved + n <= m->puts_max || m->n + m->n_reserved == 0;
+    uint64_t n_before = (uint64_t)m->n_puts + m->n_reserved;
+    bool room = n_before + n <= m->puts_max || n_before == 0;
     if (room) m->n_reserved += n;
     pthread_mutex_unlock(&m->lock);
     if (room) return 0;
@@ -58,14 +71,14 @@ void tsri_manager_unreserve(struct tsr_cache *c, uint32_t n)
 static void queue_put(struct tsri_manager *m, uint32_t id, uint8_t tiers)
 {
     struct tsri_entry *e = &m->c->entries[id];
-    if (e->flags & TSRI_ENTRY_QUEUED || tsri_pin(m->c, id) != TSRI_HOST) return;
-    struct tsri_command cmd = {.what = PUT, .tiers = tiers, .id = id};
-    if (push(m, &cmd)) {
+    if (e->flags & TSRI_ENTRY_QUEUED) return;
+    enum tsri_state state = tsri_pin(m->c, id);
+    if (state == TSRI_HOST) {
         e->flags |= TSRI_ENTRY_QUEUED;
-        return;
+        push(m, &(struct tsri_command){.what = PUT, .tiers = tiers, .id = id});
+    } else if (state != TSRI_FREE) {
+        tsri_unpin_locked(m->c, id); /* only a tier has it: there is nothing to write */
     }
-    tsri_unpin_locked(m->c, id);
-    tsri_stats_add(m->c->stats, TSRI_M_tier_refused, 1);
 }
 
 void tsri_manager_stored(struct tsr_cache *c, uint32_t id)
@@ -74,6 +87,14 @@ void tsri_manager_stored(struct tsr_cache *c, uint32_t id)
     if (!m->takes_stored) return;
     tsri_manager_unreserve(c, 1);
     queue_put(m, id, m->takes_stored);
+}
+
+static bool has_room(struct tsri_manager *m)
+{
+    pthread_mutex_lock(&m->lock);
+    bool room = m->n_puts < m->puts_max;
+    pthread_mutex_unlock(&m->lock);
+    return room;
 }
 
 void tsri_manager_used(struct tsr_cache *c, const uint32_t *ids, uint32_t n)
@@ -85,16 +106,17 @@ void tsri_manager_used(struct tsr_cache *c, const uint32_t *ids, uint32_t n)
         uint8_t missing =
             m->takes_used & (uint8_t)~atomic_load_explicit(&e->tiers, memory_order_relaxed);
         if (!missing || pthread_mutex_trylock(&c->lock) != 0) continue; /* or at its next use */
-        queue_put(m, ids[i], missing);
+        if (has_room(m))
+            queue_put(m, ids[i], missing);
+        else
+            tsri_stats_add(c->stats, TSRI_M_tier_refused, 1);
         pthread_mutex_unlock(&c->lock);
     }
 }
 
 static void queue_drop(struct tsri_manager *m, uint32_t t, struct tsr_tier_ref ref)
 {
-    struct tsri_command cmd = {.what = DROP, .tiers = (uint8_t)(1u << t), .ref = ref};
-    /* No room: the tier keeps what nobody asks for, until it is opened again. */
-    if (!push(m, &cmd)) tsri_stats_add(m->c->stats, TSRI_M_tier_refused, 1);
+    push(m, &(struct tsri_command){.what = DROP, .tiers = (uint8_t)(1u << t), .ref = ref});
 }
 
 void tsri_manager_forget(struct tsr_cache *c, uint32_t id)
@@ -149,6 +171,12 @@ bool tsri_manager_shed(struct tsr_cache *c)
     return false;
 }
 
+static void drop_below(struct tsri_manager *m, uint32_t t, const struct tsr_tier_ref *ref)
+{
+    if (tsri_tier_drop(m->lower[t].tier, ref, 1) < 0)
+        tsri_stats_add(m->c->stats, TSRI_M_tier_errors, 1);
+}
+
 /* Drops the tier's next victim; false when it has none. */
 static bool make_room(struct tsri_manager *m, uint32_t t)
 {
@@ -166,7 +194,7 @@ static bool make_room(struct tsri_manager *m, uint32_t t)
     }
     pthread_mutex_unlock(&c->lock);
     if (id == TSR_POLICY_NONE) return false;
-    if (tsri_tier_drop(l->tier, &ref, 1) < 0) tsri_stats_add(c->stats, TSRI_M_tier_errors, 1);
+    drop_below(m, t, &ref);
     return true;
 }
 
@@ -210,39 +238,45 @@ static int write_entry(struct tsri_manager *m, uint32_t id, uint32_t t, void **p
     return 0;
 }
 
+/* False when it could not be written. */
+static bool put_below(struct tsri_manager *m, uint32_t id, uint32_t t, void **planes)
+{
+    struct tsr_cache *c = m->c;
+    struct tsri_entry *e = &c->entries[id];
+    struct tsri_key key = tsri_entry_key(e);
+    struct tsr_tier_ref ref = {.loc = 0};
+    memcpy(&ref.key, &key, sizeof ref.key);
+    if (write_entry(m, id, t, planes, &ref.loc) != 0) return false;
+    pthread_mutex_lock(&c->lock);
+    bool dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
+    if (!dying) tsri_manager_holds(c, id, t, ref.loc);
+    pthread_mutex_unlock(&c->lock);
+    /* Dropped while it was being written: then it must go there too, and at once: somebody may
+     * have stored the same text again, and that waits in the queue. */
+    if (dying) drop_below(m, t, &ref);
+    return true;
+}
+
 static bool carry_put(struct tsri_manager *m, const struct tsri_command *cmd)
 {
     struct tsr_cache *c = m->c;
     struct tsri_entry *e = &c->entries[cmd->id];
-    bool all = true;
-    void **planes = tsri_alloc(tsri_manager_n_planes(c, e), sizeof *planes);
-    if (planes) tsri_manager_planes(c, e, tsri_meta(c, e), planes);
-    for (uint32_t t = 1; t <= m->n_lower; t++) {
-        if (!(cmd->tiers >> t & 1)) continue;
-        tsr_tier_loc loc = 0;
-        bool wrote = planes && write_entry(m, cmd->id, t, planes, &loc) == 0;
-        all &= wrote;
-        if (!wrote) continue;
-        pthread_mutex_lock(&c->lock);
-        tsri_manager_holds(c, cmd->id, t, loc);
-        /* Dropped while it was being written: then it must go there too. */
-        if (tsri_word_state(atomic_load(&e->word)) == TSRI_DYING) tsri_manager_forget(c, cmd->id);
-        pthread_mutex_unlock(&c->lock);
-    }
-    tsri_free(planes);
     pthread_mutex_lock(&c->lock);
     bool dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
-    e->flags &= (uint16_t)~TSRI_ENTRY_QUEUED;
+    e->flags |= TSRI_ENTRY_WRITING;
+    pthread_mutex_unlock(&c->lock);
+    bool all = true;
+    void **planes = dying ? NULL : tsri_alloc(tsri_manager_n_planes(c, e), sizeof *planes);
+    if (planes) tsri_manager_planes(c, e, tsri_meta(c, e), planes);
+    for (uint32_t t = 1; t <= m->n_lower && !dying; t++)
+        if (cmd->tiers >> t & 1) all &= planes && put_below(m, cmd->id, t, planes);
+    tsri_free(planes);
+    pthread_mutex_lock(&c->lock);
+    dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
+    e->flags &= (uint16_t) ~(TSRI_ENTRY_QUEUED | TSRI_ENTRY_WRITING);
     tsri_unpin_locked(c, cmd->id);
     pthread_mutex_unlock(&c->lock);
     return all || dying;
-}
-
-static void carry_drop(struct tsri_manager *m, const struct tsri_command *cmd)
-{
-    uint32_t t = (uint32_t)__builtin_ctz(cmd->tiers);
-    if (tsri_tier_drop(m->lower[t].tier, &cmd->ref, 1) < 0)
-        tsri_stats_add(m->c->stats, TSRI_M_tier_errors, 1);
 }
 
 static void *writer(void *arg)
@@ -253,15 +287,13 @@ static void *writer(void *arg)
         while (m->n == 0 && !m->closing)
             pthread_cond_wait(&m->more, &m->lock);
         if (m->n == 0) break;
-        struct tsri_command cmd = m->ring[m->head];
-        m->head = (m->head + 1) % m->ring_max;
-        m->n--;
+        struct tsri_command cmd = pop(m);
         pthread_mutex_unlock(&m->lock);
         bool ok = true;
         if (cmd.what == PUT)
             ok = carry_put(m, &cmd);
         else
-            carry_drop(m, &cmd);
+            drop_below(m, (uint32_t)__builtin_ctz(cmd.tiers), &cmd.ref);
         pthread_mutex_lock(&m->lock);
         m->n_lost += !ok;
         m->n_finished++;
@@ -275,15 +307,15 @@ static void *writer(void *arg)
 
 int tsri_writeback_init(struct tsri_manager *m)
 {
-    /* As many again for drops, which cannot be refused. */
     m->puts_max = m->c->options.io_queue_max;
-    m->ring_max = m->puts_max * 2;
-    m->ring = tsri_alloc(m->ring_max, sizeof *m->ring);
-    if (!m->ring) return TSR_ENOMEM;
+    m->ring_max = (uint64_t)m->c->ids_max * (m->n_lower + 1);
+    int e = tsri_region_init(&m->ring_region, m->ring_max * sizeof *m->ring);
+    if (e) return e;
+    m->ring = (struct tsri_command *)(void *)m->ring_region.data;
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int e = pthread_create(&m->writer, NULL, writer, m);
+    e = pthread_create(&m->writer, NULL, writer, m);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (e) return tsri_fail(TSR_ENOMEM, "cannot start a thread: %s", strerror(e));
     m->has_thread = true;
@@ -300,7 +332,7 @@ void tsri_writeback_fini(struct tsri_manager *m)
         pthread_mutex_unlock(&m->lock);
         pthread_join(m->writer, NULL);
     }
-    tsri_free(m->ring);
+    tsri_region_fini(&m->ring_region);
 }
 
 void tsri_manager_drain(struct tsr_cache *c)
