@@ -214,7 +214,7 @@ static uint8_t want(uint32_t layer, uint32_t plane, uint32_t token, uint32_t i)
     return (uint8_t)(x >> 24);
 }
 
-/* Straight into the planes, without tsri_move. */
+/* Straight into the planes, without tsri_cells_move. */
 static void fill_bed(struct bed *b)
 {
     const struct tsri_shape *s = &b->shape;
@@ -296,16 +296,16 @@ static void check_move(struct bed *b, uint32_t layout, uint32_t offset, uint32_t
                 for (uint32_t i = 0; i < s->row_bytes[p]; i++)
                     expect[row_offset(s, &view, l, p, t) + i] =
                         want(layer_first + l, p, offset + t, i);
-    struct tsri_move move = {.pool = &b->pool,
-                             .shape = s,
-                             .pages = b->pages,
-                             .entry_tokens = b->n_tokens,
-                             .offset = offset,
-                             .n_tokens = n,
-                             .layer_first = layer_first,
-                             .n_layers = n_layers,
-                             .to_view = true};
-    tsri_move(&move, &view);
+    struct tsri_cell_move move = {.pool = &b->pool,
+                                  .shape = s,
+                                  .pages = b->pages,
+                                  .entry_tokens = b->n_tokens,
+                                  .offset = offset,
+                                  .n_tokens = n,
+                                  .layer_first = layer_first,
+                                  .n_layers = n_layers,
+                                  .to_view = true};
+    tsri_cells_move(&move, &view);
     CHECK(memcmp(got, expect, view.bytes) == 0);
 }
 
@@ -322,16 +322,16 @@ static void check_back(struct bed *b, uint32_t layout, uint32_t offset, uint32_t
     struct tsr_view view = view_of(s, layout, n, n_layers);
     view.data = rows;
     CHECK_INT(tsri_view_check(s, &view, n, n_layers), 0);
-    struct tsri_move move = {.pool = &b->pool,
-                             .shape = s,
-                             .pages = b->pages,
-                             .entry_tokens = b->n_tokens,
-                             .offset = offset,
-                             .n_tokens = n,
-                             .layer_first = layer_first,
-                             .n_layers = n_layers,
-                             .to_view = true};
-    tsri_move(&move, &view);
+    struct tsri_cell_move move = {.pool = &b->pool,
+                                  .shape = s,
+                                  .pages = b->pages,
+                                  .entry_tokens = b->n_tokens,
+                                  .offset = offset,
+                                  .n_tokens = n,
+                                  .layer_first = layer_first,
+                                  .n_layers = n_layers,
+                                  .to_view = true};
+    tsri_cells_move(&move, &view);
     /* Blank exactly the rows that were moved. */
     for (uint32_t t = offset; t < offset + n; t++) {
         struct tsri_cell cell;
@@ -343,7 +343,7 @@ static void check_back(struct bed *b, uint32_t layout, uint32_t offset, uint32_t
                        0, s->row_bytes[p]);
     }
     move.to_view = false;
-    tsri_move(&move, &view);
+    tsri_cells_move(&move, &view);
     CHECK(memcmp(before, b->pool.region.data, bytes) == 0);
     free(before);
 }
