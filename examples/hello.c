@@ -55,7 +55,7 @@ int main(void)
     uint32_t prompt[7 + 100 + 5] = {1, 2, 3, 4, 5, 6, 7};
     memcpy(prompt + 7, document, sizeof document);
     struct tsr_range segment = {.offset = 7, .n_tokens = 100};
-    struct tsr_match match;
+    struct tsr_match match = {0};
     struct tsr_lookup lookup = {.size = sizeof lookup,
                                 .spaces = &space,
                                 .n_spaces = 1,

@@ -30,6 +30,11 @@ void tsri_assert_failed(const char *what, const char *file, int line) __attribut
 
 /* Sets the calling thread's message and returns err. */
 int tsri_fail(int err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#ifdef __clang_analyzer__
+/* The analyser does not look into variadic functions: without this it takes every failure for a
+ * possible success. */
+#define tsri_fail(err, ...) ((void)(tsri_fail)((err), __VA_ARGS__), (err))
+#endif
 
 /* ---- log ---- */
 

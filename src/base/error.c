@@ -8,7 +8,7 @@
 
 static _Thread_local char message[MESSAGE_BYTES];
 
-int tsri_fail(int err, const char *fmt, ...)
+int(tsri_fail)(int err, const char *fmt, ...) /* in parentheses: base.h may have a macro of it */
 {
     va_list ap;
     va_start(ap, fmt);

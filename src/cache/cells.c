@@ -116,6 +116,7 @@ int tsri_view_check(const struct tsri_shape *s, struct tsr_view *v, uint32_t n_t
 {
     if (!v->data) return tsri_fail(TSR_EINVAL, "view: data is NULL");
     size_t row[2] = {s->row_bytes[0], s->row_bytes[1]};
+    TSR_ASSERT(s->n_planes <= 2);
     size_t row_max = row[0] > row[1] ? row[0] : row[1];
     if (!v->token_stride && !v->plane_stride && !v->layer_stride) {
         v->plane_stride = n_tokens * row[0];

@@ -20,7 +20,8 @@ const struct tsri_options *tsri_config_options(const struct tsr_config *cfg);
 /* The rules between options, which single settings cannot know. Call before using the values. */
 TSR_MUST int tsri_config_check(const struct tsr_config *cfg);
 
-/* Things that have no text form ride along with a configuration: tables of tiers of the caller's own. */
+/* Things that have no text form ride along with a configuration: tables of tiers of the caller's
+ * own. */
 #define TSRI_ATTACHED_MAX 8u
 struct tsri_attached {
     const void *ops;
