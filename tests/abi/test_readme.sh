@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The README: its C program is a real one, and what it points to is there.
+# shellcheck source=tests/support/test.sh
+. "$(dirname "$0")/../support/test.sh"
+
+extract() { awk '/^```c$/ {on = 1; next} /^```$/ {on = 0} on' README.md; }
+
+the_example_compiles_without_a_warning() {
+    extract >"$tmp/example.c"
+    [ -s "$tmp/example.c" ] || fail "README.md has no C example" || return
+    # shellcheck disable=SC2086
+    "$CC" -std=c11 -Wall -Wextra -Wpedantic -Werror $san -Iinclude -c "$tmp/example.c" \
+        -o "$tmp/example.o"
+}
+
+the_example_finds_its_document() {
+    extract >"$tmp/example.c"
+    # shellcheck disable=SC2086
+    "$CC" -std=c11 $san -Iinclude "$tmp/example.c" -o "$tmp/example" -L"$B/lib" -ltessera || return
+    local out
+    out=$(LD_LIBRARY_PATH=$B/lib "$tmp/example" 2>&1) || fail "it failed: $out" || return
+    [ "$out" = '4 of 7 tokens from the cache, K[0] = 0.5' ] || fail "it said: $out"
+}
+
+every_make_target_named_in_the_documents_exists() {
+    local target missing=''
+    while IFS= read -r target; do
+        make -n B="$B" "$target" >/dev/null 2>&1 || missing="$missing $target"
+    done < <(grep -ohE '(^ +|`)make [a-z][a-z-]*' README.md CONTRIBUTING.md | awk '{print $NF}' | sort -u)
+    [ -z "$missing" ] || fail "no such target:$missing"
+}
+
+run the_example_compiles_without_a_warning
+run the_example_finds_its_document
+run every_make_target_named_in_the_documents_exists
+test_end

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# What libtessera.so exports is what the public headers declare and what symbols.txt lists. A name
+# that vanishes from the list breaks programs; a new one is added by tests/abi/update-symbols.sh, in
+# the commit that makes it.
+# shellcheck source=tests/support/test.sh
+. "$(dirname "$0")/../support/test.sh"
+
+list=tests/abi/symbols.txt
+update=tests/abi/update-symbols.sh
+
+exported() { nm -D --defined-only "$B/lib/libtessera.so" | awk '$2 != "A" {print $3}' | sort; }
+
+# Every declaration in the headers is TSR_API ... name(...).
+declared() {
+    cat include/tessera/*.h | tr '\n' ' ' | grep -oE 'TSR_API [^(;{]*\(' |
+        grep -oE 'tsr_[a-z0-9_]+ *\($' | tr -d ' (' | sort -u
+}
+
+the_library_exports_only_what_a_header_declares() {
+    local extra
+    extra=$(comm -23 <(exported) <(declared))
+    [ -z "$extra" ] || fail "exported and in no header:" "$extra"
+}
+
+every_declared_function_is_exported() {
+    local missing
+    missing=$(comm -13 <(exported) <(declared))
+    [ -z "$missing" ] || fail "declared and not exported:" "$missing"
+}
+
+no_symbol_of_the_list_is_gone() {
+    local gone
+    gone=$(comm -13 <(exported) <(grep -v '^#' "$list" | sort))
+    [ -z "$gone" ] || fail "gone since $list was made, programs that use them break:" "$gone"
+}
+
+no_symbol_is_missing_from_the_list() {
+    local new
+    new=$(comm -23 <(exported) <(grep -v '^#' "$list" | sort))
+    [ -z "$new" ] || fail "new; run $update and commit the list:" "$new"
+}
+
+the_library_has_its_soname() {
+    local name
+    name=$(objdump -p "$B/lib/libtessera.so" | awk '$1 == "SONAME" {print $2}')
+    [[ $name =~ ^libtessera\.so\.[0-9]+$ ]] || fail "SONAME is '$name'" || return
+    [ -e "$B/lib/$name" ] || fail "no $B/lib/$name"
+}
+
+run the_library_exports_only_what_a_header_declares
+run every_declared_function_is_exported
+run no_symbol_of_the_list_is_gone
+run no_symbol_is_missing_from_the_list
+run the_library_has_its_soname
+test_end
