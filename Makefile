@@ -56,13 +56,15 @@ obj  = $(patsubst %.c,$(B)/obj/%.o,$1)
 LIBA := $(B)/lib/libtessera.a
 LIBS_SO := $(B)/lib/libtessera.so
 TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_SRC))
+PLUGINS := $(patsubst tests/device/plugin_%.c,$(B)/tests/device/libtessera-%.so,\
+             $(wildcard tests/device/plugin_*.c))
 BENS  := $(patsubst bench/%.c,$(B)/bench/%,$(BEN_SRC))
 EXS   := $(patsubst examples/%.c,$(B)/examples/%,$(EX_SRC))
 FUZZ  := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 BINS  := $(if $(CLI_SRC),$(B)/bin/tessera)
 
 .PHONY: all lib test check check-long demo lint install doc clean help fuzz setup FORCE
-all: lib $(BINS) $(BENS) $(EXS) $(TESTS)
+all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 
 help:
@@ -106,6 +108,11 @@ $(B)/bin/tessera: $(call obj,$(CLI_SRC)) $(LIBA)
 $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+# Devices as shared objects, next to the tests that load them.
+$(B)/tests/device/libtessera-%.so: $(B)/obj/tests/device/plugin_%.o
+	@mkdir -p $(@D)
+	$(Q)$(CC) -shared $(SANF) $(LDFLAGS) $< -o $@
 
 $(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)

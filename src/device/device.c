@@ -1,0 +1,277 @@
+/* device.c - devices by name. Built-in tables stand in one array; any other name is a shared object
+ * that exports one symbol. This file and batch.c are the only callers of a device's table: they
+ * check arguments before the device sees them and stand in for members a device leaves out. */
+#include "device/device.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Known names, in the order in which lists show them; those without a table are shared objects. */
+static const struct known {
+    const char *name;
+    const struct tsr_device_ops *ops;
+} known[] = {{"cpu", &tsri_device_cpu}, {"cuda", NULL}};
+
+const char *tsri_device_known(uint32_t i)
+{
+    return i < TSRI_COUNT(known) ? known[i].name : NULL;
+}
+
+static int fail_text(int err, const char *text)
+{
+    return tsri_fail(err, "%s", text);
+}
+
+/* ---- loading ---- */
+
+static bool is_name(const char *s)
+{
+    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789_");
+    return n > 0 && n <= 32 && s[n] == '\0';
+}
+
+static int load(struct tsri_device *d, const char *name, const char *path)
+{
+    char library[64], symbol[64];
+    snprintf(library, sizeof library, "libtessera-%s.so", name);
+    snprintf(symbol, sizeof symbol, "tsr_device_%s", name);
+    /* Accelerator runtimes keep threads and thread-local data: once loaded they stay. */
+    d->library = dlopen(path ? path : library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!d->library) return tsri_fail(TSR_EDEVICE, "device %s: %s", name, dlerror());
+    d->ops = dlsym(d->library, symbol);
+    if (!d->ops)
+        return tsri_fail(TSR_EDEVICE, "device %s: %s has no %s", name, path ? path : library,
+                         symbol);
+    return 0;
+}
+
+static int check_table(const struct tsr_device_ops *ops, const char *name)
+{
+    if (ops->abi == 0 || ops->abi > TSR_DEVICE_ABI)
+        return tsri_fail(TSR_EVERSION, "device %s: abi %u, this library knows up to %u", name,
+                         ops->abi, TSR_DEVICE_ABI);
+    bool streams = ops->stream_open && ops->stream_close && ops->stream_sync;
+    bool events = ops->event_open && ops->event_close && ops->event_record && ops->event_wait &&
+                  ops->event_sync && ops->event_query;
+    if (!ops->open || !ops->close || !ops->alloc || !ops->free || !ops->copy || !ops->gather ||
+        !ops->scatter || !ops->host_alloc != !ops->host_free ||
+        !ops->host_register != !ops->host_unregister || !ops->batch_open != !ops->batch_close ||
+        (ops->batch_open && !ops->batch_set) || ((ops->caps & TSR_DEVICE_ASYNC) && !streams) ||
+        ((ops->caps & TSR_DEVICE_ASYNC) && !events) || (ops->stream_open && !streams) ||
+        (ops->event_open && !events))
+        return tsri_fail(TSR_EDEVICE, "device %s: its table lacks a required member", name);
+    return 0;
+}
+
+static const struct tsr_device_ops *built_in(const char *name)
+{
+    for (uint32_t i = 0; i < TSRI_COUNT(known); i++)
+        if (strcmp(known[i].name, name) == 0) return known[i].ops;
+    return NULL;
+}
+
+int tsri_device_open(struct tsri_device **out, const char *name,
+                     const struct tsr_device_config *config)
+{
+    *out = NULL;
+    if (!name || !is_name(name))
+        return tsri_fail(TSR_EINVAL, "device name \"%s\"", name ? name : "");
+    if (config && config->size < sizeof *config)
+        return tsri_fail(TSR_EINVAL, "device %s: configuration without size", name);
+    struct tsr_device_config with_fail = {.size = sizeof with_fail};
+    if (config) with_fail = *config;
+    with_fail.fail = fail_text;
+    struct tsri_device *d = tsri_alloc(1, sizeof *d);
+    if (!d) return TSR_ENOMEM;
+    d->ops = with_fail.library ? NULL : built_in(name);
+    int e = d->ops ? 0 : load(d, name, with_fail.library);
+    if (!e) e = check_table(d->ops, name);
+    if (!e) e = d->ops->open(&d->impl, &with_fail);
+    if (e) {
+        if (d->library) dlclose(d->library);
+        tsri_free(d);
+        return e;
+    }
+    *out = d;
+    return 0;
+}
+
+void tsri_device_close(struct tsri_device *d)
+{
+    if (!d) return;
+    d->ops->close(d->impl);
+    if (d->library) dlclose(d->library);
+    tsri_free(d);
+}
+
+const char *tsri_device_name(const struct tsri_device *d)
+{
+    return d->ops->name;
+}
+
+uint32_t tsri_device_caps(const struct tsri_device *d)
+{
+    return d->ops->caps;
+}
+
+int tsri_device_info(struct tsri_device *d, struct tsr_device_info *out)
+{
+    if (!out || out->size < sizeof *out) return tsri_fail(TSR_EINVAL, "device info without size");
+    *out = (struct tsr_device_info){.size = sizeof *out};
+    snprintf(out->text, sizeof out->text, "%s", d->ops->name);
+    return d->ops->info ? d->ops->info(d->impl, out) : 0;
+}
+
+/* ---- memory ---- */
+
+#define HOST_ALIGN 4096u
+
+int tsri_device_alloc(struct tsri_device *d, void **out, size_t bytes)
+{
+    *out = NULL;
+    if (!bytes) return tsri_fail(TSR_EINVAL, "device %s: zero bytes", d->ops->name);
+    return d->ops->alloc(d->impl, out, bytes);
+}
+
+void tsri_device_free(struct tsri_device *d, void *p)
+{
+    if (p) d->ops->free(d->impl, p);
+}
+
+int tsri_device_host_alloc(struct tsri_device *d, void **out, size_t bytes)
+{
+    *out = NULL;
+    if (!bytes || bytes > SIZE_MAX - HOST_ALIGN)
+        return tsri_fail(TSR_EINVAL, "host memory: %zu bytes", bytes);
+    if (d->ops->host_alloc) return d->ops->host_alloc(d->impl, out, bytes);
+    *out = aligned_alloc(HOST_ALIGN, tsri_align_up(bytes, HOST_ALIGN));
+    return *out ? 0 : tsri_fail(TSR_ENOMEM, "no host memory for %zu bytes", bytes);
+}
+
+void tsri_device_host_free(struct tsri_device *d, void *p)
+{
+    if (!p) return;
+    if (d->ops->host_free)
+        d->ops->host_free(d->impl, p);
+    else
+        free(p);
+}
+
+int tsri_device_host_register(struct tsri_device *d, void *p, size_t bytes)
+{
+    if (!p || !bytes || ((uintptr_t)p | bytes) % HOST_ALIGN)
+        return tsri_fail(TSR_EINVAL, "register: %zu bytes at %p are not whole pages", bytes, p);
+    return d->ops->host_register ? d->ops->host_register(d->impl, p, bytes) : 0;
+}
+
+void tsri_device_host_unregister(struct tsri_device *d, void *p)
+{
+    if (p && d->ops->host_unregister) d->ops->host_unregister(d->impl, p);
+}
+
+/* ---- streams and events: without them everything is done when it returns ---- */
+
+int tsri_stream_open(struct tsr_device_stream **out, struct tsri_device *d, void *native)
+{
+    *out = NULL;
+    return d->ops->stream_open ? d->ops->stream_open(d->impl, out, native) : 0;
+}
+
+void tsri_stream_close(struct tsri_device *d, struct tsr_device_stream *s)
+{
+    if (s) d->ops->stream_close(d->impl, s);
+}
+
+int tsri_stream_sync(struct tsri_device *d, struct tsr_device_stream *s)
+{
+    return d->ops->stream_sync ? d->ops->stream_sync(d->impl, s) : 0;
+}
+
+int tsri_event_open(struct tsr_device_event **out, struct tsri_device *d)
+{
+    *out = NULL;
+    return d->ops->event_open ? d->ops->event_open(d->impl, out) : 0;
+}
+
+void tsri_event_close(struct tsri_device *d, struct tsr_device_event *e)
+{
+    if (e) d->ops->event_close(d->impl, e);
+}
+
+int tsri_event_record(struct tsri_device *d, struct tsr_device_event *e,
+                      struct tsr_device_stream *s)
+{
+    return d->ops->event_record ? d->ops->event_record(d->impl, e, s) : 0;
+}
+
+int tsri_event_wait(struct tsri_device *d, struct tsr_device_event *e, struct tsr_device_stream *s)
+{
+    return d->ops->event_wait ? d->ops->event_wait(d->impl, e, s) : 0;
+}
+
+int tsri_event_sync(struct tsri_device *d, struct tsr_device_event *e)
+{
+    return d->ops->event_sync ? d->ops->event_sync(d->impl, e) : 0;
+}
+
+int tsri_event_query(struct tsri_device *d, struct tsr_device_event *e)
+{
+    return d->ops->event_query ? d->ops->event_query(d->impl, e) : 1;
+}
+
+/* ---- operations without a batch ---- */
+
+int tsri_device_copy(struct tsri_device *d, struct tsr_device_stream *s,
+                     const struct tsr_copy *copies, size_t n)
+{
+    if (n && !copies) return tsri_fail(TSR_EINVAL, "copy: no list");
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (copies[i].bytes && (!copies[i].dst || !copies[i].src))
+            return tsri_fail(TSR_EINVAL, "copy %zu: no %s", i, copies[i].dst ? "source" : "target");
+        bytes |= copies[i].bytes;
+    }
+    return bytes ? d->ops->copy(d->impl, s, copies, n) : 0;
+}
+
+static int check_quant(const struct tsr_quant *q)
+{
+    uint32_t bytes = tsri_dtype_bytes(q->dtype);
+    if (!q->dst || !q->src || (uintptr_t)q->dst % 4 || (uintptr_t)q->src % 4)
+        return tsri_fail(TSR_EINVAL, "int8 rows: missing or unaligned pointer");
+    if (bytes < 2) return tsri_fail(TSR_EUNSUP, "int8 rows: dtype %u", q->dtype);
+    if (!q->n_rows || !q->n_heads || !q->dim || q->dim > TSRI_KV_DIM_MAX ||
+        q->n_rows > UINT32_MAX || (uint64_t)q->n_heads * q->dim > UINT32_MAX / 4)
+        return tsri_fail(TSR_EINVAL, "int8 rows: %llu rows of %u heads of %u",
+                         (unsigned long long)q->n_rows, q->n_heads, q->dim);
+    return 0;
+}
+
+int tsri_device_quantise(struct tsri_device *d, struct tsr_device_stream *s,
+                         const struct tsr_quant *q)
+{
+    int e = check_quant(q);
+    if (e) return e;
+    if (!d->ops->quantise) return tsri_fail(TSR_EUNSUP, "device %s: no quantise", d->ops->name);
+    return d->ops->quantise(d->impl, s, q);
+}
+
+int tsri_device_dequantise(struct tsri_device *d, struct tsr_device_stream *s,
+                           const struct tsr_quant *q)
+{
+    int e = check_quant(q);
+    if (e) return e;
+    if (!d->ops->dequantise) return tsri_fail(TSR_EUNSUP, "device %s: no dequantise", d->ops->name);
+    return d->ops->dequantise(d->impl, s, q);
+}
+
+int tsri_device_top_k(struct tsri_device *d, struct tsr_device_stream *s, const struct tsr_top_k *t)
+{
+    if (!t->scores || !t->out || (uintptr_t)t->scores % 4 || (uintptr_t)t->out % 4)
+        return tsri_fail(TSR_EINVAL, "top k: missing or unaligned pointer");
+    if (!t->n || !t->k || t->k > t->n)
+        return tsri_fail(TSR_EINVAL, "top k: %u of %u scores", t->k, t->n);
+    if (!d->ops->top_k) return tsri_fail(TSR_EUNSUP, "device %s: no top k", d->ops->name);
+    return d->ops->top_k(d->impl, s, t);
+}

@@ -1,0 +1,277 @@
+/* layout.c - what a layout and a set of cells must satisfy before a byte of them is touched. A
+ * layout is five strides and a base for each plane; it is sound when, with its axes sorted by
+ * stride, every stride steps over all that the smaller axes cover. That holds for every layout an
+ * engine uses and makes it certain that two elements never share an address. */
+#include "device/device.h"
+
+uint32_t tsri_dtype_bytes(uint32_t dtype)
+{
+    switch (dtype) {
+    case TSR_DTYPE_F16:
+    case TSR_DTYPE_BF16:
+        return 2;
+    case TSR_DTYPE_F32:
+        return 4;
+    case TSR_DTYPE_OPAQUE:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+uint32_t tsri_quant_group(uint32_t dim)
+{
+    return dim > 128 && dim % 64 == 0 ? 64 : dim;
+}
+
+size_t tsri_row_bytes(const struct tsr_kv_plane *p)
+{
+    return (size_t)p->n_heads * p->dim * tsri_dtype_bytes(p->dtype);
+}
+
+size_t tsri_row_bytes_int8(uint32_t n_heads, uint32_t dim)
+{
+    size_t n = (size_t)n_heads * dim;
+    return tsri_align_up(n + n / tsri_quant_group(dim) * sizeof(float), 16);
+}
+
+/* ---- layouts ---- */
+
+struct axis {
+    uint64_t stride, n;
+};
+#define AXES_MAX 6u
+
+static void add_axis(struct axis *axes, uint32_t *n_axes, uint64_t stride, uint64_t n)
+{
+    if (n <= 1) return;
+    uint32_t i = (*n_axes)++;
+    for (; i > 0 && axes[i - 1].stride > stride; i--)
+        axes[i] = axes[i - 1];
+    axes[i] = (struct axis){stride, n};
+}
+
+static uint32_t plane_axes(struct axis *axes, const struct tsr_kv_layout *l,
+                           const struct tsr_kv_plane *p)
+{
+    uint32_t n = 0;
+    uint64_t in_block = l->block_tokens ? l->block_tokens : l->n_slots;
+    add_axis(axes, &n, p->element_stride, p->dim);
+    add_axis(axes, &n, p->head_stride, p->n_heads);
+    add_axis(axes, &n, p->token_stride, in_block);
+    add_axis(axes, &n, p->block_stride, l->n_slots / in_block);
+    if (!p->layers) add_axis(axes, &n, p->layer_stride, l->n_layers);
+    return n;
+}
+
+/* Bytes from the first to behind the last element; 0 when an axis steps into another or the sum
+ * does not fit. */
+static uint64_t axes_span(const struct axis *axes, uint32_t n, uint64_t element_bytes)
+{
+    uint64_t span = element_bytes;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t far;
+        if (axes[i].stride < span) return 0;
+        if (__builtin_mul_overflow(axes[i].stride, axes[i].n - 1, &far)) return 0;
+        if (__builtin_add_overflow(span, far, &span)) return 0;
+    }
+    return span;
+}
+
+static int check_shape(const struct tsr_kv_plane *p, uint32_t i)
+{
+    uint32_t bytes = tsri_dtype_bytes(p->dtype);
+    if (!bytes) return tsri_fail(TSR_EINVAL, "layout: plane %u: dtype %u", i, p->dtype);
+    if (!p->n_heads || !p->dim || (uint64_t)p->n_heads * p->dim > UINT32_MAX / 4)
+        return tsri_fail(TSR_EINVAL, "layout: plane %u: %u heads of %u elements", i, p->n_heads,
+                         p->dim);
+    if (p->rope_dims) {
+        if (p->dtype == TSR_DTYPE_OPAQUE)
+            return tsri_fail(TSR_EINVAL, "layout: plane %u is opaque and cannot be rotated", i);
+        if (p->rope_dims % 2 || (uint64_t)p->rope_first + p->rope_dims > p->dim ||
+            p->rope_dims > 2 * TSRI_ROPE_PAIRS_MAX || p->dim > TSRI_KV_DIM_MAX)
+            return tsri_fail(TSR_EINVAL,
+                             "layout: plane %u: rotated elements %u + %u in a head of %u", i,
+                             p->rope_first, p->rope_dims, p->dim);
+    }
+    if (p->dtype == TSR_DTYPE_OPAQUE && p->element_stride != 1)
+        return tsri_fail(TSR_EINVAL, "layout: plane %u: opaque bytes with a stride of %llu", i,
+                         (unsigned long long)p->element_stride);
+    if ((p->element_stride | p->head_stride | p->token_stride | p->block_stride | p->layer_stride) %
+        bytes)
+        return tsri_fail(TSR_EINVAL, "layout: plane %u: a stride is no multiple of its %u bytes", i,
+                         bytes);
+    return 0;
+}
+
+static int check_pointers(const struct tsr_kv_layout *l, uint32_t i)
+{
+    const struct tsr_kv_plane *p = &l->planes[i];
+    uint32_t bytes = tsri_dtype_bytes(p->dtype);
+    if (!p->layers && !p->base) return tsri_fail(TSR_EINVAL, "layout: plane %u has no base", i);
+    for (uint32_t j = 0; j < (p->layers ? l->n_layers : 1); j++) {
+        const uint8_t *base = tsri_layer_base(p, j);
+        if (!base || (uintptr_t)base % bytes)
+            return tsri_fail(TSR_EINVAL, "layout: plane %u, layer %u: %s pointer", i, j,
+                             base ? "unaligned" : "no");
+        for (uint32_t k = 0; p->layers && k < j; k++)
+            if (p->layers[k] == p->layers[j])
+                return tsri_fail(TSR_EINVAL, "layout: plane %u: layers %u and %u share an address",
+                                 i, k, j);
+    }
+    return 0;
+}
+
+static int check_plane(const struct tsr_kv_layout *l, uint32_t i)
+{
+    const struct tsr_kv_plane *p = &l->planes[i];
+    int e = check_shape(p, i);
+    if (e) return e;
+    if ((e = check_pointers(l, i)) != 0) return e;
+    struct axis axes[AXES_MAX];
+    uint32_t n = plane_axes(axes, l, p);
+    uint64_t span = axes_span(axes, n, tsri_dtype_bytes(p->dtype));
+    if (!span)
+        return tsri_fail(TSR_EINVAL, "layout: plane %u: strides overlap or are too large", i);
+    if (span > UINT64_MAX / 4 || (p->layer_bytes && span > p->layer_bytes))
+        return tsri_fail(TSR_EINVAL, "layout: plane %u: needs %llu bytes, %llu are there", i,
+                         (unsigned long long)span, (unsigned long long)p->layer_bytes);
+    return 0;
+}
+
+/* Two planes in one allocation: the axes they share, with the step from one to the other as one
+ * more axis, must be as sound as a plane's own. Axes they do not share (column-major K beside
+ * row-major V) must be the smallest; together they count as one element. */
+static bool planes_overlap(const struct tsr_kv_layout *l, uint32_t layer, uint32_t ia, uint32_t ib)
+{
+    struct axis a[AXES_MAX], b[AXES_MAX];
+    const struct tsr_kv_plane *pa = &l->planes[ia], *pb = &l->planes[ib];
+    uint32_t na = plane_axes(a, l, pa), nb = plane_axes(b, l, pb);
+    uint64_t bytes_a = tsri_dtype_bytes(pa->dtype), bytes_b = tsri_dtype_bytes(pb->dtype);
+    uintptr_t at_a = (uintptr_t)tsri_layer_base(pa, layer);
+    uintptr_t at_b = (uintptr_t)tsri_layer_base(pb, layer);
+    uint64_t step = at_a < at_b ? at_b - at_a : at_a - at_b;
+    uint64_t first_span = at_a < at_b ? axes_span(a, na, bytes_a) : axes_span(b, nb, bytes_b);
+    if (step >= first_span) return false;
+    uint32_t shared = 0;
+    while (shared < na && shared < nb && a[na - 1 - shared].stride == b[nb - 1 - shared].stride &&
+           a[na - 1 - shared].n == b[nb - 1 - shared].n)
+        shared++;
+    /* The shared axes that are smaller than the step belong to the inner block of each plane. */
+    uint32_t below = 0;
+    for (uint32_t i = na - shared; i < na && a[i].stride < step; i++)
+        below++;
+    uint64_t inner_a = axes_span(a, na - shared + below, bytes_a);
+    uint64_t inner_b = axes_span(b, nb - shared + below, bytes_b);
+    uint64_t inner_first = at_a < at_b ? inner_a : inner_b;
+    uint64_t inner_second = at_a < at_b ? inner_b : inner_a;
+    if (step < inner_first) return true;
+    uint64_t span = step + inner_second;
+    for (uint32_t i = na - shared + below; i < na; i++) {
+        if (a[i].stride < span) return true;
+        span += a[i].stride * (a[i].n - 1);
+    }
+    return false;
+}
+
+static int check_apart(const struct tsr_kv_layout *l)
+{
+    for (uint32_t i = 0; i < l->n_planes; i++)
+        for (uint32_t j = i + 1; j < l->n_planes; j++)
+            for (uint32_t k = 0; k < l->n_layers; k++) {
+                if (planes_overlap(l, k, i, j))
+                    return tsri_fail(TSR_EINVAL, "layout: planes %u and %u overlap in layer %u", i,
+                                     j, k);
+                if (!l->planes[i].layers && !l->planes[j].layers) break;
+            }
+    return 0;
+}
+
+int tsri_layout_check(const struct tsr_kv_layout *l)
+{
+    if (!l || l->size < sizeof *l) return tsri_fail(TSR_EINVAL, "layout: no size");
+    if (!l->n_layers || l->n_layers > TSRI_KV_LAYERS_MAX)
+        return tsri_fail(TSR_EINVAL, "layout: %u layers", l->n_layers);
+    if (!l->n_planes || l->n_planes > TSR_KV_PLANES_MAX)
+        return tsri_fail(TSR_EINVAL, "layout: %u planes", l->n_planes);
+    if (l->memory > TSR_MEMORY_DEVICE) return tsri_fail(TSR_EINVAL, "layout: memory %u", l->memory);
+    if (l->block_tokens & (l->block_tokens - 1))
+        return tsri_fail(TSR_EINVAL, "layout: blocks of %u tokens are no power of two",
+                         l->block_tokens);
+    if (!l->n_slots || l->n_slots > INT64_MAX || (l->block_tokens && l->n_slots % l->block_tokens))
+        return tsri_fail(TSR_EINVAL, "layout: %llu slots in blocks of %u",
+                         (unsigned long long)l->n_slots, l->block_tokens);
+    for (uint32_t i = 0; i < l->n_planes; i++) {
+        int e = check_plane(l, i);
+        if (e) return e;
+    }
+    return check_apart(l);
+}
+
+/* ---- cells ---- */
+
+static int check_cell_shape(const struct tsr_kv_cells *c, const struct tsr_kv_layout *l)
+{
+    if (!c || c->size < sizeof *c) return tsri_fail(TSR_EINVAL, "cells: no size");
+    if (!c->n_tokens || !c->cell_tokens)
+        return tsri_fail(TSR_EINVAL, "cells: %u tokens in cells of %u", c->n_tokens,
+                         c->cell_tokens);
+    uint64_t n = ((uint64_t)c->n_tokens + c->cell_tokens - 1) / c->cell_tokens;
+    if (c->n_cells != n)
+        return tsri_fail(TSR_EINVAL, "cells: %u tokens in %u cells of %u", c->n_tokens, c->n_cells,
+                         c->cell_tokens);
+    if (c->n_layers != l->n_layers || c->n_planes != l->n_planes)
+        return tsri_fail(TSR_ESPACE,
+                         "cells: %u layers of %u planes, the layout has %u layers of %u planes",
+                         c->n_layers, c->n_planes, l->n_layers, l->n_planes);
+    if (!c->planes) return tsri_fail(TSR_EINVAL, "cells: no planes");
+    if (c->memory > TSR_MEMORY_DEVICE) return tsri_fail(TSR_EINVAL, "cells: memory %u", c->memory);
+    return 0;
+}
+
+int tsri_cells_check(const struct tsr_kv_cells *c, const struct tsr_kv_layout *l)
+{
+    int e = check_cell_shape(c, l);
+    if (e) return e;
+    uintptr_t align[TSR_KV_PLANES_MAX];
+    for (uint32_t p = 0; p < l->n_planes; p++) {
+        const struct tsr_kv_plane *plane = &l->planes[p];
+        align[p] = c->int8 ? sizeof(float) : tsri_dtype_bytes(plane->dtype);
+        if (c->int8 && (plane->dtype == TSR_DTYPE_OPAQUE || plane->dim > TSRI_KV_DIM_MAX))
+            return tsri_fail(TSR_EUNSUP, "cells: plane %u has no int8 form", p);
+    }
+    for (uint32_t i = 0; i < l->n_layers; i++)
+        for (uint32_t p = 0; p < l->n_planes; p++) {
+            void *const *row = c->planes + ((size_t)i * l->n_planes + p) * c->n_cells;
+            for (uint32_t k = 0; k < c->n_cells; k++)
+                if (!row[k] || (uintptr_t)row[k] % align[p])
+                    return tsri_fail(TSR_EINVAL, "cells: layer %u, plane %u, cell %u: %s pointer",
+                                     i, p, k, row[k] ? "unaligned" : "no");
+        }
+    return 0;
+}
+
+int tsri_cells_2ltd(struct tsr_kv_cells *c, void **planes, void *data, size_t bytes,
+                    const struct tsr_kv_layout *l, uint32_t n_tokens)
+{
+    if (!data || !n_tokens) return tsri_fail(TSR_EINVAL, "2ltd: %u tokens", n_tokens);
+    size_t at = 0;
+    for (uint32_t p = 0; p < l->n_planes; p++)
+        for (uint32_t i = 0; i < l->n_layers; i++) {
+            planes[(size_t)i * l->n_planes + p] = (uint8_t *)data + at;
+            size_t plane_bytes;
+            if (__builtin_mul_overflow(tsri_row_bytes(&l->planes[p]), n_tokens, &plane_bytes) ||
+                plane_bytes > bytes - at)
+                return tsri_fail(TSR_EINVAL, "2ltd: %zu bytes are too few for %u tokens", bytes,
+                                 n_tokens);
+            at += plane_bytes;
+        }
+    *c = (struct tsr_kv_cells){.size = sizeof *c,
+                               .planes = planes,
+                               .n_cells = 1,
+                               .cell_tokens = n_tokens,
+                               .n_tokens = n_tokens,
+                               .n_layers = l->n_layers,
+                               .n_planes = l->n_planes};
+    return 0;
+}

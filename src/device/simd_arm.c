@@ -1,0 +1,290 @@
+/* simd_arm.c - the inner loops for Arm's NEON, which every aarch64 processor has, and the same with
+ * the BF16 conversion of Armv8.6, found at run time. Built as simd_x86.c is: the loop once, the way
+ * elements are read and written as an argument that disappears by inlining. */
+#include "device/device.h"
+
+#if defined(__aarch64__)
+
+#include <arm_neon.h>
+#include <math.h>
+#include <sys/auxv.h>
+
+#ifndef HWCAP2_BF16
+#define HWCAP2_BF16 (1u << 14)
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define WITH_BF16 __attribute__((target("bf16")))
+#else
+#define WITH_BF16 __attribute__((target("arch=armv8.2-a+bf16")))
+#endif
+
+/* Eight elements as two vectors of floats. */
+struct f8 {
+    float32x4_t lo, hi;
+};
+
+INLINE struct f8 get8_f32(const void *p)
+{
+    return (struct f8){vld1q_f32(p), vld1q_f32((const float *)p + 4)};
+}
+INLINE struct f8 get8_f16(const void *p)
+{
+    float16x8_t h = vreinterpretq_f16_u16(vld1q_u16(p));
+    return (struct f8){vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
+}
+INLINE struct f8 get8_bf16(const void *p)
+{
+    uint16x8_t h = vld1q_u16(p);
+    return (struct f8){vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16)),
+                       vreinterpretq_f32_u32(vshll_high_n_u16(h, 16))};
+}
+INLINE void put8_f32(void *p, struct f8 v)
+{
+    vst1q_f32(p, v.lo);
+    vst1q_f32((float *)p + 4, v.hi);
+}
+INLINE void put8_f16(void *p, struct f8 v)
+{
+    vst1q_u16(p, vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(v.lo), v.hi)));
+}
+/* Half a unit less one, and one more for odd: ties to even. NaN keeps its top bits and turns quiet.
+ */
+INLINE uint32x4_t near_bf16(float32x4_t v)
+{
+    uint32x4_t u = vreinterpretq_u32_f32(v);
+    uint32x4_t odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
+    uint32x4_t near = vaddq_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+    return vbslq_u32(vceqq_f32(v, v), near, vorrq_u32(u, vdupq_n_u32(0x400000)));
+}
+INLINE void put8_bf16(void *p, struct f8 v)
+{
+    vst1q_u16(p, vshrn_high_n_u32(vshrn_n_u32(near_bf16(v.lo), 16), near_bf16(v.hi), 16));
+}
+/* In assembly: the intrinsic's type has had several spellings, the instruction has one. */
+INLINE WITH_BF16 void put8_bf16_fast(void *p, struct f8 v)
+{
+    uint16x8_t out;
+    __asm__("bfcvtn %0.4h, %1.4s\n\tbfcvtn2 %0.8h, %2.4s" : "=&w"(out) : "w"(v.lo), "w"(v.hi));
+    vst1q_u16(p, out);
+}
+
+typedef struct f8 (*get8_fn)(const void *p);
+typedef void (*put8_fn)(void *p, struct f8 v);
+
+struct width {
+    size_t in, out; /* bytes of an element */
+};
+
+/* The pairs from i on, by the plain loops. */
+INLINE void turn_rest(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, uint32_t i,
+                      struct width w, bool gptj, tsri_turn_fn plain)
+{
+    uint32_t n = t->n_pairs - i;
+    if (!n) return;
+    if (gptj) {
+        struct tsri_turn rest = {t->cos + i, t->sin + i, n};
+        plain(out + 2 * i * w.out, 0, in + 2 * i * w.in, 0, 1, &rest);
+        return;
+    }
+    /* The halves of the rest lie n_pairs apart: one pair at a time through a pair of its own. */
+    for (; i < t->n_pairs; i++) {
+        uint8_t from[8], to[8];
+        struct tsri_turn one = {t->cos + i, t->sin + i, 1};
+        memcpy(from, in + i * w.in, w.in);
+        memcpy(from + w.in, in + (t->n_pairs + i) * w.in, w.in);
+        plain(to, 0, from, 0, 1, &one);
+        memcpy(out + i * w.out, to, w.out);
+        memcpy(out + (t->n_pairs + i) * w.out, to + w.out, w.out);
+    }
+}
+
+/* a c - b s and b c + a s */
+INLINE float32x4_t less(float32x4_t a, float32x4_t c, float32x4_t b, float32x4_t s)
+{
+    return vfmsq_f32(vmulq_f32(a, c), b, s);
+}
+INLINE float32x4_t more(float32x4_t b, float32x4_t c, float32x4_t a, float32x4_t s)
+{
+    return vfmaq_f32(vmulq_f32(b, c), a, s);
+}
+
+INLINE void neox8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, struct width w,
+                  get8_fn get, put8_fn put, tsri_turn_fn plain)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= t->n_pairs; i += 8) {
+        struct f8 c = get8_f32(t->cos + i), s = get8_f32(t->sin + i);
+        struct f8 a = get(in + i * w.in), b = get(in + (t->n_pairs + i) * w.in);
+        put(out + i * w.out,
+            (struct f8){less(a.lo, c.lo, b.lo, s.lo), less(a.hi, c.hi, b.hi, s.hi)});
+        put(out + (t->n_pairs + i) * w.out,
+            (struct f8){more(b.lo, c.lo, a.lo, s.lo), more(b.hi, c.hi, a.hi, s.hi)});
+    }
+    turn_rest(out, in, t, i, w, false, plain);
+}
+
+INLINE void gptj8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, struct width w,
+                  get8_fn get, put8_fn put, tsri_turn_fn plain)
+{
+    uint32_t i = 0;
+    for (; i + 4 <= t->n_pairs; i += 4) {
+        float32x4_t c = vld1q_f32(t->cos + i), s = vld1q_f32(t->sin + i);
+        struct f8 x = get(in + 2 * i * w.in);
+        float32x4_t a = vuzp1q_f32(x.lo, x.hi), b = vuzp2q_f32(x.lo, x.hi);
+        float32x4_t turned_a = less(a, c, b, s), turned_b = more(b, c, a, s);
+        put(out + 2 * i * w.out,
+            (struct f8){vzip1q_f32(turned_a, turned_b), vzip2q_f32(turned_a, turned_b)});
+    }
+    turn_rest(out, in, t, i, w, true, plain);
+}
+
+#define TURN8(name, target, body, from, to, in_bytes, out_bytes, plain_fn) \
+    target static void name(void *dst, size_t dst_stride, const void *src, size_t src_stride, \
+                            size_t n, const struct tsri_turn *t) \
+    { \
+        for (size_t h = 0; h < n; h++) \
+            body((uint8_t *)dst + h * dst_stride, (const uint8_t *)src + h * src_stride, t, \
+                 (struct width){in_bytes, out_bytes}, get8_##from, put8_##to, \
+                 tsri_kernels_plain.plain_fn); \
+    }
+#define ANY
+TURN8(neox8_f32, ANY, neox8, f32, f32, 4, 4, turn[TSRI_F32][TSRI_NEOX])
+TURN8(gptj8_f32, ANY, gptj8, f32, f32, 4, 4, turn[TSRI_F32][TSRI_GPTJ])
+TURN8(neox8_f16, ANY, neox8, f16, f16, 2, 2, turn[TSRI_F16][TSRI_NEOX])
+TURN8(gptj8_f16, ANY, gptj8, f16, f16, 2, 2, turn[TSRI_F16][TSRI_GPTJ])
+TURN8(neox8_bf16, ANY, neox8, bf16, bf16, 2, 2, turn[TSRI_BF16][TSRI_NEOX])
+TURN8(gptj8_bf16, ANY, gptj8, bf16, bf16, 2, 2, turn[TSRI_BF16][TSRI_GPTJ])
+TURN8(neox8_wide_f16, ANY, neox8, f32, f16, 4, 2, turn_wide[TSRI_F16][TSRI_NEOX])
+TURN8(gptj8_wide_f16, ANY, gptj8, f32, f16, 4, 2, turn_wide[TSRI_F16][TSRI_GPTJ])
+TURN8(neox8_wide_bf16, ANY, neox8, f32, bf16, 4, 2, turn_wide[TSRI_BF16][TSRI_NEOX])
+TURN8(gptj8_wide_bf16, ANY, gptj8, f32, bf16, 4, 2, turn_wide[TSRI_BF16][TSRI_GPTJ])
+TURN8(neox8_bf16_fast, WITH_BF16, neox8, bf16, bf16_fast, 2, 2, turn[TSRI_BF16][TSRI_NEOX])
+TURN8(gptj8_bf16_fast, WITH_BF16, gptj8, bf16, bf16_fast, 2, 2, turn[TSRI_BF16][TSRI_GPTJ])
+TURN8(neox8_wide_bf16_fast, WITH_BF16, neox8, f32, bf16_fast, 4, 2, turn_wide[TSRI_BF16][TSRI_NEOX])
+TURN8(gptj8_wide_bf16_fast, WITH_BF16, gptj8, f32, bf16_fast, 4, 2, turn_wide[TSRI_BF16][TSRI_GPTJ])
+
+static void widen8_int8(float *dst, const int8_t *src, float scale, size_t n)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        int16x8_t wide = vmovl_s8(vld1_s8(src + i));
+        vst1q_f32(dst + i, vmulq_n_f32(vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), scale));
+        vst1q_f32(dst + i + 4, vmulq_n_f32(vcvtq_f32_s32(vmovl_high_s16(wide)), scale));
+    }
+    tsri_kernels_plain.widen_int8(dst + i, src + i, scale, n - i);
+}
+
+#define NARROW8(suffix, target, bytes, kind) \
+    target static void narrow8_##suffix(void *dst, const float *src, size_t n) \
+    { \
+        size_t i = 0; \
+        for (; i + 8 <= n; i += 8) \
+            put8_##suffix((uint8_t *)dst + i * bytes, get8_f32(src + i)); \
+        tsri_kernels_plain.narrow[kind]((uint8_t *)dst + i * bytes, src + i, n - i); \
+    }
+#define CHANGE8(name, bytes, kind) \
+    NARROW8(name, ANY, bytes, kind) \
+    static void widen8_##name(float *dst, const void *src, size_t n) \
+    { \
+        size_t i = 0; \
+        for (; i + 8 <= n; i += 8) \
+            put8_f32(dst + i, get8_##name((const uint8_t *)src + i * bytes)); \
+        tsri_kernels_plain.widen[kind](dst + i, (const uint8_t *)src + i * bytes, n - i); \
+    } \
+    static float distance8_##name(const void *a, const void *b, size_t n) \
+    { \
+        const uint8_t *pa = a, *pb = b; \
+        float32x4_t lo = vdupq_n_f32(0), hi = vdupq_n_f32(0); \
+        size_t i = 0; \
+        for (; i + 8 <= n; i += 8) { \
+            struct f8 va = get8_##name(pa + i * bytes), vb = get8_##name(pb + i * bytes); \
+            float32x4_t dl = vsubq_f32(va.lo, vb.lo), dh = vsubq_f32(va.hi, vb.hi); \
+            lo = vfmaq_f32(lo, dl, dl); \
+            hi = vfmaq_f32(hi, dh, dh); \
+        } \
+        return vaddvq_f32(vaddq_f32(lo, hi)) + \
+               tsri_kernels_plain.distance[kind](pa + i * bytes, pb + i * bytes, n - i); \
+    }
+CHANGE8(f32, 4, TSRI_F32)
+CHANGE8(f16, 2, TSRI_F16)
+CHANGE8(bf16, 2, TSRI_BF16)
+NARROW8(bf16_fast, WITH_BF16, 2, TSRI_BF16)
+
+/* Groups are whole vectors in practice; others go the plain way. */
+static float quantise8(int8_t *dst, const float *src, size_t n)
+{
+    if (n % 8) return tsri_kernels_plain.quantise(dst, src, n);
+    float32x4_t m = vdupq_n_f32(0), odd = vdupq_n_f32(0);
+    for (size_t i = 0; i < n; i += 4) {
+        float32x4_t a = vabsq_f32(vld1q_f32(src + i));
+        m = vmaxq_f32(m, a);
+        odd = vaddq_f32(odd, vsubq_f32(a, a));
+    }
+    bool finite = vaddvq_f32(odd) == 0;
+    float largest = finite ? vmaxvq_f32(m) : 0;
+    if (largest < 0x1p-120f) {
+        memset(dst, 0, n);
+        return finite ? 0 : NAN;
+    }
+    float by = 127.0f / largest;
+    for (size_t i = 0; i < n; i += 8) {
+        int32x4_t lo = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(src + i), by));
+        int32x4_t hi = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(src + i + 4), by));
+        vst1_s8(dst + i, vqmovn_s16(vcombine_s16(vqmovn_s32(lo), vqmovn_s32(hi))));
+    }
+    return largest / 127.0f;
+}
+
+static bool always(void)
+{
+    return true;
+}
+
+static bool has_bf16(void)
+{
+    return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
+}
+
+#define NEON_MEMBERS \
+    .widen_int8 = widen8_int8, .widen = {widen8_f32, widen8_f16, widen8_bf16}, \
+    .quantise = quantise8, .distance = {distance8_f32, distance8_f16, distance8_bf16}
+
+static const struct tsri_kernels neon = {
+    .name = "neon",
+    .supported = always,
+    .turn = {{neox8_f32, gptj8_f32}, {neox8_f16, gptj8_f16}, {neox8_bf16, gptj8_bf16}},
+    .turn_wide = {{neox8_f32, gptj8_f32},
+                  {neox8_wide_f16, gptj8_wide_f16},
+                  {neox8_wide_bf16, gptj8_wide_bf16}},
+    .narrow = {narrow8_f32, narrow8_f16, narrow8_bf16},
+    NEON_MEMBERS,
+};
+
+static const struct tsri_kernels neon_bf16 = {
+    .name = "neon_bf16",
+    .supported = has_bf16,
+    .turn = {{neox8_f32, gptj8_f32}, {neox8_f16, gptj8_f16}, {neox8_bf16_fast, gptj8_bf16_fast}},
+    .turn_wide = {{neox8_f32, gptj8_f32},
+                  {neox8_wide_f16, gptj8_wide_f16},
+                  {neox8_wide_bf16_fast, gptj8_wide_bf16_fast}},
+    .narrow = {narrow8_f32, narrow8_f16, narrow8_bf16_fast},
+    NEON_MEMBERS,
+};
+
+const struct tsri_kernels *tsri_kernels_arm(uint32_t i)
+{
+    static const struct tsri_kernels *const sets[] = {&neon, &neon_bf16};
+    return i < TSRI_COUNT(sets) ? sets[i] : NULL;
+}
+
+#else
+
+const struct tsri_kernels *tsri_kernels_arm(uint32_t i)
+{
+    (void)i;
+    return NULL;
+}
+
+#endif

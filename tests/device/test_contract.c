@@ -1,0 +1,572 @@
+/* Every operation of every device, and of every variant of the cpu, against the reference: over
+ * shapes, dtypes and layouts. Copies must agree in every byte, also in those that nobody asked to
+ * touch; what is computed must agree within the bounds of <tessera/device.h>. A device that is not
+ * there is skipped with one line. */
+#include "kv.h"
+
+static struct tsri_device *reference, *subject;
+
+/* Blocks of 16 tokens, small models, odd sizes that leave ends of vectors, partial rotation. */
+static const struct kv_shape shapes[] = {
+    {KV_SPLIT, 0, 2, 3, 64, 64, 0, 64, 16, 256},
+    {KV_BLOCKS, 0, 2, 2, 128, 128, 0, 128, 16, 256},
+    {KV_HND, 0, 2, 3, 64, 64, 0, 64, 16, 256},
+    {KV_ROWS, 0, 2, 2, 96, 64, 0, 96, 8, 256},
+    {KV_PACKED, 0, 2, 4, 32, 32, 0, 32, 32, 256},
+    {KV_COLUMN, 0, 2, 2, 64, 64, 0, 64, 16, 256},
+    {KV_FLAT, 0, 3, 3, 64, 64, 0, 64, 1, 250},
+    {KV_PAGES, 0, 3, 2, 64, 64, 0, 64, 16, 256},
+    {KV_LATENT, 0, 2, 1, 576, 0, 512, 64, 64, 256},
+    {KV_SPLIT, 0, 1, 2, 80, 80, 0, 32, 1, 256}, /* partial rotation */
+    {KV_HND, 0, 1, 2, 20, 20, 4, 14, 2, 256},   /* seven pairs in the middle of a head */
+    {KV_COLUMN, 0, 1, 1, 20, 20, 0, 10, 128, 256},
+    {KV_BLOCKS, 0, 1, 3, 256, 256, 0, 256, 16, 256},
+};
+static const uint32_t dtypes[] = {TSR_DTYPE_F32, TSR_DTYPE_F16, TSR_DTYPE_BF16};
+
+/* One move, done twice: by the reference and by the subject, on memory with the same bytes. */
+struct twin {
+    struct tsri_device *device;
+    struct kv_engine engine;
+    struct kv_cells cells[2];
+    struct tsri_batch *batch;
+};
+struct scene {
+    struct kv_shape shape;
+    bool int8, numbers;
+    uint32_t direction, pairing;
+    int64_t slots[2][100];
+    struct tsr_kv_run runs[3];
+    struct tsr_rope rope;
+    struct twin twins[2];
+};
+enum { N_TOKENS = 100, CELL_TOKENS = 24 };
+
+static void scene_open_twin(struct scene *s, struct twin *t)
+{
+    struct tsr_batch_limits limits = {4, 400, 40, 1000};
+    kv_engine_init(&t->engine, t->device, &s->shape);
+    for (int i = 0; i < 2; i++) {
+        kv_cells_init(&t->cells[i], t->device, &t->engine.layout, N_TOKENS, CELL_TOKENS, s->int8,
+                      (uint64_t)i + 1);
+        if (s->numbers) kv_cells_numbers(&t->cells[i], &t->engine.layout, (uint64_t)i + 5);
+    }
+    CHECK_INT(tsri_batch_open(&t->batch, t->device, &limits), 0);
+}
+
+/* Three runs: most of one entry, a piece of it again, and the middle of another. */
+static void scene_set(struct scene *s, struct twin *t, const int64_t deltas[3])
+{
+    s->runs[0] = (struct tsr_kv_run){&t->cells[0].cells, s->slots[0], 0, 70, deltas[0], 0, 0};
+    s->runs[1] = (struct tsr_kv_run){&t->cells[0].cells, s->slots[0] + 70, 71, 29, deltas[1], 0, 0};
+    s->runs[2] = (struct tsr_kv_run){&t->cells[1].cells, s->slots[1], 33, 50, deltas[2], 0, 0};
+    bool rotates = deltas[0] || deltas[1] || deltas[2];
+    struct tsri_batch_desc desc = {
+        s->direction, 3, &t->engine.layout, s->runs, rotates ? &s->rope : NULL, 0};
+    CHECK_INT(tsri_batch_set(t->batch, NULL, &desc), 0);
+}
+
+static void scene_open(struct scene *s)
+{
+    int64_t all[150];
+    kv_slots(all, 150, s->shape.n_slots, 99);
+    memcpy(s->slots[0], all, 100 * sizeof *all);
+    memcpy(s->slots[1], all + 100, 50 * sizeof *all);
+    s->rope = (struct tsr_rope){.size = sizeof s->rope,
+                                .pairing = s->pairing ? s->pairing : TSR_ROPE_NEOX,
+                                .dims = s->shape.rope_dims,
+                                .theta = 10000};
+    s->twins[0].device = reference;
+    s->twins[1].device = subject;
+    for (int i = 0; i < 2; i++)
+        scene_open_twin(s, &s->twins[i]);
+}
+
+static void scene_close(struct scene *s)
+{
+    for (int i = 0; i < 2; i++) {
+        tsri_batch_close(s->twins[i].batch);
+        kv_cells_fini(&s->twins[i].cells[0]);
+        kv_cells_fini(&s->twins[i].cells[1]);
+        kv_engine_fini(&s->twins[i].engine);
+    }
+}
+
+/* Sets and moves both twins: all layers at once, or one after the other from the last. */
+static void scene_move(struct scene *s, const int64_t deltas[3], bool by_layer)
+{
+    for (int i = 0; i < 2; i++) {
+        struct twin *t = &s->twins[i];
+        scene_set(s, t, deltas);
+        int (*move)(struct tsri_batch *, uint32_t, uint32_t) =
+            s->direction == TSRI_BATCH_SCATTER ? tsri_batch_scatter : tsri_batch_gather;
+        for (uint32_t k = by_layer ? s->shape.n_layers : 0; k > 0; k--)
+            CHECK_INT(move(t->batch, k - 1, 1), 0);
+        if (!by_layer) CHECK_INT(move(t->batch, 0, 0), 0);
+        CHECK_INT(tsri_stream_sync(t->device, NULL), 0);
+    }
+}
+
+static void check_same_engines(const struct scene *s)
+{
+    uint8_t *a = kv_engine_image(&s->twins[0].engine), *b = kv_engine_image(&s->twins[1].engine);
+    bool same = memcmp(a, b, s->twins[0].engine.bytes) == 0;
+    free(a);
+    free(b);
+    if (!same)
+        printf("    %s, dtype %u%s\n", kv_kind_names[s->shape.kind], s->shape.dtype,
+               s->int8 ? ", int8" : "");
+    CHECK(same);
+}
+
+static void check_same_cells(const struct scene *s)
+{
+    for (int i = 0; i < 2; i++) {
+        const struct kv_cells *a = &s->twins[0].cells[i], *b = &s->twins[1].cells[i];
+        CHECK_INT(a->bytes, b->bytes);
+        if (memcmp(a->data, b->data, a->bytes) != 0)
+            printf("    %s, dtype %u%s\n", kv_kind_names[s->shape.kind], s->shape.dtype,
+                   s->int8 ? ", int8" : "");
+        CHECK(memcmp(a->data, b->data, a->bytes) == 0);
+    }
+}
+
+static const int64_t no_deltas[3];
+
+static void copy_scene(uint32_t direction, struct kv_shape shape, bool by_layer)
+{
+    struct scene s = {.shape = shape, .direction = direction};
+    scene_open(&s);
+    scene_move(&s, no_deltas, by_layer);
+    check_same_engines(&s);
+    check_same_cells(&s);
+    scene_close(&s);
+}
+
+static void each_shape(void (*check)(struct kv_shape shape))
+{
+    for (size_t i = 0; i < TSRI_COUNT(shapes); i++)
+        for (size_t k = 0; k < TSRI_COUNT(dtypes); k++) {
+            struct kv_shape shape = shapes[i];
+            shape.dtype = dtypes[k];
+            check(shape);
+        }
+}
+
+static void scatter_copies(struct kv_shape shape)
+{
+    copy_scene(TSRI_BATCH_SCATTER, shape, false);
+    copy_scene(TSRI_BATCH_SCATTER, shape, true);
+}
+
+static void gather_copies(struct kv_shape shape)
+{
+    copy_scene(TSRI_BATCH_GATHER, shape, false);
+    copy_scene(TSRI_BATCH_GATHER, shape, true);
+}
+
+/* The memory is random bytes: NaN with every payload and infinities are among them. */
+TEST(scatter_copies_every_byte_and_touches_no_other)
+{
+    each_shape(scatter_copies);
+}
+
+TEST(gather_copies_every_byte_and_touches_no_other)
+{
+    each_shape(gather_copies);
+}
+
+TEST(opaque_pages_are_copied_both_ways)
+{
+    struct kv_shape pages = {KV_OPAQUE, TSR_DTYPE_OPAQUE, 2, 1, 1000, 0, 0, 0, 1, 256};
+    copy_scene(TSRI_BATCH_SCATTER, pages, false);
+    copy_scene(TSRI_BATCH_GATHER, pages, true);
+}
+
+/* ---- rotation ---- */
+
+static double tolerance(double size, uint32_t dtype, bool int8)
+{
+    /* Both sides may be off by what the contract allows. */
+    double units = dtype == TSR_DTYPE_F32 ? 5 + int8 : 1.2;
+    return units * kv_ulp(size, dtype) + (dtype == TSR_DTYPE_BF16 ? 0x1p-126 : 0);
+}
+
+/* Of the bytes that a rotated plane has: close. Everything else: the same. */
+static void check_close(const struct scene *s)
+{
+    const struct tsr_kv_layout *l = &s->twins[0].engine.layout;
+    const struct tsr_kv_plane *p = &l->planes[0];
+    uint8_t *a = kv_engine_image(&s->twins[0].engine), *b = kv_engine_image(&s->twins[1].engine);
+    uint32_t n_pairs = p->rope_dims / 2, bytes = tsri_dtype_bytes(p->dtype), far = 0;
+    for (uint32_t layer = 0; layer < l->n_layers; layer++)
+        for (uint64_t slot = 0; slot < l->n_slots; slot++)
+            for (uint64_t k = 0; k < (uint64_t)p->n_heads * n_pairs; k++) {
+                uint64_t head = k / n_pairs, i = k % n_pairs;
+                uint64_t ia = p->rope_first + (s->pairing == TSR_ROPE_GPTJ ? 2 * i : i);
+                uint64_t ib = s->pairing == TSR_ROPE_GPTJ ? ia + 1 : ia + n_pairs;
+                size_t at = (size_t)(tsri_layer_base(p, layer) - s->twins[0].engine.data) +
+                            tsri_slot_offset(l, p, slot) + head * p->head_stride;
+                size_t at_a = at + ia * p->element_stride, at_b = at + ib * p->element_stride;
+                if (memcmp(a + at_a, b + at_a, bytes) == 0 &&
+                    memcmp(a + at_b, b + at_b, bytes) == 0)
+                    continue;
+                double size = hypot(kv_get(a + at_a, p->dtype), kv_get(a + at_b, p->dtype));
+                double bound = tolerance(size, p->dtype, s->int8);
+                for (int j = 0; j < 2; j++) {
+                    size_t e = j ? at_b : at_a;
+                    double d = kv_get(a + e, p->dtype) - kv_get(b + e, p->dtype);
+                    if (!(fabs(d) <= bound) && memcmp(a + e, b + e, bytes) != 0) far++;
+                    memcpy(b + e, a + e, bytes);
+                }
+            }
+    bool rest_same = memcmp(a, b, s->twins[0].engine.bytes) == 0;
+    free(a);
+    free(b);
+    if (far || !rest_same)
+        printf("    %s, dtype %u%s, pairing %u: %u far\n", kv_kind_names[s->shape.kind],
+               s->shape.dtype, s->int8 ? ", int8" : "", s->pairing, far);
+    CHECK_INT(far, 0);
+    CHECK(rest_same);
+}
+
+static void rotate_scene(struct kv_shape shape, uint32_t pairing, bool int8)
+{
+    static const int64_t deltas[3] = {1234, 0, -77777};
+    struct scene s = {.shape = shape,
+                      .direction = TSRI_BATCH_SCATTER,
+                      .pairing = pairing,
+                      .int8 = int8,
+                      .numbers = true};
+    scene_open(&s);
+    scene_move(&s, deltas, false);
+    check_close(&s);
+    scene_close(&s);
+}
+
+static void scatter_rotates(struct kv_shape shape)
+{
+    rotate_scene(shape, TSR_ROPE_NEOX, false);
+    rotate_scene(shape, TSR_ROPE_GPTJ, false);
+}
+
+TEST(scatter_rotates_k_within_the_bounds_and_copies_the_rest)
+{
+    each_shape(scatter_rotates);
+}
+
+static void scatter_rotates_int8(struct kv_shape shape)
+{
+    rotate_scene(shape, TSR_ROPE_NEOX, true);
+    rotate_scene(shape, TSR_ROPE_GPTJ, true);
+}
+
+TEST(int8_cells_are_widened_and_rotated_in_one_go)
+{
+    each_shape(scatter_rotates_int8);
+}
+
+static void int8_cells(struct kv_shape shape)
+{
+    for (uint32_t direction = TSRI_BATCH_SCATTER; direction <= TSRI_BATCH_GATHER; direction++) {
+        struct scene s = {.shape = shape, .direction = direction, .int8 = true, .numbers = true};
+        scene_open(&s);
+        scene_move(&s, no_deltas, true);
+        if (direction == TSRI_BATCH_GATHER) check_same_cells(&s);
+        check_close(&s);
+        scene_close(&s);
+    }
+}
+
+/* Engines begin with random bytes: groups with NaN and infinities are among what is quantised. */
+TEST(int8_cells_are_filled_and_read_without_rotation)
+{
+    each_shape(int8_cells);
+}
+
+TEST(a_delta_of_zero_copies_bytes_beside_runs_that_rotate)
+{
+    static const int64_t deltas[3] = {0, 5, 0};
+    struct scene s = {
+        .shape = shapes[0], .direction = TSRI_BATCH_SCATTER, .pairing = TSR_ROPE_NEOX};
+    s.shape.dtype = TSR_DTYPE_BF16;
+    scene_open(&s);
+    /* Random bytes in the runs that stay, numbers in the cell that turns. */
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 4; k++)
+            memset(s.twins[i].cells[0].planes[k * 5 + 3], 0x3c, 24 * 3 * 64 * 2);
+    scene_move(&s, deltas, false);
+    const struct tsr_kv_plane *p = &s.twins[1].engine.layout.planes[0];
+    uint8_t *image = kv_engine_image(&s.twins[1].engine);
+    for (uint32_t i = 0; i < 50; i++) {
+        if (s.slots[1][i] < 0) continue;
+        uint32_t token = 33 + i;
+        const uint8_t *row = (uint8_t *)s.twins[1].cells[1].planes[token / CELL_TOKENS] +
+                             token % CELL_TOKENS * tsri_row_bytes(p);
+        CHECK(memcmp(image + 64 +
+                         tsri_slot_offset(&s.twins[1].engine.layout, p, (uint64_t)s.slots[1][i]),
+                     row, tsri_row_bytes(p)) == 0);
+    }
+    free(image);
+    scene_close(&s);
+}
+
+/* ---- the rest ---- */
+
+TEST(batches_of_copies_move_every_byte)
+{
+    enum { N = 40, BYTES = 5000 };
+    uint8_t *from[2], *to[2];
+    for (int i = 0; i < 2; i++) {
+        void *a, *b;
+        struct tsri_device *d = i ? subject : reference;
+        CHECK_INT(tsri_device_host_alloc(d, &a, BYTES), 0);
+        CHECK_INT(tsri_device_host_alloc(d, &b, BYTES), 0);
+        from[i] = a;
+        to[i] = b;
+        struct tsr_copy copies[N];
+        uint64_t seed = 5;
+        for (int k = 0; k < BYTES; k++)
+            from[i][k] = (uint8_t)(kv_random(&seed) >> 32);
+        memset(to[i], 0, BYTES);
+        for (int k = 0; k < N; k++)
+            copies[k] =
+                (struct tsr_copy){to[i] + k * 125, from[i] + (N - 1 - k) * 125, (size_t)(k * 3)};
+        CHECK_INT(tsri_device_copy(d, NULL, copies, N), 0);
+        CHECK_INT(tsri_stream_sync(d, NULL), 0);
+    }
+    CHECK(memcmp(to[0], to[1], BYTES) == 0);
+    for (int i = 0; i < 2; i++) {
+        tsri_device_host_free(i ? subject : reference, from[i]);
+        tsri_device_host_free(i ? subject : reference, to[i]);
+    }
+}
+
+/* Rows into device memory, quantised there, and back again. */
+static void quant_rows(uint32_t dtype, uint32_t n_heads, uint32_t dim)
+{
+    enum { ROWS = 9 };
+    size_t plain = (size_t)n_heads * dim * tsri_dtype_bytes(dtype) * ROWS;
+    size_t small = tsri_row_bytes_int8(n_heads, dim) * ROWS;
+    uint8_t *rows = malloc(plain), *packed[2], *back[2];
+    uint64_t seed = 21;
+    for (size_t i = 0; i < plain / tsri_dtype_bytes(dtype); i++)
+        kv_put_normal(rows + i * tsri_dtype_bytes(dtype), dtype, &seed);
+    memset(rows, 0xff, tsri_dtype_bytes(dtype));  /* a NaN in the first group */
+    memset(rows + plain / ROWS, 0, plain / ROWS); /* a row of zeros */
+    for (int i = 0; i < 2; i++) {
+        struct tsri_device *d = i ? subject : reference;
+        void *a, *b;
+        packed[i] = malloc(small);
+        back[i] = malloc(plain);
+        CHECK_INT(tsri_device_alloc(d, &a, plain), 0);
+        CHECK_INT(tsri_device_alloc(d, &b, small), 0);
+        struct tsr_copy in = {a, rows, plain},
+                        out[2] = {{packed[i], b, small}, {back[i], a, plain}};
+        CHECK_INT(tsri_device_copy(d, NULL, &in, 1), 0);
+        struct tsr_quant q = {b, a, ROWS, n_heads, dim, dtype, 0};
+        CHECK_INT(tsri_device_quantise(d, NULL, &q), 0);
+        q.dst = a;
+        q.src = b;
+        CHECK_INT(tsri_device_dequantise(d, NULL, &q), 0);
+        CHECK_INT(tsri_device_copy(d, NULL, out, 2), 0);
+        CHECK_INT(tsri_stream_sync(d, NULL), 0);
+        tsri_device_free(d, a);
+        tsri_device_free(d, b);
+    }
+    CHECK(memcmp(packed[0], packed[1], small) == 0);
+    size_t bytes = tsri_dtype_bytes(dtype), far = 0;
+    for (size_t i = 0; i < plain; i += bytes) {
+        double a = kv_get(back[0] + i, dtype), b = kv_get(back[1] + i, dtype);
+        if (isnan(a) ? !isnan(b) : !(fabs(a - b) <= tolerance(a, dtype, true))) far++;
+    }
+    CHECK_INT(far, 0);
+    for (int i = 0; i < 2; i++) {
+        free(packed[i]);
+        free(back[i]);
+    }
+    free(rows);
+}
+
+TEST(rows_become_int8_and_come_back)
+{
+    for (size_t i = 0; i < TSRI_COUNT(dtypes); i++) {
+        quant_rows(dtypes[i], 3, 64);
+        quant_rows(dtypes[i], 8, 128);
+        quant_rows(dtypes[i], 1, 576);
+        quant_rows(dtypes[i], 2, 20);
+        quant_rows(dtypes[i], 1, 7);
+    }
+}
+
+/* Scores of both devices, the second time added to the first. */
+static void deviation_scene(struct kv_shape shape)
+{
+    struct scene s = {.shape = shape, .direction = TSRI_BATCH_SCATTER, .numbers = true};
+    scene_open(&s);
+    scene_move(&s, no_deltas, false);
+    const struct tsr_kv_plane *p = &s.twins[0].engine.layout.planes[0];
+    size_t row = tsri_row_bytes(p) + 16, n = 149, e = tsri_dtype_bytes(p->dtype);
+    uint8_t *fresh = malloc(row * n);
+    float scores[2][149];
+    uint64_t seed = 31;
+    for (size_t i = 0; i < row * n / e; i++)
+        kv_put_normal(fresh + i * e, p->dtype, &seed);
+    for (int i = 0; i < 2; i++) {
+        struct tsri_device *d = s.twins[i].device;
+        void *rows, *out;
+        CHECK_INT(tsri_device_alloc(d, &rows, row * n), 0);
+        CHECK_INT(tsri_device_alloc(d, &out, sizeof scores[i]), 0);
+        struct tsr_copy in = {rows, fresh, row * n}, back = {scores[i], out, sizeof scores[i]};
+        struct tsr_deviation v = {rows, row, out, s.shape.n_layers - 1, 0, 0, 0};
+        CHECK_INT(tsri_device_copy(d, NULL, &in, 1), 0);
+        CHECK_INT(tsri_batch_deviation(s.twins[i].batch, &v), 0);
+        v.accumulate = 1;
+        CHECK_INT(tsri_batch_deviation(s.twins[i].batch, &v), 0);
+        CHECK_INT(tsri_device_copy(d, NULL, &back, 1), 0);
+        CHECK_INT(tsri_stream_sync(d, NULL), 0);
+        tsri_device_free(d, rows);
+        tsri_device_free(d, out);
+    }
+    for (size_t i = 0; i < n; i++)
+        CHECK(fabsf(scores[0][i] - scores[1][i]) <= 1e-5f * scores[0][i]);
+    CHECK(scores[0][1] > 0);
+    free(fresh);
+    scene_close(&s);
+}
+
+TEST(deviation_agrees_over_layouts_and_dtypes)
+{
+    each_shape(deviation_scene);
+}
+
+static void top_k_agrees(const float *scores, uint32_t n, uint32_t k)
+{
+    uint32_t *picked[2];
+    for (int i = 0; i < 2; i++) {
+        struct tsri_device *d = i ? subject : reference;
+        void *in, *out;
+        picked[i] = malloc(k * sizeof(uint32_t));
+        CHECK_INT(tsri_device_alloc(d, &in, n * sizeof(float)), 0);
+        CHECK_INT(tsri_device_alloc(d, &out, k * sizeof(uint32_t)), 0);
+        struct tsr_copy to = {in, scores, n * sizeof(float)};
+        struct tsr_copy from = {picked[i], out, k * sizeof(uint32_t)};
+        struct tsr_top_k t = {in, out, n, k};
+        CHECK_INT(tsri_device_copy(d, NULL, &to, 1), 0);
+        CHECK_INT(tsri_device_top_k(d, NULL, &t), 0);
+        CHECK_INT(tsri_device_copy(d, NULL, &from, 1), 0);
+        CHECK_INT(tsri_stream_sync(d, NULL), 0);
+        tsri_device_free(d, in);
+        tsri_device_free(d, out);
+    }
+    CHECK(memcmp(picked[0], picked[1], k * sizeof(uint32_t)) == 0);
+    free(picked[0]);
+    free(picked[1]);
+}
+
+TEST(top_k_takes_the_same_ones_whatever_the_scores)
+{
+    enum { N = 1000 };
+    static float scores[N];
+    uint64_t seed = 41;
+    for (int kind = 0; kind < 5; kind++) {
+        for (int i = 0; i < N; i++) {
+            uint32_t bits = (uint32_t)(kv_random(&seed) >> 32);
+            if (kind == 0) memcpy(&scores[i], &bits, 4);   /* NaN, infinities, everything */
+            if (kind == 1) scores[i] = (float)(bits % 5);  /* many ties */
+            if (kind == 2) scores[i] = bits % 3 ? NAN : 1; /* more NaN than asked for */
+            if (kind == 3) scores[i] = 0 * (bits % 2 ? -1.0f : 1.0f);
+            if (kind == 4) scores[i] = (float)i;
+        }
+        uint32_t ks[] = {1, 2, 150, 300, N - 1, N};
+        for (size_t i = 0; i < TSRI_COUNT(ks); i++)
+            top_k_agrees(scores, N, ks[i]);
+        top_k_agrees(scores, 1, 1);
+    }
+}
+
+TEST(streams_and_events_order_work)
+{
+    struct tsr_device_stream *s;
+    struct tsr_device_event *e;
+    CHECK_INT(tsri_stream_open(&s, subject, NULL), 0);
+    CHECK_INT(tsri_event_open(&e, subject), 0);
+    void *a, *b;
+    CHECK_INT(tsri_device_host_alloc(subject, &a, 4096), 0);
+    CHECK_INT(tsri_device_host_alloc(subject, &b, 4096), 0);
+    memset(a, 7, 4096);
+    memset(b, 0, 4096);
+    struct tsr_copy copy = {b, a, 4096};
+    CHECK_INT(tsri_device_copy(subject, s, &copy, 1), 0);
+    CHECK_INT(tsri_event_record(subject, e, s), 0);
+    CHECK_INT(tsri_event_wait(subject, e, NULL), 0);
+    CHECK_INT(tsri_event_sync(subject, e), 0);
+    CHECK_INT(tsri_event_query(subject, e), 1);
+    CHECK(memcmp(a, b, 4096) == 0);
+    tsri_device_host_free(subject, a);
+    tsri_device_host_free(subject, b);
+    tsri_event_close(subject, e);
+    tsri_stream_close(subject, s);
+}
+
+/* ---- the devices ---- */
+
+static void run_contract(void)
+{
+    RUN(scatter_copies_every_byte_and_touches_no_other);
+    RUN(gather_copies_every_byte_and_touches_no_other);
+    RUN(opaque_pages_are_copied_both_ways);
+    RUN(scatter_rotates_k_within_the_bounds_and_copies_the_rest);
+    RUN(int8_cells_are_widened_and_rotated_in_one_go);
+    RUN(int8_cells_are_filled_and_read_without_rotation);
+    RUN(a_delta_of_zero_copies_bytes_beside_runs_that_rotate);
+    RUN(batches_of_copies_move_every_byte);
+    RUN(rows_become_int8_and_come_back);
+    RUN(deviation_agrees_over_layouts_and_dtypes);
+    RUN(top_k_takes_the_same_ones_whatever_the_scores);
+    RUN(streams_and_events_order_work);
+}
+
+static const char *device_name, *device_variant;
+static uint32_t device_threads;
+
+TEST(the_device_opens)
+{
+    struct tsr_device_config config = {
+        .size = sizeof config, .variant = device_variant, .n_threads = device_threads};
+    int e = tsri_device_open(&subject, device_name, &config);
+    char why[256];
+    snprintf(why, sizeof why, "device %s %s: %s", device_name, device_variant ? device_variant : "",
+             tsr_errmsg());
+    if (e == TSR_EDEVICE || e == TSR_EUNSUP) SKIP(why);
+    CHECK_INT(e, 0);
+}
+
+static void run_device(const char *name, const char *variant, uint32_t n_threads)
+{
+    printf("%s %s, %u threads\n", name, variant ? variant : "", n_threads);
+    device_name = name;
+    device_variant = variant;
+    device_threads = n_threads;
+    subject = NULL;
+    RUN(the_device_opens);
+    if (!subject) return;
+    run_contract();
+    tsri_device_close(subject);
+}
+
+int main(void)
+{
+    struct tsr_device_config config = {.size = sizeof config, .variant = "reference"};
+    if (tsri_device_open(&reference, "cpu", &config) != 0) return 1;
+    run_device("cpu", "plain", 0);
+    for (uint32_t i = 0; tsri_kernels_x86(i); i++)
+        run_device("cpu", tsri_kernels_x86(i)->name, 0);
+    for (uint32_t i = 0; tsri_kernels_arm(i); i++)
+        run_device("cpu", tsri_kernels_arm(i)->name, 0);
+    run_device("cpu", NULL, 3);
+    for (uint32_t i = 0; tsri_device_known(i); i++)
+        if (strcmp(tsri_device_known(i), "cpu") != 0) run_device(tsri_device_known(i), NULL, 0);
+    tsri_device_close(reference);
+    return test_end();
+}
