@@ -86,7 +86,7 @@ void tsri_manager_planes(const struct tsr_cache *c, const struct tsri_entry *e,
 struct scan {
     struct tsr_cache *c;
     uint32_t t;
-    struct tsri_key *parents; /* by id */
+    struct tsri_key *parents; /* by id: key of the block before it */
     uint64_t n_skipped;
 };
 
@@ -103,6 +103,7 @@ static int scan_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc
         tsri_manager_holds(c, id, s->t, loc);
         return 0;
     }
+    if (head->kind < TSR_KIND_PREFIX || head->kind > TSR_KIND_BLENDED) return 0;
     struct tsr_space *space = tsri_space_slot(c, head->space);
     if (!space || !tsri_entry_can_alloc(c) || head->extra_bytes > TSRI_EXTRA_BYTES_MAX) {
         s->n_skipped++;
@@ -128,21 +129,49 @@ static int scan_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc
     return 0;
 }
 
-/* Chains can be tied only when all entries are known. A block whose parent is not there is of no
- * use. */
-static void tie_chains(struct tsr_cache *c, const struct tsri_key *parents)
+enum { UNKNOWN, SOUND, BROKEN, WALKING };
+
+/* The block before an entry, or TSRI_ID_NONE. */
+static uint32_t block_before(struct tsr_cache *c, uint32_t id, struct tsri_key key)
 {
-    uint32_t n = c->ids_fresh, n_orphans = 0;
+    uint32_t parent = tsri_entry_live(c, key);
+    if (parent == TSRI_ID_NONE) return parent;
+    const struct tsri_entry *e = &c->entries[id], *p = &c->entries[parent];
+    bool chain = e->kind == TSR_KIND_PREFIX && p->kind == TSR_KIND_PREFIX && e->space == p->space;
+    return chain ? parent : TSRI_ID_NONE;
+}
+
+/* Follows a chain up to a block that is known to be sound or broken; one that meets itself is
+ * broken. links[id]: lo is the block before it, hi what is known. */
+static void judge_chain(struct tsri_key *links, uint32_t id)
+{
+    uint32_t at = id;
+    for (; links[at].hi == UNKNOWN; at = (uint32_t)links[at].lo)
+        links[at].hi = WALKING;
+    uint64_t verdict = links[at].hi == SOUND ? SOUND : BROKEN;
+    for (at = id; links[at].hi == WALKING; at = (uint32_t)links[at].lo)
+        links[at].hi = verdict;
+}
+
+/* Chains can be tied only when all entries are known. A block is of no use when one before it is
+ * not there; nor when it comes before itself, which is nothing that this library has written. */
+static void tie_chains(struct tsr_cache *c, struct tsri_key *links)
+{
+    uint32_t n = c->ids_fresh, n_dropped = 0;
+    for (uint32_t id = 0; id < n; id++) {
+        bool top = links[id].lo == 0 && links[id].hi == 0;
+        uint32_t parent = top ? TSRI_ID_NONE : block_before(c, id, links[id]);
+        uint64_t known = parent != TSRI_ID_NONE ? UNKNOWN : top ? SOUND : BROKEN;
+        links[id] = (struct tsri_key){.lo = parent, .hi = known};
+    }
     for (uint32_t id = 0; id < n; id++)
-        if (parents[id].lo || parents[id].hi) {
-            uint32_t parent = tsri_entry_live(c, parents[id]);
-            if (parent != TSRI_ID_NONE && parent != id) tsri_entry_adopt(c, id, parent);
-        }
+        judge_chain(links, id);
     for (uint32_t id = 0; id < n; id++)
-        if ((parents[id].lo || parents[id].hi) && c->entries[id].parent == TSRI_ID_NONE &&
-            tsri_word_state(atomic_load(&c->entries[id].word)) == TSRI_COLD)
-            n_orphans += tsri_entry_drop(c, id, TSR_EVENT_DROPPED);
-    tsri_stats_add(c->stats, TSRI_M_drops, n_orphans);
+        if (links[id].hi == BROKEN)
+            n_dropped += tsri_entry_drop(c, id, TSR_EVENT_DROPPED);
+        else if (links[id].lo != TSRI_ID_NONE)
+            tsri_entry_adopt(c, id, (uint32_t)links[id].lo);
+    tsri_stats_add(c->stats, TSRI_M_drops, n_dropped);
 }
 
 static int scan_tiers(struct tsri_manager *m)

@@ -1,0 +1,422 @@
+/* The tiers below a cache as a whole: opening several, taking in what they hold from an earlier
+ * run, tying chains again, and clearing one tier at a time. The stores of the tiers outlive the
+ * cache, as a disk would. */
+#include "cache/manager.h"
+#include "support/cache_kit.h"
+#include "support/fake_tier.h"
+#include "support/test.h"
+
+enum { TIERS_MAX = 2 };
+struct below {
+    struct kit k;
+    struct mem_tier_store stores[TIERS_MAX];
+    struct fake_tier_plan plans[TIERS_MAX];
+    uint32_t n_tiers;
+    const char *const *options;
+};
+
+static void below_open(struct below *b, const char *const *options, uint32_t n_tiers)
+{
+    b->n_tiers = n_tiers;
+    b->options = options;
+    for (uint32_t i = 0; i < TIERS_MAX; i++) {
+        mem_tier_store_init(&b->stores[i], 0);
+        fake_tier_plan_init(&b->plans[i], &mem_tier, &b->stores[i]);
+    }
+    kit_open_tiers(&b->k, options, b->plans, n_tiers);
+}
+
+static void restart(struct below *b)
+{
+    kit_close(&b->k);
+    kit_open_tiers(&b->k, b->options, b->plans, b->n_tiers);
+}
+
+static void below_fini(struct below *b)
+{
+    for (uint32_t i = 0; i < TIERS_MAX; i++) {
+        fake_tier_plan_fini(&b->plans[i]);
+        mem_tier_store_fini(&b->stores[i]);
+    }
+}
+
+static bool below_end(struct below *b)
+{
+    bool ended = kit_end(&b->k) && b->stores[0].n_items == 0 && b->stores[1].n_items == 0;
+    below_fini(b);
+    return ended;
+}
+
+static struct tsr_key nth_key(struct below *b, const struct tsr_prompt *prompt, uint32_t nth)
+{
+    struct tsr_key keys[64];
+    CHECK(tsr_keys(b->k.space, prompt, keys, 64) > (int)nth);
+    return keys[nth];
+}
+
+/* ---- restarts ---- */
+
+TEST(what_was_written_is_found_after_a_restart)
+{
+    struct below b;
+    below_open(&b, NULL, 1);
+    uint32_t *tokens = kit_tokens(1, 160), *doc = kit_tokens(2, 77), *system = kit_tokens(3, 5);
+    uint32_t both[5 + 77];
+    memcpy(both, system, 5 * sizeof both[0]);
+    memcpy(both + 5, doc, 77 * sizeof both[0]);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 160), 160);
+    CHECK_INT(kit_store_segment(&b.k, doc, 77), 77);
+    CHECK_INT(kit_store_behind(&b.k, system, 5, doc, 77), 77);
+    struct tsr_range range, two[] = {{0, 5}, {5, 77}};
+    struct tsr_prompt prefix = kit_prefix_prompt(tokens, 160);
+    struct tsr_prompt pure = kit_segment_prompt(doc, 77, &range);
+    struct tsr_prompt behind = kit_segment_prompt(both, 82, &range);
+    range = (struct tsr_range){0, 77};
+    behind.segments = two;
+    behind.n_segments = 2;
+    behind.flags |= TSR_PROMPT_CONTEXT;
+    for (int round = 0; round < 3; round++) {
+        restart(&b);
+        struct tsr_stats s = kit_stats(&b.k);
+        CHECK_INT(s.entries, 12);
+        CHECK_INT(s.tier_entries[0], 0);
+        CHECK_INT(s.tier_entries[1], 12);
+        CHECK(kit_valid(&b.k));
+        CHECK_INT(kit_load_and_check(&b.k, &prefix), 160);
+        CHECK_INT(kit_load_and_check(&b.k, &pure), 77);
+        CHECK_INT(kit_load_and_check(&b.k, &behind), 77);
+        /* It is the same entry: stored again it is a duplicate, and goes on from there. */
+        CHECK_INT(kit_store_prefix(&b.k, tokens, 160), 0);
+        CHECK_INT(kit_stats(&b.k).corrupt, 0);
+    }
+    free(tokens), free(doc), free(system);
+    CHECK(below_end(&b));
+}
+
+TEST(a_chain_grows_behind_blocks_of_an_earlier_run)
+{
+    struct below b;
+    below_open(&b, NULL, 1);
+    uint32_t *tokens = kit_tokens(1, 96);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 48), 48);
+    restart(&b);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 64), 16); /* behind blocks that are not in memory */
+    CHECK_INT(kit_store(&b.k,
+                        &(struct tsr_store){
+                            .kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 96, .from = 64}),
+              32);
+    restart(&b);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 96);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 96);
+    /* They are one chain: the first block takes all with it. */
+    prompt.n_tokens = 16;
+    const struct tsr_clear clear = {
+        .size = sizeof clear, .space = b.k.space, .prompt = &prompt, .tier = -1};
+    CHECK_INT(tsr_clear(b.k.cache, &clear), 6);
+    CHECK_INT(b.stores[0].n_items, 0);
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+TEST(blocks_whose_parent_is_gone_are_dropped_at_open)
+{
+    struct below b;
+    below_open(&b, NULL, 1);
+    uint32_t *tokens = kit_tokens(1, 96), *other = kit_tokens(2, 20);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 96), 96);
+    CHECK_INT(kit_store_segment(&b.k, other, 20), 20);
+    CHECK_INT(tsr_flush(b.k.cache), 0);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 96);
+    struct tsr_key third = nth_key(&b, &prompt, 2);
+    kit_close(&b.k);
+    /* The third block is lost behind the cache's back. */
+    struct tsr_tier *tier;
+    CHECK_INT(mem_tier.open(&tier, &(struct tsr_tier_env){.arg = &b.stores[0]}), 0);
+    CHECK_INT(mem_tier.drop(tier, &(struct tsr_tier_ref){.key = third}, 1), 1);
+    mem_tier.close(tier);
+    kit_open_tiers(&b.k, NULL, b.plans, 1);
+    CHECK_INT(kit_stats(&b.k).entries, 3);
+    CHECK_INT(kit_stats(&b.k).dropped, 3);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 32);
+    CHECK_INT(kit_find_segment(&b.k, other, 20), 20);
+    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(b.stores[0].n_items, 3);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 96), 64);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 96);
+    free(tokens), free(other);
+    CHECK(below_end(&b));
+}
+
+TEST(entries_of_a_space_that_is_not_open_wait_for_it)
+{
+    struct below b;
+    below_open(&b, NULL, 1);
+    struct tsr_space_desc desc = kit_desc();
+    desc.model = "another";
+    desc.n_layers = 3;
+    struct tsr_space *other = kit_space(b.k.cache, &desc);
+    uint32_t *tokens = kit_tokens(1, 48);
+    struct tsr_store s = {
+        .space = other, .kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 48};
+    CHECK_INT(kit_store(&b.k, &s), 48);
+    tsr_space_close(other);
+    restart(&b);
+    CHECK_INT(kit_find_prefix(&b.k, tokens, 48), 0);
+    CHECK_INT(kit_stats(&b.k).entries, 3);
+    struct tsr_space *own = b.k.space;
+    b.k.space = kit_space(b.k.cache, &desc);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 48);
+    tsr_space_close(b.k.space);
+    b.k.space = own;
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+TEST(a_smaller_index_takes_in_what_fits)
+{
+    struct below b;
+    below_open(&b, NULL, 1);
+    for (uint64_t i = 0; i < 50; i++) {
+        uint32_t *tokens = kit_tokens(i, 20);
+        CHECK_INT(kit_store_segment(&b.k, tokens, 20), 20);
+        free(tokens);
+    }
+    b.options = (const char *const[]){"entries_max", "16", NULL};
+    restart(&b);
+    CHECK_INT(kit_stats(&b.k).entries, 16);
+    int found = 0;
+    for (uint64_t i = 0; i < 50; i++) {
+        uint32_t *tokens = kit_tokens(i, 20);
+        struct tsr_range range;
+        struct tsr_prompt prompt = kit_segment_prompt(tokens, 20, &range);
+        found += kit_load_and_check(&b.k, &prompt);
+        free(tokens);
+    }
+    CHECK_INT(found, 16 * 20);
+    CHECK(kit_end(&b.k));
+    /* What did not fit was not this cache's to delete. */
+    CHECK_INT(b.stores[0].n_items, 34);
+    below_fini(&b);
+}
+
+TEST(a_scan_that_fails_is_a_cache_without_a_past)
+{
+    struct below b;
+    below_open(&b, NULL, 1);
+    uint32_t *tokens = kit_tokens(1, 48);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 48), 48);
+    kit_close(&b.k);
+    fake_tier_fail(&b.plans[0], FAKE_SCAN, 1, 0, TSR_EIO);
+    kit_open_tiers(&b.k, NULL, b.plans, 1);
+    CHECK_INT(kit_find_prefix(&b.k, tokens, 48), 0);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 48), 48);
+    restart(&b);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 48);
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+/* ---- heads that nobody should have written ---- */
+
+static struct tsr_entry_head heads[8];
+static uint32_t n_heads;
+
+static int odd_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg)
+{
+    (void)tier;
+    for (uint32_t i = 0; i < n_heads; i++)
+        if (fn(arg, &heads[i], i + 1, 100) < 0) return TSR_EIO;
+    return 0;
+}
+
+static struct tsr_entry_head odd_head(uint8_t name, uint8_t parent, uint32_t kind)
+{
+    struct tsr_entry_head h = {.kind = kind, .n_tokens = 16, .cell_tokens = 64, .n_layers = 2};
+    h.n_planes = 2;
+    h.row_bytes[0] = h.row_bytes[1] = 64;
+    memset(h.key.bytes, name, sizeof h.key.bytes);
+    memset(h.parent.bytes, parent, sizeof h.parent.bytes);
+    return h;
+}
+
+/* Blocks that are each other's parents, their own parent, or behind a segment. A cache that follows
+ * them walks for ever. */
+TEST(chains_that_bite_their_tails_are_dropped_at_open)
+{
+    struct tsr_tier_ops odd_tier = mem_tier;
+    odd_tier.scan = odd_scan;
+    heads[0] = odd_head(1, 2, TSR_KIND_PREFIX);
+    heads[1] = odd_head(2, 3, TSR_KIND_PREFIX);
+    heads[2] = odd_head(3, 1, TSR_KIND_PREFIX);
+    heads[3] = odd_head(4, 4, TSR_KIND_PREFIX);
+    heads[4] = odd_head(5, 1, TSR_KIND_PREFIX); /* hangs on the circle */
+    heads[5] = odd_head(6, 0, TSR_KIND_PREFIX); /* the only honest one */
+    heads[6] = odd_head(7, 6, TSR_KIND_PREFIX); /* and its child */
+    heads[7] = odd_head(8, 7, TSR_KIND_SEGMENT);
+    n_heads = 8;
+    struct tsr_config *cfg = kit_config(NULL);
+    CHECK_INT(tsr_tier_attach(cfg, &odd_tier, NULL), 0);
+    struct kit k;
+    kit_open_config(&k, cfg);
+    tsr_config_close(cfg);
+    CHECK_INT(kit_stats(&k).entries, 2);
+    CHECK_INT(kit_stats(&k).dropped, 6);
+    CHECK(kit_valid(&k));
+    CHECK_INT(tsr_clear(k.cache, NULL), 2);
+    CHECK(kit_end(&k));
+}
+
+TEST(heads_of_no_possible_entry_are_passed_over)
+{
+    struct tsr_tier_ops odd_tier = mem_tier;
+    odd_tier.scan = odd_scan;
+    for (uint32_t i = 0; i < 8; i++)
+        heads[i] = odd_head((uint8_t)(i + 1), 0, TSR_KIND_SEGMENT);
+    heads[0].n_tokens = 0;
+    heads[1].n_tokens = UINT32_MAX;
+    heads[2].cell_tokens = 0;
+    heads[3].n_layers = UINT32_MAX;
+    heads[4].row_bytes[0] = UINT32_MAX;
+    heads[5].extra_bytes = UINT32_MAX;
+    heads[6].kind = 99;
+    n_heads = 8;
+    struct tsr_config *cfg = kit_config(NULL);
+    CHECK_INT(tsr_tier_attach(cfg, &odd_tier, NULL), 0);
+    struct kit k;
+    kit_open_config(&k, cfg);
+    tsr_config_close(cfg);
+    CHECK_INT(kit_stats(&k).entries, 1);
+    CHECK(kit_end(&k));
+}
+
+/* ---- several tiers ---- */
+
+TEST(a_tier_opened_later_with_the_same_entries_is_a_second_copy)
+{
+    struct below b;
+    below_open(&b, NULL, 2);
+    uint32_t *tokens = kit_tokens(1, 48);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 48), 48);
+    restart(&b);
+    struct tsr_stats s = kit_stats(&b.k);
+    CHECK_INT(s.entries, 3);
+    CHECK_INT(s.tier_entries[1], 3);
+    CHECK_INT(s.tier_entries[2], 3);
+    struct kit_hits hits;
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
+    CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 48);
+    CHECK_INT(hits.matches[0].tier, 1); /* the fastest that has it */
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 48);
+    CHECK_INT(b.plans[0].n_gets, 3);
+    CHECK_INT(b.plans[1].n_gets, 0);
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+static int clear_tier(struct below *b, int32_t tier)
+{
+    return tsr_clear(b->k.cache,
+                     &(struct tsr_clear){.size = sizeof(struct tsr_clear), .tier = tier});
+}
+
+TEST(clear_takes_one_tier_at_a_time)
+{
+    struct below b;
+    below_open(&b, NULL, 2);
+    uint32_t *tokens = kit_tokens(1, 48);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
+    struct tsr_key keys[3];
+    int8_t tiers[3];
+    CHECK_INT(tsr_keys(b.k.space, &prompt, keys, 3), 3);
+    CHECK_INT(tsr_contains(b.k.cache, keys, 3, tiers), 0);
+    CHECK_INT(tiers[0], -1);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 48), 48);
+    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_contains(b.k.cache, keys, 3, tiers), 3);
+    CHECK_INT(tiers[0], 0);
+
+    CHECK_INT(clear_tier(&b, 0), 3);
+    CHECK_INT(kit_stats(&b.k).host_bytes_used, 0);
+    CHECK_INT(tsr_contains(b.k.cache, keys, 3, tiers), 3);
+    CHECK_INT(tiers[1], 1);
+    CHECK_INT(clear_tier(&b, 0), 0);
+    CHECK_INT(clear_tier(&b, 1), 3);
+    CHECK_INT(b.stores[0].n_items, 0);
+    CHECK_INT(tsr_contains(b.k.cache, keys, 3, tiers), 3);
+    CHECK_INT(tiers[2], 2);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 48);
+    CHECK_INT(clear_tier(&b, 1), 0);
+    CHECK_INT(clear_tier(&b, 3), 0); /* there is no such tier here */
+    CHECK_INT(clear_tier(&b, 2), 3);
+    CHECK_INT(b.stores[1].n_items, 0);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 48); /* still in host memory */
+    CHECK_INT(clear_tier(&b, -1), 3);
+    CHECK_INT(kit_find_prefix(&b.k, tokens, 48), 0);
+    CHECK_INT(tsr_contains(b.k.cache, keys, 3, tiers), 0);
+    /* The last copy takes the entry with it, and what stands behind it. */
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 48), 48);
+    CHECK_INT(clear_tier(&b, 2), 3);
+    CHECK_INT(clear_tier(&b, 0), 3);
+    CHECK_INT(clear_tier(&b, 1), 3);
+    CHECK_INT(kit_stats(&b.k).entries, 0);
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+TEST(no_more_tiers_than_the_limit)
+{
+    struct fake_tier_plan plans[TSR_TIERS_MAX];
+    struct tsr_config *cfg = kit_config(NULL);
+    for (uint32_t i = 0; i < TSR_TIERS_MAX; i++) {
+        fake_tier_plan_init(&plans[i], &mem_tier, NULL);
+        CHECK_INT(tsr_tier_attach(cfg, &fake_tier, &plans[i]), 0);
+    }
+    struct tsr_cache *cache;
+    CHECK_INT(tsr_open(&cache, cfg), TSR_ERANGE);
+    CHECK(cache == NULL);
+    tsr_config_close(cfg);
+    for (uint32_t i = 0; i < TSR_TIERS_MAX; i++)
+        fake_tier_plan_fini(&plans[i]);
+}
+
+static int open_fails(struct tsr_tier **out, const struct tsr_tier_env *env)
+{
+    (void)out, (void)env;
+    return TSR_EPERM;
+}
+
+TEST(a_tier_that_does_not_open_is_no_cache_and_no_leak)
+{
+    struct tsr_tier_ops broken = mem_tier, old = mem_tier;
+    broken.open = open_fails;
+    old.abi = 99;
+    const struct tsr_tier_ops *bad[] = {&broken, &old};
+    const int errors[] = {TSR_EPERM, TSR_EVERSION};
+    for (int i = 0; i < 2; i++) {
+        struct tsr_config *cfg = kit_config(NULL);
+        struct tsr_cache *cache;
+        CHECK_INT(tsr_tier_attach(cfg, &mem_tier, NULL), 0);
+        int e = tsr_tier_attach(cfg, bad[i], NULL);
+        CHECK_INT(e ? e : tsr_open(&cache, cfg), errors[i]);
+        tsr_config_close(cfg);
+    }
+}
+
+int main(void)
+{
+    RUN(what_was_written_is_found_after_a_restart);
+    RUN(a_chain_grows_behind_blocks_of_an_earlier_run);
+    RUN(blocks_whose_parent_is_gone_are_dropped_at_open);
+    RUN(entries_of_a_space_that_is_not_open_wait_for_it);
+    RUN(a_smaller_index_takes_in_what_fits);
+    RUN(a_scan_that_fails_is_a_cache_without_a_past);
+    RUN(chains_that_bite_their_tails_are_dropped_at_open);
+    RUN(heads_of_no_possible_entry_are_passed_over);
+    RUN(a_tier_opened_later_with_the_same_entries_is_a_second_copy);
+    RUN(clear_takes_one_tier_at_a_time);
+    RUN(no_more_tiers_than_the_limit);
+    RUN(a_tier_that_does_not_open_is_no_cache_and_no_leak);
+    return test_end();
+}
