@@ -352,6 +352,8 @@ int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
         return tsri_fail(TSR_ESPACE, "clear: the space is not of this cache");
     if (what.prompt && !what.space) return tsri_fail(TSR_EINVAL, "clear: a prompt needs a space");
     if (in_child(cache)) return 0;
+    /* One tier alone: what waits to be written must have got to its place first. */
+    if (what.tier >= 0) tsri_manager_drain(cache);
     int n = what.prompt ? each(what.space, what.prompt, tsri_cache_clear_one, &what.tier)
                         : tsri_cache_clear(cache, what.space, what.tier);
     /* What was cleared is gone from the tiers, too, and does not come back after a restart. */

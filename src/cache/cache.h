@@ -399,11 +399,13 @@ uint32_t tsri_entry_live(struct tsr_cache *c,
 bool tsri_cache_is_valid(struct tsr_cache *c); /* walks everything */
 
 /* room.c: making room */
-/* Takes meta and pages for an entry, evicting what must go, and sees to it that an id is free;
- * TSR_EFULL or TSR_ERANGE with a message. Under lock. */
+/* Takes meta and pages for an entry, evicting what must go; TSR_EFULL or TSR_ERANGE with a message.
+ * Under lock. */
 TSR_MUST int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_tokens,
                             uint32_t extra_bytes, uint32_t *meta);
 void tsri_room_give(struct tsr_cache *c, uint32_t meta);
+/* Sees to it that an entry can be had; TSR_EFULL. Under lock. */
+TSR_MUST int tsri_room_id(struct tsr_cache *c);
 int tsri_room_evict(struct tsr_cache *c, size_t free_bytes);
 /* Tells the policy what readers used. Under lock. */
 void tsri_touch_drain(struct tsr_cache *c);

@@ -74,6 +74,11 @@ static int reserve(struct tsr_put *put, const struct tsr_store *store,
     }
     e = tsri_room_take(c, &put->space->shape, b->n_tokens, chunk->extra_bytes, &meta);
     if (e) goto out;
+    e = tsri_room_id(c);
+    if (e) {
+        tsri_room_give(c, meta);
+        goto out;
+    }
     b->id = tsri_entry_alloc(c);
     c->entries[b->id].meta = meta;
     put->n_blocks++;

@@ -110,9 +110,6 @@ int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_t
                          c->arena.region.bytes);
     tsri_touch_drain(c);
     bool frozen = atomic_load(&c->frozen);
-    while (!tsri_entry_can_alloc(c))
-        if (frozen || (!tsri_manager_shed(c) && !evict_one(c)))
-            return tsri_fail(TSR_EFULL, "all %u entries (entries_max) are in use", c->ids_max);
     while (tsri_pool_n_free(&c->pool) < n_pages)
         if (frozen || !evict_one(c)) return refuse(c, n_pages);
     while (tsri_arena_alloc(&c->arena, bytes, &meta) != 0)
@@ -123,6 +120,15 @@ int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_t
     bool have = tsri_pool_alloc(&c->pool, n_pages, tsri_meta_pages(m));
     TSR_ASSERT(have);
     *meta_out = meta;
+    return 0;
+}
+
+int tsri_room_id(struct tsr_cache *c)
+{
+    bool frozen = atomic_load(&c->frozen);
+    while (!tsri_entry_can_alloc(c))
+        if (frozen || (!tsri_manager_shed(c) && !evict_one(c)))
+            return tsri_fail(TSR_EFULL, "all %u entries (entries_max) are in use", c->ids_max);
     return 0;
 }
 

@@ -373,7 +373,12 @@ uint32_t kit_filling(struct kit *k, uint64_t seed, uint32_t n_tokens)
     struct tsr_cache *c = k->cache;
     uint32_t meta, id = TSRI_ID_NONE;
     pthread_mutex_lock(&c->lock);
-    if (tsri_room_take(c, &k->space->shape, n_tokens, 0, &meta) == 0) {
+    bool room = tsri_room_take(c, &k->space->shape, n_tokens, 0, &meta) == 0;
+    if (room && tsri_room_id(c) != 0) {
+        tsri_room_give(c, meta);
+        room = false;
+    }
+    if (room) {
         id = tsri_entry_alloc(c);
         struct tsri_entry *e = &c->entries[id];
         struct tsri_key key = kit_key(seed);
