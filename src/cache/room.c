@@ -113,7 +113,11 @@ int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_t
     while (tsri_pool_n_free(&c->pool) < n_pages)
         if (frozen || !evict_one(c)) return refuse(c, n_pages);
     while (tsri_arena_alloc(&c->arena, bytes, &meta) != 0)
-        if (frozen || !evict_one(c)) return refuse(c, n_pages);
+        if (frozen || !evict_one(c))
+            return tsri_fail(TSR_EFULL,
+                             "no room for %zu bytes of metadata: %zu of %zu (metadata_size) are "
+                             "in use",
+                             bytes, c->arena.bytes_used, tsri_arena_bytes_max(&c->arena));
     struct tsri_meta *m =
         (struct tsri_meta *)(void *)(c->arena.region.data + (size_t)meta * TSRI_ARENA_UNIT);
     *m = (struct tsri_meta){.n_tokens = n_tokens, .n_pages = n_pages, .extra_bytes = extra_bytes};
@@ -140,14 +144,22 @@ void tsri_room_give(struct tsr_cache *c, uint32_t meta)
     tsri_arena_free(&c->arena, meta, tsri_meta_bytes(m->n_tokens, m->n_pages, m->extra_bytes));
 }
 
+#define EVICT_BATCH 256
+
+/* In batches, so that others who want the lock wait for a batch only. */
 int tsri_room_evict(struct tsr_cache *c, size_t free_bytes)
 {
+    size_t page_bytes = (size_t)1 << c->pool.page_shift;
+    size_t want = free_bytes / page_bytes + (free_bytes % page_bytes != 0);
     int n = 0;
-    pthread_mutex_lock(&c->lock);
-    tsri_touch_drain(c);
-    uint64_t want = (free_bytes + ((uint64_t)1 << c->pool.page_shift) - 1) >> c->pool.page_shift;
-    while (tsri_pool_n_free(&c->pool) < want && evict_one(c))
-        n++;
-    pthread_mutex_unlock(&c->lock);
+    for (bool more = true; more && !atomic_load(&c->frozen);) {
+        pthread_mutex_lock(&c->lock);
+        tsri_touch_drain(c);
+        for (int i = 0; more && i < EVICT_BATCH; i++) {
+            more = tsri_pool_n_free(&c->pool) < want && evict_one(c);
+            n += more;
+        }
+        pthread_mutex_unlock(&c->lock);
+    }
     return n;
 }
