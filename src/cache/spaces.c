@@ -36,12 +36,13 @@ int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct ts
 
     pthread_mutex_lock(&c->lock);
     struct tsr_space *space = tsri_space_slot(c, fingerprint);
-    if (space) {
+    /* Once only: others who have it open read it without a lock, and it would be the same. */
+    if (space && !space->shaped) {
         space->shape = shape;
         space->block_tokens = d.block_tokens;
         space->shaped = true;
-        space->refs++;
     }
+    if (space) space->refs++;
     pthread_mutex_unlock(&c->lock);
     if (!space)
         return tsri_fail(TSR_EAGAIN, "%u spaces are known, spaces_max", c->options.spaces_max);
