@@ -123,12 +123,15 @@ void tsri_cache_close(struct tsr_cache *c)
 
 /* ---- all entries, or those of a prompt ---- */
 
-/* Under lock. Returns how many went. */
-static uint32_t clear_entry(struct tsr_cache *c, uint32_t id, int32_t tier)
+/* Under lock. An entry of the space (NULL: of any); returns how many went. */
+static uint32_t clear_entry(struct tsr_cache *c, uint32_t id, const struct tsr_space *space,
+                            int32_t tier)
 {
     struct tsri_entry *e = &c->entries[id];
     enum tsri_state state = tsri_word_state(atomic_load(&e->word));
+    /* The other fields of an entry that is being filled are not written under the lock. */
     if (state != TSRI_HOST && state != TSRI_COLD) return 0;
+    if (space && e->space != space->id) return 0;
     if (tier == 0) {
         if (state != TSRI_HOST) return 0;
         bool stays = (atomic_load_explicit(&e->tiers, memory_order_relaxed) & ~1u) != 0;
@@ -148,7 +151,7 @@ int tsri_cache_clear(struct tsr_cache *c, const struct tsr_space *space, int32_t
         end = c->ids_fresh;
         uint32_t stop = tsri_min_u32(end, id + CLEAR_BATCH);
         for (; id < stop; id++)
-            if (!space || c->entries[id].space == space->id) n += (int)clear_entry(c, id, tier);
+            n += (int)clear_entry(c, id, space, tier);
         pthread_mutex_unlock(&c->lock);
     }
     tsri_stats_add(c->stats, TSRI_M_cleared, (uint64_t)n);
@@ -159,7 +162,7 @@ int tsri_cache_clear_one(struct tsr_cache *c, uint64_t handle, void *tier)
 {
     uint32_t id = tsri_handle_id(handle);
     pthread_mutex_lock(&c->lock);
-    uint32_t n = tsri_entry_is(c, handle) ? clear_entry(c, id, *(int32_t *)tier) : 0;
+    uint32_t n = tsri_entry_is(c, handle) ? clear_entry(c, id, NULL, *(int32_t *)tier) : 0;
     pthread_mutex_unlock(&c->lock);
     tsri_stats_add(c->stats, TSRI_M_cleared, n);
     return (int)n;
