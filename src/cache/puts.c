@@ -118,6 +118,9 @@ static int pin_parent(struct tsr_put *put, const struct tsri_chunk *parent)
     return 0;
 }
 
+/* A block of the store that was there when we passed it has gone since. */
+enum { RETRY = 2, RETRIES_MAX = 8 };
+
 /* Blocks that are there already are passed over as long as they come first; the first new one fixes
  * the parent. Blocks for which there is no room end the store: the leading ones are worth keeping.
  */
@@ -131,6 +134,7 @@ static int reserve_block(struct tsr_put *put, const struct tsr_store *store,
             return 0;
         }
         int e = before && !put->has_parent ? pin_parent(put, before) : 0;
+        if (e && before->range.offset >= store->from) return RETRY;
         if (e) return e;
     }
     int e = reserve(put, store, chunk, &chunk->digest);
@@ -145,7 +149,7 @@ static int reserve_prefix(struct tsr_put *put, const struct tsr_store *store, st
     while (tsri_walk_block(w, &chunk)) {
         if (chunk.range.offset >= store->from) {
             int e = reserve_block(put, store, &chunk, have_before ? &before : NULL);
-            if (e) return e < 0 ? e : 0;
+            if (e) return e == 1 ? 0 : e;
         }
         before = chunk;
         have_before = true;
@@ -185,10 +189,15 @@ static int reserve_all(struct tsr_put *put, const struct tsr_store *store)
         prompt.segments = &all;
         prompt.n_segments = 1;
     }
-    int e = tsri_walk_init(&w, put->space, &prompt);
-    if (e) return e;
-    return store->kind == TSR_KIND_PREFIX ? reserve_prefix(put, store, &w)
-                                          : reserve_segment(put, store, &w);
+    int e = RETRY;
+    for (int i = 0; e == RETRY && i < RETRIES_MAX; i++) {
+        put->has_parent = false;
+        e = tsri_walk_init(&w, put->space, &prompt);
+        if (e) return e;
+        e = store->kind == TSR_KIND_PREFIX ? reserve_prefix(put, store, &w)
+                                           : reserve_segment(put, store, &w);
+    }
+    return e == RETRY ? tsri_fail(TSR_EAGAIN, "store: the chain changes under way") : e;
 }
 
 int tsri_put_open(struct tsr_put **out, struct tsr_client *client, const struct tsr_store *store,
