@@ -5,11 +5,11 @@
  *   segment.c     the bytes of a segment file (docs/format.md): pure functions, fuzzed
  *   checkpoint.c  the bytes of the checkpoint: pure functions, fuzzed
  *   disk_index.c  the entries held, by key
- *   disk_log.c    segment files: append to one, make, seal, sync and remove them
- *   disk_pieces.c cuts an entry's KV into reads and writes that fit the rules of O_DIRECT
- *   disk_read.c, disk_write.c   get and put
+ *   disk_files.c  segment files: make, append to, seal, sync and remove them
+ *   pieces.c      cuts an entry's KV into reads and writes that fit the rules of O_DIRECT
+ *   disk_get.c, disk_put.c   get and put
  *   recover.c     what open does: checkpoint, then headers
- *   compact.c     makes room
+ *   compact.c     upkeep: flush, making room, writing the checkpoint
  *   disk.c        the table of operations
  *
  * Threads: as each part says; struct tsri_disk has one lock, never held over I/O, and `upkeep`,
@@ -25,6 +25,13 @@
 #include <pthread.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+
+enum tsri_aio_mode {
+    TSRI_AIO_AUTO, /* io_uring, threads where it is refused */
+    TSRI_AIO_URING,
+    TSRI_AIO_THREADS,
+    TSRI_AIO_INLINE, /* each request is carried out as it is queued: tests count them */
+};
 
 /* Everything on disk begins at a multiple of this: what O_DIRECT asks for on any device in use. */
 #define TSRI_PAGE_BYTES 4096u
@@ -80,13 +87,6 @@ TSR_MUST int tsri_fileio_write(const struct tsri_fileio *io, int fd, const void 
                                uint64_t offset);
 
 /* ---- aio.c ---- */
-
-enum tsri_aio_mode {
-    TSRI_AIO_AUTO, /* io_uring, threads where it is refused */
-    TSRI_AIO_URING,
-    TSRI_AIO_THREADS,
-    TSRI_AIO_INLINE, /* each request is carried out as it is queued: tests count them */
-};
 
 #define TSRI_AIO_DEPTH 16u /* requests a lane has under way; more brought nothing (bench_disk) */
 
@@ -244,5 +244,224 @@ void tsri_checkpoint_get_segment(const uint8_t *buf, uint32_t i, struct tsri_che
 /* False for one that cannot be an entry. */
 bool tsri_checkpoint_get_entry(const uint8_t *buf, const struct tsri_checkpoint *c, uint64_t i,
                                struct tsri_checkpoint_entry *e);
+
+/* ---- disk_index.c: the entries held ---- */
+
+struct tsri_segment;
+
+#define TSRI_NO_SLOT UINT32_MAX
+
+/* One entry. Its number + 1 is its loc. */
+struct tsri_disk_slot {
+    struct tsr_entry_head head;
+    uint64_t seq;
+    struct tsri_segment *segment; /* NULL: free */
+    uint32_t page, n_pages;       /* of the record, in its segment */
+    uint32_t next, prev;          /* in the list of its segment; next: in the list of free slots */
+};
+
+/* Guarded by the lock of the disk. Slots do not move; the table of keys grows. */
+struct tsri_disk_index {
+    struct tsri_disk_slot **blocks;
+    uint32_t n_blocks, n_slots, free;
+    uint32_t n_entries;
+    uint32_t *table; /* slot numbers, open addressing */
+    uint32_t mask;
+};
+TSR_MUST int tsri_disk_index_init(struct tsri_disk_index *x);
+void tsri_disk_index_fini(struct tsri_disk_index *x);
+struct tsri_disk_slot *tsri_disk_index_at(const struct tsri_disk_index *x, uint32_t slot);
+uint32_t tsri_disk_index_find(const struct tsri_disk_index *x, const struct tsr_key *key);
+/* A new slot for a key that is not there, with its head set; or TSRI_NO_SLOT without memory. */
+uint32_t tsri_disk_index_add(struct tsri_disk_index *x, const struct tsr_entry_head *head);
+void tsri_disk_index_remove(struct tsri_disk_index *x, uint32_t slot);
+/* Makes room for n entries more, so that adding them does not fail. */
+TSR_MUST int tsri_disk_index_reserve(struct tsri_disk_index *x, uint64_t n);
+
+/* ---- the disk ---- */
+
+enum tsri_segment_state {
+    TSRI_SEGMENT_SEALED, /* only read from */
+    TSRI_SEGMENT_OPEN,   /* may be appended to */
+    TSRI_SEGMENT_BUSY,   /* is being appended to, by one caller */
+    TSRI_SEGMENT_GONE,   /* unlinked; freed with its last reference */
+};
+
+/* A segment file. Guarded by the lock of the disk, except that the caller that has it BUSY may read
+ * tail. */
+struct tsri_segment {
+    struct tsri_segment *next; /* descending id */
+    uint64_t id, nonce;
+    enum tsri_segment_state state;
+    bool failed;       /* a write or sync failed: nothing more is appended */
+    bool doomed;       /* holds nothing; removed after the next sync */
+    int fd;            /* -1: not open now */
+    uint32_t n_refs;   /* callers that use the fd */
+    uint64_t capacity; /* bytes the file takes */
+    uint64_t tail;     /* records end here */
+    uint64_t synced;   /* records before this survive a crash */
+    uint64_t live_bytes;
+    uint32_t n_live, first; /* its slots */
+    uint32_t n_tombs;
+};
+
+#define TSRI_PIECE_IOVS 128u
+#define TSRI_UNDER_WAY 8u        /* entries a caller has under way at once */
+#define TSRI_TOMBS_PENDING 1024u /* drops not yet written */
+
+/* A read or write of whole cells, as one request. */
+struct tsri_piece {
+    struct tsri_aio_req req;
+    struct iovec iov[TSRI_PIECE_IOVS];
+    struct tsri_region bounce; /* for what is not aligned; taken when first needed */
+    size_t bounce_used;
+    uint64_t first, end, next; /* cells [first, end); the piece after it begins with cell `next` */
+    uint32_t owner;            /* which entry under way */
+    bool is_header;
+};
+
+/* What one caller works with. */
+struct tsri_lane {
+    struct tsri_aio_lane *aio;
+    struct tsri_piece pieces[TSRI_AIO_DEPTH];
+    struct tsri_region headers[TSRI_UNDER_WAY];
+};
+
+/* What env.arg may point to: overrides the configuration; tests use it. Zero: as configured. */
+struct tsri_disk_setup {
+    const char *path;
+    uint64_t bytes_max, segment_bytes;
+    enum tsri_aio_mode mode;
+    bool buffered;
+    const struct tsri_fileio *io;
+};
+
+struct tsri_disk {
+    struct tsr_tier base; /* first */
+    struct tsri_fileio io;
+    struct tsri_aio *aio;
+    struct tsri_lane *lanes; /* by number of the aio lane; the last is upkeep's */
+    uint32_t n_lanes;
+    struct tsri_fork_guard guard;
+    char *path;
+    int dir_fd, lock_fd;
+    bool read_only;
+    bool direct;  /* O_DIRECT */
+    size_t align; /* what it asks of memory and lengths; 1 where buffered */
+    uint64_t bytes_max, live_max, segment_bytes;
+    uint32_t open_max; /* segments appended to at once */
+
+    pthread_mutex_t upkeep; /* one flush, compaction or checkpoint at a time; before lock */
+    struct tsri_lane *upkeep_lane;
+
+    pthread_mutex_t lock; /* all below; never held over I/O */
+    pthread_cond_t changed;
+    struct tsri_disk_index index;
+    struct tsri_segment *segments;
+    uint32_t n_segments, n_open, n_fds; /* n_open: OPEN and BUSY */
+    uint64_t bytes_alloc, bytes_live;
+    uint64_t next_seq, next_segment;
+    struct tsri_tomb tombs[TSRI_TOMBS_PENDING];
+    uint32_t n_tombs;
+    bool tombs_lost; /* more than that could not be written: the checkpoint must tell */
+    bool dir_dirty;
+    uint64_t n_changes; /* since the checkpoint */
+    uint64_t n_ignored; /* files that are none of ours or damaged */
+
+    _Atomic uint64_t read_bytes, written_bytes, errors, corrupt;
+};
+
+/* errno of an operation on a file as enum tsr_err, with a message. */
+int tsri_disk_fail(struct tsri_disk *d, int error, const char *what, const char *name);
+
+/* ---- disk_files.c ---- */
+
+#define TSRI_SEGMENT_NAME_BYTES 24u
+void tsri_segment_name(uint64_t id, char name[TSRI_SEGMENT_NAME_BYTES]);
+/* The id of a segment's file name, or 0. */
+uint64_t tsri_segment_id(const char *name);
+struct tsri_segment *tsri_segment_new(uint64_t id, uint64_t nonce);
+/* Into the list of the disk, by id. The lock is held. */
+void tsri_segment_insert(struct tsri_disk *d, struct tsri_segment *s);
+/* Opens the file if it is not, and keeps it open until put back. */
+TSR_MUST int tsri_segment_ref(struct tsri_disk *d, struct tsri_segment *s);
+void tsri_segment_unref(struct tsri_disk *d, struct tsri_segment *s);
+/* A segment with room for a record of that many bytes, BUSY and referenced. spare: may use the room
+ * that is kept for compaction, and does not compact. */
+TSR_MUST int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare,
+                               struct tsri_segment **out);
+/* The opposite. Seals it when it is full or failed. */
+void tsri_segment_give(struct tsri_disk *d, struct tsri_segment *s);
+/* Nothing more is appended; its unused bytes go back. Sets OPEN segments SEALED. */
+void tsri_segment_seal(struct tsri_disk *d, struct tsri_segment *s);
+/* Removes the file of a SEALED segment that holds nothing. */
+TSR_MUST int tsri_segment_unlink(struct tsri_disk *d, struct tsri_segment *s);
+/* Everything written so far survives a crash. Upkeep is held. */
+TSR_MUST int tsri_disk_sync(struct tsri_disk *d);
+/* One read or write at a time, of whole pages. Returns an errno. */
+TSR_MUST int tsri_lane_move(struct tsri_disk *d, struct tsri_lane *lane,
+                            const struct tsri_segment *s, bool write, void *buf, size_t bytes,
+                            uint64_t offset);
+
+/* Entries and tombstones; the lock is held. */
+void tsri_disk_link(struct tsri_disk *d, uint32_t slot, struct tsri_segment *s, uint64_t offset,
+                    uint64_t bytes);
+void tsri_disk_unlink(struct tsri_disk *d, uint32_t slot); /* from its segment */
+void tsri_disk_forget(struct tsri_disk *d, uint32_t slot); /* from everywhere, leaving a tomb */
+void tsri_tomb_add(struct tsri_disk *d, const struct tsr_key *key, uint64_t seq, uint64_t segment);
+/* Writes what is pending; without the lock. */
+TSR_MUST int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, bool spare);
+
+/* ---- pieces.c ---- */
+
+/* Makes the region at least that large. */
+TSR_MUST int tsri_region_need(struct tsri_region *r, size_t bytes);
+/* The KV of one entry: where it stands in memory and on disk. */
+struct tsri_kv {
+    struct tsr_entry_head head;
+    struct tsri_layout layout;
+    void *const *planes; /* as in tsr_tier_io */
+    uint64_t offset;     /* of the record in its segment */
+    size_t align;        /* what O_DIRECT asks of memory and lengths; 1: nothing */
+};
+/* The first cell from `from` on that is wanted, or the number of cells. */
+uint64_t tsri_piece_skip(const struct tsri_kv *kv, uint64_t from);
+/* Fills a piece with cells from `from` on (which is wanted) and prepares its request, all but fd.
+ * Bytes that are to be written and are not aligned are copied here. */
+TSR_MUST int tsri_piece_cut(struct tsri_piece *p, const struct tsri_kv *kv, uint64_t from,
+                            bool write);
+/* After a read: brings what was not aligned to its place and compares each cell with its sum. */
+TSR_MUST int tsri_piece_check(const struct tsri_piece *p, const struct tsri_kv *kv,
+                              const uint64_t *sums);
+/* The sums of its cells. */
+void tsri_piece_sum(const struct tsri_piece *p, const struct tsri_kv *kv, uint64_t *sums);
+
+/* ---- disk_get.c, disk_put.c, recover.c, compact.c ---- */
+
+int tsri_disk_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n);
+int tsri_disk_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n);
+struct tsri_lane *tsri_lane_take(struct tsri_disk *d);
+void tsri_lane_give(struct tsri_disk *d, struct tsri_lane *lane);
+
+/* Fills the index from the files. */
+TSR_MUST int tsri_disk_recover(struct tsri_disk *d);
+
+/* Flush: writes what is pending and syncs; then removes segments that hold nothing, empties one
+ * that is mostly dead, and writes the checkpoint when it is due. closing: besides that, nothing is
+ * left open and the checkpoint is up to date. */
+TSR_MUST int tsri_disk_upkeep(struct tsri_disk *d, bool closing);
+/* Gives back the bytes of dead entries. Returns 1 when there is more room now, 0 when not. */
+TSR_MUST int tsri_disk_make_room(struct tsri_disk *d);
+
+/* ---- disk.c ---- */
+
+/* What this machine and this directory allow, for `tessera doctor`: an errno each, 0 for yes. */
+struct tsri_disk_probe {
+    int uring, direct;
+    size_t align;
+};
+void tsri_disk_probe(const char *path, struct tsri_disk_probe *out);
+/* "io_uring, O_DIRECT" and the like. */
+const char *tsri_disk_mode(const struct tsr_tier *tier);
 
 #endif

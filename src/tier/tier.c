@@ -6,13 +6,13 @@
 
 /* Every tier that is part of the library, fastest first. */
 static const struct tsr_tier_ops *const built_in[] = {
-    NULL,
+    &tsri_tier_disk,
 };
 
 const struct tsr_tier_ops *tsri_tier_find(const char *name)
 {
     for (size_t i = 0; i < TSRI_COUNT(built_in); i++)
-        if (built_in[i] && strcmp(built_in[i]->name, name) == 0) return built_in[i];
+        if (strcmp(built_in[i]->name, name) == 0) return built_in[i];
     return NULL;
 }
 
@@ -37,10 +37,8 @@ bool tsri_head_same_shape(const struct tsr_entry_head *a, const struct tsr_entry
     return true;
 }
 
-int tsri_tier_open(struct tsr_tier **out, const struct tsr_tier_ops *ops,
-                   const struct tsr_tier_env *env)
+static int check_ops(const struct tsr_tier_ops *ops)
 {
-    *out = NULL;
     if (!ops) return tsri_fail(TSR_EINVAL, "tier without a table");
     if (ops->abi != TSR_TIER_ABI)
         return tsri_fail(TSR_EVERSION, "tier with abi %u, this library has %u", ops->abi,
@@ -48,10 +46,26 @@ int tsri_tier_open(struct tsr_tier **out, const struct tsr_tier_ops *ops,
     if (!ops->name || !ops->open || !ops->close || !ops->put || !ops->get || !ops->drop)
         return tsri_fail(TSR_EINVAL, "tier %s lacks open, close, put, get or drop",
                          ops->name ? ops->name : "without a name");
+    return 0;
+}
+
+int tsr_tier_attach(struct tsr_config *cfg, const struct tsr_tier_ops *ops, void *arg)
+{
+    if (!cfg) return tsri_fail(TSR_EINVAL, "no configuration to attach a tier to");
+    int err = check_ops(ops);
+    return err ? err : tsri_config_attach(cfg, ops, arg);
+}
+
+int tsri_tier_open(struct tsr_tier **out, const struct tsr_tier_ops *ops,
+                   const struct tsr_tier_env *env)
+{
+    *out = NULL;
+    int err = check_ops(ops);
+    if (err) return err;
     struct tsr_tier_env e = *env;
     if (e.n_threads == 0) e.n_threads = 1;
     struct tsr_tier *tier = NULL;
-    int err = ops->open(&tier, &e);
+    err = ops->open(&tier, &e);
     if (err < 0) return err;
     if (!tier) return tsri_fail(TSR_EIO, "tier %s opened without an instance", ops->name);
     tier->ops = ops;
@@ -96,7 +110,7 @@ static int count_results(struct tsr_tier_io *io, size_t n, int answer)
 {
     int n_ok = 0;
     for (size_t i = 0; i < n; i++) {
-        if (answer < 0 && io[i].result >= 0) io[i].result = answer;
+        if (answer < 0) io[i].result = answer;
         n_ok += io[i].result >= 0;
     }
     return n_ok;
@@ -167,10 +181,4 @@ int tsri_tier_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
 {
     memset(out, 0, sizeof *out);
     return tier->ops->stats ? tier->ops->stats(tier, out) : 0;
-}
-
-int tsr_tier_attach(struct tsr_config *cfg, const struct tsr_tier_ops *ops, void *arg)
-{
-    if (!cfg || !ops) return tsri_fail(TSR_EINVAL, "cfg or ops is NULL");
-    return tsri_config_attach(cfg, ops, arg);
 }

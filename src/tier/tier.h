@@ -23,6 +23,9 @@
 #define TSRI_ENTRY_EXTRA_MAX (1u << 20)
 #define TSRI_CELL_TOKENS_MAX 64u
 
+/* Segment files in a directory (disk.c). */
+extern const struct tsr_tier_ops tsri_tier_disk;
+
 /* The built-in tier of that name, or NULL. */
 const struct tsr_tier_ops *tsri_tier_find(const char *name);
 

@@ -1,9 +1,10 @@
 /* The contract: what every tier must do, run over each tier in `subjects`. A new tier is one line
  * there. KV is a function of the token prefix; every byte that a get hands on is checked. */
-#include "tier/tier.h"
+#include "tier/disk.h"
 #include "support/fake_tier.h"
 #include "support/kv_entry.h"
 #include "support/test.h"
+#include "support/tmpdir.h"
 
 #include <pthread.h>
 
@@ -44,9 +45,67 @@ static void done_fake(void *arg)
     free(p);
 }
 
+/* A disk tier in a directory of its own. */
+struct disk_place {
+    struct tsri_disk_setup setup; /* first: what env.arg points to */
+    struct tmpdir dir;
+};
+
+static void *fresh_disk_with(enum tsri_aio_mode mode, bool buffered)
+{
+    struct disk_place *p = calloc(1, sizeof *p);
+    tmpdir_init(&p->dir);
+    p->setup.path = p->dir.path;
+    p->setup.mode = mode;
+    p->setup.buffered = buffered;
+    p->setup.segment_bytes = 4 << 20;
+    return p;
+}
+
+static void *fresh_disk(void)
+{
+    return fresh_disk_with(TSRI_AIO_AUTO, false);
+}
+
+static void *fresh_disk_threads(void)
+{
+    return fresh_disk_with(TSRI_AIO_THREADS, false);
+}
+
+static void *fresh_disk_buffered(void)
+{
+    return fresh_disk_with(TSRI_AIO_AUTO, true);
+}
+
+static void *fresh_disk_inline(void)
+{
+    return fresh_disk_with(TSRI_AIO_INLINE, true);
+}
+
+/* So small that it is compacted all the time. */
+static void *fresh_disk_small(void)
+{
+    struct disk_place *p = fresh_disk_with(TSRI_AIO_AUTO, false);
+    p->setup.bytes_max = 32 << 20;
+    p->setup.segment_bytes = 1 << 20;
+    return p;
+}
+
+static void done_disk(void *arg)
+{
+    struct disk_place *p = arg;
+    tmpdir_fini(&p->dir);
+    free(p);
+}
+
 static const struct subject subjects[] = {
     {"mem", &mem_tier, fresh_mem, done_mem, true},
     {"fake over mem", &fake_tier, fresh_fake, done_fake, true},
+    {"disk", &tsri_tier_disk, fresh_disk, done_disk, true},
+    {"disk by threads", &tsri_tier_disk, fresh_disk_threads, done_disk, true},
+    {"disk, buffered", &tsri_tier_disk, fresh_disk_buffered, done_disk, true},
+    {"disk, buffered, inline", &tsri_tier_disk, fresh_disk_inline, done_disk, true},
+    {"disk, small", &tsri_tier_disk, fresh_disk_small, done_disk, true},
 };
 
 enum { N_THREADS = 4, N_ROUNDS = 60, N_KEYS = 12 };

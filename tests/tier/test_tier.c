@@ -1,5 +1,6 @@
 /* The checks and defaults around every call into a tier. */
 #include "tier/tier.h"
+#include "config/config.h"
 #include "support/fake_tier.h"
 #include "support/kv_entry.h"
 #include "support/test.h"
@@ -43,6 +44,29 @@ TEST(a_table_of_another_abi_or_with_holes_is_refused)
     CHECK_INT(tsri_tier_open(&t, &ops, &env), TSR_EINVAL);
     CHECK_HAS(tsr_errmsg(), "mem lacks");
     tsri_tier_close(NULL);
+}
+
+TEST(tiers_are_attached_to_a_configuration_in_order)
+{
+    struct tsr_config *cfg;
+    CHECK_INT(tsr_config_open(&cfg), 0);
+    struct tsr_tier_ops old = mem_tier;
+    old.abi = 99;
+    CHECK_INT(tsr_tier_attach(NULL, &mem_tier, NULL), TSR_EINVAL);
+    CHECK_INT(tsr_tier_attach(cfg, NULL, NULL), TSR_EINVAL);
+    CHECK_INT(tsr_tier_attach(cfg, &old, NULL), TSR_EVERSION);
+    CHECK_INT(tsr_tier_attach(cfg, &mem_tier, &old), 0);
+    CHECK_INT(tsr_tier_attach(cfg, &null_tier, NULL), 0);
+    const struct tsri_attached *list;
+    CHECK_INT(tsri_config_attached(cfg, &list), 2);
+    CHECK(list[0].ops == &mem_tier && list[0].arg == &old && list[1].ops == &null_tier);
+    tsr_config_close(cfg);
+}
+
+TEST(built_in_tiers_are_found_by_name)
+{
+    CHECK(tsri_tier_find("disk") == &tsri_tier_disk);
+    CHECK(tsri_tier_find("floppy") == NULL);
 }
 
 TEST(an_impossible_shape_is_refused_and_nothing_is_done)
@@ -185,6 +209,8 @@ TEST(the_fake_tier_fails_its_nth_call_and_counts)
 int main(void)
 {
     RUN(a_table_of_another_abi_or_with_holes_is_refused);
+    RUN(tiers_are_attached_to_a_configuration_in_order);
+    RUN(built_in_tiers_are_found_by_name);
     RUN(an_impossible_shape_is_refused_and_nothing_is_done);
     RUN(a_result_that_is_not_set_is_a_failure);
     RUN(optional_members_have_their_defaults);

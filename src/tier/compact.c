@@ -1,0 +1,435 @@
+/* compact.c - upkeep of a store, one caller at a time: flush, the checkpoint, and making room. Dead
+ * entries leave their bytes in a segment; a segment that is dead for the greater part is emptied by
+ * copying what lives, proven on the way, to the end of another, and removed.
+ *
+ * A segment is removed only after a sync that came after it held nothing: what replaced its entries
+ * survives a crash before they are gone. Its tombstones that still mean something (the segment they
+ * speak of exists) are written again before. */
+#include "tier/disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#define COPY_BYTES ((size_t)1 << 20)
+/* A checkpoint is due after this many changes, or a quarter of all entries. */
+#define CHANGES_MIN 4096u
+/* More small segments than this are joined. */
+#define SMALL_MAX 8u
+
+/* ---- tombstones of a segment that goes ---- */
+
+static bool segment_exists(struct tsri_disk *d, uint64_t id)
+{
+    pthread_mutex_lock(&d->lock);
+    struct tsri_segment *s = d->segments;
+    while (s && s->id > id)
+        s = s->next;
+    bool exists = s && s->id == id;
+    pthread_mutex_unlock(&d->lock);
+    return exists;
+}
+
+/* Of one page. Those that speak of its own segment go with it; those that speak of another that is
+ * doomed too are kept, since a crash may keep that one. */
+static int carry_page(struct tsri_disk *d, uint64_t self, const uint8_t *page,
+                      const struct tsri_record *r)
+{
+    struct tsri_tomb tombs[TSRI_TOMBS_MAX];
+    if (tsri_tombs_read(page, r, tombs) != 0) return 0;
+    pthread_mutex_lock(&d->lock);
+    bool full = TSRI_TOMBS_PENDING - d->n_tombs < TSRI_TOMBS_MAX;
+    pthread_mutex_unlock(&d->lock);
+    if (full) {
+        int err = tsri_tombs_flush(d, d->upkeep_lane, true);
+        if (err) return err;
+    }
+    for (uint32_t i = 0; i < r->n_tombs; i++) {
+        if (tombs[i].segment == self || !segment_exists(d, tombs[i].segment)) continue;
+        pthread_mutex_lock(&d->lock);
+        tsri_tomb_add(d, &tombs[i].key, tombs[i].seq, tombs[i].segment);
+        pthread_mutex_unlock(&d->lock);
+    }
+    return 0;
+}
+
+/* Walks the headers of a doomed segment. */
+static int carry_tombs(struct tsri_disk *d, struct tsri_segment *s)
+{
+    if (!s->n_tombs) return 0;
+    struct tsri_lane *lane = d->upkeep_lane;
+    int err = tsri_region_need(&lane->headers[1], TSRI_PAGE_BYTES);
+    if (!err) err = tsri_segment_ref(d, s);
+    if (err) return err;
+    uint8_t *page = lane->headers[1].data;
+    struct tsri_record r;
+    for (uint64_t at = TSRI_PAGE_BYTES; at < s->tail && !err; at += r.bytes) {
+        int error = tsri_lane_move(d, lane, s, false, page, TSRI_PAGE_BYTES, at);
+        if (error || tsri_record_read(page, s->nonce, at, s->tail, &r) != 0) break;
+        if (r.kind == TSRI_RECORD_TOMBS) err = carry_page(d, s->id, page, &r);
+    }
+    tsri_segment_unref(d, s);
+    return err;
+}
+
+/* ---- removing what holds nothing ---- */
+
+/* The doomed segment with the highest id below `before`. It stays: only upkeep removes segments. */
+static struct tsri_segment *next_doomed(struct tsri_disk *d, uint64_t before)
+{
+    pthread_mutex_lock(&d->lock);
+    struct tsri_segment *s = d->segments;
+    while (s && (s->id >= before || !s->doomed))
+        s = s->next;
+    pthread_mutex_unlock(&d->lock);
+    return s;
+}
+
+/* Removes the segments that hold nothing; those with tombstones only when told. */
+static int remove_some(struct tsri_disk *d, bool with_tombs)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&d->lock);
+    for (struct tsri_segment *s = d->segments; s; s = s->next) {
+        s->doomed =
+            s->state == TSRI_SEGMENT_SEALED && s->n_live == 0 && (with_tombs || !s->n_tombs);
+        n += s->doomed;
+    }
+    pthread_mutex_unlock(&d->lock);
+    if (!n) return 0;
+    int err = 0;
+    struct tsri_segment *s;
+    for (uint64_t id = UINT64_MAX; !err && (s = next_doomed(d, id)); id = s->id)
+        err = carry_tombs(d, s);
+    if (!err) err = tsri_tombs_flush(d, d->upkeep_lane, true);
+    if (!err) err = tsri_disk_sync(d);
+    int n_gone = 0;
+    for (uint64_t id = UINT64_MAX; !err && (s = next_doomed(d, id)); n_gone += !err) {
+        id = s->id;
+        err = tsri_segment_unlink(d, s);
+    }
+    return err ? err : n_gone;
+}
+
+/* Returns how many segments went. Those that tombstones speak of go first, for good, so that the
+ * tombstones need not be carried on. */
+static int remove_dead(struct tsri_disk *d)
+{
+    int n = remove_some(d, false);
+    int more = n < 0 ? n : remove_some(d, true);
+    return more < 0 ? more : n + more;
+}
+
+/* ---- copying what lives ---- */
+
+struct copy {
+    struct tsri_disk *d;
+    struct tsri_segment *from, *to;
+    struct tsri_disk_slot slot; /* as it was when the copy began */
+    struct tsri_layout layout;
+    uint64_t from_at, to_at;
+    uint8_t *header, *buf;
+};
+
+/* Reads and proves the header; TSR_ECORRUPT or an error of the read. */
+static int read_header(struct copy *c, struct tsri_record *r)
+{
+    struct tsri_disk *d = c->d;
+    int error = tsri_lane_move(d, d->upkeep_lane, c->from, false, c->header, c->layout.header_bytes,
+                               c->from_at);
+    if (error) return tsri_disk_fail(d, error, "cannot read", "an entry");
+    int err = tsri_record_read(c->header, c->from->nonce, c->from_at, UINT64_MAX, r);
+    if (err) return err;
+    if (r->kind != TSRI_RECORD_ENTRY || r->seq != c->slot.seq ||
+        memcmp(&r->head, &c->slot.head, sizeof r->head) != 0)
+        return tsri_fail(TSR_ECORRUPT, "disk: another record stands here");
+    return tsri_header_check(c->header, &c->layout, r);
+}
+
+/* One run of cells of at most COPY_BYTES, or one cell; sets *next. err is the reader's,
+ * *write_error the writer's. */
+static int copy_cells(struct copy *c, uint64_t first, uint64_t *next, int *write_error)
+{
+    struct tsri_disk *d = c->d;
+    const struct tsr_entry_head *h = &c->slot.head;
+    uint64_t n = tsri_layout_cells(&c->layout, h), end = first, bytes = 0;
+    struct tsri_cell begin = tsri_layout_cell(&c->layout, h, first);
+    for (; end < n; end++) {
+        struct tsri_cell cell = tsri_layout_cell(&c->layout, h, end);
+        if (end > first && bytes + cell.stride > COPY_BYTES) break;
+        bytes += cell.stride;
+    }
+    int err = tsri_region_need(&d->upkeep_lane->pieces[0].bounce, bytes);
+    if (err) return err;
+    c->buf = d->upkeep_lane->pieces[0].bounce.data;
+    int error =
+        tsri_lane_move(d, d->upkeep_lane, c->from, false, c->buf, bytes, c->from_at + begin.at);
+    if (error) return tsri_disk_fail(d, error, "cannot read", "an entry");
+    const uint64_t *sums = tsri_header_sums(c->header, &c->layout);
+    for (uint64_t i = first; i < end; i++) {
+        struct tsri_cell cell = tsri_layout_cell(&c->layout, h, i);
+        if (tsri_sum(c->buf + (cell.at - begin.at), cell.bytes) != sums[i])
+            return tsri_fail(TSR_ECORRUPT, "disk: a cell fails its checksum");
+    }
+    *write_error =
+        tsri_lane_move(d, d->upkeep_lane, c->to, true, c->buf, bytes, c->to_at + begin.at);
+    *next = end;
+    return 0;
+}
+
+/* Copies the record to the end of c->to. Returns the reader's error; *write_error is the writer's.
+ */
+static int copy_record(struct copy *c, int *write_error)
+{
+    struct tsri_disk *d = c->d;
+    struct tsri_record r;
+    int err = tsri_region_need(&d->upkeep_lane->headers[0], c->layout.header_bytes);
+    if (err) return err;
+    c->header = d->upkeep_lane->headers[0].data;
+    err = read_header(c, &r);
+    uint64_t n = tsri_layout_cells(&c->layout, &c->slot.head);
+    for (uint64_t cell = 0; cell < n && !err && !*write_error;)
+        err = copy_cells(c, cell, &cell, write_error);
+    if (err || *write_error) return err;
+    r.nonce = c->to->nonce;
+    r.offset = c->to_at;
+    tsri_header_seal(c->header, &c->layout, &r);
+    *write_error =
+        tsri_lane_move(d, d->upkeep_lane, c->to, true, c->header, c->layout.header_bytes, c->to_at);
+    return 0;
+}
+
+/* The entry now lives in its copy, unless it was dropped or put again meanwhile. */
+static void settle_copy(struct copy *c, uint32_t slot, int err, int write_error)
+{
+    struct tsri_disk *d = c->d;
+    pthread_mutex_lock(&d->lock);
+    struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
+    bool same = e->segment == c->from && e->page == c->slot.page && e->seq == c->slot.seq;
+    if (write_error || c->to->failed) {
+        c->to->failed = true;
+    } else if (err) {
+        atomic_fetch_add(&d->corrupt, err == TSR_ECORRUPT);
+        if (same) tsri_disk_forget(d, slot);
+    } else {
+        c->to->tail += c->layout.record_bytes;
+        if (same) {
+            tsri_disk_unlink(d, slot);
+            tsri_disk_link(d, slot, c->to, c->to_at, c->layout.record_bytes);
+        } else {
+            tsri_tomb_add(d, &c->slot.head.key, c->slot.seq, c->to->id);
+        }
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+/* Moves one entry out of a segment. 0, or why the segment cannot be emptied. */
+static int move_entry(struct tsri_disk *d, struct tsri_segment *from, uint32_t slot)
+{
+    struct copy c = {.d = d, .from = from};
+    pthread_mutex_lock(&d->lock);
+    c.slot = *tsri_disk_index_at(&d->index, slot);
+    pthread_mutex_unlock(&d->lock);
+    tsri_layout_init(&c.layout, &c.slot.head);
+    int err = tsri_segment_take(d, c.layout.record_bytes, true, &c.to);
+    if (err) return err;
+    c.from_at = (uint64_t)c.slot.page * TSRI_PAGE_BYTES;
+    c.to_at = c.to->tail;
+    int write_error = 0;
+    err = copy_record(&c, &write_error);
+    if (err != TSR_ENOMEM) settle_copy(&c, slot, err, write_error);
+    tsri_segment_give(d, c.to);
+    if (write_error) return tsri_disk_fail(d, write_error, "cannot write", "an entry");
+    return err == TSR_ENOMEM ? err : 0;
+}
+
+static int empty_segment(struct tsri_disk *d, struct tsri_segment *s)
+{
+    int err = tsri_segment_ref(d, s);
+    if (err == TSR_ENOENT) {
+        /* Somebody removed the file: what it held is gone. */
+        pthread_mutex_lock(&d->lock);
+        while (s->first != TSRI_NO_SLOT)
+            tsri_disk_forget(d, s->first);
+        pthread_mutex_unlock(&d->lock);
+        return 0;
+    }
+    if (err) return err;
+    while (!err) {
+        pthread_mutex_lock(&d->lock);
+        uint32_t slot = s->first;
+        pthread_mutex_unlock(&d->lock);
+        if (slot == TSRI_NO_SLOT) break;
+        err = move_entry(d, s, slot);
+    }
+    tsri_segment_unref(d, s);
+    return err;
+}
+
+static uint64_t dead_bytes(const struct tsri_segment *s)
+{
+    uint64_t held = TSRI_PAGE_BYTES + s->live_bytes;
+    return s->capacity > held ? s->capacity - held : 0;
+}
+
+/* The segment with most to gain, if it is dead by at least one part in `parts`; or, when there are
+ * many small ones, the smallest. */
+static struct tsri_segment *choose_victim(struct tsri_disk *d, uint64_t parts)
+{
+    struct tsri_segment *best = NULL, *smallest = NULL;
+    uint32_t n_small = 0;
+    pthread_mutex_lock(&d->lock);
+    for (struct tsri_segment *s = d->segments; s; s = s->next) {
+        if (s->state != TSRI_SEGMENT_SEALED || s->n_live == 0) continue;
+        /* By the share of bytes that would come back, in pages to stay within 64 bits. */
+        uint64_t dead = dead_bytes(s) / TSRI_PAGE_BYTES, all = s->capacity / TSRI_PAGE_BYTES;
+        bool better = !best || dead * (best->capacity / TSRI_PAGE_BYTES) >
+                                   dead_bytes(best) / TSRI_PAGE_BYTES * all;
+        if (dead * parts >= all && better) best = s;
+        if (s->capacity < d->segment_bytes / 4) {
+            n_small++;
+            if (!smallest || s->capacity < smallest->capacity) smallest = s;
+        }
+    }
+    pthread_mutex_unlock(&d->lock);
+    return best ? best : n_small > SMALL_MAX ? smallest : NULL;
+}
+
+/* ---- the checkpoint ---- */
+
+/* The bytes of a checkpoint of this moment. The lock is held. */
+static uint8_t *build_checkpoint(struct tsri_disk *d, size_t *bytes)
+{
+    struct tsri_checkpoint c = {.next_seq = d->next_seq,
+                                .next_segment = d->next_segment,
+                                .n_segments = d->n_segments,
+                                .n_entries = d->index.n_entries};
+    *bytes = tsri_checkpoint_bytes(c.n_segments, c.n_entries);
+    uint8_t *buf = tsri_alloc(*bytes, 1);
+    if (!buf) return NULL;
+    uint32_t i = c.n_segments;
+    uint64_t n = 0;
+    for (struct tsri_segment *s = d->segments; s; s = s->next) {
+        struct tsri_checkpoint_segment cs = {s->id, s->nonce, s->tail, s->n_tombs};
+        tsri_checkpoint_put_segment(buf, --i, &cs);
+        for (uint32_t slot = s->first; slot != TSRI_NO_SLOT;) {
+            const struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
+            struct tsri_checkpoint_entry ce = {i, e->page, e->n_pages, e->seq, e->head};
+            tsri_checkpoint_put_entry(buf, c.n_segments, n++, &ce);
+            slot = e->next;
+        }
+    }
+    TSR_ASSERT(n == c.n_entries && i == 0);
+    tsri_checkpoint_seal(buf, &c);
+    return buf;
+}
+
+static int write_checkpoint(struct tsri_disk *d, const uint8_t *buf, size_t bytes)
+{
+    const struct tsri_fileio *io = &d->io;
+    int fd = io->open(io->arg, d->dir_fd, "checkpoint.tmp", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0) return errno;
+    int error = tsri_fileio_write(io, fd, buf, bytes, 0);
+    if (!error && io->fdatasync(io->arg, fd) != 0) error = errno;
+    io->close(io->arg, fd);
+    if (!error && io->rename(io->arg, d->dir_fd, "checkpoint.tmp", "checkpoint") != 0)
+        error = errno;
+    if (!error && io->fsync(io->arg, d->dir_fd) != 0) error = errno;
+    if (!error) atomic_fetch_add(&d->written_bytes, bytes);
+    return error;
+}
+
+static int save_checkpoint(struct tsri_disk *d)
+{
+    size_t bytes;
+    pthread_mutex_lock(&d->lock);
+    uint8_t *buf = build_checkpoint(d, &bytes);
+    uint64_t n_changes = d->n_changes;
+    bool lost = d->tombs_lost;
+    pthread_mutex_unlock(&d->lock);
+    if (!buf) return TSR_ENOMEM;
+    int error = write_checkpoint(d, buf, bytes);
+    tsri_free(buf);
+    if (error) return tsri_disk_fail(d, error, "cannot write", "checkpoint");
+    pthread_mutex_lock(&d->lock);
+    d->n_changes -= n_changes;
+    if (lost) d->tombs_lost = false;
+    pthread_mutex_unlock(&d->lock);
+    return 0;
+}
+
+static bool checkpoint_is_due(struct tsri_disk *d, bool closing)
+{
+    pthread_mutex_lock(&d->lock);
+    uint64_t most = d->index.n_entries / 4;
+    if (most < CHANGES_MIN) most = CHANGES_MIN;
+    bool due = d->tombs_lost || d->n_changes > most || (closing && d->n_changes);
+    pthread_mutex_unlock(&d->lock);
+    return due;
+}
+
+/* ---- what others call ---- */
+
+/* Segments that wait, open, for entries: what they have reserved goes back. */
+static bool seal_idle(struct tsri_disk *d)
+{
+    for (bool sealed = false;;) {
+        pthread_mutex_lock(&d->lock);
+        struct tsri_segment *s = d->segments;
+        while (s && s->state != TSRI_SEGMENT_OPEN)
+            s = s->next;
+        pthread_mutex_unlock(&d->lock);
+        if (!s) return sealed;
+        tsri_segment_seal(d, s);
+        sealed = true;
+    }
+}
+
+/* What a flush does beyond its duty. A failure costs room, not entries: it is counted, and tried
+ * again next time. */
+static void tidy(struct tsri_disk *d, bool closing)
+{
+    int n = remove_dead(d);
+    struct tsri_segment *victim = n < 0 ? NULL : choose_victim(d, 2);
+    if (victim) {
+        n = empty_segment(d, victim);
+        if (!n) n = remove_dead(d);
+    }
+    if (closing && n >= 0 && seal_idle(d)) n = remove_dead(d);
+    if (closing) seal_idle(d);
+    if (n < 0) tsri_log(TSR_LOG_WARN, "disk: %s: compaction: %s", d->path, tsr_errmsg());
+}
+
+int tsri_disk_upkeep(struct tsri_disk *d, bool closing)
+{
+    pthread_mutex_lock(&d->upkeep);
+    int err = tsri_tombs_flush(d, d->upkeep_lane, true);
+    int e = tsri_disk_sync(d);
+    if (!err) err = e;
+    if (!err) tidy(d, closing);
+    if (!err && checkpoint_is_due(d, closing)) {
+        pthread_mutex_lock(&d->lock);
+        bool must = d->tombs_lost;
+        pthread_mutex_unlock(&d->lock);
+        e = save_checkpoint(d);
+        if (must) err = e;
+    }
+    pthread_mutex_unlock(&d->upkeep);
+    return err;
+}
+
+int tsri_disk_make_room(struct tsri_disk *d)
+{
+    pthread_mutex_lock(&d->upkeep);
+    int n = remove_dead(d);
+    if (n == 0 && seal_idle(d)) n = 1;
+    if (n == 0) {
+        struct tsri_segment *victim = choose_victim(d, 16);
+        if (victim) {
+            int err = empty_segment(d, victim);
+            n = err ? err : remove_dead(d);
+            if (n == TSR_EFULL) n = 0;
+        }
+    }
+    pthread_mutex_unlock(&d->upkeep);
+    return n > 0 ? 1 : n;
+}

@@ -1,0 +1,369 @@
+/* disk.c - the disk tier: a directory of segment files that survives restarts, crashes and faults.
+ * Open takes the lock of the one writer (or reads only), finds out how it may read and write here,
+ * and recovers the index; close seals and writes a checkpoint. In a forked child every call is
+ * refused and close only frees memory. */
+#include "tier/disk.h"
+#include "config/config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SEGMENT_BYTES_MIN (16u * TSRI_PAGE_BYTES)
+
+int tsri_disk_fail(struct tsri_disk *d, int error, const char *what, const char *name)
+{
+    int err = TSR_EIO;
+    if (error == ENOSPC || error == EDQUOT || error == EFBIG) err = TSR_EFULL;
+    if (error == EACCES || error == EPERM || error == EROFS) err = TSR_EPERM;
+    if (error == ENOMEM) err = TSR_ENOMEM;
+    if (err != TSR_EFULL) atomic_fetch_add(&d->errors, 1);
+    return tsri_fail(err, "disk: %s: %s %s: %s", d->path, what, name, strerror(error));
+}
+
+/* ---- lanes ---- */
+
+struct tsri_lane *tsri_lane_take(struct tsri_disk *d)
+{
+    struct tsri_aio_lane *aio = tsri_aio_take(d->aio);
+    struct tsri_lane *lane = &d->lanes[tsri_aio_lane_number(aio)];
+    lane->aio = aio;
+    return lane;
+}
+
+void tsri_lane_give(struct tsri_disk *d, struct tsri_lane *lane)
+{
+    tsri_aio_give(d->aio, lane->aio);
+}
+
+static void close_lanes(struct tsri_disk *d)
+{
+    for (uint32_t i = 0; d->lanes && i < d->n_lanes; i++) {
+        for (uint32_t k = 0; k < TSRI_AIO_DEPTH; k++)
+            tsri_region_fini(&d->lanes[i].pieces[k].bounce);
+        for (uint32_t k = 0; k < TSRI_UNDER_WAY; k++)
+            tsri_region_fini(&d->lanes[i].headers[k]);
+    }
+    tsri_free(d->lanes);
+}
+
+/* ---- directory and lock ---- */
+
+/* The directory and those above it that are missing, for the owner alone. */
+static int make_directories(const char *path)
+{
+    char part[4096];
+    size_t n = strlen(path);
+    if (n == 0 || n >= sizeof part) return ENAMETOOLONG;
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != '\0') continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        if (mkdir(part, 0700) != 0 && errno != EEXIST && errno != EROFS && errno != EACCES)
+            return errno;
+    }
+    return 0;
+}
+
+static int open_directory(struct tsri_disk *d)
+{
+    int error = d->read_only ? 0 : make_directories(d->path);
+    if (error) return tsri_disk_fail(d, error, "cannot make", "the directory");
+    d->dir_fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (d->dir_fd < 0) return tsri_disk_fail(d, errno, "cannot open", "the directory");
+    struct stat st;
+    if (fstat(d->dir_fd, &st) == 0 && (st.st_mode & 077))
+        tsri_log(TSR_LOG_WARN, "disk: %s is open to other users (mode %o)", d->path,
+                 (unsigned)(st.st_mode & 0777));
+    return 0;
+}
+
+/* One writer. The lock belongs to the open file and goes with the process; its number in the file
+ * is for people. */
+static int lock_directory(struct tsri_disk *d)
+{
+    d->lock_fd = openat(d->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (d->lock_fd < 0) return tsri_disk_fail(d, errno, "cannot open", "lock");
+    char pid[16] = "";
+    if (flock(d->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK) return tsri_disk_fail(d, errno, "cannot lock", "lock");
+        if (pread(d->lock_fd, pid, sizeof pid - 1, 0) < 0) pid[0] = '\0';
+        pid[strcspn(pid, "\n")] = '\0';
+        return tsri_fail(TSR_EBUSY, "disk: %s belongs to process %s; open it read-only", d->path,
+                         pid[0] ? pid : "?");
+    }
+    int n = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
+    if (ftruncate(d->lock_fd, 0) != 0 || pwrite(d->lock_fd, pid, (size_t)n, 0) != n)
+        tsri_log(TSR_LOG_DEBUG, "disk: %s: the lock does not name its owner", d->path);
+    return 0;
+}
+
+/* ---- how files may be read and written here ---- */
+
+/* What O_DIRECT asks of this file; 0 where it does not say no, and does not work. */
+static size_t direct_align(int fd)
+{
+#ifdef STATX_DIOALIGN
+    struct statx st;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) == 0 && (st.stx_mask & STATX_DIOALIGN)) {
+        size_t align = st.stx_dio_mem_align > st.stx_dio_offset_align ? st.stx_dio_mem_align
+                                                                      : st.stx_dio_offset_align;
+        return align > TSRI_PAGE_BYTES ? 0 : align;
+    }
+#endif
+    (void)fd;
+    return TSRI_PAGE_BYTES;
+}
+
+/* Tried on the lock, which every store has. Returns an errno, and the alignment. */
+static int try_direct(int dir_fd, size_t *align)
+{
+    *align = 1;
+    int fd = openat(dir_fd, "lock", O_RDONLY | O_DIRECT | O_CLOEXEC);
+    if (fd < 0) return errno;
+    size_t a = direct_align(fd);
+    close(fd);
+    if (!a) return EINVAL;
+    *align = a;
+    return 0;
+}
+
+void tsri_disk_probe(const char *path, struct tsri_disk_probe *out)
+{
+    *out = (struct tsri_disk_probe){.align = 1};
+    struct tsri_aio *aio;
+    out->uring = EUNATCH;
+    if (tsri_aio_open(&aio, TSRI_AIO_AUTO, &tsri_fileio_real, 1) == 0) {
+        out->uring = tsri_aio_refused(aio);
+        tsri_aio_close(aio);
+    }
+    /* A file without a name, where the directory allows one. */
+    int fd = open(path, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    out->direct = fd < 0 ? errno : 0;
+    if (fd >= 0) {
+        out->align = direct_align(fd);
+        if (!out->align) out->direct = EINVAL;
+        close(fd);
+    }
+}
+
+const char *tsri_disk_mode(const struct tsr_tier *tier)
+{
+    const struct tsri_disk *d = (const struct tsri_disk *)tier;
+    static const char *const names[2][4] = {
+        {"?", "io_uring, buffered", "threads, buffered", "inline, buffered"},
+        {"?", "io_uring, O_DIRECT", "threads, O_DIRECT", "inline, O_DIRECT"},
+    };
+    return names[d->direct][tsri_aio_mode(d->aio)];
+}
+
+/* ---- open ---- */
+
+/* The configuration, with what tests give instead. */
+static int configure(struct tsri_disk *d, const struct tsr_tier_env *env,
+                     struct tsri_disk_setup *set)
+{
+    if (env->arg) *set = *(const struct tsri_disk_setup *)env->arg;
+    if (env->config) {
+        const struct tsri_options *o = tsri_config_options(env->config);
+        static const enum tsri_aio_mode modes[] = {[TSRI_DISK_IO_AUTO] = TSRI_AIO_AUTO,
+                                                   [TSRI_DISK_IO_URING] = TSRI_AIO_URING,
+                                                   [TSRI_DISK_IO_THREADS] = TSRI_AIO_THREADS};
+        if (!set->path) set->path = o->disk_path;
+        if (!set->bytes_max) set->bytes_max = o->disk_size;
+        if (!set->segment_bytes) set->segment_bytes = o->disk_segment_size;
+        if (!set->mode) set->mode = modes[o->disk_io];
+        set->buffered |= !o->disk_direct;
+    }
+    if (!set->path || !set->path[0]) return tsri_fail(TSR_ECONFIG, "disk: disk_path is not set");
+    if (!set->segment_bytes) set->segment_bytes = (uint64_t)256 << 20;
+    d->path = tsri_strdup(set->path);
+    d->io = set->io ? *set->io : tsri_fileio_real;
+    d->read_only = env->read_only != 0;
+    d->open_max = env->n_threads + 1; /* one for upkeep */
+    d->n_lanes = env->n_threads + 1;
+    return d->path ? 0 : TSR_ENOMEM;
+}
+
+/* Of a small store an eighth is kept for segments that are filling, and another for dead entries;
+ * with segments much smaller than the store, only the latter counts. */
+static void set_limits(struct tsri_disk *d, const struct tsri_disk_setup *set)
+{
+    uint64_t segment = set->segment_bytes;
+    uint64_t n_filling = d->open_max + 1;
+    if (set->bytes_max && segment > set->bytes_max / 8 / n_filling)
+        segment = set->bytes_max / 8 / n_filling;
+    segment -= segment % TSRI_PAGE_BYTES;
+    if (segment < SEGMENT_BYTES_MIN) segment = SEGMENT_BYTES_MIN;
+    d->segment_bytes = segment;
+    d->bytes_max = set->bytes_max;
+    uint64_t kept = set->bytes_max / 8 + segment * n_filling;
+    d->live_max = set->bytes_max > kept ? set->bytes_max - kept : 0;
+}
+
+static int start_io(struct tsri_disk *d, const struct tsri_disk_setup *set)
+{
+    int refused = set->buffered ? EINVAL : try_direct(d->dir_fd, &d->align);
+    d->direct = !refused;
+    if (refused) d->align = 1;
+    if (refused && !set->buffered)
+        tsri_log(TSR_LOG_INFO, "disk: %s: O_DIRECT is refused (%s), the page cache is used",
+                 d->path, strerror(refused));
+    d->lanes = tsri_alloc(d->n_lanes, sizeof d->lanes[0]);
+    if (!d->lanes) return TSR_ENOMEM;
+    int err = tsri_aio_open(&d->aio, set->mode, &d->io, d->n_lanes);
+    if (!err) d->upkeep_lane = tsri_lane_take(d);
+    return err;
+}
+
+static void close_disk(struct tsri_disk *d)
+{
+    if (d->upkeep_lane) tsri_lane_give(d, d->upkeep_lane);
+    tsri_aio_close(d->aio);
+    close_lanes(d);
+    for (struct tsri_segment *s = d->segments, *next; s; s = next) {
+        next = s->next;
+        if (s->fd >= 0) d->io.close(d->io.arg, s->fd);
+        tsri_free(s);
+    }
+    tsri_disk_index_fini(&d->index);
+    if (d->lock_fd >= 0) close(d->lock_fd);
+    if (d->dir_fd >= 0) close(d->dir_fd);
+    tsri_fork_guard_fini(&d->guard);
+    pthread_cond_destroy(&d->changed);
+    pthread_mutex_destroy(&d->lock);
+    pthread_mutex_destroy(&d->upkeep);
+    tsri_free(d->path);
+    tsri_free(d);
+}
+
+static int disk_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+{
+    struct tsri_disk *d = tsri_alloc(1, sizeof *d);
+    if (!d) return TSR_ENOMEM;
+    d->dir_fd = d->lock_fd = -1;
+    d->next_seq = d->next_segment = 1;
+    pthread_mutex_init(&d->upkeep, NULL);
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->changed, NULL);
+    struct tsri_disk_setup set = {0};
+    int err = configure(d, env, &set);
+    if (!err) set_limits(d, &set);
+    if (!err) err = tsri_fork_guard_init(&d->guard);
+    if (!err) err = tsri_disk_index_init(&d->index);
+    if (!err) err = open_directory(d);
+    if (!err && !d->read_only) err = lock_directory(d);
+    if (!err) err = start_io(d, &set);
+    if (!err) err = tsri_disk_recover(d);
+    if (err) {
+        close_disk(d);
+        return err;
+    }
+    tsri_log(TSR_LOG_INFO, "disk: %s: %u entries in %u segments", d->path, d->index.n_entries,
+             d->n_segments);
+    *out = &d->base;
+    return 0;
+}
+
+/* ---- the other operations ---- */
+
+static int disk_flush(struct tsr_tier *tier)
+{
+    struct tsri_disk *d = (struct tsri_disk *)tier;
+    if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
+    return d->read_only ? 0 : tsri_disk_upkeep(d, false);
+}
+
+static void disk_close(struct tsr_tier *tier)
+{
+    struct tsri_disk *d = (struct tsri_disk *)tier;
+    if (!d->read_only && tsri_fork_guard_parent(&d->guard) && tsri_disk_upkeep(d, true) != 0)
+        tsri_log(TSR_LOG_WARN, "disk: %s: close: %s", d->path, tsr_errmsg());
+    close_disk(d);
+}
+
+static int disk_drop(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n)
+{
+    struct tsri_disk *d = (struct tsri_disk *)tier;
+    if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
+    int n_dropped = 0;
+    for (size_t i = 0; i < n; i++) {
+        pthread_mutex_lock(&d->lock);
+        uint32_t slot = tsri_disk_index_find(&d->index, &refs[i].key);
+        if (slot != TSRI_NO_SLOT) {
+            tsri_disk_forget(d, slot);
+            n_dropped++;
+        }
+        bool many = d->n_tombs > TSRI_TOMBS_PENDING / 2;
+        pthread_mutex_unlock(&d->lock);
+        if (!many) continue;
+        /* Without success they stay pending, and the flush that needs them tells. */
+        pthread_mutex_lock(&d->upkeep);
+        if (tsri_tombs_flush(d, d->upkeep_lane, true) != 0)
+            tsri_log(TSR_LOG_DEBUG, "disk: %s: drop: %s", d->path, tsr_errmsg());
+        pthread_mutex_unlock(&d->upkeep);
+    }
+    return n_dropped;
+}
+
+static int disk_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n,
+                         uint8_t *found)
+{
+    struct tsri_disk *d = (struct tsri_disk *)tier;
+    if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
+    int n_found = 0;
+    pthread_mutex_lock(&d->lock);
+    for (size_t i = 0; i < n; i++) {
+        found[i] = tsri_disk_index_find(&d->index, &refs[i].key) != TSRI_NO_SLOT;
+        n_found += found[i];
+    }
+    pthread_mutex_unlock(&d->lock);
+    return n_found;
+}
+
+/* Runs alone: the index does not change. */
+static int disk_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg)
+{
+    struct tsri_disk *d = (struct tsri_disk *)tier;
+    for (uint32_t i = 0; i < d->index.n_slots; i++) {
+        const struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, i);
+        if (!e->segment) continue;
+        int err = fn(arg, &e->head, (tsr_tier_loc)i + 1, (uint64_t)e->n_pages * TSRI_PAGE_BYTES);
+        if (err < 0) return err;
+    }
+    return 0;
+}
+
+static int disk_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
+{
+    struct tsri_disk *d = (struct tsri_disk *)tier;
+    if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
+    pthread_mutex_lock(&d->lock);
+    out->entries = d->index.n_entries;
+    out->bytes_used = d->bytes_alloc;
+    out->bytes_max = d->bytes_max;
+    out->errors = d->n_ignored;
+    pthread_mutex_unlock(&d->lock);
+    out->errors += atomic_load(&d->errors) + atomic_load(&d->corrupt);
+    out->read_bytes = atomic_load(&d->read_bytes);
+    out->written_bytes = atomic_load(&d->written_bytes);
+    return 0;
+}
+
+const struct tsr_tier_ops tsri_tier_disk = {
+    .abi = TSR_TIER_ABI,
+    .name = "disk",
+    .open = disk_open,
+    .close = disk_close,
+    .put = tsri_disk_put,
+    .get = tsri_disk_get,
+    .drop = disk_drop,
+    .scan = disk_scan,
+    .contains = disk_contains,
+    .flush = disk_flush,
+    .stats = disk_stats,
+};

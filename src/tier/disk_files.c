@@ -1,0 +1,499 @@
+/* disk_files.c - the segment files of a store. A segment is made beside (`new-*.tmp`) and takes its
+ * name once its first page is on disk, so a file with a segment's name is one. It is appended to by
+ * one caller at a time, record after record without holes, so that a walk over its headers never
+ * stops before something that was acknowledged; callers that write at once have segments of their
+ * own. A sealed segment is given back its unused bytes and only read from then on. */
+#include "tier/disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* No store counts so far; a file that claims to is not one of ours. */
+#define SEGMENT_ID_MAX ((uint64_t)1 << 56)
+/* Files kept open; beyond it those not in use are closed. A store of 16 TB has 65536 segments. */
+#define FDS_MAX 128u
+/* Segments that one put may compact before it gives up: eight of them that are dead by an eighth
+ * make one. */
+#define ROOMS_MAX 8u
+
+void tsri_segment_name(uint64_t id, char name[TSRI_SEGMENT_NAME_BYTES])
+{
+    snprintf(name, TSRI_SEGMENT_NAME_BYTES, "%016llx.seg", (unsigned long long)id);
+}
+
+uint64_t tsri_segment_id(const char *name)
+{
+    char again[TSRI_SEGMENT_NAME_BYTES];
+    uint64_t id = strtoull(name, NULL, 16);
+    tsri_segment_name(id, again);
+    return strcmp(name, again) == 0 && id <= SEGMENT_ID_MAX ? id : 0;
+}
+
+struct tsri_segment *tsri_segment_new(uint64_t id, uint64_t nonce)
+{
+    struct tsri_segment *s = tsri_alloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->id = id;
+    s->nonce = nonce;
+    s->fd = -1;
+    s->first = TSRI_NO_SLOT;
+    s->tail = s->synced = s->capacity = TSRI_PAGE_BYTES;
+    return s;
+}
+
+void tsri_segment_insert(struct tsri_disk *d, struct tsri_segment *s)
+{
+    struct tsri_segment **at = &d->segments;
+    while (*at && (*at)->id > s->id)
+        at = &(*at)->next;
+    s->next = *at;
+    *at = s;
+    d->n_segments++;
+}
+
+/* ---- descriptors ---- */
+
+static int open_file(struct tsri_disk *d, const char *name, int flags)
+{
+    return d->io.open(d->io.arg, d->dir_fd, name, flags | (d->direct ? O_DIRECT : 0), 0600);
+}
+
+/* Closes one file that nobody uses, when there are many. A sync opens it again if it has to. The
+ * lock is held. */
+static void close_one(struct tsri_disk *d)
+{
+    if (d->n_fds <= FDS_MAX) return;
+    for (struct tsri_segment *s = d->segments; s; s = s->next)
+        if (s->fd >= 0 && s->n_refs == 0 && s->state == TSRI_SEGMENT_SEALED) {
+            d->io.close(d->io.arg, s->fd);
+            s->fd = -1;
+            d->n_fds--;
+            return;
+        }
+}
+
+int tsri_segment_ref(struct tsri_disk *d, struct tsri_segment *s)
+{
+    pthread_mutex_lock(&d->lock);
+    s->n_refs++;
+    bool is_open = s->fd >= 0;
+    pthread_mutex_unlock(&d->lock);
+    if (is_open) return 0;
+    char name[TSRI_SEGMENT_NAME_BYTES];
+    tsri_segment_name(s->id, name);
+    int fd = open_file(d, name, d->read_only ? O_RDONLY : O_RDWR), error = errno;
+    pthread_mutex_lock(&d->lock);
+    if (fd >= 0 && s->fd >= 0) d->io.close(d->io.arg, fd); /* another caller was faster */
+    if (fd >= 0 && s->fd < 0) {
+        s->fd = fd;
+        d->n_fds++;
+        close_one(d);
+    }
+    is_open = s->fd >= 0;
+    pthread_mutex_unlock(&d->lock);
+    if (is_open) return 0;
+    tsri_segment_unref(d, s);
+    int err = tsri_disk_fail(d, error, "cannot open", name);
+    return error == ENOENT ? TSR_ENOENT : err; /* somebody removed it: nothing to try again */
+}
+
+void tsri_segment_unref(struct tsri_disk *d, struct tsri_segment *s)
+{
+    pthread_mutex_lock(&d->lock);
+    TSR_ASSERT(s->n_refs > 0);
+    bool last = --s->n_refs == 0 && s->state == TSRI_SEGMENT_GONE;
+    if (last && s->fd >= 0) d->n_fds--;
+    pthread_mutex_unlock(&d->lock);
+    if (!last) return;
+    if (s->fd >= 0) d->io.close(d->io.arg, s->fd);
+    tsri_free(s);
+}
+
+int tsri_lane_move(struct tsri_disk *d, struct tsri_lane *lane, const struct tsri_segment *s,
+                   bool write, void *buf, size_t bytes, uint64_t offset)
+{
+    struct iovec iov = {buf, bytes};
+    struct tsri_aio_req req = {.fd = s->fd,
+                               .write = write,
+                               .offset = offset,
+                               .iov = &iov,
+                               .n_iov = 1,
+                               .bytes = bytes,
+                               .align = d->align};
+    tsri_aio_push(lane->aio, &req);
+    tsri_aio_wait(lane->aio, &req);
+    if (!req.error) atomic_fetch_add(write ? &d->written_bytes : &d->read_bytes, bytes);
+    return req.error;
+}
+
+/* ---- making a segment ---- */
+
+static uint64_t draw_nonce(void)
+{
+    uint64_t nonce = 0;
+    if (getrandom(&nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce) nonce = tsri_now_ns();
+    return nonce | 1;
+}
+
+/* The file is complete before it has a segment's name. */
+static int write_new_file(struct tsri_disk *d, struct tsri_segment *s, const char *tmp)
+{
+    s->fd = open_file(d, tmp, O_RDWR | O_CREAT | O_EXCL);
+    if (s->fd < 0) return errno;
+    if (d->io.fallocate(d->io.arg, s->fd, (off_t)s->capacity) != 0) return errno;
+    struct tsri_region page;
+    if (tsri_region_init(&page, TSRI_PAGE_BYTES) != 0) return ENOMEM;
+    struct tsri_segment_head head = {s->id, s->nonce, s->capacity};
+    tsri_segment_head_write(page.data, &head);
+    int error = tsri_fileio_write(&d->io, s->fd, page.data, TSRI_PAGE_BYTES, 0);
+    tsri_region_fini(&page);
+    if (error) return error;
+    return d->io.fdatasync(d->io.arg, s->fd) == 0 ? 0 : errno;
+}
+
+static int make_file(struct tsri_disk *d, struct tsri_segment *s)
+{
+    char name[TSRI_SEGMENT_NAME_BYTES], tmp[40];
+    tsri_segment_name(s->id, name);
+    snprintf(tmp, sizeof tmp, "new-%s.tmp", name);
+    int error = write_new_file(d, s, tmp);
+    if (!error && d->io.rename(d->io.arg, d->dir_fd, tmp, name) != 0) error = errno;
+    if (!error) return 0;
+    if (s->fd >= 0) {
+        d->io.close(d->io.arg, s->fd);
+        s->fd = -1;
+        d->io.unlink(d->io.arg, d->dir_fd, tmp);
+    }
+    return tsri_disk_fail(d, error, "cannot make", name);
+}
+
+/* A new segment, BUSY and referenced, its bytes and its place among the open ones taken already. */
+static int make_segment(struct tsri_disk *d, uint64_t id, uint64_t capacity,
+                        struct tsri_segment **out)
+{
+    struct tsri_segment *s = tsri_segment_new(id, draw_nonce());
+    int err = s ? 0 : TSR_ENOMEM;
+    if (s) {
+        s->capacity = capacity;
+        s->state = TSRI_SEGMENT_BUSY;
+        s->n_refs = 1;
+        err = make_file(d, s);
+    }
+    pthread_mutex_lock(&d->lock);
+    if (err) {
+        d->bytes_alloc -= capacity;
+        d->n_open--;
+        pthread_cond_broadcast(&d->changed);
+    } else {
+        d->n_fds++;
+        close_one(d);
+        d->dir_dirty = true;
+        tsri_segment_insert(d, s);
+    }
+    pthread_mutex_unlock(&d->lock);
+    if (err) tsri_free(s);
+    *out = err ? NULL : s;
+    return err;
+}
+
+/* ---- taking a segment to append to ---- */
+
+enum { TAKE_SEALS = 1, TAKE_MAKES = 2, TAKE_NEEDS_ROOM = 3 };
+
+/* Finds a segment to append to, or says what must be done first. The lock is held; *out is the
+ * segment to take (0) or to seal. */
+static int choose(struct tsri_disk *d, uint64_t bytes, bool spare, struct tsri_segment **out)
+{
+    /* Room for one segment is kept for compaction: without it nothing could be moved any more. */
+    uint64_t kept = spare ? 0 : d->segment_bytes;
+    for (;;) {
+        if (d->bytes_max && d->bytes_alloc + kept > d->bytes_max) return TAKE_NEEDS_ROOM;
+        struct tsri_segment *fullest = NULL;
+        uint32_t n_seen = 0; /* those open are the newest: the walk is short */
+        for (struct tsri_segment *s = d->segments; s && n_seen < d->n_open; s = s->next) {
+            n_seen += s->state != TSRI_SEGMENT_SEALED;
+            if (s->state != TSRI_SEGMENT_OPEN || s->failed) continue;
+            *out = s;
+            if (s->capacity - s->tail >= bytes) return 0;
+            if (!fullest || s->capacity - s->tail < fullest->capacity - fullest->tail) fullest = s;
+        }
+        *out = fullest;
+        if (d->n_open < d->open_max || bytes + TSRI_PAGE_BYTES > d->segment_bytes) break;
+        if (fullest) return TAKE_SEALS;
+        pthread_cond_wait(&d->changed, &d->lock);
+    }
+    uint64_t capacity = bytes + TSRI_PAGE_BYTES;
+    if (capacity < d->segment_bytes) capacity = d->segment_bytes;
+    if (d->bytes_max && d->bytes_alloc + capacity + kept > d->bytes_max) return TAKE_NEEDS_ROOM;
+    return TAKE_MAKES;
+}
+
+int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare, struct tsri_segment **out)
+{
+    struct tsri_segment *s = NULL;
+    for (uint32_t n_rooms = 0;;) {
+        pthread_mutex_lock(&d->lock);
+        if (!spare && d->bytes_max && d->bytes_live + bytes > d->live_max) {
+            pthread_mutex_unlock(&d->lock);
+            return tsri_fail(TSR_EFULL, "disk: %s is full", d->path);
+        }
+        int what = choose(d, bytes, spare, &s);
+        uint64_t capacity = bytes + TSRI_PAGE_BYTES, id = 0;
+        if (capacity < d->segment_bytes) capacity = d->segment_bytes;
+        if (what == 0) {
+            s->state = TSRI_SEGMENT_BUSY;
+            s->n_refs++; /* OPEN segments are open files */
+        } else if (what == TAKE_MAKES) {
+            d->bytes_alloc += capacity;
+            d->n_open++;
+            id = d->next_segment++;
+        }
+        pthread_mutex_unlock(&d->lock);
+        *out = s;
+        if (what == 0) return 0;
+        if (what == TAKE_MAKES) return make_segment(d, id, capacity, out);
+        if (what == TAKE_SEALS) {
+            tsri_segment_seal(d, s);
+            continue;
+        }
+        int r = spare || n_rooms++ == ROOMS_MAX ? 0 : tsri_disk_make_room(d);
+        if (r < 0) return r;
+        if (r == 0) return tsri_fail(TSR_EFULL, "disk: %s is full", d->path);
+    }
+}
+
+void tsri_segment_give(struct tsri_disk *d, struct tsri_segment *s)
+{
+    pthread_mutex_lock(&d->lock);
+    bool finished = s->failed || s->capacity - s->tail < d->segment_bytes / 64;
+    s->state = TSRI_SEGMENT_OPEN;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    if (finished) tsri_segment_seal(d, s);
+    tsri_segment_unref(d, s);
+}
+
+/* ---- sealing and removing ---- */
+
+void tsri_segment_seal(struct tsri_disk *d, struct tsri_segment *s)
+{
+    pthread_mutex_lock(&d->lock);
+    bool mine = s->state == TSRI_SEGMENT_OPEN;
+    if (mine) {
+        s->state = TSRI_SEGMENT_SEALED;
+        s->n_refs++;
+        d->n_open--;
+        pthread_cond_broadcast(&d->changed);
+    }
+    uint64_t tail = s->tail;
+    pthread_mutex_unlock(&d->lock);
+    if (!mine) return; /* another caller has taken or sealed it */
+    int cut = d->io.ftruncate(d->io.arg, s->fd, (off_t)tail);
+    pthread_mutex_lock(&d->lock);
+    if (cut == 0) {
+        d->bytes_alloc -= s->capacity - tail;
+        s->capacity = tail;
+    }
+    pthread_mutex_unlock(&d->lock);
+    tsri_segment_unref(d, s);
+}
+
+int tsri_segment_unlink(struct tsri_disk *d, struct tsri_segment *s)
+{
+    char name[TSRI_SEGMENT_NAME_BYTES];
+    tsri_segment_name(s->id, name);
+    if (d->io.unlink(d->io.arg, d->dir_fd, name) != 0 && errno != ENOENT)
+        return tsri_disk_fail(d, errno, "cannot remove", name);
+    pthread_mutex_lock(&d->lock);
+    TSR_ASSERT(s->state == TSRI_SEGMENT_SEALED && s->n_live == 0);
+    struct tsri_segment **at = &d->segments;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    d->n_segments--;
+    d->bytes_alloc -= s->capacity;
+    d->dir_dirty = true;
+    d->n_changes++;
+    s->state = TSRI_SEGMENT_GONE;
+    s->n_refs++;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    tsri_segment_unref(d, s);
+    return 0;
+}
+
+/* ---- entries and tombstones ---- */
+
+void tsri_disk_link(struct tsri_disk *d, uint32_t slot, struct tsri_segment *s, uint64_t offset,
+                    uint64_t bytes)
+{
+    struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
+    e->segment = s;
+    e->page = (uint32_t)(offset / TSRI_PAGE_BYTES);
+    e->n_pages = (uint32_t)(bytes / TSRI_PAGE_BYTES);
+    e->prev = TSRI_NO_SLOT;
+    e->next = s->first;
+    if (s->first != TSRI_NO_SLOT) tsri_disk_index_at(&d->index, s->first)->prev = slot;
+    s->first = slot;
+    s->n_live++;
+    s->live_bytes += bytes;
+    d->bytes_live += bytes;
+    d->n_changes++;
+}
+
+void tsri_disk_unlink(struct tsri_disk *d, uint32_t slot)
+{
+    struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
+    struct tsri_segment *s = e->segment;
+    uint64_t bytes = (uint64_t)e->n_pages * TSRI_PAGE_BYTES;
+    if (e->prev != TSRI_NO_SLOT)
+        tsri_disk_index_at(&d->index, e->prev)->next = e->next;
+    else
+        s->first = e->next;
+    if (e->next != TSRI_NO_SLOT) tsri_disk_index_at(&d->index, e->next)->prev = e->prev;
+    s->n_live--;
+    s->live_bytes -= bytes;
+    d->bytes_live -= bytes;
+    d->n_changes++;
+}
+
+void tsri_disk_forget(struct tsri_disk *d, uint32_t slot)
+{
+    struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
+    tsri_tomb_add(d, &e->head.key, e->seq, e->segment->id);
+    tsri_disk_unlink(d, slot);
+    tsri_disk_index_remove(&d->index, slot);
+}
+
+void tsri_tomb_add(struct tsri_disk *d, const struct tsr_key *key, uint64_t seq, uint64_t segment)
+{
+    if (d->read_only) return;
+    d->n_changes++;
+    if (d->n_tombs == TSRI_TOMBS_PENDING) {
+        d->tombs_lost = true;
+        return;
+    }
+    d->tombs[d->n_tombs++] = (struct tsri_tomb){*key, seq, segment};
+}
+
+int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, bool spare)
+{
+    struct tsri_tomb tombs[TSRI_TOMBS_MAX];
+    for (;;) {
+        pthread_mutex_lock(&d->lock);
+        uint32_t n = tsri_min_u32(d->n_tombs, TSRI_TOMBS_MAX);
+        memcpy(tombs, d->tombs, n * sizeof tombs[0]);
+        pthread_mutex_unlock(&d->lock);
+        if (n == 0) return 0;
+        struct tsri_segment *s;
+        int err = tsri_region_need(&lane->headers[0], TSRI_PAGE_BYTES);
+        if (!err) err = tsri_segment_take(d, TSRI_PAGE_BYTES, spare, &s);
+        if (err) return err;
+        pthread_mutex_lock(&d->lock);
+        struct tsri_record r = {.nonce = s->nonce, .offset = s->tail, .seq = d->next_seq++};
+        pthread_mutex_unlock(&d->lock);
+        uint8_t *page = lane->headers[0].data;
+        tsri_tombs_write(page, tombs, n, &r);
+        int error = tsri_lane_move(d, lane, s, true, page, TSRI_PAGE_BYTES, r.offset);
+        pthread_mutex_lock(&d->lock);
+        if (error) {
+            s->failed = true;
+        } else {
+            s->tail += TSRI_PAGE_BYTES;
+            s->n_tombs += n;
+            d->n_tombs -= n;
+            memmove(d->tombs, d->tombs + n, d->n_tombs * sizeof tombs[0]);
+        }
+        pthread_mutex_unlock(&d->lock);
+        tsri_segment_give(d, s);
+        if (error) return tsri_disk_fail(d, error, "cannot write", "tombstones");
+    }
+}
+
+/* ---- sync ---- */
+
+/* What was written since the last sync is not known to be on disk, and a later sync would not tell:
+ * it is dropped rather than acknowledged. The lock is held. */
+static void forget_unsynced(struct tsri_disk *d, struct tsri_segment *s)
+{
+    for (uint32_t slot = s->first; slot != TSRI_NO_SLOT;) {
+        struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
+        uint32_t next = e->next;
+        if ((uint64_t)e->page * TSRI_PAGE_BYTES >= s->synced) tsri_disk_forget(d, slot);
+        slot = next;
+    }
+    s->failed = true;
+    s->synced = s->tail;
+}
+
+static int sync_segment(struct tsri_disk *d, struct tsri_segment *s)
+{
+    struct stat st;
+    pthread_mutex_lock(&d->lock);
+    uint64_t tail = s->tail;
+    pthread_mutex_unlock(&d->lock);
+    int error = d->io.fdatasync(d->io.arg, s->fd) == 0 ? 0 : errno;
+    if (!error && fstat(s->fd, &st) == 0 && st.st_nlink == 0) error = ENOENT;
+    pthread_mutex_lock(&d->lock);
+    bool seal = false;
+    if (error) {
+        forget_unsynced(d, s);
+        seal = s->state == TSRI_SEGMENT_OPEN;
+    } else if (s->synced < tail) {
+        s->synced = tail;
+    }
+    pthread_mutex_unlock(&d->lock);
+    if (seal) tsri_segment_seal(d, s);
+    char name[TSRI_SEGMENT_NAME_BYTES];
+    tsri_segment_name(s->id, name);
+    return error ? tsri_disk_fail(d, error, "cannot sync", name) : 0;
+}
+
+static int sync_directory(struct tsri_disk *d)
+{
+    pthread_mutex_lock(&d->lock);
+    bool dirty = d->dir_dirty;
+    d->dir_dirty = false;
+    pthread_mutex_unlock(&d->lock);
+    struct stat st;
+    int error = fstat(d->dir_fd, &st) == 0 && st.st_nlink == 0 ? ENOENT : 0;
+    if (!error && dirty && d->io.fsync(d->io.arg, d->dir_fd) != 0) error = errno;
+    if (!error) return 0;
+    pthread_mutex_lock(&d->lock);
+    d->dir_dirty = true;
+    pthread_mutex_unlock(&d->lock);
+    return tsri_disk_fail(d, error, "cannot sync", "the directory");
+}
+
+int tsri_disk_sync(struct tsri_disk *d)
+{
+    int result = 0;
+    for (uint64_t before = UINT64_MAX;;) {
+        /* By id, since the list may change between two of them. Only upkeep removes segments, and
+         * upkeep is us. */
+        struct tsri_segment *s;
+        pthread_mutex_lock(&d->lock);
+        for (s = d->segments; s && (s->id >= before || s->synced == s->tail); s = s->next)
+            ;
+        pthread_mutex_unlock(&d->lock);
+        if (!s) break;
+        before = s->id;
+        int err = tsri_segment_ref(d, s);
+        if (!err) {
+            err = sync_segment(d, s);
+            tsri_segment_unref(d, s);
+        } else if (err == TSR_ENOENT) {
+            pthread_mutex_lock(&d->lock);
+            forget_unsynced(d, s);
+            pthread_mutex_unlock(&d->lock);
+        }
+        if (err) result = err;
+    }
+    int err = sync_directory(d);
+    return result ? result : err;
+}

@@ -1,0 +1,137 @@
+/* disk_index.c - the entries a disk tier holds: slots that do not move, so that a slot's number can
+ * be handed out as the entry's loc, and a table of keys with open addressing. Keys are hashes
+ * already; their first bytes choose the place. */
+#include "tier/disk.h"
+
+#define BLOCK_SLOTS 1024u
+#define SLOTS_MAX (1u << 30)
+#define TABLE_MIN 1024u
+
+static uint32_t home_of(const struct tsri_disk_index *x, const struct tsr_key *key)
+{
+    uint32_t h;
+    memcpy(&h, key->bytes, sizeof h);
+    return h & x->mask;
+}
+
+int tsri_disk_index_init(struct tsri_disk_index *x)
+{
+    memset(x, 0, sizeof *x);
+    x->free = TSRI_NO_SLOT;
+    x->mask = TABLE_MIN - 1;
+    x->table = tsri_alloc(TABLE_MIN, sizeof x->table[0]);
+    if (!x->table) return TSR_ENOMEM;
+    memset(x->table, 0xFF, TABLE_MIN * sizeof x->table[0]);
+    return 0;
+}
+
+void tsri_disk_index_fini(struct tsri_disk_index *x)
+{
+    for (uint32_t i = 0; i < x->n_blocks; i++)
+        tsri_free(x->blocks[i]);
+    tsri_free(x->blocks);
+    tsri_free(x->table);
+    memset(x, 0, sizeof *x);
+}
+
+struct tsri_disk_slot *tsri_disk_index_at(const struct tsri_disk_index *x, uint32_t slot)
+{
+    return &x->blocks[slot / BLOCK_SLOTS][slot % BLOCK_SLOTS];
+}
+
+static bool grow_table(struct tsri_disk_index *x, uint32_t n)
+{
+    uint32_t *table = tsri_alloc(n, sizeof table[0]), *old = x->table;
+    if (!table) return false;
+    memset(table, 0xFF, n * sizeof table[0]);
+    uint32_t n_old = x->mask + 1;
+    x->table = table;
+    x->mask = n - 1;
+    for (uint32_t i = 0; i < n_old; i++) {
+        if (old[i] == TSRI_NO_SLOT) continue;
+        uint32_t at = home_of(x, &tsri_disk_index_at(x, old[i])->head.key);
+        while (table[at] != TSRI_NO_SLOT)
+            at = (at + 1) & x->mask;
+        table[at] = old[i];
+    }
+    tsri_free(old);
+    return true;
+}
+
+static bool grow_blocks(struct tsri_disk_index *x, uint32_t n_blocks)
+{
+    struct tsri_disk_slot **blocks = tsri_alloc(n_blocks, sizeof blocks[0]);
+    if (!blocks) return false;
+    if (x->n_blocks) memcpy(blocks, x->blocks, x->n_blocks * sizeof blocks[0]);
+    tsri_free(x->blocks);
+    x->blocks = blocks;
+    for (; x->n_blocks < n_blocks; x->n_blocks++) {
+        blocks[x->n_blocks] = tsri_alloc(BLOCK_SLOTS, sizeof blocks[0][0]);
+        if (!blocks[x->n_blocks]) return false;
+    }
+    return true;
+}
+
+int tsri_disk_index_reserve(struct tsri_disk_index *x, uint64_t n)
+{
+    uint64_t want = x->n_entries + n;
+    if (want > SLOTS_MAX) return tsri_fail(TSR_ERANGE, "disk: more than %u entries", SLOTS_MAX);
+    uint32_t table = x->mask + 1;
+    while (want > (uint64_t)table / 4 * 3)
+        table *= 2;
+    if (table != x->mask + 1 && !grow_table(x, table)) return TSR_ENOMEM;
+    /* Free slots may lie anywhere; new ones are taken from the end. */
+    uint64_t n_free = (uint64_t)x->n_blocks * BLOCK_SLOTS - x->n_entries;
+    if (n_free >= n) return 0;
+    uint64_t blocks = x->n_blocks + (n - n_free + BLOCK_SLOTS - 1) / BLOCK_SLOTS;
+    return grow_blocks(x, (uint32_t)blocks) ? 0 : TSR_ENOMEM;
+}
+
+uint32_t tsri_disk_index_find(const struct tsri_disk_index *x, const struct tsr_key *key)
+{
+    for (uint32_t at = home_of(x, key); x->table[at] != TSRI_NO_SLOT; at = (at + 1) & x->mask)
+        if (memcmp(&tsri_disk_index_at(x, x->table[at])->head.key, key, sizeof *key) == 0)
+            return x->table[at];
+    return TSRI_NO_SLOT;
+}
+
+uint32_t tsri_disk_index_add(struct tsri_disk_index *x, const struct tsr_entry_head *head)
+{
+    if (tsri_disk_index_reserve(x, 1) != 0) return TSRI_NO_SLOT;
+    uint32_t slot = x->free;
+    if (slot != TSRI_NO_SLOT)
+        x->free = tsri_disk_index_at(x, slot)->next;
+    else
+        slot = x->n_slots++;
+    struct tsri_disk_slot *s = tsri_disk_index_at(x, slot);
+    memset(s, 0, sizeof *s);
+    s->head = *head;
+    s->next = s->prev = TSRI_NO_SLOT;
+    uint32_t at = home_of(x, &head->key);
+    while (x->table[at] != TSRI_NO_SLOT)
+        at = (at + 1) & x->mask;
+    x->table[at] = slot;
+    x->n_entries++;
+    return slot;
+}
+
+void tsri_disk_index_remove(struct tsri_disk_index *x, uint32_t slot)
+{
+    struct tsri_disk_slot *s = tsri_disk_index_at(x, slot);
+    uint32_t hole = home_of(x, &s->head.key);
+    while (x->table[hole] != slot)
+        hole = (hole + 1) & x->mask;
+    /* Pull back what stands behind the hole and belongs before it, so that no search ends early. */
+    for (uint32_t at = (hole + 1) & x->mask; x->table[at] != TSRI_NO_SLOT;
+         at = (at + 1) & x->mask) {
+        uint32_t home = home_of(x, &tsri_disk_index_at(x, x->table[at])->head.key);
+        if (((at - home) & x->mask) < ((at - hole) & x->mask)) continue;
+        x->table[hole] = x->table[at];
+        hole = at;
+    }
+    x->table[hole] = TSRI_NO_SLOT;
+    s->segment = NULL;
+    s->next = x->free;
+    x->free = slot;
+    x->n_entries--;
+}

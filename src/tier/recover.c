@@ -1,0 +1,424 @@
+/* recover.c - what open does: reads the checkpoint, lists the segments, and walks the headers of
+ * every record the checkpoint does not tell of, many segments at once. The walk of a segment ends
+ * at the first thing that is no record of it: what stands there was torn by a crash, or never
+ * written. Nothing is changed on disk, so a failed or interrupted open costs nothing.
+ *
+ * Of several records under one key the one with the highest sequence number counts, and it does not
+ * count when a tombstone has its number or a higher one. */
+#include "tier/disk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A reader may find that a segment it has listed was compacted away meanwhile, and starts again. */
+#define TRIES_MAX 8
+
+struct recovery {
+    struct tsri_disk *d;
+    struct tsri_lane *lane;
+    uint8_t *checkpoint; /* NULL: none that can be used */
+    struct tsri_checkpoint c;
+    uint64_t *ids; /* of files named like segments, ascending */
+    size_t n_ids, ids_max;
+    struct tsri_tomb *tombs;
+    size_t n_tombs, tombs_max;
+    uint64_t n_walked;
+    bool vanished;
+};
+
+/* ---- the checkpoint ---- */
+
+static int read_checkpoint_file(struct recovery *r, int fd)
+{
+    struct tsri_disk *d = r->d;
+    struct stat st;
+    if (fstat(fd, &st) != 0) return tsri_disk_fail(d, errno, "cannot read", "checkpoint");
+    size_t most = tsri_checkpoint_bytes(TSRI_CHECKPOINT_SEGMENTS_MAX, TSRI_CHECKPOINT_ENTRIES_MAX);
+    if (st.st_size <= 0 || (uint64_t)st.st_size > most)
+        return tsri_fail(TSR_ECORRUPT, "checkpoint of %lld bytes", (long long)st.st_size);
+    r->checkpoint = tsri_alloc((size_t)st.st_size, 1);
+    if (!r->checkpoint) return TSR_ENOMEM;
+    int error = tsri_fileio_read(&d->io, fd, r->checkpoint, (size_t)st.st_size, 0);
+    if (error) return tsri_disk_fail(d, error, "cannot read", "checkpoint");
+    return tsri_checkpoint_read(r->checkpoint, (size_t)st.st_size, &r->c);
+}
+
+/* A checkpoint that is missing or damaged is done without; one of another version is not ours to
+ * overwrite. */
+static int load_checkpoint(struct recovery *r)
+{
+    struct tsri_disk *d = r->d;
+    int fd = d->io.open(d->io.arg, d->dir_fd, "checkpoint", O_RDONLY, 0);
+    if (fd < 0) return errno == ENOENT ? 0 : tsri_disk_fail(d, errno, "cannot open", "checkpoint");
+    int err = read_checkpoint_file(r, fd);
+    d->io.close(d->io.arg, fd);
+    if (!err) return 0;
+    tsri_free(r->checkpoint);
+    r->checkpoint = NULL;
+    memset(&r->c, 0, sizeof r->c);
+    if (err == TSR_EVERSION || err == TSR_ENOMEM) return err;
+    d->n_ignored++;
+    tsri_log(TSR_LOG_WARN, "disk: %s: done without the checkpoint: %s", d->path, tsr_errmsg());
+    return 0;
+}
+
+/* ---- segments ---- */
+
+static int add_id(struct recovery *r, uint64_t id)
+{
+    if (r->n_ids == r->ids_max) {
+        size_t max = r->ids_max ? 2 * r->ids_max : 256;
+        uint64_t *ids = tsri_alloc(max, sizeof ids[0]);
+        if (!ids) return TSR_ENOMEM;
+        if (r->n_ids) memcpy(ids, r->ids, r->n_ids * sizeof ids[0]);
+        tsri_free(r->ids);
+        r->ids = ids;
+        r->ids_max = max;
+    }
+    r->ids[r->n_ids++] = id;
+    return 0;
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+    uint64_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return x < y ? -1 : x > y;
+}
+
+/* Files of ours that a crash left half made go; all others are left alone. */
+static bool is_leftover(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 4 && strcmp(name + n - 4, ".tmp") == 0 &&
+           (strncmp(name, "new-", 4) == 0 || strcmp(name, "checkpoint.tmp") == 0);
+}
+
+static int list_directory(struct recovery *r)
+{
+    struct tsri_disk *d = r->d;
+    int fd = openat(d->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        int err = tsri_disk_fail(d, errno, "cannot list", "the directory");
+        if (fd >= 0) close(fd);
+        return err;
+    }
+    int err = 0;
+    for (struct dirent *e; !err && (e = readdir(dir));) {
+        uint64_t id = tsri_segment_id(e->d_name);
+        if (id) err = add_id(r, id);
+        if (!d->read_only && is_leftover(e->d_name)) d->io.unlink(d->io.arg, d->dir_fd, e->d_name);
+    }
+    closedir(dir);
+    if (r->n_ids) qsort(r->ids, r->n_ids, sizeof r->ids[0], compare_ids);
+    return err;
+}
+
+/* Reads the first page of a segment whose file is open. */
+static int check_segment(struct recovery *r, struct tsri_segment *s)
+{
+    struct tsri_disk *d = r->d;
+    struct tsri_segment_head head;
+    int err = tsri_region_need(&r->lane->headers[0], TSRI_PAGE_BYTES);
+    if (err) return err;
+    uint8_t *page = r->lane->headers[0].data;
+    int error = tsri_lane_move(d, r->lane, s, false, page, TSRI_PAGE_BYTES, 0);
+    if (error == ENODATA) return tsri_fail(TSR_ECORRUPT, "shorter than a page");
+    if (error) return tsri_disk_fail(d, error, "cannot read", "a segment");
+    err = tsri_segment_head_read(page, &head);
+    if (err) return err;
+    if (head.id != s->id) return tsri_fail(TSR_ECORRUPT, "named unlike its id");
+    if (s->nonce && s->nonce != head.nonce) { /* not the one that the checkpoint means */
+        s->tail = TSRI_PAGE_BYTES;
+        s->n_tombs = 0;
+    }
+    s->nonce = head.nonce;
+    return 0;
+}
+
+static void drop_segment(struct tsri_disk *d, struct tsri_segment *s)
+{
+    struct tsri_segment **at = &d->segments;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    d->n_segments--;
+    if (s->fd >= 0) {
+        d->io.close(d->io.arg, s->fd);
+        d->n_fds--;
+    }
+    tsri_free(s);
+}
+
+/* Takes a file into the list of segments, with tail = where the walk begins. `known` is what the
+ * checkpoint says of it. A segment it covers to the end is not even opened: its records prove
+ * themselves when they are read. */
+static int load_segment(struct recovery *r, uint64_t id,
+                        const struct tsri_checkpoint_segment *known)
+{
+    struct tsri_disk *d = r->d;
+    char name[TSRI_SEGMENT_NAME_BYTES];
+    struct stat st;
+    tsri_segment_name(id, name);
+    if (fstatat(d->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+        r->vanished = true;
+        return 0;
+    }
+    struct tsri_segment *s = tsri_segment_new(id, known ? known->nonce : 0);
+    if (!s) return TSR_ENOMEM;
+    tsri_segment_insert(d, s);
+    uint64_t size = st.st_size > 0 && S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+    if (known) {
+        s->tail = known->covered;
+        s->n_tombs = known->n_tombs;
+    }
+    int err = 0;
+    if (size < TSRI_PAGE_BYTES) {
+        err = tsri_fail(TSR_ECORRUPT, "shorter than a page");
+    } else if (!known || known->covered != size) {
+        err = tsri_segment_ref(d, s);
+        if (!err) {
+            err = check_segment(r, s);
+            tsri_segment_unref(d, s);
+        }
+    }
+    if (err == TSR_EVERSION || err == TSR_ENOMEM) return err;
+    if (err) {
+        r->vanished |= err == TSR_ENOENT;
+        d->n_ignored++;
+        tsri_log(TSR_LOG_WARN, "disk: %s/%s is left alone: %s", d->path, name, tsr_errmsg());
+        drop_segment(d, s);
+        return 0;
+    }
+    s->capacity = size;
+    s->synced = s->tail;
+    d->bytes_alloc += size;
+    return 0;
+}
+
+static int load_segments(struct recovery *r)
+{
+    uint32_t k = 0; /* segments of a checkpoint are ascending too */
+    for (size_t i = 0; i < r->n_ids; i++) {
+        struct tsri_checkpoint_segment known = {0};
+        for (; k < r->c.n_segments; k++) {
+            tsri_checkpoint_get_segment(r->checkpoint, k, &known);
+            if (known.id >= r->ids[i]) break;
+        }
+        bool is_known = k < r->c.n_segments && known.id == r->ids[i] &&
+                        known.covered >= TSRI_PAGE_BYTES && known.covered % TSRI_PAGE_BYTES == 0;
+        int err = load_segment(r, r->ids[i], is_known ? &known : NULL);
+        if (err) return err;
+        if (r->d->next_segment <= r->ids[i]) r->d->next_segment = r->ids[i] + 1;
+    }
+    return 0;
+}
+
+/* ---- entries ---- */
+
+static int add_entry(struct tsri_disk *d, const struct tsr_entry_head *head, uint64_t seq,
+                     struct tsri_segment *s, uint64_t offset, uint64_t bytes)
+{
+    if (d->next_seq <= seq) d->next_seq = seq + 1;
+    uint32_t slot = tsri_disk_index_find(&d->index, &head->key);
+    if (slot != TSRI_NO_SLOT) {
+        struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
+        if (e->seq >= seq) return 0;
+        tsri_disk_unlink(d, slot);
+        e->head = *head;
+    } else {
+        slot = tsri_disk_index_add(&d->index, head);
+        if (slot == TSRI_NO_SLOT) return TSR_ENOMEM;
+    }
+    tsri_disk_index_at(&d->index, slot)->seq = seq;
+    tsri_disk_link(d, slot, s, offset, bytes);
+    return 0;
+}
+
+static int add_checkpoint_entries(struct recovery *r)
+{
+    struct tsri_disk *d = r->d;
+    const struct tsri_checkpoint *c = &r->c;
+    struct tsri_segment **by_index = tsri_alloc(c->n_segments, sizeof by_index[0]);
+    if (!by_index) return TSR_ENOMEM;
+    struct tsri_segment *s = d->segments;
+    for (uint32_t i = c->n_segments; i-- > 0;) { /* the list descends */
+        struct tsri_checkpoint_segment known;
+        tsri_checkpoint_get_segment(r->checkpoint, i, &known);
+        while (s && s->id > known.id)
+            s = s->next;
+        if (s && s->id == known.id && s->nonce == known.nonce) by_index[i] = s;
+    }
+    int err = tsri_disk_index_reserve(&d->index, c->n_entries);
+    for (uint64_t i = 0; i < c->n_entries && !err; i++) {
+        struct tsri_checkpoint_entry e;
+        if (!tsri_checkpoint_get_entry(r->checkpoint, c, i, &e) || !by_index[e.segment]) continue;
+        uint64_t offset = (uint64_t)e.page * TSRI_PAGE_BYTES;
+        uint64_t bytes = (uint64_t)e.n_pages * TSRI_PAGE_BYTES;
+        s = by_index[e.segment];
+        if (offset < TSRI_PAGE_BYTES || offset + bytes > s->capacity) continue;
+        err = add_entry(d, &e.head, e.seq, s, offset, bytes);
+    }
+    tsri_free(by_index);
+    if (d->next_seq < c->next_seq) d->next_seq = c->next_seq;
+    if (d->next_segment < c->next_segment) d->next_segment = c->next_segment;
+    return err;
+}
+
+static int add_tombs(struct recovery *r, struct tsri_segment *s, const uint8_t *page,
+                     const struct tsri_record *record)
+{
+    if (r->tombs_max - r->n_tombs < TSRI_TOMBS_MAX) {
+        size_t max = 2 * r->tombs_max + 4 * TSRI_TOMBS_MAX;
+        struct tsri_tomb *tombs = tsri_alloc(max, sizeof tombs[0]);
+        if (!tombs) return TSR_ENOMEM;
+        if (r->n_tombs) memcpy(tombs, r->tombs, r->n_tombs * sizeof tombs[0]);
+        tsri_free(r->tombs);
+        r->tombs = tombs;
+        r->tombs_max = max;
+    }
+    if (r->d->next_seq <= record->seq) r->d->next_seq = record->seq + 1;
+    if (tsri_tombs_read(page, record, r->tombs + r->n_tombs) != 0) return 0;
+    r->n_tombs += record->n_tombs;
+    s->n_tombs += record->n_tombs;
+    return 0;
+}
+
+static void apply_tombs(struct recovery *r)
+{
+    struct tsri_disk *d = r->d;
+    for (size_t i = 0; i < r->n_tombs; i++) {
+        uint32_t slot = tsri_disk_index_find(&d->index, &r->tombs[i].key);
+        if (slot == TSRI_NO_SLOT || tsri_disk_index_at(&d->index, slot)->seq > r->tombs[i].seq)
+            continue;
+        tsri_disk_unlink(d, slot);
+        tsri_disk_index_remove(&d->index, slot);
+    }
+}
+
+/* ---- the walk ---- */
+
+/* The page at the tail of a segment has come: goes on behind the record in it. False at the end. */
+static bool walk_on(struct recovery *r, struct tsri_segment *s, struct tsri_piece *p, int *err)
+{
+    struct tsri_record record;
+    const uint8_t *page = p->bounce.data;
+    if (p->req.error && p->req.error != ENODATA)
+        tsri_log(TSR_LOG_WARN, "disk: %s: segment %llx cannot be read at %llu: %s", r->d->path,
+                 (unsigned long long)s->id, (unsigned long long)s->tail, strerror(p->req.error));
+    if (p->req.error || tsri_record_read(page, s->nonce, s->tail, s->capacity, &record) != 0)
+        return false;
+    *err = record.kind == TSRI_RECORD_TOMBS
+               ? add_tombs(r, s, page, &record)
+               : add_entry(r->d, &record.head, record.seq, s, s->tail, record.bytes);
+    s->tail += record.bytes;
+    s->synced = s->tail;
+    r->n_walked++;
+    return !*err && s->tail < s->capacity;
+}
+
+static int send_walk(struct recovery *r, struct tsri_segment *s, struct tsri_piece *p)
+{
+    int err = tsri_region_need(&p->bounce, TSRI_PAGE_BYTES);
+    if (err) return err;
+    p->iov[0] = (struct iovec){p->bounce.data, TSRI_PAGE_BYTES};
+    p->req = (struct tsri_aio_req){.fd = s->fd,
+                                   .offset = s->tail,
+                                   .iov = p->iov,
+                                   .n_iov = 1,
+                                   .bytes = TSRI_PAGE_BYTES,
+                                   .align = r->d->align};
+    atomic_fetch_add(&r->d->read_bytes, TSRI_PAGE_BYTES);
+    tsri_aio_push(r->lane->aio, &p->req);
+    return 0;
+}
+
+/* The next segment that has something to walk over, its file open. */
+static struct tsri_segment *next_walk(struct recovery *r, struct tsri_segment **from)
+{
+    for (struct tsri_segment *s; (s = *from);) {
+        *from = s->next;
+        if (s->tail >= s->capacity) {
+            if (s->tail > s->capacity) s->tail = s->synced = s->capacity; /* was truncated */
+            continue;
+        }
+        if (tsri_segment_ref(r->d, s) == 0) return s;
+        r->vanished = true;
+    }
+    return NULL;
+}
+
+static int walk(struct recovery *r)
+{
+    struct tsri_segment *at[TSRI_AIO_DEPTH] = {NULL}, *from = r->d->segments;
+    uint32_t n_busy = 0;
+    int err = 0;
+    for (uint32_t i = 0;; i = (i + 1) % TSRI_AIO_DEPTH) {
+        struct tsri_piece *p = &r->lane->pieces[i];
+        if (at[i]) {
+            tsri_aio_wait(r->lane->aio, &p->req);
+            bool more = !err && walk_on(r, at[i], p, &err);
+            if (more) err = send_walk(r, at[i], p);
+            if (!more || err) {
+                tsri_segment_unref(r->d, at[i]);
+                at[i] = NULL;
+                n_busy--;
+            }
+        } else if (!err && (at[i] = next_walk(r, &from))) {
+            err = send_walk(r, at[i], p);
+            n_busy++;
+            if (err) {
+                tsri_segment_unref(r->d, at[i]);
+                at[i] = NULL;
+                n_busy--;
+            }
+        }
+        if (!n_busy && (err || !from)) return err;
+    }
+}
+
+/* ---- all of it ---- */
+
+static int recover_once(struct recovery *r)
+{
+    int err = load_checkpoint(r);
+    if (!err) err = list_directory(r);
+    if (!err) err = load_segments(r);
+    if (!err && r->checkpoint) err = add_checkpoint_entries(r);
+    if (!err) err = walk(r);
+    if (err) return err;
+    apply_tombs(r);
+    r->d->n_changes = r->n_walked;
+    return 0;
+}
+
+static int start_again(struct tsri_disk *d)
+{
+    while (d->segments)
+        drop_segment(d, d->segments);
+    tsri_disk_index_fini(&d->index);
+    d->bytes_alloc = d->bytes_live = d->n_ignored = 0;
+    return tsri_disk_index_init(&d->index);
+}
+
+int tsri_disk_recover(struct tsri_disk *d)
+{
+    int err = 0;
+    for (int i = 0; i < TRIES_MAX; i++) {
+        struct recovery r = {.d = d, .lane = d->upkeep_lane};
+        err = recover_once(&r);
+        tsri_free(r.checkpoint);
+        tsri_free(r.ids);
+        tsri_free(r.tombs);
+        if (err || !r.vanished || !d->read_only || i + 1 == TRIES_MAX) break;
+        err = start_again(d);
+        if (err) break;
+    }
+    return err;
+}

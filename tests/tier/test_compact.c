@@ -1,0 +1,264 @@
+/* Making room: what lives is kept, what is dead gives its bytes back. */
+#include "support/disk_kit.h"
+#include "support/fault_io.h"
+#include "support/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+static const struct kv_shape small = {100, 64, 3, 2, {48, 32}, 10, 0}; /* 52 KiB */
+
+static struct disk_kit kit;
+static struct fault_io faults;
+
+static struct tsri_disk *disk(void)
+{
+    return (struct tsri_disk *)kit.tier;
+}
+
+/* Ten entries a segment, one caller. */
+static void open_tens(void)
+{
+    kit.setup.segment_bytes = 10 * disk_kit_record_bytes(&small) + 2 * TSRI_PAGE_BYTES;
+    kit.n_threads = 1;
+    CHECK_INT(disk_kit_open(&kit), 0);
+}
+
+static void put_range(uint64_t from, uint64_t to)
+{
+    for (uint64_t i = from; i < to; i++)
+        CHECK_INT(disk_kit_put(&kit, &small, i), 0);
+}
+
+static void drop_range(uint64_t from, uint64_t to)
+{
+    for (uint64_t i = from; i < to; i++)
+        CHECK_INT(disk_kit_drop(&kit, &small, i), 1);
+}
+
+static void check_range(uint64_t from, uint64_t to, int result)
+{
+    for (uint64_t i = from; i < to; i++)
+        CHECK_INT(disk_kit_get(&kit, &small, i), result);
+}
+
+static void remove_checkpoint(void)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/checkpoint", kit.dir.path);
+    unlink(path);
+}
+
+TEST(a_segment_without_entries_is_removed_by_the_next_flush)
+{
+    open_tens();
+    put_range(0, 35);
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 4);
+    drop_range(0, 20);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 2);
+    check_range(20, 35, 0);
+}
+
+TEST(a_segment_that_is_mostly_dead_is_emptied_one_a_flush)
+{
+    open_tens();
+    put_range(0, 45);
+    drop_range(1, 10);
+    drop_range(11, 20);
+    drop_range(21, 30);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 4);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 3);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 2);
+    check_range(0, 1, 0);
+    check_range(10, 11, 0);
+    check_range(20, 21, 0);
+    check_range(30, 45, 0);
+    check_range(1, 10, TSR_ENOENT);
+    disk_kit_crash(&kit);
+    remove_checkpoint();
+    CHECK_INT(disk_kit_open(&kit), 0);
+    check_range(0, 1, 0);
+    check_range(10, 11, 0);
+    check_range(30, 45, 0);
+    CHECK_INT(disk_kit_stats(&kit).entries, 18);
+}
+
+/* The tombstone stands in a segment that goes; the entry it speaks of stands in one that stays. */
+TEST(tombstones_outlive_their_segment_as_long_as_they_mean_something)
+{
+    open_tens();
+    put_range(0, 15); /* segment 1 full, 2 half */
+    drop_range(0, 3); /* the tombstones go to segment 2 */
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    put_range(15, 25);
+    drop_range(10, 19); /* segment 2 is dead but for its tombstones */
+    CHECK_INT(disk()->segments->next->n_tombs, 3);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 2);
+    disk_kit_crash(&kit);
+    remove_checkpoint();
+    CHECK_INT(disk_kit_open(&kit), 0);
+    check_range(0, 3, TSR_ENOENT);
+    check_range(3, 10, 0);
+    check_range(10, 19, TSR_ENOENT);
+    check_range(19, 25, 0);
+}
+
+TEST(an_entry_dropped_after_it_was_moved_does_not_come_back)
+{
+    open_tens();
+    put_range(0, 15);
+    drop_range(1, 10);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0); /* 0 moves */
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 1);
+    drop_range(0, 1);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    disk_kit_crash(&kit);
+    remove_checkpoint();
+    CHECK_INT(disk_kit_open(&kit), 0);
+    check_range(0, 10, TSR_ENOENT);
+    check_range(10, 15, 0);
+}
+
+TEST(what_fails_its_checksum_is_not_copied)
+{
+    open_tens();
+    put_range(0, 15);
+    char path[600];
+    CHECK(disk_kit_path(&kit, ".seg", 0, path, sizeof path));
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    CHECK(fd >= 0);
+    uint64_t record = disk_kit_record_bytes(&small);
+    CHECK_INT(pwrite(fd, "?", 1, TSRI_PAGE_BYTES + (off_t)(record * 2 - TSRI_PAGE_BYTES)), 1);
+    CHECK_INT(pwrite(fd, "?", 1, TSRI_PAGE_BYTES + (off_t)record * 2 + 300), 1);
+    close(fd);
+    drop_range(3, 10);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 1);
+    check_range(0, 1, 0);
+    check_range(1, 3, TSR_ENOENT);
+    check_range(10, 15, 0);
+    CHECK_INT(disk_kit_stats(&kit).errors, 2);
+}
+
+TEST(a_compaction_that_fails_loses_nothing)
+{
+    kit.setup.io = &faults.io;
+    kit.setup.mode = TSRI_AIO_INLINE;
+    for (uint32_t nth = 1; nth < 40; nth += 3) {
+        open_tens();
+        put_range(0, 15);
+        CHECK_INT(tsri_tier_flush(kit.tier), 0);
+        drop_range(3, 10);
+        fault_io_set(&faults, FAULT_WRITE | FAULT_SYNC | FAULT_UNLINK, nth, 0, EIO);
+        int flushed = tsri_tier_flush(kit.tier);
+        fault_io_set(&faults, 0, 0, 0, 0);
+        check_range(0, 3, 0);
+        check_range(10, 15, 0);
+        CHECK_INT(tsri_tier_flush(kit.tier), 0);
+        check_range(0, 3, 0);
+        check_range(10, 15, 0);
+        disk_kit_crash(&kit);
+        remove_checkpoint();
+        CHECK_INT(disk_kit_open(&kit), 0);
+        check_range(0, 3, 0);
+        check_range(3, 10, TSR_ENOENT);
+        check_range(10, 15, 0);
+        (void)flushed;
+        disk_kit_crash(&kit);
+        tmpdir_fini(&kit.dir);
+        CHECK_INT(mkdir(kit.dir.path, 0700), 0);
+    }
+}
+
+TEST(many_small_segments_are_joined)
+{
+    for (uint64_t i = 0; i < 30; i++) {
+        CHECK_INT(disk_kit_open(&kit), 0);
+        CHECK_INT(disk_kit_put(&kit, &small, i), 0);
+        disk_kit_close(&kit);
+    }
+    CHECK(disk_kit_files(&kit, ".seg") < 15);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    check_range(0, 30, 0);
+}
+
+/* At its limit for long, with entries of any age dropped: never more bytes than allowed, nothing
+ * lost that was not dropped. */
+TEST(a_full_store_goes_on_and_on)
+{
+    enum { KEYS = 200 };
+    kit.setup.bytes_max = 6 << 20;
+    CHECK_INT(disk_kit_open(&kit), 0);
+    static bool there[KEYS];
+    memset(there, 0, sizeof there);
+    uint64_t state = 21, n_full = 0;
+    for (int round = 0; round < 500; round++) {
+        uint64_t i = test_rand(&state) % KEYS;
+        int r = disk_kit_put(&kit, &small, i);
+        CHECK(r == 0 || r == TSR_EFULL);
+        if (r == 0) there[i] = true;
+        while (r == TSR_EFULL) {
+            n_full++;
+            uint64_t k = test_rand(&state) % KEYS;
+            CHECK_INT(disk_kit_drop(&kit, &small, k), there[k]);
+            there[k] = false;
+            r = disk_kit_put(&kit, &small, i);
+            if (r == 0) there[i] = true;
+        }
+        CHECK(disk_kit_stats(&kit).bytes_used <= kit.setup.bytes_max);
+        if (round % 200 == 199) {
+            disk_kit_close(&kit);
+            CHECK_INT(disk_kit_open(&kit), 0);
+        }
+    }
+    CHECK(n_full > 50);
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < KEYS; i++) {
+        CHECK_INT(disk_kit_get(&kit, &small, i), there[i] ? 0 : TSR_ENOENT);
+        n += there[i];
+    }
+    CHECK(n > 60); /* of about 110 that the bytes would hold */
+}
+
+TEST(a_checkpoint_is_written_when_much_has_changed)
+{
+    const struct kv_shape tiny = {1, 1, 1, 1, {4, 0}, 0, 0};
+    kit.setup.segment_bytes = 8 << 20;
+    CHECK_INT(disk_kit_open(&kit), 0);
+    for (uint64_t i = 0; i < 2000; i++)
+        CHECK_INT(disk_kit_put(&kit, &tiny, i), 0);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(disk_kit_files(&kit, "checkpoint"), 0);
+    for (uint64_t i = 2000; i < 4200; i++)
+        CHECK_INT(disk_kit_put(&kit, &tiny, i), 0);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(disk_kit_files(&kit, "checkpoint"), 1);
+    CHECK_INT(disk()->n_changes, 0);
+}
+
+#define RUN_KIT(promise) \
+    do { \
+        disk_kit_init_fast(&kit); \
+        fault_io_init(&faults); \
+        RUN(promise); \
+        disk_kit_fini(&kit); \
+    } while (0)
+
+int main(void)
+{
+    RUN_KIT(a_segment_without_entries_is_removed_by_the_next_flush);
+    RUN_KIT(a_segment_that_is_mostly_dead_is_emptied_one_a_flush);
+    RUN_KIT(tombstones_outlive_their_segment_as_long_as_they_mean_something);
+    RUN_KIT(an_entry_dropped_after_it_was_moved_does_not_come_back);
+    RUN_KIT(what_fails_its_checksum_is_not_copied);
+    RUN_KIT(a_compaction_that_fails_loses_nothing);
+    RUN_KIT(many_small_segments_are_joined);
+    RUN_KIT(a_full_store_goes_on_and_on);
+    RUN_KIT(a_checkpoint_is_written_when_much_has_changed);
+    return test_end();
+}
