@@ -43,7 +43,7 @@ ALLC  = -std=c11 -fPIC -fvisibility=hidden $(WARN) $(CPPF) $(SANF) $(CFLAGS)
 LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 
 # A folder of src/ includes itself and those to its left (tools/check-tree.sh).
-LAYERS   := base config stats chunk device tier cache
+LAYERS   := base config stats chunk device wire tier cache
 LIB_SRC  := $(foreach d,$(LAYERS),$(wildcard src/$d/*.c)) $(wildcard src/tessera.c)
 CLI_SRC  := $(wildcard src/cli/*.c)
 SUP_SRC  := $(wildcard tests/support/*.c)
