@@ -30,7 +30,8 @@ no_line_ends_in_spaces() {
 }
 
 colours_are_for_terminals_that_want_them() {
-    command -v script >/dev/null || skip 'no script(1) to make a terminal with' || return
+    script -qec true /dev/null </dev/null >/dev/null 2>&1 ||
+        skip 'script(1) cannot make a terminal here' || return
     export TERM=xterm
     unset NO_COLOR
     [[ $(on_a_terminal) == *$'\033[32mok'* ]] || fail 'none on a terminal' || return
