@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     }
     for (uint32_t i = 0; i < N_KEYS; i++)
         BENCH_CHECK(tsri_index_find(&w.index, w.entries, key_of(i)) == i);
-    size_t bytes = (w.index.mask + 1) * sizeof(struct tsri_line) + N_KEYS * sizeof *w.entries;
+    size_t bytes = w.index.n_lines * sizeof(struct tsri_line) + N_KEYS * sizeof *w.entries;
     BENCH_CHECK(tsri_region_init(&w.chase_region, bytes) == 0);
     w.lines = (void *)w.chase_region.data;
     w.n_lines = bytes / 64;

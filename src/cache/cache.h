@@ -182,7 +182,7 @@ struct tsri_line {
 struct tsri_index {
     struct tsri_region region;
     struct tsri_line *lines;
-    uint64_t mask;
+    uint32_t n_lines;
 };
 TSR_MUST int tsri_index_init(struct tsri_index *x, uint32_t keys_max);
 void tsri_index_fini(struct tsri_index *x);
@@ -196,9 +196,14 @@ uint32_t tsri_index_nominate(const struct tsri_index *x, const struct tsri_entry
                              struct tsri_key key);
 void tsri_index_insert(struct tsri_index *x, struct tsri_key key, uint32_t id);
 void tsri_index_remove(struct tsri_index *x, struct tsri_key key, uint32_t id);
+/* The line where a key would like to live. */
+static inline uint32_t tsri_index_home(const struct tsri_index *x, struct tsri_key key)
+{
+    return (uint32_t)((key.lo >> 32) * x->n_lines >> 32);
+}
 static inline void tsri_index_prefetch(const struct tsri_index *x, struct tsri_key key)
 {
-    __builtin_prefetch(&x->lines[key.lo & x->mask]);
+    __builtin_prefetch(&x->lines[tsri_index_home(x, key)]);
 }
 
 /* ---- cells.c: where the rows of an entry are ---- */
@@ -245,7 +250,7 @@ struct tsri_cell_move {
 };
 void tsri_cells_move(const struct tsri_cell_move *m, const struct tsr_view *view);
 
-/* ---- touch.c: uses on their way from readers to the policy ---- */
+/* ---- room.c: uses on their way from readers to the policy ---- */
 
 #define TSRI_TOUCH_STRIPES 16u
 #define TSRI_TOUCH_IDS 1024u

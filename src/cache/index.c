@@ -10,7 +10,8 @@
  * A slot only nominates. The caller compares the whole key, which stands in the entry. */
 #include "cache/cache.h"
 
-/* Lines are half full at most: 7 slots, 3.5 keys, 18.3 bytes a key. */
+/* Lines are half full at most: 7 slots, 3.5 keys, 18.3 bytes a key. Any number of lines will do, so
+ * that this holds for every entries_max and not only for those just below a power of two. */
 #define KEYS_PER_TWO_LINES 7u
 
 static uint64_t slot_make(struct tsri_key key, uint32_t id)
@@ -18,22 +19,22 @@ static uint64_t slot_make(struct tsri_key key, uint32_t id)
     return (key.hi & 0xffffffff00000000u) | (id + 1u);
 }
 
-static struct tsri_line *line_at(const struct tsri_index *x, uint64_t i)
+/* The i-th line from a home, around the end; i <= n_lines. */
+static struct tsri_line *line_at(const struct tsri_index *x, uint64_t home, uint64_t i)
 {
-    return &x->lines[i & x->mask];
+    uint64_t at = home + i;
+    return &x->lines[at < x->n_lines ? at : at - x->n_lines];
 }
 
 int tsri_index_init(struct tsri_index *x, uint32_t keys_max)
 {
     memset(x, 0, sizeof *x);
-    uint64_t n =
-        tsri_pow2_up(((uint64_t)keys_max * 2 + KEYS_PER_TWO_LINES - 1) / KEYS_PER_TWO_LINES);
-    /* Rounding up to a power of two may double the table; 5/8 full is still short to probe. */
-    if (n > 8 && (uint64_t)keys_max * 8 <= n / 2 * 7 * 5) n /= 2;
+    uint64_t n = ((uint64_t)keys_max * 2 + KEYS_PER_TWO_LINES - 1) / KEYS_PER_TWO_LINES;
+    if (n == 0) n = 1;
     int e = tsri_region_init(&x->region, n * sizeof(struct tsri_line));
     if (e) return e;
     x->lines = (struct tsri_line *)(void *)x->region.data;
-    x->mask = n - 1;
+    x->n_lines = (uint32_t)n;
     return 0;
 }
 
@@ -45,9 +46,9 @@ void tsri_index_fini(struct tsri_index *x)
 uint32_t tsri_index_find(const struct tsri_index *x, const struct tsri_entry *entries,
                          struct tsri_key key)
 {
-    uint64_t tag = key.hi >> 32;
-    for (uint64_t i = 0; i <= x->mask; i++) {
-        const struct tsri_line *line = line_at(x, key.lo + i);
+    uint64_t tag = key.hi >> 32, home = tsri_index_home(x, key);
+    for (uint64_t i = 0; i < x->n_lines; i++) {
+        const struct tsri_line *line = line_at(x, home, i);
         for (uint32_t s = 0; s < TSRI_LINE_SLOTS; s++) {
             uint64_t slot = atomic_load_explicit(&line->slots[s], memory_order_acquire);
             if (slot >> 32 != tag || slot == 0) continue;
@@ -63,7 +64,7 @@ uint32_t tsri_index_nominate(const struct tsri_index *x, const struct tsri_entry
                              struct tsri_key key)
 {
     uint64_t tag = key.hi >> 32;
-    const struct tsri_line *line = line_at(x, key.lo);
+    const struct tsri_line *line = &x->lines[tsri_index_home(x, key)];
     for (uint32_t s = 0; s < TSRI_LINE_SLOTS; s++) {
         uint64_t slot = atomic_load_explicit(&line->slots[s], memory_order_acquire);
         if (slot >> 32 != tag || slot == 0) continue;
@@ -76,8 +77,9 @@ uint32_t tsri_index_nominate(const struct tsri_index *x, const struct tsri_entry
 
 void tsri_index_insert(struct tsri_index *x, struct tsri_key key, uint32_t id)
 {
-    for (uint64_t i = 0; i <= x->mask; i++) {
-        struct tsri_line *line = line_at(x, key.lo + i);
+    uint64_t home = tsri_index_home(x, key);
+    for (uint64_t i = 0; i < x->n_lines; i++) {
+        struct tsri_line *line = line_at(x, home, i);
         for (uint32_t s = 0; s < TSRI_LINE_SLOTS; s++)
             if (atomic_load_explicit(&line->slots[s], memory_order_relaxed) == 0) {
                 atomic_store_explicit(&line->slots[s], slot_make(key, id), memory_order_release);
@@ -90,14 +92,14 @@ void tsri_index_insert(struct tsri_index *x, struct tsri_key key, uint32_t id)
 
 void tsri_index_remove(struct tsri_index *x, struct tsri_key key, uint32_t id)
 {
-    uint64_t slot = slot_make(key, id);
-    for (uint64_t i = 0; i <= x->mask; i++) {
-        struct tsri_line *line = line_at(x, key.lo + i);
+    uint64_t slot = slot_make(key, id), home = tsri_index_home(x, key);
+    for (uint64_t i = 0; i < x->n_lines; i++) {
+        struct tsri_line *line = line_at(x, home, i);
         for (uint32_t s = 0; s < TSRI_LINE_SLOTS; s++)
             if (atomic_load_explicit(&line->slots[s], memory_order_relaxed) == slot) {
                 atomic_store_explicit(&line->slots[s], 0, memory_order_release);
                 for (uint64_t j = 0; j < i; j++)
-                    atomic_fetch_sub_explicit(&line_at(x, key.lo + j)->n_passed, 1,
+                    atomic_fetch_sub_explicit(&line_at(x, home, j)->n_passed, 1,
                                               memory_order_release);
                 return;
             }

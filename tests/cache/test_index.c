@@ -17,6 +17,12 @@ struct model {
     uint32_t key_of[IDS]; /* KEYS: free */
 };
 
+/* The lower half of a key whose home is that line of n. */
+static uint64_t key_at(uint64_t home, uint64_t n)
+{
+    return ((home << 32) + n - 1) / n << 32;
+}
+
 /* n_homes lines as homes, and tags that are the same for many. */
 static void open_model(struct model *m, uint32_t n_homes, uint32_t n_tags)
 {
@@ -27,8 +33,9 @@ static void open_model(struct model *m, uint32_t n_homes, uint32_t n_tags)
     memset(m->entries, 0, IDS * sizeof m->entries[0]);
     for (uint32_t k = 0; k < KEYS; k++) {
         /* The last lines of the table too, so that keys go on at its beginning. */
-        uint64_t home = (m->index.mask - n_homes / 2 + k % n_homes) & m->index.mask;
-        m->keys[k] = (struct tsri_key){home | (uint64_t)k << 40, (uint64_t)(k % n_tags) << 32 | k};
+        uint32_t n = m->index.n_lines, home = (n - 1 - n_homes / 2 + k % n_homes) % n;
+        m->keys[k] = (struct tsri_key){key_at(home, n) | k, (uint64_t)(k % n_tags) << 32 | k};
+        CHECK_INT(tsri_index_home(&m->index, m->keys[k]), home);
         m->id_of[k] = TSRI_ID_NONE;
     }
     for (uint32_t i = 0; i < IDS; i++)
@@ -72,21 +79,22 @@ static void check_lines(const struct model *m)
 {
     const struct tsri_index *x = &m->index;
     uint32_t n_slots = 0, n_keys = 0;
-    for (uint64_t i = 0; i <= x->mask; i++)
+    for (uint32_t i = 0; i < x->n_lines; i++)
         for (uint32_t s = 0; s < TSRI_LINE_SLOTS; s++)
             n_slots += atomic_load(&x->lines[i].slots[s]) != 0;
-    for (uint64_t i = 0; i <= x->mask; i++) {
+    for (uint32_t i = 0; i < x->n_lines; i++) {
         uint32_t n_passed = 0;
         for (uint32_t k = 0; k < KEYS; k++) {
             if (m->id_of[k] == TSRI_ID_NONE) continue;
             n_keys += i == 0;
             bool lives_here = false, passed = false;
-            for (uint64_t at = m->keys[k].lo & x->mask;; at = (at + 1) & x->mask) {
+            uint32_t home = tsri_index_home(x, m->keys[k]);
+            for (uint32_t at = home;; at = (at + 1) % x->n_lines) {
                 for (uint32_t s = 0; s < TSRI_LINE_SLOTS; s++)
                     lives_here |= (uint32_t)atomic_load(&x->lines[at].slots[s]) == m->id_of[k] + 1;
                 if (lives_here) break;
                 passed |= at == i;
-                CHECK(((at + 1) & x->mask) != (m->keys[k].lo & x->mask)); /* it is somewhere */
+                CHECK((at + 1) % x->n_lines != home); /* it is somewhere */
             }
             n_passed += passed;
         }
@@ -145,17 +153,17 @@ TEST(all_ids_fit_whatever_their_keys)
         uint32_t n = sizes[s];
         struct tsri_index x;
         CHECK_INT(tsri_index_init(&x, n), 0);
-        CHECK((x.mask + 1) * TSRI_LINE_SLOTS >= n);
+        CHECK(x.n_lines * TSRI_LINE_SLOTS >= n);
         struct tsri_entry *entries = aligned_alloc(64, n * sizeof entries[0]);
         CHECK(entries);
         for (uint32_t id = 0; id < n; id++) {
-            struct tsri_key key = {(uint64_t)id << 40, id}; /* all of one home, all of one tag */
+            struct tsri_key key = {id, id}; /* all of one home, all of one tag */
             atomic_init(&entries[id].key_lo, key.lo);
             atomic_init(&entries[id].key_hi, key.hi);
             tsri_index_insert(&x, key, id);
         }
         for (uint32_t id = 0; id < n; id += 7)
-            CHECK_INT(tsri_index_find(&x, entries, (struct tsri_key){(uint64_t)id << 40, id}), id);
+            CHECK_INT(tsri_index_find(&x, entries, (struct tsri_key){id, id}), id);
         CHECK_INT(tsri_index_find(&x, entries, (struct tsri_key){0, n}), TSRI_ID_NONE);
         free(entries);
         tsri_index_fini(&x);
