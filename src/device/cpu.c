@@ -15,6 +15,12 @@
 /* Below this many bytes a share waking a thread costs more than it saves (bench_copy threads). */
 #define SHARE_BYTES ((uint64_t)512 << 10)
 
+/* From here on, several times what a core's own cache holds, a call writes past the caches and
+ * saves reading each line first: 1.2 to 1.6 times memcpy at 16 MB and up, 0.85 without
+ * (bench_copy). Layer by layer, a load of fewer bytes stays in the caches for the attention that
+ * reads it next. */
+#define STREAM_BYTES ((uint64_t)8 << 20)
+
 struct tsr_device {
     const struct tsri_kernels *kernels; /* NULL: the reference */
     struct tsri_work *work;             /* NULL: the caller does it all */
@@ -190,6 +196,7 @@ static void move_share(const void *arg, uint64_t first, uint64_t n)
         first += here;
         n -= here;
     }
+    if (a->move.streams) a->move.kernels->fence();
 }
 
 static int move(struct tsr_device *d, const struct tsr_batch *b, bool to_engine,
@@ -206,8 +213,9 @@ static int move(struct tsr_device *d, const struct tsr_batch *b, bool to_engine,
     uint64_t row = 0;
     for (uint32_t p = 0; p < l->n_planes; p++)
         row += tsri_row_bytes(&l->planes[p]);
-    struct move_args a = {{b, d->kernels, to_engine}, layers.offset};
     uint64_t n = (uint64_t)layers.n_tokens * b->n_tokens;
+    bool streams = n * row >= STREAM_BYTES && d->kernels->stream;
+    struct move_args a = {{b, d->kernels, to_engine, streams}, layers.offset};
     split(d, n * row, n * l->n_planes, move_share, &a);
     return 0;
 }

@@ -239,6 +239,9 @@ typedef void (*tsri_turn_fn)(void *dst, size_t dst_stride, const void *src, size
 enum { TSRI_F32 = 0, TSRI_F16 = 1, TSRI_BF16 = 2, TSRI_N_FLOATS = 3 };
 enum { TSRI_NEOX = 0, TSRI_GPTJ = 1, TSRI_N_PAIRINGS = 2 };
 
+/* Pieces that are copied side by side: the processor reads ahead in each of them. */
+#define TSRI_STREAM_PIECES 4u
+
 /* One set of inner loops; all of a variant's members are there. */
 struct tsri_kernels {
     const char *name;
@@ -251,6 +254,10 @@ struct tsri_kernels {
     void (*narrow[TSRI_N_FLOATS])(void *dst, const float *src, size_t n);
     /* One group to int8; returns its scale. */
     float (*quantise)(int8_t *dst, const float *src, size_t n);
+    /* (optional, both) Copies past the caches, for more bytes than they hold; the next fence orders
+     * them. Default to memcpy. */
+    void (*stream)(const struct tsr_copy pieces[TSRI_STREAM_PIECES]);
+    void (*fence)(void);
     /* Sum of squared differences. */
     float (*distance[TSRI_N_FLOATS])(const void *a, const void *b, size_t n);
 };
@@ -264,6 +271,7 @@ struct tsri_move {
     const struct tsr_batch *batch;
     const struct tsri_kernels *kernels;
     bool to_engine;
+    bool streams; /* more bytes than caches hold: whole pieces go past them */
 };
 void tsri_move_tokens(const struct tsri_move *m, uint32_t layer, uint32_t plane, uint32_t first,
                       uint32_t n);

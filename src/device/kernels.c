@@ -32,21 +32,21 @@ static inline void put_bf16(void *dst, size_t i, float f)
 typedef float (*get_fn)(const void *src, size_t i);
 typedef void (*put_fn)(void *dst, size_t i, float f);
 
-/* Inlined with constant get and put, so that each dtype gets its own straight loop. */
-static inline __attribute__((always_inline)) void turn(void *dst, size_t dst_stride,
-                                                       const void *src, size_t src_stride, size_t n,
-                                                       const struct tsri_turn *t, bool gptj,
-                                                       get_fn get, put_fn put)
+struct access {
+    get_fn get;
+    put_fn put;
+    bool gptj;
+};
+
+/* One vector. Inlined with a constant access, so that each dtype gets its own straight loop. */
+static inline __attribute__((always_inline)) void turn(uint8_t *out, const uint8_t *in,
+                                                       const struct tsri_turn *t, struct access by)
 {
-    size_t step = gptj ? 2 : 1, apart = gptj ? 1 : t->n_pairs;
-    for (size_t h = 0; h < n; h++) {
-        const uint8_t *in = (const uint8_t *)src + h * src_stride;
-        uint8_t *out = (uint8_t *)dst + h * dst_stride;
-        for (size_t i = 0; i < t->n_pairs; i++) {
-            float a = get(in, i * step), b = get(in, i * step + apart);
-            put(out, i * step, a * t->cos[i] - b * t->sin[i]);
-            put(out, i * step + apart, b * t->cos[i] + a * t->sin[i]);
-        }
+    size_t step = by.gptj ? 2 : 1, apart = by.gptj ? 1 : t->n_pairs;
+    for (size_t i = 0; i < t->n_pairs; i++) {
+        float a = by.get(in, i * step), b = by.get(in, i * step + apart);
+        by.put(out, i * step, a * t->cos[i] - b * t->sin[i]);
+        by.put(out, i * step + apart, b * t->cos[i] + a * t->sin[i]);
     }
 }
 
@@ -54,7 +54,9 @@ static inline __attribute__((always_inline)) void turn(void *dst, size_t dst_str
     static void name(void *dst, size_t dst_stride, const void *src, size_t src_stride, size_t n, \
                      const struct tsri_turn *t) \
     { \
-        turn(dst, dst_stride, src, src_stride, n, t, gptj, get, put); \
+        for (size_t h = 0; h < n; h++) \
+            turn((uint8_t *)dst + h * dst_stride, (const uint8_t *)src + h * src_stride, t, \
+                 (struct access){get, put, gptj}); \
     }
 TURN(neox_f32, false, get_f32, put_f32)
 TURN(gptj_f32, true, get_f32, put_f32)

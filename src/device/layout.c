@@ -237,6 +237,7 @@ int tsri_cells_check(const struct tsr_kv_cells *c, const struct tsr_kv_layout *l
     for (uint32_t p = 0; p < l->n_planes; p++) {
         const struct tsr_kv_plane *plane = &l->planes[p];
         align[p] = c->int8 ? sizeof(float) : tsri_dtype_bytes(plane->dtype);
+        TSR_ASSERT(align[p] > 0); /* the layout was checked */
         if (c->int8 && (plane->dtype == TSR_DTYPE_OPAQUE || plane->dim > TSRI_KV_DIM_MAX))
             return tsri_fail(TSR_EUNSUP, "cells: plane %u has no int8 form", p);
     }

@@ -4,6 +4,13 @@
  * set of kernels. */
 #include "device/device.h"
 
+/* Copies that wait until there are enough of them to go past the caches side by side. */
+struct queue {
+    const struct tsri_kernels *kernels;
+    uint32_t n;
+    struct tsr_copy pieces[TSRI_STREAM_PIECES];
+};
+
 /* n tokens, on both sides evenly spaced. */
 struct stretch {
     const struct tsr_kv_plane *p;
@@ -11,6 +18,7 @@ struct stretch {
     uint8_t *cell;   /* its row */
     size_t row;      /* bytes from row to row in the cell */
     uint32_t n;
+    struct queue *queue; /* NULL: copies are made at once */
 };
 
 static uint32_t float_kind(uint32_t dtype)
@@ -43,6 +51,30 @@ static inline __attribute__((always_inline)) void copy_elements(const struct str
         }
 }
 
+static void flush(struct queue *q)
+{
+    for (uint32_t i = 0; i < q->n; i++)
+        memcpy(q->pieces[i].dst, q->pieces[i].src, q->pieces[i].bytes);
+    q->n = 0;
+}
+
+/* A head or more. */
+static inline void copy_piece(const struct stretch *s, bool to_engine, size_t engine, size_t cell,
+                              size_t bytes)
+{
+    uint8_t *to = to_engine ? s->engine + engine : s->cell + cell;
+    const uint8_t *from = to_engine ? s->cell + cell : s->engine + engine;
+    struct queue *q = s->queue;
+    if (!q) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    q->pieces[q->n++] = (struct tsr_copy){to, from, bytes};
+    if (q->n < TSRI_STREAM_PIECES) return;
+    q->kernels->stream(q->pieces);
+    q->n = 0;
+}
+
 static void copy_stretch(const struct stretch *s, bool to_engine)
 {
     const struct tsr_kv_plane *p = s->p;
@@ -56,13 +88,13 @@ static void copy_stretch(const struct stretch *s, bool to_engine)
     } else if (p->head_stride != head && p->n_heads > 1) {
         for (uint32_t h = 0; h < p->n_heads; h++)
             for (uint32_t t = 0; t < s->n; t++)
-                copy_bytes(to_engine, s->engine + h * p->head_stride + t * p->token_stride,
-                           s->cell + h * head + t * s->row, head);
+                copy_piece(s, to_engine, h * p->head_stride + t * p->token_stride,
+                           h * head + t * s->row, head);
     } else if (p->token_stride == s->row || s->n == 1) {
-        copy_bytes(to_engine, s->engine, s->cell, s->n * s->row);
+        copy_piece(s, to_engine, 0, 0, s->n * s->row);
     } else {
         for (uint32_t t = 0; t < s->n; t++)
-            copy_bytes(to_engine, s->engine + t * p->token_stride, s->cell + t * s->row, s->row);
+            copy_piece(s, to_engine, t * p->token_stride, t * s->row, s->row);
     }
 }
 
@@ -115,7 +147,11 @@ static void turn_stretch(const struct stretch *s, tsri_turn_fn turn, const struc
         return;
     }
     /* What does not turn is copied with the rest, which is then overwritten. */
-    if (p->rope_dims < p->dim) copy_stretch(s, true);
+    if (p->rope_dims < p->dim) {
+        struct stretch now = *s;
+        now.queue = NULL;
+        copy_stretch(&now, true);
+    }
     uint8_t *to = s->engine + p->rope_first * bytes;
     const uint8_t *from = s->cell + p->rope_first * bytes;
     if (p->n_heads == 1 || (p->head_stride == head && p->token_stride == s->row)) {
@@ -227,16 +263,20 @@ static uint32_t stretch_tokens(const struct tsr_kv_layout *l, const struct tsr_k
     return n;
 }
 
-static void move_run(const struct tsri_move *m, uint32_t layer, uint32_t plane, uint32_t run,
-                     struct tsr_range tokens)
+struct place {
+    uint32_t layer, plane, run;
+};
+
+static void move_run(const struct tsri_move *m, struct place at, struct tsr_range tokens,
+                     struct queue *queue)
 {
     const struct tsr_kv_layout *l = m->batch->layout;
-    const struct tsr_kv_run *r = &m->batch->runs[run];
+    const struct tsr_kv_run *r = &m->batch->runs[at.run];
     const struct tsr_kv_cells *c = r->cells;
-    const struct tsr_kv_plane *p = &l->planes[plane];
-    const float *table = m->to_engine && p->rope_dims ? m->batch->rotations[run] : NULL;
-    uint8_t *base = tsri_layer_base(p, layer);
-    void *const *cells = c->planes + ((size_t)layer * c->n_planes + plane) * c->n_cells;
+    const struct tsr_kv_plane *p = &l->planes[at.plane];
+    const float *table = m->to_engine && p->rope_dims ? m->batch->rotations[at.run] : NULL;
+    uint8_t *base = tsri_layer_base(p, at.layer);
+    void *const *cells = c->planes + ((size_t)at.layer * c->n_planes + at.plane) * c->n_cells;
     size_t row = c->int8 ? tsri_row_bytes_int8(p->n_heads, p->dim) : tsri_row_bytes(p);
     uint32_t end = tokens.offset + tokens.n_tokens;
     for (uint32_t i = tokens.offset; i < end;) {
@@ -245,10 +285,13 @@ static void move_run(const struct tsri_move *m, uint32_t layer, uint32_t plane, 
             continue;
         }
         uint32_t token = r->offset + i;
-        struct stretch s = {p, base + tsri_slot_offset(l, p, (uint64_t)r->slots[i]),
+        struct stretch s = {p,
+                            base + tsri_slot_offset(l, p, (uint64_t)r->slots[i]),
                             (uint8_t *)cells[token / c->cell_tokens] +
                                 (size_t)(token % c->cell_tokens) * row,
-                            row, stretch_tokens(l, r, i, end - i)};
+                            row,
+                            stretch_tokens(l, r, i, end - i),
+                            queue};
         move_stretch(m, &s, c, table);
         i += s.n;
     }
@@ -257,6 +300,7 @@ static void move_run(const struct tsri_move *m, uint32_t layer, uint32_t plane, 
 void tsri_move_tokens(const struct tsri_move *m, uint32_t layer, uint32_t plane, uint32_t first,
                       uint32_t n)
 {
+    struct queue queue = {.kernels = m->kernels};
     for (uint32_t run = 0; n > 0; run++) {
         uint32_t in_run = m->batch->runs[run].n_tokens;
         if (first >= in_run) {
@@ -264,10 +308,12 @@ void tsri_move_tokens(const struct tsri_move *m, uint32_t layer, uint32_t plane,
             continue;
         }
         uint32_t here = tsri_min_u32(n, in_run - first);
-        move_run(m, layer, plane, run, (struct tsr_range){first, here});
+        move_run(m, (struct place){layer, plane, run}, (struct tsr_range){first, here},
+                 m->streams ? &queue : NULL);
         n -= here;
         first = 0;
     }
+    flush(&queue);
 }
 
 /* ---- rows without a batch ---- */
@@ -283,8 +329,12 @@ static struct stretch rows_stretch(struct tsr_kv_plane *p, const struct tsr_quan
                                .n_heads = q->n_heads,
                                .dim = q->dim};
     size_t row = tsri_row_bytes_int8(q->n_heads, q->dim);
-    return (struct stretch){p, (uint8_t *)plain + rows.offset * p->token_stride,
-                            (uint8_t *)int8 + rows.offset * row, row, rows.n_tokens};
+    return (struct stretch){p,
+                            (uint8_t *)plain + rows.offset * p->token_stride,
+                            (uint8_t *)int8 + rows.offset * row,
+                            row,
+                            rows.n_tokens,
+                            NULL};
 }
 
 void tsri_move_quantise(const struct tsri_kernels *k, const struct tsr_quant *q, uint64_t first,

@@ -40,8 +40,8 @@ TEST(any_cut_into_ranges_gives_the_bytes_of_the_whole)
         struct walk whole, cut;
         walk_init(&whole, (enum kv_kind)kind);
         walk_init(&cut, (enum kv_kind)kind);
-        struct tsri_move a = {&whole.batch, &tsri_kernels_plain, true};
-        struct tsri_move b = {&cut.batch, &tsri_kernels_plain, true};
+        struct tsri_move a = {&whole.batch, &tsri_kernels_plain, true, false};
+        struct tsri_move b = {&cut.batch, &tsri_kernels_plain, true, false};
         uint64_t seed = 8;
         for (uint32_t plane = 0; plane < 2; plane++) {
             tsri_move_tokens(&a, 1, plane, 0, N_TOKENS);
@@ -68,7 +68,7 @@ TEST(nan_payloads_and_infinities_survive_the_way_there_and_back)
         uint16_t *row = w.cells.planes[0];
         for (size_t i = 0; i < 32 * 64; i++)
             row[i] = odd[i % TSRI_COUNT(odd)];
-        struct tsri_move m = {&w.batch, &tsri_kernels_plain, true};
+        struct tsri_move m = {&w.batch, &tsri_kernels_plain, true, false};
         tsri_move_tokens(&m, 0, 0, 0, N_TOKENS);
         memset(row, 0, 32 * 64 * 2);
         m.to_engine = false;
@@ -98,7 +98,7 @@ TEST(elements_beside_the_rotated_ones_keep_their_bytes)
     uint16_t *row = w.cells.planes[0];
     for (size_t i = 0; i < 32 * 64; i++)
         row[i] = 0x7c01;
-    struct tsri_move m = {&w.batch, &tsri_kernels_plain, true};
+    struct tsri_move m = {&w.batch, &tsri_kernels_plain, true, false};
     tsri_move_tokens(&m, 0, 0, 0, N_TOKENS);
     const struct tsr_kv_plane *p = &w.engine.layout.planes[0];
     uint32_t t = w.slots[0] >= 0 ? 0 : 1;
@@ -109,6 +109,38 @@ TEST(elements_beside_the_rotated_ones_keep_their_bytes)
     for (uint32_t i = 0; i < 32; i++)
         CHECK_INT(head[i] == 0x7c01, i < 8 || i >= 24);
     walk_fini(&w);
+}
+
+static void check_streams(const struct tsri_kernels *k)
+{
+    if (!k->supported() || !k->stream) return;
+    for (int kind = KV_SPLIT; kind <= KV_PAGES; kind++)
+        for (int to_engine = 0; to_engine < 2; to_engine++) {
+            struct walk plain, past;
+            walk_init(&plain, (enum kv_kind)kind);
+            walk_init(&past, (enum kv_kind)kind);
+            struct tsri_move a = {&plain.batch, k, to_engine, false};
+            struct tsri_move b = {&past.batch, k, to_engine, true};
+            for (uint32_t plane = 0; plane < 2; plane++) {
+                tsri_move_tokens(&a, 1, plane, 3, N_TOKENS - 3);
+                tsri_move_tokens(&b, 1, plane, 3, N_TOKENS - 3);
+            }
+            k->fence();
+            CHECK(memcmp(plain.engine.data, past.engine.data, plain.engine.bytes) == 0);
+            CHECK(memcmp(plain.cells.data, past.cells.data, plain.cells.bytes) == 0);
+            walk_fini(&plain);
+            walk_fini(&past);
+        }
+}
+
+/* Pieces of 64 bytes and of several lines, aligned and not, in numbers that four divides and not.
+ */
+TEST(copies_past_the_caches_give_the_same_bytes)
+{
+    for (uint32_t i = 0; tsri_kernels_x86(i); i++)
+        check_streams(tsri_kernels_x86(i));
+    for (uint32_t i = 0; tsri_kernels_arm(i); i++)
+        check_streams(tsri_kernels_arm(i));
 }
 
 TEST(top_k_of_many_equal_scores_takes_the_first)
@@ -135,6 +167,7 @@ int main(void)
     RUN(any_cut_into_ranges_gives_the_bytes_of_the_whole);
     RUN(nan_payloads_and_infinities_survive_the_way_there_and_back);
     RUN(elements_beside_the_rotated_ones_keep_their_bytes);
+    RUN(copies_past_the_caches_give_the_same_bytes);
     RUN(top_k_of_many_equal_scores_takes_the_first);
     tsri_device_close(cpu);
     return test_end();
