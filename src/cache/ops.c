@@ -4,6 +4,7 @@
 #include "cache/manager.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <time.h>
 
 struct tsr_op {
@@ -18,6 +19,7 @@ struct tsr_op {
     bool finished, called_back;
     uint32_t layers_done;
     int result;
+    char message[256]; /* why, when the result is an error: tsr_errmsg() is per thread */
     struct tsr_op *next_free;
 };
 
@@ -88,6 +90,7 @@ static void run_op(struct tsri_job *job)
     pthread_mutex_lock(&ops->lock);
     op->finished = true;
     op->result = result;
+    if (result < 0) snprintf(op->message, sizeof op->message, "%s", tsr_errmsg());
     tsr_done_fn done = op->done_fn;
     if (!done) op->called_back = true;
     pthread_cond_broadcast(&ops->changed);
@@ -166,19 +169,25 @@ static struct timespec deadline(int timeout_ms)
     return t;
 }
 
+/* No thread of a forked child will ever end it. */
+static int refuse_child(void)
+{
+    return tsri_fail(TSR_EFORK, "the operation belongs to the parent process");
+}
+
 int tsr_op_wait(struct tsr_op *op, int timeout_ms)
 {
     if (!op) return tsri_fail(TSR_EINVAL, "op is NULL");
     struct timespec until = deadline(timeout_ms < 0 ? 0 : timeout_ms);
     struct tsri_ops *ops = op->ops;
+    if (tsri_forked(ops->c)) return refuse_child();
     pthread_mutex_lock(&ops->lock);
     while (!op->finished && wait_change(ops, timeout_ms, &until)) {
     }
-    int result = op->finished ? op->result : TSR_ETIME;
+    bool finished = op->finished;
     pthread_mutex_unlock(&ops->lock);
-    if (result == TSR_ETIME)
-        return tsri_fail(result, "the operation is not done after %d ms", timeout_ms);
-    return result;
+    if (!finished) return tsri_fail(TSR_ETIME, "the operation is not done after %d ms", timeout_ms);
+    return op->result < 0 ? tsri_fail(op->result, "%s", op->message) : op->result;
 }
 
 int tsr_op_wait_layer(struct tsr_op *op, uint32_t layer, int timeout_ms)
@@ -186,20 +195,20 @@ int tsr_op_wait_layer(struct tsr_op *op, uint32_t layer, int timeout_ms)
     if (!op || op->store.kind) return tsri_fail(TSR_EINVAL, "layers are for loads");
     struct timespec until = deadline(timeout_ms < 0 ? 0 : timeout_ms);
     struct tsri_ops *ops = op->ops;
+    if (tsri_forked(ops->c)) return refuse_child();
     pthread_mutex_lock(&ops->lock);
     while (op->layers_done <= layer && !op->finished && wait_change(ops, timeout_ms, &until)) {
     }
-    int result = op->layers_done > layer || op->finished ? 0 : TSR_ETIME;
-    if (op->finished && op->result < 0) result = op->result;
+    bool there = op->layers_done > layer, finished = op->finished;
     pthread_mutex_unlock(&ops->lock);
-    if (result == TSR_ETIME)
-        return tsri_fail(result, "layer %u is not there after %d ms", layer, timeout_ms);
-    return result;
+    if (finished && op->result < 0) return tsri_fail(op->result, "%s", op->message);
+    if (there || finished) return 0;
+    return tsri_fail(TSR_ETIME, "layer %u is not there after %d ms", layer, timeout_ms);
 }
 
 void tsr_op_close(struct tsr_op *op)
 {
-    if (!op) return;
+    if (!op || tsri_forked(op->ops->c)) return;
     struct tsri_ops *ops = op->ops;
     pthread_mutex_lock(&ops->lock);
     while (!op->finished || !op->called_back)

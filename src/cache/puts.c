@@ -248,9 +248,15 @@ out:
     return e;
 }
 
+static int refuse_child(void)
+{
+    return tsri_fail(TSR_EFORK, "put: the cache belongs to the parent process");
+}
+
 int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struct tsr_view *given)
 {
     const struct tsri_shape *shape = &put->space->shape;
+    if (tsri_forked(put->c)) return refuse_child();
     if (n == 0 || first >= shape->n_layers || n > shape->n_layers - first)
         return tsri_fail(TSR_EINVAL, "put: layers %u to %u of %u", first, first + n,
                          shape->n_layers);
@@ -319,6 +325,10 @@ static bool all_layers(const struct tsr_put *put)
 int tsri_put_commit(struct tsr_put *put)
 {
     struct tsr_cache *c = put->c;
+    if (tsri_forked(c)) {
+        tsri_put_abort(put);
+        return refuse_child();
+    }
     if (!all_layers(put)) {
         tsri_put_abort(put);
         return tsri_fail(TSR_EINVAL, "put: not every layer was given");
@@ -347,6 +357,10 @@ int tsri_put_commit(struct tsr_put *put)
 void tsri_put_abort(struct tsr_put *put)
 {
     struct tsr_cache *c = put->c;
+    if (tsri_forked(c)) { /* what it holds is the parent's, and so may be the lock */
+        tsri_free(put);
+        return;
+    }
     pthread_mutex_lock(&c->lock);
     for (uint32_t i = 0; i < put->n_blocks; i++)
         tsri_entry_abandon(c, put->blocks[i].id);
