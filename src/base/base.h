@@ -54,9 +54,18 @@ char *tsri_strdup(const char *s);
 struct tsri_region {
     uint8_t *data;
     size_t bytes;
+    bool shared; /* other processes may map it, by fd */
+    int fd;
 };
 TSR_MUST int tsri_region_init(struct tsri_region *r, size_t bytes);
 void tsri_region_fini(struct tsri_region *r);
+/* The same, for other processes to read: r->fd may be given to anybody, who can then map it, but
+ * neither write to it nor change its size; only this mapping writes. `name` shows in /proc. */
+TSR_MUST int tsri_region_init_shared(struct tsri_region *r, const char *name, size_t bytes);
+/* Maps the first `bytes` of what another process has shared, to read it. The descriptor stays the
+ * caller's, and r has none. TSR_EPERM when it is not sealed against shrinking, or is nothing that
+ * tsri_region_init_shared makes: reading it could then fault. */
+TSR_MUST int tsri_region_init_reader(struct tsri_region *r, int fd, size_t bytes);
 
 /* True in the process that called tsri_fork_guard_init, false in its forked children; one load. */
 struct tsri_fork_guard {

@@ -36,8 +36,7 @@ char *tsri_strdup(const char *s)
 
 int tsri_region_init(struct tsri_region *r, size_t bytes)
 {
-    r->data = NULL;
-    r->bytes = 0;
+    *r = (struct tsri_region){.fd = -1};
     if (bytes > SIZE_MAX / 2) return tsri_fail(TSR_ENOMEM, "cannot reserve %zu bytes", bytes);
     /* One huge page more than asked, cut back to an aligned start: a misaligned mapping would get
      * none for its first and last piece. */
@@ -62,8 +61,8 @@ int tsri_region_init(struct tsri_region *r, size_t bytes)
 void tsri_region_fini(struct tsri_region *r)
 {
     if (r->data) munmap(r->data, r->bytes);
-    r->data = NULL;
-    r->bytes = 0;
+    if (r->shared) close(r->fd);
+    *r = (struct tsri_region){.fd = -1};
 }
 
 void tsri_copy_stream(void *dst, const void *src, size_t bytes)

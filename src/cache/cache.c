@@ -35,7 +35,9 @@ static int open_memory(struct tsr_cache *c)
         e = tsri_region_init(&c->entries_region, (size_t)c->ids_max * sizeof(struct tsri_entry));
     if (e) return e;
     c->entries = (struct tsri_entry *)(void *)c->entries_region.data;
-    e = tsri_pool_init(&c->pool, o->host_size, o->host_page_size);
+    e = o->owner == TSRI_OWNER_EMBEDDED
+            ? tsri_pool_init_shared(&c->pool, o->host_size, o->host_page_size)
+            : tsri_pool_init(&c->pool, o->host_size, o->host_page_size);
     if (e == 0) e = tsri_arena_init(&c->arena, derive_metadata(o));
     return e;
 }

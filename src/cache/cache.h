@@ -158,6 +158,8 @@ struct tsri_pool {
     uint32_t page_shift, n_pages, n_fresh, n_stack;
 };
 TSR_MUST int tsri_pool_init(struct tsri_pool *p, size_t bytes, size_t page_bytes);
+/* The same in memory that other processes can read: p->region.fd. */
+TSR_MUST int tsri_pool_init_shared(struct tsri_pool *p, size_t bytes, size_t page_bytes);
 void tsri_pool_fini(struct tsri_pool *p);
 /* All or none. */
 bool tsri_pool_alloc(struct tsri_pool *p, uint32_t n, uint32_t *pages);

@@ -1,9 +1,10 @@
 /* pool.c - host memory for KV: one region of fixed pages, reserved at open. Alloc and free are O(1)
  * a page and cannot fragment. Pages that were never used are not touched, so an empty pool costs no
- * resident memory. Owned by a cache and called under its lock. */
+ * resident memory. Owned by a cache and called under its lock; other processes may read the pages
+ * of a shared one, as far as the owner lends them. */
 #include "cache/cache.h"
 
-int tsri_pool_init(struct tsri_pool *p, size_t bytes, size_t page_bytes)
+static int init(struct tsri_pool *p, size_t bytes, size_t page_bytes, bool shared)
 {
     memset(p, 0, sizeof *p);
     TSR_ASSERT(page_bytes >= 4096 && (page_bytes & (page_bytes - 1)) == 0);
@@ -11,7 +12,8 @@ int tsri_pool_init(struct tsri_pool *p, size_t bytes, size_t page_bytes)
     if (n == 0) return tsri_fail(TSR_EINVAL, "host_size is less than one page of %zu", page_bytes);
     if (n >= UINT32_MAX)
         return tsri_fail(TSR_ERANGE, "host_size has too many pages: raise host_page_size");
-    int e = tsri_region_init(&p->region, n * page_bytes);
+    int e = shared ? tsri_region_init_shared(&p->region, "tessera-pool", n * page_bytes)
+                   : tsri_region_init(&p->region, n * page_bytes);
     if (e) return e;
     e = tsri_region_init(&p->stack_region, n * sizeof(uint32_t));
     if (e) {
@@ -22,6 +24,16 @@ int tsri_pool_init(struct tsri_pool *p, size_t bytes, size_t page_bytes)
     p->page_shift = (uint32_t)__builtin_ctzll(page_bytes);
     p->n_pages = (uint32_t)n;
     return 0;
+}
+
+int tsri_pool_init(struct tsri_pool *p, size_t bytes, size_t page_bytes)
+{
+    return init(p, bytes, page_bytes, false);
+}
+
+int tsri_pool_init_shared(struct tsri_pool *p, size_t bytes, size_t page_bytes)
+{
+    return init(p, bytes, page_bytes, true);
 }
 
 void tsri_pool_fini(struct tsri_pool *p)

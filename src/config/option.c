@@ -13,6 +13,7 @@
 #define NAME(constant, text) text,
 static const char *const names_hash[] = {TSRI_ENUM_hash(NAME) NULL};
 static const char *const names_policy[] = {TSRI_ENUM_policy(NAME) NULL};
+static const char *const names_owner[] = {TSRI_ENUM_owner(NAME) NULL};
 static const char *const names_log_level[] = {TSRI_ENUM_log_level(NAME) NULL};
 static const char *const names_disk_admission[] = {TSRI_ENUM_disk_admission(NAME) NULL};
 static const char *const names_disk_io[] = {TSRI_ENUM_disk_io(NAME) NULL};

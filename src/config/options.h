@@ -35,6 +35,7 @@ enum {
 /* clang-format off */
 #define TSRI_ENUM_hash(N)           N(HASH_SHA256, "sha256") N(HASH_XXH3, "xxh3")
 #define TSRI_ENUM_policy(N)         N(POLICY_LRU, "lru")
+#define TSRI_ENUM_owner(N)          N(OWNER_PROCESS, "process") N(OWNER_EMBEDDED, "embedded")
 #define TSRI_ENUM_log_level(N)      N(LOG_LEVEL_ERROR, "error") N(LOG_LEVEL_WARN, "warn") \
                                     N(LOG_LEVEL_INFO, "info") N(LOG_LEVEL_DEBUG, "debug")
 #define TSRI_ENUM_disk_admission(N) N(DISK_ADMISSION_ALWAYS, "always") \
@@ -77,6 +78,8 @@ enum {
       "segments with fewer tokens are not stored") \
     X(policy, ENUM, "lru", 0, 0, 0, \
       "which entries leave host memory first") \
+    X(owner, ENUM, "process", 0, 0, 0, \
+      "who reads host memory: process (only this one), embedded (this one serves others too)") \
     X(frozen, BOOL, "false", 0, 0, TSRI_OPT_RELOAD, \
       "start frozen: lookups and loads only, stores are refused and nothing is evicted") \
     X(io_threads, COUNT, "2", 1, 64, 0, \
@@ -110,6 +113,7 @@ enum {
 #define TSRI_ENUM_ITEM(constant, text) TSRI_##constant,
 enum tsri_hash { TSRI_ENUM_hash(TSRI_ENUM_ITEM) };
 enum tsri_policy { TSRI_ENUM_policy(TSRI_ENUM_ITEM) };
+enum tsri_owner { TSRI_ENUM_owner(TSRI_ENUM_ITEM) };
 enum tsri_log_level { TSRI_ENUM_log_level(TSRI_ENUM_ITEM) };
 enum tsri_disk_admission { TSRI_ENUM_disk_admission(TSRI_ENUM_ITEM) };
 enum tsri_disk_io { TSRI_ENUM_disk_io(TSRI_ENUM_ITEM) };

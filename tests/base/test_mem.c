@@ -99,7 +99,7 @@ TEST(a_region_of_no_bytes_is_a_small_one)
 
 TEST(an_absurd_region_is_refused_and_leaves_nothing)
 {
-    struct tsri_region r = {(uint8_t *)1, 1};
+    struct tsri_region r = {.data = (uint8_t *)1, .bytes = 1};
     CHECK_INT(tsri_region_init(&r, huge), TSR_ENOMEM);
     CHECK(r.data == NULL && r.bytes == 0);
     CHECK_HAS(tsr_errmsg(), "reserve");

@@ -2,6 +2,7 @@
  * memory; held against a map with one owner a page. */
 #include "cache/cache.h"
 
+#include "support/cache_kit.h"
 #include "support/test.h"
 
 #include <sys/mman.h>
@@ -128,6 +129,53 @@ TEST(the_walker_sees_a_page_that_was_never_given_out)
     tsri_pool_fini(&p);
 }
 
+TEST(a_shared_pool_is_read_by_others_where_it_lies)
+{
+    struct tsri_pool p;
+    struct tsri_region reader;
+    uint32_t pages[3];
+    CHECK_INT(tsri_pool_init_shared(&p, PAGES * PAGE, PAGE), 0);
+    CHECK_INT(p.n_pages, PAGES);
+    CHECK(tsri_pool_alloc(&p, 3, pages));
+    memset(tsri_pool_page(&p, pages[2]), 5, PAGE);
+    CHECK_INT(tsri_region_init_reader(&reader, p.region.fd, PAGES * PAGE), 0);
+    CHECK_INT(reader.data[(size_t)pages[2] * PAGE + PAGE - 1], 5);
+    CHECK_INT(reader.data[(size_t)pages[1] * PAGE], 0);
+    tsri_region_fini(&reader);
+    tsri_pool_fini(&p);
+    tsri_pool_fini(&p);
+}
+
+/* The KV of an entry of a cache opened with owner: embedded stands in memory that a descriptor
+ * reaches; without it there is none. */
+TEST(a_cache_shares_its_pool_when_it_is_to_serve_others)
+{
+    struct kit k;
+    kit_open(&k, NULL);
+    CHECK(!k.cache->pool.region.shared);
+    kit_close(&k);
+    kit_open(&k, (const char *const[]){"owner", "embedded", NULL});
+    uint32_t *tokens = kit_tokens(3, 40);
+    CHECK_INT(kit_store_segment(&k, tokens, 40), 40);
+    struct kit_hits hits;
+    struct tsr_range range;
+    struct tsr_prompt prompt = kit_segment_prompt(tokens, 40, &range);
+    CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 40);
+    CHECK_INT(kit_load(&k, &prompt, &hits, 0), 0);
+    struct tsri_region reader;
+    CHECK(k.cache->pool.region.shared);
+    CHECK_INT(tsri_region_init_reader(&reader, k.cache->pool.region.fd, k.cache->pool.region.bytes),
+              0);
+    CHECK(memcmp(reader.data, k.cache->pool.region.data, reader.bytes) == 0);
+    size_t n_used = 0;
+    for (size_t i = 0; i < reader.bytes; i++)
+        n_used += reader.data[i] != 0;
+    CHECK(n_used > 0);
+    tsri_region_fini(&reader);
+    free(tokens);
+    CHECK(kit_end(&k));
+}
+
 int main(void)
 {
     RUN(pages_have_one_owner_and_keep_their_bytes);
@@ -136,5 +184,7 @@ int main(void)
     RUN(pages_that_were_never_used_are_not_resident);
     RUN(sizes_that_make_no_pool_are_refused);
     RUN(the_walker_sees_a_page_that_was_never_given_out);
+    RUN(a_shared_pool_is_read_by_others_where_it_lies);
+    RUN(a_cache_shares_its_pool_when_it_is_to_serve_others);
     return test_end();
 }
