@@ -22,6 +22,16 @@ the_example_finds_its_document() {
     [ "$out" = '4 of 7 tokens from the cache, K[0] = 0.5' ] || fail "it said: $out"
 }
 
+every_link_between_documents_leads_somewhere() {
+    local file link dead=''
+    for file in *.md docs/*.md; do
+        while IFS= read -r link; do
+            [ -e "$(dirname "$file")/$link" ] || dead="$dead $file:$link"
+        done < <(grep -oE '\]\([^)#:]+' "$file" | cut -c3-)
+    done
+    [ -z "$dead" ] || fail "dead links:$dead"
+}
+
 every_make_target_named_in_the_documents_exists() {
     local target missing=''
     while IFS= read -r target; do
@@ -32,5 +42,6 @@ every_make_target_named_in_the_documents_exists() {
 
 run the_example_compiles_without_a_warning
 run the_example_finds_its_document
+run every_link_between_documents_leads_somewhere
 run every_make_target_named_in_the_documents_exists
 test_end

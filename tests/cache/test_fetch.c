@@ -407,7 +407,7 @@ static int (*true_head_done)(struct tsr_tier_io *io);
 
 static int lying_head(struct tsr_tier_io *io)
 {
-    switch (lie) {
+    switch (atomic_load(&lie)) {
     case LIE_TOKEN:
         io->tokens[3] ^= 1;
         break;
