@@ -13,6 +13,7 @@
 # Variables: B=build            where everything is built; side-by-side builds are B=other
 #            SAN=address,undefined | thread     sanitizer builds (use a B of their own)
 #            WERROR=1           warnings are errors (CI)
+#            WITH_CUDA=         do not build the CUDA device although nvcc is there
 #            CC, CFLAGS, LDFLAGS, PREFIX, DESTDIR, V=1 (show commands), T=glob (tests to run)
 
 VERSION := 0.1.0
@@ -44,7 +45,8 @@ LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 
 # A folder of src/ includes itself and those to its left (tools/check-tree.sh).
 LAYERS   := base config stats chunk device wire tier cache
-LIB_SRC  := $(foreach d,$(LAYERS),$(wildcard src/$d/*.c)) $(wildcard src/tessera.c)
+CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c
+LIB_SRC  := $(filter-out $(CUDA_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*.c))) src/tessera.c
 CLI_SRC  := $(wildcard src/cli/*.c)
 SUP_SRC  := $(wildcard tests/support/*.c)
 TEST_SRC := $(wildcard tests/*/test_*.c)
@@ -61,10 +63,18 @@ PLUGINS := $(patsubst tests/device/plugin_%.c,$(B)/tests/device/libtessera-%.so,
 BENS  := $(patsubst bench/%.c,$(B)/bench/%,$(BEN_SRC))
 EXS   := $(patsubst examples/%.c,$(B)/examples/%,$(EX_SRC))
 FUZZ  := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
+# The CUDA device is a library of its own, loaded at run time; built where nvcc is found. sm_90 is machine
+# code, other chips from sm_80 on compile the PTX when they first load it.
+NVCC      ?= nvcc
+WITH_CUDA ?= $(if $(SAN),,$(if $(shell command -v $(NVCC) 2>/dev/null),1))
+NVFLAGS   ?= -O3 -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/dev/null)))
+CUDA_OBJ  := $(call obj,$(CUDA_SRC)) $(B)/obj/src/device/cuda_kv.o $(B)/obj/src/device/cuda_select.o
+CUDA_ALL  := $(if $(WITH_CUDA),$(B)/lib/libtessera-cuda.so $(B)/bench/bench_cuda)
 BINS  := $(if $(CLI_SRC),$(B)/bin/tessera)
 
 .PHONY: all lib test check check-long demo lint install doc clean help fuzz setup FORCE
-all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS)
+all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 
 help:
@@ -108,6 +118,23 @@ $(B)/bin/tessera: $(call obj,$(CLI_SRC)) $(LIBA)
 $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+$(call obj,$(CUDA_SRC)): CPPF += -isystem $(CUDA_HOME)/include
+$(B)/obj/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	@echo "  NVCC  $<"
+	$(Q)$(NVCC) -std=c++17 $(NVFLAGS) -Xcompiler -fPIC,-fvisibility=hidden -Iinclude -Isrc -Itests -Ibench \
+	    -MMD -MP -c $< -o $@
+
+$(B)/lib/libtessera-cuda.so: $(CUDA_OBJ)
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(NVCC) $(NVFLAGS) -shared $^ -o $@
+
+$(B)/bench/bench_cuda: $(B)/obj/bench/bench_cuda.o $(B)/obj/bench/cuda_side.o $(call obj,$(SUP_SRC)) $(LIBA)
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(NVCC) $(NVFLAGS) $^ -o $@ $(PKG_LIBS) -lm -ldl
 
 # Devices as shared objects, next to the tests that load them.
 $(B)/tests/device/libtessera-%.so: $(B)/obj/tests/device/plugin_%.o
@@ -156,13 +183,14 @@ doc: $(B)/bin/tessera
 	@tools/gen-doc $(B)/bin/tessera
 
 INSTALL_TO := $(DESTDIR)$(PREFIX)
-install: lib $(BINS)
+install: lib $(BINS) $(CUDA_ALL)
 	install -d $(INSTALL_TO)/include/tessera $(INSTALL_TO)/lib/pkgconfig
 	install -m 644 include/tessera/*.h $(INSTALL_TO)/include/tessera/
 	install -m 644 $(LIBA) $(INSTALL_TO)/lib/
 	install -m 755 $(LIBS_SO) $(INSTALL_TO)/lib/libtessera.so.$(VERSION)
 	ln -sf libtessera.so.$(VERSION) $(INSTALL_TO)/lib/libtessera.so.$(SOMAJOR)
 	ln -sf libtessera.so.$(SOMAJOR) $(INSTALL_TO)/lib/libtessera.so
+	$(if $(WITH_CUDA),install -m 755 $(B)/lib/libtessera-cuda.so $(DESTDIR)$(PREFIX)/lib/)
 	install -m 644 $(B)/tessera.pc $(INSTALL_TO)/lib/pkgconfig/
 	$(if $(BINS),install -d $(INSTALL_TO)/bin && install -m 755 $(BINS) $(INSTALL_TO)/bin/)
 	$(foreach p,$(wildcard man/*.[1-8]),install -D -m 644 $p \

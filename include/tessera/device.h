@@ -33,9 +33,10 @@ extern "C" {
 #define TSR_DEVICE_ABI 1u
 
 enum tsr_device_caps {
-    TSR_DEVICE_ASYNC = 1,     /* operations return when they are queued on their stream */
-    TSR_DEVICE_SEPARATE = 2,  /* alloc() gives memory that the host cannot touch */
-    TSR_DEVICE_NEEDS_LOCK = 4 /* cells must be page-locked or registered, or in device memory */
+    TSR_DEVICE_ASYNC = 1,      /* operations return when they are queued on their stream */
+    TSR_DEVICE_SEPARATE = 2,   /* alloc() gives memory that the host cannot touch */
+    TSR_DEVICE_NEEDS_LOCK = 4, /* cells must be page-locked or registered, or in device memory */
+    TSR_DEVICE_OWN_ANGLES = 8  /* makes its tables of cos and sin itself, from freq and deltas */
 };
 
 /* Where the bytes behind a pointer are. */
@@ -156,8 +157,11 @@ struct tsr_batch {
     uint32_t n_cells;  /* that the runs touch, counted for each run */
     uint32_t pairing;  /* enum tsr_rope_pairing; 0: nothing is rotated */
     /* [n_runs], host memory. NULL: K of this run is copied. Otherwise cos of each pair and then sin
-     * of each pair, dims / 2 floats each, for every plane with rope_dims. */
+     * of each pair, dims / 2 floats each, for every plane with rope_dims. With
+     * TSR_DEVICE_OWN_ANGLES itself NULL: a run with a delta turns pair i by delta * freq[i],
+     * computed in double and rounded once. */
     const float *const *rotations;
+    const double *freq;              /* [dims / 2]; NULL when nothing is rotated */
     struct tsr_device_batch *device; /* what batch_open gave; NULL without batch_open */
 };
 

@@ -184,12 +184,17 @@ static int check_desc(struct tsri_batch *b, const struct tsri_batch_desc *desc)
 static void make_tables(struct tsri_batch *b, const struct tsri_batch_desc *desc)
 {
     uint32_t n_tables = 0;
+    bool own_angles = b->device->ops->caps & TSR_DEVICE_OWN_ANGLES;
     b->rotates = false;
+    b->view.freq = NULL;
     for (uint32_t i = 0; i < desc->n_runs; i++) {
         int64_t delta = desc->runs[i].delta;
         b->rotations[i] = NULL;
         if (!delta) continue;
-        if (!n_tables) tsri_rope_set_init(&b->set, desc->rope, desc->freq_set);
+        if (!b->rotates) tsri_rope_set_init(&b->set, desc->rope, desc->freq_set);
+        b->rotates = true;
+        b->view.freq = b->set.freq;
+        if (own_angles) continue;
         uint32_t k = n_tables, last = n_tables > LOOK_BACK ? n_tables - LOOK_BACK : 0;
         while (k > last && b->deltas[k - 1] != delta)
             k--;
@@ -199,7 +204,6 @@ static void make_tables(struct tsri_batch *b, const struct tsri_batch_desc *desc
             tsri_rope_table(&b->set, delta, b->tables + (size_t)(k - 1) * TABLE_FLOATS);
         }
         b->rotations[i] = b->tables + (size_t)(k - 1) * TABLE_FLOATS;
-        b->rotates = true;
     }
     b->view.pairing = b->rotates ? desc->rope->pairing : 0;
 }
@@ -217,7 +221,7 @@ int tsri_batch_set(struct tsri_batch *b, struct tsr_device_stream *s,
     b->view.layout = desc->layout;
     b->view.runs = desc->runs;
     b->view.n_runs = desc->n_runs;
-    b->view.rotations = b->rotations;
+    b->view.rotations = ops->caps & TSR_DEVICE_OWN_ANGLES ? NULL : b->rotations;
     if (ops->batch_set && (e = ops->batch_set(b->device->impl, s, &b->view)) != 0) return e;
     b->stream = s;
     b->direction = desc->direction;

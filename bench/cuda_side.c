@@ -1,0 +1,121 @@
+/* cuda_side.c - bench_cuda.h over the device layer. */
+#include "bench_cuda.h"
+#include "device/device.h"
+
+#include <stdlib.h>
+
+#define RUNS_MAX 64u
+
+struct gpu {
+    struct tsri_device *device;
+    struct tsr_device_stream *stream;
+    struct tsri_batch *batch;
+    struct tsr_kv_layout layout;
+    struct tsr_kv_cells cells[RUNS_MAX];
+    struct tsr_kv_run runs[RUNS_MAX];
+    struct tsr_rope rope;
+};
+
+int gpu_open(struct gpu **out, void *stream)
+{
+    struct gpu *k = tsri_alloc(1, sizeof *k);
+    if (!k) return TSR_ENOMEM;
+    const char *library = getenv("TESSERA_CUDA_LIB");
+    struct tsr_device_config config = {
+        .size = sizeof config, .library = library ? library : "build/lib/libtessera-cuda.so"};
+    struct tsr_batch_limits limits = {
+        .runs = RUNS_MAX, .tokens = 32768, .cells = 1024, .plane_pointers = 1024 * 64};
+    int e = tsri_device_open(&k->device, "cuda", &config);
+    if (e == 0) e = tsri_stream_open(&k->stream, k->device, stream);
+    if (e == 0) e = tsri_batch_open(&k->batch, k->device, &limits);
+    k->rope = (struct tsr_rope){
+        .size = sizeof k->rope, .pairing = TSR_ROPE_NEOX, .dims = 128, .theta = 500000};
+    *out = k;
+    return e;
+}
+
+void gpu_close(struct gpu *k)
+{
+    tsri_batch_close(k->batch);
+    tsri_stream_close(k->device, k->stream);
+    tsri_device_close(k->device);
+    tsri_free(k);
+}
+
+static struct tsr_kv_plane plane(const struct gpu_batch *b, void *const *layers, int turned)
+{
+    uint64_t row = (uint64_t)b->n_heads * b->dim * 2;
+    return (struct tsr_kv_plane){.layers = layers,
+                                 .block_stride = row * b->block,
+                                 .token_stride = row,
+                                 .head_stride = (uint64_t)b->dim * 2,
+                                 .element_stride = 2,
+                                 .dtype = TSR_DTYPE_BF16,
+                                 .n_heads = b->n_heads,
+                                 .dim = b->dim,
+                                 .rope_dims = turned ? b->dim : 0};
+}
+
+int gpu_set(struct gpu *k, const struct gpu_batch *b)
+{
+    k->rope.dims = b->dim;
+    k->layout = (struct tsr_kv_layout){.size = sizeof k->layout,
+                                       .memory = TSR_MEMORY_DEVICE,
+                                       .n_layers = b->n_layers,
+                                       .n_planes = 2,
+                                       .block_tokens = b->block,
+                                       .n_slots = b->n_slots};
+    k->layout.planes[0] = plane(b, b->layers_k, 1);
+    k->layout.planes[1] = plane(b, b->layers_v, 0);
+    uint32_t each = b->n_tokens / b->n_chunks, cells = b->n_cells / b->n_chunks;
+    for (uint32_t i = 0; i < b->n_chunks; i++) {
+        k->cells[i] =
+            (struct tsr_kv_cells){.size = sizeof k->cells[i],
+                                  .planes = b->planes + (size_t)i * b->n_layers * 2 * cells,
+                                  .n_cells = cells,
+                                  .cell_tokens = b->cell_tokens,
+                                  .n_tokens = each,
+                                  .n_layers = b->n_layers,
+                                  .n_planes = 2,
+                                  .int8 = (uint32_t)b->int8,
+                                  .memory = (uint32_t)b->memory};
+        k->runs[i] = (struct tsr_kv_run){.cells = &k->cells[i],
+                                         .slots = b->slots + (size_t)i * each,
+                                         .n_tokens = each,
+                                         .delta = b->delta ? b->delta + i : 0};
+    }
+    struct tsri_batch_desc desc = {.direction = b->gather ? TSRI_BATCH_GATHER : TSRI_BATCH_SCATTER,
+                                   .n_runs = b->n_chunks,
+                                   .layout = &k->layout,
+                                   .runs = k->runs,
+                                   .rope = b->delta ? &k->rope : NULL};
+    return tsri_batch_set(k->batch, k->stream, &desc);
+}
+
+int gpu_scatter(struct gpu *k, uint32_t layer, uint32_t n_layers)
+{
+    return tsri_batch_scatter(k->batch, layer, n_layers);
+}
+
+int gpu_gather(struct gpu *k, uint32_t layer, uint32_t n_layers)
+{
+    return tsri_batch_gather(k->batch, layer, n_layers);
+}
+
+int gpu_deviation(struct gpu *k, uint32_t layer, const void *fresh, uint64_t stride, float *out)
+{
+    struct tsr_deviation v = {
+        .fresh = fresh, .fresh_stride = stride, .out = out, .layer = layer, .plane = 0};
+    return tsri_batch_deviation(k->batch, &v);
+}
+
+int gpu_top_k(struct gpu *k, const float *scores, uint32_t n, uint32_t top, uint32_t *out)
+{
+    struct tsr_top_k t = {.scores = scores, .out = out, .n = n, .k = top};
+    return tsri_device_top_k(k->device, k->stream, &t);
+}
+
+const char *gpu_message(void)
+{
+    return tsr_errmsg();
+}

@@ -1,0 +1,315 @@
+/* cuda.c - the CUDA device's host half: memory, streams, events and the table of operations;
+ * batches are in cuda_batch.c. Built into libtessera-cuda.so with the kernels of cuda_kv.cu and
+ * cuda_select.cu; the core loads it with dlopen and finds tsr_device_cuda. Nothing here waits for
+ * the device except where the name says so. */
+#include "device/cuda_host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- errors ---- */
+
+static int code_of(cudaError_t e)
+{
+    if (e == cudaErrorMemoryAllocation) return TSR_ENOMEM;
+    return TSR_EDEVICE;
+}
+
+int tsri_cuda_failed(const struct tsr_device *d, cudaError_t e, const char *what)
+{
+    char text[256];
+    snprintf(text, sizeof text, "cuda: %s: %s", what, cudaGetErrorString(e));
+    cudaGetLastError(); /* not sticky errors are forgotten, so that the next call starts clean */
+    return d->fail(code_of(e), text);
+}
+
+int tsri_cuda_enter(const struct tsr_device *d)
+{
+    TSRI_CUDA_TRY(d, cudaSetDevice(d->ordinal), "cannot use the device");
+    return 0;
+}
+
+/* ---- open ---- */
+
+static int cuda_open(struct tsr_device **out, const struct tsr_device_config *config)
+{
+    struct tsr_device *d = calloc(1, sizeof *d);
+    if (!d) return config->fail(TSR_ENOMEM, "cuda: out of memory");
+    d->fail = config->fail;
+    d->ordinal = (int)config->ordinal;
+    int n = 0, err = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e != cudaSuccess)
+        err = tsri_cuda_failed(d, e, "no usable driver");
+    else if (d->ordinal >= n)
+        err = config->fail(TSR_EDEVICE, "cuda: there is no device of that number");
+    if (!err) err = tsri_cuda_enter(d);
+    if (!err) {
+        e = cudaGetDeviceProperties(&d->prop, d->ordinal);
+        if (e != cudaSuccess) err = tsri_cuda_failed(d, e, "cannot read the device's properties");
+    }
+    if (err) {
+        free(d);
+        return err;
+    }
+    *out = d;
+    return 0;
+}
+
+static void cuda_close(struct tsr_device *d)
+{
+    free(d);
+}
+
+static int cuda_info(struct tsr_device *d, struct tsr_device_info *out)
+{
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
+    size_t n_free = 0, n_total = 0;
+    TSRI_CUDA_TRY(d, cudaMemGetInfo(&n_free, &n_total), "cannot read free memory");
+    snprintf(out->text, sizeof out->text, "%.48s, sm_%d%d, %d multiprocessors", d->prop.name,
+             d->prop.major, d->prop.minor, d->prop.multiProcessorCount);
+    out->bytes_total = n_total;
+    out->bytes_free = n_free;
+    return 0;
+}
+
+/* ---- memory ---- */
+
+static int cuda_alloc(struct tsr_device *d, void **out, size_t bytes)
+{
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
+    TSRI_CUDA_TRY(d, cudaMalloc(out, bytes), "cannot allocate device memory");
+    return 0;
+}
+
+static void cuda_free(struct tsr_device *d, void *p)
+{
+    if (tsri_cuda_enter(d) == 0) cudaFree(p);
+}
+
+static int cuda_host_alloc(struct tsr_device *d, void **out, size_t bytes)
+{
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
+    TSRI_CUDA_TRY(d, cudaHostAlloc(out, bytes, cudaHostAllocPortable),
+                  "cannot allocate page-locked memory");
+    return 0;
+}
+
+static void cuda_host_free(struct tsr_device *d, void *p)
+{
+    if (tsri_cuda_enter(d) == 0) cudaFreeHost(p);
+}
+
+/* A pool that another process owns is mapped read-only, and only the read-only flag can lock that.
+ */
+static int cuda_host_register(struct tsr_device *d, void *p, size_t bytes)
+{
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
+    unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
+    if (cudaHostRegister(p, bytes, flags) == cudaSuccess) return 0;
+    cudaGetLastError();
+    TSRI_CUDA_TRY(d, cudaHostRegister(p, bytes, flags | cudaHostRegisterReadOnly),
+                  "cannot page-lock memory");
+    return 0;
+}
+
+static void cuda_host_unregister(struct tsr_device *d, void *p)
+{
+    if (tsri_cuda_enter(d) == 0) cudaHostUnregister(p);
+}
+
+/* ---- streams and events ---- */
+
+static int cuda_stream_open(struct tsr_device *d, struct tsr_device_stream **out, void *native)
+{
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
+    struct tsr_device_stream *s = calloc(1, sizeof *s);
+    if (!s) return d->fail(TSR_ENOMEM, "cuda: out of memory");
+    s->native = (cudaStream_t)native;
+    s->owned = !native;
+    cudaError_t e =
+        native ? cudaSuccess : cudaStreamCreateWithFlags(&s->native, cudaStreamNonBlocking);
+    if (e != cudaSuccess) {
+        free(s);
+        return tsri_cuda_failed(d, e, "cannot make a stream");
+    }
+    *out = s;
+    return 0;
+}
+
+static void cuda_stream_close(struct tsr_device *d, struct tsr_device_stream *s)
+{
+    if (s->owned && tsri_cuda_enter(d) == 0) cudaStreamDestroy(s->native);
+    free(s);
+}
+
+static int cuda_stream_sync(struct tsr_device *d, struct tsr_device_stream *s)
+{
+    TSRI_CUDA_TRY(d, cudaStreamSynchronize(tsri_cuda_native(s)), "the stream failed");
+    return 0;
+}
+
+static int cuda_event_open(struct tsr_device *d, struct tsr_device_event **out)
+{
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
+    struct tsr_device_event *event = calloc(1, sizeof *event);
+    if (!event) return d->fail(TSR_ENOMEM, "cuda: out of memory");
+    cudaError_t e = cudaEventCreateWithFlags(&event->native, cudaEventDisableTiming);
+    if (e != cudaSuccess) {
+        free(event);
+        return tsri_cuda_failed(d, e, "cannot make an event");
+    }
+    *out = event;
+    return 0;
+}
+
+static void cuda_event_close(struct tsr_device *d, struct tsr_device_event *e)
+{
+    if (tsri_cuda_enter(d) == 0) cudaEventDestroy(e->native);
+    free(e);
+}
+
+static int cuda_event_record(struct tsr_device *d, struct tsr_device_event *e,
+                             struct tsr_device_stream *s)
+{
+    TSRI_CUDA_TRY(d, cudaEventRecord(e->native, tsri_cuda_native(s)), "cannot record an event");
+    return 0;
+}
+
+static int cuda_event_wait(struct tsr_device *d, struct tsr_device_event *e,
+                           struct tsr_device_stream *s)
+{
+    TSRI_CUDA_TRY(d, cudaStreamWaitEvent(tsri_cuda_native(s), e->native, 0),
+                  "cannot wait for an event");
+    return 0;
+}
+
+static int cuda_event_sync(struct tsr_device *d, struct tsr_device_event *e)
+{
+    TSRI_CUDA_TRY(d, cudaEventSynchronize(e->native), "an event failed");
+    return 0;
+}
+
+static int cuda_event_query(struct tsr_device *d, struct tsr_device_event *e)
+{
+    cudaError_t state = cudaEventQuery(e->native);
+    if (state == cudaErrorNotReady) {
+        cudaGetLastError();
+        return 0;
+    }
+    TSRI_CUDA_TRY(d, state, "an event failed");
+    return 1;
+}
+
+static int cuda_copy(struct tsr_device *d, struct tsr_device_stream *s,
+                     const struct tsr_copy *copies, size_t n)
+{
+    int err = tsri_cuda_enter(d);
+    for (size_t i = 0; i < n && !err; i++) {
+        cudaError_t e = cudaMemcpyAsync(copies[i].dst, copies[i].src, copies[i].bytes,
+                                        cudaMemcpyDefault, tsri_cuda_native(s));
+        if (e != cudaSuccess) err = tsri_cuda_failed(d, e, "a copy was refused");
+    }
+    return err;
+}
+
+/* ---- operations ---- */
+
+static int launched(const struct tsr_device *d, int e, const char *what)
+{
+    return e == cudaSuccess ? 0 : tsri_cuda_failed(d, (cudaError_t)e, what);
+}
+
+static int cuda_gather(struct tsr_device *d, struct tsr_device_stream *s,
+                       const struct tsr_batch *batch, uint32_t layer_first, uint32_t n_layers)
+{
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
+    return launched(d,
+                    tsri_cuda_gather(tsri_cuda_batch_job(batch->device), layer_first, n_layers,
+                                     tsri_cuda_native(s)),
+                    "gather");
+}
+
+static int cuda_quantise(struct tsr_device *d, struct tsr_device_stream *s,
+                         const struct tsr_quant *q)
+{
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
+    return launched(d,
+                    tsri_cuda_quantise(q, tsri_cuda_quant_group(q->dim),
+                                       tsri_cuda_row_int8(q->n_heads, q->dim), tsri_cuda_native(s)),
+                    "quantise");
+}
+
+static int cuda_dequantise(struct tsr_device *d, struct tsr_device_stream *s,
+                           const struct tsr_quant *q)
+{
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
+    return launched(d,
+                    tsri_cuda_dequantise(q, tsri_cuda_quant_group(q->dim),
+                                         tsri_cuda_row_int8(q->n_heads, q->dim),
+                                         tsri_cuda_native(s)),
+                    "dequantise");
+}
+
+static int cuda_deviation(struct tsr_device *d, struct tsr_device_stream *s,
+                          const struct tsr_batch *batch, const struct tsr_deviation *v)
+{
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
+    return launched(d,
+                    tsri_cuda_deviation(tsri_cuda_batch_job(batch->device), v, tsri_cuda_native(s)),
+                    "deviation");
+}
+
+static int cuda_top_k(struct tsr_device *d, struct tsr_device_stream *s, const struct tsr_top_k *t)
+{
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
+    return launched(d, tsri_cuda_top_k(t, tsri_cuda_native(s)), "top-k");
+}
+
+extern const struct tsr_device_ops tsr_device_cuda;
+TSR_API const struct tsr_device_ops tsr_device_cuda = {
+    .abi = TSR_DEVICE_ABI,
+    .caps = TSR_DEVICE_ASYNC | TSR_DEVICE_SEPARATE | TSR_DEVICE_NEEDS_LOCK | TSR_DEVICE_OWN_ANGLES,
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .info = cuda_info,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .host_register = cuda_host_register,
+    .host_unregister = cuda_host_unregister,
+    .stream_open = cuda_stream_open,
+    .stream_close = cuda_stream_close,
+    .stream_sync = cuda_stream_sync,
+    .event_open = cuda_event_open,
+    .event_close = cuda_event_close,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
+    .event_sync = cuda_event_sync,
+    .event_query = cuda_event_query,
+    .copy = cuda_copy,
+    .batch_open = tsri_cuda_batch_open,
+    .batch_close = tsri_cuda_batch_close,
+    .batch_set = tsri_cuda_batch_set,
+    .gather = cuda_gather,
+    .scatter = tsri_cuda_batch_scatter,
+    .scatter_rotate = tsri_cuda_batch_rotate,
+    .quantise = cuda_quantise,
+    .dequantise = cuda_dequantise,
+    .deviation = cuda_deviation,
+    .top_k = cuda_top_k,
+};
