@@ -25,7 +25,7 @@ static void walk_init(struct walk *w, enum kv_kind kind)
     w->runs[1] = (struct tsr_kv_run){&w->cells.cells, w->slots + 37, 37, 53, 0, 0, 0};
     w->rotations[0] = w->rotations[1] = NULL;
     w->batch =
-        (struct tsr_batch){&w->engine.layout, w->runs, 2, N_TOKENS, 6, 0, w->rotations, NULL};
+        (struct tsr_batch){&w->engine.layout, w->runs, 2, N_TOKENS, 6, 0, w->rotations, NULL, NULL};
 }
 
 static void walk_fini(struct walk *w)

@@ -80,7 +80,7 @@ TEST(a_quarter_turn_swaps_pairs_of_either_kind)
     int64_t slot = 0;
     struct tsr_kv_run run = {&c, &slot, 0, 1, 1, 0, 0};
     const float *rotations[1] = {table};
-    struct tsr_batch b = {&l, &run, 1, 1, 1, TSR_ROPE_NEOX, rotations, NULL};
+    struct tsr_batch b = {&l, &run, 1, 1, 1, TSR_ROPE_NEOX, rotations, NULL, NULL};
     tsri_reference_move(&b, true, 0, 0, 0);
     CHECK(out[0] == -3 && out[1] == -4 && out[2] == 1 && out[3] == 2);
     b.pairing = TSR_ROPE_GPTJ;
