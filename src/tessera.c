@@ -7,6 +7,8 @@
 #define COMPLETE(own, theirs) \
     memcpy(&(own), (theirs), (theirs)->size < sizeof(own) ? (theirs)->size : sizeof(own))
 #define SIZE_MIN sizeof(size_t)
+/* No struct will ever be larger; where one is written to, a size beyond this was never set. */
+#define SIZE_MAX_SANE ((size_t)64 << 10)
 
 static int no_handle(const char *what)
 {
@@ -63,7 +65,9 @@ void tsr_space_close(struct tsr_space *space)
 
 void tsr_space_fingerprint(const struct tsr_space *space, uint8_t out[16])
 {
-    memcpy(out, space->fingerprint, 16);
+    if (!out) return;
+    memset(out, 0, 16);
+    if (space) memcpy(out, space->fingerprint, 16);
 }
 
 size_t tsr_space_token_bytes(const struct tsr_space *space)
@@ -372,7 +376,7 @@ int tsr_stats_get(struct tsr_cache *cache, struct tsr_stats *out)
 {
     if (!cache || !out) return no_handle("cache or out");
     size_t size = out->size;
-    if (size < SIZE_MIN) return bad_size("stats");
+    if (size < SIZE_MIN || size > SIZE_MAX_SANE) return bad_size("stats");
     struct tsr_stats own = {0};
     if (!in_child(cache)) tsri_cache_stats(cache, &own);
     memset(out, 0, size);
