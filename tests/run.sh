@@ -25,8 +25,10 @@ while IFS= read -r source; do
     [[ $name == $pattern ]] || continue
     program=$source
     [[ $source == *.c ]] && program=$B/tests/$name
+    start=$SECONDS
     timeout -k 5 "$limit" "$program" >"$log" 2>&1 </dev/null
     status=$?
+    took=$((SECONDS - start))
     read -r p f s < <(awk '/^# [0-9]+ passed/ {p=$2; f=$4; s=$6} END {print p+0, f+0, s+0}' "$log")
     if [ "$status" -ne 0 ] && [ "$status" -ne 77 ] && [ "$f" -eq 0 ]; then
         f=1 # crashed, timed out or a sanitizer spoke: no summary line, or an untrue one
@@ -41,7 +43,8 @@ while IFS= read -r source; do
         echo "FAILED  $name"
         cat "$log"
     else
-        printf '%-40s %4d passed%s\n' "$name" "$p" "$([ "$s" -gt 0 ] && echo ", $s skipped")"
+        printf '%-40s %4d passed%s%s\n' "$name" "$p" "$([ "$s" -gt 0 ] && echo ", $s skipped")" \
+            "$([ "$took" -ge 5 ] && echo ", $took s")"
         grep -E '^ +skipped: ' "$log"
     fi
 done < <(list)
