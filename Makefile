@@ -3,6 +3,7 @@
 #   make            the library, the programs, the examples and the benches
 #   make test       install what is missing, build, run every test (the README's command)
 #   make demo       replay a small built-in trace and print a hit table
+#   make cuda       the CUDA device, libtessera-cuda.so, with nvcc
 #   make check      the tests alone, without looking for missing packages
 #   make check-long the slow tier: fuzzers 60 s each, many more crash rounds
 #   make lint       formatting, clang-tidy, cppcheck, shellcheck, man pages, layer order
@@ -13,7 +14,7 @@
 # Variables: B=build            where everything is built; side-by-side builds are B=other
 #            SAN=address,undefined | thread     sanitizer builds (use a B of their own)
 #            WERROR=1           warnings are errors (CI)
-#            WITH_CUDA=         do not build the CUDA device although nvcc is there
+#            WITH_CUDA=1        all, check and install take in the CUDA device
 #            CC, CFLAGS, LDFLAGS, PREFIX, DESTDIR, V=1 (show commands), T=glob (tests to run)
 
 VERSION := 0.1.0
@@ -63,19 +64,21 @@ PLUGINS := $(patsubst tests/device/plugin_%.c,$(B)/tests/device/libtessera-%.so,
 BENS  := $(patsubst bench/%.c,$(B)/bench/%,$(BEN_SRC))
 EXS   := $(patsubst examples/%.c,$(B)/examples/%,$(EX_SRC))
 FUZZ  := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
-# The CUDA device is a library of its own, loaded at run time; built where nvcc is found. sm_90 is machine
-# code, other chips from sm_80 on compile the PTX when they first load it.
+# The CUDA device is a library of its own, loaded at run time. sm_90 is machine code, other chips from sm_80
+# on compile the PTX when they first load it.
 NVCC      ?= nvcc
-WITH_CUDA ?= $(if $(SAN),,$(if $(shell command -v $(NVCC) 2>/dev/null),1))
+WITH_CUDA ?=
 NVFLAGS   ?= -O3 -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/dev/null)))
 CUDA_OBJ  := $(call obj,$(CUDA_SRC)) $(B)/obj/src/device/cuda_kv.o $(B)/obj/src/device/cuda_select.o
-CUDA_ALL  := $(if $(WITH_CUDA),$(B)/lib/libtessera-cuda.so $(B)/bench/bench_cuda)
+CUDA_LIB  := $(B)/lib/libtessera-cuda.so $(B)/bench/bench_cuda
+CUDA_ALL  := $(if $(WITH_CUDA),$(CUDA_LIB))
 BINS  := $(if $(CLI_SRC),$(B)/bin/tessera)
 
-.PHONY: all lib test check check-long demo lint install doc clean help fuzz setup FORCE
+.PHONY: all lib cuda test check check-long demo lint install doc clean help fuzz setup FORCE
 all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
+cuda: $(CUDA_LIB)
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
