@@ -4,10 +4,36 @@
 
 _Static_assert(sizeof(struct tsr_range) == 8, "a range is two u32");
 _Static_assert(sizeof(struct tsr_key) == 16, "a key is 16 bytes");
-_Static_assert(sizeof(struct tsr_match) == 32, "a new field of a match needs a new wire version");
-_Static_assert(offsetof(struct tsr_match, kind) == 20 && offsetof(struct tsr_match, base) == 24,
-               "a match has no holes");
-_Static_assert(sizeof(struct tsri_wire_want) == 48, "a want is a match and four u32");
+_Static_assert(sizeof(struct tsri_wire_match) == 40, "a match has no holes");
+_Static_assert(sizeof(struct tsri_wire_want) == 56, "a want is a match and four u32");
+
+void tsri_wire_match_put(const struct tsr_match *m, struct tsri_wire_match *out)
+{
+    *out = (struct tsri_wire_match){.entry = m->entry,
+                                    .prompt_offset = m->prompt_offset,
+                                    .entry_offset = m->entry_offset,
+                                    .n_tokens = m->n_tokens,
+                                    .kind = m->kind,
+                                    .context = m->context,
+                                    .tier = m->tier,
+                                    .verified = m->verified,
+                                    .base = m->base,
+                                    .freq_set = m->freq_set};
+}
+
+void tsri_wire_match_get(const struct tsri_wire_match *m, struct tsr_match *out)
+{
+    *out = (struct tsr_match){.entry = m->entry,
+                              .prompt_offset = m->prompt_offset,
+                              .entry_offset = m->entry_offset,
+                              .n_tokens = m->n_tokens,
+                              .kind = m->kind,
+                              .context = m->context,
+                              .tier = m->tier,
+                              .verified = m->verified,
+                              .base = m->base,
+                              .freq_set = m->freq_set};
+}
 
 /* ---- parts that several requests have ---- */
 

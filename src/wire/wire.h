@@ -134,9 +134,22 @@ struct tsri_wire_lookup {
     const uint32_t *spaces;
 };
 
+/* struct tsr_match as it crosses the wire: a struct of its own, so that the public one may grow. */
+struct tsri_wire_match {
+    uint64_t entry;
+    uint32_t prompt_offset, entry_offset, n_tokens;
+    uint8_t kind, context, tier, verified;
+    uint32_t base, freq_set;
+    uint32_t entry_tokens; /* of the whole entry; 0: not told */
+    uint8_t coverage;      /* how much of the entry this is; 0: not told */
+    uint8_t reserved[3];
+};
+void tsri_wire_match_put(const struct tsr_match *m, struct tsri_wire_match *out);
+void tsri_wire_match_get(const struct tsri_wire_match *m, struct tsr_match *out);
+
 /* One range to lend: part of a match. */
 struct tsri_wire_want {
-    struct tsr_match match;
+    struct tsri_wire_match match;
     uint32_t space, offset, n_tokens, reserved;
 };
 struct tsri_wire_retrieve {
@@ -227,7 +240,7 @@ struct tsri_reply {
     struct tsri_wire_welcome welcome;
     struct tsri_wire_space space;
     uint32_t n_prefix_tokens, n_spaces, n; /* n: of what follows */
-    const struct tsr_match *matches;       /* n rows of n_spaces */
+    const struct tsri_wire_match *matches; /* n rows of n_spaces */
     const struct tsri_wire_lent *lent;
     uint32_t n_pages;
     const uint32_t *pages;

@@ -187,7 +187,9 @@ TEST(retrieve_is_these_bytes_with_and_without_a_prompt)
                                                        .tier = 6,
                                                        .verified = 7,
                                                        .base = 8,
-                                                       .freq_set = 9},
+                                                       .freq_set = 9,
+                                                       .entry_tokens = 13,
+                                                       .coverage = 14},
                                              .space = 10,
                                              .offset = 11,
                                              .n_tokens = 12}};
@@ -202,14 +204,35 @@ TEST(retrieve_is_these_bytes_with_and_without_a_prompt)
         wb_u32(&want, 0);
         wb_u64(&want, 0x0102030405060708u), wb_u32(&want, 1), wb_u32(&want, 2), wb_u32(&want, 3);
         wb_bytes(&want, "\4\5\6\7", 4), wb_u32(&want, 8), wb_u32(&want, 9);
+        wb_u32(&want, 13), wb_u32(&want, 14);
         wb_u32(&want, 10), wb_u32(&want, 11), wb_u32(&want, 12), wb_u32(&want, 0);
         if (with) wb_prompt(&want);
         CHECK(is(&want));
         CHECK(memcmp(back.retrieve.wants, wants, sizeof wants) == 0);
         CHECK(with ? same_prompt(&back.prompt) : back.prompt.tokens == NULL);
-        frame[TSRI_WIRE_HEAD_BYTES + 24 + 44] = 1; /* a field without meaning */
+        frame[TSRI_WIRE_HEAD_BYTES + 24 + 52] = 1; /* a field without meaning */
         CHECK_INT(tsri_request_decode(&back, 6, frame + 24, frame_bytes - 24), TSR_EINVAL);
     }
+}
+
+TEST(a_match_comes_back_as_it_was)
+{
+    const struct tsr_match m = {.entry = 0x0102030405060708u,
+                                .prompt_offset = 1,
+                                .entry_offset = 2,
+                                .n_tokens = 3,
+                                .kind = 4,
+                                .context = 5,
+                                .tier = 6,
+                                .verified = 1,
+                                .base = 8,
+                                .freq_set = 9};
+    struct tsri_wire_match wire;
+    struct tsr_match again;
+    memset(&again, 0, sizeof again);
+    tsri_wire_match_put(&m, &wire);
+    tsri_wire_match_get(&wire, &again);
+    CHECK(memcmp(&m, &again, sizeof m) == 0);
 }
 
 TEST(release_contains_and_keys_are_these_bytes)
@@ -422,6 +445,7 @@ int main(void)
     RUN(a_text_ends_where_it_says);
     RUN(lookup_is_these_bytes);
     RUN(retrieve_is_these_bytes_with_and_without_a_prompt);
+    RUN(a_match_comes_back_as_it_was);
     RUN(release_contains_and_keys_are_these_bytes);
     RUN(store_and_put_are_these_bytes);
     RUN(the_small_requests_are_these_bytes);
