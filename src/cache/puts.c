@@ -20,7 +20,7 @@ struct tsr_put {
     struct tsri_key parent_key; /* block before the first, pinned as parent_id */
     uint32_t parent_id;
     uint32_t n_blocks, n_reserved;
-    uint64_t *layers; /* bit map of the layers that have arrived */
+    _Atomic uint64_t *layers; /* bit map of those that have arrived, perhaps from many threads */
     struct block blocks[];
 };
 
@@ -223,7 +223,7 @@ int tsri_put_open(struct tsr_put **out, struct tsr_client *client, const struct 
     put->space = space;
     put->kind = store->kind;
     put->parent_id = TSRI_ID_NONE;
-    put->layers = (uint64_t *)(void *)(put->blocks + n_blocks);
+    put->layers = (_Atomic uint64_t *)(void *)(put->blocks + n_blocks);
     put->view_tokens = put_tokens(store);
     if (use_view) {
         put->view = store->view;
@@ -283,7 +283,7 @@ int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struc
         tsri_cells_move(&move, &part);
     }
     for (uint32_t l = first; l < first + n; l++)
-        put->layers[l / 64] |= (uint64_t)1 << l % 64;
+        atomic_fetch_or_explicit(&put->layers[l / 64], (uint64_t)1 << l % 64, memory_order_release);
     return 0;
 }
 
@@ -318,7 +318,8 @@ static void touch_chain(struct tsr_cache *c, uint32_t id)
 static bool all_layers(const struct tsr_put *put)
 {
     for (uint32_t l = 0; l < put->space->shape.n_layers; l++)
-        if (!(put->layers[l / 64] >> l % 64 & 1)) return false;
+        if (!(atomic_load_explicit(&put->layers[l / 64], memory_order_acquire) >> l % 64 & 1))
+            return false;
     return true;
 }
 

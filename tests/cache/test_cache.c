@@ -126,6 +126,30 @@ TEST(a_tier_that_does_not_open_is_why_the_cache_does_not)
     tsr_config_close(cfg);
 }
 
+/* Runs in a child that has the locks in whatever state: whoever waits for one is ended. */
+static int in_child(void (*run)(void *arg), void *arg)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(20);
+        run(arg);
+        _exit(7);
+    }
+    int status = 0;
+    CHECK_INT(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void close_all(void *arg)
+{
+    struct kit *k = arg;
+    tsr_client_close(k->client);
+    tsr_space_close(k->space);
+    tsr_close(k->cache);
+}
+
 TEST(a_forked_child_closes_and_the_parent_notices_nothing)
 {
     struct kit k;
@@ -136,19 +160,9 @@ TEST(a_forked_child_closes_and_the_parent_notices_nothing)
     struct tsr_range range;
     struct tsr_prompt prompt = kit_segment_prompt(tokens, 40, &range);
     CHECK_INT(kit_lookup(&k, &prompt, 9, &hits), 40); /* a lease the child must not let go */
-    fflush(stdout);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        tsr_client_close(k.client);
-        tsr_space_close(k.space);
-        tsr_close(k.cache);
-        _exit(7);
-    }
-    int status = 0;
-    CHECK_INT(waitpid(child, &status, 0), child);
-    CHECK(WIFEXITED(status));
-    CHECK_INT(WEXITSTATUS(status), 7);
+    pthread_mutex_lock(&k.cache->lock);
+    CHECK_INT(in_child(close_all, &k), 7);
+    pthread_mutex_unlock(&k.cache->lock);
     CHECK_INT(kit_load_and_check(&k, &prompt), 40);
     CHECK_INT(tsr_release(k.client, 9), 1);
     free(tokens);
@@ -413,6 +427,71 @@ TEST(what_is_touched_goes_later)
     kit_close(&k);
 }
 
+/* ---- layers ---- */
+
+#define LAYERS 70u
+
+struct layer_giver {
+    struct tsr_put *put;
+    const uint8_t *rows;
+    uint32_t first;
+    bool right;
+};
+
+static void *give_layers(void *arg)
+{
+    struct layer_giver *g = arg;
+    g->right = true;
+    for (uint32_t l = g->first; l < LAYERS; l += 2) {
+        uint8_t rows[8 * 8 * 2];
+        memcpy(rows, g->rows + (size_t)l * sizeof rows, sizeof rows);
+        struct tsr_view view = {.data = rows, .bytes = sizeof rows};
+        g->right &= tsr_put_layer(g->put, l, &view) == 0;
+    }
+    return NULL;
+}
+
+TEST(layers_may_come_from_several_threads_at_once)
+{
+    struct kit k;
+    kit_open(&k, NULL);
+    struct tsr_space_desc d = kit_desc();
+    d.n_layers = LAYERS;
+    d.n_heads = 1;
+    d.k_dim = 4;
+    struct tsr_space *deep = kit_space(k.cache, &d);
+    uint32_t *tokens = kit_tokens(1, 8);
+    struct tsr_store store = {.size = sizeof store,
+                              .space = deep,
+                              .kind = TSR_KIND_SEGMENT,
+                              .tokens = tokens,
+                              .n_tokens = 8};
+    struct tsr_view all = kit_store_view(&store);
+    for (uint32_t round = 0; round < 50; round++) {
+        struct tsr_put *put;
+        CHECK_INT(tsr_put_open(&put, k.client, &store), 0);
+        struct layer_giver givers[2];
+        pthread_t threads[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            givers[i] = (struct layer_giver){.put = put, .rows = all.data, .first = i};
+            CHECK_INT(pthread_create(&threads[i], NULL, give_layers, &givers[i]), 0);
+        }
+        for (uint32_t i = 0; i < 2; i++)
+            pthread_join(threads[i], NULL);
+        CHECK(givers[0].right && givers[1].right);
+        CHECK_INT(tsr_put_commit(put), 8);
+        struct kit other = {.cache = k.cache, .client = k.client, .space = deep};
+        struct tsr_range range;
+        struct tsr_prompt prompt = kit_segment_prompt(tokens, 8, &range);
+        CHECK_INT(kit_load_and_check(&other, &prompt), 8);
+        CHECK_INT(tsr_clear(k.cache, NULL), 1);
+    }
+    free(all.data);
+    free(tokens);
+    tsr_space_close(deep);
+    kit_close(&k);
+}
+
 /* ---- numbers ---- */
 
 TEST(the_numbers_are_those_of_what_happened)
@@ -478,6 +557,7 @@ int main(void)
     RUN(pinned_for_good_is_unpinned_as_often);
     RUN(pins_for_good_are_refused_beyond_their_counter);
     RUN(what_is_touched_goes_later);
+    RUN(layers_may_come_from_several_threads_at_once);
     RUN(the_numbers_are_those_of_what_happened);
     return test_end();
 }
