@@ -96,7 +96,7 @@ static bool is_wanted(struct tsr_cache *c, const struct tsri_range_load *r,
 static void copy_layers(struct tsr_cache *c, const struct tsri_range_load *r,
                         struct tsri_meta *meta, uint32_t layer, uint32_t n_layers)
 {
-    struct tsri_cell_move move = {.pool = &c->pool,
+    struct tsri_cell_move move = {.pool = c->pool.region.data,
                                   .shape = &r->load->space->shape,
                                   .pages = tsri_meta_pages(meta),
                                   .entry_tokens = meta->n_tokens,

@@ -77,7 +77,7 @@ void tsri_manager_planes(const struct tsr_cache *c, const struct tsri_entry *e,
         for (uint32_t l = 0; l < s->n_layers; l++)
             for (uint32_t p = 0; p < s->n_planes; p++)
                 planes[(l * s->n_planes + p) * n_cells + cell] =
-                    tsri_plane(&c->pool, s, tsri_meta_pages(meta), &layout, cell, l, p);
+                    tsri_plane(c->pool.region.data, s, tsri_meta_pages(meta), &layout, cell, l, p);
     }
 }
 

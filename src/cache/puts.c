@@ -266,7 +266,7 @@ int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struc
     for (uint32_t i = 0; i < put->n_blocks; i++) {
         const struct block *b = &put->blocks[i];
         struct tsri_meta *m = tsri_meta(put->c, &put->c->entries[b->id]);
-        struct tsri_cell_move move = {.pool = &put->c->pool,
+        struct tsri_cell_move move = {.pool = put->c->pool.region.data,
                                       .shape = shape,
                                       .pages = tsri_meta_pages(m),
                                       .entry_tokens = b->n_tokens,

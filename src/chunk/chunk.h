@@ -121,6 +121,8 @@ void tsri_separators_close(struct tsri_separators *s);
  */
 TSR_MUST int tsri_split(const struct tsri_separators *s, const uint32_t *tokens, uint32_t n_tokens,
                         struct tsr_range *ranges, uint32_t ranges_max);
+/* The KV of an entry stands in cells of at most so many tokens, in memory and in files. */
+#define TSRI_CELL_TOKENS_MAX 64u
 /* How many blocks of block_tokens: the whole ones, and the partial one at the end if asked. */
 uint32_t tsri_block_count(uint32_t n_tokens, uint32_t block_tokens, bool partial);
 

@@ -11,6 +11,7 @@
 #define TSRI_TIER_H
 
 #include "base/base.h"
+#include "chunk/chunk.h" /* TSRI_CELL_TOKENS_MAX */
 
 #include <tessera/tier.h>
 
@@ -21,7 +22,6 @@
 #define TSRI_ENTRY_PLANES_MAX 2u
 #define TSRI_ENTRY_ROW_MAX (1u << 18)
 #define TSRI_ENTRY_EXTRA_MAX (1u << 20)
-#define TSRI_CELL_TOKENS_MAX 64u
 
 /* Segment files in a directory (disk.c). */
 extern const struct tsr_tier_ops tsri_tier_disk;

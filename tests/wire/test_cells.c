@@ -1,7 +1,7 @@
 /* test_cells.c - the address arithmetic of entries over many shapes: planes never overlap and never
  * straddle a page, every move lands where the words of tessera.h say and touches nothing else, and
  * no view passes the check that would let a move write outside its buffer. */
-#include "cache/cache.h"
+#include "cache/cache.h" /* its pool */
 
 #include "support/test.h"
 
@@ -100,7 +100,7 @@ static void check_planes(struct bed *b)
         n_rows += cell.n_tokens;
         for (uint32_t l = 0; l < s->n_layers; l++)
             for (uint32_t p = 0; p < s->n_planes; p++) {
-                uint8_t *at = tsri_plane(&b->pool, s, b->pages, &cell, c, l, p);
+                uint8_t *at = tsri_plane(b->pool.region.data, s, b->pages, &cell, c, l, p);
                 size_t first = (size_t)(at - b->pool.region.data);
                 size_t bytes = (size_t)cell.n_tokens * s->row_bytes[p];
                 CHECK(first % TSRI_CACHE_LINE == 0);
@@ -223,8 +223,9 @@ static void fill_bed(struct bed *b)
         tsri_cell_layout(s, b->n_tokens, t / s->cell_tokens, &cell);
         for (uint32_t l = 0; l < s->n_layers; l++)
             for (uint32_t p = 0; p < s->n_planes; p++) {
-                uint8_t *row = tsri_plane(&b->pool, s, b->pages, &cell, t / s->cell_tokens, l, p) +
-                               (size_t)(t % s->cell_tokens) * s->row_bytes[p];
+                uint8_t *row =
+                    tsri_plane(b->pool.region.data, s, b->pages, &cell, t / s->cell_tokens, l, p) +
+                    (size_t)(t % s->cell_tokens) * s->row_bytes[p];
                 for (uint32_t i = 0; i < s->row_bytes[p]; i++)
                     row[i] = want(l, p, t, i);
             }
@@ -296,7 +297,7 @@ static void check_move(struct bed *b, uint32_t layout, uint32_t offset, uint32_t
                 for (uint32_t i = 0; i < s->row_bytes[p]; i++)
                     expect[row_offset(s, &view, l, p, t) + i] =
                         want(layer_first + l, p, offset + t, i);
-    struct tsri_cell_move move = {.pool = &b->pool,
+    struct tsri_cell_move move = {.pool = b->pool.region.data,
                                   .shape = s,
                                   .pages = b->pages,
                                   .entry_tokens = b->n_tokens,
@@ -322,7 +323,7 @@ static void check_back(struct bed *b, uint32_t layout, uint32_t offset, uint32_t
     struct tsr_view view = view_of(s, layout, n, n_layers);
     view.data = rows;
     CHECK_INT(tsri_view_check(s, &view, n, n_layers), 0);
-    struct tsri_cell_move move = {.pool = &b->pool,
+    struct tsri_cell_move move = {.pool = b->pool.region.data,
                                   .shape = s,
                                   .pages = b->pages,
                                   .entry_tokens = b->n_tokens,
@@ -338,9 +339,10 @@ static void check_back(struct bed *b, uint32_t layout, uint32_t offset, uint32_t
         tsri_cell_layout(s, b->n_tokens, t / s->cell_tokens, &cell);
         for (uint32_t l = layer_first; l < layer_first + n_layers; l++)
             for (uint32_t p = 0; p < s->n_planes; p++)
-                memset(tsri_plane(&b->pool, s, b->pages, &cell, t / s->cell_tokens, l, p) +
-                           (size_t)(t % s->cell_tokens) * s->row_bytes[p],
-                       0, s->row_bytes[p]);
+                memset(
+                    tsri_plane(b->pool.region.data, s, b->pages, &cell, t / s->cell_tokens, l, p) +
+                        (size_t)(t % s->cell_tokens) * s->row_bytes[p],
+                    0, s->row_bytes[p]);
     }
     move.to_view = false;
     tsri_cells_move(&move, &view);

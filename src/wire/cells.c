@@ -1,7 +1,7 @@
 /* cells.c - where the rows of an entry are, and copying them to and from a caller's memory. Pure
  * functions over a shape and a page table: no locks, no allocation. A plane never straddles a page,
  * so a run of tokens in a cell is one memcpy. */
-#include "cache/cache.h"
+#include "wire/wire.h"
 
 static uint32_t dtype_bytes(uint32_t dtype)
 {
@@ -94,18 +94,17 @@ static uint32_t pages_before(const struct tsri_shape *s, uint32_t c)
     return c * full.n_pages;
 }
 
-static uint8_t *plane_in(const struct tsri_pool *pool, const struct tsri_shape *s,
-                         const uint32_t *cell_pages, const struct tsri_cell *cell, uint32_t layer,
-                         uint32_t plane)
+static uint8_t *plane_in(uint8_t *pool, const struct tsri_shape *s, const uint32_t *cell_pages,
+                         const struct tsri_cell *cell, uint32_t layer, uint32_t plane)
 {
     if (cell->layers_per_page == 0)
-        return tsri_pool_page(pool, cell_pages[layer * s->n_planes + plane]);
-    uint8_t *page = tsri_pool_page(pool, cell_pages[layer / cell->layers_per_page]);
+        return pool + (size_t)cell_pages[layer * s->n_planes + plane] * s->page_bytes;
+    uint8_t *page = pool + (size_t)cell_pages[layer / cell->layers_per_page] * s->page_bytes;
     return page + (size_t)(layer % cell->layers_per_page) * cell->layer_bytes +
            (plane ? cell->k_bytes : 0);
 }
 
-uint8_t *tsri_plane(const struct tsri_pool *pool, const struct tsri_shape *s, const uint32_t *pages,
+uint8_t *tsri_plane(uint8_t *pool, const struct tsri_shape *s, const uint32_t *pages,
                     const struct tsri_cell *cell, uint32_t c, uint32_t layer, uint32_t plane)
 {
     return plane_in(pool, s, pages + pages_before(s, c), cell, layer, plane);
