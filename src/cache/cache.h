@@ -447,6 +447,8 @@ uint32_t tsri_client_room(struct tsr_client *client);
 bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
                        uint32_t n);
 int tsri_client_release(struct tsr_client *client, uint64_t request_id);
+/* Those of every request. */
+int tsri_client_release_all(struct tsr_client *client);
 
 /* puts.c */
 TSR_MUST int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
@@ -457,6 +459,8 @@ TSR_MUST int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n,
                              const struct tsr_view *view);
 TSR_MUST int tsri_put_commit(struct tsr_put *put);
 void tsri_put_abort(struct tsr_put *put);
+/* Entries to be filled; 0: everything is there already. */
+uint32_t tsri_put_n_blocks(const struct tsr_put *put);
 /* All of it in one go. */
 TSR_MUST int tsri_store(struct tsr_client *client, const struct tsr_store *store);
 
@@ -475,6 +479,33 @@ struct tsri_loader {
 };
 /* Runs it to the end in the calling thread; returns how many ranges were loaded. */
 TSR_MUST int tsri_loader_run(struct tsri_loader *loader);
+/* Is the entry, whose meta is in memory, what the match stood for in the prompt? Yes without one:
+ * the match was verified then. */
+bool tsri_match_wanted(const struct tsr_space *space, const struct tsr_match *m,
+                       const struct tsr_prompt *prompt, const struct tsri_entry *e,
+                       struct tsri_meta *meta);
+
+/* lends.c: entries for readers that copy out of the pool themselves */
+struct tsri_lend {
+    struct tsr_space *space;
+    const struct tsr_match *match;
+    uint32_t offset, n_tokens; /* within the match; n_tokens 0: to its end */
+    /* results: */
+    int result;  /* 0, or why not: set before the pages mean anything */
+    uint32_t id; /* pinned until _fini, or TSRI_ID_NONE */
+    bool cold;   /* only a lower tier has it: _fetch is needed */
+    uint32_t entry_tokens, cell_first, n_pages, base, freq_set;
+    const uint32_t *pages; /* of the cells that hold the range; while it is pinned */
+};
+/* Pins each entry twice: until _fini, and as a lease of the request. Never waits. Returns how many
+ * are cold; TSR_EINVAL when one is no match at all, and then nothing is pinned. */
+TSR_MUST int tsri_lends_init(struct tsr_client *client, uint64_t request_id,
+                             const struct tsr_prompt *prompt, struct tsri_lend *lends, uint32_t n);
+/* Brings up the cold ones, in the calling thread. */
+void tsri_lends_fetch(struct tsr_client *client, const struct tsr_prompt *prompt,
+                      struct tsri_lend *lends, uint32_t n);
+/* Lets go what _init pinned for itself; the leases stay. Counts, and returns how many were lent. */
+int tsri_lends_fini(struct tsr_client *client, struct tsri_lend *lends, uint32_t n);
 
 /* ops.c: asynchronous operations */
 struct tsri_ops;

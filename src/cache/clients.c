@@ -143,13 +143,27 @@ bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uin
     return room;
 }
 
+int tsri_client_release_all(struct tsr_client *client)
+{
+    int n = 0;
+    for (uint32_t b = 0; b < BUCKETS;) {
+        pthread_mutex_lock(&client->lock);
+        const struct tsri_lease *first = client->buckets[b];
+        uint64_t request_id = first ? first->request_id : 0;
+        pthread_mutex_unlock(&client->lock);
+        if (first)
+            n += tsri_client_release(client, request_id);
+        else
+            b++;
+    }
+    return n;
+}
+
 void tsri_client_close(struct tsr_client *client)
 {
     struct tsr_cache *c = client->cache;
     if (!tsri_forked(c)) {
-        for (uint32_t b = 0; b < BUCKETS; b++)
-            while (client->buckets[b])
-                tsri_client_release(client, client->buckets[b]->request_id);
+        tsri_client_release_all(client);
         pthread_mutex_lock(&c->lock);
         c->n_clients--;
         pthread_mutex_unlock(&c->lock);

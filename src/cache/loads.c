@@ -58,18 +58,17 @@ static int check_range(struct tsr_cache *c, struct tsri_range_load *r)
 /* Is this the text that the nominated match stood for? The prompt's chunks are walked again,
  * because the digest of what came before is part of the answer. Without a prompt the match was
  * verified in host memory, and the handle says that it is the same entry still. */
-static bool is_wanted(struct tsr_cache *c, const struct tsri_range_load *r,
-                      const struct tsri_entry *e, struct tsri_meta *meta)
+bool tsri_match_wanted(const struct tsr_space *space, const struct tsr_match *m,
+                       const struct tsr_prompt *given, const struct tsri_entry *e,
+                       struct tsri_meta *meta)
 {
-    const struct tsr_match *m = r->load->match;
-    const struct tsr_prompt *given = r->load->prompt;
     if (!given) return true;
     struct tsr_prompt prompt = {0};
     memcpy(&prompt, given, given->size < sizeof prompt ? given->size : sizeof prompt);
     uint32_t at = m->prompt_offset - m->entry_offset;
     struct tsri_walk w;
     struct tsri_chunk chunk;
-    if (tsri_walk_init(&w, r->load->space, &prompt) != 0) return false;
+    if (tsri_walk_init(&w, space, &prompt) != 0) return false;
     struct tsri_digest digest = {{0}};
     bool have = false;
     if (m->kind == TSR_KIND_PREFIX) {
@@ -89,8 +88,13 @@ static bool is_wanted(struct tsr_cache *c, const struct tsri_range_load *r,
     return have && chunk.range.n_tokens == e->n_tokens && m->kind == e->kind &&
            meta->extra_bytes == chunk.extra_bytes && tsri_digest_equal(&meta->digest, &digest) &&
            memcmp(tsri_meta_tokens(meta), w.prompt->tokens + at, (size_t)e->n_tokens * 4) == 0 &&
-           memcmp(tsri_meta_extra(meta), chunk.extra, chunk.extra_bytes) == 0 &&
-           c->spaces[e->space].cache == c;
+           memcmp(tsri_meta_extra(meta), chunk.extra, chunk.extra_bytes) == 0;
+}
+
+static bool is_wanted(const struct tsri_range_load *r, const struct tsri_entry *e,
+                      struct tsri_meta *meta)
+{
+    return tsri_match_wanted(r->load->space, r->load->match, r->load->prompt, e, meta);
 }
 
 static void copy_layers(struct tsr_cache *c, const struct tsri_range_load *r,
@@ -122,7 +126,7 @@ static void pin_range(struct tsr_cache *c, struct tsri_range_load *r)
     bool fits = e->space == r->load->space->id && (uint64_t)r->offset + r->n_tokens <= e->n_tokens;
     if (!fits) r->load->result = TSR_ESPACE;
     if (fits && r->state == TSRI_HOST && !r->load->match->verified &&
-        !is_wanted(c, r, e, tsri_meta(c, e))) {
+        !is_wanted(r, e, tsri_meta(c, e))) {
         tsri_stats_add(c->stats, TSRI_M_collisions, 1);
         r->load->result = TSR_ECORRUPT;
     }
@@ -150,7 +154,7 @@ static bool verify_fetch(struct tsri_fetch *f, struct tsri_meta *meta)
 {
     struct tsri_range_load *r = f->arg;
     struct tsr_cache *c = tsri_client_cache(r->loader->client);
-    return is_wanted(c, r, &c->entries[r->id], meta);
+    return is_wanted(r, &c->entries[r->id], meta);
 }
 
 /* Tells how many layers every range that can still be had has. */

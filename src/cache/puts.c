@@ -287,6 +287,11 @@ int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struc
     return 0;
 }
 
+uint32_t tsri_put_n_blocks(const struct tsr_put *put)
+{
+    return put->n_blocks;
+}
+
 /* Publishes block i behind `parent`; where somebody was faster, theirs is the parent of the next.
  */
 static uint32_t publish(struct tsr_put *put, uint32_t i, uint32_t parent, uint64_t *n_tokens)

@@ -1,0 +1,161 @@
+/* lends.c - entries lent to readers that copy out of the pool themselves: the clients of a server.
+ * A reader gets the pages that hold its range and a lease that keeps them in place; nothing is
+ * copied here. What only a lower tier has is fetched first, on a thread that may wait. */
+#include "cache/manager.h"
+
+struct tsri_lends_verify {
+    const struct tsr_prompt *prompt;
+    const struct tsri_lend *lend;
+    struct tsr_cache *c;
+};
+
+static int check(struct tsr_cache *c, const struct tsri_lend *l, const struct tsr_prompt *prompt)
+{
+    const struct tsr_match *m = l->match;
+    if (!l->space || l->space->cache != c) return tsri_fail(TSR_ESPACE, "no space of this cache");
+    if (!m || m->n_tokens == 0) return tsri_fail(TSR_EINVAL, "no match");
+    if (l->offset >= m->n_tokens || l->n_tokens > m->n_tokens - l->offset)
+        return tsri_fail(TSR_EINVAL, "tokens %u + %u of a match of %u", l->offset, l->n_tokens,
+                         m->n_tokens);
+    if ((uint64_t)m->entry_offset + m->n_tokens > UINT32_MAX ||
+        (uint64_t)m->prompt_offset + m->n_tokens > UINT32_MAX)
+        return tsri_fail(TSR_EINVAL, "a match that no lookup made");
+    if (!m->verified && !prompt)
+        return tsri_fail(TSR_EINVAL, "the match is not verified and no prompt is given");
+    return 0;
+}
+
+static uint32_t range_tokens(const struct tsri_lend *l)
+{
+    return l->n_tokens ? l->n_tokens : l->match->n_tokens - l->offset;
+}
+
+/* The pages that hold the range. All cells but the last have as many pages as the first. */
+static void describe(struct tsr_cache *c, struct tsri_lend *l)
+{
+    struct tsri_meta *meta = tsri_meta(c, &c->entries[l->id]);
+    const struct tsri_shape *shape = &l->space->shape;
+    uint32_t first = l->match->entry_offset + l->offset, last = first + range_tokens(l) - 1;
+    uint32_t per_cell = tsri_shape_n_pages(shape, shape->cell_tokens);
+    l->entry_tokens = meta->n_tokens;
+    l->base = meta->base;
+    l->freq_set = meta->freq_set;
+    l->cell_first = first / shape->cell_tokens;
+    uint32_t begin = l->cell_first * per_cell, end = (last / shape->cell_tokens + 1) * per_cell;
+    l->n_pages = tsri_min_u32(end, meta->n_pages) - begin;
+    l->pages = tsri_meta_pages(meta) + begin;
+}
+
+/* Pins it for the call and for the lease. */
+static void lend(struct tsr_client *client, uint64_t request_id, const struct tsr_prompt *prompt,
+                 struct tsri_lend *l)
+{
+    struct tsr_cache *c = tsri_client_cache(client);
+    enum tsri_state state = tsri_pin_handle(c, l->match->entry, &l->id);
+    if (state == TSRI_FREE) {
+        l->id = TSRI_ID_NONE;
+        l->result = TSR_ENOENT;
+        return;
+    }
+    const struct tsri_entry *e = &c->entries[l->id];
+    uint64_t end = (uint64_t)l->match->entry_offset + l->offset + range_tokens(l);
+    if (e->space != l->space->id || end > e->n_tokens) {
+        l->result = TSR_ESPACE;
+        return;
+    }
+    if (tsri_pin(c, l->id) == TSRI_FREE) { /* dropped since: the first pin keeps only its memory */
+        l->result = TSR_ENOENT;
+        return;
+    }
+    if (!tsri_client_lease(client, request_id, &l->id, 1)) {
+        tsri_unpin(c, l->id);
+        l->result = TSR_EFULL;
+        return;
+    }
+    l->cold = state == TSRI_COLD;
+    if (l->cold) return;
+    if (!l->match->verified && !tsri_match_wanted(l->space, l->match, prompt, e, tsri_meta(c, e))) {
+        tsri_stats_add(c->stats, TSRI_M_collisions, 1);
+        l->result = TSR_ECORRUPT;
+        return;
+    }
+    describe(c, l);
+}
+
+int tsri_lends_init(struct tsr_client *client, uint64_t request_id, const struct tsr_prompt *prompt,
+                    struct tsri_lend *lends, uint32_t n)
+{
+    struct tsr_cache *c = tsri_client_cache(client);
+    for (uint32_t i = 0; i < n; i++) {
+        int e = check(c, &lends[i], prompt);
+        if (e) return e;
+    }
+    int n_cold = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        lends[i].result = 0;
+        lends[i].cold = false;
+        lend(client, request_id, prompt, &lends[i]);
+        n_cold += lends[i].cold;
+    }
+    return n_cold;
+}
+
+static bool verify(struct tsri_fetch *f, struct tsri_meta *meta)
+{
+    const struct tsri_lends_verify *v = f->arg;
+    const struct tsri_lend *l = v->lend;
+    return l->match->verified ||
+           tsri_match_wanted(l->space, l->match, v->prompt, &v->c->entries[l->id], meta);
+}
+
+#define FETCHES_MAX 64u
+
+static void fetch_some(struct tsr_cache *c, const struct tsr_prompt *prompt,
+                       struct tsri_lend *const *cold, uint32_t n)
+{
+    struct tsri_fetch fetches[FETCHES_MAX];
+    struct tsri_lends_verify wanted[FETCHES_MAX];
+    for (uint32_t i = 0; i < n; i++) {
+        wanted[i] = (struct tsri_lends_verify){prompt, cold[i], c};
+        fetches[i] = (struct tsri_fetch){.id = cold[i]->id, .verify = verify, .arg = &wanted[i]};
+    }
+    tsri_manager_fetch(c, fetches, n);
+    for (uint32_t i = 0; i < n; i++) {
+        cold[i]->cold = false;
+        cold[i]->result = fetches[i].result;
+        if (fetches[i].result == 0) describe(c, cold[i]);
+    }
+}
+
+void tsri_lends_fetch(struct tsr_client *client, const struct tsr_prompt *prompt,
+                      struct tsri_lend *lends, uint32_t n)
+{
+    struct tsri_lend *cold[FETCHES_MAX];
+    uint32_t n_cold = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (lends[i].cold) cold[n_cold++] = &lends[i];
+        if (n_cold == FETCHES_MAX || (n_cold && i + 1 == n)) {
+            fetch_some(tsri_client_cache(client), prompt, cold, n_cold);
+            n_cold = 0;
+        }
+    }
+}
+
+int tsri_lends_fini(struct tsr_client *client, struct tsri_lend *lends, uint32_t n)
+{
+    struct tsr_cache *c = tsri_client_cache(client);
+    uint64_t bytes = 0;
+    uint32_t n_lent = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct tsri_lend *l = &lends[i];
+        if (l->id != TSRI_ID_NONE) tsri_unpin(c, l->id);
+        l->id = TSRI_ID_NONE;
+        if (l->result) continue;
+        bytes += range_tokens(l) * tsri_shape_token_bytes(&l->space->shape);
+        n_lent++;
+    }
+    tsri_stats_add(c->stats, TSRI_M_loads, n);
+    tsri_stats_add(c->stats, TSRI_M_load_misses, n - n_lent);
+    tsri_stats_add(c->stats, TSRI_M_load_bytes, bytes);
+    return (int)n_lent;
+}
