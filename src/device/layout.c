@@ -229,33 +229,46 @@ static int check_cell_shape(const struct tsr_kv_cells *c, const struct tsr_kv_la
     return 0;
 }
 
-/* Without branches: a load of many chunks has thousands of pointers. align is a power of two. */
-static bool pointers_are_good(void *const *row, uint32_t n, uintptr_t align)
+/* Without branches, four at a time: a load of many chunks has thousands of pointers. A missing one
+ * is found by the top bit of pointer - 1, which no other has. align is a power of two. */
+static bool pointers_are_good(void *const *pointers, size_t n, uintptr_t align)
 {
-    uintptr_t low = 0, none = 0;
-    for (uint32_t k = 0; k < n; k++) {
-        low |= (uintptr_t)row[k];
-        none |= (uintptr_t)(row[k] == NULL);
+    const uintptr_t top = ~(UINTPTR_MAX >> 1);
+    uintptr_t low_a = 0, low_b = 0, less_a = 0, less_b = 0;
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        uintptr_t a = (uintptr_t)pointers[i], b = (uintptr_t)pointers[i + 1];
+        uintptr_t c = (uintptr_t)pointers[i + 2], d = (uintptr_t)pointers[i + 3];
+        low_a |= a | b;
+        low_b |= c | d;
+        less_a |= (a - 1) | (b - 1);
+        less_b |= (c - 1) | (d - 1);
     }
-    return !none && (low & (align - 1)) == 0;
+    for (; i < n; i++) {
+        low_a |= (uintptr_t)pointers[i];
+        less_a |= (uintptr_t)pointers[i] - 1;
+    }
+    return !((less_a | less_b) & top) && !((low_a | low_b) & (align - 1));
 }
 
 int tsri_cells_check(const struct tsr_kv_cells *c, const struct tsr_kv_layout *l)
 {
     int e = check_cell_shape(c, l);
     if (e) return e;
-    uintptr_t align[TSR_KV_PLANES_MAX];
+    uintptr_t align[TSR_KV_PLANES_MAX], most = 1;
     for (uint32_t p = 0; p < l->n_planes; p++) {
         const struct tsr_kv_plane *plane = &l->planes[p];
         align[p] = c->int8 ? sizeof(float) : tsri_dtype_bytes(plane->dtype);
         TSR_ASSERT(align[p] > 0); /* the layout was checked */
+        if (align[p] > most) most = align[p];
         if (c->int8 && (plane->dtype == TSR_DTYPE_OPAQUE || plane->dim > TSRI_KV_DIM_MAX))
             return tsri_fail(TSR_EUNSUP, "cells: plane %u has no int8 form", p);
     }
+    if (pointers_are_good(c->planes, (size_t)l->n_layers * l->n_planes * c->n_cells, most))
+        return 0;
     for (uint32_t i = 0; i < l->n_layers; i++)
         for (uint32_t p = 0; p < l->n_planes; p++) {
             void *const *row = c->planes + ((size_t)i * l->n_planes + p) * c->n_cells;
-            if (pointers_are_good(row, c->n_cells, align[p])) continue;
             for (uint32_t k = 0; k < c->n_cells; k++)
                 if (!row[k] || (uintptr_t)row[k] % align[p])
                     return tsri_fail(TSR_EINVAL, "cells: layer %u, plane %u, cell %u: %s pointer",
