@@ -39,6 +39,28 @@
       "  --limit=N     only the first N requests\n"                                                \
       "A trace has one JSON object a line: {\"chunks\":[[id,tokens],...]} is a prompt of\n"        \
       "segments, {\"hash_ids\":[...],\"input_length\":n} one of 512-token prefix blocks.\n")       \
+    X(ls, "ls", "[--json] [--order=ORDER] DIR",                                                      \
+      "list what a store directory holds",                                                         \
+      "Reads only, also while a cache uses the directory.\n"                                       \
+      "  --order=ORDER  key (default), size, or eviction: the first ones would go first\n")        \
+    X(verify, "verify", "[--json] [--repair] DIR",                                                 \
+      "read a whole store and name every bad cell",                                                \
+      "Compares every cell with its checksum and exits 1 when one is bad.\n"                       \
+      "  --repair  drop entries with bad cells; the store must not be in use\n")                   \
+    X(evict, "evict", "[--json] DIR SIZE",                                                         \
+      "drop the entries that would go first",                                                      \
+      "In eviction order, until SIZE bytes (as 500M) of entries are dropped. The space is given\n"  \
+      "back by compaction. The store must not be in use.\n")                                       \
+    X(clear, "clear", "[--json] [--space=HEX] DIR",                                                \
+      "drop every entry of a store",                                                               \
+      "The store must not be in use.\n"                                                            \
+      "  --space=HEX  only those of the space whose fingerprint begins so\n")                      \
+    X(compact, "compact", "[--json] DIR",                                                          \
+      "give the bytes of dropped entries back to the file system",                                 \
+      "The store must not be in use.\n")                                                           \
+    X(warm, "warm", "[--json] DIR",                                                                \
+      "read a store into the page cache",                                                          \
+      "For caches that do not bypass it (disk_direct=false), after a restart of the machine.\n")   \
     X(version, "version", "[--json]",                                                              \
       "print version, libraries and features",                                                     \
       "Version, compiler, the libraries in use, and the processor features that count.\n")

@@ -1,0 +1,115 @@
+/* store.c - a store directory as the commands on it see it: the disk tier opened by itself, without
+ * a cache, and the list of its entries in the order in which they would be evicted after a start.
+ * Readers leave the directory to its writer; a command that changes it takes the lock and says so
+ * when it cannot. */
+#include "cli/store.h"
+#include "tier/disk.h"
+
+#include <unistd.h>
+
+static int add_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc, uint64_t bytes)
+{
+    struct tsri_store *s = arg;
+    if (s->n_entries == s->n_room) {
+        size_t room = s->n_room ? 2 * s->n_room : 1024;
+        struct tsri_store_entry *more = tsri_alloc(room, sizeof *more);
+        if (!more) return TSR_ENOMEM;
+        if (s->n_entries) memcpy(more, s->entries, s->n_entries * sizeof *more);
+        tsri_free(s->entries);
+        s->entries = more;
+        s->n_room = room;
+    }
+    s->entries[s->n_entries] =
+        (struct tsri_store_entry){.head = *head, .loc = loc, .bytes = bytes, .order = s->n_entries};
+    s->n_entries++;
+    return 0;
+}
+
+int tsri_store_open(struct tsri_store *s, struct tsri_cli *cli, const char *path, bool write)
+{
+    memset(s, 0, sizeof *s);
+    int status = tsri_cli_config(cli);
+    if (status) return status;
+    /* A reader would otherwise report an empty store for a mistyped name. */
+    if (access(path, R_OK | X_OK) != 0)
+        return tsri_cli_fail("%s: %s", path, "no such directory, or not readable");
+    struct tsri_disk_setup setup = {.path = path};
+    struct tsr_tier_env env = {.size = sizeof env,
+                               .config = cli->config,
+                               .arg = &setup,
+                               .read_only = !write,
+                               .n_threads = 1};
+    if (tsri_tier_open(&s->tier, tsri_tier_find("disk"), &env) != 0)
+        return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsri_tier_scan(s->tier, add_entry, s) < 0) {
+        tsri_store_close(s);
+        return tsri_cli_fail("%s: %s", path, tsr_errmsg());
+    }
+    return 0;
+}
+
+void tsri_store_close(struct tsri_store *s)
+{
+    tsri_tier_close(s->tier);
+    tsri_free(s->entries);
+    memset(s, 0, sizeof *s);
+}
+
+int tsri_store_drop(struct tsri_store *s, const struct tsri_store_entry *e)
+{
+    struct tsr_tier_ref ref = {.key = e->head.key, .loc = e->loc};
+    return tsri_tier_drop(s->tier, &ref, 1);
+}
+
+int tsri_store_flush(struct tsri_store *s)
+{
+    if (tsri_tier_flush(s->tier) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    return 0;
+}
+
+/* A segment takes two rounds: it is sealed, then emptied into another. That one is open then and
+ * would be sealed next, so "nothing more to do" never comes: each segment that is there now gets
+ * its turn. */
+int tsri_store_compact(struct tsri_store *s)
+{
+    struct tsri_disk *disk = (struct tsri_disk *)s->tier;
+    uint32_t rounds = 2 * disk->n_segments + 1;
+    for (uint32_t i = 0; i < rounds; i++) {
+        int n = tsri_disk_make_room(disk);
+        if (n < 0) return tsri_cli_fail("%s", tsr_errmsg());
+        if (n == 0) break;
+    }
+    return tsri_store_flush(s);
+}
+
+void tsri_store_hex(const uint8_t *bytes, size_t n, char *out)
+{
+    for (size_t i = 0; i < n; i++)
+        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+}
+
+const char *tsri_store_kind(uint32_t kind)
+{
+    static const char *const names[] = {"?", "prefix", "segment", "blended"};
+    return kind < TSRI_COUNT(names) ? names[kind] : names[0];
+}
+
+uint64_t tsri_store_token_bytes(const struct tsr_entry_head *h)
+{
+    uint64_t row = h->row_bytes[0] + (h->n_planes > 1 ? h->row_bytes[1] : 0);
+    return row * h->n_layers;
+}
+
+void tsri_store_progress(const char *what, size_t done, size_t all)
+{
+    if (!isatty(STDERR_FILENO) || all == 0) return;
+    enum { WIDTH = 30 };
+    char bar[WIDTH + 1];
+    size_t full = done * WIDTH / all;
+    for (size_t i = 0; i < WIDTH; i++)
+        bar[i] = i < full ? '#' : '.';
+    bar[WIDTH] = 0;
+    fprintf(stderr, "\r%s [%s] %zu of %zu", what, bar, done, all);
+    if (done == all) fprintf(stderr, "\r%*s\r", (int)(strlen(what) + WIDTH + 48), "");
+    fflush(stderr);
+}

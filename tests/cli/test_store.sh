@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# What the commands on a store directory have in common.
+# shellcheck source=tests/cli/store_kit.sh
+. "$(dirname "$0")/store_kit.sh"
+
+a_directory_that_is_not_there_is_an_error() {
+    t ls "$tmp/nothing"
+    exits 1 && complains "$tmp/nothing"
+}
+
+a_store_in_use_is_read_but_not_changed() {
+    fill_store || return
+    exec 9<>"$store/lock"
+    # The lock is one of open file descriptions: only who holds it may write.
+    python3 - "$store/lock" <<'P' &
+import fcntl, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+fcntl.flock(fd, fcntl.LOCK_EX)
+try:
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+except OSError:
+    pass
+time.sleep(20)
+P
+    local holder=$!
+    sleep 1
+    t ls "$store"
+    exits 0 && says 'entries' || { kill $holder; return 1; }
+    t clear "$store"
+    kill $holder
+    exits 1 && complains ''
+}
+
+files_are_for_their_owner_alone() {
+    fill_store || return
+    [ -z "$(find "$store" -type f ! -perm 600)" ] || fail "$(ls -l "$store")"
+}
+
+run a_directory_that_is_not_there_is_an_error
+run a_store_in_use_is_read_but_not_changed
+run files_are_for_their_owner_alone
+test_end
