@@ -11,8 +11,10 @@ struct tsri_flight {
     struct tsri_fetch *fetch;
     struct tsr_tier_io io;
     void **planes;
-    uint32_t id, meta;
+    uint32_t id, meta, tier;   /* which is asked */
+    uint32_t n_layers, n_told; /* of n_layers, handed on from this tier */
     bool claimed, rejected;
+    bool proven; /* this tier's head was the right one */
 };
 
 static bool in_flight(const struct tsri_manager *m, uint32_t id)
@@ -92,13 +94,29 @@ static int head_arrived(struct tsr_tier_io *io)
         f->rejected = true;
         return TSR_ENOENT;
     }
+    f->proven = true;
     return 0;
 }
 
+/* In their order, whatever the tier's is: those who wait for a layer have all before it then. */
 static void layer_arrived(struct tsr_tier_io *io, uint32_t layer)
 {
     struct tsri_flight *f = io->arg;
+    if (!f->proven || layer != f->n_told || layer >= f->n_layers) return;
+    f->n_told++;
     if (f->fetch->layer_done) f->fetch->layer_done(f->fetch, meta_of(f), layer);
+}
+
+/* The get has ended well: hands on the layers that the tier did not tell of. Without a proven head
+ * nothing that it brought may be used. */
+static int all_arrived(struct tsri_flight *f)
+{
+    if (!f->proven)
+        return tsri_fail(TSR_EIO, "tier %s: a get without a head",
+                         tsri_tier_name(f->c->manager->lower[f->tier].tier));
+    while (f->n_told < f->n_layers)
+        layer_arrived(&f->io, f->n_told);
+    return 0;
 }
 
 /* ---- one flight ---- */
@@ -118,6 +136,7 @@ static int prepare(struct tsri_flight *f)
     if (err) return err;
     struct tsri_meta *m = meta_of(f);
     tsri_manager_planes(c, e, m, f->planes);
+    f->n_layers = space->shape.n_layers;
     f->io.tokens = tsri_meta_tokens(m);
     f->io.extra = tsri_meta_extra(m);
     f->io.extra_max = m->extra_bytes;
@@ -152,6 +171,7 @@ static void digest_answer(struct tsri_flight *f, uint32_t t)
 {
     struct tsr_cache *c = f->c;
     int err = f->io.result;
+    if (err >= 0) err = all_arrived(f);
     pthread_mutex_lock(&c->lock);
     bool still = tsri_word_state(atomic_load(&c->entries[f->id].word)) == TSRI_COLD;
     if (err >= 0 && still) {
@@ -198,6 +218,9 @@ static void read_tier(struct tsr_cache *c, struct tsri_flight *flights, uint32_t
         pthread_mutex_lock(&c->lock);
         f->io.loc = c->manager->lower[t].loc[f->id];
         pthread_mutex_unlock(&c->lock);
+        f->tier = t;
+        f->proven = false;
+        f->n_told = 0;
         where[n_ios] = i;
         ios[n_ios++] = f->io;
     }
