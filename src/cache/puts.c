@@ -213,23 +213,24 @@ int tsri_put_open(struct tsr_put **out, struct tsr_client *client, const struct 
         return tsri_fail(TSR_EFROZEN, "the cache is frozen");
     }
     uint32_t n_blocks = 1, n_layers = space->shape.n_layers;
+    struct tsr_view view = store->view;
+    e = use_view ? tsri_view_check(&space->shape, &view, put_tokens(store), n_layers) : 0;
+    if (e) return e;
     if (store->kind == TSR_KIND_PREFIX)
         n_blocks = tsri_block_count(put_tokens(store), space->block_tokens, true);
-    size_t words = (n_layers + 63) / 64;
-    struct tsr_put *put = tsri_alloc(1, sizeof *put + n_blocks * sizeof put->blocks[0] + words * 8);
+    n_blocks = tsri_min_u32(n_blocks, c->pool.n_pages); /* a block takes a page at least */
+    /* One more, for the block that finds no room. */
+    size_t n_slots = (size_t)n_blocks + 1, words = (n_layers + 63) / 64;
+    struct tsr_put *put = tsri_alloc(1, sizeof *put + n_slots * sizeof put->blocks[0] + words * 8);
     if (!put) return TSR_ENOMEM;
     put->client = client;
     put->c = c;
     put->space = space;
     put->kind = store->kind;
     put->parent_id = TSRI_ID_NONE;
-    put->layers = (_Atomic uint64_t *)(void *)(put->blocks + n_blocks);
+    put->layers = (_Atomic uint64_t *)(void *)(put->blocks + n_slots);
     put->view_tokens = put_tokens(store);
-    if (use_view) {
-        put->view = store->view;
-        e = tsri_view_check(&space->shape, &put->view, put->view_tokens, n_layers);
-        if (e) goto out;
-    }
+    put->view = view;
     bool too_short =
         store->kind != TSR_KIND_PREFIX && store->n_tokens < c->options.segment_min_tokens;
     e = too_short ? 0 : tsri_manager_reserve(c, n_blocks);

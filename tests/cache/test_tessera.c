@@ -393,7 +393,7 @@ TEST(stores_that_make_no_sense_are_refused)
     kit_open(&other, NULL);
     static uint8_t kv[64 * 256];
     struct tsr_extra media = {TSR_EXTRA_MEDIA, 1, 1, 1, "x"}, unknown = {99, 0, 0, 1, "x"};
-    struct tsr_store s[24];
+    struct tsr_store s[25];
     for (size_t i = 0; i < TSRI_COUNT(s); i++)
         s[i] = (struct tsr_store){.size = sizeof s[i],
                                   .space = p.k.space,
@@ -425,6 +425,7 @@ TEST(stores_that_make_no_sense_are_refused)
     s[21].view.bytes = 50 * 256 - 1;
     s[22].view.token_stride = 1;
     s[23].view.layer_stride = SIZE_MAX / 2, s[23].view.plane_stride = SIZE_MAX / 2 + 2;
+    s[24].kind = TSR_KIND_PREFIX, s[24].n_tokens = INT32_MAX; /* all that can be said */
     struct tsr_put *put;
     struct tsr_op *op;
     for (size_t i = 0; i < TSRI_COUNT(s); i++) {
