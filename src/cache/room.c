@@ -78,16 +78,20 @@ static int may_go(void *arg, uint32_t id)
     return e->first_child == TSRI_ID_NONE || (tiers & ~1u) != 0;
 }
 
-/* False when nothing may go. */
-static bool evict_one(struct tsr_cache *c)
+/* Which one went; TSRI_ID_NONE when nothing may go. */
+static uint32_t evict_next(struct tsr_cache *c)
 {
     /* A reader may pin a victim in the moment it is chosen; then the next one is asked for. */
     for (uint32_t tries = 0; tries < 64; tries++) {
         uint32_t id = c->policy->ops->victim(c->policy, may_go, c);
-        if (id == TSR_POLICY_NONE) return false;
-        if (tsri_entry_evict(c, id)) return true;
+        if (id == TSR_POLICY_NONE || tsri_entry_evict(c, id)) return id;
     }
-    return false;
+    return TSRI_ID_NONE;
+}
+
+static bool evict_one(struct tsr_cache *c)
+{
+    return evict_next(c) != TSRI_ID_NONE;
 }
 
 static int refuse(struct tsr_cache *c, uint32_t n_pages)
@@ -127,11 +131,26 @@ int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_t
     return 0;
 }
 
+/* What only a lower tier has goes first, where there is enough of it to be met soon: looking for a
+ * few among a million would hold the lock for milliseconds. Otherwise the next of host memory goes,
+ * and its copies with it. False when nothing may go. */
+static bool give_up_one(struct tsr_cache *c)
+{
+    if (c->n_cold > c->n_host / 16 && tsri_manager_shed(c)) return true;
+    uint32_t id = evict_next(c);
+    if (id == TSRI_ID_NONE) return tsri_manager_shed(c);
+    const struct tsri_entry *e = &c->entries[id];
+    uint64_t w = atomic_load_explicit(&e->word, memory_order_relaxed);
+    if (tsri_word_state(w) == TSRI_COLD && e->first_child == TSRI_ID_NONE)
+        tsri_entry_drop(c, id, TSR_EVENT_EVICTED);
+    return true;
+}
+
 int tsri_room_id(struct tsr_cache *c)
 {
     bool frozen = atomic_load(&c->frozen);
     while (!tsri_entry_can_alloc(c))
-        if (frozen || (!tsri_manager_shed(c) && !evict_one(c)))
+        if (frozen || !give_up_one(c))
             return tsri_fail(TSR_EFULL, "all %u entries (entries_max) are in use", c->ids_max);
     return 0;
 }

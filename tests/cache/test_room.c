@@ -273,28 +273,87 @@ TEST(when_ids_run_out_the_oldest_goes)
     kit_close(&k);
 }
 
-TEST(when_ids_run_out_what_only_a_lower_tier_has_goes_first)
+/* A kit of 16 entries over a tier, full of segments of 10 tokens that are all written below. */
+static void open_full(struct kit *k, struct mem_tier_store *store, uint32_t **tokens, uint32_t n)
 {
     struct tsr_config *cfg = kit_config((const char *[]){"entries_max", "16", NULL});
-    struct mem_tier_store store;
-    mem_tier_store_init(&store, 0);
-    CHECK_INT(tsr_tier_attach(cfg, &mem_tier, &store), 0);
-    struct kit k;
-    kit_open_config(&k, cfg);
+    mem_tier_store_init(store, 0);
+    CHECK_INT(tsr_tier_attach(cfg, &mem_tier, store), 0);
+    kit_open_config(k, cfg);
     tsr_config_close(cfg);
-    uint32_t *tokens[40];
-    for (uint32_t i = 0; i < 40; i++) {
+    for (uint32_t i = 0; i < n; i++)
         tokens[i] = kit_tokens(i, 10);
+    for (uint32_t i = 0; i < 16; i++)
+        CHECK_INT(kit_store_segment(k, tokens[i], 10), 10);
+    CHECK_INT(tsr_flush(k->cache), 0);
+    CHECK_INT(k->cache->n_host, 16);
+}
+
+static void close_full(struct kit *k, struct mem_tier_store *store, uint32_t **tokens, uint32_t n)
+{
+    CHECK(kit_valid(k));
+    for (uint32_t i = 0; i < n; i++)
+        free(tokens[i]);
+    kit_close(k);
+    mem_tier_store_fini(store);
+}
+
+TEST(when_ids_run_out_the_oldest_goes_from_below_too)
+{
+    struct kit k;
+    struct mem_tier_store store;
+    uint32_t *tokens[20];
+    open_full(&k, &store, tokens, 20);
+    for (uint32_t i = 16; i < 20; i++) {
         CHECK_INT(kit_store_segment(&k, tokens[i], 10), 10);
         CHECK_INT(tsr_flush(k.cache), 0);
-        CHECK(k.cache->n_host + k.cache->n_cold <= 16);
-        CHECK_INT(kit_find_segment(&k, tokens[i], 10), 10);
+        CHECK_INT(k.cache->n_host, 16); /* one came, one went, nobody else was moved */
+        CHECK_INT(k.cache->n_cold, 0);
+        CHECK_INT(store.n_items, 16);
     }
-    CHECK(kit_valid(&k));
-    for (uint32_t i = 0; i < 40; i++)
-        free(tokens[i]);
-    kit_close(&k);
-    mem_tier_store_fini(&store);
+    for (uint32_t i = 0; i < 20; i++)
+        CHECK_INT(kit_find_segment(&k, tokens[i], 10), i < 4 ? 0 : 10);
+    close_full(&k, &store, tokens, 20);
+}
+
+TEST(when_ids_run_out_what_only_a_lower_tier_has_goes_first)
+{
+    struct kit k;
+    struct mem_tier_store store;
+    uint32_t *tokens[20];
+    open_full(&k, &store, tokens, 20);
+    CHECK_INT(tsr_evict(k.cache, (size_t)(PAGES - 8) * 16384), 8); /* 0 to 7 are COLD now */
+    CHECK_INT(k.cache->n_cold, 8);
+    for (uint32_t i = 16; i < 20; i++) {
+        CHECK_INT(kit_store_segment(&k, tokens[i], 10), 10);
+        CHECK_INT(tsr_flush(k.cache), 0);
+    }
+    CHECK_INT(k.cache->n_host, 12);
+    CHECK_INT(k.cache->n_cold, 4);
+    for (uint32_t i = 0; i < 20; i++)
+        CHECK_INT(kit_find_segment(&k, tokens[i], 10), i < 4 ? 0 : 10);
+    close_full(&k, &store, tokens, 20);
+}
+
+TEST(when_ids_run_out_and_host_memory_is_pinned_the_few_below_go)
+{
+    struct kit k;
+    struct mem_tier_store store;
+    uint32_t *tokens[18];
+    open_full(&k, &store, tokens, 18);
+    CHECK_INT(tsr_evict(k.cache, (size_t)(PAGES - 15) * 16384), 1);
+    for (uint32_t i = 1; i < 16; i++) {
+        struct tsr_range range;
+        struct tsr_prompt prompt = kit_segment_prompt(tokens[i], 10, &range);
+        CHECK_INT(tsr_pin(k.space, &prompt), 1);
+    }
+    CHECK_INT(kit_store_segment(&k, tokens[16], 10), 10);
+    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(kit_find_segment(&k, tokens[0], 10), 0);
+    CHECK_INT(kit_store_segment(&k, tokens[17], 10), 10); /* for the one just stored */
+    CHECK_INT(kit_find_segment(&k, tokens[16], 10), 0);
+    CHECK_INT(tsr_flush(k.cache), 0);
+    close_full(&k, &store, tokens, 18);
 }
 
 TEST(when_metadata_runs_out_the_oldest_go)
@@ -523,7 +582,9 @@ int main(void)
     RUN(what_a_lower_tier_has_is_demoted_and_found_again);
     RUN(with_everything_pinned_stores_are_refused_and_lookups_go_on);
     RUN(when_ids_run_out_the_oldest_goes);
+    RUN(when_ids_run_out_the_oldest_goes_from_below_too);
     RUN(when_ids_run_out_what_only_a_lower_tier_has_goes_first);
+    RUN(when_ids_run_out_and_host_memory_is_pinned_the_few_below_go);
     RUN(when_metadata_runs_out_the_oldest_go);
     RUN(a_frozen_cache_evicts_nothing);
     RUN(evict_frees_as_many_bytes_as_asked_for_and_no_more);
