@@ -240,14 +240,15 @@ const struct tsr_policy_ops *tsri_policy_find(const char *name);
 
 /* ---- the cache ---- */
 
-/* Referenced by every open of the same description; the slot stays, since entries name it by
- * number. */
+/* Referenced by every open of the same description; the slot stays as long as it is open or entries
+ * name it by number. */
 struct tsr_space {
     struct tsr_cache *cache;
     uint8_t fingerprint[16];
     uint16_t id;
-    uint32_t refs; /* under cache->lock */
-    bool shaped;   /* false: seen in a tier, not yet opened here */
+    uint32_t refs;      /* under cache->lock */
+    uint32_t n_entries; /* published and not yet reclaimed, under cache->lock */
+    bool shaped;        /* false: seen in a tier, not yet opened here */
     uint32_t block_tokens;
     struct tsri_shape shape;
     struct tsri_separators *separators;

@@ -59,6 +59,7 @@ static void reclaim(struct tsr_cache *c, uint32_t id)
     struct tsri_entry *e = entry(c, id);
     uint64_t w = word_of(e);
     TSR_ASSERT(tsri_word_pins(w) == 0);
+    if (tsri_word_state(w) != TSRI_FILLING) c->spaces[e->space].n_entries--;
     if (e->meta) tsri_room_give(c, e->meta);
     e->meta = 0;
     e->prev_sibling = c->ids_free;
@@ -173,6 +174,7 @@ void tsri_entry_publish(struct tsr_cache *c, uint32_t id, uint32_t parent)
 {
     struct tsri_entry *e = entry(c, id);
     TSR_ASSERT(e->meta != 0);
+    c->spaces[e->space].n_entries++;
     link_parent(c, id, parent);
     atomic_store_explicit(&e->tiers, 1, memory_order_relaxed);
     set_state(e, TSRI_HOST);
@@ -189,6 +191,7 @@ void tsri_entry_adopt(struct tsr_cache *c, uint32_t id, uint32_t parent)
 void tsri_entry_publish_cold(struct tsr_cache *c, uint32_t id)
 {
     struct tsri_entry *e = entry(c, id);
+    c->spaces[e->space].n_entries++;
     set_state(e, TSRI_COLD);
     tsri_index_insert(&c->index, tsri_entry_key(e), id);
     c->n_cold++;
@@ -307,12 +310,13 @@ bool tsri_entry_is_idle(struct tsr_cache *c, uint32_t id)
 
 bool tsri_cache_is_valid(struct tsr_cache *c)
 {
-    uint32_t n_host = 0, n_cold = 0;
+    uint32_t n_host = 0, n_cold = 0, n_dying = 0, n_named = 0;
     size_t pages = 0;
     for (uint32_t id = 0; id < c->ids_fresh; id++) {
         const struct tsri_entry *e = &c->entries[id];
         enum tsri_state state = tsri_word_state(word_of(e));
         if (e->meta) pages += tsri_meta(c, e)->n_pages;
+        n_dying += state == TSRI_DYING;
         if (state != TSRI_HOST && state != TSRI_COLD) continue;
         n_host += state == TSRI_HOST;
         n_cold += state == TSRI_COLD;
@@ -320,7 +324,9 @@ bool tsri_cache_is_valid(struct tsr_cache *c)
         if (tsri_index_find(&c->index, c->entries, tsri_entry_key(e)) != id) return false;
         if (e->first_child != TSRI_ID_NONE && entry(c, e->first_child)->parent != id) return false;
     }
+    for (uint32_t i = 0; i < c->n_spaces; i++)
+        n_named += c->spaces[i].n_entries;
     size_t used = (size_t)c->pool.n_pages - tsri_pool_n_free(&c->pool);
-    return n_host == c->n_host && n_cold == c->n_cold && pages <= used &&
-           tsri_pool_is_valid(&c->pool) && tsri_arena_is_valid(&c->arena);
+    return n_host == c->n_host && n_cold == c->n_cold && n_named == n_host + n_cold + n_dying &&
+           pages <= used && tsri_pool_is_valid(&c->pool) && tsri_arena_is_valid(&c->arena);
 }

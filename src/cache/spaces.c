@@ -1,6 +1,7 @@
-/* spaces.c - the spaces a cache knows. A slot is found by its fingerprint and stays for the life of
- * the cache, because entries name it by number; opening the same description again gives the same
- * slot. */
+/* spaces.c - the spaces a cache knows. A slot is found by its fingerprint and stays as long as
+ * somebody has it open or entries name it by number; opening the same description again then gives
+ * the same slot. A slot that is neither is used again when all others are taken: tenants come and
+ * go. */
 #include "cache/cache.h"
 
 static struct tsr_space *find_slot(struct tsr_cache *c, const uint8_t fingerprint[16])
@@ -10,13 +11,21 @@ static struct tsr_space *find_slot(struct tsr_cache *c, const uint8_t fingerprin
     return NULL;
 }
 
+static struct tsr_space *unused_slot(struct tsr_cache *c)
+{
+    if (c->n_spaces < c->options.spaces_max) return &c->spaces[c->n_spaces++];
+    for (uint32_t i = 0; i < c->n_spaces; i++)
+        if (c->spaces[i].refs == 0 && c->spaces[i].n_entries == 0) return &c->spaces[i];
+    return NULL;
+}
+
 struct tsr_space *tsri_space_slot(struct tsr_cache *c, const uint8_t fingerprint[16])
 {
     struct tsr_space *space = find_slot(c, fingerprint);
-    if (space || c->n_spaces == c->options.spaces_max) return space;
-    space = &c->spaces[c->n_spaces];
-    space->cache = c;
-    space->id = (uint16_t)c->n_spaces++;
+    if (space) return space;
+    space = unused_slot(c);
+    if (!space) return NULL;
+    *space = (struct tsr_space){.cache = c, .id = (uint16_t)(space - c->spaces)};
     memcpy(space->fingerprint, fingerprint, 16);
     return space;
 }
@@ -45,7 +54,8 @@ int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct ts
     if (space) space->refs++;
     pthread_mutex_unlock(&c->lock);
     if (!space)
-        return tsri_fail(TSR_EAGAIN, "%u spaces are known, spaces_max", c->options.spaces_max);
+        return tsri_fail(TSR_EAGAIN, "%u spaces are open or have entries, spaces_max",
+                         c->options.spaces_max);
     *out = space;
     return 0;
 }

@@ -1,5 +1,5 @@
-/* test_spaces.c - one slot for one description, for the life of the cache; what a cache cannot hold
- * is refused in words and takes no slot. */
+/* test_spaces.c - one slot for one description, as long as it is open or has entries; what a cache
+ * cannot hold is refused in words and takes no slot. */
 #include "cache/cache.h"
 
 #include "support/cache_kit.h"
@@ -98,12 +98,60 @@ TEST(so_many_spaces_and_no_more)
     struct tsr_space *first = kit_space(k.cache, &a), *second = kit_space(k.cache, &b), *third;
     CHECK_INT(tsr_space_open(&third, k.cache, &c), TSR_EAGAIN);
     CHECK(third == NULL);
-    CHECK_HAS(tsr_errmsg(), "3 spaces are known, spaces_max");
+    CHECK_HAS(tsr_errmsg(), "3 spaces are open or have entries, spaces_max");
     CHECK_INT(tsr_space_open(&third, k.cache, &b), 0); /* known already */
     CHECK(third == second);
     tsr_space_close(third);
     tsr_space_close(second);
     tsr_space_close(first);
+    kit_close(&k);
+}
+
+TEST(tenants_come_and_go_in_few_slots)
+{
+    struct kit k;
+    kit_open(&k, (const char *[]){"spaces_max", "3", NULL});
+    uint32_t *tokens = kit_tokens(1, 40);
+    struct tsr_space_desc d = kit_desc();
+    d.salt = "stays";
+    struct kit stays = {.cache = k.cache, .client = k.client, .space = kit_space(k.cache, &d)};
+    CHECK_INT(kit_store_segment(&stays, tokens, 40), 40);
+    tsr_space_close(stays.space);
+    char salt[32];
+    d.salt = salt;
+    struct tsr_prompt prompt;
+    struct tsr_range range;
+    for (uint32_t i = 0; i < 50; i++) {
+        snprintf(salt, sizeof salt, "tenant %u", i);
+        d.n_heads = 1 + i % 3; /* of another shape than who was there before */
+        struct kit t = {.cache = k.cache, .client = k.client, .space = kit_space(k.cache, &d)};
+        CHECK_INT(t.space->id, 2);
+        CHECK_INT(t.space->shape.row_bytes[0], 32 * d.n_heads);
+        CHECK_INT(kit_find_segment(&t, tokens, 40), 0);
+        CHECK_INT(kit_store_segment(&t, tokens, 40), 40);
+        prompt = kit_segment_prompt(tokens, 40, &range);
+        CHECK_INT(kit_load_and_check(&t, &prompt), 40);
+        /* As long as an entry names it the slot is taken, dying ones too. */
+        struct kit_hits hits;
+        CHECK_INT(kit_lookup(&t, &prompt, 0, &hits), 40);
+        uint32_t id = tsri_handle_id(hits.matches[0].entry);
+        CHECK_INT(tsri_pin(k.cache, id), TSRI_HOST);
+        tsr_space_close(t.space);
+        pthread_mutex_lock(&k.cache->lock);
+        CHECK_INT(tsri_entry_drop(k.cache, id, TSR_EVENT_DROPPED), 1);
+        pthread_mutex_unlock(&k.cache->lock);
+        struct tsr_space *space;
+        snprintf(salt, sizeof salt, "another %u", i);
+        CHECK_INT(tsr_space_open(&space, k.cache, &d), TSR_EAGAIN);
+        tsri_unpin(k.cache, id);
+        CHECK(kit_valid(&k));
+    }
+    d = kit_desc();
+    d.salt = "stays";
+    stays.space = kit_space(k.cache, &d);
+    CHECK_INT(kit_load_and_check(&stays, &prompt), 40);
+    tsr_space_close(stays.space);
+    free(tokens);
     kit_close(&k);
 }
 
@@ -163,7 +211,9 @@ TEST(a_slot_seen_in_a_tier_gets_its_shape_when_it_is_opened)
     struct tsr_space *slot = tsri_space_slot(k.cache, fingerprint);
     CHECK(slot && !slot->shaped && slot->refs == 0);
     CHECK(tsri_space_slot(k.cache, fingerprint) == slot);
+    slot->n_entries = 1;                            /* as a scan leaves it */
     CHECK(tsri_space_slot(k.cache, other) == NULL); /* spaces_max */
+    slot->n_entries = 0;
     pthread_mutex_unlock(&k.cache->lock);
     struct tsr_space *space = kit_space(k.cache, &d);
     CHECK(space == slot);
@@ -241,6 +291,7 @@ int main(void)
     RUN(blocks_are_as_long_as_chunk_size_says_when_nobody_says_more);
     RUN(entries_outlive_their_space_and_are_found_when_it_is_opened_again);
     RUN(so_many_spaces_and_no_more);
+    RUN(tenants_come_and_go_in_few_slots);
     RUN(shapes_that_do_not_fit_a_page_are_refused_and_take_no_slot);
     RUN(a_description_of_an_older_caller_is_completed_with_defaults);
     RUN(a_slot_seen_in_a_tier_gets_its_shape_when_it_is_opened);

@@ -239,11 +239,12 @@ TEST(spaces_that_cannot_be_are_refused)
     CHECK_HAS(tsr_errmsg(), "host_page_size");
     wide = kit_desc();
     wide.model = "second";
-    CHECK_INT(tsr_space_open(&space, p.k.cache, &wide), 0);
-    tsr_space_close(space);
+    struct tsr_space *second;
+    CHECK_INT(tsr_space_open(&second, p.k.cache, &wide), 0);
     wide.model = "third";
     REFUSED(tsr_space_open(&space, p.k.cache, &wide), TSR_EAGAIN);
     CHECK_HAS(tsr_errmsg(), "spaces_max");
+    tsr_space_close(second);
     CHECK(unchanged(&p));
     free(long_text);
     CHECK(place_end(&p));
