@@ -1,31 +1,29 @@
 #!/usr/bin/env bash
 # Runs every test: the programs below $B/tests whose source is still in tests/, and the scripts
 # tests/*/test_*.sh, or those of both whose name (base/test_mem, abi/test_install) matches the glob
-# given. Each has a time limit. A test ends with "# N passed N failed N skipped" (test.h, test.sh),
-# failures print their whole output, and the last line is "N passed, N failed" on its own.
+# given. A test ends with "# N passed N failed N skipped" (test.h, test.sh); failures print their
+# whole output; the last line is "N passed, N failed" on its own.
+#
+#   tests/run.sh [glob]      B=build           what to test
+#                            TEST_JOBS=2       how many at once
+#                            TEST_LIMIT_S=300  when one is stopped
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export B=${B:-build}
+pattern=${1:-*}
 # Tests ask for absurd sizes and expect an error, not the end, also from a sanitizer's allocator.
 export ASAN_OPTIONS=allocator_may_return_null=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 export TSAN_OPTIONS=allocator_may_return_null=1${TSAN_OPTIONS:+:$TSAN_OPTIONS}
-pattern=${1:-*}
-limit=${TEST_LIMIT_S:-300}
-passed=0 failed=0 skipped=0
-log=$(mktemp) || exit 1
-trap 'rm -f "$log"' EXIT
+export results
+results=$(mktemp -d) || exit 1
+trap 'rm -rf "$results"' EXIT
 
-list() {
-    find tests -mindepth 2 -maxdepth 2 \( -name 'test_*.c' -o -name 'test_*.sh' \) | sort
-}
-
-while IFS= read -r source; do
+# Runs the test of one source file, prints its line or its whole output, and leaves its counts.
+run_one() {
+    local source=$1 name program log start took status p f s limit=${TEST_LIMIT_S:-300}
     name=${source#tests/} name=${name%.*}
-    # shellcheck disable=SC2053  # the pattern is meant as a glob
-    [[ $name == $pattern ]] || continue
-    program=$source
+    log=$results/${name//\//.} program=$source start=$SECONDS
     [[ $source == *.c ]] && program=$B/tests/$name
-    start=$SECONDS
     timeout -k 5 "$limit" "$program" >"$log" 2>&1 </dev/null
     status=$?
     took=$((SECONDS - start))
@@ -38,17 +36,28 @@ while IFS= read -r source; do
         f=1 # a test that says nothing has tested nothing
         echo "    no line '# N passed N failed N skipped'" >>"$log"
     fi
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    echo "$p $f $s" >"$log.counts"
+    # In one write, for others print at the same time.
     if [ "$f" -gt 0 ]; then
-        echo "FAILED  $name"
-        cat "$log"
+        printf '%s\n' "FAILED  $name"$'\n'"$(cat "$log")"
     else
-        printf '%-40s %4d passed%s%s\n' "$name" "$p" "$([ "$s" -gt 0 ] && echo ", $s skipped")" \
-            "$([ "$took" -ge 5 ] && echo ", $took s")"
-        grep -E '^ +skipped: ' "$log"
+        [ "$s" -gt 0 ] && s=", $s skipped" || s=''
+        [ "$took" -ge 5 ] && s="$s, $took s"
+        printf '%-40s %4d passed%s\n' "$name" "$p" \
+            "$s$(grep -E '^ +skipped: ' "$log" | sort -u | sed '1s/^/\n/')"
     fi
-done < <(list)
+}
+export -f run_one
 
+find tests -mindepth 2 -maxdepth 2 \( -name 'test_*.c' -o -name 'test_*.sh' \) | sort |
+    while IFS= read -r source; do
+        name=${source#tests/}
+        # shellcheck disable=SC2053  # the pattern is meant as a glob
+        [[ ${name%.*} == $pattern ]] && echo "$source"
+    done | xargs -r -P "${TEST_JOBS:-2}" -I '{}' bash -c 'run_one {}'
+
+read -r passed failed skipped < <(find "$results" -name '*.counts' -exec cat {} + |
+    awk '{p += $1; f += $2; s += $3} END {print p + 0, f + 0, s + 0}')
 if [ $((passed + failed + skipped)) -eq 0 ]; then
     echo "no test matched '$pattern'" >&2
     exit 1
