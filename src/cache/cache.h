@@ -443,8 +443,16 @@ struct tsr_cache *tsri_client_cache(const struct tsr_client *client);
 struct tsri_lease;
 struct tsri_lease *tsri_client_detach(struct tsr_client *client, uint64_t request_id);
 int tsri_client_let_go(struct tsr_client *client, struct tsri_lease *list);
+/* How many leases it could have now. */
 uint32_t tsri_client_room(struct tsr_client *client);
-/* Takes over pins as leases of the request; false when there is no room, then nothing changed. */
+/* Sets leases aside, so that what a lookup reports is leased whoever else uses the client: as many
+ * as there are, at most n. What is not used is given back. */
+uint32_t tsri_client_reserve(struct tsr_client *client, uint64_t n);
+void tsri_client_unreserve(struct tsr_client *client, uint32_t n);
+/* Takes over pins as leases of the request, out of those set aside. */
+void tsri_client_lease_reserved(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
+                                uint32_t n);
+/* The same without setting aside before; false when there is no room, then nothing changed. */
 bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
                        uint32_t n);
 int tsri_client_release(struct tsr_client *client, uint64_t request_id);

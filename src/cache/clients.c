@@ -20,7 +20,10 @@ struct tsr_client {
     struct tsri_lease *free;
     struct tsri_region region;
     struct tsri_lease *records;
-    uint32_t n_fresh, n_used, max;
+    uint32_t n_fresh, max;
+    uint32_t n_used;     /* leases that requests hold */
+    uint32_t n_reserved; /* and those that lookups under way may add */
+    uint32_t n_out; /* records that are not free: of leases, and of old ones on their way back */
 };
 
 int tsri_client_open(struct tsr_client **out, struct tsr_cache *c)
@@ -86,6 +89,7 @@ int tsri_client_let_go(struct tsr_client *client, struct tsri_lease *list)
     pthread_mutex_lock(&client->lock);
     last->next = client->free;
     client->free = list;
+    client->n_out -= (uint32_t)n;
     pthread_mutex_unlock(&client->lock);
     tsri_stats_gauge_add(client->cache->stats, TSRI_M_leased_entries, -n);
     return n;
@@ -96,51 +100,83 @@ int tsri_client_release(struct tsr_client *client, uint64_t request_id)
     return tsri_client_let_go(client, tsri_client_detach(client, request_id));
 }
 
+static uint32_t room(const struct tsr_client *client)
+{
+    uint32_t leases = client->max - client->n_used, records = client->max * 2 - client->n_out;
+    return tsri_min_u32(leases, records) - client->n_reserved;
+}
+
 uint32_t tsri_client_room(struct tsr_client *client)
 {
     pthread_mutex_lock(&client->lock);
-    uint32_t room = client->max - client->n_used;
+    uint32_t n = room(client);
     pthread_mutex_unlock(&client->lock);
-    return room;
+    return n;
 }
 
+uint32_t tsri_client_reserve(struct tsr_client *client, uint64_t n)
+{
+    pthread_mutex_lock(&client->lock);
+    uint32_t granted = room(client);
+    if (granted > n) granted = (uint32_t)n;
+    client->n_reserved += granted;
+    pthread_mutex_unlock(&client->lock);
+    return granted;
+}
+
+void tsri_client_unreserve(struct tsr_client *client, uint32_t n)
+{
+    pthread_mutex_lock(&client->lock);
+    TSR_ASSERT(client->n_reserved >= n);
+    client->n_reserved -= n;
+    pthread_mutex_unlock(&client->lock);
+}
+
+/* There is one: room() counts them. */
 static struct tsri_lease *record(struct tsr_client *client)
 {
     struct tsri_lease *l = client->free;
     if (l)
         client->free = l->next;
-    else if (client->n_fresh < client->max * 2)
+    else
         l = &client->records[client->n_fresh++];
+    client->n_out++;
     return l;
 }
 
-bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
-                       uint32_t n)
+void tsri_client_lease_reserved(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
+                                uint32_t n)
 {
     pthread_mutex_lock(&client->lock);
-    bool room = client->max - client->n_used >= n;
-    uint32_t done = 0;
+    TSR_ASSERT(client->n_reserved >= n);
+    client->n_reserved -= n;
+    client->n_used += n;
     struct tsri_lease **at = head_of(client, request_id);
-    for (; room && done < n; done++) {
+    for (uint32_t i = 0; i < n; i++) {
         struct tsri_lease *l = record(client);
-        if (!l) break; /* other lookups of this client hold their old leases: rare, and soon over */
-        *l = (struct tsri_lease){.request_id = request_id, .id = ids[done]};
+        *l = (struct tsri_lease){.request_id = request_id, .id = ids[i]};
         if (*at) {
             l->next = (*at)->next;
             (*at)->next = l;
         } else {
             *at = l;
         }
-        client->n_used++;
     }
     pthread_mutex_unlock(&client->lock);
-    for (uint32_t i = done; room && i < n; i++)
-        tsri_unpin(client->cache, ids[i]);
-    if (room)
-        tsri_stats_gauge_add(client->cache->stats, TSRI_M_leased_entries, done);
-    else
-        tsri_stats_add(client->cache->stats, TSRI_M_lease_refused, n);
-    return room;
+    tsri_stats_gauge_add(client->cache->stats, TSRI_M_leased_entries, n);
+}
+
+bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
+                       uint32_t n)
+{
+    uint32_t granted = tsri_client_reserve(client, n);
+    if (granted == n) {
+        tsri_client_lease_reserved(client, request_id, ids, n);
+        return true;
+    }
+    tsri_client_unreserve(client, granted);
+    tsri_stats_add(client->cache->stats, TSRI_M_lease_refused, n);
+    return false;
 }
 
 int tsri_client_release_all(struct tsr_client *client)

@@ -114,7 +114,7 @@ struct lookup {
     uint32_t n_tokens;
     uint32_t ids[1024]; /* pins to be leased or let go, and uses to be told */
     uint32_t n_ids;
-    uint64_t lease_room;
+    uint32_t lease_room; /* set aside and not yet used */
 };
 
 static void fill_match(struct lookup *l, const struct tsri_chunk *chunk,
@@ -144,9 +144,9 @@ static void settle(struct lookup *l, struct tsr_client *client)
     if (l->n_ids == 0) return;
     tsri_touch_push(l->c, l->ids, l->n_ids);
     tsri_manager_used(l->c, l->ids, l->n_ids);
-    if (!l->io->request_id || !tsri_client_lease(client, l->io->request_id, l->ids, l->n_ids))
-        for (uint32_t i = 0; i < l->n_ids; i++)
-            tsri_unpin(l->c, l->ids[i]);
+    if (l->io->request_id) tsri_client_lease_reserved(client, l->io->request_id, l->ids, l->n_ids);
+    for (uint32_t i = 0; !l->io->request_id && i < l->n_ids; i++)
+        tsri_unpin(l->c, l->ids[i]);
     l->n_ids = 0;
 }
 
@@ -310,10 +310,12 @@ int tsri_find(struct tsr_client *client, const struct tsr_prompt *prompt, struct
     l.lease_room = 0;
     if (io->request_id) {
         old = tsri_client_detach(client, io->request_id);
-        l.lease_room = tsri_client_room(client);
+        uint64_t n_chunks = (uint64_t)l.walk.n_blocks + l.walk.n_segments;
+        l.lease_room = tsri_client_reserve(client, n_chunks * io->n_spaces);
     }
     find_prefix(&l, client);
     find_segments(&l, client);
+    if (io->request_id) tsri_client_unreserve(client, l.lease_room);
     tsri_client_let_go(client, old);
     return (int)l.n_tokens;
 }

@@ -142,7 +142,7 @@ TEST(a_lookup_again_replaces_and_never_lets_go_in_between)
     kit_close(&k);
 }
 
-TEST(without_a_record_left_the_pins_are_let_go)
+TEST(without_a_record_left_a_lease_is_refused)
 {
     struct kit k;
     kit_open(&k, (const char *[]){"lease_entries_max", "4", NULL});
@@ -153,9 +153,12 @@ TEST(without_a_record_left_the_pins_are_let_go)
     CHECK(lease(&k, k.client, 2, ids, 4));
     struct tsri_lease *second = tsri_client_detach(k.client, 2);
     /* Eight records for four leases are out, held by two lookups that are not done. */
-    CHECK(lease(&k, k.client, 3, ids, 4));
-    for (uint32_t i = 0; i < 4; i++)
-        CHECK_INT(pins(&k, ids[i]), 2);
+    CHECK_INT(tsri_client_room(k.client), 0);
+    CHECK(!lease(&k, k.client, 3, ids, 4));
+    for (uint32_t i = 0; i < 4; i++) {
+        CHECK_INT(pins(&k, ids[i]), 3); /* the pins are still the caller's */
+        tsri_unpin(k.cache, ids[i]);
+    }
     CHECK_INT(tsri_client_release(k.client, 3), 0);
     CHECK_INT(tsri_client_let_go(k.client, first), 4);
     CHECK_INT(tsri_client_let_go(k.client, second), 4);
@@ -163,6 +166,28 @@ TEST(without_a_record_left_the_pins_are_let_go)
         CHECK_INT(pins(&k, ids[i]), 0);
     CHECK_INT(metric(&k, TSRI_M_leased_entries), 0);
     CHECK_INT(tsri_client_room(k.client), 4);
+    kit_close(&k);
+}
+
+TEST(leases_set_aside_are_nobody_elses)
+{
+    struct kit k;
+    kit_open(&k, (const char *[]){"lease_entries_max", "10", NULL});
+    uint32_t ids[6];
+    make(&k, ids, 6);
+    CHECK_INT(tsri_client_reserve(k.client, 7), 7);
+    CHECK_INT(tsri_client_room(k.client), 3);
+    CHECK_INT(tsri_client_reserve(k.client, UINT64_MAX), 3);
+    CHECK(!lease(&k, k.client, 1, ids, 1));
+    tsri_unpin(k.cache, ids[0]);
+    tsri_client_unreserve(k.client, 3);
+    for (uint32_t i = 0; i < 6; i++)
+        CHECK_INT(tsri_pin(k.cache, ids[i]), TSRI_HOST);
+    tsri_client_lease_reserved(k.client, 1, ids, 6);
+    tsri_client_unreserve(k.client, 1);
+    CHECK_INT(tsri_client_room(k.client), 4);
+    CHECK_INT(tsri_client_release(k.client, 1), 6);
+    CHECK_INT(tsri_client_room(k.client), 10);
     kit_close(&k);
 }
 
@@ -294,7 +319,8 @@ int main(void)
     RUN(closing_a_client_lets_everything_go);
     RUN(a_client_may_hold_so_many_and_the_rest_is_refused);
     RUN(a_lookup_again_replaces_and_never_lets_go_in_between);
-    RUN(without_a_record_left_the_pins_are_let_go);
+    RUN(without_a_record_left_a_lease_is_refused);
+    RUN(leases_set_aside_are_nobody_elses);
     RUN(so_many_clients_and_no_more);
     RUN(requests_hold_what_a_plain_table_says);
     RUN(many_threads_share_a_client_and_no_pin_is_lost);

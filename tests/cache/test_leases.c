@@ -3,6 +3,9 @@
 #include "support/cache_kit.h"
 #include "support/test.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 TEST(leased_entries_stay_until_they_are_released)
 {
     struct kit k;
@@ -84,10 +87,67 @@ TEST(a_client_gets_no_more_leases_than_its_limit)
     CHECK(kit_end(&k));
 }
 
+/* ---- a client that many threads use ---- */
+
+struct sharer {
+    struct kit *k;
+    uint64_t id;
+    atomic_bool *stop;
+    uint64_t n_rows, n_lost;
+};
+
+/* Every row that a lookup reports under a request id is leased: it must be there until release. */
+static void *lookup_and_load(void *arg)
+{
+    struct sharer *s = arg;
+    uint32_t *tokens = kit_tokens(s->id, 64);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 64);
+    while (!atomic_load(s->stop)) {
+        struct kit_hits hits;
+        (void)!kit_store_prefix(s->k, tokens, 64);
+        (void)!kit_lookup(s->k, &prompt, s->id, &hits);
+        sched_yield();
+        for (uint32_t i = 0; i < hits.io.n_matches; i++, s->n_rows++)
+            s->n_lost += kit_load(s->k, &prompt, &hits, i) != 0;
+        if (s->n_rows % 3 == 0) tsr_release(s->k->client, s->id);
+    }
+    free(tokens);
+    return NULL;
+}
+
+TEST(threads_that_share_a_client_get_no_row_without_its_lease)
+{
+    enum { N = 6 };
+    struct kit k;
+    kit_open(&k, (const char *const[]){"lease_entries_max", "6", NULL});
+    struct sharer sharers[N];
+    pthread_t threads[N];
+    atomic_bool stop = false;
+    for (uint64_t i = 0; i < N; i++) {
+        sharers[i] = (struct sharer){.k = &k, .id = i + 1, .stop = &stop};
+        pthread_create(&threads[i], NULL, lookup_and_load, &sharers[i]);
+    }
+    uint64_t until = tsri_now_ns() + 1000000000;
+    while (tsri_now_ns() < until)
+        CHECK(kit_evict_all(&k) >= 0);
+    atomic_store(&stop, true);
+    uint64_t n_rows = 0, n_lost = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        pthread_join(threads[i], NULL);
+        n_rows += sharers[i].n_rows;
+        n_lost += sharers[i].n_lost;
+        tsr_release(k.client, i + 1);
+    }
+    CHECK(n_rows > 100);
+    CHECK_INT(n_lost, 0);
+    CHECK(kit_end(&k));
+}
+
 int main(void)
 {
     RUN(leased_entries_stay_until_they_are_released);
     RUN(the_leases_of_a_client_go_with_it_and_no_others);
     RUN(a_client_gets_no_more_leases_than_its_limit);
+    RUN(threads_that_share_a_client_get_no_row_without_its_lease);
     return test_end();
 }

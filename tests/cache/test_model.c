@@ -33,6 +33,7 @@ struct plan {
 struct model {
     struct kit k;
     struct tsr_space *other; /* of the same shape */
+    struct tsr_client *shared;
     const struct plan *plan;
     struct mem_tier_store stores[2];
     struct fake_tier_plan tiers[2];
@@ -44,10 +45,10 @@ struct model {
 
 struct worker {
     struct model *m;
-    struct kit k; /* the cache, a client of its own, one of the two spaces */
+    struct kit k; /* the cache, its client, one of the two spaces */
     pthread_t thread;
     uint64_t rand;
-    uint64_t next_request;
+    uint64_t first_request, next_request; /* of its own, also where it shares the client */
 };
 
 static uint32_t draw(struct worker *w, uint32_t below)
@@ -193,7 +194,7 @@ static void do_read(struct worker *w)
     struct text t;
     struct kit_hits hits;
     draw_text(w, &t);
-    uint64_t request = draw(w, 3) ? ++w->next_request : 0;
+    uint64_t request = draw(w, 3) ? w->next_request++ : 0;
     int n = kit_lookup(&w->k, &t.prompt, request, &hits);
     MUST(n >= 0);
     atomic_fetch_add(&w->m->n_lookups, 1);
@@ -207,8 +208,8 @@ static void do_read(struct worker *w)
     }
     if (draw(w, 4)) tsr_release(w->k.client, request);
     if (draw(w, 50) == 0)
-        for (uint64_t id = 1; id <= w->next_request; id++)
-            tsr_release(w->k.client, id);
+        for (; w->first_request < w->next_request; w->first_request++)
+            tsr_release(w->k.client, w->first_request);
 }
 
 /* All rows at once, on a thread of the cache. */
@@ -379,6 +380,7 @@ static void model_open(struct model *m, const struct plan *plan)
     desc.rank = 1;
     desc.world = 2;
     m->other = kit_space(m->k.cache, &desc);
+    m->shared = kit_client(m->k.cache);
     for (uint32_t i = 0; i < N_CHAINS; i++) {
         m->chains[i] = kit_tokens(i, CHAIN_MAX);
         /* Chains come in threes that part ways after 3 and 6 blocks. */
@@ -464,7 +466,9 @@ static void run_model(const struct plan *plan)
     for (uint32_t i = 0; i < N_THREADS; i++) {
         struct worker *w = &workers[i];
         *w = (struct worker){.m = &m, .k = m.k, .rand = 0x9E3779B9u * (i + 1)};
-        w->k.client = kit_client(m.k.cache);
+        w->first_request = w->next_request = (uint64_t)i << 32 | 1;
+        /* Half of them have a client of their own. */
+        w->k.client = i < N_THREADS / 2 ? m.shared : kit_client(m.k.cache);
         MUST(pthread_create(&w->thread, NULL, work, w) == 0);
     }
     long ms = getenv("TESSERA_TEST_LONG") ? 20000 : 1200;
@@ -478,14 +482,15 @@ static void run_model(const struct plan *plan)
         pthread_join(workers[i].thread, NULL);
     for (uint32_t i = 0; i < plan->n_tiers; i++)
         fake_tier_fail(&m.tiers[i], 0, 0, 0, 0);
-    for (uint32_t i = 0; i < N_THREADS; i++)
+    for (uint32_t i = N_THREADS / 2; i < N_THREADS; i++)
         tsr_client_close(workers[i].k.client);
+    tsr_client_close(m.shared);
     model_end(&m);
 }
 
 TEST(in_host_memory_alone)
 {
-    run_model(&(struct plan){.options = NULL});
+    run_model(&(struct plan){.options = (const char *const[]){"lease_entries_max", "20", NULL}});
 }
 
 TEST(over_a_tier)
