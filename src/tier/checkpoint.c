@@ -63,6 +63,14 @@ void tsri_checkpoint_put_entry(uint8_t *buf, uint32_t n_segments, uint64_t i,
     tsri_put64(at + 136, 0);
 }
 
+struct tsr_key tsri_checkpoint_get_key(const uint8_t *buf, const struct tsri_checkpoint *c,
+                                       uint64_t i)
+{
+    struct tsr_key key;
+    memcpy(key.bytes, buf + tsri_checkpoint_bytes(c->n_segments, i) + 16, sizeof key.bytes);
+    return key;
+}
+
 bool tsri_checkpoint_get_entry(const uint8_t *buf, const struct tsri_checkpoint *c, uint64_t i,
                                struct tsri_checkpoint_entry *e)
 {

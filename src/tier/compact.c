@@ -90,8 +90,8 @@ static int remove_some(struct tsri_disk *d, bool with_tombs)
     uint32_t n = 0;
     pthread_mutex_lock(&d->lock);
     for (struct tsri_segment *s = d->segments; s; s = s->next) {
-        s->doomed =
-            s->state == TSRI_SEGMENT_SEALED && s->n_live == 0 && (with_tombs || !s->n_tombs);
+        s->doomed = s->state == TSRI_SEGMENT_SEALED && !s->unread && s->n_live == 0 &&
+                    (with_tombs || !s->n_tombs);
         n += s->doomed;
     }
     pthread_mutex_unlock(&d->lock);
@@ -121,125 +121,193 @@ static int remove_dead(struct tsri_disk *d)
 
 /* ---- copying what lives ---- */
 
-struct copy {
-    struct tsri_disk *d;
-    struct tsri_segment *from, *to;
-    struct tsri_disk_slot slot; /* as it was when the copy began */
+/* One entry's way to its new place. */
+struct move {
+    uint32_t slot, page; /* where it was */
+    uint64_t seq, at;    /* where its copy stands */
     struct tsri_layout layout;
-    uint64_t from_at, to_at;
-    uint8_t *header, *buf;
+    struct tsr_key key;
 };
 
-/* Reads and proves the header; TSR_ECORRUPT or an error of the read. */
-static int read_header(struct copy *c, struct tsri_record *r)
+/* The emptying of one segment into another. Entries stay where they are until all copies are on
+ * disk: a failure on the way loses nothing. */
+struct emptying {
+    struct tsri_disk *d;
+    struct tsri_segment *from, *to;
+    uint64_t to_at; /* where the next copy goes */
+    struct move *moves;
+    uint32_t n_moves;
+};
+
+/* Reads and proves the header of an entry. */
+static int read_header(struct emptying *x, const struct tsri_disk_slot *e,
+                       const struct tsri_layout *l, struct tsri_record *r)
 {
-    struct tsri_disk *d = c->d;
-    int error = tsri_lane_move(d, d->upkeep_lane, c->from, false, c->header, c->layout.header_bytes,
-                               c->from_at);
-    if (error) return tsri_disk_fail(d, error, "cannot read", "an entry");
-    int err = tsri_record_read(c->header, c->from->nonce, c->from_at, UINT64_MAX, r);
+    struct tsri_disk *d = x->d;
+    uint64_t at = (uint64_t)e->page * TSRI_PAGE_BYTES;
+    int err = tsri_region_need(&d->upkeep_lane->headers[0], l->header_bytes);
     if (err) return err;
-    if (r->kind != TSRI_RECORD_ENTRY || r->seq != c->slot.seq ||
-        memcmp(&r->head, &c->slot.head, sizeof r->head) != 0)
+    uint8_t *header = d->upkeep_lane->headers[0].data;
+    int error = tsri_lane_move(d, d->upkeep_lane, x->from, false, header, l->header_bytes, at);
+    if (error) return tsri_disk_fail(d, error, "cannot read", "an entry");
+    err = tsri_record_read(header, x->from->nonce, at, UINT64_MAX, r);
+    if (err) return err;
+    if (r->kind != TSRI_RECORD_ENTRY || r->seq != e->seq ||
+        memcmp(&r->head, &e->head, sizeof r->head) != 0)
         return tsri_fail(TSR_ECORRUPT, "disk: another record stands here");
-    return tsri_header_check(c->header, &c->layout, r);
+    return tsri_header_check(header, l, r);
 }
 
-/* One run of cells of at most COPY_BYTES, or one cell; sets *next. err is the reader's,
- * *write_error the writer's. */
-static int copy_cells(struct copy *c, uint64_t first, uint64_t *next, int *write_error)
+/* One run of cells of at most COPY_BYTES, or one cell; sets *next. Returns what is wrong with the
+ * entry; *write_error is the errno of the writer. */
+static int copy_cells(struct emptying *x, const struct tsri_disk_slot *e,
+                      const struct tsri_layout *l, uint64_t *next, int *write_error)
 {
-    struct tsri_disk *d = c->d;
-    const struct tsr_entry_head *h = &c->slot.head;
-    uint64_t n = tsri_layout_cells(&c->layout, h), end = first, bytes = 0;
-    struct tsri_cell begin = tsri_layout_cell(&c->layout, h, first);
+    struct tsri_disk *d = x->d;
+    uint64_t n = tsri_layout_cells(l, &e->head), first = *next, end = first, bytes = 0;
+    struct tsri_cell begin = tsri_layout_cell(l, &e->head, first);
     for (; end < n; end++) {
-        struct tsri_cell cell = tsri_layout_cell(&c->layout, h, end);
+        struct tsri_cell cell = tsri_layout_cell(l, &e->head, end);
         if (end > first && bytes + cell.stride > COPY_BYTES) break;
         bytes += cell.stride;
     }
     int err = tsri_region_need(&d->upkeep_lane->pieces[0].bounce, bytes);
     if (err) return err;
-    c->buf = d->upkeep_lane->pieces[0].bounce.data;
-    int error =
-        tsri_lane_move(d, d->upkeep_lane, c->from, false, c->buf, bytes, c->from_at + begin.at);
+    uint8_t *buf = d->upkeep_lane->pieces[0].bounce.data;
+    int error = tsri_lane_move(d, d->upkeep_lane, x->from, false, buf, bytes,
+                               (uint64_t)e->page * TSRI_PAGE_BYTES + begin.at);
     if (error) return tsri_disk_fail(d, error, "cannot read", "an entry");
-    const uint64_t *sums = tsri_header_sums(c->header, &c->layout);
+    const uint64_t *sums = tsri_header_sums(d->upkeep_lane->headers[0].data, l);
     for (uint64_t i = first; i < end; i++) {
-        struct tsri_cell cell = tsri_layout_cell(&c->layout, h, i);
-        if (tsri_sum(c->buf + (cell.at - begin.at), cell.bytes) != sums[i])
+        struct tsri_cell cell = tsri_layout_cell(l, &e->head, i);
+        if (tsri_sum(buf + (cell.at - begin.at), cell.bytes) != sums[i])
             return tsri_fail(TSR_ECORRUPT, "disk: a cell fails its checksum");
     }
-    *write_error =
-        tsri_lane_move(d, d->upkeep_lane, c->to, true, c->buf, bytes, c->to_at + begin.at);
+    *write_error = tsri_lane_move(d, d->upkeep_lane, x->to, true, buf, bytes, x->to_at + begin.at);
     *next = end;
     return 0;
 }
 
-/* Copies the record to the end of c->to. Returns the reader's error; *write_error is the writer's.
- */
-static int copy_record(struct copy *c, int *write_error)
+/* Copies one entry behind the last copy. */
+static int copy_entry(struct emptying *x, const struct tsri_disk_slot *e,
+                      const struct tsri_layout *l, int *write_error)
 {
-    struct tsri_disk *d = c->d;
+    struct tsri_disk *d = x->d;
     struct tsri_record r;
-    int err = tsri_region_need(&d->upkeep_lane->headers[0], c->layout.header_bytes);
-    if (err) return err;
-    c->header = d->upkeep_lane->headers[0].data;
-    err = read_header(c, &r);
-    uint64_t n = tsri_layout_cells(&c->layout, &c->slot.head);
+    int err = read_header(x, e, l, &r);
+    uint64_t n = tsri_layout_cells(l, &e->head);
     for (uint64_t cell = 0; cell < n && !err && !*write_error;)
-        err = copy_cells(c, cell, &cell, write_error);
+        err = copy_cells(x, e, l, &cell, write_error);
     if (err || *write_error) return err;
-    r.nonce = c->to->nonce;
-    r.offset = c->to_at;
-    tsri_header_seal(c->header, &c->layout, &r);
+    r.nonce = x->to->nonce;
+    r.offset = x->to_at;
+    r.n_copies++;
+    uint8_t *header = d->upkeep_lane->headers[0].data;
+    tsri_header_seal(header, l, &r);
     *write_error =
-        tsri_lane_move(d, d->upkeep_lane, c->to, true, c->header, c->layout.header_bytes, c->to_at);
+        tsri_lane_move(d, d->upkeep_lane, x->to, true, header, l->header_bytes, x->to_at);
     return 0;
 }
 
-/* The entry now lives in its copy, unless it was dropped or put again meanwhile. */
-static void settle_copy(struct copy *c, uint32_t slot, int err, int write_error)
+/* What cannot be read is dropped: it would keep its segment for ever. */
+static void give_up_entry(struct emptying *x, const struct move *m, int err)
 {
-    struct tsri_disk *d = c->d;
+    struct tsri_disk *d = x->d;
     pthread_mutex_lock(&d->lock);
-    struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
-    bool same = e->segment == c->from && e->page == c->slot.page && e->seq == c->slot.seq;
-    if (write_error || c->to->failed) {
-        c->to->failed = true;
-    } else if (err) {
-        atomic_fetch_add(&d->corrupt, err == TSR_ECORRUPT);
-        if (same) tsri_disk_forget(d, slot);
-    } else {
-        c->to->tail += c->layout.record_bytes;
-        if (same) {
-            tsri_disk_unlink(d, slot);
-            tsri_disk_link(d, slot, c->to, c->to_at, c->layout.record_bytes);
-        } else {
-            tsri_tomb_add(d, &c->slot.head.key, c->slot.seq, c->to->id);
-        }
-    }
+    struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, m->slot);
+    if (e->segment == x->from && e->page == m->page && e->seq == m->seq)
+        tsri_disk_forget(d, m->slot);
     pthread_mutex_unlock(&d->lock);
+    if (err == TSR_ECORRUPT) atomic_fetch_add(&d->corrupt, 1);
+    tsri_log(TSR_LOG_WARN, "disk: %s: an entry is dropped: %s", d->path, tsr_errmsg());
 }
 
-/* Moves one entry out of a segment. 0, or why the segment cannot be emptied. */
-static int move_entry(struct tsri_disk *d, struct tsri_segment *from, uint32_t slot)
+/* Copies everything that lives in x->from now. */
+static int copy_all(struct emptying *x)
 {
-    struct copy c = {.d = d, .from = from};
+    struct tsri_disk *d = x->d;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->n_moves; i++) {
+        struct move m = x->moves[i];
+        pthread_mutex_lock(&d->lock);
+        struct tsri_disk_slot e = *tsri_disk_index_at(&d->index, m.slot);
+        pthread_mutex_unlock(&d->lock);
+        if (e.segment != x->from || e.page != m.page || e.seq != m.seq) continue;
+        tsri_layout_init(&m.layout, &e.head);
+        m.key = e.head.key;
+        m.at = x->to_at;
+        int write_error = 0, err = copy_entry(x, &e, &m.layout, &write_error);
+        if (err == TSR_ENOMEM) return err;
+        if (write_error) return tsri_disk_fail(d, write_error, "cannot write", "an entry");
+        if (err) {
+            give_up_entry(x, &m, err);
+            continue;
+        }
+        x->to_at += m.layout.record_bytes;
+        x->moves[n++] = m;
+    }
+    x->n_moves = n;
+    return 0;
+}
+
+/* All copies are on disk: the entries now live there, but for those that were dropped or put again
+ * meanwhile. The lock is held. */
+static void settle_moves(struct emptying *x)
+{
+    struct tsri_disk *d = x->d;
+    for (uint32_t i = 0; i < x->n_moves; i++) {
+        const struct move *m = &x->moves[i];
+        struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, m->slot);
+        if (e->segment == x->from && e->page == m->page && e->seq == m->seq) {
+            tsri_disk_unlink(d, m->slot);
+            tsri_disk_link(d, m->slot, x->to, m->at, m->layout.record_bytes);
+        } else {
+            tsri_tomb_add(d, &m->key, m->seq, x->to->id);
+        }
+    }
+    x->to->tail = x->to->synced = x->to_at;
+}
+
+/* The slots of a segment and the bytes they need. */
+static int list_moves(struct emptying *x, uint64_t *bytes)
+{
+    struct tsri_disk *d = x->d;
     pthread_mutex_lock(&d->lock);
-    c.slot = *tsri_disk_index_at(&d->index, slot);
+    uint32_t n = x->from->n_live;
+    *bytes = x->from->live_bytes;
     pthread_mutex_unlock(&d->lock);
-    tsri_layout_init(&c.layout, &c.slot.head);
-    int err = tsri_segment_take(d, c.layout.record_bytes, true, &c.to);
+    x->moves = tsri_alloc(n, sizeof x->moves[0]);
+    if (!x->moves) return TSR_ENOMEM;
+    pthread_mutex_lock(&d->lock);
+    for (uint32_t slot = x->from->first; slot != TSRI_NO_SLOT && x->n_moves < n;) {
+        const struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
+        x->moves[x->n_moves++] = (struct move){.slot = slot, .page = e->page, .seq = e->seq};
+        slot = e->next;
+    }
+    pthread_mutex_unlock(&d->lock);
+    return 0;
+}
+
+static int move_all(struct emptying *x)
+{
+    struct tsri_disk *d = x->d;
+    uint64_t bytes;
+    int err = list_moves(x, &bytes);
+    if (err || !x->n_moves) return err;
+    err = tsri_segment_take(d, bytes, true, &x->to);
     if (err) return err;
-    c.from_at = (uint64_t)c.slot.page * TSRI_PAGE_BYTES;
-    c.to_at = c.to->tail;
-    int write_error = 0;
-    err = copy_record(&c, &write_error);
-    if (err != TSR_ENOMEM) settle_copy(&c, slot, err, write_error);
-    tsri_segment_give(d, c.to);
-    if (write_error) return tsri_disk_fail(d, write_error, "cannot write", "an entry");
-    return err == TSR_ENOMEM ? err : 0;
+    x->to_at = x->to->tail;
+    err = copy_all(x);
+    if (!err && d->io.fdatasync(d->io.arg, x->to->fd) != 0)
+        err = tsri_disk_fail(d, errno, "cannot sync", "a segment");
+    pthread_mutex_lock(&d->lock);
+    if (err)
+        x->to->failed = true; /* cut before the copies */
+    else
+        settle_moves(x);
+    pthread_mutex_unlock(&d->lock);
+    tsri_segment_give(d, x->to);
+    return err;
 }
 
 static int empty_segment(struct tsri_disk *d, struct tsri_segment *s)
@@ -254,13 +322,9 @@ static int empty_segment(struct tsri_disk *d, struct tsri_segment *s)
         return 0;
     }
     if (err) return err;
-    while (!err) {
-        pthread_mutex_lock(&d->lock);
-        uint32_t slot = s->first;
-        pthread_mutex_unlock(&d->lock);
-        if (slot == TSRI_NO_SLOT) break;
-        err = move_entry(d, s, slot);
-    }
+    struct emptying x = {.d = d, .from = s};
+    err = move_all(&x);
+    tsri_free(x.moves);
     tsri_segment_unref(d, s);
     return err;
 }
@@ -279,7 +343,7 @@ static struct tsri_segment *choose_victim(struct tsri_disk *d, uint64_t parts)
     uint32_t n_small = 0;
     pthread_mutex_lock(&d->lock);
     for (struct tsri_segment *s = d->segments; s; s = s->next) {
-        if (s->state != TSRI_SEGMENT_SEALED || s->n_live == 0) continue;
+        if (s->state != TSRI_SEGMENT_SEALED || s->unread || s->n_live == 0) continue;
         /* By the share of bytes that would come back, in pages to stay within 64 bits. */
         uint64_t dead = dead_bytes(s) / TSRI_PAGE_BYTES, all = s->capacity / TSRI_PAGE_BYTES;
         bool better = !best || dead * (best->capacity / TSRI_PAGE_BYTES) >
@@ -338,9 +402,13 @@ static int write_checkpoint(struct tsri_disk *d, const uint8_t *buf, size_t byte
     return error;
 }
 
+/* Segments that were removed must be gone for good before a checkpoint covers the tombstones that
+ * speak of them: one that came back would be walked, and its dropped entries with it. */
 static int save_checkpoint(struct tsri_disk *d)
 {
     size_t bytes;
+    int err = tsri_disk_sync(d);
+    if (err) return err;
     pthread_mutex_lock(&d->lock);
     uint8_t *buf = build_checkpoint(d, &bytes);
     uint64_t n_changes = d->n_changes;

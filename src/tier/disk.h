@@ -138,11 +138,12 @@ struct tsri_segment_head {
 };
 
 struct tsri_record {
-    uint32_t kind;    /* enum tsri_record_kind */
-    uint32_t n_tombs; /* of TOMBS */
-    uint64_t nonce;   /* of its segment */
-    uint64_t offset;  /* in its file */
-    uint64_t bytes;   /* whole, a multiple of the page */
+    uint32_t kind;     /* enum tsri_record_kind */
+    uint32_t n_tombs;  /* of TOMBS */
+    uint32_t n_copies; /* of ENTRY: how often compaction has copied it */
+    uint64_t nonce;    /* of its segment */
+    uint64_t offset;   /* in its file */
+    uint64_t bytes;    /* whole, a multiple of the page */
     uint64_t seq;
     uint64_t body_sum;
     struct tsr_entry_head head; /* of ENTRY */
@@ -241,6 +242,9 @@ void tsri_checkpoint_seal(uint8_t *buf, const struct tsri_checkpoint *c);
  * are in range, its place is not proven. */
 TSR_MUST int tsri_checkpoint_read(const uint8_t *buf, size_t bytes, struct tsri_checkpoint *c);
 void tsri_checkpoint_get_segment(const uint8_t *buf, uint32_t i, struct tsri_checkpoint_segment *s);
+/* Its key alone. */
+struct tsr_key tsri_checkpoint_get_key(const uint8_t *buf, const struct tsri_checkpoint *c,
+                                       uint64_t i);
 /* False for one that cannot be an entry. */
 bool tsri_checkpoint_get_entry(const uint8_t *buf, const struct tsri_checkpoint *c, uint64_t i,
                                struct tsri_checkpoint_entry *e);
@@ -257,6 +261,7 @@ struct tsri_disk_slot {
     uint64_t seq;
     struct tsri_segment *segment; /* NULL: free */
     uint32_t page, n_pages;       /* of the record, in its segment */
+    uint32_t n_copies;            /* as the record says; known and needed while open recovers */
     uint32_t next, prev;          /* in the list of its segment; next: in the list of free slots */
 };
 
@@ -264,13 +269,19 @@ struct tsri_disk_slot {
 struct tsri_disk_index {
     struct tsri_disk_slot **blocks;
     uint32_t n_blocks, n_slots, free;
+    struct tsri_region bulk; /* the first n_bulk blocks, when many were reserved at once */
+    uint32_t n_bulk;
     uint32_t n_entries;
-    uint32_t *table; /* slot numbers, open addressing */
+    struct tsri_disk_place {
+        uint32_t slot, tag; /* tag: bytes of the key, so that other keys' slots are not touched */
+    } * table;              /* open addressing */
     uint32_t mask;
 };
 TSR_MUST int tsri_disk_index_init(struct tsri_disk_index *x);
 void tsri_disk_index_fini(struct tsri_disk_index *x);
 struct tsri_disk_slot *tsri_disk_index_at(const struct tsri_disk_index *x, uint32_t slot);
+/* Brings the place where a key would be nearer, for a find that follows soon. */
+void tsri_disk_index_near(const struct tsri_disk_index *x, const struct tsr_key *key);
 uint32_t tsri_disk_index_find(const struct tsri_disk_index *x, const struct tsr_key *key);
 /* A new slot for a key that is not there, with its head set; or TSRI_NO_SLOT without memory. */
 uint32_t tsri_disk_index_add(struct tsri_disk_index *x, const struct tsr_entry_head *head);
@@ -294,6 +305,7 @@ struct tsri_segment {
     uint64_t id, nonce;
     enum tsri_segment_state state;
     bool failed;       /* a write or sync failed: nothing more is appended */
+    bool unread;       /* a read failed while its headers were walked: not all it holds is known */
     bool doomed;       /* holds nothing; removed after the next sync */
     int fd;            /* -1: not open now */
     uint32_t n_refs;   /* callers that use the fd */

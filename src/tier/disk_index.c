@@ -6,12 +6,20 @@
 #define BLOCK_SLOTS 1024u
 #define SLOTS_MAX (1u << 30)
 #define TABLE_MIN 1024u
+#define BULK_MIN 64u /* blocks from which one region is cheaper than one allocation each */
 
 static uint32_t home_of(const struct tsri_disk_index *x, const struct tsr_key *key)
 {
     uint32_t h;
     memcpy(&h, key->bytes, sizeof h);
     return h & x->mask;
+}
+
+static uint32_t tag_of(const struct tsr_key *key)
+{
+    uint32_t tag;
+    memcpy(&tag, key->bytes + 4, sizeof tag);
+    return tag;
 }
 
 int tsri_disk_index_init(struct tsri_disk_index *x)
@@ -27,8 +35,9 @@ int tsri_disk_index_init(struct tsri_disk_index *x)
 
 void tsri_disk_index_fini(struct tsri_disk_index *x)
 {
-    for (uint32_t i = 0; i < x->n_blocks; i++)
+    for (uint32_t i = x->n_bulk; i < x->n_blocks; i++)
         tsri_free(x->blocks[i]);
+    tsri_region_fini(&x->bulk);
     tsri_free(x->blocks);
     tsri_free(x->table);
     memset(x, 0, sizeof *x);
@@ -41,16 +50,16 @@ struct tsri_disk_slot *tsri_disk_index_at(const struct tsri_disk_index *x, uint3
 
 static bool grow_table(struct tsri_disk_index *x, uint32_t n)
 {
-    uint32_t *table = tsri_alloc(n, sizeof table[0]), *old = x->table;
+    struct tsri_disk_place *table = tsri_alloc(n, sizeof table[0]), *old = x->table;
     if (!table) return false;
     memset(table, 0xFF, n * sizeof table[0]);
     uint32_t n_old = x->mask + 1;
     x->table = table;
     x->mask = n - 1;
     for (uint32_t i = 0; i < n_old; i++) {
-        if (old[i] == TSRI_NO_SLOT) continue;
-        uint32_t at = home_of(x, &tsri_disk_index_at(x, old[i])->head.key);
-        while (table[at] != TSRI_NO_SLOT)
+        if (old[i].slot == TSRI_NO_SLOT) continue;
+        uint32_t at = home_of(x, &tsri_disk_index_at(x, old[i].slot)->head.key);
+        while (table[at].slot != TSRI_NO_SLOT)
             at = (at + 1) & x->mask;
         table[at] = old[i];
     }
@@ -65,6 +74,14 @@ static bool grow_blocks(struct tsri_disk_index *x, uint32_t n_blocks)
     if (x->n_blocks) memcpy(blocks, x->blocks, x->n_blocks * sizeof blocks[0]);
     tsri_free(x->blocks);
     x->blocks = blocks;
+    size_t block_bytes = BLOCK_SLOTS * sizeof blocks[0][0];
+    if (x->n_blocks == 0 && n_blocks >= BULK_MIN) {
+        if (tsri_region_init(&x->bulk, n_blocks * block_bytes) != 0) return false;
+        for (; x->n_bulk < n_blocks; x->n_bulk++)
+            blocks[x->n_bulk] =
+                (struct tsri_disk_slot *)(void *)(x->bulk.data + x->n_bulk * block_bytes);
+        x->n_blocks = n_blocks;
+    }
     for (; x->n_blocks < n_blocks; x->n_blocks++) {
         blocks[x->n_blocks] = tsri_alloc(BLOCK_SLOTS, sizeof blocks[0][0]);
         if (!blocks[x->n_blocks]) return false;
@@ -87,11 +104,20 @@ int tsri_disk_index_reserve(struct tsri_disk_index *x, uint64_t n)
     return grow_blocks(x, (uint32_t)blocks) ? 0 : TSR_ENOMEM;
 }
 
+void tsri_disk_index_near(const struct tsri_disk_index *x, const struct tsr_key *key)
+{
+    __builtin_prefetch(&x->table[home_of(x, key)], 1);
+}
+
 uint32_t tsri_disk_index_find(const struct tsri_disk_index *x, const struct tsr_key *key)
 {
-    for (uint32_t at = home_of(x, key); x->table[at] != TSRI_NO_SLOT; at = (at + 1) & x->mask)
-        if (memcmp(&tsri_disk_index_at(x, x->table[at])->head.key, key, sizeof *key) == 0)
-            return x->table[at];
+    uint32_t tag = tag_of(key);
+    for (uint32_t at = home_of(x, key); x->table[at].slot != TSRI_NO_SLOT;
+         at = (at + 1) & x->mask) {
+        uint32_t slot = x->table[at].slot;
+        if (x->table[at].tag != tag) continue;
+        if (memcmp(&tsri_disk_index_at(x, slot)->head.key, key, sizeof *key) == 0) return slot;
+    }
     return TSRI_NO_SLOT;
 }
 
@@ -108,9 +134,9 @@ uint32_t tsri_disk_index_add(struct tsri_disk_index *x, const struct tsr_entry_h
     s->head = *head;
     s->next = s->prev = TSRI_NO_SLOT;
     uint32_t at = home_of(x, &head->key);
-    while (x->table[at] != TSRI_NO_SLOT)
+    while (x->table[at].slot != TSRI_NO_SLOT)
         at = (at + 1) & x->mask;
-    x->table[at] = slot;
+    x->table[at] = (struct tsri_disk_place){slot, tag_of(&head->key)};
     x->n_entries++;
     return slot;
 }
@@ -119,17 +145,17 @@ void tsri_disk_index_remove(struct tsri_disk_index *x, uint32_t slot)
 {
     struct tsri_disk_slot *s = tsri_disk_index_at(x, slot);
     uint32_t hole = home_of(x, &s->head.key);
-    while (x->table[hole] != slot)
+    while (x->table[hole].slot != slot)
         hole = (hole + 1) & x->mask;
     /* Pull back what stands behind the hole and belongs before it, so that no search ends early. */
-    for (uint32_t at = (hole + 1) & x->mask; x->table[at] != TSRI_NO_SLOT;
+    for (uint32_t at = (hole + 1) & x->mask; x->table[at].slot != TSRI_NO_SLOT;
          at = (at + 1) & x->mask) {
-        uint32_t home = home_of(x, &tsri_disk_index_at(x, x->table[at])->head.key);
+        uint32_t home = home_of(x, &tsri_disk_index_at(x, x->table[at].slot)->head.key);
         if (((at - home) & x->mask) < ((at - hole) & x->mask)) continue;
         x->table[hole] = x->table[at];
         hole = at;
     }
-    x->table[hole] = TSRI_NO_SLOT;
+    x->table[hole].slot = TSRI_NO_SLOT;
     s->segment = NULL;
     s->next = x->free;
     x->free = slot;

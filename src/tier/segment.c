@@ -141,6 +141,7 @@ void tsri_record_write(uint8_t *to, const struct tsri_record *r)
     tsri_put64(to + 32, r->seq);
     tsri_put64(to + 40, r->body_sum);
     tsri_put32(to + 48, r->n_tombs);
+    tsri_put32(to + 52, r->n_copies);
     if (r->kind == TSRI_RECORD_ENTRY) put_entry_head(to, &r->head);
     tsri_put64(to + RECORD_SUM_AT, tsri_sum(to, RECORD_SUM_AT));
 }
@@ -170,6 +171,7 @@ int tsri_record_read(const uint8_t *from, uint64_t nonce, uint64_t offset, uint6
     r->seq = tsri_get64(from + 32);
     r->body_sum = tsri_get64(from + 40);
     r->n_tombs = tsri_get32(from + 48);
+    r->n_copies = tsri_get32(from + 52);
     if (r->kind == TSRI_RECORD_ENTRY) get_entry_head(from, &r->head);
     if (r->nonce != nonce || r->offset != offset)
         return tsri_fail(TSR_ECORRUPT, "record belongs elsewhere");

@@ -20,7 +20,7 @@ struct disk_kit {
 /* An empty directory; setup is the caller's to change before open. */
 void disk_kit_init(struct disk_kit *kit);
 void disk_kit_init_fast(struct disk_kit *kit); /* in memory where that is possible */
-void disk_kit_fini(struct disk_kit *kit); /* closes */
+void disk_kit_fini(struct disk_kit *kit);      /* closes */
 int disk_kit_open(struct disk_kit *kit);
 void disk_kit_close(struct disk_kit *kit);
 /* Closes as a crash would: without a flush, a checkpoint or a seal. */

@@ -12,6 +12,18 @@
 static int test_n_passed, test_n_failed, test_n_skipped;
 static jmp_buf test_stop;
 
+/* 1 where a sanitizer slows everything down tenfold: tests of many rounds do with fewer there. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define TEST_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define TEST_SANITIZED 1
+#endif
+#endif
+#ifndef TEST_SANITIZED
+#define TEST_SANITIZED 0
+#endif
+
 #define TEST(name) static void test_##name(void)
 
 #define TEST_STOP(code) longjmp(test_stop, code)

@@ -149,7 +149,7 @@ TEST(a_compaction_that_fails_loses_nothing)
 {
     kit.setup.io = &faults.io;
     kit.setup.mode = TSRI_AIO_INLINE;
-    for (uint32_t nth = 1; nth < 40; nth += 3) {
+    for (uint32_t nth = 1; nth < 40; nth++) {
         open_tens();
         put_range(0, 15);
         CHECK_INT(tsri_tier_flush(kit.tier), 0);

@@ -1,0 +1,260 @@
+/* bench_disk.c - the disk tier against raw io_uring with O_DIRECT: requests of the same size, as
+ * many under way, from and to memory of the same kind, in files with the same history, in turns
+ * within one process (the history of a file and the other side of a shared host weigh more than
+ * anything measured here). The shape is an 8B model's: 32 layers, 8 KV heads of 128 in bf16, cells
+ * of 64 tokens. The directory is TMPDIR or /tmp; where it refuses O_DIRECT both sides go without.
+ */
+#include "support/bench.h"
+#include "support/tmpdir.h"
+#include "tier/disk.h"
+
+#include <fcntl.h>
+
+enum { N_LAYERS = 32, ROW_BYTES = 2048, CELL_TOKENS = 64, MANY_TOKENS = 1024, LONG_TOKENS = 4096 };
+#define REQUEST_BYTES ((size_t)1 << 20)
+#define SEGMENT_BYTES ((uint64_t)1 << 30)
+
+/* One entry and the memory its cells stand in, as in the host pool: cell after cell. */
+struct entry {
+    struct tsr_tier_io io;
+    struct tsri_region kv;
+    uint32_t *tokens;
+    void **planes;
+    size_t bytes;
+};
+
+struct work {
+    struct tmpdir dir;
+    struct tsr_tier *tier;
+    struct tsri_aio *aio; /* the raw side's ring */
+    struct entry many, large;
+    struct tsri_region raw; /* the raw side's memory */
+    int raw_fd;
+    uint64_t raw_at, n_puts, n_raws;
+    uint64_t first_layer_ns;
+    uint32_t n_layers;
+};
+
+static void entry_init(struct entry *e, uint32_t n_tokens, uint8_t key)
+{
+    memset(e, 0, sizeof *e);
+    struct tsr_entry_head *h = &e->io.head;
+    memset(h->key.bytes, key, sizeof h->key.bytes);
+    h->kind = TSR_KIND_SEGMENT;
+    h->n_tokens = n_tokens;
+    h->cell_tokens = CELL_TOKENS;
+    h->n_layers = N_LAYERS;
+    h->n_planes = 2;
+    h->row_bytes[0] = h->row_bytes[1] = ROW_BYTES;
+    uint32_t n_cells = n_tokens / CELL_TOKENS;
+    size_t plane = (size_t)CELL_TOKENS * ROW_BYTES;
+    e->bytes = (size_t)n_cells * N_LAYERS * 2 * plane;
+    BENCH_CHECK(tsri_region_init(&e->kv, e->bytes) == 0);
+    for (size_t i = 0; i < e->bytes / 8; i++) {
+        uint64_t word = i * 0x9E3779B97F4A7C15u + key;
+        memcpy(e->kv.data + 8 * i, &word, 8);
+    }
+    e->tokens = tsri_alloc(n_tokens, sizeof e->tokens[0]);
+    e->planes = tsri_alloc((size_t)N_LAYERS * 2 * n_cells, sizeof e->planes[0]);
+    BENCH_CHECK(e->tokens && e->planes);
+    for (uint32_t i = 0; i < N_LAYERS * 2; i++)
+        for (uint32_t c = 0; c < n_cells; c++)
+            e->planes[(size_t)i * n_cells + c] =
+                e->kv.data + ((size_t)c * N_LAYERS * 2 + i) * plane;
+    e->io.tokens = e->tokens;
+    e->io.n_cells = n_cells;
+    e->io.planes = e->planes;
+}
+
+static void entry_fini(struct entry *e)
+{
+    tsri_region_fini(&e->kv);
+    tsri_free(e->tokens);
+    tsri_free(e->planes);
+}
+
+/* ---- the tier ---- */
+
+static void put(void *arg)
+{
+    struct work *w = arg;
+    w->n_puts++;
+    memcpy(w->many.io.head.key.bytes, &w->n_puts, sizeof w->n_puts);
+    BENCH_CHECK(tsri_tier_put(w->tier, &w->many.io, 1) == 1);
+}
+
+static void get(void *arg)
+{
+    struct work *w = arg;
+    BENCH_CHECK(tsri_tier_get(w->tier, &w->many.io, 1) == 1);
+}
+
+static void count_layer(struct tsr_tier_io *io, uint32_t layer)
+{
+    struct work *w = io->arg;
+    if (layer == 0) w->first_layer_ns = bench_now_ns();
+    w->n_layers++;
+}
+
+static void get_by_layer(void *arg)
+{
+    struct work *w = arg;
+    w->many.io.layer_done = count_layer;
+    w->many.io.arg = w;
+    w->n_layers = 0;
+    BENCH_CHECK(tsri_tier_get(w->tier, &w->many.io, 1) == 1);
+    BENCH_CHECK(w->n_layers == N_LAYERS);
+    w->many.io.layer_done = NULL;
+}
+
+/* ---- the raw side ---- */
+
+/* A fresh file of a segment's size, made as the tier makes its own. */
+static void raw_file(struct work *w)
+{
+    char path[300];
+    if (w->raw_fd >= 0) close(w->raw_fd);
+    snprintf(path, sizeof path, "%s/raw", w->dir.path);
+    unlink(path);
+    int flags = strstr(tsri_disk_mode(w->tier), "O_DIRECT") ? O_DIRECT : 0;
+    w->raw_fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | flags, 0600);
+    BENCH_CHECK(w->raw_fd >= 0);
+    BENCH_CHECK(tsri_fileio_real.fallocate(NULL, w->raw_fd, (off_t)SEGMENT_BYTES) == 0);
+    BENCH_CHECK(fdatasync(w->raw_fd) == 0);
+    w->raw_at = 0;
+}
+
+/* `bytes` from the beginning of the raw memory, in order, TSRI_AIO_DEPTH requests under way. */
+static void raw_move(struct work *w, bool write, uint64_t offset, size_t bytes)
+{
+    struct tsri_aio_lane *lane = tsri_aio_take(w->aio);
+    struct tsri_aio_req reqs[TSRI_AIO_DEPTH];
+    struct iovec iov[TSRI_AIO_DEPTH];
+    size_t n = bytes / REQUEST_BYTES;
+    for (size_t i = 0; i < n + TSRI_AIO_DEPTH; i++) {
+        size_t k = i % TSRI_AIO_DEPTH;
+        if (i >= TSRI_AIO_DEPTH && i - TSRI_AIO_DEPTH < n) {
+            tsri_aio_wait(lane, &reqs[k]);
+            BENCH_CHECK(reqs[k].error == 0);
+        }
+        if (i >= n) continue;
+        iov[k] = (struct iovec){w->raw.data + i * REQUEST_BYTES, REQUEST_BYTES};
+        reqs[k] = (struct tsri_aio_req){.fd = w->raw_fd,
+                                        .write = write,
+                                        .offset = offset + i * REQUEST_BYTES,
+                                        .iov = &iov[k],
+                                        .n_iov = 1,
+                                        .bytes = REQUEST_BYTES,
+                                        .align = TSRI_PAGE_BYTES};
+        tsri_aio_push(lane, &reqs[k]);
+        tsri_aio_kick(lane);
+    }
+    tsri_aio_give(w->aio, lane);
+}
+
+static void raw_write(void *arg)
+{
+    struct work *w = arg;
+    if (w->raw_at + w->many.bytes > SEGMENT_BYTES) raw_file(w);
+    raw_move(w, true, w->raw_at, w->many.bytes);
+    w->raw_at += w->many.bytes;
+}
+
+static void raw_read(void *arg)
+{
+    struct work *w = arg;
+    raw_move(w, false, 0, w->many.bytes);
+}
+
+/* ---- cases ---- */
+
+/* Entries that were written go, or the disk would fill up. */
+static void tidy(void *arg)
+{
+    struct work *w = arg;
+    struct tsr_tier_ref refs[64];
+    uint64_t from = w->n_puts < 64 ? 0 : w->n_puts - 64;
+    for (uint64_t i = 0; i < 64; i++) {
+        memset(&refs[i], 0, sizeof refs[i]);
+        refs[i].key = w->many.io.head.key;
+        uint64_t n = from + i;
+        memcpy(refs[i].key.bytes, &n, sizeof n);
+    }
+    BENCH_CHECK(tsri_tier_drop(w->tier, refs, 64) >= 0);
+    BENCH_CHECK(tsri_tier_flush(w->tier) == 0);
+    BENCH_CHECK(fdatasync(w->raw_fd) == 0);
+}
+
+/* The time until layer 0 of a 4K-token entry may be used, as a part of the whole get. */
+static void first_layer(struct work *w)
+{
+    enum { N = 15 };
+    double first[N], whole[N];
+    w->large.io.layer_done = count_layer;
+    w->large.io.arg = w;
+    for (int i = 0; i < N; i++) {
+        uint64_t start = bench_now_ns();
+        BENCH_CHECK(tsri_tier_get(w->tier, &w->large.io, 1) == 1);
+        whole[i] = (double)(bench_now_ns() - start);
+        first[i] = (double)(w->first_layer_ns - start);
+    }
+    double a = bench_median(first, N), b = bench_median(whole, N);
+    bench_report("first layer, 4K tokens", a, "ns", b, 1.5 / N_LAYERS, false);
+}
+
+static void check_bytes(struct work *w)
+{
+    size_t n = w->many.bytes / 8;
+    uint64_t sum = tsri_sum(w->many.kv.data, 8 * n);
+    memset(w->many.kv.data, 0, w->many.bytes);
+    get(w);
+    BENCH_CHECK(tsri_sum(w->many.kv.data, 8 * n) == sum);
+}
+
+int main(int argc, char **argv)
+{
+    static struct work w = {.raw_fd = -1};
+    bench_init("bench_disk", argc, argv);
+    tmpdir_init(&w.dir);
+    struct tsri_disk_setup setup = {.path = w.dir.path, .segment_bytes = SEGMENT_BYTES};
+    struct tsr_tier_env env = {.size = sizeof env, .arg = &setup, .n_threads = 1};
+    BENCH_CHECK(tsri_tier_open(&w.tier, &tsri_tier_disk, &env) == 0);
+    BENCH_CHECK(tsri_aio_open(&w.aio, TSRI_AIO_AUTO, &tsri_fileio_real, 1) == 0);
+    entry_init(&w.many, MANY_TOKENS, 1);
+    entry_init(&w.large, LONG_TOKENS, 2);
+    BENCH_CHECK(tsri_region_init(&w.raw, w.many.bytes) == 0);
+    memcpy(w.raw.data, w.many.kv.data, w.many.bytes);
+    raw_file(&w);
+
+    put(&w);
+    check_bytes(&w);
+    struct bench_case c = {.arg = &w, .work = (double)w.many.bytes, .unit = "GB/s", .target = 0.9};
+    c.name = "write";
+    c.run = put;
+    c.baseline = raw_write;
+    c.prepare = tidy;
+    bench_run(&c);
+    raw_file(&w);
+    raw_write(&w);
+    put(&w);
+    c.name = "read";
+    c.run = get;
+    c.baseline = raw_read;
+    c.prepare = NULL;
+    c.reps = 1;
+    bench_run(&c);
+    c.name = "read by layer";
+    c.run = get_by_layer;
+    bench_run(&c);
+    BENCH_CHECK(tsri_tier_put(w.tier, &w.large.io, 1) == 1);
+    first_layer(&w);
+
+    tsri_tier_close(w.tier);
+    tsri_aio_close(w.aio);
+    close(w.raw_fd);
+    entry_fini(&w.many);
+    entry_fini(&w.large);
+    tsri_region_fini(&w.raw);
+    tmpdir_fini(&w.dir);
+    return bench_end();
+}

@@ -1,0 +1,140 @@
+/* Crashes that lose what was not synced. A process that is killed leaves everything it wrote in the
+ * page cache; a machine that loses power does not. So a run is recorded, and at each of its syncs
+ * the directory is made anew as a crash might have left it: all that was synced, and of the rest
+ * any part, sector by sector and name by name. */
+#include "support/disk_script.h"
+#include "support/record_io.h"
+#include "support/test.h"
+
+static struct record_io record;
+
+/* What must survive a crash from op `at` on. */
+struct snapshot {
+    size_t at;
+    uint8_t acked[SCRIPT_KEYS];
+};
+static struct snapshot snapshots[4096];
+static size_t n_snapshots;
+
+static void take_snapshot(struct disk_script *s, void *arg)
+{
+    (void)arg;
+    if (n_snapshots == TSRI_COUNT(snapshots)) abort();
+    struct snapshot *snap = &snapshots[n_snapshots++];
+    snap->at = record.n_ops;
+    memcpy(snap->acked, s->acked, sizeof snap->acked);
+}
+
+/* The scripted run, or one drawn from a seed. */
+static void record_run(uint64_t segment_bytes, uint64_t seed)
+{
+    struct disk_kit kit;
+    disk_kit_init_fast(&kit);
+    record_io_init(&record);
+    n_snapshots = 0;
+    kit.setup.io = &record.io;
+    kit.setup.mode = TSRI_AIO_INLINE;
+    kit.setup.buffered = true;
+    kit.setup.segment_bytes = segment_bytes;
+    kit.n_threads = 1;
+    struct disk_script script;
+    disk_script_init(&script, &kit);
+    script.note = take_snapshot;
+    take_snapshot(&script, NULL);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    if (seed)
+        disk_script_run_random(&script, seed, 60);
+    else
+        disk_script_run(&script);
+    disk_kit_fini(&kit);
+    if (script.wrong) printf("    %s\n", script.wrong);
+    CHECK(script.wrong == NULL);
+}
+
+/* Opens one crash state, reads everything, lets it compact and close, and reads everything again.
+ */
+static void check_state(size_t at, enum record_luck luck, uint64_t seed)
+{
+    struct disk_kit kit;
+    disk_kit_init_fast(&kit);
+    record_io_replay(&record, at, luck, seed, kit.dir.path);
+    kit.setup.mode = TSRI_AIO_INLINE;
+    kit.setup.segment_bytes = 96 << 10;
+    kit.n_threads = 1;
+    struct disk_script script;
+    disk_script_init(&script, &kit);
+    for (size_t i = 0; i < n_snapshots && snapshots[i].at <= at; i++)
+        memcpy(script.acked, snapshots[i].acked, sizeof script.acked);
+    const char *when = "open";
+    bool opened = disk_kit_open(&kit) == 0;
+    if (opened) disk_script_check(&script);
+    if (opened && !script.wrong) {
+        when = "after a flush, a close and an open";
+        opened = tsri_tier_flush(kit.tier) == 0;
+        disk_kit_close(&kit);
+        opened = opened && disk_kit_open(&kit) == 0;
+        if (opened) disk_script_check(&script);
+    }
+    if (script.wrong || !opened)
+        printf("    crash before op %zu of %zu, luck %d, seed %llu, %s: %s\n", at, record.n_ops,
+               (int)luck, (unsigned long long)seed, when,
+               script.wrong ? script.wrong : tsr_errmsg());
+    disk_kit_fini(&kit);
+    CHECK(opened && !script.wrong);
+}
+
+static void check_all(uint64_t segment_bytes, uint64_t run_seed, uint64_t n_seeds)
+{
+    record_run(segment_bytes, run_seed);
+    size_t n_syncs = 0;
+    for (size_t at = 0; at <= record.n_ops; at++) {
+        enum record_kind kind = at < record.n_ops ? record.ops[at].kind : RECORD_SYNC_DIR;
+        bool after = at && (record.ops[at - 1].kind == RECORD_SYNC ||
+                            record.ops[at - 1].kind == RECORD_SYNC_DIR);
+        bool before = kind == RECORD_SYNC || kind == RECORD_SYNC_DIR;
+        if (!before && !after) continue;
+        n_syncs++;
+        check_state(at, RECORD_ALL, 0);
+        check_state(at, RECORD_NONE, 0);
+        for (uint64_t seed = 0; seed < n_seeds; seed++)
+            check_state(at, RECORD_SOME, seed + at * 1000);
+    }
+    CHECK(n_syncs > 20);
+    record_io_fini(&record);
+}
+
+static bool is_long(void)
+{
+    const char *text = getenv("TESSERA_TEST_LONG");
+    return text && *text && strcmp(text, "0") != 0;
+}
+
+TEST(a_power_cut_at_any_sync_loses_nothing_acknowledged)
+{
+    check_all(96 << 10, 0, is_long() ? 100 : TEST_SANITIZED ? 0 : 4);
+}
+
+TEST(the_same_with_segments_of_one_entry_each)
+{
+    check_all(16 * TSRI_PAGE_BYTES, 0, is_long() ? 50 : TEST_SANITIZED ? 0 : 2);
+}
+
+TEST(the_same_in_one_large_segment)
+{
+    check_all(4 << 20, 0, is_long() ? 50 : TEST_SANITIZED ? 0 : 2);
+}
+
+TEST(the_same_in_runs_drawn_at_random)
+{
+    for (uint64_t seed = 1; seed <= (is_long() ? 60 : TEST_SANITIZED ? 2 : 6); seed++)
+        check_all((64 << 10) << seed % 3, seed, is_long() ? 10 : 1);
+}
+
+int main(void)
+{
+    RUN(a_power_cut_at_any_sync_loses_nothing_acknowledged);
+    RUN(the_same_with_segments_of_one_entry_each);
+    RUN(the_same_in_one_large_segment);
+    RUN(the_same_in_runs_drawn_at_random);
+    return test_end();
+}
