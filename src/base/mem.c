@@ -65,6 +65,16 @@ void tsri_region_fini(struct tsri_region *r)
     *r = (struct tsri_region){.fd = -1};
 }
 
+#ifdef __SSE2__
+static void stream_line(uint8_t *d, const uint8_t *s)
+{
+    __builtin_prefetch(s + 8 * TSRI_CACHE_LINE);
+    for (size_t j = 0; j < TSRI_CACHE_LINE; j += sizeof(__m128i))
+        _mm_stream_si128((__m128i *)(void *)(d + j),
+                         _mm_loadu_si128((const __m128i *)(const void *)(s + j)));
+}
+#endif
+
 void tsri_copy_stream(void *dst, const void *src, size_t bytes)
 {
 #ifdef __SSE2__
@@ -78,14 +88,14 @@ void tsri_copy_stream(void *dst, const void *src, size_t bytes)
         return;
     }
     memcpy(d, s, head);
-    size_t n = (bytes - head) / TSRI_CACHE_LINE * TSRI_CACHE_LINE;
-    for (size_t i = head; i < head + n; i += TSRI_CACHE_LINE) {
-        __builtin_prefetch(s + i + 512);
-        for (size_t j = 0; j < TSRI_CACHE_LINE; j += sizeof(__m128i))
-            _mm_stream_si128((__m128i *)(void *)(d + i + j),
-                             _mm_loadu_si128((const __m128i *)(const void *)(s + i + j)));
+    /* Two streams at once, one from the middle on: one alone does not keep the memory busy. */
+    size_t half = (bytes - head) / (2 * TSRI_CACHE_LINE) * TSRI_CACHE_LINE;
+    for (size_t i = head; i < head + half; i += TSRI_CACHE_LINE) {
+        stream_line(d + i, s + i);
+        stream_line(d + half + i, s + half + i);
     }
-    memcpy(d + head + n, s + head + n, bytes - head - n);
+    size_t done = head + 2 * half;
+    memcpy(d + done, s + done, bytes - done);
     _mm_sfence();
 #else
     memcpy(dst, src, bytes);

@@ -186,6 +186,24 @@ TEST(the_clock_goes_on_and_counts_nanoseconds)
     CHECK(b - a < 60000000000u);
 }
 
+TEST(a_copy_past_the_caches_moves_every_byte_and_no_other)
+{
+    enum { ROOM = 5000 };
+    static uint8_t from[ROOM], to[ROOM], want[ROOM];
+    uint64_t seed = 9;
+    for (size_t i = 0; i < ROOM; i++)
+        from[i] = (uint8_t)test_rand(&seed);
+    for (size_t round = 0; round < 2000; round++) {
+        size_t a = test_rand(&seed) % 130, b = test_rand(&seed) % 130;
+        size_t n = test_rand(&seed) % (ROOM - 130);
+        memset(to, 0xa5, ROOM);
+        memset(want, 0xa5, ROOM);
+        memcpy(want + b, from + a, n);
+        tsri_copy_stream(to + b, from + a, n);
+        CHECK(memcmp(to, want, ROOM) == 0);
+    }
+}
+
 int main(void)
 {
     RUN(memory_comes_zeroed);
@@ -200,5 +218,6 @@ int main(void)
     RUN(a_child_may_have_a_guard_of_its_own);
     RUN(align_up_and_pow2_up_round_up_and_keep_what_fits);
     RUN(the_clock_goes_on_and_counts_nanoseconds);
+    RUN(a_copy_past_the_caches_moves_every_byte_and_no_other);
     return test_end();
 }
