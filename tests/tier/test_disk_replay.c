@@ -127,7 +127,7 @@ TEST(the_same_in_one_large_segment)
 TEST(the_same_in_runs_drawn_at_random)
 {
     for (uint64_t seed = 1; seed <= (is_long() ? 60 : TEST_SANITIZED ? 2 : 6); seed++)
-        check_all((64 << 10) << seed % 3, seed, is_long() ? 10 : 1);
+        check_all((uint64_t)65536 << seed % 3, seed, is_long() ? 10 : 1);
 }
 
 int main(void)
