@@ -207,8 +207,8 @@ int main(int argc, char **argv)
 
     for (size_t i = 0; i < TSRI_COUNT(texts); i++)
         bench_text(&w, &texts[i]);
-    bench_report("memory of a window", (double)(x->n_buckets * (uint64_t)72) / N_WINDOWS, "bytes",
-                 0, 16, false);
+    bench_report("memory of a window", (double)x->n_buckets * 72 / (double)N_WINDOWS, "bytes", 0,
+                 16, false);
     struct bench_result add =
         bench_run(&(struct bench_case){.name = "register 2K tokens", .run = add_again, .arg = &w});
     if (add.ran) bench_report("register, a token", add.value / ENTRY_TOKENS, "ns", 0, 0, false);

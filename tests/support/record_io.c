@@ -230,7 +230,7 @@ static void apply_write(struct file *f, const struct record_op *op, bool torn, u
         if (torn && draw(state) % 2) continue;
         uint64_t part = op->bytes - at < SECTOR_BYTES ? op->bytes - at : SECTOR_BYTES;
         if (f->bytes < op->offset + at + part) resize(f, op->offset + at + part);
-        memcpy(f->data + op->offset + at, op->data + at, part);
+        if (f->data) memcpy(f->data + op->offset + at, op->data + at, part);
     }
 }
 

@@ -97,8 +97,8 @@ static void run_child(uint64_t round)
     close(told[0]);
     if (disk_kit_open(&kit) != 0) _exit(4);
     struct worker w[N_THREADS];
-    for (uint8_t i = 0; i < N_THREADS; i++) {
-        w[i] = (struct worker){.state = round * 100 + i + 1, .number = i};
+    for (uint32_t i = 0; i < N_THREADS; i++) {
+        w[i] = (struct worker){.state = round * 100 + i + 1, .number = (uint8_t)i};
         if (i && pthread_create(&w[i].thread, NULL, work, &w[i]) != 0) _exit(5);
     }
     work(&w[0]);
