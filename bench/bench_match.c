@@ -207,7 +207,8 @@ int main(int argc, char **argv)
 
     for (size_t i = 0; i < TSRI_COUNT(texts); i++)
         bench_text(&w, &texts[i]);
-    bench_report("memory of a window", (double)x->n_buckets * 72 / (double)N_WINDOWS, "bytes", 0,
+    uint32_t n_windows = N_WINDOWS;
+    bench_report("memory of a window", (double)x->n_buckets * 72 / (double)n_windows, "bytes", 0,
                  16, false);
     struct bench_result add =
         bench_run(&(struct bench_case){.name = "register 2K tokens", .run = add_again, .arg = &w});

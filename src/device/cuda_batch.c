@@ -408,7 +408,7 @@ static cudaError_t start_copies(struct tsr_device_batch *b, size_t n)
 /* How many tokens of a layer one buffer and one list of copies hold; rows of the larger form. */
 static uint32_t piece_tokens(const struct tsr_device_batch *b)
 {
-    size_t row = 0; /* not 0 for a checked layout; the analyser cannot know */
+    size_t row = 0;
     uint32_t cell = 64;
     for (uint32_t p = 0; p < b->job.n_planes; p++)
         row += b->job.planes[p].row_bytes > b->job.planes[p].row_bytes_int8
@@ -416,9 +416,10 @@ static uint32_t piece_tokens(const struct tsr_device_batch *b)
                    : b->job.planes[p].row_bytes_int8;
     for (uint32_t i = 0; i < b->n_runs; i++)
         if (b->runs[i].cells->cell_tokens < cell) cell = b->runs[i].cells->cell_tokens;
-    size_t n = STAGE_BYTES / (row ? row : 1);
+    if (row == 0) return 1; /* never for a checked layout; the analyser cannot know */
+    size_t n = STAGE_BYTES / row;
     /* Runs may begin and end inside a cell: two more copies each. */
-    size_t copies = STAGE_COPIES / b->job.n_planes;
+    size_t copies = STAGE_COPIES / (b->job.n_planes ? b->job.n_planes : 1);
     size_t by_copies =
         copies > 2 * (size_t)b->n_runs + 1 ? (copies - 2 * b->n_runs - 1) * cell : cell;
     return (uint32_t)(n < by_copies ? n : by_copies);

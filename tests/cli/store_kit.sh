@@ -14,12 +14,12 @@ n_entries() {
     json 'len(x["entries"])'
 }
 
-# Turns over one byte of a segment, at an offset from its end that lies in some entry's KV.
+# Turns over one byte of a segment, 4000 bytes from its end: in the last entry's KV.
 damage() {
     local file size at byte
     file=$(find "$store" -name '*.seg' | head -n 1)
     size=$(stat -c %s "$file")
-    at=$((size - ${1:-4000}))
+    at=$((size - 4000))
     byte=$(od -An -tu1 -j "$at" -N 1 "$file")
     printf '%b' "\\x$(printf %02x $((255 - byte)))" |
         dd of="$file" bs=1 seek="$at" conv=notrunc status=none

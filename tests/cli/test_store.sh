@@ -24,11 +24,12 @@ time.sleep(20)
 P
     local holder=$!
     sleep 1
+    local read_fine=yes
     t ls "$store"
-    exits 0 && says 'entries' || { kill $holder; return 1; }
+    { exits 0 && says 'entries'; } || read_fine=no
     t clear "$store"
-    kill $holder
-    exits 1 && complains ''
+    kill "$holder"
+    exits 1 && complains '' && is "$read_fine" yes
 }
 
 files_are_for_their_owner_alone() {
