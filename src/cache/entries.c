@@ -54,6 +54,24 @@ enum tsri_state tsri_pin_handle(struct tsr_cache *c, uint64_t handle, uint32_t *
     return pin_word(entry(c, *id), false, handle >> 28);
 }
 
+/* Out of the index, but in place as long as somebody has it pinned: a lease taken in the moment in
+ * which the entry was dropped still is a lease. */
+bool tsri_pin_dying(struct tsr_cache *c, uint64_t handle, uint32_t *id)
+{
+    *id = tsri_handle_id(handle);
+    if (*id >= c->ids_max) return false;
+    struct tsri_entry *e = entry(c, *id);
+    uint64_t w = word_of(e);
+    do {
+        if (tsri_word_state(w) != TSRI_DYING || tsri_word_gen(w) != handle >> 28) return false;
+        if (tsri_word_pins(w) == 0 || tsri_word_pins(w) == TSRI_PINS_MAX) return false;
+    } while (!atomic_compare_exchange_weak_explicit(&e->word, &w, w + 1, memory_order_acquire,
+                                                    memory_order_relaxed));
+    if (e->meta) return true;
+    tsri_unpin(c, *id);
+    return false;
+}
+
 static void reclaim(struct tsr_cache *c, uint32_t id)
 {
     struct tsri_entry *e = entry(c, id);
@@ -180,7 +198,6 @@ void tsri_entry_publish(struct tsr_cache *c, uint32_t id, uint32_t parent)
     set_state(e, TSRI_HOST);
     tsri_index_insert(&c->index, tsri_entry_key(e), id);
     rank(c, id);
-    tsri_windows_add(c, id);
     tell(c, e, TSR_EVENT_STORED);
 }
 
@@ -207,7 +224,6 @@ void tsri_entry_warm(struct tsr_cache *c, uint32_t id, uint32_t meta)
     set_state(e, TSRI_HOST);
     c->n_cold--;
     rank(c, id);
-    tsri_windows_add(c, id);
 }
 
 uint32_t tsri_entry_live(struct tsr_cache *c, struct tsri_key key)

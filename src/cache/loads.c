@@ -55,27 +55,16 @@ static int check_range(struct tsr_cache *c, struct tsri_range_load *r)
     return tsri_view_check(shape, &r->view, r->n_tokens, r->n_layers);
 }
 
-/* A match verified in host memory: the handle says that it is the same entry still. Its tokens are
- * compared again where the prompt is at hand. */
-static bool is_same_run(const struct tsr_match *m, const struct tsr_prompt *prompt,
-                        struct tsri_meta *meta)
-{
-    return (uint64_t)m->prompt_offset + m->n_tokens <= prompt->n_tokens &&
-           (uint64_t)m->entry_offset + m->n_tokens <= meta->n_tokens &&
-           memcmp(tsri_meta_tokens(meta) + m->entry_offset, prompt->tokens + m->prompt_offset,
-                  (size_t)m->n_tokens * sizeof(uint32_t)) == 0;
-}
-
 /* Is this the text that the nominated match stood for? The prompt's chunks are walked again,
- * because the digest of what came before is part of the answer. */
+ * because the digest of what came before is part of the answer. Without a prompt the match was
+ * verified in host memory, and the handle says that it is the same entry still. */
 bool tsri_match_wanted(const struct tsr_space *space, const struct tsr_match *m,
                        const struct tsr_prompt *given, const struct tsri_entry *e,
                        struct tsri_meta *meta)
 {
-    if (!given) return true; /* verified in host memory */
+    if (!given) return true;
     struct tsr_prompt prompt = {0};
     memcpy(&prompt, given, given->size < sizeof prompt ? given->size : sizeof prompt);
-    if (m->verified) return is_same_run(m, &prompt, meta);
     uint32_t at = m->prompt_offset - m->entry_offset;
     struct tsri_walk w;
     struct tsri_chunk chunk;
@@ -129,6 +118,8 @@ static void copy_layers(struct tsr_cache *c, const struct tsri_range_load *r,
 static void pin_range(struct tsr_cache *c, struct tsri_range_load *r)
 {
     r->state = tsri_pin_handle(c, r->load->match->entry, &r->id);
+    if (r->state == TSRI_FREE && tsri_pin_dying(c, r->load->match->entry, &r->id))
+        r->state = TSRI_HOST;
     if (r->state == TSRI_FREE) {
         r->load->result = TSR_ENOENT;
         return;

@@ -18,9 +18,7 @@ void tsri_wire_match_put(const struct tsr_match *m, struct tsri_wire_match *out)
                                     .tier = m->tier,
                                     .verified = m->verified,
                                     .base = m->base,
-                                    .freq_set = m->freq_set,
-                                    .entry_tokens = m->entry_tokens,
-                                    .coverage = m->coverage};
+                                    .freq_set = m->freq_set};
 }
 
 void tsri_wire_match_get(const struct tsri_wire_match *m, struct tsr_match *out)
@@ -34,9 +32,7 @@ void tsri_wire_match_get(const struct tsri_wire_match *m, struct tsr_match *out)
                               .tier = m->tier,
                               .verified = m->verified,
                               .base = m->base,
-                              .freq_set = m->freq_set,
-                              .entry_tokens = m->entry_tokens,
-                              .coverage = m->coverage};
+                              .freq_set = m->freq_set};
 }
 
 /* ---- parts that several requests have ---- */
