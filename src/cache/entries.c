@@ -61,15 +61,16 @@ bool tsri_pin_dying(struct tsr_cache *c, uint64_t handle, uint32_t *id)
     *id = tsri_handle_id(handle);
     if (*id >= c->ids_max) return false;
     struct tsri_entry *e = entry(c, *id);
+    /* Under the lock, as who drops it: what the entry still has is settled then. Rare enough. */
+    pthread_mutex_lock(&c->lock);
     uint64_t w = word_of(e);
-    do {
-        if (tsri_word_state(w) != TSRI_DYING || tsri_word_gen(w) != handle >> 28) return false;
-        if (tsri_word_pins(w) == 0 || tsri_word_pins(w) == TSRI_PINS_MAX) return false;
-    } while (!atomic_compare_exchange_weak_explicit(&e->word, &w, w + 1, memory_order_acquire,
-                                                    memory_order_relaxed));
-    if (e->meta) return true;
-    tsri_unpin(c, *id);
-    return false;
+    bool pinned = false;
+    while (!pinned && tsri_word_state(w) == TSRI_DYING && tsri_word_gen(w) == handle >> 28 &&
+           tsri_word_pins(w) != 0 && tsri_word_pins(w) != TSRI_PINS_MAX && e->meta)
+        pinned = atomic_compare_exchange_weak_explicit(&e->word, &w, w + 1, memory_order_acquire,
+                                                       memory_order_relaxed);
+    pthread_mutex_unlock(&c->lock);
+    return pinned;
 }
 
 static void reclaim(struct tsr_cache *c, uint32_t id)
