@@ -216,7 +216,10 @@ enum tsr_prompt_flags {
     TSR_PROMPT_PREFIX = 1,   /* look for a prefix chain from token 0 */
     TSR_PROMPT_SEGMENTS = 2, /* the `segments` given, or those between separators */
     TSR_PROMPT_CONTEXT = 4,  /* the first segment is a system prompt the others may have seen */
-    TSR_PROMPT_BLENDED = 8   /* also return `blended` entries made with this `recipe` */
+    TSR_PROMPT_BLENDED = 8,  /* also return `blended` entries made with this `recipe` */
+    TSR_PROMPT_ANY = 16,     /* also runs of tokens that stand anywhere in stored text */
+    TSR_PROMPT_OTHER = 32    /* with ANY: also such that saw other text while they were computed:
+                              * segments behind another context, and prefix blocks */
 };
 
 struct tsr_prompt {
@@ -250,6 +253,9 @@ TSR_API TSR_MUST int tsr_split(const struct tsr_space *space, const uint32_t *to
 
 enum tsr_kind { TSR_KIND_PREFIX = 1, TSR_KIND_SEGMENT = 2, TSR_KIND_BLENDED = 3 };
 enum tsr_context { TSR_CONTEXT_SAME = 1, TSR_CONTEXT_PURE = 2, TSR_CONTEXT_OTHER = 3 };
+/* How much of its entry a match has: FULL all of it; PARTIAL, together with the other matches of
+ * the entry around edited tokens, at least min_match_ratio; RUN less than that. */
+enum tsr_coverage { TSR_COVERAGE_FULL = 1, TSR_COVERAGE_PARTIAL = 2, TSR_COVERAGE_RUN = 3 };
 
 /* What an entry covers of a prompt. `entry` stays meaningful while the entry lives; a later load of
  * an entry that is gone is a miss. */
@@ -258,12 +264,15 @@ struct tsr_match {
     uint32_t prompt_offset; /* first token in the prompt */
     uint32_t entry_offset;  /* the same token in the entry */
     uint32_t n_tokens;
-    uint8_t kind;      /* enum tsr_kind */
-    uint8_t context;   /* enum tsr_context */
-    uint8_t tier;      /* 0: host memory; else the fastest tier that has it */
-    uint8_t verified;  /* 1: tokens compared; 0: nominated by its key, load compares */
-    uint32_t base;     /* position at which the entry's first K was rotated */
-    uint32_t freq_set; /* frequency set of that rotation */
+    uint8_t kind;          /* enum tsr_kind */
+    uint8_t context;       /* enum tsr_context */
+    uint8_t tier;          /* 0: host memory; else the fastest tier that has it */
+    uint8_t verified;      /* 1: tokens compared; 0: nominated by its key, load compares */
+    uint32_t base;         /* position at which the entry's first K was rotated */
+    uint32_t freq_set;     /* frequency set of that rotation */
+    uint32_t entry_tokens; /* of the whole entry */
+    uint8_t coverage;      /* enum tsr_coverage */
+    uint8_t reserved[3];
 };
 
 struct tsr_lookup {

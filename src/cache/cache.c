@@ -25,6 +25,15 @@ static size_t derive_metadata(const struct tsri_options *o)
     return bytes < (4u << 20) ? 4u << 20 : bytes;
 }
 
+/* As many as the tokens that fit in the metadata have. */
+static uint32_t derive_windows(const struct tsri_options *o)
+{
+    if (!o->any_offset) return 0;
+    if (o->windows_max) return o->windows_max;
+    uint64_t n = derive_metadata(o) / (TSRI_WINDOW * sizeof(uint32_t));
+    return n < 1u << 30 ? (uint32_t)n : 1u << 30;
+}
+
 static int open_memory(struct tsr_cache *c)
 {
     const struct tsri_options *o = &c->options;
@@ -39,6 +48,7 @@ static int open_memory(struct tsr_cache *c)
             ? tsri_pool_init_shared(&c->pool, o->host_size, o->host_page_size)
             : tsri_pool_init(&c->pool, o->host_size, o->host_page_size);
     if (e == 0) e = tsri_arena_init(&c->arena, derive_metadata(o));
+    if (e == 0) e = tsri_windows_init(&c->windows, derive_windows(o), c->ids_max);
     return e;
 }
 
@@ -115,6 +125,7 @@ void tsri_cache_close(struct tsr_cache *c)
         tsri_free(c->spaces);
         free(c->touch);
     }
+    tsri_windows_fini(&c->windows);
     tsri_arena_fini(&c->arena);
     tsri_pool_fini(&c->pool);
     tsri_region_fini(&c->entries_region);
@@ -223,6 +234,7 @@ void tsri_cache_stats(struct tsr_cache *c, struct tsr_stats *out)
     tsri_stats_gauge_set(s, TSRI_M_host_used_bytes, used);
     tsri_stats_gauge_set(s, TSRI_M_metadata_bytes, c->arena.region.bytes);
     tsri_stats_gauge_set(s, TSRI_M_metadata_used_bytes, c->arena.bytes_used);
+    tsri_stats_gauge_set(s, TSRI_M_windows, c->windows.n_used);
     tsri_stats_gauge_set(s, TSRI_M_spaces, c->n_spaces);
     tsri_stats_gauge_set(s, TSRI_M_clients, c->n_clients);
     out->tier_entries[0] = c->n_host;

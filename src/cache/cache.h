@@ -206,6 +206,54 @@ static inline void tsri_index_prefetch(const struct tsri_index *x, struct tsri_k
     __builtin_prefetch(&x->lines[tsri_index_home(x, key)]);
 }
 
+/* ---- windows.c: which entries hold these 32 tokens ---- */
+
+#define TSRI_WINDOW 32u
+#define TSRI_WINDOW_CANDIDATES 4u /* at most, for one window */
+#define TSRI_WINDOW_BATCH 128u
+#define TSRI_WINDOW_GENS 8u
+struct tsri_windows {
+    struct tsri_region region;
+    _Atomic uint64_t *slots;                  /* eight a bucket */
+    _Atomic uint64_t *filter;                 /* one a bucket */
+    uint32_t n_buckets;                       /* 0: nothing is registered */
+    uint32_t mark_bits, number_bits, id_bits; /* of a slot */
+    uint32_t epoch_windows;                   /* windows registered until the next epoch */
+    uint64_t n_added;                         /* under cache->lock, like all writes */
+    uint64_t n_used;                          /* slots in use */
+};
+/* windows_max 0: no table. */
+TSR_MUST int tsri_windows_init(struct tsri_windows *w, uint32_t windows_max, uint32_t ids_max);
+void tsri_windows_fini(struct tsri_windows *w);
+/* What hashes are mixed with: texts of other spaces and extras do not find each other. */
+uint64_t tsri_windows_seed(const struct tsr_space *space, struct tsri_key extra);
+/* Registers the windows of an entry whose tokens are in memory. Under cache->lock. */
+void tsri_windows_add(struct tsr_cache *c, uint32_t id);
+
+/* A window of the prompt that may be one of an entry: pin, then compare the tokens. */
+struct tsri_nominee {
+    uint32_t at; /* in the prompt */
+    uint32_t id, entry_offset;
+    uint32_t gen; /* low bits of the entry's generation, modulo TSRI_WINDOW_GENS */
+};
+/* All windows of a prompt, one batch after the other. Lock-free. */
+struct tsri_window_scan {
+    const struct tsri_windows *windows;
+    uint64_t seed, power;
+    const uint32_t *tokens;
+    uint32_t end; /* windows end here at the latest */
+    uint32_t at;  /* window that `hash` is of */
+    uint64_t hash;
+    uint64_t hashes[TSRI_WINDOW_BATCH]; /* those of a batch that the filter lets pass */
+    uint16_t passed[TSRI_WINDOW_BATCH];
+};
+void tsri_window_scan_init(struct tsri_window_scan *s, const struct tsri_windows *w, uint64_t seed,
+                           const uint32_t *tokens, uint32_t end);
+/* Nominees of some windows from `at` on, ascending; at most four for each of TSRI_WINDOW_BATCH.
+ * *next: where to go on, s->end when there are no more. */
+uint32_t tsri_window_scan_some(struct tsri_window_scan *s, uint32_t at, uint32_t *next,
+                               struct tsri_nominee *out);
+
 /* ---- room.c: uses on their way from readers to the policy ---- */
 
 #define TSRI_TOUCH_STRIPES 16u
@@ -263,6 +311,7 @@ struct tsr_cache {
     enum tsri_hash hash;
 
     struct tsri_index index;
+    struct tsri_windows windows;
     struct tsri_entry *entries;
     struct tsri_region entries_region;
     uint32_t ids_max;
@@ -414,6 +463,49 @@ void tsri_walk_passed(struct tsri_walk *w, const struct tsri_chunk *block);
 bool tsri_walk_segment(struct tsri_walk *w, struct tsri_chunk *out);
 struct tsri_key tsri_chunk_key(const struct tsr_space *space, const struct tsri_chunk *chunk,
                                const struct tsri_digest *digest);
+
+/* match.c: runs of tokens that a prompt and the entries of one space have in common */
+struct tsri_run {
+    uint32_t id; /* pinned */
+    uint32_t prompt_offset, entry_offset, n_tokens;
+    uint32_t group, group_tokens;    /* runs of one entry around edits, and their tokens */
+    uint8_t kind, context, coverage; /* enum tsr_kind, tsr_context, tsr_coverage */
+};
+struct tsri_matcher {
+    struct tsr_cache *c;
+    const struct tsr_space *space;
+    const struct tsr_prompt *prompt;
+    const uint8_t *extra; /* request-wide, in the walk */
+    uint32_t extra_bytes;
+    const struct tsri_digest *context; /* what SAME means where it scans; NULL: nothing */
+    bool other;                        /* takes runs computed behind other text */
+    uint32_t min_tokens;
+    uint64_t seed, budget;
+    struct tsri_run *runs, *chosen;
+    uint32_t n_runs, n_chosen, runs_max;
+    uint64_t *taken; /* a bit for each token of the prompt */
+};
+/* Memory a matcher needs for a prompt; the caller's, until fini. */
+size_t tsri_matcher_bytes(uint32_t n_tokens);
+void tsri_matcher_init(struct tsri_matcher *m, const struct tsr_space *space,
+                       const struct tsri_walk *walk, void *memory);
+void tsri_matcher_fini(struct tsri_matcher *m);
+/* Adds the runs inside a part of the prompt to `runs`; they may overlap. Parts ascend. */
+void tsri_matcher_scan(struct tsri_matcher *m, struct tsr_range part);
+/* Turns `runs` into `chosen`: they do not overlap and ascend. */
+void tsri_matcher_choose(struct tsri_matcher *m);
+
+/* compose.c: what is found at any offset, between what a lookup has found already */
+struct tsri_compose {
+    const struct tsri_walk *walk;
+    struct tsr_lookup *io; /* rows are added to it, in their places */
+    /* How many of so many rows may be added, for reasons other than matches_max. */
+    uint32_t (*grant)(void *arg, uint32_t n_rows);
+    void (*took)(void *arg, uint32_t id); /* a row's entry, with its pin */
+    void *arg;
+};
+/* Returns how many tokens the added rows have. */
+uint32_t tsri_compose(const struct tsri_compose *q);
 
 /* find.c */
 #define TSRI_LOOKUP_SPACES_MAX 64u

@@ -62,7 +62,7 @@ int tsri_walk_init(struct tsri_walk *w, const struct tsr_space *space,
     int e = tsri_extra_check(prompt->extra, prompt->n_extra, prompt->n_tokens);
     if (e) return e;
     uint32_t flags = prompt->flags ? prompt->flags : TSR_PROMPT_PREFIX;
-    if (flags & ~15u) return tsri_fail(TSR_EINVAL, "prompt: unknown flags %#x", flags);
+    if (flags & ~63u) return tsri_fail(TSR_EINVAL, "prompt: unknown flags %#x", flags);
 
     w->has_media = false;
     for (uint32_t i = 0; i < prompt->n_extra; i++)

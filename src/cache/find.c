@@ -128,7 +128,13 @@ static void fill_match(struct lookup *l, const struct tsri_chunk *chunk,
                             .n_tokens = chunk->range.n_tokens - skip,
                             .kind = e->kind, /* the chunk may be blended in this space alone */
                             .context = found->context,
-                            .verified = found->state == TSRI_HOST};
+                            .verified = found->state == TSRI_HOST,
+                            .entry_tokens = chunk->range.n_tokens,
+                            .coverage = TSR_COVERAGE_FULL};
+    if (skip)
+        m->coverage = m->n_tokens >= l->c->options.min_match_ratio * m->entry_tokens
+                          ? TSR_COVERAGE_PARTIAL
+                          : TSR_COVERAGE_RUN;
     if (found->state == TSRI_HOST) {
         const struct tsri_meta *meta = tsri_meta(l->c, e);
         m->base = meta->base;
@@ -296,6 +302,43 @@ static void find_segments(struct lookup *l, struct tsr_client *client)
     settle(l, client);
 }
 
+struct taking {
+    struct lookup *l;
+    struct tsr_client *client;
+};
+
+/* Leases for rows that are about to be added; how many of them may be. */
+static uint32_t grant(void *arg, uint32_t n_rows)
+{
+    struct taking *t = arg;
+    uint32_t n_spaces = t->l->io->n_spaces;
+    if (!t->l->io->request_id) return n_rows;
+    t->l->lease_room += tsri_client_reserve(t->client, (uint64_t)n_rows * n_spaces);
+    uint32_t granted = tsri_min_u32(n_rows, t->l->lease_room / n_spaces);
+    tsri_stats_add(t->l->c->stats, TSRI_M_lease_refused, n_rows - granted);
+    return granted;
+}
+
+static void took(void *arg, uint32_t id)
+{
+    struct taking *t = arg;
+    if (t->l->n_ids == TSRI_COUNT(t->l->ids)) settle(t->l, t->client);
+    t->l->ids[t->l->n_ids++] = id;
+    t->l->lease_room -= t->l->io->request_id ? 1 : 0;
+}
+
+/* Whatever else of the prompt stands somewhere in stored text. */
+static void find_any(struct lookup *l, struct tsr_client *client)
+{
+    struct taking t = {l, client};
+    struct tsri_compose q = {
+        .walk = &l->walk, .io = l->io, .grant = grant, .took = took, .arg = &t};
+    uint32_t n = tsri_compose(&q);
+    l->n_tokens += n;
+    if (n) tsri_stats_add(l->c->stats, TSRI_M_lookup_tokens_any, n);
+    settle(l, client);
+}
+
 int tsri_find(struct tsr_client *client, const struct tsr_prompt *prompt, struct tsr_lookup *io)
 {
     struct lookup l;
@@ -315,6 +358,7 @@ int tsri_find(struct tsr_client *client, const struct tsr_prompt *prompt, struct
     }
     find_prefix(&l, client);
     find_segments(&l, client);
+    if (prompt->flags & TSR_PROMPT_ANY) find_any(&l, client);
     if (io->request_id) tsri_client_unreserve(client, l.lease_room);
     tsri_client_let_go(client, old);
     return (int)l.n_tokens;

@@ -55,16 +55,27 @@ static int check_range(struct tsr_cache *c, struct tsri_range_load *r)
     return tsri_view_check(shape, &r->view, r->n_tokens, r->n_layers);
 }
 
+/* A match verified in host memory: the handle says that it is the same entry still. Its tokens are
+ * compared again where the prompt is at hand. */
+static bool is_same_run(const struct tsr_match *m, const struct tsr_prompt *prompt,
+                        struct tsri_meta *meta)
+{
+    return (uint64_t)m->prompt_offset + m->n_tokens <= prompt->n_tokens &&
+           (uint64_t)m->entry_offset + m->n_tokens <= meta->n_tokens &&
+           memcmp(tsri_meta_tokens(meta) + m->entry_offset, prompt->tokens + m->prompt_offset,
+                  (size_t)m->n_tokens * sizeof(uint32_t)) == 0;
+}
+
 /* Is this the text that the nominated match stood for? The prompt's chunks are walked again,
- * because the digest of what came before is part of the answer. Without a prompt the match was
- * verified in host memory, and the handle says that it is the same entry still. */
+ * because the digest of what came before is part of the answer. */
 bool tsri_match_wanted(const struct tsr_space *space, const struct tsr_match *m,
                        const struct tsr_prompt *given, const struct tsri_entry *e,
                        struct tsri_meta *meta)
 {
-    if (!given) return true;
+    if (!given) return true; /* verified in host memory */
     struct tsr_prompt prompt = {0};
     memcpy(&prompt, given, given->size < sizeof prompt ? given->size : sizeof prompt);
+    if (m->verified) return is_same_run(m, &prompt, meta);
     uint32_t at = m->prompt_offset - m->entry_offset;
     struct tsri_walk w;
     struct tsri_chunk chunk;

@@ -67,6 +67,8 @@ TSR_MUST int tsri_extra_check(const struct tsr_extra *extra, uint32_t n_extra, u
 int tsri_extra_encode(const struct tsr_extra *extra, uint32_t n_extra, struct tsr_range range,
                       uint8_t out[TSRI_EXTRA_BYTES_MAX]);
 bool tsri_extra_has_media(const struct tsr_extra *extra, uint32_t n_extra, struct tsr_range range);
+/* Whether what tsri_extra_encode wrote names media. */
+bool tsri_extra_holds_media(const uint8_t *bytes, size_t n);
 /* The zero key for n = 0. */
 struct tsri_key tsri_extra_hash(const uint8_t *bytes, size_t n);
 

@@ -177,6 +177,17 @@ int tsri_extra_encode(const struct tsr_extra *extra, uint32_t n_extra, struct ts
     return (int)bytes;
 }
 
+bool tsri_extra_holds_media(const uint8_t *bytes, size_t n)
+{
+    for (size_t at = 1; at + ITEM_BYTES <= n;) {
+        uint16_t data_bytes;
+        if (bytes[at] == TSR_EXTRA_MEDIA) return true;
+        memcpy(&data_bytes, bytes + at + 1, 2);
+        at += ITEM_BYTES + (size_t)data_bytes;
+    }
+    return false;
+}
+
 struct tsri_key tsri_extra_hash(const uint8_t *bytes, size_t n)
 {
     if (!n) return (struct tsri_key){0, 0};

@@ -112,7 +112,8 @@
     X(enable_sparse, LMCACHE, IGNORE, "", INFO, TSRI_ENGINE) \
     /* UCM blending */ \
     X(blend_chunk_size, UCM, IGNORE, "", INFO, TSRI_NO_BLEND) \
-    X(min_match_ratio, UCM, IGNORE, "", INFO, TSRI_NO_BLEND) \
+    X(min_match_ratio, UCM, KEEP, "min_match_ratio", INFO, \
+      "share of an entry that a partial match must cover") \
     X(position_correction, UCM, IGNORE, "", INFO, TSRI_NO_BLEND) \
     X(recompute_boundary, UCM, IGNORE, "", INFO, TSRI_NO_BLEND) \
     X(rope_theta, UCM, IGNORE, "", INFO, TSRI_IN_SPACE) \

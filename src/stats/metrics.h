@@ -16,6 +16,10 @@
     X(lookup_hits,          COUNTER,   "calls",   "Lookups that found at least one token")         \
     X(lookup_misses,        COUNTER,   "calls",   "Lookups that found nothing")                    \
     X(lookup_ns,            HISTOGRAM, "ns",      "Time of one lookup")                            \
+    X(lookup_tokens_any,    COUNTER,   "tokens",  "Of the tokens found, those found at any offset") \
+    X(windows_dropped,      COUNTER,   "windows", "Registered windows lost to others, the table being full") \
+    X(windows_false,        COUNTER,   "windows", "Windows of prompts that the table nominated and whose tokens differed") \
+    X(windows_cold,         COUNTER,   "windows", "Windows of prompts nominated for entries in lower tiers") \
     X(loads,                COUNTER,   "ranges",  "Ranges asked of load")                          \
     X(load_misses,          COUNTER,   "ranges",  "Ranges that load could not deliver")            \
     X(load_bytes,           COUNTER,   "bytes",   "KV bytes delivered by load")                    \
@@ -55,6 +59,7 @@
     X(host_used_bytes,      GAUGE,     "bytes",   "Host memory that holds KV")                     \
     X(metadata_bytes,       GAUGE,     "bytes",   "Memory reserved for index, tokens and digests") \
     X(metadata_used_bytes,  GAUGE,     "bytes",   "Memory used by index, tokens and digests")      \
+    X(windows,              GAUGE,     "windows", "Registered windows, those of entries that are gone included") \
     X(spaces,               GAUGE,     "spaces",  "Open spaces")                                   \
     X(clients,              GAUGE,     "clients", "Open clients")                                  \
     X(io_queue,             GAUGE,     "jobs",    "Jobs waiting for lower tiers")

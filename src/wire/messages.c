@@ -18,7 +18,9 @@ void tsri_wire_match_put(const struct tsr_match *m, struct tsri_wire_match *out)
                                     .tier = m->tier,
                                     .verified = m->verified,
                                     .base = m->base,
-                                    .freq_set = m->freq_set};
+                                    .freq_set = m->freq_set,
+                                    .entry_tokens = m->entry_tokens,
+                                    .coverage = m->coverage};
 }
 
 void tsri_wire_match_get(const struct tsri_wire_match *m, struct tsr_match *out)
@@ -32,7 +34,9 @@ void tsri_wire_match_get(const struct tsri_wire_match *m, struct tsr_match *out)
                               .tier = m->tier,
                               .verified = m->verified,
                               .base = m->base,
-                              .freq_set = m->freq_set};
+                              .freq_set = m->freq_set,
+                              .entry_tokens = m->entry_tokens,
+                              .coverage = m->coverage};
 }
 
 /* ---- parts that several requests have ---- */

@@ -351,9 +351,9 @@ TEST(prompts_that_make_no_sense_are_refused)
     p = kit_prefix_prompt(tokens, (uint32_t)INT32_MAX + 1);
     CHECK_INT(walk_of(&k, &p), TSR_ERANGE);
     p = kit_prefix_prompt(tokens, 40);
-    p.flags = 16;
+    p.flags = 64;
     CHECK_INT(walk_of(&k, &p), TSR_EINVAL);
-    CHECK_HAS(tsr_errmsg(), "unknown flags 0x10");
+    CHECK_HAS(tsr_errmsg(), "unknown flags 0x40");
     struct tsr_extra bad = {TSR_EXTRA_MEDIA, 30, 11, 3, "img"};
     p = kit_prefix_prompt(tokens, 40);
     p.extra = &bad;

@@ -286,7 +286,7 @@ TEST(prompts_that_make_no_sense_are_refused_by_every_call)
     bad[0].tokens = NULL;
     bad[1].n_tokens = 0;
     bad[2].n_tokens = UINT32_MAX;
-    bad[3].flags = 16;
+    bad[3].flags = 64;
     bad[4].flags = UINT32_MAX;
     bad[5].segments = NULL; /* no separators either */
     bad[6].segments = backwards, bad[6].n_segments = 2;

@@ -309,6 +309,24 @@ TEST(images_named_by_32_bytes_fit_95_times)
     CHECK_INT(tsri_extra_check(images, 96, 1000), TSR_ERANGE);
 }
 
+TEST(an_encoding_tells_whether_it_names_media)
+{
+    uint8_t bytes[TSRI_EXTRA_BYTES_MAX];
+    /* The data of the others hold the number of the kind, too. */
+    struct tsr_extra items[] = {{TSR_EXTRA_SALT, 0, 0, 3, "\3\3\3"},
+                                {TSR_EXTRA_ADAPTER, 0, 0, 300, NULL},
+                                {TSR_EXTRA_MEDIA, 10, 4, 5, "image"}};
+    uint8_t adapter[300];
+    memset(adapter, 3, sizeof adapter);
+    items[1].data = adapter;
+    for (uint32_t n = 0; n <= 3; n++) {
+        int length = tsri_extra_encode(items, n, (struct tsr_range){0, 100}, bytes);
+        CHECK_INT(tsri_extra_holds_media(bytes, (size_t)length), n == 3);
+    }
+    int length = tsri_extra_encode(items, 3, (struct tsr_range){20, 100}, bytes);
+    CHECK(!tsri_extra_holds_media(bytes, (size_t)length));
+}
+
 int main(void)
 {
     RUN(token_hashes_are_the_golden_ones);
@@ -326,5 +344,6 @@ int main(void)
     RUN(a_bad_extra_is_refused_by_its_number);
     RUN(extras_up_to_the_limits_encode_and_beyond_them_are_refused);
     RUN(images_named_by_32_bytes_fit_95_times);
+    RUN(an_encoding_tells_whether_it_names_media);
     return test_end();
 }

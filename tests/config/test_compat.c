@@ -179,11 +179,13 @@ TEST(the_ucm_files_load)
 {
     reopen();
     CHECK_INT(tsr_config_load_file(cfg, FIXTURES "ucm_blend.yaml"), 0);
-    CHECK_INT(n_lines, 6);
-    CHECK_INT(logged("(UCM): ignored: "), 6);
+    CHECK_INT(n_lines, 5);
+    CHECK_INT(logged("(UCM): ignored: "), 5);
+    CHECK_STR(tsri_config_origin(cfg, tsri_option_find("min_match_ratio")),
+              FIXTURES "ucm_blend.yaml:4");
     reopen();
     CHECK_INT(tsr_config_load_file(cfg, FIXTURES "ucm_connector.yaml"), 0);
-    CHECK_INT(n_lines, 6);
+    CHECK_INT(n_lines, 5);
 }
 
 TEST(the_chunk_cache_file_loads)

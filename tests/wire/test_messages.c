@@ -226,7 +226,9 @@ TEST(a_match_comes_back_as_it_was)
                                 .tier = 6,
                                 .verified = 1,
                                 .base = 8,
-                                .freq_set = 9};
+                                .freq_set = 9,
+                                .entry_tokens = 10,
+                                .coverage = 11};
     struct tsri_wire_match wire;
     struct tsr_match again;
     memset(&again, 0, sizeof again);

@@ -1,0 +1,184 @@
+/* Every byte that is loaded for a run found anywhere is right: for random prompts of edited
+ * documents, while others store and evict, and from lower tiers. */
+#include "support/fake_tier.h"
+#include "support/match_kit.h"
+#include "support/test.h"
+
+static struct kit k;
+
+static void reopen(const char *const *more)
+{
+    const char *options[32] = {"host_size",   "32M",   "host_page_size", "4K",
+                               "windows_max", "65536", "metadata_size",  "16M",
+                               "entries_max", "4096"};
+    uint32_t n = 10;
+    for (; more && *more; more++)
+        options[n++] = *more;
+    if (k.cache) kit_close(&k);
+    kit_open(&k, options);
+}
+
+static struct tsr_prompt prompt_of(const struct text *t, uint32_t flags)
+{
+    return (struct tsr_prompt){.size = sizeof(struct tsr_prompt),
+                               .tokens = t->tokens,
+                               .n_tokens = t->n,
+                               .flags = flags | TSR_PROMPT_ANY};
+}
+
+static struct stored pure(const uint32_t *tokens, uint32_t n)
+{
+    return (struct stored){kit_seed(k.space), tokens, n, TSR_KIND_SEGMENT};
+}
+
+static uint64_t metric(enum tsri_metric m)
+{
+    return tsri_stats_read(k.cache->stats, m);
+}
+
+static uint32_t n_pins(void)
+{
+    uint32_t n = 0;
+    for (uint32_t id = 0; id < k.cache->ids_fresh; id++)
+        n += tsri_word_pins(atomic_load(&k.cache->entries[id].word));
+    return n;
+}
+
+TEST(random_prompts_load_only_right_bytes)
+{
+    uint64_t seed = 11;
+    for (uint32_t round = 0; round < (getenv("TESSERA_TEST_LONG") ? 400u : 20u); round++) {
+        struct text docs[8], t;
+        struct stored stored[8];
+        struct kit_hits hits;
+        uint32_t vocabulary = round % 2 ? 3 : 50000;
+        reopen(NULL);
+        text_init(&t, 6000);
+        for (uint32_t d = 0; d < 8; d++) {
+            text_init(&docs[d], 700);
+            text_add_random(&docs[d], &seed, 1 + text_random(&seed, 699), vocabulary);
+            stored[d] = pure(docs[d].tokens, docs[d].n);
+            CHECK(kit_store_segment(&k, docs[d].tokens, docs[d].n) >= 0);
+        }
+        for (uint32_t part = 0; part < 10; part++) {
+            const struct text *d = &docs[text_random(&seed, 8)];
+            text_add_edited(&t, &seed, d->tokens, d->n, text_random(&seed, 5), vocabulary);
+        }
+        struct tsr_prompt prompt = prompt_of(&t, TSR_PROMPT_PREFIX);
+        int n = kit_lookup(&k, &prompt, 1, &hits);
+        CHECK(n > 0);
+        CHECK(match_rows_are_right(&k, &hits, n, &prompt, stored, 8));
+        CHECK_INT(n_pins(), hits.io.n_matches);
+        for (uint32_t d = 0; d < 8; d++)
+            text_fini(&docs[d]);
+        text_fini(&t);
+        tsr_release(k.client, 1);
+        CHECK(kit_valid(&k));
+    }
+}
+
+struct storer {
+    pthread_t thread;
+    struct kit own; /* with a client of its own */
+    const struct stored *docs;
+    uint32_t n, n_refused; /* when everything is leased */
+};
+
+static void *store_on(void *arg)
+{
+    struct storer *s = arg;
+    for (uint32_t i = 0; i < 200; i++) {
+        const struct stored *d = &s->docs[i * 7 % s->n];
+        if (kit_store_segment(&s->own, d->tokens, d->n) < 0) s->n_refused++;
+    }
+    return NULL;
+}
+
+/* Stores evict each other while lookups match and load: a miss is allowed, a wrong byte is not. */
+TEST(loads_are_right_while_others_store_and_evict)
+{
+    struct stored docs[12];
+    struct text t;
+    uint64_t seed = 6;
+    reopen((const char *const[]){"host_size", "1M", "windows_max", "1024", NULL});
+    text_init(&t, 8000);
+    for (uint32_t d = 0; d < 12; d++) {
+        uint32_t *tokens = kit_tokens(d, 300 + d * 20);
+        docs[d] = pure(tokens, 300 + d * 20);
+        text_add_edited(&t, &seed, tokens, 300 + d * 20, 2, 50000);
+    }
+    struct storer s = {.own = k, .docs = docs, .n = 12};
+    s.own.client = kit_client(k.cache);
+    CHECK_INT(pthread_create(&s.thread, NULL, store_on, &s), 0);
+    struct tsr_prompt prompt = prompt_of(&t, 0);
+    uint32_t n_found = 0;
+    bool right = true;
+    for (uint32_t i = 0; i < 60 || (n_found == 0 && i < 10000); i++) {
+        struct kit_hits hits;
+        int n = kit_lookup(&k, &prompt, 5, &hits);
+        right &= match_rows_are_right(&k, &hits, n, &prompt, docs, 12); /* leased: all load */
+        n_found += n > 0;
+        tsr_release(k.client, 5);
+    }
+    pthread_join(s.thread, NULL);
+    tsr_client_close(s.own.client);
+    CHECK(right);
+    CHECK(n_found > 0);
+    CHECK(kit_valid(&k));
+    for (uint32_t d = 0; d < 12; d++)
+        free((uint32_t *)(uintptr_t)docs[d].tokens);
+    text_fini(&t);
+}
+
+TEST(text_in_a_lower_tier_is_no_match_now_and_is_on_its_way)
+{
+    if (k.cache) kit_close(&k);
+    struct mem_tier_store below;
+    mem_tier_store_init(&below, 0);
+    struct tsr_config *cfg = kit_config((const char *const[]){"host_size", "8M", NULL});
+    struct fake_tier_plan plan;
+    fake_tier_plan_init(&plan, &mem_tier, &below);
+    CHECK_INT(tsr_tier_attach(cfg, &fake_tier, &plan), 0);
+    kit_open_config(&k, cfg);
+    tsr_config_close(cfg);
+    uint32_t *doc = kit_tokens(1, 500);
+    struct text t;
+    struct kit_hits hits;
+    uint64_t seed = 5;
+    text_init(&t, 1000);
+    text_add_random(&t, &seed, 100, 50000);
+    text_add(&t, doc, 500);
+    struct tsr_prompt prompt = prompt_of(&t, 0);
+    CHECK_INT(kit_store_segment(&k, doc, 500), 500);
+    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_clear(k.cache, &(struct tsr_clear){.size = sizeof(struct tsr_clear), .tier = 0}),
+              1);
+    fake_tier_gate(&plan, FAKE_GET); /* else it may be there before the lookup is over */
+    CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
+    CHECK_INT(metric(TSRI_M_windows_cold), 500 / 32);
+    CHECK_INT(metric(TSRI_M_prefetches), 1);
+    fake_tier_gate(&plan, 0);
+    tsri_work_drain(tsri_ops_work(k.cache->ops));
+    int n = kit_lookup(&k, &prompt, 0, &hits);
+    CHECK_INT(n, 500);
+    struct stored stored = pure(doc, 500);
+    CHECK(match_rows_are_right(&k, &hits, n, &prompt, &stored, 1));
+    /* Found in memory, gone from there before it is loaded: it comes from below. */
+    CHECK_INT(tsr_clear(k.cache, &(struct tsr_clear){.size = sizeof(struct tsr_clear), .tier = 0}),
+              1);
+    CHECK(match_rows_are_right(&k, &hits, n, &prompt, &stored, 1));
+    kit_close(&k);
+    fake_tier_plan_fini(&plan);
+    mem_tier_store_fini(&below);
+    free(doc);
+    text_fini(&t);
+}
+
+int main(void)
+{
+    RUN(random_prompts_load_only_right_bytes);
+    RUN(loads_are_right_while_others_store_and_evict);
+    RUN(text_in_a_lower_tier_is_no_match_now_and_is_on_its_way);
+    if (k.cache) kit_close(&k);
+    return test_end();
+}

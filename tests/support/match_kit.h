@@ -1,0 +1,69 @@
+/* match_kit.h - for tests of matching at any offset: documents and prompts made of them by random
+ * edits, entries made under the API from given tokens, a naive search for all common runs, and a
+ * check of loaded bytes against the stored document rather than the prompt. */
+#ifndef TSRI_MATCH_KIT_H
+#define TSRI_MATCH_KIT_H
+
+#include "support/cache_kit.h"
+
+/* ---- random text ---- */
+
+struct text {
+    uint32_t *tokens;
+    uint32_t n, max;
+};
+uint32_t text_random(uint64_t *seed, uint32_t below);
+void text_init(struct text *t, uint32_t max);
+void text_fini(struct text *t);
+void text_add(struct text *t, const uint32_t *tokens, uint32_t n);
+/* Tokens below `vocabulary`. */
+void text_add_random(struct text *t, uint64_t *seed, uint32_t n, uint32_t vocabulary);
+/* A copy of the tokens with n_edits of them or runs of them replaced, inserted, deleted, moved or
+ * repeated. */
+void text_add_edited(struct text *t, uint64_t *seed, const uint32_t *tokens, uint32_t n,
+                     uint32_t n_edits, uint32_t vocabulary);
+
+/* ---- entries ---- */
+
+/* A pure segment of these tokens, as a store makes it, without KV. Takes the cache's lock. */
+uint32_t match_entry(struct kit *k, uint64_t seed, const uint32_t *tokens, uint32_t n,
+                     uint32_t kind);
+
+/* Begins to match a prompt against the kit's space; the memory is freed by match_end. */
+struct matching {
+    struct tsr_prompt prompt;
+    struct tsri_walk walk;
+    struct tsri_matcher m;
+    void *memory;
+};
+void match_begin(struct matching *x, struct kit *k, const uint32_t *tokens, uint32_t n,
+                 uint32_t flags);
+void match_end(struct matching *x);
+
+/* ---- the naive search ---- */
+
+struct common {
+    uint32_t prompt, entry, n;
+};
+/* All maximal common runs of at least n_min tokens, at most max. */
+uint32_t match_naive(const uint32_t *prompt, uint32_t n_prompt, const uint32_t *entry,
+                     uint32_t n_entry, uint32_t n_min, struct common *out, uint32_t max);
+
+/* ---- bytes ---- */
+
+/* Something that was stored: what its first token had seen, and its tokens. */
+struct stored {
+    uint64_t before;
+    const uint32_t *tokens;
+    uint32_t n;
+    uint32_t kind;
+};
+/* Loads a row of a lookup and checks every byte, as one of what was stored. False, with a line,
+ * when it is none of them or wrong. */
+bool match_row_is_right(struct kit *k, const struct kit_hits *hits, uint32_t row,
+                        const struct tsr_prompt *prompt, const struct stored *stored, uint32_t n);
+/* All rows; and that they ascend, do not overlap, and add up to n_tokens. */
+bool match_rows_are_right(struct kit *k, const struct kit_hits *hits, int n_tokens,
+                          const struct tsr_prompt *prompt, const struct stored *stored, uint32_t n);
+
+#endif
