@@ -9,17 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
 static uint64_t handle(const struct kit *k, uint32_t id)
 {
     return tsri_handle(id, tsri_word_gen(atomic_load(&k->cache->entries[id].word)));
@@ -101,7 +90,7 @@ TEST(what_cannot_be_opened_leaves_nothing_behind)
         CHECK(c == NULL);
     }
     statm(&after, &resident);
-    if (!SANITIZED) CHECK(after - size < 4096); /* 16 MiB of stacks and heap may stay */
+    if (!TEST_SANITIZED) CHECK(after - size < 4096); /* 16 MiB of stacks and heap may stay */
     tsr_config_close(cfg);
 }
 
@@ -199,7 +188,7 @@ TEST(an_entry_costs_at_most_96_bytes_beside_its_tokens)
 
 TEST(an_idle_cache_takes_less_than_8_mib)
 {
-    if (SANITIZED) SKIP("sanitizers have memory of their own");
+    if (TEST_SANITIZED) SKIP("sanitizers have memory of their own");
     long size, before, after;
     struct tsr_config *cfg;
     CHECK_INT(tsr_config_open(&cfg), 0);

@@ -9,19 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* gcc and clang each say it in their own way. */
-#if defined(__SANITIZE_THREAD__)
-#define UNDER_TSAN 1
-#elif defined(__SANITIZE_ADDRESS__)
-#define UNDER_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UNDER_TSAN 1
-#elif __has_feature(address_sanitizer)
-#define UNDER_ASAN 1
-#endif
-#endif
-
 #define CHILD_MUST(x) \
     do { \
         if (!(x)) { \
@@ -106,7 +93,7 @@ static void child_closes(struct family *f)
     tsr_client_close(f->k.client);
     tsr_space_close(f->k.space);
     tsr_close(f->k.cache);
-#ifndef UNDER_TSAN /* which cannot start threads in such a child */
+#if !TEST_TSAN /* which cannot start threads in such a child */
     struct kit own;
     kit_open(&own, NULL);
     CHILD_MUST(kit_store_prefix(&own, f->tokens, 64) == 64);
@@ -225,7 +212,7 @@ static void *keep_busy(void *arg)
 
 TEST(a_child_born_while_threads_hold_the_locks_does_not_wait_for_them)
 {
-#ifdef UNDER_ASAN
+#if TEST_ASAN
     SKIP("the sanitizer's malloc waits for locks that the parent's threads held");
 #endif
     enum { N = 4 };
