@@ -4,7 +4,8 @@
  *
  * A segment is removed only after a sync that came after it held nothing: what replaced its entries
  * survives a crash before they are gone. Its tombstones that still mean something (the segment they
- * speak of exists) are written again before. */
+ * speak of exists) are written again before. A tombstone is written only after a sync that came
+ * after it was needed: a crash that keeps it keeps what took the place of the dead record. */
 #include "tier/disk.h"
 
 #include <errno.h>
@@ -16,7 +17,26 @@
 /* More small segments than this are joined. */
 #define SMALL_MAX 8u
 
-/* ---- tombstones of a segment that goes ---- */
+/* ---- tombstones ---- */
+
+int tsri_disk_bury(struct tsri_disk *d)
+{
+    pthread_mutex_lock(&d->lock);
+    uint32_t n = d->n_tombs;
+    pthread_mutex_unlock(&d->lock);
+    if (n == 0) return 0;
+    int err = tsri_disk_sync(d);
+    return err ? err : tsri_tombs_flush(d, d->upkeep_lane, n);
+}
+
+/* Room for n more, if that can be had: without it the checkpoint must tell. */
+static int bury_if_many(struct tsri_disk *d, uint32_t n)
+{
+    pthread_mutex_lock(&d->lock);
+    bool many = TSRI_TOMBS_PENDING - d->n_tombs < n;
+    pthread_mutex_unlock(&d->lock);
+    return many ? tsri_disk_bury(d) : 0;
+}
 
 static bool segment_exists(struct tsri_disk *d, uint64_t id)
 {
@@ -36,13 +56,8 @@ static int carry_page(struct tsri_disk *d, uint64_t self, const uint8_t *page,
 {
     struct tsri_tomb tombs[TSRI_TOMBS_MAX];
     if (tsri_tombs_read(page, r, tombs) != 0) return 0;
-    pthread_mutex_lock(&d->lock);
-    bool full = TSRI_TOMBS_PENDING - d->n_tombs < TSRI_TOMBS_MAX;
-    pthread_mutex_unlock(&d->lock);
-    if (full) {
-        int err = tsri_tombs_flush(d, d->upkeep_lane, true);
-        if (err) return err;
-    }
+    int err = bury_if_many(d, TSRI_TOMBS_MAX);
+    if (err) return err;
     for (uint32_t i = 0; i < r->n_tombs; i++) {
         if (tombs[i].segment == self || !segment_exists(d, tombs[i].segment)) continue;
         pthread_mutex_lock(&d->lock);
@@ -52,7 +67,8 @@ static int carry_page(struct tsri_disk *d, uint64_t self, const uint8_t *page,
     return 0;
 }
 
-/* Walks the headers of a doomed segment. */
+/* Walks the headers of a doomed segment. One that cannot be read stays, until the next open at
+ * least: what it says of others would be forgotten. */
 static int carry_tombs(struct tsri_disk *d, struct tsri_segment *s)
 {
     if (!s->n_tombs) return 0;
@@ -64,7 +80,13 @@ static int carry_tombs(struct tsri_disk *d, struct tsri_segment *s)
     struct tsri_record r;
     for (uint64_t at = TSRI_PAGE_BYTES; at < s->tail && !err; at += r.bytes) {
         int error = tsri_lane_move(d, lane, s, false, page, TSRI_PAGE_BYTES, at);
-        if (error || tsri_record_read(page, s->nonce, at, s->tail, &r) != 0) break;
+        if (error || tsri_record_read(page, s->nonce, at, s->tail, &r) != 0) {
+            pthread_mutex_lock(&d->lock);
+            s->unread = true;
+            s->doomed = false;
+            pthread_mutex_unlock(&d->lock);
+            break;
+        }
         if (r.kind == TSRI_RECORD_TOMBS) err = carry_page(d, s->id, page, &r);
     }
     tsri_segment_unref(d, s);
@@ -100,7 +122,7 @@ static int remove_some(struct tsri_disk *d, bool with_tombs)
     struct tsri_segment *s;
     for (uint64_t id = UINT64_MAX; !err && (s = next_doomed(d, id)); id = s->id)
         err = carry_tombs(d, s);
-    if (!err) err = tsri_tombs_flush(d, d->upkeep_lane, true);
+    if (!err) err = tsri_disk_bury(d);
     if (!err) err = tsri_disk_sync(d);
     int n_gone = 0;
     for (uint64_t id = UINT64_MAX; !err && (s = next_doomed(d, id)); n_gone += !err) {
@@ -222,11 +244,12 @@ static void give_up_entry(struct emptying *x, const struct move *m, int err)
     tsri_log(TSR_LOG_WARN, "disk: %s: an entry is dropped: %s", d->path, tsr_errmsg());
 }
 
-/* Copies everything that lives in x->from now. */
+/* Copies everything that lives in x->from now; x->moves are then those that were. */
 static int copy_all(struct emptying *x)
 {
     struct tsri_disk *d = x->d;
     uint32_t n = 0;
+    int result = 0;
     for (uint32_t i = 0; i < x->n_moves; i++) {
         struct move m = x->moves[i];
         pthread_mutex_lock(&d->lock);
@@ -237,8 +260,11 @@ static int copy_all(struct emptying *x)
         m.key = e.head.key;
         m.at = x->to_at;
         int write_error = 0, err = copy_entry(x, &e, &m.layout, &write_error);
-        if (err == TSR_ENOMEM) return err;
-        if (write_error) return tsri_disk_fail(d, write_error, "cannot write", "an entry");
+        if (write_error) err = tsri_disk_fail(d, write_error, "cannot write", "an entry");
+        if (write_error || err == TSR_ENOMEM) {
+            result = err;
+            break;
+        }
         if (err) {
             give_up_entry(x, &m, err);
             continue;
@@ -247,25 +273,41 @@ static int copy_all(struct emptying *x)
         x->moves[n++] = m;
     }
     x->n_moves = n;
-    return 0;
+    return result;
 }
 
-/* All copies are on disk: the entries now live there, but for those that were dropped or put again
- * meanwhile. The lock is held. */
-static void settle_moves(struct emptying *x)
+/* One copy is on disk: the entry now lives there, unless it was dropped or put again meanwhile. Or
+ * there was a failure, and the copy is dead. Of the two records one dies either way, and gets its
+ * tombstone: while the old segment stays, what is dropped in the new one would come back from it.
+ * The lock is held. */
+static void settle_move(struct emptying *x, const struct move *m, bool failed)
 {
     struct tsri_disk *d = x->d;
-    for (uint32_t i = 0; i < x->n_moves; i++) {
-        const struct move *m = &x->moves[i];
-        struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, m->slot);
-        if (e->segment == x->from && e->page == m->page && e->seq == m->seq) {
-            tsri_disk_unlink(d, m->slot);
-            tsri_disk_link(d, m->slot, x->to, m->at, m->layout.record_bytes);
-        } else {
-            tsri_tomb_add(d, &m->key, m->seq, x->to->id);
-        }
+    const struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, m->slot);
+    bool same = e->segment == x->from && e->page == m->page && e->seq == m->seq;
+    if (failed || !same) {
+        tsri_tomb_add(d, &m->key, m->seq, x->to->id);
+        return;
     }
-    x->to->tail = x->to->synced = x->to_at;
+    tsri_tomb_add(d, &m->key, m->seq, x->from->id);
+    tsri_disk_unlink(d, m->slot);
+    tsri_disk_link(d, m->slot, x->to, m->at, m->layout.record_bytes);
+}
+
+#define SETTLE_AT_ONCE 256u
+
+/* Without room for more tombstones the list overflows, and the checkpoint tells instead. */
+static void settle_moves(struct emptying *x, bool failed)
+{
+    struct tsri_disk *d = x->d;
+    for (uint32_t i = 0; i < x->n_moves;) {
+        if (bury_if_many(d, SETTLE_AT_ONCE) != 0)
+            tsri_log(TSR_LOG_WARN, "disk: %s: compaction: %s", d->path, tsr_errmsg());
+        pthread_mutex_lock(&d->lock);
+        for (uint32_t k = 0; k < SETTLE_AT_ONCE && i < x->n_moves; k++)
+            settle_move(x, &x->moves[i++], failed);
+        pthread_mutex_unlock(&d->lock);
+    }
 }
 
 /* The slots of a segment and the bytes they need. */
@@ -298,15 +340,19 @@ static int move_all(struct emptying *x)
     if (err) return err;
     x->to_at = x->to->tail;
     err = copy_all(x);
-    if (!err && d->io.fdatasync(d->io.arg, x->to->fd) != 0)
+    bool written = !err;
+    if (written && d->io.fdatasync(d->io.arg, x->to->fd) != 0)
         err = tsri_disk_fail(d, errno, "cannot sync", "a segment");
     pthread_mutex_lock(&d->lock);
-    if (err)
-        x->to->failed = true; /* cut before the copies */
+    if (!err)
+        x->to->tail = x->to->synced = x->to_at;
+    else if (written)
+        tsri_segment_doubt(d, x->to);
     else
-        settle_moves(x);
+        x->to->failed = true; /* cut before the copies */
     pthread_mutex_unlock(&d->lock);
-    tsri_segment_give(d, x->to);
+    tsri_segment_give(d, x->to); /* the tombstones may need its room */
+    settle_moves(x, err != 0);
     return err;
 }
 
@@ -413,16 +459,18 @@ static int save_checkpoint(struct tsri_disk *d)
     uint8_t *buf = build_checkpoint(d, &bytes);
     uint64_t n_changes = d->n_changes;
     bool lost = d->tombs_lost;
+    if (buf) d->tombs_lost = false; /* those lost from now on are not told here */
     pthread_mutex_unlock(&d->lock);
     if (!buf) return TSR_ENOMEM;
     int error = write_checkpoint(d, buf, bytes);
     tsri_free(buf);
-    if (error) return tsri_disk_fail(d, error, "cannot write", "checkpoint");
     pthread_mutex_lock(&d->lock);
-    d->n_changes -= n_changes;
-    if (lost) d->tombs_lost = false;
+    if (error)
+        d->tombs_lost |= lost;
+    else
+        d->n_changes -= n_changes;
     pthread_mutex_unlock(&d->lock);
-    return 0;
+    return error ? tsri_disk_fail(d, error, "cannot write", "checkpoint") : 0;
 }
 
 static bool checkpoint_is_due(struct tsri_disk *d, bool closing)
@@ -470,7 +518,7 @@ static void tidy(struct tsri_disk *d, bool closing)
 int tsri_disk_upkeep(struct tsri_disk *d, bool closing)
 {
     pthread_mutex_lock(&d->upkeep);
-    int err = tsri_tombs_flush(d, d->upkeep_lane, true);
+    int err = tsri_disk_bury(d);
     int e = tsri_disk_sync(d);
     if (!err) err = e;
     if (!err) tidy(d, closing);

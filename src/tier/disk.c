@@ -303,7 +303,7 @@ static int disk_drop(struct tsr_tier *tier, const struct tsr_tier_ref *refs, siz
         if (!many) continue;
         /* Without success they stay pending, and the flush that needs them tells. */
         pthread_mutex_lock(&d->upkeep);
-        if (tsri_tombs_flush(d, d->upkeep_lane, true) != 0)
+        if (tsri_disk_bury(d) != 0)
             tsri_log(TSR_LOG_DEBUG, "disk: %s: drop: %s", d->path, tsr_errmsg());
         pthread_mutex_unlock(&d->upkeep);
     }

@@ -149,8 +149,8 @@ struct tsri_record {
     struct tsr_entry_head head; /* of ENTRY */
 };
 
-/* "The record of this key and everything older under the key is gone." Kept while the segment that
- * held the record exists. */
+/* "The record with this number in this segment is dead." It says nothing of other records under the
+ * key: each one that dies gets a tombstone of its own, kept while its segment exists. */
 struct tsri_tomb {
     struct tsr_key key;
     uint64_t seq, segment;
@@ -389,6 +389,8 @@ int tsri_disk_fail(struct tsri_disk *d, int error, const char *what, const char 
 /* ---- disk_files.c ---- */
 
 #define TSRI_SEGMENT_NAME_BYTES 24u
+/* No store counts so far; a file that claims to is not one of ours. */
+#define TSRI_SEGMENT_ID_MAX ((uint64_t)1 << 56)
 void tsri_segment_name(uint64_t id, char name[TSRI_SEGMENT_NAME_BYTES]);
 /* The id of a segment's file name, or 0. */
 uint64_t tsri_segment_id(const char *name);
@@ -408,6 +410,9 @@ void tsri_segment_give(struct tsri_disk *d, struct tsri_segment *s);
 void tsri_segment_seal(struct tsri_disk *d, struct tsri_segment *s);
 /* Removes the file of a SEALED segment that holds nothing. */
 TSR_MUST int tsri_segment_unlink(struct tsri_disk *d, struct tsri_segment *s);
+/* A sync failed: what was written since the last one is not known to be on disk, and a later sync
+ * would not tell. It is dropped rather than acknowledged. The lock is held. */
+void tsri_segment_doubt(struct tsri_disk *d, struct tsri_segment *s);
 /* Everything written so far survives a crash. Upkeep is held. */
 TSR_MUST int tsri_disk_sync(struct tsri_disk *d);
 /* One read or write at a time, of whole pages. Returns an errno. */
@@ -421,8 +426,8 @@ void tsri_disk_link(struct tsri_disk *d, uint32_t slot, struct tsri_segment *s, 
 void tsri_disk_unlink(struct tsri_disk *d, uint32_t slot); /* from its segment */
 void tsri_disk_forget(struct tsri_disk *d, uint32_t slot); /* from everywhere, leaving a tomb */
 void tsri_tomb_add(struct tsri_disk *d, const struct tsr_key *key, uint64_t seq, uint64_t segment);
-/* Writes what is pending; without the lock. */
-TSR_MUST int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, bool spare);
+/* Writes the n oldest that are pending. Upkeep is held, the lock is not. */
+TSR_MUST int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, uint32_t n);
 
 /* ---- pieces.c ---- */
 
@@ -462,6 +467,9 @@ TSR_MUST int tsri_disk_recover(struct tsri_disk *d);
  * that is mostly dead, and writes the checkpoint when it is due. closing: besides that, nothing is
  * left open and the checkpoint is up to date. */
 TSR_MUST int tsri_disk_upkeep(struct tsri_disk *d, bool closing);
+/* Writes the tombstones that are pending, after a sync of what took the place of the dead. Upkeep
+ * is held. */
+TSR_MUST int tsri_disk_bury(struct tsri_disk *d);
 /* Gives back the bytes of dead entries. Returns 1 when there is more room now, 0 when not. */
 TSR_MUST int tsri_disk_make_room(struct tsri_disk *d);
 

@@ -13,8 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* No store counts so far; a file that claims to is not one of ours. */
-#define SEGMENT_ID_MAX ((uint64_t)1 << 56)
 /* Files kept open; beyond it those not in use are closed. A store of 16 TB has 65536 segments. */
 #define FDS_MAX 128u
 /* Segments that one put may compact before it gives up: eight of them that are dead by an eighth
@@ -31,7 +29,7 @@ uint64_t tsri_segment_id(const char *name)
     char again[TSRI_SEGMENT_NAME_BYTES];
     uint64_t id = strtoull(name, NULL, 16);
     tsri_segment_name(id, again);
-    return strcmp(name, again) == 0 && id <= SEGMENT_ID_MAX ? id : 0;
+    return strcmp(name, again) == 0 && id <= TSRI_SEGMENT_ID_MAX ? id : 0;
 }
 
 struct tsri_segment *tsri_segment_new(uint64_t id, uint64_t nonce)
@@ -381,18 +379,18 @@ void tsri_tomb_add(struct tsri_disk *d, const struct tsr_key *key, uint64_t seq,
     d->tombs[d->n_tombs++] = (struct tsri_tomb){*key, seq, segment};
 }
 
-int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, bool spare)
+int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, uint32_t n_all)
 {
     struct tsri_tomb tombs[TSRI_TOMBS_MAX];
-    for (;;) {
+    for (uint32_t n; n_all; n_all -= n) {
+        n = tsri_min_u32(n_all, TSRI_TOMBS_MAX);
         pthread_mutex_lock(&d->lock);
-        uint32_t n = tsri_min_u32(d->n_tombs, TSRI_TOMBS_MAX);
+        TSR_ASSERT(n <= d->n_tombs);
         memcpy(tombs, d->tombs, n * sizeof tombs[0]);
         pthread_mutex_unlock(&d->lock);
-        if (n == 0) return 0;
         struct tsri_segment *s;
         int err = tsri_region_need(&lane->headers[0], TSRI_PAGE_BYTES);
-        if (!err) err = tsri_segment_take(d, TSRI_PAGE_BYTES, spare, &s);
+        if (!err) err = tsri_segment_take(d, TSRI_PAGE_BYTES, true, &s);
         if (err) return err;
         pthread_mutex_lock(&d->lock);
         struct tsri_record r = {.nonce = s->nonce, .offset = s->tail, .seq = d->next_seq++};
@@ -413,14 +411,14 @@ int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, bool spare)
         tsri_segment_give(d, s);
         if (error) return tsri_disk_fail(d, error, "cannot write", "tombstones");
     }
+    return 0;
 }
 
 /* ---- sync ---- */
 
-/* What was written since the last sync is not known to be on disk, and a later sync would not tell:
- * it is dropped rather than acknowledged. The lock is held. */
-static void forget_unsynced(struct tsri_disk *d, struct tsri_segment *s)
+void tsri_segment_doubt(struct tsri_disk *d, struct tsri_segment *s)
 {
+    if (s->n_tombs) d->tombs_lost = true;
     for (uint32_t slot = s->first; slot != TSRI_NO_SLOT;) {
         struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
         uint32_t next = e->next;
@@ -442,7 +440,7 @@ static int sync_segment(struct tsri_disk *d, struct tsri_segment *s)
     pthread_mutex_lock(&d->lock);
     bool seal = false;
     if (error) {
-        forget_unsynced(d, s);
+        tsri_segment_doubt(d, s);
         seal = s->state == TSRI_SEGMENT_OPEN;
     } else if (s->synced < tail) {
         s->synced = tail;
@@ -489,7 +487,7 @@ int tsri_disk_sync(struct tsri_disk *d)
             tsri_segment_unref(d, s);
         } else if (err == TSR_ENOENT) {
             pthread_mutex_lock(&d->lock);
-            forget_unsynced(d, s);
+            tsri_segment_doubt(d, s);
             pthread_mutex_unlock(&d->lock);
         }
         if (err) result = err;

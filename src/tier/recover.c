@@ -3,8 +3,9 @@
  * at the first thing that is no record of it: what stands there was torn by a crash, or never
  * written. Nothing is changed on disk, so a failed or interrupted open costs nothing.
  *
- * Of several records under one key the one with the highest sequence number counts, of equal ones
- * the one that was copied least, and none when a tombstone has its number or a higher one. */
+ * Of several records under one key without a tombstone the oldest counts: that with the lowest
+ * sequence number, of equal ones that which was copied least. The others are dead, and get a
+ * tombstone. The oldest is whole: a record is buried only when what takes its place is synced. */
 #include "tier/disk.h"
 
 #include <dirent.h>
@@ -20,6 +21,12 @@
  * went to waiting for it (bench_open). */
 #define AHEAD 16u
 
+/* A record that another one under its key has beaten, for now: that one may prove to be dead. */
+struct loser {
+    struct tsri_record record;
+    struct tsri_segment *segment;
+};
+
 struct recovery {
     struct tsri_disk *d;
     struct tsri_lane *lane;
@@ -30,6 +37,8 @@ struct recovery {
     size_t n_ids, ids_max;
     struct tsri_tomb *tombs;
     size_t n_tombs, tombs_max;
+    struct loser *losers;
+    size_t n_losers, losers_max;
     uint64_t n_walked;
     bool vanished;
 };
@@ -231,24 +240,58 @@ static int load_segments(struct recovery *r)
 
 /* ---- entries ---- */
 
-static int add_entry(struct tsri_disk *d, const struct tsri_record *r, struct tsri_segment *s)
+/* A list with room for n more, or NULL. */
+static void *list_need(void *list, size_t used, size_t *max, size_t n, size_t size)
 {
-    if (d->next_seq <= r->seq) d->next_seq = r->seq + 1;
-    uint32_t slot = tsri_disk_index_find(&d->index, &r->head.key);
+    if (*max - used >= n) return list;
+    size_t bigger = 2 * *max + 4 * n;
+    void *copy = tsri_alloc(bigger, size);
+    if (!copy) return NULL;
+    if (used) memcpy(copy, list, used * size);
+    tsri_free(list);
+    *max = bigger;
+    return copy;
+}
+
+static int add_loser(struct recovery *r, const struct tsri_record *record, struct tsri_segment *s)
+{
+    struct loser *list = list_need(r->losers, r->n_losers, &r->losers_max, 1, sizeof r->losers[0]);
+    if (!list) return TSR_ENOMEM;
+    r->losers = list;
+    r->losers[r->n_losers++] = (struct loser){*record, s};
+    return 0;
+}
+
+/* Gives a record its place in the index, or the list of losers to the one of two that is beaten. */
+static int add_entry(struct recovery *r, const struct tsri_record *record, struct tsri_segment *s)
+{
+    struct tsri_disk *d = r->d;
+    if (d->next_seq <= record->seq) d->next_seq = record->seq + 1;
+    uint32_t slot = tsri_disk_index_find(&d->index, &record->head.key);
+    struct tsri_disk_slot *e;
     if (slot != TSRI_NO_SLOT) {
-        struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
-        /* A copy that a crash cut short may have its header and not its KV; what it was copied from
-         * is still there, whole. */
-        if (e->seq > r->seq || (e->seq == r->seq && e->n_copies <= r->n_copies)) return 0;
+        e = tsri_disk_index_at(&d->index, slot);
+        /* A put or copy that a crash cut short may have its header and not its KV; what it was to
+         * replace is still there, whole. */
+        if (e->seq < record->seq || (e->seq == record->seq && e->n_copies <= record->n_copies))
+            return add_loser(r, record, s);
+        struct tsri_record beaten = {.offset = (uint64_t)e->page * TSRI_PAGE_BYTES,
+                                     .bytes = (uint64_t)e->n_pages * TSRI_PAGE_BYTES,
+                                     .seq = e->seq,
+                                     .n_copies = e->n_copies,
+                                     .head = e->head};
+        int err = add_loser(r, &beaten, e->segment);
+        if (err) return err;
         tsri_disk_unlink(d, slot);
-        e->head = r->head;
+        e->head = record->head;
     } else {
-        slot = tsri_disk_index_add(&d->index, &r->head);
+        slot = tsri_disk_index_add(&d->index, &record->head);
         if (slot == TSRI_NO_SLOT) return TSR_ENOMEM;
+        e = tsri_disk_index_at(&d->index, slot);
     }
-    tsri_disk_index_at(&d->index, slot)->seq = r->seq;
-    tsri_disk_index_at(&d->index, slot)->n_copies = r->n_copies;
-    tsri_disk_link(d, slot, s, r->offset, r->bytes);
+    e->seq = record->seq;
+    e->n_copies = record->n_copies;
+    tsri_disk_link(d, slot, s, record->offset, record->bytes);
     return 0;
 }
 
@@ -280,7 +323,7 @@ static int add_checkpoint_entries(struct recovery *r)
                                      .head = e.head};
         s = by_index[e.segment];
         if (record.offset < TSRI_PAGE_BYTES || record.offset + record.bytes > s->capacity) continue;
-        err = add_entry(d, &record, s);
+        err = add_entry(r, &record, s);
     }
     tsri_free(by_index);
     if (d->next_seq < c->next_seq) d->next_seq = c->next_seq;
@@ -291,32 +334,63 @@ static int add_checkpoint_entries(struct recovery *r)
 static int add_tombs(struct recovery *r, struct tsri_segment *s, const uint8_t *page,
                      const struct tsri_record *record)
 {
-    if (r->tombs_max - r->n_tombs < TSRI_TOMBS_MAX) {
-        size_t max = 2 * r->tombs_max + 4 * TSRI_TOMBS_MAX;
-        struct tsri_tomb *tombs = tsri_alloc(max, sizeof tombs[0]);
-        if (!tombs) return TSR_ENOMEM;
-        if (r->n_tombs) memcpy(tombs, r->tombs, r->n_tombs * sizeof tombs[0]);
-        tsri_free(r->tombs);
-        r->tombs = tombs;
-        r->tombs_max = max;
-    }
+    struct tsri_tomb *list =
+        list_need(r->tombs, r->n_tombs, &r->tombs_max, TSRI_TOMBS_MAX, sizeof r->tombs[0]);
+    if (!list) return TSR_ENOMEM;
+    r->tombs = list;
     if (r->d->next_seq <= record->seq) r->d->next_seq = record->seq + 1;
     if (tsri_tombs_read(page, record, r->tombs + r->n_tombs) != 0) return 0;
+    /* The id of a segment that is gone is not given again while a tombstone names it: a copy keeps
+     * its number, and would be taken for the dead one. */
+    for (uint32_t i = 0; i < record->n_tombs; i++) {
+        uint64_t id = r->tombs[r->n_tombs + i].segment;
+        if (id < TSRI_SEGMENT_ID_MAX && r->d->next_segment <= id) r->d->next_segment = id + 1;
+    }
     r->n_tombs += record->n_tombs;
     s->n_tombs += record->n_tombs;
     return 0;
 }
 
-static void apply_tombs(struct recovery *r)
+static int compare_tombs(const void *a, const void *b)
+{
+    const struct tsri_tomb *x = a, *y = b;
+    if (x->segment != y->segment) return x->segment < y->segment ? -1 : 1;
+    return x->seq < y->seq ? -1 : x->seq > y->seq;
+}
+
+static bool has_tomb(const struct recovery *r, uint64_t seq, uint64_t segment)
+{
+    struct tsri_tomb t = {.seq = seq, .segment = segment};
+    return r->n_tombs && bsearch(&t, r->tombs, r->n_tombs, sizeof t, compare_tombs);
+}
+
+/* With every tombstone known: what is dead goes, and those that it had beaten get their chance. Of
+ * records that are not dead and lose for good, a tombstone tells from now on: the one that beat
+ * them may go one day, with its own. */
+static int apply_tombs(struct recovery *r)
 {
     struct tsri_disk *d = r->d;
     for (size_t i = 0; i < r->n_tombs; i++) {
-        uint32_t slot = tsri_disk_index_find(&d->index, &r->tombs[i].key);
-        if (slot == TSRI_NO_SLOT || tsri_disk_index_at(&d->index, slot)->seq > r->tombs[i].seq)
-            continue;
+        const struct tsri_tomb *t = &r->tombs[i];
+        uint32_t slot = tsri_disk_index_find(&d->index, &t->key);
+        if (slot == TSRI_NO_SLOT) continue;
+        const struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
+        if (e->seq != t->seq || e->segment->id != t->segment) continue;
         tsri_disk_unlink(d, slot);
         tsri_disk_index_remove(&d->index, slot);
     }
+    if (r->n_tombs) qsort(r->tombs, r->n_tombs, sizeof r->tombs[0], compare_tombs);
+    size_t n = r->n_losers;
+    for (size_t i = 0; i < n; i++) {
+        struct loser l = r->losers[i];
+        if (has_tomb(r, l.record.seq, l.segment->id)) continue;
+        int err = add_entry(r, &l.record, l.segment);
+        if (err) return err;
+    }
+    for (size_t i = n; i < r->n_losers; i++)
+        tsri_tomb_add(d, &r->losers[i].record.head.key, r->losers[i].record.seq,
+                      r->losers[i].segment->id);
+    return 0;
 }
 
 /* ---- the walk ---- */
@@ -336,7 +410,7 @@ static bool walk_on(struct recovery *r, struct tsri_segment *s, struct tsri_piec
     if (p->req.error || tsri_record_read(page, s->nonce, s->tail, s->capacity, &record) != 0)
         return false;
     *err = record.kind == TSRI_RECORD_TOMBS ? add_tombs(r, s, page, &record)
-                                            : add_entry(r->d, &record, s);
+                                            : add_entry(r, &record, s);
     s->tail += record.bytes;
     s->synced = s->tail;
     r->n_walked++;
@@ -414,8 +488,8 @@ static int recover_once(struct recovery *r)
     if (!err) err = load_segments(r);
     if (!err && r->checkpoint) err = add_checkpoint_entries(r);
     if (!err) err = walk(r);
+    if (!err) err = apply_tombs(r);
     if (err) return err;
-    apply_tombs(r);
     r->d->n_changes = r->n_walked;
     return 0;
 }
@@ -438,6 +512,7 @@ int tsri_disk_recover(struct tsri_disk *d)
         tsri_region_fini(&r.file);
         tsri_free(r.ids);
         tsri_free(r.tombs);
+        tsri_free(r.losers);
         if (err || !r.vanished || !d->read_only || i + 1 == TRIES_MAX) break;
         err = start_again(d);
         if (err) break;

@@ -35,9 +35,16 @@ static void touch(struct disk_script *s, uint64_t key)
     note(s);
 }
 
+/* What was acknowledged stays so when it is put again: a crash leaves the one or the other. Where
+ * the disk fails, a sync that did may take the new one, and the old one is replaced. */
+static bool again(const struct disk_script *s, uint64_t key)
+{
+    return s->acked[key] == SCRIPT_THERE && s->held[key] && !s->faulty;
+}
+
 void disk_script_put(struct disk_script *s, uint64_t key)
 {
-    touch(s, key);
+    if (!again(s, key)) touch(s, key);
     if (disk_kit_put(s->kit, disk_script_shape(key), key) == 0) s->held[key] = s->put[key] = true;
 }
 
@@ -46,7 +53,7 @@ void disk_script_put_batch(struct disk_script *s, uint64_t from, uint64_t to)
     struct kv_entry e[SCRIPT_KEYS];
     struct tsr_tier_io io[SCRIPT_KEYS];
     for (uint64_t i = from; i < to; i++) {
-        touch(s, i);
+        if (!again(s, i)) touch(s, i);
         kv_entry_init(&e[i], disk_script_shape(i), i);
         io[i] = kv_entry_io(&e[i]);
     }

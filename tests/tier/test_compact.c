@@ -124,6 +124,133 @@ TEST(an_entry_dropped_after_it_was_moved_does_not_come_back)
     check_range(10, 15, 0);
 }
 
+/* A crash, here an unlink that fails, between the copy of an entry and the end of the segment it
+ * was copied from leaves it there twice. Whichever of the two is taken, its drop must speak of
+ * both: the tombstone of one goes when its segment goes. */
+TEST(an_entry_that_a_crash_left_twice_does_not_come_back_from_the_other)
+{
+    kit.setup.io = &faults.io;
+    open_tens();
+    put_range(0, 18);
+    drop_range(1, 10);
+    fault_io_set(&faults, FAULT_UNLINK, 1, 1000, EIO);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0); /* 0 is copied, segment 1 stays */
+    fault_io_set(&faults, 0, 0, 0, 0);
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 2);
+    disk_kit_crash(&kit);
+    remove_checkpoint();
+    CHECK_INT(disk_kit_open(&kit), 0);
+    check_range(0, 1, 0);
+    drop_range(0, 1);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    disk_kit_close(&kit); /* segments that hold only tombstones go */
+    remove_checkpoint();
+    CHECK_INT(disk_kit_open(&kit), 0);
+    check_range(0, 10, TSR_ENOENT);
+    check_range(10, 18, 0);
+}
+
+/* The same without a reopen between copy and drop: the old segment is still there. */
+TEST(an_entry_that_was_moved_does_not_come_back_from_where_it_was)
+{
+    kit.setup.io = &faults.io;
+    open_tens();
+    put_range(0, 18);
+    drop_range(1, 10);
+    fault_io_set(&faults, FAULT_UNLINK, 1, 1000, EIO);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    drop_range(0, 1);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 2);
+    fault_io_set(&faults, 0, 0, 0, 0);
+    disk_kit_crash(&kit);
+    remove_checkpoint();
+    CHECK_INT(disk_kit_open(&kit), 0);
+    check_range(0, 10, TSR_ENOENT);
+    check_range(10, 18, 0);
+}
+
+/* A copy keeps its sequence number, so number and segment name a record only as long as no two
+ * segments ever have the same id. */
+TEST(a_tombstone_does_not_hit_a_later_segment_of_the_same_id)
+{
+    const struct kv_shape large = {704, 64, 3, 2, {48, 32}, 10, 0};
+    open_tens();
+    put_range(0, 5); /* segment 1 stays open */
+    CHECK(disk_kit_record_bytes(&large) > 5 * disk_kit_record_bytes(&small));
+    CHECK_INT(disk_kit_put(&kit, &large, 100), 0); /* does not fit there: segment 2 */
+    put_range(5, 8);
+    CHECK_INT(disk()->segments->n_live, 4);
+    tsri_segment_seal(disk(), disk()->segments);
+    CHECK_INT(disk_kit_drop(&kit, &large, 100), 1);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0); /* the rest of 2 moves to 1 */
+    CHECK_INT(disk()->n_segments, 1);
+    CHECK_INT(disk()->segments->id, 1);
+    disk_kit_crash(&kit);
+    remove_checkpoint();
+    CHECK_INT(disk_kit_open(&kit), 0);
+    drop_range(0, 5);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0); /* and from 1 to a new one */
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK(disk()->segments->id > 2);
+    check_range(5, 8, 0);
+    disk_kit_crash(&kit);
+    remove_checkpoint();
+    CHECK_INT(disk_kit_open(&kit), 0);
+    check_range(0, 5, TSR_ENOENT);
+    check_range(5, 8, 0);
+}
+
+/* After a failed sync nobody knows whether the tombstones are on disk; the next flush must not say
+ * so. Here they are not. */
+TEST(tombstones_in_doubt_are_told_by_the_checkpoint)
+{
+    kit.setup.io = &faults.io;
+    kit.setup.mode = TSRI_AIO_INLINE;
+    for (uint32_t nth = 1; nth <= 2; nth++) {
+        open_tens();
+        put_range(0, 15);
+        CHECK_INT(tsri_tier_flush(kit.tier), 0);
+        drop_range(0, 2);
+        fault_io_set(&faults, FAULT_SYNC, nth, 0, EIO);
+        int first = tsri_tier_flush(kit.tier);
+        fault_io_set(&faults, 0, 0, 0, 0);
+        CHECK(nth > 1 || first == TSR_EIO);
+        CHECK_INT(tsri_tier_flush(kit.tier), 0);
+        CHECK(first == 0 || disk_kit_files(&kit, "checkpoint") == 1);
+        disk_kit_crash(&kit);
+        CHECK_INT(disk_kit_open(&kit), 0);
+        check_range(0, 2, TSR_ENOENT);
+        check_range(2, 15, 0);
+        disk_kit_crash(&kit);
+        tmpdir_fini(&kit.dir);
+        CHECK_INT(mkdir(kit.dir.path, 0700), 0);
+    }
+}
+
+TEST(a_segment_of_many_entries_is_emptied_with_all_its_tombstones)
+{
+    enum { N = 3000 };
+    const struct kv_shape tiny = {1, 1, 1, 1, {4, 0}, 0, 0};
+    kit.setup.segment_bytes = (2 * N + 2) * (uint64_t)disk_kit_record_bytes(&tiny);
+    kit.n_threads = 1;
+    CHECK_INT(disk_kit_open(&kit), 0);
+    for (uint64_t i = 0; i < N; i++)
+        CHECK_INT(disk_kit_put(&kit, &tiny, i), 0);
+    disk_kit_crash(&kit);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    for (uint64_t i = 0; i < N; i += 2)
+        CHECK_INT(disk_kit_drop(&kit, &tiny, i), 1);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK(!disk()->tombs_lost);
+    CHECK_INT(disk()->segments->next ? disk()->segments->next->id : 0, 0);
+    disk_kit_crash(&kit);
+    remove_checkpoint();
+    CHECK_INT(disk_kit_open(&kit), 0);
+    for (uint64_t i = 0; i < N; i++)
+        CHECK_INT(disk_kit_get(&kit, &tiny, i), i % 2 ? 0 : TSR_ENOENT);
+}
+
 TEST(what_fails_its_checksum_is_not_copied)
 {
     open_tens();
@@ -255,6 +382,11 @@ int main(void)
     RUN_KIT(a_segment_that_is_mostly_dead_is_emptied_one_a_flush);
     RUN_KIT(tombstones_outlive_their_segment_as_long_as_they_mean_something);
     RUN_KIT(an_entry_dropped_after_it_was_moved_does_not_come_back);
+    RUN_KIT(an_entry_that_a_crash_left_twice_does_not_come_back_from_the_other);
+    RUN_KIT(an_entry_that_was_moved_does_not_come_back_from_where_it_was);
+    RUN_KIT(a_tombstone_does_not_hit_a_later_segment_of_the_same_id);
+    RUN_KIT(tombstones_in_doubt_are_told_by_the_checkpoint);
+    RUN_KIT(a_segment_of_many_entries_is_emptied_with_all_its_tombstones);
     RUN_KIT(what_fails_its_checksum_is_not_copied);
     RUN_KIT(a_compaction_that_fails_loses_nothing);
     RUN_KIT(many_small_segments_are_joined);

@@ -131,7 +131,7 @@ TEST(tombstones_wait_for_a_flush_and_share_a_page)
     CHECK_INT(disk()->segments->tail, tail);
     CHECK_INT(disk()->n_tombs, 9);
     pthread_mutex_lock(&disk()->upkeep);
-    CHECK_INT(tsri_tombs_flush(disk(), disk()->upkeep_lane, true), 0);
+    CHECK_INT(tsri_tombs_flush(disk(), disk()->upkeep_lane, disk()->n_tombs), 0);
     pthread_mutex_unlock(&disk()->upkeep);
     CHECK_INT(disk()->n_tombs, 0);
     CHECK_INT(disk()->segments->tail, tail + TSRI_PAGE_BYTES);
