@@ -18,6 +18,8 @@
 #include "base/base.h"
 #include "chunk/chunk.h"
 
+#include <sys/types.h>
+
 /* ---- frames ---- */
 
 #define TSRI_WIRE_MAGIC 0x57525354u /* "TSRW" */
@@ -257,6 +259,23 @@ TSR_MUST int tsri_reply_decode(struct tsri_reply *r, const struct tsri_wire_head
                                const uint8_t *body);
 TSR_MUST int tsri_reply_bytes(struct tsri_reply *r, size_t *bytes);
 void tsri_reply_encode(struct tsri_reply *r, uint64_t id, uint8_t *out, size_t bytes);
+
+/* ---- socket.c ---- */
+
+#define TSRI_SOCKET_PATH_BYTES 108
+#define TSRI_SOCKET_FDS_MAX 4u
+
+/* The option's path; without one, where a server of this user would be: below XDG_RUNTIME_DIR, in
+ * /run for root, else in a folder of /tmp that bears the uid. */
+TSR_MUST int tsri_socket_path(const char *option, char out[TSRI_SOCKET_PATH_BYTES]);
+/* A connected descriptor that does not block. TSR_EAGAIN: nobody there now. */
+TSR_MUST int tsri_socket_connect(const char *path);
+/* Room for large frames on their way. */
+void tsri_socket_widen(int fd);
+/* As sendmsg and recvmsg, never waiting; descriptors go with the first byte. Received ones are
+ * added to fds[*n], at most `max` of them, and are the caller's; others are closed. */
+ssize_t tsri_socket_send_fds(int fd, const void *data, size_t bytes, const int *fds, uint32_t n);
+ssize_t tsri_socket_recv_fds(int fd, void *data, size_t bytes, int *fds, uint32_t max, uint32_t *n);
 
 /* ---- cells.c: where the rows of an entry are in the pages of a pool, for who owns it and for who
  * reads it from outside ---- */
