@@ -47,7 +47,8 @@ LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 # A folder of src/ includes itself and those to its left (tools/check-tree.sh).
 LAYERS   := base config stats chunk device wire tier cache
 CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c
-LIB_SRC  := $(filter-out $(CUDA_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*.c))) src/tessera.c
+LIB_SRC  := $(filter-out $(CUDA_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*.c))) src/tessera.c \
+            $(filter-out src/daemon/tesserad.c,$(wildcard src/daemon/*.c))
 CLI_SRC  := $(wildcard src/cli/*.c)
 SUP_SRC  := $(wildcard tests/support/*.c)
 TEST_SRC := $(wildcard tests/*/test_*.c)
@@ -73,7 +74,7 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/de
 CUDA_OBJ  := $(call obj,$(CUDA_SRC)) $(B)/obj/src/device/cuda_kv.o $(B)/obj/src/device/cuda_select.o
 CUDA_LIB  := $(B)/lib/libtessera-cuda.so $(B)/bench/bench_cuda
 CUDA_ALL  := $(if $(WITH_CUDA),$(CUDA_LIB))
-BINS  := $(if $(CLI_SRC),$(B)/bin/tessera)
+BINS  := $(B)/bin/tessera $(B)/bin/tesserad
 
 .PHONY: all lib cuda test check check-long demo lint install doc clean help fuzz setup FORCE
 all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL)
@@ -114,6 +115,11 @@ $(B)/tessera.pc: tessera.pc.in FORCE
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(PKGS)|' $< > $@
 
 $(B)/bin/tessera: $(call obj,$(CLI_SRC)) $(LIBA)
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+$(B)/bin/tesserad: $(B)/obj/src/daemon/tesserad.o $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
@@ -198,6 +204,9 @@ install: lib $(BINS) $(CUDA_ALL)
 	$(if $(BINS),install -d $(INSTALL_TO)/bin && install -m 755 $(BINS) $(INSTALL_TO)/bin/)
 	$(foreach p,$(wildcard man/*.[1-8]),install -D -m 644 $p \
 	    $(INSTALL_TO)/share/man/man$(subst .,,$(suffix $p))/$(notdir $p) &&) true
+	install -d $(INSTALL_TO)/lib/systemd/system
+	sed 's|@PREFIX@|$(PREFIX)|' dist/tesserad.service > $(INSTALL_TO)/lib/systemd/system/tesserad.service
+	install -m 644 dist/tesserad.socket $(INSTALL_TO)/lib/systemd/system/
 
 clean:
 	rm -rf $(B)

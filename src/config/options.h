@@ -114,6 +114,18 @@ enum {
       "how the disk tier reads and writes; auto: io_uring, or threads where it is refused") \
     X(disk_write, ENUM, "back", 0, 0, 0, \
       "when entries are written to disk: back (on eviction and flush), through (on store), none") \
+    X(server_socket, PATH, "", 0, 107, 0, \
+      "Unix socket of the server; empty: tessera/tesserad.sock below XDG_RUNTIME_DIR, or in /run") \
+    X(server_allow, STRING, "", 0, 255, 0, \
+      "tesserad: uids that may use it besides its own, separated by commas; each has its own cache") \
+    X(server_tokens, PATH, "", 0, 4095, 0, \
+      "tesserad: file of tenants, a name and a token on each line; none but its owner may read it") \
+    X(server_threads, COUNT, "4", 1, 64, 0, \
+      "threads of the server that copy what clients store and wait for tiers") \
+    X(server_memory, SIZE, "256M", TSRI_MIB, TSRI_TIB, 0, \
+      "memory for requests and replies on their way, of all clients together") \
+    X(server_staging_max, SIZE, "1G", TSRI_MIB, TSRI_TIB, 0, \
+      "largest staging area that a client may bring") \
     X(log_level, ENUM, "warn", 0, 0, TSRI_OPT_RELOAD, \
       "least important log lines that are written")
 /* clang-format on */

@@ -52,6 +52,10 @@
     X(promotions,           COUNTER,   "entries", "Entries brought up to host memory")             \
     X(demotions,            COUNTER,   "entries", "Entries moved down when they were evicted")     \
     X(prefetches,           COUNTER,   "entries", "Entries queued by prefetch")                    \
+    X(requests,             COUNTER,   "calls",   "Requests of connected clients")                 \
+    X(requests_malformed,   COUNTER,   "calls",   "Requests of connected clients that were none")  \
+    X(sessions_opened,      COUNTER,   "sessions", "Connections of clients")                       \
+    X(sessions_refused,     COUNTER,   "sessions", "Connections refused: not allowed, no room")    \
     X(entries,              GAUGE,     "entries", "Entries in host memory")                        \
     X(pinned_entries,       GAUGE,     "entries", "Entries that are pinned")                       \
     X(leased_entries,       GAUGE,     "entries", "Entries held by leases")                        \
@@ -62,6 +66,7 @@
     X(windows,              GAUGE,     "windows", "Registered windows, those of entries that are gone included") \
     X(spaces,               GAUGE,     "spaces",  "Open spaces")                                   \
     X(clients,              GAUGE,     "clients", "Open clients")                                  \
+    X(sessions,             GAUGE,     "sessions", "Connected clients")                            \
     X(io_queue,             GAUGE,     "jobs",    "Jobs waiting for lower tiers")
 /* clang-format on */
 

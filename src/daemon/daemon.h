@@ -1,0 +1,255 @@
+/* daemon.h - the server of a cache: one event loop that reads requests, answers at once what needs
+ * no copying and no waiting, and hands the rest to workers.
+ *
+ * A *session* is one connection. It belongs to the loop's thread; a worker sees of it only the call
+ * it was given, the client, the spaces and the staging area, and there is at most one worker at a
+ * time for each session. What a session holds goes when its connection ends or its process dies,
+ * whichever comes first.
+ *
+ * A *tenant* is who shares a cache: a uid, or a token. Each has a cache, and with it a pool, of its
+ * own.
+ *
+ * Threads: tesserad runs the loop in a thread as an engine does. Lock order: nothing is held while
+ *          a cache is called; server->lock guards the list of finished calls alone.
+ * Memory:  what clients send and do not fetch is counted against server_memory; the buffers of a
+ *          session that is idle are freed.
+ * Errors:  a client that breaks a rule is answered or cut off; nobody else notices.
+ */
+#ifndef TSRI_DAEMON_H
+#define TSRI_DAEMON_H
+
+#include "cache/manager.h"
+#include "wire/wire.h"
+
+#include <tessera/server.h>
+
+#include <sys/types.h>
+
+/* ---- endpoint.c: the socket, and who is at its other end ---- */
+
+struct tsri_endpoint {
+    int fd, lock_fd; /* lock_fd -1: the socket is somebody else's, as with socket activation */
+    char path[TSRI_SOCKET_PATH_BYTES];
+};
+/* Makes the folder (0700) when it is missing, refuses one that others can write to, takes a lock
+ * and listens. `open_to_all`: other users may reach it and are told apart by their credentials. */
+TSR_MUST int tsri_endpoint_init(struct tsri_endpoint *e, const char *path, bool open_to_all);
+/* One that listens already. */
+TSR_MUST int tsri_endpoint_adopt(struct tsri_endpoint *e, int fd);
+void tsri_endpoint_fini(struct tsri_endpoint *e);
+
+struct tsri_peer {
+    uint32_t uid;
+    int32_t pid;
+    int pidfd; /* readable when the process is gone; -1: not to be had (another pid namespace) */
+};
+/* Of a connected socket: the process that connected, whoever holds the socket now. TSR_EAGAIN when
+ * there are no descriptors left. */
+TSR_MUST int tsri_peer_init(struct tsri_peer *p, int fd);
+void tsri_peer_fini(struct tsri_peer *p);
+
+/* ---- tenants ---- */
+
+struct tsri_tenant {
+    struct tsr_cache *cache;
+    uint32_t uid;
+    const char *token; /* NULL: everybody of that uid who shows none */
+    const char *name;
+};
+
+/* ---- tenants.c: those of tesserad ---- */
+
+#define TSRI_TENANTS_MAX 64u
+#define TSRI_TENANT_NAME_MAX 32u
+
+struct tsri_tenants {
+    struct tsri_tenant list[TSRI_TENANTS_MAX];
+    uint32_t n;
+};
+/* A configuration for one more cache; the caller closes it. */
+typedef int (*tsri_configure_fn)(struct tsr_config **out, void *arg);
+/* Opens a cache for this process's uid, for each of server_allow and each of server_tokens. */
+TSR_MUST int tsri_tenants_init(struct tsri_tenants *t, const struct tsri_options *o,
+                               tsri_configure_fn configure, void *arg);
+void tsri_tenants_fini(struct tsri_tenants *t);
+/* "1000,1001"; returns how many. */
+TSR_MUST int tsri_uids_parse(const char *text, uint32_t *uids, uint32_t max);
+
+/* ---- the server ---- */
+
+#define TSRI_SESSION_SPACES_MAX 256u
+#define TSRI_SESSION_PUTS_MAX 64u
+#define TSRI_CALLS_MAX 64u /* calls of one session that wait for a worker */
+#define TSRI_OUT_HIGH \
+    ((size_t)256 << 10) /* a session that leaves more unread is not listened to \
+                         */
+#define TSRI_REPLY_MAX ((size_t)16 << 20)
+#define TSRI_MATCHES_MAX (1u << 17) /* of one lookup, over all its spaces */
+#define TSRI_READ_BYTES ((size_t)256 << 10)
+#define TSRI_STALL_NS 10000000000u /* half a request, or replies nobody takes, for so long */
+#define TSRI_DRAIN_NS 1000000000u
+
+enum tsri_watch_kind { TSRI_WATCH_LISTEN, TSRI_WATCH_WAKE, TSRI_WATCH_SOCKET, TSRI_WATCH_PROCESS };
+struct tsri_watch {
+    enum tsri_watch_kind kind;
+    struct tsri_session *session;
+};
+
+/* A request that may take its time. */
+struct tsri_call {
+    struct tsri_job job; /* first */
+    struct tsri_session *session;
+    struct tsri_wire_head head;
+    uint8_t *body;
+    struct tsri_lend *lends; /* RETRIEVE: pinned and leased already; their matches stand behind */
+    uint32_t n_lends;
+    uint8_t *reply; /* the frame; NULL when there was no memory for it */
+    size_t reply_bytes;
+    struct tsri_call *next;
+};
+
+/* Bytes on their way in or out: data[at, end), of `room`. */
+struct tsri_pending {
+    uint8_t *data;
+    size_t at, end, room;
+    uint64_t since_ns; /* last progress */
+};
+
+enum tsri_session_state {
+    TSRI_SESSION_NEW,  /* has not said hello */
+    TSRI_SESSION_OPEN, /* has */
+    TSRI_SESSION_ENDED /* waits for its worker, then goes */
+};
+
+struct tsri_session {
+    struct tsr_server *server;
+    struct tsri_watch socket, process;
+    int fd;
+    struct tsri_peer peer;
+    enum tsri_session_state state;
+    const struct tsri_tenant *tenant;
+    struct tsr_client *client;
+    uint32_t slot;
+    struct tsri_region staging;
+    _Atomic(struct tsr_space *) spaces[TSRI_SESSION_SPACES_MAX];
+    struct tsr_put *puts[TSRI_SESSION_PUTS_MAX]; /* the worker's */
+
+    struct tsri_pending in, out;
+    uint64_t skip; /* bytes of a body that is not wanted */
+    struct tsri_wire_head skip_head;
+    int skip_error;
+    int staging_fd;   /* of hello, before it is understood; -1: none */
+    uint32_t listens; /* EPOLLIN | EPOLLOUT, as registered */
+
+    struct tsri_call *calls, **calls_end; /* in order; the first one runs */
+    uint32_t n_calls;
+    bool running;
+
+    struct tsri_events events; /* max 0: not asked for */
+    struct tsri_session *prev, *next;
+};
+
+struct tsr_server {
+    struct tsri_fork_guard guard;
+    const struct tsri_tenant *tenants;
+    uint32_t n_tenants;
+    struct tsri_tenant *own; /* of tsr_server_open, or NULL */
+    uint32_t *allow;         /* uids besides ours */
+    uint32_t n_allow;
+    struct tsri_endpoint endpoint;
+    struct tsri_watch listen_watch, wake_watch;
+    int epoll_fd, wake_fd, spare_fd;
+
+    struct tsri_region control; /* a word for each session */
+    uint64_t last_word;
+    uint64_t boot_id;
+    uint64_t *slots_used; /* bit map */
+    uint32_t sessions_max, n_sessions;
+    struct tsri_session *sessions, *ended;
+    uint64_t staging_max, memory_max;
+    _Atomic uint64_t memory_used;
+    _Atomic uint64_t stall_ns; /* TSRI_STALL_NS; tests have less patience */
+
+    uint8_t *read_buffer; /* TSRI_READ_BYTES, on a boundary of 8 */
+    struct tsri_region matches, wire_matches;
+    struct tsri_request request; /* being answered */
+
+    struct tsri_work *work;
+    pthread_mutex_t lock;
+    struct tsri_call *finished; /* under lock */
+
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool stopping;
+    uint64_t stop_ns;
+};
+
+struct tsri_server_desc {
+    const struct tsri_tenant *tenants; /* outlive the server */
+    uint32_t n_tenants;
+    int listen_fd; /* -1: the option's path */
+};
+TSR_MUST int tsri_server_open(struct tsr_server **out, const struct tsri_server_desc *desc,
+                              const struct tsri_options *options);
+/* Whose cache a client uses, or NULL: nobody's. */
+const struct tsri_tenant *tsri_server_tenant(const struct tsr_server *s, uint32_t uid,
+                                             const char *token, size_t token_bytes);
+bool tsri_server_allows(const struct tsr_server *s, uint32_t uid);
+/* Numbers of the first tenant's cache. */
+struct tsri_stats *tsri_server_stats(const struct tsr_server *s);
+/* Tells the loop that a call is finished. From a worker. */
+void tsri_server_finished(struct tsr_server *s, struct tsri_call *call);
+/* Memory for what clients send; NULL when server_memory is used up. */
+void *tsri_server_alloc(struct tsr_server *s, size_t bytes);
+void tsri_server_free(struct tsr_server *s, void *p, size_t bytes);
+
+/* ---- sessions.c: one connection; all of it in the loop ---- */
+
+/* Takes over fd. */
+TSR_MUST int tsri_session_open(struct tsr_server *s, int fd);
+void tsri_session_read(struct tsri_session *x);
+/* Sends what waits; afterwards listens for what it should. */
+void tsri_session_flush(struct tsri_session *x);
+/* Ends it for a reason that is logged; its leases are gone when this returns. Idempotent. */
+void tsri_session_end(struct tsri_session *x, const char *why);
+/* Frees one that has ended and has no worker. */
+void tsri_session_close(struct tsri_session *x);
+/* Queues a reply; ends the session when it cannot. */
+void tsri_session_reply(struct tsri_session *x, uint64_t id, struct tsri_reply *r);
+/* A frame that is ready. */
+void tsri_session_send(struct tsri_session *x, const uint8_t *frame, size_t bytes);
+/* An error with tsr_errmsg(). */
+void tsri_session_fail(struct tsri_session *x, const struct tsri_wire_head *head, int err);
+/* Is there too much waiting to take more from it? */
+bool tsri_session_is_full(const struct tsri_session *x);
+/* Looks whether it has stood still for too long. */
+void tsri_session_check(struct tsri_session *x, uint64_t now_ns);
+
+/* ---- hello.c ---- */
+
+/* Negotiates; the session is open afterwards, or ended. */
+void tsri_hello(struct tsri_session *x, const struct tsri_wire_head *head,
+                const struct tsri_request *r);
+
+/* ---- calls.c: what is answered in the loop ---- */
+
+/* One whole request; body on a boundary of 8. */
+void tsri_call_answer(struct tsri_session *x, const struct tsri_wire_head *head,
+                      const uint8_t *body);
+/* The space of that number, or NULL with a message. */
+struct tsr_space *tsri_session_space(struct tsri_session *x, uint32_t number);
+/* The frame of what was lent, in memory of its own (tsri_server_free); NULL when there is none. */
+uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct tsri_lend *lends,
+                             uint32_t n, size_t *bytes);
+
+/* ---- lane.c: what is not ---- */
+
+/* Queues the request, with a copy of its body. Takes over lends. */
+void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, const uint8_t *body,
+                    struct tsri_lend *lends, uint32_t n_lends);
+/* In the loop, for a call that is finished: its reply goes out and the next one starts. */
+void tsri_lane_finish(struct tsri_call *call);
+/* Drops what has not started. */
+void tsri_lane_clear(struct tsri_session *x);
+
+#endif

@@ -1,0 +1,242 @@
+/* lane.c - requests that copy KV, ask a tier or walk the whole cache: they are queued, one after
+ * the other for each session, and run by workers, so that the loop goes on and sessions do not wait
+ * for each other. The reply is made by the worker and sent by the loop. */
+#include "daemon/daemon.h"
+
+/* ---- on a worker ---- */
+
+static uint8_t *frame_of(struct tsr_server *s, uint64_t id, struct tsri_reply *r, size_t *bytes)
+{
+    uint8_t *frame = NULL;
+    if (tsri_reply_bytes(r, bytes) == 0) frame = tsri_server_alloc(s, *bytes);
+    if (frame) tsri_reply_encode(r, id, frame, *bytes);
+    return frame;
+}
+
+/* Rows in the staging area, which lie in it as far as their offset says; the rest is checked by who
+ * reads them. */
+static int staged(const struct tsri_session *x, const struct tsri_wire_view *v,
+                  struct tsr_view *out)
+{
+    if (!x->staging.data) return tsri_fail(TSR_EINVAL, "there is no staging area");
+    if (v->offset > x->staging.bytes || v->bytes > x->staging.bytes - v->offset)
+        return tsri_fail(TSR_ERANGE, "bytes %llu + %llu of a staging area of %zu",
+                         (unsigned long long)v->offset, (unsigned long long)v->bytes,
+                         x->staging.bytes);
+    *out = (struct tsr_view){.data = x->staging.data + v->offset,
+                             .bytes = (size_t)v->bytes,
+                             .layer_stride = (size_t)v->layer_stride,
+                             .plane_stride = (size_t)v->plane_stride,
+                             .token_stride = (size_t)v->token_stride};
+    return 0;
+}
+
+static struct tsr_put **put_of(struct tsri_session *x, uint32_t number)
+{
+    if (number < TSRI_SESSION_PUTS_MAX && x->puts[number]) return &x->puts[number];
+    tsri_fail(TSR_ENOENT, "no put %u is open here", number);
+    return NULL;
+}
+
+static int store(struct tsri_session *x, struct tsri_request *q)
+{
+    q->store.space = tsri_session_space(x, q->space);
+    if (!q->store.space) return TSR_ENOENT;
+    int e = staged(x, &q->view, &q->store.view);
+    return e ? e : tsr_store(x->client, &q->store);
+}
+
+static int put_open(struct tsri_session *x, struct tsri_request *q, struct tsri_reply *r)
+{
+    uint32_t at = 0;
+    while (at < TSRI_SESSION_PUTS_MAX && x->puts[at])
+        at++;
+    if (at == TSRI_SESSION_PUTS_MAX)
+        return tsri_fail(TSR_EAGAIN, "%u puts are open", TSRI_SESSION_PUTS_MAX);
+    q->store.space = tsri_session_space(x, q->space);
+    if (!q->store.space) return TSR_ENOENT;
+    int e = tsr_put_open(&x->puts[at], x->client, &q->store);
+    if (e) return e;
+    r->put = at;
+    r->n_blocks = tsri_put_n_blocks(x->puts[at]);
+    return 0;
+}
+
+static int put_layers(struct tsri_session *x, const struct tsri_request *q)
+{
+    struct tsr_put **put = put_of(x, q->put.put);
+    struct tsr_view view;
+    if (!put) return TSR_ENOENT;
+    int e = staged(x, &q->view, &view);
+    return e ? e : tsri_put_layers(*put, q->put.layer_first, q->put.n_layers, &view);
+}
+
+static int put_end(struct tsri_session *x, const struct tsri_request *q)
+{
+    struct tsr_put **at = put_of(x, q->put.put), *put;
+    if (!at) return TSR_ENOENT;
+    put = *at;
+    *at = NULL;
+    if (q->type == TSRI_WIRE_PUT_COMMIT) return tsr_put_commit(put);
+    tsr_put_abort(put);
+    return 0;
+}
+
+static int clear(struct tsri_session *x, struct tsri_request *q)
+{
+    struct tsr_clear what = {.size = sizeof what, .tier = q->tier};
+    if (q->space != TSRI_WIRE_SPACE_ALL) {
+        what.space = tsri_session_space(x, q->space);
+        if (!what.space) return TSR_ENOENT;
+    }
+    if (q->has_prompt) what.prompt = &q->prompt;
+    return tsr_clear(x->tenant->cache, &what);
+}
+
+static int perform(struct tsri_session *x, struct tsri_request *q, struct tsri_reply *r)
+{
+    switch (q->type) {
+    case TSRI_WIRE_STORE:
+        return store(x, q);
+    case TSRI_WIRE_PUT_OPEN:
+        return put_open(x, q, r);
+    case TSRI_WIRE_PUT_LAYERS:
+        return put_layers(x, q);
+    case TSRI_WIRE_PUT_COMMIT:
+    case TSRI_WIRE_PUT_ABORT:
+        return put_end(x, q);
+    case TSRI_WIRE_CLEAR:
+        return clear(x, q);
+    case TSRI_WIRE_EVICT:
+        return tsr_evict(x->tenant->cache, q->bytes > SIZE_MAX ? SIZE_MAX : (size_t)q->bytes);
+    default:
+        return tsr_flush(x->tenant->cache);
+    }
+}
+
+static void let_go(struct tsri_call *call)
+{
+    tsri_lends_fini(call->session->client, call->lends, call->n_lends);
+    tsri_free(call->lends);
+    call->lends = NULL;
+}
+
+static void fetch(struct tsri_call *call, const struct tsri_request *q)
+{
+    struct tsri_session *x = call->session;
+    tsri_lends_fetch(x->client, q->retrieve.has_prompt ? &q->prompt : NULL, call->lends,
+                     call->n_lends);
+    call->reply =
+        tsri_retrieve_reply(x, call->head.id, call->lends, call->n_lends, &call->reply_bytes);
+    let_go(call);
+}
+
+static void run(struct tsri_job *job)
+{
+    struct tsri_call *call = (struct tsri_call *)job;
+    struct tsri_session *x = call->session;
+    struct tsri_request q;
+    struct tsri_reply r = {.type = call->head.type};
+    /* Decoded once more: what was decoded in the loop pointed into the loop's buffer. */
+    int e = tsri_request_decode(&q, call->head.type, call->body, call->head.body_bytes);
+    if (e == 0 && call->lends)
+        fetch(call, &q);
+    else if (e == 0)
+        e = perform(x, &q, &r);
+    if (!call->reply) {
+        const char *text = "";
+        r.status = e;
+        if (call->head.type == TSRI_WIRE_RETRIEVE && e == 0) r.status = TSR_ENOMEM;
+        if (r.status < 0) {
+            text = tsr_errmsg();
+            r.version_min = TSRI_WIRE_VERSION_MIN;
+            r.version_max = TSRI_WIRE_VERSION_MAX;
+            r.text = text;
+            r.text_bytes = (uint32_t)strlen(text);
+        }
+        call->reply = frame_of(x->server, call->head.id, &r, &call->reply_bytes);
+    }
+    tsri_server_finished(x->server, call);
+}
+
+/* ---- in the loop ---- */
+
+static void call_close(struct tsri_call *call)
+{
+    struct tsr_server *s = call->session->server;
+    if (call->lends) let_go(call);
+    tsri_server_free(s, call->body, call->head.body_bytes);
+    tsri_server_free(s, call->reply, call->reply_bytes);
+    tsri_free(call);
+}
+
+/* There is at most one job a session, and room for one of each. */
+static void start(struct tsri_session *x)
+{
+    struct tsri_call *call = x->calls;
+    x->running = true;
+    int e = tsri_work_push(x->server->work, &call->job);
+    TSR_ASSERT(e == 0);
+}
+
+void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, const uint8_t *body,
+                    struct tsri_lend *lends, uint32_t n_lends)
+{
+    struct tsri_call *call = tsri_alloc(1, sizeof *call);
+    uint8_t *copy =
+        call && head->body_bytes ? tsri_server_alloc(x->server, head->body_bytes) : NULL;
+    if (!call || (head->body_bytes && !copy)) {
+        struct tsri_call lost = {.session = x, .lends = lends, .n_lends = n_lends};
+        if (lends) let_go(&lost);
+        tsri_free(call);
+        tsri_session_fail(x, head, tsri_fail(TSR_EAGAIN, "no memory to queue the request"));
+        return;
+    }
+    if (copy) memcpy(copy, body, head->body_bytes);
+    *call = (struct tsri_call){.job.run = run,
+                               .session = x,
+                               .head = *head,
+                               .body = copy,
+                               .lends = lends,
+                               .n_lends = n_lends};
+    *x->calls_end = call;
+    x->calls_end = &call->next;
+    x->n_calls++;
+    if (!x->running) start(x);
+}
+
+void tsri_lane_finish(struct tsri_call *call)
+{
+    struct tsri_session *x = call->session;
+    TSR_ASSERT(x->running && x->calls == call);
+    x->running = false;
+    x->calls = call->next;
+    if (!x->calls) x->calls_end = &x->calls;
+    x->n_calls--;
+    bool quiet = call->head.status == TSRI_WIRE_QUIET;
+    if (x->state == TSRI_SESSION_ENDED) {
+        call_close(call);
+        tsri_session_close(x);
+        return;
+    }
+    if (!call->reply)
+        tsri_session_end(x, "no memory for its replies");
+    else if (!quiet)
+        tsri_session_send(x, call->reply, call->reply_bytes);
+    call_close(call);
+    if (x->state == TSRI_SESSION_ENDED) return;
+    if (x->calls) start(x);
+    tsri_session_read(x); /* it may have been too full to be listened to */
+}
+
+void tsri_lane_clear(struct tsri_session *x)
+{
+    struct tsri_call **at = x->running ? &x->calls->next : &x->calls;
+    while (*at) {
+        struct tsri_call *call = *at;
+        *at = call->next;
+        x->n_calls--;
+        call_close(call);
+    }
+    x->calls_end = at;
+}

@@ -1,0 +1,405 @@
+/* sessions.c - one connection: frames in, replies out, and what goes when it ends. Everything here
+ * runs in the loop and never waits. Requests that lie whole in the loop's own buffer are answered
+ * where they lie; only what is left over gets memory of the session's, counted and bounded. */
+#include "daemon/daemon.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define READS_MAX 8 /* in one turn, so that nobody is kept waiting */
+#define IN_MIN ((size_t)4096)
+
+/* ---- memory ---- */
+
+static void drop(struct tsr_server *s, struct tsri_pending *p)
+{
+    tsri_server_free(s, p->data, p->room);
+    *p = (struct tsri_pending){0};
+}
+
+/* Makes room for `bytes` behind `end`; what is there moves to the front. */
+static bool make_room(struct tsr_server *s, struct tsri_pending *p, size_t bytes)
+{
+    size_t held = p->end - p->at;
+    if (p->room - p->end >= bytes) return true;
+    if (p->room >= held + bytes) {
+        memmove(p->data, p->data + p->at, held);
+    } else {
+        /* Half as much again as there was, so that many small replies are not moved each time. */
+        size_t room = tsri_align_up(held + bytes + p->room / 2, IN_MIN);
+        uint8_t *data = tsri_server_alloc(s, room);
+        if (!data) return false;
+        if (held) memcpy(data, p->data + p->at, held);
+        tsri_server_free(s, p->data, p->room);
+        p->data = data;
+        p->room = room;
+    }
+    p->at = 0;
+    p->end = held;
+    return true;
+}
+
+bool tsri_session_is_full(const struct tsri_session *x)
+{
+    return x->out.end - x->out.at > TSRI_OUT_HIGH || x->n_calls >= TSRI_CALLS_MAX ||
+           atomic_load_explicit(&x->server->stopping, memory_order_relaxed);
+}
+
+/* ---- out ---- */
+
+/* Bytes that the frame at the front of `data` still lacks; a head, when not even that is there. 0
+ * also for what will not be taken in. */
+static size_t frame_lacks(const uint8_t *data, size_t bytes, struct tsri_wire_head *head)
+{
+    head->body_bytes = 0;
+    if (bytes < TSRI_WIRE_HEAD_BYTES) return TSRI_WIRE_HEAD_BYTES - bytes;
+    if (tsri_wire_head_get(data, head) != 0 || head->body_bytes > TSRI_WIRE_BODY_MAX) return 0;
+    size_t all = TSRI_WIRE_HEAD_BYTES + (size_t)head->body_bytes;
+    return all > bytes ? all - bytes : 0;
+}
+
+/* Requests that came while there was no room for their replies. */
+static bool has_kept(const struct tsri_session *x)
+{
+    struct tsri_wire_head head;
+    return x->in.end > x->in.at &&
+           frame_lacks(x->in.data + x->in.at, x->in.end - x->in.at, &head) == 0;
+}
+
+static void listen_for(struct tsri_session *x, uint32_t events)
+{
+    if (x->listens == events) return;
+    struct epoll_event ev = {.events = events, .data.ptr = &x->socket};
+    if (epoll_ctl(x->server->epoll_fd, EPOLL_CTL_MOD, x->fd, &ev) == 0) x->listens = events;
+}
+
+void tsri_session_flush(struct tsri_session *x)
+{
+    struct tsri_pending *out = &x->out;
+    while (x->state != TSRI_SESSION_ENDED && out->end > out->at) {
+        ssize_t sent =
+            tsri_socket_send_fds(x->fd, out->data + out->at, out->end - out->at, NULL, 0);
+        if (sent < 0 && errno == EAGAIN) break;
+        if (sent <= 0) {
+            tsri_session_end(x, "it does not listen");
+            return;
+        }
+        out->at += (size_t)sent;
+        out->since_ns = tsri_now_ns();
+    }
+    if (x->state == TSRI_SESSION_ENDED) return;
+    bool waits = out->end > out->at, full = tsri_session_is_full(x);
+    if (!waits) drop(x->server, out);
+    /* Kept requests make no event of their own: being writable, which it is, goes on with them. */
+    bool goes_on = waits || (!full && has_kept(x));
+    listen_for(x, (full ? 0u : EPOLLIN) | (goes_on ? EPOLLOUT : 0u));
+}
+
+/* Where a frame of so many bytes goes, or NULL after having ended the session. */
+static uint8_t *out_room(struct tsri_session *x, size_t bytes)
+{
+    if (x->state == TSRI_SESSION_ENDED) return NULL;
+    if (x->out.end == x->out.at) x->out.since_ns = tsri_now_ns();
+    if (!make_room(x->server, &x->out, bytes)) {
+        tsri_session_end(x, "no memory for its replies");
+        return NULL;
+    }
+    uint8_t *at = x->out.data + x->out.end;
+    x->out.end += bytes;
+    return at;
+}
+
+void tsri_session_send(struct tsri_session *x, const uint8_t *frame, size_t bytes)
+{
+    uint8_t *at = out_room(x, bytes);
+    if (at) memcpy(at, frame, bytes);
+}
+
+void tsri_session_reply(struct tsri_session *x, uint64_t id, struct tsri_reply *r)
+{
+    size_t bytes;
+    struct tsri_reply error;
+    if (tsri_reply_bytes(r, &bytes) != 0 || bytes > TSRI_REPLY_MAX) {
+        static const char text[] = "the reply is too long";
+        error = (struct tsri_reply){.type = r->type,
+                                    .status = TSR_ERANGE,
+                                    .version_min = TSRI_WIRE_VERSION_MIN,
+                                    .version_max = TSRI_WIRE_VERSION_MAX,
+                                    .text = text,
+                                    .text_bytes = sizeof text - 1};
+        r = &error;
+        if (tsri_reply_bytes(r, &bytes) != 0) return;
+    }
+    uint8_t *at = out_room(x, bytes);
+    if (at) tsri_reply_encode(r, id, at, bytes);
+}
+
+void tsri_session_fail(struct tsri_session *x, const struct tsri_wire_head *head, int err)
+{
+    if (head->status == TSRI_WIRE_QUIET) return;
+    const char *text = tsr_errmsg();
+    struct tsri_reply r = {.type = head->type,
+                           .status = err,
+                           .version_min = TSRI_WIRE_VERSION_MIN,
+                           .version_max = TSRI_WIRE_VERSION_MAX,
+                           .text = text,
+                           .text_bytes = (uint32_t)strlen(text)};
+    tsri_session_reply(x, head->id, &r);
+}
+
+/* ---- in ---- */
+
+/* A body that is not taken in: it is read and thrown away, then answered. */
+static void begin_skip(struct tsri_session *x, const struct tsri_wire_head *head, int err)
+{
+    x->skip = head->body_bytes;
+    x->skip_head = *head;
+    x->skip_error = err;
+}
+
+static void end_skip(struct tsri_session *x)
+{
+    int err = x->skip_error == TSR_ERANGE
+                  ? tsri_fail(TSR_ERANGE, "a body of %u bytes, limit %u", x->skip_head.body_bytes,
+                              TSRI_WIRE_BODY_MAX)
+                  : tsri_fail(TSR_EAGAIN, "no memory for a body of %u bytes (server_memory)",
+                              x->skip_head.body_bytes);
+    tsri_session_fail(x, &x->skip_head, err);
+}
+
+static size_t skip_some(struct tsri_session *x, size_t bytes)
+{
+    size_t n = bytes < x->skip ? bytes : (size_t)x->skip;
+    x->skip -= n;
+    if (x->skip == 0) end_skip(x);
+    return n;
+}
+
+/* Answers the whole frames of [data, data + bytes) as long as replies find a place; returns how
+ * many bytes are done with. */
+static size_t take_frames(struct tsri_session *x, const uint8_t *data, size_t bytes)
+{
+    size_t at = 0;
+    struct tsri_wire_head head;
+    while (x->state != TSRI_SESSION_ENDED && !tsri_session_is_full(x)) {
+        if (x->skip) {
+            at += skip_some(x, bytes - at);
+            if (x->skip) break;
+            continue;
+        }
+        if (bytes - at < TSRI_WIRE_HEAD_BYTES) break;
+        if (tsri_wire_head_get(data + at, &head) != 0) {
+            tsri_session_end(x, tsr_errmsg());
+            break;
+        }
+        if (head.body_bytes > TSRI_WIRE_BODY_MAX) {
+            begin_skip(x, &head, TSR_ERANGE);
+            at += TSRI_WIRE_HEAD_BYTES;
+            continue;
+        }
+        if (bytes - at - TSRI_WIRE_HEAD_BYTES < head.body_bytes) break;
+        tsri_call_answer(x, &head, data + at + TSRI_WIRE_HEAD_BYTES);
+        at += TSRI_WIRE_HEAD_BYTES + head.body_bytes;
+    }
+    return at;
+}
+
+/* Keeps what is left over in memory of the session's own, with room for the rest of its frame. */
+static void keep_rest(struct tsri_session *x, const uint8_t *data, size_t bytes)
+{
+    struct tsri_wire_head head;
+    size_t lacks = frame_lacks(data, bytes, &head);
+    if (x->state == TSRI_SESSION_ENDED || bytes == 0) return;
+    if (make_room(x->server, &x->in, bytes + lacks)) {
+        memcpy(x->in.data + x->in.end, data, bytes);
+        x->in.end += bytes;
+        x->in.since_ns = tsri_now_ns();
+    } else if (head.body_bytes) {
+        begin_skip(x, &head, TSR_EAGAIN);
+        skip_some(x, bytes - TSRI_WIRE_HEAD_BYTES);
+    } else {
+        tsri_session_end(x, "no memory for its requests");
+    }
+}
+
+/* -1: nothing there now, or the end, which is dealt with. */
+static ssize_t receive(struct tsri_session *x, uint8_t *data, size_t room)
+{
+    ssize_t got;
+    uint32_t n_fds = 0;
+    if (x->state == TSRI_SESSION_NEW) {
+        int fd = -1;
+        got = tsri_socket_recv_fds(x->fd, data, room, &fd, 1, &n_fds);
+        if (n_fds && x->staging_fd >= 0) close(x->staging_fd);
+        if (n_fds) x->staging_fd = fd;
+    } else {
+        do {
+            got = recv(x->fd, data, room, MSG_DONTWAIT); /* descriptors are thrown away */
+        } while (got < 0 && errno == EINTR);
+    }
+    if (got > 0) return got;
+    if (got < 0 && errno == EAGAIN) return -1;
+    tsri_session_end(x, got == 0 ? "it has closed the connection" : strerror(errno));
+    return -1;
+}
+
+/* The buffer of the loop, for a session that has nothing left over. */
+static bool read_fresh(struct tsri_session *x)
+{
+    uint8_t *buffer = x->server->read_buffer;
+    ssize_t got = receive(x, buffer, TSRI_READ_BYTES);
+    if (got < 0) return false;
+    size_t done = take_frames(x, buffer, (size_t)got);
+    keep_rest(x, buffer + done, (size_t)got - done);
+    return true;
+}
+
+/* The rest of a frame whose beginning is kept. */
+static bool read_rest(struct tsri_session *x)
+{
+    struct tsri_pending *in = &x->in;
+    struct tsri_wire_head head;
+    size_t lacks = frame_lacks(in->data + in->at, in->end - in->at, &head);
+    if (lacks && !make_room(x->server, in, lacks)) {
+        begin_skip(x, &head, TSR_EAGAIN);
+        skip_some(x, in->end - in->at - TSRI_WIRE_HEAD_BYTES);
+        drop(x->server, in);
+        return true;
+    }
+    ssize_t got = receive(x, in->data + in->end, in->room - in->end);
+    if (got < 0) return false;
+    in->end += (size_t)got;
+    in->since_ns = tsri_now_ns();
+    return true;
+}
+
+/* What is kept and complete. */
+static void take_kept(struct tsri_session *x)
+{
+    struct tsri_pending *in = &x->in;
+    if (in->end == in->at) return;
+    size_t done = take_frames(x, in->data + in->at, in->end - in->at);
+    in->at += done;
+    if (done) in->since_ns = tsri_now_ns();
+    if (x->state != TSRI_SESSION_ENDED && in->at == in->end) drop(x->server, in);
+}
+
+void tsri_session_read(struct tsri_session *x)
+{
+    for (int i = 0; i < READS_MAX; i++) {
+        take_kept(x);
+        if (x->state == TSRI_SESSION_ENDED || tsri_session_is_full(x)) break;
+        if (!(x->in.end > x->in.at ? read_rest(x) : read_fresh(x))) break;
+    }
+    take_kept(x);
+    tsri_session_flush(x);
+}
+
+static bool stands_still(const struct tsri_pending *p, uint64_t now_ns, uint64_t stall_ns)
+{
+    return p->end > p->at && now_ns > p->since_ns && now_ns - p->since_ns > stall_ns;
+}
+
+void tsri_session_check(struct tsri_session *x, uint64_t now_ns)
+{
+    uint64_t stall_ns = atomic_load_explicit(&x->server->stall_ns, memory_order_relaxed);
+    if (stands_still(&x->in, now_ns, stall_ns) && !tsri_session_is_full(x) && !has_kept(x))
+        tsri_session_end(x, "half a request and no more");
+    else if (stands_still(&x->out, now_ns, stall_ns))
+        tsri_session_end(x, "it does not take its replies");
+}
+
+/* ---- life ---- */
+
+static bool watch(struct tsr_server *s, int fd, struct tsri_watch *w)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = w};
+    return epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0;
+}
+
+int tsri_session_open(struct tsr_server *s, int fd)
+{
+    struct tsri_session *x = tsri_alloc(1, sizeof *x);
+    if (!x) {
+        close(fd);
+        return TSR_ENOMEM;
+    }
+    *x = (struct tsri_session){.server = s, .fd = fd, .staging_fd = -1, .slot = UINT32_MAX};
+    x->socket = (struct tsri_watch){TSRI_WATCH_SOCKET, x};
+    x->process = (struct tsri_watch){TSRI_WATCH_PROCESS, x};
+    x->calls_end = &x->calls;
+    x->peer.pidfd = -1;
+    x->listens = EPOLLIN;
+    tsri_socket_widen(fd);
+    int err = tsri_peer_init(&x->peer, fd);
+    if (err == 0 && !tsri_server_allows(s, x->peer.uid))
+        err = tsri_fail(TSR_EPERM, "uid %u may not use this server", x->peer.uid);
+    if (err == 0 && !watch(s, fd, &x->socket))
+        err = tsri_fail(TSR_EAGAIN, "epoll: %s", strerror(errno));
+    if (err == 0 && x->peer.pidfd >= 0 && !watch(s, x->peer.pidfd, &x->process))
+        err = tsri_fail(TSR_EAGAIN, "epoll: %s", strerror(errno));
+    x->next = s->sessions;
+    if (x->next) x->next->prev = x;
+    s->sessions = x;
+    s->n_sessions++;
+    tsri_stats_gauge_add(tsri_server_stats(s), TSRI_M_sessions, 1);
+    tsri_stats_add(tsri_server_stats(s), TSRI_M_sessions_opened, 1);
+    if (err == 0) return 0;
+    /* It is told why, as the answer to the hello that it will send. */
+    struct tsri_wire_head hello = {.type = TSRI_WIRE_HELLO};
+    tsri_stats_add(tsri_server_stats(s), TSRI_M_sessions_refused, 1);
+    tsri_session_fail(x, &hello, err);
+    tsri_session_flush(x);
+    tsri_session_end(x, tsr_errmsg());
+    return err;
+}
+
+void tsri_session_end(struct tsri_session *x, const char *why)
+{
+    struct tsr_server *s = x->server;
+    if (x->state == TSRI_SESSION_ENDED) return;
+    x->state = TSRI_SESSION_ENDED;
+    /* First of all: whoever still reads from the pool learns that it reads in vain. */
+    if (x->slot != UINT32_MAX) {
+        _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)s->control.data;
+        atomic_store(&words[x->slot], 0);
+        s->slots_used[x->slot / 64] &= ~((uint64_t)1 << x->slot % 64);
+    }
+    tsri_log(TSR_LOG_INFO, "server: client of process %d ends: %s", (int)x->peer.pid, why);
+    /* Said outright, since a child forked by an engine may hold the same descriptors. */
+    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, x->fd, NULL);
+    shutdown(x->fd, SHUT_RDWR);
+    close(x->fd);
+    if (x->peer.pidfd >= 0) epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, x->peer.pidfd, NULL);
+    tsri_peer_fini(&x->peer);
+    if (x->staging_fd >= 0) close(x->staging_fd);
+    if (x->client) tsri_client_release_all(x->client);
+    tsri_lane_clear(x);
+    if (x->prev)
+        x->prev->next = x->next;
+    else
+        s->sessions = x->next;
+    if (x->next) x->next->prev = x->prev;
+    s->n_sessions--;
+    tsri_stats_gauge_add(tsri_server_stats(s), TSRI_M_sessions, -1);
+    if (x->running) return; /* tsri_lane_finish goes on */
+    x->next = s->ended;
+    s->ended = x;
+}
+
+void tsri_session_close(struct tsri_session *x)
+{
+    struct tsr_server *s = x->server;
+    for (uint32_t i = 0; i < TSRI_SESSION_PUTS_MAX; i++)
+        tsr_put_abort(x->puts[i]);
+    tsr_client_close(x->client);
+    for (uint32_t i = 0; i < TSRI_SESSION_SPACES_MAX; i++)
+        tsr_space_close(atomic_load(&x->spaces[i]));
+    tsri_region_fini(&x->staging);
+    if (x->events.max) tsri_events_fini(&x->events);
+    drop(s, &x->in);
+    drop(s, &x->out);
+    tsri_free(x);
+}

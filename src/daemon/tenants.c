@@ -1,0 +1,162 @@
+/* tenants.c - who shares a server: its own user, the users of server_allow, and those who show a
+ * token of the file server_tokens. Each has a cache of its own, so nothing of one can be reached by
+ * another: not its memory, not its keys, not its files. */
+#include "daemon/daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FILE_MAX 65536
+
+int tsri_uids_parse(const char *text, uint32_t *uids, uint32_t max)
+{
+    uint32_t n = 0;
+    const char *all = text;
+    while (*text) {
+        char *end;
+        errno = 0;
+        unsigned long uid = strtoul(text, &end, 10);
+        while (*end == ' ')
+            end++;
+        if (end == text || strchr(text, '-') || errno || uid >= UINT32_MAX ||
+            (*end && (*end != ',' || !end[1])))
+            return tsri_fail(TSR_ECONFIG, "server_allow: \"%s\" is no list of uids", all);
+        if (n == max) return tsri_fail(TSR_ECONFIG, "server_allow: more than %u uids", max);
+        uids[n++] = (uint32_t)uid;
+        text = *end ? end + 1 : end;
+    }
+    return (int)n;
+}
+
+/* ---- the file of tokens ---- */
+
+/* All of it, ended by a zero; NULL with a message. */
+static char *read_private(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        tsri_fail(TSR_ECONFIG, "server_tokens: %s: %s", path, strerror(errno));
+        if (fd >= 0) close(fd);
+        return NULL;
+    }
+    char *text = NULL;
+    if (!S_ISREG(st.st_mode) || st.st_size >= FILE_MAX)
+        tsri_fail(TSR_ECONFIG, "server_tokens: %s: no file of at most %d bytes", path, FILE_MAX);
+    else if (st.st_mode & 077)
+        tsri_fail(TSR_ECONFIG, "server_tokens: %s: others may read it (mode %o)", path,
+                  (unsigned)st.st_mode & 0777);
+    else
+        text = tsri_alloc(1, FILE_MAX);
+    ssize_t got = text ? read(fd, text, FILE_MAX - 1) : -1;
+    if (text && got < 0) {
+        tsri_fail(TSR_ECONFIG, "server_tokens: %s: %s", path, strerror(errno));
+        tsri_free(text);
+        text = NULL;
+    }
+    close(fd);
+    return text;
+}
+
+/* A name becomes part of a path. */
+static bool is_name(const char *s)
+{
+    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
+    return n > 0 && n <= TSRI_TENANT_NAME_MAX && s[n] == 0;
+}
+
+static int add(struct tsri_tenants *t, const char *name, uint32_t uid, const char *token)
+{
+    if (t->n == TSRI_TENANTS_MAX)
+        return tsri_fail(TSR_ECONFIG, "more than %u tenants", TSRI_TENANTS_MAX);
+    struct tsri_tenant *x = &t->list[t->n];
+    *x = (struct tsri_tenant){.uid = uid};
+    for (uint32_t i = 0; i < t->n; i++)
+        if (strcmp(t->list[i].name, name) == 0)
+            return tsri_fail(TSR_ECONFIG, "tenant %s is there twice", name);
+    x->name = tsri_strdup(name);
+    if (!x->name) return TSR_ENOMEM;
+    t->n++;
+    if (!token) return 0;
+    x->token = tsri_strdup(token);
+    return x->token ? 0 : TSR_ENOMEM;
+}
+
+static int add_tokens(struct tsri_tenants *t, const char *path)
+{
+    char *text = read_private(path), *rest = NULL;
+    if (!text) return TSR_ECONFIG;
+    int e = 0, line = 0;
+    for (char *at = text, *end; e == 0 && *at; at = end) {
+        end = at + strcspn(at, "\n");
+        if (*end) *end++ = 0;
+        line++;
+        char *name = strtok_r(at, " \t\r", &rest), *token = strtok_r(NULL, " \t\r", &rest);
+        if (!name || *name == '#') continue;
+        if (!token || strtok_r(NULL, " \t\r", &rest) || !is_name(name) ||
+            strncmp(name, "uid-", 4) == 0 || strlen(token) > TSRI_WIRE_TOKEN_MAX)
+            e = tsri_fail(TSR_ECONFIG, "server_tokens: %s:%d: a name and a token", path, line);
+        else
+            e = add(t, name, UINT32_MAX, token);
+    }
+    tsri_free(text);
+    return e;
+}
+
+/* ---- caches ---- */
+
+/* The first tenant has the store itself, so that a server for one user has it where its options
+ * say; the others have folders in it. */
+static int open_cache(struct tsri_tenant *x, bool first, tsri_configure_fn configure, void *arg)
+{
+    struct tsr_config *cfg = NULL;
+    int e = configure(&cfg, arg);
+    if (e) return e;
+    const char *disk = tsri_config_options(cfg)->disk_path;
+    e = tsr_config_set(cfg, "owner", "embedded");
+    if (e == 0 && *disk && !first) {
+        char path[4096];
+        int n = snprintf(path, sizeof path, "%s/tenants/%s", disk, x->name);
+        e = n < (int)sizeof path ? tsr_config_set(cfg, "disk_path", path)
+                                 : tsri_fail(TSR_ECONFIG, "disk_path is too long");
+    }
+    if (e == 0) e = tsr_open(&x->cache, cfg);
+    tsr_config_close(cfg);
+    return e;
+}
+
+int tsri_tenants_init(struct tsri_tenants *t, const struct tsri_options *o,
+                      tsri_configure_fn configure, void *arg)
+{
+    uint32_t uids[TSRI_TENANTS_MAX];
+    char name[32];
+    memset(t, 0, sizeof *t);
+    int n = tsri_uids_parse(o->server_allow, uids, TSRI_TENANTS_MAX);
+    if (n < 0) return n;
+    snprintf(name, sizeof name, "uid-%u", (unsigned)geteuid());
+    int e = add(t, name, geteuid(), NULL);
+    for (int i = 0; e == 0 && i < n; i++) {
+        if (uids[i] == geteuid()) continue;
+        snprintf(name, sizeof name, "uid-%u", uids[i]);
+        e = add(t, name, uids[i], NULL);
+    }
+    if (e == 0 && *o->server_tokens) e = add_tokens(t, o->server_tokens);
+    for (uint32_t i = 0; e == 0 && i < t->n; i++)
+        e = open_cache(&t->list[i], i == 0, configure, arg);
+    if (e) tsri_tenants_fini(t);
+    return e;
+}
+
+void tsri_tenants_fini(struct tsri_tenants *t)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        tsr_close(t->list[i].cache);
+        tsri_free((void *)(uintptr_t)t->list[i].name);
+        tsri_free((void *)(uintptr_t)t->list[i].token);
+    }
+    memset(t, 0, sizeof *t);
+}

@@ -1,0 +1,327 @@
+/* test_server.c - a server as a whole: one to a socket, many clients, processes that die with
+ * leases in their hands, forks, descriptors that run out, and closing it under its clients. */
+#include "daemon/daemon.h"
+
+#include "support/test.h"
+#include "support/wire_client.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+TEST(a_cache_that_is_not_shared_cannot_be_served)
+{
+    struct kit k;
+    struct tsr_server *server;
+    kit_open(&k, NULL);
+    CHECK_INT(tsr_server_open(&server, k.cache, NULL), TSR_EINVAL);
+    CHECK_HAS(tsr_errmsg(), "embedded");
+    CHECK(server == NULL);
+    CHECK_INT(tsr_server_open(NULL, k.cache, NULL), TSR_EINVAL);
+    CHECK_INT(tsr_server_open(&server, NULL, NULL), TSR_EINVAL);
+    tsr_server_close(NULL);
+    kit_close(&k);
+}
+
+static struct tsr_config *config_for(const char *path, const char *allow)
+{
+    struct tsr_config *cfg = kit_config((const char *const[]){"owner", "embedded", NULL});
+    if (tsr_config_set(cfg, "server_socket", path) != 0 ||
+        tsr_config_set(cfg, "server_allow", allow) != 0)
+        abort();
+    return cfg;
+}
+
+TEST(a_second_server_at_the_same_place_is_refused_and_the_first_goes_on)
+{
+    struct server_kit s;
+    struct wire_client c;
+    struct tsr_server *second;
+    server_open(&s, NULL);
+    CHECK_STR(tsr_server_path(s.server), s.path);
+    struct tsr_config *cfg = config_for(s.path, "");
+    CHECK_INT(tsr_server_open(&second, s.k.cache, cfg), TSR_EBUSY);
+    CHECK(wc_open(&c, s.path, 0));
+    wc_close(&c);
+    tsr_config_close(cfg);
+    cfg = config_for(s.path, "12,x");
+    CHECK_INT(tsr_server_open(&second, s.k.cache, cfg), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "server_allow");
+    tsr_config_close(cfg);
+    CHECK(server_end(&s));
+}
+
+TEST(a_server_may_be_closed_and_opened_again)
+{
+    struct server_kit s;
+    struct wire_client c, d;
+    server_open(&s, NULL);
+    struct tsr_config *cfg = config_for(s.path, "");
+    for (int i = 0; i < 5; i++) {
+        CHECK(wc_open(&c, s.path, 0));
+        tsr_server_close(s.server);
+        CHECK(wc_ends(&c));
+        CHECK(!wc_holds(&c)); /* whoever reads now knows it is in vain */
+        CHECK(!wc_connect(&d, s.path));
+        wc_close(&d);
+        CHECK_INT(tsr_server_open(&s.server, s.k.cache, cfg), 0);
+        CHECK(wc_open(&d, s.path, 0));
+        CHECK(d.welcome.boot_id != c.welcome.boot_id);
+        wc_close(&c), wc_close(&d);
+    }
+    tsr_config_close(cfg);
+    CHECK(server_end(&s));
+}
+
+TEST(many_clients_at_once_are_served)
+{
+    enum { N = 256 };
+    struct server_kit s;
+    static struct wire_client c[N];
+    server_open(&s, NULL);
+    uint32_t *tokens = kit_tokens(5, 64);
+    CHECK_INT(kit_store_segment(&s.k, tokens, 64), 64);
+    struct tsr_space_desc desc = kit_desc();
+    for (int i = 0; i < N; i++) {
+        CHECK(wc_open(&c[i], s.path, i % 4 ? 0 : 4096));
+        CHECK_INT(wc_space(&c[i], &desc), 0);
+    }
+    CHECK(server_wait_sessions(&s, N));
+    struct tsri_wire_match match;
+    for (int i = 0; i < N; i++) {
+        CHECK_INT(wc_find_segment(&c[i], 0, tokens, 64, 1, &match), 64);
+        CHECK_INT(wc_borrow(&c[i], s.k.space, 0, &match, tokens, 2), 0);
+    }
+    CHECK_INT(server_metric(&s, TSRI_M_leased_entries), 2 * N);
+    for (int i = 0; i < N; i++)
+        wc_close(&c[i]);
+    CHECK(server_wait_leased(&s, 0));
+    free(tokens);
+    CHECK(server_end(&s));
+}
+
+TEST(one_client_too_many_is_turned_away)
+{
+    struct server_kit s;
+    struct wire_client c[4], last;
+    server_open(&s, (const char *const[]){"clients_max", "5", NULL}); /* the kit has one */
+    for (int i = 0; i < 4; i++)
+        CHECK(wc_open(&c[i], s.path, 0));
+    CHECK(wc_connect(&last, s.path));
+    CHECK_INT(wc_hello(&last, NULL), TSR_EAGAIN);
+    wc_close(&last);
+    wc_close(&c[0]);
+    CHECK(server_wait_sessions(&s, 3));
+    CHECK(wc_open(&c[0], s.path, 0));
+    for (int i = 0; i < 4; i++)
+        wc_close(&c[i]);
+    CHECK(server_end(&s));
+}
+
+/* ---- processes ---- */
+
+/* A process that takes a lease and half a store, lets `forked` say whether a child of its own keeps
+ * the socket, reports and waits to be killed. */
+static pid_t holder(const char *path, bool forked)
+{
+    int ready[2];
+    if (pipe(ready) != 0) return -1;
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct wire_client c;
+        struct tsri_wire_match match;
+        struct tsr_space_desc desc = kit_desc();
+        struct tsri_request r = {.type = TSRI_WIRE_PUT_OPEN};
+        uint32_t *tokens = kit_tokens(5, 64), *other = kit_tokens(6, 64);
+        setpgid(0, 0);
+        if (!wc_open(&c, path, 1 << 20) || wc_space(&c, &desc) != 0) _exit(1);
+        if (wc_find_segment(&c, 0, tokens, 64, 7, &match) != 64) _exit(2);
+        r.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = other, .n_tokens = 64};
+        if (wc_call(&c, &r) != 0) _exit(3);
+        if (forked && fork() == 0) {
+            sleep(60);
+            _exit(0);
+        }
+        if (write(ready[1], "x", 1) != 1) _exit(4);
+        pause();
+        _exit(0);
+    }
+    char byte;
+    close(ready[1]);
+    ssize_t n = read(ready[0], &byte, 1);
+    close(ready[0]);
+    return n == 1 ? pid : -1;
+}
+
+static uint64_t elapsed_ms(uint64_t since_ns)
+{
+    return (tsri_now_ns() - since_ns) / 1000000;
+}
+
+TEST(what_a_killed_process_held_is_free_at_once_even_when_a_child_keeps_its_socket)
+{
+    struct server_kit s;
+    server_open(&s, NULL);
+    uint32_t *tokens = kit_tokens(5, 64);
+    CHECK_INT(kit_store_segment(&s.k, tokens, 64), 64);
+    size_t used = (size_t)kit_stats(&s.k).host_bytes_used;
+    for (int forked = 0; forked < 2; forked++) {
+        pid_t pid = holder(s.path, forked);
+        CHECK(pid > 0);
+        CHECK_INT(server_metric(&s, TSRI_M_leased_entries), 1);
+        CHECK(kit_stats(&s.k).host_bytes_used > used);
+        uint64_t start = tsri_now_ns();
+        kill(pid, SIGKILL);
+        CHECK(server_wait_leased(&s, 0));
+        while (kit_stats(&s.k).host_bytes_used != used && elapsed_ms(start) < 5000)
+            nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+        uint64_t took = elapsed_ms(start);
+        if (took > 100) printf("    took %llu ms\n", (unsigned long long)took);
+        CHECK(took < 2000); /* 100 where nothing else runs; benches say how long it takes */
+        CHECK(server_wait_sessions(&s, 0));
+        kill(-pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+    }
+    CHECK_INT(kit_evict_all(&s.k), 1);
+    free(tokens);
+    CHECK(server_end(&s));
+}
+
+TEST(a_stopped_process_keeps_what_it_holds_and_no_more_than_its_share)
+{
+    struct server_kit s;
+    server_open(&s, (const char *const[]){"lease_entries_max", "3", NULL});
+    uint32_t *tokens = kit_tokens(5, 64);
+    CHECK_INT(kit_store_segment(&s.k, tokens, 64), 64);
+    pid_t pid = holder(s.path, false);
+    CHECK(pid > 0);
+    kill(pid, SIGSTOP);
+    struct wire_client c;
+    struct tsri_wire_match match;
+    struct tsr_space_desc desc = kit_desc();
+    CHECK(wc_open(&c, s.path, 0) && wc_space(&c, &desc) == 0);
+    for (uint64_t id = 1; id < 10; id++)
+        CHECK_INT(wc_find_segment(&c, 0, tokens, 64, id, &match), id <= 3 ? 64 : 0);
+    CHECK_INT(server_metric(&s, TSRI_M_leased_entries), 4);
+    wc_close(&c);
+    CHECK(server_wait_leased(&s, 1));
+    kill(pid, SIGKILL);
+    CHECK(server_wait_leased(&s, 0));
+    waitpid(pid, NULL, 0);
+    free(tokens);
+    CHECK(server_end(&s));
+}
+
+/* A forked child of the server's own process: the handle does nothing there. */
+TEST(a_child_of_the_server_may_close_it_and_the_parent_goes_on)
+{
+    struct server_kit s;
+    struct wire_client c;
+    server_open(&s, NULL);
+    CHECK(wc_open(&c, s.path, 0));
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        tsr_server_close(s.server);
+        _exit(0);
+    }
+    int status = -1;
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    struct tsri_request r = {.type = TSRI_WIRE_PING};
+    CHECK_INT(wc_call(&c, &r), 0);
+    CHECK(wc_holds(&c));
+    wc_close(&c);
+    CHECK(server_end(&s));
+}
+
+/* The end of a session is told even when a child of the server holds its descriptors. */
+TEST(clients_see_the_end_although_a_child_holds_their_sockets)
+{
+    struct server_kit s;
+    struct wire_client c;
+    server_open(&s, NULL);
+    CHECK(wc_open(&c, s.path, 0));
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        pause();
+        _exit(0);
+    }
+    CHECK(wc_send_bytes(&c, "this is not the protocol.", 25));
+    CHECK(wc_ends(&c));
+    wc_close(&c);
+    CHECK(wc_open(&c, s.path, 0));
+    CHECK(server_end(&s));
+    CHECK(wc_ends(&c));
+    wc_close(&c);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+/* Run in a process of its own, whose limit is low. */
+static int run_out_of_descriptors(void)
+{
+    struct server_kit s;
+    static struct wire_client c[64];
+    struct rlimit limit = {40, 40};
+    server_open(&s, NULL);
+    int in_use = open("/dev/null", O_RDONLY);
+    if (in_use < 0) return 1;
+    close(in_use);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        /* The client's side: 20 connections of which the server can take only some. */
+        int n_open = 0;
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        for (int i = 0; i < 40; i++)
+            n_open += wc_connect(&c[i], s.path) && wc_hello(&c[i], NULL) == 0;
+        if (n_open == 0 || n_open == 40) _exit(10 + n_open);
+        struct tsri_request r = {.type = TSRI_WIRE_PING};
+        if (wc_call(&c[0], &r) != 0) _exit(2); /* who is in is served */
+        for (int i = 0; i < 40; i++)
+            wc_close(&c[i]);
+        for (int i = 0; i < 100; i++) { /* and when they are gone there is room again */
+            nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+            if (wc_connect(&c[0], s.path) && wc_hello(&c[0], NULL) == 0) _exit(0);
+            wc_close(&c[0]);
+        }
+        _exit(3);
+    }
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 4;
+    int status = -1;
+    if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) return 5;
+    if (WEXITSTATUS(status)) return WEXITSTATUS(status);
+    return server_end(&s) ? 0 : 6;
+}
+
+TEST(when_descriptors_run_out_who_is_in_is_served)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) _exit(run_out_of_descriptors());
+    int status = -1;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK(WIFEXITED(status));
+    CHECK_INT(WEXITSTATUS(status), 0);
+}
+
+int main(void)
+{
+    RUN(a_cache_that_is_not_shared_cannot_be_served);
+    RUN(a_second_server_at_the_same_place_is_refused_and_the_first_goes_on);
+    RUN(a_server_may_be_closed_and_opened_again);
+    RUN(many_clients_at_once_are_served);
+    RUN(one_client_too_many_is_turned_away);
+    RUN(what_a_killed_process_held_is_free_at_once_even_when_a_child_keeps_its_socket);
+    RUN(a_stopped_process_keeps_what_it_holds_and_no_more_than_its_share);
+    RUN(a_child_of_the_server_may_close_it_and_the_parent_goes_on);
+    RUN(clients_see_the_end_although_a_child_holds_their_sockets);
+    RUN(when_descriptors_run_out_who_is_in_is_served);
+    return test_end();
+}
