@@ -150,10 +150,13 @@ $(B)/tests/device/libtessera-%.so: $(B)/obj/tests/device/plugin_%.o
 	@mkdir -p $(@D)
 	$(Q)$(CC) -shared $(SANF) $(LDFLAGS) $< -o $@
 
+# What `tessera bench` measures with.
+$(B)/bench/bench_copy: $(call obj,src/cli/rig.c)
+
 $(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
-	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $(filter %.o,$^) $(LIBA) -o $@ $(LIBS)
 
 # Examples link the shared library, as a user's program would.
 $(B)/examples/%: $(B)/obj/examples/%.o $(LIBS_SO)

@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "cli/commands.h"
 #include "config/config.h"
+#include "device/device.h"
 
 #include <stdio.h>
 
@@ -107,6 +108,53 @@ void tsri_check_disk_path(const struct tsri_options *o, struct tsri_finding *f);
 void tsri_check_disk_space(const struct tsri_options *o, struct tsri_finding *f);
 void tsri_check_direct(const struct tsri_options *o, struct tsri_finding *f);
 void tsri_check_io_uring(const struct tsri_options *o, struct tsri_finding *f);
+/* One known device, by its place in the list of tsri_device_known(). */
+void tsri_check_device(const char *name, struct tsri_finding *f);
+
+/* ---- rig: an engine's memory, an entry's cells and a batch on a device, to measure with ---- */
+
+struct tsri_rig_desc {
+    const char *device, *variant; /* variant NULL: the best there is */
+    uint32_t n_threads;
+    uint32_t n_layers, n_heads, dim;
+    uint32_t n_tokens;  /* whole cells of 64 */
+    uint32_t dtype;     /* of the engine, and of cells that are not int8 */
+    uint32_t direction; /* enum tsri_batch_direction */
+    uint32_t pairing;   /* 0: NEOX */
+    int64_t delta;      /* 0: K is copied too */
+    bool hnd, int8;
+    bool near; /* where a device has memory of its own: the cells stand there too */
+};
+struct tsri_rig_memory {
+    uint8_t *data;
+    size_t bytes;
+    uint32_t kind; /* enum tsr_memory */
+    struct tsri_region region;
+};
+struct tsri_rig {
+    struct tsri_device *device;
+    struct tsr_device_stream *stream;
+    bool has_stream;
+    struct tsr_kv_layout layout;
+    struct tsri_rig_memory engine, cells, flat_engine, flat_cells;
+    void **layers[2], **planes;
+    struct tsr_kv_cells entry;
+    struct tsr_kv_run run;
+    struct tsri_batch *batch;
+    uint32_t direction;
+    int64_t *slots;
+    size_t bytes; /* of the engine, moved by one move or copy */
+};
+/* Errors of the library; after a failure there is nothing to end. */
+TSR_MUST int tsri_rig_init(struct tsri_rig *r, const struct tsri_rig_desc *desc);
+void tsri_rig_fini(struct tsri_rig *r);
+/* All layers; a plain copy of as many bytes between the same kinds of memory; until both are done.
+ */
+TSR_MUST int tsri_rig_move(struct tsri_rig *r);
+TSR_MUST int tsri_rig_copy(struct tsri_rig *r);
+TSR_MUST int tsri_rig_wait(struct tsri_rig *r);
+/* Moves once and compares; TSR_ECORRUPT. */
+TSR_MUST int tsri_rig_check(struct tsri_rig *r);
 
 /* ---- traces: what was asked, as ids of text, never the text ---- */
 

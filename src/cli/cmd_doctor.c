@@ -1,7 +1,8 @@
 /* cmd_doctor.c - `tessera doctor`: does this machine give what the configuration asks for? A list
  * of checks, each of which finds one thing out and says ok, warn or fail, what it found, and what
  * to do about it. Checks read /proc and /sys, or try the real thing where only trying tells; they
- * change nothing and leave nothing behind. Those of memory and disk are in checks.c. */
+ * change nothing and leave nothing behind. Those of memory and disk are in checks.c, those of
+ * devices in devices.c. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -141,6 +142,17 @@ static void print_json(const char *name, const struct tsri_finding *f, bool firs
     putchar('}');
 }
 
+static void print_finding(struct tsri_cli *cli, const char *name, const struct tsri_finding *f,
+                          int count[3])
+{
+    bool first = count[0] + count[1] + count[2] == 0;
+    count[f->status]++;
+    if (cli->json)
+        print_json(name, f, first);
+    else
+        print_text(cli, name, f);
+}
+
 int tsri_cmd_doctor(struct tsri_cli *cli)
 {
     int count[3] = {0};
@@ -151,11 +163,15 @@ int tsri_cmd_doctor(struct tsri_cli *cli)
     for (size_t i = 0; i < TSRI_COUNT(checks); i++) {
         struct tsri_finding f = {0};
         checks[i].run(tsri_config_options(cli->config), &f);
-        count[f.status]++;
-        if (cli->json)
-            print_json(checks[i].name, &f, i == 0);
-        else
-            print_text(cli, checks[i].name, &f);
+        print_finding(cli, checks[i].name, &f, count);
+    }
+    const char *device;
+    for (uint32_t i = 0; (device = tsri_device_known(i)) != NULL; i++) {
+        struct tsri_finding f = {0};
+        char name[48];
+        snprintf(name, sizeof name, "device %s", device);
+        tsri_check_device(device, &f);
+        print_finding(cli, name, &f, count);
     }
     if (cli->json)
         printf("\n],\"ok\":%d,\"warn\":%d,\"fail\":%d}\n", count[0], count[1], count[2]);

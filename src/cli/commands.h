@@ -30,6 +30,17 @@
       "check this machine against the configuration",                                              \
       "Each line is ok, warn (works, but slower or less than asked) or fail, with what to do.\n"   \
       "Exits 1 when a line says fail.\n")                                                          \
+    X(bench_copy, "bench copy", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
+      "measure how fast KV is moved on this machine's devices",                                    \
+      "Loads and saves between cells and an engine's pages, against a plain copy of the same\n"    \
+      "bytes in the same memory, in turns. Takes a few seconds and checks what it moved.\n"        \
+      "  --size=SIZE     bytes of KV to move (default 64M; 512M where a device has memory)\n"      \
+      "  --device=NAME   only this device (default: all that are here)\n"                          \
+      "  --variant=NAME  a code path of the cpu: plain, avx2, avx512, neon, ...\n"                 \
+      "  --threads=N     threads of the cpu device besides the caller (default 0)\n")              \
+    X(bench_rope, "bench rope", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
+      "measure loads that turn K to another position",                                             \
+      "As bench copy, with the K of every token rotated on its way and V copied.\n")               \
     X(replay, "replay", "[--json] [--sizes=LIST] [--as=FORM] [--limit=N] [TRACE]",                 \
       "replay an access trace and print a hit table",                                              \
       "Each request of the trace is looked up in a real cache, what is found is loaded and\n"      \

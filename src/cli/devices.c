@@ -1,0 +1,35 @@
+/* devices.c - the checks of `tessera doctor` about devices: which are there and what they are, and
+ * for one that is not, why, in one line. A device is opened as a cache would open it. */
+#include "cli/cli.h"
+
+static void name_memory(const struct tsr_device_info *info, char *out, size_t bytes)
+{
+    char total[32], left[32];
+    if (info->bytes_total == 0)
+        snprintf(out, bytes, "memory not known");
+    else
+        snprintf(out, bytes, "%s, %s free", tsri_cli_size(info->bytes_total, total),
+                 tsri_cli_size(info->bytes_free, left));
+}
+
+/* A device that is not there is no fault of the machine: most have none. */
+void tsri_check_device(const char *name, struct tsri_finding *f)
+{
+    struct tsr_device_info info = {.size = sizeof info};
+    struct tsri_device *d;
+    char memory[96];
+    int e = tsri_device_open(&d, name, NULL);
+    if (e) {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "not here: %s", tsr_errmsg());
+        return;
+    }
+    e = tsri_device_info(d, &info);
+    if (e) {
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "opened, but: %s", tsr_errmsg());
+        tsri_finding_advise(f, "a device in this state is not used; look at its driver");
+    } else {
+        name_memory(&info, memory, sizeof memory);
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "%s; %s", info.text, memory);
+    }
+    tsri_device_close(d);
+}

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# The devices in tessera doctor.
+# shellcheck source=tests/cli/tessera.sh
+. "$(dirname "$0")/tessera.sh"
+
+the_cpu_is_named_with_its_code_path_and_memory() {
+    t doctor --host_size=1M
+    exits 0 && grep -qE '^ok +device cpu +[a-z0-9_]+, 0 threads; [0-9.]+ [KMGT]iB, ' <<<"$out" || fail "$out"
+}
+
+a_missing_device_is_one_line_and_no_warning() {
+    mkdir "$tmp/lib"
+    printf 'no library' >"$tmp/lib/libtessera-cuda.so"
+    LD_LIBRARY_PATH=$tmp/lib t doctor --host_size=1M
+    exits 0 && grep -qE '^ok +device cuda +not here: .*libtessera-cuda.so' <<<"$out" || fail "$out"
+}
+
+what_page_locking_costs_is_said() {
+    (
+        ulimit -S -l 8192 2>/dev/null || exit 77
+        t doctor --host_size=1M
+        exits 0 && grep -qE '^ok +locked memory .*host_size would take about [0-9.]+ ms' <<<"$out" ||
+            fail "$out"
+    )
+    local result=$?
+    [ "$result" -ne 77 ] || skip 'no limit can be set'
+    return "$result"
+}
+
+run the_cpu_is_named_with_its_code_path_and_memory
+run a_missing_device_is_one_line_and_no_warning
+run what_page_locking_costs_is_said
+test_end
