@@ -69,9 +69,11 @@ struct tsr_tier_io {
     int result;
 };
 
+/* Which entry: what a tier needs to find its name. */
 struct tsr_tier_ref {
     struct tsr_key key;
     tsr_tier_loc loc;
+    uint8_t space[16]; /* fingerprint of the entry's space */
 };
 
 struct tsr_tier_stats {

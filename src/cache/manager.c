@@ -27,6 +27,7 @@ struct tsr_tier_ref tsri_manager_lost(struct tsr_cache *c, uint32_t id, uint32_t
     struct tsri_key key = tsri_entry_key(e);
     struct tsr_tier_ref ref = {.loc = l->loc[id]};
     memcpy(&ref.key, &key, sizeof ref.key);
+    memcpy(ref.space, c->spaces[e->space].fingerprint, sizeof ref.space);
     atomic_fetch_and_explicit(&e->tiers, (uint8_t) ~(1u << t), memory_order_relaxed);
     l->loc[id] = 0;
     l->policy->ops->remove(l->policy, id);

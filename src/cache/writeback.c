@@ -246,6 +246,7 @@ static bool put_below(struct tsri_manager *m, uint32_t id, uint32_t t, void **pl
     struct tsri_key key = tsri_entry_key(e);
     struct tsr_tier_ref ref = {.loc = 0};
     memcpy(&ref.key, &key, sizeof ref.key);
+    memcpy(ref.space, c->spaces[e->space].fingerprint, sizeof ref.space);
     if (write_entry(m, id, t, planes, &ref.loc) != 0) return false;
     pthread_mutex_lock(&c->lock);
     bool dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;

@@ -58,6 +58,7 @@ void tsri_store_close(struct tsri_store *s)
 int tsri_store_drop(struct tsri_store *s, const struct tsri_store_entry *e)
 {
     struct tsr_tier_ref ref = {.key = e->head.key, .loc = e->loc};
+    memcpy(ref.space, e->head.space, sizeof ref.space);
     return tsri_tier_drop(s->tier, &ref, 1);
 }
 

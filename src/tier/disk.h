@@ -36,28 +36,6 @@ enum tsri_aio_mode {
 /* Everything on disk begins at a multiple of this: what O_DIRECT asks for on any device in use. */
 #define TSRI_PAGE_BYTES 4096u
 
-/* Fields of the formats: little-endian, as every host this runs on. */
-static inline void tsri_put32(uint8_t *at, uint32_t v)
-{
-    memcpy(at, &v, sizeof v);
-}
-static inline void tsri_put64(uint8_t *at, uint64_t v)
-{
-    memcpy(at, &v, sizeof v);
-}
-static inline uint32_t tsri_get32(const uint8_t *at)
-{
-    uint32_t v;
-    memcpy(&v, at, sizeof v);
-    return v;
-}
-static inline uint64_t tsri_get64(const uint8_t *at)
-{
-    uint64_t v;
-    memcpy(&v, at, sizeof v);
-    return v;
-}
-
 /* ---- fileio.c ---- */
 
 /* As the system calls of these names: -1 and errno. Tests put their own in front. */
@@ -204,7 +182,6 @@ static inline uint64_t *tsri_header_sums(uint8_t *header, const struct tsri_layo
 {
     return (uint64_t *)(void *)(header + l->sums_at);
 }
-uint64_t tsri_sum(const void *data, size_t bytes);
 
 /* One page of tombstones. */
 void tsri_tombs_write(uint8_t *page, const struct tsri_tomb *tombs, uint32_t n,

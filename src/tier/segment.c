@@ -11,6 +11,7 @@
 
 enum {
     SEGMENT_SUM_AT = 56,
+    ENTRY_HEAD_AT = 64,
     RECORD_SUM_AT = 248,
     TOMB_BYTES = 40,
 };
@@ -93,41 +94,41 @@ int tsri_segment_head_read(const uint8_t *page, struct tsri_segment_head *h)
 
 /* ---- the head of a record ---- */
 
-static void put_entry_head(uint8_t *to, const struct tsr_entry_head *h)
+void tsri_head_write(uint8_t *to, const struct tsr_entry_head *h)
 {
-    memcpy(to + 64, h->key.bytes, 16);
-    memcpy(to + 80, h->space, 16);
-    memcpy(to + 96, h->digest, 32);
-    memcpy(to + 128, h->parent.bytes, 16);
-    tsri_put32(to + 144, h->kind);
-    tsri_put32(to + 148, h->n_tokens);
-    tsri_put32(to + 152, h->base);
-    tsri_put32(to + 156, h->freq_set);
-    tsri_put32(to + 160, h->cell_tokens);
-    tsri_put32(to + 164, h->n_layers);
-    tsri_put32(to + 168, h->n_planes);
-    tsri_put32(to + 172, h->row_bytes[0]);
-    tsri_put32(to + 176, h->n_planes > 1 ? h->row_bytes[1] : 0);
-    tsri_put32(to + 180, h->extra_bytes);
+    memcpy(to, h->key.bytes, 16);
+    memcpy(to + 16, h->space, 16);
+    memcpy(to + 32, h->digest, 32);
+    memcpy(to + 64, h->parent.bytes, 16);
+    tsri_put32(to + 80, h->kind);
+    tsri_put32(to + 84, h->n_tokens);
+    tsri_put32(to + 88, h->base);
+    tsri_put32(to + 92, h->freq_set);
+    tsri_put32(to + 96, h->cell_tokens);
+    tsri_put32(to + 100, h->n_layers);
+    tsri_put32(to + 104, h->n_planes);
+    tsri_put32(to + 108, h->row_bytes[0]);
+    tsri_put32(to + 112, h->n_planes > 1 ? h->row_bytes[1] : 0);
+    tsri_put32(to + 116, h->extra_bytes);
 }
 
-static void get_entry_head(const uint8_t *from, struct tsr_entry_head *h)
+void tsri_head_read(const uint8_t *from, struct tsr_entry_head *h)
 {
     memset(h, 0, sizeof *h);
-    memcpy(h->key.bytes, from + 64, 16);
-    memcpy(h->space, from + 80, 16);
-    memcpy(h->digest, from + 96, 32);
-    memcpy(h->parent.bytes, from + 128, 16);
-    h->kind = tsri_get32(from + 144);
-    h->n_tokens = tsri_get32(from + 148);
-    h->base = tsri_get32(from + 152);
-    h->freq_set = tsri_get32(from + 156);
-    h->cell_tokens = tsri_get32(from + 160);
-    h->n_layers = tsri_get32(from + 164);
-    h->n_planes = tsri_get32(from + 168);
-    h->row_bytes[0] = tsri_get32(from + 172);
-    h->row_bytes[1] = tsri_get32(from + 176);
-    h->extra_bytes = tsri_get32(from + 180);
+    memcpy(h->key.bytes, from, 16);
+    memcpy(h->space, from + 16, 16);
+    memcpy(h->digest, from + 32, 32);
+    memcpy(h->parent.bytes, from + 64, 16);
+    h->kind = tsri_get32(from + 80);
+    h->n_tokens = tsri_get32(from + 84);
+    h->base = tsri_get32(from + 88);
+    h->freq_set = tsri_get32(from + 92);
+    h->cell_tokens = tsri_get32(from + 96);
+    h->n_layers = tsri_get32(from + 100);
+    h->n_planes = tsri_get32(from + 104);
+    h->row_bytes[0] = tsri_get32(from + 108);
+    h->row_bytes[1] = tsri_get32(from + 112);
+    h->extra_bytes = tsri_get32(from + 116);
 }
 
 void tsri_record_write(uint8_t *to, const struct tsri_record *r)
@@ -142,7 +143,7 @@ void tsri_record_write(uint8_t *to, const struct tsri_record *r)
     tsri_put64(to + 40, r->body_sum);
     tsri_put32(to + 48, r->n_tombs);
     tsri_put32(to + 52, r->n_copies);
-    if (r->kind == TSRI_RECORD_ENTRY) put_entry_head(to, &r->head);
+    if (r->kind == TSRI_RECORD_ENTRY) tsri_head_write(to + ENTRY_HEAD_AT, &r->head);
     tsri_put64(to + RECORD_SUM_AT, tsri_sum(to, RECORD_SUM_AT));
 }
 
@@ -172,7 +173,7 @@ int tsri_record_read(const uint8_t *from, uint64_t nonce, uint64_t offset, uint6
     r->body_sum = tsri_get64(from + 40);
     r->n_tombs = tsri_get32(from + 48);
     r->n_copies = tsri_get32(from + 52);
-    if (r->kind == TSRI_RECORD_ENTRY) get_entry_head(from, &r->head);
+    if (r->kind == TSRI_RECORD_ENTRY) tsri_head_read(from + ENTRY_HEAD_AT, &r->head);
     if (r->nonce != nonce || r->offset != offset)
         return tsri_fail(TSR_ECORRUPT, "record belongs elsewhere");
     if (!record_is_sane(r)) return tsri_fail(TSR_ECORRUPT, "record of an impossible shape");

@@ -49,6 +49,36 @@ TSR_MUST int tsri_tier_contains(struct tsr_tier *tier, const struct tsr_tier_ref
 TSR_MUST int tsri_tier_flush(struct tsr_tier *tier);
 TSR_MUST int tsri_tier_stats(struct tsr_tier *tier, struct tsr_tier_stats *out);
 
+/* ---- bytes that every format of a tier shares ---- */
+
+/* Fields of the formats: little-endian, as every host this runs on. */
+static inline void tsri_put32(uint8_t *at, uint32_t v)
+{
+    memcpy(at, &v, sizeof v);
+}
+static inline void tsri_put64(uint8_t *at, uint64_t v)
+{
+    memcpy(at, &v, sizeof v);
+}
+static inline uint32_t tsri_get32(const uint8_t *at)
+{
+    uint32_t v;
+    memcpy(&v, at, sizeof v);
+    return v;
+}
+static inline uint64_t tsri_get64(const uint8_t *at)
+{
+    uint64_t v;
+    memcpy(&v, at, sizeof v);
+    return v;
+}
+uint64_t tsri_sum(const void *data, size_t bytes);
+/* A head as it stands in every format, TSRI_HEAD_BYTES of it (docs/format.md). Reading believes
+ * everything: the caller has checked a sum, and asks tsri_head_is_valid() afterwards. */
+#define TSRI_HEAD_BYTES 120u
+void tsri_head_write(uint8_t *to, const struct tsr_entry_head *head);
+void tsri_head_read(const uint8_t *from, struct tsr_entry_head *head);
+
 /* Whether an entry may look like this: every count within its limit. */
 bool tsri_head_is_valid(const struct tsr_entry_head *head);
 /* Whether two heads have KV of the same shape: tokens, cells, layers, planes and rows. */

@@ -80,7 +80,7 @@ int disk_kit_drop(struct disk_kit *kit, const struct kv_shape *shape, uint64_t s
 {
     struct kv_entry room;
     kv_entry_init_room_seed(&room, shape, seed);
-    struct tsr_tier_ref ref = {room.head.key, 0};
+    struct tsr_tier_ref ref = kv_entry_ref(&room);
     kv_entry_fini(&room);
     return tsri_tier_drop(kit->tier, &ref, 1);
 }

@@ -89,7 +89,7 @@ static void ask(struct disk_script *s)
     for (uint64_t i = 0; i < SCRIPT_KEYS; i++) {
         struct kv_entry room;
         kv_entry_init_room_seed(&room, disk_script_shape(i), i);
-        struct tsr_tier_ref ref = {room.head.key, 0};
+        struct tsr_tier_ref ref = kv_entry_ref(&room);
         kv_entry_fini(&room);
         uint8_t found = 0;
         if (tsri_tier_contains(s->kit->tier, &ref, 1, &found) < 0) wrong(s, "contains failed");

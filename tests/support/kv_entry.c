@@ -172,6 +172,13 @@ struct tsr_tier_io kv_entry_io(struct kv_entry *e)
     return io;
 }
 
+struct tsr_tier_ref kv_entry_ref(const struct kv_entry *e)
+{
+    struct tsr_tier_ref ref = {.key = e->head.key, .loc = e->loc};
+    memcpy(ref.space, e->head.space, sizeof ref.space);
+    return ref;
+}
+
 bool kv_entry_head_right(const struct kv_entry *e, const struct kv_shape *shape, uint64_t seed)
 {
     struct kv_entry want;

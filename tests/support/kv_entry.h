@@ -42,6 +42,9 @@ void kv_entry_fini(struct kv_entry *e);
 /* An io over the entry, for put or get. */
 struct tsr_tier_io kv_entry_io(struct kv_entry *e);
 
+/* The same as a ref. */
+struct tsr_tier_ref kv_entry_ref(const struct kv_entry *e);
+
 /* Fills one row as the function says; prefix = kv_prefix over the tokens up to the row's own. */
 uint64_t kv_prefix(uint64_t before, uint32_t token);
 void kv_row(uint8_t *row, uint32_t bytes, uint64_t prefix, uint32_t layer, uint32_t plane);

@@ -168,7 +168,8 @@ static struct tsr_tier_ref ref_of(const struct kv_shape *shape, uint64_t seed, t
 {
     struct kv_entry room;
     kv_entry_init_room_seed(&room, shape, seed);
-    struct tsr_tier_ref ref = {room.head.key, loc};
+    room.loc = loc;
+    struct tsr_tier_ref ref = kv_entry_ref(&room);
     kv_entry_fini(&room);
     return ref;
 }
@@ -230,7 +231,9 @@ TEST(putting_a_key_again_replaces_it)
     room.head = io.head;
     room.head.key = key2;
     CHECK(kv_entry_right(&room, &medium, 2));
-    struct tsr_tier_ref ref = {key, io.loc};
+    room.head.key = key;
+    room.loc = io.loc;
+    struct tsr_tier_ref ref = kv_entry_ref(&room);
     CHECK_INT(tsri_tier_drop(tier, &ref, 1), 1);
     CHECK_INT(tsri_tier_get(tier, &io, 1), 0);
     CHECK_INT(io.result, TSR_ENOENT);
@@ -395,7 +398,8 @@ TEST(each_io_of_a_batch_has_its_own_result)
     uint8_t found[N];
     int n_gone = 0;
     for (size_t i = 0; i < N; i++) {
-        refs[i] = (struct tsr_tier_ref){e[i].head.key, io[i].loc};
+        e[i].loc = io[i].loc;
+        refs[i] = kv_entry_ref(&e[i]);
         if (i % 3 == 1) {
             CHECK_INT(tsri_tier_drop(tier, &refs[i], 1), 1);
             n_gone++;
@@ -425,7 +429,7 @@ static int see(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc, u
 {
     struct seen *s = arg;
     if (s->n == 64 || bytes == 0 || loc == 0) return TSR_ERANGE;
-    s->refs[s->n++] = (struct tsr_tier_ref){head->key, loc};
+    s->refs[s->n++] = (struct tsr_tier_ref){.key = head->key, .loc = loc};
     return s->stop_after && (int)s->n == s->stop_after ? TSR_EBUSY : 0;
 }
 
@@ -497,7 +501,7 @@ static void *work(void *arg)
         }
         case 3: {
             kv_entry_init_room_seed(&e, shape, seed);
-            struct tsr_tier_ref ref = {e.head.key, 0};
+            struct tsr_tier_ref ref = kv_entry_ref(&e);
             if (tsri_tier_drop(tier, &ref, 1) < 0) w->n_wrong++, w->what = "drop";
             break;
         }
