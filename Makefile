@@ -45,7 +45,7 @@ ALLC  = -std=c11 -fPIC -fvisibility=hidden $(WARN) $(CPPF) $(SANF) $(CFLAGS)
 LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 
 # A folder of src/ includes itself and those to its left (tools/check-tree.sh).
-LAYERS   := base config stats chunk device wire tier cache
+LAYERS   := base config stats chunk device wire tier cache blend
 CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c
 LIB_SRC  := $(filter-out $(CUDA_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*.c))) src/tessera.c \
             $(filter-out src/daemon/tesserad.c,$(wildcard src/daemon/*.c))
