@@ -50,6 +50,16 @@
       "  --limit=N     only the first N requests\n"                                                \
       "A trace has one JSON object a line: {\"chunks\":[[id,tokens],...]} is a prompt of\n"        \
       "segments, {\"hash_ids\":[...],\"input_length\":n} one of 512-token prefix blocks.\n")       \
+    X(inspect, "inspect", "[--json] PROMPT-FILE",                                                  \
+      "show how a prompt would be matched",                                                        \
+      "The documents of the file are stored in a cache in memory, then its prompt is looked up\n"  \
+      "as a prefix, by segments and at any offset. The file is one JSON object; a TEXT is a\n"     \
+      "list of tokens, or a string, which is cut at words for show:\n"                             \
+      "  \"prompt\"     TEXT, or a list of them, which are then its segments; required\n"          \
+      "  \"system\"     TEXT, the system prompt before it\n"                                       \
+      "  \"documents\"  list of what is stored, each a TEXT or an object with \"text\",\n"         \
+      "               \"kind\" (segment or prefix) and \"behind\", the system prompt it saw\n"     \
+      "Options such as --chunk_size, --match_min_tokens and --min_match_ratio count.\n")           \
     X(ls, "ls", "[--json] [--order=ORDER] DIR",                                                      \
       "list what a store directory holds",                                                         \
       "Reads only, also while a cache uses the directory.\n"                                       \

@@ -1,0 +1,386 @@
+/* cmd_inspect.c - `tessera inspect`: how a prompt would be matched. The documents of a file are
+ * stored in a cache in memory, without real KV, then its prompt is looked up in every way there is
+ * and shown: what was found, how, in which document, and where. */
+#include "cli/prompt_file.h"
+
+#include <stdlib.h>
+
+#define MATCHES_MAX 65536u
+
+/* An entry that was made of a document: a whole one, or a prefix block of it. */
+struct source {
+    uint64_t entry;
+    uint32_t document, offset;
+};
+
+struct inspect {
+    struct tsri_cli *cli;
+    struct tsri_prompt_file file;
+    struct tsr_cache *cache;
+    struct tsr_space *space;
+    struct tsr_client *client;
+    struct source *sources; /* by entry */
+    size_t n_sources;
+    struct tsr_match *matches;
+    uint32_t n_matches, n_found;
+};
+
+static int fail(void)
+{
+    return tsri_cli_fail("%s", tsr_errmsg());
+}
+
+/* ---- storing and looking up ---- */
+
+static int open_cache(struct inspect *x)
+{
+    struct tsr_space_desc desc = {.size = sizeof desc,
+                                  .model = "inspect",
+                                  .dtype = TSR_DTYPE_OPAQUE,
+                                  .layout = TSR_LAYOUT_OPAQUE,
+                                  .n_layers = 1,
+                                  .n_heads = 1,
+                                  .k_dim = 1};
+    /* Nothing of this belongs into a store. */
+    if (tsr_config_set(x->cli->config, "disk_enabled", "false") < 0 ||
+        tsr_config_set(x->cli->config, "any_offset", "true") < 0 ||
+        tsr_config_set(x->cli->config, "frozen", "false") < 0 ||
+        tsr_open(&x->cache, x->cli->config) < 0 || tsr_space_open(&x->space, x->cache, &desc) < 0 ||
+        tsr_client_open(&x->client, x->cache) < 0)
+        return fail();
+    return 0;
+}
+
+static int look_up(struct inspect *x, const struct tsr_prompt *prompt, uint32_t *n_matches)
+{
+    struct tsr_lookup lookup = {.size = sizeof lookup,
+                                .spaces = &x->space,
+                                .n_spaces = 1,
+                                .matches = x->matches,
+                                .matches_max = MATCHES_MAX};
+    int n = tsr_lookup(x->client, prompt, &lookup);
+    *n_matches = lookup.n_matches;
+    return n;
+}
+
+/* Looks the document up the way it was stored, to learn its entries. */
+static int add_sources(struct inspect *x, uint32_t document)
+{
+    const struct tsri_prompt_document *d = &x->file.documents[document];
+    uint32_t n_behind = (uint32_t)d->behind.n_tokens, n = (uint32_t)d->text.n_tokens;
+    uint32_t *tokens = tsri_alloc(n_behind + n, sizeof tokens[0]), n_matches = 0;
+    if (!tokens) return fail();
+    if (n_behind) memcpy(tokens, d->behind.tokens, n_behind * sizeof tokens[0]);
+    memcpy(tokens + n_behind, d->text.tokens, n * sizeof tokens[0]);
+    struct tsr_range ranges[2] = {{0, n_behind}, {n_behind, n}};
+    struct tsr_prompt prompt = {.size = sizeof prompt,
+                                .tokens = tokens,
+                                .n_tokens = n_behind + n,
+                                .segments = n_behind ? ranges : ranges + 1,
+                                .n_segments = n_behind ? 2 : 1,
+                                .flags = d->prefix  ? TSR_PROMPT_PREFIX
+                                         : n_behind ? TSR_PROMPT_SEGMENTS | TSR_PROMPT_CONTEXT
+                                                    : TSR_PROMPT_SEGMENTS};
+    int err = look_up(x, &prompt, &n_matches);
+    tsri_free(tokens);
+    if (err < 0) return fail();
+    if (n_matches == 0) return 0; /* a prefix shorter than a block */
+    struct source *more = realloc(x->sources, (x->n_sources + n_matches) * sizeof *more);
+    if (!more) return tsri_cli_fail("no memory");
+    x->sources = more;
+    for (uint32_t i = 0; i < n_matches; i++) {
+        const struct tsr_match *m = &x->matches[i];
+        if (m->prompt_offset < n_behind) continue; /* another document is the system prompt */
+        x->sources[x->n_sources++] =
+            (struct source){m->entry, document, m->prompt_offset - n_behind};
+    }
+    return 0;
+}
+
+static int store_document(struct inspect *x, uint32_t i)
+{
+    const struct tsri_prompt_document *d = &x->file.documents[i];
+    size_t bytes = d->text.n_tokens * tsr_space_token_bytes(x->space);
+    void *kv = tsri_alloc(bytes, 1);
+    if (!kv) return fail();
+    struct tsr_store store = {.size = sizeof store,
+                              .space = x->space,
+                              .kind = d->prefix ? TSR_KIND_PREFIX : TSR_KIND_SEGMENT,
+                              .tokens = d->text.tokens,
+                              .n_tokens = (uint32_t)d->text.n_tokens,
+                              .context = d->behind.tokens,
+                              .n_context = (uint32_t)d->behind.n_tokens,
+                              .view = {.data = kv, .bytes = bytes}};
+    int n = tsr_store(x->client, &store);
+    tsri_free(kv);
+    if (n < 0) return tsri_cli_fail("document %u: %s", i + 1, tsr_errmsg());
+    return add_sources(x, i);
+}
+
+static int by_entry(const void *a, const void *b)
+{
+    const struct source *x = a, *y = b;
+    if (x->entry != y->entry) return x->entry < y->entry ? -1 : 1;
+    return x->document < y->document ? -1 : x->document > y->document;
+}
+
+static int find(struct inspect *x)
+{
+    const struct tsri_prompt_file *f = &x->file;
+    struct tsr_prompt prompt = {.size = sizeof prompt,
+                                .tokens = f->prompt.tokens,
+                                .n_tokens = (uint32_t)f->prompt.n_tokens,
+                                .flags = TSR_PROMPT_PREFIX | TSR_PROMPT_ANY | TSR_PROMPT_OTHER,
+                                .segments = f->parts,
+                                .n_segments = f->n_parts};
+    if (f->n_parts) prompt.flags |= TSR_PROMPT_SEGMENTS;
+    if (f->system.n_tokens) prompt.flags |= TSR_PROMPT_CONTEXT;
+    int n = look_up(x, &prompt, &x->n_matches);
+    if (n < 0) return fail();
+    x->n_found = (uint32_t)n;
+    if (x->n_sources) qsort(x->sources, x->n_sources, sizeof x->sources[0], by_entry);
+    return 0;
+}
+
+/* ---- what was found ---- */
+
+/* Of equal documents, the first. */
+static const struct source *source_of(const struct inspect *x, const struct tsr_match *m)
+{
+    size_t from = 0, to = x->n_sources;
+    while (from < to) {
+        size_t middle = from + (to - from) / 2;
+        if (x->sources[middle].entry < m->entry)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    static const struct source none;
+    return from < x->n_sources && x->sources[from].entry == m->entry ? &x->sources[from] : &none;
+}
+
+static const char *coverage_name(uint8_t coverage)
+{
+    static const char *const names[] = {"none", "full", "partial", "run"};
+    return names[coverage];
+}
+
+static const char *context_name(uint8_t context)
+{
+    static const char *const names[] = {"?", "same", "pure", "other"};
+    return names[context];
+}
+
+/* By which of the three ways a match was found. */
+static const char *way_of(const struct inspect *x, const struct tsr_match *m)
+{
+    if (m->kind == TSR_KIND_PREFIX && m->context == TSR_CONTEXT_SAME) return "prefix";
+    uint32_t end = m->prompt_offset + m->n_tokens;
+    for (uint32_t i = 0; i < x->file.n_parts && m->context != TSR_CONTEXT_OTHER; i++) {
+        const struct tsr_range *part = &x->file.parts[i];
+        if (part->offset + part->n_tokens == end && part->n_tokens == m->entry_tokens)
+            return "segment";
+    }
+    return "anywhere";
+}
+
+struct found {
+    uint8_t coverage; /* the best of its matches; 0: none */
+    uint64_t n_tokens;
+};
+
+static void count(const struct inspect *x, struct found *found, uint64_t *n_other)
+{
+    *n_other = 0;
+    for (uint32_t i = 0; i < x->n_matches; i++) {
+        const struct tsr_match *m = &x->matches[i];
+        struct found *f = &found[source_of(x, m)->document];
+        if (!f->coverage || m->coverage < f->coverage) f->coverage = m->coverage;
+        f->n_tokens += m->n_tokens;
+        if (m->context == TSR_CONTEXT_OTHER) *n_other += m->n_tokens;
+    }
+    /* A prefix is as many entries as it has blocks. */
+    double ratio = strtod(tsr_config_get(x->cli->config, "min_match_ratio"), NULL);
+    for (size_t i = 0; i < x->file.n_documents; i++) {
+        const struct tsri_prompt_document *d = &x->file.documents[i];
+        if (!d->prefix || !found[i].n_tokens || found[i].n_tokens >= d->text.n_tokens) continue;
+        double share = (double)found[i].n_tokens / (double)d->text.n_tokens;
+        found[i].coverage = share >= ratio ? TSR_COVERAGE_PARTIAL : TSR_COVERAGE_RUN;
+    }
+}
+
+static void print_json(const struct inspect *x, const struct found *found, uint64_t n_other)
+{
+    printf("{\"tokens\":%zu,\"found\":%u,\"found_behind_other_text\":%llu,\"matches\":[",
+           x->file.prompt.n_tokens, x->n_found, (unsigned long long)n_other);
+    for (uint32_t i = 0; i < x->n_matches; i++) {
+        const struct tsr_match *m = &x->matches[i];
+        const struct source *from = source_of(x, m);
+        printf("%s\n{\"offset\":%u,\"tokens\":%u,\"document\":%u,\"document_offset\":%u,"
+               "\"coverage\":\"%s\",\"way\":\"%s\",\"context\":\"%s\"}",
+               i ? "," : "", m->prompt_offset, m->n_tokens, from->document + 1,
+               from->offset + m->entry_offset, coverage_name(m->coverage), way_of(x, m),
+               context_name(m->context));
+    }
+    printf("],\n\"documents\":[");
+    for (size_t i = 0; i < x->file.n_documents; i++)
+        printf("%s\n{\"document\":%zu,\"tokens\":%zu,\"found\":%llu,\"match\":\"%s\"}",
+               i ? "," : "", i + 1, x->file.documents[i].text.n_tokens,
+               (unsigned long long)found[i].n_tokens, coverage_name(found[i].coverage));
+    puts("]}");
+}
+
+/* ---- for people ---- */
+
+static const char *document_color(const struct inspect *x, size_t document)
+{
+    static const char *const colors[] = {"\033[32m", "\033[36m", "\033[33m",
+                                         "\033[35m", "\033[34m", "\033[31m"};
+    return x->cli->color ? colors[(document - 1) % TSRI_COUNT(colors)] : "";
+}
+
+/* Text of a file may hold anything; a terminal must not obey it. */
+static void put_text(const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)bytes[i];
+        bool plain = (c >= 0x20 && c != 0x7F) || c == '\n' || c == '\t';
+        /* C1 controls are C2 80 to C2 9F in UTF-8. */
+        bool c1 = c == 0xC2 && i + 1 < n && (unsigned char)bytes[i + 1] < 0xA0;
+        putchar(plain && !c1 ? c : '?');
+        i += c1;
+    }
+}
+
+static void put_tokens(const struct inspect *x, uint32_t from, uint32_t to)
+{
+    const struct tsri_prompt_text *p = &x->file.prompt;
+    if (p->bytes) {
+        size_t begin = from ? p->ends[from - 1] : 0;
+        put_text(p->bytes + begin, p->ends[to - 1] - begin);
+        return;
+    }
+    for (uint32_t i = from; i < to; i++)
+        printf("%s%u", i > from ? " " : "", p->tokens[i]);
+}
+
+static void put_piece(const struct inspect *x, uint32_t from, uint32_t to, size_t document)
+{
+    const char *gap = x->file.prompt.bytes ? "" : " ";
+    if (from == to) return;
+    if (document && x->cli->color)
+        fputs(document_color(x, document), stdout);
+    else if (document)
+        printf("[%zu:%s", document, gap);
+    put_tokens(x, from, to);
+    if (document) fputs(x->cli->color ? tsri_cli_plain(x->cli) : "]", stdout);
+    fputs(gap, stdout);
+}
+
+static void print_prompt(const struct inspect *x)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < x->n_matches; i++) {
+        const struct tsr_match *m = &x->matches[i];
+        put_piece(x, at, m->prompt_offset, 0);
+        at = m->prompt_offset + m->n_tokens;
+        put_piece(x, m->prompt_offset, at, source_of(x, m)->document + 1);
+    }
+    put_piece(x, at, (uint32_t)x->file.prompt.n_tokens, 0);
+    putchar('\n');
+}
+
+static int print_matches(const struct inspect *x)
+{
+    static const char *const head[] = {"tokens", "of the prompt", "document", "of the document",
+                                       "match",  "found as",      "context"};
+    struct tsri_table t;
+    tsri_table_init(&t, "rlrllll");
+    for (size_t i = 0; i < TSRI_COUNT(head); i++)
+        tsri_table_add(&t, "%s", head[i]);
+    for (uint32_t i = 0; i < x->n_matches; i++) {
+        const struct tsr_match *m = &x->matches[i];
+        const struct source *from = source_of(x, m);
+        uint32_t at = from->offset + m->entry_offset;
+        tsri_table_add(&t, "%u", m->n_tokens);
+        tsri_table_add(&t, "%u..%u", m->prompt_offset, m->prompt_offset + m->n_tokens - 1);
+        tsri_table_add(&t, "%u", from->document + 1);
+        tsri_table_add(&t, "%u..%u of %zu", at, at + m->n_tokens - 1,
+                       x->file.documents[from->document].text.n_tokens);
+        tsri_table_add(&t, "%s", coverage_name(m->coverage));
+        tsri_table_add(&t, "%s", way_of(x, m));
+        tsri_table_add(&t, "%s", context_name(m->context));
+    }
+    int status = tsri_table_print(&t, x->cli);
+    tsri_table_fini(&t);
+    return status;
+}
+
+static int print_all(const struct inspect *x, const struct found *found, uint64_t n_other)
+{
+    size_t n = x->file.prompt.n_tokens;
+    print_prompt(x);
+    putchar('\n');
+    int status = x->n_matches ? print_matches(x) : 0;
+    if (x->n_matches) putchar('\n');
+    for (size_t i = 0; i < x->file.n_documents; i++) {
+        printf("%sdocument %zu%s: %zu tokens, match %s", document_color(x, i + 1), i + 1,
+               tsri_cli_plain(x->cli), x->file.documents[i].text.n_tokens,
+               coverage_name(found[i].coverage));
+        if (found[i].coverage == TSR_COVERAGE_RUN)
+            printf(", %llu tokens", (unsigned long long)found[i].n_tokens);
+        putchar('\n');
+    }
+    printf("prompt: %zu tokens, %u found (%.1f %%)\n", n, x->n_found,
+           100.0 * x->n_found / (double)n);
+    if (n_other)
+        printf("%llu of them saw other text when they were computed: a lookup returns them only "
+               "with TSR_PROMPT_OTHER\n",
+               (unsigned long long)n_other);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static int show(const struct inspect *x)
+{
+    struct found *found = tsri_alloc(x->file.n_documents + 1, sizeof found[0]);
+    uint64_t n_other;
+    if (!found) return fail();
+    count(x, found, &n_other);
+    int status = 0;
+    if (x->cli->json)
+        print_json(x, found, n_other);
+    else
+        status = print_all(x, found, n_other);
+    tsri_free(found);
+    return status;
+}
+
+static int inspect(struct inspect *x)
+{
+    int status = tsri_cli_config(x->cli);
+    if (status) return status;
+    if (tsri_prompt_file_load(&x->file, x->cli->args[0]) < 0) return fail();
+    x->matches = tsri_alloc(MATCHES_MAX, sizeof x->matches[0]);
+    if (!x->matches) return fail();
+    status = open_cache(x);
+    for (size_t i = 0; i < x->file.n_documents && !status; i++)
+        status = store_document(x, (uint32_t)i);
+    if (!status) status = find(x);
+    return status ? status : show(x);
+}
+
+int tsri_cmd_inspect(struct tsri_cli *cli)
+{
+    struct inspect x = {.cli = cli};
+    int status = tsri_cli_want_args(cli, 1, 1);
+    if (!status) status = inspect(&x);
+    tsr_client_close(x.client);
+    tsr_space_close(x.space);
+    tsr_close(x.cache);
+    tsri_free(x.matches);
+    free(x.sources);
+    tsri_prompt_file_fini(&x.file);
+    return status;
+}
