@@ -127,7 +127,7 @@ static void raw_file(struct work *w)
 /* `bytes` from the beginning of the raw memory, in order, TSRI_AIO_DEPTH requests under way. */
 static void raw_move(struct work *w, bool write, uint64_t offset, size_t bytes)
 {
-    struct tsri_aio_lane *lane = tsri_aio_take(w->aio);
+    struct tsri_aio_lane *lane = tsri_aio_take(w->aio, 0);
     struct tsri_aio_req reqs[TSRI_AIO_DEPTH];
     struct iovec iov[TSRI_AIO_DEPTH];
     size_t n = bytes / REQUEST_BYTES;

@@ -59,7 +59,9 @@ struct tsr_tier_io {
     /* planes[(layer * n_planes + plane) * n_cells + cell]: rows of that cell. get: NULL for cells
      * that are not wanted. */
     void *const *planes;
-    uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
+    /* CLOCK_MONOTONIC; 0: none. From then on nobody wants it: TSR_ETIME. A tier that sits on a get
+     * for longer holds up the thread that asked, and is asked nothing more until it answers. */
+    uint64_t deadline_ns;
     /* get, both optional. head_done comes once, before any layer, when head, tokens and extra are
      * filled and proven; a negative answer stops the get with that error. layer_done comes for each
      * layer in ascending order, proven, as early as the tier can. */

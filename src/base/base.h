@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/types.h> /* pthread_cond_t */
 
 /* ---- assertions: programmer errors only; operating errors are returned ---- */
 
@@ -101,6 +102,13 @@ static inline uint64_t tsri_pow2_up(uint64_t n)
 }
 /* Monotonic, nanoseconds. */
 uint64_t tsri_now_ns(void);
+
+/* ---- waiting with a deadline (work.c) ---- */
+
+/* A condition whose waits end at times of tsri_now_ns. */
+void tsri_cond_init(pthread_cond_t *cond);
+/* As pthread_cond_wait; false when the deadline has passed. 0: there is none. */
+bool tsri_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns);
 
 /* ---- work: a bounded queue of jobs and fixed, named threads ---- */
 

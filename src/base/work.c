@@ -9,6 +9,23 @@
 
 #define THREADS_MAX 256u
 
+void tsri_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+bool tsri_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns)
+{
+    if (!deadline_ns) return pthread_cond_wait(cond, lock) == 0;
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000),
+                             .tv_nsec = (long)(deadline_ns % 1000000000)};
+    return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
+}
+
 struct tsri_work {
     pthread_mutex_t lock;
     pthread_cond_t more, idle;

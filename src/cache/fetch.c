@@ -1,7 +1,11 @@
 /* fetch.c - what comes up: entries that only a lower tier has, read into host memory on the thread
  * that wants them. There is one flight an entry: who comes second waits for the first. Bytes are
  * handed on layer by layer as the tier proves them; the entry itself turns from COLD to HOST when
- * all are there. */
+ * all are there.
+ *
+ * A flight has a deadline, which the tier is told and should keep. Where it does not, only the
+ * thread that asked it is stuck: those who wait for its flights give up at their own deadlines, and
+ * nobody else asks that tier until it has answered. */
 #include "cache/manager.h"
 
 /* An entry on its way up; on the stack of who fetches it, listed under manager->lock. */
@@ -14,7 +18,9 @@ struct tsri_flight {
     uint32_t id, meta, tier;   /* which is asked */
     uint32_t n_layers, n_told; /* of n_layers, handed on from this tier */
     bool claimed, rejected;
-    bool proven; /* this tier's head was the right one */
+    bool proven;          /* this tier's head was the right one */
+    uint64_t deadline_ns; /* set before it is listed */
+    uint32_t asked;       /* the tier that has not answered yet, or 0; under manager->lock */
 };
 
 static bool in_flight(const struct tsri_manager *m, uint32_t id)
@@ -47,12 +53,24 @@ static void land(struct tsri_manager *m, struct tsri_flight *f)
     pthread_mutex_unlock(&m->lock);
 }
 
-static void wait_landed(struct tsri_manager *m, uint32_t id)
+/* Waits for somebody else's flight; false after the deadline. */
+static bool wait_landed(struct tsri_manager *m, uint32_t id, uint64_t deadline_ns)
 {
     pthread_mutex_lock(&m->lock);
-    while (in_flight(m, id))
-        pthread_cond_wait(&m->done, &m->lock);
+    while (in_flight(m, id) && tsri_cond_wait(&m->done, &m->lock, deadline_ns))
+        ;
+    bool landed = !in_flight(m, id);
     pthread_mutex_unlock(&m->lock);
+    return landed;
+}
+
+/* Does tier t sit on a call that is past its deadline? Under manager->lock. */
+static bool is_stuck(const struct tsri_manager *m, uint32_t t)
+{
+    uint64_t now = tsri_now_ns();
+    for (const struct tsri_flight *f = m->flights; f; f = f->next)
+        if (f->asked == t && f->deadline_ns && f->deadline_ns < now) return true;
+    return false;
 }
 
 static struct tsri_meta *meta_of(const struct tsri_flight *f)
@@ -142,6 +160,7 @@ static int prepare(struct tsri_flight *f)
     f->io.extra_max = m->extra_bytes;
     f->io.n_cells = tsri_head_cells(&f->io.head);
     f->io.planes = f->planes;
+    f->io.deadline_ns = f->deadline_ns;
     f->io.head_done = head_arrived;
     f->io.layer_done = layer_arrived;
     f->io.arg = f;
@@ -205,13 +224,20 @@ static void digest_answer(struct tsri_flight *f, uint32_t t)
 
 /* ---- a batch ---- */
 
-/* Reads from tier t whatever it has of those that are still missing; all of them in one call. */
-static void read_tier(struct tsr_cache *c, struct tsri_flight *flights, uint32_t n, uint32_t t,
-                      struct tsr_tier_io *ios, uint32_t *where)
+/* The flights of a batch, and what goes to the tier that is asked now. */
+struct batch {
+    struct tsri_flight *flights;
+    uint32_t n;
+    struct tsr_tier_io *ios;
+    uint32_t *where, n_ios; /* where[i]: the flight of ios[i] */
+};
+
+/* What tier t has of the flights that are still missing something. */
+static void choose_ios(struct tsr_cache *c, struct batch *b, uint32_t t)
 {
-    uint32_t n_ios = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        struct tsri_flight *f = &flights[i];
+    b->n_ios = 0;
+    for (uint32_t i = 0; i < b->n; i++) {
+        struct tsri_flight *f = &b->flights[i];
         if (!f->claimed || !f->meta || f->rejected) continue;
         uint8_t tiers = atomic_load_explicit(&c->entries[f->id].tiers, memory_order_relaxed);
         if (!(tiers >> t & 1)) continue;
@@ -221,29 +247,59 @@ static void read_tier(struct tsr_cache *c, struct tsri_flight *flights, uint32_t
         f->tier = t;
         f->proven = false;
         f->n_told = 0;
-        where[n_ios] = i;
-        ios[n_ios++] = f->io;
+        b->where[b->n_ios] = i;
+        b->ios[b->n_ios++] = f->io;
     }
-    if (n_ios == 0) return;
-    int e = tsri_tier_get(c->manager->lower[t].tier, ios, n_ios);
-    for (uint32_t i = 0; i < n_ios; i++) {
-        flights[where[i]].io.result = e < 0 ? e : ios[i].result;
-        digest_answer(&flights[where[i]], t);
+}
+
+/* The flights of the batch wait for tier t now (or for none, 0); false when it is stuck. */
+static bool ask(struct tsri_manager *m, struct batch *b, uint32_t t)
+{
+    pthread_mutex_lock(&m->lock);
+    bool stuck = t && is_stuck(m, t);
+    for (uint32_t i = 0; i < b->n_ios && !stuck; i++)
+        b->flights[b->where[i]].asked = t;
+    pthread_mutex_unlock(&m->lock);
+    return !stuck;
+}
+
+/* Reads from tier t whatever it has of those that are still missing; all of them in one call. */
+static void read_tier(struct tsr_cache *c, struct batch *b, uint32_t t)
+{
+    struct tsri_manager *m = c->manager;
+    choose_ios(c, b, t);
+    if (b->n_ios == 0) return;
+    if (!ask(m, b, t)) {
+        tsri_stats_add(c->stats, TSRI_M_tier_refused, b->n_ios);
+        for (uint32_t i = 0; i < b->n_ios; i++)
+            b->flights[b->where[i]].fetch->result =
+                tsri_fail(TSR_EAGAIN, "tier %s does not answer", tsri_tier_name(m->lower[t].tier));
+        return;
+    }
+    int e = tsri_tier_get(m->lower[t].tier, b->ios, b->n_ios);
+    ask(m, b, 0);
+    for (uint32_t i = 0; i < b->n_ios; i++) {
+        struct tsri_flight *f = &b->flights[b->where[i]];
+        f->io.result = e < 0 ? e : b->ios[i].result;
+        digest_answer(f, t);
     }
 }
 
 static void fly(struct tsr_cache *c, struct tsri_flight *flights, uint32_t n)
 {
     struct tsri_manager *m = c->manager;
-    struct tsr_tier_io *ios = tsri_alloc(n, sizeof *ios);
-    uint32_t *where = tsri_alloc(n, sizeof *where);
+    struct batch b = {.flights = flights,
+                      .n = n,
+                      .ios = tsri_alloc(n, sizeof *b.ios),
+                      .where = tsri_alloc(n, sizeof *b.where)};
+    bool memory = b.ios && b.where;
     for (uint32_t i = 0; i < n; i++)
         if (flights[i].claimed) {
-            int e = ios && where ? prepare(&flights[i]) : TSR_ENOMEM;
+            int e = memory ? prepare(&flights[i]) : TSR_ENOMEM;
             flights[i].fetch->result = e ? e : TSR_ENOENT;
         }
-    for (uint32_t t = 1; ios && where && t <= m->n_lower; t++)
-        read_tier(c, flights, n, t, ios, where);
+    for (uint32_t t = 1; memory && t <= m->n_lower; t++)
+        read_tier(c, &b, t);
     for (uint32_t i = 0; i < n; i++) {
         struct tsri_flight *f = &flights[i];
         if (!f->claimed) continue;
@@ -255,8 +311,8 @@ static void fly(struct tsr_cache *c, struct tsri_flight *flights, uint32_t n)
         tsri_free(f->planes);
         land(m, f);
     }
-    tsri_free(where);
-    tsri_free(ios);
+    tsri_free(b.where);
+    tsri_free(b.ios);
 }
 
 /* Somebody else brought it up: hand on what stands in memory now. */
@@ -279,12 +335,20 @@ static bool hand_on(struct tsr_cache *c, struct tsri_fetch *f)
 
 #define FLIGHTS_MAX 64u
 
+static struct tsri_flight new_flight(struct tsr_cache *c, struct tsri_fetch *fetch,
+                                     uint64_t deadline_ns)
+{
+    return (struct tsri_flight){
+        .c = c, .fetch = fetch, .id = fetch->id, .deadline_ns = deadline_ns};
+}
+
 static void fetch_some(struct tsr_cache *c, struct tsri_fetch *fetches, uint32_t n)
 {
     struct tsri_flight flights[FLIGHTS_MAX];
+    uint64_t deadline_ns = tsri_deadline_ns(c->options.tier_load_ms);
     uint32_t n_mine = 0;
     for (uint32_t i = 0; i < n; i++) {
-        flights[i] = (struct tsri_flight){.c = c, .fetch = &fetches[i], .id = fetches[i].id};
+        flights[i] = new_flight(c, &fetches[i], deadline_ns);
         /* Asked again after the claim: it may have landed in between. */
         if (!claim(c->manager, &flights[i])) continue;
         if (hand_on(c, &fetches[i])) {
@@ -298,10 +362,14 @@ static void fetch_some(struct tsr_cache *c, struct tsri_fetch *fetches, uint32_t
     if (n_mine) fly(c, flights, n);
     for (uint32_t i = 0; i < n; i++) {
         if (flights[i].claimed || flights[i].rejected) continue;
-        wait_landed(c->manager, fetches[i].id);
+        if (!wait_landed(c->manager, fetches[i].id, deadline_ns)) {
+            tsri_stats_add(c->stats, TSRI_M_tier_timeouts, 1);
+            fetches[i].result = tsri_fail(TSR_ETIME, "another load of the entry does not end");
+            continue;
+        }
         if (hand_on(c, &fetches[i])) continue;
         /* Their flight failed, perhaps for reasons of their own: one try of ours. */
-        flights[i] = (struct tsri_flight){.c = c, .fetch = &fetches[i], .id = fetches[i].id};
+        flights[i] = new_flight(c, &fetches[i], deadline_ns);
         fetches[i].result = TSR_ENOENT;
         if (claim(c->manager, &flights[i])) fly(c, &flights[i], 1);
     }

@@ -254,7 +254,7 @@ int tsri_manager_open(struct tsr_cache *c, const struct tsr_config *cfg)
     m->c = c;
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->more, NULL);
-    pthread_cond_init(&m->done, NULL);
+    tsri_cond_init(&m->done);
     int e = add_tiers(m, cfg);
     if (e || m->n_lower == 0) return e; /* the cache closes what was opened */
     e = tsri_writeback_init(m);

@@ -23,6 +23,12 @@ struct tsri_lower {
 struct tsri_flight;
 struct tsri_command;
 
+/* A deadline that many milliseconds from now, as in struct tsr_tier_io; 0 for 0. */
+static inline uint64_t tsri_deadline_ns(uint32_t ms)
+{
+    return ms ? tsri_now_ns() + (uint64_t)ms * 1000000 : 0;
+}
+
 struct tsri_manager {
     struct tsr_cache *c;
     struct tsri_lower lower[TSR_TIERS_MAX]; /* [1] .. [n_lower] */
@@ -31,7 +37,7 @@ struct tsri_manager {
     bool through;                     /* stores wait until they are written */
 
     pthread_mutex_t lock;
-    pthread_cond_t more, done;
+    pthread_cond_t more, done; /* done: of the monotonic clock */
     /* under lock: */
     struct tsri_region ring_region;
     struct tsri_command *ring;
@@ -98,7 +104,9 @@ struct tsri_fetch {
     void *arg;
     int result; /* 0: the entry is in state HOST now */
 };
-/* One flight an entry: who comes second waits for the first. */
+/* One flight an entry: who comes second waits for the first. Nobody waits for another's flight
+ * longer than tier_load_ms, and a tier that sits on a call for longer is asked nothing more until
+ * it answers. */
 void tsri_manager_fetch(struct tsr_cache *c, struct tsri_fetch *fetches, uint32_t n);
 /* tsri_each_fn: in the background, when it is COLD. */
 int tsri_manager_prefetch_one(struct tsr_cache *c, uint64_t handle, void *unused);

@@ -48,11 +48,7 @@ int tsri_ops_open(struct tsri_ops **out, struct tsr_cache *c)
         tsri_free(ops);
         return e;
     }
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&ops->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    tsri_cond_init(&ops->changed);
     pthread_mutex_init(&ops->lock, NULL);
     *out = ops;
     return 0;
@@ -149,24 +145,10 @@ int tsri_op_start(struct tsr_op **out, struct tsri_ops *ops, const struct tsri_o
     return e;
 }
 
-/* Waits for a change; false after the deadline. Under ops->lock. */
-static bool wait_change(struct tsri_ops *ops, int timeout_ms, const struct timespec *until)
+/* A negative timeout is none. */
+static uint64_t deadline(int timeout_ms)
 {
-    if (timeout_ms < 0) return pthread_cond_wait(&ops->changed, &ops->lock) == 0;
-    return pthread_cond_timedwait(&ops->changed, &ops->lock, until) != ETIMEDOUT;
-}
-
-static struct timespec deadline(int timeout_ms)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += timeout_ms / 1000;
-    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_nsec -= 1000000000;
-        t.tv_sec++;
-    }
-    return t;
+    return timeout_ms < 0 ? 0 : tsri_now_ns() + (uint64_t)timeout_ms * 1000000;
 }
 
 /* No thread of a forked child will ever end it. */
@@ -178,11 +160,11 @@ static int refuse_child(void)
 int tsr_op_wait(struct tsr_op *op, int timeout_ms)
 {
     if (!op) return tsri_fail(TSR_EINVAL, "op is NULL");
-    struct timespec until = deadline(timeout_ms < 0 ? 0 : timeout_ms);
+    uint64_t until = deadline(timeout_ms);
     struct tsri_ops *ops = op->ops;
     if (tsri_forked(ops->c)) return refuse_child();
     pthread_mutex_lock(&ops->lock);
-    while (!op->finished && wait_change(ops, timeout_ms, &until)) {
+    while (!op->finished && tsri_cond_wait(&ops->changed, &ops->lock, until)) {
     }
     bool finished = op->finished;
     pthread_mutex_unlock(&ops->lock);
@@ -193,11 +175,12 @@ int tsr_op_wait(struct tsr_op *op, int timeout_ms)
 int tsr_op_wait_layer(struct tsr_op *op, uint32_t layer, int timeout_ms)
 {
     if (!op || op->store.kind) return tsri_fail(TSR_EINVAL, "layers are for loads");
-    struct timespec until = deadline(timeout_ms < 0 ? 0 : timeout_ms);
+    uint64_t until = deadline(timeout_ms);
     struct tsri_ops *ops = op->ops;
     if (tsri_forked(ops->c)) return refuse_child();
     pthread_mutex_lock(&ops->lock);
-    while (op->layers_done <= layer && !op->finished && wait_change(ops, timeout_ms, &until)) {
+    while (op->layers_done <= layer && !op->finished &&
+           tsri_cond_wait(&ops->changed, &ops->lock, until)) {
     }
     bool there = op->layers_done > layer, finished = op->finished;
     pthread_mutex_unlock(&ops->lock);

@@ -202,6 +202,7 @@ static int put_once(struct tsri_manager *m, uint32_t t, struct tsr_tier_io *io)
 {
     struct tsri_lower *l = &m->lower[t];
     for (uint32_t i = 0; i <= VICTIMS_MAX; i++) {
+        io->deadline_ns = tsri_deadline_ns(m->c->options.tier_store_ms);
         int e = tsri_tier_put(l->tier, io, 1);
         e = e < 0 ? e : io->result;
         if (e != TSR_EFULL || !make_room(m, t)) return e;
@@ -227,7 +228,7 @@ static int write_entry(struct tsri_manager *m, uint32_t id, uint32_t t, void **p
     int err = put_once(m, t, &io);
     *loc = io.loc;
     if (err < 0) {
-        tsri_stats_add(c->stats, TSRI_M_tier_errors, 1);
+        tsri_stats_add(c->stats, err == TSR_ETIME ? TSRI_M_tier_timeouts : TSRI_M_tier_errors, 1);
         tsri_log(TSR_LOG_WARN, "tier %s: an entry could not be written: %s",
                  tsri_tier_name(m->lower[t].tier), tsr_strerror(err));
         return err;

@@ -113,7 +113,11 @@ enum {
     X(disk_io, ENUM, "auto", 0, 0, 0, \
       "how the disk tier reads and writes; auto: io_uring, or threads where it is refused") \
     X(disk_write, ENUM, "back", 0, 0, 0, \
-      "when entries are written to disk: back (on eviction and flush), through (on store), none") \
+      "when entries are written to disk: back (queued by the store), through (before it returns), none") \
+    X(tier_load_ms, COUNT, "30000", 0, 86400000, 0, \
+      "milliseconds a lower tier has to load an entry; later is a miss; 0: no limit") \
+    X(tier_store_ms, COUNT, "60000", 0, 86400000, 0, \
+      "milliseconds a lower tier has to store an entry; later it is given up; 0: no limit") \
     X(server_socket, PATH, "", 0, 107, 0, \
       "Unix socket of the server; empty: tessera/tesserad.sock below XDG_RUNTIME_DIR, or in /run") \
     X(server_allow, STRING, "", 0, 255, 0, \

@@ -277,7 +277,7 @@ int tsri_aio_open(struct tsri_aio **out, enum tsri_aio_mode mode, const struct t
     a->io = io;
     a->n_lanes = n_lanes;
     pthread_mutex_init(&a->lock, NULL);
-    pthread_cond_init(&a->given, NULL);
+    tsri_cond_init(&a->given);
     for (uint32_t i = 0; i < n_lanes; i++) {
         a->lanes[i].aio = a;
         a->lanes[i].number = i;
@@ -322,17 +322,16 @@ uint32_t tsri_aio_lane_number(const struct tsri_aio_lane *lane)
     return lane->number;
 }
 
-struct tsri_aio_lane *tsri_aio_take(struct tsri_aio *a)
+struct tsri_aio_lane *tsri_aio_take(struct tsri_aio *a, uint64_t deadline_ns)
 {
     struct tsri_aio_lane *lane = NULL;
     pthread_mutex_lock(&a->lock);
-    for (;;) {
+    for (bool late = false; !lane && !late;) {
         for (uint32_t i = 0; i < a->n_lanes && !lane; i++)
             if (!a->lanes[i].taken) lane = &a->lanes[i];
-        if (lane) break;
-        pthread_cond_wait(&a->given, &a->lock);
+        if (!lane) late = !tsri_cond_wait(&a->given, &a->lock, deadline_ns);
     }
-    lane->taken = true;
+    if (lane) lane->taken = true;
     pthread_mutex_unlock(&a->lock);
     return lane;
 }

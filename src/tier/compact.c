@@ -336,7 +336,7 @@ static int move_all(struct emptying *x)
     uint64_t bytes;
     int err = list_moves(x, &bytes);
     if (err || !x->n_moves) return err;
-    err = tsri_segment_take(d, bytes, true, &x->to);
+    err = tsri_segment_take(d, bytes, true, 0, &x->to);
     if (err) return err;
     x->to_at = x->to->tail;
     err = copy_all(x);

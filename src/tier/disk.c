@@ -27,9 +27,20 @@ int tsri_disk_fail(struct tsri_disk *d, int error, const char *what, const char 
 
 /* ---- lanes ---- */
 
-struct tsri_lane *tsri_lane_take(struct tsri_disk *d)
+uint64_t tsri_disk_deadline(const struct tsr_tier_io *io, size_t n)
 {
-    struct tsri_aio_lane *aio = tsri_aio_take(d->aio);
+    uint64_t last = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!io[i].deadline_ns) return 0;
+        if (io[i].deadline_ns > last) last = io[i].deadline_ns;
+    }
+    return last;
+}
+
+struct tsri_lane *tsri_lane_take(struct tsri_disk *d, uint64_t deadline_ns)
+{
+    struct tsri_aio_lane *aio = tsri_aio_take(d->aio, deadline_ns);
+    if (!aio) return NULL;
     struct tsri_lane *lane = &d->lanes[tsri_aio_lane_number(aio)];
     lane->aio = aio;
     return lane;
@@ -216,7 +227,7 @@ static int start_io(struct tsri_disk *d, const struct tsri_disk_setup *set)
     d->lanes = tsri_alloc(d->n_lanes, sizeof d->lanes[0]);
     if (!d->lanes) return TSR_ENOMEM;
     int err = tsri_aio_open(&d->aio, set->mode, &d->io, d->n_lanes);
-    if (!err) d->upkeep_lane = tsri_lane_take(d);
+    if (!err) d->upkeep_lane = tsri_lane_take(d, 0);
     return err;
 }
 
@@ -249,7 +260,7 @@ static int disk_open(struct tsr_tier **out, const struct tsr_tier_env *env)
     d->next_seq = d->next_segment = 1;
     pthread_mutex_init(&d->upkeep, NULL);
     pthread_mutex_init(&d->lock, NULL);
-    pthread_cond_init(&d->changed, NULL);
+    tsri_cond_init(&d->changed);
     struct tsri_disk_setup set = {0};
     int err = configure(d, env, &set);
     if (!err) set_limits(d, &set);

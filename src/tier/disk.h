@@ -94,8 +94,9 @@ void tsri_aio_close(struct tsri_aio *a);
 /* The mode in use, never AUTO; why io_uring was refused (an errno), or 0. */
 enum tsri_aio_mode tsri_aio_mode(const struct tsri_aio *a);
 int tsri_aio_refused(const struct tsri_aio *a);
-/* Waits for a free lane. */
-struct tsri_aio_lane *tsri_aio_take(struct tsri_aio *a);
+/* Waits for a free lane; NULL after the deadline (0: none). What a lane has under way cannot be
+ * taken back: its memory is the kernel's until it is done. */
+struct tsri_aio_lane *tsri_aio_take(struct tsri_aio *a, uint64_t deadline_ns);
 void tsri_aio_give(struct tsri_aio *a, struct tsri_aio_lane *lane); /* nothing under way */
 uint32_t tsri_aio_lane_number(const struct tsri_aio_lane *lane);
 /* At most TSRI_AIO_DEPTH at once. Queued requests start with the next kick or wait. */
@@ -378,9 +379,9 @@ void tsri_segment_insert(struct tsri_disk *d, struct tsri_segment *s);
 TSR_MUST int tsri_segment_ref(struct tsri_disk *d, struct tsri_segment *s);
 void tsri_segment_unref(struct tsri_disk *d, struct tsri_segment *s);
 /* A segment with room for a record of that many bytes, BUSY and referenced. spare: may use the room
- * that is kept for compaction, and does not compact. */
+ * that is kept for compaction, and does not compact. TSR_ETIME after the deadline (0: none). */
 TSR_MUST int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare,
-                               struct tsri_segment **out);
+                               uint64_t deadline_ns, struct tsri_segment **out);
 /* The opposite. Seals it when it is full or failed. */
 void tsri_segment_give(struct tsri_disk *d, struct tsri_segment *s);
 /* Nothing more is appended; its unused bytes go back. Sets OPEN segments SEALED. */
@@ -434,7 +435,10 @@ void tsri_piece_sum(const struct tsri_piece *p, const struct tsri_kv *kv, uint64
 
 int tsri_disk_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n);
 int tsri_disk_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n);
-struct tsri_lane *tsri_lane_take(struct tsri_disk *d);
+/* NULL after the deadline. */
+struct tsri_lane *tsri_lane_take(struct tsri_disk *d, uint64_t deadline_ns);
+/* The time at which the last of them is late; 0: never. */
+uint64_t tsri_disk_deadline(const struct tsr_tier_io *io, size_t n);
 void tsri_lane_give(struct tsri_disk *d, struct tsri_lane *lane);
 
 /* Fills the index from the files. */

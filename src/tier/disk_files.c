@@ -205,7 +205,8 @@ enum { TAKE_SEALS = 1, TAKE_MAKES = 2, TAKE_NEEDS_ROOM = 3 };
 
 /* Finds a segment to append to, or says what must be done first. The lock is held; *out is the
  * segment to take (0) or to seal. */
-static int choose(struct tsri_disk *d, uint64_t bytes, bool spare, struct tsri_segment **out)
+static int choose(struct tsri_disk *d, uint64_t bytes, bool spare, uint64_t deadline_ns,
+                  struct tsri_segment **out)
 {
     /* Room for one segment is kept for compaction: without it nothing could be moved any more. */
     uint64_t kept = spare ? 0 : d->segment_bytes;
@@ -223,7 +224,7 @@ static int choose(struct tsri_disk *d, uint64_t bytes, bool spare, struct tsri_s
         *out = fullest;
         if (d->n_open < d->open_max || bytes + TSRI_PAGE_BYTES > d->segment_bytes) break;
         if (fullest) return TAKE_SEALS;
-        pthread_cond_wait(&d->changed, &d->lock);
+        if (!tsri_cond_wait(&d->changed, &d->lock, deadline_ns)) return TSR_ETIME;
     }
     uint64_t capacity = bytes + TSRI_PAGE_BYTES;
     if (capacity < d->segment_bytes) capacity = d->segment_bytes;
@@ -231,7 +232,8 @@ static int choose(struct tsri_disk *d, uint64_t bytes, bool spare, struct tsri_s
     return TAKE_MAKES;
 }
 
-int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare, struct tsri_segment **out)
+int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare, uint64_t deadline_ns,
+                      struct tsri_segment **out)
 {
     struct tsri_segment *s = NULL;
     for (uint32_t n_rooms = 0;;) {
@@ -240,7 +242,7 @@ int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare, struct ts
             pthread_mutex_unlock(&d->lock);
             return tsri_fail(TSR_EFULL, "disk: %s is full", d->path);
         }
-        int what = choose(d, bytes, spare, &s);
+        int what = choose(d, bytes, spare, deadline_ns, &s);
         uint64_t capacity = bytes + TSRI_PAGE_BYTES, id = 0;
         if (capacity < d->segment_bytes) capacity = d->segment_bytes;
         if (what == 0) {
@@ -253,6 +255,7 @@ int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare, struct ts
         }
         pthread_mutex_unlock(&d->lock);
         *out = s;
+        if (what == TSR_ETIME) return tsri_fail(what, "disk: no segment to write to in time");
         if (what == 0) return 0;
         if (what == TAKE_MAKES) return make_segment(d, id, capacity, out);
         if (what == TAKE_SEALS) {
@@ -390,7 +393,7 @@ int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, uint32_t n_all
         pthread_mutex_unlock(&d->lock);
         struct tsri_segment *s;
         int err = tsri_region_need(&lane->headers[0], TSRI_PAGE_BYTES);
-        if (!err) err = tsri_segment_take(d, TSRI_PAGE_BYTES, true, &s);
+        if (!err) err = tsri_segment_take(d, TSRI_PAGE_BYTES, true, 0, &s);
         if (err) return err;
         pthread_mutex_lock(&d->lock);
         struct tsri_record r = {.nonce = s->nonce, .offset = s->tail, .seq = d->next_seq++};

@@ -200,7 +200,8 @@ int tsri_disk_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
 {
     struct tsri_disk *d = (struct tsri_disk *)tier;
     if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
-    struct get g = {.d = d, .lane = tsri_lane_take(d)};
+    struct get g = {.d = d, .lane = tsri_lane_take(d, tsri_disk_deadline(io, n))};
+    if (!g.lane) return tsri_fail(TSR_ETIME, "disk: too many calls at once");
     for (size_t i = 0; i < n || g.n_entries;) {
         fill_queue(&g, io, &i, n);
         empty_queue(&g);

@@ -207,7 +207,8 @@ int tsri_disk_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
     if (d->read_only || !tsri_fork_guard_parent(&d->guard))
         return tsri_fail(d->read_only ? TSR_EPERM : TSR_EFORK, "disk: %s is not ours to write",
                          d->path);
-    struct put p = {.d = d, .lane = tsri_lane_take(d)};
+    struct put p = {.d = d, .lane = tsri_lane_take(d, tsri_disk_deadline(io, n))};
+    if (!p.lane) return tsri_fail(TSR_ETIME, "disk: too many calls at once");
     for (size_t i = 0; i < n;) {
         struct tsri_layout layout;
         tsri_layout_init(&layout, &io[i].head);
@@ -216,7 +217,8 @@ int tsri_disk_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
             err =
                 tsri_fail(TSR_ERANGE, "disk: an entry of %llu bytes, the store has %llu",
                           (unsigned long long)layout.record_bytes, (unsigned long long)d->live_max);
-        if (!err) err = tsri_segment_take(d, layout.record_bytes, false, &p.segment);
+        if (!err)
+            err = tsri_segment_take(d, layout.record_bytes, false, io[i].deadline_ns, &p.segment);
         if (err) {
             io[i++].result = err;
             continue;

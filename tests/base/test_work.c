@@ -2,6 +2,7 @@
 #include "base/base.h"
 #include "support/test.h"
 
+#include <pthread.h>
 #include <semaphore.h>
 
 struct counted {
@@ -82,11 +83,26 @@ TEST(absurd_sizes_are_refused)
     CHECK(w == NULL);
 }
 
+TEST(a_wait_ends_at_its_deadline)
+{
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t cond;
+    tsri_cond_init(&cond);
+    pthread_mutex_lock(&lock);
+    uint64_t until = tsri_now_ns() + 3000000;
+    while (tsri_cond_wait(&cond, &lock, until))
+        ;
+    CHECK(tsri_now_ns() >= until);
+    pthread_mutex_unlock(&lock);
+    pthread_cond_destroy(&cond);
+}
+
 int main(void)
 {
     RUN(every_pushed_job_runs_once_before_drain_returns);
     RUN(a_full_queue_refuses_and_goes_on_later);
     RUN(close_runs_what_is_queued);
     RUN(absurd_sizes_are_refused);
+    RUN(a_wait_ends_at_its_deadline);
     return test_end();
 }

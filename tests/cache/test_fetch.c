@@ -347,6 +347,66 @@ TEST(a_failed_get_is_a_miss_now_and_a_hit_later)
     CHECK(below_end(&b));
 }
 
+/* ---- deadlines ---- */
+
+TEST(a_load_that_comes_too_late_is_a_miss_and_counted)
+{
+    struct below b;
+    below_open(&b, (const char *const[]){"tier_load_ms", "10", NULL});
+    uint32_t *tokens = kit_tokens(1, 48);
+    CHECK_INT(kit_store_segment(&b.k, tokens, 48), 48);
+    struct tsr_range whole = {0, 48};
+    struct tsr_prompt prompt = kit_segment_prompt(tokens, 48, &whole);
+    struct kit_hits hits;
+    sink(&b);
+    atomic_store(&b.plan.delay_calls, FAKE_GET);
+    atomic_store(&b.plan.delay_us, 30000);
+    CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 48);
+    CHECK_INT(kit_load(&b.k, &prompt, &hits, 0), TSR_ETIME);
+    CHECK_INT(counter(&b, TSRI_M_tier_timeouts), 1);
+    CHECK_INT(counter(&b, TSRI_M_tier_errors), 0);
+    CHECK_INT(kit_stats(&b.k).load_misses, 1);
+    atomic_store(&b.plan.delay_us, 0);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 48); /* it was not dropped for that */
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
+/* The tier ignores its deadlines: it sits on a call for as long as the gate is shut. */
+TEST(a_tier_that_does_not_answer_holds_up_one_thread_only)
+{
+    struct below b;
+    below_open(&b, (const char *const[]){"tier_load_ms", "20", NULL});
+    uint32_t *one = kit_tokens(1, 64), *two = kit_tokens(2, 64);
+    CHECK_INT(kit_store_segment(&b.k, one, 64), 64);
+    CHECK_INT(kit_store_segment(&b.k, two, 64), 64);
+    struct tsr_range whole = {0, 64};
+    struct tsr_prompt p1 = kit_segment_prompt(one, 64, &whole);
+    struct tsr_prompt p2 = kit_segment_prompt(two, 64, &whole);
+    struct kit_hits hits;
+    sink(&b);
+    struct loader stuck = {.b = &b, .prompt = &p1};
+    fake_tier_gate(&b.plan, FAKE_GET);
+    pthread_create(&stuck.thread, NULL, load_all, &stuck);
+    fake_tier_gate_wait(&b.plan, 1);
+    /* Who wants the same entry waits for that flight until its own deadline. */
+    CHECK_INT(kit_lookup(&b.k, &p1, 0, &hits), 64);
+    CHECK_INT(kit_load(&b.k, &p1, &hits, 0), TSR_ETIME);
+    CHECK_INT(counter(&b, TSRI_M_tier_timeouts), 1);
+    /* Who wants another does not even ask. */
+    CHECK_INT(kit_lookup(&b.k, &p2, 0, &hits), 64);
+    CHECK_INT(kit_load(&b.k, &p2, &hits, 0), TSR_EAGAIN);
+    CHECK_INT(counter(&b, TSRI_M_tier_refused), 1);
+    CHECK_INT(b.plan.n_now_max, 1);
+    fake_tier_gate(&b.plan, 0);
+    pthread_join(stuck.thread, NULL);
+    CHECK(stuck.loaded <= 0); /* the tier found it late */
+    CHECK_INT(kit_load_and_check(&b.k, &p1), 64);
+    CHECK_INT(kit_load_and_check(&b.k, &p2), 64);
+    free(one), free(two);
+    CHECK(below_end(&b));
+}
+
 TEST(what_a_tier_has_lost_is_forgotten_with_what_stands_behind_it)
 {
     static const int errors[] = {TSR_ENOENT, TSR_ECORRUPT};
@@ -609,6 +669,8 @@ int main(void)
     RUN(one_load_may_name_an_entry_several_times);
     RUN(a_slow_tier_does_not_hold_up_lookups_stores_or_loads_from_memory);
     RUN(a_failed_get_is_a_miss_now_and_a_hit_later);
+    RUN(a_load_that_comes_too_late_is_a_miss_and_counted);
+    RUN(a_tier_that_does_not_answer_holds_up_one_thread_only);
     RUN(what_a_tier_has_lost_is_forgotten_with_what_stands_behind_it);
     RUN(damaged_kv_is_dropped_and_never_returned);
     RUN(an_entry_on_its_way_up_is_not_cleared);

@@ -140,8 +140,16 @@ static void copy_layer(struct mem_tier_item *it, struct tsr_tier_io *io, uint32_
         }
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static int put_one(struct mem_tier_store *s, struct tsr_tier_io *io)
 {
+    if (io->deadline_ns && now_ns() >= io->deadline_ns) return TSR_ETIME;
     struct mem_tier_item *it = calloc(1, sizeof *it);
     if (!it) return TSR_ENOMEM;
     it->head = io->head;
@@ -176,13 +184,6 @@ static int put_one(struct mem_tier_store *s, struct tsr_tier_io *io)
     }
     pthread_mutex_unlock(&s->lock);
     return err;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* A get works on a copy, so that callbacks run without the lock. */

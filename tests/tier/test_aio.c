@@ -83,7 +83,7 @@ static uint8_t *blocks(size_t bytes, int fill)
 /* Moves all blocks, each in three pieces of memory, a lane's depth under way at a time. */
 static int move_all(struct tsri_aio *a, uint8_t *data, bool write, size_t align)
 {
-    struct tsri_aio_lane *lane = tsri_aio_take(a);
+    struct tsri_aio_lane *lane = tsri_aio_take(a, 0);
     struct tsri_aio_req reqs[TSRI_AIO_DEPTH];
     struct iovec iov[TSRI_AIO_DEPTH][3];
     int error = 0;
@@ -183,7 +183,7 @@ static int read_one(struct tsri_aio *a, uint64_t offset, size_t bytes, bool writ
                              .n_iov = 1,
                              .bytes = bytes,
                              .align = 1};
-    struct tsri_aio_lane *lane = tsri_aio_take(a);
+    struct tsri_aio_lane *lane = tsri_aio_take(a, 0);
     tsri_aio_push(lane, &r);
     tsri_aio_wait(lane, &r);
     tsri_aio_give(a, lane);
@@ -230,7 +230,7 @@ static void *take_and_give(void *arg)
 {
     struct taker *t = arg;
     for (int i = 0; i < 500; i++) {
-        struct tsri_aio_lane *lane = tsri_aio_take(t->aio);
+        struct tsri_aio_lane *lane = tsri_aio_take(t->aio, 0);
         int now = atomic_fetch_add(t->n_now, 1) + 1, max = atomic_load(t->n_max);
         while (now > max && !atomic_compare_exchange_weak(t->n_max, &max, now))
             ;
@@ -267,6 +267,22 @@ TEST(absurd_counts_are_refused)
     tsri_aio_close(NULL);
 }
 
+TEST(who_waits_for_a_lane_waits_until_its_deadline)
+{
+    struct tsri_aio *a;
+    CHECK_INT(tsri_aio_open(&a, TSRI_AIO_INLINE, &tsri_fileio_real, 1), 0);
+    struct tsri_aio_lane *lane = tsri_aio_take(a, tsri_now_ns() + 1);
+    CHECK(lane != NULL); /* one that is free needs no time */
+    uint64_t until = tsri_now_ns() + 5000000;
+    CHECK(tsri_aio_take(a, until) == NULL);
+    CHECK(tsri_now_ns() >= until);
+    tsri_aio_give(a, lane);
+    lane = tsri_aio_take(a, 1);
+    CHECK(lane != NULL);
+    tsri_aio_give(a, lane);
+    tsri_aio_close(a);
+}
+
 int main(void)
 {
     tmpdir_init(&dir);
@@ -280,5 +296,6 @@ int main(void)
     RUN(absurd_counts_are_refused);
     close(fd);
     tmpdir_fini(&dir);
+    RUN(who_waits_for_a_lane_waits_until_its_deadline);
     return test_end();
 }

@@ -382,6 +382,13 @@ TEST(a_deadline_that_has_passed_is_told)
     io.deadline_ns = tsri_now_ns() + 60000000000u;
     CHECK_INT(tsri_tier_get(tier, &io, 1), 1);
     kv_entry_fini(&room);
+    struct kv_entry late;
+    kv_entry_init(&late, &medium, 2);
+    io = kv_entry_io(&late);
+    io.deadline_ns = 1;
+    CHECK_INT(tsri_tier_put(tier, &io, 1), 0);
+    CHECK_INT(io.result, TSR_ETIME);
+    kv_entry_fini(&late);
 }
 
 TEST(each_io_of_a_batch_has_its_own_result)
