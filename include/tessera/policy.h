@@ -25,7 +25,7 @@ struct tsr_policy_env {
     size_t size;
     uint32_t ids_max; /* ids are below this */
     uint32_t reserved;
-    uint64_t capacity; /* in units of item sizes */
+    uint64_t capacity; /* in units of item sizes; 0: not known */
     const struct tsr_config *config;
 };
 

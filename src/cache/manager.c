@@ -2,7 +2,16 @@
  * small facts about who holds what that the writer and the fetchers share. */
 #include "cache/manager.h"
 
+/* What a policy of a tier below counts in; host memory counts in its pages. */
+#define UNIT_BYTES 4096u
+
 /* ---- who holds what ---- */
+
+static uint32_t tier_units(const struct tsr_cache *c, const struct tsri_entry *e)
+{
+    const struct tsri_shape *shape = &c->spaces[e->space].shape;
+    return (uint32_t)((uint64_t)e->n_tokens * tsri_shape_token_bytes(shape) / UNIT_BYTES) + 1;
+}
 
 void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_loc loc)
 {
@@ -12,8 +21,7 @@ void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_l
     l->loc[id] = loc;
     if (before >> t & 1) return;
     struct tsr_policy_item item = {.hash = tsri_entry_key(e).lo,
-                                   .units =
-                                       tsri_shape_n_cells(&c->spaces[e->space].shape, e->n_tokens),
+                                   .units = tier_units(c, e),
                                    .n_tokens = e->n_tokens,
                                    .parent = e->parent};
     l->policy->ops->insert(l->policy, id, &item);
@@ -201,48 +209,53 @@ static int scan_tiers(struct tsri_manager *m)
 
 /* ---- opening ---- */
 
-static int add_tier(struct tsri_manager *m, const struct tsr_tier_ops *ops, void *arg,
+/* Its size is known once it is open; 0: not known. */
+static int open_policy(struct tsri_lower *l, const struct tsri_tier_plan *plan, uint32_t ids_max,
+                       const struct tsr_config *cfg)
+{
+    const struct tsr_policy_ops *ops = tsri_policy_find(plan->policy);
+    if (!ops) return tsri_fail(TSR_ECONFIG, "tier %s: no policy %s", plan->name, plan->policy);
+    struct tsr_tier_stats stats;
+    if (tsri_tier_stats(l->tier, &stats) != 0) stats.bytes_max = 0;
+    struct tsr_policy_env env = {.size = sizeof env,
+                                 .ids_max = ids_max,
+                                 .capacity = stats.bytes_max / UNIT_BYTES,
+                                 .config = cfg};
+    return ops->open(&l->policy, &env);
+}
+
+static int add_tier(struct tsri_manager *m, const struct tsri_tier_plan *plan,
                     const struct tsr_config *cfg)
 {
-    if (m->n_lower + 1 >= TSR_TIERS_MAX)
-        return tsri_fail(TSR_ERANGE, "more than %u tiers below host memory", TSR_TIERS_MAX - 1);
     struct tsr_cache *c = m->c;
     struct tsri_lower *l = &m->lower[m->n_lower + 1];
-    struct tsr_tier_env env = {
-        .size = sizeof env, .config = cfg, .arg = arg, .n_threads = c->options.io_threads + 1};
-    int e = tsri_tier_open(&l->tier, ops, &env);
+    struct tsr_tier_env env = {.size = sizeof env,
+                               .config = cfg,
+                               .arg = plan->arg,
+                               .n_threads = c->options.io_threads + 1};
+    int e = tsri_tier_open(&l->tier, plan->ops, &env);
     if (e) return e;
     m->n_lower++;
-    struct tsr_policy_env penv = {.size = sizeof penv, .ids_max = c->ids_max, .config = cfg};
-    e = tsri_policy_lru.open(&l->policy, &penv);
+    e = open_policy(l, plan, c->ids_max, cfg);
     if (e == 0) e = tsri_region_init(&l->loc_region, (size_t)c->ids_max * sizeof l->loc[0]);
     if (e) return e;
     l->loc = (tsr_tier_loc *)(void *)l->loc_region.data;
-    l->write = c->options.disk_write;
-    l->second_touch = c->options.disk_admission == TSRI_DISK_ADMISSION_SECOND_TOUCH;
     uint8_t bit = (uint8_t)(1u << m->n_lower);
-    if (l->write == TSRI_DISK_WRITE_NONE) return 0;
-    if (l->second_touch)
+    if (plan->write == TSRI_DISK_WRITE_NONE) return 0;
+    if (plan->admission == TSRI_DISK_ADMISSION_SECOND_TOUCH)
         m->takes_used |= bit;
     else
         m->takes_stored |= bit;
-    m->through |= l->write == TSRI_DISK_WRITE_THROUGH;
+    m->through |= plan->write == TSRI_DISK_WRITE_THROUGH;
     return 0;
 }
 
 static int add_tiers(struct tsri_manager *m, const struct tsr_config *cfg)
 {
-    const struct tsri_options *o = &m->c->options;
-    int e = 0;
-    if (o->disk_enabled && o->disk_path[0]) {
-        const struct tsr_tier_ops *disk = tsri_tier_find("disk");
-        e = disk ? add_tier(m, disk, NULL, cfg)
-                 : tsri_fail(TSR_EUNSUP, "disk_path: this build has no disk tier");
-    }
-    const struct tsri_attached *attached;
-    size_t n = tsri_config_attached(cfg, &attached);
-    for (size_t i = 0; i < n && e == 0; i++)
-        e = add_tier(m, attached[i].ops, attached[i].arg, cfg);
+    struct tsri_tier_plan plans[TSRI_LOWER_MAX];
+    int n = tsri_tiers_plan(cfg, plans), e = n < 0 ? n : 0;
+    for (int i = 0; i < n && e == 0; i++)
+        e = add_tier(m, &plans[i], cfg);
     return e;
 }
 

@@ -16,8 +16,16 @@ struct tsri_lower {
     tsr_tier_loc *loc;         /* by id, under cache->lock */
     struct tsr_policy *policy; /* of the entries it holds, under cache->lock */
     uint64_t n_entries;
-    int write;         /* enum tsri_disk_write */
-    bool second_touch; /* takes an entry when it is used again, not when it is stored */
+};
+
+/* How one of the tiers is to be used (tiers.c). Text is borrowed from the configuration. */
+struct tsri_tier_plan {
+    const char *name;
+    const struct tsr_tier_ops *ops;
+    void *arg;
+    const char *policy;
+    int write;     /* enum tsri_disk_write */
+    int admission; /* enum tsri_disk_admission */
 };
 
 struct tsri_flight;
@@ -33,7 +41,7 @@ struct tsri_manager {
     struct tsr_cache *c;
     struct tsri_lower lower[TSR_TIERS_MAX]; /* [1] .. [n_lower] */
     uint32_t n_lower;
-    uint8_t takes_stored, takes_used; /* bit t: tier t wants entries then */
+    uint8_t takes_stored, takes_used; /* bit t: tier t wants entries when stored, when used again */
     bool through;                     /* stores wait until they are written */
 
     pthread_mutex_t lock;
@@ -67,6 +75,13 @@ void tsri_manager_head(struct tsr_cache *c, const struct tsri_entry *e, struct t
 uint32_t tsri_manager_n_planes(const struct tsr_cache *c, const struct tsri_entry *e);
 void tsri_manager_planes(const struct tsr_cache *c, const struct tsri_entry *e,
                          struct tsri_meta *meta, void **planes);
+
+/* ---- tiers.c ---- */
+
+#define TSRI_LOWER_MAX (TSR_TIERS_MAX - 1)
+/* The tiers below host memory in their order; returns how many, or a negative enum tsr_err. */
+TSR_MUST int tsri_tiers_plan(const struct tsr_config *cfg,
+                             struct tsri_tier_plan plans[TSRI_LOWER_MAX]);
 
 /* ---- writeback.c ---- */
 

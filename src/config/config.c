@@ -280,6 +280,13 @@ int tsri_config_check(const struct tsr_config *cfg)
         return tsri_fail(TSR_ECONFIG, "disk_segment_size: %s is more than half of disk_size, %s",
                          tsr_config_get(cfg, "disk_segment_size"),
                          tsr_config_get(cfg, "disk_size"));
+    bool disk2 = *v->disk2_path && v->disk_enabled;
+    if (disk2 && v->disk_segment_size > v->disk2_size / 2)
+        return tsri_fail(TSR_ECONFIG, "disk_segment_size: %s is more than half of disk2_size, %s",
+                         tsr_config_get(cfg, "disk_segment_size"),
+                         tsr_config_get(cfg, "disk2_size"));
+    if (disk && disk2 && strcmp(v->disk_path, v->disk2_path) == 0)
+        return tsri_fail(TSR_ECONFIG, "disk2_path: %s is disk_path too", v->disk2_path);
     return 0;
 }
 

@@ -19,6 +19,13 @@ static const char *const names_disk_admission[] = {TSRI_ENUM_disk_admission(NAME
 static const char *const names_disk_io[] = {TSRI_ENUM_disk_io(NAME) NULL};
 static const char *const names_disk_write[] = {TSRI_ENUM_disk_write(NAME) NULL};
 #undef NAME
+#define names_disk_policy names_policy
+#define names_disk2_policy names_policy
+#define names_disk2_write names_disk_write
+#define names_disk2_admission names_disk_admission
+#define names_attached_policy names_policy
+#define names_attached_write names_disk_write
+#define names_attached_admission names_disk_admission
 
 #define NAMES_BOOL(name) NULL
 #define NAMES_COUNT(name) NULL

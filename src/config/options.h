@@ -44,6 +44,7 @@ enum {
                                     N(DISK_IO_THREADS, "threads")
 #define TSRI_ENUM_disk_write(N)     N(DISK_WRITE_BACK, "back") N(DISK_WRITE_THROUGH, "through") \
                                     N(DISK_WRITE_NONE, "none")
+/* disk2_* and attached_* have the names of disk_*, and every *_policy those of policy (option.c). */
 
 /* ---- the options ---- */
 
@@ -114,6 +115,26 @@ enum {
       "how the disk tier reads and writes; auto: io_uring, or threads where it is refused") \
     X(disk_write, ENUM, "back", 0, 0, 0, \
       "when entries are written to disk: back (queued by the store), through (before it returns), none") \
+    X(disk_policy, ENUM, "lru", 0, 0, 0, \
+      "which entries leave the disk tier first") \
+    X(disk2_path, PATH, "", 0, 4095, 0, \
+      "directory of a second disk tier, as a rule larger and slower; empty: none") \
+    X(disk2_size, SIZE, "64G", 64 * TSRI_MIB, 1024 * TSRI_TIB, 0, \
+      "bytes the second disk tier may use") \
+    X(disk2_admission, ENUM, "always", 0, 0, 0, \
+      "which entries are written to the second disk tier: all, or those touched twice") \
+    X(disk2_write, ENUM, "back", 0, 0, 0, \
+      "when entries are written to the second disk tier, as disk_write") \
+    X(disk2_policy, ENUM, "lru", 0, 0, 0, \
+      "which entries leave the second disk tier first") \
+    X(attached_admission, ENUM, "always", 0, 0, 0, \
+      "which entries are written to tiers that a program attached: all, or those touched twice") \
+    X(attached_write, ENUM, "back", 0, 0, 0, \
+      "when entries are written to tiers that a program attached, as disk_write") \
+    X(attached_policy, ENUM, "lru", 0, 0, 0, \
+      "which entries leave tiers that a program attached first") \
+    X(tiers, STRING, "", 0, 255, 0, \
+      "tiers below host memory by name, in their order; empty: disk, disk2, attached ones") \
     X(tier_load_ms, COUNT, "30000", 0, 86400000, 0, \
       "milliseconds a lower tier has to load an entry; later is a miss; 0: no limit") \
     X(tier_store_ms, COUNT, "60000", 0, 86400000, 0, \

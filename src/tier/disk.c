@@ -174,8 +174,8 @@ const char *tsri_disk_mode(const struct tsr_tier *tier)
 
 /* ---- open ---- */
 
-/* The configuration, with what tests give instead. */
-static int configure(struct tsri_disk *d, const struct tsr_tier_env *env,
+/* The configuration of the first or the second disk tier, with what tests give instead. */
+static int configure(struct tsri_disk *d, const struct tsr_tier_env *env, bool second,
                      struct tsri_disk_setup *set)
 {
     if (env->arg) *set = *(const struct tsri_disk_setup *)env->arg;
@@ -184,13 +184,14 @@ static int configure(struct tsri_disk *d, const struct tsr_tier_env *env,
         static const enum tsri_aio_mode modes[] = {[TSRI_DISK_IO_AUTO] = TSRI_AIO_AUTO,
                                                    [TSRI_DISK_IO_URING] = TSRI_AIO_URING,
                                                    [TSRI_DISK_IO_THREADS] = TSRI_AIO_THREADS};
-        if (!set->path) set->path = o->disk_path;
-        if (!set->bytes_max) set->bytes_max = o->disk_size;
+        if (!set->path) set->path = second ? o->disk2_path : o->disk_path;
+        if (!set->bytes_max) set->bytes_max = second ? o->disk2_size : o->disk_size;
         if (!set->segment_bytes) set->segment_bytes = o->disk_segment_size;
         if (!set->mode) set->mode = modes[o->disk_io];
         set->buffered |= !o->disk_direct;
     }
-    if (!set->path || !set->path[0]) return tsri_fail(TSR_ECONFIG, "disk: disk_path is not set");
+    if (!set->path || !set->path[0])
+        return tsri_fail(TSR_ECONFIG, "disk: %s is not set", second ? "disk2_path" : "disk_path");
     if (!set->segment_bytes) set->segment_bytes = (uint64_t)256 << 20;
     d->path = tsri_strdup(set->path);
     d->io = set->io ? *set->io : tsri_fileio_real;
@@ -252,7 +253,7 @@ static void close_disk(struct tsri_disk *d)
     tsri_free(d);
 }
 
-static int disk_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+static int open_disk(struct tsr_tier **out, const struct tsr_tier_env *env, bool second)
 {
     struct tsri_disk *d = tsri_alloc(1, sizeof *d);
     if (!d) return TSR_ENOMEM;
@@ -262,7 +263,7 @@ static int disk_open(struct tsr_tier **out, const struct tsr_tier_env *env)
     pthread_mutex_init(&d->lock, NULL);
     tsri_cond_init(&d->changed);
     struct tsri_disk_setup set = {0};
-    int err = configure(d, env, &set);
+    int err = configure(d, env, second, &set);
     if (!err) set_limits(d, &set);
     if (!err) err = tsri_fork_guard_init(&d->guard);
     if (!err) err = tsri_disk_index_init(&d->index);
@@ -278,6 +279,16 @@ static int disk_open(struct tsr_tier **out, const struct tsr_tier_env *env)
              d->n_segments);
     *out = &d->base;
     return 0;
+}
+
+static int disk_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+{
+    return open_disk(out, env, false);
+}
+
+static int disk2_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+{
+    return open_disk(out, env, true);
 }
 
 /* ---- the other operations ---- */
@@ -365,16 +376,13 @@ static int disk_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
     return 0;
 }
 
-const struct tsr_tier_ops tsri_tier_disk = {
-    .abi = TSR_TIER_ABI,
-    .name = "disk",
-    .open = disk_open,
-    .close = disk_close,
-    .put = tsri_disk_put,
-    .get = tsri_disk_get,
-    .drop = disk_drop,
-    .scan = disk_scan,
-    .contains = disk_contains,
-    .flush = disk_flush,
-    .stats = disk_stats,
-};
+/* clang-format off */
+#define DISK_OPS(name_, open_) \
+    { \
+        .abi = TSR_TIER_ABI, .name = name_, .open = open_, .close = disk_close, \
+        .put = tsri_disk_put, .get = tsri_disk_get, .drop = disk_drop, .scan = disk_scan, \
+        .contains = disk_contains, .flush = disk_flush, .stats = disk_stats, \
+    }
+/* clang-format on */
+const struct tsr_tier_ops tsri_tier_disk = DISK_OPS("disk", disk_open);
+const struct tsr_tier_ops tsri_tier_disk2 = DISK_OPS("disk2", disk2_open);

@@ -7,6 +7,7 @@
 /* Every tier that is part of the library, fastest first. */
 static const struct tsr_tier_ops *const built_in[] = {
     &tsri_tier_disk,
+    &tsri_tier_disk2,
 };
 
 const struct tsr_tier_ops *tsri_tier_find(const char *name)

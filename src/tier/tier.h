@@ -24,7 +24,7 @@
 #define TSRI_ENTRY_EXTRA_MAX (1u << 20)
 
 /* Segment files in a directory (disk.c). */
-extern const struct tsr_tier_ops tsri_tier_disk;
+extern const struct tsr_tier_ops tsri_tier_disk, tsri_tier_disk2;
 
 /* The built-in tier of that name, or NULL. */
 const struct tsr_tier_ops *tsri_tier_find(const char *name);

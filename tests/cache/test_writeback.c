@@ -118,7 +118,7 @@ TEST(close_writes_what_is_queued)
 TEST(written_through_means_below_when_store_returns)
 {
     struct below b;
-    below_open(&b, (const char *const[]){"disk_write", "through", NULL}, 1);
+    below_open(&b, (const char *const[]){"attached_write", "through", NULL}, 1);
     atomic_store(&b.plans[0].delay_us, 1000);
     for (uint64_t i = 0; i < 10; i++) {
         CHECK_INT(store_nth(&b, i, 30), 30);
@@ -147,7 +147,7 @@ TEST(an_entry_that_is_not_written_in_time_is_given_up_and_told)
 TEST(a_tier_that_takes_no_writes_gets_none)
 {
     struct below b;
-    below_open(&b, (const char *const[]){"disk_write", "none", NULL}, 1);
+    below_open(&b, (const char *const[]){"attached_write", "none", NULL}, 1);
     CHECK_INT(store_nth(&b, 1, 30), 30);
     CHECK_INT(load_nth(&b, 1, 30), 30);
     CHECK_INT(tsr_flush(b.k.cache), 0);
@@ -160,7 +160,7 @@ TEST(a_tier_that_takes_no_writes_gets_none)
 TEST(second_touch_writes_what_is_used_again_and_nothing_else)
 {
     struct below b;
-    below_open(&b, (const char *const[]){"disk_admission", "second_touch", NULL}, 1);
+    below_open(&b, (const char *const[]){"attached_admission", "second_touch", NULL}, 1);
     for (uint64_t i = 0; i < 6; i++)
         CHECK_INT(store_nth(&b, i, 30), 30);
     CHECK_INT(tsr_flush(b.k.cache), 0);
@@ -183,7 +183,7 @@ TEST(second_touch_writes_what_is_used_again_and_nothing_else)
 TEST(an_entry_that_is_below_is_not_pinned_by_a_tier_that_lacks_it)
 {
     struct below b;
-    below_open(&b, (const char *const[]){"disk_admission", "second_touch", NULL}, 2);
+    below_open(&b, (const char *const[]){"attached_admission", "second_touch", NULL}, 2);
     CHECK_INT(store_nth(&b, 1, 30), 30);
     CHECK_INT(find_nth(&b, 1, 30), 30);
     CHECK_INT(tsr_flush(b.k.cache), 0);
