@@ -58,8 +58,10 @@ struct tsr_policy_ops {
     /* The next to go among those that may, or TSR_POLICY_NONE; it stays until remove. Must end
      * after asking about each entry at most once. */
     uint32_t (*victim)(struct tsr_policy *policy, tsr_policy_may_fn may, void *arg);
-    /* (optional) is it worth keeping? Default: yes. */
-    int (*admit)(struct tsr_policy *policy, const struct tsr_policy_item *item);
+    /* (optional) A store put new blocks behind a chain: all of it, the new ones included, leaf
+     * first. Nothing of it was used once more, only the order is to be as after a touch. Default:
+     * touch. */
+    void (*refresh)(struct tsr_policy *policy, const uint32_t *ids, size_t n);
     /* (optional) ids in the order they would go; returns how many. Default: 0. */
     size_t (*order)(struct tsr_policy *policy, uint32_t *ids, size_t ids_max);
     /* members above belong to abi 1; append below, never reorder */

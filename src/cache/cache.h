@@ -280,11 +280,12 @@ void tsri_events_fini(struct tsri_events *ev);
 bool tsri_events_push(struct tsri_events *ev, const struct tsr_event *event);
 uint32_t tsri_events_take(struct tsri_events *ev, struct tsr_event *out, uint32_t max);
 
-/* ---- policy.c, lru.c ---- */
+/* ---- policy.c, lru.c, s3fifo.c ---- */
 
-extern const struct tsr_policy_ops tsri_policy_lru;
+extern const struct tsr_policy_ops tsri_policy_lru, tsri_policy_s3fifo;
 /* Built-in policies, by name. */
 const struct tsr_policy_ops *tsri_policy_find(const char *name);
+void tsri_policy_refresh(struct tsr_policy *policy, const uint32_t *ids, size_t n);
 
 /* ---- the cache ---- */
 

@@ -1,11 +1,18 @@
-/* policy.c - the built-in eviction policies, by name. */
+/* policy.c - the built-in eviction policies, by name, and the defaults of what they may leave out.
+ */
 #include "cache/cache.h"
 
-static const struct tsr_policy_ops *const policies[] = {&tsri_policy_lru};
+static const struct tsr_policy_ops *const policies[] = {&tsri_policy_lru, &tsri_policy_s3fifo};
 
 const struct tsr_policy_ops *tsri_policy_find(const char *name)
 {
     for (size_t i = 0; i < TSRI_COUNT(policies); i++)
         if (strcmp(policies[i]->name, name) == 0) return policies[i];
     return NULL;
+}
+
+void tsri_policy_refresh(struct tsr_policy *policy, const uint32_t *ids, size_t n)
+{
+    const struct tsr_policy_ops *ops = policy->ops;
+    (ops->refresh ? ops->refresh : ops->touch)(policy, ids, n);
 }

@@ -313,12 +313,18 @@ static uint32_t publish(struct tsr_put *put, uint32_t i, uint32_t parent, uint64
     return b->id;
 }
 
-/* The chain's blocks were used by this store: leaf first, root last. */
-static void touch_chain(struct tsr_cache *c, uint32_t id)
+/* New blocks came behind others: tells the policy the order, leaf first, root last. */
+static void refresh_chain(struct tsr_cache *c, uint32_t id)
 {
-    for (; id != TSRI_ID_NONE; id = c->entries[id].parent)
-        if (tsri_word_state(atomic_load(&c->entries[id].word)) == TSRI_HOST)
-            c->policy->ops->touch(c->policy, &id, 1);
+    uint32_t ids[64], n = 0;
+    for (; id != TSRI_ID_NONE; id = c->entries[id].parent) {
+        if (tsri_word_state(atomic_load(&c->entries[id].word)) != TSRI_HOST) continue;
+        ids[n++] = id;
+        if (n < TSRI_COUNT(ids)) continue;
+        tsri_policy_refresh(c->policy, ids, n);
+        n = 0;
+    }
+    if (n) tsri_policy_refresh(c->policy, ids, n);
 }
 
 static bool all_layers(const struct tsr_put *put)
@@ -349,7 +355,7 @@ int tsri_put_commit(struct tsr_put *put)
     bool orphans = put->parent_id != TSRI_ID_NONE && !put->has_parent;
     for (uint32_t i = 0; i < put->n_blocks && !orphans; i++)
         parent = publish(put, i, put->kind == TSR_KIND_PREFIX ? parent : TSRI_ID_NONE, &n_tokens);
-    if (!orphans && put->kind == TSR_KIND_PREFIX) touch_chain(c, parent);
+    if (!orphans && put->kind == TSR_KIND_PREFIX) refresh_chain(c, parent);
     for (uint32_t i = 0; i < put->n_blocks && orphans; i++)
         tsri_entry_abandon(c, put->blocks[i].id);
     put->n_blocks = 0;

@@ -34,7 +34,7 @@ enum {
 
 /* clang-format off */
 #define TSRI_ENUM_hash(N)           N(HASH_SHA256, "sha256") N(HASH_XXH3, "xxh3")
-#define TSRI_ENUM_policy(N)         N(POLICY_LRU, "lru")
+#define TSRI_ENUM_policy(N)         N(POLICY_LRU, "lru") N(POLICY_S3FIFO, "s3fifo")
 #define TSRI_ENUM_owner(N)          N(OWNER_PROCESS, "process") N(OWNER_EMBEDDED, "embedded")
 #define TSRI_ENUM_log_level(N)      N(LOG_LEVEL_ERROR, "error") N(LOG_LEVEL_WARN, "warn") \
                                     N(LOG_LEVEL_INFO, "info") N(LOG_LEVEL_DEBUG, "debug")

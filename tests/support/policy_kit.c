@@ -1,0 +1,46 @@
+/* policy_kit.c - see policy_kit.h. */
+#include "support/policy_kit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct tsr_policy *policy_open(const struct tsr_policy_ops *ops, uint32_t ids_max,
+                               uint64_t capacity)
+{
+    struct tsr_policy *p = NULL;
+    struct tsr_policy_env env = {.size = sizeof env, .ids_max = ids_max, .capacity = capacity};
+    if (ops->open(&p, &env) != 0) {
+        fprintf(stderr, "policy_kit: %s does not open\n", ops->name);
+        exit(1);
+    }
+    return p;
+}
+
+uint64_t policy_hash(uint64_t key)
+{
+    uint64_t x = (key + 1) * 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+void policy_insert(struct tsr_policy *p, uint32_t id, uint64_t key)
+{
+    struct tsr_policy_item item = {
+        .hash = policy_hash(key), .units = 1, .n_tokens = 64, .parent = TSR_POLICY_NONE};
+    p->ops->insert(p, id, &item);
+}
+
+static int all_may(void *unused, uint32_t id)
+{
+    (void)unused;
+    (void)id;
+    return 1;
+}
+
+uint32_t policy_evict(struct tsr_policy *p)
+{
+    uint32_t id = p->ops->victim(p, all_may, NULL);
+    if (id != TSR_POLICY_NONE) p->ops->remove(p, id);
+    return id;
+}
