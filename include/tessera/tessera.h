@@ -352,7 +352,9 @@ struct tsr_store {
     const void *recipe; /* BLENDED */
     size_t recipe_bytes;
     uint32_t freq_set;
-    uint32_t reserved;
+    /* Seconds that computing the KV in `view` took, where somebody has measured it; 0: not known.
+     * What is dear for its size is kept longer (policy adaptive). */
+    float cost_s;
     struct tsr_view view;
 };
 

@@ -80,7 +80,7 @@ struct tsri_entry {
     uint16_t flags;        /* TSRI_ENTRY_*, under lock */
     uint32_t prev_sibling; /* of a FREE entry: the next free one */
     uint32_t extra_bytes;  /* of its meta, for when it is COLD */
-    uint32_t reserved;
+    float cost_s;          /* to compute it again; 0: not known */
 };
 _Static_assert(sizeof(struct tsri_entry) == 64, "an entry is one cache line");
 
@@ -280,9 +280,9 @@ void tsri_events_fini(struct tsri_events *ev);
 bool tsri_events_push(struct tsri_events *ev, const struct tsr_event *event);
 uint32_t tsri_events_take(struct tsri_events *ev, struct tsr_event *out, uint32_t max);
 
-/* ---- policy.c, lru.c, s3fifo.c ---- */
+/* ---- policy.c, lru.c, s3fifo.c, adaptive.c ---- */
 
-extern const struct tsr_policy_ops tsri_policy_lru, tsri_policy_s3fifo;
+extern const struct tsr_policy_ops tsri_policy_lru, tsri_policy_s3fifo, tsri_policy_adaptive;
 /* Built-in policies, by name. */
 const struct tsr_policy_ops *tsri_policy_find(const char *name);
 void tsri_policy_refresh(struct tsr_policy *policy, const uint32_t *ids, size_t n);

@@ -128,6 +128,7 @@ uint32_t tsri_entry_alloc(struct tsr_cache *c)
     e->meta = 0;
     e->user_pins = 0;
     e->flags = 0;
+    e->cost_s = 0;
     atomic_store_explicit(&e->tiers, 0, memory_order_relaxed);
     set_state(e, TSRI_FILLING);
     return id;
@@ -178,7 +179,8 @@ static void rank(struct tsr_cache *c, uint32_t id)
     struct tsr_policy_item item = {.hash = tsri_entry_key(e).lo,
                                    .units = tsri_meta(c, e)->n_pages,
                                    .n_tokens = e->n_tokens,
-                                   .parent = e->parent};
+                                   .parent = e->parent,
+                                   .cost_s = e->cost_s};
     c->policy->ops->insert(c->policy, id, &item);
     c->n_host++;
 }

@@ -23,7 +23,8 @@ void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_l
     struct tsr_policy_item item = {.hash = tsri_entry_key(e).lo,
                                    .units = tier_units(c, e),
                                    .n_tokens = e->n_tokens,
-                                   .parent = e->parent};
+                                   .parent = e->parent,
+                                   .cost_s = e->cost_s};
     l->policy->ops->insert(l->policy, id, &item);
     l->n_entries++;
 }

@@ -2,7 +2,8 @@
  */
 #include "cache/cache.h"
 
-static const struct tsr_policy_ops *const policies[] = {&tsri_policy_lru, &tsri_policy_s3fifo};
+static const struct tsr_policy_ops *const policies[] = {&tsri_policy_lru, &tsri_policy_s3fifo,
+                                                        &tsri_policy_adaptive};
 
 const struct tsr_policy_ops *tsri_policy_find(const char *name)
 {

@@ -3,6 +3,8 @@
  * everything back. A prefix becomes one entry a block; a segment is one entry. */
 #include "cache/manager.h"
 
+#include <math.h>
+
 struct block {
     uint32_t id, n_tokens;
     uint32_t offset; /* of its first token in the caller's view */
@@ -42,6 +44,8 @@ static int check_store(const struct tsr_store *s, const struct tsr_space *space)
         return tsri_fail(TSR_EINVAL, "store: a context is for segments and needs its tokens");
     if ((s->kind == TSR_KIND_BLENDED) != (s->recipe && s->recipe_bytes))
         return tsri_fail(TSR_EINVAL, "store: a recipe belongs to blended KV, and it to a recipe");
+    if (!(s->cost_s >= 0) || isinf(s->cost_s))
+        return tsri_fail(TSR_EINVAL, "store: a cost of %g seconds", (double)s->cost_s);
     int e = tsri_extra_check(s->extra, s->n_extra, s->n_tokens);
     if (e) return e;
     if (s->kind != TSR_KIND_PREFIX &&
@@ -92,6 +96,7 @@ out:
     entry->space = put->space->id;
     entry->kind = chunk->kind;
     entry->extra_bytes = chunk->extra_bytes;
+    entry->cost_s = store->cost_s * ((float)b->n_tokens / (float)put_tokens(store));
     struct tsri_meta *m = tsri_meta(c, entry);
     m->digest = *digest;
     m->base = chunk->kind == TSR_KIND_PREFIX ? chunk->range.offset : store->base;

@@ -46,7 +46,7 @@
     X(save_decode_cache, LMCACHE, IGNORE, "", WARN, \
       "the engine's connector decides what is stored") \
     X(cache_policy, LMCACHE, EVICT, "policy", INFO, \
-      "LRU, LFU, FIFO, MRU; what is not built in becomes lru") \
+      "LRU, LFU, FIFO, MRU; what is not built in becomes adaptive") \
     X(pre_caching_hash_algorithm, LMCACHE, DIGEST, "hash", INFO, \
       "sha256 and xxhash variants; builtin becomes sha256, which is the same in every process") \
     X(numa_mode, LMCACHE, IGNORE, "", INFO, "memory is placed where it is first touched") \
@@ -91,7 +91,7 @@
     /* LMCache, multi-process server */ \
     X(l1_size_gb, LMCACHE, GB, "host_size", INFO, "in GB of 1024^3 bytes") \
     X(eviction_policy, LMCACHE, EVICT, "policy", INFO, \
-      "LRU, ARC, IsolatedLRU, noop; what is not built in becomes lru") \
+      "LRU, ARC, IsolatedLRU, noop; what is not built in becomes adaptive") \
     X(hash_algorithm, LMCACHE, DIGEST, "hash", INFO, "blake3 and builtin become sha256") \
     X(engine_type, LMCACHE, IGNORE, "", WARN, TSRI_NO_BLEND) \
     X(max_workers, LMCACHE, IGNORE, "", INFO, "io_threads sets the number of threads") \

@@ -34,7 +34,8 @@ enum {
 
 /* clang-format off */
 #define TSRI_ENUM_hash(N)           N(HASH_SHA256, "sha256") N(HASH_XXH3, "xxh3")
-#define TSRI_ENUM_policy(N)         N(POLICY_LRU, "lru") N(POLICY_S3FIFO, "s3fifo")
+#define TSRI_ENUM_policy(N)         N(POLICY_LRU, "lru") N(POLICY_S3FIFO, "s3fifo") \
+                                    N(POLICY_ADAPTIVE, "adaptive")
 #define TSRI_ENUM_owner(N)          N(OWNER_PROCESS, "process") N(OWNER_EMBEDDED, "embedded")
 #define TSRI_ENUM_log_level(N)      N(LOG_LEVEL_ERROR, "error") N(LOG_LEVEL_WARN, "warn") \
                                     N(LOG_LEVEL_INFO, "info") N(LOG_LEVEL_DEBUG, "debug")
@@ -85,8 +86,8 @@ enum {
       "shorter runs found at any offset are not used") \
     X(min_match_ratio, FLOAT, "0.8", 0, 1, 0, \
       "share of an entry that runs around edits must cover to count as a partial match") \
-    X(policy, ENUM, "lru", 0, 0, 0, \
-      "which entries leave host memory first") \
+    X(policy, ENUM, "adaptive", 0, 0, 0, \
+      "who leaves host memory first: by last use (lru), not used twice (s3fifo), or as traffic asks") \
     X(owner, ENUM, "process", 0, 0, 0, \
       "who reads host memory: process (only this one), embedded (this one serves others too)") \
     X(frozen, BOOL, "false", 0, 0, TSRI_OPT_RELOAD, \

@@ -4,6 +4,8 @@
 #include "support/cache_kit.h"
 #include "support/test.h"
 
+#include <math.h>
+
 enum { ROW = 64, LAYER = 2 * ROW, TOKEN = 2 * LAYER };
 
 static int load_prefix(struct kit *k, const uint32_t *tokens, uint32_t n)
@@ -133,6 +135,61 @@ TEST(a_prefix_goes_on_behind_blocks_that_are_there)
     /* Nothing before token 16 is needed when `from` is 0. */
     s = (struct tsr_store){.kind = TSR_KIND_PREFIX, .tokens = tokens + 1, .n_tokens = 40};
     CHECK_INT(kit_store(&k, &s), 32);
+    free(tokens);
+    CHECK(kit_end(&k));
+}
+
+static float cost_of(const struct tsr_cache *c, uint32_t n_tokens, uint32_t *n)
+{
+    float sum = 0;
+    *n = 0;
+    for (uint32_t id = 0; id < c->ids_max; id++) {
+        const struct tsri_entry *e = &c->entries[id];
+        if (tsri_word_state(atomic_load(&e->word)) != TSRI_HOST || e->n_tokens != n_tokens)
+            continue;
+        sum += e->cost_s;
+        ++*n;
+    }
+    return sum;
+}
+
+TEST(what_computing_cost_is_shared_out_by_tokens)
+{
+    struct kit k;
+    kit_open(&k, NULL);
+    uint32_t n, *tokens = kit_tokens(1, 104);
+    struct tsr_store s = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 64, .cost_s = 2};
+    CHECK_INT(kit_store(&k, &s), 64);
+    CHECK(cost_of(k.cache, 16, &n) == 2);
+    CHECK_INT(n, 4);
+    /* Only what was computed: 40 tokens for another second, of which 32 are stored. */
+    s.from = 64;
+    s.n_tokens = 104;
+    s.cost_s = 1;
+    CHECK_INT(kit_store(&k, &s), 32);
+    float cost = cost_of(k.cache, 16, &n);
+    CHECK(cost > 2.79f && cost < 2.81f);
+    CHECK_INT(n, 6);
+    s = (struct tsr_store){
+        .kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 33, .cost_s = 0.5f};
+    CHECK_INT(kit_store(&k, &s), 33);
+    CHECK(cost_of(k.cache, 33, &n) == 0.5f);
+    free(tokens);
+    CHECK(kit_end(&k));
+}
+
+TEST(a_cost_that_is_no_time_is_refused)
+{
+    struct kit k;
+    kit_open(&k, NULL);
+    uint32_t *tokens = kit_tokens(1, 16);
+    const float costs[] = {-1, NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; i < TSRI_COUNT(costs); i++) {
+        struct tsr_store s = {
+            .kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 16, .cost_s = costs[i]};
+        CHECK_INT(kit_store(&k, &s), TSR_EINVAL);
+        CHECK_HAS(tsr_errmsg(), "seconds");
+    }
     free(tokens);
     CHECK(kit_end(&k));
 }
@@ -521,6 +578,8 @@ int main(void)
     RUN(every_layout_and_dtype_comes_back);
     RUN(a_last_partial_block_is_kept_when_asked_for);
     RUN(a_prefix_goes_on_behind_blocks_that_are_there);
+    RUN(what_computing_cost_is_shared_out_by_tokens);
+    RUN(a_cost_that_is_no_time_is_refused);
     RUN(kv_is_taken_from_any_strides);
     RUN(layers_come_in_any_order_and_nothing_is_seen_before_commit);
     RUN(a_put_without_all_layers_keeps_nothing);

@@ -265,13 +265,13 @@ TEST(hash_names_become_ours)
     CHECK_HAS(tsr_errmsg(), "chunk_hash_algo (hash here): \"md5\" is not one of sha256, xxh3");
 }
 
-TEST(policies_we_do_not_have_become_lru_with_a_warning)
+TEST(policies_we_do_not_have_become_adaptive_with_a_warning)
 {
     reopen();
     CHECK_INT(tsr_config_set(cfg, "cache_policy", "LRU"), 0);
     CHECK_INT(n_lines, 0);
     CHECK_INT(tsr_config_set(cfg, "cache_policy", "LFU"), 0);
-    CHECK_INT(logged("cache_policy: LFU: not part of this build: lru is used"), 1);
+    CHECK_INT(logged("cache_policy: LFU: not part of this build: adaptive is used"), 1);
     CHECK_INT(levels[0], TSR_LOG_WARN);
     CHECK_INT(tsr_config_set(cfg, "cache_policy", "best"), TSR_ECONFIG);
 }
@@ -358,7 +358,7 @@ int main(void)
     RUN(sizes_in_gb_become_bytes);
     RUN(disk_paths_lose_their_scheme);
     RUN(hash_names_become_ours);
-    RUN(policies_we_do_not_have_become_lru_with_a_warning);
+    RUN(policies_we_do_not_have_become_adaptive_with_a_warning);
     RUN(switching_the_chunk_cache_on_brings_its_separator);
     RUN(of_an_alias_and_our_name_the_last_one_wins);
     RUN(what_asks_for_nothing_is_no_warning);
