@@ -129,6 +129,16 @@ dry_run_changes_nothing_and_lint_asks_for_more() {
     [[ $out == *"unknown option '--nonsense'"* ]] || fail "said: $out"
 }
 
+a_model_needs_cmake_and_pip() {
+    local out
+    # shellcheck disable=SC2086
+    make_machine $everything
+    add_command python3 'case "$*" in *pip*) exit 1 ;; esac'
+    add_apt
+    out=$(setup_here --dry-run --model) && { fail "succeeded: $out" || return; }
+    [[ $out == *'missing: cmake python3-pip' ]] || fail "said: $out"
+}
+
 run with_nothing_missing_it_says_so_in_one_line_and_asks_nobody
 run what_is_missing_is_installed_by_package_name
 run one_missing_library_is_the_only_thing_installed
@@ -139,4 +149,5 @@ run a_machine_without_apt_gets_the_names
 run a_package_that_does_not_help_is_named
 run a_failed_install_is_an_error
 run dry_run_changes_nothing_and_lint_asks_for_more
+run a_model_needs_cmake_and_pip
 test_end
