@@ -15,6 +15,8 @@
 #            SAN=address,undefined | thread     sanitizer builds (use a B of their own)
 #            WERROR=1           warnings are errors (CI)
 #            WITH_CUDA=1        all, check and install take in the CUDA device
+#            WITH_MODEL=1 | 0   the executor on llama.cpp's ggml must be built | is left out; if not
+#                               given, it is built where tools/setup --model has been run
 #            CC, CFLAGS, LDFLAGS, PREFIX, DESTDIR, V=1 (show commands), T=glob (tests to run)
 
 VERSION := 0.1.0
@@ -56,6 +58,23 @@ BEN_SRC  := $(wildcard bench/bench_*.c)
 EX_SRC   := $(wildcard examples/*.c)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 
+# libtessera-model runs GGUF files on ggml; a library of its own, loaded at run time. llama.cpp is
+# that of TESSERA_LLAMA_DIR, of tools/setup --model, or of the system (pkg-config).
+WITH_MODEL ?=
+LLAMA_DIR := $(if $(filter 0,$(WITH_MODEL)),,$(or $(TESSERA_LLAMA_DIR),$(shell tools/setup-model --print-dir)))
+LLAMA_PC  := $(if $(filter 0,$(WITH_MODEL)),,$(shell pkg-config --exists llama ggml 2>/dev/null && echo llama ggml))
+ifneq ($(wildcard $(LLAMA_DIR)/include/llama.h),)
+LLAMA_CF   := -isystem $(LLAMA_DIR)/include
+LLAMA_LIBS := -L$(LLAMA_DIR)/lib -Wl,-rpath,$(LLAMA_DIR)/lib -lllama -lggml -lggml-base
+else ifneq ($(LLAMA_PC),)
+LLAMA_CF   := $(shell pkg-config --cflags $(LLAMA_PC)) -DTSRI_LLAMA_SYSTEM
+LLAMA_LIBS := $(shell pkg-config --libs $(LLAMA_PC))
+else ifeq ($(WITH_MODEL),1)
+$(error there is no llama.cpp for WITH_MODEL=1: run tools/setup --model (docs/dependencies.md))
+endif
+MODEL_SRC := $(wildcard src/model/*.c)
+MODEL_KIT := $(filter-out tests/model/test_%,$(wildcard tests/model/*.c))
+
 obj  = $(patsubst %.c,$(B)/obj/%.o,$1)
 LIBA := $(B)/lib/libtessera.a
 LIBS_SO := $(B)/lib/libtessera.so
@@ -74,10 +93,11 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/de
 CUDA_OBJ  := $(call obj,$(CUDA_SRC)) $(B)/obj/src/device/cuda_kv.o $(B)/obj/src/device/cuda_select.o
 CUDA_LIB  := $(B)/lib/libtessera-cuda.so $(B)/bench/bench_cuda
 CUDA_ALL  := $(if $(WITH_CUDA),$(CUDA_LIB))
+MODEL_LIB := $(if $(LLAMA_CF),$(B)/lib/libtessera-model.so)
 BINS  := $(B)/bin/tessera $(B)/bin/tesserad
 
 .PHONY: all lib cuda test check check-long demo lint install doc clean help fuzz setup FORCE
-all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL)
+all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL) $(MODEL_LIB)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 cuda: $(CUDA_LIB)
 
@@ -127,6 +147,29 @@ $(B)/bin/tesserad: $(B)/obj/src/daemon/tesserad.o $(LIBA)
 $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+# Changes when llama.cpp comes, goes or moves.
+$(B)/llama: FORCE
+	@mkdir -p $(@D)
+	@echo '$(LLAMA_CF) $(LLAMA_LIBS)' > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+MODEL_OBJ := $(call obj,$(MODEL_SRC) $(MODEL_KIT) $(wildcard tests/model/test_*.c))
+$(MODEL_OBJ): $(B)/llama
+$(MODEL_OBJ): CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)
+
+$(B)/lib/libtessera-model.so: $(call obj,$(MODEL_SRC)) src/model/model.map
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(CC) -shared -Wl,--version-script=src/model/model.map $(SANF) $(LDFLAGS) \
+	    $(call obj,$(MODEL_SRC)) -o $@ $(LLAMA_LIBS) $(PKG_LIBS) -lpthread -lm
+
+# Their tests see the inside of the library, and llama.cpp to compare with; without it they only say
+# that it is missing.
+$(B)/tests/model/%: $(B)/obj/tests/model/%.o $(if $(LLAMA_CF),$(call obj,$(MODEL_SRC) $(MODEL_KIT))) \
+                    $(call obj,$(SUP_SRC)) $(LIBA)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LLAMA_LIBS) $(LIBS)
 
 $(call obj,$(CUDA_SRC)): CPPF += -isystem $(CUDA_HOME)/include
 $(B)/obj/%.o: %.cu Makefile
@@ -195,7 +238,7 @@ doc: $(B)/bin/tessera
 	@tools/gen-doc $(B)/bin/tessera
 
 INSTALL_TO := $(DESTDIR)$(PREFIX)
-install: lib $(BINS) $(CUDA_ALL)
+install: lib $(BINS) $(CUDA_ALL) $(MODEL_LIB)
 	install -d $(INSTALL_TO)/include/tessera $(INSTALL_TO)/lib/pkgconfig
 	install -m 644 include/tessera/*.h $(INSTALL_TO)/include/tessera/
 	install -m 644 $(LIBA) $(INSTALL_TO)/lib/
@@ -203,6 +246,7 @@ install: lib $(BINS) $(CUDA_ALL)
 	ln -sf libtessera.so.$(VERSION) $(INSTALL_TO)/lib/libtessera.so.$(SOMAJOR)
 	ln -sf libtessera.so.$(SOMAJOR) $(INSTALL_TO)/lib/libtessera.so
 	$(if $(WITH_CUDA),install -m 755 $(B)/lib/libtessera-cuda.so $(DESTDIR)$(PREFIX)/lib/)
+	$(if $(MODEL_LIB),install -m 755 $(MODEL_LIB) $(DESTDIR)$(PREFIX)/lib/)
 	install -m 644 $(B)/tessera.pc $(INSTALL_TO)/lib/pkgconfig/
 	$(if $(BINS),install -d $(INSTALL_TO)/bin && install -m 755 $(BINS) $(INSTALL_TO)/bin/)
 	$(foreach p,$(wildcard man/*.[1-8]),install -D -m 644 $p \

@@ -1,0 +1,236 @@
+/* ggml_executor.c - the executor table of libtessera-model.so: models in GGUF files, run on ggml.
+ * Opening one maps the file, checks it, places its weights and reads its vocabulary; passes are
+ * ggml_session.c's.
+ *
+ * ggml and libllama print what they think; here their log goes to a place of each thread, from
+ * which the reason of a failure is taken. That hook is the process's, and it is theirs, not ours.
+ */
+#include "model/model.h"
+
+#include <llama.h>
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define THREADS_MAX 512u
+
+/* ---- words ---- */
+
+int tsri_model_fail(tsri_fail_fn fail, int err, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return fail ? fail(err, text) : err;
+}
+
+static _Thread_local char complaint[256], taken[256];
+
+const char *tsri_model_complaint(void)
+{
+    memcpy(taken, complaint, sizeof taken);
+    complaint[0] = 0;
+    return taken;
+}
+
+/* The first error of several is the reason, the others are its consequences. */
+static void listen(enum ggml_log_level level, const char *text, void *arg)
+{
+    (void)arg;
+    if (level != GGML_LOG_LEVEL_ERROR || complaint[0]) return;
+    snprintf(complaint, sizeof complaint, "%s", text);
+    complaint[strcspn(complaint, "\n")] = 0;
+}
+
+static void start_ggml(void)
+{
+    ggml_log_set(listen, NULL);
+    llama_log_set(listen, NULL);
+    /* ggml may be built with its devices in libraries of their own. */
+    if (ggml_backend_dev_count() == 0) ggml_backend_load_all();
+}
+
+/* ---- opening ---- */
+
+static int find_device(struct tsr_executor *x, const char *name)
+{
+    ggml_backend_dev_t *out = &x->weights.device;
+    if (!name || strcmp(name, "cpu") == 0)
+        *out = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    for (size_t i = 0; !*out && i < ggml_backend_dev_count(); i++) {
+        ggml_backend_dev_t d = ggml_backend_dev_get(i);
+        /* "cuda" is the first of CUDA0, CUDA1, ... */
+        if (name && strncasecmp(ggml_backend_dev_name(d), name, strlen(name)) == 0) *out = d;
+    }
+    if (*out) return 0;
+    char have[256] = "";
+    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+        size_t at = strlen(have);
+        snprintf(have + at, sizeof have - at, " %s",
+                 ggml_backend_dev_name(ggml_backend_dev_get(i)));
+    }
+    return tsri_model_fail(x->fail, TSR_EDEVICE, "model: ggml has no device '%.40s' here, only%s",
+                           name ? name : "cpu", have[0] ? have : " none");
+}
+
+static int choose_kv(struct tsr_executor *x, uint32_t dtype)
+{
+    x->kv_dtype = dtype ? dtype : TSR_DTYPE_F16;
+    switch (x->kv_dtype) {
+    case TSR_DTYPE_F16:
+        x->kv_type = GGML_TYPE_F16;
+        return 0;
+    case TSR_DTYPE_BF16:
+        x->kv_type = GGML_TYPE_BF16;
+        return 0;
+    case TSR_DTYPE_F32:
+        x->kv_type = GGML_TYPE_F32;
+        return 0;
+    default:
+        return tsri_model_fail(x->fail, TSR_EINVAL, "model: KV of dtype %u", dtype);
+    }
+}
+
+static int choose_weights(struct tsr_executor *x, const char *weights, enum ggml_type *convert)
+{
+    *convert = GGML_TYPE_COUNT;
+    if (!weights || strcmp(weights, "") == 0) return 0;
+    if (strcmp(weights, "q8_0") == 0)
+        *convert = GGML_TYPE_Q8_0;
+    else
+        return tsri_model_fail(x->fail, TSR_EINVAL,
+                               "model: weights can be converted to q8_0, not "
+                               "to '%.40s'",
+                               weights);
+    return 0;
+}
+
+static void executor_close(struct tsr_executor *x)
+{
+    if (!x) return;
+    tsri_vocab_fini(&x->vocab);
+    tsri_header_fini(&x->header);
+    tsri_weights_fini(&x->weights);
+    free(x);
+}
+
+static int load(struct tsr_executor *x, const struct tsr_model_config *config)
+{
+    enum ggml_type convert;
+    int e = find_device(x, config->device);
+    if (!e) e = choose_kv(x, config->kv_dtype);
+    if (!e) e = choose_weights(x, config->weights, &convert);
+    if (!e) e = tsri_weights_map(&x->weights, config->path, x->fail);
+    if (!e)
+        e = tsri_header_init(&x->header, x->weights.gguf, x->weights.file_tensors, x->weights.map,
+                             x->weights.map_bytes, x->fail);
+    if (!e) e = tsri_vocab_init(&x->vocab, config->path, x->fail);
+    if (!e) e = tsri_weights_place(&x->weights, &x->header, convert, x->fail);
+    if (!e)
+        e = tsri_weights_digest(&x->weights, config->weights ? config->weights : "", x->digest,
+                                x->fail);
+    if (!e) e = tsri_tokenizer_digest(&x->weights, x->tokenizer, x->fail);
+    return e;
+}
+
+static int executor_open(struct tsr_executor **out, const struct tsr_model_config *config)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start_ggml);
+    struct tsr_executor *x = calloc(1, sizeof *x);
+    if (!x) return tsri_model_fail(config->fail, TSR_ENOMEM, "model: no memory");
+    x->fail = config->fail;
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    x->n_threads = config->n_threads ? config->n_threads : n < 1 ? 1 : n > 16 ? 16 : (uint32_t)n;
+    int e = 0;
+    if (x->n_threads > THREADS_MAX)
+        e = tsri_model_fail(x->fail, TSR_ERANGE, "model: %u threads, the limit is %u", x->n_threads,
+                            THREADS_MAX);
+    if (!e) e = load(x, config);
+    if (e) {
+        executor_close(x);
+        return e;
+    }
+    *out = x;
+    return 0;
+}
+
+static int executor_info(struct tsr_executor *x, struct tsr_model_info *out)
+{
+    const struct tsri_header *h = &x->header;
+    *out = (struct tsr_model_info){.size = sizeof *out,
+                                   .caps = TSR_MODEL_MASS | TSR_MODEL_DEVIATION | TSR_MODEL_BIAS |
+                                           TSR_MODEL_TEXT,
+                                   .n_layers = h->n_layers,
+                                   .n_heads = h->n_heads,
+                                   .n_kv_heads = h->n_kv_heads,
+                                   .head_dim = h->head_dim,
+                                   .n_embd = h->n_embd,
+                                   .n_vocab = h->n_vocab,
+                                   .context = h->context,
+                                   .kv_dtype = x->kv_dtype,
+                                   .token_bos = tsri_vocab_bos(&x->vocab),
+                                   .weight_bytes = x->weights.bytes,
+                                   .rope = h->rope};
+    if (x->vocab.chat_template) out->caps |= TSR_MODEL_CHAT;
+    snprintf(out->architecture, sizeof out->architecture, "%s", h->architecture);
+    snprintf(out->name, sizeof out->name, "%s", h->name);
+    snprintf(out->device, sizeof out->device, "%.60s, %u threads",
+             ggml_backend_dev_description(x->weights.device), x->n_threads);
+    memcpy(out->weights, x->digest, sizeof out->weights);
+    memcpy(out->tokenizer, x->tokenizer, sizeof out->tokenizer);
+    return 0;
+}
+
+/* ---- text ---- */
+
+static int tokenize(struct tsr_executor *x, const char *text, size_t bytes, uint32_t flags,
+                    uint32_t *tokens, uint32_t max)
+{
+    return tsri_vocab_tokenize(&x->vocab, text, bytes, flags, tokens, max, x->fail);
+}
+
+static int detokenize(struct tsr_executor *x, const uint32_t *tokens, uint32_t n, uint32_t flags,
+                      char *text, size_t bytes)
+{
+    return tsri_vocab_detokenize(&x->vocab, tokens, n, flags, text, bytes);
+}
+
+static int is_end(struct tsr_executor *x, uint32_t token)
+{
+    return tsri_vocab_is_end(&x->vocab, token);
+}
+
+static int chat(struct tsr_executor *x, const struct tsr_chat_message *messages, uint32_t n,
+                char *text, size_t bytes)
+{
+    return tsri_vocab_chat(&x->vocab, messages, n, text, bytes, x->fail);
+}
+
+TSR_API extern const struct tsr_executor_ops tsr_executor;
+const struct tsr_executor_ops tsr_executor = {
+    .abi = TSR_EXECUTOR_ABI,
+    .name = "ggml",
+    .open = executor_open,
+    .close = executor_close,
+    .info = executor_info,
+    .tokenize = tokenize,
+    .detokenize = detokenize,
+    .is_end = is_end,
+    .chat = chat,
+    .session_open = tsri_ggml_session_open,
+    .session_close = tsri_ggml_session_close,
+    .session_layout = tsri_ggml_session_layout,
+    .begin = tsri_ggml_session_begin,
+    .layer = tsri_ggml_session_layer,
+    .deviation = tsri_ggml_session_deviation,
+    .narrow = tsri_ggml_session_narrow,
+    .logits = tsri_ggml_session_logits,
+    .end = tsri_ggml_session_end,
+};

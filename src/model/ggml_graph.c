@@ -1,0 +1,398 @@
+/* ggml_graph.c - the graphs of a llama-like model, one layer at a time. A graph reads and writes
+ * tensors of the session that outlive it (hidden rows, positions, slots, mask, KV), so that one
+ * built for a small pass is run again for the next pass of the same shape: decoding builds no
+ * graphs, it only fills those tensors. Graphs of large passes are built for each use, which is
+ * nothing beside their work.
+ *
+ * Operations and their order are those of llama.cpp's llama, qwen2 and qwen3 (MIT), so that results
+ * agree with it to the last bits. Two differences save time: the sums of a layer are written over
+ * the hidden rows in place, and the last layer computes only K and V until somebody asks for
+ * logits, and then the rest for those rows alone. */
+#include "model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NODES 64 /* of a graph; a layer has about 40 */
+
+size_t tsri_graph_scratch_bytes(void)
+{
+    return 2 * NODES * ggml_tensor_overhead() + ggml_graph_overhead_custom(NODES, false);
+}
+
+/* ---- building blocks ---- */
+
+/* A graph under construction. */
+struct work {
+    struct tsr_executor_session *s;
+    struct ggml_context *ctx;
+    struct ggml_cgraph *graph;
+    const struct tsri_header *h;
+    struct ggml_tensor *const *w; /* the layer's weights */
+    uint32_t layer;
+};
+
+static bool work_init(struct work *b, struct tsr_executor_session *s, uint32_t layer, void *memory)
+{
+    struct ggml_init_params params = {
+        .mem_size = tsri_graph_scratch_bytes(), .mem_buffer = memory, .no_alloc = true};
+    *b = (struct work){.s = s, .h = &s->x->header, .layer = layer};
+    b->w = s->x->weights.layers[layer];
+    b->ctx = ggml_init(params);
+    if (!b->ctx) return false;
+    b->graph = ggml_new_graph_custom(b->ctx, NODES, false);
+    return true;
+}
+
+static void also(struct work *b, struct ggml_tensor *t)
+{
+    ggml_build_forward_expand(b->graph, t);
+}
+
+static struct ggml_tensor *norm(struct work *b, struct ggml_tensor *x, struct ggml_tensor *weight)
+{
+    return ggml_mul(b->ctx, ggml_rms_norm(b->ctx, x, b->h->norm_eps), weight);
+}
+
+/* n rows of a two-dimensional tensor from `first` on. */
+static struct ggml_tensor *rows(struct work *b, struct ggml_tensor *t, uint32_t first, uint32_t n)
+{
+    return ggml_view_2d(b->ctx, t, t->ne[0], n, t->nb[1], first * t->nb[1]);
+}
+
+static struct ggml_tensor *items(struct work *b, struct ggml_tensor *t, uint32_t first, uint32_t n)
+{
+    return ggml_view_1d(b->ctx, t, n, first * t->nb[0]);
+}
+
+static struct ggml_tensor *project(struct work *b, enum tsri_layer_tensor weight,
+                                   enum tsri_layer_tensor bias, struct ggml_tensor *x)
+{
+    struct ggml_tensor *y = ggml_mul_mat(b->ctx, b->w[weight], x);
+    return b->w[bias] ? ggml_add(b->ctx, y, b->w[bias]) : y;
+}
+
+/* Q or K: heads apart, normed where the model does, turned to their positions. */
+static struct ggml_tensor *turned(struct work *b, struct ggml_tensor *y, uint32_t n_heads,
+                                  struct ggml_tensor *norm_weight, struct ggml_tensor *positions)
+{
+    const struct tsri_turn *t = &b->h->turn;
+    const struct tsri_weights *w = &b->s->x->weights;
+    struct ggml_tensor *factors = w->rope_freqs;
+    if (!factors) factors = b->s->n_slots > (uint32_t)t->n_ctx_orig ? w->rope_long : w->rope_short;
+    y = ggml_reshape_3d(b->ctx, y, b->h->head_dim, n_heads, positions->ne[0]);
+    if (norm_weight) y = norm(b, y, norm_weight);
+    return ggml_rope_ext(b->ctx, y, positions, factors, t->n_dims, t->mode, t->n_ctx_orig,
+                         t->freq_base, t->freq_scale, t->ext_factor, t->attn_factor, t->beta_fast,
+                         t->beta_slow);
+}
+
+static struct ggml_tensor *make_q(struct work *b, struct ggml_tensor *x,
+                                  struct ggml_tensor *positions)
+{
+    return turned(b, project(b, TSRI_ATTN_Q, TSRI_ATTN_Q_BIAS, x), b->h->n_heads,
+                  b->w[TSRI_ATTN_Q_NORM], positions);
+}
+
+static struct ggml_tensor *make_k(struct work *b, struct ggml_tensor *x,
+                                  struct ggml_tensor *positions)
+{
+    struct ggml_tensor *k = turned(b, project(b, TSRI_ATTN_K, TSRI_ATTN_K_BIAS, x),
+                                   b->h->n_kv_heads, b->w[TSRI_ATTN_K_NORM], positions);
+    return ggml_reshape_2d(b->ctx, k, k->ne[0] * k->ne[1], k->ne[2]);
+}
+
+static struct ggml_tensor *make_v(struct work *b, struct ggml_tensor *x)
+{
+    return project(b, TSRI_ATTN_V, TSRI_ATTN_V_BIAS, x);
+}
+
+/* Keys or values of the batch's slots: [head_dim, n_kv, n_kv_heads]. */
+static struct ggml_tensor *kept(struct work *b, struct ggml_tensor *kv,
+                                const struct tsri_batch *batch)
+{
+    size_t head = ggml_row_size(kv->type, b->h->head_dim);
+    return ggml_view_3d(b->ctx, kv, b->h->head_dim, batch->n_kv, b->h->n_kv_heads, kv->nb[1], head,
+                        batch->kv_first * kv->nb[1]);
+}
+
+static struct ggml_tensor *mask_rows(struct work *b, const struct tsri_batch *batch, uint32_t first,
+                                     uint32_t n)
+{
+    struct tsri_inputs *in = &b->s->in;
+    bool own = batch->mask_at != TSRI_MASK_NONE;
+    size_t at = (own ? batch->mask_at : 0) + (size_t)first * batch->n_kv;
+    return ggml_view_2d(b->ctx, own ? in->mask : in->mask_scratch, batch->n_kv, n,
+                        batch->n_kv * sizeof(ggml_fp16_t), at * sizeof(ggml_fp16_t));
+}
+
+/* Newer versions of ggml have another name for it and still know this one. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static void in_full_precision(struct ggml_tensor *a)
+{
+    ggml_flash_attn_ext_set_prec(a, GGML_PREC_F32);
+}
+#pragma GCC diagnostic pop
+
+/* softmax(Q K + mask) V, projected. */
+static struct ggml_tensor *attention(struct work *b, struct ggml_tensor *q,
+                                     const struct tsri_batch *batch)
+{
+    int64_t n = q->ne[2];
+    if (batch->n_padded > n) q = ggml_pad(b->ctx, q, 0, 0, (int)(batch->n_padded - n), 0);
+    struct ggml_tensor *a =
+        ggml_flash_attn_ext(b->ctx, ggml_permute(b->ctx, q, 0, 2, 1, 3),
+                            kept(b, b->s->k[b->layer], batch), kept(b, b->s->v[b->layer], batch),
+                            mask_rows(b, batch, 0, batch->n_padded), b->h->attention_scale, 0, 0);
+    in_full_precision(a);
+    a = ggml_reshape_2d(b->ctx, a, a->ne[0] * a->ne[1], a->ne[2]);
+    if (batch->n_padded > n) a = rows(b, a, 0, (uint32_t)n);
+    return ggml_mul_mat(b->ctx, b->w[TSRI_ATTN_OUT], a);
+}
+
+static struct ggml_tensor *feed_forward(struct work *b, struct ggml_tensor *x)
+{
+    struct ggml_tensor *h = norm(b, x, b->w[TSRI_FFN_NORM]);
+    struct ggml_tensor *up = ggml_mul_mat(b->ctx, b->w[TSRI_FFN_UP], h);
+    struct ggml_tensor *gate = ggml_mul_mat(b->ctx, b->w[TSRI_FFN_GATE], h);
+    return ggml_mul_mat(b->ctx, b->w[TSRI_FFN_DOWN], ggml_swiglu_split(b->ctx, gate, up));
+}
+
+static int failed(struct tsr_executor_session *s, const char *what)
+{
+    const char *why = tsri_model_complaint();
+    return tsri_model_fail(s->x->fail, TSR_EDEVICE, "model: ggml could not %s%s%s", what,
+                           why[0] ? ": " : "", why);
+}
+
+static int compute(struct tsr_executor_session *s, struct ggml_cgraph *graph)
+{
+    if (ggml_backend_graph_compute(s->backend, graph) != GGML_STATUS_SUCCESS)
+        return failed(s, "compute");
+    return 0;
+}
+
+/* Allocates and runs a graph that is not kept; its results are valid until the next one. */
+static int compute_once(struct work *b)
+{
+    int e = ggml_gallocr_alloc_graph(b->s->memory, b->graph) ? 0 : failed(b->s, "reserve memory");
+    return e ? e : compute(b->s, b->graph);
+}
+
+/* ---- one layer ---- */
+
+/* K and V of the batch's rows, into their slots. */
+static void write_kv(struct work *b, struct ggml_tensor *h, struct ggml_tensor *positions,
+                     struct ggml_tensor *slots)
+{
+    also(b, ggml_set_rows(b->ctx, b->s->k[b->layer], make_k(b, h, positions), slots));
+    also(b, ggml_set_rows(b->ctx, b->s->v[b->layer], make_v(b, h), slots));
+}
+
+/* Q of some rows, to be asked for attention later. */
+static void leave_q(struct work *b, const struct tsri_layer_spec *spec, struct ggml_tensor *q)
+{
+    q = ggml_reshape_2d(b->ctx, q, q->ne[0] * q->ne[1], q->ne[2]);
+    if (q->ne[1] > spec->n_mass) q = rows(b, q, spec->mass_first, spec->n_mass);
+    also(b, ggml_cpy(b->ctx, q, rows(b, b->s->in.mass_q, spec->mass_at, spec->n_mass)));
+}
+
+static void build_layer(struct work *b, const struct tsri_layer_spec *spec)
+{
+    const struct tsri_batch *batch = spec->batch;
+    struct tsri_inputs *in = &b->s->in;
+    uint32_t n = batch->n_rows;
+    struct ggml_tensor *x = rows(b, in->hidden, batch->row_first, n);
+    struct ggml_tensor *positions = items(b, in->positions, batch->row_first, n);
+    struct ggml_tensor *slots = items(b, in->slots, batch->row_first, n);
+    struct ggml_tensor *h = norm(b, x, b->w[TSRI_ATTN_NORM]);
+    if (spec->layer + 1 == b->h->n_layers) {
+        write_kv(b, h, positions, slots);
+        if (spec->n_mass)
+            leave_q(
+                b, spec,
+                make_q(b, rows(b, h, spec->mass_first, spec->n_mass),
+                       items(b, in->positions, batch->row_first + spec->mass_first, spec->n_mass)));
+        return;
+    }
+    struct ggml_tensor *q = make_q(b, h, positions);
+    also(b, q);
+    write_kv(b, h, positions, slots);
+    if (spec->n_mass) leave_q(b, spec, q);
+    struct ggml_tensor *r = ggml_add_inplace(b->ctx, x, attention(b, q, batch));
+    also(b, ggml_add_inplace(b->ctx, r, feed_forward(b, r)));
+}
+
+static void drop_graphs(struct tsri_shape_cache *c, uint32_t n_layers)
+{
+    for (uint32_t l = 0; l < n_layers; l++) {
+        ggml_free(c->graphs[l].ctx);
+        c->graphs[l].ctx = NULL;
+    }
+}
+
+void tsri_graph_forget(struct tsr_executor_session *s)
+{
+    for (int i = 0; i < TSRI_SHAPES; i++)
+        if (s->shapes[i].graphs) drop_graphs(&s->shapes[i], s->x->header.n_layers);
+}
+
+/* The cache of a shape, the one used longest ago emptied for it where it has none. */
+static struct tsri_shape_cache *cache_of(struct tsr_executor_session *s,
+                                         const struct tsri_layer_spec *spec)
+{
+    const struct tsri_batch *b = spec->batch;
+    struct tsri_shape shape = {.n_rows = b->n_rows,
+                               .n_padded = b->n_padded,
+                               .kv_first = b->kv_first,
+                               .n_kv = b->n_kv,
+                               .n_mass = spec->n_mass,
+                               .filled = 1,
+                               .mask_at = b->mask_at};
+    struct tsri_shape_cache *oldest = &s->shapes[0];
+    for (int i = 0; i < TSRI_SHAPES; i++) {
+        struct tsri_shape_cache *c = &s->shapes[i];
+        if (memcmp(&c->shape, &shape, sizeof shape) == 0) {
+            c->used = ++s->clock;
+            return c;
+        }
+        if (c->used < oldest->used) oldest = c;
+    }
+    drop_graphs(oldest, s->x->header.n_layers);
+    oldest->shape = shape;
+    oldest->used = ++s->clock;
+    return oldest;
+}
+
+/* Graphs of one shape share memory: they run one after the other. Should one of them need more, its
+ * siblings' pointers would be stale; they are built again. */
+static int build_kept(struct tsri_shape_cache *c, struct work *b, struct tsri_graph *g)
+{
+    size_t before = ggml_gallocr_get_buffer_size(c->memory, 0);
+    if (!ggml_gallocr_alloc_graph(c->memory, b->graph)) {
+        ggml_free(b->ctx);
+        return failed(b->s, "reserve memory");
+    }
+    if (ggml_gallocr_get_buffer_size(c->memory, 0) != before) drop_graphs(c, b->h->n_layers);
+    g->ctx = b->ctx;
+    g->graph = b->graph;
+    return 0;
+}
+
+int tsri_graph_layer(struct tsr_executor_session *s, const struct tsri_layer_spec *spec)
+{
+    struct work b;
+    /* Only a pass of one small batch: its tensors begin at row 0. */
+    if (s->n_batches == 1 && spec->batch->n_rows <= TSRI_TILE_ROWS) {
+        struct tsri_shape_cache *c = cache_of(s, spec);
+        struct tsri_graph *g = &c->graphs[spec->layer];
+        if (!g->ctx) {
+            if (!work_init(&b, s, spec->layer, NULL)) return failed(s, "build a graph");
+            build_layer(&b, spec);
+            int e = build_kept(c, &b, g);
+            if (e) return e;
+        }
+        return compute(s, g->graph);
+    }
+    if (!work_init(&b, s, spec->layer, s->scratch)) return failed(s, "build a graph");
+    build_layer(&b, spec);
+    int e = compute_once(&b);
+    ggml_free(b.ctx);
+    return e;
+}
+
+/* ---- the others ---- */
+
+const float *tsri_graph_mass(struct tsr_executor_session *s, uint32_t layer,
+                             const struct tsri_batch *batch, uint32_t first, uint32_t n,
+                             uint32_t mask_row)
+{
+    struct work b;
+    if (!work_init(&b, s, layer, s->scratch)) return NULL;
+    struct ggml_tensor *q = rows(&b, s->in.mass_q, first, n);
+    q = ggml_permute(b.ctx, ggml_reshape_3d(b.ctx, q, b.h->head_dim, b.h->n_heads, n), 0, 2, 1, 3);
+    struct ggml_tensor *kq = ggml_mul_mat(b.ctx, kept(&b, s->k[layer], batch), q);
+    struct ggml_tensor *weights =
+        ggml_soft_max_ext(b.ctx, kq, mask_rows(&b, batch, mask_row, n), b.h->attention_scale, 0);
+    ggml_set_output(weights);
+    also(&b, weights);
+    int e = compute_once(&b);
+    const float *result = NULL;
+    size_t bytes = ggml_nbytes(weights);
+    if (!e && s->host) {
+        result = weights->data;
+    } else if (!e && (s->weights_room >= bytes || (free(s->weights_host), s->weights_room = bytes,
+                                                   s->weights_host = malloc(bytes)))) {
+        ggml_backend_tensor_get(weights, s->weights_host, 0, bytes);
+        result = s->weights_host;
+    }
+    ggml_free(b.ctx);
+    return result;
+}
+
+/* Squared distance of fresh rows, rounded as they would be stored, to those in their slots. */
+static struct ggml_tensor *distance(struct work *b, struct ggml_tensor *fresh,
+                                    struct ggml_tensor *stored, struct ggml_tensor *slots)
+{
+    if (stored->type != GGML_TYPE_F32)
+        fresh = ggml_cast(b->ctx, ggml_cast(b->ctx, fresh, stored->type), GGML_TYPE_F32);
+    struct ggml_tensor *old = ggml_get_rows(b->ctx, stored, slots);
+    struct ggml_tensor *d = ggml_sum_rows(b->ctx, ggml_sqr(b->ctx, ggml_sub(b->ctx, fresh, old)));
+    ggml_set_output(d);
+    also(b, d);
+    return d;
+}
+
+int tsri_graph_deviation(struct tsr_executor_session *s, uint32_t layer,
+                         const struct tsri_batch *batch, float *k, float *v)
+{
+    struct work b;
+    uint32_t n = batch->n_rows;
+    if (!work_init(&b, s, layer, s->scratch)) return failed(s, "build a graph");
+    struct ggml_tensor *h =
+        norm(&b, rows(&b, s->in.hidden, batch->row_first, n), b.w[TSRI_ATTN_NORM]);
+    struct ggml_tensor *positions = items(&b, s->in.positions, batch->row_first, n);
+    struct ggml_tensor *slots = items(&b, s->in.numbers, batch->row_first, n);
+    struct ggml_tensor *dk = NULL, *dv = NULL;
+    if (k) dk = distance(&b, make_k(&b, h, positions), s->k[layer], slots);
+    if (v) dv = distance(&b, make_v(&b, h), s->v[layer], slots);
+    int e = compute_once(&b);
+    if (!e && dk) ggml_backend_tensor_get(dk, k + batch->row_first, 0, n * sizeof *k);
+    if (!e && dv) ggml_backend_tensor_get(dv, v + batch->row_first, 0, n * sizeof *v);
+    ggml_free(b.ctx);
+    return e;
+}
+
+int tsri_graph_narrow(struct tsr_executor_session *s, uint32_t n)
+{
+    struct work b;
+    if (!work_init(&b, s, 0, s->scratch)) return failed(s, "build a graph");
+    struct ggml_tensor *some =
+        ggml_get_rows(b.ctx, rows(&b, s->in.hidden, 0, s->n_rows), items(&b, s->in.picks, 0, n));
+    also(&b, ggml_cpy(b.ctx, some, rows(&b, s->in.hidden, 0, n)));
+    int e = compute_once(&b);
+    ggml_free(b.ctx);
+    return e;
+}
+
+int tsri_graph_logits(struct tsr_executor_session *s, const struct tsri_batch *batch, float *logits)
+{
+    struct work b;
+    uint32_t n = batch->n_rows;
+    const struct tsri_weights *w = &s->x->weights;
+    if (!work_init(&b, s, s->x->header.n_layers - 1, s->scratch)) return failed(s, "build a graph");
+    struct ggml_tensor *x =
+        ggml_get_rows(b.ctx, rows(&b, s->in.hidden, 0, s->n_rows), items(&b, s->in.picks, 0, n));
+    struct ggml_tensor *q =
+        make_q(&b, norm(&b, x, b.w[TSRI_ATTN_NORM]), items(&b, s->in.numbers, 0, n));
+    struct ggml_tensor *r = ggml_add(b.ctx, attention(&b, q, batch), x);
+    r = ggml_add(b.ctx, feed_forward(&b, r), r);
+    struct ggml_tensor *out = ggml_mul_mat(b.ctx, w->output, norm(&b, r, w->output_norm));
+    ggml_set_output(out);
+    also(&b, out);
+    int e = compute_once(&b);
+    if (!e) ggml_backend_tensor_get(out, logits, 0, ggml_nbytes(out));
+    ggml_free(b.ctx);
+    return e;
+}

@@ -1,0 +1,96 @@
+/* ggml_mask.c - who sees whom. ggml's attention adds a matrix of 16-bit floats to its scores: 0
+ * where a row may look, minus infinity where it may not, and the bias in between. A pass over a
+ * long prompt would need gigabytes of it at once, so rows are cut into batches, and each batch has
+ * a mask only over the slots that one of its rows may see. */
+#include "model/model.h"
+
+#include <string.h>
+
+#define HIDDEN ((ggml_fp16_t)0xFC00) /* minus infinity */
+
+static void set_range(ggml_fp16_t *row, const struct tsri_sight *sight,
+                      const struct tsri_batch *batch, uint32_t first, uint32_t end, bool bias)
+{
+    uint32_t from = first > batch->kv_first ? first - batch->kv_first : 0;
+    uint32_t to = end - batch->kv_first;
+    memset(row + from, 0, (to - from) * sizeof *row);
+    if (!bias) return;
+    uint32_t biased = sight->n_bias < end ? sight->n_bias : end;
+    if (biased > batch->kv_first + from)
+        memcpy(row + from, sight->bias + batch->kv_first + from,
+               (biased - batch->kv_first - from) * sizeof *row);
+}
+
+void tsri_mask_fill(const struct tsri_sight *sight, const struct tsri_batch *batch,
+                    ggml_fp16_t *mask)
+{
+    for (uint32_t i = 0; i < batch->n_padded; i++) {
+        ggml_fp16_t *row = mask + (size_t)i * batch->n_kv;
+        for (uint32_t s = 0; s < batch->n_kv; s++)
+            row[s] = HIDDEN;
+        if (i >= batch->n_rows) continue;
+        uint32_t r = batch->row_first + i, slot = sight->slots[r];
+        const struct tsr_model_group *g = &sight->groups[sight->groups_of[r]];
+        for (uint32_t k = 0; k < g->n_ranges; k++) {
+            uint32_t first = g->sees[k].offset, end = first + g->sees[k].n_tokens;
+            if (end > slot + 1) end = slot + 1;
+            if (first < end)
+                set_range(row, sight, batch, first, end,
+                          sight->n_bias > 0 && r >= sight->bias_row_first);
+        }
+    }
+}
+
+/* The slots that rows of a group up to `slot` look at, widened into [*first, *end). */
+static void widen(const struct tsr_model_group *g, uint32_t slot, uint32_t *first, uint32_t *end)
+{
+    for (uint32_t k = 0; k < g->n_ranges; k++) {
+        uint32_t a = g->sees[k].offset, b = a + g->sees[k].n_tokens;
+        if (b > slot + 1) b = slot + 1;
+        if (a >= b) continue;
+        if (a < *first) *first = a;
+        if (b > *end) *end = b;
+    }
+}
+
+static void finish(const struct tsri_sight *sight, struct tsri_batch *b, uint32_t n_slots)
+{
+    uint32_t first = UINT32_MAX, end = 0;
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        uint32_t r = b->row_first + i;
+        widen(&sight->groups[sight->groups_of[r]], sight->slots[r], &first, &end);
+    }
+    if (end == 0) first = 0, end = 1; /* rows that see nothing: attention gives zeros */
+    b->kv_first = first / TSRI_KV_ALIGN * TSRI_KV_ALIGN;
+    b->n_kv = (end - b->kv_first + TSRI_KV_STEP - 1) / TSRI_KV_STEP * TSRI_KV_STEP;
+    if (b->n_kv > n_slots - b->kv_first) b->n_kv = n_slots - b->kv_first;
+    b->n_padded =
+        b->n_rows >= TSRI_TILE_ROWS_MIN && b->n_rows < TSRI_TILE_ROWS ? TSRI_TILE_ROWS : b->n_rows;
+    b->mask_at = TSRI_MASK_NONE;
+}
+
+/* Batches of equal size, so that none is so small that attention takes another kernel; and a new
+ * one at a group of other rows, when the batch has a fair size already: isolated chunks then scan
+ * only their own keys. */
+uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows, uint32_t n_slots,
+                          struct tsri_batch *batches, uint32_t max)
+{
+    uint32_t n = 0, done = 0;
+    while (done < n_rows && n < max) {
+        uint32_t left = n_rows - done, parts = (left + TSRI_BATCH_ROWS - 1) / TSRI_BATCH_ROWS;
+        uint32_t rows = (left + parts - 1) / parts;
+        uint32_t group = sight->groups_of[done];
+        for (uint32_t i = 1; i < rows; i++) {
+            if (sight->groups_of[done + i] == group) continue;
+            group = sight->groups_of[done + i];
+            if (i >= TSRI_TILE_ROWS && left - i >= TSRI_TILE_ROWS) {
+                rows = i;
+                break;
+            }
+        }
+        batches[n] = (struct tsri_batch){.row_first = done, .n_rows = rows};
+        finish(sight, &batches[n++], n_slots);
+        done += rows;
+    }
+    return n;
+}

@@ -1,0 +1,335 @@
+/* model.h - the executor on ggml, as its own files see it. It is a library of its own
+ * (libtessera-model.so) that exports one symbol, tsr_executor; the core never links it, and it sees
+ * of the core only include/.
+ *
+ *   gguf.c      what a model file says, checked: sizes, architecture, RoPE
+ *   weights.c   the file mapped, and each tensor placed where its kernels want it
+ *   ggml_graph.c ggml graphs of one layer, of the last one and of the head
+ *   ggml_session.c KV memory; passes over its rows, cut into batches
+ *   ggml_mask.c  who sees whom, as the numbers that ggml's attention adds
+ *   vocab.c     tokens and chat templates, by libllama
+ *   ggml_executor.c the table, and the log of ggml
+ *
+ * Threads: an executor is constant after open. A session has a ggml backend of its own, so that
+ *          sessions do not share work memory.
+ * Memory:  an executor owns the mapped file and the buffers of the weights; a session its KV memory
+ *          and everything that is as long as a pass.
+ * Errors:  enum tsr_err, with the words given to config->fail.
+ */
+#ifndef TSRI_MODEL_H
+#define TSRI_MODEL_H
+
+#include <tessera/model.h>
+
+#include <ggml-alloc.h>
+#include <ggml-backend.h>
+#include <ggml.h>
+#include <gguf.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- errors ---- */
+
+typedef int (*tsri_fail_fn)(int err, const char *text);
+/* Formats, hands the text to fail and returns its result. */
+int tsri_model_fail(tsri_fail_fn fail, int err, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The last thing that ggml or libllama said on this thread about something going wrong, without its
+ * line end; "" when nothing. Forgets it. */
+const char *tsri_model_complaint(void);
+
+/* ---- what a model file says ---- */
+
+#define TSRI_LAYERS_MAX 512u
+#define TSRI_VOCAB_MAX ((uint32_t)1 << 22)
+#define TSRI_CONTEXT_MAX ((uint32_t)1 << 24)
+
+/* The tensors of a layer, in the order of the table in gguf.c. */
+enum tsri_layer_tensor {
+    TSRI_ATTN_NORM,
+    TSRI_ATTN_Q,
+    TSRI_ATTN_K,
+    TSRI_ATTN_V,
+    TSRI_ATTN_Q_BIAS,
+    TSRI_ATTN_K_BIAS,
+    TSRI_ATTN_V_BIAS,
+    TSRI_ATTN_Q_NORM,
+    TSRI_ATTN_K_NORM,
+    TSRI_ATTN_OUT,
+    TSRI_FFN_NORM,
+    TSRI_FFN_GATE,
+    TSRI_FFN_UP,
+    TSRI_FFN_DOWN,
+    TSRI_LAYER_TENSORS
+};
+
+/* The tensors outside of layers. */
+enum tsri_model_tensor {
+    TSRI_TOKEN_EMBD,
+    TSRI_OUTPUT_NORM,
+    TSRI_OUTPUT, /* absent: the token embeddings are the head as well */
+    TSRI_ROPE_FREQS,
+    TSRI_ROPE_SHORT,
+    TSRI_ROPE_LONG,
+    TSRI_MODEL_TENSORS
+};
+
+/* How ggml turns K and Q: the numbers of ggml_rope_ext. */
+struct tsri_turn {
+    int mode; /* GGML_ROPE_TYPE_NORMAL or NEOX */
+    int n_dims, n_ctx_orig;
+    float freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow;
+};
+
+/* A model file, checked: every size below fits the tensors that are there. */
+struct tsri_header {
+    char architecture[32];
+    char name[TSR_MODEL_NAME_BYTES];
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_ff, n_vocab, context;
+    float norm_eps, attention_scale;
+    struct tsri_turn turn;
+    struct tsr_rope rope;
+    double *factors; /* what rope points to: short ones, then long ones; or NULL */
+    int64_t model_tensors[TSRI_MODEL_TENSORS]; /* index in the file, -1: absent */
+    int64_t (*layer_tensors)[TSRI_LAYER_TENSORS];
+};
+
+/* data and bytes are the whole file. Fails with TSR_ECORRUPT for a broken file and with TSR_EUNSUP
+ * for a good one that cannot be run, naming what it has. */
+int tsri_header_init(struct tsri_header *h, const struct gguf_context *gguf,
+                     const struct ggml_context *tensors, const void *data, size_t bytes,
+                     tsri_fail_fn fail);
+void tsri_header_fini(struct tsri_header *h);
+
+/* ---- weights ---- */
+
+#define TSRI_PLACES_MAX 8u
+
+/* Tensors that live in one buffer of one kind. */
+struct tsri_place {
+    ggml_backend_buffer_type_t kind; /* NULL: the mapped file itself */
+    struct ggml_context *tensors;
+    ggml_backend_buffer_t buffer;
+};
+
+struct tsri_weights {
+    void *map;
+    size_t map_bytes;
+    struct gguf_context *gguf;
+    struct ggml_context *file_tensors; /* shapes and types as in the file; no data */
+    ggml_backend_dev_t device;
+    struct tsri_place places[TSRI_PLACES_MAX];
+    uint32_t n_places;
+    uint64_t bytes; /* of all weights as they are computed with */
+    /* Placed tensors; NULL where the model has none. The embeddings stay in the mapped file: rows
+     * are read from there on the host. */
+    struct ggml_tensor *output_norm, *output, *rope_freqs, *rope_short, *rope_long;
+    struct ggml_tensor *(*layers)[TSRI_LAYER_TENSORS];
+    const uint8_t *embd;
+    enum ggml_type embd_type;
+    size_t embd_row_bytes;
+};
+
+/* Maps the file and reads its header. */
+int tsri_weights_map(struct tsri_weights *w, const char *path, tsri_fail_fn fail);
+/* Places the tensors on w->device; convert is GGML_TYPE_COUNT for none. */
+int tsri_weights_place(struct tsri_weights *w, const struct tsri_header *h, enum ggml_type convert,
+                       tsri_fail_fn fail);
+void tsri_weights_fini(struct tsri_weights *w);
+/* SHA-256 over header, sizes and samples of every tensor; nobody reads 140 GB at start. */
+int tsri_weights_digest(const struct tsri_weights *w, const char *convert,
+                        uint8_t out[TSR_MODEL_WEIGHTS_BYTES], tsri_fail_fn fail);
+/* Over the keys of the tokenizer. */
+int tsri_tokenizer_digest(const struct tsri_weights *w, uint8_t out[16], tsri_fail_fn fail);
+/* The embedding of one token, n_embd floats. */
+void tsri_weights_embed(const struct tsri_weights *w, uint32_t token, uint32_t n_embd, float *out);
+
+/* ---- text ---- */
+
+struct llama_model;
+struct llama_vocab;
+
+struct tsri_vocab {
+    struct llama_model *model; /* loaded without weights */
+    const struct llama_vocab *vocab;
+    const char *chat_template; /* NULL: none, or one that libllama does not know */
+};
+
+int tsri_vocab_init(struct tsri_vocab *v, const char *path, tsri_fail_fn fail);
+void tsri_vocab_fini(struct tsri_vocab *v);
+int tsri_vocab_tokenize(const struct tsri_vocab *v, const char *text, size_t bytes, uint32_t flags,
+                        uint32_t *tokens, uint32_t max, tsri_fail_fn fail);
+int tsri_vocab_detokenize(const struct tsri_vocab *v, const uint32_t *tokens, uint32_t n,
+                          uint32_t flags, char *text, size_t bytes);
+int tsri_vocab_is_end(const struct tsri_vocab *v, uint32_t token);
+int tsri_vocab_chat(const struct tsri_vocab *v, const struct tsr_chat_message *messages, uint32_t n,
+                    char *text, size_t bytes, tsri_fail_fn fail);
+uint32_t tsri_vocab_bos(const struct tsri_vocab *v);
+
+/* ---- the executor ---- */
+
+struct tsr_executor {
+    tsri_fail_fn fail;
+    struct tsri_weights weights;
+    struct tsri_header header;
+    struct tsri_vocab vocab;
+    uint32_t n_threads;
+    uint32_t kv_dtype; /* enum tsr_dtype */
+    enum ggml_type kv_type;
+    uint8_t digest[TSR_MODEL_WEIGHTS_BYTES], tokenizer[16];
+};
+
+/* ---- masks ---- */
+
+/* Rows of a pass that one graph computes, and the slots that they look at. */
+struct tsri_batch {
+    uint32_t row_first, n_rows;
+    uint32_t n_padded; /* rows of the mask and of Q in attention: see TSRI_TILE_ROWS */
+    uint32_t kv_first, n_kv;
+    size_t mask_at; /* in elements, or TSRI_MASK_NONE: made anew for each layer */
+};
+#define TSRI_MASK_NONE SIZE_MAX
+
+/* What the rows of a pass may see; borrowed from the session. */
+struct tsri_sight {
+    const uint32_t *slots;     /* [n_rows] */
+    const uint32_t *groups_of; /* [n_rows]: index into groups */
+    const struct tsr_model_group *groups;
+    const ggml_fp16_t *bias;         /* [n_bias] */
+    uint32_t n_bias, bias_row_first; /* rows from here on have the bias */
+};
+
+/* The mask of a batch: [n_padded][n_kv]. */
+void tsri_mask_fill(const struct tsri_sight *sight, const struct tsri_batch *batch,
+                    ggml_fp16_t *mask);
+/* Cuts rows into batches, at most max of them; returns how many. */
+uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows, uint32_t n_slots,
+                          struct tsri_batch *batches, uint32_t max);
+
+#define TSRI_BATCH_ROWS 512u
+/* ggml's attention on a CPU has three kernels: for one row, for fewer than 64, and a much faster
+ * one in tiles of 64 rows by 64 keys. Rounding differs between them. Few rows are filled up to a
+ * tile: that is faster from about 8 rows on, and makes the result of a row independent of its
+ * company. Keys begin at a multiple of a tile for the same reason. */
+#define TSRI_TILE_ROWS 64u
+#define TSRI_TILE_ROWS_MIN 8u
+#define TSRI_KV_ALIGN 64u
+#define TSRI_KV_STEP 256u /* the number of keys is a multiple of it, so that graphs are reused */
+
+/* ---- sessions and graphs ---- */
+
+#define TSRI_MASS_ROWS_MAX 256u
+#define TSRI_MASS_STEP 32u   /* rows whose weights are computed at once */
+#define TSRI_LOGITS_STEP 32u /* rows whose logits are computed at once */
+
+/* What a graph reads and writes besides the weights; persistent, so that a graph can be run again
+ * with other contents. */
+struct tsri_inputs {
+    struct ggml_tensor *hidden;    /* [n_embd][rows] f32 */
+    struct ggml_tensor *positions; /* [rows] i32 */
+    struct ggml_tensor *slots;     /* [rows] i64 */
+    struct ggml_tensor *picks;     /* [rows] i32: rows kept, or asked for logits */
+    struct ggml_tensor *numbers;   /* [rows] i32: slots (deviation) or positions (logits) */
+    struct ggml_tensor *mask;      /* f16, all batches of a pass, or as many as fit */
+    struct ggml_tensor *mask_scratch;
+    struct ggml_tensor *mass_q; /* [head_dim * n_heads][TSRI_MASS_ROWS_MAX] f32 */
+};
+
+/* A graph that is built and has its memory. */
+struct tsri_graph {
+    struct ggml_context *ctx;
+    struct ggml_cgraph *graph;
+};
+
+/* What a cached layer graph was built for. */
+struct tsri_shape {
+    uint32_t n_rows, n_padded, kv_first, n_kv, n_mass;
+    uint32_t filled; /* 0: never used */
+    size_t mask_at;
+};
+
+enum { TSRI_SHAPES = 2 }; /* small passes alternate between few shapes: question, decode */
+
+struct tsri_shape_cache {
+    struct tsri_shape shape;
+    ggml_gallocr_t memory;
+    struct tsri_graph *graphs; /* [n_layers], ctx NULL: not built yet */
+    uint64_t used;
+};
+
+struct tsr_executor_session {
+    struct tsr_executor *x;
+    ggml_backend_t backend;
+    ggml_gallocr_t memory; /* of graphs that are not kept */
+    struct tsri_shape_cache shapes[TSRI_SHAPES];
+    uint64_t clock;
+    uint8_t *scratch; /* where graphs that are not kept are built */
+    size_t scratch_bytes;
+
+    uint32_t n_slots, n_slots_padded;
+    struct ggml_context *tensors;
+    ggml_backend_buffer_t kv_buffer, in_buffer;
+    void *kv_map; /* KV memory where the host computes: zero pages that are touched when used */
+    size_t kv_map_bytes;
+    struct ggml_tensor **k, **v; /* [n_layers]: [n_kv_heads * head_dim][n_slots_padded] */
+    void **k_data, **v_data;     /* the same for the layout */
+    struct tsri_inputs in;
+    size_t mask_room;       /* elements of in.mask */
+    bool host;              /* the session's tensors are host memory */
+    float *embd;            /* staging of embeddings, one batch */
+    ggml_fp16_t *mask_host; /* staging of a mask, one batch, where tensors are elsewhere */
+    float *weights_host;    /* staging of attention weights, likewise */
+    size_t weights_room;
+
+    /* The pass; arrays have n_slots items, which is as many rows as there can be. */
+    uint32_t n_rows, n_mass, n_bias_rows;
+    uint32_t *slots, *positions, *groups_of;
+    int64_t *numbers; /* staging */
+    struct tsr_model_group *groups;
+    ggml_fp16_t *bias; /* [n_slots] */
+    uint32_t n_bias;
+    struct tsri_batch *batches;
+    uint32_t n_batches, batches_max;
+};
+
+/* Builds the graph of a batch in a layer: K and V of its rows written, rows of `hidden` brought to
+ * the next layer (in the last layer only K and V: the rest is done for rows asked for logits). Rows
+ * from mass_first on leave their Q in mass_q. */
+struct tsri_layer_spec {
+    uint32_t layer;
+    const struct tsri_batch *batch;
+    uint32_t mass_first, n_mass; /* rows of the batch; n_mass 0: none */
+    uint32_t mass_at;            /* where in mass_q */
+};
+int tsri_graph_layer(struct tsr_executor_session *s, const struct tsri_layer_spec *spec);
+/* Attention weights of n rows of mass_q from `first` on, over the batch's keys: runs and returns
+ * them as [n_heads][n][n_kv] in host memory, valid until the next graph; NULL when it failed. */
+const float *tsri_graph_mass(struct tsr_executor_session *s, uint32_t layer,
+                             const struct tsri_batch *batch, uint32_t first, uint32_t n,
+                             uint32_t mask_row);
+int tsri_graph_deviation(struct tsr_executor_session *s, uint32_t layer,
+                         const struct tsri_batch *batch, float *k, float *v);
+/* hidden[i] = hidden[picks[i]] for i < n, picks ascending. */
+int tsri_graph_narrow(struct tsr_executor_session *s, uint32_t n);
+/* The rest of the last layer and the head for a batch whose rows are picks. */
+int tsri_graph_logits(struct tsr_executor_session *s, const struct tsri_batch *batch,
+                      float *logits);
+void tsri_graph_forget(struct tsr_executor_session *s);
+size_t tsri_graph_scratch_bytes(void);
+
+int tsri_ggml_session_open(struct tsr_executor *x, struct tsr_executor_session **out,
+                           uint32_t n_slots);
+void tsri_ggml_session_close(struct tsr_executor_session *s);
+void tsri_ggml_session_layout(struct tsr_executor_session *s, struct tsr_kv_layout *out);
+int tsri_ggml_session_begin(struct tsr_executor_session *s, const struct tsr_model_pass *pass);
+int tsri_ggml_session_layer(struct tsr_executor_session *s, const struct tsr_model_layer *layer);
+int tsri_ggml_session_deviation(struct tsr_executor_session *s,
+                                const struct tsr_model_deviation *d);
+int tsri_ggml_session_narrow(struct tsr_executor_session *s, const uint32_t *keep, uint32_t n);
+int tsri_ggml_session_logits(struct tsr_executor_session *s, const uint32_t *rows, uint32_t n,
+                             float *logits);
+void tsri_ggml_session_end(struct tsr_executor_session *s);
+
+#endif
