@@ -67,18 +67,33 @@ static int carry_page(struct tsri_disk *d, uint64_t self, const uint8_t *page,
     return 0;
 }
 
-/* Walks the headers of a doomed segment. One that cannot be read stays, until the next open at
- * least: what it says of others would be forgotten. */
-static int carry_tombs(struct tsri_disk *d, struct tsri_segment *s)
+/* 1 when one of the tombstones of a page means something. */
+static int weigh_page(struct tsri_disk *d, uint64_t self, const uint8_t *page,
+                      const struct tsri_record *r)
+{
+    struct tsri_tomb tombs[TSRI_TOMBS_MAX];
+    if (tsri_tombs_read(page, r, tombs) != 0) return 0;
+    for (uint32_t i = 0; i < r->n_tombs; i++)
+        if (tombs[i].segment != self && segment_exists(d, tombs[i].segment)) return 1;
+    return 0;
+}
+
+typedef int (*page_fn)(struct tsri_disk *d, uint64_t self, const uint8_t *page,
+                       const struct tsri_record *r);
+
+/* Walks the headers of a doomed segment and calls fn for each page of tombstones, until it returns
+ * something. A segment that cannot be read stays, until the next open at least: what it says of
+ * others would be forgotten. */
+static int each_page(struct tsri_disk *d, struct tsri_segment *s, page_fn fn)
 {
     if (!s->n_tombs) return 0;
     struct tsri_lane *lane = d->upkeep_lane;
-    int err = tsri_region_need(&lane->headers[1], TSRI_PAGE_BYTES);
-    if (!err) err = tsri_segment_ref(d, s);
-    if (err) return err;
+    int result = tsri_region_need(&lane->headers[1], TSRI_PAGE_BYTES);
+    if (!result) result = tsri_segment_ref(d, s);
+    if (result) return result;
     uint8_t *page = lane->headers[1].data;
     struct tsri_record r;
-    for (uint64_t at = TSRI_PAGE_BYTES; at < s->tail && !err; at += r.bytes) {
+    for (uint64_t at = TSRI_PAGE_BYTES; at < s->tail && !result; at += r.bytes) {
         int error = tsri_lane_move(d, lane, s, false, page, TSRI_PAGE_BYTES, at);
         if (error || tsri_record_read(page, s->nonce, at, s->tail, &r) != 0) {
             pthread_mutex_lock(&d->lock);
@@ -87,10 +102,10 @@ static int carry_tombs(struct tsri_disk *d, struct tsri_segment *s)
             pthread_mutex_unlock(&d->lock);
             break;
         }
-        if (r.kind == TSRI_RECORD_TOMBS) err = carry_page(d, s->id, page, &r);
+        if (r.kind == TSRI_RECORD_TOMBS) result = fn(d, s->id, page, &r);
     }
     tsri_segment_unref(d, s);
-    return err;
+    return result;
 }
 
 /* ---- removing what holds nothing ---- */
@@ -106,6 +121,38 @@ static struct tsri_segment *next_doomed(struct tsri_disk *d, uint64_t before)
     return s;
 }
 
+/* Is there anything to gain where tombstones that mean something must be written again? */
+static bool is_worth_it(const struct tsri_segment *s)
+{
+    uint64_t n_pages = 2 + s->n_tombs / TSRI_TOMBS_MAX;
+    return !s->n_tombs || s->capacity > 2 * n_pages * TSRI_PAGE_BYTES;
+}
+
+/* Of the doomed ones, those with little but tombstones stay while these mean something: to write
+ * them again would gain nothing, for ever. Many of them are joined. Returns how many stay. */
+static uint32_t spare_some(struct tsri_disk *d)
+{
+    uint32_t n_little = 0, n_spared = 0;
+    pthread_mutex_lock(&d->lock);
+    uint64_t n_removed = d->n_removed;
+    for (const struct tsri_segment *s = d->segments; s; s = s->next)
+        n_little += s->doomed && !is_worth_it(s);
+    pthread_mutex_unlock(&d->lock);
+    if (n_little > SMALL_MAX) return 0;
+    struct tsri_segment *s;
+    for (uint64_t id = UINT64_MAX; (s = next_doomed(d, id)); id = s->id) {
+        if (is_worth_it(s)) continue;
+        /* They can have lost their meaning only since another segment went. */
+        bool means = s->weighed == n_removed + 1 || each_page(d, s, weigh_page) != 0;
+        pthread_mutex_lock(&d->lock);
+        if (means) s->weighed = n_removed + 1;
+        if (means || !s->doomed) n_spared++;
+        if (means) s->doomed = false;
+        pthread_mutex_unlock(&d->lock);
+    }
+    return n_spared;
+}
+
 /* Removes the segments that hold nothing; those with tombstones only when told. */
 static int remove_some(struct tsri_disk *d, bool with_tombs)
 {
@@ -117,11 +164,12 @@ static int remove_some(struct tsri_disk *d, bool with_tombs)
         n += s->doomed;
     }
     pthread_mutex_unlock(&d->lock);
+    if (n && with_tombs) n -= spare_some(d);
     if (!n) return 0;
     int err = 0;
     struct tsri_segment *s;
     for (uint64_t id = UINT64_MAX; !err && (s = next_doomed(d, id)); id = s->id)
-        err = carry_tombs(d, s);
+        err = each_page(d, s, carry_page);
     if (!err) err = tsri_disk_bury(d);
     if (!err) err = tsri_disk_sync(d);
     int n_gone = 0;

@@ -293,6 +293,7 @@ struct tsri_segment {
     uint64_t live_bytes;
     uint32_t n_live, first; /* its slots */
     uint32_t n_tombs;
+    uint64_t weighed; /* its tombstones meant something when so many segments (+ 1) had gone */
 };
 
 #define TSRI_PIECE_IOVS 128u
@@ -355,6 +356,7 @@ struct tsri_disk {
     uint32_t n_tombs;
     bool tombs_lost; /* more than that could not be written: the checkpoint must tell */
     bool dir_dirty;
+    uint64_t n_removed; /* segments, since open */
     uint64_t n_changes; /* since the checkpoint */
     uint64_t n_ignored; /* files that are none of ours or damaged */
 

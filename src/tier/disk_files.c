@@ -320,6 +320,7 @@ int tsri_segment_unlink(struct tsri_disk *d, struct tsri_segment *s)
     d->bytes_alloc -= s->capacity;
     d->dir_dirty = true;
     d->n_changes++;
+    d->n_removed++;
     s->state = TSRI_SEGMENT_GONE;
     s->n_refs++;
     pthread_cond_broadcast(&d->changed);

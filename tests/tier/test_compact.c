@@ -251,6 +251,31 @@ TEST(a_segment_of_many_entries_is_emptied_with_all_its_tombstones)
         CHECK_INT(disk_kit_get(&kit, &tiny, i), i % 2 ? 0 : TSR_ENOENT);
 }
 
+/* Tombstones alone are not moved from segment to segment: that would look like room being made. */
+TEST(a_segment_of_tombstones_stays_while_they_mean_something)
+{
+    open_tens();
+    put_range(0, 10);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    tsri_segment_seal(disk(), disk()->segments);
+    drop_range(0, 2);
+    disk_kit_close(&kit); /* leaves one segment of entries and one of tombstones */
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 2);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    CHECK_INT(disk()->segments->n_tombs, 2);
+    uint64_t id = disk()->segments->id;
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(disk()->segments->id, id);
+    CHECK_INT(tsri_disk_make_room(disk()), 1); /* empties the other one */
+    check_range(0, 2, TSR_ENOENT);
+    check_range(2, 10, 0);
+    disk_kit_close(&kit);
+    CHECK_INT(disk_kit_files(&kit, ".seg"), 1);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    check_range(0, 2, TSR_ENOENT);
+    check_range(2, 10, 0);
+}
+
 TEST(what_fails_its_checksum_is_not_copied)
 {
     open_tens();
@@ -387,6 +412,7 @@ int main(void)
     RUN_KIT(a_tombstone_does_not_hit_a_later_segment_of_the_same_id);
     RUN_KIT(tombstones_in_doubt_are_told_by_the_checkpoint);
     RUN_KIT(a_segment_of_many_entries_is_emptied_with_all_its_tombstones);
+    RUN_KIT(a_segment_of_tombstones_stays_while_they_mean_something);
     RUN_KIT(what_fails_its_checksum_is_not_copied);
     RUN_KIT(a_compaction_that_fails_loses_nothing);
     RUN_KIT(many_small_segments_are_joined);
