@@ -95,7 +95,7 @@ int tsri_cache_open(struct tsr_cache **out, const struct tsr_config *cfg)
     pthread_mutex_init(&c->lock, NULL);
     e = open_parts(c, cfg);
     /* Borrowed from the configuration, which is the caller's. */
-    c->options.disk_path = c->options.separator = "";
+    c->options.disk_path = c->options.separator = c->options.device = "";
     if (e) {
         tsri_cache_close(c);
         c = NULL;

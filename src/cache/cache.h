@@ -21,6 +21,7 @@
 #include "base/base.h"
 #include "chunk/chunk.h"
 #include "config/config.h"
+#include "device/device.h"
 #include "stats/stats.h"
 #include "tier/tier.h"
 #include "wire/wire.h"
@@ -332,6 +333,9 @@ struct tsr_cache {
     uint32_t n_spaces;
     uint32_t n_clients;
 
+    struct tsri_device *device; /* of the engines here, or NULL */
+    bool pool_locked;           /* the pool's pages are page-locked for it */
+
     struct tsri_manager *manager; /* tiers below, and the I/O threads */
     struct tsri_ops *ops;
 };
@@ -553,6 +557,38 @@ bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uin
 int tsri_client_release(struct tsr_client *client, uint64_t request_id);
 /* Those of every request. */
 int tsri_client_release_all(struct tsr_client *client);
+
+/* deliver.c: ranges into an engine's memory on the cache's device */
+struct tsri_delivery_range {
+    struct tsr_space *space;
+    const struct tsr_match *match;
+    const struct tsr_prompt *prompt; /* needed for matches that are not verified */
+    uint32_t offset, n_tokens;       /* within the match; n_tokens 0: to its end */
+    const int64_t *slots;            /* of these tokens in the engine's memory; -1: skipped */
+    int result; /* out: 0, or why the range must be recomputed; nothing of it was written then */
+};
+struct tsri_delivery_desc {
+    const struct tsr_kv_layout *layout;
+    const struct tsr_rope *rope; /* NULL: ranges that would have to move are not delivered */
+    uint32_t freq_set;           /* of the prompt: tsri_rope_set_id */
+    bool int8;                   /* what is stored is in the int8 form */
+    struct tsri_delivery_range *ranges;
+    uint32_t n_ranges;
+};
+/* Opened once for a stream of the engine, set for every request, then moved layer by layer. One
+ * thread at a time. */
+struct tsri_delivery;
+TSR_MUST int tsri_delivery_open(struct tsri_delivery **out, struct tsr_client *client, void *stream,
+                                const struct tsr_batch_limits *limits);
+void tsri_delivery_close(struct tsri_delivery *d);
+/* Returns how many of the ranges will be delivered; the others have their result set. Entries that
+ * only a lower tier has are fetched here; what the ranges are taken from stays in place until
+ * _finish, _close or the next _set. */
+TSR_MUST int tsri_delivery_set(struct tsri_delivery *d, const struct tsri_delivery_desc *desc);
+/* Queues layers on the stream; n_layers 0: to the last. */
+TSR_MUST int tsri_delivery_layers(struct tsri_delivery *d, uint32_t layer_first, uint32_t n_layers);
+/* Waits until what was queued has arrived, and lets go. Needs no call before the next _set. */
+TSR_MUST int tsri_delivery_finish(struct tsri_delivery *d);
 
 /* puts.c */
 TSR_MUST int tsri_put_open(struct tsr_put **out, struct tsr_client *client,

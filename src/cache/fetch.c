@@ -298,8 +298,10 @@ static void fly(struct tsr_cache *c, struct tsri_flight *flights, uint32_t n)
             int e = memory ? prepare(&flights[i]) : TSR_ENOMEM;
             flights[i].fetch->result = e ? e : TSR_ENOENT;
         }
+    /* The pool is nearest, whatever its number. */
+    if (memory && m->hot) read_tier(c, &b, m->hot);
     for (uint32_t t = 1; memory && t <= m->n_lower; t++)
-        read_tier(c, &b, t);
+        if (t != m->hot) read_tier(c, &b, t);
     for (uint32_t i = 0; i < n; i++) {
         struct tsri_flight *f = &flights[i];
         if (!f->claimed) continue;

@@ -1,6 +1,7 @@
 /* manager.c - the tiers below host memory: opening them, taking in what they already hold, and the
  * small facts about who holds what that the writer and the fetchers share. */
 #include "cache/manager.h"
+#include "tier/hot.h"
 
 /* What a policy of a tier below counts in; host memory counts in its pages. */
 #define UNIT_BYTES 4096u
@@ -42,6 +43,17 @@ struct tsr_tier_ref tsri_manager_lost(struct tsr_cache *c, uint32_t id, uint32_t
     l->policy->ops->remove(l->policy, id);
     l->n_entries--;
     return ref;
+}
+
+void tsri_manager_touch_hot(struct tsr_cache *c, const uint32_t *ids, uint32_t n)
+{
+    const struct tsri_manager *m = c->manager;
+    if (!m->hot || n == 0 || pthread_mutex_trylock(&c->lock) != 0) return; /* or at its next use */
+    struct tsr_policy *policy = m->lower[m->hot].policy;
+    for (uint32_t i = 0; i < n; i++)
+        if (atomic_load_explicit(&c->entries[ids[i]].tiers, memory_order_relaxed) >> m->hot & 1)
+            policy->ops->touch(policy, &ids[i], 1);
+    pthread_mutex_unlock(&c->lock);
 }
 
 void tsri_manager_head(struct tsr_cache *c, const struct tsri_entry *e, struct tsr_entry_head *out)
@@ -251,13 +263,52 @@ static int add_tier(struct tsri_manager *m, const struct tsri_tier_plan *plan,
     return 0;
 }
 
+/* The device, and page-locked host memory for it; then its pool, as the last of the tiers: their
+ * numbers do not depend on it. */
+static int add_device(struct tsri_manager *m, const struct tsr_config *cfg)
+{
+    struct tsr_cache *c = m->c;
+    const struct tsri_options *o = &c->options;
+    if (!o->device[0] && !o->device_pool_size) return 0;
+    if (!o->device[0])
+        return tsri_fail(TSR_ECONFIG, "device_pool_size: no device is configured (option device)");
+    struct tsr_device_config config = {.size = sizeof config, .ordinal = o->device_number};
+    int e = tsri_device_open(&c->device, o->device, &config);
+    if (e) return e;
+    if (tsri_device_caps(c->device) & TSR_DEVICE_NEEDS_LOCK) {
+        e = tsri_device_host_register(c->device, c->pool.region.data, c->pool.region.bytes);
+        if (e) return e;
+        c->pool_locked = true;
+    }
+    if (!o->device_pool_size) return 0;
+    struct tsri_hot_setup setup = {c->device, o->device_pool_size, (size_t)o->host_page_size};
+    struct tsri_tier_plan plan = {.name = "device",
+                                  .ops = &tsri_tier_hot,
+                                  .arg = &setup,
+                                  .policy = "lru",
+                                  .write = TSRI_DISK_WRITE_BACK,
+                                  .admission = TSRI_DISK_ADMISSION_SECOND_TOUCH};
+    if (m->n_lower + 1 >= TSR_TIERS_MAX)
+        return tsri_fail(TSR_ERANGE, "device_pool_size: there are %u tiers already", m->n_lower);
+    e = add_tier(m, &plan, cfg);
+    if (e == 0) m->hot = m->n_lower;
+    return e;
+}
+
+static void remove_device(struct tsr_cache *c)
+{
+    if (c->pool_locked) tsri_device_host_unregister(c->device, c->pool.region.data);
+    tsri_device_close(c->device);
+    c->device = NULL;
+}
+
 static int add_tiers(struct tsri_manager *m, const struct tsr_config *cfg)
 {
     struct tsri_tier_plan plans[TSRI_LOWER_MAX];
     int n = tsri_tiers_plan(cfg, plans), e = n < 0 ? n : 0;
     for (int i = 0; i < n && e == 0; i++)
         e = add_tier(m, &plans[i], cfg);
-    return e;
+    return e ? e : add_device(m, cfg);
 }
 
 int tsri_manager_open(struct tsr_cache *c, const struct tsr_config *cfg)
@@ -289,6 +340,7 @@ void tsri_manager_close(struct tsr_cache *c)
     pthread_cond_destroy(&m->done);
     pthread_cond_destroy(&m->more);
     pthread_mutex_destroy(&m->lock);
+    remove_device(c);
     tsri_free(m);
     c->manager = NULL;
 }
@@ -299,6 +351,11 @@ void tsri_manager_stats(struct tsr_cache *c, struct tsr_stats *out)
     for (uint32_t t = 1; t <= m->n_lower; t++) {
         struct tsr_tier_stats s;
         if (tsri_tier_stats(m->lower[t].tier, &s) == 0) out->tier_bytes[t] = s.bytes_used;
+        if (t == m->hot) {
+            tsri_stats_gauge_set(c->stats, TSRI_M_device_pool_bytes, s.bytes_max);
+            tsri_stats_gauge_set(c->stats, TSRI_M_device_pool_used_bytes, s.bytes_used);
+            tsri_stats_gauge_set(c->stats, TSRI_M_device_pool_entries, s.entries);
+        }
         pthread_mutex_lock(&c->lock);
         out->tier_entries[t] = m->lower[t].n_entries;
         pthread_mutex_unlock(&c->lock);

@@ -16,6 +16,7 @@ struct tsri_lower {
     tsr_tier_loc *loc;         /* by id, under cache->lock */
     struct tsr_policy *policy; /* of the entries it holds, under cache->lock */
     uint64_t n_entries;
+    bool told; /* that it fails: once is enough for the pool */
 };
 
 /* How one of the tiers is to be used (tiers.c). Text is borrowed from the configuration. */
@@ -41,6 +42,7 @@ struct tsri_manager {
     struct tsr_cache *c;
     struct tsri_lower lower[TSR_TIERS_MAX]; /* [1] .. [n_lower] */
     uint32_t n_lower;
+    uint32_t hot;                     /* which of them is the device pool; 0: none */
     uint8_t takes_stored, takes_used; /* bit t: tier t wants entries when stored, when used again */
     bool through;                     /* stores wait until they are written */
 
@@ -67,6 +69,8 @@ TSR_MUST int tsri_manager_open(struct tsr_cache *c, const struct tsr_config *cfg
 /* Writes what is queued, closes the tiers. Accepts a cache without a manager. */
 void tsri_manager_close(struct tsr_cache *c);
 void tsri_manager_stats(struct tsr_cache *c, struct tsr_stats *out);
+/* These entries of the device pool were used: they leave it last. */
+void tsri_manager_touch_hot(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
 /* Under cache->lock: tier t has the entry now; or no longer has it. */
 void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_loc loc);
 struct tsr_tier_ref tsri_manager_lost(struct tsr_cache *c, uint32_t id, uint32_t t);

@@ -177,13 +177,34 @@ static void drop_below(struct tsri_manager *m, uint32_t t, const struct tsr_tier
         tsri_stats_add(m->c->stats, TSRI_M_tier_errors, 1);
 }
 
+/* The tier's next victim. What only the device pool has is brought down to host memory first, if
+ * that has room for it. Under cache->lock, which is let go meanwhile. */
+static uint32_t choose_victim(struct tsri_manager *m, uint32_t t)
+{
+    struct tsr_cache *c = m->c;
+    struct tsr_policy *policy = m->lower[t].policy;
+    uint32_t id = policy->ops->victim(policy, may_leave, c);
+    if (t != m->hot || id == TSR_POLICY_NONE) return id;
+    _Atomic uint8_t *tiers = &c->entries[id].tiers;
+    if (atomic_load_explicit(tiers, memory_order_relaxed) != 1u << t ||
+        tsri_pin(c, id) == TSRI_FREE)
+        return id;
+    struct tsri_fetch fetch = {.id = id};
+    pthread_mutex_unlock(&c->lock);
+    tsri_manager_fetch(c, &fetch, 1);
+    if (fetch.result == 0) tsri_stats_add(c->stats, TSRI_M_device_demotions, 1);
+    pthread_mutex_lock(&c->lock);
+    bool still = atomic_load_explicit(tiers, memory_order_relaxed) >> t & 1;
+    tsri_unpin_locked(c, id);
+    return still ? id : policy->ops->victim(policy, may_leave, c);
+}
+
 /* Drops the tier's next victim; false when it has none. */
 static bool make_room(struct tsri_manager *m, uint32_t t)
 {
     struct tsr_cache *c = m->c;
-    struct tsri_lower *l = &m->lower[t];
     pthread_mutex_lock(&c->lock);
-    uint32_t id = l->policy->ops->victim(l->policy, may_leave, c);
+    uint32_t id = choose_victim(m, t);
     struct tsr_tier_ref ref = {.loc = 0};
     if (id != TSR_POLICY_NONE) {
         ref = tsri_manager_lost(c, id, t);
@@ -227,10 +248,14 @@ static int write_entry(struct tsri_manager *m, uint32_t id, uint32_t t, void **p
     io.n_cells = tsri_head_cells(&io.head);
     int err = put_once(m, t, &io);
     *loc = io.loc;
+    if (err == TSR_ERANGE && t == m->hot) return err; /* larger than the pool */
     if (err < 0) {
+        struct tsri_lower *l = &m->lower[t];
         tsri_stats_add(c->stats, err == TSR_ETIME ? TSRI_M_tier_timeouts : TSRI_M_tier_errors, 1);
-        tsri_log(TSR_LOG_WARN, "tier %s: an entry could not be written: %s",
-                 tsri_tier_name(m->lower[t].tier), tsr_strerror(err));
+        if (t != m->hot || !l->told)
+            tsri_log(TSR_LOG_WARN, "tier %s: an entry could not be written: %s",
+                     tsri_tier_name(l->tier), tsr_strerror(err));
+        l->told = true;
         return err;
     }
     tsri_stats_add(c->stats, TSRI_M_tier_writes, 1);
@@ -271,7 +296,10 @@ static bool carry_put(struct tsri_manager *m, const struct tsri_command *cmd)
     void **planes = dying ? NULL : tsri_alloc(tsri_manager_n_planes(c, e), sizeof *planes);
     if (planes) tsri_manager_planes(c, e, tsri_meta(c, e), planes);
     for (uint32_t t = 1; t <= m->n_lower && !dying; t++)
-        if (cmd->tiers >> t & 1) all &= planes && put_below(m, cmd->id, t, planes);
+        if (cmd->tiers >> t & 1) {
+            bool put = planes && put_below(m, cmd->id, t, planes);
+            all &= put || t == m->hot; /* what the pool has not, nobody misses */
+        }
     tsri_free(planes);
     pthread_mutex_lock(&c->lock);
     dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;

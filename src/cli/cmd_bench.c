@@ -13,8 +13,9 @@
 #define REPS_MAX 1024u
 #define TOKENS_MAX (1u << 20)
 
-/* K and V of an 8B model: 32 layers of 8 heads of 128. */
-enum { N_LAYERS = 32, N_HEADS = 8, DIM = 128, CELL = 64 };
+/* K and V of an 8B model: 32 layers of 8 heads of 128; a few layers of it where a cell of all of
+ * them would be more than was asked for. */
+enum { N_LAYERS = 32, FEW_LAYERS = 4, N_HEADS = 8, DIM = 128, CELL = 64 };
 
 struct row {
     const char *name;
@@ -117,14 +118,16 @@ static int run_row(struct bench *b, const struct row *row, const char *device, b
                    bool near, struct rates *out)
 {
     uint64_t bytes = b->bytes ? b->bytes : (uint64_t)(apart ? 512 : 64) << 20;
-    uint64_t token = 2ull * N_LAYERS * N_HEADS * DIM * tsri_dtype_bytes(row->dtype);
+    uint64_t layer = 2ull * N_HEADS * DIM * tsri_dtype_bytes(row->dtype);
+    uint32_t n_layers = bytes / layer / N_LAYERS < CELL ? FEW_LAYERS : N_LAYERS;
+    uint64_t token = layer * n_layers;
     uint64_t n = bytes / token / CELL * CELL;
     if (n < CELL) n = CELL;
     if (n > TOKENS_MAX) n = TOKENS_MAX;
     struct tsri_rig_desc desc = {.device = device,
                                  .variant = b->variant,
                                  .n_threads = b->n_threads,
-                                 .n_layers = N_LAYERS,
+                                 .n_layers = n_layers,
                                  .n_heads = N_HEADS,
                                  .dim = DIM,
                                  .n_tokens = (uint32_t)n,

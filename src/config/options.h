@@ -152,6 +152,12 @@ enum {
       "memory for requests and replies on their way, of all clients together") \
     X(server_staging_max, SIZE, "1G", TSRI_MIB, TSRI_TIB, 0, \
       "largest staging area that a client may bring") \
+    X(device, STRING, "", 0, 32, 0, \
+      "device of engines in this process: cpu, cuda or another libtessera-NAME.so; empty: none") \
+    X(device_number, COUNT, "0", 0, 255, 0, \
+      "which one, where a machine has several of that device") \
+    X(device_pool_size, SIZE, "0", TSRI_MIB, 16 * TSRI_TIB, TSRI_OPT_ZERO, \
+      "device memory for copies of entries that are used again; 0: none") \
     X(log_level, ENUM, "warn", 0, 0, TSRI_OPT_RELOAD, \
       "least important log lines that are written")
 /* clang-format on */

@@ -56,6 +56,14 @@
     X(requests_malformed,   COUNTER,   "calls",   "Requests of connected clients that were none")  \
     X(sessions_opened,      COUNTER,   "sessions", "Connections of clients")                       \
     X(sessions_refused,     COUNTER,   "sessions", "Connections refused: not allowed, no room")    \
+    X(deliveries,           COUNTER,   "ranges",  "Ranges to be delivered into an engine's memory on a device") \
+    X(delivery_misses,      COUNTER,   "ranges",  "Of these, ranges that could not be delivered")  \
+    X(delivery_pool_hits,   COUNTER,   "ranges",  "Of these, ranges taken from the device pool")   \
+    X(delivery_bytes,       COUNTER,   "bytes",   "KV bytes delivered into engines' memory")       \
+    X(device_demotions,     COUNTER,   "entries", "Entries that left the device pool for host memory") \
+    X(device_pool_bytes,    GAUGE,     "bytes",   "Device memory reserved for the pool")           \
+    X(device_pool_used_bytes, GAUGE,   "bytes",   "Device memory that holds entries")              \
+    X(device_pool_entries,  GAUGE,     "entries", "Entries in the device pool")                    \
     X(entries,              GAUGE,     "entries", "Entries in host memory")                        \
     X(pinned_entries,       GAUGE,     "entries", "Entries that are pinned")                       \
     X(leased_entries,       GAUGE,     "entries", "Entries held by leases")                        \

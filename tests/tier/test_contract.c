@@ -1,6 +1,8 @@
 /* The contract: what every tier must do, run over each tier in `subjects`. A new tier is one line
  * there. KV is a function of the token prefix; every byte that a get hands on is checked. */
+#include "device/device.h"
 #include "tier/disk.h"
+#include "tier/hot.h"
 #include "support/fake_tier.h"
 #include "support/kv_entry.h"
 #include "support/test.h"
@@ -17,7 +19,8 @@ int example_main(void);
 struct subject {
     const char *name;
     const struct tsr_tier_ops *ops;
-    /* Makes a fresh, empty place and returns env.arg; done() removes it. */
+    /* Makes a fresh, empty place and returns env.arg; done() removes it. Device pools:
+     * NULL where there is no device. */
     void *(*fresh)(void);
     void (*done)(void *arg);
     bool persistent; /* what was flushed is there after close and open */
@@ -114,6 +117,36 @@ static void done_nothing(void *arg)
     (void)arg;
 }
 
+/* A device pool on the named device; NULL where there is none. */
+static void *fresh_hot_on(const char *device)
+{
+    struct tsri_hot_setup *s = calloc(1, sizeof *s);
+    if (tsri_device_open(&s->device, device, NULL) != 0) {
+        free(s);
+        return NULL;
+    }
+    s->bytes_max = 32 << 20;
+    s->page_bytes = 128 << 10;
+    return s;
+}
+
+static void *fresh_hot(void)
+{
+    return fresh_hot_on("cpu");
+}
+
+static void *fresh_hot_cuda(void)
+{
+    return fresh_hot_on("cuda");
+}
+
+static void done_hot(void *arg)
+{
+    struct tsri_hot_setup *s = arg;
+    tsri_device_close(s->device);
+    free(s);
+}
+
 static const struct subject subjects[] = {
     {"mem", &mem_tier, fresh_mem, done_mem, true},
     {"fake over mem", &fake_tier, fresh_fake, done_fake, true},
@@ -123,6 +156,8 @@ static const struct subject subjects[] = {
     {"disk, buffered, inline", &tsri_tier_disk, fresh_disk_inline, done_disk, true},
     {"the example", &tree_ops, fresh_nothing, done_nothing, false},
     {"disk, small", &tsri_tier_disk, fresh_disk_small, done_disk, true},
+    {"device pool on cpu", &tsri_tier_hot, fresh_hot, done_hot, false},
+    {"device pool on cuda", &tsri_tier_hot, fresh_hot_cuda, done_hot, false},
 };
 
 enum { N_THREADS = 4, N_ROUNDS = 60, N_KEYS = 12 };
@@ -598,7 +633,14 @@ int main(void)
     for (size_t i = 0; i < TSRI_COUNT(subjects); i++) {
         subject = &subjects[i];
         printf("%s:\n", subject->name);
-        run_all();
+        void *here = subject->fresh();
+        if (here) subject->done(here);
+        if (here || subject->ops != &tsri_tier_hot) {
+            run_all();
+        } else {
+            printf("    skipped: %s\n", tsr_errmsg());
+            test_n_skipped++;
+        }
     }
     return test_end();
 }
