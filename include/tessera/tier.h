@@ -125,6 +125,12 @@ struct tsr_tier_ops {
     int (*flush)(struct tsr_tier *tier);
     /* (optional) default: zeros. */
     int (*stats)(struct tsr_tier *tier, struct tsr_tier_stats *out);
+    /* (optional) hashes of the entry's windows of 32 tokens, from the first on and at most max, as
+     * far as the tier has them at hand; returns how many. docs/format.md says how they are made.
+     * With them text is found at any offset before it was read. Called beside scan. Default: none,
+     * such text is found at any offset after it was read once. */
+    int (*windows)(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint64_t *out,
+                   uint32_t max);
     /* members above belong to abi 1; append below, never reorder */
 };
 

@@ -209,7 +209,6 @@ static inline void tsri_index_prefetch(const struct tsri_index *x, struct tsri_k
 
 /* ---- windows.c: which entries hold these 32 tokens ---- */
 
-#define TSRI_WINDOW 32u
 #define TSRI_WINDOW_CANDIDATES 4u /* at most, for one window */
 #define TSRI_WINDOW_BATCH 128u
 #define TSRI_WINDOW_GENS 8u
@@ -226,10 +225,10 @@ struct tsri_windows {
 /* windows_max 0: no table. */
 TSR_MUST int tsri_windows_init(struct tsri_windows *w, uint32_t windows_max, uint32_t ids_max);
 void tsri_windows_fini(struct tsri_windows *w);
-/* What hashes are mixed with: texts of other spaces and extras do not find each other. */
-uint64_t tsri_windows_seed(const struct tsr_space *space, struct tsri_key extra);
 /* Registers the windows of an entry whose tokens are in memory. Under cache->lock. */
 void tsri_windows_add(struct tsr_cache *c, uint32_t id);
+/* The same of a COLD entry, with the hashes that a tier has kept (tsri_window_hashes). */
+void tsri_windows_add_cold(struct tsr_cache *c, uint32_t id, const uint64_t *hashes, uint32_t n);
 
 /* A window of the prompt that may be one of an entry: pin, then compare the tokens. */
 struct tsri_nominee {

@@ -110,7 +110,19 @@ struct scan {
     uint32_t t;
     struct tsri_key *parents; /* by id: key of the block before it */
     uint64_t n_skipped;
+    uint64_t *windows; /* of one entry; NULL: nobody looks for text at any offset */
 };
+
+static void scan_windows(struct scan *s, uint32_t id, const struct tsr_entry_head *head,
+                         tsr_tier_loc loc)
+{
+    struct tsr_tier_ref ref = {.key = head->key, .loc = loc};
+    memcpy(ref.space, head->space, sizeof ref.space);
+    if (!s->windows || head->kind == TSR_KIND_BLENDED) return;
+    uint32_t n = tsri_tier_windows(s->c->manager->lower[s->t].tier, &ref, s->windows,
+                                   head->n_tokens / TSRI_WINDOW);
+    tsri_windows_add_cold(s->c, id, s->windows, n);
+}
 
 static int scan_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc,
                       uint64_t bytes)
@@ -147,6 +159,7 @@ static int scan_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc
     e->extra_bytes = head->extra_bytes;
     tsri_entry_publish_cold(c, id);
     tsri_manager_holds(c, id, s->t, loc);
+    scan_windows(s, id, head, loc);
     memcpy(&s->parents[id], &head->parent, sizeof s->parents[id]);
     return 0;
 }
@@ -204,6 +217,8 @@ static int scan_tiers(struct tsri_manager *m)
     int e = tsri_region_init(&parents, (size_t)c->ids_max * sizeof s.parents[0]);
     if (e) return e;
     s.parents = (struct tsri_key *)(void *)parents.data;
+    if (c->windows.n_buckets)
+        s.windows = tsri_alloc(TSRI_ENTRY_TOKENS_MAX / TSRI_WINDOW, sizeof s.windows[0]);
     pthread_mutex_lock(&c->lock);
     for (s.t = 1; s.t <= m->n_lower; s.t++) {
         int n = tsri_tier_scan(m->lower[s.t].tier, scan_entry, &s);
@@ -214,6 +229,7 @@ static int scan_tiers(struct tsri_manager *m)
     tie_chains(c, s.parents);
     pthread_mutex_unlock(&c->lock);
     tsri_region_fini(&parents);
+    tsri_free(s.windows);
     if (s.n_skipped)
         tsri_log(TSR_LOG_WARN, "%llu stored entries do not fit in entries_max or spaces_max",
                  (unsigned long long)s.n_skipped);

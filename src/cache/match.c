@@ -110,7 +110,7 @@ void tsri_matcher_init(struct tsri_matcher *m, const struct tsr_space *space,
                                .extra_bytes = walk->common_bytes,
                                .other = (prompt->flags & TSR_PROMPT_OTHER) != 0,
                                .min_tokens = space->cache->options.match_min_tokens,
-                               .seed = tsri_windows_seed(space, walk->common_hash),
+                               .seed = tsri_window_seed(space->fingerprint, walk->common_hash),
                                .budget = (uint64_t)prompt->n_tokens * 32 + 65536,
                                .runs_max = runs_max(prompt->n_tokens),
                                .taken = memory};

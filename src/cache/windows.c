@@ -3,9 +3,8 @@
  * common with it, one whole registered window is among them; a prompt asks for the windows at all
  * of its offsets. A window only nominates: who uses it pins the entry and compares the tokens.
  *
- * The hash is a polynomial in 64 bits, one multiplication and two sums a token. Space and
- * request-wide extra are mixed into what comes out, so that texts of other spaces, adapters and
- * salts do not even nominate each other.
+ * The hash is chunk/window.c's, rolled over the prompt with one multiplication and two sums a
+ * token.
  *
  * A window may stand in either of two buckets, its home and a neighbour of the same group of 16,
  * and takes the emptier. A bucket is a cache line of eight slots (id, place in the entry, what fits
@@ -24,8 +23,7 @@
 
 #define SLOTS 8u  /* of a bucket */
 #define GROUP 16u /* buckets */
-#define PERIOD_MIN 8u
-#define BASE 0xD6E8FEB86659FD93u
+#define BATCH 16u /* windows of an entry whose places are fetched at once */
 
 /* A slot, from the low bits: mark (tag and neighbour and as many more bits of the hash as there is
  * room for), number of the window, id, generation, epoch, whether it is away from home, used.
@@ -41,23 +39,6 @@
 #define USED ((uint64_t)1 << 63)
 #define GENS TSRI_WINDOW_GENS
 #define EPOCHS 8u
-
-/* ---- hash ---- */
-
-static uint64_t window_hash(const uint32_t *tokens)
-{
-    uint64_t h = 0;
-    for (uint32_t i = 0; i < TSRI_WINDOW; i++)
-        h = h * BASE + tokens[i];
-    return h;
-}
-
-static inline uint64_t finish(uint64_t hash, uint64_t seed)
-{
-    /* The high half of a product depends on all bits, the low one does not. */
-    uint64_t x = (hash ^ seed) * 0xA0761D6478BD642Fu;
-    return x ^ x >> 32;
-}
 
 static inline uint64_t home_of(const struct tsri_windows *w, uint64_t x)
 {
@@ -80,13 +61,6 @@ static inline uint64_t load(const _Atomic uint64_t *at)
 static inline void store(_Atomic uint64_t *at, uint64_t value)
 {
     atomic_store_explicit(at, value, memory_order_relaxed);
-}
-
-uint64_t tsri_windows_seed(const struct tsr_space *space, struct tsri_key extra)
-{
-    uint64_t fingerprint[2];
-    memcpy(fingerprint, space->fingerprint, sizeof fingerprint);
-    return (fingerprint[0] ^ extra.lo) + (fingerprint[1] ^ extra.hi) * BASE;
 }
 
 /* ---- memory ---- */
@@ -156,17 +130,6 @@ static enum worth worth_of(const struct tsr_cache *c, uint64_t slot)
     if (state == TSRI_COLD) return COLD;
     if (state != TSRI_HOST) return GONE;
     return e->kind == TSR_KIND_PREFIX ? PREFIX : SEGMENT;
-}
-
-static bool is_repetitive(const uint32_t *tokens)
-{
-    for (uint32_t period = 1; period < PERIOD_MIN; period++) {
-        uint32_t i = period;
-        while (i < TSRI_WINDOW && tokens[i] == tokens[i - period])
-            i++;
-        if (i == TSRI_WINDOW) return true;
-    }
-    return false;
 }
 
 /* Makes a word of the filter from the slots at home there. */
@@ -285,6 +248,27 @@ static void add_window(const struct adding *a, uint64_t x, uint32_t number)
     w->n_added++;
 }
 
+/* Windows first, first + 1, ... of the entry, whose hashes are given. */
+static void add_some(struct adding *a, const uint64_t *hashes, uint32_t n, uint32_t first)
+{
+    struct tsri_windows *w = a->w;
+    a->epoch = w->n_added / w->epoch_windows % EPOCHS;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t home = home_of(w, hashes[i]);
+        __builtin_prefetch(&w->filter[home]);
+        __builtin_prefetch(&w->slots[home * SLOTS]);
+        __builtin_prefetch(&w->slots[neighbour_of(home, hashes[i]) * SLOTS]);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (hashes[i]) add_window(a, hashes[i], first + i);
+}
+
+static struct adding adding_of(struct tsr_cache *c, uint32_t id, enum worth worth)
+{
+    uint64_t gen = tsri_word_gen(load(&c->entries[id].word)) % GENS;
+    return (struct adding){.c = c, .w = &c->windows, .id = id, .gen = gen, .worth = worth};
+}
+
 void tsri_windows_add(struct tsr_cache *c, uint32_t id)
 {
     struct tsri_windows *w = &c->windows;
@@ -293,30 +277,26 @@ void tsri_windows_add(struct tsr_cache *c, uint32_t id)
     struct tsri_meta *m = tsri_meta(c, e);
     const uint32_t *tokens = tsri_meta_tokens(m);
     if (tsri_extra_holds_media(tsri_meta_extra(m), m->extra_bytes)) return;
-    uint64_t seed = tsri_windows_seed(&c->spaces[e->space],
-                                      tsri_extra_hash(tsri_meta_extra(m), m->extra_bytes));
-    struct adding a = {.c = c,
-                       .w = w,
-                       .id = id,
-                       .gen = tsri_word_gen(load(&e->word)) % GENS,
-                       .worth = e->kind == TSR_KIND_PREFIX ? PREFIX : SEGMENT};
+    uint64_t seed = tsri_window_seed(c->spaces[e->space].fingerprint,
+                                     tsri_extra_hash(tsri_meta_extra(m), m->extra_bytes));
+    struct adding a = adding_of(c, id, e->kind == TSR_KIND_PREFIX ? PREFIX : SEGMENT);
     uint32_t n = tsri_min_u32(e->n_tokens / TSRI_WINDOW, 1u << w->number_bits);
-    uint64_t hashes[16];
-    for (uint32_t first = 0; first < n; first += TSRI_COUNT(hashes)) {
-        uint32_t some = tsri_min_u32(TSRI_COUNT(hashes), n - first);
-        a.epoch = w->n_added / w->epoch_windows % EPOCHS;
-        for (uint32_t i = 0; i < some; i++) {
-            uint64_t x = finish(window_hash(tokens + (size_t)(first + i) * TSRI_WINDOW), seed);
-            uint64_t home = home_of(w, x);
-            __builtin_prefetch(&w->filter[home]);
-            __builtin_prefetch(&w->slots[home * SLOTS]);
-            __builtin_prefetch(&w->slots[neighbour_of(home, x) * SLOTS]);
-            hashes[i] = x;
-        }
-        for (uint32_t i = 0; i < some; i++)
-            if (!is_repetitive(tokens + (size_t)(first + i) * TSRI_WINDOW))
-                add_window(&a, hashes[i], first + i);
+    uint64_t hashes[BATCH];
+    for (uint32_t first = 0; first < n; first += BATCH) {
+        uint32_t some = tsri_min_u32(BATCH, n - first);
+        tsri_window_hashes(seed, tokens + (size_t)first * TSRI_WINDOW, some, hashes);
+        add_some(&a, hashes, some, first);
     }
+}
+
+void tsri_windows_add_cold(struct tsr_cache *c, uint32_t id, const uint64_t *hashes, uint32_t n)
+{
+    if (c->windows.n_buckets == 0) return;
+    struct adding a = adding_of(c, id, COLD);
+    n = tsri_min_u32(
+        n, tsri_min_u32(c->entries[id].n_tokens / TSRI_WINDOW, 1u << c->windows.number_bits));
+    for (uint32_t first = 0; first < n; first += BATCH)
+        add_some(&a, hashes + first, tsri_min_u32(BATCH, n - first), first);
 }
 
 /* ---- nominating ---- */
@@ -327,7 +307,7 @@ void tsri_window_scan_init(struct tsri_window_scan *s, const struct tsri_windows
     *s = (struct tsri_window_scan){
         .windows = w, .seed = seed, .tokens = tokens, .end = end, .at = UINT32_MAX, .power = 1};
     for (uint32_t i = 0; i < TSRI_WINDOW; i++)
-        s->power *= BASE;
+        s->power *= TSRI_WINDOW_BASE;
 }
 
 /* The windows from s->at on that the filter lets pass. The token behind the last window is not
@@ -339,11 +319,11 @@ static uint32_t pass_filter(struct tsri_window_scan *s, uint32_t n)
     uint32_t n_passed = 0, n_steps = s->at + n + TSRI_WINDOW <= s->end ? n : n - 1;
     uint64_t h = s->hash, seed = s->seed, power = s->power;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t x = finish(h, seed), bits = filter_bits(x);
+        uint64_t x = tsri_window_finish(h, seed), bits = filter_bits(x);
         s->hashes[n_passed] = x;
         s->passed[n_passed] = (uint16_t)i;
         n_passed += (load(&w->filter[home_of(w, x)]) & bits) == bits;
-        if (i < n_steps) h = h * BASE + (tokens[i + TSRI_WINDOW] - tokens[i] * power);
+        if (i < n_steps) h = h * TSRI_WINDOW_BASE + (tokens[i + TSRI_WINDOW] - tokens[i] * power);
     }
     s->hash = h;
     s->at += n;
@@ -374,7 +354,7 @@ uint32_t tsri_window_scan_some(struct tsri_window_scan *s, uint32_t at, uint32_t
     if (w->n_buckets == 0 || s->end < TSRI_WINDOW || at > s->end - TSRI_WINDOW) return 0;
     uint32_t n = tsri_min_u32(TSRI_WINDOW_BATCH, s->end - TSRI_WINDOW + 1 - at);
     uint64_t mask = mark_mask(w);
-    if (at != s->at) s->hash = window_hash(s->tokens + at);
+    if (at != s->at) s->hash = tsri_window_hash(s->tokens + at);
     s->at = at;
     uint32_t n_passed = pass_filter(s, n), n_out = 0;
     for (uint32_t i = 0; i < n_passed; i++) {

@@ -103,6 +103,24 @@ TSR_MUST int tsri_space_check(const struct tsr_space_desc *desc);
  * other difference gives others. */
 void tsri_space_fingerprint(const struct tsr_space_desc *desc, uint8_t out[16]);
 
+/* ---- windows ---- */
+
+#define TSRI_WINDOW 32u
+#define TSRI_WINDOW_BASE 0xD6E8FEB86659FD93u
+/* Of TSRI_WINDOW tokens: the sum of token[i] x BASE^(31-i). */
+uint64_t tsri_window_hash(const uint32_t *tokens);
+/* What the hashes of an entry are mixed with. */
+uint64_t tsri_window_seed(const uint8_t space[16], struct tsri_key extra);
+static inline uint64_t tsri_window_finish(uint64_t hash, uint64_t seed)
+{
+    /* The high half of a product depends on all bits, the low one does not. */
+    uint64_t x = (hash ^ seed) * 0xA0761D6478BD642Fu;
+    return x ^ x >> 32;
+}
+/* The hashes of the first n windows of an entry, one every TSRI_WINDOW tokens; 0 for one that
+ * repeats itself after fewer than 8 tokens, which is not registered. */
+void tsri_window_hashes(uint64_t seed, const uint32_t *tokens, uint32_t n, uint64_t *out);
+
 /* ---- chunks ---- */
 
 #define TSRI_SEPARATORS_MAX 16

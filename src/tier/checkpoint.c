@@ -11,11 +11,18 @@ enum {
     HEAD_SUM_AT = 56,
     SEGMENT_BYTES = 32,
     ENTRY_BYTES = 144,
+    WINDOW_BYTES = 8,
 };
 
-size_t tsri_checkpoint_bytes(uint32_t n_segments, uint64_t n_entries)
+size_t tsri_checkpoint_bytes(uint32_t n_segments, uint64_t n_entries, uint64_t n_windows)
 {
-    return HEAD_BYTES + (size_t)n_segments * SEGMENT_BYTES + (size_t)n_entries * ENTRY_BYTES;
+    return HEAD_BYTES + (size_t)n_segments * SEGMENT_BYTES + (size_t)n_entries * ENTRY_BYTES +
+           (size_t)n_windows * WINDOW_BYTES;
+}
+
+static size_t entry_at(uint32_t n_segments, uint64_t i)
+{
+    return tsri_checkpoint_bytes(n_segments, i, 0);
 }
 
 void tsri_checkpoint_put_segment(uint8_t *buf, uint32_t i, const struct tsri_checkpoint_segment *s)
@@ -42,7 +49,7 @@ void tsri_checkpoint_put_entry(uint8_t *buf, uint32_t n_segments, uint64_t i,
                                const struct tsri_checkpoint_entry *e)
 {
     const struct tsr_entry_head *h = &e->head;
-    uint8_t *at = buf + tsri_checkpoint_bytes(n_segments, i);
+    uint8_t *at = buf + entry_at(n_segments, i);
     tsri_put32(at, e->segment);
     tsri_put32(at + 4, e->page);
     tsri_put64(at + 8, e->seq);
@@ -60,14 +67,28 @@ void tsri_checkpoint_put_entry(uint8_t *buf, uint32_t n_segments, uint64_t i,
     tsri_put32(at + 124, h->row_bytes[0]);
     tsri_put32(at + 128, h->n_planes > 1 ? h->row_bytes[1] : 0);
     tsri_put32(at + 132, h->extra_bytes);
-    tsri_put64(at + 136, 0);
+    tsri_put32(at + 136, e->n_windows);
+    tsri_put32(at + 140, 0);
+}
+
+void tsri_checkpoint_put_windows(uint8_t *buf, const struct tsri_checkpoint *c, uint64_t first,
+                                 const uint64_t *windows, uint32_t n)
+{
+    uint8_t *at = buf + tsri_checkpoint_bytes(c->n_segments, c->n_entries, first);
+    memcpy(at, windows, (size_t)n * WINDOW_BYTES);
+}
+
+/* All that stands before is a multiple of their size. */
+const uint64_t *tsri_checkpoint_windows(const uint8_t *buf, const struct tsri_checkpoint *c)
+{
+    return (const uint64_t *)(const void *)(buf + entry_at(c->n_segments, c->n_entries));
 }
 
 struct tsr_key tsri_checkpoint_get_key(const uint8_t *buf, const struct tsri_checkpoint *c,
                                        uint64_t i)
 {
     struct tsr_key key;
-    memcpy(key.bytes, buf + tsri_checkpoint_bytes(c->n_segments, i) + 16, sizeof key.bytes);
+    memcpy(key.bytes, buf + entry_at(c->n_segments, i) + 16, sizeof key.bytes);
     return key;
 }
 
@@ -75,7 +96,7 @@ bool tsri_checkpoint_get_entry(const uint8_t *buf, const struct tsri_checkpoint 
                                struct tsri_checkpoint_entry *e)
 {
     struct tsr_entry_head *h = &e->head;
-    const uint8_t *at = buf + tsri_checkpoint_bytes(c->n_segments, i);
+    const uint8_t *at = buf + entry_at(c->n_segments, i);
     memset(e, 0, sizeof *e);
     e->segment = tsri_get32(at);
     e->page = tsri_get32(at + 4);
@@ -94,6 +115,7 @@ bool tsri_checkpoint_get_entry(const uint8_t *buf, const struct tsri_checkpoint 
     h->row_bytes[0] = tsri_get32(at + 124);
     h->row_bytes[1] = tsri_get32(at + 128);
     h->extra_bytes = tsri_get32(at + 132);
+    e->n_windows = tsri_get32(at + 136);
     if (e->segment >= c->n_segments || e->seq >= c->next_seq || !tsri_head_is_valid(h))
         return false;
     struct tsri_layout l;
@@ -105,7 +127,7 @@ bool tsri_checkpoint_get_entry(const uint8_t *buf, const struct tsri_checkpoint 
 
 void tsri_checkpoint_seal(uint8_t *buf, const struct tsri_checkpoint *c)
 {
-    size_t bytes = tsri_checkpoint_bytes(c->n_segments, c->n_entries);
+    size_t bytes = tsri_checkpoint_bytes(c->n_segments, c->n_entries, c->n_windows);
     memset(buf, 0, HEAD_BYTES);
     memcpy(buf, CHECKPOINT_MAGIC, 8);
     tsri_put32(buf + 8, TSRI_DISK_VERSION);
@@ -114,6 +136,7 @@ void tsri_checkpoint_seal(uint8_t *buf, const struct tsri_checkpoint *c)
     tsri_put64(buf + 24, c->next_seq);
     tsri_put64(buf + 32, c->next_segment);
     tsri_put64(buf + 40, tsri_sum(buf + HEAD_BYTES, bytes - HEAD_BYTES));
+    tsri_put64(buf + 48, c->n_windows);
     tsri_put64(buf + HEAD_SUM_AT, tsri_sum(buf, HEAD_SUM_AT));
 }
 
@@ -131,9 +154,10 @@ int tsri_checkpoint_read(const uint8_t *buf, size_t bytes, struct tsri_checkpoin
     c->n_entries = tsri_get64(buf + 16);
     c->next_seq = tsri_get64(buf + 24);
     c->next_segment = tsri_get64(buf + 32);
+    c->n_windows = tsri_get64(buf + 48);
     if (c->n_segments > TSRI_CHECKPOINT_SEGMENTS_MAX ||
-        c->n_entries > TSRI_CHECKPOINT_ENTRIES_MAX ||
-        bytes != tsri_checkpoint_bytes(c->n_segments, c->n_entries))
+        c->n_entries > TSRI_CHECKPOINT_ENTRIES_MAX || c->n_windows > TSRI_CHECKPOINT_WINDOWS_MAX ||
+        bytes != tsri_checkpoint_bytes(c->n_segments, c->n_entries, c->n_windows))
         return tsri_fail(TSR_ECORRUPT, "checkpoint has the wrong length");
     if (tsri_get64(buf + 40) != tsri_sum(buf + HEAD_BYTES, bytes - HEAD_BYTES))
         return tsri_fail(TSR_ECORRUPT, "checkpoint fails its checksum");

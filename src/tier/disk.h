@@ -5,6 +5,7 @@
  *   segment.c     the bytes of a segment file (docs/format.md): pure functions, fuzzed
  *   checkpoint.c  the bytes of the checkpoint: pure functions, fuzzed
  *   disk_index.c  the entries held, by key
+ *   disk_windows.c  hashes of their text, so that it is found at any offset before it is read
  *   disk_files.c  segment files: make, append to, seal, sync and remove them
  *   pieces.c      cuts an entry's KV into reads and writes that fit the rules of O_DIRECT
  *   disk_get.c, disk_put.c   get and put
@@ -202,19 +203,27 @@ struct tsri_checkpoint_entry {
     uint32_t page, n_pages;
     uint64_t seq;
     struct tsr_entry_head head;
+    uint32_t n_windows;
+    uint32_t reserved;
 };
 struct tsri_checkpoint {
     uint64_t next_seq, next_segment;
     uint32_t n_segments;
     uint64_t n_entries;
+    uint64_t n_windows; /* of all entries */
 };
 #define TSRI_CHECKPOINT_ENTRIES_MAX ((uint64_t)1 << 31)
 #define TSRI_CHECKPOINT_SEGMENTS_MAX (1u << 20)
-size_t tsri_checkpoint_bytes(uint32_t n_segments, uint64_t n_entries);
+#define TSRI_CHECKPOINT_WINDOWS_MAX ((uint64_t)1 << 40)
+size_t tsri_checkpoint_bytes(uint32_t n_segments, uint64_t n_entries, uint64_t n_windows);
 /* Written part by part into a buffer of tsri_checkpoint_bytes, then sealed. */
 void tsri_checkpoint_put_segment(uint8_t *buf, uint32_t i, const struct tsri_checkpoint_segment *s);
 void tsri_checkpoint_put_entry(uint8_t *buf, uint32_t n_segments, uint64_t i,
                                const struct tsri_checkpoint_entry *e);
+/* Windows are numbered through, in the order of the entries. */
+void tsri_checkpoint_put_windows(uint8_t *buf, const struct tsri_checkpoint *c, uint64_t first,
+                                 const uint64_t *windows, uint32_t n);
+const uint64_t *tsri_checkpoint_windows(const uint8_t *buf, const struct tsri_checkpoint *c);
 void tsri_checkpoint_seal(uint8_t *buf, const struct tsri_checkpoint *c);
 /* 0, TSR_ECORRUPT or TSR_EVERSION. After 0 every segment and entry may be read; an entry's fields
  * are in range, its place is not proven. */
@@ -240,6 +249,8 @@ struct tsri_disk_slot {
     struct tsri_segment *segment; /* NULL: free */
     uint32_t page, n_pages;       /* of the record, in its segment */
     uint32_t n_copies;            /* as the record says; known and needed while open recovers */
+    uint32_t n_windows;           /* known hashes of its windows, from the first on */
+    uint64_t *windows;            /* its own, or in the index's region */
     uint32_t next, prev;          /* in the list of its segment; next: in the list of free slots */
 };
 
@@ -250,6 +261,7 @@ struct tsri_disk_index {
     struct tsri_region bulk; /* the first n_bulk blocks, when many were reserved at once */
     uint32_t n_bulk;
     uint32_t n_entries;
+    struct tsri_region windows; /* those of the checkpoint */
     struct tsri_disk_place {
         uint32_t slot, tag; /* tag: bytes of the key, so that other keys' slots are not touched */
     } * table;              /* open addressing */
@@ -432,6 +444,18 @@ TSR_MUST int tsri_piece_check(const struct tsri_piece *p, const struct tsri_kv *
                               const uint64_t *sums);
 /* The sums of its cells. */
 void tsri_piece_sum(const struct tsri_piece *p, const struct tsri_kv *kv, uint64_t *sums);
+
+/* ---- disk_windows.c ---- */
+
+void tsri_disk_windows_free(const struct tsri_disk_index *x, struct tsri_disk_slot *s);
+/* Keeps the hashes of an entry that is held, of as many tokens as are known; of what its first page
+ * has. The lock is not held. */
+void tsri_disk_learn(struct tsri_disk *d, const struct tsr_entry_head *head, const uint32_t *tokens,
+                     uint32_t n_tokens, const uint8_t *extra);
+void tsri_disk_learn_page(struct tsri_disk *d, const struct tsr_entry_head *head,
+                          const uint8_t *page);
+int tsri_disk_windows(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint64_t *out,
+                      uint32_t max);
 
 /* ---- disk_get.c, disk_put.c, recover.c, compact.c ---- */
 

@@ -136,6 +136,7 @@ static int check_header(struct get *g, struct entry *e)
     io->head = r.head;
     memcpy(io->tokens, header + l->tokens_at, (size_t)r.head.n_tokens * 4);
     if (r.head.extra_bytes) memcpy(io->extra, header + l->extra_at, r.head.extra_bytes);
+    tsri_disk_learn(g->d, &io->head, io->tokens, io->head.n_tokens, io->extra);
     err = io->head_done ? io->head_done(io) : 0;
     return err < 0 ? err : 0;
 }

@@ -35,6 +35,9 @@ int tsri_disk_index_init(struct tsri_disk_index *x)
 
 void tsri_disk_index_fini(struct tsri_disk_index *x)
 {
+    for (uint32_t i = 0; i < x->n_slots; i++)
+        tsri_disk_windows_free(x, tsri_disk_index_at(x, i));
+    tsri_region_fini(&x->windows);
     for (uint32_t i = x->n_bulk; i < x->n_blocks; i++)
         tsri_free(x->blocks[i]);
     tsri_region_fini(&x->bulk);
@@ -156,6 +159,7 @@ void tsri_disk_index_remove(struct tsri_disk_index *x, uint32_t slot)
         hole = at;
     }
     x->table[hole].slot = TSRI_NO_SLOT;
+    tsri_disk_windows_free(x, s);
     s->segment = NULL;
     s->next = x->free;
     x->free = slot;

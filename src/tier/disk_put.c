@@ -61,6 +61,7 @@ static void publish(struct put *p, struct entry *e)
         p->failed = e->error;
         return;
     }
+    tsri_disk_learn(d, &e->kv.head, e->io->tokens, e->kv.head.n_tokens, e->io->extra);
     e->io->loc = (tsr_tier_loc)slot + 1;
     e->io->result = 0;
     p->n_ok++;

@@ -50,7 +50,8 @@ static int read_checkpoint_file(struct recovery *r, int fd)
     struct tsri_disk *d = r->d;
     struct stat st;
     if (fstat(fd, &st) != 0) return tsri_disk_fail(d, errno, "cannot read", "checkpoint");
-    size_t most = tsri_checkpoint_bytes(TSRI_CHECKPOINT_SEGMENTS_MAX, TSRI_CHECKPOINT_ENTRIES_MAX);
+    size_t most = tsri_checkpoint_bytes(TSRI_CHECKPOINT_SEGMENTS_MAX, TSRI_CHECKPOINT_ENTRIES_MAX,
+                                        TSRI_CHECKPOINT_WINDOWS_MAX);
     if (st.st_size <= 0 || (uint64_t)st.st_size > most)
         return tsri_fail(TSR_ECORRUPT, "checkpoint of %lld bytes", (long long)st.st_size);
     int err = tsri_region_init(&r->file, (size_t)st.st_size);
@@ -295,6 +296,20 @@ static int add_entry(struct recovery *r, const struct tsri_record *record, struc
     return 0;
 }
 
+/* Windows of an entry stand in the index's region, at their number. */
+static void give_windows(struct tsri_disk *d, const struct tsri_checkpoint_entry *e, uint64_t first)
+{
+    uint64_t n = d->index.windows.bytes / sizeof(uint64_t);
+    if (e->n_windows == 0 || first + e->n_windows > n ||
+        e->n_windows > e->head.n_tokens / TSRI_WINDOW)
+        return;
+    uint32_t slot = tsri_disk_index_find(&d->index, &e->head.key);
+    if (slot == TSRI_NO_SLOT) return;
+    struct tsri_disk_slot *s = tsri_disk_index_at(&d->index, slot);
+    s->windows = (uint64_t *)(void *)d->index.windows.data + first;
+    s->n_windows = e->n_windows;
+}
+
 static int add_checkpoint_entries(struct recovery *r)
 {
     struct tsri_disk *d = r->d;
@@ -310,13 +325,21 @@ static int add_checkpoint_entries(struct recovery *r)
         if (s && s->id == known.id && s->nonce == known.nonce) by_index[i] = s;
     }
     int err = tsri_disk_index_reserve(&d->index, c->n_entries);
+    size_t windows_bytes = (size_t)c->n_windows * sizeof(uint64_t);
+    if (!err && windows_bytes) err = tsri_region_init(&d->index.windows, windows_bytes);
+    if (!err && windows_bytes)
+        memcpy(d->index.windows.data, tsri_checkpoint_windows(r->checkpoint, c), windows_bytes);
+    uint64_t window = 0;
     for (uint64_t i = 0; i < c->n_entries && !err; i++) {
         struct tsri_checkpoint_entry e;
         if (i + AHEAD < c->n_entries) {
             struct tsr_key key = tsri_checkpoint_get_key(r->checkpoint, c, i + AHEAD);
             tsri_disk_index_near(&d->index, &key);
         }
-        if (!tsri_checkpoint_get_entry(r->checkpoint, c, i, &e) || !by_index[e.segment]) continue;
+        bool valid = tsri_checkpoint_get_entry(r->checkpoint, c, i, &e);
+        uint64_t first_window = window;
+        window += e.n_windows;
+        if (!valid || !by_index[e.segment]) continue;
         struct tsri_record record = {.offset = (uint64_t)e.page * TSRI_PAGE_BYTES,
                                      .bytes = (uint64_t)e.n_pages * TSRI_PAGE_BYTES,
                                      .seq = e.seq,
@@ -324,6 +347,7 @@ static int add_checkpoint_entries(struct recovery *r)
         s = by_index[e.segment];
         if (record.offset < TSRI_PAGE_BYTES || record.offset + record.bytes > s->capacity) continue;
         err = add_entry(r, &record, s);
+        if (!err) give_windows(d, &e, first_window);
     }
     tsri_free(by_index);
     if (d->next_seq < c->next_seq) d->next_seq = c->next_seq;
@@ -411,6 +435,7 @@ static bool walk_on(struct recovery *r, struct tsri_segment *s, struct tsri_piec
         return false;
     *err = record.kind == TSRI_RECORD_TOMBS ? add_tombs(r, s, page, &record)
                                             : add_entry(r, &record, s);
+    if (!*err && record.kind == TSRI_RECORD_ENTRY) tsri_disk_learn_page(r->d, &record.head, page);
     s->tail += record.bytes;
     s->synced = s->tail;
     r->n_walked++;

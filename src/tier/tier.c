@@ -194,6 +194,13 @@ int tsri_tier_flush(struct tsr_tier *tier)
     return tier->ops->flush ? tier->ops->flush(tier) : 0;
 }
 
+uint32_t tsri_tier_windows(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint64_t *out,
+                           uint32_t max)
+{
+    int n = tier->ops->windows ? tier->ops->windows(tier, ref, out, max) : 0;
+    return n > 0 ? tsri_min_u32((uint32_t)n, max) : 0;
+}
+
 int tsri_tier_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
 {
     memset(out, 0, sizeof *out);

@@ -3,6 +3,7 @@
 #include "support/fake_tier.h"
 #include "support/match_kit.h"
 #include "support/test.h"
+#include "support/tmpdir.h"
 
 static struct kit k;
 
@@ -174,11 +175,60 @@ TEST(text_in_a_lower_tier_is_no_match_now_and_is_on_its_way)
     text_fini(&t);
 }
 
+/* A disk, filled by one cache and opened by the next. */
+TEST(text_of_a_reopened_store_is_found_at_any_offset)
+{
+    if (k.cache) kit_close(&k);
+    struct tmpdir dir;
+    tmpdir_init_fast(&dir);
+    const char *const options[] = {"host_size", "8M", "disk_path", dir.path,
+                                   "disk_size", "1G", NULL};
+    struct tsr_extra salt = {.kind = TSR_EXTRA_SALT, .bytes = 3, .data = "abc"};
+    uint32_t *doc = kit_tokens(1, 500), *salted = kit_tokens(2, 300);
+    kit_open(&k, options);
+    CHECK_INT(kit_store_segment(&k, doc, 500), 500);
+    struct tsr_store store = {
+        .kind = TSR_KIND_SEGMENT, .tokens = salted, .n_tokens = 300, .extra = &salt, .n_extra = 1};
+    CHECK_INT(kit_store(&k, &store), 300);
+    CHECK_INT(tsr_flush(k.cache), 0);
+    kit_close(&k);
+    kit_open(&k, options);
+    CHECK_INT(k.cache->windows.n_used, 500 / 32 + 300 / 32);
+
+    struct text t;
+    struct kit_hits hits;
+    uint64_t seed = 5;
+    text_init(&t, 1000);
+    text_add_random(&t, &seed, 77, 50000);
+    text_add(&t, doc + 20, 450);
+    text_add(&t, salted, 300);
+    struct tsr_prompt prompt = prompt_of(&t, 0);
+    CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0); /* its tokens are not here: no match yet */
+    CHECK_INT(metric(TSRI_M_prefetches), 1);         /* of the other salt nothing is nominated */
+    tsri_work_drain(tsri_ops_work(k.cache->ops));
+    int n = kit_lookup(&k, &prompt, 0, &hits);
+    CHECK_INT(n, 450);
+    struct stored stored = pure(doc, 500);
+    CHECK(match_rows_are_right(&k, &hits, n, &prompt, &stored, 1));
+    prompt.extra = &salt;
+    prompt.n_extra = 1;
+    CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
+    tsri_work_drain(tsri_ops_work(k.cache->ops));
+    CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 300);
+    CHECK(kit_valid(&k));
+    kit_close(&k);
+    tmpdir_fini(&dir);
+    free(doc);
+    free(salted);
+    text_fini(&t);
+}
+
 int main(void)
 {
     RUN(random_prompts_load_only_right_bytes);
     RUN(loads_are_right_while_others_store_and_evict);
     RUN(text_in_a_lower_tier_is_no_match_now_and_is_on_its_way);
+    RUN(text_of_a_reopened_store_is_found_at_any_offset);
     if (k.cache) kit_close(&k);
     return test_end();
 }

@@ -16,7 +16,7 @@ static void reopen(const char *windows_max)
 
 static uint64_t seed_of(const struct tsr_space *space)
 {
-    return tsri_windows_seed(space, (struct tsri_key){0, 0});
+    return tsri_window_seed(space->fingerprint, (struct tsri_key){0, 0});
 }
 
 /* Whether the scan of these tokens nominates (id, entry_offset) at `at`. */
@@ -162,7 +162,7 @@ TEST(other_spaces_and_other_extras_are_not_nominated)
     struct tsri_key extra = tsri_extra_hash(salt, sizeof salt);
     CHECK(nominates(seed_of(k.space), entry, 256, 0, id, 0));
     CHECK(!nominates(seed_of(other), entry, 256, 0, id, 0));
-    CHECK(!nominates(tsri_windows_seed(k.space, extra), entry, 256, 0, id, 0));
+    CHECK(!nominates(tsri_window_seed(k.space->fingerprint, extra), entry, 256, 0, id, 0));
     tsr_space_close(other);
     free(entry);
 }

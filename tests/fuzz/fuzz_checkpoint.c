@@ -55,7 +55,10 @@ static void repair(uint8_t *buf, size_t bytes)
     c.n_segments = tsri_get32(buf + 12) % 8;
     size_t rest = bytes - 64;
     if (c.n_segments * 32u > rest) c.n_segments = 0;
-    c.n_entries = (rest - c.n_segments * 32u) / 144;
+    rest -= c.n_segments * 32u;
+    c.n_windows = tsri_get64(buf + 48) % 64;
+    if (c.n_windows * 8 > rest) c.n_windows = 0;
+    c.n_entries = (rest - c.n_windows * 8) / 144;
     tsri_checkpoint_seal(buf, &c);
 }
 
@@ -93,7 +96,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     memcpy(buf, data + 1, n);
     if (data[0] % 2 == 0) {
         repair(buf, n);
-        if (n >= 64) n = tsri_checkpoint_bytes(tsri_get32(buf + 12), tsri_get64(buf + 16));
+        if (n >= 64)
+            n = tsri_checkpoint_bytes(tsri_get32(buf + 12), tsri_get64(buf + 16),
+                                      tsri_get64(buf + 48));
     }
     read_alone(buf, n);
     write_file("checkpoint", buf, n);

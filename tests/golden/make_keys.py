@@ -186,6 +186,26 @@ def print_spaces() -> None:
         print("space", *(field(t) for t in texts), *numbers, fingerprint(texts, numbers).hex())
 
 
+def window(space: bytes, extra: bytes, tokens: list[int]) -> bytes:
+    base, mask = 0xD6E8FEB86659FD93, (1 << 64) - 1
+    total = sum(t * pow(base, len(tokens) - 1 - i, 1 << 64) for i, t in enumerate(tokens))
+    low, high = struct.unpack("<QQ", bytes(a ^ b for a, b in zip(space, extra)))
+    seed = (low + high * base) & mask
+    mixed = (((total & mask) ^ seed) * 0xA0761D6478BD642F) & mask
+    return struct.pack("<Q", mixed ^ (mixed >> 32))
+
+
+def print_windows() -> None:
+    print("# window SPACE EXTRA SEED HASH   (of 32 tokens)")
+    for space, extra, seed in (
+        (bytes(16), bytes(16), 0),
+        (bytes(range(16)), bytes(16), 7),
+        (bytes(range(16)), xxh3(b"\x01abc"), 7),
+        (bytes([255] * 16), bytes([1] * 16), 0xFFFFFFFF),
+    ):
+        print("window", space.hex(), extra.hex(), seed, window(space, extra, tokens_of(32, seed)).hex())
+
+
 def main() -> None:
     print("# Made by make_keys.py from the layouts of docs/format.md. Bytes are hex, - is none.")
     print("# Tokens of a vector: i * 2654435761 + SEED modulo 2^32, i from 0 to N - 1.")
@@ -194,6 +214,7 @@ def main() -> None:
     print_extras()
     print_digests()
     print_spaces()
+    print_windows()
 
 
 if __name__ == "__main__":

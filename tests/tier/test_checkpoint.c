@@ -4,6 +4,8 @@
 
 enum { N_SEGMENTS = 3, N_ENTRIES = 5 };
 
+static bool without_windows;
+
 static struct tsri_checkpoint_entry entry_of(uint32_t i)
 {
     struct tsri_checkpoint_entry e = {.segment = i % N_SEGMENTS, .page = 10 + i, .seq = 100 + i};
@@ -21,6 +23,7 @@ static struct tsri_checkpoint_entry entry_of(uint32_t i)
     e.head.row_bytes[0] = 96;
     e.head.row_bytes[1] = 64;
     e.head.extra_bytes = i;
+    e.n_windows = without_windows ? 0 : i % 3;
     return e;
 }
 
@@ -28,14 +31,19 @@ static uint8_t *build(size_t *bytes)
 {
     struct tsri_checkpoint c = {
         .next_seq = 1000, .next_segment = 17, .n_segments = N_SEGMENTS, .n_entries = N_ENTRIES};
-    *bytes = tsri_checkpoint_bytes(N_SEGMENTS, N_ENTRIES);
+    for (uint32_t i = 0; i < N_ENTRIES; i++)
+        c.n_windows += entry_of(i).n_windows;
+    *bytes = tsri_checkpoint_bytes(N_SEGMENTS, N_ENTRIES, c.n_windows);
     uint8_t *buf = malloc(*bytes);
+    uint64_t window = 0; /* its number is its hash here */
     for (uint32_t i = 0; i < N_SEGMENTS; i++)
         tsri_checkpoint_put_segment(
             buf, i, &(struct tsri_checkpoint_segment){i + 1, i * 7, (i + 2) * 4096, i});
     for (uint32_t i = 0; i < N_ENTRIES; i++) {
         struct tsri_checkpoint_entry e = entry_of(i);
         tsri_checkpoint_put_entry(buf, N_SEGMENTS, i, &e);
+        for (uint32_t k = 0; k < e.n_windows; k++, window++)
+            tsri_checkpoint_put_windows(buf, &c, window, &window, 1);
     }
     tsri_checkpoint_seal(buf, &c);
     return buf;
@@ -49,6 +57,9 @@ TEST(a_checkpoint_is_read_as_written)
     CHECK_INT(tsri_checkpoint_read(buf, bytes, &c), 0);
     CHECK(c.next_seq == 1000 && c.next_segment == 17);
     CHECK(c.n_segments == N_SEGMENTS && c.n_entries == N_ENTRIES);
+    CHECK(c.n_windows == 4);
+    for (uint64_t i = 0; i < c.n_windows; i++)
+        CHECK(tsri_checkpoint_windows(buf, &c)[i] == i);
     for (uint32_t i = 0; i < N_SEGMENTS; i++) {
         struct tsri_checkpoint_segment s;
         tsri_checkpoint_get_segment(buf, i, &s);
@@ -118,8 +129,23 @@ TEST(the_bytes_are_those_of_version_1)
 {
     size_t bytes;
     uint8_t *buf = build(&bytes);
+    CHECK_INT(bytes, 64 + 3 * 32 + 5 * 144 + 4 * 8);
+    CHECK_INT(tsri_sum(buf, bytes), -6020694388425471038);
+    free(buf);
+}
+
+/* As they were before windows stood in it. */
+TEST(a_checkpoint_without_windows_is_read)
+{
+    size_t bytes;
+    without_windows = true;
+    uint8_t *buf = build(&bytes);
+    without_windows = false;
     CHECK_INT(bytes, 64 + 3 * 32 + 5 * 144);
     CHECK_INT(tsri_sum(buf, bytes), -1005606941409089082);
+    struct tsri_checkpoint c;
+    CHECK_INT(tsri_checkpoint_read(buf, bytes, &c), 0);
+    CHECK(c.n_windows == 0 && c.n_entries == N_ENTRIES);
     free(buf);
 }
 
@@ -130,5 +156,6 @@ int main(void)
     RUN(another_version_is_told_from_damage);
     RUN(impossible_entries_are_left_out);
     RUN(the_bytes_are_those_of_version_1);
+    RUN(a_checkpoint_without_windows_is_read);
     return test_end();
 }
