@@ -32,9 +32,10 @@ URING    := $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
 PKGS     := yaml-0.1 libxxhash libcrypto $(URING)
 PKG_CF   := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
-ifeq ($(PKG_LIBS),)
+HTTP_LIBS := $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
+ifeq ($(and $(PKG_LIBS),$(HTTP_LIBS)),)
 ifneq ($(filter-out setup test demo clean help,$(or $(MAKECMDGOALS),all)),)
-$(error pkg-config does not find all of $(PKGS): run tools/setup (docs/dependencies.md))
+$(error pkg-config does not find all of $(PKGS) libmicrohttpd: run tools/setup (docs/dependencies.md))
 endif
 endif
 
@@ -48,9 +49,10 @@ LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 
 # A folder of src/ includes itself and those to its left (tools/check-tree.sh).
 LAYERS   := base config stats chunk device wire tier cache blend
+TESSERAD_SRC := src/daemon/tesserad.c src/daemon/http.c
 CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c
 LIB_SRC  := $(filter-out $(CUDA_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*.c))) src/tessera.c \
-            $(filter-out src/daemon/tesserad.c,$(wildcard src/daemon/*.c))
+            $(filter-out $(TESSERAD_SRC),$(wildcard src/daemon/*.c))
 CLI_SRC  := $(wildcard src/cli/*.c)
 SUP_SRC  := $(wildcard tests/support/*.c)
 TEST_SRC := $(wildcard tests/*/test_*.c)
@@ -139,10 +141,20 @@ $(B)/bin/tessera: $(call obj,$(CLI_SRC)) $(LIBA)
 	@echo "  LD    $@"
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
 
-$(B)/bin/tesserad: $(B)/obj/src/daemon/tesserad.o $(LIBA)
+$(B)/bin/tesserad: $(call obj,$(TESSERAD_SRC)) $(B)/obj/page.o $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
-	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS) $(HTTP_LIBS)
+
+# The page as an array of bytes, so that tesserad is one file.
+$(B)/obj/page.c: src/daemon/page.html
+	@mkdir -p $(@D)
+	$(Q){ echo '#include <stddef.h>'; \
+	  echo 'extern const unsigned char tsri_page[]; extern const size_t tsri_page_bytes;'; \
+	  echo 'const unsigned char tsri_page[] = {'; od -An -v -tu1 $< | sed 's/[0-9][0-9]*/&,/g'; \
+	  echo '}; const size_t tsri_page_bytes = sizeof tsri_page;'; } > $@
+$(B)/obj/page.o: $(B)/obj/page.c
+	$(Q)$(CC) $(ALLC) -c $< -o $@
 
 $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)

@@ -291,13 +291,16 @@ void tsri_policy_refresh(struct tsr_policy *policy, const uint32_t *ids, size_t 
 
 /* Referenced by every open of the same description; the slot stays as long as it is open or entries
  * name it by number. */
+#define TSRI_SPACE_NAME_BYTES 64
+
 struct tsr_space {
     struct tsr_cache *cache;
     uint8_t fingerprint[16];
     uint16_t id;
-    uint32_t refs;      /* under cache->lock */
-    uint32_t n_entries; /* published and not yet reclaimed, under cache->lock */
-    bool shaped;        /* false: seen in a tier, not yet opened here */
+    uint32_t refs;                     /* under cache->lock */
+    uint32_t n_entries;                /* published and not yet reclaimed, under cache->lock */
+    bool shaped;                       /* false: seen in a tier, not yet opened here */
+    char model[TSRI_SPACE_NAME_BYTES]; /* for people; its beginning, when it is long */
     uint32_t block_tokens;
     struct tsri_shape shape;
     struct tsri_separators *separators;
@@ -384,6 +387,15 @@ TSR_MUST int tsri_space_open(struct tsr_space **out, struct tsr_cache *c,
 void tsri_space_close(struct tsr_space *space);
 /* The slot of a fingerprint seen in a tier; NULL when spaces_max are in use. Under lock. */
 struct tsr_space *tsri_space_slot(struct tsr_cache *c, const uint8_t fingerprint[16]);
+/* Spaces that are open or have entries, for people to look at. */
+struct tsri_space_row {
+    char model[TSRI_SPACE_NAME_BYTES]; /* "": seen in a tier only */
+    uint8_t fingerprint[16];
+    uint32_t refs, entries;
+    uint64_t token_bytes; /* of KV */
+};
+/* At most max of them, most entries first; returns how many. */
+uint32_t tsri_cache_spaces(struct tsr_cache *c, struct tsri_space_row *out, uint32_t max);
 
 /* entries.c: states, pins, chains; the only file that changes an entry's word */
 /* The state it was pinned in (HOST or COLD), or FREE when it cannot be. Lock-free. */

@@ -380,3 +380,21 @@ void tsri_manager_stats(struct tsr_cache *c, struct tsr_stats *out)
     tsri_stats_gauge_set(c->stats, TSRI_M_io_queue, m->n);
     pthread_mutex_unlock(&m->lock);
 }
+
+uint32_t tsri_cache_tiers(struct tsr_cache *c, struct tsri_tier_row out[TSR_TIERS_MAX])
+{
+    struct tsr_stats stats = {.size = sizeof stats};
+    tsri_cache_stats(c, &stats);
+    out[0] = (struct tsri_tier_row){"host", stats.tier_entries[0], stats.host_bytes_used,
+                                    stats.host_bytes};
+    if (!c->manager) return 1;
+    for (uint32_t t = 1; t <= c->manager->n_lower; t++) {
+        struct tsr_tier *tier = c->manager->lower[t].tier;
+        struct tsr_tier_stats s = {0};
+        int e = tsri_tier_stats(tier, &s);
+        if (e) s = (struct tsr_tier_stats){0}; /* it does not say */
+        out[t] = (struct tsri_tier_row){tier->ops->name, stats.tier_entries[t], s.bytes_used,
+                                        s.bytes_max};
+    }
+    return c->manager->n_lower + 1;
+}

@@ -71,6 +71,13 @@ void tsri_manager_close(struct tsr_cache *c);
 void tsri_manager_stats(struct tsr_cache *c, struct tsr_stats *out);
 /* These entries of the device pool were used: they leave it last. */
 void tsri_manager_touch_hot(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
+/* Host memory and the tiers below it, for people to look at. */
+struct tsri_tier_row {
+    const char *name; /* static */
+    uint64_t entries, bytes_used, bytes_max;
+};
+/* Returns how many, host memory first. */
+uint32_t tsri_cache_tiers(struct tsr_cache *c, struct tsri_tier_row out[TSR_TIERS_MAX]);
 /* Under cache->lock: tier t has the entry now; or no longer has it. */
 void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_loc loc);
 struct tsr_tier_ref tsri_manager_lost(struct tsr_cache *c, uint32_t id, uint32_t t);

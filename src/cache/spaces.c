@@ -4,6 +4,9 @@
  * go. */
 #include "cache/cache.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 static struct tsr_space *find_slot(struct tsr_cache *c, const uint8_t fingerprint[16])
 {
     for (uint32_t i = 0; i < c->n_spaces; i++)
@@ -49,6 +52,7 @@ int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct ts
     if (space && !space->shaped) {
         space->shape = shape;
         space->block_tokens = d.block_tokens;
+        snprintf(space->model, sizeof space->model, "%s", d.model);
         space->shaped = true;
     }
     if (space) space->refs++;
@@ -73,4 +77,28 @@ void tsri_space_close(struct tsr_space *space)
     }
     pthread_mutex_unlock(&c->lock);
     tsri_separators_close(separators);
+}
+
+static int by_entries(const void *a, const void *b)
+{
+    const struct tsri_space_row *x = a, *y = b;
+    return (x->entries < y->entries) - (x->entries > y->entries);
+}
+
+uint32_t tsri_cache_spaces(struct tsr_cache *c, struct tsri_space_row *out, uint32_t max)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&c->lock);
+    for (uint32_t i = 0; i < c->n_spaces && n < max; i++) {
+        const struct tsr_space *s = &c->spaces[i];
+        if (s->refs == 0 && s->n_entries == 0) continue;
+        struct tsri_space_row *row = &out[n++];
+        *row = (struct tsri_space_row){.refs = s->refs, .entries = s->n_entries};
+        if (s->shaped) row->token_bytes = tsri_shape_token_bytes(&s->shape);
+        memcpy(row->model, s->model, sizeof row->model);
+        memcpy(row->fingerprint, s->fingerprint, sizeof row->fingerprint);
+    }
+    pthread_mutex_unlock(&c->lock);
+    qsort(out, n, sizeof *out, by_entries);
+    return n;
 }

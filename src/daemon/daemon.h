@@ -72,8 +72,33 @@ typedef int (*tsri_configure_fn)(struct tsr_config **out, void *arg);
 TSR_MUST int tsri_tenants_init(struct tsri_tenants *t, const struct tsri_options *o,
                                tsri_configure_fn configure, void *arg);
 void tsri_tenants_fini(struct tsri_tenants *t);
+/* All of a small file that only its owner may read, ended by a zero; NULL with a message that names
+ * the option. The caller frees it. */
+char *tsri_read_private(const char *path, const char *option);
 /* "1000,1001"; returns how many. */
 TSR_MUST int tsri_uids_parse(const char *text, uint32_t *uids, uint32_t max);
+
+/* ---- slow.c: the slowest calls of the last hour ---- */
+
+#define TSRI_SLOW_MAX 16u
+#define TSRI_SLOW_NS 1000000u /* what takes less is not slow */
+
+struct tsri_slow_call {
+    uint64_t ns, end_ns;
+    const char *tenant; /* outlives the table; NULL: none yet */
+    uint16_t type;      /* enum tsri_wire_type */
+};
+struct tsri_slow {
+    pthread_mutex_t lock;
+    struct tsri_slow_call calls[TSRI_SLOW_MAX]; /* slowest first */
+    uint32_t n;
+};
+void tsri_slow_init(struct tsri_slow *s);
+void tsri_slow_fini(struct tsri_slow *s);
+void tsri_slow_note(struct tsri_slow *s, const struct tsri_slow_call *call);
+/* Returns how many, slowest first. */
+uint32_t tsri_slow_list(struct tsri_slow *s, uint64_t now_ns,
+                        struct tsri_slow_call out[TSRI_SLOW_MAX]);
 
 /* ---- the server ---- */
 
@@ -101,6 +126,7 @@ struct tsri_call {
     struct tsri_session *session;
     struct tsri_wire_head head;
     uint8_t *body;
+    uint64_t start_ns;
     struct tsri_lend *lends; /* RETRIEVE: pinned and leased already; their matches stand behind */
     uint32_t n_lends;
     uint8_t *reply; /* the frame; NULL when there was no memory for it */
@@ -178,6 +204,10 @@ struct tsr_server {
     pthread_mutex_t lock;
     struct tsri_call *finished; /* under lock */
 
+    uint64_t start_ns;
+    double prefill_rate;
+    struct tsri_slow slow;
+
     pthread_t thread;
     bool has_thread;
     atomic_bool stopping;
@@ -222,6 +252,8 @@ void tsri_session_send(struct tsri_session *x, const uint8_t *frame, size_t byte
 void tsri_session_fail(struct tsri_session *x, const struct tsri_wire_head *head, int err);
 /* Is there too much waiting to take more from it? */
 bool tsri_session_is_full(const struct tsri_session *x);
+/* A call of it that began at start_ns has been answered. */
+void tsri_session_took(struct tsri_session *x, uint16_t type, uint64_t start_ns);
 /* Looks whether it has stood still for too long. */
 void tsri_session_check(struct tsri_session *x, uint64_t now_ns);
 
@@ -251,5 +283,34 @@ void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, c
 void tsri_lane_finish(struct tsri_call *call);
 /* Drops what has not started. */
 void tsri_lane_clear(struct tsri_session *x);
+
+/* ---- status.c: the server in numbers ---- */
+
+#define TSRI_STATUS_SPACES_MAX 64u /* of a tenant */
+
+/* Like snprintf: return the length needed. From any thread. JSON is 0 without memory. */
+size_t tsri_status_prometheus(const struct tsr_server *s, char *buf, size_t bytes);
+size_t tsri_status_json(struct tsr_server *s, char *buf, size_t bytes);
+
+/* ---- http_address.c ---- */
+
+struct sockaddr_storage;
+/* "127.0.0.1:7464" and "[::1]:0" to an address; TSR_ECONFIG for others than numbers. */
+TSR_MUST int tsri_http_address(const char *text, struct sockaddr_storage *out);
+/* Is it this machine alone? */
+bool tsri_http_is_loopback(const struct sockaddr_storage *address);
+/* Host header: a name of loopback or an address, as anything else may be a page of a stranger that
+ * had its name point here. */
+bool tsri_http_host_is_fine(const char *host);
+
+/* ---- http.c: the same for browsers and Prometheus; linked into tesserad alone ---- */
+
+struct tsri_http;
+/* Listens at option http_listen. *out is NULL when it is off, or when the address is taken, which
+ * is logged: nobody should be without a cache for want of a page. */
+TSR_MUST int tsri_http_open(struct tsri_http **out, struct tsr_server *server,
+                            const struct tsri_options *o);
+/* Accepts NULL. Before the server closes. */
+void tsri_http_close(struct tsri_http *http);
 
 #endif

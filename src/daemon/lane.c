@@ -197,6 +197,7 @@ void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, c
                                .session = x,
                                .head = *head,
                                .body = copy,
+                               .start_ns = tsri_now_ns(),
                                .lends = lends,
                                .n_lends = n_lends};
     *x->calls_end = call;
@@ -214,6 +215,7 @@ void tsri_lane_finish(struct tsri_call *call)
     if (!x->calls) x->calls_end = &x->calls;
     x->n_calls--;
     bool quiet = call->head.status == TSRI_WIRE_QUIET;
+    tsri_session_took(x, call->head.type, call->start_ns);
     if (x->state == TSRI_SESSION_ENDED) {
         call_close(call);
         tsri_session_close(x);

@@ -293,7 +293,10 @@ int tsri_server_open(struct tsr_server **out, const struct tsri_server_desc *des
     s->tenants = desc->tenants;
     s->n_tenants = desc->n_tenants;
     s->epoll_fd = s->wake_fd = s->spare_fd = s->endpoint.fd = s->endpoint.lock_fd = -1;
+    s->start_ns = tsri_now_ns();
+    s->prefill_rate = options->prefill_rate;
     pthread_mutex_init(&s->lock, NULL);
+    tsri_slow_init(&s->slow);
     int e = tsri_fork_guard_init(&s->guard);
     for (uint32_t i = 0; e == 0 && i < s->n_tenants; i++)
         if (!s->tenants[i].cache->pool.region.shared)
@@ -375,6 +378,7 @@ void tsr_server_close(struct tsr_server *s)
     tsri_free(s->allow);
     tsri_free(s->own);
     tsri_fork_guard_fini(&s->guard);
+    tsri_slow_fini(&s->slow);
     pthread_mutex_destroy(&s->lock);
     tsri_free(s);
 }

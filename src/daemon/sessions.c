@@ -177,6 +177,16 @@ static size_t skip_some(struct tsri_session *x, size_t bytes)
     return n;
 }
 
+void tsri_session_took(struct tsri_session *x, uint16_t type, uint64_t start_ns)
+{
+    uint64_t now = tsri_now_ns();
+    struct tsri_slow_call call = {.ns = now - start_ns,
+                                  .end_ns = now,
+                                  .tenant = x->tenant ? x->tenant->name : NULL,
+                                  .type = type};
+    tsri_slow_note(&x->server->slow, &call);
+}
+
 /* Answers the whole frames of [data, data + bytes) as long as replies find a place; returns how
  * many bytes are done with. */
 static size_t take_frames(struct tsri_session *x, const uint8_t *data, size_t bytes)
@@ -200,7 +210,9 @@ static size_t take_frames(struct tsri_session *x, const uint8_t *data, size_t by
             continue;
         }
         if (bytes - at - TSRI_WIRE_HEAD_BYTES < head.body_bytes) break;
+        uint64_t start_ns = tsri_now_ns();
         tsri_call_answer(x, &head, data + at + TSRI_WIRE_HEAD_BYTES);
+        tsri_session_took(x, head.type, start_ns);
         at += TSRI_WIRE_HEAD_BYTES + head.body_bytes;
     }
     return at;

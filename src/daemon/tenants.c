@@ -34,27 +34,26 @@ int tsri_uids_parse(const char *text, uint32_t *uids, uint32_t max)
 
 /* ---- the file of tokens ---- */
 
-/* All of it, ended by a zero; NULL with a message. */
-static char *read_private(const char *path)
+char *tsri_read_private(const char *path, const char *option)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) != 0) {
-        tsri_fail(TSR_ECONFIG, "server_tokens: %s: %s", path, strerror(errno));
+        tsri_fail(TSR_ECONFIG, "%s: %s: %s", option, path, strerror(errno));
         if (fd >= 0) close(fd);
         return NULL;
     }
     char *text = NULL;
     if (!S_ISREG(st.st_mode) || st.st_size >= FILE_MAX)
-        tsri_fail(TSR_ECONFIG, "server_tokens: %s: no file of at most %d bytes", path, FILE_MAX);
+        tsri_fail(TSR_ECONFIG, "%s: %s: no file of at most %d bytes", option, path, FILE_MAX);
     else if (st.st_mode & 077)
-        tsri_fail(TSR_ECONFIG, "server_tokens: %s: others may read it (mode %o)", path,
+        tsri_fail(TSR_ECONFIG, "%s: %s: others may read it (mode %o)", option, path,
                   (unsigned)st.st_mode & 0777);
     else
         text = tsri_alloc(1, FILE_MAX);
     ssize_t got = text ? read(fd, text, FILE_MAX - 1) : -1;
     if (text && got < 0) {
-        tsri_fail(TSR_ECONFIG, "server_tokens: %s: %s", path, strerror(errno));
+        tsri_fail(TSR_ECONFIG, "%s: %s: %s", option, path, strerror(errno));
         tsri_free(text);
         text = NULL;
     }
@@ -88,7 +87,7 @@ static int add(struct tsri_tenants *t, const char *name, uint32_t uid, const cha
 
 static int add_tokens(struct tsri_tenants *t, const char *path)
 {
-    char *text = read_private(path), *rest = NULL;
+    char *text = tsri_read_private(path, "server_tokens"), *rest = NULL;
     if (!text) return TSR_ECONFIG;
     int e = 0, line = 0;
     for (char *at = text, *end; e == 0 && *at; at = end) {

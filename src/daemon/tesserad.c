@@ -187,11 +187,19 @@ static int serve(struct args *a, const struct tsr_config *cfg)
         tsri_tenants_fini(&tenants);
         return status;
     }
+    struct tsri_http *http;
+    if (tsri_http_open(&http, server, o) != 0) {
+        int status = complain(FAILED);
+        tsr_server_close(server);
+        tsri_tenants_fini(&tenants);
+        return status;
+    }
     tsri_log(TSR_LOG_INFO, "tesserad %s serves %u tenants at %s", tsr_version(), tenants.n,
              tsr_server_path(server));
     notify("READY=1");
     wait_for_the_end(a, cfg, &tenants, &signals);
     notify("STOPPING=1");
+    tsri_http_close(http);
     tsr_server_close(server);
     int status = 0;
     for (uint32_t i = 0; i < tenants.n; i++)

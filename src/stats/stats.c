@@ -141,21 +141,68 @@ static void add_seconds(struct tsri_text *t, uint64_t ns)
     tsri_text_add(t, "%" PRIu64 ".%09" PRIu64, ns / 1000000000u, ns % 1000000000u);
 }
 
-static void add_buckets(struct tsri_text *t, const char *name, const struct tsri_histogram *h)
+/* {tenant="..",le=".."}, or what of it there is. */
+static void add_labels(struct tsri_text *t, const char *tenant, uint64_t le_ns)
+{
+    if (!tenant && !le_ns) return;
+    tsri_text_add(t, "{");
+    if (tenant) {
+        tsri_text_add(t, "tenant=");
+        tsri_text_add_label(t, tenant);
+        if (le_ns) tsri_text_add(t, ",");
+    }
+    if (le_ns == UINT64_MAX) {
+        tsri_text_add(t, "le=\"+Inf\"");
+    } else if (le_ns) {
+        tsri_text_add(t, "le=\"");
+        add_seconds(t, le_ns);
+        tsri_text_add(t, "\"");
+    }
+    tsri_text_add(t, "}");
+}
+
+static void add_bucket(struct tsri_text *t, const char *name, const char *tenant, uint64_t le_ns,
+                       uint64_t count)
+{
+    tsri_text_add(t, "%s_bucket", name);
+    add_labels(t, tenant, le_ns);
+    tsri_text_add(t, " %" PRIu64 "\n", count);
+}
+
+static void add_histogram(struct tsri_text *t, const char *name, const char *tenant,
+                          const struct tsri_histogram *h)
 {
     uint64_t below = 0;
     for (uint32_t b = 0; b + 1 < TSRI_HISTOGRAM_BUCKETS; b++) {
         below += h->bucket[b];
-        tsri_text_add(t, "%s_bucket{le=\"", name);
-        add_seconds(t, (uint64_t)1 << (TSRI_HISTOGRAM_LOG2_MIN + b));
-        tsri_text_add(t, "\"} %" PRIu64 "\n", below);
+        add_bucket(t, name, tenant, (uint64_t)1 << (TSRI_HISTOGRAM_LOG2_MIN + b), below);
     }
-    tsri_text_add(t, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum ", name, h->count, name);
+    add_bucket(t, name, tenant, UINT64_MAX, h->count);
+    tsri_text_add(t, "%s_sum", name);
+    add_labels(t, tenant, 0);
+    tsri_text_add(t, " ");
     add_seconds(t, h->sum_ns);
-    tsri_text_add(t, "\n%s_count %" PRIu64 "\n", name, h->count);
+    tsri_text_add(t, "\n%s_count", name);
+    add_labels(t, tenant, 0);
+    tsri_text_add(t, " %" PRIu64 "\n", h->count);
 }
 
-size_t tsri_stats_text_prometheus(const struct tsri_stats *s, char *buf, size_t bytes)
+static void add_series(struct tsri_text *t, const char *name, const char *tenant,
+                       const struct tsri_stats *s, enum tsri_metric m)
+{
+    if (infos[m].kind == TSRI_METRIC_HISTOGRAM) {
+        struct tsri_histogram h;
+        tsri_stats_read_histogram(s, m, &h);
+        add_histogram(t, name, tenant, &h);
+    } else {
+        tsri_text_add(t, "%s", name);
+        add_labels(t, tenant, 0);
+        tsri_text_add(t, " %" PRIu64 "\n", tsri_stats_read(s, m));
+    }
+}
+
+size_t tsri_stats_text_tenants(const struct tsri_stats *const *all, const char *const *tenants,
+                               uint32_t n, char *buf, size_t bytes)
 {
     static const char *const types[] = {"counter", "gauge", "histogram"};
     struct tsri_text t;
@@ -170,15 +217,16 @@ size_t tsri_stats_text_prometheus(const struct tsri_stats *s, char *buf, size_t 
         tsri_text_add(&t, "# HELP %s ", name);
         tsri_text_add_help(&t, infos[m].help);
         tsri_text_add(&t, "\n# TYPE %s %s\n", name, types[infos[m].kind]);
-        if (infos[m].kind == TSRI_METRIC_HISTOGRAM) {
-            struct tsri_histogram h;
-            tsri_stats_read_histogram(s, m, &h);
-            add_buckets(&t, name, &h);
-        } else {
-            tsri_text_add(&t, "%s %" PRIu64 "\n", name, tsri_stats_read(s, m));
-        }
+        for (uint32_t i = 0; i < n; i++)
+            add_series(&t, name, tenants[i], all[i], m);
     }
     return t.length;
+}
+
+size_t tsri_stats_text_prometheus(const struct tsri_stats *s, char *buf, size_t bytes)
+{
+    const char *no_tenant = NULL;
+    return tsri_stats_text_tenants(&s, &no_tenant, 1, buf, bytes);
 }
 
 /* ---- JSON ---- */

@@ -113,6 +113,9 @@ void tsri_stats_read_histogram(const struct tsri_stats *s, enum tsri_metric m,
 /* Every metric as text. Like snprintf: returns the length needed without the final zero, and writes
  * at most bytes - 1 characters and the zero; buf may be NULL when bytes is 0. */
 size_t tsri_stats_text_prometheus(const struct tsri_stats *s, char *buf, size_t bytes);
+/* Several handles in one text, each series with the label tenant (NULL: without one). */
+size_t tsri_stats_text_tenants(const struct tsri_stats *const *all, const char *const *tenants,
+                               uint32_t n, char *buf, size_t bytes);
 /* One object: {"version":"..","lookups":3,..,"lookup_ns":{"count":3,"sum":900,"buckets":[[256,1],
  * [512,2]]}}; buckets that are empty are left out, the one without a bound has null. */
 size_t tsri_stats_text_json(const struct tsri_stats *s, char *buf, size_t bytes);

@@ -8,7 +8,7 @@ unset XDG_RUNTIME_DIR NOTIFY_SOCKET LISTEN_PID LISTEN_FDS TESSERA_CONFIG_FILE
 
 # Starts it at $tmp/run/sock with a small cache and waits until it answers; its process is $server.
 start() {
-    "$tesserad" --host_size=4M --server_socket="$tmp/run/sock" --log_level=info \
+    "$tesserad" --host_size=4M --http_listen=off --server_socket="$tmp/run/sock" --log_level=info \
         2>>"$tmp/log" &
     server=$!
     wait_until answers "$tmp/run/sock" || fail "it does not answer" "$(cat "$tmp/log")"

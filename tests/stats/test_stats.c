@@ -290,6 +290,28 @@ static const char *json_value(const char *at)
     return digits && (digits == 1 || *at != '0') ? at + digits : NULL;
 }
 
+/* Prometheus wants all series of a metric in one place. */
+TEST(tenants_share_one_text_metric_by_metric)
+{
+    static char text[256 << 10];
+    struct tsri_stats *all[2];
+    static const char *const names[] = {"a", "b\"c"};
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(tsri_stats_open(&all[i]), 0);
+        tsri_stats_add(all[i], TSRI_M_lookups, 3 + (uint64_t)i);
+        tsri_stats_observe_ns(all[i], TSRI_M_lookup_ns, 1000);
+    }
+    const struct tsri_stats *both[] = {all[0], all[1]};
+    size_t n = tsri_stats_text_tenants(both, names, 2, text, sizeof text);
+    CHECK(n < sizeof text && strlen(text) == n);
+    CHECK(strstr(text, "tessera_lookups_total{tenant=\"a\"} 3\n"
+                       "tessera_lookups_total{tenant=\"b\\\"c\"} 4\n"));
+    CHECK(strstr(text, "tessera_lookup_seconds_bucket{tenant=\"a\",le=\"0.000001024\"} 1\n"));
+    CHECK(strstr(text, "tessera_lookup_seconds_sum{tenant=\"a\"} 0.000001000\n"));
+    for (int i = 0; i < 2; i++)
+        tsri_stats_close(all[i]);
+}
+
 TEST(json_text_is_one_object_with_every_metric)
 {
     begin();
@@ -343,6 +365,7 @@ int main(void)
     RUN(every_row_has_a_valid_name_and_a_help_line);
     RUN(prometheus_text_is_valid_line_by_line);
     RUN(prometheus_text_has_the_right_values);
+    RUN(tenants_share_one_text_metric_by_metric);
     RUN(json_text_is_one_object_with_every_metric);
     RUN(texts_say_the_length_they_need_and_never_write_past_the_end);
     return test_end();
