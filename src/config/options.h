@@ -159,10 +159,10 @@ enum {
     X(device_pool_size, SIZE, "0", TSRI_MIB, 16 * TSRI_TIB, TSRI_OPT_ZERO, \
       "device memory for copies of entries that are used again; 0: none") \
     X(http_listen, STRING, "127.0.0.1:7464", 0, 63, 0, \
-      "tesserad: address of its page and metrics; off: none. Beyond loopback only with http_token") \
+      "tesserad: address of its page and metrics, or off; beyond loopback only with http_token") \
     X(http_token, PATH, "", 0, 4095, 0, \
       "tesserad: file of the token that page and metrics ask for; none but its owner may read it") \
-    X(prefill_rate, FLOAT, "10000", 1, 1000000000, 0, \
+    X(prefill_rate, COUNT, "10000", 1, 1000000000, 0, \
       "tokens that the engine computes in a second: what reports of time saved count with") \
     X(log_level, ENUM, "warn", 0, 0, TSRI_OPT_RELOAD, \
       "least important log lines that are written")

@@ -205,7 +205,7 @@ struct tsr_server {
     struct tsri_call *finished; /* under lock */
 
     uint64_t start_ns;
-    double prefill_rate;
+    uint32_t prefill_rate;
     struct tsri_slow slow;
 
     pthread_t thread;

@@ -98,7 +98,7 @@ size_t tsri_status_json(struct tsr_server *s, char *buf, size_t bytes)
     tsri_text_init(&t, buf, bytes);
     tsri_text_add(&t, "{\"version\":");
     tsri_text_add_json(&t, tsr_version());
-    tsri_text_add(&t, ",\"uptime\":%.1f,\"prefill_rate\":%.0f,\"slow\":[",
+    tsri_text_add(&t, ",\"uptime\":%.1f,\"prefill_rate\":%u,\"slow\":[",
                   (double)(tsri_now_ns() - s->start_ns) / NS_PER_S, s->prefill_rate);
     add_slow(&t, s);
     tsri_text_add(&t, "],\"tenants\":[");

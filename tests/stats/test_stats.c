@@ -293,7 +293,7 @@ static const char *json_value(const char *at)
 /* Prometheus wants all series of a metric in one place. */
 TEST(tenants_share_one_text_metric_by_metric)
 {
-    static char text[256 << 10];
+    static char both_text[256 << 10];
     struct tsri_stats *all[2];
     static const char *const names[] = {"a", "b\"c"};
     for (int i = 0; i < 2; i++) {
@@ -302,12 +302,12 @@ TEST(tenants_share_one_text_metric_by_metric)
         tsri_stats_observe_ns(all[i], TSRI_M_lookup_ns, 1000);
     }
     const struct tsri_stats *both[] = {all[0], all[1]};
-    size_t n = tsri_stats_text_tenants(both, names, 2, text, sizeof text);
-    CHECK(n < sizeof text && strlen(text) == n);
-    CHECK(strstr(text, "tessera_lookups_total{tenant=\"a\"} 3\n"
-                       "tessera_lookups_total{tenant=\"b\\\"c\"} 4\n"));
-    CHECK(strstr(text, "tessera_lookup_seconds_bucket{tenant=\"a\",le=\"0.000001024\"} 1\n"));
-    CHECK(strstr(text, "tessera_lookup_seconds_sum{tenant=\"a\"} 0.000001000\n"));
+    size_t n = tsri_stats_text_tenants(both, names, 2, both_text, sizeof both_text);
+    CHECK(n < sizeof both_text && strlen(both_text) == n);
+    CHECK(strstr(both_text, "tessera_lookups_total{tenant=\"a\"} 3\n"
+                            "tessera_lookups_total{tenant=\"b\\\"c\"} 4\n"));
+    CHECK(strstr(both_text, "tessera_lookup_seconds_bucket{tenant=\"a\",le=\"0.000001024\"} 1\n"));
+    CHECK(strstr(both_text, "tessera_lookup_seconds_sum{tenant=\"a\"} 0.000001000\n"));
     for (int i = 0; i < 2; i++)
         tsri_stats_close(all[i]);
 }
