@@ -4,6 +4,8 @@
 #   make test       install what is missing, build, run every test (the README's command)
 #   make demo       replay a small built-in trace and print a hit table
 #   make cuda       the CUDA device, libtessera-cuda.so, with nvcc
+#   make gpu-kit    what a machine with a GPU needs to test and measure that device, in $B/gpu
+#   make check-arm  the device tests on an emulated 64-bit Arm processor
 #   make check      the tests alone, without looking for missing packages
 #   make check-long the slow tier: fuzzers 60 s each, many more crash rounds
 #   make lint       formatting, clang-tidy, cppcheck, shellcheck, man pages, layer order
@@ -98,10 +100,14 @@ CUDA_ALL  := $(if $(WITH_CUDA),$(CUDA_LIB))
 MODEL_LIB := $(if $(LLAMA_CF),$(B)/lib/libtessera-model.so)
 BINS  := $(B)/bin/tessera $(B)/bin/tesserad
 
-.PHONY: all lib cuda test check check-long demo lint install doc clean help fuzz setup FORCE
+.PHONY: all lib cuda gpu-kit check-arm test check check-long demo lint install doc clean help fuzz setup FORCE
 all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL) $(MODEL_LIB)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 cuda: $(CUDA_LIB)
+gpu-kit: $(CUDA_LIB) $(BINS) $(TESTS)
+	@B=$(B) tools/gpu-kit
+check-arm:
+	@B=$(B) tools/check-arm
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile

@@ -97,6 +97,11 @@ int gpu_scatter(struct gpu *k, uint32_t layer, uint32_t n_layers)
     return tsri_batch_scatter(k->batch, layer, n_layers);
 }
 
+uint32_t gpu_step(struct gpu *k, uint32_t layer)
+{
+    return tsri_batch_step(k->batch, layer);
+}
+
 int gpu_gather(struct gpu *k, uint32_t layer, uint32_t n_layers)
 {
     return tsri_batch_gather(k->batch, layer, n_layers);

@@ -598,6 +598,8 @@ void tsri_delivery_close(struct tsri_delivery *d);
 TSR_MUST int tsri_delivery_set(struct tsri_delivery *d, const struct tsri_delivery_desc *desc);
 /* Queues layers on the stream; n_layers 0: to the last. */
 TSR_MUST int tsri_delivery_layers(struct tsri_delivery *d, uint32_t layer_first, uint32_t n_layers);
+/* How many layers to queue together from `layer` on: tsri_batch_step(). */
+uint32_t tsri_delivery_step(const struct tsri_delivery *d, uint32_t layer);
 /* Waits until what was queued has arrived, and lets go. Needs no call before the next _set. */
 TSR_MUST int tsri_delivery_finish(struct tsri_delivery *d);
 

@@ -399,6 +399,11 @@ int tsri_delivery_set(struct tsri_delivery *d, const struct tsri_delivery_desc *
     return (int)d->n_runs;
 }
 
+uint32_t tsri_delivery_step(const struct tsri_delivery *d, uint32_t layer)
+{
+    return d->n_runs ? tsri_batch_step(d->batch, layer) : 1;
+}
+
 int tsri_delivery_layers(struct tsri_delivery *d, uint32_t layer_first, uint32_t n_layers)
 {
     if (d->n_sources == 0) return tsri_fail(TSR_EINVAL, "delivery: nothing is set");

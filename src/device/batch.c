@@ -251,6 +251,20 @@ int tsri_batch_scatter(struct tsri_batch *b, uint32_t layer_first, uint32_t n_la
                                                              layer_first, n_layers);
 }
 
+/* So that an engine waits for a quarter of a model of 32 layers at most. */
+#define STEP_MAX 8u
+
+uint32_t tsri_batch_step(const struct tsri_batch *b, uint32_t layer)
+{
+    if (!b->direction || !(b->device->ops->caps & TSR_DEVICE_ASYNC)) return 1;
+    for (uint32_t i = 0; i < b->view.n_runs; i++)
+        if (b->view.runs[i].cells->memory != TSR_MEMORY_DEVICE) return 1;
+    uint32_t n_layers = b->view.layout->n_layers, step = 1;
+    while (step * 2 <= layer && step < STEP_MAX)
+        step *= 2;
+    return layer < n_layers ? tsri_min_u32(step, n_layers - layer) : 1;
+}
+
 int tsri_batch_gather(struct tsri_batch *b, uint32_t layer_first, uint32_t n_layers)
 {
     int e = check_layers(b, TSRI_BATCH_GATHER, layer_first, &n_layers);

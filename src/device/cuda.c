@@ -68,8 +68,11 @@ static int cuda_info(struct tsr_device *d, struct tsr_device_info *out)
     if (err) return err;
     size_t n_free = 0, n_total = 0;
     TSRI_CUDA_TRY(d, cudaMemGetInfo(&n_free, &n_total), "cannot read free memory");
-    snprintf(out->text, sizeof out->text, "%.48s, sm_%d%d, %d multiprocessors", d->prop.name,
-             d->prop.major, d->prop.minor, d->prop.multiProcessorCount);
+    int driver = 0;
+    TSRI_CUDA_TRY(d, cudaDriverGetVersion(&driver), "cannot ask the driver");
+    snprintf(out->text, sizeof out->text, "%.40s, sm_%d%d, %d multiprocessors, driver %d.%d",
+             d->prop.name, d->prop.major, d->prop.minor, d->prop.multiProcessorCount, driver / 1000,
+             driver % 1000 / 10);
     out->bytes_total = n_total;
     out->bytes_free = n_free;
     return 0;

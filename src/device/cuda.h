@@ -43,11 +43,18 @@ struct tsri_cuda_run {
     uint32_t reserved;
 };
 
+/* Where a token's row is in the cells, made on the device: two loads that depend on each other
+ * instead of three by way of the run. */
+struct tsri_cuda_place {
+    uint32_t first;     /* its pointer is cells[first + (layer * n_planes + plane) * n_cells] */
+    uint32_t cells_row; /* cells of the run * 64 + row in the cell */
+};
+
 /* A batch as kernels see it; passed by value. where, run and turns are made on the device. */
 struct tsri_cuda_job {
-    const int64_t *slots;  /* [n_tokens], -1: skip */
-    const uint32_t *where; /* [n_tokens]: cell of the run * 64 + row in it */
-    const uint32_t *run;   /* [n_tokens]: run and flags */
+    const int64_t *slots;                /* [n_tokens], -1: skip */
+    const struct tsri_cuda_place *where; /* [n_tokens] */
+    const uint32_t *run;                 /* [n_tokens]: run and flags */
     const struct tsri_cuda_run *runs;
     const uint64_t *cells;
     const uint64_t *layers; /* [layer * n_planes + plane]: the engine's */

@@ -73,7 +73,7 @@ static struct parts parts_of(uint32_t tokens, uint32_t pointers, uint32_t layers
     p.layers = place_part(&at, (size_t)layers * sizeof(uint64_t));
     p.freq = place_part(&at, (size_t)pairs * sizeof(double));
     p.sent = at; /* what follows is made on the device */
-    p.where = place_part(&at, (size_t)tokens * sizeof(uint32_t));
+    p.where = place_part(&at, (size_t)tokens * sizeof(struct tsri_cuda_place));
     p.run = place_part(&at, (size_t)tokens * sizeof(uint32_t));
     p.turns = place_part(&at, (size_t)runs * 2 * pairs * sizeof(float));
     p.bytes = at;
@@ -256,7 +256,7 @@ static void set_job(struct tsr_device_batch *b, const struct parts *parts,
     struct tsri_cuda_job *job = &b->job;
     uint8_t *d = b->device;
     job->slots = (const int64_t *)(void *)(d + parts->slots);
-    job->where = (const uint32_t *)(void *)(d + parts->where);
+    job->where = (const struct tsri_cuda_place *)(void *)(d + parts->where);
     job->run = (const uint32_t *)(void *)(d + parts->run);
     job->runs = (const struct tsri_cuda_run *)(void *)(d + parts->runs);
     job->cells = (const uint64_t *)(void *)(d + parts->cells);

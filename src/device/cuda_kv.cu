@@ -65,17 +65,19 @@ struct stage {
     uint32_t first, n_tokens; /* of the batch */
 };
 
-/* The place of one token; engine NULL for one that is skipped. Three loads that depend on each
- * other, so the lanes of a warp do this for its tokens all at once. */
+/* The place of one token; engine NULL for one that is skipped. Loads that depend on each other, so
+ * the lanes of a warp do this for its tokens all at once; those that do not are asked for together,
+ * before the slot is looked at. */
 static __device__ place find(const tsri_cuda_job &job, const stage &st, uint32_t token,
                              uint32_t layer, uint32_t plane)
 {
     place out = {NULL, NULL, 0};
-    int64_t slot = __ldg(job.slots + token);
-    if (slot < 0) return out;
     const tsri_cuda_plane &p = job.planes[plane];
-    uint32_t where = __ldg(job.where + token), lp = layer * job.n_planes + plane;
+    uint32_t lp = layer * job.n_planes + plane;
+    int64_t slot = __ldg(job.slots + token);
+    uint2 where = __ldg((const uint2 *)job.where + token);
     out.run = __ldg(job.run + token);
+    if (slot < 0) return out;
     uint64_t block = (uint64_t)slot >> job.block_shift;
     uint64_t in_block = job.block_shift == 63 ? (uint64_t)slot : (uint64_t)slot & job.block_mask;
     out.engine =
@@ -83,12 +85,9 @@ static __device__ place find(const tsri_cuda_job &job, const stage &st, uint32_t
     uint32_t row = out.run & TSRI_CUDA_RUN_INT8 ? p.row_bytes_int8 : p.row_bytes;
     if (st.base)
         out.cell = (uint8_t *)st.base + st.offset[plane] + (size_t)(token - st.first) * row;
-    else {
-        const tsri_cuda_run *r = job.runs + (out.run & TSRI_CUDA_RUN_MASK);
-        uint2 at = __ldg((const uint2 *)&r->cells);
-        out.cell = (uint8_t *)__ldg(job.cells + at.x + (size_t)lp * at.y + (where >> 6)) +
-                   (size_t)(where & 63) * row;
-    }
+    else
+        out.cell = (uint8_t *)__ldg(job.cells + where.x + (size_t)lp * (where.y >> 6)) +
+                   (size_t)(where.y & 63) * row;
     return out;
 }
 
@@ -597,13 +596,13 @@ __global__ void __launch_bounds__(WARPS * 32)
 
 /* What kernels want to know of every token and every angle, from what the host knows of every run:
  * a block a run. cos and sin are made in double and rounded once, as the host would. */
-__global__ void expand_kernel(const __grid_constant__ tsri_cuda_job job, uint32_t *where,
-                              uint32_t *words, float *turns)
+__global__ void expand_kernel(const __grid_constant__ tsri_cuda_job job,
+                              struct tsri_cuda_place *where, uint32_t *words, float *turns)
 {
     const tsri_cuda_run r = job.runs[blockIdx.x];
     for (uint32_t i = threadIdx.x; i < r.n_tokens; i += blockDim.x) {
         uint32_t t = r.row + i;
-        where[r.token + i] = t / r.cell_tokens * 64 + t % r.cell_tokens;
+        where[r.token + i] = {r.cells + t / r.cell_tokens, r.n_cells * 64 + t % r.cell_tokens};
         words[r.token + i] = r.word;
     }
     if (!(r.word & TSRI_CUDA_RUN_TURN)) return;
@@ -683,7 +682,7 @@ int tsri_cuda_gather(const struct tsri_cuda_job *job, uint32_t layer_first, uint
 int tsri_cuda_expand(const struct tsri_cuda_job *job, uint32_t n_runs, void *stream)
 {
     expand_kernel<<<n_runs, 256, 0, (cudaStream_t)stream>>>(
-        *job, (uint32_t *)job->where, (uint32_t *)job->run, (float *)job->turns);
+        *job, (struct tsri_cuda_place *)job->where, (uint32_t *)job->run, (float *)job->turns);
     return (int)cudaGetLastError();
 }
 

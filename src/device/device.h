@@ -93,6 +93,10 @@ TSR_MUST int tsri_batch_set(struct tsri_batch *b, struct tsr_device_stream *s,
 /* n_layers 0: to the last. The direction must be the one the batch was set for. */
 TSR_MUST int tsri_batch_scatter(struct tsri_batch *b, uint32_t layer_first, uint32_t n_layers);
 TSR_MUST int tsri_batch_gather(struct tsri_batch *b, uint32_t layer_first, uint32_t n_layers);
+/* How many layers to move together from `layer` on. Where a device queues operations and reads the
+ * cells from its own memory, starting one costs more than a layer: steps grow, 1, 1, 2, 4, 8, 8 ..,
+ * so that the first layer comes at once and the whole is a few of them. 1 everywhere else. */
+uint32_t tsri_batch_step(const struct tsri_batch *b, uint32_t layer);
 TSR_MUST int tsri_batch_deviation(struct tsri_batch *b, const struct tsr_deviation *v);
 
 /* ---- layouts and cells ---- */

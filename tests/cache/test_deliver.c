@@ -141,8 +141,10 @@ static int deliver(struct rig *r, struct tsri_delivery_range *ranges, uint32_t n
         .layout = &r->engine.layout, .rope = &rope, .ranges = ranges, .n_ranges = n};
     int e = tsri_delivery_set(r->delivery, &desc);
     if (e < 0) return e;
-    for (uint32_t l = 0; l < 2; l++)
-        CHECK_INT(tsri_delivery_layers(r->delivery, l, 1), 0);
+    for (uint32_t l = 0, n_layers; l < 2; l += n_layers) {
+        n_layers = tsri_delivery_step(r->delivery, l);
+        CHECK_INT(tsri_delivery_layers(r->delivery, l, n_layers), 0);
+    }
     CHECK_INT(tsri_delivery_finish(r->delivery), 0);
     return e;
 }

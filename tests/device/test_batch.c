@@ -237,6 +237,40 @@ TEST(a_batch_is_set_again_and_again_without_growing)
 
 /* Each run turns by its own delta, also when more of them differ than tables are looked back for.
  */
+TEST(steps_grow_where_a_device_queues_and_reads_its_own_memory)
+{
+    struct fixture f;
+    struct kv_shape deep = shape;
+    deep.n_layers = 29;
+    memset(&f, 0, sizeof f);
+    kv_engine_init(&f.engine, cpu, &deep);
+    kv_cells_init(&f.cells, cpu, &f.engine.layout, 16, 64, false, 1);
+    struct tsr_batch_limits limits = {1, 16, 1, 64};
+    CHECK_INT(tsri_batch_open(&f.batch, cpu, &limits), 0);
+    CHECK_INT(tsri_batch_step(f.batch, 0), 1); /* not set */
+    for (int i = 0; i < 16; i++)
+        f.slots[i] = i;
+    f.runs[0] = (struct tsr_kv_run){&f.cells.cells, f.slots, 0, 16, 0, 0, 0};
+    f.desc = (struct tsri_batch_desc){TSRI_BATCH_SCATTER, 1, &f.engine.layout, f.runs, NULL, 0};
+    CHECK_INT(tsri_batch_set(f.batch, NULL, &f.desc), 0);
+    f.cells.cells.memory = TSR_MEMORY_DEVICE;
+    CHECK_INT(tsri_batch_step(f.batch, 8), 1); /* nothing is queued */
+    struct tsr_device_ops queues = *cpu->ops;
+    const struct tsr_device_ops *real = cpu->ops;
+    queues.caps |= TSR_DEVICE_ASYNC;
+    cpu->ops = &queues;
+    static const uint32_t steps[] = {1, 1, 2, 4, 8, 8, 5};
+    uint32_t layer = 0, wrong = 0;
+    for (size_t i = 0; i < TSRI_COUNT(steps); layer += steps[i++])
+        wrong += tsri_batch_step(f.batch, layer) != steps[i];
+    f.cells.cells.memory = TSR_MEMORY_LOCKED; /* the bus is what takes time there */
+    wrong += tsri_batch_step(f.batch, 8) != 1;
+    cpu->ops = real;
+    CHECK_INT(layer, 29);
+    CHECK_INT(wrong, 0);
+    close_fixture(&f);
+}
+
 TEST(every_run_turns_by_its_own_delta)
 {
     enum { N = 24 };
@@ -287,6 +321,7 @@ int main(void)
     RUN(deviation_checks_what_it_is_given);
     RUN(a_padded_load_from_2ltd_writes_the_tokens_behind_the_prefix_alone);
     RUN(a_batch_is_set_again_and_again_without_growing);
+    RUN(steps_grow_where_a_device_queues_and_reads_its_own_memory);
     RUN(every_run_turns_by_its_own_delta);
     tsri_device_close(cpu);
     return test_end();
