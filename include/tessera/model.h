@@ -213,10 +213,12 @@ struct tsr_executor_session;
  * where info has said so, layers in order, indices in range and ascending, never zero rows. Say why
  * something failed through config->fail, whose result you return.
  *
- * Results must not depend on which rows share a pass: the same row over the same keys gives the
- * same bits, alone or among others (this is what makes recomputing everything equal to a prefill,
- * bit by bit, also when a prompt is computed in several passes). An executor whose kernels cannot
- * promise that for all shapes says so in its documentation, and does so for passes of equal rows.
+ * A layer writes K and V of all current rows before any of them attends: rows of one pass see each
+ * other. Results must not depend on which rows share a pass: the same row over the same keys gives
+ * the same bits, alone or among others (this is what makes recomputing everything equal to a
+ * prefill, bit by bit, also when a prompt is computed in several passes). An executor whose kernels
+ * cannot promise that for all shapes says so in its documentation, and does so for passes of equal
+ * rows.
  */
 struct tsr_executor_ops {
     uint32_t abi;     /* TSR_EXECUTOR_ABI */

@@ -1,7 +1,13 @@
 /* blend.h - answering from cached text: what of a prompt is reused, what is computed, and in which
- * order, over any executor.
+ * order, over any executor or engine.
  *
- * Threads: see <tessera/model.h> and <tessera/blend.h>.
+ * A run goes through passes: *fill* computes segments that nobody knows, alone, and stores them;
+ * *query* lets the question look at what was loaded; *blend* computes the rows that must be, over
+ * everything. While the first of them runs, layers are loaded by threads of the cache. When a load
+ * fails the plan is changed and the pass begins anew: K and V of rows that are computed are
+ * overwritten in place, so a second time gives the same.
+ *
+ * Threads: a run belongs to one thread; a feed's ranges are filled by threads of the cache.
  * Memory:  embedded structs have init and fini; what they point to is said on them.
  * Errors:  a tier that fails costs the tokens it had, never the answer.
  */
@@ -12,6 +18,163 @@
 #include "cache/cache.h"
 #include "device/device.h"
 
+#include <tessera/blend.h>
 #include <tessera/model.h>
+
+/* ---- plan.c: what becomes of each token ---- */
+
+enum tsri_piece_kind {
+    TSRI_PIECE_LOAD = 1, /* comes from the cache */
+    TSRI_PIECE_FILL = 2, /* a segment that is computed alone */
+    TSRI_PIECE_LOST = 3  /* could not be had: computed in the prompt */
+};
+/* A run of tokens whose KV is made outside the prompt. */
+struct tsri_piece {
+    struct tsr_match match; /* of a FILL: the whole segment at its canonical base */
+    uint8_t kind;           /* enum tsri_piece_kind */
+    bool exact;             /* the same bits as a prefill gives */
+    bool starts, ends;      /* at the borders of a segment: what is beyond them is no edit */
+    bool failed;            /* was to be loaded */
+    bool placed;            /* a FILL that was computed, stored and turned */
+};
+
+struct tsri_plan_desc {
+    const struct tsr_ask *ask;
+    const struct tsr_profile *profile;
+    const struct tsr_match *matches; /* ascending, apart */
+    uint32_t n_matches, n_prefix_tokens;
+    uint32_t selector; /* resolved */
+    uint32_t freq_set, min_tokens;
+    bool same_context; /* segments see the system prompt */
+};
+
+struct tsri_plan {
+    uint32_t n_tokens, question; /* first token of the question */
+    uint32_t n_system;
+    uint8_t *states; /* [n_tokens], enum tsr_token_state */
+    struct tsri_piece *pieces;
+    uint32_t n_pieces;
+    uint32_t n_candidates, n_always; /* tokens that have approximate KV: both together */
+    uint32_t n_chunks;               /* pieces that are not exact */
+    uint32_t boundary, first_tokens;
+    uint32_t reasons; /* enum tsr_blend_reason */
+    bool may_fill, same_context;
+};
+TSR_MUST int tsri_plan_init(struct tsri_plan *p, const struct tsri_plan_desc *desc);
+void tsri_plan_fini(struct tsri_plan *p);
+/* States from the pieces; forgets what was selected. */
+void tsri_plan_paint(struct tsri_plan *p);
+/* A piece cannot be loaded: a whole segment is filled where that is allowed. */
+void tsri_plan_lose(struct tsri_plan *p, uint32_t piece);
+/* The position of a segment's first token when it is computed alone. */
+uint32_t tsri_plan_base(const struct tsri_plan *p, uint32_t offset);
+/* Tokens that the blend pass computes. */
+bool tsri_plan_computes(const struct tsri_plan *p, uint32_t token);
+uint32_t tsri_plan_count(const struct tsri_plan *p, uint32_t state);
+
+/* ---- select.c: which candidates are computed anew ---- */
+
+struct tsri_select {
+    struct tsri_plan *plan;
+    struct tsri_device *device;
+    double ratio;
+    const float *scores; /* [n_tokens]; query: attention mass */
+    void *memory;        /* tsri_select_bytes(n_tokens) */
+};
+struct tsri_selector {
+    const char *name;
+    uint32_t id;    /* enum tsr_selector */
+    uint32_t needs; /* enum tsr_model_caps */
+    bool asks;      /* needs scores of the question's pass */
+    bool checks;    /* narrows its rows at check layers */
+    bool forces;    /* first tokens of chunks are computed in any case */
+    /* Marks tokens SELECTED. */
+    int (*choose)(const struct tsri_select *s);
+};
+/* NULL for an unknown id. */
+const struct tsri_selector *tsri_selector_of(uint32_t id);
+size_t tsri_select_bytes(uint32_t n_tokens);
+/* How many candidates a ratio stands for, seams included. */
+uint32_t tsri_select_budget(const struct tsri_plan *p, double ratio);
+/* hkvd: of n candidates with these deviations, which stay; fills keep (ascending) and returns how
+ * many. memory: n floats. */
+TSR_MUST int tsri_select_check(struct tsri_device *device, const struct tsr_check *check,
+                               double ratio, const float *deviation, uint32_t n, uint32_t *keep);
+
+/* ---- feed.c: loading pieces layer by layer, turned to their places ---- */
+
+struct tsri_feed_range {
+    struct tsr_match match;
+    struct tsr_space *space;
+    bool int8;  /* entries of the space are in the int8 form */
+    bool exact; /* no turning allowed: it would not be the same bits */
+};
+struct tsri_feed_desc {
+    struct tsr_cache *cache;
+    const struct tsr_prompt *prompt; /* copied */
+    struct tsri_device *device;
+    const struct tsr_kv_layout *layout;
+    const struct tsr_rope *rope;
+    uint32_t freq_set;
+    const struct tsri_feed_range *ranges; /* copied */
+    uint32_t n_ranges;
+};
+struct tsri_feed;
+/* Begins to load. A range that cannot be had is no error here. */
+TSR_MUST int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *desc);
+/* Waits until layer `layer` of every range that can be had is in place, at most timeout_ms for the
+ * next range that arrives; those that are late are given up. Returns how many have failed so far.
+ */
+int tsri_feed_wait(struct tsri_feed *f, uint32_t layer, uint32_t timeout_ms);
+/* 0, or why the range must be computed. */
+int tsri_feed_result(struct tsri_feed *f, uint32_t range);
+/* Nothing is written to the layout's memory after this; does not wait for tiers. */
+void tsri_feed_close(struct tsri_feed *f);
+
+/* ---- fill.c: what was computed alone is stored and turned to its place ---- */
+
+struct tsri_fill {
+    struct tsr_client *client; /* NULL: nothing is stored */
+    struct tsr_space *space;
+    struct tsri_device *device;
+    const struct tsr_kv_layout *layout;
+    const struct tsr_rope *rope;
+    uint32_t freq_set;
+    bool int8;
+};
+/* Segment `piece` of the plan stands in its slots, K at its canonical base. Stores it as a segment
+ * and turns K. Returns the tokens stored; TSR_EFULL and the like mean only that it was not kept,
+ * with *placed true. */
+TSR_MUST int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask *ask,
+                              const struct tsri_plan *plan, uint32_t piece, bool *placed);
+/* Stores tokens [from, n_tokens) of the session as an exact prefix. */
+TSR_MUST int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens, uint32_t from,
+                              uint32_t n_tokens);
+
+/* ---- gate.c ---- */
+
+double tsri_curve_at(const struct tsr_curve *c, double at);
+
+/* ---- blender.c ---- */
+
+struct tsr_blend {
+    struct tsr_model *model;
+    struct tsr_model_info info;
+    struct tsr_cache *cache;
+    struct tsr_client *client;
+    struct tsr_space *exact, *segments; /* the same without int8 */
+    struct tsri_device *device;
+    struct tsr_profile profile;
+    uint32_t min_tokens;
+    bool int8;
+    /* of the last ask, under lock: */
+    pthread_mutex_t lock;
+    float *bias;
+    uint32_t n_bias;
+};
+
+/* run.c */
+#define TSRI_TIMEOUT_MS 5000u
+#define TSRI_MIN_TOKENS 256u
 
 #endif

@@ -114,7 +114,7 @@ int tsr_model_open(struct tsr_model **out, const struct tsr_executor_ops *ops,
 void tsr_model_close(struct tsr_model *m)
 {
     if (!m) return;
-    if (m->impl) m->ops->close(m->impl);
+    if (m->ops && m->impl) m->ops->close(m->impl);
     if (m->library) dlclose(m->library);
     tsri_free(m);
 }

@@ -52,8 +52,9 @@ struct tsr_executor_session {
     float *bias; /* [n_slots] */
     bool has_bias;
     struct tsri_rope_set freq;
-    float *hidden;                                 /* [n_slots][n_embd] */
-    float *scores;                                 /* [n_slots] */
+    float *hidden; /* [n_slots][n_embd] */
+    float *scores; /* [n_slots] */
+    float *wide;   /* [K, V][n_slots][row]: the layer that is computed, as float */
     float *normed, *q, *k, *v, *mixed, *gate, *up; /* one row each */
 };
 
@@ -189,7 +190,7 @@ static void make_all(struct tsr_executor *x, struct maker *m)
     struct tiny_layer counted;
     x->embd = make_matrix(m, x->n_vocab, x->n_embd, 1.0f);
     for (uint32_t l = 0; l < x->n_layers; l++)
-        make_layer(x, m, m->at ? &x->layers[l] : &counted);
+        make_layer(x, m, x->layers ? &x->layers[l] : &counted);
     x->out_norm = make(m, 1, x->n_embd, 1.0f, 0.2f);
     x->head = x->arch == ARCH_LLAMA ? x->embd : make_matrix(m, x->n_vocab, x->n_embd, 1.0f);
 }
@@ -273,7 +274,8 @@ static int tiny_info(struct tsr_executor *x, struct tsr_model_info *out)
 
 static void tiny_session_close(struct tsr_executor_session *s)
 {
-    void *const all[] = {s->kv, s->rows, s->sees, s->bias, s->hidden, s->scores, s->normed, s};
+    void *const all[] = {s->kv,     s->rows, s->sees,   s->bias, s->hidden,
+                         s->scores, s->wide, s->normed, s};
     for (size_t i = 0; i < TSRI_COUNT(all); i++)
         tsri_free(all[i]);
 }
@@ -294,8 +296,10 @@ static int tiny_session_open(struct tsr_executor *x, struct tsr_executor_session
     s->bias = tsri_alloc(n_slots, sizeof(float));
     s->hidden = tsri_alloc(n_slots, d * sizeof(float));
     s->scores = tsri_alloc(n_slots, sizeof(float));
+    s->wide = tsri_alloc(n_slots, 2 * kv * sizeof(float));
     s->normed = tsri_alloc(3 * d + 2 * kv + 2 * (size_t)x->n_ff, sizeof(float));
-    if (!s->kv || !s->rows || !s->sees || !s->bias || !s->hidden || !s->scores || !s->normed) {
+    if (!s->kv || !s->rows || !s->sees || !s->bias || !s->hidden || !s->scores || !s->wide ||
+        !s->normed) {
         tiny_session_close(s);
         return TSR_ENOMEM;
     }
@@ -418,9 +422,25 @@ static void row_kv(struct tsr_executor_session *s, const struct tiny_layer *l, u
     heads_norm_turn(s, s->k, x->n_kv_heads, l->k_norm, s->rows[i].position);
 }
 
+static float *wide_row(const struct tsr_executor_session *s, uint32_t plane, uint32_t slot)
+{
+    size_t kv = (size_t)s->x->n_kv_heads * s->x->head_dim;
+    return s->wide + (plane * (size_t)s->n_slots + slot) * kv;
+}
+
+/* The layer's rows up to the last one that is computed, as the memory holds them. */
+static void widen(struct tsr_executor_session *s, uint32_t layer)
+{
+    size_t kv = (size_t)s->x->n_kv_heads * s->x->head_dim;
+    for (uint32_t plane = 0; plane < 2; plane++)
+        for (uint32_t t = 0; t <= s->rows[s->n_rows - 1].slot; t++)
+            for (size_t e = 0; e < kv; e++)
+                wide_row(s, plane, t)[e] =
+                    read_float(kv_row(s, plane, layer, t), s->x->kv_dtype, e);
+}
+
 /* Softmax weights of one head over the slots that the row sees. */
-static void attend_scores(const struct tsr_executor_session *s, uint32_t layer, uint32_t i,
-                          uint32_t head)
+static void attend_scores(const struct tsr_executor_session *s, uint32_t i, uint32_t head)
 {
     const struct tsr_executor *x = s->x;
     uint32_t dim = x->head_dim, kv_head = head / (x->n_heads / x->n_kv_heads);
@@ -429,10 +449,10 @@ static void attend_scores(const struct tsr_executor_session *s, uint32_t layer, 
     for (uint32_t r = 0; r < TSR_MODEL_RANGES_MAX; r++) {
         const struct tsr_range *to = &s->sees[i][r];
         for (uint32_t t = to->offset; t < to->offset + to->n_tokens; t++) {
-            const uint8_t *k = kv_row(s, 0, layer, t);
+            const float *k = wide_row(s, 0, t) + kv_head * dim;
             float dot = 0;
             for (uint32_t e = 0; e < dim; e++)
-                dot += s->q[head * dim + e] * read_float(k, x->kv_dtype, kv_head * dim + e);
+                dot += s->q[head * dim + e] * k[e];
             dot *= scale;
             if (biased && t < s->n_bias) dot += s->bias[t];
             s->scores[t] = dot;
@@ -458,15 +478,15 @@ static void attend(struct tsr_executor_session *s, const struct tsr_model_layer 
     bool mass = step->mass && i >= s->n_rows - s->n_mass_rows;
     for (uint32_t head = 0; head < x->n_heads; head++) {
         uint32_t kv_head = head / (x->n_heads / x->n_kv_heads);
-        attend_scores(s, step->layer, i, head);
+        attend_scores(s, i, head);
         float *out = s->mixed + head * dim;
         memset(out, 0, dim * sizeof(float));
         for (uint32_t r = 0; r < TSR_MODEL_RANGES_MAX; r++) {
             const struct tsr_range *to = &s->sees[i][r];
             for (uint32_t t = to->offset; t < to->offset + to->n_tokens; t++) {
-                const uint8_t *v = kv_row(s, 1, step->layer, t);
+                const float *v = wide_row(s, 1, t) + kv_head * dim;
                 for (uint32_t e = 0; e < dim; e++)
-                    out[e] += s->scores[t] * read_float(v, x->kv_dtype, kv_head * dim + e);
+                    out[e] += s->scores[t] * v[e];
                 if (mass && t < step->n_mass) step->mass[t] += s->scores[t] / (float)x->n_heads;
             }
         }
@@ -539,6 +559,7 @@ static int tiny_layer(struct tsr_executor_session *s, const struct tsr_model_lay
         row_kv(s, l, i);
         write_kv(s, step->layer, s->rows[i].slot);
     }
+    widen(s, step->layer);
     for (uint32_t i = 0; i < s->n_rows; i++) {
         float *hidden = s->hidden + (size_t)i * x->n_embd;
         norm(s->normed, hidden, l->attn_norm, x->n_embd);

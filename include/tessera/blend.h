@@ -1,0 +1,269 @@
+/* blend.h - answering a prompt from cached text: what is known is loaded and turned to its place,
+ * what is not is computed, and of what was computed elsewhere a few tokens are computed anew.
+ *
+ *   tsr_blend_open()     a model and a cache together: opens the space of the model
+ *   tsr_blend_ask()      one prompt: the session then holds its KV, ready to decode, and the logits
+ *                        of its last token are returned
+ *
+ * Engines with a compute of their own take the same road step by step: tsr_blend_start(), then
+ * tsr_blend_next() says again and again what to do next (begin a pass of these rows; layer 7 is
+ * loaded, run it; ...) until nothing is left, and tsr_blend_end() gives the report. tsr_blend_ask()
+ * is that loop over the sessions of model.h. It may be left at any step: tsr_blend_end() waits for
+ * nothing but a copy under way.
+ *
+ * Kinds of tokens in a plan. EXACT: loaded, and the same bits as a prefill would give. CANDIDATE:
+ * loaded, but computed without what stands before it here; may be selected. ALWAYS: loaded, and
+ * computed anew in any case, because it stands at a seam. SELECTED: a candidate that was chosen.
+ * NEW: nothing is known of it.
+ *
+ * Whatever the tiers do, the answer is the one that the same call gives with tokens that could not
+ * be had left out of the cache; the report names them.
+ *
+ * Threads: a blend from any thread; a run from one at a time, together with its session.
+ * Memory:  what a run is started with stays in place until it ends; what a step points to until the
+ *          next step.
+ * Errors:  as in tessera.h. A failing tier is no error.
+ */
+#ifndef TESSERA_BLEND_H
+#define TESSERA_BLEND_H
+
+#include <tessera/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum tsr_token_state {
+    TSR_TOKEN_NEW = 0,
+    TSR_TOKEN_EXACT = 1,
+    TSR_TOKEN_CANDIDATE = 2,
+    TSR_TOKEN_ALWAYS = 3,
+    TSR_TOKEN_SELECTED = 4
+};
+
+/* Which tokens are computed anew. */
+enum tsr_selector {
+    TSR_SELECT_DEFAULT = 0, /* the profile's */
+    TSR_SELECT_QUERY = 1,   /* those that the question looks at (needs TSR_MODEL_MASS) */
+    TSR_SELECT_HKVD = 2,    /* those whose K and V differ most at check layers (CacheBlend; needs
+                               TSR_MODEL_DEVIATION) */
+    TSR_SELECT_LINK = 3,    /* the first ones of every chunk (EPIC) */
+    TSR_SELECT_NONE = 4,
+    TSR_SELECT_FULL = 5 /* all of them: bit-equal to a prefill */
+};
+/* "query", "hkvd", "link", "none", "full"; NULL and -1 for what is none. */
+TSR_API const char *tsr_selector_name(uint32_t selector);
+TSR_API int tsr_selector_find(const char *name);
+
+/* ---- profiles: what was measured of a model ------------------------------------------------- */
+
+#define TSR_PROFILE_POINTS_MAX 8u
+#define TSR_PROFILE_CHECKS_MAX 4u
+#define TSR_PROFILE_FRONTIER_MAX 64u
+
+/* Straight lines between points, constant before the first and behind the last; none: 0. */
+struct tsr_curve {
+    uint32_t n;
+    uint32_t reserved;
+    struct tsr_curve_point {
+        double at, value;
+    } points[TSR_PROFILE_POINTS_MAX];
+};
+
+/* hkvd: at this layer, before it runs, the candidates that stay. */
+struct tsr_check {
+    uint32_t layer;
+    uint32_t reserved;
+    double ratio;     /* of all candidates; 0: the profile's, or by threshold */
+    double threshold; /* not 0: those whose deviation is above so many times the mean */
+};
+
+/* What one setting gave on the prompts it was measured with. */
+struct tsr_frontier {
+    uint32_t selector, context, n_prompts, reserved;
+    double ratio, bias;
+    double kl;        /* mean of KL(prefill || blend) at the first answer token */
+    double agreement; /* share of prompts with the same first token */
+    double speedup;   /* time to the first token: prefill / blend */
+};
+
+struct tsr_profile {
+    size_t size;
+    char space[33]; /* fingerprint in hexadecimal; "": any */
+    char model[TSR_MODEL_NAME_BYTES];
+    uint32_t selector; /* enum tsr_selector */
+    uint32_t context;  /* enum tsr_context: SAME, chunks are computed behind the system prompt; or
+                          PURE */
+    uint32_t boundary; /* tokens at each seam inside a chunk that are always computed */
+    uint32_t first_tokens; /* of each chunk, always computed when something is selected */
+    uint32_t query_rows;   /* of the question, asked for their attention */
+    uint32_t n_checks;
+    uint32_t n_frontier;
+    uint32_t bias_reused; /* 1: the bias is for tokens that are not recomputed only */
+    double ratio;         /* of the reused tokens that are computed anew */
+    struct tsr_check checks[TSR_PROFILE_CHECKS_MAX];
+    /* The bias of question and answer rows on reused context: by the ratio, times by the number of
+     * chunks that are not exact. */
+    struct tsr_curve bias, bias_chunks;
+    /* The gate predicts log KL = c0 + c1 log(moved) + c2 log(mass left) + c3 log(doubt), see
+     * tsr_gate; without a question's pass from [0] and [3] of gate_plain alone. 0 in gate_limit: no
+     * gate. */
+    double gate_limit, gate_ratio_max;
+    double gate[4], gate_plain[4];
+    struct tsr_frontier frontier[TSR_PROFILE_FRONTIER_MAX];
+};
+
+/* Cautious defaults for a model that was not measured: no bias, no gate. */
+TSR_API void tsr_profile_init(struct tsr_profile *profile);
+/* A YAML file. Unknown keys, wrong types and numbers out of range: TSR_ECONFIG with the line. */
+TSR_API TSR_MUST int tsr_profile_load(struct tsr_profile *profile, const char *path);
+TSR_API TSR_MUST int tsr_profile_parse(struct tsr_profile *profile, const char *text, size_t bytes,
+                                       const char *name);
+/* Written beside, then renamed. */
+TSR_API TSR_MUST int tsr_profile_save(const struct tsr_profile *profile, const char *path);
+/* The bias for a ratio and a number of chunks. */
+TSR_API double tsr_profile_bias(const struct tsr_profile *profile, double ratio, uint32_t n_chunks);
+
+/* ---- the gate -------------------------------------------------------------------------------- */
+
+/* What shows that a blended answer may be wrong. NAN: not known. */
+struct tsr_gate {
+    double moved; /* KL between the answer at r = 0 and the blended one */
+    double mass;  /* share of the question's attention on tokens that stay as they were loaded */
+    double doubt; /* 1 - probability of the most likely token */
+};
+TSR_API double tsr_gate_predict(const struct tsr_profile *profile, const struct tsr_gate *gate);
+/* Fits profile->gate and gate_plain to prompts with known KL (ridge regression of its logarithm).
+ */
+TSR_API TSR_MUST int tsr_gate_fit(struct tsr_profile *profile, const struct tsr_gate *gates,
+                                  const double *kl, uint32_t n);
+/* KL(p || q) of two rows of logits, and the largest probability of one. */
+TSR_API double tsr_logits_kl(const float *p, const float *q, uint32_t n);
+TSR_API double tsr_logits_top(const float *logits, uint32_t n, uint32_t *token);
+
+/* ---- blends ---------------------------------------------------------------------------------- */
+
+enum tsr_blend_flags {
+    TSR_BLEND_INT8 = 1 /* segments are stored as int8; prefixes never */
+};
+
+struct tsr_blend_config {
+    size_t size;
+    struct tsr_model *model;
+    struct tsr_cache *cache;           /* NULL: nothing is known and nothing kept */
+    const struct tsr_profile *profile; /* copied; NULL: the defaults */
+    uint32_t flags;                    /* enum tsr_blend_flags */
+    uint32_t blend_min_tokens; /* fewer approximate tokens are not worth it: computed; 0: 256,
+                                  UINT32_MAX: always worth it */
+    const char *salt;          /* tenant salt of the space */
+};
+
+struct tsr_blend;
+TSR_API TSR_MUST int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_config *config);
+TSR_API void tsr_blend_close(struct tsr_blend *blend);
+/* Of prefixes and, without TSR_BLEND_INT8, of segments; NULL without a cache. */
+TSR_API struct tsr_space *tsr_blend_space(const struct tsr_blend *blend);
+TSR_API const struct tsr_profile *tsr_blend_profile(const struct tsr_blend *blend);
+
+enum tsr_ask_flags {
+    TSR_ASK_FILL = 1,   /* segments that are not known are computed alone and stored, so that their
+                           text is read once, ever, and the answer is the same the next time */
+    TSR_ASK_ANY = 2,    /* also use runs of stored text at any offset */
+    TSR_ASK_PREFIX = 4, /* also use, and store, exact prefixes */
+    TSR_ASK_GATE = 8,   /* predict trouble; raise the ratio, then compute everything */
+    TSR_ASK_RATIO = 16, /* `ratio` is given; otherwise it is the profile's */
+    TSR_ASK_BIAS = 32   /* `bias` is given; otherwise it is the profile's */
+};
+
+struct tsr_ask {
+    size_t size;
+    struct tsr_session *session; /* its slots from 0 on are overwritten */
+    const uint32_t *tokens;
+    uint32_t n_tokens;
+    uint32_t n_segments;
+    /* Documents, ascending; what follows the last one is the question, at least one token. */
+    const struct tsr_range *segments;
+    uint32_t flags;      /* enum tsr_ask_flags */
+    uint32_t system;     /* 1: the first segment is a system prompt, from token 0 on */
+    uint32_t selector;   /* enum tsr_selector */
+    uint32_t timeout_ms; /* how long a tier may keep a layer waiting; 0: 5000 */
+    double ratio;        /* 0 .. 1, of the reused tokens */
+    double bias;
+};
+
+/* Why less was reused than there was, as bits. */
+enum tsr_blend_reason {
+    TSR_BLEND_FEW = 1,     /* under blend_min_tokens */
+    TSR_BLEND_FAULT = 2,   /* a tier failed, was late or returned rubbish */
+    TSR_BLEND_FREQ = 4,    /* computed with other frequencies */
+    TSR_BLEND_REFUSED = 8, /* the cache had no room for what was computed */
+    TSR_BLEND_RAISED = 16, /* the gate raised the ratio */
+    TSR_BLEND_FULL = 32,   /* the gate fell back to computing everything */
+    TSR_BLEND_UNABLE = 64  /* the executor lacks what the selector or the bias needs */
+};
+
+struct tsr_blend_report {
+    size_t size;
+    uint32_t n_tokens;
+    uint32_t n_exact;           /* reused, the same bits as computed */
+    uint32_t n_reused;          /* reused as they are */
+    uint32_t n_recomputed;      /* known, and computed anew */
+    uint32_t n_new;             /* not known: computed in the prompt */
+    uint32_t n_filled;          /* not known: computed alone; also counted above */
+    uint32_t n_stored;          /* kept for the next time */
+    uint32_t n_failed;          /* known, but could not be had; also counted above */
+    uint32_t n_chunks;          /* that are not exact */
+    uint32_t selector, reasons; /* enum tsr_selector; enum tsr_blend_reason */
+    uint32_t tier_tokens[8];    /* loaded, by tier */
+    double ratio, bias;
+    double predicted_kl; /* NAN: not predicted */
+    struct tsr_gate gate;
+    double lookup_s, wait_s, total_s; /* wait: for tiers, not hidden behind compute */
+};
+
+/* Logits of the last token, [n_vocab]; report may be NULL. The session holds the KV of the prompt.
+ * To go on decoding, give every pass the bias of tsr_blend_bias(). */
+TSR_API TSR_MUST int tsr_blend_ask(struct tsr_blend *blend, const struct tsr_ask *ask,
+                                   float *logits, struct tsr_blend_report *report);
+
+/* ---- step by step ---------------------------------------------------------------------------- */
+
+enum tsr_step_kind {
+    TSR_STEP_BEGIN = 1,     /* a pass of `pass` */
+    TSR_STEP_LAYER = 2,     /* everything that layer.layer reads is in place: run it */
+    TSR_STEP_DEVIATION = 3, /* fill deviation.k and .v */
+    TSR_STEP_NARROW = 4,    /* go on with rows keep[n_keep] */
+    TSR_STEP_LOGITS = 5,    /* of rows keep[n_keep], into logits */
+    TSR_STEP_END = 6        /* the pass is over, or given up */
+};
+
+struct tsr_blend_step {
+    uint32_t kind;
+    uint32_t n_keep;
+    const uint32_t *keep;
+    float *logits;
+    struct tsr_model_pass pass;
+    struct tsr_model_layer layer;
+    struct tsr_model_deviation deviation;
+};
+
+struct tsr_run;
+/* ask->session may be NULL when layout describes the engine's memory: token i belongs to slot i. */
+TSR_API TSR_MUST int tsr_blend_start(struct tsr_run **out, struct tsr_blend *blend,
+                                     const struct tsr_ask *ask, const struct tsr_kv_layout *layout);
+/* The next step, after `result` of the one before (0 at first): 1, or 0 when nothing is left. A
+ * negative result ends the run and is returned. */
+TSR_API TSR_MUST int tsr_blend_next(struct tsr_run *run, int result, struct tsr_blend_step *step);
+/* Ends it, at any step, and frees it; a pass that was begun and not ended is the caller's to end.
+ * logits and report may be NULL; both are filled only after the last step. */
+TSR_API void tsr_blend_end(struct tsr_run *run, float *logits, struct tsr_blend_report *report);
+/* [n_tokens] of the plan as it is now: enum tsr_token_state. */
+TSR_API const uint8_t *tsr_blend_states(const struct tsr_run *run);
+/* The bias that rows behind the prompt must go on with, as it was in the blend's last ask:
+ * [*n] floats; NULL: none. Valid until the next ask or close. */
+TSR_API const float *tsr_blend_bias(const struct tsr_blend *blend, uint32_t *n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,170 @@
+/* blender.c - a model and a cache together. Opens the spaces of the model (one for exact KV, one
+ * more for int8 segments), and drives a run over a session of the model. */
+#include "blend/blend.h"
+
+#include <stdio.h>
+
+/* ---- spaces ---- */
+
+static void hex(char *out, const uint8_t *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+}
+
+#define ROPE_TEXT_BYTES 8192u
+
+static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool int8,
+                      const char *salt)
+{
+    const struct tsr_model_info *i = &b->info;
+    char tokenizer[2 * sizeof i->tokenizer + 1], rope[ROPE_TEXT_BYTES];
+    int n = tsri_rope_text(&i->rope, rope, sizeof rope);
+    if (n < 0) return n;
+    if ((size_t)n >= sizeof rope)
+        return tsri_fail(TSR_ERANGE, "blend: rope parameters of %d bytes", n);
+    hex(tokenizer, i->tokenizer, sizeof i->tokenizer);
+    size_t row = tsri_row_bytes_int8(i->n_kv_heads, i->head_dim);
+    struct tsr_space_desc desc = {.size = sizeof desc,
+                                  .model = i->architecture,
+                                  .weights = i->weights,
+                                  .weights_bytes = sizeof i->weights,
+                                  .tokenizer = tokenizer,
+                                  .salt = salt,
+                                  .rope = rope,
+                                  .dtype = int8 ? TSR_DTYPE_INT8 : i->kv_dtype,
+                                  .n_layers = i->n_layers,
+                                  .n_heads = int8 ? 1 : i->n_kv_heads,
+                                  .k_dim = int8 ? (uint32_t)row : i->head_dim};
+    return tsr_space_open(out, b->cache, &desc);
+}
+
+static int open_cache(struct tsr_blend *b, const struct tsr_blend_config *config)
+{
+    if (!b->cache) return 0;
+    int e = tsr_client_open(&b->client, b->cache);
+    if (!e) e = open_space(&b->exact, b, false, config->salt);
+    if (!e && b->int8) e = open_space(&b->segments, b, true, config->salt);
+    if (!b->int8) b->segments = b->exact;
+    return e;
+}
+
+/* ---- blends ---- */
+
+static int check_profile(const struct tsr_blend *b)
+{
+    const struct tsr_profile *p = &b->profile;
+    if (p->n_checks > TSR_PROFILE_CHECKS_MAX || p->bias.n > TSR_PROFILE_POINTS_MAX ||
+        p->bias_chunks.n > TSR_PROFILE_POINTS_MAX || !tsri_selector_of(p->selector))
+        return tsri_fail(TSR_EINVAL, "blend: a profile with selector %u and %u checks", p->selector,
+                         p->n_checks);
+    for (uint32_t i = 0; i < p->n_checks; i++)
+        if (p->checks[i].layer >= b->info.n_layers)
+            return tsri_fail(TSR_EINVAL, "blend: the profile checks layer %u of %u",
+                             p->checks[i].layer, b->info.n_layers);
+    char space[33] = "";
+    uint8_t fingerprint[16];
+    if (!p->space[0] || !b->exact) return 0;
+    tsr_space_fingerprint(b->exact, fingerprint);
+    hex(space, fingerprint, sizeof fingerprint);
+    if (strcmp(space, p->space) != 0)
+        return tsri_fail(TSR_ESPACE, "blend: the profile is for space %s, the model's is %s",
+                         p->space, space);
+    return 0;
+}
+
+int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_config *config)
+{
+    if (!out) return tsri_fail(TSR_EINVAL, "blend: out is NULL");
+    *out = NULL;
+    if (!config || config->size < sizeof *config || !config->model)
+        return tsri_fail(TSR_EINVAL, "blend: configuration without size or model");
+    struct tsr_blend *b = tsri_alloc(1, sizeof *b);
+    if (!b) return TSR_ENOMEM;
+    pthread_mutex_init(&b->lock, NULL);
+    b->model = config->model;
+    b->cache = config->cache;
+    b->int8 = config->flags & TSR_BLEND_INT8;
+    b->min_tokens = config->blend_min_tokens ? config->blend_min_tokens : TSRI_MIN_TOKENS;
+    if (config->blend_min_tokens == UINT32_MAX) b->min_tokens = 0;
+    if (config->profile)
+        b->profile = *config->profile;
+    else
+        tsr_profile_init(&b->profile);
+    b->info.size = sizeof b->info;
+    int e = tsr_model_info(b->model, &b->info);
+    if (!e) e = tsri_device_open(&b->device, "cpu", NULL);
+    if (!e) e = open_cache(b, config);
+    if (!e) e = check_profile(b);
+    if (e) {
+        tsr_blend_close(b);
+        return e;
+    }
+    *out = b;
+    return 0;
+}
+
+void tsr_blend_close(struct tsr_blend *b)
+{
+    if (!b) return;
+    if (b->segments != b->exact) tsr_space_close(b->segments);
+    tsr_space_close(b->exact);
+    if (b->client) tsr_client_close(b->client);
+    tsri_device_close(b->device);
+    pthread_mutex_destroy(&b->lock);
+    tsri_free(b->bias);
+    tsri_free(b);
+}
+
+struct tsr_space *tsr_blend_space(const struct tsr_blend *b)
+{
+    return b->exact;
+}
+
+const struct tsr_profile *tsr_blend_profile(const struct tsr_blend *b)
+{
+    return &b->profile;
+}
+
+const float *tsr_blend_bias(const struct tsr_blend *b, uint32_t *n)
+{
+    *n = b->n_bias;
+    return b->bias;
+}
+
+/* ---- asking ---- */
+
+static int do_step(struct tsr_session *s, const struct tsr_blend_step *step)
+{
+    switch (step->kind) {
+    case TSR_STEP_BEGIN:
+        return tsr_session_begin(s, &step->pass);
+    case TSR_STEP_LAYER:
+        return tsr_session_layer(s, &step->layer);
+    case TSR_STEP_DEVIATION:
+        return tsr_session_deviation(s, &step->deviation);
+    case TSR_STEP_NARROW:
+        return tsr_session_narrow(s, step->keep, step->n_keep);
+    case TSR_STEP_LOGITS:
+        return tsr_session_logits(s, step->keep, step->n_keep, step->logits);
+    default:
+        tsr_session_end(s);
+        return 0;
+    }
+}
+
+int tsr_blend_ask(struct tsr_blend *b, const struct tsr_ask *ask, float *logits,
+                  struct tsr_blend_report *report)
+{
+    struct tsr_run *run;
+    struct tsr_blend_step step;
+    if (!ask || ask->size < sizeof *ask || !ask->session)
+        return tsri_fail(TSR_EINVAL, "ask without size or session");
+    int e = tsr_blend_start(&run, b, ask, NULL);
+    if (e) return e;
+    for (int result = 0; (e = tsr_blend_next(run, result, &step)) > 0;)
+        result = do_step(ask->session, &step);
+    tsr_session_end(ask->session);
+    tsr_blend_end(run, logits, report);
+    return e;
+}

@@ -1,0 +1,404 @@
+/* feed.c - brings matched ranges into the engine's memory, layer by layer, K turned to its new
+ * position on the way. What is in host memory is copied by one job of the cache's threads, what
+ * only a lower tier has is fetched by another and copied as each layer is proven; whoever computes
+ * waits for a layer only. A copy runs straight from the pages of the pool into the engine's slots.
+ *
+ * A feed has several owners: who opened it, and each job. A job whose tier stalls outlives the
+ * owner's interest: once a range is given up, or the feed closed, its job may go on reading into
+ * the cache but never again touches the engine's memory. The last owner frees it. */
+#include "blend/blend.h"
+#include "cache/manager.h"
+
+#include <errno.h>
+#include <time.h>
+
+struct range {
+    struct tsri_feed *feed;
+    struct tsr_match match;
+    struct tsr_space *space;
+    bool int8;
+    uint32_t id; /* pinned; TSRI_ID_NONE: not */
+    bool exact, cold;
+    void **planes;
+    int64_t *slots;
+    struct tsr_kv_cells cells;
+    struct tsr_kv_run run;
+    struct tsri_batch *batch;
+    /* under feed->lock: */
+    uint32_t n_ready; /* layers in place */
+    int result;
+    bool writing;
+};
+
+struct job {
+    struct tsri_job job; /* first */
+    struct tsri_feed *feed;
+};
+
+struct tsri_feed {
+    struct tsr_cache *cache;
+    struct tsri_device *device;
+    struct tsr_kv_layout layout;
+    struct tsr_rope rope;
+    uint32_t freq_set;
+    struct tsr_prompt prompt; /* own copies of tokens and segments */
+    uint32_t *tokens;
+    struct tsr_range *segments;
+    struct range *ranges;
+    uint32_t n_ranges;
+    struct job host_job, cold_job;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* under lock: */
+    uint32_t n_owners;
+    bool closed;
+};
+
+/* ---- one range ---- */
+
+static void fail_range(struct range *r, int err)
+{
+    pthread_mutex_lock(&r->feed->lock);
+    if (r->result == 0) r->result = err;
+    pthread_cond_broadcast(&r->feed->changed);
+    pthread_mutex_unlock(&r->feed->lock);
+}
+
+/* The pages are known now: describes them and makes the table of the rotation. */
+static int range_bind(struct range *r, struct tsri_meta *meta)
+{
+    struct tsri_feed *f = r->feed;
+    const struct tsri_entry *e = &f->cache->entries[r->id];
+    const struct tsri_shape *shape = &r->space->shape;
+    uint32_t n_cells = tsri_shape_n_cells(shape, meta->n_tokens);
+    int64_t stands = (int64_t)meta->base + r->match.entry_offset;
+    int64_t delta = (int64_t)r->match.prompt_offset - stands;
+    if (r->exact && delta) return TSR_ESPACE;
+    r->planes = tsri_alloc(tsri_manager_n_planes(f->cache, e), sizeof *r->planes);
+    if (!r->planes) return TSR_ENOMEM;
+    tsri_manager_planes(f->cache, e, meta, r->planes);
+    r->cells = (struct tsr_kv_cells){.size = sizeof r->cells,
+                                     .planes = r->planes,
+                                     .n_cells = n_cells,
+                                     .cell_tokens = shape->cell_tokens,
+                                     .n_tokens = meta->n_tokens,
+                                     .n_layers = shape->n_layers,
+                                     .n_planes = shape->n_planes,
+                                     .int8 = r->int8,
+                                     .memory = TSR_MEMORY_HOST};
+    r->run = (struct tsr_kv_run){.cells = &r->cells,
+                                 .slots = r->slots,
+                                 .offset = r->match.entry_offset,
+                                 .n_tokens = r->match.n_tokens,
+                                 .delta = delta,
+                                 .freq_set = meta->freq_set};
+    struct tsr_batch_limits limits = {.runs = 1,
+                                      .tokens = r->match.n_tokens,
+                                      .cells = n_cells,
+                                      .plane_pointers = tsri_manager_n_planes(f->cache, e)};
+    struct tsri_batch_desc desc = {.direction = TSRI_BATCH_SCATTER,
+                                   .n_runs = 1,
+                                   .layout = &f->layout,
+                                   .runs = &r->run,
+                                   .rope = &f->rope,
+                                   .freq_set = f->freq_set};
+    int err = tsri_batch_open(&r->batch, f->device, &limits);
+    return err ? err : tsri_batch_set(r->batch, NULL, &desc);
+}
+
+/* Copies one layer, unless nobody wants it any more. Layers come in order; one that comes again,
+ * from another tier, is there already. */
+static void range_layer(struct range *r, struct tsri_meta *meta, uint32_t layer)
+{
+    struct tsri_feed *f = r->feed;
+    pthread_mutex_lock(&f->lock);
+    bool wanted = !f->closed && r->result == 0 && layer == r->n_ready;
+    r->writing = wanted;
+    pthread_mutex_unlock(&f->lock);
+    if (!wanted) return;
+    int e = r->batch ? 0 : range_bind(r, meta);
+    if (!e) e = tsri_batch_scatter(r->batch, layer, 1);
+    pthread_mutex_lock(&f->lock);
+    r->writing = false;
+    if (e)
+        r->result = e;
+    else
+        r->n_ready++;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* ---- jobs ---- */
+
+static void feed_free(struct tsri_feed *f)
+{
+    for (uint32_t i = 0; f->ranges && i < f->n_ranges; i++) {
+        struct range *r = &f->ranges[i];
+        tsri_batch_close(r->batch);
+        tsri_free(r->planes);
+        tsri_free(r->slots);
+        if (r->id != TSRI_ID_NONE) tsri_unpin(f->cache, r->id);
+    }
+    pthread_cond_destroy(&f->changed);
+    pthread_mutex_destroy(&f->lock);
+    tsri_free(f->ranges);
+    tsri_free(f->tokens);
+    tsri_free(f->segments);
+    tsri_free(f);
+}
+
+static void leave(struct tsri_feed *f)
+{
+    pthread_mutex_lock(&f->lock);
+    bool last = --f->n_owners == 0;
+    pthread_mutex_unlock(&f->lock);
+    if (last) feed_free(f);
+}
+
+static void run_host(struct tsri_job *job)
+{
+    struct tsri_feed *f = ((struct job *)job)->feed;
+    for (uint32_t l = 0; l < f->layout.n_layers; l++)
+        for (uint32_t i = 0; i < f->n_ranges; i++) {
+            struct range *r = &f->ranges[i];
+            if (r->cold || r->id == TSRI_ID_NONE) continue;
+            range_layer(r, tsri_meta(f->cache, &f->cache->entries[r->id]), l);
+        }
+    leave(f);
+}
+
+static bool fetch_verify(struct tsri_fetch *fetch, struct tsri_meta *meta)
+{
+    struct range *r = fetch->arg;
+    return tsri_match_wanted(r->space, &r->match, &r->feed->prompt, &r->feed->cache->entries[r->id],
+                             meta);
+}
+
+static void fetch_layer(struct tsri_fetch *fetch, struct tsri_meta *meta, uint32_t layer)
+{
+    range_layer(fetch->arg, meta, layer);
+}
+
+static void run_cold(struct tsri_job *job)
+{
+    struct tsri_feed *f = ((struct job *)job)->feed;
+    struct tsri_fetch *fetches = tsri_alloc(f->n_ranges, sizeof *fetches);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n_ranges; i++) {
+        struct range *r = &f->ranges[i];
+        if (!r->cold) continue;
+        if (fetches)
+            fetches[n++] = (struct tsri_fetch){
+                .id = r->id, .verify = fetch_verify, .layer_done = fetch_layer, .arg = r};
+        else
+            fail_range(r, TSR_ENOMEM);
+    }
+    if (n) tsri_manager_fetch(f->cache, fetches, n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct range *r = fetches[i].arg;
+        if (fetches[i].result) fail_range(r, fetches[i].result);
+    }
+    tsri_free(fetches);
+    leave(f);
+}
+
+/* When no thread has room for it, it runs here and now. */
+static void start(struct tsri_feed *f, struct job *j, void (*run)(struct tsri_job *))
+{
+    *j = (struct job){.job.run = run, .feed = f};
+    pthread_mutex_lock(&f->lock);
+    f->n_owners++;
+    pthread_mutex_unlock(&f->lock);
+    if (tsri_work_push(tsri_ops_work(f->cache->ops), &j->job) != 0) run(&j->job);
+}
+
+/* ---- opening ---- */
+
+static int copy_prompt(struct tsri_feed *f, const struct tsr_prompt *prompt)
+{
+    f->prompt = *prompt;
+    f->tokens = tsri_alloc(prompt->n_tokens, sizeof *f->tokens);
+    f->segments = tsri_alloc((size_t)prompt->n_segments + 1, sizeof *f->segments);
+    if (!f->tokens || !f->segments) return TSR_ENOMEM;
+    memcpy(f->tokens, prompt->tokens, prompt->n_tokens * sizeof *f->tokens);
+    if (prompt->n_segments)
+        memcpy(f->segments, prompt->segments, prompt->n_segments * sizeof *f->segments);
+    f->prompt.tokens = f->tokens;
+    f->prompt.segments = prompt->n_segments ? f->segments : NULL;
+    return 0;
+}
+
+static int range_open(struct range *r, struct tsri_feed *f, const struct tsri_feed_range *from)
+{
+    *r = (struct range){.feed = f,
+                        .match = from->match,
+                        .space = from->space,
+                        .int8 = from->int8,
+                        .exact = from->exact,
+                        .id = TSRI_ID_NONE};
+    r->slots = tsri_alloc(from->match.n_tokens, sizeof *r->slots);
+    if (!r->slots) return TSR_ENOMEM;
+    for (uint32_t i = 0; i < from->match.n_tokens; i++)
+        r->slots[i] = (int64_t)from->match.prompt_offset + i;
+    uint32_t id;
+    enum tsri_state state = tsri_pin_handle(f->cache, from->match.entry, &id);
+    if (state == TSRI_FREE) {
+        r->result = TSR_ENOENT;
+        return 0;
+    }
+    const struct tsri_entry *e = &f->cache->entries[id];
+    r->id = id;
+    r->cold = state == TSRI_COLD;
+    if (e->space != r->space->id ||
+        (uint64_t)from->match.entry_offset + from->match.n_tokens > e->n_tokens)
+        r->result = TSR_ESPACE;
+    else if (!r->cold &&
+             !tsri_match_wanted(r->space, &r->match, &f->prompt, e, tsri_meta(f->cache, e)))
+        r->result = TSR_ECORRUPT;
+    return 0;
+}
+
+/* Entries of the range's space against the engine's memory. */
+static int check_shape(const struct tsri_feed_desc *d, const struct tsri_feed_range *r)
+{
+    const struct tsri_shape *s = &r->space->shape;
+    if (s->n_layers != d->layout->n_layers || s->n_planes != d->layout->n_planes)
+        return tsri_fail(TSR_ESPACE, "feed: a space of %u layers, memory of %u", s->n_layers,
+                         d->layout->n_layers);
+    for (uint32_t p = 0; p < s->n_planes; p++) {
+        const struct tsr_kv_plane *plane = &d->layout->planes[p];
+        size_t row =
+            r->int8 ? tsri_row_bytes_int8(plane->n_heads, plane->dim) : tsri_row_bytes(plane);
+        if (row != s->row_bytes[p])
+            return tsri_fail(TSR_ESPACE, "feed: rows of %zu bytes, entries of %u", row,
+                             s->row_bytes[p]);
+    }
+    return 0;
+}
+
+int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
+{
+    *out = NULL;
+    int e = tsri_layout_check(d->layout);
+    for (uint32_t i = 0; !e && i < d->n_ranges; i++)
+        e = check_shape(d, &d->ranges[i]);
+    if (e) return e;
+    struct tsri_feed *f = tsri_alloc(1, sizeof *f);
+    if (!f) return TSR_ENOMEM;
+    f->cache = d->cache;
+    f->device = d->device;
+    f->layout = *d->layout;
+    f->rope = *d->rope;
+    f->freq_set = d->freq_set;
+    f->n_owners = 1;
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&f->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&f->lock, NULL);
+    f->ranges = tsri_alloc((size_t)d->n_ranges + 1, sizeof *f->ranges);
+    e = f->ranges ? copy_prompt(f, d->prompt) : TSR_ENOMEM;
+    bool host = false, cold = false;
+    for (uint32_t i = 0; !e && i < d->n_ranges; i++) {
+        e = range_open(&f->ranges[i], f, &d->ranges[i]);
+        f->n_ranges++;
+        bool loads = f->ranges[i].result == 0;
+        cold |= loads && f->ranges[i].cold;
+        host |= loads && !f->ranges[i].cold;
+    }
+    if (e) {
+        feed_free(f);
+        return e;
+    }
+    *out = f;
+    if (cold) start(f, &f->cold_job, run_cold);
+    if (host) start(f, &f->host_job, run_host);
+    return 0;
+}
+
+/* ---- waiting ---- */
+
+static struct timespec deadline(uint32_t timeout_ms)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += timeout_ms / 1000;
+    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        t.tv_sec++;
+    }
+    return t;
+}
+
+/* Under lock: ranges that lack the layer and can still be had, and what all of them have. */
+static uint32_t n_missing(const struct tsri_feed *f, uint32_t layer, uint64_t *progress)
+{
+    uint32_t n = 0;
+    *progress = 0;
+    for (uint32_t i = 0; i < f->n_ranges; i++) {
+        const struct range *r = &f->ranges[i];
+        *progress += r->n_ready + (r->result ? f->layout.n_layers : 0);
+        n += r->result == 0 && r->n_ready <= layer;
+    }
+    return n;
+}
+
+static void give_up(struct tsri_feed *f, uint32_t layer)
+{
+    for (uint32_t i = 0; i < f->n_ranges; i++) {
+        struct range *r = &f->ranges[i];
+        if (r->result || r->n_ready > layer) continue;
+        r->result = TSR_ETIME;
+        while (r->writing)
+            pthread_cond_wait(&f->changed, &f->lock);
+        r->result = TSR_ETIME;
+    }
+}
+
+int tsri_feed_wait(struct tsri_feed *f, uint32_t layer, uint32_t timeout_ms)
+{
+    int n_failed = 0;
+    uint64_t progress, before;
+    pthread_mutex_lock(&f->lock);
+    struct timespec until = deadline(timeout_ms);
+    while (n_missing(f, layer, &before)) {
+        int e = pthread_cond_timedwait(&f->changed, &f->lock, &until);
+        if (n_missing(f, layer, &progress) && progress != before) {
+            until = deadline(timeout_ms);
+        } else if (e == ETIMEDOUT) {
+            give_up(f, layer);
+            break;
+        }
+    }
+    for (uint32_t i = 0; i < f->n_ranges; i++)
+        n_failed += f->ranges[i].result != 0;
+    pthread_mutex_unlock(&f->lock);
+    return n_failed;
+}
+
+int tsri_feed_result(struct tsri_feed *f, uint32_t range)
+{
+    pthread_mutex_lock(&f->lock);
+    int result = f->ranges[range].result;
+    pthread_mutex_unlock(&f->lock);
+    return result;
+}
+
+void tsri_feed_close(struct tsri_feed *f)
+{
+    if (!f) return;
+    pthread_mutex_lock(&f->lock);
+    f->closed = true;
+    for (uint32_t i = 0; i < f->n_ranges; i++)
+        while (f->ranges[i].writing)
+            pthread_cond_wait(&f->changed, &f->lock);
+    pthread_mutex_unlock(&f->lock);
+    /* The device may be closed before a job that is held up ends. */
+    for (uint32_t i = 0; i < f->n_ranges; i++) {
+        tsri_batch_close(f->ranges[i].batch);
+        f->ranges[i].batch = NULL;
+    }
+    leave(f);
+}

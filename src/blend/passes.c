@@ -1,0 +1,344 @@
+/* passes.c - the three passes of a run: which rows they compute, what those may see, and what
+ * follows. *fill*: segments that nobody knows, each behind the system prompt or behind nothing.
+ * *query*: the question alone, over what was loaded; its attention says what matters, and its
+ * answer is that of r = 0. *blend*: everything that must be computed, seeing everything. */
+#include "blend/passes.h"
+
+#include <math.h>
+
+/* A question's pass takes in other new text up to so many rows; beyond that it is hidden from the
+ * question, where the executor can. */
+#define QUERY_NEW_MAX 128u
+/* The gate's first answer to trouble. */
+#define RAISE_FACTOR 3.0
+#define RAISE_FROM 0.05
+
+static void add_row(struct tsr_run *run, uint32_t token, uint32_t position)
+{
+    run->rows[run->n_rows++] = (struct tsr_model_row){run->ask.tokens[token], position, token};
+}
+
+static void open_pass(struct tsr_run *run, struct tsr_model_pass *pass, uint32_t n_groups)
+{
+    *pass = (struct tsr_model_pass){.size = sizeof *pass,
+                                    .rows = run->rows,
+                                    .n_rows = run->n_rows,
+                                    .groups = run->groups,
+                                    .n_groups = n_groups,
+                                    .freq_set = run->freq_set};
+}
+
+static void see_all(struct tsr_run *run, struct tsr_model_pass *pass)
+{
+    run->groups[0] = (struct tsr_model_group){run->n_rows, 1, {{0, run->plan.n_tokens}}};
+    open_pass(run, pass, 1);
+}
+
+/* ---- fill ---- */
+
+static bool needs_system(const struct tsri_plan *p)
+{
+    for (uint32_t i = 0; i < p->n_pieces; i++)
+        if (p->pieces[i].kind == TSRI_PIECE_FILL && !p->pieces[i].placed &&
+            p->pieces[i].match.context == TSR_CONTEXT_SAME)
+            return true;
+    return false;
+}
+
+/* What a segment sees while it is computed alone. */
+static struct tsr_model_group fill_group(const struct tsri_plan *p, const struct tsr_match *m)
+{
+    struct tsr_model_group g = {m->n_tokens, 1, {{m->prompt_offset, m->n_tokens}}};
+    if (m->context != TSR_CONTEXT_SAME) return g;
+    if (m->prompt_offset == p->n_system) {
+        g.sees[0] = (struct tsr_range){0, p->n_system + m->n_tokens};
+        return g;
+    }
+    g.n_ranges = 2;
+    g.sees[1] = g.sees[0];
+    g.sees[0] = (struct tsr_range){0, p->n_system};
+    return g;
+}
+
+static bool begin_fill(struct tsr_run *run, struct tsr_model_pass *pass)
+{
+    const struct tsri_plan *p = &run->plan;
+    uint32_t n_groups = 0;
+    run->n_rows = 0;
+    /* A system prompt that is no piece of its own, or only in parts. */
+    for (uint32_t i = 0; needs_system(p) && i < p->n_system; i++)
+        if (p->states[i] == TSR_TOKEN_NEW) add_row(run, i, i);
+    if (run->n_rows)
+        run->groups[n_groups++] = (struct tsr_model_group){run->n_rows, 1, {{0, p->n_system}}};
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        const struct tsri_piece *piece = &p->pieces[i];
+        if (piece->kind != TSRI_PIECE_FILL || piece->placed) continue;
+        run->groups[n_groups++] = fill_group(p, &piece->match);
+        for (uint32_t k = 0; k < piece->match.n_tokens; k++)
+            add_row(run, piece->match.prompt_offset + k, piece->match.base + k);
+    }
+    if (!run->n_rows) return false;
+    open_pass(run, pass, n_groups);
+    return true;
+}
+
+static struct tsri_fill fill_of(const struct tsr_run *run, bool exact)
+{
+    const struct tsr_blend *b = run->blend;
+    return (struct tsri_fill){.client = b->client,
+                              .space = exact ? b->exact : b->segments,
+                              .device = b->device,
+                              .layout = &run->layout,
+                              .rope = &b->info.rope,
+                              .freq_set = run->freq_set,
+                              .int8 = b->int8 && !exact};
+}
+
+static int after_fill(struct tsr_run *run)
+{
+    struct tsri_fill fill = fill_of(run, false);
+    for (uint32_t i = 0; i < run->plan.n_pieces; i++) {
+        struct tsri_piece *piece = &run->plan.pieces[i];
+        if (piece->kind != TSRI_PIECE_FILL || piece->placed) continue;
+        int e = tsri_fill_settle(&fill, &run->ask, &run->plan, i, &piece->placed);
+        if (!piece->placed) return e;
+        if (e < 0) run->reasons |= TSR_BLEND_REFUSED;
+        if (e > 0) run->report.n_stored += (uint32_t)e;
+    }
+    return 0;
+}
+
+/* ---- query ---- */
+
+static bool begin_query(struct tsr_run *run, struct tsr_model_pass *pass)
+{
+    const struct tsri_plan *p = &run->plan;
+    if (!run->selector->asks || tsri_select_budget(p, run->ratio) == 0) return false;
+    uint32_t n_new = tsri_plan_count(p, TSR_TOKEN_NEW), n_asked = p->n_tokens - p->question;
+    n_asked = tsri_min_u32(n_asked, run->blend->profile.query_rows);
+    bool hides = n_new > QUERY_NEW_MAX && run->blend->info.caps & TSR_MODEL_BIAS;
+    memset(run->mass, 0, p->n_tokens * sizeof *run->mass);
+    memset(run->bias_row, 0, p->n_tokens * sizeof *run->bias_row);
+    run->n_rows = 0;
+    for (uint32_t i = 0; i < p->n_tokens; i++) {
+        if (p->states[i] != TSR_TOKEN_NEW) continue;
+        if (!hides || i >= p->n_tokens - n_asked)
+            add_row(run, i, i);
+        else
+            run->bias_row[i] = -INFINITY;
+    }
+    see_all(run, pass);
+    pass->n_mass_rows = tsri_min_u32(n_asked, run->n_rows);
+    if (hides) {
+        pass->bias = run->bias_row;
+        pass->n_bias = p->n_tokens;
+        pass->n_bias_rows = run->n_rows;
+    }
+    return true;
+}
+
+/* ---- blend ---- */
+
+static int choose(struct tsr_run *run)
+{
+    struct tsri_select s = {.plan = &run->plan,
+                            .device = run->blend->device,
+                            .ratio = run->ratio,
+                            .scores = run->mass,
+                            .memory = run->scratch};
+    tsri_plan_paint(&run->plan);
+    /* Scores that nobody has asked for would be all zero. */
+    if (run->selector->asks && !run->asked) return 0;
+    return run->selector->choose(&s);
+}
+
+static void set_bias(struct tsr_run *run)
+{
+    const struct tsri_plan *p = &run->plan;
+    const struct tsr_profile *profile = &run->blend->profile;
+    run->bias = run->ask.bias;
+    if (!(run->ask.flags & TSR_ASK_BIAS))
+        run->bias = tsr_profile_bias(profile, run->ratio, p->n_chunks);
+    if (run->selector->id == TSR_SELECT_FULL || p->n_chunks == 0) run->bias = 0;
+    if (run->bias != 0 && !(run->blend->info.caps & TSR_MODEL_BIAS)) {
+        run->reasons |= TSR_BLEND_UNABLE;
+        run->bias = 0;
+    }
+    /* Which rows hkvd lets go is not known yet. */
+    bool reused_only = profile->bias_reused && !run->selector->checks;
+    memset(run->bias_row, 0, p->n_tokens * sizeof *run->bias_row);
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        const struct tsri_piece *piece = &p->pieces[i];
+        if (piece->exact || piece->kind == TSRI_PIECE_LOST) continue;
+        uint32_t at = piece->match.prompt_offset;
+        for (uint32_t k = at; k < at + piece->match.n_tokens; k++)
+            if (!reused_only || p->states[k] == TSR_TOKEN_CANDIDATE)
+                run->bias_row[k] = (float)run->bias;
+    }
+}
+
+static void begin_blend(struct tsr_run *run, struct tsr_model_pass *pass)
+{
+    const struct tsri_plan *p = &run->plan;
+    uint32_t n_question = 0;
+    run->n_rows = 0;
+    for (uint32_t i = 0; i < p->n_tokens; i++) {
+        if (!tsri_plan_computes(p, i)) continue;
+        add_row(run, i, i);
+        n_question += i >= p->question;
+    }
+    set_bias(run);
+    see_all(run, pass);
+    if (run->bias == 0) return;
+    pass->bias = run->bias_row;
+    pass->n_bias = p->n_tokens;
+    pass->n_bias_rows = n_question;
+}
+
+bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass)
+{
+    if (run->phase == TSRI_PHASE_FILL) {
+        if (begin_fill(run, pass)) return true;
+        run->phase = TSRI_PHASE_QUERY;
+    }
+    if (run->phase == TSRI_PHASE_QUERY) {
+        run->asked = false;
+        if (begin_query(run, pass)) return true;
+        run->phase = TSRI_PHASE_BLEND;
+        run->failed = choose(run);
+        if (run->failed) return false;
+    }
+    begin_blend(run, pass);
+    return true;
+}
+
+/* ---- checks ---- */
+
+const struct tsr_check *tsri_pass_check_of(const struct tsr_run *run, uint32_t layer)
+{
+    const struct tsr_profile *p = &run->blend->profile;
+    for (uint32_t i = 0; i < p->n_checks; i++)
+        if (p->checks[i].layer == layer) return &p->checks[i];
+    return NULL;
+}
+
+/* Of all candidates, not of those that an earlier check has left. */
+static double check_ratio(const struct tsr_run *run, const struct tsr_check *check, uint32_t n)
+{
+    double ratio = check->ratio > 0 ? check->ratio : run->ratio;
+    return n ? ratio * run->plan.n_candidates / n : 0;
+}
+
+int tsri_pass_narrow(struct tsr_run *run)
+{
+    struct tsri_plan *p = &run->plan;
+    const struct tsr_check *check = tsri_pass_check_of(run, run->layer);
+    float *deviation = run->scratch;
+    uint32_t n = 0, n_rows = 0, next = 0;
+    for (uint32_t i = 0; i < run->n_rows; i++)
+        if (p->states[run->rows[i].slot] == TSR_TOKEN_SELECTED)
+            deviation[n++] = run->dev_k[i] + run->dev_v[i];
+    int n_kept = tsri_select_check(run->blend->device, check, check_ratio(run, check, n), deviation,
+                                   n, run->kept);
+    if (n_kept < 0) return n_kept;
+    uint32_t candidate = 0;
+    for (uint32_t i = 0; i < run->n_rows; i++) {
+        uint8_t *state = &p->states[run->rows[i].slot];
+        if (*state == TSR_TOKEN_SELECTED) {
+            bool stays = next < (uint32_t)n_kept && run->kept[next] == candidate;
+            next += stays;
+            candidate++;
+            if (!stays) {
+                *state = TSR_TOKEN_CANDIDATE;
+                continue;
+            }
+        }
+        run->rows[n_rows] = run->rows[i];
+        run->keep[n_rows++] = i;
+    }
+    bool all = n_rows == run->n_rows;
+    run->n_rows = n_rows;
+    return all ? 0 : (int)n_rows;
+}
+
+/* ---- afterwards ---- */
+
+static void judge(struct tsr_run *run)
+{
+    const struct tsri_plan *p = &run->plan;
+    uint32_t n_vocab = run->blend->info.n_vocab;
+    double all = 0, left = 0;
+    run->gate = (struct tsr_gate){NAN, NAN, 1 - tsr_logits_top(run->logits, n_vocab, NULL)};
+    if (run->asked) {
+        for (uint32_t i = 0; i < p->n_tokens; i++) {
+            all += run->mass[i];
+            if (p->states[i] == TSR_TOKEN_CANDIDATE) left += run->mass[i];
+        }
+        run->gate.moved = tsr_logits_kl(run->logits_before, run->logits, n_vocab);
+        run->gate.mass = all > 0 ? left / all : 0;
+    }
+    bool exact = tsri_plan_count(p, TSR_TOKEN_CANDIDATE) == 0;
+    if (run->blend->profile.gate_limit > 0)
+        run->predicted = exact ? 0 : tsr_gate_predict(&run->blend->profile, &run->gate);
+}
+
+/* Trouble: more tokens first, then all. True when the blend goes again. */
+static bool again(struct tsr_run *run)
+{
+    const struct tsr_profile *p = &run->blend->profile;
+    if (!(run->ask.flags & TSR_ASK_GATE) || !(run->predicted > p->gate_limit)) return false;
+    if (run->asked && run->ratio < p->gate_ratio_max) {
+        double raised = fmax(run->ratio * RAISE_FACTOR, RAISE_FROM);
+        run->ratio = fmin(raised, p->gate_ratio_max);
+        run->reasons |= TSR_BLEND_RAISED;
+    } else {
+        run->selector = tsri_selector_of(TSR_SELECT_FULL);
+        run->ratio = 1;
+        run->reasons |= TSR_BLEND_FULL;
+    }
+    return true;
+}
+
+/* Tokens at the front whose KV is the same bits as a prefill gives. */
+static uint32_t exact_front(const struct tsr_run *run)
+{
+    const struct tsri_plan *p = &run->plan;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_pieces && run->blend->int8; i++)
+        if (p->pieces[i].exact && p->pieces[i].match.kind != TSR_KIND_PREFIX) return 0;
+    while (n < p->n_tokens && p->states[n] != TSR_TOKEN_CANDIDATE)
+        n++;
+    /* Rows of the question that were computed with a bias are not what a prefill gives. */
+    return run->bias == 0 ? n : tsri_min_u32(n, p->question);
+}
+
+static void store_prefix(struct tsr_run *run)
+{
+    struct tsri_fill fill = fill_of(run, true);
+    uint32_t n = exact_front(run), block = fill.client ? fill.space->block_tokens : 0;
+    if (!(run->ask.flags & TSR_ASK_PREFIX) || !fill.client) return;
+    uint32_t from = run->n_prefix / block * block;
+    if (n < from + block) return;
+    int e = tsri_fill_prefix(&fill, run->ask.tokens, from, n);
+    if (e < 0) run->reasons |= TSR_BLEND_REFUSED;
+    if (e > 0) run->report.n_stored += (uint32_t)e;
+}
+
+int tsri_pass_after(struct tsr_run *run)
+{
+    run->stage = TSRI_STAGE_PASS;
+    if (run->phase == TSRI_PHASE_FILL) {
+        run->phase = TSRI_PHASE_QUERY;
+        return after_fill(run);
+    }
+    if (run->phase == TSRI_PHASE_QUERY) {
+        run->asked = true;
+        run->phase = TSRI_PHASE_BLEND;
+        return choose(run);
+    }
+    judge(run);
+    if (again(run)) return choose(run);
+    store_prefix(run);
+    run->phase = TSRI_PHASE_DONE;
+    return 0;
+}

@@ -1,0 +1,65 @@
+/* passes.h - a run from inside: run.c moves it on, passes.c says which rows each pass has and what
+ * follows from it. */
+#ifndef TSRI_PASSES_H
+#define TSRI_PASSES_H
+
+#include "blend/blend.h"
+
+enum tsri_phase { TSRI_PHASE_FILL = 0, TSRI_PHASE_QUERY, TSRI_PHASE_BLEND, TSRI_PHASE_DONE };
+enum tsri_stage {
+    TSRI_STAGE_PASS = 0, /* which rows? */
+    TSRI_STAGE_LAYER,
+    TSRI_STAGE_CHECKED, /* deviations are there */
+    TSRI_STAGE_END,
+    TSRI_STAGE_AFTER,  /* the pass has ended well */
+    TSRI_STAGE_RESTART /* it was given up: the plan has changed */
+};
+
+struct tsr_run {
+    struct tsr_blend *blend;
+    struct tsr_ask ask;
+    struct tsr_kv_layout layout;
+    const struct tsri_selector *selector;
+    double ratio, bias;
+    uint32_t freq_set, n_prefix;
+    bool same_context;
+    struct tsri_plan plan;
+    struct tsri_feed *feed; /* NULL: nothing is loaded */
+    uint32_t *feed_pieces;  /* [n_feed]: which piece a range of the feed is */
+    uint32_t n_feed;
+    int n_lost;
+
+    enum tsri_phase phase;
+    enum tsri_stage stage;
+    uint32_t layer;
+    bool checked; /* the check of `layer` is done */
+    bool asked;   /* mass and logits_before are there */
+    int failed;
+
+    /* of the open pass: */
+    struct tsr_model_row *rows; /* current ones */
+    uint32_t n_rows;
+    struct tsr_model_group *groups;
+    uint32_t *keep, *kept;         /* [n_tokens] each */
+    float *mass, *bias_row;        /* [n_tokens] each */
+    float *dev_k, *dev_v;          /* [n_tokens] each */
+    float *logits, *logits_before; /* [n_vocab] each: blended, and at r = 0 */
+    void *scratch;
+
+    uint32_t reasons;
+    uint64_t started_ns;
+    struct tsr_gate gate;
+    double predicted;
+    struct tsr_blend_report report;
+};
+
+/* The pass of the run's phase; false: it has none, and the phase was moved on. */
+bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass);
+/* The check of hkvd at a layer; NULL: none. */
+const struct tsr_check *tsri_pass_check_of(const struct tsr_run *run, uint32_t layer);
+/* After deviations: fills keep and returns how many rows stay; 0: all of them. */
+TSR_MUST int tsri_pass_narrow(struct tsr_run *run);
+/* After a pass: what was computed is settled, and the next phase set. */
+TSR_MUST int tsri_pass_after(struct tsr_run *run);
+
+#endif

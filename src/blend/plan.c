@@ -1,0 +1,222 @@
+/* plan.c - what becomes of each token of a prompt. What a lookup has found, and segments that shall
+ * be computed alone, are *pieces*; states of tokens are painted from them. A piece is exact when
+ * its KV was computed at this very position behind this very text: blocks of the prefix, the system
+ * prompt, and the segment that follows the system prompt it was computed behind. All others are
+ * candidates, but for their seams. */
+#include "blend/blend.h"
+
+static uint32_t end_of(struct tsr_range r)
+{
+    return r.offset + r.n_tokens;
+}
+
+uint32_t tsri_plan_base(const struct tsri_plan *p, uint32_t offset)
+{
+    return p->same_context && offset >= p->n_system ? p->n_system : 0;
+}
+
+/* The segment that holds the token; NULL: none. */
+static const struct tsr_range *segment_of(const struct tsr_ask *ask, uint32_t token)
+{
+    uint32_t lo = 0, hi = ask->n_segments;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (ask->segments[mid].offset <= token)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo && token < end_of(ask->segments[lo - 1]) ? &ask->segments[lo - 1] : NULL;
+}
+
+/* ---- pieces ---- */
+
+static bool is_exact(const struct tsri_plan *p, const struct tsri_plan_desc *d,
+                     const struct tsr_match *m)
+{
+    if (m->kind == TSR_KIND_PREFIX) return m->prompt_offset < d->n_prefix_tokens;
+    if (m->kind != TSR_KIND_SEGMENT || m->prompt_offset < m->entry_offset) return false;
+    uint32_t start = m->prompt_offset - m->entry_offset;
+    /* Of what only a lower tier has the base is not known yet; the feed refuses another one. */
+    if (m->verified && m->base != start) return false;
+    if (m->context == TSR_CONTEXT_PURE) return start == 0;
+    return m->context == TSR_CONTEXT_SAME && d->same_context && start == p->n_system;
+}
+
+/* False: of no use here. */
+static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, struct tsr_match m)
+{
+    /* The last token is always computed: its logits are wanted. */
+    if (m.prompt_offset + m.n_tokens > p->n_tokens - 1) {
+        if (m.prompt_offset >= p->n_tokens - 1) return false;
+        m.n_tokens = p->n_tokens - 1 - m.prompt_offset;
+        m.coverage = TSR_COVERAGE_RUN;
+    }
+    struct tsri_piece piece = {.match = m, .kind = TSRI_PIECE_LOAD, .exact = is_exact(p, d, &m)};
+    uint32_t end = m.prompt_offset + m.n_tokens;
+    const struct tsr_range *s = segment_of(d->ask, m.prompt_offset);
+    if (!piece.exact) {
+        if (m.verified && m.freq_set != d->freq_set) {
+            p->reasons |= TSR_BLEND_FREQ;
+            return false;
+        }
+        if (end > p->question) return false;
+        /* A segment of which little is known is better read alone, once. */
+        if (p->may_fill && s && m.coverage == TSR_COVERAGE_RUN) return false;
+    }
+    piece.starts = s && s->offset == m.prompt_offset;
+    piece.ends = s && end == end_of(*s);
+    p->pieces[p->n_pieces++] = piece;
+    return true;
+}
+
+static void add_fill(struct tsri_plan *p, struct tsr_range s)
+{
+    uint32_t base = tsri_plan_base(p, s.offset);
+    bool system = s.offset == 0 && s.n_tokens == p->n_system;
+    struct tsr_match m = {.prompt_offset = s.offset,
+                          .n_tokens = s.n_tokens,
+                          .entry_tokens = s.n_tokens,
+                          .kind = TSR_KIND_SEGMENT,
+                          .context = base && !system ? TSR_CONTEXT_SAME : TSR_CONTEXT_PURE,
+                          .verified = 1,
+                          .base = base,
+                          .coverage = TSR_COVERAGE_FULL};
+    p->pieces[p->n_pieces++] = (struct tsri_piece){.match = m,
+                                                   .kind = TSRI_PIECE_FILL,
+                                                   .exact = base == s.offset,
+                                                   .starts = true,
+                                                   .ends = true};
+}
+
+/* Matches and segments without one, merged in the order of the prompt. */
+static void gather(struct tsri_plan *p, const struct tsri_plan_desc *d)
+{
+    const struct tsr_ask *ask = d->ask;
+    uint32_t m = 0;
+    for (uint32_t s = 0; s <= ask->n_segments; s++) {
+        uint32_t start = s < ask->n_segments ? ask->segments[s].offset : p->n_tokens;
+        uint32_t end = s < ask->n_segments ? end_of(ask->segments[s]) : p->n_tokens;
+        while (m < d->n_matches && d->matches[m].prompt_offset < start)
+            (void)take_match(p, d, d->matches[m++]);
+        if (s == ask->n_segments) break;
+        uint32_t before = p->n_pieces;
+        /* A prefix may reach into it from before. */
+        bool covered = before && p->pieces[before - 1].match.prompt_offset +
+                                         p->pieces[before - 1].match.n_tokens >
+                                     start;
+        while (m < d->n_matches && d->matches[m].prompt_offset < end)
+            covered |= take_match(p, d, d->matches[m++]);
+        if (p->may_fill && !covered && end < p->n_tokens) add_fill(p, ask->segments[s]);
+    }
+}
+
+/* ---- states ---- */
+
+static void paint_range(struct tsri_plan *p, uint32_t from, uint32_t n, uint8_t state)
+{
+    memset(p->states + from, state, n);
+}
+
+void tsri_plan_paint(struct tsri_plan *p)
+{
+    memset(p->states, TSR_TOKEN_NEW, p->n_tokens);
+    p->n_chunks = p->n_candidates = p->n_always = 0;
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        const struct tsri_piece *piece = &p->pieces[i];
+        uint32_t at = piece->match.prompt_offset, n = piece->match.n_tokens;
+        if (piece->kind == TSRI_PIECE_LOST) continue;
+        paint_range(p, at, n, piece->exact ? TSR_TOKEN_EXACT : TSR_TOKEN_CANDIDATE);
+        if (piece->exact) continue;
+        uint32_t front = piece->starts ? p->first_tokens : p->boundary;
+        uint32_t back = piece->ends ? 0 : tsri_min_u32(p->boundary, n);
+        paint_range(p, at, tsri_min_u32(front, n), TSR_TOKEN_ALWAYS);
+        paint_range(p, at + n - back, back, TSR_TOKEN_ALWAYS);
+        p->n_chunks++;
+    }
+    for (uint32_t i = 0; i < p->n_tokens; i++) {
+        p->n_candidates += p->states[i] == TSR_TOKEN_CANDIDATE;
+        p->n_always += p->states[i] == TSR_TOKEN_ALWAYS;
+    }
+}
+
+void tsri_plan_lose(struct tsri_plan *p, uint32_t i)
+{
+    struct tsri_piece *piece = &p->pieces[i];
+    const struct tsr_match *m = &piece->match;
+    piece->failed = true;
+    p->reasons |= TSR_BLEND_FAULT;
+    bool whole = piece->starts && piece->ends;
+    if (!p->may_fill || !whole || m->kind != TSR_KIND_SEGMENT) {
+        piece->kind = TSRI_PIECE_LOST;
+        return;
+    }
+    struct tsr_range segment = {m->prompt_offset, m->n_tokens};
+    uint32_t n = p->n_pieces;
+    p->n_pieces = i;
+    add_fill(p, segment);
+    p->pieces[i].failed = true;
+    p->n_pieces = n;
+}
+
+bool tsri_plan_computes(const struct tsri_plan *p, uint32_t token)
+{
+    uint8_t s = p->states[token];
+    return s == TSR_TOKEN_NEW || s == TSR_TOKEN_ALWAYS || s == TSR_TOKEN_SELECTED;
+}
+
+uint32_t tsri_plan_count(const struct tsri_plan *p, uint32_t state)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_tokens; i++)
+        n += p->states[i] == state;
+    return n;
+}
+
+/* ---- the whole ---- */
+
+/* Blending has a price; for little text plain computing is as fast and exact. */
+static void drop_little(struct tsri_plan *p, uint32_t min_tokens)
+{
+    uint32_t n_approximate = 0, n_kept = 0;
+    for (uint32_t i = 0; i < p->n_pieces; i++)
+        if (!p->pieces[i].exact) n_approximate += p->pieces[i].match.n_tokens;
+    if (n_approximate == 0 || n_approximate >= min_tokens) return;
+    for (uint32_t i = 0; i < p->n_pieces; i++)
+        if (p->pieces[i].exact) p->pieces[n_kept++] = p->pieces[i];
+    p->n_pieces = n_kept;
+    p->reasons |= TSR_BLEND_FEW;
+}
+
+int tsri_plan_init(struct tsri_plan *p, const struct tsri_plan_desc *d)
+{
+    const struct tsr_ask *ask = d->ask;
+    const struct tsri_selector *selector = tsri_selector_of(d->selector);
+    *p = (struct tsri_plan){.n_tokens = ask->n_tokens,
+                            .n_system = ask->system ? ask->segments[0].n_tokens : 0,
+                            .boundary = d->profile->boundary,
+                            .first_tokens = selector->forces ? d->profile->first_tokens : 0,
+                            .may_fill = ask->flags & TSR_ASK_FILL,
+                            .same_context = d->same_context && ask->system};
+    p->question = ask->n_segments ? end_of(ask->segments[ask->n_segments - 1]) : 0;
+    /* Without segments only the last token is surely no context. */
+    if (!ask->n_segments) p->question = ask->n_tokens - 1;
+    p->states = tsri_alloc(ask->n_tokens, 1);
+    p->pieces = tsri_alloc((size_t)d->n_matches + ask->n_segments + 1, sizeof *p->pieces);
+    if (!p->states || !p->pieces) {
+        tsri_plan_fini(p);
+        return TSR_ENOMEM;
+    }
+    gather(p, d);
+    drop_little(p, d->min_tokens);
+    tsri_plan_paint(p);
+    return 0;
+}
+
+void tsri_plan_fini(struct tsri_plan *p)
+{
+    tsri_free(p->states);
+    tsri_free(p->pieces);
+    p->states = NULL;
+    p->pieces = NULL;
+}

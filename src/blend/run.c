@@ -1,0 +1,426 @@
+/* run.c - one prompt on its way through its passes, as a machine that says what to do next. The
+ * stages of a pass are: begin, the layers (each after the feed has it, with checks before some),
+ * logits, end, and what follows from it. When the feed loses a piece, the pass is ended, the plan
+ * changed, and everything that is not in place yet begins anew. Every piece can be lost once, so it
+ * ends. */
+#include "blend/passes.h"
+
+#include <math.h>
+
+/* ---- opening ---- */
+
+static int check_segments(const struct tsr_ask *ask)
+{
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < ask->n_segments; i++) {
+        const struct tsr_range *s = &ask->segments[i];
+        if (!s->n_tokens || s->offset < end)
+            return tsri_fail(TSR_EPROMPT, "segment %u of %u tokens at %u, after token %llu", i,
+                             s->n_tokens, s->offset, (unsigned long long)end);
+        end = (uint64_t)s->offset + s->n_tokens;
+    }
+    if (end >= ask->n_tokens)
+        return tsri_fail(TSR_EPROMPT, "no question behind the last segment, which ends at %llu",
+                         (unsigned long long)end);
+    if (ask->system && (!ask->n_segments || ask->segments[0].offset))
+        return tsri_fail(TSR_EPROMPT, "a system prompt that is not at token 0");
+    return 0;
+}
+
+static int check_ask(const struct tsr_blend *b, const struct tsr_ask *ask,
+                     const struct tsr_kv_layout *layout)
+{
+    if (!ask || ask->size < sizeof *ask || !ask->tokens || !ask->n_tokens ||
+        (ask->n_segments && !ask->segments))
+        return tsri_fail(TSR_EINVAL, "ask without size, tokens or segments");
+    if (ask->n_segments > TSRI_SEGMENTS_MAX)
+        return tsri_fail(TSR_ERANGE, "ask: %u segments, at most %u", ask->n_segments,
+                         TSRI_SEGMENTS_MAX);
+    if (ask->n_tokens > layout->n_slots || ask->n_tokens > b->info.context)
+        return tsri_fail(TSR_ERANGE, "a prompt of %u tokens in a context of %llu", ask->n_tokens,
+                         (unsigned long long)(layout->n_slots < b->info.context ? layout->n_slots
+                                                                                : b->info.context));
+    for (uint32_t i = 0; i < ask->n_tokens; i++)
+        if (ask->tokens[i] >= b->info.n_vocab)
+            return tsri_fail(TSR_EINVAL, "ask: token %u is %u of a vocabulary of %u", i,
+                             ask->tokens[i], b->info.n_vocab);
+    if (ask->selector && !tsri_selector_of(ask->selector))
+        return tsri_fail(TSR_EINVAL, "ask: selector %u", ask->selector);
+    if (!(ask->ratio >= 0 && ask->ratio <= 1) || !isfinite(ask->bias))
+        return tsri_fail(TSR_EINVAL, "ask: ratio %g, bias %g", ask->ratio, ask->bias);
+    return check_segments(ask);
+}
+
+static void resolve(struct tsr_run *run)
+{
+    const struct tsr_profile *p = &run->blend->profile;
+    uint32_t id = run->ask.selector ? run->ask.selector : p->selector;
+    run->ratio = run->ask.flags & TSR_ASK_RATIO ? run->ask.ratio : p->ratio;
+    if (run->ratio >= 1) id = TSR_SELECT_FULL;
+    if (run->ratio <= 0 && id != TSR_SELECT_FULL) id = TSR_SELECT_NONE;
+    run->selector = tsri_selector_of(id);
+    if (run->selector->needs & ~run->blend->info.caps) {
+        run->selector = tsri_selector_of(TSR_SELECT_LINK);
+        run->reasons |= TSR_BLEND_UNABLE;
+    }
+    if (run->selector->id == TSR_SELECT_FULL) run->ratio = 1;
+    if (run->selector->id == TSR_SELECT_NONE) run->ratio = 0;
+}
+
+static int allocate(struct tsr_run *run)
+{
+    size_t n = run->ask.n_tokens, vocab = run->blend->info.n_vocab;
+    run->rows = tsri_alloc(n, sizeof *run->rows);
+    run->groups = tsri_alloc((size_t)run->ask.n_segments + 2, sizeof *run->groups);
+    run->keep = tsri_alloc(n, 2 * sizeof *run->keep);
+    run->mass = tsri_alloc(n, 4 * sizeof(float));
+    run->logits = tsri_alloc(vocab, 2 * sizeof(float));
+    run->scratch = tsri_alloc(1, tsri_select_bytes((uint32_t)n));
+    if (!run->rows || !run->groups || !run->keep || !run->mass || !run->logits || !run->scratch)
+        return TSR_ENOMEM;
+    run->kept = run->keep + n;
+    run->bias_row = run->mass + n;
+    run->dev_k = run->bias_row + n;
+    run->dev_v = run->dev_k + n;
+    run->logits_before = run->logits + vocab;
+    return 0;
+}
+
+/* ---- looking up and loading ---- */
+
+static struct tsr_prompt prompt_of(const struct tsr_run *run)
+{
+    const struct tsr_ask *ask = &run->ask;
+    struct tsr_prompt p = {.size = sizeof p,
+                           .tokens = ask->tokens,
+                           .n_tokens = ask->n_tokens,
+                           .segments = ask->segments,
+                           .n_segments = ask->n_segments};
+    if (ask->n_segments) p.flags |= TSR_PROMPT_SEGMENTS;
+    if (ask->system && run->same_context) p.flags |= TSR_PROMPT_CONTEXT;
+    if (ask->flags & TSR_ASK_ANY) p.flags |= TSR_PROMPT_ANY;
+    if (ask->flags & TSR_ASK_PREFIX && !run->blend->int8) p.flags |= TSR_PROMPT_PREFIX;
+    return p;
+}
+
+struct found {
+    struct tsr_match *matches;
+    uint32_t n, max, n_prefix;
+};
+
+static int look(struct tsr_run *run, struct tsr_space *space, const struct tsr_prompt *prompt,
+                struct found *found)
+{
+    struct tsr_lookup io = {.size = sizeof io,
+                            .spaces = &space,
+                            .n_spaces = 1,
+                            .matches = found->matches + found->n,
+                            .matches_max = found->max - found->n};
+    int e = tsr_lookup(run->blend->client, prompt, &io);
+    if (e < 0) return e;
+    found->n += io.n_matches;
+    if (io.n_prefix_tokens) found->n_prefix = io.n_prefix_tokens;
+    return 0;
+}
+
+/* With int8 the prefix is looked up in a space of its own: what it covers is cut off the others. */
+static void cut(struct found *f, uint32_t first)
+{
+    uint32_t n = first;
+    for (uint32_t i = first; i < f->n; i++) {
+        struct tsr_match m = f->matches[i];
+        uint32_t by = m.prompt_offset < f->n_prefix ? f->n_prefix - m.prompt_offset : 0;
+        if (by >= m.n_tokens) continue;
+        m.prompt_offset += by;
+        m.entry_offset += by;
+        m.n_tokens -= by;
+        if (by) m.coverage = TSR_COVERAGE_RUN;
+        f->matches[n++] = m;
+    }
+    f->n = n;
+}
+
+static int look_up(struct tsr_run *run, struct found *found)
+{
+    const struct tsr_blend *b = run->blend;
+    struct tsr_prompt prompt = prompt_of(run);
+    int e = 0;
+    if (b->int8 && run->ask.flags & TSR_ASK_PREFIX) {
+        struct tsr_prompt prefix = prompt;
+        prefix.flags = TSR_PROMPT_PREFIX;
+        e = look(run, b->exact, &prefix, found);
+    }
+    uint32_t n_prefix_rows = found->n;
+    if (!e && prompt.flags) e = look(run, b->segments, &prompt, found);
+    if (!e && n_prefix_rows) cut(found, n_prefix_rows);
+    return e;
+}
+
+static int make_plan(struct tsr_run *run)
+{
+    uint32_t max = run->ask.n_segments + run->ask.n_tokens / 8 + 16;
+    struct found found = {.max = max};
+    found.matches = tsri_alloc(max, sizeof *found.matches);
+    if (!found.matches) return TSR_ENOMEM;
+    uint64_t t0 = tsri_now_ns();
+    int e = run->blend->cache ? look_up(run, &found) : 0;
+    run->report.lookup_s = (double)(tsri_now_ns() - t0) * 1e-9;
+    run->n_prefix = found.n_prefix;
+    struct tsri_plan_desc desc = {.ask = &run->ask,
+                                  .profile = &run->blend->profile,
+                                  .matches = found.matches,
+                                  .n_matches = found.n,
+                                  .n_prefix_tokens = found.n_prefix,
+                                  .selector = run->selector->id,
+                                  .freq_set = run->freq_set,
+                                  .min_tokens = run->blend->min_tokens,
+                                  .same_context = run->same_context};
+    if (!e) e = tsri_plan_init(&run->plan, &desc);
+    tsri_free(found.matches);
+    return e;
+}
+
+static int open_feed(struct tsr_run *run)
+{
+    const struct tsri_plan *p = &run->plan;
+    run->feed_pieces = tsri_alloc((size_t)p->n_pieces + 1, sizeof *run->feed_pieces);
+    struct tsri_feed_range *ranges = tsri_alloc((size_t)p->n_pieces + 1, sizeof *ranges);
+    int e = run->feed_pieces && ranges ? 0 : TSR_ENOMEM;
+    for (uint32_t i = 0; !e && i < p->n_pieces; i++) {
+        const struct tsri_piece *piece = &p->pieces[i];
+        if (piece->kind != TSRI_PIECE_LOAD) continue;
+        bool prefix = piece->match.kind == TSR_KIND_PREFIX;
+        ranges[run->n_feed] =
+            (struct tsri_feed_range){.match = piece->match,
+                                     .space = prefix ? run->blend->exact : run->blend->segments,
+                                     .int8 = run->blend->int8 && !prefix,
+                                     .exact = piece->exact};
+        run->feed_pieces[run->n_feed++] = i;
+    }
+    struct tsr_prompt prompt = prompt_of(run);
+    if (run->blend->int8 && run->ask.flags & TSR_ASK_PREFIX) prompt.flags |= TSR_PROMPT_PREFIX;
+    struct tsri_feed_desc desc = {.cache = run->blend->cache,
+                                  .prompt = &prompt,
+                                  .device = run->blend->device,
+                                  .layout = &run->layout,
+                                  .rope = &run->blend->info.rope,
+                                  .freq_set = run->freq_set,
+                                  .ranges = ranges,
+                                  .n_ranges = run->n_feed};
+    if (!e && run->n_feed) e = tsri_feed_open(&run->feed, &desc);
+    tsri_free(ranges);
+    return e;
+}
+
+/* ---- the run ---- */
+
+static void run_free(struct tsr_run *run)
+{
+    void *const all[] = {run->rows,   run->groups,  run->keep,       run->mass,
+                         run->logits, run->scratch, run->feed_pieces};
+    tsri_feed_close(run->feed);
+    tsri_plan_fini(&run->plan);
+    for (size_t i = 0; i < TSRI_COUNT(all); i++)
+        tsri_free(all[i]);
+    tsri_free(run);
+}
+
+int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_ask *ask,
+                    const struct tsr_kv_layout *layout)
+{
+    if (!out || !b) return tsri_fail(TSR_EINVAL, "blend: out or blend is NULL");
+    *out = NULL;
+    if (!layout && ask && ask->session) layout = tsr_session_layout(ask->session);
+    if (!layout) return tsri_fail(TSR_EINVAL, "blend: neither session nor layout");
+    int e = check_ask(b, ask, layout);
+    if (e) return e;
+    struct tsr_run *run = tsri_alloc(1, sizeof *run);
+    if (!run) return TSR_ENOMEM;
+    run->blend = b;
+    run->ask = *ask;
+    run->layout = *layout;
+    run->started_ns = tsri_now_ns();
+    run->freq_set = tsri_rope_set_id(&b->info.rope, ask->n_tokens);
+    run->same_context = b->profile.context != TSR_CONTEXT_PURE;
+    run->gate = (struct tsr_gate){NAN, NAN, NAN};
+    run->predicted = NAN;
+    resolve(run);
+    e = allocate(run);
+    if (!e) e = make_plan(run);
+    if (!e) e = open_feed(run);
+    if (e) {
+        run_free(run);
+        return e;
+    }
+    *out = run;
+    return 0;
+}
+
+const uint8_t *tsr_blend_states(const struct tsr_run *run)
+{
+    return run->plan.states;
+}
+
+/* ---- losing pieces ---- */
+
+/* Waits for a layer; true when pieces were lost since. Nothing is computed over what is missing. */
+static bool lost_pieces(struct tsr_run *run, uint32_t layer)
+{
+    if (!run->feed) return false;
+    uint32_t timeout = run->ask.timeout_ms ? run->ask.timeout_ms : TSRI_TIMEOUT_MS;
+    uint64_t t0 = tsri_now_ns();
+    int n_failed = tsri_feed_wait(run->feed, layer, timeout);
+    run->report.wait_s += (double)(tsri_now_ns() - t0) * 1e-9;
+    if (n_failed == run->n_lost) return false;
+    run->n_lost = n_failed;
+    for (uint32_t i = 0; i < run->n_feed; i++) {
+        uint32_t piece = run->feed_pieces[i];
+        if (run->plan.pieces[piece].failed || tsri_feed_result(run->feed, i) == 0) continue;
+        run->report.n_failed += run->plan.pieces[piece].match.n_tokens;
+        tsri_plan_lose(&run->plan, piece);
+    }
+    return true;
+}
+
+/* ---- steps ---- */
+
+static int give(struct tsr_run *run, struct tsr_blend_step *step, uint32_t kind,
+                enum tsri_stage next)
+{
+    step->kind = kind;
+    run->stage = next;
+    return 1;
+}
+
+static int step_layer(struct tsr_run *run, struct tsr_blend_step *step)
+{
+    bool checks = run->phase == TSRI_PHASE_BLEND && run->selector->checks && !run->checked &&
+                  tsri_pass_check_of(run, run->layer);
+    /* What a check compares with must be all there: a piece that is lost later would begin the pass
+     * anew over rows that this one has overwritten. */
+    uint32_t wait = checks ? run->blend->info.n_layers - 1 : run->layer;
+    if (lost_pieces(run, wait)) return give(run, step, TSR_STEP_END, TSRI_STAGE_RESTART);
+    if (checks) {
+        step->deviation = (struct tsr_model_deviation){
+            .size = sizeof step->deviation, .layer = run->layer, .k = run->dev_k, .v = run->dev_v};
+        return give(run, step, TSR_STEP_DEVIATION, TSRI_STAGE_CHECKED);
+    }
+    run->checked = false;
+    bool asked = run->phase == TSRI_PHASE_QUERY;
+    step->layer = (struct tsr_model_layer){.size = sizeof step->layer,
+                                           .layer = run->layer++,
+                                           .mass = asked ? run->mass : NULL,
+                                           .n_mass = asked ? run->plan.n_tokens : 0};
+    return give(run, step, TSR_STEP_LAYER, TSRI_STAGE_LAYER);
+}
+
+/* 1: a step; 0: go on with the stage that is set now; < 0: failed. */
+static int advance(struct tsr_run *run, struct tsr_blend_step *step)
+{
+    switch (run->stage) {
+    case TSRI_STAGE_PASS:
+        if (!tsri_pass_begin(run, &step->pass)) return run->failed;
+        run->layer = 0;
+        run->checked = false;
+        return give(run, step, TSR_STEP_BEGIN, TSRI_STAGE_LAYER);
+    case TSRI_STAGE_LAYER:
+        if (run->layer < run->blend->info.n_layers) return step_layer(run, step);
+        run->stage = TSRI_STAGE_END;
+        if (run->phase == TSRI_PHASE_FILL) return 0;
+        run->keep[0] = run->n_rows - 1;
+        step->keep = run->keep;
+        step->n_keep = 1;
+        step->logits = run->phase == TSRI_PHASE_QUERY ? run->logits_before : run->logits;
+        return give(run, step, TSR_STEP_LOGITS, TSRI_STAGE_END);
+    case TSRI_STAGE_CHECKED: {
+        run->checked = true;
+        run->stage = TSRI_STAGE_LAYER;
+        int n = tsri_pass_narrow(run);
+        if (n <= 0) return n;
+        step->keep = run->keep;
+        step->n_keep = (uint32_t)n;
+        return give(run, step, TSR_STEP_NARROW, TSRI_STAGE_LAYER);
+    }
+    case TSRI_STAGE_END:
+        return give(run, step, TSR_STEP_END, TSRI_STAGE_AFTER);
+    case TSRI_STAGE_AFTER:
+        return tsri_pass_after(run);
+    case TSRI_STAGE_RESTART:
+        tsri_plan_paint(&run->plan);
+        run->phase = TSRI_PHASE_FILL;
+        run->stage = TSRI_STAGE_PASS;
+        return 0;
+    }
+    return tsri_fail(TSR_EINVAL, "blend: no such stage");
+}
+
+int tsr_blend_next(struct tsr_run *run, int result, struct tsr_blend_step *step)
+{
+    if (!run || !step) return tsri_fail(TSR_EINVAL, "blend: run or step is NULL");
+    if (result < 0) run->failed = result;
+    if (run->failed) return run->failed;
+    *step = (struct tsr_blend_step){0};
+    while (run->phase != TSRI_PHASE_DONE) {
+        int e = advance(run, step);
+        if (e < 0) run->failed = e;
+        if (e) return e;
+    }
+    return 0;
+}
+
+/* ---- the end ---- */
+
+static void fill_report(struct tsr_run *run, struct tsr_blend_report *out)
+{
+    struct tsr_blend_report *r = &run->report;
+    const struct tsri_plan *p = &run->plan;
+    r->n_tokens = p->n_tokens;
+    r->n_exact = tsri_plan_count(p, TSR_TOKEN_EXACT);
+    r->n_reused = tsri_plan_count(p, TSR_TOKEN_CANDIDATE);
+    r->n_recomputed = tsri_plan_count(p, TSR_TOKEN_ALWAYS) + tsri_plan_count(p, TSR_TOKEN_SELECTED);
+    r->n_new = tsri_plan_count(p, TSR_TOKEN_NEW);
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        const struct tsri_piece *piece = &p->pieces[i];
+        if (piece->kind == TSRI_PIECE_LOAD)
+            r->tier_tokens[piece->match.tier % 8u] += piece->match.n_tokens;
+        if (piece->kind == TSRI_PIECE_FILL) r->n_filled += piece->match.n_tokens;
+    }
+    r->n_chunks = p->n_chunks;
+    r->selector = run->selector->id;
+    r->reasons = run->reasons | p->reasons;
+    r->ratio = run->ratio;
+    r->bias = run->bias;
+    r->gate = run->gate;
+    r->predicted_kl = run->predicted;
+    r->total_s = (double)(tsri_now_ns() - run->started_ns) * 1e-9;
+    size_t size = out->size < sizeof *out ? out->size : sizeof *out;
+    r->size = out->size;
+    memcpy(out, r, size);
+}
+
+/* Rows behind the prompt go on with the bias. */
+static void keep_bias(struct tsr_run *run)
+{
+    struct tsr_blend *b = run->blend;
+    float *bias = NULL;
+    if (run->bias != 0) {
+        bias = tsri_alloc(run->plan.n_tokens, sizeof *bias);
+        if (bias) memcpy(bias, run->bias_row, run->plan.n_tokens * sizeof *bias);
+    }
+    pthread_mutex_lock(&b->lock);
+    tsri_free(b->bias);
+    b->bias = bias;
+    b->n_bias = bias ? run->plan.n_tokens : 0;
+    pthread_mutex_unlock(&b->lock);
+}
+
+void tsr_blend_end(struct tsr_run *run, float *logits, struct tsr_blend_report *report)
+{
+    if (!run) return;
+    if (run->phase == TSRI_PHASE_DONE && !run->failed) {
+        keep_bias(run);
+        if (logits) memcpy(logits, run->logits, run->blend->info.n_vocab * sizeof *logits);
+        if (report && report->size >= sizeof report->size) fill_report(run, report);
+    }
+    run_free(run);
+}

@@ -1,0 +1,113 @@
+/* Profiles as files. */
+#include "blend/blend.h"
+#include "support/test.h"
+#include "support/tmpdir.h"
+
+static int parse(struct tsr_profile *p, const char *text)
+{
+    return tsr_profile_parse(p, text, strlen(text), "p.yaml");
+}
+
+TEST(what_is_saved_is_loaded_again)
+{
+    struct tsr_profile p, q;
+    struct tmpdir dir;
+    char path[300];
+    tsr_profile_init(&p);
+    strcpy(p.space, "00112233445566778899aabbccddeeff");
+    strcpy(p.model, "it's a model: #1");
+    p.selector = TSR_SELECT_HKVD;
+    p.context = TSR_CONTEXT_PURE;
+    p.ratio = 0.05;
+    p.boundary = 3, p.first_tokens = 4, p.query_rows = 16, p.bias_reused = 1;
+    p.n_checks = 2;
+    p.checks[1] = (struct tsr_check){.layer = 7, .ratio = 0.25, .threshold = 1.5};
+    p.bias = (struct tsr_curve){.n = 2, .points = {{0, -0.7}, {1, 0}}};
+    p.bias_chunks = (struct tsr_curve){.n = 1, .points = {{4, 0.5}}};
+    p.gate_limit = 0.05, p.gate_ratio_max = 0.4;
+    for (int i = 0; i < 4; i++)
+        p.gate[i] = i * 0.5 - 1, p.gate_plain[i] = -i;
+    p.n_frontier = TSR_PROFILE_FRONTIER_MAX;
+    for (uint32_t i = 0; i < p.n_frontier; i++)
+        p.frontier[i] = (struct tsr_frontier){.selector = 1 + i % 5,
+                                              .context = 1 + i % 2,
+                                              .n_prompts = i,
+                                              .ratio = 0.25,
+                                              .bias = -0.5,
+                                              .kl = 0.125,
+                                              .agreement = 0.75,
+                                              .speedup = 12};
+    tmpdir_init(&dir);
+    snprintf(path, sizeof path, "%s/profile.yaml", dir.path);
+    CHECK_INT(tsr_profile_save(&p, path), 0);
+    CHECK_INT(tsr_profile_load(&q, path), 0);
+    CHECK(memcmp(&p, &q, sizeof p) == 0);
+    tmpdir_fini(&dir);
+}
+
+TEST(an_empty_profile_is_the_default)
+{
+    struct tsr_profile p, q;
+    tsr_profile_init(&p);
+    CHECK_INT(parse(&q, ""), 0);
+    CHECK(memcmp(&p, &q, sizeof p) == 0);
+    CHECK_INT(parse(&q, "version: 1\nbias: []\nfrontier: []\n"), 0);
+    CHECK(memcmp(&p, &q, sizeof p) == 0);
+}
+
+TEST(what_is_no_profile_is_refused_with_its_place_and_changes_nothing)
+{
+    const struct {
+        const char *text, *says;
+    } bad[] = {{"ratio: 2", "p.yaml:1:8"},
+               {"ratio: nan", "not a number"},
+               {"ratio: 0.1\nratio: 0.2", "p.yaml:2:1"},
+               {"ratoi: 0.1", "unknown key \"ratoi\""},
+               {"version: 2", "unknown version"},
+               {"selector: best", "unknown selector"},
+               {"context: other", "neither same nor pure"},
+               {"boundary: 1.5", "whole"},
+               {"space: xyz", "fingerprint"},
+               {"space: 0011", "fingerprint"},
+               {"bias: 3", "no list"},
+               {"bias: [[0, 1], [0, 2]]", "ascend"},
+               {"bias: [[0, 1, 2]]", "too long"},
+               {"bias: [[0]]", "too short"},
+               {"gate: [1, 2, 3]", "too short"},
+               {"checks: [{layer: 1}, {layers: 1}]", "layers"},
+               {"checks: [3]", "no mapping"},
+               {"checks: [{}, {}, {}, {}, {}]", "too long"},
+               {"frontier: [{kl: -1}]", "not a number"},
+               {"[1, 2]", "no mapping"},
+               {"a: [", "p.yaml:2"},
+               {"ratio: {a: 1}", "not a number"},
+               {"model: [a]", "no text"}};
+    struct tsr_profile p, before;
+    tsr_profile_init(&p);
+    p.ratio = 0.33;
+    before = p;
+    for (uint32_t i = 0; i < TSRI_COUNT(bad); i++) {
+        CHECK_INT(parse(&p, bad[i].text), TSR_ECONFIG);
+        CHECK_HAS(tsr_errmsg(), bad[i].says);
+        CHECK(memcmp(&p, &before, sizeof p) == 0);
+    }
+}
+
+TEST(files_that_are_not_there_or_cannot_be_written_say_so)
+{
+    struct tsr_profile p;
+    tsr_profile_init(&p);
+    CHECK_INT(tsr_profile_load(&p, "/nowhere/profile.yaml"), TSR_ENOENT);
+    CHECK_INT(tsr_profile_save(&p, "/nowhere/profile.yaml"), TSR_EIO);
+    CHECK_HAS(tsr_errmsg(), "/nowhere");
+    CHECK_INT(tsr_profile_load(&p, NULL), TSR_EINVAL);
+}
+
+int main(void)
+{
+    RUN(what_is_saved_is_loaded_again);
+    RUN(an_empty_profile_is_the_default);
+    RUN(what_is_no_profile_is_refused_with_its_place_and_changes_nothing);
+    RUN(files_that_are_not_there_or_cannot_be_written_say_so);
+    return test_end();
+}
