@@ -5,21 +5,24 @@
 
 the_cpu_is_named_with_its_code_path_and_memory() {
     t doctor --host_size=1M
-    exits 0 && grep -qE '^ok +device cpu +[a-z0-9_]+, 0 threads; [0-9.]+ [KMGT]iB, ' <<<"$out" || fail "$out"
+    exits 0 || return
+    grep -qE '^ok +device cpu +[a-z0-9_]+, 0 threads; [0-9.]+ [KMGT]iB, ' <<<"$out" || fail "$out"
 }
 
 a_missing_device_is_one_line_and_no_warning() {
     mkdir "$tmp/lib"
     printf 'no library' >"$tmp/lib/libtessera-cuda.so"
     LD_LIBRARY_PATH=$tmp/lib t doctor --host_size=1M
-    exits 0 && grep -qE '^ok +device cuda +not here: .*libtessera-cuda.so' <<<"$out" || fail "$out"
+    exits 0 || return
+    grep -qE '^ok +device cuda +not here: .*libtessera-cuda.so' <<<"$out" || fail "$out"
 }
 
 what_page_locking_costs_is_said() {
     (
         ulimit -S -l 8192 2>/dev/null || exit 77
         t doctor --host_size=1M
-        exits 0 && grep -qE '^ok +locked memory .*host_size would take about [0-9.]+ ms' <<<"$out" ||
+        exits 0 || return 1
+        grep -qE '^ok +locked memory .*host_size would take about [0-9.]+ ms' <<<"$out" ||
             fail "$out"
     )
     local result=$?
