@@ -423,8 +423,6 @@ TSR_MUST int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, uint3
 
 /* ---- pieces.c ---- */
 
-/* Makes the region at least that large. */
-TSR_MUST int tsri_region_need(struct tsri_region *r, size_t bytes);
 /* The KV of one entry: where it stands in memory and on disk. */
 struct tsri_kv {
     struct tsr_entry_head head;

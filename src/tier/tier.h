@@ -25,6 +25,8 @@
 
 /* Segment files in a directory (disk.c). */
 extern const struct tsr_tier_ops tsri_tier_disk, tsri_tier_disk2;
+/* Redis or Valkey (redis.c); where the build found hiredis. */
+extern const struct tsr_tier_ops tsri_tier_redis;
 
 /* The built-in tier of that name, or NULL. */
 const struct tsr_tier_ops *tsri_tier_find(const char *name);
@@ -35,6 +37,7 @@ TSR_MUST int tsri_tier_open(struct tsr_tier **out, const struct tsr_tier_ops *op
 /* Accepts NULL. */
 void tsri_tier_close(struct tsr_tier *tier);
 const char *tsri_tier_name(const struct tsr_tier *tier);
+bool tsri_tier_is_shared(const struct tsr_tier *tier);
 
 /* Return how many ios succeeded, each one's result set; negative when the arguments are wrong, and
  * then nothing was done. */
@@ -76,6 +79,8 @@ static inline uint64_t tsri_get64(const uint8_t *at)
     return v;
 }
 uint64_t tsri_sum(const void *data, size_t bytes);
+/* Makes the region at least that large; what was in it may be lost. */
+TSR_MUST int tsri_region_need(struct tsri_region *r, size_t bytes);
 /* A head as it stands in every format, TSRI_HEAD_BYTES of it (docs/format.md). Reading believes
  * everything: the caller has checked a sum, and asks tsri_head_is_valid() afterwards. */
 #define TSRI_HEAD_BYTES 120u
