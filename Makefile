@@ -31,7 +31,9 @@ Q       := $(if $(filter 1,$(V)),,@)
 
 # liburing may be missing: the disk tier then reads and writes with threads.
 URING    := $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
-PKGS     := yaml-0.1 libxxhash libcrypto $(URING)
+# Without hiredis there is no redis tier.
+REDIS    := $(shell pkg-config --exists hiredis 2>/dev/null && echo hiredis)
+PKGS     := yaml-0.1 libxxhash libcrypto $(URING) $(REDIS)
 PKG_CF   := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 HTTP_LIBS := $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
@@ -44,7 +46,7 @@ endif
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wundef -Wstrict-prototypes -Wmissing-prototypes \
         -Wconversion $(if $(WERROR),-Werror)
 CPPF := -D_GNU_SOURCE -DTSR_VERSION='"$(VERSION)"' -Iinclude -Isrc \
-        $(if $(URING),-DTSRI_HAVE_URING) $(PKG_CF)
+        $(if $(URING),-DTSRI_HAVE_URING) $(if $(REDIS),-DTSRI_HAVE_REDIS) $(PKG_CF)
 SANF := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 ALLC  = -std=c11 -fPIC -fvisibility=hidden $(WARN) $(CPPF) $(SANF) $(CFLAGS)
 LIBS := $(PKG_LIBS) -lpthread -lm -ldl
@@ -53,14 +55,17 @@ LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 LAYERS   := base config stats chunk device wire tier cache blend
 TESSERAD_SRC := src/daemon/tesserad.c src/daemon/http.c
 CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c
-LIB_SRC  := $(filter-out $(CUDA_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*.c))) src/tessera.c \
+REDIS_SRC := $(wildcard src/tier/redis*.c) src/tier/resp.c
+ABSENT_SRC := $(CUDA_SRC) $(if $(REDIS),,$(REDIS_SRC))
+LIB_SRC  := $(filter-out $(ABSENT_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*.c))) src/tessera.c \
             $(filter-out $(TESSERAD_SRC),$(wildcard src/daemon/*.c))
 CLI_SRC  := $(wildcard src/cli/*.c)
-SUP_SRC  := $(wildcard tests/support/*.c)
-TEST_SRC := $(wildcard tests/*/test_*.c)
+SUP_SRC  := $(filter-out $(if $(REDIS),,tests/support/redis%),$(wildcard tests/support/*.c))
+TEST_SRC := $(filter-out $(if $(REDIS),,tests/tier/test_redis% tests/tier/test_resp.c),\
+              $(wildcard tests/*/test_*.c))
 BEN_SRC  := $(wildcard bench/bench_*.c)
 EX_SRC   := $(wildcard examples/*.c)
-FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ_SRC := $(filter-out $(if $(REDIS),,tests/fuzz/fuzz_redis%),$(wildcard tests/fuzz/fuzz_*.c))
 
 # libtessera-model runs GGUF files on ggml; a library of its own, loaded at run time. llama.cpp is
 # that of TESSERA_LLAMA_DIR, of tools/setup --model, or of the system (pkg-config).

@@ -100,9 +100,15 @@ struct tsr_tier {
 typedef int (*tsr_tier_scan_fn)(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc,
                                 uint64_t bytes);
 
+enum tsr_tier_caps {
+    /* Other caches use it too: what this one forgets for want of room stays there, what it does not
+     * know may be there (contains), and what is there is not listed at open. */
+    TSR_TIER_SHARED = 1
+};
+
 struct tsr_tier_ops {
     uint32_t abi;     /* TSR_TIER_ABI */
-    uint32_t caps;    /* 0 */
+    uint32_t caps;    /* enum tsr_tier_caps */
     const char *name; /* "disk" */
     int (*open)(struct tsr_tier **out, const struct tsr_tier_env *env);
     void (*close)(struct tsr_tier *tier);

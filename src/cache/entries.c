@@ -305,7 +305,7 @@ uint32_t tsri_entry_drop(struct tsr_cache *c, uint32_t id, enum tsr_event_kind w
         while (entry(c, at)->first_child != TSRI_ID_NONE)
             at = entry(c, at)->first_child;
         uint32_t parent = entry(c, at)->parent;
-        tsri_manager_forget(c, at);
+        tsri_manager_forget(c, at, why);
         bury(c, at, why);
         n++;
         if (at == id) return n;

@@ -221,6 +221,7 @@ static int scan_tiers(struct tsri_manager *m)
         s.windows = tsri_alloc(TSRI_ENTRY_TOKENS_MAX / TSRI_WINDOW, sizeof s.windows[0]);
     pthread_mutex_lock(&c->lock);
     for (s.t = 1; s.t <= m->n_lower; s.t++) {
+        if (tsri_tier_is_shared(m->lower[s.t].tier)) continue; /* asked when it is wanted */
         int n = tsri_tier_scan(m->lower[s.t].tier, scan_entry, &s);
         if (n < 0)
             tsri_log(TSR_LOG_WARN, "tier %s: scan: %s", tsri_tier_name(m->lower[s.t].tier),

@@ -16,7 +16,7 @@ struct tsri_lower {
     tsr_tier_loc *loc;         /* by id, under cache->lock */
     struct tsr_policy *policy; /* of the entries it holds, under cache->lock */
     uint64_t n_entries;
-    bool told; /* that it fails: once is enough for the pool */
+    bool failing; /* the writer's: the last put did not work, and that was logged */
 };
 
 /* How one of the tiers is to be used (tiers.c). Text is borrowed from the configuration. */
@@ -106,8 +106,9 @@ void tsri_manager_unreserve(struct tsr_cache *c, uint32_t n);
 void tsri_manager_stored(struct tsr_cache *c, uint32_t id);
 /* A lookup used these pinned entries: those waiting for their second use go down now. */
 void tsri_manager_used(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
-/* Under cache->lock: the entry is about to go; lower tiers shall drop it. */
-void tsri_manager_forget(struct tsr_cache *c, uint32_t id);
+/* Under cache->lock: the entry is about to go; lower tiers shall drop it. What is only evicted stays
+ * in tiers that others use too. */
+void tsri_manager_forget(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why);
 /* Under cache->lock: tier t shall drop its copy; the entry goes when it was the last. */
 uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t);
 /* Under cache->lock: gives up an entry that only a lower tier has, for its place in the index;

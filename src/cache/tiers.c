@@ -1,10 +1,10 @@
 /* tiers.c - which tiers stand below host memory, in which order, and how each is used: those that
- * the configuration names (disk_*, disk2_*) and those that the program has attached to it. Reads
- * the configuration, opens nothing. */
+ * the configuration names (disk_*, disk2_*, redis_*) and those that the program has attached to it.
+ * Reads the configuration, opens nothing. */
 #include "cache/manager.h"
 
 /* Built-in tiers and attached ones together, before their order is known. */
-#define CANDIDATES_MAX (TSRI_ATTACHED_MAX + 2u)
+#define CANDIDATES_MAX (TSRI_ATTACHED_MAX + 3u)
 
 struct candidates {
     struct tsri_tier_plan plans[CANDIDATES_MAX];
@@ -17,7 +17,7 @@ static int add_built_in(struct candidates *all, const struct tsri_tier_plan *pla
     struct tsri_tier_plan *p = &all->plans[all->n];
     *p = *plan;
     p->ops = tsri_tier_find(p->name);
-    if (!p->ops) return tsri_fail(TSR_EUNSUP, "%s_path: this build has no disk tier", p->name);
+    if (!p->ops) return tsri_fail(TSR_EUNSUP, "this build has no %s tier", p->name);
     all->n++;
     return 0;
 }
@@ -37,6 +37,11 @@ static int find_candidates(const struct tsr_config *cfg, struct candidates *all)
                                                   .policy = tsr_config_get(cfg, "disk2_policy"),
                                                   .write = o->disk2_write,
                                                   .admission = o->disk2_admission});
+    if (!e && o->redis_address[0])
+        e = add_built_in(all, &(struct tsri_tier_plan){.name = "redis",
+                                                       .policy = "lru",
+                                                       .write = o->redis_write,
+                                                       .admission = o->redis_admission});
     const struct tsri_attached *attached;
     size_t n = e ? 0 : tsri_config_attached(cfg, &attached);
     for (size_t i = 0; i < n; i++) {

@@ -119,12 +119,15 @@ static void queue_drop(struct tsri_manager *m, uint32_t t, struct tsr_tier_ref r
     push(m, &(struct tsri_command){.what = DROP, .tiers = (uint8_t)(1u << t), .ref = ref});
 }
 
-void tsri_manager_forget(struct tsr_cache *c, uint32_t id)
+void tsri_manager_forget(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why)
 {
     struct tsri_manager *m = c->manager;
-    for (uint32_t t = 1; m && t <= m->n_lower; t++)
-        if (atomic_load_explicit(&c->entries[id].tiers, memory_order_relaxed) >> t & 1)
-            queue_drop(m, t, tsri_manager_lost(c, id, t));
+    for (uint32_t t = 1; m && t <= m->n_lower; t++) {
+        if (!(atomic_load_explicit(&c->entries[id].tiers, memory_order_relaxed) >> t & 1)) continue;
+        struct tsr_tier_ref ref = tsri_manager_lost(c, id, t);
+        bool stays = why == TSR_EVENT_EVICTED && tsri_tier_is_shared(m->lower[t].tier);
+        if (!stays) queue_drop(m, t, ref);
+    }
 }
 
 uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t)
@@ -203,6 +206,8 @@ static uint32_t choose_victim(struct tsri_manager *m, uint32_t t)
 static bool make_room(struct tsri_manager *m, uint32_t t)
 {
     struct tsr_cache *c = m->c;
+    struct tsri_lower *l = &m->lower[t];
+    if (tsri_tier_is_shared(l->tier)) return false; /* what goes there is not for one to say */
     pthread_mutex_lock(&c->lock);
     uint32_t id = choose_victim(m, t);
     struct tsr_tier_ref ref = {.loc = 0};
@@ -236,6 +241,7 @@ static int write_entry(struct tsri_manager *m, uint32_t id, uint32_t t, void **p
                        tsr_tier_loc *loc)
 {
     struct tsr_cache *c = m->c;
+    struct tsri_lower *l = &m->lower[t];
     struct tsri_entry *e = &c->entries[id];
     struct tsri_meta *meta = tsri_meta(c, e);
     struct tsr_tier_io io = {.tokens = tsri_meta_tokens(meta),
@@ -250,14 +256,16 @@ static int write_entry(struct tsri_manager *m, uint32_t id, uint32_t t, void **p
     *loc = io.loc;
     if (err == TSR_ERANGE && t == m->hot) return err; /* larger than the pool */
     if (err < 0) {
-        struct tsri_lower *l = &m->lower[t];
         tsri_stats_add(c->stats, err == TSR_ETIME ? TSRI_M_tier_timeouts : TSRI_M_tier_errors, 1);
-        if (t != m->hot || !l->told)
-            tsri_log(TSR_LOG_WARN, "tier %s: an entry could not be written: %s",
+        if (!l->failing)
+            tsri_log(TSR_LOG_WARN, "tier %s: entries cannot be written: %s",
                      tsri_tier_name(l->tier), tsr_strerror(err));
-        l->told = true;
+        l->failing = true;
         return err;
     }
+    if (l->failing)
+        tsri_log(TSR_LOG_INFO, "tier %s: entries are written again", tsri_tier_name(l->tier));
+    l->failing = false;
     tsri_stats_add(c->stats, TSRI_M_tier_writes, 1);
     tsri_stats_add(c->stats, TSRI_M_tier_write_bytes,
                    (uint64_t)e->n_tokens * tsri_shape_token_bytes(&c->spaces[e->space].shape));

@@ -11,13 +11,20 @@ static bool is_wanted(const struct tsri_cli *cli, const struct tsri_option *o)
     return cli->n_args == 0;
 }
 
+/* Secrets are not for screens and logs. */
+static const char *shown_value(const struct tsri_cli *cli, const struct tsri_option *o)
+{
+    const char *value = tsri_config_value(cli->config, o);
+    return o->flags & TSRI_OPT_SECRET && value[0] ? "(hidden)" : value;
+}
+
 static int show_json(const struct tsri_cli *cli)
 {
     const char *comma = "{";
     for (size_t i = 0; i < tsri_option_count(); i++) {
         const struct tsri_option *o = tsri_option_at(i);
         if (!is_wanted(cli, o)) continue;
-        const char *members[][2] = {{"value", tsri_config_value(cli->config, o)},
+        const char *members[][2] = {{"value", shown_value(cli, o)},
                                     {"origin", tsri_config_origin(cli->config, o)},
                                     {"type", tsri_option_type_text(o)},
                                     {"default", o->def},
@@ -52,7 +59,7 @@ int tsri_cmd_config_show(struct tsri_cli *cli)
     for (size_t i = 0; i < tsri_option_count(); i++) {
         const struct tsri_option *o = tsri_option_at(i);
         if (!is_wanted(cli, o)) continue;
-        const char *value = tsri_config_value(cli->config, o);
+        const char *value = shown_value(cli, o);
         tsri_table_add(&t, "%s", o->name);
         tsri_table_add(&t, "%s", value[0] ? value : "-");
         tsri_table_add(&t, "%s", tsri_config_origin(cli->config, o));

@@ -23,6 +23,8 @@ static const char *const names_disk_write[] = {TSRI_ENUM_disk_write(NAME) NULL};
 #define names_disk2_policy names_policy
 #define names_disk2_write names_disk_write
 #define names_disk2_admission names_disk_admission
+#define names_redis_write names_disk_write
+#define names_redis_admission names_disk_admission
 #define names_attached_policy names_policy
 #define names_attached_write names_disk_write
 #define names_attached_admission names_disk_admission

@@ -27,6 +27,7 @@
 enum {
     TSRI_OPT_RELOAD = 1, /* takes effect while running; the others at open */
     TSRI_OPT_POW2 = 2,   /* a power of two */
+    TSRI_OPT_SECRET = 8, /* its value is not shown */
     TSRI_OPT_ZERO = 4,   /* 0 is allowed below min: derived from the other options */
 };
 
@@ -45,7 +46,7 @@ enum {
                                     N(DISK_IO_THREADS, "threads")
 #define TSRI_ENUM_disk_write(N)     N(DISK_WRITE_BACK, "back") N(DISK_WRITE_THROUGH, "through") \
                                     N(DISK_WRITE_NONE, "none")
-/* disk2_* and attached_* have the names of disk_*, and every *_policy those of policy (option.c). */
+/* disk2_*, redis_* and attached_* have the names of disk_*, and every *_policy those of policy (option.c). */
 
 /* ---- the options ---- */
 
@@ -135,7 +136,7 @@ enum {
     X(attached_policy, ENUM, "lru", 0, 0, 0, \
       "which entries leave tiers that a program attached first") \
     X(tiers, STRING, "", 0, 255, 0, \
-      "tiers below host memory by name, in their order; empty: disk, disk2, attached ones") \
+      "tiers below host memory by name, in their order; empty: disk, disk2, redis, attached ones") \
     X(tier_load_ms, COUNT, "30000", 0, 86400000, 0, \
       "milliseconds a lower tier has to load an entry; later is a miss; 0: no limit") \
     X(tier_store_ms, COUNT, "60000", 0, 86400000, 0, \
@@ -164,6 +165,32 @@ enum {
       "tesserad: file of the token that page and metrics ask for; none but its owner may read it") \
     X(prefill_rate, COUNT, "10000", 1, 1000000000, 0, \
       "tokens that the engine computes in a second: what reports of time saved count with") \
+    X(redis_address, STRING, "", 0, 1023, 0, \
+      "servers of the redis tier: HOST:PORT or unix:/PATH, several with commas; empty: none") \
+    X(redis_user, STRING, "", 0, 255, 0, \
+      "user to log in as; empty: the default one") \
+    X(redis_password, STRING, "", 0, 255, TSRI_OPT_SECRET, \
+      "password; better in the environment (TESSERA_REDIS_PASSWORD) than in a file") \
+    X(redis_database, COUNT, "0", 0, 65535, 0, \
+      "number of the database; a cluster has only 0") \
+    X(redis_prefix, STRING, "tessera", 1, 64, 0, \
+      "what every name begins with: letters, digits and _.-:/") \
+    X(redis_connections, COUNT, "2", 1, 8, 0, \
+      "connections of each I/O thread to one server") \
+    X(redis_timeout_ms, COUNT, "1000", 10, 600000, 0, \
+      "a server that is silent for longer counts as down") \
+    X(redis_ttl_s, COUNT, "0", 0, 315360000, 0, \
+      "seconds after which the server forgets an entry; 0: when it evicts it") \
+    X(redis_absent_ms, COUNT, "1000", 0, 3600000, 0, \
+      "how long an entry that the server did not have is not asked for again") \
+    X(redis_part_size, SIZE, "2M", 4 * TSRI_KIB, 8 * TSRI_MIB, 0, \
+      "an entry is stored in values of about this size, of whole layers where they fit") \
+    X(redis_admission, ENUM, "always", 0, 0, 0, \
+      "which entries are written to the redis tier: all, or those touched twice") \
+    X(redis_write, ENUM, "back", 0, 0, 0, \
+      "when entries are written to the redis tier, as disk_write") \
+    X(redis_bandwidth, SIZE, "0", TSRI_MIB, TSRI_TIB, TSRI_OPT_ZERO, \
+      "bytes a second to and from the servers; 0: no limit") \
     X(log_level, ENUM, "warn", 0, 0, TSRI_OPT_RELOAD, \
       "least important log lines that are written")
 /* clang-format on */

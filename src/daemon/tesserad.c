@@ -109,7 +109,8 @@ static void reload(struct args *a, const struct tsr_config *running, struct tsri
         const struct tsri_option *o = tsri_option_at(i);
         const char *is = tsri_config_value(running, o), *now = tsri_config_value(cfg, o);
         if (!(o->flags & TSRI_OPT_RELOAD) && strcmp(is, now) != 0)
-            tsri_log(TSR_LOG_WARN, "%s stays %s until the next start", o->name, is);
+            tsri_log(TSR_LOG_WARN, "%s stays %s until the next start", o->name,
+                     o->flags & TSRI_OPT_SECRET ? "as it is" : is);
     }
     const struct tsri_options *o = tsri_config_options(cfg);
     atomic_store(&log_level, o->log_level);

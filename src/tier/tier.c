@@ -8,6 +8,9 @@
 static const struct tsr_tier_ops *const built_in[] = {
     &tsri_tier_disk,
     &tsri_tier_disk2,
+#ifdef TSRI_HAVE_REDIS
+    &tsri_tier_redis,
+#endif
 };
 
 const struct tsr_tier_ops *tsri_tier_find(const char *name)
@@ -82,6 +85,11 @@ void tsri_tier_close(struct tsr_tier *tier)
 const char *tsri_tier_name(const struct tsr_tier *tier)
 {
     return tier->ops->name;
+}
+
+bool tsri_tier_is_shared(const struct tsr_tier *tier)
+{
+    return (tier->ops->caps & TSR_TIER_SHARED) != 0;
 }
 
 /* Nothing is done when one io is wrong: that is the caller's mistake, not an entry's. */

@@ -5,6 +5,9 @@
 #include "tier/hot.h"
 #include "support/fake_tier.h"
 #include "support/kv_entry.h"
+#ifdef TSRI_HAVE_REDIS
+#include "support/redis_kit.h"
+#endif
 #include "support/test.h"
 #include "support/tmpdir.h"
 
@@ -147,6 +150,50 @@ static void done_hot(void *arg)
     free(s);
 }
 
+#ifdef TSRI_HAVE_REDIS
+/* One server for all; each place is a prefix of its own. */
+static struct redis_server server;
+
+struct redis_place {
+    struct tsri_redis_setup setup; /* first */
+    char prefix[32];
+};
+
+static void *fresh_redis_with(uint64_t part_bytes, bool tcp)
+{
+    static int n_places;
+    if (redis_kit_missing()) {
+        (void)tsri_fail(TSR_EUNSUP, "%s", redis_kit_missing());
+        return NULL;
+    }
+    if (!server.pid) redis_server_init(&server, NULL);
+    struct redis_place *p = calloc(1, sizeof *p);
+    snprintf(p->prefix, sizeof p->prefix, "place-%d", n_places++);
+    p->setup.prefix = p->prefix;
+    p->setup.address = tcp ? server.tcp : server.unix_;
+    p->setup.part_bytes = part_bytes;
+    p->setup.timeout_ms = 20000; /* a loaded machine is not a broken server */
+    p->setup.absent_ms = 60000;
+    return p;
+}
+
+static void *fresh_redis(void)
+{
+    return fresh_redis_with(0, false);
+}
+
+/* So small that most entries have many. */
+static void *fresh_redis_parts(void)
+{
+    return fresh_redis_with(4096, true);
+}
+
+static void done_redis(void *arg)
+{
+    free(arg);
+}
+#endif
+
 static const struct subject subjects[] = {
     {"mem", &mem_tier, fresh_mem, done_mem, true},
     {"fake over mem", &fake_tier, fresh_fake, done_fake, true},
@@ -158,6 +205,10 @@ static const struct subject subjects[] = {
     {"disk, small", &tsri_tier_disk, fresh_disk_small, done_disk, true},
     {"device pool on cpu", &tsri_tier_hot, fresh_hot, done_hot, false},
     {"device pool on cuda", &tsri_tier_hot, fresh_hot_cuda, done_hot, false},
+#ifdef TSRI_HAVE_REDIS
+    {"redis", &tsri_tier_redis, fresh_redis, done_redis, true},
+    {"redis, small parts", &tsri_tier_redis, fresh_redis_parts, done_redis, true},
+#endif
 };
 
 enum { N_THREADS = 4, N_ROUNDS = 60, N_KEYS = 12 };
@@ -628,6 +679,14 @@ static void run_all(void)
     RUN_FRESH(threads_put_get_and_drop_at_once);
 }
 
+static bool may_be_missing(const struct subject *s)
+{
+#ifdef TSRI_HAVE_REDIS
+    if (s->ops == &tsri_tier_redis) return true;
+#endif
+    return s->ops == &tsri_tier_hot;
+}
+
 int main(void)
 {
     for (size_t i = 0; i < TSRI_COUNT(subjects); i++) {
@@ -635,12 +694,15 @@ int main(void)
         printf("%s:\n", subject->name);
         void *here = subject->fresh();
         if (here) subject->done(here);
-        if (here || subject->ops != &tsri_tier_hot) {
+        if (here || !may_be_missing(subject)) {
             run_all();
         } else {
             printf("    skipped: %s\n", tsr_errmsg());
             test_n_skipped++;
         }
     }
+#ifdef TSRI_HAVE_REDIS
+    if (server.pid) redis_server_fini(&server);
+#endif
     return test_end();
 }

@@ -23,12 +23,12 @@ add_command() {
 # Every package it is asked for becomes there: all commands exist from then on.
 add_apt() {
     add_command apt-get "echo \"\$*\" >>$tmp/asked
-        case \"\$*\" in *install*) for c in cc c++ make pkg-config python3; do
+        case \"\$*\" in *install*) for c in cc c++ make pkg-config python3 redis-check-rdb; do
             printf '#!%s\n' $(command -v sh) >$tmp/bin/\$c; $(command -v chmod) +x $tmp/bin/\$c
         done ;; esac"
 }
 
-everything='cc c++ make pkg-config python3'
+everything='cc c++ make pkg-config python3 redis-check-rdb'
 
 setup_here() { env -i PATH="$tmp/bin" "$tmp/bin/sh" "$setup" "$@" 2>&1; }
 

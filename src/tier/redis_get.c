@@ -1,0 +1,451 @@
+/* redis_get.c - get, contains and scan. A get asks for the record, compares it with what is wanted,
+ * and then has a few parts under way at a time, whose bytes go from the socket to the caller's
+ * cells and are summed when all before them are there. A part that has vanished (the server evicts,
+ * values expire) or was replaced by somebody's is a miss; nothing of it is handed on. */
+#include "tier/redis.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define PARTS_UNDER_WAY 4u /* of a connection: the next is there when one has been summed */
+
+struct get_job {
+    struct tsri_redis_job base; /* first */
+    struct tsr_tier_io *io;
+    struct tsri_remote remote;
+    uint8_t *record;
+    uint32_t n_arrived; /* parts, all before this one */
+    uint64_t early;     /* bit i: part n_arrived + i has arrived too */
+    uint64_t n_checked; /* cells */
+    uint32_t n_layers;  /* handed on */
+};
+
+struct get {
+    struct tsr_tier_io *io;
+    int n_ok;
+};
+
+static struct tsri_redis *redis_of(const struct tsri_redis_job *job)
+{
+    return job->run->r;
+}
+
+static void name_request(struct tsri_redis_job *job, struct tsri_resp_req *req, const char *name)
+{
+    req->slot = atomic_load(&redis_of(job)->cluster) ? tsri_redis_slot(name, strlen(name)) : 0;
+    tsri_req_arg(req, name);
+}
+
+/* ---- get ---- */
+
+static void get_start(struct tsri_redis_job *job, size_t i)
+{
+    struct get_job *g = (struct get_job *)job;
+    g->io = &((struct get *)job->run->arg)->io[i];
+    job->deadline_ns = g->io->deadline_ns;
+    job->n = 1;
+    if (job->deadline_ns && tsri_now_ns() >= job->deadline_ns)
+        job->err = tsri_fail(TSR_ETIME, "redis: deadline passed");
+}
+
+/* Where the record goes: to the lane's memory. */
+static struct tsri_stream record_sink(struct tsri_resp_req *req, uint64_t bytes)
+{
+    struct get_job *g = req->arg;
+    struct tsri_region *room = &g->base.run->lane->records[tsri_redis_job_number(&g->base)];
+    if (bytes > TSRI_REMOTE_RECORD_MAX || tsri_region_need(room, bytes + 1) != 0)
+        return tsri_stream_flat(NULL, 0);
+    g->record = room->data;
+    return tsri_stream_flat(room->data, bytes);
+}
+
+static struct tsri_stream part_sink(struct tsri_resp_req *req, uint64_t bytes)
+{
+    struct get_job *g = req->arg;
+    struct tsri_extent x = tsri_remote_part(&g->remote, req->number);
+    if (g->base.err || bytes != x.end - x.begin) return tsri_stream_flat(NULL, 0);
+    return tsri_stream_kv(&g->remote, g->io->planes, x);
+}
+
+/* The part is there, or nobody wants it: proves and hands on what is complete now. */
+static void part_arrived(struct get_job *g, uint32_t part)
+{
+    g->early |= (uint64_t)1 << (part - g->n_arrived);
+    for (; g->early & 1; g->early >>= 1)
+        g->n_arrived++;
+    if (g->n_arrived == 0) return;
+    const struct tsri_remote *r = &g->remote;
+    uint64_t end = tsri_remote_part(r, g->n_arrived - 1).end, n_cells = tsri_remote_cells(r);
+    uint64_t first = g->n_checked;
+    while (g->n_checked < n_cells && tsri_remote_cell(r, g->n_checked).end <= end)
+        g->n_checked++;
+    g->base.err = tsri_remote_check(g->record, r, g->io->planes, first, g->n_checked);
+    if (!g->base.err) tsri_remote_hand_on(r, g->io, end, &g->n_layers);
+}
+
+static bool get_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
+{
+    struct get_job *g = (struct get_job *)job;
+    uint32_t part = job->stage == 0 ? TSRI_REDIS_RECORD : req->number;
+    if (job->stage == 1) {
+        if (part - g->n_arrived >= 64) { /* too far ahead: later */
+            job->next--;
+            return false;
+        }
+        if (!tsri_remote_wants(&g->remote, g->io->planes, part)) {
+            part_arrived(g, part);
+            return false;
+        }
+    }
+    char name[TSRI_REDIS_NAME_BYTES];
+    tsri_redis_name(name, redis_of(job)->prefix, g->io->head.space, &g->io->head.key,
+                    g->remote.nonce, part);
+    tsri_req_begin(req, 2, "GET");
+    name_request(job, req, name);
+    req->sink = job->stage == 0 ? record_sink : part_sink;
+    return true;
+}
+
+static int take_record(struct get_job *g, const struct tsri_resp_req *req)
+{
+    struct tsri_redis *r = redis_of(&g->base);
+    if (req->type != '$') return tsri_redis_error(r, req);
+    if (req->length < 0) {
+        tsri_absent_add(&r->absent, &g->io->head.key, g->io->head.space);
+        return tsri_fail(TSR_ENOENT, "redis: no such entry");
+    }
+    if (!g->record)
+        return tsri_fail(TSR_ECORRUPT, "redis: a record of %lld bytes", (long long)req->length);
+    int err = tsri_remote_read(g->record, (size_t)req->length, &g->remote);
+    return err ? err : tsri_remote_deliver(g->record, &g->remote, g->io);
+}
+
+static void get_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
+{
+    struct get_job *g = (struct get_job *)job;
+    if (job->err) return;
+    if (req->length > 0 && req->type == '$')
+        atomic_fetch_add(&redis_of(job)->read_bytes, (uint64_t)req->length);
+    if (job->stage == 0) {
+        job->err = take_record(g, req);
+        return;
+    }
+    struct tsri_extent x = tsri_remote_part(&g->remote, req->number);
+    if (req->type != '$')
+        job->err = tsri_redis_error(redis_of(job), req);
+    else if (req->length < 0)
+        job->err = tsri_fail(TSR_ENOENT, "redis: part %u has vanished", req->number);
+    else if ((uint64_t)req->length != x.end - x.begin)
+        job->err = tsri_fail(TSR_ECORRUPT, "redis: part %u has %lld bytes", req->number,
+                             (long long)req->length);
+    else
+        part_arrived(g, req->number);
+}
+
+static bool get_advance(struct tsri_redis_job *job)
+{
+    struct get_job *g = (struct get_job *)job;
+    if (job->stage++ > 0) return false;
+    job->n = g->remote.n_parts;
+    return true;
+}
+
+static void get_finish(struct tsri_redis_job *job)
+{
+    struct get_job *g = (struct get_job *)job;
+    struct get *get = job->run->arg;
+    if (job->err == TSR_ECORRUPT) atomic_fetch_add(&redis_of(job)->corrupt, 1);
+    g->io->result = job->err;
+    if (!job->err) g->io->loc = 1;
+    get->n_ok += job->err == 0;
+}
+
+static const struct tsri_redis_job_ops get_ops = {
+    .job_bytes = sizeof(struct get_job),
+    .start = get_start,
+    .make = get_make,
+    .answered = get_answered,
+    .advance = get_advance,
+    .finish = get_finish,
+};
+
+int tsri_redis_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
+{
+    struct tsri_redis *r = (struct tsri_redis *)tier;
+    int err = tsri_redis_usable(r);
+    if (err) return err;
+    struct tsri_redis_lane *lane = tsri_redis_lane_take(r, io[0].deadline_ns);
+    if (!lane) return tsri_fail(TSR_ETIME, "redis: no free connection in time");
+    struct get_job jobs[TSRI_REDIS_JOBS];
+    struct get get = {.io = io};
+    struct tsri_redis_job_ops ops = get_ops;
+    ops.window = PARTS_UNDER_WAY * r->share + TSRI_REDIS_JOBS;
+    struct tsri_redis_run run = {.r = r, .lane = lane, .ops = &ops, .arg = &get};
+    tsri_redis_run(&run, jobs, n);
+    tsri_redis_lane_give(r, lane);
+    return get.n_ok;
+}
+
+/* ---- contains: one job, a request a key ---- */
+
+struct look {
+    const struct tsr_tier_ref *refs;
+    uint8_t *found;
+    size_t n;
+    int n_found, err;
+};
+
+static void look_start(struct tsri_redis_job *job, size_t i)
+{
+    struct look *look = job->run->arg;
+    (void)i;
+    job->n = (uint32_t)look->n;
+    job->deadline_ns = tsri_now_ns() + (uint64_t)redis_of(job)->timeout_ms * 1000000;
+}
+
+static bool look_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
+{
+    struct look *look = job->run->arg;
+    const struct tsr_tier_ref *ref = &look->refs[req->number];
+    if (tsri_absent_has(&redis_of(job)->absent, &ref->key, ref->space)) return false;
+    char name[TSRI_REDIS_NAME_BYTES];
+    tsri_redis_name(name, redis_of(job)->prefix, ref->space, &ref->key, 0, TSRI_REDIS_RECORD);
+    tsri_req_begin(req, 2, "EXISTS");
+    name_request(job, req, name);
+    return true;
+}
+
+static void look_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
+{
+    struct look *look = job->run->arg;
+    if (req->type != ':') {
+        /* Of a cluster the others may well answer. */
+        if (!look->err) look->err = tsri_redis_error(redis_of(job), req);
+        return;
+    }
+    look->found[req->number] = req->length == 1;
+    look->n_found += req->length == 1;
+    const struct tsr_tier_ref *ref = &look->refs[req->number];
+    if (req->length == 0) tsri_absent_add(&redis_of(job)->absent, &ref->key, ref->space);
+}
+
+static bool no_more(struct tsri_redis_job *job)
+{
+    (void)job;
+    return false;
+}
+
+static void look_finish(struct tsri_redis_job *job)
+{
+    struct look *look = job->run->arg;
+    if (job->err && !look->err) look->err = job->err;
+}
+
+static const struct tsri_redis_job_ops look_ops = {
+    .job_bytes = sizeof(struct tsri_redis_job),
+    .window = TSRI_REDIS_REQS,
+    .start = look_start,
+    .make = look_make,
+    .answered = look_answered,
+    .advance = no_more,
+    .finish = look_finish,
+};
+
+int tsri_redis_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n,
+                        uint8_t *found)
+{
+    struct tsri_redis *r = (struct tsri_redis *)tier;
+    memset(found, 0, n);
+    int err = tsri_redis_usable(r);
+    if (err) return err;
+    uint64_t deadline = tsri_now_ns() + (uint64_t)r->timeout_ms * 1000000;
+    struct tsri_redis_lane *lane = tsri_redis_lane_take(r, deadline);
+    if (!lane) return tsri_fail(TSR_ETIME, "redis: no free connection in time");
+    struct tsri_redis_job jobs[TSRI_REDIS_JOBS];
+    struct look look = {.refs = refs, .found = found, .n = n};
+    struct tsri_redis_run run = {
+        .r = r, .lane = lane, .ops = &look_ops, .arg = &look, .one_connection = true};
+    tsri_redis_run(&run, jobs, 1);
+    tsri_redis_lane_give(r, lane);
+    return look.n_found == 0 && look.err ? look.err : look.n_found;
+}
+
+/* ---- scan ---- */
+
+struct place {
+    uint8_t space[16];
+    struct tsr_key key;
+};
+
+/* Everything the servers list; SCAN may tell a name twice. */
+struct listing {
+    struct place *places;
+    size_t n, n_max;
+};
+
+#define LISTING_MAX ((size_t)1 << 24)
+
+static int add_place(struct listing *l, const struct place *p)
+{
+    if (l->n == LISTING_MAX) return 0; /* more than any index takes */
+    if (l->n == l->n_max) {
+        size_t n_max = l->n_max ? l->n_max * 2 : 1024;
+        struct place *more = realloc(l->places, n_max * sizeof more[0]);
+        if (!more) return tsri_fail(TSR_ENOMEM, "redis: no memory to list entries");
+        l->places = more;
+        l->n_max = n_max;
+    }
+    l->places[l->n++] = *p;
+    return 0;
+}
+
+/* One SCAN; *cursor is "0" after the last. */
+static int list_some(struct tsri_redis *r, struct tsri_resp *c, char cursor[24], struct listing *l)
+{
+    char pattern[TSRI_REDIS_PREFIX_MAX + 8];
+    snprintf(pattern, sizeof pattern, "%s:*:{*}", r->prefix);
+    uint64_t deadline = tsri_now_ns() + (uint64_t)r->timeout_ms * 1000000;
+    redisReply *reply = tsri_resp_ask(
+        c, deadline, 6, (const char *[]){"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
+    int err = 0;
+    if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+        reply->element[0]->type != REDIS_REPLY_STRING || reply->element[0]->len >= 24 ||
+        reply->element[1]->type != REDIS_REPLY_ARRAY) {
+        freeReplyObject(reply);
+        return tsri_fail(TSR_EIO, "redis: no answer to SCAN");
+    }
+    memcpy(cursor, reply->element[0]->str, reply->element[0]->len + 1);
+    const redisReply *names = reply->element[1];
+    for (size_t i = 0; i < names->elements && !err; i++) {
+        const redisReply *x = names->element[i];
+        struct place p;
+        if (x->type == REDIS_REPLY_STRING &&
+            tsri_redis_is_record(x->str, x->len, r->prefix, p.space, &p.key))
+            err = add_place(l, &p);
+    }
+    freeReplyObject(reply);
+    return err;
+}
+
+static int list_node(struct tsri_redis *r, uint32_t node, struct listing *l)
+{
+    char why[160], cursor[24] = "0";
+    struct tsri_resp *c;
+    uint64_t deadline = tsri_now_ns() + (uint64_t)r->timeout_ms * 1000000;
+    int err = tsri_resp_open(&c, r->nodes[node].address, &r->login, deadline, why, sizeof why);
+    if (err) return err;
+    do
+        err = list_some(r, c, cursor, l);
+    while (!err && strcmp(cursor, "0") != 0);
+    tsri_resp_close(c);
+    return err;
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct place));
+}
+
+struct heads {
+    const struct place *places;
+    size_t n;
+    uint8_t (*heads)[TSRI_REMOTE_HEAD_BYTES];
+    bool *there;
+};
+
+static void heads_start(struct tsri_redis_job *job, size_t i)
+{
+    (void)i;
+    job->n = (uint32_t)((struct heads *)job->run->arg)->n;
+}
+
+static struct tsri_stream head_sink(struct tsri_resp_req *req, uint64_t bytes)
+{
+    const struct tsri_redis_job *job = req->arg;
+    struct heads *h = job->run->arg;
+    return tsri_stream_flat(h->heads[req->number],
+                            bytes == TSRI_REMOTE_HEAD_BYTES ? TSRI_REMOTE_HEAD_BYTES : 0);
+}
+
+static bool heads_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
+{
+    const struct heads *h = job->run->arg;
+    const struct place *p = &h->places[req->number];
+    char name[TSRI_REDIS_NAME_BYTES];
+    tsri_redis_name(name, redis_of(job)->prefix, p->space, &p->key, 0, TSRI_REDIS_RECORD);
+    tsri_req_begin(req, 4, "GETRANGE");
+    name_request(job, req, name);
+    tsri_req_number(req, 0);
+    tsri_req_number(req, TSRI_REMOTE_HEAD_BYTES - 1);
+    req->sink = head_sink;
+    return true;
+}
+
+static void heads_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
+{
+    struct heads *h = job->run->arg;
+    h->there[req->number] = req->type == '$' && req->length == TSRI_REMOTE_HEAD_BYTES;
+}
+
+static void heads_finish(struct tsri_redis_job *job)
+{
+    (void)job;
+}
+
+static const struct tsri_redis_job_ops heads_ops = {
+    .job_bytes = sizeof(struct tsri_redis_job),
+    .window = TSRI_REDIS_REQS,
+    .start = heads_start,
+    .make = heads_make,
+    .answered = heads_answered,
+    .advance = no_more,
+    .finish = heads_finish,
+};
+
+/* Reads the heads of at most TSRI_REDIS_REQS entries and tells them. */
+static int tell_some(struct tsri_redis *r, const struct place *places, size_t n,
+                     tsr_tier_scan_fn fn, void *arg)
+{
+    uint8_t heads[TSRI_REDIS_REQS][TSRI_REMOTE_HEAD_BYTES];
+    bool there[TSRI_REDIS_REQS] = {false};
+    struct heads h = {places, n, heads, there};
+    struct tsri_redis_lane *lane = tsri_redis_lane_take(r, 0);
+    struct tsri_redis_job jobs[TSRI_REDIS_JOBS];
+    struct tsri_redis_run run = {.r = r, .lane = lane, .ops = &heads_ops, .arg = &h};
+    tsri_redis_run(&run, jobs, 1);
+    tsri_redis_lane_give(r, lane);
+    for (size_t i = 0; i < n; i++) {
+        struct tsri_remote x;
+        if (!there[i] || tsri_remote_read_head(heads[i], sizeof heads[i], &x) != 0 ||
+            memcmp(&x.head.key, &places[i].key, sizeof x.head.key) != 0 ||
+            memcmp(x.head.space, places[i].space, sizeof x.head.space) != 0)
+            continue;
+        atomic_fetch_add(&r->entries, 1);
+        atomic_fetch_add(&r->bytes, x.record_bytes + x.kv_bytes);
+        int err = fn(arg, &x.head, 1, x.record_bytes + x.kv_bytes);
+        if (err < 0) return err;
+    }
+    return 0;
+}
+
+int tsri_redis_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg)
+{
+    struct tsri_redis *r = (struct tsri_redis *)tier;
+    int err = tsri_redis_usable(r);
+    struct listing l = {.n = 0};
+    uint32_t n_nodes = atomic_load(&r->n_nodes);
+    for (uint32_t i = 0; i < n_nodes && !err; i++)
+        if (r->nodes[i].in_use) err = list_node(r, i, &l);
+    if (l.n) qsort(l.places, l.n, sizeof l.places[0], compare_places);
+    size_t n = 0;
+    for (size_t i = 0; i < l.n; i++)
+        if (n == 0 || compare_places(&l.places[n - 1], &l.places[i]) != 0)
+            l.places[n++] = l.places[i];
+    atomic_store(&r->entries, 0);
+    atomic_store(&r->bytes, 0);
+    for (size_t i = 0; i < n && !err; i += TSRI_REDIS_REQS)
+        err =
+            tell_some(r, l.places + i, n - i < TSRI_REDIS_REQS ? n - i : TSRI_REDIS_REQS, fn, arg);
+    free(l.places);
+    return err;
+}

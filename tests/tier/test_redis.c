@@ -1,0 +1,136 @@
+/* Opening, logging in, and what is never written down. */
+#include "support/redis_kit.h"
+#include "support/test.h"
+#include "config/config.h"
+
+#include <sys/wait.h>
+
+static const struct kv_shape shape = {100, 64, 2, 2, {64, 64}, 0, 0};
+static struct redis_server server; /* wants a password */
+static char lines[16384];
+
+static void keep_line(void *arg, int level, const char *text)
+{
+    (void)arg, (void)level;
+    size_t n = strlen(lines);
+    snprintf(lines + n, sizeof lines - n, "%s\n", text);
+}
+
+TEST(the_right_password_opens_and_a_wrong_one_is_a_miss)
+{
+    struct redis_kit kit = {.setup = {.password = "sesame-street", .timeout_ms = 5000}};
+    CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
+    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    redis_kit_close(&kit);
+    static const char *const wrong[] = {"wrong-guess", ""};
+    for (int i = 0; i < 2; i++) {
+        lines[0] = '\0';
+        kit.setup.password = wrong[i];
+        CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
+        for (int k = 0; k < 20; k++)
+            CHECK_INT(redis_kit_get(&kit, &shape, 1, 1000), TSR_EIO);
+        redis_kit_close(&kit);
+        CHECK_HAS(lines, "down");
+        /* one line, however often it is tried */
+        CHECK(strchr(lines, '\n') == strrchr(lines, '\n'));
+        CHECK(strstr(lines, "wrong-guess") == NULL);
+        CHECK(strstr(tsr_errmsg(), "wrong-guess") == NULL);
+    }
+}
+
+TEST(users_of_the_server_may_be_named)
+{
+    struct redis_kit kit = {.setup = {.password = "sesame-street", .timeout_ms = 5000}};
+    struct redis_kit other = kit;
+    other.setup.user = "cache";
+    other.setup.password = "another-one";
+    CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
+    redis_kit_close(&kit);
+    CHECK_INT(redis_kit_open(&other, server.tcp), 0);
+    CHECK_INT(redis_kit_put(&other, &shape, 3), 0);
+    CHECK_INT(redis_kit_get(&other, &shape, 3, 0), 0);
+    redis_kit_close(&other);
+}
+
+TEST(a_server_that_is_down_at_start_is_found_later)
+{
+    struct redis_server late;
+    redis_server_init(&late, NULL);
+    redis_server_kill(&late);
+    struct redis_kit kit = {.setup = {.timeout_ms = 2000}};
+    uint64_t begin = tsri_now_ns();
+    CHECK_INT(redis_kit_open(&kit, late.tcp), 0);
+    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), TSR_EIO);
+    CHECK(tsri_now_ns() - begin < 5000000000u);
+    redis_server_start(&late);
+    CHECK(redis_kit_until(&kit, &shape, 1, TSR_ENOENT, 20000));
+    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    redis_kit_close(&kit);
+    redis_server_fini(&late);
+}
+
+static int open_with(const char *key, const char *value)
+{
+    struct tsr_config *cfg;
+    CHECK_INT(tsr_config_open(&cfg), 0);
+    CHECK_INT(tsr_config_set(cfg, "redis_address", "127.0.0.1:1"), 0);
+    int err = key ? tsr_config_set(cfg, key, value) : 0;
+    struct tsr_tier *tier = NULL;
+    struct tsr_tier_env env = {.size = sizeof env, .config = cfg, .n_threads = 1};
+    if (!err) err = tsri_tier_open(&tier, &tsri_tier_redis, &env);
+    tsri_tier_close(tier);
+    tsr_config_close(cfg);
+    return err;
+}
+
+TEST(what_the_configuration_says_wrong_is_refused_by_name)
+{
+    CHECK_INT(open_with(NULL, NULL), 0); /* nobody there: not an error of the configuration */
+    CHECK_INT(open_with("redis_address", ""), TSR_ECONFIG);
+    CHECK_INT(open_with("redis_address", "host:port"), TSR_ECONFIG);
+    CHECK_INT(open_with("redis_prefix", "a b"), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "redis_prefix");
+    CHECK_INT(open_with("redis_prefix", "a*"), TSR_ECONFIG);
+}
+
+TEST(a_forked_child_is_refused_and_may_close)
+{
+    struct redis_kit kit = {.setup = {.password = "sesame-street"}};
+    CHECK_INT(redis_kit_open(&kit, server.unix_), 0);
+    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool right = redis_kit_get(&kit, &shape, 1, 0) == TSR_EFORK &&
+                     redis_kit_put(&kit, &shape, 2) == TSR_EFORK && !redis_kit_has(&kit, &shape, 1);
+        redis_kit_close(&kit);
+        _exit(right ? 0 : 1);
+    }
+    int status;
+    waitpid(pid, &status, 0);
+    CHECK_INT(status, 0);
+    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    redis_kit_close(&kit);
+}
+
+int main(void)
+{
+    if (redis_kit_missing()) {
+        printf("    skipped: %s\n", redis_kit_missing());
+        test_n_skipped++;
+        return test_end();
+    }
+    tsr_log_set(keep_line, NULL, TSR_LOG_WARN);
+    redis_server_init(&server, NULL);
+    CHECK_STR(REDIS_DO(&server, "ACL", "SETUSER", "cache", "on", ">another-one", "~*", "+@all"),
+              "+OK");
+    CHECK_STR(REDIS_DO(&server, "CONFIG", "SET", "requirepass", "sesame-street"), "+OK");
+    RUN(the_right_password_opens_and_a_wrong_one_is_a_miss);
+    RUN(users_of_the_server_may_be_named);
+    RUN(a_server_that_is_down_at_start_is_found_later);
+    RUN(what_the_configuration_says_wrong_is_refused_by_name);
+    RUN(a_forked_child_is_refused_and_may_close);
+    redis_server_fini(&server);
+    return test_end();
+}
