@@ -4,7 +4,8 @@
  * prompt of new text pays, edited is stored text with a token changed in every 200, short runs are
  * 512 paragraphs of 64 tokens. Cold is with the caches of the processor full of other things. The
  * baseline is one pass of a hash over the prompt's tokens (xxh3), about the least a lookup can do.
- * Then what a window costs in memory and in time to register.
+ * Then what a window costs in memory and in time to register, and what several threads bring for
+ * long prompts, against one, in turns.
  *
  * Entries are made under the API, without KV: matching does not look at it. */
 #include "cache/cache.h"
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 
 #define N_TOKENS 32768u
+#define LONG_TOKENS (1u << 20)
 #define ENTRY_TOKENS 2048u
 #define N_ENTRIES 16384u
 #define N_WINDOWS (N_ENTRIES * (ENTRY_TOKENS / TSRI_WINDOW))
@@ -27,6 +29,7 @@ struct work {
     void *memory;
     uint32_t found;
     uint32_t next; /* entry to register anew */
+    uint32_t slice_tokens;
 };
 
 static uint64_t seed = 42;
@@ -90,8 +93,8 @@ static void open_cache(struct work *w)
     for (uint32_t i = 0; i < N_ENTRIES; i++)
         add_entry(w);
     pthread_mutex_unlock(&w->cache->lock);
-    w->tokens = malloc(N_TOKENS * sizeof w->tokens[0]);
-    w->memory = malloc(tsri_matcher_bytes(N_TOKENS));
+    w->tokens = malloc(LONG_TOKENS * sizeof w->tokens[0]);
+    w->memory = malloc(tsri_matcher_bytes(LONG_TOKENS));
     BENCH_CHECK(w->tokens && w->memory);
     w->prompt = (struct tsr_prompt){.size = sizeof w->prompt,
                                     .tokens = w->tokens,
@@ -104,15 +107,16 @@ static void open_cache(struct work *w)
  * changed. */
 static void make_prompt(struct work *w, uint32_t run, uint32_t apart, uint32_t edit_every)
 {
-    for (uint32_t i = 0; i < N_TOKENS;) {
-        for (uint32_t k = 0; k < apart && i < N_TOKENS; k++)
+    uint32_t n = w->prompt.n_tokens;
+    for (uint32_t i = 0; i < n;) {
+        for (uint32_t k = 0; k < apart && i < n; k++)
             w->tokens[i++] = random_token();
         if (run == 0) continue;
         uint32_t id = random_below(N_ENTRIES), from = random_below(ENTRY_TOKENS - run);
-        for (uint32_t k = 0; k < run && i < N_TOKENS; k++)
+        for (uint32_t k = 0; k < run && i < n; k++)
             w->tokens[i++] = entry_tokens(w, id)[from + k];
     }
-    for (uint32_t i = edit_every; edit_every && i < N_TOKENS; i += edit_every)
+    for (uint32_t i = edit_every; edit_every && i < n; i += edit_every)
         w->tokens[i] = 1u << 30 | i;
 }
 
@@ -121,7 +125,8 @@ static void match(void *arg)
     struct work *w = arg;
     struct tsri_matcher m;
     tsri_matcher_init(&m, w->space, &w->walk, w->memory);
-    tsri_matcher_scan(&m, (struct tsr_range){0, N_TOKENS});
+    if (w->slice_tokens) m.slice_tokens = w->slice_tokens;
+    tsri_matcher_scan(&m, (struct tsr_range){0, w->prompt.n_tokens});
     tsri_matcher_choose(&m);
     w->found = 0;
     for (uint32_t i = 0; i < m.n_chosen; i++)
@@ -163,6 +168,44 @@ static double best_ns(struct work *w, bench_fn prepare)
         if (ns < best) best = ns;
     }
     return best;
+}
+
+/* One slice of everything is one thread. */
+static void match_alone(void *arg)
+{
+    struct work *w = arg;
+    w->slice_tokens = UINT32_MAX;
+    match(w);
+    w->slice_tokens = 0;
+}
+
+static double best_of(struct work *w, bench_fn fn)
+{
+    double best = 1e300;
+    for (uint32_t i = 0; i < 60; i++) {
+        uint64_t begin = bench_now_ns();
+        fn(w);
+        double ns = (double)(bench_now_ns() - begin);
+        if (ns < best) best = ns;
+    }
+    return best;
+}
+
+static void bench_long(struct work *w)
+{
+    static const uint32_t sizes[] = {1u << 16, 1u << 17, 1u << 18, 1u << 20};
+    for (size_t i = 0; i < TSRI_COUNT(sizes); i++) {
+        w->prompt.n_tokens = sizes[i];
+        make_prompt(w, 400, 2000, 0);
+        char name[64];
+        snprintf(name, sizeof name, "%uK, threads : alone", sizes[i] >> 10);
+        struct bench_result r = bench_run(
+            &(struct bench_case){.name = name, .run = match, .baseline = match_alone, .arg = w});
+        if (!r.ran) continue;
+        double alone = best_of(w, match_alone), together = best_of(w, match);
+        snprintf(name, sizeof name, "%uK, best of 60, threads : alone", sizes[i] >> 10);
+        bench_report(name, together / alone, "x", 0, 0, false);
+    }
 }
 
 struct text {
@@ -213,6 +256,7 @@ int main(int argc, char **argv)
     struct bench_result add =
         bench_run(&(struct bench_case){.name = "register 2K tokens", .run = add_again, .arg = &w});
     if (add.ran) bench_report("register, a token", add.value / ENTRY_TOKENS, "ns", 0, 0, false);
+    bench_long(&w);
     free(w.tokens);
     free(w.memory);
     tsr_space_close(w.space);

@@ -499,7 +499,8 @@ struct tsri_matcher {
     uint64_t seed, budget;
     struct tsri_run *runs, *chosen;
     uint32_t n_runs, n_chosen, runs_max;
-    uint64_t *taken; /* a bit for each token of the prompt */
+    uint32_t slice_tokens; /* what one thread takes at a time */
+    uint64_t *taken;       /* a bit for each token of the prompt */
 };
 /* Memory a matcher needs for a prompt; the caller's, until fini. */
 size_t tsri_matcher_bytes(uint32_t n_tokens);
@@ -508,6 +509,15 @@ void tsri_matcher_init(struct tsri_matcher *m, const struct tsr_space *space,
 void tsri_matcher_fini(struct tsri_matcher *m);
 /* Adds the runs inside a part of the prompt to `runs`; they may overlap. Parts ascend. */
 void tsri_matcher_scan(struct tsri_matcher *m, struct tsr_range part);
+/* Of those, what begins in windows of a slice of the part. */
+void tsri_matcher_scan_slice(struct tsri_matcher *m, struct tsr_range part, struct tsr_range slice);
+/* Takes over a run with its pin. When there are too many the shorter half goes. */
+void tsri_matcher_keep(struct tsri_matcher *m, const struct tsri_run *run);
+uint32_t tsri_matcher_runs_max(uint32_t n_tokens);
+/* Tokens that runs may grow over before they grow window by window. */
+uint64_t tsri_matcher_budget(uint32_t n_tokens);
+/* slices.c: tsri_matcher_scan in several threads; false without memory, and then nothing is done */
+bool tsri_slices_scan(struct tsri_matcher *m, struct tsr_range part);
 /* Turns `runs` into `chosen`: they do not overlap and ascend. */
 void tsri_matcher_choose(struct tsri_matcher *m);
 

@@ -13,12 +13,16 @@
  * them, are joined into groups; longest groups first, whatever is still free of a run is kept; and
  * what remains of a group tells how much of its entry was found.
  *
- * Threads: a matcher belongs to its lookup; entries are read under their pins, without a lock. */
+ * Threads: a matcher belongs to its lookup; entries are read under their pins, without a lock. Long
+ * prompts are scanned by several (slices.c). */
 #include "cache/manager.h"
 
 #include <stdlib.h>
 
 #define RUNS_MAX 65536u
+/* A prompt of two slices or more is matched by several threads. A slice takes about 150 us; to wake
+ * a thread takes a tenth of that (bench_match, docs/performance.md). */
+#define SLICE_TOKENS 32768u
 #define MARGIN (TSRI_WINDOW - 1)
 #define RECENT 16u
 #define AHEAD 32u
@@ -84,7 +88,7 @@ static uint32_t same_behind(const uint32_t *a, const uint32_t *b, uint32_t n)
 
 /* ---- a matcher ---- */
 
-static uint32_t runs_max(uint32_t n_tokens)
+uint32_t tsri_matcher_runs_max(uint32_t n_tokens)
 {
     return tsri_min_u32(n_tokens / TSRI_WINDOW + 64, RUNS_MAX);
 }
@@ -94,9 +98,14 @@ static size_t taken_bytes(uint32_t n_tokens)
     return ((size_t)n_tokens + 63) / 64 * sizeof(uint64_t);
 }
 
+uint64_t tsri_matcher_budget(uint32_t n_tokens)
+{
+    return (uint64_t)n_tokens * 32 + 65536;
+}
+
 size_t tsri_matcher_bytes(uint32_t n_tokens)
 {
-    return taken_bytes(n_tokens) + 2 * sizeof(struct tsri_run) * runs_max(n_tokens);
+    return taken_bytes(n_tokens) + 2 * sizeof(struct tsri_run) * tsri_matcher_runs_max(n_tokens);
 }
 
 void tsri_matcher_init(struct tsri_matcher *m, const struct tsr_space *space,
@@ -111,8 +120,9 @@ void tsri_matcher_init(struct tsri_matcher *m, const struct tsr_space *space,
                                .other = (prompt->flags & TSR_PROMPT_OTHER) != 0,
                                .min_tokens = space->cache->options.match_min_tokens,
                                .seed = tsri_window_seed(space->fingerprint, walk->common_hash),
-                               .budget = (uint64_t)prompt->n_tokens * 32 + 65536,
-                               .runs_max = runs_max(prompt->n_tokens),
+                               .budget = tsri_matcher_budget(prompt->n_tokens),
+                               .runs_max = tsri_matcher_runs_max(prompt->n_tokens),
+                               .slice_tokens = SLICE_TOKENS,
                                .taken = memory};
     memset(m->taken, 0, taken_bytes(prompt->n_tokens));
     m->runs = (struct tsri_run *)(void *)((uint8_t *)memory + taken_bytes(prompt->n_tokens));
@@ -172,8 +182,7 @@ static int longest_first(const void *a, const void *b)
     return x->prompt_offset < y->prompt_offset ? -1 : x->prompt_offset > y->prompt_offset;
 }
 
-/* When there are too many runs the shorter half goes. */
-static void keep_run(struct tsri_matcher *m, const struct tsri_run *run)
+void tsri_matcher_keep(struct tsri_matcher *m, const struct tsri_run *run)
 {
     if (m->n_runs == m->runs_max) {
         qsort(m->runs, m->n_runs, sizeof m->runs[0], longest_first);
@@ -261,7 +270,7 @@ static bool take(struct scan *s, const struct tsri_nominee *n)
     s->recent[s->n_recent % RECENT].id = n->id;
     s->recent[s->n_recent % RECENT].diagonal = n->at - n->entry_offset;
     s->recent[s->n_recent++ % RECENT].end = end;
-    keep_run(m, &run);
+    tsri_matcher_keep(m, &run);
     return true;
 }
 
@@ -342,23 +351,31 @@ static void consider_all(struct scan *s, const struct tsri_nominee *nominees, ui
     }
 }
 
-void tsri_matcher_scan(struct tsri_matcher *m, struct tsr_range part)
+void tsri_matcher_scan_slice(struct tsri_matcher *m, struct tsr_range part, struct tsr_range slice)
 {
-    if (part.n_tokens < TSRI_WINDOW) return;
     struct scan s = {.m = m, .part = part, .end = part.offset + part.n_tokens};
     for (uint32_t r = 0; r < TSRI_COUNT(s.covers); r++)
         s.covers[r] = (struct cover){part.offset, part.offset};
     struct tsri_nominee nominees[TSRI_WINDOW_BATCH * TSRI_WINDOW_CANDIDATES];
     struct tsri_window_scan windows;
     const struct cover *best = best_cover(&s);
-    tsri_window_scan_init(&windows, &m->c->windows, m->seed, m->prompt->tokens, s.end);
-    for (uint32_t at = part.offset; at < s.end;) {
+    /* The last window begins with the slice's last token. */
+    uint32_t end = tsri_min_u32(s.end, slice.offset + slice.n_tokens + TSRI_WINDOW - 1);
+    tsri_window_scan_init(&windows, &m->c->windows, m->seed, m->prompt->tokens, end);
+    for (uint32_t at = slice.offset; at < end;) {
         uint32_t n = tsri_window_scan_some(&windows, at, &at, nominees);
         consider_all(&s, nominees, n);
         /* On to the first window that reaches out again. */
         if (at < s.end && is_deep(&s, best, at))
             at = best->end == s.end ? s.end : best->end - TSRI_WINDOW - MARGIN + 1;
     }
+}
+
+void tsri_matcher_scan(struct tsri_matcher *m, struct tsr_range part)
+{
+    if (part.n_tokens < TSRI_WINDOW) return;
+    if (part.n_tokens / 2 >= m->slice_tokens && tsri_slices_scan(m, part)) return;
+    tsri_matcher_scan_slice(m, part, part);
 }
 
 /* ---- joining ---- */
@@ -368,7 +385,8 @@ static int by_entry(const void *a, const void *b)
     const struct tsri_run *x = a, *y = b;
     if (x->id != y->id) return x->id < y->id ? -1 : 1;
     if (x->prompt_offset != y->prompt_offset) return x->prompt_offset < y->prompt_offset ? -1 : 1;
-    return x->n_tokens > y->n_tokens ? -1 : x->n_tokens < y->n_tokens;
+    if (x->n_tokens != y->n_tokens) return x->n_tokens > y->n_tokens ? -1 : 1;
+    return x->entry_offset < y->entry_offset ? -1 : x->entry_offset > y->entry_offset;
 }
 
 /* Whether `next` goes on where `last` was interrupted by an edit: further on in both, with no more
@@ -386,10 +404,29 @@ static bool goes_on(const struct tsri_matcher *m, const struct tsri_run *last,
     return next->prompt_offset <= last_end + inserted_max;
 }
 
+static bool is_same_run(const struct tsri_run *a, const struct tsri_run *b)
+{
+    return a->id == b->id && a->prompt_offset == b->prompt_offset &&
+           a->entry_offset == b->entry_offset && a->n_tokens == b->n_tokens;
+}
+
+/* Two slices find a run that stands in both. */
+static void drop_twins(struct tsri_matcher *m)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_runs; i++)
+        if (n && is_same_run(&m->runs[n - 1], &m->runs[i]))
+            tsri_unpin(m->c, m->runs[i].id);
+        else
+            m->runs[n++] = m->runs[i];
+    m->n_runs = n;
+}
+
 /* Numbers the groups and tells each run how many tokens its group has. */
 static void join(struct tsri_matcher *m)
 {
     qsort(m->runs, m->n_runs, sizeof m->runs[0], by_entry);
+    drop_twins(m);
     for (uint32_t i = 0, n; i < m->n_runs; i += n) {
         uint64_t sum = m->runs[i].n_tokens;
         for (n = 1; i + n < m->n_runs && goes_on(m, &m->runs[i + n - 1], &m->runs[i + n]); n++)

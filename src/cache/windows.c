@@ -310,20 +310,25 @@ void tsri_window_scan_init(struct tsri_window_scan *s, const struct tsri_windows
         s->power *= TSRI_WINDOW_BASE;
 }
 
-/* The windows from s->at on that the filter lets pass. The token behind the last window is not
- * there when it is the prompt's last. */
+/* The windows from s->at on that the filter lets pass. All are hashed, and their words asked for,
+ * before the first is looked at: with cold caches that takes half the time (bench_match). The token
+ * behind the last window is not there when it is the prompt's last. */
 static uint32_t pass_filter(struct tsri_window_scan *s, uint32_t n)
 {
     const struct tsri_windows *w = s->windows;
     const uint32_t *tokens = s->tokens + s->at;
     uint32_t n_passed = 0, n_steps = s->at + n + TSRI_WINDOW <= s->end ? n : n - 1;
-    uint64_t h = s->hash, seed = s->seed, power = s->power;
+    uint64_t h = s->hash, seed = s->seed, power = s->power, all[TSRI_WINDOW_BATCH];
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t x = tsri_window_finish(h, seed), bits = filter_bits(x);
+        all[i] = tsri_window_finish(h, seed);
+        __builtin_prefetch(&w->filter[home_of(w, all[i])]);
+        if (i < n_steps) h = h * TSRI_WINDOW_BASE + (tokens[i + TSRI_WINDOW] - tokens[i] * power);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t x = all[i], bits = filter_bits(x);
         s->hashes[n_passed] = x;
         s->passed[n_passed] = (uint16_t)i;
         n_passed += (load(&w->filter[home_of(w, x)]) & bits) == bits;
-        if (i < n_steps) h = h * TSRI_WINDOW_BASE + (tokens[i + TSRI_WINDOW] - tokens[i] * power);
     }
     s->hash = h;
     s->at += n;

@@ -20,9 +20,12 @@ static void reopen(const char *const *more)
     kit_open(&k, options);
 }
 
+static uint32_t slice_tokens; /* 0: as many as a prompt has here */
+
 static void scan_all(struct matching *x, const uint32_t *tokens, uint32_t n, uint32_t flags)
 {
     match_begin(x, &k, tokens, n, flags);
+    if (slice_tokens) x->m.slice_tokens = slice_tokens;
     tsri_matcher_scan(&x->m, (struct tsr_range){0, n});
 }
 
@@ -197,10 +200,22 @@ TEST(every_common_run_of_63_tokens_is_covered_where_tokens_are_few)
     guarantee(5, 8, 3);
 }
 
+TEST(every_common_run_of_63_tokens_is_covered_by_several_threads)
+{
+    static const uint32_t slices[] = {1, 31, 64, 333};
+    for (uint32_t i = 0; i < TSRI_COUNT(slices); i++) {
+        slice_tokens = slices[i];
+        guarantee(50000, 3, 10 + i);
+        guarantee(3, 3, 20 + i);
+    }
+    slice_tokens = 0;
+}
+
 int main(void)
 {
     RUN(every_common_run_of_63_tokens_is_covered);
     RUN(every_common_run_of_63_tokens_is_covered_where_tokens_are_few);
+    RUN(every_common_run_of_63_tokens_is_covered_by_several_threads);
     if (k.cache) kit_close(&k);
     return test_end();
 }
