@@ -29,6 +29,8 @@ struct tsri_digest {
 
 /* T of the design: XXH3-128 of the tokens as little-endian uint32. */
 struct tsri_key tsri_tokens_hash(const uint32_t *tokens, size_t n);
+/* XXH3-64 with seed 0, as fast as the machine allows: the checksum of what crosses from disk. */
+uint64_t tsri_bytes_hash(const void *data, size_t bytes);
 
 /* Everything a key depends on. */
 struct tsri_key_parts {

@@ -28,19 +28,37 @@ static struct tsri_key key_of(XXH128_hash_t h)
 #endif
 #endif
 
-struct tsri_key tsri_tokens_hash(const uint32_t *tokens, size_t n)
-{
 #ifdef HAVE_DISPATCH
-    XXH128_hash_t h = XXH3_128bits_dispatch(tokens, n * sizeof *tokens);
+static inline void clear_upper_halves(void)
+{
     if (__builtin_cpu_supports("avx"))
         __asm__ volatile("vzeroupper"
                          :
                          :
                          : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
                            "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+}
+#endif
+
+struct tsri_key tsri_tokens_hash(const uint32_t *tokens, size_t n)
+{
+#ifdef HAVE_DISPATCH
+    XXH128_hash_t h = XXH3_128bits_dispatch(tokens, n * sizeof *tokens);
+    clear_upper_halves();
     return key_of(h);
 #else
     return key_of(XXH3_128bits(tokens, n * sizeof *tokens));
+#endif
+}
+
+uint64_t tsri_bytes_hash(const void *data, size_t bytes)
+{
+#ifdef HAVE_DISPATCH
+    uint64_t h = XXH3_64bits_dispatch(data, bytes);
+    clear_upper_halves();
+    return h;
+#else
+    return XXH3_64bits(data, bytes);
 #endif
 }
 

@@ -181,6 +181,12 @@ static void wait_ring(struct tsri_aio_lane *lane, struct tsri_aio_req *req)
     if (lane->n_queued) submit(lane, 0);
 }
 
+static void poll_ring(struct tsri_aio_lane *lane)
+{
+    reap(lane);
+    if (lane->n_queued) submit(lane, 0);
+}
+
 /* A ring that answers, or the errno of the refusal. Some sandboxes let a ring be made and refuse
  * its use, hence the try. */
 static int init_ring(struct io_uring *ring)
@@ -231,6 +237,10 @@ static void push_ring(struct tsri_aio_lane *lane, struct tsri_aio_req *req)
 static void wait_ring(struct tsri_aio_lane *lane, struct tsri_aio_req *req)
 {
     (void)lane, (void)req;
+}
+static void poll_ring(struct tsri_aio_lane *lane)
+{
+    (void)lane;
 }
 static int open_rings(struct tsri_aio *a)
 {
@@ -380,4 +390,18 @@ void tsri_aio_wait(struct tsri_aio_lane *lane, struct tsri_aio_req *req)
     default:
         break;
     }
+}
+
+void tsri_aio_poll(struct tsri_aio_lane *lane)
+{
+    if (lane->aio->mode == TSRI_AIO_URING) poll_ring(lane);
+}
+
+bool tsri_aio_is_done(struct tsri_aio_lane *lane, const struct tsri_aio_req *req)
+{
+    if (lane->aio->mode != TSRI_AIO_THREADS) return req->done;
+    pthread_mutex_lock(&lane->lock);
+    bool done = req->done;
+    pthread_mutex_unlock(&lane->lock);
+    return done;
 }

@@ -54,7 +54,7 @@ void tsri_lane_give(struct tsri_disk *d, struct tsri_lane *lane)
 static void close_lanes(struct tsri_disk *d)
 {
     for (uint32_t i = 0; d->lanes && i < d->n_lanes; i++) {
-        for (uint32_t k = 0; k < TSRI_AIO_DEPTH; k++)
+        for (uint32_t k = 0; k < TSRI_PIECES; k++)
             tsri_region_fini(&d->lanes[i].pieces[k].bounce);
         for (uint32_t k = 0; k < TSRI_UNDER_WAY; k++)
             tsri_region_fini(&d->lanes[i].headers[k]);

@@ -104,6 +104,9 @@ uint32_t tsri_aio_lane_number(const struct tsri_aio_lane *lane);
 void tsri_aio_push(struct tsri_aio_lane *lane, struct tsri_aio_req *req);
 void tsri_aio_kick(struct tsri_aio_lane *lane);
 void tsri_aio_wait(struct tsri_aio_lane *lane, struct tsri_aio_req *req);
+/* Without waiting: takes note of what has arrived, then tells of one request. */
+void tsri_aio_poll(struct tsri_aio_lane *lane);
+bool tsri_aio_is_done(struct tsri_aio_lane *lane, const struct tsri_aio_req *req);
 
 /* ---- segment.c: bytes of a segment file ---- */
 
@@ -308,6 +311,9 @@ struct tsri_segment {
     uint64_t weighed; /* its tombstones meant something when so many segments (+ 1) had gone */
 };
 
+/* Pieces a get has in hand: those under way, and half as many that have arrived and wait for their
+ * check, so that the disk is busy meanwhile. */
+#define TSRI_PIECES (TSRI_AIO_DEPTH + TSRI_AIO_DEPTH / 2)
 #define TSRI_PIECE_IOVS 128u
 #define TSRI_UNDER_WAY 8u        /* entries a caller has under way at once */
 #define TSRI_TOMBS_PENDING 1024u /* drops not yet written */
@@ -326,7 +332,7 @@ struct tsri_piece {
 /* What one caller works with. */
 struct tsri_lane {
     struct tsri_aio_lane *aio;
-    struct tsri_piece pieces[TSRI_AIO_DEPTH];
+    struct tsri_piece pieces[TSRI_PIECES];
     struct tsri_region headers[TSRI_UNDER_WAY];
 };
 

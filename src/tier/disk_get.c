@@ -1,11 +1,15 @@
 /* disk_get.c - get. The header and the pieces of an entry, and of the entries behind it, are queued
  * together and taken off in order: while a piece is compared with its sums, the next ones are on
- * their way. The header of an entry is proven before its first layer is handed on, a layer when all
- * of its wanted cells are. Nothing of an entry is believed because the index says so: record, key,
- * sequence number and shape are compared with what was asked for. */
+ * their way, and what has arrived early makes room for more of them. The header of an entry is
+ * proven before its first layer is handed on, a layer when all of its wanted cells are. Nothing of
+ * an entry is believed because the index says so: record, key, sequence number and shape are
+ * compared with what was asked for. */
 #include "tier/disk.h"
 
 #include <errno.h>
+
+/* A disk is busy with so many requests of a piece each, as a rule (bench_disk). */
+#define FIRST_DEPTH 4u
 
 struct entry {
     struct tsr_tier_io *io;
@@ -21,8 +25,8 @@ struct get {
     struct tsri_disk *d;
     struct tsri_lane *lane;
     struct entry entries[TSRI_UNDER_WAY];
-    uint32_t first, n_entries; /* under way: a ring */
-    uint32_t piece_first, n_pieces;
+    uint32_t first, n_entries;      /* under way: a ring */
+    uint32_t piece_first, n_pieces; /* in hand: a ring */
     int n_ok;
 };
 
@@ -80,7 +84,7 @@ static void send_piece(struct get *g, struct entry *e, struct tsri_piece *piece)
 
 static struct tsri_piece *free_piece(struct get *g)
 {
-    return &g->lane->pieces[(g->piece_first + g->n_pieces) % TSRI_AIO_DEPTH];
+    return &g->lane->pieces[(g->piece_first + g->n_pieces) % TSRI_PIECES];
 }
 
 static void send_header(struct get *g, struct entry *e)
@@ -97,10 +101,26 @@ static void send_header(struct get *g, struct entry *e)
     send_piece(g, e, piece);
 }
 
+/* How many pieces may be queued now. Before the first layer is there, fewer are under way: a disk
+ * that serves all at once would bring them all at the same time, and late. */
+static uint32_t room(struct get *g)
+{
+    bool first = g->n_entries && g->entries[g->first].n_layers == 0;
+    uint32_t most = first ? FIRST_DEPTH : TSRI_AIO_DEPTH, n_flying = 0;
+    uint32_t in_hand = first ? TSRI_AIO_DEPTH : TSRI_PIECES;
+    tsri_aio_poll(g->lane->aio);
+    for (uint32_t i = 0; i < g->n_pieces; i++) {
+        const struct tsri_piece *p = &g->lane->pieces[(g->piece_first + i) % TSRI_PIECES];
+        n_flying += !tsri_aio_is_done(g->lane->aio, &p->req);
+    }
+    if (n_flying >= most || g->n_pieces >= in_hand) return 0;
+    return tsri_min_u32(most - n_flying, in_hand - g->n_pieces);
+}
+
 /* Queues what it can: the rest of the newest entry, then entries of io[*i] on. */
 static void fill_queue(struct get *g, struct tsr_tier_io *io, size_t *i, size_t n)
 {
-    while (g->n_pieces < TSRI_AIO_DEPTH) {
+    for (uint32_t left = room(g); left;) {
         struct entry *e = NULL;
         if (g->n_entries) e = &g->entries[(g->first + g->n_entries - 1) % TSRI_UNDER_WAY];
         if (e && !e->err && e->next < tsri_layout_cells(&e->kv.layout, &e->kv.head)) {
@@ -109,13 +129,16 @@ static void fill_queue(struct get *g, struct tsr_tier_io *io, size_t *i, size_t 
             if (e->err) continue;
             e->next = piece->next;
             send_piece(g, e, piece);
+            left--;
             continue;
         }
         if (*i == n || g->n_entries == TSRI_UNDER_WAY) break;
         e = &g->entries[(g->first + g->n_entries++) % TSRI_UNDER_WAY];
         *e = (struct entry){.io = &io[(*i)++]};
         e->err = start_entry(g, e);
-        if (!e->err) send_header(g, e);
+        if (e->err) continue;
+        send_header(g, e);
+        left--;
     }
     tsri_aio_kick(g->lane->aio);
 }
@@ -186,7 +209,7 @@ static void empty_queue(struct get *g)
         tsri_aio_wait(g->lane->aio, &piece->req);
         if (!e->err) e->err = check_piece(g, e, piece);
         e->n_pieces--;
-        g->piece_first = (g->piece_first + 1) % TSRI_AIO_DEPTH;
+        g->piece_first = (g->piece_first + 1) % TSRI_PIECES;
         g->n_pieces--;
     }
     while (g->n_entries) {

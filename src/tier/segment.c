@@ -4,8 +4,6 @@
  * little-endian, as the format is. */
 #include "tier/disk.h"
 
-#include <xxhash.h>
-
 #define SEGMENT_MAGIC "tsr-seg\n"
 #define RECORD_MAGIC 0x44525354u /* "TSRD" */
 
@@ -18,7 +16,7 @@ enum {
 
 uint64_t tsri_sum(const void *data, size_t bytes)
 {
-    return XXH3_64bits(data, bytes);
+    return tsri_bytes_hash(data, bytes);
 }
 
 /* ---- where the parts of a record stand ---- */

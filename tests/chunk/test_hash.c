@@ -3,6 +3,8 @@
 #include "support/golden.h"
 #include "support/test.h"
 
+#include <xxhash.h>
+
 static void fill_tokens(uint32_t *tokens, uint32_t n, uint32_t seed)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -327,6 +329,16 @@ TEST(an_encoding_tells_whether_it_names_media)
     CHECK(!tsri_extra_holds_media(bytes, (size_t)length));
 }
 
+/* Files and other machines have it: it must be XXH3-64, whichever way it is computed. */
+TEST(the_hash_of_bytes_is_xxh3)
+{
+    uint8_t bytes[3000];
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)(i * 7);
+    for (size_t n = 0; n <= sizeof bytes; n += n < 300 ? 1 : 100)
+        CHECK(tsri_bytes_hash(bytes, n) == XXH3_64bits(bytes, n));
+}
+
 int main(void)
 {
     RUN(token_hashes_are_the_golden_ones);
@@ -345,5 +357,6 @@ int main(void)
     RUN(extras_up_to_the_limits_encode_and_beyond_them_are_refused);
     RUN(images_named_by_32_bytes_fit_95_times);
     RUN(an_encoding_tells_whether_it_names_media);
+    RUN(the_hash_of_bytes_is_xxh3);
     return test_end();
 }
