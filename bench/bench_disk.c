@@ -9,6 +9,7 @@
 #include "tier/disk.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 
 enum { N_LAYERS = 32, ROW_BYTES = 2048, CELL_TOKENS = 64, MANY_TOKENS = 1024, LONG_TOKENS = 4096 };
 #define REQUEST_BYTES ((size_t)1 << 20)
@@ -202,6 +203,132 @@ static void first_layer(struct work *w)
     bench_report("first layer, 4K tokens", a, "ns", b, 1.5 / N_LAYERS, false);
 }
 
+/* ---- lookups beside a busy disk ---- */
+
+enum { N_WARM = 64, SEG_TOKENS = 1024, N_SAMPLES = 2000 };
+
+/* A cache over a disk tier of its own. One thread looks up text that is in host memory; another
+ * stores, so that the writer never rests. */
+struct beside {
+    struct tmpdir dir;
+    struct tsr_cache *cache;
+    struct tsr_space *space;
+    struct tsr_client *client, *other;
+    uint32_t warm[N_WARM][SEG_TOKENS];
+    uint8_t *kv;
+    size_t kv_bytes;
+    _Atomic bool stop;
+    _Atomic uint64_t n_stored;
+};
+
+static void store_text(struct beside *b, struct tsr_client *client, const uint32_t *tokens)
+{
+    struct tsr_store store = {.size = sizeof store,
+                              .space = b->space,
+                              .kind = TSR_KIND_SEGMENT,
+                              .tokens = tokens,
+                              .n_tokens = SEG_TOKENS,
+                              .view = {.data = b->kv, .bytes = b->kv_bytes}};
+    if (tsr_store(client, &store) == SEG_TOKENS) atomic_fetch_add(&b->n_stored, 1);
+}
+
+static void *saturate(void *arg)
+{
+    struct beside *b = arg;
+    uint32_t tokens[SEG_TOKENS] = {0};
+    for (uint32_t i = 1; !atomic_load(&b->stop); i++) {
+        tokens[0] = 1u << 30 | i;
+        store_text(b, b->other, tokens);
+        usleep(1000); /* a refusal by a full queue is no reason to spin */
+    }
+    return NULL;
+}
+
+static double lookup_ns(struct beside *b)
+{
+    static double ns[N_SAMPLES];
+    for (size_t i = 0; i < N_SAMPLES; i++) {
+        struct tsr_range all = {0, SEG_TOKENS};
+        struct tsr_prompt prompt = {.size = sizeof prompt,
+                                    .tokens = b->warm[i % N_WARM],
+                                    .n_tokens = SEG_TOKENS,
+                                    .flags = TSR_PROMPT_SEGMENTS,
+                                    .segments = &all,
+                                    .n_segments = 1};
+        struct tsr_match match;
+        struct tsr_lookup lookup = {.size = sizeof lookup,
+                                    .spaces = &b->space,
+                                    .n_spaces = 1,
+                                    .matches = &match,
+                                    .matches_max = 1};
+        uint64_t start = bench_now_ns();
+        int n = tsr_lookup(b->client, &prompt, &lookup);
+        ns[i] = (double)(bench_now_ns() - start);
+        BENCH_CHECK(n == SEG_TOKENS);
+    }
+    return bench_median(ns, N_SAMPLES);
+}
+
+static void open_beside(struct beside *b)
+{
+    tmpdir_init(&b->dir);
+    struct tsr_config *cfg;
+    BENCH_CHECK(tsr_config_open(&cfg) == 0);
+    BENCH_CHECK(tsr_config_set(cfg, "host_size", "512M") == 0);
+    BENCH_CHECK(tsr_config_set(cfg, "disk_path", b->dir.path) == 0);
+    BENCH_CHECK(tsr_config_set(cfg, "disk_size", "2G") == 0);
+    BENCH_CHECK(tsr_open(&b->cache, cfg) == 0);
+    tsr_config_close(cfg);
+    struct tsr_space_desc desc = {.size = sizeof desc,
+                                  .model = "bench",
+                                  .dtype = TSR_DTYPE_F16,
+                                  .n_layers = 16,
+                                  .n_heads = 2,
+                                  .k_dim = 64};
+    BENCH_CHECK(tsr_space_open(&b->space, b->cache, &desc) == 0);
+    BENCH_CHECK(tsr_client_open(&b->client, b->cache) == 0);
+    BENCH_CHECK(tsr_client_open(&b->other, b->cache) == 0);
+    b->kv_bytes = SEG_TOKENS * tsr_space_token_bytes(b->space);
+    b->kv = tsri_alloc(b->kv_bytes, 1);
+    BENCH_CHECK(b->kv != NULL);
+    for (uint32_t i = 0; i < N_WARM; i++) {
+        for (uint32_t k = 0; k < SEG_TOKENS; k++)
+            b->warm[i][k] = i * SEG_TOKENS + k;
+        store_text(b, b->client, b->warm[i]);
+    }
+    BENCH_CHECK(tsr_flush(b->cache) == 0);
+}
+
+/* The median of lookups beside a writer that always has work, against the median without one, in
+ * turns. */
+static void lookups(void)
+{
+    enum { N = 15 };
+    static struct beside b;
+    double idle[N], busy[N];
+    open_beside(&b);
+    for (int i = 0; i < N; i++) {
+        pthread_t thread;
+        idle[i] = lookup_ns(&b);
+        atomic_store(&b.stop, false);
+        BENCH_CHECK(pthread_create(&thread, NULL, saturate, &b) == 0);
+        usleep(20000);
+        busy[i] = lookup_ns(&b);
+        atomic_store(&b.stop, true);
+        pthread_join(thread, NULL);
+        BENCH_CHECK(tsr_flush(b.cache) == 0);
+    }
+    BENCH_CHECK(b.n_stored > N_WARM + N);
+    bench_report("lookup beside a busy disk", bench_median(busy, N), "ns", bench_median(idle, N),
+                 1.2, false);
+    tsr_client_close(b.client);
+    tsr_client_close(b.other);
+    tsr_space_close(b.space);
+    tsr_close(b.cache);
+    tsri_free(b.kv);
+    tmpdir_fini(&b.dir);
+}
+
 static void check_bytes(struct work *w)
 {
     size_t n = w->many.bytes / 8;
@@ -248,6 +375,7 @@ int main(int argc, char **argv)
     bench_run(&c);
     BENCH_CHECK(tsri_tier_put(w.tier, &w.large.io, 1) == 1);
     first_layer(&w);
+    lookups();
 
     tsri_tier_close(w.tier);
     tsri_aio_close(w.aio);
