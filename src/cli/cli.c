@@ -194,17 +194,25 @@ static int run_help(struct tsri_cli *cli)
 
 /* ---- the command line ---- */
 
-/* Whether the usage names --flag; *value tells whether as --flag=WHAT. */
-static bool usage_has(const struct tsri_command *c, const char *flag, size_t n, bool *value)
+/* As options are: - and _ are the same. */
+static bool same_name(const char *a, const char *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (a[i] != b[i] && !(a[i] == '-' && b[i] == '_')) return false;
+    return true;
+}
+
+/* Where the usage names --flag, or NULL; *value tells whether as --flag=WHAT. */
+static const char *usage_has(const struct tsri_command *c, const char *flag, size_t n, bool *value)
 {
     for (const char *at = c->usage; (at = strstr(at, "--")) != NULL;) {
         at += 2;
         size_t length = strcspn(at, "=] |");
-        if (length != n || strncmp(at, flag, n) != 0) continue;
+        if (length != n || !same_name(at, flag, n)) continue;
         *value = at[length] == '=';
-        return true;
+        return at;
     }
-    return false;
+    return NULL;
 }
 
 /* What the walk over argv knows; n counts arguments that the current flag used. */
@@ -243,6 +251,7 @@ static int take_flag(struct walk *w)
     const char *flag = w->argv[w->i] + 2, *equals = strchr(flag, '=');
     size_t n = equals ? (size_t)(equals - flag) : strlen(flag);
     bool wants_value;
+    const char *own = cli->command ? usage_has(cli->command, flag, n, &wants_value) : NULL;
     if (strcmp(flag, "help") == 0) {
         w->help = true;
     } else if (strcmp(flag, "json") == 0) {
@@ -250,12 +259,12 @@ static int take_flag(struct walk *w)
     } else if (n == 6 && strncmp(flag, "config", n) == 0) {
         cli->config_file = take_value(w, equals);
         if (!cli->config_file) return tsri_cli_usage(cli, "--config needs a file");
-    } else if (cli->command && usage_has(cli->command, flag, n, &wants_value)) {
+    } else if (own) {
         if (!wants_value && equals)
             return tsri_cli_usage(cli, "--%.*s takes no value", (int)n, flag);
         const char *value = wants_value ? take_value(w, equals) : "";
         if (!value) return tsri_cli_usage(cli, "--%s needs a value", flag);
-        char *name = strndup(flag, n);
+        char *name = strndup(own, n);
         if (!name) return tsri_cli_fail("no memory");
         cli->flags[cli->n_flags++] = (struct tsri_cli_flag){name, value};
     } else {

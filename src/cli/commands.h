@@ -41,13 +41,17 @@
     X(bench_rope, "bench rope", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
       "measure loads that turn K to another position",                                             \
       "As bench copy, with the K of every token rotated on its way and V copied.\n")               \
-    X(replay, "replay", "[--json] [--sizes=LIST] [--as=FORM] [--limit=N] [TRACE]",                 \
+    X(replay, "replay", "[--json] [--host-size=LIST] [--policy=LIST] [--disk-size=SIZE] [--keep=DIR] [--plot=FILE] [--as=FORM] [--limit=N] [TRACE]",\
       "replay an access trace and print a hit table",                                              \
       "Each request of the trace is looked up in a real cache, what is found is loaded and\n"      \
       "compared, what is missing is stored. Without TRACE a small built-in one is used.\n"         \
-      "  --sizes=LIST  host sizes to compare, as 1M,4M (default: the option host_size)\n"          \
-      "  --as=FORM     trace (as written), or prefix: all requests as plain prompts\n"             \
-      "  --limit=N     only the first N requests\n"                                                \
+      "  --host-size=LIST  sizes of host memory to compare, as 1M,4M; 1M holds 16384 tokens\n"     \
+      "  --policy=LIST     eviction policies to compare, as lru,s3fifo,adaptive\n"                 \
+      "  --disk-size=SIZE  with a disk tier of that size, in a directory that is removed\n"        \
+      "  --keep=DIR        with the disk tier in DIR, which stays; for one size and policy\n"      \
+      "  --plot=FILE       also draw hit rate against size, as SVG\n"                              \
+      "  --as=FORM         trace (as written), or prefix: all requests as plain prompts\n"         \
+      "  --limit=N         only the first N requests\n"                                            \
       "A trace has one JSON object a line: {\"chunks\":[[id,tokens],...]} is a prompt of\n"        \
       "segments, {\"hash_ids\":[...],\"input_length\":n} one of 512-token prefix blocks.\n")       \
     X(inspect, "inspect", "[--json] PROMPT-FILE",                                                  \

@@ -85,8 +85,8 @@ the_last_of_two_equal_options_holds() {
 }
 
 a_flag_that_needs_a_value_says_so() {
-    t replay --sizes
-    exits 2 && complains '--sizes needs a value' || return
+    t replay --host-size
+    exits 2 && complains '--host-size needs a value' || return
     t config show --config
     exits 2 && complains '--config needs a file' || return
     t config doc --man=1

@@ -6,7 +6,7 @@
 # Replays the lines given on stdin.
 replay() {
     cat >"$tmp/trace"
-    t replay --sizes=1M "$@" "$tmp/trace"
+    t replay --host-size=1M "$@" "$tmp/trace"
 }
 
 # The line is refused at this column, for this reason.
@@ -16,7 +16,7 @@ refused() {
 }
 
 # Requests and tokens asked of the table.
-asked() { tail -n 1 <<<"$out" | awk '{print $3, $4}'; }
+asked() { tail -n 1 <<<"$out" | awk '{print $4, $5}'; }
 
 both_forms_are_read() {
     replay <<<'{"chunks":[[0,50],[1,54]]}
@@ -33,7 +33,7 @@ other_members_order_and_space_do_not_matter() {
 
 the_last_line_needs_no_end() {
     printf '{"chunks":[[0,3]]}' >"$tmp/trace"
-    t replay --sizes=1M "$tmp/trace"
+    t replay --host-size=1M "$tmp/trace"
     exits 0 && is "$(asked)" '1 3'
 }
 
@@ -87,7 +87,7 @@ limits_hold() {
 
 files_that_are_no_text_or_no_files_are_refused() {
     printf '{"chunks":[[0,5]]}\n{"a\0":1}' >"$tmp/trace"
-    t replay --sizes=1M "$tmp/trace"
+    t replay --host-size=1M "$tmp/trace"
     exits 1 && complains "$tmp/trace:2:1: text without zero bytes expected" || return
     t replay "$tmp/none"
     exits 1 && complains "$tmp/none: No such file" || return

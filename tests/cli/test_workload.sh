@@ -4,17 +4,17 @@
 . "$(dirname "$0")/tessera.sh"
 
 it_is_the_same_on_every_machine() {
-    t replay --sizes=64M
+    t replay --host-size=64M
     exits 0 || return
-    [ "$(tail -n 1 <<<"$out" | awk '{print $3, $4}')" = '900 1761764' ] || fail "$out"
+    [ "$(tail -n 1 <<<"$out" | awk '{print $4, $5}')" = '900 1761764' ] || fail "$out"
 }
 
 segments_find_more_than_prefixes() {
     local as_prefix as_trace
     needs_python || return
-    t replay --sizes=64M --json
+    t replay --host-size=64M --json
     as_trace=$(json 'int(100 * x["runs"][0]["hit_rate"])')
-    t replay --sizes=64M --json --as=prefix
+    t replay --host-size=64M --json --as=prefix
     as_prefix=$(json 'int(100 * x["runs"][0]["hit_rate"])')
     [ "$as_trace" -ge 60 ] || fail "hit rate $as_trace %" || return
     [ "$as_trace" -ge $((as_prefix + 20)) ] || fail "$as_trace % against $as_prefix %"

@@ -182,7 +182,7 @@ void trace_shift(struct trace *t, uint64_t seed)
 void trace_redraw(struct trace *t, const struct trace *from, uint32_t n_requests, uint64_t seed)
 {
     *t = (struct trace){.chained = from->chained};
-    snprintf(t->name, sizeof t->name, "%.40s-zipf", from->name);
+    snprintf(t->name, sizeof t->name, "%.40s again", from->name);
     for (uint32_t i = 0; i < from->n_objects; i++)
         trace_add_object(t, from->objects[i].n_tokens, from->objects[i].parent);
     struct zipf z = zipf_make(from->n_requests, 0.9);
