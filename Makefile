@@ -224,6 +224,9 @@ $(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@echo "  LD    $@"
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $(filter %.o,$^) $(LIBA) -o $@ $(LIBS)
 
+# Reads traces as the program does, whose sources are not in the library.
+$(B)/bench/bench_policy: $(call obj,src/cli/trace.c)
+
 # Examples link the shared library, as a user's program would.
 $(B)/examples/%: $(B)/obj/examples/%.o $(LIBS_SO)
 	@mkdir -p $(@D)
