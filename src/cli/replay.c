@@ -273,6 +273,22 @@ static int replay_all(struct replay *r)
     return err < 0 ? err : 0;
 }
 
+/* Host memory and this disk, "" for none: never what the user keeps elsewhere. */
+static int set_tiers(struct tsr_config *cfg, const char *disk_path)
+{
+    const struct {
+        const char *option, *value;
+    } all[] = {{"tiers", ""},
+               {"disk_enabled", "true"},
+               {"disk_path", disk_path},
+               {"disk2_path", ""},
+               {"redis_address", ""}};
+    int err = 0;
+    for (size_t i = 0; !err && i < TSRI_COUNT(all); i++)
+        err = tsr_config_set(cfg, all[i].option, all[i].value);
+    return err;
+}
+
 int tsri_replay_run(const struct tsri_replay *how, struct tsri_replay_result *out)
 {
     *out = (struct tsri_replay_result){0};
@@ -287,9 +303,7 @@ int tsri_replay_run(const struct tsri_replay *how, struct tsri_replay_result *ou
     struct sigaction act = {.sa_handler = interrupt}, before[2];
     sigaction(SIGINT, &act, &before[0]);
     sigaction(SIGTERM, &act, &before[1]);
-    /* Never into a store that the user has not named for this. */
-    err = tsr_config_set(how->config, "disk_path", how->keep ? how->keep : path);
-    if (!err) err = tsr_config_set(how->config, "disk2_path", "");
+    err = set_tiers(how->config, how->keep ? how->keep : path);
     if (!err) err = replay_all(&r);
     if (own) remove_directory(path);
     sigaction(SIGINT, &before[0], NULL);
