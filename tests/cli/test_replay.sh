@@ -30,9 +30,16 @@ the_directory_of_the_disk_is_removed() {
     exits 0 && says 'disk written' || return
     is "$(find "$tmp" -name 'tessera-*')" '' || return
     # Also when the user has seen enough.
-    seq 1000000 | sed 's/.*/{"chunks":[[&,200]]}/' >"$tmp/trace"
-    TMPDIR=$tmp timeout -s INT 1 "$tessera" replay --host-size=1M --disk-size=64M \
-        --disk-direct=false "$tmp/trace" >"$tmp/out" 2>&1
+    seq 500000 | sed 's/.*/{"chunks":[[&,200]]}/' >"$tmp/trace"
+    TMPDIR=$tmp "$tessera" replay --host-size=1M --disk-size=64M --disk-direct=false \
+        "$tmp/trace" >"$tmp/out" 2>&1 &
+    local i
+    for ((i = 0; i < 300; i++)); do
+        [ -n "$(find "$tmp" -name '*.seg')" ] && break
+        sleep 0.1
+    done
+    kill "$!"
+    wait "$!"
     grep -q 'interrupted' "$tmp/out" || fail "$(cat "$tmp/out")" || return
     is "$(find "$tmp" -name 'tessera-*')" ''
 }
