@@ -307,6 +307,8 @@ struct tsr_space {
 };
 
 struct tsri_manager;
+struct tsri_remote;
+struct tsri_seat;
 
 struct tsr_cache {
     struct tsri_options options;
@@ -340,6 +342,7 @@ struct tsr_cache {
 
     struct tsri_manager *manager; /* tiers below, and the I/O threads */
     struct tsri_ops *ops;
+    struct tsri_remote *remote; /* owner: daemon; then nothing above holds entries */
 };
 
 static inline struct tsri_meta *tsri_meta(const struct tsr_cache *c, const struct tsri_entry *e)
@@ -558,6 +561,8 @@ struct tsr_client;
 TSR_MUST int tsri_client_open(struct tsr_client **out, struct tsr_cache *c);
 void tsri_client_close(struct tsr_client *client);
 struct tsr_cache *tsri_client_cache(const struct tsr_client *client);
+/* Its connection, when a server has the cache. */
+struct tsri_seat *tsri_client_seat(const struct tsr_client *client);
 /* A lookup under a request id replaces what the id had: detach the old leases, lease what was
  * found, then let the old ones go, so that nothing is unprotected in between. */
 struct tsri_lease;
@@ -614,6 +619,10 @@ uint32_t tsri_delivery_step(const struct tsri_delivery *d, uint32_t layer);
 TSR_MUST int tsri_delivery_finish(struct tsri_delivery *d);
 
 /* puts.c */
+/* Every put begins with this. */
+struct tsri_put_base {
+    struct tsr_client *client;
+};
 TSR_MUST int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
                            const struct tsr_store *store, bool use_view);
 /* Copies layers [first, first + n) from a view whose strides are set; the view begins at `first`.
@@ -628,7 +637,17 @@ uint32_t tsri_put_n_blocks(const struct tsr_put *put);
 TSR_MUST int tsri_store(struct tsr_client *client, const struct tsr_store *store);
 
 /* loads.c: several ranges together, one layer after the other */
-struct tsri_range_load;
+struct tsri_loader;
+struct tsri_range_load {
+    struct tsri_loader *loader;
+    struct tsr_load *load;
+    uint32_t id;
+    enum tsri_state state;     /* FREE: not pinned */
+    uint32_t offset, n_tokens; /* in the entry */
+    uint32_t layer_first, n_layers;
+    uint32_t layers_ready; /* of a fetched range */
+    struct tsr_view view;
+};
 struct tsri_loader {
     struct tsr_client *client;
     struct tsr_load *loads;

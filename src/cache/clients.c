@@ -2,7 +2,7 @@
  * client: the entry stays in place until the request is released or the client closed. Each client
  * has its own lock and a bounded stock of lease records, so one client can neither block nor starve
  * another. */
-#include "cache/cache.h"
+#include "cache/remote.h"
 
 #define BUCKETS 1024u
 
@@ -21,8 +21,9 @@ struct tsr_client {
     struct tsri_region region;
     struct tsri_lease *records;
     uint32_t n_fresh, max;
-    uint32_t n_used;     /* leases that requests hold */
-    uint32_t n_reserved; /* and those that lookups under way may add */
+    uint32_t n_used;        /* leases that requests hold */
+    uint32_t n_reserved;    /* and those that lookups under way may add */
+    struct tsri_seat *seat; /* a server's client; then no leases are here */
     uint32_t n_out; /* records that are not free: of leases, and of old ones on their way back */
 };
 
@@ -31,9 +32,11 @@ int tsri_client_open(struct tsr_client **out, struct tsr_cache *c)
     struct tsr_client *client = tsri_alloc(1, sizeof *client);
     if (!client) return TSR_ENOMEM;
     client->cache = c;
-    client->max = c->options.lease_entries_max;
+    client->max = c->remote ? 0 : c->options.lease_entries_max;
+    int e = c->remote ? tsri_seat_open(&client->seat, c->remote, true) : 0;
     /* Twice, because a lookup takes new leases before it lets the old ones go. */
-    int e = tsri_region_init(&client->region, (size_t)client->max * 2 * sizeof(struct tsri_lease));
+    if (e == 0 && client->max)
+        e = tsri_region_init(&client->region, (size_t)client->max * 2 * sizeof(struct tsri_lease));
     if (e) goto out;
     client->records = (struct tsri_lease *)(void *)client->region.data;
     pthread_mutex_lock(&c->lock);
@@ -48,6 +51,7 @@ int tsri_client_open(struct tsr_client **out, struct tsr_cache *c)
     *out = client;
     return 0;
 out:
+    tsri_seat_close(client->seat);
     tsri_region_fini(&client->region);
     tsri_free(client);
     return e;
@@ -56,6 +60,11 @@ out:
 struct tsr_cache *tsri_client_cache(const struct tsr_client *client)
 {
     return client->cache;
+}
+
+struct tsri_seat *tsri_client_seat(const struct tsr_client *client)
+{
+    return client->seat;
 }
 
 /* The place where the first lease of a request hangs, or where it would. */
@@ -203,6 +212,7 @@ void tsri_client_close(struct tsr_client *client)
         pthread_mutex_lock(&c->lock);
         c->n_clients--;
         pthread_mutex_unlock(&c->lock);
+        tsri_seat_close(client->seat);
         pthread_mutex_destroy(&client->lock);
     }
     tsri_region_fini(&client->region);

@@ -3,17 +3,7 @@
  * entries in one batch, and handed on layer by layer as it arrives. A range that cannot be had gets
  * its reason and must be recomputed; the others are not held up by it. */
 #include "cache/manager.h"
-
-struct tsri_range_load {
-    struct tsri_loader *loader;
-    struct tsr_load *load;
-    uint32_t id;
-    enum tsri_state state;
-    uint32_t offset, n_tokens; /* in the entry */
-    uint32_t layer_first, n_layers;
-    uint32_t layers_ready; /* of a fetched range */
-    struct tsr_view view;
-};
+#include "cache/remote.h"
 
 static int fail_range(uint32_t i, int err)
 {
@@ -256,6 +246,11 @@ int tsri_loader_run(struct tsri_loader *loader)
     loader->layers_told = 0;
     int e = prepare(c, loader);
     if (e) goto out;
+    if (c->remote) {
+        e = tsri_remote_load(loader);
+        if (e == 0) e = finish(c, loader);
+        goto out;
+    }
     uint32_t n_cold = 0;
     for (uint32_t i = 0; i < loader->n; i++) {
         loader->loads[i].result = 0;

@@ -2,6 +2,7 @@
  * lock, then make them visible all at once. Until commit nothing of it can be found; abort gives
  * everything back. A prefix becomes one entry a block; a segment is one entry. */
 #include "cache/manager.h"
+#include "cache/remote.h"
 
 #include <math.h>
 
@@ -12,7 +13,7 @@ struct block {
 };
 
 struct tsr_put {
-    struct tsr_client *client;
+    struct tsri_put_base base; /* first */
     struct tsr_cache *c;
     struct tsr_space *space;
     struct tsr_view view; /* of the whole store, when given at open */
@@ -228,7 +229,7 @@ int tsri_put_open(struct tsr_put **out, struct tsr_client *client, const struct 
     size_t n_slots = (size_t)n_blocks + 1, words = (n_layers + 63) / 64;
     struct tsr_put *put = tsri_alloc(1, sizeof *put + n_slots * sizeof put->blocks[0] + words * 8);
     if (!put) return TSR_ENOMEM;
-    put->client = client;
+    put->base.client = client;
     put->c = c;
     put->space = space;
     put->kind = store->kind;
@@ -390,6 +391,7 @@ void tsri_put_abort(struct tsr_put *put)
 
 int tsri_store(struct tsr_client *client, const struct tsr_store *store)
 {
+    if (tsri_client_cache(client)->remote) return tsri_remote_store(client, store);
     struct tsr_put *put;
     uint64_t start = tsri_now_ns();
     int e = tsri_put_open(&put, client, store, true);

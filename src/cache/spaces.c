@@ -2,7 +2,7 @@
  * somebody has it open or entries name it by number; opening the same description again then gives
  * the same slot. A slot that is neither is used again when all others are taken: tenants come and
  * go. */
-#include "cache/cache.h"
+#include "cache/remote.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,8 @@ int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct ts
     int e = tsri_space_check(&d);
     if (e) return e;
     struct tsri_shape shape;
-    e = tsri_shape_init(&shape, &d, c->options.host_page_size);
+    /* Pages are the server's business, when one has the cache. */
+    e = tsri_shape_init(&shape, &d, c->remote ? TSRI_MIB * 64 : c->options.host_page_size);
     if (e) return e;
     uint8_t fingerprint[16];
     tsri_space_fingerprint(&d, fingerprint);
@@ -60,6 +61,11 @@ int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct ts
     if (!space)
         return tsri_fail(TSR_EAGAIN, "%u spaces are open or have entries, spaces_max",
                          c->options.spaces_max);
+    e = c->remote ? tsri_remote_space_open(space, &d) : 0;
+    if (e) {
+        tsri_space_close(space);
+        return e;
+    }
     *out = space;
     return 0;
 }

@@ -37,7 +37,8 @@ enum {
 #define TSRI_ENUM_hash(N)           N(HASH_SHA256, "sha256") N(HASH_XXH3, "xxh3")
 #define TSRI_ENUM_policy(N)         N(POLICY_LRU, "lru") N(POLICY_S3FIFO, "s3fifo") \
                                     N(POLICY_ADAPTIVE, "adaptive")
-#define TSRI_ENUM_owner(N)          N(OWNER_PROCESS, "process") N(OWNER_EMBEDDED, "embedded")
+#define TSRI_ENUM_owner(N)          N(OWNER_PROCESS, "process") N(OWNER_EMBEDDED, "embedded") \
+                                    N(OWNER_DAEMON, "daemon")
 #define TSRI_ENUM_log_level(N)      N(LOG_LEVEL_ERROR, "error") N(LOG_LEVEL_WARN, "warn") \
                                     N(LOG_LEVEL_INFO, "info") N(LOG_LEVEL_DEBUG, "debug")
 #define TSRI_ENUM_disk_admission(N) N(DISK_ADMISSION_ALWAYS, "always") \
@@ -90,7 +91,7 @@ enum {
     X(policy, ENUM, "adaptive", 0, 0, 0, \
       "who leaves host memory first: by last use (lru), not used twice (s3fifo), or as traffic asks") \
     X(owner, ENUM, "process", 0, 0, 0, \
-      "who reads host memory: process (only this one), embedded (this one serves others too)") \
+      "who has the cache: process (this one), embedded (and it serves others too), daemon (a server)") \
     X(frozen, BOOL, "false", 0, 0, TSRI_OPT_RELOAD, \
       "start frozen: lookups and loads only, stores are refused and nothing is evicted") \
     X(io_threads, COUNT, "2", 1, 64, 0, \
@@ -153,6 +154,14 @@ enum {
       "memory for requests and replies on their way, of all clients together") \
     X(server_staging_max, SIZE, "1G", TSRI_MIB, TSRI_TIB, 0, \
       "largest staging area that a client may bring") \
+    X(server_token, STRING, "", 0, 256, TSRI_OPT_SECRET, \
+      "clients: token of the tenant; empty: the tenant is the uid") \
+    X(server_staging, SIZE, "128M", TSRI_MIB, TSRI_TIB, 0, \
+      "clients: shared memory through which a client stores") \
+    X(server_deadline, COUNT, "100", 1, 60000, 0, \
+      "clients: milliseconds that a lookup waits for the server; then it is a miss") \
+    X(server_patience, COUNT, "10000", 1, 600000, 0, \
+      "clients: milliseconds that loads, stores and flush wait; then the server is given up") \
     X(device, STRING, "", 0, 32, 0, \
       "device of engines in this process: cpu, cuda or another libtessera-NAME.so; empty: none") \
     X(device_number, COUNT, "0", 0, 255, 0, \

@@ -52,6 +52,7 @@
     X(promotions,           COUNTER,   "entries", "Entries brought up to host memory")             \
     X(demotions,            COUNTER,   "entries", "Entries moved down when they were evicted")     \
     X(prefetches,           COUNTER,   "entries", "Entries queued by prefetch")                    \
+    X(server_misses,        COUNTER,   "calls",   "Lookups that missed because the server was away or slow") \
     X(requests,             COUNTER,   "calls",   "Requests of connected clients")                 \
     X(requests_malformed,   COUNTER,   "calls",   "Requests of connected clients that were none")  \
     X(sessions_opened,      COUNTER,   "sessions", "Connections of clients")                       \

@@ -1,0 +1,488 @@
+/* remote.c - a cache that a server has: connections, the spaces they know, and every call that
+ * moves no KV. What the server answers is what the call returns, but for a server that is away:
+ * then it is a miss, or TSR_EAGAIN where there is no such thing. */
+#include "cache/remote.h"
+
+#define KEYS_AT_ONCE 16384u
+
+struct tsri_remote_space {
+    uint8_t fingerprint[16];
+    struct tsr_space_desc desc; /* its texts are ours, in one block */
+    char *texts;
+};
+
+struct tsri_request *tsri_request_clear(struct tsri_request *r, uint16_t type)
+{
+    memset(r, 0, offsetof(struct tsri_request, extra));
+    r->type = type;
+    return r;
+}
+
+bool tsri_remote_is_away(int err)
+{
+    return err == TSR_EAGAIN || err == TSR_ETIME || err == TSR_EPERM || err == TSR_EVERSION;
+}
+
+/* ---- seats ---- */
+
+int tsri_seat_open(struct tsri_seat **out, struct tsri_remote *r, bool stores)
+{
+    *out = NULL;
+    struct tsri_seat *seat = tsri_alloc(1, sizeof *seat);
+    struct tsri_link_desc desc = r->desc;
+    if (!stores) desc.staging_bytes = 0;
+    int e = seat ? 0 : TSR_ENOMEM;
+    if (e == 0) {
+        seat->remote = r;
+        seat->spaces = tsri_alloc(r->c->options.spaces_max, sizeof *seat->spaces);
+        e = seat->spaces ? tsri_link_open(&seat->link, &desc) : TSR_ENOMEM;
+    }
+    if (e) {
+        if (seat) tsri_free(seat->spaces);
+        tsri_free(seat);
+        return e;
+    }
+    pthread_mutex_init(&seat->lock, NULL);
+    pthread_mutex_init(&seat->staging_lock, NULL);
+    e = tsri_link_await(seat->link, tsri_now_ns() + r->deadline_ns);
+    if (e && e != TSR_EAGAIN) {
+        tsri_seat_close(seat);
+        return e;
+    }
+    *out = seat;
+    return 0;
+}
+
+void tsri_seat_close(struct tsri_seat *seat)
+{
+    if (!seat) return;
+    tsri_link_close(seat->link);
+    pthread_mutex_destroy(&seat->lock);
+    pthread_mutex_destroy(&seat->staging_lock);
+    tsri_free(seat->spaces);
+    tsri_free(seat);
+}
+
+/* Sends, waits, and leaves the reply in *out for the caller to end; NULL when there is none. */
+static int ask(struct tsri_seat *seat, uint64_t session, struct tsri_request *q, uint64_t until_ns,
+               struct tsri_answer **out)
+{
+    int e = tsri_link_start(seat->link, session, q, until_ns, out);
+    if (e) return e;
+    e = tsri_link_wait(*out, until_ns);
+    if (e >= 0) return e;
+    tsri_link_end(*out);
+    *out = NULL;
+    return e;
+}
+
+/* The same where the status is all that counts. */
+static int ask_status(struct tsri_seat *seat, struct tsri_request *q, uint64_t wait_ns)
+{
+    struct tsri_answer *a;
+    uint64_t session = tsri_link_session(seat->link);
+    if (!session) return TSR_EAGAIN;
+    int n = ask(seat, session, q, tsri_now_ns() + wait_ns, &a);
+    tsri_link_end(a);
+    return n;
+}
+
+/* ---- spaces ---- */
+
+static size_t text_bytes(const char *s)
+{
+    return s ? strlen(s) + 1 : 0;
+}
+
+static const char *keep_text(char **at, const char *s)
+{
+    if (!s) return NULL;
+    const char *kept = *at;
+    memcpy(*at, s, strlen(s) + 1);
+    *at += strlen(s) + 1;
+    return kept;
+}
+
+int tsri_remote_space_open(struct tsr_space *space, const struct tsr_space_desc *d)
+{
+    struct tsri_remote *r = space->cache->remote;
+    struct tsri_remote_space *s = &r->spaces[space->id];
+    pthread_mutex_lock(&r->lock);
+    bool known = s->texts && memcmp(s->fingerprint, space->fingerprint, 16) == 0;
+    int e = 0;
+    if (!known) {
+        char *texts =
+            tsri_alloc(1, d->weights_bytes + text_bytes(d->model) + text_bytes(d->tokenizer) +
+                              text_bytes(d->adapter) + text_bytes(d->salt) + text_bytes(d->rope));
+        char *at = texts;
+        e = texts ? 0 : TSR_ENOMEM;
+        if (texts) {
+            tsri_free(s->texts);
+            s->texts = texts;
+            memcpy(s->fingerprint, space->fingerprint, 16);
+            s->desc = *d;
+            s->desc.size = sizeof s->desc;
+            if (d->weights_bytes) memcpy(at, d->weights, d->weights_bytes);
+            s->desc.weights = d->weights_bytes ? at : NULL;
+            at += d->weights_bytes;
+            s->desc.model = keep_text(&at, d->model);
+            s->desc.tokenizer = keep_text(&at, d->tokenizer);
+            s->desc.adapter = keep_text(&at, d->adapter);
+            s->desc.salt = keep_text(&at, d->salt);
+            s->desc.rope = keep_text(&at, d->rope);
+        }
+    }
+    pthread_mutex_unlock(&r->lock);
+    return e;
+}
+
+/* Under seat->lock. */
+static int open_space(struct tsri_seat *seat, uint64_t session, struct tsr_space *space,
+                      uint64_t until_ns, struct tsri_seat_space *out)
+{
+    struct tsri_request q;
+    struct tsri_answer *a;
+    if (out->open) { /* the slot had another space before */
+        tsri_request_clear(&q, TSRI_WIRE_SPACE_CLOSE)->space = out->number;
+        tsri_link_tell(seat->link, session, &q);
+        out->open = false;
+    }
+    struct tsri_remote *r = seat->remote;
+    pthread_mutex_lock(&r->lock);
+    tsri_request_clear(&q, TSRI_WIRE_SPACE_OPEN)->desc = r->spaces[space->id].desc;
+    int e = tsri_link_start(seat->link, session, &q, until_ns, &a);
+    pthread_mutex_unlock(&r->lock);
+    if (e) return e;
+    e = tsri_link_wait(a, until_ns);
+    const struct tsri_wire_space *w = &a->reply.space;
+    const struct tsri_shape *ours = &space->shape;
+    if (e == 0 &&
+        (w->n_layers != ours->n_layers || w->n_planes != ours->n_planes || w->cell_tokens == 0 ||
+         w->row_bytes[0] != ours->row_bytes[0] || w->row_bytes[1] != ours->row_bytes[1] ||
+         w->page_bytes == 0 || memcmp(w->fingerprint, space->fingerprint, 16) != 0))
+        e = tsri_fail(TSR_ESPACE, "the server describes this space in another way");
+    if (e == 0) {
+        *out = (struct tsri_seat_space){.open = true,
+                                        .number = w->space,
+                                        .shape = {.n_layers = w->n_layers,
+                                                  .n_planes = w->n_planes,
+                                                  .row_bytes = {w->row_bytes[0], w->row_bytes[1]},
+                                                  .cell_tokens = w->cell_tokens,
+                                                  .page_bytes = w->page_bytes}};
+        memcpy(out->fingerprint, space->fingerprint, 16);
+    }
+    tsri_link_end(a);
+    return e;
+}
+
+int tsri_seat_space(struct tsri_seat *seat, uint64_t session, struct tsr_space *space,
+                    uint64_t until_ns, struct tsri_seat_space *out)
+{
+    int e = 0;
+    pthread_mutex_lock(&seat->lock);
+    if (seat->session != session) {
+        memset(seat->spaces, 0, seat->remote->c->options.spaces_max * sizeof *seat->spaces);
+        seat->session = session;
+    }
+    struct tsri_seat_space *s = &seat->spaces[space->id];
+    if (!s->open || memcmp(s->fingerprint, space->fingerprint, 16) != 0)
+        e = open_space(seat, session, space, until_ns, s);
+    *out = *s;
+    pthread_mutex_unlock(&seat->lock);
+    return e;
+}
+
+/* ---- prompts ---- */
+
+/* The prompt as the server takes it: separators are known here alone. */
+static int split_prompt(const struct tsr_space *space, const struct tsr_prompt *in,
+                        struct tsr_prompt *out, struct tsr_range *ranges)
+{
+    *out = *in;
+    if (!in->tokens || in->n_tokens == 0) return tsri_fail(TSR_EINVAL, "prompt: no tokens");
+    int e = tsri_extra_check(in->extra, in->n_extra, in->n_tokens);
+    if (e) return e;
+    bool splits = in->flags & (TSR_PROMPT_SEGMENTS | TSR_PROMPT_BLENDED);
+    if (!splits || in->segments || in->n_segments || !space->separators) return 0;
+    int n = tsri_split(space->separators, in->tokens, in->n_tokens, ranges,
+                       tsri_min_u32(space->cache->options.segments_max, TSRI_SEGMENTS_MAX));
+    if (n < 0) return n;
+    out->segments = ranges;
+    out->n_segments = (uint32_t)n - 1; /* the last range is the question */
+    return 0;
+}
+
+/* What calls on a space and a prompt have in common: the request is q, its prompt in ranges. */
+static int ask_prompt(struct tsri_seat *seat, struct tsr_space *space,
+                      const struct tsr_prompt *prompt, struct tsri_request *q,
+                      struct tsri_answer **out)
+{
+    struct tsr_range ranges[TSRI_SEGMENTS_MAX];
+    struct tsri_seat_space s;
+    *out = NULL;
+    uint64_t session = tsri_link_session(seat->link);
+    uint64_t until_ns = tsri_now_ns() + seat->remote->deadline_ns;
+    int e = split_prompt(space, prompt, &q->prompt, ranges);
+    if (e == 0 && !session) e = TSR_EAGAIN;
+    if (e == 0) e = tsri_seat_space(seat, session, space, until_ns, &s);
+    if (e == 0) {
+        q->space = s.number;
+        e = ask(seat, session, q, until_ns, out);
+    }
+    q->prompt.segments = NULL; /* they were here */
+    return e;
+}
+
+/* ---- lookup ---- */
+
+/* Leases of requests and those of loads never meet: the highest bit tells them apart. */
+static uint64_t request_lease(uint64_t request_id)
+{
+    uint64_t lease = request_id & (UINT64_MAX >> 1);
+    return request_id && !lease ? 1 : lease;
+}
+
+static void take_matches(const struct tsri_reply *r, struct tsr_lookup *io)
+{
+    io->n_matches = tsri_min_u32(r->n, io->matches_max);
+    io->n_prefix_tokens = r->n_prefix_tokens;
+    for (size_t i = 0; i < (size_t)io->n_matches * io->n_spaces; i++)
+        tsri_wire_match_get(&r->matches[i], &io->matches[i]);
+}
+
+static int lookup(struct tsri_seat *seat, uint64_t session, const struct tsr_prompt *prompt,
+                  struct tsr_lookup *io)
+{
+    struct tsr_range ranges[TSRI_SEGMENTS_MAX];
+    uint32_t numbers[TSRI_LOOKUP_SPACES_MAX];
+    struct tsri_seat_space s;
+    struct tsri_request q;
+    struct tsri_answer *a = NULL;
+    uint64_t until_ns = tsri_now_ns() + seat->remote->deadline_ns;
+    tsri_request_clear(&q, TSRI_WIRE_LOOKUP);
+    int n = split_prompt(io->spaces[0], prompt, &q.prompt, ranges);
+    for (uint32_t i = 0; n == 0 && i < io->n_spaces; i++) {
+        n = tsri_seat_space(seat, session, io->spaces[i], until_ns, &s);
+        numbers[i] = s.number;
+    }
+    if (n) return n;
+    q.lookup = (struct tsri_wire_lookup){.lease = request_lease(io->request_id),
+                                         .n_spaces = io->n_spaces,
+                                         .matches_max = io->matches_max,
+                                         .flags = TSRI_WIRE_LOOKUP_PREFETCH,
+                                         .spaces = numbers};
+    n = ask(seat, session, &q, until_ns, &a);
+    if (a && n > 0 && a->reply.n_spaces == io->n_spaces) take_matches(&a->reply, io);
+    tsri_link_end(a);
+    return n;
+}
+
+int tsri_remote_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
+                       struct tsr_lookup *io)
+{
+    struct tsri_seat *seat = tsri_client_seat(client);
+    uint64_t session = tsri_link_session(seat->link);
+    int n = session ? lookup(seat, session, prompt, io) : TSR_EAGAIN;
+    /* It may still find something, and lease it: that comes to an end right behind it. */
+    if (n == TSR_ETIME && io->request_id) tsri_remote_release(client, io->request_id);
+    if (!tsri_remote_is_away(n)) return n;
+    tsri_stats_add(seat->remote->c->stats, TSRI_M_server_misses, 1);
+    return 0;
+}
+
+int tsri_remote_release(struct tsr_client *client, uint64_t request_id)
+{
+    struct tsri_seat *seat = tsri_client_seat(client);
+    struct tsri_request q;
+    uint64_t lease = request_lease(request_id);
+    tsri_request_clear(&q, TSRI_WIRE_RELEASE);
+    q.ids = &lease;
+    q.n = 1;
+    uint64_t session = tsri_link_session(seat->link);
+    if (!session) return 0; /* gone with their session */
+    /* In order behind everything else, so nobody needs to wait for it. */
+    tsri_link_tell(seat->link, session, &q);
+    return 0;
+}
+
+/* ---- keys ---- */
+
+int tsri_remote_keys(struct tsr_space *space, const struct tsr_prompt *prompt, struct tsr_key *keys,
+                     uint32_t keys_max)
+{
+    struct tsri_request q;
+    struct tsri_answer *a;
+    tsri_request_clear(&q, TSRI_WIRE_KEYS)->n = tsri_min_u32(keys_max, TSRI_WIRE_ITEMS_MAX);
+    int n = ask_prompt(space->cache->remote->seat, space, prompt, &q, &a);
+    if (a) memcpy(keys, a->reply.keys, tsri_min_u32(a->reply.n, keys_max) * sizeof *keys);
+    tsri_link_end(a);
+    return n;
+}
+
+int tsri_remote_contains(struct tsr_cache *c, const struct tsr_key *keys, uint32_t n, int8_t *tiers)
+{
+    struct tsri_seat *seat = c->remote->seat;
+    uint64_t session = tsri_link_session(seat->link);
+    uint64_t until_ns = tsri_now_ns() + c->remote->deadline_ns;
+    int found = 0;
+    memset(tiers, -1, n);
+    for (uint32_t at = 0; session && at < n;) {
+        struct tsri_request q;
+        struct tsri_answer *a;
+        tsri_request_clear(&q, TSRI_WIRE_CONTAINS)->keys = keys + at;
+        q.n = tsri_min_u32(n - at, KEYS_AT_ONCE);
+        int e = ask(seat, session, &q, until_ns, &a);
+        if (a && e >= 0 && a->reply.n == q.n) {
+            memcpy(tiers + at, a->reply.tiers, q.n);
+            found += e;
+        }
+        tsri_link_end(a);
+        if (e < 0) return tsri_remote_is_away(e) ? found : e;
+        at += q.n;
+    }
+    return found;
+}
+
+int tsri_remote_mark(struct tsr_space *space, const struct tsr_prompt *prompt, uint16_t type)
+{
+    struct tsri_request q;
+    struct tsri_answer *a;
+    int n = ask_prompt(space->cache->remote->seat, space, prompt, tsri_request_clear(&q, type), &a);
+    tsri_link_end(a);
+    return tsri_remote_is_away(n) && type != TSRI_WIRE_PIN && type != TSRI_WIRE_UNPIN ? 0 : n;
+}
+
+/* ---- the whole cache ---- */
+
+int tsri_remote_clear(struct tsr_cache *c, const struct tsr_clear *what)
+{
+    struct tsr_range ranges[TSRI_SEGMENTS_MAX];
+    struct tsri_seat *seat = c->remote->seat;
+    struct tsri_seat_space s = {.number = TSRI_WIRE_SPACE_ALL};
+    struct tsri_request q;
+    struct tsri_answer *a;
+    uint64_t session = tsri_link_session(seat->link);
+    if (!session) return TSR_EAGAIN;
+    uint64_t until_ns = tsri_now_ns() + c->remote->patience_ns;
+    tsri_request_clear(&q, TSRI_WIRE_CLEAR)->tier = what->tier;
+    int e = what->space ? tsri_seat_space(seat, session, what->space, until_ns, &s) : 0;
+    if (e == 0 && what->space && what->prompt)
+        e = split_prompt(what->space, what->prompt, &q.prompt, ranges);
+    if (e) return e;
+    q.space = s.number;
+    q.has_prompt = what->prompt != NULL;
+    e = ask(seat, session, &q, until_ns, &a);
+    tsri_link_end(a);
+    return e;
+}
+
+int tsri_remote_evict(struct tsr_cache *c, size_t free_bytes)
+{
+    struct tsri_request q;
+    tsri_request_clear(&q, TSRI_WIRE_EVICT)->bytes = free_bytes;
+    return ask_status(c->remote->seat, &q, c->remote->patience_ns);
+}
+
+int tsri_remote_flush(struct tsr_cache *c)
+{
+    struct tsri_request q;
+    return ask_status(c->remote->seat, tsri_request_clear(&q, TSRI_WIRE_FLUSH),
+                      c->remote->patience_ns);
+}
+
+int tsri_remote_freeze(struct tsr_cache *c, bool frozen)
+{
+    struct tsri_request q;
+    tsri_request_clear(&q, TSRI_WIRE_FREEZE)->value = frozen;
+    return ask_status(c->remote->seat, &q, c->remote->deadline_ns);
+}
+
+static int ask_stats(struct tsr_cache *c, uint32_t form, struct tsri_answer **a)
+{
+    struct tsri_request q;
+    *a = NULL;
+    tsri_request_clear(&q, TSRI_WIRE_STATS)->value = form;
+    uint64_t session = tsri_link_session(c->remote->seat->link);
+    if (!session) return TSR_EAGAIN;
+    return ask(c->remote->seat, session, &q, tsri_now_ns() + c->remote->deadline_ns, a);
+}
+
+int tsri_remote_stats(struct tsr_cache *c, struct tsr_stats *out)
+{
+    struct tsri_answer *a;
+    int e = ask_stats(c, TSRI_WIRE_STATS_NUMBERS, &a);
+    uint32_t n = (sizeof *out - sizeof out->size) / sizeof(uint64_t);
+    if (a)
+        memcpy((uint8_t *)out + sizeof out->size, a->reply.numbers,
+               tsri_min_u32(a->reply.n, n) * sizeof(uint64_t));
+    tsri_link_end(a);
+    return e;
+}
+
+int tsri_remote_stats_text(struct tsr_cache *c, const char *format, char *buf, size_t bytes)
+{
+    struct tsri_answer *a;
+    bool json = strcmp(format, "json") == 0;
+    if (!json && strcmp(format, "prometheus") != 0)
+        return tsri_fail(TSR_EINVAL, "there is no format %s: prometheus or json", format);
+    int e = ask_stats(c, json ? TSRI_WIRE_STATS_JSON : TSRI_WIRE_STATS_PROMETHEUS, &a);
+    if (a) {
+        size_t n = a->reply.text_bytes, fits = bytes ? (n < bytes ? n : bytes - 1) : 0;
+        if (bytes) {
+            memcpy(buf, a->reply.text, fits);
+            buf[fits] = 0;
+        }
+        e = (int)n;
+    }
+    tsri_link_end(a);
+    return e;
+}
+
+int tsri_remote_events(struct tsr_cache *c, struct tsr_event *out, uint32_t max)
+{
+    struct tsri_request q;
+    struct tsri_answer *a;
+    tsri_request_clear(&q, TSRI_WIRE_EVENTS)->n = tsri_min_u32(max, TSRI_WIRE_ITEMS_MAX);
+    uint64_t session = tsri_link_session(c->remote->seat->link);
+    if (!session) return 0;
+    int n = ask(c->remote->seat, session, &q, tsri_now_ns() + c->remote->deadline_ns, &a);
+    if (a && n > 0) memcpy(out, a->reply.events, tsri_min_u32(a->reply.n, max) * sizeof *out);
+    tsri_link_end(a);
+    return tsri_remote_is_away(n) ? 0 : n;
+}
+
+/* ---- life ---- */
+
+int tsri_remote_open(struct tsr_cache *c)
+{
+    const struct tsri_options *o = &c->options;
+    struct tsri_remote *r = tsri_alloc(1, sizeof *r);
+    if (!r) return TSR_ENOMEM;
+    pthread_mutex_init(&r->lock, NULL);
+    r->c = c;
+    c->remote = r;
+    r->path = tsri_strdup(o->server_socket);
+    r->token = tsri_strdup(o->server_token);
+    r->spaces = tsri_alloc(o->spaces_max, sizeof *r->spaces);
+    if (!r->path || !r->token || !r->spaces) return TSR_ENOMEM;
+    r->deadline_ns = (uint64_t)o->server_deadline * 1000000;
+    r->patience_ns = (uint64_t)o->server_patience * 1000000;
+    r->desc = (struct tsri_link_desc){.path = r->path,
+                                      .token = r->token,
+                                      .staging_bytes = o->server_staging,
+                                      .patience_ms = o->server_patience};
+    return tsri_seat_open(&r->seat, r, false);
+}
+
+void tsri_remote_close(struct tsri_remote *r)
+{
+    if (!r) return;
+    tsri_seat_close(r->seat);
+    for (uint32_t i = 0; r->spaces && i < r->c->options.spaces_max; i++)
+        tsri_free(r->spaces[i].texts);
+    tsri_free(r->spaces);
+    tsri_free(r->path);
+    tsri_free(r->token);
+    pthread_mutex_destroy(&r->lock);
+    tsri_free(r);
+}

@@ -1,0 +1,463 @@
+/* test_remote.c - a cache that a server has, seen through the same calls as one in this process;
+ * and what becomes of them when the server is away, stopped, killed or started again. */
+#include "cache/remote.h"
+
+#include "support/remote_kit.h"
+#include <tessera/client.h>
+#include "support/test.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void sleep_ms(unsigned ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000},
+              NULL);
+}
+
+static uint64_t ms_since(uint64_t start_ns)
+{
+    return (tsri_now_ns() - start_ns) / 1000000;
+}
+
+/* Stores, finds, loads and checks the same things in any cache; how many tokens it has loaded. */
+static int use(struct kit *k)
+{
+    uint32_t *doc = kit_tokens(1, 300), *system = kit_tokens(2, 40), *chat = kit_tokens(3, 100);
+    struct tsr_range range;
+    struct tsr_prompt segment = kit_segment_prompt(doc, 300, &range);
+    struct tsr_prompt prefix = kit_prefix_prompt(chat, 100);
+    int n = 0;
+    CHECK_INT(kit_find_segment(k, doc, 300), 0);
+    CHECK_INT(kit_store_segment(k, doc, 300), 300);
+    CHECK_INT(kit_store_segment(k, doc, 300), 0); /* there already */
+    CHECK_INT(kit_store_prefix(k, chat, 100), 96);
+    CHECK_INT(kit_store_behind(k, system, 40, doc, 64), 64);
+    CHECK_INT(kit_find_prefix(k, chat, 100), 96);
+    n += kit_load_and_check(k, &segment);
+    n += kit_load_and_check(k, &prefix);
+    struct kit_hits hits;
+    CHECK_INT(kit_lookup(k, &prefix, 77, &hits), 96);
+    CHECK_INT(hits.io.n_matches, 6);
+    CHECK_INT(hits.io.n_prefix_tokens, 96);
+    CHECK(tsr_release(k->client, 77) >= 0);
+    struct tsr_key keys[8];
+    int8_t tiers[8];
+    CHECK_INT(tsr_keys(k->space, &prefix, keys, 8), 6);
+    CHECK_INT(tsr_contains(k->cache, keys, 6, tiers), 6);
+    CHECK_INT(tiers[5], 0);
+    CHECK_INT(tsr_pin(k->space, &prefix), 6);
+    CHECK_INT(tsr_unpin(k->space, &prefix), 6);
+    CHECK_INT(tsr_touch(k->space, &prefix), 6);
+    CHECK_INT(tsr_prefetch(k->client, k->space, &prefix), 0);
+    CHECK_INT(tsr_flush(k->cache), 0);
+    CHECK(kit_stats(k).stores_new >= 8);
+    char text[64];
+    CHECK(tsr_stats_text(k->cache, "prometheus", text, sizeof text) > 100);
+    CHECK(strlen(text) == 63);
+    CHECK_INT(tsr_stats_text(k->cache, "yaml", text, sizeof text), TSR_EINVAL);
+    struct tsr_clear what = {.size = sizeof what, .space = k->space, .prompt = &prefix, .tier = -1};
+    CHECK_INT(tsr_clear(k->cache, &what), 6);
+    CHECK_INT(tsr_clear(k->cache, NULL), 2);
+    free(doc), free(system), free(chat);
+    return n;
+}
+
+TEST(the_same_calls_give_the_same_answers)
+{
+    struct kit own;
+    struct server_kit s;
+    struct kit k;
+    kit_open(&own, NULL);
+    CHECK_INT(use(&own), 396);
+    kit_close(&own);
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    CHECK_INT(use(&k), 396);
+    CHECK_INT(use(&k), 396);
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
+TEST(mistakes_are_errors_as_they_are_in_process)
+{
+    struct server_kit s;
+    struct kit k;
+    struct kit_hits hits;
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    uint32_t tokens[4] = {1, 2, 3, 4};
+    struct tsr_prompt p = kit_prefix_prompt(tokens, 4);
+    p.flags = 1u << 20;
+    CHECK_INT(kit_lookup(&k, &p, 0, &hits), TSR_EINVAL);
+    CHECK_HAS(tsr_errmsg(), "flags");
+    p.flags = TSR_PROMPT_SEGMENTS;
+    CHECK_INT(kit_lookup(&k, &p, 0, &hits), TSR_EINVAL);
+    struct tsr_store store = {
+        .size = sizeof store, .space = k.space, .kind = 9, .tokens = tokens, .n_tokens = 4};
+    CHECK_INT(kit_store(&k, &store), TSR_EINVAL);
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
+TEST(separators_are_split_here)
+{
+    struct server_kit s;
+    struct kit k;
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    uint32_t sep[1] = {9}, one[1] = {1}, doc[4] = {5, 6, 7, 9}, ask[6] = {5, 6, 7, 9, 1, 2};
+    CHECK_INT(tsr_separators_set(k.space, sep, one, 1), 0);
+    CHECK_INT(kit_store_segment(&k, doc, 4), 4);
+    struct tsr_prompt p = {
+        .size = sizeof p, .tokens = ask, .n_tokens = 6, .flags = TSR_PROMPT_SEGMENTS};
+    struct kit_hits hits;
+    CHECK_INT(kit_lookup(&k, &p, 0, &hits), 4);
+    p.n_tokens = 3;
+    CHECK_INT(kit_lookup(&k, &p, 0, &hits), TSR_EPROMPT);
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
+TEST(leases_are_the_clients_and_end_with_it)
+{
+    struct server_kit s;
+    struct kit k;
+    struct kit_hits hits;
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    uint32_t *tokens = kit_tokens(3, 64);
+    CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
+    struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
+    CHECK_INT(kit_lookup(&k, &p, UINT64_MAX, &hits), 64);
+    CHECK(server_wait_leased(&s, 4));
+    CHECK_INT(kit_lookup(&k, &p, UINT64_MAX, &hits), 64); /* takes the place of the first */
+    CHECK(server_wait_leased(&s, 4));
+    CHECK_INT(kit_load(&k, &p, &hits, 0), 0); /* its own lease comes and goes */
+    CHECK(server_wait_leased(&s, 4));
+    CHECK(tsr_release(k.client, UINT64_MAX) >= 0);
+    CHECK(server_wait_leased(&s, 0));
+    CHECK_INT(kit_lookup(&k, &p, 5, &hits), 64);
+    tsr_client_close(k.client);
+    CHECK(server_wait_leased(&s, 0));
+    k.client = kit_client(k.cache);
+    CHECK_INT(kit_load_and_check(&k, &p), 64);
+    kit_close(&k);
+    free(tokens);
+    CHECK(server_end(&s));
+}
+
+TEST(shared_memory_stays_while_it_is_held)
+{
+    struct server_kit s;
+    struct kit k;
+    struct tsr_shared shared = {.size = sizeof shared};
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    CHECK_INT(tsr_connected(k.cache, 0), 0);
+    CHECK_INT(tsr_connected(s.k.cache, 0), 0);
+    CHECK_INT(tsr_shared_get(k.client, &shared), 0);
+    CHECK_INT(shared.bytes, 64 * 16384);
+    uint32_t *tokens = kit_tokens(3, 16);
+    CHECK_INT(kit_store_prefix(&k, tokens, 16), 16);
+    CHECK(memcmp(shared.data, s.k.cache->pool.region.data, shared.bytes) == 0);
+    kit_close(&k);
+    CHECK(memcmp(shared.data, s.k.cache->pool.region.data, shared.bytes) == 0);
+    tsr_shared_release(&shared);
+    CHECK(shared.data == NULL);
+    CHECK_INT(tsr_shared_get(s.k.client, &shared), TSR_EUNSUP);
+    free(tokens);
+    CHECK(server_end(&s));
+}
+
+/* ---- without a server ---- */
+
+TEST(without_a_server_everything_misses_at_once)
+{
+    struct tmpdir dir;
+    struct kit k;
+    char path[100];
+    tmpdir_init(&dir);
+    snprintf(path, sizeof path, "%.80s/sock", dir.path);
+    uint64_t start = tsri_now_ns();
+    remote_kit_open(&k, path, (const char *const[]){"server_deadline", "50", NULL});
+    CHECK(ms_since(start) < 1000); /* two times the deadline, and this machine may be busy */
+    uint32_t *tokens = kit_tokens(3, 64);
+    struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
+    struct tsr_key key = {{1}};
+    int8_t tier = 3;
+    start = tsri_now_ns();
+    for (int i = 0; i < 1000; i++)
+        CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
+    CHECK(ms_since(start) < 1000); /* a millisecond each would be far too much */
+    CHECK_INT(kit_store_prefix(&k, tokens, 64), TSR_EAGAIN);
+    CHECK_HAS(tsr_errmsg(), path);
+    CHECK_INT(tsr_contains(k.cache, &key, 1, &tier), 0);
+    CHECK_INT(tier, -1);
+    CHECK_INT(tsr_flush(k.cache), TSR_EAGAIN);
+    CHECK_INT(tsr_connected(k.cache, 10), TSR_EAGAIN);
+    CHECK_INT(tsr_release(k.client, 3), 0);
+    CHECK_INT(tsr_prefetch(k.client, k.space, &p), 0);
+    struct tsr_stats stats = {.size = sizeof stats};
+    CHECK_INT(tsr_stats_get(k.cache, &stats), TSR_EAGAIN);
+    CHECK_INT(tsri_stats_read(k.cache->stats, TSRI_M_server_misses), 1000);
+    kit_close(&k);
+    free(tokens);
+    tmpdir_fini(&dir);
+}
+
+/* Until it finds so many tokens, for ten seconds at most. */
+static bool finds_again(struct kit *k, const uint32_t *tokens, uint32_t n, int wanted)
+{
+    for (int i = 0; i < 1000; i++) {
+        if (kit_find_prefix(k, tokens, n) == wanted) return true;
+        sleep_ms(10);
+    }
+    return false;
+}
+
+TEST(a_server_that_comes_later_is_used_and_one_that_goes_is_not_missed)
+{
+    struct server_kit s;
+    struct kit k;
+    server_open(&s, NULL);
+    struct tsr_config *cfg = kit_config((const char *const[]){"owner", "embedded", NULL});
+    CHECK_INT(tsr_config_set(cfg, "server_socket", s.path), 0);
+    uint32_t *tokens = kit_tokens(3, 64);
+    CHECK_INT(kit_store_prefix(&s.k, tokens, 64), 64);
+    tsr_server_close(s.server);
+    remote_kit_open(&k, s.path, (const char *const[]){"server_deadline", "20", NULL});
+    struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
+    for (int round = 0; round < 3; round++) {
+        CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
+        CHECK_INT(tsr_server_open(&s.server, s.k.cache, cfg), 0);
+        CHECK(finds_again(&k, tokens, 64, 64));
+        CHECK_INT(kit_load_and_check(&k, &p), 64);
+        struct kit_hits hits;
+        CHECK_INT(kit_lookup(&k, &p, 9, &hits), 64);
+        if (round == 2) break;
+        tsr_server_close(s.server);
+        /* What it has promised is gone with it, and said so. */
+        CHECK(kit_load(&k, &p, &hits, 0) < 0);
+        CHECK_INT(kit_store_prefix(&k, tokens, 64), TSR_EAGAIN);
+    }
+    tsr_config_close(cfg);
+    kit_close(&k);
+    free(tokens);
+    CHECK(server_end(&s));
+}
+
+TEST(a_stopped_server_costs_one_deadline_and_is_used_again_when_it_goes_on)
+{
+    if (TEST_TSAN) SKIP("the thread sanitizer starts no threads in a forked process");
+    struct served s = {.pid = 0};
+    struct kit k;
+    served_start(&s, NULL);
+    remote_kit_open(&k, s.path, (const char *const[]){"server_deadline", "200", NULL});
+    uint32_t *tokens = kit_tokens(3, 64);
+    CHECK(finds_again(&k, tokens, 64, 0));
+    CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
+    CHECK_INT(kit_find_prefix(&k, tokens, 64), 64);
+    kill(s.pid, SIGSTOP);
+    CHECK(waitpid(s.pid, NULL, WUNTRACED) == s.pid); /* it takes a moment */
+    struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
+    struct kit_hits hits;
+    uint64_t start = tsri_now_ns();
+    CHECK_INT(kit_lookup(&k, &p, 11, &hits), 0);
+    uint64_t first = ms_since(start);
+    CHECK(first >= 150 && first < 3000);
+    start = tsri_now_ns();
+    for (int i = 0; i < 100; i++)
+        CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
+    CHECK(ms_since(start) < 1000);
+    kill(s.pid, SIGCONT);
+    CHECK(finds_again(&k, tokens, 64, 64));
+    CHECK_INT(kit_load_and_check(&k, &p), 64);
+    kit_close(&k);
+    served_stop(&s, SIGTERM);
+    free(tokens);
+    served_end(&s);
+}
+
+TEST(killed_it_comes_back_with_what_was_flushed)
+{
+    if (TEST_TSAN) SKIP("the thread sanitizer starts no threads in a forked process");
+    struct served s = {.pid = 0};
+    struct kit k;
+    served_start(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    uint32_t *tokens = kit_tokens(3, 64), *lost = kit_tokens(4, 64);
+    struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
+    CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
+    CHECK_INT(tsr_flush(k.cache), 0);
+    for (int round = 0; round < 3; round++) {
+        CHECK_INT(kit_load_and_check(&k, &p), 64);
+        served_stop(&s, SIGKILL);
+        CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
+        CHECK_INT(kit_find_prefix(&k, lost, 64), 0);
+        served_start(&s, NULL);
+        CHECK(finds_again(&k, tokens, 64, 64));
+    }
+    CHECK_INT(kit_load_and_check(&k, &p), 64);
+    CHECK_INT(kit_store_prefix(&k, lost, 64), 64);
+    kit_close(&k);
+    served_stop(&s, SIGTERM);
+    free(tokens), free(lost);
+    served_end(&s);
+}
+
+TEST(one_that_does_not_want_us_says_so_at_open)
+{
+    struct server_kit s;
+    struct tsr_cache *c;
+    server_open(&s, NULL);
+    struct tsr_config *cfg = kit_config((const char *const[]){"owner", "daemon", NULL});
+    CHECK_INT(tsr_config_set(cfg, "server_socket", s.path), 0);
+    CHECK_INT(tsr_config_set(cfg, "server_token", "guess"), 0);
+    CHECK_INT(tsr_open(&c, cfg), TSR_EPERM);
+    CHECK_HAS(tsr_errmsg(), "nobody");
+    CHECK_INT(tsr_config_set(cfg, "server_token", ""), 0);
+    CHECK_INT(tsr_config_set(cfg, "server_socket", "relative"), 0);
+    CHECK_INT(tsr_open(&c, cfg), TSR_EINVAL);
+    tsr_config_close(cfg);
+    CHECK(server_end(&s));
+}
+
+/* ---- processes and threads ---- */
+
+TEST(a_forked_child_misses_and_does_not_disturb_its_parent)
+{
+    struct server_kit s;
+    struct kit k;
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    uint32_t *tokens = kit_tokens(3, 64);
+    struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
+    CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool fine = kit_find_prefix(&k, tokens, 64) == 0 &&
+                    kit_store_prefix(&k, tokens, 64) == TSR_EFORK && tsr_release(k.client, 4) == 0;
+        kit_close(&k);
+        _exit(fine ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    CHECK_INT(kit_load_and_check(&k, &p), 64);
+    kit_close(&k);
+    free(tokens);
+    CHECK(server_end(&s));
+}
+
+struct worker {
+    pthread_t thread;
+    struct kit *k;
+    struct tsr_client *client; /* NULL: the kit's */
+    uint64_t seed;
+    bool fine;
+};
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    struct kit k = *w->k;
+    if (w->client) k.client = w->client;
+    w->fine = true;
+    for (uint64_t i = 0; i < 20 && w->fine; i++) {
+        uint32_t *tokens = kit_tokens(w->seed * 100 + i % 5, 96);
+        struct tsr_prompt p = kit_prefix_prompt(tokens, 96);
+        int n = kit_store_prefix(&k, tokens, 96);
+        w->fine = n >= 0 || n == TSR_EFULL || n == TSR_EAGAIN;
+        n = kit_load_and_check(&k, &p); /* stops the program at a wrong byte */
+        w->fine = w->fine && n >= 0;
+        free(tokens);
+    }
+    return NULL;
+}
+
+TEST(many_threads_use_one_connection_and_many)
+{
+    enum { N = 8 };
+    struct server_kit s;
+    struct kit k;
+    struct worker w[N];
+    server_open(&s, (const char *const[]){"host_size", "2M", NULL});
+    remote_kit_open(&k, s.path, (const char *const[]){"server_deadline", "20000", NULL});
+    for (int i = 0; i < N; i++) {
+        w[i] = (struct worker){
+            .k = &k, .client = i % 2 ? kit_client(k.cache) : NULL, .seed = (uint64_t)i / 2 + 1};
+        CHECK(pthread_create(&w[i].thread, NULL, work, &w[i]) == 0);
+    }
+    for (int i = 0; i < N; i++)
+        pthread_join(w[i].thread, NULL);
+    for (int i = 0; i < N; i++) {
+        CHECK(w[i].fine);
+        tsr_client_close(w[i].client);
+    }
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
+TEST(spaces_come_and_go_and_are_told_apart)
+{
+    struct server_kit s;
+    struct kit k;
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, (const char *const[]){"spaces_max", "2", NULL});
+    uint32_t *tokens = kit_tokens(3, 64);
+    struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
+    struct kit other = k;
+    for (uint32_t i = 0; i < 20; i++) { /* the same slot here, another space each time */
+        struct tsr_space_desc desc = kit_desc();
+        desc.group = i % 5 + 1;
+        other.space = kit_space(k.cache, &desc);
+        CHECK_INT(kit_find_prefix(&other, tokens, 64), i < 5 ? 0 : 64);
+        if (i < 5) CHECK_INT(kit_store_prefix(&other, tokens, 64), 64);
+        CHECK_INT(kit_load_and_check(&other, &p), 64);
+        tsr_space_close(other.space);
+    }
+    CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
+    kit_close(&k);
+    free(tokens);
+    CHECK(server_end(&s));
+}
+
+TEST(events_of_the_server_reach_its_clients)
+{
+    struct server_kit s;
+    struct kit k;
+    struct tsr_event events[8];
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    CHECK_INT(tsr_events(k.cache, events, 8), 0); /* from here on */
+    uint32_t *tokens = kit_tokens(3, 64);
+    CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
+    CHECK_INT(tsr_events(k.cache, events, 8), 4);
+    CHECK_INT(events[0].kind, TSR_EVENT_STORED);
+    CHECK_INT(events[0].n_tokens, 16);
+    kit_close(&k);
+    free(tokens);
+    CHECK(server_end(&s));
+}
+
+int main(void)
+{
+    RUN(the_same_calls_give_the_same_answers);
+    RUN(mistakes_are_errors_as_they_are_in_process);
+    RUN(separators_are_split_here);
+    RUN(leases_are_the_clients_and_end_with_it);
+    RUN(shared_memory_stays_while_it_is_held);
+    RUN(without_a_server_everything_misses_at_once);
+    RUN(a_server_that_comes_later_is_used_and_one_that_goes_is_not_missed);
+    RUN(a_stopped_server_costs_one_deadline_and_is_used_again_when_it_goes_on);
+    RUN(killed_it_comes_back_with_what_was_flushed);
+    RUN(one_that_does_not_want_us_says_so_at_open);
+    RUN(a_forked_child_misses_and_does_not_disturb_its_parent);
+    RUN(many_threads_use_one_connection_and_many);
+    RUN(spaces_come_and_go_and_are_told_apart);
+    RUN(events_of_the_server_reach_its_clients);
+    return test_end();
+}

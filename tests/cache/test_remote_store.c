@@ -1,0 +1,224 @@
+/* test_remote_store.c - stores through a staging area: small ones, such that go in pieces, prefixes
+ * longer than it, layer by layer, in any view; and the ones that do not come to an end. */
+#include "cache/remote.h"
+
+#include "support/remote_kit.h"
+#include "support/test.h"
+
+#include <unistd.h>
+
+static const char *const small_staging[] = {"server_staging", "1M", NULL};
+
+/* Rows of 4 KB in 12 layers: 96 KB a token. */
+static struct tsr_space_desc wide_desc(void)
+{
+    struct tsr_space_desc d = kit_desc();
+    d.n_layers = 12;
+    d.n_heads = 8;
+    d.k_dim = 256;
+    return d;
+}
+
+static void wide_open(struct server_kit *s, struct kit *k)
+{
+    struct tsr_space_desc desc = wide_desc();
+    server_open(s, (const char *const[]){"host_size", "64M", "host_page_size", "256K", NULL});
+    remote_kit_open(k, s->path, small_staging);
+    tsr_space_close(k->space);
+    k->space = kit_space(k->cache, &desc);
+}
+
+TEST(a_store_larger_than_the_staging_area_goes_in_pieces)
+{
+    struct server_kit s;
+    struct kit k;
+    struct tsr_range range;
+    wide_open(&s, &k); /* the staging area is rounded up to 2 MB: parts of 512 KB */
+    for (uint32_t n = 1; n <= 64; n += 9) {
+        uint32_t *tokens = kit_tokens(n, n);
+        struct tsr_prompt p = kit_segment_prompt(tokens, n, &range);
+        CHECK_INT(kit_store_segment(&k, tokens, n), n);
+        CHECK_INT(kit_store_segment(&k, tokens, n), 0);
+        CHECK_INT(kit_load_and_check(&k, &p), n);
+        free(tokens);
+    }
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
+TEST(a_prefix_of_which_no_layer_fits_goes_some_blocks_at_a_time)
+{
+    struct server_kit s;
+    struct kit k;
+    wide_open(&s, &k);
+    uint32_t *tokens = kit_tokens(7, 203); /* a layer of them: 1.6 MB */
+    struct tsr_prompt p = kit_prefix_prompt(tokens, 203);
+    CHECK_INT(kit_store_prefix(&k, tokens, 203), 192);
+    CHECK_INT(kit_load_and_check(&k, &p), 192);
+    /* Behind blocks that are there, from a view of its own. */
+    uint32_t *longer = kit_tokens(7, 400);
+    struct tsr_store store = {.size = sizeof store,
+                              .kind = TSR_KIND_PREFIX,
+                              .tokens = longer,
+                              .n_tokens = 400,
+                              .from = 192};
+    CHECK_INT(kit_store(&k, &store), 208);
+    p = kit_prefix_prompt(longer, 400);
+    CHECK_INT(kit_load_and_check(&k, &p), 400);
+    CHECK_INT(kit_store_segment(&k, longer, 100), TSR_ERANGE);
+    CHECK_HAS(tsr_errmsg(), "server_staging");
+    free(tokens), free(longer);
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
+TEST(layers_may_be_given_one_by_one)
+{
+    struct server_kit s;
+    struct kit k;
+    struct tsr_range range;
+    struct tsr_put *put;
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    uint32_t *tokens = kit_tokens(7, 100);
+    struct tsr_prompt p = kit_segment_prompt(tokens, 100, &range);
+    struct tsr_store store = {.size = sizeof store,
+                              .space = k.space,
+                              .kind = TSR_KIND_SEGMENT,
+                              .tokens = tokens,
+                              .n_tokens = 100};
+    struct tsr_view all = kit_store_view(&store), layer = all;
+    size_t bytes = all.bytes / 2;
+    layer.bytes = bytes;
+    CHECK_INT(tsr_put_open(&put, k.client, &store), 0);
+    CHECK_INT(tsr_put_layer(put, 7, &layer), TSR_EINVAL);
+    for (uint32_t l = 2; l-- > 0;) {
+        CHECK_INT(kit_find_segment(&k, tokens, 100), 0);
+        layer.data = (uint8_t *)all.data + l * bytes;
+        CHECK_INT(tsr_put_layer(put, l, &layer), 0);
+    }
+    CHECK_INT(tsr_put_commit(put), 100);
+    CHECK_INT(kit_load_and_check(&k, &p), 100);
+    CHECK_INT(tsr_put_open(&put, k.client, &store), 0); /* there already */
+    CHECK_INT(tsr_put_layer(put, 0, &layer), 0);
+    CHECK_INT(tsr_put_commit(put), 0);
+    uint32_t *other = kit_tokens(8, 100);
+    store.tokens = other;
+    CHECK_INT(tsr_put_open(&put, k.client, &store), 0);
+    CHECK_INT(tsr_put_layer(put, 0, &layer), 0);
+    CHECK(tsr_put_commit(put) < 0); /* a layer is missing */
+    CHECK_INT(tsr_put_open(&put, k.client, &store), 0);
+    tsr_put_abort(put);
+    CHECK_INT(tsr_put_open(&put, k.client, &store), 0);
+    tsr_server_close(s.server);
+    s.server = NULL;
+    CHECK(tsr_put_layer(put, 0, &layer) < 0);
+    CHECK(tsr_put_commit(put) < 0);
+    free(all.data);
+    free(tokens), free(other);
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
+TEST(rows_may_stand_anywhere_in_the_callers_memory)
+{
+    struct server_kit s;
+    struct kit k;
+    struct tsr_range range;
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    uint32_t *tokens = kit_tokens(7, 50);
+    struct tsr_prompt p = kit_segment_prompt(tokens, 50, &range);
+    struct tsr_store store = {.size = sizeof store,
+                              .space = k.space,
+                              .kind = TSR_KIND_SEGMENT,
+                              .tokens = tokens,
+                              .n_tokens = 50};
+    struct tsr_view packed = kit_store_view(&store);
+    size_t stride = 200, plane = 50 * stride, layer = 2 * plane, row = 64;
+    uint8_t *data = calloc(2, layer);
+    for (uint32_t l = 0; l < 2; l++)
+        for (uint32_t q = 0; q < 2; q++)
+            for (uint32_t t = 0; t < 50; t++)
+                memcpy(data + l * layer + q * plane + t * stride,
+                       (uint8_t *)packed.data + ((l * 2 + q) * 50 + t) * row, row);
+    store.view = (struct tsr_view){.data = data,
+                                   .bytes = 2 * layer,
+                                   .layer_stride = layer,
+                                   .plane_stride = plane,
+                                   .token_stride = stride};
+    CHECK_INT(tsr_store(k.client, &store), 50);
+    CHECK_INT(kit_load_and_check(&k, &p), 50);
+    store.view.bytes = layer;
+    CHECK_INT(tsr_store(k.client, &store), TSR_ERANGE);
+    free(data), free(packed.data), free(tokens);
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
+TEST(blended_kv_is_found_by_its_recipe_alone)
+{
+    struct server_kit s;
+    struct kit k;
+    struct kit_hits hits;
+    struct tsr_range range;
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    uint32_t *tokens = kit_tokens(7, 64);
+    struct tsr_store store = {.size = sizeof store,
+                              .kind = TSR_KIND_BLENDED,
+                              .tokens = tokens,
+                              .n_tokens = 64,
+                              .recipe = "query 5%",
+                              .recipe_bytes = 8};
+    CHECK_INT(kit_store(&k, &store), 64);
+    CHECK_INT(kit_find_segment(&k, tokens, 64), 0);
+    CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
+    struct tsr_prompt p = kit_segment_prompt(tokens, 64, &range);
+    p.flags |= TSR_PROMPT_BLENDED;
+    p.recipe = "query 5%";
+    p.recipe_bytes = 8;
+    CHECK_INT(kit_lookup(&k, &p, 0, &hits), 64);
+    CHECK_INT(hits.matches[0].kind, TSR_KIND_BLENDED);
+    p.recipe = "query 6%";
+    CHECK_INT(kit_lookup(&k, &p, 0, &hits), 0);
+    free(tokens);
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
+TEST(a_store_may_run_in_the_background)
+{
+    struct server_kit s;
+    struct kit k;
+    struct tsr_range range;
+    struct tsr_op *op;
+    server_open(&s, NULL);
+    remote_kit_open(&k, s.path, NULL);
+    uint32_t *tokens = kit_tokens(7, 64);
+    struct tsr_store store = {.size = sizeof store,
+                              .space = k.space,
+                              .kind = TSR_KIND_SEGMENT,
+                              .tokens = tokens,
+                              .n_tokens = 64};
+    store.view = kit_store_view(&store);
+    CHECK_INT(tsr_store_start(&op, k.client, &store, NULL, NULL), 0);
+    CHECK_INT(tsr_op_wait(op, 10000), 64);
+    tsr_op_close(op);
+    struct tsr_prompt p = kit_segment_prompt(tokens, 64, &range);
+    CHECK_INT(kit_load_and_check(&k, &p), 64);
+    free(store.view.data), free(tokens);
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
+int main(void)
+{
+    RUN(a_store_larger_than_the_staging_area_goes_in_pieces);
+    RUN(a_prefix_of_which_no_layer_fits_goes_some_blocks_at_a_time);
+    RUN(layers_may_be_given_one_by_one);
+    RUN(rows_may_stand_anywhere_in_the_callers_memory);
+    RUN(blended_kv_is_found_by_its_recipe_alone);
+    RUN(a_store_may_run_in_the_background);
+    return test_end();
+}
