@@ -1,0 +1,492 @@
+/* bench_daemon.c - a cache in another process, as its clients see it: how soon it answers after its
+ * start and what it costs while idle; lookups against a bare ping-pong of the same bytes over a
+ * Unix socket; loads and stores of 512 MB against memcpy; and what many clients at once get.
+ *
+ * The model is of 8B parameters: 32 layers, 8 KV heads of 128 in bf16, 128 KiB a token. */
+#include "cache/remote.h"
+#include "support/bench.h"
+#include "support/tmpdir.h"
+
+#include <tessera/client.h>
+#include <tessera/server.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    CHUNKS = 64,
+    CHUNK_TOKENS = 512,
+    PROMPT_TOKENS = CHUNKS * CHUNK_TOKENS,
+    ON_DISK = 100000,
+    SAMPLES = 4000,
+    MOVED_TOKENS = 4096, /* 512 MB */
+    CLIENTS = 64
+};
+
+static struct tmpdir dir;
+static char socket_path[TSRI_SOCKET_PATH_BYTES];
+
+static void nap(unsigned us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
+}
+
+static struct tsr_config *config(const char *owner, const char *host_size)
+{
+    struct tsr_config *cfg;
+    BENCH_CHECK(tsr_config_open(&cfg) == 0);
+    BENCH_CHECK(tsr_config_set(cfg, "owner", owner) == 0);
+    BENCH_CHECK(tsr_config_set(cfg, "host_size", host_size) == 0);
+    BENCH_CHECK(tsr_config_set(cfg, "server_socket", socket_path) == 0);
+    BENCH_CHECK(tsr_config_set(cfg, "server_deadline", "20000") == 0);
+    BENCH_CHECK(tsr_config_set(cfg, "server_patience", "60000") == 0);
+    return cfg;
+}
+
+/* ---- the program: start and idle ---- */
+
+/* Entries as small as they get: only their number matters here. */
+static void fill_disk(const char *path)
+{
+    enum { BATCH = 1000 };
+    static struct tsr_tier_io io[BATCH];
+    static uint32_t tokens[4];
+    static uint8_t kv[4];
+    static void *planes[1] = {kv};
+    struct tsr_config *cfg = config("process", "1M");
+    BENCH_CHECK(tsr_config_set(cfg, "disk_path", path) == 0);
+    struct tsr_tier_env env = {.size = sizeof env, .config = cfg, .n_threads = 2};
+    struct tsr_tier *tier;
+    BENCH_CHECK(tsri_tier_open(&tier, &tsri_tier_disk, &env) == 0);
+    for (uint32_t from = 0; from < ON_DISK; from += BATCH) {
+        for (uint32_t i = 0; i < BATCH; i++) {
+            io[i] = (struct tsr_tier_io){.tokens = tokens, .n_cells = 1, .planes = planes};
+            io[i].head = (struct tsr_entry_head){.kind = TSR_KIND_SEGMENT,
+                                                 .n_tokens = 1,
+                                                 .cell_tokens = 64,
+                                                 .n_layers = 1,
+                                                 .n_planes = 1,
+                                                 .row_bytes = {4, 0}};
+            uint64_t key[2] = {(from + i + 1) * 0x9E3779B97F4A7C15u, from + i};
+            memcpy(io[i].head.key.bytes, key, sizeof key);
+        }
+        BENCH_CHECK(tsri_tier_put(tier, io, BATCH) == BATCH);
+    }
+    BENCH_CHECK(tsri_tier_flush(tier) == 0);
+    tsri_tier_close(tier);
+    tsr_config_close(cfg);
+}
+
+static pid_t start_program(const char *program, const char *disk)
+{
+    char at_socket[256], at_disk[512];
+    snprintf(at_socket, sizeof at_socket, "--server_socket=%s", socket_path);
+    snprintf(at_disk, sizeof at_disk, "--disk_path=%s", disk);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl(program, program, at_socket, at_disk, "--entries_max=200000", (char *)NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+/* Milliseconds until somebody says hello back. */
+static double until_answer(pid_t pid)
+{
+    uint64_t start = bench_now_ns();
+    struct tsri_link *link;
+    struct tsri_link_desc desc = {.path = socket_path, .token = "", .patience_ms = 10000};
+    for (;;) {
+        int fd = tsri_socket_connect(socket_path);
+        if (fd >= 0) {
+            close(fd);
+            break;
+        }
+        BENCH_CHECK(waitpid(pid, NULL, WNOHANG) == 0);
+        nap(200);
+    }
+    BENCH_CHECK(tsri_link_open(&link, &desc) == 0);
+    BENCH_CHECK(tsri_link_await(link, tsri_now_ns() + 10000000000u) == 0);
+    double ms = (double)(bench_now_ns() - start) / 1e6;
+    tsri_link_close(link);
+    return ms;
+}
+
+/* Resident kilobytes that are not the shared pool. */
+static double resident_mb(pid_t pid)
+{
+    char path[64], line[256];
+    long all = 0, shared = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *f = fopen(path, "r");
+    BENCH_CHECK(f != NULL);
+    while (fgets(line, sizeof line, f)) {
+        if (strncmp(line, "VmRSS:", 6) == 0) all = strtol(line + 6, NULL, 10);
+        if (strncmp(line, "RssShmem:", 9) == 0) shared = strtol(line + 9, NULL, 10);
+    }
+    fclose(f);
+    return (double)(all - shared) / 1024;
+}
+
+static void measure_program(const char *program)
+{
+    enum { RUNS = 9 };
+    double ms[RUNS];
+    char disk[512], empty[512];
+    snprintf(disk, sizeof disk, "%s/full", dir.path);
+    snprintf(empty, sizeof empty, "%s/empty", dir.path);
+    fill_disk(disk);
+    for (int i = 0; i < RUNS; i++) {
+        pid_t pid = start_program(program, disk);
+        ms[i] = until_answer(pid);
+        kill(pid, SIGTERM);
+        waitpid(pid, NULL, 0);
+    }
+    bench_report("start, 100K entries on disk", bench_median(ms, RUNS), "ms", 0, 60, false);
+    pid_t pid = start_program(program, empty);
+    until_answer(pid);
+    bench_report("rss, idle, beyond the pool", resident_mb(pid), "MB", 0, 10, false);
+    kill(pid, SIGTERM);
+    waitpid(pid, NULL, 0);
+    pid = start_program(program, disk);
+    until_answer(pid);
+    bench_report("rss, 100K entries on disk", resident_mb(pid), "MB", 0, 0, false);
+    kill(pid, SIGTERM);
+    waitpid(pid, NULL, 0);
+}
+
+/* ---- a server in another process ---- */
+
+static pid_t start_server(void)
+{
+    int ready[2];
+    char byte;
+    BENCH_CHECK(pipe(ready) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct tsr_cache *c;
+        struct tsr_server *server;
+        struct tsr_config *cfg = config("embedded", "1792M");
+        BENCH_CHECK(tsr_config_set(cfg, "policy", "lru") == 0); /* the last text stays */
+        BENCH_CHECK(tsr_open(&c, cfg) == 0);
+        BENCH_CHECK(tsr_server_open(&server, c, cfg) == 0);
+        BENCH_CHECK(write(ready[1], "x", 1) == 1);
+        pause();
+        _exit(0);
+    }
+    close(ready[1]);
+    BENCH_CHECK(read(ready[0], &byte, 1) == 1);
+    close(ready[0]);
+    return pid;
+}
+
+struct work {
+    struct tsr_cache *cache;
+    struct tsr_space *space, *tiny;
+    struct tsr_client *client;
+    uint32_t *tokens;
+    struct tsr_range segments[CHUNKS];
+    struct tsr_match matches[CHUNKS];
+    struct tsri_region user, other;
+    struct tsr_shared shared;
+    size_t bytes;
+    uint32_t text;
+    int ping_fd;
+    size_t request_bytes, reply_bytes;
+    uint8_t *ping;
+};
+
+static void open_work(struct work *w)
+{
+    struct tsr_config *cfg = config("daemon", "1M");
+    struct tsr_space_desc desc = {.size = sizeof desc,
+                                  .model = "8B",
+                                  .dtype = TSR_DTYPE_BF16,
+                                  .n_layers = 32,
+                                  .n_heads = 8,
+                                  .k_dim = 128};
+    struct tsr_space_desc tiny = desc;
+    tiny.model = "tiny";
+    tiny.n_layers = 1;
+    tiny.n_heads = 1;
+    BENCH_CHECK(tsr_open(&w->cache, cfg) == 0);
+    BENCH_CHECK(tsr_connected(w->cache, 10000) == 0);
+    BENCH_CHECK(tsr_space_open(&w->space, w->cache, &desc) == 0);
+    BENCH_CHECK(tsr_space_open(&w->tiny, w->cache, &tiny) == 0);
+    BENCH_CHECK(tsr_client_open(&w->client, w->cache) == 0);
+    w->tokens = malloc(PROMPT_TOKENS * sizeof *w->tokens);
+    BENCH_CHECK(w->tokens != NULL);
+    for (uint32_t i = 0; i < PROMPT_TOKENS; i++)
+        w->tokens[i] = i * 2654435761u >> 15;
+    for (uint32_t i = 0; i < CHUNKS; i++)
+        w->segments[i] = (struct tsr_range){i * CHUNK_TOKENS, CHUNK_TOKENS};
+    tsr_config_close(cfg);
+}
+
+static int store_text(struct work *w, struct tsr_space *space, const uint32_t *tokens, uint32_t n,
+                      const void *kv)
+{
+    struct tsr_store s = {
+        .size = sizeof s,
+        .space = space,
+        .kind = TSR_KIND_SEGMENT,
+        .tokens = tokens,
+        .n_tokens = n,
+        .view = {.data = (void *)(uintptr_t)kv, .bytes = n * tsr_space_token_bytes(space)}};
+    return tsr_store(w->client, &s);
+}
+
+static int look_up(struct tsr_client *client, struct work *w, struct tsr_space *space,
+                   struct tsr_match *matches)
+{
+    struct tsr_prompt p = {.size = sizeof p,
+                           .tokens = w->tokens,
+                           .n_tokens = PROMPT_TOKENS,
+                           .flags = TSR_PROMPT_SEGMENTS,
+                           .segments = w->segments,
+                           .n_segments = CHUNKS};
+    struct tsr_lookup l = {.size = sizeof l,
+                           .spaces = &space,
+                           .n_spaces = 1,
+                           .matches = matches,
+                           .matches_max = CHUNKS};
+    return tsr_lookup(client, &p, &l);
+}
+
+/* ---- lookups ---- */
+
+static bool move_all(int fd, uint8_t *data, size_t bytes, bool out)
+{
+    while (bytes) {
+        ssize_t n = out ? send(fd, data, bytes, MSG_NOSIGNAL) : recv(fd, data, bytes, 0);
+        if (n <= 0) return false;
+        data += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+/* Another process that reads as much as a lookup sends and sends as much as it answers. */
+static pid_t start_echo(struct work *w)
+{
+    int fds[2];
+    w->request_bytes = TSRI_WIRE_HEAD_BYTES + 24 + 8 + 24 + PROMPT_TOKENS * 4 + CHUNKS * 8;
+    w->reply_bytes = TSRI_WIRE_HEAD_BYTES + 16 + CHUNKS * sizeof(struct tsri_wire_match);
+    w->ping = calloc(1, w->request_bytes);
+    BENCH_CHECK(w->ping != NULL);
+    BENCH_CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    tsri_socket_widen(fds[0]);
+    tsri_socket_widen(fds[1]);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(fds[0]);
+        while (move_all(fds[1], w->ping, w->request_bytes, false) &&
+               move_all(fds[1], w->ping, w->reply_bytes, true)) {
+        }
+        _exit(0);
+    }
+    close(fds[1]);
+    w->ping_fd = fds[0];
+    return pid;
+}
+
+static void ping_pong(struct work *w)
+{
+    BENCH_CHECK(move_all(w->ping_fd, w->ping, w->request_bytes, true));
+    BENCH_CHECK(move_all(w->ping_fd, w->ping, w->reply_bytes, false));
+}
+
+static void measure_lookup(struct work *w)
+{
+    static double ours[SAMPLES], bare[SAMPLES];
+    static uint8_t kv[CHUNK_TOKENS * 512];
+    for (uint32_t i = 0; i < CHUNKS; i++)
+        BENCH_CHECK(store_text(w, w->tiny, w->tokens + i * CHUNK_TOKENS, CHUNK_TOKENS, kv) ==
+                    CHUNK_TOKENS);
+    BENCH_CHECK(look_up(w->client, w, w->tiny, w->matches) == PROMPT_TOKENS);
+    pid_t echo = start_echo(w);
+    for (int i = 0; i < SAMPLES; i++) {
+        uint64_t start = bench_now_ns();
+        BENCH_CHECK(look_up(w->client, w, w->tiny, w->matches) == PROMPT_TOKENS);
+        uint64_t middle = bench_now_ns();
+        ping_pong(w);
+        ours[i] = (double)(middle - start) / 1e3;
+        bare[i] = (double)(bench_now_ns() - middle) / 1e3;
+    }
+    bench_report("lookup p50, 64 chunks", bench_quantile(ours, SAMPLES, 0.5), "us",
+                 bench_quantile(bare, SAMPLES, 0.5), 3, false);
+    bench_report("lookup p99, 64 chunks", bench_quantile(ours, SAMPLES, 0.99), "us",
+                 bench_quantile(bare, SAMPLES, 0.99), 4, false);
+    close(w->ping_fd);
+    kill(echo, SIGKILL);
+    waitpid(echo, NULL, 0);
+    free(w->ping);
+}
+
+/* ---- moving ---- */
+
+static void store_all(void *arg)
+{
+    struct work *w = arg;
+    for (uint32_t at = 0; at < MOVED_TOKENS; at += CHUNK_TOKENS) {
+        w->tokens[at] = 0x10000000u + ++w->text; /* another text each time */
+        BENCH_CHECK(store_text(w, w->space, w->tokens + at, CHUNK_TOKENS,
+                               w->user.data + at * tsr_space_token_bytes(w->space)) ==
+                    CHUNK_TOKENS);
+    }
+}
+
+static void load_all(void *arg)
+{
+    struct work *w = arg;
+    enum { N = MOVED_TOKENS / CHUNK_TOKENS };
+    struct tsr_load loads[N];
+    size_t bytes = w->bytes / N;
+    for (uint32_t i = 0; i < N; i++)
+        loads[i] = (struct tsr_load){.size = sizeof loads[i],
+                                     .space = w->space,
+                                     .match = &w->matches[i],
+                                     .view = {.data = w->other.data + i * bytes, .bytes = bytes}};
+    BENCH_CHECK(tsr_load(w->client, loads, N) == N);
+}
+
+static void copy_mapping(void *arg)
+{
+    struct work *w = arg;
+    memcpy(w->other.data, w->shared.data, w->bytes);
+}
+
+static void copy_user(void *arg)
+{
+    struct work *w = arg;
+    memcpy(w->other.data, w->user.data, w->bytes);
+}
+
+static void measure_moves(struct work *w)
+{
+    w->bytes = MOVED_TOKENS * tsr_space_token_bytes(w->space);
+    BENCH_CHECK(tsri_region_init(&w->user, w->bytes) == 0);
+    BENCH_CHECK(tsri_region_init(&w->other, w->bytes) == 0);
+    for (size_t i = 0; i < w->bytes; i++)
+        w->user.data[i] = (uint8_t)(i * 2654435761u >> 13);
+    for (int i = 0; i < 4; i++) /* every page of the pool is touched before anything is timed */
+        store_all(w);
+    BENCH_CHECK(look_up(w->client, w, w->space, w->matches) >= MOVED_TOKENS);
+    load_all(w);
+    BENCH_CHECK(memcmp(w->user.data, w->other.data, w->bytes) == 0);
+    w->shared.size = sizeof w->shared;
+    BENCH_CHECK(tsr_shared_get(w->client, &w->shared) == 0);
+    struct bench_case c = {.name = "retrieve 512 MB",
+                           .run = load_all,
+                           .baseline = copy_mapping,
+                           .arg = w,
+                           .reps = 1,
+                           .n_pairs = 15,
+                           .work = (double)w->bytes,
+                           .unit = "GB/s",
+                           .target = 0.95};
+    bench_run(&c);
+    c.name = "store 512 MB";
+    c.run = store_all;
+    c.baseline = copy_user;
+    c.target = 0.45;
+    bench_run(&c);
+    tsr_shared_release(&w->shared);
+    tsri_region_fini(&w->user);
+    tsri_region_fini(&w->other);
+}
+
+/* ---- many clients ---- */
+
+struct asker {
+    pthread_t thread;
+    struct work *w;
+    struct tsr_client *client;
+    struct tsr_match matches[CHUNKS];
+    _Atomic bool *stop;
+    uint64_t n;
+};
+
+static void *ask(void *arg)
+{
+    struct asker *a = arg;
+    while (!atomic_load(a->stop)) {
+        BENCH_CHECK(look_up(a->client, a->w, a->w->tiny, a->matches) == PROMPT_TOKENS);
+        a->n++;
+    }
+    return NULL;
+}
+
+/* Lookups a second that n clients get together. */
+static double lookups(struct asker *askers, uint32_t n)
+{
+    _Atomic bool stop = false;
+    uint64_t start = bench_now_ns(), done = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        askers[i].stop = &stop;
+        askers[i].n = 0;
+        BENCH_CHECK(pthread_create(&askers[i].thread, NULL, ask, &askers[i]) == 0);
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
+    atomic_store(&stop, true);
+    for (uint32_t i = 0; i < n; i++) {
+        pthread_join(askers[i].thread, NULL);
+        done += askers[i].n;
+    }
+    return (double)done * 1e9 / (double)(bench_now_ns() - start);
+}
+
+static void measure_clients(struct work *w)
+{
+    enum { ROUNDS = 7 };
+    struct asker *askers = calloc(CLIENTS, sizeof *askers);
+    double one[ROUNDS], many[ROUNDS];
+    BENCH_CHECK(askers != NULL);
+    for (uint32_t i = 0; i < CLIENTS; i++) {
+        askers[i].w = w;
+        BENCH_CHECK(tsr_client_open(&askers[i].client, w->cache) == 0);
+        BENCH_CHECK(look_up(askers[i].client, w, w->tiny, askers[i].matches) == PROMPT_TOKENS);
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        one[i] = lookups(askers, 1);
+        many[i] = lookups(askers, CLIENTS);
+    }
+    bench_report("clients, 64 at once", bench_median(many, ROUNDS), "lookups/s",
+                 bench_median(one, ROUNDS), 1.2, true);
+    for (uint32_t i = 0; i < CLIENTS; i++)
+        tsr_client_close(askers[i].client);
+    free(askers);
+}
+
+int main(int argc, char **argv)
+{
+    char program[4096];
+    const char *end = strrchr(argv[0], '/');
+    snprintf(program, sizeof program, "%.*s/../bin/tesserad", end ? (int)(end - argv[0]) : 1,
+             end ? argv[0] : ".");
+    bench_init("bench_daemon", argc, argv);
+    tmpdir_init(&dir);
+    snprintf(socket_path, sizeof socket_path, "%.80s/s/sock", dir.path);
+    BENCH_CHECK(access(program, X_OK) == 0);
+    measure_program(program);
+    pid_t server = start_server();
+    static struct work w;
+    open_work(&w);
+    measure_lookup(&w);
+    measure_clients(&w);
+    measure_moves(&w);
+    tsr_client_close(w.client);
+    tsr_space_close(w.space);
+    tsr_space_close(w.tiny);
+    tsr_close(w.cache);
+    free(w.tokens);
+    kill(server, SIGKILL);
+    waitpid(server, NULL, 0);
+    tmpdir_fini(&dir);
+    return bench_end();
+}
