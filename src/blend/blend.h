@@ -141,6 +141,7 @@ struct tsri_fill {
     const struct tsr_rope *rope;
     uint32_t freq_set;
     bool int8;
+    double token_s; /* seconds that computing a token took */
 };
 /* Segment `piece` of the plan stands in its slots, K at its canonical base. Stores it as a segment
  * and turns K. Returns the tokens stored; TSR_EFULL and the like mean only that it was not kept,

@@ -100,6 +100,7 @@ int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask *ask,
                                   .tokens = ask->tokens + m->prompt_offset,
                                   .base = m->base,
                                   .freq_set = f->freq_set,
+                                  .cost_s = (float)(f->token_s * m->n_tokens),
                                   .view = {.data = rows.data, .bytes = rows.bytes}};
         if (m->context == TSR_CONTEXT_SAME) {
             store.context = ask->tokens;

@@ -20,6 +20,7 @@ static void add_row(struct tsr_run *run, uint32_t token, uint32_t position)
 
 static void open_pass(struct tsr_run *run, struct tsr_model_pass *pass, uint32_t n_groups)
 {
+    run->pass_ns = tsri_now_ns();
     *pass = (struct tsr_model_pass){.size = sizeof *pass,
                                     .rows = run->rows,
                                     .n_rows = run->n_rows,
@@ -97,6 +98,7 @@ static struct tsri_fill fill_of(const struct tsr_run *run, bool exact)
 static int after_fill(struct tsr_run *run)
 {
     struct tsri_fill fill = fill_of(run, false);
+    fill.token_s = (double)(tsri_now_ns() - run->pass_ns) * 1e-9 / run->n_rows;
     for (uint32_t i = 0; i < run->plan.n_pieces; i++) {
         struct tsri_piece *piece = &run->plan.pieces[i];
         if (piece->kind != TSRI_PIECE_FILL || piece->placed) continue;

@@ -47,7 +47,7 @@ struct tsr_run {
     void *scratch;
 
     uint32_t reasons;
-    uint64_t started_ns;
+    uint64_t started_ns, pass_ns; /* when the run, and its pass, began */
     struct tsr_gate gate;
     double predicted;
     struct tsr_blend_report report;
