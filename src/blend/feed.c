@@ -1,7 +1,8 @@
 /* feed.c - brings matched ranges into the engine's memory, layer by layer, K turned to its new
  * position on the way. What is in host memory is copied by one job of the cache's threads, what
  * only a lower tier has is fetched by another and copied as each layer is proven; whoever computes
- * waits for a layer only. A copy runs straight from the pages of the pool into the engine's slots.
+ * waits for a layer only, and helps with the copies. A copy runs straight from the pages of the
+ * pool into the engine's slots.
  *
  * A feed has several owners: who opened it, and each job. A job whose tier stalls outlives the
  * owner's interest: once a range is given up, or the feed closed, its job may go on reading into
@@ -112,8 +113,8 @@ static void range_layer(struct range *r, struct tsri_meta *meta, uint32_t layer)
 {
     struct tsri_feed *f = r->feed;
     pthread_mutex_lock(&f->lock);
-    bool wanted = !f->closed && r->result == 0 && layer == r->n_ready;
-    r->writing = wanted;
+    bool wanted = !f->closed && r->result == 0 && layer == r->n_ready && !r->writing;
+    if (wanted) r->writing = true;
     pthread_mutex_unlock(&f->lock);
     if (!wanted) return;
     int e = r->batch ? 0 : range_bind(r, meta);
@@ -345,6 +346,21 @@ static uint32_t n_missing(const struct tsri_feed *f, uint32_t layer, uint64_t *p
     return n;
 }
 
+/* Under lock, which is let go meanwhile: copies what is in host memory and nobody has copied yet,
+ * because the threads are busy, or stuck with a tier. */
+static void help(struct tsri_feed *f, uint32_t layer)
+{
+    for (uint32_t i = 0; i < f->n_ranges; i++) {
+        struct range *r = &f->ranges[i];
+        while (!r->cold && r->result == 0 && !r->writing && r->n_ready <= layer) {
+            uint32_t next = r->n_ready;
+            pthread_mutex_unlock(&f->lock);
+            range_layer(r, tsri_meta(f->cache, &f->cache->entries[r->id]), next);
+            pthread_mutex_lock(&f->lock);
+        }
+    }
+}
+
 static void give_up(struct tsri_feed *f, uint32_t layer)
 {
     for (uint32_t i = 0; i < f->n_ranges; i++) {
@@ -362,9 +378,11 @@ int tsri_feed_wait(struct tsri_feed *f, uint32_t layer, uint32_t timeout_ms)
     int n_failed = 0;
     uint64_t progress, before;
     pthread_mutex_lock(&f->lock);
+    help(f, layer);
     struct timespec until = deadline(timeout_ms);
     while (n_missing(f, layer, &before)) {
         int e = pthread_cond_timedwait(&f->changed, &f->lock, &until);
+        help(f, layer);
         if (n_missing(f, layer, &progress) && progress != before) {
             until = deadline(timeout_ms);
         } else if (e == ETIMEDOUT) {

@@ -149,6 +149,35 @@ TEST(a_feed_that_is_closed_early_leaves_the_memory_alone)
     CHECK(blend_kit_close(&k));
 }
 
+/* Both threads of the cache are stuck with a tier. */
+TEST(what_is_in_host_memory_does_not_wait_for_a_tier_that_stalls)
+{
+    struct blend_kit k;
+    uint32_t tokens[512];
+    blend_kit_open(&k, "llama", TSR_DTYPE_F32, 0);
+    store_document(&k);
+    struct tsri_feed_range cold = range_of(&k, 20, 60, 300);
+    struct tsr_prompt prompt = elsewhere(&k, tokens);
+    blend_kit_make_cold(&k);
+    fake_tier_gate(&k.tier, FAKE_GET);
+    struct tsri_feed *stuck[2];
+    for (uint32_t i = 0; i < 2; i++)
+        stuck[i] = feed_of(&k, &prompt, &cold, 1);
+    fake_tier_gate_wait(&k.tier, 1);
+    blend_kit_prompt(&k, 2, 0, (const uint32_t[]){100}, 1, NULL);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
+    CHECK_INT(k.report.n_exact, 100);
+    CHECK_INT(k.report.n_failed, 0);
+    CHECK_INT(k.report.tier_tokens[0], 100);
+    fake_tier_gate(&k.tier, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        CHECK_INT(tsri_feed_wait(stuck[i], 2, 5000), 0);
+        tsri_feed_close(stuck[i]);
+    }
+    CHECK(blend_kit_close(&k));
+}
+
 TEST(memory_of_another_shape_is_refused)
 {
     struct blend_kit k;
@@ -180,6 +209,7 @@ int main(void)
     RUN(what_was_computed_elsewhere_is_not_taken_for_exact);
     RUN(other_tokens_and_entries_that_are_gone_fail_their_range_alone);
     RUN(a_feed_that_is_closed_early_leaves_the_memory_alone);
+    RUN(what_is_in_host_memory_does_not_wait_for_a_tier_that_stalls);
     RUN(memory_of_another_shape_is_refused);
     return test_end();
 }

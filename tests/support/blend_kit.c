@@ -42,7 +42,6 @@ void blend_kit_open(struct blend_kit *k, const char *path, uint32_t dtype, uint3
 bool blend_kit_close(struct blend_kit *k)
 {
     tsr_blend_close(k->blend);
-    /* Jobs of feeds that were closed early let go their pins when they end. */
     tsri_work_drain(tsri_ops_work(k->cache.cache->ops));
     bool clean = kit_end(&k->cache);
     fake_tier_plan_fini(&k->tier);
@@ -120,6 +119,8 @@ void blend_kit_prefill(struct blend_kit *k, float *logits)
 
 void blend_kit_make_cold(struct blend_kit *k)
 {
+    /* Jobs of feeds that were closed early let go their pins when they end. */
+    tsri_work_drain(tsri_ops_work(k->cache.cache->ops));
     MUST(tsr_flush(k->cache.cache));
     (void)kit_evict_all(&k->cache);
 }
