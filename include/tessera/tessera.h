@@ -222,6 +222,16 @@ enum tsr_prompt_flags {
                               * segments behind another context, and prefix blocks */
 };
 
+/* What ANY finds: of all that the prefix and the segments leave, every run of 63 tokens or more
+ * that the prompt has in common with an entry, and many shorter ones down to match_min_tokens. A
+ * token that was replaced, inserted or deleted cuts a text into two matches of the same entry;
+ * `coverage` tells how much of the entry was found altogether. Tokens are compared, so a match is
+ * that text; its KV is what the entry's tokens had when they were computed, at base + entry_offset
+ * and behind what stood before them there. Rotate K to its place, and recompute a few tokens at
+ * each end and wherever something was edited. Media, and entries with media, are left out. Text
+ * that only a lower tier has is no match yet: it is brought up for the next lookup. Option
+ * any_offset switches all of this off. */
+
 struct tsr_prompt {
     size_t size;
     const uint32_t *tokens;
@@ -254,7 +264,7 @@ TSR_API TSR_MUST int tsr_split(const struct tsr_space *space, const uint32_t *to
 enum tsr_kind { TSR_KIND_PREFIX = 1, TSR_KIND_SEGMENT = 2, TSR_KIND_BLENDED = 3 };
 enum tsr_context { TSR_CONTEXT_SAME = 1, TSR_CONTEXT_PURE = 2, TSR_CONTEXT_OTHER = 3 };
 /* How much of its entry a match has: FULL all of it; PARTIAL, together with the other matches of
- * the entry around edited tokens, at least min_match_ratio; RUN less than that. */
+ * the entry around edited tokens, at least the option min_match_ratio; RUN less than that. */
 enum tsr_coverage { TSR_COVERAGE_FULL = 1, TSR_COVERAGE_PARTIAL = 2, TSR_COVERAGE_RUN = 3 };
 
 /* What an entry covers of a prompt. `entry` stays meaningful while the entry lives; a later load of

@@ -83,7 +83,7 @@ enum {
     X(any_offset, BOOL, "true", 0, 0, 0, \
       "register windows of tokens, so that lookups find stored text at any offset of a prompt") \
     X(windows_max, COUNT, "0", 1024, (uint64_t)1 << 30, TSRI_OPT_ZERO, \
-      "windows of 32 tokens to register, 12 bytes each; 0: derived from metadata_size") \
+      "windows of 32 tokens to register, 14 bytes each; 0: derived from metadata_size") \
     X(match_min_tokens, COUNT, "32", 1, 1048576, 0, \
       "shorter runs found at any offset are not used") \
     X(min_match_ratio, FLOAT, "0.8", 0, 1, 0, \
