@@ -1,7 +1,7 @@
 /* tessera.c - the public entry points: check arguments, answer for a forked child, count, call
  * inside. Nothing is decided here that a caller inside the library would have to know. */
 #include "cache/manager.h"
-#include "cache/remote.h"
+#include "cache/served.h"
 
 #include <tessera/client.h>
 
@@ -97,7 +97,7 @@ int tsr_release(struct tsr_client *client, uint64_t request_id)
     if (!client) return no_handle("client");
     struct tsr_cache *c = tsri_client_cache(client);
     if (in_child(c)) return 0;
-    return c->remote ? tsri_remote_release(client, request_id)
+    return c->served ? tsri_served_release(client, request_id)
                      : tsri_client_release(client, request_id);
 }
 
@@ -162,7 +162,7 @@ int tsr_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
     uint64_t start = tsri_now_ns();
-    n = c->remote ? tsri_remote_lookup(client, &p, lookup) : tsri_find(client, &p, lookup);
+    n = c->served ? tsri_served_lookup(client, &p, lookup) : tsri_find(client, &p, lookup);
     if (n < 0) return n;
     struct tsri_stats *s = c->stats;
     tsri_stats_add(s, TSRI_M_lookups, 1);
@@ -183,7 +183,7 @@ static int each(struct tsr_space *space, const struct tsr_prompt *prompt, tsri_e
     if (in_child(space->cache)) return 0;
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
-    if (space->cache->remote) return tsri_remote_mark(space, &p, type);
+    if (space->cache->served) return tsri_served_mark(space, &p, type);
     return tsri_find_each(space, &p, fn, arg);
 }
 
@@ -194,8 +194,8 @@ int tsr_keys(struct tsr_space *space, const struct tsr_prompt *prompt, struct ts
     if (prompt->size < SIZE_MIN) return bad_size("prompt");
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
-    if (space->cache->remote && in_child(space->cache)) return refuse_child();
-    if (space->cache->remote) return tsri_remote_keys(space, &p, keys, keys_max);
+    if (space->cache->served && in_child(space->cache)) return refuse_child();
+    if (space->cache->served) return tsri_served_keys(space, &p, keys, keys_max);
     return tsri_find_keys(space, &p, keys, keys_max);
 }
 
@@ -204,7 +204,7 @@ int tsr_contains(struct tsr_cache *cache, const struct tsr_key *keys, uint32_t n
     if (!cache || ((!keys || !tiers) && n)) return no_handle("cache, keys or tiers");
     if (n > INT32_MAX) return tsri_fail(TSR_ERANGE, "contains: %u keys", n);
     bool child = in_child(cache);
-    if (!child && cache->remote) return tsri_remote_contains(cache, keys, n, tiers);
+    if (!child && cache->served) return tsri_served_contains(cache, keys, n, tiers);
     int found = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct tsri_key key;
@@ -267,7 +267,7 @@ int tsr_put_open(struct tsr_put **out, struct tsr_client *client, const struct t
     if (e) return e;
     struct tsr_store s = {0};
     COMPLETE(s, store);
-    if (tsri_client_cache(client)->remote) return tsri_remote_put_open(out, client, &s);
+    if (tsri_client_cache(client)->served) return tsri_served_put_open(out, client, &s);
     return tsri_put_open(out, client, &s, false);
 }
 
@@ -280,22 +280,22 @@ int tsr_put_layer(struct tsr_put *put, uint32_t layer, const struct tsr_view *vi
 {
     if (!put || !view) return no_handle("put or view");
     struct tsr_cache *c = put_cache(put);
-    if (c->remote && in_child(c)) return refuse_child();
-    if (c->remote) return tsri_remote_put_layer(put, layer, view);
+    if (c->served && in_child(c)) return refuse_child();
+    if (c->served) return tsri_served_put_layer(put, layer, view);
     return tsri_put_layers(put, layer, 1, view);
 }
 
 int tsr_put_commit(struct tsr_put *put)
 {
     if (!put) return no_handle("put");
-    return put_cache(put)->remote ? tsri_remote_put_commit(put) : tsri_put_commit(put);
+    return put_cache(put)->served ? tsri_served_put_commit(put) : tsri_put_commit(put);
 }
 
 void tsr_put_abort(struct tsr_put *put)
 {
     if (!put) return;
-    if (put_cache(put)->remote)
-        tsri_remote_put_abort(put);
+    if (put_cache(put)->served)
+        tsri_served_put_abort(put);
     else
         tsri_put_abort(put);
 }
@@ -340,7 +340,7 @@ int tsr_flush(struct tsr_cache *cache)
 {
     if (!cache) return no_handle("cache");
     if (in_child(cache)) return refuse_child();
-    return cache->remote ? tsri_remote_flush(cache) : tsri_manager_flush(cache);
+    return cache->served ? tsri_served_flush(cache) : tsri_manager_flush(cache);
 }
 
 int tsr_pin(struct tsr_space *space, const struct tsr_prompt *prompt)
@@ -362,7 +362,7 @@ int tsr_evict(struct tsr_cache *cache, size_t free_bytes)
 {
     if (!cache) return no_handle("cache");
     if (in_child(cache)) return 0;
-    return cache->remote ? tsri_remote_evict(cache, free_bytes)
+    return cache->served ? tsri_served_evict(cache, free_bytes)
                          : tsri_room_evict(cache, free_bytes);
 }
 
@@ -380,7 +380,7 @@ int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
         return tsri_fail(TSR_ESPACE, "clear: the space is not of this cache");
     if (what.prompt && !what.space) return tsri_fail(TSR_EINVAL, "clear: a prompt needs a space");
     if (in_child(cache)) return 0;
-    if (cache->remote) return tsri_remote_clear(cache, &what);
+    if (cache->served) return tsri_served_clear(cache, &what);
     /* One tier alone: what waits to be written must have got to its place first. */
     if (what.tier >= 0) tsri_manager_drain(cache);
     int n = what.prompt ? each(what.space, what.prompt, tsri_cache_clear_one, &what.tier, 0)
@@ -393,7 +393,7 @@ int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
 void tsr_freeze(struct tsr_cache *cache, int frozen)
 {
     if (!cache) return;
-    if (cache->remote && !in_child(cache)) (void)tsri_remote_freeze(cache, frozen != 0);
+    if (cache->served && !in_child(cache)) (void)tsri_served_freeze(cache, frozen != 0);
     atomic_store(&cache->frozen, frozen != 0);
 }
 
@@ -406,9 +406,9 @@ int tsr_stats_get(struct tsr_cache *cache, struct tsr_stats *out)
     if (size < SIZE_MIN || size > SIZE_MAX_SANE) return bad_size("stats");
     struct tsr_stats own = {0};
     bool child = in_child(cache);
-    int e = !child && cache->remote ? tsri_remote_stats(cache, &own) : 0;
+    int e = !child && cache->served ? tsri_served_stats(cache, &own) : 0;
     if (e < 0) return e;
-    if (!child && !cache->remote) tsri_cache_stats(cache, &own);
+    if (!child && !cache->served) tsri_cache_stats(cache, &own);
     memset(out, 0, size);
     memcpy(out, &own, size < sizeof own ? size : sizeof own);
     out->size = size;
@@ -420,7 +420,7 @@ int tsr_stats_text(struct tsr_cache *cache, const char *format, char *buf, size_
     if (!cache || !format || (!buf && bytes)) return no_handle("cache, format or buf");
     struct tsr_stats own = {0};
     bool child = in_child(cache);
-    if (!child && cache->remote) return tsri_remote_stats_text(cache, format, buf, bytes);
+    if (!child && cache->served) return tsri_served_stats_text(cache, format, buf, bytes);
     if (!child) tsri_cache_stats(cache, &own); /* brings the gauges up to date */
     if (strcmp(format, "prometheus") == 0)
         return (int)tsri_stats_text_prometheus(cache->stats, buf, bytes);
@@ -432,7 +432,7 @@ int tsr_events(struct tsr_cache *cache, struct tsr_event *out, uint32_t max)
 {
     if (!cache || (!out && max)) return no_handle("cache or out");
     if (in_child(cache)) return 0;
-    if (cache->remote) return tsri_remote_events(cache, out, max);
+    if (cache->served) return tsri_served_events(cache, out, max);
     return (int)tsri_events_take(&cache->events, out, max);
 }
 
@@ -442,9 +442,9 @@ int tsr_connected(struct tsr_cache *cache, int timeout_ms)
 {
     if (!cache) return no_handle("cache");
     if (in_child(cache)) return refuse_child();
-    if (!cache->remote) return 0;
+    if (!cache->served) return 0;
     uint64_t wait_ns = timeout_ms > 0 ? (uint64_t)timeout_ms * 1000000 : 0;
-    return tsri_link_await(cache->remote->seat->link, tsri_now_ns() + wait_ns);
+    return tsri_link_await(cache->served->seat->link, tsri_now_ns() + wait_ns);
 }
 
 int tsr_shared_get(struct tsr_client *client, struct tsr_shared *out)
@@ -453,7 +453,7 @@ int tsr_shared_get(struct tsr_client *client, struct tsr_shared *out)
     if (out->size < sizeof *out) return bad_size("shared");
     struct tsr_cache *c = tsri_client_cache(client);
     if (in_child(c)) return refuse_child();
-    if (!c->remote) return tsri_fail(TSR_EUNSUP, "the memory of this cache is its own");
+    if (!c->served) return tsri_fail(TSR_EUNSUP, "the memory of this cache is its own");
     struct tsri_link *link = tsri_client_seat(client)->link;
     uint64_t session = tsri_link_session(link);
     struct tsri_mapping *m = session ? tsri_link_mapping(link, session) : NULL;

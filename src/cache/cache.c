@@ -2,7 +2,7 @@
  * for good, the numbers. Everything big is reserved in open, in the order of the struct, and given
  * back in reverse. */
 #include "cache/manager.h"
-#include "cache/remote.h"
+#include "cache/served.h"
 
 #include <stdlib.h>
 
@@ -67,9 +67,9 @@ static int open_parts(struct tsr_cache *c, const struct tsr_config *cfg)
 {
     int e = tsri_fork_guard_init(&c->guard);
     if (e == 0) e = tsri_stats_open(&c->stats);
-    bool remote = c->options.owner == TSRI_OWNER_DAEMON;
-    if (e == 0 && !remote) e = open_memory(c);
-    if (e == 0 && !remote) e = open_policy(c, cfg);
+    bool served = c->options.owner == TSRI_OWNER_DAEMON;
+    if (e == 0 && !served) e = open_memory(c);
+    if (e == 0 && !served) e = open_policy(c, cfg);
     if (e == 0) e = tsri_events_init(&c->events, c->options.events_max);
     if (e) return e;
     c->touch = aligned_alloc(TSRI_CACHE_LINE, sizeof *c->touch);
@@ -77,7 +77,7 @@ static int open_parts(struct tsr_cache *c, const struct tsr_config *cfg)
     if (!c->touch || !c->spaces) return tsri_fail(TSR_ENOMEM, "no memory for a cache");
     memset(c->touch, 0, sizeof *c->touch);
     e = tsri_ops_open(&c->ops, c);
-    if (e == 0) e = remote ? tsri_remote_open(c) : tsri_manager_open(c, cfg);
+    if (e == 0) e = served ? tsri_served_open(c) : tsri_manager_open(c, cfg);
     return e;
 }
 
@@ -123,7 +123,7 @@ void tsri_cache_close(struct tsr_cache *c)
         if (c->ops) tsri_work_drain(tsri_ops_work(c->ops));
         tsri_manager_close(c);
         tsri_ops_close(c->ops);
-        tsri_remote_close(c->remote);
+        tsri_served_close(c->served);
         tsri_events_fini(&c->events);
         if (c->policy) c->policy->ops->close(c->policy);
         pthread_mutex_destroy(&c->lock);

@@ -307,7 +307,7 @@ struct tsr_space {
 };
 
 struct tsri_manager;
-struct tsri_remote;
+struct tsri_served;
 struct tsri_seat;
 
 struct tsr_cache {
@@ -342,7 +342,7 @@ struct tsr_cache {
 
     struct tsri_manager *manager; /* tiers below, and the I/O threads */
     struct tsri_ops *ops;
-    struct tsri_remote *remote; /* owner: daemon; then nothing above holds entries */
+    struct tsri_served *served; /* owner: daemon; then nothing above holds entries */
 };
 
 static inline struct tsri_meta *tsri_meta(const struct tsr_cache *c, const struct tsri_entry *e)

@@ -3,7 +3,7 @@
  * entries in one batch, and handed on layer by layer as it arrives. A range that cannot be had gets
  * its reason and must be recomputed; the others are not held up by it. */
 #include "cache/manager.h"
-#include "cache/remote.h"
+#include "cache/served.h"
 
 static int fail_range(uint32_t i, int err)
 {
@@ -246,8 +246,8 @@ int tsri_loader_run(struct tsri_loader *loader)
     loader->layers_told = 0;
     int e = prepare(c, loader);
     if (e) goto out;
-    if (c->remote) {
-        e = tsri_remote_load(loader);
+    if (c->served) {
+        e = tsri_served_load(loader);
         if (e == 0) e = finish(c, loader);
         goto out;
     }

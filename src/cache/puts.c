@@ -2,7 +2,7 @@
  * lock, then make them visible all at once. Until commit nothing of it can be found; abort gives
  * everything back. A prefix becomes one entry a block; a segment is one entry. */
 #include "cache/manager.h"
-#include "cache/remote.h"
+#include "cache/served.h"
 
 #include <math.h>
 
@@ -391,7 +391,7 @@ void tsri_put_abort(struct tsr_put *put)
 
 int tsri_store(struct tsr_client *client, const struct tsr_store *store)
 {
-    if (tsri_client_cache(client)->remote) return tsri_remote_store(client, store);
+    if (tsri_client_cache(client)->served) return tsri_served_store(client, store);
     struct tsr_put *put;
     uint64_t start = tsri_now_ns();
     int e = tsri_put_open(&put, client, store, true);

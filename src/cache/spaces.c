@@ -2,7 +2,7 @@
  * somebody has it open or entries name it by number; opening the same description again then gives
  * the same slot. A slot that is neither is used again when all others are taken: tenants come and
  * go. */
-#include "cache/remote.h"
+#include "cache/served.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct ts
     if (e) return e;
     struct tsri_shape shape;
     /* Pages are the server's business, when one has the cache. */
-    e = tsri_shape_init(&shape, &d, c->remote ? TSRI_MIB * 64 : c->options.host_page_size);
+    e = tsri_shape_init(&shape, &d, c->served ? TSRI_MIB * 64 : c->options.host_page_size);
     if (e) return e;
     uint8_t fingerprint[16];
     tsri_space_fingerprint(&d, fingerprint);
@@ -61,7 +61,7 @@ int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct ts
     if (!space)
         return tsri_fail(TSR_EAGAIN, "%u spaces are open or have entries, spaces_max",
                          c->options.spaces_max);
-    e = c->remote ? tsri_remote_space_open(space, &d) : 0;
+    e = c->served ? tsri_served_space_open(space, &d) : 0;
     if (e) {
         tsri_space_close(space);
         return e;

@@ -1,9 +1,9 @@
-/* test_remote_load.c - loads out of a server's memory: parts of matches, single layers, layer by
+/* test_served_load.c - loads out of a server's memory: parts of matches, single layers, layer by
  * layer in the background, from a tier below the server, and when the lender lets go meanwhile. */
-#include "cache/remote.h"
+#include "cache/served.h"
 
 #include "support/fake_tier.h"
-#include "support/remote_kit.h"
+#include "support/served_kit.h"
 #include "support/test.h"
 
 #include <unistd.h>
@@ -49,7 +49,7 @@ TEST(any_part_of_a_match_can_be_had)
     struct kit_hits hits;
     struct tsr_range range;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 300);
     struct tsr_prompt p = kit_segment_prompt(tokens, 300, &range);
     CHECK_INT(kit_store_segment(&k, tokens, 300), 300);
@@ -74,7 +74,7 @@ TEST(what_is_gone_is_reported_for_its_range_alone)
     struct kit k;
     struct kit_hits hits;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 64);
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64), tail = kit_prefix_prompt(tokens, 48);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
@@ -111,7 +111,7 @@ TEST(layers_arrive_one_by_one_in_the_background)
     struct kit_hits hits;
     struct tsr_range range;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 200);
     struct tsr_prompt p = kit_segment_prompt(tokens, 200, &range);
     CHECK_INT(kit_store_segment(&k, tokens, 200), 200);
@@ -148,7 +148,7 @@ TEST(what_only_a_tier_of_the_server_has_is_fetched_and_verified)
     mem_tier_store_init(&store, 0);
     fake_tier_plan_init(&plan, &mem_tier, &store);
     server_open_tiers(&s, NULL, &plan, 1);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 200);
     struct tsr_range range;
     struct tsr_prompt prefix = kit_prefix_prompt(tokens, 200);
@@ -194,7 +194,7 @@ TEST(a_layer_copied_after_the_end_of_the_session_is_not_handed_on)
     struct kit_hits hits;
     struct tsr_range range;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 64);
     struct tsr_prompt p = kit_segment_prompt(tokens, 64, &range);
     CHECK_INT(kit_store_segment(&k, tokens, 64), 64);

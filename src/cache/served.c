@@ -1,11 +1,11 @@
-/* remote.c - a cache that a server has: connections, the spaces they know, and every call that
+/* served.c - a cache that a server has: connections, the spaces they know, and every call that
  * moves no KV. What the server answers is what the call returns, but for a server that is away:
  * then it is a miss, or TSR_EAGAIN where there is no such thing. */
-#include "cache/remote.h"
+#include "cache/served.h"
 
 #define KEYS_AT_ONCE 16384u
 
-struct tsri_remote_space {
+struct tsri_served_space {
     uint8_t fingerprint[16];
     struct tsr_space_desc desc; /* its texts are ours, in one block */
     char *texts;
@@ -18,14 +18,14 @@ struct tsri_request *tsri_request_clear(struct tsri_request *r, uint16_t type)
     return r;
 }
 
-bool tsri_remote_is_away(int err)
+bool tsri_served_is_away(int err)
 {
     return err == TSR_EAGAIN || err == TSR_ETIME || err == TSR_EPERM || err == TSR_EVERSION;
 }
 
 /* ---- seats ---- */
 
-int tsri_seat_open(struct tsri_seat **out, struct tsri_remote *r, bool stores)
+int tsri_seat_open(struct tsri_seat **out, struct tsri_served *r, bool stores)
 {
     *out = NULL;
     struct tsri_seat *seat = tsri_alloc(1, sizeof *seat);
@@ -33,7 +33,7 @@ int tsri_seat_open(struct tsri_seat **out, struct tsri_remote *r, bool stores)
     if (!stores) desc.staging_bytes = 0;
     int e = seat ? 0 : TSR_ENOMEM;
     if (e == 0) {
-        seat->remote = r;
+        seat->served = r;
         seat->spaces = tsri_alloc(r->c->options.spaces_max, sizeof *seat->spaces);
         e = seat->spaces ? tsri_link_open(&seat->link, &desc) : TSR_ENOMEM;
     }
@@ -103,10 +103,10 @@ static const char *keep_text(char **at, const char *s)
     return kept;
 }
 
-int tsri_remote_space_open(struct tsr_space *space, const struct tsr_space_desc *d)
+int tsri_served_space_open(struct tsr_space *space, const struct tsr_space_desc *d)
 {
-    struct tsri_remote *r = space->cache->remote;
-    struct tsri_remote_space *s = &r->spaces[space->id];
+    struct tsri_served *r = space->cache->served;
+    struct tsri_served_space *s = &r->spaces[space->id];
     pthread_mutex_lock(&r->lock);
     bool known = s->texts && memcmp(s->fingerprint, space->fingerprint, 16) == 0;
     int e = 0;
@@ -147,7 +147,7 @@ static int open_space(struct tsri_seat *seat, uint64_t session, struct tsr_space
         tsri_link_tell(seat->link, session, &q);
         out->open = false;
     }
-    struct tsri_remote *r = seat->remote;
+    struct tsri_served *r = seat->served;
     pthread_mutex_lock(&r->lock);
     tsri_request_clear(&q, TSRI_WIRE_SPACE_OPEN)->desc = r->spaces[space->id].desc;
     int e = tsri_link_start(seat->link, session, &q, until_ns, &a);
@@ -181,7 +181,7 @@ int tsri_seat_space(struct tsri_seat *seat, uint64_t session, struct tsr_space *
     int e = 0;
     pthread_mutex_lock(&seat->lock);
     if (seat->session != session) {
-        memset(seat->spaces, 0, seat->remote->c->options.spaces_max * sizeof *seat->spaces);
+        memset(seat->spaces, 0, seat->served->c->options.spaces_max * sizeof *seat->spaces);
         seat->session = session;
     }
     struct tsri_seat_space *s = &seat->spaces[space->id];
@@ -221,7 +221,7 @@ static int ask_prompt(struct tsri_seat *seat, struct tsr_space *space,
     struct tsri_seat_space s;
     *out = NULL;
     uint64_t session = tsri_link_session(seat->link);
-    uint64_t until_ns = tsri_now_ns() + seat->remote->deadline_ns;
+    uint64_t until_ns = tsri_now_ns() + seat->served->deadline_ns;
     int e = split_prompt(space, prompt, &q->prompt, ranges);
     if (e == 0 && !session) e = TSR_EAGAIN;
     if (e == 0) e = tsri_seat_space(seat, session, space, until_ns, &s);
@@ -258,7 +258,7 @@ static int lookup(struct tsri_seat *seat, uint64_t session, const struct tsr_pro
     struct tsri_seat_space s;
     struct tsri_request q;
     struct tsri_answer *a = NULL;
-    uint64_t until_ns = tsri_now_ns() + seat->remote->deadline_ns;
+    uint64_t until_ns = tsri_now_ns() + seat->served->deadline_ns;
     tsri_request_clear(&q, TSRI_WIRE_LOOKUP);
     int n = split_prompt(io->spaces[0], prompt, &q.prompt, ranges);
     for (uint32_t i = 0; n == 0 && i < io->n_spaces; i++) {
@@ -277,20 +277,20 @@ static int lookup(struct tsri_seat *seat, uint64_t session, const struct tsr_pro
     return n;
 }
 
-int tsri_remote_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
+int tsri_served_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
                        struct tsr_lookup *io)
 {
     struct tsri_seat *seat = tsri_client_seat(client);
     uint64_t session = tsri_link_session(seat->link);
     int n = session ? lookup(seat, session, prompt, io) : TSR_EAGAIN;
     /* It may still find something, and lease it: that comes to an end right behind it. */
-    if (n == TSR_ETIME && io->request_id) tsri_remote_release(client, io->request_id);
-    if (!tsri_remote_is_away(n)) return n;
-    tsri_stats_add(seat->remote->c->stats, TSRI_M_server_misses, 1);
+    if (n == TSR_ETIME && io->request_id) tsri_served_release(client, io->request_id);
+    if (!tsri_served_is_away(n)) return n;
+    tsri_stats_add(seat->served->c->stats, TSRI_M_server_misses, 1);
     return 0;
 }
 
-int tsri_remote_release(struct tsr_client *client, uint64_t request_id)
+int tsri_served_release(struct tsr_client *client, uint64_t request_id)
 {
     struct tsri_seat *seat = tsri_client_seat(client);
     struct tsri_request q;
@@ -307,23 +307,23 @@ int tsri_remote_release(struct tsr_client *client, uint64_t request_id)
 
 /* ---- keys ---- */
 
-int tsri_remote_keys(struct tsr_space *space, const struct tsr_prompt *prompt, struct tsr_key *keys,
+int tsri_served_keys(struct tsr_space *space, const struct tsr_prompt *prompt, struct tsr_key *keys,
                      uint32_t keys_max)
 {
     struct tsri_request q;
     struct tsri_answer *a;
     tsri_request_clear(&q, TSRI_WIRE_KEYS)->n = tsri_min_u32(keys_max, TSRI_WIRE_ITEMS_MAX);
-    int n = ask_prompt(space->cache->remote->seat, space, prompt, &q, &a);
+    int n = ask_prompt(space->cache->served->seat, space, prompt, &q, &a);
     if (a) memcpy(keys, a->reply.keys, tsri_min_u32(a->reply.n, keys_max) * sizeof *keys);
     tsri_link_end(a);
     return n;
 }
 
-int tsri_remote_contains(struct tsr_cache *c, const struct tsr_key *keys, uint32_t n, int8_t *tiers)
+int tsri_served_contains(struct tsr_cache *c, const struct tsr_key *keys, uint32_t n, int8_t *tiers)
 {
-    struct tsri_seat *seat = c->remote->seat;
+    struct tsri_seat *seat = c->served->seat;
     uint64_t session = tsri_link_session(seat->link);
-    uint64_t until_ns = tsri_now_ns() + c->remote->deadline_ns;
+    uint64_t until_ns = tsri_now_ns() + c->served->deadline_ns;
     int found = 0;
     memset(tiers, -1, n);
     for (uint32_t at = 0; session && at < n;) {
@@ -337,33 +337,33 @@ int tsri_remote_contains(struct tsr_cache *c, const struct tsr_key *keys, uint32
             found += e;
         }
         tsri_link_end(a);
-        if (e < 0) return tsri_remote_is_away(e) ? found : e;
+        if (e < 0) return tsri_served_is_away(e) ? found : e;
         at += q.n;
     }
     return found;
 }
 
-int tsri_remote_mark(struct tsr_space *space, const struct tsr_prompt *prompt, uint16_t type)
+int tsri_served_mark(struct tsr_space *space, const struct tsr_prompt *prompt, uint16_t type)
 {
     struct tsri_request q;
     struct tsri_answer *a;
-    int n = ask_prompt(space->cache->remote->seat, space, prompt, tsri_request_clear(&q, type), &a);
+    int n = ask_prompt(space->cache->served->seat, space, prompt, tsri_request_clear(&q, type), &a);
     tsri_link_end(a);
-    return tsri_remote_is_away(n) && type != TSRI_WIRE_PIN && type != TSRI_WIRE_UNPIN ? 0 : n;
+    return tsri_served_is_away(n) && type != TSRI_WIRE_PIN && type != TSRI_WIRE_UNPIN ? 0 : n;
 }
 
 /* ---- the whole cache ---- */
 
-int tsri_remote_clear(struct tsr_cache *c, const struct tsr_clear *what)
+int tsri_served_clear(struct tsr_cache *c, const struct tsr_clear *what)
 {
     struct tsr_range ranges[TSRI_SEGMENTS_MAX];
-    struct tsri_seat *seat = c->remote->seat;
+    struct tsri_seat *seat = c->served->seat;
     struct tsri_seat_space s = {.number = TSRI_WIRE_SPACE_ALL};
     struct tsri_request q;
     struct tsri_answer *a;
     uint64_t session = tsri_link_session(seat->link);
     if (!session) return TSR_EAGAIN;
-    uint64_t until_ns = tsri_now_ns() + c->remote->patience_ns;
+    uint64_t until_ns = tsri_now_ns() + c->served->patience_ns;
     tsri_request_clear(&q, TSRI_WIRE_CLEAR)->tier = what->tier;
     int e = what->space ? tsri_seat_space(seat, session, what->space, until_ns, &s) : 0;
     if (e == 0 && what->space && what->prompt)
@@ -376,25 +376,25 @@ int tsri_remote_clear(struct tsr_cache *c, const struct tsr_clear *what)
     return e;
 }
 
-int tsri_remote_evict(struct tsr_cache *c, size_t free_bytes)
+int tsri_served_evict(struct tsr_cache *c, size_t free_bytes)
 {
     struct tsri_request q;
     tsri_request_clear(&q, TSRI_WIRE_EVICT)->bytes = free_bytes;
-    return ask_status(c->remote->seat, &q, c->remote->patience_ns);
+    return ask_status(c->served->seat, &q, c->served->patience_ns);
 }
 
-int tsri_remote_flush(struct tsr_cache *c)
+int tsri_served_flush(struct tsr_cache *c)
 {
     struct tsri_request q;
-    return ask_status(c->remote->seat, tsri_request_clear(&q, TSRI_WIRE_FLUSH),
-                      c->remote->patience_ns);
+    return ask_status(c->served->seat, tsri_request_clear(&q, TSRI_WIRE_FLUSH),
+                      c->served->patience_ns);
 }
 
-int tsri_remote_freeze(struct tsr_cache *c, bool frozen)
+int tsri_served_freeze(struct tsr_cache *c, bool frozen)
 {
     struct tsri_request q;
     tsri_request_clear(&q, TSRI_WIRE_FREEZE)->value = frozen;
-    return ask_status(c->remote->seat, &q, c->remote->deadline_ns);
+    return ask_status(c->served->seat, &q, c->served->deadline_ns);
 }
 
 static int ask_stats(struct tsr_cache *c, uint32_t form, struct tsri_answer **a)
@@ -402,12 +402,12 @@ static int ask_stats(struct tsr_cache *c, uint32_t form, struct tsri_answer **a)
     struct tsri_request q;
     *a = NULL;
     tsri_request_clear(&q, TSRI_WIRE_STATS)->value = form;
-    uint64_t session = tsri_link_session(c->remote->seat->link);
+    uint64_t session = tsri_link_session(c->served->seat->link);
     if (!session) return TSR_EAGAIN;
-    return ask(c->remote->seat, session, &q, tsri_now_ns() + c->remote->deadline_ns, a);
+    return ask(c->served->seat, session, &q, tsri_now_ns() + c->served->deadline_ns, a);
 }
 
-int tsri_remote_stats(struct tsr_cache *c, struct tsr_stats *out)
+int tsri_served_stats(struct tsr_cache *c, struct tsr_stats *out)
 {
     struct tsri_answer *a;
     int e = ask_stats(c, TSRI_WIRE_STATS_NUMBERS, &a);
@@ -419,7 +419,7 @@ int tsri_remote_stats(struct tsr_cache *c, struct tsr_stats *out)
     return e;
 }
 
-int tsri_remote_stats_text(struct tsr_cache *c, const char *format, char *buf, size_t bytes)
+int tsri_served_stats_text(struct tsr_cache *c, const char *format, char *buf, size_t bytes)
 {
     struct tsri_answer *a;
     bool json = strcmp(format, "json") == 0;
@@ -438,29 +438,29 @@ int tsri_remote_stats_text(struct tsr_cache *c, const char *format, char *buf, s
     return e;
 }
 
-int tsri_remote_events(struct tsr_cache *c, struct tsr_event *out, uint32_t max)
+int tsri_served_events(struct tsr_cache *c, struct tsr_event *out, uint32_t max)
 {
     struct tsri_request q;
     struct tsri_answer *a;
     tsri_request_clear(&q, TSRI_WIRE_EVENTS)->n = tsri_min_u32(max, TSRI_WIRE_ITEMS_MAX);
-    uint64_t session = tsri_link_session(c->remote->seat->link);
+    uint64_t session = tsri_link_session(c->served->seat->link);
     if (!session) return 0;
-    int n = ask(c->remote->seat, session, &q, tsri_now_ns() + c->remote->deadline_ns, &a);
+    int n = ask(c->served->seat, session, &q, tsri_now_ns() + c->served->deadline_ns, &a);
     if (a && n > 0) memcpy(out, a->reply.events, tsri_min_u32(a->reply.n, max) * sizeof *out);
     tsri_link_end(a);
-    return tsri_remote_is_away(n) ? 0 : n;
+    return tsri_served_is_away(n) ? 0 : n;
 }
 
 /* ---- life ---- */
 
-int tsri_remote_open(struct tsr_cache *c)
+int tsri_served_open(struct tsr_cache *c)
 {
     const struct tsri_options *o = &c->options;
-    struct tsri_remote *r = tsri_alloc(1, sizeof *r);
+    struct tsri_served *r = tsri_alloc(1, sizeof *r);
     if (!r) return TSR_ENOMEM;
     pthread_mutex_init(&r->lock, NULL);
     r->c = c;
-    c->remote = r;
+    c->served = r;
     r->path = tsri_strdup(o->server_socket);
     r->token = tsri_strdup(o->server_token);
     r->spaces = tsri_alloc(o->spaces_max, sizeof *r->spaces);
@@ -474,7 +474,7 @@ int tsri_remote_open(struct tsr_cache *c)
     return tsri_seat_open(&r->seat, r, false);
 }
 
-void tsri_remote_close(struct tsri_remote *r)
+void tsri_served_close(struct tsri_served *r)
 {
     if (!r) return;
     tsri_seat_close(r->seat);

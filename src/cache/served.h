@@ -1,4 +1,4 @@
-/* remote.h - a cache that a server has (owner: daemon): the same calls, asked of the server. The
+/* served.h - a cache that a server has (owner: daemon): the same calls, asked of the server. The
  * handle is a tsr_cache that holds no entries, only spaces, threads and numbers of its own; each
  * client has a connection, so that leases end with it and clients do not wait for each other.
  *
@@ -7,14 +7,14 @@
  *
  * Threads: a seat's lock is held over one round trip at most, when a space is first used.
  */
-#ifndef TSRI_REMOTE_H
-#define TSRI_REMOTE_H
+#ifndef TSRI_SERVED_H
+#define TSRI_SERVED_H
 
 #include "cache/cache.h"
 
 /* A connection, and what its session calls our spaces. */
 struct tsri_seat {
-    struct tsri_remote *remote;
+    struct tsri_served *served;
     struct tsri_link *link;
     pthread_mutex_t lock;
     /* under lock: */
@@ -31,68 +31,68 @@ struct tsri_seat_space {
     struct tsri_shape shape; /* as the server lays it out */
 };
 
-struct tsri_remote {
+struct tsri_served {
     struct tsr_cache *c;
     struct tsri_link_desc desc;
     char *path, *token;
     uint64_t deadline_ns, patience_ns;
     struct tsri_seat *seat; /* for calls that no client makes */
-    struct tsri_remote_space *spaces;
+    struct tsri_served_space *spaces;
     pthread_mutex_t lock; /* of spaces */
 };
 
-/* ---- remote.c ---- */
+/* ---- served.c ---- */
 
-TSR_MUST int tsri_remote_open(struct tsr_cache *c);
-void tsri_remote_close(struct tsri_remote *r);
+TSR_MUST int tsri_served_open(struct tsr_cache *c);
+void tsri_served_close(struct tsri_served *r);
 /* Waits for the connection as long as a lookup would; it is no error when there is none, unless the
  * server does not want us. */
-TSR_MUST int tsri_seat_open(struct tsri_seat **out, struct tsri_remote *r, bool stores);
+TSR_MUST int tsri_seat_open(struct tsri_seat **out, struct tsri_served *r, bool stores);
 void tsri_seat_close(struct tsri_seat *seat);
 /* What the server needs to know of a space, kept for every new session. Of a completed desc. */
-TSR_MUST int tsri_remote_space_open(struct tsr_space *space, const struct tsr_space_desc *desc);
+TSR_MUST int tsri_served_space_open(struct tsr_space *space, const struct tsr_space_desc *desc);
 /* Its number and shape in that session. */
 TSR_MUST int tsri_seat_space(struct tsri_seat *seat, uint64_t session, struct tsr_space *space,
                              uint64_t until_ns, struct tsri_seat_space *out);
 /* Is this what a server that is away, slow or full answers: a miss? */
-bool tsri_remote_is_away(int err);
+bool tsri_served_is_away(int err);
 
 /* All but its room for extras, zeroed. */
 struct tsri_request *tsri_request_clear(struct tsri_request *r, uint16_t type);
 
-TSR_MUST int tsri_remote_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
+TSR_MUST int tsri_served_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
                                 struct tsr_lookup *io);
-int tsri_remote_release(struct tsr_client *client, uint64_t request_id);
+int tsri_served_release(struct tsr_client *client, uint64_t request_id);
 /* KEYS */
-TSR_MUST int tsri_remote_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
+TSR_MUST int tsri_served_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
                               struct tsr_key *keys, uint32_t keys_max);
-TSR_MUST int tsri_remote_contains(struct tsr_cache *c, const struct tsr_key *keys, uint32_t n,
+TSR_MUST int tsri_served_contains(struct tsr_cache *c, const struct tsr_key *keys, uint32_t n,
                                   int8_t *tiers);
 /* PREFETCH, PIN, UNPIN, TOUCH */
-TSR_MUST int tsri_remote_mark(struct tsr_space *space, const struct tsr_prompt *prompt,
+TSR_MUST int tsri_served_mark(struct tsr_space *space, const struct tsr_prompt *prompt,
                               uint16_t type);
-TSR_MUST int tsri_remote_clear(struct tsr_cache *c, const struct tsr_clear *what);
-TSR_MUST int tsri_remote_evict(struct tsr_cache *c, size_t free_bytes);
-TSR_MUST int tsri_remote_flush(struct tsr_cache *c);
-int tsri_remote_freeze(struct tsr_cache *c, bool frozen);
-TSR_MUST int tsri_remote_stats(struct tsr_cache *c, struct tsr_stats *out);
-TSR_MUST int tsri_remote_stats_text(struct tsr_cache *c, const char *format, char *buf,
+TSR_MUST int tsri_served_clear(struct tsr_cache *c, const struct tsr_clear *what);
+TSR_MUST int tsri_served_evict(struct tsr_cache *c, size_t free_bytes);
+TSR_MUST int tsri_served_flush(struct tsr_cache *c);
+int tsri_served_freeze(struct tsr_cache *c, bool frozen);
+TSR_MUST int tsri_served_stats(struct tsr_cache *c, struct tsr_stats *out);
+TSR_MUST int tsri_served_stats_text(struct tsr_cache *c, const char *format, char *buf,
                                     size_t bytes);
-TSR_MUST int tsri_remote_events(struct tsr_cache *c, struct tsr_event *out, uint32_t max);
+TSR_MUST int tsri_served_events(struct tsr_cache *c, struct tsr_event *out, uint32_t max);
 
-/* ---- remote_load.c ---- */
+/* ---- served_load.c ---- */
 
 /* Sets the result of every range. */
-TSR_MUST int tsri_remote_load(struct tsri_loader *loader);
+TSR_MUST int tsri_served_load(struct tsri_loader *loader);
 
-/* ---- remote_store.c ---- */
+/* ---- served_store.c ---- */
 
-TSR_MUST int tsri_remote_store(struct tsr_client *client, const struct tsr_store *store);
-TSR_MUST int tsri_remote_put_open(struct tsr_put **out, struct tsr_client *client,
+TSR_MUST int tsri_served_store(struct tsr_client *client, const struct tsr_store *store);
+TSR_MUST int tsri_served_put_open(struct tsr_put **out, struct tsr_client *client,
                                   const struct tsr_store *store);
-TSR_MUST int tsri_remote_put_layer(struct tsr_put *put, uint32_t layer,
+TSR_MUST int tsri_served_put_layer(struct tsr_put *put, uint32_t layer,
                                    const struct tsr_view *view);
-TSR_MUST int tsri_remote_put_commit(struct tsr_put *put);
-void tsri_remote_put_abort(struct tsr_put *put);
+TSR_MUST int tsri_served_put_commit(struct tsr_put *put);
+void tsri_served_put_abort(struct tsr_put *put);
 
 #endif

@@ -1,8 +1,8 @@
-/* test_remote.c - a cache that a server has, seen through the same calls as one in this process;
+/* test_served.c - a cache that a server has, seen through the same calls as one in this process;
  * and what becomes of them when the server is away, stopped, killed or started again. */
-#include "cache/remote.h"
+#include "cache/served.h"
 
-#include "support/remote_kit.h"
+#include "support/served_kit.h"
 #include <tessera/client.h>
 #include "support/test.h"
 
@@ -74,7 +74,7 @@ TEST(the_same_calls_give_the_same_answers)
     CHECK_INT(use(&own), 396);
     kit_close(&own);
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     CHECK_INT(use(&k), 396);
     CHECK_INT(use(&k), 396);
     kit_close(&k);
@@ -87,7 +87,7 @@ TEST(mistakes_are_errors_as_they_are_in_process)
     struct kit k;
     struct kit_hits hits;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t tokens[4] = {1, 2, 3, 4};
     struct tsr_prompt p = kit_prefix_prompt(tokens, 4);
     p.flags = 1u << 20;
@@ -107,7 +107,7 @@ TEST(separators_are_split_here)
     struct server_kit s;
     struct kit k;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t sep[1] = {9}, one[1] = {1}, doc[4] = {5, 6, 7, 9}, ask[6] = {5, 6, 7, 9, 1, 2};
     CHECK_INT(tsr_separators_set(k.space, sep, one, 1), 0);
     CHECK_INT(kit_store_segment(&k, doc, 4), 4);
@@ -127,7 +127,7 @@ TEST(leases_are_the_clients_and_end_with_it)
     struct kit k;
     struct kit_hits hits;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
@@ -155,7 +155,7 @@ TEST(shared_memory_stays_while_it_is_held)
     struct kit k;
     struct tsr_shared shared = {.size = sizeof shared};
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     CHECK_INT(tsr_connected(k.cache, 0), 0);
     CHECK_INT(tsr_connected(s.k.cache, 0), 0);
     CHECK_INT(tsr_shared_get(k.client, &shared), 0);
@@ -182,7 +182,7 @@ TEST(without_a_server_everything_misses_at_once)
     tmpdir_init(&dir);
     snprintf(path, sizeof path, "%.80s/sock", dir.path);
     uint64_t start = tsri_now_ns();
-    remote_kit_open(&k, path, (const char *const[]){"server_deadline", "50", NULL});
+    served_kit_open(&k, path, (const char *const[]){"server_deadline", "50", NULL});
     CHECK(ms_since(start) < 1000); /* two times the deadline, and this machine may be busy */
     uint32_t *tokens = kit_tokens(3, 64);
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
@@ -228,7 +228,7 @@ TEST(a_server_that_comes_later_is_used_and_one_that_goes_is_not_missed)
     uint32_t *tokens = kit_tokens(3, 64);
     CHECK_INT(kit_store_prefix(&s.k, tokens, 64), 64);
     tsr_server_close(s.server);
-    remote_kit_open(&k, s.path, (const char *const[]){"server_deadline", "20", NULL});
+    served_kit_open(&k, s.path, (const char *const[]){"server_deadline", "20", NULL});
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
     for (int round = 0; round < 3; round++) {
         CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
@@ -255,7 +255,7 @@ TEST(a_stopped_server_costs_one_deadline_and_is_used_again_when_it_goes_on)
     struct served s = {.pid = 0};
     struct kit k;
     served_start(&s, NULL);
-    remote_kit_open(&k, s.path, (const char *const[]){"server_deadline", "200", NULL});
+    served_kit_open(&k, s.path, (const char *const[]){"server_deadline", "200", NULL});
     uint32_t *tokens = kit_tokens(3, 64);
     CHECK(finds_again(&k, tokens, 64, 0));
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
@@ -287,7 +287,7 @@ TEST(killed_it_comes_back_with_what_was_flushed)
     struct served s = {.pid = 0};
     struct kit k;
     served_start(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 64), *lost = kit_tokens(4, 64);
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
@@ -332,7 +332,7 @@ TEST(a_forked_child_misses_and_does_not_disturb_its_parent)
     struct server_kit s;
     struct kit k;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 64);
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
@@ -385,7 +385,7 @@ TEST(many_threads_use_one_connection_and_many)
     struct kit k;
     struct worker w[N];
     server_open(&s, (const char *const[]){"host_size", "2M", NULL});
-    remote_kit_open(&k, s.path, (const char *const[]){"server_deadline", "20000", NULL});
+    served_kit_open(&k, s.path, (const char *const[]){"server_deadline", "20000", NULL});
     for (int i = 0; i < N; i++) {
         w[i] = (struct worker){
             .k = &k, .client = i % 2 ? kit_client(k.cache) : NULL, .seed = (uint64_t)i / 2 + 1};
@@ -406,7 +406,7 @@ TEST(spaces_come_and_go_and_are_told_apart)
     struct server_kit s;
     struct kit k;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, (const char *const[]){"spaces_max", "2", NULL});
+    served_kit_open(&k, s.path, (const char *const[]){"spaces_max", "2", NULL});
     uint32_t *tokens = kit_tokens(3, 64);
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
     struct kit other = k;
@@ -431,7 +431,7 @@ TEST(events_of_the_server_reach_its_clients)
     struct kit k;
     struct tsr_event events[8];
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     CHECK_INT(tsr_events(k.cache, events, 8), 0); /* from here on */
     uint32_t *tokens = kit_tokens(3, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);

@@ -1,5 +1,5 @@
-/* remote_kit.c - see remote_kit.h. */
-#include "support/remote_kit.h"
+/* served_kit.c - see served_kit.h. */
+#include "support/served_kit.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static void must(int result, const char *what)
     abort();
 }
 
-void remote_kit_open(struct kit *k, const char *path, const char *const *options)
+void served_kit_open(struct kit *k, const char *path, const char *const *options)
 {
     struct tsr_config *cfg = kit_config(options);
     must(tsr_config_set(cfg, "owner", "daemon"), "owner");

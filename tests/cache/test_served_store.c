@@ -1,8 +1,8 @@
-/* test_remote_store.c - stores through a staging area: small ones, such that go in pieces, prefixes
+/* test_served_store.c - stores through a staging area: small ones, such that go in pieces, prefixes
  * longer than it, layer by layer, in any view; and the ones that do not come to an end. */
-#include "cache/remote.h"
+#include "cache/served.h"
 
-#include "support/remote_kit.h"
+#include "support/served_kit.h"
 #include "support/test.h"
 
 #include <unistd.h>
@@ -23,7 +23,7 @@ static void wide_open(struct server_kit *s, struct kit *k)
 {
     struct tsr_space_desc desc = wide_desc();
     server_open(s, (const char *const[]){"host_size", "64M", "host_page_size", "256K", NULL});
-    remote_kit_open(k, s->path, small_staging);
+    served_kit_open(k, s->path, small_staging);
     tsr_space_close(k->space);
     k->space = kit_space(k->cache, &desc);
 }
@@ -79,7 +79,7 @@ TEST(layers_may_be_given_one_by_one)
     struct tsr_range range;
     struct tsr_put *put;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(7, 100);
     struct tsr_prompt p = kit_segment_prompt(tokens, 100, &range);
     struct tsr_store store = {.size = sizeof store,
@@ -126,7 +126,7 @@ TEST(rows_may_stand_anywhere_in_the_callers_memory)
     struct kit k;
     struct tsr_range range;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(7, 50);
     struct tsr_prompt p = kit_segment_prompt(tokens, 50, &range);
     struct tsr_store store = {.size = sizeof store,
@@ -163,7 +163,7 @@ TEST(blended_kv_is_found_by_its_recipe_alone)
     struct kit_hits hits;
     struct tsr_range range;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(7, 64);
     struct tsr_store store = {.size = sizeof store,
                               .kind = TSR_KIND_BLENDED,
@@ -194,7 +194,7 @@ TEST(a_store_may_run_in_the_background)
     struct tsr_range range;
     struct tsr_op *op;
     server_open(&s, NULL);
-    remote_kit_open(&k, s.path, NULL);
+    served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(7, 64);
     struct tsr_store store = {.size = sizeof store,
                               .space = k.space,

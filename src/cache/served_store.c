@@ -1,12 +1,12 @@
-/* remote_store.c - stores to a server: rows are copied into the staging area that both sides have
+/* served_store.c - stores to a server: rows are copied into the staging area that both sides have
  * mapped, and from there the server copies them in. A store that is larger than a part of the
  * staging area goes in pieces of some layers, and while the server copies one the next is filled;
  * a prefix of which not even one layer fits goes some blocks at a time. */
-#include "cache/remote.h"
+#include "cache/served.h"
 
 #define PARTS 4u /* of the staging area */
 
-struct remote_put {
+struct served_put {
     struct tsri_put_base base; /* first */
     struct tsri_seat *seat;
     uint64_t session;
@@ -73,7 +73,7 @@ static int give_layers(const struct pieces *x)
                          "a layer of %zu bytes: server_staging must have %u times as many", layer,
                          PARTS);
     struct tsri_answer *answers[PARTS] = {NULL};
-    uint64_t patience_ns = x->seat->remote->patience_ns;
+    uint64_t patience_ns = x->seat->served->patience_ns;
     int e = 0;
     for (uint32_t l = 0, k = 0; e >= 0 && l < x->n_layers; k = (k + 1) % PARTS) {
         uint32_t n = at_once < x->n_layers - l ? (uint32_t)at_once : x->n_layers - l;
@@ -106,7 +106,7 @@ static int open_put(struct tsri_seat *seat, uint64_t session, const struct tsr_s
 {
     struct tsri_request q;
     struct tsri_answer *a;
-    uint64_t until_ns = tsri_now_ns() + seat->remote->patience_ns;
+    uint64_t until_ns = tsri_now_ns() + seat->served->patience_ns;
     tsri_request_clear(&q, TSRI_WIRE_PUT_OPEN)->store = *store;
     q.space = space;
     int e = tsri_link_start(seat->link, session, &q, until_ns, &a);
@@ -124,7 +124,7 @@ static int end_put(struct tsri_seat *seat, uint64_t session, uint32_t put, bool 
 {
     struct tsri_request q;
     struct tsri_answer *a;
-    uint64_t until_ns = tsri_now_ns() + seat->remote->patience_ns;
+    uint64_t until_ns = tsri_now_ns() + seat->served->patience_ns;
     tsri_request_clear(&q, commit ? TSRI_WIRE_PUT_COMMIT : TSRI_WIRE_PUT_ABORT)->put.put = put;
     if (!commit) return tsri_link_tell(seat->link, session, &q);
     int n = tsri_link_start(seat->link, session, &q, until_ns, &a);
@@ -151,7 +151,7 @@ static int store_small(const struct storing *x, uint32_t n_tokens)
     const struct tsri_shape *s = &x->space.shape;
     struct tsri_request q;
     struct tsri_answer *a;
-    uint64_t until_ns = tsri_now_ns() + x->seat->remote->patience_ns;
+    uint64_t until_ns = tsri_now_ns() + x->seat->served->patience_ns;
     pack(s, &x->view, 0, s->n_layers, n_tokens, staging->data);
     tsri_request_clear(&q, TSRI_WIRE_STORE)->store = *x->store;
     q.space = x->space.number;
@@ -234,11 +234,11 @@ static int begin(struct tsr_client *client, const struct tsr_store *store, struc
         return tsri_fail(TSR_EINVAL, "store: %u tokens from %u", store->n_tokens, store->from);
     int e = tsri_extra_check(store->extra, store->n_extra, store->n_tokens);
     if (e) return e;
-    uint64_t until_ns = tsri_now_ns() + x->seat->remote->deadline_ns;
+    uint64_t until_ns = tsri_now_ns() + x->seat->served->deadline_ns;
     return tsri_seat_space(x->seat, x->session, store->space, until_ns, &x->space);
 }
 
-int tsri_remote_store(struct tsr_client *client, const struct tsr_store *store)
+int tsri_served_store(struct tsr_client *client, const struct tsr_store *store)
 {
     struct storing x;
     int e = begin(client, store, &x);
@@ -254,22 +254,22 @@ int tsri_remote_store(struct tsr_client *client, const struct tsr_store *store)
     pthread_mutex_lock(&x.seat->staging_lock);
     int n = long_prefix ? store_blocks(&x) : store_some(&x);
     pthread_mutex_unlock(&x.seat->staging_lock);
-    tsri_stats_observe_ns(x.seat->remote->c->stats, TSRI_M_store_ns, tsri_now_ns() - start);
+    tsri_stats_observe_ns(x.seat->served->c->stats, TSRI_M_store_ns, tsri_now_ns() - start);
     return n;
 }
 
 /* ---- puts of the caller's ---- */
 
-int tsri_remote_put_open(struct tsr_put **out, struct tsr_client *client,
+int tsri_served_put_open(struct tsr_put **out, struct tsr_client *client,
                          const struct tsr_store *store)
 {
     struct storing x;
     uint32_t n_blocks;
     int e = begin(client, store, &x);
     if (e) return e;
-    struct remote_put *put = tsri_alloc(1, sizeof *put);
+    struct served_put *put = tsri_alloc(1, sizeof *put);
     if (!put) return TSR_ENOMEM;
-    *put = (struct remote_put){.base.client = client,
+    *put = (struct served_put){.base.client = client,
                                .seat = x.seat,
                                .session = x.session,
                                .shape = x.space.shape,
@@ -284,9 +284,9 @@ int tsri_remote_put_open(struct tsr_put **out, struct tsr_client *client,
     return 0;
 }
 
-int tsri_remote_put_layer(struct tsr_put *handle, uint32_t layer, const struct tsr_view *view)
+int tsri_served_put_layer(struct tsr_put *handle, uint32_t layer, const struct tsr_view *view)
 {
-    struct remote_put *put = (struct remote_put *)handle;
+    struct served_put *put = (struct served_put *)handle;
     struct tsr_view v = *view;
     if (layer >= put->shape.n_layers)
         return tsri_fail(TSR_EINVAL, "put: layer %u of %u", layer, put->shape.n_layers);
@@ -306,18 +306,18 @@ int tsri_remote_put_layer(struct tsr_put *handle, uint32_t layer, const struct t
     return e;
 }
 
-int tsri_remote_put_commit(struct tsr_put *handle)
+int tsri_served_put_commit(struct tsr_put *handle)
 {
-    struct remote_put *put = (struct remote_put *)handle;
+    struct served_put *put = (struct served_put *)handle;
     int n = end_put(put->seat, put->session, put->put, !put->all_there);
     if (put->all_there) n = 0;
     tsri_free(put);
     return n;
 }
 
-void tsri_remote_put_abort(struct tsr_put *handle)
+void tsri_served_put_abort(struct tsr_put *handle)
 {
-    struct remote_put *put = (struct remote_put *)handle;
+    struct served_put *put = (struct served_put *)handle;
     end_put(put->seat, put->session, put->put, false);
     tsri_free(put);
 }

@@ -1,12 +1,12 @@
-/* remote_kit.h - a kit whose cache a server has, and servers in processes of their own, which can
+/* served_kit.h - a kit whose cache a server has, and servers in processes of their own, which can
  * be stopped and killed. */
-#ifndef TSRI_REMOTE_KIT_H
-#define TSRI_REMOTE_KIT_H
+#ifndef TSRI_SERVED_KIT_H
+#define TSRI_SERVED_KIT_H
 
 #include "support/wire_client.h"
 
 /* A kit that is a client of the server at that path. */
-void remote_kit_open(struct kit *k, const char *path, const char *const *options);
+void served_kit_open(struct kit *k, const char *path, const char *const *options);
 
 /* A server in another process, with a disk below it. */
 struct served {

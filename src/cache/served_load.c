@@ -1,8 +1,8 @@
-/* remote_load.c - loads from a server: it lends the pages that hold the ranges, under a lease of
+/* served_load.c - loads from a server: it lends the pages that hold the ranges, under a lease of
  * this load alone, and they are copied out of the shared mapping here. After each layer the session
  * is asked whether the leases still hold: what was copied while they did not is worth nothing and
  * is reported as gone. */
-#include "cache/remote.h"
+#include "cache/served.h"
 
 #define WANTS_MAX 4096u /* ranges of one request */
 #define LOAD_LEASE ((uint64_t)1 << 63)
@@ -210,11 +210,11 @@ static void let_go(const struct borrow *b)
     tsri_link_tell(b->seat->link, b->session, &q);
 }
 
-int tsri_remote_load(struct tsri_loader *loader)
+int tsri_served_load(struct tsri_loader *loader)
 {
     struct borrow b = {.loader = loader, .seat = tsri_client_seat(loader->client)};
     b.session = tsri_link_session(b.seat->link);
-    b.until_ns = tsri_now_ns() + b.seat->remote->patience_ns;
+    b.until_ns = tsri_now_ns() + b.seat->served->patience_ns;
     b.lease = LOAD_LEASE | atomic_fetch_add(&b.seat->last_lease, 1);
     b.lent = tsri_alloc(loader->n, sizeof *b.lent);
     b.wants = tsri_alloc(tsri_min_u32(loader->n, WANTS_MAX), sizeof *b.wants);
