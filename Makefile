@@ -63,7 +63,7 @@ CLI_SRC  := $(wildcard src/cli/*.c)
 SUP_SRC  := $(filter-out $(if $(REDIS),,tests/support/redis%),$(wildcard tests/support/*.c))
 TEST_SRC := $(filter-out $(if $(REDIS),,tests/tier/test_redis% tests/tier/test_resp.c),\
               $(wildcard tests/*/test_*.c))
-BEN_SRC  := $(wildcard bench/bench_*.c)
+BEN_SRC  := $(filter-out $(if $(REDIS),,bench/bench_redis.c),$(wildcard bench/bench_*.c))
 EX_SRC   := $(wildcard examples/*.c)
 FUZZ_SRC := $(filter-out $(if $(REDIS),,tests/fuzz/fuzz_redis%),$(wildcard tests/fuzz/fuzz_*.c))
 

@@ -43,7 +43,7 @@ struct tsri_login {
 
 /* A command and its reply. The owner fills the first part and keeps it in place until `done`. */
 struct tsri_resp_req {
-    char head[320], tail[64]; /* the command, up to the body and behind it */
+    char head[2560], tail[64]; /* the command, up to the body and behind it */
     uint32_t head_bytes, tail_bytes;
     struct tsri_stream body;
     uint32_t n_ignored; /* replies that come before its own */
@@ -85,9 +85,10 @@ bool tsri_resp_is_stale(struct tsri_resp *c);
 /* For poll: what it waits for; 0 when nothing is under way. */
 short tsri_resp_events(const struct tsri_resp *c);
 int tsri_resp_fd(const struct tsri_resp *c);
-/* Moves what can be moved now and calls `done` of what was answered. Returns the bytes moved, or
- * TSR_EIO when the connection is of no more use. */
-TSR_MUST int64_t tsri_resp_move(struct tsri_resp *c);
+/* Sends (POLLOUT) and receives (POLLIN, or that something is wrong) what can be moved now, and
+ * calls `done` of what was answered. Returns the bytes moved, or TSR_EIO when the connection is of
+ * no more use. */
+TSR_MUST int64_t tsri_resp_move(struct tsri_resp *c, short events);
 /* Ends what is under way with type 0, in order. The connection can only be closed then. */
 void tsri_resp_break(struct tsri_resp *c);
 /* When bytes last moved, or requests began to wait. */

@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define PARTS_UNDER_WAY 4u /* of a connection: the next is there when one has been summed */
+/* Of a connection: the next is there when one has been summed. With more of them the server builds
+ * replies far ahead and both sides run out of cache (bench_redis). */
+#define PARTS_UNDER_WAY 2u
 
 struct get_job {
     struct tsri_redis_job base; /* first */
@@ -179,39 +181,61 @@ int tsri_redis_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
     struct get_job jobs[TSRI_REDIS_JOBS];
     struct get get = {.io = io};
     struct tsri_redis_job_ops ops = get_ops;
-    ops.window = PARTS_UNDER_WAY * r->share + TSRI_REDIS_JOBS;
+    ops.window = PARTS_UNDER_WAY * r->share;
     struct tsri_redis_run run = {.r = r, .lane = lane, .ops = &ops, .arg = &get};
     tsri_redis_run(&run, jobs, n);
     tsri_redis_lane_give(r, lane);
     return get.n_ok;
 }
 
-/* ---- contains: one job, a request a key ---- */
+/* ---- contains: one job ---- */
+
+#define GROUP 16u /* keys of one command */
+
+/* First by groups, which of most say all or none; then one by one what is left. A cluster does not
+ * take keys of several slots in one command: there every key is asked for by itself. */
+enum { GROUPS, SINGLES };
 
 struct look {
     const struct tsr_tier_ref *refs;
-    uint8_t *found;
+    uint8_t *found; /* UNKNOWN until it is known */
     size_t n;
-    int n_found, err;
+    int err;
 };
+
+#define UNKNOWN 2u
 
 static void look_start(struct tsri_redis_job *job, size_t i)
 {
     struct look *look = job->run->arg;
-    (void)i;
-    job->n = (uint32_t)look->n;
-    job->deadline_ns = tsri_now_ns() + (uint64_t)redis_of(job)->timeout_ms * 1000000;
+    struct tsri_redis *r = redis_of(job);
+    job->deadline_ns = tsri_now_ns() + (uint64_t)r->timeout_ms * 1000000;
+    for (i = 0; i < look->n; i++)
+        look->found[i] =
+            tsri_absent_has(&r->absent, &look->refs[i].key, look->refs[i].space) ? 0 : UNKNOWN;
+    bool apart = atomic_load(&r->cluster);
+    job->stage = apart ? SINGLES : GROUPS;
+    job->n = (uint32_t)(apart ? look->n : (look->n + GROUP - 1) / GROUP);
 }
 
 static bool look_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
 {
     struct look *look = job->run->arg;
-    const struct tsr_tier_ref *ref = &look->refs[req->number];
-    if (tsri_absent_has(&redis_of(job)->absent, &ref->key, ref->space)) return false;
-    char name[TSRI_REDIS_NAME_BYTES];
-    tsri_redis_name(name, redis_of(job)->prefix, ref->space, &ref->key, 0, TSRI_REDIS_RECORD);
-    tsri_req_begin(req, 2, "EXISTS");
-    name_request(job, req, name);
+    size_t first = req->number * (job->stage == GROUPS ? GROUP : 1);
+    size_t end = job->stage == GROUPS ? first + GROUP : first + 1;
+    uint32_t n = 0;
+    if (end > look->n) end = look->n;
+    for (size_t i = first; i < end; i++)
+        n += look->found[i] == UNKNOWN;
+    if (n == 0) return false;
+    tsri_req_begin(req, n + 1, "EXISTS");
+    for (size_t i = first; i < end; i++) {
+        if (look->found[i] != UNKNOWN) continue;
+        char name[TSRI_REDIS_NAME_BYTES];
+        tsri_redis_name(name, redis_of(job)->prefix, look->refs[i].space, &look->refs[i].key, 0,
+                        TSRI_REDIS_RECORD);
+        name_request(job, req, name);
+    }
     return true;
 }
 
@@ -223,10 +247,28 @@ static void look_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
         if (!look->err) look->err = tsri_redis_error(redis_of(job), req);
         return;
     }
-    look->found[req->number] = req->length == 1;
-    look->n_found += req->length == 1;
-    const struct tsr_tier_ref *ref = &look->refs[req->number];
-    if (req->length == 0) tsri_absent_add(&redis_of(job)->absent, &ref->key, ref->space);
+    size_t first = req->number * (job->stage == GROUPS ? GROUP : 1);
+    size_t end = job->stage == GROUPS ? first + GROUP : first + 1;
+    int64_t n = 0;
+    if (end > look->n) end = look->n;
+    for (size_t i = first; i < end; i++)
+        n += look->found[i] == UNKNOWN;
+    if (req->length != 0 && req->length != n) return; /* some of them */
+    for (size_t i = first; i < end; i++) {
+        if (look->found[i] != UNKNOWN) continue;
+        look->found[i] = req->length != 0;
+        if (req->length == 0)
+            tsri_absent_add(&redis_of(job)->absent, &look->refs[i].key, look->refs[i].space);
+    }
+}
+
+static bool look_advance(struct tsri_redis_job *job)
+{
+    const struct look *look = job->run->arg;
+    if (job->stage == SINGLES) return false;
+    job->stage = SINGLES;
+    job->n = (uint32_t)look->n;
+    return true;
 }
 
 static bool no_more(struct tsri_redis_job *job)
@@ -247,7 +289,7 @@ static const struct tsri_redis_job_ops look_ops = {
     .start = look_start,
     .make = look_make,
     .answered = look_answered,
-    .advance = no_more,
+    .advance = look_advance,
     .finish = look_finish,
 };
 
@@ -256,7 +298,7 @@ int tsri_redis_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, 
 {
     struct tsri_redis *r = (struct tsri_redis *)tier;
     memset(found, 0, n);
-    int err = tsri_redis_usable(r);
+    int err = tsri_redis_usable(r), n_found = 0;
     if (err) return err;
     uint64_t deadline = tsri_now_ns() + (uint64_t)r->timeout_ms * 1000000;
     struct tsri_redis_lane *lane = tsri_redis_lane_take(r, deadline);
@@ -267,7 +309,11 @@ int tsri_redis_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, 
         .r = r, .lane = lane, .ops = &look_ops, .arg = &look, .one_connection = true};
     tsri_redis_run(&run, jobs, 1);
     tsri_redis_lane_give(r, lane);
-    return look.n_found == 0 && look.err ? look.err : look.n_found;
+    for (size_t i = 0; i < n; i++) {
+        found[i] = found[i] == 1;
+        n_found += found[i];
+    }
+    return n_found == 0 && look.err ? look.err : n_found;
 }
 
 /* ---- scan ---- */

@@ -229,6 +229,21 @@ static void fail_node(struct tsri_redis_run *run, uint32_t node, uint32_t i, con
     lose(run, node, i);
 }
 
+/* Sends what was made just now; as a rule it goes at once, and only the replies are waited for. */
+static uint64_t send_new(struct tsri_redis_run *run, struct watch *w)
+{
+    uint64_t bytes = 0;
+    for (nfds_t k = 0; k < w->n; k++) {
+        struct tsri_resp *c = run->lane->conns[w->node[k]][w->i[k]];
+        if (!(w->fds[k].events & POLLOUT)) continue;
+        int64_t moved = tsri_resp_move(c, POLLOUT);
+        if (moved < 0) continue; /* poll tells it again */
+        bytes += (uint64_t)moved;
+        w->fds[k].events = tsri_resp_events(c);
+    }
+    return bytes;
+}
+
 /* Waits and moves once; gives up on those that were silent for too long. */
 static void move_some(struct tsri_redis_run *run)
 {
@@ -236,15 +251,16 @@ static void move_some(struct tsri_redis_run *run)
     struct watch w;
     watch_all(run, &w);
     if (w.n == 0) return;
+    uint64_t bytes = send_new(run, &w);
     uint64_t now = tsri_now_ns(), until = now + POLL_MS_MAX * 1000000u;
     until = earliest(until, run->deadline_ns);
     int ms = until > now ? (int)((until - now + 999999) / 1000000) : 0;
     if (poll(w.fds, w.n, ms) < 0 && errno != EINTR) return;
-    uint64_t silent_ns = (uint64_t)r->timeout_ms * 1000000, bytes = 0;
+    uint64_t silent_ns = (uint64_t)r->timeout_ms * 1000000;
     for (nfds_t k = 0; k < w.n; k++) {
         struct tsri_resp *c = run->lane->conns[w.node[k]][w.i[k]];
         if (!c) continue;
-        int64_t moved = w.fds[k].revents ? tsri_resp_move(c) : 0;
+        int64_t moved = w.fds[k].revents ? tsri_resp_move(c, w.fds[k].revents) : 0;
         if (moved < 0)
             fail_node(run, w.node[k], w.i[k], "the connection broke");
         else if (tsri_resp_pending(c) && tsri_now_ns() - tsri_resp_active_ns(c) > silent_ns)

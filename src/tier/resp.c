@@ -37,19 +37,33 @@ struct tsri_resp {
 
 /* ---- commands ---- */
 
-__attribute__((format(printf, 2, 3))) static void add_text(struct tsri_resp_req *req,
-                                                           const char *fmt, ...)
+/* To the head, or to the tail once there is a body. */
+static void add_bytes(struct tsri_resp_req *req, const void *data, size_t bytes)
 {
     bool tail = req->body.left > 0;
-    char *to = tail ? req->tail : req->head;
     uint32_t *used = tail ? &req->tail_bytes : &req->head_bytes;
-    size_t room = (tail ? sizeof req->tail : sizeof req->head) - *used;
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(to + *used, room, fmt, ap);
-    va_end(ap);
-    TSR_ASSERT(n >= 0 && (size_t)n < room);
-    *used += (uint32_t)n;
+    TSR_ASSERT(bytes <= (tail ? sizeof req->tail : sizeof req->head) - *used);
+    memcpy((tail ? req->tail : req->head) + *used, data, bytes);
+    *used += (uint32_t)bytes;
+}
+
+static size_t decimal(char text[24], uint64_t number)
+{
+    char *end = text + 24, *at = end;
+    do
+        *--at = (char)('0' + number % 10);
+    while (number /= 10);
+    memmove(text, at, (size_t)(end - at));
+    return (size_t)(end - at);
+}
+
+/* "$5\r\n" and the like. */
+static void add_count(struct tsri_resp_req *req, char kind, uint64_t count)
+{
+    char text[28] = {kind};
+    size_t n = 1 + decimal(text + 1, count);
+    memcpy(text + n, "\r\n", 2);
+    add_bytes(req, text, n + 2);
 }
 
 void tsri_req_begin(struct tsri_resp_req *req, uint32_t n_args, const char *command)
@@ -58,27 +72,30 @@ void tsri_req_begin(struct tsri_resp_req *req, uint32_t n_args, const char *comm
     req->body = (struct tsri_stream){.left = 0};
     req->type = 0;
     req->length = 0;
-    add_text(req, "*%u\r\n", n_args);
+    add_count(req, '*', n_args);
     tsri_req_arg(req, command);
 }
 
 void tsri_req_arg(struct tsri_resp_req *req, const char *text)
 {
-    add_text(req, "$%zu\r\n%s\r\n", strlen(text), text);
+    size_t n = strlen(text);
+    add_count(req, '$', n);
+    add_bytes(req, text, n);
+    add_bytes(req, "\r\n", 2);
 }
 
 void tsri_req_number(struct tsri_resp_req *req, uint64_t number)
 {
-    char text[24];
-    snprintf(text, sizeof text, "%llu", (unsigned long long)number);
+    char text[25];
+    text[decimal(text, number)] = '\0';
     tsri_req_arg(req, text);
 }
 
 void tsri_req_body(struct tsri_resp_req *req, struct tsri_stream body)
 {
-    add_text(req, "$%llu\r\n", (unsigned long long)body.left);
+    add_count(req, '$', body.left);
     req->body = body;
-    add_text(req, "\r\n");
+    add_bytes(req, "\r\n", 2);
 }
 
 bool tsri_req_says(const struct tsri_resp_req *req, const char *word)
@@ -348,11 +365,11 @@ static int64_t receive_some(struct tsri_resp *c)
     }
 }
 
-int64_t tsri_resp_move(struct tsri_resp *c)
+int64_t tsri_resp_move(struct tsri_resp *c, short events)
 {
-    int64_t sent = send_some(c);
+    int64_t sent = events & POLLOUT ? send_some(c) : 0;
     if (sent < 0) return sent;
-    int64_t got = receive_some(c);
+    int64_t got = events & ~POLLOUT ? receive_some(c) : 0;
     if (got < 0) return got;
     if (sent + got) c->active_ns = tsri_now_ns();
     return sent + got;

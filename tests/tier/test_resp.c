@@ -110,7 +110,7 @@ static int settle(struct tsri_resp *c)
     while (tsri_resp_pending(c) && tsri_now_ns() < until) {
         struct pollfd p = {.fd = tsri_resp_fd(c), .events = tsri_resp_events(c)};
         poll(&p, 1, 100);
-        int64_t n = tsri_resp_move(c);
+        int64_t n = tsri_resp_move(c, p.revents);
         if (n < 0) return (int)n;
     }
     return tsri_resp_pending(c) ? TSR_ETIME : 0;
