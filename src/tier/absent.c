@@ -2,7 +2,7 @@
  * no round trip. One slot a key, chosen by its hash; a new key takes the place of an old one. A tag
  * without its time, or the time of another tag, can only make a key look absent or present for the
  * few milliseconds that the table keeps anything: both are what it would have been without it. */
-#include "tier/remote.h"
+#include "tier/parcel.h"
 
 int tsri_absent_init(struct tsri_absent *a, uint32_t n_slots, uint32_t keep_ms)
 {

@@ -1,7 +1,7 @@
 /* breaker.c - stops asking a server that does not answer, so that a dead one costs a load of one
  * flag and not a timeout. Each change of state is one log line; what happens to single requests is
  * counted elsewhere and never logged. */
-#include "tier/remote.h"
+#include "tier/parcel.h"
 
 #include <stdio.h>
 

@@ -21,7 +21,7 @@
 #ifndef TSRI_REDIS_H
 #define TSRI_REDIS_H
 
-#include "tier/remote.h"
+#include "tier/parcel.h"
 
 #include <hiredis/hiredis.h>
 

@@ -14,7 +14,7 @@
 struct get_job {
     struct tsri_redis_job base; /* first */
     struct tsr_tier_io *io;
-    struct tsri_remote remote;
+    struct tsri_parcel parcel;
     uint8_t *record;
     uint32_t n_arrived; /* parts, all before this one */
     uint64_t early;     /* bit i: part n_arrived + i has arrived too */
@@ -55,7 +55,7 @@ static struct tsri_stream record_sink(struct tsri_resp_req *req, uint64_t bytes)
 {
     struct get_job *g = req->arg;
     struct tsri_region *room = &g->base.run->lane->records[tsri_redis_job_number(&g->base)];
-    if (bytes > TSRI_REMOTE_RECORD_MAX || tsri_region_need(room, bytes + 1) != 0)
+    if (bytes > TSRI_PARCEL_RECORD_MAX || tsri_region_need(room, bytes + 1) != 0)
         return tsri_stream_flat(NULL, 0);
     g->record = room->data;
     return tsri_stream_flat(room->data, bytes);
@@ -64,9 +64,9 @@ static struct tsri_stream record_sink(struct tsri_resp_req *req, uint64_t bytes)
 static struct tsri_stream part_sink(struct tsri_resp_req *req, uint64_t bytes)
 {
     struct get_job *g = req->arg;
-    struct tsri_extent x = tsri_remote_part(&g->remote, req->number);
+    struct tsri_extent x = tsri_parcel_part(&g->parcel, req->number);
     if (g->base.err || bytes != x.end - x.begin) return tsri_stream_flat(NULL, 0);
-    return tsri_stream_kv(&g->remote, g->io->planes, x);
+    return tsri_stream_kv(&g->parcel, g->io->planes, x);
 }
 
 /* The part is there, or nobody wants it: proves and hands on what is complete now. */
@@ -76,13 +76,13 @@ static void part_arrived(struct get_job *g, uint32_t part)
     for (; g->early & 1; g->early >>= 1)
         g->n_arrived++;
     if (g->n_arrived == 0) return;
-    const struct tsri_remote *r = &g->remote;
-    uint64_t end = tsri_remote_part(r, g->n_arrived - 1).end, n_cells = tsri_remote_cells(r);
+    const struct tsri_parcel *r = &g->parcel;
+    uint64_t end = tsri_parcel_part(r, g->n_arrived - 1).end, n_cells = tsri_parcel_cells(r);
     uint64_t first = g->n_checked;
-    while (g->n_checked < n_cells && tsri_remote_cell(r, g->n_checked).end <= end)
+    while (g->n_checked < n_cells && tsri_parcel_cell(r, g->n_checked).end <= end)
         g->n_checked++;
-    g->base.err = tsri_remote_check(g->record, r, g->io->planes, first, g->n_checked);
-    if (!g->base.err) tsri_remote_hand_on(r, g->io, end, &g->n_layers);
+    g->base.err = tsri_parcel_check(g->record, r, g->io->planes, first, g->n_checked);
+    if (!g->base.err) tsri_parcel_hand_on(r, g->io, end, &g->n_layers);
 }
 
 static bool get_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
@@ -94,14 +94,14 @@ static bool get_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
             job->next--;
             return false;
         }
-        if (!tsri_remote_wants(&g->remote, g->io->planes, part)) {
+        if (!tsri_parcel_wants(&g->parcel, g->io->planes, part)) {
             part_arrived(g, part);
             return false;
         }
     }
     char name[TSRI_REDIS_NAME_BYTES];
     tsri_redis_name(name, redis_of(job)->prefix, g->io->head.space, &g->io->head.key,
-                    g->remote.nonce, part);
+                    g->parcel.nonce, part);
     tsri_req_begin(req, 2, "GET");
     name_request(job, req, name);
     req->sink = job->stage == 0 ? record_sink : part_sink;
@@ -118,8 +118,8 @@ static int take_record(struct get_job *g, const struct tsri_resp_req *req)
     }
     if (!g->record)
         return tsri_fail(TSR_ECORRUPT, "redis: a record of %lld bytes", (long long)req->length);
-    int err = tsri_remote_read(g->record, (size_t)req->length, &g->remote);
-    return err ? err : tsri_remote_deliver(g->record, &g->remote, g->io);
+    int err = tsri_parcel_read(g->record, (size_t)req->length, &g->parcel);
+    return err ? err : tsri_parcel_deliver(g->record, &g->parcel, g->io);
 }
 
 static void get_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
@@ -132,7 +132,7 @@ static void get_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
         job->err = take_record(g, req);
         return;
     }
-    struct tsri_extent x = tsri_remote_part(&g->remote, req->number);
+    struct tsri_extent x = tsri_parcel_part(&g->parcel, req->number);
     if (req->type != '$')
         job->err = tsri_redis_error(redis_of(job), req);
     else if (req->length < 0)
@@ -148,7 +148,7 @@ static bool get_advance(struct tsri_redis_job *job)
 {
     struct get_job *g = (struct get_job *)job;
     if (job->stage++ > 0) return false;
-    job->n = g->remote.n_parts;
+    job->n = g->parcel.n_parts;
     return true;
 }
 
@@ -395,7 +395,7 @@ static int compare_places(const void *a, const void *b)
 struct heads {
     const struct place *places;
     size_t n;
-    uint8_t (*heads)[TSRI_REMOTE_HEAD_BYTES];
+    uint8_t (*heads)[TSRI_PARCEL_HEAD_BYTES];
     bool *there;
 };
 
@@ -410,7 +410,7 @@ static struct tsri_stream head_sink(struct tsri_resp_req *req, uint64_t bytes)
     const struct tsri_redis_job *job = req->arg;
     struct heads *h = job->run->arg;
     return tsri_stream_flat(h->heads[req->number],
-                            bytes == TSRI_REMOTE_HEAD_BYTES ? TSRI_REMOTE_HEAD_BYTES : 0);
+                            bytes == TSRI_PARCEL_HEAD_BYTES ? TSRI_PARCEL_HEAD_BYTES : 0);
 }
 
 static bool heads_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
@@ -422,7 +422,7 @@ static bool heads_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
     tsri_req_begin(req, 4, "GETRANGE");
     name_request(job, req, name);
     tsri_req_number(req, 0);
-    tsri_req_number(req, TSRI_REMOTE_HEAD_BYTES - 1);
+    tsri_req_number(req, TSRI_PARCEL_HEAD_BYTES - 1);
     req->sink = head_sink;
     return true;
 }
@@ -430,7 +430,7 @@ static bool heads_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
 static void heads_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
 {
     struct heads *h = job->run->arg;
-    h->there[req->number] = req->type == '$' && req->length == TSRI_REMOTE_HEAD_BYTES;
+    h->there[req->number] = req->type == '$' && req->length == TSRI_PARCEL_HEAD_BYTES;
 }
 
 static void heads_finish(struct tsri_redis_job *job)
@@ -452,7 +452,7 @@ static const struct tsri_redis_job_ops heads_ops = {
 static int tell_some(struct tsri_redis *r, const struct place *places, size_t n,
                      tsr_tier_scan_fn fn, void *arg)
 {
-    uint8_t heads[TSRI_REDIS_REQS][TSRI_REMOTE_HEAD_BYTES];
+    uint8_t heads[TSRI_REDIS_REQS][TSRI_PARCEL_HEAD_BYTES];
     bool there[TSRI_REDIS_REQS] = {false};
     struct heads h = {places, n, heads, there};
     struct tsri_redis_lane *lane = tsri_redis_lane_take(r, 0);
@@ -461,8 +461,8 @@ static int tell_some(struct tsri_redis *r, const struct place *places, size_t n,
     tsri_redis_run(&run, jobs, 1);
     tsri_redis_lane_give(r, lane);
     for (size_t i = 0; i < n; i++) {
-        struct tsri_remote x;
-        if (!there[i] || tsri_remote_read_head(heads[i], sizeof heads[i], &x) != 0 ||
+        struct tsri_parcel x;
+        if (!there[i] || tsri_parcel_read_head(heads[i], sizeof heads[i], &x) != 0 ||
             memcmp(&x.head.key, &places[i].key, sizeof x.head.key) != 0 ||
             memcmp(x.head.space, places[i].space, sizeof x.head.space) != 0)
             continue;

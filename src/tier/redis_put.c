@@ -15,7 +15,7 @@ enum stage { LOOK, COUNT, WRITE, STAY, COMMIT, TIDY, UNDO };
 struct put_job {
     struct tsri_redis_job base; /* first */
     struct tsr_tier_io *io;
-    struct tsri_remote remote, old;
+    struct tsri_parcel parcel, old;
     uint8_t *record, *old_record;
     uint64_t n_summed; /* cells */
     uint32_t n_there;  /* parts, of COUNT and STAY */
@@ -58,11 +58,11 @@ static void put_start(struct tsri_redis_job *job, size_t i)
         return;
     }
     uint64_t nonce = atomic_fetch_add(&r->nonce, 0x9E3779B97F4A7C15u);
-    job->err = tsri_remote_init(&p->remote, &p->io->head, nonce, r->part_bytes);
-    if (!job->err) job->err = tsri_region_need(room, p->remote.record_bytes);
+    job->err = tsri_parcel_init(&p->parcel, &p->io->head, nonce, r->part_bytes);
+    if (!job->err) job->err = tsri_region_need(room, p->parcel.record_bytes);
     if (job->err) return;
     p->record = room->data;
-    tsri_remote_fill(p->record, &p->remote, p->io->tokens, p->io->extra);
+    tsri_parcel_fill(p->record, &p->parcel, p->io->tokens, p->io->extra);
 }
 
 /* The record that stands there now, if it may be one. */
@@ -71,7 +71,7 @@ static struct tsri_stream old_sink(struct tsri_resp_req *req, uint64_t bytes)
     struct put_job *p = req->arg;
     struct tsri_region *room = &p->base.run->lane->olds[tsri_redis_job_number(&p->base)];
     p->old_record = NULL;
-    if (bytes > TSRI_REMOTE_RECORD_MAX || tsri_region_need(room, bytes + 1) != 0)
+    if (bytes > TSRI_PARCEL_RECORD_MAX || tsri_region_need(room, bytes + 1) != 0)
         return tsri_stream_flat(NULL, 0);
     p->old_record = room->data;
     return tsri_stream_flat(room->data, bytes);
@@ -79,14 +79,14 @@ static struct tsri_stream old_sink(struct tsri_resp_req *req, uint64_t bytes)
 
 static void make_write(struct put_job *p, struct tsri_resp_req *req)
 {
-    struct tsri_extent x = tsri_remote_part(&p->remote, req->number);
-    uint64_t first = p->n_summed, n_cells = tsri_remote_cells(&p->remote);
-    while (p->n_summed < n_cells && tsri_remote_cell(&p->remote, p->n_summed).end <= x.end)
+    struct tsri_extent x = tsri_parcel_part(&p->parcel, req->number);
+    uint64_t first = p->n_summed, n_cells = tsri_parcel_cells(&p->parcel);
+    while (p->n_summed < n_cells && tsri_parcel_cell(&p->parcel, p->n_summed).end <= x.end)
         p->n_summed++;
-    tsri_remote_sum(p->record, &p->remote, p->io->planes, first, p->n_summed);
+    tsri_parcel_sum(p->record, &p->parcel, p->io->planes, first, p->n_summed);
     tsri_req_begin(req, 5, "SET");
-    add_name(&p->base, req, &p->remote.head, p->remote.nonce, req->number);
-    tsri_req_body(req, tsri_stream_kv(&p->remote, p->io->planes, x));
+    add_name(&p->base, req, &p->parcel.head, p->parcel.nonce, req->number);
+    tsri_req_body(req, tsri_stream_kv(&p->parcel, p->io->planes, x));
     tsri_req_arg(req, "EX");
     tsri_req_number(req, ORPHAN_S);
 }
@@ -94,10 +94,10 @@ static void make_write(struct put_job *p, struct tsri_resp_req *req)
 static void make_commit(struct put_job *p, struct tsri_resp_req *req)
 {
     uint32_t ttl_s = redis_of(&p->base)->ttl_s;
-    tsri_remote_seal(p->record, &p->remote);
+    tsri_parcel_seal(p->record, &p->parcel);
     tsri_req_begin(req, ttl_s ? 6 : 4, "SET");
-    add_name(&p->base, req, &p->remote.head, 0, TSRI_REDIS_RECORD);
-    tsri_req_body(req, tsri_stream_flat(p->record, p->remote.record_bytes));
+    add_name(&p->base, req, &p->parcel.head, 0, TSRI_REDIS_RECORD);
+    tsri_req_body(req, tsri_stream_flat(p->record, p->parcel.record_bytes));
     tsri_req_arg(req, "GET");
     if (ttl_s) tsri_req_arg(req, "EX");
     if (ttl_s) tsri_req_number(req, ttl_s);
@@ -108,7 +108,7 @@ static bool put_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
 {
     struct put_job *p = (struct put_job *)job;
     uint32_t ttl_s = redis_of(job)->ttl_s;
-    const struct tsr_entry_head *head = &p->remote.head;
+    const struct tsr_entry_head *head = &p->parcel.head;
     if (p->failed && job->stage != UNDO) return false;
     switch ((enum stage)job->stage) {
     case LOOK:
@@ -125,7 +125,7 @@ static bool put_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
         break;
     case STAY:
         tsri_req_begin(req, ttl_s ? 3 : 2, ttl_s ? "EXPIRE" : "PERSIST");
-        add_name(job, req, head, p->remote.nonce, req->number);
+        add_name(job, req, head, p->parcel.nonce, req->number);
         if (ttl_s) tsri_req_number(req, (uint64_t)ttl_s + TTL_SLACK_S);
         break;
     case COMMIT:
@@ -134,7 +134,7 @@ static bool put_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
     case TIDY:
     case UNDO:
         tsri_req_begin(req, 2, "UNLINK");
-        add_name(job, req, head, job->stage == TIDY ? p->old.nonce : p->remote.nonce, req->number);
+        add_name(job, req, head, job->stage == TIDY ? p->old.nonce : p->parcel.nonce, req->number);
         break;
     }
     return true;
@@ -144,7 +144,7 @@ static bool put_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
 static bool take_old(struct put_job *p, const struct tsri_resp_req *req)
 {
     return req->type == '$' && req->length > 0 && p->old_record &&
-           tsri_remote_read(p->old_record, (size_t)req->length, &p->old) == 0;
+           tsri_parcel_read(p->old_record, (size_t)req->length, &p->old) == 0;
 }
 
 static void put_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
@@ -158,9 +158,9 @@ static void put_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
         if (wrong)
             job->err = tsri_redis_error(redis_of(job), req);
         else
-            p->same = take_old(p, req) && p->old.record_bytes == p->remote.record_bytes &&
-                      p->old.part_bytes == p->remote.part_bytes &&
-                      tsri_remote_same_text(p->old_record, p->record, &p->remote);
+            p->same = take_old(p, req) && p->old.record_bytes == p->parcel.record_bytes &&
+                      p->old.part_bytes == p->parcel.part_bytes &&
+                      tsri_parcel_same_text(p->old_record, p->record, &p->parcel);
         return;
     case COUNT:
     case STAY:
@@ -170,7 +170,7 @@ static void put_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
     case WRITE:
         if (wrong && !p->failed) p->failed = tsri_redis_error(redis_of(job), req);
         if (!wrong) {
-            struct tsri_extent x = tsri_remote_part(&p->remote, req->number);
+            struct tsri_extent x = tsri_parcel_part(&p->parcel, req->number);
             atomic_fetch_add(&redis_of(job)->written_bytes, x.end - x.begin);
         }
         return;
@@ -194,25 +194,25 @@ static bool go(struct tsri_redis_job *job, enum stage stage, uint32_t n)
 static void committed(struct put_job *p)
 {
     struct tsri_redis *r = redis_of(&p->base);
-    tsri_absent_remove(&r->absent, &p->remote.head.key, p->remote.head.space);
+    tsri_absent_remove(&r->absent, &p->parcel.head.key, p->parcel.head.space);
     tsri_breaker_worked(&r->writes);
-    atomic_fetch_add(&r->written_bytes, p->remote.record_bytes);
+    atomic_fetch_add(&r->written_bytes, p->parcel.record_bytes);
     if (p->replaces) return;
     atomic_fetch_add(&r->entries, 1);
-    atomic_fetch_add(&r->bytes, p->remote.record_bytes + p->remote.kv_bytes);
+    atomic_fetch_add(&r->bytes, p->parcel.record_bytes + p->parcel.kv_bytes);
 }
 
 static bool put_advance(struct tsri_redis_job *job)
 {
     struct put_job *p = (struct put_job *)job;
-    uint32_t n_parts = p->remote.n_parts;
+    uint32_t n_parts = p->parcel.n_parts;
     switch ((enum stage)job->stage) {
     case LOOK:
         return p->same ? go(job, COUNT, p->old.n_parts) : go(job, WRITE, n_parts);
     case COUNT:
         /* The same text, and all of it: another copy would be no better. */
         if (p->n_there == p->old.n_parts) {
-            tsri_absent_remove(&redis_of(job)->absent, &p->remote.head.key, p->remote.head.space);
+            tsri_absent_remove(&redis_of(job)->absent, &p->parcel.head.key, p->parcel.head.space);
             return false;
         }
         p->n_there = 0;
@@ -226,7 +226,7 @@ static bool put_advance(struct tsri_redis_job *job)
     case COMMIT:
         if (p->failed) return go(job, UNDO, n_parts);
         committed(p);
-        return p->replaces && p->old.nonce != p->remote.nonce && go(job, TIDY, p->old.n_parts);
+        return p->replaces && p->old.nonce != p->parcel.nonce && go(job, TIDY, p->old.n_parts);
     case TIDY:
         return false;
     case UNDO:
@@ -280,7 +280,7 @@ int tsri_redis_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
 struct drop_job {
     struct tsri_redis_job base; /* first */
     struct tsr_entry_head head; /* key and space of the ref */
-    struct tsri_remote old;
+    struct tsri_parcel old;
     bool there, foreign;
 };
 
@@ -303,7 +303,7 @@ static struct tsri_stream dropped_sink(struct tsri_resp_req *req, uint64_t bytes
 {
     struct drop_job *d = req->arg;
     struct tsri_region *room = &d->base.run->lane->records[tsri_redis_job_number(&d->base)];
-    if (bytes > TSRI_REMOTE_RECORD_MAX || tsri_region_need(room, bytes + 1) != 0)
+    if (bytes > TSRI_PARCEL_RECORD_MAX || tsri_region_need(room, bytes + 1) != 0)
         return tsri_stream_flat(NULL, 0);
     return tsri_stream_flat(room->data, bytes);
 }
@@ -328,7 +328,7 @@ static void drop_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
     d->there = d->foreign || (req->type == '$' && req->length >= 0);
     if (!d->there || d->foreign) return;
     const uint8_t *record = job->run->lane->records[tsri_redis_job_number(job)].data;
-    if (tsri_remote_read_head(record, (size_t)req->length, &d->old) != 0) d->old.n_parts = 0;
+    if (tsri_parcel_read_head(record, (size_t)req->length, &d->old) != 0) d->old.n_parts = 0;
 }
 
 static bool drop_advance(struct tsri_redis_job *job)

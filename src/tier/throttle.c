@@ -1,6 +1,6 @@
 /* throttle.c - a limit on bytes a second over all callers of a tier: each byte that moved pushes
  * the time at which the line is free again; who finds that time too far ahead waits. */
-#include "tier/remote.h"
+#include "tier/parcel.h"
 
 #define BURST_NS 100000000u /* what may pass at once after a pause */
 

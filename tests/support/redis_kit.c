@@ -28,8 +28,8 @@ static bool installed(const char *program)
     return false;
 }
 
-/* Debian's redis-server is another name of redis-check-rdb of redis-tools, told apart by the name it
- * is called by; the package redis-server would also start a server on this machine. */
+/* Debian's redis-server is another name of redis-check-rdb of redis-tools, told apart by the name
+ * it is called by; the package redis-server would also start a server on this machine. */
 static const char *program(void)
 {
     return installed("redis-server") ? "redis-server" : "redis-check-rdb";
@@ -233,9 +233,9 @@ void redis_kit_name(struct redis_kit *kit, const struct redis_server *s,
     if (part == TSRI_REDIS_RECORD) return;
     redisContext *c = redisConnect("127.0.0.1", s->port);
     redisReply *r = redisCommand(c, "GET %s", name);
-    struct tsri_remote remote;
+    struct tsri_parcel remote;
     if (!r || r->type != REDIS_REPLY_STRING ||
-        tsri_remote_read((const uint8_t *)r->str, r->len, &remote) != 0)
+        tsri_parcel_read((const uint8_t *)r->str, r->len, &remote) != 0)
         abort();
     tsri_redis_name(name, prefix, ref.space, &ref.key, remote.nonce, part);
     freeReplyObject(r);

@@ -1,4 +1,4 @@
-#include "tier/remote.h"
+#include "tier/parcel.h"
 #include "support/test.h"
 
 #include <unistd.h>

@@ -1,37 +1,37 @@
-/* remote.h - what the tiers on servers share: the bytes of an entry there, a breaker that stops
+/* parcel.h - what the tiers on servers share: the bytes of an entry there, a breaker that stops
  * asking a server that does not answer, a memory of what is not there, and a limit on bandwidth.
  *
- *   remote_entry.c  the record of an entry and its KV as one stream of bytes, cut into parts
- *   breaker.c       open and closed, one log line a change
- *   absent.c        keys that were not there a moment ago
- *   throttle.c      bytes a second
+ *   parcel.c     the record of an entry and its KV as one stream of bytes, cut into parts
+ *   breaker.c    open and closed, one log line a change
+ *   absent.c     keys that were not there a moment ago
+ *   throttle.c   bytes a second
  *
- * Threads: remote_entry.c is pure; the others may be called from any thread.
+ * Threads: parcel.c is pure; the others may be called from any thread.
  * Memory:  nothing here allocates but tsri_absent_init.
  * Errors:  enum tsr_err.
  */
-#ifndef TSRI_REMOTE_H
-#define TSRI_REMOTE_H
+#ifndef TSRI_PARCEL_ENTRY_H
+#define TSRI_PARCEL_ENTRY_H
 
 #include "tier/tier.h"
 
 #include <pthread.h>
 #include <sys/uio.h>
 
-/* ---- remote_entry.c ---- */
+/* ---- parcel.c ---- */
 
-#define TSRI_REMOTE_VERSION 1u
-#define TSRI_REMOTE_HEAD_BYTES 256u
-#define TSRI_REMOTE_RECORD_MAX \
+#define TSRI_PARCEL_VERSION 1u
+#define TSRI_PARCEL_HEAD_BYTES 256u
+#define TSRI_PARCEL_RECORD_MAX \
     ((uint64_t)64 << 20) /* tokens and sums of an entry; more is refused */
-#define TSRI_REMOTE_PARTS_MAX (1u << 16)
-#define TSRI_REMOTE_PART_MAX ((uint64_t)8 << 20)
-#define TSRI_REMOTE_PART_MIN ((uint64_t)4 << 10)
+#define TSRI_PARCEL_PARTS_MAX (1u << 16)
+#define TSRI_PARCEL_PART_MAX ((uint64_t)8 << 20)
+#define TSRI_PARCEL_PART_MIN ((uint64_t)4 << 10)
 
 /* An entry as a server keeps it: a record (head, tokens, extra, a sum of every cell) and the KV,
  * layer after layer, plane after plane, cell after cell without gaps. The stream of KV is cut into
  * parts: several whole layers where layers are small, pieces of one where it is large. */
-struct tsri_remote {
+struct tsri_parcel {
     struct tsr_entry_head head;
     uint64_t nonce; /* of who wrote it */
     uint64_t part_bytes;
@@ -44,9 +44,9 @@ struct tsri_remote {
     uint32_t n_parts;
 };
 /* Where everything stands. The head must be valid; TSR_ERANGE when the entry is too large. */
-TSR_MUST int tsri_remote_init(struct tsri_remote *r, const struct tsr_entry_head *head,
+TSR_MUST int tsri_parcel_init(struct tsri_parcel *r, const struct tsr_entry_head *head,
                               uint64_t nonce, uint64_t part_bytes);
-static inline uint64_t tsri_remote_cells(const struct tsri_remote *r)
+static inline uint64_t tsri_parcel_cells(const struct tsri_parcel *r)
 {
     return (uint64_t)r->head.n_layers * r->head.n_planes * r->n_cells;
 }
@@ -54,44 +54,44 @@ static inline uint64_t tsri_remote_cells(const struct tsri_remote *r)
 struct tsri_extent {
     uint64_t begin, end;
 };
-struct tsri_extent tsri_remote_cell(const struct tsri_remote *r, uint64_t cell);
-struct tsri_extent tsri_remote_part(const struct tsri_remote *r, uint32_t part);
+struct tsri_extent tsri_parcel_cell(const struct tsri_parcel *r, uint64_t cell);
+struct tsri_extent tsri_parcel_part(const struct tsri_parcel *r, uint32_t part);
 /* Whether the part has a cell that is wanted. */
-bool tsri_remote_wants(const struct tsri_remote *r, void *const *planes, uint32_t part);
+bool tsri_parcel_wants(const struct tsri_parcel *r, void *const *planes, uint32_t part);
 
 /* A record of r->record_bytes: filled, then the sums of its cells set, then sealed. */
-void tsri_remote_fill(uint8_t *record, const struct tsri_remote *r, const uint32_t *tokens,
+void tsri_parcel_fill(uint8_t *record, const struct tsri_parcel *r, const uint32_t *tokens,
                       const uint8_t *extra);
-void tsri_remote_sum(uint8_t *record, const struct tsri_remote *r, void *const *planes,
+void tsri_parcel_sum(uint8_t *record, const struct tsri_parcel *r, void *const *planes,
                      uint64_t first, uint64_t end);
-void tsri_remote_seal(uint8_t *record, const struct tsri_remote *r);
-/* The first TSRI_REMOTE_HEAD_BYTES of a record, believed only behind their checksum.
+void tsri_parcel_seal(uint8_t *record, const struct tsri_parcel *r);
+/* The first TSRI_PARCEL_HEAD_BYTES of a record, believed only behind their checksum.
  * TSR_ECORRUPT, or TSR_EVERSION. */
-TSR_MUST int tsri_remote_read_head(const uint8_t *from, size_t bytes, struct tsri_remote *r);
+TSR_MUST int tsri_parcel_read_head(const uint8_t *from, size_t bytes, struct tsri_parcel *r);
 /* All of it: also the checksum of tokens, extra and sums. */
-TSR_MUST int tsri_remote_read(const uint8_t *record, size_t bytes, struct tsri_remote *r);
+TSR_MUST int tsri_parcel_read(const uint8_t *record, size_t bytes, struct tsri_parcel *r);
 /* Compares cells [first, end) with their sums; those that are not wanted count as right. */
-TSR_MUST int tsri_remote_check(const uint8_t *record, const struct tsri_remote *r,
+TSR_MUST int tsri_parcel_check(const uint8_t *record, const struct tsri_parcel *r,
                                void *const *planes, uint64_t first, uint64_t end);
 /* Whether two records say the same of the same text: everything but who wrote it and the sums. */
-bool tsri_remote_same_text(const uint8_t *a, const uint8_t *b, const struct tsri_remote *r);
+bool tsri_parcel_same_text(const uint8_t *a, const uint8_t *b, const struct tsri_parcel *r);
 /* What a get must compare before it believes a record: key, space and shape are those asked for
  * (TSR_ENOENT), the extra bytes have room (TSR_ERANGE). Then fills the io and calls head_done. */
-TSR_MUST int tsri_remote_deliver(const uint8_t *record, const struct tsri_remote *r,
+TSR_MUST int tsri_parcel_deliver(const uint8_t *record, const struct tsri_parcel *r,
                                  struct tsr_tier_io *io);
 /* Layers whose cells all lie before `end` of the KV, handed on from *n_layers. */
-void tsri_remote_hand_on(const struct tsri_remote *r, struct tsr_tier_io *io, uint64_t end,
+void tsri_parcel_hand_on(const struct tsri_parcel *r, struct tsr_tier_io *io, uint64_t end,
                          uint32_t *n_layers);
 
 /* A run of bytes on its way: of an entry's cells, of one buffer, or to be thrown away. */
 struct tsri_stream {
-    const struct tsri_remote *r; /* NULL: flat */
+    const struct tsri_parcel *r; /* NULL: flat */
     void *const *planes;
     uint64_t cell, at; /* the next byte: cell and offset in it */
     uint8_t *flat;     /* NULL: nobody wants it */
     uint64_t left;
 };
-struct tsri_stream tsri_stream_kv(const struct tsri_remote *r, void *const *planes,
+struct tsri_stream tsri_stream_kv(const struct tsri_parcel *r, void *const *planes,
                                   struct tsri_extent extent);
 struct tsri_stream tsri_stream_flat(void *data, uint64_t bytes);
 /* The next bytes as at most n_max pieces; what nobody wants goes to `waste`. Returns how many. */

@@ -1,4 +1,4 @@
-#include "tier/remote.h"
+#include "tier/parcel.h"
 #include "support/kv_entry.h"
 #include "support/test.h"
 
@@ -9,13 +9,13 @@ static const struct kv_shape shapes[] = {
 };
 static const uint64_t part_sizes[] = {4096, 65536, 2 << 20, 8 << 20};
 
-static uint8_t *record_of(const struct kv_entry *e, struct tsri_remote *r, uint64_t part_bytes)
+static uint8_t *record_of(const struct kv_entry *e, struct tsri_parcel *r, uint64_t part_bytes)
 {
-    CHECK_INT(tsri_remote_init(r, &e->head, 77, part_bytes), 0);
+    CHECK_INT(tsri_parcel_init(r, &e->head, 77, part_bytes), 0);
     uint8_t *record = malloc(r->record_bytes);
-    tsri_remote_fill(record, r, e->tokens, e->extra);
-    tsri_remote_sum(record, r, e->planes, 0, tsri_remote_cells(r));
-    tsri_remote_seal(record, r);
+    tsri_parcel_fill(record, r, e->tokens, e->extra);
+    tsri_parcel_sum(record, r, e->planes, 0, tsri_parcel_cells(r));
+    tsri_parcel_seal(record, r);
     return record;
 }
 
@@ -25,20 +25,20 @@ TEST(parts_cover_every_byte_once_in_order)
         for (size_t k = 0; k < TSRI_COUNT(part_sizes); k++) {
             struct kv_entry e;
             kv_entry_init_room_seed(&e, &shapes[i], i);
-            struct tsri_remote r;
-            CHECK_INT(tsri_remote_init(&r, &e.head, 1, part_sizes[k]), 0);
+            struct tsri_parcel r;
+            CHECK_INT(tsri_parcel_init(&r, &e.head, 1, part_sizes[k]), 0);
             uint64_t at = 0;
             for (uint32_t p = 0; p < r.n_parts; p++) {
-                struct tsri_extent x = tsri_remote_part(&r, p);
+                struct tsri_extent x = tsri_parcel_part(&r, p);
                 CHECK_INT(x.begin, at);
-                CHECK(x.end > x.begin && x.end - x.begin <= TSRI_REMOTE_PART_MAX);
+                CHECK(x.end > x.begin && x.end - x.begin <= TSRI_PARCEL_PART_MAX);
                 at = x.end;
             }
             CHECK_INT(at, r.kv_bytes);
             at = 0;
-            for (uint64_t cell = 0; cell < tsri_remote_cells(&r); cell++) {
-                CHECK_INT(tsri_remote_cell(&r, cell).begin, at);
-                at = tsri_remote_cell(&r, cell).end;
+            for (uint64_t cell = 0; cell < tsri_parcel_cells(&r); cell++) {
+                CHECK_INT(tsri_parcel_cell(&r, cell).begin, at);
+                at = tsri_parcel_cell(&r, cell).end;
             }
             CHECK_INT(at, r.kv_bytes);
             kv_entry_fini(&e);
@@ -52,14 +52,14 @@ TEST(layers_larger_than_a_part_may_be_are_cut)
                                   .n_layers = 3,
                                   .n_planes = 2,
                                   .row_bytes = {3000, 3000}};
-    struct tsri_remote r;
-    CHECK_INT(tsri_remote_init(&r, &head, 1, 2 << 20), 0);
-    CHECK(r.layer_bytes > 2 * TSRI_REMOTE_PART_MAX);
+    struct tsri_parcel r;
+    CHECK_INT(tsri_parcel_init(&r, &head, 1, 2 << 20), 0);
+    CHECK(r.layer_bytes > 2 * TSRI_PARCEL_PART_MAX);
     uint64_t at = 0;
     for (uint32_t p = 0; p < r.n_parts; p++) {
-        struct tsri_extent x = tsri_remote_part(&r, p);
+        struct tsri_extent x = tsri_parcel_part(&r, p);
         CHECK_INT(x.begin, at);
-        CHECK(x.end - x.begin <= TSRI_REMOTE_PART_MAX);
+        CHECK(x.end - x.begin <= TSRI_PARCEL_PART_MAX);
         /* none runs over into the next layer */
         CHECK_INT(x.begin / r.layer_bytes, (x.end - 1) / r.layer_bytes);
         at = x.end;
@@ -74,8 +74,8 @@ TEST(an_entry_too_large_for_a_server_is_refused)
                                   .n_layers = 4096,
                                   .n_planes = 2,
                                   .row_bytes = {1 << 18, 1 << 18}};
-    struct tsri_remote r;
-    CHECK_INT(tsri_remote_init(&r, &head, 1, 2 << 20), TSR_ERANGE);
+    struct tsri_parcel r;
+    CHECK_INT(tsri_parcel_init(&r, &head, 1, 2 << 20), TSR_ERANGE);
 }
 
 /* Streams of every part, moved in odd steps, carry exactly the cells. */
@@ -86,10 +86,10 @@ TEST(streams_carry_the_cells_and_nothing_else)
         kv_entry_init(&from, &shapes[i], i);
         kv_entry_init_room(&to, &from, 3);
         to.planes[0] = NULL; /* nobody wants the first cell */
-        struct tsri_remote r;
+        struct tsri_parcel r;
         uint8_t *record = record_of(&from, &r, 4096), waste[100];
         for (uint32_t p = 0; p < r.n_parts; p++) {
-            struct tsri_extent x = tsri_remote_part(&r, p);
+            struct tsri_extent x = tsri_parcel_part(&r, p);
             struct tsri_stream s = tsri_stream_kv(&r, from.planes, x),
                                d = tsri_stream_kv(&r, to.planes, x);
             while (s.left) {
@@ -109,10 +109,10 @@ TEST(streams_carry_the_cells_and_nothing_else)
         struct iovec one;
         CHECK_INT(tsri_stream_iov(&none, &one, 1, waste, sizeof waste), 1);
         CHECK_INT(one.iov_len, sizeof waste);
-        CHECK_INT(tsri_remote_check(record, &r, to.planes, 0, tsri_remote_cells(&r)), 0);
-        if (r.n_parts > 1 || tsri_remote_cells(&r) > 1) {
-            *(uint8_t *)to.planes[tsri_remote_cells(&r) - 1] ^= 1;
-            CHECK_INT(tsri_remote_check(record, &r, to.planes, 0, tsri_remote_cells(&r)),
+        CHECK_INT(tsri_parcel_check(record, &r, to.planes, 0, tsri_parcel_cells(&r)), 0);
+        if (r.n_parts > 1 || tsri_parcel_cells(&r) > 1) {
+            *(uint8_t *)to.planes[tsri_parcel_cells(&r) - 1] ^= 1;
+            CHECK_INT(tsri_parcel_check(record, &r, to.planes, 0, tsri_parcel_cells(&r)),
                       TSR_ECORRUPT);
         }
         free(record);
@@ -126,18 +126,18 @@ TEST(a_record_says_what_was_written)
     for (size_t i = 0; i < TSRI_COUNT(shapes); i++) {
         struct kv_entry e, room;
         kv_entry_init(&e, &shapes[i], i);
-        struct tsri_remote r, back;
+        struct tsri_parcel r, back;
         uint8_t *record = record_of(&e, &r, 65536);
-        CHECK_INT(tsri_remote_read(record, r.record_bytes, &back), 0);
+        CHECK_INT(tsri_parcel_read(record, r.record_bytes, &back), 0);
         CHECK_INT(back.nonce, 77);
         CHECK_INT(back.n_parts, r.n_parts);
         kv_entry_init_room_seed(&room, &shapes[i], i);
         struct tsr_tier_io io = kv_entry_io(&room);
-        CHECK_INT(tsri_remote_deliver(record, &back, &io), 0);
+        CHECK_INT(tsri_parcel_deliver(record, &back, &io), 0);
         room.head = io.head;
         CHECK(kv_entry_head_right(&room, &shapes[i], i));
         io.head.space[3] ^= 1;
-        CHECK_INT(tsri_remote_deliver(record, &back, &io), TSR_ENOENT);
+        CHECK_INT(tsri_parcel_deliver(record, &back, &io), TSR_ENOENT);
         free(record);
         kv_entry_fini(&e);
         kv_entry_fini(&room);
@@ -148,16 +148,16 @@ TEST(a_flipped_bit_anywhere_or_a_missing_byte_is_noticed)
 {
     struct kv_entry e;
     kv_entry_init(&e, &shapes[3], 9);
-    struct tsri_remote r, back;
+    struct tsri_parcel r, back;
     uint8_t *record = record_of(&e, &r, 65536);
     for (uint64_t bit = 0; bit < r.record_bytes * 8; bit++) {
         record[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        CHECK_INT(tsri_remote_read(record, r.record_bytes, &back), TSR_ECORRUPT);
+        CHECK_INT(tsri_parcel_read(record, r.record_bytes, &back), TSR_ECORRUPT);
         record[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
     for (uint64_t bytes = 0; bytes < r.record_bytes; bytes++)
-        CHECK_INT(tsri_remote_read(record, bytes, &back), TSR_ECORRUPT);
-    CHECK_INT(tsri_remote_read(record, r.record_bytes, &back), 0);
+        CHECK_INT(tsri_parcel_read(record, bytes, &back), TSR_ECORRUPT);
+    CHECK_INT(tsri_parcel_read(record, r.record_bytes, &back), 0);
     free(record);
     kv_entry_fini(&e);
 }
@@ -166,11 +166,11 @@ TEST(another_version_is_left_alone)
 {
     struct kv_entry e;
     kv_entry_init(&e, &shapes[1], 9);
-    struct tsri_remote r, back;
+    struct tsri_parcel r, back;
     uint8_t *record = record_of(&e, &r, 65536);
-    tsri_put32(record + 8, TSRI_REMOTE_VERSION + 1);
+    tsri_put32(record + 8, TSRI_PARCEL_VERSION + 1);
     tsri_put64(record + 248, tsri_sum(record, 248));
-    CHECK_INT(tsri_remote_read(record, r.record_bytes, &back), TSR_EVERSION);
+    CHECK_INT(tsri_parcel_read(record, r.record_bytes, &back), TSR_EVERSION);
     free(record);
     kv_entry_fini(&e);
 }
@@ -179,13 +179,13 @@ TEST(the_same_text_is_known_whoever_wrote_it)
 {
     struct kv_entry e;
     kv_entry_init(&e, &shapes[1], 9);
-    struct tsri_remote r;
+    struct tsri_parcel r;
     uint8_t *a = record_of(&e, &r, 65536), *b = malloc(r.record_bytes);
     r.nonce = 5;
-    tsri_remote_fill(b, &r, e.tokens, e.extra); /* no sums yet */
-    CHECK(tsri_remote_same_text(a, b, &r));
+    tsri_parcel_fill(b, &r, e.tokens, e.extra); /* no sums yet */
+    CHECK(tsri_parcel_same_text(a, b, &r));
     b[r.tokens_at] ^= 1;
-    CHECK(!tsri_remote_same_text(a, b, &r));
+    CHECK(!tsri_parcel_same_text(a, b, &r));
     free(a);
     free(b);
     kv_entry_fini(&e);

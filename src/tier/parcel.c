@@ -1,8 +1,8 @@
-/* remote_entry.c - the bytes of an entry on a server, written and read by pure functions;
+/* parcel.c - the bytes of an entry on a server, written and read by pure functions;
  * docs/format.md says what stands where. Redis keeps the record under one name and the parts of the
  * KV under others, S3 keeps both in one object: in either case a byte is believed only behind a
  * checksum of the record, and the record only behind its own. */
-#include "tier/remote.h"
+#include "tier/parcel.h"
 
 #define REMOTE_MAGIC "tsr-rem\n"
 
@@ -19,35 +19,35 @@ enum {
 
 /* ---- where everything stands ---- */
 
-static int cut_parts(struct tsri_remote *r)
+static int cut_parts(struct tsri_parcel *r)
 {
     r->part_layers = r->layer_parts = 1;
     if (r->layer_bytes <= r->part_bytes)
         r->part_layers = (uint32_t)(r->part_bytes / r->layer_bytes);
-    else if (r->layer_bytes > TSRI_REMOTE_PART_MAX)
+    else if (r->layer_bytes > TSRI_PARCEL_PART_MAX)
         r->layer_parts =
-            (uint32_t)((r->layer_bytes + TSRI_REMOTE_PART_MAX - 1) / TSRI_REMOTE_PART_MAX);
+            (uint32_t)((r->layer_bytes + TSRI_PARCEL_PART_MAX - 1) / TSRI_PARCEL_PART_MAX);
     uint64_t n = ((uint64_t)r->head.n_layers + r->part_layers - 1) / r->part_layers;
     n *= r->layer_parts;
-    if (n > TSRI_REMOTE_PARTS_MAX)
+    if (n > TSRI_PARCEL_PARTS_MAX)
         return tsri_fail(TSR_ERANGE, "an entry of %llu parts, %u is the limit",
-                         (unsigned long long)n, TSRI_REMOTE_PARTS_MAX);
+                         (unsigned long long)n, TSRI_PARCEL_PARTS_MAX);
     r->n_parts = (uint32_t)n;
     return 0;
 }
 
-int tsri_remote_init(struct tsri_remote *r, const struct tsr_entry_head *head, uint64_t nonce,
+int tsri_parcel_init(struct tsri_parcel *r, const struct tsr_entry_head *head, uint64_t nonce,
                      uint64_t part_bytes)
 {
-    *r = (struct tsri_remote){.head = *head, .nonce = nonce, .part_bytes = part_bytes};
+    *r = (struct tsri_parcel){.head = *head, .nonce = nonce, .part_bytes = part_bytes};
     struct tsr_entry_head *h = &r->head;
     h->reserved = 0;
     if (h->n_planes < 2) h->row_bytes[1] = 0;
     r->n_cells = tsri_head_cells(h);
-    r->tokens_at = TSRI_REMOTE_HEAD_BYTES;
+    r->tokens_at = TSRI_PARCEL_HEAD_BYTES;
     r->extra_at = tsri_align_up(r->tokens_at + (uint64_t)h->n_tokens * 4, 8);
     r->sums_at = tsri_align_up(r->extra_at + h->extra_bytes, 8);
-    r->record_bytes = r->sums_at + tsri_remote_cells(r) * 8;
+    r->record_bytes = r->sums_at + tsri_parcel_cells(r) * 8;
     uint32_t last_tokens = tsri_head_cell_tokens(h, r->n_cells - 1);
     for (uint32_t p = 0; p < h->n_planes; p++) {
         r->cell_bytes[p] = (uint64_t)h->cell_tokens * h->row_bytes[p];
@@ -56,13 +56,13 @@ int tsri_remote_init(struct tsri_remote *r, const struct tsr_entry_head *head, u
         r->layer_bytes += r->cell_bytes[p] * (r->n_cells - 1) + r->last_bytes[p];
     }
     r->kv_bytes = r->layer_bytes * h->n_layers;
-    if (r->record_bytes > TSRI_REMOTE_RECORD_MAX)
+    if (r->record_bytes > TSRI_PARCEL_RECORD_MAX)
         return tsri_fail(TSR_ERANGE, "a record of %llu bytes is too large for a server",
                          (unsigned long long)r->record_bytes);
     return cut_parts(r);
 }
 
-struct tsri_extent tsri_remote_cell(const struct tsri_remote *r, uint64_t cell)
+struct tsri_extent tsri_parcel_cell(const struct tsri_parcel *r, uint64_t cell)
 {
     uint64_t run = cell / r->n_cells;
     uint32_t in_plane = (uint32_t)(cell % r->n_cells);
@@ -74,7 +74,7 @@ struct tsri_extent tsri_remote_cell(const struct tsri_remote *r, uint64_t cell)
                                 begin + (last ? r->last_bytes[plane] : r->cell_bytes[plane])};
 }
 
-struct tsri_extent tsri_remote_part(const struct tsri_remote *r, uint32_t part)
+struct tsri_extent tsri_parcel_part(const struct tsri_parcel *r, uint32_t part)
 {
     struct tsri_extent x;
     if (r->layer_parts == 1) {
@@ -92,7 +92,7 @@ struct tsri_extent tsri_remote_part(const struct tsri_remote *r, uint32_t part)
 }
 
 /* The cell that holds byte `at` of the KV. */
-static uint64_t cell_at(const struct tsri_remote *r, uint64_t at)
+static uint64_t cell_at(const struct tsri_parcel *r, uint64_t at)
 {
     uint64_t layer = at / r->layer_bytes, in_layer = at % r->layer_bytes;
     uint32_t plane = r->head.n_planes > 1 && in_layer >= r->plane_at[1];
@@ -100,9 +100,9 @@ static uint64_t cell_at(const struct tsri_remote *r, uint64_t at)
     return (layer * r->head.n_planes + plane) * r->n_cells + cell;
 }
 
-bool tsri_remote_wants(const struct tsri_remote *r, void *const *planes, uint32_t part)
+bool tsri_parcel_wants(const struct tsri_parcel *r, void *const *planes, uint32_t part)
 {
-    struct tsri_extent x = tsri_remote_part(r, part);
+    struct tsri_extent x = tsri_parcel_part(r, part);
     uint64_t last = cell_at(r, x.end - 1);
     for (uint64_t cell = cell_at(r, x.begin); cell <= last; cell++)
         if (planes[cell]) return true;
@@ -111,12 +111,12 @@ bool tsri_remote_wants(const struct tsri_remote *r, void *const *planes, uint32_
 
 /* ---- the record ---- */
 
-void tsri_remote_fill(uint8_t *record, const struct tsri_remote *r, const uint32_t *tokens,
+void tsri_parcel_fill(uint8_t *record, const struct tsri_parcel *r, const uint32_t *tokens,
                       const uint8_t *extra)
 {
     memset(record, 0, r->sums_at);
     memcpy(record, REMOTE_MAGIC, 8);
-    tsri_put32(record + VERSION_AT, TSRI_REMOTE_VERSION);
+    tsri_put32(record + VERSION_AT, TSRI_PARCEL_VERSION);
     tsri_put64(record + RECORD_BYTES_AT, r->record_bytes);
     tsri_put64(record + NONCE_AT, r->nonce);
     tsri_put64(record + PART_BYTES_AT, r->part_bytes);
@@ -126,74 +126,74 @@ void tsri_remote_fill(uint8_t *record, const struct tsri_remote *r, const uint32
     if (r->head.extra_bytes) memcpy(record + r->extra_at, extra, r->head.extra_bytes);
 }
 
-void tsri_remote_sum(uint8_t *record, const struct tsri_remote *r, void *const *planes,
+void tsri_parcel_sum(uint8_t *record, const struct tsri_parcel *r, void *const *planes,
                      uint64_t first, uint64_t end)
 {
     for (uint64_t i = first; i < end; i++) {
-        struct tsri_extent x = tsri_remote_cell(r, i);
+        struct tsri_extent x = tsri_parcel_cell(r, i);
         tsri_put64(record + r->sums_at + i * 8, tsri_sum(planes[i], x.end - x.begin));
     }
 }
 
-void tsri_remote_seal(uint8_t *record, const struct tsri_remote *r)
+void tsri_parcel_seal(uint8_t *record, const struct tsri_parcel *r)
 {
     tsri_put64(record + BODY_SUM_AT,
-               tsri_sum(record + TSRI_REMOTE_HEAD_BYTES, r->record_bytes - TSRI_REMOTE_HEAD_BYTES));
+               tsri_sum(record + TSRI_PARCEL_HEAD_BYTES, r->record_bytes - TSRI_PARCEL_HEAD_BYTES));
     tsri_put64(record + HEAD_SUM_AT, tsri_sum(record, HEAD_SUM_AT));
 }
 
-int tsri_remote_read_head(const uint8_t *from, size_t bytes, struct tsri_remote *r)
+int tsri_parcel_read_head(const uint8_t *from, size_t bytes, struct tsri_parcel *r)
 {
-    if (bytes < TSRI_REMOTE_HEAD_BYTES || memcmp(from, REMOTE_MAGIC, 8) != 0)
+    if (bytes < TSRI_PARCEL_HEAD_BYTES || memcmp(from, REMOTE_MAGIC, 8) != 0)
         return tsri_fail(TSR_ECORRUPT, "no record of an entry");
     if (tsri_get64(from + HEAD_SUM_AT) != tsri_sum(from, HEAD_SUM_AT))
         return tsri_fail(TSR_ECORRUPT, "a record's head fails its checksum");
-    if (tsri_get32(from + VERSION_AT) != TSRI_REMOTE_VERSION)
+    if (tsri_get32(from + VERSION_AT) != TSRI_PARCEL_VERSION)
         return tsri_fail(TSR_EVERSION, "a record of format version %u, this library knows %u",
-                         tsri_get32(from + VERSION_AT), TSRI_REMOTE_VERSION);
+                         tsri_get32(from + VERSION_AT), TSRI_PARCEL_VERSION);
     struct tsr_entry_head head;
     tsri_head_read(from + ENTRY_AT, &head);
     uint64_t part_bytes = tsri_get64(from + PART_BYTES_AT);
-    if (!tsri_head_is_valid(&head) || part_bytes < TSRI_REMOTE_PART_MIN ||
-        part_bytes > TSRI_REMOTE_PART_MAX ||
-        tsri_remote_init(r, &head, tsri_get64(from + NONCE_AT), part_bytes) != 0 ||
+    if (!tsri_head_is_valid(&head) || part_bytes < TSRI_PARCEL_PART_MIN ||
+        part_bytes > TSRI_PARCEL_PART_MAX ||
+        tsri_parcel_init(r, &head, tsri_get64(from + NONCE_AT), part_bytes) != 0 ||
         tsri_get64(from + RECORD_BYTES_AT) != r->record_bytes ||
         tsri_get64(from + KV_BYTES_AT) != r->kv_bytes)
         return tsri_fail(TSR_ECORRUPT, "a record of an impossible shape");
     return 0;
 }
 
-int tsri_remote_read(const uint8_t *record, size_t bytes, struct tsri_remote *r)
+int tsri_parcel_read(const uint8_t *record, size_t bytes, struct tsri_parcel *r)
 {
-    int err = tsri_remote_read_head(record, bytes, r);
+    int err = tsri_parcel_read_head(record, bytes, r);
     if (err) return err;
     if (bytes != r->record_bytes ||
         tsri_get64(record + BODY_SUM_AT) !=
-            tsri_sum(record + TSRI_REMOTE_HEAD_BYTES, bytes - TSRI_REMOTE_HEAD_BYTES))
+            tsri_sum(record + TSRI_PARCEL_HEAD_BYTES, bytes - TSRI_PARCEL_HEAD_BYTES))
         return tsri_fail(TSR_ECORRUPT, "a record fails its checksum");
     return 0;
 }
 
-int tsri_remote_check(const uint8_t *record, const struct tsri_remote *r, void *const *planes,
+int tsri_parcel_check(const uint8_t *record, const struct tsri_parcel *r, void *const *planes,
                       uint64_t first, uint64_t end)
 {
     for (uint64_t i = first; i < end; i++) {
         if (!planes[i]) continue;
-        struct tsri_extent x = tsri_remote_cell(r, i);
+        struct tsri_extent x = tsri_parcel_cell(r, i);
         if (tsri_sum(planes[i], x.end - x.begin) != tsri_get64(record + r->sums_at + i * 8))
             return tsri_fail(TSR_ECORRUPT, "cell %llu fails its checksum", (unsigned long long)i);
     }
     return 0;
 }
 
-bool tsri_remote_same_text(const uint8_t *a, const uint8_t *b, const struct tsri_remote *r)
+bool tsri_parcel_same_text(const uint8_t *a, const uint8_t *b, const struct tsri_parcel *r)
 {
     return memcmp(a + ENTRY_AT, b + ENTRY_AT, TSRI_HEAD_BYTES) == 0 &&
            memcmp(a + PART_BYTES_AT, b + PART_BYTES_AT, 8) == 0 &&
            memcmp(a + r->tokens_at, b + r->tokens_at, r->sums_at - r->tokens_at) == 0;
 }
 
-int tsri_remote_deliver(const uint8_t *record, const struct tsri_remote *r, struct tsr_tier_io *io)
+int tsri_parcel_deliver(const uint8_t *record, const struct tsri_parcel *r, struct tsr_tier_io *io)
 {
     if (memcmp(&r->head.key, &io->head.key, sizeof r->head.key) != 0 ||
         memcmp(r->head.space, io->head.space, sizeof r->head.space) != 0 ||
@@ -209,7 +209,7 @@ int tsri_remote_deliver(const uint8_t *record, const struct tsri_remote *r, stru
     return err < 0 ? err : 0;
 }
 
-void tsri_remote_hand_on(const struct tsri_remote *r, struct tsr_tier_io *io, uint64_t end,
+void tsri_parcel_hand_on(const struct tsri_parcel *r, struct tsr_tier_io *io, uint64_t end,
                          uint32_t *n_layers)
 {
     for (; (*n_layers + 1) * r->layer_bytes <= end; ++*n_layers)
@@ -218,12 +218,12 @@ void tsri_remote_hand_on(const struct tsri_remote *r, struct tsr_tier_io *io, ui
 
 /* ---- streams ---- */
 
-struct tsri_stream tsri_stream_kv(const struct tsri_remote *r, void *const *planes,
+struct tsri_stream tsri_stream_kv(const struct tsri_parcel *r, void *const *planes,
                                   struct tsri_extent extent)
 {
     struct tsri_stream s = {.r = r, .planes = planes, .left = extent.end - extent.begin};
     s.cell = cell_at(r, extent.begin);
-    s.at = extent.begin - tsri_remote_cell(r, s.cell).begin;
+    s.at = extent.begin - tsri_parcel_cell(r, s.cell).begin;
     return s;
 }
 
@@ -256,7 +256,7 @@ int tsri_stream_iov(const struct tsri_stream *s, struct iovec *iov, int n_max, v
     int n = 0;
     uint64_t at = s->at;
     for (uint64_t cell = s->cell; left && n >= 0; cell++, at = 0) {
-        struct tsri_extent x = tsri_remote_cell(s->r, cell);
+        struct tsri_extent x = tsri_parcel_cell(s->r, cell);
         uint64_t bytes = x.end - x.begin - at;
         if (bytes > left) bytes = left;
         uint8_t *base = s->planes[cell];
@@ -281,7 +281,7 @@ void tsri_stream_advance(struct tsri_stream *s, uint64_t bytes)
     }
     s->at += bytes;
     while (s->left) {
-        struct tsri_extent x = tsri_remote_cell(s->r, s->cell);
+        struct tsri_extent x = tsri_parcel_cell(s->r, s->cell);
         if (s->at < x.end - x.begin) break;
         s->at -= x.end - x.begin;
         s->cell++;
