@@ -106,8 +106,8 @@ void tsri_manager_unreserve(struct tsr_cache *c, uint32_t n);
 void tsri_manager_stored(struct tsr_cache *c, uint32_t id);
 /* A lookup used these pinned entries: those waiting for their second use go down now. */
 void tsri_manager_used(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
-/* Under cache->lock: the entry is about to go; lower tiers shall drop it. What is only evicted stays
- * in tiers that others use too. */
+/* Under cache->lock: the entry is about to go; lower tiers shall drop it. What is only evicted
+ * stays in tiers that others use too. */
 void tsri_manager_forget(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why);
 /* Under cache->lock: tier t shall drop its copy; the entry goes when it was the last. */
 uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t);

@@ -507,9 +507,9 @@ TEST(over_two_small_tiers_and_a_short_queue)
 
 TEST(over_a_tier_that_takes_what_is_used_twice)
 {
-    run_model(&(struct plan){
-        .options = (const char *const[]){"attached_admission", "second_touch", "hash", "xxh3", NULL},
-        .n_tiers = 2});
+    run_model(&(struct plan){.options = (const char *const[]){"attached_admission", "second_touch",
+                                                              "hash", "xxh3", NULL},
+                             .n_tiers = 2});
 }
 
 TEST(over_a_tier_that_fails_now_and_then)
