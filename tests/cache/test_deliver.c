@@ -59,7 +59,7 @@ static void settle(struct rig *r)
     tsri_manager_drain(r->kit.cache);
 }
 
-static uint64_t metric(struct rig *r, int m)
+static uint64_t metric(struct rig *r, enum tsri_metric m)
 {
     kit_stats(&r->kit); /* sets the gauges */
     return tsri_stats_read(r->kit.cache->stats, m);
