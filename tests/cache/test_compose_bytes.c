@@ -203,16 +203,19 @@ TEST(text_of_a_reopened_store_is_found_at_any_offset)
     text_add(&t, doc + 20, 450);
     text_add(&t, salted, 300);
     struct tsr_prompt prompt = prompt_of(&t, 0);
-    CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0); /* its tokens are not here: no match yet */
-    CHECK_INT(metric(TSRI_M_prefetches), 1);         /* of the other salt nothing is nominated */
-    tsri_work_drain(tsri_ops_work(k.cache->ops));
+    /* Its tokens are not here: no match, unless the prefetch is faster than this lookup. */
     int n = kit_lookup(&k, &prompt, 0, &hits);
+    CHECK(n == 0 || n == 450);
+    CHECK_INT(metric(TSRI_M_prefetches), 1); /* of the other salt nothing is nominated */
+    tsri_work_drain(tsri_ops_work(k.cache->ops));
+    n = kit_lookup(&k, &prompt, 0, &hits);
     CHECK_INT(n, 450);
     struct stored stored = pure(doc, 500);
     CHECK(match_rows_are_right(&k, &hits, n, &prompt, &stored, 1));
     prompt.extra = &salt;
     prompt.n_extra = 1;
-    CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
+    n = kit_lookup(&k, &prompt, 0, &hits);
+    CHECK(n == 0 || n == 300);
     tsri_work_drain(tsri_ops_work(k.cache->ops));
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 300);
     CHECK(kit_valid(&k));
