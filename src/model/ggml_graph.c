@@ -78,8 +78,7 @@ static struct ggml_tensor *turned(struct work *b, struct ggml_tensor *y, uint32_
 {
     const struct tsri_turn *t = &b->h->turn;
     const struct tsri_weights *w = &b->s->x->weights;
-    struct ggml_tensor *factors = w->rope_freqs;
-    if (!factors) factors = b->s->n_slots > (uint32_t)t->n_ctx_orig ? w->rope_long : w->rope_short;
+    struct ggml_tensor *factors = w->rope_freqs ? w->rope_freqs : w->rope_long;
     y = ggml_reshape_3d(b->ctx, y, b->h->head_dim, n_heads, positions->ne[0]);
     if (norm_weight) y = norm(b, y, norm_weight);
     return ggml_rope_ext(b->ctx, y, positions, factors, t->n_dims, t->mode, t->n_ctx_orig,

@@ -396,23 +396,24 @@ static int read_factors(const struct reader *r, int which, double *out)
 }
 
 /* Files hold the factors of llama3 scaling, not the numbers that made them. In tsr_rope that is
- * LONGROPE with the same factors for short and long prompts and no attention factor. */
-static int describe_factors(struct reader *r, int short_tensor, int long_tensor, uint32_t trained)
+ * LONGROPE with the same factors for short and long prompts and no attention factor. LongRoPE
+ * itself has two sets, by the length of a prompt; the long one is used for all, as llama.cpp does
+ * when it is given all of the model's context: KV of short and long prompts can then be exchanged.
+ */
+static int describe_factors(struct reader *r, int tensor)
 {
     struct tsri_header *h = r->h;
     uint32_t n = h->head_dim / 2;
-    h->factors = calloc(2 * (size_t)n, sizeof *h->factors);
+    h->factors = calloc(n, sizeof *h->factors);
     if (!h->factors) return tsri_model_fail(r->fail, TSR_ENOMEM, "model: no memory");
-    int e = read_factors(r, short_tensor, h->factors);
-    if (!e) e = read_factors(r, long_tensor, h->factors + n);
+    int e = read_factors(r, tensor, h->factors);
     if (e) return e;
     h->rope.scaling = TSR_ROPE_LONGROPE;
     h->rope.factor = 1;
-    h->rope.trained = trained < 2 ? 2 : trained;
+    h->rope.trained = h->context < 2 ? 2 : h->context;
     h->rope.attention_factor = (double)h->turn.attn_factor;
     h->rope.n_factors = n;
-    h->rope.short_factors = h->factors;
-    h->rope.long_factors = h->factors + n;
+    h->rope.short_factors = h->rope.long_factors = h->factors;
     return 0;
 }
 
@@ -496,10 +497,9 @@ static int read_rope(struct reader *r)
         return tsri_model_fail(r->fail, TSR_EUNSUP,
                                "model: RoPE with factors and %s scaling cannot be run", kind);
     if (yarn) return factor > 1 ? read_yarn(r, factor) : 0;
-    if (t[TSRI_ROPE_FREQS] >= 0)
-        return describe_factors(r, TSRI_ROPE_FREQS, TSRI_ROPE_FREQS, trained);
+    if (t[TSRI_ROPE_FREQS] >= 0) return describe_factors(r, TSRI_ROPE_FREQS);
     if (t[TSRI_ROPE_SHORT] >= 0 && t[TSRI_ROPE_LONG] >= 0)
-        return describe_factors(r, TSRI_ROPE_SHORT, TSRI_ROPE_LONG, trained);
+        return describe_factors(r, TSRI_ROPE_LONG);
     if (factors || longrope)
         return tsri_model_fail(r->fail, TSR_ECORRUPT, "model: longrope without its factors");
     return 0;

@@ -91,7 +91,7 @@ struct tsri_header {
     float norm_eps, attention_scale;
     struct tsri_turn turn;
     struct tsr_rope rope;
-    double *factors; /* what rope points to: short ones, then long ones; or NULL */
+    double *factors;                           /* what rope points to, or NULL */
     int64_t model_tensors[TSRI_MODEL_TENSORS]; /* index in the file, -1: absent */
     int64_t (*layer_tensors)[TSRI_LAYER_TENSORS];
 };
@@ -125,7 +125,7 @@ struct tsri_weights {
     uint64_t bytes; /* of all weights as they are computed with */
     /* Placed tensors; NULL where the model has none. The embeddings stay in the mapped file: rows
      * are read from there on the host. */
-    struct ggml_tensor *output_norm, *output, *rope_freqs, *rope_short, *rope_long;
+    struct ggml_tensor *output_norm, *output, *rope_freqs, *rope_long;
     struct ggml_tensor *(*layers)[TSRI_LAYER_TENSORS];
     const uint8_t *embd;
     enum ggml_type embd_type;

@@ -227,7 +227,6 @@ static int choose_all(const struct placing *p, const struct tsri_header *h)
     int e = choose(p, ids[TSRI_OUTPUT_NORM], false, &w->output_norm);
     if (!e) e = choose(p, head, true, &w->output);
     if (!e) e = choose(p, ids[TSRI_ROPE_FREQS], false, &w->rope_freqs);
-    if (!e) e = choose(p, ids[TSRI_ROPE_SHORT], false, &w->rope_short);
     if (!e) e = choose(p, ids[TSRI_ROPE_LONG], false, &w->rope_long);
     for (uint32_t l = 0; !e && l < h->n_layers; l++)
         for (int t = 0; !e && t < TSRI_LAYER_TENSORS; t++) {
