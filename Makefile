@@ -82,7 +82,8 @@ else ifeq ($(WITH_MODEL),1)
 $(error there is no llama.cpp for WITH_MODEL=1: run tools/setup --model (docs/dependencies.md))
 endif
 MODEL_SRC := $(wildcard src/model/*.c)
-MODEL_KIT := $(filter-out tests/model/test_%,$(wildcard tests/model/*.c))
+MODEL_KIT := $(filter-out tests/model/test_% tests/model/make_%,$(wildcard tests/model/*.c))
+MODEL_MAKE := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/model/make_*.c))
 
 obj  = $(patsubst %.c,$(B)/obj/%.o,$1)
 LIBA := $(B)/lib/libtessera.a
@@ -102,7 +103,7 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/de
 CUDA_OBJ  := $(call obj,$(CUDA_SRC)) $(B)/obj/src/device/cuda_kv.o $(B)/obj/src/device/cuda_select.o
 CUDA_LIB  := $(B)/lib/libtessera-cuda.so $(B)/bench/bench_cuda
 CUDA_ALL  := $(if $(WITH_CUDA),$(CUDA_LIB))
-MODEL_LIB := $(if $(LLAMA_CF),$(B)/lib/libtessera-model.so)
+MODEL_LIB := $(if $(LLAMA_CF),$(B)/lib/libtessera-model.so $(MODEL_MAKE))
 BINS  := $(B)/bin/tessera $(B)/bin/tesserad
 
 .PHONY: all lib cuda gpu-kit check-arm test check check-long demo lint install doc clean help fuzz setup FORCE
@@ -177,7 +178,7 @@ $(B)/llama: FORCE
 	@echo '$(LLAMA_CF) $(LLAMA_LIBS)' > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
-MODEL_OBJ := $(call obj,$(MODEL_SRC) $(MODEL_KIT) $(wildcard tests/model/test_*.c))
+MODEL_OBJ := $(call obj,$(MODEL_SRC) $(wildcard tests/model/*.c))
 $(MODEL_OBJ): $(B)/llama
 $(MODEL_OBJ): CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)
 
@@ -192,6 +193,15 @@ $(B)/lib/libtessera-model.so: $(call obj,$(MODEL_SRC)) src/model/model.map
 $(B)/tests/model/%: $(B)/obj/tests/model/%.o $(if $(LLAMA_CF),$(call obj,$(MODEL_SRC) $(MODEL_KIT))) \
                     $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LLAMA_LIBS) $(LIBS)
+
+# Runs beside libllama where there is one; otherwise it only says so.
+BLEND_OBJ := $(call obj,bench/bench_blend.c bench/llama_side.c)
+$(BLEND_OBJ): $(B)/llama
+$(BLEND_OBJ): CPPF += -Ibench $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)
+$(B)/bench/bench_blend: $(BLEND_OBJ) $(call obj,$(SUP_SRC)) $(LIBA)
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LLAMA_LIBS) $(LIBS)
 
 $(call obj,$(CUDA_SRC)): CPPF += -isystem $(CUDA_HOME)/include
@@ -253,8 +263,10 @@ check: all
 check-long: all fuzz
 	@B=$(B) tests/run-long.sh
 
+# Without a network or a model the demo does with less.
 demo: setup
-	@$(MAKE) --no-print-directory $(B)/bin/tessera
+	@tools/setup --model || true
+	@$(MAKE) --no-print-directory $(B)/bin/tessera $$(test -f "$$(tools/setup-model --print-dir)/include/llama.h" && echo $(B)/lib/libtessera-model.so)
 	@tools/demo $(B)/bin/tessera
 
 lint: lib $(BINS)
@@ -272,7 +284,7 @@ install: lib $(BINS) $(CUDA_ALL) $(MODEL_LIB)
 	ln -sf libtessera.so.$(VERSION) $(INSTALL_TO)/lib/libtessera.so.$(SOMAJOR)
 	ln -sf libtessera.so.$(SOMAJOR) $(INSTALL_TO)/lib/libtessera.so
 	$(if $(WITH_CUDA),install -m 755 $(B)/lib/libtessera-cuda.so $(DESTDIR)$(PREFIX)/lib/)
-	$(if $(MODEL_LIB),install -m 755 $(MODEL_LIB) $(DESTDIR)$(PREFIX)/lib/)
+	$(if $(MODEL_LIB),install -m 755 $(B)/lib/libtessera-model.so $(DESTDIR)$(PREFIX)/lib/)
 	install -m 644 $(B)/tessera.pc $(INSTALL_TO)/lib/pkgconfig/
 	$(if $(BINS),install -d $(INSTALL_TO)/bin && install -m 755 $(BINS) $(INSTALL_TO)/bin/)
 	$(foreach p,$(wildcard man/*.[1-8]),install -D -m 644 $p \

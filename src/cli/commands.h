@@ -10,6 +10,32 @@
 /* X(id, name, usage, one line of help, details) */
 /* clang-format off */
 #define TSRI_COMMANDS(X)                                                                           \
+    X(ask, "ask", "[--model=FILE] [--doc=FILE] [--docs=DIR] [--system=TEXT] [--ratio=R] [--selector=NAME] [--profile=FILE] [--no-gate] [--max=N] [--temperature=T] [--top-p=P] [--seed=N] [--weights=TYPE] [--device=NAME] [--threads=N] [--stats] [--compare] [--json] [--chat=FILE | QUESTION]", \
+      "answer a question about documents, which are read once, ever",                              \
+      "Documents are read by the model piece by piece, and what it made of them is kept in a\n"    \
+      "store: in the user's cache folder, or where the option disk_path says. The next question\n" \
+      "about them, in any company and order, finds them known. The answer goes to standard\n"     \
+      "output, then a line about its cost to standard error.\n"                                    \
+      "  --model=FILE     a llama, qwen2 or qwen3 GGUF file (default: TESSERA_MODEL, or the\n"     \
+      "                   SmolLM2 of tools/setup --model)\n"                                        \
+      "  --doc=FILE       a document; may be given again; - is standard input\n"                    \
+      "  --docs=DIR       every text file below a folder\n"                                         \
+      "  --system=TEXT    the system prompt\n"                                                      \
+      "  --ratio=R        share of what is known to compute anew, as 0.05 or 5%\n"                  \
+      "  --selector=NAME  how that is chosen: query, hkvd, link, none, full\n"                      \
+      "  --profile=FILE   what was measured of the model (default: found by the model)\n"           \
+      "  --no-gate        do not compute more where trouble is predicted\n"                         \
+      "  --max=N          longest answer in tokens (default: 256)\n"                                \
+      "  --temperature=T, --top-p=P, --seed=N  draw tokens; without them always the likeliest\n"    \
+      "  --weights=q8_0   convert the weights while loading: more memory, faster on some machines\n" \
+      "  --device=NAME    cpu, or a device of ggml such as cuda\n"                                  \
+      "  --threads=N      of the processor\n"                                                       \
+      "  --stats          more about the cost; --compare: also compute it all and say how far off\n" \
+      "  --chat=FILE      several turns, a question a line; - is standard input\n")                 \
+    X(ingest, "ingest", "[--json] [--model=FILE] [--system=TEXT] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] PATH ...", \
+      "read documents into the store ahead of questions",                                          \
+      "Files, or folders with everything below them. Model, system prompt and store must be\n"     \
+      "those of the questions; what is there already is not computed again.\n")                    \
     X(config_show, "config show", "[--json] [KEY ...]",                                            \
       "show every option, its value and where it came from",                                       \
       "Flags stand before the environment, the environment before the file, the file before\n"     \

@@ -1,0 +1,115 @@
+/* ask.h - what `tessera ask` and `tessera ingest` share: documents, the prompt they become, the
+ * model that reads it, and how an answer is chosen.
+ *
+ * Memory:  structs here are embedded; fini gives back what they hold and accepts what was only
+ *          zeroed.
+ * Errors:  0, or the exit status after having said why, as everywhere in this folder.
+ */
+#ifndef TSRI_CLI_ASK_H
+#define TSRI_CLI_ASK_H
+
+#include "cli/cli.h"
+
+#include <tessera/blend.h>
+
+/* ---- documents ---- */
+
+#define TSRI_DOCUMENT_BYTES_MAX ((size_t)16 << 20)
+#define TSRI_DOCUMENTS_MAX 4096u
+/* Documents are cut into pieces of at most so many bytes, about 500 tokens: what is edited later
+ * costs one piece, and a question needs some of them only. */
+#define TSRI_PIECE_BYTES 2048u
+
+struct tsri_document {
+    char *name; /* of the file, without folders */
+    char *text; /* UTF-8, lines ended by \n alone, nothing but text at both ends */
+    size_t bytes;
+};
+
+struct tsri_documents {
+    struct tsri_document *items;
+    size_t n, n_room;
+};
+
+/* One file, or standard input as "-". Empty and binary files are refused. */
+int tsri_documents_add_file(struct tsri_documents *d, const char *path);
+/* Every file below a folder, in order of its path; hidden ones are left out, and those that are no
+ * text are named on stderr and left out. */
+int tsri_documents_add_folder(struct tsri_documents *d, const char *path);
+/* Whichever of the two it is. */
+int tsri_documents_add_path(struct tsri_documents *d, const char *path);
+void tsri_documents_fini(struct tsri_documents *d);
+/* The number of bytes of the first piece of a text: ends at a paragraph if there is one to end at,
+ * else at a line, a sentence, a word, or a character. */
+size_t tsri_piece_bytes(const char *text, size_t bytes);
+
+/* ---- prompts ---- */
+
+/* Tokens of a prompt: system prompt and pieces of documents are segments, the question follows. */
+struct tsri_dialog {
+    const struct tsr_model *model;
+    uint32_t context; /* tokens that fit */
+    uint32_t *tokens;
+    size_t n_tokens, n_room;
+    struct tsr_range *segments;
+    size_t n_segments, n_segments_room;
+    char *tail; /* template text behind a question: opens the answer */
+    char *turn; /* template text between an answer and the next question */
+};
+
+int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model, const char *system);
+void tsri_dialog_fini(struct tsri_dialog *d);
+/* A document behind what is there, as segments. */
+int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *doc);
+/* The question, and everything up to where the answer begins. */
+int tsri_dialog_add_question(struct tsri_dialog *d, const char *question);
+/* Instead of it, for what only wants documents to be read. */
+int tsri_dialog_add_nothing(struct tsri_dialog *d);
+/* An answer's token, then whatever stands between it and the next question. */
+int tsri_dialog_add_answer(struct tsri_dialog *d, const uint32_t *tokens, size_t n);
+int tsri_dialog_next_turn(struct tsri_dialog *d);
+
+/* ---- choosing tokens ---- */
+
+struct tsri_sampler {
+    double temperature; /* 0: always the most likely token */
+    double top_p;       /* of the probability, 1: all */
+    uint64_t state;
+    struct tsri_sample *room; /* [n_vocab] */
+};
+
+int tsri_sampler_init(struct tsri_sampler *s, struct tsri_cli *cli, uint32_t n_vocab);
+void tsri_sampler_fini(struct tsri_sampler *s);
+uint32_t tsri_sampler_pick(struct tsri_sampler *s, const float *logits, uint32_t n_vocab);
+
+/* ---- the model and its cache ---- */
+
+struct tsri_reader {
+    struct tsr_model *model;
+    struct tsr_model_info info;
+    struct tsr_cache *cache;
+    struct tsr_blend *blend, *plain; /* plain: without a cache, to compare with */
+    struct tsr_session *session, *plain_session;
+    uint32_t n_slots;
+    float *logits;
+    double open_s;
+    bool profiled; /* a profile of this model is in use */
+};
+
+/* Opens model, cache and profile as the flags of the command say. */
+int tsri_reader_open(struct tsri_reader *r, struct tsri_cli *cli);
+void tsri_reader_close(struct tsri_reader *r);
+/* Sessions for prompts and answers of n_slots tokens together. */
+int tsri_reader_make_room(struct tsri_reader *r, size_t n_slots);
+/* Rows [first, n) of the tokens behind what the session holds; r->logits are then the last one's.
+ */
+int tsri_reader_go_on(struct tsri_reader *r, const uint32_t *tokens, uint32_t first, uint32_t n);
+/* Where models and the store are kept: <folder>/<rest> into buf. */
+void tsri_reader_path(const char *rest, char *buf, size_t bytes);
+
+/* A number among the command's flags: *out is left alone when it was not given. */
+int tsri_cli_flag_number(const struct tsri_cli *cli, const char *name, double min, double max,
+                         double *out);
+double tsri_cli_now_s(void);
+
+#endif

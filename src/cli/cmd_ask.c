@@ -1,0 +1,401 @@
+/* cmd_ask.c - `tessera ask`: questions about documents. The answer is written as it comes, then one
+ * line says what it cost: how long until the first token, and how much of the prompt was known.
+ * Both go apart, the answer to standard output and the line to standard error, so that an answer
+ * can be piped. */
+#include "cli/ask.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define ANSWER_TOKENS 256u
+#define QUESTION_BYTES_MAX ((size_t)1 << 20)
+
+struct asking {
+    struct tsri_cli *cli;
+    struct tsri_reader reader;
+    struct tsri_documents documents;
+    struct tsri_dialog dialog;
+    struct tsri_sampler sampler;
+    struct tsr_ask ask;
+    uint32_t answer_max;
+    bool compare, stats;
+    uint32_t n_turns;
+    uint32_t n_held; /* tokens of the dialog that the session has */
+    /* the answer of this turn */
+    uint32_t *tokens;
+    uint32_t n_tokens;
+    size_t n_text, n_shown, text_room;
+    char *text;
+    float *first_logits; /* what the first token was chosen from */
+    double start_s, ttft_s, answer_s, full_s, kl;
+    uint32_t full_token;
+    struct tsr_blend_report report;
+};
+
+/* ---- showing ---- */
+
+/* Bytes at the end of a text that begin a character and do not finish it. */
+static size_t unfinished(const char *text, size_t n)
+{
+    for (size_t back = 1; back <= 3 && back <= n; back++) {
+        unsigned char c = (unsigned char)text[n - back];
+        if ((c & 0xC0) == 0x80) continue;
+        size_t want = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC0 ? 2 : 1;
+        return want > back ? back : 0;
+    }
+    return 0;
+}
+
+static int show(struct asking *a, bool last)
+{
+    if (a->cli->json) return 0;
+    size_t n = a->n_text - (last ? 0 : unfinished(a->text, a->n_text));
+    if (n > a->n_shown) fwrite(a->text + a->n_shown, 1, n - a->n_shown, stdout);
+    if (n > a->n_shown) a->n_shown = n;
+    if (last) putchar('\n');
+    return fflush(stdout) == 0 ? 0 : tsri_cli_fail("cannot write the answer");
+}
+
+static int add_token(struct asking *a, uint32_t token)
+{
+    int n = tsr_model_detokenize(a->reader.model, &token, 1, 0, NULL, 0);
+    if (n < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    if (a->n_text + (size_t)n > a->text_room) {
+        size_t room = 2 * (a->n_text + (size_t)n) + 1024;
+        char *more = realloc(a->text, room);
+        if (!more) return tsri_cli_fail("no memory");
+        a->text = more;
+        a->text_room = room;
+    }
+    if (tsr_model_detokenize(a->reader.model, &token, 1, 0, a->text + a->n_text, (size_t)n) != n)
+        return tsri_cli_fail("%s", tsr_errmsg());
+    a->tokens[a->n_tokens++] = token;
+    a->n_text += (size_t)n;
+    return show(a, false);
+}
+
+static const char *source_name(const struct tsr_blend_report *r)
+{
+    uint32_t below = 0;
+    for (int i = 1; i < 8; i++)
+        below += r->tier_tokens[i];
+    if (r->tier_tokens[0] && below) return " from memory and disk";
+    return below ? " from disk" : r->tier_tokens[0] ? " from memory" : "";
+}
+
+/* Tokens that were known before; what was read just now is no reuse, though the blend takes it from
+ * the store as it will the next time. */
+static uint32_t n_known(const struct tsr_blend_report *r)
+{
+    uint32_t n = r->n_exact + r->n_reused;
+    return r->n_filled < n ? n - r->n_filled : 0;
+}
+
+static void print_line(const struct asking *a)
+{
+    const struct tsr_blend_report *r = &a->report;
+    uint32_t known = n_known(r), recomputed = r->n_filled ? 0 : r->n_recomputed;
+    fflush(stdout);
+    fprintf(stderr, "first token after %.2f s; %u tokens: %u reused%s, %u recomputed, %u new",
+            a->ttft_s, r->n_tokens, known, known ? source_name(r) : "", recomputed,
+            r->n_tokens - known - recomputed);
+    if (!isnan(r->predicted_kl)) fprintf(stderr, "; predicted KL %.3f", r->predicted_kl);
+    if (a->compare)
+        fprintf(stderr, "; true KL %.4f, full prefill %.2f s (%.1fx)", a->kl, a->full_s,
+                a->full_s / a->ttft_s);
+    fputc('\n', stderr);
+}
+
+static void print_stats(const struct asking *a)
+{
+    const struct tsr_blend_report *r = &a->report;
+    const struct tsri_reader *m = &a->reader;
+    fprintf(stderr,
+            "  model        %s, %s; opened in %.2f s\n"
+            "  profile      %s; selector %s, ratio %.3f, bias %.2f\n"
+            "  tokens       %u exact, %u filled, %u stored, %u failed, in %u chunks\n"
+            "  time         lookup %.1f ms, waited for tiers %.1f ms, prompt %.2f s\n"
+            "  answer       %u tokens in %.2f s (%.1f a second)\n",
+            m->info.name, m->info.device, m->open_s, m->profiled ? "measured" : "none",
+            tsr_selector_name(r->selector), r->ratio, r->bias, r->n_exact, r->n_filled, r->n_stored,
+            r->n_failed, r->n_chunks, 1e3 * r->lookup_s, 1e3 * r->wait_s, r->total_s, a->n_tokens,
+            a->answer_s, a->answer_s > 0 ? a->n_tokens / a->answer_s : 0);
+}
+
+static void print_number(const char *name, double value)
+{
+    if (isnan(value) || isinf(value))
+        printf(",\"%s\":null", name);
+    else
+        printf(",\"%s\":%.6g", name, value);
+}
+
+static void print_json(const struct asking *a, const char *question)
+{
+    const struct tsr_blend_report *r = &a->report;
+    printf("{\"question\":");
+    tsri_cli_print_json_string(question);
+    printf(",\"answer\":");
+    a->text[a->n_text] = 0;
+    tsri_cli_print_json_string(a->text);
+    printf(",\"tokens\":{\"prompt\":%u,\"exact\":%u,\"reused\":%u,\"recomputed\":%u,\"new\":%u,"
+           "\"filled\":%u,\"stored\":%u,\"failed\":%u,\"answer\":%u},\"tiers\":[",
+           r->n_tokens, r->n_exact, r->n_reused, r->n_recomputed, r->n_new, r->n_filled,
+           r->n_stored, r->n_failed, a->n_tokens);
+    for (int i = 0; i < 8; i++)
+        printf("%s%u", i ? "," : "", r->tier_tokens[i]);
+    printf("],\"selector\":\"%s\",\"reasons\":%u", tsr_selector_name(r->selector), r->reasons);
+    print_number("ratio", r->ratio);
+    print_number("bias", r->bias);
+    print_number("predicted_kl", r->predicted_kl);
+    print_number("ttft_s", a->ttft_s);
+    print_number("answer_s", a->answer_s);
+    print_number("wait_s", r->wait_s);
+    print_number("open_s", a->reader.open_s);
+    if (a->compare) {
+        print_number("kl", a->kl);
+        print_number("full_s", a->full_s);
+        printf(",\"same_first_token\":%s",
+               a->n_tokens && a->tokens[0] == a->full_token ? "true" : "false");
+    }
+    puts("}");
+}
+
+/* ---- answering ---- */
+
+/* The first turn goes through the cache; later ones go on behind what the session holds. */
+static int read_prompt(struct asking *a)
+{
+    struct tsri_dialog *d = &a->dialog;
+    struct tsri_reader *r = &a->reader;
+    uint32_t n = (uint32_t)d->n_tokens, first = a->n_held;
+    a->n_held = n;
+    if (first > 0) {
+        int e = tsri_reader_go_on(r, d->tokens, first, n);
+        a->report = (struct tsr_blend_report){.size = sizeof a->report,
+                                              .n_tokens = n,
+                                              .n_exact = first,
+                                              .n_new = n - first,
+                                              .selector = a->report.selector,
+                                              .bias = a->report.bias,
+                                              .ratio = a->report.ratio,
+                                              .predicted_kl = NAN};
+        return e;
+    }
+    a->ask.session = r->session;
+    a->ask.tokens = d->tokens;
+    a->ask.n_tokens = n;
+    a->ask.segments = d->segments;
+    a->ask.n_segments = (uint32_t)d->n_segments;
+    a->ask.system = 1;
+    a->report.size = sizeof a->report;
+    if (tsr_blend_ask(r->blend, &a->ask, r->logits, &a->report) < 0)
+        return tsri_cli_fail("%s", tsr_errmsg());
+    return 0;
+}
+
+static int decode(struct asking *a)
+{
+    struct tsri_dialog *d = &a->dialog;
+    struct tsri_reader *r = &a->reader;
+    uint32_t room = r->n_slots - (uint32_t)d->n_tokens;
+    uint32_t max = a->answer_max < room ? a->answer_max : room;
+    int e = 0;
+    for (uint32_t i = 0; i < max && !e; i++) {
+        uint32_t token = tsri_sampler_pick(&a->sampler, r->logits, r->info.n_vocab);
+        if (i == 0) a->ttft_s = tsri_cli_now_s() - a->start_s;
+        if (tsr_model_is_end(r->model, token)) break;
+        e = add_token(a, token);
+        if (!e) e = tsri_dialog_add_answer(d, &token, 1);
+        uint32_t n = (uint32_t)d->n_tokens;
+        if (e || i + 1 == max) break;
+        e = tsri_reader_go_on(r, d->tokens, n - 1, n);
+        a->n_held = n;
+    }
+    a->answer_s = tsri_cli_now_s() - a->start_s - a->ttft_s;
+    return e ? e : show(a, true);
+}
+
+/* The same prompt without a cache. */
+static int compare(struct asking *a, uint32_t n_prompt)
+{
+    struct tsri_reader *r = &a->reader;
+    struct tsr_blend_config config = {.size = sizeof config, .model = r->model};
+    struct tsr_ask ask = {.size = sizeof ask,
+                          .tokens = a->dialog.tokens,
+                          .n_tokens = n_prompt,
+                          .selector = TSR_SELECT_FULL};
+    if (!r->plain && tsr_blend_open(&r->plain, &config) < 0)
+        return tsri_cli_fail("%s", tsr_errmsg());
+    tsr_session_close(r->plain_session);
+    r->plain_session = NULL;
+    if (tsr_session_open(&r->plain_session, r->model, r->n_slots) < 0)
+        return tsri_cli_fail("%s", tsr_errmsg());
+    ask.session = r->plain_session;
+    double start = tsri_cli_now_s();
+    if (tsr_blend_ask(r->plain, &ask, r->logits, NULL) < 0)
+        return tsri_cli_fail("%s", tsr_errmsg());
+    a->full_s = tsri_cli_now_s() - start;
+    a->kl = tsr_logits_kl(r->logits, a->first_logits, r->info.n_vocab);
+    tsr_logits_top(r->logits, r->info.n_vocab, &a->full_token);
+    return 0;
+}
+
+/* Says when the prompt does not fit, with what does. */
+static int check_fit(const struct asking *a)
+{
+    size_t n = a->dialog.n_tokens, context = a->reader.info.context;
+    if (n + 1 <= context) return 0;
+    return tsri_cli_fail("the prompt has %zu tokens (%zu segments of documents), the model's "
+                         "context %zu: leave out some documents",
+                         n, a->dialog.n_segments - 1, context);
+}
+
+/* Puts the question behind what was said and makes room for the answer. */
+static int pose(struct asking *a, const char *question)
+{
+    struct tsri_dialog *d = &a->dialog;
+    struct tsri_reader *r = &a->reader;
+    bool later = a->n_turns++ > 0;
+    int e = later ? tsri_dialog_next_turn(d) : 0;
+    if (!e) e = tsri_dialog_add_question(d, question);
+    if (!e) e = check_fit(a);
+    if (e) return e;
+    if (later && d->n_tokens + 1 > r->n_slots)
+        return tsri_cli_fail("the dialog no longer fits: %zu tokens", d->n_tokens);
+    /* A dialog cannot move to another session, so that it gets room for more from the start. */
+    size_t room = d->n_tokens + a->answer_max;
+    return later ? 0 : tsri_reader_make_room(r, tsri_cli_flag(a->cli, "chat") ? 4 * room : room);
+}
+
+static int one_turn(struct asking *a, const char *question)
+{
+    struct tsri_dialog *d = &a->dialog;
+    struct tsri_reader *r = &a->reader;
+    a->n_tokens = 0;
+    a->n_text = a->n_shown = 0;
+    int e = pose(a, question);
+    if (e) return e;
+    uint32_t n_prompt = (uint32_t)d->n_tokens;
+    bool terminal = isatty(STDERR_FILENO) && !a->cli->json;
+    if (terminal) fprintf(stderr, "reading %u tokens ...", n_prompt - a->n_held);
+    a->start_s = tsri_cli_now_s();
+    e = read_prompt(a);
+    if (terminal) fprintf(stderr, "\r%32s\r", "");
+    if (e) return e;
+    memcpy(a->first_logits, r->logits, r->info.n_vocab * sizeof *r->logits);
+    e = decode(a);
+    if (!e && a->compare) e = compare(a, n_prompt);
+    if (e) return e;
+    if (a->cli->json)
+        print_json(a, question);
+    else
+        print_line(a);
+    if (a->stats && !a->cli->json) print_stats(a);
+    return 0;
+}
+
+/* ---- the command ---- */
+
+static int read_flags(struct asking *a)
+{
+    struct tsri_cli *cli = a->cli;
+    double answer_max = ANSWER_TOKENS;
+    a->ask = (struct tsr_ask){.size = sizeof a->ask,
+                              .flags = TSR_ASK_FILL | TSR_ASK_PREFIX | TSR_ASK_GATE};
+    const char *selector = tsri_cli_flag(cli, "selector");
+    int found = selector ? tsr_selector_find(selector) : TSR_SELECT_DEFAULT;
+    if (found < 0)
+        return tsri_cli_usage(cli, "--selector=%s: not one of query, hkvd, link, none, full",
+                              selector);
+    a->ask.selector = (uint32_t)found;
+    if (tsri_cli_flag(cli, "ratio")) a->ask.flags |= TSR_ASK_RATIO;
+    if (tsri_cli_flag(cli, "no-gate")) a->ask.flags &= ~(uint32_t)TSR_ASK_GATE;
+    int e = tsri_cli_flag_number(cli, "ratio", 0, 1, &a->ask.ratio);
+    if (!e) e = tsri_cli_flag_number(cli, "max", 1, 1 << 20, &answer_max);
+    a->answer_max = (uint32_t)answer_max;
+    a->compare = tsri_cli_flag(cli, "compare") != NULL;
+    a->stats = tsri_cli_flag(cli, "stats") != NULL;
+    return e;
+}
+
+static int read_documents(struct asking *a)
+{
+    struct tsri_cli *cli = a->cli;
+    int e = 0;
+    for (int i = 0; i < cli->n_flags && !e; i++) {
+        if (strcmp(cli->flags[i].name, "doc") == 0)
+            e = tsri_documents_add_file(&a->documents, cli->flags[i].value);
+        else if (strcmp(cli->flags[i].name, "docs") == 0)
+            e = tsri_documents_add_folder(&a->documents, cli->flags[i].value);
+    }
+    return e;
+}
+
+static int prepare(struct asking *a)
+{
+    int e = tsri_reader_open(&a->reader, a->cli);
+    if (!e) e = tsri_sampler_init(&a->sampler, a->cli, a->reader.info.n_vocab);
+    if (!e) e = tsri_dialog_init(&a->dialog, a->reader.model, tsri_cli_flag(a->cli, "system"));
+    for (size_t i = 0; i < a->documents.n && !e; i++)
+        e = tsri_dialog_add_document(&a->dialog, &a->documents.items[i]);
+    if (e) return e;
+    a->tokens = malloc(((size_t)a->answer_max + 1) * sizeof *a->tokens);
+    a->first_logits = malloc(a->reader.info.n_vocab * sizeof *a->first_logits);
+    a->text_room = 4096;
+    a->text = malloc(a->text_room);
+    return a->tokens && a->first_logits && a->text ? 0 : tsri_cli_fail("no memory");
+}
+
+/* A question a line. */
+static int all_turns(struct asking *a, const char *path)
+{
+    bool standard = strcmp(path, "-") == 0, terminal = standard && isatty(STDIN_FILENO);
+    FILE *f = standard ? stdin : fopen(path, "r");
+    if (!f) return tsri_cli_fail("%s: %s", path, strerror(errno));
+    char *line = NULL;
+    size_t room = 0;
+    int e = 0;
+    for (;;) {
+        if (terminal) fputs("> ", stderr);
+        ssize_t n = getline(&line, &room, f);
+        if (n <= 0 || e) break;
+        line[strcspn(line, "\r\n")] = 0;
+        if (line[strspn(line, " \t")] == 0) continue;
+        if (!terminal && !a->cli->json) printf("> %s\n", line);
+        e = one_turn(a, line);
+        if (e) break;
+    }
+    free(line);
+    if (!standard) fclose(f);
+    if (!e && a->n_turns == 0) return tsri_cli_fail("%s: no question in it", path);
+    return e;
+}
+
+int tsri_cmd_ask(struct tsri_cli *cli)
+{
+    const char *chat = tsri_cli_flag(cli, "chat");
+    struct asking *a = tsri_alloc(1, sizeof *a);
+    if (!a) return tsri_cli_fail("no memory");
+    a->cli = cli;
+    int e = tsri_cli_want_args(cli, chat ? 0 : 1, chat ? 0 : 1);
+    if (!e && !chat && strlen(cli->args[0]) > QUESTION_BYTES_MAX)
+        e = tsri_cli_fail("a question of %zu bytes", strlen(cli->args[0]));
+    if (!e && !chat && cli->args[0][strspn(cli->args[0], " \t\r\n")] == 0)
+        e = tsri_cli_usage(cli, "the question is empty");
+    if (!e) e = read_flags(a);
+    if (!e) e = read_documents(a);
+    if (!e) e = prepare(a);
+    if (!e) e = chat ? all_turns(a, chat) : one_turn(a, cli->args[0]);
+    tsri_reader_close(&a->reader);
+    tsri_sampler_fini(&a->sampler);
+    tsri_dialog_fini(&a->dialog);
+    tsri_documents_fini(&a->documents);
+    free(a->tokens);
+    free(a->first_logits);
+    free(a->text);
+    tsri_free(a);
+    return e;
+}

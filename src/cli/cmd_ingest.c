@@ -1,0 +1,83 @@
+/* cmd_ingest.c - `tessera ingest`: reads documents into the store ahead of the first question, so
+ * that this one finds them known. What the store has already is not computed again. */
+#include "cli/ask.h"
+#include "cli/store.h"
+
+#include <stdlib.h>
+
+struct ingesting {
+    struct tsri_cli *cli;
+    struct tsri_reader reader;
+    struct tsri_documents documents;
+    uint64_t n_tokens, n_known, n_stored;
+};
+
+/* As many pieces of a document at a time as the context has room for: each is computed by itself.
+ */
+static int ingest_document(struct ingesting *x, const struct tsri_document *doc)
+{
+    struct tsri_reader *r = &x->reader;
+    struct tsri_document part = {.name = doc->name};
+    int e = 0;
+    for (size_t done = 0; done < doc->bytes && !e;) {
+        struct tsri_dialog d;
+        part.text = doc->text + done;
+        part.bytes = tsri_piece_bytes(part.text, doc->bytes - done);
+        done += part.bytes;
+        e = tsri_dialog_init(&d, r->model, tsri_cli_flag(x->cli, "system"));
+        if (!e) e = tsri_dialog_add_document(&d, &part);
+        if (!e) e = tsri_dialog_add_nothing(&d);
+        if (!e && d.n_tokens > r->info.context)
+            e = tsri_cli_fail("%s: a piece of %zu tokens; the model's context is %u", doc->name,
+                              d.n_tokens, r->info.context);
+        if (!e) e = tsri_reader_make_room(r, d.n_tokens);
+        struct tsr_blend_report report = {.size = sizeof report};
+        struct tsr_ask ask = {.size = sizeof ask,
+                              .session = r->session,
+                              .tokens = d.tokens,
+                              .n_tokens = (uint32_t)d.n_tokens,
+                              .segments = d.segments,
+                              .n_segments = (uint32_t)d.n_segments,
+                              .system = 1,
+                              .selector = TSR_SELECT_NONE,
+                              .flags = TSR_ASK_FILL};
+        if (!e && tsr_blend_ask(r->blend, &ask, r->logits, &report) < 0)
+            e = tsri_cli_fail("%s", tsr_errmsg());
+        if (!e && report.reasons & TSR_BLEND_REFUSED)
+            e = tsri_cli_fail("%s: the store has no room for it", doc->name);
+        x->n_tokens += report.n_tokens;
+        x->n_stored += report.n_stored;
+        tsri_dialog_fini(&d);
+    }
+    return e;
+}
+
+int tsri_cmd_ingest(struct tsri_cli *cli)
+{
+    struct ingesting *x = tsri_alloc(1, sizeof *x);
+    if (!x) return tsri_cli_fail("no memory");
+    x->cli = cli;
+    int e = tsri_cli_want_args(cli, 1, INT32_MAX);
+    for (int i = 0; i < cli->n_args && !e; i++)
+        e = tsri_documents_add_path(&x->documents, cli->args[i]);
+    if (!e) e = tsri_reader_open(&x->reader, cli);
+    double start = tsri_cli_now_s();
+    for (size_t i = 0; i < x->documents.n && !e; i++) {
+        tsri_store_progress("ingest", i, x->documents.n);
+        e = ingest_document(x, &x->documents.items[i]);
+    }
+    tsri_store_progress("ingest", x->documents.n, x->documents.n);
+    if (!e && tsr_flush(x->reader.cache) < 0) e = tsri_cli_fail("%s", tsr_errmsg());
+    double took = tsri_cli_now_s() - start;
+    if (!e && cli->json)
+        printf("{\"documents\":%zu,\"tokens\":%llu,\"stored\":%llu,\"seconds\":%.3f}\n",
+               x->documents.n, (unsigned long long)x->n_tokens, (unsigned long long)x->n_stored,
+               took);
+    else if (!e)
+        printf("%zu documents, %llu tokens: %llu new in the store, %.1f s\n", x->documents.n,
+               (unsigned long long)x->n_tokens, (unsigned long long)x->n_stored, took);
+    tsri_reader_close(&x->reader);
+    tsri_documents_fini(&x->documents);
+    tsri_free(x);
+    return e;
+}

@@ -1,0 +1,182 @@
+/* dialog.c - from documents and questions to tokens. The model's chat template is applied once, to
+ * messages whose contents are marks; what stands between the marks is the template's own text, in
+ * which special tokens count. Documents and questions are tokenised by themselves, without special
+ * tokens, and joined as tokens: nothing that a document says can end it, and its tokens are the
+ * same wherever it stands, which is what makes it found again. */
+#include "cli/ask.h"
+
+#include <stdlib.h>
+
+#define DEFAULT_SYSTEM \
+    "You answer questions about the documents that the user gives you. Answer briefly, and only " \
+    "from the documents."
+/* No template has control characters of its own. */
+#define MARK_1 \
+    "\x01" \
+    "1" \
+    "\x01"
+#define MARK_2 \
+    "\x01" \
+    "2" \
+    "\x01"
+#define MARK_3 \
+    "\x01" \
+    "3" \
+    "\x01"
+#define TEMPLATE_BYTES_MAX ((size_t)1 << 20)
+
+static int add_tokens(struct tsri_dialog *d, const uint32_t *tokens, size_t n)
+{
+    if (d->n_tokens + n > d->n_room) {
+        size_t room = 2 * (d->n_tokens + n) + 256;
+        uint32_t *more = realloc(d->tokens, room * sizeof *more);
+        if (!more) return tsri_cli_fail("no memory");
+        d->tokens = more;
+        d->n_room = room;
+    }
+    if (n) memcpy(d->tokens + d->n_tokens, tokens, n * sizeof *tokens);
+    d->n_tokens += n;
+    return 0;
+}
+
+static int add_text(struct tsri_dialog *d, const char *text, size_t bytes, uint32_t flags)
+{
+    int n = tsr_model_tokenize(d->model, text, bytes, flags, NULL, 0);
+    if (n < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    uint32_t *tokens = malloc(((size_t)n + 1) * sizeof *tokens);
+    if (!tokens) return tsri_cli_fail("no memory");
+    int e = tsr_model_tokenize(d->model, text, bytes, flags, tokens, (uint32_t)n) == n
+                ? add_tokens(d, tokens, (size_t)n)
+                : tsri_cli_fail("%s", tsr_errmsg());
+    free(tokens);
+    return e;
+}
+
+static int end_segment(struct tsri_dialog *d, size_t first)
+{
+    if (d->n_segments == d->n_segments_room) {
+        size_t room = d->n_segments_room ? 2 * d->n_segments_room : 64;
+        struct tsr_range *more = realloc(d->segments, room * sizeof *more);
+        if (!more) return tsri_cli_fail("no memory");
+        d->segments = more;
+        d->n_segments_room = room;
+    }
+    d->segments[d->n_segments++] =
+        (struct tsr_range){(uint32_t)first, (uint32_t)(d->n_tokens - first)};
+    return 0;
+}
+
+/* ---- the template ---- */
+
+/* The template over marks, or a plain form of dialog for models without one. */
+static char *render(const struct tsr_model *model, const char *system, bool has_template)
+{
+    struct tsr_chat_message messages[] = {
+        {"system", system}, {"user", MARK_1}, {"assistant", MARK_2}, {"user", MARK_3}};
+    size_t room = strlen(system) + 4096;
+    for (;;) {
+        char *text = malloc(room + 1);
+        if (!text) return NULL;
+        int n =
+            has_template
+                ? tsr_model_chat(model, messages, 4, text, room)
+                : snprintf(text, room,
+                           "%s\n\n" MARK_1 "\nAnswer: " MARK_2 "\n\n" MARK_3 "\nAnswer:", system);
+        if (n >= 0 && (size_t)n <= room) {
+            text[n] = 0;
+            return text;
+        }
+        free(text);
+        if (n < 0 || (size_t)n > TEMPLATE_BYTES_MAX) return NULL;
+        room = (size_t)n;
+    }
+}
+
+int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model, const char *system)
+{
+    struct tsr_model_info info = {.size = sizeof info};
+    memset(d, 0, sizeof *d);
+    d->model = model;
+    if (tsr_model_info(model, &info) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    d->context = info.context;
+    if (!system) system = DEFAULT_SYSTEM;
+    char *text = render(model, system, (info.caps & TSR_MODEL_CHAT) != 0);
+    if (!text) return tsri_cli_fail("the chat template of the model failed: %s", tsr_errmsg());
+    char *one = strstr(text, MARK_1), *two = one ? strstr(one, MARK_2) : NULL;
+    char *three = two ? strstr(two, MARK_3) : NULL;
+    int e = 0;
+    if (!three) {
+        e = tsri_cli_fail("the chat template of the model leaves out messages");
+    } else {
+        *three = 0;
+        d->turn = strdup(two + strlen(MARK_2));
+        d->tail = strdup(three + strlen(MARK_3));
+        e = d->turn && d->tail
+                ? add_text(d, text, (size_t)(one - text), TSR_TEXT_START | TSR_TEXT_SPECIAL)
+                : tsri_cli_fail("no memory");
+    }
+    if (!e) e = end_segment(d, 0);
+    free(text);
+    return e;
+}
+
+void tsri_dialog_fini(struct tsri_dialog *d)
+{
+    free(d->tokens);
+    free(d->segments);
+    free(d->tail);
+    free(d->turn);
+    memset(d, 0, sizeof *d);
+}
+
+/* ---- contents ---- */
+
+/* The name stands before every piece: a piece may be read without its neighbours. */
+int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *doc)
+{
+    for (size_t done = 0; done < doc->bytes;) {
+        size_t bytes = tsri_piece_bytes(doc->text + done, doc->bytes - done);
+        size_t room = strlen(doc->name) + bytes + 32, first = d->n_tokens;
+        char *piece = malloc(room);
+        if (!piece) return tsri_cli_fail("no memory");
+        int n =
+            snprintf(piece, room, "Document %s:\n%.*s", doc->name, (int)bytes, doc->text + done);
+        while (n > 0 && (piece[n - 1] == '\n' || piece[n - 1] == ' '))
+            n--;
+        memcpy(piece + n, "\n\n", 2);
+        int e = add_text(d, piece, (size_t)n + 2, 0);
+        free(piece);
+        if (!e) e = end_segment(d, first);
+        if (e) return e;
+        done += bytes;
+    }
+    return 0;
+}
+
+int tsri_dialog_add_question(struct tsri_dialog *d, const char *question)
+{
+    size_t documents = d->n_tokens;
+    int e = d->n_segments > 1 ? add_text(d, "Question: ", 10, 0) : 0;
+    if (!e) e = add_text(d, question, strlen(question), 0);
+    if (!e) e = add_text(d, d->tail, strlen(d->tail), TSR_TEXT_SPECIAL);
+    if (e) return e;
+    if (d->n_tokens - documents >= d->context)
+        return tsri_cli_fail("the question alone has %zu tokens; the model's context is %u",
+                             d->n_tokens - documents, d->context);
+    return 0;
+}
+
+int tsri_dialog_add_nothing(struct tsri_dialog *d)
+{
+    return add_text(d, "\n", 1, 0);
+}
+
+int tsri_dialog_add_answer(struct tsri_dialog *d, const uint32_t *tokens, size_t n)
+{
+    return add_tokens(d, tokens, n);
+}
+
+int tsri_dialog_next_turn(struct tsri_dialog *d)
+{
+    return add_text(d, d->turn, strlen(d->turn), TSR_TEXT_SPECIAL);
+}

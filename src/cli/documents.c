@@ -1,0 +1,219 @@
+/* documents.c - texts to ask about: read from files, folders and standard input, checked to be
+ * text, and cut into pieces. A piece ends where its author ended a thought, if that can be had:
+ * pieces are what the cache knows, and half a sentence is understood by nobody. */
+#include "cli/ask.h"
+
+#include <errno.h>
+#include <fts.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+/* ---- reading ---- */
+
+static int read_all(FILE *f, const char *name, char **text, size_t *bytes)
+{
+    size_t n = 0, room = 0;
+    char *all = NULL;
+    for (;;) {
+        if (n == room) {
+            room = room ? 2 * room : 65536;
+            char *more = realloc(all, room);
+            if (!more) {
+                free(all);
+                return tsri_cli_fail("%s: no memory", name);
+            }
+            all = more;
+        }
+        size_t got = fread(all + n, 1, room - n, f);
+        n += got;
+        if (got == 0 || n > TSRI_DOCUMENT_BYTES_MAX) break;
+    }
+    if (ferror(f) || n > TSRI_DOCUMENT_BYTES_MAX) {
+        int e = ferror(f)
+                    ? tsri_cli_fail("%s: %s", name, strerror(errno))
+                    : tsri_cli_fail("%s: more than %zu MB", name, TSRI_DOCUMENT_BYTES_MAX >> 20);
+        free(all);
+        return e;
+    }
+    *text = all;
+    *bytes = n;
+    return 0;
+}
+
+/* How many bytes the character at s takes, 0 when it is not UTF-8. */
+static size_t character(const unsigned char *s, size_t left)
+{
+    size_t n = s[0] < 0x80                   ? 1
+               : s[0] >= 0xC2 && s[0] < 0xE0 ? 2
+               : (s[0] & 0xF0) == 0xE0       ? 3
+               : s[0] >= 0xF0 && s[0] < 0xF5 ? 4
+                                             : 0;
+    if (n == 0 || n > left) return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xC0) != 0x80) return 0;
+    return n;
+}
+
+/* NULL when it is text, else what it is. */
+static const char *not_text(const char *text, size_t bytes, size_t *at)
+{
+    bool something = false;
+    for (size_t i = 0; i < bytes;) {
+        size_t n = character((const unsigned char *)text + i, bytes - i);
+        *at = i;
+        if (text[i] == 0) return "is binary";
+        if (n == 0) return "is not UTF-8 text";
+        something |= !strchr(" \t\r\n\f\v", text[i]);
+        i += n;
+    }
+    *at = 0;
+    return something ? NULL : "is empty";
+}
+
+/* One way to end lines, and nothing around the text: files that differ in this only are the same.
+ */
+static size_t tidy(char *text, size_t bytes)
+{
+    size_t from = 0, n = 0;
+    if (bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) from = 3;
+    while (from < bytes && strchr(" \t\r\n\f\v", text[from]))
+        from++;
+    for (; from < bytes; from++) {
+        if (text[from] == '\r') {
+            if (from + 1 < bytes && text[from + 1] == '\n') continue;
+            text[n++] = '\n';
+        } else {
+            text[n++] = text[from];
+        }
+    }
+    while (n > 0 && strchr(" \t\n\f\v", text[n - 1]))
+        n--;
+    return n;
+}
+
+static int keep(struct tsri_documents *d, const char *path, char *text, size_t bytes)
+{
+    if (d->n == TSRI_DOCUMENTS_MAX)
+        return tsri_cli_fail("more than %u documents", TSRI_DOCUMENTS_MAX);
+    if (d->n == d->n_room) {
+        size_t room = d->n_room ? 2 * d->n_room : 16;
+        struct tsri_document *more = realloc(d->items, room * sizeof *more);
+        if (!more) return tsri_cli_fail("no memory");
+        d->items = more;
+        d->n_room = room;
+    }
+    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    struct tsri_document *doc = &d->items[d->n];
+    doc->name = strdup(strcmp(path, "-") == 0 ? "standard input" : name);
+    if (!doc->name) return tsri_cli_fail("no memory");
+    doc->text = text;
+    doc->bytes = bytes;
+    d->n++;
+    return 0;
+}
+
+/* skip: what is no text is named and left out; otherwise it is an error. */
+static int add_file(struct tsri_documents *d, const char *path, bool skip)
+{
+    bool standard = strcmp(path, "-") == 0;
+    const char *shown = standard ? "standard input" : path;
+    struct stat st;
+    FILE *f = standard ? stdin : fopen(path, "rb");
+    if (!f) return tsri_cli_fail("%s: %s", path, strerror(errno));
+    char *text = NULL;
+    size_t bytes = 0, at = 0;
+    int e = fstat(fileno(f), &st) == 0 && S_ISDIR(st.st_mode)
+                ? tsri_cli_fail("%s is a folder: --docs=%s reads what is in it", path, path)
+                : read_all(f, shown, &text, &bytes);
+    if (!standard) fclose(f);
+    if (e) return e;
+    const char *what = not_text(text, bytes, &at);
+    if (what && skip) {
+        fprintf(stderr, "tessera: %s %s, left out\n", path, what);
+    } else if (what) {
+        e = at ? tsri_cli_fail("%s %s (byte %zu)", shown, what, at)
+               : tsri_cli_fail("%s %s", shown, what);
+    } else {
+        e = keep(d, path, text, tidy(text, bytes));
+        if (!e) return 0;
+    }
+    free(text);
+    return e;
+}
+
+int tsri_documents_add_file(struct tsri_documents *d, const char *path)
+{
+    return add_file(d, path, false);
+}
+
+static int by_path(const FTSENT **a, const FTSENT **b)
+{
+    return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+int tsri_documents_add_folder(struct tsri_documents *d, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return tsri_cli_fail("%s: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode)) return tsri_cli_fail("%s is not a folder: use --doc=%s", path, path);
+    char *roots[] = {(char *)(uintptr_t)path, NULL};
+    FTS *walk = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_path);
+    if (!walk) return tsri_cli_fail("%s: %s", path, strerror(errno));
+    size_t before = d->n;
+    int e = 0;
+    for (FTSENT *f = fts_read(walk); f && !e; f = fts_read(walk)) {
+        if (f->fts_level > 0 && f->fts_name[0] == '.') {
+            fts_set(walk, f, FTS_SKIP);
+            continue;
+        }
+        if (f->fts_info == FTS_F) e = add_file(d, f->fts_path, true);
+    }
+    fts_close(walk);
+    if (!e && d->n == before) return tsri_cli_fail("%s: no documents in it", path);
+    return e;
+}
+
+int tsri_documents_add_path(struct tsri_documents *d, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return tsri_documents_add_folder(d, path);
+    return tsri_documents_add_file(d, path);
+}
+
+void tsri_documents_fini(struct tsri_documents *d)
+{
+    for (size_t i = 0; i < d->n; i++) {
+        free(d->items[i].name);
+        free(d->items[i].text);
+    }
+    free(d->items);
+    memset(d, 0, sizeof *d);
+}
+
+/* ---- pieces ---- */
+
+/* The end of the last `mark` that ends in (min, max]; 0: none. */
+static size_t last_end(const char *text, size_t min, size_t max, const char *mark)
+{
+    size_t n = strlen(mark);
+    for (size_t end = max; end > min && end >= n; end--)
+        if (memcmp(text + end - n, mark, n) == 0) return end;
+    return 0;
+}
+
+size_t tsri_piece_bytes(const char *text, size_t bytes)
+{
+    static const char *const marks[] = {"\n\n", "\n", ". ", " "};
+    if (bytes <= TSRI_PIECE_BYTES) return bytes;
+    /* Cuts do not depend on what comes later, so that a text that grows keeps its pieces; only the
+     * last two share what is left, instead of a crumb at the end. */
+    size_t max = TSRI_PIECE_BYTES;
+    if (bytes < TSRI_PIECE_BYTES + TSRI_PIECE_BYTES / 4) max = bytes * 5 / 8;
+    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
+        size_t end = last_end(text, TSRI_PIECE_BYTES / 4, max, marks[i]);
+        if (end) return end;
+    }
+    while (max > 1 && ((unsigned char)text[max] & 0xC0) == 0x80)
+        max--;
+    return max;
+}

@@ -1,0 +1,225 @@
+/* reader.c - a model and its cache, opened as the command line says: the model that was named or
+ * the one of tools/setup --model, the store in the user's cache folder unless the configuration has
+ * another, and the profile that was measured for this model. A store that somebody else has open is
+ * no reason not to answer: then nothing is kept. */
+#include "cli/ask.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DEFAULT_MODEL "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+/* ---- flags and folders ---- */
+
+double tsri_cli_now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int tsri_cli_flag_number(const struct tsri_cli *cli, const char *name, double min, double max,
+                         double *out)
+{
+    const char *text = tsri_cli_flag(cli, name);
+    if (!text) return 0;
+    char *end;
+    double value = strtod(text, &end);
+    if (*end == '%' && max <= 1) {
+        value /= 100;
+        end++;
+    }
+    if (end == text || *end || !(value >= min && value <= max))
+        return tsri_cli_usage(cli, "--%s=%s: not a number from %g to %g", name, text, min, max);
+    *out = value;
+    return 0;
+}
+
+void tsri_reader_path(const char *rest, char *buf, size_t bytes)
+{
+    const char *deps = getenv("TESSERA_DEPS_DIR"), *cache = getenv("XDG_CACHE_HOME");
+    const char *home = getenv("HOME");
+    if (deps && *deps)
+        snprintf(buf, bytes, "%s/%s", deps, rest);
+    else if (cache && *cache)
+        snprintf(buf, bytes, "%s/tessera/%s", cache, rest);
+    else
+        snprintf(buf, bytes, "%s/.cache/tessera/%s", home && *home ? home : ".", rest);
+}
+
+/* Beside the program: <where it is>/../<rest>. */
+static bool beside(const char *rest, char *buf, size_t bytes)
+{
+    char path[3072];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n <= 0) return false;
+    path[n] = 0;
+    for (int up = 0; up < 2; up++) {
+        char *slash = strrchr(path, '/');
+        if (!slash) return false;
+        *slash = 0;
+    }
+    snprintf(buf, bytes, "%s/%s", path, rest);
+    return access(buf, R_OK) == 0;
+}
+
+/* ---- model ---- */
+
+static int open_model(struct tsri_reader *r, struct tsri_cli *cli)
+{
+    char path[4096], library[4096];
+    double threads = 0;
+    const char *named = tsri_cli_flag(cli, "model");
+    if (!named) named = getenv("TESSERA_MODEL");
+    if (!named) {
+        tsri_reader_path(DEFAULT_MODEL, path, sizeof path);
+        named = path;
+        if (access(path, R_OK) != 0)
+            return tsri_cli_fail("no model is installed: run `tools/setup --model` in the source "
+                                 "folder, or name one with --model=FILE");
+    }
+    int e = tsri_cli_flag_number(cli, "threads", 1, 512, &threads);
+    if (e) return e;
+    struct tsr_model_config config = {.size = sizeof config,
+                                      .path = named,
+                                      .n_threads = (uint32_t)threads,
+                                      .weights = tsri_cli_flag(cli, "weights"),
+                                      .device = tsri_cli_flag(cli, "device")};
+    if (beside("lib/libtessera-model.so", library, sizeof library)) config.library = library;
+    r->info.size = sizeof r->info;
+    int status = tsr_model_open(&r->model, NULL, &config);
+    if (status == TSR_EDEVICE && !config.library)
+        return tsri_cli_fail("%s; run `tools/setup --model` and `make` in the source folder",
+                             tsr_errmsg());
+    if (status < 0 || tsr_model_info(r->model, &r->info) < 0)
+        return tsri_cli_fail("%s", tsr_errmsg());
+    r->logits = malloc(r->info.n_vocab * sizeof *r->logits);
+    return r->logits ? 0 : tsri_cli_fail("no memory");
+}
+
+/* ---- cache ---- */
+
+static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
+{
+    int e = tsri_cli_config(cli);
+    if (e) return e;
+    const char *given = tsr_config_get(cli->config, "disk_path");
+    char store[4096];
+    if (!given || !*given) {
+        tsri_reader_path("store", store, sizeof store);
+        if (tsr_config_set(cli->config, "disk_path", store) < 0)
+            return tsri_cli_fail("%s", tsr_errmsg());
+    }
+    if (tsr_open(&r->cache, cli->config) == 0) return 0;
+    fprintf(stderr, "tessera: going on without the store: %s\n", tsr_errmsg());
+    if (tsr_config_set(cli->config, "disk_enabled", "false") < 0 ||
+        tsr_open(&r->cache, cli->config) < 0)
+        return tsri_cli_fail("%s", tsr_errmsg());
+    return 0;
+}
+
+/* ---- profile ---- */
+
+static int open_blend(struct tsri_reader *r, const struct tsr_profile *profile, bool cached,
+                      struct tsr_blend **out)
+{
+    struct tsr_blend_config config = {.size = sizeof config,
+                                      .model = r->model,
+                                      .cache = cached ? r->cache : NULL,
+                                      .profile = profile};
+    return tsr_blend_open(out, &config) < 0 ? tsri_cli_fail("%s", tsr_errmsg()) : 0;
+}
+
+/* The profile of this space: beside the store, or shipped with the program. */
+static bool find_profile(const struct tsri_reader *r, struct tsri_cli *cli, char *path,
+                         size_t bytes)
+{
+    uint8_t id[16];
+    char hex[33], rest[96];
+    tsr_space_fingerprint(tsr_blend_space(r->blend), id);
+    for (int i = 0; i < 16; i++)
+        snprintf(hex + 2 * i, 3, "%02x", id[i]);
+    snprintf(path, bytes, "%s/%s.yaml", tsr_config_get(cli->config, "disk_path"), hex);
+    if (access(path, R_OK) == 0) return true;
+    snprintf(rest, sizeof rest, "share/tessera/profiles/%s.yaml", hex);
+    return beside(rest, path, bytes);
+}
+
+static int use_profile(struct tsri_reader *r, struct tsri_cli *cli)
+{
+    char path[4096];
+    struct tsr_profile profile = {.size = sizeof profile};
+    const char *named = tsri_cli_flag(cli, "profile");
+    if (!named && !find_profile(r, cli, path, sizeof path)) return 0;
+    if (tsr_profile_load(&profile, named ? named : path) < 0)
+        return tsri_cli_fail("%s", tsr_errmsg());
+    tsr_blend_close(r->blend);
+    r->blend = NULL;
+    r->profiled = true;
+    return open_blend(r, &profile, true, &r->blend);
+}
+
+int tsri_reader_open(struct tsri_reader *r, struct tsri_cli *cli)
+{
+    double start = tsri_cli_now_s();
+    memset(r, 0, sizeof *r);
+    int e = open_model(r, cli);
+    if (!e) e = open_cache(r, cli);
+    if (!e) e = open_blend(r, NULL, true, &r->blend);
+    if (!e) e = use_profile(r, cli);
+    r->open_s = tsri_cli_now_s() - start;
+    return e;
+}
+
+void tsri_reader_close(struct tsri_reader *r)
+{
+    tsr_session_close(r->session);
+    tsr_session_close(r->plain_session);
+    tsr_blend_close(r->blend);
+    tsr_blend_close(r->plain);
+    if (r->cache && tsr_flush(r->cache) < 0)
+        fprintf(stderr, "tessera: not everything was kept: %s\n", tsr_errmsg());
+    tsr_close(r->cache);
+    tsr_model_close(r->model);
+    free(r->logits);
+    memset(r, 0, sizeof *r);
+}
+
+int tsri_reader_make_room(struct tsri_reader *r, size_t n_slots)
+{
+    /* Answers grow, and so do dialogs: in steps, so that sessions are seldom made anew. */
+    n_slots = (n_slots + 511) / 512 * 512;
+    if (n_slots > r->info.context) n_slots = r->info.context;
+    if (r->session && r->n_slots >= n_slots) return 0;
+    tsr_session_close(r->session);
+    r->session = NULL;
+    r->n_slots = (uint32_t)n_slots;
+    if (tsr_session_open(&r->session, r->model, r->n_slots) < 0)
+        return tsri_cli_fail("%s", tsr_errmsg());
+    return 0;
+}
+
+int tsri_reader_go_on(struct tsri_reader *r, const uint32_t *tokens, uint32_t first, uint32_t n)
+{
+    struct tsr_model_group group = {.n_rows = n - first, .n_ranges = 1, .sees = {{0, n}}};
+    struct tsr_model_row *rows = malloc((n - first) * sizeof *rows);
+    if (!rows) return tsri_cli_fail("no memory");
+    for (uint32_t i = first; i < n; i++)
+        rows[i - first] = (struct tsr_model_row){tokens[i], i, i};
+    struct tsr_model_pass pass = {
+        .size = sizeof pass, .rows = rows, .n_rows = n - first, .n_groups = 1, .groups = &group};
+    pass.bias = tsr_blend_bias(r->blend, &pass.n_bias);
+    pass.n_bias_rows = pass.bias ? n - first : 0;
+    uint32_t last = n - first - 1;
+    int e = tsr_session_begin(r->session, &pass);
+    for (uint32_t l = 0; e >= 0 && l < r->info.n_layers; l++) {
+        struct tsr_model_layer layer = {.size = sizeof layer, .layer = l};
+        e = tsr_session_layer(r->session, &layer);
+    }
+    if (e >= 0) e = tsr_session_logits(r->session, &last, 1, r->logits);
+    tsr_session_end(r->session);
+    free(rows);
+    return e < 0 ? tsri_cli_fail("%s", tsr_errmsg()) : 0;
+}

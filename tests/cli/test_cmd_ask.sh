@@ -1,0 +1,149 @@
+#!/usr/bin/env bash
+# tessera ask.
+# shellcheck source=tests/cli/ask_kit.sh
+. "$(dirname "$0")/ask_kit.sh"
+
+an_answer_comes_and_then_a_line_about_its_cost() {
+    ask_init llama || return
+    ask --doc="$tmp/docs/a.md" 'why'
+    exits 0 || return
+    [ -n "$out" ] || fail 'no answer' || return
+    [[ $err == 'first token after '*' s; '*' tokens: 0 reused, 0 recomputed, '*' new' ]] || fail "$err"
+}
+
+documents_are_known_the_second_time_and_the_answer_is_the_same() {
+    ask_init llama || return
+    needs_python || return
+    ask --json --docs="$tmp/docs" 'why'
+    exits 0 || return
+    local first
+    first=$(json 'x["answer"]')
+    [ "$(count filled)" -gt 800 ] || fail "$out" || return
+    ask --json --docs="$tmp/docs" 'why'
+    exits 0 || return
+    [ "$(count filled)" -eq 0 ] || fail "$out" || return
+    [ "$(json 'sum(x["tiers"]) > 800')" = True ] || fail "$out" || return
+    is "$(json 'x["answer"]')" "$first"
+}
+
+documents_are_known_in_another_order_and_company() {
+    ask_init llama || return
+    needs_python || return
+    letters 400 c >"$tmp/c.txt"
+    ask --json --docs="$tmp/docs" 'why'
+    ask --json --doc="$tmp/docs/b.txt" --doc="$tmp/c.txt" --doc="$tmp/docs/a.md" 'how'
+    exits 0 || return
+    [ "$(count filled)" -lt 500 ] || fail "more than c was read: $out"
+}
+
+recomputing_everything_is_a_full_prefill_to_the_last_bit() {
+    ask_init llama || return
+    needs_python || return
+    local arch
+    for arch in llama qwen2 qwen3; do
+        "$B/tests/model/make_gguf" "$model" "$arch"
+        ask --json --docs="$tmp/docs" 'why'
+        ask --json --docs="$tmp/docs" --selector=full --compare 'why'
+        exits 0 || return
+        [ "$(json 'x["kl"] == 0 and x["same_first_token"]')" = True ] || fail "$arch: $out" || return
+    done
+}
+
+a_comparison_gives_the_true_distance() {
+    ask_init llama || return
+    needs_python || return
+    ask --docs="$tmp/docs" --ratio=5% --compare --stats 'why'
+    exits 0 || return
+    [[ $err == *'; true KL '*', full prefill '*'x)'* ]] || fail "$err" || return
+    [[ $err == *'  model '*'  tokens '* ]] || fail "$err"
+}
+
+several_turns_go_on_where_the_last_one_ended() {
+    ask_init llama || return
+    needs_python || return
+    printf 'why\n\nhow\nwhen\n' >"$tmp/questions"
+    t ask --model="$model" --threads=1 --max=8 --json --docs="$tmp/docs" --chat="$tmp/questions"
+    exits 0 || return
+    [ "$(wc -l <<<"$out")" -eq 3 ] || fail "$out" || return
+    out=$(tail -n1 <<<"$out")
+    [ "$(count new)" -lt 60 ] || fail "$out" || return
+    [ "$(count exact)" -gt 800 ] || fail "$out"
+}
+
+no_documents_is_a_question_alone() {
+    ask_init llama || return
+    ask 'why'
+    exits 0 || return
+    [[ $err == *' 0 reused'* ]] || fail "$err"
+}
+
+what_cannot_be_asked_about_is_refused() {
+    ask_init llama || return
+    : >"$tmp/empty.txt"
+    printf 'a\0b' >"$tmp/image.png"
+    printf 'caf\351' >"$tmp/latin1.txt"
+    ask --doc="$tmp/empty.txt" 'why' && exits 1 && complains 'empty.txt is empty' || return
+    ask --doc="$tmp/image.png" 'why' && exits 1 && complains 'image.png is binary' || return
+    ask --doc="$tmp/latin1.txt" 'why' && exits 1 && complains 'is not UTF-8 text (byte 3)' || return
+    ask --doc="$tmp/none.txt" 'why' && exits 1 && complains 'none.txt: No such file' || return
+    ask --doc="$tmp/docs" 'why' && exits 1 && complains 'is a folder: --docs=' || return
+    ask '  ' && exits 2 && complains 'the question is empty' || return
+    ask && exits 2 && complains 'an argument is missing'
+}
+
+what_does_not_fit_is_refused_with_the_numbers() {
+    ask_init llama 512 || return
+    ask --docs="$tmp/docs" 'why'
+    exits 1 && complains "the model's context 512: leave out some documents" || return
+    ask "$(letters 600 c)"
+    exits 1 && complains 'the question alone has '
+}
+
+a_missing_model_says_what_to_run() {
+    [ -e "$B/lib/libtessera-model.so" ] ||
+        skip 'llama.cpp is not installed: tools/setup --model' || return
+    export TESSERA_DEPS_DIR=$tmp/none
+    t ask 'why'
+    exits 1 && complains 'no model is installed: run ' || return
+    printf 'not a model, but long enough to be looked at' >"$tmp/x.gguf"
+    t ask --model="$tmp/x.gguf" 'why'
+    exits 1 && complains 'is not a GGUF file'
+}
+
+a_missing_executor_says_what_to_run() {
+    mkdir -p "$tmp/bin"
+    cp "$tessera" "$tmp/bin/tessera"
+    : >"$tmp/x.gguf"
+    tessera=$tmp/bin/tessera t ask --model="$tmp/x.gguf" 'why'
+    exits 1 && complains 'tools/setup --model'
+}
+
+bad_flags_are_usage_errors() {
+    t ask --ratio=2 'why'
+    exits 2 && complains '--ratio=2: not a number from 0 to 1' || return
+    t ask --selector=best 'why'
+    exits 2 && complains 'not one of query, hkvd, link, none, full'
+}
+
+a_store_in_use_is_no_reason_not_to_answer() {
+    ask_init llama || return
+    ask --doc="$tmp/docs/a.md" 'why'
+    TESSERA_DISK_PATH=/proc/nowhere ask --doc="$tmp/docs/a.md" 'why'
+    exits 0 || return
+    [[ $err == *'going on without the store'* ]] || fail "$err"
+}
+
+run an_answer_comes_and_then_a_line_about_its_cost
+run documents_are_known_the_second_time_and_the_answer_is_the_same
+run documents_are_known_in_another_order_and_company
+run recomputing_everything_is_a_full_prefill_to_the_last_bit
+run a_comparison_gives_the_true_distance
+run several_turns_go_on_where_the_last_one_ended
+run no_documents_is_a_question_alone
+run what_cannot_be_asked_about_is_refused
+run what_does_not_fit_is_refused_with_the_numbers
+run a_missing_model_says_what_to_run
+run a_missing_executor_says_what_to_run
+run bad_flags_are_usage_errors
+run a_store_in_use_is_no_reason_not_to_answer
+test_end

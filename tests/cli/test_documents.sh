@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Documents of tessera ask and ingest: folders, standard input, pieces.
+# shellcheck source=tests/cli/ask_kit.sh
+. "$(dirname "$0")/ask_kit.sh"
+
+ingest() { t ingest --model="$model" --threads=1 --json "$@"; }
+
+a_folder_is_read_to_the_bottom_without_hidden_and_binary_files() {
+    ask_init llama || return
+    needs_python || return
+    mkdir -p "$tmp/docs/deep/er" "$tmp/docs/.git"
+    letters 50 c >"$tmp/docs/deep/er/c.txt"
+    letters 50 d >"$tmp/docs/.hidden.txt"
+    letters 50 e >"$tmp/docs/.git/e.txt"
+    printf '\0\0' >"$tmp/docs/image.png"
+    ingest "$tmp/docs"
+    exits 0 || return
+    is "$(json 'x["documents"]')" 3 || return
+    [[ $err == *'image.png is binary, left out'* ]] || fail "$err"
+}
+
+standard_input_is_a_document() {
+    ask_init llama || return
+    out=$(letters 300 c | "$tessera" ask --model="$model" --threads=1 --max=4 --doc=- 'why' 2>"$tmp/err") ||
+        fail "$(cat "$tmp/err")" || return
+    grep -q ' tokens: 0 reused' "$tmp/err" || fail "$(cat "$tmp/err")"
+}
+
+line_ends_and_blanks_around_do_not_make_another_document() {
+    ask_init llama || return
+    needs_python || return
+    printf 'one two\n\nthree\n' >"$tmp/x.txt"
+    ingest "$tmp/x.txt"
+    [ "$(json 'x["stored"] > 0')" = True ] || fail "$out" || return
+    printf '\357\273\277  one two\r\n\r\nthree\r\n\r\n' >"$tmp/x.txt"
+    ingest "$tmp/x.txt"
+    is "$(json 'x["stored"]')" 0
+}
+
+a_changed_paragraph_costs_its_piece_and_no_more() {
+    ask_init llama 65536 || return
+    needs_python || return
+    local i
+    for i in a b c d e f; do
+        letters 1500 "$i"
+        echo
+    done >"$tmp/long.txt"
+    ingest "$tmp/long.txt"
+    exits 0 || return
+    [ "$(json 'x["stored"] > 8000')" = True ] || fail "$out" || return
+    { cat "$tmp/long.txt" && letters 300 g; } >"$tmp/longer" && mv "$tmp/longer" "$tmp/long.txt"
+    sed -i '$s/[a-m]/x/g' "$tmp/long.txt"
+    ingest "$tmp/long.txt"
+    [ "$(json '0 < x["stored"] < 2500')" = True ] || fail "$out"
+}
+
+run a_folder_is_read_to_the_bottom_without_hidden_and_binary_files
+run standard_input_is_a_document
+run line_ends_and_blanks_around_do_not_make_another_document
+run a_changed_paragraph_costs_its_piece_and_no_more
+test_end
