@@ -106,8 +106,8 @@ bad_flags_are_usage_errors() {
     exits 2 && complains '--limit'
 }
 
-the_demo_runs() {
-    out=$(tools/demo "$tessera" 2>"$tmp/err")
+the_demo_without_a_model_runs() {
+    out=$(tools/demo-replay "$tessera" 2>"$tmp/err")
     status=$? err=$(cat "$tmp/err")
     exits 0 && is_silent && says 'hit rate' || return
     is "$(grep -c 'MiB  *adaptive  *900 ' <<<"$out")" 10
@@ -123,5 +123,5 @@ run a_frozen_cache_refuses_and_the_replay_goes_on
 run every_size_is_tried_with_every_policy
 run the_same_replay_gives_the_same_table
 run bad_flags_are_usage_errors
-run the_demo_runs
+run the_demo_without_a_model_runs
 test_end
