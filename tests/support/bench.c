@@ -267,6 +267,11 @@ void bench_report(const char *name, double value, const char *unit, double basel
                             .at_least = at_least});
 }
 
+bool bench_wanted(const char *name)
+{
+    return !skipped(&(struct bench_case){.name = name});
+}
+
 int bench_end(void)
 {
     if (!options.json && !options.list && options.n_met + options.n_missed)

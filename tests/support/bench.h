@@ -61,6 +61,9 @@ struct bench_result bench_rate(const char *bench, const char *name, bench_fn run
  * an upper bound of the ratio (of the value, without baseline), or a lower one if at_least. */
 void bench_report(const char *name, double value, const char *unit, double baseline, double target,
                   bool at_least);
+/* For cases that are measured some other way: whether to measure this one. With --list it is named,
+ * and not wanted. */
+bool bench_wanted(const char *name);
 /* Ends the table with how many targets were met; the exit status for main: 0. Benches report, they
  * do not judge: a loaded machine is not a broken build. */
 int bench_end(void);
