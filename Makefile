@@ -104,10 +104,11 @@ CUDA_OBJ  := $(call obj,$(CUDA_SRC)) $(B)/obj/src/device/cuda_kv.o $(B)/obj/src/
 CUDA_LIB  := $(B)/lib/libtessera-cuda.so $(B)/bench/bench_cuda
 CUDA_ALL  := $(if $(WITH_CUDA),$(CUDA_LIB))
 MODEL_LIB := $(if $(LLAMA_CF),$(B)/lib/libtessera-model.so $(MODEL_MAKE))
+PROFILES := $(patsubst %,$(B)/share/tessera/%,$(wildcard profiles/*.yaml))
 BINS  := $(B)/bin/tessera $(B)/bin/tesserad
 
 .PHONY: all lib cuda gpu-kit check-arm test check check-long demo lint install doc clean help fuzz setup FORCE
-all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL) $(MODEL_LIB)
+all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL) $(MODEL_LIB) $(PROFILES)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 cuda: $(CUDA_LIB)
 gpu-kit: $(CUDA_LIB) $(BINS) $(TESTS)
@@ -157,6 +158,11 @@ $(B)/bin/tesserad: $(call obj,$(TESSERAD_SRC)) $(B)/obj/page.o $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS) $(HTTP_LIBS)
+
+# Where the program looks for them, as after an installation.
+$(B)/share/tessera/profiles/%.yaml: profiles/%.yaml
+	@mkdir -p $(@D)
+	$(Q)cp $< $@
 
 # The page as an array of bytes, so that tesserad is one file.
 $(B)/obj/page.c: src/daemon/page.html
@@ -289,6 +295,7 @@ install: lib $(BINS) $(CUDA_ALL) $(MODEL_LIB)
 	$(if $(BINS),install -d $(INSTALL_TO)/bin && install -m 755 $(BINS) $(INSTALL_TO)/bin/)
 	$(foreach p,$(wildcard man/*.[1-8]),install -D -m 644 $p \
 	    $(INSTALL_TO)/share/man/man$(subst .,,$(suffix $p))/$(notdir $p) &&) true
+	$(foreach p,$(wildcard profiles/*.yaml),install -D -m 644 $p $(INSTALL_TO)/share/tessera/$p &&) true
 	install -d $(INSTALL_TO)/lib/systemd/system
 	sed 's|@PREFIX@|$(PREFIX)|' dist/tesserad.service > $(INSTALL_TO)/lib/systemd/system/tesserad.service
 	install -m 644 dist/tesserad.socket $(INSTALL_TO)/lib/systemd/system/

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# tessera calibrate.
+# shellcheck source=tests/cli/ask_kit.sh
+. "$(dirname "$0")/ask_kit.sh"
+
+one_question() {
+    printf '{"id":"%s","documents":["%s","%s"],"question":"why"}\n' "$1" "$(letters 300 a)" "$(letters 300 b)"
+}
+
+it_writes_a_profile_that_ask_finds() {
+    ask_init llama || return
+    one_question 1 >"$tmp/q.jsonl"
+    t calibrate --model="$model" --threads=1 --prompts="$tmp/q.jsonl" --ratios=0,0.05 --biases=0,-0.3 \
+        --contexts=same --selectors=query,none
+    exits 0 || return
+    [[ $out == *'speed-up'*'selector query, context same, ratio 0.05, bias '* ]] || fail "$out" || return
+    ask --stats --docs="$tmp/docs" 'why'
+    exits 0 || return
+    [[ $err == *'profile      measured; selector query, ratio 0.050'* ]] || fail "$err"
+}
+
+a_run_goes_on_where_the_table_ends() {
+    ask_init llama || return
+    one_question 1 >"$tmp/q.jsonl"
+    local flags=(--model="$model" --threads=1 --prompts="$tmp/q.jsonl" --csv="$tmp/rows.csv" --out="$tmp/p.yaml"
+        --ratios=0.05 --biases=0 --contexts=pure --selectors=link --disk_enabled=false)
+    t calibrate "${flags[@]}"
+    exits 0 || return
+    local before
+    before=$(cat "$tmp/rows.csv")
+    one_question 2 >>"$tmp/q.jsonl"
+    t calibrate "${flags[@]}"
+    exits 0 || return
+    [[ $(cat "$tmp/rows.csv") == "$before"$'\n'prompts,2,full,* ]] || fail "$(cut -c1-60 "$tmp/rows.csv")"
+}
+
+wrong_flags_and_files_are_named() {
+    t calibrate
+    exits 2 && complains '--prompts=FILE is needed' || return
+    echo '{"id":"1","docs":[]}' >"$tmp/q.jsonl"
+    t calibrate --prompts="$tmp/q.jsonl"
+    exits 1 && complains 'q.jsonl:1: a member that is none of' || return
+    t calibrate --prompts="$tmp/q.jsonl" --ratios=2
+    exits 2 && complains '--ratios=2: up to 16 numbers from 0 to 1' || return
+    t calibrate --prompts="$tmp/q.jsonl" --selectors=query --ratios=0
+    exits 2 && complains 'no setting is left'
+}
+
+run it_writes_a_profile_that_ask_finds
+run a_run_goes_on_where_the_table_ends
+run wrong_flags_and_files_are_named
+test_end

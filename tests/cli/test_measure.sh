@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# What one setting does to one question, measured on a random model: nothing where everything is
+# computed anew, something where not.
+# shellcheck source=tests/cli/ask_kit.sh
+. "$(dirname "$0")/ask_kit.sh"
+
+calibrate_init() {
+    ask_init llama || return
+    needs_python || return
+    python3 - "$tmp" <<'END'
+import json, sys
+tmp = sys.argv[1]
+docs = [open(tmp + "/docs/a.md").read(), open(tmp + "/docs/b.txt").read()]
+with open(tmp + "/q.jsonl", "w") as f:
+    for i, question in enumerate(("why", "how")):
+        f.write(json.dumps({"set": "s", "id": str(i), "documents": docs, "question": question, "answers": ["abc"]}) + "\n")
+END
+}
+
+calibrate() {
+    t calibrate --model="$model" --threads=1 --prompts="$tmp/q.jsonl" --csv="$tmp/rows.csv" \
+        --out="$tmp/profile.yaml" --disk_enabled=false "$@"
+}
+
+recomputing_everything_changes_nothing_and_nothing_changes_something() {
+    calibrate_init || return
+    calibrate --limit=1 --ratio=0 --ratios=0,0.1,1 --biases=0,-0.5 --selectors=none,query,hkvd,link --answers=4
+    exits 0 || return
+    python3 - "$tmp/rows.csv" <<'END' || fail "$(cat "$tmp/rows.csv")"
+import csv, math, sys
+rows = list(csv.DictReader(open(sys.argv[1])))
+assert len(rows) == 1 + 2 * (2 + 2 * 2 + 2 + 2), len(rows)
+seen = set()
+for r in rows:
+    kl, ratio, bias = float(r["kl"]), float(r["ratio"]), float(r["bias"])
+    assert kl >= 0 and float(r["blend_s"]) > 0 and 0 <= float(r["f1"]) <= 1
+    if r["selector"] == "full" or (ratio == 1 and bias == 0): assert kl < 1e-6, r
+    if r["selector"] == "none": assert kl > 1e-9 and float(r["recomputed"]) == 0, r
+    if r["selector"] == "query" and ratio == 0.1:
+        assert 0 < float(r["mass"]) < 1 and not math.isnan(float(r["moved"])), r
+        share = float(r["recomputed"]) / (378 if r["context"] == "same" else 753)  # the first one is exact behind
+        assert 0.09 < share < 0.12, r
+    seen.add((r["selector"], r["context"]))
+assert ("query", "pure") in seen and ("hkvd", "same") in seen, seen
+END
+}
+
+run recomputing_everything_changes_nothing_and_nothing_changes_something
+test_end
