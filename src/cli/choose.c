@@ -47,6 +47,13 @@ static double mean_kl(const struct tsri_quality_rows *rows, const struct tsri_se
     return tsri_quality_mean(rows, s, offsetof(struct tsri_quality_row, kl));
 }
 
+/* What is chosen by: an answer is more than its first token, and settings that repair that one can
+ * harm those behind it. Without right answers the two are the same. */
+static double mean_answer(const struct tsri_quality_rows *rows, const struct tsri_setting *s)
+{
+    return tsri_quality_mean(rows, s, offsetof(struct tsri_quality_row, kl_answer));
+}
+
 /* ---- the setting ---- */
 
 static bool is_first(const struct tsri_quality_rows *rows, size_t at)
@@ -65,7 +72,7 @@ static bool best_bias(const struct tsri_quality_rows *rows, struct tsri_setting 
         struct tsri_setting one = rows->items[i].setting;
         wanted.bias = one.bias;
         if (!tsri_setting_same(&one, &wanted) || !is_first(rows, i)) continue;
-        double mean = mean_kl(rows, &one);
+        double mean = mean_answer(rows, &one);
         if (found && mean >= *kl) continue;
         found = true;
         *kl = mean;

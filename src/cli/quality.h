@@ -88,8 +88,8 @@ struct tsri_gate_result {
     double recall, false_alarms; /* of prompts left out of the fit */
     double bad;                  /* share of prompts whose KL is above the wanted one */
 };
-/* The profile that the rows speak for: the setting with the smallest mean KL (over sets alike) at
- * the ratio, its bias curve, the frontier, and a gate for `kl_limit`. */
+/* The profile that the rows speak for: the setting with the smallest mean KL over answers (sets
+ * count alike) at the ratio, its bias curve, the frontier, and a gate for `kl_limit`. */
 int tsri_choose_profile(const struct tsri_quality_rows *rows, double ratio, double kl_limit,
                         struct tsr_profile *out, struct tsri_gate_result *gate);
 /* Mean over sets of the means over their questions; NAN without any. */

@@ -10,7 +10,8 @@ static struct tsri_quality_rows rows;
 static void add_rows(const char *set, uint32_t n, struct tsri_setting s, double kl)
 {
     for (uint32_t i = 0; i < n; i++) {
-        struct tsri_quality_row r = {.setting = s, .kl = kl, .full_s = 10, .blend_s = 2, .same = 1};
+        struct tsri_quality_row r = {
+            .setting = s, .kl = kl, .kl_answer = kl, .full_s = 10, .blend_s = 2, .same = 1};
         snprintf(r.set, sizeof r.set, "%s", set);
         snprintf(r.id, sizeof r.id, "%u", i);
         r.gate = (struct tsr_gate){NAN, NAN, 0.5};
