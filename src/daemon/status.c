@@ -5,8 +5,9 @@
 
 #include <inttypes.h>
 
-#define METRICS_BYTES_MAX ((size_t)64 << 10) /* JSON of one tenant; the table makes a fifth of it \
-                                              */
+#define METRICS_BYTES_MAX \
+    ((size_t)64 << 10) /* JSON of one tenant; the table makes a fifth of it \
+                        */
 #define NS_PER_S 1e9
 
 /* Gauges that are levels are only set when they are asked for. */

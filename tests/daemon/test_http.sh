@@ -124,7 +124,7 @@ off_is_off_and_a_taken_address_costs_only_the_page() {
     local second=$!
     for ((i = 0; i < 100; i++)); do grep -q 'serves' "$tmp/log2" && break; sleep 0.05; done
     grep -q 'no page and no metrics' "$tmp/log2" || fail "not said: $(cat "$tmp/log2")" || return
-    kill -TERM $second && wait $second || fail "it does not serve without a page" || return
+    kill -TERM "$second" && wait "$second" || fail "it does not serve without a page" || return
     stop
 }
 
@@ -183,8 +183,8 @@ for i in range(240):
     time.sleep(0.25)
 sys.exit(1)
 END
-    kill $scraper
-    wait $scraper 2>/dev/null
+    kill "$scraper"
+    wait "$scraper" 2>/dev/null
     stop
 }
 

@@ -30,7 +30,7 @@ it_goes_on_when_the_server_is_gone() {
     local status=$?
     kill -9 "$server" 2>/dev/null
     wait "$server" 2>/dev/null
-    return $status
+    return "$status"
 }
 
 run it_shows_what_the_server_says
