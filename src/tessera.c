@@ -329,10 +329,29 @@ int tsr_store_start(struct tsr_op **out, struct tsr_client *client, const struct
 
 /* ---- keeping and dropping ---- */
 
+int tsr_discover(struct tsr_client *client, struct tsr_space *space,
+                 const struct tsr_prompt *prompt)
+{
+    if (!client) return no_handle("client");
+    if (!space || !prompt) return no_handle("space or prompt");
+    if (prompt->size < SIZE_MIN) return bad_size("prompt");
+    if (in_child(space->cache) || space->cache->served) return 0;
+    struct tsr_prompt p = {0};
+    COMPLETE(p, prompt);
+    return tsri_discover(space, &p);
+}
+
 int tsr_prefetch(struct tsr_client *client, struct tsr_space *space,
                  const struct tsr_prompt *prompt)
 {
     if (!client) return no_handle("client");
+    if (space && prompt && prompt->size >= SIZE_MIN && !space->cache->served &&
+        !in_child(space->cache)) {
+        struct tsr_prompt p = {0};
+        COMPLETE(p, prompt);
+        int err = tsri_discover_start(space, &p);
+        if (err < 0) return err;
+    }
     return each(space, prompt, tsri_manager_prefetch_one, NULL, TSRI_WIRE_PREFETCH);
 }
 

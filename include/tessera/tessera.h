@@ -407,8 +407,15 @@ TSR_API void tsr_op_close(struct tsr_op *op);
 
 /* ---- keeping and dropping ----------------------------------------------------------------- */
 
+/* Asks the tiers that other caches fill too (a Redis server) for what of the prompt this cache does
+ * not know, and waits for their answer: a round trip, and with a server that is down nothing.
+ * Lookups find what is there from then on. Returns how many entries were found; 0 where no tier is
+ * shared. */
+TSR_API TSR_MUST int tsr_discover(struct tsr_client *client, struct tsr_space *space,
+                                  const struct tsr_prompt *prompt);
 /* Brings what matches in lower tiers up to host memory, in the background; returns how many entries
- * were queued. */
+ * were queued. What is not known is looked for in the tiers that others fill too, as tsr_discover()
+ * does, also in the background. */
 TSR_API TSR_MUST int tsr_prefetch(struct tsr_client *client, struct tsr_space *space,
                                   const struct tsr_prompt *prompt);
 /* Waits until everything stored before the call is in the tiers below that want it: the

@@ -119,6 +119,14 @@ TSR_MUST int tsri_manager_flush(struct tsr_cache *c);
 /* Waits until what was queued before the call has been tried. */
 void tsri_manager_drain(struct tsr_cache *c);
 
+/* ---- discover.c ---- */
+
+/* Asks the shared tiers for the chunks of the prompt that are not known; lookups find those that
+ * are there from then on. Waits for their answer. Returns how many were found. */
+TSR_MUST int tsri_discover(struct tsr_space *space, const struct tsr_prompt *prompt);
+/* The same in the background, and brings up what it finds. */
+TSR_MUST int tsri_discover_start(struct tsr_space *space, const struct tsr_prompt *prompt);
+
 /* ---- fetch.c ---- */
 
 /* Brings a COLD entry, pinned by the caller, up to host memory. */

@@ -217,6 +217,7 @@ static int configure(struct tsr_config *cfg, const char *size, const char *polic
         err = set_default(cfg, "disk_segment_size", segment);
     /* A trace has no time in which a disk could catch up: each store waits for it. */
     if (!err) err = set_default(cfg, "disk_write", "through");
+    if (!err) err = set_default(cfg, "redis_write", "through");
     return err ? err : set_default(cfg, "host_page_size", PAGE_SIZE);
 }
 
@@ -245,6 +246,7 @@ static int run_one(struct plan *p)
                                  .as_prefix = p->as_prefix,
                                  .disk = p->disk,
                                  .keep = p->keep,
+                                 .redis = tsri_cli_flag(p->cli, "redis"),
                                  .progress = show,
                                  .arg = p};
     err = tsri_replay_run(&replay, &run->r);

@@ -159,7 +159,9 @@ static int replay_request(struct replay *r, size_t i)
                                 .matches = r->matches,
                                 .matches_max = r->matches_max,
                                 .request_id = i + 1};
-    int err = tsr_lookup(r->client, &prompt, &lookup);
+    /* Who shares a tier asks it while the request waits in a queue. */
+    int err = tsr_discover(r->client, r->space, &prompt);
+    if (err >= 0) err = tsr_lookup(r->client, &prompt, &lookup);
     if (err < 0) return err;
     r->result->requests++;
     r->result->tokens_asked += q->n_tokens;
@@ -273,8 +275,9 @@ static int replay_all(struct replay *r)
     return err < 0 ? err : 0;
 }
 
-/* Host memory and this disk, "" for none: never what the user keeps elsewhere. */
-static int set_tiers(struct tsr_config *cfg, const char *disk_path)
+/* Host memory, this disk and this server, "" and NULL for none: never what the user keeps
+ * elsewhere. */
+static int set_tiers(struct tsr_config *cfg, const char *disk_path, const char *redis)
 {
     const struct {
         const char *option, *value;
@@ -282,7 +285,7 @@ static int set_tiers(struct tsr_config *cfg, const char *disk_path)
                {"disk_enabled", "true"},
                {"disk_path", disk_path},
                {"disk2_path", ""},
-               {"redis_address", ""}};
+               {"redis_address", redis ? redis : ""}};
     int err = 0;
     for (size_t i = 0; !err && i < TSRI_COUNT(all); i++)
         err = tsr_config_set(cfg, all[i].option, all[i].value);
@@ -303,7 +306,7 @@ int tsri_replay_run(const struct tsri_replay *how, struct tsri_replay_result *ou
     struct sigaction act = {.sa_handler = interrupt}, before[2];
     sigaction(SIGINT, &act, &before[0]);
     sigaction(SIGTERM, &act, &before[1]);
-    err = set_tiers(how->config, how->keep ? how->keep : path);
+    err = set_tiers(how->config, how->keep ? how->keep : path, how->redis);
     if (!err) err = replay_all(&r);
     if (own) remove_directory(path);
     sigaction(SIGINT, &before[0], NULL);

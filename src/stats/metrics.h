@@ -51,6 +51,7 @@
     X(tier_refused,         COUNTER,   "calls",   "Operations not tried: queue full or breaker open") \
     X(promotions,           COUNTER,   "entries", "Entries brought up to host memory")             \
     X(demotions,            COUNTER,   "entries", "Entries moved down when they were evicted")     \
+    X(discovered,           COUNTER,   "entries", "Entries of other caches found in shared tiers")   \
     X(prefetches,           COUNTER,   "entries", "Entries queued by prefetch")                    \
     X(server_misses,        COUNTER,   "calls",   "Lookups that missed because the server was away or slow") \
     X(requests,             COUNTER,   "calls",   "Requests of connected clients")                 \
