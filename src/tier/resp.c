@@ -171,7 +171,7 @@ void tsri_resp_break(struct tsri_resp *c)
 static int gather(const struct tsri_resp *c, struct iovec *iov)
 {
     int n = 0;
-    int stage = c->stage;
+    int stage = (int)c->stage;
     uint64_t sent = c->sent;
     struct tsri_stream body = c->body;
     for (struct tsri_resp_req *req = c->send; req && n + 3 < IOVS; req = req->next) {
