@@ -1,13 +1,15 @@
-/* cmd_inspect.c - `tessera inspect`: how a prompt would be matched. The documents of a file are
- * stored in a cache in memory, without real KV, then its prompt is looked up in every way there is
- * and shown: what was found, how, in which document, and where. */
+/* cmd_inspect.c - `tessera inspect`: how a prompt would be matched. The documents of a file, and
+ * the text of a store, are put into a cache in memory, without real KV; then the file's prompt is
+ * looked up in every way there is and shown: what was found, how, in which document, and where. */
+#include "cli/inspect.h"
 #include "cli/prompt_file.h"
 
 #include <stdlib.h>
 
 #define MATCHES_MAX 65536u
 
-/* An entry that was made of a document: a whole one, or a prefix block of it. */
+/* An entry that was made of a document: a whole one, or a prefix block of it. The entries of a
+ * store are numbered behind the documents. */
 struct source {
     uint64_t entry;
     uint32_t document, offset;
@@ -16,6 +18,7 @@ struct source {
 struct inspect {
     struct tsri_cli *cli;
     struct tsri_prompt_file file;
+    struct tsri_inspect_store store;
     struct tsr_cache *cache;
     struct tsr_space *space;
     struct tsr_client *client;
@@ -44,6 +47,7 @@ static int open_cache(struct inspect *x)
     /* Nothing of this belongs into a store. */
     if (tsr_config_set(x->cli->config, "disk_enabled", "false") < 0 ||
         tsr_config_set(x->cli->config, "any_offset", "true") < 0 ||
+        tsr_config_set(x->cli->config, "host_page_size", "4K") < 0 ||
         tsr_config_set(x->cli->config, "frozen", "false") < 0 ||
         tsr_open(&x->cache, x->cli->config) < 0 || tsr_space_open(&x->space, x->cache, &desc) < 0 ||
         tsr_client_open(&x->client, x->cache) < 0)
@@ -117,6 +121,18 @@ static int store_document(struct inspect *x, uint32_t i)
     return add_sources(x, i);
 }
 
+static int add_store_sources(struct inspect *x)
+{
+    size_t n = x->store.store.n_entries;
+    struct source *more = realloc(x->sources, (x->n_sources + n + 1) * sizeof *more);
+    if (!more) return tsri_cli_fail("no memory");
+    x->sources = more;
+    for (size_t i = 0; i < n; i++)
+        x->sources[x->n_sources++] =
+            (struct source){x->store.handles[i], (uint32_t)(x->file.n_documents + i), 0};
+    return 0;
+}
+
 static int by_entry(const void *a, const void *b)
 {
     const struct source *x = a, *y = b;
@@ -157,6 +173,29 @@ static const struct source *source_of(const struct inspect *x, const struct tsr_
     }
     static const struct source none;
     return from < x->n_sources && x->sources[from].entry == m->entry ? &x->sources[from] : &none;
+}
+
+static size_t n_texts(const struct inspect *x)
+{
+    return x->file.n_documents + x->store.store.n_entries;
+}
+
+static uint32_t text_tokens(const struct inspect *x, size_t i)
+{
+    size_t n = x->file.n_documents;
+    return i < n ? (uint32_t)x->file.documents[i].text.n_tokens
+                 : x->store.store.entries[i - n].head.n_tokens;
+}
+
+/* "3" for a document, the beginning of its key for an entry of the store. */
+static const char *text_name(const struct inspect *x, size_t i, char buf[static 33])
+{
+    size_t n = x->file.n_documents;
+    if (i < n)
+        snprintf(buf, 33, "%zu", i + 1);
+    else
+        tsri_store_hex(x->store.store.entries[i - n].head.key.bytes, 4, buf);
+    return buf;
 }
 
 static const char *coverage_name(uint8_t coverage)
@@ -209,6 +248,24 @@ static void count(const struct inspect *x, struct found *found, uint64_t *n_othe
     }
 }
 
+/* Of a store only what was found. */
+static bool is_told(const struct inspect *x, const struct found *found, size_t i)
+{
+    return i < x->file.n_documents || found[i].n_tokens;
+}
+
+/* The number of a document, or the whole key of an entry. */
+static void print_json_name(const struct inspect *x, size_t i)
+{
+    if (i < x->file.n_documents) {
+        printf("\"document\":%zu", i + 1);
+        return;
+    }
+    char key[33];
+    tsri_store_hex(x->store.store.entries[i - x->file.n_documents].head.key.bytes, 16, key);
+    printf("\"entry\":\"%s\"", key);
+}
+
 static void print_json(const struct inspect *x, const struct found *found, uint64_t n_other)
 {
     printf("{\"tokens\":%zu,\"found\":%u,\"found_behind_other_text\":%llu,\"matches\":[",
@@ -216,17 +273,20 @@ static void print_json(const struct inspect *x, const struct found *found, uint6
     for (uint32_t i = 0; i < x->n_matches; i++) {
         const struct tsr_match *m = &x->matches[i];
         const struct source *from = source_of(x, m);
-        printf("%s\n{\"offset\":%u,\"tokens\":%u,\"document\":%u,\"document_offset\":%u,"
-               "\"coverage\":\"%s\",\"way\":\"%s\",\"context\":\"%s\"}",
-               i ? "," : "", m->prompt_offset, m->n_tokens, from->document + 1,
+        printf("%s\n{\"offset\":%u,\"tokens\":%u,", i ? "," : "", m->prompt_offset, m->n_tokens);
+        print_json_name(x, from->document);
+        printf(",\"document_offset\":%u,\"coverage\":\"%s\",\"way\":\"%s\",\"context\":\"%s\"}",
                from->offset + m->entry_offset, coverage_name(m->coverage), way_of(x, m),
                context_name(m->context));
     }
     printf("],\n\"documents\":[");
-    for (size_t i = 0; i < x->file.n_documents; i++)
-        printf("%s\n{\"document\":%zu,\"tokens\":%zu,\"found\":%llu,\"match\":\"%s\"}",
-               i ? "," : "", i + 1, x->file.documents[i].text.n_tokens,
+    for (size_t i = 0, n = 0; i < n_texts(x); i++) {
+        if (!is_told(x, found, i)) continue;
+        printf("%s\n{", n++ ? "," : "");
+        print_json_name(x, i);
+        printf(",\"tokens\":%u,\"found\":%llu,\"match\":\"%s\"}", text_tokens(x, i),
                (unsigned long long)found[i].n_tokens, coverage_name(found[i].coverage));
+    }
     puts("]}");
 }
 
@@ -266,12 +326,13 @@ static void put_tokens(const struct inspect *x, uint32_t from, uint32_t to)
 
 static void put_piece(const struct inspect *x, uint32_t from, uint32_t to, size_t document)
 {
+    char name[33];
     const char *gap = x->file.prompt.bytes ? "" : " ";
     if (from == to) return;
     if (document && x->cli->color)
         fputs(document_color(x, document), stdout);
     else if (document)
-        printf("[%zu:%s", document, gap);
+        printf("[%s:%s", text_name(x, document - 1, name), gap);
     put_tokens(x, from, to);
     if (document) fputs(x->cli->color ? tsri_cli_plain(x->cli) : "]", stdout);
     fputs(gap, stdout);
@@ -295,6 +356,7 @@ static int print_matches(const struct inspect *x)
     static const char *const head[] = {"tokens", "of the prompt", "document", "of the document",
                                        "match",  "found as",      "context"};
     struct tsri_table t;
+    char name[33];
     tsri_table_init(&t, "rlrllll");
     for (size_t i = 0; i < TSRI_COUNT(head); i++)
         tsri_table_add(&t, "%s", head[i]);
@@ -304,9 +366,9 @@ static int print_matches(const struct inspect *x)
         uint32_t at = from->offset + m->entry_offset;
         tsri_table_add(&t, "%u", m->n_tokens);
         tsri_table_add(&t, "%u..%u", m->prompt_offset, m->prompt_offset + m->n_tokens - 1);
-        tsri_table_add(&t, "%u", from->document + 1);
-        tsri_table_add(&t, "%u..%u of %zu", at, at + m->n_tokens - 1,
-                       x->file.documents[from->document].text.n_tokens);
+        tsri_table_add(&t, "%s", text_name(x, from->document, name));
+        tsri_table_add(&t, "%u..%u of %u", at, at + m->n_tokens - 1,
+                       text_tokens(x, from->document));
         tsri_table_add(&t, "%s", coverage_name(m->coverage));
         tsri_table_add(&t, "%s", way_of(x, m));
         tsri_table_add(&t, "%s", context_name(m->context));
@@ -323,10 +385,12 @@ static int print_all(const struct inspect *x, const struct found *found, uint64_
     putchar('\n');
     int status = x->n_matches ? print_matches(x) : 0;
     if (x->n_matches) putchar('\n');
-    for (size_t i = 0; i < x->file.n_documents; i++) {
-        printf("%sdocument %zu%s: %zu tokens, match %s", document_color(x, i + 1), i + 1,
-               tsri_cli_plain(x->cli), x->file.documents[i].text.n_tokens,
-               coverage_name(found[i].coverage));
+    char name[33];
+    for (size_t i = 0; i < n_texts(x); i++) {
+        if (!is_told(x, found, i)) continue;
+        printf("%s%s %s%s: %u tokens, match %s", document_color(x, i + 1),
+               i < x->file.n_documents ? "document" : "entry", text_name(x, i, name),
+               tsri_cli_plain(x->cli), text_tokens(x, i), coverage_name(found[i].coverage));
         if (found[i].coverage == TSR_COVERAGE_RUN)
             printf(", %llu tokens", (unsigned long long)found[i].n_tokens);
         putchar('\n');
@@ -337,6 +401,8 @@ static int print_all(const struct inspect *x, const struct found *found, uint64_
         printf("%llu of them saw other text when they were computed: a lookup returns them only "
                "with TSR_PROMPT_OTHER\n",
                (unsigned long long)n_other);
+    if (x->store.n_unread)
+        printf("%zu entries of the store could not be read\n", x->store.n_unread);
     return status;
 }
 
@@ -344,7 +410,7 @@ static int print_all(const struct inspect *x, const struct found *found, uint64_
 
 static int show(const struct inspect *x)
 {
-    struct found *found = tsri_alloc(x->file.n_documents + 1, sizeof found[0]);
+    struct found *found = tsri_alloc(n_texts(x) + 1, sizeof found[0]);
     uint64_t n_other;
     if (!found) return fail();
     count(x, found, &n_other);
@@ -364,7 +430,12 @@ static int inspect(struct inspect *x)
     if (tsri_prompt_file_load(&x->file, x->cli->args[0]) < 0) return fail();
     x->matches = tsri_alloc(MATCHES_MAX, sizeof x->matches[0]);
     if (!x->matches) return fail();
-    status = open_cache(x);
+    const char *store = tsri_cli_flag(x->cli, "store");
+    const char *space = tsri_cli_flag(x->cli, "space");
+    if (store) status = tsri_inspect_store_open(&x->store, x->cli, store, space);
+    if (!status) status = open_cache(x);
+    if (!status && store) status = tsri_inspect_store_fill(&x->store, x->space);
+    if (!status && store) status = add_store_sources(x);
     for (size_t i = 0; i < x->file.n_documents && !status; i++)
         status = store_document(x, (uint32_t)i);
     if (!status) status = find(x);
@@ -375,12 +446,15 @@ int tsri_cmd_inspect(struct tsri_cli *cli)
 {
     struct inspect x = {.cli = cli};
     int status = tsri_cli_want_args(cli, 1, 1);
+    if (!status && tsri_cli_flag(cli, "space") && !tsri_cli_flag(cli, "store"))
+        status = tsri_cli_usage(cli, "--space is one of a store: --store is missing");
     if (!status) status = inspect(&x);
     tsr_client_close(x.client);
     tsr_space_close(x.space);
     tsr_close(x.cache);
     tsri_free(x.matches);
     free(x.sources);
+    tsri_inspect_store_close(&x.store);
     tsri_prompt_file_fini(&x.file);
     return status;
 }

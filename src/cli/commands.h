@@ -96,7 +96,7 @@
       "  --limit=N         only the first N requests\n"                                            \
       "A trace has one JSON object a line: {\"chunks\":[[id,tokens],...]} is a prompt of\n"        \
       "segments, {\"hash_ids\":[...],\"input_length\":n} one of 512-token prefix blocks.\n")       \
-    X(inspect, "inspect", "[--json] PROMPT-FILE",                                                  \
+    X(inspect, "inspect", "[--json] [--store=DIR] [--space=HEX] PROMPT-FILE",                      \
       "show how a prompt would be matched",                                                        \
       "The documents of the file are stored in a cache in memory, then its prompt is looked up\n"  \
       "as a prefix, by segments and at any offset. The file is one JSON object; a TEXT is a\n"     \
@@ -105,6 +105,8 @@
       "  \"system\"     TEXT, the system prompt before it\n"                                       \
       "  \"documents\"  list of what is stored, each a TEXT or an object with \"text\",\n"         \
       "               \"kind\" (segment or prefix) and \"behind\", the system prompt it saw\n"     \
+      "  --store=DIR   look in this store too; its KV is not read, and a cache may be using it\n"  \
+      "  --space=HEX   beginning of the fingerprint of its space, where it has several\n"          \
       "Options such as --chunk_size, --match_min_tokens and --min_match_ratio count.\n")           \
     X(ls, "ls", "[--json] [--order=ORDER] DIR",                                                      \
       "list what a store directory holds",                                                         \
