@@ -82,8 +82,9 @@ static int tree_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
 static int get_one(struct item **at, struct tsr_tier_io *io)
 {
     const struct tsr_entry_head *h = at ? &(*at)->head : NULL, *want = &io->head;
-    if (!h || memcmp(h->space, want->space, sizeof h->space) || h->n_tokens != want->n_tokens ||
-        memcmp(&h->cell_tokens, &want->cell_tokens, 5 * sizeof h->cell_tokens))
+    if (!h || memcmp(h->space, want->space, sizeof h->space) != 0 ||
+        h->n_tokens != want->n_tokens ||
+        memcmp(&h->cell_tokens, &want->cell_tokens, 5 * sizeof h->cell_tokens) != 0)
         return TSR_ENOENT; /* or of another shape: cell_tokens to row_bytes */
     if (h->extra_bytes > io->extra_max) return TSR_ERANGE;
     io->head = *h;

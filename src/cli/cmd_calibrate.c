@@ -115,7 +115,7 @@ static int measure_all(struct calibrating *x)
     const char *csv = tsri_cli_flag(x->cli, "csv");
     struct tsri_measure m = {&x->reader, (uint32_t)x->answer_max, x->settings, x->n_settings};
     struct tsri_quality_row rows[SETTINGS_MAX + 1];
-    size_t n = x->questions.n < x->n_questions ? x->questions.n : (size_t)x->n_questions;
+    size_t most = (size_t)x->n_questions, n = x->questions.n < most ? x->questions.n : most;
     int e = csv ? tsri_quality_load(&x->rows, csv) : 0;
     for (size_t i = 0; i < n && !e; i++) {
         const struct tsri_question *q = &x->questions.items[i];
