@@ -166,7 +166,12 @@ static int predict_left_out(struct cases *c, struct tsr_profile *scratch)
 {
     struct tsr_gate *gates = malloc(c->n * sizeof *gates);
     double *kl = malloc(c->n * sizeof *kl);
-    int e = gates && kl ? 0 : tsri_cli_fail("no memory");
+    if (!gates || !kl) {
+        free(gates);
+        free(kl);
+        return tsri_cli_fail("no memory");
+    }
+    int e = 0;
     for (uint32_t fold = 0; fold < FOLDS && !e; fold++) {
         uint32_t n = 0;
         for (uint32_t i = 0; i < c->n; i++) {
@@ -216,15 +221,21 @@ static int fit_gate(const struct tsri_quality_rows *rows, const struct tsri_sett
 {
     struct cases c = {malloc(rows->n * sizeof *c.gates), malloc(rows->n * sizeof *c.kl),
                       malloc(rows->n * sizeof *c.predicted), 0};
-    int e = c.gates && c.kl && c.predicted ? 0 : tsri_cli_fail("no memory");
-    for (size_t i = 0; i < rows->n && !e; i++) {
+    if (!c.gates || !c.kl || !c.predicted) {
+        free(c.gates);
+        free(c.kl);
+        free(c.predicted);
+        return tsri_cli_fail("no memory");
+    }
+    int e = 0;
+    for (size_t i = 0; i < rows->n; i++) {
         if (!tsri_setting_same(&rows->items[i].setting, s)) continue;
         c.gates[c.n] = rows->items[i].gate;
         c.kl[c.n++] = rows->items[i].kl;
     }
     *out = (struct tsri_gate_result){NAN, NAN, NAN};
     struct tsr_profile scratch = *p;
-    if (!e && c.n >= 4 * FOLDS) {
+    if (c.n >= 4 * FOLDS) {
         e = predict_left_out(&c, &scratch);
         if (!e && tsr_gate_fit(p, c.gates, c.kl, c.n) < 0) e = tsri_cli_fail("%s", tsr_errmsg());
         p->gate_limit = e ? 0 : best_limit(&c, kl_limit);

@@ -95,7 +95,7 @@ static double median(double values[PAIRS])
 
 static int measure(struct tsri_rig *r, struct rates *out)
 {
-    double move[PAIRS], copy[PAIRS], ratio[PAIRS];
+    double move[PAIRS] = {0}, copy[PAIRS] = {0}, ratio[PAIRS] = {0};
     uint32_t move_reps, copy_reps;
     int e = tsri_rig_check(r);
     if (!e) e = calibrate(r, tsri_rig_move, &move_reps);
@@ -103,6 +103,7 @@ static int measure(struct tsri_rig *r, struct rates *out)
     for (int i = 0; i < PAIRS && !e; i++) {
         e = sample(r, tsri_rig_move, move_reps, &move[i]);
         if (!e) e = sample(r, tsri_rig_copy, copy_reps, &copy[i]);
+        if (e) break;
         ratio[i] = copy[i] / move[i];
     }
     if (e) return e;

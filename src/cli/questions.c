@@ -104,6 +104,19 @@ static int read_object(yaml_parser_t *parser, struct tsri_question *q, const str
     return status;
 }
 
+/* Everything needed is there, and what may be left out is filled in. */
+static int complete(struct tsri_question *q, const struct place *p)
+{
+    if (!q->question || !q->n_documents || !q->id)
+        return wrong(p, "id, documents and question are needed");
+    if (!q->set) q->set = strdup("prompts");
+    if (!q->set) return tsri_cli_fail("no memory");
+    /* They become fields of a table. */
+    if (strpbrk(q->set, ",\"\n\r") || strpbrk(q->id, ",\"\n\r"))
+        return wrong(p, "set and id without commas, quotes and line ends");
+    return 0;
+}
+
 int tsri_question_parse(struct tsri_question *q, const char *text, size_t bytes, const char *path,
                         size_t line)
 {
@@ -115,12 +128,7 @@ int tsri_question_parse(struct tsri_question *q, const char *text, size_t bytes,
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
     int e = read_object(&parser, q, &p);
     yaml_parser_delete(&parser);
-    if (!e && (!q->question || !q->n_documents || !q->id))
-        e = wrong(&p, "id, documents and question are needed");
-    if (!e && !q->set && !(q->set = strdup("prompts"))) e = tsri_cli_fail("no memory");
-    /* They become fields of a table. */
-    if (!e && (strpbrk(q->set, ",\"\n\r") || strpbrk(q->id, ",\"\n\r")))
-        e = wrong(&p, "set and id without commas, quotes and line ends");
+    if (!e) e = complete(q, &p);
     if (e) tsri_question_fini(q);
     return e;
 }
@@ -145,13 +153,14 @@ void tsri_question_fini(struct tsri_question *q)
 
 /* ---- the file ---- */
 
-static int add(struct tsri_questions *f, const struct tsri_question *q)
+/* False without memory. */
+static bool add(struct tsri_questions *f, const struct tsri_question *q)
 {
     struct tsri_question *more = realloc(f->items, (f->n + 1) * sizeof *more);
-    if (!more) return tsri_cli_fail("no memory");
+    if (!more) return false;
     f->items = more;
     f->items[f->n++] = *q;
-    return 0;
+    return true;
 }
 
 int tsri_questions_load(struct tsri_questions *f, const char *path)
@@ -163,12 +172,19 @@ int tsri_questions_load(struct tsri_questions *f, const char *path)
     FILE *in = fopen(path, "r");
     if (!in) return tsri_cli_fail("%s: %s", path, strerror(errno));
     for (ssize_t n; !e && (n = getline(&line, &room, in)) > 0;) {
-        struct tsri_question q;
+        struct tsri_question q = {0};
         number++;
         if (strspn(line, " \t\r\n") == (size_t)n) continue;
-        e = (size_t)n > LINE_BYTES_MAX ? tsri_cli_fail("%s:%zu: more than 8 MiB", path, number)
-                                       : tsri_question_parse(&q, line, (size_t)n, path, number);
-        if (!e && (e = add(f, &q))) tsri_question_fini(&q);
+        if ((size_t)n > LINE_BYTES_MAX) {
+            e = tsri_cli_fail("%s:%zu: more than 8 MiB", path, number);
+            break;
+        }
+        e = tsri_question_parse(&q, line, (size_t)n, path, number);
+        if (e) break;
+        if (!add(f, &q)) {
+            tsri_question_fini(&q);
+            e = tsri_cli_fail("no memory");
+        }
     }
     free(line);
     fclose(in);

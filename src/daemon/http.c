@@ -113,6 +113,7 @@ static void add_headers(struct MHD_Response *r, const struct answer *a)
     if (a->status == MHD_HTTP_METHOD_NOT_ALLOWED) MHD_add_response_header(r, "Allow", "GET, HEAD");
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the library's signature */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *url,
                               const char *method, const char *version, const char *body,
                               size_t *body_bytes, void **state)
