@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define HEADING \
@@ -112,9 +113,11 @@ int tsri_quality_load(struct tsri_quality_rows *rows, const char *path)
 
 int tsri_quality_append(const char *path, const struct tsri_quality_row *rows, size_t n)
 {
+    struct stat st;
+    bool is_new = stat(path, &st) != 0 || st.st_size == 0;
     FILE *out = fopen(path, "a");
     if (!out) return tsri_cli_fail("%s: %s", path, strerror(errno));
-    if (fseek(out, 0, SEEK_END) == 0 && ftell(out) == 0) fputs(HEADING, out);
+    if (is_new) fputs(HEADING, out);
     for (size_t i = 0; i < n; i++) {
         struct tsri_quality_row row = rows[i];
         double *number[NUMBERS];
