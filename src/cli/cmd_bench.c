@@ -96,7 +96,7 @@ static double median(double values[PAIRS])
 static int measure(struct tsri_rig *r, struct rates *out)
 {
     double move[PAIRS] = {0}, copy[PAIRS] = {0}, ratio[PAIRS] = {0};
-    uint32_t move_reps, copy_reps;
+    uint32_t move_reps = 0, copy_reps = 0;
     int e = tsri_rig_check(r);
     if (!e) e = calibrate(r, tsri_rig_move, &move_reps);
     if (!e) e = calibrate(r, tsri_rig_copy, &copy_reps);
@@ -168,7 +168,7 @@ static void tell(struct bench *b, const struct row *row, const char *device, con
 static int run_device(struct bench *b, const char *device, bool apart)
 {
     for (size_t i = 0; i < b->n_rows; i++)
-        for (int near = 0; near <= apart; near++) {
+        for (int near = 0; near < (apart ? 2 : 1); near++) {
             struct rates r;
             int e = run_row(b, &b->rows[i], device, apart, near, &r);
             if (e == TSR_EUNSUP) continue; /* a device may leave operations out */
