@@ -224,6 +224,8 @@ TSR_MUST int tsri_server_open(struct tsr_server **out, const struct tsri_server_
 /* Whose cache a client uses, or NULL: nobody's. */
 const struct tsri_tenant *tsri_server_tenant(const struct tsr_server *s, uint32_t uid,
                                              const char *token, size_t token_bytes);
+/* Compares all of a token, however early it differs. */
+bool tsri_token_same(const char *ours, const char *theirs, size_t bytes);
 bool tsri_server_allows(const struct tsr_server *s, uint32_t uid);
 /* Numbers of the first tenant's cache. */
 struct tsri_stats *tsri_server_stats(const struct tsr_server *s);

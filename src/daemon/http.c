@@ -64,7 +64,6 @@ static struct answer status(struct tsr_server *s, bool json)
     return (struct answer){MHD_HTTP_OK, type, body, NULL, n};
 }
 
-/* Compares all of it, however early it differs. */
 static bool is_allowed(const struct tsri_http *h, struct MHD_Connection *c)
 {
     static const char scheme[] = "Bearer ";
@@ -72,12 +71,7 @@ static bool is_allowed(const struct tsri_http *h, struct MHD_Connection *c)
     const char *sent = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
     if (!sent || strncmp(sent, scheme, sizeof scheme - 1) != 0) return false;
     sent += sizeof scheme - 1;
-    size_t n = strlen(h->token);
-    if (strlen(sent) != n) return false;
-    unsigned differ = 0;
-    for (size_t i = 0; i < n; i++)
-        differ |= (unsigned)(sent[i] ^ h->token[i]);
-    return differ == 0;
+    return tsri_token_same(h->token, sent, strlen(sent));
 }
 
 static struct answer answer_for(const struct tsri_http *h, struct MHD_Connection *c,

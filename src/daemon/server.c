@@ -64,8 +64,7 @@ bool tsri_server_allows(const struct tsr_server *s, uint32_t uid)
     return uid == geteuid();
 }
 
-/* Compares all of a token, however early it differs. */
-static bool same_token(const char *ours, const char *theirs, size_t bytes)
+bool tsri_token_same(const char *ours, const char *theirs, size_t bytes)
 {
     if (strlen(ours) != bytes) return false;
     unsigned differ = 0;
@@ -80,7 +79,7 @@ const struct tsri_tenant *tsri_server_tenant(const struct tsr_server *s, uint32_
     const struct tsri_tenant *found = NULL;
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         const struct tsri_tenant *t = &s->tenants[i];
-        bool is = t->token ? token_bytes && same_token(t->token, token, token_bytes)
+        bool is = t->token ? token_bytes && tsri_token_same(t->token, token, token_bytes)
                            : !token_bytes && t->uid == uid;
         if (is) found = t;
     }
