@@ -7,6 +7,7 @@
 #   make gpu-kit    what a machine with a GPU needs to test and measure that device, in $B/gpu
 #   make check-arm  the device tests on an emulated 64-bit Arm processor
 #   make check      the tests alone, without looking for missing packages
+#   make test-python     the tests of the Python package
 #   make check-long the slow tier: fuzzers 60 s each, many more crash rounds
 #   make lint       formatting, clang-tidy, cppcheck, shellcheck, man pages, layer order
 #   make install    to PREFIX (/usr/local), below DESTDIR
@@ -107,7 +108,9 @@ MODEL_LIB := $(if $(LLAMA_CF),$(B)/lib/libtessera-model.so $(MODEL_MAKE))
 PROFILES := $(patsubst %,$(B)/share/tessera/%,$(wildcard profiles/*.yaml))
 BINS  := $(B)/bin/tessera $(B)/bin/tesserad
 
-.PHONY: all lib cuda gpu-kit check-arm test check check-long demo lint install doc clean help fuzz setup FORCE
+PYTHON ?= python3
+
+.PHONY: all lib cuda gpu-kit check-arm test check check-long test-python demo lint install doc clean help fuzz setup FORCE
 all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL) $(MODEL_LIB) $(PROFILES)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 cuda: $(CUDA_LIB)
@@ -265,6 +268,10 @@ test: setup
 
 check: all
 	@B=$(B) tests/run.sh '$(T)'
+
+# Finds the library of this build by the variable; nothing is installed.
+test-python: $(LIBS_SO)
+	@PYTHONPATH=python TESSERA_LIBRARY=$(abspath $(LIBS_SO)) $(PYTHON) -m unittest discover -s python/tests
 
 check-long: all fuzz
 	@B=$(B) tests/run-long.sh

@@ -39,7 +39,7 @@ check_lengths() {
     while IFS= read -r file; do
         n=$(wc -l <"$file")
         [ "$n" -le $LINES_MAX ] || wrong "$file" "$n lines, the limit is $LINES_MAX"
-    done < <(files 'c|h|cu|sh|py' src include tests bench examples tools)
+    done < <(files 'c|h|cu|sh|py' src include tests bench examples tools python)
 }
 
 # A base name belongs to one folder: log lines, archives and grep name files without their folder.
@@ -104,7 +104,7 @@ check_words() {
     local sources all
     mapfile -t sources < <(files 'c|h|cu|map' src include)
     mapfile -t all < <(
-        files 'c|h|cu|map|sh|py' src include tests bench examples
+        files 'c|h|cu|map|sh|py' src include tests bench examples python
         files '[1-8]|md|in' man docs README.md CONTRIBUTING.md CHANGELOG.md tessera.pc.in
         find Makefile tools .ci -type f ! -name check-tree.sh 2>/dev/null
     )

@@ -1,0 +1,487 @@
+"""A KV cache for Python programs: the calls of tessera.h over numpy arrays and torch tensors.
+
+    with tessera.Cache(host_size="256M") as cache:
+        space = cache.space(model="m", dtype="f16", n_layers=2, n_heads=4, k_dim=64)
+        space.store(tokens, kv)                # kv[layer, K or V, token, head, dim]
+        found = space.lookup(tokens)
+        loaded = space.load(found, kv)         # tokens whose KV is in place now
+
+Every method may be called from any thread; close() only when no other thread is inside a call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Iterable, Mapping, Sequence
+
+from ._buffers import as_tokens, as_view
+from ._lib import (
+    COUNTERS,
+    Clear,
+    Event,
+    Extra,
+    Key,
+    Load,
+    Lookup,
+    MatchRow,
+    Prompt,
+    Range,
+    SpaceDesc,
+    Stats,
+    Store,
+    check,
+    library,
+)
+
+__all__ = ["Cache", "Found", "Match", "Space"]
+
+DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "int8": 4, "opaque": 5}
+_DTYPE_BYTES = {1: 2, 2: 2, 3: 4, 4: 1, 5: 1}
+LAYOUTS = {"standard": 0, "mla": 1, "opaque": 2}
+KINDS = {"prefix": 1, "segment": 2, "blended": 3}
+_KIND_NAMES = {number: name for name, number in KINDS.items()}
+_CONTEXTS = {1: "same", 2: "pure", 3: "other"}
+_COVERAGES = {1: "full", 2: "partial", 3: "run"}
+_EVENTS = {1: "stored", 2: "evicted", 3: "dropped"}
+_PREFIX, _SEGMENTS, _CONTEXT, _ANY, _OTHER = 1, 2, 4, 16, 32
+
+Media = tuple[int, int, bytes]  # offset, tokens, hash
+
+
+@dataclass(frozen=True)
+class Match:
+    """Which tokens of a prompt one entry covers (struct tsr_match)."""
+
+    offset: int
+    n_tokens: int
+    kind: str
+    context: str
+    coverage: str
+    tier: int
+    entry_offset: int
+    base: int
+
+
+class Found:
+    """What a lookup found. Keep it to load from; `tokens` is how many the matches cover."""
+
+    def __init__(self, prompt: "_Prompt", rows: Any, count: int, tokens: int, prefix: int) -> None:
+        self._prompt = prompt
+        self._rows = rows
+        self.tokens = tokens
+        self.prefix_tokens = prefix
+        self.matches = [_match(rows[i]) for i in range(count)]
+
+    def __bool__(self) -> bool:
+        return self.tokens > 0
+
+
+class _Prompt:
+    """A struct tsr_prompt and everything it points to."""
+
+    def __init__(
+        self,
+        tokens: Any,
+        adapter: str | None,
+        salt: str | None,
+        media: Sequence[Media],
+        flags: int = 0,
+        segments: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        address, count, self._tokens = as_tokens(tokens)
+        self._extra = _extras(adapter, salt, media)
+        self._segments = (Range * len(segments))(*[Range(*pair) for pair in segments])
+        self.c = Prompt(
+            size=ctypes.sizeof(Prompt),
+            tokens=address,
+            n_tokens=count,
+            flags=flags,
+            segments=self._segments,
+            n_segments=len(segments),
+            n_extra=len(self._extra),
+            extra=self._extra,
+        )
+
+
+class Cache:
+    """One cache: host memory, and the tiers that its options name. Options are those of
+    docs/config.md; `file` is a YAML file, and with `env` TESSERA_* variables count too, between
+    the file and the options."""
+
+    def __init__(self, file: str | None = None, env: bool = False, **options: Any) -> None:
+        self._lib = library()
+        self._handle = ctypes.c_void_p()
+        self._client = ctypes.c_void_p()
+        self._spaces: list[Space] = []
+        config = ctypes.c_void_p()
+        check(self._lib.tsr_config_open(ctypes.byref(config)))
+        try:
+            configure(config, file, env, options)
+            check(self._lib.tsr_open(ctypes.byref(self._handle), config))
+        finally:
+            self._lib.tsr_config_close(config)
+        try:
+            check(self._lib.tsr_client_open(ctypes.byref(self._client), self._handle))
+        except Exception:
+            self._lib.tsr_close(self._handle)
+            raise
+
+    def __enter__(self) -> "Cache":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Writes back what is queued and closes all spaces. May be called twice."""
+        for space in self._spaces:
+            space.close()
+        self._lib.tsr_client_close(self._client)
+        self._lib.tsr_close(self._handle)
+        self._client = ctypes.c_void_p()
+        self._handle = ctypes.c_void_p()
+
+    def _open(self) -> ctypes.c_void_p:
+        if not self._handle:
+            raise ValueError("the cache is closed")
+        return self._handle
+
+    def space(
+        self,
+        model: str,
+        dtype: str,
+        n_layers: int,
+        n_heads: int,
+        k_dim: int,
+        v_dim: int = 0,
+        layout: str = "standard",
+        weights: bytes = b"",
+        tokenizer: str | None = None,
+        adapter: str | None = None,
+        salt: str | None = None,
+        rope: str | None = None,
+        layer_first: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        group: int = 0,
+        block_tokens: int = 0,
+    ) -> "Space":
+        """A model, or one rank's part of it: everything that must agree before KV is shared."""
+        keep = ctypes.create_string_buffer(weights, len(weights)) if weights else None
+        desc = SpaceDesc(
+            size=ctypes.sizeof(SpaceDesc),
+            model=model.encode(),
+            weights=ctypes.addressof(keep) if keep is not None else None,
+            weights_bytes=len(weights),
+            tokenizer=_text(tokenizer),
+            adapter=_text(adapter),
+            salt=_text(salt),
+            rope=_text(rope),
+            dtype=_named(DTYPES, dtype, "dtype"),
+            layout=_named(LAYOUTS, layout, "layout"),
+            n_layers=n_layers,
+            layer_first=layer_first,
+            n_heads=n_heads,
+            k_dim=k_dim,
+            v_dim=v_dim,
+            rank=rank,
+            world=world,
+            group=group,
+            block_tokens=block_tokens,
+        )
+        space = Space(self, desc)
+        self._spaces.append(space)
+        return space
+
+    def release(self, request: int) -> int:
+        """Gives up what lookups have leased under this id."""
+        return check(self._lib.tsr_release(self._client, request))
+
+    def flush(self) -> None:
+        """Waits until everything stored so far is in the tiers that want it."""
+        check(self._lib.tsr_flush(self._open()))
+
+    def evict(self, free_bytes: int) -> int:
+        return check(self._lib.tsr_evict(self._open(), free_bytes))
+
+    def freeze(self, frozen: bool = True) -> None:
+        self._lib.tsr_freeze(self._open(), int(frozen))
+
+    def clear(self, tier: int = -1) -> int:
+        """Drops every entry that is not in use; `tier` 0: from host memory only."""
+        order = Clear(size=ctypes.sizeof(Clear), tier=tier)
+        return check(self._lib.tsr_clear(self._open(), ctypes.byref(order)))
+
+    def contains(self, keys: Iterable[bytes]) -> list[int]:
+        """The tier of each key: 0 host memory, 1.. lower tiers, -1 none."""
+        wanted = list(keys)
+        rows = (Key * len(wanted))(*[Key((ctypes.c_uint8 * 16)(*key)) for key in wanted])
+        tiers = (ctypes.c_int8 * len(wanted))()
+        check(self._lib.tsr_contains(self._open(), rows, len(wanted), tiers))
+        return list(tiers)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of struct tsr_stats."""
+        row = Stats(size=ctypes.sizeof(Stats))
+        check(self._lib.tsr_stats_get(self._open(), ctypes.byref(row)))
+        result: dict[str, Any] = {name: getattr(row, name) for name in COUNTERS}
+        result["tier_entries"] = list(row.tier_entries)
+        result["tier_bytes"] = list(row.tier_bytes)
+        return result
+
+    def stats_text(self, form: str = "prometheus") -> str:
+        """Every metric as text, "prometheus" or "json"."""
+        need = check(self._lib.tsr_stats_text(self._open(), form.encode(), None, 0))
+        while True:
+            text = ctypes.create_string_buffer(need + 1)
+            got = check(self._lib.tsr_stats_text(self._open(), form.encode(), text, need + 1))
+            if got <= need:
+                return text.value.decode()
+            need = got  # it grew in between
+
+    def events(self, most: int = 1024) -> list[dict[str, Any]]:
+        """What was stored, evicted or dropped since the last call, oldest first."""
+        rows = (Event * most)()
+        count = check(self._lib.tsr_events(self._open(), rows, most))
+        return [
+            {
+                "event": _EVENTS.get(row.kind, "unknown"),
+                "key": bytes(row.key.bytes),
+                "space": bytes(row.space),
+                "n_tokens": row.n_tokens,
+                "kind": _KIND_NAMES.get(row.entry_kind, "unknown"),
+                "tier": row.tier,
+            }
+            for row in rows[:count]
+        ]
+
+    def connected(self, timeout_ms: int = 0) -> bool:
+        """With owner="daemon": whether the server is there."""
+        return bool(self._lib.tsr_connected(self._open(), timeout_ms) == 0)
+
+
+class Space:
+    """Where KV of one model is kept; made by Cache.space()."""
+
+    def __init__(self, cache: Cache, desc: SpaceDesc) -> None:
+        self._cache = cache
+        self._lib = library()
+        self._handle = ctypes.c_void_p()
+        check(self._lib.tsr_space_open(ctypes.byref(self._handle), cache._open(), ctypes.byref(desc)))
+        k_dim = desc.k_dim
+        self._planes = 2 if desc.layout == 0 or desc.v_dim else 1
+        self._row_bytes = desc.n_heads * k_dim * _DTYPE_BYTES[desc.dtype]
+        if self._planes == 2 and desc.v_dim not in (0, k_dim):
+            self._row_bytes = -1  # rows of K and V differ: only packed memory describes that
+        self.token_bytes = int(self._lib.tsr_space_token_bytes(self._handle))
+
+    def close(self) -> None:
+        """Entries stay in the cache. May be called twice."""
+        self._lib.tsr_space_close(self._handle)
+        self._handle = ctypes.c_void_p()
+
+    def _open(self) -> ctypes.c_void_p:
+        if not self._handle:
+            raise ValueError("the space is closed")
+        return self._handle
+
+    @property
+    def fingerprint(self) -> bytes:
+        out = (ctypes.c_uint8 * 16)()
+        self._lib.tsr_space_fingerprint(self._open(), ctypes.byref(out))
+        return bytes(out)
+
+    def store(
+        self,
+        tokens: Any,
+        kv: Any,
+        kind: str = "prefix",
+        start: int = 0,
+        context: Any = (),
+        base: int = 0,
+        adapter: str | None = None,
+        salt: str | None = None,
+        media: Sequence[Media] = (),
+        cost_s: float = 0.0,
+    ) -> int:
+        """Keeps KV and returns how many tokens are new. `kv` begins at token `start`, a block
+        boundary; `context` is the system prompt a segment was computed behind."""
+        address, count, _keep = as_tokens(tokens)
+        context_address, n_context, _keep_context = as_tokens(context)
+        extra = _extras(adapter, salt, media)
+        view, _keep_kv = as_view(kv, count - start, self._row_bytes, self._planes, False)
+        order = Store(
+            size=ctypes.sizeof(Store),
+            space=self._open(),
+            kind=_named(KINDS, kind, "kind"),
+            n_tokens=count,
+            tokens=address,
+            from_=start,
+            n_context=n_context,
+            context=context_address if n_context else None,
+            n_extra=len(extra),
+            base=base,
+            extra=extra,
+            cost_s=cost_s,
+            view=view,
+        )
+        return check(self._lib.tsr_store(self._cache._client, ctypes.byref(order)))
+
+    def lookup(
+        self,
+        tokens: Any,
+        segments: Sequence[tuple[int, int]] | None = None,
+        any_offset: bool = False,
+        other_context: bool = False,
+        adapter: str | None = None,
+        salt: str | None = None,
+        media: Sequence[Media] = (),
+        request: int = 0,
+    ) -> Found:
+        """What of a prompt is known: its prefix, and if asked for `segments` (offset, length) or
+        text at any offset. With `request` the matches stay in place until Cache.release()."""
+        flags = _PREFIX
+        flags |= _SEGMENTS if segments is not None else 0
+        flags |= (_ANY if any_offset or other_context else 0) | (_OTHER if other_context else 0)
+        prompt = _Prompt(tokens, adapter, salt, media, flags, segments or ())
+        most = max(prompt.c.n_tokens, 1)
+        rows = (MatchRow * most)()
+        spaces = (ctypes.c_void_p * 1)(self._open())
+        order = Lookup(
+            size=ctypes.sizeof(Lookup),
+            spaces=spaces,
+            n_spaces=1,
+            matches_max=most,
+            matches=rows,
+            request_id=request,
+        )
+        covered = check(
+            self._lib.tsr_lookup(
+                self._cache._client, ctypes.byref(prompt.c), ctypes.byref(order)
+            )
+        )
+        return Found(prompt, rows, order.n_matches, covered, order.n_prefix_tokens)
+
+    def load(self, found: Found, out: Any, prefix_only: bool = True) -> int:
+        """Copies what was found into `out`, which stands for the whole prompt: token i of the
+        prompt becomes token i of `out`. Returns how many tokens from the front are in place now,
+        or with prefix_only=False how many altogether; what is gone by now is left untouched."""
+        rows = [
+            i for i, match in enumerate(found.matches) if match.kind == "prefix" or not prefix_only
+        ]
+        if not rows:
+            return 0
+        count = found._prompt.c.n_tokens
+        view, _keep = as_view(out, count, self._row_bytes, self._planes, True)
+        if not view.token_stride:
+            raise ValueError("the array to load into must be shaped [layer, plane, token, ...]")
+        orders = (Load * len(rows))()
+        for order, i in zip(orders, rows):
+            order.size = ctypes.sizeof(Load)
+            order.space = self._open()
+            order.match = ctypes.pointer(found._rows[i])
+            order.prompt = ctypes.pointer(found._prompt.c)
+            skip = found.matches[i].offset * view.token_stride
+            order.view = type(view)(
+                view.data + skip,
+                view.bytes - skip,
+                view.layer_stride,
+                view.plane_stride,
+                view.token_stride,
+            )
+        check(self._lib.tsr_load(self._cache._client, orders, len(orders)))
+        total = 0
+        for order, i in zip(orders, rows):
+            if order.result == 0:
+                total += found.matches[i].n_tokens
+            elif prefix_only:
+                break
+        return total
+
+    def keys(self, tokens: Any, adapter: str | None = None, salt: str | None = None) -> list[bytes]:
+        """The keys of a prompt's prefix blocks."""
+        prompt = _Prompt(tokens, adapter, salt, ())
+        most = max(prompt.c.n_tokens, 1)
+        rows = (Key * most)()
+        count = check(self._lib.tsr_keys(self._open(), ctypes.byref(prompt.c), rows, most))
+        return [bytes(row.bytes) for row in rows[:count]]
+
+    def prefetch(self, tokens: Any) -> int:
+        """Brings what lower tiers have of a prompt up to host memory, in the background."""
+        prompt = _Prompt(tokens, None, None, ())
+        return check(
+            self._lib.tsr_prefetch(self._cache._client, self._open(), ctypes.byref(prompt.c))
+        )
+
+    def pin(self, tokens: Any) -> int:
+        return self._each("tsr_pin", tokens)
+
+    def unpin(self, tokens: Any) -> int:
+        return self._each("tsr_unpin", tokens)
+
+    def touch(self, tokens: Any) -> int:
+        return self._each("tsr_touch", tokens)
+
+    def clear(self, tokens: Any = None, tier: int = -1) -> int:
+        """Drops the entries of a prompt, or all of this space."""
+        prompt = None if tokens is None else _Prompt(tokens, None, None, ())
+        order = Clear(
+            size=ctypes.sizeof(Clear),
+            space=self._open(),
+            prompt=ctypes.pointer(prompt.c) if prompt else None,
+            tier=tier,
+        )
+        return check(self._lib.tsr_clear(self._cache._open(), ctypes.byref(order)))
+
+    def _each(self, name: str, tokens: Any) -> int:
+        prompt = _Prompt(tokens, None, None, ())
+        return check(getattr(self._lib, name)(self._open(), ctypes.byref(prompt.c)))
+
+
+def configure(
+    config: ctypes.c_void_p, file: str | None, env: bool, options: Mapping[str, Any]
+) -> None:
+    """Fills a struct tsr_config: the file, then the environment, then the options."""
+    lib = library()
+    if file is not None:
+        check(lib.tsr_config_load_file(config, file.encode()))
+    if env:
+        check(lib.tsr_config_load_env(config))
+    for key, value in options.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        check(lib.tsr_config_set(config, key.encode(), text.encode()))
+
+
+def _match(row: MatchRow) -> Match:
+    return Match(
+        offset=row.prompt_offset,
+        n_tokens=row.n_tokens,
+        kind=_KIND_NAMES[row.kind],
+        context=_CONTEXTS.get(row.context, "pure"),
+        coverage=_COVERAGES.get(row.coverage, "full"),
+        tier=row.tier,
+        entry_offset=row.entry_offset,
+        base=row.base,
+    )
+
+
+def _extras(adapter: str | None, salt: str | None, media: Sequence[Media]) -> Any:
+    rows = []
+    if adapter:
+        rows.append(Extra(1, 0, 0, len(adapter.encode()), adapter.encode()))
+    if salt:
+        rows.append(Extra(2, 0, 0, len(salt.encode()), salt.encode()))
+    for offset, n_tokens, digest in media:
+        rows.append(Extra(3, offset, n_tokens, len(digest), digest))
+    return (Extra * len(rows))(*rows)
+
+
+def _text(value: str | None) -> bytes | None:
+    return None if value is None else value.encode()
+
+
+def _named(table: Mapping[str, int], name: str, what: str) -> int:
+    if name not in table:
+        raise ValueError(f"{what} '{name}' is not one of {', '.join(table)}")
+    return table[name]
