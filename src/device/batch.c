@@ -127,8 +127,9 @@ static int check_rows_once(struct tsri_batch *b, const struct tsri_batch_desc *d
         uint32_t token = r->offset + k;
         uintptr_t at = (uintptr_t)c->planes[token / c->cell_tokens] +
                        (uintptr_t)(token % c->cell_tokens) * row;
-        uint64_t id = at / row;
-        if (r->slots[k] != -1 && tsri_slot_set_add(&b->slots, id >> 6, (uint64_t)1 << (id & 63)))
+        uint64_t id = at / row, form = (uint64_t)(c->int8 != 0) << 63; /* rows of another size */
+        if (r->slots[k] != -1 &&
+            tsri_slot_set_add(&b->slots, id >> 6 | form, (uint64_t)1 << (id & 63)))
             return tsri_fail(TSR_EINVAL, "run %u: the row of token %u is written twice", i, token);
     }
     return 0;

@@ -154,6 +154,8 @@ static void cuda_stream_close(struct tsr_device *d, struct tsr_device_stream *s)
 
 static int cuda_stream_sync(struct tsr_device *d, struct tsr_device_stream *s)
 {
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
     TSRI_CUDA_TRY(d, cudaStreamSynchronize(tsri_cuda_native(s)), "the stream failed");
     return 0;
 }
@@ -182,6 +184,8 @@ static void cuda_event_close(struct tsr_device *d, struct tsr_device_event *e)
 static int cuda_event_record(struct tsr_device *d, struct tsr_device_event *e,
                              struct tsr_device_stream *s)
 {
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
     TSRI_CUDA_TRY(d, cudaEventRecord(e->native, tsri_cuda_native(s)), "cannot record an event");
     return 0;
 }
@@ -189,6 +193,8 @@ static int cuda_event_record(struct tsr_device *d, struct tsr_device_event *e,
 static int cuda_event_wait(struct tsr_device *d, struct tsr_device_event *e,
                            struct tsr_device_stream *s)
 {
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
     TSRI_CUDA_TRY(d, cudaStreamWaitEvent(tsri_cuda_native(s), e->native, 0),
                   "cannot wait for an event");
     return 0;
@@ -196,12 +202,16 @@ static int cuda_event_wait(struct tsr_device *d, struct tsr_device_event *e,
 
 static int cuda_event_sync(struct tsr_device *d, struct tsr_device_event *e)
 {
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
     TSRI_CUDA_TRY(d, cudaEventSynchronize(e->native), "an event failed");
     return 0;
 }
 
 static int cuda_event_query(struct tsr_device *d, struct tsr_device_event *e)
 {
+    int err = tsri_cuda_enter(d);
+    if (err) return err;
     cudaError_t state = cudaEventQuery(e->native);
     if (state == cudaErrorNotReady) {
         cudaGetLastError();

@@ -44,17 +44,19 @@ struct tsri_cuda_run {
 };
 
 /* Where a token's row is in the cells, made on the device: two loads that depend on each other
- * instead of three by way of the run. */
+ * instead of three by way of the run, and the first of them is one of 16 bytes. A cell may hold any
+ * number of tokens (KV_2LTD is one cell), so row has all its bits. */
 struct tsri_cuda_place {
-    uint32_t first;     /* its pointer is cells[first + (layer * n_planes + plane) * n_cells] */
-    uint32_t cells_row; /* cells of the run * 64 + row in the cell */
+    uint32_t first;   /* its pointer is cells[first + (layer * n_planes + plane) * n_cells] */
+    uint32_t n_cells; /* of the run */
+    uint32_t row;     /* in the cell */
+    uint32_t word;    /* run and flags */
 };
 
-/* A batch as kernels see it; passed by value. where, run and turns are made on the device. */
+/* A batch as kernels see it; passed by value. where and turns are made on the device. */
 struct tsri_cuda_job {
     const int64_t *slots;                /* [n_tokens], -1: skip */
     const struct tsri_cuda_place *where; /* [n_tokens] */
-    const uint32_t *run;                 /* [n_tokens]: run and flags */
     const struct tsri_cuda_run *runs;
     const uint64_t *cells;
     const uint64_t *layers; /* [layer * n_planes + plane]: the engine's */
@@ -78,7 +80,7 @@ struct tsri_cuda_stage {
 /* stream: a cudaStream_t. turn: rotate the runs that ask for it. staged NULL: from the cells. */
 int tsri_cuda_scatter(const struct tsri_cuda_job *job, const struct tsri_cuda_stage *staged,
                       uint32_t layer_first, uint32_t n_layers, int turn, void *stream);
-/* Fills where, run and turns. */
+/* Fills where and turns. */
 int tsri_cuda_expand(const struct tsri_cuda_job *job, uint32_t n_runs, void *stream);
 int tsri_cuda_gather(const struct tsri_cuda_job *job, uint32_t layer_first, uint32_t n_layers,
                      void *stream);

@@ -19,6 +19,9 @@
 #define STAGES 2
 #define STAGE_BYTES ((size_t)32 << 20)
 #define STAGE_COPIES 4096u
+/* Planes begin on 256 bytes in a buffer, wherever the one before ends. */
+#define STAGE_ALIGN ((size_t)256)
+#define STAGE_ROWS_BYTES (STAGE_BYTES - TSR_KV_PLANES_MAX * STAGE_ALIGN)
 /* Runs of rows below this are read by the kernel where they are: a copy engine needs about this
  * much to beat it. */
 #define STAGE_COPY_BYTES ((size_t)32 << 10)
@@ -34,7 +37,9 @@ struct tsr_device_batch {
     size_t bytes;
     cudaEvent_t sent;
     struct tsri_cuda_job job;
-    int staged; /* cells come over the bus in copies, not in loads of the kernel */
+    cudaStream_t stream; /* of the last set, whose kernels read the tables */
+    int staged;          /* cells come over the bus in copies, not in loads of the kernel */
+    int staged_int8;     /* all of them in the int8 form, or none */
     const struct tsr_kv_run *runs;
     uint32_t n_runs;
     cudaStream_t bus;
@@ -49,7 +54,7 @@ struct tsr_device_batch {
 
 /* The parts of a batch's block, in the order of struct tsri_cuda_job. */
 struct parts {
-    size_t slots, runs, cells, layers, freq, sent, where, run, turns, bytes;
+    size_t slots, runs, cells, layers, freq, sent, where, turns, bytes;
 };
 
 #define LAYER_POINTERS (1024u * TSR_KV_PLANES_MAX)
@@ -74,7 +79,6 @@ static struct parts parts_of(uint32_t tokens, uint32_t pointers, uint32_t layers
     p.freq = place_part(&at, (size_t)pairs * sizeof(double));
     p.sent = at; /* what follows is made on the device */
     p.where = place_part(&at, (size_t)tokens * sizeof(struct tsri_cuda_place));
-    p.run = place_part(&at, (size_t)tokens * sizeof(uint32_t));
     p.turns = place_part(&at, (size_t)runs * 2 * pairs * sizeof(float));
     p.bytes = at;
     return p;
@@ -257,7 +261,6 @@ static void set_job(struct tsr_device_batch *b, const struct parts *parts,
     uint8_t *d = b->device;
     job->slots = (const int64_t *)(void *)(d + parts->slots);
     job->where = (const struct tsri_cuda_place *)(void *)(d + parts->where);
-    job->run = (const uint32_t *)(void *)(d + parts->run);
     job->runs = (const struct tsri_cuda_run *)(void *)(d + parts->runs);
     job->cells = (const uint64_t *)(void *)(d + parts->cells);
     job->layers = (const uint64_t *)(void *)(d + parts->layers);
@@ -297,18 +300,35 @@ static void choose_paths(struct tsr_device_batch *b, const struct tsr_batch *bat
         job->hot = !batch->runs[run].cells->int8;
 }
 
-/* Copies pay when all cells are page-locked host memory and their rows come in long runs. */
-static int wants_stage(const struct tsr_batch *batch)
+static size_t staged_row(const struct tsr_device_batch *b, uint32_t plane)
 {
-    const struct tsr_kv_plane *p = &batch->layout->planes[0];
+    const struct tsri_cuda_plane *p = &b->job.planes[plane];
+    return b->staged_int8 ? p->row_bytes_int8 : p->row_bytes;
+}
+
+/* The rows of one token in a buffer. */
+static size_t staged_token(const struct tsr_device_batch *b)
+{
+    size_t bytes = 0;
+    for (uint32_t p = 0; p < b->job.n_planes; p++)
+        bytes += staged_row(b, p);
+    return bytes;
+}
+
+/* Copies pay when all cells are page-locked host memory and their rows come in long runs. In a
+ * buffer a token's place is its number times the row, so all rows of a plane must have one size:
+ * entries in the int8 form and others are not staged together. */
+static int wants_stage(struct tsr_device_batch *b, const struct tsr_batch *batch)
+{
+    b->staged_int8 = batch->runs[0].cells->int8 != 0;
+    if (staged_token(b) > STAGE_ROWS_BYTES) return 0;
     for (uint32_t i = 0; i < batch->n_runs; i++) {
         const struct tsr_kv_cells *c = batch->runs[i].cells;
-        uint32_t bytes = p->dtype == TSR_DTYPE_F32 ? 4 : p->dtype == TSR_DTYPE_OPAQUE ? 1 : 2;
-        size_t row =
-            c->int8 ? tsri_cuda_row_int8(p->n_heads, p->dim) : (size_t)p->n_heads * p->dim * bytes;
         uint32_t n =
             c->cell_tokens < batch->runs[i].n_tokens ? c->cell_tokens : batch->runs[i].n_tokens;
-        if (c->memory != TSR_MEMORY_LOCKED || n * row < STAGE_COPY_BYTES) return 0;
+        if (c->memory != TSR_MEMORY_LOCKED || (c->int8 != 0) != b->staged_int8 ||
+            n * staged_row(b, 0) < STAGE_COPY_BYTES)
+            return 0;
     }
     return 1;
 }
@@ -335,6 +355,11 @@ int tsri_cuda_batch_set(struct tsr_device *d, struct tsr_device_stream *s,
     int err = tsri_cuda_enter(d);
     if (err) return err;
     TSRI_CUDA_TRY(d, cudaEventSynchronize(b->sent), "an earlier batch failed");
+    /* Kernels on the stream of the last set are done with the tables before this one's copy, if it
+     * is the same stream. Nobody changes streams for every load. */
+    if (b->n_runs && b->stream != tsri_cuda_native(s))
+        TSRI_CUDA_TRY(d, cudaDeviceSynchronize(), "an earlier batch failed");
+    b->stream = tsri_cuda_native(s);
     const struct tsr_kv_layout *l = batch->layout;
     uint32_t n_lp = l->n_layers * l->n_planes;
     b->job.n_pairs = pairs_of(l);
@@ -353,7 +378,7 @@ int tsri_cuda_batch_set(struct tsr_device *d, struct tsr_device_stream *s,
     choose_paths(b, batch, cell_or);
     b->runs = batch->runs;
     b->n_runs = batch->n_runs;
-    b->staged = wants_stage(batch);
+    b->staged = wants_stage(b, batch);
     return send_batch(d, b, &parts, tsri_cuda_native(s));
 }
 
@@ -375,7 +400,7 @@ static size_t list_copies(struct tsr_device_batch *b, uint32_t layer,
         for (uint32_t i = 0; i < b->n_runs; token += b->runs[i++].n_tokens) {
             const struct tsr_kv_run *r = &b->runs[i];
             const struct tsr_kv_cells *c = r->cells;
-            size_t row = c->int8 ? b->job.planes[p].row_bytes_int8 : b->job.planes[p].row_bytes;
+            size_t row = staged_row(b, p);
             uint32_t from = at->first > token ? at->first - token : 0;
             uint32_t end = at->first + at->n_tokens < token + r->n_tokens ? at->first + at->n_tokens
                                                                           : token + r->n_tokens;
@@ -405,19 +430,15 @@ static cudaError_t start_copies(struct tsr_device_batch *b, size_t n)
                                 1, b->bus);
 }
 
-/* How many tokens of a layer one buffer and one list of copies hold; rows of the larger form. */
+/* How many tokens of a layer one buffer and one list of copies hold; at least one. */
 static uint32_t piece_tokens(const struct tsr_device_batch *b)
 {
-    size_t row = 0;
+    size_t row = staged_token(b);
     uint32_t cell = 64;
-    for (uint32_t p = 0; p < b->job.n_planes; p++)
-        row += b->job.planes[p].row_bytes > b->job.planes[p].row_bytes_int8
-                   ? b->job.planes[p].row_bytes
-                   : b->job.planes[p].row_bytes_int8;
     for (uint32_t i = 0; i < b->n_runs; i++)
         if (b->runs[i].cells->cell_tokens < cell) cell = b->runs[i].cells->cell_tokens;
     if (row == 0) return 1; /* never for a checked layout; the analyser cannot know */
-    size_t n = STAGE_BYTES / row;
+    size_t n = STAGE_ROWS_BYTES / row;
     /* Runs may begin and end inside a cell: two more copies each. */
     size_t copies = STAGE_COPIES / (b->job.n_planes ? b->job.n_planes : 1);
     size_t by_copies =
@@ -435,11 +456,9 @@ static int scatter_staged(struct tsr_device *d, struct tsr_device_stream *s,
         struct tsri_cuda_stage at = {.base = st->data, .first = first};
         at.n_tokens = b->job.n_tokens - first < step ? b->job.n_tokens - first : step;
         for (uint32_t p = 1; p < b->job.n_planes; p++)
-            at.offset[p] = at.offset[p - 1] +
-                           (uint64_t)at.n_tokens *
-                               (b->job.planes[p - 1].row_bytes > b->job.planes[p - 1].row_bytes_int8
-                                    ? b->job.planes[p - 1].row_bytes
-                                    : b->job.planes[p - 1].row_bytes_int8);
+            at.offset[p] =
+                (at.offset[p - 1] + at.n_tokens * staged_row(b, p - 1) + STAGE_ALIGN - 1) /
+                STAGE_ALIGN * STAGE_ALIGN;
         TSRI_CUDA_TRY(d, cudaStreamWaitEvent(b->bus, st->emptied, 0), "cannot wait for an event");
         TSRI_CUDA_TRY(d, start_copies(b, list_copies(b, layer, &at)),
                       "a batch of copies was refused");

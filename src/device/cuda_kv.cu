@@ -75,8 +75,8 @@ static __device__ place find(const tsri_cuda_job &job, const stage &st, uint32_t
     const tsri_cuda_plane &p = job.planes[plane];
     uint32_t lp = layer * job.n_planes + plane;
     int64_t slot = __ldg(job.slots + token);
-    uint2 where = __ldg((const uint2 *)job.where + token);
-    out.run = __ldg(job.run + token);
+    uint4 where = __ldg((const uint4 *)job.where + token); /* struct tsri_cuda_place */
+    out.run = where.w;
     if (slot < 0) return out;
     uint64_t block = (uint64_t)slot >> job.block_shift;
     uint64_t in_block = job.block_shift == 63 ? (uint64_t)slot : (uint64_t)slot & job.block_mask;
@@ -86,8 +86,8 @@ static __device__ place find(const tsri_cuda_job &job, const stage &st, uint32_t
     if (st.base)
         out.cell = (uint8_t *)st.base + st.offset[plane] + (size_t)(token - st.first) * row;
     else
-        out.cell = (uint8_t *)__ldg(job.cells + where.x + (size_t)lp * (where.y >> 6)) +
-                   (size_t)(where.y & 63) * row;
+        out.cell =
+            (uint8_t *)__ldg(job.cells + where.x + (size_t)lp * where.y) + (size_t)where.z * row;
     return out;
 }
 
@@ -597,13 +597,12 @@ __global__ void __launch_bounds__(WARPS * 32)
 /* What kernels want to know of every token and every angle, from what the host knows of every run:
  * a block a run. cos and sin are made in double and rounded once, as the host would. */
 __global__ void expand_kernel(const __grid_constant__ tsri_cuda_job job,
-                              struct tsri_cuda_place *where, uint32_t *words, float *turns)
+                              struct tsri_cuda_place *where, float *turns)
 {
     const tsri_cuda_run r = job.runs[blockIdx.x];
     for (uint32_t i = threadIdx.x; i < r.n_tokens; i += blockDim.x) {
         uint32_t t = r.row + i;
-        where[r.token + i] = {r.cells + t / r.cell_tokens, r.n_cells * 64 + t % r.cell_tokens};
-        words[r.token + i] = r.word;
+        where[r.token + i] = {r.cells + t / r.cell_tokens, r.n_cells, t % r.cell_tokens, r.word};
     }
     if (!(r.word & TSRI_CUDA_RUN_TURN)) return;
     for (uint32_t i = threadIdx.x; i < job.n_pairs; i += blockDim.x) {
@@ -682,7 +681,7 @@ int tsri_cuda_gather(const struct tsri_cuda_job *job, uint32_t layer_first, uint
 int tsri_cuda_expand(const struct tsri_cuda_job *job, uint32_t n_runs, void *stream)
 {
     expand_kernel<<<n_runs, 256, 0, (cudaStream_t)stream>>>(
-        *job, (struct tsri_cuda_place *)job->where, (uint32_t *)job->run, (float *)job->turns);
+        *job, (struct tsri_cuda_place *)job->where, (float *)job->turns);
     return (int)cudaGetLastError();
 }
 

@@ -22,6 +22,12 @@ static const struct kv_shape shapes[] = {
     {KV_COLUMN, 0, 1, 1, 20, 20, 0, 10, 128, 256},
     {KV_BLOCKS, 0, 1, 3, 256, 256, 0, 256, 16, 256},
 };
+/* Runs of rows long enough that a device may bring them in copies instead of reading them where
+ * they are; the second has rows of K behind which V does not begin on a round address. */
+static const struct kv_shape long_shapes[] = {
+    {KV_SPLIT, 0, 2, 16, 128, 128, 0, 128, 16, 256},
+    {KV_SPLIT, 0, 2, 1, 1001, 1024, 0, 64, 16, 256},
+};
 static const uint32_t dtypes[] = {TSR_DTYPE_F32, TSR_DTYPE_F16, TSR_DTYPE_BF16};
 
 /* One move, done twice: by the reference and by the subject, on memory with the same bytes. */
@@ -34,6 +40,8 @@ struct twin {
 struct scene {
     struct kv_shape shape;
     bool int8, numbers;
+    bool mixed;           /* the second entry is not in the int8 form */
+    uint32_t cell_tokens; /* 0: CELL_TOKENS */
     uint32_t direction, pairing;
     int64_t slots[2][100];
     struct tsr_kv_run runs[3];
@@ -44,10 +52,11 @@ enum { N_TOKENS = 100, CELL_TOKENS = 24 };
 
 static void scene_open_twin(struct scene *s, struct twin *t)
 {
-    struct tsr_batch_limits limits = {4, 400, 40, 1000};
+    struct tsr_batch_limits limits = {4, 400, 200, 1000};
     kv_engine_init(&t->engine, t->device, &s->shape);
     for (int i = 0; i < 2; i++) {
-        kv_cells_init(&t->cells[i], t->device, &t->engine.layout, N_TOKENS, CELL_TOKENS, s->int8,
+        kv_cells_init(&t->cells[i], t->device, &t->engine.layout, N_TOKENS,
+                      s->cell_tokens ? s->cell_tokens : CELL_TOKENS, s->int8 && !(s->mixed && i),
                       (uint64_t)i + 1);
         if (s->numbers) kv_cells_numbers(&t->cells[i], &t->engine.layout, (uint64_t)i + 5);
     }
@@ -55,7 +64,8 @@ static void scene_open_twin(struct scene *s, struct twin *t)
 }
 
 /* Three runs: most of one entry, a piece of it again, and the middle of another. */
-static void scene_set(struct scene *s, struct twin *t, const int64_t deltas[3])
+static void scene_set(struct scene *s, struct twin *t, struct tsr_device_stream *stream,
+                      const int64_t deltas[3])
 {
     s->runs[0] = (struct tsr_kv_run){&t->cells[0].cells, s->slots[0], 0, 70, deltas[0], 0, 0};
     s->runs[1] = (struct tsr_kv_run){&t->cells[0].cells, s->slots[0] + 70, 71, 29, deltas[1], 0, 0};
@@ -63,7 +73,7 @@ static void scene_set(struct scene *s, struct twin *t, const int64_t deltas[3])
     bool rotates = deltas[0] || deltas[1] || deltas[2];
     struct tsri_batch_desc desc = {
         s->direction, 3, &t->engine.layout, s->runs, rotates ? &s->rope : NULL, 0};
-    CHECK_INT(tsri_batch_set(t->batch, NULL, &desc), 0);
+    CHECK_INT(tsri_batch_set(t->batch, stream, &desc), 0);
 }
 
 static void scene_open(struct scene *s)
@@ -97,7 +107,7 @@ static void scene_move(struct scene *s, const int64_t deltas[3], bool by_layer)
 {
     for (int i = 0; i < 2; i++) {
         struct twin *t = &s->twins[i];
-        scene_set(s, t, deltas);
+        scene_set(s, t, NULL, deltas);
         int (*move)(struct tsri_batch *, uint32_t, uint32_t) =
             s->direction == TSRI_BATCH_SCATTER ? tsri_batch_scatter : tsri_batch_gather;
         for (uint32_t k = by_layer ? s->shape.n_layers : 0; k > 0; k--)
@@ -133,9 +143,10 @@ static void check_same_cells(const struct scene *s)
 
 static const int64_t no_deltas[3];
 
-static void copy_scene(uint32_t direction, struct kv_shape shape, bool by_layer)
+static void copy_cells(uint32_t direction, struct kv_shape shape, bool by_layer,
+                       uint32_t cell_tokens)
 {
-    struct scene s = {.shape = shape, .direction = direction};
+    struct scene s = {.shape = shape, .direction = direction, .cell_tokens = cell_tokens};
     scene_open(&s);
     scene_move(&s, no_deltas, by_layer);
     check_same_engines(&s);
@@ -143,14 +154,24 @@ static void copy_scene(uint32_t direction, struct kv_shape shape, bool by_layer)
     scene_close(&s);
 }
 
-static void each_shape(void (*check)(struct kv_shape shape))
+static void copy_scene(uint32_t direction, struct kv_shape shape, bool by_layer)
 {
-    for (size_t i = 0; i < TSRI_COUNT(shapes); i++)
+    copy_cells(direction, shape, by_layer, 0);
+}
+
+static void each_of(const struct kv_shape *list, size_t n, void (*check)(struct kv_shape shape))
+{
+    for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < TSRI_COUNT(dtypes); k++) {
-            struct kv_shape shape = shapes[i];
+            struct kv_shape shape = list[i];
             shape.dtype = dtypes[k];
             check(shape);
         }
+}
+
+static void each_shape(void (*check)(struct kv_shape shape))
+{
+    each_of(shapes, TSRI_COUNT(shapes), check);
 }
 
 static void scatter_copies(struct kv_shape shape)
@@ -230,18 +251,21 @@ static void check_close(const struct scene *s)
     CHECK(rest_same);
 }
 
-static void rotate_scene(struct kv_shape shape, uint32_t pairing, bool int8)
+/* s says what is special; the rest is set here. */
+static void rotate_as(struct scene s)
 {
     static const int64_t deltas[3] = {1234, 0, -77777};
-    struct scene s = {.shape = shape,
-                      .direction = TSRI_BATCH_SCATTER,
-                      .pairing = pairing,
-                      .int8 = int8,
-                      .numbers = true};
+    s.direction = TSRI_BATCH_SCATTER;
+    s.numbers = true;
     scene_open(&s);
     scene_move(&s, deltas, false);
     check_close(&s);
     scene_close(&s);
+}
+
+static void rotate_scene(struct kv_shape shape, uint32_t pairing, bool int8)
+{
+    rotate_as((struct scene){.shape = shape, .pairing = pairing, .int8 = int8});
 }
 
 static void scatter_rotates(struct kv_shape shape)
@@ -282,6 +306,81 @@ static void int8_cells(struct kv_shape shape)
 TEST(int8_cells_are_filled_and_read_without_rotation)
 {
     each_shape(int8_cells);
+}
+
+/* ---- cells of every kind ---- */
+
+static void one_cell(struct kv_shape shape)
+{
+    copy_cells(TSRI_BATCH_SCATTER, shape, true, N_TOKENS);
+    copy_cells(TSRI_BATCH_GATHER, shape, false, N_TOKENS);
+    for (int int8 = 0; int8 < 2; int8++)
+        rotate_as((struct scene){
+            .shape = shape, .pairing = TSR_ROPE_NEOX, .int8 = int8, .cell_tokens = N_TOKENS});
+}
+
+/* The caller's own order KV_2LTD is one cell of all its tokens. */
+TEST(a_cell_may_hold_any_number_of_tokens)
+{
+    each_shape(one_cell);
+    copy_cells(TSRI_BATCH_SCATTER,
+               (struct kv_shape){KV_BLOCKS, TSR_DTYPE_F16, 2, 2, 64, 64, 0, 64, 16, 256}, false, 1);
+}
+
+static void long_rows(struct kv_shape shape)
+{
+    scatter_copies(shape);
+    gather_copies(shape);
+    rotate_scene(shape, TSR_ROPE_NEOX, false);
+    rotate_scene(shape, TSR_ROPE_NEOX, true);
+    int8_cells(shape);
+}
+
+TEST(long_rows_are_moved_as_short_ones_are)
+{
+    each_of(long_shapes, TSRI_COUNT(long_shapes), long_rows);
+}
+
+static void both_forms(struct kv_shape shape)
+{
+    for (uint32_t cell_tokens = 0; cell_tokens <= N_TOKENS; cell_tokens += N_TOKENS)
+        rotate_as((struct scene){.shape = shape,
+                                 .pairing = TSR_ROPE_NEOX,
+                                 .int8 = true,
+                                 .mixed = true,
+                                 .cell_tokens = cell_tokens});
+}
+
+TEST(entries_with_and_without_int8_share_a_batch)
+{
+    each_of(long_shapes, TSRI_COUNT(long_shapes), both_forms);
+}
+
+/* What the first set has queued must not be disturbed by the second. */
+TEST(a_batch_may_be_set_again_on_another_stream)
+{
+    static const int64_t deltas[2][3] = {{5, 6, 7}, {-9, 0, 11}};
+    struct scene s = {.shape = long_shapes[0],
+                      .direction = TSRI_BATCH_SCATTER,
+                      .pairing = TSR_ROPE_NEOX,
+                      .numbers = true};
+    s.shape.dtype = TSR_DTYPE_BF16;
+    scene_open(&s);
+    for (int i = 0; i < 2; i++) {
+        struct twin *t = &s.twins[i];
+        struct tsr_device_stream *streams[2];
+        for (int k = 0; k < 2; k++) {
+            CHECK_INT(tsri_stream_open(&streams[k], t->device, NULL), 0);
+            scene_set(&s, t, streams[k], deltas[k]);
+            CHECK_INT(tsri_batch_scatter(t->batch, (uint32_t)k, 1), 0);
+        }
+        for (int k = 0; k < 2; k++) {
+            CHECK_INT(tsri_stream_sync(t->device, streams[k]), 0);
+            tsri_stream_close(t->device, streams[k]);
+        }
+    }
+    check_close(&s);
+    scene_close(&s);
 }
 
 TEST(a_delta_of_zero_copies_bytes_beside_runs_that_rotate)
@@ -519,6 +618,10 @@ static void run_contract(void)
     RUN(scatter_rotates_k_within_the_bounds_and_copies_the_rest);
     RUN(int8_cells_are_widened_and_rotated_in_one_go);
     RUN(int8_cells_are_filled_and_read_without_rotation);
+    RUN(a_cell_may_hold_any_number_of_tokens);
+    RUN(long_rows_are_moved_as_short_ones_are);
+    RUN(entries_with_and_without_int8_share_a_batch);
+    RUN(a_batch_may_be_set_again_on_another_stream);
     RUN(a_delta_of_zero_copies_bytes_beside_runs_that_rotate);
     RUN(batches_of_copies_move_every_byte);
     RUN(rows_become_int8_and_come_back);
