@@ -584,40 +584,6 @@ int tsri_client_release(struct tsr_client *client, uint64_t request_id);
 /* Those of every request. */
 int tsri_client_release_all(struct tsr_client *client);
 
-/* deliver.c: ranges into an engine's memory on the cache's device */
-struct tsri_delivery_range {
-    struct tsr_space *space;
-    const struct tsr_match *match;
-    const struct tsr_prompt *prompt; /* needed for matches that are not verified */
-    uint32_t offset, n_tokens;       /* within the match; n_tokens 0: to its end */
-    const int64_t *slots;            /* of these tokens in the engine's memory; -1: skipped */
-    int result; /* out: 0, or why the range must be recomputed; nothing of it was written then */
-};
-struct tsri_delivery_desc {
-    const struct tsr_kv_layout *layout;
-    const struct tsr_rope *rope; /* NULL: ranges that would have to move are not delivered */
-    uint32_t freq_set;           /* of the prompt: tsri_rope_set_id */
-    bool int8;                   /* what is stored is in the int8 form */
-    struct tsri_delivery_range *ranges;
-    uint32_t n_ranges;
-};
-/* Opened once for a stream of the engine, set for every request, then moved layer by layer. One
- * thread at a time. */
-struct tsri_delivery;
-TSR_MUST int tsri_delivery_open(struct tsri_delivery **out, struct tsr_client *client, void *stream,
-                                const struct tsr_batch_limits *limits);
-void tsri_delivery_close(struct tsri_delivery *d);
-/* Returns how many of the ranges will be delivered; the others have their result set. Entries that
- * only a lower tier has are fetched here; what the ranges are taken from stays in place until
- * _finish, _close or the next _set. */
-TSR_MUST int tsri_delivery_set(struct tsri_delivery *d, const struct tsri_delivery_desc *desc);
-/* Queues layers on the stream; n_layers 0: to the last. */
-TSR_MUST int tsri_delivery_layers(struct tsri_delivery *d, uint32_t layer_first, uint32_t n_layers);
-/* How many layers to queue together from `layer` on: tsri_batch_step(). */
-uint32_t tsri_delivery_step(const struct tsri_delivery *d, uint32_t layer);
-/* Waits until what was queued has arrived, and lets go. Needs no call before the next _set. */
-TSR_MUST int tsri_delivery_finish(struct tsri_delivery *d);
-
 /* puts.c */
 /* Every put begins with this. */
 struct tsri_put_base {
@@ -633,6 +599,15 @@ TSR_MUST int tsri_put_commit(struct tsr_put *put);
 void tsri_put_abort(struct tsr_put *put);
 /* Entries to be filled; 0: everything is there already. */
 uint32_t tsri_put_n_blocks(const struct tsr_put *put);
+/* For those who fill them where they stand (deliver.c), and then say so. */
+struct tsri_put_block {
+    uint32_t id, n_tokens;
+    uint32_t offset; /* of its first token in what is put */
+};
+struct tsri_put_block tsri_put_block(const struct tsr_put *put, uint32_t i);
+const struct tsr_space *tsri_put_space(const struct tsr_put *put);
+uint32_t tsri_put_n_tokens(const struct tsr_put *put);
+void tsri_put_filled(struct tsr_put *put);
 /* All of it in one go. */
 TSR_MUST int tsri_store(struct tsr_client *client, const struct tsr_store *store);
 

@@ -1,118 +1,49 @@
 /* deliver.c - matched ranges into an engine's memory on the cache's device, turned to their new
- * positions on the way: what tsr_load is for callers with plain memory. A range is taken from the
- * device pool when it is there, which touches neither host memory nor the bus; else from host
- * memory, after having been fetched if only a lower tier has it. All ranges of a request are one
- * batch, moved layer by layer.
+ * positions on the way: what tsr_load is for callers with plain memory; and the way back, for puts.
+ * All ranges of a start are one batch, moved layer by layer.
+ *
+ * A device that queues gets all layers at once, with an event behind each step, so that the
+ * engine's stream can wait for a layer without anybody waiting for the stream. A device that does
+ * not is given layer l when l is waited for.
  *
  * A range that cannot be had gets its reason and is left out; whatever else is wrong fails the call
- * before a byte is queued. Sources are pinned from set to finish, because a device reads them
- * later than it is told to. */
-#include "cache/manager.h"
-#include "tier/hot.h"
+ * before a byte is queued. */
+#include "cache/deliver.h"
 
-struct source {
-    uint32_t id;
-    enum tsri_state state; /* FREE: not pinned */
-    bool hot;
-    struct tsri_hot_pin pin;
-    struct tsr_kv_cells cells; /* those that the range touches, when it is not hot */
-    uint32_t offset, n_tokens; /* in the entry */
-    uint32_t base, freq_set;
-};
+#define RANGES_DEFAULT 256u
+#define TOKENS_DEFAULT 32768u
 
-struct tsri_delivery {
+struct tsr_delivery {
     struct tsr_client *client;
     struct tsr_cache *c;
+    struct tsr_space *space;
+    struct tsr_kv_layout layout;
+    struct tsr_rope rope;
+    bool has_rope, int8;
+    struct tsri_device *device, *own_device; /* own: where the cache has none */
     struct tsr_batch_limits limits;
     struct tsri_batch *batch;
-    struct tsr_device_stream *stream;
-    struct tsr_device_event *done;
-    bool queued;             /* something was, since set */
-    struct source *sources;  /* [limits.runs] */
-    struct tsr_kv_run *runs; /* [limits.runs] */
-    void **planes;           /* [limits.plane_pointers] */
-    uint32_t n_sources, n_runs, n_planes;
+    struct tsr_device_stream *stream, *compute; /* compute NULL: the caller waits */
+    struct tsr_device_event *before;            /* what compute had in its queue */
+    struct tsr_device_event **events;           /* [n_layers]: behind the last layer of a step */
+    uint32_t *step_last;                        /* [n_layers]: of the step that layer l is in */
+    struct tsri_origin *origins;                /* [limits.runs] */
+    struct tsr_kv_run *runs;                    /* [limits.runs] */
+    void **planes;                              /* [limits.plane_pointers] */
+    uint32_t n_origins, n_runs, n_planes;
+    uint32_t n_queued; /* layers */
 };
-
-static struct tsr_tier *pool_of(const struct tsr_cache *c)
-{
-    return c->manager->hot ? c->manager->lower[c->manager->hot].tier : NULL;
-}
 
 /* ---- open and close ---- */
 
-int tsri_delivery_open(struct tsri_delivery **out, struct tsr_client *client, void *stream,
-                       const struct tsr_batch_limits *limits)
+static int check_shape(const struct tsri_shape *s, const struct tsr_kv_layout *l, bool int8)
 {
-    struct tsr_cache *c = tsri_client_cache(client);
-    if (tsri_forked(c)) return tsri_fail(TSR_EFORK, "a cache of the parent process");
-    if (!c->device) return tsri_fail(TSR_EDEVICE, "no device is configured (option device)");
-    struct tsri_delivery *d = tsri_alloc(1, sizeof *d);
-    if (!d) return TSR_ENOMEM;
-    d->client = client;
-    d->c = c;
-    d->limits = *limits;
-    int e = tsri_batch_open(&d->batch, c->device, limits);
-    if (!e) e = tsri_stream_open(&d->stream, c->device, stream);
-    if (!e) e = tsri_event_open(&d->done, c->device);
-    if (!e) {
-        d->sources = tsri_alloc(limits->runs, sizeof *d->sources);
-        d->runs = tsri_alloc(limits->runs, sizeof *d->runs);
-        d->planes = tsri_alloc(limits->plane_pointers, sizeof *d->planes);
-        e = d->sources && d->runs && d->planes ? 0 : TSR_ENOMEM;
-    }
-    if (e) {
-        tsri_delivery_close(d);
-        return e;
-    }
-    *out = d;
-    return 0;
-}
-
-static void let_go(struct tsri_delivery *d)
-{
-    for (uint32_t i = 0; d->sources && i < d->n_sources; i++) {
-        struct source *s = &d->sources[i];
-        if (s->hot) tsri_hot_unpin(pool_of(d->c), &s->pin);
-        if (s->state != TSRI_FREE) tsri_unpin(d->c, s->id);
-    }
-    d->n_sources = d->n_runs = d->n_planes = 0;
-}
-
-int tsri_delivery_finish(struct tsri_delivery *d)
-{
-    int e = d->queued ? tsri_event_sync(d->c->device, d->done) : 0;
-    d->queued = false;
-    let_go(d);
-    return e;
-}
-
-void tsri_delivery_close(struct tsri_delivery *d)
-{
-    if (!d) return;
-    if (tsri_delivery_finish(d) != 0)
-        tsri_log(TSR_LOG_WARN, "device %s: %s", tsri_device_name(d->c->device), tsr_errmsg());
-    tsri_batch_close(d->batch);
-    if (d->done) tsri_event_close(d->c->device, d->done);
-    if (d->stream) tsri_stream_close(d->c->device, d->stream);
-    tsri_free(d->planes);
-    tsri_free(d->runs);
-    tsri_free(d->sources);
-    tsri_free(d);
-}
-
-/* ---- checks ---- */
-
-static int check_shape(const struct tsri_shape *s, const struct tsri_delivery_desc *desc)
-{
-    const struct tsr_kv_layout *l = desc->layout;
     if (s->n_layers != l->n_layers || s->n_planes != l->n_planes)
         return tsri_fail(TSR_ESPACE, "%u layers of %u planes, the engine has %u of %u", s->n_layers,
                          s->n_planes, l->n_layers, l->n_planes);
     for (uint32_t p = 0; p < s->n_planes; p++) {
         const struct tsr_kv_plane *plane = &l->planes[p];
-        size_t row =
-            desc->int8 ? tsri_row_bytes_int8(plane->n_heads, plane->dim) : tsri_row_bytes(plane);
+        size_t row = int8 ? tsri_row_bytes_int8(plane->n_heads, plane->dim) : tsri_row_bytes(plane);
         if (row != s->row_bytes[p])
             return tsri_fail(TSR_ESPACE, "plane %u: rows of %u bytes, the engine's have %zu", p,
                              s->row_bytes[p], row);
@@ -120,12 +51,130 @@ static int check_shape(const struct tsri_shape *s, const struct tsri_delivery_de
     return 0;
 }
 
-static int check_range(const struct tsri_delivery *d, const struct tsri_delivery_desc *desc,
-                       const struct tsri_delivery_range *r, struct source *s)
+static int check_config(const struct tsr_cache *c, const struct tsr_delivery_config *config)
+{
+    if (config->size < offsetof(struct tsr_delivery_config, flags))
+        return tsri_fail(TSR_EINVAL, "delivery: size is not set");
+    if (c->served)
+        return tsri_fail(TSR_EUNSUP, "delivery: the cache is a server's (owner), use tsr_load");
+    if (!config->space || config->space->cache != c)
+        return tsri_fail(TSR_ESPACE, "delivery: no space of this cache");
+    if (config->flags & ~(uint32_t)TSR_DELIVERY_INT8)
+        return tsri_fail(TSR_EINVAL, "delivery: unknown flags %#x", config->flags);
+    int e = tsri_layout_check(config->layout);
+    if (!e && config->rope) e = tsri_rope_check(config->rope);
+    if (!e)
+        e = check_shape(&config->space->shape, config->layout, config->flags & TSR_DELIVERY_INT8);
+    if (!e && !c->device && config->layout->memory == TSR_MEMORY_DEVICE)
+        e = tsri_fail(TSR_EDEVICE, "delivery: device memory, and no device (option device)");
+    return e;
+}
+
+/* As many cells as ranges of that many tokens can touch. */
+static int set_limits(struct tsr_delivery *d, const struct tsr_delivery_config *config)
+{
+    const struct tsri_shape *s = &d->space->shape;
+    uint32_t ranges = config->ranges_max ? config->ranges_max : RANGES_DEFAULT;
+    uint32_t tokens = config->tokens_max ? config->tokens_max : TOKENS_DEFAULT;
+    uint64_t cells = tokens / s->cell_tokens + 2 * (uint64_t)ranges;
+    uint64_t pointers = cells * s->n_layers * s->n_planes;
+    if (cells > UINT32_MAX || pointers > UINT32_MAX)
+        return tsri_fail(TSR_ERANGE, "delivery: %u ranges, %u tokens", ranges, tokens);
+    d->limits = (struct tsr_batch_limits){ranges, tokens, (uint32_t)cells, (uint32_t)pointers};
+    return 0;
+}
+
+static int open_device(struct tsr_delivery *d, const struct tsr_delivery_config *config)
+{
+    d->device = d->c->device;
+    int e = d->device ? 0 : tsri_device_open(&d->own_device, "cpu", NULL);
+    if (e) return e;
+    if (!d->device) d->device = d->own_device;
+    e = tsri_batch_open(&d->batch, d->device, &d->limits);
+    if (!e) e = tsri_stream_open(&d->stream, d->device, config->stream);
+    if (!e && config->compute) e = tsri_stream_open(&d->compute, d->device, config->compute);
+    if (!e) e = tsri_event_open(&d->before, d->device);
+    for (uint32_t i = 0; i < d->layout.n_layers && !e; i++)
+        e = tsri_event_open(&d->events[i], d->device);
+    return e;
+}
+
+int tsr_delivery_open(struct tsr_delivery **out, struct tsr_client *client,
+                      const struct tsr_delivery_config *config)
+{
+    if (!out || !client || !config) return tsri_fail(TSR_EINVAL, "delivery: NULL");
+    *out = NULL;
+    struct tsr_cache *c = tsri_client_cache(client);
+    if (tsri_forked(c)) return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
+    struct tsr_delivery_config own = {0};
+    memcpy(&own, config, config->size < sizeof own ? config->size : sizeof own);
+    int e = check_config(c, &own);
+    if (e) return e;
+    struct tsr_delivery *d = tsri_alloc(1, sizeof *d);
+    if (!d) return TSR_ENOMEM;
+    d->client = client;
+    d->c = c;
+    d->space = own.space;
+    d->layout = *own.layout;
+    d->has_rope = own.rope != NULL;
+    if (own.rope) d->rope = *own.rope;
+    d->int8 = own.flags & TSR_DELIVERY_INT8;
+    e = set_limits(d, &own);
+    if (!e) {
+        d->origins = tsri_alloc(d->limits.runs, sizeof *d->origins);
+        d->runs = tsri_alloc(d->limits.runs, sizeof *d->runs);
+        d->planes = tsri_alloc(d->limits.plane_pointers, sizeof *d->planes);
+        d->events = tsri_alloc(d->layout.n_layers, sizeof *d->events);
+        d->step_last = tsri_alloc(d->layout.n_layers, sizeof *d->step_last);
+        bool all = d->origins && d->runs && d->planes && d->events && d->step_last;
+        e = all ? open_device(d, &own) : TSR_ENOMEM;
+    }
+    if (e) {
+        tsr_delivery_close(d);
+        return e;
+    }
+    *out = d;
+    return 0;
+}
+
+/* Waits for what was queued and lets go; what was not queued stays so. */
+static int give_up(struct tsr_delivery *d)
+{
+    int e = d->n_queued ? tsri_event_sync(d->device, d->events[d->n_queued - 1]) : 0;
+    for (uint32_t i = 0; i < d->n_origins; i++)
+        tsri_origin_let_go(d->c, &d->origins[i]);
+    d->n_origins = d->n_runs = d->n_planes = d->n_queued = 0;
+    return e;
+}
+
+void tsr_delivery_close(struct tsr_delivery *d)
+{
+    if (!d) return;
+    if (!tsri_forked(d->c)) {
+        if (give_up(d) != 0)
+            tsri_log(TSR_LOG_WARN, "device %s: %s", tsri_device_name(d->device), tsr_errmsg());
+        tsri_batch_close(d->batch);
+        for (uint32_t i = 0; d->events && i < d->layout.n_layers; i++)
+            tsri_event_close(d->device, d->events[i]);
+        tsri_event_close(d->device, d->before);
+        tsri_stream_close(d->device, d->compute);
+        tsri_stream_close(d->device, d->stream);
+        tsri_device_close(d->own_device);
+    }
+    tsri_free(d->step_last);
+    tsri_free(d->events);
+    tsri_free(d->planes);
+    tsri_free(d->runs);
+    tsri_free(d->origins);
+    tsri_free(d);
+}
+
+/* ---- start ---- */
+
+static int check_range(struct tsr_delivery_range *r, struct tsri_origin *s)
 {
     const struct tsr_match *m = r->match;
-    if (!r->space || r->space->cache != d->c)
-        return tsri_fail(TSR_ESPACE, "no space of this cache");
+    if (r->size < sizeof *r) return tsri_fail(TSR_EINVAL, "range: size is not set");
     if (!m || m->n_tokens == 0) return tsri_fail(TSR_EINVAL, "no match");
     if (r->offset >= m->n_tokens || r->n_tokens > m->n_tokens - r->offset)
         return tsri_fail(TSR_EINVAL, "tokens %u + %u of a match of %u", r->offset, r->n_tokens,
@@ -135,214 +184,59 @@ static int check_range(const struct tsri_delivery *d, const struct tsri_delivery
         return tsri_fail(TSR_EINVAL, "a match that no lookup made");
     if (!m->verified && !r->prompt)
         return tsri_fail(TSR_EINVAL, "the match is not verified and no prompt is given");
+    if (r->prompt && r->prompt->size < sizeof r->prompt->size)
+        return tsri_fail(TSR_EINVAL, "prompt: size is not set");
     if (!r->slots) return tsri_fail(TSR_EINVAL, "no slots");
-    *s = (struct source){.offset = m->entry_offset + r->offset,
-                         .n_tokens = r->n_tokens ? r->n_tokens : m->n_tokens - r->offset};
-    return check_shape(&r->space->shape, desc);
-}
-
-static int check(struct tsri_delivery *d, const struct tsri_delivery_desc *desc)
-{
-    if (desc->n_ranges > d->limits.runs)
-        return tsri_fail(TSR_ERANGE, "%u ranges, limit %u", desc->n_ranges, d->limits.runs);
-    int e = tsri_layout_check(desc->layout);
-    for (uint32_t i = 0; i < desc->n_ranges && !e; i++)
-        e = check_range(d, desc, &desc->ranges[i], &d->sources[i]);
-    return e;
-}
-
-/* ---- from the pool ---- */
-
-/* The tokens as the pool keeps them, in the form in which entries in host memory have them. */
-static bool pool_has_wanted(const struct tsri_delivery_range *r, const struct tsri_entry *e,
-                            const struct tsri_hot_pin *pin)
-{
-    const struct tsr_entry_head *h = pin->head;
-    struct tsri_meta *meta = tsri_alloc(1, tsri_meta_bytes(h->n_tokens, 0, h->extra_bytes));
-    if (!meta) return false;
-    *meta = (struct tsri_meta){.n_tokens = h->n_tokens, .extra_bytes = h->extra_bytes};
-    memcpy(&meta->digest, h->digest, sizeof meta->digest);
-    memcpy(tsri_meta_tokens(meta), pin->tokens, (size_t)h->n_tokens * sizeof(uint32_t));
-    memcpy(tsri_meta_extra(meta), pin->extra, h->extra_bytes);
-    bool wanted = tsri_match_wanted(r->space, r->match, r->prompt, e, meta);
-    tsri_free(meta);
-    return wanted;
-}
-
-static bool take_hot(struct tsri_delivery *d, struct tsri_delivery_range *r, struct source *s)
-{
-    struct tsr_cache *c = d->c;
-    const struct tsri_entry *e = &c->entries[s->id];
-    struct tsri_key key = tsri_entry_key(e);
-    struct tsr_key name;
-    memcpy(&name, &key, sizeof name);
-    if (!c->manager->hot ||
-        !(atomic_load_explicit(&e->tiers, memory_order_relaxed) >> c->manager->hot & 1))
-        return false;
-    s->hot = tsri_hot_pin(pool_of(c), &name, &s->pin);
-    if (!s->hot) return false;
-    const struct tsr_entry_head *h = s->pin.head;
-    if (h->n_tokens != e->n_tokens ||
-        memcmp(h->space, r->space->fingerprint, sizeof h->space) != 0) {
-        tsri_hot_unpin(pool_of(c), &s->pin); /* another one of that key, long gone from the index */
-        s->hot = false;
-        return false;
-    }
-    s->base = h->base;
-    s->freq_set = h->freq_set;
-    if (!r->match->verified && !pool_has_wanted(r, e, &s->pin)) {
-        tsri_stats_add(c->stats, TSRI_M_collisions, 1);
-        r->result = TSR_ECORRUPT;
-    }
-    return true;
-}
-
-/* ---- from host memory ---- */
-
-static void note_meta(struct tsri_delivery *d, struct tsri_delivery_range *r, struct source *s)
-{
-    const struct tsri_entry *e = &d->c->entries[s->id];
-    struct tsri_meta *meta = tsri_meta(d->c, e);
-    s->base = meta->base;
-    s->freq_set = meta->freq_set;
-    if (r->match->verified || tsri_match_wanted(r->space, r->match, r->prompt, e, meta)) return;
-    tsri_stats_add(d->c->stats, TSRI_M_collisions, 1);
-    r->result = TSR_ECORRUPT;
-}
-
-/* The cells that the range touches, as if there were no others. */
-static int name_cells(struct tsri_delivery *d, const struct tsri_delivery_desc *desc,
-                      const struct tsr_space *space, struct source *s)
-{
-    const struct tsri_shape *shape = &space->shape;
-    struct tsri_meta *meta = tsri_meta(d->c, &d->c->entries[s->id]);
-    uint32_t first = s->offset / shape->cell_tokens;
-    uint32_t n = (s->offset + s->n_tokens - 1) / shape->cell_tokens - first + 1;
-    uint64_t n_planes = (uint64_t)n * shape->n_layers * shape->n_planes;
-    if (n_planes > d->limits.plane_pointers - d->n_planes)
-        return tsri_fail(TSR_ERANGE, "more than %u plane pointers", d->limits.plane_pointers);
-    void **planes = d->planes + d->n_planes;
-    d->n_planes += (uint32_t)n_planes;
-    for (uint32_t i = 0; i < n; i++) {
-        struct tsri_cell cell;
-        tsri_cell_layout(shape, meta->n_tokens, first + i, &cell);
-        for (uint32_t l = 0; l < shape->n_layers; l++)
-            for (uint32_t p = 0; p < shape->n_planes; p++)
-                planes[((size_t)l * shape->n_planes + p) * n + i] = tsri_plane(
-                    d->c->pool.region.data, shape, tsri_meta_pages(meta), &cell, first + i, l, p);
-    }
-    uint32_t before = first * shape->cell_tokens;
-    s->cells = (struct tsr_kv_cells){
-        .size = sizeof s->cells,
-        .planes = planes,
-        .n_cells = n,
-        .cell_tokens = shape->cell_tokens,
-        .n_tokens = tsri_min_u32(n * shape->cell_tokens, meta->n_tokens - before),
-        .n_layers = shape->n_layers,
-        .n_planes = shape->n_planes,
-        .int8 = desc->int8,
-        .memory = d->c->pool_locked ? TSR_MEMORY_LOCKED : TSR_MEMORY_HOST};
-    s->offset -= before;
+    *s = (struct tsri_origin){.range = r,
+                              .offset = m->entry_offset + r->offset,
+                              .n_tokens = r->n_tokens ? r->n_tokens : m->n_tokens - r->offset};
     return 0;
 }
 
-/* ---- from lower tiers ---- */
-
-struct cold {
-    struct tsri_delivery *d;
-    struct tsri_delivery_range *r;
-    struct source *s;
-};
-
-static bool verify(struct tsri_fetch *f, struct tsri_meta *meta)
+static int check_ranges(struct tsr_delivery *d, struct tsr_delivery_range *ranges, uint32_t n)
 {
-    const struct cold *cold = f->arg;
-    const struct tsri_delivery_range *r = cold->r;
-    return r->match->verified || tsri_match_wanted(r->space, r->match, r->prompt,
-                                                   &cold->d->c->entries[cold->s->id], meta);
-}
-
-#define FETCHES_MAX 64u
-
-static void fetch_some(struct cold *cold, uint32_t n)
-{
-    struct tsri_fetch fetches[FETCHES_MAX];
-    for (uint32_t i = 0; i < n; i++)
-        fetches[i] = (struct tsri_fetch){.id = cold[i].s->id, .verify = verify, .arg = &cold[i]};
-    tsri_manager_fetch(cold->d->c, fetches, n);
+    if (n && !ranges) return tsri_fail(TSR_EINVAL, "delivery: no ranges");
+    if (n > d->limits.runs)
+        return tsri_fail(TSR_ERANGE, "delivery: %u ranges, limit %u", n, d->limits.runs);
+    uint64_t tokens = 0;
     for (uint32_t i = 0; i < n; i++) {
-        cold[i].r->result = fetches[i].result;
-        if (fetches[i].result == 0) note_meta(cold[i].d, cold[i].r, cold[i].s);
+        int e = check_range(&ranges[i], &d->origins[i]);
+        if (e) return e;
+        tokens += d->origins[i].n_tokens;
     }
+    if (tokens > d->limits.tokens)
+        return tsri_fail(TSR_ERANGE, "delivery: %llu tokens, limit %u", (unsigned long long)tokens,
+                         d->limits.tokens);
+    return 0;
 }
 
-static void fetch_cold(struct tsri_delivery *d, const struct tsri_delivery_desc *desc)
-{
-    struct cold cold[FETCHES_MAX];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < desc->n_ranges; i++) {
-        struct source *s = &d->sources[i];
-        if (s->state == TSRI_COLD && !s->hot && desc->ranges[i].result == 0)
-            cold[n++] = (struct cold){d, &desc->ranges[i], s};
-        if (n == FETCHES_MAX || (n && i + 1 == desc->n_ranges)) {
-            fetch_some(cold, n);
-            n = 0;
-        }
-    }
-}
-
-/* ---- set ---- */
-
-static void pin(struct tsri_delivery *d, struct tsri_delivery_range *r, struct source *s)
-{
-    struct tsr_cache *c = d->c;
-    r->result = 0;
-    s->state = tsri_pin_handle(c, r->match->entry, &s->id);
-    if (s->state == TSRI_FREE && tsri_pin_dying(c, r->match->entry, &s->id)) s->state = TSRI_HOST;
-    if (s->state == TSRI_FREE) {
-        r->result = TSR_ENOENT;
-        return;
-    }
-    const struct tsri_entry *e = &c->entries[s->id];
-    if (e->space != r->space->id || (uint64_t)s->offset + s->n_tokens > e->n_tokens) {
-        r->result = TSR_ESPACE;
-        return;
-    }
-    if (take_hot(d, r, s)) return;
-    if (s->state == TSRI_HOST) note_meta(d, r, s);
-}
-
-static bool can_turn(const struct tsri_delivery_desc *desc)
+static bool can_turn(const struct tsr_delivery *d)
 {
     bool any = false;
-    for (uint32_t p = 0; p < desc->layout->n_planes; p++)
-        any |= desc->layout->planes[p].rope_dims != 0;
-    return any && desc->rope;
+    for (uint32_t p = 0; p < d->layout.n_planes; p++)
+        any |= d->layout.planes[p].rope_dims != 0;
+    return any && d->has_rope;
 }
 
-/* How far K must move; false when this prompt cannot have it. */
-static bool place(const struct tsri_delivery_desc *desc, const struct tsri_delivery_range *r,
-                  const struct source *s, int64_t *delta)
+/* Of everything that can be had; returns whether something must turn. */
+static bool make_runs(struct tsr_delivery *d, uint32_t freq_set)
 {
-    *delta = (int64_t)r->match->prompt_offset - r->match->entry_offset - s->base;
-    return s->freq_set == desc->freq_set && (*delta == 0 || can_turn(desc));
-}
-
-static int make_runs(struct tsri_delivery *d, const struct tsri_delivery_desc *desc, bool *turns)
-{
-    for (uint32_t i = 0; i < desc->n_ranges; i++) {
-        struct tsri_delivery_range *r = &desc->ranges[i];
-        struct source *s = &d->sources[i];
-        int64_t delta;
+    bool turns = false;
+    for (uint32_t i = 0; i < d->n_origins; i++) {
+        struct tsri_origin *s = &d->origins[i];
+        struct tsr_delivery_range *r = s->range;
         if (r->result) continue;
-        if (!place(desc, r, s, &delta)) {
+        int64_t delta = (int64_t)r->match->prompt_offset - r->match->entry_offset - s->base;
+        if (s->freq_set != freq_set || (delta && !can_turn(d))) {
             r->result = TSR_EUNSUP;
             continue;
         }
-        int e = s->hot ? 0 : name_cells(d, desc, r->space, s);
-        if (e) return e;
-        s->pin.cells.int8 = desc->int8;
-        *turns |= delta != 0;
+        uint64_t n_planes = tsri_origin_n_planes(&d->space->shape, s);
+        TSR_ASSERT(n_planes <= d->limits.plane_pointers - d->n_planes); /* set_limits */
+        if (!s->hot) tsri_origin_cells(d->c, d->space, s, d->planes + d->n_planes, d->int8);
+        s->pin.cells.int8 = d->int8;
+        d->n_planes += (uint32_t)n_planes;
+        turns |= delta != 0;
         d->runs[d->n_runs++] = (struct tsr_kv_run){.cells = s->hot ? &s->pin.cells : &s->cells,
                                                    .slots = r->slots,
                                                    .offset = s->offset,
@@ -350,67 +244,214 @@ static int make_runs(struct tsri_delivery *d, const struct tsri_delivery_desc *d
                                                    .delta = delta,
                                                    .freq_set = s->freq_set};
     }
-    return 0;
+    return turns;
 }
 
-static void count(struct tsri_delivery *d, const struct tsri_delivery_desc *desc)
+static void count(struct tsr_delivery *d)
 {
-    uint64_t bytes = 0;
+    uint64_t n_tokens = 0;
     uint32_t n_missed = 0, n_hot = 0, ids[64];
-    for (uint32_t i = 0; i < desc->n_ranges; i++) {
-        const struct source *s = &d->sources[i];
-        n_missed += desc->ranges[i].result != 0;
-        if (desc->ranges[i].result) continue;
-        bytes += s->n_tokens * tsri_shape_token_bytes(&desc->ranges[i].space->shape);
+    for (uint32_t i = 0; i < d->n_origins; i++) {
+        const struct tsri_origin *s = &d->origins[i];
+        n_missed += s->range->result != 0;
+        if (s->range->result) continue;
+        n_tokens += s->n_tokens;
         if (s->hot) ids[n_hot++ % TSRI_COUNT(ids)] = s->id;
     }
     tsri_manager_touch_hot(d->c, ids, tsri_min_u32(n_hot, TSRI_COUNT(ids)));
-    tsri_stats_add(d->c->stats, TSRI_M_deliveries, desc->n_ranges);
+    tsri_stats_add(d->c->stats, TSRI_M_deliveries, d->n_origins);
     tsri_stats_add(d->c->stats, TSRI_M_delivery_misses, n_missed);
     tsri_stats_add(d->c->stats, TSRI_M_delivery_pool_hits, n_hot);
-    tsri_stats_add(d->c->stats, TSRI_M_delivery_bytes, bytes);
+    tsri_stats_add(d->c->stats, TSRI_M_delivery_bytes,
+                   n_tokens * tsri_shape_token_bytes(&d->space->shape));
 }
 
-int tsri_delivery_set(struct tsri_delivery *d, const struct tsri_delivery_desc *desc)
+/* The stream goes on behind what the engine has queued so far. */
+static int follow_compute(struct tsr_delivery *d)
 {
-    if (tsri_forked(d->c)) return tsri_fail(TSR_EFORK, "a cache of the parent process");
-    int e = tsri_delivery_finish(d);
-    if (!e) e = check(d, desc);
-    if (e || desc->n_ranges == 0) return e;
-    for (uint32_t i = 0; i < desc->n_ranges; i++) {
-        pin(d, &desc->ranges[i], &d->sources[i]);
-        d->n_sources++;
+    if (!d->compute) return 0;
+    int e = tsri_event_record(d->device, d->before, d->compute);
+    return e ? e : tsri_event_wait(d->device, d->before, d->stream);
+}
+
+/* Layers up to `layer`, in steps. */
+static int queue(struct tsr_delivery *d, uint32_t layer)
+{
+    int e = 0;
+    while (!e && d->n_queued <= layer) {
+        uint32_t first = d->n_queued, n = tsri_batch_step(d->batch, first), last = first + n - 1;
+        e = tsri_batch_scatter(d->batch, first, n);
+        /* Marked even when it failed halfway: whoever waits for the mark waits for what was queued.
+         */
+        int mark = tsri_event_record(d->device, d->events[last], d->stream);
+        for (uint32_t l = first; l <= last; l++)
+            d->step_last[l] = last;
+        d->n_queued = last + 1;
+        if (!e) e = mark;
     }
-    fetch_cold(d, desc);
-    bool turns = false;
-    e = make_runs(d, desc, &turns);
-    struct tsri_batch_desc batch = {.direction = TSRI_BATCH_SCATTER,
-                                    .n_runs = d->n_runs,
-                                    .layout = desc->layout,
-                                    .runs = d->runs,
-                                    .rope = turns ? desc->rope : NULL,
-                                    .freq_set = desc->freq_set};
-    if (!e && d->n_runs) e = tsri_batch_set(d->batch, d->stream, &batch);
+    return e;
+}
+
+static int set_batch(struct tsr_delivery *d, bool turns, uint32_t freq_set)
+{
+    struct tsri_batch_desc desc = {.direction = TSRI_BATCH_SCATTER,
+                                   .n_runs = d->n_runs,
+                                   .layout = &d->layout,
+                                   .runs = d->runs,
+                                   .rope = turns ? &d->rope : NULL,
+                                   .freq_set = freq_set};
+    int e = d->n_runs ? follow_compute(d) : 0;
+    if (!e && d->n_runs) e = tsri_batch_set(d->batch, d->stream, &desc);
+    if (!e && d->n_runs && tsri_device_caps(d->device) & TSR_DEVICE_ASYNC)
+        e = queue(d, d->layout.n_layers - 1);
+    return e;
+}
+
+int tsr_delivery_start(struct tsr_delivery *d, struct tsr_delivery_range *ranges, uint32_t n,
+                       uint32_t freq_set)
+{
+    if (!d) return tsri_fail(TSR_EINVAL, "delivery: NULL");
+    if (tsri_forked(d->c)) return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
+    int e = give_up(d);
+    if (!e) e = check_ranges(d, ranges, n);
+    if (e || n == 0) return e;
+    for (; d->n_origins < n; d->n_origins++)
+        tsri_origin_pin(d->c, d->space, &d->origins[d->n_origins]);
+    tsri_origins_fetch(d->c, d->space, d->origins, n);
+    bool turns = make_runs(d, freq_set);
+    e = set_batch(d, turns, freq_set);
     if (e) {
-        let_go(d);
+        (void)give_up(d);
         return e;
     }
-    count(d, desc);
+    count(d);
     return (int)d->n_runs;
 }
 
-uint32_t tsri_delivery_step(const struct tsri_delivery *d, uint32_t layer)
+/* ---- waiting ---- */
+
+static int check_started(const struct tsr_delivery *d)
 {
-    return d->n_runs ? tsri_batch_step(d->batch, layer) : 1;
+    if (!d) return tsri_fail(TSR_EINVAL, "delivery: NULL");
+    if (tsri_forked(d->c)) return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
+    return 0;
 }
 
-int tsri_delivery_layers(struct tsri_delivery *d, uint32_t layer_first, uint32_t n_layers)
+int tsr_delivery_wait_layer(struct tsr_delivery *d, uint32_t layer)
 {
-    if (d->n_sources == 0) return tsri_fail(TSR_EINVAL, "delivery: nothing is set");
+    int e = check_started(d);
+    if (e) return e;
+    if (layer >= d->layout.n_layers)
+        return tsri_fail(TSR_EINVAL, "delivery: layer %u of %u", layer, d->layout.n_layers);
     if (d->n_runs == 0) return 0; /* every range is to be recomputed */
-    /* Queued even when it fails halfway: then finish waits for what was. */
-    d->queued = true;
-    int e = tsri_batch_scatter(d->batch, layer_first, n_layers);
-    int mark = tsri_event_record(d->c->device, d->done, d->stream);
-    return e ? e : mark;
+    e = queue(d, layer);
+    if (e) return e;
+    struct tsr_device_event *event = d->events[d->step_last[layer]];
+    return d->compute ? tsri_event_wait(d->device, event, d->compute)
+                      : tsri_event_sync(d->device, event);
+}
+
+int tsr_delivery_finish(struct tsr_delivery *d)
+{
+    int e = check_started(d);
+    if (e) return e;
+    if (d->n_runs) e = queue(d, d->layout.n_layers - 1);
+    int waited = give_up(d);
+    return e ? e : waited;
+}
+
+/* ---- the other way ---- */
+
+/* Everything that can be wrong with any of the put's chunks. */
+static int check_collect(const struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
+                         uint32_t n)
+{
+    if (tsri_client_cache(((const struct tsri_put_base *)put)->client) != d->c ||
+        tsri_put_space(put) != d->space)
+        return tsri_fail(TSR_ESPACE, "collect: the put is of another space");
+    if (n != tsri_put_n_tokens(put))
+        return tsri_fail(TSR_EINVAL, "collect: %u slots for %u tokens", n, tsri_put_n_tokens(put));
+    for (uint32_t i = 0; i < tsri_put_n_blocks(put); i++) {
+        struct tsri_put_block b = tsri_put_block(put, i);
+        if (b.n_tokens > d->limits.tokens)
+            return tsri_fail(TSR_ERANGE, "collect: a chunk of %u tokens, tokens_max is %u",
+                             b.n_tokens, d->limits.tokens);
+        int e = tsri_slots_check(slots + b.offset, b.n_tokens, d->layout.n_slots, NULL);
+        if (e) return e;
+        for (uint32_t k = 0; k < b.n_tokens; k++)
+            if (slots[b.offset + k] < 0)
+                return tsri_fail(TSR_EINVAL, "collect: token %u has no slot", b.offset + k);
+    }
+    return 0;
+}
+
+/* Chunks from `first` on, as many as fit in one batch; returns how many, or an error. */
+static int collect_some(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
+                        uint32_t first)
+{
+    uint32_t n_blocks = tsri_put_n_blocks(put), n_tokens = 0, n_planes = 0, n = 0;
+    for (; first + n < n_blocks && n < d->limits.runs; n++) {
+        struct tsri_put_block b = tsri_put_block(put, first + n);
+        struct tsri_origin *s = &d->origins[n];
+        *s = (struct tsri_origin){.id = b.id, .n_tokens = b.n_tokens};
+        if (b.n_tokens > d->limits.tokens - n_tokens) break;
+        tsri_origin_cells(d->c, d->space, s, d->planes + n_planes, d->int8);
+        d->runs[n] = (struct tsr_kv_run){
+            .cells = &s->cells, .slots = slots + b.offset, .n_tokens = b.n_tokens};
+        n_planes += (uint32_t)tsri_origin_n_planes(&d->space->shape, s);
+        n_tokens += b.n_tokens;
+    }
+    struct tsri_batch_desc desc = {
+        .direction = TSRI_BATCH_GATHER, .n_runs = n, .layout = &d->layout, .runs = d->runs};
+    int e = tsri_batch_set(d->batch, d->stream, &desc);
+    if (!e) e = tsri_batch_gather(d->batch, 0, 0);
+    int waited = tsri_stream_sync(d->device, d->stream);
+    if (!e) e = waited;
+    return e ? e : (int)n;
+}
+
+int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
+                         uint32_t n)
+{
+    int e = check_started(d);
+    if (e) return e;
+    if (!put || !slots) return tsri_fail(TSR_EINVAL, "collect: NULL");
+    if (d->n_origins) return tsri_fail(TSR_EBUSY, "collect: finish what was started first");
+    e = check_collect(d, put, slots, n);
+    if (!e) e = follow_compute(d);
+    for (uint32_t i = 0; !e && i < tsri_put_n_blocks(put);) {
+        int done = collect_some(d, put, slots, i);
+        if (done < 0) e = done;
+        i += done < 0 ? 0 : (uint32_t)done;
+    }
+    if (!e) tsri_put_filled(put);
+    return e;
+}
+
+/* ---- what a start needs to know ---- */
+
+int tsr_rope_set(const struct tsr_rope *rope, uint64_t n_tokens, uint32_t *freq_set)
+{
+    if (!freq_set) return tsri_fail(TSR_EINVAL, "rope: no place for the set");
+    int e = tsri_rope_check(rope);
+    if (!e) *freq_set = tsri_rope_set_id(rope, n_tokens);
+    return e;
+}
+
+int tsr_rope_text(const struct tsr_rope *rope, char *buf, size_t bytes)
+{
+    return tsri_rope_text(rope, buf, bytes);
+}
+
+uint32_t tsr_int8_row_bytes(uint32_t n_heads, uint32_t dim)
+{
+    if (!n_heads || !dim || dim > TSRI_KV_DIM_MAX || n_heads > UINT32_MAX / 4 / dim) return 0;
+    return (uint32_t)tsri_row_bytes_int8(n_heads, dim);
+}
+
+int tsr_slots_of_blocks(int64_t *out, const int64_t *blocks, uint32_t n_blocks,
+                        uint32_t block_tokens, uint32_t first, uint32_t n)
+{
+    if (n && (!out || !blocks)) return tsri_fail(TSR_EINVAL, "slots: NULL");
+    return tsri_slots_of_blocks(out, blocks, n_blocks, block_tokens, first, n);
 }

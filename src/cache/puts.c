@@ -260,6 +260,12 @@ static int refuse_child(void)
     return tsri_fail(TSR_EFORK, "put: the cache belongs to the parent process");
 }
 
+static void note_layers(struct tsr_put *put, uint32_t first, uint32_t n)
+{
+    for (uint32_t l = first; l < first + n; l++)
+        atomic_fetch_or_explicit(&put->layers[l / 64], (uint64_t)1 << l % 64, memory_order_release);
+}
+
 int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struct tsr_view *given)
 {
     const struct tsri_shape *shape = &put->space->shape;
@@ -289,14 +295,34 @@ int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struc
             part.plane_stride += (size_t)b->offset * shape->row_bytes[1] - b->offset * stride;
         tsri_cells_move(&move, &part);
     }
-    for (uint32_t l = first; l < first + n; l++)
-        atomic_fetch_or_explicit(&put->layers[l / 64], (uint64_t)1 << l % 64, memory_order_release);
+    note_layers(put, first, n);
     return 0;
 }
 
 uint32_t tsri_put_n_blocks(const struct tsr_put *put)
 {
     return put->n_blocks;
+}
+
+struct tsri_put_block tsri_put_block(const struct tsr_put *put, uint32_t i)
+{
+    const struct block *b = &put->blocks[i];
+    return (struct tsri_put_block){b->id, b->n_tokens, b->offset};
+}
+
+const struct tsr_space *tsri_put_space(const struct tsr_put *put)
+{
+    return put->space;
+}
+
+uint32_t tsri_put_n_tokens(const struct tsr_put *put)
+{
+    return put->view_tokens;
+}
+
+void tsri_put_filled(struct tsr_put *put)
+{
+    note_layers(put, 0, put->space->shape.n_layers);
 }
 
 /* Publishes block i behind `parent`; where somebody was faster, theirs is the parent of the next.

@@ -1,0 +1,235 @@
+/* deliver_kit.h - a cache on a device, and an engine on the same device to deliver into. What
+ * arrives is compared with what a batch over the same KV in plain cells writes. main() of a test is
+ * rig_each_device. */
+#ifndef TSRI_DELIVER_KIT_H
+#define TSRI_DELIVER_KIT_H
+
+#include "cache/deliver.h"
+#include "device/kv.h"
+#include "support/cache_kit.h"
+#include "support/fake_tier.h"
+
+enum { SLOTS = 1024, SEGMENT = 100, PREFIX = 64 };
+
+static const char *device_name;
+static struct tsri_device *device; /* the tests' own */
+
+static const struct kv_shape engine_shape = {.kind = KV_BLOCKS,
+                                             .dtype = TSR_DTYPE_F16,
+                                             .n_layers = 2,
+                                             .n_heads = 2,
+                                             .k_dim = 16,
+                                             .v_dim = 16,
+                                             .rope_dims = 16,
+                                             .block_tokens = 16,
+                                             .n_slots = SLOTS};
+static const struct tsr_rope rope = {
+    .size = sizeof rope, .pairing = TSR_ROPE_NEOX, .dims = 16, .theta = 10000};
+static const struct tsr_batch_limits limits = {64, 8192, 1024, 8192};
+
+struct rig {
+    struct kit kit;
+    struct tsr_delivery *delivery;
+    struct kv_engine engine, expected;
+    int64_t slots[SLOTS];
+    uint32_t *tokens; /* of the segment that rig_open has stored */
+    struct mem_tier_store store;
+    struct fake_tier_plan below;
+    bool has_below;
+};
+
+static inline struct tsr_delivery_config config_of(const struct rig *r)
+{
+    return (struct tsr_delivery_config){.size = sizeof(struct tsr_delivery_config),
+                                        .space = r->kit.space,
+                                        .layout = &r->engine.layout,
+                                        .rope = &rope,
+                                        .ranges_max = 64,
+                                        .tokens_max = 8192};
+}
+
+/* What every thread of a test has for itself; the kit is there already. */
+static inline void rig_open_engines(struct rig *r, enum tsr_memory memory)
+{
+    kv_engine_init(&r->engine, device, &engine_shape);
+    kv_engine_init(&r->expected, device, &engine_shape);
+    r->engine.layout.memory = memory;
+    for (uint32_t i = 0; i < SLOTS; i++)
+        r->slots[i] = i ^ 0x30; /* blocks out of order */
+    struct tsr_delivery_config config = config_of(r);
+    CHECK_INT(tsr_delivery_open(&r->delivery, r->kit.client, &config), 0);
+}
+
+static inline void rig_close_engines(struct rig *r)
+{
+    tsr_delivery_close(r->delivery);
+    kv_engine_fini(&r->engine);
+    kv_engine_fini(&r->expected);
+}
+
+/* A cache on the device with a pool of that size, perhaps a tier in memory below it, and nothing in
+ * it. */
+static inline void rig_open_empty(struct rig *r, const char *pool, bool below)
+{
+    const char *const options[] = {"device", device_name, "device_pool_size", pool, "chunk_size",
+                                   "16",     NULL};
+    *r = (struct rig){.has_below = below};
+    if (below) {
+        mem_tier_store_init(&r->store, 0);
+        fake_tier_plan_init(&r->below, &mem_tier, &r->store);
+    }
+    kit_open_tiers(&r->kit, options, &r->below, below);
+    rig_open_engines(r, TSR_MEMORY_DEVICE);
+}
+
+/* The same with one segment in it. */
+static inline void rig_open(struct rig *r, const char *pool, bool below)
+{
+    rig_open_empty(r, pool, below);
+    r->tokens = kit_tokens(1, SEGMENT);
+    CHECK_INT(kit_store_segment(&r->kit, r->tokens, SEGMENT), SEGMENT);
+}
+
+static inline void rig_close(struct rig *r)
+{
+    rig_close_engines(r);
+    CHECK(kit_end(&r->kit));
+    free(r->tokens);
+    if (!r->has_below) return;
+    fake_tier_plan_fini(&r->below);
+    mem_tier_store_fini(&r->store);
+}
+
+/* Until what lookups asked to be promoted is in the pool. */
+static inline void settle(struct rig *r)
+{
+    tsri_manager_drain(r->kit.cache);
+}
+
+static inline uint64_t metric(struct rig *r, enum tsri_metric m)
+{
+    kit_stats(&r->kit); /* sets the gauges */
+    return tsri_stats_read(r->kit.cache->stats, m);
+}
+
+/* What the segment's KV, moved by delta, looks like in an engine. */
+static inline void expect(struct rig *r, const uint32_t *tokens, uint32_t n, int64_t delta)
+{
+    size_t bytes = (size_t)n * tsri_shape_token_bytes(&r->kit.space->shape);
+    uint8_t *packed = malloc(bytes);
+    kit_fill(r->kit.space, kit_seed(r->kit.space), tokens, n, packed);
+    void *data, *planes[4];
+    CHECK_INT(tsri_device_host_alloc(device, &data, bytes), 0);
+    for (uint32_t l = 0; l < 2; l++) /* packed is [layer][plane], cells_2ltd [plane][layer] */
+        for (uint32_t p = 0; p < 2; p++)
+            memcpy((uint8_t *)data + (p * 2 + l) * bytes / 4, packed + (l * 2 + p) * bytes / 4,
+                   bytes / 4);
+    struct tsr_kv_cells cells;
+    CHECK_INT(tsri_cells_2ltd(&cells, planes, data, bytes, &r->expected.layout, n), 0);
+    cells.memory = TSR_MEMORY_LOCKED;
+    struct tsr_kv_run run = {&cells, r->slots, 0, n, delta, 0, 0};
+    struct tsri_batch_desc desc = {TSRI_BATCH_SCATTER, 1, &r->expected.layout, &run, &rope, 0};
+    struct tsri_batch *batch;
+    CHECK_INT(tsri_batch_open(&batch, device, &limits), 0);
+    CHECK_INT(tsri_batch_set(batch, NULL, &desc), 0);
+    CHECK_INT(tsri_batch_scatter(batch, 0, 0), 0);
+    CHECK_INT(tsri_stream_sync(device, NULL), 0);
+    tsri_batch_close(batch);
+    tsri_device_host_free(device, data);
+    free(packed);
+}
+
+static inline bool same_images(struct rig *r)
+{
+    uint8_t *a = kv_engine_image(&r->engine), *b = kv_engine_image(&r->expected);
+    bool same = memcmp(a, b, r->engine.bytes) == 0;
+    free(a);
+    free(b);
+    return same;
+}
+
+static inline void forget_engines(struct rig *r)
+{
+    kv_engine_fill(&r->engine, 7);
+    kv_engine_fill(&r->expected, 7);
+}
+
+/* A segment behind `ahead` tokens of something else. */
+struct ask {
+    uint32_t tokens[SLOTS];
+    struct tsr_range range;
+    struct tsr_prompt prompt;
+    struct kit_hits hits;
+    struct tsr_delivery_range want;
+};
+
+static inline int look_up(struct rig *r, struct ask *a, const uint32_t *tokens, uint32_t n,
+                          uint32_t ahead)
+{
+    memset(a->tokens, 0x77, sizeof a->tokens);
+    memcpy(a->tokens + ahead, tokens, n * sizeof tokens[0]);
+    a->range = (struct tsr_range){ahead, n};
+    a->prompt = (struct tsr_prompt){.size = sizeof a->prompt,
+                                    .tokens = a->tokens,
+                                    .n_tokens = ahead + n,
+                                    .flags = TSR_PROMPT_SEGMENTS,
+                                    .segments = &a->range,
+                                    .n_segments = 1};
+    int found = kit_lookup(&r->kit, &a->prompt, 0, &a->hits);
+    a->want = (struct tsr_delivery_range){.size = sizeof a->want,
+                                          .match = &a->hits.matches[0],
+                                          .prompt = &a->prompt,
+                                          .slots = r->slots};
+    return found;
+}
+
+/* The rig's own segment, which is there. */
+static inline void ask_for(struct rig *r, struct ask *a, uint32_t ahead)
+{
+    CHECK_INT(look_up(r, a, r->tokens, SEGMENT, ahead), SEGMENT);
+}
+
+static inline int deliver(struct rig *r, struct tsr_delivery_range *ranges, uint32_t n)
+{
+    int e = tsr_delivery_start(r->delivery, ranges, n, 0);
+    if (e < 0) return e;
+    for (uint32_t l = 0; l < 2; l++)
+        CHECK_INT(tsr_delivery_wait_layer(r->delivery, l), 0);
+    CHECK_INT(tsr_delivery_finish(r->delivery), 0);
+    return e;
+}
+
+/* Found, delivered and right, `ahead` positions further on than it was stored. */
+static inline void check_segment(struct rig *r, const uint32_t *tokens, uint32_t n, uint32_t ahead)
+{
+    static struct ask a;
+    CHECK_INT(look_up(r, &a, tokens, n, ahead), n);
+    forget_engines(r);
+    expect(r, tokens, n, ahead);
+    CHECK_INT(deliver(r, &a.want, 1), 1);
+    CHECK_INT(a.want.result, 0);
+    CHECK(same_images(r));
+}
+
+static inline void check_own(struct rig *r, uint32_t ahead)
+{
+    check_segment(r, r->tokens, SEGMENT, ahead);
+}
+
+/* Once for every known device that is here. */
+static inline int rig_each_device(void (*run_all)(void))
+{
+    for (uint32_t i = 0; (device_name = tsri_device_known(i)) != NULL; i++) {
+        printf("%s:\n", device_name);
+        if (tsri_device_open(&device, device_name, NULL) != 0) {
+            printf("    skipped: %s\n", tsr_errmsg());
+            test_n_skipped++;
+            continue;
+        }
+        run_all();
+        tsri_device_close(device);
+    }
+    return test_end();
+}
+
+#endif
