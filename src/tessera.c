@@ -335,9 +335,10 @@ int tsr_discover(struct tsr_client *client, struct tsr_space *space,
     if (!client) return no_handle("client");
     if (!space || !prompt) return no_handle("space or prompt");
     if (prompt->size < SIZE_MIN) return bad_size("prompt");
-    if (in_child(space->cache) || space->cache->served) return 0;
+    if (in_child(space->cache)) return 0;
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
+    if (space->cache->served) return tsri_served_discover(tsri_client_seat(client), space, &p);
     return tsri_discover(space, &p);
 }
 

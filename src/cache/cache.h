@@ -400,6 +400,18 @@ struct tsri_space_row {
 /* At most max of them, most entries first; returns how many. */
 uint32_t tsri_cache_spaces(struct tsr_cache *c, struct tsri_space_row *out, uint32_t max);
 
+/* browse.c: entries one after the other, from id `first` on; *next is where to go on. Returns how
+ * many. */
+uint32_t tsri_cache_list(struct tsr_cache *c, uint32_t first, struct tsri_wire_entry *out,
+                         uint32_t max, uint32_t *next);
+/* Opens a space that is there already. One that is not *shaped is known from a tier alone: its
+ * entries can be cleared and nothing else. */
+TSR_MUST int tsri_space_find(struct tsr_space **out, struct tsr_cache *c,
+                             const uint8_t fingerprint[16], bool *shaped);
+/* Brings up what only lower tiers have, as long as host memory is free and at most about so many
+ * bytes (0: all). Waits for the tiers; returns how many came. */
+uint32_t tsri_cache_warm(struct tsr_cache *c, uint64_t bytes_max);
+
 /* entries.c: states, pins, chains; the only file that changes an entry's word */
 /* The state it was pinned in (HOST or COLD), or FREE when it cannot be. Lock-free. */
 enum tsri_state tsri_pin(struct tsr_cache *c, uint32_t id);

@@ -215,13 +215,13 @@ static int split_prompt(const struct tsr_space *space, const struct tsr_prompt *
 /* What calls on a space and a prompt have in common: the request is q, its prompt in ranges. */
 static int ask_prompt(struct tsri_seat *seat, struct tsr_space *space,
                       const struct tsr_prompt *prompt, struct tsri_request *q,
-                      struct tsri_answer **out)
+                      struct tsri_answer **out, uint64_t wait_ns)
 {
     struct tsr_range ranges[TSRI_SEGMENTS_MAX];
     struct tsri_seat_space s;
     *out = NULL;
     uint64_t session = tsri_link_session(seat->link);
-    uint64_t until_ns = tsri_now_ns() + seat->served->deadline_ns;
+    uint64_t until_ns = tsri_now_ns() + wait_ns;
     int e = split_prompt(space, prompt, &q->prompt, ranges);
     if (e == 0 && !session) e = TSR_EAGAIN;
     if (e == 0) e = tsri_seat_space(seat, session, space, until_ns, &s);
@@ -313,7 +313,8 @@ int tsri_served_keys(struct tsr_space *space, const struct tsr_prompt *prompt, s
     struct tsri_request q;
     struct tsri_answer *a;
     tsri_request_clear(&q, TSRI_WIRE_KEYS)->n = tsri_min_u32(keys_max, TSRI_WIRE_ITEMS_MAX);
-    int n = ask_prompt(space->cache->served->seat, space, prompt, &q, &a);
+    struct tsri_served *served = space->cache->served;
+    int n = ask_prompt(served->seat, space, prompt, &q, &a, served->deadline_ns);
     if (a) memcpy(keys, a->reply.keys, tsri_min_u32(a->reply.n, keys_max) * sizeof *keys);
     tsri_link_end(a);
     return n;
@@ -347,9 +348,23 @@ int tsri_served_mark(struct tsr_space *space, const struct tsr_prompt *prompt, u
 {
     struct tsri_request q;
     struct tsri_answer *a;
-    int n = ask_prompt(space->cache->served->seat, space, prompt, tsri_request_clear(&q, type), &a);
+    struct tsri_served *served = space->cache->served;
+    tsri_request_clear(&q, type);
+    int n = ask_prompt(served->seat, space, prompt, &q, &a, served->deadline_ns);
     tsri_link_end(a);
     return tsri_served_is_away(n) && type != TSRI_WIRE_PIN && type != TSRI_WIRE_UNPIN ? 0 : n;
+}
+
+/* Waits for tiers of the server, as it would for those of a cache of one's own. */
+int tsri_served_discover(struct tsri_seat *seat, struct tsr_space *space,
+                         const struct tsr_prompt *prompt)
+{
+    struct tsri_request q;
+    struct tsri_answer *a;
+    tsri_request_clear(&q, TSRI_WIRE_DISCOVER);
+    int n = ask_prompt(seat, space, prompt, &q, &a, seat->served->patience_ns);
+    tsri_link_end(a);
+    return tsri_served_is_away(n) || n == TSR_EUNSUP ? 0 : n; /* EUNSUP: an older server */
 }
 
 /* ---- the whole cache ---- */

@@ -71,6 +71,9 @@ TSR_MUST int tsri_served_contains(struct tsr_cache *c, const struct tsr_key *key
 /* PREFETCH, PIN, UNPIN, TOUCH */
 TSR_MUST int tsri_served_mark(struct tsr_space *space, const struct tsr_prompt *prompt,
                               uint16_t type);
+/* DISCOVER */
+TSR_MUST int tsri_served_discover(struct tsri_seat *seat, struct tsr_space *space,
+                                  const struct tsr_prompt *prompt);
 TSR_MUST int tsri_served_clear(struct tsr_cache *c, const struct tsr_clear *what);
 TSR_MUST int tsri_served_evict(struct tsr_cache *c, size_t free_bytes);
 TSR_MUST int tsri_served_flush(struct tsr_cache *c);

@@ -3,12 +3,20 @@
  * lane.c. */
 #include "daemon/daemon.h"
 
-struct tsr_space *tsri_session_space(struct tsri_session *x, uint32_t number)
+struct tsr_space *tsri_session_any_space(struct tsri_session *x, uint32_t number)
 {
     struct tsr_space *space = NULL;
     if (number < TSRI_SESSION_SPACES_MAX) space = atomic_load(&x->spaces[number]);
     if (!space) tsri_fail(TSR_ENOENT, "no space %u is open here", number);
     return space;
+}
+
+struct tsr_space *tsri_session_space(struct tsri_session *x, uint32_t number)
+{
+    struct tsr_space *space = tsri_session_any_space(x, number);
+    if (!space || !(atomic_load(&x->bare[number / 64]) >> number % 64 & 1)) return space;
+    tsri_fail(TSR_ENOENT, "space %u is known from a tier alone", number);
+    return NULL;
 }
 
 static void answer(struct tsri_session *x, const struct tsri_wire_head *head, int status)
@@ -24,230 +32,158 @@ static void answer(struct tsri_session *x, const struct tsri_wire_head *head, in
 
 /* ---- spaces ---- */
 
-static void space_open(struct tsri_session *x, const struct tsri_wire_head *head,
-                       struct tsri_request *q)
+/* A number that is free, or TSRI_SESSION_SPACES_MAX with a message. */
+static uint32_t free_number(struct tsri_session *x)
 {
-    struct tsr_space *space;
     uint32_t at = 0;
     while (at < TSRI_SESSION_SPACES_MAX && atomic_load(&x->spaces[at]))
         at++;
-    int e = at < TSRI_SESSION_SPACES_MAX
-                ? tsr_space_open(&space, x->tenant->cache, &q->desc)
-                : tsri_fail(TSR_EAGAIN, "%u spaces are open", TSRI_SESSION_SPACES_MAX);
-    if (e) {
-        tsri_session_fail(x, head, e);
-        return;
-    }
+    if (at == TSRI_SESSION_SPACES_MAX)
+        tsri_fail(TSR_EAGAIN, "%u spaces are open", TSRI_SESSION_SPACES_MAX);
+    return at;
+}
+
+/* Gives the space its number, and tells what it is like. A bare one has no shape yet. */
+static void enter_space(struct tsri_session *x, const struct tsri_wire_head *head, uint32_t at,
+                        struct tsr_space *space, bool shaped)
+{
+    uint64_t bit = (uint64_t)1 << at % 64;
+    if (shaped)
+        atomic_fetch_and(&x->bare[at / 64], ~bit);
+    else
+        atomic_fetch_or(&x->bare[at / 64], bit);
     atomic_store(&x->spaces[at], space);
-    const struct tsri_shape *s = &space->shape;
-    struct tsri_reply r = {.type = head->type,
-                           .space = {.space = at,
-                                     .block_tokens = space->block_tokens,
-                                     .n_layers = s->n_layers,
-                                     .n_planes = s->n_planes,
-                                     .row_bytes = {s->row_bytes[0], s->row_bytes[1]},
-                                     .cell_tokens = s->cell_tokens,
-                                     .page_bytes = s->page_bytes}};
+    struct tsri_reply r = {.type = head->type, .space.space = at};
+    if (shaped) {
+        const struct tsri_shape *s = &space->shape;
+        r.space = (struct tsri_wire_space){.space = at,
+                                           .block_tokens = space->block_tokens,
+                                           .n_layers = s->n_layers,
+                                           .n_planes = s->n_planes,
+                                           .row_bytes = {s->row_bytes[0], s->row_bytes[1]},
+                                           .cell_tokens = s->cell_tokens,
+                                           .page_bytes = s->page_bytes};
+    }
     tsr_space_fingerprint(space, r.space.fingerprint);
     tsri_session_reply(x, head->id, &r);
 }
 
-/* A worker that has taken the space already may go on: the cache keeps it. */
+static void space_open(struct tsri_session *x, const struct tsri_wire_head *head,
+                       const struct tsri_request *q)
+{
+    struct tsr_space *space;
+    bool shaped = true;
+    uint32_t at = free_number(x);
+    int e = at < TSRI_SESSION_SPACES_MAX ? 0 : TSR_EAGAIN;
+    if (e == 0 && q->type == TSRI_WIRE_SPACE_OPEN)
+        e = tsr_space_open(&space, x->tenant->cache, &q->desc);
+    else if (e == 0)
+        e = tsri_space_find(&space, x->tenant->cache, q->fingerprint, &shaped);
+    if (e)
+        tsri_session_fail(x, head, e);
+    else
+        enter_space(x, head, at, space, shaped);
+}
+
+/* Nobody can name it any more, but calls that wait and stores that are half done may still use it:
+ * were it closed now, its place in the cache could become another space's under them. */
 static void space_close(struct tsri_session *x, const struct tsri_wire_head *head,
-                        struct tsri_request *q)
+                        const struct tsri_request *q)
 {
-    struct tsr_space *space = tsri_session_space(x, q->space);
-    if (space) {
+    struct tsr_space *space = tsri_session_any_space(x, q->space);
+    int e = space ? 0 : TSR_ENOENT;
+    if (space && x->n_closed == TSRI_SESSION_SPACES_MAX)
+        e = tsri_fail(TSR_EAGAIN, "stores that are half done keep %u spaces", x->n_closed);
+    if (e == 0) {
         atomic_store(&x->spaces[q->space], NULL);
-        tsr_space_close(space);
+        x->closed[x->n_closed++] = space;
+        tsri_session_settle(x);
     }
-    answer(x, head, space ? 0 : TSR_ENOENT);
+    answer(x, head, e);
 }
 
-/* ---- lookup ---- */
-
-/* Starts bringing up what only lower tiers have, so that it is there when it is asked for. */
-static void start_prefetch(struct tsr_cache *c, const struct tsr_match *matches, size_t n)
+void tsri_session_settle(struct tsri_session *x)
 {
-    for (size_t i = 0; i < n; i++)
-        if (matches[i].tier) tsri_manager_prefetch_one(c, matches[i].entry, NULL);
+    if (x->n_closed == 0 || x->n_calls) return;
+    for (uint32_t i = 0; i < TSRI_SESSION_PUTS_MAX; i++)
+        if (x->puts[i]) return;
+    while (x->n_closed)
+        tsr_space_close(x->closed[--x->n_closed]);
 }
 
-static void lookup(struct tsri_session *x, const struct tsri_wire_head *head,
-                   struct tsri_request *q)
+static void spaces(struct tsri_session *x, const struct tsri_wire_head *head)
 {
-    struct tsr_server *s = x->server;
-    struct tsr_space *spaces[TSRI_WIRE_SPACES_MAX];
-    uint32_t n_spaces = q->lookup.n_spaces;
-    for (uint32_t i = 0; i < n_spaces; i++) {
-        spaces[i] = tsri_session_space(x, q->lookup.spaces[i]);
-        if (!spaces[i]) {
-            tsri_session_fail(x, head, TSR_ENOENT);
-            return;
-        }
-    }
-    struct tsr_match *matches = (struct tsr_match *)(void *)s->matches.data;
-    struct tsr_lookup io = {.size = sizeof io,
-                            .spaces = spaces,
-                            .n_spaces = n_spaces,
-                            .matches = matches,
-                            .matches_max = q->lookup.matches_max,
-                            .request_id = q->lookup.lease};
-    if (n_spaces) io.matches_max = tsri_min_u32(io.matches_max, TSRI_MATCHES_MAX / n_spaces);
-    int n = tsr_lookup(x->client, &q->prompt, &io);
-    if (n < 0) {
-        tsri_session_fail(x, head, n);
-        return;
-    }
-    size_t n_matches = (size_t)io.n_matches * n_spaces;
-    if (q->lookup.flags & TSRI_WIRE_LOOKUP_PREFETCH)
-        start_prefetch(x->tenant->cache, matches, n_matches);
-    struct tsri_wire_match *out = (struct tsri_wire_match *)(void *)s->wire_matches.data;
-    for (size_t i = 0; i < n_matches; i++)
-        tsri_wire_match_put(&matches[i], &out[i]);
-    struct tsri_reply r = {.type = head->type,
-                           .status = n,
-                           .n = io.n_matches,
-                           .n_prefix_tokens = io.n_prefix_tokens,
-                           .n_spaces = n_spaces,
-                           .matches = out};
-    tsri_session_reply(x, head->id, &r);
-}
-
-/* ---- retrieve ---- */
-
-uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct tsri_lend *lends,
-                             uint32_t n, size_t *bytes)
-{
-    size_t n_pages = 0;
-    int n_lent = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        n_pages += lends[i].result ? 0 : lends[i].n_pages;
-        n_lent += lends[i].result == 0;
-    }
-    size_t list_bytes = n * sizeof(struct tsri_wire_lent) + n_pages * sizeof(uint32_t);
-    if (list_bytes > TSRI_REPLY_MAX) {
-        tsri_fail(TSR_ERANGE, "%u ranges of %zu pages are too many at once", n, n_pages);
-        return NULL;
-    }
-    struct tsri_wire_lent *lent = tsri_alloc(1, list_bytes);
-    if (!lent) return NULL;
-    uint32_t *pages = (uint32_t *)(lent + n), *end = pages;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct tsri_lend *l = &lends[i];
-        lent[i].result = l->result;
-        if (l->result) continue;
-        lent[i] = (struct tsri_wire_lent){.entry_tokens = l->entry_tokens,
-                                          .cell_first = l->cell_first,
-                                          .n_pages = l->n_pages,
-                                          .base = l->base,
-                                          .freq_set = l->freq_set};
-        memcpy(end, l->pages, l->n_pages * sizeof *end);
-        end += l->n_pages;
-    }
-    struct tsri_reply r = {.type = TSRI_WIRE_RETRIEVE,
-                           .status = n_lent,
-                           .n = n,
-                           .lent = lent,
-                           .n_pages = (uint32_t)n_pages,
-                           .pages = pages};
-    uint8_t *frame = NULL;
-    if (tsri_reply_bytes(&r, bytes) == 0) frame = tsri_server_alloc(x->server, *bytes);
-    if (frame) tsri_reply_encode(&r, id, frame, *bytes);
-    tsri_free(lent);
-    return frame;
-}
-
-/* How many of them only a lower tier has. */
-static int lend_all(struct tsri_session *x, const struct tsri_request *q, struct tsri_lend *lends)
-{
-    const struct tsri_wire_retrieve *t = &q->retrieve;
-    struct tsr_match *matches = (struct tsr_match *)(void *)(lends + t->n_wants);
-    if (t->lease == 0) return tsri_fail(TSR_EINVAL, "retrieve: needs a lease");
-    for (uint32_t i = 0; i < t->n_wants; i++) {
-        const struct tsri_wire_want *w = &t->wants[i];
-        tsri_wire_match_get(&w->match, &matches[i]);
-        lends[i] = (struct tsri_lend){.space = tsri_session_space(x, w->space),
-                                      .match = &matches[i],
-                                      .offset = w->offset,
-                                      .n_tokens = w->n_tokens};
-        if (!lends[i].space) return TSR_ENOENT;
-    }
-    return tsri_lends_init(x->client, t->lease, t->has_prompt ? &q->prompt : NULL, lends,
-                           t->n_wants);
-}
-
-static void retrieve(struct tsri_session *x, const struct tsri_wire_head *head, const uint8_t *body,
-                     struct tsri_request *q)
-{
-    uint32_t n = q->retrieve.n_wants;
-    struct tsri_lend *lends = tsri_alloc(n, sizeof *lends + sizeof(struct tsr_match));
-    int n_cold = lends ? lend_all(x, q, lends) : TSR_ENOMEM;
-    if (n_cold > 0) {
-        tsri_lane_push(x, head, body, lends, n);
-        return;
-    }
-    size_t bytes = 0;
-    uint8_t *frame = NULL;
-    if (n_cold == 0) {
-        frame = tsri_retrieve_reply(x, head->id, lends, n, &bytes);
-        tsri_lends_fini(x->client, lends, n);
-    }
-    tsri_free(lends);
-    if (frame) {
-        tsri_session_send(x, frame, bytes);
-        tsri_server_free(x->server, frame, bytes);
+    uint32_t max = x->tenant->cache->options.spaces_max;
+    struct tsri_space_row *rows = tsri_alloc(max, sizeof *rows);
+    struct tsri_wire_space_row *out = tsri_alloc(max, sizeof *out);
+    if (!rows || !out) {
+        tsri_session_fail(x, head, TSR_ENOMEM);
     } else {
-        tsri_session_fail(x, head, n_cold < 0 ? n_cold : TSR_ENOMEM);
+        uint32_t n = tsri_cache_spaces(x->tenant->cache, rows, max);
+        for (uint32_t i = 0; i < n; i++) {
+            out[i].token_bytes = rows[i].token_bytes;
+            out[i].refs = rows[i].refs;
+            out[i].entries = rows[i].entries;
+            memcpy(out[i].fingerprint, rows[i].fingerprint, sizeof out[i].fingerprint);
+            memcpy(out[i].model, rows[i].model, strlen(rows[i].model));
+        }
+        struct tsri_reply r = {.type = head->type, .status = (int32_t)n, .n = n, .spaces = out};
+        tsri_session_reply(x, head->id, &r);
     }
+    tsri_free(rows);
+    tsri_free(out);
 }
 
-static void release(struct tsri_session *x, const struct tsri_wire_head *head,
-                    const struct tsri_request *q)
+/* ---- leases and keys ---- */
+
+int tsri_release(struct tsri_session *x, const struct tsri_request *q)
 {
     int n = 0;
     for (uint32_t i = 0; i < q->n; i++)
         n += tsr_release(x->client, q->ids[i]);
-    answer(x, head, n);
+    return n;
 }
 
-/* ---- keys ---- */
-
-static void keys(struct tsri_session *x, const struct tsri_wire_head *head, struct tsri_request *q)
+/* KEYS, CONTAINS. *memory holds what the reply points to. */
+int tsri_keys(struct tsri_session *x, const struct tsri_request *q, struct tsri_reply *r,
+              void **memory)
 {
     struct tsr_space *space = tsri_session_space(x, q->space);
     struct tsr_key *found = space ? tsri_alloc(q->n, sizeof *found) : NULL;
-    if (!found) {
-        tsri_session_fail(x, head, space ? TSR_ENOMEM : TSR_ENOENT);
-        return;
-    }
+    if (!found) return space ? TSR_ENOMEM : TSR_ENOENT;
+    *memory = found;
     int n = tsr_keys(space, &q->prompt, found, q->n);
-    if (n < 0) {
-        tsri_session_fail(x, head, n);
-    } else {
-        struct tsri_reply r = {
-            .type = head->type, .status = n, .n = tsri_min_u32((uint32_t)n, q->n), .keys = found};
-        tsri_session_reply(x, head->id, &r);
-    }
-    tsri_free(found);
+    r->n = tsri_min_u32(n < 0 ? 0 : (uint32_t)n, q->n);
+    r->keys = found;
+    return n;
 }
 
-static void contains(struct tsri_session *x, const struct tsri_wire_head *head,
-                     struct tsri_request *q)
+int tsri_contains(struct tsri_session *x, const struct tsri_request *q, struct tsri_reply *r,
+                  void **memory)
 {
     int8_t *tiers = tsri_alloc(q->n, 1);
-    int n = tiers ? tsr_contains(x->tenant->cache, q->keys, q->n, tiers) : TSR_ENOMEM;
-    if (n < 0) {
-        tsri_session_fail(x, head, n);
-    } else {
-        struct tsri_reply r = {.type = head->type, .status = n, .n = q->n, .tiers = tiers};
-        tsri_session_reply(x, head->id, &r);
-    }
-    tsri_free(tiers);
+    if (!tiers) return TSR_ENOMEM;
+    *memory = tiers;
+    r->n = q->n;
+    r->tiers = tiers;
+    return tsr_contains(x->tenant->cache, q->keys, q->n, tiers);
 }
 
-/* PREFETCH, PIN, UNPIN, TOUCH. */
-static int mark(struct tsri_session *x, struct tsri_request *q)
+static void keys(struct tsri_session *x, const struct tsri_wire_head *head,
+                 const struct tsri_request *q)
+{
+    void *memory = NULL;
+    struct tsri_reply r = {.type = head->type};
+    r.status =
+        q->type == TSRI_WIRE_KEYS ? tsri_keys(x, q, &r, &memory) : tsri_contains(x, q, &r, &memory);
+    if (r.status < 0)
+        tsri_session_fail(x, head, r.status);
+    else
+        tsri_session_reply(x, head->id, &r);
+    tsri_free(memory);
+}
+
+int tsri_mark(struct tsri_session *x, const struct tsri_request *q)
 {
     struct tsr_space *space = tsri_session_space(x, q->space);
     if (!space) return TSR_ENOENT;
@@ -352,31 +288,33 @@ static void open_call(struct tsri_session *x, const struct tsri_wire_head *head,
         answer(x, head, 0);
         return;
     case TSRI_WIRE_SPACE_OPEN:
+    case TSRI_WIRE_SPACE_FIND:
         space_open(x, head, q);
         return;
     case TSRI_WIRE_SPACE_CLOSE:
         space_close(x, head, q);
         return;
+    case TSRI_WIRE_SPACES:
+        spaces(x, head);
+        return;
     case TSRI_WIRE_LOOKUP:
-        lookup(x, head, q);
+        tsri_lookup_answer(x, head, q);
         return;
     case TSRI_WIRE_RETRIEVE:
-        retrieve(x, head, body, q);
+        tsri_retrieve_answer(x, head, body, q);
         return;
     case TSRI_WIRE_RELEASE:
-        release(x, head, q);
+        answer(x, head, tsri_release(x, q));
         return;
     case TSRI_WIRE_KEYS:
-        keys(x, head, q);
-        return;
     case TSRI_WIRE_CONTAINS:
-        contains(x, head, q);
+        keys(x, head, q);
         return;
     case TSRI_WIRE_PREFETCH:
     case TSRI_WIRE_PIN:
     case TSRI_WIRE_UNPIN:
     case TSRI_WIRE_TOUCH:
-        answer(x, head, mark(x, q));
+        answer(x, head, tsri_mark(x, q));
         return;
     case TSRI_WIRE_FREEZE:
         tsr_freeze(x->tenant->cache, q->value != 0);
@@ -396,9 +334,41 @@ static void open_call(struct tsri_session *x, const struct tsri_wire_head *head,
     case TSRI_WIRE_CLEAR:
     case TSRI_WIRE_EVICT:
     case TSRI_WIRE_FLUSH:
+    case TSRI_WIRE_DISCOVER:
+    case TSRI_WIRE_LIST:
+    case TSRI_WIRE_WARM:
         tsri_lane_push(x, head, body, NULL, 0);
         return;
     }
+}
+
+/* Does it take so long that others would notice? Work grows with the bytes of a request, with the
+ * spaces it is asked in, and some times more when it is looked for at any offset. Leases that a
+ * call before this one may still take must not outlive their release. */
+static bool is_long(const struct tsri_session *x, const struct tsri_wire_head *head,
+                    const struct tsri_request *q)
+{
+    uint64_t work = head->body_bytes;
+    switch (q->type) {
+    case TSRI_WIRE_LOOKUP:
+        work *= q->lookup.n_spaces;
+        if (q->prompt.flags & TSR_PROMPT_ANY) work *= 4;
+        break;
+    case TSRI_WIRE_RELEASE:
+        if (x->n_leasing) return true;
+        break;
+    case TSRI_WIRE_RETRIEVE:
+    case TSRI_WIRE_KEYS:
+    case TSRI_WIRE_CONTAINS:
+    case TSRI_WIRE_PREFETCH:
+    case TSRI_WIRE_PIN:
+    case TSRI_WIRE_UNPIN:
+    case TSRI_WIRE_TOUCH:
+        break;
+    default:
+        return false;
+    }
+    return work > TSRI_INLINE_WORK;
 }
 
 /* Answers, then cuts it off. */
@@ -433,6 +403,8 @@ void tsri_call_answer(struct tsri_session *x, const struct tsri_wire_head *head,
         tsri_session_fail(x, head, e);
     } else if (is_hello) {
         tsri_hello(x, head, q);
+    } else if (is_long(x, head, q)) {
+        tsri_lane_push(x, head, body, NULL, 0);
     } else {
         open_call(x, head, body, q);
     }

@@ -104,7 +104,8 @@ uint32_t tsri_slow_list(struct tsri_slow *s, uint64_t now_ns,
 
 #define TSRI_SESSION_SPACES_MAX 256u
 #define TSRI_SESSION_PUTS_MAX 64u
-#define TSRI_CALLS_MAX 64u /* calls of one session that wait for a worker */
+#define TSRI_INLINE_WORK ((uint64_t)512 << 10) /* bytes of a request that the loop answers */
+#define TSRI_CALLS_MAX 64u                     /* calls of one session that wait for a worker */
 #define TSRI_OUT_HIGH \
     ((size_t)256 << 10) /* a session that leaves more unread is not listened to \
                          */
@@ -129,6 +130,8 @@ struct tsri_call {
     uint64_t start_ns;
     struct tsri_lend *lends; /* RETRIEVE: pinned and leased already; their matches stand behind */
     uint32_t n_lends;
+    bool leasing;   /* takes leases when it runs */
+    void *memory;   /* what the reply points to while it is made */
     uint8_t *reply; /* the frame; NULL when there was no memory for it */
     size_t reply_bytes;
     struct tsri_call *next;
@@ -158,7 +161,10 @@ struct tsri_session {
     uint32_t slot;
     struct tsri_region staging;
     _Atomic(struct tsr_space *) spaces[TSRI_SESSION_SPACES_MAX];
-    struct tsr_put *puts[TSRI_SESSION_PUTS_MAX]; /* the worker's */
+    _Atomic uint64_t bare[TSRI_SESSION_SPACES_MAX / 64]; /* bits: known from a tier alone */
+    struct tsr_space *closed[TSRI_SESSION_SPACES_MAX];   /* when nothing uses them any more */
+    uint32_t n_closed;
+    struct tsr_put *puts[TSRI_SESSION_PUTS_MAX]; /* the worker's, and the loop's when none runs */
 
     struct tsri_pending in, out;
     uint64_t skip; /* bytes of a body that is not wanted */
@@ -168,7 +174,7 @@ struct tsri_session {
     uint32_t listens; /* EPOLLIN | EPOLLOUT, as registered */
 
     struct tsri_call *calls, **calls_end; /* in order; the first one runs */
-    uint32_t n_calls;
+    uint32_t n_calls, n_leasing;          /* n_leasing: those that will take leases when they run */
     bool running;
 
     struct tsri_events events; /* max 0: not asked for */
@@ -270,8 +276,34 @@ void tsri_hello(struct tsri_session *x, const struct tsri_wire_head *head,
 /* One whole request; body on a boundary of 8. */
 void tsri_call_answer(struct tsri_session *x, const struct tsri_wire_head *head,
                       const uint8_t *body);
-/* The space of that number, or NULL with a message. */
+/* The space of that number, or NULL with a message; any_space: also one without a shape. */
 struct tsr_space *tsri_session_space(struct tsri_session *x, uint32_t number);
+struct tsr_space *tsri_session_any_space(struct tsri_session *x, uint32_t number);
+/* Closes the spaces that were given up, as soon as no call and no put uses them. */
+void tsri_session_settle(struct tsri_session *x);
+/* RELEASE; KEYS and CONTAINS, whose replies point to *memory (tsri_free); PREFETCH, PIN, UNPIN and
+ * TOUCH. In the loop or, when they are long, on a worker. The status. */
+TSR_MUST int tsri_release(struct tsri_session *x, const struct tsri_request *q);
+TSR_MUST int tsri_keys(struct tsri_session *x, const struct tsri_request *q, struct tsri_reply *r,
+                       void **memory);
+TSR_MUST int tsri_contains(struct tsri_session *x, const struct tsri_request *q,
+                           struct tsri_reply *r, void **memory);
+TSR_MUST int tsri_mark(struct tsri_session *x, const struct tsri_request *q);
+
+/* ---- finds.c: lookup and retrieve, in the loop or on a worker ---- */
+
+void tsri_lookup_answer(struct tsri_session *x, const struct tsri_wire_head *head,
+                        const struct tsri_request *q);
+void tsri_retrieve_answer(struct tsri_session *x, const struct tsri_wire_head *head,
+                          const uint8_t *body, const struct tsri_request *q);
+/* On a worker. *memory is what the reply points to. */
+TSR_MUST int tsri_lookup(struct tsri_session *x, const struct tsri_request *q, struct tsri_reply *r,
+                         void **memory);
+/* Lends, in memory of their own (tsri_lends_free), pinned and leased: how many of them only a lower
+ * tier has, or an error. */
+TSR_MUST int tsri_lend_all(struct tsri_session *x, const struct tsri_request *q,
+                           struct tsri_lend **out);
+void tsri_lends_free(struct tsri_session *x, struct tsri_lend *lends, uint32_t n);
 /* The frame of what was lent, in memory of its own (tsri_server_free); NULL when there is none. */
 uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct tsri_lend *lends,
                              uint32_t n, size_t *bytes);

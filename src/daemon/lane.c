@@ -86,14 +86,60 @@ static int clear(struct tsri_session *x, struct tsri_request *q)
 {
     struct tsr_clear what = {.size = sizeof what, .tier = q->tier};
     if (q->space != TSRI_WIRE_SPACE_ALL) {
-        what.space = tsri_session_space(x, q->space);
+        what.space = tsri_session_any_space(x, q->space);
         if (!what.space) return TSR_ENOENT;
     }
     if (q->has_prompt) what.prompt = &q->prompt;
     return tsr_clear(x->tenant->cache, &what);
 }
 
-static int perform(struct tsri_session *x, struct tsri_request *q, struct tsri_reply *r)
+static int list(struct tsri_session *x, const struct tsri_request *q, struct tsri_reply *r,
+                void **memory)
+{
+    struct tsri_wire_entry *rows = tsri_alloc(q->n, sizeof *rows);
+    if (!rows) return TSR_ENOMEM;
+    *memory = rows;
+    r->entries = rows;
+    r->n = tsri_cache_list(x->tenant->cache, q->value, rows, q->n, &r->next);
+    return (int)r->n;
+}
+
+static int discover(struct tsri_session *x, const struct tsri_request *q)
+{
+    struct tsr_space *space = tsri_session_space(x, q->space);
+    return space ? tsr_discover(x->client, space, &q->prompt) : TSR_ENOENT;
+}
+
+/* What is on the whole cache, or was too long for the loop. */
+static int perform_more(struct tsri_session *x, const struct tsri_request *q, struct tsri_reply *r,
+                        void **memory)
+{
+    switch (q->type) {
+    case TSRI_WIRE_LOOKUP:
+        return tsri_lookup(x, q, r, memory);
+    case TSRI_WIRE_KEYS:
+        return tsri_keys(x, q, r, memory);
+    case TSRI_WIRE_CONTAINS:
+        return tsri_contains(x, q, r, memory);
+    case TSRI_WIRE_RELEASE:
+        return tsri_release(x, q);
+    case TSRI_WIRE_LIST:
+        return list(x, q, r, memory);
+    case TSRI_WIRE_DISCOVER:
+        return discover(x, q);
+    case TSRI_WIRE_WARM:
+        return (int)tsri_cache_warm(x->tenant->cache, q->bytes);
+    case TSRI_WIRE_EVICT:
+        return tsr_evict(x->tenant->cache, q->bytes > SIZE_MAX ? SIZE_MAX : (size_t)q->bytes);
+    case TSRI_WIRE_FLUSH:
+        return tsr_flush(x->tenant->cache);
+    default:
+        return tsri_mark(x, q);
+    }
+}
+
+static int perform(struct tsri_session *x, struct tsri_request *q, struct tsri_reply *r,
+                   void **memory)
 {
     switch (q->type) {
     case TSRI_WIRE_STORE:
@@ -107,28 +153,32 @@ static int perform(struct tsri_session *x, struct tsri_request *q, struct tsri_r
         return put_end(x, q);
     case TSRI_WIRE_CLEAR:
         return clear(x, q);
-    case TSRI_WIRE_EVICT:
-        return tsr_evict(x->tenant->cache, q->bytes > SIZE_MAX ? SIZE_MAX : (size_t)q->bytes);
     default:
-        return tsr_flush(x->tenant->cache);
+        return perform_more(x, q, r, memory);
     }
 }
 
 static void let_go(struct tsri_call *call)
 {
-    tsri_lends_fini(call->session->client, call->lends, call->n_lends);
-    tsri_free(call->lends);
+    tsri_lends_free(call->session, call->lends, call->n_lends);
     call->lends = NULL;
 }
 
-static void fetch(struct tsri_call *call, const struct tsri_request *q)
+/* The reply is NULL when there is no memory for it. */
+static int retrieve(struct tsri_call *call, const struct tsri_request *q)
 {
     struct tsri_session *x = call->session;
+    if (!call->lends) {
+        int n_cold = tsri_lend_all(x, q, &call->lends);
+        if (n_cold < 0) return n_cold;
+        call->n_lends = q->retrieve.n_wants;
+    }
     tsri_lends_fetch(x->client, q->retrieve.has_prompt ? &q->prompt : NULL, call->lends,
                      call->n_lends);
     call->reply =
         tsri_retrieve_reply(x, call->head.id, call->lends, call->n_lends, &call->reply_bytes);
     let_go(call);
+    return call->reply ? 0 : TSR_ENOMEM;
 }
 
 static void run(struct tsri_job *job)
@@ -139,14 +189,13 @@ static void run(struct tsri_job *job)
     struct tsri_reply r = {.type = call->head.type};
     /* Decoded once more: what was decoded in the loop pointed into the loop's buffer. */
     int e = tsri_request_decode(&q, call->head.type, call->body, call->head.body_bytes);
-    if (e == 0 && call->lends)
-        fetch(call, &q);
+    if (e == 0 && call->head.type == TSRI_WIRE_RETRIEVE)
+        e = retrieve(call, &q);
     else if (e == 0)
-        e = perform(x, &q, &r);
+        e = perform(x, &q, &r, &call->memory);
     if (!call->reply) {
         const char *text = "";
         r.status = e;
-        if (call->head.type == TSRI_WIRE_RETRIEVE && e == 0) r.status = TSR_ENOMEM;
         if (r.status < 0) {
             text = tsr_errmsg();
             r.version_min = TSRI_WIRE_VERSION_MIN;
@@ -156,6 +205,8 @@ static void run(struct tsri_job *job)
         }
         call->reply = frame_of(x->server, call->head.id, &r, &call->reply_bytes);
     }
+    tsri_free(call->memory);
+    call->memory = NULL;
     tsri_server_finished(x->server, call);
 }
 
@@ -200,9 +251,11 @@ void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, c
                                .start_ns = tsri_now_ns(),
                                .lends = lends,
                                .n_lends = n_lends};
+    call->leasing = head->type == TSRI_WIRE_LOOKUP || (head->type == TSRI_WIRE_RETRIEVE && !lends);
     *x->calls_end = call;
     x->calls_end = &call->next;
     x->n_calls++;
+    x->n_leasing += call->leasing;
     if (!x->running) start(x);
 }
 
@@ -210,6 +263,7 @@ void tsri_lane_finish(struct tsri_call *call)
 {
     struct tsri_session *x = call->session;
     TSR_ASSERT(x->running && x->calls == call);
+    x->n_leasing -= call->leasing;
     x->running = false;
     x->calls = call->next;
     if (!x->calls) x->calls_end = &x->calls;
@@ -228,6 +282,7 @@ void tsri_lane_finish(struct tsri_call *call)
     call_close(call);
     if (x->state == TSRI_SESSION_ENDED) return;
     if (x->calls) start(x);
+    tsri_session_settle(x);
     tsri_session_read(x); /* it may have been too full to be listened to */
 }
 
@@ -238,6 +293,7 @@ void tsri_lane_clear(struct tsri_session *x)
         struct tsri_call *call = *at;
         *at = call->next;
         x->n_calls--;
+        x->n_leasing -= call->leasing;
         call_close(call);
     }
     x->calls_end = at;

@@ -409,6 +409,8 @@ void tsri_session_close(struct tsri_session *x)
     tsr_client_close(x->client);
     for (uint32_t i = 0; i < TSRI_SESSION_SPACES_MAX; i++)
         tsr_space_close(atomic_load(&x->spaces[i]));
+    while (x->n_closed)
+        tsr_space_close(x->closed[--x->n_closed]);
     tsri_region_fini(&x->staging);
     if (x->events.max) tsri_events_fini(&x->events);
     drop(s, &x->in);

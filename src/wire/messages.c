@@ -86,6 +86,16 @@ static void prompt_part(struct tsri_wire *w, struct tsri_request *r)
     recipe_part(w, &p->recipe, &p->recipe_bytes, recipe_bytes);
 }
 
+/* What is no number of seconds would spoil every comparison of the policy. */
+static void cost_part(struct tsri_wire *w, float *cost_s)
+{
+    uint32_t bits;
+    memcpy(&bits, cost_s, sizeof bits);
+    tsri_wire_u32(w, &bits);
+    memcpy(cost_s, &bits, sizeof bits);
+    if (bits && !(*cost_s > 0 && *cost_s < 1e9f)) w->bad = true;
+}
+
 static void store_part(struct tsri_wire *w, struct tsri_request *r)
 {
     struct tsr_store *s = &r->store;
@@ -100,7 +110,7 @@ static void store_part(struct tsri_wire *w, struct tsri_request *r)
     tsri_wire_u32(w, &s->base);
     tsri_wire_u32(w, &s->freq_set);
     tsri_wire_u32(w, &recipe_bytes);
-    tsri_wire_zero_u32(w);
+    cost_part(w, &s->cost_s);
     TSRI_WIRE_ARRAY(w, s->tokens, s->n_tokens);
     TSRI_WIRE_ARRAY(w, s->context, s->n_context);
     s->extra = extra_part(w, s->extra, s->n_extra, r->extra);
@@ -281,6 +291,19 @@ static void events_body(struct tsri_wire *w, struct tsri_request *r)
     tsri_wire_limit(w, r->n, TSRI_WIRE_ITEMS_MAX);
 }
 
+static void list_body(struct tsri_wire *w, struct tsri_request *r)
+{
+    tsri_wire_u32(w, &r->value);
+    tsri_wire_u32(w, &r->n);
+    tsri_wire_limit(w, r->n, TSRI_WIRE_ITEMS_MAX);
+}
+
+static void space_find_body(struct tsri_wire *w, struct tsri_request *r)
+{
+    const void *at = tsri_wire_array(w, r->fingerprint, 16, 1);
+    if (w->in && at) memcpy(r->fingerprint, at, 16);
+}
+
 bool tsri_request_body(struct tsri_wire *w, struct tsri_request *r)
 {
     switch ((enum tsri_wire_type)r->type) {
@@ -288,6 +311,7 @@ bool tsri_request_body(struct tsri_wire *w, struct tsri_request *r)
         return hello_body(w, r), true;
     case TSRI_WIRE_PING:
     case TSRI_WIRE_FLUSH:
+    case TSRI_WIRE_SPACES:
         return true;
     case TSRI_WIRE_SPACE_OPEN:
         return space_open_body(w, r), true;
@@ -316,16 +340,22 @@ bool tsri_request_body(struct tsri_wire *w, struct tsri_request *r)
     case TSRI_WIRE_PIN:
     case TSRI_WIRE_UNPIN:
     case TSRI_WIRE_TOUCH:
+    case TSRI_WIRE_DISCOVER:
         return prompt_body(w, r), true;
     case TSRI_WIRE_CLEAR:
         return clear_body(w, r), true;
     case TSRI_WIRE_EVICT:
+    case TSRI_WIRE_WARM:
         return tsri_wire_u64(w, &r->bytes), true;
     case TSRI_WIRE_FREEZE:
     case TSRI_WIRE_STATS:
         return value_body(w, r), true;
     case TSRI_WIRE_EVENTS:
         return events_body(w, r), true;
+    case TSRI_WIRE_LIST:
+        return list_body(w, r), true;
+    case TSRI_WIRE_SPACE_FIND:
+        return space_find_body(w, r), true;
     }
     return false;
 }

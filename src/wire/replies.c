@@ -4,6 +4,8 @@
 
 _Static_assert(sizeof(struct tsri_wire_lent) == 24, "six u32");
 _Static_assert(sizeof(struct tsr_event) == 40, "a new field of an event needs a new wire version");
+_Static_assert(sizeof(struct tsri_wire_entry) == 64, "an entry has no holes");
+_Static_assert(sizeof(struct tsri_wire_space_row) == 96, "a space has no holes");
 /* STATS carries everything behind the size. The struct may grow, and so may what the other side
  * sends: who reads takes what it knows. */
 #define NUMBERS_MAX 1024u
@@ -96,6 +98,23 @@ static void stats_body(struct tsri_wire *w, struct tsri_reply *r)
     TSRI_WIRE_ARRAY(w, r->text, r->text_bytes);
 }
 
+static void list_body(struct tsri_wire *w, struct tsri_reply *r)
+{
+    tsri_wire_u32(w, &r->n);
+    tsri_wire_u32(w, &r->next);
+    tsri_wire_limit(w, r->n, TSRI_WIRE_ITEMS_MAX);
+    TSRI_WIRE_ARRAY(w, r->entries, r->n);
+}
+
+/* Texts end inside their fields. */
+static void spaces_body(struct tsri_wire *w, struct tsri_reply *r)
+{
+    count_part(w, r);
+    TSRI_WIRE_ARRAY(w, r->spaces, r->n);
+    for (uint32_t i = 0; w->in && !w->bad && i < r->n; i++)
+        if (!memchr(r->spaces[i].model, 0, sizeof r->spaces[i].model)) w->bad = true;
+}
+
 bool tsri_reply_body(struct tsri_wire *w, struct tsri_reply *r)
 {
     /* An error answers any request, also one that nobody here has heard of. */
@@ -105,6 +124,7 @@ bool tsri_reply_body(struct tsri_wire *w, struct tsri_reply *r)
     case TSRI_WIRE_HELLO:
         return hello_body(w, r), true;
     case TSRI_WIRE_SPACE_OPEN:
+    case TSRI_WIRE_SPACE_FIND:
         return space_open_body(w, r), true;
     case TSRI_WIRE_LOOKUP:
         return lookup_body(w, r), true;
@@ -124,6 +144,10 @@ bool tsri_reply_body(struct tsri_wire *w, struct tsri_reply *r)
         count_part(w, r);
         TSRI_WIRE_ARRAY(w, r->events, r->n);
         return true;
+    case TSRI_WIRE_LIST:
+        return list_body(w, r), true;
+    case TSRI_WIRE_SPACES:
+        return spaces_body(w, r), true;
     case TSRI_WIRE_STATS:
         return stats_body(w, r), true;
     default:

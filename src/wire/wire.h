@@ -57,7 +57,12 @@
     X(FREEZE,      21, "freeze")                                                                   \
     X(FLUSH,       22, "flush")                                                                    \
     X(STATS,       23, "stats")                                                                    \
-    X(EVENTS,      24, "events")
+    X(EVENTS,      24, "events")                                                                   \
+    X(DISCOVER,    25, "discover")                                                                 \
+    X(LIST,        26, "list")                                                                     \
+    X(SPACES,      27, "spaces")                                                                   \
+    X(SPACE_FIND,  28, "space_find")                                                               \
+    X(WARM,        29, "warm")
 /* clang-format on */
 
 enum tsri_wire_type {
@@ -184,11 +189,12 @@ struct tsri_request {
     struct tsri_wire_put_layers put;
     const uint64_t *ids; /* RELEASE */
     const struct tsr_key *keys;
-    uint32_t n;          /* of ids or keys; KEYS, EVENTS: how many at most */
-    int32_t tier;        /* CLEAR */
-    uint32_t has_prompt; /* CLEAR */
-    uint64_t bytes;      /* EVICT */
-    uint32_t value;      /* FREEZE, STATS */
+    uint32_t n;              /* of ids or keys; KEYS, EVENTS, LIST: how many at most */
+    int32_t tier;            /* CLEAR */
+    uint32_t has_prompt;     /* CLEAR */
+    uint64_t bytes;          /* EVICT, WARM */
+    uint32_t value;          /* FREEZE, STATS; LIST: where to go on */
+    uint8_t fingerprint[16]; /* SPACE_FIND */
     /* Where prompt.extra or store.extra of a decoded request are. */
     struct tsr_extra extra[TSRI_EXTRA_ITEMS_MAX];
 };
@@ -231,6 +237,26 @@ struct tsri_wire_lent {
     uint32_t base, freq_set;
 };
 
+/* A row of LIST. `tiers`: bit t is set when tier t has it, 0 being host memory. */
+struct tsri_wire_entry {
+    uint64_t entry;
+    uint8_t key[16], space[16];
+    uint64_t bytes; /* of KV; 0: nobody has said how large a token is */
+    uint32_t n_tokens, pins;
+    uint16_t user_pins;
+    uint8_t kind, tiers;
+    uint32_t reserved;
+};
+#define TSRI_WIRE_LIST_END UINT32_MAX
+
+/* A row of SPACES. */
+struct tsri_wire_space_row {
+    uint8_t fingerprint[16];
+    char model[64];       /* its beginning; zeros behind it */
+    uint64_t token_bytes; /* of KV; 0: seen in a tier only, nobody has opened it yet */
+    uint32_t refs, entries;
+};
+
 struct tsri_reply {
     uint16_t type; /* of the request */
     int32_t status;
@@ -251,6 +277,9 @@ struct tsri_reply {
     const int8_t *tiers;
     const uint64_t *numbers; /* STATS: struct tsr_stats without its size */
     const struct tsr_event *events;
+    const struct tsri_wire_entry *entries;
+    uint32_t next; /* LIST: where to go on, or TSRI_WIRE_LIST_END */
+    const struct tsri_wire_space_row *spaces;
 };
 
 bool tsri_reply_body(struct tsri_wire *w, struct tsri_reply *r);

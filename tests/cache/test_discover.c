@@ -3,6 +3,7 @@
 #include "cache/manager.h"
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"
+#include "support/served_kit.h"
 #include "support/test.h"
 
 enum { N = 160 };
@@ -206,8 +207,46 @@ TEST(without_a_shared_tier_there_is_nothing_to_ask)
     CHECK(kit_end(&k));
 }
 
+/* The client of a server asks through it. */
+TEST(a_served_cache_asks_the_tiers_of_its_server)
+{
+    struct server_kit s;
+    struct kit k;
+    mem_tier_store_init(&store, 0);
+    open_one(&a, &plans[0]);
+    tmpdir_init(&s.dir);
+    snprintf(s.path, sizeof s.path, "%.80s/s/sock", s.dir.path);
+    struct tsr_config *cfg = kit_config((const char *const[]){"owner", "embedded", NULL});
+    fake_tier_plan_init(&plans[1], &mem_tier, &store);
+    CHECK_INT(tsr_config_set(cfg, "server_socket", s.path), 0);
+    CHECK_INT(tsr_tier_attach(cfg, &shared_ops, &plans[1]), 0);
+    kit_open_config(&s.k, cfg);
+    CHECK_INT(tsr_server_open(&s.server, s.k.cache, cfg), 0);
+    tsr_config_close(cfg);
+    served_kit_open(&k, s.path, NULL);
+    uint32_t *tokens = kit_tokens(1, N);
+    struct tsr_prompt prefix = kit_prefix_prompt(tokens, N);
+    CHECK_INT(kit_store_prefix(&a, tokens, N), N);
+    CHECK_INT(tsr_flush(a.cache), 0);
+    CHECK_INT(kit_find_prefix(&k, tokens, N), 0);
+    CHECK_INT(tsr_discover(k.client, k.space, &prefix), N / 16);
+    CHECK_INT(kit_load_and_check(&k, &prefix), N);
+    CHECK_INT(tsr_discover(k.client, k.space, &prefix), 0);
+    tsr_server_close(s.server);
+    CHECK_INT(tsr_discover(k.client, k.space, &prefix), 0); /* one that is gone knows nothing */
+    kit_close(&k);
+    CHECK(kit_end(&s.k));
+    CHECK(kit_end(&a));
+    tmpdir_fini(&s.dir);
+    fake_tier_plan_fini(&plans[0]);
+    fake_tier_plan_fini(&plans[1]);
+    mem_tier_store_fini(&store);
+    free(tokens);
+}
+
 int main(void)
 {
+    RUN(a_served_cache_asks_the_tiers_of_its_server);
     RUN(what_another_cache_stored_is_found_after_asking);
     RUN(lookups_ask_nobody);
     RUN(of_a_chain_only_what_is_whole_from_its_beginning_is_taken);

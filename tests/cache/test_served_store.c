@@ -187,6 +187,22 @@ TEST(blended_kv_is_found_by_its_recipe_alone)
     CHECK(server_end(&s));
 }
 
+TEST(what_a_store_cost_reaches_the_policy_of_the_server)
+{
+    struct server_kit s;
+    struct kit k;
+    server_open(&s, NULL);
+    served_kit_open(&k, s.path, NULL);
+    uint32_t *tokens = kit_tokens(3, 64);
+    struct tsr_store store = {
+        .kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64, .cost_s = 2.5f};
+    CHECK_INT(kit_store(&k, &store), 64);
+    CHECK(s.k.cache->entries[0].cost_s == 2.5f);
+    kit_close(&k);
+    free(tokens);
+    CHECK(server_end(&s));
+}
+
 TEST(a_store_may_run_in_the_background)
 {
     struct server_kit s;
@@ -219,6 +235,7 @@ int main(void)
     RUN(layers_may_be_given_one_by_one);
     RUN(rows_may_stand_anywhere_in_the_callers_memory);
     RUN(blended_kv_is_found_by_its_recipe_alone);
+    RUN(what_a_store_cost_reaches_the_policy_of_the_server);
     RUN(a_store_may_run_in_the_background);
     return test_end();
 }

@@ -80,6 +80,59 @@ TEST(a_space_is_the_one_that_its_description_makes)
     CHECK(ready_end(&r));
 }
 
+TEST(spaces_are_listed_and_found_by_their_fingerprint)
+{
+    struct ready r;
+    ready_open(&r);
+    CHECK_INT(wc_call(&r.c, fresh(TSRI_WIRE_SPACES)), 1);
+    struct tsri_wire_space_row row = r.c.reply.spaces[0];
+    CHECK_STR(row.model, kit_desc().model);
+    CHECK(row.entries == 1 && row.refs == 2);
+    CHECK_INT(row.token_bytes, tsr_space_token_bytes(r.s.k.space));
+    memcpy(fresh(TSRI_WIRE_SPACE_FIND)->fingerprint, row.fingerprint, 16);
+    CHECK_INT(wc_call(&r.c, &q), 0);
+    uint32_t found = r.c.reply.space.space;
+    CHECK(found != r.space && r.c.reply.space.n_layers == 2);
+    struct tsri_wire_match match;
+    CHECK_INT(wc_find_segment(&r.c, found, r.tokens, 100, 0, &match), 100);
+    memset(fresh(TSRI_WIRE_SPACE_FIND)->fingerprint, 9, 16);
+    CHECK_INT(wc_call(&r.c, &q), TSR_ENOENT);
+    CHECK(ready_end(&r));
+}
+
+/* After a restart the disk knows fingerprints, and nobody has said what they are of. */
+TEST(a_space_that_only_a_tier_knows_can_be_cleared_and_nothing_else)
+{
+    struct ready r;
+    ready_open(&r);
+    struct tsri_wire_match match;
+    struct tsr_space *bare;
+    uint8_t fingerprint[16] = {1, 2, 3};
+    pthread_mutex_lock(&r.s.k.cache->lock);
+    bare = tsri_space_slot(r.s.k.cache, fingerprint);
+    bare->n_entries = 1; /* as if a scan had found one */
+    pthread_mutex_unlock(&r.s.k.cache->lock);
+    memcpy(fresh(TSRI_WIRE_SPACE_FIND)->fingerprint, fingerprint, 16);
+    CHECK_INT(wc_call(&r.c, &q), 0);
+    CHECK_INT(r.c.reply.space.n_layers, 0);
+    uint32_t space = r.c.reply.space.space;
+    CHECK_INT(wc_find_segment(&r.c, space, r.tokens, 100, 0, &match), TSR_ENOENT);
+    CHECK_INT(wc_store_segment(&r.c, r.s.k.space, space, r.tokens, 100), TSR_ENOENT);
+    fresh(TSRI_WIRE_PIN)->space = space, q.prompt = r.prompt;
+    CHECK_INT(wc_call(&r.c, &q), TSR_ENOENT);
+    fresh(TSRI_WIRE_CLEAR)->space = space, q.tier = -1;
+    CHECK_INT(wc_call(&r.c, &q), 0);
+    fresh(TSRI_WIRE_SPACE_CLOSE)->space = space;
+    CHECK_INT(wc_call(&r.c, &q), 0);
+    struct tsr_space_desc desc = kit_desc(); /* the number is free for one with a shape */
+    CHECK_INT(wc_space(&r.c, &desc), space);
+    CHECK_INT(wc_find_segment(&r.c, space, r.tokens, 100, 0, &match), 100);
+    pthread_mutex_lock(&r.s.k.cache->lock);
+    bare->n_entries = 0;
+    pthread_mutex_unlock(&r.s.k.cache->lock);
+    CHECK(ready_end(&r));
+}
+
 TEST(a_session_opens_so_many_spaces_and_no_more)
 {
     struct ready r;
@@ -329,6 +382,8 @@ int main(void)
 {
     RUN(ping_is_answered);
     RUN(a_space_is_the_one_that_its_description_makes);
+    RUN(spaces_are_listed_and_found_by_their_fingerprint);
+    RUN(a_space_that_only_a_tier_knows_can_be_cleared_and_nothing_else);
     RUN(a_session_opens_so_many_spaces_and_no_more);
     RUN(a_lookup_finds_what_it_finds_in_the_process);
     RUN(leases_belong_to_their_session);

@@ -232,6 +232,26 @@ TEST(clear_evict_and_flush_do_as_in_the_process)
     CHECK(ready_end(&r));
 }
 
+TEST(a_list_comes_in_parts_and_tells_what_is_where)
+{
+    struct ready r;
+    ready_open(&r, NULL);
+    uint32_t *tokens = kit_tokens(6, 64 * 5);
+    for (int i = 0; i < 5; i++)
+        CHECK_INT(kit_store_segment(&r.s.k, tokens + i * 64, 64), 64);
+    int n = 0;
+    for (uint32_t next = 0; next != TSRI_WIRE_LIST_END; next = r.c.reply.next) {
+        fresh(TSRI_WIRE_LIST)->n = 2, q.value = next;
+        CHECK(wc_call(&r.c, &q) >= 0);
+        CHECK(r.c.reply.n <= 2);
+        for (uint32_t i = 0; i < r.c.reply.n; i++, n++)
+            CHECK(r.c.reply.entries[i].n_tokens == 64 && r.c.reply.entries[i].tiers == 1);
+    }
+    CHECK_INT(n, 5);
+    free(tokens);
+    CHECK(ready_end(&r));
+}
+
 struct tiered {
     struct ready r;
     struct mem_tier_store store;
@@ -271,6 +291,17 @@ TEST(what_a_tier_has_is_brought_up_and_lent)
     CHECK_INT(wc_borrow(&t.r.c, t.r.s.k.space, t.r.space, &t.match, t.tokens, 3), 0);
     CHECK_INT(server_metric(&t.r.s, TSRI_M_leased_entries), 1);
     CHECK_INT(kit_evict_all(&t.r.s.k), 0);
+    CHECK(tiered_end(&t));
+}
+
+TEST(warm_brings_it_up)
+{
+    struct tiered t;
+    tiered_open(&t);
+    CHECK_INT(wc_call(&t.r.c, fresh(TSRI_WIRE_WARM)), 1);
+    CHECK_INT(wc_call(&t.r.c, fresh(TSRI_WIRE_WARM)), 0);
+    CHECK_INT(wc_find_segment(&t.r.c, t.r.space, t.tokens, 90, 0, &t.match), 90);
+    CHECK_INT(t.match.tier, 0);
     CHECK(tiered_end(&t));
 }
 
@@ -361,7 +392,9 @@ int main(void)
     RUN(half_a_store_vanishes_with_its_session);
     RUN(a_session_has_so_many_puts_open_and_no_more);
     RUN(clear_evict_and_flush_do_as_in_the_process);
+    RUN(a_list_comes_in_parts_and_tells_what_is_where);
     RUN(what_a_tier_has_is_brought_up_and_lent);
+    RUN(warm_brings_it_up);
     RUN(a_lookup_may_start_bringing_it_up);
     RUN(while_one_waits_for_a_tier_all_others_are_served);
     RUN(a_client_that_gives_up_waiting_leaves_nothing_behind);

@@ -371,7 +371,7 @@ TEST(the_small_requests_are_these_bytes)
         int words; /* -1: a u64 */
     } rest[] = {{TSRI_WIRE_PING, 0},   {TSRI_WIRE_FLUSH, 0},  {TSRI_WIRE_SPACE_CLOSE, 2},
                 {TSRI_WIRE_EVICT, -1}, {TSRI_WIRE_FREEZE, 2}, {TSRI_WIRE_STATS, 2},
-                {TSRI_WIRE_EVENTS, 2}};
+                {TSRI_WIRE_EVENTS, 2}, {TSRI_WIRE_SPACES, 0}, {TSRI_WIRE_WARM, -1}};
     for (size_t i = 0; i < TSRI_COUNT(rest); i++) {
         struct tsri_request *r = fresh(rest[i].type);
         r->space = r->value = r->n = 6, r->bytes = 6;
@@ -381,6 +381,48 @@ TEST(the_small_requests_are_these_bytes)
         if (rest[i].words == -1) wb_u64(&want, 6);
         CHECK(is(&want));
         if (rest[i].words) CHECK_INT(back.space + back.value + back.n + back.bytes, 6);
+    }
+}
+
+TEST(what_people_ask_is_these_bytes)
+{
+    struct wire_bytes want;
+    struct tsri_request *r = fresh(TSRI_WIRE_DISCOVER);
+    r->space = 3, r->prompt = a_prompt();
+    CHECK(there_and_back());
+    wb_head(&want, 25, 77, 0);
+    wb_u32(&want, 3), wb_u32(&want, 0), wb_prompt(&want);
+    CHECK(is(&want));
+    CHECK(same_prompt(&back.prompt));
+    r = fresh(TSRI_WIRE_LIST);
+    r->value = 4096, r->n = 100;
+    CHECK(there_and_back());
+    wb_head(&want, 26, 77, 0);
+    wb_u32(&want, 4096), wb_u32(&want, 100);
+    CHECK(is(&want));
+    CHECK(back.value == 4096 && back.n == 100);
+    r = fresh(TSRI_WIRE_SPACE_FIND);
+    memcpy(r->fingerprint, "0123456789abcdef", 16);
+    CHECK(there_and_back());
+    wb_head(&want, 28, 77, 0);
+    wb_bytes(&want, "0123456789abcdef", 16);
+    CHECK(is(&want));
+    CHECK(memcmp(back.fingerprint, "0123456789abcdef", 16) == 0);
+}
+
+TEST(a_cost_is_a_number_of_seconds)
+{
+    struct tsri_request *r = fresh(TSRI_WIRE_PUT_OPEN);
+    a_store(r);
+    r->store.cost_s = 1.5f;
+    CHECK(there_and_back());
+    CHECK(back.store.cost_s == 1.5f);
+    static const uint32_t wrong[] = {0x7fc00000u /* NaN */, 0x7f800000u /* infinite */,
+                                     0xbf800000u /* -1 */, 0x80000000u /* -0 */, 0x4f000000u};
+    for (size_t i = 0; i < TSRI_COUNT(wrong); i++) {
+        memcpy(frame + 24 + 36, &wrong[i], 4);
+        CHECK_INT(tsri_request_decode(&back, TSRI_WIRE_PUT_OPEN, frame + 24, frame_bytes - 24),
+                  TSR_EINVAL);
     }
 }
 
@@ -451,6 +493,8 @@ int main(void)
     RUN(release_contains_and_keys_are_these_bytes);
     RUN(store_and_put_are_these_bytes);
     RUN(the_small_requests_are_these_bytes);
+    RUN(what_people_ask_is_these_bytes);
+    RUN(a_cost_is_a_number_of_seconds);
     RUN(a_request_cut_short_or_drawn_out_is_refused);
     RUN(a_type_nobody_knows_is_unsupported);
     RUN(counts_beyond_their_limits_are_refused_by_both_sides);

@@ -187,6 +187,45 @@ TEST(the_small_replies_are_these_bytes)
     CHECK(memcmp(back.events, events, sizeof events) == 0);
 }
 
+TEST(lists_are_these_bytes)
+{
+    struct wire_bytes want;
+    struct tsri_reply *r = fresh(TSRI_WIRE_LIST, 1);
+    const struct tsri_wire_entry entries[1] = {{.entry = 5,
+                                                .key = "0123456789abcde",
+                                                .space = "fedcba987654321",
+                                                .bytes = 4096,
+                                                .n_tokens = 64,
+                                                .pins = 3,
+                                                .user_pins = 2,
+                                                .kind = 1,
+                                                .tiers = 3}};
+    r->n = 1, r->next = 7, r->entries = entries;
+    CHECK(there_and_back());
+    wb_head(&want, 0x801a, 78, 1);
+    wb_u32(&want, 1), wb_u32(&want, 7), wb_u64(&want, 5), wb_bytes(&want, "0123456789abcde", 16);
+    wb_bytes(&want, "fedcba987654321", 16), wb_u64(&want, 4096), wb_u32(&want, 64);
+    wb_u32(&want, 3), wb_u16(&want, 2), wb_bytes(&want, "\1\3", 2), wb_u32(&want, 0);
+    CHECK(is(&want));
+    CHECK(back.next == 7 && memcmp(back.entries, entries, sizeof entries) == 0);
+
+    r = fresh(TSRI_WIRE_SPACES, 1);
+    struct tsri_wire_space_row spaces[1] = {{.fingerprint = "0123456789abcde",
+                                             .model = "a model",
+                                             .token_bytes = 131072,
+                                             .refs = 1,
+                                             .entries = 2}};
+    r->n = 1, r->spaces = spaces;
+    CHECK(there_and_back());
+    wb_head(&want, 0x801b, 78, 1);
+    wb_u32(&want, 1), wb_u32(&want, 0), wb_bytes(&want, "0123456789abcde", 16);
+    wb_bytes(&want, spaces[0].model, 64), wb_u64(&want, 131072), wb_u32(&want, 1);
+    wb_u32(&want, 2);
+    CHECK(is(&want));
+    memset(spaces[0].model, 'x', sizeof spaces[0].model); /* a text that does not end */
+    CHECK(!there_and_back());
+}
+
 TEST(stats_are_numbers_or_a_text)
 {
     struct wire_bytes want;
@@ -241,6 +280,7 @@ int main(void)
     RUN(lookup_is_these_bytes);
     RUN(retrieve_is_these_bytes);
     RUN(the_small_replies_are_these_bytes);
+    RUN(lists_are_these_bytes);
     RUN(stats_are_numbers_or_a_text);
     RUN(the_rest_say_everything_in_their_status);
     RUN(what_is_no_reply_is_refused);
