@@ -202,14 +202,17 @@ static bool same_name(const char *a, const char *b, size_t n)
     return true;
 }
 
-/* Where the usage names --flag, or NULL; *value tells whether as --flag=WHAT. */
-static const char *usage_has(const struct tsri_command *c, const char *flag, size_t n, bool *value)
+enum flag_value { VALUE_NONE, VALUE_MUST, VALUE_MAY };
+
+/* Where the usage names --flag, or NULL; *value tells whether as --flag=WHAT or --flag[=WHAT]. */
+static const char *usage_has(const struct tsri_command *c, const char *flag, size_t n,
+                             enum flag_value *value)
 {
     for (const char *at = c->usage; (at = strstr(at, "--")) != NULL;) {
         at += 2;
-        size_t length = strcspn(at, "=] |");
+        size_t length = strcspn(at, "[=] |");
         if (length != n || !same_name(at, flag, n)) continue;
-        *value = at[length] == '=';
+        *value = at[length] == '=' ? VALUE_MUST : at[length] == '[' ? VALUE_MAY : VALUE_NONE;
         return at;
     }
     return NULL;
@@ -250,8 +253,8 @@ static int take_flag(struct walk *w)
     struct tsri_cli *cli = w->cli;
     const char *flag = w->argv[w->i] + 2, *equals = strchr(flag, '=');
     size_t n = equals ? (size_t)(equals - flag) : strlen(flag);
-    bool wants_value;
-    const char *own = cli->command ? usage_has(cli->command, flag, n, &wants_value) : NULL;
+    enum flag_value wants = VALUE_NONE;
+    const char *own = cli->command ? usage_has(cli->command, flag, n, &wants) : NULL;
     if (strcmp(flag, "help") == 0) {
         w->help = true;
     } else if (strcmp(flag, "json") == 0) {
@@ -260,9 +263,10 @@ static int take_flag(struct walk *w)
         cli->config_file = take_value(w, equals);
         if (!cli->config_file) return tsri_cli_usage(cli, "--config needs a file");
     } else if (own) {
-        if (!wants_value && equals)
+        if (wants == VALUE_NONE && equals)
             return tsri_cli_usage(cli, "--%.*s takes no value", (int)n, flag);
-        const char *value = wants_value ? take_value(w, equals) : "";
+        const char *value = equals ? equals + 1 : "";
+        if (wants == VALUE_MUST) value = take_value(w, equals);
         if (!value) return tsri_cli_usage(cli, "--%s needs a value", flag);
         char *name = strndup(own, n);
         if (!name) return tsri_cli_fail("no memory");
@@ -300,7 +304,7 @@ static int read_line(struct walk *w)
 static int run(struct walk *w)
 {
     struct tsri_cli *cli = w->cli;
-    bool value;
+    enum flag_value value;
     if (w->argc == 2 && strcmp(w->argv[1], "--version") == 0) {
         puts(tsr_version());
         return 0;

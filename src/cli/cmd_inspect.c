@@ -3,6 +3,7 @@
  * looked up in every way there is and shown: what was found, how, in which document, and where. */
 #include "cli/inspect.h"
 #include "cli/prompt_file.h"
+#include "cli/remote.h"
 
 #include <stdlib.h>
 
@@ -445,6 +446,7 @@ static int inspect(struct inspect *x)
 int tsri_cmd_inspect(struct tsri_cli *cli)
 {
     struct inspect x = {.cli = cli};
+    if (tsri_remote_wanted(cli)) return tsri_server_inspect(cli);
     int status = tsri_cli_want_args(cli, 1, 1);
     if (!status && tsri_cli_flag(cli, "space") && !tsri_cli_flag(cli, "store"))
         status = tsri_cli_usage(cli, "--space is one of a store: --store is missing");

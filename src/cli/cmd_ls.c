@@ -1,4 +1,5 @@
 /* cmd_ls.c - `tessera ls DIR`: what a store directory holds. */
+#include "cli/remote.h"
 #include "cli/store.h"
 
 #include <stdlib.h>
@@ -68,6 +69,7 @@ static int print_table(const struct tsri_cli *cli, const struct tsri_store *s)
 
 int tsri_cmd_ls(struct tsri_cli *cli)
 {
+    if (tsri_remote_wanted(cli)) return tsri_server_ls(cli);
     int status = tsri_cli_want_args(cli, 1, 1);
     if (status) return status;
     const char *order = tsri_cli_flag(cli, "order");

@@ -1,9 +1,13 @@
 /* cmd_stat.c - `tessera stat`: the metrics of a cache. The table is read back from the Prometheus
  * text, not from the counters, so that it will look the same for a cache in another process, which
  * can be asked for that text and nothing else. */
-#include "cli/cli.h"
+#include "cli/remote.h"
+
+#include <tessera/client.h>
 
 #include <stdlib.h>
+
+#define CONNECT_MS 2000
 
 /* The text of a format, allocated; NULL after having said why. */
 static char *read_text(struct tsr_cache *cache, const char *format)
@@ -116,10 +120,14 @@ int tsri_cmd_stat(struct tsri_cli *cli)
     if (status) return status;
     if (prometheus && cli->json)
         return tsri_cli_usage(cli, "stat: --json or --prometheus, not both");
-    status = tsri_cli_config(cli);
+    status = tsri_remote_wanted(cli) ? tsri_remote_config(cli) : tsri_cli_config(cli);
     if (status) return status;
     struct tsr_cache *cache;
     if (tsr_open(&cache, cli->config) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsr_connected(cache, CONNECT_MS) < 0) { /* without a server there is nothing to count */
+        tsr_close(cache);
+        return tsri_cli_fail("%s", tsr_errmsg());
+    }
     char *text = read_text(cache, cli->json ? "json" : "prometheus");
     tsr_close(cache);
     if (!text) return CLI_FAILED;

@@ -1,5 +1,6 @@
 /* cmd_trim.c - commands that change a store directory or bring it near: evict, clear, compact,
  * warm. */
+#include "cli/remote.h"
 #include "cli/store.h"
 
 #include <dirent.h>
@@ -50,6 +51,7 @@ static bool until_bytes(const struct tsri_store_entry *e, uint64_t dropped, void
 
 int tsri_cmd_evict(struct tsri_cli *cli)
 {
+    if (tsri_remote_wanted(cli)) return tsri_server_evict(cli);
     int status = tsri_cli_want_args(cli, 2, 2);
     if (status) return status;
     uint64_t want;
@@ -68,6 +70,7 @@ static bool of_space(const struct tsri_store_entry *e, uint64_t dropped, void *a
 
 int tsri_cmd_clear(struct tsri_cli *cli)
 {
+    if (tsri_remote_wanted(cli)) return tsri_server_clear(cli);
     int status = tsri_cli_want_args(cli, 1, 1);
     if (status) return status;
     const char *space = tsri_cli_flag(cli, "space");
@@ -129,6 +132,7 @@ static int64_t read_through(int dir, const char *name, uint8_t *buf, size_t byte
 
 int tsri_cmd_warm(struct tsri_cli *cli)
 {
+    if (tsri_remote_wanted(cli)) return tsri_server_warm(cli);
     int status = tsri_cli_want_args(cli, 1, 1);
     if (status) return status;
     DIR *dir = opendir(cli->args[0]);

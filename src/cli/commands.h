@@ -2,8 +2,8 @@
  * the row declares tsri_cmd_<id>(), is found by name, and is all that `tessera help` knows.
  *
  * The usage is what follows the name on the command line, and it is the declaration of the
- * command's own flags as well: --flag takes no value, --flag=WHAT takes one, anything else that
- * starts with two dashes is a configuration option. */
+ * command's own flags as well: --flag takes no value, --flag=WHAT takes one, --flag[=WHAT] may have
+ * one, anything else that starts with two dashes is a configuration option. */
 #ifndef TSRI_COMMANDS_H
 #define TSRI_COMMANDS_H
 
@@ -63,10 +63,11 @@
       "write the manual of all options",                                                           \
       "Markdown, or mdoc for the manual page with --man. Made from the table that the options\n"   \
       "themselves are made from.\n")                                                               \
-    X(stat, "stat", "[--json | --prometheus] [--all]",                                             \
+    X(stat, "stat", "[--json | --prometheus] [--all] [--connect[=SOCKET]]",                        \
       "print the metrics of a cache",                                                              \
       "Opens a cache with the given configuration and prints what it counted; metrics that are\n"  \
-      "0 are left out of the table unless --all is given.\n")                                      \
+      "0 are left out of the table unless --all is given.\n"                                       \
+      "  --connect[=SOCKET]  of the cache of a server\n")                                          \
     X(doctor, "doctor", "[--json]",                                                                \
       "check this machine against the configuration",                                              \
       "Each line is ok, warn (works, but slower or less than asked) or fail, with what to do.\n"   \
@@ -96,7 +97,7 @@
       "  --limit=N         only the first N requests\n"                                            \
       "A trace has one JSON object a line: {\"chunks\":[[id,tokens],...]} is a prompt of\n"        \
       "segments, {\"hash_ids\":[...],\"input_length\":n} one of 512-token prefix blocks.\n")       \
-    X(inspect, "inspect", "[--json] [--store=DIR] [--space=HEX] PROMPT-FILE",                      \
+    X(inspect, "inspect", "[--json] [--store=DIR | --connect[=SOCKET]] [--space=HEX] PROMPT-FILE", \
       "show how a prompt would be matched",                                                        \
       "The documents of the file are stored in a cache in memory, then its prompt is looked up\n"  \
       "as a prefix, by segments and at any offset. The file is one JSON object; a TEXT is a\n"     \
@@ -106,30 +107,46 @@
       "  \"documents\"  list of what is stored, each a TEXT or an object with \"text\",\n"         \
       "               \"kind\" (segment or prefix) and \"behind\", the system prompt it saw\n"     \
       "  --store=DIR   look in this store too; its KV is not read, and a cache may be using it\n"  \
+      "  --connect[=SOCKET]  look in the cache of a server instead; the file has tokens then\n"    \
       "  --space=HEX   beginning of the fingerprint of its space, where it has several\n"          \
       "Options such as --chunk_size, --match_min_tokens and --min_match_ratio count.\n")           \
-    X(ls, "ls", "[--json] [--order=ORDER] DIR",                                                      \
-      "list what a store directory holds",                                                         \
+    X(ls, "ls", "[--json] [--order=ORDER] DIR | --connect[=SOCKET]",                               \
+      "list what a store directory, or a server, holds",                                           \
       "Reads only, also while a cache uses the directory.\n"                                       \
-      "  --order=ORDER  key (default), size, or eviction: the first ones would go first\n")        \
+      "  --order=ORDER  key (default), size, or eviction: the first ones would go first\n"         \
+      "  --connect[=SOCKET]  of a server: what it has in memory and in the tiers below\n")         \
     X(verify, "verify", "[--json] [--repair] DIR",                                                 \
       "read a whole store and name every bad cell",                                                \
       "Compares every cell with its checksum and exits 1 when one is bad.\n"                       \
       "  --repair  drop entries with bad cells; the store must not be in use\n")                   \
-    X(evict, "evict", "[--json] DIR SIZE",                                                         \
+    X(evict, "evict", "[--json] DIR SIZE | --connect[=SOCKET] SIZE",                               \
       "drop the entries that would go first",                                                      \
       "In eviction order, until SIZE bytes (as 500M) of entries are dropped. The space is given\n"  \
-      "back by compaction. The store must not be in use.\n")                                       \
-    X(clear, "clear", "[--json] [--space=HEX] DIR",                                                \
-      "drop every entry of a store",                                                               \
+      "back by compaction. The store must not be in use.\n"                                        \
+      "  --connect[=SOCKET]  of a server: until SIZE bytes of its host memory are free\n")         \
+    X(clear, "clear", "[--json] [--space=HEX] DIR | --connect[=SOCKET]",                           \
+      "drop every entry of a store, or of a server",                                               \
       "The store must not be in use.\n"                                                            \
-      "  --space=HEX  only those of the space whose fingerprint begins so\n")                      \
+      "  --space=HEX  only those of the space whose fingerprint begins so\n"                       \
+      "  --connect[=SOCKET]  of a server: everything that is not in use, in every tier\n")         \
     X(compact, "compact", "[--json] DIR",                                                          \
       "give the bytes of dropped entries back to the file system",                                 \
       "The store must not be in use.\n")                                                           \
-    X(warm, "warm", "[--json] DIR",                                                                \
-      "read a store into the page cache",                                                          \
-      "For caches that do not bypass it (disk_direct=false), after a restart of the machine.\n")   \
+    X(warm, "warm", "[--json] DIR | --connect[=SOCKET]",                                           \
+      "read a store into the page cache, or into the memory of a server",                          \
+      "For caches that do not bypass it (disk_direct=false), after a restart of the machine.\n"    \
+      "  --connect[=SOCKET]  brings up what a server has in lower tiers, while memory is free\n")  \
+    X(flush, "flush", "[--json] [--connect[=SOCKET]]",                                             \
+      "have a server write everything down",                                                       \
+      "Returns when what was stored before is in the tiers that want it, and survives a crash.\n") \
+    X(pin, "pin", "[--json] [--connect[=SOCKET]] [--space=HEX] PROMPT-FILE",                       \
+      "keep the text of a prompt in a server's memory",                                            \
+      "What of the prompt is known, as prefix and by segments, is not evicted until it is\n"       \
+      "unpinned as often. The file is that of inspect, with tokens.\n"                             \
+      "  --space=HEX  beginning of the fingerprint of the space, where the server has several\n")  \
+    X(unpin, "unpin", "[--json] [--connect[=SOCKET]] [--space=HEX] PROMPT-FILE",                   \
+      "undo pin",                                                                                  \
+      "Of the same prompt; returns how many entries were pinned.\n")                               \
     X(version, "version", "[--json]",                                                              \
       "print version, libraries and features",                                                     \
       "Version, compiler, the libraries in use, and the processor features that count.\n")

@@ -1,0 +1,397 @@
+/* cmd_server.c - commands on a server's cache: ls, evict, clear and warm with --connect, and flush,
+ * pin and unpin, which are about a running cache and nothing else. */
+#include "cli/prompt_file.h"
+#include "cli/remote.h"
+#include "cli/store.h"
+
+#include <stdlib.h>
+
+#define LIST_ROWS 16384u                 /* of one request */
+#define WARM_BYTES ((uint64_t)256 << 20) /* of one request: somebody else may want the worker */
+
+static int fail(void)
+{
+    return tsri_cli_fail("%s", tsr_errmsg());
+}
+
+/* Says what a call on entries did. */
+static int say(const struct tsri_cli *cli, const char *what, int64_t n)
+{
+    if (cli->json)
+        printf("{\"%s\":%lld}\n", what, (long long)n);
+    else
+        printf("%lld entries %s\n", (long long)n, what);
+    return 0;
+}
+
+static int call_and_say(struct tsri_cli *cli, struct tsri_request *q, const char *what)
+{
+    struct tsri_remote r;
+    int status = tsri_remote_open(&r, cli);
+    if (status) return status;
+    int n = tsri_remote_call(&r, q);
+    tsri_remote_close(&r);
+    return n < 0 ? CLI_FAILED : say(cli, what, n);
+}
+
+/* ---- ls ---- */
+
+struct rows {
+    struct tsri_wire_entry *list;
+    size_t n, room;
+};
+
+static bool keep(struct rows *rows, const struct tsri_wire_entry *more, size_t n)
+{
+    if (rows->n + n > rows->room) {
+        size_t room = 2 * (rows->n + n);
+        struct tsri_wire_entry *list = realloc(rows->list, room * sizeof *list);
+        if (!list) return false;
+        rows->list = list;
+        rows->room = room;
+    }
+    if (n) memcpy(rows->list + rows->n, more, n * sizeof *more);
+    rows->n += n;
+    return true;
+}
+
+static int read_rows(struct tsri_remote *r, struct rows *rows)
+{
+    struct tsri_request q;
+    for (uint32_t next = 0; next != TSRI_WIRE_LIST_END;) {
+        struct tsri_answer *a;
+        tsri_remote_clear(&q, TSRI_WIRE_LIST)->n = LIST_ROWS;
+        q.value = next;
+        if (tsri_remote_ask(r, &q, &a) < 0) return CLI_FAILED;
+        uint32_t before = next;
+        next = a->reply.next;
+        bool ok = next > before && keep(rows, a->reply.entries, a->reply.n);
+        tsri_link_end(a);
+        if (!ok) return tsri_cli_fail("the list of the server cannot be kept");
+    }
+    return 0;
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct tsri_wire_entry *x = a, *y = b;
+    return memcmp(x->key, y->key, sizeof x->key);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const struct tsri_wire_entry *x = a, *y = b;
+    return x->bytes < y->bytes ? 1 : x->bytes > y->bytes ? -1 : by_key(a, b);
+}
+
+/* "host", "host, 1", "1, 2": tiers below are numbered as the configuration names them. */
+static const char *tiers_of(uint8_t tiers, char buf[static 40])
+{
+    size_t n = 0;
+    buf[0] = 0;
+    for (unsigned t = 0; t < 8; t++) {
+        if (!(tiers >> t & 1)) continue;
+        if (t == 0)
+            n += (size_t)snprintf(buf + n, 40 - n, "host");
+        else
+            n += (size_t)snprintf(buf + n, 40 - n, "%s%u", n ? ", " : "", t);
+    }
+    return buf;
+}
+
+static void print_json(const struct rows *rows)
+{
+    printf("{\"entries\":[");
+    for (size_t i = 0; i < rows->n; i++) {
+        const struct tsri_wire_entry *e = &rows->list[i];
+        char key[33], space[33];
+        tsri_store_hex(e->key, 16, key);
+        tsri_store_hex(e->space, 16, space);
+        printf("%s{\"key\":\"%s\",\"space\":\"%s\",\"kind\":\"%s\",\"tokens\":%u,\"bytes\":%llu,"
+               "\"tiers\":[",
+               i ? "," : "", key, space, tsri_store_kind(e->kind), e->n_tokens,
+               (unsigned long long)e->bytes);
+        for (unsigned t = 0, n = 0; t < 8; t++)
+            if (e->tiers >> t & 1) printf("%s%u", n++ ? "," : "", t);
+        printf("],\"in_use\":%u,\"pinned\":%u}", e->pins - e->user_pins, e->user_pins);
+    }
+    printf("]}\n");
+}
+
+static int print_rows(const struct tsri_cli *cli, const struct rows *rows)
+{
+    static const char *const heads[] = {"key", "space", "kind",   "tokens",
+                                        "KV",  "in",    "in use", "pinned"};
+    struct tsri_table t;
+    char key[33], space[33], size[32], tiers[40];
+    uint64_t tokens = 0, bytes = 0;
+    tsri_table_init(&t, "lllrrlrr");
+    for (size_t i = 0; i < TSRI_COUNT(heads); i++)
+        tsri_table_add(&t, "%s", heads[i]);
+    for (size_t i = 0; i < rows->n; i++) {
+        const struct tsri_wire_entry *e = &rows->list[i];
+        tsri_store_hex(e->key, 16, key);
+        tsri_store_hex(e->space, 4, space);
+        tsri_table_add(&t, "%s", key);
+        tsri_table_add(&t, "%s", space);
+        tsri_table_add(&t, "%s", tsri_store_kind(e->kind));
+        tsri_table_add(&t, "%u", e->n_tokens);
+        tsri_table_add(&t, "%s", e->bytes ? tsri_cli_size(e->bytes, size) : "?");
+        tsri_table_add(&t, "%s", tiers_of(e->tiers, tiers));
+        tsri_table_add(&t, "%u", e->pins - e->user_pins);
+        tsri_table_add(&t, "%u", e->user_pins);
+        tokens += e->n_tokens;
+        bytes += e->bytes;
+    }
+    int status = tsri_table_print(&t, cli);
+    tsri_table_fini(&t);
+    if (!status)
+        printf("%zu entries, %llu tokens, %s\n", rows->n, (unsigned long long)tokens,
+               tsri_cli_size(bytes, size));
+    return status;
+}
+
+int tsri_server_ls(struct tsri_cli *cli)
+{
+    struct tsri_remote r;
+    struct rows rows = {0};
+    const char *order = tsri_cli_flag(cli, "order");
+    int status = tsri_cli_want_args(cli, 0, 0);
+    if (status) return status;
+    if (order && strcmp(order, "key") != 0 && strcmp(order, "size") != 0)
+        return tsri_cli_usage(cli, "--order is key or size with --connect, not %s", order);
+    status = tsri_remote_open(&r, cli);
+    if (status) return status;
+    status = read_rows(&r, &rows);
+    tsri_remote_close(&r);
+    bool size = order && strcmp(order, "size") == 0;
+    if (rows.n) qsort(rows.list, rows.n, sizeof *rows.list, size ? by_size : by_key);
+    if (!status && cli->json)
+        print_json(&rows);
+    else if (!status)
+        status = print_rows(cli, &rows);
+    free(rows.list);
+    return status;
+}
+
+/* ---- evict, clear, warm, flush ---- */
+
+int tsri_server_evict(struct tsri_cli *cli)
+{
+    struct tsri_request q;
+    int status = tsri_cli_want_args(cli, 1, 1);
+    if (status) return status;
+    tsri_remote_clear(&q, TSRI_WIRE_EVICT);
+    if (!tsri_parse_size(cli->args[0], &q.bytes) || q.bytes == 0)
+        return tsri_cli_usage(cli, "%s is no size", cli->args[0]);
+    return call_and_say(cli, &q, "evicted");
+}
+
+int tsri_server_clear(struct tsri_cli *cli)
+{
+    struct tsri_remote r;
+    struct tsri_request q;
+    const char *hex = tsri_cli_flag(cli, "space");
+    uint32_t space = TSRI_WIRE_SPACE_ALL;
+    bool bare;
+    int status = tsri_cli_want_args(cli, 0, 0);
+    if (status) return status;
+    if (hex && !tsri_is_space_hex(hex))
+        return tsri_cli_usage(cli, "--space is 8 to 32 digits of a fingerprint, as ls prints it");
+    status = tsri_remote_open(&r, cli);
+    if (status) return status;
+    if (hex) status = tsri_remote_space(&r, hex, &space, &bare);
+    int n = 0;
+    if (!status) {
+        tsri_remote_clear(&q, TSRI_WIRE_CLEAR)->space = space;
+        q.tier = -1;
+        n = tsri_remote_call(&r, &q);
+        if (n < 0) status = CLI_FAILED;
+    }
+    tsri_remote_close(&r);
+    return status ? status : say(cli, "cleared", n);
+}
+
+int tsri_server_warm(struct tsri_cli *cli)
+{
+    struct tsri_remote r;
+    struct tsri_request q;
+    int status = tsri_cli_want_args(cli, 0, 0);
+    if (!status) status = tsri_remote_open(&r, cli);
+    if (status) return status;
+    int64_t all = 0;
+    int n;
+    do {
+        tsri_remote_clear(&q, TSRI_WIRE_WARM)->bytes = WARM_BYTES;
+        n = tsri_remote_call(&r, &q);
+        all += n > 0 ? n : 0;
+    } while (n > 0);
+    tsri_remote_close(&r);
+    return n < 0 ? CLI_FAILED : say(cli, "warmed", all);
+}
+
+int tsri_cmd_flush(struct tsri_cli *cli)
+{
+    struct tsri_remote r;
+    struct tsri_request q;
+    int status = tsri_cli_want_args(cli, 0, 0);
+    if (!status) status = tsri_remote_open(&r, cli);
+    if (status) return status;
+    int n = tsri_remote_call(&r, tsri_remote_clear(&q, TSRI_WIRE_FLUSH));
+    tsri_remote_close(&r);
+    if (n < 0) return CLI_FAILED;
+    puts(cli->json ? "{\"flushed\":true}" : "flushed");
+    return 0;
+}
+
+/* ---- pins ---- */
+
+/* The prompt of a file as tokens, which is all that a server knows. */
+static int load_prompt(struct tsri_cli *cli, struct tsri_prompt_file *f, struct tsr_prompt *prompt)
+{
+    if (tsri_prompt_file_load(f, cli->args[0]) < 0) return fail();
+    if (f->prompt.bytes || f->n_documents) {
+        tsri_prompt_file_fini(f);
+        return tsri_cli_fail("%s: a server has tokens: the prompt must be one of tokens, without "
+                             "documents",
+                             cli->args[0]);
+    }
+    *prompt = (struct tsr_prompt){.size = sizeof *prompt,
+                                  .tokens = f->prompt.tokens,
+                                  .n_tokens = (uint32_t)f->prompt.n_tokens,
+                                  .flags = TSR_PROMPT_PREFIX,
+                                  .segments = f->parts,
+                                  .n_segments = f->n_parts};
+    if (f->n_parts) prompt->flags |= TSR_PROMPT_SEGMENTS;
+    if (f->system.n_tokens) prompt->flags |= TSR_PROMPT_CONTEXT;
+    return 0;
+}
+
+/* A request on a prompt: connected, its space found. */
+static int ask_prompt(struct tsri_cli *cli, struct tsri_request *q,
+                      int (*then)(struct tsri_cli *cli, struct tsri_remote *r,
+                                  struct tsri_request *q, const struct tsri_prompt_file *f))
+{
+    struct tsri_remote r;
+    struct tsri_prompt_file f;
+    bool bare;
+    const char *hex = tsri_cli_flag(cli, "space");
+    int status = tsri_cli_want_args(cli, 1, 1);
+    if (status) return status;
+    if (hex && !tsri_is_space_hex(hex))
+        return tsri_cli_usage(cli, "--space is 8 to 32 digits of a fingerprint, as ls prints it");
+    status = load_prompt(cli, &f, &q->prompt);
+    if (status) return status;
+    status = tsri_remote_open(&r, cli);
+    if (!status) {
+        status = tsri_remote_space(&r, hex, &q->space, &bare);
+        if (!status && bare)
+            status = tsri_cli_fail("no engine has opened this space since the server started");
+        if (!status) status = then(cli, &r, q, &f);
+        tsri_remote_close(&r);
+    }
+    tsri_prompt_file_fini(&f);
+    return status;
+}
+
+static int mark(struct tsri_cli *cli, struct tsri_remote *r, struct tsri_request *q,
+                const struct tsri_prompt_file *f)
+{
+    (void)f;
+    int n = tsri_remote_call(r, q);
+    return n < 0 ? CLI_FAILED : say(cli, q->type == TSRI_WIRE_PIN ? "pinned" : "unpinned", n);
+}
+
+int tsri_cmd_pin(struct tsri_cli *cli)
+{
+    struct tsri_request q;
+    tsri_remote_clear(&q, TSRI_WIRE_PIN);
+    return ask_prompt(cli, &q, mark);
+}
+
+int tsri_cmd_unpin(struct tsri_cli *cli)
+{
+    struct tsri_request q;
+    tsri_remote_clear(&q, TSRI_WIRE_UNPIN);
+    return ask_prompt(cli, &q, mark);
+}
+
+/* ---- inspect ---- */
+
+#define MATCHES_MAX 65536u
+
+static const char *name_of(uint8_t i, const char *const *names, size_t n)
+{
+    return i < n ? names[i] : names[0];
+}
+static const char *const coverages[] = {"?", "full", "partial", "run"};
+static const char *const contexts[] = {"?", "same", "pure", "other"};
+
+static void print_match_json(const struct tsri_wire_match *m, bool first)
+{
+    printf("%s{\"offset\":%u,\"tokens\":%u,\"entry_offset\":%u,\"entry_tokens\":%u,\"kind\":\"%s\","
+           "\"coverage\":\"%s\",\"context\":\"%s\",\"tier\":%u}",
+           first ? "" : ",", m->prompt_offset, m->n_tokens, m->entry_offset, m->entry_tokens,
+           tsri_store_kind(m->kind), name_of(m->coverage, coverages, TSRI_COUNT(coverages)),
+           name_of(m->context, contexts, TSRI_COUNT(contexts)), m->tier);
+}
+
+static int print_matches(const struct tsri_cli *cli, const struct tsri_reply *reply)
+{
+    static const char *const heads[] = {
+        "tokens", "of the prompt", "of the entry", "kind", "match", "context", "in"};
+    struct tsri_table t;
+    tsri_table_init(&t, "rllllll");
+    for (size_t i = 0; i < TSRI_COUNT(heads); i++)
+        tsri_table_add(&t, "%s", heads[i]);
+    for (uint32_t i = 0; i < reply->n; i++) {
+        const struct tsri_wire_match *m = &reply->matches[i];
+        tsri_table_add(&t, "%u", m->n_tokens);
+        tsri_table_add(&t, "%u..%u", m->prompt_offset, m->prompt_offset + m->n_tokens - 1);
+        tsri_table_add(&t, "%u..%u of %u", m->entry_offset, m->entry_offset + m->n_tokens - 1,
+                       m->entry_tokens);
+        tsri_table_add(&t, "%s", tsri_store_kind(m->kind));
+        tsri_table_add(&t, "%s", name_of(m->coverage, coverages, TSRI_COUNT(coverages)));
+        tsri_table_add(&t, "%s", name_of(m->context, contexts, TSRI_COUNT(contexts)));
+        if (m->tier)
+            tsri_table_add(&t, "tier %u", m->tier);
+        else
+            tsri_table_add(&t, "host");
+    }
+    int status = tsri_table_print(&t, cli);
+    tsri_table_fini(&t);
+    return status;
+}
+
+static int inspect(struct tsri_cli *cli, struct tsri_remote *r, struct tsri_request *q,
+                   const struct tsri_prompt_file *f)
+{
+    struct tsri_answer *a;
+    q->prompt.flags |= TSR_PROMPT_ANY | TSR_PROMPT_OTHER;
+    q->lookup =
+        (struct tsri_wire_lookup){.n_spaces = 1, .matches_max = MATCHES_MAX, .spaces = &q->space};
+    int n = tsri_remote_ask(r, q, &a), status = 0;
+    if (n < 0) return CLI_FAILED;
+    if (cli->json) {
+        printf("{\"tokens\":%zu,\"found\":%d,\"matches\":[", f->prompt.n_tokens, n);
+        for (uint32_t i = 0; i < a->reply.n; i++)
+            print_match_json(&a->reply.matches[i], i == 0);
+        printf("]}\n");
+    } else {
+        if (a->reply.n) status = print_matches(cli, &a->reply);
+        if (a->reply.n) putchar('\n');
+        printf("prompt: %zu tokens, %d found (%.1f %%)\n", f->prompt.n_tokens, n,
+               100.0 * n / (double)f->prompt.n_tokens);
+    }
+    tsri_link_end(a);
+    return status;
+}
+
+int tsri_server_inspect(struct tsri_cli *cli)
+{
+    struct tsri_request q;
+    tsri_remote_clear(&q, TSRI_WIRE_LOOKUP);
+    if (tsri_cli_flag(cli, "store"))
+        return tsri_cli_usage(cli, "inspect: --store or --connect, not both");
+    return ask_prompt(cli, &q, inspect);
+}
