@@ -172,7 +172,7 @@ TEST(the_other_long_calls_give_what_short_ones_give)
 
 static struct tsr_space_desc other_desc(int i)
 {
-    static char name[16];
+    static char name[32];
     struct tsr_space_desc desc = kit_desc();
     snprintf(name, sizeof name, "model %d", i);
     desc.model = name;
