@@ -53,7 +53,7 @@ ALLC  = -std=c11 -fPIC -fvisibility=hidden $(WARN) $(CPPF) $(SANF) $(CFLAGS)
 LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 
 # A folder of src/ includes itself and those to its left (tools/check-tree.sh).
-LAYERS   := base config stats chunk device wire tier cache blend
+LAYERS   := base config stats chunk device wire tier cache blend connector
 TESSERAD_SRC := src/daemon/tesserad.c src/daemon/http.c
 CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c
 REDIS_SRC := $(wildcard src/tier/redis*.c) src/tier/resp.c

@@ -1,0 +1,431 @@
+/* connector.h - for engines that run many requests at once (vLLM, SGLang, your own): the two halves
+ * of a connector, and helpers for engines that address KV by slots.
+ *
+ *   scheduler half   in the engine's scheduler: asks what is known of a request, decides what is
+ *                    loaded and what may be saved, never touches KV bytes
+ *   worker half      in every worker: copies between the engine's memory and the cache, never
+ *                    touches the index; reports what was done and what failed
+ *
+ * Between the halves travel bytes alone: each step the scheduler half makes some (build_connector_
+ * meta), which the engine carries to every worker, and each worker makes some (build_connector_
+ * worker_meta), which it carries back. They have a version and refuse what they do not know. Both
+ * halves are given the same struct tsr_connector_desc, and a worker refuses bytes made under
+ * another one.
+ *
+ * Who has the cache: both halves take a cache that the caller has opened (tessera.h). In one
+ * process they may share one. With workers in other processes the scheduler's is opened with
+ * owner: embedded and served with tsr_server_open (server.h), the workers' with owner: daemon and
+ * the same server_socket; or all of them are clients of one tesserad. A cache that is away is a
+ * miss, and a load from it a failed load: blocks to recompute.
+ *
+ * One step of the engine:
+ *   scheduler   [on_new_request] [get_num_new_matched_tokens] [update_state_after_alloc]
+ *               build_connector_meta --> bytes
+ *   worker      handle_preemptions(bytes), start_load_kv(bytes),
+ *               for each layer: wait_for_layer_load, (attention), save_kv_layer;
+ *               wait_for_save, get_finished, get_block_ids_with_load_errors,
+ *               build_connector_worker_meta --> bytes
+ *   scheduler   update_connector_output(bytes of each worker) [request_finished] [take_events]
+ *
+ * What is saved when. A token may be saved once its value is known and its KV has been written.
+ * The scheduler half sees neither; it trusts the counters that the engine gives with each step, as
+ * they are *before* the step:
+ *   running    min(n_computed - n_in_flight, n_tokens)       TSR_BOUNDARY_IN_FLIGHT, default
+ *              min(n_computed - n_placeholders, n_tokens)    TSR_BOUNDARY_PLACEHOLDERS
+ *   finished   the same, and at most max(n_prompt_tokens, n_tokens - 1): nobody has written the KV
+ *              of the last token sampled
+ *   aborted    n_computed - max(n_placeholders, n_in_flight), and at most n_tokens
+ * IN_FLIGHT is behind every step whose output has been processed, so a copy may run at any time
+ * in any thread. PLACEHOLDERS is up to one step further on and right only for engines whose workers
+ * run steps one after the other and order the device's queue behind them, as vLLM's do. An engine
+ * without asynchronous scheduling gives 0 for both counters and gets the same code. Whole chunks
+ * are saved (chunk_tokens), each once: not when a request at work has it already in its queue, not
+ * when every space has it.
+ *
+ * Threads: a half is used by one thread at a time; different halves from any threads. A worker half
+ *          has three threads of its own, two that load and one that saves.
+ * Blocking: said at each call. No call waits for a disk or a network without a deadline.
+ * Memory:  pointers given are borrowed until the call returns. The engine's KV memory is read and
+ *          written from start_load_kv on by the worker's threads: blocks of a save in flight until
+ *          get_finished has named the request or handle_preemptions has returned.
+ * Errors:  as in tessera.h. What goes wrong with the cache is never an error of these calls: a
+ *          lookup is then a miss, a load names its blocks, a save is counted as failed.
+ * Fork:    as in tessera.h; a worker half must be opened in the process that uses it.
+ *
+ * Structs that begin with `size` may grow: set size = sizeof the struct; zero always means default.
+ */
+#ifndef TESSERA_CONNECTOR_H
+#define TESSERA_CONNECTOR_H
+
+#include <tessera/device.h>
+#include <tessera/tessera.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- what both halves agree on ------------------------------------------------------------ */
+
+#define TSR_GROUPS_MAX 8u /* KV groups of a hybrid model */
+#define TSR_RANKS_MAX 64u /* and ranks x groups is at most 64, too */
+
+enum tsr_boundary { TSR_BOUNDARY_IN_FLIGHT = 0, TSR_BOUNDARY_PLACEHOLDERS = 1 };
+
+enum tsr_connector_flags {
+    TSR_CONNECTOR_NO_LOAD = 1,     /* a producer: lookups answer 0 */
+    TSR_CONNECTOR_NO_SAVE = 2,     /* a consumer: nothing is saved */
+    TSR_CONNECTOR_SAVE_DECODE = 4, /* also what requests generate, not only their prompts */
+    TSR_CONNECTOR_LOAD_SYNC = 8,   /* loads never go on between steps .. */
+    TSR_CONNECTOR_LOAD_ASYNC = 16  /* .. or always do. Neither: what is all in host memory is loaded
+                                    * within the step, anything else between steps */
+};
+
+/* Layers that share a block table. */
+struct tsr_group {
+    size_t size;
+    uint32_t block_tokens;  /* tokens of one engine block; a power of two */
+    uint32_t window_tokens; /* of sliding-window attention: the engine frees blocks that have left
+                             * the window while the request runs. 0: full attention */
+};
+
+struct tsr_connector_desc {
+    size_t size;
+    uint32_t n_ranks;  /* workers: tensor, pipeline and context parallel ranks all together; 0: 1 */
+    uint32_t n_groups; /* 0: 1 */
+    /* [n_ranks][n_groups]: what each worker holds of each group, with rank, world, layers, heads,
+     * group as they are there. block_tokens is set by the connector to chunk_tokens. A prompt is a
+     * hit as far as every one of them has it. */
+    const struct tsr_space_desc *spaces;
+    const struct tsr_group *groups; /* [n_groups] */
+    /* Tokens that are saved and found together, a multiple of every group's block_tokens. 0: the
+     * cache's option chunk_size, made such a multiple. */
+    uint32_t chunk_tokens;
+    uint32_t boundary;        /* enum tsr_boundary */
+    uint32_t flags;           /* enum tsr_connector_flags */
+    uint32_t load_timeout_ms; /* a load that takes longer has failed; 0: 30000 */
+    uint32_t save_timeout_ms; /* what waits for saves waits no longer; 0: 30000 */
+    uint32_t jobs_max;        /* saves in flight, more are not begun; 0: 4096 */
+};
+
+/* ---- scheduler half ----------------------------------------------------------------------- */
+
+struct tsr_scheduler;
+
+/* The cache must outlive it. Never waits for long: a server that is away is no error. */
+TSR_API TSR_MUST int tsr_scheduler_open(struct tsr_scheduler **out, struct tsr_cache *cache,
+                                        const struct tsr_connector_desc *desc);
+/* Releases leases. Accepts NULL. */
+TSR_API void tsr_scheduler_close(struct tsr_scheduler *s);
+/* Tokens of a chunk, as it was settled. */
+TSR_API uint32_t tsr_scheduler_chunk_tokens(const struct tsr_scheduler *s);
+
+enum tsr_request_flags {
+    TSR_REQUEST_NO_LOAD = 1, /* this one is not to be looked up .. */
+    TSR_REQUEST_NO_SAVE = 2  /* .. or not to be saved */
+};
+
+struct tsr_request {
+    size_t size;
+    uint64_t id; /* of the engine's choice, not 0, no other live request has it */
+    const uint32_t *tokens;
+    uint32_t n_tokens;        /* known now; as a rule the prompt */
+    uint32_t n_prompt_tokens; /* 0: n_tokens */
+    /* Adapter, cache salt, media: whatever changes KV and is not in the tokens. */
+    const struct tsr_extra *extra;
+    uint32_t n_extra;
+    uint32_t flags; /* enum tsr_request_flags */
+};
+/* Copies tokens and extras. An id that is live already begins anew. Does not block. */
+TSR_API TSR_MUST int tsr_scheduler_on_new_request(struct tsr_scheduler *s,
+                                                  const struct tsr_request *request);
+/* Token values that became known outside of a step (a streaming prompt, or just before a resumed
+ * request is looked up): tokens[0 .. n) are number `first` and on; those known already are compared
+ * by nobody and not changed. Does not block. */
+TSR_API TSR_MUST int tsr_scheduler_append_tokens(struct tsr_scheduler *s, uint64_t id,
+                                                 uint32_t first, const uint32_t *tokens,
+                                                 uint32_t n);
+
+/* How many tokens beyond n_computed (a multiple of a block; what the engine's own prefix cache has)
+ * the cache can load. Within a step at least one token is left to be computed. *load_async: 1 when
+ * the load goes on between steps, and get_finished will name the request; it may then be all that
+ * is known, and the engine computes the last token itself. May be asked again, also
+ * with more tokens known after a preemption; what was found stays leased until the load has ended,
+ * the request is asked about again, or ends. Waits for a server at most option server_deadline, and
+ * for nothing else. TSR_EAGAIN: not known yet, ask in the next step. An id that is not known is a
+ * miss. */
+TSR_API TSR_MUST int tsr_scheduler_get_num_new_matched_tokens(struct tsr_scheduler *s, uint64_t id,
+                                                              uint32_t n_computed,
+                                                              uint32_t *load_async);
+
+/* Block tables: the blocks of group 0, then those of group 1, ..; n_blocks[g] of each. A block
+ * number below 0 is no block (what has left a sliding window): nothing is loaded there, and what
+ * needs it is not saved. vLLM's null block 0 of windowed groups must be given as -1. */
+struct tsr_blocks {
+    const int32_t *blocks;
+    const uint32_t *n_blocks; /* [n_groups] */
+};
+/* The engine has blocks for the request (all of them are given, from token 0 on) and will load
+ * n_external of the tokens that were found, perhaps fewer than told, or 0. The load itself is part
+ * of the next build_connector_meta. Does not block. */
+TSR_API TSR_MUST int tsr_scheduler_update_state_after_alloc(struct tsr_scheduler *s, uint64_t id,
+                                                            const struct tsr_blocks *blocks,
+                                                            uint32_t n_external);
+
+enum tsr_step_flags {
+    TSR_STEP_RESET_BLOCKS = 1 /* the blocks given replace those known: new, or resumed */
+};
+/* One request of a step. Counters as the engine has them before the step is added to them. Only
+ * requests that are scheduled in the step need a row; those without one cannot be saved then. */
+struct tsr_step_row {
+    uint64_t id;
+    uint32_t n_computed;     /* tokens scheduled so far, whatever has become of them */
+    uint32_t n_scheduled;    /* in this step; only for the log */
+    uint32_t n_placeholders; /* sampled tokens not known yet */
+    uint32_t n_in_flight;    /* tokens of steps whose output has not been processed */
+    uint32_t n_tokens;       /* whose values are known */
+    uint32_t n_new_tokens;   /* of them, the last ones are given here */
+    uint32_t flags;          /* enum tsr_step_flags */
+    uint32_t reserved;
+};
+struct tsr_step {
+    size_t size;
+    const struct tsr_step_row *rows;
+    uint32_t n_rows;
+    uint32_t reserved;
+    const uint32_t *new_tokens; /* of the first row, then of the second, .. */
+    /* [n_rows][n_groups]: how many blocks are added to (or, with RESET_BLOCKS, are now) the
+     * tables; NULL: none anywhere. The blocks themselves come in the same order. */
+    const uint32_t *n_new_blocks;
+    const int32_t *new_blocks;
+};
+/* The bytes for the workers of this step; they are the half's, until the next call. Called once for
+ * every step that workers run, those without tokens included, in their order. A request that is not
+ * known is passed over. Where something can be saved the owner is asked what it has (with a server:
+ * at most server_deadline); otherwise nothing is waited for. */
+TSR_API TSR_MUST int tsr_scheduler_build_connector_meta(struct tsr_scheduler *s,
+                                                        const struct tsr_step *step,
+                                                        const void **meta, size_t *meta_bytes);
+
+/* What one worker's build_connector_worker_meta gave; call it for each worker, before
+ * request_finished of the same step. Bytes that are none are refused and change nothing. Does not
+ * block. */
+TSR_API TSR_MUST int tsr_scheduler_update_connector_output(struct tsr_scheduler *s,
+                                                           const void *meta, size_t meta_bytes);
+
+/* These requests have lost their blocks and are computed anew later, perhaps with tokens that they
+ * have generated. Tell before build_connector_meta of the step in which it happened: the workers
+ * wait for saves that read those blocks (tsr_worker_handle_preemptions). What is saved stays saved.
+ * Does not block. */
+TSR_API TSR_MUST int tsr_scheduler_handle_preemptions(struct tsr_scheduler *s, const uint64_t *ids,
+                                                      uint32_t n);
+
+struct tsr_finish {
+    size_t size;
+    uint64_t id;
+    uint32_t n_computed, n_placeholders, n_in_flight; /* as in struct tsr_step_row, now */
+    uint32_t n_tokens;
+    const uint32_t *new_tokens; /* the last n_new_tokens of them */
+    uint32_t n_new_tokens;
+    uint32_t aborted; /* 1: ended by the caller and not by itself */
+    /* All blocks of all groups, for those that were added in no step; NULL: as known. */
+    const struct tsr_blocks *blocks;
+};
+/* The request has ended. 1: its blocks must not be freed until get_finished of every worker has
+ * named it as sent, because saves read them; 0: they may be freed at once. The id may be used again
+ * after that. An id that is not known gives 0, and so does one whose asynchronous load has not
+ * ended: its blocks may be freed when get_finished has named it as received. Does not block. */
+TSR_API TSR_MUST int tsr_scheduler_request_finished(struct tsr_scheduler *s,
+                                                    const struct tsr_finish *finish);
+
+/* 1 while workers have something to do for which steps are needed, also ones without tokens:
+ * loads and saves in flight, ends that have not been told. Does not block. */
+TSR_API int tsr_scheduler_has_pending_work(const struct tsr_scheduler *s);
+/* What entered and left the cache, of the spaces of this connector; as tsr_events. */
+TSR_API TSR_MUST int tsr_scheduler_take_events(struct tsr_scheduler *s, struct tsr_event *out,
+                                               uint32_t max);
+/* Forgets what was looked up and clears the connector's spaces in the cache. */
+TSR_API TSR_MUST int tsr_scheduler_reset_cache(struct tsr_scheduler *s);
+
+/* ---- worker half -------------------------------------------------------------------------- */
+
+struct tsr_worker;
+
+enum tsr_worker_flags {
+    TSR_WORKER_SAVE_IN_STEP = 1 /* wait_for_save waits until saves have read the engine's memory */
+};
+struct tsr_worker_desc {
+    size_t size;
+    uint32_t rank;      /* row of tsr_connector_desc.spaces */
+    uint32_t flags;     /* enum tsr_worker_flags */
+    const char *device; /* where the engine's KV is: "cpu" (NULL), "cuda", .. */
+    uint32_t device_number;
+    uint32_t n_threads; /* that the device may use to copy; 0: none but the worker's own */
+    void *stream;       /* the engine's queue (a cudaStream_t); NULL: the device's default one */
+    uint64_t staging_bytes; /* host memory for KV on its way, three times; 0: 64 MiB; at least what
+                             * a chunk takes. Taken when first used */
+};
+/* `desc` is the scheduler's. */
+TSR_API TSR_MUST int tsr_worker_open(struct tsr_worker **out, struct tsr_cache *cache,
+                                     const struct tsr_connector_desc *desc,
+                                     const struct tsr_worker_desc *worker);
+/* Finishes saves that have begun, within save_timeout_ms, and gives up the rest. Accepts NULL. The
+ * engine's memory is not touched afterwards. */
+TSR_API void tsr_worker_close(struct tsr_worker *w);
+
+/* Where the engine's KV stands, one layout a group, by strides (device.h); checked against the
+ * spaces and copied, with the arrays of layer pointers. Planes in the space's order: K and V, or
+ * one plane for MLA and for an engine's opaque pages. n_slots = blocks x block_tokens; a slot is
+ * block x block_tokens + place in the block. Once, before the first step; starts the threads.
+ *
+ * A layout whose element is OPAQUE moves whole blocks without looking into them, whatever order
+ * they have inside (dim = bytes of a block / block_tokens, token_stride = dim): the fastest way for
+ * exact reuse. Then the order must be part of the space, such as in its `tokenizer` or `rope`. */
+TSR_API TSR_MUST int tsr_worker_register_kv_caches(struct tsr_worker *w,
+                                                   const struct tsr_kv_layout *layouts, uint32_t n);
+
+/* Before anything else in a step: waits until saves that read blocks of requests preempted in this
+ * step have done so, or gives them up, after save_timeout_ms at most. A save that was given up
+ * never becomes visible. As a rule there is nothing to wait for. */
+TSR_API TSR_MUST int tsr_worker_handle_preemptions(struct tsr_worker *w, const void *meta,
+                                                   size_t meta_bytes);
+/* Begins the step's loads and saves in the background and returns. Also in steps without tokens.
+ * TSR_EVERSION, TSR_EINVAL, TSR_ESPACE: the bytes are not for this worker, nothing was begun. */
+TSR_API TSR_MUST int tsr_worker_start_load_kv(struct tsr_worker *w, const void *meta,
+                                              size_t meta_bytes);
+/* Waits until this layer of the step's loads (those that are not asynchronous) is in place, or has
+ * failed, or load_timeout_ms have passed since they began. Failures are no errors of this call but
+ * blocks with load errors. */
+TSR_API TSR_MUST int tsr_worker_wait_for_layer_load(struct tsr_worker *w, uint32_t group,
+                                                    uint32_t layer);
+/* A layer's KV has been written. Nothing is saved from here: what a step saves was written in
+ * earlier steps (see "What is saved when"). For symmetry, and checked. Does not block. */
+TSR_API TSR_MUST int tsr_worker_save_kv_layer(struct tsr_worker *w, uint32_t group, uint32_t layer);
+/* With SAVE_IN_STEP: waits until the step's saves have read the engine's memory, at most
+ * save_timeout_ms, or they are given up. Else, and that is the default, does not block: the blocks
+ * are held by request_finished and handle_preemptions. */
+TSR_API TSR_MUST int tsr_worker_wait_for_save(struct tsr_worker *w);
+
+struct tsr_finished {
+    size_t size;
+    uint64_t *sent;     /* out: requests whose blocks may now be freed (request_finished was 1) */
+    uint64_t *received; /* out: requests whose asynchronous load has ended, also in failure */
+    uint32_t sent_max, received_max;
+    uint32_t n_sent, n_received; /* out */
+};
+/* Each request is named once by each worker; what did not fit comes with the next call. Does not
+ * block. */
+TSR_API TSR_MUST int tsr_worker_get_finished(struct tsr_worker *w, struct tsr_finished *out);
+
+struct tsr_bad_block {
+    uint32_t group;
+    int32_t block;
+};
+/* Blocks whose load failed since the last call: their tokens, and those behind them, must be
+ * recomputed. Named in the step in which get_finished names their request, or before. Waits for the
+ * step's loads that are not asynchronous, as wait_for_layer_load does. Returns how many of at most
+ * `max`. */
+TSR_API TSR_MUST int tsr_worker_get_block_ids_with_load_errors(struct tsr_worker *w,
+                                                               struct tsr_bad_block *out,
+                                                               uint32_t max);
+/* What this worker has done since the last call, for the scheduler half; the bytes are the half's
+ * until the next call. *meta_bytes 0: nothing to tell, nothing need be sent. Does not block. */
+TSR_API TSR_MUST int tsr_worker_build_connector_worker_meta(struct tsr_worker *w, const void **meta,
+                                                            size_t *meta_bytes);
+/* Waits until no save is queued or running; TSR_ETIME after timeout_ms. For tests and for an
+ * orderly end. */
+TSR_API TSR_MUST int tsr_worker_drain(struct tsr_worker *w, int timeout_ms);
+
+/* ---- numbers of both halves --------------------------------------------------------------- */
+
+struct tsr_connector_stats {
+    size_t size;
+    uint64_t requests, steps;
+    uint64_t tokens_asked, tokens_hit; /* of requests, each counted when its load is settled */
+    uint64_t loads, loads_failed, tokens_loaded, bytes_loaded;
+    uint64_t saves, saves_failed, saves_given_up; /* jobs */
+    uint64_t saves_skipped;                       /* not begun: too many in flight */
+    uint64_t tokens_saved, bytes_saved;
+    uint64_t chunks_gathered; /* copied out of the engine's memory .. */
+    uint64_t chunks_wasted;   /* .. of them, such as turned out to be there already */
+    uint64_t chunks_known;    /* not gathered: there already, or in another request's save */
+    uint64_t jobs_in_flight;
+};
+/* A half fills what it knows. Any thread. */
+TSR_API TSR_MUST int tsr_scheduler_stats(const struct tsr_scheduler *s,
+                                         struct tsr_connector_stats *out);
+TSR_API TSR_MUST int tsr_worker_stats(struct tsr_worker *w, struct tsr_connector_stats *out);
+
+/* ---- KV by slots: for engines with a pool of tokens and a radix tree ---------------------- */
+
+/* One worker's pool: a space, and where the pool's slots stand. No halves, no bytes between: every
+ * rank calls it for itself. Calls from any thread, one load at a time. */
+struct tsr_kvpool;
+
+struct tsr_kvpool_desc {
+    size_t size;
+    const struct tsr_space_desc *space; /* block_tokens 0: option chunk_size */
+    const struct tsr_kv_layout *layout; /* by slots; copied */
+    const char *device;                 /* "cpu" (NULL), "cuda", .. */
+    uint32_t device_number;
+    uint32_t n_threads;
+    void *stream;
+    uint64_t staging_bytes; /* 0: 64 MiB */
+    uint32_t writes_max;    /* waiting for the writer; 0: 256 */
+};
+TSR_API TSR_MUST int tsr_kvpool_open(struct tsr_kvpool **out, struct tsr_cache *cache,
+                                     const struct tsr_kvpool_desc *desc);
+/* Waits for the writer. Accepts NULL. */
+TSR_API void tsr_kvpool_close(struct tsr_kvpool *p);
+TSR_API uint32_t tsr_kvpool_chunk_size(const struct tsr_kvpool *p);
+
+/* Tokens, and the slots of tokens[offset ..]: n_tokens - offset of them, -1 for a token that is not
+ * to be touched (prefix padding: what the engine has already of the chunk in which it ends). */
+struct tsr_slots {
+    size_t size;
+    const uint32_t *tokens;
+    uint32_t n_tokens;
+    uint32_t offset; /* a multiple of the chunk size */
+    const int64_t *slots;
+    const struct tsr_extra *extra;
+    uint32_t n_extra;
+    uint32_t reserved;
+};
+/* Loads what is known of tokens[offset ..], contiguously, and returns how many tokens that is,
+ * padding included: a multiple of the chunk size, 0 for a miss, also when the cache fails. Waits
+ * for lower tiers at most option tier_load_ms. */
+TSR_API TSR_MUST int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots *x);
+/* Stores the whole chunks of tokens[offset ..] that are not known yet and returns how many tokens
+ * are new. Slots of chunks that are stored must not be -1. */
+TSR_API TSR_MUST int tsr_kvpool_store_kv(struct tsr_kvpool *p, const struct tsr_slots *x);
+
+/* How much of the tokens is known, from the first on: a multiple of the chunk size. Loads nothing.
+ * With a lease id (not 0) it stays in the cache until tsr_kvpool_release, or the next match under
+ * the id. */
+TSR_API TSR_MUST int tsr_kvpool_match_prefix(struct tsr_kvpool *p, const struct tsr_slots *x,
+                                             uint64_t lease);
+TSR_API int tsr_kvpool_release(struct tsr_kvpool *p, uint64_t lease);
+/* What a load of tokens of which the engine has n_cached must ask for: *offset is the chunk
+ * boundary at or before n_cached, and the first *n_pad of its slots are -1. */
+TSR_API void tsr_kvpool_align(const struct tsr_kvpool *p, uint32_t n_cached, uint32_t *offset,
+                              uint32_t *n_pad);
+
+/* store_kv in the writer's thread. `node` names what the slots belong to, such as a tree node: it
+ * has one more lock until the write is done, and the engine must not free or reuse the slots while
+ * it has any. Everything pointed to is copied. TSR_EAGAIN: the writer has too much to do, nothing
+ * was locked. Does not block. */
+TSR_API TSR_MUST int tsr_kvpool_store_kv_start(struct tsr_kvpool *p, const struct tsr_slots *x,
+                                               uint64_t node);
+/* How many locks a node has; 0: free to go. */
+TSR_API uint32_t tsr_kvpool_locks(struct tsr_kvpool *p, uint64_t node);
+/* Takes the nodes whose writes have ended since the last call, one for each write, so that the
+ * engine can undo its own reference: at most max, returns how many. */
+TSR_API TSR_MUST int tsr_kvpool_take_written(struct tsr_kvpool *p, uint64_t *nodes, uint32_t max);
+/* Waits until the writer is idle; TSR_ETIME after timeout_ms (-1: no limit). */
+TSR_API TSR_MUST int tsr_kvpool_drain(struct tsr_kvpool *p, int timeout_ms);
+/* Waits for the writer, then clears the space in the cache. Returns how many entries went. */
+TSR_API TSR_MUST int tsr_kvpool_reset(struct tsr_kvpool *p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

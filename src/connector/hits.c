@@ -1,0 +1,185 @@
+/* hits.c - what the scheduler half can load for a request: looked up in the spaces of all ranks and
+ * groups at once (a hit is a hit in every one of them, and all load the same tokens), leased under
+ * the request's id, sent to the workers when the engine has taken it, and let go when every worker
+ * has reported. A lookup promises nothing to the engine but the lease: it may be asked for again,
+ * taken in part, or never. */
+#include "connector/connector.h"
+
+static void let_go(struct tsr_scheduler *s, struct tsri_req *r)
+{
+    tsr_release(s->terms.client, r->id);
+    r->load_state = TSRI_LOAD_NONE;
+    r->n_rows = 0;
+}
+
+void tsri_hits_drop(struct tsr_scheduler *s, struct tsri_req *r)
+{
+    if (r->load_state == TSRI_LOAD_FOUND || r->load_state == TSRI_LOAD_READY) let_go(s, r);
+}
+
+/* All chunks of what is known that every space has; 0 when the owner is away. */
+static uint32_t look_up(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_tokens)
+{
+    const struct tsri_terms *t = &s->terms;
+    uint32_t n_chunks = n_tokens / t->chunk_tokens;
+    if (tsri_grow(&r->rows, &r->rows_max, n_chunks * t->n_spaces, sizeof *r->rows)) return 0;
+    struct tsr_prompt prompt = {.size = sizeof prompt,
+                                .tokens = r->tokens,
+                                .n_tokens = n_tokens,
+                                .flags = TSR_PROMPT_PREFIX,
+                                .extra = r->extras.items,
+                                .n_extra = tsri_extras_within(&r->extras, n_tokens)};
+    struct tsr_lookup io = {.size = sizeof io,
+                            .spaces = t->spaces,
+                            .n_spaces = t->n_spaces,
+                            .matches_max = n_chunks,
+                            .matches = r->rows,
+                            .request_id = r->id};
+    int n = tsr_lookup(t->client, &prompt, &io);
+    if (n < 0) {
+        tsri_log(TSR_LOG_WARN, "connector: request %llu: lookup: %s", (unsigned long long)r->id,
+                 tsr_errmsg());
+        return 0;
+    }
+    TSR_ASSERT(io.n_prefix_tokens <= n_tokens && io.n_prefix_tokens % t->chunk_tokens == 0);
+    r->n_rows = io.n_prefix_tokens / t->chunk_tokens;
+    return io.n_prefix_tokens;
+}
+
+/* Is there anything that would be waited for? */
+static bool is_slow(const struct tsri_terms *t, const struct tsri_req *r, uint32_t first_row)
+{
+    for (size_t i = (size_t)first_row * t->n_spaces; i < (size_t)r->n_rows * t->n_spaces; i++)
+        if (r->rows[i].tier || !r->rows[i].verified) return true;
+    return false;
+}
+
+int tsri_hits_find(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_computed,
+                   uint32_t *load_async)
+{
+    const struct tsri_terms *t = &s->terms;
+    if (r->load_state == TSRI_LOAD_SENT) return 0; /* one load of a request at a time */
+    tsri_hits_drop(s, r);
+    uint32_t whole = r->n_tokens / t->chunk_tokens * t->chunk_tokens;
+    if (r->no_load || (t->flags & TSR_CONNECTOR_NO_LOAD) || whole <= n_computed) return 0;
+    r->found = look_up(s, r, whole);
+    bool async = r->found > n_computed && is_slow(t, r, n_computed / t->chunk_tokens);
+    if (t->flags & TSR_CONNECTOR_LOAD_SYNC) async = false;
+    if (t->flags & TSR_CONNECTOR_LOAD_ASYNC) async = true;
+    /* Within a step something must be left to compute; between steps the engine sees to it. */
+    uint32_t end = async ? r->found : tsri_min_u32(r->found, r->n_tokens - 1);
+    if (tsri_log_wants(TSR_LOG_DEBUG))
+        tsri_log(TSR_LOG_DEBUG, "connector: request %llu: %u of %u tokens found, %u computed%s",
+                 (unsigned long long)r->id, r->found, r->n_tokens, n_computed,
+                 async ? ", between steps" : "");
+    if (end <= n_computed) {
+        let_go(s, r);
+        return 0;
+    }
+    r->load_state = TSRI_LOAD_FOUND;
+    r->load_first = n_computed;
+    r->load_end = end;
+    r->load_async = async;
+    *load_async = async;
+    return (int)(end - n_computed);
+}
+
+static bool has_blocks(const struct tsri_terms *t, const struct tsri_req *r, uint32_t end)
+{
+    for (uint32_t g = 0; g < t->n_groups; g++)
+        if ((uint64_t)r->n_blocks[g] * t->groups[g].block_tokens < end) return false;
+    return true;
+}
+
+int tsri_hits_take(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_external)
+{
+    if (r->load_state == TSRI_LOAD_SENT) return 0; /* told again, when the load has ended */
+    if (!r->counted) s->stats.tokens_asked += r->n_tokens;
+    r->counted = true;
+    if (r->load_state != TSRI_LOAD_FOUND || n_external == 0) {
+        if (n_external)
+            return tsri_fail(TSR_EINVAL, "request %llu: %u tokens to load, none were found",
+                             (unsigned long long)r->id, n_external);
+        tsri_hits_drop(s, r);
+        return 0;
+    }
+    if (n_external > r->load_end - r->load_first)
+        return tsri_fail(TSR_EINVAL, "request %llu: %u tokens to load, %u were found",
+                         (unsigned long long)r->id, n_external, r->load_end - r->load_first);
+    if (!has_blocks(&s->terms, r, r->load_first + n_external))
+        return tsri_fail(TSR_EINVAL, "request %llu: %u tokens to load, too few blocks",
+                         (unsigned long long)r->id, n_external);
+    int e = tsri_grow(&s->ready, &s->ready_max, s->n_ready + 1, sizeof *s->ready);
+    if (e) return e;
+    s->ready[s->n_ready++] = r->id;
+    r->load_end = r->load_first + n_external;
+    r->load_state = TSRI_LOAD_READY;
+    s->stats.tokens_hit += n_external;
+    /* Every chunk that was found is there: nothing of it need be saved. */
+    if (r->found > r->upto) r->upto = r->found;
+    return 0;
+}
+
+static void send(struct tsr_scheduler *s, struct tsri_req *r)
+{
+    const struct tsri_terms *t = &s->terms;
+    uint32_t first_row = r->load_first / t->chunk_tokens;
+    uint32_t end_row = (r->load_end + t->chunk_tokens - 1) / t->chunk_tokens;
+    TSR_ASSERT(r->load_first < r->load_end && end_row <= r->n_rows);
+    struct tsri_load_order o = {.request = r->id,
+                                .load = ++s->last_load,
+                                .flags = r->load_async ? TSRI_LOAD_ASYNC : 0,
+                                .first = r->load_first,
+                                .end = r->load_end,
+                                .n_rows = end_row - first_row,
+                                .rows = r->rows + (size_t)first_row * t->n_spaces};
+    for (size_t i = 0; i < (size_t)o.n_rows * t->n_spaces; i++)
+        if (!o.rows[i].verified) o.n_tokens = end_row * t->chunk_tokens;
+    if (o.n_tokens) {
+        o.tokens = r->tokens;
+        o.extras = r->extras;
+        o.extras.n = tsri_extras_within(&r->extras, o.n_tokens);
+    }
+    for (uint32_t g = 0; g < t->n_groups; g++)
+        o.tables.blocks[g] = r->blocks[g] + r->load_first / t->groups[g].block_tokens;
+    tsri_meta_put_load(&s->loads, t, &o);
+    r->load = o.load;
+    r->load_state = TSRI_LOAD_SENT;
+    r->n_load_reports = t->n_ranks;
+    s->n_loads_sent++;
+    s->stats.loads++;
+}
+
+void tsri_hits_send(struct tsr_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_ready; i++) {
+        struct tsri_req *r = tsri_reqs_find(&s->reqs, s->ready[i]);
+        if (!r || r->load_state != TSRI_LOAD_READY) continue;
+        /* The engine computes as if they were loaded: blocks must be there for them. */
+        TSR_ASSERT(has_blocks(&s->terms, r, r->load_end));
+        send(s, r);
+    }
+    s->n_ready = 0;
+}
+
+void tsri_hits_report(struct tsr_scheduler *s, const struct tsri_load_report *report)
+{
+    struct tsri_req *r = tsri_reqs_find(&s->reqs, report->request);
+    if (!r || r->load_state != TSRI_LOAD_SENT || r->load != report->load) return;
+    if (report->result) {
+        s->stats.loads_failed++;
+        tsri_log(TSR_LOG_INFO, "connector: request %llu: load failed at token %u: %s",
+                 (unsigned long long)r->id, report->loaded, tsr_strerror(report->result));
+        /* What could not be loaded is computed, and may then be saved. */
+        uint32_t chunk = s->terms.chunk_tokens, good = report->loaded / chunk * chunk;
+        if (good < r->upto) {
+            r->upto = good;
+            r->chain_at = 0;
+        }
+    }
+    if (--r->n_load_reports) return;
+    let_go(s, r);
+    TSR_ASSERT(s->n_loads_sent > 0);
+    s->n_loads_sent--;
+    tsri_scheduler_settle(s, r);
+}

@@ -1,0 +1,146 @@
+/* kvmem.c - the engine's memory of one group, described by strides, and staging memory beside it
+ * in the order in which the cache takes and gives KV: [layer][K, V][token]. Moving goes through the
+ * device that the engine runs on, which knows how to walk any strides; the cache's calls see packed
+ * memory only. One more copy than there could be, in exchange for engines of every layout and
+ * caches in every process. */
+#include "connector/connector.h"
+
+#define RUNS_MAX 64u
+
+static int check_shape(const struct tsri_shape *s, const struct tsr_kv_layout *l)
+{
+    if (s->n_layers != l->n_layers || s->n_planes != l->n_planes)
+        return tsri_fail(TSR_ESPACE, "kv caches: %u layers of %u planes, the space has %u of %u",
+                         l->n_layers, l->n_planes, s->n_layers, s->n_planes);
+    for (uint32_t p = 0; p < s->n_planes; p++)
+        if (tsri_row_bytes(&l->planes[p]) != s->row_bytes[p])
+            return tsri_fail(TSR_ESPACE, "kv caches: plane %u: rows of %zu bytes, the space's %u",
+                             p, tsri_row_bytes(&l->planes[p]), s->row_bytes[p]);
+    return 0;
+}
+
+/* The caller's arrays of pointers go away. */
+static int copy_layout(struct tsri_kvmem *m, const struct tsr_kv_layout *from)
+{
+    memset(&m->layout, 0, sizeof m->layout);
+    memcpy(&m->layout, from, from->size < sizeof m->layout ? from->size : sizeof m->layout);
+    m->layout.size = sizeof m->layout;
+    if (m->layout.n_planes > TSR_KV_PLANES_MAX || m->layout.n_layers > TSRI_KV_LAYERS_MAX)
+        return tsri_fail(TSR_EINVAL, "kv caches: %u layers of %u planes", m->layout.n_layers,
+                         m->layout.n_planes);
+    m->layer_pointers =
+        tsri_alloc((size_t)TSR_KV_PLANES_MAX * (m->layout.n_layers + 1), sizeof(void *));
+    if (!m->layer_pointers) return TSR_ENOMEM;
+    for (uint32_t p = 0; p < m->layout.n_planes; p++) {
+        void **own = m->layer_pointers + (size_t)p * m->layout.n_layers;
+        if (!from->planes[p].layers) continue;
+        memcpy(own, from->planes[p].layers, m->layout.n_layers * sizeof *own);
+        m->layout.planes[p].layers = own;
+    }
+    return tsri_layout_check(&m->layout);
+}
+
+int tsri_kvmem_init(struct tsri_kvmem *m, const struct tsri_kvmem_desc *d)
+{
+    *m = (struct tsri_kvmem){.device = d->device,
+                             .stream = d->stream,
+                             .staging = d->staging,
+                             .staging_bytes = d->staging_bytes,
+                             .runs_max = RUNS_MAX,
+                             .run_tokens = d->run_tokens};
+    int e = copy_layout(m, d->layout);
+    if (!e) e = check_shape(d->shape, &m->layout);
+    if (e) goto out;
+    uint32_t n_planes = m->layout.n_layers * m->layout.n_planes;
+    for (uint32_t p = 0; p < m->layout.n_planes; p++)
+        m->row_bytes += tsri_row_bytes(&m->layout.planes[p]);
+    struct tsr_batch_limits limits = {.runs = RUNS_MAX,
+                                      .tokens = RUNS_MAX * d->run_tokens,
+                                      .cells = RUNS_MAX,
+                                      .plane_pointers = RUNS_MAX * n_planes};
+    e = tsri_batch_open(&m->batch, d->device, &limits);
+    if (e) goto out;
+    m->cells = tsri_alloc(RUNS_MAX, sizeof *m->cells);
+    m->runs = tsri_alloc(RUNS_MAX, sizeof *m->runs);
+    m->planes = tsri_alloc((size_t)RUNS_MAX * n_planes, sizeof *m->planes);
+    e = m->cells && m->runs && m->planes ? 0 : TSR_ENOMEM;
+out:
+    if (e) tsri_kvmem_fini(m);
+    return e;
+}
+
+void tsri_kvmem_fini(struct tsri_kvmem *m)
+{
+    tsri_batch_close(m->batch);
+    tsri_free(m->planes);
+    tsri_free(m->runs);
+    tsri_free(m->cells);
+    tsri_free(m->layer_pointers);
+    *m = (struct tsri_kvmem){0};
+}
+
+uint32_t tsri_kvmem_layers(const struct tsri_kvmem *m, uint32_t n_tokens)
+{
+    uint64_t n = m->staging_bytes / ((uint64_t)m->row_bytes * n_tokens);
+    return n < m->layout.n_layers ? (uint32_t)n : m->layout.n_layers;
+}
+
+/* A run as one big cell; planes of layers that are not moved are never looked at. */
+static void describe(struct tsri_kvmem *m, uint32_t i, const struct tsri_kvmem_run *run,
+                     uint32_t layer_first, uint32_t n_layers)
+{
+    const struct tsr_kv_layout *l = &m->layout;
+    void **planes = m->planes + (size_t)i * l->n_layers * l->n_planes;
+    uint8_t *at = m->staging + run->at;
+    TSR_ASSERT(run->at + (size_t)run->n_tokens * m->row_bytes * n_layers <= m->staging_bytes);
+    for (uint32_t k = 0; k < l->n_layers * l->n_planes; k++)
+        planes[k] = at;
+    for (uint32_t k = layer_first; k < layer_first + n_layers; k++)
+        for (uint32_t p = 0; p < l->n_planes; p++) {
+            planes[(size_t)k * l->n_planes + p] = at;
+            at += run->n_tokens * tsri_row_bytes(&l->planes[p]);
+        }
+    bool locked = tsri_device_caps(m->device) & TSR_DEVICE_NEEDS_LOCK;
+    m->cells[i] = (struct tsr_kv_cells){.size = sizeof m->cells[i],
+                                        .planes = planes,
+                                        .n_cells = 1,
+                                        .cell_tokens = run->n_tokens,
+                                        .n_tokens = run->n_tokens,
+                                        .n_layers = l->n_layers,
+                                        .n_planes = l->n_planes,
+                                        .memory = locked ? TSR_MEMORY_LOCKED : TSR_MEMORY_HOST};
+    m->runs[i] =
+        (struct tsr_kv_run){.cells = &m->cells[i], .slots = run->slots, .n_tokens = run->n_tokens};
+}
+
+int tsri_kvmem_move(struct tsri_kvmem *m, bool to_engine, const struct tsri_kvmem_run *runs,
+                    uint32_t n, uint32_t layer_first, uint32_t n_layers)
+{
+    TSR_ASSERT(n > 0 && n <= m->runs_max);
+    for (uint32_t i = 0; i < n; i++)
+        describe(m, i, &runs[i], layer_first, n_layers);
+    struct tsri_batch_desc desc = {.direction = to_engine ? TSRI_BATCH_SCATTER : TSRI_BATCH_GATHER,
+                                   .n_runs = n,
+                                   .layout = &m->layout,
+                                   .runs = m->runs};
+    int e = tsri_batch_set(m->batch, m->stream, &desc);
+    if (!e)
+        e = to_engine ? tsri_batch_scatter(m->batch, layer_first, n_layers)
+                      : tsri_batch_gather(m->batch, layer_first, n_layers);
+    /* What is queued reads or writes staging memory, which is used again at once. */
+    int sync = tsri_stream_sync(m->device, m->stream);
+    return e ? e : sync;
+}
+
+uint32_t tsri_block_slots(int64_t *out, const int32_t *blocks, uint32_t block_tokens, uint32_t base,
+                          uint32_t first, uint32_t n)
+{
+    uint32_t n_there = 0, first_block = base / block_tokens;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t token = first + i;
+        int32_t block = blocks[token / block_tokens - first_block];
+        out[i] = block < 0 ? -1 : (int64_t)block * block_tokens + token % block_tokens;
+        n_there += block >= 0;
+    }
+    return n_there;
+}

@@ -1,0 +1,478 @@
+/* kvpool.c - KV by slots, for engines that keep a pool of tokens and a radix tree over it: load
+ * what is known of a prompt into slots, store what slots hold, at once or behind the engine's back.
+ * The same pieces as the worker half has, without halves: every rank looks up for itself, and the
+ * engine agrees on the length.
+ *
+ * A write that is queued has copied everything but the KV. Until it is done its node has a lock,
+ * which is a number in a table: the engine asks before it frees slots, or takes the nodes whose
+ * writes have ended and undoes its own reference. */
+#include "connector/connector.h"
+
+#define STAGING_BYTES ((uint64_t)64 << 20)
+#define WRITES_MAX 256u
+#define RANGES_MAX 64u
+
+struct write {
+    struct tsri_job job; /* first */
+    struct tsr_kvpool *pool;
+    struct write *next; /* of those that have ended */
+    uint64_t node;
+    struct tsr_slots x; /* what it points to lies behind */
+    struct tsri_extras extras;
+    uint32_t *tokens;
+    int64_t *slots;
+};
+
+struct node {
+    uint64_t id;
+    uint32_t n_locks; /* 0: free */
+};
+
+/* What one user at a time copies through. */
+struct side {
+    pthread_mutex_t lock;
+    struct tsri_kvmem mem;
+    struct tsr_device_stream *stream;
+    void *staging;
+};
+
+struct tsr_kvpool {
+    struct tsr_cache *cache;
+    struct tsr_client *client;
+    struct tsr_space *space;
+    struct tsri_device *device;
+    uint32_t chunk_tokens, writes_max;
+    struct side loading, storing;
+    struct tsri_work *writer;
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    /* under lock: */
+    uint32_t n_writes;
+    struct node *nodes; /* [writes_max]: as many as there are writes */
+    struct write *ended, **ended_tail;
+    uint32_t n_ended;
+};
+
+static int no_pool(void)
+{
+    return tsri_fail(TSR_EINVAL, "kvpool: no pool, or no slots");
+}
+
+/* ---- open and close ---- */
+
+static int side_init(struct side *s, struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
+{
+    uint64_t chunk = p->chunk_tokens * (uint64_t)tsr_space_token_bytes(p->space);
+    uint64_t bytes = d->staging_bytes ? d->staging_bytes : STAGING_BYTES;
+    bytes = tsri_align_up(bytes > chunk ? bytes : chunk, 4096);
+    int e = tsri_device_host_alloc(p->device, &s->staging, bytes);
+    /* On the engine's own queue: behind what it has computed, before what it computes next. */
+    if (!e) e = tsri_stream_open(&s->stream, p->device, d->stream);
+    struct tsri_kvmem_desc mem = {.device = p->device,
+                                  .stream = s->stream,
+                                  .layout = d->layout,
+                                  .shape = &p->space->shape,
+                                  .run_tokens = p->chunk_tokens,
+                                  .staging = s->staging,
+                                  .staging_bytes = bytes};
+    return e ? e : tsri_kvmem_init(&s->mem, &mem);
+}
+
+static void side_fini(struct side *s, struct tsr_kvpool *p)
+{
+    tsri_kvmem_fini(&s->mem);
+    if (s->stream) tsri_stream_close(p->device, s->stream);
+    if (s->staging) tsri_device_host_free(p->device, s->staging);
+    pthread_mutex_destroy(&s->lock);
+}
+
+static int open_parts(struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
+{
+    int e = tsr_space_open(&p->space, p->cache, d->space);
+    if (e) return e;
+    p->chunk_tokens = p->space->block_tokens;
+    struct tsr_device_config config = {
+        .size = sizeof config, .ordinal = d->device_number, .n_threads = d->n_threads};
+    e = tsri_device_open(&p->device, d->device ? d->device : "cpu", &config);
+    if (!e) e = tsr_client_open(&p->client, p->cache);
+    if (!e) e = side_init(&p->loading, p, d);
+    if (!e) e = side_init(&p->storing, p, d);
+    p->nodes = tsri_alloc(p->writes_max, sizeof *p->nodes);
+    if (!e && !p->nodes) e = TSR_ENOMEM;
+    return e ? e : tsri_work_open(&p->writer, "tsr-write", 1, p->writes_max);
+}
+
+int tsr_kvpool_open(struct tsr_kvpool **out, struct tsr_cache *cache,
+                    const struct tsr_kvpool_desc *desc)
+{
+    if (!out) return no_pool();
+    *out = NULL;
+    if (!cache || !desc || desc->size < sizeof *desc || !desc->space || !desc->layout)
+        return tsri_fail(TSR_EINVAL, "kvpool: no cache, size, space or layout");
+    if (desc->writes_max > 65536)
+        return tsri_fail(TSR_ERANGE, "kvpool: %u writes", desc->writes_max);
+    struct tsr_kvpool *p = tsri_alloc(1, sizeof *p);
+    if (!p) return TSR_ENOMEM;
+    p->cache = cache;
+    p->writes_max = desc->writes_max ? desc->writes_max : WRITES_MAX;
+    p->ended_tail = &p->ended;
+    pthread_mutex_init(&p->lock, NULL);
+    tsri_cond_init(&p->idle);
+    pthread_mutex_init(&p->loading.lock, NULL);
+    pthread_mutex_init(&p->storing.lock, NULL);
+    int e = open_parts(p, desc);
+    if (e) {
+        tsr_kvpool_close(p);
+        return e;
+    }
+    *out = p;
+    return 0;
+}
+
+static void write_free(struct write *x)
+{
+    tsri_extras_fini(&x->extras);
+    tsri_free(x->tokens);
+    tsri_free(x->slots);
+    tsri_free(x);
+}
+
+void tsr_kvpool_close(struct tsr_kvpool *p)
+{
+    if (!p) return;
+    tsri_work_close(p->writer);
+    while (p->ended) {
+        struct write *x = p->ended;
+        p->ended = x->next;
+        write_free(x);
+    }
+    side_fini(&p->loading, p);
+    side_fini(&p->storing, p);
+    if (p->client) tsr_client_close(p->client);
+    if (p->space) tsr_space_close(p->space);
+    tsri_device_close(p->device);
+    tsri_free(p->nodes);
+    pthread_cond_destroy(&p->idle);
+    pthread_mutex_destroy(&p->lock);
+    tsri_free(p);
+}
+
+uint32_t tsr_kvpool_chunk_size(const struct tsr_kvpool *p)
+{
+    return p ? p->chunk_tokens : 0;
+}
+
+void tsr_kvpool_align(const struct tsr_kvpool *p, uint32_t n_cached, uint32_t *offset,
+                      uint32_t *n_pad)
+{
+    struct tsri_span span = tsri_span_align(n_cached, UINT32_MAX, p->chunk_tokens);
+    *offset = span.first;
+    *n_pad = span.n_pad;
+}
+
+/* ---- lookup ---- */
+
+static int check(const struct tsr_kvpool *p, const struct tsr_slots *x, bool needs_slots)
+{
+    if (!p || !x || x->size < sizeof *x || !x->tokens) return no_pool();
+    if (x->n_tokens == 0 || x->n_tokens > TSRI_META_TOKENS_MAX)
+        return tsri_fail(TSR_ERANGE, "kvpool: %u tokens", x->n_tokens);
+    if (needs_slots && (!x->slots || x->offset % p->chunk_tokens || x->offset >= x->n_tokens))
+        return tsri_fail(TSR_EINVAL, "kvpool: slots from token %u of %u, chunks of %u", x->offset,
+                         x->n_tokens, p->chunk_tokens);
+    return 0;
+}
+
+/* Whole chunks from 0 on that the cache has; *rows is the caller's to free. */
+static int find(struct tsr_kvpool *p, const struct tsr_slots *x, const struct tsri_extras *extras,
+                uint64_t lease, struct tsr_match **rows)
+{
+    uint32_t n_chunks = x->n_tokens / p->chunk_tokens, whole = n_chunks * p->chunk_tokens;
+    *rows = NULL;
+    if (!n_chunks) return 0;
+    *rows = tsri_alloc(n_chunks, sizeof **rows);
+    if (!*rows) return TSR_ENOMEM;
+    struct tsr_prompt prompt = {.size = sizeof prompt,
+                                .tokens = x->tokens,
+                                .n_tokens = whole,
+                                .flags = TSR_PROMPT_PREFIX,
+                                .extra = extras->items,
+                                .n_extra = tsri_extras_within(extras, whole)};
+    struct tsr_lookup io = {.size = sizeof io,
+                            .spaces = &p->space,
+                            .n_spaces = 1,
+                            .matches_max = n_chunks,
+                            .matches = *rows,
+                            .request_id = lease};
+    int n = tsr_lookup(p->client, &prompt, &io);
+    return n < 0 ? n : (int)io.n_prefix_tokens;
+}
+
+int tsr_kvpool_match_prefix(struct tsr_kvpool *p, const struct tsr_slots *x, uint64_t lease)
+{
+    int e = check(p, x, false);
+    struct tsri_extras extras = {0};
+    struct tsr_match *rows = NULL;
+    if (!e) e = tsri_extras_init(&extras, x->extra, x->n_extra, x->n_tokens, p->chunk_tokens);
+    if (e) return e;
+    int n = find(p, x, &extras, lease, &rows);
+    tsri_free(rows);
+    tsri_extras_fini(&extras);
+    return n;
+}
+
+int tsr_kvpool_release(struct tsr_kvpool *p, uint64_t lease)
+{
+    return p ? tsr_release(p->client, lease) : 0;
+}
+
+/* ---- load ---- */
+
+/* Chunks [i, i + n) into the pool; returns how many, contiguously. */
+static uint32_t load_some(struct tsr_kvpool *p, const struct tsr_slots *x,
+                          const struct tsri_extras *extras, struct tsr_match *rows, uint32_t i,
+                          uint32_t n)
+{
+    struct tsr_load loads[RANGES_MAX];
+    struct tsri_kvmem_run runs[RANGES_MAX];
+    struct tsri_kvmem *mem = &p->loading.mem;
+    size_t bytes = (size_t)p->chunk_tokens * mem->row_bytes * mem->layout.n_layers;
+    uint32_t whole = x->n_tokens / p->chunk_tokens * p->chunk_tokens;
+    struct tsr_prompt prompt = {.size = sizeof prompt,
+                                .tokens = x->tokens,
+                                .n_tokens = whole,
+                                .flags = TSR_PROMPT_PREFIX,
+                                .extra = extras->items,
+                                .n_extra = tsri_extras_within(extras, whole)};
+    for (uint32_t k = 0; k < n; k++) {
+        loads[k] = (struct tsr_load){.size = sizeof loads[k],
+                                     .space = p->space,
+                                     .match = &rows[i + k],
+                                     .prompt = &prompt,
+                                     .view = {.data = mem->staging + k * bytes, .bytes = bytes}};
+        runs[k] =
+            (struct tsri_kvmem_run){.at = k * bytes,
+                                    .n_tokens = p->chunk_tokens,
+                                    .slots = x->slots + (i + k) * p->chunk_tokens - x->offset};
+    }
+    uint32_t n_good = 0;
+    int e = tsr_load(p->client, loads, n);
+    while (e >= 0 && n_good < n && loads[n_good].result == 0)
+        n_good++;
+    if (n_good && tsri_kvmem_move(mem, true, runs, n_good, 0, mem->layout.n_layers)) n_good = 0;
+    return n_good;
+}
+
+int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots *x)
+{
+    int e = check(p, x, true);
+    struct tsri_extras extras = {0};
+    struct tsr_match *rows = NULL;
+    if (!e) e = tsri_extras_init(&extras, x->extra, x->n_extra, x->n_tokens, p->chunk_tokens);
+    if (e) return e;
+    int found = find(p, x, &extras, 0, &rows);
+    if (found < 0) {
+        tsri_log(TSR_LOG_INFO, "kvpool: lookup: %s", tsr_errmsg());
+        found = 0;
+    }
+    uint32_t i = x->offset / p->chunk_tokens, end = (uint32_t)found / p->chunk_tokens;
+    pthread_mutex_lock(&p->loading.lock);
+    struct tsri_kvmem *mem = &p->loading.mem;
+    size_t chunk_bytes = (size_t)p->chunk_tokens * mem->row_bytes * mem->layout.n_layers;
+    uint32_t fits = (uint32_t)(mem->staging_bytes / chunk_bytes);
+    fits = tsri_min_u32(fits, RANGES_MAX);
+    while (i < end) {
+        uint32_t n = tsri_min_u32(end - i, fits);
+        uint32_t n_loaded = load_some(p, x, &extras, rows, i, n);
+        i += n_loaded;
+        if (n_loaded < n) break;
+    }
+    pthread_mutex_unlock(&p->loading.lock);
+    tsri_free(rows);
+    tsri_extras_fini(&extras);
+    uint32_t loaded = i * p->chunk_tokens;
+    return loaded > x->offset ? (int)(loaded - x->offset) : 0;
+}
+
+/* ---- store ---- */
+
+static int store_chunk(struct tsr_kvpool *p, const struct tsr_slots *x,
+                       const struct tsri_extras *extras, uint32_t from)
+{
+    struct tsri_kvmem *mem = &p->storing.mem;
+    struct tsri_kvmem_run run = {.n_tokens = p->chunk_tokens, .slots = x->slots + from - x->offset};
+    for (uint32_t i = 0; i < p->chunk_tokens; i++)
+        if (run.slots[i] < 0)
+            return tsri_fail(TSR_EINVAL, "kvpool: token %u to be stored has no slot", from + i);
+    int e = tsri_kvmem_move(mem, false, &run, 1, 0, mem->layout.n_layers);
+    if (e) return e;
+    uint32_t to = from + p->chunk_tokens;
+    struct tsr_store store = {
+        .size = sizeof store,
+        .space = p->space,
+        .kind = TSR_KIND_PREFIX,
+        .tokens = x->tokens,
+        .n_tokens = to,
+        .from = from,
+        .extra = extras->items,
+        .n_extra = tsri_extras_within(extras, to),
+        .view = {.data = mem->staging,
+                 .bytes = (size_t)p->chunk_tokens * mem->row_bytes * mem->layout.n_layers}};
+    return tsr_store(p->client, &store);
+}
+
+static int store_all(struct tsr_kvpool *p, const struct tsr_slots *x,
+                     const struct tsri_extras *extras)
+{
+    struct tsr_match *rows;
+    int n_new = 0, found = find(p, x, extras, 0, &rows);
+    tsri_free(rows);
+    if (found < 0) return found;
+    uint32_t whole = x->n_tokens / p->chunk_tokens * p->chunk_tokens;
+    uint32_t from = (uint32_t)found > x->offset ? (uint32_t)found : x->offset;
+    pthread_mutex_lock(&p->storing.lock);
+    for (; from < whole; from += p->chunk_tokens) {
+        int n = store_chunk(p, x, extras, from);
+        if (n < 0) {
+            n_new = n_new ? n_new : n;
+            break;
+        }
+        n_new += n;
+    }
+    pthread_mutex_unlock(&p->storing.lock);
+    return n_new;
+}
+
+int tsr_kvpool_store_kv(struct tsr_kvpool *p, const struct tsr_slots *x)
+{
+    int e = check(p, x, true);
+    struct tsri_extras extras = {0};
+    if (!e) e = tsri_extras_init(&extras, x->extra, x->n_extra, x->n_tokens, p->chunk_tokens);
+    if (e) return e;
+    int n = store_all(p, x, &extras);
+    tsri_extras_fini(&extras);
+    return n;
+}
+
+/* ---- the writer ---- */
+
+static struct node *find_node(struct tsr_kvpool *p, uint64_t id)
+{
+    for (uint32_t i = 0; i < p->writes_max; i++)
+        if (p->nodes[i].n_locks && p->nodes[i].id == id) return &p->nodes[i];
+    return NULL;
+}
+
+static void run_write(struct tsri_job *job)
+{
+    struct write *x = (struct write *)job;
+    struct tsr_kvpool *p = x->pool;
+    int n = store_all(p, &x->x, &x->extras);
+    if (n < 0) tsri_log(TSR_LOG_DEBUG, "kvpool: a write failed: %s", tsr_errmsg());
+    pthread_mutex_lock(&p->lock);
+    find_node(p, x->node)->n_locks--;
+    p->n_writes--;
+    *p->ended_tail = x;
+    p->ended_tail = &x->next;
+    p->n_ended++;
+    pthread_cond_broadcast(&p->idle);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Under lock. There are as many places as writes, so one is free. */
+static void lock_node(struct tsr_kvpool *p, uint64_t id)
+{
+    struct node *n = find_node(p, id);
+    for (uint32_t i = 0; !n; i++)
+        if (!p->nodes[i].n_locks) n = &p->nodes[i];
+    n->id = id;
+    n->n_locks++;
+    p->n_writes++;
+}
+
+static int copy_slots(struct write *w, const struct tsr_kvpool *p, const struct tsr_slots *x)
+{
+    uint32_t n_slots = x->n_tokens - x->offset;
+    w->tokens = tsri_alloc(x->n_tokens, sizeof *w->tokens);
+    w->slots = tsri_alloc(n_slots, sizeof *w->slots);
+    if (!w->tokens || !w->slots) return TSR_ENOMEM;
+    memcpy(w->tokens, x->tokens, x->n_tokens * sizeof *w->tokens);
+    memcpy(w->slots, x->slots, n_slots * sizeof *w->slots);
+    w->x = *x;
+    w->x.tokens = w->tokens;
+    w->x.slots = w->slots;
+    return tsri_extras_init(&w->extras, x->extra, x->n_extra, x->n_tokens, p->chunk_tokens);
+}
+
+int tsr_kvpool_store_kv_start(struct tsr_kvpool *p, const struct tsr_slots *x, uint64_t node)
+{
+    int e = check(p, x, true);
+    if (e) return e;
+    struct write *w = tsri_alloc(1, sizeof *w);
+    if (!w) return TSR_ENOMEM;
+    *w = (struct write){.job.run = run_write, .pool = p, .node = node};
+    e = copy_slots(w, p, x);
+    if (e) {
+        write_free(w);
+        return e;
+    }
+    pthread_mutex_lock(&p->lock);
+    bool full = p->n_writes + p->n_ended >= p->writes_max;
+    if (!full) lock_node(p, node);
+    pthread_mutex_unlock(&p->lock);
+    if (full) {
+        write_free(w);
+        return tsri_fail(TSR_EAGAIN, "kvpool: %u writes are waiting or not taken", p->writes_max);
+    }
+    e = tsri_work_push(p->writer, &w->job); /* its queue has room for all there can be */
+    TSR_ASSERT(e == 0);
+    return 0;
+}
+
+uint32_t tsr_kvpool_locks(struct tsr_kvpool *p, uint64_t node)
+{
+    if (!p) return 0;
+    pthread_mutex_lock(&p->lock);
+    const struct node *n = find_node(p, node);
+    uint32_t n_locks = n ? n->n_locks : 0;
+    pthread_mutex_unlock(&p->lock);
+    return n_locks;
+}
+
+int tsr_kvpool_take_written(struct tsr_kvpool *p, uint64_t *nodes, uint32_t max)
+{
+    if (!p || (!nodes && max)) return no_pool();
+    uint32_t n = 0;
+    pthread_mutex_lock(&p->lock);
+    while (p->ended && n < max) {
+        struct write *x = p->ended;
+        nodes[n++] = x->node;
+        p->ended = x->next;
+        if (!p->ended) p->ended_tail = &p->ended;
+        p->n_ended--;
+        write_free(x);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return (int)n;
+}
+
+int tsr_kvpool_drain(struct tsr_kvpool *p, int timeout_ms)
+{
+    if (!p) return no_pool();
+    uint64_t until_ns = timeout_ms < 0 ? 0 : tsri_now_ns() + (uint64_t)timeout_ms * 1000000 + 1;
+    bool in_time = true;
+    pthread_mutex_lock(&p->lock);
+    while (p->n_writes && in_time)
+        in_time = tsri_cond_wait(&p->idle, &p->lock, until_ns);
+    bool idle = p->n_writes == 0;
+    pthread_mutex_unlock(&p->lock);
+    return idle ? 0 : tsri_fail(TSR_ETIME, "kvpool: writes are still waiting");
+}
+
+int tsr_kvpool_reset(struct tsr_kvpool *p)
+{
+    int e = tsr_kvpool_drain(p, -1);
+    if (e) return e;
+    struct tsr_clear what = {.size = sizeof what, .space = p->space, .tier = -1};
+    return tsr_clear(p->cache, &what);
+}

@@ -1,0 +1,313 @@
+/* saves.c - which chunks the workers are told to save: whole ones up to the boundary, of which some
+ * space lacks its part, and which no save in flight has already. Chunks in flight are known by
+ * their key in the first space, so that two requests with the same beginning do not gather it
+ * twice; what is in the cache is asked of its owner, for each space, because ranks may have evicted
+ * different entries. A save is one run of chunks that the same spaces lack.
+ *
+ * A save counts as in flight until every rank has reported. When one fails, nothing more of its
+ * request is saved: the chain behind it would have no parent. */
+#include "connector/connector.h"
+
+#define NONE UINT32_MAX
+#define PENDING_PER_JOB 16u
+
+int tsri_saves_init(struct tsr_scheduler *s)
+{
+    uint32_t n_jobs = s->terms.jobs_max;
+    uint64_t n = tsri_pow2_up((uint64_t)n_jobs * PENDING_PER_JOB);
+    s->pending_max = (uint32_t)n;
+    s->savings = tsri_alloc(n_jobs, sizeof *s->savings);
+    s->pending = tsri_alloc(s->pending_max, sizeof *s->pending);
+    s->pending_buckets = tsri_alloc(s->pending_max, sizeof *s->pending_buckets);
+    if (!s->savings || !s->pending || !s->pending_buckets) return TSR_ENOMEM;
+    for (uint32_t i = 0; i < n_jobs; i++)
+        s->savings[i].next_free = i + 1 < n_jobs ? i + 1 : NONE;
+    for (uint32_t i = 0; i < s->pending_max; i++) {
+        s->pending[i].of_saving = i + 1 < s->pending_max ? i + 1 : NONE;
+        s->pending_buckets[i] = NONE;
+    }
+    return 0;
+}
+
+void tsri_saves_fini(struct tsr_scheduler *s)
+{
+    tsri_free(s->lacking);
+    tsri_free(s->tiers);
+    tsri_free(s->keys);
+    tsri_free(s->pending_buckets);
+    tsri_free(s->pending);
+    tsri_free(s->savings);
+}
+
+/* ---- chunks in flight ---- */
+
+static uint32_t *bucket(const struct tsr_scheduler *s, struct tsri_key key)
+{
+    return &s->pending_buckets[(key.lo ^ key.lo >> 32) & (s->pending_max - 1)];
+}
+
+static bool is_pending(const struct tsr_scheduler *s, struct tsri_key key)
+{
+    uint32_t i = *bucket(s, key);
+    while (i != NONE && (s->pending[i].key.lo != key.lo || s->pending[i].key.hi != key.hi))
+        i = s->pending[i].next;
+    return i != NONE;
+}
+
+static bool add_pending(struct tsr_scheduler *s, struct tsri_saving *saving, struct tsri_key key)
+{
+    uint32_t i = s->pending_free;
+    if (i == NONE) return false;
+    struct tsri_pending *p = &s->pending[i];
+    s->pending_free = p->of_saving;
+    p->key = key;
+    p->next = *bucket(s, key);
+    *bucket(s, key) = i;
+    p->of_saving = saving->chunks;
+    saving->chunks = i;
+    return true;
+}
+
+static void remove_pending(struct tsr_scheduler *s, struct tsri_saving *saving)
+{
+    while (saving->chunks != NONE) {
+        uint32_t i = saving->chunks;
+        struct tsri_pending *p = &s->pending[i];
+        uint32_t *at = bucket(s, p->key);
+        while (*at != i)
+            at = &s->pending[*at].next;
+        *at = p->next;
+        saving->chunks = p->of_saving;
+        p->of_saving = s->pending_free;
+        s->pending_free = i;
+    }
+}
+
+/* ---- what is lacking ---- */
+
+static struct tsr_prompt prompt_of(const struct tsri_req *r, uint32_t n_tokens)
+{
+    return (struct tsr_prompt){.size = sizeof(struct tsr_prompt),
+                               .tokens = r->tokens,
+                               .n_tokens = n_tokens,
+                               .flags = TSR_PROMPT_PREFIX,
+                               .extra = r->extras.items,
+                               .n_extra = tsri_extras_within(&r->extras, n_tokens)};
+}
+
+/* The cache is here: the chain goes on from where the request's last save left it, and the index
+ * is asked without a call for each space. */
+static int ask_own(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
+{
+    const struct tsri_terms *t = &s->terms;
+    struct tsri_walk w;
+    struct tsri_chunk chunk;
+    struct tsr_prompt prompt = prompt_of(r, to);
+    int e = tsri_walk_init(&w, t->spaces[0], &prompt);
+    if (e) return e;
+    if (r->chain_at && r->chain_at <= r->upto) {
+        w.block = r->chain_at / t->chunk_tokens;
+        w.chain = r->chain;
+    }
+    w.n_blocks++; /* so that the last block's digest is made, too: the next save begins there */
+    while (w.block < to / t->chunk_tokens && tsri_walk_block(&w, &chunk)) {
+        struct tsri_digest digest = chunk.digest;
+        uint32_t i = chunk.range.offset / t->chunk_tokens;
+        for (uint32_t k = 0; chunk.range.offset >= r->upto && k < t->n_spaces; k++) {
+            struct tsri_key key = tsri_chunk_key(t->spaces[k], &chunk, &digest);
+            if (k == 0) memcpy(&s->keys[i], &key, sizeof key);
+            if (tsri_index_find(&t->cache->index, t->cache->entries, key) == TSRI_ID_NONE)
+                s->lacking[i] |= (uint64_t)1 << k;
+        }
+        tsri_walk_passed(&w, &chunk);
+    }
+    r->chain = w.chain;
+    r->chain_at = to;
+    return 0;
+}
+
+static int ask_server(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
+{
+    const struct tsri_terms *t = &s->terms;
+    uint32_t n_chunks = to / t->chunk_tokens;
+    struct tsr_prompt prompt = prompt_of(r, to);
+    /* The first space last: its keys are those that count. */
+    for (uint32_t k = t->n_spaces; k-- > 0;) {
+        int n = tsr_keys(t->spaces[k], &prompt, s->keys, n_chunks);
+        if (n < (int)n_chunks) return n < 0 ? n : TSR_EAGAIN;
+        n = tsr_contains(t->cache, s->keys, n_chunks, s->tiers);
+        if (n < 0) return n;
+        for (uint32_t i = r->upto / t->chunk_tokens; i < n_chunks; i++)
+            if (s->tiers[i] < 0) s->lacking[i] |= (uint64_t)1 << k;
+    }
+    return 0;
+}
+
+/* Fills keys and lacking of chunks [upto, to). */
+static int ask(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
+{
+    uint32_t n = to / s->terms.chunk_tokens;
+    uint32_t max = s->keys_max, max_tiers = max, max_lacking = max;
+    int e = tsri_grow(&s->keys, &max, n, sizeof *s->keys);
+    if (!e) e = tsri_grow(&s->tiers, &max_tiers, n, sizeof *s->tiers);
+    if (!e) e = tsri_grow(&s->lacking, &max_lacking, n, sizeof *s->lacking);
+    if (e) return e;
+    s->keys_max = max;
+    uint32_t first = r->upto / s->terms.chunk_tokens;
+    memset(s->lacking + first, 0, (n - first) * sizeof *s->lacking);
+    return s->terms.cache->served ? ask_server(s, r, to) : ask_own(s, r, to);
+}
+
+/* ---- orders ---- */
+
+static struct tsri_saving *take_saving(struct tsr_scheduler *s)
+{
+    uint32_t i = s->savings_free;
+    if (i == NONE) return NULL;
+    struct tsri_saving *x = &s->savings[i];
+    s->savings_free = x->next_free;
+    *x = (struct tsri_saving){.id = ++s->last_saving * s->terms.jobs_max + i,
+                              .n_reports = s->terms.n_ranks,
+                              .chunks = NONE};
+    s->n_savings++;
+    return x;
+}
+
+static void give_saving(struct tsr_scheduler *s, struct tsri_saving *x)
+{
+    remove_pending(s, x);
+    x->id = 0;
+    x->next_free = s->savings_free;
+    s->savings_free = (uint32_t)(x - s->savings);
+    s->n_savings--;
+}
+
+/* Chunks [from, to), in chunks. */
+static bool order(struct tsr_scheduler *s, struct tsri_req *r, uint32_t from, uint32_t to,
+                  uint64_t spaces)
+{
+    const struct tsri_terms *t = &s->terms;
+    struct tsri_saving *x = take_saving(s);
+    if (!x) return false;
+    x->request = r->id;
+    x->life = r->life;
+    for (uint32_t i = from; i < to; i++) {
+        struct tsri_key key;
+        memcpy(&key, &s->keys[i], sizeof key);
+        if (add_pending(s, x, key)) continue;
+        give_saving(s, x);
+        return false;
+    }
+    struct tsri_save_order o = {.job = x->id,
+                                .request = r->id,
+                                .spaces = spaces,
+                                .from = from * t->chunk_tokens,
+                                .to = to * t->chunk_tokens,
+                                .tokens = r->tokens,
+                                .extras = r->extras};
+    o.extras.n = tsri_extras_within(&r->extras, o.to);
+    for (uint32_t g = 0; g < t->n_groups; g++) {
+        o.tables.blocks[g] = r->blocks[g] + o.from / t->groups[g].block_tokens;
+        /* The engine frees blocks that leave a window without telling anybody. */
+        if (t->groups[g].window_tokens) o.flags = TSRI_SAVE_IN_STEP;
+    }
+    tsri_meta_put_save(&s->saves, t, &o);
+    s->n_saves_out++;
+    r->n_saves++;
+    r->n_saves_now++;
+    s->stats.saves++;
+    return true;
+}
+
+static void order_runs(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
+{
+    uint32_t chunk = s->terms.chunk_tokens, n = to / chunk;
+    for (uint32_t i = r->upto / chunk; i < n;) {
+        struct tsri_key key;
+        memcpy(&key, &s->keys[i], sizeof key);
+        if (!s->lacking[i] || is_pending(s, key)) {
+            s->stats.chunks_known++;
+            i++;
+            continue;
+        }
+        uint32_t end = i + 1;
+        for (; end < n && s->lacking[end] == s->lacking[i]; end++) {
+            memcpy(&key, &s->keys[end], sizeof key);
+            if (is_pending(s, key)) break;
+        }
+        if (!order(s, r, i, end, s->lacking[i])) {
+            s->stats.saves_skipped++;
+            r->no_save = true; /* what comes behind would have no parent */
+            return;
+        }
+        i = end;
+    }
+}
+
+/* Whole blocks of every group, and none of them lost to a window. */
+static bool has_blocks(const struct tsri_terms *t, const struct tsri_req *r, uint32_t to)
+{
+    for (uint32_t g = 0; g < t->n_groups; g++) {
+        uint32_t n = t->groups[g].block_tokens;
+        if ((uint64_t)r->n_blocks[g] * n < to) return false;
+        for (uint32_t i = r->upto / n; i < to / n; i++)
+            if (r->blocks[g][i] < 0) return false;
+    }
+    return true;
+}
+
+void tsri_saves_plan(struct tsr_scheduler *s, struct tsri_req *r, uint32_t boundary,
+                     uint32_t first_kept)
+{
+    const struct tsri_terms *t = &s->terms;
+    uint32_t limit = boundary;
+    if (!(t->flags & TSR_CONNECTOR_SAVE_DECODE)) limit = tsri_min_u32(limit, r->n_prompt);
+    uint32_t to = limit / t->chunk_tokens * t->chunk_tokens;
+    /* KV computed behind a load is worth what the load is. */
+    if (to <= r->upto || r->no_save || (t->flags & TSR_CONNECTOR_NO_SAVE) ||
+        r->load_state == TSRI_LOAD_READY || r->load_state == TSRI_LOAD_SENT)
+        return;
+    TSR_ASSERT(to <= boundary && boundary <= r->n_tokens && r->upto % t->chunk_tokens == 0);
+    bool kept = first_kept <= r->upto && has_blocks(t, r, to);
+    if (tsri_log_wants(TSR_LOG_DEBUG))
+        tsri_log(TSR_LOG_DEBUG,
+                 "connector: request %llu: boundary %u of %u tokens: save [%u, %u)%s",
+                 (unsigned long long)r->id, boundary, r->n_tokens, r->upto, to,
+                 kept ? "" : ", but blocks are gone");
+    if (!kept) {
+        r->no_save = true;
+        return;
+    }
+    int e = ask(s, r, to);
+    if (e) { /* the owner is away: nothing is saved, and it is not asked again for this request */
+        tsri_log(TSR_LOG_DEBUG, "connector: request %llu: not saved: %s", (unsigned long long)r->id,
+                 tsr_errmsg());
+        r->no_save = true;
+        return;
+    }
+    order_runs(s, r, to);
+    r->upto = to;
+}
+
+void tsri_saves_report(struct tsr_scheduler *s, const struct tsri_save_report *report)
+{
+    struct tsri_saving *x = &s->savings[report->job % s->terms.jobs_max];
+    if (!x->id || x->id != report->job) return;
+    struct tsri_req *r = tsri_reqs_find(&s->reqs, x->request);
+    s->stats.tokens_saved += report->n_tokens;
+    if (report->result && !x->failed) {
+        x->failed = true;
+        s->stats.saves_failed++;
+        if (r && r->life == x->life) r->no_save = true;
+        tsri_log(TSR_LOG_DEBUG, "connector: request %llu: a save failed: %s",
+                 (unsigned long long)x->request, tsr_strerror(report->result));
+    }
+    if (--x->n_reports) return;
+    bool now = r && r->life == x->life;
+    give_saving(s, x);
+    if (!r) return;
+    TSR_ASSERT(r->n_saves > 0 && (!now || r->n_saves_now > 0));
+    r->n_saves--;
+    r->n_saves_now -= now;
+    tsri_scheduler_settle(s, r);
+}
