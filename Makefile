@@ -8,6 +8,8 @@
 #   make check-arm  the device tests on an emulated 64-bit Arm processor
 #   make check      the tests alone, without looking for missing packages
 #   make test-python     the tests of the Python package
+#   make test-vllm, make test-sglang   Tessera inside real engines (tools/setup --engines first)
+#   make bench-vllm      time to the first token and tokens a second inside vLLM
 #   make check-long the slow tier: fuzzers 60 s each, many more crash rounds
 #   make lint       formatting, clang-tidy, cppcheck, shellcheck, man pages, layer order
 #   make install    to PREFIX (/usr/local), below DESTDIR
@@ -110,7 +112,7 @@ BINS  := $(B)/bin/tessera $(B)/bin/tesserad
 
 PYTHON ?= python3
 
-.PHONY: all lib cuda gpu-kit check-arm test check check-long test-python demo lint install doc clean help fuzz setup FORCE
+.PHONY: all lib cuda gpu-kit check-arm test check check-long test-python test-vllm test-sglang bench-vllm demo lint install doc clean help fuzz setup FORCE
 all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL) $(MODEL_LIB) $(PROFILES)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 cuda: $(CUDA_LIB)
@@ -272,6 +274,14 @@ check: all
 # Finds the library of this build by the variable; nothing is installed.
 test-python: $(LIBS_SO)
 	@PYTHONPATH=python TESSERA_LIBRARY=$(abspath $(LIBS_SO)) $(PYTHON) -m unittest discover -s python/tests
+
+# Real engines, in their own environment; each program says what it needs (python/tests/engine.sh).
+test-vllm: $(LIBS_SO) $(B)/bin/tesserad
+	@B=$(B) python/tests/engine.sh vllm/test_engine.py
+test-sglang: $(LIBS_SO)
+	@B=$(B) python/tests/engine.sh sglang/test_storage.py
+bench-vllm: $(LIBS_SO)
+	@B=$(B) python/tests/engine.sh vllm/bench.py --json
 
 check-long: all fuzz
 	@B=$(B) tests/run-long.sh

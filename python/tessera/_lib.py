@@ -1,6 +1,6 @@
 """The C library as ctypes sees it: structs, prototypes, errors. Nothing here decides anything.
 
-The names, fields and meanings are those of include/tessera/tessera.h; this file only repeats their
+The names, fields and meanings are those of include/tessera/{tessera,client,server}.h; this file only repeats their
 shapes. The library is looked for in this order: TESSERA_LIBRARY (a file), the copy that `pip
 install ./python` bundles, the build folder of a source tree, the system's loader.
 """
@@ -237,6 +237,9 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "tsr_stats_text": (c_int, [c_void_p, c_char_p, c_char_p, c_size_t]),
     "tsr_events": (c_int, [c_void_p, POINTER(Event), c_uint32]),
     "tsr_connected": (c_int, [c_void_p, c_int]),
+    "tsr_server_open": (c_int, [_out, c_void_p, c_void_p]),
+    "tsr_server_close": (None, [c_void_p]),
+    "tsr_server_path": (c_char_p, [c_void_p]),
 }
 
 _loaded: ctypes.CDLL | None = None

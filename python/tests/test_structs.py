@@ -58,7 +58,7 @@ class TestStructs(unittest.TestCase):
             self.assertEqual(here, numbers, name)
 
     def test_every_prototype_is_one_of_the_header(self):
-        text = "".join((INCLUDE / "tessera" / name).read_text() for name in HEADERS + ["client.h"])
+        text = "".join((INCLUDE / "tessera" / name).read_text() for name in HEADERS + ["client.h", "server.h"])
         for name, (_result, arguments) in _lib._PROTOTYPES.items():
             found = re.search(rf"TSR_API[^;]*?[ *]{name}\(([^;]*)\);", text)
             self.assertIsNotNone(found, name)

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Runs a Python program below python/tests in the environment of tools/setup-engines, with the
+# library of this build.
+#
+#   python/tests/engine.sh vllm/test_engine.py [argument...]
+#   B=build                  which library
+set -eu
+tree=$(cd "$(dirname "$0")/../.." && pwd)
+home=$("$tree/tools/setup-engines" --print-dir)
+if ! "$tree/tools/setup-engines" --check; then
+    echo "the engines are not installed: run tools/setup --engines" >&2
+    exit 1
+fi
+program=$tree/python/tests/$1
+shift
+export TESSERA_LIBRARY=${TESSERA_LIBRARY:-$tree/${B:-build}/lib/libtessera.so}
+export TESSERA_TEST_VLLM_MODEL=${home%/*}/models/SmolLM2-135M-Instruct.f32
+export PYTHONPATH=$tree/python:${program%/*} PATH=$home/bin:$PATH
+if [ -f "$home/lib/sbgemm.so" ]; then export LD_PRELOAD=$home/lib/sbgemm.so; fi
+exec "$home/bin/python" -W ignore "$program" "$@"
