@@ -1,0 +1,68 @@
+"""The connector's counters in vLLM's log lines and on its /metrics page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
+    KVConnectorPromMetrics,
+    KVConnectorStats,
+)
+
+_SHOWN = {
+    "tokens_asked": "prompt tokens looked up in Tessera",
+    "tokens_hit": "prompt tokens found in Tessera",
+    "tokens_loaded": "tokens loaded from Tessera",
+    "bytes_loaded": "bytes loaded from Tessera",
+    "loads_failed": "loads from Tessera that failed; their tokens were computed",
+    "tokens_saved": "tokens saved to Tessera",
+    "bytes_saved": "bytes saved to Tessera",
+    "saves_failed": "saves to Tessera that failed",
+    "saves_given_up": "saves to Tessera that were given up for preempted requests",
+    "saves_skipped": "saves to Tessera not begun because too many were in flight",
+}
+
+
+class TesseraStats(KVConnectorStats):
+    """How much the counters of struct tsr_connector_stats grew."""
+
+    def reset(self) -> None:
+        self.data = {}
+
+    def aggregate(self, other: KVConnectorStats) -> "TesseraStats":
+        for name, value in other.data.items():
+            self.data[name] = self.data.get(name, 0) + value
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        return {f"tessera {name}": self.data[name] for name in _SHOWN if self.data.get(name)}
+
+    def is_empty(self) -> bool:
+        return not any(self.data.get(name) for name in _SHOWN)
+
+
+class TesseraPromMetrics(KVConnectorPromMetrics):
+    """vllm:tessera_<name>_total for each of them, by engine."""
+
+    def __init__(
+        self,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self._counters = {}
+        for name, text in _SHOWN.items():
+            counter = self._counter_cls(
+                name=f"vllm:tessera_{name}", documentation=text, labelnames=labelnames
+            )
+            self._counters[name] = {
+                engine: counter.labels(*values) for engine, values in per_engine_labelvalues.items()
+            }
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        for name, counters in self._counters.items():
+            value = transfer_stats_data.get(name)
+            if value:
+                counters[engine_idx].inc(value)

@@ -1,0 +1,189 @@
+"""What vLLM's configuration says about its KV, as the connector's halves must agree on it.
+
+Both halves call model_shape() with their own copy of the configuration and get the same answer.
+What Tessera does not support is refused here, by name, before a byte moves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Any
+
+import torch
+import vllm
+from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
+
+from ._connector import BOUNDARIES, GroupShape, Layout, ModelShape, page_layout
+from .identity import files_digest
+
+# Keys of kv_connector_extra_config that are not options of the library.
+OWN_KEYS = ("save_decode", "load", "boundary", "layerwise", "salt", "load_timeout_ms")
+_SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec)
+
+
+class Refused(Exception):
+    """A feature of the engine that the connector does not work with."""
+
+
+def split_options(extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the connector's own settings, options for the library)."""
+    own = {key: value for key, value in extra.items() if key in OWN_KEYS}
+    return own, {key: value for key, value in extra.items() if key not in OWN_KEYS}
+
+
+def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> ModelShape:
+    refuse_unsupported(vllm_config, kv_cache_config)
+    model = vllm_config.model_config
+    role = vllm_config.kv_transfer_config
+    flags = []
+    if not role.is_kv_consumer:
+        flags.append("no_load")
+    if not role.is_kv_producer:
+        flags.append("no_save")
+    if own.get("save_decode"):
+        flags.append("save_decode")
+    groups = tuple(_group(group) for group in kv_cache_config.kv_cache_groups)
+    load = own.get("load", "auto")
+    if load not in ("auto", "sync", "async"):
+        raise Refused(f"load '{load}' is not one of auto, sync, async")
+    if len(groups) > 1:
+        load = "async"  # vLLM can be told of a failed load of one of several groups only that way
+    if load != "auto":
+        flags.append(f"load_{load}")
+    boundary = own.get("boundary", "in_flight")
+    if boundary not in BOUNDARIES:
+        raise Refused(f"boundary '{boundary}' is not one of {', '.join(BOUNDARIES)}")
+    return ModelShape(
+        model=model.model,
+        weights=_weights(model, vllm_config.load_config),
+        identity=_identity(vllm_config, kv_cache_config),
+        ranks=vllm_config.parallel_config.tensor_parallel_size,
+        groups=groups,
+        salt=own.get("salt"),
+        boundary=boundary,
+        flags=tuple(flags),
+        load_timeout_ms=int(own.get("load_timeout_ms", 0)),
+    )
+
+
+def refuse_unsupported(vllm_config: Any, kv_cache_config: Any) -> None:
+    parallel = vllm_config.parallel_config
+    if parallel.pipeline_parallel_size > 1:
+        raise Refused("pipeline parallelism")
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            raise Refused(f"context parallelism ({name})")
+    draft = vllm_config.speculative_config
+    if draft is not None and draft.method not in ("ngram", "ngram_gpu", "suffix"):
+        raise Refused(f"speculative decoding with a model of its own ({draft.method})")
+    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
+        raise Refused("KV scales computed at run time (calculate_kv_scales)")
+    layout = kv_cache_config.kv_cache_layout
+    if layout in ("LHBNC", "BHLNC"):
+        raise Refused(f"KV layout {layout}, whose blocks are not contiguous")
+
+
+def _group(group: Any) -> GroupShape:
+    spec = group.kv_cache_spec
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        inner = list(spec.kv_cache_specs.values())
+        if len({one.page_size_bytes for one in inner}) > 1:
+            raise Refused("layers of one KV group with pages of several sizes")
+        spec = inner[0]
+    if type(spec) not in _SPECS or group.is_eagle_group or group.host_resident:
+        raise Refused(f"KV groups of kind {type(spec).__name__}")
+    if not group.enable_kv_transfer or spec.page_size_bytes % spec.block_size:
+        raise Refused(f"KV groups of kind {type(spec).__name__} with pages like these")
+    window = spec.sliding_window if isinstance(spec, SlidingWindowSpec) else 0
+    return GroupShape(tuple(group.layer_names), spec.block_size, spec.page_size_bytes, window)
+
+
+def _identity(vllm_config: Any, kv_cache_config: Any) -> str:
+    """Everything that changes a page's bytes and is neither weights nor tokens: the model's own
+    configuration, dtypes, and how this vLLM on this processor packs a page."""
+    model = vllm_config.model_config
+    cache = vllm_config.cache_config
+    facts = {
+        "vllm": vllm.__version__,
+        "torch": torch.__version__,
+        "config": model.hf_config.to_dict(),
+        "dtype": str(model.dtype),
+        "quantization": str(model.quantization),
+        "cache_dtype": str(cache.cache_dtype),
+        "layout": str(kv_cache_config.kv_cache_layout),
+        "backend": str(vllm_config.attention_config.backend),
+        "max_model_len": model.max_model_len if _long_rope(model) else 0,
+        "device": current_platform.get_device_name(),
+        "processor": _processor(),
+        "specs": [repr(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups],
+    }
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return "vllm " + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _long_rope(model: Any) -> bool:
+    """Models whose rotation depends on the longest prompt that the engine allows."""
+    rope = getattr(model.hf_text_config, "rope_parameters", None) or {}
+    return isinstance(rope, dict) and rope.get("rope_type") in ("longrope", "dynamic")
+
+
+def _processor() -> str:
+    """On a CPU vLLM packs bf16 pages for the processor's matrix unit."""
+    if current_platform.device_type != "cpu":
+        return ""
+    amx = bool(getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)())
+    return f"{os.uname().machine} {torch.backends.cpu.get_cpu_capability()} amx={amx}"
+
+
+def _weights(model: Any, load: Any) -> bytes:
+    known = [str(model.revision), str(getattr(model.hf_config, "_commit_hash", None))]
+    if str(load.load_format) == "dummy":
+        known.append(f"dummy {model.seed}")
+    return hashlib.sha256("\0".join(known).encode() + files_digest(model.model)).digest()
+
+
+def group_layout(
+    shape: GroupShape, caches: dict[str, torch.Tensor], n_blocks: int
+) -> tuple[Layout, Any]:
+    """Where a group's pages are, read from the tensors' own strides."""
+    pages = []
+    strides = set()
+    for name in shape.layers:
+        tensor = caches[name]
+        page, stride = _page(tensor, n_blocks, shape.page_bytes)
+        pages.append(page)
+        strides.add(stride)
+    if len(strides) != 1:
+        raise Refused("layers of one KV group with blocks of several strides")
+    device = caches[shape.layers[0]].device.type != "cpu"
+    return page_layout(
+        pages, strides.pop(), shape.page_bytes, shape.block_tokens, n_blocks, device
+    )
+
+
+def _page(tensor: torch.Tensor, n_blocks: int, page_bytes: int) -> tuple[int, int]:
+    """(address of block 0, bytes between blocks) of one layer."""
+    item = tensor.element_size()
+    if tensor.shape[0] % n_blocks:
+        raise Refused(f"a KV tensor of shape {tuple(tensor.shape)} for {n_blocks} blocks")
+    ratio = tensor.shape[0] // n_blocks  # kernels may see a block as several small ones
+    axes = sorted(zip(tensor.stride()[1:], tensor.shape[1:]))
+    dense = 1
+    for step, n in axes:
+        if n != 1 and step != dense:
+            raise Refused(f"KV blocks that are not contiguous: strides {tensor.stride()}")
+        dense *= n
+    if ratio > 1 and tensor.stride(0) != dense:
+        raise Refused(f"KV blocks that are not contiguous: strides {tensor.stride()}")
+    stride = tensor.stride(0) * ratio * item
+    if not dense * ratio * item <= page_bytes <= stride:
+        raise Refused(f"KV pages of {dense * ratio * item} bytes where {page_bytes} are expected")
+    return tensor.data_ptr(), stride

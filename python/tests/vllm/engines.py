@@ -1,0 +1,151 @@
+"""vLLM engines for the tests: small, in this process where that is enough, on the CPU.
+
+The environment is what docs/engines.md lists for a CPU. The scheduler is in this process, so that
+a test can look at the connector's counters; the worker is a process of its own, as always.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+os.environ.update(
+    VLLM_TARGET_DEVICE="cpu",
+    VLLM_CPU_KVCACHE_SPACE=os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
+    VLLM_CPU_OMP_THREADS_BIND="nobind",
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    VLLM_WORKER_MULTIPROC_METHOD="fork",
+    VLLM_HOST_IP="127.0.0.1",
+    VLLM_NO_USAGE_STATS="1",
+    VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
+    GLOO_SOCKET_IFNAME="lo",
+    HF_HUB_OFFLINE="1",
+    OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", "1"),
+    TOKENIZERS_PARALLELISM="false",
+)
+
+from vllm import LLM, SamplingParams  # noqa: E402  the environment comes first
+from vllm.config import KVTransferConfig  # noqa: E402
+
+MODEL = os.environ["TESSERA_TEST_VLLM_MODEL"]
+BLOCK = 32
+
+
+@dataclass
+class Answer:
+    tokens: list[int]
+    logprobs: list[float]
+    cached: int  # prompt tokens that were not computed
+    seconds: float = 0.0
+
+
+def transfer_config(options: dict[str, Any], role: str = "kv_both") -> KVTransferConfig:
+    return KVTransferConfig(
+        kv_connector="TesseraConnector",
+        kv_connector_module_path="tessera.vllm",
+        kv_role=role,
+        kv_load_failure_policy="recompute",
+        kv_connector_extra_config=options,
+    )
+
+
+class Engine:
+    """One vLLM; `options` None: without a connector."""
+
+    def __init__(self, options: dict[str, Any] | None, role: str = "kv_both", **more: Any) -> None:
+        settings: dict[str, Any] = dict(
+            model=MODEL,
+            dtype="float32",
+            enforce_eager=True,
+            max_model_len=4096,
+            max_num_seqs=32,
+            enable_prefix_caching=False,
+            block_size=BLOCK,
+            disable_log_stats=True,
+        )
+        settings.update(more)
+        if options is not None:
+            settings["kv_transfer_config"] = transfer_config(options, role)
+        self.llm = LLM(**settings)
+        self.tokenizer = self.llm.get_tokenizer()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.llm is not None:
+            self.llm.llm_engine.engine_core.shutdown()
+            self.llm = None
+            gc.collect()
+
+    @property
+    def core(self) -> Any:
+        return self.llm.llm_engine.engine_core.engine_core
+
+    @property
+    def connector(self) -> Any:
+        return self.core.scheduler.connector
+
+    def counters(self) -> dict[str, int]:
+        return self.connector._scheduler.stats()
+
+    def settle(self) -> None:
+        """Steps until the connector has nothing left to do, as a busy engine would."""
+        while self.core.scheduler.has_requests():
+            self.core.step_fn()
+
+    def ask(self, prompts: list[Any], max_tokens: int, together: bool = False) -> list[Answer]:
+        """Greedy answers, one request at a time unless `together`."""
+        params = SamplingParams(
+            temperature=0, max_tokens=max_tokens, logprobs=0, ignore_eos=True
+        )
+        batches = [prompts] if together else [[prompt] for prompt in prompts]
+        answers = []
+        for batch in batches:
+            for output in self.llm.generate(batch, params, use_tqdm=False):
+                one = output.outputs[0]
+                answers.append(
+                    Answer(
+                        list(one.token_ids),
+                        [step[token].logprob for token, step in zip(one.token_ids, one.logprobs)],
+                        output.num_cached_tokens or 0,
+                    )
+                )
+        return answers
+
+
+def scratch() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="tessera-vllm-")
+
+
+_PLACES = "harbour library mountain station market museum garden factory".split()
+_PEOPLE = ["a painter", "two engineers", "an old sailor", "the new teacher", "a careful baker",
+           "three students", "the night guard", "a young doctor"]
+_DEEDS = [
+    "was looking for a map that had been lost for a hundred years",
+    "wrote a long letter about the weather and the price of bread",
+    "found a small machine which nobody knew how to repair",
+    "told everybody that the train would arrive before noon",
+    "kept a list of all the birds that came in the autumn",
+    "wanted to know why the clock in the tower had stopped",
+    "learned to play the violin although the walls were thin",
+    "measured the river every day and drew a chart of it",
+]
+
+
+def story(number: int, sentences: int) -> str:
+    """Plain English that differs from its first words on; the same for the same numbers."""
+    parts = [f"Story number {number}."]
+    for i in range(sentences):
+        who = _PEOPLE[(number * 3 + i * 5) % 8]
+        where = _PLACES[(number // 8 + i * 3 + number) % 8]
+        what = _DEEDS[(number + i * (1 + number % 7)) % 8]
+        parts.append(f"At the {where} {who} {what}.")
+    parts.append("What happened next? The")
+    return " ".join(parts)
