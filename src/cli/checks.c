@@ -159,38 +159,47 @@ void tsri_check_memlock(const struct tsri_options *o, struct tsri_finding *f)
 
 /* ---- disk ---- */
 
-static bool has_disk(const struct tsri_options *o, struct tsri_finding *f)
+struct tsri_checked_disk tsri_checked_disk(const struct tsri_options *o, bool second)
 {
-    if (o->disk_enabled && o->disk_path[0]) return true;
+    const char *path = second ? o->disk2_path : o->disk_path;
+    return (struct tsri_checked_disk){.name = second ? "disk2" : "disk",
+                                      .path = o->disk_enabled && path[0] ? path : NULL,
+                                      .bytes = second ? o->disk2_size : o->disk_size,
+                                      .direct = o->disk_direct};
+}
+
+static bool has_disk(const struct tsri_checked_disk *d, struct tsri_finding *f)
+{
+    if (d->path) return true;
     tsri_finding_say(f, TSRI_DOCTOR_OK, "no disk tier is configured");
     return false;
 }
 
-/* disk_path, or the directory it would be made in. */
-static void existing_directory(const struct tsri_options *o, char out[PATH_MAX])
+/* The path of the tier, or the directory it would be made in. */
+static void existing_directory(const struct tsri_checked_disk *d, char out[PATH_MAX])
 {
     struct stat st;
-    snprintf(out, PATH_MAX, "%s", o->disk_path);
+    snprintf(out, PATH_MAX, "%s", d->path);
     if (stat(out, &st) == 0) return;
     char copy[PATH_MAX];
     memcpy(copy, out, sizeof copy);
     snprintf(out, PATH_MAX, "%s", dirname(copy));
 }
 
-void tsri_check_disk_path(const struct tsri_options *o, struct tsri_finding *f)
+void tsri_check_disk_path(const struct tsri_checked_disk *d, struct tsri_finding *f)
 {
-    if (!has_disk(o, f)) return;
+    if (!has_disk(d, f)) return;
     char at[PATH_MAX], shown[256];
     struct stat st;
-    existing_directory(o, at);
+    existing_directory(d, at);
     tsri_printable(at, shown, sizeof shown);
-    bool exists = strcmp(at, o->disk_path) == 0;
+    bool exists = strcmp(at, d->path) == 0;
     if (stat(at, &st) != 0) {
         tsri_finding_say(f, TSRI_DOCTOR_FAIL, "%s: %s", shown, strerror(errno));
-        tsri_finding_advise(f, "make the directory, or set disk_path to another");
+        tsri_finding_advise(f, "make the directory, or set %s_path to another", d->name);
     } else if (!S_ISDIR(st.st_mode)) {
         tsri_finding_say(f, TSRI_DOCTOR_FAIL, "%s is not a directory", shown);
-        tsri_finding_advise(f, "set disk_path to a directory");
+        tsri_finding_advise(f, "set %s_path to a directory", d->name);
     } else if (access(at, R_OK | W_OK | X_OK) != 0) {
         tsri_finding_say(f, TSRI_DOCTOR_FAIL, "%s: %s", shown, strerror(errno));
         tsri_finding_advise(f, "make it readable and writable for this user");
@@ -203,26 +212,26 @@ void tsri_check_disk_path(const struct tsri_options *o, struct tsri_finding *f)
     }
 }
 
-void tsri_check_disk_space(const struct tsri_options *o, struct tsri_finding *f)
+void tsri_check_disk_space(const struct tsri_checked_disk *d, struct tsri_finding *f)
 {
-    if (!has_disk(o, f)) return;
+    if (!has_disk(d, f)) return;
     char at[PATH_MAX], want[32], have[32];
     struct statvfs fs;
-    existing_directory(o, at);
+    existing_directory(d, at);
     if (statvfs(at, &fs) != 0) {
         tsri_finding_say(f, TSRI_DOCTOR_FAIL, "not known: %s", strerror(errno));
         return;
     }
     uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
-    tsri_cli_size(o->disk_size, want);
+    tsri_cli_size(d->bytes, want);
     tsri_cli_size(free_bytes, have);
-    if (free_bytes >= o->disk_size) {
-        tsri_finding_say(f, TSRI_DOCTOR_OK, "disk_size %s, %s free", want, have);
+    if (free_bytes >= d->bytes) {
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "%s_size %s, %s free", d->name, want, have);
         return;
     }
-    /* What the tier holds already counts against disk_size too, so this need not be a mistake. */
-    tsri_finding_say(f, TSRI_DOCTOR_WARN, "disk_size %s, but only %s free", want, have);
-    tsri_finding_advise(f, "lower disk_size, unless the tier's own files fill the disk");
+    /* What the tier holds already counts against its size too, so this need not be a mistake. */
+    tsri_finding_say(f, TSRI_DOCTOR_WARN, "%s_size %s, but only %s free", d->name, want, have);
+    tsri_finding_advise(f, "lower %s_size, unless the tier's own files fill the disk", d->name);
 }
 
 /* Writes and reads one block with O_DIRECT into a file without a name. 0 or errno. */
@@ -246,12 +255,12 @@ static int try_direct(const char *directory)
     return err;
 }
 
-void tsri_check_direct(const struct tsri_options *o, struct tsri_finding *f)
+void tsri_check_direct(const struct tsri_checked_disk *d, struct tsri_finding *f)
 {
-    if (!has_disk(o, f)) return;
+    if (!has_disk(d, f)) return;
     char at[PATH_MAX];
-    existing_directory(o, at);
-    if (!o->disk_direct) {
+    existing_directory(d, at);
+    if (!d->direct) {
         tsri_finding_say(f, TSRI_DOCTOR_OK, "off (disk_direct is false)");
         return;
     }
@@ -261,15 +270,17 @@ void tsri_check_direct(const struct tsri_options *o, struct tsri_finding *f)
         return;
     }
     tsri_finding_say(f, TSRI_DOCTOR_WARN, "refused: %s", strerror(err));
-    tsri_finding_advise(f, "reads and writes go through the page cache instead; for speed put "
-                           "disk_path on ext4 or xfs");
+    tsri_finding_advise(f,
+                        "reads and writes go through the page cache instead; for speed put "
+                        "%s_path on ext4 or xfs",
+                        d->name);
 }
 
 void tsri_check_io_uring(const struct tsri_options *o, struct tsri_finding *f)
 {
     struct io_uring_params params = {0};
     long fd = syscall(SYS_io_uring_setup, 4, &params);
-    bool disk = o->disk_enabled && o->disk_path[0];
+    bool disk = o->disk_enabled && (o->disk_path[0] || o->disk2_path[0]);
     if (fd >= 0) {
         close((int)fd);
         tsri_finding_say(f, TSRI_DOCTOR_OK, "allowed");

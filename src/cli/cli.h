@@ -104,9 +104,16 @@ bool tsri_read_line(const char *path, char *buf, size_t bytes);
 void tsri_check_host_memory(const struct tsri_options *o, struct tsri_finding *f);
 void tsri_check_overcommit(const struct tsri_options *o, struct tsri_finding *f);
 void tsri_check_memlock(const struct tsri_options *o, struct tsri_finding *f);
-void tsri_check_disk_path(const struct tsri_options *o, struct tsri_finding *f);
-void tsri_check_disk_space(const struct tsri_options *o, struct tsri_finding *f);
-void tsri_check_direct(const struct tsri_options *o, struct tsri_finding *f);
+/* A disk tier as it is configured; path NULL: it is not. */
+struct tsri_checked_disk {
+    const char *name, *path;
+    uint64_t bytes;
+    bool direct;
+};
+struct tsri_checked_disk tsri_checked_disk(const struct tsri_options *o, bool second);
+void tsri_check_disk_path(const struct tsri_checked_disk *d, struct tsri_finding *f);
+void tsri_check_disk_space(const struct tsri_checked_disk *d, struct tsri_finding *f);
+void tsri_check_direct(const struct tsri_checked_disk *d, struct tsri_finding *f);
 void tsri_check_io_uring(const struct tsri_options *o, struct tsri_finding *f);
 /* One known device, by its place in the list of tsri_device_known(). */
 void tsri_check_device(const char *name, struct tsri_finding *f);

@@ -89,10 +89,17 @@ static const struct {
     {"host memory", tsri_check_host_memory},
     {"overcommit", tsri_check_overcommit},
     {"locked memory", tsri_check_memlock},
-    {"disk path", tsri_check_disk_path},
-    {"disk space", tsri_check_disk_space},
-    {"O_DIRECT", tsri_check_direct},
     {"io_uring", tsri_check_io_uring},
+};
+
+/* Of each disk tier; the second one is spoken of only where there is one. */
+static const struct {
+    const char *first, *second; /* names */
+    void (*run)(const struct tsri_checked_disk *d, struct tsri_finding *f);
+} disk_checks[] = {
+    {"disk path", "disk2 path", tsri_check_disk_path},
+    {"disk space", "disk2 space", tsri_check_disk_space},
+    {"O_DIRECT", "disk2 O_DIRECT", tsri_check_direct},
 };
 
 static const char *const status_names[] = {"ok", "warn", "fail"};
@@ -153,6 +160,18 @@ static void print_finding(struct tsri_cli *cli, const char *name, const struct t
         print_text(cli, name, f);
 }
 
+static void check_disks(struct tsri_cli *cli, int count[3])
+{
+    for (int second = 0; second <= 1; second++) {
+        struct tsri_checked_disk d = tsri_checked_disk(tsri_config_options(cli->config), second);
+        for (size_t i = 0; i < TSRI_COUNT(disk_checks) && (!second || d.path); i++) {
+            struct tsri_finding f = {0};
+            disk_checks[i].run(&d, &f);
+            print_finding(cli, second ? disk_checks[i].second : disk_checks[i].first, &f, count);
+        }
+    }
+}
+
 int tsri_cmd_doctor(struct tsri_cli *cli)
 {
     int count[3] = {0};
@@ -165,6 +184,7 @@ int tsri_cmd_doctor(struct tsri_cli *cli)
         checks[i].run(tsri_config_options(cli->config), &f);
         print_finding(cli, checks[i].name, &f, count);
     }
+    check_disks(cli, count);
     const char *device;
     for (uint32_t i = 0; (device = tsri_device_known(i)) != NULL; i++) {
         struct tsri_finding f = {0};

@@ -69,6 +69,21 @@ direct_io_is_tried_only_where_wanted() {
     exits 0 && grep -qE '^(ok +O_DIRECT +works|warn +O_DIRECT +refused)' <<<"$out"
 }
 
+the_second_disk_tier_is_looked_at_too() {
+    mkdir -m 700 "$tmp/first" "$tmp/second"
+    t doctor --host_size=1M --disk_path="$tmp/first" --disk_size=64M
+    exits 0 && ! grep -q disk2 <<<"$out" || fail "one that is not there: $out" || return
+    t doctor --host_size=1M --disk_path="$tmp/first" --disk_size=64M --disk2_path="$tmp/second" \
+        --disk2_size=1024T
+    exits 0 && verdict ok 'disk2 path' && verdict warn 'disk2 space' && says 'lower disk2_size' ||
+        return
+    grep -qE '^(ok|warn) +disk2 O_DIRECT ' <<<"$out" || fail "$out" || return
+    [ -z "$(ls -A "$tmp/second")" ] || fail "files were left: $(ls -A "$tmp/second")" || return
+    touch "$tmp/file"
+    t doctor --host_size=1M --disk_path="$tmp/first" --disk2_path="$tmp/file"
+    exits 1 && verdict ok 'disk path' && verdict fail 'disk2 path' && says 'set disk2_path to'
+}
+
 run more_memory_than_there_is_fails_with_a_number_to_use
 run a_small_limit_of_locked_memory_is_a_warning
 run without_a_disk_tier_nothing_is_asked_of_disks
@@ -77,4 +92,5 @@ run a_directory_that_can_be_made_is_ok
 run paths_that_cannot_work_fail
 run more_disk_than_there_is_is_a_warning
 run direct_io_is_tried_only_where_wanted
+run the_second_disk_tier_is_looked_at_too
 test_end
