@@ -11,6 +11,7 @@ enum {
     HEAD_SUM_AT = 56,
     SEGMENT_BYTES = 32,
     ENTRY_BYTES = 144,
+    ENTRY_HEAD_AT = 16,
     WINDOW_BYTES = 8,
 };
 
@@ -48,25 +49,11 @@ void tsri_checkpoint_get_segment(const uint8_t *buf, uint32_t i, struct tsri_che
 void tsri_checkpoint_put_entry(uint8_t *buf, uint32_t n_segments, uint64_t i,
                                const struct tsri_checkpoint_entry *e)
 {
-    const struct tsr_entry_head *h = &e->head;
     uint8_t *at = buf + entry_at(n_segments, i);
     tsri_put32(at, e->segment);
     tsri_put32(at + 4, e->page);
     tsri_put64(at + 8, e->seq);
-    memcpy(at + 16, h->key.bytes, 16);
-    memcpy(at + 32, h->space, 16);
-    memcpy(at + 48, h->digest, 32);
-    memcpy(at + 80, h->parent.bytes, 16);
-    tsri_put32(at + 96, h->kind);
-    tsri_put32(at + 100, h->n_tokens);
-    tsri_put32(at + 104, h->base);
-    tsri_put32(at + 108, h->freq_set);
-    tsri_put32(at + 112, h->cell_tokens);
-    tsri_put32(at + 116, h->n_layers);
-    tsri_put32(at + 120, h->n_planes);
-    tsri_put32(at + 124, h->row_bytes[0]);
-    tsri_put32(at + 128, h->n_planes > 1 ? h->row_bytes[1] : 0);
-    tsri_put32(at + 132, h->extra_bytes);
+    tsri_head_write(at + ENTRY_HEAD_AT, &e->head);
     tsri_put32(at + 136, e->n_windows);
     tsri_put32(at + 140, 0);
 }
@@ -88,7 +75,7 @@ struct tsr_key tsri_checkpoint_get_key(const uint8_t *buf, const struct tsri_che
                                        uint64_t i)
 {
     struct tsr_key key;
-    memcpy(key.bytes, buf + entry_at(c->n_segments, i) + 16, sizeof key.bytes);
+    memcpy(key.bytes, buf + entry_at(c->n_segments, i) + ENTRY_HEAD_AT, sizeof key.bytes);
     return key;
 }
 
@@ -101,20 +88,7 @@ bool tsri_checkpoint_get_entry(const uint8_t *buf, const struct tsri_checkpoint 
     e->segment = tsri_get32(at);
     e->page = tsri_get32(at + 4);
     e->seq = tsri_get64(at + 8);
-    memcpy(h->key.bytes, at + 16, 16);
-    memcpy(h->space, at + 32, 16);
-    memcpy(h->digest, at + 48, 32);
-    memcpy(h->parent.bytes, at + 80, 16);
-    h->kind = tsri_get32(at + 96);
-    h->n_tokens = tsri_get32(at + 100);
-    h->base = tsri_get32(at + 104);
-    h->freq_set = tsri_get32(at + 108);
-    h->cell_tokens = tsri_get32(at + 112);
-    h->n_layers = tsri_get32(at + 116);
-    h->n_planes = tsri_get32(at + 120);
-    h->row_bytes[0] = tsri_get32(at + 124);
-    h->row_bytes[1] = tsri_get32(at + 128);
-    h->extra_bytes = tsri_get32(at + 132);
+    tsri_head_read(at + ENTRY_HEAD_AT, h);
     e->n_windows = tsri_get32(at + 136);
     if (e->segment >= c->n_segments || e->seq >= c->next_seq || !tsri_head_is_valid(h))
         return false;

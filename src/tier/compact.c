@@ -235,9 +235,9 @@ static int copy_cells(struct emptying *x, const struct tsri_disk_slot *e,
 {
     struct tsri_disk *d = x->d;
     uint64_t n = tsri_layout_cells(l, &e->head), first = *next, end = first, bytes = 0;
-    struct tsri_cell begin = tsri_layout_cell(l, &e->head, first);
+    struct tsri_disk_cell begin = tsri_layout_cell(l, &e->head, first);
     for (; end < n; end++) {
-        struct tsri_cell cell = tsri_layout_cell(l, &e->head, end);
+        struct tsri_disk_cell cell = tsri_layout_cell(l, &e->head, end);
         if (end > first && bytes + cell.stride > COPY_BYTES) break;
         bytes += cell.stride;
     }
@@ -249,7 +249,7 @@ static int copy_cells(struct emptying *x, const struct tsri_disk_slot *e,
     if (error) return tsri_disk_fail(d, error, "cannot read", "an entry");
     const uint64_t *sums = tsri_header_sums(d->upkeep_lane->headers[0].data, l);
     for (uint64_t i = first; i < end; i++) {
-        struct tsri_cell cell = tsri_layout_cell(l, &e->head, i);
+        struct tsri_disk_cell cell = tsri_layout_cell(l, &e->head, i);
         if (tsri_sum(buf + (cell.at - begin.at), cell.bytes) != sums[i])
             return tsri_fail(TSR_ECORRUPT, "disk: a cell fails its checksum");
     }

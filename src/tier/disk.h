@@ -157,13 +157,14 @@ static inline uint64_t tsri_layout_cells(const struct tsri_layout *l,
 {
     return (uint64_t)head->n_layers * head->n_planes * l->n_cells;
 }
-struct tsri_cell {
+/* One cell of one plane, where it stands in a record; in memory it is struct tsri_cell (wire.h). */
+struct tsri_disk_cell {
     uint32_t layer, plane, cell;
     uint64_t at;            /* from the beginning of the record */
     uint64_t bytes, stride; /* rows, and rows with padding */
 };
-struct tsri_cell tsri_layout_cell(const struct tsri_layout *l, const struct tsr_entry_head *head,
-                                  uint64_t number);
+struct tsri_disk_cell tsri_layout_cell(const struct tsri_layout *l,
+                                       const struct tsr_entry_head *head, uint64_t number);
 
 /* 0, TSR_ECORRUPT, or TSR_EVERSION for a good segment of another version. `page` is one page. */
 void tsri_segment_head_write(uint8_t *page, const struct tsri_segment_head *h);

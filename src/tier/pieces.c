@@ -10,15 +10,8 @@
 #define PIECE_BYTES ((size_t)1 << 20)
 #define MERGE_BYTES ((size_t)128 << 10)
 
-int tsri_region_need(struct tsri_region *r, size_t bytes)
-{
-    if (r->bytes >= bytes) return 0;
-    tsri_region_fini(r);
-    return tsri_region_init(r, bytes);
-}
-
 /* The bytes of a cell that move straight to or from its memory; the rest of its stride bounces. */
-static uint64_t straight_bytes(const struct tsri_cell *c, const void *memory, size_t align)
+static uint64_t straight_bytes(const struct tsri_disk_cell *c, const void *memory, size_t align)
 {
     return (uintptr_t)memory % align ? 0 : c->bytes - c->bytes % align;
 }
@@ -35,7 +28,7 @@ static void add_iov(struct tsri_piece *p, void *base, size_t bytes)
     p->iov[p->req.n_iov++] = (struct iovec){base, bytes};
 }
 
-static int add_cell(struct tsri_piece *p, const struct tsri_cell *c, void *memory, bool write,
+static int add_cell(struct tsri_piece *p, const struct tsri_disk_cell *c, void *memory, bool write,
                     size_t align)
 {
     uint64_t straight = straight_bytes(c, memory, align), rest = c->stride - straight;
@@ -77,7 +70,7 @@ int tsri_piece_cut(struct tsri_piece *p, const struct tsri_kv *kv, uint64_t from
     p->req.write = write;
     p->req.align = kv->align;
     for (; p->end < n && kv->planes[p->end]; p->end++) {
-        struct tsri_cell c = tsri_layout_cell(&kv->layout, &kv->head, p->end);
+        struct tsri_disk_cell c = tsri_layout_cell(&kv->layout, &kv->head, p->end);
         if (p->end == from) {
             p->req.offset = kv->offset + c.at;
         } else {
@@ -96,7 +89,7 @@ int tsri_piece_check(const struct tsri_piece *p, const struct tsri_kv *kv, const
 {
     size_t bounced = 0;
     for (uint64_t i = p->first; i < p->end; i++) {
-        struct tsri_cell c = tsri_layout_cell(&kv->layout, &kv->head, i);
+        struct tsri_disk_cell c = tsri_layout_cell(&kv->layout, &kv->head, i);
         uint8_t *cell = kv->planes[i];
         uint64_t straight = straight_bytes(&c, cell, kv->align);
         if (c.bytes > straight)

@@ -14,11 +14,6 @@ enum {
     TOMB_BYTES = 40,
 };
 
-uint64_t tsri_sum(const void *data, size_t bytes)
-{
-    return tsri_bytes_hash(data, bytes);
-}
-
 /* ---- where the parts of a record stand ---- */
 
 void tsri_layout_init(struct tsri_layout *l, const struct tsr_entry_head *h)
@@ -42,10 +37,10 @@ void tsri_layout_init(struct tsri_layout *l, const struct tsr_entry_head *h)
     l->record_bytes = l->header_bytes + l->layer_bytes * h->n_layers;
 }
 
-struct tsri_cell tsri_layout_cell(const struct tsri_layout *l, const struct tsr_entry_head *h,
-                                  uint64_t number)
+struct tsri_disk_cell tsri_layout_cell(const struct tsri_layout *l, const struct tsr_entry_head *h,
+                                       uint64_t number)
 {
-    struct tsri_cell c;
+    struct tsri_disk_cell c;
     uint64_t run = number / l->n_cells;
     c.cell = (uint32_t)(number % l->n_cells);
     c.plane = (uint32_t)(run % h->n_planes);
@@ -91,43 +86,6 @@ int tsri_segment_head_read(const uint8_t *page, struct tsri_segment_head *h)
 }
 
 /* ---- the head of a record ---- */
-
-void tsri_head_write(uint8_t *to, const struct tsr_entry_head *h)
-{
-    memcpy(to, h->key.bytes, 16);
-    memcpy(to + 16, h->space, 16);
-    memcpy(to + 32, h->digest, 32);
-    memcpy(to + 64, h->parent.bytes, 16);
-    tsri_put32(to + 80, h->kind);
-    tsri_put32(to + 84, h->n_tokens);
-    tsri_put32(to + 88, h->base);
-    tsri_put32(to + 92, h->freq_set);
-    tsri_put32(to + 96, h->cell_tokens);
-    tsri_put32(to + 100, h->n_layers);
-    tsri_put32(to + 104, h->n_planes);
-    tsri_put32(to + 108, h->row_bytes[0]);
-    tsri_put32(to + 112, h->n_planes > 1 ? h->row_bytes[1] : 0);
-    tsri_put32(to + 116, h->extra_bytes);
-}
-
-void tsri_head_read(const uint8_t *from, struct tsr_entry_head *h)
-{
-    memset(h, 0, sizeof *h);
-    memcpy(h->key.bytes, from, 16);
-    memcpy(h->space, from + 16, 16);
-    memcpy(h->digest, from + 32, 32);
-    memcpy(h->parent.bytes, from + 64, 16);
-    h->kind = tsri_get32(from + 80);
-    h->n_tokens = tsri_get32(from + 84);
-    h->base = tsri_get32(from + 88);
-    h->freq_set = tsri_get32(from + 92);
-    h->cell_tokens = tsri_get32(from + 96);
-    h->n_layers = tsri_get32(from + 100);
-    h->n_planes = tsri_get32(from + 104);
-    h->row_bytes[0] = tsri_get32(from + 108);
-    h->row_bytes[1] = tsri_get32(from + 112);
-    h->extra_bytes = tsri_get32(from + 116);
-}
 
 void tsri_record_write(uint8_t *to, const struct tsri_record *r)
 {

@@ -214,3 +214,54 @@ int tsri_tier_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
     memset(out, 0, sizeof *out);
     return tier->ops->stats ? tier->ops->stats(tier, out) : 0;
 }
+
+/* ---- bytes that every format shares ---- */
+
+uint64_t tsri_sum(const void *data, size_t bytes)
+{
+    return tsri_bytes_hash(data, bytes);
+}
+
+int tsri_region_need(struct tsri_region *r, size_t bytes)
+{
+    if (r->bytes >= bytes) return 0;
+    tsri_region_fini(r);
+    return tsri_region_init(r, bytes);
+}
+
+void tsri_head_write(uint8_t *to, const struct tsr_entry_head *h)
+{
+    memcpy(to, h->key.bytes, 16);
+    memcpy(to + 16, h->space, 16);
+    memcpy(to + 32, h->digest, 32);
+    memcpy(to + 64, h->parent.bytes, 16);
+    tsri_put32(to + 80, h->kind);
+    tsri_put32(to + 84, h->n_tokens);
+    tsri_put32(to + 88, h->base);
+    tsri_put32(to + 92, h->freq_set);
+    tsri_put32(to + 96, h->cell_tokens);
+    tsri_put32(to + 100, h->n_layers);
+    tsri_put32(to + 104, h->n_planes);
+    tsri_put32(to + 108, h->row_bytes[0]);
+    tsri_put32(to + 112, h->n_planes > 1 ? h->row_bytes[1] : 0);
+    tsri_put32(to + 116, h->extra_bytes);
+}
+
+void tsri_head_read(const uint8_t *from, struct tsr_entry_head *h)
+{
+    memset(h, 0, sizeof *h);
+    memcpy(h->key.bytes, from, 16);
+    memcpy(h->space, from + 16, 16);
+    memcpy(h->digest, from + 32, 32);
+    memcpy(h->parent.bytes, from + 64, 16);
+    h->kind = tsri_get32(from + 80);
+    h->n_tokens = tsri_get32(from + 84);
+    h->base = tsri_get32(from + 88);
+    h->freq_set = tsri_get32(from + 92);
+    h->cell_tokens = tsri_get32(from + 96);
+    h->n_layers = tsri_get32(from + 100);
+    h->n_planes = tsri_get32(from + 104);
+    h->row_bytes[0] = tsri_get32(from + 108);
+    h->row_bytes[1] = tsri_get32(from + 112);
+    h->extra_bytes = tsri_get32(from + 116);
+}

@@ -46,7 +46,7 @@ static void repair_entry(uint8_t *page, uint64_t offset, uint64_t nonce, size_t 
     tsri_layout_init(&l, &r.head);
     if (l.record_bytes > room) return;
     for (uint64_t i = 0; i < tsri_layout_cells(&l, &r.head); i++) {
-        struct tsri_cell c = tsri_layout_cell(&l, &r.head, i);
+        struct tsri_disk_cell c = tsri_layout_cell(&l, &r.head, i);
         uint64_t sum = tsri_sum(page + c.at, c.bytes);
         memcpy(page + l.sums_at + 8 * i, &sum, sizeof sum);
     }
@@ -112,7 +112,7 @@ static void get(struct tsr_tier *tier, const struct tsr_entry_head *head)
     uint8_t *extra = calloc(1, head->extra_bytes + 1u);
     if (!data || !planes || !tokens || !extra) abort();
     for (uint64_t i = 0; i < n_planes; i++) {
-        struct tsri_cell c = tsri_layout_cell(&l, head, i);
+        struct tsri_disk_cell c = tsri_layout_cell(&l, head, i);
         if (c.at + c.stride > l.record_bytes || c.bytes > c.stride) abort();
         planes[i] = data + c.at;
     }

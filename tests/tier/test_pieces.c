@@ -107,7 +107,7 @@ TEST(padding_is_written_as_zeros)
     uint64_t *sums = calloc(n, sizeof sums[0]);
     uint8_t *file = write_all(&e, 512, sums);
     for (uint64_t i = 0; i < n; i++) {
-        struct tsri_cell c = tsri_layout_cell(&kv.layout, &kv.head, i);
+        struct tsri_disk_cell c = tsri_layout_cell(&kv.layout, &kv.head, i);
         for (uint64_t b = c.bytes; b < c.stride; b++)
             CHECK_INT(file[kv.offset + c.at + b], 0);
     }

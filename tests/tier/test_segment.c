@@ -49,7 +49,7 @@ TEST(cells_fill_a_record_in_order_page_by_page)
         CHECK(l.extra_at + h->extra_bytes <= l.sums_at);
         uint64_t at = l.header_bytes, rows = 0;
         for (uint64_t i = 0; i < tsri_layout_cells(&l, h); i++) {
-            struct tsri_cell c = tsri_layout_cell(&l, h, i);
+            struct tsri_disk_cell c = tsri_layout_cell(&l, h, i);
             CHECK_INT(c.at, at);
             CHECK_INT(((uint64_t)c.layer * h->n_planes + c.plane) * l.n_cells + c.cell, i);
             CHECK(c.bytes > 0 && c.bytes <= c.stride && c.stride - c.bytes < TSRI_PAGE_BYTES);
