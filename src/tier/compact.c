@@ -502,13 +502,14 @@ static int write_checkpoint(struct tsri_disk *d, const uint8_t *buf, size_t byte
     return error;
 }
 
-/* Segments that were removed must be gone for good before a checkpoint covers the tombstones that
- * speak of them: one that came back would be walked, and its dropped entries with it. */
+/* The bytes are made first and everything they speak of is synced then: what is put after that
+ * moment stands behind `covered` and is walked over, so a record that it replaces is not forgotten
+ * before it is safe itself. And segments that were removed must be gone for good before a
+ * checkpoint covers the tombstones that speak of them: one that came back would be walked, and its
+ * dropped entries with it. */
 static int save_checkpoint(struct tsri_disk *d)
 {
     size_t bytes;
-    int err = tsri_disk_sync(d);
-    if (err) return err;
     pthread_mutex_lock(&d->lock);
     uint8_t *buf = build_checkpoint(d, &bytes);
     uint64_t n_changes = d->n_changes;
@@ -516,15 +517,16 @@ static int save_checkpoint(struct tsri_disk *d)
     if (buf) d->tombs_lost = false; /* those lost from now on are not told here */
     pthread_mutex_unlock(&d->lock);
     if (!buf) return TSR_ENOMEM;
-    int error = write_checkpoint(d, buf, bytes);
+    int err = tsri_disk_sync(d);
+    int error = err ? 0 : write_checkpoint(d, buf, bytes);
     tsri_free(buf);
     pthread_mutex_lock(&d->lock);
-    if (error)
+    if (err || error)
         d->tombs_lost |= lost;
     else
         d->n_changes -= n_changes;
     pthread_mutex_unlock(&d->lock);
-    return error ? tsri_disk_fail(d, error, "cannot write", "checkpoint") : 0;
+    return error ? tsri_disk_fail(d, error, "cannot write", "checkpoint") : err;
 }
 
 static bool checkpoint_is_due(struct tsri_disk *d, bool closing)
