@@ -7,11 +7,12 @@
  * misses, nothing else. The cache decides what is stored and what is dropped; the tier moves bytes
  * and proves that what it returns is what it was given.
  *
- * Threads: put, get, drop, contains and flush may run at the same time on several threads; open,
- * scan and close run alone. Memory:  everything in an io is borrowed for the call. Errors: negative
- * enum tsr_err. TSR_ENOENT: not there. TSR_ECORRUPT: there, but not what was stored; the cache then
- * drops it. TSR_EFULL: no room, the cache drops something and tries again. TSR_EIO, TSR_ETIME: a
- * miss now, maybe not later.
+ * Threads: put, get, drop, contains, windows and flush may run at the same time on several
+ *          threads; open, scan and close run alone.
+ * Memory:  everything in an io is borrowed for the call.
+ * Errors:  negative enum tsr_err. TSR_ENOENT: not there. TSR_ECORRUPT: there, but not what was
+ *          stored; the cache then drops it. TSR_EFULL: no room, the cache drops something and tries
+ *          again. TSR_EIO, TSR_ETIME: a miss now, maybe not later.
  */
 #ifndef TESSERA_TIER_H
 #define TESSERA_TIER_H
@@ -133,8 +134,8 @@ struct tsr_tier_ops {
     int (*stats)(struct tsr_tier *tier, struct tsr_tier_stats *out);
     /* (optional) hashes of the entry's windows of 32 tokens, from the first on and at most max, as
      * far as the tier has them at hand; returns how many. docs/format.md says how they are made.
-     * With them text is found at any offset before it was read. Called beside scan. Default: none,
-     * such text is found at any offset after it was read once. */
+     * With them text is found at any offset before it was read. Called beside scan, and at any time
+     * like contains. Default: none, such text is found at any offset after it was read once. */
     int (*windows)(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint64_t *out,
                    uint32_t max);
     /* members above belong to abi 1; append below, never reorder */

@@ -389,33 +389,72 @@ struct prefetch {
     struct tsri_job job; /* first */
     struct tsr_cache *c;
     uint64_t handle;
+    bool doubted; /* only if a tier says that it has this window */
+    struct tsri_window_claim claim;
 };
+
+/* Does a tier that has the entry, pinned by the caller, know it by this window? */
+static bool is_known_by(struct tsr_cache *c, uint32_t id, const struct tsri_window_claim *claim)
+{
+    if (claim->number >= c->entries[id].n_tokens / TSRI_WINDOW) return false;
+    uint32_t n = claim->number + 1;
+    uint64_t *hashes = tsri_alloc(n, sizeof hashes[0]);
+    bool known = false;
+    for (uint32_t t = 1; hashes && !known && t <= c->manager->n_lower; t++) {
+        if (!(atomic_load_explicit(&c->entries[id].tiers, memory_order_relaxed) >> t & 1)) continue;
+        pthread_mutex_lock(&c->lock);
+        struct tsr_tier_ref ref = tsri_manager_ref(c, id, t);
+        pthread_mutex_unlock(&c->lock);
+        known = tsri_tier_windows(c->manager->lower[t].tier, &ref, hashes, n) == n &&
+                hashes[claim->number] == claim->hash;
+    }
+    tsri_free(hashes);
+    return known;
+}
 
 static void run_prefetch(struct tsri_job *job)
 {
     struct prefetch *p = (struct prefetch *)job;
+    struct tsr_cache *c = p->c;
     struct tsri_fetch f = {.result = 0};
-    if (tsri_pin_handle(p->c, p->handle, &f.id) != TSRI_FREE) {
-        if (tsri_word_state(atomic_load(&p->c->entries[f.id].word)) == TSRI_COLD)
-            tsri_manager_fetch(p->c, &f, 1);
-        tsri_unpin(p->c, f.id);
+    if (tsri_pin_handle(c, p->handle, &f.id) != TSRI_FREE) {
+        bool wanted = tsri_word_state(atomic_load(&c->entries[f.id].word)) == TSRI_COLD;
+        if (wanted && p->doubted) {
+            wanted = is_known_by(c, f.id, &p->claim);
+            tsri_stats_add(c->stats, wanted ? TSRI_M_prefetches : TSRI_M_windows_false, 1);
+        }
+        if (wanted) tsri_manager_fetch(c, &f, 1);
+        tsri_unpin(c, f.id);
     }
     tsri_free(p);
 }
 
-int tsri_manager_prefetch_one(struct tsr_cache *c, uint64_t handle, void *unused)
+static int start_prefetch(const struct prefetch *what)
 {
-    (void)unused;
-    uint64_t w = atomic_load(&c->entries[tsri_handle_id(handle)].word);
+    struct tsr_cache *c = what->c;
+    uint64_t w = atomic_load(&c->entries[tsri_handle_id(what->handle)].word);
     if (tsri_word_state(w) != TSRI_COLD) return 0;
     struct prefetch *p = tsri_alloc(1, sizeof *p);
     if (!p) return 0;
-    *p = (struct prefetch){.job.run = run_prefetch, .c = c, .handle = handle};
+    *p = *what;
+    p->job.run = run_prefetch;
     if (tsri_work_push(tsri_ops_work(c->ops), &p->job) != 0) {
         tsri_free(p);
         tsri_stats_add(c->stats, TSRI_M_tier_refused, 1);
         return 0;
     }
-    tsri_stats_add(c->stats, TSRI_M_prefetches, 1);
+    if (!what->doubted) tsri_stats_add(c->stats, TSRI_M_prefetches, 1);
     return 1;
+}
+
+int tsri_manager_prefetch_one(struct tsr_cache *c, uint64_t handle, void *unused)
+{
+    (void)unused;
+    return start_prefetch(&(struct prefetch){.c = c, .handle = handle});
+}
+
+void tsri_manager_prefetch_window(struct tsr_cache *c, uint64_t handle,
+                                  const struct tsri_window_claim *claim)
+{
+    start_prefetch(&(struct prefetch){.c = c, .handle = handle, .doubted = true, .claim = *claim});
 }

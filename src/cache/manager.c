@@ -30,14 +30,21 @@ void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_l
     l->n_entries++;
 }
 
+struct tsr_tier_ref tsri_manager_ref(const struct tsr_cache *c, uint32_t id, uint32_t t)
+{
+    const struct tsri_entry *e = &c->entries[id];
+    struct tsri_key key = tsri_entry_key(e);
+    struct tsr_tier_ref ref = {.loc = c->manager->lower[t].loc[id]};
+    memcpy(&ref.key, &key, sizeof ref.key);
+    memcpy(ref.space, c->spaces[e->space].fingerprint, sizeof ref.space);
+    return ref;
+}
+
 struct tsr_tier_ref tsri_manager_lost(struct tsr_cache *c, uint32_t id, uint32_t t)
 {
     struct tsri_lower *l = &c->manager->lower[t];
     struct tsri_entry *e = &c->entries[id];
-    struct tsri_key key = tsri_entry_key(e);
-    struct tsr_tier_ref ref = {.loc = l->loc[id]};
-    memcpy(&ref.key, &key, sizeof ref.key);
-    memcpy(ref.space, c->spaces[e->space].fingerprint, sizeof ref.space);
+    struct tsr_tier_ref ref = tsri_manager_ref(c, id, t);
     atomic_fetch_and_explicit(&e->tiers, (uint8_t) ~(1u << t), memory_order_relaxed);
     l->loc[id] = 0;
     l->policy->ops->remove(l->policy, id);

@@ -78,6 +78,8 @@ struct tsri_tier_row {
 };
 /* Returns how many, host memory first. */
 uint32_t tsri_cache_tiers(struct tsr_cache *c, struct tsri_tier_row out[TSR_TIERS_MAX]);
+/* Under cache->lock: how tier t knows the entry. */
+struct tsr_tier_ref tsri_manager_ref(const struct tsr_cache *c, uint32_t id, uint32_t t);
 /* Under cache->lock: tier t has the entry now; or no longer has it. */
 void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_loc loc);
 struct tsr_tier_ref tsri_manager_lost(struct tsr_cache *c, uint32_t id, uint32_t t);
@@ -145,5 +147,12 @@ struct tsri_fetch {
 void tsri_manager_fetch(struct tsr_cache *c, struct tsri_fetch *fetches, uint32_t n);
 /* tsri_each_fn: in the background, when it is COLD. */
 int tsri_manager_prefetch_one(struct tsr_cache *c, uint64_t handle, void *unused);
+/* The same, if a tier that has the entry knows this hash of one of its windows. */
+struct tsri_window_claim {
+    uint32_t number; /* of the window in the entry */
+    uint64_t hash;
+};
+void tsri_manager_prefetch_window(struct tsr_cache *c, uint64_t handle,
+                                  const struct tsri_window_claim *claim);
 
 #endif

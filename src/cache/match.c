@@ -34,9 +34,10 @@ struct cover {
     uint32_t begin, end;
 };
 
-/* A window of an entry in a lower tier: one alone may be chance, two on one diagonal are not. */
+/* A window of an entry in a lower tier: two on one diagonal are no chance, one alone may be. */
 struct suspect {
-    uint32_t id, diagonal;
+    uint64_t handle;
+    uint32_t diagonal, at; /* at: the first one, in the prompt */
     bool seen, asked;
 };
 
@@ -285,6 +286,31 @@ static bool is_in_a_run(const struct scan *s, const struct tsri_nominee *n)
     return false;
 }
 
+static bool is_covered(const struct tsri_matcher *m, uint32_t at)
+{
+    for (uint32_t i = 0; i < m->n_runs; i++) {
+        const struct tsri_run *r = &m->runs[i];
+        if (r->prompt_offset <= at && at + TSRI_WINDOW <= r->prompt_offset + r->n_tokens)
+            return true;
+    }
+    return false;
+}
+
+/* A window that stayed alone. Of 63 common tokens no more need be found, so it is not passed over;
+ * but the table knows only a part of its hash, and whoever reads the entry asks the tier for all of
+ * it first. */
+static void doubt(struct scan *s, struct suspect *x)
+{
+    struct tsri_matcher *m = s->m;
+    if (!x->seen || x->asked || s->n_prefetched == PREFETCHES_MAX || is_covered(m, x->at)) return;
+    x->asked = true;
+    s->n_prefetched++;
+    struct tsri_window_claim claim = {
+        .number = (x->at - x->diagonal) / TSRI_WINDOW,
+        .hash = tsri_window_finish(tsri_window_hash(m->prompt->tokens + x->at), m->seed)};
+    tsri_manager_prefetch_window(m->c, x->handle, &claim);
+}
+
 /* The tokens are in a lower tier and cannot be compared now: no match, but the next prompt shall
  * find them. */
 static void suspect(struct scan *s, const struct tsri_nominee *n)
@@ -292,16 +318,18 @@ static void suspect(struct scan *s, const struct tsri_nominee *n)
     struct tsri_matcher *m = s->m;
     uint64_t word = atomic_load_explicit(&m->c->entries[n->id].word, memory_order_relaxed);
     tsri_stats_add(m->c->stats, TSRI_M_windows_cold, 1);
+    uint64_t handle = tsri_handle(n->id, tsri_word_gen(word));
     uint32_t diagonal = n->at - n->entry_offset;
     struct suspect *x = &s->suspects[(n->id * 0x9E3779B9u ^ diagonal * 0x85EBCA6Bu) >> 26];
-    if (!x->seen || x->id != n->id || x->diagonal != diagonal) {
-        *x = (struct suspect){.id = n->id, .diagonal = diagonal, .seen = true};
+    if (!x->seen || x->handle != handle || x->diagonal != diagonal) {
+        doubt(s, x);
+        *x = (struct suspect){.handle = handle, .diagonal = diagonal, .at = n->at, .seen = true};
         return;
     }
     if (x->asked || s->n_prefetched == PREFETCHES_MAX) return;
     x->asked = true;
     s->n_prefetched++;
-    tsri_manager_prefetch_one(m->c, tsri_handle(n->id, tsri_word_gen(word)), NULL);
+    tsri_manager_prefetch_one(m->c, handle, NULL);
 }
 
 /* The cover in which no better run can be. */
@@ -369,6 +397,8 @@ void tsri_matcher_scan_slice(struct tsri_matcher *m, struct tsr_range part, stru
         if (at < s.end && is_deep(&s, best, at))
             at = best->end == s.end ? s.end : best->end - TSRI_WINDOW - MARGIN + 1;
     }
+    for (uint32_t i = 0; i < SUSPECTS; i++)
+        doubt(&s, &s.suspects[i]);
 }
 
 void tsri_matcher_scan(struct tsri_matcher *m, struct tsr_range part)

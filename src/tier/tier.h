@@ -2,8 +2,8 @@
  * checked function for every member of tsr_tier_ops. Only tier.c calls through the table, so that
  * arguments are checked and optional members get their defaults in one place.
  *
- * Threads: put, get, drop, contains and flush from any thread, as many at once as env.n_threads;
- *          open, scan and close alone.
+ * Threads: put, get, drop, contains, windows and flush from any thread, as many at once as
+ *          env.n_threads; open, scan and close alone.
  * Memory:  an io and everything it points to is borrowed for the call.
  * Errors:  negative enum tsr_err; an io's own outcome is its result.
  */

@@ -11,11 +11,6 @@ static uint32_t pins(const struct kit *k, uint32_t id)
     return tsri_word_pins(atomic_load(&k->cache->entries[id].word));
 }
 
-static uint64_t metric(const struct kit *k, enum tsri_metric m)
-{
-    return tsri_stats_read(k->cache->stats, m);
-}
-
 /* As a lookup does: pin, then hand the pins over. */
 static bool lease(struct kit *k, struct tsr_client *client, uint64_t request, const uint32_t *ids,
                   uint32_t n)
@@ -41,7 +36,7 @@ TEST(a_lease_lasts_until_its_request_is_released)
     make(&k, ids, 3);
     CHECK(lease(&k, k.client, 7, ids, 3));
     CHECK(lease(&k, k.client, 8, ids, 1));
-    CHECK_INT(metric(&k, TSRI_M_leased_entries), 4);
+    CHECK_INT(kit_metric(&k, TSRI_M_leased_entries), 4);
     CHECK_INT(pins(&k, ids[0]), 2);
     CHECK_INT(pins(&k, ids[2]), 1);
     CHECK_INT(tsri_client_release(k.client, 9), 0); /* a request that has none */
@@ -52,7 +47,7 @@ TEST(a_lease_lasts_until_its_request_is_released)
     CHECK_INT(pins(&k, ids[0]), 1);
     CHECK_INT(tsri_client_release(k.client, 8), 1);
     CHECK_INT(pins(&k, ids[0]), 0);
-    CHECK_INT(metric(&k, TSRI_M_leased_entries), 0);
+    CHECK_INT(kit_metric(&k, TSRI_M_leased_entries), 0);
     kit_close(&k);
 }
 
@@ -88,7 +83,7 @@ TEST(closing_a_client_lets_everything_go)
     CHECK_INT(pins(&k, ids[0]), 1); /* of the client that is still open, under the same id */
     for (uint32_t i = 1; i < 20; i++)
         CHECK_INT(pins(&k, ids[i]), 0);
-    CHECK_INT(metric(&k, TSRI_M_leased_entries), 1);
+    CHECK_INT(kit_metric(&k, TSRI_M_leased_entries), 1);
     kit_close(&k);
 }
 
@@ -102,7 +97,7 @@ TEST(a_client_may_hold_so_many_and_the_rest_is_refused)
     CHECK(lease(&k, k.client, 1, ids, 7));
     CHECK_INT(tsri_client_room(k.client), 3);
     CHECK(!lease(&k, k.client, 2, ids, 4));
-    CHECK_INT(metric(&k, TSRI_M_lease_refused), 4);
+    CHECK_INT(kit_metric(&k, TSRI_M_lease_refused), 4);
     CHECK_INT(tsri_client_room(k.client), 3); /* nothing changed */
     for (uint32_t i = 0; i < 4; i++) {
         CHECK_INT(pins(&k, ids[i]), 2); /* the pins are still the caller's */
@@ -136,7 +131,7 @@ TEST(a_lookup_again_replaces_and_never_lets_go_in_between)
         CHECK_INT(tsri_client_let_go(k.client, old), 4);
         CHECK_INT(pins(&k, ids[0]), 1);
     }
-    CHECK_INT(metric(&k, TSRI_M_leased_entries), 4);
+    CHECK_INT(kit_metric(&k, TSRI_M_leased_entries), 4);
     CHECK_INT(tsri_client_let_go(k.client, NULL), 0);
     CHECK(tsri_client_detach(k.client, 6) == NULL);
     kit_close(&k);
@@ -164,7 +159,7 @@ TEST(without_a_record_left_a_lease_is_refused)
     CHECK_INT(tsri_client_let_go(k.client, second), 4);
     for (uint32_t i = 0; i < 4; i++)
         CHECK_INT(pins(&k, ids[i]), 0);
-    CHECK_INT(metric(&k, TSRI_M_leased_entries), 0);
+    CHECK_INT(kit_metric(&k, TSRI_M_leased_entries), 0);
     CHECK_INT(tsri_client_room(k.client), 4);
     kit_close(&k);
 }
@@ -308,7 +303,7 @@ TEST(many_threads_share_a_client_and_no_pin_is_lost)
     for (uint32_t i = 0; i < IDS; i++)
         CHECK_INT(pins(&k, ids[i]), 0);
     CHECK_INT(tsri_client_room(k.client), 20);
-    CHECK_INT(metric(&k, TSRI_M_leased_entries), 0);
+    CHECK_INT(kit_metric(&k, TSRI_M_leased_entries), 0);
     kit_close(&k);
 }
 

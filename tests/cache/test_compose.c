@@ -5,36 +5,6 @@
 
 static struct kit k;
 
-static void reopen(const char *const *more)
-{
-    const char *options[32] = {"host_size",   "32M",   "host_page_size", "4K",
-                               "windows_max", "65536", "metadata_size",  "16M",
-                               "entries_max", "4096"};
-    uint32_t n = 10;
-    for (; more && *more; more++)
-        options[n++] = *more;
-    if (k.cache) kit_close(&k);
-    kit_open(&k, options);
-}
-
-static struct tsr_prompt prompt_of(const struct text *t, uint32_t flags)
-{
-    return (struct tsr_prompt){.size = sizeof(struct tsr_prompt),
-                               .tokens = t->tokens,
-                               .n_tokens = t->n,
-                               .flags = flags | TSR_PROMPT_ANY};
-}
-
-static struct stored pure(const uint32_t *tokens, uint32_t n)
-{
-    return (struct stored){kit_seed(k.space), tokens, n, TSR_KIND_SEGMENT};
-}
-
-static uint64_t metric(enum tsri_metric m)
-{
-    return tsri_stats_read(k.cache->stats, m);
-}
-
 #define CHECK_ROW(m, p, e, n) \
     do { \
         CHECK_INT((m).prompt_offset, p); \
@@ -44,7 +14,7 @@ static uint64_t metric(enum tsri_metric m)
 
 TEST(stored_text_is_found_wherever_it_stands)
 {
-    reopen(NULL);
+    match_reopen(&k, NULL);
     uint64_t seed = 1;
     struct text t;
     struct stored docs[3];
@@ -53,7 +23,7 @@ TEST(stored_text_is_found_wherever_it_stands)
     for (uint32_t d = 0; d < 3; d++) {
         uint32_t n = 300 + d * 111;
         uint32_t *tokens = kit_tokens(d, n);
-        docs[d] = pure(tokens, n);
+        docs[d] = match_pure(&k, tokens, n);
         CHECK_INT(kit_store_segment(&k, tokens, n), n);
     }
     text_add_random(&t, &seed, 41, 50000);
@@ -63,7 +33,7 @@ TEST(stored_text_is_found_wherever_it_stands)
     text_add(&t, docs[1].tokens, 200);
     text_add_random(&t, &seed, 1, 50000);
     text_add(&t, docs[1].tokens + 201, docs[1].n - 201);
-    struct tsr_prompt prompt = prompt_of(&t, 0);
+    struct tsr_prompt prompt = match_prompt(&t, 0);
     int n = kit_lookup(&k, &prompt, 0, &hits);
     CHECK_INT(n, 522 + 150 + 410);
     CHECK_INT(hits.io.n_matches, 4);
@@ -82,8 +52,8 @@ TEST(stored_text_is_found_wherever_it_stands)
         CHECK_INT(hits.matches[i].tier, 0);
     }
     CHECK(match_rows_are_right(&k, &hits, n, &prompt, docs, 3));
-    CHECK_INT(metric(TSRI_M_lookup_tokens_any), n);
-    CHECK_INT(metric(TSRI_M_lookup_tokens_reused), n);
+    CHECK_INT(kit_metric(&k, TSRI_M_lookup_tokens_any), n);
+    CHECK_INT(kit_metric(&k, TSRI_M_lookup_tokens_reused), n);
     /* Who does not ask for it gets nothing. */
     prompt.flags = TSR_PROMPT_PREFIX;
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
@@ -95,7 +65,7 @@ TEST(stored_text_is_found_wherever_it_stands)
 /* A prefix, a segment found by its key, and runs before, between and behind them. */
 TEST(exact_comes_first_then_segments_then_runs)
 {
-    reopen(NULL);
+    match_reopen(&k, NULL);
     uint32_t *front = kit_tokens(1, 64), *doc = kit_tokens(2, 200), *more = kit_tokens(3, 500);
     struct text t;
     struct kit_hits hits;
@@ -110,7 +80,7 @@ TEST(exact_comes_first_then_segments_then_runs)
     text_add(&t, doc, 200);
     text_add(&t, more + 300, 100);
     struct tsr_range segment = {164, 200};
-    struct tsr_prompt prompt = prompt_of(&t, TSR_PROMPT_PREFIX | TSR_PROMPT_SEGMENTS);
+    struct tsr_prompt prompt = match_prompt(&t, TSR_PROMPT_PREFIX | TSR_PROMPT_SEGMENTS);
     prompt.segments = &segment;
     prompt.n_segments = 1;
     int n = kit_lookup(&k, &prompt, 0, &hits);
@@ -125,12 +95,12 @@ TEST(exact_comes_first_then_segments_then_runs)
     CHECK_ROW(hits.matches[4], 64, 50, 100);
     CHECK_ROW(hits.matches[5], 164, 0, 200);
     CHECK_ROW(hits.matches[6], 364, 300, 100);
-    struct stored docs[7] = {pure(doc, 200), pure(more, 500)};
+    struct stored docs[7] = {match_pure(&k, doc, 200), match_pure(&k, more, 500)};
     for (uint32_t i = 0; i < 4; i++)
         docs[2 + i] = (struct stored){kit_seen(kit_seed(k.space), front, i * 16), front + i * 16,
                                       16, TSR_KIND_PREFIX};
     CHECK(match_rows_are_right(&k, &hits, n, &prompt, docs, 6));
-    CHECK_INT(metric(TSRI_M_lookup_tokens_any), 200);
+    CHECK_INT(kit_metric(&k, TSRI_M_lookup_tokens_any), 200);
     free(front);
     free(doc);
     free(more);
@@ -139,7 +109,7 @@ TEST(exact_comes_first_then_segments_then_runs)
 
 TEST(a_prefix_elsewhere_is_approximate_and_only_for_who_accepts_it)
 {
-    reopen(NULL);
+    match_reopen(&k, NULL);
     struct tsr_space_desc desc = kit_desc();
     desc.block_tokens = 64;
     struct tsr_space *space = kit_space(k.cache, &desc), *own = k.space;
@@ -152,7 +122,7 @@ TEST(a_prefix_elsewhere_is_approximate_and_only_for_who_accepts_it)
     CHECK_INT(kit_store_prefix(&k, front, 256), 256);
     text_add_random(&t, &seed, 10, 50000);
     text_add(&t, front, 256);
-    struct tsr_prompt prompt = prompt_of(&t, TSR_PROMPT_PREFIX);
+    struct tsr_prompt prompt = match_prompt(&t, TSR_PROMPT_PREFIX);
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
     prompt.flags |= TSR_PROMPT_OTHER;
     int n = kit_lookup(&k, &prompt, 0, &hits);
@@ -171,7 +141,7 @@ TEST(a_prefix_elsewhere_is_approximate_and_only_for_who_accepts_it)
     CHECK(match_rows_are_right(&k, &hits, n, &prompt, blocks, 4));
     /* At its own place it is exact, with both flags. */
     struct text same = {front, 256, 256};
-    prompt = prompt_of(&same, TSR_PROMPT_PREFIX | TSR_PROMPT_OTHER);
+    prompt = match_prompt(&same, TSR_PROMPT_PREFIX | TSR_PROMPT_OTHER);
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 256);
     CHECK_INT(hits.io.n_prefix_tokens, 256);
     CHECK_INT(hits.matches[0].context, TSR_CONTEXT_SAME);
@@ -183,7 +153,7 @@ TEST(a_prefix_elsewhere_is_approximate_and_only_for_who_accepts_it)
 
 TEST(the_context_of_a_run_is_same_pure_or_other)
 {
-    reopen(NULL);
+    match_reopen(&k, NULL);
     uint32_t *system = kit_tokens(1, 50), *alien = kit_tokens(2, 50), *doc = kit_tokens(3, 300);
     struct text t;
     struct kit_hits hits;
@@ -192,7 +162,7 @@ TEST(the_context_of_a_run_is_same_pure_or_other)
     text_add(&t, alien, 3); /* so that the document is no whole segment */
     text_add(&t, doc, 300);
     struct tsr_range segments[2] = {{0, 50}, {50, 303}};
-    struct tsr_prompt prompt = prompt_of(&t, TSR_PROMPT_SEGMENTS | TSR_PROMPT_CONTEXT);
+    struct tsr_prompt prompt = match_prompt(&t, TSR_PROMPT_SEGMENTS | TSR_PROMPT_CONTEXT);
     prompt.segments = segments;
     prompt.n_segments = 2;
 
@@ -231,7 +201,7 @@ TEST(the_context_of_a_run_is_same_pure_or_other)
 
 TEST(other_salts_adapters_and_spaces_never_match)
 {
-    reopen(NULL);
+    match_reopen(&k, NULL);
     uint32_t *doc = kit_tokens(1, 400);
     struct text t = {doc, 400, 400};
     struct kit_hits hits;
@@ -246,7 +216,7 @@ TEST(other_salts_adapters_and_spaces_never_match)
                                   .n_extra = all[stored] != NULL};
         CHECK_INT(kit_store(&k, &store), 400);
         for (uint32_t asked = 0; asked < 4; asked++) {
-            struct tsr_prompt prompt = prompt_of(&t, TSR_PROMPT_OTHER);
+            struct tsr_prompt prompt = match_prompt(&t, TSR_PROMPT_OTHER);
             prompt.extra = all[asked];
             prompt.n_extra = all[asked] != NULL;
             CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), asked == stored ? 400 : 0);
@@ -261,7 +231,7 @@ TEST(other_salts_adapters_and_spaces_never_match)
                                                 .tokens = doc,
                                                 .n_tokens = 400}),
               400);
-    struct tsr_prompt prompt = prompt_of(&t, TSR_PROMPT_OTHER);
+    struct tsr_prompt prompt = match_prompt(&t, TSR_PROMPT_OTHER);
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
     tsr_space_close(other);
     free(doc);
@@ -269,7 +239,7 @@ TEST(other_salts_adapters_and_spaces_never_match)
 
 TEST(tokens_of_media_are_never_covered)
 {
-    reopen(NULL);
+    match_reopen(&k, NULL);
     uint32_t *doc = kit_tokens(1, 600);
     struct text t = {doc, 600, 600};
     struct kit_hits hits;
@@ -279,7 +249,7 @@ TEST(tokens_of_media_are_never_covered)
                                 {TSR_EXTRA_MEDIA, 100, 50, 3, "two"},
                                 {TSR_EXTRA_MEDIA, 110, 5, 5, "three"},
                                 {TSR_EXTRA_MEDIA, 150, 10, 4, "four"}};
-    struct tsr_prompt prompt = prompt_of(&t, TSR_PROMPT_OTHER);
+    struct tsr_prompt prompt = match_prompt(&t, TSR_PROMPT_OTHER);
     prompt.extra = media;
     prompt.n_extra = 4;
     int n = kit_lookup(&k, &prompt, 0, &hits);
@@ -288,14 +258,14 @@ TEST(tokens_of_media_are_never_covered)
     CHECK_ROW(hits.matches[0], 0, 0, 100);
     CHECK_ROW(hits.matches[1], 160, 160, 240);
     CHECK_ROW(hits.matches[2], 401, 401, 199);
-    struct stored stored = pure(doc, 600);
+    struct stored stored = match_pure(&k, doc, 600);
     CHECK(match_rows_are_right(&k, &hits, n, &prompt, &stored, 1));
     free(doc);
 }
 
 TEST(blended_entries_are_not_found_anywhere)
 {
-    reopen(NULL);
+    match_reopen(&k, NULL);
     uint32_t *doc = kit_tokens(1, 300);
     struct text t = {doc, 300, 300};
     struct kit_hits hits;
@@ -305,14 +275,14 @@ TEST(blended_entries_are_not_found_anywhere)
                                                 .recipe = "r",
                                                 .recipe_bytes = 1}),
               300);
-    struct tsr_prompt prompt = prompt_of(&t, TSR_PROMPT_OTHER);
+    struct tsr_prompt prompt = match_prompt(&t, TSR_PROMPT_OTHER);
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
     free(doc);
 }
 
 TEST(of_too_many_rows_the_longest_are_kept)
 {
-    reopen(NULL);
+    match_reopen(&k, NULL);
     struct text t;
     struct kit_hits hits;
     uint64_t seed = 8;
@@ -325,7 +295,7 @@ TEST(of_too_many_rows_the_longest_are_kept)
         text_add_random(&t, &seed, 10, 50000);
         free(doc);
     }
-    struct tsr_prompt prompt = prompt_of(&t, 0);
+    struct tsr_prompt prompt = match_prompt(&t, 0);
     CHECK(kit_lookup(&k, &prompt, 0, &hits) == 8 * 100 + 28 * 50);
     CHECK_INT(hits.io.n_matches, 8);
     hits.io.matches_max = 3;
@@ -352,7 +322,7 @@ static int lookup_two(struct tsr_space *const *spaces, const struct tsr_prompt *
 
 TEST(a_run_must_be_in_all_spaces)
 {
-    reopen(NULL);
+    match_reopen(&k, NULL);
     struct tsr_space_desc desc = kit_desc();
     desc.rank = 1;
     desc.world = 2;
@@ -364,7 +334,7 @@ TEST(a_run_must_be_in_all_spaces)
     text_add(&t, more, 70);
     text_add(&t, doc, 500);
     text_add(&t, more + 100, 200);
-    struct tsr_prompt prompt = prompt_of(&t, 0);
+    struct tsr_prompt prompt = match_prompt(&t, 0);
     CHECK_INT(kit_store_segment(&k, doc, 500), 500);
     CHECK_INT(kit_store_segment(&k, more, 300), 300);
     CHECK_INT(lookup_two(spaces, &prompt, matches, &n_rows), 0);
@@ -406,7 +376,7 @@ static uint32_t n_pins(void)
 
 TEST(runs_are_leased_like_other_matches)
 {
-    reopen(NULL);
+    match_reopen(&k, NULL);
     uint32_t *doc = kit_tokens(1, 500), *other = kit_tokens(2, 600);
     struct text t;
     struct kit_hits hits;
@@ -417,7 +387,7 @@ TEST(runs_are_leased_like_other_matches)
     text_add(&t, other, 600);
     CHECK_INT(kit_store_segment(&k, doc, 500), 500);
     CHECK_INT(kit_store_segment(&k, other, 600), 600);
-    struct tsr_prompt prompt = prompt_of(&t, 0);
+    struct tsr_prompt prompt = match_prompt(&t, 0);
     CHECK_INT(kit_lookup(&k, &prompt, 77, &hits), 1100);
     CHECK_INT(hits.io.n_matches, 3);
     CHECK_INT(n_pins(), 3);
@@ -428,7 +398,7 @@ TEST(runs_are_leased_like_other_matches)
     CHECK_INT(n_pins(), 0);
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 1100);
     CHECK_INT(n_pins(), 0);
-    reopen((const char *const[]){"lease_entries_max", "2", NULL});
+    match_reopen(&k, (const char *const[]){"lease_entries_max", "2", NULL});
     CHECK_INT(kit_store_segment(&k, doc, 500), 500);
     CHECK_INT(kit_store_segment(&k, other, 600), 600);
     CHECK_INT(kit_lookup(&k, &prompt, 77, &hits), 900); /* the two longest */

@@ -1,41 +1,12 @@
 /* Every byte that is loaded for a run found anywhere is right: for random prompts of edited
  * documents, while others store and evict, and from lower tiers. */
+#include "cache/manager.h"
 #include "support/fake_tier.h"
 #include "support/match_kit.h"
 #include "support/test.h"
 #include "support/tmpdir.h"
 
 static struct kit k;
-
-static void reopen(const char *const *more)
-{
-    const char *options[32] = {"host_size",   "32M",   "host_page_size", "4K",
-                               "windows_max", "65536", "metadata_size",  "16M",
-                               "entries_max", "4096"};
-    uint32_t n = 10;
-    for (; more && *more; more++)
-        options[n++] = *more;
-    if (k.cache) kit_close(&k);
-    kit_open(&k, options);
-}
-
-static struct tsr_prompt prompt_of(const struct text *t, uint32_t flags)
-{
-    return (struct tsr_prompt){.size = sizeof(struct tsr_prompt),
-                               .tokens = t->tokens,
-                               .n_tokens = t->n,
-                               .flags = flags | TSR_PROMPT_ANY};
-}
-
-static struct stored pure(const uint32_t *tokens, uint32_t n)
-{
-    return (struct stored){kit_seed(k.space), tokens, n, TSR_KIND_SEGMENT};
-}
-
-static uint64_t metric(enum tsri_metric m)
-{
-    return tsri_stats_read(k.cache->stats, m);
-}
 
 static uint32_t n_pins(void)
 {
@@ -53,19 +24,19 @@ TEST(random_prompts_load_only_right_bytes)
         struct stored stored[8];
         struct kit_hits hits;
         uint32_t vocabulary = round % 2 ? 3 : 50000;
-        reopen(NULL);
+        match_reopen(&k, NULL);
         text_init(&t, 6000);
         for (uint32_t d = 0; d < 8; d++) {
             text_init(&docs[d], 700);
             text_add_random(&docs[d], &seed, 1 + text_random(&seed, 699), vocabulary);
-            stored[d] = pure(docs[d].tokens, docs[d].n);
+            stored[d] = match_pure(&k, docs[d].tokens, docs[d].n);
             CHECK(kit_store_segment(&k, docs[d].tokens, docs[d].n) >= 0);
         }
         for (uint32_t part = 0; part < 10; part++) {
             const struct text *d = &docs[text_random(&seed, 8)];
             text_add_edited(&t, &seed, d->tokens, d->n, text_random(&seed, 5), vocabulary);
         }
-        struct tsr_prompt prompt = prompt_of(&t, TSR_PROMPT_PREFIX);
+        struct tsr_prompt prompt = match_prompt(&t, TSR_PROMPT_PREFIX);
         int n = kit_lookup(&k, &prompt, 1, &hits);
         CHECK(n > 0);
         CHECK(match_rows_are_right(&k, &hits, n, &prompt, stored, 8));
@@ -101,17 +72,17 @@ TEST(loads_are_right_while_others_store_and_evict)
     struct stored docs[12];
     struct text t;
     uint64_t seed = 6;
-    reopen((const char *const[]){"host_size", "1M", "windows_max", "1024", NULL});
+    match_reopen(&k, (const char *const[]){"host_size", "1M", "windows_max", "1024", NULL});
     text_init(&t, 8000);
     for (uint32_t d = 0; d < 12; d++) {
         uint32_t *tokens = kit_tokens(d, 300 + d * 20);
-        docs[d] = pure(tokens, 300 + d * 20);
+        docs[d] = match_pure(&k, tokens, 300 + d * 20);
         text_add_edited(&t, &seed, tokens, 300 + d * 20, 2, 50000);
     }
     struct storer s = {.own = k, .docs = docs, .n = 12};
     s.own.client = kit_client(k.cache);
     CHECK_INT(pthread_create(&s.thread, NULL, store_on, &s), 0);
-    struct tsr_prompt prompt = prompt_of(&t, 0);
+    struct tsr_prompt prompt = match_prompt(&t, 0);
     uint32_t n_found = 0;
     bool right = true;
     for (uint32_t i = 0; i < 60 || (n_found == 0 && i < 10000); i++) {
@@ -149,20 +120,20 @@ TEST(text_in_a_lower_tier_is_no_match_now_and_is_on_its_way)
     text_init(&t, 1000);
     text_add_random(&t, &seed, 100, 50000);
     text_add(&t, doc, 500);
-    struct tsr_prompt prompt = prompt_of(&t, 0);
+    struct tsr_prompt prompt = match_prompt(&t, 0);
     CHECK_INT(kit_store_segment(&k, doc, 500), 500);
     CHECK_INT(tsr_flush(k.cache), 0);
     CHECK_INT(tsr_clear(k.cache, &(struct tsr_clear){.size = sizeof(struct tsr_clear), .tier = 0}),
               1);
     fake_tier_gate(&plan, FAKE_GET); /* else it may be there before the lookup is over */
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
-    CHECK_INT(metric(TSRI_M_windows_cold), 500 / 32);
-    CHECK_INT(metric(TSRI_M_prefetches), 1);
+    CHECK_INT(kit_metric(&k, TSRI_M_windows_cold), 500 / 32);
+    CHECK_INT(kit_metric(&k, TSRI_M_prefetches), 1);
     fake_tier_gate(&plan, 0);
     tsri_work_drain(tsri_ops_work(k.cache->ops));
     int n = kit_lookup(&k, &prompt, 0, &hits);
     CHECK_INT(n, 500);
-    struct stored stored = pure(doc, 500);
+    struct stored stored = match_pure(&k, doc, 500);
     CHECK(match_rows_are_right(&k, &hits, n, &prompt, &stored, 1));
     /* Found in memory, gone from there before it is loaded: it comes from below. */
     CHECK_INT(tsr_clear(k.cache, &(struct tsr_clear){.size = sizeof(struct tsr_clear), .tier = 0}),
@@ -202,15 +173,15 @@ TEST(text_of_a_reopened_store_is_found_at_any_offset)
     text_add_random(&t, &seed, 77, 50000);
     text_add(&t, doc + 20, 450);
     text_add(&t, salted, 300);
-    struct tsr_prompt prompt = prompt_of(&t, 0);
+    struct tsr_prompt prompt = match_prompt(&t, 0);
     /* Its tokens are not here: no match, unless the prefetch is faster than this lookup. */
     int n = kit_lookup(&k, &prompt, 0, &hits);
     CHECK(n == 0 || n == 450);
-    CHECK_INT(metric(TSRI_M_prefetches), 1); /* of the other salt nothing is nominated */
+    CHECK_INT(kit_metric(&k, TSRI_M_prefetches), 1); /* of the other salt nothing is nominated */
     tsri_work_drain(tsri_ops_work(k.cache->ops));
     n = kit_lookup(&k, &prompt, 0, &hits);
     CHECK_INT(n, 450);
-    struct stored stored = pure(doc, 500);
+    struct stored stored = match_pure(&k, doc, 500);
     CHECK(match_rows_are_right(&k, &hits, n, &prompt, &stored, 1));
     prompt.extra = &salt;
     prompt.n_extra = 1;
@@ -226,12 +197,88 @@ TEST(text_of_a_reopened_store_is_found_at_any_offset)
     text_fini(&t);
 }
 
+/* Of 63 tokens one window need be found and no more; with 94 there may still be only one. */
+TEST(the_shortest_run_that_is_promised_is_brought_up_too)
+{
+    if (k.cache) kit_close(&k);
+    struct tmpdir dir;
+    tmpdir_init_fast(&dir);
+    const char *const options[] = {"host_size", "8M", "disk_path", dir.path,
+                                   "disk_size", "1G", NULL};
+    uint32_t *doc = kit_tokens(1, 500);
+    kit_open(&k, options);
+    CHECK_INT(kit_store_segment(&k, doc, 500), 500);
+    CHECK_INT(tsr_flush(k.cache), 0);
+    for (uint32_t at = 0; at < 32; at++)
+        for (uint32_t n = 63; n <= 94; n += 31) {
+            kit_close(&k);
+            kit_open(&k, options);
+            struct text t;
+            struct kit_hits hits;
+            uint64_t seed = 5;
+            text_init(&t, 1000);
+            text_add_random(&t, &seed, 77, 50000);
+            text_add(&t, doc + 100 + at, n);
+            text_add_random(&t, &seed, 77, 50000);
+            struct tsr_prompt prompt = match_prompt(&t, 0);
+            kit_lookup(&k, &prompt, 0, &hits);
+            tsri_work_drain(tsri_ops_work(k.cache->ops));
+            CHECK_INT(kit_metric(&k, TSRI_M_prefetches), 1);
+            int found = kit_lookup(&k, &prompt, 0, &hits);
+            CHECK_INT(found, n);
+            struct stored stored = match_pure(&k, doc, 500);
+            CHECK(match_rows_are_right(&k, &hits, found, &prompt, &stored, 1));
+            text_fini(&t);
+        }
+    kit_close(&k);
+    tmpdir_fini(&dir);
+    free(doc);
+}
+
+TEST(a_window_that_the_table_took_for_another_brings_nothing_up)
+{
+    if (k.cache) kit_close(&k);
+    struct tmpdir dir;
+    tmpdir_init_fast(&dir);
+    const char *const options[] = {"host_size", "8M", "disk_path", dir.path,
+                                   "disk_size", "1G", NULL};
+    uint32_t *doc = kit_tokens(1, 100);
+    kit_open(&k, options);
+    CHECK_INT(kit_store_segment(&k, doc, 100), 100);
+    kit_close(&k);
+    kit_open(&k, options);
+    uint64_t seed = tsri_window_seed(k.space->fingerprint, tsri_extra_hash(NULL, 0));
+    uint64_t hash = tsri_window_finish(tsri_window_hash(doc + 32), seed);
+    uint64_t handle = tsri_handle(0, tsri_word_gen(atomic_load(&k.cache->entries[0].word)));
+    const struct {
+        struct tsri_window_claim claim;
+        uint32_t n_prefetches;
+    } cases[] = {{{1, hash ^ (uint64_t)1 << 63}, 0},
+                 {{2, hash}, 0},
+                 {{3, hash}, 0}, /* it has only three */
+                 {{UINT32_MAX, hash}, 0},
+                 {{1, hash}, 1}};
+    for (uint32_t i = 0; i < TSRI_COUNT(cases); i++) {
+        tsri_manager_prefetch_window(k.cache, handle, &cases[i].claim);
+        tsri_work_drain(tsri_ops_work(k.cache->ops));
+        CHECK_INT(kit_metric(&k, TSRI_M_prefetches), cases[i].n_prefetches);
+        CHECK_INT(tsri_word_state(atomic_load(&k.cache->entries[0].word)),
+                  cases[i].n_prefetches ? TSRI_HOST : TSRI_COLD);
+    }
+    CHECK_INT(n_pins(), 0);
+    kit_close(&k);
+    tmpdir_fini(&dir);
+    free(doc);
+}
+
 int main(void)
 {
     RUN(random_prompts_load_only_right_bytes);
     RUN(loads_are_right_while_others_store_and_evict);
     RUN(text_in_a_lower_tier_is_no_match_now_and_is_on_its_way);
     RUN(text_of_a_reopened_store_is_found_at_any_offset);
+    RUN(the_shortest_run_that_is_promised_is_brought_up_too);
+    RUN(a_window_that_the_table_took_for_another_brings_nothing_up);
     if (k.cache) kit_close(&k);
     return test_end();
 }

@@ -40,11 +40,6 @@ static void drain(struct kit *k)
     pthread_mutex_unlock(&k->cache->lock);
 }
 
-static uint64_t metric(const struct kit *k, enum tsri_metric m)
-{
-    return tsri_stats_read(k->cache->stats, m);
-}
-
 /* ---- taking and giving ---- */
 
 TEST(what_is_taken_is_described_and_what_is_given_is_free)
@@ -118,8 +113,8 @@ TEST(the_longest_unused_goes_first)
     CHECK(has(&k, 1) && has(&k, 2) && !has(&k, 3) && has(&k, 4));
     /* No more go than are needed. */
     CHECK_INT(k.cache->n_host, PAGES);
-    CHECK_INT(metric(&k, TSRI_M_evictions), 2);
-    CHECK_INT(metric(&k, TSRI_M_evicted_bytes), 2 * tsri_shape_token_bytes(&k.space->shape));
+    CHECK_INT(kit_metric(&k, TSRI_M_evictions), 2);
+    CHECK_INT(kit_metric(&k, TSRI_M_evicted_bytes), 2 * tsri_shape_token_bytes(&k.space->shape));
     struct tsr_event events[80];
     uint32_t n = tsri_events_take(&k.cache->events, events, 80), n_evicted = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -207,7 +202,7 @@ TEST(what_a_lower_tier_has_is_demoted_and_found_again)
         CHECK_INT(kit_store_prefix(&k, tokens, 16 * i), 16);
         CHECK_INT(tsr_flush(k.cache), 0);
     }
-    CHECK(metric(&k, TSRI_M_demotions) >= 16);
+    CHECK(kit_metric(&k, TSRI_M_demotions) >= 16);
     CHECK_INT(k.cache->n_host + k.cache->n_cold, 80);
     CHECK(kit_valid(&k));
     CHECK_INT(kit_find_prefix(&k, tokens, 16 * 80), 16 * 80);
@@ -237,8 +232,8 @@ TEST(with_everything_pinned_stores_are_refused_and_lookups_go_on)
     }
     CHECK_INT(kit_store_segment(&k, tokens[PAGES], 30), TSR_EFULL);
     CHECK_HAS(tsr_errmsg(), "no room for 1 pages: 0 of 64 are free and the rest is in use");
-    CHECK_INT(metric(&k, TSRI_M_stores_refused), 1);
-    CHECK_INT(metric(&k, TSRI_M_evictions), 0);
+    CHECK_INT(kit_metric(&k, TSRI_M_stores_refused), 1);
+    CHECK_INT(kit_metric(&k, TSRI_M_evictions), 0);
     for (uint32_t i = 0; i < PAGES; i++)
         CHECK_INT(kit_load_and_check(&k, &prompts[i]), 30);
     CHECK_INT(kit_find_segment(&k, tokens[PAGES], 30), 0);
@@ -370,10 +365,10 @@ TEST(when_metadata_runs_out_the_oldest_go)
     while (k.cache->arena.bytes_used + 1000 < tsri_arena_bytes_max(&k.cache->arena) &&
            n + n_before + 1 < PAGES)
         CHECK(kit_entry(&k, n_before++, 1, TSRI_ID_NONE) != TSRI_ID_NONE);
-    uint64_t evicted = metric(&k, TSRI_M_evictions);
+    uint64_t evicted = kit_metric(&k, TSRI_M_evictions);
     size_t need = tsri_arena_bytes_max(&k.cache->arena) - k.cache->arena.bytes_used;
     CHECK_INT(take(&k, 1, (uint32_t)need, &meta), 0);
-    CHECK(metric(&k, TSRI_M_evictions) > evicted);
+    CHECK(kit_metric(&k, TSRI_M_evictions) > evicted);
     CHECK(!has(&k, 0));
     uint32_t more;
     CHECK_INT(take(&k, 1, (uint32_t)tsri_arena_bytes_max(&k.cache->arena) - 200, &more), TSR_EFULL);
@@ -517,7 +512,7 @@ TEST(a_full_buffer_is_emptied_or_the_use_is_counted_as_lost)
         ids[i] = a;
     tsri_touch_push(k.cache, ids, TSRI_TOUCH_IDS);
     tsri_touch_push(k.cache, &a, 1); /* the lock is free: the reader empties it himself */
-    CHECK_INT(metric(&k, TSRI_M_touches_dropped), 0);
+    CHECK_INT(kit_metric(&k, TSRI_M_touches_dropped), 0);
     uint32_t order[2];
     CHECK_INT(k.cache->policy->ops->order(k.cache->policy, order, 2), 2);
     CHECK_INT(order[0], b);
@@ -525,7 +520,7 @@ TEST(a_full_buffer_is_emptied_or_the_use_is_counted_as_lost)
     pthread_mutex_lock(&k.cache->lock); /* now he may not wait for it */
     tsri_touch_push(k.cache, (uint32_t[]){a, b}, 2);
     pthread_mutex_unlock(&k.cache->lock);
-    CHECK_INT(metric(&k, TSRI_M_touches_dropped), 2);
+    CHECK_INT(kit_metric(&k, TSRI_M_touches_dropped), 2);
     kit_close(&k);
 }
 

@@ -46,11 +46,6 @@ static uint32_t count_at(const uint32_t *tokens, uint32_t n, uint32_t at)
     return count;
 }
 
-static uint64_t metric(enum tsri_metric m)
-{
-    return tsri_stats_read(k.cache->stats, m);
-}
-
 TEST(a_registered_window_is_nominated_wherever_it_stands_in_a_prompt)
 {
     reopen("4096");
@@ -110,7 +105,7 @@ TEST(the_filter_passes_whatever_is_registered)
         CHECK(ids[d] != TSRI_ID_NONE);
     }
     CHECK_INT(k.cache->windows.n_used, 200 * (1500 / 32));
-    CHECK_INT(metric(TSRI_M_windows_dropped), 0);
+    CHECK_INT(kit_metric(&k, TSRI_M_windows_dropped), 0);
     for (uint32_t d = 0; d < 200; d++) {
         struct tsri_window_scan s;
         struct tsri_nominee out[TSRI_WINDOW_BATCH * TSRI_WINDOW_CANDIDATES];
@@ -220,7 +215,7 @@ TEST(at_most_four_entries_are_nominated_for_one_window)
         ids[i] = match_entry(&k, i, tokens, 64, TSR_KIND_SEGMENT);
     }
     CHECK_INT(count_at(tokens, 64, 0), 4);
-    CHECK_INT(metric(TSRI_M_windows_dropped), 6);
+    CHECK_INT(kit_metric(&k, TSRI_M_windows_dropped), 6);
     CHECK(nominates(seed_of(k.space), tokens, 64, 32, ids[9], 32));
     free(tokens);
 }
@@ -237,7 +232,7 @@ TEST(an_entry_that_repeats_a_text_is_found_by_its_first_places)
     for (uint32_t i = 0; i < 4; i++)
         CHECK(nominates(seed_of(k.space), part, 32, 0, id, i * 32));
     CHECK_INT(count_at(part, 32, 0), 4);
-    CHECK_INT(metric(TSRI_M_windows_dropped), 0);
+    CHECK_INT(kit_metric(&k, TSRI_M_windows_dropped), 0);
     text_fini(&t);
     free(part);
 }
@@ -325,7 +320,7 @@ TEST(what_lives_stays_registered_while_others_come_and_go)
     for (uint32_t w = 0; w < 3200; w += 32)
         n_found += nominates(seed_of(k.space), hot, 3200, w, hot_id, w);
     CHECK(n_found >= 98);
-    CHECK(metric(TSRI_M_windows_dropped) <= 20);
+    CHECK(kit_metric(&k, TSRI_M_windows_dropped) <= 20);
     free(hot);
 }
 
@@ -339,8 +334,8 @@ TEST(a_full_table_loses_the_oldest_and_counts)
         CHECK(ids[i] != TSRI_ID_NONE);
         free(tokens);
     }
-    CHECK(metric(TSRI_M_windows_dropped) >= 3200 - k.cache->windows.n_buckets * 8);
-    CHECK_INT(k.cache->windows.n_used + metric(TSRI_M_windows_dropped), 3200);
+    CHECK(kit_metric(&k, TSRI_M_windows_dropped) >= 3200 - k.cache->windows.n_buckets * 8);
+    CHECK_INT(k.cache->windows.n_used + kit_metric(&k, TSRI_M_windows_dropped), 3200);
     for (uint32_t i = 0; i < 20; i++) {
         uint32_t *old = kit_tokens(i, 1024), *new = kit_tokens(80 + i, 1024);
         for (uint32_t w = 0; w < 1024; w += 32) {

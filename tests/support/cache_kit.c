@@ -76,6 +76,11 @@ void kit_close(struct kit *k)
     memset(k, 0, sizeof *k);
 }
 
+uint64_t kit_metric(const struct kit *k, enum tsri_metric m)
+{
+    return tsri_stats_read(k->cache->stats, m);
+}
+
 struct tsr_stats kit_stats(const struct kit *k)
 {
     struct tsr_stats s = {.size = sizeof s};

@@ -32,6 +32,7 @@ void kit_close(struct kit *k);
  * not come back. Everything else that a test has opened must be closed and released before. */
 bool kit_end(struct kit *k);
 struct tsr_stats kit_stats(const struct kit *k);
+uint64_t kit_metric(const struct kit *k, enum tsri_metric m);
 
 /* F16, 2 layers, 2 heads of 16: rows of 64 bytes. */
 struct tsr_space_desc kit_desc(void);

@@ -205,3 +205,30 @@ bool match_rows_are_right(struct kit *k, const struct kit_hits *hits, int n_toke
     }
     return true;
 }
+
+/* ---- lookups ---- */
+
+void match_reopen(struct kit *k, const char *const *more)
+{
+    const char *options[32] = {"host_size",   "32M",   "host_page_size", "4K",
+                               "windows_max", "65536", "metadata_size",  "16M",
+                               "entries_max", "4096"};
+    uint32_t n = 10;
+    for (; more && *more; more++)
+        options[n++] = *more;
+    if (k->cache) kit_close(k);
+    kit_open(k, options);
+}
+
+struct tsr_prompt match_prompt(const struct text *t, uint32_t flags)
+{
+    return (struct tsr_prompt){.size = sizeof(struct tsr_prompt),
+                               .tokens = t->tokens,
+                               .n_tokens = t->n,
+                               .flags = flags | TSR_PROMPT_ANY};
+}
+
+struct stored match_pure(const struct kit *k, const uint32_t *tokens, uint32_t n)
+{
+    return (struct stored){kit_seed(k->space), tokens, n, TSR_KIND_SEGMENT};
+}

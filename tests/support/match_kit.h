@@ -49,6 +49,13 @@ struct common {
 uint32_t match_naive(const uint32_t *prompt, uint32_t n_prompt, const uint32_t *entry,
                      uint32_t n_entry, uint32_t n_min, struct common *out, uint32_t max);
 
+/* ---- lookups ---- */
+
+/* Opens the kit with room for the texts of these tests, closing it before where it is open. */
+void match_reopen(struct kit *k, const char *const *more);
+/* The text, looked for at any offset too. */
+struct tsr_prompt match_prompt(const struct text *t, uint32_t flags);
+
 /* ---- bytes ---- */
 
 /* Something that was stored: what its first token had seen, and its tokens. */
@@ -58,6 +65,8 @@ struct stored {
     uint32_t n;
     uint32_t kind;
 };
+/* A segment that was stored alone in the kit's space. */
+struct stored match_pure(const struct kit *k, const uint32_t *tokens, uint32_t n);
 /* Loads a row of a lookup and checks every byte, as one of what was stored. False, with a line,
  * when it is none of them or wrong. */
 bool match_row_is_right(struct kit *k, const struct kit_hits *hits, uint32_t row,
