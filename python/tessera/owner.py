@@ -62,6 +62,10 @@ class EngineCache:
         finally:
             lib.tsr_config_close(config)
 
+    def connected(self, timeout_ms: int) -> bool:
+        """Whether the server is there; the owner itself always is."""
+        return bool(self._lib.tsr_connected(self.handle, timeout_ms) == 0)
+
     def close(self) -> None:
         """Writes back what is queued. May be called twice."""
         if self._server:

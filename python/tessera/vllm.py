@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 logger = init_logger("vllm.tessera")
 _NEVER = 1 << 62
 _STATS_SECONDS = 1.0
+_CONNECT_MS = 2000
 _Result = TypeVar("_Result")
 
 
@@ -428,6 +429,10 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.register(layouts)
 
     def get_handshake_metadata(self) -> TesseraHandshake:
+        """Asked when the scheduler is there, and with it the server that this worker is a client
+        of: the first step then finds it connected. A tesserad that is away may come later."""
+        if self._cache is not None and not self._cache.connected(_CONNECT_MS):
+            logger.warning("tessera: nobody answers at %s yet", self._cache.socket)
         return TesseraHandshake(None if self._half is not None else self._trouble or "no KV memory")
 
     @_guarded(lambda: None)

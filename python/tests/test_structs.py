@@ -10,7 +10,7 @@ from ctypes import sizeof
 from pathlib import Path
 
 import tessera
-from tessera import _lib
+from tessera import _connector, _lib
 
 INCLUDE = Path(__file__).resolve().parents[2] / "include"
 STRUCTS = {
@@ -27,8 +27,22 @@ STRUCTS = {
     "tsr_clear": _lib.Clear,
     "tsr_stats": _lib.Stats,
     "tsr_event": _lib.Event,
+    "tsr_group": _connector.Group,
+    "tsr_connector_desc": _connector.ConnectorDesc,
+    "tsr_request": _connector.RequestDesc,
+    "tsr_blocks": _connector.Blocks,
+    "tsr_step_row": _connector.StepRow,
+    "tsr_step": _connector.Step,
+    "tsr_finish": _connector.Finish,
+    "tsr_worker_desc": _connector.WorkerDesc,
+    "tsr_kv_plane": _connector.Plane,
+    "tsr_kv_layout": _connector.Layout,
+    "tsr_finished": _connector.Finished,
+    "tsr_bad_block": _connector.BadBlock,
+    "tsr_connector_stats": _connector.ConnectorStats,
 }
-HEADERS = ["tessera.h"]
+HEADERS = ["tessera.h", "client.h", "server.h", "connector.h"]
+PROTOTYPES = {**_lib._PROTOTYPES, **_connector._PROTOTYPES}
 
 
 def measured(structs, headers):
@@ -58,8 +72,8 @@ class TestStructs(unittest.TestCase):
             self.assertEqual(here, numbers, name)
 
     def test_every_prototype_is_one_of_the_header(self):
-        text = "".join((INCLUDE / "tessera" / name).read_text() for name in HEADERS + ["client.h", "server.h"])
-        for name, (_result, arguments) in _lib._PROTOTYPES.items():
+        text = "".join((INCLUDE / "tessera" / name).read_text() for name in HEADERS)
+        for name, (_result, arguments) in PROTOTYPES.items():
             found = re.search(rf"TSR_API[^;]*?[ *]{name}\(([^;]*)\);", text)
             self.assertIsNotNone(found, name)
             inside = " ".join(found.group(1).split())

@@ -91,6 +91,17 @@ static bool has_blocks(const struct tsri_terms *t, const struct tsri_req *r, uin
     return true;
 }
 
+/* Blocks are loaded whole: inside of one an engine may keep tokens in any order, so that a part of
+ * an opaque page is no part of its tokens. What is loaded beyond `end` the engine computes, and
+ * writes over it. */
+static uint32_t whole_blocks(const struct tsri_terms *t, const struct tsri_req *r, uint32_t end)
+{
+    uint32_t block = 1;
+    for (uint32_t g = 0; g < t->n_groups; g++)
+        if (t->groups[g].block_tokens > block) block = t->groups[g].block_tokens;
+    return tsri_min_u32((end + block - 1) / block * block, r->found);
+}
+
 int tsri_hits_take(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_external)
 {
     if (r->load_state == TSRI_LOAD_SENT) return 0; /* told again, when the load has ended */
@@ -112,7 +123,7 @@ int tsri_hits_take(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_exter
     int e = tsri_grow(&s->ready, &s->ready_max, s->n_ready + 1, sizeof *s->ready);
     if (e) return e;
     s->ready[s->n_ready++] = r->id;
-    r->load_end = r->load_first + n_external;
+    r->load_end = whole_blocks(&s->terms, r, r->load_first + n_external);
     r->load_state = TSRI_LOAD_READY;
     s->stats.tokens_hit += n_external;
     /* Every chunk that was found is there: nothing of it need be saved. */
