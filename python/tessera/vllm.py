@@ -133,7 +133,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
         self._names: dict[int, str] = {}  # scheduler: to be told next; worker: not yet spoken of
         self._blocks: dict[int, frozenset[tuple[int, int]]] = {}
         self._failed: set[int] = set()
-        self._keep: list[Any] = []
+        self._layouts: list[tuple[Any, Any]] = []
         self._trouble: str | None = None
         try:
             self._open(role)
@@ -164,7 +164,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
                 self._scheduler.chunk_tokens,
                 self._cache.socket,
             )
-        # A worker's half is opened when its KV memory is known: register_kv_caches.
+        # A worker's half is opened when its KV memory is known and the scheduler is there.
 
     def _give_up(self, error: Exception) -> None:
         """One clear line, then vLLM runs as if there was no connector. A worker's trouble is told
@@ -405,35 +405,40 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
             self._give_up(error)
 
     def _register(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        assert self._cache is not None
-        device = next(iter(kv_caches.values())).device
-        if device.type not in ("cpu", "cuda"):
-            raise RuntimeError(f"KV on a device of kind '{device.type}'")
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        self._device = next(iter(kv_caches.values())).device
+        if self._device.type not in ("cpu", "cuda"):
+            raise RuntimeError(f"KV on a device of kind '{self._device.type}'")
         n_blocks = self._kv_cache_config.num_blocks
-        layouts = []
         for group in self._shape.groups:
-            layout, keep = group_layout(group, kv_caches, n_blocks)
-            layouts.append(layout)
-            self._keep.append(keep)
+            self._layouts.append(group_layout(group, kv_caches, n_blocks))
         self._layers = {
             name: (g, layer)
             for g, group in enumerate(self._shape.groups)
             for layer, name in enumerate(group.layers)
         }
+
+    def get_handshake_metadata(self) -> TesseraHandshake:
+        """Asked when the scheduler is there, and with it the server that this worker is a client
+        of, so that the first step finds it connected. A tesserad that is away may come later."""
+        if self._layouts and self._half is None and self._cache is not None:
+            try:
+                self._open_worker()
+            except Exception as error:
+                self._give_up(error)
+        return TesseraHandshake(None if self._half is not None else self._trouble or "no KV memory")
+
+    def _open_worker(self) -> None:
+        assert self._cache is not None
+        if not self._cache.connected(_CONNECT_MS):
+            logger.warning("tessera: nobody answers at %s yet", self._cache.socket)
+        device = self._device
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         rank = self._vllm_config.parallel_config.rank % self._shape.ranks
         self._worker = WorkerHalf(
             self._cache.handle, self._shape, rank, device.type, device.index or 0, stream
         )
         self._half = self._worker
-        self._worker.register(layouts)
-
-    def get_handshake_metadata(self) -> TesseraHandshake:
-        """Asked when the scheduler is there, and with it the server that this worker is a client
-        of: the first step then finds it connected. A tesserad that is away may come later."""
-        if self._cache is not None and not self._cache.connected(_CONNECT_MS):
-            logger.warning("tessera: nobody answers at %s yet", self._cache.socket)
-        return TesseraHandshake(None if self._half is not None else self._trouble or "no KV memory")
+        self._worker.register([layout for layout, _keep in self._layouts])
 
     @_guarded(lambda: None)
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
