@@ -16,9 +16,9 @@
 
 #define TSRI_DOCUMENT_BYTES_MAX ((size_t)16 << 20)
 #define TSRI_DOCUMENTS_MAX 4096u
-/* Documents are cut into pieces of at most so many bytes, about 500 tokens: what is edited later
+/* Documents are cut into pieces of at most so many bytes, about 1000 tokens: what is edited later
  * costs one piece, and a question needs some of them only. */
-#define TSRI_PIECE_BYTES 2048u
+#define TSRI_PIECE_BYTES 4096u
 
 struct tsri_document {
     char *name; /* of the file, without folders */
@@ -101,9 +101,15 @@ int tsri_reader_open(struct tsri_reader *r, struct tsri_cli *cli);
 void tsri_reader_close(struct tsri_reader *r);
 /* Sessions for prompts and answers of n_slots tokens together. */
 int tsri_reader_make_room(struct tsri_reader *r, size_t n_slots);
-/* Rows [first, n) of the tokens behind what the session holds; r->logits are then the last one's.
- */
-int tsri_reader_go_on(struct tsri_reader *r, const uint32_t *tokens, uint32_t first, uint32_t n);
+/* Tokens behind what the session holds. */
+struct tsri_more {
+    const struct tsr_blend *blend; /* what the session's prompt was blended by: its bias goes on */
+    const uint32_t *tokens;        /* [n] */
+    uint32_t held, n;
+    uint32_t n_logits; /* of the last rows */
+    float *logits;     /* [n_logits][n_vocab] */
+};
+int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *more);
 /* Where models and the store are kept: <folder>/<rest> into buf. */
 void tsri_reader_path(const char *rest, char *buf, size_t bytes);
 

@@ -87,7 +87,7 @@ static bool best_setting(const struct tsri_quality_rows *rows, double ratio,
     double best = INFINITY;
     for (uint32_t context = TSR_CONTEXT_SAME; context <= TSR_CONTEXT_PURE; context++)
         for (uint32_t selector = TSR_SELECT_QUERY; selector <= TSR_SELECT_NONE; selector++) {
-            struct tsri_setting s = {selector, context, ratio, 0};
+            struct tsri_setting s = {selector, context, ratio, 0, false};
             double kl;
             if (!best_bias(rows, &s, &kl) || kl >= best) continue;
             best = kl;
@@ -121,7 +121,7 @@ static void fill_bias(const struct tsri_quality_rows *rows, const struct tsri_se
         struct tsri_setting s = rows->items[i].setting;
         double kl;
         bool none = s.selector == TSR_SELECT_NONE;
-        if (s.context != chosen->context || (!none && s.selector != chosen->selector) ||
+        if (s.context != chosen->context || s.int8 || (!none && s.selector != chosen->selector) ||
             has_point(out, s.ratio) || !best_bias(rows, &s, &kl))
             continue;
         add_point(out, s.ratio, s.bias);
@@ -132,7 +132,7 @@ static void fill_frontier(const struct tsri_quality_rows *rows, struct tsr_profi
 {
     for (size_t i = 0; i < rows->n && p->n_frontier < TSR_PROFILE_FRONTIER_MAX; i++) {
         struct tsri_setting s = rows->items[i].setting;
-        if (s.selector == TSR_SELECT_FULL || !is_first(rows, i)) continue;
+        if (s.selector == TSR_SELECT_FULL || s.int8 || !is_first(rows, i)) continue;
         uint32_t n = 0;
         double full = 0, blend = 0;
         for (size_t k = 0; k < rows->n; k++) {

@@ -165,6 +165,19 @@ static void print_json(const struct asking *a, const char *question)
 
 /* ---- answering ---- */
 
+/* Rows from `first` on of the dialog, behind what the session holds. */
+static int go_on(const struct asking *a, uint32_t first)
+{
+    const struct tsri_reader *r = &a->reader;
+    struct tsri_more more = {.blend = r->blend,
+                             .tokens = a->dialog.tokens + first,
+                             .held = first,
+                             .n = (uint32_t)a->dialog.n_tokens - first,
+                             .n_logits = 1,
+                             .logits = r->logits};
+    return tsri_reader_go_on(r, &more);
+}
+
 /* The first turn goes through the cache; later ones go on behind what the session holds. */
 static int read_prompt(struct asking *a)
 {
@@ -173,7 +186,7 @@ static int read_prompt(struct asking *a)
     uint32_t n = (uint32_t)d->n_tokens, first = a->n_held;
     a->n_held = n;
     if (first > 0) {
-        int e = tsri_reader_go_on(r, d->tokens, first, n);
+        int e = go_on(a, first);
         a->report = (struct tsr_blend_report){.size = sizeof a->report,
                                               .n_tokens = n,
                                               .n_exact = first,
@@ -211,7 +224,7 @@ static int decode(struct asking *a)
         if (!e) e = tsri_dialog_add_answer(d, &token, 1);
         uint32_t n = (uint32_t)d->n_tokens;
         if (e || i + 1 == max) break;
-        e = tsri_reader_go_on(r, d->tokens, n - 1, n);
+        e = go_on(a, n - 1);
         a->n_held = n;
     }
     a->answer_s = tsri_cli_now_s() - a->start_s - a->ttft_s;

@@ -50,10 +50,8 @@ static bool names(const char *list, const char *name)
     return false;
 }
 
-static int add_setting(struct calibrating *x, uint32_t selector, uint32_t context, double ratio,
-                       double bias)
+static int add_setting(struct calibrating *x, struct tsri_setting s)
 {
-    struct tsri_setting s = {selector, context, ratio, bias};
     for (uint32_t i = 0; i < x->n_settings; i++)
         if (tsri_setting_same(&x->settings[i], &s)) return 0;
     if (x->n_settings == SETTINGS_MAX)
@@ -73,8 +71,23 @@ static int add_settings(struct calibrating *x, uint32_t context, const char *sel
         for (int r = 0; r < n_ratios && !e; r++)
             for (int b = 0; b < n_biases && !e; b++) {
                 if ((s == TSR_SELECT_NONE) != (ratios[r] == 0)) continue;
-                if (biased || biases[b] == 0) e = add_setting(x, s, context, ratios[r], biases[b]);
+                if (biased || biases[b] == 0)
+                    e = add_setting(x,
+                                    (struct tsri_setting){s, context, ratios[r], biases[b], false});
             }
+    }
+    return e;
+}
+
+/* What is asked by the question at the chosen ratio, over int8 entries too. */
+static int add_int8(struct calibrating *x)
+{
+    int e = 0;
+    for (uint32_t i = 0, n = x->n_settings; i < n && !e; i++) {
+        struct tsri_setting s = x->settings[i];
+        s.int8 = true;
+        if (s.selector == TSR_SELECT_QUERY && fabs(s.ratio - x->ratio) < 1e-9)
+            e = add_setting(x, s);
     }
     return e;
 }
@@ -102,6 +115,7 @@ static int read_flags(struct calibrating *x)
         e = add_settings(x, TSR_CONTEXT_SAME, selectors, ratios, n_ratios, biases, n_biases);
     if (!e && names(contexts, "pure"))
         e = add_settings(x, TSR_CONTEXT_PURE, selectors, ratios, n_ratios, biases, n_biases);
+    if (!e && tsri_cli_flag(cli, "int8")) e = add_int8(x);
     if (!e && x->n_settings == 0)
         e = tsri_cli_usage(cli, "no setting is left: selectors are query, hkvd, link and none (at "
                                 "ratio 0), contexts same and pure");
@@ -149,7 +163,7 @@ static int print_table(const struct calibrating *x, const struct tsr_profile *p)
         tsri_table_add(&t, "%s", heading[i]);
     for (uint32_t i = 0; i < p->n_frontier; i++) {
         const struct tsr_frontier *f = &p->frontier[i];
-        struct tsri_setting s = {f->selector, f->context, f->ratio, f->bias};
+        struct tsri_setting s = {f->selector, f->context, f->ratio, f->bias, false};
         tsri_table_add(&t, "%s", tsr_selector_name(f->selector));
         tsri_table_add(&t, "%s", f->context == TSR_CONTEXT_PURE ? "pure" : "same");
         add_number(&t, "%.3g", f->ratio);
@@ -194,6 +208,20 @@ static void profile_path(const struct calibrating *x, char *path, size_t bytes)
     snprintf(path + n, bytes - (size_t)n, ".yaml");
 }
 
+/* What storing segments as int8 adds, beside the same setting without. */
+static void print_int8(const struct calibrating *x)
+{
+    for (uint32_t i = 0; i < x->n_settings; i++) {
+        struct tsri_setting s = x->settings[i];
+        if (!s.int8) continue;
+        double kl = tsri_quality_mean(&x->rows, &s, offsetof(struct tsri_quality_row, kl));
+        s.int8 = false;
+        double plain = tsri_quality_mean(&x->rows, &s, offsetof(struct tsri_quality_row, kl));
+        printf("int8 entries: KL %.4f at ratio %g, bias %g, by %s; %.4f without (%+.1f %%)\n", kl,
+               s.ratio, s.bias, tsr_selector_name(s.selector), plain, 100 * (kl / plain - 1));
+    }
+}
+
 static int conclude(struct calibrating *x)
 {
     struct tsr_profile p = {.size = sizeof p};
@@ -219,6 +247,7 @@ static int conclude(struct calibrating *x)
     e = print_table(x, &p);
     if (e) return e;
     print_gate(&p, &gate);
+    print_int8(x);
     printf("%s: selector %s, context %s, ratio %g, bias %g\n", path, tsr_selector_name(p.selector),
            p.context == TSR_CONTEXT_PURE ? "pure" : "same", p.ratio,
            tsr_profile_bias(&p, p.ratio, 8));

@@ -36,7 +36,7 @@
       "read documents into the store ahead of questions",                                          \
       "Files, or folders with everything below them. Model, system prompt and store must be\n"     \
       "those of the questions; what is there already is not computed again.\n")                    \
-    X(calibrate, "calibrate", "[--json] --prompts=FILE [--model=FILE] [--out=FILE] [--csv=FILE] [--limit=N] [--ratio=R] [--kl=K] [--ratios=LIST] [--biases=LIST] [--selectors=LIST] [--contexts=LIST] [--answers=N] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
+    X(calibrate, "calibrate", "[--json] --prompts=FILE [--model=FILE] [--out=FILE] [--csv=FILE] [--limit=N] [--ratio=R] [--kl=K] [--ratios=LIST] [--biases=LIST] [--selectors=LIST] [--contexts=LIST] [--answers=N] [--int8] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
       "measure how well a model's answers survive blending, and write its profile",                \
       "Every question is answered by a full prefill and under every setting; the profile holds\n"  \
       "the best one, its bias, what all of them gave, and a gate. It is written where\n"           \
@@ -50,7 +50,8 @@
       "                   find, answers whose KL is above K (default: 0.05)\n"                     \
       "  --ratios, --biases, --selectors, --contexts  what to measure, separated by commas\n"      \
       "                   (0,0.05,0.15; 0,-0.3,-0.7,-1.2; query,hkvd,link,none; same,pure)\n"      \
-      "  --answers=N      also write answers of up to N tokens and compare them (slow)\n")         \
+      "  --answers=N      also write answers of up to N tokens and compare them (slow)\n"          \
+      "  --int8           also what --ratio gives over entries stored as int8\n")                   \
     X(config_show, "config show", "[--json] [KEY ...]",                                            \
       "show every option, its value and where it came from",                                       \
       "Flags stand before the environment, the environment before the file, the file before\n"     \

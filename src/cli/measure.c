@@ -45,29 +45,12 @@ static int make_prompt(struct truth *t, const struct tsri_reader *r, const struc
 
 /* ---- passes behind the prompt ---- */
 
-/* Rows `tokens` behind n held ones; logits of all of them. */
+/* Rows `tokens` behind `held` ones; logits of all of them. */
 static int go_on(const struct tsri_reader *r, const struct tsr_blend *blend, const uint32_t *tokens,
                  uint32_t held, uint32_t n, float *logits)
 {
-    struct tsr_model_row rows[GOLD_TOKENS_MAX];
-    uint32_t all[GOLD_TOKENS_MAX];
-    struct tsr_model_group group = {.n_rows = n, .n_ranges = 1, .sees = {{0, held + n}}};
-    for (uint32_t i = 0; i < n; i++) {
-        rows[i] = (struct tsr_model_row){tokens[i], held + i, held + i};
-        all[i] = i;
-    }
-    struct tsr_model_pass pass = {
-        .size = sizeof pass, .rows = rows, .n_rows = n, .n_groups = 1, .groups = &group};
-    pass.bias = tsr_blend_bias(blend, &pass.n_bias);
-    pass.n_bias_rows = pass.bias ? n : 0;
-    int e = tsr_session_begin(r->session, &pass);
-    for (uint32_t l = 0; e >= 0 && l < r->info.n_layers; l++) {
-        struct tsr_model_layer layer = {.size = sizeof layer, .layer = l};
-        e = tsr_session_layer(r->session, &layer);
-    }
-    if (e >= 0) e = tsr_session_logits(r->session, all, n, logits);
-    tsr_session_end(r->session);
-    return e < 0 ? library_failed() : 0;
+    struct tsri_more more = {blend, tokens, held, n, n, logits};
+    return tsri_reader_go_on(r, &more);
 }
 
 static double log_probability(const float *logits, uint32_t n, uint32_t token)
@@ -156,7 +139,8 @@ static int prefill(const struct tsri_measure *m, const struct tsri_question *q, 
     t->seconds = tsri_cli_now_s() - start;
     if (!e) e = read_gold(r, plain, t, t->logits, &t->gold_ll);
     tsr_logits_top(t->logits, r->info.n_vocab, &t->first);
-    struct tsri_setting full = {TSR_SELECT_FULL, TSR_CONTEXT_SAME, 1, 0};
+    struct tsri_setting full = {
+        .selector = TSR_SELECT_FULL, .context = TSR_CONTEXT_SAME, .ratio = 1};
     start_row(row, q, &full, t);
     row->same = 1;
     row->blend_s = t->seconds;
@@ -200,17 +184,22 @@ static int one_setting(const struct tsri_measure *m, struct tsr_blend *blend,
     return answer(m, blend, t, logits, q, row);
 }
 
-/* All settings of one context; `rows` are in the order of the settings. */
-static int one_context(const struct tsri_measure *m, uint32_t context,
-                       const struct tsri_question *q, const struct truth *t, float *logits,
-                       struct tsri_quality_row *rows)
+static bool is_kind(const struct tsri_setting *s, uint32_t context, bool int8)
+{
+    return s->context == context && s->int8 == int8;
+}
+
+/* All settings of one kind of stored segments; `rows` are in the order of the settings. */
+static int one_kind(const struct tsri_measure *m, uint32_t context, bool int8,
+                    const struct tsri_question *q, const struct truth *t, float *logits,
+                    struct tsri_quality_row *rows)
 {
     struct tsri_reader *r = m->reader;
     struct tsr_profile profile = {.size = sizeof profile};
     struct tsr_blend *blend = NULL;
     bool wanted = false;
     for (uint32_t i = 0; i < m->n_settings; i++)
-        wanted |= m->settings[i].context == context;
+        wanted |= is_kind(&m->settings[i], context, int8);
     if (!wanted) return 0;
     tsr_profile_init(&profile);
     profile.context = context;
@@ -218,6 +207,7 @@ static int one_context(const struct tsri_measure *m, uint32_t context,
                                       .model = r->model,
                                       .cache = r->cache,
                                       .profile = &profile,
+                                      .flags = int8 ? TSR_BLEND_INT8 : 0,
                                       .blend_min_tokens = UINT32_MAX};
     if (tsr_blend_open(&blend, &config) < 0) return library_failed();
     struct tsr_ask fill = ask_of(r, t);
@@ -225,7 +215,7 @@ static int one_context(const struct tsri_measure *m, uint32_t context,
     fill.flags = TSR_ASK_FILL;
     int e = tsr_blend_ask(blend, &fill, logits, NULL) < 0 ? library_failed() : 0;
     for (uint32_t i = 0; i < m->n_settings && !e; i++) {
-        if (m->settings[i].context != context) continue;
+        if (!is_kind(&m->settings[i], context, int8)) continue;
         start_row(&rows[i], q, &m->settings[i], t);
         e = one_setting(m, blend, q, t, logits, &rows[i]);
     }
@@ -252,8 +242,9 @@ int tsri_measure_question(const struct tsri_measure *m, const struct tsri_questi
         if (!t.logits || !logits) e = tsri_cli_fail("no memory");
     }
     if (!e) e = prefill(m, q, &t, &rows[0]);
-    if (!e) e = one_context(m, TSR_CONTEXT_SAME, q, &t, logits, rows + 1);
-    if (!e) e = one_context(m, TSR_CONTEXT_PURE, q, &t, logits, rows + 1);
+    for (uint32_t kind = 0; kind < 4 && !e; kind++)
+        e = one_kind(m, kind & 1 ? TSR_CONTEXT_PURE : TSR_CONTEXT_SAME, kind & 2, q, &t, logits,
+                     rows + 1);
     free(logits);
     free(t.logits);
     tsri_dialog_fini(&t.dialog);

@@ -39,6 +39,7 @@ struct tsri_setting {
     uint32_t selector; /* enum tsr_selector */
     uint32_t context;  /* TSR_CONTEXT_SAME or PURE */
     double ratio, bias;
+    bool int8; /* segments are stored as int8 */
 };
 
 #define TSRI_QUALITY_NAME_BYTES 64u

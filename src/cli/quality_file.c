@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 #define HEADING \
-    "set,id,selector,context,ratio,bias,kl,kl_answer,same,gold,exact,f1,full_s,blend_s,tokens," \
+    "set,id,selector,context,stored,ratio,bias,kl,kl_answer,same,gold,exact,f1,full_s,blend_s," \
+    "tokens," \
     "recomputed,moved,mass,doubt\n"
 #define NUMBERS 15
 
@@ -42,7 +43,7 @@ bool tsri_quality_has(const struct tsri_quality_rows *rows, const struct tsri_qu
 
 bool tsri_setting_same(const struct tsri_setting *a, const struct tsri_setting *b)
 {
-    return a->selector == b->selector && a->context == b->context &&
+    return a->selector == b->selector && a->context == b->context && a->int8 == b->int8 &&
            fabs(a->ratio - b->ratio) < 1e-9 && fabs(a->bias - b->bias) < 1e-9;
 }
 
@@ -58,21 +59,23 @@ static void numbers_of(struct tsri_quality_row *r, double *at[NUMBERS])
 
 static bool parse_row(char *line, struct tsri_quality_row *row)
 {
-    char *rest = NULL, *field[4];
+    char *rest = NULL, *field[5];
     double *number[NUMBERS];
     memset(row, 0, sizeof *row);
     numbers_of(row, number);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (!(field[i] = strtok_r(i ? NULL : line, ",", &rest))) return false;
     int selector = tsr_selector_find(field[2]);
-    bool same = strcmp(field[3], "same") == 0;
+    bool same = strcmp(field[3], "same") == 0, int8 = strcmp(field[4], "int8") == 0;
     if (selector < 0 || (!same && strcmp(field[3], "pure") != 0) ||
-        strlen(field[0]) >= sizeof row->set || strlen(field[1]) >= sizeof row->id)
+        (!int8 && strcmp(field[4], "plain") != 0) || strlen(field[0]) >= sizeof row->set ||
+        strlen(field[1]) >= sizeof row->id)
         return false;
     strcpy(row->set, field[0]);
     strcpy(row->id, field[1]);
     row->setting.selector = (uint32_t)selector;
     row->setting.context = same ? TSR_CONTEXT_SAME : TSR_CONTEXT_PURE;
+    row->setting.int8 = int8;
     for (int i = 0; i < NUMBERS; i++) {
         char *text = strtok_r(NULL, ",\n", &rest), *end;
         if (!text) return false;
@@ -122,8 +125,9 @@ int tsri_quality_append(const char *path, const struct tsri_quality_row *rows, s
         struct tsri_quality_row row = rows[i];
         double *number[NUMBERS];
         numbers_of(&row, number);
-        fprintf(out, "%s,%s,%s,%s", row.set, row.id, tsr_selector_name(row.setting.selector),
-                row.setting.context == TSR_CONTEXT_PURE ? "pure" : "same");
+        fprintf(out, "%s,%s,%s,%s,%s", row.set, row.id, tsr_selector_name(row.setting.selector),
+                row.setting.context == TSR_CONTEXT_PURE ? "pure" : "same",
+                row.setting.int8 ? "int8" : "plain");
         for (int k = 0; k < NUMBERS; k++)
             fprintf(out, ",%.8g", *number[k]);
         fputc('\n', out);

@@ -201,25 +201,29 @@ int tsri_reader_make_room(struct tsri_reader *r, size_t n_slots)
     return 0;
 }
 
-int tsri_reader_go_on(struct tsri_reader *r, const uint32_t *tokens, uint32_t first, uint32_t n)
+int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *m)
 {
-    struct tsr_model_group group = {.n_rows = n - first, .n_ranges = 1, .sees = {{0, n}}};
-    struct tsr_model_row *rows = malloc((n - first) * sizeof *rows);
-    if (!rows) return tsri_cli_fail("no memory");
-    for (uint32_t i = first; i < n; i++)
-        rows[i - first] = (struct tsr_model_row){tokens[i], i, i};
+    struct tsr_model_group group = {.n_rows = m->n, .n_ranges = 1, .sees = {{0, m->held + m->n}}};
+    struct tsr_model_row *rows = malloc(m->n * sizeof *rows);
+    uint32_t *last = malloc(m->n_logits * sizeof *last);
+    int e = rows && last ? 0 : TSR_ENOMEM;
+    for (uint32_t i = 0; !e && i < m->n; i++)
+        rows[i] = (struct tsr_model_row){m->tokens[i], m->held + i, m->held + i};
+    for (uint32_t i = 0; !e && i < m->n_logits; i++)
+        last[i] = m->n - m->n_logits + i;
     struct tsr_model_pass pass = {
-        .size = sizeof pass, .rows = rows, .n_rows = n - first, .n_groups = 1, .groups = &group};
-    pass.bias = tsr_blend_bias(r->blend, &pass.n_bias);
-    pass.n_bias_rows = pass.bias ? n - first : 0;
-    uint32_t last = n - first - 1;
-    int e = tsr_session_begin(r->session, &pass);
+        .size = sizeof pass, .rows = rows, .n_rows = m->n, .n_groups = 1, .groups = &group};
+    pass.bias = tsr_blend_bias(m->blend, &pass.n_bias);
+    pass.n_bias_rows = pass.bias ? m->n : 0;
+    if (!e) e = tsr_session_begin(r->session, &pass);
     for (uint32_t l = 0; e >= 0 && l < r->info.n_layers; l++) {
         struct tsr_model_layer layer = {.size = sizeof layer, .layer = l};
         e = tsr_session_layer(r->session, &layer);
     }
-    if (e >= 0) e = tsr_session_logits(r->session, &last, 1, r->logits);
+    if (e >= 0) e = tsr_session_logits(r->session, last, m->n_logits, m->logits);
     tsr_session_end(r->session);
     free(rows);
+    free(last);
+    if (e == TSR_ENOMEM) return tsri_cli_fail("no memory");
     return e < 0 ? tsri_cli_fail("%s", tsr_errmsg()) : 0;
 }

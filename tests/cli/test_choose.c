@@ -21,7 +21,7 @@ static void add_rows(const char *set, uint32_t n, struct tsri_setting s, double 
 
 static struct tsri_setting setting(uint32_t selector, uint32_t context, double ratio, double bias)
 {
-    return (struct tsri_setting){selector, context, ratio, bias};
+    return (struct tsri_setting){selector, context, ratio, bias, false};
 }
 
 TEST(sets_count_alike_however_many_questions_they_have)

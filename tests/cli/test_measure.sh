@@ -45,5 +45,19 @@ assert ("query", "pure") in seen and ("hkvd", "same") in seen, seen
 END
 }
 
+int8_entries_are_measured_beside_the_others() {
+    calibrate_init || return
+    calibrate --limit=1 --ratio=0.1 --ratios=0,0.1 --biases=0 --selectors=none,query --contexts=same --int8
+    exits 0 || return
+    says "int8 entries: KL"
+    python3 - "$tmp/rows.csv" <<'END' || fail "$(cat "$tmp/rows.csv")"
+import csv, sys
+rows = list(csv.DictReader(open(sys.argv[1])))
+kl = {r["stored"]: float(r["kl"]) for r in rows if r["selector"] == "query"}
+assert len(rows) == 4 and kl["int8"] != kl["plain"] and abs(kl["int8"] / kl["plain"] - 1) < 0.5, rows
+END
+}
+
 run recomputing_everything_changes_nothing_and_nothing_changes_something
+run int8_entries_are_measured_beside_the_others
 test_end

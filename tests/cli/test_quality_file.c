@@ -12,7 +12,7 @@ static char path[4200];
 static struct tsri_quality_row row_of(const char *id, double kl)
 {
     struct tsri_quality_row r = {.set = "nq",
-                                 .setting = {TSR_SELECT_QUERY, TSR_CONTEXT_PURE, 0.05, -0.3},
+                                 .setting = {TSR_SELECT_QUERY, TSR_CONTEXT_PURE, 0.05, -0.3, false},
                                  .kl = kl,
                                  .exact = NAN,
                                  .f1 = NAN,
@@ -28,6 +28,7 @@ TEST(rows_come_back_as_they_were_written)
     struct tsri_quality_rows rows = {0};
     struct tsri_quality_row two[] = {row_of("1", 0.125), row_of("2", 3)};
     struct tsri_question q = {.set = (char *)"nq", .id = (char *)"2"};
+    two[1].setting.int8 = true;
     CHECK_INT(tsri_quality_load(&rows, path), 0); /* not there yet */
     CHECK_INT(tsri_quality_append(path, two, 2), 0);
     CHECK_INT(tsri_quality_append(path, two, 1), 0);
@@ -35,6 +36,8 @@ TEST(rows_come_back_as_they_were_written)
     CHECK_INT(rows.n, 3);
     CHECK(rows.items[1].kl == 3 && strcmp(rows.items[1].id, "2") == 0);
     CHECK(tsri_setting_same(&rows.items[0].setting, &two[0].setting));
+    CHECK(tsri_setting_same(&rows.items[1].setting, &two[1].setting));
+    CHECK(!tsri_setting_same(&rows.items[0].setting, &rows.items[1].setting));
     CHECK(isnan(rows.items[0].f1) && rows.items[0].gate.mass == 0.5 &&
           rows.items[0].blend_s == 0.5);
     CHECK(tsri_quality_has(&rows, &q));
