@@ -100,9 +100,10 @@ struct tsr_profile {
     uint32_t n_checks;
     uint32_t n_frontier;
     uint32_t bias_reused; /* 1: the bias is for tokens that are not recomputed only */
+    uint32_t bias_answer; /* 1: rows behind the prompt have the bias too, see tsr_blend_bias() */
     double ratio;         /* of the reused tokens that are computed anew */
     struct tsr_check checks[TSR_PROFILE_CHECKS_MAX];
-    /* The bias of question and answer rows on reused context: by the ratio, times by the number of
+    /* The bias of the question's rows on reused context: by the ratio, times by the number of
      * chunks that are not exact. */
     struct tsr_curve bias, bias_chunks;
     /* The gate predicts log KL = c0 + c1 log(moved) + c2 log(mass left) + c3 log(doubt), see
@@ -260,7 +261,8 @@ TSR_API void tsr_blend_end(struct tsr_run *run, float *logits, struct tsr_blend_
 /* [n_tokens] of the plan as it is now: enum tsr_token_state. */
 TSR_API const uint8_t *tsr_blend_states(const struct tsr_run *run);
 /* The bias that rows behind the prompt must go on with, as it was in the blend's last ask:
- * [*n] floats; NULL: none. Valid until the next ask or close. */
+ * [*n] floats; NULL: none (always without bias_answer in the profile). Valid until the next ask or
+ * close. */
 TSR_API const float *tsr_blend_bias(const struct tsr_blend *blend, uint32_t *n);
 
 #ifdef __cplusplus

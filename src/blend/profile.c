@@ -22,8 +22,9 @@ void tsr_profile_init(struct tsr_profile *p)
                               .selector = TSR_SELECT_QUERY,
                               .context = TSR_CONTEXT_SAME,
                               .boundary = 2,
-                              .first_tokens = 2,
+                              .first_tokens = 1,
                               .query_rows = 32,
+                              .bias_reused = 1,
                               .ratio = 0.15,
                               .n_checks = 1,
                               .checks = {{.layer = 1}},
@@ -104,6 +105,7 @@ static const struct field profile_fields[] = {
     {"first_tokens", FIELD_COUNT, PROFILE(first_tokens), 0, 1024},
     {"query_rows", FIELD_COUNT, PROFILE(query_rows), 1, 1024},
     {"bias_reused", FIELD_COUNT, PROFILE(bias_reused), 0, 1},
+    {"bias_answer", FIELD_COUNT, PROFILE(bias_answer), 0, 1},
     {"gate_limit", FIELD_NUMBER, PROFILE(gate_limit), 0, 1000},
     {"gate_ratio_max", FIELD_NUMBER, PROFILE(gate_ratio_max), 0, 1},
 };

@@ -398,12 +398,12 @@ static void fill_report(struct tsr_run *run, struct tsr_blend_report *out)
     memcpy(out, r, size);
 }
 
-/* Rows behind the prompt go on with the bias. */
+/* Rows behind the prompt go on with the bias where the profile says so. */
 static void keep_bias(struct tsr_run *run)
 {
     struct tsr_blend *b = run->blend;
     float *bias = NULL;
-    if (run->bias != 0) {
+    if (run->bias != 0 && b->profile.bias_answer) {
         bias = tsri_alloc(run->plan.n_tokens, sizeof *bias);
         if (bias) memcpy(bias, run->bias_row, run->plan.n_tokens * sizeof *bias);
     }

@@ -19,7 +19,8 @@ TEST(what_is_saved_is_loaded_again)
     p.selector = TSR_SELECT_HKVD;
     p.context = TSR_CONTEXT_PURE;
     p.ratio = 0.05;
-    p.boundary = 3, p.first_tokens = 4, p.query_rows = 16, p.bias_reused = 1;
+    p.boundary = 3, p.first_tokens = 4, p.query_rows = 16, p.bias_reused = 0;
+    p.bias_answer = 1;
     p.n_checks = 2;
     p.checks[1] = (struct tsr_check){.layer = 7, .ratio = 0.25, .threshold = 1.5};
     p.bias = (struct tsr_curve){.n = 2, .points = {{0, -0.7}, {1, 0}}};

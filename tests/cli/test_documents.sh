@@ -51,7 +51,7 @@ a_changed_paragraph_costs_its_piece_and_no_more() {
     { cat "$tmp/long.txt" && letters 300 g; } >"$tmp/longer" && mv "$tmp/longer" "$tmp/long.txt"
     sed -i '$s/[a-m]/x/g' "$tmp/long.txt"
     ingest "$tmp/long.txt"
-    [ "$(json '0 < x["stored"] < 2500')" = True ] || fail "$out"
+    [ "$(json '0 < x["stored"] < 4500')" = True ] || fail "$out"
 }
 
 run a_folder_is_read_to_the_bottom_without_hidden_and_binary_files
