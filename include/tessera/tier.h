@@ -41,7 +41,7 @@ struct tsr_entry_head {
     uint32_t n_layers, n_planes;
     uint32_t row_bytes[2];
     uint32_t extra_bytes;
-    uint32_t reserved;
+    float cost_s; /* seconds to compute it again, for policies; 0: not known, or not kept */
 };
 
 /* The tier's own short name for an entry it holds, 0 = none; handed back on every later call, so

@@ -3,6 +3,8 @@
 #include "cache/manager.h"
 #include "tier/hot.h"
 
+#include <float.h>
+
 /* What a policy of a tier below counts in; host memory counts in its pages. */
 #define UNIT_BYTES 4096u
 
@@ -74,7 +76,8 @@ void tsri_manager_head(struct tsr_cache *c, const struct tsri_entry *e, struct t
                                    .n_layers = s->n_layers,
                                    .n_planes = s->n_planes,
                                    .row_bytes = {s->row_bytes[0], s->row_bytes[1]},
-                                   .extra_bytes = e->extra_bytes};
+                                   .extra_bytes = e->extra_bytes,
+                                   .cost_s = e->cost_s};
     memcpy(&out->key, &key, sizeof out->key);
     memcpy(out->space, space->fingerprint, sizeof out->space);
     if (e->meta) {
@@ -164,6 +167,7 @@ static int scan_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc
     e->space = space->id;
     e->kind = (uint8_t)head->kind;
     e->extra_bytes = head->extra_bytes;
+    e->cost_s = head->cost_s >= 0 && head->cost_s <= FLT_MAX ? head->cost_s : 0;
     tsri_entry_publish_cold(c, id);
     tsri_manager_holds(c, id, s->t, loc);
     scan_windows(s, id, head, loc);

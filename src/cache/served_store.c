@@ -207,6 +207,8 @@ static int store_blocks(const struct storing *x)
         uint64_t end = from + (uint64_t)blocks * block;
         store.from = from;
         if (end < store.n_tokens) store.n_tokens = (uint32_t)end;
+        store.cost_s *=
+            (float)(store.n_tokens - from) / (float)(x->store->n_tokens - x->store->from);
         size_t skipped = from - x->store->from;
         /* Rows of K and V may have different sizes: without a stride both begin at once. */
         if (x->view.token_stride == 0 && x->space.shape.row_bytes[1] &&

@@ -55,7 +55,7 @@ void tsri_checkpoint_put_entry(uint8_t *buf, uint32_t n_segments, uint64_t i,
     tsri_put64(at + 8, e->seq);
     tsri_head_write(at + ENTRY_HEAD_AT, &e->head);
     tsri_put32(at + 136, e->n_windows);
-    tsri_put32(at + 140, 0);
+    tsri_put_cost(at + 140, e->head.cost_s);
 }
 
 void tsri_checkpoint_put_windows(uint8_t *buf, const struct tsri_checkpoint *c, uint64_t first,
@@ -90,6 +90,7 @@ bool tsri_checkpoint_get_entry(const uint8_t *buf, const struct tsri_checkpoint 
     e->seq = tsri_get64(at + 8);
     tsri_head_read(at + ENTRY_HEAD_AT, h);
     e->n_windows = tsri_get32(at + 136);
+    h->cost_s = tsri_get_cost(at + 140);
     if (e->segment >= c->n_segments || e->seq >= c->next_seq || !tsri_head_is_valid(h))
         return false;
     struct tsri_layout l;

@@ -222,8 +222,7 @@ static int read_header(struct emptying *x, const struct tsri_disk_slot *e,
     if (error) return tsri_disk_fail(d, error, "cannot read", "an entry");
     err = tsri_record_read(header, x->from->nonce, at, UINT64_MAX, r);
     if (err) return err;
-    if (r->kind != TSRI_RECORD_ENTRY || r->seq != e->seq ||
-        memcmp(&r->head, &e->head, sizeof r->head) != 0)
+    if (r->kind != TSRI_RECORD_ENTRY || r->seq != e->seq || !tsri_head_same(&r->head, &e->head))
         return tsri_fail(TSR_ECORRUPT, "disk: another record stands here");
     return tsri_header_check(header, l, r);
 }

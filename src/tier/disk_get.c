@@ -150,8 +150,7 @@ static int check_header(struct get *g, struct entry *e)
     struct tsri_record r;
     int err = tsri_record_read(header, e->segment->nonce, e->kv.offset, UINT64_MAX, &r);
     if (err) return err;
-    if (r.kind != TSRI_RECORD_ENTRY || r.seq != e->seq ||
-        memcmp(&r.head, &e->kv.head, sizeof r.head) != 0)
+    if (r.kind != TSRI_RECORD_ENTRY || r.seq != e->seq || !tsri_head_same(&r.head, &e->kv.head))
         return tsri_fail(TSR_ECORRUPT, "disk: another record stands here");
     err = tsri_header_check(header, l, &r);
     if (err) return err;

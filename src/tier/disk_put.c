@@ -142,7 +142,6 @@ static void write_entry(struct put *p, struct tsr_tier_io *io, const struct tsri
     uint32_t number = (p->first + p->n_entries) % TSRI_UNDER_WAY;
     struct entry *e = &p->entries[number];
     *e = (struct entry){.io = io, .kv = {io->head, *layout, io->planes, p->offset, p->d->align}};
-    e->kv.head.reserved = 0;
     if (e->kv.head.n_planes < 2) e->kv.head.row_bytes[1] = 0;
     int err = tsri_region_need(&p->lane->headers[number], layout->header_bytes);
     if (err) {

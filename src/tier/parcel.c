@@ -41,7 +41,7 @@ int tsri_parcel_init(struct tsri_parcel *r, const struct tsr_entry_head *head, u
 {
     *r = (struct tsri_parcel){.head = *head, .nonce = nonce, .part_bytes = part_bytes};
     struct tsr_entry_head *h = &r->head;
-    h->reserved = 0;
+    h->cost_s = 0; /* a matter of the machine that computed it, not of the text */
     if (h->n_planes < 2) h->row_bytes[1] = 0;
     r->n_cells = tsri_head_cells(h);
     r->tokens_at = TSRI_PARCEL_HEAD_BYTES;

@@ -10,6 +10,7 @@
 enum {
     SEGMENT_SUM_AT = 56,
     ENTRY_HEAD_AT = 64,
+    COST_AT = 184,
     RECORD_SUM_AT = 248,
     TOMB_BYTES = 40,
 };
@@ -99,7 +100,10 @@ void tsri_record_write(uint8_t *to, const struct tsri_record *r)
     tsri_put64(to + 40, r->body_sum);
     tsri_put32(to + 48, r->n_tombs);
     tsri_put32(to + 52, r->n_copies);
-    if (r->kind == TSRI_RECORD_ENTRY) tsri_head_write(to + ENTRY_HEAD_AT, &r->head);
+    if (r->kind == TSRI_RECORD_ENTRY) {
+        tsri_head_write(to + ENTRY_HEAD_AT, &r->head);
+        tsri_put_cost(to + COST_AT, r->head.cost_s);
+    }
     tsri_put64(to + RECORD_SUM_AT, tsri_sum(to, RECORD_SUM_AT));
 }
 
@@ -129,7 +133,10 @@ int tsri_record_read(const uint8_t *from, uint64_t nonce, uint64_t offset, uint6
     r->body_sum = tsri_get64(from + 40);
     r->n_tombs = tsri_get32(from + 48);
     r->n_copies = tsri_get32(from + 52);
-    if (r->kind == TSRI_RECORD_ENTRY) tsri_head_read(from + ENTRY_HEAD_AT, &r->head);
+    if (r->kind == TSRI_RECORD_ENTRY) {
+        tsri_head_read(from + ENTRY_HEAD_AT, &r->head);
+        r->head.cost_s = tsri_get_cost(from + COST_AT);
+    }
     if (r->nonce != nonce || r->offset != offset)
         return tsri_fail(TSR_ECORRUPT, "record belongs elsewhere");
     if (!record_is_sane(r)) return tsri_fail(TSR_ECORRUPT, "record of an impossible shape");

@@ -4,6 +4,8 @@
 #include "tier/tier.h"
 #include "config/config.h"
 
+#include <float.h>
+
 /* Every tier that is part of the library, fastest first. */
 static const struct tsr_tier_ops *const built_in[] = {
     &tsri_tier_disk,
@@ -39,6 +41,16 @@ bool tsri_head_same_shape(const struct tsr_entry_head *a, const struct tsr_entry
     for (uint32_t p = 0; p < a->n_planes && p < TSRI_ENTRY_PLANES_MAX; p++)
         if (a->row_bytes[p] != b->row_bytes[p]) return false;
     return true;
+}
+
+bool tsri_head_same(const struct tsr_entry_head *a, const struct tsr_entry_head *b)
+{
+    return memcmp(&a->key, &b->key, sizeof a->key) == 0 &&
+           memcmp(a->space, b->space, sizeof a->space) == 0 &&
+           memcmp(a->digest, b->digest, sizeof a->digest) == 0 &&
+           memcmp(&a->parent, &b->parent, sizeof a->parent) == 0 && a->kind == b->kind &&
+           a->base == b->base && a->freq_set == b->freq_set && a->extra_bytes == b->extra_bytes &&
+           tsri_head_same_shape(a, b);
 }
 
 static int check_ops(const struct tsr_tier_ops *ops)
@@ -216,6 +228,18 @@ int tsri_tier_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
 }
 
 /* ---- bytes that every format shares ---- */
+
+void tsri_put_cost(uint8_t *at, float cost_s)
+{
+    memcpy(at, &cost_s, sizeof cost_s);
+}
+
+float tsri_get_cost(const uint8_t *at)
+{
+    float cost_s;
+    memcpy(&cost_s, at, sizeof cost_s);
+    return cost_s >= 0 && cost_s <= FLT_MAX ? cost_s : 0;
+}
 
 uint64_t tsri_sum(const void *data, size_t bytes)
 {

@@ -78,17 +78,23 @@ static inline uint64_t tsri_get64(const uint8_t *at)
     memcpy(&v, at, sizeof v);
     return v;
 }
+/* Seconds; what cannot be a cost is read as one that is not known. */
+void tsri_put_cost(uint8_t *at, float cost_s);
+float tsri_get_cost(const uint8_t *at);
 uint64_t tsri_sum(const void *data, size_t bytes);
 /* Makes the region at least that large; what was in it may be lost. */
 TSR_MUST int tsri_region_need(struct tsri_region *r, size_t bytes);
-/* A head as it stands in every format, TSRI_HEAD_BYTES of it (docs/format.md). Reading believes
- * everything: the caller has checked a sum, and asks tsri_head_is_valid() afterwards. */
+/* A head as it stands in every format, TSRI_HEAD_BYTES of it (docs/format.md), without its cost.
+ * Reading believes everything: the caller has checked a sum, and asks tsri_head_is_valid()
+ * afterwards. */
 #define TSRI_HEAD_BYTES 120u
 void tsri_head_write(uint8_t *to, const struct tsr_entry_head *head);
 void tsri_head_read(const uint8_t *from, struct tsr_entry_head *head);
 
 /* Whether an entry may look like this: every count within its limit. */
 bool tsri_head_is_valid(const struct tsr_entry_head *head);
+/* Whether two heads are of the same entry: all but what it costs. */
+bool tsri_head_same(const struct tsr_entry_head *a, const struct tsr_entry_head *b);
 /* Whether two heads have KV of the same shape: tokens, cells, layers, planes and rows. */
 bool tsri_head_same_shape(const struct tsr_entry_head *a, const struct tsr_entry_head *b);
 static inline uint32_t tsri_head_cells(const struct tsr_entry_head *head)

@@ -5,6 +5,7 @@
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"
 #include "support/test.h"
+#include "support/tmpdir.h"
 
 enum { TIERS_MAX = 2 };
 struct below {
@@ -91,6 +92,40 @@ TEST(what_was_written_is_found_after_a_restart)
     }
     free(tokens), free(doc), free(system);
     CHECK(below_end(&b));
+}
+
+/* By the checkpoint, and by a walk over the records. */
+TEST(what_computing_cost_is_known_after_a_restart)
+{
+    struct tmpdir dir;
+    tmpdir_init_fast(&dir);
+    const char *const options[] = {"disk_path", dir.path, "disk_size", "1G", NULL};
+    uint32_t *tokens = kit_tokens(1, 64), *doc = kit_tokens(2, 40);
+    struct kit k;
+    kit_open(&k, options);
+    struct tsr_store s = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 64, .cost_s = 2};
+    CHECK_INT(kit_store(&k, &s), 64);
+    CHECK_INT(kit_store_segment(&k, doc, 40), 40);
+    for (int round = 0; round < 2; round++) {
+        CHECK_INT(tsr_flush(k.cache), 0);
+        kit_close(&k);
+        char path[300];
+        snprintf(path, sizeof path, "%s/checkpoint", dir.path);
+        if (round) CHECK_INT(unlink(path), 0);
+        kit_open(&k, options);
+        uint32_t n = 0;
+        for (uint32_t id = 0; id < k.cache->ids_fresh; id++) {
+            const struct tsri_entry *e = &k.cache->entries[id];
+            CHECK(e->cost_s == (e->kind == TSR_KIND_PREFIX ? 0.5f : 0));
+            n += e->kind == TSR_KIND_PREFIX;
+        }
+        CHECK_INT(n, 4);
+        struct tsr_prompt prompt = kit_prefix_prompt(tokens, 64);
+        CHECK_INT(kit_load_and_check(&k, &prompt), 64);
+    }
+    kit_close(&k);
+    tmpdir_fini(&dir);
+    free(tokens), free(doc);
 }
 
 TEST(a_chain_grows_behind_blocks_of_an_earlier_run)
@@ -407,6 +442,7 @@ TEST(a_tier_that_does_not_open_is_no_cache_and_no_leak)
 int main(void)
 {
     RUN(what_was_written_is_found_after_a_restart);
+    RUN(what_computing_cost_is_known_after_a_restart);
     RUN(a_chain_grows_behind_blocks_of_an_earlier_run);
     RUN(blocks_whose_parent_is_gone_are_dropped_at_open);
     RUN(entries_of_a_space_that_is_not_open_wait_for_it);

@@ -72,6 +72,26 @@ TEST(a_prefix_of_which_no_layer_fits_goes_some_blocks_at_a_time)
     CHECK(server_end(&s));
 }
 
+TEST(what_a_prefix_cost_is_shared_out_over_its_parts)
+{
+    struct server_kit s;
+    struct kit k;
+    wide_open(&s, &k);
+    uint32_t *tokens = kit_tokens(7, 192);
+    struct tsr_store store = {
+        .kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 192, .cost_s = 3};
+    CHECK_INT(kit_store(&k, &store), 192);
+    const struct tsr_cache *c = s.k.cache;
+    for (uint32_t id = 0; id < c->ids_fresh; id++) {
+        float want = 3.0f * (float)c->entries[id].n_tokens / 192;
+        CHECK(c->entries[id].cost_s > 0.99f * want && c->entries[id].cost_s < 1.01f * want);
+    }
+    CHECK(c->ids_fresh > 2);
+    free(tokens);
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
 TEST(layers_may_be_given_one_by_one)
 {
     struct server_kit s;
@@ -232,6 +252,7 @@ int main(void)
 {
     RUN(a_store_larger_than_the_staging_area_goes_in_pieces);
     RUN(a_prefix_of_which_no_layer_fits_goes_some_blocks_at_a_time);
+    RUN(what_a_prefix_cost_is_shared_out_over_its_parts);
     RUN(layers_may_be_given_one_by_one);
     RUN(rows_may_stand_anywhere_in_the_callers_memory);
     RUN(blended_kv_is_found_by_its_recipe_alone);

@@ -76,6 +76,26 @@ TEST(a_checkpoint_is_read_as_written)
     free(buf);
 }
 
+TEST(costs_are_kept)
+{
+    struct tsri_checkpoint c = {.next_seq = 1000, .n_segments = N_SEGMENTS, .n_entries = 2};
+    size_t bytes = tsri_checkpoint_bytes(N_SEGMENTS, 2, 0);
+    uint8_t *buf = calloc(1, bytes);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct tsri_checkpoint_entry e = entry_of(i);
+        e.head.cost_s = i ? -3 : 0.125f;
+        tsri_checkpoint_put_entry(buf, N_SEGMENTS, i, &e);
+    }
+    tsri_checkpoint_seal(buf, &c);
+    CHECK_INT(tsri_checkpoint_read(buf, bytes, &c), 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct tsri_checkpoint_entry e;
+        CHECK(tsri_checkpoint_get_entry(buf, &c, i, &e));
+        CHECK(e.head.cost_s == (i ? 0 : 0.125f));
+    }
+    free(buf);
+}
+
 TEST(every_bit_and_every_length_counts)
 {
     size_t bytes;
@@ -152,6 +172,7 @@ TEST(a_checkpoint_without_windows_is_read)
 int main(void)
 {
     RUN(a_checkpoint_is_read_as_written);
+    RUN(costs_are_kept);
     RUN(every_bit_and_every_length_counts);
     RUN(another_version_is_told_from_damage);
     RUN(impossible_entries_are_left_out);

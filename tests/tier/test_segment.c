@@ -2,6 +2,9 @@
 #include "tier/disk.h"
 #include "support/test.h"
 
+#include <float.h>
+#include <math.h>
+
 static const struct tsr_entry_head shapes[] = {
     {.n_tokens = 1, .cell_tokens = 1, .n_layers = 1, .n_planes = 1, .row_bytes = {1, 0}},
     {.n_tokens = 100, .cell_tokens = 64, .n_layers = 3, .n_planes = 2, .row_bytes = {48, 32}},
@@ -161,6 +164,24 @@ TEST(the_body_of_a_header_is_checked)
     free(header);
 }
 
+TEST(a_cost_is_kept_and_one_that_cannot_be_is_not_known)
+{
+    const float costs[][2] = {{0, 0},        {2.5f, 2.5f}, {FLT_MAX, FLT_MAX}, {-1, 0}, {-0.f, 0},
+                              {INFINITY, 0}, {NAN, 0}};
+    for (size_t i = 0; i < TSRI_COUNT(costs); i++) {
+        struct tsri_record r = record_of(&shapes[1]), back;
+        uint8_t page[TSRI_PAGE_BYTES] = {0};
+        r.head.cost_s = costs[i][0];
+        tsri_record_write(page, &r);
+        CHECK_INT(tsri_record_read(page, r.nonce, r.offset, UINT64_MAX, &back), 0);
+        CHECK(back.head.cost_s == costs[i][1]);
+        /* It tells two heads of one entry apart in nothing. */
+        CHECK(tsri_head_same(&r.head, &back.head));
+        back.head.base++;
+        CHECK(!tsri_head_same(&r.head, &back.head));
+    }
+}
+
 TEST(tombstones_are_read_as_written)
 {
     uint8_t page[TSRI_PAGE_BYTES];
@@ -211,6 +232,7 @@ int main(void)
     RUN(a_record_at_another_place_is_no_record);
     RUN(a_record_that_lies_about_its_shape_is_no_record);
     RUN(the_body_of_a_header_is_checked);
+    RUN(a_cost_is_kept_and_one_that_cannot_be_is_not_known);
     RUN(tombstones_are_read_as_written);
     RUN(the_bytes_are_those_of_version_1);
     return test_end();
