@@ -33,7 +33,9 @@ class BuildWithLibrary(build_py):
             raise SystemExit("tessera: install from a source tree: pip install ./python")
         build = os.environ.get("B", "build")
         library = TREE / build / "lib" / "libtessera.so"
-        subprocess.run(["make", f"-j{os.cpu_count() or 1}", f"B={build}", "lib"], cwd=TREE, check=True)
+        subprocess.run(
+            ["make", f"-j{os.cpu_count() or 1}", f"B={build}", "lib"], cwd=TREE, check=True
+        )
         cuda = library.with_name("libtessera-cuda.so")  # where `make cuda` has been run
         return [library] + ([cuda] if cuda.exists() else [])
 

@@ -59,7 +59,9 @@ def as_block(data: Any, writable: bool = False) -> Block:
     if view.readonly:
         whole = bytes(view)
         address = ctypes.cast(ctypes.c_char_p(whole), ctypes.c_void_p).value or 0
-        return Block(address, tuple(view.shape or ()), tuple(view.strides or ()), view.itemsize, whole)
+        return Block(
+            address, tuple(view.shape or ()), tuple(view.strides or ()), view.itemsize, whole
+        )
     first = ctypes.c_char.from_buffer(view)
     address = ctypes.addressof(first)
     return Block(

@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_size_t, c_uint32, c_uint64
-from ctypes import c_void_p
+from collections.abc import Iterable, Sequence
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Sequence
+from typing import Any
 
 from ._lib import Event, Extra, SpaceDesc, check, declare, library
 
@@ -368,7 +378,7 @@ class SchedulerHalf:
         blocks: array[int],
     ) -> bytes:
         """The bytes of a step; each row is the fields of struct tsr_step_row."""
-        table = (StepRow * len(rows))(*rows) if rows else None
+        table: Any = (StepRow * len(rows))(*rows) if rows else None  # type: ignore[misc]
         step = Step(
             size=ctypes.sizeof(Step),
             rows=table,
@@ -414,7 +424,9 @@ class SchedulerHalf:
             aborted=int(aborted),
             blocks=ctypes.pointer(blocks),
         )
-        return bool(check(self._lib.tsr_scheduler_request_finished(self._handle, ctypes.byref(desc))))
+        return bool(
+            check(self._lib.tsr_scheduler_request_finished(self._handle, ctypes.byref(desc)))
+        )
 
     def pending(self) -> bool:
         return bool(self._lib.tsr_scheduler_has_pending_work(self._handle))
@@ -495,8 +507,13 @@ class WorkerHalf:
         received: list[int] = []
         while True:
             order = Finished(
-                ctypes.sizeof(Finished), self._sent, self._received, len(self._sent),
-                len(self._received), 0, 0,
+                ctypes.sizeof(Finished),
+                self._sent,
+                self._received,
+                len(self._sent),
+                len(self._received),
+                0,
+                0,
             )
             check(self._lib.tsr_worker_get_finished(self._handle, ctypes.byref(order)))
             sent += self._sent[: order.n_sent]
@@ -544,7 +561,11 @@ def pack_blocks(tables: Sequence[Sequence[int]]) -> tuple[Blocks, Any]:
 
 
 def page_layout(
-    pages: Sequence[int], block_stride: int, page_bytes: int, block_tokens: int, n_blocks: int,
+    pages: Sequence[int],
+    block_stride: int,
+    page_bytes: int,
+    block_tokens: int,
+    n_blocks: int,
     device: bool,
 ) -> tuple[Layout, Any]:
     """A group whose layers are opaque pages: pages[i] is where layer i's first block begins."""

@@ -1,16 +1,28 @@
 """The C library as ctypes sees it: structs, prototypes, errors. Nothing here decides anything.
 
-The names, fields and meanings are those of include/tessera/{tessera,client,server}.h; this file only repeats their
-shapes. The library is looked for in this order: TESSERA_LIBRARY (a file), the copy that `pip
-install ./python` bundles, the build folder of a source tree, the system's loader.
+The names, fields and meanings are those of include/tessera/{tessera,client,server}.h; this file
+only repeats their shapes. The library is looked for in this order: TESSERA_LIBRARY (a file), the
+copy that `pip install ./python` bundles, the build folder of a source tree, the system's loader.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int8, c_int32, c_size_t
-from ctypes import c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int8,
+    c_int32,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +268,7 @@ def _candidates() -> list[str]:
 
 
 def library() -> ctypes.CDLL:
-    """The library, loaded once in each process. OSError says what was tried when it is not there."""
+    """The library, loaded once in each process. OSError: what was tried when it is not there."""
     global _loaded
     if _loaded is None:
         tried = []

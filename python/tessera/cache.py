@@ -12,8 +12,9 @@ Every method may be called from any thread; close() only when no other thread is
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any
 
 from ._buffers import as_tokens, as_view
 from ._lib import (
@@ -66,7 +67,7 @@ class Match:
 class Found:
     """What a lookup found. Keep it to load from; `tokens` is how many the matches cover."""
 
-    def __init__(self, prompt: "_Prompt", rows: Any, count: int, tokens: int, prefix: int) -> None:
+    def __init__(self, prompt: _Prompt, rows: Any, count: int, tokens: int, prefix: int) -> None:
         self._prompt = prompt
         self._rows = rows
         self.tokens = tokens
@@ -127,7 +128,7 @@ class Cache:
             self._lib.tsr_close(self._handle)
             raise
 
-    def __enter__(self) -> "Cache":
+    def __enter__(self) -> Cache:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -166,7 +167,7 @@ class Cache:
         world: int = 1,
         group: int = 0,
         block_tokens: int = 0,
-    ) -> "Space":
+    ) -> Space:
         """A model, or one rank's part of it: everything that must agree before KV is shared."""
         keep = ctypes.create_string_buffer(weights, len(weights)) if weights else None
         desc = SpaceDesc(
@@ -268,7 +269,9 @@ class Space:
         self._cache = cache
         self._lib = library()
         self._handle = ctypes.c_void_p()
-        check(self._lib.tsr_space_open(ctypes.byref(self._handle), cache._open(), ctypes.byref(desc)))
+        check(
+            self._lib.tsr_space_open(ctypes.byref(self._handle), cache._open(), ctypes.byref(desc))
+        )
         k_dim = desc.k_dim
         self._planes = 2 if desc.layout == 0 or desc.v_dim else 1
         self._row_bytes = desc.n_heads * k_dim * _DTYPE_BYTES[desc.dtype]
@@ -357,9 +360,7 @@ class Space:
             request_id=request,
         )
         covered = check(
-            self._lib.tsr_lookup(
-                self._cache._client, ctypes.byref(prompt.c), ctypes.byref(order)
-            )
+            self._lib.tsr_lookup(self._cache._client, ctypes.byref(prompt.c), ctypes.byref(order))
         )
         return Found(prompt, rows, order.n_matches, covered, order.n_prefix_tokens)
 

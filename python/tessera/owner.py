@@ -11,8 +11,9 @@ import ctypes
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 from ._lib import check, library
 from .cache import configure

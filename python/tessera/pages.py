@@ -1,9 +1,9 @@
 """Pages that an engine names itself: a key of its own making, and memory to keep or to fill.
 
-An engine that hashes its prompts (SGLang) hands over keys, not tokens. A page is then an entry whose
-eight "tokens" are the 32 bytes of its key, so that the whole key is compared on every hit, and whose
-"layers" and "planes" are the pieces that the page is in. Nothing is copied in between: the library
-reads and writes the engine's memory.
+An engine that hashes its prompts (SGLang) hands over keys, not tokens. A page is then an entry
+whose eight "tokens" are the 32 bytes of its key, so that the whole key is compared on every hit,
+and whose "layers" and "planes" are the pieces that the page is in. Nothing is copied in between:
+the library reads and writes the engine's memory.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 from ._lib import Load, Lookup, MatchRow, Prompt, Range, SpaceDesc, Store, View, check, library
 
@@ -136,7 +136,7 @@ class Pages:
         layer = shape.layer_stride or shape.piece_bytes * shape.n_planes
         return View(address, extent, layer, shape.plane_stride, row)
 
-    def _lookup(self, keys: Sequence[str]) -> tuple[list[MatchRow], "_KeyPrompt"]:
+    def _lookup(self, keys: Sequence[str]) -> tuple[list[MatchRow], _KeyPrompt]:
         prompt = _KeyPrompt(keys)
         rows = (MatchRow * max(len(keys), 1))()
         spaces = (ctypes.c_void_p * 1)(self._space)
@@ -158,7 +158,7 @@ class _KeyPrompt:
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._words = _words(keys)
-        self._ranges = (Range * len(keys))(*[(i * _WORDS, _WORDS) for i in range(len(keys))])
+        self._ranges = (Range * len(keys))(*[Range(i * _WORDS, _WORDS) for i in range(len(keys))])
         self.rows: object = None
         self.c = Prompt(
             size=ctypes.sizeof(Prompt),
@@ -170,7 +170,7 @@ class _KeyPrompt:
         )
 
 
-def _words(keys: Sequence[str]) -> "array[int]":
+def _words(keys: Sequence[str]) -> array[int]:
     words = array("I")
     for key in keys:
         words.frombytes(_digest(key))

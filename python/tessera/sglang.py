@@ -7,9 +7,10 @@
           "host_size": "8G", "disk_path": "/var/cache/tessera"}'
 
 With interface_v1 pages are copied straight between SGLang's host pool and the cache, a batch in one
-call. Keys are SGLang's page hashes; model, weights, dtype, layout and the place of this process among
-the ranks are part of the space, which the hashes do not tell. The first rank of a machine has the
-cache and serves the others on a Unix socket; with "owner": "daemon" all are clients of a tesserad.
+call. Keys are SGLang's page hashes; model, weights, dtype, layout and the place of this process
+among the ranks are part of the space, which the hashes do not tell. The first rank of a machine has
+the cache and serves the others on a Unix socket; with "owner": "daemon" all are clients of a
+tesserad.
 Whatever goes wrong costs a line in the log and the cache, never a request. Called from several
 threads at once.
 """
@@ -20,7 +21,7 @@ import hashlib
 import json
 import logging
 import os
-from typing import Any, List, Optional
+from typing import Any
 
 import sglang
 import torch
@@ -47,7 +48,9 @@ _LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 
 class TesseraStorage(HiCacheStorage):
-    def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Optional[dict] = None) -> None:
+    def __init__(
+        self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None
+    ) -> None:
         self._config = storage_config
         self._cache: EngineCache | None = None
         self._pages: Pages | None = None  # of the host pool, zero-copy
@@ -67,7 +70,7 @@ class TesseraStorage(HiCacheStorage):
 
     def _is_first(self) -> bool:
         config = self._config
-        return config.tp_rank == 0 and config.pp_rank == 0 and config.attn_cp_rank == 0
+        return (config.tp_rank, config.pp_rank, config.attn_cp_rank) == (0, 0, 0)
 
     def _give_up(self, error: Exception) -> None:
         logger.warning("tessera: off, SGLang runs without it: %s: %s", type(error).__name__, error)
@@ -120,22 +123,20 @@ class TesseraStorage(HiCacheStorage):
         text = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
         model = config.model_name or "unnamed"
         weights = files_digest(model)
-        return Pages(
-            self._cache.handle, model, weights, "sglang " + text, shape, rank, world
-        )
+        return Pages(self._cache.handle, model, weights, "sglang " + text, shape, rank, world)
 
     def _addresses(self, host_indices: torch.Tensor, n_keys: int) -> list[int]:
         """Where each page begins; its other pieces are at fixed distances (PageShape)."""
         pointers, _sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
         step = len(pointers) // n_keys
-        return pointers[::step]
+        return list(pointers[::step])
 
     def batch_get_v1(
         self,
-        keys: List[str],
+        keys: list[str],
         host_indices: torch.Tensor,
-        extra_info: Optional[HiCacheStorageExtraInfo] = None,
-    ) -> List[bool]:
+        extra_info: HiCacheStorageExtraInfo | None = None,
+    ) -> list[bool]:
         if self._pages is None or not keys:
             return [False] * len(keys)
         try:
@@ -146,10 +147,10 @@ class TesseraStorage(HiCacheStorage):
 
     def batch_set_v1(
         self,
-        keys: List[str],
+        keys: list[str],
         host_indices: torch.Tensor,
-        extra_info: Optional[HiCacheStorageExtraInfo] = None,
-    ) -> List[bool]:
+        extra_info: HiCacheStorageExtraInfo | None = None,
+    ) -> list[bool]:
         if self._pages is None or not keys:
             return [False] * len(keys)
         try:
@@ -159,7 +160,7 @@ class TesseraStorage(HiCacheStorage):
             return [False] * len(keys)
 
     def batch_exists(
-        self, keys: List[str], extra_info: Optional[HiCacheStorageExtraInfo] = None
+        self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> int:
         found = self._known(keys)
         return found.index(False) if False in found else len(found)
@@ -167,7 +168,7 @@ class TesseraStorage(HiCacheStorage):
     def exists(self, key: str) -> bool:
         return self._known([key])[0]
 
-    def _known(self, keys: List[str]) -> list[bool]:
+    def _known(self, keys: list[str]) -> list[bool]:
         found = [False] * len(keys)
         zero_copy = bool((self._config.extra_config or {}).get("interface_v1"))
         stores = [self._pages] if zero_copy else list(self._flat.values())
@@ -197,16 +198,19 @@ class TesseraStorage(HiCacheStorage):
         return results[0]
 
     def batch_get(
-        self, keys: List[str], target_locations: Any = None, target_sizes: Any = None
-    ) -> List[torch.Tensor | None]:
+        self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
+    ) -> list[torch.Tensor | None]:
         if target_locations is None:
             return [None] * len(keys)
-        results: List[torch.Tensor | None] = []
+        results: list[torch.Tensor | None] = []
         for key, target in zip(keys, target_locations):
             try:
                 pages = self._flat_pages(target)
-                whole = target.is_contiguous() and pages is not None
-                hit = whole and pages.load([key], [target.data_ptr()])[0]
+                hit = (
+                    pages is not None
+                    and target.is_contiguous()
+                    and pages.load([key], [target.data_ptr()])[0]
+                )
             except Exception as error:
                 self._complain(error)
                 hit = False
@@ -228,7 +232,7 @@ class TesseraStorage(HiCacheStorage):
 
     def batch_set(
         self,
-        keys: List[str],
+        keys: list[str],
         values: Any = None,
         target_locations: Any = None,
         target_sizes: Any = None,

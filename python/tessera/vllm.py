@@ -17,8 +17,9 @@ import functools
 import itertools
 import time
 from array import array
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Iterable, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -34,8 +35,12 @@ from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
 from . import set_logger
-from ._connector import REQUEST_NO_LOAD, REQUEST_NO_SAVE, STEP_RESET_BLOCKS
-from ._connector import SchedulerHalf, WorkerHalf
+from ._connector import (
+    REQUEST_NO_LOAD,
+    STEP_RESET_BLOCKS,
+    SchedulerHalf,
+    WorkerHalf,
+)
 from .cache import _extras
 from .identity import files_digest
 from .owner import EngineCache
@@ -91,7 +96,7 @@ class _Live:
 
     __slots__ = ("number", "request", "known", "wake", "asynchronous")
 
-    def __init__(self, number: int, request: "Request", known: int, wake: int) -> None:
+    def __init__(self, number: int, request: Request, known: int, wake: int) -> None:
         self.number = number
         self.request = request
         self.known = known  # tokens that the half has been told
@@ -104,7 +109,7 @@ def _guarded(default: Callable[[], _Result]) -> Callable[..., Any]:
 
     def wrap(method: Callable[..., _Result]) -> Callable[..., _Result]:
         @functools.wraps(method)
-        def call(self: "TesseraConnector", *args: Any, **kwargs: Any) -> _Result:
+        def call(self: TesseraConnector, *args: Any, **kwargs: Any) -> _Result:
             if self._half is None:
                 return default()
             try:
@@ -120,7 +125,7 @@ def _guarded(default: Callable[[], _Result]) -> Callable[..., Any]:
 
 class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(
-        self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._half: SchedulerHalf | WorkerHalf | None = None
@@ -233,7 +238,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
                 self._give_up(RuntimeError(f"worker {rank}: {trouble}"))
 
     @_guarded(lambda: None)
-    def on_new_request(self, request: "Request") -> None:
+    def on_new_request(self, request: Request) -> None:
         if request.prompt_embeds is not None or request.resumable:
             return  # tokens do not tell what these prompts are
         number = next(self._numbers)
@@ -248,7 +253,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
 
     @_guarded(lambda: (0, False))
     def get_num_new_matched_tokens(
-        self, request: "Request", num_computed_tokens: int
+        self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         live = self._live.get(request.request_id)
         if live is None:
@@ -265,7 +270,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
 
     @_guarded(lambda: None)
     def update_state_after_alloc(
-        self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
     ) -> None:
         live = self._live.get(request.request_id)
         if live is None:
@@ -286,7 +291,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
             for table, windowed in zip(block_ids, self._windowed)
         ]
 
-    def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> TesseraMetadata:
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> TesseraMetadata:
         meta = TesseraMetadata(wait=scheduler_output.has_sync_kv_loads)
         if self._half is not None:
             try:
@@ -297,15 +302,15 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
         meta.blocks, self._blocks = self._blocks, {}
         return meta
 
-    def _build(self, scheduler_output: "SchedulerOutput") -> bytes:
+    def _build(self, scheduler_output: SchedulerOutput) -> bytes:
         scheduler = self._scheduler
         lives = self._live
         preempted = scheduler_output.preempted_req_ids
         if preempted:
             gone = [lives[name] for name in preempted if name in lives]
-            for live in gone:
-                live.wake = scheduler.chunk_tokens
-            scheduler.preempted(live.number for live in gone)
+            for one in gone:
+                one.wake = scheduler.chunk_tokens
+            scheduler.preempted(one.number for one in gone)
         rows: list[tuple[int, ...]] = []
         tokens, counts, blocks = array("I"), array("I"), array("i")
         state = scheduler_output.kv_connector_block_state
@@ -348,20 +353,22 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
         return wake if self._save_decode or wake <= request.num_prompt_tokens else _NEVER
 
     @_guarded(lambda: None)
-    def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         meta = connector_output.kv_connector_worker_meta
         if isinstance(meta, TesseraWorkerMetadata):
             for part in meta.parts:
                 self._scheduler.worker_output(part)
 
     def request_finished(
-        self, request: "Request", block_ids: list[int]
+        self, request: Request, block_ids: list[int]
     ) -> tuple[bool, dict[str, Any] | None]:
-        return self.request_finished_all_groups(request, (block_ids,))
+        held: tuple[bool, dict[str, Any] | None]
+        held = self.request_finished_all_groups(request, (block_ids,))
+        return held
 
     @_guarded(lambda: (False, None))
     def request_finished_all_groups(
-        self, request: "Request", block_ids: tuple[list[int], ...]
+        self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         live = self._live.pop(request.request_id, None)
         if live is None:
@@ -375,7 +382,8 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
             ),
             request.num_tokens,
             request.all_token_ids[live.known :],
-            request.status not in (
+            request.status
+            not in (
                 RequestStatus.FINISHED_STOPPED,
                 RequestStatus.FINISHED_LENGTH_CAPPED,
             ),
@@ -511,7 +519,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
         return TesseraWorkerMetadata([data]) if data else None
 
 
-def _request_extras(request: "Request") -> Any:
+def _request_extras(request: Request) -> Any:
     """Adapter, cache salt and media of a request: part of every key."""
     adapter = None
     if request.lora_request is not None:

@@ -27,9 +27,9 @@ class TesseraStats(KVConnectorStats):
     """How much the counters of struct tsr_connector_stats grew."""
 
     def reset(self) -> None:
-        self.data = {}
+        self.data: dict[str, Any] = {}
 
-    def aggregate(self, other: KVConnectorStats) -> "TesseraStats":
+    def aggregate(self, other: KVConnectorStats) -> TesseraStats:
         for name, value in other.data.items():
             self.data[name] = self.data.get(name, 0) + value
         return self

@@ -164,9 +164,7 @@ def group_layout(
     if len(strides) != 1:
         raise Refused("layers of one KV group with blocks of several strides")
     device = caches[shape.layers[0]].device.type != "cpu"
-    return page_layout(
-        pages, strides.pop(), shape.page_bytes, shape.block_tokens, n_blocks, device
-    )
+    return page_layout(pages, strides.pop(), shape.page_bytes, shape.block_tokens, n_blocks, device)
 
 
 def _page(tensor: torch.Tensor, n_blocks: int, page_bytes: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Cache and Space against the real library, with plain buffers and, where there is numpy, arrays."""
+"""Cache and Space against the real library, with plain buffers and, if there is numpy, arrays."""
 
 import array
 import os
@@ -20,12 +20,14 @@ except ImportError:
 
 
 def kv_of(tokens, start=0, salt=0):
-    """KV that is a function of the token, its place, layer and plane: packed [layer][plane][token]."""
+    """KV as a function of token, place, layer and plane, packed: [layer][plane][token]."""
     values = array.array("f")
     for layer in range(LAYERS):
         for plane in range(2):
             for i, token in enumerate(tokens[start:], start):
-                values.extend(token * 1000 + i + layer * 0.25 + plane * 0.5 + salt for _ in range(ROW))
+                values.extend(
+                    token * 1000 + i + layer * 0.25 + plane * 0.5 + salt for _ in range(ROW)
+                )
     return values
 
 
@@ -92,7 +94,9 @@ class TestStoreAndLoad(WithCache):
         self.space.store(text, kv_of(text), kind="segment")
         prompt = [1, 2, 3] + text + [7]
         found = self.space.lookup(prompt, segments=[(3, 100)])
-        self.assertEqual([(m.kind, m.offset, m.n_tokens) for m in found.matches], [("segment", 3, 100)])
+        self.assertEqual(
+            [(m.kind, m.offset, m.n_tokens) for m in found.matches], [("segment", 3, 100)]
+        )
         self.assertEqual(self.space.lookup(prompt + [8], any_offset=True).tokens, 100)
         out = array.array("f", bytes(4 * 104 * 2 * LAYERS * ROW))
         self.assertEqual(self.space.load(found, shaped(out, 104), prefix_only=False), 100)
@@ -193,7 +197,9 @@ class TestErrors(WithCache):
         with self.assertRaises((ValueError, tessera.TesseraError)):
             self.space.store(list(range(32)), kv_of(list(range(16))))
         with self.assertRaisesRegex(ValueError, "row"):
-            self.space.store([1] * 16, memoryview(bytearray(2 * 2 * 16 * 3 * 4)).cast("f", (2, 2, 16, 3)))
+            self.space.store(
+                [1] * 16, memoryview(bytearray(2 * 2 * 16 * 3 * 4)).cast("f", (2, 2, 16, 3))
+            )
         with self.assertRaisesRegex(TypeError, "read-only"):
             tokens = list(range(16))
             self.space.store(tokens, kv_of(tokens))

@@ -1,5 +1,5 @@
-"""Both halves of connector.h through their Python classes, over memory of a fake engine: a scheduler
-with the server in this process, and a worker that is its client."""
+"""Both halves of connector.h through their Python classes, over memory of a fake engine: a
+scheduler with the server in this process, and a worker that is its client."""
 
 import ctypes
 import os
@@ -19,7 +19,11 @@ PAGE = BLOCK * ROW
 def shape(**more):
     group = GroupShape(tuple(f"layer{i}" for i in range(LAYERS)), BLOCK, PAGE)
     return ModelShape(
-        model="unit", weights=b"w", identity="test", ranks=1, groups=(group,),
+        model="unit",
+        weights=b"w",
+        identity="test",
+        ranks=1,
+        groups=(group,),
         **{"chunk_tokens": BLOCK, "flags": ("load_sync",), **more},
     )
 
@@ -128,7 +132,9 @@ class TestHalves(unittest.TestCase):
         self.assertEqual(self.engine.scheduler.stats()["saves_failed"], 0)
         self.assertEqual(self.engine.worker.stats()["chunks_gathered"], 3)
         self.assertEqual(self.run_request(2, tokens, [10, 11, 12, 13]), 3 * BLOCK)
-        self.assertEqual(self.run_request(3, tokens[: 2 * BLOCK] + [9] * 20, [20, 21, 22, 23]), 2 * BLOCK)
+        self.assertEqual(
+            self.run_request(3, tokens[: 2 * BLOCK] + [9] * 20, [20, 21, 22, 23]), 2 * BLOCK
+        )
         self.assertEqual(self.engine.worker.stats()["chunks_wasted"], 0)
 
     def test_a_prompt_that_is_all_cached_leaves_a_token_and_loads_its_block(self):

@@ -68,7 +68,9 @@ class TestStructs(unittest.TestCase):
     def test_sizes_and_offsets_are_those_of_the_headers(self):
         for name, numbers in measured(STRUCTS, HEADERS).items():
             struct = STRUCTS[name]
-            here = [sizeof(struct)] + [getattr(struct, field[0]).offset for field in struct._fields_]
+            here = [sizeof(struct)] + [
+                getattr(struct, field[0]).offset for field in struct._fields_
+            ]
             self.assertEqual(here, numbers, name)
 
     def test_every_prototype_is_one_of_the_header(self):

@@ -8,7 +8,6 @@ import time
 import unittest
 
 import torch
-
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
@@ -20,8 +19,15 @@ LAYOUTS = ["layer_first", "page_first", "page_first_direct", "page_head"]
 
 def device_pool():
     return MHATokenToKVPool(
-        size=TOKENS, page_size=PAGE, dtype=torch.float32, head_num=HEADS, head_dim=DIM,
-        layer_num=LAYERS, device="cpu", enable_memory_saver=False, enable_alt_stream=False,
+        size=TOKENS,
+        page_size=PAGE,
+        dtype=torch.float32,
+        head_num=HEADS,
+        head_dim=DIM,
+        layer_num=LAYERS,
+        device="cpu",
+        enable_memory_saver=False,
+        enable_alt_stream=False,
     )
 
 
@@ -29,21 +35,38 @@ def host_pool(layout, device=None):
     device = device or device_pool()
     return MHATokenToKVPoolHost(
         device._mha_buffer_info(),
-        host_to_device_ratio=2.0, host_size=0, page_size=PAGE, layout=layout, pin_memory=False,
-        device="cpu", device_capacity_tokens=TOKENS, start_layer=0, end_layer=LAYERS,
+        host_to_device_ratio=2.0,
+        host_size=0,
+        page_size=PAGE,
+        layout=layout,
+        pin_memory=False,
+        device="cpu",
+        device_capacity_tokens=TOKENS,
+        start_layer=0,
+        end_layer=LAYERS,
     )
 
 
 def config(extra, model="unit", **more):
     values = dict(
-        tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1,
-        is_mla_model=False, enable_storage_metrics=False, is_page_first_layout=False,
+        tp_rank=0,
+        tp_size=1,
+        pp_rank=0,
+        pp_size=1,
+        attn_cp_rank=0,
+        attn_cp_size=1,
+        is_mla_model=False,
+        enable_storage_metrics=False,
+        is_page_first_layout=False,
         model_name=model,
     )
     values.update(more)
     settings = dict(
-        backend_name="tessera", module_path="tessera.sglang", class_name="TesseraStorage",
-        interface_v1=1, host_size="32M",
+        backend_name="tessera",
+        module_path="tessera.sglang",
+        class_name="TesseraStorage",
+        interface_v1=1,
+        host_size="32M",
     )
     settings.update(extra)
     return HiCacheStorageConfig(**values, extra_config=settings)
@@ -212,8 +235,7 @@ class TestController(unittest.TestCase):
                 )
 
     def test_what_is_backed_up_is_prefetched(self):
-        from sglang.srt.managers.cache_controller import HiCacheController
-        from sglang.srt.managers.cache_controller import get_storage_hash_str
+        from sglang.srt.managers.cache_controller import HiCacheController, get_storage_hash_str
 
         device = device_pool()
         pool = host_pool("page_first", device)
@@ -223,9 +245,16 @@ class TestController(unittest.TestCase):
                 return device
 
         controller = HiCacheController(
-            Allocator(), pool, PAGE, torch.distributed.group.WORLD, threading.Event(),
-            write_policy="write_through", io_backend="kernel", storage_backend="dynamic",
-            prefetch_threshold=PAGE, model_name="unit",
+            Allocator(),
+            pool,
+            PAGE,
+            torch.distributed.group.WORLD,
+            threading.Event(),
+            write_policy="write_through",
+            io_backend="kernel",
+            storage_backend="dynamic",
+            prefetch_threshold=PAGE,
+            model_name="unit",
             storage_backend_extra_config=dict(config({}).extra_config),
         )
         self.addCleanup(controller.detach_storage_backend)

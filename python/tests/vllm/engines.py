@@ -7,8 +7,10 @@ a test can look at the connector's counters; the worker is a process of its own,
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import tempfile
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +29,9 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
 )
 
-from vllm import LLM, SamplingParams  # noqa: E402  the environment comes first
+from vllm import LLM, SamplingParams, TokensPrompt  # noqa: E402  the environment comes first
 from vllm.config import KVTransferConfig  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
 
 MODEL = os.environ["TESSERA_TEST_VLLM_MODEL"]
 BLOCK = 32
@@ -72,7 +75,7 @@ class Engine:
         self.llm = LLM(**settings)
         self.tokenizer = self.llm.get_tokenizer()
 
-    def __enter__(self) -> "Engine":
+    def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -100,11 +103,61 @@ class Engine:
         while self.core.scheduler.has_requests():
             self.core.step_fn()
 
+    def watch(self) -> None:
+        """From now on in_calls() counts the time inside the connector, both halves."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        self._inside = 0.0
+        for connector in (self.connector, get_kv_transfer_group()):
+            for name in dir(KVConnectorBase_V1) + ["request_finished_all_groups"]:
+                method = getattr(connector, name, None)
+                if not name.startswith("_") and callable(method):
+                    setattr(connector, name, self._timed(method))
+
+    def _timed(self, method: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._inside += time.perf_counter() - start
+
+        return call
+
+    def in_calls(self) -> float:
+        """Seconds inside the connector since the last call of this."""
+        inside, self._inside = self._inside, 0.0
+        return inside
+
+    def first_token(self, tokens: list[int]) -> tuple[float, int]:
+        """(seconds to the first token of a prompt, tokens that were not computed)."""
+        params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+        start = time.perf_counter()
+        (output,) = self.llm.generate(
+            [TokensPrompt(prompt_token_ids=tokens)], params, use_tqdm=False
+        )
+        return time.perf_counter() - start, output.num_cached_tokens or 0
+
+    def decode(self, prompts: list[list[int]], n_tokens: int) -> list[float]:
+        """Seconds of each step in which requests that run at once generate."""
+        engine = self.llm.llm_engine
+        params = SamplingParams(temperature=0, max_tokens=n_tokens, ignore_eos=True)
+        for i, tokens in enumerate(prompts):
+            name = f"decode-{time.monotonic_ns()}-{i}"
+            engine.add_request(name, TokensPrompt(prompt_token_ids=tokens), params)
+        seconds = []
+        while engine.has_unfinished_requests():
+            start = time.perf_counter()
+            engine.step()
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def tokens_of(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
+
     def ask(self, prompts: list[Any], max_tokens: int, together: bool = False) -> list[Answer]:
         """Greedy answers, one request at a time unless `together`."""
-        params = SamplingParams(
-            temperature=0, max_tokens=max_tokens, logprobs=0, ignore_eos=True
-        )
+        params = SamplingParams(temperature=0, max_tokens=max_tokens, logprobs=0, ignore_eos=True)
         batches = [prompts] if together else [[prompt] for prompt in prompts]
         answers = []
         for batch in batches:
@@ -120,13 +173,75 @@ class Engine:
         return answers
 
 
+class Remote:
+    """The same in a process of its own, forked from this one: vLLM keeps its connector in a global
+    variable, so that engines which live at the same time need a process each. Every method of
+    Engine that takes and gives plain values may be called."""
+
+    def __init__(self, options: dict[str, Any] | None, role: str = "kv_both", **more: Any) -> None:
+        context = multiprocessing.get_context("fork")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, options, role, more))
+        self._process.start()
+        other.close()
+        self._receive()
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._pipe.send((name, args, kwargs))
+            return self._receive()
+
+        return call
+
+    def _receive(self) -> Any:
+        kind, value = self._pipe.recv()
+        if kind == "error":
+            raise RuntimeError(value)
+        return value
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._pipe.send(("close", (), {}))
+            self._receive()
+            self._process.join(60)
+            self._process = None
+
+
+def _serve(pipe: Any, options: Any, role: str, more: dict[str, Any]) -> None:
+    try:
+        engine = Engine(options, role, **more)
+        pipe.send(("value", None))
+        while True:
+            name, args, kwargs = pipe.recv()
+            pipe.send(("value", getattr(engine, name)(*args, **kwargs)))
+            if name == "close":
+                return
+    except BaseException as error:
+        pipe.send(("error", f"{type(error).__name__}: {error}"))
+        raise
+
+
 def scratch() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="tessera-vllm-")
 
 
 _PLACES = "harbour library mountain station market museum garden factory".split()
-_PEOPLE = ["a painter", "two engineers", "an old sailor", "the new teacher", "a careful baker",
-           "three students", "the night guard", "a young doctor"]
+_PEOPLE = [
+    "a painter",
+    "two engineers",
+    "an old sailor",
+    "the new teacher",
+    "a careful baker",
+    "three students",
+    "the night guard",
+    "a young doctor",
+]
 _DEEDS = [
     "was looking for a map that had been lost for a hundred years",
     "wrote a long letter about the weather and the price of bread",

@@ -13,12 +13,11 @@ import random
 import unittest
 from collections import deque
 
+import engines  # sets the environment first
 import numpy
 import torch
-
-import engines  # sets the environment first
-from vllm.engine.arg_utils import EngineArgs
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.engine.arg_utils import EngineArgs
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -44,7 +43,9 @@ def expected_kv(tokens):
         state.update(int(token).to_bytes(4, "little"))
         half = state.digest()
         for layer in range(len(LAYERS)):
-            out[layer, i] = numpy.frombuffer(half + bytes(b ^ (layer + 1) for b in half), numpy.uint8)
+            out[layer, i] = numpy.frombuffer(
+                half + bytes(b ^ (layer + 1) for b in half), numpy.uint8
+            )
     return out
 
 
@@ -53,9 +54,16 @@ class Rig:
 
     def __init__(self, options, asynchronous, budget=64):
         args = EngineArgs(
-            model=engines.MODEL, skip_tokenizer_init=True, dtype="float32", load_format="dummy",
-            max_model_len=512, max_num_seqs=16, max_num_batched_tokens=budget, block_size=32,
-            enable_prefix_caching=False, enforce_eager=True,
+            model=engines.MODEL,
+            skip_tokenizer_init=True,
+            dtype="float32",
+            load_format="dummy",
+            max_model_len=512,
+            max_num_seqs=16,
+            max_num_batched_tokens=budget,
+            block_size=32,
+            enable_prefix_caching=False,
+            enforce_eager=True,
             kv_transfer_config=engines.transfer_config(
                 {"host_size": "64M", "chunk_size": BLOCK, **options}
             ),
@@ -67,8 +75,10 @@ class Rig:
             block_size=BLOCK, num_kv_heads=1, head_size=HEAD, dtype=torch.float32
         )
         self.kv_config = KVCacheConfig(
-            num_blocks=BLOCKS, kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(LAYERS, spec)], kv_cache_layout="LBHNC",
+            num_blocks=BLOCKS,
+            kv_cache_tensors=[],
+            kv_cache_groups=[KVCacheGroupSpec(LAYERS, spec)],
+            kv_cache_layout="LBHNC",
         )
         kind = AsyncScheduler if asynchronous else Scheduler
         self.scheduler = kind(
@@ -93,8 +103,11 @@ class Rig:
         """A request whose tokens, prompt and answer, are `sequence`."""
         params = SamplingParams(max_tokens=n_output, temperature=0, ignore_eos=True)
         request = Request(
-            request_id=name, prompt_token_ids=sequence[:n_prompt], sampling_params=params,
-            pooling_params=None, **more,
+            request_id=name,
+            prompt_token_ids=sequence[:n_prompt],
+            sampling_params=params,
+            pooling_params=None,
+            **more,
         )
         self.sequences[name] = (sequence, expected_kv(sequence))
         self.scheduler.add_request(request)
@@ -105,7 +118,8 @@ class Rig:
         output = self.scheduler.schedule()
         self.preemptions += len(output.preempted_req_ids or ())
         sampling = {
-            name for name in output.num_scheduled_tokens
+            name
+            for name in output.num_scheduled_tokens
             if not self.scheduler.requests[name].is_prefill_chunk
         }
         return output, sampling
@@ -135,8 +149,10 @@ class Rig:
         worker.clear_connector_metadata()
         names = list(starts)
         return ModelRunnerOutput(
-            req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)},
-            sampled_token_ids=sampled, kv_connector_output=told,
+            req_ids=names,
+            req_id_to_index={name: i for i, name in enumerate(names)},
+            sampled_token_ids=sampled,
+            kv_connector_output=told,
         )
 
     def take_tables(self, output):
@@ -162,9 +178,7 @@ class Rig:
         slots = blocks[places // BLOCK] * BLOCK + places % BLOCK
         if start and not numpy.array_equal(self.bytes[:, slots[:start]], expected[:, :start]):
             wrong = (self.bytes[:, slots[:start]] != expected[:, :start]).any(axis=(0, 2))
-            raise AssertionError(
-                f"{name}: wrong KV at token {int(wrong.argmax())} of {start}"
-            )
+            raise AssertionError(f"{name}: wrong KV at token {int(wrong.argmax())} of {start}")
         self.checked += start
         self.bytes[:, slots[start:]] = expected[:, start : start + count]
         return [sequence[start + count]] if samples else []
@@ -264,10 +278,13 @@ class TestKeys(unittest.TestCase):
     def found(self, **more):
         """Tokens that a request of this identity finds; what it computes is saved afterwards."""
         self.count += 1
-        rig, connector = self.rig, self.rig.scheduler.connector
+        connector = self.rig.scheduler.connector
         request = Request(
-            request_id=f"k{self.count}", prompt_token_ids=self.tokens, pooling_params=None,
-            sampling_params=SamplingParams(max_tokens=1), **more,
+            request_id=f"k{self.count}",
+            prompt_token_ids=self.tokens,
+            pooling_params=None,
+            sampling_params=SamplingParams(max_tokens=1),
+            **more,
         )
         connector.on_new_request(request)
         found, _asynchronous = connector.get_num_new_matched_tokens(request, 0)
@@ -307,7 +324,9 @@ class TestKeys(unittest.TestCase):
     def image(self, digest):
         return [
             MultiModalFeatureSpec(
-                data=None, modality="image", identifier=digest,
+                data=None,
+                modality="image",
+                identifier=digest,
                 mm_position=PlaceholderRange(offset=4, length=8),
             )
         ]

@@ -1,0 +1,183 @@
+"""What Tessera costs and gives inside vLLM on a CPU. Engines with and without it run in processes
+of their own, one at a time and in turns: each pair yields one ratio, and the median of them counts.
+
+    bench.py [--json] [--pairs=20] [--tokens=3072] [--dtype=float32] [--only=TEXT] [--threads=N]
+
+Rows are those of the C benches: bench, case, value, unit, baseline, ratio, target, met. Prompts are
+of --tokens tokens and differ from their first words on; vLLM's own prefix caching is off.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--json", action="store_true")
+parser.add_argument("--pairs", type=int, default=20)
+parser.add_argument("--tokens", type=int, default=3072)
+parser.add_argument("--dtype", default="float32")
+parser.add_argument("--only", default="")
+parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+args = parser.parse_args()
+os.environ["OMP_NUM_THREADS"] = str(args.threads)
+
+from engines import Remote, scratch, story  # noqa: E402
+
+SETTINGS = dict(dtype=args.dtype, max_model_len=args.tokens + 256, max_num_batched_tokens=8192)
+missed = 0
+
+
+def row(case, value, unit, baseline=None, ratio=None, target=None, at_least=False):
+    global missed
+    met = None
+    if target is not None:
+        measured = value if ratio is None else ratio
+        met = measured >= target if at_least else measured <= target
+        missed += not met
+    if args.json:
+        names = "bench case value unit baseline ratio target met".split()
+        values = ["bench_vllm", case, value, unit, baseline, ratio, target, met]
+        print(json.dumps(dict(zip(names, values))), flush=True)
+    else:
+        against = "" if baseline is None else f" against {baseline:.6g}, {ratio:.3f}x"
+        wanted = "" if target is None else f"  {'>=' if at_least else '<='} {target}"
+        print(
+            f"{case:34} {value:.6g} {unit}{against}{wanted}{'' if met is not False else '  MISSED'}",
+            flush=True,
+        )
+
+
+def pairs_row(case, unit, values, baselines, target, at_least=False, inverse=False):
+    ratios = [b / v if inverse else v / b for v, b in zip(values, baselines)]
+    row(
+        case,
+        statistics.median(values),
+        unit,
+        statistics.median(baselines),
+        statistics.median(ratios),
+        target,
+        at_least,
+    )
+
+
+def prompt(engine, number):
+    tokens = engine.tokens_of(story(number, args.tokens // 12))
+    assert len(tokens) > args.tokens
+    return tokens[: args.tokens]
+
+
+def bench_first_token(folder):
+    """Nothing cached, a broken cache, all cached in host memory, all on disk."""
+    disk = dict(disk_path=folder, disk_size="32G", host_size="6G")
+    dead = dict(owner="daemon", server_socket=os.path.join(folder, "nobody.sock"))
+    plain_s, cold_s, dead_s, cold_in, dead_in = [], [], [], [], []
+    with Remote(None, **SETTINGS) as plain, Remote(dead, **SETTINGS) as broken:
+        cached = Remote(disk, **SETTINGS)
+        prompts = [prompt(plain, i) for i in range(args.pairs)]
+        cached.watch()
+        broken.watch()
+        warm = prompt(plain, 9999)
+        for engine in (plain, broken, cached):
+            engine.first_token(warm)
+        for tokens in prompts:
+            cached.in_calls(), broken.in_calls()
+            plain_s.append(plain.first_token(tokens)[0])
+            cold_s.append(cached.first_token(tokens)[0])
+            cold_in.append(cached.in_calls())
+            cached.settle()
+            dead_s.append(broken.first_token(tokens)[0])
+            dead_in.append(broken.in_calls())
+        shares = [100 * inside / whole for inside, whole in zip(cold_in, cold_s)]
+        row("ttft nothing cached, our calls", statistics.median(shares), "% of it", target=1.0)
+        pairs_row("ttft nothing cached", "s", cold_s, plain_s, 1.01)
+        shares = [100 * inside / whole for inside, whole in zip(dead_in, dead_s)]
+        row("ttft broken cache, our calls", statistics.median(shares), "% of it", target=1.0)
+        pairs_row("ttft broken cache", "s", dead_s, plain_s, 1.01)
+        hit_s = []
+        for tokens in prompts:
+            seconds, found = cached.first_token(tokens)
+            assert found >= args.tokens - 256, f"{found} of {args.tokens} tokens were cached"
+            hit_s.append(seconds)
+        pairs_row("ttft all in host memory", "s", hit_s, plain_s, 25, True, True)
+        cached.close()
+        disk_s = []
+        with Remote(disk, **SETTINGS) as fresh:
+            fresh.first_token(warm[:64])  # what any engine does at its first step is not ours
+            for tokens in prompts:
+                seconds, found = fresh.first_token(tokens)
+                assert found >= args.tokens - 256, f"{found} of {args.tokens} tokens were on disk"
+                disk_s.append(seconds)
+        pairs_row("ttft cold process, from disk", "s", disk_s, plain_s, 10, True, True)
+
+
+def bench_decode(folder):
+    """Eight requests that generate at once, everything they generate being saved."""
+    saving = dict(save_decode=True, chunk_size=32, host_size="2G")
+    more = dict(SETTINGS, block_size=32, max_model_len=1024)
+    plain_rate, saved_rate, plain_tail, saved_tail = [], [], [], []
+    with Remote(None, **more) as plain, Remote(saving, **more) as saved:
+        for pair in range(-1, args.pairs):
+            prompts = [plain.tokens_of(story(5000 + pair * 8 + i, 4)) for i in range(8)]
+            for engine, rates, tails in (
+                (plain, plain_rate, plain_tail),
+                (saved, saved_rate, saved_tail),
+            ):
+                steps = sorted(engine.decode(prompts, 64)[1:])
+                if pair >= 0:
+                    rates.append(8 * len(steps) / sum(steps))
+                    tails.append(1000 * steps[int(len(steps) * 0.99)])
+    pairs_row("output tokens/s, saving", "tokens/s", saved_rate, plain_rate, 0.99, True)
+    pairs_row("inter-token p99, saving", "ms", saved_tail, plain_tail, 1.01)
+
+
+def bench_step(folder):
+    """The scheduler's side of a step with 256 running requests that have nothing to do."""
+    import test_async
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    rig = test_async.Rig({}, False)
+    connector = rig.scheduler.connector
+    names = [f"r{i}" for i in range(256)]
+    for i, name in enumerate(names):
+        tokens = [i * 100 + t for t in range(60)]
+        request = rig.add(name, tokens, 40, 20)
+        connector.get_num_new_matched_tokens(request, 0)
+        request.num_computed_tokens = 41
+
+    class State:
+        def get_block_ids(self, name):
+            return ([1, 2, 3],)
+
+    output = SchedulerOutput.make_empty()
+    output.num_scheduled_tokens = dict.fromkeys(names, 1)
+    output.kv_connector_block_state = State()
+    seconds = []
+    for _ in range(400):
+        start = time.perf_counter()
+        connector.build_connector_meta(output)
+        connector.get_kv_connector_stats()
+        connector.take_events()
+        connector.has_pending_push_work()
+        seconds.append(time.perf_counter() - start)
+    row(
+        "scheduler step, 256 idle requests",
+        1e6 * statistics.median(seconds[100:]),
+        "us",
+        target=300,
+    )
+    rig.close()
+
+
+def main():
+    for part in (bench_step, bench_decode, bench_first_token):
+        if args.only in part.__name__:
+            with scratch() as folder:
+                part(folder)
+    return 1 if missed and not args.json else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
