@@ -59,8 +59,9 @@ struct tsr_delivery_config {
 };
 
 struct tsr_delivery;
-/* TSR_EDEVICE: the layout says device memory and no device is configured; TSR_ESPACE: layout and
- * space differ; TSR_EUNSUP: the cache is a server's (owner: daemon), use tsr_load. */
+/* The client must outlive it. TSR_EDEVICE: the layout says device memory and no device is
+ * configured; TSR_ESPACE: layout and space differ; TSR_EUNSUP: the cache is a server's (owner:
+ * daemon), use tsr_load. */
 TSR_API TSR_MUST int tsr_delivery_open(struct tsr_delivery **out, struct tsr_client *client,
                                        const struct tsr_delivery_config *config);
 /* Waits for what is queued. Accepts NULL. */

@@ -266,11 +266,14 @@ int tsri_device_dequantise(struct tsri_device *d, struct tsr_device_stream *s,
     return d->ops->dequantise(d->impl, s, q);
 }
 
+/* Indices that a device may add a block of threads to without thinking. */
+#define TOP_K_MAX (1u << 30)
+
 int tsri_device_top_k(struct tsri_device *d, struct tsr_device_stream *s, const struct tsr_top_k *t)
 {
     if (!t->scores || !t->out || (uintptr_t)t->scores % 4 || (uintptr_t)t->out % 4)
         return tsri_fail(TSR_EINVAL, "top k: missing or unaligned pointer");
-    if (!t->n || !t->k || t->k > t->n)
+    if (!t->n || !t->k || t->k > t->n || t->n > TOP_K_MAX)
         return tsri_fail(TSR_EINVAL, "top k: %u of %u scores", t->k, t->n);
     if (!d->ops->top_k) return tsri_fail(TSR_EUNSUP, "device %s: no top k", d->ops->name);
     return d->ops->top_k(d->impl, s, t);

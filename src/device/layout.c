@@ -78,6 +78,22 @@ static uint64_t axes_span(const struct axis *axes, uint32_t n, uint64_t element_
     return span;
 }
 
+/* A plane as its elements stand in memory, smallest stride first. */
+struct form {
+    const struct tsr_kv_plane *plane;
+    struct axis axes[AXES_MAX];
+    uint32_t n;
+    uint64_t bytes, span; /* of an element, of everything */
+};
+
+static void form_of(struct form *f, const struct tsr_kv_layout *l, uint32_t plane)
+{
+    f->plane = &l->planes[plane];
+    f->n = plane_axes(f->axes, l, f->plane);
+    f->bytes = tsri_dtype_bytes(f->plane->dtype);
+    f->span = axes_span(f->axes, f->n, f->bytes);
+}
+
 static int check_shape(const struct tsr_kv_plane *p, uint32_t i)
 {
     uint32_t bytes = tsri_dtype_bytes(p->dtype);
@@ -114,11 +130,41 @@ static int check_pointers(const struct tsr_kv_layout *l, uint32_t i)
         if (!base || (uintptr_t)base % bytes)
             return tsri_fail(TSR_EINVAL, "layout: plane %u, layer %u: %s pointer", i, j,
                              base ? "unaligned" : "no");
-        for (uint32_t k = 0; p->layers && k < j; k++)
-            if (p->layers[k] == p->layers[j])
-                return tsri_fail(TSR_EINVAL, "layout: plane %u: layers %u and %u share an address",
-                                 i, k, j);
     }
+    return 0;
+}
+
+/* Whether the same elements again, `step` bytes further on, fall between them or behind them. */
+static bool step_is_free(const struct form *f, uint64_t step)
+{
+    uint64_t span = f->bytes; /* of what is smaller than a step; then of both */
+    uint32_t i = 0;
+    for (; i < f->n && f->axes[i].stride < step; i++)
+        span += f->axes[i].stride * (f->axes[i].n - 1);
+    if (step < span) return false;
+    for (span += step; i < f->n; i++) {
+        if (f->axes[i].stride < span) return false;
+        span += f->axes[i].stride * (f->axes[i].n - 1);
+    }
+    return true;
+}
+
+/* Layers by pointers. Most engines have one behind the other. */
+static int check_layers_apart(const struct tsr_kv_layout *l, uint32_t i, const struct form *f)
+{
+    const struct tsr_kv_plane *p = f->plane;
+    uint32_t n = 1;
+    while (n < l->n_layers && (uintptr_t)p->layers[n] > (uintptr_t)p->layers[n - 1] &&
+           (uintptr_t)p->layers[n] - (uintptr_t)p->layers[n - 1] >= f->span)
+        n++;
+    if (n == l->n_layers) return 0;
+    for (uint32_t j = 1; j < l->n_layers; j++)
+        for (uint32_t k = 0; k < j; k++) {
+            uintptr_t a = (uintptr_t)p->layers[k], b = (uintptr_t)p->layers[j];
+            uint64_t step = a < b ? b - a : a - b;
+            if (step < f->span && !step_is_free(f, step))
+                return tsri_fail(TSR_EINVAL, "layout: plane %u: layers %u and %u overlap", i, k, j);
+        }
     return 0;
 }
 
@@ -128,32 +174,23 @@ static int check_plane(const struct tsr_kv_layout *l, uint32_t i)
     int e = check_shape(p, i);
     if (e) return e;
     if ((e = check_pointers(l, i)) != 0) return e;
-    struct axis axes[AXES_MAX];
-    uint32_t n = plane_axes(axes, l, p);
-    uint64_t span = axes_span(axes, n, tsri_dtype_bytes(p->dtype));
-    if (!span)
+    struct form f;
+    form_of(&f, l, i);
+    if (!f.span)
         return tsri_fail(TSR_EINVAL, "layout: plane %u: strides overlap or are too large", i);
-    if (span > UINT64_MAX / 4 || (p->layer_bytes && span > p->layer_bytes))
+    if (f.span > UINT64_MAX / 4 || (p->layer_bytes && f.span > p->layer_bytes))
         return tsri_fail(TSR_EINVAL, "layout: plane %u: needs %llu bytes, %llu are there", i,
-                         (unsigned long long)span, (unsigned long long)p->layer_bytes);
-    return 0;
+                         (unsigned long long)f.span, (unsigned long long)p->layer_bytes);
+    return p->layers ? check_layers_apart(l, i, &f) : 0;
 }
 
 /* Two planes in one allocation: the axes they share, with the step from one to the other as one
  * more axis, must be as sound as a plane's own. Axes they do not share (column-major K beside
  * row-major V) must be the smallest; together they count as one element. */
-static bool planes_overlap(const struct tsr_kv_layout *l, uint32_t layer, uint32_t ia, uint32_t ib)
+static bool interleaved_overlap(const struct form *first, const struct form *second, uint64_t step)
 {
-    struct axis a[AXES_MAX], b[AXES_MAX];
-    const struct tsr_kv_plane *pa = &l->planes[ia], *pb = &l->planes[ib];
-    uint32_t na = plane_axes(a, l, pa), nb = plane_axes(b, l, pb);
-    uint64_t bytes_a = tsri_dtype_bytes(pa->dtype), bytes_b = tsri_dtype_bytes(pb->dtype);
-    uintptr_t at_a = (uintptr_t)tsri_layer_base(pa, layer);
-    uintptr_t at_b = (uintptr_t)tsri_layer_base(pb, layer);
-    uint64_t step = at_a < at_b ? at_b - at_a : at_a - at_b;
-    uint64_t first_span = at_a < at_b ? axes_span(a, na, bytes_a) : axes_span(b, nb, bytes_b);
-    if (step >= first_span) return false;
-    uint32_t shared = 0;
+    const struct axis *a = first->axes, *b = second->axes;
+    uint32_t na = first->n, nb = second->n, shared = 0;
     while (shared < na && shared < nb && a[na - 1 - shared].stride == b[nb - 1 - shared].stride &&
            a[na - 1 - shared].n == b[nb - 1 - shared].n)
         shared++;
@@ -161,12 +198,8 @@ static bool planes_overlap(const struct tsr_kv_layout *l, uint32_t layer, uint32
     uint32_t below = 0;
     for (uint32_t i = na - shared; i < na && a[i].stride < step; i++)
         below++;
-    uint64_t inner_a = axes_span(a, na - shared + below, bytes_a);
-    uint64_t inner_b = axes_span(b, nb - shared + below, bytes_b);
-    uint64_t inner_first = at_a < at_b ? inner_a : inner_b;
-    uint64_t inner_second = at_a < at_b ? inner_b : inner_a;
-    if (step < inner_first) return true;
-    uint64_t span = step + inner_second;
+    if (step < axes_span(a, na - shared + below, first->bytes)) return true;
+    uint64_t span = step + axes_span(b, nb - shared + below, second->bytes);
     for (uint32_t i = na - shared + below; i < na; i++) {
         if (a[i].stride < span) return true;
         span += a[i].stride * (a[i].n - 1);
@@ -174,16 +207,32 @@ static bool planes_overlap(const struct tsr_kv_layout *l, uint32_t layer, uint32
     return false;
 }
 
-static int check_apart(const struct tsr_kv_layout *l)
+static bool planes_overlap(const struct form *a, uint32_t layer_a, const struct form *b,
+                           uint32_t layer_b)
 {
-    for (uint32_t i = 0; i < l->n_planes; i++)
-        for (uint32_t j = i + 1; j < l->n_planes; j++)
-            for (uint32_t k = 0; k < l->n_layers; k++) {
-                if (planes_overlap(l, k, i, j))
-                    return tsri_fail(TSR_EINVAL, "layout: planes %u and %u overlap in layer %u", i,
-                                     j, k);
-                if (!l->planes[i].layers && !l->planes[j].layers) break;
-            }
+    uintptr_t at_a = (uintptr_t)tsri_layer_base(a->plane, layer_a);
+    uintptr_t at_b = (uintptr_t)tsri_layer_base(b->plane, layer_b);
+    if (at_a > at_b) return planes_overlap(b, layer_b, a, layer_a);
+    return at_b - at_a < a->span && interleaved_overlap(a, b, at_b - at_a);
+}
+
+/* In every layer and, where layers are pointers, with the other plane of the next one: those who
+ * compute their pointers wrong are off by a little or by one layer. */
+static int check_apart(const struct tsr_kv_layout *l, uint32_t i, uint32_t j)
+{
+    struct form a, b;
+    form_of(&a, l, i);
+    form_of(&b, l, j);
+    bool pointers = a.plane->layers && b.plane->layers;
+    for (uint32_t k = 0; k < l->n_layers; k++) {
+        if (planes_overlap(&a, k, &b, k))
+            return tsri_fail(TSR_EINVAL, "layout: planes %u and %u overlap in layer %u", i, j, k);
+        if (!a.plane->layers && !b.plane->layers) break;
+        if (pointers && k + 1 < l->n_layers &&
+            (planes_overlap(&a, k, &b, k + 1) || planes_overlap(&a, k + 1, &b, k)))
+            return tsri_fail(TSR_EINVAL, "layout: planes %u and %u of layers %u and %u overlap", i,
+                             j, k, k + 1);
+    }
     return 0;
 }
 
@@ -205,7 +254,11 @@ int tsri_layout_check(const struct tsr_kv_layout *l)
         int e = check_plane(l, i);
         if (e) return e;
     }
-    return check_apart(l);
+    int e = 0;
+    for (uint32_t i = 0; i < l->n_planes && !e; i++)
+        for (uint32_t j = i + 1; j < l->n_planes && !e; j++)
+            e = check_apart(l, i, j);
+    return e;
 }
 
 /* ---- cells ---- */
@@ -261,7 +314,8 @@ int tsri_cells_check(const struct tsr_kv_cells *c, const struct tsr_kv_layout *l
         align[p] = c->int8 ? sizeof(float) : tsri_dtype_bytes(plane->dtype);
         TSR_ASSERT(align[p] > 0); /* the layout was checked */
         if (align[p] > most) most = align[p];
-        if (c->int8 && (plane->dtype == TSR_DTYPE_OPAQUE || plane->dim > TSRI_KV_DIM_MAX))
+        if (c->int8 && (plane->dtype == TSR_DTYPE_OPAQUE || plane->dim > TSRI_KV_DIM_MAX ||
+                        tsri_row_bytes_int8(plane->n_heads, plane->dim) > UINT32_MAX))
             return tsri_fail(TSR_EUNSUP, "cells: plane %u has no int8 form", p);
     }
     if (pointers_are_good(c->planes, (size_t)l->n_layers * l->n_planes * c->n_cells, most))

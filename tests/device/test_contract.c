@@ -383,6 +383,33 @@ TEST(a_batch_may_be_set_again_on_another_stream)
     scene_close(&s);
 }
 
+/* Moves cells of the subject to memory that the device has only been told of. */
+TEST(cells_in_registered_memory_are_as_good_as_the_devices_own)
+{
+    for (uint32_t direction = TSRI_BATCH_SCATTER; direction <= TSRI_BATCH_GATHER; direction++) {
+        struct scene s = {.shape = long_shapes[0], .direction = direction};
+        s.shape.dtype = TSR_DTYPE_BF16;
+        scene_open(&s);
+        struct kv_cells *c = &s.twins[1].cells[0];
+        uint8_t *own = c->data;
+        size_t bytes = tsri_align_up(c->bytes, 4096);
+        size_t n_planes = (size_t)c->cells.n_layers * c->cells.n_planes * c->cells.n_cells;
+        uint8_t *told = aligned_alloc(4096, bytes);
+        memcpy(told, own, c->bytes);
+        CHECK_INT(tsri_device_host_register(subject, told, bytes), 0);
+        for (size_t i = 0; i < n_planes; i++)
+            c->planes[i] = told + ((uint8_t *)c->planes[i] - own);
+        c->data = told;
+        scene_move(&s, no_deltas, false);
+        check_same_engines(&s);
+        check_same_cells(&s);
+        tsri_device_host_unregister(subject, told);
+        c->data = own;
+        free(told);
+        scene_close(&s);
+    }
+}
+
 TEST(a_delta_of_zero_copies_bytes_beside_runs_that_rotate)
 {
     static const int64_t deltas[3] = {0, 5, 0};
@@ -622,6 +649,7 @@ static void run_contract(void)
     RUN(long_rows_are_moved_as_short_ones_are);
     RUN(entries_with_and_without_int8_share_a_batch);
     RUN(a_batch_may_be_set_again_on_another_stream);
+    RUN(cells_in_registered_memory_are_as_good_as_the_devices_own);
     RUN(a_delta_of_zero_copies_bytes_beside_runs_that_rotate);
     RUN(batches_of_copies_move_every_byte);
     RUN(rows_become_int8_and_come_back);

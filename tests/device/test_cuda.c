@@ -3,16 +3,25 @@
 #include "device/device.h"
 #include "support/test.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 static struct tsri_device *cuda;
 
-static void open_or_skip(void)
+static int open_number(uint32_t ordinal)
 {
-    char path[512], why[256];
+    char path[512];
     const char *b = getenv("B"), *given = getenv("TESSERA_CUDA_LIB");
     snprintf(path, sizeof path, "%s", given ? given : "");
     if (!given) snprintf(path, sizeof path, "%s/lib/libtessera-cuda.so", b ? b : "build");
-    struct tsr_device_config config = {.size = sizeof config, .library = path};
-    int e = tsri_device_open(&cuda, "cuda", &config);
+    struct tsr_device_config config = {.size = sizeof config, .ordinal = ordinal, .library = path};
+    return tsri_device_open(&cuda, "cuda", &config);
+}
+
+static void open_or_skip(void)
+{
+    char why[256];
+    int e = open_number(0);
     snprintf(why, sizeof why, "cuda: %s", tsr_errmsg());
     if (e == TSR_EDEVICE) SKIP(why);
     CHECK_INT(e, 0);
@@ -50,16 +59,68 @@ TEST(a_device_number_that_is_not_there_is_refused)
 {
     open_or_skip();
     tsri_device_close(cuda);
-    const char *given = getenv("TESSERA_CUDA_LIB"), *b = getenv("B");
-    char path[512];
-    snprintf(path, sizeof path, "%s/lib/libtessera-cuda.so", b ? b : "build");
-    struct tsr_device_config config = {
-        .size = sizeof config, .ordinal = 4711, .library = given ? given : path};
-    CHECK_INT(tsri_device_open(&cuda, "cuda", &config), TSR_EDEVICE);
+    CHECK_INT(open_number(4711), TSR_EDEVICE);
+}
+
+/* An engine that describes memory it does not have: the kernel faults, and the driver gives up the
+ * whole context. Returns the number of the first thing that went wrong. */
+static int lose_device(void)
+{
+    static const int64_t slots[4] = {0, 1, 2, 3};
+    void *data, *planes[1], *more = NULL;
+    struct tsr_kv_layout layout = {.size = sizeof layout,
+                                   .memory = TSR_MEMORY_DEVICE,
+                                   .n_layers = 1,
+                                   .n_planes = 1,
+                                   .n_slots = 64,
+                                   .planes[0] = {.base = (void *)4096, // NOLINT
+                                                 .token_stride = 128,
+                                                 .head_stride = 128,
+                                                 .element_stride = 2,
+                                                 .dtype = TSR_DTYPE_F16,
+                                                 .n_heads = 1,
+                                                 .dim = 64}};
+    struct tsr_kv_cells cells;
+    struct tsr_kv_run run = {.cells = &cells, .slots = slots, .n_tokens = 4};
+    struct tsri_batch_desc desc = {TSRI_BATCH_SCATTER, 1, &layout, &run, NULL, 0};
+    struct tsr_batch_limits limits = {1, 4, 1, 1};
+    struct tsri_batch *batch;
+    if (tsri_device_host_alloc(cuda, &data, 4096) != 0) return 1;
+    if (tsri_cells_2ltd(&cells, planes, data, 4096, &layout, 4) != 0) return 2;
+    cells.memory = TSR_MEMORY_LOCKED;
+    if (tsri_batch_open(&batch, cuda, &limits) != 0) return 3;
+    if (tsri_batch_set(batch, NULL, &desc) != 0) return 4;
+    if (tsri_batch_scatter(batch, 0, 0) != 0) return 5;
+    if (tsri_stream_sync(cuda, NULL) != TSR_EDEVICE) return 6;
+    if (!strstr(tsr_errmsg(), "cuda: ")) return 7;
+    if (tsri_batch_set(batch, NULL, &desc) != TSR_EDEVICE) return 8;
+    if (tsri_device_alloc(cuda, &more, 4096) != TSR_EDEVICE || more) return 9;
+    struct tsr_copy copy = {data, (uint8_t *)data + 128, 128};
+    if (tsri_device_copy(cuda, NULL, &copy, 1) != TSR_EDEVICE) return 10;
+    tsri_batch_close(batch);
+    tsri_device_host_free(cuda, data);
+    tsri_device_close(cuda);
+    return 0;
+}
+
+enum { NO_DEVICE = 77 };
+
+/* In a process of its own, since a context that is lost stays so; runs first, since a driver that
+ * was used does not survive fork. */
+TEST(a_lost_device_is_an_error_of_every_call_and_closes)
+{
+    pid_t child = fork();
+    if (child == 0) _exit(open_number(0) == 0 ? lose_device() : NO_DEVICE);
+    int status;
+    CHECK_INT(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status));
+    if (WEXITSTATUS(status) == NO_DEVICE) SKIP("no CUDA device here");
+    CHECK_INT(WEXITSTATUS(status), 0);
 }
 
 int main(void)
 {
+    RUN(a_lost_device_is_an_error_of_every_call_and_closes);
     RUN(a_missing_library_is_named);
     RUN(a_device_says_what_it_is);
     RUN(more_memory_than_there_is_is_refused_and_forgotten);

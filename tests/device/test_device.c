@@ -174,6 +174,8 @@ TEST(arguments_are_checked_before_the_device_sees_them)
     CHECK_INT(tsri_device_copy(d, NULL, NULL, 1), TSR_EINVAL);
     struct tsr_top_k t = {(const float *)(const void *)a, b, 8, 9};
     CHECK_INT(tsri_device_top_k(d, NULL, &t), TSR_EINVAL);
+    t.n = UINT32_MAX;
+    CHECK_INT(tsri_device_top_k(d, NULL, &t), TSR_EINVAL);
     t.k = 0;
     CHECK_INT(tsri_device_top_k(d, NULL, &t), TSR_EINVAL);
     struct tsr_quant q = {b, a, 1, 1, 4, TSR_DTYPE_OPAQUE, 0};

@@ -99,7 +99,6 @@ TEST(missing_and_unaligned_pointers_are_refused)
     REFUSED("no base", k->base = NULL, k->layers = NULL);
     REFUSED("layer 1: no pointer", g.layers[0][1] = NULL);
     REFUSED("layer 2: unaligned", g.layers[0][2] = (uint8_t *)g.layers[0][2] + 1);
-    REFUSED("share an address", g.layers[1][2] = g.layers[1][0]);
     REFUSED("multiple", k->token_stride += 1);
 }
 
@@ -115,6 +114,41 @@ TEST(strides_that_overlap_are_refused)
     REFUSED("planes 0 and 1", memcpy(g.layers[1], g.layers[0], sizeof g.layers[0]));
     REFUSED("planes 0 and 1 overlap in layer 2", g.layers[1][2] = (uint8_t *)g.layers[1][2] - 2);
     REFUSED("planes 0 and 1 overlap in layer 0", g.layers[1][0] = (uint8_t *)g.layers[1][0] + 2);
+}
+
+/* From the layer's address on, `n` bytes further, with both planes. */
+static void shift_layer(struct kv_engine *g, uint32_t layer, int64_t n)
+{
+    for (int i = 0; i < 2; i++)
+        g->layers[i][layer] = (uint8_t *)g->layers[i][layer] + n;
+}
+
+TEST(layers_by_pointer_must_be_apart)
+{
+    REFUSED("plane 1: layers 0 and 2 overlap", g.layers[1][2] = g.layers[1][0]);
+    REFUSED("planes 0 and 1 of layers 0 and 1 overlap", shift_layer(&g, 1, -16));
+    REFUSED("planes 0 and 1 of layers 1 and 2 overlap", shift_layer(&g, 1, 64));
+    REFUSED("planes 0 and 1 of layers 0 and 1 overlap", g.layers[1][0] = g.layers[0][1]);
+    /* One block too near: all but one of the blocks coincide with the neighbour's. */
+    REFUSED("plane 0: layers 0 and 1 overlap", shift_layer(&g, 1, -(int64_t)k->block_stride));
+}
+
+TEST(layers_by_pointer_may_stand_in_any_order_and_between_each_other)
+{
+    struct kv_shape s = shape;
+    struct kv_engine g;
+    s.kind = KV_PAGES; /* all layers of a block side by side */
+    kv_engine_init(&g, cpu, &s);
+    for (int i = 0; i < 2; i++) {
+        struct tsr_kv_plane *p = &g.layout.planes[i];
+        for (uint32_t k = 0; k < 3; k++)
+            g.layers[i][k] = (uint8_t *)p->base + (2 - k) * p->layer_stride;
+        p->layers = g.layers[i];
+    }
+    CHECK_INT(tsri_layout_check(&g.layout), 0);
+    shift_layer(&g, 1, 2);
+    CHECK_INT(tsri_layout_check(&g.layout), TSR_EINVAL);
+    kv_engine_fini(&g);
 }
 
 TEST(planes_in_one_allocation_are_checked_with_their_layers)
@@ -234,6 +268,8 @@ int main(void)
     RUN(parts_that_cannot_turn_are_refused);
     RUN(missing_and_unaligned_pointers_are_refused);
     RUN(strides_that_overlap_are_refused);
+    RUN(layers_by_pointer_must_be_apart);
+    RUN(layers_by_pointer_may_stand_in_any_order_and_between_each_other);
     RUN(planes_in_one_allocation_are_checked_with_their_layers);
     RUN(memory_that_does_not_suffice_is_refused);
     RUN(cells_must_fit_the_layout);
