@@ -147,6 +147,49 @@ static void set(setup &s, std::vector<void *> &planes, uint32_t n_chunks, int me
     OK(gpu_set(gpu, &b));
 }
 
+/* What a kernel reaches that does nothing but copy, 64 bytes a thread: blocks of 16 rows in order
+ * (places NULL), or to the places a table says. The second is what a scatter has to do at least. */
+__global__ void copy_blocks(uint4 *dst, const uint4 *src, const uint32_t *places)
+{
+    const uint32_t per_block = BLOCK * ROW / 16, per_group = 4 * blockDim.x;
+    size_t first = (size_t)blockIdx.x * per_group;
+    size_t to =
+        places ? (size_t)__ldg(places + first / per_block) * per_block + first % per_block : first;
+    uint4 v[4];
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++)
+        v[k] = __ldg(src + first + k * blockDim.x + threadIdx.x);
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++)
+        dst[to + k * blockDim.x + threadIdx.x] = v[k];
+}
+
+static void bench_plain_copies(uint8_t *copy, const uint8_t *cells, size_t bytes, const fn &theirs)
+{
+    uint32_t n = (uint32_t)(bytes / (BLOCK * ROW)), *places;
+    std::vector<uint32_t> order(n);
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = i;
+    uint64_t seed = 9;
+    for (uint32_t i = n - 1; i > 0; i--) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        std::swap(order[i], order[(seed >> 33) % (i + 1)]);
+    }
+    CK(cudaMalloc(&places, n * sizeof *places));
+    CK(cudaMemcpy(places, order.data(), n * sizeof *places, cudaMemcpyHostToDevice));
+    for (int random = 0; random < 2; random++)
+        pair(
+            random ? "a plain kernel, blocks at random" : "a plain kernel, blocks in order",
+            2.0 * (double)bytes,
+            [&] {
+                copy_blocks<<<(uint32_t)(bytes / 16384), 256, 0, stream>>>(
+                    (uint4 *)copy, (const uint4 *)cells, random ? places : NULL);
+                CK(cudaGetLastError());
+            },
+            theirs, 0);
+    CK(cudaFree(places));
+}
+
 static void bench_device_to_device(uint32_t n_tokens)
 {
     setup s = make_engine(n_tokens);
@@ -156,16 +199,17 @@ static void bench_device_to_device(uint32_t n_tokens)
     CK(cudaMemset(cells, 0x3c, s.bytes));
     std::vector<void *> planes = plane_pointers(cells, s.n_cells, ROW);
     set(s, planes, 1, GPU_DEVICE, 0, 777, 0);
+    fn theirs = [&] {
+        CK(cudaMemcpyAsync(copy, cells, s.bytes, cudaMemcpyDeviceToDevice, stream));
+    };
+    fn ours = [&] { OK(gpu_scatter(gpu, 0, N_LAYERS)); };
     char name[64];
     snprintf(name, sizeof name, "scatter + rotate, %uK tokens", n_tokens / 1024);
-    pair(
-        name, 2.0 * (double)s.bytes, [&] { OK(gpu_scatter(gpu, 0, N_LAYERS)); },
-        [&] { CK(cudaMemcpyAsync(copy, cells, s.bytes, cudaMemcpyDeviceToDevice, stream)); }, 0.95);
+    pair(name, 2.0 * (double)s.bytes, ours, theirs, 0.95);
     set(s, planes, 1, GPU_DEVICE, 0, 0, 0);
     snprintf(name, sizeof name, "scatter, %uK tokens", n_tokens / 1024);
-    pair(
-        name, 2.0 * (double)s.bytes, [&] { OK(gpu_scatter(gpu, 0, N_LAYERS)); },
-        [&] { CK(cudaMemcpyAsync(copy, cells, s.bytes, cudaMemcpyDeviceToDevice, stream)); }, 0.95);
+    pair(name, 2.0 * (double)s.bytes, ours, theirs, 0);
+    bench_plain_copies(copy, cells, s.bytes, theirs);
     CK(cudaFree(cells));
     CK(cudaFree(copy));
     free_engine(s);
@@ -220,6 +264,31 @@ static void bench_host(uint32_t n_tokens)
 
 __global__ void nothing() {}
 
+/* Host time of a load of 64 chunks from page-locked cells, which come in batches of copies: one for
+ * each cell, layer and plane, so that chunks of one cell make 4096 of them. */
+static void bench_launch_copies(uint32_t chunk_tokens, double target_ms)
+{
+    setup s = make_engine(64 * chunk_tokens);
+    uint8_t *cells;
+    CK(cudaHostAlloc((void **)&cells, s.bytes, cudaHostAllocPortable));
+    std::vector<void *> planes = plane_pointers(cells, s.n_cells, ROW, 64);
+    std::vector<double> ms;
+    for (int i = 0; i < 7; i++) {
+        CK(cudaStreamSynchronize(stream));
+        uint64_t t = bench_now_ns();
+        set(s, planes, 64, GPU_LOCKED, 0, 777, 0);
+        for (uint32_t l = 0; l < N_LAYERS; l++)
+            OK(gpu_scatter(gpu, l, 1));
+        ms.push_back((double)(bench_now_ns() - t) / 1e6);
+    }
+    CK(cudaStreamSynchronize(stream));
+    char name[64];
+    snprintf(name, sizeof name, "launch, %u copies", s.n_cells * N_LAYERS * 2);
+    bench_report(name, bench_median(ms.data(), ms.size()), "ms", 0, target_ms, false);
+    CK(cudaFreeHost(cells));
+    free_engine(s);
+}
+
 /* Host time of a load of 64 chunks of 32 layers, batch included, against as many empty launches as
  * there are layers: as the library would do it (gpu_step), and with a launch for every layer. */
 static void bench_launch()
@@ -261,6 +330,8 @@ static void bench_launch()
                  false);
     CK(cudaFree(cells));
     free_engine(s);
+    bench_launch_copies(CELL, 2.5);
+    bench_launch_copies(256, 0);
 }
 
 static void bench_select()

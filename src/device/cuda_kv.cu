@@ -16,8 +16,9 @@
 
 #include <type_traits>
 
-/* Measured on an H200 (bench_cuda): four to sixteen tokens a warp and two to four blocks a
- * multiprocessor were tried, with every cache hint; these move the most bytes. */
+/* Measured on an H200: one to sixteen tokens a warp and two to eight blocks a multiprocessor, with
+ * every cache hint, with the next tokens asked for ahead, and by bulk copies through shared memory;
+ * these move the most bytes (docs/performance.md). */
 #define WARPS 8
 #define TOKENS_PER_WARP 8
 #define BLOCKS 3
