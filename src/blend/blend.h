@@ -106,8 +106,9 @@ TSR_MUST int tsri_select_check(struct tsri_device *device, const struct tsr_chec
 struct tsri_feed_range {
     struct tsr_match match;
     struct tsr_space *space;
-    bool int8;  /* entries of the space are in the int8 form */
-    bool exact; /* no turning allowed: it would not be the same bits */
+    bool int8;            /* entries of the space are in the int8 form */
+    bool exact;           /* no turning allowed: it would not be the same bits */
+    const int64_t *slots; /* of its tokens, copied; -1: skipped. NULL: their place in the prompt */
 };
 struct tsri_feed_desc {
     struct tsr_cache *cache;

@@ -2,13 +2,15 @@
  * position on the way. What is in host memory is copied by one job of the cache's threads, what
  * only a lower tier has is fetched by another and copied as each layer is proven; whoever computes
  * waits for a layer only, and helps with the copies. A copy runs straight from the pages of the
- * pool into the engine's slots.
+ * pool into the engine's slots. Where a server has the cache, the jobs borrow the pages from it,
+ * and a layer counts when the borrow still held after it was copied.
  *
  * A feed has several owners: who opened it, and each job. A job whose tier stalls outlives the
  * owner's interest: once a range is given up, or the feed closed, its job may go on reading into
  * the cache but never again touches the engine's memory. The last owner frees it. */
 #include "blend/blend.h"
 #include "cache/manager.h"
+#include "cache/served.h"
 
 #include <errno.h>
 #include <time.h>
@@ -20,6 +22,8 @@ struct range {
     bool int8;
     uint32_t id; /* pinned; TSRI_ID_NONE: not */
     bool exact, cold;
+    const struct tsri_borrow *borrow; /* under feed->lock: a server has lent it, as `lent` of it */
+    uint32_t lent;
     void **planes;
     int64_t *slots;
     struct tsr_kv_cells cells;
@@ -48,6 +52,7 @@ struct tsri_feed {
     struct range *ranges;
     uint32_t n_ranges;
     struct job host_job, cold_job;
+    struct tsri_borrow borrows[2]; /* of a server: what it has in memory, what it has to fetch */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock: */
@@ -65,38 +70,54 @@ static void fail_range(struct range *r, int err)
     pthread_mutex_unlock(&r->feed->lock);
 }
 
-/* The pages are known now: describes them and makes the table of the rotation. */
-static int range_bind(struct range *r, struct tsri_meta *meta)
+/* Describes the pages of an entry; returns at which position its first token stands. */
+static int64_t bind_entry(struct range *r, struct tsri_meta *meta)
 {
-    struct tsri_feed *f = r->feed;
-    const struct tsri_entry *e = &f->cache->entries[r->id];
+    const struct tsr_cache *c = r->feed->cache;
     const struct tsri_shape *shape = &r->space->shape;
-    uint32_t n_cells = tsri_shape_n_cells(shape, meta->n_tokens);
-    int64_t stands = (int64_t)meta->base + r->match.entry_offset;
-    int64_t delta = (int64_t)r->match.prompt_offset - stands;
-    if (r->exact && delta) return TSR_ESPACE;
-    r->planes = tsri_alloc(tsri_manager_n_planes(f->cache, e), sizeof *r->planes);
-    if (!r->planes) return TSR_ENOMEM;
-    tsri_manager_planes(f->cache, e, meta, r->planes);
+    tsri_manager_planes(c, &c->entries[r->id], meta, r->planes);
     r->cells = (struct tsr_kv_cells){.size = sizeof r->cells,
                                      .planes = r->planes,
-                                     .n_cells = n_cells,
+                                     .n_cells = tsri_shape_n_cells(shape, meta->n_tokens),
                                      .cell_tokens = shape->cell_tokens,
                                      .n_tokens = meta->n_tokens,
                                      .n_layers = shape->n_layers,
                                      .n_planes = shape->n_planes,
-                                     .int8 = r->int8,
                                      .memory = TSR_MEMORY_HOST};
-    r->run = (struct tsr_kv_run){.cells = &r->cells,
-                                 .slots = r->slots,
-                                 .offset = r->match.entry_offset,
-                                 .n_tokens = r->match.n_tokens,
-                                 .delta = delta,
-                                 .freq_set = meta->freq_set};
+    r->run.offset = r->match.entry_offset;
+    r->run.freq_set = meta->freq_set;
+    return (int64_t)meta->base + r->match.entry_offset;
+}
+
+/* The same of pages that are borrowed. */
+static int64_t bind_lent(struct range *r)
+{
+    const struct tsri_borrowed *l = &r->borrow->ranges[r->lent];
+    tsri_borrow_cells(r->borrow, r->lent, r->planes, &r->cells);
+    r->run.offset = l->offset;
+    r->run.freq_set = l->freq_set;
+    return l->stands;
+}
+
+/* The pages are known now: describes them and makes the table of the rotation. meta is that of an
+ * entry of ours, or NULL. */
+static int range_bind(struct range *r, struct tsri_meta *meta)
+{
+    struct tsri_feed *f = r->feed;
+    uint32_t n_planes = r->borrow ? tsri_borrow_n_planes(r->borrow, r->lent)
+                                  : tsri_manager_n_planes(f->cache, &f->cache->entries[r->id]);
+    r->planes = tsri_alloc(n_planes, sizeof *r->planes);
+    if (!r->planes) return TSR_ENOMEM;
+    r->run =
+        (struct tsr_kv_run){.cells = &r->cells, .slots = r->slots, .n_tokens = r->match.n_tokens};
+    int64_t stands = r->borrow ? bind_lent(r) : bind_entry(r, meta);
+    r->cells.int8 = r->int8;
+    r->run.delta = (int64_t)r->match.prompt_offset - stands;
+    if (r->exact && r->run.delta) return TSR_ESPACE;
     struct tsr_batch_limits limits = {.runs = 1,
                                       .tokens = r->match.n_tokens,
-                                      .cells = n_cells,
-                                      .plane_pointers = tsri_manager_n_planes(f->cache, e)};
+                                      .cells = r->cells.n_cells,
+                                      .plane_pointers = n_planes};
     struct tsri_batch_desc desc = {.direction = TSRI_BATCH_SCATTER,
                                    .n_runs = 1,
                                    .layout = &f->layout,
@@ -119,6 +140,7 @@ static void range_layer(struct range *r, struct tsri_meta *meta, uint32_t layer)
     if (!wanted) return;
     int e = r->batch ? 0 : range_bind(r, meta);
     if (!e) e = tsri_batch_scatter(r->batch, layer, 1);
+    if (!e && r->borrow && !tsri_borrow_holds(r->borrow)) e = TSR_ENOENT; /* copied in vain */
     pthread_mutex_lock(&f->lock);
     r->writing = false;
     if (e)
@@ -140,6 +162,8 @@ static void feed_free(struct tsri_feed *f)
         tsri_free(r->slots);
         if (r->id != TSRI_ID_NONE) tsri_unpin(f->cache, r->id);
     }
+    tsri_borrow_fini(&f->borrows[0]);
+    tsri_borrow_fini(&f->borrows[1]);
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->lock);
     tsri_free(f->ranges);
@@ -165,6 +189,59 @@ static void run_host(struct tsri_job *job)
             if (r->cold || r->id == TSRI_ID_NONE) continue;
             range_layer(r, tsri_meta(f->cache, &f->cache->entries[r->id]), l);
         }
+    leave(f);
+}
+
+/* Ranges of one kind, with their numbers in `which`. */
+static uint32_t want_all(struct tsri_feed *f, bool cold, struct tsri_borrow_want *wants,
+                         struct range **which)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n_ranges; i++) {
+        struct range *r = &f->ranges[i];
+        if (r->cold != cold) continue;
+        wants[n] =
+            (struct tsri_borrow_want){.space = r->space, .match = &r->match, .prompt = &f->prompt};
+        which[n++] = r;
+    }
+    return n;
+}
+
+/* Whoever waits may copy from now on. */
+static void hand_over(struct range *r, const struct tsri_borrow *b, uint32_t i)
+{
+    pthread_mutex_lock(&r->feed->lock);
+    if (r->result == 0) r->result = b->ranges[i].result;
+    if (b->ranges[i].result == 0) {
+        r->lent = i;
+        r->borrow = b;
+    }
+    pthread_cond_broadcast(&r->feed->changed);
+    pthread_mutex_unlock(&r->feed->lock);
+}
+
+/* On the cache's own connection, which outlives whoever has opened the feed. */
+static void run_lent(struct tsri_job *job)
+{
+    struct tsri_feed *f = ((struct job *)job)->feed;
+    bool cold = (struct job *)job == &f->cold_job;
+    struct tsri_served *served = f->cache->served;
+    struct tsri_borrow *b = &f->borrows[cold];
+    struct tsri_borrow_want *wants = tsri_alloc(f->n_ranges, sizeof *wants);
+    struct range **which = tsri_alloc(f->n_ranges, sizeof *which);
+    int e = wants && which ? 0 : TSR_ENOMEM;
+    uint32_t n = e ? 0 : want_all(f, cold, wants, which);
+    if (e == 0)
+        e = tsri_borrow_init(b, served->seat, wants, n, tsri_now_ns() + served->patience_ns);
+    for (uint32_t i = 0; i < f->n_ranges && e; i++)
+        if (f->ranges[i].cold == cold) fail_range(&f->ranges[i], e == TSR_EAGAIN ? TSR_ENOENT : e);
+    for (uint32_t i = 0; i < n && !e; i++)
+        hand_over(which[i], b, i);
+    for (uint32_t l = 0; l < f->layout.n_layers && !e; l++)
+        for (uint32_t i = 0; i < n; i++)
+            if (b->ranges[i].result == 0) range_layer(which[i], NULL, l);
+    tsri_free(wants);
+    tsri_free(which);
     leave(f);
 }
 
@@ -240,7 +317,11 @@ static int range_open(struct range *r, struct tsri_feed *f, const struct tsri_fe
     r->slots = tsri_alloc(from->match.n_tokens, sizeof *r->slots);
     if (!r->slots) return TSR_ENOMEM;
     for (uint32_t i = 0; i < from->match.n_tokens; i++)
-        r->slots[i] = (int64_t)from->match.prompt_offset + i;
+        r->slots[i] = from->slots ? from->slots[i] : (int64_t)from->match.prompt_offset + i;
+    if (f->cache->served) { /* the server pins, and compares */
+        r->cold = from->match.tier != 0;
+        return 0;
+    }
     uint32_t id;
     enum tsri_state state = tsri_pin_handle(f->cache, from->match.entry, &id);
     if (state == TSRI_FREE) {
@@ -313,8 +394,9 @@ int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
         return e;
     }
     *out = f;
-    if (cold) start(f, &f->cold_job, run_cold);
-    if (host) start(f, &f->host_job, run_host);
+    bool served = d->cache->served != NULL;
+    if (cold) start(f, &f->cold_job, served ? run_lent : run_cold);
+    if (host) start(f, &f->host_job, served ? run_lent : run_host);
     return 0;
 }
 
@@ -346,16 +428,24 @@ static uint32_t n_missing(const struct tsri_feed *f, uint32_t layer, uint64_t *p
     return n;
 }
 
+/* Under lock: are its pages known, so that anybody may copy them? */
+static bool is_here(const struct range *r)
+{
+    return r->borrow || (!r->cold && r->id != TSRI_ID_NONE);
+}
+
 /* Under lock, which is let go meanwhile: copies what is in host memory and nobody has copied yet,
  * because the threads are busy, or stuck with a tier. */
 static void help(struct tsri_feed *f, uint32_t layer)
 {
     for (uint32_t i = 0; i < f->n_ranges; i++) {
         struct range *r = &f->ranges[i];
-        while (!r->cold && r->result == 0 && !r->writing && r->n_ready <= layer) {
+        while (is_here(r) && r->result == 0 && !r->writing && r->n_ready <= layer) {
             uint32_t next = r->n_ready;
+            struct tsri_meta *meta =
+                r->borrow ? NULL : tsri_meta(f->cache, &f->cache->entries[r->id]);
             pthread_mutex_unlock(&f->lock);
-            range_layer(r, tsri_meta(f->cache, &f->cache->entries[r->id]), next);
+            range_layer(r, meta, next);
             pthread_mutex_lock(&f->lock);
         }
     }
