@@ -13,6 +13,12 @@
  * is taken from the device pool (option device_pool_size) when it is there, otherwise from host
  * memory, after having been fetched when only a lower tier has it.
  *
+ * A cache that a server has (owner: daemon) delivers out of the server's memory, which is
+ * page-locked for the device when the first delivery starts. Should the server end the session
+ * while something is on its way, TSR_ENOENT from finish says that nothing of it can be used,
+ * whatever was computed from it: with a `compute` stream, ask finish before an answer leaves the
+ * engine.
+ *
  * Exact where a load is: a range at the position at which it was computed is copied byte by byte.
  * Any other is turned once, by the difference, in float, and rounded once.
  *
@@ -60,8 +66,7 @@ struct tsr_delivery_config {
 
 struct tsr_delivery;
 /* The client must outlive it. TSR_EDEVICE: the layout says device memory and no device is
- * configured; TSR_ESPACE: layout and space differ; TSR_EUNSUP: the cache is a server's (owner:
- * daemon), use tsr_load. */
+ * configured; TSR_ESPACE: layout and space differ. */
 TSR_API TSR_MUST int tsr_delivery_open(struct tsr_delivery **out, struct tsr_client *client,
                                        const struct tsr_delivery_config *config);
 /* Waits for what is queued. Accepts NULL. */

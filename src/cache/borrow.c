@@ -195,7 +195,7 @@ void tsri_borrow_fini(struct tsri_borrow *b)
     q.n = 1;
     tsri_link_tell(b->seat->link, b->session, &q);
     tsri_mapping_release(b->mapping);
-    for (uint32_t i = 0; i < b->n_blocks; i++)
+    for (uint32_t i = 0; b->blocks && i < b->n_blocks; i++)
         tsri_free(b->blocks[i]);
     tsri_free(b->blocks);
     tsri_free(b->ranges);

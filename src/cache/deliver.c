@@ -13,27 +13,6 @@
 #define RANGES_DEFAULT 256u
 #define TOKENS_DEFAULT 32768u
 
-struct tsr_delivery {
-    struct tsr_client *client;
-    struct tsr_cache *c;
-    struct tsr_space *space;
-    struct tsr_kv_layout layout;
-    struct tsr_rope rope;
-    bool has_rope, int8;
-    struct tsri_device *device, *own_device; /* own: where the cache has none */
-    struct tsr_batch_limits limits;
-    struct tsri_batch *batch;
-    struct tsr_device_stream *stream, *compute; /* compute NULL: the caller waits */
-    struct tsr_device_event *before;            /* what compute had in its queue */
-    struct tsr_device_event **events;           /* [n_layers]: behind the last layer of a step */
-    uint32_t *step_last;                        /* [n_layers]: of the step that layer l is in */
-    struct tsri_origin *origins;                /* [limits.runs] */
-    struct tsr_kv_run *runs;                    /* [limits.runs] */
-    void **planes;                              /* [limits.plane_pointers] */
-    uint32_t n_origins, n_runs, n_planes;
-    uint32_t n_queued; /* layers */
-};
-
 /* ---- open and close ---- */
 
 static int check_shape(const struct tsri_shape *s, const struct tsr_kv_layout *l, bool int8)
@@ -55,8 +34,6 @@ static int check_config(const struct tsr_cache *c, const struct tsr_delivery_con
 {
     if (config->size < offsetof(struct tsr_delivery_config, flags))
         return tsri_fail(TSR_EINVAL, "delivery: size is not set");
-    if (c->served)
-        return tsri_fail(TSR_EUNSUP, "delivery: the cache is a server's (owner), use tsr_load");
     if (!config->space || config->space->cache != c)
         return tsri_fail(TSR_ESPACE, "delivery: no space of this cache");
     if (config->flags & ~(uint32_t)TSR_DELIVERY_INT8)
@@ -126,7 +103,9 @@ int tsr_delivery_open(struct tsr_delivery **out, struct tsr_client *client,
         d->planes = tsri_alloc(d->limits.plane_pointers, sizeof *d->planes);
         d->events = tsri_alloc(d->layout.n_layers, sizeof *d->events);
         d->step_last = tsri_alloc(d->layout.n_layers, sizeof *d->step_last);
-        bool all = d->origins && d->runs && d->planes && d->events && d->step_last;
+        if (c->served) d->wants = tsri_alloc(d->limits.runs, sizeof *d->wants);
+        bool all = d->origins && d->runs && d->planes && d->events && d->step_last &&
+                   (d->wants || !c->served);
         e = all ? open_device(d, &own) : TSR_ENOMEM;
     }
     if (e) {
@@ -141,17 +120,20 @@ int tsr_delivery_open(struct tsr_delivery **out, struct tsr_client *client,
 static int give_up(struct tsr_delivery *d)
 {
     int e = d->n_queued ? tsri_event_sync(d->device, d->events[d->n_queued - 1]) : 0;
-    for (uint32_t i = 0; i < d->n_origins; i++)
+    for (uint32_t i = 0; i < d->n_origins && !d->c->served; i++)
         tsri_origin_let_go(d->c, &d->origins[i]);
+    int lost = d->c->served ? tsri_lent_let_go(d) : 0;
     d->n_origins = d->n_runs = d->n_planes = d->n_queued = 0;
-    return e;
+    return e ? e : lost;
 }
 
 void tsr_delivery_close(struct tsr_delivery *d)
 {
     if (!d) return;
     if (!tsri_forked(d->c)) {
-        if (give_up(d) != 0)
+        int e = give_up(d);
+        if (d->c->served) tsri_lent_fini(d);
+        if (e && e != TSR_ENOENT)
             tsri_log(TSR_LOG_WARN, "device %s: %s", tsri_device_name(d->device), tsr_errmsg());
         tsri_batch_close(d->batch);
         for (uint32_t i = 0; d->events && i < d->layout.n_layers; i++)
@@ -161,6 +143,7 @@ void tsr_delivery_close(struct tsr_delivery *d)
         tsri_stream_close(d->device, d->stream);
         tsri_device_close(d->own_device);
     }
+    tsri_free(d->wants);
     tsri_free(d->step_last);
     tsri_free(d->events);
     tsri_free(d->planes);
@@ -233,7 +216,10 @@ static bool make_runs(struct tsr_delivery *d, uint32_t freq_set)
         }
         uint64_t n_planes = tsri_origin_n_planes(&d->space->shape, s);
         TSR_ASSERT(n_planes <= d->limits.plane_pointers - d->n_planes); /* set_limits */
-        if (!s->hot) tsri_origin_cells(d->c, d->space, s, d->planes + d->n_planes, d->int8);
+        if (d->c->served)
+            tsri_lent_cells(d, i, d->planes + d->n_planes);
+        else if (!s->hot)
+            tsri_origin_cells(d->c, d->space, s, d->planes + d->n_planes, d->int8);
         s->pin.cells.int8 = d->int8;
         d->n_planes += (uint32_t)n_planes;
         turns |= delta != 0;
@@ -258,7 +244,7 @@ static void count(struct tsr_delivery *d)
         n_tokens += s->n_tokens;
         if (s->hot) ids[n_hot++ % TSRI_COUNT(ids)] = s->id;
     }
-    tsri_manager_touch_hot(d->c, ids, tsri_min_u32(n_hot, TSRI_COUNT(ids)));
+    if (n_hot) tsri_manager_touch_hot(d->c, ids, tsri_min_u32(n_hot, TSRI_COUNT(ids)));
     tsri_stats_add(d->c->stats, TSRI_M_deliveries, d->n_origins);
     tsri_stats_add(d->c->stats, TSRI_M_delivery_misses, n_missed);
     tsri_stats_add(d->c->stats, TSRI_M_delivery_pool_hits, n_hot);
@@ -313,11 +299,16 @@ int tsr_delivery_start(struct tsr_delivery *d, struct tsr_delivery_range *ranges
     if (!d) return tsri_fail(TSR_EINVAL, "delivery: NULL");
     if (tsri_forked(d->c)) return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
     int e = give_up(d);
+    if (e == TSR_ENOENT) e = 0; /* what was given up would have been lost: nobody asks for it */
     if (!e) e = check_ranges(d, ranges, n);
     if (e || n == 0) return e;
+    if (d->c->served) {
+        e = tsri_lent_pin(d, n);
+        if (e) return e;
+    }
     for (; d->n_origins < n; d->n_origins++)
-        tsri_origin_pin(d->c, d->space, &d->origins[d->n_origins]);
-    tsri_origins_fetch(d->c, d->space, d->origins, n);
+        if (!d->c->served) tsri_origin_pin(d->c, d->space, &d->origins[d->n_origins]);
+    if (!d->c->served) tsri_origins_fetch(d->c, d->space, d->origins, n);
     bool turns = make_runs(d, freq_set);
     e = set_batch(d, turns, freq_set);
     if (e) {
@@ -347,8 +338,9 @@ int tsr_delivery_wait_layer(struct tsr_delivery *d, uint32_t layer)
     e = queue(d, layer);
     if (e) return e;
     struct tsr_device_event *event = d->events[d->step_last[layer]];
-    return d->compute ? tsri_event_wait(d->device, event, d->compute)
-                      : tsri_event_sync(d->device, event);
+    if (d->compute) return tsri_event_wait(d->device, event, d->compute);
+    e = tsri_event_sync(d->device, event);
+    return e || !d->c->served ? e : tsri_lent_check(d);
 }
 
 int tsr_delivery_finish(struct tsr_delivery *d)
@@ -417,6 +409,10 @@ int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int6
     if (e) return e;
     if (!put || !slots) return tsri_fail(TSR_EINVAL, "collect: NULL");
     if (d->n_origins) return tsri_fail(TSR_EBUSY, "collect: finish what was started first");
+    if (d->c->served) {
+        e = follow_compute(d);
+        return e ? e : tsri_lent_collect(d, put, slots, n);
+    }
     e = check_collect(d, put, slots, n);
     if (!e) e = follow_compute(d);
     for (uint32_t i = 0; !e && i < tsri_put_n_blocks(put);) {

@@ -1,4 +1,5 @@
-/* deliver.h - what the two halves of a delivery share: deliver.c moves, origins.c says from where.
+/* deliver.h - what the parts of a delivery share: deliver.c moves, origins.c says from where, and
+ * lent.c does when a server has the cache.
  *
  * An origin is one range of a delivery and the place it is taken from: the device pool, which
  * touches neither host memory nor the bus, or host memory, after having been fetched if only a
@@ -13,6 +14,7 @@
 #define TSRI_DELIVER_H
 
 #include "cache/manager.h"
+#include "cache/served.h"
 #include "tier/hot.h"
 
 #include <tessera/deliver.h>
@@ -28,6 +30,31 @@ struct tsri_origin {
     uint32_t base, freq_set;
 };
 
+struct tsr_delivery {
+    struct tsr_client *client;
+    struct tsr_cache *c;
+    struct tsr_space *space;
+    struct tsr_kv_layout layout;
+    struct tsr_rope rope;
+    bool has_rope, int8;
+    struct tsri_device *device, *own_device; /* own: where the cache has none */
+    struct tsr_batch_limits limits;
+    struct tsri_batch *batch;
+    struct tsr_device_stream *stream, *compute; /* compute NULL: the caller waits */
+    struct tsr_device_event *before;            /* what compute had in its queue */
+    struct tsr_device_event **events;           /* [n_layers]: behind the last layer of a step */
+    uint32_t *step_last;                        /* [n_layers]: of the step that layer l is in */
+    struct tsri_origin *origins;                /* [limits.runs] */
+    struct tsr_kv_run *runs;                    /* [limits.runs] */
+    void **planes;                              /* [limits.plane_pointers] */
+    uint32_t n_origins, n_runs, n_planes;
+    uint32_t n_queued; /* layers */
+    /* of a server's cache: */
+    struct tsri_borrow borrow;      /* from start to finish */
+    struct tsri_borrow_want *wants; /* [limits.runs] */
+    struct tsri_mapping *locked;    /* whose pool is page-locked for the device, or NULL */
+};
+
 /* Of a range that has been checked. */
 void tsri_origin_pin(struct tsr_cache *c, const struct tsr_space *space, struct tsri_origin *s);
 /* Brings up those that only a lower tier has, several at a time. */
@@ -39,5 +66,20 @@ uint64_t tsri_origin_n_planes(const struct tsri_shape *shape, const struct tsri_
 void tsri_origin_cells(struct tsr_cache *c, const struct tsr_space *space, struct tsri_origin *s,
                        void **planes, bool int8);
 void tsri_origin_let_go(struct tsr_cache *c, struct tsri_origin *s);
+
+/* ---- lent.c: the same of a cache that a server has ---- */
+
+/* Borrows all n origins, which have been checked; those that cannot be had get their result. */
+TSR_MUST int tsri_lent_pin(struct tsr_delivery *d, uint32_t n);
+/* As tsri_origin_cells, of origin i. */
+void tsri_lent_cells(struct tsr_delivery *d, uint32_t i, void **planes);
+/* 0, or TSR_ENOENT: the server took back what was being read. */
+TSR_MUST int tsri_lent_check(const struct tsr_delivery *d);
+/* The same for the last time, then gives back. */
+TSR_MUST int tsri_lent_let_go(struct tsr_delivery *d);
+void tsri_lent_fini(struct tsr_delivery *d);
+/* Fills a put through memory that the device can write. */
+TSR_MUST int tsri_lent_collect(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
+                               uint32_t n);
 
 #endif

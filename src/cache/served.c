@@ -486,12 +486,17 @@ int tsri_served_open(struct tsr_cache *c)
                                       .token = r->token,
                                       .staging_bytes = o->server_staging,
                                       .patience_ms = o->server_patience};
-    return tsri_seat_open(&r->seat, r, false);
+    /* Memory is page-locked for it when something is first delivered: it is the server's. */
+    struct tsr_device_config device = {.size = sizeof device, .ordinal = o->device_number};
+    int e = o->device[0] ? tsri_device_open(&c->device, o->device, &device) : 0;
+    return e ? e : tsri_seat_open(&r->seat, r, false);
 }
 
 void tsri_served_close(struct tsri_served *r)
 {
     if (!r) return;
+    tsri_device_close(r->c->device);
+    r->c->device = NULL;
     tsri_seat_close(r->seat);
     for (uint32_t i = 0; r->spaces && i < r->c->options.spaces_max; i++)
         tsri_free(r->spaces[i].texts);

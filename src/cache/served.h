@@ -135,6 +135,9 @@ TSR_MUST int tsri_served_put_open(struct tsr_put **out, struct tsr_client *clien
                                   const struct tsr_store *store);
 TSR_MUST int tsri_served_put_layer(struct tsr_put *put, uint32_t layer,
                                    const struct tsr_view *view);
+/* Is it one of this client and space, for so many tokens? */
+TSR_MUST int tsri_served_put_check(const struct tsr_put *put, const struct tsr_client *client,
+                                   const struct tsr_space *space, uint32_t n_tokens);
 TSR_MUST int tsri_served_put_commit(struct tsr_put *put);
 void tsri_served_put_abort(struct tsr_put *put);
 

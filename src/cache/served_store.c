@@ -11,6 +11,7 @@ struct served_put {
     struct tsri_seat *seat;
     uint64_t session;
     struct tsri_shape shape;
+    const struct tsr_space *space;
     uint32_t put, n_tokens;
     bool all_there; /* nothing is wanted of it */
 };
@@ -275,6 +276,7 @@ int tsri_served_put_open(struct tsr_put **out, struct tsr_client *client,
                                .seat = x.seat,
                                .session = x.session,
                                .shape = x.space.shape,
+                               .space = store->space,
                                .n_tokens = store->n_tokens - store->from};
     e = open_put(x.seat, x.session, store, x.space.number, &put->put, &n_blocks);
     if (e) {
@@ -306,6 +308,17 @@ int tsri_served_put_layer(struct tsr_put *handle, uint32_t layer, const struct t
     e = give_layers(&p);
     pthread_mutex_unlock(&put->seat->staging_lock);
     return e;
+}
+
+int tsri_served_put_check(const struct tsr_put *handle, const struct tsr_client *client,
+                          const struct tsr_space *space, uint32_t n_tokens)
+{
+    const struct served_put *put = (const struct served_put *)handle;
+    if (put->base.client != client || put->space != space)
+        return tsri_fail(TSR_ESPACE, "collect: the put is of another client or space");
+    if (put->n_tokens != n_tokens)
+        return tsri_fail(TSR_EINVAL, "collect: %u slots for %u tokens", n_tokens, put->n_tokens);
+    return 0;
 }
 
 int tsri_served_put_commit(struct tsr_put *handle)

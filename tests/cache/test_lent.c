@@ -1,0 +1,177 @@
+/* test_lent.c - deliveries out of a server's memory, on every device that is here: what arrives is
+ * what a cache of one's own delivers, what is collected is stored, and a session that ends on the
+ * way is told. */
+#include "support/deliver_kit.h"
+#include "support/served_kit.h"
+
+static struct server_kit server;
+static struct mem_tier_store store;
+static struct fake_tier_plan plan;
+
+/* A rig whose cache the server has, with a segment in it. */
+static void open_all(struct rig *r)
+{
+    const char *const options[] = {"device", device_name, NULL};
+    mem_tier_store_init(&store, 0);
+    fake_tier_plan_init(&plan, &mem_tier, &store);
+    server_open_tiers(&server, NULL, &plan, 1);
+    *r = (struct rig){0};
+    served_kit_open(&r->kit, server.path, options);
+    rig_open_engines(r, TSR_MEMORY_DEVICE);
+    r->tokens = kit_tokens(1, SEGMENT);
+    CHECK_INT(kit_store_segment(&r->kit, r->tokens, SEGMENT), SEGMENT);
+}
+
+static void close_client(struct rig *r)
+{
+    rig_close_engines(r);
+    kit_close(&r->kit);
+    free(r->tokens);
+}
+
+static void close_all(struct rig *r)
+{
+    close_client(r);
+    CHECK(server_end(&server));
+    fake_tier_plan_fini(&plan);
+    mem_tier_store_fini(&store);
+}
+
+TEST(what_the_server_has_arrives_turned_to_its_place)
+{
+    struct rig r;
+    open_all(&r);
+    static const uint32_t ahead[] = {0, 1, 5, 100};
+    for (size_t i = 0; i < TSRI_COUNT(ahead); i++)
+        check_own(&r, ahead[i]);
+    CHECK_INT(server_metric(&server, TSRI_M_leased_entries), 0); /* given back each time */
+    close_all(&r);
+}
+
+TEST(part_of_a_match_arrives_and_the_rest_is_left_alone)
+{
+    struct rig r;
+    static struct ask a;
+    open_all(&r);
+    ask_for(&r, &a, 9);
+    forget_engines(&r);
+    a.want.offset = 70;
+    a.want.n_tokens = 25; /* over the end of a cell would be 128: from the second cell alone */
+    CHECK_INT(deliver(&r, &a.want, 1), 1);
+    /* The same tokens, delivered as all of it, stand at slots 70 further on. */
+    uint8_t *part = kv_engine_image(&r.engine);
+    forget_engines(&r);
+    a.want.offset = 0;
+    a.want.n_tokens = 0;
+    int64_t slots[SEGMENT];
+    for (uint32_t i = 0; i < SEGMENT; i++)
+        slots[i] = i >= 70 && i < 95 ? r.slots[i - 70] : -1;
+    a.want.slots = slots;
+    CHECK_INT(deliver(&r, &a.want, 1), 1);
+    uint8_t *all = kv_engine_image(&r.engine);
+    CHECK(memcmp(part, all, r.engine.bytes) == 0);
+    free(part);
+    free(all);
+    close_all(&r);
+}
+
+TEST(what_only_a_tier_of_the_server_has_is_fetched)
+{
+    struct rig r;
+    open_all(&r);
+    CHECK_INT(tsr_flush(r.kit.cache), 0);
+    CHECK_INT(kit_evict_all(&server.k), 1);
+    check_own(&r, 3);
+    CHECK_INT(server_metric(&server, TSRI_M_promotions), 1);
+    close_all(&r);
+}
+
+TEST(what_is_collected_from_slots_is_stored)
+{
+    struct rig r;
+    struct kit_hits hits;
+    struct tsr_range range;
+    open_all(&r);
+    check_own(&r, 0); /* the engine now has the segment's KV in r.slots */
+    uint32_t *other = kit_tokens(2, SEGMENT);
+    struct tsr_store s = {.size = sizeof s,
+                          .space = r.kit.space,
+                          .kind = TSR_KIND_SEGMENT,
+                          .tokens = other,
+                          .n_tokens = SEGMENT};
+    struct tsr_put *put;
+    CHECK_INT(tsr_put_open(&put, r.kit.client, &s), 0);
+    CHECK_INT(tsr_delivery_collect(r.delivery, put, r.slots, SEGMENT - 1), TSR_EINVAL);
+    CHECK_INT(tsr_delivery_collect(r.delivery, put, r.slots, SEGMENT), 0);
+    CHECK_INT(tsr_put_commit(put), SEGMENT);
+    struct tsr_prompt p = kit_segment_prompt(other, SEGMENT, &range);
+    CHECK_INT(kit_lookup(&r.kit, &p, 0, &hits), SEGMENT);
+    size_t bytes = SEGMENT * tsr_space_token_bytes(r.kit.space);
+    struct tsr_view view = {.data = malloc(bytes), .bytes = bytes};
+    struct tsr_load load = {
+        .size = sizeof load, .space = r.kit.space, .match = &hits.matches[0], .view = view};
+    CHECK_INT(tsr_load(r.kit.client, &load, 1), 1);
+    uint8_t *want = malloc(bytes);
+    kit_fill(r.kit.space, kit_seed(r.kit.space), r.tokens, SEGMENT, want);
+    CHECK(memcmp(want, view.data, bytes) == 0);
+    free(want);
+    free(view.data);
+    free(other);
+    close_all(&r);
+}
+
+/* The server's memory may hold anything by then: who asks at the end is told. */
+TEST(a_session_that_ends_on_the_way_is_told_and_the_next_one_works)
+{
+    struct rig r;
+    static struct ask a;
+    open_all(&r);
+    ask_for(&r, &a, 7);
+    CHECK_INT(tsr_delivery_start(r.delivery, &a.want, 1, 0), 1);
+    CHECK_INT(tsr_delivery_wait_layer(r.delivery, 0), 0);
+    tsr_server_close(server.server);
+    CHECK_INT(tsr_delivery_finish(r.delivery), TSR_ENOENT);
+    CHECK_INT(tsr_delivery_start(r.delivery, &a.want, 1, 0), 0); /* nobody there: to be computed */
+    CHECK_INT(a.want.result, TSR_ENOENT);
+    CHECK_INT(tsr_delivery_finish(r.delivery), 0);
+    struct tsr_config *cfg = kit_config(NULL);
+    CHECK_INT(tsr_config_set(cfg, "server_socket", server.path), 0);
+    CHECK_INT(tsr_server_open(&server.server, server.k.cache, cfg), 0);
+    tsr_config_close(cfg);
+    for (int i = 0; i < 200 && look_up(&r, &a, r.tokens, SEGMENT, 7) == 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    check_own(&r, 7); /* another session, and another mapping of its memory */
+    close_all(&r);
+}
+
+TEST(ranges_that_are_gone_are_left_out)
+{
+    struct rig r;
+    static struct ask a;
+    open_all(&r);
+    ask_for(&r, &a, 7);
+    struct tsr_delivery_range ranges[2] = {a.want, a.want};
+    struct tsr_match gone = *a.want.match;
+    gone.entry ^= (uint64_t)1 << 40; /* of another generation */
+    ranges[0].match = &gone;
+    CHECK_INT(tsr_delivery_start(r.delivery, ranges, 2, 0), 1);
+    CHECK_INT(ranges[0].result, TSR_ENOENT);
+    CHECK_INT(ranges[1].result, 0);
+    CHECK_INT(tsr_delivery_finish(r.delivery), 0);
+    close_all(&r);
+}
+
+static void run_all(void)
+{
+    RUN(what_the_server_has_arrives_turned_to_its_place);
+    RUN(part_of_a_match_arrives_and_the_rest_is_left_alone);
+    RUN(what_only_a_tier_of_the_server_has_is_fetched);
+    RUN(what_is_collected_from_slots_is_stored);
+    RUN(a_session_that_ends_on_the_way_is_told_and_the_next_one_works);
+    RUN(ranges_that_are_gone_are_left_out);
+}
+
+int main(void)
+{
+    return rig_each_device(run_all);
+}
