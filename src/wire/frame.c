@@ -72,6 +72,12 @@ static bool step(struct tsri_wire *w, size_t n)
     return true;
 }
 
+/* Where the byte at `at` of the message is written. */
+static uint8_t *place(const struct tsri_wire *w, size_t at)
+{
+    return w->out + at - (w->parts ? w->parts->left_out : 0);
+}
+
 static void field(struct tsri_wire *w, void *v, size_t n)
 {
     size_t at = w->at;
@@ -80,7 +86,7 @@ static void field(struct tsri_wire *w, void *v, size_t n)
     } else if (w->in) {
         memcpy(v, w->in + at, n);
     } else if (w->out) {
-        memcpy(w->out + at, v, n);
+        memcpy(place(w, at), v, n);
     }
 }
 
@@ -106,6 +112,20 @@ void tsri_wire_zero_u32(struct tsri_wire *w)
     if (zero) w->bad = true;
 }
 
+/* Leaves the bytes [at, at + bytes) where they are; true when it does. */
+static bool leave_out(struct tsri_wire *w, size_t at, const void *from, size_t bytes)
+{
+    struct tsri_wire_parts *p = w->parts;
+    if (!p || bytes < TSRI_WIRE_PART_BYTES || p->n + 3 > TSRI_WIRE_PARTS_MAX) return false;
+    size_t here = at - p->left_out;
+    if (here > p->begin)
+        p->list[p->n++] = (struct iovec){w->out ? w->out + p->begin : NULL, here - p->begin};
+    p->list[p->n++] = (struct iovec){(void *)(uintptr_t)from, bytes};
+    p->begin = here;
+    p->left_out += bytes;
+    return true;
+}
+
 const void *tsri_wire_array(struct tsri_wire *w, const void *from, size_t n, size_t size)
 {
     size_t bytes, at = w->at;
@@ -121,9 +141,10 @@ const void *tsri_wire_array(struct tsri_wire *w, const void *from, size_t n, siz
             if (w->in[at + bytes + i]) w->bad = true;
         return bytes && !w->bad ? w->in + at : NULL;
     }
+    bool copies = !leave_out(w, at, from, bytes);
     if (w->out) {
-        if (bytes) memcpy(w->out + at, from, bytes);
-        memset(w->out + at + bytes, 0, fill);
+        if (bytes && copies) memcpy(place(w, at), from, bytes);
+        memset(place(w, at + bytes), 0, fill);
     }
     return from;
 }

@@ -59,6 +59,7 @@ struct tsri_link {
     int refused; /* why the server does not want us, or 0 */
     char why[256];
     struct buffer in, out;
+    struct tsri_wire_parts parts; /* of what is being sent: of `out`, and of the caller's memory */
     int fds[2];
     uint32_t n_fds;
     struct answer answers[ANSWERS_MAX];
@@ -300,18 +301,22 @@ static void read_ready(struct tsri_link *l)
 /* ---- sending ---- */
 
 /* Without the lock. All of it by then, or an errno. */
-static int send_all(int fd, const uint8_t *data, size_t bytes, uint64_t until_ns)
+static int send_all(int fd, struct tsri_wire_parts *p, uint64_t until_ns)
 {
-    while (bytes) {
-        ssize_t sent = tsri_socket_send_fds(fd, data, bytes, NULL, 0);
+    for (uint32_t first = 0; first < p->n;) {
+        ssize_t sent = tsri_socket_send_parts(fd, p->list + first, p->n - first);
         if (sent < 0 && errno == EAGAIN) {
-            struct pollfd p = {.fd = fd, .events = POLLOUT};
-            if (poll(&p, 1, left_ms(until_ns)) <= 0) return ETIMEDOUT;
+            struct pollfd wait = {.fd = fd, .events = POLLOUT};
+            if (poll(&wait, 1, left_ms(until_ns)) <= 0) return ETIMEDOUT;
             continue;
         }
         if (sent <= 0) return errno;
-        data += sent;
-        bytes -= (size_t)sent;
+        size_t done = (size_t)sent;
+        while (first < p->n && done >= p->list[first].iov_len)
+            done -= p->list[first++].iov_len;
+        if (first == p->n) break;
+        p->list[first].iov_base = (uint8_t *)p->list[first].iov_base + done;
+        p->list[first].iov_len -= done;
     }
     return 0;
 }
@@ -383,12 +388,12 @@ static int begin_send(struct tsri_link *l, uint64_t session, uint64_t until_ns)
     return 0;
 }
 
-/* `out` is filled. */
+/* `out` is filled, and `parts` say what of it, and of the request's own arrays, is sent. */
 static int end_send(struct tsri_link *l, uint64_t until_ns)
 {
     int fd = l->fd;
     pthread_mutex_unlock(&l->lock);
-    int err = send_all(fd, l->out.data, l->out.n, until_ns);
+    int err = send_all(fd, &l->parts, until_ns);
     pthread_mutex_lock(&l->lock);
     l->sending = false;
     buffer_trim(&l->out);
@@ -401,10 +406,10 @@ static int end_send(struct tsri_link *l, uint64_t until_ns)
 static int encode(struct tsri_link *l, struct tsri_request *r, uint64_t id, int32_t status)
 {
     size_t bytes;
-    int e = tsri_request_bytes(r, &bytes);
+    int e = tsri_request_parts_bytes(r, &bytes);
     if (e) return e;
     if (!buffer_room(&l->out, bytes)) return TSR_ENOMEM;
-    tsri_request_encode(r, id, status, l->out.data, bytes);
+    tsri_request_encode_parts(r, id, status, l->out.data, &l->parts);
     l->out.n = bytes;
     return 0;
 }

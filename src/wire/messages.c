@@ -400,3 +400,39 @@ void tsri_request_encode(struct tsri_request *r, uint64_t id, int32_t status, ui
     tsri_request_body(&w, r);
     TSR_ASSERT(tsri_wire_done(&w) && w.at == w.end);
 }
+
+int tsri_request_parts_bytes(struct tsri_request *r, size_t *small_bytes)
+{
+    struct tsri_wire w;
+    struct tsri_wire_parts parts = {0};
+    tsri_wire_write_init(&w, NULL, 0);
+    w.parts = &parts;
+    bool known = tsri_request_body(&w, r);
+    TSR_ASSERT(known);
+    if (!tsri_wire_done(&w) || w.at > TSRI_WIRE_BODY_MAX)
+        return tsri_fail(TSR_ERANGE, "wire: %s is beyond a limit", tsri_wire_name(r->type));
+    *small_bytes = TSRI_WIRE_HEAD_BYTES + w.at - parts.left_out;
+    return 0;
+}
+
+/* The head is written as if it were part of the body, when the length of that is known. */
+void tsri_request_encode_parts(struct tsri_request *r, uint64_t id, int32_t status, uint8_t *out,
+                               struct tsri_wire_parts *parts)
+{
+    struct tsri_wire w;
+    *parts = (struct tsri_wire_parts){0};
+    tsri_wire_write_init(&w, out, SIZE_MAX / 2);
+    w.parts = parts;
+    w.at = TSRI_WIRE_HEAD_BYTES;
+    tsri_request_body(&w, r);
+    TSR_ASSERT(!w.bad && w.at - TSRI_WIRE_HEAD_BYTES <= TSRI_WIRE_BODY_MAX);
+    size_t end = w.at - parts->left_out;
+    if (end > parts->begin)
+        parts->list[parts->n++] = (struct iovec){out + parts->begin, end - parts->begin};
+    struct tsri_wire_head head = {.version = TSRI_WIRE_VERSION_MAX,
+                                  .type = r->type,
+                                  .id = id,
+                                  .status = status,
+                                  .body_bytes = (uint32_t)(w.at - TSRI_WIRE_HEAD_BYTES)};
+    tsri_wire_head_put(&head, out);
+}

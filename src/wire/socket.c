@@ -81,6 +81,16 @@ ssize_t tsri_socket_send_fds(int fd, const void *data, size_t bytes, const int *
     return sent;
 }
 
+ssize_t tsri_socket_send_parts(int fd, const struct iovec *parts, uint32_t n)
+{
+    struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = n};
+    ssize_t sent;
+    do {
+        sent = sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (sent < 0 && errno == EINTR);
+    return sent;
+}
+
 /* Keeps the first ones as far as there is room; closes the rest. */
 static void take_fds(const struct cmsghdr *c, int *fds, uint32_t max, uint32_t *n)
 {

@@ -19,6 +19,7 @@
 #include "chunk/chunk.h"
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 /* ---- frames ---- */
 
@@ -88,11 +89,22 @@ TSR_MUST int tsri_wire_head_get(const uint8_t bytes[TSRI_WIRE_HEAD_BYTES],
                                 struct tsri_wire_head *out);
 void tsri_wire_head_put(const struct tsri_wire_head *head, uint8_t out[TSRI_WIRE_HEAD_BYTES]);
 
+/* A message of which long arrays are sent from where they are, without being copied first. */
+#define TSRI_WIRE_PARTS_MAX 12u
+#define TSRI_WIRE_PART_BYTES 4096u /* shorter ones are copied */
+struct tsri_wire_parts {
+    struct iovec list[TSRI_WIRE_PARTS_MAX];
+    uint32_t n;
+    size_t left_out; /* bytes that are not in `out` */
+    size_t begin;    /* in `out`: of the part that is being written */
+};
+
 /* Reads or writes one body; the functions below do either. `bad` sticks: what follows reads as
  * zero and writes nothing. */
 struct tsri_wire {
-    const uint8_t *in; /* NULL: writing */
-    uint8_t *out;      /* NULL when writing: only the length is counted */
+    const uint8_t *in;             /* NULL: writing */
+    uint8_t *out;                  /* NULL when writing: only the length is counted */
+    struct tsri_wire_parts *parts; /* writing: or NULL, then everything is copied */
     size_t at, end;
     bool bad;
 };
@@ -211,6 +223,12 @@ TSR_MUST int tsri_request_bytes(struct tsri_request *r, size_t *bytes);
 void tsri_request_encode(struct tsri_request *r, uint64_t id, int32_t status, uint8_t *out,
                          size_t bytes);
 
+/* The same in parts, of which long arrays are the caller's own: small_bytes is the room that the
+ * rest needs. */
+TSR_MUST int tsri_request_parts_bytes(struct tsri_request *r, size_t *small_bytes);
+void tsri_request_encode_parts(struct tsri_request *r, uint64_t id, int32_t status, uint8_t *out,
+                               struct tsri_wire_parts *parts);
+
 /* ---- replies.c ---- */
 
 struct tsri_wire_welcome {
@@ -304,6 +322,7 @@ void tsri_socket_widen(int fd);
 /* As sendmsg and recvmsg, never waiting; descriptors go with the first byte. Received ones are
  * added to fds[*n], at most `max` of them, and are the caller's; others are closed. */
 ssize_t tsri_socket_send_fds(int fd, const void *data, size_t bytes, const int *fds, uint32_t n);
+ssize_t tsri_socket_send_parts(int fd, const struct iovec *parts, uint32_t n);
 ssize_t tsri_socket_recv_fds(int fd, void *data, size_t bytes, int *fds, uint32_t max, uint32_t *n);
 
 /* ---- link.c: a client's connection, used by many threads ---- */

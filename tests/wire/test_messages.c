@@ -426,6 +426,40 @@ TEST(a_cost_is_a_number_of_seconds)
     }
 }
 
+/* Parts one after the other are the frame. */
+TEST(sent_in_parts_a_request_is_the_same_bytes)
+{
+    static uint32_t many[5000];
+    static uint8_t small[65536], whole[65536], joined[65536];
+    for (uint32_t i = 0; i < TSRI_COUNT(many); i++)
+        many[i] = i * 2654435761u;
+    static const uint32_t lengths[] = {1, 1023, 1024, 1025, 4999, 5000};
+    for (size_t i = 0; i < TSRI_COUNT(lengths); i++) {
+        struct tsri_wire_parts parts;
+        struct tsri_request *r = fresh(TSRI_WIRE_LOOKUP);
+        const uint32_t spaces[3] = {1, 2, 3};
+        r->lookup = (struct tsri_wire_lookup){.n_spaces = 3, .matches_max = 7, .spaces = spaces};
+        r->prompt = a_prompt();
+        r->prompt.tokens = many;
+        r->prompt.n_tokens = lengths[i];
+        size_t bytes, small_bytes, n = 0;
+        CHECK_INT(tsri_request_bytes(r, &bytes), 0);
+        CHECK(bytes <= sizeof whole);
+        tsri_request_encode(r, 9, 1, whole, bytes);
+        CHECK_INT(tsri_request_parts_bytes(r, &small_bytes), 0);
+        tsri_request_encode_parts(r, 9, 1, small, &parts);
+        CHECK_INT(small_bytes, bytes - (lengths[i] >= 1024 ? lengths[i] * 4 : 0));
+        CHECK_INT(parts.n, lengths[i] >= 1024 ? 3 : 1);
+        for (uint32_t k = 0; k < parts.n; k++) {
+            CHECK(n + parts.list[k].iov_len <= sizeof joined);
+            memcpy(joined + n, parts.list[k].iov_base, parts.list[k].iov_len);
+            n += parts.list[k].iov_len;
+        }
+        CHECK_INT(n, bytes);
+        CHECK(memcmp(joined, whole, bytes) == 0);
+    }
+}
+
 TEST(a_request_cut_short_or_drawn_out_is_refused)
 {
     struct tsri_request *r = fresh(TSRI_WIRE_LOOKUP);
@@ -495,6 +529,7 @@ int main(void)
     RUN(the_small_requests_are_these_bytes);
     RUN(what_people_ask_is_these_bytes);
     RUN(a_cost_is_a_number_of_seconds);
+    RUN(sent_in_parts_a_request_is_the_same_bytes);
     RUN(a_request_cut_short_or_drawn_out_is_refused);
     RUN(a_type_nobody_knows_is_unsupported);
     RUN(counts_beyond_their_limits_are_refused_by_both_sides);
