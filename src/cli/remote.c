@@ -4,6 +4,8 @@
 #include "cli/remote.h"
 #include "cli/store.h"
 
+#include <unistd.h>
+
 #define CONNECT_NS 2000000000u
 #define ANSWER_NS 600000000000u /* a flush of a slow disk, a clear of all of it */
 #define SPACES_TOLD 8u
@@ -14,9 +16,22 @@ static const char *socket_of(struct tsri_cli *cli)
     return given && given[0] ? given : tsr_config_get(cli->config, "server_socket");
 }
 
+/* Does anybody listen there? Then it is worth waiting for an answer. */
+static int look_for(struct tsri_cli *cli)
+{
+    char path[TSRI_SOCKET_PATH_BYTES];
+    int fd = tsri_socket_path(socket_of(cli), path);
+    if (fd == 0) fd = tsri_socket_connect(path);
+    if (fd == TSR_EAGAIN) return tsri_cli_fail("no server answers at %s", path);
+    if (fd < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    close(fd);
+    return 0;
+}
+
 int tsri_remote_config(struct tsri_cli *cli)
 {
     int status = tsri_cli_config(cli);
+    if (!status) status = look_for(cli);
     if (status) return status;
     if (tsr_config_set(cli->config, "server_socket", socket_of(cli)) < 0 ||
         tsr_config_set(cli->config, "owner", "daemon") < 0 ||
@@ -29,6 +44,7 @@ int tsri_remote_open(struct tsri_remote *r, struct tsri_cli *cli)
 {
     memset(r, 0, sizeof *r);
     int status = tsri_cli_config(cli);
+    if (!status) status = look_for(cli);
     if (status) return status;
     struct tsri_link_desc desc = {.path = socket_of(cli),
                                   .token = tsri_config_options(cli->config)->server_token,

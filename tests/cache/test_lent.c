@@ -44,7 +44,7 @@ TEST(what_the_server_has_arrives_turned_to_its_place)
     static const uint32_t ahead[] = {0, 1, 5, 100};
     for (size_t i = 0; i < TSRI_COUNT(ahead); i++)
         check_own(&r, ahead[i]);
-    CHECK_INT(server_metric(&server, TSRI_M_leased_entries), 0); /* given back each time */
+    CHECK(server_wait_leased(&server, 0)); /* given back each time */
     close_all(&r);
 }
 
