@@ -113,6 +113,7 @@ uint32_t tsri_slow_list(struct tsri_slow *s, uint64_t now_ns,
 #define TSRI_MATCHES_MAX (1u << 17) /* of one lookup, over all its spaces */
 #define TSRI_READ_BYTES ((size_t)256 << 10)
 #define TSRI_STALL_NS 10000000000u /* half a request, or replies nobody takes, for so long */
+#define TSRI_FRAME_STALLS 8u       /* a request has come whole after so many times that */
 #define TSRI_DRAIN_NS 1000000000u
 
 enum tsri_watch_kind { TSRI_WATCH_LISTEN, TSRI_WATCH_WAKE, TSRI_WATCH_SOCKET, TSRI_WATCH_PROCESS };
@@ -142,6 +143,7 @@ struct tsri_pending {
     uint8_t *data;
     size_t at, end, room;
     uint64_t since_ns; /* last progress */
+    uint64_t begin_ns; /* since when there is something */
 };
 
 enum tsri_session_state {
@@ -156,6 +158,7 @@ struct tsri_session {
     int fd;
     struct tsri_peer peer;
     enum tsri_session_state state;
+    uint64_t open_ns;
     const struct tsri_tenant *tenant;
     struct tsr_client *client;
     uint32_t slot;

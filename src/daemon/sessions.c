@@ -227,7 +227,7 @@ static void keep_rest(struct tsri_session *x, const uint8_t *data, size_t bytes)
     if (make_room(x->server, &x->in, bytes + lacks)) {
         memcpy(x->in.data + x->in.end, data, bytes);
         x->in.end += bytes;
-        x->in.since_ns = tsri_now_ns();
+        x->in.since_ns = x->in.begin_ns = tsri_now_ns();
     } else if (head.body_bytes) {
         begin_skip(x, &head, TSR_EAGAIN);
         skip_some(x, bytes - TSRI_WIRE_HEAD_BYTES);
@@ -294,7 +294,7 @@ static void take_kept(struct tsri_session *x)
     if (in->end == in->at) return;
     size_t done = take_frames(x, in->data + in->at, in->end - in->at);
     in->at += done;
-    if (done) in->since_ns = tsri_now_ns();
+    if (done) in->since_ns = in->begin_ns = tsri_now_ns();
     if (x->state != TSRI_SESSION_ENDED && in->at == in->end) drop(x->server, in);
 }
 
@@ -317,8 +317,15 @@ static bool stands_still(const struct tsri_pending *p, uint64_t now_ns, uint64_t
 void tsri_session_check(struct tsri_session *x, uint64_t now_ns)
 {
     uint64_t stall_ns = atomic_load_explicit(&x->server->stall_ns, memory_order_relaxed);
-    if (stands_still(&x->in, now_ns, stall_ns) && !tsri_session_is_full(x) && !has_kept(x))
+    bool waits = x->in.end > x->in.at && !tsri_session_is_full(x) && !has_kept(x);
+    if (waits && stands_still(&x->in, now_ns, stall_ns))
         tsri_session_end(x, "half a request and no more");
+    else if (waits && now_ns > x->in.begin_ns &&
+             now_ns - x->in.begin_ns > TSRI_FRAME_STALLS * stall_ns)
+        tsri_session_end(x, "a request that does not come to its end");
+    else if (x->state == TSRI_SESSION_NEW && now_ns > x->open_ns &&
+             now_ns - x->open_ns > TSRI_FRAME_STALLS * stall_ns)
+        tsri_session_end(x, "it does not say hello");
     else if (stands_still(&x->out, now_ns, stall_ns))
         tsri_session_end(x, "it does not take its replies");
 }
@@ -331,6 +338,17 @@ static bool watch(struct tsr_server *s, int fd, struct tsri_watch *w)
     return epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0;
 }
 
+/* Where several users may come, none of them takes the places of the others. */
+static int check_share(const struct tsr_server *s, uint32_t uid)
+{
+    uint32_t n = 0, share = s->sessions_max / (s->n_allow + 1);
+    if (s->n_allow == 0) return 0;
+    for (const struct tsri_session *x = s->sessions; x; x = x->next)
+        n += x->peer.uid == uid;
+    if (n < (share ? share : 1)) return 0;
+    return tsri_fail(TSR_EAGAIN, "uid %u has %u clients, its share of clients_max", uid, n);
+}
+
 int tsri_session_open(struct tsr_server *s, int fd)
 {
     struct tsri_session *x = tsri_alloc(1, sizeof *x);
@@ -338,7 +356,8 @@ int tsri_session_open(struct tsr_server *s, int fd)
         close(fd);
         return TSR_ENOMEM;
     }
-    *x = (struct tsri_session){.server = s, .fd = fd, .staging_fd = -1, .slot = UINT32_MAX};
+    *x = (struct tsri_session){
+        .server = s, .fd = fd, .staging_fd = -1, .slot = UINT32_MAX, .open_ns = tsri_now_ns()};
     x->socket = (struct tsri_watch){TSRI_WATCH_SOCKET, x};
     x->process = (struct tsri_watch){TSRI_WATCH_PROCESS, x};
     x->calls_end = &x->calls;
@@ -348,6 +367,7 @@ int tsri_session_open(struct tsr_server *s, int fd)
     int err = tsri_peer_init(&x->peer, fd);
     if (err == 0 && !tsri_server_allows(s, x->peer.uid))
         err = tsri_fail(TSR_EPERM, "uid %u may not use this server", x->peer.uid);
+    if (err == 0) err = check_share(s, x->peer.uid);
     if (err == 0 && !watch(s, fd, &x->socket))
         err = tsri_fail(TSR_EAGAIN, "epoll: %s", strerror(errno));
     if (err == 0 && x->peer.pidfd >= 0 && !watch(s, x->peer.pidfd, &x->process))

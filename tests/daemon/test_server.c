@@ -2,6 +2,7 @@
  * leases in their hands, forks, descriptors that run out, and closing it under its clients. */
 #include "daemon/daemon.h"
 
+#include "support/fake_tier.h"
 #include "support/test.h"
 #include "support/wire_client.h"
 
@@ -170,7 +171,9 @@ TEST(what_a_killed_process_held_is_free_at_once_even_when_a_child_keeps_its_sock
     uint32_t *tokens = kit_tokens(5, 64);
     CHECK_INT(kit_store_segment(&s.k, tokens, 64), 64);
     size_t used = (size_t)kit_stats(&s.k).host_bytes_used;
-    for (int forked = 0; forked < 2; forked++) {
+    uint64_t best[2] = {UINT64_MAX, UINT64_MAX};
+    for (int i = 0; i < 20 && (best[0] >= 100 || best[1] >= 100); i++) {
+        int forked = i % 2;
         pid_t pid = holder(s.path, forked);
         CHECK(pid > 0);
         CHECK_INT(server_metric(&s, TSRI_M_leased_entries), 1);
@@ -181,12 +184,14 @@ TEST(what_a_killed_process_held_is_free_at_once_even_when_a_child_keeps_its_sock
         while (kit_stats(&s.k).host_bytes_used != used && elapsed_ms(start) < 5000)
             nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
         uint64_t took = elapsed_ms(start);
-        if (took > 100) printf("    took %llu ms\n", (unsigned long long)took);
-        CHECK(took < 2000); /* 100 where nothing else runs; benches say how long it takes */
+        CHECK(took < 2000);
+        if (took < best[forked]) best[forked] = took;
         CHECK(server_wait_sessions(&s, 0));
         kill(-pid, SIGKILL);
         waitpid(pid, NULL, 0);
     }
+    /* A machine with other work may need longer now and then, but not each time. */
+    CHECK(best[0] < 100 && best[1] < 100);
     CHECK_INT(kit_evict_all(&s.k), 1);
     free(tokens);
     CHECK(server_end(&s));
@@ -263,6 +268,98 @@ TEST(clients_see_the_end_although_a_child_holds_their_sockets)
     waitpid(pid, NULL, 0);
 }
 
+/* Run in a process of its own, which has no address space left for a staging area. */
+static int run_out_of_memory(void)
+{
+    struct server_kit s;
+    struct wire_client big, small;
+    struct rlimit limit;
+    server_open(&s, NULL);
+    fflush(stdout);
+    int go[2];
+    if (pipe(go) != 0) return 1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        char byte;
+        if (read(go[0], &byte, 1) != 1) _exit(1);
+        if (!wc_connect(&big, s.path) || !wc_stage(&big, (size_t)512 << 20)) _exit(2);
+        if (wc_hello(&big, NULL) != TSR_ENOMEM) _exit(3); /* told why, and it alone */
+        if (!wc_ends(&big)) _exit(4);
+        if (!wc_open(&small, s.path, 65536)) _exit(5);
+        struct tsr_space_desc desc = kit_desc();
+        uint32_t *tokens = kit_tokens(5, 64);
+        if (wc_space(&small, &desc) != 0) _exit(6);
+        _exit(wc_store_segment(&small, s.k.space, 0, tokens, 64) == 64 ? 0 : 7);
+    }
+    char line[128];
+    unsigned long kb = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmSize: %lu kB", &kb) == 1) break;
+    if (f) fclose(f);
+    if (kb == 0 || getrlimit(RLIMIT_AS, &limit) != 0) return 8;
+    limit.rlim_cur = (kb << 10) + ((rlim_t)200 << 20);
+    if (setrlimit(RLIMIT_AS, &limit) != 0) return 9;
+    if (write(go[1], "x", 1) != 1) return 10;
+    int status = -1;
+    if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) return 11;
+    if (WEXITSTATUS(status)) return 20 + WEXITSTATUS(status);
+    return server_end(&s) ? 0 : 12;
+}
+
+TEST(a_staging_area_that_cannot_be_mapped_is_refused_to_its_client_alone)
+{
+    if (TEST_SANITIZED) SKIP("a sanitizer needs all the address space there is");
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) _exit(run_out_of_memory());
+    int status = -1;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK(WIFEXITED(status));
+    CHECK_INT(WEXITSTATUS(status), 0);
+}
+
+/* The disk has no room: stores go on in memory, a flush says so to who asked, all others notice
+ * nothing. */
+TEST(a_full_disk_is_told_to_who_flushes_and_to_nobody_else)
+{
+    struct server_kit s;
+    struct mem_tier_store store;
+    struct fake_tier_plan plan;
+    struct wire_client a, b;
+    struct tsri_wire_match match;
+    struct tsr_space_desc desc = kit_desc();
+    mem_tier_store_init(&store, 0);
+    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_fail(&plan, FAKE_PUT | FAKE_FLUSH, 1, 1000000, TSR_EFULL);
+    server_open_tiers(&s, NULL, &plan, 1);
+    CHECK(wc_open(&a, s.path, 1 << 20) && wc_open(&b, s.path, 0));
+    CHECK(wc_space(&a, &desc) == 0 && wc_space(&b, &desc) == 0);
+    for (uint64_t i = 0; i < 100; i++) { /* more than memory holds: the oldest go */
+        uint32_t *tokens = kit_tokens(100 + i, 64);
+        int stored = wc_store_segment(&a, s.k.space, 0, tokens, 64);
+        for (int k = 0; k < 1000 && stored == TSR_EFULL; k++) { /* they wait to be written */
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+            stored = wc_store_segment(&a, s.k.space, 0, tokens, 64);
+        }
+        CHECK_INT(stored, 64);
+        CHECK_INT(wc_find_segment(&b, 0, tokens, 64, 1, &match), 64);
+        CHECK_INT(wc_borrow(&b, s.k.space, 0, &match, tokens, 2), 0);
+        const uint64_t leases[2] = {1, 2};
+        struct tsri_request r = {.type = TSRI_WIRE_RELEASE, .ids = leases, .n = 2};
+        CHECK_INT(wc_call(&b, &r), 2);
+        free(tokens);
+    }
+    struct tsri_request flush = {.type = TSRI_WIRE_FLUSH}, ping = {.type = TSRI_WIRE_PING};
+    CHECK(wc_call(&a, &flush) < 0);
+    CHECK_INT(wc_call(&a, &ping), 0);
+    CHECK_INT(wc_call(&b, &ping), 0);
+    wc_close(&a), wc_close(&b);
+    CHECK(server_end(&s));
+    fake_tier_plan_fini(&plan);
+    mem_tier_store_fini(&store);
+}
+
 /* Run in a process of its own, whose limit is low. */
 static int run_out_of_descriptors(void)
 {
@@ -322,6 +419,8 @@ int main(void)
     RUN(a_stopped_process_keeps_what_it_holds_and_no_more_than_its_share);
     RUN(a_child_of_the_server_may_close_it_and_the_parent_goes_on);
     RUN(clients_see_the_end_although_a_child_holds_their_sockets);
+    RUN(a_staging_area_that_cannot_be_mapped_is_refused_to_its_client_alone);
+    RUN(a_full_disk_is_told_to_who_flushes_and_to_nobody_else);
     RUN(when_descriptors_run_out_who_is_in_is_served);
     return test_end();
 }

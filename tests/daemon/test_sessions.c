@@ -266,6 +266,37 @@ TEST(who_stands_still_for_too_long_is_ended)
     CHECK(server_end(&s));
 }
 
+/* Drop by drop it would never stand still, and keep memory that others need. */
+TEST(a_request_that_does_not_come_to_its_end_is_cut_off)
+{
+    struct server_kit s;
+    struct wire_client drip, silent, fine;
+    struct wire_bytes b;
+    server_open(&s, NULL);
+    CHECK(wc_open(&drip, s.path, 0) && wc_connect(&silent, s.path) && wc_open(&fine, s.path, 0));
+    atomic_store(&s.server->stall_ns, 300000000);
+    wb_head(&b, TSRI_WIRE_PREFETCH, 1, 0);
+    b.n = 16;
+    wb_u32(&b, 32u << 20); /* says that so much will come */
+    b.n = 24;
+    CHECK(wc_send_bytes(&drip, b.data, b.n));
+    uint64_t start = tsri_now_ns();
+    bool cut = false;
+    while (!cut && tsri_now_ns() - start < 10000000000u) {
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        cut = !wc_send_bytes(&drip, "x", 1);
+    }
+    CHECK(cut);
+    CHECK(tsri_now_ns() - start > TSRI_FRAME_STALLS * 300000000ull / 2);
+    CHECK(wc_ends(&silent)); /* nor is a place kept for who does not even say hello */
+    struct tsri_request r = {.type = TSRI_WIRE_PING};
+    CHECK_INT(wc_call(&fine, &r), 0);
+    CHECK(server_wait_sessions(&s, 1));
+    CHECK_INT(atomic_load(&s.server->memory_used), 0);
+    wc_close(&drip), wc_close(&silent), wc_close(&fine);
+    CHECK(server_end(&s));
+}
+
 /* Requests that wait until there is room for their replies have come whole: however long that
  * takes, they are not half a request. */
 TEST(requests_that_wait_for_room_are_not_half_a_request)
@@ -308,6 +339,7 @@ int main(void)
     RUN(when_memory_for_requests_is_used_up_only_who_asks_for_more_is_refused);
     RUN(who_does_not_read_is_not_listened_to_and_costs_little);
     RUN(who_stands_still_for_too_long_is_ended);
+    RUN(a_request_that_does_not_come_to_its_end_is_cut_off);
     RUN(requests_that_wait_for_room_are_not_half_a_request);
     RUN(a_connection_that_says_nothing_costs_nothing);
     return test_end();
