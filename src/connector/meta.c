@@ -198,8 +198,9 @@ static int read_head(struct tsri_reader *r, const struct tsri_terms *t, const vo
 {
     uint32_t head[3];
     uint8_t identity[16];
+    if (!bytes) return refuse("none");
     *r = (struct tsri_reader){.at = bytes, .end = (const uint8_t *)bytes + n, .terms = t};
-    if (!bytes || !take_u32s(r, head, 3) || head[0] != MAGIC) return refuse("none of ours");
+    if (!take_u32s(r, head, 3) || head[0] != MAGIC) return refuse("none of ours");
     if (head[1] != TSRI_META_VERSION)
         return tsri_fail(TSR_EVERSION, "connector bytes: version %u, this is version %u", head[1],
                          TSRI_META_VERSION);

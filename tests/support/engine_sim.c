@@ -20,7 +20,7 @@ static uint64_t next64(uint64_t *x)
 
 uint32_t sim_random(struct sim *s, uint32_t below)
 {
-    return (uint32_t)(next64(&s->rng) % below);
+    return below ? (uint32_t)(next64(&s->rng) % below) : 0;
 }
 
 static bool chance(struct sim *s, uint32_t per_1000)

@@ -1,0 +1,209 @@
+/* Loads in the background, and what becomes of them when a tier or the owner fails: blocks to
+ * recompute, in time, and never a byte into the engine's memory afterwards. */
+#include "support/connector_kit.h"
+#include "support/fake_tier.h"
+#include "support/served_kit.h"
+#include "support/test.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+static uint32_t tokens[128];
+static int32_t blocks[64];
+
+/* A cache with a tier below, in which a prompt of 64 tokens was saved and is no longer in host
+ * memory. */
+struct cold {
+    struct fake_tier_plan plan;
+    struct mem_tier_store store;
+    struct kit kit;
+    struct ck k;
+};
+
+static void cold_open(struct cold *c, const struct ck_options *o)
+{
+    mem_tier_store_init(&c->store, 0);
+    fake_tier_plan_init(&c->plan, &mem_tier, &c->store);
+    kit_open_tiers(&c->kit, NULL, &c->plan, 1);
+    struct ck_options with = *o;
+    with.shared = c->kit.cache;
+    ck_open(&c->k, &with);
+    ck_save_prompt(&c->k, 1, tokens, 64, 0);
+    CHECK_INT(tsr_flush(c->kit.cache), 0);
+    CHECK(kit_evict_all(&c->kit) >= 4);
+}
+
+static void cold_close(struct cold *c)
+{
+    ck_close(&c->k);
+    kit_close(&c->kit);
+    fake_tier_plan_fini(&c->plan);
+    mem_tier_store_fini(&c->store);
+}
+
+/* Asks for a load of 64 tokens into blocks 20 and on. */
+static uint32_t ask(struct ck *k)
+{
+    uint32_t async = 9;
+    ck_new(k, 2, tokens, 70);
+    CHECK_INT(tsr_scheduler_get_num_new_matched_tokens(k->scheduler, 2, 0, &async), 64);
+    CHECK_INT(ck_alloc(k, 2, blocks + 20, 9, 64), 0);
+    return async;
+}
+
+TEST(what_is_in_a_lower_tier_is_loaded_between_steps)
+{
+    struct cold c;
+    struct ck_answer answer;
+    cold_open(&c, &(struct ck_options){0});
+    CHECK_INT(ask(&c.k), 1);
+    ck_settle(&c.k, &answer);
+    CHECK_INT(answer.n_received, 1);
+    CHECK_INT(answer.n_bad, 0);
+    CHECK(ck_right_all(&c.k, tokens, 0, 64, blocks + 20));
+    cold_close(&c);
+}
+
+TEST(a_tier_that_fails_is_blocks_to_recompute)
+{
+    struct cold c;
+    struct ck_answer answer;
+    cold_open(&c, &(struct ck_options){0});
+    CHECK_INT(ask(&c.k), 1);
+    fake_tier_fail(&c.plan, FAKE_GET, 1, 1000, TSR_EIO);
+    ck_settle(&c.k, &answer);
+    CHECK_INT(answer.n_received, 1);
+    CHECK_INT(answer.n_bad, 8);
+    CHECK_INT(answer.bad[0].block, 20);
+    CHECK_INT(ck_stats(&c.k).loads_failed, 1);
+    cold_close(&c);
+}
+
+TEST(a_damaged_entry_is_blocks_to_recompute)
+{
+    struct cold c;
+    struct ck_answer answer;
+    struct tsr_key keys[4];
+    cold_open(&c, &(struct ck_options){0});
+    struct tsr_prompt p = {.size = sizeof p, .tokens = tokens, .n_tokens = 64};
+    CHECK_INT(tsr_keys(c.k.scheduler->terms.spaces[0], &p, keys, 4), 4);
+    CHECK(mem_tier_store_damage(&c.store, &keys[2], 5));
+    CHECK_INT(ask(&c.k), 1);
+    ck_settle(&c.k, &answer);
+    CHECK_INT(answer.n_received, 1);
+    CHECK_INT(answer.n_bad, 4); /* from the third chunk on */
+    CHECK_INT(answer.bad[0].block, 24);
+    CHECK(ck_right_all(&c.k, tokens, 0, 32, blocks + 20));
+    cold_close(&c);
+}
+
+TEST(a_step_waits_for_a_stuck_tier_only_so_long)
+{
+    struct cold c;
+    struct ck_answer answer;
+    cold_open(&c, &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_SYNC, .load_timeout_ms = 80});
+    CHECK_INT(ask(&c.k), 0);
+    fake_tier_gate(&c.plan, FAKE_GET);
+    uint64_t start = tsri_now_ns();
+    ck_step(&c.k, NULL, &answer);
+    CHECK((tsri_now_ns() - start) / 1000000 >= 70);
+    CHECK((tsri_now_ns() - start) / 1000000 < 5000);
+    CHECK_INT(answer.n_bad, 8);
+    /* The engine has its blocks back and computes: nothing is written there when the tier answers
+     * after all. */
+    ck_write_all(&c.k, tokens + 3, 0, 64, blocks + 20);
+    fake_tier_gate(&c.plan, 0);
+    ck_settle(&c.k, NULL);
+    CHECK(ck_right_all(&c.k, tokens + 3, 0, 64, blocks + 20));
+    CHECK_INT(ck_stats(&c.k).loads_failed, 1);
+    cold_close(&c);
+}
+
+TEST(a_load_between_steps_that_is_stuck_is_named_in_time)
+{
+    struct cold c;
+    struct ck_answer answer;
+    cold_open(&c, &(struct ck_options){.load_timeout_ms = 50});
+    CHECK_INT(ask(&c.k), 1);
+    fake_tier_gate(&c.plan, FAKE_GET);
+    ck_step(&c.k, NULL, &answer);
+    CHECK_INT(answer.n_received, 0);
+    usleep(80 * 1000);
+    ck_step(&c.k, NULL, &answer);
+    CHECK_INT(answer.n_received, 1);
+    CHECK_INT(answer.n_bad, 8);
+    fake_tier_gate(&c.plan, 0);
+    ck_settle(&c.k, &answer);
+    CHECK_INT(answer.n_received, 0); /* once */
+    cold_close(&c);
+}
+
+/* Both halves as clients of a server in another process. */
+static void served_halves(struct served *s, struct kit *a, struct kit *b, struct ck *k)
+{
+    served_start(s, NULL);
+    served_kit_open(a, s->path, NULL);
+    served_kit_open(b, s->path, NULL);
+    ck_open(k, &(struct ck_options){.shared = a->cache, .workers = b->cache});
+}
+
+TEST(halves_in_other_processes_than_the_owner_work_alike)
+{
+    struct served s = {.pid = 0};
+    struct kit a, b;
+    struct ck k;
+    struct ck_answer answer;
+    served_halves(&s, &a, &b, &k);
+    ck_save_prompt(&k, 1, tokens, 64, 0);
+    CHECK_INT(ck_worker_stats(&k, 0).chunks_gathered, 4);
+    ask(&k);
+    ck_settle(&k, &answer);
+    CHECK_INT(answer.n_bad, 0);
+    CHECK(ck_right_all(&k, tokens, 0, 64, blocks + 20));
+    ck_save_prompt(&k, 3, tokens, 64, 0); /* known: not gathered */
+    CHECK_INT(ck_worker_stats(&k, 0).chunks_gathered, 4);
+    CHECK_INT(ck_worker_stats(&k, 0).chunks_wasted, 0);
+    ck_close(&k);
+    kit_close(&a);
+    kit_close(&b);
+    served_stop(&s, SIGTERM);
+    served_end(&s);
+}
+
+TEST(an_owner_that_dies_is_blocks_to_recompute_and_then_misses)
+{
+    struct served s = {.pid = 0};
+    struct kit a, b;
+    struct ck k;
+    struct ck_answer answer;
+    served_halves(&s, &a, &b, &k);
+    ck_save_prompt(&k, 1, tokens, 64, 0);
+    ask(&k);
+    served_stop(&s, SIGKILL);
+    uint64_t start = tsri_now_ns();
+    ck_settle(&k, &answer);
+    CHECK_INT(answer.n_bad, 8);
+    CHECK_INT(ck_find(&k, tokens, 70), 0);
+    ck_save_prompt(&k, 4, tokens, 64, 30); /* nothing is kept, nothing is held */
+    CHECK((tsri_now_ns() - start) / 1000000 < 8000);
+    ck_close(&k);
+    kit_close(&a);
+    kit_close(&b);
+    served_end(&s);
+}
+
+int main(void)
+{
+    for (uint32_t i = 0; i < 128; i++)
+        tokens[i] = i * 7 + 1;
+    for (int32_t i = 0; i < 64; i++)
+        blocks[i] = i;
+    RUN(what_is_in_a_lower_tier_is_loaded_between_steps);
+    RUN(a_tier_that_fails_is_blocks_to_recompute);
+    RUN(a_damaged_entry_is_blocks_to_recompute);
+    RUN(a_step_waits_for_a_stuck_tier_only_so_long);
+    RUN(a_load_between_steps_that_is_stuck_is_named_in_time);
+    RUN(halves_in_other_processes_than_the_owner_work_alike);
+    RUN(an_owner_that_dies_is_blocks_to_recompute_and_then_misses);
+    return test_end();
+}
