@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The README: its C program is a real one, and what it points to is there.
+# The README: its C program is a real one, as are the examples, and what it points to is there.
 # shellcheck source=tests/support/test.sh
 . "$(dirname "$0")/../support/test.sh"
 
@@ -22,6 +22,15 @@ the_example_finds_its_document() {
     [ "$out" = '4 of 7 tokens from the cache, K[0] = 0.5' ] || fail "it said: $out"
 }
 
+every_example_runs_to_its_end() {
+    local source program out
+    for source in examples/*.c; do
+        program=$B/examples/$(basename "$source" .c)
+        [ -x "$program" ] || continue
+        out=$(timeout 60 "$program" 2>&1) || fail "$program: $out" || return
+    done
+}
+
 every_link_between_documents_leads_somewhere() {
     local file link dead=''
     for file in *.md docs/*.md; do
@@ -42,6 +51,7 @@ every_make_target_named_in_the_documents_exists() {
 
 run the_example_compiles_without_a_warning
 run the_example_finds_its_document
+run every_example_runs_to_its_end
 run every_link_between_documents_leads_somewhere
 run every_make_target_named_in_the_documents_exists
 test_end
