@@ -25,8 +25,8 @@ static const struct kv_shape shapes[] = {
 /* Runs of rows long enough that a device may bring them in copies instead of reading them where
  * they are; the second has rows of K behind which V does not begin on a round address. */
 static const struct kv_shape long_shapes[] = {
-    {KV_SPLIT, 0, 2, 16, 128, 128, 0, 128, 16, 256},
-    {KV_SPLIT, 0, 2, 1, 1001, 1024, 0, 64, 16, 256},
+    {KV_SPLIT, TSR_DTYPE_BF16, 2, 16, 128, 128, 0, 128, 16, 160},
+    {KV_SPLIT, TSR_DTYPE_F16, 2, 1, 1001, 1024, 0, 64, 16, 160},
 };
 static const uint32_t dtypes[] = {TSR_DTYPE_F32, TSR_DTYPE_F16, TSR_DTYPE_BF16};
 
@@ -159,19 +159,14 @@ static void copy_scene(uint32_t direction, struct kv_shape shape, bool by_layer)
     copy_cells(direction, shape, by_layer, 0);
 }
 
-static void each_of(const struct kv_shape *list, size_t n, void (*check)(struct kv_shape shape))
+static void each_shape(void (*check)(struct kv_shape shape))
 {
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < TSRI_COUNT(shapes); i++)
         for (size_t k = 0; k < TSRI_COUNT(dtypes); k++) {
-            struct kv_shape shape = list[i];
+            struct kv_shape shape = shapes[i];
             shape.dtype = dtypes[k];
             check(shape);
         }
-}
-
-static void each_shape(void (*check)(struct kv_shape shape))
-{
-    each_of(shapes, TSRI_COUNT(shapes), check);
 }
 
 static void scatter_copies(struct kv_shape shape)
@@ -322,38 +317,34 @@ static void one_cell(struct kv_shape shape)
 /* The caller's own order KV_2LTD is one cell of all its tokens. */
 TEST(a_cell_may_hold_any_number_of_tokens)
 {
-    each_shape(one_cell);
+    for (size_t i = 0; i < TSRI_COUNT(shapes); i++) {
+        struct kv_shape shape = shapes[i];
+        shape.dtype = dtypes[i % TSRI_COUNT(dtypes)];
+        one_cell(shape);
+    }
     copy_cells(TSRI_BATCH_SCATTER,
                (struct kv_shape){KV_BLOCKS, TSR_DTYPE_F16, 2, 2, 64, 64, 0, 64, 16, 256}, false, 1);
 }
 
-static void long_rows(struct kv_shape shape)
-{
-    scatter_copies(shape);
-    gather_copies(shape);
-    rotate_scene(shape, TSR_ROPE_NEOX, false);
-    rotate_scene(shape, TSR_ROPE_NEOX, true);
-    int8_cells(shape);
-}
-
 TEST(long_rows_are_moved_as_short_ones_are)
 {
-    each_of(long_shapes, TSRI_COUNT(long_shapes), long_rows);
-}
-
-static void both_forms(struct kv_shape shape)
-{
-    for (uint32_t cell_tokens = 0; cell_tokens <= N_TOKENS; cell_tokens += N_TOKENS)
-        rotate_as((struct scene){.shape = shape,
-                                 .pairing = TSR_ROPE_NEOX,
-                                 .int8 = true,
-                                 .mixed = true,
-                                 .cell_tokens = cell_tokens});
+    for (size_t i = 0; i < TSRI_COUNT(long_shapes); i++) {
+        copy_scene(TSRI_BATCH_SCATTER, long_shapes[i], true);
+        copy_scene(TSRI_BATCH_GATHER, long_shapes[i], false);
+        rotate_scene(long_shapes[i], TSR_ROPE_NEOX, false);
+        rotate_scene(long_shapes[i], TSR_ROPE_NEOX, true);
+    }
 }
 
 TEST(entries_with_and_without_int8_share_a_batch)
 {
-    each_of(long_shapes, TSRI_COUNT(long_shapes), both_forms);
+    for (size_t i = 0; i < TSRI_COUNT(long_shapes); i++)
+        for (uint32_t cell_tokens = 0; cell_tokens <= N_TOKENS; cell_tokens += N_TOKENS)
+            rotate_as((struct scene){.shape = long_shapes[i],
+                                     .pairing = TSR_ROPE_NEOX,
+                                     .int8 = true,
+                                     .mixed = true,
+                                     .cell_tokens = cell_tokens});
 }
 
 /* What the first set has queued must not be disturbed by the second. */
@@ -364,7 +355,6 @@ TEST(a_batch_may_be_set_again_on_another_stream)
                       .direction = TSRI_BATCH_SCATTER,
                       .pairing = TSR_ROPE_NEOX,
                       .numbers = true};
-    s.shape.dtype = TSR_DTYPE_BF16;
     scene_open(&s);
     for (int i = 0; i < 2; i++) {
         struct twin *t = &s.twins[i];
@@ -388,7 +378,6 @@ TEST(cells_in_registered_memory_are_as_good_as_the_devices_own)
 {
     for (uint32_t direction = TSRI_BATCH_SCATTER; direction <= TSRI_BATCH_GATHER; direction++) {
         struct scene s = {.shape = long_shapes[0], .direction = direction};
-        s.shape.dtype = TSR_DTYPE_BF16;
         scene_open(&s);
         struct kv_cells *c = &s.twins[1].cells[0];
         uint8_t *own = c->data;
