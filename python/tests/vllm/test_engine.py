@@ -121,7 +121,7 @@ class Test2Embedded(VllmTest):
     def test_5_many_at_once_with_chunks_and_preemption(self):
         # New stories, old ones and beginnings of old ones; more than the KV memory holds.
         prompts = []
-        for i in range(24):
+        for i in range(14):
             old = PROMPTS[i % len(PROMPTS)]
             prompts += [story(1000 + i, 8), old, old + " end of it all was a"]
         scheduler = self.engine.core.scheduler
@@ -140,8 +140,8 @@ class Test2Embedded(VllmTest):
         same = sum(
             a.tokens[:TOKENS] == plain[i % len(plain)].tokens for i, a in enumerate(answers[1::3])
         )
-        print(f"    {len(preempted)} preemptions; {same} of 24 begin as they do alone")
-        self.assertGreaterEqual(same, 22)
+        print(f"    {len(preempted)} preemptions; {same} of 14 begin as they do alone")
+        self.assertGreaterEqual(same, 13)
         self.engine.settle()
         self.assertEqual(self.engine.core.scheduler.has_requests(), False)
         counters = self.engine.counters()
@@ -156,16 +156,16 @@ class Test3Restart(VllmTest):
         result = run_apart(options(disk_path=Shared.folder, disk_size="1G"), FEW)
         self.assertEqual([row["tokens"] for row in result], [a.tokens for a in Shared.plain[:8]])
         tokenizer = AutoTokenizer.from_pretrained(os.environ["TESSERA_TEST_VLLM_MODEL"])
-        wanted = self.hits(tokenizer.encode, FEW)
-        # Read from disk between steps, so that whole prompts are loaded.
+        # Loaded between steps: vLLM then counts whole prompts, and computes a token all the same.
+        wanted = [len(tokenizer.encode(prompt)) // BLOCK * BLOCK for prompt in FEW]
         self.assertEqual([row["cached"] for row in result], wanted)
 
     def test_2_a_disk_that_lies_changes_nothing(self):
         for file in Path(Shared.folder).rglob("*"):
             if file.is_file() and file.stat().st_size > 1 << 20:
                 spoil(file)
-        result = run_apart(options(disk_path=Shared.folder, disk_size="1G"), FEW)
-        self.assertEqual([row["tokens"] for row in result], [a.tokens for a in Shared.plain[:8]])
+        with Remote(options(disk_path=Shared.folder, disk_size="1G"), **TIGHT) as engine:
+            self.assert_same(engine.ask(FEW, TOKENS), Shared.plain[:8])
 
 
 def spoil(file):
