@@ -143,10 +143,12 @@ $(LIBA): $(call obj,$(LIB_SRC))
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
 
+# Devices and the model library are looked for beside it first, wherever it was put.
 $(LIBS_SO): $(call obj,$(LIB_SRC)) src/tessera.map
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
 	$(Q)$(CC) -shared -Wl,-soname,libtessera.so.$(SOMAJOR) -Wl,--version-script=src/tessera.map \
+	    -Wl,-rpath,'$$ORIGIN' \
 	    $(SANF) $(LDFLAGS) $(call obj,$(LIB_SRC)) -o $@ $(LIBS)
 	$(Q)ln -sf libtessera.so $@.$(SOMAJOR)
 
