@@ -11,6 +11,10 @@
 
 /* Victims a full tier is asked to drop for one put, before the put is given up. */
 #define VICTIMS_MAX 256u
+/* What goes down in one call: many small entries, or a large one. Alone each of them waits for the
+ * disk once or twice (bench_disk, small entries). */
+#define BATCH_ENTRIES 32u
+#define BATCH_BYTES ((uint64_t)4 << 20)
 
 struct tsri_command {
     enum { PUT, DROP } what;
@@ -236,32 +240,42 @@ static int put_once(struct tsri_manager *m, uint32_t t, struct tsr_tier_io *io)
     return TSR_EFULL;
 }
 
-/* The entry is pinned: its meta and pages stand still. */
-static int write_entry(struct tsri_manager *m, uint32_t id, uint32_t t, void **planes,
-                       tsr_tier_loc *loc)
+/* Entries on their way down together. */
+struct batch {
+    struct tsri_command cmds[BATCH_ENTRIES];
+    uint32_t n;
+    void **planes; /* of all of them; NULL: no memory */
+    struct tsr_tier_io ios[BATCH_ENTRIES];
+    bool dying[BATCH_ENTRIES], lost[BATCH_ENTRIES];
+};
+
+/* What tier t is to have. Returns how many. */
+static uint32_t choose_ios(const struct batch *b, uint32_t t, struct tsr_tier_io *ios,
+                           uint32_t *where)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->n; i++) {
+        if (!(b->cmds[i].tiers >> t & 1) || b->dying[i]) continue;
+        where[n] = i;
+        ios[n++] = b->ios[i];
+    }
+    return n;
+}
+
+/* Counts what became of an entry in tier t; true when the tier has it. */
+static bool settle_put(struct tsri_manager *m, uint32_t t, uint32_t id, int err)
 {
     struct tsr_cache *c = m->c;
     struct tsri_lower *l = &m->lower[t];
-    struct tsri_entry *e = &c->entries[id];
-    struct tsri_meta *meta = tsri_meta(c, e);
-    struct tsr_tier_io io = {.tokens = tsri_meta_tokens(meta),
-                             .extra = tsri_meta_extra(meta),
-                             .extra_max = meta->extra_bytes,
-                             .planes = planes};
-    pthread_mutex_lock(&c->lock); /* for the parent */
-    tsri_manager_head(c, e, &io.head);
-    pthread_mutex_unlock(&c->lock);
-    io.n_cells = tsri_head_cells(&io.head);
-    int err = put_once(m, t, &io);
-    *loc = io.loc;
-    if (err == TSR_ERANGE && t == m->hot) return err; /* larger than the pool */
+    const struct tsri_entry *e = &c->entries[id];
+    if (err == TSR_ERANGE && t == m->hot) return false; /* larger than the pool */
     if (err < 0) {
         tsri_stats_add(c->stats, err == TSR_ETIME ? TSRI_M_tier_timeouts : TSRI_M_tier_errors, 1);
         if (!l->failing)
             tsri_log(TSR_LOG_WARN, "tier %s: entries cannot be written: %s",
                      tsri_tier_name(l->tier), tsr_strerror(err));
         l->failing = true;
-        return err;
+        return false;
     }
     if (l->failing)
         tsri_log(TSR_LOG_INFO, "tier %s: entries are written again", tsri_tier_name(l->tier));
@@ -269,72 +283,132 @@ static int write_entry(struct tsri_manager *m, uint32_t id, uint32_t t, void **p
     tsri_stats_add(c->stats, TSRI_M_tier_writes, 1);
     tsri_stats_add(c->stats, TSRI_M_tier_write_bytes,
                    (uint64_t)e->n_tokens * tsri_shape_token_bytes(&c->spaces[e->space].shape));
-    return 0;
-}
-
-/* False when it could not be written. */
-static bool put_below(struct tsri_manager *m, uint32_t id, uint32_t t, void **planes)
-{
-    struct tsr_cache *c = m->c;
-    struct tsri_entry *e = &c->entries[id];
-    struct tsri_key key = tsri_entry_key(e);
-    struct tsr_tier_ref ref = {.loc = 0};
-    memcpy(&ref.key, &key, sizeof ref.key);
-    memcpy(ref.space, c->spaces[e->space].fingerprint, sizeof ref.space);
-    if (write_entry(m, id, t, planes, &ref.loc) != 0) return false;
-    pthread_mutex_lock(&c->lock);
-    bool dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
-    if (!dying) tsri_manager_holds(c, id, t, ref.loc);
-    pthread_mutex_unlock(&c->lock);
-    /* Dropped while it was being written: then it must go there too, and at once: somebody may
-     * have stored the same text again, and that waits in the queue. */
-    if (dying) drop_below(m, t, &ref);
     return true;
 }
 
-static bool carry_put(struct tsri_manager *m, const struct tsri_command *cmd)
+/* The tier has it, where it says; unless it was dropped while it was being written: then it must go
+ * there too, and at once: somebody may have stored the same text again, and that waits in the
+ * queue. */
+static void publish_copy(struct tsri_manager *m, uint32_t t, uint32_t id, tsr_tier_loc loc)
 {
     struct tsr_cache *c = m->c;
-    struct tsri_entry *e = &c->entries[cmd->id];
     pthread_mutex_lock(&c->lock);
-    bool dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
-    e->flags |= TSRI_ENTRY_WRITING;
+    bool dying = tsri_word_state(atomic_load(&c->entries[id].word)) == TSRI_DYING;
+    struct tsr_tier_ref ref = tsri_manager_ref(c, id, t);
+    ref.loc = loc;
+    if (!dying) tsri_manager_holds(c, id, t, loc);
     pthread_mutex_unlock(&c->lock);
-    bool all = true;
-    void **planes = dying ? NULL : tsri_alloc(tsri_manager_n_planes(c, e), sizeof *planes);
-    if (planes) tsri_manager_planes(c, e, tsri_meta(c, e), planes);
-    for (uint32_t t = 1; t <= m->n_lower && !dying; t++)
-        if (cmd->tiers >> t & 1) {
-            bool put = planes && put_below(m, cmd->id, t, planes);
-            all &= put || t == m->hot; /* what the pool has not, nobody misses */
-        }
-    tsri_free(planes);
+    if (dying) drop_below(m, t, &ref);
+}
+
+/* All that tier t is to have, in one call; what finds it full then makes its own room. */
+static void put_below(struct tsri_manager *m, struct batch *b, uint32_t t)
+{
+    struct tsr_tier_io ios[BATCH_ENTRIES];
+    uint32_t where[BATCH_ENTRIES], n = choose_ios(b, t, ios, where);
+    uint64_t deadline_ns = tsri_deadline_ns(m->c->options.tier_store_ms);
+    for (uint32_t i = 0; i < n; i++)
+        ios[i].deadline_ns = deadline_ns;
+    int e = n ? tsri_tier_put(m->lower[t].tier, ios, n) : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id = b->cmds[where[i]].id;
+        int err = e < 0 ? e : ios[i].result;
+        if (err == TSR_EFULL && make_room(m, t)) err = put_once(m, t, &ios[i]);
+        if (settle_put(m, t, id, err))
+            publish_copy(m, t, id, ios[i].loc);
+        else
+            b->lost[where[i]] |= t != m->hot; /* what the pool has not, nobody misses */
+    }
+}
+
+/* The entries are pinned: their meta and pages stand still. */
+static void prepare(struct tsri_manager *m, struct batch *b)
+{
+    struct tsr_cache *c = m->c;
+    size_t n_planes = 0;
+    pthread_mutex_lock(&c->lock); /* for states and parents */
+    for (uint32_t i = 0; i < b->n; i++) {
+        struct tsri_entry *e = &c->entries[b->cmds[i].id];
+        b->dying[i] = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
+        b->lost[i] = false;
+        e->flags |= TSRI_ENTRY_WRITING;
+        b->ios[i] = (struct tsr_tier_io){.loc = 0};
+        if (b->dying[i]) continue;
+        tsri_manager_head(c, e, &b->ios[i].head);
+        n_planes += tsri_manager_n_planes(c, e);
+    }
+    pthread_mutex_unlock(&c->lock);
+    b->planes = n_planes ? tsri_alloc(n_planes, sizeof *b->planes) : NULL;
+    void **at = b->planes;
+    for (uint32_t i = 0; i < b->n && at; i++) {
+        if (b->dying[i]) continue;
+        const struct tsri_entry *e = &c->entries[b->cmds[i].id];
+        struct tsri_meta *meta = tsri_meta(c, e);
+        struct tsr_tier_io *io = &b->ios[i];
+        tsri_manager_planes(c, e, meta, at);
+        io->tokens = tsri_meta_tokens(meta);
+        io->extra = tsri_meta_extra(meta);
+        io->extra_max = meta->extra_bytes;
+        io->n_cells = tsri_head_cells(&io->head);
+        io->planes = at;
+        at += tsri_manager_n_planes(c, e);
+    }
+}
+
+/* Returns how many could not be written. */
+static uint32_t carry_puts(struct tsri_manager *m, struct batch *b)
+{
+    struct tsr_cache *c = m->c;
+    uint32_t n_lost = 0;
+    prepare(m, b);
+    for (uint32_t t = 1; t <= m->n_lower && b->planes; t++)
+        put_below(m, b, t);
     pthread_mutex_lock(&c->lock);
-    dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
-    e->flags &= (uint16_t) ~(TSRI_ENTRY_QUEUED | TSRI_ENTRY_WRITING);
-    tsri_unpin_locked(c, cmd->id);
+    for (uint32_t i = 0; i < b->n; i++) {
+        struct tsri_entry *e = &c->entries[b->cmds[i].id];
+        bool dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
+        n_lost += !dying && (b->lost[i] || !b->planes);
+        e->flags &= (uint16_t) ~(TSRI_ENTRY_QUEUED | TSRI_ENTRY_WRITING);
+        tsri_unpin_locked(c, b->cmds[i].id);
+    }
     pthread_mutex_unlock(&c->lock);
-    return all || dying;
+    tsri_free(b->planes);
+    return n_lost;
+}
+
+/* Takes puts from the front of the queue that are small together, or one. Under the lock. */
+static void pop_puts(struct tsri_manager *m, struct batch *b)
+{
+    const struct tsr_cache *c = m->c;
+    uint64_t bytes = 0;
+    for (b->n = 0; m->n && b->n < BATCH_ENTRIES && m->ring[m->head].what == PUT; b->n++) {
+        const struct tsri_entry *e = &c->entries[m->ring[m->head].id];
+        bytes += (uint64_t)e->n_tokens * tsri_shape_token_bytes(&c->spaces[e->space].shape);
+        if (b->n && bytes > BATCH_BYTES) break;
+        b->cmds[b->n] = pop(m);
+    }
 }
 
 static void *writer(void *arg)
 {
     struct tsri_manager *m = arg;
+    struct batch batch, *b = &batch;
     pthread_mutex_lock(&m->lock);
     for (;;) {
         while (m->n == 0 && !m->closing)
             pthread_cond_wait(&m->more, &m->lock);
         if (m->n == 0) break;
-        struct tsri_command cmd = pop(m);
+        pop_puts(m, b);
+        struct tsri_command drop = b->n ? b->cmds[0] : pop(m);
         pthread_mutex_unlock(&m->lock);
-        bool ok = true;
-        if (cmd.what == PUT)
-            ok = carry_put(m, &cmd);
+        uint32_t n_lost = 0;
+        if (b->n)
+            n_lost = carry_puts(m, b);
         else
-            drop_below(m, (uint32_t)__builtin_ctz(cmd.tiers), &cmd.ref);
+            drop_below(m, (uint32_t)__builtin_ctz(drop.tiers), &drop.ref);
         pthread_mutex_lock(&m->lock);
-        m->n_lost += !ok;
-        m->n_finished++;
+        m->n_lost += n_lost;
+        m->n_finished += b->n ? b->n : 1;
         pthread_cond_broadcast(&m->done);
     }
     pthread_mutex_unlock(&m->lock);

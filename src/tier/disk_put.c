@@ -1,9 +1,15 @@
 /* disk_put.c - put. The entries of a call are appended one behind the other; while the disk takes a
- * piece, its cells are summed, and the header with the sums follows the last piece. An entry is
- * published, in order, when all of its bytes are written. When one fails, those behind it in the
- * same segment fail too (a walk over the headers could not reach them) and the segment is cut
- * before it. */
+ * piece, its cells are summed, and the header with the sums follows the last piece. Small entries
+ * that follow each other are put together in memory and written as one piece: the disk counts
+ * requests, not bytes. An entry is published, in order, when all of its bytes are written. When one
+ * fails, those behind it in the same segment fail too (a walk over the headers could not reach
+ * them) and the segment is cut before it. */
 #include "tier/disk.h"
+
+/* Records up to so many bytes are small; so many, and so many bytes of them, make a bundle. */
+#define SMALL_BYTES (48u << 10)
+#define BUNDLE_ENTRIES 32u
+#define BUNDLE_BYTES (1u << 20)
 
 struct entry {
     struct tsr_tier_io *io;
@@ -68,6 +74,14 @@ static void publish(struct put *p, struct entry *e)
     atomic_fetch_add(&d->written_bytes, bytes);
 }
 
+/* The result of an entry that was published or could not be. */
+static void tell(struct put *p, struct entry *e)
+{
+    if (!e->error) return;
+    e->io->result =
+        e->error < 0 ? e->error : tsri_disk_fail(p->d, e->error, "cannot write", "an entry");
+}
+
 /* Waits for the oldest piece; publishes its entry when that was the last of it. */
 static void finish_piece(struct put *p)
 {
@@ -84,10 +98,7 @@ static void finish_piece(struct put *p)
         if (!whole || oldest->n_pieces) break;
         if (p->failed && !oldest->error) oldest->error = p->failed;
         publish(p, oldest);
-        if (oldest->error)
-            oldest->io->result =
-                oldest->error < 0 ? oldest->error
-                                  : tsri_disk_fail(p->d, oldest->error, "cannot write", "an entry");
+        tell(p, oldest);
         p->first = (p->first + 1) % TSRI_UNDER_WAY;
         p->n_entries--;
     }
@@ -112,10 +123,8 @@ static void send_piece(struct put *p, struct entry *e, struct tsri_piece *piece)
     e->n_pieces++;
 }
 
-static void send_header(struct put *p, struct entry *e, uint32_t number)
+static void seal_header(const struct put *p, const struct entry *e, uint8_t *header)
 {
-    struct tsri_piece *piece = next_piece(p, number);
-    uint8_t *header = p->lane->headers[number].data;
     struct tsri_record r = {.kind = TSRI_RECORD_ENTRY,
                             .nonce = p->segment->nonce,
                             .offset = e->kv.offset,
@@ -123,6 +132,13 @@ static void send_header(struct put *p, struct entry *e, uint32_t number)
                             .seq = e->seq,
                             .head = e->kv.head};
     tsri_header_seal(header, &e->kv.layout, &r);
+}
+
+static void send_header(struct put *p, struct entry *e, uint32_t number)
+{
+    struct tsri_piece *piece = next_piece(p, number);
+    uint8_t *header = p->lane->headers[number].data;
+    seal_header(p, e, header);
     piece->iov[0] = (struct iovec){header, e->kv.layout.header_bytes};
     piece->req = (struct tsri_aio_req){.write = true,
                                        .offset = e->kv.offset,
@@ -134,26 +150,34 @@ static void send_header(struct put *p, struct entry *e, uint32_t number)
     send_piece(p, e, piece);
 }
 
+/* The entry that is to stand where the last one ends, with its number. */
+static struct entry next_entry(struct put *p, struct tsr_tier_io *io,
+                               const struct tsri_layout *layout)
+{
+    struct entry e = {.io = io, .kv = {io->head, *layout, io->planes, p->offset, p->d->align}};
+    if (e.kv.head.n_planes < 2) e.kv.head.row_bytes[1] = 0;
+    pthread_mutex_lock(&p->d->lock);
+    e.seq = p->d->next_seq++;
+    pthread_mutex_unlock(&p->d->lock);
+    p->offset += layout->record_bytes;
+    return e;
+}
+
 /* Writes one entry, all of it queued when this returns. */
 static void write_entry(struct put *p, struct tsr_tier_io *io, const struct tsri_layout *layout)
 {
     while (p->n_entries == TSRI_UNDER_WAY)
         finish_piece(p);
     uint32_t number = (p->first + p->n_entries) % TSRI_UNDER_WAY;
-    struct entry *e = &p->entries[number];
-    *e = (struct entry){.io = io, .kv = {io->head, *layout, io->planes, p->offset, p->d->align}};
-    if (e->kv.head.n_planes < 2) e->kv.head.row_bytes[1] = 0;
     int err = tsri_region_need(&p->lane->headers[number], layout->header_bytes);
     if (err) {
         io->result = p->failed = err;
         return;
     }
+    struct entry *e = &p->entries[number];
+    *e = next_entry(p, io, layout);
     uint8_t *header = p->lane->headers[number].data;
     tsri_header_fill(header, layout, &e->kv.head, io->tokens, io->extra);
-    pthread_mutex_lock(&p->d->lock);
-    e->seq = p->d->next_seq++;
-    pthread_mutex_unlock(&p->d->lock);
-    p->offset += layout->record_bytes;
     p->n_entries++;
     uint64_t n_cells = tsri_layout_cells(layout, &e->kv.head);
     while (e->next < n_cells && !e->error) {
@@ -166,6 +190,73 @@ static void write_entry(struct put *p, struct tsr_tier_io *io, const struct tsri
         tsri_piece_sum(piece, &e->kv, tsri_header_sums(header, layout));
     }
     if (!e->error) send_header(p, e, number);
+}
+
+/* ---- small entries ---- */
+
+static bool is_late(const struct tsr_tier_io *io)
+{
+    return io->deadline_ns && tsri_now_ns() >= io->deadline_ns;
+}
+
+static void copy_record(const struct put *p, const struct entry *e, uint8_t *to)
+{
+    const struct tsri_layout *l = &e->kv.layout;
+    const struct tsr_entry_head *h = &e->kv.head;
+    memset(to + l->header_bytes, 0, l->record_bytes - l->header_bytes);
+    tsri_header_fill(to, l, h, e->io->tokens, e->io->extra);
+    for (uint64_t i = 0; i < tsri_layout_cells(l, h); i++) {
+        struct tsri_disk_cell c = tsri_layout_cell(l, h, i);
+        memcpy(to + c.at, e->kv.planes[i], c.bytes);
+        tsri_header_sums(to, l)[i] = tsri_sum(to + c.at, c.bytes);
+    }
+    seal_header(p, e, to);
+}
+
+static bool is_small(const struct put *p, const struct tsr_tier_io *io, struct tsri_layout *layout)
+{
+    tsri_layout_init(layout, &io->head);
+    return layout->record_bytes <= SMALL_BYTES &&
+           layout->record_bytes <= p->segment->capacity - p->offset;
+}
+
+/* Writes small entries from io[0] on with one request, and waits for it. Returns how many there
+ * were. Nothing else is under way. */
+static size_t write_bundle(struct put *p, struct tsr_tier_io *io, size_t n)
+{
+    struct entry bundle[BUNDLE_ENTRIES];
+    struct tsri_piece *piece = &p->lane->pieces[0];
+    struct tsri_layout layout;
+    uint64_t begin = p->offset;
+    size_t n_bundle = 0;
+    int err = tsri_region_need(&piece->bounce, BUNDLE_BYTES);
+    for (; n_bundle < n && n_bundle < BUNDLE_ENTRIES; n_bundle++) {
+        if (is_late(&io[n_bundle]) || !is_small(p, &io[n_bundle], &layout)) break;
+        if (p->offset - begin + layout.record_bytes > BUNDLE_BYTES) break;
+        bundle[n_bundle] = next_entry(p, &io[n_bundle], &layout);
+        if (!err)
+            copy_record(p, &bundle[n_bundle],
+                        piece->bounce.data + (bundle[n_bundle].kv.offset - begin));
+    }
+    if (!err && n_bundle) {
+        piece->iov[0] = (struct iovec){piece->bounce.data, p->offset - begin};
+        piece->req = (struct tsri_aio_req){.fd = p->segment->fd,
+                                           .write = true,
+                                           .offset = begin,
+                                           .iov = piece->iov,
+                                           .n_iov = 1,
+                                           .bytes = p->offset - begin,
+                                           .align = p->d->align};
+        tsri_aio_push(p->lane->aio, &piece->req);
+        tsri_aio_wait(p->lane->aio, &piece->req);
+        err = piece->req.error;
+    }
+    for (size_t i = 0; i < n_bundle; i++) {
+        bundle[i].error = err ? err : p->failed;
+        publish(p, &bundle[i]);
+        tell(p, &bundle[i]);
+    }
+    return n_bundle;
 }
 
 static void drain(struct put *p)
@@ -184,15 +275,18 @@ static size_t fill_segment(struct put *p, struct tsr_tier_io *io, size_t i, size
     struct tsri_disk *d = p->d;
     p->offset = p->segment->tail;
     p->failed = 0;
-    for (; i < n && !p->failed; i++) {
+    while (i < n && !p->failed) {
         struct tsri_layout layout;
-        tsri_layout_init(&layout, &io[i].head);
+        bool small = is_small(p, &io[i], &layout);
         if (p->segment->capacity - p->offset < layout.record_bytes) break;
-        if (io[i].deadline_ns && tsri_now_ns() >= io[i].deadline_ns) {
-            io[i].result = tsri_fail(TSR_ETIME, "disk: put too late");
-            continue;
+        if (is_late(&io[i])) {
+            io[i++].result = tsri_fail(TSR_ETIME, "disk: put too late");
+        } else if (small) {
+            drain(p);
+            if (!p->failed) i += write_bundle(p, io + i, n - i);
+        } else {
+            write_entry(p, &io[i++], &layout);
         }
-        write_entry(p, &io[i], &layout);
     }
     drain(p);
     pthread_mutex_lock(&d->lock);

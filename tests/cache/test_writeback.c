@@ -442,19 +442,53 @@ TEST(more_entries_below_than_the_index_holds_make_way_for_new_ones)
     CHECK(below_end(&b));
 }
 
+TEST(small_entries_go_down_together_and_each_has_its_own_result)
+{
+    struct below b;
+    below_open(&b, NULL, 1);
+    fake_tier_gate(&b.plans[0], FAKE_PUT);
+    CHECK_INT(store_nth(&b, 0, 30), 30);
+    fake_tier_gate_wait(&b.plans[0], 1);
+    for (uint64_t i = 1; i < 9; i++)
+        CHECK_INT(store_nth(&b, i, 30), 30);
+    b.stores[0].bytes_max = 1; /* full: every one of them must make room, and there is too little */
+    fake_tier_gate(&b.plans[0], 0);
+    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+    CHECK_INT(b.stores[0].n_items, 0);
+    b.stores[0].bytes_max = 0;
+    fake_tier_gate(&b.plans[0], FAKE_PUT);
+    CHECK_INT(store_nth(&b, 10, 30), 30);
+    fake_tier_gate_wait(&b.plans[0], 1);
+    uint64_t n_calls = b.plans[0].n_calls;
+    for (uint64_t i = 11; i < 20; i++)
+        CHECK_INT(store_nth(&b, i, 30), 30);
+    fake_tier_gate(&b.plans[0], 0);
+    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(b.plans[0].n_calls - n_calls, 2); /* one put, one flush */
+    CHECK_INT(b.stores[0].n_items, 10);
+    CHECK_INT(kit_evict_all(&b.k), 19);
+    for (uint64_t i = 10; i < 20; i++)
+        CHECK_INT(load_nth(&b, i, 30), 30);
+    CHECK(below_end(&b));
+}
+
 /* ---- failures ---- */
 
 TEST(flush_says_how_many_entries_could_not_be_written)
 {
     struct below b;
     below_open(&b, NULL, 1);
-    fake_tier_fail(&b.plans[0], FAKE_PUT, 2, 1, TSR_EIO);
-    for (uint64_t i = 0; i < 5; i++)
+    fake_tier_fail(&b.plans[0], FAKE_PUT, 2, 0, TSR_EIO);
+    fake_tier_gate(&b.plans[0], FAKE_PUT);
+    CHECK_INT(store_nth(&b, 0, 30), 30);
+    fake_tier_gate_wait(&b.plans[0], 1);
+    for (uint64_t i = 1; i < 5; i++) /* go down together */
         CHECK_INT(store_nth(&b, i, 30), 30);
+    fake_tier_gate(&b.plans[0], 0);
     CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
-    CHECK_HAS(tsr_errmsg(), "2 entries");
+    CHECK_HAS(tsr_errmsg(), "4 entries");
     CHECK_INT(tsr_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 3);
+    CHECK_INT(b.stores[0].n_items, 1);
     fake_tier_fail(&b.plans[0], FAKE_FLUSH, 1, 0, TSR_EIO);
     CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
     CHECK_INT(tsr_flush(b.k.cache), 0);
@@ -550,6 +584,7 @@ int main(void)
     RUN(a_full_tier_gives_up_chains_from_their_ends);
     RUN(a_tier_without_any_room_costs_only_its_place);
     RUN(more_entries_below_than_the_index_holds_make_way_for_new_ones);
+    RUN(small_entries_go_down_together_and_each_has_its_own_result);
     RUN(flush_says_how_many_entries_could_not_be_written);
     RUN(any_one_call_of_a_tier_may_fail);
     RUN(a_tier_that_always_fails_is_as_good_as_none);
