@@ -104,6 +104,42 @@ TEST(a_replaced_entry_survives_the_failure_of_its_replacement)
     CHECK_INT(disk_kit_stats(&kit).errors, 1);
 }
 
+/* Small ones that follow each other are one write; whichever write fails, none that was told to be
+ * there is lost or wrong, and a restart finds as many. */
+TEST(small_entries_are_written_together)
+{
+    static const struct kv_shape tiny = {20, 64, 1, 2, {48, 32}, 10, 0}; /* three pages */
+    kit.setup.io = &faults.io;
+    kit.setup.mode = TSRI_AIO_INLINE;
+    kit.setup.segment_bytes = 4 << 20;
+    fault_io_set(&faults, FAULT_WRITE, 0, 0, 0);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    CHECK_INT(disk_kit_put(&kit, &tiny, 1000), 0);
+    fault_io_set(&faults, FAULT_WRITE, 0, 0, 0);
+    int results[N];
+    CHECK_INT(put_batch(&tiny, results), N);
+    CHECK_INT(faults.n_calls, 1);
+    struct tsr_tier_stats stats = disk_kit_stats(&kit);
+    CHECK_INT(stats.written_bytes, (N + 1) * disk_kit_record_bytes(&tiny));
+    for (uint64_t i = 0; i < N; i++)
+        CHECK_INT(disk_kit_get(&kit, &tiny, i), 0);
+    fault_io_set(&faults, FAULT_WRITE, 1, 0, EIO); /* put again, and it fails */
+    CHECK_INT(put_batch(&tiny, results), 0);
+    for (uint64_t i = 0; i < N; i++) {
+        CHECK_INT(results[i], TSR_EIO);
+        CHECK_INT(disk_kit_get(&kit, &tiny, i), 0);
+    }
+    fault_io_set(&faults, FAULT_WRITE, 1, 0, FAULT_SHORT);
+    CHECK_INT(put_batch(&tiny, results), N);
+    for (int round = 0; round < 2; round++) {
+        for (uint64_t i = 0; i < N; i++)
+            CHECK_INT(disk_kit_get(&kit, &tiny, i), 0);
+        disk_kit_close(&kit);
+        CHECK_INT(disk_kit_open(&kit), 0);
+        CHECK_INT(disk_kit_stats(&kit).entries, N + 1);
+    }
+}
+
 TEST(a_late_put_is_not_begun)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
@@ -167,6 +203,7 @@ int main(void)
     RUN_KIT(a_batch_goes_on_in_the_next_segment_when_one_is_full);
     RUN_KIT(a_failed_write_costs_its_entry_and_those_behind_it_in_the_batch);
     RUN_KIT(a_replaced_entry_survives_the_failure_of_its_replacement);
+    RUN_KIT(small_entries_are_written_together);
     RUN_KIT(a_late_put_is_not_begun);
     RUN_KIT(writers_at_once_have_segments_of_their_own);
     return test_end();

@@ -215,11 +215,12 @@ TEST(the_same_in_runs_drawn_at_random)
 TEST(what_is_put_again_during_a_flush_or_a_close_is_not_lost_either)
 {
     uint32_t n = 0;
-    for (uint64_t key = 0; key < 2; key++)
+    for (uint64_t key = 0; key < 2; key++) {
         for (n = 0; record_meddled(n, key); n++)
             check_syncs(0);
-    CHECK(n > 8);
-    record_io_fini(&record);
+        record_io_fini(&record);
+        CHECK(n > 8);
+    }
 }
 
 int main(void)
