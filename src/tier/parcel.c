@@ -109,6 +109,22 @@ bool tsri_parcel_wants(const struct tsri_parcel *r, void *const *planes, uint32_
     return false;
 }
 
+struct tsri_extent tsri_parcel_wanted(const struct tsri_parcel *r, void *const *planes,
+                                      uint32_t part)
+{
+    struct tsri_extent x = tsri_parcel_part(r, part);
+    uint64_t first = cell_at(r, x.begin), last = cell_at(r, x.end - 1);
+    while (first <= last && !planes[first])
+        first++;
+    if (first > last) return (struct tsri_extent){x.begin, x.begin};
+    while (!planes[last])
+        last--;
+    struct tsri_extent begin = tsri_parcel_cell(r, first), end = tsri_parcel_cell(r, last);
+    if (begin.begin > x.begin) x.begin = begin.begin;
+    if (end.end < x.end) x.end = end.end;
+    return x;
+}
+
 /* ---- the record ---- */
 
 void tsri_parcel_fill(uint8_t *record, const struct tsri_parcel *r, const uint32_t *tokens,
@@ -214,6 +230,28 @@ void tsri_parcel_hand_on(const struct tsri_parcel *r, struct tsr_tier_io *io, ui
 {
     for (; (*n_layers + 1) * r->layer_bytes <= end; ++*n_layers)
         if (io->layer_done) io->layer_done(io, *n_layers);
+}
+
+/* ---- parts as they arrive ---- */
+
+void tsri_arrivals_note(struct tsri_arrivals *a, uint32_t part)
+{
+    a->early |= (uint64_t)1 << (part - a->n_arrived);
+    for (; a->early & 1; a->early >>= 1)
+        a->n_arrived++;
+}
+
+int tsri_arrivals_prove(struct tsri_arrivals *a, const uint8_t *record, const struct tsri_parcel *r,
+                        struct tsr_tier_io *io)
+{
+    if (a->n_arrived == 0) return 0;
+    uint64_t end = tsri_parcel_part(r, a->n_arrived - 1).end, n_cells = tsri_parcel_cells(r);
+    uint64_t first = a->n_checked;
+    while (a->n_checked < n_cells && tsri_parcel_cell(r, a->n_checked).end <= end)
+        a->n_checked++;
+    int err = tsri_parcel_check(record, r, io->planes, first, a->n_checked);
+    if (!err) tsri_parcel_hand_on(r, io, end, &a->n_layers);
+    return err;
 }
 
 /* ---- streams ---- */

@@ -58,6 +58,9 @@ struct tsri_extent tsri_parcel_cell(const struct tsri_parcel *r, uint64_t cell);
 struct tsri_extent tsri_parcel_part(const struct tsri_parcel *r, uint32_t part);
 /* Whether the part has a cell that is wanted. */
 bool tsri_parcel_wants(const struct tsri_parcel *r, void *const *planes, uint32_t part);
+/* Of the part what lies between its first and its last wanted cell; empty when there is none. */
+struct tsri_extent tsri_parcel_wanted(const struct tsri_parcel *r, void *const *planes,
+                                      uint32_t part);
 
 /* A record of r->record_bytes: filled, then the sums of its cells set, then sealed. */
 void tsri_parcel_fill(uint8_t *record, const struct tsri_parcel *r, const uint32_t *tokens,
@@ -82,6 +85,20 @@ TSR_MUST int tsri_parcel_deliver(const uint8_t *record, const struct tsri_parcel
 /* Layers whose cells all lie before `end` of the KV, handed on from *n_layers. */
 void tsri_parcel_hand_on(const struct tsri_parcel *r, struct tsr_tier_io *io, uint64_t end,
                          uint32_t *n_layers);
+
+/* Parts of a get as they arrive, in any order: what is complete is proven and handed on. */
+#define TSRI_ARRIVALS_AHEAD 64u /* a part that far ahead of the first missing one must wait */
+struct tsri_arrivals {
+    uint32_t n_arrived; /* parts, all before this one */
+    uint64_t early;     /* bit i: part n_arrived + i has arrived too */
+    uint64_t n_checked; /* cells */
+    uint32_t n_layers;  /* handed on */
+};
+/* The part is there, or nobody wants it. */
+void tsri_arrivals_note(struct tsri_arrivals *a, uint32_t part);
+/* Compares what has become complete with its sums and hands on its layers. */
+TSR_MUST int tsri_arrivals_prove(struct tsri_arrivals *a, const uint8_t *record,
+                                 const struct tsri_parcel *r, struct tsr_tier_io *io);
 
 /* A run of bytes on its way: of an entry's cells, of one buffer, or to be thrown away. */
 struct tsri_stream {

@@ -16,10 +16,7 @@ struct get_job {
     struct tsr_tier_io *io;
     struct tsri_parcel parcel;
     uint8_t *record;
-    uint32_t n_arrived; /* parts, all before this one */
-    uint64_t early;     /* bit i: part n_arrived + i has arrived too */
-    uint64_t n_checked; /* cells */
-    uint32_t n_layers;  /* handed on */
+    struct tsri_arrivals arrivals;
 };
 
 struct get {
@@ -72,17 +69,8 @@ static struct tsri_stream part_sink(struct tsri_resp_req *req, uint64_t bytes)
 /* The part is there, or nobody wants it: proves and hands on what is complete now. */
 static void part_arrived(struct get_job *g, uint32_t part)
 {
-    g->early |= (uint64_t)1 << (part - g->n_arrived);
-    for (; g->early & 1; g->early >>= 1)
-        g->n_arrived++;
-    if (g->n_arrived == 0) return;
-    const struct tsri_parcel *r = &g->parcel;
-    uint64_t end = tsri_parcel_part(r, g->n_arrived - 1).end, n_cells = tsri_parcel_cells(r);
-    uint64_t first = g->n_checked;
-    while (g->n_checked < n_cells && tsri_parcel_cell(r, g->n_checked).end <= end)
-        g->n_checked++;
-    g->base.err = tsri_parcel_check(g->record, r, g->io->planes, first, g->n_checked);
-    if (!g->base.err) tsri_parcel_hand_on(r, g->io, end, &g->n_layers);
+    tsri_arrivals_note(&g->arrivals, part);
+    g->base.err = tsri_arrivals_prove(&g->arrivals, g->record, &g->parcel, g->io);
 }
 
 static bool get_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
@@ -90,7 +78,7 @@ static bool get_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
     struct get_job *g = (struct get_job *)job;
     uint32_t part = job->stage == 0 ? TSRI_REDIS_RECORD : req->number;
     if (job->stage == 1) {
-        if (part - g->n_arrived >= 64) { /* too far ahead: later */
+        if (part - g->arrivals.n_arrived >= TSRI_ARRIVALS_AHEAD) { /* too far ahead: later */
             job->next--;
             return false;
         }

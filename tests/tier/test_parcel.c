@@ -191,8 +191,71 @@ TEST(the_same_text_is_known_whoever_wrote_it)
     kv_entry_fini(&e);
 }
 
+TEST(of_a_part_only_what_lies_between_wanted_cells_is_wanted)
+{
+    struct kv_entry e;
+    kv_entry_init(&e, &shapes[2], 5);
+    struct tsri_parcel r;
+    CHECK_INT(tsri_parcel_init(&r, &e.head, 1, 8 << 20), 0);
+    CHECK_INT(r.n_parts, 1);
+    uint64_t n = tsri_parcel_cells(&r);
+    void **planes = calloc(n, sizeof planes[0]);
+    struct tsri_extent x = tsri_parcel_wanted(&r, planes, 0);
+    CHECK_INT(x.begin, x.end);
+    planes[3] = e.planes[3];
+    planes[9] = e.planes[9];
+    x = tsri_parcel_wanted(&r, planes, 0);
+    CHECK_INT(x.begin, tsri_parcel_cell(&r, 3).begin);
+    CHECK_INT(x.end, tsri_parcel_cell(&r, 9).end);
+    x = tsri_parcel_wanted(&r, e.planes, 0);
+    CHECK_INT(x.begin, 0);
+    CHECK_INT(x.end, r.kv_bytes);
+    free(planes);
+    kv_entry_fini(&e);
+}
+
+static uint32_t n_handed_on;
+
+static void count_layer(struct tsr_tier_io *io, uint32_t layer)
+{
+    (void)io;
+    CHECK_INT(layer, n_handed_on);
+    n_handed_on++;
+}
+
+TEST(parts_that_arrive_in_any_order_are_proven_and_handed_on_in_order)
+{
+    struct kv_entry e;
+    kv_entry_init(&e, &shapes[2], 6);
+    struct tsri_parcel r;
+    uint8_t *record = record_of(&e, &r, 64 << 10); /* a part is half a layer or less */
+    CHECK(r.n_parts >= 7 && r.n_parts <= TSRI_ARRIVALS_AHEAD);
+    struct tsr_tier_io io = kv_entry_io(&e);
+    io.layer_done = count_layer;
+    struct tsri_arrivals a = {0};
+    n_handed_on = 0;
+    for (uint32_t p = r.n_parts - 1; p > 0; p--) {
+        tsri_arrivals_note(&a, p);
+        CHECK_INT(tsri_arrivals_prove(&a, record, &r, &io), 0);
+        CHECK_INT(n_handed_on, 0);
+    }
+    tsri_arrivals_note(&a, 0);
+    CHECK_INT(tsri_arrivals_prove(&a, record, &r, &io), 0);
+    CHECK_INT(n_handed_on, shapes[2].n_layers);
+    a = (struct tsri_arrivals){0};
+    n_handed_on = 0;
+    ((uint8_t *)e.planes[0])[7] ^= 1;
+    tsri_arrivals_note(&a, 0);
+    CHECK_INT(tsri_arrivals_prove(&a, record, &r, &io), TSR_ECORRUPT);
+    CHECK_INT(n_handed_on, 0);
+    free(record);
+    kv_entry_fini(&e);
+}
+
 int main(void)
 {
+    RUN(of_a_part_only_what_lies_between_wanted_cells_is_wanted);
+    RUN(parts_that_arrive_in_any_order_are_proven_and_handed_on_in_order);
     RUN(parts_cover_every_byte_once_in_order);
     RUN(layers_larger_than_a_part_may_be_are_cut);
     RUN(an_entry_too_large_for_a_server_is_refused);
