@@ -36,7 +36,9 @@ Q       := $(if $(filter 1,$(V)),,@)
 URING    := $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
 # Without hiredis there is no redis tier.
 REDIS    := $(shell pkg-config --exists hiredis 2>/dev/null && echo hiredis)
-PKGS     := yaml-0.1 libxxhash libcrypto $(URING) $(REDIS)
+# Without libcurl (from 7.85 on: signatures, safe in threads) there is no s3 tier.
+S3       := $(shell pkg-config --exists 'libcurl >= 7.85' 2>/dev/null && echo libcurl)
+PKGS     := yaml-0.1 libxxhash libcrypto $(URING) $(REDIS) $(S3)
 PKG_CF   := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 HTTP_LIBS := $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
@@ -49,7 +51,8 @@ endif
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wundef -Wstrict-prototypes -Wmissing-prototypes \
         -Wconversion $(if $(WERROR),-Werror)
 CPPF := -D_GNU_SOURCE -DTSR_VERSION='"$(VERSION)"' -Iinclude -Isrc \
-        $(if $(URING),-DTSRI_HAVE_URING) $(if $(REDIS),-DTSRI_HAVE_REDIS) $(PKG_CF)
+        $(if $(URING),-DTSRI_HAVE_URING) $(if $(REDIS),-DTSRI_HAVE_REDIS) \
+        $(if $(S3),-DTSRI_HAVE_S3) $(PKG_CF)
 SANF := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 ALLC  = -std=c11 -fPIC -fvisibility=hidden $(WARN) $(CPPF) $(SANF) $(CFLAGS)
 LIBS := $(PKG_LIBS) -lpthread -lm -ldl
@@ -59,16 +62,18 @@ LAYERS   := base config stats chunk device wire tier cache blend connector
 TESSERAD_SRC := src/daemon/tesserad.c src/daemon/http.c
 CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c
 REDIS_SRC := $(wildcard src/tier/redis*.c) src/tier/resp.c
-ABSENT_SRC := $(CUDA_SRC) $(if $(REDIS),,$(REDIS_SRC))
+S3_SRC   := $(wildcard src/tier/s3*.c)
+ABSENT_SRC := $(CUDA_SRC) $(if $(REDIS),,$(REDIS_SRC)) $(if $(S3),,$(S3_SRC))
 LIB_SRC  := $(filter-out $(ABSENT_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*.c))) src/tessera.c \
             $(filter-out $(TESSERAD_SRC),$(wildcard src/daemon/*.c))
 CLI_SRC  := $(wildcard src/cli/*.c)
-SUP_SRC  := $(filter-out $(if $(REDIS),,tests/support/redis%),$(wildcard tests/support/*.c))
-TEST_SRC := $(filter-out $(if $(REDIS),,tests/tier/test_redis% tests/tier/test_resp.c),\
-              $(wildcard tests/*/test_*.c))
-BEN_SRC  := $(filter-out $(if $(REDIS),,bench/bench_redis.c),$(wildcard bench/bench_*.c))
+SUP_SRC  := $(filter-out $(if $(REDIS),,tests/support/redis%) $(if $(S3),,tests/support/s3%),$(wildcard tests/support/*.c))
+TEST_SRC := $(filter-out $(if $(REDIS),,tests/tier/test_redis% tests/tier/test_resp.c) \
+              $(if $(S3),,tests/tier/test_s3%),$(wildcard tests/*/test_*.c))
+BEN_SRC  := $(filter-out $(if $(REDIS),,bench/bench_redis.c) $(if $(S3),,bench/bench_s3.c),$(wildcard bench/bench_*.c))
 EX_SRC   := $(wildcard examples/*.c)
-FUZZ_SRC := $(filter-out $(if $(REDIS),,tests/fuzz/fuzz_redis%),$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_SRC := $(filter-out $(if $(REDIS),,tests/fuzz/fuzz_redis%) $(if $(S3),,tests/fuzz/fuzz_s3%),\
+              $(wildcard tests/fuzz/fuzz_*.c))
 
 # libtessera-model runs GGUF files on ggml; a library of its own, loaded at run time. llama.cpp is
 # that of TESSERA_LLAMA_DIR, of tools/setup --model, or of the system (pkg-config).

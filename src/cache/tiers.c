@@ -1,10 +1,10 @@
 /* tiers.c - which tiers stand below host memory, in which order, and how each is used: those that
- * the configuration names (disk_*, disk2_*, redis_*) and those that the program has attached to it.
- * Reads the configuration, opens nothing. */
+ * the configuration names (disk_*, disk2_*, redis_*, s3_*) and those that the program has attached
+ * to it. Reads the configuration, opens nothing. */
 #include "cache/manager.h"
 
 /* Built-in tiers and attached ones together, before their order is known. */
-#define CANDIDATES_MAX (TSRI_ATTACHED_MAX + 3u)
+#define CANDIDATES_MAX (TSRI_ATTACHED_MAX + 4u)
 
 struct candidates {
     struct tsri_tier_plan plans[CANDIDATES_MAX];
@@ -42,6 +42,11 @@ static int find_candidates(const struct tsr_config *cfg, struct candidates *all)
                                                        .policy = "lru",
                                                        .write = o->redis_write,
                                                        .admission = o->redis_admission});
+    if (!e && o->s3_bucket[0])
+        e = add_built_in(all, &(struct tsri_tier_plan){.name = "s3",
+                                                       .policy = "lru",
+                                                       .write = o->s3_write,
+                                                       .admission = o->s3_admission});
     const struct tsri_attached *attached;
     size_t n = e ? 0 : tsri_config_attached(cfg, &attached);
     for (size_t i = 0; i < n; i++) {

@@ -147,6 +147,80 @@ static int put_chunks(const struct setting *s)
     return tsri_config_put(s->cfg, "separator", "##", s->place);
 }
 
+/* ---- where a remote cache is ---- */
+
+#define URL_MAX 1024u
+
+static int put_option(const struct setting *s, const char *option, const char *value)
+{
+    return tsri_config_put(s->cfg, option, value, s->place);
+}
+
+/* "user:password@hosts/database", each but the hosts optional; the text is taken apart. */
+static int put_redis_url(const struct setting *s, char *rest)
+{
+    char *hosts = strrchr(rest, '@'), *slash = strchr(rest, '/');
+    int err = 0;
+    if (hosts && (!slash || slash > hosts)) {
+        *hosts++ = '\0';
+        char *password = strchr(rest, ':');
+        if (password) *password++ = '\0';
+        if (rest[0]) err = put_option(s, "redis_user", rest);
+        if (!err && password && password[0]) err = put_option(s, "redis_password", password);
+    } else {
+        hosts = rest;
+    }
+    slash = strchr(hosts, '/');
+    if (slash) *slash++ = '\0';
+    if (!err && slash && slash[0]) err = put_option(s, "redis_database", slash);
+    if (!err && !hosts[0]) err = tsri_fail(TSR_ECONFIG, "remote_url: names no server");
+    return err ? err : put_option(s, "redis_address", hosts);
+}
+
+/* "bucket", "bucket.s3.region.amazonaws.com", or "host:port/bucket" of another server. */
+static int put_s3_url(const struct setting *s, char *rest)
+{
+    char *slash = strchr(rest, '/'), *amazon = strstr(rest, ".s3.");
+    if (slash && slash[1] == '\0') *slash = '\0';
+    if (slash && *slash) {
+        *slash++ = '\0';
+        int err = put_option(s, "s3_endpoint", rest);
+        return err ? err : put_option(s, "s3_bucket", slash);
+    }
+    char *end = amazon ? strstr(amazon, ".amazonaws.com") : NULL;
+    if (end && strcmp(end, ".amazonaws.com") == 0 && end > amazon + 4) {
+        *amazon = *end = '\0';
+        int err = put_option(s, "s3_region", amazon + 4);
+        if (err) return err;
+    } else if (strpbrk(rest, ".:")) {
+        return tsri_fail(TSR_ECONFIG, "remote_url: %s is no bucket: set s3_bucket, s3_endpoint",
+                         rest);
+    }
+    return put_option(s, "s3_bucket", rest);
+}
+
+static int put_remote(const struct setting *s)
+{
+    static const struct {
+        const char *scheme;
+        int (*put)(const struct setting *s, char *rest);
+    } known[] = {{"redis://", put_redis_url}, {"valkey://", put_redis_url}, {"s3://", put_s3_url}};
+    char rest[URL_MAX];
+    if (is_none(s->value)) return 0;
+    for (size_t i = 0; i < TSRI_COUNT(known); i++) {
+        size_t n = strlen(known[i].scheme);
+        if (strncasecmp(s->value, known[i].scheme, n) != 0) continue;
+        if (strlen(s->value + n) >= sizeof rest) return tsri_fail(TSR_ECONFIG, "remote_url: long");
+        memcpy(rest, s->value + n, strlen(s->value + n) + 1);
+        int err = known[i].put(s, rest);
+        explicit_bzero(rest, sizeof rest); /* it may hold a password */
+        return err;
+    }
+    tsri_log(TSR_LOG_WARN, "%s: ignored: there are tiers for redis://, valkey:// and s3://",
+             s->row->key);
+    return 0;
+}
+
 int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const char *value,
                     const struct tsri_place *place)
 {
@@ -173,6 +247,8 @@ int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const c
         return put_evict(&s);
     case TSRI_COMPAT_CHUNKS:
         return put_chunks(&s);
+    case TSRI_COMPAT_REMOTE:
+        return put_remote(&s);
     case TSRI_COMPAT_IGNORE:
         break;
     }

@@ -11,6 +11,7 @@
  *          DIGEST   hash names of Python and vLLM become ours
  *          EVICT    cache policies; those we do not have become lru
  *          CHUNKS   switches the chunked mode on, with "##" where no separator is set
+ *          REMOTE   a URL: redis://, valkey:// and s3:// become options of those tiers; none is off
  *          IGNORE   one log line at `level` (INFO where the value asks for nothing), whole subtree
  *   level  WARN where somebody may miss what is ignored, INFO where nothing is lost
  *   note   the documentation and, for IGNORE, the reason in the log line
@@ -19,7 +20,6 @@
 #define TSRI_COMPAT_KEYS_H
 
 #define TSRI_NO_BLEND "blending is not part of this build yet"
-#define TSRI_NO_REMOTE "there is no remote tier in this build"
 #define TSRI_NO_PEERS "caches are not linked to each other in this build"
 #define TSRI_ENGINE "an option of the engine, not of the cache"
 #define TSRI_IN_SPACE "the space describes the model"
@@ -75,9 +75,11 @@
       "as variable LMCACHE_CONFIG_FILE the file that is loaded where TESSERA_CONFIG_FILE is not " \
       "set; a file cannot name another") \
     /* LMCache: remote, sharing, servers */ \
-    X(remote_url, LMCACHE, IGNORE, "", WARN, TSRI_NO_REMOTE) \
-    X(remote_serde, LMCACHE, IGNORE, "", INFO, TSRI_NO_REMOTE) \
-    X(remote_config_url, LMCACHE, IGNORE, "", WARN, TSRI_NO_REMOTE) \
+    X(remote_url, LMCACHE, REMOTE, "redis_address", WARN, \
+      "redis:// and valkey:// become redis_*, s3:// becomes s3_*; others are ignored") \
+    X(remote_serde, LMCACHE, IGNORE, "", INFO, "entries travel as they are, with checksums") \
+    X(remote_config_url, LMCACHE, IGNORE, "", WARN, \
+      "settings are read from a file and the environment") \
     X(enable_p2p, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
     X(enable_pd, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
     X(pd_allocation_timeout_sec, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \

@@ -74,6 +74,7 @@ enum tsri_compat_action {
     TSRI_COMPAT_DIGEST,
     TSRI_COMPAT_EVICT,
     TSRI_COMPAT_CHUNKS,
+    TSRI_COMPAT_REMOTE,
     TSRI_COMPAT_IGNORE,
 };
 enum tsri_compat_owner {

@@ -18,6 +18,7 @@ static const char *const names_log_level[] = {TSRI_ENUM_log_level(NAME) NULL};
 static const char *const names_disk_admission[] = {TSRI_ENUM_disk_admission(NAME) NULL};
 static const char *const names_disk_io[] = {TSRI_ENUM_disk_io(NAME) NULL};
 static const char *const names_disk_write[] = {TSRI_ENUM_disk_write(NAME) NULL};
+static const char *const names_s3_path_style[] = {TSRI_ENUM_s3_path_style(NAME) NULL};
 #undef NAME
 #define names_disk_policy names_policy
 #define names_disk2_policy names_policy
@@ -25,6 +26,8 @@ static const char *const names_disk_write[] = {TSRI_ENUM_disk_write(NAME) NULL};
 #define names_disk2_admission names_disk_admission
 #define names_redis_write names_disk_write
 #define names_redis_admission names_disk_admission
+#define names_s3_write names_disk_write
+#define names_s3_admission names_disk_admission
 #define names_attached_policy names_policy
 #define names_attached_write names_disk_write
 #define names_attached_admission names_disk_admission

@@ -47,7 +47,9 @@ enum {
                                     N(DISK_IO_THREADS, "threads")
 #define TSRI_ENUM_disk_write(N)     N(DISK_WRITE_BACK, "back") N(DISK_WRITE_THROUGH, "through") \
                                     N(DISK_WRITE_NONE, "none")
-/* disk2_*, redis_* and attached_* have the names of disk_*, and every *_policy those of policy (option.c). */
+#define TSRI_ENUM_s3_path_style(N)  N(S3_PATH_STYLE_AUTO, "auto") N(S3_PATH_STYLE_YES, "yes") \
+                                    N(S3_PATH_STYLE_NO, "no")
+/* disk2_*, redis_*, s3_* and attached_* have the names of disk_*, and every *_policy those of policy (option.c). */
 
 /* ---- the options ---- */
 
@@ -137,7 +139,7 @@ enum {
     X(attached_policy, ENUM, "lru", 0, 0, 0, \
       "which entries leave tiers that a program attached first") \
     X(tiers, STRING, "", 0, 255, 0, \
-      "tiers below host memory by name, in their order; empty: disk, disk2, redis, attached ones") \
+      "tiers below host memory by name, in their order; empty: disk, disk2, redis, s3, attached ones") \
     X(tier_load_ms, COUNT, "30000", 0, 86400000, 0, \
       "milliseconds a lower tier has to load an entry; later is a miss; 0: no limit") \
     X(tier_store_ms, COUNT, "60000", 0, 86400000, 0, \
@@ -180,6 +182,8 @@ enum {
       "user to log in as; empty: the default one") \
     X(redis_password, STRING, "", 0, 255, TSRI_OPT_SECRET, \
       "password; better in the environment (TESSERA_REDIS_PASSWORD) than in a file") \
+    X(redis_password_file, PATH, "", 0, 4095, 0, \
+      "file whose only line is the password, readable by its owner alone; when there is no other") \
     X(redis_database, COUNT, "0", 0, 65535, 0, \
       "number of the database; a cluster has only 0") \
     X(redis_prefix, STRING, "tessera", 1, 64, 0, \
@@ -200,6 +204,46 @@ enum {
       "when entries are written to the redis tier, as disk_write") \
     X(redis_bandwidth, SIZE, "0", TSRI_MIB, TSRI_TIB, TSRI_OPT_ZERO, \
       "bytes a second to and from the servers; 0: no limit") \
+    X(s3_bucket, STRING, "", 0, 63, 0, \
+      "bucket of the s3 tier; empty: none") \
+    X(s3_endpoint, STRING, "", 0, 255, 0, \
+      "http://HOST:PORT or https://HOST:PORT of the S3 server; empty: Amazon's of the region") \
+    X(s3_region, STRING, "us-east-1", 1, 32, 0, \
+      "region that requests are signed for") \
+    X(s3_path_style, ENUM, "auto", 0, 0, 0, \
+      "the bucket is part of the path (yes) or of the host name (no); auto: yes with an endpoint") \
+    X(s3_access_key, STRING, "", 0, 255, 0, \
+      "access key; empty: that of s3_credentials_file or of AWS_ACCESS_KEY_ID") \
+    X(s3_secret_key, STRING, "", 0, 255, TSRI_OPT_SECRET, \
+      "secret key; better in the environment (TESSERA_S3_SECRET_KEY) than in a file") \
+    X(s3_session_token, STRING, "", 0, 4095, TSRI_OPT_SECRET, \
+      "session token of temporary keys") \
+    X(s3_credentials_file, PATH, "", 0, 4095, 0, \
+      "file of keys as aws configure writes it, readable by its owner alone") \
+    X(s3_ca_file, PATH, "", 0, 4095, 0, \
+      "certificates to trust instead of the system's") \
+    X(s3_prefix, STRING, "tessera", 1, 64, 0, \
+      "what every name begins with: letters, digits and _.-/") \
+    X(s3_connections, COUNT, "8", 1, 64, 0, \
+      "connections to the server, and requests under way at once") \
+    X(s3_timeout_ms, COUNT, "5000", 10, 600000, 0, \
+      "a server that is silent for longer counts as down") \
+    X(s3_absent_ms, COUNT, "1000", 0, 3600000, 0, \
+      "how long an entry that the server did not have is not asked for again") \
+    X(s3_list_s, COUNT, "3600", 0, 31536000, 0, \
+      "seconds between two lists of the bucket, which renew what is known of it; 0: once") \
+    X(s3_index_max, COUNT, "1048576", 0, 268435456, 0, \
+      "entries that are known without asking, at 64 bytes each; 0: every lookup asks") \
+    X(s3_part_size, SIZE, "8M", 4 * TSRI_KIB, 8 * TSRI_MIB, 0, \
+      "an entry is read in ranges of about this size, of whole layers where they fit") \
+    X(s3_upload_size, SIZE, "16M", 5 * TSRI_MIB, 4 * TSRI_GIB, 0, \
+      "a larger entry is written in parts of this size") \
+    X(s3_admission, ENUM, "always", 0, 0, 0, \
+      "which entries are written to the s3 tier: all, or those touched twice") \
+    X(s3_write, ENUM, "back", 0, 0, 0, \
+      "when entries are written to the s3 tier, as disk_write") \
+    X(s3_bandwidth, SIZE, "0", TSRI_MIB, TSRI_TIB, TSRI_OPT_ZERO, \
+      "bytes a second to and from the server; 0: no limit") \
     X(log_level, ENUM, "warn", 0, 0, TSRI_OPT_RELOAD, \
       "least important log lines that are written")
 /* clang-format on */
@@ -212,6 +256,7 @@ enum tsri_log_level { TSRI_ENUM_log_level(TSRI_ENUM_ITEM) };
 enum tsri_disk_admission { TSRI_ENUM_disk_admission(TSRI_ENUM_ITEM) };
 enum tsri_disk_io { TSRI_ENUM_disk_io(TSRI_ENUM_ITEM) };
 enum tsri_disk_write { TSRI_ENUM_disk_write(TSRI_ENUM_ITEM) };
+enum tsri_s3_path_style { TSRI_ENUM_s3_path_style(TSRI_ENUM_ITEM) };
 #undef TSRI_ENUM_ITEM
 
 #define TSRI_FIELD_BOOL bool

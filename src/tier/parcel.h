@@ -5,9 +5,10 @@
  *   breaker.c    open and closed, one log line a change
  *   absent.c     keys that were not there a moment ago
  *   throttle.c   bytes a second
+ *   secret.c     files of passwords and keys
  *
  * Threads: parcel.c is pure; the others may be called from any thread.
- * Memory:  nothing here allocates but tsri_absent_init.
+ * Memory:  nothing here allocates but tsri_absent_init and tsri_secret_line.
  * Errors:  enum tsr_err.
  */
 #ifndef TSRI_PARCEL_ENTRY_H
@@ -178,5 +179,17 @@ void tsri_throttle_init(struct tsri_throttle *t, uint64_t bytes_per_s);
 void tsri_throttle_fini(struct tsri_throttle *t);
 /* Counts bytes that have moved; returns how long to wait before more may, in ns. */
 uint64_t tsri_throttle_take(struct tsri_throttle *t, uint64_t bytes);
+
+/* ---- secret.c ---- */
+
+#define TSRI_SECRET_MAX 1024u /* bytes of a password */
+/* The bytes of a file that only its owner may read, how many; TSR_EPERM where others may, too, and
+ * TSR_ECONFIG for one that is not there or has bytes_max and more. Errors name the option. */
+TSR_MUST int64_t tsri_secret_read(const char *option, const char *path, char *text,
+                                  size_t bytes_max);
+/* Such a file's only line, to be freed as below. */
+TSR_MUST int tsri_secret_line(const char *option, const char *path, char **out);
+/* Overwrites it first. */
+void tsri_secret_free(char **text);
 
 #endif

@@ -97,6 +97,7 @@ static void configure(const struct tsr_tier_env *env, struct tsri_redis_setup *s
         set->prefix = set_or(set->prefix, o->redis_prefix);
         set->user = set_or(set->user, o->redis_user);
         set->password = set_or(set->password, o->redis_password);
+        set->password_file = set_or(set->password_file, o->redis_password_file);
         if (!set->database) set->database = o->redis_database;
         if (!set->connections) set->connections = o->redis_connections;
         if (!set->timeout_ms) set->timeout_ms = o->redis_timeout_ms;
@@ -138,18 +139,16 @@ static int take_setup(struct tsri_redis *r, const struct tsri_redis_setup *set)
     r->login = (struct tsri_login){copy_text(set->user), copy_text(set->password), set->database};
     if (!r->prefix || !r->addresses || (set->password && set->password[0] && !r->login.password))
         return TSR_ENOMEM;
+    bool in_file = !r->login.password && set->password_file && set->password_file[0];
+    if (in_file)
+        err = tsri_secret_line("redis_password_file", set->password_file, &r->login.password);
+    if (err) return err;
     r->share = tsri_min_u32(set->connections, TSRI_REDIS_SHARE_MAX);
     r->timeout_ms = set->timeout_ms;
     r->ttl_s = set->ttl_s;
     r->part_bytes = set->part_bytes;
     tsri_throttle_init(&r->throttle, set->bytes_per_s);
     return tsri_absent_init(&r->absent, ABSENT_SLOTS, set->absent_ms);
-}
-
-static void free_secret(char *text)
-{
-    if (text) explicit_bzero(text, strlen(text));
-    tsri_free(text);
 }
 
 static void close_redis(struct tsri_redis *r)
@@ -167,7 +166,7 @@ static void close_redis(struct tsri_redis *r)
     tsri_fork_guard_fini(&r->guard);
     pthread_mutex_destroy(&r->upkeep_lock);
     pthread_mutex_destroy(&r->lock);
-    free_secret(r->login.password);
+    tsri_secret_free(&r->login.password);
     tsri_free(r->login.user);
     tsri_free(r->addresses);
     tsri_free(r->prefix);

@@ -135,7 +135,7 @@ struct tsri_redis_lane {
 
 /* What env.arg may point to: overrides the configuration; tests use it. Zero: as configured. */
 struct tsri_redis_setup {
-    const char *address, *prefix, *user, *password;
+    const char *address, *prefix, *user, *password, *password_file;
     uint32_t connections, timeout_ms, ttl_s, absent_ms, database;
     uint64_t part_bytes, bytes_per_s;
 };

@@ -13,6 +13,9 @@ static const struct tsr_tier_ops *const built_in[] = {
 #ifdef TSRI_HAVE_REDIS
     &tsri_tier_redis,
 #endif
+#ifdef TSRI_HAVE_S3
+    &tsri_tier_s3,
+#endif
 };
 
 const struct tsr_tier_ops *tsri_tier_find(const char *name)

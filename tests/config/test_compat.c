@@ -308,10 +308,67 @@ TEST(what_asks_for_nothing_is_no_warning)
     CHECK_INT(levels[0], TSR_LOG_WARN);
     CHECK_INT(load("enable_blending: false\n"), 0);
     CHECK_INT(levels[1], TSR_LOG_INFO);
-    CHECK_INT(load("remote_url: null\n"), 0);
+    CHECK_INT(load("remote_config_url: null\n"), 0);
     CHECK_INT(levels[2], TSR_LOG_INFO);
-    CHECK_INT(load("remote_url: redis://cache:6379\n"), 0);
+    CHECK_INT(load("remote_config_url: http://config\n"), 0);
     CHECK_INT(levels[3], TSR_LOG_WARN);
+}
+
+static void check_option(const char *option, const char *value)
+{
+    CHECK_STR(tsr_config_get(cfg, option), value);
+}
+
+TEST(a_remote_url_becomes_options_of_our_tiers)
+{
+    reopen();
+    CHECK_INT(load("remote_url: redis://cache:6379\n"), 0);
+    check_option("redis_address", "cache:6379");
+    reopen();
+    CHECK_INT(load("remote_url: redis://me:sesame@a:1,b:2/3\n"), 0);
+    check_option("redis_address", "a:1,b:2");
+    check_option("redis_user", "me");
+    check_option("redis_database", "3");
+    CHECK_STR(tsri_config_options(cfg)->redis_password, "sesame");
+    CHECK_INT(n_lines, 0);
+    reopen();
+    CHECK_INT(load("remote_url: \"valkey://:sesame@cache/\"\n"), 0);
+    check_option("redis_address", "cache");
+    check_option("redis_user", "");
+    CHECK_STR(tsri_config_options(cfg)->redis_password, "sesame");
+    reopen();
+    CHECK_INT(load("remote_url: s3://kv-cache\n"), 0);
+    check_option("s3_bucket", "kv-cache");
+    check_option("s3_endpoint", "");
+    reopen();
+    CHECK_INT(load("remote_url: s3://kv-cache.s3.eu-central-1.amazonaws.com/\n"), 0);
+    check_option("s3_bucket", "kv-cache");
+    check_option("s3_region", "eu-central-1");
+    reopen();
+    CHECK_INT(load("remote_url: s3://store.example:9000/kv-cache\n"), 0);
+    check_option("s3_bucket", "kv-cache");
+    check_option("s3_endpoint", "store.example:9000");
+}
+
+TEST(a_remote_url_of_another_kind_is_ignored_and_a_wrong_one_refused)
+{
+    reopen();
+    CHECK_INT(load("remote_url: null\n"), 0);
+    CHECK_INT(load("remote_url: None\n"), 0);
+    CHECK_INT(n_lines, 0);
+    CHECK_INT(load("remote_url: mooncakestore://host:1\n"), 0);
+    CHECK_INT(n_lines, 1);
+    CHECK_INT(levels[0], TSR_LOG_WARN);
+    check_option("redis_address", "");
+    check_option("s3_bucket", "");
+    static const char *const wrong[] = {"redis://", "redis://me:sesame@", "s3://a.b.c",
+                                        "redis://me:sesame@host/x"};
+    for (size_t i = 0; i < TSRI_COUNT(wrong); i++) {
+        char text[128];
+        snprintf(text, sizeof text, "remote_url: \"%s\"\n", wrong[i]);
+        CHECK_INT(load(text), TSR_ECONFIG);
+        CHECK(strstr(tsr_errmsg(), "sesame") == NULL);
+    }
 }
 
 TEST(an_ignored_key_may_hold_a_tree)
@@ -362,6 +419,8 @@ int main(void)
     RUN(switching_the_chunk_cache_on_brings_its_separator);
     RUN(of_an_alias_and_our_name_the_last_one_wins);
     RUN(what_asks_for_nothing_is_no_warning);
+    RUN(a_remote_url_becomes_options_of_our_tiers);
+    RUN(a_remote_url_of_another_kind_is_ignored_and_a_wrong_one_refused);
     RUN(an_ignored_key_may_hold_a_tree);
     RUN(unknown_lmcache_variables_are_ignored_with_a_line);
     RUN(a_misspelt_foreign_key_is_refused_with_the_nearest);

@@ -8,6 +8,10 @@
 #ifdef TSRI_HAVE_REDIS
 #include "support/redis_kit.h"
 #endif
+#ifdef TSRI_HAVE_S3
+#include "support/s3_kit.h"
+#include "support/s3_stub.h"
+#endif
 #include "support/test.h"
 #include "support/tmpdir.h"
 
@@ -194,6 +198,57 @@ static void done_redis(void *arg)
 }
 #endif
 
+#ifdef TSRI_HAVE_S3
+/* One real server and one stub for all; each place is a prefix of its own. */
+static struct s3_server s3_server;
+static struct s3_stub s3_stub;
+
+struct s3_place {
+    struct tsri_s3_setup setup; /* first */
+    char prefix[32];
+};
+
+static void *fresh_s3_at(const char *endpoint, uint64_t part_bytes, uint64_t upload_bytes)
+{
+    static int n_places;
+    struct s3_place *p = calloc(1, sizeof *p);
+    snprintf(p->prefix, sizeof p->prefix, "place-%d", n_places++);
+    p->setup =
+        (struct tsri_s3_setup){.endpoint = endpoint,
+                               .bucket = S3_KIT_BUCKET,
+                               .prefix = p->prefix,
+                               .access_key = S3_KIT_KEY,
+                               .secret_key = S3_KIT_SECRET,
+                               .part_bytes = part_bytes,
+                               .upload_bytes = upload_bytes,
+                               .timeout_ms = 20000, /* a loaded machine is not a broken one */
+                               .absent_ms = 60000};
+    return p;
+}
+
+static void *fresh_s3(void)
+{
+    if (s3_kit_missing()) {
+        (void)tsri_fail(TSR_EUNSUP, "%s", s3_kit_missing());
+        return NULL;
+    }
+    if (!s3_server.pid) s3_server_init(&s3_server);
+    return fresh_s3_at(s3_server.endpoint, 0, 0);
+}
+
+/* So small that most entries are read and written in many. */
+static void *fresh_s3_stub(void)
+{
+    if (!s3_stub.port) s3_stub_init(&s3_stub);
+    return fresh_s3_at(s3_stub.endpoint, 4096, 128 << 10);
+}
+
+static void done_s3(void *arg)
+{
+    free(arg);
+}
+#endif
+
 static const struct subject subjects[] = {
     {"mem", &mem_tier, fresh_mem, done_mem, true},
     {"fake over mem", &fake_tier, fresh_fake, done_fake, true},
@@ -208,6 +263,10 @@ static const struct subject subjects[] = {
 #ifdef TSRI_HAVE_REDIS
     {"redis", &tsri_tier_redis, fresh_redis, done_redis, true},
     {"redis, small parts", &tsri_tier_redis, fresh_redis_parts, done_redis, true},
+#endif
+#ifdef TSRI_HAVE_S3
+    {"s3", &tsri_tier_s3, fresh_s3, done_s3, true},
+    {"s3, small parts, on a stub", &tsri_tier_s3, fresh_s3_stub, done_s3, true},
 #endif
 };
 
@@ -684,6 +743,9 @@ static bool may_be_missing(const struct subject *s)
 #ifdef TSRI_HAVE_REDIS
     if (s->ops == &tsri_tier_redis) return true;
 #endif
+#ifdef TSRI_HAVE_S3
+    if (s->ops == &tsri_tier_s3) return true;
+#endif
     return s->ops == &tsri_tier_hot;
 }
 
@@ -703,6 +765,10 @@ int main(void)
     }
 #ifdef TSRI_HAVE_REDIS
     if (server.pid) redis_server_fini(&server);
+#endif
+#ifdef TSRI_HAVE_S3
+    if (s3_server.pid) s3_server_fini(&s3_server);
+    if (s3_stub.port) s3_stub_fini(&s3_stub);
 #endif
     return test_end();
 }

@@ -39,6 +39,33 @@ TEST(the_right_password_opens_and_a_wrong_one_is_a_miss)
     }
 }
 
+TEST(a_password_may_stand_in_a_file_that_nobody_else_reads)
+{
+    char path[300];
+    struct tmpdir dir;
+    tmpdir_init(&dir);
+    snprintf(path, sizeof path, "%s/password", dir.path);
+    FILE *f = fopen(path, "w");
+    fputs("sesame-street\n", f);
+    fclose(f);
+    chmod(path, 0600);
+    struct redis_kit kit = {.setup = {.password_file = path, .timeout_ms = 5000}};
+    CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
+    CHECK_INT(redis_kit_put(&kit, &shape, 2), 0);
+    CHECK_INT(redis_kit_get(&kit, &shape, 2, 0), 0);
+    redis_kit_close(&kit);
+    CHECK_INT(redis_kit_open(&kit, server.unix_), 0); /* over the Unix socket too */
+    CHECK_INT(redis_kit_get(&kit, &shape, 2, 0), 0);
+    redis_kit_close(&kit);
+    chmod(path, 0640);
+    CHECK_INT(redis_kit_open(&kit, server.tcp), TSR_EPERM);
+    CHECK_HAS(tsr_errmsg(), "redis_password_file");
+    kit.setup.password = "sesame-street"; /* given: the file is not looked at */
+    CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
+    redis_kit_close(&kit);
+    tmpdir_fini(&dir);
+}
+
 TEST(users_of_the_server_may_be_named)
 {
     struct redis_kit kit = {.setup = {.password = "sesame-street", .timeout_ms = 5000}};
@@ -127,6 +154,7 @@ int main(void)
               "+OK");
     CHECK_STR(REDIS_DO(&server, "CONFIG", "SET", "requirepass", "sesame-street"), "+OK");
     RUN(the_right_password_opens_and_a_wrong_one_is_a_miss);
+    RUN(a_password_may_stand_in_a_file_that_nobody_else_reads);
     RUN(users_of_the_server_may_be_named);
     RUN(a_server_that_is_down_at_start_is_found_later);
     RUN(what_the_configuration_says_wrong_is_refused_by_name);

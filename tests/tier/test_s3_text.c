@@ -1,0 +1,143 @@
+/* What servers write: lists as SeaweedFS, MinIO and Amazon spell them, and what nobody should. */
+#include "support/test.h"
+#include "tier/s3.h"
+
+static char names[16][TSRI_S3_NAME_BYTES];
+static uint64_t sizes[16];
+static int n_objects;
+
+static void keep(void *arg, const char *name, uint64_t bytes)
+{
+    (void)arg;
+    if (n_objects == 16) return;
+    snprintf(names[n_objects], sizeof names[0], "%s", name);
+    sizes[n_objects++] = bytes;
+}
+
+static char token[TSRI_S3_TOKEN_BYTES];
+
+static int read_list(const char *text)
+{
+    n_objects = 0;
+    return tsri_s3_read_list(text, strlen(text), keep, NULL, token);
+}
+
+TEST(a_list_is_read_name_by_name)
+{
+    CHECK_INT(
+        read_list("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+                  "<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
+                  "<Name>b</Name><Prefix>t/</Prefix><MaxKeys>2</MaxKeys>"
+                  "<IsTruncated>false</IsTruncated>"
+                  "<Contents><Key>t/one</Key><ETag>&#34;82&#34;</ETag><Size>20000000</Size>"
+                  "<Owner><ID>x</ID><DisplayName>Key</DisplayName></Owner></Contents>\n"
+                  "  <Contents>\n <Size> 7 </Size>\n <Key>t/a&amp;b&lt;&#x2f;&gt;&quot;</Key>\n"
+                  "</Contents><KeyCount>2</KeyCount></ListBucketResult>\n"),
+        2);
+    CHECK_STR(names[0], "t/one");
+    CHECK_INT(sizes[0], 20000000);
+    CHECK_STR(names[1], "t/a&b</>\"");
+    CHECK_INT(sizes[1], 7);
+    CHECK_STR(token, "");
+    CHECK_INT(read_list("<ListBucketResult/>"), 0);
+    CHECK_INT(read_list("<ListBucketResult><Contents/></ListBucketResult>"), 0);
+}
+
+TEST(a_page_that_is_not_the_last_tells_how_to_go_on)
+{
+    CHECK_INT(read_list("<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>"
+                        "a+b/c=</NextContinuationToken></ListBucketResult>"),
+              0);
+    CHECK_STR(token, "a+b/c=");
+    CHECK_INT(read_list("<ListBucketResult><IsTruncated>false</IsTruncated><NextContinuationToken>"
+                        "old</NextContinuationToken></ListBucketResult>"),
+              0);
+    CHECK_STR(token, "");
+    /* One that cannot be gone on with must not look complete: the index would forget the rest. */
+    CHECK_INT(read_list("<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"),
+              TSR_ECORRUPT);
+}
+
+TEST(a_list_that_breaks_off_is_no_list)
+{
+    static const char whole[] =
+        "<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>t/one</Key>"
+        "<Size>1</Size></Contents></ListBucketResult>";
+    CHECK_INT(read_list(whole), 1);
+    for (size_t n = 0; n + 1 < sizeof whole; n++)
+        CHECK_INT(tsri_s3_read_list(whole, n, keep, NULL, token), TSR_ECORRUPT);
+    CHECK_INT(read_list("<html><body>It works!</body></html>"), TSR_ECORRUPT);
+    CHECK_INT(read_list("<Error><Code>NoSuchBucket</Code></Error>"), TSR_ECORRUPT);
+    CHECK_INT(read_list("<!DOCTYPE x [<!ENTITY a \"b\">]><ListBucketResult></ListBucketResult>"),
+              TSR_ECORRUPT);
+}
+
+TEST(names_that_cannot_be_ours_are_left_out)
+{
+    char text[8192], longer[600];
+    memset(longer, 'x', sizeof longer);
+    longer[sizeof longer - 1] = '\0';
+    snprintf(text, sizeof text,
+             "<ListBucketResult><Contents><Key>%s</Key><Size>1</Size></Contents>"
+             "<Contents><Key>t/&nope;</Key><Size>1</Size></Contents>"
+             "<Contents><Key>t/&#0;</Key><Size>1</Size></Contents>"
+             "<Contents><Key>t/sizeless</Key></Contents>"
+             "<Contents><Key>t/size</Key><Size>-1</Size></Contents>"
+             "<Contents><Key>t/size</Key><Size>99999999999999999999</Size></Contents>"
+             "<Contents><Key><b>t</b></Key><Size>1</Size></Contents>"
+             "<Contents><Key>t/right</Key><Size>1</Size></Contents></ListBucketResult>",
+             longer);
+    CHECK_INT(read_list(text), 1);
+    CHECK_STR(names[0], "t/right");
+}
+
+TEST(an_element_is_found_by_name)
+{
+    static const char text[] = "<?xml version=\"1.0\"?><!-- <Code>no</Code> --><Error>"
+                               "<Codes>no</Codes><Code>SlowDown</Code></Error>";
+    char out[16];
+    CHECK(tsri_s3_element(text, sizeof text - 1, "Code", out, sizeof out));
+    CHECK_STR(out, "SlowDown");
+    CHECK(!tsri_s3_element(text, sizeof text - 1, "Code", out, 8)); /* no room */
+    CHECK(!tsri_s3_element(text, sizeof text - 1, "UploadId", out, sizeof out));
+    CHECK(!tsri_s3_element(text, sizeof text - 1, "Error", out, sizeof out));
+    CHECK(tsri_s3_element("<a><Code/></a>", 14, "Code", out, sizeof out));
+    CHECK_STR(out, "");
+    CHECK(!tsri_s3_element("<a><Code>x</a>", 14, "Code", out, sizeof out));
+}
+
+TEST(a_range_is_read_exactly)
+{
+    struct tsri_extent x;
+    uint64_t total;
+    CHECK(tsri_s3_content_range("bytes 0-9/100", &x, &total));
+    CHECK_INT(x.begin, 0);
+    CHECK_INT(x.end, 10);
+    CHECK_INT(total, 100);
+    CHECK(tsri_s3_content_range("bytes 99-99/100", &x, &total));
+    static const char *const wrong[] = {"",
+                                        "bytes",
+                                        "bytes 0-9",
+                                        "bytes 0-9/*",
+                                        "bytes */100",
+                                        "bytes 9-0/100",
+                                        "bytes 0-100/100",
+                                        "bytes -1-9/100",
+                                        "bytes 0-9/100x",
+                                        "items 0-9/100",
+                                        "bytes 0-9/99999999999999999999999",
+                                        "bytes  0-9/100"};
+    for (size_t i = 0; i < TSRI_COUNT(wrong); i++)
+        CHECK(!tsri_s3_content_range(wrong[i], &x, &total));
+}
+
+int main(void)
+{
+    RUN(a_list_is_read_name_by_name);
+    RUN(a_page_that_is_not_the_last_tells_how_to_go_on);
+    RUN(a_list_that_breaks_off_is_no_list);
+    RUN(names_that_cannot_be_ours_are_left_out);
+    RUN(an_element_is_found_by_name);
+    RUN(a_range_is_read_exactly);
+    return test_end();
+}
