@@ -60,6 +60,7 @@ TSR_API int tsr_selector_find(const char *name);
 #define TSR_PROFILE_POINTS_MAX 8u
 #define TSR_PROFILE_CHECKS_MAX 4u
 #define TSR_PROFILE_FRONTIER_MAX 64u
+#define TSR_GATE_TERMS 7
 
 /* Straight lines between points, constant before the first and behind the last; none: 0. */
 struct tsr_curve {
@@ -106,11 +107,12 @@ struct tsr_profile {
     /* The bias of the question's rows on reused context: by the ratio, times by the number of
      * chunks that are not exact. */
     struct tsr_curve bias, bias_chunks;
-    /* The gate predicts log KL = c0 + c1 log(moved) + c2 log(mass left) + c3 log(doubt), see
-     * tsr_gate; without a question's pass from [0] and [3] of gate_plain alone. 0 in gate_limit: no
-     * gate. */
-    double gate_limit, gate_ratio_max;
-    double gate[4], gate_plain[4];
+    /* The gate predicts log KL = c0 + c1 log(moved) + c2 log(mass) + ... in the order of struct
+     * tsr_gate; without a question's pass by gate_plain, whose [1] to [3] are 0. Above gate_limit
+     * the ratio is raised, up to gate_ratio_max; what is then above gate_full is computed whole. 0
+     * in gate_limit: no gate; in gate_full: the same as gate_limit. */
+    double gate_limit, gate_ratio_max, gate_full;
+    double gate[TSR_GATE_TERMS], gate_plain[TSR_GATE_TERMS];
     struct tsr_frontier frontier[TSR_PROFILE_FRONTIER_MAX];
 };
 
@@ -129,18 +131,21 @@ TSR_API double tsr_profile_bias(const struct tsr_profile *profile, double ratio,
 
 /* What shows that a blended answer may be wrong. NAN: not known. */
 struct tsr_gate {
-    double moved; /* KL between the answer at r = 0 and the blended one */
-    double mass;  /* share of the question's attention on tokens that stay as they were loaded */
-    double doubt; /* 1 - probability of the most likely token */
+    double moved;   /* KL between the answer at r = 0, the bias included, and the blended one */
+    double mass;    /* share of the question's attention on tokens that stay as they were loaded */
+    double fresh;   /* and on those that were loaded and computed anew */
+    double entropy; /* of the blended answer's first token */
+    double chunk_tokens, n_chunks; /* mean length and number of chunks that are not exact */
 };
 TSR_API double tsr_gate_predict(const struct tsr_profile *profile, const struct tsr_gate *gate);
 /* Fits profile->gate and gate_plain to prompts with known KL (ridge regression of its logarithm).
  */
 TSR_API TSR_MUST int tsr_gate_fit(struct tsr_profile *profile, const struct tsr_gate *gates,
                                   const double *kl, uint32_t n);
-/* KL(p || q) of two rows of logits, and the largest probability of one. */
+/* KL(p || q) of two rows of logits; the largest probability of one, and its entropy in nats. */
 TSR_API double tsr_logits_kl(const float *p, const float *q, uint32_t n);
 TSR_API double tsr_logits_top(const float *logits, uint32_t n, uint32_t *token);
+TSR_API double tsr_logits_entropy(const float *logits, uint32_t n);
 
 /* ---- blends ---------------------------------------------------------------------------------- */
 

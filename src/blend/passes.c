@@ -112,6 +112,43 @@ static int after_fill(struct tsr_run *run)
 
 /* ---- query ---- */
 
+/* The bias of this run, from what it was asked for or the profile. */
+static void choose_bias(struct tsr_run *run)
+{
+    const struct tsri_plan *p = &run->plan;
+    run->bias = run->ask.bias;
+    if (!(run->ask.flags & TSR_ASK_BIAS))
+        run->bias = tsr_profile_bias(&run->blend->profile, run->ratio, p->n_chunks);
+    if (run->selector->id == TSR_SELECT_FULL || p->n_chunks == 0) run->bias = 0;
+    if (run->bias != 0 && !(run->blend->info.caps & TSR_MODEL_BIAS)) {
+        run->reasons |= TSR_BLEND_UNABLE;
+        run->bias = 0;
+    }
+}
+
+/* For tokens of pieces that are not exact: all of them, or those that stay as they were loaded. */
+static void paint_bias(struct tsr_run *run, bool all)
+{
+    const struct tsri_plan *p = &run->plan;
+    choose_bias(run);
+    memset(run->bias_row, 0, p->n_tokens * sizeof *run->bias_row);
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        const struct tsri_piece *piece = &p->pieces[i];
+        if (piece->exact || piece->kind == TSRI_PIECE_LOST) continue;
+        uint32_t at = piece->match.prompt_offset;
+        for (uint32_t k = at; k < at + piece->match.n_tokens; k++)
+            if (all || p->states[k] == TSR_TOKEN_CANDIDATE) run->bias_row[k] = (float)run->bias;
+    }
+}
+
+static void give_bias(const struct tsr_run *run, struct tsr_model_pass *pass)
+{
+    pass->bias = run->bias_row;
+    pass->n_bias = run->plan.n_tokens;
+    for (uint32_t i = 0; i < run->n_rows; i++)
+        pass->n_bias_rows += run->rows[i].slot >= run->plan.question;
+}
+
 static bool begin_query(struct tsr_run *run, struct tsr_model_pass *pass)
 {
     const struct tsri_plan *p = &run->plan;
@@ -120,7 +157,7 @@ static bool begin_query(struct tsr_run *run, struct tsr_model_pass *pass)
     n_asked = tsri_min_u32(n_asked, run->blend->profile.query_rows);
     bool hides = n_new > QUERY_NEW_MAX && run->blend->info.caps & TSR_MODEL_BIAS;
     memset(run->mass, 0, p->n_tokens * sizeof *run->mass);
-    memset(run->bias_row, 0, p->n_tokens * sizeof *run->bias_row);
+    paint_bias(run, true);
     run->n_rows = 0;
     for (uint32_t i = 0; i < p->n_tokens; i++) {
         if (p->states[i] != TSR_TOKEN_NEW) continue;
@@ -131,11 +168,7 @@ static bool begin_query(struct tsr_run *run, struct tsr_model_pass *pass)
     }
     see_all(run, pass);
     pass->n_mass_rows = tsri_min_u32(n_asked, run->n_rows);
-    if (hides) {
-        pass->bias = run->bias_row;
-        pass->n_bias = p->n_tokens;
-        pass->n_bias_rows = run->n_rows;
-    }
+    if (hides || run->bias != 0) give_bias(run, pass);
     return true;
 }
 
@@ -154,47 +187,16 @@ static int choose(struct tsr_run *run)
     return run->selector->choose(&s);
 }
 
-static void set_bias(struct tsr_run *run)
-{
-    const struct tsri_plan *p = &run->plan;
-    const struct tsr_profile *profile = &run->blend->profile;
-    run->bias = run->ask.bias;
-    if (!(run->ask.flags & TSR_ASK_BIAS))
-        run->bias = tsr_profile_bias(profile, run->ratio, p->n_chunks);
-    if (run->selector->id == TSR_SELECT_FULL || p->n_chunks == 0) run->bias = 0;
-    if (run->bias != 0 && !(run->blend->info.caps & TSR_MODEL_BIAS)) {
-        run->reasons |= TSR_BLEND_UNABLE;
-        run->bias = 0;
-    }
-    /* Which rows hkvd lets go is not known yet. */
-    bool reused_only = profile->bias_reused && !run->selector->checks;
-    memset(run->bias_row, 0, p->n_tokens * sizeof *run->bias_row);
-    for (uint32_t i = 0; i < p->n_pieces; i++) {
-        const struct tsri_piece *piece = &p->pieces[i];
-        if (piece->exact || piece->kind == TSRI_PIECE_LOST) continue;
-        uint32_t at = piece->match.prompt_offset;
-        for (uint32_t k = at; k < at + piece->match.n_tokens; k++)
-            if (!reused_only || p->states[k] == TSR_TOKEN_CANDIDATE)
-                run->bias_row[k] = (float)run->bias;
-    }
-}
-
 static void begin_blend(struct tsr_run *run, struct tsr_model_pass *pass)
 {
     const struct tsri_plan *p = &run->plan;
-    uint32_t n_question = 0;
     run->n_rows = 0;
-    for (uint32_t i = 0; i < p->n_tokens; i++) {
-        if (!tsri_plan_computes(p, i)) continue;
-        add_row(run, i, i);
-        n_question += i >= p->question;
-    }
-    set_bias(run);
+    for (uint32_t i = 0; i < p->n_tokens; i++)
+        if (tsri_plan_computes(p, i)) add_row(run, i, i);
+    /* Which rows hkvd lets go is not known yet. */
+    paint_bias(run, run->selector->checks || !run->blend->profile.bias_reused);
     see_all(run, pass);
-    if (run->bias == 0) return;
-    pass->bias = run->bias_row;
-    pass->n_bias = p->n_tokens;
-    pass->n_bias_rows = n_question;
+    if (run->bias != 0) give_bias(run, pass);
 }
 
 bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass)
@@ -269,15 +271,23 @@ static void judge(struct tsr_run *run)
 {
     const struct tsri_plan *p = &run->plan;
     uint32_t n_vocab = run->blend->info.n_vocab;
-    double all = 0, left = 0;
-    run->gate = (struct tsr_gate){NAN, NAN, 1 - tsr_logits_top(run->logits, n_vocab, NULL)};
+    double all = 0, left = 0, fresh = 0;
+    run->gate = (struct tsr_gate){.moved = NAN,
+                                  .mass = NAN,
+                                  .fresh = NAN,
+                                  .entropy = tsr_logits_entropy(run->logits, n_vocab),
+                                  .n_chunks = p->n_chunks};
+    if (p->n_chunks) run->gate.chunk_tokens = (double)(p->n_candidates + p->n_always) / p->n_chunks;
     if (run->asked) {
         for (uint32_t i = 0; i < p->n_tokens; i++) {
             all += run->mass[i];
             if (p->states[i] == TSR_TOKEN_CANDIDATE) left += run->mass[i];
+            if (p->states[i] == TSR_TOKEN_ALWAYS || p->states[i] == TSR_TOKEN_SELECTED)
+                fresh += run->mass[i];
         }
         run->gate.moved = tsr_logits_kl(run->logits_before, run->logits, n_vocab);
         run->gate.mass = all > 0 ? left / all : 0;
+        run->gate.fresh = all > 0 ? fresh / all : 0;
     }
     bool exact = tsri_plan_count(p, TSR_TOKEN_CANDIDATE) == 0;
     if (run->blend->profile.gate_limit > 0)
@@ -293,6 +303,8 @@ static bool again(struct tsr_run *run)
         double raised = fmax(run->ratio * RAISE_FACTOR, RAISE_FROM);
         run->ratio = fmin(raised, p->gate_ratio_max);
         run->reasons |= TSR_BLEND_RAISED;
+    } else if (!(run->predicted > p->gate_full)) {
+        return false;
     } else {
         run->selector = tsri_selector_of(TSR_SELECT_FULL);
         run->ratio = 1;

@@ -108,6 +108,7 @@ static const struct field profile_fields[] = {
     {"bias_answer", FIELD_COUNT, PROFILE(bias_answer), 0, 1},
     {"gate_limit", FIELD_NUMBER, PROFILE(gate_limit), 0, 1000},
     {"gate_ratio_max", FIELD_NUMBER, PROFILE(gate_ratio_max), 0, 1},
+    {"gate_full", FIELD_NUMBER, PROFILE(gate_full), 0, 1000},
 };
 #define CHECK_AT(field) offsetof(struct tsr_check, field)
 static const struct field check_fields[] = {
@@ -245,8 +246,9 @@ static int read_special(struct reader *r, const yaml_node_t *key, yaml_node_t *v
     if (strcmp(name, "model") == 0) return read_text(r, value, p->model, sizeof p->model);
     if (strcmp(name, "bias") == 0) return read_curve(r, value, &p->bias);
     if (strcmp(name, "bias_chunks") == 0) return read_curve(r, value, &p->bias_chunks);
-    if (strcmp(name, "gate") == 0) return read_numbers(r, value, p->gate, 4);
-    if (strcmp(name, "gate_plain") == 0) return read_numbers(r, value, p->gate_plain, 4);
+    if (strcmp(name, "gate") == 0) return read_numbers(r, value, p->gate, TSR_GATE_TERMS);
+    if (strcmp(name, "gate_plain") == 0)
+        return read_numbers(r, value, p->gate_plain, TSR_GATE_TERMS);
     if (strcmp(name, "checks") == 0) {
         n = read_list(r, value, check_fields, TSRI_COUNT(check_fields), (uint8_t *)p->checks,
                       sizeof p->checks[0], TSR_PROFILE_CHECKS_MAX);
@@ -402,8 +404,8 @@ static void put_profile(FILE *to, const struct tsr_profile *p)
     fputs("\n", to);
     put_curve(to, "bias", &p->bias);
     put_curve(to, "bias_chunks", &p->bias_chunks);
-    put_numbers(to, "gate", p->gate, 4);
-    put_numbers(to, "gate_plain", p->gate_plain, 4);
+    put_numbers(to, "gate", p->gate, TSR_GATE_TERMS);
+    put_numbers(to, "gate_plain", p->gate_plain, TSR_GATE_TERMS);
     fputs(p->n_checks ? "checks:\n" : "checks: []\n", to);
     for (uint32_t i = 0; i < p->n_checks; i++) {
         fputs("  - {", to);

@@ -242,7 +242,7 @@ int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_
     run->started_ns = tsri_now_ns();
     run->freq_set = tsri_rope_set_id(&b->info.rope, ask->n_tokens);
     run->same_context = b->profile.context != TSR_CONTEXT_PURE;
-    run->gate = (struct tsr_gate){NAN, NAN, NAN};
+    run->gate = (struct tsr_gate){NAN, NAN, NAN, NAN, NAN, NAN};
     run->predicted = NAN;
     resolve(run);
     e = allocate(run);

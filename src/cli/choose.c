@@ -10,7 +10,10 @@
 #define FOLDS 5u
 #define SETS_MAX 32u
 #define RECALL_WANTED 0.9
-#define GATE_RATIO_MAX 0.3
+/* Three times the usual ratio, once. Beyond that a prefill is nearly as fast, and only answers that
+ * are far off are worth one. */
+#define GATE_RATIO_MAX 0.15
+#define GATE_FULL_FACTOR 10
 
 /* ---- means ---- */
 
@@ -240,6 +243,7 @@ static int fit_gate(const struct tsri_quality_rows *rows, const struct tsri_sett
         if (!e && tsr_gate_fit(p, c.gates, c.kl, c.n) < 0) e = tsri_cli_fail("%s", tsr_errmsg());
         p->gate_limit = e ? 0 : best_limit(&c, kl_limit);
         p->gate_ratio_max = GATE_RATIO_MAX;
+        p->gate_full = GATE_FULL_FACTOR * p->gate_limit;
         if (!e) judge(&c, kl_limit, p->gate_limit, out);
     }
     free(c.gates);

@@ -145,7 +145,7 @@ static int prefill(const struct tsri_measure *m, const struct tsri_question *q, 
     row->same = 1;
     row->blend_s = t->seconds;
     row->n_recomputed = t->n_prompt;
-    row->gate = (struct tsr_gate){NAN, NAN, NAN};
+    row->gate = (struct tsr_gate){NAN, NAN, NAN, NAN, NAN, NAN};
     if (!e) e = answer(m, plain, t, t->logits, q, row);
     tsr_blend_close(plain);
     return e;

@@ -11,8 +11,8 @@
 #define HEADING \
     "set,id,selector,context,stored,ratio,bias,kl,kl_answer,same,gold,exact,f1,full_s,blend_s," \
     "tokens," \
-    "recomputed,moved,mass,doubt\n"
-#define NUMBERS 15
+    "recomputed,moved,mass,fresh,entropy,chunk_tokens,chunks\n"
+#define NUMBERS 18
 
 int tsri_quality_add(struct tsri_quality_rows *rows, const struct tsri_quality_row *row)
 {
@@ -50,10 +50,24 @@ bool tsri_setting_same(const struct tsri_setting *a, const struct tsri_setting *
 /* The numbers of a row, in the order of the heading. */
 static void numbers_of(struct tsri_quality_row *r, double *at[NUMBERS])
 {
-    double *all[NUMBERS] = {&r->setting.ratio, &r->setting.bias, &r->kl,        &r->kl_answer,
-                            &r->same,          &r->gold,         &r->exact,     &r->f1,
-                            &r->full_s,        &r->blend_s,      &r->n_tokens,  &r->n_recomputed,
-                            &r->gate.moved,    &r->gate.mass,    &r->gate.doubt};
+    double *all[NUMBERS] = {&r->setting.ratio,
+                            &r->setting.bias,
+                            &r->kl,
+                            &r->kl_answer,
+                            &r->same,
+                            &r->gold,
+                            &r->exact,
+                            &r->f1,
+                            &r->full_s,
+                            &r->blend_s,
+                            &r->n_tokens,
+                            &r->n_recomputed,
+                            &r->gate.moved,
+                            &r->gate.mass,
+                            &r->gate.fresh,
+                            &r->gate.entropy,
+                            &r->gate.chunk_tokens,
+                            &r->gate.n_chunks};
     memcpy(at, all, sizeof all);
 }
 

@@ -98,6 +98,13 @@ TEST(the_bias_is_for_the_question_on_what_is_not_exact)
     struct tsr_blend_step step;
     blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
     k.profile.bias = (struct tsr_curve){.n = 2, .points = {{0, -1}, {0.5, 0}}};
+    blend_kit_reopen(&k);
+    blend_kit_prompt(&k, 4, 20, docs, 3, NULL);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
+    struct tsr_run *asks = run_to_pass(&k, TSR_SELECT_QUERY, 0, 1, &step);
+    CHECK_INT(step.pass.n_bias_rows, 12); /* of the question's own pass too */
+    CHECK(step.pass.bias[89] == 0 && step.pass.bias[92] == -0.5f);
+    tsr_blend_end(asks, NULL, NULL);
     for (uint32_t reused = 0; reused < 2; reused++) {
         k.profile.bias_reused = reused;
         k.profile.bias_answer = reused;
@@ -151,7 +158,9 @@ TEST(the_gate_raises_the_ratio_and_then_computes_everything)
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.1, TSR_ASK_FILL), 0);
     CHECK_INT(k.report.reasons, 0); /* not asked to act */
     CHECK(fabs(k.report.predicted_kl - exp(3)) < 1e-9);
-    CHECK(k.report.gate.mass > 0 && k.report.gate.mass < 1 && k.report.gate.doubt > 0);
+    CHECK(k.report.gate.mass > 0 && k.report.gate.mass < 1 && k.report.gate.entropy > 0);
+    CHECK(k.report.gate.fresh > 0 && k.report.gate.fresh + k.report.gate.mass < 1);
+    CHECK(k.report.gate.n_chunks == 2 && k.report.gate.chunk_tokens == 53);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.1, TSR_ASK_FILL | TSR_ASK_GATE), 0);
     CHECK_INT(k.report.reasons, TSR_BLEND_RAISED | TSR_BLEND_FULL);
     CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
@@ -159,6 +168,11 @@ TEST(the_gate_raises_the_ratio_and_then_computes_everything)
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL | TSR_ASK_GATE), 0);
     CHECK_INT(k.report.reasons, TSR_BLEND_FULL);
     CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
+    k.profile.gate_full = exp(4); /* not that bad */
+    blend_kit_reopen(&k);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.1, TSR_ASK_FILL | TSR_ASK_GATE), 0);
+    CHECK_INT(k.report.reasons, TSR_BLEND_RAISED);
+    CHECK(k.report.ratio == k.profile.gate_ratio_max);
     CHECK(blend_kit_close(&k));
 }
 

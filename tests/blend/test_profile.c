@@ -25,8 +25,8 @@ TEST(what_is_saved_is_loaded_again)
     p.checks[1] = (struct tsr_check){.layer = 7, .ratio = 0.25, .threshold = 1.5};
     p.bias = (struct tsr_curve){.n = 2, .points = {{0, -0.7}, {1, 0}}};
     p.bias_chunks = (struct tsr_curve){.n = 1, .points = {{4, 0.5}}};
-    p.gate_limit = 0.05, p.gate_ratio_max = 0.4;
-    for (int i = 0; i < 4; i++)
+    p.gate_limit = 0.05, p.gate_ratio_max = 0.4, p.gate_full = 0.75;
+    for (int i = 0; i < TSR_GATE_TERMS; i++)
         p.gate[i] = i * 0.5 - 1, p.gate_plain[i] = -i;
     p.n_frontier = TSR_PROFILE_FRONTIER_MAX;
     for (uint32_t i = 0; i < p.n_frontier; i++)

@@ -14,7 +14,7 @@ static void add_rows(const char *set, uint32_t n, struct tsri_setting s, double 
             .setting = s, .kl = kl, .kl_answer = kl, .full_s = 10, .blend_s = 2, .same = 1};
         snprintf(r.set, sizeof r.set, "%s", set);
         snprintf(r.id, sizeof r.id, "%u", i);
-        r.gate = (struct tsr_gate){NAN, NAN, 0.5};
+        r.gate = (struct tsr_gate){NAN, NAN, NAN, 0.5, 100, 8};
         CHECK_INT(tsri_quality_add(&rows, &r), 0);
     }
 }
@@ -58,20 +58,21 @@ TEST(the_best_setting_at_the_ratio_wins_with_a_bias_for_each_ratio)
     tsri_quality_fini(&rows);
 }
 
-/* A world in which doubt says it all: the gate must find it, also for questions it has not seen. */
+/* A world in which entropy says it all: the gate must find it, also for questions it has not seen.
+ */
 TEST(the_gate_learns_what_can_be_learned)
 {
     struct tsr_profile p = {.size = sizeof p};
     struct tsri_gate_result gate;
     add_rows("a", 60, setting(TSR_SELECT_QUERY, TSR_CONTEXT_SAME, 0.05, 0), 0);
     for (uint32_t i = 0; i < 60; i++) {
-        double doubt = 0.01 + 0.9 * ((i * 37) % 60) / 60.0;
-        rows.items[i].gate = (struct tsr_gate){0.1, 0.1, doubt};
-        rows.items[i].kl = 0.1 * doubt * doubt;
+        double entropy = 0.01 + 0.9 * ((i * 37) % 60) / 60.0;
+        rows.items[i].gate = (struct tsr_gate){0.1, 0.1, 0.1, entropy, 100, 8};
+        rows.items[i].kl = 0.1 * entropy * entropy;
     }
     CHECK_INT(tsri_choose_profile(&rows, 0.05, 0.02, &p, &gate), 0);
     CHECK(gate.bad > 0.3 && gate.recall >= 0.9 && gate.false_alarms < 0.05);
-    struct tsr_gate sure = {0.1, 0.1, 0.05}, unsure = {0.1, 0.1, 0.9};
+    struct tsr_gate sure = {0.1, 0.1, 0.1, 0.05, 100, 8}, unsure = {0.1, 0.1, 0.1, 0.9, 100, 8};
     CHECK(tsr_gate_predict(&p, &sure) < p.gate_limit);
     CHECK(tsr_gate_predict(&p, &unsure) > p.gate_limit);
     tsri_quality_fini(&rows);
