@@ -12,6 +12,8 @@
  *   TSR_EAGAIN. The connection is made again by itself; leases end with it.
  * - tsr_load() copies out of memory that the server shares, tsr_store() through a staging area of
  *   server_staging bytes for each client. One layer of a segment must fit in a quarter of it.
+ * - What is stored goes in as a whole: puts that are open at once take at most half of the server's
+ *   memory (TSR_EFULL). Pins (tsr_pin) are the cache's and outlive the client; leases do not.
  * - tsr_release() does not wait and returns 0.
  * - tsr_stats_get(), tsr_stats_text() and tsr_events() are about the server's cache.
  * - A server that does not want this process (uid, token, version) makes tsr_open() fail.

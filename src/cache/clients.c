@@ -24,6 +24,7 @@ struct tsr_client {
     uint32_t n_used;        /* leases that requests hold */
     uint32_t n_reserved;    /* and those that lookups under way may add */
     struct tsri_seat *seat; /* a server's client; then no leases are here */
+    uint64_t seed;          /* nobody chooses ids that all hang in one bucket */
     uint32_t n_out; /* records that are not free: of leases, and of old ones on their way back */
 };
 
@@ -32,6 +33,7 @@ int tsri_client_open(struct tsr_client **out, struct tsr_cache *c)
     struct tsr_client *client = tsri_alloc(1, sizeof *client);
     if (!client) return TSR_ENOMEM;
     client->cache = c;
+    client->seed = tsri_now_ns() ^ (uint64_t)(uintptr_t)client << 20;
     client->max = c->served ? 0 : c->options.lease_entries_max;
     int e = c->served ? tsri_seat_open(&client->seat, c->served, true) : 0;
     /* Twice, because a lookup takes new leases before it lets the old ones go. */
@@ -70,7 +72,8 @@ struct tsri_seat *tsri_client_seat(const struct tsr_client *client)
 /* The place where the first lease of a request hangs, or where it would. */
 static struct tsri_lease **head_of(struct tsr_client *client, uint64_t request_id)
 {
-    uint64_t h = request_id * 0x9E3779B97F4A7C15u;
+    uint64_t h = (request_id ^ client->seed) * 0x9E3779B97F4A7C15u;
+    h = (h ^ h >> 32) * 0xD6E8FEB86659FD93u;
     struct tsri_lease **at = &client->buckets[h >> 54];
     while (*at && (*at)->request_id != request_id)
         at = &(*at)->next_head;

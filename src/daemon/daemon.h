@@ -105,6 +105,7 @@ uint32_t tsri_slow_list(struct tsri_slow *s, uint64_t now_ns,
 #define TSRI_SESSION_SPACES_MAX 256u
 #define TSRI_SESSION_PUTS_MAX 64u
 #define TSRI_INLINE_WORK ((uint64_t)512 << 10) /* bytes of a request that the loop answers */
+#define TSRI_TURN_NS 2000000u                  /* of one session, then it is another's turn */
 #define TSRI_CALLS_MAX 64u                     /* calls of one session that wait for a worker */
 #define TSRI_OUT_HIGH \
     ((size_t)256 << 10) /* a session that leaves more unread is not listened to \
@@ -167,6 +168,7 @@ struct tsri_session {
     _Atomic uint64_t bare[TSRI_SESSION_SPACES_MAX / 64]; /* bits: known from a tier alone */
     struct tsr_space *closed[TSRI_SESSION_SPACES_MAX];   /* when nothing uses them any more */
     uint32_t n_closed;
+    uint64_t put_pages[TSRI_SESSION_PUTS_MAX];   /* the worker's, like puts */
     struct tsr_put *puts[TSRI_SESSION_PUTS_MAX]; /* the worker's, and the loop's when none runs */
 
     struct tsri_pending in, out;
@@ -177,6 +179,7 @@ struct tsri_session {
     uint32_t listens; /* EPOLLIN | EPOLLOUT, as registered */
 
     struct tsri_call *calls, **calls_end; /* in order; the first one runs */
+    uint64_t turn_ns;                     /* when its turn began */
     uint32_t n_calls, n_leasing;          /* n_leasing: those that will take leases when they run */
     bool running;
 
@@ -222,6 +225,13 @@ struct tsr_server {
     atomic_bool stopping;
     uint64_t stop_ns;
 };
+
+/* Pages that stores of one client which are half done may take: whatever it does, and should it be
+ * stopped, others find room. Leases are limited by their number (lease_entries_max). */
+static inline uint64_t tsri_client_share(const struct tsr_cache *c)
+{
+    return c->pool.n_pages / 2 + 1;
+}
 
 struct tsri_server_desc {
     const struct tsri_tenant *tenants; /* outlive the server */

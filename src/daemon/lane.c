@@ -46,6 +46,20 @@ static int store(struct tsri_session *x, struct tsri_request *q)
     return e ? e : tsr_store(x->client, &q->store);
 }
 
+/* Stores that are half done are pages that nobody else can have. */
+static int check_share(const struct tsri_session *x, const struct tsr_store *store, uint64_t *pages)
+{
+    const struct tsr_cache *c = x->tenant->cache;
+    uint64_t held = 0, bytes = tsr_space_token_bytes(store->space);
+    for (uint32_t i = 0; i < TSRI_SESSION_PUTS_MAX; i++)
+        held += x->puts[i] ? x->put_pages[i] : 0;
+    bytes *= store->n_tokens > store->from ? store->n_tokens - store->from : 0;
+    *pages = bytes >> c->pool.page_shift;
+    if (held + *pages <= tsri_client_share(c)) return 0;
+    return tsri_fail(TSR_EFULL, "stores that are half done take %llu of %u pages with this one",
+                     (unsigned long long)(held + *pages), c->pool.n_pages);
+}
+
 static int put_open(struct tsri_session *x, struct tsri_request *q, struct tsri_reply *r)
 {
     uint32_t at = 0;
@@ -55,7 +69,8 @@ static int put_open(struct tsri_session *x, struct tsri_request *q, struct tsri_
         return tsri_fail(TSR_EAGAIN, "%u puts are open", TSRI_SESSION_PUTS_MAX);
     q->store.space = tsri_session_space(x, q->space);
     if (!q->store.space) return TSR_ENOENT;
-    int e = tsr_put_open(&x->puts[at], x->client, &q->store);
+    int e = check_share(x, &q->store, &x->put_pages[at]);
+    if (e == 0) e = tsr_put_open(&x->puts[at], x->client, &q->store);
     if (e) return e;
     r->put = at;
     r->n_blocks = tsri_put_n_blocks(x->puts[at]);

@@ -211,6 +211,7 @@ static size_t take_frames(struct tsri_session *x, const uint8_t *data, size_t by
         }
         if (bytes - at - TSRI_WIRE_HEAD_BYTES < head.body_bytes) break;
         uint64_t start_ns = tsri_now_ns();
+        if (start_ns - x->turn_ns > TSRI_TURN_NS) break;
         tsri_call_answer(x, &head, data + at + TSRI_WIRE_HEAD_BYTES);
         tsri_session_took(x, head.type, start_ns);
         at += TSRI_WIRE_HEAD_BYTES + head.body_bytes;
@@ -228,7 +229,7 @@ static void keep_rest(struct tsri_session *x, const uint8_t *data, size_t bytes)
         memcpy(x->in.data + x->in.end, data, bytes);
         x->in.end += bytes;
         x->in.since_ns = x->in.begin_ns = tsri_now_ns();
-    } else if (head.body_bytes) {
+    } else if (head.body_bytes && lacks) {
         begin_skip(x, &head, TSR_EAGAIN);
         skip_some(x, bytes - TSRI_WIRE_HEAD_BYTES);
     } else {
@@ -300,9 +301,10 @@ static void take_kept(struct tsri_session *x)
 
 void tsri_session_read(struct tsri_session *x)
 {
+    x->turn_ns = tsri_now_ns();
     for (int i = 0; i < READS_MAX; i++) {
         take_kept(x);
-        if (x->state == TSRI_SESSION_ENDED || tsri_session_is_full(x)) break;
+        if (x->state == TSRI_SESSION_ENDED || tsri_session_is_full(x) || has_kept(x)) break;
         if (!(x->in.end > x->in.at ? read_rest(x) : read_fresh(x))) break;
     }
     take_kept(x);

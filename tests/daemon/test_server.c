@@ -222,6 +222,39 @@ TEST(a_stopped_process_keeps_what_it_holds_and_no_more_than_its_share)
     CHECK(server_end(&s));
 }
 
+/* Whatever a client has begun before it is stopped, half of the memory stays for others. */
+TEST(stores_that_are_half_done_take_no_more_than_half_of_the_memory)
+{
+    enum { N = 60 }; /* a page each, of 64 */
+    struct server_kit s;
+    struct wire_client c, d;
+    struct tsr_space_desc desc = kit_desc();
+    server_open(&s, NULL);
+    uint32_t *tokens = kit_tokens(5, 64 * N);
+    CHECK(wc_open(&c, s.path, 0) && wc_open(&d, s.path, 1 << 20));
+    CHECK(wc_space(&c, &desc) == 0 && wc_space(&d, &desc) == 0);
+    uint32_t n_puts = 0, last = 0;
+    for (uint32_t i = 0; i < N; i++) {
+        struct tsri_request put = {.type = TSRI_WIRE_PUT_OPEN};
+        put.store =
+            (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens + i * 64, .n_tokens = 64};
+        int e = wc_call(&c, &put);
+        CHECK(e == 0 || e == TSR_EFULL);
+        if (e == 0) last = c.reply.put;
+        n_puts += e == 0;
+    }
+    CHECK_INT(n_puts, tsri_client_share(s.k.cache));
+    CHECK_INT(wc_store_segment(&d, s.k.space, 0, tokens + (N - 1) * 64, 64), 64);
+    struct tsri_request r = {.type = TSRI_WIRE_PUT_ABORT, .put.put = last};
+    CHECK_INT(wc_call(&c, &r), 0); /* what it gives back it may have again */
+    r = (struct tsri_request){.type = TSRI_WIRE_PUT_OPEN};
+    r.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 63};
+    CHECK_INT(wc_call(&c, &r), 0);
+    wc_close(&c), wc_close(&d);
+    free(tokens);
+    CHECK(server_end(&s));
+}
+
 /* A forked child of the server's own process: the handle does nothing there. */
 TEST(a_child_of_the_server_may_close_it_and_the_parent_goes_on)
 {
@@ -417,6 +450,7 @@ int main(void)
     RUN(one_client_too_many_is_turned_away);
     RUN(what_a_killed_process_held_is_free_at_once_even_when_a_child_keeps_its_socket);
     RUN(a_stopped_process_keeps_what_it_holds_and_no_more_than_its_share);
+    RUN(stores_that_are_half_done_take_no_more_than_half_of_the_memory);
     RUN(a_child_of_the_server_may_close_it_and_the_parent_goes_on);
     RUN(clients_see_the_end_although_a_child_holds_their_sockets);
     RUN(a_staging_area_that_cannot_be_mapped_is_refused_to_its_client_alone);
