@@ -245,10 +245,9 @@ static int cuda_gather(struct tsr_device *d, struct tsr_device_stream *s,
 {
     int err = tsri_cuda_enter(d);
     if (err) return err;
-    return launched(d,
-                    tsri_cuda_gather(tsri_cuda_batch_job(batch->device), layer_first, n_layers,
-                                     tsri_cuda_native(s)),
-                    "gather");
+    int e = tsri_cuda_gather(tsri_cuda_batch_job(batch->device), layer_first, n_layers,
+                             tsri_cuda_native(s));
+    return tsri_cuda_batch_used(d, batch->device, s, e, "gather");
 }
 
 static int cuda_quantise(struct tsr_device *d, struct tsr_device_stream *s,
@@ -279,9 +278,8 @@ static int cuda_deviation(struct tsr_device *d, struct tsr_device_stream *s,
 {
     int err = tsri_cuda_enter(d);
     if (err) return err;
-    return launched(d,
-                    tsri_cuda_deviation(tsri_cuda_batch_job(batch->device), v, tsri_cuda_native(s)),
-                    "deviation");
+    int e = tsri_cuda_deviation(tsri_cuda_batch_job(batch->device), v, tsri_cuda_native(s));
+    return tsri_cuda_batch_used(d, batch->device, s, e, "deviation");
 }
 
 static int cuda_top_k(struct tsr_device *d, struct tsr_device_stream *s, const struct tsr_top_k *t)

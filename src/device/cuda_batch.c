@@ -35,11 +35,10 @@ struct tsr_device_batch {
     struct tsr_batch_limits limits;
     uint8_t *host, *device;
     size_t bytes;
-    cudaEvent_t sent;
+    cudaEvent_t sent, used; /* behind the copy of the tables; behind the last kernel on them */
     struct tsri_cuda_job job;
-    cudaStream_t stream; /* of the last set, whose kernels read the tables */
-    int staged;          /* cells come over the bus in copies, not in loads of the kernel */
-    int staged_int8;     /* all of them in the int8 form, or none */
+    int staged;      /* cells come over the bus in copies, not in loads of the kernel */
+    int staged_int8; /* all of them in the int8 form, or none */
     const struct tsr_kv_run *runs;
     uint32_t n_runs;
     cudaStream_t bus;
@@ -95,6 +94,7 @@ void tsri_cuda_batch_close(struct tsr_device *d, struct tsr_device_batch *b)
         }
         if (b->bus) cudaStreamDestroy(b->bus);
         if (b->sent) cudaEventDestroy(b->sent);
+        if (b->used) cudaEventDestroy(b->used);
         cudaFree(b->device);
         cudaFreeHost(b->host);
     }
@@ -134,6 +134,7 @@ int tsri_cuda_batch_open(struct tsr_device *d, struct tsr_device_batch **out,
     cudaError_t e = cudaHostAlloc((void **)&b->host, b->bytes, cudaHostAllocPortable);
     if (e == cudaSuccess) e = cudaMalloc((void **)&b->device, b->bytes);
     if (e == cudaSuccess) e = cudaEventCreateWithFlags(&b->sent, cudaEventDisableTiming);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&b->used, cudaEventDisableTiming);
     if (e == cudaSuccess) e = open_stages(b);
     if (e != cudaSuccess) {
         err = tsri_cuda_failed(d, e, "no memory for a batch");
@@ -355,11 +356,9 @@ int tsri_cuda_batch_set(struct tsr_device *d, struct tsr_device_stream *s,
     int err = tsri_cuda_enter(d);
     if (err) return err;
     TSRI_CUDA_TRY(d, cudaEventSynchronize(b->sent), "an earlier batch failed");
-    /* Kernels on the stream of the last set are done with the tables before this one's copy, if it
-     * is the same stream. Nobody changes streams for every load. */
-    if (b->n_runs && b->stream != tsri_cuda_native(s))
-        TSRI_CUDA_TRY(d, cudaDeviceSynchronize(), "an earlier batch failed");
-    b->stream = tsri_cuda_native(s);
+    /* The last set may have been for another stream, whose kernels still read the tables. */
+    TSRI_CUDA_TRY(d, cudaStreamWaitEvent(tsri_cuda_native(s), b->used, 0),
+                  "cannot wait for an event");
     const struct tsr_kv_layout *l = batch->layout;
     uint32_t n_lp = l->n_layers * l->n_planes;
     b->job.n_pairs = pairs_of(l);
@@ -384,9 +383,12 @@ int tsri_cuda_batch_set(struct tsr_device *d, struct tsr_device_stream *s,
 
 /* ---- scatter ---- */
 
-static int launched(const struct tsr_device *d, int e, const char *what)
+int tsri_cuda_batch_used(const struct tsr_device *d, const struct tsr_device_batch *b,
+                         const struct tsr_device_stream *s, int e, const char *what)
 {
-    return e == cudaSuccess ? 0 : tsri_cuda_failed(d, (cudaError_t)e, what);
+    if (e != cudaSuccess) return tsri_cuda_failed(d, (cudaError_t)e, what);
+    TSRI_CUDA_TRY(d, cudaEventRecord(b->used, tsri_cuda_native(s)), "cannot record an event");
+    return 0;
 }
 
 /* The rows of tokens [first, first + n) of the batch, one layer: as copies, a run of rows of a cell
@@ -480,13 +482,13 @@ static int scatter_any(struct tsr_device *d, struct tsr_device_stream *s,
 {
     struct tsr_device_batch *b = batch->device;
     int err = tsri_cuda_enter(d);
-    if (!err && !b->staged)
-        return launched(
-            d, tsri_cuda_scatter(&b->job, NULL, layer_first, n_layers, turn, tsri_cuda_native(s)),
-            "scatter");
-    for (uint32_t l = 0; l < n_layers && !err; l++)
+    if (err) return err;
+    int e = cudaSuccess;
+    if (!b->staged)
+        e = tsri_cuda_scatter(&b->job, NULL, layer_first, n_layers, turn, tsri_cuda_native(s));
+    for (uint32_t l = 0; b->staged && l < n_layers && !err; l++)
         err = scatter_staged(d, s, b, layer_first + l, turn);
-    return err;
+    return err ? err : tsri_cuda_batch_used(d, b, s, e, "scatter");
 }
 
 int tsri_cuda_batch_scatter(struct tsr_device *d, struct tsr_device_stream *s,

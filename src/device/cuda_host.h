@@ -46,6 +46,9 @@ int tsri_cuda_batch_scatter(struct tsr_device *d, struct tsr_device_stream *s,
                             const struct tsr_batch *batch, uint32_t layer_first, uint32_t n_layers);
 int tsri_cuda_batch_rotate(struct tsr_device *d, struct tsr_device_stream *s,
                            const struct tsr_batch *batch, uint32_t layer_first, uint32_t n_layers);
+/* Behind a launch that reads the batch's tables and gave e: what the operation returns. */
+int tsri_cuda_batch_used(const struct tsr_device *d, const struct tsr_device_batch *b,
+                         const struct tsr_device_stream *s, int e, const char *what);
 const struct tsri_cuda_job *tsri_cuda_batch_job(const struct tsr_device_batch *b);
 uint32_t tsri_cuda_quant_group(uint32_t dim);
 uint32_t tsri_cuda_row_int8(uint32_t n_heads, uint32_t dim);
