@@ -18,6 +18,7 @@
 #include "cache/cache.h"
 
 #include <tessera/connector.h>
+#include <tessera/deliver.h>
 
 /* ---- terms.c: what both halves agree on ---- */
 
@@ -338,8 +339,11 @@ struct tsri_lane {
     struct tsri_kvmem mem[TSR_GROUPS_MAX];
     uint8_t *staging;
     size_t staging_bytes;
-    int64_t *slots;
+    int64_t *slots; /* of TSRI_LANE_RUNS chunks */
+    /* Loads into host memory need no staging: straight out of the cache's own, or a server's. */
+    struct tsr_delivery *deliveries[TSR_GROUPS_MAX];
 };
+#define TSRI_LANE_RUNS 64u
 enum { TSRI_LANE_LOAD, TSRI_LANE_LOAD_ASYNC, TSRI_LANE_SAVE, TSRI_LANES };
 
 enum tsri_job_state {

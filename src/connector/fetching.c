@@ -1,10 +1,11 @@
-/* fetching.c - a load in the background: from the cache into staging memory, from there into the
- * engine's blocks, some layers of all chunks at a time, so that the engine computes its first layer
- * while the last ones arrive. The first chunk that cannot be had ends the load: what stands behind
- * it would be recomputed anyway. */
+/* fetching.c - a load in the background, layer by layer, so that the engine computes its first
+ * layer while the last ones arrive. Into host memory it is a delivery, straight out of the cache's
+ * pages; into a device's it goes through staging memory, because a device writes when it likes, and
+ * a job must be able to say when it no longer does. The first chunk that cannot be had ends the
+ * load: what stands behind it would be recomputed anyway. */
 #include "connector/connector.h"
 
-#define RANGES_MAX 64u
+#define RANGES_MAX TSRI_LANE_RUNS
 /* Of one go: enough to be worth a request to a server, little enough that the engine is not kept
  * from its first layer. */
 #define STEP_BYTES ((size_t)8 << 20)
@@ -37,6 +38,67 @@ static void fail_row(struct fetching *f, uint32_t row, int err)
     f->n_rows = row;
     tsri_job_fail_at(f->job, row_range(f, row).offset, err);
 }
+
+/* ---- straight ---- */
+
+/* Rows from `row` on as ranges of one delivery; *n_taken of them were looked at. */
+static uint32_t make_ranges(struct fetching *f, uint32_t row, struct tsr_delivery_range *ranges,
+                            uint32_t *rows, uint32_t *n_taken)
+{
+    const struct tsri_kv_job *job = f->job;
+    const struct tsri_terms *t = &job->worker->terms;
+    int64_t *slots = f->lane->slots;
+    uint32_t n = 0;
+    for (*n_taken = 0; row + *n_taken < f->n_rows && n < RANGES_MAX; (*n_taken)++) {
+        struct tsr_range range = row_range(f, row + *n_taken);
+        const struct tsr_match *m = &f->column[(size_t)(row + *n_taken) * t->n_spaces];
+        if (!tsri_block_slots(slots, job->load.tables.blocks[f->group],
+                              t->groups[f->group].block_tokens, job->load.first, range.offset,
+                              range.n_tokens))
+            continue; /* has left the window: nobody wants it */
+        rows[n] = row + *n_taken;
+        ranges[n++] = (struct tsr_delivery_range){.size = sizeof ranges[0],
+                                                  .match = m,
+                                                  .prompt = job->load.n_tokens ? &f->prompt : NULL,
+                                                  .offset = range.offset - m->prompt_offset,
+                                                  .n_tokens = range.n_tokens,
+                                                  .slots = slots};
+        slots += range.n_tokens;
+    }
+    return n;
+}
+
+/* All layers of some rows; layers are told of when these rows are the last. */
+static uint32_t deliver_some(struct fetching *f, uint32_t row)
+{
+    struct tsr_delivery_range ranges[RANGES_MAX];
+    uint32_t rows[RANGES_MAX], n_taken, n = make_ranges(f, row, ranges, rows, &n_taken);
+    struct tsr_delivery *d = f->lane->deliveries[f->group];
+    bool last = row + n_taken == f->n_rows;
+    if (!n) return n_taken;
+    int e = tsr_delivery_start(d, ranges, n, 0);
+    for (uint32_t i = 0; i < n; i++)
+        if (e < 0 || ranges[i].result) fail_row(f, rows[i], e < 0 ? e : ranges[i].result);
+    if (e <= 0) return n_taken;
+    e = 0;
+    for (uint32_t layer = 0; !e && layer < f->mem->layout.n_layers; layer++) {
+        if (!tsri_job_touch(f->job)) {
+            e = TSR_ETIME;
+            break;
+        }
+        e = tsr_delivery_wait_layer(d, layer);
+        tsri_job_touched(f->job);
+        if (!e && last) tsri_job_layers(f->job, f->group, layer + 1);
+    }
+    /* Was it still lent while it was copied? All layers have come, so nothing is written here; when
+     * they have not, the next start lets go. */
+    if (!e) e = tsr_delivery_finish(d);
+    if (e) fail_row(f, rows[0], e);
+    if (e == TSR_ETIME) f->n_rows = 0;
+    return n_taken;
+}
+
+/* ---- through staging memory ---- */
 
 /* Some rows, some layers: one request to the cache, one move. Returns how many rows it took. */
 static uint32_t fetch_some(struct fetching *f, uint32_t row, uint32_t layer, uint32_t n_layers)
@@ -95,6 +157,11 @@ static void fetch_group(struct fetching *f)
 {
     const struct tsri_terms *t = &f->job->worker->terms;
     uint32_t n_all = f->mem->layout.n_layers;
+    if (f->lane->deliveries[f->group]) {
+        for (uint32_t row = 0; row < f->n_rows;)
+            row += deliver_some(f, row);
+        return;
+    }
     size_t layer_bytes = (size_t)t->chunk_tokens * f->mem->row_bytes;
     size_t at_once = STEP_BYTES / layer_bytes;
     uint32_t step =

@@ -6,6 +6,23 @@
 
 #define QUEUE_MAX 65536u
 
+/* Only where nothing is queued: a device would begin to write while lower tiers are waited for, and
+ * such a job could not be given up. Without deliveries loads go through staging memory. */
+static void open_deliveries(struct tsri_lane *lane, struct tsr_worker *w)
+{
+    const struct tsri_terms *t = &w->terms;
+    if (tsri_device_caps(w->device) & (TSR_DEVICE_ASYNC | TSR_DEVICE_SEPARATE)) return;
+    for (uint32_t g = 0; g < t->n_groups; g++) {
+        struct tsr_delivery_config config = {.size = sizeof config,
+                                             .space = t->spaces[w->rank * t->n_groups + g],
+                                             .layout = &lane->mem[g].layout,
+                                             .ranges_max = TSRI_LANE_RUNS,
+                                             .tokens_max = TSRI_LANE_RUNS * t->chunk_tokens};
+        if (tsr_delivery_open(&lane->deliveries[g], t->client, &config) != 0)
+            tsri_log(TSR_LOG_DEBUG, "connector: loads are staged: %s", tsr_errmsg());
+    }
+}
+
 int tsri_lane_init(struct tsri_lane *lane, struct tsr_worker *w, const char *name,
                    const struct tsr_kv_layout *layouts)
 {
@@ -24,7 +41,7 @@ int tsri_lane_init(struct tsri_lane *lane, struct tsr_worker *w, const char *nam
     int e = tsri_device_host_alloc(w->device, &staging, lane->staging_bytes);
     lane->staging = staging;
     if (!e) e = tsri_stream_open(&lane->stream, w->device, NULL);
-    lane->slots = tsri_alloc((size_t)64 * t->chunk_tokens, sizeof *lane->slots);
+    lane->slots = tsri_alloc((size_t)TSRI_LANE_RUNS * t->chunk_tokens, sizeof *lane->slots);
     if (!e && !lane->slots) e = TSR_ENOMEM;
     for (uint32_t g = 0; !e && g < t->n_groups; g++) {
         struct tsri_kvmem_desc desc = {
@@ -37,6 +54,7 @@ int tsri_lane_init(struct tsri_lane *lane, struct tsr_worker *w, const char *nam
             .staging_bytes = lane->staging_bytes};
         e = tsri_kvmem_init(&lane->mem[g], &desc);
     }
+    if (!e && lane != &w->lanes[TSRI_LANE_SAVE]) open_deliveries(lane, w);
     if (!e) e = tsri_work_open(&lane->work, name, 1, QUEUE_MAX);
     if (e) tsri_lane_fini(lane);
     return e;
@@ -47,8 +65,10 @@ void tsri_lane_fini(struct tsri_lane *lane)
     struct tsr_worker *w = lane->worker;
     if (!w) return;
     tsri_work_close(lane->work);
-    for (uint32_t g = 0; g < TSR_GROUPS_MAX; g++)
+    for (uint32_t g = 0; g < TSR_GROUPS_MAX; g++) {
+        tsr_delivery_close(lane->deliveries[g]);
         tsri_kvmem_fini(&lane->mem[g]);
+    }
     if (lane->stream) tsri_stream_close(w->device, lane->stream);
     if (lane->staging) tsri_device_host_free(w->device, lane->staging);
     tsri_free(lane->slots);
