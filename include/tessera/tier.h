@@ -1,6 +1,6 @@
 /* tier.h - for those who write a storage tier (a disk, a server, another process); users of the
- * cache need only tessera.h. docs/backends.md writes one in 60 lines; tests/tier/test_contract.c is
- * the suite that every tier must pass.
+ * cache need only tessera.h. docs/backends.md writes one in a hundred lines;
+ * tests/tier/test_contract.c is the suite that every tier must pass.
  *
  * A tier keeps entries below host memory. The cache calls it from its own I/O threads, several at
  * once, and never while holding a lock or on the path of a lookup; a slow or broken tier costs

@@ -101,11 +101,13 @@ static void send_header(struct get *g, struct entry *e)
     send_piece(g, e, piece);
 }
 
-/* How many pieces may be queued now. Before the first layer is there, fewer are under way: a disk
- * that serves all at once would bring them all at the same time, and late. */
+/* How many pieces may be queued now. Before the first layer is there, and somebody waits for it,
+ * fewer are under way: a disk that serves all at once would bring them all at the same time, and
+ * late. */
 static uint32_t room(struct get *g)
 {
-    bool first = g->n_entries && g->entries[g->first].n_layers == 0;
+    const struct entry *oldest = g->n_entries ? &g->entries[g->first] : NULL;
+    bool first = oldest && oldest->n_layers == 0 && oldest->io->layer_done;
     uint32_t most = first ? FIRST_DEPTH : TSRI_AIO_DEPTH, n_flying = 0;
     uint32_t in_hand = first ? TSRI_AIO_DEPTH : TSRI_PIECES;
     tsri_aio_poll(g->lane->aio);
