@@ -336,7 +336,7 @@ static void lookups(void)
 static void small_entries(void)
 {
     enum { N = 10000, TOKENS = 16 };
-    struct tmpdir small;
+    static struct tmpdir small;
     tmpdir_init(&small);
     struct tsr_config *cfg;
     struct tsr_cache *cache;
