@@ -16,7 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define N_QUESTION 24u
@@ -207,6 +209,50 @@ static void cold_miss(struct work *w)
     free(p.tokens);
 }
 
+/* What a process needs beyond weights and KV for a prompt of 2048 tokens. One of its own:
+ * libllama's memory would count here. */
+static double memory_beyond(const struct tsr_model_config *config)
+{
+    struct work w = {.seed = 1};
+    struct rusage used;
+    struct tsr_blend_config plain = {.size = sizeof plain};
+    w.info.size = sizeof w.info;
+    BENCH_CHECK(tsr_model_open(&w.model, NULL, config) == 0);
+    BENCH_CHECK(tsr_model_info(w.model, &w.info) == 0);
+    plain.model = w.model;
+    BENCH_CHECK(tsr_blend_open(&w.plain, &plain) == 0);
+    BENCH_CHECK(tsr_session_open(&w.session, w.model, 2048) == 0);
+    w.logits = malloc(w.info.n_vocab * sizeof *w.logits);
+    BENCH_CHECK(w.logits);
+    struct prompt p = make_prompt(&w, 8, 240);
+    (void)full(&w, &p);
+    BENCH_CHECK(getrusage(RUSAGE_SELF, &used) == 0);
+    const struct tsr_kv_layout *layout = tsr_session_layout(w.session);
+    double kv = 0;
+    for (uint32_t i = 0; i < layout->n_planes; i++)
+        kv += (double)layout->planes[i].token_stride * p.n * layout->n_layers;
+    return ((double)used.ru_maxrss * 1024 - (double)w.info.weight_bytes - kv) / 1e6;
+}
+
+static void memory_case(const struct tsr_model_config *config)
+{
+    double mb = 0;
+    int ends[2], status;
+    if (!bench_wanted("memory beyond weights and KV")) return;
+    BENCH_CHECK(pipe(ends) == 0);
+    pid_t child = fork();
+    BENCH_CHECK(child >= 0);
+    if (child == 0) {
+        mb = memory_beyond(config);
+        _exit(write(ends[1], &mb, sizeof mb) == sizeof mb ? 0 : 1);
+    }
+    BENCH_CHECK(read(ends[0], &mb, sizeof mb) == sizeof mb);
+    BENCH_CHECK(waitpid(child, &status, 0) == child && status == 0);
+    close(ends[0]);
+    close(ends[1]);
+    bench_report("memory beyond weights and KV", mb, "MB", 0, 100, false);
+}
+
 /* The fifth turn of a dialog: four are in the session. */
 static void fifth_turn(struct work *w)
 {
@@ -340,6 +386,7 @@ static void open_all(struct work *w, const char *path)
     uint32_t threads = wish ? (uint32_t)atoi(wish) : cores > 16 ? 16 : (uint32_t)cores;
     struct tsr_model_config config = {
         .size = sizeof config, .path = path, .library = library, .n_threads = threads};
+    memory_case(&config);
     w->info.size = sizeof w->info;
     w->seed = 88172645463325252u;
     BENCH_CHECK(tsr_model_open(&w->model, NULL, &config) == 0);

@@ -19,7 +19,7 @@
 #ifndef TSRI_COMPAT_KEYS_H
 #define TSRI_COMPAT_KEYS_H
 
-#define TSRI_NO_BLEND "blending is not part of this build yet"
+#define TSRI_NO_BLEND "set by the profile of a model (blend.h, tessera calibrate)"
 #define TSRI_NO_PEERS "caches are not linked to each other in this build"
 #define TSRI_ENGINE "an option of the engine, not of the cache"
 #define TSRI_IN_SPACE "the space describes the model"

@@ -151,7 +151,7 @@ TEST(the_lmcache_environment_for_blending_loads)
     CHECK_STR(tsr_config_get(cfg, "host_size"), "5G");
     CHECK_STR(tsr_config_get(cfg, "separator"), " # # ");
     CHECK_INT(logged("environment variable LMCACHE_ENABLE_BLENDING: enable_blending (LMCache): "
-                     "ignored: blending is not part of this build yet"),
+                     "ignored: set by the profile of a model (blend.h, tessera calibrate)"),
               1);
     CHECK_INT(logged("LMCACHE_EXTRA_CONFIG"), 1);
     CHECK_INT(logged("VLLM_ATTENTION_BACKEND"), 1);
