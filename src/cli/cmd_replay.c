@@ -218,6 +218,7 @@ static int configure(struct tsr_config *cfg, const char *size, const char *polic
     /* A trace has no time in which a disk could catch up: each store waits for it. */
     if (!err) err = set_default(cfg, "disk_write", "through");
     if (!err) err = set_default(cfg, "redis_write", "through");
+    if (!err) err = set_default(cfg, "s3_write", "through");
     return err ? err : set_default(cfg, "host_page_size", PAGE_SIZE);
 }
 
@@ -247,6 +248,7 @@ static int run_one(struct plan *p)
                                  .disk = p->disk,
                                  .keep = p->keep,
                                  .redis = tsri_cli_flag(p->cli, "redis"),
+                                 .s3 = tsri_cli_flag(p->cli, "s3"),
                                  .progress = show,
                                  .arg = p};
     err = tsri_replay_run(&replay, &run->r);

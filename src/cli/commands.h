@@ -84,7 +84,7 @@
     X(bench_rope, "bench rope", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
       "measure loads that turn K to another position",                                             \
       "As bench copy, with the K of every token rotated on its way and V copied.\n")               \
-    X(replay, "replay", "[--json] [--host-size=LIST] [--policy=LIST] [--disk-size=SIZE] [--keep=DIR] [--redis=ADDRESS] [--plot=FILE] [--as=FORM] [--limit=N] [TRACE]",\
+    X(replay, "replay", "[--json] [--host-size=LIST] [--policy=LIST] [--disk-size=SIZE] [--keep=DIR] [--redis=ADDRESS] [--s3=URL] [--plot=FILE] [--as=FORM] [--limit=N] [TRACE]",\
       "replay an access trace and print a hit table",                                              \
       "Each request of the trace is looked up in a real cache, what is found is loaded and\n"      \
       "compared, what is missing is stored. Without TRACE a small built-in one is used.\n"         \
@@ -93,6 +93,7 @@
       "  --disk-size=SIZE  with a disk tier of that size, in a directory that is removed\n"        \
       "  --keep=DIR        with the disk tier in DIR, which stays; for one size and policy\n"      \
       "  --redis=ADDRESS   with a redis tier there, which other replays may share (tools/fleet)\n" \
+      "  --s3=URL          with an s3 tier there, ENDPOINT/BUCKET, which others may share too\n"   \
       "  --plot=FILE       also draw hit rate against size, as SVG\n"                              \
       "  --as=FORM         trace (as written), or prefix: all requests as plain prompts\n"         \
       "  --limit=N         only the first N requests\n"                                            \

@@ -275,17 +275,24 @@ static int replay_all(struct replay *r)
     return err < 0 ? err : 0;
 }
 
-/* Host memory, this disk and this server, "" and NULL for none: never what the user keeps
+/* Host memory, this disk and these servers, "" and NULL for none: never what the user keeps
  * elsewhere. */
-static int set_tiers(struct tsr_config *cfg, const char *disk_path, const char *redis)
+static int set_tiers(struct tsr_config *cfg, const char *disk_path, const struct tsri_replay *how)
 {
+    const char *slash = how->s3 ? strrchr(how->s3, '/') : NULL;
+    char endpoint[256] = "";
+    if (how->s3 && (!slash || slash - how->s3 >= (ptrdiff_t)sizeof endpoint))
+        return tsri_fail(TSR_EINVAL, "--s3: http://HOST:PORT/BUCKET is wanted");
+    if (slash) snprintf(endpoint, sizeof endpoint, "%.*s", (int)(slash - how->s3), how->s3);
     const struct {
         const char *option, *value;
     } all[] = {{"tiers", ""},
                {"disk_enabled", "true"},
                {"disk_path", disk_path},
                {"disk2_path", ""},
-               {"redis_address", redis ? redis : ""}};
+               {"redis_address", how->redis ? how->redis : ""},
+               {"s3_endpoint", endpoint},
+               {"s3_bucket", slash ? slash + 1 : ""}};
     int err = 0;
     for (size_t i = 0; !err && i < TSRI_COUNT(all); i++)
         err = tsr_config_set(cfg, all[i].option, all[i].value);
@@ -306,7 +313,7 @@ int tsri_replay_run(const struct tsri_replay *how, struct tsri_replay_result *ou
     struct sigaction act = {.sa_handler = interrupt}, before[2];
     sigaction(SIGINT, &act, &before[0]);
     sigaction(SIGTERM, &act, &before[1]);
-    err = set_tiers(how->config, how->keep ? how->keep : path, how->redis);
+    err = set_tiers(how->config, how->keep ? how->keep : path, how);
     if (!err) err = replay_all(&r);
     if (own) remove_directory(path);
     sigaction(SIGINT, &before[0], NULL);

@@ -20,6 +20,7 @@ struct tsri_replay {
     bool as_prefix;            /* all requests as plain prompts */
     const char *disk;          /* (optional) a disk tier, in a directory made below this one */
     const char *redis;         /* (optional) a redis tier, at this address */
+    const char *s3;            /* (optional) an s3 tier, ENDPOINT/BUCKET */
     const char *keep;          /* (optional) a disk tier, in this directory, which stays */
     tsri_replay_fn progress;   /* (optional) */
     void *arg;
