@@ -220,6 +220,49 @@ void s3_server_fini(struct s3_server *s)
     tmpdir_fini(&s->dir);
 }
 
+/* ---- the log ---- */
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static char log_text[16384];
+
+static void keep_line(void *arg, int level, const char *text)
+{
+    (void)arg, (void)level;
+    pthread_mutex_lock(&log_lock);
+    size_t n = strlen(log_text);
+    snprintf(log_text + n, sizeof log_text - n, "%s\n", text);
+    pthread_mutex_unlock(&log_lock);
+}
+
+void s3_kit_log_begin(void)
+{
+    tsr_log_set(keep_line, NULL, TSR_LOG_WARN);
+    pthread_mutex_lock(&log_lock);
+    log_text[0] = '\0';
+    pthread_mutex_unlock(&log_lock);
+}
+
+const char *s3_kit_log(void)
+{
+    static char copy[sizeof log_text];
+    pthread_mutex_lock(&log_lock);
+    memcpy(copy, log_text, sizeof copy);
+    pthread_mutex_unlock(&log_lock);
+    return copy;
+}
+
+int s3_kit_log_lines(int n)
+{
+    uint64_t until = tsri_now_ns() + 1000000000u;
+    for (;;) {
+        int n_lines = 0;
+        for (const char *at = s3_kit_log(); (at = strchr(at, '\n')) != NULL; at++)
+            n_lines++;
+        if (n_lines >= n || tsri_now_ns() >= until) return n_lines;
+        usleep(5000);
+    }
+}
+
 /* ---- tiers ---- */
 
 int s3_kit_open(struct s3_kit *kit, const char *endpoint)

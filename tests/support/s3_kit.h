@@ -36,6 +36,13 @@ void s3_server_start(struct s3_server *s);
 long s3_server_do(const char *endpoint, enum tsri_s3_http_method method, const char *path,
                   const void *body, size_t bytes, char *reply, size_t reply_bytes);
 
+/* The log from here on, or again from nothing. The number of lines, when it has become n or a
+ * second has passed: a line comes a moment after the change it tells of. And their text, until the
+ * next call. */
+void s3_kit_log_begin(void);
+int s3_kit_log_lines(int n);
+const char *s3_kit_log(void);
+
 struct s3_kit {
     struct tsri_s3_setup setup; /* keys and bucket are those above unless set */
     struct tsr_tier *tier;

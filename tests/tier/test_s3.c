@@ -13,7 +13,6 @@ static const struct kv_shape shape = {300, 64, 6, 2, {512, 512}, 4, 0};
 /* 18 MiB: in parts, and long enough on its way to be interrupted. */
 static const struct kv_shape large = {2304, 64, 8, 2, {512, 512}, 0, 0};
 static struct s3_server server;
-static char lines[16384];
 
 /* libcurl dates its signatures with time(); this process may live in another one. */
 static _Atomic long skew_s;
@@ -27,26 +26,11 @@ __attribute__((visibility("default"))) time_t time(time_t *out)
     return t;
 }
 
-static void keep_line(void *arg, int level, const char *text)
-{
-    (void)arg, (void)level;
-    size_t n = strlen(lines);
-    snprintf(lines + n, sizeof lines - n, "%s\n", text);
-}
-
-static int n_lines(void)
-{
-    int n = 0;
-    for (const char *at = lines; (at = strchr(at, '\n')) != NULL; at++)
-        n++;
-    return n;
-}
-
 static void open_at(struct s3_kit *kit, const char *endpoint, uint32_t timeout_ms)
 {
     kit->setup.timeout_ms = timeout_ms;
     kit->setup.absent_ms = 1;
-    lines[0] = '\0';
+    s3_kit_log_begin();
     CHECK_INT(s3_kit_open(kit, endpoint), 0);
 }
 
@@ -67,7 +51,7 @@ TEST(entries_written_by_one_cache_are_read_by_another)
     uint64_t n = atomic_load(&s->n_requests);
     CHECK(s3_kit_has(&b, &shape, 1)); /* the list of the real server told */
     CHECK_INT(atomic_load(&s->n_requests), n);
-    CHECK_STR(lines, "");
+    CHECK_STR(s3_kit_log(), "");
     s3_kit_close(&a);
     s3_kit_close(&b);
 }
@@ -97,9 +81,9 @@ TEST(a_wrong_key_is_a_miss_and_one_line_without_it)
             CHECK(s3_kit_get(&kit, &shape, 1, 2000) < 0);
             CHECK(s3_kit_put(&kit, &shape, 50) < 0);
         }
-        CHECK_INT(n_lines(), 1);
-        CHECK_HAS(lines, wrong[i].says);
-        CHECK(strstr(lines, "wrong-secret-guess") == NULL);
+        CHECK_INT(s3_kit_log_lines(1), 1);
+        CHECK_HAS(s3_kit_log(), wrong[i].says);
+        CHECK(strstr(s3_kit_log(), "wrong-secret-guess") == NULL);
         CHECK(strstr(tsr_errmsg(), "wrong-secret-guess") == NULL);
         s3_kit_close(&kit);
     }
@@ -113,8 +97,8 @@ TEST(who_may_not_write_reads)
         CHECK(s3_kit_put(&kit, &shape, 51) < 0);
         CHECK_INT(s3_kit_get(&kit, &shape, 1, 0), 0);
     }
-    CHECK_INT(n_lines(), 1);
-    CHECK_HAS(lines, "takes no writes");
+    CHECK_INT(s3_kit_log_lines(1), 1);
+    CHECK_HAS(s3_kit_log(), "takes no writes");
     s3_kit_close(&kit);
 }
 
@@ -125,15 +109,15 @@ TEST(a_clock_that_differs_is_a_miss_until_it_is_right)
     CHECK_INT(s3_kit_get(&kit, &shape, 1, 0), 0);
     static const long skews[] = {3600, -3600};
     for (size_t i = 0; i < TSRI_COUNT(skews); i++) {
-        lines[0] = '\0';
+        s3_kit_log_begin();
         atomic_store(&skew_s, skews[i]);
         for (int k = 0; k < 10; k++)
             CHECK(s3_kit_get(&kit, &shape, 1, 2000) < 0);
-        CHECK_INT(n_lines(), 1);
-        CHECK_HAS(lines, "RequestTimeTooSkewed");
+        CHECK_INT(s3_kit_log_lines(1), 1);
+        CHECK_HAS(s3_kit_log(), "RequestTimeTooSkewed");
         atomic_store(&skew_s, 0);
         CHECK(s3_kit_until(&kit, &shape, 1, 0, 30000));
-        CHECK_INT(n_lines(), 2);
+        CHECK_INT(s3_kit_log_lines(2), 2);
     }
     s3_kit_close(&kit);
 }
@@ -223,8 +207,8 @@ static void kill_in_the_middle(bool write)
     CHECK_INT(c.n_wrong, 0);
     CHECK(c.n_right > 0);
     CHECK(c.n_missed > 0);
-    CHECK_INT(n_lines(), 1);
-    CHECK_HAS(lines, "down");
+    CHECK_INT(s3_kit_log_lines(1), 1);
+    CHECK_HAS(s3_kit_log(), "down");
     s3_server_start(&server);
     CHECK(s3_kit_until(&kit, &large, 2, 0, 60000));
     /* What was being written is all there or not at all. */
@@ -232,7 +216,7 @@ static void kill_in_the_middle(bool write)
         int result = s3_kit_get(&kit, &large, seed, 0);
         CHECK(result == 0 || result == TSR_ENOENT);
     }
-    CHECK_HAS(lines, "works again");
+    CHECK_HAS(s3_kit_log(), "works again");
     s3_kit_close(&kit);
 }
 
@@ -255,11 +239,11 @@ TEST(a_server_that_is_down_at_start_is_found_later)
     for (int i = 0; i < 100; i++)
         CHECK(s3_kit_get(&kit, &shape, 1, 1000) < 0);
     CHECK((tsri_now_ns() - begin) / 1000000 < 5000);
-    CHECK_INT(n_lines(), 1);
+    CHECK_INT(s3_kit_log_lines(1), 1);
     s3_server_start(&server);
     CHECK(s3_kit_until(&kit, &shape, 1, 0, 60000));
     CHECK(s3_kit_listed(&kit, 1, 60000)); /* what could not be listed at the start is now */
-    CHECK_INT(n_lines(), 2);
+    CHECK_INT(s3_kit_log_lines(2), 2);
     s3_kit_close(&kit);
 }
 
@@ -313,7 +297,7 @@ TEST(what_the_configuration_says_wrong_is_refused_by_name)
 
 int main(void)
 {
-    tsr_log_set(keep_line, NULL, TSR_LOG_WARN);
+    s3_kit_log_begin();
     RUN(what_the_configuration_says_wrong_is_refused_by_name);
     if (s3_kit_missing()) {
         printf("    skipped: %s\n", s3_kit_missing());

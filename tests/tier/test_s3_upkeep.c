@@ -7,22 +7,6 @@ enum { N_ENTRIES = 25 };
 
 static const struct kv_shape shape = {40, 16, 2, 2, {32, 32}, 0, 0};
 static struct s3_stub stub;
-static char lines[8192];
-
-static void keep_line(void *arg, int level, const char *text)
-{
-    (void)arg, (void)level;
-    size_t n = strlen(lines);
-    snprintf(lines + n, sizeof lines - n, "%s\n", text);
-}
-
-static int n_lines(void)
-{
-    int n = 0;
-    for (const char *at = lines; (at = strchr(at, '\n')) != NULL; at++)
-        n++;
-    return n;
-}
 
 static void fill(void)
 {
@@ -97,7 +81,7 @@ TEST(a_server_that_is_down_is_asked_in_the_background_and_said_once)
     struct s3_kit kit = {.setup = {.timeout_ms = 300}};
     CHECK_INT(s3_kit_open(&kit, stub.endpoint), 0);
     CHECK(s3_kit_listed(&kit, 1, 10000));
-    lines[0] = '\0';
+    s3_kit_log_begin();
     atomic_store(&stub.status, 403);
     atomic_store(&stub.code, "RequestTimeTooSkewed");
     s3_stub_fail(&stub, S3_STATUS, 0, -1);
@@ -110,13 +94,13 @@ TEST(a_server_that_is_down_is_asked_in_the_background_and_said_once)
     usleep(500000);
     uint64_t asked = atomic_load(&stub.n_requests) - requests;
     CHECK(asked >= 1 && asked <= 8); /* 0.1, 0.2, 0.4 s .. and none of the 1000 */
-    CHECK_INT(n_lines(), 1);
-    CHECK_HAS(lines, "down (403 RequestTimeTooSkewed)");
-    CHECK(strstr(lines, S3_KIT_SECRET) == NULL);
+    CHECK_INT(s3_kit_log_lines(1), 1);
+    CHECK_HAS(s3_kit_log(), "down (403 RequestTimeTooSkewed)");
+    CHECK(strstr(s3_kit_log(), S3_KIT_SECRET) == NULL);
     s3_stub_heal(&stub);
     CHECK(s3_kit_until(&kit, &shape, 5, 0, 20000)); /* by itself */
-    CHECK_INT(n_lines(), 2);
-    CHECK_HAS(lines, "works again");
+    CHECK_INT(s3_kit_log_lines(2), 2);
+    CHECK_HAS(s3_kit_log(), "works again");
     s3_kit_close(&kit);
 }
 
@@ -134,7 +118,7 @@ TEST(closing_does_not_wait_for_a_server_that_is_silent)
 
 int main(void)
 {
-    tsr_log_set(keep_line, NULL, TSR_LOG_WARN);
+    s3_kit_log_begin();
     s3_stub_init(&stub);
     RUN(after_a_restart_the_list_tells_what_is_there);
     RUN(a_list_is_repeated_and_forgets_what_has_gone);
