@@ -99,19 +99,23 @@ TEST(while_long_lookups_run_others_are_answered)
 {
     struct ready r;
     struct wire_client b;
+    bool overtook = false;
     ready_open(&r);
     CHECK(wc_open(&b, r.s.path, 0));
-    uint64_t last = 0;
-    for (int i = 0; i < 30; i++) {
-        lookup(&r, LONG, 0);
-        q.prompt.flags |= TSR_PROMPT_ANY | TSR_PROMPT_PREFIX;
-        CHECK((last = wc_send(&r.c, &q, 0)) != 0);
+    for (int round = 0; round < 10 && !overtook; round++) { /* this process may be held up, too */
+        uint64_t last = 0, before = server_metric(&r.s, TSRI_M_lookups);
+        for (int i = 0; i < 30; i++) {
+            lookup(&r, LONG, 0);
+            q.prompt.flags |= TSR_PROMPT_ANY | TSR_PROMPT_PREFIX;
+            CHECK((last = wc_send(&r.c, &q, 0)) != 0);
+        }
+        CHECK_INT(wc_call(&b, fresh(TSRI_WIRE_PING)), 0);
+        overtook = server_metric(&r.s, TSRI_M_lookups) < before + 30;
+        while (wc_receive(&r.c) && r.c.head.id != last) {
+        }
+        CHECK_INT(r.c.reply.status, SHORT);
     }
-    CHECK_INT(wc_call(&b, fresh(TSRI_WIRE_PING)), 0);
-    CHECK(server_metric(&r.s, TSRI_M_lookups) < 30); /* answered before they were all done */
-    while (wc_receive(&r.c) && r.c.head.id != last) {
-    }
-    CHECK_INT(r.c.reply.status, SHORT);
+    CHECK(overtook);
     wc_close(&b);
     CHECK(ready_end(&r));
 }
