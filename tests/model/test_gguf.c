@@ -227,6 +227,40 @@ TEST(a_file_that_is_cut_off_anywhere_is_refused)
     }
 }
 
+/* Bytes of the header, one to four at a time, are anything. The file is refused, or what it says
+ * still fits what is in it: then the rows of its tensors can be read. */
+TEST(a_header_with_wrong_bytes_is_refused_or_still_fits)
+{
+    struct kit_model m = {0};
+    uint64_t state = 11;
+    uint32_t n_refused = 0;
+    CHECK(kit_write(path, &m));
+    FILE *f = fopen(path, "r+b");
+    CHECK(f != NULL);
+    for (int round = 0; round < 400; round++) {
+        uint8_t was[4];
+        uint64_t random = test_rand(&state);
+        long at = (long)(random % 6000);
+        size_t n = 1 + random / 6000 % 4;
+        CHECK(fseek(f, at, SEEK_SET) == 0 && fread(was, 1, n, f) == n);
+        uint64_t bytes = test_rand(&state);
+        CHECK(fseek(f, at, SEEK_SET) == 0 && fwrite(&bytes, 1, n, f) == n && fflush(f) == 0);
+        struct tsri_weights w = {0};
+        struct tsri_header h = {0};
+        int e = tsri_weights_map(&w, path, kit_fail);
+        if (!e) {
+            e = tsri_header_init(&h, w.gguf, w.file_tensors, w.map, w.map_bytes, kit_fail);
+            if (!e) CHECK(h.n_layers > 0 && h.n_heads % h.n_kv_heads == 0 && h.n_vocab > 0);
+            if (!e) tsri_header_fini(&h);
+        }
+        n_refused += e != 0;
+        tsri_weights_fini(&w);
+        CHECK(fseek(f, at, SEEK_SET) == 0 && fwrite(was, 1, n, f) == n && fflush(f) == 0);
+    }
+    fclose(f);
+    CHECK(n_refused > 50);
+}
+
 TEST(what_is_no_model_file_is_refused)
 {
     struct tsri_weights w = {0};
@@ -264,6 +298,7 @@ int main(void)
     RUN(numbers_that_do_not_fit_are_refused_with_the_key);
     RUN(a_tensor_that_is_missing_too_large_or_unknown_is_named);
     RUN(a_file_that_is_cut_off_anywhere_is_refused);
+    RUN(a_header_with_wrong_bytes_is_refused_or_still_fits);
     RUN(what_is_no_model_file_is_refused);
     tmpdir_fini(&dir);
     return test_end();
