@@ -22,7 +22,8 @@ def main(model: str, file: str = "README.md") -> None:
             kv_connector_extra_config={"host_size": "2G"},
         ),
     )
-    text = open(file).read()
+    with open(file) as stream:
+        text = stream.read()
     for question in ("What is this?", "Who is it for?"):
         start = time.perf_counter()
         prompt = f"{text}\n\nQuestion: {question}\nAnswer:"
