@@ -157,9 +157,12 @@ $(LIBS_SO): $(call obj,$(LIB_SRC)) src/tessera.map
 	    $(SANF) $(LDFLAGS) $(call obj,$(LIB_SRC)) -o $@ $(LIBS)
 	$(Q)ln -sf libtessera.so $@.$(SOMAJOR)
 
+# libcurl is named as a library: as a package it would ask a program that links libtessera.a for all
+# that a static libcurl needs (LDAP, Kerberos, ..), which few machines have.
 $(B)/tessera.pc: tessera.pc.in FORCE
 	@mkdir -p $(@D)
-	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(PKGS)|' $< > $@
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(filter-out libcurl,$(PKGS))|' \
+	  -e 's|@LIBS@|$(if $(S3),$(strip $(shell pkg-config --libs libcurl)))|' $< > $@
 
 $(B)/bin/tessera: $(call obj,$(CLI_SRC)) $(LIBA)
 	@mkdir -p $(@D)
