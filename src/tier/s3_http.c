@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #define POLL_MS_MAX 100
-#define BUFFER_BYTES (256L << 10) /* of libcurl: one receive fills it (bench_s3) */
+#define BUFFER_BYTES (128L << 10) /* of libcurl: one receive fills it (bench_s3) */
 #define EXPECT_MS 500L            /* a server that ignores "Expect: 100-continue" */
 #define CONNECTIONS_MAX 64u
 
