@@ -150,8 +150,8 @@ void tsri_check_memlock(const struct tsri_options *o, struct tsri_finding *f)
                          endless ? "" : size, cost);
         return;
     }
-    tsri_finding_say(f, TSRI_DOCTOR_WARN, "limit %s, less than host_size %s", size,
-                     tsri_cli_size(o->host_size, want));
+    tsri_finding_say(f, TSRI_DOCTOR_WARN, "limit %s, less than host_size %s%s", size,
+                     tsri_cli_size(o->host_size, want), cost);
     tsri_finding_advise(f, "only matters where a device copies from host memory and its driver "
                            "keeps to the limit: ulimit -l unlimited, or LimitMEMLOCK=infinity in "
                            "a systemd unit");

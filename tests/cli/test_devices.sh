@@ -24,6 +24,9 @@ what_page_locking_costs_is_said() {
         exits 0 || return 1
         grep -qE '^ok +locked memory .*host_size would take about [0-9.]+ ms' <<<"$out" ||
             fail "$out"
+        t doctor --host_size=64M
+        grep -qE '^warn +locked memory .*host_size would take about [0-9.]+ ms' <<<"$out" ||
+            fail "$out"
     )
     local result=$?
     [ "$result" -ne 77 ] || skip 'no limit can be set'
