@@ -368,7 +368,7 @@ struct tsr_kvpool_desc {
     const char *device;                 /* "cpu" (NULL), "cuda", .. */
     uint32_t device_number;
     uint32_t n_threads;
-    void *stream;
+    void *stream;           /* the engine's queue; NULL: the device's default one */
     uint64_t staging_bytes; /* 0: 64 MiB */
     uint32_t writes_max;    /* waiting for the writer; 0: 256 */
 };
