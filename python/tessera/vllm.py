@@ -140,6 +140,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
         self._failed: set[int] = set()
         self._layouts: list[tuple[Any, Any]] = []
         self._trouble: str | None = None
+        self._stream: torch.cuda.Stream | None = None  # that the worker was opened with
         try:
             self._open(role)
         except Exception as error:
@@ -440,7 +441,9 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
         if not self._cache.connected(_CONNECT_MS):
             logger.warning("tessera: nobody answers at %s yet", self._cache.socket)
         device = self._device
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        if device.type == "cuda":
+            self._stream = torch.cuda.current_stream(device)
+        stream = self._stream.cuda_stream if self._stream is not None else 0
         rank = self._vllm_config.parallel_config.rank % self._shape.ranks
         self._worker = WorkerHalf(
             self._cache.handle, self._shape, rank, device.type, device.index or 0, stream
@@ -461,9 +464,18 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
         self._names.update(meta.names)
         self._blocks.update(meta.blocks)
         if meta.data:
+            self._order_stream()
             self._worker.start(meta.data)
             if meta.wait and not self._layerwise:
                 self._worker.wait_loads()
+
+    def _order_stream(self) -> None:
+        """vLLM may change to a stream of its own after the worker was opened; what it has queued
+        there comes before whatever the worker does in this step."""
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._device)
+            if current != self._stream:
+                self._stream.wait_stream(current)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         meta = self._connector_metadata
