@@ -153,11 +153,11 @@ class Engine:
         self.chance = random.Random(seed)
         self.memory = Memory([r.tokens for r in requests], crossed, stream == "default")
         self.scheduler = SchedulerHalf(caches[0].handle, shape)
-        queue = self.memory.stream
-        if stream == "wrong":
-            queue = self.wrong_queue = torch.cuda.Stream()
-        stream = queue.cuda_stream if queue else 0
-        self.worker = WorkerHalf(caches[1].handle, shape, 0, DEVICE, 0, stream)
+        self.queue, self.chained = self.memory.stream, stream == "chained"
+        if stream in ("wrong", "chained"):
+            self.queue = torch.cuda.Stream()
+        native = self.queue.cuda_stream if self.queue else 0
+        self.worker = WorkerHalf(caches[1].handle, shape, 0, DEVICE, 0, native)
         layout, self.keep = self.memory.layout()
         self.worker.register([layout])
         self.free = list(range(1, BLOCKS))
@@ -318,6 +318,11 @@ class Engine:
 
     # ---- worker ---------------------------------------------------------------------------
 
+    def start(self, data):
+        if self.chained:
+            self.queue.wait_stream(self.memory.stream)
+        self.worker.start(data)
+
     def execute(self, data, jobs, loads):
         """Queues a step on the engine's stream and waits for nothing but its loads."""
         memory, worker = self.memory, self.worker
@@ -331,7 +336,7 @@ class Engine:
         worker.preemptions(data)
         at_first = loads or self.chance.random() < 0.5
         if at_first:
-            worker.start(data)
+            self.start(data)
         reads_at, writes_at = memory.upload(reads), memory.upload(writes)
         memory.sleep(self.chance.choice((0, 0, 1_000_000, 20_000_000)))
         for layer in range(LAYERS):
@@ -347,7 +352,7 @@ class Engine:
             worker.saved_layer(0, layer)
         memory.step_queued()
         if not at_first:
-            worker.start(data)
+            self.start(data)
         worker.wait_save()
         sent, received = worker.finished()
         bad = worker.bad_blocks()
@@ -522,6 +527,11 @@ class TestEngine(unittest.TestCase):
         for seed, load in ((14, "load_sync"), (15, "load_async")):
             shape = model(flags=(load, "save_decode"), boundary="placeholders")
             self.run_schedules(seed, 1, shape, stream="default")
+
+    @unittest.skipUnless(DEVICE == "cuda", "host memory has no streams")
+    def test_a_stream_that_waits_for_the_engines(self):
+        shape = model(flags=("load_async", "save_decode"), boundary="placeholders")
+        self.run_schedules(11, 2, shape, n=100, stream="chained")
 
     @unittest.skipUnless(DEVICE == "cuda", "host memory has no streams")
     def test_copies_that_are_not_ordered_with_the_stream_are_seen(self):
