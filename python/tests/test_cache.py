@@ -37,7 +37,7 @@ def shaped(values, n):
 
 class WithCache(unittest.TestCase):
     def setUp(self):
-        self.cache = tessera.Cache(host_size="16M")
+        self.cache = tessera.Cache(host_size="64M")  # 256 pages: nothing is evicted
         self.space = self.cache.space(**SHAPE)
         self.addCleanup(self.cache.close)
 
