@@ -72,7 +72,9 @@ static void fill_disk(const char *path)
                                                  .n_layers = 1,
                                                  .n_planes = 1,
                                                  .row_bytes = {4, 0}};
-            uint64_t key[2] = {(from + i + 1) * 0x9E3779B97F4A7C15u, from + i};
+            /* Keys are hashes: all of their bits differ. */
+            uint64_t key[2] = {(from + i + 1) * 0x9E3779B97F4A7C15u,
+                               (from + i + 1) * 0xC2B2AE3D27D4EB4Fu};
             memcpy(io[i].head.key.bytes, key, sizeof key);
         }
         BENCH_CHECK(tsri_tier_put(tier, io, BATCH) == BATCH);
