@@ -10,6 +10,7 @@ at any moment, and up to two steps are in flight.
 import hashlib
 import os
 import random
+import time
 import unittest
 from collections import deque
 
@@ -299,10 +300,12 @@ class TestKeys(unittest.TestCase):
         request.num_computed_tokens = len(self.tokens)
         request.status = RequestStatus.FINISHED_STOPPED
         connector.request_finished_all_groups(request, (blocks,))
-        for _ in range(200):
+        give_up = time.monotonic() + 20
+        while time.monotonic() < give_up:  # the worker saves in a thread of its own
             if not connector.has_pending_push_work():
                 return found
             self.step()
+            time.sleep(0.001)
         raise AssertionError("it never settles")
 
     def step(self):
