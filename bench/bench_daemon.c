@@ -5,6 +5,7 @@
  * The model is of 8B parameters: 32 layers, 8 KV heads of 128 in bf16, 128 KiB a token. */
 #include "cache/served.h"
 #include "support/bench.h"
+#include "support/kv_tier.h"
 #include "support/tmpdir.h"
 
 #include <tessera/client.h>
@@ -50,35 +51,14 @@ static struct tsr_config *config(const char *owner, const char *host_size)
 
 /* ---- the program: start and idle ---- */
 
-/* Entries as small as they get: only their number matters here. */
 static void fill_disk(const char *path)
 {
-    enum { BATCH = 1000 };
-    static struct tsr_tier_io io[BATCH];
-    static uint32_t tokens[4];
-    static uint8_t kv[4];
-    static void *planes[1] = {kv};
     struct tsr_config *cfg = config("process", "1M");
     BENCH_CHECK(tsr_config_set(cfg, "disk_path", path) == 0);
     struct tsr_tier_env env = {.size = sizeof env, .config = cfg, .n_threads = 2};
     struct tsr_tier *tier;
     BENCH_CHECK(tsri_tier_open(&tier, &tsri_tier_disk, &env) == 0);
-    for (uint32_t from = 0; from < ON_DISK; from += BATCH) {
-        for (uint32_t i = 0; i < BATCH; i++) {
-            io[i] = (struct tsr_tier_io){.tokens = tokens, .n_cells = 1, .planes = planes};
-            io[i].head = (struct tsr_entry_head){.kind = TSR_KIND_SEGMENT,
-                                                 .n_tokens = 1,
-                                                 .cell_tokens = 64,
-                                                 .n_layers = 1,
-                                                 .n_planes = 1,
-                                                 .row_bytes = {4, 0}};
-            /* Keys are hashes: all of their bits differ. */
-            uint64_t key[2] = {(from + i + 1) * 0x9E3779B97F4A7C15u,
-                               (from + i + 1) * 0xC2B2AE3D27D4EB4Fu};
-            memcpy(io[i].head.key.bytes, key, sizeof key);
-        }
-        BENCH_CHECK(tsri_tier_put(tier, io, BATCH) == BATCH);
-    }
+    BENCH_CHECK(kv_tier_fill(tier, ON_DISK));
     BENCH_CHECK(tsri_tier_flush(tier) == 0);
     tsri_tier_close(tier);
     tsr_config_close(cfg);

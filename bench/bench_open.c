@@ -1,10 +1,11 @@
 /* bench_open.c - how long a store takes to open: 100000 entries, the index filled and every entry
  * listed, from a checkpoint; and without one, from the headers of all records. */
 #include "support/bench.h"
+#include "support/kv_tier.h"
 #include "support/tmpdir.h"
 #include "tier/disk.h"
 
-enum { N_ENTRIES = 100000, N_BATCH = 1000, N_RUNS = 15 };
+enum { N_ENTRIES = 100000, N_RUNS = 15 };
 
 static struct tmpdir dir;
 
@@ -16,29 +17,6 @@ static struct tsr_tier *open_tier(bool read_only)
     struct tsr_tier *tier;
     BENCH_CHECK(tsri_tier_open(&tier, &tsri_tier_disk, &env) == 0);
     return tier;
-}
-
-/* Entries as small as they get: only their number matters here. */
-static void fill(struct tsr_tier *tier)
-{
-    static struct tsr_tier_io io[N_BATCH];
-    static uint32_t tokens[4];
-    static uint8_t kv[4];
-    static void *planes[1] = {kv};
-    for (uint32_t from = 0; from < N_ENTRIES; from += N_BATCH) {
-        for (uint32_t i = 0; i < N_BATCH; i++) {
-            io[i] = (struct tsr_tier_io){.tokens = tokens, .n_cells = 1, .planes = planes};
-            io[i].head = (struct tsr_entry_head){.kind = TSR_KIND_SEGMENT,
-                                                 .n_tokens = 1,
-                                                 .cell_tokens = 64,
-                                                 .n_layers = 1,
-                                                 .n_planes = 1,
-                                                 .row_bytes = {4, 0}};
-            uint64_t key[2] = {(from + i + 1) * 0x9E3779B97F4A7C15u, from + i};
-            memcpy(io[i].head.key.bytes, key, sizeof key);
-        }
-        BENCH_CHECK(tsri_tier_put(tier, io, N_BATCH) == N_BATCH);
-    }
 }
 
 static int count(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc, uint64_t bytes)
@@ -68,7 +46,7 @@ int main(int argc, char **argv)
     bench_init("bench_open", argc, argv);
     tmpdir_init(&dir);
     struct tsr_tier *tier = open_tier(false);
-    fill(tier);
+    BENCH_CHECK(kv_tier_fill(tier, N_ENTRIES));
     tsri_tier_close(tier);
     bench_report("100K entries, checkpoint", measure(), "ms", 0, 50, false);
     char path[300];

@@ -115,7 +115,7 @@ static void put_keys(struct work *w)
         kv_entry_init(&e, &small, 1000 + i);
         w->refs[i] = kv_entry_ref(&e);
         kv_entry_fini(&e);
-        BENCH_CHECK(redis_kit_put(&w->kit, &small, 1000 + i) == 0);
+        BENCH_CHECK(kv_tier_put(w->kit.tier, &small, 1000 + i) == 0);
     }
 }
 
@@ -197,8 +197,8 @@ int main(int argc, char **argv)
     BENCH_CHECK(redis_kit_open(&w.kit, w.server.unix_) == 0);
     kv_entry_init(&w.entry, &shape, 1);
     kv_entry_init_room(&w.room, &w.entry, 0);
-    BENCH_CHECK(redis_kit_put(&w.kit, &shape, 1) == 0);
-    BENCH_CHECK(redis_kit_get(&w.kit, &shape, 1, 0) == 0); /* every byte */
+    BENCH_CHECK(kv_tier_put(w.kit.tier, &shape, 1) == 0);
+    BENCH_CHECK(kv_tier_get(w.kit.tier, &shape, 1, 0) == 0); /* every byte */
     against_theirs(&w, "write", "set", put_gb_s);
     against_theirs(&w, "read", "get", get_gb_s);
 

@@ -118,8 +118,8 @@ int main(int argc, char **argv)
     BENCH_CHECK(s3_kit_open(&w.kit, w.server.endpoint) == 0);
     kv_entry_init(&w.entry, &shape, 1);
     kv_entry_init_room(&w.room, &w.entry, 0);
-    BENCH_CHECK(s3_kit_put(&w.kit, &shape, 1) == 0);
-    BENCH_CHECK(s3_kit_get(&w.kit, &shape, 1, 0) == 0); /* every byte */
+    BENCH_CHECK(kv_tier_put(w.kit.tier, &shape, 1) == 0);
+    BENCH_CHECK(kv_tier_get(w.kit.tier, &shape, 1, 0) == 0); /* every byte */
     BENCH_CHECK(tsri_parcel_init(&w.cut, &w.entry.head, 0, TSRI_PARCEL_PART_MAX) == 0);
     write_orders(&w);
     measure_read(&w);

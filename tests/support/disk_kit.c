@@ -53,38 +53,6 @@ void disk_kit_fini(struct disk_kit *kit)
     tmpdir_fini(&kit->dir);
 }
 
-int disk_kit_put(struct disk_kit *kit, const struct kv_shape *shape, uint64_t seed)
-{
-    struct kv_entry e;
-    kv_entry_init(&e, shape, seed);
-    struct tsr_tier_io io = kv_entry_io(&e);
-    int n = tsri_tier_put(kit->tier, &io, 1);
-    kv_entry_fini(&e);
-    return n < 0 ? n : io.result;
-}
-
-int disk_kit_get(struct disk_kit *kit, const struct kv_shape *shape, uint64_t seed)
-{
-    struct kv_entry room;
-    kv_entry_init_room_seed(&room, shape, seed);
-    struct tsr_tier_io io = kv_entry_io(&room);
-    int n = tsri_tier_get(kit->tier, &io, 1);
-    room.head = io.head;
-    int result = n < 0 ? n : io.result;
-    if (result == 0 && !kv_entry_right(&room, shape, seed)) result = KIT_WRONG;
-    kv_entry_fini(&room);
-    return result;
-}
-
-int disk_kit_drop(struct disk_kit *kit, const struct kv_shape *shape, uint64_t seed)
-{
-    struct kv_entry room;
-    kv_entry_init_room_seed(&room, shape, seed);
-    struct tsr_tier_ref ref = kv_entry_ref(&room);
-    kv_entry_fini(&room);
-    return tsri_tier_drop(kit->tier, &ref, 1);
-}
-
 struct tsr_tier_stats disk_kit_stats(struct disk_kit *kit)
 {
     struct tsr_tier_stats stats;

@@ -3,11 +3,9 @@
 #ifndef TSRI_DISK_KIT_H
 #define TSRI_DISK_KIT_H
 
-#include "support/kv_entry.h"
+#include "support/kv_tier.h"
 #include "support/tmpdir.h"
 #include "tier/disk.h"
-
-#define KIT_WRONG 1 /* a get that returned wrong bytes: the one thing that must never be */
 
 struct disk_kit {
     struct tmpdir dir;
@@ -26,11 +24,6 @@ void disk_kit_close(struct disk_kit *kit);
 /* Closes as a crash would: without a flush, a checkpoint or a seal. */
 void disk_kit_crash(struct disk_kit *kit);
 
-/* The io's result. */
-int disk_kit_put(struct disk_kit *kit, const struct kv_shape *shape, uint64_t seed);
-/* The io's result, or KIT_WRONG. */
-int disk_kit_get(struct disk_kit *kit, const struct kv_shape *shape, uint64_t seed);
-int disk_kit_drop(struct disk_kit *kit, const struct kv_shape *shape, uint64_t seed);
 struct tsr_tier_stats disk_kit_stats(struct disk_kit *kit);
 uint64_t disk_kit_record_bytes(const struct kv_shape *shape);
 

@@ -45,7 +45,8 @@ static bool again(const struct disk_script *s, uint64_t key)
 void disk_script_put(struct disk_script *s, uint64_t key)
 {
     if (!again(s, key)) touch(s, key);
-    if (disk_kit_put(s->kit, disk_script_shape(key), key) == 0) s->held[key] = s->put[key] = true;
+    if (kv_tier_put(s->kit->tier, disk_script_shape(key), key) == 0)
+        s->held[key] = s->put[key] = true;
 }
 
 void disk_script_put_batch(struct disk_script *s, uint64_t from, uint64_t to)
@@ -68,7 +69,7 @@ void disk_script_put_batch(struct disk_script *s, uint64_t from, uint64_t to)
 void disk_script_drop(struct disk_script *s, uint64_t key)
 {
     touch(s, key);
-    int n = disk_kit_drop(s->kit, disk_script_shape(key), key);
+    int n = kv_tier_drop(s->kit->tier, disk_script_shape(key), key);
     if (n < 0) wrong(s, "a drop failed");
     if (n == 1 && !s->held[key]) wrong(s, "a drop found what was not there");
     s->held[key] = s->put[key] = false;
@@ -76,7 +77,7 @@ void disk_script_drop(struct disk_script *s, uint64_t key)
 
 void disk_script_get(struct disk_script *s, uint64_t key)
 {
-    int r = disk_kit_get(s->kit, disk_script_shape(key), key);
+    int r = kv_tier_get(s->kit->tier, disk_script_shape(key), key, 0);
     if (r == KIT_WRONG) wrong(s, "a get returned wrong bytes");
     if (r == 0 && !s->held[key]) wrong(s, "a get found what was dropped");
     if (r == TSR_ECORRUPT) wrong(s, "a get found corruption where there is none");
@@ -195,7 +196,7 @@ void disk_script_run_random(struct disk_script *s, uint64_t seed, int n_steps)
 void disk_script_check(struct disk_script *s)
 {
     for (uint64_t i = 0; i < SCRIPT_KEYS; i++) {
-        int r = disk_kit_get(s->kit, disk_script_shape(i), i);
+        int r = kv_tier_get(s->kit->tier, disk_script_shape(i), i, 0);
         if (r == KIT_WRONG) wrong(s, "wrong bytes after a restart");
         /* Where the disk may still fail, a miss now is not a loss. */
         if (s->acked[i] == SCRIPT_THERE && r != 0 && s->faulty)

@@ -176,58 +176,11 @@ void redis_kit_close(struct redis_kit *kit)
     kit->tier = NULL;
 }
 
-int redis_kit_put(struct redis_kit *kit, const struct kv_shape *shape, uint64_t seed)
-{
-    struct kv_entry e;
-    kv_entry_init(&e, shape, seed);
-    struct tsr_tier_io io = kv_entry_io(&e);
-    int n = tsri_tier_put(kit->tier, &io, 1);
-    kv_entry_fini(&e);
-    return n < 0 ? n : io.result;
-}
-
-int redis_kit_get(struct redis_kit *kit, const struct kv_shape *shape, uint64_t seed,
-                  uint32_t deadline_ms)
-{
-    struct kv_entry room;
-    kv_entry_init_room_seed(&room, shape, seed);
-    struct tsr_tier_io io = kv_entry_io(&room);
-    if (deadline_ms) io.deadline_ns = tsri_now_ns() + (uint64_t)deadline_ms * 1000000;
-    int n = tsri_tier_get(kit->tier, &io, 1);
-    room.head = io.head;
-    int result = n < 0 ? n : io.result;
-    if (result == 0 && !kv_entry_right(&room, shape, seed)) result = KIT_WRONG;
-    kv_entry_fini(&room);
-    return result;
-}
-
-static struct tsr_tier_ref ref_of(const struct kv_shape *shape, uint64_t seed)
-{
-    struct kv_entry room;
-    kv_entry_init_room_seed(&room, shape, seed);
-    struct tsr_tier_ref ref = kv_entry_ref(&room);
-    kv_entry_fini(&room);
-    return ref;
-}
-
-int redis_kit_drop(struct redis_kit *kit, const struct kv_shape *shape, uint64_t seed)
-{
-    struct tsr_tier_ref ref = ref_of(shape, seed);
-    return tsri_tier_drop(kit->tier, &ref, 1);
-}
-
-bool redis_kit_has(struct redis_kit *kit, const struct kv_shape *shape, uint64_t seed)
-{
-    struct tsr_tier_ref ref = ref_of(shape, seed);
-    uint8_t found = 0;
-    return tsri_tier_contains(kit->tier, &ref, 1, &found) == 1 && found;
-}
-
 void redis_kit_name(struct redis_kit *kit, const struct redis_server *s,
                     const struct kv_shape *shape, uint64_t seed, uint32_t part,
                     char name[TSRI_REDIS_NAME_BYTES])
 {
-    struct tsr_tier_ref ref = ref_of(shape, seed);
+    struct tsr_tier_ref ref = kv_tier_ref(shape, seed);
     const char *prefix = kit->setup.prefix ? kit->setup.prefix : "tessera";
     tsri_redis_name(name, prefix, ref.space, &ref.key, 0, TSRI_REDIS_RECORD);
     if (part == TSRI_REDIS_RECORD) return;
@@ -240,15 +193,4 @@ void redis_kit_name(struct redis_kit *kit, const struct redis_server *s,
     tsri_redis_name(name, prefix, ref.space, &ref.key, remote.nonce, part);
     freeReplyObject(r);
     redisFree(c);
-}
-
-bool redis_kit_until(struct redis_kit *kit, const struct kv_shape *shape, uint64_t seed, int result,
-                     uint32_t ms)
-{
-    uint64_t until = tsri_now_ns() + (uint64_t)ms * 1000000;
-    while (redis_kit_get(kit, shape, seed, 0) != result) {
-        if (tsri_now_ns() >= until) return false;
-        sleep_ms(20);
-    }
-    return true;
 }

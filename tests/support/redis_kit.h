@@ -4,13 +4,11 @@
 #ifndef TSRI_REDIS_KIT_H
 #define TSRI_REDIS_KIT_H
 
-#include "support/kv_entry.h"
+#include "support/kv_tier.h"
 #include "support/tmpdir.h"
 #include "tier/redis.h"
 
 #include <sys/types.h>
-
-#define KIT_WRONG 1 /* a get that returned wrong bytes: the one thing that must never be */
 
 /* The line to skip with, or NULL when there is a server to start. */
 const char *redis_kit_missing(void);
@@ -44,19 +42,10 @@ struct redis_kit {
 };
 int redis_kit_open(struct redis_kit *kit, const char *address);
 void redis_kit_close(struct redis_kit *kit);
-int redis_kit_put(struct redis_kit *kit, const struct kv_shape *shape, uint64_t seed);
-/* The io's result, or KIT_WRONG. deadline_ms 0: none. */
-int redis_kit_get(struct redis_kit *kit, const struct kv_shape *shape, uint64_t seed,
-                  uint32_t deadline_ms);
-int redis_kit_drop(struct redis_kit *kit, const struct kv_shape *shape, uint64_t seed);
-bool redis_kit_has(struct redis_kit *kit, const struct kv_shape *shape, uint64_t seed);
 /* Names of an entry's record (part TSRI_REDIS_RECORD) and, by what the record says, of its parts.
  */
 void redis_kit_name(struct redis_kit *kit, const struct redis_server *s,
                     const struct kv_shape *shape, uint64_t seed, uint32_t part,
                     char name[TSRI_REDIS_NAME_BYTES]);
-/* Asks again and again until a get of the entry returns `result`; false after that many ms. */
-bool redis_kit_until(struct redis_kit *kit, const struct kv_shape *shape, uint64_t seed, int result,
-                     uint32_t ms);
 
 #endif

@@ -285,71 +285,13 @@ void s3_kit_close(struct s3_kit *kit)
     kit->tier = NULL;
 }
 
-int s3_kit_put(struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed)
-{
-    struct kv_entry e;
-    kv_entry_init(&e, shape, seed);
-    struct tsr_tier_io io = kv_entry_io(&e);
-    int n = tsri_tier_put(kit->tier, &io, 1);
-    kv_entry_fini(&e);
-    return n < 0 ? n : io.result;
-}
-
-int s3_kit_get(struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed,
-               uint32_t deadline_ms)
-{
-    struct kv_entry room;
-    kv_entry_init_room_seed(&room, shape, seed);
-    struct tsr_tier_io io = kv_entry_io(&room);
-    if (deadline_ms) io.deadline_ns = tsri_now_ns() + (uint64_t)deadline_ms * 1000000;
-    int n = tsri_tier_get(kit->tier, &io, 1);
-    room.head = io.head;
-    int result = n < 0 ? n : io.result;
-    if (result == 0 && !kv_entry_right(&room, shape, seed)) result = S3_KIT_WRONG;
-    kv_entry_fini(&room);
-    return result;
-}
-
-static struct tsr_tier_ref ref_of(const struct kv_shape *shape, uint64_t seed)
-{
-    struct kv_entry room;
-    kv_entry_init_room_seed(&room, shape, seed);
-    struct tsr_tier_ref ref = kv_entry_ref(&room);
-    kv_entry_fini(&room);
-    return ref;
-}
-
-int s3_kit_drop(struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed)
-{
-    struct tsr_tier_ref ref = ref_of(shape, seed);
-    return tsri_tier_drop(kit->tier, &ref, 1);
-}
-
-bool s3_kit_has(struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed)
-{
-    struct tsr_tier_ref ref = ref_of(shape, seed);
-    uint8_t found = 0;
-    return tsri_tier_contains(kit->tier, &ref, 1, &found) == 1 && found;
-}
-
 void s3_kit_path(const struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed,
                  char path[TSRI_S3_URL_BYTES])
 {
-    struct tsr_tier_ref ref = ref_of(shape, seed);
+    struct tsr_tier_ref ref = kv_tier_ref(shape, seed);
     char name[TSRI_S3_NAME_BYTES];
     tsri_s3_name(name, kit->setup.prefix ? kit->setup.prefix : "tessera", ref.space, &ref.key);
     snprintf(path, TSRI_S3_URL_BYTES, "/%s/%s", kit->setup.bucket, name);
-}
-
-bool s3_kit_until(struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed, int result,
-                  uint32_t ms)
-{
-    uint64_t until = tsri_now_ns() + (uint64_t)ms * 1000000;
-    while (s3_kit_get(kit, shape, seed, 0) != result) {
-        if (tsri_now_ns() >= until) return false;
-        usleep(20000);
-    }
-    return true;
 }
 
 bool s3_kit_listed(const struct s3_kit *kit, uint32_t n, uint32_t ms)

@@ -4,13 +4,12 @@
 #ifndef TSRI_S3_KIT_H
 #define TSRI_S3_KIT_H
 
-#include "support/kv_entry.h"
+#include "support/kv_tier.h"
 #include "support/tmpdir.h"
 #include "tier/s3.h"
 
 #include <sys/types.h>
 
-#define S3_KIT_WRONG 1 /* a get that returned wrong bytes: the one thing that must never be */
 #define S3_KIT_KEY "tessera-tests"
 #define S3_KIT_SECRET "a-secret-of-the-tests"
 #define S3_KIT_BUCKET "kv-cache"
@@ -50,18 +49,9 @@ struct s3_kit {
 };
 int s3_kit_open(struct s3_kit *kit, const char *endpoint);
 void s3_kit_close(struct s3_kit *kit);
-int s3_kit_put(struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed);
-/* The io's result, or S3_KIT_WRONG. deadline_ms 0: none. */
-int s3_kit_get(struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed,
-               uint32_t deadline_ms);
-int s3_kit_drop(struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed);
-bool s3_kit_has(struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed);
 /* "/bucket/name" of an entry. */
 void s3_kit_path(const struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed,
                  char path[TSRI_S3_URL_BYTES]);
-/* Asks again and again until a get returns `result`; false after that many ms. */
-bool s3_kit_until(struct s3_kit *kit, const struct kv_shape *shape, uint64_t seed, int result,
-                  uint32_t ms);
 /* Until the bucket has been listed that often. */
 bool s3_kit_listed(const struct s3_kit *kit, uint32_t n, uint32_t ms);
 

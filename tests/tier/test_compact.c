@@ -27,19 +27,19 @@ static void open_tens(void)
 static void put_range(uint64_t from, uint64_t to)
 {
     for (uint64_t i = from; i < to; i++)
-        CHECK_INT(disk_kit_put(&kit, &small, i), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &small, i), 0);
 }
 
 static void drop_range(uint64_t from, uint64_t to)
 {
     for (uint64_t i = from; i < to; i++)
-        CHECK_INT(disk_kit_drop(&kit, &small, i), 1);
+        CHECK_INT(kv_tier_drop(kit.tier, &small, i), 1);
 }
 
 static void check_range(uint64_t from, uint64_t to, int result)
 {
     for (uint64_t i = from; i < to; i++)
-        CHECK_INT(disk_kit_get(&kit, &small, i), result);
+        CHECK_INT(kv_tier_get(kit.tier, &small, i, 0), result);
 }
 
 static void remove_checkpoint(void)
@@ -178,11 +178,11 @@ TEST(a_tombstone_does_not_hit_a_later_segment_of_the_same_id)
     open_tens();
     put_range(0, 5); /* segment 1 stays open */
     CHECK(disk_kit_record_bytes(&large) > 5 * disk_kit_record_bytes(&small));
-    CHECK_INT(disk_kit_put(&kit, &large, 100), 0); /* does not fit there: segment 2 */
+    CHECK_INT(kv_tier_put(kit.tier, &large, 100), 0); /* does not fit there: segment 2 */
     put_range(5, 8);
     CHECK_INT(disk()->segments->n_live, 4);
     tsri_segment_seal(disk(), disk()->segments);
-    CHECK_INT(disk_kit_drop(&kit, &large, 100), 1);
+    CHECK_INT(kv_tier_drop(kit.tier, &large, 100), 1);
     CHECK_INT(tsri_tier_flush(kit.tier), 0); /* the rest of 2 moves to 1 */
     CHECK_INT(disk()->n_segments, 1);
     CHECK_INT(disk()->segments->id, 1);
@@ -236,11 +236,11 @@ TEST(a_segment_of_many_entries_is_emptied_with_all_its_tombstones)
     kit.n_threads = 1;
     CHECK_INT(disk_kit_open(&kit), 0);
     for (uint64_t i = 0; i < N; i++)
-        CHECK_INT(disk_kit_put(&kit, &tiny, i), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &tiny, i), 0);
     disk_kit_crash(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
     for (uint64_t i = 0; i < N; i += 2)
-        CHECK_INT(disk_kit_drop(&kit, &tiny, i), 1);
+        CHECK_INT(kv_tier_drop(kit.tier, &tiny, i), 1);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     CHECK(!disk()->tombs_lost);
     CHECK_INT(disk()->segments->next ? disk()->segments->next->id : 0, 0);
@@ -248,7 +248,7 @@ TEST(a_segment_of_many_entries_is_emptied_with_all_its_tombstones)
     remove_checkpoint();
     CHECK_INT(disk_kit_open(&kit), 0);
     for (uint64_t i = 0; i < N; i++)
-        CHECK_INT(disk_kit_get(&kit, &tiny, i), i % 2 ? 0 : TSR_ENOENT);
+        CHECK_INT(kv_tier_get(kit.tier, &tiny, i, 0), i % 2 ? 0 : TSR_ENOENT);
 }
 
 /* Tombstones alone are not moved from segment to segment: that would look like room being made. */
@@ -331,7 +331,7 @@ TEST(many_small_segments_are_joined)
 {
     for (uint64_t i = 0; i < 30; i++) {
         CHECK_INT(disk_kit_open(&kit), 0);
-        CHECK_INT(disk_kit_put(&kit, &small, i), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &small, i), 0);
         disk_kit_close(&kit);
     }
     CHECK(disk_kit_files(&kit, ".seg") < 15);
@@ -351,15 +351,15 @@ TEST(a_full_store_goes_on_and_on)
     uint64_t state = 21, n_full = 0;
     for (int round = 0; round < 500; round++) {
         uint64_t i = test_rand(&state) % KEYS;
-        int r = disk_kit_put(&kit, &small, i);
+        int r = kv_tier_put(kit.tier, &small, i);
         CHECK(r == 0 || r == TSR_EFULL);
         if (r == 0) there[i] = true;
         while (r == TSR_EFULL) {
             n_full++;
             uint64_t k = test_rand(&state) % KEYS;
-            CHECK_INT(disk_kit_drop(&kit, &small, k), there[k]);
+            CHECK_INT(kv_tier_drop(kit.tier, &small, k), there[k]);
             there[k] = false;
-            r = disk_kit_put(&kit, &small, i);
+            r = kv_tier_put(kit.tier, &small, i);
             if (r == 0) there[i] = true;
         }
         CHECK(disk_kit_stats(&kit).bytes_used <= kit.setup.bytes_max);
@@ -371,7 +371,7 @@ TEST(a_full_store_goes_on_and_on)
     CHECK(n_full > 50);
     uint64_t n = 0;
     for (uint64_t i = 0; i < KEYS; i++) {
-        CHECK_INT(disk_kit_get(&kit, &small, i), there[i] ? 0 : TSR_ENOENT);
+        CHECK_INT(kv_tier_get(kit.tier, &small, i, 0), there[i] ? 0 : TSR_ENOENT);
         n += there[i];
     }
     CHECK(n > 60); /* of about 110 that the bytes would hold */
@@ -383,11 +383,11 @@ TEST(a_checkpoint_is_written_when_much_has_changed)
     kit.setup.segment_bytes = 8 << 20;
     CHECK_INT(disk_kit_open(&kit), 0);
     for (uint64_t i = 0; i < 2000; i++)
-        CHECK_INT(disk_kit_put(&kit, &tiny, i), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &tiny, i), 0);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     CHECK_INT(disk_kit_files(&kit, "checkpoint"), 0);
     for (uint64_t i = 2000; i < 4200; i++)
-        CHECK_INT(disk_kit_put(&kit, &tiny, i), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &tiny, i), 0);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     CHECK_INT(disk_kit_files(&kit, "checkpoint"), 1);
     CHECK_INT(disk()->n_changes, 0);

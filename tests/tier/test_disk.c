@@ -17,7 +17,7 @@ TEST(files_are_for_the_owner_alone)
     kit.setup.path = path;
     umask(0);
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
     disk_kit_close(&kit);
     struct stat st;
     CHECK_INT(stat(path, &st), 0);
@@ -50,26 +50,26 @@ TEST(a_second_writer_is_refused_and_told_who_is_first)
 TEST(a_reader_sees_the_past_and_changes_nothing)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 2), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 2), 0);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     struct disk_kit reader = kit;
     reader.tier = NULL;
     reader.read_only = true;
     CHECK_INT(disk_kit_open(&reader), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 3), 0);
-    CHECK_INT(disk_kit_drop(&kit, &small, 1), 1);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 3), 0);
+    CHECK_INT(kv_tier_drop(kit.tier, &small, 1), 1);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
-    CHECK_INT(disk_kit_get(&reader, &small, 1), 0);
-    CHECK_INT(disk_kit_get(&reader, &small, 2), 0);
-    CHECK_INT(disk_kit_get(&reader, &small, 3), TSR_ENOENT);
-    CHECK_INT(disk_kit_put(&reader, &small, 4), TSR_EPERM);
-    CHECK_INT(disk_kit_drop(&reader, &small, 2), 1);
-    CHECK_INT(disk_kit_get(&reader, &small, 2), TSR_ENOENT);
+    CHECK_INT(kv_tier_get(reader.tier, &small, 1, 0), 0);
+    CHECK_INT(kv_tier_get(reader.tier, &small, 2, 0), 0);
+    CHECK_INT(kv_tier_get(reader.tier, &small, 3, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_put(reader.tier, &small, 4), TSR_EPERM);
+    CHECK_INT(kv_tier_drop(reader.tier, &small, 2), 1);
+    CHECK_INT(kv_tier_get(reader.tier, &small, 2, 0), TSR_ENOENT);
     CHECK_INT(tsri_tier_flush(reader.tier), 0);
     disk_kit_close(&reader);
-    CHECK_INT(disk_kit_get(&kit, &small, 2), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 3), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 2, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 3, 0), 0);
 }
 
 TEST(another_process_reads_while_the_owner_compacts)
@@ -88,7 +88,7 @@ TEST(another_process_reads_while_the_owner_compacts)
         while (read(told[0], &byte, 1) == 1 && byte != 'q') {
             if (disk_kit_open(&reader) != 0) _exit(2);
             for (uint64_t i = 0; i < 40; i++) {
-                int r = disk_kit_get(&reader, &small, i);
+                int r = kv_tier_get(reader.tier, &small, i, 0);
                 wrong += r == KIT_WRONG;
             }
             disk_kit_close(&reader);
@@ -96,9 +96,9 @@ TEST(another_process_reads_while_the_owner_compacts)
         _exit(wrong ? 1 : 0);
     }
     for (uint64_t i = 0; i < 300; i++) {
-        int r = disk_kit_put(&kit, &small, i % 40);
+        int r = kv_tier_put(kit.tier, &small, i % 40);
         CHECK_INT(r, 0);
-        if (i % 3 == 0) CHECK(disk_kit_drop(&kit, &small, (i + 20) % 40) >= 0);
+        if (i % 3 == 0) CHECK(kv_tier_drop(kit.tier, &small, (i + 20) % 40) >= 0);
         if (i % 10 == 0) {
             CHECK_INT(tsri_tier_flush(kit.tier), 0);
             CHECK_INT(write(told[1], "x", 1), 1);
@@ -116,13 +116,13 @@ TEST(another_process_reads_while_the_owner_compacts)
 TEST(after_fork_the_child_is_refused_and_the_parent_goes_on)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-        bool right = disk_kit_get(&kit, &small, 1) == TSR_EFORK &&
-                     disk_kit_put(&kit, &small, 2) == TSR_EFORK &&
-                     disk_kit_drop(&kit, &small, 1) == TSR_EFORK &&
+        bool right = kv_tier_get(kit.tier, &small, 1, 0) == TSR_EFORK &&
+                     kv_tier_put(kit.tier, &small, 2) == TSR_EFORK &&
+                     kv_tier_drop(kit.tier, &small, 1) == TSR_EFORK &&
                      tsri_tier_flush(kit.tier) == TSR_EFORK;
         disk_kit_close(&kit);
         _exit(right ? 0 : 1);
@@ -130,11 +130,11 @@ TEST(after_fork_the_child_is_refused_and_the_parent_goes_on)
     int status;
     CHECK_INT(waitpid(pid, &status, 0), pid);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 3), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 3), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
     disk_kit_close(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 3), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 3, 0), 0);
 }
 
 TEST(a_directory_that_cannot_be_is_refused_clearly)
@@ -166,8 +166,8 @@ TEST(a_configuration_opens_it)
     tsr_config_close(cfg);
     CHECK_STR(tsri_disk_mode(kit.tier), "threads, buffered");
     CHECK_INT(disk_kit_stats(&kit).bytes_max, 64 << 20);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
 }
 
 TEST(what_the_machine_allows_can_be_asked)
@@ -195,21 +195,21 @@ TEST(the_size_limit_holds_and_dropping_makes_room)
     kit.setup.bytes_max = 8 << 20;
     CHECK_INT(disk_kit_open(&kit), 0);
     uint64_t i = 0;
-    while (disk_kit_put(&kit, &large, i) == 0 && i < 100)
+    while (kv_tier_put(kit.tier, &large, i) == 0 && i < 100)
         i++;
     CHECK(i >= 9 && i < 16);
-    CHECK_INT(disk_kit_put(&kit, &large, i), TSR_EFULL);
+    CHECK_INT(kv_tier_put(kit.tier, &large, i), TSR_EFULL);
     CHECK(bytes_on_disk() <= kit.setup.bytes_max);
     for (uint64_t k = 0; k < i; k++)
-        CHECK_INT(disk_kit_get(&kit, &large, k), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &large, k, 0), 0);
     /* A cache that drops its oldest when it is told so. */
     for (uint64_t n = i; n < i + 60; n++) {
         int r;
-        for (uint64_t oldest = n - i; (r = disk_kit_put(&kit, &large, n)) == TSR_EFULL; oldest++)
-            CHECK(disk_kit_drop(&kit, &large, oldest) >= 0 && oldest < n);
+        for (uint64_t oldest = n - i; (r = kv_tier_put(kit.tier, &large, n)) == TSR_EFULL; oldest++)
+            CHECK(kv_tier_drop(kit.tier, &large, oldest) >= 0 && oldest < n);
         CHECK_INT(r, 0);
         CHECK(bytes_on_disk() <= kit.setup.bytes_max);
-        CHECK_INT(disk_kit_get(&kit, &large, n), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &large, n, 0), 0);
     }
 }
 
@@ -218,33 +218,33 @@ TEST(what_is_larger_than_the_store_is_refused)
     kit.setup.bytes_max = 1 << 20;
     CHECK_INT(disk_kit_open(&kit), 0);
     const struct kv_shape huge = {2000, 64, 4, 2, {256, 256}, 0, 0};
-    CHECK_INT(disk_kit_put(&kit, &huge, 1), TSR_ERANGE);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &huge, 1), TSR_ERANGE);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
 }
 
 TEST(an_entry_larger_than_a_segment_has_one_of_its_own)
 {
     kit.setup.segment_bytes = 128 << 10;
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
-    CHECK_INT(disk_kit_put(&kit, &large, 2), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 3), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &large, 2), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 3), 0);
     disk_kit_close(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 1), 0);
-    CHECK_INT(disk_kit_get(&kit, &large, 2), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 3), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &large, 2, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 3, 0), 0);
 }
 
 TEST(what_moves_is_counted)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &large, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &large, 1), 0);
     struct tsr_tier_stats s = disk_kit_stats(&kit);
     CHECK_INT(s.entries, 1);
     CHECK_INT(s.written_bytes, disk_kit_record_bytes(&large));
     uint64_t before = s.read_bytes;
-    CHECK_INT(disk_kit_get(&kit, &large, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &large, 1, 0), 0);
     s = disk_kit_stats(&kit);
     CHECK_INT(s.read_bytes - before, disk_kit_record_bytes(&large));
     CHECK_INT(s.errors, 0);

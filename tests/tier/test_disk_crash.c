@@ -50,13 +50,13 @@ static void tell(char what, uint64_t key, uint8_t flush)
 static void drop(uint64_t key)
 {
     tell('d', key, 0);
-    tell(disk_kit_drop(&kit, shape_of(key), key) == 1 ? 'D' : 'N', key, 0);
+    tell(kv_tier_drop(kit.tier, shape_of(key), key) == 1 ? 'D' : 'N', key, 0);
 }
 
 static void put(struct worker *w, uint64_t key)
 {
     tell('p', key, 0);
-    int r = disk_kit_put(&kit, shape_of(key), key);
+    int r = kv_tier_put(kit.tier, shape_of(key), key);
     if (r == 0) tell('P', key, 0);
     if (r != 0 && r != TSR_EFULL) tell('E', key, 0);
     /* As a cache would: something of its own goes. Keys belong to one worker each. */
@@ -83,7 +83,7 @@ static void *work(void *arg)
             drop(key);
             break;
         case 5:
-            if (disk_kit_get(&kit, shape_of(key), key) > 0) tell('E', key, 1);
+            if (kv_tier_get(kit.tier, shape_of(key), key, 0) > 0) tell('E', key, 1);
             break;
         default:
             put(w, key);
@@ -156,7 +156,7 @@ static void check_store(uint64_t round)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
     for (uint64_t k = 0; k < KEYS; k++) {
-        int r = disk_kit_get(&kit, shape_of(k), k);
+        int r = kv_tier_get(kit.tier, shape_of(k), k, 0);
         bool right =
             r != KIT_WRONG && !(acked[k] == THERE && r != 0) && !(acked[k] == GONE && r == 0);
         if (!right)

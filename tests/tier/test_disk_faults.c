@@ -49,9 +49,9 @@ static uint32_t run_with_fault(enum tsri_aio_mode mode, uint32_t nth, uint32_t a
     script.faulty = false;
     if (r == 0) disk_script_check(&script);
     /* And it is usable again. */
-    bool usable = r == 0 && disk_kit_put(&kit, disk_script_shape(1), 1) == 0 &&
+    bool usable = r == 0 && kv_tier_put(kit.tier, disk_script_shape(1), 1) == 0 &&
                   tsri_tier_flush(kit.tier) == 0 &&
-                  disk_kit_get(&kit, disk_script_shape(1), 1) == 0;
+                  kv_tier_get(kit.tier, disk_script_shape(1), 1, 0) == 0;
     disk_kit_fini(&kit);
     if (script.wrong || !usable)
         printf("    call %u (+%u) with %d, mode %d: %s\n", nth, again, error, (int)mode,
@@ -99,13 +99,13 @@ static void fill_up(void)
 {
     uint64_t n = 0;
     int r;
-    while ((r = disk_kit_put(&kit, &small, n)) == 0 && n < 1000)
+    while ((r = kv_tier_put(kit.tier, &small, n)) == 0 && n < 1000)
         n++;
     CHECK_INT(r, TSR_EFULL);
     CHECK(n > 3);
     CHECK(tsri_tier_flush(kit.tier) == 0);
     for (uint64_t i = 0; i < n; i++)
-        CHECK_INT(disk_kit_get(&kit, &small, i), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &small, i, 0), 0);
 }
 
 TEST(a_full_disk_refuses_puts_and_keeps_what_it_has)
@@ -118,15 +118,15 @@ TEST(a_full_disk_refuses_puts_and_keeps_what_it_has)
     CHECK_INT(disk_kit_open(&kit), 0);
     if (!mounted) {
         for (uint64_t i = 0; i < 5; i++)
-            CHECK_INT(disk_kit_put(&kit, &small, i), 0);
+            CHECK_INT(kv_tier_put(kit.tier, &small, i), 0);
         fault_io_set(&faults, FAULT_SIZE, 1, UINT32_MAX - 1, ENOSPC);
     }
     fill_up();
-    CHECK_INT(disk_kit_get(&kit, &small, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 0, 0), 0);
     disk_kit_close(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 0), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 3), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 0, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 3, 0), 0);
     disk_kit_crash(&kit);
     if (mounted) CHECK_INT(umount2(kit.dir.path, MNT_DETACH), 0);
     disk_kit_fini(&kit);
@@ -142,8 +142,8 @@ static int child_without_rights(void)
     if (!strstr(tsr_errmsg(), kit.dir.path)) return 2;
     kit.read_only = true;
     if (disk_kit_open(&kit) != 0) return 3;
-    if (disk_kit_get(&kit, &small, 1) != 0) return 4;
-    if (disk_kit_put(&kit, &small, 2) != TSR_EPERM) return 5;
+    if (kv_tier_get(kit.tier, &small, 1, 0) != 0) return 4;
+    if (kv_tier_put(kit.tier, &small, 2) != TSR_EPERM) return 5;
     disk_kit_close(&kit);
     return 0;
 }
@@ -152,7 +152,7 @@ TEST(a_directory_without_rights_is_refused_clearly_and_may_be_read)
 {
     disk_kit_init(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
     disk_kit_close(&kit);
     char path[600];
     for (int i = 0; disk_kit_path(&kit, "", i, path, sizeof path); i++)
@@ -173,20 +173,20 @@ TEST(a_directory_that_vanishes_costs_misses_and_says_so)
 {
     disk_kit_init(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     tmpdir_fini(&kit.dir);
-    CHECK_INT(disk_kit_get(&kit, &small, 1), 0); /* the file is still open */
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0); /* the file is still open */
     uint64_t i = 2;
-    while (disk_kit_put(&kit, &small, i) == 0 && i < 100)
+    while (kv_tier_put(kit.tier, &small, i) == 0 && i < 100)
         i++;
     CHECK(i < 100); /* no new segment can be made */
     CHECK(tsri_tier_flush(kit.tier) < 0);
     CHECK(tsri_tier_flush(kit.tier) < 0);
-    CHECK(disk_kit_get(&kit, &small, 1) <= 0);
+    CHECK(kv_tier_get(kit.tier, &small, 1, 0) <= 0);
     disk_kit_close(&kit);
     CHECK_INT(disk_kit_open(&kit), 0); /* makes it again, empty */
-    CHECK_INT(disk_kit_get(&kit, &small, 1), TSR_ENOENT);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), TSR_ENOENT);
     disk_kit_fini(&kit);
 }
 
@@ -213,7 +213,7 @@ static void open_tinies(void)
     kit.n_threads = 1;
     CHECK_INT(disk_kit_open(&kit), 0);
     for (uint64_t i = 0; i < N_TINY; i++)
-        CHECK_INT(disk_kit_put(&kit, &tiny, i), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &tiny, i), 0);
 }
 
 /* The record is read over and over with one bit of it changed: the bit is padding that nobody
@@ -237,7 +237,7 @@ TEST(no_changed_bit_of_an_entry_is_ever_handed_on)
         uint64_t at = test_rand(&state) % (i % 2 ? record : 600);
         uint64_t bit = (TSRI_PAGE_BYTES + seed * record + at) * 8 + test_rand(&state) % 8;
         flip(fd, bit);
-        int r = disk_kit_get(&kit, &tiny, seed);
+        int r = kv_tier_get(kit.tier, &tiny, seed, 0);
         flip(fd, bit);
         CHECK(r == 0 || r == TSR_ECORRUPT);
         n_unread += r == 0;
@@ -246,7 +246,7 @@ TEST(no_changed_bit_of_an_entry_is_ever_handed_on)
     CHECK(n_unread > n_flips / 10 && n_noticed > n_flips / 4);
     CHECK_INT(disk_kit_stats(&kit).errors - errors, n_noticed);
     for (uint64_t i = 0; i < N_TINY; i++)
-        CHECK_INT(disk_kit_get(&kit, &tiny, i), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &tiny, i, 0), 0);
     close(fd);
     disk_kit_fini(&kit);
 }
@@ -281,7 +281,7 @@ TEST(no_changed_bit_found_by_open_yields_a_wrong_byte)
         int r = disk_kit_open(&kit);
         CHECK(r == 0 || r == TSR_EVERSION);
         for (uint64_t k = 0; k < N_TINY && r == 0; k++) {
-            int g = disk_kit_get(&kit, &tiny, k);
+            int g = kv_tier_get(kit.tier, &tiny, k, 0);
             CHECK(g == 0 || g == TSR_ECORRUPT || g == TSR_ENOENT);
             n_lost += g != 0;
         }
@@ -293,7 +293,7 @@ TEST(no_changed_bit_found_by_open_yields_a_wrong_byte)
     CHECK(disk_kit_spill(checkpoint, saved, checkpoint_bytes));
     CHECK_INT(disk_kit_open(&kit), 0);
     for (uint64_t k = 0; k < N_TINY; k++)
-        CHECK_INT(disk_kit_get(&kit, &tiny, k), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &tiny, k, 0), 0);
     free(saved);
     disk_kit_fini(&kit);
 }

@@ -40,7 +40,7 @@ TEST(a_segment_has_its_size_from_the_start_and_gives_back_the_rest)
     char path[600];
     struct stat st;
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
     CHECK(disk_kit_path(&kit, ".seg", 0, path, sizeof path));
     CHECK_INT(stat(path, &st), 0);
     CHECK_INT(st.st_size, 1 << 20);
@@ -54,10 +54,10 @@ TEST(nothing_is_synced_for_a_put_and_all_of_it_by_a_flush)
 {
     kit.setup.io = &faults.io;
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 0), 0); /* makes the segment */
+    CHECK_INT(kv_tier_put(kit.tier, &small, 0), 0); /* makes the segment */
     fault_io_set(&faults, FAULT_SYNC, 0, 0, 0);
     for (uint64_t i = 1; i < 10; i++)
-        CHECK_INT(disk_kit_put(&kit, &small, i), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &small, i), 0);
     CHECK_INT(faults.n_calls, 0);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     CHECK_INT(faults.n_calls, 2); /* the segment, and the directory that got it */
@@ -71,20 +71,20 @@ TEST(what_could_not_be_synced_is_forgotten_not_acknowledged)
 {
     kit.setup.io = &faults.io;
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 2), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 2), 0);
     fault_io_set(&faults, FAULT_SYNC, 1, 0, EIO);
     CHECK_INT(tsri_tier_flush(kit.tier), TSR_EIO);
-    CHECK_INT(disk_kit_get(&kit, &small, 1), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 2), TSR_ENOENT);
-    CHECK_INT(disk_kit_put(&kit, &small, 3), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 2, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 3), 0);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     disk_kit_crash(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 1), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 2), TSR_ENOENT);
-    CHECK_INT(disk_kit_get(&kit, &small, 3), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 2, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 3, 0), 0);
 }
 
 TEST(a_segment_that_cannot_be_made_leaves_nothing_behind)
@@ -94,13 +94,13 @@ TEST(a_segment_that_cannot_be_made_leaves_nothing_behind)
     for (size_t i = 0; i < TSRI_COUNT(calls); i++) {
         CHECK_INT(disk_kit_open(&kit), 0);
         fault_io_set(&faults, calls[i], 1, 0, i == 1 ? ENOSPC : EIO);
-        CHECK_INT(disk_kit_put(&kit, &small, 1), i == 1 ? TSR_EFULL : TSR_EIO);
+        CHECK_INT(kv_tier_put(kit.tier, &small, 1), i == 1 ? TSR_EFULL : TSR_EIO);
         CHECK_INT(disk_kit_files(&kit, ".tmp") + disk_kit_files(&kit, ".seg"), 0);
         CHECK_INT(disk_kit_stats(&kit).bytes_used, 0);
         fault_io_set(&faults, 0, 0, 0, 0);
-        CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
-        CHECK_INT(disk_kit_get(&kit, &small, 1), 0);
-        CHECK_INT(disk_kit_drop(&kit, &small, 1), 1);
+        CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
+        CHECK_INT(kv_tier_drop(kit.tier, &small, 1), 1);
         disk_kit_close(&kit);
         CHECK_INT(disk_kit_files(&kit, ".seg"), 0);
     }
@@ -109,25 +109,25 @@ TEST(a_segment_that_cannot_be_made_leaves_nothing_behind)
 TEST(a_removed_file_is_noticed_by_flush)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
     char path[600];
     CHECK(disk_kit_path(&kit, ".seg", 0, path, sizeof path));
     CHECK_INT(unlink(path), 0);
     CHECK_INT(tsri_tier_flush(kit.tier), TSR_EIO);
-    CHECK_INT(disk_kit_get(&kit, &small, 1), TSR_ENOENT);
-    CHECK_INT(disk_kit_put(&kit, &small, 2), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 2), 0);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
-    CHECK_INT(disk_kit_get(&kit, &small, 2), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 2, 0), 0);
 }
 
 TEST(tombstones_wait_for_a_flush_and_share_a_page)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
     for (uint64_t i = 0; i < 10; i++)
-        CHECK_INT(disk_kit_put(&kit, &small, i), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &small, i), 0);
     uint64_t tail = disk()->segments->tail;
     for (uint64_t i = 0; i < 9; i++)
-        CHECK_INT(disk_kit_drop(&kit, &small, i), 1);
+        CHECK_INT(kv_tier_drop(kit.tier, &small, i), 1);
     CHECK_INT(disk()->segments->tail, tail);
     CHECK_INT(disk()->n_tombs, 9);
     pthread_mutex_lock(&disk()->upkeep);
@@ -147,12 +147,12 @@ TEST(drops_that_cannot_be_written_are_told_by_the_checkpoint)
     kit.setup.segment_bytes = 32 << 20;
     CHECK_INT(disk_kit_open(&kit), 0);
     for (uint64_t i = 0; i < N; i++)
-        CHECK_INT(disk_kit_put(&kit, &tiny, i), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &tiny, i), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     fault_io_set(&faults, FAULT_WRITE | FAULT_OPEN, 1, UINT32_MAX - 1, ENOSPC);
     for (uint64_t i = 0; i < N; i++)
-        CHECK_INT(disk_kit_drop(&kit, &tiny, i), 1);
+        CHECK_INT(kv_tier_drop(kit.tier, &tiny, i), 1);
     CHECK(disk()->tombs_lost);
     CHECK(tsri_tier_flush(kit.tier) < 0);
     fault_io_set(&faults, 0, 0, 0, 0);

@@ -29,7 +29,7 @@ static void change_byte(uint64_t offset)
 TEST(a_few_cells_are_read_alone)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &large, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &large, 1), 0);
     struct kv_entry room;
     kv_entry_init_room_seed(&room, &large, 1);
     for (uint32_t i = 0; i < large.n_layers * 2 * room.n_cells; i++)
@@ -66,7 +66,7 @@ TEST(a_layer_is_handed_on_before_the_last_ones_are_read)
     kit.setup.mode = TSRI_AIO_INLINE;
     kit.setup.segment_bytes = 80 << 20;
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     struct kv_entry room;
     kv_entry_init_room_seed(&room, &shape, 1);
     struct order order = {.n_layers = 0};
@@ -87,7 +87,7 @@ TEST(damage_is_told_where_it_is_and_nowhere_else)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
     for (uint64_t i = 0; i < 3; i++)
-        CHECK_INT(disk_kit_put(&kit, &small, i), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &small, i), 0);
     uint64_t record = disk_kit_record_bytes(&small), second = TSRI_PAGE_BYTES + record;
     const uint64_t places[] = {second,             /* magic */
                                second + 64,        /* key */
@@ -97,21 +97,21 @@ TEST(damage_is_told_where_it_is_and_nowhere_else)
                                second + 4096};     /* KV */
     for (size_t i = 0; i < TSRI_COUNT(places); i++) {
         change_byte(places[i]);
-        CHECK_INT(disk_kit_get(&kit, &small, 1), TSR_ECORRUPT);
-        CHECK_INT(disk_kit_get(&kit, &small, 0), 0);
-        CHECK_INT(disk_kit_get(&kit, &small, 2), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), TSR_ECORRUPT);
+        CHECK_INT(kv_tier_get(kit.tier, &small, 0, 0), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &small, 2, 0), 0);
         change_byte(places[i]);
-        CHECK_INT(disk_kit_get(&kit, &small, 1), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
     }
     CHECK_INT(disk_kit_stats(&kit).errors, TSRI_COUNT(places));
     change_byte(second + 4096 + 64 * 48); /* padding: nobody reads it */
-    CHECK_INT(disk_kit_get(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
 }
 
 TEST(damage_in_cells_that_are_not_wanted_does_not_matter)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
     change_byte(2 * TSRI_PAGE_BYTES); /* layer 0, plane 0, cell 0 */
     struct kv_entry room;
     kv_entry_init_room_seed(&room, &small, 1);
@@ -121,40 +121,40 @@ TEST(damage_in_cells_that_are_not_wanted_does_not_matter)
     room.head = io.head;
     CHECK(kv_entry_right(&room, &small, 1));
     kv_entry_fini(&room);
-    CHECK_INT(disk_kit_get(&kit, &small, 1), TSR_ECORRUPT);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), TSR_ECORRUPT);
 }
 
 TEST(a_truncated_segment_is_corruption_not_a_crash)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &small, 1), 0);
-    CHECK_INT(disk_kit_put(&kit, &large, 2), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &large, 2), 0);
     char path[600];
     struct stat st;
     CHECK(disk_kit_path(&kit, ".seg", 1, path, sizeof path));
     CHECK_INT(stat(path, &st), 0);
     for (int i = 1; i < 10; i++) {
         CHECK_INT(truncate(path, st.st_size - st.st_size / 10 * i - i), 0);
-        CHECK_INT(disk_kit_get(&kit, &large, 2), TSR_ECORRUPT);
+        CHECK_INT(kv_tier_get(kit.tier, &large, 2, 0), TSR_ECORRUPT);
     }
     CHECK_INT(truncate(path, 0), 0);
-    CHECK_INT(disk_kit_get(&kit, &large, 2), TSR_ECORRUPT);
-    CHECK_INT(disk_kit_get(&kit, &small, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &large, 2, 0), TSR_ECORRUPT);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
 }
 
 TEST(a_failed_read_is_a_miss_and_the_entry_stays)
 {
     kit.setup.io = &faults.io;
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &large, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &large, 1), 0);
     for (uint32_t nth = 1; nth < 18; nth += 3) {
         fault_io_set(&faults, FAULT_READ, nth, 0, EIO);
-        CHECK_INT(disk_kit_get(&kit, &large, 1), TSR_EIO);
+        CHECK_INT(kv_tier_get(kit.tier, &large, 1, 0), TSR_EIO);
         fault_io_set(&faults, FAULT_READ, nth, 0, FAULT_SHORT);
-        CHECK_INT(disk_kit_get(&kit, &large, 1), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &large, 1, 0), 0);
     }
     fault_io_set(&faults, FAULT_READ, 0, 0, 0);
-    CHECK_INT(disk_kit_get(&kit, &large, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &large, 1, 0), 0);
 }
 
 static void be_slow(struct tsr_tier_io *io, uint32_t layer)
@@ -166,7 +166,7 @@ static void be_slow(struct tsr_tier_io *io, uint32_t layer)
 TEST(a_deadline_may_pass_on_the_way)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &large, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &large, 1), 0);
     struct kv_entry room;
     kv_entry_init_room_seed(&room, &large, 1);
     struct tsr_tier_io io = kv_entry_io(&room);

@@ -41,7 +41,7 @@ TEST(a_batch_is_written_in_order_into_one_segment)
     CHECK_INT(d->segments->tail, TSRI_PAGE_BYTES + N * disk_kit_record_bytes(&small));
     CHECK_INT(d->segments->n_live, N);
     for (uint64_t i = 0; i < N; i++)
-        CHECK_INT(disk_kit_get(&kit, &small, i), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &small, i, 0), 0);
 }
 
 TEST(a_batch_goes_on_in_the_next_segment_when_one_is_full)
@@ -52,7 +52,7 @@ TEST(a_batch_goes_on_in_the_next_segment_when_one_is_full)
     CHECK_INT(put_batch(&small, results), N);
     CHECK_INT(disk_kit_files(&kit, ".seg"), 4);
     for (uint64_t i = 0; i < N; i++)
-        CHECK_INT(disk_kit_get(&kit, &small, i), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &small, i, 0), 0);
 }
 
 /* Whatever write fails, what was reported is true, now and after a restart. */
@@ -65,7 +65,7 @@ TEST(a_failed_write_costs_its_entry_and_those_behind_it_in_the_batch)
             kit.setup.mode = modes[m];
             fault_io_set(&faults, FAULT_WRITE, 0, 0, 0);
             CHECK_INT(disk_kit_open(&kit), 0);
-            CHECK_INT(disk_kit_put(&kit, &small, 1000), 0);
+            CHECK_INT(kv_tier_put(kit.tier, &small, 1000), 0);
             fault_io_set(&faults, FAULT_WRITE, nth, 0, nth % 3 ? EIO : ENOSPC);
             int results[N];
             int n = put_batch(&small, results);
@@ -74,17 +74,17 @@ TEST(a_failed_write_costs_its_entry_and_those_behind_it_in_the_batch)
             for (uint64_t i = 0; i < N; i++) {
                 failed |= results[i] != 0;
                 if (results[i]) CHECK_INT(results[i], nth % 3 ? TSR_EIO : TSR_EFULL);
-                CHECK_INT(disk_kit_get(&kit, &small, i), results[i] ? TSR_ENOENT : 0);
+                CHECK_INT(kv_tier_get(kit.tier, &small, i, 0), results[i] ? TSR_ENOENT : 0);
             }
             CHECK_INT(failed, faults.n_failed > 0);
-            CHECK_INT(disk_kit_put(&kit, &small, 2000), 0);
+            CHECK_INT(kv_tier_put(kit.tier, &small, 2000), 0);
             CHECK_INT(tsri_tier_flush(kit.tier), 0);
             disk_kit_crash(&kit);
             CHECK_INT(disk_kit_open(&kit), 0);
             for (uint64_t i = 0; i < N; i++)
-                CHECK_INT(disk_kit_get(&kit, &small, i), results[i] ? TSR_ENOENT : 0);
-            CHECK_INT(disk_kit_get(&kit, &small, 1000), 0);
-            CHECK_INT(disk_kit_get(&kit, &small, 2000), 0);
+                CHECK_INT(kv_tier_get(kit.tier, &small, i, 0), results[i] ? TSR_ENOENT : 0);
+            CHECK_INT(kv_tier_get(kit.tier, &small, 1000, 0), 0);
+            CHECK_INT(kv_tier_get(kit.tier, &small, 2000, 0), 0);
             disk_kit_crash(&kit);
             tmpdir_fini(&kit.dir);
             CHECK_INT(mkdir(kit.dir.path, 0700), 0);
@@ -96,11 +96,11 @@ TEST(a_replaced_entry_survives_the_failure_of_its_replacement)
     kit.setup.io = &faults.io;
     kit.setup.mode = TSRI_AIO_INLINE;
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &large, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &large, 1), 0);
     fault_io_set(&faults, FAULT_WRITE, 3, 100, EIO);
-    CHECK_INT(disk_kit_put(&kit, &large, 1), TSR_EIO);
+    CHECK_INT(kv_tier_put(kit.tier, &large, 1), TSR_EIO);
     fault_io_set(&faults, FAULT_WRITE, 0, 0, 0);
-    CHECK_INT(disk_kit_get(&kit, &large, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &large, 1, 0), 0);
     CHECK_INT(disk_kit_stats(&kit).errors, 1);
 }
 
@@ -114,7 +114,7 @@ TEST(small_entries_are_written_together)
     kit.setup.segment_bytes = 4 << 20;
     fault_io_set(&faults, FAULT_WRITE, 0, 0, 0);
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_put(&kit, &tiny, 1000), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &tiny, 1000), 0);
     fault_io_set(&faults, FAULT_WRITE, 0, 0, 0);
     int results[N];
     CHECK_INT(put_batch(&tiny, results), N);
@@ -122,18 +122,18 @@ TEST(small_entries_are_written_together)
     struct tsr_tier_stats stats = disk_kit_stats(&kit);
     CHECK_INT(stats.written_bytes, (N + 1) * disk_kit_record_bytes(&tiny));
     for (uint64_t i = 0; i < N; i++)
-        CHECK_INT(disk_kit_get(&kit, &tiny, i), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &tiny, i, 0), 0);
     fault_io_set(&faults, FAULT_WRITE, 1, 0, EIO); /* put again, and it fails */
     CHECK_INT(put_batch(&tiny, results), 0);
     for (uint64_t i = 0; i < N; i++) {
         CHECK_INT(results[i], TSR_EIO);
-        CHECK_INT(disk_kit_get(&kit, &tiny, i), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &tiny, i, 0), 0);
     }
     fault_io_set(&faults, FAULT_WRITE, 1, 0, FAULT_SHORT);
     CHECK_INT(put_batch(&tiny, results), N);
     for (int round = 0; round < 2; round++) {
         for (uint64_t i = 0; i < N; i++)
-            CHECK_INT(disk_kit_get(&kit, &tiny, i), 0);
+            CHECK_INT(kv_tier_get(kit.tier, &tiny, i, 0), 0);
         disk_kit_close(&kit);
         CHECK_INT(disk_kit_open(&kit), 0);
         CHECK_INT(disk_kit_stats(&kit).entries, N + 1);
@@ -165,7 +165,7 @@ static void *write_some(void *arg)
 {
     struct writer *w = arg;
     for (uint64_t i = 0; i < 10; i++)
-        w->n_ok += disk_kit_put(&kit, &large, w->first + i) == 0;
+        w->n_ok += kv_tier_put(kit.tier, &large, w->first + i) == 0;
     return NULL;
 }
 
@@ -185,7 +185,7 @@ TEST(writers_at_once_have_segments_of_their_own)
     for (uint64_t i = 0; i < 3; i++) {
         CHECK_INT(w[i].n_ok, 10);
         for (uint64_t k = 0; k < 10; k++)
-            CHECK_INT(disk_kit_get(&kit, &large, w[i].first + k), 0);
+            CHECK_INT(kv_tier_get(kit.tier, &large, w[i].first + k, 0), 0);
     }
 }
 

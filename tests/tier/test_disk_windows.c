@@ -43,9 +43,9 @@ static void reopen(void)
 
 TEST(what_is_put_has_its_windows_at_once_and_after_a_restart)
 {
-    CHECK_INT(disk_kit_put(&kit, &shape, 1), 0);
-    CHECK_INT(disk_kit_put(&kit, &with_extra, 2), 0);
-    CHECK_INT(disk_kit_put(&kit, &tiny, 3), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &with_extra, 2), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &tiny, 3), 0);
     for (int i = 0; i < 3; i++) {
         CHECK_INT(n_known(&shape, 1), 64);
         CHECK_INT(n_known(&with_extra, 2), 6);
@@ -56,7 +56,7 @@ TEST(what_is_put_has_its_windows_at_once_and_after_a_restart)
 
 TEST(a_reader_has_them_too)
 {
-    CHECK_INT(disk_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     disk_kit_close(&kit);
     kit.read_only = true;
     CHECK_INT(disk_kit_open(&kit), 0);
@@ -67,8 +67,8 @@ TEST(a_reader_has_them_too)
 
 TEST(without_a_checkpoint_those_of_the_first_page_are_known_and_a_read_completes_them)
 {
-    CHECK_INT(disk_kit_put(&kit, &shape, 1), 0);
-    CHECK_INT(disk_kit_put(&kit, &with_extra, 2), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &with_extra, 2), 0);
     disk_kit_close(&kit);
     char path[600];
     CHECK(disk_kit_path(&kit, "checkpoint", 0, path, sizeof path));
@@ -78,7 +78,7 @@ TEST(without_a_checkpoint_those_of_the_first_page_are_known_and_a_read_completes
     CHECK_INT(n_known(&with_extra, 2), 6);
     reopen(); /* a checkpoint of what was known */
     CHECK_INT(n_known(&shape, 1), 30);
-    CHECK_INT(disk_kit_get(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     CHECK_INT(n_known(&shape, 1), 64);
     reopen();
     CHECK_INT(n_known(&shape, 1), 64);
@@ -86,7 +86,7 @@ TEST(without_a_checkpoint_those_of_the_first_page_are_known_and_a_read_completes
 
 TEST(a_crash_costs_none_of_the_first_page)
 {
-    CHECK_INT(disk_kit_put(&kit, &with_extra, 2), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &with_extra, 2), 0);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     disk_kit_crash(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
@@ -95,15 +95,15 @@ TEST(a_crash_costs_none_of_the_first_page)
 
 TEST(they_go_with_their_entry_and_come_again_with_it)
 {
-    CHECK_INT(disk_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     reopen(); /* now they stand in the checkpoint's region */
-    CHECK_INT(disk_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     CHECK_INT(n_known(&shape, 1), 64);
-    CHECK_INT(disk_kit_drop(&kit, &shape, 1), 1);
+    CHECK_INT(kv_tier_drop(kit.tier, &shape, 1), 1);
     CHECK_INT(n_known(&shape, 1), 0);
-    CHECK_INT(disk_kit_put(&kit, &with_extra, 2), 0); /* the same slot */
+    CHECK_INT(kv_tier_put(kit.tier, &with_extra, 2), 0); /* the same slot */
     CHECK_INT(n_known(&with_extra, 2), 6);
-    CHECK_INT(disk_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     CHECK_INT(n_known(&shape, 1), 64);
     reopen();
     CHECK_INT(n_known(&shape, 1), 64);
@@ -147,7 +147,7 @@ TEST(fewer_are_given_where_there_is_less_room)
     struct kv_entry e;
     uint64_t out[64] = {0};
     kv_entry_init(&e, &shape, 1);
-    CHECK_INT(disk_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     struct tsr_tier_ref ref = kv_entry_ref(&e);
     CHECK(tsri_tier_scan(kit.tier, find_loc, &ref.key) >= 0);
     ref.loc = loc;

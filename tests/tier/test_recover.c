@@ -19,7 +19,7 @@ static const struct kv_shape *shape_of(uint64_t seed)
 static void put_all(void)
 {
     for (uint64_t i = 0; i < N; i++)
-        CHECK_INT(disk_kit_put(&kit, shape_of(i), i), 0);
+        CHECK_INT(kv_tier_put(kit.tier, shape_of(i), i), 0);
 }
 
 /* How many of the entries are there; a wrong byte fails the test. */
@@ -27,7 +27,7 @@ static int count_right(void)
 {
     int n = 0;
     for (uint64_t i = 0; i < N; i++) {
-        int r = disk_kit_get(&kit, shape_of(i), i);
+        int r = kv_tier_get(kit.tier, shape_of(i), i, 0);
         CHECK(r != KIT_WRONG);
         n += r == 0;
     }
@@ -158,7 +158,7 @@ TEST(foreign_files_are_left_alone_and_counted)
     CHECK_INT(disk_kit_open(&kit), 0);
     CHECK_INT(count_right(), N);
     CHECK_INT(disk_kit_stats(&kit).errors, 6);
-    CHECK_INT(disk_kit_put(&kit, &shapes[0], 99), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shapes[0], 99), 0);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     disk_kit_close(&kit);
     for (size_t i = 0; i < TSRI_COUNT(files); i++) {
@@ -168,7 +168,7 @@ TEST(foreign_files_are_left_alone_and_counted)
         CHECK_INT(st.st_size, files[i].bytes);
     }
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_get(&kit, &shapes[0], 99), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shapes[0], 99, 0), 0);
 }
 
 TEST(files_that_a_crash_left_half_made_go)
@@ -217,15 +217,15 @@ TEST(what_was_dropped_does_not_come_back_without_a_checkpoint)
     CHECK_INT(disk_kit_open(&kit), 0);
     put_all();
     for (uint64_t i = 0; i < N; i += 2)
-        CHECK_INT(disk_kit_drop(&kit, shape_of(i), i), 1);
-    CHECK_INT(disk_kit_put(&kit, shape_of(0), 0), 0); /* and one is put again */
+        CHECK_INT(kv_tier_drop(kit.tier, shape_of(i), i), 1);
+    CHECK_INT(kv_tier_put(kit.tier, shape_of(0), 0), 0); /* and one is put again */
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     disk_kit_crash(&kit);
     unlink(path);
     CHECK_INT(disk_kit_open(&kit), 0);
     CHECK_INT(count_right(), N / 2 + 1);
-    CHECK_INT(disk_kit_get(&kit, shape_of(0), 0), 0);
-    CHECK_INT(disk_kit_get(&kit, shape_of(2), 2), TSR_ENOENT);
+    CHECK_INT(kv_tier_get(kit.tier, shape_of(0), 0, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, shape_of(2), 2, 0), TSR_ENOENT);
 }
 
 TEST(drops_after_the_checkpoint_hold)
@@ -234,11 +234,11 @@ TEST(drops_after_the_checkpoint_hold)
     put_all();
     disk_kit_close(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_drop(&kit, shape_of(5), 5), 1);
+    CHECK_INT(kv_tier_drop(kit.tier, shape_of(5), 5), 1);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     disk_kit_crash(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_get(&kit, shape_of(5), 5), TSR_ENOENT);
+    CHECK_INT(kv_tier_get(kit.tier, shape_of(5), 5, 0), TSR_ENOENT);
     CHECK_INT(count_right(), N - 1);
 }
 
@@ -257,10 +257,10 @@ TEST(a_segment_that_was_removed_costs_its_own_entries)
     int n = count_right();
     CHECK(n > 0 && n < N);
     CHECK_INT(disk_kit_stats(&kit).entries, n);
-    CHECK_INT(disk_kit_put(&kit, shape_of(1), 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, shape_of(1), 1), 0);
     disk_kit_close(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
-    CHECK_INT(disk_kit_get(&kit, shape_of(1), 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, shape_of(1), 1, 0), 0);
 }
 
 TEST(a_segment_under_another_ones_name_is_no_segment)
@@ -282,17 +282,17 @@ TEST(more_segments_than_files_may_be_open)
     kit.setup.segment_bytes = 16 * TSRI_PAGE_BYTES;
     CHECK_INT(disk_kit_open(&kit), 0);
     for (uint64_t i = 0; i < 200; i++)
-        CHECK_INT(disk_kit_put(&kit, &shape, i), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &shape, i), 0);
     CHECK(disk_kit_files(&kit, ".seg") >= 190);
     CHECK_INT(tsri_tier_flush(kit.tier), 0);
     for (uint64_t i = 0; i < 200; i++)
-        CHECK_INT(disk_kit_get(&kit, &shape, i), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, i, 0), 0);
     CHECK(((struct tsri_disk *)kit.tier)->n_fds <= 135);
     disk_kit_crash(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
     CHECK(((struct tsri_disk *)kit.tier)->n_fds <= 145);
     for (uint64_t i = 0; i < 200; i++)
-        CHECK_INT(disk_kit_get(&kit, &shape, i), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, i, 0), 0);
 }
 
 #define RUN_KIT(promise) \

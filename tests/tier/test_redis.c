@@ -20,8 +20,8 @@ TEST(the_right_password_opens_and_a_wrong_one_is_a_miss)
 {
     struct redis_kit kit = {.setup = {.password = "sesame-street", .timeout_ms = 5000}};
     CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     redis_kit_close(&kit);
     static const char *const wrong[] = {"wrong-guess", ""};
     for (int i = 0; i < 2; i++) {
@@ -29,7 +29,7 @@ TEST(the_right_password_opens_and_a_wrong_one_is_a_miss)
         kit.setup.password = wrong[i];
         CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
         for (int k = 0; k < 20; k++)
-            CHECK_INT(redis_kit_get(&kit, &shape, 1, 1000), TSR_EIO);
+            CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 1000), TSR_EIO);
         redis_kit_close(&kit);
         CHECK_HAS(lines, "down");
         /* one line, however often it is tried */
@@ -51,11 +51,11 @@ TEST(a_password_may_stand_in_a_file_that_nobody_else_reads)
     chmod(path, 0600);
     struct redis_kit kit = {.setup = {.password_file = path, .timeout_ms = 5000}};
     CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
-    CHECK_INT(redis_kit_put(&kit, &shape, 2), 0);
-    CHECK_INT(redis_kit_get(&kit, &shape, 2, 0), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 2), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 2, 0), 0);
     redis_kit_close(&kit);
     CHECK_INT(redis_kit_open(&kit, server.unix_), 0); /* over the Unix socket too */
-    CHECK_INT(redis_kit_get(&kit, &shape, 2, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 2, 0), 0);
     redis_kit_close(&kit);
     chmod(path, 0640);
     CHECK_INT(redis_kit_open(&kit, server.tcp), TSR_EPERM);
@@ -75,8 +75,8 @@ TEST(users_of_the_server_may_be_named)
     CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
     redis_kit_close(&kit);
     CHECK_INT(redis_kit_open(&other, server.tcp), 0);
-    CHECK_INT(redis_kit_put(&other, &shape, 3), 0);
-    CHECK_INT(redis_kit_get(&other, &shape, 3, 0), 0);
+    CHECK_INT(kv_tier_put(other.tier, &shape, 3), 0);
+    CHECK_INT(kv_tier_get(other.tier, &shape, 3, 0), 0);
     redis_kit_close(&other);
 }
 
@@ -88,12 +88,12 @@ TEST(a_server_that_is_down_at_start_is_found_later)
     struct redis_kit kit = {.setup = {.timeout_ms = 2000}};
     uint64_t begin = tsri_now_ns();
     CHECK_INT(redis_kit_open(&kit, late.tcp), 0);
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), TSR_EIO);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), TSR_EIO);
     CHECK(tsri_now_ns() - begin < 5000000000u);
     redis_server_start(&late);
-    CHECK(redis_kit_until(&kit, &shape, 1, TSR_ENOENT, 20000));
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK(kv_tier_until(kit.tier, &shape, 1, TSR_ENOENT, 20000));
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     redis_kit_close(&kit);
     redis_server_fini(&late);
 }
@@ -126,18 +126,19 @@ TEST(a_forked_child_is_refused_and_may_close)
 {
     struct redis_kit kit = {.setup = {.password = "sesame-street"}};
     CHECK_INT(redis_kit_open(&kit, server.unix_), 0);
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     pid_t pid = fork();
     if (pid == 0) {
-        bool right = redis_kit_get(&kit, &shape, 1, 0) == TSR_EFORK &&
-                     redis_kit_put(&kit, &shape, 2) == TSR_EFORK && !redis_kit_has(&kit, &shape, 1);
+        bool right = kv_tier_get(kit.tier, &shape, 1, 0) == TSR_EFORK &&
+                     kv_tier_put(kit.tier, &shape, 2) == TSR_EFORK &&
+                     !kv_tier_has(kit.tier, &shape, 1);
         redis_kit_close(&kit);
         _exit(right ? 0 : 1);
     }
     int status;
     waitpid(pid, &status, 0);
     CHECK_INT(status, 0);
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     redis_kit_close(&kit);
 }
 

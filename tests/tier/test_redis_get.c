@@ -23,15 +23,15 @@ static void name_of(uint64_t seed, uint32_t part, char name[TSRI_REDIS_NAME_BYTE
 TEST(a_vanished_part_is_a_miss)
 {
     fresh();
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     char name[TSRI_REDIS_NAME_BYTES];
     name_of(1, 2, name);
     CHECK_STR(REDIS_DO(&server, "UNLINK", name), ":1");
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), TSR_ENOENT);
     /* And is healed by the next put. */
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
 }
 
 TEST(a_part_of_another_length_or_type_is_never_believed)
@@ -40,25 +40,25 @@ TEST(a_part_of_another_length_or_type_is_never_believed)
     char name[TSRI_REDIS_NAME_BYTES];
     for (int i = 0; wrong[i]; i++) {
         fresh();
-        CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
         name_of(1, 1, name);
         CHECK_STR(REDIS_DO(&server, "SET", name, wrong[i]), "+OK");
-        CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), TSR_ECORRUPT);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), TSR_ECORRUPT);
     }
     fresh();
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     name_of(1, 1, name);
     CHECK_STR(REDIS_DO(&server, "APPEND", name, "x")[0] == ':' ? "" : "no", "");
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), TSR_ECORRUPT);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), TSR_ECORRUPT);
     CHECK_STR(REDIS_DO(&server, "DEL", name), ":1");
     CHECK_STR(REDIS_DO(&server, "LPUSH", name, "x"), ":1");
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), TSR_ECORRUPT);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), TSR_ECORRUPT);
 }
 
 TEST(flipped_bits_are_noticed_wherever_they_are)
 {
     fresh();
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     char name[TSRI_REDIS_NAME_BYTES], offset[24];
     uint64_t state = 5;
     for (int i = 0; i < 40; i++) {
@@ -71,11 +71,11 @@ TEST(flipped_bits_are_noticed_wherever_they_are)
         answer = REDIS_DO(&server, "GETBIT", name, offset);
         const char *other = answer[1] == '1' ? "0" : "1";
         CHECK(REDIS_DO(&server, "SETBIT", name, offset, other)[0] == ':');
-        CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), TSR_ECORRUPT);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), TSR_ECORRUPT);
         const char *back = other[0] == '1' ? "0" : "1";
         CHECK(REDIS_DO(&server, "SETBIT", name, offset, back)[0] == ':');
     }
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
 }
 
 TEST(a_record_that_a_stranger_wrote_is_no_entry_and_can_be_replaced)
@@ -84,28 +84,28 @@ TEST(a_record_that_a_stranger_wrote_is_no_entry_and_can_be_replaced)
     char name[TSRI_REDIS_NAME_BYTES];
     name_of(1, TSRI_REDIS_RECORD, name);
     CHECK_STR(REDIS_DO(&server, "SET", name, "a stranger's"), "+OK");
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), TSR_ECORRUPT);
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), TSR_ECORRUPT);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     CHECK_STR(REDIS_DO(&server, "DEL", name), ":1");
     CHECK_STR(REDIS_DO(&server, "HSET", name, "a", "b"), ":1");
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), TSR_ECORRUPT);
-    CHECK_INT(redis_kit_drop(&kit, &shape, 1), 1);
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), TSR_ENOENT);
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), TSR_ECORRUPT);
+    CHECK_INT(kv_tier_drop(kit.tier, &shape, 1), 1);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
 }
 
 TEST(the_record_of_another_entry_is_not_taken_for_this_one)
 {
     fresh();
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     char one[TSRI_REDIS_NAME_BYTES], two[TSRI_REDIS_NAME_BYTES];
     name_of(1, TSRI_REDIS_RECORD, one);
     name_of(2, TSRI_REDIS_RECORD, two);
     CHECK_STR(REDIS_DO(&server, "COPY", one, two), ":1");
-    CHECK_INT(redis_kit_get(&kit, &shape, 2, 0), TSR_ENOENT);
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 2, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
 }
 
 TEST(what_expires_is_a_miss_and_the_record_goes_first)
@@ -114,7 +114,7 @@ TEST(what_expires_is_a_miss_and_the_record_goes_first)
     kit.setup.ttl_s = 100;
     redis_kit_close(&kit);
     CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     char name[TSRI_REDIS_NAME_BYTES];
     name_of(1, TSRI_REDIS_RECORD, name);
     long record_s = atol(REDIS_DO(&server, "TTL", name) + 1);
@@ -124,8 +124,8 @@ TEST(what_expires_is_a_miss_and_the_record_goes_first)
     CHECK(part_s > record_s);
     name_of(1, TSRI_REDIS_RECORD, name);
     CHECK_STR(REDIS_DO(&server, "PEXPIRE", name, "1"), ":1");
-    CHECK(redis_kit_until(&kit, &shape, 1, TSR_ENOENT, 5000));
-    CHECK(!redis_kit_has(&kit, &shape, 1));
+    CHECK(kv_tier_until(kit.tier, &shape, 1, TSR_ENOENT, 5000));
+    CHECK(!kv_tier_has(kit.tier, &shape, 1));
 }
 
 TEST(an_absent_entry_is_asked_for_once)
@@ -134,13 +134,13 @@ TEST(an_absent_entry_is_asked_for_once)
     kit.setup.absent_ms = 60000;
     redis_kit_close(&kit);
     CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
-    CHECK(!redis_kit_has(&kit, &shape, 7));
+    CHECK(!kv_tier_has(kit.tier, &shape, 7));
     CHECK_STR(REDIS_DO(&server, "CONFIG", "RESETSTAT"), "+OK");
     for (int i = 0; i < 50; i++)
-        CHECK(!redis_kit_has(&kit, &shape, 7));
+        CHECK(!kv_tier_has(kit.tier, &shape, 7));
     CHECK(strstr(REDIS_DO(&server, "INFO", "commandstats"), "cmdstat_exists") == NULL);
-    CHECK_INT(redis_kit_put(&kit, &shape, 7), 0);
-    CHECK(redis_kit_has(&kit, &shape, 7));
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 7), 0);
+    CHECK(kv_tier_has(kit.tier, &shape, 7));
 }
 
 TEST(two_caches_share_what_either_has_put)
@@ -148,13 +148,13 @@ TEST(two_caches_share_what_either_has_put)
     fresh();
     struct redis_kit other = {.setup = {.timeout_ms = 10000}};
     CHECK_INT(redis_kit_open(&other, server.unix_), 0);
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
-    CHECK(redis_kit_has(&other, &shape, 1));
-    CHECK_INT(redis_kit_get(&other, &shape, 1, 0), 0);
-    CHECK_INT(redis_kit_put(&other, &shape, 2), 0);
-    CHECK_INT(redis_kit_get(&kit, &shape, 2, 0), 0);
-    CHECK_INT(redis_kit_drop(&other, &shape, 1), 1);
-    CHECK_INT(redis_kit_get(&kit, &shape, 1, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
+    CHECK(kv_tier_has(other.tier, &shape, 1));
+    CHECK_INT(kv_tier_get(other.tier, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_put(other.tier, &shape, 2), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 2, 0), 0);
+    CHECK_INT(kv_tier_drop(other.tier, &shape, 1), 1);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), TSR_ENOENT);
     redis_kit_close(&other);
 }
 

@@ -104,7 +104,7 @@ TEST(entries_are_spread_over_a_cluster_and_found_again)
     CHECK(start_cluster());
     open_cluster(servers[0].tcp);
     for (uint64_t seed = 0; seed < N_ENTRIES; seed++)
-        CHECK_INT(redis_kit_put(&kit, &shape, seed), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &shape, seed), 0);
     int n_used = 0;
     for (int i = 0; i < 3; i++)
         n_used += strcmp(REDIS_DO(&servers[i], "DBSIZE"), ":0") != 0;
@@ -118,11 +118,11 @@ TEST(entries_are_spread_over_a_cluster_and_found_again)
         kv_entry_init_room_seed(&room, &shape, seed);
         refs[seed] = kv_entry_ref(&room);
         kv_entry_fini(&room);
-        CHECK_INT(redis_kit_get(&kit, &shape, seed, 0), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, seed, 0), 0);
     }
     CHECK_INT(tsri_tier_contains(kit.tier, refs, N_ENTRIES, found), N_ENTRIES);
-    CHECK_INT(redis_kit_drop(&kit, &shape, 0), 1);
-    CHECK_INT(redis_kit_get(&kit, &shape, 0, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_drop(kit.tier, &shape, 0), 1);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 0, 0), TSR_ENOENT);
     redis_kit_close(&kit);
 }
 
@@ -136,7 +136,7 @@ TEST(a_wrong_map_of_slots_is_put_right_by_redirections)
     for (uint32_t slot = 0; slot < TSRI_REDIS_SLOTS; slot++)
         tsri_redis_set_slot(r, slot, (uint32_t)node);
     for (uint64_t seed = 1; seed < N_ENTRIES; seed++)
-        CHECK_INT(redis_kit_get(&kit, &shape, seed, 0), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, seed, 0), 0);
     redis_kit_close(&kit);
 }
 
@@ -174,7 +174,7 @@ TEST(entries_are_found_while_their_slot_moves)
     CHECK_STR(REDIS_DO(from, "MIGRATE", "127.0.0.1", port, name, "0", "5000"), "+OK");
     CHECK_STR(REDIS_DO(from, "MIGRATE", "127.0.0.1", port, part, "0", "5000"), "+OK");
     for (int i = 0; i < 5; i++)
-        CHECK_INT(redis_kit_get(&kit, &shape, 5, 0), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, 5, 0), 0);
     CHECK_STR(REDIS_DO(from, "CLUSTER", "SETSLOT", slot, "STABLE"), "+OK");
     CHECK_STR(REDIS_DO(to, "CLUSTER", "SETSLOT", slot, "STABLE"), "+OK");
     redis_kit_close(&kit);
@@ -185,13 +185,13 @@ TEST(when_a_master_dies_its_replica_takes_over)
     open_cluster(servers[2].tcp);
     int n_before = 0, n_after = 0;
     for (uint64_t seed = 1; seed < N_ENTRIES; seed++)
-        n_before += redis_kit_get(&kit, &shape, seed, 0) == 0;
+        n_before += kv_tier_get(kit.tier, &shape, seed, 0) == 0;
     CHECK(n_before >= N_ENTRIES - 2);
     redis_server_kill(&servers[0]);
     /* Misses meanwhile, and never for long. */
     for (uint64_t seed = 1; seed < N_ENTRIES; seed++) {
         uint64_t begin = tsri_now_ns();
-        int got = redis_kit_get(&kit, &shape, seed, 1000);
+        int got = kv_tier_get(kit.tier, &shape, seed, 1000);
         CHECK(got != KIT_WRONG);
         CHECK(tsri_now_ns() - begin < 3000000000u);
     }
@@ -200,11 +200,11 @@ TEST(when_a_master_dies_its_replica_takes_over)
     while (n_after < n_before && tsri_now_ns() < until) {
         n_after = 0;
         for (uint64_t seed = 1; seed < N_ENTRIES; seed++)
-            n_after += redis_kit_get(&kit, &shape, seed, 1000) == 0;
+            n_after += kv_tier_get(kit.tier, &shape, seed, 1000) == 0;
         usleep(50000);
     }
     CHECK_INT(n_after, n_before);
-    CHECK_INT(redis_kit_put(&kit, &shape, 100), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 100), 0);
     redis_kit_close(&kit);
 }
 
@@ -222,16 +222,16 @@ TEST(of_a_pair_the_master_is_found_whichever_it_is)
     snprintf(both, sizeof both, "%s,%s", b.tcp, a.tcp); /* the replica first */
     kit = (struct redis_kit){.setup = {.timeout_ms = 3000}};
     CHECK_INT(redis_kit_open(&kit, both), 0);
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     uint64_t until = tsri_now_ns() + 10000000000u;
     while (strcmp(REDIS_DO(&b, "DBSIZE"), REDIS_DO(&a, "DBSIZE")) != 0 && tsri_now_ns() < until)
         usleep(10000);
     usleep(100000);
     redis_server_kill(&a);
     CHECK_STR(REDIS_DO(&b, "REPLICAOF", "NO", "ONE"), "+OK");
-    CHECK(redis_kit_until(&kit, &shape, 1, 0, 20000));
+    CHECK(kv_tier_until(kit.tier, &shape, 1, 0, 20000));
     int put;
-    while ((put = redis_kit_put(&kit, &shape, 2)) != 0 && tsri_now_ns() < until)
+    while ((put = kv_tier_put(kit.tier, &shape, 2)) != 0 && tsri_now_ns() < until)
         usleep(10000);
     CHECK_INT(put, 0);
     redis_kit_close(&kit);

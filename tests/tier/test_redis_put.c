@@ -21,10 +21,10 @@ TEST(dropping_leaves_nothing_behind)
 {
     fresh(&server);
     for (uint64_t seed = 0; seed < 5; seed++)
-        CHECK_INT(redis_kit_put(&kit, &shape, seed), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &shape, seed), 0);
     CHECK(strcmp(REDIS_DO(&server, "DBSIZE"), ":0") != 0);
     for (uint64_t seed = 0; seed < 5; seed++)
-        CHECK_INT(redis_kit_drop(&kit, &shape, seed), 1);
+        CHECK_INT(kv_tier_drop(kit.tier, &shape, seed), 1);
     CHECK_STR(REDIS_DO(&server, "DBSIZE"), ":0");
 }
 
@@ -53,8 +53,8 @@ TEST(the_same_text_is_not_written_again)
     fresh(&server);
     struct redis_kit other = {.setup = {.part_bytes = 64 << 10}};
     CHECK_INT(redis_kit_open(&other, server.tcp), 0);
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
-    CHECK_INT(redis_kit_put(&other, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(other.tier, &shape, 1), 0);
     struct tsr_tier_stats stats;
     CHECK_INT(tsri_tier_stats(other.tier, &stats), 0);
     CHECK_INT(stats.written_bytes, 0);
@@ -64,7 +64,7 @@ TEST(the_same_text_is_not_written_again)
 TEST(parts_stay_only_once_their_record_is_there)
 {
     fresh(&server);
-    CHECK_INT(redis_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     char name[TSRI_REDIS_NAME_BYTES];
     redis_kit_name(&kit, &server, &shape, 1, 0, name);
     CHECK_STR(REDIS_DO(&server, "TTL", name), ":-1");
@@ -81,9 +81,9 @@ TEST(a_writer_that_died_leaves_only_what_expires)
     for (int64_t at = 400000; strcmp(REDIS_DO(&server, "DBSIZE"), ":0") == 0; at += 50000) {
         CHECK(at < 900000);
         atomic_store(&proxy.cut_up, at);
-        CHECK_INT(redis_kit_put(&kit, &shape, 1), TSR_EIO);
+        CHECK_INT(kv_tier_put(kit.tier, &shape, 1), TSR_EIO);
         proxy_heal(&proxy);
-        CHECK(redis_kit_until(&kit, &shape, 1, TSR_ENOENT, 20000));
+        CHECK(kv_tier_until(kit.tier, &shape, 1, TSR_ENOENT, 20000));
     }
     for (int i = 0; i < 20; i++) {
         char name[256];
@@ -98,13 +98,13 @@ TEST(a_writer_that_died_leaves_only_what_expires)
 static void expect_refused(const struct redis_server *s, int error)
 {
     fresh(s);
-    CHECK_INT(redis_kit_put(&kit, &large, 1), error);
-    CHECK_INT(redis_kit_get(&kit, &large, 1, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_put(kit.tier, &large, 1), error);
+    CHECK_INT(kv_tier_get(kit.tier, &large, 1, 0), TSR_ENOENT);
     /* Refused without asking, until it is time to try again. */
     uint64_t before = tsri_now_ns();
     int n_asked = 0;
     for (int i = 0; i < 20; i++)
-        n_asked += redis_kit_put(&kit, &large, 1) == error;
+        n_asked += kv_tier_put(kit.tier, &large, 1) == error;
     CHECK(n_asked <= 3);
     CHECK(tsri_now_ns() - before < 10000000000u);
 }
@@ -112,7 +112,7 @@ static void expect_refused(const struct redis_server *s, int error)
 static bool put_until(int result, uint32_t ms)
 {
     uint64_t until = tsri_now_ns() + (uint64_t)ms * 1000000;
-    while (redis_kit_put(&kit, &large, 1) != result) {
+    while (kv_tier_put(kit.tier, &large, 1) != result) {
         if (tsri_now_ns() > until) return false;
         usleep(20000);
     }
@@ -128,7 +128,7 @@ TEST(a_server_out_of_memory_is_told_and_left_clean)
     CHECK_STR(REDIS_DO(&full, "DBSIZE"), ":0"); /* no orphans */
     CHECK_STR(REDIS_DO(&full, "CONFIG", "SET", "maxmemory", "100mb"), "+OK");
     CHECK(put_until(0, 20000));
-    CHECK_INT(redis_kit_get(&kit, &large, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &large, 1, 0), 0);
     redis_kit_close(&kit);
     redis_server_fini(&full);
 }
@@ -141,9 +141,9 @@ TEST(a_server_that_evicts_costs_misses_and_never_bytes)
     fresh(&small);
     int n_there = 0, n_missing = 0;
     for (uint64_t seed = 0; seed < 12; seed++)
-        CHECK(redis_kit_put(&kit, &large, seed) <= 0);
+        CHECK(kv_tier_put(kit.tier, &large, seed) <= 0);
     for (uint64_t seed = 0; seed < 12; seed++) {
-        int got = redis_kit_get(&kit, &large, seed, 0);
+        int got = kv_tier_get(kit.tier, &large, seed, 0);
         CHECK(got == 0 || got == TSR_ENOENT);
         n_there += got == 0;
         n_missing += got != 0;
@@ -157,9 +157,9 @@ TEST(a_server_that_evicts_costs_misses_and_never_bytes)
 TEST(a_read_only_replica_is_read_and_not_written)
 {
     fresh(&server);
-    CHECK_INT(redis_kit_put(&kit, &large, 1), 0);
-    CHECK_INT(redis_kit_put(&kit, &shape, 2), 0);
-    CHECK_INT(redis_kit_drop(&kit, &large, 1), 1);
+    CHECK_INT(kv_tier_put(kit.tier, &large, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 2), 0);
+    CHECK_INT(kv_tier_drop(kit.tier, &large, 1), 1);
     char port[16];
     snprintf(port, sizeof port, "%d", server.port);
     struct redis_server replica;
@@ -172,7 +172,7 @@ TEST(a_read_only_replica_is_read_and_not_written)
     /* Its master dies, so that nothing but the replica is left. */
     redis_server_kill(&server);
     expect_refused(&replica, TSR_EPERM);
-    CHECK_INT(redis_kit_get(&kit, &shape, 2, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 2, 0), 0);
     CHECK_STR(REDIS_DO(&replica, "REPLICAOF", "NO", "ONE"), "+OK");
     CHECK(put_until(0, 20000));
     redis_kit_close(&kit);

@@ -39,17 +39,17 @@ TEST(entries_written_by_one_cache_are_read_by_another)
     struct s3_kit a = {.setup = {.upload_bytes = 5 << 20, .part_bytes = 1 << 20}}, b = {0};
     open_at(&a, server.endpoint, 20000);
     open_at(&b, server.endpoint, 20000);
-    CHECK_INT(s3_kit_put(&a, &shape, 1), 0);
-    CHECK_INT(s3_kit_put(&a, &large, 2), 0); /* in parts */
-    CHECK_INT(s3_kit_get(&b, &shape, 1, 0), 0);
-    CHECK_INT(s3_kit_get(&b, &large, 2, 0), 0);
-    CHECK_INT(s3_kit_get(&b, &shape, 3, 0), TSR_ENOENT); /* 404 */
+    CHECK_INT(kv_tier_put(a.tier, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(a.tier, &large, 2), 0); /* in parts */
+    CHECK_INT(kv_tier_get(b.tier, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(b.tier, &large, 2, 0), 0);
+    CHECK_INT(kv_tier_get(b.tier, &shape, 3, 0), TSR_ENOENT); /* 404 */
     s3_kit_close(&b);
     open_at(&b, server.endpoint, 20000);
     CHECK(s3_kit_listed(&b, 1, 20000));
     struct tsri_s3 *s = (struct tsri_s3 *)b.tier;
     uint64_t n = atomic_load(&s->n_requests);
-    CHECK(s3_kit_has(&b, &shape, 1)); /* the list of the real server told */
+    CHECK(kv_tier_has(b.tier, &shape, 1)); /* the list of the real server told */
     CHECK_INT(atomic_load(&s->n_requests), n);
     CHECK_STR(s3_kit_log(), "");
     s3_kit_close(&a);
@@ -62,7 +62,7 @@ TEST(buckets_may_be_host_names)
     snprintf(endpoint, sizeof endpoint, "http://localhost:%d", server.port);
     struct s3_kit kit = {.setup = {.path_style = 2}};
     open_at(&kit, endpoint, 20000);
-    CHECK_INT(s3_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     CHECK(s3_kit_listed(&kit, 1, 20000));
     CHECK(((struct tsri_s3 *)kit.tier)->index.n >= 2);
     s3_kit_close(&kit);
@@ -78,8 +78,8 @@ TEST(a_wrong_key_is_a_miss_and_one_line_without_it)
         struct s3_kit kit = {.setup = {.access_key = wrong[i].key, .secret_key = wrong[i].secret}};
         open_at(&kit, server.endpoint, 5000);
         for (int k = 0; k < 20; k++) {
-            CHECK(s3_kit_get(&kit, &shape, 1, 2000) < 0);
-            CHECK(s3_kit_put(&kit, &shape, 50) < 0);
+            CHECK(kv_tier_get(kit.tier, &shape, 1, 2000) < 0);
+            CHECK(kv_tier_put(kit.tier, &shape, 50) < 0);
         }
         CHECK_INT(s3_kit_log_lines(1), 1);
         CHECK_HAS(s3_kit_log(), wrong[i].says);
@@ -94,8 +94,8 @@ TEST(who_may_not_write_reads)
     struct s3_kit kit = {.setup = {.access_key = "reader", .secret_key = S3_KIT_SECRET}};
     open_at(&kit, server.endpoint, 20000);
     for (int k = 0; k < 5; k++) {
-        CHECK(s3_kit_put(&kit, &shape, 51) < 0);
-        CHECK_INT(s3_kit_get(&kit, &shape, 1, 0), 0);
+        CHECK(kv_tier_put(kit.tier, &shape, 51) < 0);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     }
     CHECK_INT(s3_kit_log_lines(1), 1);
     CHECK_HAS(s3_kit_log(), "takes no writes");
@@ -106,17 +106,17 @@ TEST(a_clock_that_differs_is_a_miss_until_it_is_right)
 {
     struct s3_kit kit = {0};
     open_at(&kit, server.endpoint, 5000);
-    CHECK_INT(s3_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     static const long skews[] = {3600, -3600};
     for (size_t i = 0; i < TSRI_COUNT(skews); i++) {
         s3_kit_log_begin();
         atomic_store(&skew_s, skews[i]);
         for (int k = 0; k < 10; k++)
-            CHECK(s3_kit_get(&kit, &shape, 1, 2000) < 0);
+            CHECK(kv_tier_get(kit.tier, &shape, 1, 2000) < 0);
         CHECK_INT(s3_kit_log_lines(1), 1);
         CHECK_HAS(s3_kit_log(), "RequestTimeTooSkewed");
         atomic_store(&skew_s, 0);
-        CHECK(s3_kit_until(&kit, &shape, 1, 0, 30000));
+        CHECK(kv_tier_until(kit.tier, &shape, 1, 0, 30000));
         CHECK_INT(s3_kit_log_lines(2), 2);
     }
     s3_kit_close(&kit);
@@ -127,7 +127,7 @@ TEST(an_object_that_a_stranger_overwrote_is_corrupt)
     struct s3_kit kit = {0};
     char path[TSRI_S3_URL_BYTES];
     open_at(&kit, server.endpoint, 20000);
-    CHECK_INT(s3_kit_put(&kit, &shape, 60), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 60), 0);
     s3_kit_path(&kit, &shape, 60, path);
     static char junk[700000];
     memset(junk, 'j', sizeof junk);
@@ -135,10 +135,10 @@ TEST(an_object_that_a_stranger_overwrote_is_corrupt)
     for (size_t i = 0; i < TSRI_COUNT(sizes); i++) {
         CHECK_INT(s3_server_do(server.endpoint, TSRI_S3_HTTP_PUT, path, junk, sizes[i], NULL, 0),
                   200);
-        CHECK_INT(s3_kit_get(&kit, &shape, 60, 0), TSR_ECORRUPT);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, 60, 0), TSR_ECORRUPT);
     }
-    CHECK_INT(s3_kit_put(&kit, &shape, 60), 0);
-    CHECK_INT(s3_kit_get(&kit, &shape, 60, 0), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 60), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 60, 0), 0);
     s3_kit_close(&kit);
 }
 
@@ -150,19 +150,19 @@ TEST(a_slow_wire_is_a_miss_at_the_deadline_and_heals)
     snprintf(endpoint, sizeof endpoint, "http://127.0.0.1:%d", wire.port);
     struct s3_kit kit = {.setup = {.part_bytes = 64 << 10}};
     open_at(&kit, endpoint, 10000);
-    CHECK_INT(s3_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     atomic_store(&wire.bytes_per_s, 20000); /* 1.8 MB would take more than a minute */
     uint64_t begin = tsri_now_ns();
-    CHECK_INT(s3_kit_get(&kit, &shape, 1, 500), TSR_ETIME);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 500), TSR_ETIME);
     CHECK((tsri_now_ns() - begin) / 1000000 < 2500);
     proxy_heal(&wire);
-    CHECK(s3_kit_until(&kit, &shape, 1, 0, 30000));
+    CHECK(kv_tier_until(kit.tier, &shape, 1, 0, 30000));
     atomic_store(&wire.delay_ms, 300);
     begin = tsri_now_ns();
-    CHECK_INT(s3_kit_get(&kit, &shape, 1, 100), TSR_ETIME);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 100), TSR_ETIME);
     CHECK((tsri_now_ns() - begin) / 1000000 < 1500);
     proxy_heal(&wire);
-    CHECK(s3_kit_until(&kit, &shape, 1, 0, 30000));
+    CHECK(kv_tier_until(kit.tier, &shape, 1, 0, 30000));
     s3_kit_close(&kit);
     proxy_fini(&wire);
 }
@@ -180,8 +180,8 @@ static void *call_again_and_again(void *arg)
 {
     struct call *c = arg;
     for (uint64_t seed = 1000; !atomic_load(&c->stop); seed++) {
-        int result =
-            c->write ? s3_kit_put(c->kit, &large, seed) : s3_kit_get(c->kit, &large, 2, 5000);
+        int result = c->write ? kv_tier_put(c->kit->tier, &large, seed)
+                              : kv_tier_get(c->kit->tier, &large, 2, 5000);
         c->n_right += result == 0;
         c->n_wrong += result > 0;
         c->n_missed += result < 0;
@@ -210,10 +210,10 @@ static void kill_in_the_middle(bool write)
     CHECK_INT(s3_kit_log_lines(1), 1);
     CHECK_HAS(s3_kit_log(), "down");
     s3_server_start(&server);
-    CHECK(s3_kit_until(&kit, &large, 2, 0, 60000));
+    CHECK(kv_tier_until(kit.tier, &large, 2, 0, 60000));
     /* What was being written is all there or not at all. */
     for (uint64_t seed = 1000; write && seed < 1000 + (uint64_t)(c.n_right + 2); seed++) {
-        int result = s3_kit_get(&kit, &large, seed, 0);
+        int result = kv_tier_get(kit.tier, &large, seed, 0);
         CHECK(result == 0 || result == TSR_ENOENT);
     }
     CHECK_HAS(s3_kit_log(), "works again");
@@ -237,11 +237,11 @@ TEST(a_server_that_is_down_at_start_is_found_later)
     uint64_t begin = tsri_now_ns();
     open_at(&kit, server.endpoint, 3000);
     for (int i = 0; i < 100; i++)
-        CHECK(s3_kit_get(&kit, &shape, 1, 1000) < 0);
+        CHECK(kv_tier_get(kit.tier, &shape, 1, 1000) < 0);
     CHECK((tsri_now_ns() - begin) / 1000000 < 5000);
     CHECK_INT(s3_kit_log_lines(1), 1);
     s3_server_start(&server);
-    CHECK(s3_kit_until(&kit, &shape, 1, 0, 60000));
+    CHECK(kv_tier_until(kit.tier, &shape, 1, 0, 60000));
     CHECK(s3_kit_listed(&kit, 1, 60000)); /* what could not be listed at the start is now */
     CHECK_INT(s3_kit_log_lines(2), 2);
     s3_kit_close(&kit);
@@ -251,18 +251,19 @@ TEST(a_forked_child_is_refused_and_may_close)
 {
     struct s3_kit kit = {0};
     open_at(&kit, server.endpoint, 20000);
-    CHECK_INT(s3_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     pid_t pid = fork();
     if (pid == 0) {
-        bool right = s3_kit_get(&kit, &shape, 1, 0) == TSR_EFORK &&
-                     s3_kit_put(&kit, &shape, 2) == TSR_EFORK && !s3_kit_has(&kit, &shape, 1);
+        bool right = kv_tier_get(kit.tier, &shape, 1, 0) == TSR_EFORK &&
+                     kv_tier_put(kit.tier, &shape, 2) == TSR_EFORK &&
+                     !kv_tier_has(kit.tier, &shape, 1);
         s3_kit_close(&kit);
         _exit(right ? 0 : 1);
     }
     int status;
     waitpid(pid, &status, 0);
     CHECK_INT(status, 0);
-    CHECK_INT(s3_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     s3_kit_close(&kit);
 }
 

@@ -25,9 +25,9 @@ static void open_kit(void)
 TEST(an_entry_is_read_in_ranges_without_waiting_for_its_record)
 {
     open_kit();
-    CHECK_INT(s3_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     uint64_t before = atomic_load(&stub.n_get);
-    CHECK_INT(s3_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     struct kv_entry e;
     kv_entry_init(&e, &shape, 1);
     struct tsri_parcel cut;
@@ -41,7 +41,7 @@ TEST(an_entry_is_read_in_ranges_without_waiting_for_its_record)
 TEST(extra_bytes_that_were_not_expected_cost_a_second_try)
 {
     open_kit();
-    CHECK_INT(s3_kit_put(&kit, &shape, 2), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 2), 0);
     struct kv_entry room;
     kv_entry_init_room_seed(&room, &shape, 2);
     uint8_t extra[64];
@@ -69,7 +69,7 @@ static int refuse_head(struct tsr_tier_io *io)
 TEST(of_what_is_not_wanted_little_is_read)
 {
     open_kit();
-    CHECK_INT(s3_kit_put(&kit, &shape, 3), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 3), 0);
     struct kv_entry room;
     kv_entry_init_room_seed(&room, &shape, 3);
     struct tsr_tier_io io = kv_entry_io(&room);
@@ -117,20 +117,20 @@ static const struct {
 TEST(every_fault_is_a_miss_in_time_and_heals)
 {
     open_kit();
-    CHECK_INT(s3_kit_put(&kit, &shape, 4), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 4), 0);
     for (size_t i = 0; i < TSRI_COUNT(faults); i++) {
         atomic_store(&stub.status, faults[i].status);
         atomic_store(&stub.code, faults[i].code);
         s3_stub_fail(&stub, faults[i].fault, 0, -1);
         uint64_t begin = tsri_now_ns();
         for (int k = 0; k < 6; k++) {
-            int result = s3_kit_get(&kit, &shape, 4, 400);
+            int result = kv_tier_get(kit.tier, &shape, 4, 400);
             if (result >= 0) printf("    %s: %d\n", faults[i].name, result);
             CHECK(result < 0);
         }
         CHECK((tsri_now_ns() - begin) / 1000000 < 6 * 400 + 2000);
         s3_stub_heal(&stub);
-        bool heals = s3_kit_until(&kit, &shape, 4, 0, 20000);
+        bool heals = kv_tier_until(kit.tier, &shape, 4, 0, 20000);
         if (!heals) printf("    after %s\n", faults[i].name);
         CHECK(heals);
     }
@@ -141,7 +141,7 @@ TEST(one_fault_among_many_ranges_spoils_the_entry_and_no_other)
 {
     open_kit();
     for (uint64_t seed = 10; seed < 14; seed++)
-        CHECK_INT(s3_kit_put(&kit, &shape, seed), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &shape, seed), 0);
     static const enum s3_fault some[] = {S3_CUT, S3_FLIP, S3_STATUS, S3_HANG_UP};
     atomic_store(&stub.status, 500);
     for (size_t i = 0; i < TSRI_COUNT(some); i++) {
@@ -175,15 +175,15 @@ TEST(what_a_stranger_wrote_is_corrupt_and_replaced_by_the_next_put)
         junk[i] = (uint8_t)(i * 7);
     s3_kit_path(&kit, &shape, 5, path);
     for (size_t i = 0; i < TSRI_COUNT(sizes); i++) {
-        CHECK_INT(s3_kit_put(&kit, &shape, 5), 0);
-        CHECK_INT(s3_kit_get(&kit, &shape, 5, 0), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &shape, 5), 0);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, 5, 0), 0);
         s3_stub_overwrite(&stub, path, junk, sizes[i]);
-        CHECK_INT(s3_kit_get(&kit, &shape, 5, 0), TSR_ECORRUPT);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, 5, 0), TSR_ECORRUPT);
     }
     free(junk);
     CHECK(tsri_breaker_closed(&tier()->reach)); /* the server is not to blame */
-    CHECK_INT(s3_kit_put(&kit, &shape, 5), 0);
-    CHECK_INT(s3_kit_get(&kit, &shape, 5, 0), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 5), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 5, 0), 0);
     s3_kit_close(&kit);
 }
 
@@ -191,7 +191,7 @@ TEST(every_byte_of_an_object_is_proven)
 {
     static const struct kv_shape small = {20, 16, 2, 2, {32, 16}, 5, 0};
     open_kit();
-    CHECK_INT(s3_kit_put(&kit, &small, 6), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 6), 0);
     char path[TSRI_S3_URL_BYTES];
     s3_kit_path(&kit, &small, 6, path);
     static char whole[65536], broken[65536];
@@ -206,45 +206,45 @@ TEST(every_byte_of_an_object_is_proven)
         memcpy(broken, whole, n);
         broken[i] ^= 0x10;
         s3_stub_overwrite(&stub, path, broken, n);
-        int result = s3_kit_get(&kit, &small, 6, 0);
+        int result = kv_tier_get(kit.tier, &small, 6, 0);
         if (result >= 0) printf("    byte %zu of %zu: %d\n", i, n, result);
         CHECK(result < 0);
     }
     for (size_t cut = 0; cut < n; cut += n / 50) { /* a shorter object, well formed by HTTP */
         s3_stub_overwrite(&stub, path, whole, cut);
-        CHECK(s3_kit_get(&kit, &small, 6, 0) < 0);
+        CHECK(kv_tier_get(kit.tier, &small, 6, 0) < 0);
     }
     s3_stub_overwrite(&stub, path, whole, n);
-    CHECK_INT(s3_kit_get(&kit, &small, 6, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 6, 0), 0);
     s3_kit_close(&kit);
 }
 
 TEST(lookups_ask_for_what_is_not_known_and_for_that_once)
 {
     open_kit();
-    CHECK_INT(s3_kit_put(&kit, &shape, 7), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 7), 0);
     uint64_t before = atomic_load(&stub.n_head);
-    CHECK(s3_kit_has(&kit, &shape, 7)); /* written here: known */
+    CHECK(kv_tier_has(kit.tier, &shape, 7)); /* written here: known */
     CHECK_INT(atomic_load(&stub.n_head), before);
-    CHECK(!s3_kit_has(&kit, &shape, 99));
-    CHECK(!s3_kit_has(&kit, &shape, 99)); /* absent a moment ago */
+    CHECK(!kv_tier_has(kit.tier, &shape, 99));
+    CHECK(!kv_tier_has(kit.tier, &shape, 99)); /* absent a moment ago */
     CHECK_INT(atomic_load(&stub.n_head), before + 1);
     usleep(250000);
-    CHECK(!s3_kit_has(&kit, &shape, 99));
+    CHECK(!kv_tier_has(kit.tier, &shape, 99));
     CHECK_INT(atomic_load(&stub.n_head), before + 2);
     struct s3_kit other = {.setup = {.timeout_ms = 1000}};
     CHECK_INT(s3_kit_open(&other, stub.endpoint), 0);
-    CHECK_INT(s3_kit_put(&other, &shape, 99), 0);
+    CHECK_INT(kv_tier_put(other.tier, &shape, 99), 0);
     usleep(250000);
-    CHECK(s3_kit_has(&kit, &shape, 99)); /* another cache has put it there */
+    CHECK(kv_tier_has(kit.tier, &shape, 99)); /* another cache has put it there */
     before = atomic_load(&stub.n_head);
-    CHECK(s3_kit_has(&kit, &shape, 99));
+    CHECK(kv_tier_has(kit.tier, &shape, 99));
     CHECK_INT(atomic_load(&stub.n_head), before);
     /* It goes again: the read is a miss, and then it is known. */
-    CHECK_INT(s3_kit_drop(&other, &shape, 99), 1);
-    CHECK(s3_kit_has(&kit, &shape, 99));
-    CHECK_INT(s3_kit_get(&kit, &shape, 99, 0), TSR_ENOENT);
-    CHECK(!s3_kit_has(&kit, &shape, 99));
+    CHECK_INT(kv_tier_drop(other.tier, &shape, 99), 1);
+    CHECK(kv_tier_has(kit.tier, &shape, 99));
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 99, 0), TSR_ENOENT);
+    CHECK(!kv_tier_has(kit.tier, &shape, 99));
     s3_kit_close(&other);
     s3_kit_close(&kit);
 }

@@ -29,17 +29,17 @@ TEST(small_entries_are_one_request_and_large_ones_parts)
 {
     open_kit(16 << 20);
     uint64_t puts = atomic_load(&stub.n_put);
-    CHECK_INT(s3_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     CHECK_INT(atomic_load(&stub.n_put) - puts, 1);
     CHECK_INT(atomic_load(&stub.n_uploads), 0);
     s3_kit_close(&kit);
     open_kit(50000);
     puts = atomic_load(&stub.n_put);
-    CHECK_INT(s3_kit_put(&kit, &shape, 2), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 2), 0);
     CHECK_INT(atomic_load(&stub.n_uploads), 1);
     CHECK(atomic_load(&stub.n_put) - puts >= 8);
-    CHECK_INT(s3_kit_get(&kit, &shape, 1, 0), 0);
-    CHECK_INT(s3_kit_get(&kit, &shape, 2, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 2, 0), 0);
     s3_kit_close(&kit);
 }
 
@@ -47,9 +47,9 @@ TEST(the_same_text_is_not_written_twice)
 {
     open_kit(16 << 20);
     uint64_t puts = atomic_load(&stub.n_put);
-    CHECK_INT(s3_kit_put(&kit, &shape, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
     CHECK_INT(atomic_load(&stub.n_put), puts);
-    CHECK(s3_kit_has(&kit, &shape, 1));
+    CHECK(kv_tier_has(kit.tier, &shape, 1));
     s3_kit_close(&kit);
 }
 
@@ -71,15 +71,15 @@ TEST(a_write_that_fails_leaves_nothing_that_is_seen)
             s3_stub_fail(&stub, faults[i].fault, faults[i].method, -1);
             uint64_t begin = tsri_now_ns();
             for (int k = 0; k < 5; k++)
-                CHECK(s3_kit_put(&kit, &shape, seed) < 0);
+                CHECK(kv_tier_put(kit.tier, &shape, seed) < 0);
             CHECK((tsri_now_ns() - begin) / 1000000 < 8000);
             CHECK_INT(s3_stub_count(&stub), n_before);
             s3_stub_heal(&stub);
-            CHECK(s3_kit_until(&kit, &shape, seed, TSR_ENOENT, 20000));
+            CHECK(kv_tier_until(kit.tier, &shape, seed, TSR_ENOENT, 20000));
             uint64_t until = tsri_now_ns() + 20000000000u;
-            while (s3_kit_put(&kit, &shape, seed) != 0 && tsri_now_ns() < until)
+            while (kv_tier_put(kit.tier, &shape, seed) != 0 && tsri_now_ns() < until)
                 usleep(20000);
-            CHECK_INT(s3_kit_get(&kit, &shape, seed, 0), 0);
+            CHECK_INT(kv_tier_get(kit.tier, &shape, seed, 0), 0);
             s3_kit_close(&kit);
         }
     }
@@ -97,50 +97,50 @@ TEST(an_upload_that_fails_at_any_request_is_given_up)
         if (i == 0) s3_stub_fail(&stub, S3_STATUS, 'P', 1);
         if (i == 1) s3_stub_fail(&stub, S3_LATE_ERROR, 'P', -1);
         if (i == 2) s3_stub_fail(&stub, S3_HANG_UP, 'P', -1);
-        CHECK_INT(s3_kit_put(&kit, &shape, 200), TSR_EIO);
+        CHECK_INT(kv_tier_put(kit.tier, &shape, 200), TSR_EIO);
         s3_stub_heal(&stub);
         if (i == 1) CHECK_INT(atomic_load(&stub.n_aborts), aborts + 1);
-        CHECK(s3_kit_until(&kit, &shape, 200, TSR_ENOENT, 20000));
+        CHECK(kv_tier_until(kit.tier, &shape, 200, TSR_ENOENT, 20000));
     }
-    CHECK_INT(s3_kit_put(&kit, &shape, 200), 0);
-    CHECK_INT(s3_kit_get(&kit, &shape, 200, 0), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 200), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 200, 0), 0);
     s3_kit_close(&kit);
 }
 
 TEST(who_may_only_read_reads_on)
 {
     open_kit(16 << 20);
-    CHECK_INT(s3_kit_put(&kit, &shape, 300), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 300), 0);
     atomic_store(&stub.status, 403);
     atomic_store(&stub.code, "AccessDenied");
     s3_stub_fail(&stub, S3_STATUS, 'P', -1);
     for (int i = 0; i < 10; i++) {
-        CHECK(s3_kit_put(&kit, &shape, 301) < 0);
-        CHECK_INT(s3_kit_get(&kit, &shape, 300, 0), 0);
+        CHECK(kv_tier_put(kit.tier, &shape, 301) < 0);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, 300, 0), 0);
     }
     CHECK(tsri_breaker_closed(&tier()->reach));
     CHECK(!tsri_breaker_closed(&tier()->writes));
     CHECK_INT(atomic_load(&tier()->writes.n_opened), 1);
     s3_stub_heal(&stub);
     uint64_t until = tsri_now_ns() + 20000000000u;
-    while (s3_kit_put(&kit, &shape, 301) != 0 && tsri_now_ns() < until)
+    while (kv_tier_put(kit.tier, &shape, 301) != 0 && tsri_now_ns() < until)
         usleep(20000);
     CHECK(tsri_breaker_closed(&tier()->writes));
-    CHECK_INT(s3_kit_get(&kit, &shape, 301, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 301, 0), 0);
     s3_kit_close(&kit);
 }
 
 TEST(what_is_dropped_is_gone_and_counted_when_it_was_there)
 {
     open_kit(16 << 20);
-    CHECK_INT(s3_kit_put(&kit, &shape, 400), 0);
-    CHECK_INT(s3_kit_drop(&kit, &shape, 400), 1);
-    CHECK_INT(s3_kit_drop(&kit, &shape, 400), 0);
-    CHECK_INT(s3_kit_get(&kit, &shape, 400, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 400), 0);
+    CHECK_INT(kv_tier_drop(kit.tier, &shape, 400), 1);
+    CHECK_INT(kv_tier_drop(kit.tier, &shape, 400), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 400, 0), TSR_ENOENT);
     atomic_store(&stub.status, 500);
     s3_stub_fail(&stub, S3_STATUS, 'H', 1);
-    CHECK_INT(s3_kit_drop(&kit, &shape, 1), TSR_EIO);
-    CHECK_INT(s3_kit_get(&kit, &shape, 1, 0), 0);
+    CHECK_INT(kv_tier_drop(kit.tier, &shape, 1), TSR_EIO);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 1, 0), 0);
     s3_kit_close(&kit);
 }
 

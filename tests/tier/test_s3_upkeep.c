@@ -13,7 +13,7 @@ static void fill(void)
     struct s3_kit kit = {.setup = {.timeout_ms = 2000}};
     CHECK_INT(s3_kit_open(&kit, stub.endpoint), 0);
     for (uint64_t seed = 0; seed < N_ENTRIES; seed++)
-        CHECK_INT(s3_kit_put(&kit, &shape, seed), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &shape, seed), 0);
     s3_kit_close(&kit);
 }
 
@@ -29,7 +29,7 @@ TEST(after_a_restart_the_list_tells_what_is_there)
         CHECK(s3_kit_listed(&kit, 1, 10000));
         uint64_t heads = atomic_load(&stub.n_head);
         for (uint64_t seed = 0; seed < N_ENTRIES; seed++)
-            CHECK(s3_kit_has(&kit, &shape, seed));
+            CHECK(kv_tier_has(kit.tier, &shape, seed));
         CHECK_INT(atomic_load(&stub.n_head), heads); /* nobody was asked */
         struct tsr_tier_stats stats;
         CHECK_INT(tsri_tier_stats(kit.tier, &stats), 0);
@@ -47,13 +47,13 @@ TEST(a_list_is_repeated_and_forgets_what_has_gone)
     CHECK_INT(s3_kit_open(&kit, stub.endpoint), 0);
     CHECK_INT(s3_kit_open(&other, stub.endpoint), 0);
     CHECK(s3_kit_listed(&kit, 1, 10000));
-    CHECK(s3_kit_has(&kit, &shape, 3));
-    CHECK_INT(s3_kit_drop(&other, &shape, 3), 1);
-    CHECK(s3_kit_has(&kit, &shape, 3)); /* not known yet: a read would tell */
+    CHECK(kv_tier_has(kit.tier, &shape, 3));
+    CHECK_INT(kv_tier_drop(other.tier, &shape, 3), 1);
+    CHECK(kv_tier_has(kit.tier, &shape, 3)); /* not known yet: a read would tell */
     struct tsri_s3 *s = (struct tsri_s3 *)kit.tier;
     CHECK(s3_kit_listed(&kit, atomic_load(&s->n_listings) + 2, 10000));
-    CHECK(!s3_kit_has(&kit, &shape, 3));
-    CHECK(s3_kit_has(&kit, &shape, 4));
+    CHECK(!kv_tier_has(kit.tier, &shape, 3));
+    CHECK(kv_tier_has(kit.tier, &shape, 4));
     s3_kit_close(&other);
     s3_kit_close(&kit);
 }
@@ -70,7 +70,7 @@ TEST(a_list_that_fails_forgets_nothing)
     CHECK_INT(atomic_load(&s->n_listings), 1);
     uint64_t heads = atomic_load(&stub.n_head);
     for (uint64_t seed = 4; seed < N_ENTRIES; seed++)
-        CHECK(s3_kit_has(&kit, &shape, seed));
+        CHECK(kv_tier_has(kit.tier, &shape, seed));
     CHECK_INT(atomic_load(&stub.n_head), heads);
     s3_stub_heal(&stub);
     s3_kit_close(&kit);
@@ -85,11 +85,11 @@ TEST(a_server_that_is_down_is_asked_in_the_background_and_said_once)
     atomic_store(&stub.status, 403);
     atomic_store(&stub.code, "RequestTimeTooSkewed");
     s3_stub_fail(&stub, S3_STATUS, 0, -1);
-    CHECK(s3_kit_get(&kit, &shape, 5, 0) < 0);
+    CHECK(kv_tier_get(kit.tier, &shape, 5, 0) < 0);
     uint64_t requests = atomic_load(&stub.n_requests);
     uint64_t begin = tsri_now_ns();
     for (int i = 0; i < 1000; i++)
-        CHECK_INT(s3_kit_get(&kit, &shape, 5, 0), TSR_EIO);
+        CHECK_INT(kv_tier_get(kit.tier, &shape, 5, 0), TSR_EIO);
     CHECK((tsri_now_ns() - begin) / 1000000 < 2000);
     usleep(500000);
     uint64_t asked = atomic_load(&stub.n_requests) - requests;
@@ -98,7 +98,7 @@ TEST(a_server_that_is_down_is_asked_in_the_background_and_said_once)
     CHECK_HAS(s3_kit_log(), "down (403 RequestTimeTooSkewed)");
     CHECK(strstr(s3_kit_log(), S3_KIT_SECRET) == NULL);
     s3_stub_heal(&stub);
-    CHECK(s3_kit_until(&kit, &shape, 5, 0, 20000)); /* by itself */
+    CHECK(kv_tier_until(kit.tier, &shape, 5, 0, 20000)); /* by itself */
     CHECK_INT(s3_kit_log_lines(2), 2);
     CHECK_HAS(s3_kit_log(), "works again");
     s3_kit_close(&kit);
