@@ -21,6 +21,7 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 import sglang
@@ -131,19 +132,27 @@ class TesseraStorage(HiCacheStorage):
         step = len(pointers) // n_keys
         return list(pointers[::step])
 
+    def _move(
+        self,
+        move: Callable[[Pages, list[str], list[int]], list[bool]],
+        keys: list[str],
+        host_indices: torch.Tensor,
+    ) -> list[bool]:
+        if self._pages is None or not keys:
+            return [False] * len(keys)
+        try:
+            return move(self._pages, keys, self._addresses(host_indices, len(keys)))
+        except Exception as error:
+            self._complain(error)
+            return [False] * len(keys)
+
     def batch_get_v1(
         self,
         keys: list[str],
         host_indices: torch.Tensor,
         extra_info: HiCacheStorageExtraInfo | None = None,
     ) -> list[bool]:
-        if self._pages is None or not keys:
-            return [False] * len(keys)
-        try:
-            return self._pages.load(keys, self._addresses(host_indices, len(keys)))
-        except Exception as error:
-            self._complain(error)
-            return [False] * len(keys)
+        return self._move(Pages.load, keys, host_indices)
 
     def batch_set_v1(
         self,
@@ -151,13 +160,7 @@ class TesseraStorage(HiCacheStorage):
         host_indices: torch.Tensor,
         extra_info: HiCacheStorageExtraInfo | None = None,
     ) -> list[bool]:
-        if self._pages is None or not keys:
-            return [False] * len(keys)
-        try:
-            return self._pages.store(keys, self._addresses(host_indices, len(keys)))
-        except Exception as error:
-            self._complain(error)
-            return [False] * len(keys)
+        return self._move(Pages.store, keys, host_indices)
 
     def batch_exists(
         self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None
