@@ -1,0 +1,105 @@
+"""What the two halves of a blending engine tell each other.
+
+The scheduler's half knows requests and decides which are blended and where their documents are; the
+worker's half has the model and does it. Between them goes a BlendJob with a step, and a BlendOutcome
+comes back. Neither imports an engine or torch, so both sides and their tests can have them alone.
+BlendSettings is the part of the engine's configuration that both read, each from its own copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SELECTORS = ("query", "hkvd", "link", "none", "full")
+
+
+class BadBlend(Exception):
+    """Settings or marks that say nothing sensible."""
+
+
+@dataclass(frozen=True)
+class BlendJob:
+    """One request whose context the worker is to fill before the step that computes its question."""
+
+    number: int  # of the request in the connector
+    tokens: bytes  # uint32 little endian, the whole prompt
+    segments: tuple[tuple[int, int], ...]  # (first, n), ascending: documents
+    system: bool  # segments[0] is a system prompt, from token 0 on
+    n_context: int  # tokens up to the question, counted as computed when the step begins
+    blocks: tuple[int, ...]  # of the engine's cache, in order, at least as many as the context needs
+    selector: str | None  # None: the profile's
+    ratio: float | None  # None: the profile's
+    salt: bytes  # enters the key of everything that is loaded and stored; empty: none
+    any_offset: bool = False  # also runs of stored text that no segment names
+
+
+@dataclass(frozen=True)
+class BlendOutcome:
+    """What became of it. Not ok: every block of the context is reported as invalid."""
+
+    number: int
+    ok: bool
+    report: dict[str, float | int | str] = field(default_factory=dict)  # of tsr_blend_report
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class BlendSettings:
+    """`"blend": true`, or an object with some of these."""
+
+    ratio: float | None = None
+    selector: str | None = None
+    separators: tuple[str, ...] = ()
+    any_offset: bool = False
+    min_tokens: int = 256  # fewer reused tokens are not worth it
+    profile: str | None = None  # a file, see tsr_profile_load()
+
+
+def blend_settings(extra: Mapping[str, Any]) -> BlendSettings | None:
+    """What kv_connector_extra_config says of blending; None: nothing, or that it is off."""
+    given = extra.get("blend", False)
+    if isinstance(given, bool):
+        return BlendSettings() if given else None
+    if not isinstance(given, Mapping):
+        raise BadBlend(f"blend: {given!r} is neither true, false nor an object")
+    known = BlendSettings.__dataclass_fields__
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise BadBlend(f"blend: unknown key '{unknown[0]}'; known are {', '.join(sorted(known))}")
+    separators = given.get("separators", ())
+    if isinstance(separators, str):
+        separators = (separators,)
+    if not all(isinstance(one, str) and one for one in separators):
+        raise BadBlend("blend: separators are texts of at least one character")
+    min_tokens = given.get("min_tokens", 256)
+    if isinstance(min_tokens, bool) or not isinstance(min_tokens, int) or min_tokens < 0:
+        raise BadBlend(f"blend: min_tokens {min_tokens!r} is not a count")
+    return BlendSettings(
+        ratio=checked_ratio(given.get("ratio")),
+        selector=checked_selector(given.get("selector")),
+        separators=tuple(separators),
+        any_offset=bool(given.get("any_offset", False)),
+        min_tokens=min_tokens,
+        profile=given.get("profile"),
+    )
+
+
+def checked_ratio(value: Any) -> float | None:
+    """A share from 0 to 1, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadBlend(f"ratio {value!r} is not a number")
+    if not (math.isfinite(value) and 0 <= value <= 1):
+        raise BadBlend(f"ratio {value!r} is not between 0 and 1")
+    return float(value)
+
+
+def checked_selector(value: Any) -> str | None:
+    """The name of a selector, or None."""
+    if value is not None and value not in SELECTORS:
+        raise BadBlend(f"selector {value!r} is not one of {', '.join(SELECTORS)}")
+    return value  # type: ignore[no-any-return]
