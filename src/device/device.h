@@ -240,6 +240,13 @@ struct tsri_turn {
 };
 typedef void (*tsri_turn_fn)(void *dst, size_t dst_stride, const void *src, size_t src_stride,
                              size_t n, const struct tsri_turn *t);
+struct tsri_width {
+    size_t in, out; /* bytes of an element */
+};
+/* kernels.c: the pairs of one vector from i on, by a plain loop, for ends that fill no vector
+ * register. */
+void tsri_turn_rest(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, uint32_t i,
+                    struct tsri_width w, bool gptj, tsri_turn_fn plain);
 enum { TSRI_F32 = 0, TSRI_F16 = 1, TSRI_BF16 = 2, TSRI_N_FLOATS = 3 };
 enum { TSRI_NEOX = 0, TSRI_GPTJ = 1, TSRI_N_PAIRINGS = 2 };
 

@@ -123,6 +123,26 @@ static bool always(void)
     return true;
 }
 
+void tsri_turn_rest(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, uint32_t i,
+                    struct tsri_width w, bool gptj, tsri_turn_fn plain)
+{
+    if (gptj) {
+        struct tsri_turn rest = {t->cos + i, t->sin + i, t->n_pairs - i};
+        plain(out + 2 * i * w.out, 0, in + 2 * i * w.in, 0, 1, &rest);
+        return;
+    }
+    /* The halves of the rest lie n_pairs apart: one pair at a time through a pair of its own. */
+    for (; i < t->n_pairs; i++) {
+        uint8_t from[8], to[8];
+        struct tsri_turn one = {t->cos + i, t->sin + i, 1};
+        memcpy(from, in + i * w.in, w.in);
+        memcpy(from + w.in, in + (t->n_pairs + i) * w.in, w.in);
+        plain(to, 0, from, 0, 1, &one);
+        memcpy(out + i * w.out, to, w.out);
+        memcpy(out + (t->n_pairs + i) * w.out, to + w.out, w.out);
+    }
+}
+
 const struct tsri_kernels tsri_kernels_plain = {
     .name = "plain",
     .supported = always,

@@ -73,33 +73,6 @@ INLINE WITH_BF16 void put8_bf16_fast(void *p, struct f8 v)
 typedef struct f8 (*get8_fn)(const void *p);
 typedef void (*put8_fn)(void *p, struct f8 v);
 
-struct width {
-    size_t in, out; /* bytes of an element */
-};
-
-/* The pairs from i on, by the plain loops. */
-INLINE void turn_rest(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, uint32_t i,
-                      struct width w, bool gptj, tsri_turn_fn plain)
-{
-    uint32_t n = t->n_pairs - i;
-    if (!n) return;
-    if (gptj) {
-        struct tsri_turn rest = {t->cos + i, t->sin + i, n};
-        plain(out + 2 * i * w.out, 0, in + 2 * i * w.in, 0, 1, &rest);
-        return;
-    }
-    /* The halves of the rest lie n_pairs apart: one pair at a time through a pair of its own. */
-    for (; i < t->n_pairs; i++) {
-        uint8_t from[8], to[8];
-        struct tsri_turn one = {t->cos + i, t->sin + i, 1};
-        memcpy(from, in + i * w.in, w.in);
-        memcpy(from + w.in, in + (t->n_pairs + i) * w.in, w.in);
-        plain(to, 0, from, 0, 1, &one);
-        memcpy(out + i * w.out, to, w.out);
-        memcpy(out + (t->n_pairs + i) * w.out, to + w.out, w.out);
-    }
-}
-
 /* a c - b s and b c + a s */
 INLINE float32x4_t less(float32x4_t a, float32x4_t c, float32x4_t b, float32x4_t s)
 {
@@ -110,7 +83,7 @@ INLINE float32x4_t more(float32x4_t b, float32x4_t c, float32x4_t a, float32x4_t
     return vfmaq_f32(vmulq_f32(b, c), a, s);
 }
 
-INLINE void neox8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, struct width w,
+INLINE void neox8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, struct tsri_width w,
                   get8_fn get, put8_fn put, tsri_turn_fn plain)
 {
     uint32_t i = 0;
@@ -122,10 +95,10 @@ INLINE void neox8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, st
         put(out + (t->n_pairs + i) * w.out,
             (struct f8){more(b.lo, c.lo, a.lo, s.lo), more(b.hi, c.hi, a.hi, s.hi)});
     }
-    turn_rest(out, in, t, i, w, false, plain);
+    if (i < t->n_pairs) tsri_turn_rest(out, in, t, i, w, false, plain);
 }
 
-INLINE void gptj8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, struct width w,
+INLINE void gptj8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, struct tsri_width w,
                   get8_fn get, put8_fn put, tsri_turn_fn plain)
 {
     uint32_t i = 0;
@@ -137,7 +110,7 @@ INLINE void gptj8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, st
         put(out + 2 * i * w.out,
             (struct f8){vzip1q_f32(turned_a, turned_b), vzip2q_f32(turned_a, turned_b)});
     }
-    turn_rest(out, in, t, i, w, true, plain);
+    if (i < t->n_pairs) tsri_turn_rest(out, in, t, i, w, true, plain);
 }
 
 #define TURN8(name, target, body, from, to, in_bytes, out_bytes, plain_fn) \
@@ -146,7 +119,7 @@ INLINE void gptj8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, st
     { \
         for (size_t h = 0; h < n; h++) \
             body((uint8_t *)dst + h * dst_stride, (const uint8_t *)src + h * src_stride, t, \
-                 (struct width){in_bytes, out_bytes}, get8_##from, put8_##to, \
+                 (struct tsri_width){in_bytes, out_bytes}, get8_##from, put8_##to, \
                  tsri_kernels_plain.plain_fn); \
     }
 #define ANY

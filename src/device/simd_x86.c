@@ -56,35 +56,8 @@ INLINE T256 void put8_bf16(void *p, __m256 v)
 typedef __m256 (*get8_fn)(const void *p);
 typedef void (*put8_fn)(void *p, __m256 v);
 
-struct width {
-    size_t in, out; /* bytes of an element */
-};
-
-/* The pairs from i on, by the plain loops. */
-INLINE void turn_rest(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, uint32_t i,
-                      struct width w, bool gptj, tsri_turn_fn plain)
-{
-    uint32_t n = t->n_pairs - i;
-    if (!n) return;
-    if (gptj) {
-        struct tsri_turn rest = {t->cos + i, t->sin + i, n};
-        plain(out + 2 * i * w.out, 0, in + 2 * i * w.in, 0, 1, &rest);
-        return;
-    }
-    /* The halves of the rest lie n_pairs apart: one pair at a time through a pair of its own. */
-    for (; i < t->n_pairs; i++) {
-        uint8_t from[8], to[8];
-        struct tsri_turn one = {t->cos + i, t->sin + i, 1};
-        memcpy(from, in + i * w.in, w.in);
-        memcpy(from + w.in, in + (t->n_pairs + i) * w.in, w.in);
-        plain(to, 0, from, 0, 1, &one);
-        memcpy(out + i * w.out, to, w.out);
-        memcpy(out + (t->n_pairs + i) * w.out, to + w.out, w.out);
-    }
-}
-
-INLINE T256 void neox8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, struct width w,
-                       get8_fn get, put8_fn put, tsri_turn_fn plain)
+INLINE T256 void neox8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t,
+                       struct tsri_width w, get8_fn get, put8_fn put, tsri_turn_fn plain)
 {
     uint32_t i = 0;
     for (; i + 8 <= t->n_pairs; i += 8) {
@@ -93,11 +66,11 @@ INLINE T256 void neox8(uint8_t *out, const uint8_t *in, const struct tsri_turn *
         put(out + i * w.out, _mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s)));
         put(out + (t->n_pairs + i) * w.out, _mm256_fmadd_ps(b, c, _mm256_mul_ps(a, s)));
     }
-    turn_rest(out, in, t, i, w, false, plain);
+    if (i < t->n_pairs) tsri_turn_rest(out, in, t, i, w, false, plain);
 }
 
-INLINE T256 void gptj8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, struct width w,
-                       get8_fn get, put8_fn put, tsri_turn_fn plain)
+INLINE T256 void gptj8(uint8_t *out, const uint8_t *in, const struct tsri_turn *t,
+                       struct tsri_width w, get8_fn get, put8_fn put, tsri_turn_fn plain)
 {
     const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
     uint32_t i = 0;
@@ -109,7 +82,7 @@ INLINE T256 void gptj8(uint8_t *out, const uint8_t *in, const struct tsri_turn *
         s = _mm256_permutevar8x32_ps(s, twice);
         put(out + 2 * i * w.out, _mm256_fmaddsub_ps(x, c, _mm256_mul_ps(swapped, s)));
     }
-    turn_rest(out, in, t, i, w, true, plain);
+    if (i < t->n_pairs) tsri_turn_rest(out, in, t, i, w, true, plain);
 }
 
 #define TURN8(name, body, from, to, in_bytes, out_bytes, plain_fn) \
@@ -118,7 +91,7 @@ INLINE T256 void gptj8(uint8_t *out, const uint8_t *in, const struct tsri_turn *
     { \
         for (size_t h = 0; h < n; h++) \
             body((uint8_t *)dst + h * dst_stride, (const uint8_t *)src + h * src_stride, t, \
-                 (struct width){in_bytes, out_bytes}, get8_##from, put8_##to, \
+                 (struct tsri_width){in_bytes, out_bytes}, get8_##from, put8_##to, \
                  tsri_kernels_plain.plain_fn); \
     }
 TURN8(neox8_f32, neox8, f32, f32, 4, 4, turn[TSRI_F32][TSRI_NEOX])
@@ -340,8 +313,8 @@ INLINE __mmask16 first_lanes(size_t n)
     return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1);
 }
 
-INLINE T512 void neox16(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, struct width w,
-                        get16_fn get, put16_fn put)
+INLINE T512 void neox16(uint8_t *out, const uint8_t *in, const struct tsri_turn *t,
+                        struct tsri_width w, get16_fn get, put16_fn put)
 {
     for (uint32_t i = 0; i < t->n_pairs; i += 16) {
         __mmask16 m = first_lanes(t->n_pairs - i);
@@ -352,8 +325,8 @@ INLINE T512 void neox16(uint8_t *out, const uint8_t *in, const struct tsri_turn 
     }
 }
 
-INLINE T512 void gptj16(uint8_t *out, const uint8_t *in, const struct tsri_turn *t, struct width w,
-                        get16_fn get, put16_fn put)
+INLINE T512 void gptj16(uint8_t *out, const uint8_t *in, const struct tsri_turn *t,
+                        struct tsri_width w, get16_fn get, put16_fn put)
 {
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     for (uint32_t i = 0; i < t->n_pairs; i += 8) {
@@ -375,7 +348,7 @@ INLINE T512 void gptj16(uint8_t *out, const uint8_t *in, const struct tsri_turn 
     { \
         for (size_t h = 0; h < n; h++) \
             body((uint8_t *)dst + h * dst_stride, (const uint8_t *)src + h * src_stride, t, \
-                 (struct width){in_bytes, out_bytes}, get16_##from, put16_##to); \
+                 (struct tsri_width){in_bytes, out_bytes}, get16_##from, put16_##to); \
     }
 TURN16(neox16_f32, T512, neox16, f32, f32, 4, 4)
 TURN16(gptj16_f32, T512, gptj16, f32, f32, 4, 4)

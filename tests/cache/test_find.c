@@ -15,17 +15,6 @@ static uint32_t *joined(const uint32_t *a, uint32_t n_a, const uint32_t *b, uint
     return all;
 }
 
-static struct tsr_prompt segments_prompt(const uint32_t *tokens, uint32_t n,
-                                         const struct tsr_range *segments, uint32_t n_segments)
-{
-    return (struct tsr_prompt){.size = sizeof(struct tsr_prompt),
-                               .tokens = tokens,
-                               .n_tokens = n,
-                               .flags = TSR_PROMPT_SEGMENTS,
-                               .segments = segments,
-                               .n_segments = n_segments};
-}
-
 /* ---- prefixes ---- */
 
 TEST(a_prefix_is_the_longest_run_of_blocks_from_token_0)
@@ -128,7 +117,7 @@ TEST(segments_are_found_at_any_offset)
     CHECK_INT(kit_store_segment(&k, doc, 75), 75);
     uint32_t *prompt_tokens = joined(other, 30, doc, 75);
     const struct tsr_range ranges[] = {{0, 30}, {30, 75}};
-    struct tsr_prompt prompt = segments_prompt(prompt_tokens, 105, ranges, 2);
+    struct tsr_prompt prompt = kit_segments_prompt(prompt_tokens, 105, ranges, 2);
     struct kit_hits hits;
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 75);
     CHECK_INT(hits.io.n_matches, 1);
@@ -161,7 +150,7 @@ TEST(more_segments_than_a_batch_are_found_in_order)
         CHECK_INT(kit_store_segment(&k, tokens + i * LENGTH, LENGTH), LENGTH);
         stored++;
     }
-    struct tsr_prompt prompt = segments_prompt(tokens, N * LENGTH, ranges, N);
+    struct tsr_prompt prompt = kit_segments_prompt(tokens, N * LENGTH, ranges, N);
     struct kit_hits hits;
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), stored * LENGTH);
     CHECK_INT(hits.io.n_matches, stored);
@@ -183,7 +172,7 @@ TEST(separators_cut_a_prompt_into_segments_and_a_question)
     CHECK_INT(kit_store_segment(&k, tokens, 5), 5);
     CHECK_INT(kit_store_segment(&k, tokens + 5, 3), 3);
     CHECK_INT(kit_store_segment(&k, tokens + 8, 3), 3);
-    struct tsr_prompt prompt = segments_prompt(tokens, 11, NULL, 0);
+    struct tsr_prompt prompt = kit_segments_prompt(tokens, 11, NULL, 0);
     struct kit_hits hits;
     /* The question is not looked up, though it is stored. */
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 8);
@@ -218,8 +207,8 @@ TEST(a_segment_with_the_same_context_goes_before_a_pure_one_and_another_context_
     uint32_t *system = kit_tokens(1, 10), *doc = kit_tokens(2, 20), *strange = kit_tokens(3, 10);
     uint32_t *tokens = joined(system, 10, doc, 20), *wrong = joined(strange, 10, doc, 20);
     const struct tsr_range ranges[] = {{0, 10}, {10, 20}};
-    struct tsr_prompt prompt = segments_prompt(tokens, 30, ranges, 2);
-    struct tsr_prompt prompt_wrong = segments_prompt(wrong, 30, ranges, 2);
+    struct tsr_prompt prompt = kit_segments_prompt(tokens, 30, ranges, 2);
+    struct tsr_prompt prompt_wrong = kit_segments_prompt(wrong, 30, ranges, 2);
     prompt.flags |= TSR_PROMPT_CONTEXT;
     prompt_wrong.flags |= TSR_PROMPT_CONTEXT;
     struct kit_hits hits;
@@ -261,7 +250,7 @@ TEST(prefix_and_segments_never_overlap)
         CHECK_INT(kit_store_segment(&k, tokens + ranges[i].offset, ranges[i].n_tokens),
                   ranges[i].n_tokens);
     CHECK_INT(kit_store_prefix(&k, tokens, 48), 48);
-    struct tsr_prompt prompt = segments_prompt(tokens, 100, ranges, 4);
+    struct tsr_prompt prompt = kit_segments_prompt(tokens, 100, ranges, 4);
     prompt.flags |= TSR_PROMPT_PREFIX;
     struct kit_hits hits;
     /* Blocks to token 48; segments 0 and 1 are covered, 2 begins at its fifth token. */
@@ -290,7 +279,7 @@ TEST(a_lookup_fills_no_more_rows_than_it_was_given)
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
     CHECK_INT(kit_store_segment(&k, tokens + 64, 16), 16);
     const struct tsr_range range = {64, 16};
-    struct tsr_prompt prompt = segments_prompt(tokens, 80, &range, 1);
+    struct tsr_prompt prompt = kit_segments_prompt(tokens, 80, &range, 1);
     prompt.flags |= TSR_PROMPT_PREFIX;
     struct tsr_match matches[6];
     for (uint32_t max = 0; max <= 5; max++) {
@@ -422,7 +411,7 @@ TEST(lookups_agree_with_a_naive_model)
                 if (stored[c] && lengths[c] == ranges[i].n_tokens &&
                     memcmp(chunks[c], tokens + ranges[i].offset, lengths[c] * 4) == 0)
                     want += lengths[c];
-        struct tsr_prompt prompt = segments_prompt(tokens, n, ranges, n_ranges);
+        struct tsr_prompt prompt = kit_segments_prompt(tokens, n, ranges, n_ranges);
         CHECK_INT(kit_load_and_check(&k, &prompt), want);
     }
     for (uint32_t i = 0; i < N; i++)

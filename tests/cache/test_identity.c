@@ -4,17 +4,6 @@
 #include "support/cache_kit.h"
 #include "support/test.h"
 
-static struct tsr_prompt segments_prompt(const uint32_t *tokens, uint32_t n,
-                                         const struct tsr_range *segments, uint32_t n_segments)
-{
-    return (struct tsr_prompt){.size = sizeof(struct tsr_prompt),
-                               .tokens = tokens,
-                               .n_tokens = n,
-                               .flags = TSR_PROMPT_SEGMENTS,
-                               .segments = segments,
-                               .n_segments = n_segments};
-}
-
 /* ---- several spaces ---- */
 
 TEST(several_spaces_hit_only_where_all_of_them_do)
@@ -31,7 +20,7 @@ TEST(several_spaces_hit_only_where_all_of_them_do)
     CHECK_INT(kit_store_segment(&k, tokens + 64, 20), 20);
     struct tsr_store store = {.space = other, .kind = TSR_KIND_PREFIX, .tokens = tokens};
     const struct tsr_range range = {64, 20};
-    struct tsr_prompt prompt = segments_prompt(tokens, 84, &range, 1);
+    struct tsr_prompt prompt = kit_segments_prompt(tokens, 84, &range, 1);
     prompt.flags |= TSR_PROMPT_PREFIX;
     struct tsr_match m[16];
     struct tsr_lookup io = {.size = sizeof io, .spaces = spaces, .n_spaces = 2, .matches = m};
@@ -223,7 +212,7 @@ TEST(segments_that_cover_media_are_neither_stored_nor_found)
     CHECK_INT(kit_store_segment(&k, tokens + 20, 20), 20);
     CHECK_INT(kit_store_segment(&k, tokens + 40, 20), 20);
     const struct tsr_range ranges[] = {{0, 20}, {20, 20}, {40, 20}};
-    struct tsr_prompt prompt = segments_prompt(tokens, 60, ranges, 3);
+    struct tsr_prompt prompt = kit_segments_prompt(tokens, 60, ranges, 3);
     struct tsr_extra edge = {TSR_EXTRA_MEDIA, 19, 2, 3, "cat"};
     CHECK_INT(find_with(&k, prompt, &edge, 1), 20);
     edge.offset = 40;

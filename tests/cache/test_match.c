@@ -25,28 +25,6 @@ static void scan_all(struct matching *x, const uint32_t *tokens, uint32_t n, uin
     tsri_matcher_scan(&x->m, (struct tsr_range){0, n});
 }
 
-static const uint32_t *tokens_of(uint32_t id)
-{
-    return tsri_meta_tokens(tsri_meta(k.cache, &k.cache->entries[id]));
-}
-
-/* A run is what both have, and cannot be longer. */
-static bool run_is_right(const struct matching *x, const struct tsri_run *r, bool maximal)
-{
-    const uint32_t *p = x->prompt.tokens + r->prompt_offset,
-                   *e = tokens_of(r->id) + r->entry_offset;
-    uint32_t entry_tokens = k.cache->entries[r->id].n_tokens;
-    if ((uint64_t)r->prompt_offset + r->n_tokens > x->prompt.n_tokens ||
-        (uint64_t)r->entry_offset + r->n_tokens > entry_tokens)
-        return false;
-    if (memcmp(p, e, r->n_tokens * sizeof *p) != 0) return false;
-    if (!maximal) return true;
-    bool begins = r->prompt_offset == 0 || r->entry_offset == 0 || *(p - 1) != *(e - 1);
-    bool ends = r->prompt_offset + r->n_tokens == x->prompt.n_tokens ||
-                r->entry_offset + r->n_tokens == entry_tokens || p[r->n_tokens] != e[r->n_tokens];
-    return begins && ends;
-}
-
 /* ---- growing ---- */
 
 TEST(a_run_of_62_tokens_between_two_windows_may_be_missed_and_63_may_not)
@@ -455,10 +433,10 @@ TEST(runs_are_right_while_entries_come_and_go)
         scan_all(&x, t.tokens, t.n, 0);
         n_runs += x.m.n_runs;
         for (uint32_t r = 0; r < x.m.n_runs; r++)
-            right &= run_is_right(&x, &x.m.runs[r], false);
+            right &= match_run_is_right(&k, &x, &x.m.runs[r], false);
         tsri_matcher_choose(&x.m);
         for (uint32_t r = 0; r < x.m.n_chosen; r++)
-            right &= run_is_right(&x, &x.m.chosen[r], false);
+            right &= match_run_is_right(&k, &x, &x.m.chosen[r], false);
         match_end(&x);
     }
     pthread_join(w.thread, NULL);

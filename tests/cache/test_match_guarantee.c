@@ -29,28 +29,6 @@ static void scan_all(struct matching *x, const uint32_t *tokens, uint32_t n, uin
     tsri_matcher_scan(&x->m, (struct tsr_range){0, n});
 }
 
-static const uint32_t *tokens_of(uint32_t id)
-{
-    return tsri_meta_tokens(tsri_meta(k.cache, &k.cache->entries[id]));
-}
-
-/* A run is what both have, and cannot be longer. */
-static bool run_is_right(const struct matching *x, const struct tsri_run *r, bool maximal)
-{
-    const uint32_t *p = x->prompt.tokens + r->prompt_offset,
-                   *e = tokens_of(r->id) + r->entry_offset;
-    uint32_t entry_tokens = k.cache->entries[r->id].n_tokens;
-    if ((uint64_t)r->prompt_offset + r->n_tokens > x->prompt.n_tokens ||
-        (uint64_t)r->entry_offset + r->n_tokens > entry_tokens)
-        return false;
-    if (memcmp(p, e, r->n_tokens * sizeof *p) != 0) return false;
-    if (!maximal) return true;
-    bool begins = r->prompt_offset == 0 || r->entry_offset == 0 || *(p - 1) != *(e - 1);
-    bool ends = r->prompt_offset + r->n_tokens == x->prompt.n_tokens ||
-                r->entry_offset + r->n_tokens == entry_tokens || p[r->n_tokens] != e[r->n_tokens];
-    return begins && ends;
-}
-
 struct world {
     struct text docs[12];
     uint32_t ids[12], n_docs;
@@ -142,7 +120,7 @@ static void check_guarantee(const struct world *w, const struct text *prompt, ui
     memset(covered, 0, prompt->n);
     for (uint32_t i = 0; i < x.m.n_runs; i++) {
         const struct tsri_run *r = &x.m.runs[i];
-        CHECK(run_is_right(&x, r, true));
+        CHECK(match_run_is_right(&k, &x, r, true));
         CHECK(r->n_tokens >= W);
         memset(covered + r->prompt_offset, 1, r->n_tokens);
     }
@@ -161,7 +139,7 @@ static void check_guarantee(const struct world *w, const struct text *prompt, ui
     uint32_t end = 0;
     for (uint32_t i = 0; i < x.m.n_chosen; i++) {
         const struct tsri_run *r = &x.m.chosen[i];
-        CHECK(run_is_right(&x, r, false));
+        CHECK(match_run_is_right(&k, &x, r, false));
         CHECK(r->prompt_offset >= end && r->n_tokens >= W);
         end = r->prompt_offset + r->n_tokens;
     }

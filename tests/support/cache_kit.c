@@ -273,15 +273,21 @@ struct tsr_prompt kit_prefix_prompt(const uint32_t *tokens, uint32_t n)
                                .flags = TSR_PROMPT_PREFIX};
 }
 
-struct tsr_prompt kit_segment_prompt(const uint32_t *tokens, uint32_t n, struct tsr_range *range)
+struct tsr_prompt kit_segments_prompt(const uint32_t *tokens, uint32_t n,
+                                      const struct tsr_range *segments, uint32_t n_segments)
 {
-    *range = (struct tsr_range){0, n};
     return (struct tsr_prompt){.size = sizeof(struct tsr_prompt),
                                .tokens = tokens,
                                .n_tokens = n,
                                .flags = TSR_PROMPT_SEGMENTS,
-                               .segments = range,
-                               .n_segments = 1};
+                               .segments = segments,
+                               .n_segments = n_segments};
+}
+
+struct tsr_prompt kit_segment_prompt(const uint32_t *tokens, uint32_t n, struct tsr_range *range)
+{
+    *range = (struct tsr_range){0, n};
+    return kit_segments_prompt(tokens, n, range, 1);
 }
 
 int kit_lookup(struct kit *k, const struct tsr_prompt *prompt, uint64_t request_id,

@@ -77,6 +77,8 @@ struct kit_hits {
     struct tsr_match matches[KIT_ROWS_MAX];
 };
 struct tsr_prompt kit_prefix_prompt(const uint32_t *tokens, uint32_t n);
+struct tsr_prompt kit_segments_prompt(const uint32_t *tokens, uint32_t n,
+                                      const struct tsr_range *segments, uint32_t n_segments);
 /* One segment, all of the tokens; *range must live as long as the prompt. */
 struct tsr_prompt kit_segment_prompt(const uint32_t *tokens, uint32_t n, struct tsr_range *range);
 /* In the kit's space; request_id 0: no leases. */

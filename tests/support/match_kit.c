@@ -115,6 +115,24 @@ void match_end(struct matching *x)
     free(x->memory);
 }
 
+bool match_run_is_right(const struct kit *k, const struct matching *x, const struct tsri_run *r,
+                        bool maximal)
+{
+    const struct tsr_cache *c = k->cache;
+    const uint32_t *p = x->prompt.tokens + r->prompt_offset,
+                   *e = tsri_meta_tokens(tsri_meta(c, &c->entries[r->id])) + r->entry_offset;
+    uint32_t entry_tokens = c->entries[r->id].n_tokens;
+    if ((uint64_t)r->prompt_offset + r->n_tokens > x->prompt.n_tokens ||
+        (uint64_t)r->entry_offset + r->n_tokens > entry_tokens)
+        return false;
+    if (memcmp(p, e, r->n_tokens * sizeof *p) != 0) return false;
+    if (!maximal) return true;
+    bool begins = r->prompt_offset == 0 || r->entry_offset == 0 || *(p - 1) != *(e - 1);
+    bool ends = r->prompt_offset + r->n_tokens == x->prompt.n_tokens ||
+                r->entry_offset + r->n_tokens == entry_tokens || p[r->n_tokens] != e[r->n_tokens];
+    return begins && ends;
+}
+
 /* ---- the naive search ---- */
 
 uint32_t match_naive(const uint32_t *prompt, uint32_t n_prompt, const uint32_t *entry,

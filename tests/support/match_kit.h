@@ -39,6 +39,9 @@ struct matching {
 void match_begin(struct matching *x, struct kit *k, const uint32_t *tokens, uint32_t n,
                  uint32_t flags);
 void match_end(struct matching *x);
+/* A run is what both have, and, when it shall be maximal, cannot be longer. */
+bool match_run_is_right(const struct kit *k, const struct matching *x, const struct tsri_run *r,
+                        bool maximal);
 
 /* ---- the naive search ---- */
 
