@@ -1,7 +1,7 @@
 """What the two halves of a blending engine tell each other.
 
-The scheduler's half knows requests and decides which are blended and where their documents are; the
-worker's half has the model and does it. Between them goes a BlendJob with a step, and a BlendOutcome
+The scheduler's half knows requests and decides which are blended and where their documents are;
+the worker's has the model and does it. Between them goes a BlendJob with a step, and a BlendOutcome
 comes back. Neither imports an engine or torch, so both sides and their tests can have them alone.
 BlendSettings is the part of the engine's configuration that both read, each from its own copy.
 """
@@ -22,18 +22,24 @@ class BadBlend(Exception):
 
 @dataclass(frozen=True)
 class BlendJob:
-    """One request whose context the worker is to fill before the step that computes its question."""
+    """A request whose context the worker fills before the step that computes its question."""
 
     number: int  # of the request in the connector
     tokens: bytes  # uint32 little endian, the whole prompt
     segments: tuple[tuple[int, int], ...]  # (first, n), ascending: documents
     system: bool  # segments[0] is a system prompt, from token 0 on
     n_context: int  # tokens up to the question, counted as computed when the step begins
-    blocks: tuple[int, ...]  # of the engine's cache, in order, at least as many as the context needs
+    blocks: tuple[
+        int, ...
+    ]  # of the engine's cache, in order, at least as many as the context needs
     selector: str | None  # None: the profile's
     ratio: float | None  # None: the profile's
     salt: bytes  # enters the key of everything that is loaded and stored; empty: none
     any_offset: bool = False  # also runs of stored text that no segment names
+
+    def context_blocks(self, block_tokens: int) -> tuple[int, ...]:
+        """The blocks that hold the context; the last one may hold the question's beginning too."""
+        return self.blocks[: -(-self.n_context // block_tokens)]
 
 
 @dataclass(frozen=True)

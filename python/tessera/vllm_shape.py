@@ -25,7 +25,7 @@ from ._connector import BOUNDARIES, GroupShape, Layout, ModelShape, page_layout
 from .identity import files_digest
 
 # Keys of kv_connector_extra_config that are not options of the library.
-OWN_KEYS = ("save_decode", "load", "boundary", "layerwise", "salt", "load_timeout_ms")
+OWN_KEYS = ("save_decode", "load", "boundary", "layerwise", "salt", "load_timeout_ms", "blend")
 _SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec)
 
 

@@ -1,0 +1,122 @@
+"""Separators between documents: how a tokenizer may spell them, and where they cut a prompt.
+
+A tokenizer spells a text by what stands around it: "##" behind a blank may be one token with that
+blank. So a separator is tokenised in several contexts, without the tokens that begin a prompt, and
+every spelling counts. The cutting itself is tsr_split().
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ._lib import Range, SpaceDesc, TesseraError, check, declare, library
+
+_BEFORE = ("", "a", ".", " ", "\n", "a ", ".\n", "\n\n")
+_BEHIND = ("", "a", "A", " ", "\n", " A", "\n\n", "1")
+_SPELLINGS_MAX = 16  # of tsr_separators_set()
+_CHUNKS_MAX = 4096
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "tsr_separators_set": (
+        ctypes.c_int,
+        [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32],
+    ),
+    "tsr_split": (
+        ctypes.c_int,
+        [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_uint32,
+            ctypes.POINTER(Range),
+            ctypes.c_uint32,
+        ],
+    ),
+}
+
+
+def spellings(tokenizer: Any, separator: str) -> list[tuple[int, ...]]:
+    """The token sequences that stand for `separator`, those of most contexts first. One may hold
+    blanks of its neighbours, nothing else. Empty: the tokenizer always merges it with more."""
+    found: dict[tuple[int, ...], int] = {}
+    for before in _BEFORE:
+        for behind in _BEHIND:
+            ids = tokenizer.encode(before + separator + behind, add_special_tokens=False)
+            spelling = _shortest(tokenizer, list(ids), separator)
+            if spelling:
+                found[spelling] = found.get(spelling, 0) + 1
+    return sorted(found, key=lambda one: (-found[one], one))
+
+
+def _shortest(tokenizer: Any, ids: list[int], separator: str) -> tuple[int, ...]:
+    """The fewest tokens of `ids` whose text is the separator, blanks around it aside."""
+    # Whole beginnings are decoded: tokenizers drop a blank in front of what they decode alone.
+    texts = [tokenizer.decode(ids[:i]) for i in range(len(ids) + 1)]
+    for n in range(1, len(ids) + 1):
+        for first in range(len(ids) - n + 1):
+            text = texts[first + n][len(texts[first]) :]
+            if separator in text and text.strip() == separator.strip():
+                return tuple(ids[first : first + n])
+    return ()
+
+
+class Separators:
+    """Cuts prompts at any of some spellings. Used by one thread at a time."""
+
+    def __init__(self, cache: ctypes.c_void_p, wanted: Iterable[Sequence[int]]) -> None:
+        self._lib = library()
+        declare(self._lib, _PROTOTYPES)
+        rows = [array("I", row) for row in dict.fromkeys(map(tuple, wanted))][:_SPELLINGS_MAX]
+        self._texts = [row.tobytes() for row in rows]
+        self._space = ctypes.c_void_p()
+        self._ranges = (Range * (_CHUNKS_MAX + 1))()
+        # Separators belong to a space; nothing is ever stored in this one.
+        desc = SpaceDesc(
+            size=ctypes.sizeof(SpaceDesc),
+            model=b"separators",
+            dtype=5,
+            layout=2,
+            n_layers=1,
+            n_heads=1,
+            k_dim=1,
+            world=1,
+        )
+        check(self._lib.tsr_space_open(ctypes.byref(self._space), cache, ctypes.byref(desc)))
+        tokens, lengths = array("I"), array("I", [len(row) for row in rows])
+        for row in rows:
+            tokens.extend(row)
+        try:
+            check(
+                self._lib.tsr_separators_set(
+                    self._space, tokens.buffer_info()[0], lengths.buffer_info()[0], len(rows)
+                )
+            )
+        except TesseraError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """May be called twice; before the cache is closed."""
+        self._lib.tsr_space_close(self._space)
+        self._space = ctypes.c_void_p()
+
+    def split(self, tokens: array[int]) -> list[tuple[int, int]] | None:
+        """(first, n) of every chunk, each with the separator behind it, the question last; None: no
+        separator stands there. TesseraError: one that cuts nothing sensible."""
+        address, count = tokens.buffer_info()
+        n = self._lib.tsr_split(self._space, address, count, self._ranges, len(self._ranges))
+        if n < 0 and not self._stands_in(tokens):
+            return None
+        return [(row.offset, row.n_tokens) for row in self._ranges[: check(n)]]
+
+    def _stands_in(self, tokens: array[int]) -> bool:
+        """tsr_split() refuses a prompt without a separator as it does a malformed one."""
+        prompt = tokens.tobytes()
+        for text in self._texts:
+            at = prompt.find(text)
+            while at >= 0 and at % 4:
+                at = prompt.find(text, at + 1)
+            if at >= 0:
+                return True
+        return False

@@ -1,0 +1,354 @@
+"""Which of vLLM's requests are blended, and everything the scheduler's side does for them.
+
+A request is blended when its documents are marked: by kv_transfer_params, by separators in its
+tokens, or because stored text was found anywhere in it. It then goes its own way: it is no request
+of the connector's other half, so no prefix of it is looked up or saved, and vLLM's own prefix cache
+knows it under a salt that nobody else has. Approximate KV can so never be taken for exact KV, and
+exact blocks of others are never written to. Everything that is wrong with a mark makes a plain
+request and a counter, never an error.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vllm.logger import init_logger
+from vllm.tokenizers import cached_tokenizer_from_config
+
+from ._lib import TesseraError
+from .blend_job import (
+    BadBlend,
+    BlendJob,
+    BlendOutcome,
+    BlendSettings,
+    checked_ratio,
+    checked_selector,
+)
+from .owner import EngineCache
+from .separators import Separators, spellings
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.request import Request
+
+logger = init_logger("vllm.tessera")
+_KEYS = ("blend", "segments", "system", "ratio", "selector", "any_offset")
+_SEGMENTS_MAX = 4096
+_UNSEEN_WARNING = 64  # requests without a separator before somebody is told
+# Fields of tsr_blend_report that are counters of their own.
+_REPORTED = {
+    "n_exact": "blend_tokens_exact",
+    "n_reused": "blend_tokens_reused",
+    "n_recomputed": "blend_tokens_recomputed",
+    "n_filled": "blend_tokens_filled",
+    "n_new": "blend_tokens_new",
+    "n_failed": "blend_tokens_failed",
+}
+Matcher = Callable[["array[int]", bytes], int]  # (tokens, salt): how many tokens are known
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a request wants to have blended."""
+
+    segments: tuple[tuple[int, int], ...]
+    system: bool
+    n_context: int
+    selector: str | None
+    ratio: float | None
+    any_offset: bool
+
+
+def read_wishes(params: Any) -> Mapping[str, Any] | None:
+    """The part of a request's kv_transfer_params that is meant for Tessera."""
+    wishes = params.get("tessera") if isinstance(params, Mapping) else None
+    if wishes is None:
+        return None
+    if not isinstance(wishes, Mapping):
+        raise BadBlend(f"tessera: {wishes!r} is not an object")
+    unknown = sorted(set(wishes) - set(_KEYS))
+    if unknown:
+        raise BadBlend(f"unknown key '{unknown[0]}'; known are {', '.join(_KEYS)}")
+    for key in ("blend", "system", "any_offset"):
+        if not isinstance(wishes.get(key, False), bool):
+            raise BadBlend(f"{key} {wishes[key]!r} is neither true nor false")
+    return wishes
+
+
+def checked_segments(given: Any, system: bool, n_prompt: int) -> tuple[tuple[int, int], ...]:
+    """(first, n) pairs as they came from a client, ascending, with a question behind them."""
+    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)) or not given:
+        raise BadBlend("segments are not a list of [first, n]")
+    if len(given) > _SEGMENTS_MAX:
+        raise BadBlend(f"{len(given)} segments, at most {_SEGMENTS_MAX}")
+    rows: list[tuple[int, int]] = []
+    end = 0
+    for i, pair in enumerate(given):
+        if (
+            not isinstance(pair, Sequence)
+            or len(pair) != 2
+            or not all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
+        ):
+            raise BadBlend(f"segment {i} is not [first, n]")
+        first, n = pair
+        if first < end or n < 1:
+            raise BadBlend(f"segment {i} begins at {first} with {n} tokens, behind {end}")
+        end = first + n
+        rows.append((first, n))
+    if end >= n_prompt:
+        raise BadBlend(f"the segments end at {end} of {n_prompt} tokens: no question is left")
+    if system and rows[0][0] != 0:
+        raise BadBlend("the system prompt does not begin at token 0")
+    return tuple(rows)
+
+
+@dataclass
+class _Blended:
+    """A blended request between on_new_request and its end."""
+
+    number: int
+    mark: Mark
+    tokens: bytes
+    salt: bytes
+    failed: bool = False
+    outcome: BlendOutcome | None = None
+
+
+@dataclass
+class BlendCounters:
+    """Everything since the start, by the names of vllm_metrics."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, value: float = 1) -> None:
+        self.values[name] = self.values.get(name, 0) + value
+
+
+class Blending:
+    """The scheduler's side of blending. Used by one thread at a time."""
+
+    def __init__(self, settings: BlendSettings) -> None:
+        self.settings = settings
+        self.counters = BlendCounters()
+        self.ready = False  # every worker has said that it can
+        self.matcher: Matcher | None = None
+        self._separators: Separators | None = None
+        self._seen = False
+        self._complained = False
+        self._blended: dict[str, _Blended] = {}
+        self._by_number: dict[int, _Blended] = {}
+        self._refused: dict[str, str] = {}
+        self._jobs: list[BlendJob] = []
+
+    def open(self, cache: EngineCache, vllm_config: VllmConfig) -> None:
+        """Finds the spellings of the configured separators. BadBlend: one has none."""
+        if not self.settings.separators:
+            return
+        model = vllm_config.model_config
+        if model.skip_tokenizer_init:
+            raise BadBlend("separators need the tokenizer, and skip_tokenizer_init is set")
+        tokenizer = cached_tokenizer_from_config(model)
+        lists = []
+        for text in self.settings.separators:
+            found = spellings(tokenizer, text)
+            if not found:
+                raise BadBlend(f"separator {text!r}: the tokenizer has no tokens for it alone")
+            lists.append(found)
+        wanted: list[tuple[int, ...]] = []
+        for i in range(max(map(len, lists))):  # the most usual ones of each first
+            wanted += [found[i] for found in lists if i < len(found)]
+        self._separators = Separators(cache.handle, wanted)
+
+    def close(self) -> None:
+        if self._separators is not None:
+            self._separators.close()
+            self._separators = None
+
+    # ---- marks --------------------------------------------------------------------------------
+
+    def _mark(self, request: Request, tokens: array[int]) -> Mark | None:
+        """BadBlend or TesseraError: a mark that says nothing sensible."""
+        wishes = read_wishes(request.kv_transfer_params) or {}
+        if not wishes.get("blend", True):
+            return None
+        ratio, selector = (
+            checked_ratio(wishes.get("ratio")),
+            checked_selector(wishes.get("selector")),
+        )
+        segments: tuple[tuple[int, int], ...] = ()
+        if "segments" in wishes:
+            system = wishes.get("system", False)
+            segments = checked_segments(wishes["segments"], system, len(tokens))
+        else:
+            system = wishes.get("system", True)
+            segments = self._split(tokens)
+        any_offset = wishes.get("any_offset", self.settings.any_offset)
+        if not segments:
+            known = self._known(tokens, request) if any_offset else 0
+            if not known or known < self.settings.min_tokens:
+                return None
+        elif sum(n for _first, n in segments) < self.settings.min_tokens:
+            self.counters.add("blend_short")
+            return None
+        return Mark(
+            segments=segments,
+            system=bool(system and segments),
+            n_context=sum(segments[-1]) if segments else len(tokens) - 1,
+            selector=selector or self.settings.selector,
+            ratio=self.settings.ratio if ratio is None else ratio,
+            any_offset=any_offset,
+        )
+
+    def _split(self, tokens: array[int]) -> tuple[tuple[int, int], ...]:
+        """The chunks between separators, without the question."""
+        if self._separators is None:
+            return ()
+        chunks = self._separators.split(tokens)
+        if chunks is None:
+            if not self._seen:
+                self.counters.add("blend_unseen")
+                if self.counters.values["blend_unseen"] == _UNSEEN_WARNING:
+                    logger.warning(
+                        "tessera: none of the first %d requests has a separator (%s)",
+                        _UNSEEN_WARNING,
+                        ", ".join(map(repr, self.settings.separators)),
+                    )
+            return ()
+        self._seen = True
+        return tuple(chunks[:-1])
+
+    def _known(self, tokens: array[int], request: Request) -> int:
+        return self.matcher(tokens, request_salt(request)) if self.matcher is not None else 0
+
+    # ---- requests -----------------------------------------------------------------------------
+
+    def new_request(self, request: Request, number: int) -> bool:
+        """True: the request is blended, and nothing else may be done for it."""
+        if not self.ready:
+            return False
+        why = _unsuitable(request)
+        if why is not None:
+            if (request.kv_transfer_params or {}).get("tessera"):
+                self._refused[request.request_id] = why
+            return False
+        tokens = array("I", request.all_token_ids[:])
+        try:
+            mark = self._mark(request, tokens)
+        except (BadBlend, TesseraError) as error:
+            self._refuse(request, str(error))
+            return False
+        if mark is None:
+            return False
+        row = _Blended(number, mark, tokens.tobytes(), request_salt(request))
+        isolate(request)
+        self._blended[request.request_id] = self._by_number[number] = row
+        self.counters.add("blend_requests")
+        return True
+
+    def _refuse(self, request: Request, why: str) -> None:
+        self.counters.add("blend_malformed")
+        self._refused[request.request_id] = why
+        if not self._complained:
+            self._complained = True
+            logger.warning(
+                "tessera: a malformed chunked prompt runs as a plain request (others are only "
+                "counted): %s",
+                why,
+            )
+
+    def has(self, name: str) -> bool:
+        return name in self._blended
+
+    def matched(self, name: str, n_computed: int) -> int:
+        """Tokens that a blend would add. A resumed request is blended anew, unless what it had
+        before is still in vLLM's blocks, or could not be blended: that is computed."""
+        row = self._blended[name]
+        return 0 if row.failed else max(row.mark.n_context - n_computed, 0)
+
+    def allocated(self, name: str, blocks: Sequence[int], n_external: int) -> None:
+        row = self._blended[name]
+        if n_external == 0:
+            return
+        mark = row.mark
+        self._jobs.append(
+            BlendJob(
+                number=row.number,
+                tokens=row.tokens,
+                segments=mark.segments,
+                system=mark.system,
+                n_context=mark.n_context,
+                blocks=tuple(blocks),
+                selector=mark.selector,
+                ratio=mark.ratio,
+                salt=row.salt,
+                any_offset=mark.any_offset,
+            )
+        )
+
+    def take_jobs(self) -> list[BlendJob]:
+        jobs, self._jobs = self._jobs, []
+        return jobs
+
+    def outcomes(self, rows: Iterable[BlendOutcome]) -> None:
+        """Of all ranks: good is what is good on each of them; the first report counts."""
+        merged: dict[int, BlendOutcome] = {}
+        for one in rows:
+            first = merged.setdefault(one.number, one)
+            if first.ok and not one.ok:
+                merged[one.number] = one
+        for number, one in merged.items():
+            self.counters.add("blend_runs" if one.ok else "blend_failed")
+            self.counters.add("blend_seconds", one.seconds)
+            for name, counter in _REPORTED.items():
+                value = one.report.get(name, 0)
+                if one.ok and isinstance(value, (int, float)) and value:
+                    self.counters.add(counter, value)
+            row = self._by_number.get(number)
+            if row is not None:
+                row.outcome = one
+                row.failed = row.failed or not one.ok
+
+    def finished(self, name: str) -> dict[str, Any] | None:
+        """What the client is told: of blended requests, and of those with a malformed mark."""
+        why = self._refused.pop(name, None)
+        if why is not None:
+            return {"tessera": {"blended": False, "reason": why}}
+        row = self._blended.pop(name, None)
+        if row is None:
+            return None
+        self._by_number.pop(row.number, None)
+        told: dict[str, Any] = {"blended": not row.failed, "n_context": row.mark.n_context}
+        told["n_segments"] = len(row.mark.segments)
+        if row.outcome is not None:  # not yet, when a request ends with its first step
+            told.update(row.outcome.report, seconds=row.outcome.seconds)
+        return {"tessera": told}
+
+
+def isolate(request: Request) -> None:
+    """Gives a request's blocks hashes that no other request has, before any of them is looked up or
+    written: vLLM chains a request's salt into all of its block hashes."""
+    request.cache_salt = f"tessera-blend-{secrets.token_hex(16)}"
+    request.block_hashes.clear()
+    request.update_block_hashes()
+
+
+def request_salt(request: Request) -> bytes:
+    """What must be part of every key of a blended request, besides its text."""
+    return request.cache_salt.encode().hex().encode() if request.cache_salt else b""
+
+
+def _unsuitable(request: Request) -> str | None:
+    """Requests that are more, or other, than a prompt to go on with are left alone."""
+    if request.mm_features:
+        return "requests with media are not blended"
+    if request.lora_request is not None:
+        return "requests with an adapter are not blended"
+    if request.skip_reading_prefix_cache:
+        return "requests that read no cache are not blended"  # as those for a prompt's logits
+    if request.pooling_params is not None or request.abort_immediately:
+        return "only requests that generate are blended"
+    return None

@@ -1,0 +1,46 @@
+"""What the connector's halves send each other through vLLM: plain data that pickles, apart from the
+connector itself so that whoever only carries or makes it need not know how it is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
+
+from .blend_job import BlendJob, BlendOutcome
+
+
+@dataclass
+class TesseraMetadata(KVConnectorMetadata):
+    """Scheduler to workers, each step: the half's bytes, names of requests that a worker will have
+    to speak of, and contexts to blend before the step runs."""
+
+    data: bytes = b""
+    names: dict[int, str] = field(default_factory=dict)
+    blocks: dict[int, frozenset[tuple[int, int]]] = field(default_factory=dict)
+    wait: bool = False
+    blends: list[BlendJob] = field(default_factory=list)
+
+
+@dataclass
+class TesseraWorkerMetadata(KVConnectorWorkerMetadata):
+    """Workers to scheduler: the bytes of each, and what became of the blends."""
+
+    parts: list[bytes]
+    outcomes: list[BlendOutcome] = field(default_factory=list)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        assert isinstance(other, TesseraWorkerMetadata)
+        return TesseraWorkerMetadata(self.parts + other.parts, self.outcomes + other.outcomes)
+
+
+@dataclass
+class TesseraHandshake(KVConnectorHandshakeMetadata):
+    """Whether a worker is able to work, and to blend; if not, why."""
+
+    trouble: str | None = None
+    blend_trouble: str | None = "the worker did not say that it can"

@@ -1,0 +1,317 @@
+"""The scheduler's side of the connector: vLLM's requests and steps as numbers for the scheduler
+half of connector.h, which decides, and marked requests for vllm_marks, which has them blended."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.v1.request import RequestStatus
+
+from ._connector import REQUEST_NO_LOAD, STEP_RESET_BLOCKS, SchedulerHalf
+from .blend_job import blend_settings
+from .cache import _extras
+from .identity import files_digest
+from .vllm_base import ConnectorBase, guarded, logger
+from .vllm_marks import Blending
+from .vllm_messages import TesseraMetadata, TesseraWorkerMetadata
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+_NEVER = 1 << 62
+
+
+class _Live:
+    """A request between on_new_request and its end."""
+
+    __slots__ = ("number", "request", "known", "wake", "asynchronous")
+
+    def __init__(self, number: int, request: Request, known: int, wake: int) -> None:
+        self.number = number
+        self.request = request
+        self.known = known  # tokens that the half has been told
+        self.wake = wake  # nothing can be saved before so many are computed
+        self.asynchronous = False
+
+
+class SchedulerSide(ConnectorBase):
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
+        self._live: dict[str, _Live] = {}
+        self._numbers = itertools.count(1)
+        self._blending: Blending | None = None
+        super().__init__(vllm_config, role, kv_cache_config)
+
+    def _open_scheduler(self) -> None:
+        assert self._cache is not None
+        self._windowed = [group.window_tokens > 0 for group in self._shape.groups]
+        self._save_decode = bool(self._own.get("save_decode"))
+        self._half = self._scheduler = SchedulerHalf(self._cache.handle, self._shape)
+        policy = self._vllm_config.kv_transfer_config.kv_load_failure_policy
+        if policy != "recompute":
+            logger.warning(
+                "tessera: kv_load_failure_policy is '%s': a load that fails will fail its "
+                "request; set it to 'recompute'",
+                policy,
+            )
+        logger.info(
+            "tessera: on, chunks of %d tokens, server at %s",
+            self._scheduler.chunk_tokens,
+            self._cache.socket,
+        )
+        self._open_blending()
+
+    def _open_blending(self) -> None:
+        """What is wrong with it costs blending, not the cache."""
+        try:
+            assert self._cache is not None
+            settings = blend_settings(self._own)
+            if settings is None:
+                return
+            role = self._vllm_config.kv_transfer_config
+            if not (role.is_kv_producer and role.is_kv_consumer):
+                raise ValueError(f"kv_role is {role.kv_role}: blending loads and saves")
+            blending = Blending(settings)
+            blending.open(self._cache, self._vllm_config)
+            self._blending = blending
+        except Exception as error:
+            self._blend_off(str(error))
+
+    def _blend_off(self, why: str) -> None:
+        if self._blending is not None:
+            self._blending.close()
+            self._blending = None
+        logger.warning("tessera: no blending, exact reuse only: %s", why)
+
+    def _close(self) -> None:
+        blending, self._blending = self._blending, None
+        if blending is not None:
+            blending.close()
+        super()._close()
+
+    def _counters(self) -> dict[str, float]:
+        counters = super()._counters()
+        if self._blending is not None:
+            counters.update(self._blending.counters.values)
+        return counters
+
+    def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
+        for rank, worker in sorted(metadata.items()):
+            trouble = getattr(worker, "trouble", "it did not say")
+            if trouble and self._half is not None:
+                self._give_up(RuntimeError(f"worker {rank}: {trouble}"))
+            why = getattr(worker, "blend_trouble", "it did not say")
+            if why and self._blending is not None:
+                self._blend_off(f"worker {rank}: {why}")
+        if self._blending is not None:
+            self._blending.ready = True
+            logger.info("tessera: blending marked requests")
+
+    @guarded(lambda: None)
+    def on_new_request(self, request: Request) -> None:
+        if request.prompt_embeds is not None or request.resumable:
+            return  # tokens do not tell what these prompts are
+        number = next(self._numbers)
+        if self._blending is not None and self._blend(request, number):
+            return
+        tokens = request.all_token_ids[:]
+        flags = REQUEST_NO_LOAD if request.skip_reading_prefix_cache else 0
+        self._scheduler.new_request(
+            number, tokens, request.num_prompt_tokens, _request_extras(request), flags
+        )
+        self._live[request.request_id] = _Live(
+            number, request, len(tokens), self._scheduler.chunk_tokens
+        )
+
+    def _blend(self, request: Request, number: int) -> bool:
+        assert self._blending is not None
+        try:
+            return self._blending.new_request(request, number)
+        except Exception as error:
+            self._complain("blending", error)
+            return False
+
+    @guarded(lambda: (0, False))
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        if self._blending is not None and self._blending.has(request.request_id):
+            return self._blending.matched(request.request_id, num_computed_tokens), False
+        live = self._live.get(request.request_id)
+        if live is None:
+            return 0, False
+        self._tell_tokens(live)
+        found, live.asynchronous = self._scheduler.matched(live.number, num_computed_tokens)
+        return found, live.asynchronous
+
+    def _tell_tokens(self, live: _Live) -> None:
+        if live.request.num_tokens > live.known:
+            tokens = live.request.all_token_ids[live.known :]
+            self._scheduler.append_tokens(live.number, live.known, tokens)
+            live.known += len(tokens)
+
+    @guarded(lambda: None)
+    def update_state_after_alloc(
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
+    ) -> None:
+        if self._blending is not None and self._blending.has(request.request_id):
+            (table,) = blocks.get_block_ids()
+            self._blending.allocated(request.request_id, table, num_external_tokens)
+            return
+        live = self._live.get(request.request_id)
+        if live is None:
+            return
+        tables = self._tables(blocks.get_block_ids())
+        self._scheduler.allocated(live.number, tables, num_external_tokens)
+        if num_external_tokens and live.asynchronous:
+            self._names[live.number] = request.request_id
+            if len(tables) > 1:
+                self._blocks[live.number] = frozenset(
+                    (group, block) for group, table in enumerate(tables) for block in table
+                )
+
+    def _tables(self, block_ids: Iterable[Iterable[int]]) -> list[Any]:
+        """Block 0 of a windowed group is nobody's."""
+        return [
+            [block or -1 for block in table] if windowed else table
+            for table, windowed in zip(block_ids, self._windowed)
+        ]
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> TesseraMetadata:
+        meta = TesseraMetadata(wait=scheduler_output.has_sync_kv_loads)
+        if self._half is not None:
+            try:
+                meta.data = self._build(scheduler_output)
+            except Exception as error:
+                self._complain("build_connector_meta", error)
+        meta.names, self._names = self._names, {}
+        meta.blocks, self._blocks = self._blocks, {}
+        if self._blending is not None:
+            meta.blends = self._blending.take_jobs()
+        return meta
+
+    def _build(self, scheduler_output: SchedulerOutput) -> bytes:
+        scheduler = self._scheduler
+        lives = self._live
+        preempted = scheduler_output.preempted_req_ids
+        if preempted:
+            gone = [lives[name] for name in preempted if name in lives]
+            for one in gone:
+                one.wake = scheduler.chunk_tokens
+            scheduler.preempted(one.number for one in gone)
+        rows: list[tuple[int, ...]] = []
+        tokens, counts, blocks = array("I"), array("I"), array("i")
+        state = scheduler_output.kv_connector_block_state
+        for name, n_scheduled in scheduler_output.num_scheduled_tokens.items():
+            live = lives.get(name)
+            if live is None or live.request.num_computed_tokens < live.wake:
+                continue
+            tables = state.get_block_ids(name) if state is not None else None
+            if tables is None:
+                continue
+            request = live.request
+            news = request.all_token_ids[live.known :] if request.num_tokens > live.known else ()
+            tokens.extend(news)
+            live.known += len(news)
+            for table in self._tables(tables):
+                counts.append(len(table))
+                blocks.extend(table)
+            rows.append(
+                (
+                    live.number,
+                    request.num_computed_tokens,
+                    n_scheduled,
+                    request.num_output_placeholders,
+                    request.num_in_flight_tokens,
+                    live.known,
+                    len(news),
+                    STEP_RESET_BLOCKS,
+                    0,
+                )
+            )
+            live.wake = self._next_wake(live)
+        return scheduler.build(rows, tokens, counts, blocks)
+
+    def _next_wake(self, live: _Live) -> int:
+        """When the half has to hear of this request again: at the next whole chunk."""
+        request = live.request
+        safe = min(request.num_computed_tokens - request.num_in_flight_tokens, request.num_tokens)
+        chunk = self._scheduler.chunk_tokens
+        wake = (max(safe, 0) // chunk + 1) * chunk
+        return wake if self._save_decode or wake <= request.num_prompt_tokens else _NEVER
+
+    @guarded(lambda: None)
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        meta = connector_output.kv_connector_worker_meta
+        if isinstance(meta, TesseraWorkerMetadata):
+            for part in meta.parts:
+                self._scheduler.worker_output(part)
+            if self._blending is not None and meta.outcomes:
+                self._blending.outcomes(meta.outcomes)
+
+    def request_finished(
+        self, request: Request, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        held: tuple[bool, dict[str, Any] | None]
+        held = self.request_finished_all_groups(request, (block_ids,))
+        return held
+
+    @guarded(lambda: (False, None))
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        told = self._blending.finished(request.request_id) if self._blending else None
+        live = self._live.pop(request.request_id, None)
+        if live is None:
+            return False, told
+        held = self._scheduler.finished(
+            live.number,
+            (
+                request.num_computed_tokens,
+                request.num_output_placeholders,
+                request.num_in_flight_tokens,
+            ),
+            request.num_tokens,
+            request.all_token_ids[live.known :],
+            request.status
+            not in (
+                RequestStatus.FINISHED_STOPPED,
+                RequestStatus.FINISHED_LENGTH_CAPPED,
+            ),
+            self._tables(block_ids),
+        )
+        if held:
+            self._names[live.number] = request.request_id
+        return held, told
+
+    @guarded(lambda: False)
+    def has_pending_push_work(self) -> bool:
+        return self._scheduler.pending()
+
+    @guarded(lambda: None)
+    def reset_cache(self) -> bool | None:
+        self._scheduler.reset()
+        return True
+
+
+def _request_extras(request: Request) -> Any:
+    """Adapter, cache salt and media of a request: part of every key."""
+    adapter = None
+    if request.lora_request is not None:
+        lora = request.lora_request
+        adapter = f"{lora.lora_name}\0{lora.lora_path}\0{files_digest(lora.lora_path).hex()}"
+    media = [
+        (item.mm_position.offset, item.mm_position.length, item.identifier.encode())
+        for item in request.mm_features
+    ]
+    return _extras(adapter, request.cache_salt, media)

@@ -1,0 +1,189 @@
+"""A worker's side of the connector: vLLM's KV memory and steps for the worker half of connector.h,
+which copies, and contexts to blend for vllm_blend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+)
+
+from ._connector import WorkerHalf
+from .blend_job import BlendJob, BlendOutcome
+from .vllm_base import ConnectorBase, guarded, logger
+from .vllm_messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
+from .vllm_shape import group_layout
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+_CONNECT_MS = 2000
+
+
+class WorkerSide(ConnectorBase):
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
+        self._failed: set[int] = set()
+        self._layouts: list[tuple[Any, Any]] = []
+        self._stream: torch.cuda.Stream | None = None  # that the worker was opened with
+        self._blender: Any = None  # run(BlendJob) -> BlendOutcome, which never raises
+        self._blend_trouble: str | None = "blending is not switched on"
+        self._bad_blends: set[int] = set()
+        self._outcomes: list[BlendOutcome] = []
+        super().__init__(vllm_config, role, kv_cache_config)
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        if self._cache is None:
+            return
+        try:
+            self._register(kv_caches)
+        except Exception as error:
+            self._give_up(error)
+
+    def _register(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        self._device = next(iter(kv_caches.values())).device
+        if self._device.type not in ("cpu", "cuda"):
+            raise RuntimeError(f"KV on a device of kind '{self._device.type}'")
+        n_blocks = self._kv_cache_config.num_blocks
+        for group in self._shape.groups:
+            self._layouts.append(group_layout(group, kv_caches, n_blocks))
+        self._layers = {
+            name: (g, layer)
+            for g, group in enumerate(self._shape.groups)
+            for layer, name in enumerate(group.layers)
+        }
+
+    def get_handshake_metadata(self) -> TesseraHandshake:
+        """Asked when the scheduler is there, and with it the server that this worker is a client
+        of, so that the first step finds it connected. A tesserad that is away may come later."""
+        if self._layouts and self._half is None and self._cache is not None:
+            try:
+                self._open_worker()
+            except Exception as error:
+                self._give_up(error)
+        trouble = None if self._half is not None else self._trouble or "no KV memory"
+        return TesseraHandshake(trouble, None if self._blender is not None else self._blend_trouble)
+
+    def _open_worker(self) -> None:
+        assert self._cache is not None
+        if not self._cache.connected(_CONNECT_MS):
+            logger.warning("tessera: nobody answers at %s yet", self._cache.socket)
+        device = self._device
+        if device.type == "cuda":
+            self._stream = torch.cuda.current_stream(device)
+        stream = self._stream.cuda_stream if self._stream is not None else 0
+        rank = self._vllm_config.parallel_config.rank % self._shape.ranks
+        self._worker = WorkerHalf(
+            self._cache.handle, self._shape, rank, device.type, device.index or 0, stream
+        )
+        self._half = self._worker
+        self._worker.register([layout for layout, _keep in self._layouts])
+
+    @guarded(lambda: None)
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        assert isinstance(kv_connector_metadata, TesseraMetadata)
+        if kv_connector_metadata.data:
+            self._worker.preemptions(kv_connector_metadata.data)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        meta = self._get_connector_metadata()
+        assert isinstance(meta, TesseraMetadata)
+        for job in meta.blends:  # until it has been blended
+            self._bad_blends.update(self._context_blocks(job))
+        self._start(meta)
+
+    @guarded(lambda: None)
+    def _start(self, meta: TesseraMetadata) -> None:
+        self._names.update(meta.names)
+        self._blocks.update(meta.blocks)
+        if meta.data:
+            self._order_stream()
+            self._worker.start(meta.data)
+            if meta.wait and not self._layerwise:
+                self._worker.wait_loads()
+        for job in meta.blends:
+            self._run_blend(job)
+
+    def _run_blend(self, job: BlendJob) -> None:
+        outcome = self._blender.run(job)
+        self._outcomes.append(outcome)
+        if outcome.ok:
+            self._bad_blends.difference_update(self._context_blocks(job))
+
+    def _context_blocks(self, job: BlendJob) -> tuple[int, ...]:
+        return job.context_blocks(self._shape.groups[0].block_tokens)
+
+    def _order_stream(self) -> None:
+        """vLLM may change to a stream of its own after the worker was opened; what it has queued
+        there comes before whatever the worker does in this step."""
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._device)
+            if current != self._stream:
+                self._stream.wait_stream(current)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        meta = self._connector_metadata
+        if self._half is None or not isinstance(meta, TesseraMetadata):
+            return
+        if self._layerwise and meta.wait and layer_name in self._layers:
+            self._worker.wait_layer(*self._layers[layer_name])
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        return  # what a step saves was written in earlier steps (connector.h)
+
+    @guarded(lambda: None)
+    def wait_for_save(self) -> None:
+        self._worker.wait_save()
+
+    @guarded(KVConnectorTransferResults)
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        results = KVConnectorTransferResults()
+        if self._blocks:  # several groups: failures are told by request
+            bad = self._worker.bad_blocks()
+            if bad:
+                self._failed |= {n for n, blocks in self._blocks.items() if blocks & bad}
+        sent, received = self._worker.finished()
+        for number in sent:
+            name = self._names.pop(number, None)
+            if name is not None:
+                results.finished_sending.add(name)
+        for number in received:
+            name = self._names.pop(number, None)
+            self._blocks.pop(number, None)
+            if name is not None:
+                results.finished_recving.add(name)
+                if number in self._failed:
+                    results.failed_recving.add(name)
+            self._failed.discard(number)
+        return results
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
+        results = self.get_transfer_results(finished_req_ids)
+        return results.finished_sending, results.finished_recving
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        bad, self._bad_blends = self._bad_blends, set()
+        failed: set[int] = self._failed_loads()
+        return bad | failed
+
+    @guarded(set)
+    def _failed_loads(self) -> set[int]:
+        if len(self._shape.groups) > 1:
+            return set()
+        return {block for _group, block in self._worker.bad_blocks()}
+
+    @guarded(lambda: None)
+    def build_connector_worker_meta(self) -> TesseraWorkerMetadata | None:
+        data = self._worker.output()
+        outcomes, self._outcomes = self._outcomes, []
+        if not data and not outcomes:
+            return None
+        return TesseraWorkerMetadata([data] if data else [], outcomes)
