@@ -214,8 +214,9 @@ TSR_API TSR_MUST int tsr_scheduler_update_connector_output(struct tsr_scheduler 
 
 /* These requests have lost their blocks and are computed anew later, perhaps with tokens that they
  * have generated. Tell before build_connector_meta of the step in which it happened: the workers
- * wait for saves that read those blocks (tsr_worker_handle_preemptions). What is saved stays saved.
- * Does not block. */
+ * wait for saves that read those blocks (tsr_worker_handle_preemptions); and before they are looked
+ * up again, because what was found or is to be loaded is forgotten with the blocks. What is saved
+ * stays saved. Does not block. */
 TSR_API TSR_MUST int tsr_scheduler_handle_preemptions(struct tsr_scheduler *s, const uint64_t *ids,
                                                       uint32_t n);
 

@@ -33,7 +33,7 @@ _NEVER = 1 << 62
 class _Live:
     """A request between on_new_request and its end."""
 
-    __slots__ = ("number", "request", "known", "wake", "asynchronous")
+    __slots__ = ("number", "request", "known", "wake", "asynchronous", "preemptions")
 
     def __init__(self, number: int, request: Request, known: int, wake: int) -> None:
         self.number = number
@@ -41,6 +41,7 @@ class _Live:
         self.known = known  # tokens that the half has been told
         self.wake = wake  # nothing can be saved before so many are computed
         self.asynchronous = False
+        self.preemptions = request.num_preemptions  # that the half has been told
 
 
 class SchedulerSide(ConnectorBase):
@@ -150,9 +151,20 @@ class SchedulerSide(ConnectorBase):
         live = self._live.get(request.request_id)
         if live is None:
             return 0, False
+        self._tell_preemptions([live])
         self._tell_tokens(live)
         found, live.asynchronous = self._scheduler.matched(live.number, num_computed_tokens)
         return found, live.asynchronous
+
+    def _tell_preemptions(self, lives: Iterable[_Live]) -> None:
+        """At the latest before a request is looked up again: vLLM may preempt and resume it in one
+        step, and what is found then is a load that must not be forgotten with the blocks."""
+        gone = [live for live in lives if live.request.num_preemptions != live.preemptions]
+        for one in gone:
+            one.preemptions = one.request.num_preemptions
+            one.wake = self._scheduler.chunk_tokens
+        if gone:
+            self._scheduler.preempted(one.number for one in gone)
 
     def _tell_tokens(self, live: _Live) -> None:
         if live.request.num_tokens > live.known:
@@ -205,10 +217,7 @@ class SchedulerSide(ConnectorBase):
         lives = self._live
         preempted = scheduler_output.preempted_req_ids
         if preempted:
-            gone = [lives[name] for name in preempted if name in lives]
-            for one in gone:
-                one.wake = scheduler.chunk_tokens
-            scheduler.preempted(one.number for one in gone)
+            self._tell_preemptions(lives[name] for name in preempted if name in lives)
         rows: list[tuple[int, ...]] = []
         tokens, counts, blocks = array("I"), array("I"), array("i")
         state = scheduler_output.kv_connector_block_state

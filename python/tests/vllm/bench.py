@@ -138,10 +138,10 @@ def bench_decode(folder):
 
 def bench_step(folder):
     """The scheduler's side of a step with 256 running requests that have nothing to do."""
-    import test_async
+    from rig import Rig
     from vllm.v1.core.sched.output import SchedulerOutput
 
-    rig = test_async.Rig({}, False)
+    rig = Rig({}, False)
     connector = rig.scheduler.connector
     names = [f"r{i}" for i in range(256)]
     for i, name in enumerate(names):

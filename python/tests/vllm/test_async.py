@@ -1,13 +1,11 @@
 """The connector under vLLM's real schedulers, synchronous and asynchronous, with a fake model.
 
-The fake model's KV of a token is a digest of all tokens up to it, so whatever is loaded from the
-wrong place, saved too early or saved after its block was given away shows as a wrong byte: before
-each step every position that the model would read is compared. Requests share beginnings, the KV
-memory is small (requests push each other out), prompts are cut into chunks, requests are aborted
-at any moment, and up to two steps are in flight.
+rig.py has the model: one wrong byte anywhere fails. Requests share beginnings, the KV memory is
+small (requests push each other out), prompts are cut into chunks, n-gram drafts are accepted and
+rejected, requests are aborted and preempted at any moment, up to four steps are in flight, and the
+KV may be spread over two ranks of which one loses what it has.
 """
 
-import hashlib
 import os
 import random
 import time
@@ -15,199 +13,46 @@ import unittest
 from collections import deque
 
 import engines  # sets the environment first
-import numpy
 import torch
+from rig import BLOCK, BLOCKS, Rig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
-from vllm.engine.arg_utils import EngineArgs
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
 from tessera.vllm import TesseraConnector
 
-BLOCK, BLOCKS, HEAD = 16, 48, 8
-LAYERS = ["model.layers.0.attn", "model.layers.1.attn"]
-ROW = 2 * HEAD * 4  # bytes of a token in one layer
 
-
-def expected_kv(tokens):
-    """[layer, token, byte]: digests of the prefix."""
-    out = numpy.zeros((len(LAYERS), len(tokens), ROW), numpy.uint8)
-    state = hashlib.blake2b(digest_size=32)
-    for i, token in enumerate(tokens):
-        state.update(int(token).to_bytes(4, "little"))
-        half = state.digest()
-        for layer in range(len(LAYERS)):
-            out[layer, i] = numpy.frombuffer(
-                half + bytes(b ^ (layer + 1) for b in half), numpy.uint8
-            )
-    return out
-
-
-class Rig:
-    """A scheduler, a worker's connector, KV memory, and a model that writes digests."""
-
-    def __init__(self, options, asynchronous, budget=64):
-        args = EngineArgs(
-            model=engines.MODEL,
-            skip_tokenizer_init=True,
-            dtype="float32",
-            load_format="dummy",
-            max_model_len=512,
-            max_num_seqs=16,
-            max_num_batched_tokens=budget,
-            block_size=32,
-            enable_prefix_caching=False,
-            enforce_eager=True,
-            kv_transfer_config=engines.transfer_config(
-                {"host_size": "64M", "chunk_size": BLOCK, **options}
-            ),
-        )
-        self.config = args.create_engine_config()
-        self.config.scheduler_config.async_scheduling = asynchronous
-        self.config.cache_config.num_gpu_blocks = BLOCKS
-        spec = FullAttentionSpec(
-            block_size=BLOCK, num_kv_heads=1, head_size=HEAD, dtype=torch.float32
-        )
-        self.kv_config = KVCacheConfig(
-            num_blocks=BLOCKS,
-            kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(LAYERS, spec)],
-            kv_cache_layout="LBHNC",
-        )
-        kind = AsyncScheduler if asynchronous else Scheduler
-        self.scheduler = kind(
-            self.config, self.kv_config, StructuredOutputManager(self.config), BLOCK, BLOCK
-        )
-        self.memory = torch.zeros((len(LAYERS), BLOCKS, 1, BLOCK, 2 * HEAD), dtype=torch.float32)
-        self.bytes = self.memory.numpy().view(numpy.uint8).reshape(len(LAYERS), -1, ROW)
-        self.worker = TesseraConnector(self.config, KVConnectorRole.WORKER, self.kv_config)
-        self.worker.register_kv_caches(dict(zip(LAYERS, self.memory)))
-        self.scheduler.connector.set_xfer_handshake_metadata_pp_aware(
-            {(0, 0): self.worker.get_handshake_metadata()}
-        )
-        self.tables = {}
-        self.sequences = {}
-        self.checked = self.preemptions = 0
-
-    def close(self):
-        self.worker.shutdown()
-        self.scheduler.connector.shutdown()
-
-    def add(self, name, sequence, n_prompt, n_output, **more):
-        """A request whose tokens, prompt and answer, are `sequence`."""
-        params = SamplingParams(max_tokens=n_output, temperature=0, ignore_eos=True)
-        request = Request(
-            request_id=name,
-            prompt_token_ids=sequence[:n_prompt],
-            sampling_params=params,
-            pooling_params=None,
-            **more,
-        )
-        self.sequences[name] = (sequence, expected_kv(sequence))
-        self.scheduler.add_request(request)
-        return request
-
-    def schedule(self):
-        """A step as the scheduler makes it, and which requests sample in it."""
-        output = self.scheduler.schedule()
-        self.preemptions += len(output.preempted_req_ids or ())
-        sampling = {
-            name
-            for name in output.num_scheduled_tokens
-            if not self.scheduler.requests[name].is_prefill_chunk
-        }
-        return output, sampling
-
-    def execute(self, output, sampling):
-        """The worker's side of a step, in the order of vLLM's model runner."""
-        worker = self.worker
-        worker.handle_preemptions(output.kv_connector_metadata)
-        starts = self.take_tables(output)
-        worker.bind_connector_metadata(output.kv_connector_metadata)
-        if output.has_sync_kv_loads:
-            worker.start_load_kv(None)
-        bad = worker.get_block_ids_with_load_errors()
-        assert not bad, f"blocks that failed to load: {bad}"
-        sampled = [self.forward(name, *starts[name], name in sampling) for name in starts]
-        if not output.has_sync_kv_loads:
-            worker.start_load_kv(None)
-        worker.wait_for_save()
-        results = worker.get_transfer_results(output.finished_req_ids)
-        told = KVConnectorOutput(
-            finished_sending=results.finished_sending,
-            finished_recving=results.finished_recving,
-            failed_recving=results.failed_recving,
-            invalid_block_ids=worker.get_block_ids_with_load_errors(),
-            kv_connector_worker_meta=worker.build_connector_worker_meta(),
-        )
-        worker.clear_connector_metadata()
-        names = list(starts)
-        return ModelRunnerOutput(
-            req_ids=names,
-            req_id_to_index={name: i for i, name in enumerate(names)},
-            sampled_token_ids=sampled,
-            kv_connector_output=told,
-        )
-
-    def take_tables(self, output):
-        """Block tables as the worker keeps them; (start, count) of each request of the step."""
-        starts = {}
-        for new in output.scheduled_new_reqs:
-            self.tables[new.req_id] = list(new.block_ids[0])
-            starts[new.req_id] = new.num_computed_tokens
-        cached = output.scheduled_cached_reqs
-        for i, name in enumerate(cached.req_ids):
-            news = cached.new_block_ids[i]
-            if name in cached.resumed_req_ids:
-                self.tables[name] = list(news[0])
-            elif news is not None:
-                self.tables[name] += news[0]
-            starts[name] = cached.num_computed_tokens[i]
-        return {name: (starts[name], n) for name, n in output.num_scheduled_tokens.items()}
-
-    def forward(self, name, start, count, samples):
-        sequence, expected = self.sequences[name]
-        blocks = numpy.array(self.tables[name])
-        places = numpy.arange(start + count)
-        slots = blocks[places // BLOCK] * BLOCK + places % BLOCK
-        if start and not numpy.array_equal(self.bytes[:, slots[:start]], expected[:, :start]):
-            wrong = (self.bytes[:, slots[:start]] != expected[:, :start]).any(axis=(0, 2))
-            raise AssertionError(f"{name}: wrong KV at token {int(wrong.argmax())} of {start}")
-        self.checked += start
-        self.bytes[:, slots[start:]] = expected[:, start : start + count]
-        return [sequence[start + count]] if samples else []
-
-    def drain(self, limit=3000):
-        """Runs until nothing is left; the number of steps."""
-        for step in range(limit):
-            if not self.scheduler.has_requests():
-                return step
-            output, sampling = self.schedule()
-            self.scheduler.update_from_output(output, self.execute(output, sampling))
-        raise AssertionError("the engine never comes to rest")
+def invent(chance, beginnings):
+    """(tokens of prompt and answer, tokens of the prompt, tokens to generate). Answers say the same
+    over and over, with slips, so that n-gram drafts are right often and wrong often."""
+    base = chance.choice(beginnings)[: chance.randrange(0, 160)]
+    prompt = base + [chance.randrange(3, 9000) for _ in range(chance.randrange(1, 40))]
+    phrases = [[chance.randrange(3, 9000) for _ in range(chance.randrange(3, 9))] for _ in range(3)]
+    answer = []
+    while len(answer) < 80:  # more than is wanted: steps that are under way at the end go on
+        answer += chance.choice(phrases)
+        if chance.random() < 0.3:
+            answer[-1] = chance.randrange(3, 9000)
+    return prompt + answer, len(prompt), chance.randrange(1, 48)
 
 
 class TestSchedules(unittest.TestCase):
-    def run_schedules(self, asynchronous, depth, seed, n_requests, **options):
+    def run_schedules(self, asynchronous, depth, seed, n_requests, rig_options=None, **options):
         chance = random.Random(seed)
-        rig = Rig(options, asynchronous)
+        rig = Rig(options, asynchronous, **(rig_options or {}))
         self.addCleanup(rig.close)
         beginnings = [[chance.randrange(3, 9000) for _ in range(200)] for _ in range(4)]
-        waiting = deque()
-        for i in range(n_requests):
-            base = chance.choice(beginnings)[: chance.randrange(0, 160)]
-            own = [chance.randrange(3, 9000) for _ in range(chance.randrange(1, 40))]
-            n_prompt = len(base + own)
-            answer = [chance.randrange(3, 9000) for _ in range(60)]
-            waiting.append((f"r{i}", base + own + answer, n_prompt, chance.randrange(1, 48)))
-        flight = deque()
+        waiting = deque((f"r{i}", *invent(chance, beginnings)) for i in range(n_requests))
+        self.run_all(rig, chance, waiting, depth)
+        rig.drain()
+        self.check(rig, n_requests, depth)
+        return rig
+
+    def run_all(self, rig, chance, waiting, depth):
+        flight = deque()  # [step, who samples in it, what workers made of it], oldest first
         live = []
         while waiting or flight or rig.scheduler.has_requests():
             while waiting and (not live or chance.random() < 0.5):
@@ -216,55 +61,152 @@ class TestSchedules(unittest.TestCase):
                 live.append(name)
             output, sampling = rig.schedule()
             flight.append([output, sampling, None])
-            # The worker may run a step at once, or only when its result is wanted.
+            # The workers may run a step at once, or only when its result is wanted.
             if chance.random() < 0.5:
                 self.run_flight(rig, flight)
             if len(flight) > depth or not output.num_scheduled_tokens:
                 self.run_flight(rig, flight)
                 while flight:
                     output, sampling, result = flight.popleft()
-                    rig.scheduler.update_from_output(output, result)
+                    rig.update(output, result)
                     if len(flight) <= depth and output.num_scheduled_tokens:
                         break
-            if live and chance.random() < 0.02:
-                rig.scheduler.finish_requests(live.pop(), RequestStatus.FINISHED_ABORTED)
+            self.disturb(rig, chance, live)
             live = [name for name in live if name in rig.scheduler.requests]
-        rig.drain()
-        counters = {**rig.scheduler.connector._scheduler.stats()}
-        worker = rig.worker._worker.stats()
-        print(
-            f"    {n_requests} requests, {counters['steps']} steps, {rig.preemptions} preemptions, "
-            f"{counters['tokens_hit']} of {counters['tokens_asked']} tokens hit, "
-            f"{worker['tokens_saved']} saved, {rig.checked} positions compared"
-        )
-        self.assertGreater(counters["tokens_hit"], 0)
-        self.assertGreater(rig.preemptions, 0)
-        self.assertEqual(worker["chunks_wasted"], 0)
-        self.assertEqual(counters["loads_failed"], 0)
-        self.assertEqual(rig.scheduler.connector._complaints, set())
-        self.assertEqual(rig.worker._complaints, set())
-        free = rig.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        self.assertEqual(free, BLOCKS - 1, "blocks were never given back")
+
+    def disturb(self, rig, chance, live):
+        if live and chance.random() < 0.02:
+            gone = live.pop(chance.randrange(len(live)))
+            rig.scheduler.finish_requests(gone, RequestStatus.FINISHED_ABORTED)
+        if rig.scheduler.running and chance.random() < 0.02:
+            rig.preempt(chance.choice(rig.scheduler.running))
+        if len(rig.ranks) > 1 and chance.random() < 0.01:
+            rig.evict(chance.randrange(len(rig.ranks)))
 
     def run_flight(self, rig, flight):
         for entry in flight:
             if entry[2] is None:
                 entry[2] = rig.execute(entry[0], entry[1])
 
+    def check(self, rig, n_requests, depth):
+        rig.check_answers()
+        counters = rig.scheduler.connector._scheduler.stats()
+        workers = [one.connector._worker.stats() for one in rig.ranks]
+        drafts = f", {rig.accepted} of {rig.proposed} drafts accepted" if rig.proposer else ""
+        print(
+            f"    {n_requests} requests, {depth} ahead, {counters['steps']} steps, "
+            f"{rig.preemptions} preemptions{drafts}, "
+            f"{counters['tokens_hit']} of {counters['tokens_asked']} tokens hit, "
+            f"{sum(one['tokens_saved'] for one in workers)} saved, {rig.checked} positions compared"
+        )
+        self.assertGreater(counters["tokens_hit"], 0)
+        self.assertGreater(rig.preemptions, 0)
+        self.assertEqual(counters["loads_failed"], 0)
+        self.assertEqual(rig.scheduler.connector._complaints, set())
+        for one, worker in zip(rig.ranks, workers):
+            self.assertEqual(one.connector._complaints, set())
+            if len(rig.ranks) == 1:
+                self.assertEqual(worker["chunks_wasted"], 0)
+        if rig.proposer:
+            self.assertGreater(rig.accepted, 0)
+            self.assertGreater(rig.proposed, rig.accepted)
+        free = rig.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        self.assertEqual(free, BLOCKS - 1, "blocks were never given back")
+
     def test_synchronous(self):
         self.run_schedules(False, 0, 1, 120, save_decode=True)
 
-    def test_asynchronous_one_step_ahead(self):
-        self.run_schedules(True, 1, 2, 160, save_decode=True)
-
-    def test_asynchronous_two_steps_ahead(self):
-        self.run_schedules(True, 2, 3, 160, save_decode=True)
+    def test_asynchronous_one_to_four_steps_ahead(self):
+        for depth in range(1, 5):
+            with self.subTest(depth=depth):
+                self.run_schedules(True, depth, 1 + depth, 160, save_decode=True)
 
     def test_loads_between_steps(self):
         self.run_schedules(True, 1, 4, 160, save_decode=True, load="async")
 
     def test_prompts_only_and_larger_chunks(self):
         self.run_schedules(True, 1, 5, 120, chunk_size=2 * BLOCK)
+
+    def test_drafts_synchronous(self):
+        self.run_schedules(False, 0, 6, 120, dict(drafts=3), save_decode=True)
+
+    def test_drafts_one_to_four_steps_ahead(self):
+        for depth in range(1, 5):
+            with self.subTest(depth=depth):
+                rig = dict(drafts=depth)
+                self.run_schedules(True, depth, 10 + depth, 120, rig, save_decode=True)
+
+    def test_drafts_and_loads_between_steps(self):
+        rig = dict(drafts=4)
+        self.run_schedules(True, 3, 20, 120, rig, save_decode=True, load="async")
+
+    def test_two_ranks(self):
+        for depth in (0, 2, 4):
+            with self.subTest(depth=depth):
+                rig = dict(ranks=2, drafts=3 if depth == 2 else 0)
+                self.run_schedules(depth > 0, depth, 30 + depth, 100, rig, save_decode=True)
+
+
+class TestResume(unittest.TestCase):
+    def test_preempted_and_resumed_in_one_step_it_is_loaded(self):
+        """As vLLM's reset_prefix_cache(reset_running_requests=True) does it."""
+        for load in ("sync", "async"):
+            with self.subTest(load):
+                rig = Rig(dict(load=load), False)
+                self.addCleanup(rig.close)
+                request = rig.add("r", list(range(10, 10 + 8 * BLOCK)), 3 * BLOCK + 5, 20)
+                for _ in range(6):
+                    output, sampling = rig.schedule()
+                    rig.update(output, rig.execute(output, sampling))
+                    rig.worker._worker.drain(10000)
+                self.assertEqual(request.status, RequestStatus.RUNNING)
+                rig.scheduler.reset_prefix_cache(reset_running_requests=True)
+                rig.drain()
+                rig.check_answers()
+                counters = rig.scheduler.connector._scheduler.stats()
+                self.assertEqual(counters["tokens_hit"], 3 * BLOCK)
+
+
+class TestRanks(unittest.TestCase):
+    """A hit is what every rank holds."""
+
+    def setUp(self):
+        self.rig = Rig({}, True, ranks=2)
+        self.addCleanup(self.rig.close)
+        self.asked = 0
+
+    def hit(self):
+        """Tokens that a request of always the same prompt finds."""
+        before = self.rig.scheduler.connector._scheduler.stats()["tokens_hit"]
+        self.asked += 1
+        self.rig.add(f"r{self.asked}", list(range(10, 10 + 6 * BLOCK)), 5 * BLOCK + 3, 5)
+        self.rig.drain()
+        return self.rig.scheduler.connector._scheduler.stats()["tokens_hit"] - before
+
+    def evict(self, rank):
+        """All of a rank's chunks; a worker lets go of what it has loaded a moment later."""
+        gone, give_up = 0, time.monotonic() + 20
+        while gone < 5 and time.monotonic() < give_up:
+            gone += self.rig.evict(rank)
+            time.sleep(0.001)
+        self.assertEqual(gone, 5)
+
+    def test_what_one_rank_has_evicted_is_computed_by_both(self):
+        self.assertEqual(self.hit(), 0)
+        self.assertEqual(self.hit(), 5 * BLOCK)
+        for rank in (1, 0):
+            self.evict(rank)
+            self.assertEqual(self.hit(), 0, f"rank {rank} has none")
+            self.assertEqual(self.hit(), 5 * BLOCK, "stored again by that rank")
+        self.rig.check_answers()
+
+    def test_only_the_rank_that_lacks_a_chunk_stores_it_again(self):
+        self.hit()
+        saved = [one.connector._worker.stats()["tokens_saved"] for one in self.rig.ranks]
+        self.evict(1)
+        self.hit()
+        again = [one.connector._worker.stats()["tokens_saved"] for one in self.rig.ranks]
+        self.assertEqual([b - a for a, b in zip(saved, again)], [0, 5 * BLOCK])
 
 
 class TestKeys(unittest.TestCase):
