@@ -9,7 +9,9 @@
  * tsr_blend_next() says again and again what to do next (begin a pass of these rows; layer 7 is
  * loaded, run it; ...) until nothing is left, and tsr_blend_end() gives the report. tsr_blend_ask()
  * is that loop over the sessions of model.h. It may be left at any step: tsr_blend_end() waits for
- * nothing but a copy under way.
+ * nothing but a copy under way. Such an engine describes its model by a struct tsr_model_info
+ * instead of a tsr_model, and with TSR_ASK_CONTEXT computes the question by itself, with its own
+ * kernels and sampler.
  *
  * Kinds of tokens in a plan. EXACT: loaded, and the same bits as a prefill would give. CANDIDATE:
  * loaded, but computed without what stands before it here; may be selected. ALWAYS: loaded, and
@@ -155,13 +157,17 @@ enum tsr_blend_flags {
 
 struct tsr_blend_config {
     size_t size;
-    struct tsr_model *model;
+    struct tsr_model *model;           /* NULL: `info` is given */
     struct tsr_cache *cache;           /* NULL: nothing is known and nothing kept */
     const struct tsr_profile *profile; /* copied; NULL: the defaults */
     uint32_t flags;                    /* enum tsr_blend_flags */
     uint32_t blend_min_tokens; /* fewer approximate tokens are not worth it: computed; 0: 256,
                                   UINT32_MAX: always worth it */
     const char *salt;          /* tenant salt of the space */
+    /* Of an engine with a compute of its own: caps, layers, heads, dims, vocabulary, context,
+     * kv_dtype, identities and rope are read. Copied, but for what the rope points to, which stays
+     * in place until the blend is closed. */
+    const struct tsr_model_info *info;
 };
 
 struct tsr_blend;
@@ -178,7 +184,12 @@ enum tsr_ask_flags {
     TSR_ASK_PREFIX = 4, /* also use, and store, exact prefixes */
     TSR_ASK_GATE = 8,   /* predict trouble; raise the ratio, then compute everything */
     TSR_ASK_RATIO = 16, /* `ratio` is given; otherwise it is the profile's */
-    TSR_ASK_BIAS = 32   /* `bias` is given; otherwise it is the profile's */
+    TSR_ASK_BIAS = 32,  /* `bias` is given; otherwise it is the profile's */
+    /* Only what stands before the question: its rows are the caller's to compute, and no logits are
+     * asked for. What is loaded and not computed anew then costs no pass at all. No gate, which
+     * needs logits, and no bias, which belongs to the question's rows. Slots of the question may be
+     * overwritten, by a pass that asks it what it looks at. */
+    TSR_ASK_CONTEXT = 64
 };
 
 struct tsr_ask {
@@ -195,6 +206,9 @@ struct tsr_ask {
     uint32_t timeout_ms; /* how long a tier may keep a layer waiting; 0: 5000 */
     double ratio;        /* 0 .. 1, of the reused tokens */
     double bias;
+    uint32_t n_context; /* where the question begins; 0: behind the last segment, and without
+                           segments the last token */
+    uint32_t reserved;
 };
 
 /* Why less was reused than there was, as bits. */
@@ -227,8 +241,9 @@ struct tsr_blend_report {
     double lookup_s, wait_s, total_s; /* wait: for tiers, not hidden behind compute */
 };
 
-/* Logits of the last token, [n_vocab]; report may be NULL. The session holds the KV of the prompt.
- * To go on decoding, give every pass the bias of tsr_blend_bias(). */
+/* Logits of the last token, [n_vocab], not touched with TSR_ASK_CONTEXT; report may be NULL. The
+ * session holds the KV of the prompt. To go on decoding, give every pass the bias of
+ * tsr_blend_bias(). */
 TSR_API TSR_MUST int tsr_blend_ask(struct tsr_blend *blend, const struct tsr_ask *ask,
                                    float *logits, struct tsr_blend_report *report);
 
@@ -254,7 +269,8 @@ struct tsr_blend_step {
 };
 
 struct tsr_run;
-/* ask->session may be NULL when layout describes the engine's memory: token i belongs to slot i. */
+/* ask->session may be NULL when layout describes the engine's memory: token i belongs to slot i. It
+ * has two planes, K with rope_dims and V, as the model's info says. */
 TSR_API TSR_MUST int tsr_blend_start(struct tsr_run **out, struct tsr_blend *blend,
                                      const struct tsr_ask *ask, const struct tsr_kv_layout *layout);
 /* The next step, after `result` of the one before (0 at first): 1, or 0 when nothing is left. A

@@ -10,7 +10,7 @@ from ctypes import sizeof
 from pathlib import Path
 
 import tessera
-from tessera import _connector, _lib
+from tessera import _connector, _lib, blend
 
 INCLUDE = Path(__file__).resolve().parents[2] / "include"
 STRUCTS = {
@@ -40,9 +40,22 @@ STRUCTS = {
     "tsr_finished": _connector.Finished,
     "tsr_bad_block": _connector.BadBlock,
     "tsr_connector_stats": _connector.ConnectorStats,
+    "tsr_rope": blend.Rope,
+    "tsr_model_info": blend.ModelInfo,
+    "tsr_model_row": blend.Row,
+    "tsr_model_group": blend.Group,
+    "tsr_model_pass": blend.Pass,
+    "tsr_model_layer": blend.LayerStep,
+    "tsr_model_deviation": blend.DeviationStep,
+    "tsr_blend_step": blend.Step,
+    "tsr_gate": blend.Gate,
+    "tsr_blend_report": blend.Report,
+    "tsr_ask": blend.AskDesc,
+    "tsr_blend_config": blend.BlendConfig,
+    "tsr_profile": blend.Profile,
 }
-HEADERS = ["tessera.h", "client.h", "server.h", "connector.h"]
-PROTOTYPES = {**_lib._PROTOTYPES, **_connector._PROTOTYPES}
+HEADERS = ["tessera.h", "client.h", "server.h", "connector.h", "blend.h"]
+PROTOTYPES = {**_lib._PROTOTYPES, **_connector._PROTOTYPES, **blend._PROTOTYPES}
 
 
 def measured(structs, headers):

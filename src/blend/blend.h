@@ -160,7 +160,6 @@ double tsri_curve_at(const struct tsr_curve *c, double at);
 /* ---- blender.c ---- */
 
 struct tsr_blend {
-    struct tsr_model *model;
     struct tsr_model_info info;
     struct tsr_cache *cache;
     struct tsr_client *client;

@@ -51,6 +51,31 @@ static int open_cache(struct tsr_blend *b, const struct tsr_blend_config *config
 
 /* ---- blends ---- */
 
+/* What an engine says of its model is checked as far as it can be. */
+static int check_info(const struct tsr_model_info *i)
+{
+    if (i->size < sizeof *i || !memchr(i->architecture, 0, sizeof i->architecture))
+        return tsri_fail(TSR_EINVAL, "blend: info without size or architecture");
+    bool dtype = i->kv_dtype == TSR_DTYPE_F16 || i->kv_dtype == TSR_DTYPE_BF16 ||
+                 i->kv_dtype == TSR_DTYPE_F32;
+    if (!i->n_layers || !i->n_kv_heads || !i->head_dim || !i->n_vocab || !i->context || !dtype)
+        return tsri_fail(TSR_EINVAL,
+                         "blend: a model of %u layers, %u KV heads of %u, %u tokens, a context of "
+                         "%u, dtype %u",
+                         i->n_layers, i->n_kv_heads, i->head_dim, i->n_vocab, i->context,
+                         i->kv_dtype);
+    return 0;
+}
+
+static int take_info(struct tsr_blend *b, const struct tsr_blend_config *config)
+{
+    b->info.size = sizeof b->info;
+    if (config->model) return tsr_model_info(config->model, &b->info);
+    int e = check_info(config->info);
+    if (!e) b->info = *config->info;
+    return e;
+}
+
 static int check_profile(const struct tsr_blend *b)
 {
     const struct tsr_profile *p = &b->profile;
@@ -77,12 +102,11 @@ int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_config *config
 {
     if (!out) return tsri_fail(TSR_EINVAL, "blend: out is NULL");
     *out = NULL;
-    if (!config || config->size < sizeof *config || !config->model)
-        return tsri_fail(TSR_EINVAL, "blend: configuration without size or model");
+    if (!config || config->size < sizeof *config || !config->model == !config->info)
+        return tsri_fail(TSR_EINVAL, "blend: configuration without size, model or info");
     struct tsr_blend *b = tsri_alloc(1, sizeof *b);
     if (!b) return TSR_ENOMEM;
     pthread_mutex_init(&b->lock, NULL);
-    b->model = config->model;
     b->cache = config->cache;
     b->int8 = config->flags & TSR_BLEND_INT8;
     b->min_tokens = config->blend_min_tokens ? config->blend_min_tokens : TSRI_MIN_TOKENS;
@@ -91,8 +115,7 @@ int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_config *config
         b->profile = *config->profile;
     else
         tsr_profile_init(&b->profile);
-    b->info.size = sizeof b->info;
-    int e = tsr_model_info(b->model, &b->info);
+    int e = take_info(b, config);
     if (!e) e = tsri_device_open(&b->device, "cpu", NULL);
     if (!e) e = open_cache(b, config);
     if (!e) e = check_profile(b);

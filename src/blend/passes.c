@@ -120,7 +120,8 @@ static void choose_bias(struct tsr_run *run)
     if (!(run->ask.flags & TSR_ASK_BIAS))
         run->bias = tsr_profile_bias(&run->blend->profile, run->ratio, p->n_chunks);
     if (run->selector->id == TSR_SELECT_FULL || p->n_chunks == 0) run->bias = 0;
-    if (run->bias != 0 && !(run->blend->info.caps & TSR_MODEL_BIAS)) {
+    bool able = run->blend->info.caps & TSR_MODEL_BIAS && !(run->ask.flags & TSR_ASK_CONTEXT);
+    if (run->bias != 0 && !able) {
         run->reasons |= TSR_BLEND_UNABLE;
         run->bias = 0;
     }
@@ -187,16 +188,19 @@ static int choose(struct tsr_run *run)
     return run->selector->choose(&s);
 }
 
-static void begin_blend(struct tsr_run *run, struct tsr_model_pass *pass)
+static bool begin_blend(struct tsr_run *run, struct tsr_model_pass *pass)
 {
     const struct tsri_plan *p = &run->plan;
+    uint32_t end = run->ask.flags & TSR_ASK_CONTEXT ? p->question : p->n_tokens;
     run->n_rows = 0;
-    for (uint32_t i = 0; i < p->n_tokens; i++)
+    for (uint32_t i = 0; i < end; i++)
         if (tsri_plan_computes(p, i)) add_row(run, i, i);
     /* Which rows hkvd lets go is not known yet. */
     paint_bias(run, run->selector->checks || !run->blend->profile.bias_reused);
+    if (!run->n_rows) return false;
     see_all(run, pass);
     if (run->bias != 0) give_bias(run, pass);
+    return true;
 }
 
 bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass)
@@ -212,8 +216,7 @@ bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass)
         run->failed = choose(run);
         if (run->failed) return false;
     }
-    begin_blend(run, pass);
-    return true;
+    return begin_blend(run, pass);
 }
 
 /* ---- checks ---- */
@@ -322,8 +325,10 @@ static uint32_t exact_front(const struct tsr_run *run)
         if (p->pieces[i].exact && p->pieces[i].match.kind != TSR_KIND_PREFIX) return 0;
     while (n < p->n_tokens && p->states[n] != TSR_TOKEN_CANDIDATE)
         n++;
-    /* Rows of the question that were computed with a bias are not what a prefill gives. */
-    return run->bias == 0 ? n : tsri_min_u32(n, p->question);
+    /* Rows of the question that were computed with a bias, or over what was loaded only, are not
+     * what a prefill gives. */
+    bool question = run->bias == 0 && !(run->ask.flags & TSR_ASK_CONTEXT);
+    return question ? n : tsri_min_u32(n, p->question);
 }
 
 static void store_prefix(struct tsr_run *run)
@@ -350,7 +355,7 @@ int tsri_pass_after(struct tsr_run *run)
         run->phase = TSRI_PHASE_BLEND;
         return choose(run);
     }
-    judge(run);
+    if (!(run->ask.flags & TSR_ASK_CONTEXT)) judge(run);
     if (again(run)) return choose(run);
     store_prefix(run);
     run->phase = TSRI_PHASE_DONE;

@@ -53,7 +53,8 @@ struct tsr_run {
     struct tsr_blend_report report;
 };
 
-/* The pass of the run's phase; false: it has none, and the phase was moved on. */
+/* The pass of the run's phase, or of the first after it that has one; false: none has rows, and
+ * the phase is the last. */
 bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass);
 /* The check of hkvd at a layer; NULL: none. */
 const struct tsr_check *tsri_pass_check_of(const struct tsr_run *run, uint32_t layer);

@@ -198,9 +198,9 @@ int tsri_plan_init(struct tsri_plan *p, const struct tsri_plan_desc *d)
                             .first_tokens = selector->forces ? d->profile->first_tokens : 0,
                             .may_fill = ask->flags & TSR_ASK_FILL,
                             .same_context = d->same_context && ask->system};
-    p->question = ask->n_segments ? end_of(ask->segments[ask->n_segments - 1]) : 0;
     /* Without segments only the last token is surely no context. */
-    if (!ask->n_segments) p->question = ask->n_tokens - 1;
+    p->question = ask->n_segments ? end_of(ask->segments[ask->n_segments - 1]) : ask->n_tokens - 1;
+    if (ask->n_context) p->question = ask->n_context;
     p->states = tsri_alloc(ask->n_tokens, 1);
     p->pieces = tsri_alloc((size_t)d->n_matches + ask->n_segments + 1, sizeof *p->pieces);
     if (!p->states || !p->pieces) {

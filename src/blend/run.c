@@ -22,6 +22,9 @@ static int check_segments(const struct tsr_ask *ask)
     if (end >= ask->n_tokens)
         return tsri_fail(TSR_EPROMPT, "no question behind the last segment, which ends at %llu",
                          (unsigned long long)end);
+    if (ask->n_context && (ask->n_context < end || ask->n_context >= ask->n_tokens))
+        return tsri_fail(TSR_EPROMPT, "a context of %u tokens of %u, segments end at %llu",
+                         ask->n_context, ask->n_tokens, (unsigned long long)end);
     if (ask->system && (!ask->n_segments || ask->segments[0].offset))
         return tsri_fail(TSR_EPROMPT, "a system prompt that is not at token 0");
     return 0;
@@ -48,7 +51,22 @@ static int check_ask(const struct tsr_blend *b, const struct tsr_ask *ask,
         return tsri_fail(TSR_EINVAL, "ask: selector %u", ask->selector);
     if (!(ask->ratio >= 0 && ask->ratio <= 1) || !isfinite(ask->bias))
         return tsri_fail(TSR_EINVAL, "ask: ratio %g, bias %g", ask->ratio, ask->bias);
+    if (ask->flags & TSR_ASK_CONTEXT && ask->flags & TSR_ASK_GATE)
+        return tsri_fail(TSR_EINVAL, "ask: a gate needs the logits of the question");
     return check_segments(ask);
+}
+
+/* An engine's own memory; that of a session was checked when it was opened. */
+static int check_memory(const struct tsr_blend *b, const struct tsr_kv_layout *l)
+{
+    const struct tsr_model_info *i = &b->info;
+    bool fits = l->size >= sizeof *l && l->n_layers == i->n_layers && l->n_planes == 2 &&
+                l->planes[0].rope_dims == i->rope.dims && !l->planes[1].rope_dims;
+    for (uint32_t p = 0; fits && p < 2; p++)
+        fits = l->planes[p].dtype == i->kv_dtype && l->planes[p].n_heads == i->n_kv_heads &&
+               l->planes[p].dim == i->head_dim;
+    if (!fits) return tsri_fail(TSR_EINVAL, "blend: memory that is not what the model needs");
+    return tsri_layout_check(l);
 }
 
 static void resolve(struct tsr_run *run)
@@ -232,7 +250,8 @@ int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_
     *out = NULL;
     if (!layout && ask && ask->session) layout = tsr_session_layout(ask->session);
     if (!layout) return tsri_fail(TSR_EINVAL, "blend: neither session nor layout");
-    int e = check_ask(b, ask, layout);
+    int e = check_memory(b, layout);
+    if (!e) e = check_ask(b, ask, layout);
     if (e) return e;
     struct tsr_run *run = tsri_alloc(1, sizeof *run);
     if (!run) return TSR_ENOMEM;
@@ -314,19 +333,27 @@ static int step_layer(struct tsr_run *run, struct tsr_blend_step *step)
     return give(run, step, TSR_STEP_LAYER, TSRI_STAGE_LAYER);
 }
 
+/* Nothing is to be computed: what is loaded is all of it, when it is there. */
+static int no_pass(struct tsr_run *run)
+{
+    bool lost = lost_pieces(run, run->blend->info.n_layers - 1);
+    run->stage = lost ? TSRI_STAGE_RESTART : TSRI_STAGE_AFTER;
+    return 0;
+}
+
 /* 1: a step; 0: go on with the stage that is set now; < 0: failed. */
 static int advance(struct tsr_run *run, struct tsr_blend_step *step)
 {
     switch (run->stage) {
     case TSRI_STAGE_PASS:
-        if (!tsri_pass_begin(run, &step->pass)) return run->failed;
+        if (!tsri_pass_begin(run, &step->pass)) return run->failed ? run->failed : no_pass(run);
         run->layer = 0;
         run->checked = false;
         return give(run, step, TSR_STEP_BEGIN, TSRI_STAGE_LAYER);
     case TSRI_STAGE_LAYER:
         if (run->layer < run->blend->info.n_layers) return step_layer(run, step);
         run->stage = TSRI_STAGE_END;
-        if (run->phase == TSRI_PHASE_FILL) return 0;
+        if (run->phase == TSRI_PHASE_FILL || run->ask.flags & TSR_ASK_CONTEXT) return 0;
         run->keep[0] = run->n_rows - 1;
         step->keep = run->keep;
         step->n_keep = 1;
@@ -336,6 +363,8 @@ static int advance(struct tsr_run *run, struct tsr_blend_step *step)
         run->checked = true;
         run->stage = TSRI_STAGE_LAYER;
         int n = tsri_pass_narrow(run);
+        /* None is left, and a check has waited for all layers. */
+        if (run->n_rows == 0) run->stage = TSRI_STAGE_END;
         if (n <= 0) return n;
         step->keep = run->keep;
         step->n_keep = (uint32_t)n;
@@ -419,7 +448,8 @@ void tsr_blend_end(struct tsr_run *run, float *logits, struct tsr_blend_report *
     if (!run) return;
     if (run->phase == TSRI_PHASE_DONE && !run->failed) {
         keep_bias(run);
-        if (logits) memcpy(logits, run->logits, run->blend->info.n_vocab * sizeof *logits);
+        if (logits && !(run->ask.flags & TSR_ASK_CONTEXT))
+            memcpy(logits, run->logits, run->blend->info.n_vocab * sizeof *logits);
         if (report && report->size >= sizeof report->size) fill_report(run, report);
     }
     run_free(run);

@@ -78,6 +78,36 @@ TEST(answers_and_reports_are_those_of_a_cache_of_ones_own)
         }
 }
 
+/* As an engine's worker has it: what the server lends is all there is to do. */
+TEST(context_from_a_server_is_complete_without_a_pass)
+{
+    struct blend_kit k;
+    struct tsr_run *run;
+    struct tsr_blend_step step;
+    float mine[128];
+    open_all(&k, "llama", 0);
+    blend_kit_prompt(&k, 9, 24, docs, 4, NULL);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
+    for (uint32_t round = 0; round < 2; round++) {
+        blend_kit_prompt(&k, 9, 24, docs, 4, order);
+        struct tsr_ask ask =
+            blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL | TSR_ASK_CONTEXT);
+        k.report = (struct tsr_blend_report){.size = sizeof k.report};
+        CHECK_INT(tsr_blend_start(&run, k.blend, &ask, NULL), 0);
+        CHECK_INT(tsr_blend_next(run, 0, &step), 0);
+        tsr_blend_end(run, NULL, &k.report);
+        CHECK_INT(k.report.tier_tokens[round], 24 + 209);
+        model_kit_prefill(&k.model, k.tokens, 24 + 209, 12, mine);
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
+        CHECK(same(mine, k.logits));
+        CHECK_INT(tsr_flush(k.cache.cache), 0);
+        tsri_work_drain(tsri_ops_work(k.cache.cache->ops));
+        CHECK(server_wait_leased(&server, 0));
+        CHECK(kit_evict_all(&server.k) > 0); /* the second time from its tier */
+    }
+    close_all(&k);
+}
+
 TEST(exact_prefixes_are_bit_equal)
 {
     struct blend_kit k;
@@ -153,6 +183,7 @@ TEST(a_tier_of_the_server_that_fails_is_computed_around)
 int main(void)
 {
     RUN(answers_and_reports_are_those_of_a_cache_of_ones_own);
+    RUN(context_from_a_server_is_complete_without_a_pass);
     RUN(exact_prefixes_are_bit_equal);
     RUN(text_is_reused_at_any_offset);
     RUN(a_server_that_goes_away_costs_computing_and_never_an_answer);
