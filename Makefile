@@ -288,6 +288,7 @@ test-python: $(LIBS_SO)
 # Real engines, in their own environment; each program says what it needs (python/tests/engine.sh).
 test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 	@B=$(B) python/tests/engine.sh vllm/test_async.py
+	@B=$(B) python/tests/engine.sh vllm/test_marks.py
 	@B=$(B) python/tests/engine.sh vllm/test_engine.py
 test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_storage.py

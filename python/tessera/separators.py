@@ -2,7 +2,8 @@
 
 A tokenizer spells a text by what stands around it: "##" behind a blank may be one token with that
 blank. So a separator is tokenised in several contexts, without the tokens that begin a prompt, and
-every spelling counts. The cutting itself is tsr_split().
+every spelling counts. Blanks around a separator do not: a tokenizer gives the one behind it to the
+next word. The cutting itself is tsr_split().
 """
 
 from __future__ import annotations
@@ -51,12 +52,13 @@ def spellings(tokenizer: Any, separator: str) -> list[tuple[int, ...]]:
 
 def _shortest(tokenizer: Any, ids: list[int], separator: str) -> tuple[int, ...]:
     """The fewest tokens of `ids` whose text is the separator, blanks around it aside."""
+    core = separator.strip() or separator
     # Whole beginnings are decoded: tokenizers drop a blank in front of what they decode alone.
     texts = [tokenizer.decode(ids[:i]) for i in range(len(ids) + 1)]
     for n in range(1, len(ids) + 1):
         for first in range(len(ids) - n + 1):
             text = texts[first + n][len(texts[first]) :]
-            if separator in text and text.strip() == separator.strip():
+            if core in text and text.strip() == core.strip():
                 return tuple(ids[first : first + n])
     return ()
 

@@ -111,6 +111,7 @@ class _Blended:
     """A blended request between on_new_request and its end."""
 
     number: int
+    request: Request
     mark: Mark
     tokens: bytes
     salt: bytes
@@ -135,6 +136,9 @@ class Blending:
         self.settings = settings
         self.counters = BlendCounters()
         self.ready = False  # every worker has said that it can
+        # With steps ahead of the results vLLM would deliver a token of the step that follows a
+        # failed blend; between steps there is none.
+        self.between_steps = False
         self.matcher: Matcher | None = None
         self._separators: Separators | None = None
         self._seen = False
@@ -146,6 +150,7 @@ class Blending:
 
     def open(self, cache: EngineCache, vllm_config: VllmConfig) -> None:
         """Finds the spellings of the configured separators. BadBlend: one has none."""
+        self.between_steps = bool(vllm_config.scheduler_config.async_scheduling)
         if not self.settings.separators:
             return
         model = vllm_config.model_config
@@ -243,7 +248,7 @@ class Blending:
             return False
         if mark is None:
             return False
-        row = _Blended(number, mark, tokens.tobytes(), request_salt(request))
+        row = _Blended(number, request, mark, tokens.tobytes(), request_salt(request))
         isolate(request)
         self._blended[request.request_id] = self._by_number[number] = row
         self.counters.add("blend_requests")
@@ -263,31 +268,34 @@ class Blending:
     def has(self, name: str) -> bool:
         return name in self._blended
 
-    def matched(self, name: str, n_computed: int) -> int:
-        """Tokens that a blend would add. A resumed request is blended anew, unless what it had
-        before is still in vLLM's blocks, or could not be blended: that is computed."""
+    def matched(self, name: str, n_computed: int) -> tuple[int, bool]:
+        """Tokens that a blend would add, and whether between steps. A resumed request is blended
+        anew, unless what it had before is still in vLLM's blocks, or could not be blended: that is
+        computed."""
         row = self._blended[name]
-        return 0 if row.failed else max(row.mark.n_context - n_computed, 0)
+        more = 0 if row.failed else max(row.mark.n_context - n_computed, 0)
+        return more, self.between_steps and more > 0
 
-    def allocated(self, name: str, blocks: Sequence[int], n_external: int) -> None:
+    def allocated(self, name: str, blocks: Sequence[int], n_external: int) -> BlendJob | None:
+        """The job that goes with the next step, if any."""
         row = self._blended[name]
         if n_external == 0:
-            return
+            return None
         mark = row.mark
-        self._jobs.append(
-            BlendJob(
-                number=row.number,
-                tokens=row.tokens,
-                segments=mark.segments,
-                system=mark.system,
-                n_context=mark.n_context,
-                blocks=tuple(blocks),
-                selector=mark.selector,
-                ratio=mark.ratio,
-                salt=row.salt,
-                any_offset=mark.any_offset,
-            )
+        job = BlendJob(
+            number=row.number,
+            tokens=row.tokens,
+            segments=mark.segments,
+            system=mark.system,
+            n_context=mark.n_context,
+            blocks=tuple(blocks),
+            selector=mark.selector,
+            ratio=mark.ratio,
+            salt=row.salt,
+            any_offset=mark.any_offset,
         )
+        self._jobs.append(job)
+        return job
 
     def take_jobs(self) -> list[BlendJob]:
         jobs, self._jobs = self._jobs, []
@@ -310,7 +318,9 @@ class Blending:
             row = self._by_number.get(number)
             if row is not None:
                 row.outcome = one
-                row.failed = row.failed or not one.ok
+                if not one.ok:
+                    row.failed = True
+                    isolate(row.request)  # it shall not find what an earlier blend has left
 
     def finished(self, name: str) -> dict[str, Any] | None:
         """What the client is told: of blended requests, and of those with a malformed mark."""

@@ -20,11 +20,24 @@ _SHOWN = {
     "saves_failed": "saves to Tessera that failed",
     "saves_given_up": "saves to Tessera that were given up for preempted requests",
     "saves_skipped": "saves to Tessera not begun because too many were in flight",
+    "blend_requests": "requests whose documents were marked and are blended",
+    "blend_runs": "contexts that were blended; more than requests when some were preempted",
+    "blend_failed": "contexts that could not be blended and were computed",
+    "blend_seconds": "seconds that workers spent on blending",
+    "blend_tokens_exact": "tokens of blended contexts that were loaded and are exact",
+    "blend_tokens_reused": "tokens of blended contexts that were loaded and used as they are",
+    "blend_tokens_recomputed": "tokens of blended contexts that were loaded and computed anew",
+    "blend_tokens_filled": "tokens of documents that were not known: computed alone and stored",
+    "blend_tokens_new": "tokens of blended contexts that were not known: computed in the prompt",
+    "blend_tokens_failed": "tokens of blended contexts that were known and could not be loaded",
+    "blend_malformed": "requests with a malformed mark, which ran as plain ones",
+    "blend_short": "marked requests that are too short to be worth it, which ran as plain ones",
+    "blend_unseen": "requests without a separator while one is configured and was never seen",
 }
 
 
 class TesseraStats(KVConnectorStats):
-    """How much the counters of struct tsr_connector_stats grew."""
+    """How much the counters of struct tsr_connector_stats, and those of blending, grew."""
 
     def reset(self) -> None:
         self.data: dict[str, Any] = {}

@@ -147,7 +147,7 @@ class SchedulerSide(ConnectorBase):
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         if self._blending is not None and self._blending.has(request.request_id):
-            return self._blending.matched(request.request_id, num_computed_tokens), False
+            return self._blending.matched(request.request_id, num_computed_tokens)
         live = self._live.get(request.request_id)
         if live is None:
             return 0, False
@@ -178,7 +178,9 @@ class SchedulerSide(ConnectorBase):
     ) -> None:
         if self._blending is not None and self._blending.has(request.request_id):
             (table,) = blocks.get_block_ids()
-            self._blending.allocated(request.request_id, table, num_external_tokens)
+            job = self._blending.allocated(request.request_id, table, num_external_tokens)
+            if job is not None and self._blending.between_steps:
+                self._names[job.number] = request.request_id
             return
         live = self._live.get(request.request_id)
         if live is None:

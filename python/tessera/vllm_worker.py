@@ -36,6 +36,7 @@ class WorkerSide(ConnectorBase):
         self._blend_trouble: str | None = "blending is not switched on"
         self._bad_blends: set[int] = set()
         self._outcomes: list[BlendOutcome] = []
+        self._arrived: list[int] = []  # blends that vLLM waits for
         super().__init__(vllm_config, role, kv_cache_config)
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -97,6 +98,7 @@ class WorkerSide(ConnectorBase):
         for job in meta.blends:  # until it has been blended
             self._bad_blends.update(self._context_blocks(job))
         self._start(meta)
+        self._arrived += [job.number for job in meta.blends if job.number in meta.names]
 
     @guarded(lambda: None)
     def _start(self, meta: TesseraMetadata) -> None:
@@ -155,7 +157,8 @@ class WorkerSide(ConnectorBase):
             name = self._names.pop(number, None)
             if name is not None:
                 results.finished_sending.add(name)
-        for number in received:
+        arrived, self._arrived = self._arrived, []
+        for number in received + arrived:
             name = self._names.pop(number, None)
             self._blocks.pop(number, None)
             if name is not None:

@@ -53,7 +53,7 @@ def expected_kv(tokens, rank=0):
     return out
 
 
-def engine_config(options, budget, drafts, events):
+def engine_config(options, budget, drafts, events, prefix_caching):
     more = {}
     if drafts:
         more["speculative_config"] = dict(
@@ -61,14 +61,13 @@ def engine_config(options, budget, drafts, events):
         )
     return EngineArgs(
         model=engines.MODEL,
-        skip_tokenizer_init=True,
         dtype="float32",
         load_format="dummy",
         max_model_len=SEQUENCE_MAX,
         max_num_seqs=16,
         max_num_batched_tokens=budget,
         block_size=32,
-        enable_prefix_caching=False,
+        enable_prefix_caching=prefix_caching,
         enforce_eager=True,
         kv_events_config=events,
         kv_transfer_config=engines.transfer_config(
@@ -90,6 +89,7 @@ class Rank:
         self.connector = TesseraConnector(config, KVConnectorRole.WORKER, kv_config)
         self.connector.register_kv_caches(dict(zip(LAYERS, self.memory)))
         self.expected = {}
+        self.bad = set()
 
     def begin(self, output):
         connector = self.connector
@@ -97,8 +97,11 @@ class Rank:
         connector.bind_connector_metadata(output.kv_connector_metadata)
         if output.has_sync_kv_loads:
             connector.start_load_kv(None)
-        bad = connector.get_block_ids_with_load_errors()
-        assert not bad, f"blocks that failed to load: {bad}"
+        self.bad = connector.get_block_ids_with_load_errors()
+        self.check_loads()
+
+    def check_loads(self):
+        assert not self.bad, f"blocks that failed to load: {self.bad}"
 
     def compare_and_write(self, name, slots, start, right):
         """Reads slots[:start] as attention would; writes the rest, wrong from `right` on."""
@@ -122,7 +125,7 @@ class Rank:
             finished_sending=results.finished_sending,
             finished_recving=results.finished_recving,
             failed_recving=results.failed_recving,
-            invalid_block_ids=connector.get_block_ids_with_load_errors(),
+            invalid_block_ids=self.bad | connector.get_block_ids_with_load_errors(),
             kv_connector_worker_meta=connector.build_connector_worker_meta(),
         )
         connector.clear_connector_metadata()
@@ -132,8 +135,19 @@ class Rank:
 class Rig:
     """A scheduler, its workers, and a model that writes digests."""
 
-    def __init__(self, options, asynchronous, budget=64, drafts=0, ranks=1, events=None):
-        self.config = engine_config(options, budget, drafts, events)
+    rank_class = Rank
+
+    def __init__(
+        self,
+        options,
+        asynchronous,
+        budget=64,
+        drafts=0,
+        ranks=1,
+        events=None,
+        prefix_caching=False,
+    ):
+        self.config = engine_config(options, budget, drafts, events, prefix_caching)
         self.config.scheduler_config.async_scheduling = asynchronous
         self.config.cache_config.num_gpu_blocks = BLOCKS
         self.config.parallel_config.tensor_parallel_size = ranks
@@ -152,7 +166,7 @@ class Rig:
         self.scheduler = kind(
             self.config, self.kv_config, StructuredOutputManager(self.config), BLOCK, BLOCK
         )
-        self.ranks = [Rank(self.config, self.kv_config, rank) for rank in range(ranks)]
+        self.ranks = [self.rank_class(self.config, self.kv_config, rank) for rank in range(ranks)]
         self.scheduler.connector.set_xfer_handshake_metadata_pp_aware(
             {(0, one.rank): one.connector.get_handshake_metadata() for one in self.ranks}
         )
@@ -174,9 +188,13 @@ class Rig:
             one.connector.shutdown()
         self.scheduler.connector.shutdown()
 
-    def add(self, name, sequence, n_prompt, n_output, **more):
-        """A request whose tokens, prompt and answer, are `sequence`."""
-        params = SamplingParams(max_tokens=n_output, temperature=0, ignore_eos=True)
+    def add(self, name, sequence, n_prompt, n_output, params=None, **more):
+        """A request whose tokens, prompt and answer, are `sequence`; vLLM has its parameters, for
+        Tessera too, as `params`."""
+        extra = {"kv_transfer_params": params} if params is not None else None
+        params = SamplingParams(
+            max_tokens=n_output, temperature=0, ignore_eos=True, extra_args=extra
+        )
         request = Request(
             request_id=name,
             prompt_token_ids=sequence[:n_prompt],
@@ -263,6 +281,9 @@ class Rig:
         blocks = numpy.array(self.tables[name])
         places = numpy.arange(start + count)
         slots = blocks[places // BLOCK] * BLOCK + places % BLOCK
+        if any(not one.bad.isdisjoint(self.tables[name]) for one in self.ranks):
+            self.written[name] = 0  # vLLM will throw this step away, and begin anew
+            return [sequence[known]] if samples else []
         for one in self.ranks:
             one.compare_and_write(name, slots, start, known + accepted)
         self.checked += start * len(self.ranks)
