@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """prompts.py - turns question answering data sets into the questions that `tessera calibrate` reads.
 
-  prompts.py DATA [--questions N] [--passages P] [--words W] > questions.jsonl
+  prompts.py DATA [--questions N] [--passages P] [--words W] [--format chat|plain] > questions.jsonl
 
 DATA is a folder with musique.json (MuSiQue, 10 passages a question), nq-open-oracle.jsonl.gz (NQ-open
 with its gold passage; passages of other questions are added), kv-retrieval-75.jsonl.gz (a value in
 many keys) and multi_news.jsonl (several articles, to be summarised); those that are missing are left
-out. The choice is drawn from a fixed seed, so the same data gives the same questions."""
+out. Formats: chat, where the model's template, names of documents and "Question:" are added by who
+reads this; plain, where everything is said here, as a model without a template reads it: passages,
+then "Question: ... Answer:". The choice is drawn from a fixed seed, so the same data gives the same questions."""
 import argparse, gzip, json, pathlib, random, re, sys
 
 
@@ -54,6 +56,14 @@ def multi_news(folder, a):
         yield "multi_news", str(i), documents, "Write a short summary of all of these articles.", answers
 
 
+def prompt(form, name, number, documents, question, answers):
+    if form == "chat":
+        return {"set": name, "id": number, "documents": documents, "question": question, "answers": answers}
+    return {"set": name + "-plain", "id": number, "plain": True, "system": "Answer the question using the passages below.\n\n",
+            "documents": ["Passage: %s\n\n" % d for d in documents], "question": "Question: %s\nAnswer:" % question,
+            "answers": [" " + a for a in answers]}
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("data", type=pathlib.Path)
@@ -61,6 +71,7 @@ def main():
     p.add_argument("--passages", type=int, default=8, help="of nq and kv")
     p.add_argument("--words", type=int, default=90, help="of a passage of nq; musique has up to 10 times, multi_news 5 times")
     p.add_argument("--sets", default="musique,nq,kv,multi_news")
+    p.add_argument("--format", choices=("chat", "plain"), default="chat")
     a = p.parse_args()
     makers = {"musique": (musique, "musique.json"), "nq": (nq, "nq-open-oracle.jsonl.gz"),
               "kv": (kv, "kv-retrieval-75.jsonl.gz"), "multi_news": (multi_news, "multi_news.jsonl")}
@@ -75,9 +86,7 @@ def main():
     for i in range(max(map(len, lists), default=0)):
         for rows in lists:
             if i < len(rows):
-                name, number, documents, question, answers = rows[i]
-                print(json.dumps({"set": name, "id": number, "documents": documents, "question": question,
-                                  "answers": answers}, ensure_ascii=False))
+                print(json.dumps(prompt(a.format, *rows[i]), ensure_ascii=False))
 
 
 main()

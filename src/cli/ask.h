@@ -55,9 +55,12 @@ struct tsri_dialog {
     size_t n_segments, n_segments_room;
     char *tail; /* template text behind a question: opens the answer */
     char *turn; /* template text between an answer and the next question */
+    bool plain; /* no template, no names, nothing cut: the prompt is its texts, one after another */
 };
 
 int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model, const char *system);
+int tsri_dialog_init_plain(struct tsri_dialog *d, const struct tsr_model *model,
+                           const char *system);
 void tsri_dialog_fini(struct tsri_dialog *d);
 /* A document behind what is there, as segments. */
 int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *doc);

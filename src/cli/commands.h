@@ -42,7 +42,7 @@
       "the best one, its bias, what all of them gave, and a gate. It is written where\n"           \
       "`tessera ask` finds it.\n"                                                                  \
       "  --prompts=FILE   questions, a JSON object a line: id, documents, question, and\n"         \
-      "                   optionally set, system, answers\n"                                       \
+      "                   optionally set, system, answers, plain (true: without template)\n"       \
       "  --out=FILE       the profile (default: beside the store, named by the model's space)\n"   \
       "  --csv=FILE       every measurement; a run goes on where the file ends\n"                  \
       "  --limit=N        only the first N questions\n"                                            \

@@ -120,6 +120,21 @@ int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model, const
     return e;
 }
 
+int tsri_dialog_init_plain(struct tsri_dialog *d, const struct tsr_model *model, const char *system)
+{
+    struct tsr_model_info info = {.size = sizeof info};
+    memset(d, 0, sizeof *d);
+    d->model = model;
+    d->plain = true;
+    if (tsr_model_info(model, &info) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    d->context = info.context;
+    d->turn = strdup("");
+    d->tail = strdup("");
+    int e = d->turn && d->tail ? add_text(d, system, strlen(system), TSR_TEXT_START)
+                               : tsri_cli_fail("no memory");
+    return e ? e : end_segment(d, 0);
+}
+
 void tsri_dialog_fini(struct tsri_dialog *d)
 {
     free(d->tokens);
@@ -131,9 +146,17 @@ void tsri_dialog_fini(struct tsri_dialog *d)
 
 /* ---- contents ---- */
 
+static int add_plain(struct tsri_dialog *d, const struct tsri_document *doc)
+{
+    size_t first = d->n_tokens;
+    int e = add_text(d, doc->text, doc->bytes, 0);
+    return e ? e : end_segment(d, first);
+}
+
 /* The name stands before every piece: a piece may be read without its neighbours. */
 int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *doc)
 {
+    if (d->plain) return add_plain(d, doc);
     for (size_t done = 0; done < doc->bytes;) {
         size_t bytes = tsri_piece_bytes(doc->text + done, doc->bytes - done);
         size_t room = strlen(doc->name) + bytes + 32, first = d->n_tokens;
@@ -156,7 +179,7 @@ int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *
 int tsri_dialog_add_question(struct tsri_dialog *d, const char *question)
 {
     size_t documents = d->n_tokens;
-    int e = d->n_segments > 1 ? add_text(d, "Question: ", 10, 0) : 0;
+    int e = d->n_segments > 1 && !d->plain ? add_text(d, "Question: ", 10, 0) : 0;
     if (!e) e = add_text(d, question, strlen(question), 0);
     if (!e) e = add_text(d, d->tail, strlen(d->tail), TSR_TEXT_SPECIAL);
     if (e) return e;

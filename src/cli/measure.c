@@ -26,7 +26,8 @@ static int library_failed(void)
 
 static int make_prompt(struct truth *t, const struct tsri_reader *r, const struct tsri_question *q)
 {
-    int e = tsri_dialog_init(&t->dialog, r->model, q->system);
+    int e = q->plain ? tsri_dialog_init_plain(&t->dialog, r->model, q->system)
+                     : tsri_dialog_init(&t->dialog, r->model, q->system);
     for (size_t i = 0; i < q->n_documents && !e; i++) {
         char name[24];
         snprintf(name, sizeof name, "%zu", i + 1);
@@ -93,9 +94,12 @@ static int answer(const struct tsri_measure *m, const struct tsr_blend *blend,
         int n = tsr_model_detokenize(r->model, &token, 1, 0, text + bytes, sizeof text - 1 - bytes);
         if (n < 0 || bytes + (size_t)n >= sizeof text) break;
         bytes += (size_t)n;
+        /* Without a template nothing else ends an answer. */
+        if (q->plain && memchr(text, '\n', bytes)) break;
         if (i + 1 < m->answer_max) e = go_on(r, blend, &token, t->n_prompt + i, 1, r->logits);
     }
     text[bytes] = 0;
+    if (q->plain) text[strcspn(text, "\n")] = 0;
     row->exact = tsri_answer_exact(text, q->answers, q->n_answers);
     row->f1 = tsri_answer_f1(text, q->answers, q->n_answers);
     return e;

@@ -12,6 +12,7 @@
 
 struct tsri_question {
     char *set, *id, *system, *question; /* system NULL: the default one */
+    bool plain;                         /* the texts are the prompt, without a chat template */
     char **documents, **answers;
     size_t n_documents, n_answers;
 };

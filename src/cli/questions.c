@@ -3,8 +3,10 @@
  *   {"set": "musique", "id": "17", "documents": ["text", ...], "question": "...", "answers":
  * ["..."]}
  *
- * and optionally "system". JSON is read as what it also is, YAML, by the library that reads our
- * configuration. Unknown members are refused: a misspelt one would be measured without. */
+ * and optionally "system", and "plain": true for texts that are the whole prompt, one after
+ * another, without a chat template (then "system" is needed). JSON is read as what it also is,
+ * YAML, by the library that reads our configuration. Unknown members are refused: a misspelt one
+ * would be measured without. */
 #include "cli/quality.h"
 
 #include <errno.h>
@@ -71,16 +73,29 @@ static int read_text(yaml_parser_t *parser, char **out, const struct place *p)
     return 0;
 }
 
+static int read_plain(yaml_parser_t *parser, bool *out, const struct place *p)
+{
+    char *text = NULL;
+    int status = read_text(parser, &text, p);
+    if (status) return status;
+    *out = strcmp(text, "true") == 0;
+    if (!*out && strcmp(text, "false") != 0) status = wrong(p, "plain is true or false");
+    free(text);
+    return status;
+}
+
 static int read_member(yaml_parser_t *parser, const char *name, struct tsri_question *q,
                        const struct place *p)
 {
     if (strcmp(name, "documents") == 0) return read_list(parser, &q->documents, &q->n_documents, p);
     if (strcmp(name, "answers") == 0) return read_list(parser, &q->answers, &q->n_answers, p);
+    if (strcmp(name, "plain") == 0) return read_plain(parser, &q->plain, p);
     char **texts[] = {&q->set, &q->id, &q->system, &q->question};
     static const char *const names[] = {"set", "id", "system", "question"};
     for (size_t i = 0; i < TSRI_COUNT(names); i++)
         if (strcmp(name, names[i]) == 0) return read_text(parser, texts[i], p);
-    return wrong(p, "a member that is none of set, id, system, documents, question, answers");
+    return wrong(p,
+                 "a member that is none of set, id, system, plain, documents, question, answers");
 }
 
 static int read_object(yaml_parser_t *parser, struct tsri_question *q, const struct place *p)
@@ -109,6 +124,7 @@ static int complete(struct tsri_question *q, const struct place *p)
 {
     if (!q->question || !q->n_documents || !q->id)
         return wrong(p, "id, documents and question are needed");
+    if (q->plain && !q->system) return wrong(p, "a plain prompt needs its system text");
     if (!q->set) q->set = strdup("prompts");
     if (!q->set) return tsri_cli_fail("no memory");
     /* They become fields of a table. */

@@ -58,6 +58,18 @@ assert len(rows) == 4 and kl["int8"] != kl["plain"] and abs(kl["int8"] / kl["pla
 END
 }
 
+a_plain_prompt_is_its_texts_and_nothing_else() {
+    calibrate_init || return
+    printf '{"id":"1","plain":true,"system":"%s","documents":["%s","%s"],"question":"%s","answers":["abc"]}\n' \
+        "$(letters 20 s)" "$(letters 300 a)" "$(letters 310 b)" "$(letters 7 q)" >"$tmp/q.jsonl"
+    calibrate --ratio=0 --ratios=0 --biases=0 --selectors=none --contexts=pure --answers=4
+    exits 0 || return
+    # At most a token for each letter of ours; a template and names would be 100 more.
+    awk -F, '$3 == "none" { ok = $23 == 2 && $22 <= 305 && $16 - 2 * $22 <= 28 } END { exit !ok }' "$tmp/rows.csv" ||
+        fail "$(cat "$tmp/rows.csv")"
+}
+
 run recomputing_everything_changes_nothing_and_nothing_changes_something
 run int8_entries_are_measured_beside_the_others
+run a_plain_prompt_is_its_texts_and_nothing_else
 test_end

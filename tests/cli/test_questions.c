@@ -25,6 +25,20 @@ TEST(a_question_has_what_its_line_says)
     tsri_question_fini(&q);
 }
 
+TEST(a_plain_prompt_says_so)
+{
+    struct tsri_question q;
+    CHECK_INT(parse(&q, "{\"id\":\"1\",\"plain\":true,\"system\":\"S\",\"documents\":[\"d\"],"
+                        "\"question\":\"x\"}"),
+              0);
+    CHECK(q.plain);
+    tsri_question_fini(&q);
+    CHECK_INT(parse(&q, "{\"id\":\"1\",\"plain\":false,\"documents\":[\"d\"],\"question\":\"x\"}"),
+              0);
+    CHECK(!q.plain);
+    tsri_question_fini(&q);
+}
+
 TEST(what_is_wrong_is_named_and_nothing_is_kept)
 {
     static const struct {
@@ -41,6 +55,10 @@ TEST(what_is_wrong_is_named_and_nothing_is_kept)
         {"{\"id\":\"1\",\"id\":\"2\",\"documents\":[\"d\"],\"question\":\"x\"}", "once each"},
         {"{\"id\":\"1\",\"docs\":[\"d\"],\"question\":\"x\"}", "a member that is none of"},
         {"{\"id\":\"1,2\",\"documents\":[\"d\"],\"question\":\"x\"}", "without commas"},
+        {"{\"id\":\"1\",\"plain\":\"yes\",\"documents\":[\"d\"],\"question\":\"x\"}",
+         "plain is true or false"},
+        {"{\"id\":\"1\",\"plain\":true,\"documents\":[\"d\"],\"question\":\"x\"}",
+         "needs its system text"},
     };
     struct tsri_question q;
     for (size_t i = 0; i < TSRI_COUNT(bad); i++) {
@@ -80,6 +98,7 @@ TEST(a_file_is_read_line_by_line)
 int main(void)
 {
     RUN(a_question_has_what_its_line_says);
+    RUN(a_plain_prompt_says_so);
     RUN(what_is_wrong_is_named_and_nothing_is_kept);
     RUN(a_file_is_read_line_by_line);
     return test_end();
