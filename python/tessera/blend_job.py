@@ -8,6 +8,7 @@ BlendSettings is the part of the engine's configuration that both read, each fro
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,17 @@ class BlendJob:
     def context_blocks(self, block_tokens: int) -> tuple[int, ...]:
         """The blocks that hold the context; the last one may hold the question's beginning too."""
         return self.blocks[: -(-self.n_context // block_tokens)]
+
+
+def space_salt(engine: str | None, request: bytes, rank: int = 0, world: int = 1) -> bytes | None:
+    """The salt of the space that a blend of these works in, the same in both halves; None: none.
+    Ranks have other heads of the same shape, so each has a space of its own."""
+    if not engine and not request and world == 1:
+        return None
+    digest = hashlib.sha256()
+    for part in ((engine or "").encode(), request, b"%d/%d" % (rank, world)):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest().encode()
 
 
 @dataclass(frozen=True)

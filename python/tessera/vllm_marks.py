@@ -28,6 +28,7 @@ from .blend_job import (
     checked_ratio,
     checked_selector,
 )
+from .known_text import KnownText
 from .owner import EngineCache
 from .separators import Separators, spellings
 
@@ -48,7 +49,8 @@ _REPORTED = {
     "n_new": "blend_tokens_new",
     "n_failed": "blend_tokens_failed",
 }
-Matcher = Callable[["array[int]", bytes], int]  # (tokens, salt): how many tokens are known
+# (tokens, salt): how many tokens are known, and where the last known one ends.
+Matcher = Callable[["array[int]", bytes], tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class Blending:
         self.between_steps = False
         self.matcher: Matcher | None = None
         self._separators: Separators | None = None
+        self._known_text: KnownText | None = None
         self._seen = False
         self._complained = False
         self._blended: dict[str, _Blended] = {}
@@ -168,10 +171,22 @@ class Blending:
             wanted += [found[i] for found in lists if i < len(found)]
         self._separators = Separators(cache.handle, wanted)
 
+    def start(self, cache: EngineCache, model: bytes, salt: str | None, ranks: int) -> None:
+        """Every worker has said that it can; the first one's model."""
+        if model:
+            self._known_text = KnownText(cache.handle, model, salt, ranks)
+            self.matcher = self._known_text.find
+        elif self.settings.any_offset:
+            logger.warning("tessera: text at any offset cannot be looked for with this model")
+        self.ready = True
+
     def close(self) -> None:
         if self._separators is not None:
             self._separators.close()
             self._separators = None
+        if self._known_text is not None:
+            self._known_text.close()
+            self._known_text = self.matcher = None
 
     # ---- marks --------------------------------------------------------------------------------
 
@@ -193,7 +208,7 @@ class Blending:
             segments = self._split(tokens)
         any_offset = wishes.get("any_offset", self.settings.any_offset)
         if not segments:
-            known = self._known(tokens, request) if any_offset else 0
+            known, end = self._known(tokens, request) if any_offset else (0, 0)
             if not known or known < self.settings.min_tokens:
                 return None
         elif sum(n for _first, n in segments) < self.settings.min_tokens:
@@ -202,7 +217,7 @@ class Blending:
         return Mark(
             segments=segments,
             system=bool(system and segments),
-            n_context=sum(segments[-1]) if segments else len(tokens) - 1,
+            n_context=sum(segments[-1]) if segments else min(end, len(tokens) - 1),
             selector=selector or self.settings.selector,
             ratio=self.settings.ratio if ratio is None else ratio,
             any_offset=any_offset,
@@ -226,8 +241,8 @@ class Blending:
         self._seen = True
         return tuple(chunks[:-1])
 
-    def _known(self, tokens: array[int], request: Request) -> int:
-        return self.matcher(tokens, request_salt(request)) if self.matcher is not None else 0
+    def _known(self, tokens: array[int], request: Request) -> tuple[int, int]:
+        return self.matcher(tokens, request_salt(request)) if self.matcher is not None else (0, 0)
 
     # ---- requests -----------------------------------------------------------------------------
 

@@ -40,7 +40,9 @@ class TesseraWorkerMetadata(KVConnectorWorkerMetadata):
 
 @dataclass
 class TesseraHandshake(KVConnectorHandshakeMetadata):
-    """Whether a worker is able to work, and to blend; if not, why."""
+    """Whether a worker is able to work, and to blend; if not, why. And its model as blend.h sees
+    it, a struct tsr_model_info without pointers, so that the scheduler finds the same space."""
 
     trouble: str | None = None
     blend_trouble: str | None = "the worker did not say that it can"
+    blend_model: bytes = b""

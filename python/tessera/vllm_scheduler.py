@@ -115,8 +115,15 @@ class SchedulerSide(ConnectorBase):
             if why and self._blending is not None:
                 self._blend_off(f"worker {rank}: {why}")
         if self._blending is not None:
-            self._blending.ready = True
+            self._start_blending(getattr(metadata.get(0), "blend_model", b""))
+
+    def _start_blending(self, model: bytes) -> None:
+        assert self._blending is not None and self._cache is not None
+        try:
+            self._blending.start(self._cache, model, self._shape.salt, self._shape.ranks)
             logger.info("tessera: blending marked requests")
+        except Exception as error:
+            self._blend_off(str(error))
 
     @guarded(lambda: None)
     def on_new_request(self, request: Request) -> None:

@@ -340,15 +340,15 @@ class TestRequests(MarksTest):
 
         def known(tokens, salt):
             asked.append(salt)
-            return 64 if tokens[0] == PROMPT[0] else 39
+            return (64, 80) if tokens[0] == PROMPT[0] else (39, 80)
 
         rig.blending.matcher = known
-        rig.ask("known", PROMPT, cache_salt="tenant")
+        rig.ask("known", PROMPT, cache_salt="tenant")  # the rest is the question
         rig.ask("unknown", list(reversed(PROMPT)))
         rig.run_all()
         (job,) = rig.blender.jobs
         self.assertTrue(job.any_offset)
-        self.assertEqual((job.segments, job.n_context), ((), len(PROMPT) - 1))
+        self.assertEqual((job.segments, job.n_context), ((), 80))
         self.assertEqual(asked, [job.salt, b""])
 
     def test_a_worker_that_cannot_is_one_line(self):

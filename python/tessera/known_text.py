@@ -1,0 +1,77 @@
+"""Whether stored text stands anywhere in a prompt: the any-offset matcher, asked ahead of a blend.
+
+An engine's scheduler must say whether a prompt will be blended before a worker sees it, so it looks
+into the space that the worker's blend will look into, for what that will find there: text that was
+computed behind no system prompt. It is nominated, not held: what is gone when the worker comes is
+computed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections import OrderedDict
+
+from ._lib import Lookup, MatchRow, Prompt, check, declare, library
+from .blend import Blend, ModelInfo
+from .blend_job import space_salt
+
+_ANY = 16  # TSR_PROMPT_ANY
+_ROWS = 1024
+_SPACES_MAX = 64  # tenants whose spaces are kept open
+
+
+class KnownText:
+    """Used by one thread at a time."""
+
+    def __init__(
+        self, cache: ctypes.c_void_p, model: bytes, engine_salt: str | None, world: int
+    ) -> None:
+        self._lib = library()
+        declare(self._lib, {"tsr_blend_space": (ctypes.c_void_p, [ctypes.c_void_p])})
+        self._cache = cache
+        self._model = ModelInfo.from_buffer_copy(model)
+        self._engine_salt = engine_salt
+        self._world = world
+        self._blends: OrderedDict[bytes, Blend] = OrderedDict()
+        self._rows = (MatchRow * _ROWS)()
+        self._client = ctypes.c_void_p()
+        check(self._lib.tsr_client_open(ctypes.byref(self._client), cache))
+
+    def close(self) -> None:
+        """May be called twice; before the cache is closed."""
+        for blend in self._blends.values():
+            blend.close()
+        self._blends.clear()
+        self._lib.tsr_client_close(self._client)
+        self._client = ctypes.c_void_p()
+
+    def find(self, tokens: array[int], salt: bytes) -> tuple[int, int]:
+        """(tokens that stored text covers, where the last such run ends)."""
+        address, count = tokens.buffer_info()
+        prompt = Prompt(size=ctypes.sizeof(Prompt), tokens=address, n_tokens=count, flags=_ANY)
+        spaces = (ctypes.c_void_p * 1)(self._space(salt))
+        order = Lookup(
+            size=ctypes.sizeof(Lookup),
+            spaces=spaces,
+            n_spaces=1,
+            matches_max=_ROWS,
+            matches=self._rows,
+        )
+        lookup = self._lib.tsr_lookup
+        covered = check(lookup(self._client, ctypes.byref(prompt), ctypes.byref(order)))
+        if order.n_matches == 0:
+            return 0, 0
+        last = self._rows[order.n_matches - 1]
+        return covered, last.prompt_offset + last.n_tokens
+
+    def _space(self, salt: bytes) -> int | None:
+        blend = self._blends.get(salt)
+        if blend is None:
+            if len(self._blends) >= _SPACES_MAX:
+                self._blends.popitem(last=False)[1].close()
+            name = space_salt(self._engine_salt, salt, 0, self._world)
+            blend = self._blends[salt] = Blend(self._cache, self._model, salt=name)
+        self._blends.move_to_end(salt)
+        space: int | None = self._lib.tsr_blend_space(blend._handle)
+        return space

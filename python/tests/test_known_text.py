@@ -1,0 +1,74 @@
+"""Text that one blend has stored is found anywhere in later prompts, by its own tenant alone."""
+
+import os
+import tempfile
+import unittest
+from array import array
+
+from test_blend import Tiny, prompt
+
+from tessera.blend import Ask, Blend
+from tessera.blend_job import space_salt
+from tessera.known_text import KnownText
+from tessera.owner import EngineCache
+
+
+class TestKnownText(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        path = os.path.join(self.folder.name, "s.sock")
+        self.cache = EngineCache(dict(host_size="16M", server_socket=path), "unit", True)
+        self.tiny = Tiny()
+        self.known = KnownText(self.cache.handle, bytes(self.tiny.info), "engine", 1)
+
+    def tearDown(self):
+        self.known.close()
+        self.known.close()
+        self.tiny.close()
+        self.cache.close()
+        self.folder.cleanup()
+
+    def store(self, salt):
+        """The documents 0, 1 and 2, as a worker's blend stores them."""
+        name = space_salt("engine", salt)
+        blend = Blend(self.cache.handle, self.tiny.info, min_tokens=0, salt=name)
+        tokens, segments = prompt((0, 1, 2))
+        ask = Ask(tokens.tobytes(), segments, ratio=0.0)  # behind no system prompt
+        blend.run(ask, self.tiny.layout, self.tiny)
+        blend.close()
+        return tokens, segments
+
+    def test_it_is_found_wherever_it_stands(self):
+        tokens, segments = self.store(b"")
+        first, n = segments[1]
+        text = tokens[first : first + n]
+        before, behind = array("I", range(50)), array("I", range(100, 110))
+        for place in (0, 7, 50):
+            found, end = self.known.find(before[:place] + text + behind, b"")
+            self.assertGreaterEqual(found, 63)
+            self.assertEqual(end, place + n)
+        self.assertEqual(self.known.find(before + behind, b""), (0, 0))
+
+    def test_tenants_share_nothing(self):
+        tokens, _segments = self.store(b"one")
+        self.assertEqual(self.known.find(tokens, b""), (0, 0))
+        self.assertEqual(self.known.find(tokens, b"two"), (0, 0))
+        self.assertGreater(self.known.find(tokens, b"one")[0], 100)
+        for i in range(200):  # more tenants than are kept
+            self.known.find(tokens, b"%d" % i)
+        self.assertGreater(self.known.find(tokens, b"one")[0], 100)
+
+    def test_salts_of_spaces(self):
+        self.assertIsNone(space_salt(None, b""))
+        salts = [
+            space_salt("a", b""),
+            space_salt(None, b"a"),
+            space_salt("a", b"a"),
+            space_salt(None, b"", 0, 2),
+            space_salt(None, b"", 1, 2),
+        ]
+        self.assertEqual(len(set(salts)), len(salts))
+
+
+if __name__ == "__main__":
+    unittest.main()
