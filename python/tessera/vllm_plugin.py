@@ -1,5 +1,20 @@
-"""What vLLM calls in each of its processes: makes {"kv_connector": "TesseraConnector"} known, so
-that no module path is needed."""
+"""What vLLM calls in each of its processes (entry point vllm.general_plugins), before it loads a
+model: makes {"kv_connector": "TesseraConnector"} known, so that no module path is needed, and takes
+hold of the model that a worker loads.
+
+vLLM has no hook for the latter: a connector is made after the model and never gets to see it. So
+Worker.load_model is wrapped, which every worker of the versions named here goes through; in any
+other version nothing is wrapped, and position-independent reuse is off (vllm_blend.py says so).
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+VERSIONS = ("0.32.",)
+_model: weakref.ref[Any] | None = None
 
 
 def register() -> None:
@@ -11,3 +26,35 @@ def register() -> None:
         )
     except ValueError:
         pass  # vLLM calls plug-ins more than once in a process
+    if supported():
+        _hold_models()
+
+
+def supported() -> bool:
+    """Whether this is a vLLM that was looked into."""
+    import vllm
+
+    return str(vllm.__version__).startswith(VERSIONS)
+
+
+def loaded_model() -> Any:
+    """The model of this process's worker; None: there is none, or nobody held it."""
+    return _model() if _model is not None else None
+
+
+def _hold_models() -> None:
+    from vllm.v1.worker.gpu_worker import Worker
+
+    load = Worker.load_model
+    if getattr(load, "tessera", False):
+        return
+
+    @functools.wraps(load)
+    def load_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global _model
+        result = load(self, *args, **kwargs)
+        _model = weakref.ref(self.get_model())
+        return result
+
+    load_model.tessera = True  # type: ignore[attr-defined]
+    Worker.load_model = load_model

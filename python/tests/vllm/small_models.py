@@ -1,0 +1,70 @@
+"""Checkpoints with random weights, a few hundred kilobytes each, one for every architecture that can
+be taken apart: what a test needs to know is whether two ways of computing agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+VOCAB = 256
+_CONFIGS: dict[str, type[PreTrainedConfig]] = {
+    "llama": LlamaConfig,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+}
+# Rotary embeddings that the library knows how to turn.
+ROPES: dict[str, dict[str, Any]] = {
+    "default": {"rope_type": "default", "rope_theta": 10000.0},
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 256,
+    },
+    "yarn": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 512,
+    },
+}
+
+
+def make(folder: str, architecture: str, rope: str = "default") -> str:
+    """Writes a checkpoint and returns its folder."""
+    torch.manual_seed(7)
+    config = _CONFIGS[architecture](
+        vocab_size=VOCAB,
+        hidden_size=128,
+        intermediate_size=192,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=2048,
+        rope_parameters=dict(ROPES[rope]),
+        tie_word_embeddings=False,
+        initializer_range=0.2,
+    )
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("bias"):
+                weight.normal_(0, 0.5)
+            elif "norm" in name:
+                weight.normal_(1, 0.2)
+    path = Path(folder) / f"{architecture}-{rope}"
+    model.save_pretrained(path)
+    return str(path)
