@@ -270,6 +270,9 @@ $(B)/fuzz/%: tests/fuzz/%.c $(LIB_SRC)
 	@echo "  FUZZ  $@"
 	$(Q)clang -std=c11 $(CPPF) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
 	    $< $(LIB_SRC) -o $@ $(LIBS)
+# Files of models are parsed by ggml first.
+$(B)/fuzz/fuzz_gguf: CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)
+$(B)/fuzz/fuzz_gguf: LIBS += $(LLAMA_LIBS)
 fuzz: $(FUZZ)
 
 setup:
