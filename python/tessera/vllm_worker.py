@@ -13,8 +13,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from ._connector import WorkerHalf
-from .blend_job import BlendJob, BlendOutcome
+from .blend_job import BlendJob, BlendOutcome, blend_settings
 from .vllm_base import ConnectorBase, guarded, logger
+from .vllm_blend import BlendWorker
 from .vllm_messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
 from .vllm_shape import group_layout
 
@@ -32,7 +33,7 @@ class WorkerSide(ConnectorBase):
         self._failed: set[int] = set()
         self._layouts: list[tuple[Any, Any]] = []
         self._stream: torch.cuda.Stream | None = None  # that the worker was opened with
-        self._blender: Any = None  # run(BlendJob) -> BlendOutcome, which never raises
+        self._blender: BlendWorker | None = None
         self._blend_trouble: str | None = "blending is not switched on"
         self._bad_blends: set[int] = set()
         self._outcomes: list[BlendOutcome] = []
@@ -69,7 +70,9 @@ class WorkerSide(ConnectorBase):
             except Exception as error:
                 self._give_up(error)
         trouble = None if self._half is not None else self._trouble or "no KV memory"
-        return TesseraHandshake(trouble, None if self._blender is not None else self._blend_trouble)
+        if self._blender is None:
+            return TesseraHandshake(trouble, self._blend_trouble)
+        return TesseraHandshake(trouble, None, self._blender.model)
 
     def _open_worker(self) -> None:
         assert self._cache is not None
@@ -85,6 +88,23 @@ class WorkerSide(ConnectorBase):
         )
         self._half = self._worker
         self._worker.register([layout for layout, _keep in self._layouts])
+        self._open_blender()
+
+    def _open_blender(self) -> None:
+        """What stands in the way of blending leaves exact reuse as it is."""
+        assert self._cache is not None
+        try:
+            settings = blend_settings(self._own)
+            if settings is not None:
+                self._blender = BlendWorker(self._vllm_config, self._shape, settings, self._cache)
+        except Exception as error:
+            self._blend_trouble = f"{type(error).__name__}: {error}"
+
+    def _close(self) -> None:
+        if self._blender is not None:
+            self._blender.close()
+            self._blender = None
+        super()._close()
 
     @guarded(lambda: None)
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
@@ -113,6 +133,7 @@ class WorkerSide(ConnectorBase):
             self._run_blend(job)
 
     def _run_blend(self, job: BlendJob) -> None:
+        assert self._blender is not None
         outcome = self._blender.run(job)
         self._outcomes.append(outcome)
         if outcome.ok:

@@ -1,0 +1,215 @@
+"""A worker's blends: contexts put into vLLM's KV cache from documents that were computed once.
+
+For each BlendJob the library plans and loads (tessera.blend), the model's own modules compute what
+must be computed (vllm_model), both in a contiguous copy of the prompt's K and V; then vLLM's own
+attention writes that copy into the pages of the request, so that no page format is known here. vLLM
+goes on with the question as if it had computed all of it.
+
+Whatever goes wrong costs the blend, never the request: the outcome is not ok, the caller names the
+blocks as invalid, and vLLM computes them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import time
+import zlib
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from vllm.distributed.parallel_state import get_tp_group
+from vllm.logger import init_logger
+
+from . import vllm_plugin
+from ._connector import ModelShape
+from .blend import Ask, Blend, Executor, Pass
+from .blend_job import BlendJob, BlendOutcome, BlendSettings, space_salt
+from .owner import EngineCache
+from .vllm_model import BlendExecutor, Staging, model_info, take_apart
+from .vllm_shape import Refused
+
+__all__ = ["BlendWorker"]
+
+logger = init_logger("vllm.tessera")
+_SALTS_MAX = 16  # tenants whose spaces are kept open
+_BEGIN, _LAYER, _DEVIATION, _NARROW, _DONE, _FAILED = 1, 2, 3, 4, 5, 6
+
+
+class BlendWorker:
+    """Opened when the KV cache is there. Refused: this engine cannot blend, and why."""
+
+    def __init__(
+        self, vllm_config: Any, shape: ModelShape, settings: BlendSettings, cache: EngineCache
+    ) -> None:
+        if not vllm_plugin.supported():
+            known = ", ".join(version + "*" for version in vllm_plugin.VERSIONS)
+            raise Refused(f"a vLLM that is not one of {known}")
+        model = vllm_plugin.loaded_model()
+        if model is None:
+            raise Refused("the plug-in was not there when the model was loaded: pip install it")
+        if len(shape.groups) > 1:
+            raise Refused("KV caches of several groups")
+        self._parts = take_apart(model, vllm_config)
+        if self._parts.device.type != "cpu":
+            raise Refused(f"models on {self._parts.device.type}, which was never tried")
+        self._block = shape.groups[0].block_tokens
+        self._settings = settings
+        self._cache = cache
+        self._engine_salt = shape.salt
+        group = get_tp_group()
+        self._rank, self._world = group.rank_in_group, group.world_size
+        self._info = model_info(
+            self._parts,
+            shape.model,
+            hashlib.sha256(shape.weights).digest(),
+            hashlib.sha256(shape.identity.encode()).digest()[:16],
+        )
+        self._staging = Staging(self._parts)
+        self._executor: Executor = BlendExecutor(self._parts, self._staging)
+        if self._world > 1:
+            self._executor = _Agreed(self._executor, group.cpu_group, self._world)
+        self._blends: OrderedDict[bytes, Blend] = OrderedDict()
+        self._complaints: set[str] = set()
+
+    @property
+    def model(self) -> bytes:
+        """struct tsr_model_info, for whoever opens the same space."""
+        return bytes(self._info)
+
+    def close(self) -> None:
+        """Before the cache is closed. May be called twice."""
+        while self._blends:
+            self._blends.popitem()[1].close()
+
+    def run(self, job: BlendJob) -> BlendOutcome:
+        """Never raises."""
+        start = time.perf_counter()
+        report: dict[str, float | int | str] = {}
+        try:
+            with torch.inference_mode():
+                report = self._blend(job)
+                self._hand_over(job)
+            ok = True
+        except Exception as error:
+            ok = False
+            self._complain(error)
+        return BlendOutcome(job.number, ok, report, time.perf_counter() - start)
+
+    def _complain(self, error: Exception) -> None:
+        what = f"{type(error).__name__}: {error}"
+        if len(self._complaints) < 16 and what not in self._complaints:
+            self._complaints.add(what)
+            logger.warning("tessera: a blend failed, vLLM computes its prompt: %s", what)
+
+    def _blend(self, job: BlendJob) -> dict[str, float | int | str]:
+        self._staging.fit(len(job.tokens) // 4)
+        ask = Ask(
+            job.tokens,
+            job.segments,
+            system=job.system,
+            n_context=job.n_context,
+            selector=job.selector or self._settings.selector,
+            ratio=job.ratio if job.ratio is not None else self._settings.ratio,
+            any_offset=job.any_offset,
+        )
+        executor = self._executor
+        try:
+            report = self._opened(job.salt).run(ask, self._staging.layout(), executor)
+        except _Apart:
+            raise
+        except Exception:
+            if isinstance(executor, _Agreed):
+                executor.agree(_FAILED)
+            raise
+        if isinstance(executor, _Agreed):
+            executor.agree(_DONE)
+        return report
+
+    def _opened(self, salt: bytes) -> Blend:
+        blend = self._blends.get(salt)
+        if blend is None:
+            if len(self._blends) >= _SALTS_MAX:
+                self._blends.popitem(last=False)[1].close()
+            settings = self._settings
+            blend = Blend(
+                self._cache.handle,
+                self._info,
+                settings.profile,
+                settings.min_tokens,
+                space_salt(self._engine_salt, salt, self._rank, self._world),
+            )
+            self._blends[salt] = blend
+        self._blends.move_to_end(salt)
+        return blend
+
+    def _hand_over(self, job: BlendJob) -> None:
+        """Into the request's pages, by the way that vLLM writes them itself."""
+        n = job.n_context
+        blocks = torch.tensor(job.context_blocks(self._block), dtype=torch.int64)
+        if len(blocks) * self._block < n:
+            raise ValueError(f"{len(blocks)} blocks for a context of {n} tokens")
+        slots = (blocks[:, None] * self._block + torch.arange(self._block)).flatten()[:n]
+        for layer, (keys, values) in zip(self._parts.layers, self._staging.kv):
+            attn: Any = layer.self_attn.attn
+            attn.impl.do_kv_cache_update(attn, keys[:n], values[:n], attn.kv_cache, slots)
+
+
+class _Apart(Exception):
+    """Ranks that were about to do different things."""
+
+
+class _Agreed:
+    """An executor on one of several ranks. Each has its own heads, its own space in the cache and
+    its own luck with it, but all must compute the same rows, or they would wait for each other
+    forever. So before every step they compare what they are about to do, and when it differs all
+    of them give up. Attention and deviation are summed over ranks, so all select the same rows."""
+
+    def __init__(self, inner: Executor, group: Any, world: int) -> None:
+        self._inner = inner
+        self._group = group
+        self._world = world
+        self._n_rows = 0
+
+    def agree(self, *facts: int) -> None:
+        mine = zlib.crc32(repr(facts).encode())
+        both = torch.tensor([mine, -mine], dtype=torch.int64)
+        torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX, group=self._group)
+        if int(both[0]) != -int(both[1]):
+            raise _Apart("ranks have found different things")
+
+    def _sum(self, values: Any) -> torch.Tensor:
+        total = torch.frombuffer(values, dtype=torch.float32)
+        torch.distributed.all_reduce(total, group=self._group)
+        return total
+
+    def begin(self, rows: Pass) -> None:
+        self.agree(_BEGIN, rows.n_mass_rows, zlib.crc32(rows.table()))
+        self._n_rows = rows.n_rows
+        self._inner.begin(rows)
+
+    def layer(self, layer: int, mass: Any) -> None:
+        self.agree(_LAYER, layer)
+        if mass is None:
+            self._inner.layer(layer, None)
+            return
+        own = (ctypes.c_float * len(mass))()
+        self._inner.layer(layer, own)
+        torch.frombuffer(mass, dtype=torch.float32).add_(self._sum(own) / self._world)
+
+    def deviation(self, layer: int, k: Any, v: Any) -> None:
+        self.agree(_DEVIATION, layer)
+        self._inner.deviation(layer, k, v)
+        for out in (k, v):
+            if out:
+                address = ctypes.addressof(out.contents)
+                self._sum((ctypes.c_float * self._n_rows).from_address(address))
+
+    def narrow(self, keep: Any) -> None:
+        self.agree(_NARROW, zlib.crc32(keep))
+        self._n_rows = len(keep)
+        self._inner.narrow(keep)
+
+    def end(self) -> None:
+        self._inner.end()
