@@ -292,6 +292,7 @@ test-python: $(LIBS_SO)
 test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 	@B=$(B) python/tests/engine.sh vllm/test_async.py
 	@B=$(B) python/tests/engine.sh vllm/test_marks.py
+	@B=$(B) python/tests/engine.sh vllm/test_events.py
 	@B=$(B) python/tests/engine.sh vllm/test_engine.py
 test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_storage.py

@@ -244,6 +244,11 @@ TSR_API int tsr_scheduler_has_pending_work(const struct tsr_scheduler *s);
 /* What entered and left the cache, of the spaces of this connector; as tsr_events. */
 TSR_API TSR_MUST int tsr_scheduler_take_events(struct tsr_scheduler *s, struct tsr_event *out,
                                                uint32_t max);
+/* Keys of a request's whole chunks [first, first + n), for who wants to know what an event speaks
+ * of: those of a chunk in all spaces stand together, keys[n][n_ranks x n_groups]. Returns how many
+ * chunks: fewer where fewer tokens are known, 0 of a request that is not. Does not block. */
+TSR_API TSR_MUST int tsr_scheduler_keys(struct tsr_scheduler *s, uint64_t id, uint32_t first,
+                                        uint32_t n, struct tsr_key *keys);
 /* Forgets what was looked up and clears the connector's spaces in the cache. */
 TSR_API TSR_MUST int tsr_scheduler_reset_cache(struct tsr_scheduler *s);
 

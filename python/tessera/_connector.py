@@ -30,6 +30,8 @@ SCHEDULER_FLAGS = {"no_load": 1, "no_save": 2, "save_decode": 4, "load_sync": 8,
 BOUNDARIES = {"in_flight": 0, "placeholders": 1}
 REQUEST_NO_LOAD, REQUEST_NO_SAVE = 1, 2
 STEP_RESET_BLOCKS = 1
+EVENT_STORED = 1
+_EVENT_ROUNDS = 64
 PLANES_MAX = 4
 
 
@@ -205,6 +207,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "tsr_scheduler_request_finished": (c_int, [c_void_p, POINTER(Finish)]),
     "tsr_scheduler_has_pending_work": (c_int, [c_void_p]),
     "tsr_scheduler_take_events": (c_int, [c_void_p, POINTER(Event), c_uint32]),
+    "tsr_scheduler_keys": (c_int, [c_void_p, c_uint64, c_uint32, c_uint32, c_void_p]),
     "tsr_scheduler_reset_cache": (c_int, [c_void_p]),
     "tsr_scheduler_stats": (c_int, [c_void_p, POINTER(ConnectorStats)]),
     "tsr_worker_open": (c_int, [_out, c_void_p, POINTER(ConnectorDesc), POINTER(WorkerDesc)]),
@@ -318,6 +321,7 @@ class SchedulerHalf:
         desc = describe(shape)
         check(self._lib.tsr_scheduler_open(ctypes.byref(self._handle), cache, ctypes.byref(desc.c)))
         self.n_groups = len(shape.groups)
+        self.n_spaces = shape.ranks * len(shape.groups)
         self.chunk_tokens = int(self._lib.tsr_scheduler_chunk_tokens(self._handle))
         self._async = c_uint32()
         self._meta = c_void_p()
@@ -433,6 +437,24 @@ class SchedulerHalf:
 
     def reset(self) -> int:
         return check(self._lib.tsr_scheduler_reset_cache(self._handle))
+
+    def keys(self, number: int, first: int, count: int) -> list[list[bytes]]:
+        """Of each whole chunk from `first` on, its keys in all spaces; at most `count` chunks."""
+        rows = ctypes.create_string_buffer(16 * self.n_spaces * count)
+        found = check(self._lib.tsr_scheduler_keys(self._handle, number, first, count, rows))
+        flat = [rows.raw[i : i + 16] for i in range(0, 16 * self.n_spaces * found, 16)]
+        return [flat[i : i + self.n_spaces] for i in range(0, len(flat), self.n_spaces)]
+
+    def events(self) -> list[tuple[int, bytes]]:
+        """(kind, key) of what entered and left the cache."""
+        taken: list[tuple[int, bytes]] = []
+        rows = (Event * 512)()
+        for _ in range(_EVENT_ROUNDS):
+            count = check(self._lib.tsr_scheduler_take_events(self._handle, rows, len(rows)))
+            if not count:
+                break
+            taken += [(row.kind, bytes(row.key.bytes)) for row in rows[:count]]
+        return taken
 
     def stats(self) -> dict[str, int]:
         return _stats(self._lib.tsr_scheduler_stats, self._handle)

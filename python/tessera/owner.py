@@ -53,7 +53,8 @@ class EngineCache:
                 check(lib.tsr_config_set(config, b"owner", owner))
             self.socket = (lib.tsr_config_get(config, b"server_socket") or b"").decode()
             check(lib.tsr_open(ctypes.byref(self.handle), config))
-            if serve and not daemon:
+            self.serves = serve and not daemon
+            if self.serves:
                 try:
                     server = ctypes.byref(self._server)
                     check(lib.tsr_server_open(server, self.handle, config))

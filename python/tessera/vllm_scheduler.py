@@ -16,11 +16,13 @@ from .blend_job import blend_settings
 from .cache import _extras
 from .identity import files_digest
 from .vllm_base import ConnectorBase, guarded, logger
+from .vllm_events import KvEvents
 from .vllm_marks import Blending
 from .vllm_messages import TesseraMetadata, TesseraWorkerMetadata
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_events import KVCacheEvent
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -33,7 +35,7 @@ _NEVER = 1 << 62
 class _Live:
     """A request between on_new_request and its end."""
 
-    __slots__ = ("number", "request", "known", "wake", "asynchronous", "preemptions")
+    __slots__ = ("number", "request", "known", "wake", "asynchronous", "preemptions", "told")
 
     def __init__(self, number: int, request: Request, known: int, wake: int) -> None:
         self.number = number
@@ -42,6 +44,7 @@ class _Live:
         self.wake = wake  # nothing can be saved before so many are computed
         self.asynchronous = False
         self.preemptions = request.num_preemptions  # that the half has been told
+        self.told = 0  # chunks that KV events know of
 
 
 class SchedulerSide(ConnectorBase):
@@ -51,6 +54,7 @@ class SchedulerSide(ConnectorBase):
         self._live: dict[str, _Live] = {}
         self._numbers = itertools.count(1)
         self._blending: Blending | None = None
+        self._events: KvEvents | None = None
         super().__init__(vllm_config, role, kv_cache_config)
 
     def _open_scheduler(self) -> None:
@@ -70,7 +74,22 @@ class SchedulerSide(ConnectorBase):
             self._scheduler.chunk_tokens,
             self._cache.socket,
         )
+        self._open_events()
         self._open_blending()
+
+    def _open_events(self) -> None:
+        wanted = self._vllm_config.kv_events_config
+        if wanted is None or not wanted.enable_kv_cache_events:
+            return
+        assert self._cache is not None
+        if not self._cache.serves:
+            logger.warning("tessera: no KV events: a tesserad has the cache")
+        elif len(self._shape.groups) > 1:
+            logger.warning("tessera: no KV events: several KV groups")
+        else:
+            block = self._shape.groups[0].block_tokens
+            hashed = getattr(self._kv_cache_config, "hash_block_size", None) or block
+            self._events = KvEvents(self._scheduler, block, hashed)
 
     def _open_blending(self) -> None:
         """What is wrong with it costs blending, not the cache."""
@@ -137,9 +156,24 @@ class SchedulerSide(ConnectorBase):
         self._scheduler.new_request(
             number, tokens, request.num_prompt_tokens, _request_extras(request), flags
         )
-        self._live[request.request_id] = _Live(
-            number, request, len(tokens), self._scheduler.chunk_tokens
-        )
+        live = _Live(number, request, len(tokens), self._scheduler.chunk_tokens)
+        self._live[request.request_id] = live
+        self._remember(live)
+
+    def _remember(self, live: _Live, n_found: int = 0) -> None:
+        """Chunks that may be saved from now on, and what was found, for KV events."""
+        if self._events is None:
+            return
+        known = live.known if self._save_decode else min(live.known, live.request.num_prompt_tokens)
+        end = known // self._scheduler.chunk_tokens
+        try:
+            if end > live.told:
+                live.told = self._events.remember(live.number, live.request, live.told, end)
+            if n_found:
+                self._events.found(live.number, n_found)
+        except Exception as error:
+            self._events = None
+            self._complain("KV events", error)
 
     def _blend(self, request: Request, number: int) -> bool:
         assert self._blending is not None
@@ -161,6 +195,8 @@ class SchedulerSide(ConnectorBase):
         self._tell_preemptions([live])
         self._tell_tokens(live)
         found, live.asynchronous = self._scheduler.matched(live.number, num_computed_tokens)
+        if found:
+            self._remember(live, num_computed_tokens + found)
         return found, live.asynchronous
 
     def _tell_preemptions(self, lives: Iterable[_Live]) -> None:
@@ -258,7 +294,12 @@ class SchedulerSide(ConnectorBase):
                 )
             )
             live.wake = self._next_wake(live)
-        return scheduler.build(rows, tokens, counts, blocks)
+        data = scheduler.build(rows, tokens, counts, blocks)
+        if self._events is not None:
+            for name in scheduler_output.num_scheduled_tokens:
+                if name in lives:
+                    self._remember(lives[name])
+        return data
 
     def _next_wake(self, live: _Live) -> int:
         """When the half has to hear of this request again: at the next whole chunk."""
@@ -292,6 +333,9 @@ class SchedulerSide(ConnectorBase):
         live = self._live.pop(request.request_id, None)
         if live is None:
             return False, told
+        if self._events is not None:
+            self._tell_tokens(live)
+            self._remember(live)
         held = self._scheduler.finished(
             live.number,
             (
@@ -319,7 +363,16 @@ class SchedulerSide(ConnectorBase):
     @guarded(lambda: None)
     def reset_cache(self) -> bool | None:
         self._scheduler.reset()
+        if self._events is not None:
+            self._events.cleared()
+            for live in self._live.values():
+                live.told = 0
+                self._remember(live)
         return True
+
+    @guarded(tuple)
+    def take_events(self) -> Iterable[KVCacheEvent]:
+        return self._events.take() if self._events is not None else ()
 
 
 def _request_extras(request: Request) -> Any:

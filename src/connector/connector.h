@@ -279,6 +279,9 @@ void tsri_saves_fini(struct tsr_scheduler *s);
 void tsri_saves_plan(struct tsr_scheduler *s, struct tsri_req *r, uint32_t boundary,
                      uint32_t first_kept);
 void tsri_saves_report(struct tsr_scheduler *s, const struct tsri_save_report *report);
+/* As tsr_scheduler_keys. */
+TSR_MUST int tsri_saves_keys(struct tsr_scheduler *s, const struct tsri_req *r, uint32_t first,
+                             uint32_t n, struct tsr_key *keys);
 
 /* scheduler.c */
 /* Frees a request that has ended when nothing of it is under way. */

@@ -143,16 +143,42 @@ static int ask_server(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
     return 0;
 }
 
-/* Fills keys and lacking of chunks [upto, to). */
-static int ask(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
+/* Room for n chunks. */
+static int make_room(struct tsr_scheduler *s, uint32_t n)
 {
-    uint32_t n = to / s->terms.chunk_tokens;
     uint32_t max = s->keys_max, max_tiers = max, max_lacking = max;
     int e = tsri_grow(&s->keys, &max, n, sizeof *s->keys);
     if (!e) e = tsri_grow(&s->tiers, &max_tiers, n, sizeof *s->tiers);
     if (!e) e = tsri_grow(&s->lacking, &max_lacking, n, sizeof *s->lacking);
+    if (!e) s->keys_max = max;
+    return e;
+}
+
+int tsri_saves_keys(struct tsr_scheduler *s, const struct tsri_req *r, uint32_t first, uint32_t n,
+                    struct tsr_key *keys)
+{
+    const struct tsri_terms *t = &s->terms;
+    uint32_t whole = r->n_tokens / t->chunk_tokens;
+    if (first >= whole) return 0;
+    n = tsri_min_u32(n, whole - first);
+    int e = make_room(s, first + n);
     if (e) return e;
-    s->keys_max = max;
+    struct tsr_prompt prompt = prompt_of(r, (first + n) * t->chunk_tokens);
+    for (uint32_t k = 0; k < t->n_spaces; k++) {
+        int got = tsr_keys(t->spaces[k], &prompt, s->keys, first + n);
+        if (got < (int)(first + n)) return got < 0 ? got : 0;
+        for (uint32_t i = 0; i < n; i++)
+            keys[(size_t)i * t->n_spaces + k] = s->keys[first + i];
+    }
+    return (int)n;
+}
+
+/* Fills keys and lacking of chunks [upto, to). */
+static int ask(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
+{
+    uint32_t n = to / s->terms.chunk_tokens;
+    int e = make_room(s, n);
+    if (e) return e;
     uint32_t first = r->upto / s->terms.chunk_tokens;
     memset(s->lacking + first, 0, (n - first) * sizeof *s->lacking);
     return s->terms.cache->served ? ask_server(s, r, to) : ask_own(s, r, to);

@@ -346,6 +346,14 @@ int tsr_scheduler_take_events(struct tsr_scheduler *s, struct tsr_event *out, ui
     return n < 0 ? n : kept;
 }
 
+int tsr_scheduler_keys(struct tsr_scheduler *s, uint64_t id, uint32_t first, uint32_t n,
+                       struct tsr_key *keys)
+{
+    if (!s || (!keys && n)) return no_half();
+    const struct tsri_req *r = tsri_reqs_find(&s->reqs, id);
+    return r ? tsri_saves_keys(s, r, first, n, keys) : 0;
+}
+
 int tsr_scheduler_reset_cache(struct tsr_scheduler *s)
 {
     if (!s) return no_half();

@@ -141,6 +141,31 @@ TEST(events_are_those_of_its_spaces)
     ck_close(&k);
 }
 
+TEST(keys_name_what_events_speak_of)
+{
+    struct ck k;
+    struct tsr_event events[16];
+    struct tsr_key keys[4][2];
+    ck_open(&k, &(struct ck_options){.n_ranks = 2});
+    ck_save_prompt(&k, 1, tokens, 32, 0);
+    CHECK_INT(tsr_scheduler_take_events(k.scheduler, events, 16), 4);
+    ck_new(&k, 2, tokens, 40);
+    CHECK_INT(tsr_scheduler_keys(k.scheduler, 2, 0, 4, keys[0]), 2);
+    for (int i = 0; i < 4; i++) {
+        int found = 0;
+        for (int chunk = 0; chunk < 2; chunk++)
+            for (int rank = 0; rank < 2; rank++)
+                found += memcmp(&events[i].key, &keys[chunk][rank], sizeof events[i].key) == 0;
+        CHECK_INT(found, 1);
+    }
+    struct tsr_key second[2];
+    CHECK_INT(tsr_scheduler_keys(k.scheduler, 2, 1, 1, second), 1);
+    CHECK(memcmp(second, keys[1], sizeof second) == 0);
+    CHECK_INT(tsr_scheduler_keys(k.scheduler, 2, 2, 1, second), 0);
+    CHECK_INT(tsr_scheduler_keys(k.scheduler, 99, 0, 1, second), 0);
+    ck_close(&k);
+}
+
 TEST(bytes_that_are_none_change_nothing)
 {
     struct ck k;
@@ -168,6 +193,7 @@ int main(void)
     RUN(a_request_that_is_aborted_at_any_moment_leaves_nothing);
     RUN(an_id_that_begins_again_is_another_request);
     RUN(events_are_those_of_its_spaces);
+    RUN(keys_name_what_events_speak_of);
     RUN(bytes_that_are_none_change_nothing);
     return test_end();
 }
