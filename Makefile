@@ -294,6 +294,7 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 	@B=$(B) python/tests/engine.sh vllm/test_marks.py
 	@B=$(B) python/tests/engine.sh vllm/test_events.py
 	@B=$(B) python/tests/engine.sh vllm/test_engine.py
+	@B=$(B) python/tests/engine.sh vllm/test_blend.py
 test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_storage.py
 bench-vllm: $(LIBS_SO)

@@ -33,6 +33,10 @@ from vllm import LLM, SamplingParams, TokensPrompt  # noqa: E402  the environmen
 from vllm.config import KVTransferConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
 
+from tessera import vllm_plugin  # noqa: E402
+
+vllm_plugin.register()  # as vLLM does by itself where the package is installed
+
 MODEL = os.environ["TESSERA_TEST_VLLM_MODEL"]
 BLOCK = 32
 
@@ -42,7 +46,7 @@ class Answer:
     tokens: list[int]
     logprobs: list[float]
     cached: int  # prompt tokens that were not computed
-    seconds: float = 0.0
+    told: dict[str, Any] | None = None  # what the connector says of the request
 
 
 def transfer_config(options: dict[str, Any], role: str = "kv_both") -> KVTransferConfig:
@@ -52,6 +56,14 @@ def transfer_config(options: dict[str, Any], role: str = "kv_both") -> KVTransfe
         kv_role=role,
         kv_load_failure_policy="recompute",
         kv_connector_extra_config=options,
+    )
+
+
+def sampling(max_tokens: int, wishes: dict[str, Any] | None = None, **more: Any) -> SamplingParams:
+    """Greedy; `wishes` are what kv_transfer_params has for Tessera."""
+    extra = {"kv_transfer_params": {"tessera": wishes}} if wishes is not None else None
+    return SamplingParams(
+        temperature=0, max_tokens=max_tokens, ignore_eos=True, extra_args=extra, **more
     )
 
 
@@ -129,9 +141,11 @@ class Engine:
         inside, self._inside = self._inside, 0.0
         return inside
 
-    def first_token(self, tokens: list[int]) -> tuple[float, int]:
+    def first_token(
+        self, tokens: list[int], wishes: dict[str, Any] | None = None
+    ) -> tuple[float, int]:
         """(seconds to the first token of a prompt, tokens that were not computed)."""
-        params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+        params = sampling(1, wishes)
         start = time.perf_counter()
         (output,) = self.llm.generate(
             [TokensPrompt(prompt_token_ids=tokens)], params, use_tqdm=False
@@ -155,19 +169,39 @@ class Engine:
     def tokens_of(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
 
-    def ask(self, prompts: list[Any], max_tokens: int, together: bool = False) -> list[Answer]:
+    def distribution(self, tokens: list[int], wishes: dict[str, Any] | None = None) -> list[float]:
+        """Log-probabilities of the whole vocabulary for the first token of an answer; needs
+        max_logprobs=-1."""
+        params = sampling(1, wishes, logprobs=-1)
+        prompt = TokensPrompt(prompt_token_ids=tokens)
+        (output,) = self.llm.generate([prompt], params, use_tqdm=False)
+        (row,) = output.outputs[0].logprobs
+        return [row[token].logprob for token in range(len(row))]
+
+    def ask(
+        self,
+        prompts: list[Any],
+        max_tokens: int,
+        together: bool = False,
+        wishes: list[dict[str, Any] | None] | None = None,
+    ) -> list[Answer]:
         """Greedy answers, one request at a time unless `together`."""
-        params = SamplingParams(temperature=0, max_tokens=max_tokens, logprobs=0, ignore_eos=True)
-        batches = [prompts] if together else [[prompt] for prompt in prompts]
+        params = [
+            sampling(max_tokens, wish, logprobs=0) for wish in wishes or [None] * len(prompts)
+        ]
+        pairs = list(zip(prompts, params))
+        batches = [pairs] if together else [[pair] for pair in pairs]
         answers = []
         for batch in batches:
-            for output in self.llm.generate(batch, params, use_tqdm=False):
+            texts, settings = zip(*batch)
+            for output in self.llm.generate(list(texts), list(settings), use_tqdm=False):
                 one = output.outputs[0]
                 answers.append(
                     Answer(
                         list(one.token_ids),
                         [step[token].logprob for token, step in zip(one.token_ids, one.logprobs)],
                         output.num_cached_tokens or 0,
+                        output.kv_transfer_params,
                     )
                 )
         return answers

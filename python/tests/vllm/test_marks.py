@@ -35,11 +35,16 @@ HASHER = get_request_block_hasher(BLOCK, sha256)
 class FakeBlender:
     """Writes recognisable KV into the blocks of a context; fails when asked to."""
 
+    model = b""  # for a matcher, which the tests bring along
+
     def __init__(self, rank):
         self.rank = rank
         self.jobs = []
         self.names = {}  # of requests, by their tokens
         self.fail = lambda: False
+
+    def close(self):
+        pass
 
     def run(self, job):
         self.jobs.append(job)

@@ -13,15 +13,16 @@ from array import array
 import engines  # noqa: F401  its environment comes first
 import small_models
 import torch
+from transformers import AutoModelForCausalLM
+from vllm import LLM
+from vllm.config import set_current_vllm_config
+from vllm.model_executor.layers.rotary_embedding import get_rope
+
 from tessera import vllm_plugin
 from tessera._lib import Range
 from tessera.blend import Ask, Blend, Group, Pass, Row
 from tessera.vllm_model import BlendExecutor, Staging, model_info, take_apart
 from tessera.vllm_shape import Refused
-from transformers import AutoModelForCausalLM
-from vllm import LLM
-from vllm.config import set_current_vllm_config
-from vllm.model_executor.layers.rotary_embedding import get_rope
 
 vllm_plugin.register()
 SYSTEM, DOCUMENTS, QUESTION = 17, (150, 90, 130), 21

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""rag.py - questions about a folder of texts, asked of a vLLM server with and without blending.
+
+    python examples/vllm-rag/rag.py [--folder=docs] [--url=http://127.0.0.1:8000/v1] [--top=8]
+                                    [--ratio=0.05] [--plot=rag.svg] [QUESTION ...]
+
+The texts are cut into passages, and for each question those with the most words in common with it
+are put into its prompt, best last: nearly always others, in another order. Every question is asked
+twice, first as a plain request and then as one that Tessera blends; a separator between passages
+says where they are. Nothing but the openai client is needed.
+"""
+
+import argparse
+import math
+import re
+import time
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+from openai import OpenAI
+
+SEPARATOR = "<|doc|>"  # as in blend.json; no text may hold it
+SYSTEM = "You answer questions about the passages that follow, briefly and only from them.\n"
+QUESTIONS = [
+    "Which file does the daemon read its tenants from?",
+    "How is a document found again at another place of a prompt?",
+    "What happens when the disk of the cache is full?",
+    "How long may a lower tier take to load an entry?",
+    "What is part of every key of a stored prefix?",
+    "Which selector computes the tokens that the question looks at?",
+]
+PASSAGE_WORDS = 300
+
+
+def passages(folder):
+    """Paragraphs of all texts, joined to passages of about the same length."""
+    out = []
+    for path in sorted(Path(folder).rglob("*")):
+        if path.suffix not in (".md", ".txt"):
+            continue
+        part = []
+        for paragraph in path.read_text().split("\n\n"):
+            part.append(paragraph)
+            if sum(len(one.split()) for one in part) >= PASSAGE_WORDS:
+                out.append(f"{path.name}:\n" + "\n\n".join(part) + "\n")
+                part = []
+        if part:
+            out.append(f"{path.name}:\n" + "\n\n".join(part) + "\n")
+    return out
+
+
+def words(text):
+    return Counter(re.findall(r"[a-z]+", text.lower()))
+
+
+def retrieve(texts, question, n):
+    """The n texts that share the rarest words with the question, best last."""
+    counted = [words(text) for text in texts]
+    known = Counter(word for one in counted for word in one)
+
+    def score(one):
+        return sum(
+            math.log(len(texts) / known[word]) * one[word] / (one[word] + 1)
+            for word in words(question)
+            if one[word]
+        )
+
+    best = sorted(range(len(texts)), key=lambda i: score(counted[i]))[-n:]
+    return [texts[i] for i in best]
+
+
+def ask(client, model, prompt, wishes, n_tokens):
+    """(seconds to the first token, the answer)."""
+    start = time.perf_counter()
+    first, answer = None, ""
+    for chunk in client.completions.create(
+        model=model,
+        prompt=prompt,
+        max_tokens=n_tokens,
+        temperature=0,
+        stream=True,
+        extra_body={"kv_transfer_params": {"tessera": wishes}},
+    ):
+        first = first or time.perf_counter() - start
+        answer += chunk.choices[0].text
+    return first, " ".join(answer.split())
+
+
+def plot(path, rows):
+    """Seconds to the first token as bars, two for each question."""
+    width, bar, left = 720, 16, 330
+    longest = max(max(plain, blended) for _question, plain, blended in rows)
+    scale = (width - left - 70) / longest
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{60 + 52 * len(rows)}">',
+        "<style>text{font:12px sans-serif}.t{font-size:14px;font-weight:bold}</style>",
+        '<text x="10" y="22" class="t">Seconds to the first token</text>',
+        '<rect x="330" y="11" width="12" height="12" fill="#999999"/>',
+        '<text x="348" y="21">vLLM</text>',
+        '<rect x="400" y="11" width="12" height="12" fill="#d55e00"/>',
+        '<text x="418" y="21">with blending</text>',
+    ]
+    for i, (question, plain, blended) in enumerate(rows):
+        y = 44 + 52 * i
+        short = question if len(question) < 52 else question[:50] + "..."
+        short = short.replace("&", "&amp;").replace("<", "&lt;")
+        parts.append(f'<text x="10" y="{y + 20}">{short}</text>')
+        for k, (seconds, color) in enumerate(((plain, "#999999"), (blended, "#d55e00"))):
+            length = max(seconds * scale, 1)
+            top = y + k * (bar + 2)
+            parts.append(
+                f'<rect x="{left}" y="{top}" width="{length:.1f}" height="{bar}" fill="{color}"/>'
+                f'<text x="{left + length + 6:.1f}" y="{top + 12}">{seconds:.2f}</text>'
+            )
+    Path(path).write_text("\n".join(parts) + "\n</svg>\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("questions", nargs="*", default=QUESTIONS)
+    parser.add_argument("--folder", default="docs")
+    parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
+    parser.add_argument("--top", type=int, default=8)
+    parser.add_argument("--ratio", type=float, default=0.05)
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--plot", default="rag.svg")
+    args = parser.parse_args()
+    client = OpenAI(base_url=args.url, api_key="none", timeout=3600)
+    model = client.models.list().data[0].id
+    texts = passages(args.folder)
+    print(f"{len(texts)} passages; each question gets {args.top} of them")
+    wishes = {"ratio": args.ratio}
+    # Every passage is read once, ever; here before the first question.
+    for i in range(0, len(texts), args.top):
+        prompt = SEPARATOR.join([SYSTEM, *texts[i : i + args.top], "Question: Why?\nAnswer:"])
+        ask(client, model, prompt, wishes, 1)
+    rows = []
+    for question in args.questions:
+        end = f"Question: {question}\nAnswer:"
+        prompt = SEPARATOR.join([SYSTEM, *retrieve(texts, question, args.top), end])
+        plain, answer = ask(client, model, prompt, {"blend": False}, args.tokens)
+        blended, other = ask(client, model, prompt, wishes, args.tokens)
+        rows.append((question, plain, blended))
+        print(f"\n{question}\n  vLLM     {plain:6.2f} s  {answer}")
+        print(f"  blended  {blended:6.2f} s  {other}   ({plain / blended:.1f}x)")
+    ratios = sorted(plain / blended for _question, plain, blended in rows)
+    print(f"\nfirst token {ratios[len(ratios) // 2]:.1f} times as early (median)")
+    with urllib.request.urlopen(args.url.removesuffix("/v1") + "/metrics") as page:
+        for line in page.read().decode().splitlines():
+            if line.startswith("vllm:tessera_blend"):
+                print(" ", line.split("{")[0], line.rsplit(" ", 1)[1])
+    plot(args.plot, rows)
+
+
+if __name__ == "__main__":
+    main()
