@@ -297,6 +297,7 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 	@B=$(B) python/tests/engine.sh vllm/test_blend.py
 test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_storage.py
+	@B=$(B) python/tests/engine.sh sglang/test_radix.py
 bench-vllm: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh vllm/bench.py --json
 

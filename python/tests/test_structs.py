@@ -10,7 +10,7 @@ from ctypes import sizeof
 from pathlib import Path
 
 import tessera
-from tessera import _connector, _lib, blend
+from tessera import _connector, _kvpool, _lib, blend
 
 INCLUDE = Path(__file__).resolve().parents[2] / "include"
 STRUCTS = {
@@ -40,6 +40,8 @@ STRUCTS = {
     "tsr_finished": _connector.Finished,
     "tsr_bad_block": _connector.BadBlock,
     "tsr_connector_stats": _connector.ConnectorStats,
+    "tsr_kvpool_desc": _kvpool.KvPoolDesc,
+    "tsr_slots": _kvpool.Slots,
     "tsr_rope": blend.Rope,
     "tsr_model_info": blend.ModelInfo,
     "tsr_model_row": blend.Row,
@@ -55,7 +57,12 @@ STRUCTS = {
     "tsr_profile": blend.Profile,
 }
 HEADERS = ["tessera.h", "client.h", "server.h", "connector.h", "blend.h"]
-PROTOTYPES = {**_lib._PROTOTYPES, **_connector._PROTOTYPES, **blend._PROTOTYPES}
+PROTOTYPES = {
+    **_lib._PROTOTYPES,
+    **_connector._PROTOTYPES,
+    **_kvpool._PROTOTYPES,
+    **blend._PROTOTYPES,
+}
 
 
 def measured(structs, headers):

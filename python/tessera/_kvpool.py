@@ -1,0 +1,209 @@
+"""tsr_kvpool_* of connector.h: KV by slots, for engines with a pool of tokens and a radix tree."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+from ._connector import EAGAIN, Layout, Plane
+from ._lib import Extra, SpaceDesc, check, declare, library
+
+
+class KvPoolDesc(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("space", POINTER(SpaceDesc)),
+        ("layout", POINTER(Layout)),
+        ("device", c_char_p),
+        ("device_number", c_uint32),
+        ("n_threads", c_uint32),
+        ("stream", c_void_p),
+        ("staging_bytes", c_uint64),
+        ("writes_max", c_uint32),
+    ]
+
+
+class Slots(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("tokens", c_void_p),
+        ("n_tokens", c_uint32),
+        ("offset", c_uint32),
+        ("slots", c_void_p),
+        ("extra", POINTER(Extra)),
+        ("n_extra", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "tsr_kvpool_open": (c_int, [POINTER(c_void_p), c_void_p, POINTER(KvPoolDesc)]),
+    "tsr_kvpool_close": (None, [c_void_p]),
+    "tsr_kvpool_chunk_size": (c_uint32, [c_void_p]),
+    "tsr_kvpool_load_kv": (c_int, [c_void_p, POINTER(Slots)]),
+    "tsr_kvpool_match_prefix": (c_int, [c_void_p, POINTER(Slots), c_uint64]),
+    "tsr_kvpool_release": (c_int, [c_void_p, c_uint64]),
+    "tsr_kvpool_store_kv_start": (c_int, [c_void_p, POINTER(Slots), c_uint64]),
+    "tsr_kvpool_take_written": (c_int, [c_void_p, POINTER(c_uint64), c_uint32]),
+    "tsr_kvpool_drain": (c_int, [c_void_p, c_int]),
+    "tsr_kvpool_reset": (c_int, [c_void_p]),
+}
+
+
+@dataclass(frozen=True)
+class PoolPlane:
+    """K or V of all layers: layers[i] is where slot 0 of layer i begins. Strides are in bytes."""
+
+    layers: Sequence[int]
+    layer_bytes: int
+    token_stride: int
+    head_stride: int
+    element_stride: int
+    n_heads: int
+    dim: int
+
+
+@dataclass(frozen=True)
+class PoolShape:
+    """A pool of tokens, and whose KV is in it."""
+
+    model: str
+    weights: bytes
+    identity: str  # everything else that changes KV and is not in the tokens
+    dtype: int  # enum tsr_dtype
+    planes: tuple[PoolPlane, PoolPlane]
+    n_slots: int
+    device: str = "cpu"
+    device_number: int = 0
+    stream: int = 0
+    salt: str | None = None
+
+
+class KvPool:
+    """struct tsr_kvpool. One load at a time, anything else from any thread."""
+
+    def __init__(self, cache: ctypes.c_void_p, shape: PoolShape) -> None:
+        self._lib = library()
+        if self._lib.tsr_kvpool_open.argtypes is None:
+            declare(self._lib, _PROTOTYPES)
+        self._handle = c_void_p()
+        weights = ctypes.create_string_buffer(shape.weights, len(shape.weights))
+        keys = shape.planes[0]
+        space = SpaceDesc(
+            size=ctypes.sizeof(SpaceDesc),
+            model=shape.model.encode(),
+            weights=ctypes.addressof(weights) if shape.weights else None,
+            weights_bytes=len(shape.weights),
+            tokenizer=shape.identity.encode(),
+            salt=shape.salt.encode() if shape.salt else None,
+            dtype=shape.dtype,
+            n_layers=len(keys.layers),
+            n_heads=keys.n_heads,
+            k_dim=keys.dim,
+            v_dim=shape.planes[1].dim,
+        )
+        layout, _keep = _layout(shape)
+        desc = KvPoolDesc(
+            size=ctypes.sizeof(KvPoolDesc),
+            space=ctypes.pointer(space),
+            layout=ctypes.pointer(layout),
+            device=shape.device.encode(),
+            device_number=shape.device_number,
+            stream=shape.stream or None,
+        )
+        check(self._lib.tsr_kvpool_open(ctypes.byref(self._handle), cache, ctypes.byref(desc)))
+        self.chunk_tokens = int(self._lib.tsr_kvpool_chunk_size(self._handle))
+        self._written = (c_uint64 * 256)()
+
+    def close(self) -> None:
+        """Waits for the writer. May be called twice."""
+        self._lib.tsr_kvpool_close(self._handle)
+        self._handle = c_void_p()
+
+    def match(self, tokens: array[int], extra: Any, lease: int) -> int:
+        """Tokens that are known, from the first on; they stay until the lease is released."""
+        x = _slots(tokens, len(tokens), 0, None, extra)
+        return check(self._lib.tsr_kvpool_match_prefix(self._handle, ctypes.byref(x), lease))
+
+    def release(self, lease: int) -> None:
+        self._lib.tsr_kvpool_release(self._handle, lease)
+
+    def load(
+        self, tokens: array[int], count: int, n_cached: int, slots: array[int], extra: Any
+    ) -> int:
+        """Loads tokens[n_cached:count] into their slots; how many of these are in place."""
+        offset = n_cached // self.chunk_tokens * self.chunk_tokens
+        padded = array("q", [-1] * (n_cached - offset)) + slots
+        x = _slots(tokens, count, offset, padded, extra)
+        loaded = check(self._lib.tsr_kvpool_load_kv(self._handle, ctypes.byref(x)))
+        return max(0, offset + loaded - n_cached)
+
+    def store_start(self, tokens: array[int], slots: array[int], extra: Any, node: int) -> bool:
+        """False: the writer has too much to do."""
+        x = _slots(tokens, len(tokens), 0, slots, extra)
+        e = self._lib.tsr_kvpool_store_kv_start(self._handle, ctypes.byref(x), node)
+        if e == EAGAIN:
+            return False
+        check(e)
+        return True
+
+    def written(self) -> list[int]:
+        """Nodes whose writes have ended since the last call."""
+        nodes: list[int] = []
+        while True:
+            count = check(
+                self._lib.tsr_kvpool_take_written(self._handle, self._written, len(self._written))
+            )
+            nodes += self._written[:count]
+            if count < len(self._written):
+                return nodes
+
+    def drain(self, timeout_ms: int) -> bool:
+        """Whether the writer is idle."""
+        return bool(self._lib.tsr_kvpool_drain(self._handle, timeout_ms) == 0)
+
+    def reset(self) -> int:
+        return check(self._lib.tsr_kvpool_reset(self._handle))
+
+
+def _layout(shape: PoolShape) -> tuple[Layout, Any]:
+    layout = Layout(
+        size=ctypes.sizeof(Layout),
+        memory=2 if shape.device != "cpu" else 0,
+        n_layers=len(shape.planes[0].layers),
+        n_planes=2,
+        n_slots=shape.n_slots,
+    )
+    keep = []
+    for i, plane in enumerate(shape.planes):
+        pointers = (c_void_p * len(plane.layers))(*plane.layers)
+        keep.append(pointers)
+        layout.planes[i] = Plane(
+            layers=pointers,
+            layer_bytes=plane.layer_bytes,
+            token_stride=plane.token_stride,
+            head_stride=plane.head_stride,
+            element_stride=plane.element_stride,
+            dtype=shape.dtype,
+            n_heads=plane.n_heads,
+            dim=plane.dim,
+        )
+    return layout, keep
+
+
+def _slots(
+    tokens: array[int], count: int, offset: int, slots: array[int] | None, extra: Any
+) -> Slots:
+    return Slots(
+        size=ctypes.sizeof(Slots),
+        tokens=tokens.buffer_info()[0],
+        n_tokens=count,
+        offset=offset,
+        slots=slots.buffer_info()[0] if slots is not None else None,
+        extra=extra,
+        n_extra=len(extra),
+    )
