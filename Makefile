@@ -264,15 +264,27 @@ $(B)/examples/%: $(B)/obj/examples/%.o $(LIBS_SO)
 	@echo "  LD    $@"
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $< -o $@ -L$(B)/lib -Wl,-rpath,'$$ORIGIN/../lib' -ltessera $(LIBS)
 
-# libFuzzer needs clang; the fuzz targets are compiled with the library's sources.
-$(B)/fuzz/%: tests/fuzz/%.c $(LIB_SRC)
+# libFuzzer needs clang, whatever CC is: the fuzzers have a library of their own, compiled once.
+FUZZC = clang -std=c11 $(CPPF) -g -O1 -fno-sanitize-recover=all
+FUZZA := $(B)/fuzz/libtessera.a
+FUZZ_OBJ := $(patsubst %.c,$(B)/obj-fuzz/%.o,$(LIB_SRC))
+
+$(B)/obj-fuzz/%.o: %.c Makefile
 	@mkdir -p $(@D)
+	@echo "  CC    $< (to fuzz)"
+	$(Q)$(FUZZC) -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c $< -o $@
+
+$(FUZZA): $(FUZZ_OBJ)
+	@mkdir -p $(@D)
+	@echo "  AR    $@"
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(B)/fuzz/%: tests/fuzz/%.c $(FUZZA)
 	@echo "  FUZZ  $@"
-	$(Q)clang -std=c11 $(CPPF) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-	    $< $(LIB_SRC) -o $@ $(LIBS)
+	$(Q)$(FUZZC) -fsanitize=fuzzer,address,undefined $^ -o $@ $(LIBS)
 # Files of models are parsed by ggml first.
-$(B)/fuzz/fuzz_gguf: CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)
-$(B)/fuzz/fuzz_gguf: LIBS += $(LLAMA_LIBS)
+$(B)/fuzz/fuzz_gguf: private CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)
+$(B)/fuzz/fuzz_gguf: private LIBS += $(LLAMA_LIBS)
 fuzz: $(FUZZ)
 
 setup:
@@ -339,4 +351,4 @@ clean:
 	rm -rf $(B)
 
 .SECONDARY:
--include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(B)/obj-fuzz -name '*.d' 2>/dev/null)
