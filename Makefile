@@ -36,11 +36,12 @@ Q       := $(if $(filter 1,$(V)),,@)
 URING    := $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
 # Without hiredis there is no redis tier.
 REDIS    := $(shell pkg-config --exists hiredis 2>/dev/null && echo hiredis)
-# Without libcurl (from 7.85 on: signatures, safe in threads) there is no s3 tier.
+# Without libcurl (from 7.85 on: signatures, safe in threads) there is no s3 tier. Its header is used
+# here; the library is loaded when an s3 tier is opened.
 S3       := $(shell pkg-config --exists 'libcurl >= 7.85' 2>/dev/null && echo libcurl)
 PKGS     := yaml-0.1 libxxhash libcrypto $(URING) $(REDIS) $(S3)
 PKG_CF   := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(filter-out libcurl,$(PKGS)) 2>/dev/null)
 HTTP_LIBS := $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
 ifeq ($(and $(PKG_LIBS),$(HTTP_LIBS)),)
 ifneq ($(filter-out setup test demo clean help,$(or $(MAKECMDGOALS),all)),)
@@ -157,12 +158,9 @@ $(LIBS_SO): $(call obj,$(LIB_SRC)) src/tessera.map
 	    $(SANF) $(LDFLAGS) $(call obj,$(LIB_SRC)) -o $@ $(LIBS)
 	$(Q)ln -sf libtessera.so $@.$(SOMAJOR)
 
-# libcurl is named as a library: as a package it would ask a program that links libtessera.a for all
-# that a static libcurl needs (LDAP, Kerberos, ..), which few machines have.
 $(B)/tessera.pc: tessera.pc.in FORCE
 	@mkdir -p $(@D)
-	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(filter-out libcurl,$(PKGS))|' \
-	  -e 's|@LIBS@|$(if $(S3),$(strip $(shell pkg-config --libs libcurl)))|' $< > $@
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(filter-out libcurl,$(PKGS))|' $< > $@
 
 $(B)/bin/tessera: $(call obj,$(CLI_SRC)) $(LIBA)
 	@mkdir -p $(@D)

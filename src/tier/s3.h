@@ -3,6 +3,7 @@
  *   s3_names.c   where an object is: endpoint, bucket and name as a URL
  *   s3_login.c   keys from the configuration, the environment or a file
  *   s3_text.c    what a server writes: lists, upload ids, error codes, ranges
+ *   s3_curl.c    libcurl, loaded when it is needed
  *   s3_http.c    requests, carried out by one thread that drives libcurl
  *   s3_index.c   which objects there are, as far as is known here
  *   s3_flow.c    runs of requests on behalf of one caller, and what their answers mean
@@ -81,6 +82,27 @@ bool tsri_s3_element(const char *text, size_t bytes, const char *name, char *out
 /* "bytes 0-9/100"; false for anything else. end is behind the last byte. */
 bool tsri_s3_content_range(const char *text, struct tsri_extent *extent, uint64_t *total);
 
+/* ---- s3_curl.c ---- */
+
+#define TSRI_S3_CURL_LIBRARY "libcurl.so.4"
+#define TSRI_S3_CURL_VERSION 0x075500u /* 7.85: signatures as they should be, safe in threads */
+/* clang-format off */
+#define TSRI_S3_CURL_FUNCTIONS(X) \
+    X(version_info) X(global_init) X(global_cleanup) X(slist_append) X(slist_free_all) \
+    X(easy_init) X(easy_reset) X(easy_cleanup) X(easy_setopt) X(easy_getinfo) X(easy_strerror) \
+    X(multi_init) X(multi_cleanup) X(multi_setopt) X(multi_add_handle) X(multi_remove_handle) \
+    X(multi_perform) X(multi_poll) X(multi_wakeup) X(multi_info_read)
+/* clang-format on */
+
+/* curl_easy_init is curl->easy_init. */
+struct tsri_s3_curl {
+#define X(name) __typeof__(curl_##name) *name;
+    TSRI_S3_CURL_FUNCTIONS(X)
+#undef X
+};
+/* TSR_EUNSUP when there is no such library, or an old one. */
+TSR_MUST int tsri_s3_curl_load(struct tsri_s3_curl *curl, const char *path);
+
 /* ---- s3_http.c ---- */
 
 enum tsri_s3_http_method {
@@ -100,6 +122,7 @@ enum tsri_s3_http_end {
     TSRI_S3_HTTP_CANCELLED,
 };
 
+struct tsri_s3_http;
 struct tsri_s3_http_batch;
 /* A request and its answer. The owner fills the first part and keeps it in place until it comes
  * back from tsri_s3_http_next. */
@@ -125,6 +148,7 @@ struct tsri_s3_http_req {
     char text[1024]; /* of an answer that is an error */
     size_t text_bytes;
     /* the client's */
+    struct tsri_s3_http *http;
     struct tsri_s3_http_req *next;
     CURL *easy;
     struct tsri_stream sent[2];
@@ -148,7 +172,6 @@ struct tsri_s3_http_setup {
     uint32_t connections, timeout_ms;
     struct tsri_throttle *throttle; /* borrowed */
 };
-struct tsri_s3_http;
 TSR_MUST int tsri_s3_http_open(struct tsri_s3_http **out, const struct tsri_s3_http_setup *setup);
 /* Accepts NULL. Nothing may be under way. in_child: the thread is the parent's, and so are the
  * connections: only memory is freed that no other thread may hold. */

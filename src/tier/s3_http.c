@@ -20,6 +20,7 @@ struct tsri_s3_http {
     char *signing, *ca_file;
     uint32_t connections, timeout_ms;
     struct tsri_throttle *throttle;
+    struct tsri_s3_curl curl;
     CURLM *multi;
     struct curl_slist *headers;
     CURL *idle[CONNECTIONS_MAX]; /* the thread's, as everything up to the lock */
@@ -76,32 +77,26 @@ static void hand_back(struct tsri_s3_http_req *req)
 void tsri_s3_http_send(struct tsri_s3_http *h, struct tsri_s3_http_req *req)
 {
     req->next = NULL;
+    req->http = h;
     pthread_mutex_lock(&h->lock);
     *h->queue_end = req;
     h->queue_end = &req->next;
     pthread_cond_signal(&h->more);
     pthread_mutex_unlock(&h->lock);
-    curl_multi_wakeup(h->multi);
+    h->curl.multi_wakeup(h->multi);
 }
 
 void tsri_s3_http_cancel(struct tsri_s3_http *h, struct tsri_s3_http_req *req)
 {
     atomic_store(&req->cancelled, true);
-    curl_multi_wakeup(h->multi);
+    h->curl.multi_wakeup(h->multi);
 }
 
 /* ---- what libcurl calls ---- */
 
-static struct tsri_s3_http *client_of(const struct tsri_s3_http_req *req)
-{
-    char *h = NULL;
-    curl_easy_getinfo(req->easy, CURLINFO_PRIVATE, &h);
-    return (struct tsri_s3_http *)(void *)h;
-}
-
 static void note_moved(struct tsri_s3_http_req *req, size_t bytes)
 {
-    client_of(req)->moved += bytes;
+    req->http->moved += bytes;
     req->active_ns = tsri_now_ns();
 }
 
@@ -135,7 +130,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
     struct tsri_s3_http_req *req = arg;
     size_t bytes = size * n;
     note_moved(req, bytes);
-    curl_easy_getinfo(req->easy, CURLINFO_RESPONSE_CODE, &req->status);
+    req->http->curl.easy_getinfo(req->easy, CURLINFO_RESPONSE_CODE, &req->status);
     if (req->status / 100 != 2) {
         size_t room = sizeof req->text - req->text_bytes, k = bytes < room ? bytes : room;
         memcpy(req->text + req->text_bytes, data, k);
@@ -214,27 +209,26 @@ static uint64_t body_bytes(const struct tsri_s3_http_req *req)
 
 static void set_always(struct tsri_s3_http *h, CURL *easy)
 {
-    curl_easy_setopt(easy, CURLOPT_PRIVATE, (void *)h);
-    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
-    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, h->headers);
-    curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)h->timeout_ms);
-    curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, EXPECT_MS);
-    curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
-    curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_BYTES);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(easy, CURLOPT_READFUNCTION, on_read);
-    curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
-    if (h->ca_file) curl_easy_setopt(easy, CURLOPT_CAINFO, h->ca_file);
+    h->curl.easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    h->curl.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    h->curl.easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
+    h->curl.easy_setopt(easy, CURLOPT_HTTPHEADER, h->headers);
+    h->curl.easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)h->timeout_ms);
+    h->curl.easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, EXPECT_MS);
+    h->curl.easy_setopt(easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
+    h->curl.easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_BYTES);
+    h->curl.easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
+    h->curl.easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
+    h->curl.easy_setopt(easy, CURLOPT_READFUNCTION, on_read);
+    h->curl.easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
+    if (h->ca_file) h->curl.easy_setopt(easy, CURLOPT_CAINFO, h->ca_file);
     if (!h->login->access_key) return;
-    curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, h->signing);
-    curl_easy_setopt(easy, CURLOPT_USERNAME, h->login->access_key);
-    curl_easy_setopt(easy, CURLOPT_PASSWORD, h->login->secret_key);
+    h->curl.easy_setopt(easy, CURLOPT_AWS_SIGV4, h->signing);
+    h->curl.easy_setopt(easy, CURLOPT_USERNAME, h->login->access_key);
+    h->curl.easy_setopt(easy, CURLOPT_PASSWORD, h->login->secret_key);
 }
 
-static void set_method(CURL *easy, const struct tsri_s3_http_req *req)
+static void set_method(struct tsri_s3_http *h, CURL *easy, const struct tsri_s3_http_req *req)
 {
     char range[48];
     switch (req->method) {
@@ -242,21 +236,21 @@ static void set_method(CURL *easy, const struct tsri_s3_http_req *req)
         if (req->range.end == 0) break;
         snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)req->range.begin,
                  (unsigned long long)req->range.end - 1);
-        curl_easy_setopt(easy, CURLOPT_RANGE, range);
+        h->curl.easy_setopt(easy, CURLOPT_RANGE, range);
         break;
     case TSRI_S3_HTTP_HEAD:
-        curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
+        h->curl.easy_setopt(easy, CURLOPT_NOBODY, 1L);
         break;
     case TSRI_S3_HTTP_PUT:
-        curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
-        curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)body_bytes(req));
+        h->curl.easy_setopt(easy, CURLOPT_UPLOAD, 1L);
+        h->curl.easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)body_bytes(req));
         break;
     case TSRI_S3_HTTP_POST:
-        curl_easy_setopt(easy, CURLOPT_POST, 1L);
-        curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body_bytes(req));
+        h->curl.easy_setopt(easy, CURLOPT_POST, 1L);
+        h->curl.easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body_bytes(req));
         break;
     case TSRI_S3_HTTP_DELETE:
-        curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "DELETE");
+        h->curl.easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "DELETE");
         break;
     }
 }
@@ -277,19 +271,19 @@ static void clear_answer(struct tsri_s3_http_req *req)
 static bool start(struct tsri_s3_http *h, struct tsri_s3_http_req *req)
 {
     clear_answer(req);
-    CURL *easy = h->n_idle ? h->idle[--h->n_idle] : curl_easy_init();
+    CURL *easy = h->n_idle ? h->idle[--h->n_idle] : h->curl.easy_init();
     if (!easy) return false;
-    curl_easy_reset(easy);
+    h->curl.easy_reset(easy);
     set_always(h, easy);
-    curl_easy_setopt(easy, CURLOPT_URL, req->url);
-    curl_easy_setopt(easy, CURLOPT_WRITEDATA, req);
-    curl_easy_setopt(easy, CURLOPT_HEADERDATA, req);
-    curl_easy_setopt(easy, CURLOPT_READDATA, req);
-    curl_easy_setopt(easy, CURLOPT_SEEKDATA, req);
-    set_method(easy, req);
+    h->curl.easy_setopt(easy, CURLOPT_URL, req->url);
+    h->curl.easy_setopt(easy, CURLOPT_WRITEDATA, req);
+    h->curl.easy_setopt(easy, CURLOPT_HEADERDATA, req);
+    h->curl.easy_setopt(easy, CURLOPT_READDATA, req);
+    h->curl.easy_setopt(easy, CURLOPT_SEEKDATA, req);
+    set_method(h, easy, req);
     req->easy = easy;
-    if (curl_multi_add_handle(h->multi, easy) != CURLM_OK) {
-        curl_easy_cleanup(easy);
+    if (h->curl.multi_add_handle(h->multi, easy) != CURLM_OK) {
+        h->curl.easy_cleanup(easy);
         req->easy = NULL;
         return false;
     }
@@ -306,7 +300,7 @@ static void finish(struct tsri_s3_http *h, struct tsri_s3_http_req *req, enum ts
         at = &(*at)->next;
     *at = req->next;
     h->n_flying--;
-    curl_multi_remove_handle(h->multi, req->easy);
+    h->curl.multi_remove_handle(h->multi, req->easy);
     h->idle[h->n_idle++] = req->easy;
     req->easy = NULL;
     req->end = end;
@@ -326,19 +320,21 @@ static void describe_error(struct tsri_s3_http_req *req)
         snprintf(req->why, sizeof req->why, "%ld", req->status);
 }
 
-static enum tsri_s3_http_end how_it_ended(struct tsri_s3_http_req *req, CURLcode result)
+static enum tsri_s3_http_end how_it_ended(const struct tsri_s3_http *h,
+                                          struct tsri_s3_http_req *req, CURLcode result)
 {
     curl_off_t length = 0;
-    curl_easy_getinfo(req->easy, CURLINFO_RESPONSE_CODE, &req->status);
+    h->curl.easy_getinfo(req->easy, CURLINFO_RESPONSE_CODE, &req->status);
     if (result == CURLE_OK && req->status) {
         if (!req->total &&
-            curl_easy_getinfo(req->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length) == CURLE_OK &&
+            h->curl.easy_getinfo(req->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length) ==
+                CURLE_OK &&
             length > 0)
             req->total = (uint64_t)length;
         describe_error(req);
         return TSRI_S3_HTTP_ANSWERED;
     }
-    const char *why = req->wrong ? "an answer to another question" : curl_easy_strerror(result);
+    const char *why = req->wrong ? "an answer to another question" : h->curl.easy_strerror(result);
     snprintf(req->why, sizeof req->why, "%s", why);
     if (result == CURLE_COULDNT_CONNECT || result == CURLE_COULDNT_RESOLVE_HOST ||
         result == CURLE_COULDNT_RESOLVE_PROXY || result == CURLE_SSL_CONNECT_ERROR ||
@@ -351,12 +347,12 @@ static void take_ended(struct tsri_s3_http *h)
 {
     int left;
     CURLMsg *m;
-    while ((m = curl_multi_info_read(h->multi, &left)) != NULL) {
+    while ((m = h->curl.multi_info_read(h->multi, &left)) != NULL) {
         if (m->msg != CURLMSG_DONE) continue;
         struct tsri_s3_http_req *req = h->flying;
         while (req && req->easy != m->easy_handle)
             req = req->next;
-        if (req) finish(h, req, how_it_ended(req, m->data.result));
+        if (req) finish(h, req, how_it_ended(h, req, m->data.result));
     }
 }
 
@@ -461,7 +457,7 @@ static void *work(void *arg)
     for (;;) {
         int n_running;
         start_queued(h);
-        curl_multi_perform(h->multi, &n_running);
+        h->curl.multi_perform(h->multi, &n_running);
         take_ended(h);
         uint64_t next = expire(h), now = tsri_now_ns();
         expire_queued(h);
@@ -472,7 +468,7 @@ static void *work(void *arg)
         pthread_mutex_unlock(&h->lock);
         if (stop) return NULL;
         int ms = idle ? 60000 : room ? 0 : next > now ? (int)((next - now + 999999) / 1000000) : 0;
-        curl_multi_poll(h->multi, NULL, 0, ms, NULL);
+        h->curl.multi_poll(h->multi, NULL, 0, ms, NULL);
     }
 }
 
@@ -482,11 +478,11 @@ static int set_headers(struct tsri_s3_http *h)
 {
     char line[4200];
     /* The body is not read twice to hash it: it has checksums of its own, and TLS. */
-    h->headers = curl_slist_append(NULL, "x-amz-content-sha256: UNSIGNED-PAYLOAD");
+    h->headers = h->curl.slist_append(NULL, "x-amz-content-sha256: UNSIGNED-PAYLOAD");
     if (!h->headers) return TSR_ENOMEM;
     if (!h->login->access_key || !h->login->token) return 0;
     snprintf(line, sizeof line, "x-amz-security-token: %s", h->login->token);
-    struct curl_slist *more = curl_slist_append(h->headers, line);
+    struct curl_slist *more = h->curl.slist_append(h->headers, line);
     explicit_bzero(line, sizeof line);
     if (!more) return TSR_ENOMEM;
     h->headers = more;
@@ -522,12 +518,16 @@ int tsri_s3_http_open(struct tsri_s3_http **out, const struct tsri_s3_http_setup
     h->signing = tsri_strdup(signing);
     bool has_ca = setup->ca_file && setup->ca_file[0];
     if (has_ca) h->ca_file = tsri_strdup(setup->ca_file);
-    h->global = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
-    h->multi = h->global ? curl_multi_init() : NULL;
-    int err = h->signing && h->multi && (h->ca_file || !has_ca) ? set_headers(h) : TSR_ENOMEM;
+    int err = h->signing && (h->ca_file || !has_ca) ? 0 : TSR_ENOMEM;
+    if (!err) err = tsri_s3_curl_load(&h->curl, TSRI_S3_CURL_LIBRARY);
     if (!err) {
-        curl_multi_setopt(h->multi, CURLMOPT_MAXCONNECTS, (long)h->connections);
-        curl_multi_setopt(h->multi, CURLMOPT_PIPELINING, CURLPIPE_NOTHING);
+        h->global = h->curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
+        h->multi = h->global ? h->curl.multi_init() : NULL;
+        err = h->multi ? set_headers(h) : TSR_ENOMEM;
+    }
+    if (!err) {
+        h->curl.multi_setopt(h->multi, CURLMOPT_MAXCONNECTS, (long)h->connections);
+        h->curl.multi_setopt(h->multi, CURLMOPT_PIPELINING, CURLPIPE_NOTHING);
         err = start_thread(h);
     }
     if (err)
@@ -551,14 +551,14 @@ void tsri_s3_http_close(struct tsri_s3_http *h, bool in_child)
         h->closing = true;
         pthread_cond_signal(&h->more);
         pthread_mutex_unlock(&h->lock);
-        curl_multi_wakeup(h->multi);
+        h->curl.multi_wakeup(h->multi);
         pthread_join(h->thread, NULL);
     }
     while (h->n_idle)
-        curl_easy_cleanup(h->idle[--h->n_idle]);
-    if (h->multi) curl_multi_cleanup(h->multi);
-    curl_slist_free_all(h->headers);
-    if (h->global) curl_global_cleanup();
+        h->curl.easy_cleanup(h->idle[--h->n_idle]);
+    if (h->multi) h->curl.multi_cleanup(h->multi);
+    if (h->headers) h->curl.slist_free_all(h->headers);
+    if (h->global) h->curl.global_cleanup();
     pthread_cond_destroy(&h->more);
     pthread_mutex_destroy(&h->lock);
     tsri_free(h->signing);
