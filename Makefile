@@ -11,7 +11,7 @@
 #   make test-vllm, make test-sglang   Tessera inside real engines (tools/setup --engines first)
 #   make bench-vllm      time to the first token and tokens a second inside vLLM
 #   make check-long the slow tier: fuzzers 60 s each, many more crash rounds
-#   make lint       formatting, clang-tidy, cppcheck, shellcheck, man pages, layer order
+#   make lint       formatting, clang-tidy, cppcheck, shellcheck, ruff, mypy, man pages, layer order
 #   make install    to PREFIX (/usr/local), below DESTDIR
 #   make doc        regenerate docs/config.md and the option pages from the tables
 #   make clean

@@ -30,9 +30,7 @@ def main(model: str, file: str = "README.md") -> None:
         (output,) = llm.generate([prompt], SamplingParams(max_tokens=1), use_tqdm=False)
         seconds = time.perf_counter() - start
         total = len(output.prompt_token_ids)
-        print(
-            f"{question:16} {seconds:.2f} s, {output.num_cached_tokens} of {total} tokens cached"
-        )
+        print(f"{question:16} {seconds:.2f} s, {output.num_cached_tokens} of {total} tokens cached")
 
 
 if __name__ == "__main__":

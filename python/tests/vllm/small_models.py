@@ -1,5 +1,5 @@
-"""Checkpoints with random weights, a few hundred kilobytes each, one for every architecture that can
-be taken apart: what a test needs to know is whether two ways of computing agree."""
+"""Checkpoints with random weights, a few hundred kilobytes each, one for every architecture that
+can be taken apart: what a test needs to know is whether two ways of computing agree."""
 
 from __future__ import annotations
 
