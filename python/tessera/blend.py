@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ._connector import Layout
-from ._lib import Range, check, declare, library
+from ._lib import Clear, Prompt, Range, check, declare, library
 
 __all__ = ["Ask", "Blend", "Executor", "ModelInfo", "Pass", "Rope"]
 
@@ -38,6 +38,7 @@ SELECTORS = {"query": 1, "hkvd": 2, "link": 3, "none": 4, "full": 5}
 REASONS = ("few", "fault", "freq", "refused", "raised", "full", "unable")
 CAP_MASS, CAP_DEVIATION = 1, 2
 _FILL, _ANY, _RATIO, _CONTEXT = 1, 2, 16, 64
+_PROMPT_SEGMENTS, _PROMPT_CONTEXT = 2, 4
 _BEGIN, _LAYER, _DEVIATION, _NARROW, _LOGITS, _END = 1, 2, 3, 4, 5, 6
 _ALWAYS_WORTH_IT = 0xFFFFFFFF
 
@@ -267,6 +268,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "tsr_profile_load": (c_int, [POINTER(Profile), c_char_p]),
     "tsr_blend_open": (c_int, [_out, POINTER(BlendConfig)]),
     "tsr_blend_close": (None, [c_void_p]),
+    "tsr_blend_space": (c_void_p, [c_void_p]),
     "tsr_blend_start": (c_int, [_out, c_void_p, POINTER(AskDesc), POINTER(Layout)]),
     "tsr_blend_next": (c_int, [c_void_p, c_int, POINTER(Step)]),
     "tsr_blend_end": (None, [c_void_p, POINTER(c_float), POINTER(Report)]),
@@ -314,6 +316,7 @@ class Blend:
         self._lib = library()
         declare(self._lib, _PROTOTYPES)
         self._handle = c_void_p()
+        self._cache = cache
         measured = Profile(size=ctypes.sizeof(Profile))
         self._lib.tsr_profile_init(ctypes.byref(measured))
         if profile is not None:
@@ -364,6 +367,31 @@ class Blend:
         finally:
             self._lib.tsr_blend_end(run, None, ctypes.byref(report))
         return _told(report)
+
+    def forget(self, ask: Ask) -> int:
+        """Drops what is stored of a prompt's segments, and returns how many entries that were."""
+        if self._cache is None:
+            return 0
+        tokens = (c_uint8 * len(ask.tokens)).from_buffer_copy(ask.tokens)
+        segments = (Range * len(ask.segments))(*[Range(*pair) for pair in ask.segments])
+        dropped = 0
+        for flags in (_PROMPT_SEGMENTS, _PROMPT_SEGMENTS | _PROMPT_CONTEXT)[: 1 + ask.system]:
+            prompt = Prompt(
+                size=ctypes.sizeof(Prompt),
+                tokens=ctypes.addressof(tokens),
+                n_tokens=len(ask.tokens) // 4,
+                flags=flags,
+                segments=segments,
+                n_segments=len(segments),
+            )
+            order = Clear(
+                size=ctypes.sizeof(Clear),
+                space=self._lib.tsr_blend_space(self._handle),
+                prompt=ctypes.pointer(prompt),
+                tier=-1,
+            )
+            dropped += check(self._lib.tsr_clear(self._cache, ctypes.byref(order)))
+        return dropped
 
     def _take_steps(self, run: c_void_p, executor: Executor) -> None:
         step = Step()

@@ -67,9 +67,10 @@ class BlendWorker:
             hashlib.sha256(shape.identity.encode()).digest()[:16],
         )
         self._staging = Staging(self._parts)
-        self._executor: Executor = BlendExecutor(self._parts, self._staging)
+        self._executor = BlendExecutor(self._parts, self._staging)
+        self._ranks: _Agreed | None = None
         if self._world > 1:
-            self._executor = _Agreed(self._executor, group.cpu_group, self._world)
+            self._ranks = _Agreed(self._executor, group.cpu_group, self._world)
         self._blends: OrderedDict[bytes, Blend] = OrderedDict()
         self._complaints: set[str] = set()
 
@@ -114,17 +115,26 @@ class BlendWorker:
             ratio=job.ratio if job.ratio is not None else self._settings.ratio,
             any_offset=job.any_offset,
         )
-        executor = self._executor
+        blend = self._opened(job.salt)
         try:
-            report = self._opened(job.salt).run(ask, self._staging.layout(), executor)
+            return self._run(blend, ask)
+        except _Apart:
+            # What one rank has lost the others would keep, and so be apart forever.
+            blend.forget(ask)
+            return self._run(blend, ask)
+
+    def _run(self, blend: Blend, ask: Ask) -> dict[str, float | int | str]:
+        layout, ranks = self._staging.layout(), self._ranks
+        if ranks is None:
+            return blend.run(ask, layout, self._executor)
+        try:
+            report = blend.run(ask, layout, ranks)
         except _Apart:
             raise
         except Exception:
-            if isinstance(executor, _Agreed):
-                executor.agree(_FAILED)
+            ranks.agree(_FAILED)
             raise
-        if isinstance(executor, _Agreed):
-            executor.agree(_DONE)
+        ranks.agree(_DONE)
         return report
 
     def _opened(self, salt: bytes) -> Blend:

@@ -32,7 +32,7 @@ _ROTARY = {
 _DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
 _NEOX, _GPTJ = 1, 2
 _ROWS = 1024  # that are projected at once: enough for full speed, little enough to stay in caches
-_ATTENDING = 64  # rows that share an end of their keys
+_ATTENDING = 32  # rows that share an end of their keys
 
 
 @dataclass(frozen=True)

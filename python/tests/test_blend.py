@@ -216,6 +216,14 @@ class TestBlend(unittest.TestCase):
         self.assertEqual(report["n_filled"], CONTEXT)
         other.close()
 
+    def test_what_is_forgotten_is_computed_again(self):
+        self.ask((0, 1, 2), ratio=0.0)
+        tokens, segments = prompt((0, 1))
+        ask = Ask(tokens.tobytes(), segments, True)
+        self.assertEqual(self.blend.forget(ask), 3)
+        _tokens, report = self.ask((2, 1, 0), ratio=0.0)
+        self.assertEqual(report["n_filled"], CONTEXT - DOCUMENTS[2])
+
     def test_what_makes_no_sense_is_refused_in_the_librarys_words(self):
         with self.assertRaisesRegex(TesseraError, "context of 5 tokens"):
             self.ask((0, 1, 2), n_context=5)

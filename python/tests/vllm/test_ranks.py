@@ -1,0 +1,188 @@
+"""Several ranks blend as one does: two workers of vLLM with half of the heads each give the answers
+of one, select the same rows, and find together again when one of them has lost what it had."""
+
+import multiprocessing
+import os
+import random
+import tempfile
+import unittest
+from array import array
+
+import engines
+import small_models
+import torch
+from vllm import LLM, SamplingParams, TokensPrompt
+
+from tessera import vllm_plugin
+from tessera.blend import Ask, Blend, ModelInfo
+from tessera.blend_job import space_salt
+from tessera.vllm import TesseraConnector
+from tessera.vllm_blend import _Agreed, _Apart
+
+vllm_plugin.register()
+TOLERANCE = 1e-4
+DOCUMENTS = (150, 90, 130)
+SETTINGS = ((1.0, "full"), (0.0, "none"), (0.3, "query"), (0.3, "hkvd"))
+_start_blending = TesseraConnector._start_blending
+_models = []  # what workers have said of theirs
+
+
+def _noted(self, model):
+    _models.append(model)
+    _start_blending(self, model)
+
+
+TesseraConnector._start_blending = _noted
+
+
+def prompt(order):
+    """(tokens, segments)"""
+    source = random.Random(1)
+    text = [[source.randrange(small_models.VOCAB) for _ in range(n)] for n in (17, *DOCUMENTS, 9)]
+    tokens, segments = [], []
+    for one in (text[0], *(text[1 + i] for i in order)):
+        segments.append((len(tokens), len(one)))
+        tokens += one
+    return tokens + text[-1], segments
+
+
+class Engine:
+    def __init__(self, model, ranks):
+        self.llm = LLM(
+            model=model,
+            dtype="float32",
+            enforce_eager=True,
+            max_model_len=1024,
+            max_num_seqs=4,
+            skip_tokenizer_init=True,
+            enable_prefix_caching=False,
+            block_size=engines.BLOCK,
+            disable_log_stats=True,
+            tensor_parallel_size=ranks,
+            distributed_executor_backend="mp" if ranks > 1 else None,
+            kv_transfer_config=engines.transfer_config(
+                {"host_size": "64M", "blend": {"min_tokens": 0}}
+            ),
+        )
+
+    def close(self):
+        self.llm.llm_engine.engine_core.shutdown()
+
+    @property
+    def connector(self):
+        return self.llm.llm_engine.engine_core.engine_core.scheduler.connector
+
+    def filled(self):
+        return self.connector._counters().get("blend_tokens_filled", 0)
+
+    def ask(self, tokens, segments=None, ratio=0.0, selector=None):
+        """(tokens, log-probabilities, tokens that vLLM did not compute)"""
+        marks = {"segments": segments, "system": True, "ratio": ratio, "selector": selector}
+        extra = {"kv_transfer_params": {"tessera": marks}} if segments is not None else None
+        params = SamplingParams(
+            temperature=0,
+            max_tokens=5,
+            logprobs=0,
+            ignore_eos=True,
+            detokenize=False,
+            extra_args=extra,
+        )
+        (output,) = self.llm.generate(
+            [TokensPrompt(prompt_token_ids=tokens)], params, use_tqdm=False
+        )
+        one = output.outputs[0]
+        weights = [step[token].logprob for token, step in zip(one.token_ids, one.logprobs)]
+        return list(one.token_ids), weights, output.num_cached_tokens
+
+    def answers(self):
+        """Plain ones first, then those of every setting, for two orders of the documents."""
+        found = []
+        for order in ((0, 1, 2), (2, 0, 1)):
+            tokens, segments = prompt(order)
+            found.append(self.ask(tokens))
+            found += [self.ask(tokens, segments, *setting) for setting in SETTINGS]
+        return found
+
+
+class TestEngines(unittest.TestCase):
+    def assert_same(self, got, want):
+        self.assertEqual(got[0], want[0])
+        self.assertLess(max(abs(a - b) for a, b in zip(got[1], want[1])), TOLERANCE)
+
+    def test_two_ranks_are_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = small_models.make(folder, "llama")
+            engine = Engine(model, 1)
+            alone = engine.answers()
+            engine.close()
+            engine = Engine(model, 2)
+            try:
+                pair = engine.answers()
+                for i, (got, want) in enumerate(zip(pair, alone, strict=True)):
+                    with self.subTest(i):
+                        self.assert_same(got, want)
+                n = len(SETTINGS) + 1
+                for first in (0, n):
+                    self.assert_same(pair[first + 1], pair[first])  # all computed is a prefill
+                    for one in pair[first + 1 : first + n]:
+                        self.assertEqual(one[2], 17 + sum(DOCUMENTS))
+                self.one_rank_loses(engine, alone[n + 2])
+            finally:
+                engine.close()
+
+    def one_rank_loses(self, engine, want):
+        """What is gone for one of them is computed by both, once."""
+        tokens, segments = prompt((2, 0, 1))
+        connector = engine.connector
+        info = ModelInfo.from_buffer_copy(_models[-1])
+        blend = Blend(connector._cache.handle, info, salt=space_salt(None, b"", 1, 2))
+        ask = Ask(array("I", tokens).tobytes(), segments, True)
+        self.assertEqual(blend.forget(ask), 4)
+        blend.close()
+        before = engine.filled()
+        self.assert_same(engine.ask(tokens, segments, 0.0, "none"), want)
+        again = engine.filled()
+        self.assertGreater(again, before)
+        self.assert_same(engine.ask(tokens, segments, 0.0, "none"), want)
+        self.assertEqual(engine.filled(), again)
+
+
+def _rank(number, path, steps, results):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{path}", rank=number, world_size=2
+    )
+    agreed = _Agreed(None, torch.distributed.group.WORLD, 2)
+    try:
+        for step in steps[number]:
+            agreed.agree(*step)
+        results.put((number, "together"))
+    except _Apart:
+        results.put((number, "apart"))
+    torch.distributed.destroy_process_group()
+
+
+class TestAgreement(unittest.TestCase):
+    def outcome(self, *steps):
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "meet")
+            ranks = [
+                context.Process(target=_rank, args=(i, path, steps, results)) for i in range(2)
+            ]
+            for rank in ranks:
+                rank.start()
+            found = dict(results.get(timeout=120) for _ in ranks)
+            for rank in ranks:
+                rank.join()
+        return found[0], found[1]
+
+    def test_ranks_go_on_together_and_give_up_together(self):
+        same = [(1, 2, 3), (2, 0), (2, 1), (5,)]
+        self.assertEqual(self.outcome(same, same), ("together", "together"))
+        other = same[:2] + [(1, 2, 4)]  # begins anew where the other runs its next layer
+        self.assertEqual(self.outcome(same, other), ("apart", "apart"))
+
+
+if __name__ == "__main__":
+    unittest.main()
