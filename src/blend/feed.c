@@ -76,14 +76,15 @@ static int64_t bind_entry(struct range *r, struct tsri_meta *meta)
     const struct tsr_cache *c = r->feed->cache;
     const struct tsri_shape *shape = &r->space->shape;
     tsri_manager_planes(c, &c->entries[r->id], meta, r->planes);
-    r->cells = (struct tsr_kv_cells){.size = sizeof r->cells,
-                                     .planes = r->planes,
-                                     .n_cells = tsri_shape_n_cells(shape, meta->n_tokens),
-                                     .cell_tokens = shape->cell_tokens,
-                                     .n_tokens = meta->n_tokens,
-                                     .n_layers = shape->n_layers,
-                                     .n_planes = shape->n_planes,
-                                     .memory = TSR_MEMORY_HOST};
+    r->cells =
+        (struct tsr_kv_cells){.size = sizeof r->cells,
+                              .planes = r->planes,
+                              .n_cells = tsri_shape_n_cells(shape, meta->n_tokens),
+                              .cell_tokens = shape->cell_tokens,
+                              .n_tokens = meta->n_tokens,
+                              .n_layers = shape->n_layers,
+                              .n_planes = shape->n_planes,
+                              .memory = c->pool_locked ? TSR_MEMORY_LOCKED : TSR_MEMORY_HOST};
     r->run.offset = r->match.entry_offset;
     r->run.freq_set = meta->freq_set;
     return (int64_t)meta->base + r->match.entry_offset;
@@ -140,6 +141,7 @@ static void range_layer(struct range *r, struct tsri_meta *meta, uint32_t layer)
     if (!wanted) return;
     int e = r->batch ? 0 : range_bind(r, meta);
     if (!e) e = tsri_batch_scatter(r->batch, layer, 1);
+    if (!e && tsri_device_caps(f->device) & TSR_DEVICE_ASYNC) e = tsri_stream_sync(f->device, NULL);
     if (!e && r->borrow && !tsri_borrow_holds(r->borrow)) e = TSR_ENOENT; /* copied in vain */
     pthread_mutex_lock(&f->lock);
     r->writing = false;

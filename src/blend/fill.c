@@ -7,6 +7,7 @@
 
 /* Rows of n tokens of all layers, packed as [layer][K, V][token]. */
 struct rows {
+    struct tsri_device *device; /* whose memory `data` is, where it must be page-locked */
     uint8_t *data;
     size_t bytes;
     void **planes;
@@ -16,9 +17,26 @@ struct rows {
 
 static void rows_fini(struct rows *r)
 {
-    tsri_free(r->data);
+    if (r->device)
+        tsri_device_host_free(r->device, r->data);
+    else
+        tsri_free(r->data);
     tsri_free(r->planes);
     tsri_free(r->slots);
+}
+
+static int rows_alloc(struct rows *r, struct tsri_device *device)
+{
+    void *data;
+    if (!(tsri_device_caps(device) & TSR_DEVICE_NEEDS_LOCK)) {
+        r->data = tsri_alloc(r->bytes, 1);
+        return r->data ? 0 : TSR_ENOMEM;
+    }
+    int e = tsri_device_host_alloc(device, &data, r->bytes);
+    if (e) return e;
+    r->data = data;
+    r->device = device;
+    return 0;
 }
 
 static int rows_init(struct rows *r, const struct tsri_fill *f, uint32_t slot, uint32_t n)
@@ -31,10 +49,11 @@ static int rows_init(struct rows *r, const struct tsri_fill *f, uint32_t slot, u
         token += row[p];
     }
     *r = (struct rows){.bytes = token * l->n_layers * n};
-    r->data = tsri_alloc(token * l->n_layers, n);
+    int e = rows_alloc(r, f->device);
+    if (e) return e;
     r->planes = tsri_alloc(2 * (size_t)l->n_layers, sizeof *r->planes);
     r->slots = tsri_alloc(n, sizeof *r->slots);
-    if (!r->data || !r->planes || !r->slots) {
+    if (!r->planes || !r->slots) {
         rows_fini(r);
         return TSR_ENOMEM;
     }
@@ -49,7 +68,8 @@ static int rows_init(struct rows *r, const struct tsri_fill *f, uint32_t slot, u
                                      .n_tokens = n,
                                      .n_layers = l->n_layers,
                                      .n_planes = 2,
-                                     .int8 = f->int8};
+                                     .int8 = f->int8,
+                                     .memory = r->device ? TSR_MEMORY_LOCKED : TSR_MEMORY_HOST};
     return 0;
 }
 
@@ -77,6 +97,7 @@ static int move(const struct tsri_fill *f, struct rows *r, uint32_t direction, i
     if (!e)
         e = direction == TSRI_BATCH_GATHER ? tsri_batch_gather(batch, 0, 0)
                                            : tsri_batch_scatter(batch, 0, 0);
+    if (!e && tsri_device_caps(f->device) & TSR_DEVICE_ASYNC) e = tsri_stream_sync(f->device, NULL);
     tsri_batch_close(batch);
     return e;
 }

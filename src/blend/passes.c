@@ -88,7 +88,7 @@ static struct tsri_fill fill_of(const struct tsr_run *run, bool exact)
     const struct tsr_blend *b = run->blend;
     return (struct tsri_fill){.client = b->client,
                               .space = exact ? b->exact : b->segments,
-                              .device = b->device,
+                              .device = run->mover,
                               .layout = &run->layout,
                               .rope = &b->info.rope,
                               .freq_set = run->freq_set,

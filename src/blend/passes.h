@@ -19,6 +19,7 @@ struct tsr_run {
     struct tsr_blend *blend;
     struct tsr_ask ask;
     struct tsr_kv_layout layout;
+    struct tsri_device *mover; /* copies KV to and from the layout: borrowed */
     const struct tsri_selector *selector;
     double ratio, bias;
     uint32_t freq_set, n_prefix;

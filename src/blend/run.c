@@ -69,6 +69,22 @@ static int check_memory(const struct tsr_blend *b, const struct tsr_kv_layout *l
     return tsri_layout_check(l);
 }
 
+/* Memory of an accelerator is reached by the cache's device, to which the pool is page-locked. */
+static int choose_mover(struct tsr_run *run)
+{
+    const struct tsr_cache *c = run->blend->cache;
+    run->mover = run->blend->device;
+    if (run->layout.memory != TSR_MEMORY_DEVICE) return 0;
+    if (!c && !(run->ask.flags & TSR_ASK_FILL)) return 0; /* nothing is moved */
+    if (c && c->served)
+        return tsri_fail(TSR_EDEVICE, "blend: KV in device memory, and a server has the cache");
+    if (!c || !c->device || !(tsri_device_caps(c->device) & TSR_DEVICE_SEPARATE))
+        return tsri_fail(TSR_EDEVICE, "blend: KV in device memory, and no cache that can reach it "
+                                      "(option device)");
+    run->mover = c->device;
+    return 0;
+}
+
 static void resolve(struct tsr_run *run)
 {
     const struct tsr_profile *p = &run->blend->profile;
@@ -219,7 +235,7 @@ static int open_feed(struct tsr_run *run)
     if (run->blend->int8 && run->ask.flags & TSR_ASK_PREFIX) prompt.flags |= TSR_PROMPT_PREFIX;
     struct tsri_feed_desc desc = {.cache = run->blend->cache,
                                   .prompt = &prompt,
-                                  .device = run->blend->device,
+                                  .device = run->mover,
                                   .layout = &run->layout,
                                   .rope = &run->blend->info.rope,
                                   .freq_set = run->freq_set,
@@ -264,7 +280,8 @@ int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_
     run->gate = (struct tsr_gate){NAN, NAN, NAN, NAN, NAN, NAN};
     run->predicted = NAN;
     resolve(run);
-    e = allocate(run);
+    e = choose_mover(run);
+    if (!e) e = allocate(run);
     if (!e) e = make_plan(run);
     if (!e) e = open_feed(run);
     if (e) {

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -101,6 +102,17 @@ static int open_model(struct tsri_reader *r, struct tsri_cli *cli)
 
 /* ---- cache ---- */
 
+/* The cache reaches KV where the model computes: "cuda", or one of several by its number. */
+static int use_device(struct tsri_cli *cli)
+{
+    const char *name = tsri_cli_flag(cli, "device"), *own = tsr_config_get(cli->config, "device");
+    if (!name || strncasecmp(name, "cuda", 4) != 0 || (own && *own)) return 0;
+    if (tsr_config_set(cli->config, "device", "cuda") < 0 ||
+        tsr_config_set(cli->config, "device_number", name[4] ? name + 4 : "0") < 0)
+        return tsri_cli_fail("%s", tsr_errmsg());
+    return 0;
+}
+
 static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
 {
     int e = tsri_cli_config(cli);
@@ -112,6 +124,8 @@ static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
         if (tsr_config_set(cli->config, "disk_path", store) < 0)
             return tsri_cli_fail("%s", tsr_errmsg());
     }
+    e = use_device(cli);
+    if (e) return e;
     if (tsr_open(&r->cache, cli->config) == 0) return 0;
     fprintf(stderr, "tessera: going on without the store: %s\n", tsr_errmsg());
     if (tsr_config_set(cli->config, "disk_enabled", "false") < 0 ||

@@ -111,6 +111,27 @@ static int choose_weights(struct tsr_executor *x, const char *weights, enum ggml
     return 0;
 }
 
+/* Not every device has kernels for every kind of KV and size of heads. */
+static int check_attention(const struct tsr_executor *x)
+{
+    const struct tsri_header *h = &x->header;
+    struct ggml_init_params params = {.mem_size = 8 * ggml_tensor_overhead(), .no_alloc = true};
+    struct ggml_context *ctx = ggml_init(params);
+    if (!ctx) return tsri_model_fail(x->fail, TSR_ENOMEM, "model: no memory");
+    int64_t rows = TSRI_TILE_ROWS, keys = TSRI_KV_STEP;
+    struct ggml_tensor *q = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, h->head_dim, rows, h->n_heads);
+    struct ggml_tensor *k = ggml_new_tensor_3d(ctx, x->kv_type, h->head_dim, keys, h->n_kv_heads);
+    struct ggml_tensor *v = ggml_new_tensor_3d(ctx, x->kv_type, h->head_dim, keys, h->n_kv_heads);
+    struct ggml_tensor *mask = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, keys, rows);
+    struct ggml_tensor *a = ggml_flash_attn_ext(ctx, q, k, v, mask, h->attention_scale, 0, 0);
+    bool can = ggml_backend_dev_supports_op(x->weights.device, a);
+    ggml_free(ctx);
+    if (can) return 0;
+    return tsri_model_fail(
+        x->fail, TSR_EUNSUP, "model: %s has no attention over KV in %s with heads of %u elements",
+        ggml_backend_dev_name(x->weights.device), ggml_type_name(x->kv_type), h->head_dim);
+}
+
 static void executor_close(struct tsr_executor *x)
 {
     if (!x) return;
@@ -130,6 +151,7 @@ static int load(struct tsr_executor *x, const struct tsr_model_config *config)
     if (!e)
         e = tsri_header_init(&x->header, x->weights.gguf, x->weights.file_tensors, x->weights.map,
                              x->weights.map_bytes, x->fail);
+    if (!e) e = check_attention(x);
     if (!e) e = tsri_vocab_init(&x->vocab, config->path, x->fail);
     if (!e) e = tsri_weights_place(&x->weights, &x->header, convert, x->fail);
     if (!e)

@@ -457,6 +457,23 @@ TEST(prompts_that_cannot_be_answered_are_refused_with_a_reason)
     CHECK(blend_kit_close(&k));
 }
 
+/* Nothing here can reach it; on the way through a device it is the test of a machine that has one.
+ */
+TEST(kv_in_device_memory_without_a_device_is_refused)
+{
+    struct blend_kit k;
+    struct tsr_run *run;
+    blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
+    blend_kit_prompt(&k, 1, 20, docs, 4, NULL);
+    struct tsr_ask ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL);
+    struct tsr_kv_layout layout = *tsr_session_layout(k.model.session);
+    layout.memory = TSR_MEMORY_DEVICE;
+    CHECK_INT(tsr_blend_start(&run, k.blend, &ask, &layout), TSR_EDEVICE);
+    CHECK_HAS(tsr_errmsg(), "option device");
+    CHECK(run == NULL);
+    CHECK(blend_kit_close(&k));
+}
+
 int main(void)
 {
     RUN(computing_everything_is_bit_equal_to_a_prefill);
@@ -475,5 +492,6 @@ int main(void)
     RUN(a_run_can_be_left_at_any_step);
     RUN(a_step_that_failed_ends_the_run_with_its_error);
     RUN(prompts_that_cannot_be_answered_are_refused_with_a_reason);
+    RUN(kv_in_device_memory_without_a_device_is_refused);
     return test_end();
 }
