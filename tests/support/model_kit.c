@@ -35,29 +35,21 @@ void model_kit_tokens(const struct model_kit *k, uint32_t *tokens, uint32_t n, u
     }
 }
 
-static int begin(struct model_kit *k, const uint32_t *tokens, struct tsr_range range,
-                 const struct tsr_model_pass *more)
+int model_kit_begin(struct model_kit *k, const uint32_t *tokens, uint32_t first, uint32_t n)
 {
-    struct tsr_model_row *rows = calloc(range.n_tokens, sizeof *rows);
-    for (uint32_t i = 0; i < range.n_tokens; i++)
-        rows[i] =
-            (struct tsr_model_row){tokens[range.offset + i], range.offset + i, range.offset + i};
-    struct tsr_model_group all = {range.n_tokens, 1, {{0, range.offset + range.n_tokens}}};
-    struct tsr_model_pass pass = *more;
-    pass.size = sizeof pass;
-    pass.rows = rows;
-    pass.n_rows = range.n_tokens;
-    pass.groups = &all;
-    pass.n_groups = 1;
-    pass.freq_set = k->freq_set;
+    struct tsr_model_row *rows = calloc(n, sizeof *rows);
+    for (uint32_t i = 0; i < n; i++)
+        rows[i] = (struct tsr_model_row){tokens[first + i], first + i, first + i};
+    struct tsr_model_group all = {n, 1, {{0, first + n}}};
+    struct tsr_model_pass pass = {.size = sizeof pass,
+                                  .rows = rows,
+                                  .n_rows = n,
+                                  .groups = &all,
+                                  .n_groups = 1,
+                                  .freq_set = k->freq_set};
     int e = tsr_session_begin(k->session, &pass);
     free(rows);
     return e;
-}
-
-int model_kit_begin(struct model_kit *k, const uint32_t *tokens, uint32_t first, uint32_t n)
-{
-    return begin(k, tokens, (struct tsr_range){first, n}, &(struct tsr_model_pass){0});
 }
 
 void model_kit_prefill(struct model_kit *k, const uint32_t *tokens, uint32_t first, uint32_t n,
@@ -70,19 +62,6 @@ void model_kit_prefill(struct model_kit *k, const uint32_t *tokens, uint32_t fir
     }
     uint32_t last = n - 1;
     MUST(tsr_session_logits(k->session, &last, 1, logits));
-    tsr_session_end(k->session);
-}
-
-void model_kit_mass(struct model_kit *k, const uint32_t *tokens, uint32_t n, const float *bias,
-                    uint32_t n_bias, float *mass)
-{
-    struct tsr_model_pass more = {
-        .bias = bias, .n_bias = n_bias, .n_bias_rows = bias ? 4 : 0, .n_mass_rows = 4};
-    MUST(begin(k, tokens, (struct tsr_range){0, n}, &more));
-    for (uint32_t l = 0; l < k->info.n_layers; l++) {
-        struct tsr_model_layer step = {.size = sizeof step, .layer = l, .mass = mass, .n_mass = n};
-        MUST(tsr_session_layer(k->session, &step));
-    }
     tsr_session_end(k->session);
 }
 

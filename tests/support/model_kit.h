@@ -21,9 +21,6 @@ int model_kit_begin(struct model_kit *k, const uint32_t *tokens, uint32_t first,
 /* The whole of it; logits of its last row. */
 void model_kit_prefill(struct model_kit *k, const uint32_t *tokens, uint32_t first, uint32_t n,
                        float *logits);
-/* A causal pass of all n tokens; adds the mass of the last 4 rows over all layers. */
-void model_kit_mass(struct model_kit *k, const uint32_t *tokens, uint32_t n, const float *bias,
-                    uint32_t n_bias, float *mass);
 /* The row of a plane (0 K, 1 V) in the session's memory. */
 float *model_kit_row(const struct model_kit *k, uint32_t plane, uint32_t layer, uint32_t slot);
 /* Turns a float row of K on by so many positions. */
