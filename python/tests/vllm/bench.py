@@ -4,15 +4,20 @@ of their own, one at a time and in turns: each pair yields one ratio, and the me
     bench.py [--json] [--pairs=20] [--tokens=3072] [--dtype=float32] [--only=TEXT] [--threads=N]
 
 Rows are those of the C benches: bench, case, value, unit, baseline, ratio, target, met. Prompts are
-of --tokens tokens and differ from their first words on; vLLM's own prefix caching is off.
+of --tokens tokens and differ from their first words on; vLLM's own prefix caching is off. Blending
+has prompts of its own, and vLLM's prefix caching on.
 """
 
 import argparse
+import csv
 import json
 import os
+import random
 import statistics
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--json", action="store_true")
@@ -24,6 +29,7 @@ parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
 args = parser.parse_args()
 os.environ["OMP_NUM_THREADS"] = str(args.threads)
 
+import rag  # noqa: E402  threads come first
 from engines import Remote, scratch, story  # noqa: E402
 
 SETTINGS = dict(dtype=args.dtype, max_model_len=args.tokens + 256, max_num_batched_tokens=8192)
@@ -174,8 +180,71 @@ def bench_step(folder):
     rig.close()
 
 
+def bench_blend(folder):
+    """Ten documents of 600 tokens in a new order each time, all of them known; against a vLLM with
+    its prefix cache on. And plain requests while such prompts come in."""
+    settings = dict(SETTINGS, max_model_len=7168, enable_prefix_caching=True)
+    chance = random.Random(1)
+    times = {"plain": [], 0.05: [], 0: []}
+    with (
+        Remote(None, **settings) as plain,
+        Remote({"host_size": "2G", "blend": True}, **settings) as blended,
+    ):
+        encode = plain.tokens_of
+        documents = rag.long_documents(encode, 10, 600)
+        for i in range(-1, max(args.pairs // 4, 2)):  # the first one reads the documents
+            made = rag.long_prompt(encode, documents, chance, f"What did visitor {i} see?")
+            seconds = {"plain": plain.first_token(made.tokens)[0]}
+            for ratio in (0.05, 0):
+                seconds[ratio], found = blended.first_token(made.tokens, made.wishes(ratio=ratio))
+                assert found == made.n_context, f"{found} of {made.n_context} tokens"
+            for name in times if i >= 0 else ():
+                times[name].append(seconds[name])
+        case = "ttft 10 x 600 shuffled, r = {}"
+        pairs_row(case.format("5 %"), "s", times[0.05], times["plain"], 6, True, True)
+        pairs_row(case.format("0"), "s", times[0], times["plain"], 15, True, True)
+        blended.watch()
+        shares = []
+        for i in range(max(args.pairs // 4, 2)):
+            made = [rag.long_prompt(encode, documents, chance, f"Where is {i}?") for _ in range(2)]
+            others = [encode(story(6000 + 8 * i + k, 4)) for k in range(4)]
+            rows = [(one.tokens, one.wishes(ratio=0)) for one in made]
+            seconds, inside, blending = blended.beside(others, rows, 64)
+            shares.append(100 * (inside - blending) / (seconds - blending))
+        row("plain beside blended, our calls", statistics.median(shares), "% of it", target=1.0)
+
+
+def bench_quality(folder):
+    """KL(prefill || blend) of the first token at 5 % by query without a bias, here and by the
+    library's own executor, which computes with the weights and 8-bit activations of the GGUF file:
+    each against its own prefill."""
+    gguf = Path(os.environ["TESSERA_TEST_VLLM_MODEL"]).with_suffix(".Q4_1.gguf")
+    program = Path(os.environ["TESSERA_LIBRARY"]).resolve().parents[1] / "bin" / "tessera"
+    lines, table = os.path.join(folder, "questions.jsonl"), os.path.join(folder, "rows.csv")
+    settings = dict(SETTINGS, max_model_len=1024, max_logprobs=-1)
+    blend = {"min_tokens": 1, "selector": "query", "ratio": 0.05}
+    with Remote({"host_size": "1G", "blend": blend}, **settings) as engine:
+        questions = rag.prompts(engine.tokens_of, len(rag.QUESTIONS))
+        here = [
+            rag.divergence(engine.distribution(q.tokens), engine.distribution(q.tokens, q.wishes()))
+            for q in questions
+        ]
+    Path(lines).write_text("\n".join(map(rag.calibration_line, range(99), questions)) + "\n")
+    command = [str(program), "calibrate", f"--prompts={lines}", f"--model={gguf}", "--ratios=0.05"]
+    command += ["--biases=0", "--selectors=query", "--contexts=same", f"--threads={args.threads}"]
+    command += [f"--csv={table}", f"--out={os.path.join(folder, 'profile.yaml')}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        print(f"no row of KL: {done.stderr.strip()}", file=sys.stderr)
+        return
+    with open(table, newline="") as stream:
+        own = [float(one["kl"]) for one in csv.DictReader(stream) if one["selector"] == "query"]
+    ours, theirs = statistics.mean(here), statistics.mean(own)
+    row("KL at the first token, r = 5 %", ours, "nats", theirs, ours / theirs, 1.2)
+
+
 def main():
-    for part in (bench_step, bench_decode, bench_first_token):
+    for part in (bench_step, bench_decode, bench_first_token, bench_blend, bench_quality):
         if args.only in part.__name__:
             with scratch() as folder:
                 part(folder)

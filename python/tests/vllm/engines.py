@@ -7,6 +7,7 @@ a test can look at the connector's counters; the worker is a process of its own,
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import os
 import tempfile
@@ -165,6 +166,30 @@ class Engine:
             engine.step()
             seconds.append(time.perf_counter() - start)
         return seconds
+
+    def beside(
+        self, plain: list[list[int]], blended: list[tuple[list[int], dict[str, Any]]], n: int
+    ) -> tuple[float, float, float]:
+        """Plain requests that generate n tokens each while blended ones come one after another:
+        (seconds of all of it, inside the connector, of that on blending itself)."""
+        engine = self.llm.llm_engine
+        counters = self.connector._blending.counters.values
+        before = counters.get("blend_seconds", 0.0)
+        self.in_calls()
+        names = itertools.count(time.monotonic_ns())
+        start = time.perf_counter()
+        for tokens in plain:
+            prompt = TokensPrompt(prompt_token_ids=tokens)
+            engine.add_request(f"plain-{next(names)}", prompt, sampling(n))
+        for tokens, wishes in blended:
+            prompt = TokensPrompt(prompt_token_ids=tokens)
+            engine.add_request(f"blended-{next(names)}", prompt, sampling(2, wishes))
+            for _ in range(n // len(blended)):
+                engine.step()
+        while engine.has_unfinished_requests():
+            engine.step()
+        seconds = time.perf_counter() - start
+        return seconds, self.in_calls(), counters["blend_seconds"] - before
 
     def tokens_of(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
