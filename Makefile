@@ -122,7 +122,7 @@ PYTHON ?= python3
 all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL) $(MODEL_LIB) $(PROFILES)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 cuda: $(CUDA_LIB)
-gpu-kit: $(CUDA_LIB) $(BINS) $(TESTS)
+gpu-kit: $(CUDA_LIB) $(LIBS_SO) $(BINS) $(TESTS)
 	@B=$(B) tools/gpu-kit
 check-arm:
 	@B=$(B) tools/check-arm
