@@ -224,7 +224,7 @@ enum tsr_blend_reason {
 
 struct tsr_blend_report {
     size_t size;
-    uint32_t n_tokens;
+    uint32_t n_tokens;          /* of the prompt; with TSR_ASK_CONTEXT those before the question */
     uint32_t n_exact;           /* reused, the same bits as computed */
     uint32_t n_reused;          /* reused as they are */
     uint32_t n_recomputed;      /* known, and computed anew */

@@ -96,6 +96,7 @@ class BlendWorker:
         except Exception as error:
             ok = False
             self._complain(error)
+        self._staging.rest()
         return BlendOutcome(job.number, ok, report, time.perf_counter() - start)
 
     def _complain(self, error: Exception) -> None:

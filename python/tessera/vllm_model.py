@@ -32,6 +32,7 @@ _ROTARY = {
 _DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
 _NEOX, _GPTJ = 1, 2
 _ROWS = 1024  # that are projected at once: enough for full speed, little enough to stay in caches
+_KEPT_BYTES = 1 << 30  # of staging memory, between prompts
 _ATTENDING = 32  # rows that share an end of their keys
 
 
@@ -157,7 +158,7 @@ def model_info(parts: ModelParts, name: str, weights: bytes, identity: bytes) ->
 
 class Staging:
     """Contiguous K and V of one prompt: token i of it in row i of every layer. Grows, and is kept
-    for the next prompt."""
+    for the next prompt unless it is large."""
 
     def __init__(self, parts: ModelParts) -> None:
         self._parts = parts
@@ -172,6 +173,12 @@ class Staging:
         self.kv = torch.empty(0)  # the old one goes before the new one comes
         shape = (len(parts.layers), 2, self.n_slots, parts.n_kv_heads, parts.head_dim)
         self.kv = torch.empty(shape, dtype=parts.dtype)
+
+    def rest(self) -> None:
+        """No prompt is in work: memory that is worth having back is given back."""
+        if self.kv.numel() * self.kv.element_size() > _KEPT_BYTES:
+            self.n_slots = 0
+            self.kv = torch.empty(0)
 
     def layout(self) -> Layout:
         """Where it stands, for the library."""

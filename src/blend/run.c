@@ -420,11 +420,14 @@ static void fill_report(struct tsr_run *run, struct tsr_blend_report *out)
 {
     struct tsr_blend_report *r = &run->report;
     const struct tsri_plan *p = &run->plan;
-    r->n_tokens = p->n_tokens;
-    r->n_exact = tsri_plan_count(p, TSR_TOKEN_EXACT);
-    r->n_reused = tsri_plan_count(p, TSR_TOKEN_CANDIDATE);
-    r->n_recomputed = tsri_plan_count(p, TSR_TOKEN_ALWAYS) + tsri_plan_count(p, TSR_TOKEN_SELECTED);
-    r->n_new = tsri_plan_count(p, TSR_TOKEN_NEW);
+    r->n_tokens = run->ask.flags & TSR_ASK_CONTEXT ? p->question : p->n_tokens;
+    uint32_t n[TSR_TOKEN_SELECTED + 1] = {0};
+    for (uint32_t i = 0; i < r->n_tokens; i++)
+        n[p->states[i]]++;
+    r->n_exact = n[TSR_TOKEN_EXACT];
+    r->n_reused = n[TSR_TOKEN_CANDIDATE];
+    r->n_recomputed = n[TSR_TOKEN_ALWAYS] + n[TSR_TOKEN_SELECTED];
+    r->n_new = n[TSR_TOKEN_NEW];
     for (uint32_t i = 0; i < p->n_pieces; i++) {
         const struct tsri_piece *piece = &p->pieces[i];
         if (piece->kind == TSRI_PIECE_LOAD)

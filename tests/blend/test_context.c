@@ -93,6 +93,9 @@ TEST(context_and_then_the_question_is_the_whole_answer)
                 reopen_with_info(&k);
                 drive(&k, &ask, &n_rows);
                 CHECK_INT(k.report.n_filled, round ? 0 : 24 + 209);
+                CHECK_INT(k.report.n_tokens, 24 + 209);
+                CHECK_INT(k.report.n_exact + k.report.n_reused + k.report.n_recomputed, 24 + 209);
+                CHECK_INT(k.report.n_new, 0); /* the question is not ours */
                 CHECK(k.report.bias == 0);
                 answer(&k, 24 + 209, mine);
                 blend_kit_reopen(&k);
