@@ -129,16 +129,17 @@ def main():
     client = OpenAI(base_url=args.url, api_key="none", timeout=3600)
     model = client.models.list().data[0].id
     texts = passages(args.folder)
-    print(f"{len(texts)} passages; each question gets {args.top} of them")
+    found = {question: retrieve(texts, question, args.top) for question in args.questions}
+    wanted = list(dict.fromkeys(text for some in found.values() for text in some))
+    print(f"{len(texts)} passages; each question gets {args.top}, all together {len(wanted)}")
     wishes = {"ratio": args.ratio}
-    # Every passage is read once, ever; here before the first question.
-    for i in range(0, len(texts), args.top):
-        prompt = SEPARATOR.join([SYSTEM, *texts[i : i + args.top], "Question: Why?\nAnswer:"])
+    # A passage is read once, ever; here before the first question, so that all have the same.
+    for i in range(0, len(wanted), args.top):
+        prompt = SEPARATOR.join([SYSTEM, *wanted[i : i + args.top], "Question: Why?\nAnswer:"])
         ask(client, model, prompt, wishes, 1)
     rows = []
-    for question in args.questions:
-        end = f"Question: {question}\nAnswer:"
-        prompt = SEPARATOR.join([SYSTEM, *retrieve(texts, question, args.top), end])
+    for question, some in found.items():
+        prompt = SEPARATOR.join([SYSTEM, *some, f"Question: {question}\nAnswer:"])
         plain, answer = ask(client, model, prompt, {"blend": False}, args.tokens)
         blended, other = ask(client, model, prompt, wishes, args.tokens)
         rows.append((question, plain, blended))
