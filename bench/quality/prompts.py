@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """prompts.py - turns question answering data sets into the questions that `tessera calibrate` reads.
 
-  prompts.py DATA [--questions N] [--passages P] [--words W] [--format chat|plain] > questions.jsonl
+  prompts.py DATA [--questions N] [--passages P] [--words W] [--format chat|plain]
+             [--short] > questions.jsonl
 
 DATA is a folder with musique.json (MuSiQue, 10 passages a question), nq-open-oracle.jsonl.gz (NQ-open
 with its gold passage; passages of other questions are added), kv-retrieval-75.jsonl.gz (a value in
@@ -56,6 +57,12 @@ def multi_news(folder, a):
         yield "multi_news", str(i), documents, "Write a short summary of all of these articles.", answers
 
 
+def short(name, number, documents, question, answers):
+    if name not in ("musique", "nq"):
+        return name, number, documents, question, answers
+    return name + "-short", number, documents, question + "\nAnswer with a few words.", answers
+
+
 def prompt(form, name, number, documents, question, answers):
     if form == "chat":
         return {"set": name, "id": number, "documents": documents, "question": question, "answers": answers}
@@ -71,6 +78,7 @@ def main():
     p.add_argument("--passages", type=int, default=8, help="of nq and kv")
     p.add_argument("--words", type=int, default=90, help="of a passage of nq; musique has up to 10 times, multi_news 5 times")
     p.add_argument("--sets", default="musique,nq,kv,multi_news")
+    p.add_argument("--short", action="store_true", help="ask for a few words, where that is an answer (musique, nq)")
     p.add_argument("--format", choices=("chat", "plain"), default="chat")
     a = p.parse_args()
     makers = {"musique": (musique, "musique.json"), "nq": (nq, "nq-open-oracle.jsonl.gz"),
@@ -86,7 +94,8 @@ def main():
     for i in range(max(map(len, lists), default=0)):
         for rows in lists:
             if i < len(rows):
-                print(json.dumps(prompt(a.format, *rows[i]), ensure_ascii=False))
+                row = short(*rows[i]) if a.short else rows[i]
+                print(json.dumps(prompt(a.format, *row), ensure_ascii=False))
 
 
 main()

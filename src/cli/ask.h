@@ -21,7 +21,7 @@
 #define TSRI_PIECE_BYTES 4096u
 
 struct tsri_document {
-    char *name; /* of the file, without folders */
+    char *name; /* of the file, without folders; "": none */
     char *text; /* UTF-8, lines ended by \n alone, nothing but text at both ends */
     size_t bytes;
 };

@@ -153,7 +153,9 @@ static int add_plain(struct tsri_dialog *d, const struct tsri_document *doc)
     return e ? e : end_segment(d, first);
 }
 
-/* The name stands before every piece: a piece may be read without its neighbours. */
+/* The name stands before every piece, as a title: a piece may be read without its neighbours. Not
+ * "Document 3:" or the like: where every piece begins with the same words, what was computed for
+ * one of them alone is further from what it is among the others (docs/quality.md). */
 int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *doc)
 {
     if (d->plain) return add_plain(d, doc);
@@ -162,8 +164,8 @@ int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *
         size_t room = strlen(doc->name) + bytes + 32, first = d->n_tokens;
         char *piece = malloc(room);
         if (!piece) return tsri_cli_fail("no memory");
-        int n =
-            snprintf(piece, room, "Document %s:\n%.*s", doc->name, (int)bytes, doc->text + done);
+        int n = snprintf(piece, room, "%s%s%.*s", doc->name, doc->name[0] ? "\n" : "", (int)bytes,
+                         doc->text + done);
         while (n > 0 && (piece[n - 1] == '\n' || piece[n - 1] == ' '))
             n--;
         memcpy(piece + n, "\n\n", 2);

@@ -29,8 +29,7 @@ static int make_prompt(struct truth *t, const struct tsri_reader *r, const struc
     int e = q->plain ? tsri_dialog_init_plain(&t->dialog, r->model, q->system)
                      : tsri_dialog_init(&t->dialog, r->model, q->system);
     for (size_t i = 0; i < q->n_documents && !e; i++) {
-        char name[24];
-        snprintf(name, sizeof name, "%zu", i + 1);
+        char name[] = ""; /* the texts of the sets have their titles */
         struct tsri_document doc = {name, q->documents[i], strlen(q->documents[i])};
         e = tsri_dialog_add_document(&t->dialog, &doc);
     }
