@@ -30,7 +30,10 @@ struct llama_side *llama_side_open(const char *path, uint32_t n_ctx, uint32_t n_
     struct llama_side *s = calloc(1, sizeof *s);
     if (!s) abort();
     struct llama_context_params p = llama_context_default_params();
-    s->model = llama_model_load_from_file(path, llama_model_default_params());
+    ggml_backend_dev_t none[] = {NULL}; /* on the CPU, whatever else is here */
+    struct llama_model_params params = llama_model_default_params();
+    params.devices = none;
+    s->model = llama_model_load_from_file(path, params);
     p.n_ctx = p.n_batch = s->n_ctx = n_ctx;
     p.n_ubatch = 512;
     p.n_threads = p.n_threads_batch = (int32_t)n_threads;

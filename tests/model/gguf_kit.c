@@ -269,7 +269,10 @@ const char *kit_smollm(void)
 bool kit_llama_logits(const char *path, const struct kit_reference *how, const uint32_t *tokens,
                       uint32_t n, uint32_t n_last, float *logits)
 {
-    struct llama_model *model = llama_model_load_from_file(path, llama_model_default_params());
+    ggml_backend_dev_t none[] = {NULL}; /* on the CPU, whatever else is here */
+    struct llama_model_params params = llama_model_default_params();
+    params.devices = none;
+    struct llama_model *model = llama_model_load_from_file(path, params);
     if (!model) return false;
     struct llama_context_params p = llama_context_default_params();
     p.n_ctx = how->n_ctx ? how->n_ctx : n < 64 ? 64 : n;

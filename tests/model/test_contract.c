@@ -542,7 +542,7 @@ static void run_ggml(const char *device, uint32_t dtype, float kernels, float fe
     tmpdir_init_fast(&dir);
     for (uint32_t i = 0; i < TSRI_COUNT(archs); i++) {
         char path[sizeof dir.path + 16];
-        struct kit_model m = {.arch = archs[i], .context = 1024};
+        struct kit_model m = {.arch = archs[i], .context = 1024, .head_dim = 64}; /* CUDA has it */
         snprintf(path, sizeof path, "%s/m.gguf", dir.path);
         CHECK(kit_write(path, &m));
         subject = (struct subject){"ggml", path, device, &tsr_executor, dtype, kernels, few};
