@@ -120,7 +120,7 @@ struct tsri_work;
 /* Threads are named NAME-0 .. and take no signals. */
 TSR_MUST int tsri_work_open(struct tsri_work **out, const char *name, uint32_t n_threads,
                             uint32_t queue_max);
-/* Runs what is queued, then joins. Accepts NULL. */
+/* Runs what is queued, then joins; in a forked child only frees memory. Accepts NULL. */
 void tsri_work_close(struct tsri_work *w);
 /* Queues a job; TSR_EAGAIN when queue_max jobs wait. */
 TSR_MUST int tsri_work_push(struct tsri_work *w, struct tsri_job *job);

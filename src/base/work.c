@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #define THREADS_MAX 256u
 
@@ -34,6 +35,7 @@ struct tsri_work {
     uint32_t n_busy;
     bool closing;
     uint32_t n_threads;
+    pid_t owner;
     char name[12];
     pthread_t threads[];
 };
@@ -88,6 +90,7 @@ int tsri_work_open(struct tsri_work **out, const char *name, uint32_t n_threads,
     pthread_cond_init(&w->idle, NULL);
     w->tail = &w->head;
     w->queue_max = queue_max;
+    w->owner = getpid();
     snprintf(w->name, sizeof w->name, "%s", name);
     for (; w->n_threads < n_threads; w->n_threads++) {
         int e = start_thread(w, w->n_threads);
@@ -103,6 +106,10 @@ int tsri_work_open(struct tsri_work **out, const char *name, uint32_t n_threads,
 void tsri_work_close(struct tsri_work *w)
 {
     if (!w) return;
+    if (w->owner != getpid()) { /* the threads are the parent's, and so is who holds the lock */
+        tsri_free(w);
+        return;
+    }
     pthread_mutex_lock(&w->lock);
     w->closing = true;
     pthread_cond_broadcast(&w->more);

@@ -41,6 +41,7 @@ struct tsri_aio {
     pthread_mutex_t lock;   /* taken */
     pthread_cond_t given;
     uint32_t n_lanes, n_rings;
+    pid_t owner;
     struct tsri_aio_lane lanes[];
 };
 
@@ -286,6 +287,7 @@ int tsri_aio_open(struct tsri_aio **out, enum tsri_aio_mode mode, const struct t
     if (!a) return TSR_ENOMEM;
     a->io = io;
     a->n_lanes = n_lanes;
+    a->owner = getpid();
     pthread_mutex_init(&a->lock, NULL);
     tsri_cond_init(&a->given);
     for (uint32_t i = 0; i < n_lanes; i++) {
@@ -308,12 +310,15 @@ void tsri_aio_close(struct tsri_aio *a)
     if (!a) return;
     close_rings(a);
     tsri_work_close(a->work);
-    for (uint32_t i = 0; i < a->n_lanes; i++) {
+    /* In a forked child, destroying would wait for threads that waited in the parent. */
+    for (uint32_t i = 0; i < a->n_lanes && a->owner == getpid(); i++) {
         pthread_cond_destroy(&a->lanes[i].cond);
         pthread_mutex_destroy(&a->lanes[i].lock);
     }
-    pthread_cond_destroy(&a->given);
-    pthread_mutex_destroy(&a->lock);
+    if (a->owner == getpid()) {
+        pthread_cond_destroy(&a->given);
+        pthread_mutex_destroy(&a->lock);
+    }
     tsri_free(a);
 }
 

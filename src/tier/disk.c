@@ -234,7 +234,9 @@ static int start_io(struct tsri_disk *d, const struct tsri_disk_setup *set)
 
 static void close_disk(struct tsri_disk *d)
 {
-    if (d->upkeep_lane) tsri_lane_give(d, d->upkeep_lane);
+    /* In a forked child locks may be held, and waited for, by threads of the parent. */
+    bool in_child = d->guard.page && !tsri_fork_guard_parent(&d->guard);
+    if (d->upkeep_lane && !in_child) tsri_lane_give(d, d->upkeep_lane);
     tsri_aio_close(d->aio);
     close_lanes(d);
     for (struct tsri_segment *s = d->segments, *next; s; s = next) {
@@ -246,7 +248,7 @@ static void close_disk(struct tsri_disk *d)
     if (d->lock_fd >= 0) close(d->lock_fd);
     if (d->dir_fd >= 0) close(d->dir_fd);
     tsri_fork_guard_fini(&d->guard);
-    pthread_cond_destroy(&d->changed);
+    if (!in_child) pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
     pthread_mutex_destroy(&d->upkeep);
     tsri_free(d->path);

@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 #include <semaphore.h>
+#include <unistd.h>
+#include <sys/wait.h>
 
 struct counted {
     struct tsri_job job;
@@ -74,6 +76,24 @@ TEST(close_runs_what_is_queued)
     tsri_work_close(NULL);
 }
 
+TEST(close_in_a_forked_child_waits_for_nobody)
+{
+    struct tsri_work *w;
+    CHECK_INT(tsri_work_open(&w, "test", 2, 4), 0);
+    tsri_work_drain(w);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        alarm(20);
+        tsri_work_close(w);
+        _exit(0);
+    }
+    int status;
+    CHECK_INT(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    tsri_work_close(w);
+}
+
 TEST(absurd_sizes_are_refused)
 {
     struct tsri_work *w;
@@ -102,6 +122,7 @@ int main(void)
     RUN(every_pushed_job_runs_once_before_drain_returns);
     RUN(a_full_queue_refuses_and_goes_on_later);
     RUN(close_runs_what_is_queued);
+    RUN(close_in_a_forked_child_waits_for_nobody);
     RUN(absurd_sizes_are_refused);
     RUN(a_wait_ends_at_its_deadline);
     return test_end();

@@ -113,11 +113,12 @@ static int move_all(struct tsri_aio *a, uint8_t *data, bool write, size_t align)
     return error;
 }
 
-static void check_round_trip(const struct tsri_fileio *io, enum tsri_aio_mode mode, size_t align)
+/* False: io_uring is refused here. */
+static bool check_round_trip(const struct tsri_fileio *io, enum tsri_aio_mode mode, size_t align)
 {
     struct tsri_aio *a;
     int err = tsri_aio_open(&a, mode, io, 2);
-    if (err == TSR_EUNSUP) return; /* io_uring is refused here */
+    if (err == TSR_EUNSUP && mode == TSRI_AIO_URING) return false;
     CHECK_INT(err, 0);
     CHECK_INT(tsri_aio_mode(a), mode);
     size_t bytes = (size_t)N_BLOCKS * BLOCK;
@@ -132,6 +133,7 @@ static void check_round_trip(const struct tsri_fileio *io, enum tsri_aio_mode mo
     free(data);
     free(back);
     tsri_aio_close(a);
+    return true;
 }
 
 TEST(what_is_written_is_read_in_every_mode)
@@ -148,8 +150,7 @@ TEST(short_and_interrupted_transfers_go_on)
             if (most[k] == 1 && modes[m] != TSRI_AIO_URING) continue; /* as many calls as bytes */
             struct faults f;
             faults_init(&f, most[k] == 1 ? 511 : most[k]);
-            check_round_trip(&f.io, modes[m], 1);
-            CHECK(f.n_calls > N_BLOCKS);
+            if (check_round_trip(&f.io, modes[m], 1)) CHECK(f.n_calls > N_BLOCKS);
         }
 }
 

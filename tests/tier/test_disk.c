@@ -113,13 +113,15 @@ TEST(another_process_reads_while_the_owner_compacts)
     close(told[1]);
 }
 
-TEST(after_fork_the_child_is_refused_and_the_parent_goes_on)
+static void check_fork(enum tsri_aio_mode mode)
 {
+    kit.setup.mode = mode;
     CHECK_INT(disk_kit_open(&kit), 0);
     CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
+        alarm(60);
         bool right = kv_tier_get(kit.tier, &small, 1, 0) == TSR_EFORK &&
                      kv_tier_put(kit.tier, &small, 2) == TSR_EFORK &&
                      kv_tier_drop(kit.tier, &small, 1) == TSR_EFORK &&
@@ -135,6 +137,15 @@ TEST(after_fork_the_child_is_refused_and_the_parent_goes_on)
     disk_kit_close(&kit);
     CHECK_INT(disk_kit_open(&kit), 0);
     CHECK_INT(kv_tier_get(kit.tier, &small, 3, 0), 0);
+    disk_kit_close(&kit);
+}
+
+TEST(after_fork_the_child_is_refused_and_the_parent_goes_on)
+{
+    check_fork(TSRI_AIO_AUTO);
+    check_fork(TSRI_AIO_THREADS);
+    kit.setup.mode = TSRI_AIO_AUTO;
+    CHECK_INT(disk_kit_open(&kit), 0);
 }
 
 TEST(a_directory_that_cannot_be_is_refused_clearly)
