@@ -1,8 +1,6 @@
 """Which requests are blended, and that what is blended stays apart, under vLLM's real schedulers.
 
-The fake model is that of test_async; the fake blender writes other bytes than the model would, so a
-plain request that ever reads blended KV fails its comparison, and a blended one that does not read
-what was blended for it as well. vLLM's own prefix cache is on.
+blend_rig.py has the fake model and the fake blender. vLLM's own prefix cache is on.
 """
 
 import random
@@ -11,116 +9,20 @@ from array import array
 from collections import deque
 
 import numpy
-from rig import BLOCK, BLOCKS, Rank, Rig, expected_kv
+from blend_rig import BlendRig
+from rig import BLOCK, BLOCKS
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.tokenizers import cached_tokenizer_from_config
-from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request, RequestStatus
 
 from tessera import TesseraError, vllm_metrics
-from tessera.blend_job import BadBlend, BlendOutcome, blend_settings
+from tessera.blend_job import BadBlend, blend_settings
 from tessera.cache import Cache
 from tessera.separators import Separators, spellings
 from tessera.vllm_marks import checked_segments, read_wishes
 from tessera.vllm_messages import TesseraHandshake
-
-APPROXIMATE = 0x5A
-init_none_hash(sha256)
-HASHER = get_request_block_hasher(BLOCK, sha256)
-
-
-class FakeBlender:
-    """Writes recognisable KV into the blocks of a context; fails when asked to."""
-
-    model = b""  # for a matcher, which the tests bring along
-
-    def __init__(self, rank):
-        self.rank = rank
-        self.jobs = []
-        self.names = {}  # of requests, by their tokens
-        self.fail = lambda: False
-
-    def close(self):
-        pass
-
-    def run(self, job):
-        self.jobs.append(job)
-        tokens = array("I")
-        tokens.frombytes(job.tokens)
-        whole = self.rank.expected[self.names[job.tokens]]
-        exact = expected_kv(tokens[: job.n_context], self.rank.rank)
-        whole[:, : job.n_context] = exact
-        if self.fail():  # everything is then computed
-            return BlendOutcome(job.number, False, {}, 0.25)
-        whole[:, : job.n_context] ^= APPROXIMATE
-        places = numpy.arange(job.n_context)
-        slots = numpy.array(job.blocks)[places // BLOCK] * BLOCK + places % BLOCK
-        self.rank.bytes[:, slots] = whole[:, : job.n_context]
-        report = {"n_reused": job.n_context - 1, "n_recomputed": 1, "n_filled": 0, "bias": 0}
-        return BlendOutcome(job.number, True, report, 0.5)
-
-
-class BlendRank(Rank):
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.blender = self.connector._blender = FakeBlender(self)
-
-    def check_loads(self):
-        """Exactly the contexts that this step could not blend."""
-        failed = {one.number for one in self.connector._outcomes if not one.ok}
-        last = {job.number: job.context_blocks(BLOCK) for job in self.blender.jobs}
-        wanted = {block for number in failed for block in last[number]}
-        assert self.bad == wanted, f"{self.bad} failed to load, {wanted} were to"
-
-
-class BlendRig(Rig):
-    rank_class = BlendRank
-
-    def __init__(self, asynchronous=False, blend=True, ranks=1, **more):
-        options = {"blend": {"min_tokens": 1} if blend is True else blend, **more}
-        super().__init__(options, asynchronous, ranks=ranks, prefix_caching=True)
-
-    @property
-    def blender(self):
-        return self.ranks[0].blender
-
-    @property
-    def blending(self):
-        return self.scheduler.connector._blending
-
-    @property
-    def counters(self):
-        return self.blending.counters.values
-
-    def ask(self, name, tokens, n_output=4, wishes=None, **more):
-        """A request whose answer is made up; no two may have the same prompt and be blended at the
-        same time."""
-        chance = random.Random(f"{name} {tokens[0]}")
-        sequence = tokens + [chance.randrange(3, 9000) for _ in range(n_output + 4)]
-        for one in self.ranks:
-            one.blender.names[array("I", tokens).tobytes()] = name
-        params = {"tessera": wishes} if wishes is not None else None
-        return self.add(name, sequence, len(tokens), n_output, params, block_hasher=HASHER, **more)
-
-    def step(self):
-        output, sampling = self.schedule()
-        result = self.execute(output, sampling)
-        outputs = self.scheduler.update_from_output(output, result)
-        return output, [one for group in outputs.values() for one in group.outputs]
-
-    def run_all(self, limit=500):
-        """Steps until nothing is left; the parameters that clients were told."""
-        told = {}
-        for _ in range(limit):
-            if not self.scheduler.has_requests():
-                return told
-            for one in self.step()[1]:
-                if one.finish_reason is not None:
-                    told[one.request_id] = one.kv_transfer_params
-        raise AssertionError("the engine never comes to rest")
 
 
 class MarksTest(unittest.TestCase):
