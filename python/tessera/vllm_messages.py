@@ -23,6 +23,9 @@ class TesseraMetadata(KVConnectorMetadata):
     names: dict[int, str] = field(default_factory=dict)
     blocks: dict[int, frozenset[tuple[int, int]]] = field(default_factory=dict)
     wait: bool = False
+    # Blocks that a load of this step fills, by request; None: it goes on between steps.
+    loads: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
+    off: bool = False  # the scheduler's side has given up
     blends: list[BlendJob] = field(default_factory=list)
 
 
@@ -32,10 +35,13 @@ class TesseraWorkerMetadata(KVConnectorWorkerMetadata):
 
     parts: list[bytes]
     outcomes: list[BlendOutcome] = field(default_factory=list)
+    trouble: str | None = None  # a worker has given up
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         assert isinstance(other, TesseraWorkerMetadata)
-        return TesseraWorkerMetadata(self.parts + other.parts, self.outcomes + other.outcomes)
+        return TesseraWorkerMetadata(
+            self.parts + other.parts, self.outcomes + other.outcomes, self.trouble or other.trouble
+        )
 
 
 @dataclass

@@ -35,7 +35,16 @@ _NEVER = 1 << 62
 class _Live:
     """A request between on_new_request and its end."""
 
-    __slots__ = ("number", "request", "known", "wake", "asynchronous", "preemptions", "told")
+    __slots__ = (
+        "number",
+        "request",
+        "known",
+        "wake",
+        "asynchronous",
+        "preemptions",
+        "told",
+        "asked",
+    )
 
     def __init__(self, number: int, request: Request, known: int, wake: int) -> None:
         self.number = number
@@ -45,6 +54,7 @@ class _Live:
         self.asynchronous = False
         self.preemptions = request.num_preemptions  # that the half has been told
         self.told = 0  # chunks that KV events know of
+        self.asked = 0  # tokens that vLLM had itself when it was looked up
 
 
 class SchedulerSide(ConnectorBase):
@@ -55,6 +65,7 @@ class SchedulerSide(ConnectorBase):
         self._numbers = itertools.count(1)
         self._blending: Blending | None = None
         self._events: KvEvents | None = None
+        self._loads: dict[int, tuple[int, ...] | None] = {}
         super().__init__(vllm_config, role, kv_cache_config)
 
     def _open_scheduler(self) -> None:
@@ -194,6 +205,7 @@ class SchedulerSide(ConnectorBase):
             return 0, False
         self._tell_preemptions([live])
         self._tell_tokens(live)
+        live.asked = num_computed_tokens
         found, live.asynchronous = self._scheduler.matched(live.number, num_computed_tokens)
         if found:
             self._remember(live, num_computed_tokens + found)
@@ -215,10 +227,19 @@ class SchedulerSide(ConnectorBase):
             self._scheduler.append_tokens(live.number, live.known, tokens)
             live.known += len(tokens)
 
-    @guarded(lambda: None)
     def update_state_after_alloc(
         self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
     ) -> None:
+        """vLLM counts on what it loads from here on: a failure is told to the workers, which name
+        its blocks."""
+        if self._half is None:
+            return
+        try:
+            self._allocated(request, blocks, num_external_tokens)
+        except Exception as error:
+            self._give_up(error)
+
+    def _allocated(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         if self._blending is not None and self._blending.has(request.request_id):
             (table,) = blocks.get_block_ids()
             job = self._blending.allocated(request.request_id, table, num_external_tokens)
@@ -229,13 +250,18 @@ class SchedulerSide(ConnectorBase):
         if live is None:
             return
         tables = self._tables(blocks.get_block_ids())
-        self._scheduler.allocated(live.number, tables, num_external_tokens)
-        if num_external_tokens and live.asynchronous:
+        if num_external_tokens and not live.asynchronous:
+            size = self._shape.groups[0].block_tokens
+            first, end = live.asked, live.asked + num_external_tokens
+            self._loads[live.number] = tuple(tables[0][first // size : -(-end // size)])
+        elif num_external_tokens:
+            self._loads[live.number] = None
             self._names[live.number] = request.request_id
             if len(tables) > 1:
                 self._blocks[live.number] = frozenset(
                     (group, block) for group, table in enumerate(tables) for block in table
                 )
+        self._scheduler.allocated(live.number, tables, num_external_tokens)
 
     def _tables(self, block_ids: Iterable[Iterable[int]]) -> list[Any]:
         """Block 0 of a windowed group is nobody's."""
@@ -253,6 +279,8 @@ class SchedulerSide(ConnectorBase):
                 self._complain("build_connector_meta", error)
         meta.names, self._names = self._names, {}
         meta.blocks, self._blocks = self._blocks, {}
+        meta.loads, self._loads = self._loads, {}
+        meta.off = self._half is None
         if self._blending is not None:
             meta.blends = self._blending.take_jobs()
         return meta
@@ -312,7 +340,9 @@ class SchedulerSide(ConnectorBase):
     @guarded(lambda: None)
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         meta = connector_output.kv_connector_worker_meta
-        if isinstance(meta, TesseraWorkerMetadata):
+        if isinstance(meta, TesseraWorkerMetadata) and meta.trouble:
+            self._give_up(RuntimeError(f"a worker: {meta.trouble}"))
+        elif isinstance(meta, TesseraWorkerMetadata):
             for part in meta.parts:
                 self._scheduler.worker_output(part)
             if self._blending is not None and meta.outcomes:
@@ -325,8 +355,19 @@ class SchedulerSide(ConnectorBase):
         held = self.request_finished_all_groups(request, (block_ids,))
         return held
 
-    @guarded(lambda: (False, None))
     def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        if self._half is None and request.request_id in self._live:
+            # Of the time before this side gave up: workers may be saving it still. They give up
+            # with the next step, and name the request then.
+            self._names[self._live.pop(request.request_id).number] = request.request_id
+            return True, None
+        held: tuple[bool, dict[str, Any] | None] = self._finished(request, block_ids)
+        return held
+
+    @guarded(lambda: (False, None))
+    def _finished(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         told = self._blending.finished(request.request_id) if self._blending else None

@@ -56,6 +56,10 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
         raise Refused(f"load '{load}' is not one of auto, sync, async")
     if len(groups) > 1:
         load = "async"  # vLLM can be told of a failed load of one of several groups only that way
+    if vllm_config.scheduler_config.async_scheduling:
+        # A load within a step that fails: vLLM (0.32) computes it anew, but has scheduled the next
+        # step on top of it, keeps what that makes, and counts a token that never comes.
+        load = "async"
     if load != "auto":
         flags.append(f"load_{load}")
     boundary = own.get("boundary", "in_flight")

@@ -31,6 +31,9 @@ class WorkerSide(ConnectorBase):
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
         self._failed: set[int] = set()
+        self._arriving: set[int] = set()  # requests with a load between steps
+        self._unloaded: set[int] = set()  # blocks of loads that were not begun
+        self._told_off = False
         self._layouts: list[tuple[Any, Any]] = []
         self._stream: torch.cuda.Stream | None = None  # that the worker was opened with
         self._blender: BlendWorker | None = None
@@ -106,29 +109,57 @@ class WorkerSide(ConnectorBase):
             self._blender = None
         super()._close()
 
-    @guarded(lambda: None)
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         assert isinstance(kv_connector_metadata, TesseraMetadata)
-        if kv_connector_metadata.data:
+        if kv_connector_metadata.off and self._half is not None:
+            self._abandon("the scheduler's side has given up")
+        if self._half is None or not kv_connector_metadata.data:
+            return
+        try:
             self._worker.preemptions(kv_connector_metadata.data)
+        except Exception as error:
+            self._abandon(str(error))
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         meta = self._get_connector_metadata()
         assert isinstance(meta, TesseraMetadata)
         for job in meta.blends:  # until it has been blended
             self._bad_blends.update(self._context_blocks(job))
-        self._start(meta)
-        self._arrived += [job.number for job in meta.blends if job.number in meta.names]
-
-    @guarded(lambda: None)
-    def _start(self, meta: TesseraMetadata) -> None:
         self._names.update(meta.names)
         self._blocks.update(meta.blocks)
-        if meta.data:
+        self._arriving.update(number for number, blocks in meta.loads.items() if blocks is None)
+        filled = {block for blocks in meta.loads.values() for block in blocks or ()}
+        self._unloaded |= filled  # until the load has begun
+        if self._begin(meta):
+            self._unloaded -= filled
+        self._blend_all(meta)
+        blended = [job.number for job in meta.blends if job.number in meta.names]
+        self._arriving.update(blended)
+        self._arrived += blended
+
+    def _begin(self, meta: TesseraMetadata) -> bool:
+        """Loads and saves of a step; False: they were not begun, and never will be."""
+        if self._half is None or not meta.data:
+            if meta.loads and self._half is not None:
+                self._abandon("a step came without its loads")
+            return False
+        try:
             self._order_stream()
             self._worker.start(meta.data)
             if meta.wait and not self._layerwise:
                 self._worker.wait_loads()
+            return True
+        except Exception as error:
+            self._abandon(str(error))
+            return False
+
+    def _abandon(self, why: str) -> None:
+        """Gives up in the middle of work: saves are ended, and whatever vLLM waits for is named by
+        get_transfer_results as failed. The scheduler's side is told and gives up, too."""
+        self._give_up(RuntimeError(why))
+
+    @guarded(lambda: None)
+    def _blend_all(self, meta: TesseraMetadata) -> None:
         for job in meta.blends:
             self._run_blend(job)
 
@@ -166,8 +197,30 @@ class WorkerSide(ConnectorBase):
     def wait_for_save(self) -> None:
         self._worker.wait_save()
 
-    @guarded(KVConnectorTransferResults)
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        if self._half is None:
+            return self._give_back()
+        try:
+            return self._results()
+        except Exception as error:
+            self._abandon(str(error))
+            return self._give_back()
+
+    def _give_back(self) -> KVConnectorTransferResults:
+        """Everything that vLLM waits for, of a worker that has given up."""
+        results = KVConnectorTransferResults()
+        for number, name in self._names.items():
+            if number in self._arriving:
+                results.finished_recving.add(name)
+                results.failed_recving.add(name)
+            else:
+                results.finished_sending.add(name)
+        self._names = {}
+        self._blocks = {}
+        self._arriving = set()
+        return results
+
+    def _results(self) -> KVConnectorTransferResults:
         results = KVConnectorTransferResults()
         if self._blocks:  # several groups: failures are told by request
             bad = self._worker.bad_blocks()
@@ -182,6 +235,7 @@ class WorkerSide(ConnectorBase):
         for number in received + arrived:
             name = self._names.pop(number, None)
             self._blocks.pop(number, None)
+            self._arriving.discard(number)
             if name is not None:
                 results.finished_recving.add(name)
                 if number in self._failed:
@@ -194,7 +248,9 @@ class WorkerSide(ConnectorBase):
         return results.finished_sending, results.finished_recving
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        bad, self._bad_blends = self._bad_blends, set()
+        bad = self._bad_blends | self._unloaded
+        self._bad_blends = set()
+        self._unloaded = set()
         failed: set[int] = self._failed_loads()
         return bad | failed
 
@@ -204,8 +260,15 @@ class WorkerSide(ConnectorBase):
             return set()
         return {block for _group, block in self._worker.bad_blocks()}
 
-    @guarded(lambda: None)
     def build_connector_worker_meta(self) -> TesseraWorkerMetadata | None:
+        if self._half is None and self._layouts and not self._told_off:
+            self._told_off = True
+            return TesseraWorkerMetadata([], [], self._trouble)
+        meta: TesseraWorkerMetadata | None = self._build_meta()
+        return meta
+
+    @guarded(lambda: None)
+    def _build_meta(self) -> TesseraWorkerMetadata | None:
         data = self._worker.output()
         outcomes, self._outcomes = self._outcomes, []
         if not data and not outcomes:

@@ -273,7 +273,7 @@ static bool settle_put(struct tsri_manager *m, uint32_t t, uint32_t id, int err)
         tsri_stats_add(c->stats, err == TSR_ETIME ? TSRI_M_tier_timeouts : TSRI_M_tier_errors, 1);
         if (!l->failing)
             tsri_log(TSR_LOG_WARN, "tier %s: entries cannot be written: %s",
-                     tsri_tier_name(l->tier), tsr_strerror(err));
+                     tsri_tier_name(l->tier), err == TSR_EFULL ? "it is full" : tsr_strerror(err));
         l->failing = true;
         return false;
     }

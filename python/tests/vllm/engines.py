@@ -6,12 +6,16 @@ a test can look at the connector's counters; the worker is a process of its own,
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import multiprocessing
 import os
+import subprocess
 import tempfile
 import time
+import unittest
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -288,6 +292,31 @@ def _serve(pipe: Any, options: Any, role: str, more: dict[str, Any]) -> None:
 
 def scratch() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="tessera-vllm-")
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[str]:
+    """A folder on a file system without room; unittest.SkipTest where none can be mounted."""
+    with scratch() as folder:
+        command = ["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "none", folder]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise unittest.SkipTest(f"no small file system can be mounted: {done.stderr.strip()}")
+        try:
+            _fill(os.path.join(folder, "ballast"))
+            yield folder
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
+
+
+def _fill(file: str) -> None:
+    size = 1 << 20
+    with open(file, "wb", buffering=0) as stream:
+        while size:
+            try:
+                stream.write(bytes(size))
+            except OSError:
+                size //= 2
 
 
 _PLACES = "harbour library mountain station market museum garden factory".split()

@@ -90,6 +90,7 @@ class Rank:
         self.connector.register_kv_caches(dict(zip(LAYERS, self.memory)))
         self.expected = {}
         self.bad = set()
+        self.may_fail = False
 
     def begin(self, output):
         connector = self.connector
@@ -101,11 +102,15 @@ class Rank:
         self.check_loads()
 
     def check_loads(self):
-        assert not self.bad, f"blocks that failed to load: {self.bad}"
+        assert self.may_fail or not self.bad, f"blocks that failed to load: {self.bad}"
 
     def compare_and_write(self, name, slots, start, right):
-        """Reads slots[:start] as attention would; writes the rest, wrong from `right` on."""
+        """Reads slots[:start] as attention would; writes the rest, wrong from `right` on. What is
+        known not to be there is no surprise, but all that comes of it is wrong."""
         expected = self.expected[name]
+        if self.may_fail and self.lacks(slots):
+            self.bytes[:, slots[start:]] = 0xA5
+            return
         seen = self.bytes[:, slots[:start]]
         if start and not numpy.array_equal(seen, expected[:, :start]):
             wrong = (seen != expected[:, :start]).any(axis=(0, 2))
@@ -114,6 +119,9 @@ class Rank:
             )
         self.bytes[:, slots[start:right]] = expected[:, start:right]
         self.bytes[:, slots[right:]] = 0xA5
+
+    def lacks(self, slots):
+        return bool(self.bad & set((slots // BLOCK).tolist()))
 
     def end(self, output):
         connector = self.connector
@@ -258,6 +266,9 @@ class Rig:
                 begun[name] = told
             else:
                 self.tables[name] += news[0] if news is not None else []
+                if any(one.may_fail for one in self.ranks):
+                    self.written[name] = min(told, self.written[name])
+                    continue
                 assert told >= self.written[name], f"{name}: {told}, {self.written[name]} written"
                 assert told == self.written[name] or self.proposer, name
         for name in begun:
@@ -288,6 +299,8 @@ class Rig:
             one.compare_and_write(name, slots, start, known + accepted)
         self.checked += start * len(self.ranks)
         self.written[name] = known + accepted
+        if any(one.may_fail and one.lacks(slots) for one in self.ranks):
+            return [1] if samples else []  # as good as any
         return sequence[known : known + accepted + 1] if samples else []
 
     def propose(self, names, sampled):

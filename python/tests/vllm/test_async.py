@@ -167,6 +167,49 @@ class TestResume(unittest.TestCase):
                 self.assertEqual(counters["tokens_hit"], 3 * BLOCK)
 
 
+class TestGivingUp(unittest.TestCase):
+    """A half that fails in the middle of work: nothing wrong is read, nothing waits for ever."""
+
+    def break_half(self, half, name, asynchronous, load, ranks):
+        rig = Rig(dict(load=load, save_decode=True), asynchronous, ranks=ranks)
+        self.addCleanup(rig.close)
+        tokens = list(range(10, 10 + 12 * BLOCK))
+        rig.add("first", tokens, 6 * BLOCK, 3)
+        rig.drain()
+        for one in rig.ranks:
+            one.may_fail = True
+
+        def broken(*_args):
+            raise OSError("out of order")
+
+        worker = rig.ranks[-1].connector._worker
+        setattr(rig.scheduler.connector._scheduler if half == "scheduler" else worker, name, broken)
+        with self.assertLogs("vllm.tessera", "WARNING") as log:
+            for i in range(6):
+                rig.add(f"r{i}", tokens[: 3 * BLOCK] + [i] + tokens[3 * BLOCK :], 6 * BLOCK, 20)
+            rig.drain()
+        rig.check_answers()
+        off = [line for line in log.output if "off, vLLM runs without it" in line]
+        self.assertEqual(len(off), 1, log.output)
+        self.assertIn("out of order", " ".join(log.output))
+        free = rig.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        self.assertEqual(free, BLOCKS - 1, "blocks were never given back")
+
+    def test_calls_that_fail(self):
+        for half, name in (
+            ("scheduler", "allocated"),
+            ("scheduler", "build"),
+            ("worker", "start"),
+            ("worker", "finished"),
+        ):
+            for asynchronous in (False, True):
+                for load in ("sync", "async"):
+                    for ranks in (1, 2):
+                        case = (half, name, asynchronous, load, ranks)
+                        with self.subTest(case):
+                            self.break_half(*case)
+
+
 class TestRanks(unittest.TestCase):
     """A hit is what every rank holds."""
 
@@ -354,6 +397,21 @@ class TestRefused(unittest.TestCase):
         finally:
             os.environ["TESSERA_LIBRARY"] = named
             _lib._loaded = loaded
+
+    def test_a_disk_that_is_full(self):
+        with engines.full_disk() as folder:
+            disk = dict(disk_path=folder, disk_size="64M", disk_segment_size="4M")
+            rig = Rig(disk, False)
+            with self.assertLogs("vllm.tessera", "WARNING") as log:
+                for i in range(8):
+                    rig.add(f"r{i}", [i % 4, *range(10, 200)], 100, 5)
+                    rig.drain()
+                counters = rig.scheduler.connector._scheduler.stats()
+                rig.close()
+            rig.check_answers()
+            self.assertEqual(counters["tokens_hit"], 4 * (100 // BLOCK * BLOCK))
+            full = [line for line in log.output if "tier disk: entries cannot be written" in line]
+            self.assertEqual(len(full), 1, log.output)
 
     def test_a_store_that_another_process_has(self):
         with engines.scratch() as folder:
