@@ -310,6 +310,7 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_storage.py
 	@B=$(B) python/tests/engine.sh sglang/test_radix.py
+	@B=$(B) python/tests/engine.sh sglang/test_commands.py
 bench-vllm: $(LIBS_SO) $(B)/bin/tessera $(MODEL_LIB)
 	@B=$(B) python/tests/engine.sh vllm/bench.py --json
 

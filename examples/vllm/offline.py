@@ -1,6 +1,8 @@
-"""Asks a model twice about a text and shows how long each answer took to begin.
+"""Asks a model two things about a text and shows how long each answer took.
 
 python examples/vllm/offline.py MODEL [FILE]
+
+The second question finds the text that the first has computed.
 """
 
 import sys
@@ -14,6 +16,7 @@ def main(model: str, file: str = "README.md") -> None:
     llm = LLM(
         model=model,
         enable_prefix_caching=False,  # so that it is Tessera that remembers
+        max_model_len=8192,
         kv_transfer_config=KVTransferConfig(
             kv_connector="TesseraConnector",
             kv_connector_module_path="tessera.vllm",
@@ -24,14 +27,19 @@ def main(model: str, file: str = "README.md") -> None:
     )
     with open(file) as stream:
         text = stream.read()
+    # A prompt is saved while its answer is generated.
+    params = SamplingParams(temperature=0, max_tokens=16)
     for question in ("What is this?", "Who is it for?"):
         start = time.perf_counter()
         prompt = f"{text}\n\nQuestion: {question}\nAnswer:"
-        (output,) = llm.generate([prompt], SamplingParams(max_tokens=1), use_tqdm=False)
+        (output,) = llm.generate([prompt], params, use_tqdm=False)
         seconds = time.perf_counter() - start
         total = len(output.prompt_token_ids)
-        print(f"{question:16} {seconds:.2f} s, {output.num_cached_tokens} of {total} tokens cached")
+        answer = " ".join(output.outputs[0].text.split())
+        print(f"{question} {answer}")
+        print(f"    {seconds:.2f} s, {output.num_cached_tokens} of {total} tokens were cached")
 
 
 if __name__ == "__main__":
+    # vLLM starts processes that import this file again.
     main(*sys.argv[1:])

@@ -15,7 +15,7 @@ import time
 import unittest
 from pathlib import Path
 
-from engines import BLOCK, Engine, Remote, scratch, story
+from engines import BLOCK, Engine, Remote, full_disk, scratch, story
 from transformers import AutoTokenizer
 from vllm import TokensPrompt
 
@@ -181,6 +181,11 @@ def spoil(file):
 
 def run_apart(extra, prompts, **env):
     """What apart.py prints: an engine with separate scheduler and worker processes."""
+    return start_apart(extra, prompts, **env)[0]
+
+
+def start_apart(extra, prompts, **env):
+    """(what apart.py prints, what it says on standard error)."""
     order = json.dumps({"options": extra, "prompts": prompts, "max_tokens": TOKENS})
     script = Path(__file__).with_name("apart.py")
     done = subprocess.run(
@@ -193,7 +198,7 @@ def run_apart(extra, prompts, **env):
     )
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
-            return json.loads(line[7:])
+            return json.loads(line[7:]), done.stdout + done.stderr
     raise AssertionError(f"no result:\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}")
 
 
@@ -232,14 +237,63 @@ class Test4Daemon(VllmTest):
 
 
 class Test5Broken(VllmTest):
-    """An engine whose cache cannot be opened starts and answers."""
+    """An engine whose cache cannot be opened, or not be written, starts and answers."""
 
-    def test_an_option_that_does_not_exist(self):
+    def off(self, extra, why):
+        """One line says why it is off, and the answers are the same."""
         with self.assertLogs("vllm.tessera", "WARNING") as log:
-            with Engine(options(host_sise="1G"), **TIGHT) as engine:
+            with Engine(options(**extra), **TIGHT) as engine:
                 self.assert_same(engine.ask(FEW, TOKENS), Shared.plain[:8])
         self.assertEqual(len([line for line in log.output if "off" in line]), 1, log.output)
-        self.assertIn("host_size", log.output[0])
+        self.assertIn(why, log.output[0])
+
+    def test_1_an_option_that_does_not_exist(self):
+        self.off(dict(host_sise="1G"), "host_size")
+
+    def test_2_a_store_that_another_process_has(self):
+        with scratch() as folder:
+            disk = dict(disk_path=folder, disk_size="64M", disk_segment_size="4M")
+            owner = subprocess.Popen(
+                [sys.executable, "-c", OWNER, json.dumps(disk)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            try:
+                self.assertEqual(owner.stdout.readline(), b"open\n")
+                self.off(disk, folder)
+            finally:
+                owner.communicate()
+
+    def test_3_a_library_that_is_not_there(self):
+        nowhere = "/nonexistent/libtessera.so"
+        answers, said = start_apart(options(), FEW, TESSERA_LIBRARY=nowhere)
+        self.assertEqual([row["tokens"] for row in answers], [a.tokens for a in Shared.plain[:8]])
+        lines = [line for line in said.splitlines() if "tessera: off" in line]
+        self.assertEqual(len(lines), 1, said)
+        self.assertIn(nowhere, lines[0])
+
+    def test_4_a_disk_that_is_full(self):
+        with full_disk() as folder:
+            disk = dict(disk_path=folder, disk_size="1G", disk_segment_size="4M")
+            with Engine(options(**disk), **TIGHT) as engine:
+                with self.assertLogs("vllm.tessera", "WARNING") as log:
+                    self.assert_same(engine.ask(FEW, TOKENS), Shared.plain[:8])
+                    engine.settle()
+                answers = engine.ask(FEW, TOKENS)  # host memory works all the same
+                self.assert_same(answers, Shared.plain[:8])
+                cached = [answer.cached for answer in answers]
+                self.assertEqual(cached, self.hits(engine.tokens_of, FEW))
+            self.assertEqual(len(log.output), 1, log.output)
+            self.assertIn("tier disk: entries cannot be written: it is full", log.output[0])
+
+
+# Has a store until its standard input ends.
+OWNER = """
+import json, sys, tessera
+with tessera.Cache(**json.loads(sys.argv[1])):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
 
 
 if __name__ == "__main__":
