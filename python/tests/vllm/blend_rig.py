@@ -1,4 +1,4 @@
-"""rig.py with a blender that writes other bytes than the model would: a plain request that reads any
+"""rig.py with a blender that writes other bytes than the model would: a plain request that reads
 blended KV fails its comparison, and so does a blended one that reads anything else. vLLM's own
 prefix cache is on."""
 
