@@ -58,6 +58,7 @@ class BlendWorker:
         self._settings = settings
         self._cache = cache
         self._engine_salt = shape.salt
+        self._timeout_ms = shape.load_timeout_ms
         group = get_tp_group()
         self._rank, self._world = group.rank_in_group, group.world_size
         self._info = model_info(
@@ -115,6 +116,7 @@ class BlendWorker:
             selector=job.selector or self._settings.selector,
             ratio=job.ratio if job.ratio is not None else self._settings.ratio,
             any_offset=job.any_offset,
+            timeout_ms=self._timeout_ms,
         )
         blend = self._opened(job.salt)
         try:

@@ -38,11 +38,11 @@ def tokens_of(n, seed):
 class Loaded:
     """An architecture in vLLM and in transformers."""
 
-    def __init__(self, folder, architecture):
+    def __init__(self, folder, architecture, dtype="float32"):
         path = small_models.make(folder, architecture)
         self.llm = LLM(
             model=path,
-            dtype="float32",
+            dtype=dtype,
             enforce_eager=True,
             max_model_len=1024,
             skip_tokenizer_init=True,
@@ -269,6 +269,27 @@ class TestLlama(Architecture, unittest.TestCase):
         with self.assertRaisesRegex(Refused, "sliding windows"):
             take_apart(model, self.it.config)
         attn.sliding_window = None
+
+
+class TestHalfPrecision(unittest.TestCase):
+    def test_bfloat16_is_near(self):
+        """In vLLM itself as little is equal in this type, so all that can be said is how near."""
+        with tempfile.TemporaryDirectory() as folder:
+            it = Loaded(folder, "qwen3", "bfloat16")
+            try:
+                tokens, segments = prompt()
+                want = it.computed(tokens[:CONTEXT])[0]
+                computed = it.blended(tokens, segments, 1.0).float()
+                turned = it.blended(tokens, segments, 0.0).float()
+            finally:
+                it.close()
+
+        def apart(got, right):
+            return float((got - right).square().mean().sqrt() / right.square().mean().sqrt())
+
+        self.assertLess(apart(computed, want), 0.05)
+        self.assertLess(apart(turned[0], want[0]), 0.01)
+        self.assertGreater(apart(turned, want), 0.1)  # documents that do not see each other
 
 
 class TestQwen2(Architecture, unittest.TestCase):
