@@ -11,14 +11,16 @@ import random
 import time
 import unittest
 from collections import deque
+from types import SimpleNamespace
 
 import engines  # sets the environment first
 import torch
-from rig import BLOCK, BLOCKS, Rig
+from rig import BLOCK, BLOCKS, LAYERS, Rig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import KVCacheGroupSpec, MambaSpec
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
@@ -369,6 +371,19 @@ class TestRefused(unittest.TestCase):
         def heads(rig):
             rig.kv_config.kv_cache_layout = "LHBNC"
 
+        def bytes_apart(rig):
+            rig.kv_config.kv_cache_layout = "BHLNC"
+
+        def drafts(rig):
+            rig.config.speculative_config = SimpleNamespace(method="eagle")
+
+        def states(rig):
+            (group,) = rig.kv_config.kv_cache_groups
+            spec = MambaSpec(
+                block_size=BLOCK, shapes=((2, 4),), dtypes=(torch.float32,), mamba_type="mamba2"
+            )
+            rig.kv_config.kv_cache_groups = [KVCacheGroupSpec(group.layer_names, spec)]
+
         def option(rig):
             rig.config.kv_transfer_config.kv_connector_extra_config["chunk_sise"] = 1
 
@@ -377,10 +392,26 @@ class TestRefused(unittest.TestCase):
             (context, "context parallelism"),
             (scales, "calculate_kv_scales"),
             (heads, "LHBNC"),
+            (bytes_apart, "BHLNC"),
+            (drafts, "eagle"),
+            (states, "MambaSpec"),
             (option, "chunk_size"),
         ):
             with self.subTest(word):
                 self.assertIn(word, self.off(change))
+
+    def test_memory_of_another_device(self):
+        rig = Rig({}, False)
+        self.addCleanup(rig.close)
+        worker = TesseraConnector(rig.config, KVConnectorRole.WORKER, rig.kv_config)
+        worker.register_kv_caches({name: torch.zeros(4, device="meta") for name in LAYERS})
+        handshake = worker.get_handshake_metadata()
+        self.assertIn("meta", handshake.trouble)
+        with self.assertLogs("vllm.tessera", "WARNING") as log:
+            rig.scheduler.connector.set_xfer_handshake_metadata_pp_aware({(0, 0): handshake})
+        self.assertIn("a device of kind 'meta'", log.output[0])
+        rig.add("r", list(range(100)), 40, 5)
+        rig.drain()
 
     def test_a_library_that_is_not_there(self):
         from tessera import _lib
