@@ -23,6 +23,7 @@ struct asking {
     bool compare, stats;
     uint32_t n_turns;
     uint32_t n_held; /* tokens of the dialog that the session has */
+    bool blended;    /* they were computed over approximate KV */
     /* the answer of this turn */
     uint32_t *tokens;
     uint32_t n_tokens;
@@ -189,7 +190,8 @@ static int read_prompt(struct asking *a)
         int e = go_on(a, first);
         a->report = (struct tsr_blend_report){.size = sizeof a->report,
                                               .n_tokens = n,
-                                              .n_exact = first,
+                                              .n_exact = a->blended ? 0 : first,
+                                              .n_reused = a->blended ? first : 0,
                                               .n_new = n - first,
                                               .selector = a->report.selector,
                                               .bias = a->report.bias,
@@ -206,6 +208,7 @@ static int read_prompt(struct asking *a)
     a->report.size = sizeof a->report;
     if (tsr_blend_ask(r->blend, &a->ask, r->logits, &a->report) < 0)
         return tsri_cli_fail("%s", tsr_errmsg());
+    a->blended = a->report.n_reused > 0;
     return 0;
 }
 
