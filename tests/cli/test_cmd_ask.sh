@@ -68,11 +68,13 @@ several_turns_go_on_where_the_last_one_ended() {
     out=$(tail -n1 <<<"$out")
     [ "$(count new)" -lt 60 ] || fail "$out" || return
     # What turns hold is blended as the first one was: reused, and not called exact.
-    [ "$(count exact)" -eq 0 ] && [ "$(count reused)" -gt 700 ] || fail "$out" || return
+    [ "$(count exact)" -eq 0 ] || fail "$out" || return
+    [ "$(count reused)" -gt 700 ] || fail "$out" || return
     t ask --model="$model" --threads=1 --max=8 --json --docs="$tmp/docs" --chat="$tmp/questions" --selector=full
     exits 0 || return
     out=$(tail -n1 <<<"$out")
-    [ "$(count exact)" -gt 700 ] && [ "$(count reused)" -eq 0 ] || fail "$out"
+    [ "$(count exact)" -gt 700 ] || fail "$out" || return
+    [ "$(count reused)" -eq 0 ] || fail "$out"
 }
 
 no_documents_is_a_question_alone() {
