@@ -45,7 +45,7 @@ every_make_target_named_in_the_documents_exists() {
     local target missing=''
     while IFS= read -r target; do
         make -n B="$B" "$target" >/dev/null 2>&1 || missing="$missing $target"
-    done < <(grep -ohE '(^ +|`)make [a-z][a-z-]*' README.md CONTRIBUTING.md | awk '{print $NF}' | sort -u)
+    done < <(grep -ohE '(^ +|`)make [a-z][a-z-]*' README.md CONTRIBUTING.md docs/*.md | awk '{print $NF}' | sort -u)
     [ -z "$missing" ] || fail "no such target:$missing"
 }
 

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# The documents: what a reader copies out of them works. Programs and options exist, configurations
+# are accepted, C compiles and is what the examples say. The README's own example is run by
+# abi/test_readme.
+# shellcheck source=tests/support/test.sh
+. "$(dirname "$0")/../support/test.sh"
+
+documents=(README.md CONTRIBUTING.md docs/*.md)
+
+# Every block of C becomes a file of its own in $tmp, named by document and number.
+extract_c() {
+    awk -v to="$tmp" '
+        FNR == 1 {name = FILENAME; gsub(/[\/.]/, "_", name); n = on = 0}
+        /^```c$/ {on = 1; file = to "/" name "_" ++n ".c"; next}
+        /^```/ {on = 0}
+        on {print > file}' "${documents[@]}"
+}
+
+# A whole file, or one whose members are left to the reader.
+check_whole() {
+    sed 's/= \.\.\.,/= 0,/' "$1" >"$1.whole.c"
+    "$CC" -std=c11 -D_GNU_SOURCE -Wall -Werror -Iinclude -fsyntax-only "$1.whole.c"
+}
+
+# Part of an example: each line is in one of them, indented otherwise perhaps, or a call in a check.
+check_part() {
+    local line example name
+    name=$(basename "$1")
+    while IFS= read -r line; do
+        line=$(sed 's/^ *//; s/;* *$//' <<<"$line")
+        [ -n "$line" ] || continue
+        for example in examples/*.c; do
+            grep -qF -- "$line" "$example" && continue 2
+        done
+        fail "$name: in no example: $line" || return
+    done <"$1"
+}
+
+every_c_block_compiles_or_is_part_of_an_example() {
+    local file n=0
+    extract_c
+    for file in "$tmp"/*_[0-9].c; do
+        n=$((n + 1))
+        if grep -q '^#include' "$file"; then
+            check_whole "$file" || fail "$(basename "$file") does not compile" || return
+        else
+            check_part "$file" || return
+        fi
+    done
+    [ "$n" -ge 3 ] || fail "only $n blocks of C found"
+}
+
+# Lines of configuration: indented, in a block of YAML, or a word of code in the text.
+# shellcheck disable=SC2016  # marks of code, not commands
+configurations() {
+    local keys='host|disk|disk2|redis|s3|attached|tiers|server|blend'
+    grep -ohE "^    ($keys): .*|^($keys): [{[].*|\`($keys): \{[^\`]*\`" "${documents[@]}" |
+        sed 's/^ *//; s/^`//; s/`$//'
+}
+
+every_configuration_is_accepted() {
+    local line out n=0
+    while IFS= read -r line; do
+        n=$((n + 1))
+        echo "$line" >"$tmp/tessera.yaml"
+        out=$("$B/bin/tessera" config check "$tmp/tessera.yaml" 2>&1) ||
+            fail "$line: $out" || return
+    done < <(configurations)
+    [ "$n" -ge 8 ] || fail "only $n configurations found"
+}
+
+# What stands after `tessera` in a line to copy or a word of code.
+# shellcheck disable=SC2016
+commands() {
+    grep -ohE '(^    |`)(build/bin/)?tessera [a-z][^`]*' "${documents[@]}" |
+        sed -E 's/^[` ]*(build\/bin\/)?tessera //; s/ +#.*//'
+}
+
+# `tessera COMMAND --help`, of one word or two.
+help_of() {
+    "$B/bin/tessera" "$1" "$2" --help 2>/dev/null || "$B/bin/tessera" "$1" --help 2>/dev/null
+}
+
+every_command_exists_and_has_its_flags() {
+    local line words word help options n=0
+    options=$("$B/bin/tessera" config show) || fail "config show failed" || return
+    while IFS= read -r line; do
+        n=$((n + 1))
+        read -ra words <<<"$line"
+        [ "${words[0]}" != help ] || continue
+        help=$(help_of "${words[0]}" "${words[1]:---json}") ||
+            fail "tessera ${words[0]}: no such command" || return
+        for word in "${words[@]}"; do
+            [[ $word =~ ^--([a-z][a-z0-9_-]*) ]] || continue
+            word=${BASH_REMATCH[1]}
+            grep -qE -- "--$word([^a-z-]|\$)" <<<"$help" || grep -q "^ *${word//-/_} " <<<"$options" ||
+                fail "tessera $line: no --$word in its help" || return
+        done
+    done < <(commands | sort -u)
+    [ "$n" -ge 8 ] || fail "only $n commands found"
+}
+
+every_script_exists_and_has_its_flags() {
+    local script flag
+    while read -r script flag; do
+        [ -e "$script" ] || [ -e "$script.sh" ] || fail "$script does not exist" || return
+        [ -z "$flag" ] || grep -qE -- "^ *$flag\)|\| *$flag\)" "$script" ||
+            fail "$script has no $flag" || return
+    done < <(grep -ohE 'tools/[a-z0-9-]+( --[a-z0-9-]+)?' "${documents[@]}" | sort -u)
+}
+
+every_bench_that_is_named_exists() {
+    local name
+    while IFS= read -r name; do
+        compgen -G "bench/$name.*" >/dev/null || fail "there is no $name" || return
+    done < <(grep -ohE '\bbench_[a-z0-9]+\b' "${documents[@]}" | sort -u)
+}
+
+every_engine_configuration_is_json() {
+    command -v python3 >/dev/null || skip 'no python3 to read JSON with' || return
+    python3 - examples/vllm/*.json -- "${documents[@]}" <<'PYTHON'
+import json, re, sys
+
+cut = sys.argv.index("--")
+for path in sys.argv[1:cut]:
+    json.load(open(path))
+found = 0
+for path in sys.argv[cut + 1:]:
+    for text in re.findall(r"-config '(\{.*?\})'\n", open(path).read(), re.S):
+        json.loads(text)
+        found += 1
+assert found, "no engine configuration found"
+PYTHON
+}
+
+run every_c_block_compiles_or_is_part_of_an_example
+run every_configuration_is_accepted
+run every_command_exists_and_has_its_flags
+run every_script_exists_and_has_its_flags
+run every_bench_that_is_named_exists
+run every_engine_configuration_is_json
+test_end
