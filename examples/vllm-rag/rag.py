@@ -30,23 +30,23 @@ QUESTIONS = [
     "What is part of every key of a stored prefix?",
     "Which selector computes the tokens that the question looks at?",
 ]
-PASSAGE_WORDS = 300
+PASSAGE_WORDS = 250
 
 
 def passages(folder):
-    """Paragraphs of all texts, joined to passages of about the same length."""
+    """All texts, cut at ends of lines into passages of about the same length."""
     out = []
     for path in sorted(Path(folder).rglob("*")):
         if path.suffix not in (".md", ".txt"):
             continue
-        part = []
-        for paragraph in path.read_text().split("\n\n"):
-            part.append(paragraph)
-            if sum(len(one.split()) for one in part) >= PASSAGE_WORDS:
-                out.append(f"{path.name}:\n" + "\n\n".join(part) + "\n")
-                part = []
-        if part:
-            out.append(f"{path.name}:\n" + "\n\n".join(part) + "\n")
+        lines, n = [], 0
+        for line in [*path.read_text().splitlines(), None]:
+            if lines and (line is None or n + len(line.split()) > PASSAGE_WORDS):
+                out.append(f"{path.name}:\n" + "\n".join(lines) + "\n")
+                lines, n = [], 0
+            if line is not None:
+                lines.append(line)
+                n += len(line.split())
     return out
 
 
@@ -149,7 +149,7 @@ def main():
     print(f"\nfirst token {ratios[len(ratios) // 2]:.1f} times as early (median)")
     with urllib.request.urlopen(args.url.removesuffix("/v1") + "/metrics") as page:
         for line in page.read().decode().splitlines():
-            if line.startswith("vllm:tessera_blend"):
+            if line.startswith("vllm:tessera_blend") and "_total{" in line:
                 print(" ", line.split("{")[0], line.rsplit(" ", 1)[1])
     plot(args.plot, rows)
 
