@@ -58,6 +58,15 @@ static void start_ggml(void)
 
 /* ---- opening ---- */
 
+/* ggml's CUDA backend records what it launches for a graph and plays that again for graphs that it
+ * takes for the same; graphs of several layers in one place in memory it has taken for the same,
+ * with wrong results. It looks at this variable before its first graph, and offers no other way. */
+static void play_nothing_again(ggml_backend_dev_t device)
+{
+    if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU)
+        setenv("GGML_CUDA_DISABLE_GRAPHS", "1", 0);
+}
+
 static int find_device(struct tsr_executor *x, const char *name)
 {
     ggml_backend_dev_t *out = &x->weights.device;
@@ -68,7 +77,10 @@ static int find_device(struct tsr_executor *x, const char *name)
         /* "cuda" is the first of CUDA0, CUDA1, ... */
         if (name && strncasecmp(ggml_backend_dev_name(d), name, strlen(name)) == 0) *out = d;
     }
-    if (*out) return 0;
+    if (*out) {
+        play_nothing_again(*out);
+        return 0;
+    }
     char have[256] = "";
     for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
         size_t at = strlen(have);
