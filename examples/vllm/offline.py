@@ -1,20 +1,22 @@
 """Asks a model two things about a text and shows how long each answer took.
 
-python examples/vllm/offline.py MODEL [FILE]
+python examples/vllm/offline.py MODEL [FILE] [--eager]
 
-The second question finds the text that the first has computed.
+The second question finds the text that the first has computed. With --eager vLLM does not compile
+the model: on a CPU that takes longer than the answers.
 """
 
-import sys
+import argparse
 import time
 
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 
 
-def main(model: str, file: str = "README.md") -> None:
+def main(model: str, file: str, eager: bool) -> None:
     llm = LLM(
         model=model,
+        enforce_eager=eager,
         enable_prefix_caching=False,  # so that it is Tessera that remembers
         max_model_len=8192,
         kv_transfer_config=KVTransferConfig(
@@ -42,4 +44,8 @@ def main(model: str, file: str = "README.md") -> None:
 
 if __name__ == "__main__":
     # vLLM starts processes that import this file again.
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("file", nargs="?", default="README.md")
+    parser.add_argument("--eager", action="store_true")
+    main(**vars(parser.parse_args()))
