@@ -31,15 +31,16 @@ parser.add_argument("--only", default="")
 parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
 args = parser.parse_args()
 os.environ["OMP_NUM_THREADS"] = str(args.threads)
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+rows = os.fdopen(os.dup(1), "w")  # alone on standard output: whatever vLLM prints is no row
+os.dup2(2, 1)
 
 import rag  # noqa: E402  threads come first
 from engines import Remote, scratch, story  # noqa: E402
 
 SETTINGS = dict(dtype=args.dtype, max_model_len=args.tokens + 256, max_num_batched_tokens=8192)
-missed = 0
-
-
 BEGUN = time.monotonic()
+missed = 0
 
 
 def progress(text):
@@ -60,10 +61,10 @@ def row(case, value, unit, baseline=None, ratio=None, target=None, at_least=Fals
     if args.json:
         names = "bench case value unit baseline ratio target met".split()
         values = ["bench_vllm", case, value, unit, baseline, ratio, target, met]
-        print(json.dumps(dict(zip(names, values))), flush=True)
+        print(json.dumps(dict(zip(names, values))), file=rows, flush=True)
         progress(text)
     else:
-        print(text, flush=True)
+        print(text, file=rows, flush=True)
 
 
 def pairs_row(case, unit, values, baselines, target, at_least=False, inverse=False):
