@@ -37,6 +37,9 @@ static bool is_exact(const struct tsri_plan *p, const struct tsri_plan_desc *d,
     if (m->kind == TSR_KIND_PREFIX) return m->prompt_offset < d->n_prefix_tokens;
     if (m->kind != TSR_KIND_SEGMENT || m->prompt_offset < m->entry_offset) return false;
     uint32_t start = m->prompt_offset - m->entry_offset;
+    /* The rest of a chunk that was found as a whole, or of an entry whose beginning is other text
+     * than stands here: with runs at any offset both look the same. */
+    if (m->entry_offset && m->verified && d->ask->flags & TSR_ASK_ANY) return false;
     /* Of what only a lower tier has the base is not known yet; the feed refuses another one. */
     if (m->verified && m->base != start) return false;
     if (m->context == TSR_CONTEXT_PURE) return start == 0;
@@ -61,6 +64,8 @@ static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, stru
             return false;
         }
         if (end > p->question) return false;
+        /* What is filled behind the system prompt is kept as having seen that very text. */
+        if (p->may_fill && p->same_context && m.prompt_offset < p->n_system) return false;
         /* A segment of which little is known is better read alone, once. */
         if (p->may_fill && s && m.coverage == TSR_COVERAGE_RUN) return false;
     }

@@ -83,6 +83,38 @@ TEST(a_pure_segment_behind_the_system_prompt_is_not_exact)
     tsri_plan_fini(&p);
 }
 
+/* What stands before it in the entry may be other text than what stands before it here. */
+TEST(the_rest_of_an_entry_at_its_own_place_is_not_exact)
+{
+    struct tsri_plan p;
+    struct tsr_match m[] = {segment(0, TSR_CONTEXT_PURE), segment(1, TSR_CONTEXT_SAME)};
+    m[1].prompt_offset += 30;
+    m[1].entry_offset = 30;
+    m[1].n_tokens -= 30;
+    m[1].coverage = TSR_COVERAGE_PARTIAL;
+    plan_of(&p, m, 2, TSR_ASK_ANY, &plain);
+    CHECK_INT(tsri_plan_count(&p, TSR_TOKEN_EXACT), 20);
+    tsri_plan_fini(&p);
+    /* Chunks that were found as a whole are that text; the prefix has their first tokens. */
+    plan_of(&p, m, 2, 0, &plain);
+    CHECK_INT(tsri_plan_count(&p, TSR_TOKEN_EXACT), 90);
+    tsri_plan_fini(&p);
+}
+
+/* Segments are filled behind it, and kept as what stands behind this very text. */
+TEST(nothing_approximate_stands_in_a_system_prompt_that_is_filled_behind)
+{
+    struct tsri_plan p;
+    struct tsr_match m = segment(0, TSR_CONTEXT_PURE);
+    m.prompt_offset = 4;
+    m.n_tokens = m.entry_tokens = 16;
+    plan_of(&p, &m, 1, TSR_ASK_ANY | TSR_ASK_FILL, &plain);
+    CHECK_INT(p.n_pieces, 4);
+    CHECK_INT(p.pieces[0].kind, TSRI_PIECE_FILL);
+    CHECK_INT(tsri_plan_count(&p, TSR_TOKEN_EXACT), 120);
+    tsri_plan_fini(&p);
+}
+
 TEST(the_last_token_is_always_computed)
 {
     struct tsri_plan p;
@@ -227,6 +259,8 @@ int main(void)
     RUN(what_nobody_knows_is_computed);
     RUN(the_system_prompt_and_what_follows_it_are_exact);
     RUN(a_pure_segment_behind_the_system_prompt_is_not_exact);
+    RUN(the_rest_of_an_entry_at_its_own_place_is_not_exact);
+    RUN(nothing_approximate_stands_in_a_system_prompt_that_is_filled_behind);
     RUN(the_last_token_is_always_computed);
     RUN(prefix_blocks_elsewhere_are_approximate_and_edges_are_seams);
     RUN(little_is_not_worth_blending);

@@ -176,6 +176,26 @@ TEST(edited_documents_are_computed_at_their_edits)
     CHECK(blend_kit_close(&k));
 }
 
+/* At its own place, so that nothing is turned: what follows the edit has still seen other text. */
+TEST(behind_an_edit_nothing_is_exact)
+{
+    const uint32_t one[] = {200, 40};
+    for (uint32_t n_system = 0; n_system <= 24; n_system += 24) {
+        struct blend_kit k;
+        float prefill[128];
+        blend_kit_open(&k, "llama", TSR_DTYPE_F32, 0);
+        blend_kit_prompt(&k, 5, n_system, one, 2, NULL);
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL | TSR_ASK_ANY), 0);
+        for (uint32_t i = 0; i < 3; i++)
+            k.tokens[n_system + 60 + i] = (k.tokens[n_system + 60 + i] + 1) % 128;
+        blend_kit_prefill(&k, prefill);
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_FULL, 1, TSR_ASK_FILL | TSR_ASK_ANY), 0);
+        CHECK_INT(k.report.n_exact, n_system + 60);
+        CHECK(same(k.logits, prefill));
+        CHECK(blend_kit_close(&k));
+    }
+}
+
 /* ---- faults ---- */
 
 static void lose(struct blend_kit *k, uint32_t kind, uint32_t n)
@@ -483,6 +503,7 @@ int main(void)
     RUN(every_selector_brings_the_answer_nearer_to_a_prefill);
     RUN(hkvd_narrows_at_every_check);
     RUN(edited_documents_are_computed_at_their_edits);
+    RUN(behind_an_edit_nothing_is_exact);
     RUN(a_tier_that_fails_costs_its_tokens_and_not_the_answer);
     RUN(without_filling_lost_tokens_are_computed_in_the_prompt);
     RUN(rubbish_in_any_layer_is_computed_anew);
