@@ -12,7 +12,7 @@ a_store_in_use_is_read_but_not_changed() {
     fill_store || return
     exec 9<>"$store/lock"
     # The lock is one of open file descriptions: only who holds it may write.
-    python3 - "$store/lock" <<'P' &
+    python3 - "$store/lock" "$tmp/held" <<'P' &
 import fcntl, os, sys, time
 fd = os.open(sys.argv[1], os.O_RDWR)
 fcntl.flock(fd, fcntl.LOCK_EX)
@@ -20,10 +20,11 @@ try:
     fcntl.lockf(fd, fcntl.LOCK_EX)
 except OSError:
     pass
-time.sleep(20)
+open(sys.argv[2], "w").close()
+time.sleep(120)
 P
-    local holder=$!
-    sleep 1
+    local holder=$! tries=0
+    while [ ! -e "$tmp/held" ] && [ $((tries += 1)) -le 300 ]; do sleep 0.1; done
     local read_fine=yes
     t ls "$store"
     { exits 0 && says 'entries'; } || read_fine=no

@@ -75,8 +75,8 @@ TEST(a_write_that_fails_leaves_nothing_that_is_seen)
             CHECK((tsri_now_ns() - begin) / 1000000 < 8000);
             CHECK_INT(s3_stub_count(&stub), n_before);
             s3_stub_heal(&stub);
-            CHECK(kv_tier_until(kit.tier, &shape, seed, TSR_ENOENT, 20000));
-            uint64_t until = tsri_now_ns() + 20000000000u;
+            CHECK(kv_tier_until(kit.tier, &shape, seed, TSR_ENOENT, 60000));
+            uint64_t until = tsri_now_ns() + 60000000000u;
             while (kv_tier_put(kit.tier, &shape, seed) != 0 && tsri_now_ns() < until)
                 usleep(20000);
             CHECK_INT(kv_tier_get(kit.tier, &shape, seed, 0), 0);
