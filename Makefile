@@ -320,7 +320,7 @@ check-long: all fuzz
 # Without a network or a model the demo does with less.
 demo: setup
 	@tools/setup --model || true
-	@$(MAKE) --no-print-directory $(B)/bin/tessera $$(test -f "$$(tools/setup-model --print-dir)/include/llama.h" && echo $(B)/lib/libtessera-model.so)
+	@$(MAKE) --no-print-directory $(if $(findstring j,$(filter -j% --jobserver%,$(MAKEFLAGS))),,-j$$(nproc)) $(B)/bin/tessera $$(test -f "$$(tools/setup-model --print-dir)/include/llama.h" && echo $(B)/lib/libtessera-model.so)
 	@tools/demo $(B)/bin/tessera
 
 lint: lib $(BINS)
