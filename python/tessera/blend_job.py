@@ -9,7 +9,6 @@ BlendSettings is the part of the engine's configuration that both read, each fro
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,7 +110,7 @@ def checked_ratio(value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadBlend(f"ratio {value!r} is not a number")
-    if not (math.isfinite(value) and 0 <= value <= 1):
+    if not 0 <= value <= 1:  # nor is NaN
         raise BadBlend(f"ratio {value!r} is not between 0 and 1")
     return float(value)
 

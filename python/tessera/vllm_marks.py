@@ -150,6 +150,7 @@ class Blending:
         self._by_number: dict[int, _Blended] = {}
         self._refused: dict[str, str] = {}
         self._jobs: list[BlendJob] = []
+        self._era = b""  # enters every salt
 
     def open(self, cache: EngineCache, vllm_config: VllmConfig) -> None:
         """Finds the spellings of the configured separators. BadBlend: one has none."""
@@ -187,6 +188,11 @@ class Blending:
         if self._known_text is not None:
             self._known_text.close()
             self._known_text = self.matcher = None
+
+    def reset(self) -> None:
+        """Forgets all text, perhaps because weights have changed: nobody knows whose spaces there
+        are, so from now on they are others, of this process alone. What is in the old ones ages."""
+        self._era = secrets.token_hex(16).encode()
 
     # ---- marks --------------------------------------------------------------------------------
 
@@ -242,7 +248,12 @@ class Blending:
         return tuple(chunks[:-1])
 
     def _known(self, tokens: array[int], request: Request) -> tuple[int, int]:
-        return self.matcher(tokens, request_salt(request)) if self.matcher is not None else (0, 0)
+        if self.matcher is None:
+            return 0, 0
+        return self.matcher(tokens, self._salt(request_salt(request)))
+
+    def _salt(self, request: bytes) -> bytes:
+        return self._era + b"/" + request if self._era else request
 
     # ---- requests -----------------------------------------------------------------------------
 
@@ -306,7 +317,7 @@ class Blending:
             blocks=tuple(blocks),
             selector=mark.selector,
             ratio=mark.ratio,
-            salt=row.salt,
+            salt=self._salt(row.salt),
             any_offset=mark.any_offset,
         )
         self._jobs.append(job)

@@ -12,7 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.request import RequestStatus
 
 from ._connector import REQUEST_NO_LOAD, STEP_RESET_BLOCKS, SchedulerHalf
-from .blend_job import blend_settings
+from .blend_job import BlendJob, blend_settings
 from .cache import _extras
 from .identity import files_digest
 from .vllm_base import ConnectorBase, guarded, logger
@@ -64,6 +64,7 @@ class SchedulerSide(ConnectorBase):
         self._live: dict[str, _Live] = {}
         self._numbers = itertools.count(1)
         self._blending: Blending | None = None
+        self._unblended: list[BlendJob] = []  # that vLLM counts on since this side has given up
         self._events: KvEvents | None = None
         self._loads: dict[int, tuple[int, ...] | None] = {}
         super().__init__(vllm_config, role, kv_cache_config)
@@ -127,6 +128,7 @@ class SchedulerSide(ConnectorBase):
     def _close(self) -> None:
         blending, self._blending = self._blending, None
         if blending is not None:
+            self._unblended += blending.take_jobs()
             blending.close()
         super()._close()
 
@@ -281,8 +283,9 @@ class SchedulerSide(ConnectorBase):
         meta.blocks, self._blocks = self._blocks, {}
         meta.loads, self._loads = self._loads, {}
         meta.off = self._half is None
+        meta.blends, self._unblended = self._unblended, []
         if self._blending is not None:
-            meta.blends = self._blending.take_jobs()
+            meta.blends += self._blending.take_jobs()
         return meta
 
     def _build(self, scheduler_output: SchedulerOutput) -> bytes:
@@ -404,6 +407,8 @@ class SchedulerSide(ConnectorBase):
     @guarded(lambda: None)
     def reset_cache(self) -> bool | None:
         self._scheduler.reset()
+        if self._blending is not None:
+            self._blending.reset()
         if self._events is not None:
             self._events.cleared()
             for live in self._live.values():

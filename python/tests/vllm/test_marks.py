@@ -78,6 +78,7 @@ class TestWishes(MarksTest):
             "yes",
             {"ratios": 1},
             {"ratio": 1.5},
+            {"ratio": 10**400},
             {"ratio": True},
             {"ratio": float("nan")},
             {"selector": "best"},
@@ -381,6 +382,43 @@ class TestApart(MarksTest):
         rig.scheduler.kv_cache_manager.reset_prefix_cache()
         rig.run_all()
         self.assertEqual(len(rig.blender.jobs), 1)
+
+    def test_what_is_blended_when_the_connector_gives_up_is_computed(self):
+        for asynchronous in (False, True):
+            with self.subTest(asynchronous=asynchronous):
+                rig = self.rig(asynchronous)
+                rig.ranks[0].may_fail = True
+                rig.ranks[0].check_loads = lambda: None
+
+                def broken(*_args):
+                    raise OSError("out of order")
+
+                rig.scheduler.connector._scheduler.allocated = broken
+                blended = rig.ask("b", PROMPT, wishes={"segments": SEGMENTS})
+                rig.ask("p", document(3, 60))
+                with self.assertLogs("vllm.tessera", "WARNING"):
+                    rig.step()
+                self.assertEqual(blended.num_computed_tokens, 0)
+                rig.run_all()
+                self.assertEqual(rig.blender.jobs, [])
+
+    def test_after_a_reset_nothing_old_is_found(self):
+        rig = self.rig()
+        asked = []
+        rig.blending.matcher = lambda _tokens, salt: (asked.append(salt), (0, 0))[1]
+        request = rig.ask("b", PROMPT, 30, wishes={"segments": SEGMENTS})
+        rig.step()
+        self.assertTrue(rig.scheduler.reset_prefix_cache(True, reset_connector=True))
+        rig.run_all()
+        self.assertEqual(request.status, RequestStatus.FINISHED_LENGTH_CAPPED)
+        rig.ask("c", document(4, 40) + PROMPT, wishes={"segments": SEGMENTS}, cache_salt="tenant")
+        rig.run_all()
+        rig.ask("d", document(5, 40), wishes={"any_offset": True})
+        rig.run_all()
+        old, again, tenant = (job.salt for job in rig.blender.jobs)
+        self.assertEqual(old, b"")
+        self.assertEqual(len({old, again, tenant}), 3)
+        self.assertEqual(asked, [again])
 
 
 class TestSchedules(MarksTest):
