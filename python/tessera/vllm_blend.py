@@ -11,6 +11,7 @@ blocks as invalid, and vLLM computes them.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import time
@@ -107,7 +108,12 @@ class BlendWorker:
             logger.warning("tessera: a blend failed, vLLM computes its prompt: %s", what)
 
     def _blend(self, job: BlendJob) -> dict[str, float | int | str]:
-        self._staging.fit(len(job.tokens) // 4)
+        try:
+            self._staging.fit(len(job.tokens) // 4)
+            blend = self._opened(job.salt)
+        except Exception:
+            self.decline()
+            raise
         ask = Ask(
             job.tokens,
             job.segments,
@@ -118,13 +124,31 @@ class BlendWorker:
             any_offset=job.any_offset,
             timeout_ms=self._timeout_ms,
         )
-        blend = self._opened(job.salt)
         try:
             return self._run(blend, ask)
         except _Apart:
             # What one rank has lost the others would keep, and so be apart forever.
-            blend.forget(ask)
+            self._forget(blend, ask)
             return self._run(blend, ask)
+
+    def _forget(self, blend: Blend, ask: Ask) -> None:
+        try:
+            blend.forget(ask)
+        except Exception:
+            assert self._ranks is not None
+            self._ranks.agree(_FAILED)
+            raise
+
+    def decline(self) -> None:
+        """This rank will not do what the others are about to, and would wait for it with: nobody
+        does it then. Also of a worker that has been closed."""
+        if self._ranks is None:
+            return
+        try:
+            self._ranks.agree(_FAILED)
+        except _Apart:
+            with contextlib.suppress(_Apart):
+                self._ranks.agree(_FAILED)  # they try it once more
 
     def _run(self, blend: Blend, ask: Ask) -> dict[str, float | int | str]:
         layout, ranks = self._staging.layout(), self._ranks

@@ -37,6 +37,7 @@ class WorkerSide(ConnectorBase):
         self._layouts: list[tuple[Any, Any]] = []
         self._stream: torch.cuda.Stream | None = None  # that the worker was opened with
         self._blender: BlendWorker | None = None
+        self._retired: BlendWorker | None = None  # of the time before this worker gave up
         self._blend_trouble: str | None = "blending is not switched on"
         self._bad_blends: set[int] = set()
         self._outcomes: list[BlendOutcome] = []
@@ -106,7 +107,7 @@ class WorkerSide(ConnectorBase):
     def _close(self) -> None:
         if self._blender is not None:
             self._blender.close()
-            self._blender = None
+            self._retired, self._blender = self._blender, None
         super()._close()
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
@@ -158,14 +159,18 @@ class WorkerSide(ConnectorBase):
         get_transfer_results as failed. The scheduler's side is told and gives up, too."""
         self._give_up(RuntimeError(why))
 
-    @guarded(lambda: None)
     def _blend_all(self, meta: TesseraMetadata) -> None:
         for job in meta.blends:
-            self._run_blend(job)
+            try:
+                if self._blender is not None:
+                    self._run_blend(self._blender, job)
+                elif self._retired is not None:
+                    self._retired.decline()  # other ranks may be about to do it
+            except Exception as error:
+                self._complain("blending", error)
 
-    def _run_blend(self, job: BlendJob) -> None:
-        assert self._blender is not None
-        outcome = self._blender.run(job)
+    def _run_blend(self, blender: BlendWorker, job: BlendJob) -> None:
+        outcome = blender.run(job)
         self._outcomes.append(outcome)
         if outcome.ok:
             self._bad_blends.difference_update(self._context_blocks(job))

@@ -27,9 +27,13 @@ class FakeBlender:
         self.jobs = []
         self.names = {}  # of requests, by their tokens
         self.fail = lambda: False
+        self.n_declined = 0
 
     def close(self):
         pass
+
+    def decline(self):
+        self.n_declined += 1
 
     def run(self, job):
         self.jobs.append(job)

@@ -402,6 +402,22 @@ class TestApart(MarksTest):
                 rig.run_all()
                 self.assertEqual(rig.blender.jobs, [])
 
+    def test_a_rank_that_has_given_up_lets_no_other_wait(self):
+        rig = self.rig(ranks=2)
+        for one in rig.ranks:
+            one.may_fail = True
+            one.check_loads = lambda: None
+
+        def broken(*_args):
+            raise OSError("out of order")
+
+        rig.ranks[1].connector._worker.start = broken
+        request = rig.ask("b", PROMPT, wishes={"segments": SEGMENTS})
+        with self.assertLogs("vllm.tessera", "WARNING"):
+            rig.step()
+        self.assertEqual([one.blender.n_declined for one in rig.ranks], [0, 1])
+        self.assertEqual(request.num_computed_tokens, 0)
+
     def test_after_a_reset_nothing_old_is_found(self):
         rig = self.rig()
         asked = []

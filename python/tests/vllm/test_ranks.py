@@ -15,9 +15,9 @@ from vllm import LLM, SamplingParams, TokensPrompt
 
 from tessera import vllm_plugin
 from tessera.blend import Ask, Blend, ModelInfo
-from tessera.blend_job import space_salt
+from tessera.blend_job import BlendJob, BlendSettings, space_salt
 from tessera.vllm import TesseraConnector
-from tessera.vllm_blend import _Agreed, _Apart
+from tessera.vllm_blend import BlendWorker, _Agreed, _Apart
 
 vllm_plugin.register()
 TOLERANCE = 1e-4
@@ -161,14 +161,65 @@ def _rank(number, path, steps, results):
     torch.distributed.destroy_process_group()
 
 
+class _Stub:
+    """The blend and the staging memory of a rank that is about to blend."""
+
+    def __init__(self, ranks, forgets):
+        self.ranks = ranks
+        self.forgets = forgets
+
+    def fit(self, n):
+        pass
+
+    def layout(self):
+        pass
+
+    def run(self, ask, layout, executor):
+        self.ranks.agree(1, 2, 3)
+        return {}
+
+    def forget(self, ask):
+        if not self.forgets:
+            raise OSError("no answer")
+
+
+def _worker(number, path, kinds, results):
+    """A rank that blends, has given up, gets no space, or cannot forget."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{path}", rank=number, world_size=2
+    )
+    kind = kinds[number]
+    worker = BlendWorker.__new__(BlendWorker)
+    worker._ranks = _Agreed(None, torch.distributed.group.WORLD, 2)
+    worker._settings, worker._timeout_ms = BlendSettings(), 0
+    worker._staging = _Stub(worker._ranks, kind != "forgets not")
+
+    def opened(salt):
+        if kind == "no space":
+            raise OSError("no space")
+        return worker._staging
+
+    worker._opened = opened
+    job = BlendJob(1, bytes(40), (), False, 5, (0,), None, None, b"")
+    try:
+        if kind == "gone":
+            worker.decline()
+        else:
+            worker._blend(job)
+        results.put((number, "done"))
+    except (OSError, _Apart) as error:
+        results.put((number, type(error).__name__))
+    torch.distributed.destroy_process_group()
+
+
 class TestAgreement(unittest.TestCase):
-    def outcome(self, *steps):
+    def outcome(self, *steps, target=_rank):
         context = multiprocessing.get_context("fork")
         results = context.Queue()
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "meet")
             ranks = [
-                context.Process(target=_rank, args=(i, path, steps, results)) for i in range(2)
+                context.Process(target=target, args=(i, path, steps, results)) for i in range(2)
             ]
             for rank in ranks:
                 rank.start()
@@ -182,6 +233,19 @@ class TestAgreement(unittest.TestCase):
         self.assertEqual(self.outcome(same, same), ("together", "together"))
         other = same[:2] + [(1, 2, 4)]  # begins anew where the other runs its next layer
         self.assertEqual(self.outcome(same, other), ("apart", "apart"))
+
+    def test_no_rank_waits_for_one_that_will_not_come(self):
+        for kinds, want in {
+            ("blends", "blends"): ("done", "done"),
+            ("blends", "gone"): ("_Apart", "done"),
+            ("gone", "gone"): ("done", "done"),
+            ("blends", "no space"): ("_Apart", "OSError"),
+            ("gone", "no space"): ("done", "OSError"),
+            ("forgets not", "gone"): ("OSError", "done"),
+            ("forgets not", "no space"): ("OSError", "OSError"),
+        }.items():
+            with self.subTest(kinds=kinds):
+                self.assertEqual(self.outcome(*kinds, target=_worker), want)
 
 
 if __name__ == "__main__":
