@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 logger = init_logger("vllm.tessera")
 _KEYS = ("blend", "segments", "system", "ratio", "selector", "any_offset")
 _SEGMENTS_MAX = 4096
+_REASON_MAX = 300  # characters: it may quote what a client has sent, whatever that is
 _UNSEEN_WARNING = 64  # requests without a separator before somebody is told
 # Fields of tsr_blend_report that are counters of their own.
 _REPORTED = {
@@ -74,7 +75,7 @@ def read_wishes(params: Any) -> Mapping[str, Any] | None:
         raise BadBlend(f"tessera: {wishes!r} is not an object")
     unknown = sorted(set(wishes) - set(_KEYS))
     if unknown:
-        raise BadBlend(f"unknown key '{unknown[0]}'; known are {', '.join(_KEYS)}")
+        raise BadBlend(f"unknown key {unknown[0]!r}; known are {', '.join(_KEYS)}")
     for key in ("blend", "system", "any_offset"):
         if not isinstance(wishes.get(key, False), bool):
             raise BadBlend(f"{key} {wishes[key]!r} is neither true nor false")
@@ -270,7 +271,7 @@ class Blending:
         try:
             mark = self._mark(request, tokens)
         except (BadBlend, TesseraError) as error:
-            self._refuse(request, str(error))
+            self._refuse(request, str(error)[:_REASON_MAX])
             return False
         if mark is None:
             return False

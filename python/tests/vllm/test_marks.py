@@ -151,6 +151,16 @@ class TestSeparators(MarksTest):
         self.assertEqual(rig.counters, {"blend_malformed": 3})
         self.assertEqual(rig.blender.jobs, [])
 
+    def test_what_a_client_sends_is_not_echoed_at_length(self):
+        rig = self.rig()
+        with self.assertLogs("vllm.tessera", "WARNING") as log:
+            rig.ask("long", PROMPT, wishes="x" * 100000)
+            rig.ask("lines", document(3, 60), wishes={"a\nb": 1})
+        told = rig.run_all()
+        self.assertLess(len(log.output[0]), 500)
+        self.assertLess(len(told["long"]["tessera"]["reason"]), 400)
+        self.assertNotIn("\n", told["lines"]["tessera"]["reason"])
+
     def test_bad_settings_cost_blending_and_nothing_else(self):
         with self.assertLogs("vllm.tessera", "WARNING") as log:
             rig = self.rig(blend={"separators": ["##"], "selector": "best"})
