@@ -393,6 +393,15 @@ class Blend:
             dropped += check(self._lib.tsr_clear(self._cache, ctypes.byref(order)))
         return dropped
 
+    def clear(self) -> None:
+        """Drops all that is stored in its space."""
+        if self._cache is None:
+            return
+        order = Clear(
+            size=ctypes.sizeof(Clear), space=self._lib.tsr_blend_space(self._handle), tier=-1
+        )
+        check(self._lib.tsr_clear(self._cache, ctypes.byref(order)))
+
     def _take_steps(self, run: c_void_p, executor: Executor) -> None:
         step = Step()
         following = ctypes.byref(step)

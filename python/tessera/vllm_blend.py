@@ -74,6 +74,7 @@ class BlendWorker:
         if self._world > 1:
             self._ranks = _Agreed(self._executor, group.cpu_group, self._world)
         self._blends: OrderedDict[bytes, Blend] = OrderedDict()
+        self._era = b""
         self._complaints: set[str] = set()
 
     @property
@@ -165,6 +166,13 @@ class BlendWorker:
         return report
 
     def _opened(self, salt: bytes) -> Blend:
+        era = salt.rpartition(b"/")[0]
+        if era != self._era:  # nobody asks for the old ones again (Blending.reset)
+            self._era = era
+            while self._blends:
+                _salt, old = self._blends.popitem()
+                with contextlib.closing(old):
+                    old.clear()
         blend = self._blends.get(salt)
         if blend is None:
             if len(self._blends) >= _SALTS_MAX:

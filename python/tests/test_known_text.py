@@ -49,6 +49,15 @@ class TestKnownText(unittest.TestCase):
             self.assertEqual(end, place + n)
         self.assertEqual(self.known.find(before + behind, b""), (0, 0))
 
+    def test_what_was_cleared_is_not_found(self):
+        tokens, _segments = self.store(b"one")
+        self.store(b"two")
+        blend = Blend(self.cache.handle, self.tiny.info, salt=space_salt("engine", b"one"))
+        blend.clear()
+        blend.close()
+        self.assertEqual(self.known.find(tokens, b"one"), (0, 0))
+        self.assertGreater(self.known.find(tokens, b"two")[0], 100)
+
     def test_tenants_share_nothing(self):
         tokens, _segments = self.store(b"one")
         self.assertEqual(self.known.find(tokens, b""), (0, 0))

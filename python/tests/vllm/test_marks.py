@@ -5,8 +5,9 @@ blend_rig.py has the fake model and the fake blender. vLLM's own prefix cache is
 
 import random
 import unittest
+import unittest.mock
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 
 import numpy
 from blend_rig import BlendRig
@@ -21,6 +22,7 @@ from tessera import TesseraError, vllm_metrics
 from tessera.blend_job import BadBlend, blend_settings
 from tessera.cache import Cache
 from tessera.separators import Separators, spellings
+from tessera.vllm_blend import BlendWorker
 from tessera.vllm_marks import checked_segments, read_wishes
 from tessera.vllm_messages import TesseraHandshake
 
@@ -445,6 +447,26 @@ class TestApart(MarksTest):
         self.assertEqual(old, b"")
         self.assertEqual(len({old, again, tenant}), 3)
         self.assertEqual(asked, [again])
+
+    def test_a_worker_drops_what_was_before_a_reset(self):
+        worker = BlendWorker.__new__(BlendWorker)
+        old = [unittest.mock.Mock(), unittest.mock.Mock()]
+        new = unittest.mock.Mock()
+        worker._era = b""
+        worker._blends = OrderedDict({b"": old[0], b"aa": old[1]})
+        self.assertIs(worker._opened(b"aa"), old[1])
+        old[1].clear.assert_not_called()
+        worker._blends[b"era/"] = new  # as if it were open
+        worker._era = b"era"
+        self.assertIs(worker._opened(b"era/"), new)
+        worker._era = b"before"
+        worker._settings = worker._cache = worker._info = unittest.mock.Mock()
+        worker._engine_salt, worker._rank, worker._world = None, 0, 1
+        with unittest.mock.patch("tessera.vllm_blend.Blend") as made:
+            self.assertIs(worker._opened(b"era/"), made.return_value)
+        for one in (*old, new):
+            one.clear.assert_called_once()
+            one.close.assert_called_once()
 
 
 class TestSchedules(MarksTest):
