@@ -293,12 +293,12 @@ static void fifth_turn(struct work *w)
 
 /* ---- against libllama ---- */
 
-static void check_logits(const struct work *w, const float *theirs)
+/* Behind a prefill libllama computes the last layer for the last row alone, we for all: another
+ * order of sums, which eight bits of activation make a difference of. A decoded token is computed
+ * alone by both, over the KV that each has written: there the logits are the same. */
+static void check_logits(const struct work *w, const float *theirs, double kl_max)
 {
-    double max = 0;
-    for (uint32_t i = 0; i < w->info.n_vocab; i++)
-        max = fmax(max, fabs((double)w->logits[i] - (double)theirs[i]));
-    BENCH_CHECK(max <= 1e-3);
+    BENCH_CHECK(tsr_logits_kl(theirs, w->logits, w->info.n_vocab) <= kl_max);
 }
 
 static void decode_token(struct work *w, uint32_t token, uint32_t at)
@@ -330,7 +330,7 @@ static void llama_cases(struct work *w)
         uint64_t start = bench_now_ns();
         const float *logits = llama_side_prefill(w->llama, p.tokens, p.n);
         theirs[i] = seconds(start);
-        check_logits(w, logits);
+        check_logits(w, logits, 1e-2);
         start = bench_now_ns();
         for (uint32_t k = 0; k < DECODE; k++)
             decode_token(w, p.tokens[k], p.n + k);
@@ -339,7 +339,7 @@ static void llama_cases(struct work *w)
         for (uint32_t k = 0; k < DECODE; k++)
             logits = llama_side_decode(w->llama, p.tokens[k]);
         theirs_one[i] = seconds(start);
-        check_logits(w, logits);
+        check_logits(w, logits, 1e-6);
     }
     bench_report("prefill", p.n / bench_median(ours, ROUNDS), "tokens/s",
                  p.n / bench_median(theirs, ROUNDS), 0.97, true);
