@@ -83,6 +83,18 @@ static inline bool tsri_fork_guard_parent(const struct tsri_fork_guard *g)
  * Where the processor has nothing better it is memcpy. */
 void tsri_copy_stream(void *dst, const void *src, size_t bytes);
 
+/* ---- files that somebody else may have put there (file.c) ---- */
+
+/* For open(): never through a link in the last place, never waiting for the other end of a FIFO,
+ * never a terminal of ours. */
+#define TSRI_FILE_SAFE (O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
+struct stat;
+/* Whether this user made it, or root, who could have done anything anyway. */
+bool tsri_file_is_ours(const struct stat *st);
+/* Opens a regular file to read it; a link may lead to it. The descriptor, or -1 and errno: EINVAL
+ * for a folder, a FIFO or a device, which may have no end or keep open() waiting. */
+TSR_MUST int tsri_file_open(const char *path, struct stat *st);
+
 /* ---- small helpers ---- */
 
 #define TSRI_CACHE_LINE 64u

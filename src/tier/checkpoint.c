@@ -7,7 +7,7 @@
 #define CHECKPOINT_MAGIC "tsr-ckp\n"
 
 enum {
-    HEAD_BYTES = 64,
+    HEAD_BYTES = TSRI_CHECKPOINT_HEAD_BYTES,
     HEAD_SUM_AT = 56,
     SEGMENT_BYTES = 32,
     ENTRY_BYTES = 144,
@@ -115,26 +115,33 @@ void tsri_checkpoint_seal(uint8_t *buf, const struct tsri_checkpoint *c)
     tsri_put64(buf + HEAD_SUM_AT, tsri_sum(buf, HEAD_SUM_AT));
 }
 
-int tsri_checkpoint_read(const uint8_t *buf, size_t bytes, struct tsri_checkpoint *c)
+int tsri_checkpoint_read_head(const uint8_t *head, uint64_t bytes, struct tsri_checkpoint *c)
 {
     memset(c, 0, sizeof *c);
-    if (bytes < HEAD_BYTES || memcmp(buf, CHECKPOINT_MAGIC, 8) != 0)
-        return tsri_fail(TSR_ECORRUPT, "not a checkpoint");
-    if (tsri_get64(buf + HEAD_SUM_AT) != tsri_sum(buf, HEAD_SUM_AT))
+    if (memcmp(head, CHECKPOINT_MAGIC, 8) != 0) return tsri_fail(TSR_ECORRUPT, "not a checkpoint");
+    if (tsri_get64(head + HEAD_SUM_AT) != tsri_sum(head, HEAD_SUM_AT))
         return tsri_fail(TSR_ECORRUPT, "checkpoint header fails its checksum");
-    if (tsri_get32(buf + 8) != TSRI_DISK_VERSION)
+    if (tsri_get32(head + 8) != TSRI_DISK_VERSION)
         return tsri_fail(TSR_EVERSION, "checkpoint of format version %u, this library knows %u",
-                         tsri_get32(buf + 8), TSRI_DISK_VERSION);
-    c->n_segments = tsri_get32(buf + 12);
-    c->n_entries = tsri_get64(buf + 16);
-    c->next_seq = tsri_get64(buf + 24);
-    c->next_segment = tsri_get64(buf + 32);
-    c->n_windows = tsri_get64(buf + 48);
+                         tsri_get32(head + 8), TSRI_DISK_VERSION);
+    c->n_segments = tsri_get32(head + 12);
+    c->n_entries = tsri_get64(head + 16);
+    c->next_seq = tsri_get64(head + 24);
+    c->next_segment = tsri_get64(head + 32);
+    c->n_windows = tsri_get64(head + 48);
     if (c->n_segments > TSRI_CHECKPOINT_SEGMENTS_MAX ||
         c->n_entries > TSRI_CHECKPOINT_ENTRIES_MAX || c->n_windows > TSRI_CHECKPOINT_WINDOWS_MAX ||
         bytes != tsri_checkpoint_bytes(c->n_segments, c->n_entries, c->n_windows))
         return tsri_fail(TSR_ECORRUPT, "checkpoint has the wrong length");
-    if (tsri_get64(buf + 40) != tsri_sum(buf + HEAD_BYTES, bytes - HEAD_BYTES))
-        return tsri_fail(TSR_ECORRUPT, "checkpoint fails its checksum");
     return 0;
+}
+
+int tsri_checkpoint_read(const uint8_t *buf, size_t bytes, struct tsri_checkpoint *c)
+{
+    memset(c, 0, sizeof *c);
+    if (bytes < HEAD_BYTES) return tsri_fail(TSR_ECORRUPT, "not a checkpoint");
+    int err = tsri_checkpoint_read_head(buf, bytes, c);
+    if (!err && tsri_get64(buf + 40) != tsri_sum(buf + HEAD_BYTES, bytes - HEAD_BYTES))
+        err = tsri_fail(TSR_ECORRUPT, "checkpoint fails its checksum");
+    return err;
 }

@@ -92,10 +92,14 @@ static int each_page(struct tsri_disk *d, struct tsri_segment *s, page_fn fn)
     if (!result) result = tsri_segment_ref(d, s);
     if (result) return result;
     uint8_t *page = lane->headers[1].data;
-    struct tsri_record r;
-    for (uint64_t at = TSRI_PAGE_BYTES; at < s->tail && !result; at += r.bytes) {
+    struct tsri_record r = {.bytes = 0};
+    for (uint64_t at = TSRI_PAGE_BYTES, next; at < s->tail && !result; at = next) {
         int error = tsri_lane_move(d, lane, s, false, page, TSRI_PAGE_BYTES, at);
-        if (error || tsri_record_read(page, s->nonce, at, s->tail, &r) != 0) {
+        bool damaged = !error && tsri_record_read(page, s->nonce, at, s->tail, &r) != 0;
+        next = at + r.bytes;
+        if (damaged) error = tsri_segment_search(d, lane, s, at + TSRI_PAGE_BYTES, &next);
+        if (damaged && !error) continue;
+        if (error) {
             pthread_mutex_lock(&d->lock);
             s->unread = true;
             s->doomed = false;
@@ -489,7 +493,9 @@ static uint8_t *build_checkpoint(struct tsri_disk *d, size_t *bytes)
 static int write_checkpoint(struct tsri_disk *d, const uint8_t *buf, size_t bytes)
 {
     const struct tsri_fileio *io = &d->io;
-    int fd = io->open(io->arg, d->dir_fd, "checkpoint.tmp", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    /* A new file: what an older run or somebody else left there may be a link. */
+    if (io->unlink(io->arg, d->dir_fd, "checkpoint.tmp") != 0 && errno != ENOENT) return errno;
+    int fd = io->open(io->arg, d->dir_fd, "checkpoint.tmp", O_WRONLY | O_CREAT | O_EXCL, 0600);
     if (fd < 0) return errno;
     int error = tsri_fileio_write(io, fd, buf, bytes, 0);
     if (!error && io->fdatasync(io->arg, fd) != 0) error = errno;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define SEGMENT_BYTES_MIN (16u * TSRI_PAGE_BYTES)
+#define LOCK_TRIES 8 /* of locking a file that has lost its name meanwhile */
 
 int tsri_disk_fail(struct tsri_disk *d, int error, const char *what, const char *name)
 {
@@ -87,30 +88,81 @@ static int open_directory(struct tsri_disk *d)
     d->dir_fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (d->dir_fd < 0) return tsri_disk_fail(d, errno, "cannot open", "the directory");
     struct stat st;
-    if (fstat(d->dir_fd, &st) == 0 && (st.st_mode & 077))
+    if (fstat(d->dir_fd, &st) != 0) return 0;
+    if (st.st_mode & 077)
         tsri_log(TSR_LOG_WARN, "disk: %s is open to other users (mode %o)", d->path,
                  (unsigned)(st.st_mode & 0777));
+    if (!tsri_file_is_ours(&st))
+        tsri_log(TSR_LOG_WARN, "disk: %s belongs to user %u, who can remove what is in it", d->path,
+                 (unsigned)st.st_uid);
     return 0;
 }
 
-/* One writer. The lock belongs to the open file and goes with the process; its number in the file
+/* The process that has locked the store, as its file says: digits and nothing else, since the text
+ * goes to a terminal. */
+static void read_owner(const struct tsri_disk *d, char *pid, size_t bytes)
+{
+    ssize_t n = pread(d->lock_fd, pid, bytes - 1, 0);
+    pid[n > 0 ? n : 0] = '\0';
+    pid[strspn(pid, "0123456789")] = '\0';
+    if (!pid[0]) snprintf(pid, bytes, "?");
+}
+
+/* 0, EWOULDBLOCK or another errno. The directory itself is locked, so that it does not matter who
+ * removes or replaces the file; and the file too, for file systems where a directory cannot be
+ * locked (NFS) and for older versions, which know only the file. */
+static int try_locks(const struct tsri_disk *d)
+{
+    if (flock(d->dir_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EBADF && errno != EINVAL && errno != ENOLCK && errno != EOPNOTSUPP)
+            return errno;
+        tsri_log(TSR_LOG_INFO, "disk: %s: the directory cannot be locked (%s), only its file",
+                 d->path, strerror(errno));
+    }
+    return flock(d->lock_fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+}
+
+/* Whether the file that we have locked is the one that the next process will find. */
+static bool lock_is_in_place(const struct tsri_disk *d, struct stat *st)
+{
+    struct stat named;
+    return fstat(d->lock_fd, st) == 0 &&
+           fstatat(d->dir_fd, "lock", &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           named.st_ino == st->st_ino && named.st_dev == st->st_dev;
+}
+
+/* One writer. The locks belong to the open files and go with the process; its number in the file
  * is for people. */
 static int lock_directory(struct tsri_disk *d)
 {
-    d->lock_fd = openat(d->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (d->lock_fd < 0) return tsri_disk_fail(d, errno, "cannot open", "lock");
-    char pid[16] = "";
-    if (flock(d->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK) return tsri_disk_fail(d, errno, "cannot lock", "lock");
-        if (pread(d->lock_fd, pid, sizeof pid - 1, 0) < 0) pid[0] = '\0';
-        pid[strcspn(pid, "\n")] = '\0';
-        return tsri_fail(TSR_EBUSY, "disk: %s belongs to process %s; open it read-only", d->path,
-                         pid[0] ? pid : "?");
+    struct stat st;
+    char pid[16];
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        d->lock_fd = openat(d->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | TSRI_FILE_SAFE, 0600);
+        if (d->lock_fd < 0) return tsri_disk_fail(d, errno, "cannot open", "lock");
+        int err = tsri_disk_check_ours(d, d->lock_fd, "lock", &st);
+        if (err) return err;
+        int error = try_locks(d);
+        if (error && error != EWOULDBLOCK) return tsri_disk_fail(d, error, "cannot lock", "lock");
+        if (error) {
+            read_owner(d, pid, sizeof pid);
+            return tsri_fail(TSR_EBUSY,
+                             "disk: %s is in use by process %s: a store has one writer; a server "
+                             "(tesserad, owner=daemon) shares it",
+                             d->path, pid);
+        }
+        if (lock_is_in_place(d, &st)) {
+            int n = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
+            /* A file with a second name may be anything: it is locked and not written to. */
+            if (st.st_nlink != 1 || ftruncate(d->lock_fd, 0) != 0 ||
+                pwrite(d->lock_fd, pid, (size_t)n, 0) != n)
+                tsri_log(TSR_LOG_DEBUG, "disk: %s: the lock does not name its owner", d->path);
+            return 0;
+        }
+        close(d->lock_fd);
+        d->lock_fd = -1;
     }
-    int n = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
-    if (ftruncate(d->lock_fd, 0) != 0 || pwrite(d->lock_fd, pid, (size_t)n, 0) != n)
-        tsri_log(TSR_LOG_DEBUG, "disk: %s: the lock does not name its owner", d->path);
-    return 0;
+    return tsri_fail(TSR_EBUSY, "disk: %s: somebody else removes its lock all the time", d->path);
 }
 
 /* ---- how files may be read and written here ---- */
@@ -134,7 +186,7 @@ static size_t direct_align(int fd)
 static int try_direct(int dir_fd, size_t *align)
 {
     *align = 1;
-    int fd = openat(dir_fd, "lock", O_RDONLY | O_DIRECT | O_CLOEXEC);
+    int fd = openat(dir_fd, "lock", O_RDONLY | O_DIRECT | O_CLOEXEC | TSRI_FILE_SAFE);
     if (fd < 0) return errno;
     size_t a = direct_align(fd);
     close(fd);

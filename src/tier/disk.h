@@ -24,6 +24,7 @@
 #include "tier/tier.h"
 
 #include <pthread.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -175,6 +176,11 @@ TSR_MUST int tsri_segment_head_read(const uint8_t *page, struct tsri_segment_hea
 void tsri_record_write(uint8_t *to, const struct tsri_record *r);
 TSR_MUST int tsri_record_read(const uint8_t *from, uint64_t nonce, uint64_t offset, uint64_t end,
                               struct tsri_record *r);
+/* Whether the bytes begin as a record in this place does: cheap, and not proven. */
+static inline bool tsri_record_is_near(const uint8_t *from, uint64_t nonce, uint64_t offset)
+{
+    return tsri_get64(from + 8) == nonce && tsri_get64(from + 16) == offset;
+}
 
 /* A whole header of an entry. fill leaves out the sums, which are set as they become known; seal
  * computes the body's checksum and writes the record's head. */
@@ -229,6 +235,10 @@ void tsri_checkpoint_put_windows(uint8_t *buf, const struct tsri_checkpoint *c, 
                                  const uint64_t *windows, uint32_t n);
 const uint64_t *tsri_checkpoint_windows(const uint8_t *buf, const struct tsri_checkpoint *c);
 void tsri_checkpoint_seal(uint8_t *buf, const struct tsri_checkpoint *c);
+/* What its first bytes say of a file of that length, before the rest is read; errors as below. */
+#define TSRI_CHECKPOINT_HEAD_BYTES 64u
+TSR_MUST int tsri_checkpoint_read_head(const uint8_t *head, uint64_t bytes,
+                                       struct tsri_checkpoint *c);
 /* 0, TSR_ECORRUPT or TSR_EVERSION. After 0 every segment and entry may be read; an entry's fields
  * are in range, its place is not proven. */
 TSR_MUST int tsri_checkpoint_read(const uint8_t *buf, size_t bytes, struct tsri_checkpoint *c);
@@ -384,6 +394,12 @@ struct tsri_disk {
 
 /* errno of an operation on a file as enum tsr_err, with a message. */
 int tsri_disk_fail(struct tsri_disk *d, int error, const char *what, const char *name);
+/* TSR_EPERM unless it is a regular file of this user, or root's. */
+TSR_MUST int tsri_disk_check_ours(struct tsri_disk *d, int fd, const char *name, struct stat *st);
+/* Opens a file of the store that anybody may have put there: never through a link, never waiting
+ * for the other end of a FIFO, and checked as above. TSR_ENOENT when it is not there. */
+TSR_MUST int tsri_disk_open_ours(struct tsri_disk *d, const char *name, int flags, struct stat *st,
+                                 int *fd);
 
 /* ---- disk_files.c ---- */
 
@@ -418,6 +434,10 @@ TSR_MUST int tsri_disk_sync(struct tsri_disk *d);
 TSR_MUST int tsri_lane_move(struct tsri_disk *d, struct tsri_lane *lane,
                             const struct tsri_segment *s, bool write, void *buf, size_t bytes,
                             uint64_t offset);
+/* The next record at or behind `at`, looked for in every page: for what stands behind a damaged
+ * one. *found is UINT64_MAX when there is none. Returns an errno. The file is open. */
+TSR_MUST int tsri_segment_search(struct tsri_disk *d, struct tsri_lane *lane,
+                                 const struct tsri_segment *s, uint64_t at, uint64_t *found);
 
 /* Entries and tombstones; the lock is held. */
 void tsri_disk_link(struct tsri_disk *d, uint32_t slot, struct tsri_segment *s, uint64_t offset,

@@ -18,6 +18,7 @@
 /* Segments that one put may compact before it gives up: eight of them that are dead by an eighth
  * make one. */
 #define ROOMS_MAX 8u
+#define SEARCH_BYTES ((size_t)256 << 10) /* read at once when a record is looked for */
 
 void tsri_segment_name(uint64_t id, char name[TSRI_SEGMENT_NAME_BYTES])
 {
@@ -56,9 +57,29 @@ void tsri_segment_insert(struct tsri_disk *d, struct tsri_segment *s)
 
 /* ---- descriptors ---- */
 
-static int open_file(struct tsri_disk *d, const char *name, int flags)
+int tsri_disk_check_ours(struct tsri_disk *d, int fd, const char *name, struct stat *st)
 {
-    return d->io.open(d->io.arg, d->dir_fd, name, flags | (d->direct ? O_DIRECT : 0), 0600);
+    if (fstat(fd, st) != 0) return tsri_disk_fail(d, errno, "cannot open", name);
+    const char *wrong = NULL;
+    if (!S_ISREG(st->st_mode))
+        wrong = "is no regular file";
+    else if (!tsri_file_is_ours(st))
+        wrong = "belongs to another user";
+    return wrong ? tsri_fail(TSR_EPERM, "disk: %s/%s %s", d->path, name, wrong) : 0;
+}
+
+int tsri_disk_open_ours(struct tsri_disk *d, const char *name, int flags, struct stat *st, int *fd)
+{
+    *fd = d->io.open(d->io.arg, d->dir_fd, name, flags | TSRI_FILE_SAFE, 0600);
+    if (*fd < 0 && errno == ENOENT) return tsri_fail(TSR_ENOENT, "disk: no %s/%s", d->path, name);
+    if (*fd < 0 && (errno == ELOOP || errno == ENXIO || errno == EISDIR))
+        return tsri_fail(TSR_EPERM, "disk: %s/%s is no regular file", d->path, name);
+    if (*fd < 0) return tsri_disk_fail(d, errno, "cannot open", name);
+    int err = tsri_disk_check_ours(d, *fd, name, st);
+    if (!err) return 0;
+    d->io.close(d->io.arg, *fd);
+    *fd = -1;
+    return err;
 }
 
 /* Closes one file that nobody uses, when there are many. A sync opens it again if it has to. The
@@ -84,7 +105,9 @@ int tsri_segment_ref(struct tsri_disk *d, struct tsri_segment *s)
     if (is_open) return 0;
     char name[TSRI_SEGMENT_NAME_BYTES];
     tsri_segment_name(s->id, name);
-    int fd = open_file(d, name, d->read_only ? O_RDONLY : O_RDWR), error = errno;
+    struct stat st;
+    int fd, flags = (d->read_only ? O_RDONLY : O_RDWR) | (d->direct ? O_DIRECT : 0);
+    int err = tsri_disk_open_ours(d, name, flags, &st, &fd);
     pthread_mutex_lock(&d->lock);
     if (fd >= 0 && s->fd >= 0) d->io.close(d->io.arg, fd); /* another caller was faster */
     if (fd >= 0 && s->fd < 0) {
@@ -96,8 +119,8 @@ int tsri_segment_ref(struct tsri_disk *d, struct tsri_segment *s)
     pthread_mutex_unlock(&d->lock);
     if (is_open) return 0;
     tsri_segment_unref(d, s);
-    int err = tsri_disk_fail(d, error, "cannot open", name);
-    return error == ENOENT ? TSR_ENOENT : err; /* somebody removed it: nothing to try again */
+    if (err == TSR_ENOENT) atomic_fetch_add(&d->errors, 1); /* somebody removed it */
+    return err;
 }
 
 void tsri_segment_unref(struct tsri_disk *d, struct tsri_segment *s)
@@ -129,19 +152,57 @@ int tsri_lane_move(struct tsri_disk *d, struct tsri_lane *lane, const struct tsr
     return req.error;
 }
 
+/* ---- finding records ---- */
+
+/* Where the file has data at or behind `at`; UINT64_MAX when there is none up to its end. What was
+ * reserved and never written is not read. */
+static uint64_t next_data(const struct tsri_segment *s, uint64_t at)
+{
+    off_t data = lseek(s->fd, (off_t)at, SEEK_DATA);
+    if (data < 0) return errno == ENXIO ? UINT64_MAX : at; /* or the file system cannot tell */
+    return (uint64_t)data - (uint64_t)data % TSRI_PAGE_BYTES;
+}
+
+int tsri_segment_search(struct tsri_disk *d, struct tsri_lane *lane, const struct tsri_segment *s,
+                        uint64_t at, uint64_t *found)
+{
+    *found = UINT64_MAX;
+    if (tsri_region_need(&lane->headers[2], SEARCH_BYTES) != 0) return ENOMEM;
+    const uint8_t *buf = lane->headers[2].data;
+    while ((at = next_data(s, at)) < s->capacity) {
+        uint64_t left = (s->capacity - at) / TSRI_PAGE_BYTES * TSRI_PAGE_BYTES;
+        size_t bytes = left < SEARCH_BYTES ? (size_t)left : SEARCH_BYTES;
+        if (bytes == 0) return 0;
+        int error = tsri_lane_move(d, lane, s, false, lane->headers[2].data, bytes, at);
+        if (error) return error;
+        for (size_t i = 0; i < bytes; i += TSRI_PAGE_BYTES) {
+            struct tsri_record r;
+            if (!tsri_record_is_near(buf + i, s->nonce, at + i)) continue;
+            if (tsri_record_read(buf + i, s->nonce, at + i, s->capacity, &r) != 0) continue;
+            *found = at + i;
+            return 0;
+        }
+        at += bytes;
+    }
+    return 0;
+}
+
 /* ---- making a segment ---- */
 
-static uint64_t draw_nonce(void)
+/* False when the system has no random numbers. One that could be guessed would let KV pass for
+ * records. */
+static bool draw_nonce(uint64_t *nonce)
 {
-    uint64_t nonce = 0;
-    if (getrandom(&nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce) nonce = tsri_now_ns();
-    return nonce | 1;
+    bool drawn = getrandom(nonce, sizeof *nonce, 0) == (ssize_t)sizeof *nonce;
+    *nonce |= 1;
+    return drawn;
 }
 
 /* The file is complete before it has a segment's name. */
 static int write_new_file(struct tsri_disk *d, struct tsri_segment *s, const char *tmp)
 {
-    s->fd = open_file(d, tmp, O_RDWR | O_CREAT | O_EXCL);
+    int flags = O_RDWR | O_CREAT | O_EXCL | (d->direct ? O_DIRECT : 0);
+    s->fd = d->io.open(d->io.arg, d->dir_fd, tmp, flags, 0600);
     if (s->fd < 0) return errno;
     if (d->io.fallocate(d->io.arg, s->fd, (off_t)s->capacity) != 0) return errno;
     struct tsri_region page;
@@ -174,8 +235,14 @@ static int make_file(struct tsri_disk *d, struct tsri_segment *s)
 static int make_segment(struct tsri_disk *d, uint64_t id, uint64_t capacity,
                         struct tsri_segment **out)
 {
-    struct tsri_segment *s = tsri_segment_new(id, draw_nonce());
-    int err = s ? 0 : TSR_ENOMEM;
+    uint64_t nonce = 0;
+    struct tsri_segment *s = NULL;
+    int err =
+        draw_nonce(&nonce) ? 0 : tsri_disk_fail(d, errno, "no random number for", "a segment");
+    if (!err) {
+        s = tsri_segment_new(id, nonce);
+        if (!s) err = TSR_ENOMEM;
+    }
     if (s) {
         s->capacity = capacity;
         s->state = TSRI_SEGMENT_BUSY;

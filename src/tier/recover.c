@@ -1,7 +1,7 @@
 /* recover.c - what open does: reads the checkpoint, lists the segments, and walks the headers of
- * every record the checkpoint does not tell of, many segments at once. The walk of a segment ends
- * at the first thing that is no record of it: what stands there was torn by a crash, or never
- * written. Nothing is changed on disk, so a failed or interrupted open costs nothing.
+ * every record the checkpoint does not tell of, many segments at once. Where something is no record
+ * (torn by a crash, damaged, or never written) the walk goes on at the next page that is one.
+ * Nothing is changed on disk, so a failed or interrupted open costs nothing.
  *
  * Of several records under one key without a tombstone the oldest counts: that with the lowest
  * sequence number, of equal ones that which was copied least. The others are dead, and get a
@@ -20,6 +20,8 @@
 /* Entries of the checkpoint whose place in the index is fetched ahead: a third of the time of open
  * went to waiting for it (bench_open). */
 #define AHEAD 16u
+/* A checkpoint up to this size is read without a look at how large the store is. */
+#define CHECKPOINT_BYTES_ANY ((uint64_t)1 << 20)
 
 /* A record that another one under its key has beaten, for now: that one may prove to be dead. */
 struct loser {
@@ -45,32 +47,60 @@ struct recovery {
 
 /* ---- the checkpoint ---- */
 
-static int read_checkpoint_file(struct recovery *r, int fd)
+/* The most bytes that a checkpoint of what stands in the directory can have: an entry takes a page
+ * of its segment at least, and 8 bytes for each 32 of its tokens, which take 128 there. Together
+ * less than an eighth. A checkpoint is read whole, so nobody may choose its size alone. */
+static uint64_t checkpoint_bytes_max(struct recovery *r)
 {
     struct tsri_disk *d = r->d;
+    int fd = openat(d->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir && fd >= 0) close(fd);
+    uint64_t bytes = 0;
     struct stat st;
-    if (fstat(fd, &st) != 0) return tsri_disk_fail(d, errno, "cannot read", "checkpoint");
-    size_t most = tsri_checkpoint_bytes(TSRI_CHECKPOINT_SEGMENTS_MAX, TSRI_CHECKPOINT_ENTRIES_MAX,
-                                        TSRI_CHECKPOINT_WINDOWS_MAX);
-    if (st.st_size <= 0 || (uint64_t)st.st_size > most)
-        return tsri_fail(TSR_ECORRUPT, "checkpoint of %lld bytes", (long long)st.st_size);
-    int err = tsri_region_init(&r->file, (size_t)st.st_size);
-    if (err) return err;
-    r->checkpoint = r->file.data;
-    int error = tsri_fileio_read(&d->io, fd, r->checkpoint, (size_t)st.st_size, 0);
-    if (error) return tsri_disk_fail(d, error, "cannot read", "checkpoint");
-    return tsri_checkpoint_read(r->checkpoint, (size_t)st.st_size, &r->c);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (tsri_segment_id(e->d_name) &&
+            fstatat(d->dir_fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+            bytes += (uint64_t)st.st_size;
+    if (dir) closedir(dir);
+    return bytes / 8;
 }
 
-/* A checkpoint that is missing or damaged is done without; one of another version is not ours to
- * overwrite. */
+static int read_checkpoint_file(struct recovery *r, int fd, const struct stat *st)
+{
+    struct tsri_disk *d = r->d;
+    uint8_t head[TSRI_CHECKPOINT_HEAD_BYTES];
+    uint64_t bytes = st->st_size > 0 ? (uint64_t)st->st_size : 0;
+    if (bytes < sizeof head)
+        return tsri_fail(TSR_ECORRUPT, "checkpoint of %llu bytes", (unsigned long long)bytes);
+    int error = tsri_fileio_read(&d->io, fd, head, sizeof head, 0);
+    if (error) return tsri_disk_fail(d, error, "cannot read", "checkpoint");
+    int err = tsri_checkpoint_read_head(head, bytes, &r->c);
+    if (err) return err;
+    if (bytes > CHECKPOINT_BYTES_ANY && bytes > checkpoint_bytes_max(r))
+        return tsri_fail(TSR_ECORRUPT, "checkpoint of %llu bytes, more than the segments allow",
+                         (unsigned long long)bytes);
+    err = tsri_region_init(&r->file, (size_t)bytes);
+    if (err) return err;
+    r->checkpoint = r->file.data;
+    error = tsri_fileio_read(&d->io, fd, r->checkpoint, (size_t)bytes, 0);
+    if (error) return tsri_disk_fail(d, error, "cannot read", "checkpoint");
+    return tsri_checkpoint_read(r->checkpoint, (size_t)bytes, &r->c);
+}
+
+/* A checkpoint that is missing or damaged, or is no file of ours, is done without; one of another
+ * version is not ours to overwrite. */
 static int load_checkpoint(struct recovery *r)
 {
     struct tsri_disk *d = r->d;
-    int fd = d->io.open(d->io.arg, d->dir_fd, "checkpoint", O_RDONLY, 0);
-    if (fd < 0) return errno == ENOENT ? 0 : tsri_disk_fail(d, errno, "cannot open", "checkpoint");
-    int err = read_checkpoint_file(r, fd);
-    d->io.close(d->io.arg, fd);
+    struct stat st;
+    int fd, err = tsri_disk_open_ours(d, "checkpoint", O_RDONLY, &st, &fd);
+    if (err == TSR_ENOENT) return 0;
+    if (err && err != TSR_EPERM) return err;
+    if (!err) {
+        err = read_checkpoint_file(r, fd, &st);
+        d->io.close(d->io.arg, fd);
+    }
     if (!err) return 0;
     tsri_region_fini(&r->file);
     r->checkpoint = NULL;
@@ -189,12 +219,15 @@ static int load_segment(struct recovery *r, uint64_t id,
     if (!s) return TSR_ENOMEM;
     tsri_segment_insert(d, s);
     uint64_t size = st.st_size > 0 && S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+    bool ours = tsri_file_is_ours(&st);
     if (known) {
         s->tail = known->covered;
         s->n_tombs = known->n_tombs;
     }
     int err = 0;
-    if (size < TSRI_PAGE_BYTES) {
+    if (!ours) {
+        err = tsri_fail(TSR_EPERM, "it belongs to another user");
+    } else if (size < TSRI_PAGE_BYTES) {
         err = tsri_fail(TSR_ECORRUPT, "shorter than a page");
     } else if (!known || known->covered != size) {
         err = tsri_segment_ref(d, s);
@@ -419,6 +452,26 @@ static int apply_tombs(struct recovery *r)
 
 /* ---- the walk ---- */
 
+/* The page at the tail is no record: damaged, torn by a crash, or the end. Goes on at the next
+ * record, if there is one. KV cannot pass for a record: it would have to hold the nonce, which
+ * nobody outside knows, and its own place in the file. */
+static bool walk_over_damage(struct recovery *r, struct tsri_segment *s)
+{
+    uint64_t found;
+    int error = tsri_segment_search(r->d, r->lane, s, s->tail + TSRI_PAGE_BYTES, &found);
+    if (error) {
+        s->unread = true;
+        tsri_disk_fail(r->d, error, "cannot read", "a segment");
+        return false;
+    }
+    if (found == UINT64_MAX) return false;
+    r->d->n_ignored++;
+    tsri_log(TSR_LOG_WARN, "disk: %s: segment %llx is damaged from %llu to %llu", r->d->path,
+             (unsigned long long)s->id, (unsigned long long)s->tail, (unsigned long long)found);
+    s->tail = found;
+    return true;
+}
+
 /* The page at the tail of a segment has come: goes on behind the record in it. False at the end. */
 static bool walk_on(struct recovery *r, struct tsri_segment *s, struct tsri_piece *p, int *err)
 {
@@ -431,8 +484,9 @@ static bool walk_on(struct recovery *r, struct tsri_segment *s, struct tsri_piec
         tsri_log(TSR_LOG_WARN, "disk: %s: segment %llx cannot be read at %llu: %s", r->d->path,
                  (unsigned long long)s->id, (unsigned long long)s->tail, strerror(p->req.error));
     }
-    if (p->req.error || tsri_record_read(page, s->nonce, s->tail, s->capacity, &record) != 0)
-        return false;
+    if (p->req.error) return false;
+    if (tsri_record_read(page, s->nonce, s->tail, s->capacity, &record) != 0)
+        return walk_over_damage(r, s);
     *err = record.kind == TSRI_RECORD_TOMBS ? add_tombs(r, s, page, &record)
                                             : add_entry(r, &record, s);
     if (!*err && record.kind == TSRI_RECORD_ENTRY) tsri_disk_learn_page(r->d, &record.head, page);

@@ -3,6 +3,8 @@
 #include "support/disk_kit.h"
 #include "support/test.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 
 static const struct kv_shape small = {100, 64, 3, 2, {48, 32}, 10, 0};
@@ -45,6 +47,83 @@ TEST(a_second_writer_is_refused_and_told_who_is_first)
     disk_kit_close(&kit);
     CHECK_INT(disk_kit_open(&other), 0);
     disk_kit_close(&other);
+}
+
+static const char *at(const char *name)
+{
+    static char path[600];
+    snprintf(path, sizeof path, "%s/%s", kit.dir.path, name);
+    return path;
+}
+
+TEST(a_second_writer_is_refused_when_the_lock_was_removed_or_replaced)
+{
+    CHECK_INT(disk_kit_open(&kit), 0);
+    struct disk_kit other = kit;
+    other.tier = NULL;
+    CHECK_INT(unlink(at("lock")), 0);
+    CHECK_INT(disk_kit_open(&other), TSR_EBUSY);
+    /* The failed one has made the file again: it names nobody. */
+    CHECK_INT(disk_kit_open(&other), TSR_EBUSY);
+    CHECK(disk_kit_spill(at("lock"), "\33[31m77", 7));
+    CHECK_INT(disk_kit_open(&other), TSR_EBUSY);
+    CHECK(strchr(tsr_errmsg(), '\33') == NULL);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
+    disk_kit_close(&kit);
+    CHECK_INT(disk_kit_open(&other), 0);
+    CHECK_INT(kv_tier_get(other.tier, &small, 1, 0), 0);
+    disk_kit_close(&other);
+}
+
+/* As an older version does it. */
+TEST(a_writer_that_locks_only_the_file_is_respected)
+{
+    int fd = open(at("lock"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    CHECK_INT(flock(fd, LOCK_EX | LOCK_NB), 0);
+    CHECK_INT(disk_kit_open(&kit), TSR_EBUSY);
+    close(fd);
+    CHECK_INT(disk_kit_open(&kit), 0);
+}
+
+TEST(a_lock_that_is_no_file_of_ours_is_refused_and_not_written_to)
+{
+    CHECK(disk_kit_spill(at("victim"), "precious", 8));
+    CHECK_INT(symlink("victim", at("lock")), 0);
+    CHECK_INT(disk_kit_open(&kit), TSR_EIO);
+    CHECK_INT(unlink(at("lock")), 0);
+    CHECK_INT(mkfifo(at("lock"), 0600), 0);
+    CHECK_INT(disk_kit_open(&kit), TSR_EPERM);
+    CHECK_INT(unlink(at("lock")), 0);
+    /* A second name of a file is locked, and keeps its content. */
+    char lock[600];
+    snprintf(lock, sizeof lock, "%s", at("lock"));
+    CHECK_INT(link(at("victim"), lock), 0);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    size_t bytes;
+    uint8_t *text = disk_kit_slurp(at("victim"), &bytes);
+    CHECK(text && bytes == 8 && memcmp(text, "precious", 8) == 0);
+    free(text);
+}
+
+TEST(files_of_another_user_are_left_alone)
+{
+    if (geteuid() != 0) SKIP("only root can give files away");
+    CHECK_INT(disk_kit_open(&kit), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
+    disk_kit_close(&kit);
+    CHECK_INT(chown(at("checkpoint"), 12345, 12345), 0);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    CHECK_INT(disk_kit_stats(&kit).errors, 1);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
+    disk_kit_crash(&kit);
+    CHECK_INT(chown(at("0000000000000001.seg"), 12345, 12345), 0);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    CHECK_INT(disk_kit_stats(&kit).errors, 2);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), TSR_ENOENT);
+    disk_kit_crash(&kit);
+    CHECK_INT(chown(at("lock"), 12345, 12345), 0);
+    CHECK_INT(disk_kit_open(&kit), TSR_EPERM);
+    CHECK_HAS(tsr_errmsg(), "another user");
 }
 
 TEST(a_reader_sees_the_past_and_changes_nothing)
@@ -272,6 +351,10 @@ int main(void)
 {
     RUN_KIT(files_are_for_the_owner_alone);
     RUN_KIT(a_second_writer_is_refused_and_told_who_is_first);
+    RUN_KIT(a_second_writer_is_refused_when_the_lock_was_removed_or_replaced);
+    RUN_KIT(a_writer_that_locks_only_the_file_is_respected);
+    RUN_KIT(a_lock_that_is_no_file_of_ours_is_refused_and_not_written_to);
+    RUN_KIT(files_of_another_user_are_left_alone);
     RUN_KIT(a_reader_sees_the_past_and_changes_nothing);
     RUN_KIT(another_process_reads_while_the_owner_compacts);
     RUN_KIT(after_fork_the_child_is_refused_and_the_parent_goes_on);

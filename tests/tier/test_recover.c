@@ -90,6 +90,63 @@ TEST(a_damaged_checkpoint_is_done_without)
     }
 }
 
+/* A head that is right in itself and speaks of more than the store can have. Read whole, it would
+ * take all memory there is. */
+TEST(a_checkpoint_larger_than_the_store_allows_is_not_read)
+{
+    char path[600];
+    checkpoint_path(path, sizeof path);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    put_all();
+    disk_kit_close(&kit);
+    static uint8_t head[TSRI_CHECKPOINT_HEAD_BYTES + 32];
+    struct tsri_checkpoint c = {.n_segments = 1, .next_seq = 99, .next_segment = 99};
+    tsri_checkpoint_seal(head, &c);
+    c.n_windows = (uint64_t)1 << 37; /* 1 TiB */
+    tsri_put64(head + 48, c.n_windows);
+    tsri_put64(head + 56, tsri_sum(head, 56));
+    CHECK(disk_kit_spill(path, head, sizeof head));
+    size_t bytes = tsri_checkpoint_bytes(1, 0, c.n_windows);
+    if (truncate(path, (off_t)bytes) != 0) SKIP("no sparse files of that size here");
+    CHECK_INT(disk_kit_open(&kit), 0);
+    CHECK_INT(disk_kit_stats(&kit).errors, 1);
+    CHECK_INT(count_right(), N);
+    disk_kit_close(&kit);
+    struct stat st;
+    CHECK_INT(stat(path, &st), 0);
+    CHECK(st.st_size < 1 << 20);
+}
+
+TEST(a_checkpoint_that_is_no_file_of_ours_is_done_without)
+{
+    char path[600], victim[600];
+    checkpoint_path(path, sizeof path);
+    snprintf(victim, sizeof victim, "%s/victim", kit.dir.path);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    put_all();
+    disk_kit_close(&kit);
+    for (int round = 0; round < 3; round++) {
+        CHECK_INT(unlink(path), 0);
+        CHECK(disk_kit_spill(victim, "precious", 8));
+        if (round == 0) CHECK_INT(mkfifo(path, 0600), 0);
+        if (round == 1) CHECK_INT(symlink("victim", path), 0);
+        if (round == 2) { /* and where the next one is made */
+            char tmp[620];
+            snprintf(tmp, sizeof tmp, "%s.tmp", path);
+            CHECK_INT(symlink("victim", tmp), 0);
+            CHECK(disk_kit_spill(path, "x", 1));
+        }
+        CHECK_INT(disk_kit_open(&kit), 0);
+        CHECK_INT(disk_kit_stats(&kit).errors, 1);
+        CHECK_INT(count_right(), N);
+        disk_kit_close(&kit);
+        size_t bytes;
+        uint8_t *text = disk_kit_slurp(victim, &bytes);
+        CHECK(text && bytes == 8 && memcmp(text, "precious", 8) == 0);
+        free(text);
+    }
+}
+
 TEST(a_store_of_another_version_is_left_alone)
 {
     CHECK_INT(disk_kit_open(&kit), 0);
@@ -210,6 +267,102 @@ TEST(a_torn_tail_costs_only_what_was_torn)
     CHECK(n_last > 0);
 }
 
+/* Heads of records in a segment, in their order; returns how many. */
+static int find_heads(const uint8_t *data, size_t bytes, uint64_t *heads, int max)
+{
+    struct tsri_segment_head head;
+    struct tsri_record r;
+    int n = 0;
+    CHECK_INT(tsri_segment_head_read(data, &head), 0);
+    for (uint64_t at = TSRI_PAGE_BYTES; at < bytes && n < max; at += r.bytes) {
+        if (tsri_record_read(data + at, head.nonce, at, bytes, &r) != 0) break;
+        heads[n++] = at;
+    }
+    return n;
+}
+
+TEST(a_damaged_head_costs_its_own_entry)
+{
+    kit.n_threads = 1;
+    CHECK_INT(disk_kit_open(&kit), 0);
+    put_all();
+    disk_kit_close(&kit);
+    char path[600], checkpoint[600];
+    checkpoint_path(checkpoint, sizeof checkpoint);
+    CHECK(disk_kit_path(&kit, ".seg", 0, path, sizeof path));
+    size_t bytes;
+    uint8_t *data = disk_kit_slurp(path, &bytes);
+    uint64_t heads[N];
+    int n_heads = find_heads(data, bytes, heads, N);
+    CHECK(n_heads > 2);
+    for (int i = 0; i < n_heads; i++) {
+        uint8_t before = data[heads[i] + 64];
+        data[heads[i] + 64] ^= 1;
+        CHECK(disk_kit_spill(path, data, bytes));
+        data[heads[i] + 64] = before;
+        unlink(checkpoint);
+        CHECK_INT(disk_kit_open(&kit), 0);
+        CHECK_INT(count_right(), N - 1);
+        /* Behind the last one nothing tells damage from the end. */
+        CHECK_INT(disk_kit_stats(&kit).errors, i < n_heads - 1);
+        disk_kit_crash(&kit);
+    }
+    /* All but the last, and what was found is in the next checkpoint. */
+    for (int i = 0; i < n_heads - 1; i++)
+        data[heads[i]] ^= 1;
+    CHECK(disk_kit_spill(path, data, bytes));
+    free(data);
+    for (int round = 0; round < 2; round++) {
+        CHECK_INT(disk_kit_open(&kit), 0);
+        CHECK_INT(count_right(), N - n_heads + 1);
+        disk_kit_close(&kit);
+    }
+}
+
+/* KV that holds whole records, as an attacker would store them: each right in itself and for its
+ * place, but for the nonce, which is not known outside. Its own head is then damaged. */
+TEST(kv_that_imitates_records_is_not_taken_for_them)
+{
+    static const struct kv_shape page_rows = {16, 16, 4, 1, {4096, 0}, 0, 0}; /* a page a token */
+    kit.n_threads = 1;
+    CHECK_INT(disk_kit_open(&kit), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &page_rows, 1), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shapes[0], 2), 0);
+    disk_kit_close(&kit);
+    char path[600], checkpoint[600];
+    checkpoint_path(checkpoint, sizeof checkpoint);
+    CHECK(disk_kit_path(&kit, ".seg", 0, path, sizeof path));
+    size_t bytes;
+    uint8_t *data = disk_kit_slurp(path, &bytes);
+    struct kv_entry fake;
+    kv_entry_init(&fake, &shapes[0], 3);
+    struct tsri_layout l;
+    tsri_layout_init(&l, &fake.head);
+    uint64_t heads[2];
+    CHECK_INT(find_heads(data, bytes, heads, 2), 2);
+    struct tsri_record r = {.kind = TSRI_RECORD_ENTRY,
+                            .nonce = 0x1122334455667701u,
+                            .bytes = l.record_bytes,
+                            .seq = 1,
+                            .head = fake.head};
+    for (uint64_t at = heads[0] + TSRI_PAGE_BYTES; at + 2 * TSRI_PAGE_BYTES < heads[1];
+         at += TSRI_PAGE_BYTES) {
+        r.offset = at;
+        tsri_record_write(data + at, &r);
+    }
+    /* And a record of this very segment in another place. */
+    memcpy(data + heads[1] - TSRI_PAGE_BYTES, data + heads[1], TSRI_PAGE_BYTES);
+    memset(data + heads[0], 0xFF, 64);
+    CHECK(disk_kit_spill(path, data, bytes));
+    unlink(checkpoint);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    CHECK_INT(disk_kit_stats(&kit).entries, 1);
+    CHECK_INT(kv_tier_get(kit.tier, &shapes[0], 2, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shapes[0], 3, 0), TSR_ENOENT);
+    free(data);
+    kv_entry_fini(&fake);
+}
+
 TEST(what_was_dropped_does_not_come_back_without_a_checkpoint)
 {
     char path[600];
@@ -307,10 +460,14 @@ int main(void)
     RUN_KIT(entries_are_found_with_and_without_a_checkpoint);
     RUN_KIT(a_crash_before_the_checkpoint_loses_nothing_that_is_on_disk);
     RUN_KIT(a_damaged_checkpoint_is_done_without);
+    RUN_KIT(a_checkpoint_larger_than_the_store_allows_is_not_read);
+    RUN_KIT(a_checkpoint_that_is_no_file_of_ours_is_done_without);
     RUN_KIT(a_store_of_another_version_is_left_alone);
     RUN_KIT(foreign_files_are_left_alone_and_counted);
     RUN_KIT(files_that_a_crash_left_half_made_go);
     RUN_KIT(a_torn_tail_costs_only_what_was_torn);
+    RUN_KIT(a_damaged_head_costs_its_own_entry);
+    RUN_KIT(kv_that_imitates_records_is_not_taken_for_them);
     RUN_KIT(what_was_dropped_does_not_come_back_without_a_checkpoint);
     RUN_KIT(drops_after_the_checkpoint_hold);
     RUN_KIT(a_segment_that_was_removed_costs_its_own_entries);
