@@ -91,6 +91,9 @@ struct tsr_tier_env {
     void *arg;                       /* given to tsr_tier_attach() */
     uint32_t read_only;              /* another process writes: see a consistent past */
     uint32_t n_threads;              /* how many calls may run at once */
+    /* Whose entries these are: letters, digits, _ - and dots, at most 96. A tier that others use
+     * too puts it in its names: what is another tenant's is not found, listed or dropped. */
+    const char *tenant;
 };
 
 /* Every implementation's instance begins with this. */

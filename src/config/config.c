@@ -287,6 +287,11 @@ int tsri_config_check(const struct tsr_config *cfg)
                          tsr_config_get(cfg, "disk2_size"));
     if (disk && disk2 && strcmp(v->disk_path, v->disk2_path) == 0)
         return tsri_fail(TSR_ECONFIG, "disk2_path: %s is disk_path too", v->disk2_path);
+    if (*v->tenant && !tsri_tenant_is_name(v->tenant))
+        return tsri_fail(TSR_ECONFIG,
+                         "tenant: %s: letters, digits, _ and -, in parts of at most 32"
+                         " joined by dots",
+                         v->tenant);
     return 0;
 }
 

@@ -31,6 +31,16 @@ TSR_MUST int tsri_config_attach(struct tsr_config *cfg, const void *ops, void *a
 /* In the order they were attached; returns how many. */
 size_t tsri_config_attached(const struct tsr_config *cfg, const struct tsri_attached **out);
 
+/* ---- tenant.c ---- */
+
+#define TSRI_TENANT_MAX 96u
+/* Letters, digits, _ and -, 1 to 32 of them: safe as a folder and in every name on a server. */
+bool tsri_tenant_is_part(const char *text);
+/* Such parts joined by dots, at most TSRI_TENANT_MAX bytes. */
+bool tsri_tenant_is_name(const char *text);
+/* The option tenant, or uid-N of this process. cfg may be NULL. */
+void tsri_tenant_of(char out[TSRI_TENANT_MAX + 1], const struct tsr_config *cfg);
+
 /* ---- the table, for `tessera config` and --help ---- */
 
 enum tsri_option_type {

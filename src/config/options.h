@@ -176,6 +176,8 @@ enum {
       "tesserad: file of the token that page and metrics ask for; none but its owner may read it") \
     X(prefill_rate, COUNT, "10000", 1, 1000000000, 0, \
       "tokens that the engine computes in a second: what reports of time saved count with") \
+    X(tenant, STRING, "", 0, 96, 0, \
+      "whose entries these are on redis and s3: caches of one name share them; empty: uid-N of the user") \
     X(redis_address, STRING, "", 0, 1023, 0, \
       "servers of the redis tier: HOST:PORT or unix:/PATH, several with commas; empty: none") \
     X(redis_user, STRING, "", 0, 255, 0, \

@@ -60,7 +60,6 @@ struct tsri_tenant {
 /* ---- tenants.c: those of tesserad ---- */
 
 #define TSRI_TENANTS_MAX 64u
-#define TSRI_TENANT_NAME_MAX 32u
 
 struct tsri_tenants {
     struct tsri_tenant list[TSRI_TENANTS_MAX];

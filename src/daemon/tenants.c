@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #define FILE_MAX 65536
@@ -61,13 +62,6 @@ char *tsri_read_private(const char *path, const char *option)
     return text;
 }
 
-/* A name becomes part of a path. */
-static bool is_name(const char *s)
-{
-    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
-    return n > 0 && n <= TSRI_TENANT_NAME_MAX && s[n] == 0;
-}
-
 static int add(struct tsri_tenants *t, const char *name, uint32_t uid, const char *token)
 {
     if (t->n == TSRI_TENANTS_MAX)
@@ -96,7 +90,7 @@ static int add_tokens(struct tsri_tenants *t, const char *path)
         line++;
         char *name = strtok_r(at, " \t\r", &rest), *token = strtok_r(NULL, " \t\r", &rest);
         if (!name || *name == '#') continue;
-        if (!token || strtok_r(NULL, " \t\r", &rest) || !is_name(name) ||
+        if (!token || strtok_r(NULL, " \t\r", &rest) || !tsri_tenant_is_part(name) ||
             strncmp(name, "uid-", 4) == 0 || strlen(token) > TSRI_WIRE_TOKEN_MAX)
             e = tsri_fail(TSR_ECONFIG, "server_tokens: %s:%d: a name and a token", path, line);
         else
@@ -108,20 +102,59 @@ static int add_tokens(struct tsri_tenants *t, const char *path)
 
 /* ---- caches ---- */
 
-/* The first tenant has the store itself, so that a server for one user has it where its options
- * say; the others have folders in it. */
+/* What tells this machine from others: its id, and its name for clones and containers, which may
+ * have the same id or none. Hashed, for the id is not to be shown to others: machine-id(5). */
+static uint64_t machine(void)
+{
+    char text[64 + sizeof(struct utsname)] = "";
+    struct utsname is;
+    FILE *f = fopen("/etc/machine-id", "re");
+    if (f && !fgets(text, 64, f)) text[0] = '\0';
+    if (f) fclose(f);
+    size_t n = strlen(text);
+    if (uname(&is) == 0) n += (size_t)snprintf(text + n, sizeof text - n, "%s", is.nodename);
+    return tsri_bytes_hash(text, n);
+}
+
+/* On servers that machines share, a tenant that is not the server's own user has a name below the
+ * server's: TENANT.NAME. A uid, and the name of a token, say who somebody is on one machine; only
+ * the option tenant says that machines belong together. Without it the machine is in the name too,
+ * so that uid 1001 of one machine never meets uid 1001 of another. */
+static int set_tenant(struct tsr_config *cfg, const char *name)
+{
+    char own[TSRI_TENANT_MAX + 1], below[TSRI_TENANT_MAX + 64];
+    bool fleet = tsri_config_options(cfg)->tenant[0] != '\0';
+    tsri_tenant_of(own, cfg);
+    if (fleet)
+        snprintf(below, sizeof below, "%s.%s", own, name);
+    else
+        snprintf(below, sizeof below, "%s.%016llx.%s", own, (unsigned long long)machine(), name);
+    return tsr_config_set(cfg, "tenant", below); /* refuses what is too long */
+}
+
+/* A store on a disk is one cache's: the others have folders in it. */
+static int set_folder(struct tsr_config *cfg, const char *option, const char *name)
+{
+    const char *store = tsr_config_get(cfg, option);
+    char path[4096];
+    if (!store || !*store) return 0;
+    int n = snprintf(path, sizeof path, "%s/tenants/%s", store, name);
+    if (n < 0 || n >= (int)sizeof path) return tsri_fail(TSR_ECONFIG, "%s is too long", option);
+    return tsr_config_set(cfg, option, path);
+}
+
+/* The first tenant has the places that the options name, as if it had no server; every tier of the
+ * others has a place of its own. */
 static int open_cache(struct tsri_tenant *x, bool first, tsri_configure_fn configure, void *arg)
 {
     struct tsr_config *cfg = NULL;
     int e = configure(&cfg, arg);
     if (e) return e;
-    const char *disk = tsri_config_options(cfg)->disk_path;
     e = tsr_config_set(cfg, "owner", "embedded");
-    if (e == 0 && *disk && !first) {
-        char path[4096];
-        int n = snprintf(path, sizeof path, "%s/tenants/%s", disk, x->name);
-        e = n < (int)sizeof path ? tsr_config_set(cfg, "disk_path", path)
-                                 : tsri_fail(TSR_ECONFIG, "disk_path is too long");
+    if (!first) {
+        if (e == 0) e = set_folder(cfg, "disk_path", x->name);
+        if (e == 0) e = set_folder(cfg, "disk2_path", x->name);
+        if (e == 0) e = set_tenant(cfg, x->name);
     }
     if (e == 0) e = tsr_open(&x->cache, cfg);
     tsr_config_close(cfg);

@@ -3,7 +3,6 @@
  * again in the background, and until it answers everything is a miss. In a forked child every call
  * is refused and close only frees memory. */
 #include "tier/redis.h"
-#include "config/config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,16 +127,23 @@ static char *copy_text(const char *text)
     return text && text[0] ? tsri_strdup(text) : NULL;
 }
 
-static int take_setup(struct tsri_redis *r, const struct tsri_redis_setup *set)
+static char *join_root(const char *prefix, const char *tenant)
+{
+    char root[TSRI_REDIS_ROOT_MAX + 1];
+    snprintf(root, sizeof root, "%s:%s", prefix, tenant);
+    return tsri_strdup(root);
+}
+
+static int take_setup(struct tsri_redis *r, const struct tsri_redis_setup *set, const char *tenant)
 {
     int err = check_prefix(set->prefix);
     if (err) return err;
     if (!set->address || !set->address[0])
         return tsri_fail(TSR_ECONFIG, "redis: redis_address is not set");
-    r->prefix = tsri_strdup(set->prefix);
+    r->root = join_root(set->prefix, tenant);
     r->addresses = tsri_strdup(set->address);
     r->login = (struct tsri_login){copy_text(set->user), copy_text(set->password), set->database};
-    if (!r->prefix || !r->addresses || (set->password && set->password[0] && !r->login.password))
+    if (!r->root || !r->addresses || (set->password && set->password[0] && !r->login.password))
         return TSR_ENOMEM;
     bool in_file = !r->login.password && set->password_file && set->password_file[0];
     if (in_file)
@@ -169,7 +175,7 @@ static void close_redis(struct tsri_redis *r)
     tsri_secret_free(&r->login.password);
     tsri_free(r->login.user);
     tsri_free(r->addresses);
-    tsri_free(r->prefix);
+    tsri_free(r->root);
     tsri_free(r);
 }
 
@@ -198,7 +204,7 @@ static int redis_open(struct tsr_tier **out, const struct tsr_tier_env *env)
     atomic_store(&r->nonce, nonce);
     struct tsri_redis_setup set = {0};
     configure(env, &set);
-    int err = take_setup(r, &set);
+    int err = take_setup(r, &set, env->tenant);
     if (!err) err = tsri_fork_guard_init(&r->guard);
     if (!err) err = open_lanes(r, env->n_threads);
     if (!err) err = tsri_redis_nodes_init(r);
@@ -209,8 +215,8 @@ static int redis_open(struct tsr_tier **out, const struct tsr_tier_env *env)
     tsri_breaker_name(&r->writes, "redis %s", r->addresses);
     r->nodes[0].in_use = true;
     if (tsri_redis_survey(r) == 0)
-        tsri_log(TSR_LOG_INFO, "redis %s: %s", r->addresses,
-                 atomic_load(&r->cluster) ? "a cluster" : "one server");
+        tsri_log(TSR_LOG_INFO, "redis %s: %s, names begin with %s", r->addresses,
+                 atomic_load(&r->cluster) ? "a cluster" : "one server", r->root);
     err = tsri_redis_upkeep_start(r);
     if (err) {
         close_redis(r);

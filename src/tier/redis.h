@@ -7,9 +7,10 @@
  *   redis_get.c, redis_put.c   get and put
  *   redis.c        the table of operations, open and close
  *
- * An entry is a record under PREFIX:SPACE:{KEY} and its parts under PREFIX:SPACE:{KEY}:NONCE:N. The
- * nonce is the writer's own, the record names it and is written last: a reader sees all of one
- * writer or nothing. What stands in braces makes a cluster keep an entry on one server.
+ * An entry is a record under ROOT:SPACE:{KEY} and its parts under ROOT:SPACE:{KEY}:NONCE:N, where
+ * ROOT is PREFIX:TENANT: nothing of another tenant has a name that this tier asks for. The nonce is
+ * the writer's own, the record names it and is written last: a reader sees all of one writer or
+ * nothing. What stands in braces makes a cluster keep an entry on one server.
  *
  * hiredis connects and parses the nested replies of control commands. Values do not pass through
  * it: it would copy each of them three times, and it knows no deadlines.
@@ -21,12 +22,14 @@
 #ifndef TSRI_REDIS_H
 #define TSRI_REDIS_H
 
+#include "config/config.h"
 #include "tier/parcel.h"
 
 #include <hiredis/hiredis.h>
 
 #define TSRI_REDIS_PREFIX_MAX 64u
-#define TSRI_REDIS_NAME_BYTES 192u /* prefix, space, key, nonce, part and what joins them */
+#define TSRI_REDIS_ROOT_MAX (TSRI_REDIS_PREFIX_MAX + 1 + TSRI_TENANT_MAX) /* PREFIX:TENANT */
+#define TSRI_REDIS_NAME_BYTES 272u /* that, space, key, nonce, part and what joins them */
 #define TSRI_REDIS_ADDRESS_BYTES 128u
 #define TSRI_REDIS_NODES_MAX 128u
 #define TSRI_REDIS_SLOTS 16384u
@@ -43,7 +46,7 @@ struct tsri_login {
 
 /* A command and its reply. The owner fills the first part and keeps it in place until `done`. */
 struct tsri_resp_req {
-    char head[2560], tail[64]; /* the command, up to the body and behind it */
+    char head[4096], tail[64]; /* the command, up to the body and behind it */
     uint32_t head_bytes, tail_bytes;
     struct tsri_stream body;
     uint32_t n_ignored; /* replies that come before its own */
@@ -97,11 +100,11 @@ uint64_t tsri_resp_active_ns(const struct tsri_resp *c);
 /* ---- redis_names.c ---- */
 
 /* part UINT32_MAX: the record. */
-void tsri_redis_name(char name[TSRI_REDIS_NAME_BYTES], const char *prefix, const uint8_t space[16],
+void tsri_redis_name(char name[TSRI_REDIS_NAME_BYTES], const char *root, const uint8_t space[16],
                      const struct tsr_key *key, uint64_t nonce, uint32_t part);
 #define TSRI_REDIS_RECORD UINT32_MAX
-/* The space and key of a name that is a record's below the prefix; false for other names. */
-bool tsri_redis_is_record(const char *name, size_t bytes, const char *prefix, uint8_t space[16],
+/* The space and key of a name that is a record's of that root; false for other names. */
+bool tsri_redis_is_record(const char *name, size_t bytes, const char *root, uint8_t space[16],
                           struct tsr_key *key);
 /* The slot that a cluster keeps a name in. */
 uint32_t tsri_redis_slot(const char *name, size_t bytes);
@@ -143,7 +146,7 @@ struct tsri_redis_setup {
 struct tsri_redis {
     struct tsr_tier base; /* first */
     struct tsri_fork_guard guard;
-    char *prefix, *addresses;
+    char *root, *addresses;
     struct tsri_login login;
     uint32_t share, timeout_ms, ttl_s;
     uint64_t part_bytes;

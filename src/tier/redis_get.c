@@ -88,8 +88,8 @@ static bool get_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
         }
     }
     char name[TSRI_REDIS_NAME_BYTES];
-    tsri_redis_name(name, redis_of(job)->prefix, g->io->head.space, &g->io->head.key,
-                    g->parcel.nonce, part);
+    tsri_redis_name(name, redis_of(job)->root, g->io->head.space, &g->io->head.key, g->parcel.nonce,
+                    part);
     tsri_req_begin(req, 2, "GET");
     name_request(job, req, name);
     req->sink = job->stage == 0 ? record_sink : part_sink;
@@ -220,7 +220,7 @@ static bool look_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
     for (size_t i = first; i < end; i++) {
         if (look->found[i] != UNKNOWN) continue;
         char name[TSRI_REDIS_NAME_BYTES];
-        tsri_redis_name(name, redis_of(job)->prefix, look->refs[i].space, &look->refs[i].key, 0,
+        tsri_redis_name(name, redis_of(job)->root, look->refs[i].space, &look->refs[i].key, 0,
                         TSRI_REDIS_RECORD);
         name_request(job, req, name);
     }
@@ -336,8 +336,8 @@ static int add_place(struct listing *l, const struct place *p)
 /* One SCAN; *cursor is "0" after the last. */
 static int list_some(struct tsri_redis *r, struct tsri_resp *c, char cursor[24], struct listing *l)
 {
-    char pattern[TSRI_REDIS_PREFIX_MAX + 8];
-    snprintf(pattern, sizeof pattern, "%s:*:{*}", r->prefix);
+    char pattern[TSRI_REDIS_ROOT_MAX + 8];
+    snprintf(pattern, sizeof pattern, "%s:*:{*}", r->root);
     uint64_t deadline = tsri_now_ns() + (uint64_t)r->timeout_ms * 1000000;
     redisReply *reply = tsri_resp_ask(
         c, deadline, 6, (const char *[]){"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
@@ -354,7 +354,7 @@ static int list_some(struct tsri_redis *r, struct tsri_resp *c, char cursor[24],
         const redisReply *x = names->element[i];
         struct place p;
         if (x->type == REDIS_REPLY_STRING &&
-            tsri_redis_is_record(x->str, x->len, r->prefix, p.space, &p.key))
+            tsri_redis_is_record(x->str, x->len, r->root, p.space, &p.key))
             err = add_place(l, &p);
     }
     freeReplyObject(reply);
@@ -406,7 +406,7 @@ static bool heads_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
     const struct heads *h = job->run->arg;
     const struct place *p = &h->places[req->number];
     char name[TSRI_REDIS_NAME_BYTES];
-    tsri_redis_name(name, redis_of(job)->prefix, p->space, &p->key, 0, TSRI_REDIS_RECORD);
+    tsri_redis_name(name, redis_of(job)->root, p->space, &p->key, 0, TSRI_REDIS_RECORD);
     tsri_req_begin(req, 4, "GETRANGE");
     name_request(job, req, name);
     tsri_req_number(req, 0);

@@ -24,12 +24,12 @@ static char *add_hex(char *to, const uint8_t *bytes, size_t n)
     return to + 2 * n;
 }
 
-void tsri_redis_name(char name[TSRI_REDIS_NAME_BYTES], const char *prefix, const uint8_t space[16],
+void tsri_redis_name(char name[TSRI_REDIS_NAME_BYTES], const char *root, const uint8_t space[16],
                      const struct tsr_key *key, uint64_t nonce, uint32_t part)
 {
-    size_t n = strlen(prefix);
-    TSR_ASSERT(n <= TSRI_REDIS_PREFIX_MAX);
-    memcpy(name, prefix, n);
+    size_t n = strlen(root);
+    TSR_ASSERT(n <= TSRI_REDIS_ROOT_MAX);
+    memcpy(name, root, n);
     char *at = name + n;
     *at++ = ':';
     at = add_hex(at, space, 16);
@@ -54,12 +54,12 @@ static bool read_hex(const char *text, uint8_t *out, size_t n)
     return true;
 }
 
-bool tsri_redis_is_record(const char *name, size_t bytes, const char *prefix, uint8_t space[16],
+bool tsri_redis_is_record(const char *name, size_t bytes, const char *root, uint8_t space[16],
                           struct tsr_key *key)
 {
-    size_t n = strlen(prefix);
-    /* prefix : space : { key } */
-    return bytes == n + 1 + 32 + 2 + 32 + 1 && memcmp(name, prefix, n) == 0 && name[n] == ':' &&
+    size_t n = strlen(root);
+    /* root : space : { key } */
+    return bytes == n + 1 + 32 + 2 + 32 + 1 && memcmp(name, root, n) == 0 && name[n] == ':' &&
            name[n + 33] == ':' && name[n + 34] == '{' && name[bytes - 1] == '}' &&
            read_hex(name + n + 1, space, 16) && read_hex(name + n + 35, key->bytes, 16);
 }

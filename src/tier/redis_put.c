@@ -37,7 +37,7 @@ static void add_name(struct tsri_redis_job *job, struct tsri_resp_req *req,
                      const struct tsr_entry_head *head, uint64_t nonce, uint32_t part)
 {
     char name[TSRI_REDIS_NAME_BYTES];
-    tsri_redis_name(name, redis_of(job)->prefix, head->space, &head->key, nonce, part);
+    tsri_redis_name(name, redis_of(job)->root, head->space, &head->key, nonce, part);
     req->slot = atomic_load(&redis_of(job)->cluster) ? tsri_redis_slot(name, strlen(name)) : 0;
     tsri_req_arg(req, name);
 }

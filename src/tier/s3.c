@@ -3,8 +3,8 @@
  * again in the background, and until it answers everything is a miss. In a forked child every call
  * is refused and close only frees memory. */
 #include "tier/s3.h"
-#include "config/config.h"
 
+#include <stdio.h>
 #include <unistd.h>
 #include <sys/random.h>
 
@@ -63,7 +63,14 @@ static void configure(const struct tsr_tier_env *env, struct tsri_s3_setup *set)
     if (!set->upload_bytes) set->upload_bytes = (uint64_t)16 << 20;
 }
 
-static int take_setup(struct tsri_s3 *s, const struct tsri_s3_setup *set)
+static char *join_dir(const char *prefix, const char *tenant)
+{
+    char dir[TSRI_S3_DIR_MAX + 1];
+    snprintf(dir, sizeof dir, "%s/%s", prefix, tenant);
+    return tsri_strdup(dir);
+}
+
+static int take_setup(struct tsri_s3 *s, const struct tsri_s3_setup *set, const char *tenant)
 {
     s->path_style = set->path_style == 1;
     int err = tsri_s3_base(s->url, set->endpoint, set->region, set->bucket, s->path_style);
@@ -72,8 +79,8 @@ static int take_setup(struct tsri_s3 *s, const struct tsri_s3_setup *set)
         err = tsri_s3_login_init(&s->login, set->access_key, set->secret_key, set->token,
                                  set->credentials_file);
     if (err) return err;
-    s->prefix = tsri_strdup(set->prefix);
-    if (!s->prefix) return TSR_ENOMEM;
+    s->dir = join_dir(set->prefix, tenant);
+    if (!s->dir) return TSR_ENOMEM;
     s->connections = set->connections;
     s->timeout_ms = set->timeout_ms;
     s->list_s = set->list_s;
@@ -107,7 +114,7 @@ static void close_s3(struct tsri_s3 *s)
     pthread_mutex_destroy(&s->upkeep_lock);
     pthread_mutex_destroy(&s->lock);
     tsri_s3_login_fini(&s->login);
-    tsri_free(s->prefix);
+    tsri_free(s->dir);
     tsri_free(s);
 }
 
@@ -133,8 +140,8 @@ static int s3_open(struct tsr_tier **out, const struct tsr_tier_env *env)
     atomic_store(&s->nonce, first_nonce());
     struct tsri_s3_setup set = {0};
     configure(env, &set);
-    int err =
-        set.bucket[0] ? take_setup(s, &set) : tsri_fail(TSR_ECONFIG, "s3: s3_bucket is not set");
+    int err = set.bucket[0] ? take_setup(s, &set, env->tenant)
+                            : tsri_fail(TSR_ECONFIG, "s3: s3_bucket is not set");
     if (!err) err = tsri_fork_guard_init(&s->guard);
     if (!err) err = tsri_s3_lanes_init(s, env->n_threads);
     if (!err) {

@@ -12,10 +12,11 @@
  *   s3_upkeep.c  asks a server that is down whether it is back, and lists the bucket
  *   s3.c         the table of operations, open and close
  *
- * An entry is one object, PREFIX/SPACE/KEY: its record (parcel.h) and behind it its KV. A server
- * makes an object visible when all of it is there, so a reader sees all of one writer or nothing;
- * an object that is replaced between two ranges of one read is told by its ETag. libcurl signs
- * every request (CURLOPT_AWS_SIGV4); bodies are not part of the signature, they carry checksums.
+ * An entry is one object, PREFIX/TENANT/SPACE/KEY: its record (parcel.h) and behind it its KV. A
+ * server makes an object visible when all of it is there, so a reader sees all of one writer or
+ * nothing; an object that is replaced between two ranges of one read is told by its ETag. libcurl
+ * signs every request (CURLOPT_AWS_SIGV4); bodies are not part of the signature, they carry
+ * checksums.
  *
  * Threads: a lane belongs to one caller between take and give; the index and the client may be used
  *          by any.
@@ -25,18 +26,20 @@
 #ifndef TSRI_S3_H
 #define TSRI_S3_H
 
+#include "config/config.h"
 #include "tier/parcel.h"
 
 #include <curl/curl.h>
 
 #define TSRI_S3_PREFIX_MAX 64u
-#define TSRI_S3_NAME_BYTES 160u   /* prefix, space, key and what joins them */
+#define TSRI_S3_DIR_MAX (TSRI_S3_PREFIX_MAX + 1 + TSRI_TENANT_MAX) /* PREFIX/TENANT */
+#define TSRI_S3_NAME_BYTES 240u   /* that, space, key and what joins them */
 #define TSRI_S3_BASE_BYTES 512u   /* endpoint and bucket */
 #define TSRI_S3_URL_BYTES 4096u   /* and a name or a token */
 #define TSRI_S3_TOKEN_BYTES 1024u /* page tokens, upload ids; longer ones are refused */
 #define TSRI_S3_ETAG_BYTES 80u
 #define TSRI_S3_CODE_BYTES 64u
-#define TSRI_S3_REPLY_MAX ((size_t)2 << 20) /* a list of 1000 names is a fifth of this */
+#define TSRI_S3_REPLY_MAX ((size_t)2 << 20) /* a list of 1000 names is a quarter of this */
 #define TSRI_S3_REQS 64u                    /* requests a lane has under way */
 #define TSRI_S3_JOBS 8u                     /* entries a lane has under way */
 
@@ -47,10 +50,10 @@
 TSR_MUST int tsri_s3_base(char out[TSRI_S3_BASE_BYTES], const char *endpoint, const char *region,
                           const char *bucket, bool path_style);
 TSR_MUST int tsri_s3_check_prefix(const char *prefix);
-void tsri_s3_name(char name[TSRI_S3_NAME_BYTES], const char *prefix, const uint8_t space[16],
+void tsri_s3_name(char name[TSRI_S3_NAME_BYTES], const char *dir, const uint8_t space[16],
                   const struct tsr_key *key);
-/* The space and key of a name that is an entry's below the prefix; false for other names. */
-bool tsri_s3_is_entry(const char *name, const char *prefix, uint8_t space[16], struct tsr_key *key);
+/* The space and key of a name that is an entry's in dir; false for other names. */
+bool tsri_s3_is_entry(const char *name, const char *dir, uint8_t space[16], struct tsr_key *key);
 /* Text as it stands in a query: everything but letters, digits and -_.~ as %XX. False when there is
  * no room. */
 bool tsri_s3_escape(char *out, size_t out_bytes, const char *text);
@@ -233,7 +236,7 @@ struct tsri_s3 {
     struct tsr_tier base; /* first */
     struct tsri_fork_guard guard;
     char url[TSRI_S3_BASE_BYTES];
-    char *prefix;
+    char *dir; /* PREFIX/TENANT: what names begin with */
     struct tsri_s3_login login;
     uint32_t connections, timeout_ms, list_s;
     uint64_t part_bytes, upload_bytes; /* of a range that is read, of a part that is written */
@@ -306,7 +309,7 @@ int tsri_s3_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, siz
 int tsri_s3_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg);
 int tsri_s3_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n);
 int tsri_s3_drop(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n);
-/* One page of the bucket below the prefix; token: of this page in, of the next out. */
+/* One page of the names in dir; token: of this page in, of the next out. */
 TSR_MUST int tsri_s3_list_page(struct tsri_s3 *s, struct tsri_s3_lane *lane, uint32_t n_max,
                                char token[TSRI_S3_TOKEN_BYTES], tsri_s3_object_fn fn, void *arg);
 /* The server failed once more: tells the breaker and, where it opens, the thread that asks when it

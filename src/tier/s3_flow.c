@@ -90,7 +90,7 @@ void tsri_s3_req_entry(const struct tsri_s3 *s, struct tsri_s3_http_req *req,
     size_t n = strlen(s->url);
     memcpy(req->url, s->url, n);
     req->url[n] = '/';
-    tsri_s3_name(req->url + n + 1, s->prefix, space, key);
+    tsri_s3_name(req->url + n + 1, s->dir, space, key);
 }
 
 /* A refusal that holds for every request: wrong keys, a clock that differs, no such bucket. */

@@ -307,7 +307,7 @@ static void add_place(void *arg, const char *name, uint64_t bytes)
 {
     struct page *page = arg;
     struct place *p = &page->places[page->n];
-    if (page->n < PAGE_NAMES && tsri_s3_is_entry(name, page->s->prefix, p->space, &p->key)) {
+    if (page->n < PAGE_NAMES && tsri_s3_is_entry(name, page->s->dir, p->space, &p->key)) {
         p->bytes = bytes;
         page->n++;
     }

@@ -87,12 +87,12 @@ static char *add_hex(char *to, const uint8_t *bytes, size_t n)
     return to;
 }
 
-void tsri_s3_name(char name[TSRI_S3_NAME_BYTES], const char *prefix, const uint8_t space[16],
+void tsri_s3_name(char name[TSRI_S3_NAME_BYTES], const char *dir, const uint8_t space[16],
                   const struct tsr_key *key)
 {
-    size_t n = strlen(prefix);
-    TSR_ASSERT(n <= TSRI_S3_PREFIX_MAX);
-    memcpy(name, prefix, n);
+    size_t n = strlen(dir);
+    TSR_ASSERT(n <= TSRI_S3_DIR_MAX);
+    memcpy(name, dir, n);
     char *at = name + n;
     *at++ = '/';
     at = add_hex(at, space, 16);
@@ -111,11 +111,11 @@ static bool read_hex(const char *text, uint8_t *out, size_t n)
     return true;
 }
 
-bool tsri_s3_is_entry(const char *name, const char *prefix, uint8_t space[16], struct tsr_key *key)
+bool tsri_s3_is_entry(const char *name, const char *dir, uint8_t space[16], struct tsr_key *key)
 {
-    size_t n = strlen(prefix);
-    /* prefix / space / key */
-    return strlen(name) == n + 1 + 32 + 1 + 32 && memcmp(name, prefix, n) == 0 && name[n] == '/' &&
+    size_t n = strlen(dir);
+    /* dir / space / key */
+    return strlen(name) == n + 1 + 32 + 1 + 32 && memcmp(name, dir, n) == 0 && name[n] == '/' &&
            name[n + 33] == '/' && read_hex(name + n + 1, space, 16) &&
            read_hex(name + n + 34, key->bytes, 16);
 }

@@ -16,9 +16,8 @@ int tsri_s3_list_page(struct tsri_s3 *s, struct tsri_s3_lane *lane, uint32_t n_m
     static const struct tsr_key no_key;
     static const uint8_t no_space[16];
     struct tsri_s3_http_req *req = lane->free;
-    char escaped[3 * TSRI_S3_TOKEN_BYTES] = "", prefix[3 * TSRI_S3_PREFIX_MAX + 1];
-    if (!tsri_s3_escape(escaped, sizeof escaped, token) ||
-        !tsri_s3_escape(prefix, sizeof prefix, s->prefix))
+    char escaped[3 * TSRI_S3_TOKEN_BYTES] = "", dir[3 * TSRI_S3_DIR_MAX + 1];
+    if (!tsri_s3_escape(escaped, sizeof escaped, token) || !tsri_s3_escape(dir, sizeof dir, s->dir))
         return tsri_fail(TSR_EIO, "s3: a token that is too long");
     int err = tsri_region_need(&lane->reply, TSRI_S3_REPLY_MAX);
     if (err) return err;
@@ -26,7 +25,7 @@ int tsri_s3_list_page(struct tsri_s3 *s, struct tsri_s3_lane *lane, uint32_t n_m
     /* In the order of the alphabet, as the signature wants them. */
     int n = snprintf(req->url, sizeof req->url, "%s%s?%s%s%slist-type=2&max-keys=%u&prefix=%s%%2F",
                      s->url, s->path_style ? "" : "/", token[0] ? "continuation-token=" : "",
-                     escaped, token[0] ? "&" : "", n_max, prefix);
+                     escaped, token[0] ? "&" : "", n_max, dir);
     if (n < 0 || (size_t)n >= sizeof req->url)
         return tsri_fail(TSR_EIO, "s3: a token that is too long");
     req->sinks[0] = tsri_stream_flat(lane->reply.data, TSRI_S3_REPLY_MAX);
@@ -45,7 +44,7 @@ static void add_object(void *arg, const char *name, uint64_t bytes)
     struct tsri_s3 *s = arg;
     uint8_t space[16];
     struct tsr_key key;
-    if (tsri_s3_is_entry(name, s->prefix, space, &key))
+    if (tsri_s3_is_entry(name, s->dir, space, &key))
         tsri_s3_index_add(&s->index, &key, space, bytes);
 }
 
@@ -57,7 +56,7 @@ static bool is_closing(struct tsri_s3 *s)
     return closing;
 }
 
-/* All of the bucket below the prefix. TSR_EAGAIN when the tier is closed meanwhile. */
+/* All of the bucket that is this tenant's. TSR_EAGAIN when the tier is closed meanwhile. */
 static int list_all(struct tsri_s3 *s, struct tsri_s3_lane *lane)
 {
     char token[TSRI_S3_TOKEN_BYTES] = "";

@@ -83,6 +83,12 @@ int tsri_tier_open(struct tsr_tier **out, const struct tsr_tier_ops *ops,
     if (err) return err;
     struct tsr_tier_env e = *env;
     if (e.n_threads == 0) e.n_threads = 1;
+    char tenant[TSRI_TENANT_MAX + 1];
+    if (!e.tenant) {
+        tsri_tenant_of(tenant, e.config);
+        e.tenant = tenant;
+    }
+    if (!tsri_tenant_is_name(e.tenant)) return tsri_fail(TSR_EINVAL, "tier: no name of a tenant");
     struct tsr_tier *tier = NULL;
     err = ops->open(&tier, &e);
     if (err < 0) return err;

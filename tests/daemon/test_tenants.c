@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 static struct tmpdir dir;
-static char tokens_path[300], disk_path[300];
+static char tokens_path[300], disk_path[300], disk2_path[300];
 
 static void write_tokens(const char *text, int mode)
 {
@@ -53,8 +53,10 @@ TEST(every_tenant_has_a_cache_and_a_folder_of_its_own)
     struct tsri_tenants t;
     write_tokens("# who\n\nalice  secret-1\n\tbob secret-2\r\n", 0600);
     snprintf(disk_path, sizeof disk_path, "%.200s/store", dir.path);
-    const char *const options[] = {
-        "server_allow", "4321", "server_tokens", tokens_path, "disk_path", disk_path, NULL};
+    snprintf(disk2_path, sizeof disk2_path, "%.200s/store-2", dir.path);
+    const char *const options[] = {"server_allow", "4321",      "server_tokens",
+                                   tokens_path,    "disk_path", disk_path,
+                                   "disk2_path",   disk2_path,  NULL};
     CHECK_INT(tenants_init(&t, options), 0);
     CHECK_INT(t.n, 4);
     CHECK(t.list[0].uid == geteuid() && !t.list[0].token);
@@ -69,12 +71,29 @@ TEST(every_tenant_has_a_cache_and_a_folder_of_its_own)
         for (uint32_t j = 0; j < i; j++)
             CHECK(t.list[i].cache != t.list[j].cache &&
                   t.list[i].cache->pool.region.fd != t.list[j].cache->pool.region.fd);
-        snprintf(path, sizeof path, i ? "%s/tenants/%s" : "%s", disk_path, t.list[i].name);
-        CHECK(stat(path, &st) == 0 && S_ISDIR(st.st_mode));
-        CHECK_INT(st.st_mode & 077, 0);
+        for (int k = 0; k < 2; k++) {
+            const char *store = k ? disk2_path : disk_path;
+            snprintf(path, sizeof path, i ? "%s/tenants/%s" : "%s", store, t.list[i].name);
+            CHECK(stat(path, &st) == 0 && S_ISDIR(st.st_mode));
+            CHECK_INT(st.st_mode & 077, 0);
+        }
     }
     tsri_tenants_fini(&t);
     tsri_tenants_fini(&t);
+}
+
+TEST(a_name_below_the_server_s_must_have_room)
+{
+    struct tsri_tenants t;
+    char longest[TSRI_TENANT_MAX + 1];
+    snprintf(longest, sizeof longest, "%s.%s.%s", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+             "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", "cccccccccccccccccccccccc");
+    const char *const one[] = {"tenant", longest, NULL};
+    CHECK_INT(tenants_init(&t, one), 0);
+    tsri_tenants_fini(&t);
+    const char *const two[] = {"tenant", longest, "server_allow", "4321", NULL};
+    CHECK_INT(tenants_init(&t, two), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "tenant");
 }
 
 TEST(a_file_of_tokens_that_is_not_right_is_refused_with_its_line)
@@ -153,6 +172,7 @@ int main(void)
     tmpdir_init(&dir);
     RUN(uids_are_read_from_a_list);
     RUN(every_tenant_has_a_cache_and_a_folder_of_its_own);
+    RUN(a_name_below_the_server_s_must_have_room);
     RUN(a_file_of_tokens_that_is_not_right_is_refused_with_its_line);
     RUN(nothing_of_one_tenant_is_found_by_another);
     tmpdir_fini(&dir);

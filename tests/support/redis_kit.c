@@ -165,8 +165,10 @@ const char *redis_server_do(const struct redis_server *s, const char *const *arg
 int redis_kit_open(struct redis_kit *kit, const char *address)
 {
     kit->setup.address = address;
-    struct tsr_tier_env env = {
-        .size = sizeof env, .arg = &kit->setup, .n_threads = kit->n_threads ? kit->n_threads : 2};
+    struct tsr_tier_env env = {.size = sizeof env,
+                               .arg = &kit->setup,
+                               .n_threads = kit->n_threads ? kit->n_threads : 2,
+                               .tenant = kit->tenant};
     return tsri_tier_open(&kit->tier, &tsri_tier_redis, &env);
 }
 
@@ -181,8 +183,8 @@ void redis_kit_name(struct redis_kit *kit, const struct redis_server *s,
                     char name[TSRI_REDIS_NAME_BYTES])
 {
     struct tsr_tier_ref ref = kv_tier_ref(shape, seed);
-    const char *prefix = kit->setup.prefix ? kit->setup.prefix : "tessera";
-    tsri_redis_name(name, prefix, ref.space, &ref.key, 0, TSRI_REDIS_RECORD);
+    const char *root = ((const struct tsri_redis *)kit->tier)->root;
+    tsri_redis_name(name, root, ref.space, &ref.key, 0, TSRI_REDIS_RECORD);
     if (part == TSRI_REDIS_RECORD) return;
     redisContext *c = redisConnect("127.0.0.1", s->port);
     redisReply *r = redisCommand(c, "GET %s", name);
@@ -190,7 +192,7 @@ void redis_kit_name(struct redis_kit *kit, const struct redis_server *s,
     if (!r || r->type != REDIS_REPLY_STRING ||
         tsri_parcel_read((const uint8_t *)r->str, r->len, &remote) != 0)
         abort();
-    tsri_redis_name(name, prefix, ref.space, &ref.key, remote.nonce, part);
+    tsri_redis_name(name, root, ref.space, &ref.key, remote.nonce, part);
     freeReplyObject(r);
     redisFree(c);
 }

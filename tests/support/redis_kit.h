@@ -39,6 +39,7 @@ struct redis_kit {
     struct tsri_redis_setup setup;
     struct tsr_tier *tier;
     uint32_t n_threads;
+    const char *tenant; /* NULL: this user */
 };
 int redis_kit_open(struct redis_kit *kit, const char *address);
 void redis_kit_close(struct redis_kit *kit);

@@ -274,8 +274,10 @@ int s3_kit_open(struct s3_kit *kit, const char *endpoint)
         set->access_key = S3_KIT_KEY;
         if (!set->secret_key) set->secret_key = S3_KIT_SECRET;
     }
-    struct tsr_tier_env env = {
-        .size = sizeof env, .arg = set, .n_threads = kit->n_threads ? kit->n_threads : 2};
+    struct tsr_tier_env env = {.size = sizeof env,
+                               .arg = set,
+                               .n_threads = kit->n_threads ? kit->n_threads : 2,
+                               .tenant = kit->tenant};
     return tsri_tier_open(&kit->tier, &tsri_tier_s3, &env);
 }
 
@@ -290,7 +292,7 @@ void s3_kit_path(const struct s3_kit *kit, const struct kv_shape *shape, uint64_
 {
     struct tsr_tier_ref ref = kv_tier_ref(shape, seed);
     char name[TSRI_S3_NAME_BYTES];
-    tsri_s3_name(name, kit->setup.prefix ? kit->setup.prefix : "tessera", ref.space, &ref.key);
+    tsri_s3_name(name, ((const struct tsri_s3 *)kit->tier)->dir, ref.space, &ref.key);
     snprintf(path, TSRI_S3_URL_BYTES, "/%s/%s", kit->setup.bucket, name);
 }
 

@@ -46,6 +46,7 @@ struct s3_kit {
     struct tsri_s3_setup setup; /* keys and bucket are those above unless set */
     struct tsr_tier *tier;
     uint32_t n_threads;
+    const char *tenant; /* NULL: this user */
 };
 int s3_kit_open(struct s3_kit *kit, const char *endpoint);
 void s3_kit_close(struct s3_kit *kit);

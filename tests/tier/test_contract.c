@@ -643,6 +643,28 @@ TEST(a_scan_stops_when_told)
     CHECK_INT(seen.n, 2);
 }
 
+/* Of a tier that several caches share. */
+TEST(another_tenant_finds_lists_and_drops_nothing)
+{
+    if (!(subject->ops->caps & TSR_TIER_SHARED)) SKIP("others do not use this tier");
+    struct tsr_tier *mine = tier;
+    struct tsr_tier_ref ref = ref_of(&medium, 1, put(&medium, 1));
+    struct tsr_tier_env env = {
+        .size = sizeof env, .arg = place, .n_threads = N_THREADS, .tenant = "another.one"};
+    struct seen seen = {.n = 0};
+    uint8_t found = 2;
+    CHECK_INT(tsri_tier_open(&tier, subject->ops, &env), 0);
+    CHECK_INT(tsri_tier_contains(tier, &ref, 1, &found), 0);
+    CHECK_INT(get(&medium, 1, ref.loc), TSR_ENOENT);
+    CHECK_INT(tsri_tier_scan(tier, see, &seen), 0);
+    CHECK_INT(tsri_tier_drop(tier, &ref, 1), 0);
+    put(&medium, 1); /* under the same key, and its own alone */
+    CHECK_INT(tsri_tier_drop(tier, &ref, 1), 1);
+    tsri_tier_close(tier);
+    tier = mine;
+    CHECK_INT(get(&medium, 1, ref.loc), 0);
+}
+
 struct worker {
     pthread_t thread;
     uint64_t seed;
@@ -735,6 +757,7 @@ static void run_all(void)
     RUN_FRESH(each_io_of_a_batch_has_its_own_result);
     RUN_FRESH(what_was_flushed_is_scanned_once_and_got_after_a_restart);
     RUN_FRESH(a_scan_stops_when_told);
+    RUN_FRESH(another_tenant_finds_lists_and_drops_nothing);
     RUN_FRESH(threads_put_get_and_drop_at_once);
 }
 

@@ -80,6 +80,59 @@ TEST(users_of_the_server_may_be_named)
     redis_kit_close(&other);
 }
 
+TEST(users_of_the_server_may_be_kept_to_the_names_of_a_tenant)
+{
+    struct redis_kit kit = {.setup = {.user = "fleet",
+                                      .password = "of-the-fleet",
+                                      .timeout_ms = 5000,
+                                      .part_bytes = 4096},
+                            .tenant = "fleet"};
+    static const char *const own[] = {"fleet", "fleet.alice"};
+    static const char *const not_own[] = {"fleet2", "others", "uid-0"};
+    for (int i = 0; i < 2; i++) {
+        kit.tenant = own[i];
+        CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &shape, 4), 0);
+        CHECK_INT(kv_tier_put(kit.tier, &shape, 4), 0);
+        CHECK(kv_tier_has(kit.tier, &shape, 4));
+        CHECK_INT(kv_tier_get(kit.tier, &shape, 4, 0), 0);
+        CHECK_INT(kv_tier_drop(kit.tier, &shape, 4), 1);
+        redis_kit_close(&kit);
+    }
+    for (int i = 0; i < 3; i++) {
+        kit.tenant = not_own[i];
+        CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
+        CHECK(kv_tier_put(kit.tier, &shape, 4) < 0);
+        CHECK(kv_tier_get(kit.tier, &shape, 4, 0) < 0);
+        redis_kit_close(&kit);
+    }
+}
+
+/* As many names in one command as there may be, and each as long as it gets. */
+TEST(the_longest_names_have_room)
+{
+    char prefix[TSRI_REDIS_PREFIX_MAX + 1] = "", tenant[TSRI_TENANT_MAX + 1] = "";
+    memset(prefix, 'p', TSRI_REDIS_PREFIX_MAX);
+    memset(tenant, 't', TSRI_TENANT_MAX);
+    tenant[31] = tenant[63] = '.';
+    struct redis_kit kit = {.setup = {.password = "sesame-street",
+                                      .prefix = prefix,
+                                      .timeout_ms = 5000,
+                                      .part_bytes = 4096},
+                            .tenant = tenant};
+    CHECK_INT(redis_kit_open(&kit, server.tcp), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &shape, 33), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &shape, 33, 0), 0);
+    struct tsr_tier_ref refs[64];
+    uint8_t found[64];
+    for (uint64_t i = 0; i < 64; i++)
+        refs[i] = kv_tier_ref(&shape, i);
+    CHECK_INT(tsri_tier_contains(kit.tier, refs, 64, found), 1);
+    CHECK(found[33]);
+    CHECK_INT(kv_tier_drop(kit.tier, &shape, 33), 1);
+    redis_kit_close(&kit);
+}
+
 TEST(a_server_that_is_down_at_start_is_found_later)
 {
     struct redis_server late;
@@ -153,10 +206,17 @@ int main(void)
     redis_server_init(&server, NULL);
     CHECK_STR(REDIS_DO(&server, "ACL", "SETUSER", "cache", "on", ">another-one", "~*", "+@all"),
               "+OK");
+    /* As docs/remote.md says it: the names of one tenant and nothing else. */
+    CHECK_STR(REDIS_DO(&server, "ACL", "SETUSER", "fleet", "on", ">of-the-fleet",
+                       "~tessera:fleet:*", "~tessera:fleet.*", "-@all", "+@read", "+@write",
+                       "+@connection", "-@dangerous", "+role", "+cluster|slots"),
+              "+OK");
     CHECK_STR(REDIS_DO(&server, "CONFIG", "SET", "requirepass", "sesame-street"), "+OK");
     RUN(the_right_password_opens_and_a_wrong_one_is_a_miss);
     RUN(a_password_may_stand_in_a_file_that_nobody_else_reads);
     RUN(users_of_the_server_may_be_named);
+    RUN(users_of_the_server_may_be_kept_to_the_names_of_a_tenant);
+    RUN(the_longest_names_have_room);
     RUN(a_server_that_is_down_at_start_is_found_later);
     RUN(what_the_configuration_says_wrong_is_refused_by_name);
     RUN(a_forked_child_is_refused_and_may_close);

@@ -18,9 +18,9 @@ TEST(names_carry_prefix_space_key_nonce_and_part)
     CHECK_STR(name, "p:q:ab000000000000000000000000000000:{0102ff00000000000000000000000000}:"
                     "0000000000001234:17");
     CHECK(!tsri_redis_is_record(name, strlen(name), "p:q", space2, &key2));
-    char longest[TSRI_REDIS_PREFIX_MAX + 1];
-    memset(longest, 'x', TSRI_REDIS_PREFIX_MAX);
-    longest[TSRI_REDIS_PREFIX_MAX] = '\0';
+    char longest[TSRI_REDIS_ROOT_MAX + 1];
+    memset(longest, 'x', TSRI_REDIS_ROOT_MAX);
+    longest[TSRI_REDIS_ROOT_MAX] = '\0';
     tsri_redis_name(name, longest, space, &key, UINT64_MAX, UINT32_MAX - 1);
     CHECK(strlen(name) < TSRI_REDIS_NAME_BYTES - 1);
 }

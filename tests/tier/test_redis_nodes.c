@@ -155,7 +155,7 @@ TEST(entries_are_found_while_their_slot_moves)
     char name[TSRI_REDIS_NAME_BYTES], part[TSRI_REDIS_NAME_BYTES], slot[16], port[16];
     struct kv_entry room;
     kv_entry_init_room_seed(&room, &shape, 5);
-    tsri_redis_name(name, "tessera", room.head.space, &room.head.key, 0, TSRI_REDIS_RECORD);
+    tsri_redis_name(name, r->root, room.head.space, &room.head.key, 0, TSRI_REDIS_RECORD);
     kv_entry_fini(&room);
     uint32_t number = tsri_redis_slot(name, strlen(name));
     snprintf(slot, sizeof slot, "%u", number);
