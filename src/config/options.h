@@ -151,7 +151,7 @@ enum {
     X(server_tokens, PATH, "", 0, 4095, 0, \
       "tesserad: file of tenants, a name and a token on each line; none but its owner may read it") \
     X(server_threads, COUNT, "4", 1, 64, 0, \
-      "threads of the server that copy what clients store and wait for tiers") \
+      "threads of the server that copy and wait for tiers; every further tenant adds one of its own") \
     X(server_memory, SIZE, "256M", TSRI_MIB, TSRI_TIB, 0, \
       "memory for requests and replies on their way, of all clients together") \
     X(server_staging_max, SIZE, "1G", TSRI_MIB, TSRI_TIB, 0, \

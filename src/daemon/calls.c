@@ -342,33 +342,53 @@ static void open_call(struct tsri_session *x, const struct tsri_wire_head *head,
     }
 }
 
-/* Does it take so long that others would notice? Work grows with the bytes of a request, with the
- * spaces it is asked in, and some times more when it is looked for at any offset. Leases that a
- * call before this one may still take must not outlive their release. */
-static bool is_long(const struct tsri_session *x, const struct tsri_wire_head *head,
+/* Chunks of the prompt, which are as many places in the index: blocks may be a token long. */
+static uint64_t prompt_steps(struct tsri_session *x, uint32_t number, const struct tsr_prompt *p)
+{
+    const struct tsr_space *space = tsri_session_space(x, number);
+    uint64_t n = 0;
+    if (!space) return 0; /* is refused at once */
+    if (p->flags & TSR_PROMPT_PREFIX) n += p->n_tokens / space->block_tokens;
+    if (p->flags & TSR_PROMPT_SEGMENTS) n += p->n_segments;
+    return n;
+}
+
+/* Does it take so long that others would notice? Work grows with the bytes of a request and with
+ * the steps it takes, both with the spaces it is asked in, and bytes some times more when text is
+ * looked for at any offset. Leases that a call before this one may still take must not outlive
+ * their release. */
+static bool is_long(struct tsri_session *x, const struct tsri_wire_head *head,
                     const struct tsri_request *q)
 {
-    uint64_t work = head->body_bytes;
+    uint64_t work = head->body_bytes, steps = 0;
     switch (q->type) {
     case TSRI_WIRE_LOOKUP:
         work *= q->lookup.n_spaces;
         if (q->prompt.flags & TSR_PROMPT_ANY) work *= 4;
+        if (q->lookup.n_spaces)
+            steps = prompt_steps(x, q->lookup.spaces[0], &q->prompt) * q->lookup.n_spaces;
         break;
     case TSRI_WIRE_RELEASE:
         if (x->n_leasing) return true;
+        steps = q->n;
         break;
     case TSRI_WIRE_RETRIEVE:
-    case TSRI_WIRE_KEYS:
+        steps = q->retrieve.n_wants;
+        break;
     case TSRI_WIRE_CONTAINS:
+        steps = q->n;
+        break;
+    case TSRI_WIRE_KEYS:
     case TSRI_WIRE_PREFETCH:
     case TSRI_WIRE_PIN:
     case TSRI_WIRE_UNPIN:
     case TSRI_WIRE_TOUCH:
+        steps = prompt_steps(x, q->space, &q->prompt);
         break;
     default:
         return false;
     }
-    return work > TSRI_INLINE_WORK;
+    return work > TSRI_INLINE_WORK || steps > TSRI_INLINE_STEPS;
 }
 
 /* Answers, then cuts it off. */

@@ -104,6 +104,7 @@ uint32_t tsri_slow_list(struct tsri_slow *s, uint64_t now_ns,
 #define TSRI_SESSION_SPACES_MAX 256u
 #define TSRI_SESSION_PUTS_MAX 64u
 #define TSRI_INLINE_WORK ((uint64_t)512 << 10) /* bytes of a request that the loop answers */
+#define TSRI_INLINE_STEPS 4096u                /* and chunks, keys or ranges in it: 0.3 us each */
 #define TSRI_TURN_NS 2000000u                  /* of one session, then it is another's turn */
 #define TSRI_CALLS_MAX 64u                     /* calls of one session that wait for a worker */
 #define TSRI_OUT_HIGH \
@@ -152,6 +153,12 @@ enum tsri_session_state {
     TSRI_SESSION_ENDED /* waits for its worker, then goes */
 };
 
+/* A session's place in a list of its share; next is NULL: in none. */
+struct tsri_spot {
+    struct tsri_spot *prev, *next;
+    struct tsri_session *session;
+};
+
 struct tsri_session {
     struct tsr_server *server;
     struct tsri_watch socket, process;
@@ -177,6 +184,10 @@ struct tsri_session {
     int staging_fd;   /* of hello, before it is understood; -1: none */
     uint32_t listens; /* EPOLLIN | EPOLLOUT, as registered */
 
+    struct tsri_share *share;      /* of its tenant; before hello, of its uid's */
+    struct tsri_spot ready, waits; /* in the share: for the loop, and for a worker */
+    uint32_t ready_events;         /* EPOLL*, since it is ready */
+
     struct tsri_call *calls, **calls_end; /* in order; the first one runs */
     uint64_t turn_ns;                     /* when its turn began */
     uint32_t n_calls, n_leasing;          /* n_leasing: those that will take leases when they run */
@@ -184,6 +195,19 @@ struct tsri_session {
 
     struct tsri_events events; /* max 0: not asked for */
     struct tsri_session *prev, *next;
+};
+
+/* What is left of something beyond the floors, for whoever comes first. */
+struct tsri_stock {
+    uint32_t spare, used;
+};
+
+/* What a tenant has of what all share. */
+struct tsri_share {
+    struct tsri_spot ready; /* its sessions that the loop should look at, in order */
+    struct tsri_spot waits; /* its sessions whose next call waits for a worker, in order */
+    uint32_t n_running;     /* calls that workers have */
+    uint32_t n_places, places_floor;
 };
 
 struct tsr_server {
@@ -210,6 +234,10 @@ struct tsr_server {
     uint8_t *read_buffer; /* TSRI_READ_BYTES, on a boundary of 8 */
     struct tsri_region matches, wire_matches;
     struct tsri_request request; /* being answered */
+
+    struct tsri_share *shares; /* as tenants, and one more for those that are none (yet) */
+    uint32_t n_shares, share_next;
+    struct tsri_stock places, workers;
 
     struct tsri_work *work;
     pthread_mutex_t lock;
@@ -252,6 +280,33 @@ void tsri_server_finished(struct tsr_server *s, struct tsri_call *call);
 /* Memory for what clients send; NULL when server_memory is used up. */
 void *tsri_server_alloc(struct tsr_server *s, size_t bytes);
 void tsri_server_free(struct tsr_server *s, void *p, size_t bytes);
+
+/* ---- shares.c: what each tenant may have of what all share ---- */
+
+/* One more for somebody who holds *held, `floor` of which are its own; false when there is none. */
+TSR_MUST bool tsri_stock_take(struct tsri_stock *k, uint32_t floor, uint32_t *held);
+void tsri_stock_give(struct tsri_stock *k, uint32_t floor, uint32_t *held);
+/* n_workers: option server_threads. */
+TSR_MUST int tsri_shares_init(struct tsr_server *s, uint32_t n_workers);
+void tsri_shares_fini(struct tsr_server *s);
+/* Threads to start, so that every tenant has one whatever the others do. */
+uint32_t tsri_shares_threads(const struct tsr_server *s, uint32_t n_workers);
+/* NULL: of those that are no tenant. */
+struct tsri_share *tsri_share_of(const struct tsr_server *s, const struct tsri_tenant *tenant);
+/* Takes a place, and gives back the one it had in another share. TSR_EAGAIN when none is left, and
+ * then it has none. */
+TSR_MUST int tsri_share_join(struct tsri_session *x, struct tsri_share *share);
+/* Out of all lists. */
+void tsri_share_leave(struct tsri_session *x);
+/* There is something to read or to send: it gets a turn. */
+void tsri_share_ready(struct tsri_session *x, uint32_t events);
+/* Whose turn it is in a share, or NULL. */
+struct tsri_session *tsri_share_turn(struct tsri_share *share);
+bool tsri_shares_are_ready(const struct tsr_server *s);
+/* Its first call gets a worker, now or when it is its turn (tsri_lane_start). */
+void tsri_share_start(struct tsri_session *x);
+/* A worker is done with a call of it. */
+void tsri_share_done(struct tsri_session *x);
 
 /* ---- sessions.c: one connection; all of it in the loop ---- */
 
@@ -325,6 +380,8 @@ uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct t
 /* Queues the request, with a copy of its body. Takes over lends. */
 void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, const uint8_t *body,
                     struct tsri_lend *lends, uint32_t n_lends);
+/* Gives the first call to a worker. */
+void tsri_lane_start(struct tsri_session *x);
 /* In the loop, for a call that is finished: its reply goes out and the next one starts. */
 void tsri_lane_finish(struct tsri_call *call);
 /* Drops what has not started. */

@@ -53,7 +53,8 @@ static int begin(struct tsri_session *x, const struct tsri_wire_hello *h,
     x->tenant = tsri_server_tenant(s, x->peer.uid, h->token, h->token_bytes);
     if (!x->tenant && h->token_bytes) return tsri_fail(TSR_EPERM, "this token is nobody's");
     if (!x->tenant) return tsri_fail(TSR_EPERM, "uid %u is no tenant without a token", x->peer.uid);
-    e = take_staging(x, h->staging_bytes);
+    e = tsri_share_join(x, tsri_share_of(s, x->tenant));
+    if (e == 0) e = take_staging(x, h->staging_bytes);
     if (e == 0) e = tsr_client_open(&x->client, x->tenant->cache);
     if (e == 0) e = take_slot(x, &w->word);
     if (e) return e;

@@ -237,7 +237,7 @@ static void call_close(struct tsri_call *call)
 }
 
 /* There is at most one job a session, and room for one of each. */
-static void start(struct tsri_session *x)
+void tsri_lane_start(struct tsri_session *x)
 {
     struct tsri_call *call = x->calls;
     x->running = true;
@@ -271,13 +271,14 @@ void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, c
     x->calls_end = &call->next;
     x->n_calls++;
     x->n_leasing += call->leasing;
-    if (!x->running) start(x);
+    if (!x->running) tsri_share_start(x);
 }
 
 void tsri_lane_finish(struct tsri_call *call)
 {
     struct tsri_session *x = call->session;
     TSR_ASSERT(x->running && x->calls == call);
+    tsri_share_done(x);
     x->n_leasing -= call->leasing;
     x->running = false;
     x->calls = call->next;
@@ -296,9 +297,9 @@ void tsri_lane_finish(struct tsri_call *call)
         tsri_session_send(x, call->reply, call->reply_bytes);
     call_close(call);
     if (x->state == TSRI_SESSION_ENDED) return;
-    if (x->calls) start(x);
+    if (x->calls) tsri_share_start(x);
     tsri_session_settle(x);
-    tsri_session_read(x); /* it may have been too full to be listened to */
+    tsri_session_flush(x); /* and if it was too full to be listened to, it gets a turn */
 }
 
 void tsri_lane_clear(struct tsri_session *x)

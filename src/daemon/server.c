@@ -151,6 +151,19 @@ static void session_event(struct tsri_session *x, uint32_t events)
         tsri_session_end(x, "it has closed the connection");
 }
 
+/* A session of each tenant, and again while that takes no longer than a turn: then it is time to
+ * see who else has come. */
+static void give_turns(struct tsr_server *s)
+{
+    uint64_t start_ns = tsri_now_ns();
+    do {
+        for (uint32_t i = 0; i < s->n_shares; i++) {
+            struct tsri_session *x = tsri_share_turn(&s->shares[i]);
+            if (x) session_event(x, x->ready_events);
+        }
+    } while (tsri_shares_are_ready(s) && tsri_now_ns() - start_ns < TSRI_TURN_NS);
+}
+
 static void handle(struct tsr_server *s, const struct tsri_watch *w, uint32_t events)
 {
     switch (w->kind) {
@@ -161,7 +174,7 @@ static void handle(struct tsr_server *s, const struct tsri_watch *w, uint32_t ev
         take_finished(s);
         return;
     case TSRI_WATCH_SOCKET:
-        session_event(w->session, events);
+        tsri_share_ready(w->session, events);
         return;
     case TSRI_WATCH_PROCESS:
         tsri_session_end(w->session, "its process is gone");
@@ -203,9 +216,11 @@ static void *loop(void *arg)
     uint64_t checked = tsri_now_ns();
     bool stopping = false;
     for (;;) {
-        int n = epoll_wait(s->epoll_fd, events, EVENTS_MAX, stopping ? 10 : TICK_MS);
+        int wait_ms = tsri_shares_are_ready(s) ? 0 : stopping ? 10 : TICK_MS;
+        int n = epoll_wait(s->epoll_fd, events, EVENTS_MAX, wait_ms);
         for (int i = 0; i < n; i++)
             handle(s, events[i].data.ptr, events[i].events);
+        give_turns(s);
         close_ended(s);
         if (tsri_now_ns() - checked > (uint64_t)TICK_MS * 1000000) {
             checked = tsri_now_ns();
@@ -267,7 +282,9 @@ static int open_loop(struct tsr_server *s, const struct tsri_server_desc *desc,
     s->wake_watch = (struct tsri_watch){.kind = TSRI_WATCH_WAKE};
     if (e == 0) e = watch(s, s->wake_fd, &s->wake_watch);
     if (e == 0) e = watch(s, s->endpoint.fd, &s->listen_watch);
-    if (e == 0) e = tsri_work_open(&s->work, "tessera-copy", o->server_threads, s->sessions_max);
+    if (e == 0) e = tsri_shares_init(s, o->server_threads);
+    uint32_t n_threads = tsri_shares_threads(s, o->server_threads);
+    if (e == 0) e = tsri_work_open(&s->work, "tessera-copy", n_threads, s->sessions_max);
     return e;
 }
 
@@ -369,6 +386,7 @@ void tsr_server_close(struct tsr_server *s)
     int fds[] = {s->epoll_fd, s->wake_fd, s->spare_fd};
     for (size_t i = 0; i < TSRI_COUNT(fds); i++)
         if (fds[i] >= 0) close(fds[i]);
+    tsri_shares_fini(s);
     tsri_region_fini(&s->wire_matches);
     tsri_region_fini(&s->matches);
     tsri_region_fini(&s->control);

@@ -340,17 +340,6 @@ static bool watch(struct tsr_server *s, int fd, struct tsri_watch *w)
     return epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0;
 }
 
-/* Where several users may come, none of them takes the places of the others. */
-static int check_share(const struct tsr_server *s, uint32_t uid)
-{
-    uint32_t n = 0, share = s->sessions_max / (s->n_allow + 1);
-    if (s->n_allow == 0) return 0;
-    for (const struct tsri_session *x = s->sessions; x; x = x->next)
-        n += x->peer.uid == uid;
-    if (n < (share ? share : 1)) return 0;
-    return tsri_fail(TSR_EAGAIN, "uid %u has %u clients, its share of clients_max", uid, n);
-}
-
 int tsri_session_open(struct tsr_server *s, int fd)
 {
     struct tsri_session *x = tsri_alloc(1, sizeof *x);
@@ -369,7 +358,11 @@ int tsri_session_open(struct tsr_server *s, int fd)
     int err = tsri_peer_init(&x->peer, fd);
     if (err == 0 && !tsri_server_allows(s, x->peer.uid))
         err = tsri_fail(TSR_EPERM, "uid %u may not use this server", x->peer.uid);
-    if (err == 0) err = check_share(s, x->peer.uid);
+    if (err == 0) {
+        const struct tsri_tenant *tenant = tsri_server_tenant(s, x->peer.uid, "", 0);
+        err = tsri_share_join(x, tsri_share_of(s, tenant));
+        if (err) err = tsri_share_join(x, tsri_share_of(s, NULL)); /* it may show a token */
+    }
     if (err == 0 && !watch(s, fd, &x->socket))
         err = tsri_fail(TSR_EAGAIN, "epoll: %s", strerror(errno));
     if (err == 0 && x->peer.pidfd >= 0 && !watch(s, x->peer.pidfd, &x->process))
@@ -411,6 +404,7 @@ void tsri_session_end(struct tsri_session *x, const char *why)
     if (x->staging_fd >= 0) close(x->staging_fd);
     if (x->client) tsri_client_release_all(x->client);
     tsri_lane_clear(x);
+    tsri_share_leave(x);
     if (x->prev)
         x->prev->next = x->next;
     else
