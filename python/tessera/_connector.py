@@ -7,11 +7,11 @@ Python values into structs and back.
 from __future__ import annotations
 
 import ctypes
+import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from ctypes import (
     POINTER,
-    Structure,
     c_char_p,
     c_int,
     c_int32,
@@ -23,6 +23,7 @@ from ctypes import (
 from dataclasses import dataclass, field
 from typing import Any
 
+from ._checked import Struct, packed_rows
 from ._lib import Event, Extra, SpaceDesc, check, declare, library
 
 EAGAIN = -4
@@ -35,11 +36,11 @@ _EVENT_ROUNDS = 64
 PLANES_MAX = 4
 
 
-class Group(Structure):
+class Group(Struct):
     _fields_ = [("size", c_size_t), ("block_tokens", c_uint32), ("window_tokens", c_uint32)]
 
 
-class ConnectorDesc(Structure):
+class ConnectorDesc(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("n_ranks", c_uint32),
@@ -55,7 +56,7 @@ class ConnectorDesc(Structure):
     ]
 
 
-class RequestDesc(Structure):
+class RequestDesc(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("id", c_uint64),
@@ -68,11 +69,11 @@ class RequestDesc(Structure):
     ]
 
 
-class Blocks(Structure):
+class Blocks(Struct):
     _fields_ = [("blocks", c_void_p), ("n_blocks", c_void_p)]
 
 
-class StepRow(Structure):
+class StepRow(Struct):
     _fields_ = [
         ("id", c_uint64),
         ("n_computed", c_uint32),
@@ -86,7 +87,11 @@ class StepRow(Structure):
     ]
 
 
-class Step(Structure):
+_STEP_ROW = struct.Struct("=Q8I")
+_N_NEW_TOKENS = 6  # its field
+
+
+class Step(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("rows", POINTER(StepRow)),
@@ -98,7 +103,7 @@ class Step(Structure):
     ]
 
 
-class Finish(Structure):
+class Finish(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("id", c_uint64),
@@ -113,7 +118,7 @@ class Finish(Structure):
     ]
 
 
-class WorkerDesc(Structure):
+class WorkerDesc(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("rank", c_uint32),
@@ -126,7 +131,7 @@ class WorkerDesc(Structure):
     ]
 
 
-class Plane(Structure):
+class Plane(Struct):
     _fields_ = [
         ("base", c_void_p),
         ("layers", POINTER(c_void_p)),
@@ -144,7 +149,7 @@ class Plane(Structure):
     ]
 
 
-class Layout(Structure):
+class Layout(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("memory", c_uint32),
@@ -156,7 +161,7 @@ class Layout(Structure):
     ]
 
 
-class Finished(Structure):
+class Finished(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("sent", POINTER(c_uint64)),
@@ -168,7 +173,7 @@ class Finished(Structure):
     ]
 
 
-class BadBlock(Structure):
+class BadBlock(Struct):
     _fields_ = [("group", c_uint32), ("block", c_int32)]
 
 
@@ -179,7 +184,7 @@ COUNTERS = (
 ).split()
 
 
-class ConnectorStats(Structure):
+class ConnectorStats(Struct):
     _fields_ = [("size", c_size_t)] + [(name, c_uint64) for name in COUNTERS]
 
 
@@ -362,12 +367,17 @@ class SchedulerHalf:
         return check(found), bool(found and self._async.value)
 
     def allocated(self, number: int, tables: Sequence[Sequence[int]], n_external: int) -> None:
-        blocks, _keep = pack_blocks(tables)
+        blocks, _keep = self._blocks(tables)
         check(
             self._lib.tsr_scheduler_update_state_after_alloc(
                 self._handle, number, ctypes.byref(blocks), n_external
             )
         )
+
+    def _blocks(self, tables: Sequence[Sequence[int]]) -> tuple[Blocks, Any]:
+        if len(tables) != self.n_groups:
+            raise ValueError(f"{len(tables)} tables for {self.n_groups} groups")
+        return pack_blocks(tables)
 
     def preempted(self, numbers: Iterable[int]) -> None:
         ids = array("Q", numbers)
@@ -382,7 +392,14 @@ class SchedulerHalf:
         blocks: array[int],
     ) -> bytes:
         """The bytes of a step; each row is the fields of struct tsr_step_row."""
-        table: Any = (StepRow * len(rows))(*rows) if rows else None  # type: ignore[misc]
+        # The library cannot see how long these are.
+        if (tokens.typecode, counts.typecode, blocks.typecode) != ("I", "I", "i"):
+            raise TypeError("tokens and counts are uint32, blocks int32")
+        if len(counts) != len(rows) * self.n_groups or sum(counts) != len(blocks):
+            raise ValueError(f"{len(counts)} tables of {len(blocks)} blocks for {len(rows)} rows")
+        if sum(row[_N_NEW_TOKENS] for row in rows) != len(tokens):
+            raise ValueError(f"{len(tokens)} new tokens, the rows have others")
+        table = packed_rows(StepRow, _STEP_ROW, rows) if rows else None
         step = Step(
             size=ctypes.sizeof(Step),
             rows=table,
@@ -415,7 +432,7 @@ class SchedulerHalf:
     ) -> bool:
         """True: the blocks must not be freed until workers have named the request as sent."""
         packed = array("I", new_tokens)
-        blocks, _keep = pack_blocks(tables)
+        blocks, _keep = self._blocks(tables)
         desc = Finish(
             size=ctypes.sizeof(Finish),
             id=number,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
+from ._checked import Struct
 from ._connector import EAGAIN, Layout, Plane
 from ._lib import Extra, SpaceDesc, check, declare, library
 
 
-class KvPoolDesc(Structure):
+class KvPoolDesc(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("space", POINTER(SpaceDesc)),
@@ -27,7 +28,7 @@ class KvPoolDesc(Structure):
     ]
 
 
-class Slots(Structure):
+class Slots(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("tokens", c_void_p),
@@ -198,6 +199,10 @@ def _layout(shape: PoolShape) -> tuple[Layout, Any]:
 def _slots(
     tokens: array[int], count: int, offset: int, slots: array[int] | None, extra: Any
 ) -> Slots:
+    if tokens.typecode != "I" or not 0 <= offset <= count <= len(tokens):
+        raise ValueError(f"tokens {offset} to {count} of {len(tokens)}")
+    if slots is not None and (slots.typecode != "q" or len(slots) < count - offset):
+        raise ValueError(f"{len(slots)} slots for {count - offset} tokens")
     return Slots(
         size=ctypes.sizeof(Slots),
         tokens=tokens.buffer_info()[0],

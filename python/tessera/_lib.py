@@ -11,7 +11,6 @@ import ctypes
 import os
 from ctypes import (
     POINTER,
-    Structure,
     c_char_p,
     c_float,
     c_int,
@@ -26,6 +25,8 @@ from ctypes import (
 from pathlib import Path
 from typing import Any
 
+from ._checked import Struct, Text, arguments
+
 __all__ = ["TesseraError", "check", "library", "library_path", "set_logger"]
 
 
@@ -37,7 +38,7 @@ class TesseraError(Exception):
         self.code = code
 
 
-class SpaceDesc(Structure):
+class SpaceDesc(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("model", c_char_p),
@@ -61,7 +62,8 @@ class SpaceDesc(Structure):
     ]
 
 
-class Extra(Structure):
+class Extra(Struct):
+    _sized_ = ("data",)
     _fields_ = [
         ("kind", c_uint32),
         ("offset", c_uint32),
@@ -71,11 +73,11 @@ class Extra(Structure):
     ]
 
 
-class Range(Structure):
+class Range(Struct):
     _fields_ = [("offset", c_uint32), ("n_tokens", c_uint32)]
 
 
-class Prompt(Structure):
+class Prompt(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("tokens", c_void_p),
@@ -90,7 +92,7 @@ class Prompt(Structure):
     ]
 
 
-class MatchRow(Structure):
+class MatchRow(Struct):
     _fields_ = [
         ("entry", c_uint64),
         ("prompt_offset", c_uint32),
@@ -108,7 +110,7 @@ class MatchRow(Structure):
     ]
 
 
-class Lookup(Structure):
+class Lookup(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("spaces", POINTER(c_void_p)),
@@ -121,7 +123,7 @@ class Lookup(Structure):
     ]
 
 
-class View(Structure):
+class View(Struct):
     _fields_ = [
         ("data", c_void_p),
         ("bytes", c_size_t),
@@ -131,7 +133,7 @@ class View(Structure):
     ]
 
 
-class Load(Structure):
+class Load(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("space", c_void_p),
@@ -146,7 +148,7 @@ class Load(Structure):
     ]
 
 
-class Store(Structure):
+class Store(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("space", c_void_p),
@@ -167,11 +169,11 @@ class Store(Structure):
     ]
 
 
-class Key(Structure):
+class Key(Struct):
     _fields_ = [("bytes", c_uint8 * 16)]
 
 
-class Clear(Structure):
+class Clear(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("space", c_void_p),
@@ -187,7 +189,7 @@ COUNTERS = (
 ).split()
 
 
-class Stats(Structure):
+class Stats(Struct):
     _fields_ = (
         [("size", c_size_t)]
         + [(name, c_uint64) for name in COUNTERS]
@@ -195,7 +197,7 @@ class Stats(Structure):
     )
 
 
-class Event(Structure):
+class Event(Struct):
     _fields_ = [
         ("key", Key),
         ("space", c_uint8 * 16),
@@ -218,9 +220,9 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "tsr_log_set": (None, [LogFn, c_void_p, c_int]),
     "tsr_config_open": (c_int, [_out]),
     "tsr_config_close": (None, [c_void_p]),
-    "tsr_config_set": (c_int, [c_void_p, c_char_p, c_char_p]),
-    "tsr_config_get": (c_char_p, [c_void_p, c_char_p]),
-    "tsr_config_load_file": (c_int, [c_void_p, c_char_p]),
+    "tsr_config_set": (c_int, [c_void_p, Text, Text]),
+    "tsr_config_get": (c_char_p, [c_void_p, Text]),
+    "tsr_config_load_file": (c_int, [c_void_p, Text]),
     "tsr_config_load_env": (c_int, [c_void_p]),
     "tsr_open": (c_int, [_out, c_void_p]),
     "tsr_close": (None, [c_void_p]),
@@ -246,7 +248,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "tsr_clear": (c_int, [c_void_p, POINTER(Clear)]),
     "tsr_freeze": (None, [c_void_p, c_int]),
     "tsr_stats_get": (c_int, [c_void_p, POINTER(Stats)]),
-    "tsr_stats_text": (c_int, [c_void_p, c_char_p, c_char_p, c_size_t]),
+    "tsr_stats_text": (c_int, [c_void_p, Text, c_char_p, c_size_t]),
     "tsr_events": (c_int, [c_void_p, POINTER(Event), c_uint32]),
     "tsr_connected": (c_int, [c_void_p, c_int]),
     "tsr_server_open": (c_int, [_out, c_void_p, c_void_p]),
@@ -287,10 +289,10 @@ def library() -> ctypes.CDLL:
 
 
 def declare(lib: ctypes.CDLL, prototypes: dict[str, tuple[Any, list[Any]]]) -> None:
-    for name, (result, arguments) in prototypes.items():
+    for name, (result, kinds) in prototypes.items():
         function = getattr(lib, name)
         function.restype = result
-        function.argtypes = arguments
+        function.argtypes = arguments(kinds)
 
 
 def library_path() -> str:

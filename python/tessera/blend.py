@@ -14,7 +14,6 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import (
     POINTER,
-    Structure,
     c_char,
     c_char_p,
     c_double,
@@ -29,6 +28,7 @@ from ctypes import (
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ._checked import Struct, Text
 from ._connector import Layout
 from ._lib import Clear, Prompt, Range, check, declare, library
 
@@ -43,7 +43,7 @@ _BEGIN, _LAYER, _DEVIATION, _NARROW, _LOGITS, _END = 1, 2, 3, 4, 5, 6
 _ALWAYS_WORTH_IT = 0xFFFFFFFF
 
 
-class Rope(Structure):
+class Rope(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("pairing", c_uint32),
@@ -66,7 +66,7 @@ class Rope(Structure):
     ]
 
 
-class ModelInfo(Structure):
+class ModelInfo(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("architecture", c_char * 32),
@@ -90,15 +90,15 @@ class ModelInfo(Structure):
     ]
 
 
-class Row(Structure):
+class Row(Struct):
     _fields_ = [("token", c_uint32), ("position", c_uint32), ("slot", c_uint32)]
 
 
-class Group(Structure):
+class Group(Struct):
     _fields_ = [("n_rows", c_uint32), ("n_ranges", c_uint32), ("sees", Range * 2)]
 
 
-class Pass(Structure):
+class Pass(Struct):
     """Rows to compute, and what each group of them sees (struct tsr_model_pass)."""
 
     _fields_ = [
@@ -128,7 +128,7 @@ class Pass(Structure):
         ]
 
 
-class LayerStep(Structure):
+class LayerStep(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("layer", c_uint32),
@@ -137,7 +137,7 @@ class LayerStep(Structure):
     ]
 
 
-class DeviationStep(Structure):
+class DeviationStep(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("layer", c_uint32),
@@ -147,7 +147,7 @@ class DeviationStep(Structure):
     ]
 
 
-class Step(Structure):
+class Step(Struct):
     _fields_ = [
         ("kind", c_uint32),
         ("n_keep", c_uint32),
@@ -159,7 +159,7 @@ class Step(Structure):
     ]
 
 
-class Gate(Structure):
+class Gate(Struct):
     _fields_ = [
         (name, c_double) for name in "moved mass fresh entropy chunk_tokens n_chunks".split()
     ]
@@ -169,7 +169,7 @@ _COUNTS = "n_tokens n_exact n_reused n_recomputed n_new n_filled n_stored n_fail
 _SECONDS = "lookup_s wait_s total_s".split()
 
 
-class Report(Structure):
+class Report(Struct):
     _fields_ = [
         ("size", c_size_t),
         *((name, c_uint32) for name in _COUNTS),
@@ -184,7 +184,7 @@ class Report(Structure):
     ]
 
 
-class AskDesc(Structure):
+class AskDesc(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("session", c_void_p),
@@ -203,7 +203,7 @@ class AskDesc(Structure):
     ]
 
 
-class BlendConfig(Structure):
+class BlendConfig(Struct):
     _fields_ = [
         ("size", c_size_t),
         ("model", c_void_p),
@@ -216,11 +216,11 @@ class BlendConfig(Structure):
     ]
 
 
-class _Points(Structure):
+class _Points(Struct):
     _fields_ = [("n", c_uint32), ("reserved", c_uint32), ("points", c_double * 16)]
 
 
-class _Check(Structure):
+class _Check(Struct):
     _fields_ = [
         ("layer", c_uint32),
         ("reserved", c_uint32),
@@ -229,11 +229,11 @@ class _Check(Structure):
     ]
 
 
-class _Frontier(Structure):
+class _Frontier(Struct):
     _fields_ = [("settings", c_uint32 * 4), ("numbers", c_double * 5)]
 
 
-class Profile(Structure):
+class Profile(Struct):
     """struct tsr_profile; filled by the library, looked at by nobody here."""
 
     _fields_ = [
@@ -265,7 +265,7 @@ class Profile(Structure):
 _out = POINTER(c_void_p)
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "tsr_profile_init": (None, [POINTER(Profile)]),
-    "tsr_profile_load": (c_int, [POINTER(Profile), c_char_p]),
+    "tsr_profile_load": (c_int, [POINTER(Profile), Text]),
     "tsr_blend_open": (c_int, [_out, POINTER(BlendConfig)]),
     "tsr_blend_close": (None, [c_void_p]),
     "tsr_blend_space": (c_void_p, [c_void_p]),
@@ -340,8 +340,7 @@ class Blend:
     def run(self, ask: Ask, layout: Layout, executor: Executor) -> dict[str, float | int | str]:
         """Puts the context of a prompt in place: token i in slot i of `layout`. The report of it;
         an exception: what stands in those slots is of no use."""
-        tokens = (c_uint8 * len(ask.tokens)).from_buffer_copy(ask.tokens)
-        segments = (Range * len(ask.segments))(*[Range(*pair) for pair in ask.segments])
+        tokens, segments = _packed(ask)
         desc = AskDesc(
             size=ctypes.sizeof(AskDesc),
             tokens=ctypes.addressof(tokens),
@@ -372,8 +371,7 @@ class Blend:
         """Drops what is stored of a prompt's segments, and returns how many entries that were."""
         if self._cache is None:
             return 0
-        tokens = (c_uint8 * len(ask.tokens)).from_buffer_copy(ask.tokens)
-        segments = (Range * len(ask.segments))(*[Range(*pair) for pair in ask.segments])
+        tokens, segments = _packed(ask)
         dropped = 0
         for flags in (_PROMPT_SEGMENTS, _PROMPT_SEGMENTS | _PROMPT_CONTEXT)[: 1 + ask.system]:
             prompt = Prompt(
@@ -413,6 +411,13 @@ class Blend:
         finally:
             if open_:
                 executor.end()
+
+
+def _packed(ask: Ask) -> tuple[Any, Any]:
+    if len(ask.tokens) % 4:
+        raise ValueError(f"tokens of {len(ask.tokens)} bytes, no multiple of 4")
+    tokens = (c_uint8 * len(ask.tokens)).from_buffer_copy(ask.tokens)
+    return tokens, (Range * len(ask.segments))(*[Range(*pair) for pair in ask.segments])
 
 
 def _take(step: Step, executor: Executor) -> None:

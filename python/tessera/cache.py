@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._buffers import as_tokens, as_view
+from ._checked import check_text
 from ._lib import (
     COUNTERS,
     Clear,
@@ -217,6 +218,8 @@ class Cache:
     def contains(self, keys: Iterable[bytes]) -> list[int]:
         """The tier of each key: 0 host memory, 1.. lower tiers, -1 none."""
         wanted = list(keys)
+        if any(len(key) != 16 for key in wanted):
+            raise ValueError("a key is 16 bytes")
         rows = (Key * len(wanted))(*[Key((ctypes.c_uint8 * 16)(*key)) for key in wanted])
         tiers = (ctypes.c_int8 * len(wanted))()
         check(self._lib.tsr_contains(self._open(), rows, len(wanted), tiers))
@@ -450,8 +453,9 @@ def configure(
     if env:
         check(lib.tsr_config_load_env(config))
     for key, value in options.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        check(lib.tsr_config_set(config, key.encode(), text.encode()))
+        text = (str(value).lower() if isinstance(value, bool) else str(value)).encode()
+        check_text(key, text)
+        check(lib.tsr_config_set(config, key.encode(), text))
 
 
 def _match(row: MatchRow) -> Match:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ __all__ = ["PageShape", "Pages"]
 _WORDS = 8  # a key's 32 bytes as uint32
 _SEGMENT, _SEGMENTS = 2, 2
 _OPAQUE_DTYPE, _OPAQUE_LAYOUT = 5, 2
+_HEX = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Pages:
 
     def load(self, keys: Sequence[str], addresses: Sequence[int]) -> list[bool]:
         """Fills each page whose key there is; the others are left as they were."""
+        _check_pairs(keys, addresses)
         rows, prompt = self._lookup(keys)
         loaded = [False] * len(keys)
         if not rows:
@@ -110,6 +113,7 @@ class Pages:
 
     def store(self, keys: Sequence[str], addresses: Sequence[int]) -> list[bool]:
         """Keeps each page. False: it was refused (no room, a server that is away)."""
+        _check_pairs(keys, addresses)
         words = _words(keys)
         start = words.buffer_info()[0]
         kept = []
@@ -170,6 +174,11 @@ class _KeyPrompt:
         )
 
 
+def _check_pairs(keys: Sequence[str], addresses: Sequence[int]) -> None:
+    if len(keys) != len(addresses):
+        raise ValueError(f"{len(keys)} keys for {len(addresses)} pages")
+
+
 def _words(keys: Sequence[str]) -> array[int]:
     words = array("I")
     for key in keys:
@@ -178,10 +187,8 @@ def _words(keys: Sequence[str]) -> array[int]:
 
 
 def _digest(key: str) -> bytes:
-    """The bytes of a key: those of its hexadecimal form, or a SHA-256 of anything else."""
-    if len(key) == 64:
-        try:
-            return bytes.fromhex(key)
-        except ValueError:
-            pass
+    """The bytes of a key: those of its hexadecimal form, or a SHA-256 of anything else. Capitals
+    and blanks, which fromhex() takes too, make another key."""
+    if _HEX.fullmatch(key):
+        return bytes.fromhex(key)
     return hashlib.sha256(b"tessera page\0" + key.encode()).digest()

@@ -150,6 +150,23 @@ class TestHalves(unittest.TestCase):
             want = content(tokens[: (i + 1) * BLOCK], 1)
             self.assertEqual(bytes(self.engine.page(1, block)), want)
 
+    def test_lists_that_do_not_fit_each_other_are_refused(self):
+        half, rows = self.engine.scheduler, [(1, 0, 2, 0, 0, 2, 2, 1, 0)]
+        for tokens, counts, blocks in (
+            ([1], [1], [5]),
+            ([1, 2], [2], [5]),
+            ([1, 2], [1, 1], [5, 6]),
+            ([1, 2], [], []),
+        ):
+            with self.assertRaises(ValueError):
+                half.build(rows, array("I", tokens), array("I", counts), array("i", blocks))
+        with self.assertRaises(TypeError):
+            half.build(rows, array("H", [1, 2]), array("I", [1]), array("i", [5]))
+        with self.assertRaises(ValueError):
+            half.allocated(1, [[5], [6]], 0)
+        with self.assertRaises(ValueError):
+            half.finished(1, (0, 0, 0), 2, (), True, [])
+
     def test_an_owner_that_dies_is_blocks_to_recompute(self):
         tokens = list(range(2 * BLOCK + 3))
         self.run_request(1, tokens, [3, 4, 5])

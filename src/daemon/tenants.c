@@ -53,8 +53,10 @@ char *tsri_read_private(const char *path, const char *option)
     else
         text = tsri_alloc(1, FILE_MAX);
     ssize_t got = text ? read(fd, text, FILE_MAX - 1) : -1;
-    if (text && got < 0) {
-        tsri_fail(TSR_ECONFIG, "%s: %s: %s", option, path, strerror(errno));
+    bool whole = text && got >= 0 && strlen(text) == (size_t)got; /* no NUL that would end it */
+    if (text && !whole) {
+        tsri_fail(TSR_ECONFIG, "%s: %s: %s", option, path,
+                  got < 0 ? strerror(errno) : "no file of text, it has a NUL in it");
         tsri_free(text);
         text = NULL;
     }
@@ -68,9 +70,13 @@ static int add(struct tsri_tenants *t, const char *name, uint32_t uid, const cha
         return tsri_fail(TSR_ECONFIG, "more than %u tenants", TSRI_TENANTS_MAX);
     struct tsri_tenant *x = &t->list[t->n];
     *x = (struct tsri_tenant){.uid = uid};
-    for (uint32_t i = 0; i < t->n; i++)
-        if (strcmp(t->list[i].name, name) == 0)
+    for (uint32_t i = 0; i < t->n; i++) {
+        const struct tsri_tenant *other = &t->list[i];
+        if (strcmp(other->name, name) == 0)
             return tsri_fail(TSR_ECONFIG, "tenant %s is there twice", name);
+        if (token && other->token && strcmp(other->token, token) == 0)
+            return tsri_fail(TSR_ECONFIG, "tenants %s and %s have one token", other->name, name);
+    }
     x->name = tsri_strdup(name);
     if (!x->name) return TSR_ENOMEM;
     t->n++;

@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { TOKENS = 40, OPTIONS_MAX = 24, STRANGER = 65533 };
+enum { TOKENS = 40, OPTIONS_MAX = 40, STRANGER = 65533 };
 
 static struct tmpdir dir;
 
@@ -109,7 +109,9 @@ static int act(const char *socket, const struct person *who, enum deed deed, uin
     struct kit k;
     struct tsr_range range;
     if (who->uid && (setgid(who->uid) != 0 || setuid(who->uid) != 0)) return -100;
-    served_kit_open(&k, socket, (const char *const[]){"server_token", who->token, NULL});
+    /* A machine with much to do is no reason to find nothing. */
+    const char *const options[] = {"server_token", who->token, "server_deadline", "20000", NULL};
+    served_kit_open(&k, socket, options);
     uint32_t *tokens = kit_tokens(text, TOKENS);
     struct tsr_prompt p = kit_segment_prompt(tokens, TOKENS, &range);
     struct tsr_clear all = {.size = sizeof all, .tier = -1};
@@ -175,9 +177,10 @@ static char tokens_path[300], uid_text[16];
 static struct machine machine(const char *name, const char *const *more)
 {
     struct machine m = {.name = name};
-    const char *const common[] = {"host_size",     "2M",       "host_page_size", "16K",
-                                  "http_listen",   "off",      "server_allow",   uid_text,
-                                  "server_tokens", tokens_path};
+    const char *const common[] = {
+        "host_size",       "2M",     "host_page_size", "16K",       "http_listen",      "off",
+        "server_allow",    uid_text, "server_tokens",  tokens_path, "redis_timeout_ms", "20000",
+        "redis_absent_ms", "0",      "s3_timeout_ms",  "20000",     "s3_absent_ms",     "0"};
     int n = 0;
     for (size_t i = 0; i < TSRI_COUNT(common); i++)
         m.options[n++] = common[i];
@@ -224,8 +227,7 @@ static bool has_redis(void)
 TEST(tenants_are_apart_on_one_redis)
 {
     if (!has_redis()) SKIP(redis_kit_missing());
-    struct machine m = machine(
-        "redis", (const char *const[]){"redis_address", redis.tcp, "redis_absent_ms", "0", NULL});
+    struct machine m = machine("redis", (const char *const[]){"redis_address", redis.tcp, NULL});
     all_are_apart(&m);
 }
 
@@ -233,10 +235,8 @@ TEST(tenants_are_apart_on_one_redis)
 TEST(a_tenant_by_name_is_the_same_on_every_machine_of_its_fleet)
 {
     if (!has_redis()) SKIP(redis_kit_missing());
-    const char *const fleet[] = {"redis_address", redis.tcp, "redis_absent_ms", "0", "tenant",
-                                 "fleet",         NULL};
-    const char *const others[] = {"redis_address", redis.tcp, "redis_absent_ms", "0", "tenant",
-                                  "others",        NULL};
+    const char *const fleet[] = {"redis_address", redis.tcp, "tenant", "fleet", NULL};
+    const char *const others[] = {"redis_address", redis.tcp, "tenant", "others", NULL};
     struct machine a = machine("fleet-a", fleet), b = machine("fleet-b", fleet),
                    c = machine("others", others);
     start(&a), start(&b), start(&c);
@@ -261,7 +261,7 @@ TEST(without_a_name_the_clients_of_two_machines_are_apart)
 {
     if (!has_redis()) SKIP(redis_kit_missing());
     if (geteuid() != 0) SKIP("another machine's name needs root");
-    const char *const options[] = {"redis_address", redis.tcp, "redis_absent_ms", "0", NULL};
+    const char *const options[] = {"redis_address", redis.tcp, NULL};
     struct machine a = machine("here", options), b = machine("there", options);
     b.host = "there";
     pid_t pid = fork();
@@ -287,7 +287,7 @@ static void apart_in_a_bucket(const char *name, const char *endpoint)
     struct machine m =
         machine(name, (const char *const[]){"s3_endpoint", endpoint, "s3_bucket", S3_KIT_BUCKET,
                                             "s3_access_key", S3_KIT_KEY, "s3_secret_key",
-                                            S3_KIT_SECRET, "s3_absent_ms", "0", NULL});
+                                            S3_KIT_SECRET, NULL});
     all_are_apart(&m);
 }
 

@@ -107,6 +107,7 @@ TEST(a_file_of_tokens_that_is_not_right_is_refused_with_its_line)
                {"\n# x\n../x secret\n", ":3:"},
                {"uid-7 secret\n", ":1:"},
                {"a secret\na other\n", "twice"},
+               {"a secret\nb secret\n", "one token"},
                {"averyveryveryveryveryveryverylongname x\n", ":1:"}};
     for (size_t i = 0; i < TSRI_COUNT(bad); i++) {
         write_tokens(bad[i].text, 0600);
@@ -114,6 +115,11 @@ TEST(a_file_of_tokens_that_is_not_right_is_refused_with_its_line)
         CHECK_HAS(tsr_errmsg(), bad[i].words);
         CHECK_INT(t.n, 0);
     }
+    write_tokens("alice secret\nbob other\n", 0600);
+    FILE *f = fopen(tokens_path, "r+"); /* a NUL would end the text before bob */
+    CHECK(f && fseek(f, 9, SEEK_SET) == 0 && fputc(0, f) == 0 && fclose(f) == 0);
+    CHECK_INT(tenants_init(&t, options), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "NUL");
     write_tokens("alice secret\n", 0640);
     CHECK_INT(tenants_init(&t, options), TSR_ECONFIG);
     CHECK_HAS(tsr_errmsg(), "others may read it");
