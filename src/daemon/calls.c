@@ -246,6 +246,11 @@ static void stats(struct tsri_session *x, const struct tsri_wire_head *head,
     }
 }
 
+static bool wants_events(const struct tsri_session *x, const struct tsri_tenant *tenant)
+{
+    return x->tenant == tenant && x->events.max && x->state == TSRI_SESSION_OPEN;
+}
+
 /* Every session that has asked gets every event: they are taken from the cache for all of them. */
 static void share_events(struct tsri_session *x)
 {
@@ -254,7 +259,7 @@ static void share_events(struct tsri_session *x)
     uint32_t turns = x->tenant->cache->options.events_max / TSRI_COUNT(some) + 1;
     while (turns-- && (n = tsr_events(x->tenant->cache, some, TSRI_COUNT(some))) > 0)
         for (struct tsri_session *y = x->server->sessions; y; y = y->next)
-            for (int i = 0; y->tenant == x->tenant && y->events.max && i < n; i++)
+            for (int i = 0; wants_events(y, x->tenant) && i < n; i++)
                 if (!tsri_events_push(&y->events, &some[i]))
                     tsri_stats_add(x->tenant->cache->stats, TSRI_M_events_dropped, 1);
 }

@@ -99,6 +99,31 @@ void tsri_slow_note(struct tsri_slow *s, const struct tsri_slow_call *call);
 uint32_t tsri_slow_list(struct tsri_slow *s, uint64_t now_ns,
                         struct tsri_slow_call out[TSRI_SLOW_MAX]);
 
+/* ---- roster.c: sessions by number, for events ---- */
+
+struct tsri_session;
+/* What an event is about; the first two belong to no session, and are events by themselves. */
+enum tsri_watch { TSRI_WATCH_LISTEN, TSRI_WATCH_WAKE, TSRI_WATCH_SOCKET, TSRI_WATCH_PROCESS };
+struct tsri_roster_row {
+    struct tsri_session *session; /* NULL: free */
+    uint32_t generation, next_free;
+};
+struct tsri_roster {
+    struct tsri_roster_row *list;
+    uint32_t max, n_used, first_free;
+};
+TSR_MUST int tsri_roster_init(struct tsri_roster *p, uint32_t max);
+void tsri_roster_fini(struct tsri_roster *p);
+/* False when all are taken. */
+TSR_MUST bool tsri_roster_take(struct tsri_roster *p, struct tsri_session *x, uint32_t *row);
+/* From here on its events mean nothing. */
+void tsri_roster_give(struct tsri_roster *p, uint32_t row);
+/* The number that epoll is given, and what it is about. */
+uint64_t tsri_roster_event(const struct tsri_roster *p, uint32_t row, enum tsri_watch kind);
+enum tsri_watch tsri_event_watch(uint64_t event);
+/* NULL: it is gone. */
+struct tsri_session *tsri_roster_at(const struct tsri_roster *p, uint64_t event);
+
 /* ---- the server ---- */
 
 #define TSRI_SESSION_SPACES_MAX 256u
@@ -116,12 +141,6 @@ uint32_t tsri_slow_list(struct tsri_slow *s, uint64_t now_ns,
 #define TSRI_STALL_NS 10000000000u /* half a request, or replies nobody takes, for so long */
 #define TSRI_FRAME_STALLS 8u       /* a request has come whole after so many times that */
 #define TSRI_DRAIN_NS 1000000000u
-
-enum tsri_watch_kind { TSRI_WATCH_LISTEN, TSRI_WATCH_WAKE, TSRI_WATCH_SOCKET, TSRI_WATCH_PROCESS };
-struct tsri_watch {
-    enum tsri_watch_kind kind;
-    struct tsri_session *session;
-};
 
 /* A request that may take its time. */
 struct tsri_call {
@@ -150,7 +169,7 @@ struct tsri_pending {
 enum tsri_session_state {
     TSRI_SESSION_NEW,  /* has not said hello */
     TSRI_SESSION_OPEN, /* has */
-    TSRI_SESSION_ENDED /* waits for its worker, then goes */
+    TSRI_SESSION_ENDED /* waits for its worker and the end of the batch of events, then goes */
 };
 
 /* A session's place in a list of its share; next is NULL: in none. */
@@ -161,14 +180,13 @@ struct tsri_spot {
 
 struct tsri_session {
     struct tsr_server *server;
-    struct tsri_watch socket, process;
+    uint32_t row; /* in the roster; also of its word in the control page */
     int fd;
     struct tsri_peer peer;
     enum tsri_session_state state;
     uint64_t open_ns;
     const struct tsri_tenant *tenant;
     struct tsr_client *client;
-    uint32_t slot;
     struct tsri_region staging;
     _Atomic(struct tsr_space *) spaces[TSRI_SESSION_SPACES_MAX];
     _Atomic uint64_t bare[TSRI_SESSION_SPACES_MAX / 64]; /* bits: known from a tier alone */
@@ -195,6 +213,7 @@ struct tsri_session {
 
     struct tsri_events events; /* max 0: not asked for */
     struct tsri_session *prev, *next;
+    struct tsri_session *next_retired;
 };
 
 /* What is left of something beyond the floors, for whoever comes first. */
@@ -218,15 +237,14 @@ struct tsr_server {
     uint32_t *allow;         /* uids besides ours */
     uint32_t n_allow;
     struct tsri_endpoint endpoint;
-    struct tsri_watch listen_watch, wake_watch;
     int epoll_fd, wake_fd, spare_fd;
 
     struct tsri_region control; /* a word for each session */
     uint64_t last_word;
     uint64_t boot_id;
-    uint64_t *slots_used; /* bit map */
-    uint32_t sessions_max, n_sessions;
-    struct tsri_session *sessions, *ended;
+    struct tsri_roster roster;
+    struct tsri_session *sessions; /* all that are not freed, also those that have ended */
+    struct tsri_session *retired;  /* nothing uses them any more: freed after the batch of events */
     uint64_t staging_max, memory_max;
     _Atomic uint64_t memory_used;
     _Atomic uint64_t stall_ns; /* TSRI_STALL_NS; tests have less patience */
@@ -296,7 +314,9 @@ struct tsri_share *tsri_share_of(const struct tsr_server *s, const struct tsri_t
 /* Takes a place, and gives back the one it had in another share. TSR_EAGAIN when none is left, and
  * then it has none. */
 TSR_MUST int tsri_share_join(struct tsri_session *x, struct tsri_share *share);
-/* Out of all lists. */
+/* Out of its lists: it has ended. Its place is its own until its worker is done. */
+void tsri_share_unlist(struct tsri_session *x);
+/* Gives its place back. */
 void tsri_share_leave(struct tsri_session *x);
 /* There is something to read or to send: it gets a turn. */
 void tsri_share_ready(struct tsri_session *x, uint32_t events);
@@ -317,8 +337,10 @@ void tsri_session_read(struct tsri_session *x);
 void tsri_session_flush(struct tsri_session *x);
 /* Ends it for a reason that is logged; its leases are gone when this returns. Idempotent. */
 void tsri_session_end(struct tsri_session *x, const char *why);
-/* Frees one that has ended and has no worker. */
-void tsri_session_close(struct tsri_session *x);
+/* Of one that has ended and has no worker: it will be freed. */
+void tsri_session_retire(struct tsri_session *x);
+/* Frees those. The only place where a session is freed; never while events are handled. */
+void tsri_sessions_reap(struct tsr_server *s);
 /* Queues a reply; ends the session when it cannot. */
 void tsri_session_reply(struct tsri_session *x, uint64_t id, struct tsri_reply *r);
 /* A frame that is ready. */

@@ -28,20 +28,13 @@ static int take_staging(struct tsri_session *x, uint64_t bytes)
     return tsri_region_init_reader(&x->staging, x->staging_fd, (size_t)bytes);
 }
 
-/* A word of the control page that nobody has, and a value for it that nobody had. */
-static int take_slot(struct tsri_session *x, uint64_t *word)
+/* The word of its row in the control page gets a value that it never had. */
+static uint64_t take_word(struct tsri_session *x)
 {
-    struct tsr_server *s = x->server;
-    _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)s->control.data;
-    for (uint32_t i = 0; i < s->sessions_max; i++) {
-        if (s->slots_used[i / 64] >> i % 64 & 1) continue;
-        s->slots_used[i / 64] |= (uint64_t)1 << i % 64;
-        x->slot = i;
-        *word = ++s->last_word;
-        atomic_store(&words[i], *word);
-        return 0;
-    }
-    return tsri_fail(TSR_EAGAIN, "%u clients are connected", s->sessions_max);
+    _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)x->server->control.data;
+    uint64_t word = ++x->server->last_word;
+    atomic_store(&words[x->row], word);
+    return word;
 }
 
 static int begin(struct tsri_session *x, const struct tsri_wire_hello *h,
@@ -56,10 +49,10 @@ static int begin(struct tsri_session *x, const struct tsri_wire_hello *h,
     e = tsri_share_join(x, tsri_share_of(s, x->tenant));
     if (e == 0) e = take_staging(x, h->staging_bytes);
     if (e == 0) e = tsr_client_open(&x->client, x->tenant->cache);
-    if (e == 0) e = take_slot(x, &w->word);
     if (e) return e;
+    w->word = take_word(x);
     const struct tsr_cache *c = x->tenant->cache;
-    w->slot = x->slot;
+    w->slot = x->row;
     w->pool_bytes = (uint64_t)c->pool.n_pages << c->pool.page_shift;
     w->control_bytes = s->control.bytes;
     w->page_bytes = 1u << c->pool.page_shift;

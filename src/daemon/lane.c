@@ -236,7 +236,7 @@ static void call_close(struct tsri_call *call)
     tsri_free(call);
 }
 
-/* There is at most one job a session, and room for one of each. */
+/* There is at most one job a session, also of those that have ended, and room for one of each. */
 void tsri_lane_start(struct tsri_session *x)
 {
     struct tsri_call *call = x->calls;
@@ -288,7 +288,7 @@ void tsri_lane_finish(struct tsri_call *call)
     tsri_session_took(x, call->head.type, call->start_ns);
     if (x->state == TSRI_SESSION_ENDED) {
         call_close(call);
-        tsri_session_close(x);
+        tsri_session_retire(x);
         return;
     }
     if (!call->reply)

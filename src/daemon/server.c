@@ -108,7 +108,7 @@ static void accept_some(struct tsr_server *s)
             return;
         }
         if (fd < 0) return;
-        if (s->n_sessions >= s->sessions_max) {
+        if (s->roster.n_used == s->roster.max) {
             close(fd);
             tsri_stats_add(tsri_server_stats(s), TSRI_M_sessions_refused, 1);
             continue;
@@ -164,9 +164,10 @@ static void give_turns(struct tsr_server *s)
     } while (tsri_shares_are_ready(s) && tsri_now_ns() - start_ns < TSRI_TURN_NS);
 }
 
-static void handle(struct tsr_server *s, const struct tsri_watch *w, uint32_t events)
+static void handle(struct tsr_server *s, uint64_t event, uint32_t events)
 {
-    switch (w->kind) {
+    struct tsri_session *x;
+    switch (tsri_event_watch(event)) {
     case TSRI_WATCH_LISTEN:
         accept_some(s);
         return;
@@ -174,30 +175,21 @@ static void handle(struct tsr_server *s, const struct tsri_watch *w, uint32_t ev
         take_finished(s);
         return;
     case TSRI_WATCH_SOCKET:
-        tsri_share_ready(w->session, events);
+        x = tsri_roster_at(&s->roster, event);
+        if (x) tsri_share_ready(x, events);
         return;
     case TSRI_WATCH_PROCESS:
-        tsri_session_end(w->session, "its process is gone");
+        x = tsri_roster_at(&s->roster, event);
+        if (x) tsri_session_end(x, "its process is gone");
         return;
-    }
-}
-
-static void close_ended(struct tsr_server *s)
-{
-    while (s->ended) {
-        struct tsri_session *x = s->ended;
-        s->ended = x->next;
-        tsri_session_close(x);
     }
 }
 
 static void check_all(struct tsr_server *s)
 {
     uint64_t now = tsri_now_ns();
-    for (struct tsri_session *x = s->sessions, *next; x; x = next) {
-        next = x->next;
-        tsri_session_check(x, now);
-    }
+    for (struct tsri_session *x = s->sessions; x; x = x->next)
+        if (x->state != TSRI_SESSION_ENDED) tsri_session_check(x, now);
 }
 
 /* While stopping: is anything left that clients still wait for? */
@@ -205,7 +197,7 @@ static bool is_busy(struct tsr_server *s)
 {
     if (tsri_now_ns() - s->stop_ns > TSRI_DRAIN_NS) return false;
     for (const struct tsri_session *x = s->sessions; x; x = x->next)
-        if (x->n_calls || x->out.end > x->out.at) return true;
+        if (x->state != TSRI_SESSION_ENDED && (x->n_calls || x->out.end > x->out.at)) return true;
     return false;
 }
 
@@ -219,14 +211,13 @@ static void *loop(void *arg)
         int wait_ms = tsri_shares_are_ready(s) ? 0 : stopping ? 10 : TICK_MS;
         int n = epoll_wait(s->epoll_fd, events, EVENTS_MAX, wait_ms);
         for (int i = 0; i < n; i++)
-            handle(s, events[i].data.ptr, events[i].events);
+            handle(s, events[i].data.u64, events[i].events);
         give_turns(s);
-        close_ended(s);
         if (tsri_now_ns() - checked > (uint64_t)TICK_MS * 1000000) {
             checked = tsri_now_ns();
             check_all(s);
-            close_ended(s);
         }
+        tsri_sessions_reap(s);
         if (!stopping && atomic_load(&s->stopping)) {
             stopping = true;
             s->stop_ns = tsri_now_ns();
@@ -242,27 +233,26 @@ static void *loop(void *arg)
 
 static int open_memory(struct tsr_server *s, const struct tsri_options *o)
 {
-    s->sessions_max = o->clients_max;
     s->staging_max = o->server_staging_max;
     s->memory_max = o->server_memory;
     atomic_store(&s->stall_ns, TSRI_STALL_NS);
-    size_t words = (s->sessions_max + 63) / 64;
-    s->slots_used = tsri_alloc(words, sizeof *s->slots_used);
     s->read_buffer = tsri_alloc(1, TSRI_READ_BYTES);
-    if (!s->slots_used || !s->read_buffer) return TSR_ENOMEM;
+    if (!s->read_buffer) return TSR_ENOMEM;
     if (getrandom(&s->boot_id, sizeof s->boot_id, 0) != sizeof s->boot_id)
         s->boot_id = tsri_now_ns();
-    int e =
-        tsri_region_init_shared(&s->control, "tessera-control", s->sessions_max * sizeof(uint64_t));
+    int e = tsri_roster_init(&s->roster, o->clients_max);
+    if (e == 0)
+        e = tsri_region_init_shared(&s->control, "tessera-control",
+                                    o->clients_max * sizeof(uint64_t));
     if (e == 0) e = tsri_region_init(&s->matches, TSRI_MATCHES_MAX * sizeof(struct tsr_match));
     if (e == 0)
         e = tsri_region_init(&s->wire_matches, TSRI_MATCHES_MAX * sizeof(struct tsri_wire_match));
     return e;
 }
 
-static int watch(struct tsr_server *s, int fd, struct tsri_watch *w)
+static int watch(struct tsr_server *s, int fd, enum tsri_watch kind)
 {
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = w};
+    struct epoll_event ev = {.events = EPOLLIN, .data.u64 = kind};
     if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0) return 0;
     return tsri_fail(TSR_EIO, "epoll: %s", strerror(errno));
 }
@@ -278,13 +268,11 @@ static int open_loop(struct tsr_server *s, const struct tsri_server_desc *desc,
     int e = desc->listen_fd >= 0
                 ? tsri_endpoint_adopt(&s->endpoint, desc->listen_fd)
                 : tsri_endpoint_init(&s->endpoint, o->server_socket, s->n_allow > 0);
-    s->listen_watch = (struct tsri_watch){.kind = TSRI_WATCH_LISTEN};
-    s->wake_watch = (struct tsri_watch){.kind = TSRI_WATCH_WAKE};
-    if (e == 0) e = watch(s, s->wake_fd, &s->wake_watch);
-    if (e == 0) e = watch(s, s->endpoint.fd, &s->listen_watch);
+    if (e == 0) e = watch(s, s->wake_fd, TSRI_WATCH_WAKE);
+    if (e == 0) e = watch(s, s->endpoint.fd, TSRI_WATCH_LISTEN);
     if (e == 0) e = tsri_shares_init(s, o->server_threads);
     uint32_t n_threads = tsri_shares_threads(s, o->server_threads);
-    if (e == 0) e = tsri_work_open(&s->work, "tessera-copy", n_threads, s->sessions_max);
+    if (e == 0) e = tsri_work_open(&s->work, "tessera-copy", n_threads, s->roster.max);
     return e;
 }
 
@@ -376,12 +364,12 @@ void tsr_server_close(struct tsr_server *s)
         wake(s);
         pthread_join(s->thread, NULL);
     }
-    while (s->sessions)
-        tsri_session_end(s->sessions, "the server closes");
+    for (struct tsri_session *x = s->sessions; x; x = x->next)
+        tsri_session_end(x, "the server closes");
     tsri_work_close(s->work); /* finishes what runs */
     s->work = NULL;
     if (s->wake_fd >= 0) take_finished(s);
-    close_ended(s);
+    tsri_sessions_reap(s);
     tsri_endpoint_fini(&s->endpoint);
     int fds[] = {s->epoll_fd, s->wake_fd, s->spare_fd};
     for (size_t i = 0; i < TSRI_COUNT(fds); i++)
@@ -391,7 +379,7 @@ void tsr_server_close(struct tsr_server *s)
     tsri_region_fini(&s->matches);
     tsri_region_fini(&s->control);
     tsri_free(s->read_buffer);
-    tsri_free(s->slots_used);
+    tsri_roster_fini(&s->roster);
     tsri_free(s->allow);
     tsri_free(s->own);
     tsri_fork_guard_fini(&s->guard);

@@ -71,8 +71,10 @@ static bool has_kept(const struct tsri_session *x)
 static void listen_for(struct tsri_session *x, uint32_t events)
 {
     if (x->listens == events) return;
-    struct epoll_event ev = {.events = events, .data.ptr = &x->socket};
-    if (epoll_ctl(x->server->epoll_fd, EPOLL_CTL_MOD, x->fd, &ev) == 0) x->listens = events;
+    struct tsr_server *s = x->server;
+    uint64_t event = tsri_roster_event(&s->roster, x->row, TSRI_WATCH_SOCKET);
+    struct epoll_event ev = {.events = events, .data.u64 = event};
+    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, x->fd, &ev) == 0) x->listens = events;
 }
 
 void tsri_session_flush(struct tsri_session *x)
@@ -334,23 +336,25 @@ void tsri_session_check(struct tsri_session *x, uint64_t now_ns)
 
 /* ---- life ---- */
 
-static bool watch(struct tsr_server *s, int fd, struct tsri_watch *w)
+static int watch(struct tsri_session *x, int fd, enum tsri_watch kind)
 {
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = w};
-    return epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0;
+    uint64_t event = tsri_roster_event(&x->server->roster, x->row, kind);
+    struct epoll_event ev = {.events = EPOLLIN, .data.u64 = event};
+    if (epoll_ctl(x->server->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0) return 0;
+    return tsri_fail(TSR_EAGAIN, "epoll: %s", strerror(errno));
 }
 
 int tsri_session_open(struct tsr_server *s, int fd)
 {
     struct tsri_session *x = tsri_alloc(1, sizeof *x);
-    if (!x) {
+    uint32_t row;
+    if (!x || !tsri_roster_take(&s->roster, x, &row)) {
         close(fd);
-        return TSR_ENOMEM;
+        tsri_free(x);
+        return tsri_fail(TSR_EAGAIN, "no memory or no place for it");
     }
     *x = (struct tsri_session){
-        .server = s, .fd = fd, .staging_fd = -1, .slot = UINT32_MAX, .open_ns = tsri_now_ns()};
-    x->socket = (struct tsri_watch){TSRI_WATCH_SOCKET, x};
-    x->process = (struct tsri_watch){TSRI_WATCH_PROCESS, x};
+        .server = s, .row = row, .fd = fd, .staging_fd = -1, .open_ns = tsri_now_ns()};
     x->calls_end = &x->calls;
     x->peer.pidfd = -1;
     x->listens = EPOLLIN;
@@ -363,14 +367,11 @@ int tsri_session_open(struct tsr_server *s, int fd)
         err = tsri_share_join(x, tsri_share_of(s, tenant));
         if (err) err = tsri_share_join(x, tsri_share_of(s, NULL)); /* it may show a token */
     }
-    if (err == 0 && !watch(s, fd, &x->socket))
-        err = tsri_fail(TSR_EAGAIN, "epoll: %s", strerror(errno));
-    if (err == 0 && x->peer.pidfd >= 0 && !watch(s, x->peer.pidfd, &x->process))
-        err = tsri_fail(TSR_EAGAIN, "epoll: %s", strerror(errno));
+    if (err == 0) err = watch(x, fd, TSRI_WATCH_SOCKET);
+    if (err == 0 && x->peer.pidfd >= 0) err = watch(x, x->peer.pidfd, TSRI_WATCH_PROCESS);
     x->next = s->sessions;
     if (x->next) x->next->prev = x;
     s->sessions = x;
-    s->n_sessions++;
     tsri_stats_gauge_add(tsri_server_stats(s), TSRI_M_sessions, 1);
     tsri_stats_add(tsri_server_stats(s), TSRI_M_sessions_opened, 1);
     if (err == 0) return 0;
@@ -389,11 +390,8 @@ void tsri_session_end(struct tsri_session *x, const char *why)
     if (x->state == TSRI_SESSION_ENDED) return;
     x->state = TSRI_SESSION_ENDED;
     /* First of all: whoever still reads from the pool learns that it reads in vain. */
-    if (x->slot != UINT32_MAX) {
-        _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)s->control.data;
-        atomic_store(&words[x->slot], 0);
-        s->slots_used[x->slot / 64] &= ~((uint64_t)1 << x->slot % 64);
-    }
+    _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)s->control.data;
+    atomic_store(&words[x->row], 0);
     tsri_log(TSR_LOG_INFO, "server: client of process %d ends: %s", (int)x->peer.pid, why);
     /* Said outright, since a child forked by an engine may hold the same descriptors. */
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, x->fd, NULL);
@@ -404,22 +402,28 @@ void tsri_session_end(struct tsri_session *x, const char *why)
     if (x->staging_fd >= 0) close(x->staging_fd);
     if (x->client) tsri_client_release_all(x->client);
     tsri_lane_clear(x);
-    tsri_share_leave(x);
+    tsri_share_unlist(x);
+    tsri_stats_gauge_add(tsri_server_stats(s), TSRI_M_sessions, -1);
+    if (!x->running) tsri_session_retire(x); /* otherwise tsri_lane_finish does */
+}
+
+void tsri_session_retire(struct tsri_session *x)
+{
+    TSR_ASSERT(x->state == TSRI_SESSION_ENDED && !x->running);
+    x->next_retired = x->server->retired;
+    x->server->retired = x;
+}
+
+static void session_close(struct tsri_session *x)
+{
+    struct tsr_server *s = x->server;
     if (x->prev)
         x->prev->next = x->next;
     else
         s->sessions = x->next;
     if (x->next) x->next->prev = x->prev;
-    s->n_sessions--;
-    tsri_stats_gauge_add(tsri_server_stats(s), TSRI_M_sessions, -1);
-    if (x->running) return; /* tsri_lane_finish goes on */
-    x->next = s->ended;
-    s->ended = x;
-}
-
-void tsri_session_close(struct tsri_session *x)
-{
-    struct tsr_server *s = x->server;
+    tsri_share_leave(x);
+    tsri_roster_give(&s->roster, x->row);
     for (uint32_t i = 0; i < TSRI_SESSION_PUTS_MAX; i++)
         tsr_put_abort(x->puts[i]);
     tsr_client_close(x->client);
@@ -432,4 +436,13 @@ void tsri_session_close(struct tsri_session *x)
     drop(s, &x->in);
     drop(s, &x->out);
     tsri_free(x);
+}
+
+void tsri_sessions_reap(struct tsr_server *s)
+{
+    while (s->retired) {
+        struct tsri_session *x = s->retired;
+        s->retired = x->next_retired;
+        session_close(x);
+    }
 }

@@ -78,13 +78,13 @@ int tsri_shares_init(struct tsr_server *s, uint32_t n_workers)
     /* Half of all places are floors. Those who have not said who they are have one too, so that a
      * tenant with a token finds the door open when another one of its uid has taken all it could.
      */
-    uint32_t n_floors = n > 1 ? n + 1 : n, floor = s->sessions_max / (2 * n_floors);
+    uint32_t n_floors = n > 1 ? n + 1 : n, floor = s->roster.max / (2 * n_floors);
     for (uint32_t i = 0; i < n_floors; i++)
         s->shares[i].places_floor = floor;
-    s->places.spare = s->sessions_max - n_floors * floor;
+    s->places.spare = s->roster.max - n_floors * floor;
     /* A tenant that is alone leaves the order to the workers' own queue: nobody is to be kept from
      * anything, and a worker finds its next call without asking the loop. */
-    s->workers.spare = n > 1 ? n_workers - 1 : s->sessions_max;
+    s->workers.spare = n > 1 ? n_workers - 1 : s->roster.max;
     return 0;
 }
 
@@ -118,14 +118,19 @@ int tsri_share_join(struct tsri_session *x, struct tsri_share *share)
     return 0;
 }
 
+void tsri_share_unlist(struct tsri_session *x)
+{
+    list_remove(&x->ready);
+    list_remove(&x->waits);
+}
+
 void tsri_share_leave(struct tsri_session *x)
 {
     if (!x->share) return;
-    list_remove(&x->ready);
-    list_remove(&x->waits);
+    TSR_ASSERT(!x->running);
+    tsri_share_unlist(x);
     tsri_stock_give(&x->server->places, x->share->places_floor, &x->share->n_places);
-    /* A call of it that still runs is counted where it began. */
-    if (!x->running) x->share = NULL;
+    x->share = NULL;
 }
 
 /* ---- turns of the loop ---- */

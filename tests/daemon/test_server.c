@@ -441,6 +441,154 @@ TEST(when_descriptors_run_out_who_is_in_is_served)
     CHECK_INT(WEXITSTATUS(status), 0);
 }
 
+/* ---- sessions that end while their events wait ---- */
+
+/* Stops the server's loop where it logs that a client has ended. */
+struct stopper {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool armed, stopped;
+};
+
+static void stop_at_an_end(void *arg, int level, const char *text)
+{
+    struct stopper *s = arg;
+    (void)level;
+    if (!strstr(text, " ends: ")) return;
+    pthread_mutex_lock(&s->lock);
+    if (s->armed) {
+        s->stopped = true;
+        pthread_cond_broadcast(&s->changed);
+        while (s->armed)
+            pthread_cond_wait(&s->changed, &s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void stopper_set(struct stopper *s, bool armed)
+{
+    pthread_mutex_lock(&s->lock);
+    s->armed = armed;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void stopper_wait(struct stopper *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (!s->stopped)
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* A process that asks for a flush, then breaks the protocol when it is told to. */
+static pid_t breaker(const char *path, int say[2], int hear[2])
+{
+    if (pipe(say) != 0 || pipe(hear) != 0) return -1;
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid != 0) return pid;
+    struct wire_client c;
+    struct tsri_request flush = {.type = TSRI_WIRE_FLUSH};
+    char byte;
+    if (!wc_open(&c, path, 0) || !wc_send(&c, &flush, 0)) _exit(1);
+    if (read(say[0], &byte, 1) != 1) _exit(2);
+    if (!wc_send_bytes(&c, "this is not the protocol.", 25)) _exit(3);
+    if (write(hear[1], "x", 1) != 1) _exit(4);
+    pause();
+    _exit(0);
+}
+
+static bool has_finished(struct tsr_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool has = s->finished != NULL;
+    pthread_mutex_unlock(&s->lock);
+    return has;
+}
+
+/* One batch of events tells that a session broke the protocol, that its worker is done, and that
+ * its process is gone. What the first two end the third must not touch (address sanitizer). */
+TEST(a_session_outlives_the_events_that_tell_of_it)
+{
+    struct server_kit s;
+    struct mem_tier_store store;
+    struct fake_tier_plan plan;
+    struct wire_client other;
+    struct stopper stopper = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                              .changed = PTHREAD_COND_INITIALIZER};
+    int say[2], hear[2], status;
+    char byte;
+    mem_tier_store_init(&store, 0);
+    fake_tier_plan_init(&plan, &mem_tier, &store);
+    server_open_tiers(&s, NULL, &plan, 1);
+    fake_tier_gate(&plan, FAKE_FLUSH);
+    pid_t pid = breaker(s.path, say, hear);
+    CHECK(pid > 0);
+    fake_tier_gate_wait(&plan, 1);
+    CHECK(wc_open(&other, s.path, 0)); /* after the fork, so that nobody else holds it */
+    tsr_log_set(stop_at_an_end, &stopper, TSR_LOG_INFO);
+    stopper_set(&stopper, true);
+    wc_close(&other);
+    stopper_wait(&stopper);
+    /* The loop stands still; its next batch gets these, in this order. */
+    CHECK(write(say[1], "x", 1) == 1 && read(hear[0], &byte, 1) == 1);
+    fake_tier_gate(&plan, 0);
+    for (int i = 0; i < 5000 && !has_finished(s.server); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    CHECK(has_finished(s.server));
+    kill(pid, SIGKILL);
+    CHECK(waitpid(pid, &status, 0) == pid);
+    stopper_set(&stopper, false);
+    CHECK(server_wait_sessions(&s, 0));
+    CHECK(wc_open(&other, s.path, 0));
+    wc_close(&other);
+    CHECK(server_end(&s));
+    tsr_log_set(NULL, NULL, 0);
+    for (int i = 0; i < 2; i++)
+        close(say[i]), close(hear[i]);
+    fake_tier_plan_fini(&plan);
+    mem_tier_store_fini(&store);
+}
+
+/* Clients that ask for what takes long and go away leave jobs behind: they count as clients until
+ * those are done, or the queue of the workers would be too short one day. */
+TEST(a_session_that_has_ended_counts_until_its_worker_is_done)
+{
+    struct server_kit s;
+    struct mem_tier_store store;
+    struct fake_tier_plan plan;
+    struct wire_client gone, others[3], late;
+    struct tsri_request flush = {.type = TSRI_WIRE_FLUSH};
+    mem_tier_store_init(&store, 0);
+    fake_tier_plan_init(&plan, &mem_tier, &store);
+    server_open_tiers(&s, (const char *const[]){"clients_max", "4", NULL}, &plan, 1);
+    fake_tier_gate(&plan, FAKE_FLUSH);
+    CHECK(wc_open(&gone, s.path, 0) && wc_send(&gone, &flush, 0));
+    fake_tier_gate_wait(&plan, 1);
+    wc_close(&gone);
+    CHECK(server_wait_sessions(&s, 0));
+    for (int i = 0; i < 3; i++)
+        CHECK(wc_connect(&others[i], s.path));
+    CHECK(server_wait_sessions(&s, 3));
+    CHECK(wc_connect(&late, s.path) && wc_hello(&late, NULL) != 0);
+    wc_close(&late);
+    fake_tier_gate(&plan, 0);
+    bool in = false;
+    for (int i = 0; i < 1000 && !in; i++) {
+        in = wc_connect(&late, s.path) && wc_hello(&late, NULL) == 0;
+        if (!in) wc_close(&late);
+        if (!in) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    CHECK(in);
+    wc_close(&late);
+    for (int i = 0; i < 3; i++)
+        wc_close(&others[i]);
+    CHECK(server_end(&s));
+    fake_tier_plan_fini(&plan);
+    mem_tier_store_fini(&store);
+}
+
 int main(void)
 {
     RUN(a_cache_that_is_not_shared_cannot_be_served);
@@ -456,5 +604,7 @@ int main(void)
     RUN(a_staging_area_that_cannot_be_mapped_is_refused_to_its_client_alone);
     RUN(a_full_disk_is_told_to_who_flushes_and_to_nobody_else);
     RUN(when_descriptors_run_out_who_is_in_is_served);
+    RUN(a_session_outlives_the_events_that_tell_of_it);
+    RUN(a_session_that_has_ended_counts_until_its_worker_is_done);
     return test_end();
 }

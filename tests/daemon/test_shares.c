@@ -33,7 +33,7 @@ TEST(turns_go_round_by_tenant_and_not_by_session)
 {
     static const struct tsri_tenant tenants[2];
     static struct tsri_session many[5], one;
-    struct tsr_server s = {.tenants = tenants, .n_tenants = 2, .sessions_max = 100};
+    struct tsr_server s = {.tenants = tenants, .n_tenants = 2, .roster.max = 100};
     CHECK_INT(tsri_shares_init(&s, 4), 0);
     one.server = &s;
     CHECK_INT(tsri_share_join(&one, tsri_share_of(&s, &tenants[1])), 0);
