@@ -307,6 +307,7 @@ static void decode_token(struct work *w, uint32_t token, uint32_t at)
     struct tsr_model_group group = {1, 1, {{0, at + 1}}};
     struct tsr_model_pass pass = {
         .size = sizeof pass, .rows = &row, .n_rows = 1, .n_groups = 1, .groups = &group};
+    pass.flags = TSR_PASS_DECODE;
     uint32_t zero = 0;
     BENCH_CHECK(tsr_session_begin(w->session, &pass) >= 0);
     for (uint32_t l = 0; l < w->info.n_layers; l++) {

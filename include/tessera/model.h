@@ -111,6 +111,14 @@ struct tsr_model_pass {
     uint32_t n_mass_rows; /* the last so many rows are asked for their attention */
     uint32_t freq_set;    /* of the rope, for models whose frequencies change with the length of the
                              prompt: 0, or DYNAMIC: that length, LONGROPE: 1, beyond `trained` */
+    uint32_t flags;       /* enum tsr_pass_flags */
+    uint32_t reserved;
+};
+
+enum tsr_pass_flags {
+    /* Rows of an answer, one or a few at a time. They may go through kernels that are faster for so
+     * few rows and round differently. */
+    TSR_PASS_DECODE = 1
 };
 
 /* One layer. */
@@ -216,9 +224,9 @@ struct tsr_executor_session;
  * A layer writes K and V of all current rows before any of them attends: rows of one pass see each
  * other. Results must not depend on which rows share a pass: the same row over the same keys gives
  * the same bits, alone or among others (this is what makes recomputing everything equal to a
- * prefill, bit by bit, also when a prompt is computed in several passes). An executor whose kernels
- * cannot promise that for all shapes says so in its documentation, and does so for passes of equal
- * rows.
+ * prefill, bit by bit, also when a prompt is computed in several passes). Passes with
+ * TSR_PASS_DECODE are the exception. An executor whose kernels cannot promise that for all shapes
+ * says so in its documentation, and does so for passes of equal rows.
  */
 struct tsr_executor_ops {
     uint32_t abi;     /* TSR_EXECUTOR_ABI */

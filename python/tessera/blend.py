@@ -112,6 +112,8 @@ class Pass(Struct):
         ("n_bias_rows", c_uint32),
         ("n_mass_rows", c_uint32),
         ("freq_set", c_uint32),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
     ]
 
     def table(self) -> Any:

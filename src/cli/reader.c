@@ -227,6 +227,7 @@ int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *m)
         last[i] = m->n - m->n_logits + i;
     struct tsr_model_pass pass = {
         .size = sizeof pass, .rows = rows, .n_rows = m->n, .n_groups = 1, .groups = &group};
+    if (m->n == 1) pass.flags = TSR_PASS_DECODE;
     pass.bias = tsr_blend_bias(m->blend, &pass.n_bias);
     pass.n_bias_rows = pass.bias ? m->n : 0;
     if (!e) e = tsr_session_begin(r->session, &pass);

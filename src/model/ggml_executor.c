@@ -144,6 +144,20 @@ static int check_attention(const struct tsr_executor *x)
         ggml_backend_dev_name(x->weights.device), ggml_type_name(x->kv_type), h->head_dim);
 }
 
+/* K and V have the smallest matrices of these models, or the feed-forward layers of a tiny one. */
+static void choose_rows(struct tsr_executor *x)
+{
+    const struct tsri_header *h = &x->header;
+    uint32_t n_out = h->n_kv_heads * h->head_dim;
+    if (n_out > h->n_embd) n_out = h->n_embd;
+    if (n_out > h->n_ff) n_out = h->n_ff;
+    if (n_out > h->n_vocab) n_out = h->n_vocab;
+    if (x->n_threads > tsri_threads_most(n_out)) x->n_threads = tsri_threads_most(n_out);
+    x->rows_least = tsri_rows_least(x->n_threads, n_out);
+    if (ggml_backend_dev_type(x->weights.device) != GGML_BACKEND_DEVICE_TYPE_CPU)
+        x->rows_least = tsri_rows_least(1, n_out);
+}
+
 static void executor_close(struct tsr_executor *x)
 {
     if (!x) return;
@@ -164,6 +178,7 @@ static int load(struct tsr_executor *x, const struct tsr_model_config *config)
         e = tsri_header_init(&x->header, x->weights.gguf, x->weights.file_tensors, x->weights.map,
                              x->weights.map_bytes, x->fail);
     if (!e) e = check_attention(x);
+    if (!e) choose_rows(x);
     if (!e) e = tsri_vocab_init(&x->vocab, config->path, x->fail);
     if (!e) e = tsri_weights_place(&x->weights, &x->header, convert, x->fail);
     if (!e)

@@ -7,13 +7,14 @@
  * Operations and their order are those of llama.cpp's llama, qwen2 and qwen3 (MIT), so that results
  * agree with it to the last bits. Two differences save time: the sums of a layer are written over
  * the hidden rows in place, and the last layer computes only K and V until somebody asks for
- * logits, and then the rest for those rows alone. */
+ * logits, and then the rest for those rows alone. A third makes a row independent of its company:
+ * matrices are multiplied with rows filled up to a size that always takes the same kernels. */
 #include "model/model.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define NODES 64 /* of a graph; a layer has about 40 */
+#define NODES 96 /* of a graph; a layer has at most 60 */
 
 size_t tsri_graph_scratch_bytes(void)
 {
@@ -30,13 +31,14 @@ struct work {
     const struct tsri_header *h;
     struct ggml_tensor *const *w; /* the layer's weights */
     uint32_t layer;
+    uint32_t rows_least; /* see struct tsri_fit */
 };
 
 static bool work_init(struct work *b, struct tsr_executor_session *s, uint32_t layer, void *memory)
 {
     struct ggml_init_params params = {
         .mem_size = tsri_graph_scratch_bytes(), .mem_buffer = memory, .no_alloc = true};
-    *b = (struct work){.s = s, .h = &s->x->header, .layer = layer};
+    *b = (struct work){.s = s, .h = &s->x->header, .layer = layer, .rows_least = s->fit.rows_least};
     b->w = s->x->weights.layers[layer];
     b->ctx = ggml_init(params);
     if (!b->ctx) return false;
@@ -65,14 +67,32 @@ static struct ggml_tensor *items(struct work *b, struct ggml_tensor *t, uint32_t
     return ggml_view_1d(b->ctx, t, n, first * t->nb[0]);
 }
 
-static struct ggml_tensor *project(struct work *b, enum tsri_layer_tensor weight,
-                                   enum tsri_layer_tensor bias, struct ggml_tensor *x)
+/* Rows filled up with zeros to as many as matrices are multiplied with. */
+static struct ggml_tensor *filled(struct work *b, struct ggml_tensor *x)
 {
-    struct ggml_tensor *y = ggml_mul_mat(b->ctx, b->w[weight], x);
+    uint32_t n = (uint32_t)x->ne[1], wide = b->rows_least ? tsri_rows_wide(b->rows_least, n) : n;
+    return wide > n ? ggml_pad(b->ctx, x, 0, (int)(wide - n), 0, 0) : x;
+}
+
+/* A matrix times the rows of x, which are filled; the first n rows of the product. Every
+ * multiplication with weights is done here. */
+static struct ggml_tensor *multiply(struct work *b, struct ggml_tensor *matrix,
+                                    struct ggml_tensor *x, int64_t n)
+{
+    struct ggml_tensor *y = ggml_mul_mat(b->ctx, matrix, x);
+    return y->ne[1] > n ? rows(b, y, 0, (uint32_t)n) : y;
+}
+
+static struct ggml_tensor *project(struct work *b, enum tsri_layer_tensor weight,
+                                   enum tsri_layer_tensor bias, struct ggml_tensor *x, int64_t n)
+{
+    struct ggml_tensor *y = multiply(b, b->w[weight], x, n);
     return b->w[bias] ? ggml_add(b->ctx, y, b->w[bias]) : y;
 }
 
-/* Q or K: heads apart, normed where the model does, turned to their positions. */
+/* x below is normed and filled; there are as many rows as positions.
+ *
+ * Q or K: heads apart, normed where the model does, turned to their positions. */
 static struct ggml_tensor *turned(struct work *b, struct ggml_tensor *y, uint32_t n_heads,
                                   struct ggml_tensor *norm_weight, struct ggml_tensor *positions)
 {
@@ -89,21 +109,22 @@ static struct ggml_tensor *turned(struct work *b, struct ggml_tensor *y, uint32_
 static struct ggml_tensor *make_q(struct work *b, struct ggml_tensor *x,
                                   struct ggml_tensor *positions)
 {
-    return turned(b, project(b, TSRI_ATTN_Q, TSRI_ATTN_Q_BIAS, x), b->h->n_heads,
+    return turned(b, project(b, TSRI_ATTN_Q, TSRI_ATTN_Q_BIAS, x, positions->ne[0]), b->h->n_heads,
                   b->w[TSRI_ATTN_Q_NORM], positions);
 }
 
 static struct ggml_tensor *make_k(struct work *b, struct ggml_tensor *x,
                                   struct ggml_tensor *positions)
 {
-    struct ggml_tensor *k = turned(b, project(b, TSRI_ATTN_K, TSRI_ATTN_K_BIAS, x),
-                                   b->h->n_kv_heads, b->w[TSRI_ATTN_K_NORM], positions);
+    struct ggml_tensor *k =
+        turned(b, project(b, TSRI_ATTN_K, TSRI_ATTN_K_BIAS, x, positions->ne[0]), b->h->n_kv_heads,
+               b->w[TSRI_ATTN_K_NORM], positions);
     return ggml_reshape_2d(b->ctx, k, k->ne[0] * k->ne[1], k->ne[2]);
 }
 
-static struct ggml_tensor *make_v(struct work *b, struct ggml_tensor *x)
+static struct ggml_tensor *make_v(struct work *b, struct ggml_tensor *x, int64_t n)
 {
-    return project(b, TSRI_ATTN_V, TSRI_ATTN_V_BIAS, x);
+    return project(b, TSRI_ATTN_V, TSRI_ATTN_V_BIAS, x, n);
 }
 
 /* Keys or values of the batch's slots: [head_dim, n_kv, n_kv_heads]. */
@@ -146,16 +167,20 @@ static struct ggml_tensor *attention(struct work *b, struct ggml_tensor *q,
                             mask_rows(b, batch, 0, batch->n_padded), b->h->attention_scale, 0, 0);
     in_full_precision(a);
     a = ggml_reshape_2d(b->ctx, a, a->ne[0] * a->ne[1], a->ne[2]);
-    if (batch->n_padded > n) a = rows(b, a, 0, (uint32_t)n);
-    return ggml_mul_mat(b->ctx, b->w[TSRI_ATTN_OUT], a);
+    /* Rows that attention was filled up with are zeros, too. */
+    if (batch->n_padded > batch->n_wide)
+        a = rows(b, a, 0, batch->n_wide);
+    else if (batch->n_padded < batch->n_wide)
+        a = filled(b, a->ne[1] > n ? rows(b, a, 0, (uint32_t)n) : a);
+    return multiply(b, b->w[TSRI_ATTN_OUT], a, n);
 }
 
 static struct ggml_tensor *feed_forward(struct work *b, struct ggml_tensor *x)
 {
-    struct ggml_tensor *h = norm(b, x, b->w[TSRI_FFN_NORM]);
-    struct ggml_tensor *up = ggml_mul_mat(b->ctx, b->w[TSRI_FFN_UP], h);
-    struct ggml_tensor *gate = ggml_mul_mat(b->ctx, b->w[TSRI_FFN_GATE], h);
-    return ggml_mul_mat(b->ctx, b->w[TSRI_FFN_DOWN], ggml_swiglu_split(b->ctx, gate, up));
+    struct ggml_tensor *h = filled(b, norm(b, x, b->w[TSRI_FFN_NORM]));
+    struct ggml_tensor *up = multiply(b, b->w[TSRI_FFN_UP], h, h->ne[1]);
+    struct ggml_tensor *gate = multiply(b, b->w[TSRI_FFN_GATE], h, h->ne[1]);
+    return multiply(b, b->w[TSRI_FFN_DOWN], ggml_swiglu_split(b->ctx, gate, up), x->ne[1]);
 }
 
 static int failed(struct tsr_executor_session *s, const char *what)
@@ -186,7 +211,7 @@ static void write_kv(struct work *b, struct ggml_tensor *h, struct ggml_tensor *
                      struct ggml_tensor *slots)
 {
     also(b, ggml_set_rows(b->ctx, b->s->k[b->layer], make_k(b, h, positions), slots));
-    also(b, ggml_set_rows(b->ctx, b->s->v[b->layer], make_v(b, h), slots));
+    also(b, ggml_set_rows(b->ctx, b->s->v[b->layer], make_v(b, h, slots->ne[0]), slots));
 }
 
 /* Q of some rows, to be asked for attention later. */
@@ -205,13 +230,13 @@ static void build_layer(struct work *b, const struct tsri_layer_spec *spec)
     struct ggml_tensor *x = rows(b, in->hidden, batch->row_first, n);
     struct ggml_tensor *positions = items(b, in->positions, batch->row_first, n);
     struct ggml_tensor *slots = items(b, in->slots, batch->row_first, n);
-    struct ggml_tensor *h = norm(b, x, b->w[TSRI_ATTN_NORM]);
+    struct ggml_tensor *h = filled(b, norm(b, x, b->w[TSRI_ATTN_NORM]));
     if (spec->layer + 1 == b->h->n_layers) {
         write_kv(b, h, positions, slots);
         if (spec->n_mass)
             leave_q(
                 b, spec,
-                make_q(b, rows(b, h, spec->mass_first, spec->n_mass),
+                make_q(b, filled(b, rows(b, h, spec->mass_first, spec->n_mass)),
                        items(b, in->positions, batch->row_first + spec->mass_first, spec->n_mass)));
         return;
     }
@@ -244,6 +269,7 @@ static struct tsri_shape_cache *cache_of(struct tsr_executor_session *s,
     const struct tsri_batch *b = spec->batch;
     struct tsri_shape shape = {.n_rows = b->n_rows,
                                .n_padded = b->n_padded,
+                               .n_wide = b->n_wide,
                                .kv_first = b->kv_first,
                                .n_kv = b->n_kv,
                                .n_mass = spec->n_mass,
@@ -350,12 +376,12 @@ int tsri_graph_deviation(struct tsr_executor_session *s, uint32_t layer,
     uint32_t n = batch->n_rows;
     if (!work_init(&b, s, layer, s->scratch)) return failed(s, "build a graph");
     struct ggml_tensor *h =
-        norm(&b, rows(&b, s->in.hidden, batch->row_first, n), b.w[TSRI_ATTN_NORM]);
+        filled(&b, norm(&b, rows(&b, s->in.hidden, batch->row_first, n), b.w[TSRI_ATTN_NORM]));
     struct ggml_tensor *positions = items(&b, s->in.positions, batch->row_first, n);
     struct ggml_tensor *slots = items(&b, s->in.numbers, batch->row_first, n);
     struct ggml_tensor *dk = NULL, *dv = NULL;
     if (k) dk = distance(&b, make_k(&b, h, positions), s->k[layer], slots);
-    if (v) dv = distance(&b, make_v(&b, h), s->v[layer], slots);
+    if (v) dv = distance(&b, make_v(&b, h, n), s->v[layer], slots);
     int e = compute_once(&b);
     if (!e && dk) ggml_backend_tensor_get(dk, k + batch->row_first, 0, n * sizeof *k);
     if (!e && dv) ggml_backend_tensor_get(dv, v + batch->row_first, 0, n * sizeof *v);
@@ -384,14 +410,17 @@ int tsri_graph_logits(struct tsr_executor_session *s, const struct tsri_batch *b
     struct ggml_tensor *x =
         ggml_get_rows(b.ctx, rows(&b, s->in.hidden, 0, s->n_rows), items(&b, s->in.picks, 0, n));
     struct ggml_tensor *q =
-        make_q(&b, norm(&b, x, b.w[TSRI_ATTN_NORM]), items(&b, s->in.numbers, 0, n));
+        make_q(&b, filled(&b, norm(&b, x, b.w[TSRI_ATTN_NORM])), items(&b, s->in.numbers, 0, n));
     struct ggml_tensor *r = ggml_add(b.ctx, attention(&b, q, batch), x);
     r = ggml_add(b.ctx, feed_forward(&b, r), r);
-    struct ggml_tensor *out = ggml_mul_mat(b.ctx, w->output, norm(&b, r, w->output_norm));
+    /* The head is a large matrix: few rows do, and their logits are not made in vain. */
+    if (b.rows_least) b.rows_least = tsri_rows_least(s->x->n_threads, s->x->header.n_vocab);
+    struct ggml_tensor *head = filled(&b, norm(&b, r, w->output_norm));
+    struct ggml_tensor *out = multiply(&b, w->output, head, head->ne[1]);
     ggml_set_output(out);
     also(&b, out);
     int e = compute_once(&b);
-    if (!e) ggml_backend_tensor_get(out, logits, 0, ggml_nbytes(out));
+    if (!e) ggml_backend_tensor_get(out, logits, 0, n * out->nb[1]);
     ggml_free(b.ctx);
     return e;
 }

@@ -53,7 +53,33 @@ static void widen(const struct tsr_model_group *g, uint32_t slot, uint32_t *firs
     }
 }
 
-static void finish(const struct tsri_sight *sight, struct tsri_batch *b, uint32_t n_slots)
+#define PART_ROWS 16u /* of a matrix and of what it is multiplied with, in ggml's parts */
+#define PARTS_A_THREAD 4u
+
+static uint32_t parts_of(uint32_t n)
+{
+    return (n + PART_ROWS - 1) / PART_ROWS;
+}
+
+uint32_t tsri_threads_most(uint32_t n_out)
+{
+    return parts_of(n_out) * parts_of(TSRI_BATCH_ROWS) / PARTS_A_THREAD;
+}
+
+uint32_t tsri_rows_least(uint32_t n_threads, uint32_t n_out)
+{
+    uint32_t parts = (PARTS_A_THREAD * n_threads + parts_of(n_out) - 1) / parts_of(n_out);
+    return parts * PART_ROWS - PART_ROWS / 2;
+}
+
+uint32_t tsri_rows_wide(uint32_t rows_least, uint32_t n_rows)
+{
+    uint32_t n = n_rows > rows_least ? n_rows : rows_least;
+    uint32_t step = n < TSRI_TILE_ROWS ? PART_ROWS / 2 : PART_ROWS;
+    return (n + step - 1) / step * step;
+}
+
+static void finish(const struct tsri_sight *sight, struct tsri_batch *b, const struct tsri_fit *fit)
 {
     uint32_t first = UINT32_MAX, end = 0;
     for (uint32_t i = 0; i < b->n_rows; i++) {
@@ -63,22 +89,23 @@ static void finish(const struct tsri_sight *sight, struct tsri_batch *b, uint32_
     if (end == 0) first = 0, end = 1; /* rows that see nothing: attention gives zeros */
     b->kv_first = first / TSRI_KV_ALIGN * TSRI_KV_ALIGN;
     b->n_kv = (end - b->kv_first + TSRI_KV_STEP - 1) / TSRI_KV_STEP * TSRI_KV_STEP;
-    if (b->n_kv > n_slots - b->kv_first) b->n_kv = n_slots - b->kv_first;
-    b->n_padded =
-        b->n_rows >= TSRI_TILE_ROWS_MIN && b->n_rows < TSRI_TILE_ROWS ? TSRI_TILE_ROWS : b->n_rows;
+    if (b->n_kv > fit->n_slots - b->kv_first) b->n_kv = fit->n_slots - b->kv_first;
+    bool fill = fit->rows_least > 0;
+    b->n_padded = fill && b->n_rows < TSRI_TILE_ROWS ? TSRI_TILE_ROWS : b->n_rows;
+    b->n_wide = fill ? tsri_rows_wide(fit->rows_least, b->n_rows) : b->n_rows;
     b->mask_at = TSRI_MASK_NONE;
 }
 
-/* Batches of equal size, so that none is so small that attention takes another kernel; and a new
- * one at a group of other rows, when the batch has a fair size already: isolated chunks then scan
- * only their own keys. */
-uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows, uint32_t n_slots,
-                          struct tsri_batch *batches, uint32_t max)
+/* Batches of about equal size, so that none is mostly filling; and a new one at a group of other
+ * rows, when the batch has a fair size already: isolated chunks then scan only their own keys. */
+uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows,
+                          const struct tsri_fit *fit, struct tsri_batch *batches, uint32_t max)
 {
     uint32_t n = 0, done = 0;
     while (done < n_rows && n < max) {
         uint32_t left = n_rows - done, parts = (left + TSRI_BATCH_ROWS - 1) / TSRI_BATCH_ROWS;
-        uint32_t rows = (left + parts - 1) / parts;
+        uint32_t rows = parts_of((left + parts - 1) / parts) * PART_ROWS;
+        if (rows > left) rows = left;
         uint32_t group = sight->groups_of[done];
         for (uint32_t i = 1; i < rows; i++) {
             if (sight->groups_of[done + i] == group) continue;
@@ -89,7 +116,7 @@ uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows, uint3
             }
         }
         batches[n] = (struct tsri_batch){.row_first = done, .n_rows = rows};
-        finish(sight, &batches[n++], n_slots);
+        finish(sight, &batches[n++], fit);
         done += rows;
     }
     return n;

@@ -4,8 +4,9 @@
  * any time; its rows are cut into batches (ggml_mask.c), and each layer runs batch after batch,
  * which keeps a layer's weights in the caches of the processor.
  *
- * Results of a row do not depend on the other rows of its pass, as long as a pass has 8 rows or
- * more; smaller ones use other kernels of ggml, which round differently. */
+ * Results of a row do not depend on the other rows of its pass nor on how many there are. Only rows
+ * of an answer (TSR_PASS_DECODE), one or a few at a time, use other kernels of ggml, which are
+ * faster for them and round differently. */
 #include "model/model.h"
 
 #include <stdlib.h>
@@ -233,8 +234,7 @@ static void put_mask(struct tsr_executor_session *s, const struct tsri_sight *si
 static void lay_out(struct tsr_executor_session *s)
 {
     struct tsri_sight sight = sight_of(s);
-    s->n_batches =
-        tsri_batches_cut(&sight, s->n_rows, s->n_slots_padded, s->batches, s->batches_max);
+    s->n_batches = tsri_batches_cut(&sight, s->n_rows, &s->fit, s->batches, s->batches_max);
     size_t used = 0;
     for (uint32_t i = 0; i < s->n_batches; i++) {
         struct tsri_batch *b = &s->batches[i];
@@ -272,6 +272,8 @@ int tsri_ggml_session_begin(struct tsr_executor_session *s, const struct tsr_mod
     if (pass->n_groups > s->n_slots)
         return tsri_model_fail(s->x->fail, TSR_ERANGE, "model: %u groups for %u slots",
                                pass->n_groups, s->n_slots);
+    bool decode = (pass->flags & TSR_PASS_DECODE) && pass->n_rows < TSRI_DECODE_ROWS_END;
+    s->fit = (struct tsri_fit){s->n_slots_padded, decode ? 0 : s->x->rows_least};
     s->n_rows = pass->n_rows;
     s->n_mass = pass->n_mass_rows;
     s->n_bias = pass->bias ? (pass->n_bias < s->n_slots ? pass->n_bias : s->n_slots) : 0;
@@ -394,7 +396,7 @@ static int some_logits(struct tsr_executor_session *s, const uint32_t *rows, uin
     sight.groups_of = groups_of;
     sight.bias_row_first = n - n_bias_rows;
     struct tsri_batch batch;
-    if (tsri_batches_cut(&sight, n, s->n_slots_padded, &batch, 1) != 1 || batch.n_rows != n)
+    if (tsri_batches_cut(&sight, n, &s->fit, &batch, 1) != 1 || batch.n_rows != n)
         return tsri_model_fail(s->x->fail, TSR_EINVAL, "model: logits of %u rows", n);
     put_mask(s, &sight, &batch);
     put_i32(s->in.picks, rows, n);

@@ -176,7 +176,8 @@ struct tsr_executor {
     struct tsri_header header;
     struct tsri_vocab vocab;
     uint32_t n_threads;
-    uint32_t kv_dtype; /* enum tsr_dtype */
+    uint32_t rows_least; /* that a matrix is multiplied with: tsri_rows_least() */
+    uint32_t kv_dtype;   /* enum tsr_dtype */
     enum ggml_type kv_type;
     uint8_t digest[TSR_MODEL_WEIGHTS_BYTES], tokenizer[16];
 };
@@ -187,6 +188,7 @@ struct tsr_executor {
 struct tsri_batch {
     uint32_t row_first, n_rows;
     uint32_t n_padded; /* rows of the mask and of Q in attention: see TSRI_TILE_ROWS */
+    uint32_t n_wide;   /* rows that matrices are multiplied with: see tsri_rows_wide() */
     uint32_t kv_first, n_kv;
     size_t mask_at; /* in elements, or TSRI_MASK_NONE: made anew for each layer */
 };
@@ -204,9 +206,15 @@ struct tsri_sight {
 /* The mask of a batch: [n_padded][n_kv]. */
 void tsri_mask_fill(const struct tsri_sight *sight, const struct tsri_batch *batch,
                     ggml_fp16_t *mask);
+/* What batches must fit. */
+struct tsri_fit {
+    uint32_t n_slots;
+    uint32_t rows_least; /* of the executor; 0: rows of an answer, nothing is filled up */
+};
+
 /* Cuts rows into batches, at most max of them; returns how many. */
-uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows, uint32_t n_slots,
-                          struct tsri_batch *batches, uint32_t max);
+uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows,
+                          const struct tsri_fit *fit, struct tsri_batch *batches, uint32_t max);
 
 #define TSRI_BATCH_ROWS 512u
 /* ggml's attention on a CPU has three kernels: for one row, for fewer than 64, and a much faster
@@ -214,9 +222,22 @@ uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows, uint3
  * tile: that is faster from about 8 rows on, and makes the result of a row independent of its
  * company. Keys begin at a multiple of a tile for the same reason. */
 #define TSRI_TILE_ROWS 64u
-#define TSRI_TILE_ROWS_MIN 8u
 #define TSRI_KV_ALIGN 64u
 #define TSRI_KV_STEP 256u /* the number of keys is a multiple of it, so that graphs are reused */
+/* Passes with TSR_PASS_DECODE of so many rows or more are computed like all others. */
+#define TSRI_DECODE_ROWS_END 8u
+
+/* ggml multiplies a matrix with rows by one of several kernels, which round differently: for one
+ * row, for two (Arm's i8mm, when what a thread is dealt is even in both directions), for four
+ * (repacked weights; what is left over goes row by row), for 8 or more. Rows are filled up so that
+ * each of them is always computed by the kernel for many: to a multiple of 8, from 64 rows on of
+ * 16, the sizes that ggml deals out in even parts. */
+uint32_t tsri_rows_wide(uint32_t rows_least, uint32_t n_rows);
+/* Where there are too few parts for its threads, four for each, ggml deals out a matrix in as many
+ * parts as threads, which may be odd. That is avoided by more rows, up to a whole batch, and beyond
+ * that by fewer threads. n_out: rows of the model's smallest matrix. */
+uint32_t tsri_rows_least(uint32_t n_threads, uint32_t n_out);
+uint32_t tsri_threads_most(uint32_t n_out);
 
 /* ---- sessions and graphs ---- */
 
@@ -245,7 +266,7 @@ struct tsri_graph {
 
 /* What a cached layer graph was built for. */
 struct tsri_shape {
-    uint32_t n_rows, n_padded, kv_first, n_kv, n_mass;
+    uint32_t n_rows, n_padded, n_wide, kv_first, n_kv, n_mass;
     uint32_t filled; /* 0: never used */
     size_t mask_at;
 };
@@ -285,6 +306,7 @@ struct tsr_executor_session {
 
     /* The pass; arrays have n_slots items, which is as many rows as there can be. */
     uint32_t n_rows, n_mass, n_bias_rows;
+    struct tsri_fit fit;
     uint32_t *slots, *positions, *groups_of;
     int64_t *numbers; /* staging */
     struct tsr_model_group *groups;

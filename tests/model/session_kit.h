@@ -17,6 +17,14 @@ struct kit {
     struct tsr_model_info info;
 };
 
+static inline void kit_open_config(struct kit *k, const struct tsr_model_config *config,
+                                   uint32_t n_slots)
+{
+    CHECK_INT(tsr_executor.open(&k->x, config), 0);
+    CHECK_INT(tsr_executor.info(k->x, &k->info), 0);
+    CHECK_INT(tsr_executor.session_open(k->x, &k->s, n_slots), 0);
+}
+
 static inline void kit_open_file(struct kit *k, const char *path, uint32_t kv_dtype,
                                  uint32_t n_slots, const char *weights)
 {
@@ -26,19 +34,28 @@ static inline void kit_open_file(struct kit *k, const char *path, uint32_t kv_dt
                                       .kv_dtype = kv_dtype,
                                       .weights = weights,
                                       .fail = kit_fail};
-    CHECK_INT(tsr_executor.open(&k->x, &config), 0);
-    CHECK_INT(tsr_executor.info(k->x, &k->info), 0);
-    CHECK_INT(tsr_executor.session_open(k->x, &k->s, n_slots), 0);
+    kit_open_config(k, &config, n_slots);
 }
 
-static inline void kit_open(struct kit *k, const struct kit_model *m, uint32_t kv_dtype,
-                            uint32_t n_slots)
+static inline void kit_open_threads(struct kit *k, const struct kit_model *m, uint32_t kv_dtype,
+                                    uint32_t n_slots, uint32_t n_threads)
 {
     memset(k, 0, sizeof *k);
     tmpdir_init_fast(&k->dir);
     snprintf(k->path, sizeof k->path, "%s/m.gguf", k->dir.path);
     CHECK(kit_write(k->path, m));
-    kit_open_file(k, k->path, kv_dtype, n_slots, NULL);
+    struct tsr_model_config config = {.size = sizeof config,
+                                      .path = k->path,
+                                      .n_threads = n_threads,
+                                      .kv_dtype = kv_dtype,
+                                      .fail = kit_fail};
+    kit_open_config(k, &config, n_slots);
+}
+
+static inline void kit_open(struct kit *k, const struct kit_model *m, uint32_t kv_dtype,
+                            uint32_t n_slots)
+{
+    kit_open_threads(k, m, kv_dtype, n_slots, 1);
 }
 
 static inline void kit_close(struct kit *k)
@@ -66,9 +83,10 @@ static inline void kit_layers(struct kit *k, float *mass, uint32_t n_mass)
     }
 }
 
-/* Rows [first, first + n) of a prompt, causal, and the logits of the last n_last. */
-static inline void kit_prefill(struct kit *k, const uint32_t *tokens, uint32_t first, uint32_t n,
-                               uint32_t n_last, float *logits)
+/* Rows [first, first + n), causal, and the logits of the last n_last; flags: enum tsr_pass_flags.
+ */
+static inline void kit_pass(struct kit *k, const uint32_t *tokens, uint32_t first, uint32_t n,
+                            uint32_t flags, uint32_t n_last, float *logits)
 {
     struct tsr_model_row *rows = calloc(n, sizeof *rows);
     uint32_t *last = calloc(n_last + 1, sizeof *last);
@@ -80,12 +98,25 @@ static inline void kit_prefill(struct kit *k, const uint32_t *tokens, uint32_t f
     struct tsr_model_group group = {.n_rows = n, .n_ranges = 1, .sees = {{0, first + n}}};
     struct tsr_model_pass pass = {
         .size = sizeof pass, .rows = rows, .n_rows = n, .n_groups = 1, .groups = &group};
+    pass.flags = flags;
     CHECK_INT(tsr_executor.begin(k->s, &pass), 0);
     kit_layers(k, NULL, 0);
     if (n_last) CHECK_INT(tsr_executor.logits(k->s, last, n_last, logits), 0);
     tsr_executor.end(k->s);
     free(rows);
     free(last);
+}
+
+static inline void kit_prefill(struct kit *k, const uint32_t *tokens, uint32_t first, uint32_t n,
+                               uint32_t n_last, float *logits)
+{
+    kit_pass(k, tokens, first, n, 0, n_last, logits);
+}
+
+/* One row of an answer, and its logits. */
+static inline void kit_decode(struct kit *k, const uint32_t *tokens, uint32_t at, float *logits)
+{
+    kit_pass(k, tokens, at, 1, TSR_PASS_DECODE, 1, logits);
 }
 
 /* Bytes of K (plane 0) or V (1) of a slot. */

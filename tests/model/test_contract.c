@@ -22,7 +22,7 @@ struct subject {
     const struct tsr_executor_ops *ops;
     uint32_t dtype;
     float kernels; /* 0: the same bits; else how far logits may be apart */
-    float few;     /* the same of passes, and of logits asked for, of less than 8 rows */
+    float few;     /* the same of passes of an answer, whose kernels may be others */
 };
 static struct subject subject;
 static struct tsri_device *near_kv; /* where the subject's KV is not host memory */
@@ -206,7 +206,6 @@ TEST(kv_memory_has_every_slot_and_begins_with_zeros)
     rig_fini(&r);
 }
 
-/* Eight rows or more: that is what the executor on ggml says of its kernels. */
 TEST(a_row_is_the_same_whoever_shares_its_pass)
 {
     float whole[VOCAB_MAX], parts[VOCAB_MAX];
@@ -214,24 +213,27 @@ TEST(a_row_is_the_same_whoever_shares_its_pass)
     rig_init(&r);
     prefill(&r, 0, 150, whole);
     uint8_t *once = image(&r, 0, 150);
-    prefill(&r, 0, 70, NULL);
-    prefill(&r, 70, 72, NULL);
-    prefill(&r, 142, 8, parts);
+    static const uint32_t sizes[] = {1, 67, 2, 60, 9, 7, 3, 1};
+    for (uint32_t i = 0, first = 0; first < 150; first += sizes[i++])
+        prefill(&r, first, sizes[i], parts);
     check_logits(&r, whole, parts);
     CHECK(subject.kernels > 0 || same_image(&r, once, 0, 150));
     free(once);
     rig_fini(&r);
 }
 
-TEST(one_row_at_a_time_says_nearly_the_same)
+TEST(rows_of_an_answer_one_at_a_time_are_nearly_the_same)
 {
     float whole[VOCAB_MAX], steps[VOCAB_MAX];
     struct rig r;
+    struct pass p;
     rig_init(&r);
     prefill(&r, 0, 100, whole);
     prefill(&r, 0, 90, NULL);
-    for (uint32_t i = 90; i < 100; i++)
-        prefill(&r, i, 1, steps);
+    for (uint32_t i = 90; i < 100; i++) {
+        causal(&p, &r, i, 1)->flags = TSR_PASS_DECODE;
+        run_pass(&r, &p.pass, 0, steps);
+    }
     check_near(&r, whole, steps, subject.few);
     rig_fini(&r);
 }
@@ -275,7 +277,7 @@ TEST(logits_of_many_rows_are_those_of_each)
     tsr_session_end(r.session);
     for (uint32_t i = 3; i < 40; i += 12) {
         prefill(&r, 0, which[i] + 1, one);
-        check_near(&r, many[i], one, subject.few);
+        check_logits(&r, many[i], one);
     }
     free(all);
     rig_fini(&r);
@@ -520,7 +522,7 @@ static void run_all(void)
     printf("%s, %s:\n", subject.name, subject.device ? subject.device : "cpu");
     RUN(kv_memory_has_every_slot_and_begins_with_zeros);
     RUN(a_row_is_the_same_whoever_shares_its_pass);
-    RUN(one_row_at_a_time_says_nearly_the_same);
+    RUN(rows_of_an_answer_one_at_a_time_are_nearly_the_same);
     RUN(rows_with_gaps_over_their_own_kv_change_nothing);
     RUN(logits_of_many_rows_are_those_of_each);
     RUN(groups_see_their_ranges_and_nothing_else);
@@ -565,7 +567,7 @@ int main(void)
     }
 #ifdef TSRI_HAVE_LLAMA
     run_ggml("cpu", TSR_DTYPE_F32, 0, 1e-3f);
-    run_ggml("cpu", TSR_DTYPE_F16, 0, 0.01f); /* ggml adds up such V in 16 bits */
+    run_ggml("cpu", TSR_DTYPE_F16, 0, 0.02f); /* ggml adds up such V in 16 bits */
     if (tsri_device_open(&near_kv, "cuda", NULL) == 0)
         run_ggml("cuda", TSR_DTYPE_F16, 0.05f, 0.05f);
     tsri_device_close(near_kv);

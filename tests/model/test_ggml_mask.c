@@ -11,6 +11,7 @@ static uint32_t slots[SLOTS], groups_of[SLOTS];
 static struct tsr_model_group groups[SLOTS];
 static ggml_fp16_t bias[SLOTS], mask[512 * SLOTS];
 static struct tsri_batch batches[SLOTS / 64 + 2];
+static const struct tsri_fit fit = {SLOTS, 8};
 
 static bool sees(const struct tsri_sight *s, uint32_t row, uint32_t slot)
 {
@@ -25,7 +26,7 @@ static bool sees(const struct tsri_sight *s, uint32_t row, uint32_t slot)
 /* Every row in one batch, in order, and every mask as it must be. */
 static void check_all(const struct tsri_sight *s, uint32_t n_rows)
 {
-    uint32_t n = tsri_batches_cut(s, n_rows, SLOTS, batches, SLOTS / 64 + 2), done = 0;
+    uint32_t n = tsri_batches_cut(s, n_rows, &fit, batches, SLOTS / 64 + 2), done = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct tsri_batch *b = &batches[i];
         CHECK_INT(b->row_first, done);
@@ -104,7 +105,7 @@ TEST(chunks_for_themselves_scan_only_their_own_keys)
     for (uint32_t g = 0; g < 6; g++)
         groups[g] = (struct tsr_model_group){200, 1, {{200 * g, 200}}};
     struct tsri_sight s = {slots, groups_of, groups, bias, 0, 1200};
-    uint32_t n = tsri_batches_cut(&s, 1200, SLOTS, batches, SLOTS / 64 + 2);
+    uint32_t n = tsri_batches_cut(&s, 1200, &fit, batches, SLOTS / 64 + 2);
     CHECK_INT(n, 6);
     for (uint32_t i = 0; i < n; i++)
         CHECK(batches[i].n_kv <= 512);

@@ -94,36 +94,106 @@ TEST(kv_in_other_dtypes_differs_by_rounding_only)
 
 /* ---- how a prompt is cut does not matter ---- */
 
-static void check_cut(const struct kit_model *m, uint32_t dtype, uint32_t cut)
+/* Rows of `parts` have the bits of `whole`, in K and V of every layer. */
+static bool same_kv(struct kit *whole, struct kit *parts, uint32_t n)
 {
-    struct kit k, parts;
-    kit_open(&k, m, dtype, N);
-    kit_tokens(tokens, N, k.info.n_vocab);
-    kit_prefill(&k, tokens, 0, N, LAST, theirs);
-    kit_open(&parts, m, dtype, N);
-    kit_prefill(&parts, tokens, 0, cut, 0, NULL);
-    kit_prefill(&parts, tokens, cut, N - cut, LAST, ours);
-    CHECK(memcmp(ours, theirs, sizeof *ours * LAST * k.info.n_vocab) == 0);
-    for (uint32_t l = 0; l < k.info.n_layers; l++)
-        for (uint32_t s = 0; s < N; s++)
+    for (uint32_t l = 0; l < whole->info.n_layers; l++)
+        for (uint32_t s = 0; s < n; s++)
             for (int plane = 0; plane < 2; plane++)
-                CHECK(memcmp(kit_row(&k, plane, l, s), kit_row(&parts, plane, l, s),
-                             kit_row_bytes(&k)) == 0);
-    kit_close(&k);
-    kit_close(&parts);
+                if (memcmp(kit_row(whole, plane, l, s), kit_row(parts, plane, l, s),
+                           kit_row_bytes(whole)) != 0)
+                    return false;
+    return true;
 }
 
+struct cuts {
+    struct kit_model model;
+    uint32_t dtype, n_threads, n;
+    const uint32_t *at;
+    uint32_t n_cuts;
+};
+
+static void check_cuts(const struct cuts *c)
+{
+    struct kit k;
+    kit_open_threads(&k, &c->model, c->dtype, c->n, c->n_threads);
+    kit_tokens(tokens, c->n, k.info.n_vocab);
+    kit_prefill(&k, tokens, 0, c->n, 1, theirs);
+    for (uint32_t i = 0; i < c->n_cuts; i++) {
+        struct kit parts = k;
+        CHECK_INT(tsr_executor.session_open(parts.x, &parts.s, c->n), 0);
+        kit_prefill(&parts, tokens, 0, c->at[i], 0, NULL);
+        kit_prefill(&parts, tokens, c->at[i], c->n - c->at[i], 1, ours);
+        bool kv = same_kv(&k, &parts, c->n);
+        bool logits = memcmp(ours, theirs, sizeof *ours * k.info.n_vocab) == 0;
+        if (!kv || !logits)
+            printf("    %s, weights %s, KV %u, %u threads: cut at %u of %u, other%s%s\n",
+                   k.info.architecture, ggml_type_name(c->model.type), c->dtype, c->n_threads,
+                   c->at[i], c->n, kv ? "" : " KV", logits ? "" : " logits");
+        CHECK(kv && logits);
+        tsr_executor.session_close(parts.s);
+    }
+    kit_close(&k);
+}
+
+static const uint32_t odd_cuts[] = {1,  2,  3,  7,  8,  9,  15,  16,  17,  31,
+                                    33, 60, 63, 64, 65, 90, 101, 142, 147, 149};
+enum { N_ODD = sizeof odd_cuts / sizeof odd_cuts[0] };
+
+/* What people have: every kind of weights, over every kind of KV. Kinds of processors have kernels
+ * of their own for pairs of rows, for fours, and for a row alone, and they round differently. */
 TEST(a_prompt_in_two_passes_gives_the_same_bits_as_in_one)
 {
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
     static const uint32_t dtypes[] = {TSR_DTYPE_F16, TSR_DTYPE_F32, TSR_DTYPE_BF16};
-    for (int i = 0; i < 9; i++) {
-        struct kit_model m = {.arch = archs[i % 3], .type = i < 3 ? GGML_TYPE_Q4_1 : GGML_TYPE_F32};
-        check_cut(&m, dtypes[i / 3], i % 2 ? 256 : 640);
+    static const enum ggml_type types[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16,
+                                           GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1,
+                                           GGML_TYPE_Q5_K, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K};
+    enum { TYPES = sizeof types / sizeof types[0] };
+    for (int i = 0; i < 3 * TYPES; i++) {
+        bool most = i / 3 % 3 == i % 3;
+        struct cuts c = {.model = {.arch = archs[i % 3],
+                                   .type = types[i / 3],
+                                   .n_layers = 2,
+                                   .n_embd = 256,
+                                   .tied = i % 2},
+                         .dtype = dtypes[i % 3],
+                         .n_threads = 1,
+                         .n = 150,
+                         .at = most ? odd_cuts : odd_cuts + 3 * (i % 3),
+                         .n_cuts = most ? N_ODD : 3};
+        check_cuts(&c);
     }
-    struct kit_model q8 = {.type = GGML_TYPE_Q8_0}, f16 = {.type = GGML_TYPE_F16};
-    check_cut(&q8, 0, 512);
-    check_cut(&f16, 0, 664);
+}
+
+/* ggml deals a matrix out to its threads, and their number decides which rows are a pair. */
+TEST(a_prompt_in_two_passes_gives_the_same_bits_with_any_number_of_threads)
+{
+    static const uint32_t at[] = {1, 9, 60, 75, 90, 142};
+    for (uint32_t n_threads = 2; n_threads <= 7; n_threads++) {
+        struct cuts c = {
+            .model = {.type = n_threads % 2 ? GGML_TYPE_Q4_1 : GGML_TYPE_Q8_0, .n_layers = 2},
+            .n_threads = n_threads,
+            .n = 150,
+            .at = at,
+            .n_cuts = sizeof at / sizeof at[0]};
+        check_cuts(&c);
+    }
+}
+
+/* More than one batch, and more keys than ggml computes in one go. */
+TEST(a_long_prompt_in_two_passes_gives_the_same_bits_as_in_one)
+{
+    static const char *const archs[] = {"llama", "qwen2", "qwen3"};
+    static const uint32_t at[] = {256, 640, 664, 699};
+    for (int i = 0; i < 3; i++) {
+        struct cuts c = {.model = {.arch = archs[i], .type = GGML_TYPE_Q4_1},
+                         .n_threads = 1,
+                         .n = N,
+                         .at = at,
+                         .n_cuts = 4};
+        check_cuts(&c);
+    }
 }
 
 int main(void)
@@ -134,6 +204,8 @@ int main(void)
     RUN(logits_of_a_real_model_are_those_of_libllama);
     RUN(kv_in_other_dtypes_differs_by_rounding_only);
     RUN(a_prompt_in_two_passes_gives_the_same_bits_as_in_one);
+    RUN(a_prompt_in_two_passes_gives_the_same_bits_with_any_number_of_threads);
+    RUN(a_long_prompt_in_two_passes_gives_the_same_bits_as_in_one);
     return test_end();
 }
 #else
