@@ -146,12 +146,15 @@ static struct ggml_tensor *mask_rows(struct work *b, const struct tsri_batch *ba
                         batch->n_kv * sizeof(ggml_fp16_t), at * sizeof(ggml_fp16_t));
 }
 
-/* Newer versions of ggml have another name for it and still know this one. */
+/* Newer versions of ggml have another name for it and still know these. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 static void in_full_precision(struct ggml_tensor *a)
 {
-    ggml_flash_attn_ext_set_prec(a, GGML_PREC_F32);
+    if (a->op == GGML_OP_FLASH_ATTN_EXT)
+        ggml_flash_attn_ext_set_prec(a, GGML_PREC_F32);
+    else
+        ggml_mul_mat_set_prec(a, GGML_PREC_F32);
 }
 #pragma GCC diagnostic pop
 
@@ -329,29 +332,39 @@ int tsri_graph_layer(struct tsr_executor_session *s, const struct tsri_layer_spe
 
 /* ---- the others ---- */
 
-const float *tsri_graph_mass(struct tsr_executor_session *s, uint32_t layer,
-                             const struct tsri_batch *batch, uint32_t first, uint32_t n,
-                             uint32_t mask_row)
+/* The sum of all rows of weights, where they are not in host memory: one row to bring over instead
+ * of one for each head and row that asks. */
+static struct ggml_tensor *summed(struct work *b, struct ggml_tensor *weights)
+{
+    int64_t n_rows = weights->ne[1] * weights->ne[2];
+    struct ggml_tensor *all = ggml_reshape_2d(b->ctx, weights, weights->ne[0], n_rows);
+    return ggml_sum_rows(b->ctx, ggml_cont(b->ctx, ggml_transpose(b->ctx, all)));
+}
+
+const float *tsri_graph_mass(struct tsr_executor_session *s, const struct tsri_mass_spec *spec,
+                             uint32_t *n_rows)
 {
     struct work b;
-    if (!work_init(&b, s, layer, s->scratch)) return NULL;
-    struct ggml_tensor *q = rows(&b, s->in.mass_q, first, n);
-    q = ggml_permute(b.ctx, ggml_reshape_3d(b.ctx, q, b.h->head_dim, b.h->n_heads, n), 0, 2, 1, 3);
-    struct ggml_tensor *kq = ggml_mul_mat(b.ctx, kept(&b, s->k[layer], batch), q);
-    struct ggml_tensor *weights =
-        ggml_soft_max_ext(b.ctx, kq, mask_rows(&b, batch, mask_row, n), b.h->attention_scale, 0);
+    const struct tsri_batch *batch = spec->batch;
+    if (!work_init(&b, s, spec->layer, s->scratch)) return NULL;
+    struct ggml_tensor *q = rows(&b, s->in.mass_q, spec->first, spec->n);
+    q = ggml_reshape_3d(b.ctx, q, b.h->head_dim, b.h->n_heads, spec->n);
+    q = ggml_permute(b.ctx, q, 0, 2, 1, 3);
+    /* Products of Q and K are beyond 16 bits in real models. CUDA adds them up in 16 bits unless it
+     * is told otherwise, and so do Arm processors wherever keys are of that type. */
+    struct ggml_tensor *k = kept(&b, s->k[spec->layer], batch);
+    if (s->host && k->type != GGML_TYPE_F32) k = ggml_cast(b.ctx, k, GGML_TYPE_F32);
+    struct ggml_tensor *kq = ggml_mul_mat(b.ctx, k, q);
+    in_full_precision(kq);
+    struct ggml_tensor *mask = mask_rows(&b, batch, spec->mask_row, spec->n);
+    struct ggml_tensor *weights = ggml_soft_max_ext(b.ctx, kq, mask, b.h->attention_scale, 0);
+    *n_rows = s->host ? b.h->n_heads * spec->n : 1;
+    if (!s->host) weights = summed(&b, weights);
     ggml_set_output(weights);
     also(&b, weights);
     int e = compute_once(&b);
-    const float *result = NULL;
-    size_t bytes = ggml_nbytes(weights);
-    if (!e && s->host) {
-        result = weights->data;
-    } else if (!e && (s->weights_room >= bytes || (free(s->weights_host), s->weights_room = bytes,
-                                                   s->weights_host = malloc(bytes)))) {
-        ggml_backend_tensor_get(weights, s->weights_host, 0, bytes);
-        result = s->weights_host;
-    }
+    const float *result = e ? NULL : s->host ? weights->data : s->mass_host;
+    if (!e && !s->host) ggml_backend_tensor_get(weights, s->mass_host, 0, ggml_nbytes(weights));
     ggml_free(b.ctx);
     return result;
 }

@@ -69,7 +69,8 @@ static int make_arrays(struct tsr_executor_session *s)
     if (!s->host) {
         size_t mask_rows = n_batch < TSRI_TILE_ROWS ? TSRI_TILE_ROWS : n_batch;
         s->mask_host = malloc(mask_rows * s->n_slots_padded * sizeof *s->mask_host);
-        if (!s->mask_host) return no_memory(s->x, "a session");
+        s->mass_host = malloc(s->n_slots_padded * sizeof *s->mass_host);
+        if (!s->mask_host || !s->mass_host) return no_memory(s->x, "a session");
     }
     if (!s->k || !s->v || !s->k_data || !s->v_data || !s->slots || !s->positions || !s->groups_of ||
         !s->numbers || !s->groups || !s->bias || !s->batches || !s->embd)
@@ -178,7 +179,7 @@ void tsri_ggml_session_close(struct tsr_executor_session *s)
     ggml_backend_free(s->backend);
     void *memory[] = {s->scratch, s->k,         s->v,       s->k_data,    s->v_data,
                       s->slots,   s->positions, s->numbers, s->groups_of, s->groups,
-                      s->bias,    s->batches,   s->embd,    s->mask_host, s->weights_host};
+                      s->bias,    s->batches,   s->embd,    s->mask_host, s->mass_host};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++)
         free(memory[i]);
     free(s);
@@ -295,15 +296,14 @@ int tsri_ggml_session_begin(struct tsr_executor_session *s, const struct tsr_mod
 
 /* ---- layers ---- */
 
-/* Adds the attention of n rows, means over heads, to the caller's slots. */
+/* Adds rows of attention weights, as means over heads, to the caller's slots. */
 static void add_mass(const struct tsr_executor_session *s, const struct tsri_batch *b,
-                     const float *weights, uint32_t n, const struct tsr_model_layer *layer)
+                     const float *weights, uint32_t n_rows, const struct tsr_model_layer *layer)
 {
-    uint32_t n_heads = s->x->header.n_heads;
     if (!layer->mass || layer->n_mass <= b->kv_first) return;
     uint32_t n_kv = layer->n_mass - b->kv_first < b->n_kv ? layer->n_mass - b->kv_first : b->n_kv;
-    float *mass = layer->mass + b->kv_first, share = 1.0f / (float)n_heads;
-    for (size_t r = 0; r < (size_t)n_heads * n; r++) {
+    float *mass = layer->mass + b->kv_first, share = 1.0f / (float)s->x->header.n_heads;
+    for (size_t r = 0; r < n_rows; r++) {
         const float *row = weights + r * b->n_kv;
         for (uint32_t i = 0; i < n_kv; i++)
             mass[i] += share * row[i];
@@ -327,10 +327,15 @@ static int run_batch(struct tsr_executor_session *s, const struct tsri_batch *b,
     int e = tsri_graph_layer(s, &spec);
     for (uint32_t done = 0; !e && done < spec.n_mass; done += TSRI_MASS_STEP) {
         uint32_t n = spec.n_mass - done < TSRI_MASS_STEP ? spec.n_mass - done : TSRI_MASS_STEP;
-        const float *weights =
-            tsri_graph_mass(s, layer->layer, b, spec.mass_at + done, n, spec.mass_first + done);
+        struct tsri_mass_spec mass = {.layer = layer->layer,
+                                      .batch = b,
+                                      .first = spec.mass_at + done,
+                                      .n = n,
+                                      .mask_row = spec.mass_first + done};
+        uint32_t n_sums;
+        const float *weights = tsri_graph_mass(s, &mass, &n_sums);
         if (!weights) return tsri_model_fail(s->x->fail, TSR_EDEVICE, "model: no attention");
-        add_mass(s, b, weights, n, layer);
+        add_mass(s, b, weights, n_sums, layer);
     }
     return e;
 }

@@ -301,8 +301,7 @@ struct tsr_executor_session {
     bool host;              /* the session's tensors are host memory */
     float *embd;            /* staging of embeddings, one batch */
     ggml_fp16_t *mask_host; /* staging of a mask, one batch, where tensors are elsewhere */
-    float *weights_host;    /* staging of attention weights, likewise */
-    size_t weights_room;
+    float *mass_host;       /* staging of one row of attention weights, likewise */
 
     /* The pass; arrays have n_slots items, which is as many rows as there can be. */
     uint32_t n_rows, n_mass, n_bias_rows;
@@ -326,11 +325,18 @@ struct tsri_layer_spec {
     uint32_t mass_at;            /* where in mass_q */
 };
 int tsri_graph_layer(struct tsr_executor_session *s, const struct tsri_layer_spec *spec);
-/* Attention weights of n rows of mass_q from `first` on, over the batch's keys: runs and returns
- * them as [n_heads][n][n_kv] in host memory, valid until the next graph; NULL when it failed. */
-const float *tsri_graph_mass(struct tsr_executor_session *s, uint32_t layer,
-                             const struct tsri_batch *batch, uint32_t first, uint32_t n,
-                             uint32_t mask_row);
+/* Attention of n rows of mass_q from `first` on, whose masks are those of the batch from mask_row
+ * on, over the batch's keys. */
+struct tsri_mass_spec {
+    uint32_t layer;
+    const struct tsri_batch *batch;
+    uint32_t first, n;
+    uint32_t mask_row;
+};
+/* Computes weights whose rows add up to the sum over rows and heads: [*n_rows][n_kv] in host
+ * memory, valid until the next graph; NULL when it failed. */
+const float *tsri_graph_mass(struct tsr_executor_session *s, const struct tsri_mass_spec *spec,
+                             uint32_t *n_rows);
 int tsri_graph_deviation(struct tsr_executor_session *s, uint32_t layer,
                          const struct tsri_batch *batch, float *k, float *v);
 /* hidden[i] = hidden[picks[i]] for i < n, picks ascending. */

@@ -154,11 +154,11 @@ struct writer {
     struct ggml_context *ctx;
 };
 
-/* A matrix of n1 rows of n0, or a vector around `mean` when n1 is 0. */
-static void add(struct writer *w, const char *name, int64_t n0, int64_t n1, float spread,
-                float mean)
+/* A matrix of n1 rows of n0, or a vector around `mean` when n1 is 0. NULL: it is left out. */
+static struct ggml_tensor *add(struct writer *w, const char *name, int64_t n0, int64_t n1,
+                               float spread, float mean)
 {
-    if (w->m->without && strcmp(name, w->m->without) == 0) return;
+    if (w->m->without && strcmp(name, w->m->without) == 0) return NULL;
     if (w->m->widen && strcmp(name, w->m->widen) == 0) n1 ? n1++ : n0++;
     enum ggml_type type = n1 ? w->m->type : GGML_TYPE_F32;
     int64_t rows = n1 ? n1 : 1;
@@ -177,6 +177,15 @@ static void add(struct writer *w, const char *name, int64_t n0, int64_t n1, floa
     }
     free(row);
     gguf_add_tensor(w->g, t);
+    return t;
+}
+
+/* A bias of heads, with a spike where RoPE turns least: it moves all slots alike. */
+static void add_bias(struct writer *w, const char *name, int64_t n, float spike)
+{
+    struct ggml_tensor *t = add(w, name, n, 0, 0.3f, 0);
+    for (int64_t i = w->m->head_dim / 2 - 1; t && spike > 0 && i < n; i += w->m->head_dim)
+        ((float *)t->data)[i] = spike;
 }
 
 static void add_layer(struct writer *w, uint32_t layer)
@@ -192,9 +201,9 @@ static void add_layer(struct writer *w, uint32_t layer)
     add(w, NAME("attn_k.weight"), d, kv, 1.6f * sd, 0);
     add(w, NAME("attn_v.weight"), d, kv, sd, 0);
     if (strcmp(m->arch, "qwen2") == 0) {
-        add(w, NAME("attn_q.bias"), q, 0, 0.3f, 0);
-        add(w, NAME("attn_k.bias"), kv, 0, 0.3f, 0);
-        add(w, NAME("attn_v.bias"), kv, 0, 0.3f, 0);
+        add_bias(w, NAME("attn_q.bias"), q, m->q_spike);
+        add_bias(w, NAME("attn_k.bias"), kv, m->k_spike);
+        add_bias(w, NAME("attn_v.bias"), kv, 0);
     }
     if (strcmp(m->arch, "qwen3") == 0) {
         add(w, NAME("attn_q_norm.weight"), m->head_dim, 0, 0.05f, 1);

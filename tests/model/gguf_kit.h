@@ -18,6 +18,9 @@ struct kit_model {
     uint32_t head_dim;                                             /* 0: n_embd / n_heads */
     enum ggml_type type;                                           /* of matrices; 0: F32 */
     enum kit_rope rope;
+    /* qwen2: one large bias in each head of Q and of K, so that their products are beyond what 16
+     * bits hold, as in real models; 0: none */
+    float q_spike, k_spike;
     bool tied;  /* no output.weight */
     bool plain; /* no vocabulary: libllama refuses such files */
     /* (optional) Changes the header before it is written. */
