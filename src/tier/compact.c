@@ -19,6 +19,22 @@
 
 /* ---- tombstones ---- */
 
+/* Of the n oldest that are pending, takes out those of segments that are gone for good. Returns how
+ * many of the n are left. */
+static uint32_t prune_tombs(struct tsri_disk *d, uint32_t n)
+{
+    pthread_mutex_lock(&d->lock);
+    uint32_t kept = 0, left = n;
+    for (uint32_t i = 0; i < d->n_tombs; i++) {
+        bool gone = i < n && d->tombs[i].unlinked;
+        left -= gone;
+        if (!gone) d->tombs[kept++] = d->tombs[i];
+    }
+    d->n_tombs = kept;
+    pthread_mutex_unlock(&d->lock);
+    return left;
+}
+
 int tsri_disk_bury(struct tsri_disk *d)
 {
     pthread_mutex_lock(&d->lock);
@@ -26,7 +42,7 @@ int tsri_disk_bury(struct tsri_disk *d)
     pthread_mutex_unlock(&d->lock);
     if (n == 0) return 0;
     int err = tsri_disk_sync(d);
-    return err ? err : tsri_tombs_flush(d, d->upkeep_lane, n);
+    return err ? err : tsri_tombs_flush(d, d->upkeep_lane, prune_tombs(d, n));
 }
 
 /* Room for n more, if that can be had: without it the checkpoint must tell. */
@@ -157,7 +173,9 @@ static uint32_t spare_some(struct tsri_disk *d)
     return n_spared;
 }
 
-/* Removes the segments that hold nothing; those with tombstones only when told. */
+/* Removes the segments that hold nothing; those with tombstones only when told. Without them
+ * nothing needs to be written before, so that it works, and gives bytes back, on a full file
+ * system: the tombstones that speak of such a segment are pending until its removal is synced. */
 static int remove_some(struct tsri_disk *d, bool with_tombs)
 {
     uint32_t n = 0;
@@ -174,7 +192,7 @@ static int remove_some(struct tsri_disk *d, bool with_tombs)
     struct tsri_segment *s;
     for (uint64_t id = UINT64_MAX; !err && (s = next_doomed(d, id)); id = s->id)
         err = each_page(d, s, carry_page);
-    if (!err) err = tsri_disk_bury(d);
+    if (!err && with_tombs) err = tsri_disk_bury(d);
     if (!err) err = tsri_disk_sync(d);
     int n_gone = 0;
     for (uint64_t id = UINT64_MAX; !err && (s = next_doomed(d, id)); n_gone += !err) {
@@ -282,17 +300,21 @@ static int copy_entry(struct emptying *x, const struct tsri_disk_slot *e,
     return 0;
 }
 
-/* What cannot be read is dropped: it would keep its segment for ever. */
+/* What fails its checks is dropped: it would keep its segment for ever. What could not be read may
+ * be readable one day: it stays, and its segment is left alone until the next open. */
 static void give_up_entry(struct emptying *x, const struct move *m, int err)
 {
     struct tsri_disk *d = x->d;
+    bool drop = err == TSR_ECORRUPT;
     pthread_mutex_lock(&d->lock);
     struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, m->slot);
-    if (e->segment == x->from && e->page == m->page && e->seq == m->seq)
+    x->from->unread |= !drop;
+    if (drop && e->segment == x->from && e->page == m->page && e->seq == m->seq)
         tsri_disk_forget(d, m->slot);
     pthread_mutex_unlock(&d->lock);
-    if (err == TSR_ECORRUPT) atomic_fetch_add(&d->corrupt, 1);
-    tsri_log(TSR_LOG_WARN, "disk: %s: an entry is dropped: %s", d->path, tsr_errmsg());
+    if (drop) atomic_fetch_add(&d->corrupt, 1);
+    tsri_log(TSR_LOG_WARN, "disk: %s: an entry is %s: %s", d->path, drop ? "dropped" : "not moved",
+             tsr_errmsg());
 }
 
 /* Copies everything that lives in x->from now; x->moves are then those that were. */
@@ -394,6 +416,8 @@ static int move_all(struct emptying *x)
     bool written = !err;
     if (written && d->io.fdatasync(d->io.arg, x->to->fd) != 0)
         err = tsri_disk_fail(d, errno, "cannot sync", "a segment");
+    /* What was acknowledged must not depend on a file whose name is not on disk. */
+    if (!err) err = tsri_disk_sync_names(d);
     pthread_mutex_lock(&d->lock);
     if (!err)
         x->to->tail = x->to->synced = x->to_at;
@@ -502,9 +526,13 @@ static int write_checkpoint(struct tsri_disk *d, const uint8_t *buf, size_t byte
     io->close(io->arg, fd);
     if (!error && io->rename(io->arg, d->dir_fd, "checkpoint.tmp", "checkpoint") != 0)
         error = errno;
-    if (!error && io->fsync(io->arg, d->dir_fd) != 0) error = errno;
-    if (!error) atomic_fetch_add(&d->written_bytes, bytes);
-    return error;
+    if (error) { /* on a full file system its bytes are wanted */
+        io->unlink(io->arg, d->dir_fd, "checkpoint.tmp");
+        return error;
+    }
+    if (io->fsync(io->arg, d->dir_fd) != 0) return errno;
+    atomic_fetch_add(&d->written_bytes, bytes);
+    return 0;
 }
 
 /* The bytes are made first and everything they speak of is synced then: what is put after that
@@ -579,8 +607,13 @@ static void tidy(struct tsri_disk *d, bool closing)
 int tsri_disk_upkeep(struct tsri_disk *d, bool closing)
 {
     pthread_mutex_lock(&d->upkeep);
-    int err = tsri_disk_bury(d);
-    int e = tsri_disk_sync(d);
+    int err = tsri_disk_sync(d);
+    /* Before tombstones are written: on a full file system this is where they find room. */
+    if (!err && remove_some(d, false) < 0)
+        tsri_log(TSR_LOG_WARN, "disk: %s: compaction: %s", d->path, tsr_errmsg());
+    int e = tsri_disk_bury(d);
+    if (!err) err = e;
+    e = tsri_disk_sync(d);
     if (!err) err = e;
     if (!err) tidy(d, closing);
     if (!err && checkpoint_is_due(d, closing)) {
@@ -590,6 +623,13 @@ int tsri_disk_upkeep(struct tsri_disk *d, bool closing)
         e = save_checkpoint(d);
         if (must) err = e;
     }
+    pthread_mutex_lock(&d->lock);
+    uint64_t n_doubted = d->n_doubted;
+    d->n_doubted = 0;
+    pthread_mutex_unlock(&d->lock);
+    if (!err && n_doubted)
+        err = tsri_fail(TSR_EIO, "disk: %s: a sync failed, %llu entries are gone", d->path,
+                        (unsigned long long)n_doubted);
     pthread_mutex_unlock(&d->upkeep);
     return err;
 }

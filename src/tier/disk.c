@@ -16,13 +16,14 @@
 #define SEGMENT_BYTES_MIN (16u * TSRI_PAGE_BYTES)
 #define LOCK_TRIES 8 /* of locking a file that has lost its name meanwhile */
 
+/* A full file system is TSR_EIO. TSR_EFULL would make the cache drop entries, and that gives no
+ * byte back: they stand in files with others. */
 int tsri_disk_fail(struct tsri_disk *d, int error, const char *what, const char *name)
 {
     int err = TSR_EIO;
-    if (error == ENOSPC || error == EDQUOT || error == EFBIG) err = TSR_EFULL;
     if (error == EACCES || error == EPERM || error == EROFS) err = TSR_EPERM;
     if (error == ENOMEM) err = TSR_ENOMEM;
-    if (err != TSR_EFULL) atomic_fetch_add(&d->errors, 1);
+    atomic_fetch_add(&d->errors, 1);
     return tsri_fail(err, "disk: %s: %s %s: %s", d->path, what, name, strerror(error));
 }
 

@@ -23,6 +23,7 @@
 
 #include "tier/tier.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -138,6 +139,7 @@ struct tsri_record {
 struct tsri_tomb {
     struct tsr_key key;
     uint64_t seq, segment;
+    bool unlinked; /* its segment was, since: with the next sync of the directory nobody needs it */
 };
 
 /* Where the parts of an entry's record stand, from its beginning. */
@@ -308,11 +310,13 @@ struct tsri_segment {
     struct tsri_segment *next; /* descending id */
     uint64_t id, nonce;
     enum tsri_segment_state state;
-    bool failed;       /* a write or sync failed: nothing more is appended */
-    bool unread;       /* a read failed while its headers were walked: not all it holds is known */
-    bool doomed;       /* holds nothing; removed after the next sync */
-    int fd;            /* -1: not open now */
-    uint32_t n_refs;   /* callers that use the fd */
+    bool failed; /* a write or sync failed: nothing more is appended */
+    bool unread; /* a read failed: what it holds stays as it is until the next open */
+    bool doomed; /* holds nothing; removed after the next sync */
+    uint8_t
+        unlisted;    /* 1: made after the last sync of the directory; 2: before the one under way */
+    int fd;          /* -1: not open now */
+    uint32_t n_refs; /* callers that use the fd */
     uint64_t capacity; /* bytes the file takes */
     uint64_t tail;     /* records end here */
     uint64_t synced;   /* records before this survive a crash */
@@ -385,6 +389,7 @@ struct tsri_disk {
     uint32_t n_tombs;
     bool tombs_lost; /* more than that could not be written: the checkpoint must tell */
     bool dir_dirty;
+    uint64_t n_doubted; /* entries let go since the last flush because a sync failed */
     uint64_t n_removed; /* segments, since open */
     uint64_t n_changes; /* since the checkpoint */
     uint64_t n_ignored; /* files that are none of ours or damaged */
@@ -400,6 +405,11 @@ TSR_MUST int tsri_disk_check_ours(struct tsri_disk *d, int fd, const char *name,
  * for the other end of a FIFO, and checked as above. TSR_ENOENT when it is not there. */
 TSR_MUST int tsri_disk_open_ours(struct tsri_disk *d, const char *name, int flags, struct stat *st,
                                  int *fd);
+/* Does this errno say that the file system has no more room for us? */
+static inline bool tsri_disk_is_full(int error)
+{
+    return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
 
 /* ---- disk_files.c ---- */
 
@@ -416,7 +426,9 @@ void tsri_segment_insert(struct tsri_disk *d, struct tsri_segment *s);
 TSR_MUST int tsri_segment_ref(struct tsri_disk *d, struct tsri_segment *s);
 void tsri_segment_unref(struct tsri_disk *d, struct tsri_segment *s);
 /* A segment with room for a record of that many bytes, BUSY and referenced. spare: may use the room
- * that is kept for compaction, and does not compact. TSR_ETIME after the deadline (0: none). */
+ * that is kept for compaction, does not compact, and makes a small segment where the file system
+ * has no room for one of the usual size. TSR_EFULL at the limit of the store, TSR_EIO when the file
+ * system is full; TSR_ETIME after the deadline (0: none). */
 TSR_MUST int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare,
                                uint64_t deadline_ns, struct tsri_segment **out);
 /* The opposite. Seals it when it is full or failed. */
@@ -430,6 +442,8 @@ TSR_MUST int tsri_segment_unlink(struct tsri_disk *d, struct tsri_segment *s);
 void tsri_segment_doubt(struct tsri_disk *d, struct tsri_segment *s);
 /* Everything written so far survives a crash. Upkeep is held. */
 TSR_MUST int tsri_disk_sync(struct tsri_disk *d);
+/* The names of all files made or removed so far survive a crash; part of the former. */
+TSR_MUST int tsri_disk_sync_names(struct tsri_disk *d);
 /* One read or write at a time, of whole pages. Returns an errno. */
 TSR_MUST int tsri_lane_move(struct tsri_disk *d, struct tsri_lane *lane,
                             const struct tsri_segment *s, bool write, void *buf, size_t bytes,
@@ -497,7 +511,8 @@ TSR_MUST int tsri_disk_recover(struct tsri_disk *d);
 
 /* Flush: writes what is pending and syncs; then removes segments that hold nothing, empties one
  * that is mostly dead, and writes the checkpoint when it is due. closing: besides that, nothing is
- * left open and the checkpoint is up to date. */
+ * left open and the checkpoint is up to date. Fails, once, also when a sync that failed before made
+ * the store let go of entries. */
 TSR_MUST int tsri_disk_upkeep(struct tsri_disk *d, bool closing);
 /* Writes the tombstones that are pending, after a sync of what took the place of the dead. Upkeep
  * is held. */

@@ -19,6 +19,9 @@
  * make one. */
 #define ROOMS_MAX 8u
 #define SEARCH_BYTES ((size_t)256 << 10) /* read at once when a record is looked for */
+/* What is made instead of a segment of the usual size for upkeep that finds the file system full:
+ * tombstones need a page, and compaction what lives. */
+#define SHRUNK_BYTES (16u * TSRI_PAGE_BYTES)
 
 void tsri_segment_name(uint64_t id, char name[TSRI_SEGMENT_NAME_BYTES])
 {
@@ -215,6 +218,7 @@ static int write_new_file(struct tsri_disk *d, struct tsri_segment *s, const cha
     return d->io.fdatasync(d->io.arg, s->fd) == 0 ? 0 : errno;
 }
 
+/* Returns an errno, and nothing is left then. */
 static int make_file(struct tsri_disk *d, struct tsri_segment *s)
 {
     char name[TSRI_SEGMENT_NAME_BYTES], tmp[40];
@@ -228,29 +232,30 @@ static int make_file(struct tsri_disk *d, struct tsri_segment *s)
         s->fd = -1;
         d->io.unlink(d->io.arg, d->dir_fd, tmp);
     }
-    return tsri_disk_fail(d, error, "cannot make", name);
+    return error;
 }
 
-/* A new segment, BUSY and referenced, its bytes and its place among the open ones taken already. */
+/* A new segment, BUSY and referenced, its bytes and its place among the open ones taken already.
+ * Returns an errno. */
 static int make_segment(struct tsri_disk *d, uint64_t id, uint64_t capacity,
                         struct tsri_segment **out)
 {
     uint64_t nonce = 0;
     struct tsri_segment *s = NULL;
-    int err =
-        draw_nonce(&nonce) ? 0 : tsri_disk_fail(d, errno, "no random number for", "a segment");
-    if (!err) {
+    int error = draw_nonce(&nonce) ? 0 : errno;
+    if (!error) {
         s = tsri_segment_new(id, nonce);
-        if (!s) err = TSR_ENOMEM;
+        if (!s) error = ENOMEM;
     }
     if (s) {
         s->capacity = capacity;
         s->state = TSRI_SEGMENT_BUSY;
         s->n_refs = 1;
-        err = make_file(d, s);
+        s->unlisted = 1;
+        error = make_file(d, s);
     }
     pthread_mutex_lock(&d->lock);
-    if (err) {
+    if (error) {
         d->bytes_alloc -= capacity;
         d->n_open--;
         pthread_cond_broadcast(&d->changed);
@@ -261,22 +266,29 @@ static int make_segment(struct tsri_disk *d, uint64_t id, uint64_t capacity,
         tsri_segment_insert(d, s);
     }
     pthread_mutex_unlock(&d->lock);
-    if (err) tsri_free(s);
-    *out = err ? NULL : s;
-    return err;
+    if (error) tsri_free(s);
+    *out = error ? NULL : s;
+    return error;
 }
 
 /* ---- taking a segment to append to ---- */
 
 enum { TAKE_SEALS = 1, TAKE_MAKES = 2, TAKE_NEEDS_ROOM = 3 };
 
+/* What is wanted of a segment that is to be appended to. */
+struct wish {
+    uint64_t bytes;    /* of the record */
+    uint64_t capacity; /* of the segment, if one must be made */
+    uint64_t deadline_ns;
+    bool spare;
+};
+
 /* Finds a segment to append to, or says what must be done first. The lock is held; *out is the
  * segment to take (0) or to seal. */
-static int choose(struct tsri_disk *d, uint64_t bytes, bool spare, uint64_t deadline_ns,
-                  struct tsri_segment **out)
+static int choose(struct tsri_disk *d, const struct wish *w, struct tsri_segment **out)
 {
     /* Room for one segment is kept for compaction: without it nothing could be moved any more. */
-    uint64_t kept = spare ? 0 : d->segment_bytes;
+    uint64_t kept = w->spare ? 0 : d->segment_bytes;
     for (;;) {
         if (d->bytes_max && d->bytes_alloc + kept > d->bytes_max) return TAKE_NEEDS_ROOM;
         struct tsri_segment *fullest = NULL;
@@ -285,23 +297,46 @@ static int choose(struct tsri_disk *d, uint64_t bytes, bool spare, uint64_t dead
             n_seen += s->state != TSRI_SEGMENT_SEALED;
             if (s->state != TSRI_SEGMENT_OPEN || s->failed) continue;
             *out = s;
-            if (s->capacity - s->tail >= bytes) return 0;
+            if (s->capacity - s->tail >= w->bytes) return 0;
             if (!fullest || s->capacity - s->tail < fullest->capacity - fullest->tail) fullest = s;
         }
         *out = fullest;
-        if (d->n_open < d->open_max || bytes + TSRI_PAGE_BYTES > d->segment_bytes) break;
+        if (d->n_open < d->open_max || w->bytes + TSRI_PAGE_BYTES > d->segment_bytes) break;
         if (fullest) return TAKE_SEALS;
-        if (!tsri_cond_wait(&d->changed, &d->lock, deadline_ns)) return TSR_ETIME;
+        if (!tsri_cond_wait(&d->changed, &d->lock, w->deadline_ns)) return TSR_ETIME;
     }
-    uint64_t capacity = bytes + TSRI_PAGE_BYTES;
-    if (capacity < d->segment_bytes) capacity = d->segment_bytes;
-    if (d->bytes_max && d->bytes_alloc + capacity + kept > d->bytes_max) return TAKE_NEEDS_ROOM;
+    if (d->bytes_max && d->bytes_alloc + w->capacity + kept > d->bytes_max) return TAKE_NEEDS_ROOM;
     return TAKE_MAKES;
+}
+
+static uint64_t capacity_for(uint64_t bytes, uint64_t least)
+{
+    return bytes + TSRI_PAGE_BYTES > least ? bytes + TSRI_PAGE_BYTES : least;
+}
+
+/* Makes the segment that was chosen to be made. Returns 0; 1 when it is worth another try, since
+ * the file system was full and a smaller one may do, or there is more room now; or the error. */
+static int make_or_shrink(struct tsri_disk *d, struct wish *w, uint64_t id, uint32_t *n_rooms,
+                          struct tsri_segment **out)
+{
+    int error = make_segment(d, id, w->capacity, out);
+    if (!error) return 0;
+    uint64_t least = capacity_for(w->bytes, SHRUNK_BYTES);
+    if (tsri_disk_is_full(error) && w->spare && w->capacity > least) {
+        w->capacity = least;
+        return 1;
+    }
+    /* Nothing that lives is given up for it: only what is dead, or reserved and not used. */
+    if (tsri_disk_is_full(error) && !w->spare && (*n_rooms)++ < ROOMS_MAX &&
+        tsri_disk_make_room(d) == 1)
+        return 1;
+    return tsri_disk_fail(d, error, "cannot make", "a segment");
 }
 
 int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare, uint64_t deadline_ns,
                       struct tsri_segment **out)
 {
+    struct wish w = {bytes, capacity_for(bytes, d->segment_bytes), deadline_ns, spare};
     struct tsri_segment *s = NULL;
     for (uint32_t n_rooms = 0;;) {
         pthread_mutex_lock(&d->lock);
@@ -309,14 +344,13 @@ int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare, uint64_t 
             pthread_mutex_unlock(&d->lock);
             return tsri_fail(TSR_EFULL, "disk: %s is full", d->path);
         }
-        int what = choose(d, bytes, spare, deadline_ns, &s);
-        uint64_t capacity = bytes + TSRI_PAGE_BYTES, id = 0;
-        if (capacity < d->segment_bytes) capacity = d->segment_bytes;
+        int what = choose(d, &w, &s);
+        uint64_t id = 0;
         if (what == 0) {
             s->state = TSRI_SEGMENT_BUSY;
             s->n_refs++; /* OPEN segments are open files */
         } else if (what == TAKE_MAKES) {
-            d->bytes_alloc += capacity;
+            d->bytes_alloc += w.capacity;
             d->n_open++;
             id = d->next_segment++;
         }
@@ -324,14 +358,16 @@ int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare, uint64_t 
         *out = s;
         if (what == TSR_ETIME) return tsri_fail(what, "disk: no segment to write to in time");
         if (what == 0) return 0;
-        if (what == TAKE_MAKES) return make_segment(d, id, capacity, out);
-        if (what == TAKE_SEALS) {
+        if (what == TAKE_MAKES) {
+            int err = make_or_shrink(d, &w, id, &n_rooms, out);
+            if (err <= 0) return err;
+        } else if (what == TAKE_SEALS) {
             tsri_segment_seal(d, s);
-            continue;
+        } else {
+            int r = spare || n_rooms++ == ROOMS_MAX ? 0 : tsri_disk_make_room(d);
+            if (r < 0) return r;
+            if (r == 0) return tsri_fail(TSR_EFULL, "disk: %s is full", d->path);
         }
-        int r = spare || n_rooms++ == ROOMS_MAX ? 0 : tsri_disk_make_room(d);
-        if (r < 0) return r;
-        if (r == 0) return tsri_fail(TSR_EFULL, "disk: %s is full", d->path);
     }
 }
 
@@ -390,6 +426,8 @@ int tsri_segment_unlink(struct tsri_disk *d, struct tsri_segment *s)
     d->n_removed++;
     s->state = TSRI_SEGMENT_GONE;
     s->n_refs++;
+    for (uint32_t i = 0; i < d->n_tombs; i++)
+        d->tombs[i].unlinked |= d->tombs[i].segment == s->id;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
     tsri_segment_unref(d, s);
@@ -447,7 +485,7 @@ void tsri_tomb_add(struct tsri_disk *d, const struct tsr_key *key, uint64_t seq,
         d->tombs_lost = true;
         return;
     }
-    d->tombs[d->n_tombs++] = (struct tsri_tomb){*key, seq, segment};
+    d->tombs[d->n_tombs++] = (struct tsri_tomb){.key = *key, .seq = seq, .segment = segment};
 }
 
 int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, uint32_t n_all)
@@ -493,7 +531,10 @@ void tsri_segment_doubt(struct tsri_disk *d, struct tsri_segment *s)
     for (uint32_t slot = s->first; slot != TSRI_NO_SLOT;) {
         struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
         uint32_t next = e->next;
-        if ((uint64_t)e->page * TSRI_PAGE_BYTES >= s->synced) tsri_disk_forget(d, slot);
+        if ((uint64_t)e->page * TSRI_PAGE_BYTES >= s->synced) {
+            tsri_disk_forget(d, slot);
+            d->n_doubted++;
+        }
         slot = next;
     }
     s->failed = true;
@@ -523,19 +564,46 @@ static int sync_segment(struct tsri_disk *d, struct tsri_segment *s)
     return error ? tsri_disk_fail(d, error, "cannot sync", name) : 0;
 }
 
-static int sync_directory(struct tsri_disk *d)
+/* A directory whose sync failed may have lost the names of the segments made since the last one,
+ * and a later sync would not tell: with the names go all their entries. */
+static void doubt_unlisted(struct tsri_disk *d)
 {
+    for (;;) {
+        pthread_mutex_lock(&d->lock);
+        struct tsri_segment *s = d->segments;
+        while (s && !s->unlisted)
+            s = s->next;
+        bool seal = s && s->state == TSRI_SEGMENT_OPEN;
+        if (s) {
+            s->synced = TSRI_PAGE_BYTES;
+            tsri_segment_doubt(d, s);
+            s->unlisted = 0; /* nothing is left in it to lose */
+        }
+        pthread_mutex_unlock(&d->lock);
+        if (!s) return;
+        if (seal) tsri_segment_seal(d, s);
+    }
+}
+
+/* Segments are made meanwhile. */
+int tsri_disk_sync_names(struct tsri_disk *d)
+{
+    struct stat st;
     pthread_mutex_lock(&d->lock);
     bool dirty = d->dir_dirty;
     d->dir_dirty = false;
+    for (struct tsri_segment *s = d->segments; s && dirty; s = s->next)
+        if (s->unlisted) s->unlisted = 2;
     pthread_mutex_unlock(&d->lock);
-    struct stat st;
     int error = fstat(d->dir_fd, &st) == 0 && st.st_nlink == 0 ? ENOENT : 0;
     if (!error && dirty && d->io.fsync(d->io.arg, d->dir_fd) != 0) error = errno;
-    if (!error) return 0;
     pthread_mutex_lock(&d->lock);
-    d->dir_dirty = true;
+    for (struct tsri_segment *s = d->segments; s && dirty && !error; s = s->next)
+        if (s->unlisted == 2) s->unlisted = 0;
+    d->dir_dirty |= error != 0;
     pthread_mutex_unlock(&d->lock);
+    if (!error) return 0;
+    doubt_unlisted(d);
     return tsri_disk_fail(d, error, "cannot sync", "the directory");
 }
 
@@ -563,6 +631,6 @@ int tsri_disk_sync(struct tsri_disk *d)
         }
         if (err) result = err;
     }
-    int err = sync_directory(d);
+    int err = tsri_disk_sync_names(d);
     return result ? result : err;
 }

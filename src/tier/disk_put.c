@@ -303,23 +303,31 @@ int tsri_disk_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
                          d->path);
     struct put p = {.d = d, .lane = tsri_lane_take(d, tsri_disk_deadline(io, n))};
     if (!p.lane) return tsri_fail(TSR_ETIME, "disk: too many calls at once");
+    /* A record this large found the file system full: those that are not smaller are not tried, or
+     * each of them would make a file and remove it. */
+    uint64_t too_large = UINT64_MAX;
     for (size_t i = 0; i < n;) {
         struct tsri_layout layout;
         tsri_layout_init(&layout, &io[i].head);
         int err = 0;
-        if (d->bytes_max && layout.record_bytes > d->live_max)
+        if (layout.record_bytes >= too_large) err = TSR_EIO;
+        if (!err && d->bytes_max && layout.record_bytes > d->live_max)
             err =
                 tsri_fail(TSR_ERANGE, "disk: an entry of %llu bytes, the store has %llu",
                           (unsigned long long)layout.record_bytes, (unsigned long long)d->live_max);
         if (!err)
             err = tsri_segment_take(d, layout.record_bytes, false, io[i].deadline_ns, &p.segment);
+        if (err == TSR_EIO && layout.record_bytes < too_large) too_large = layout.record_bytes;
         if (err) {
             io[i++].result = err;
             continue;
         }
         i = fill_segment(&p, io, i, n);
         tsri_segment_give(d, p.segment);
+        if (tsri_disk_is_full(p.failed)) too_large = 0;
     }
     tsri_lane_give(d, p.lane);
+    /* Where blocks cannot be reserved, each segment that met a full file system is empty now. */
+    if (too_large == 0) (void)!tsri_disk_make_room(d);
     return p.n_ok;
 }

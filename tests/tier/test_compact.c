@@ -327,6 +327,54 @@ TEST(a_compaction_that_fails_loses_nothing)
     }
 }
 
+/* What lives moves to a segment whose name is not on disk yet: an entry that was acknowledged must
+ * not depend on it. */
+TEST(a_compaction_into_a_new_segment_loses_nothing_either)
+{
+    kit.setup.io = &faults.io;
+    kit.setup.mode = TSRI_AIO_INLINE;
+    for (uint32_t nth = 1; nth < 20; nth++) {
+        open_tens();
+        put_range(0, 19); /* the second has no room for three */
+        CHECK_INT(tsri_tier_flush(kit.tier), 0);
+        drop_range(3, 10);
+        fault_io_set(&faults, FAULT_SYNC, nth, 0, EIO);
+        for (int i = 0; i < 3; i++)
+            CHECK(tsri_tier_flush(kit.tier) <= 0);
+        fault_io_set(&faults, 0, 0, 0, 0);
+        check_range(0, 3, 0);
+        check_range(10, 19, 0);
+        CHECK_INT(tsri_tier_flush(kit.tier), 0);
+        disk_kit_crash(&kit);
+        CHECK_INT(disk_kit_open(&kit), 0);
+        check_range(0, 3, 0);
+        check_range(3, 10, TSR_ENOENT);
+        check_range(10, 19, 0);
+        disk_kit_crash(&kit);
+        tmpdir_fini(&kit.dir);
+        CHECK_INT(mkdir(kit.dir.path, 0700), 0);
+    }
+}
+
+TEST(what_cannot_be_read_stays_where_it_is)
+{
+    kit.setup.io = &faults.io;
+    kit.setup.mode = TSRI_AIO_INLINE;
+    open_tens();
+    put_range(0, 10);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    drop_range(3, 10);
+    fault_io_set(&faults, FAULT_READ, 2, UINT32_MAX - 2, EIO);
+    for (int i = 0; i < 3; i++)
+        CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    fault_io_set(&faults, 0, 0, 0, 0);
+    check_range(0, 3, 0);
+    disk_kit_crash(&kit);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    check_range(0, 3, 0);
+    check_range(3, 10, TSR_ENOENT);
+}
+
 TEST(many_small_segments_are_joined)
 {
     for (uint64_t i = 0; i < 30; i++) {
@@ -415,6 +463,8 @@ int main(void)
     RUN_KIT(a_segment_of_tombstones_stays_while_they_mean_something);
     RUN_KIT(what_fails_its_checksum_is_not_copied);
     RUN_KIT(a_compaction_that_fails_loses_nothing);
+    RUN_KIT(a_compaction_into_a_new_segment_loses_nothing_either);
+    RUN_KIT(what_cannot_be_read_stays_where_it_is);
     RUN_KIT(many_small_segments_are_joined);
     RUN_KIT(a_full_store_goes_on_and_on);
     RUN_KIT(a_checkpoint_is_written_when_much_has_changed);

@@ -87,6 +87,43 @@ TEST(what_could_not_be_synced_is_forgotten_not_acknowledged)
     CHECK_INT(kv_tier_get(kit.tier, &small, 3, 0), 0);
 }
 
+TEST(a_directory_that_could_not_be_synced_takes_the_segments_made_since)
+{
+    kit.setup.io = &faults.io;
+    CHECK_INT(disk_kit_open(&kit), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
+    fault_io_set(&faults, FAULT_SYNC, 2, 0, EIO); /* the segment, then the directory */
+    CHECK_INT(tsri_tier_flush(kit.tier), TSR_EIO);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), TSR_ENOENT);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 2), 0);
+    fault_io_set(&faults, FAULT_SYNC, 1, UINT32_MAX - 1, EIO);
+    CHECK_INT(tsri_tier_flush(kit.tier), TSR_EIO);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0); /* its segment has its name for good */
+    CHECK_INT(kv_tier_get(kit.tier, &small, 2, 0), TSR_ENOENT);
+}
+
+/* Not only a flush syncs. */
+TEST(what_another_sync_let_go_of_is_told_by_the_next_flush)
+{
+    kit.setup.io = &faults.io;
+    CHECK_INT(disk_kit_open(&kit), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 1), 0);
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(kv_tier_put(kit.tier, &small, 2), 0);
+    fault_io_set(&faults, FAULT_SYNC, 1, 0, EIO);
+    pthread_mutex_lock(&disk()->upkeep);
+    (void)!tsri_disk_sync(disk());
+    pthread_mutex_unlock(&disk()->upkeep);
+    CHECK_INT(faults.n_failed, 1);
+    CHECK_INT(tsri_tier_flush(kit.tier), TSR_EIO);
+    CHECK_HAS(tsr_errmsg(), "1 entries");
+    CHECK_INT(tsri_tier_flush(kit.tier), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
+    CHECK_INT(kv_tier_get(kit.tier, &small, 2, 0), TSR_ENOENT);
+}
+
 TEST(a_segment_that_cannot_be_made_leaves_nothing_behind)
 {
     kit.setup.io = &faults.io;
@@ -94,7 +131,7 @@ TEST(a_segment_that_cannot_be_made_leaves_nothing_behind)
     for (size_t i = 0; i < TSRI_COUNT(calls); i++) {
         CHECK_INT(disk_kit_open(&kit), 0);
         fault_io_set(&faults, calls[i], 1, 0, i == 1 ? ENOSPC : EIO);
-        CHECK_INT(kv_tier_put(kit.tier, &small, 1), i == 1 ? TSR_EFULL : TSR_EIO);
+        CHECK_INT(kv_tier_put(kit.tier, &small, 1), TSR_EIO);
         CHECK_INT(disk_kit_files(&kit, ".tmp") + disk_kit_files(&kit, ".seg"), 0);
         CHECK_INT(disk_kit_stats(&kit).bytes_used, 0);
         fault_io_set(&faults, 0, 0, 0, 0);
@@ -177,6 +214,8 @@ int main(void)
     RUN_KIT(a_segment_has_its_size_from_the_start_and_gives_back_the_rest);
     RUN_KIT(nothing_is_synced_for_a_put_and_all_of_it_by_a_flush);
     RUN_KIT(what_could_not_be_synced_is_forgotten_not_acknowledged);
+    RUN_KIT(a_directory_that_could_not_be_synced_takes_the_segments_made_since);
+    RUN_KIT(what_another_sync_let_go_of_is_told_by_the_next_flush);
     RUN_KIT(a_segment_that_cannot_be_made_leaves_nothing_behind);
     RUN_KIT(a_removed_file_is_noticed_by_flush);
     RUN_KIT(tombstones_wait_for_a_flush_and_share_a_page);
