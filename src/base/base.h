@@ -43,6 +43,17 @@ void tsri_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 
 /* Whether a line of this level would go anywhere; for lines that are costly to build. */
 bool tsri_log_wants(int level);
 
+/* ---- plain.c ---- */
+
+/* Length of the UTF-8 sequence that starts here; 0 when it is none (RFC 3629: no overlong forms, no
+ * surrogates, nothing above U+10FFFF). Reads no further than the final zero. */
+int tsri_utf8_length(const char *s);
+/* Whether a control character begins here, of one byte or of two. */
+bool tsri_is_control(const char *s);
+/* Control characters and what is no UTF-8 become '?', in place. Messages and log lines are made so
+ * by tsri_fail and tsri_log; what a program prints on its own is its own business. */
+char *tsri_plain(char *text);
+
 /* ---- memory ---- */
 
 /* Zeroed. NULL with a message set when there is none or n * size overflows. */

@@ -16,7 +16,7 @@ int(tsri_fail)(int err, const char *fmt, ...) /* in parentheses: base.h may have
     char text[MESSAGE_BYTES];
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    memcpy(message, text, sizeof message);
+    memcpy(message, tsri_plain(text), sizeof message);
     return err;
 }
 

@@ -31,7 +31,7 @@ void tsri_log(int level, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    log_fn(log_arg, level, line);
+    log_fn(log_arg, level, tsri_plain(line));
 }
 
 void tsr_log_stderr(void *arg, int level, const char *text)

@@ -23,12 +23,21 @@ static const struct tsri_command commands[] = {
 
 /* ---- what commands use ---- */
 
+/* Names of files and words of other programs are in it: none of it is a terminal's to obey. */
 static void print_error(const char *fmt, va_list ap)
 {
+    char text[8192];
+    vsnprintf(text, sizeof text, fmt, ap);
     fflush(stdout);
-    fputs("tessera: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    fprintf(stderr, "tessera: %s\n", tsri_plain(text));
+}
+
+void tsri_cli_note(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    print_error(fmt, ap);
+    va_end(ap);
 }
 
 int tsri_cli_fail(const char *fmt, ...)

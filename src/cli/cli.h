@@ -42,7 +42,9 @@ struct tsri_cli {
 TSRI_COMMANDS(TSRI_COMMAND_RUN)
 #undef TSRI_COMMAND_RUN
 
-/* Prints `tessera: ...` and returns CLI_FAILED. */
+/* Prints `tessera: ...` on stderr, as one line without control characters. */
+void tsri_cli_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* The same; returns CLI_FAILED. */
 int tsri_cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The same with a pointer to the command's help; returns CLI_USAGE. */
 int tsri_cli_usage(const struct tsri_cli *cli, const char *fmt, ...)
@@ -68,6 +70,9 @@ enum tsri_color {
 const char *tsri_cli_color(const struct tsri_cli *cli, enum tsri_color color);
 const char *tsri_cli_plain(const struct tsri_cli *cli);
 void tsri_cli_print_json_string(const char *s);
+/* Text of a file or a model, which may hold anything, with its lines and tabs and without what a
+ * terminal would obey. */
+void tsri_cli_put_text(const char *bytes, size_t n);
 /* "12.3 MiB", "1 KiB", "17 B" into buf, which is returned. */
 const char *tsri_cli_size(uint64_t bytes, char buf[static 32]);
 

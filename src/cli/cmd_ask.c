@@ -53,7 +53,7 @@ static int show(struct asking *a, bool last)
 {
     if (a->cli->json) return 0;
     size_t n = a->n_text - (last ? 0 : unfinished(a->text, a->n_text));
-    if (n > a->n_shown) fwrite(a->text + a->n_shown, 1, n - a->n_shown, stdout);
+    if (n > a->n_shown) tsri_cli_put_text(a->text + a->n_shown, n - a->n_shown);
     if (n > a->n_shown) a->n_shown = n;
     if (last) putchar('\n');
     return fflush(stdout) == 0 ? 0 : tsri_cli_fail("cannot write the answer");
@@ -113,16 +113,18 @@ static void print_stats(const struct asking *a)
 {
     const struct tsr_blend_report *r = &a->report;
     const struct tsri_reader *m = &a->reader;
+    char name[sizeof m->info.name];
     fprintf(stderr,
             "  model        %s, %s; opened in %.2f s\n"
             "  profile      %s; selector %s, ratio %.3f, bias %.2f\n"
             "  tokens       %u exact, %u filled, %u stored, %u failed, in %u chunks\n"
             "  time         lookup %.1f ms, waited for tiers %.1f ms, prompt %.2f s\n"
             "  answer       %u tokens in %.2f s (%.1f a second)\n",
-            m->info.name, m->info.device, m->open_s, m->profiled ? "measured" : "none",
-            tsr_selector_name(r->selector), r->ratio, r->bias, r->n_exact, r->n_filled, r->n_stored,
-            r->n_failed, r->n_chunks, 1e3 * r->lookup_s, 1e3 * r->wait_s, r->total_s, a->n_tokens,
-            a->answer_s, a->answer_s > 0 ? a->n_tokens / a->answer_s : 0);
+            tsri_printable(m->info.name, name, sizeof name), m->info.device, m->open_s,
+            m->profiled ? "measured" : "none", tsr_selector_name(r->selector), r->ratio, r->bias,
+            r->n_exact, r->n_filled, r->n_stored, r->n_failed, r->n_chunks, 1e3 * r->lookup_s,
+            1e3 * r->wait_s, r->total_s, a->n_tokens, a->answer_s,
+            a->answer_s > 0 ? a->n_tokens / a->answer_s : 0);
 }
 
 static void print_number(const char *name, double value)
@@ -380,7 +382,11 @@ static int all_turns(struct asking *a, const char *path)
         if (n <= 0 || e) break;
         line[strcspn(line, "\r\n")] = 0;
         if (line[strspn(line, " \t")] == 0) continue;
-        if (!terminal && !a->cli->json) printf("> %s\n", line);
+        if (!terminal && !a->cli->json) {
+            fputs("> ", stdout);
+            tsri_cli_put_text(line, strlen(line));
+            putchar('\n');
+        }
         e = one_turn(a, line);
         if (e) break;
     }

@@ -248,8 +248,8 @@ static int conclude(struct calibrating *x)
     if (e) return e;
     print_gate(&p, &gate);
     print_int8(x);
-    printf("%s: selector %s, context %s, ratio %g, bias %g\n", path, tsr_selector_name(p.selector),
-           p.context == TSR_CONTEXT_PURE ? "pure" : "same", p.ratio,
+    printf("%s: selector %s, context %s, ratio %g, bias %g\n", tsri_plain(path),
+           tsr_selector_name(p.selector), p.context == TSR_CONTEXT_PURE ? "pure" : "same", p.ratio,
            tsr_profile_bias(&p, p.ratio, 8));
     return 0;
 }

@@ -92,7 +92,8 @@ int tsri_cmd_config_check(struct tsri_cli *cli)
         return ok ? 0 : CLI_FAILED;
     }
     if (!ok) return tsri_cli_fail("%s", tsr_errmsg());
-    printf("%s: ok\n", cli->args[0]);
+    char shown[4096];
+    printf("%s: ok\n", tsri_printable(cli->args[0], shown, sizeof shown));
     return 0;
 }
 

@@ -134,9 +134,10 @@ bool tsri_read_line(const char *path, char *buf, size_t bytes)
 static void print_text(const struct tsri_cli *cli, const char *name, const struct tsri_finding *f)
 {
     static const enum tsri_color colors[] = {TSRI_COLOR_GREEN, TSRI_COLOR_YELLOW, TSRI_COLOR_RED};
+    struct tsri_finding shown = *f;
     printf("%s%-5s%s %-14s %s\n", tsri_cli_color(cli, colors[f->status]), status_names[f->status],
-           tsri_cli_plain(cli), name, f->found);
-    if (f->advice[0]) printf("      -> %s\n", f->advice);
+           tsri_cli_plain(cli), name, tsri_plain(shown.found));
+    if (f->advice[0]) printf("      -> %s\n", tsri_plain(shown.advice));
 }
 
 static void print_json(const char *name, const struct tsri_finding *f, bool first)

@@ -300,25 +300,12 @@ static const char *document_color(const struct inspect *x, size_t document)
     return x->cli->color ? colors[(document - 1) % TSRI_COUNT(colors)] : "";
 }
 
-/* Text of a file may hold anything; a terminal must not obey it. */
-static void put_text(const char *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)bytes[i];
-        bool plain = (c >= 0x20 && c != 0x7F) || c == '\n' || c == '\t';
-        /* C1 controls are C2 80 to C2 9F in UTF-8. */
-        bool c1 = c == 0xC2 && i + 1 < n && (unsigned char)bytes[i + 1] < 0xA0;
-        putchar(plain && !c1 ? c : '?');
-        i += c1;
-    }
-}
-
 static void put_tokens(const struct inspect *x, uint32_t from, uint32_t to)
 {
     const struct tsri_prompt_text *p = &x->file.prompt;
     if (p->bytes) {
         size_t begin = from ? p->ends[from - 1] : 0;
-        put_text(p->bytes + begin, p->ends[to - 1] - begin);
+        tsri_cli_put_text(p->bytes + begin, p->ends[to - 1] - begin);
         return;
     }
     for (uint32_t i = from; i < to; i++)

@@ -129,7 +129,7 @@ static int add_file(struct tsri_documents *d, const char *path, bool skip)
     if (e) return e;
     const char *what = not_text(text, bytes, &at);
     if (what && skip) {
-        fprintf(stderr, "tessera: %s %s, left out\n", path, what);
+        tsri_cli_note("%s %s, left out", path, what);
     } else if (what) {
         e = at ? tsri_cli_fail("%s %s (byte %zu)", shown, what, at)
                : tsri_cli_fail("%s %s", shown, what);

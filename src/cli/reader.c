@@ -127,7 +127,7 @@ static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
     e = use_device(cli);
     if (e) return e;
     if (tsr_open(&r->cache, cli->config) == 0) return 0;
-    fprintf(stderr, "tessera: going on without the store: %s\n", tsr_errmsg());
+    tsri_cli_note("going on without the store: %s", tsr_errmsg());
     if (tsr_config_set(cli->config, "disk_enabled", "false") < 0 ||
         tsr_open(&r->cache, cli->config) < 0)
         return tsri_cli_fail("%s", tsr_errmsg());
@@ -194,7 +194,7 @@ void tsri_reader_close(struct tsri_reader *r)
     tsr_blend_close(r->blend);
     tsr_blend_close(r->plain);
     if (r->cache && tsr_flush(r->cache) < 0)
-        fprintf(stderr, "tessera: not everything was kept: %s\n", tsr_errmsg());
+        tsri_cli_note("not everything was kept: %s", tsr_errmsg());
     tsr_close(r->cache);
     tsr_model_close(r->model);
     free(r->logits);

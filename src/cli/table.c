@@ -33,6 +33,16 @@ void tsri_cli_print_json_string(const char *s)
     tsri_free(buf);
 }
 
+void tsri_cli_put_text(const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char c[2] = {bytes[i], i + 1 < n ? bytes[i + 1] : '\0'};
+        bool plain = (c[0] && !tsri_is_control(c)) || c[0] == '\n' || c[0] == '\t';
+        putchar(plain ? c[0] : '?');
+        i += !plain && c[0] == (char)0xC2;
+    }
+}
+
 const char *tsri_cli_size(uint64_t bytes, char buf[static 32])
 {
     static const char units[] = "KMGTPE";
@@ -81,7 +91,7 @@ void tsri_table_add(struct tsri_table *t, const char *fmt, ...)
         t->align = "";
     }
     va_end(ap);
-    t->cells[t->n_cells++] = cell;
+    t->cells[t->n_cells++] = cell ? tsri_plain(cell) : NULL;
 }
 
 /* Columns that the text takes on a terminal: bytes that continue a UTF-8 sequence take none. */

@@ -43,12 +43,9 @@ const char *tsri_printable(const char *text, char *buf, size_t bytes)
     /* Cut before a character, not within it. */
     while (keep < n && keep > 0 && ((unsigned char)text[keep] & 0xC0) == 0x80)
         keep--;
-    for (size_t i = 0; i < keep; i++) {
-        unsigned char c = (unsigned char)text[i];
-        buf[i] = c < 0x20 || c == 0x7f ? '?' : (char)c;
-    }
+    memcpy(buf, text, keep);
     memcpy(buf + keep, keep < n ? "..." : "", keep < n ? 4 : 1);
-    return buf;
+    return tsri_plain(buf);
 }
 
 const char *tsri_place_text(const struct tsri_place *place, char *buf, size_t bytes)

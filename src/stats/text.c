@@ -37,38 +37,12 @@ static void add_string(struct tsri_text *t, const char *s)
         add_char(t, *s);
 }
 
-/* Length of the UTF-8 sequence that starts here; 0 when it is none (RFC 3629: no overlong forms, no
- * surrogates, nothing above U+10FFFF). Reads no further than the final zero. */
-static int utf8_length(const char *s)
-{
-    const unsigned char *u = (const unsigned char *)s;
-    unsigned low = 0x80, high = 0xBF; /* bounds of the second byte */
-    int n;
-    if (u[0] < 0x80) return 1;
-    if (u[0] >= 0xC2 && u[0] <= 0xDF)
-        n = 2;
-    else if (u[0] >= 0xE0 && u[0] <= 0xEF)
-        n = 3;
-    else if (u[0] >= 0xF0 && u[0] <= 0xF4)
-        n = 4;
-    else
-        return 0;
-    if (u[0] == 0xE0) low = 0xA0;
-    if (u[0] == 0xED) high = 0x9F;
-    if (u[0] == 0xF0) low = 0x90;
-    if (u[0] == 0xF4) high = 0x8F;
-    if (u[1] < low || u[1] > high) return 0;
-    for (int i = 2; i < n; i++)
-        if ((u[i] & 0xC0) != 0x80) return 0;
-    return n;
-}
-
 void tsri_text_add_json(struct tsri_text *t, const char *s)
 {
     add_char(t, '"');
     while (*s) {
         unsigned char c = (unsigned char)*s;
-        int n = utf8_length(s);
+        int n = tsri_utf8_length(s);
         if (n == 0) {
             add_string(t, "\\ufffd");
             s++;
@@ -81,9 +55,9 @@ void tsri_text_add_json(struct tsri_text *t, const char *s)
         } else if (c == '\t') {
             add_string(t, "\\t");
             s++;
-        } else if (c < 0x20) {
-            tsri_text_add(t, "\\u%04x", c);
-            s++;
+        } else if (tsri_is_control(s)) { /* of two bytes: its number is the second one */
+            tsri_text_add(t, "\\u%04x", (unsigned char)s[n - 1]);
+            s += n;
         } else {
             while (n-- > 0)
                 add_char(t, *s++);

@@ -118,10 +118,32 @@ output_that_cannot_be_written_is_a_failure() {
     exits 1 && complains 'cannot write'
 }
 
+# Every way that a name goes to a terminal: errors, notes, tables, lines and JSON.
+control_characters_of_file_names_do_not_reach_the_terminal() {
+    local name=$tmp/$'a\e]0;b\a\xc2\x9b2Jc\n' command
+    echo 'host: {size: 8M}' >"$name"
+    for command in "config check" "config show --config" "doctor --config" "ls" "verify" "trim" \
+        "inspect" "replay" "ask --docs" "ask --doc" "ingest" "config check --json" \
+        "doctor --json --disk_path" "doctor --disk_path" "config show --disk_path" \
+        "config show --json --disk_path"; do
+        case $command in
+        *--docs | *--doc) # shellcheck disable=SC2086
+            t $command="$name" why ;;
+        *) # shellcheck disable=SC2086
+            t $command "$name" ;;
+        esac
+        printf '%s%s' "$out" "$err" | LC_ALL=C grep -q $'[\a\e]\|\xc2\x9b' &&
+            fail "$command: $(printf '%s%s' "$out" "$err" | od -c | head -20)" && return 1
+    done
+    t config check "$name"
+    exits 0 && says 'a?]0;b???2Jc?: ok'
+}
+
 run no_command_prints_help_and_is_a_usage_error
 run help_lists_every_command_and_describes_each
 run help_of_a_group_lists_its_commands
 run an_unknown_command_names_the_nearest
+run control_characters_of_file_names_do_not_reach_the_terminal
 run control_characters_in_a_command_do_not_reach_the_terminal
 run an_unknown_option_names_the_nearest
 run a_bad_value_of_an_option_is_a_usage_error

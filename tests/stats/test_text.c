@@ -36,7 +36,8 @@ TEST(json_strings_escape_what_must_be)
 {
     CHECK_STR(json(""), "\"\"");
     CHECK_STR(json("a\"b\\c/d"), "\"a\\\"b\\\\c/d\"");
-    CHECK_STR(json("\n\t\r\x1f\x7f"), "\"\\n\\t\\u000d\\u001f\x7f\"");
+    CHECK_STR(json("\n\t\r\x1f\x7f"), "\"\\n\\t\\u000d\\u001f\\u007f\"");
+    CHECK_STR(json("\xc2\x9b\xc2\xa0"), "\"\\u009b\xc2\xa0\"");
 }
 
 TEST(json_strings_are_utf8_whatever_comes_in)
