@@ -49,8 +49,14 @@ $(error pkg-config does not find all of $(PKGS) libmicrohttpd: run tools/setup (
 endif
 endif
 
+# The C++ compiler that belongs to CC: sanitizers of two compilers do not mix.
+ifeq ($(origin CXX),default)
+CXX := $(or $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC))),$(if $(findstring gcc,$(CC)),$(subst gcc,g++,$(CC))),c++)
+endif
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wundef -Wstrict-prototypes -Wmissing-prototypes \
         -Wconversion $(if $(WERROR),-Werror)
+# In C++ a function may not have the name of a struct unwarned, as ours do.
+CXXWARN := $(filter-out -Wshadow -Wstrict-prototypes -Wmissing-prototypes,$(WARN))
 CPPF := -D_GNU_SOURCE -DTSR_VERSION='"$(VERSION)"' -Iinclude -Isrc \
         $(if $(URING),-DTSRI_HAVE_URING) $(if $(REDIS),-DTSRI_HAVE_REDIS) \
         $(if $(S3),-DTSRI_HAVE_S3) $(PKG_CF)
@@ -91,6 +97,8 @@ else ifeq ($(WITH_MODEL),1)
 $(error there is no llama.cpp for WITH_MODEL=1: run tools/setup --model (docs/dependencies.md))
 endif
 MODEL_SRC := $(wildcard src/model/*.c)
+# libllama throws: one file of ours catches.
+MODEL_CXX := $(patsubst %.cpp,$(B)/obj/%.o,$(wildcard src/model/*.cpp))
 MODEL_KIT := $(filter-out tests/model/test_% tests/model/make_%,$(wildcard tests/model/*.c))
 MODEL_MAKE := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/model/make_*.c))
 
@@ -141,6 +149,11 @@ $(B)/obj/%.o: %.c Makefile $(B)/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	$(Q)$(CC) $(ALLC) -MMD -MP -c $< -o $@
+
+$(B)/obj/%.o: %.cpp Makefile $(B)/flags
+	@mkdir -p $(@D)
+	@echo "  CXX   $<"
+	$(Q)$(CXX) -std=c++17 -fPIC -fvisibility=hidden $(CXXWARN) $(CPPF) $(SANF) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(B)/obj/tests/%.o $(B)/obj/bench/%.o: CPPF += -Itests
 
@@ -197,22 +210,24 @@ $(B)/llama: FORCE
 	@echo '$(LLAMA_CF) $(LLAMA_LIBS)' > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
-MODEL_OBJ := $(call obj,$(MODEL_SRC) $(wildcard tests/model/*.c))
+MODEL_OBJ := $(call obj,$(MODEL_SRC) $(wildcard tests/model/*.c)) $(MODEL_CXX)
 $(MODEL_OBJ): $(B)/llama
-$(MODEL_OBJ): CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)
+# What libllama throws passes through our frames on its way to guard.cpp.
+$(MODEL_OBJ): CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA) -fexceptions
 
-$(B)/lib/libtessera-model.so: $(call obj,$(MODEL_SRC)) src/model/model.map
+$(B)/lib/libtessera-model.so: $(call obj,$(MODEL_SRC)) $(MODEL_CXX) src/model/model.map
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
-	$(Q)$(CC) -shared -Wl,--version-script=src/model/model.map $(SANF) $(LDFLAGS) \
-	    $(call obj,$(MODEL_SRC)) -o $@ $(LLAMA_LIBS) $(PKG_LIBS) -lpthread -lm
+	$(Q)$(CXX) -shared -Wl,--version-script=src/model/model.map $(SANF) $(LDFLAGS) \
+	    $(filter %.o,$^) -o $@ $(LLAMA_LIBS) $(PKG_LIBS) -lpthread -lm
 
 # Their tests see the inside of the library, and llama.cpp to compare with; without it they only say
 # that it is missing.
-$(B)/tests/model/%: $(B)/obj/tests/model/%.o $(if $(LLAMA_CF),$(call obj,$(MODEL_SRC) $(MODEL_KIT))) \
+$(B)/tests/model/%: $(B)/obj/tests/model/%.o \
+                    $(if $(LLAMA_CF),$(call obj,$(MODEL_SRC) $(MODEL_KIT)) $(MODEL_CXX)) \
                     $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LLAMA_LIBS) $(LIBS)
+	$(Q)$(if $(LLAMA_CF),$(CXX),$(CC)) $(SANF) $(LDFLAGS) $^ -o $@ $(LLAMA_LIBS) $(LIBS)
 
 # Runs beside libllama where there is one; otherwise it only says so.
 BLEND_OBJ := $(call obj,bench/bench_blend.c bench/llama_side.c)

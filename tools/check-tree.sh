@@ -39,12 +39,12 @@ check_lengths() {
     while IFS= read -r file; do
         n=$(wc -l <"$file")
         [ "$n" -le $LINES_MAX ] || wrong "$file" "$n lines, the limit is $LINES_MAX"
-    done < <(files 'c|h|cu|sh|py' src include tests bench examples tools python)
+    done < <(files 'c|cpp|h|cu|sh|py' src include tests bench examples tools python)
 }
 
 # A base name belongs to one folder: log lines, archives and grep name files without their folder.
 check_names() {
-    files 'c|h|cu' src | awk -F/ '{
+    files 'c|cpp|h|cu' src | awk -F/ '{
         folder = $0; sub("/[^/]*$", "", folder)
         name = $NF; sub("[.][^.]*$", "", name)
         if (!(name in first)) { first[name] = $0; home[name] = folder }
@@ -85,26 +85,26 @@ check_layers() {
                     print where mine " may not include " target ", " folder " is to its right"
             } else if (quoted) print where "not of the form \"folder/file.h\": " target
         }
-    ' $(files 'c|h|cu' src include) /dev/null
+    ' $(files 'c|cpp|h|cu' src include) /dev/null
 }
 
 # src/<folder>/<file>.c has tests/<folder>/test_<file>.c (or .sh, for what is driven from outside).
 check_tests() {
     local file folder name
     while IFS= read -r file; do
-        folder=$(basename "$(dirname "$file")") name=$(basename "$file" .c)
+        folder=$(basename "$(dirname "$file")") name=$(basename "${file%.*}")
         [ "$folder" = src ] && folder='*'
         compgen -G "tests/$folder/test_$name.c" >/dev/null ||
             compgen -G "tests/$folder/test_$name.sh" >/dev/null ||
             wrong "$file" "has no test: tests/$folder/test_$name.c"
-    done < <(files c src)
+    done < <(files 'c|cpp' src)
 }
 
 check_words() {
     local sources all
-    mapfile -t sources < <(files 'c|h|cu|map' src include)
+    mapfile -t sources < <(files 'c|cpp|h|cu|map' src include)
     mapfile -t all < <(
-        files 'c|h|cu|map|sh|py' src include tests bench examples python
+        files 'c|cpp|h|cu|map|sh|py' src include tests bench examples python
         files '[1-8]|md|in' man docs README.md CONTRIBUTING.md CHANGELOG.md tessera.pc.in
         find Makefile tools .ci -type f ! -name check-tree.sh 2>/dev/null
     )

@@ -52,6 +52,7 @@ static void start_ggml(void)
 {
     ggml_log_set(listen, NULL);
     llama_log_set(listen, NULL);
+    tsri_guard_init();
     /* ggml may be built with its devices in libraries of their own. */
     if (ggml_backend_dev_count() == 0) ggml_backend_load_all();
 }
@@ -167,8 +168,16 @@ static void executor_close(struct tsr_executor *x)
     free(x);
 }
 
-static int load(struct tsr_executor *x, const struct tsr_model_config *config)
+struct loading {
+    struct tsr_executor *x;
+    const struct tsr_model_config *config;
+};
+
+static int load(void *arg)
 {
+    const struct loading *loading = arg;
+    struct tsr_executor *x = loading->x;
+    const struct tsr_model_config *config = loading->config;
     enum ggml_type convert;
     int e = find_device(x, config->device);
     if (!e) e = choose_kv(x, config->kv_dtype);
@@ -179,7 +188,7 @@ static int load(struct tsr_executor *x, const struct tsr_model_config *config)
                              x->weights.map_bytes, x->fail);
     if (!e) e = check_attention(x);
     if (!e) choose_rows(x);
-    if (!e) e = tsri_vocab_init(&x->vocab, config->path, x->fail);
+    if (!e) e = tsri_vocab_init(&x->vocab, config->path, x->header.n_vocab, x->fail);
     if (!e) e = tsri_weights_place(&x->weights, &x->header, convert, x->fail);
     if (!e)
         e = tsri_weights_digest(&x->weights, config->weights ? config->weights : "", x->digest,
@@ -201,7 +210,8 @@ static int executor_open(struct tsr_executor **out, const struct tsr_model_confi
     if (x->n_threads > THREADS_MAX)
         e = tsri_model_fail(x->fail, TSR_ERANGE, "model: %u threads, the limit is %u", x->n_threads,
                             THREADS_MAX);
-    if (!e) e = load(x, config);
+    struct loading loading = {x, config};
+    if (!e) e = tsri_guard(load, &loading, x->fail);
     if (e) {
         executor_close(x);
         return e;
@@ -248,7 +258,7 @@ static int tokenize(struct tsr_executor *x, const char *text, size_t bytes, uint
 static int detokenize(struct tsr_executor *x, const uint32_t *tokens, uint32_t n, uint32_t flags,
                       char *text, size_t bytes)
 {
-    return tsri_vocab_detokenize(&x->vocab, tokens, n, flags, text, bytes);
+    return tsri_vocab_detokenize(&x->vocab, tokens, n, flags, text, bytes, x->fail);
 }
 
 static int is_end(struct tsr_executor *x, uint32_t token)

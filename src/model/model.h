@@ -8,6 +8,7 @@
  *   ggml_session.c KV memory; passes over its rows, cut into batches
  *   ggml_mask.c  who sees whom, as the numbers that ggml's attention adds
  *   vocab.c     tokens and chat templates, by libllama
+ *   guard.cpp   what those two throw or assert, as errors
  *   ggml_executor.c the table, and the log of ggml
  *
  * Threads: an executor is constant after open. A session has a ggml backend of its own, so that
@@ -33,12 +34,25 @@
 /* ---- errors ---- */
 
 typedef int (*tsri_fail_fn)(int err, const char *text);
+#ifdef __cplusplus
+extern "C" {
+#endif
 /* Formats, hands the text to fail and returns its result. */
 int tsri_model_fail(tsri_fail_fn fail, int err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* The last thing that ggml or libllama said on this thread about something going wrong, without its
  * line end; "" when nothing. Forgets it. */
 const char *tsri_model_complaint(void);
+
+typedef int (*tsri_guarded_fn)(void *arg);
+/* Once, before the first guard. */
+void tsri_guard_init(void);
+/* The result of work(arg), or TSR_ECORRUPT when libllama or ggml threw or asserted within it, on
+ * this thread; what work held then stays allocated unless arg knows it. */
+int tsri_guard(tsri_guarded_fn work, void *arg, tsri_fail_fn fail);
+#ifdef __cplusplus
+}
+#endif
 
 /* ---- what a model file says ---- */
 
@@ -157,12 +171,13 @@ struct tsri_vocab {
     const char *chat_template; /* NULL: none, or one that libllama does not know */
 };
 
-int tsri_vocab_init(struct tsri_vocab *v, const char *path, tsri_fail_fn fail);
+/* n_vocab: rows of the embeddings, which every token must have. */
+int tsri_vocab_init(struct tsri_vocab *v, const char *path, uint32_t n_vocab, tsri_fail_fn fail);
 void tsri_vocab_fini(struct tsri_vocab *v);
 int tsri_vocab_tokenize(const struct tsri_vocab *v, const char *text, size_t bytes, uint32_t flags,
                         uint32_t *tokens, uint32_t max, tsri_fail_fn fail);
 int tsri_vocab_detokenize(const struct tsri_vocab *v, const uint32_t *tokens, uint32_t n,
-                          uint32_t flags, char *text, size_t bytes);
+                          uint32_t flags, char *text, size_t bytes, tsri_fail_fn fail);
 int tsri_vocab_is_end(const struct tsri_vocab *v, uint32_t token);
 int tsri_vocab_chat(const struct tsri_vocab *v, const struct tsr_chat_message *messages, uint32_t n,
                     char *text, size_t bytes, tsri_fail_fn fail);

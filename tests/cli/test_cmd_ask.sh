@@ -125,6 +125,14 @@ a_missing_executor_says_what_to_run() {
     exits 1 && complains 'tools/setup --model'
 }
 
+# libllama asserts that no token is there twice.
+a_broken_model_is_refused_in_words() {
+    ask_init || return
+    LC_ALL=C sed -i 's/<0x42>/<0x41>/' "$model"
+    ask --docs="$tmp/docs" 'why'
+    exits 1 && complains "the vocabulary of $model cannot be read"
+}
+
 bad_flags_are_usage_errors() {
     t ask --ratio=2 'why'
     exits 2 && complains '--ratio=2: not a number from 0 to 1' || return
@@ -151,6 +159,7 @@ run what_cannot_be_asked_about_is_refused
 run what_does_not_fit_is_refused_with_the_numbers
 run a_missing_model_says_what_to_run
 run a_missing_executor_says_what_to_run
+run a_broken_model_is_refused_in_words
 run bad_flags_are_usage_errors
 run a_store_in_use_is_no_reason_not_to_answer
 test_end
