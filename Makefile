@@ -31,6 +31,7 @@ PREFIX  ?= /usr/local
 CFLAGS  ?= -O2 -g
 V       ?= 0
 Q       := $(if $(filter 1,$(V)),,@)
+comma   := ,
 
 # liburing may be missing: the disk tier then reads and writes with threads.
 URING    := $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
@@ -89,10 +90,14 @@ LLAMA_DIR := $(if $(filter 0,$(WITH_MODEL)),,$(or $(TESSERA_LLAMA_DIR),$(shell t
 LLAMA_PC  := $(if $(filter 0,$(WITH_MODEL)),,$(shell pkg-config --exists llama ggml 2>/dev/null && echo llama ggml))
 ifneq ($(wildcard $(LLAMA_DIR)/include/llama.h),)
 LLAMA_CF   := -isystem $(LLAMA_DIR)/include
-LLAMA_LIBS := -L$(LLAMA_DIR)/lib -Wl,-rpath,$(LLAMA_DIR)/lib -lllama -lggml -lggml-base
+LLAMA_LINK := -L$(LLAMA_DIR)/lib -lllama -lggml -lggml-base
+LLAMA_LIBS := $(LLAMA_LINK) -Wl,-rpath,$(LLAMA_DIR)/lib
+# An installation takes its libraries along: a home folder is no place to run from.
+LLAMA_TAKE := $(LLAMA_DIR)/lib
 else ifneq ($(LLAMA_PC),)
 LLAMA_CF   := $(shell pkg-config --cflags $(LLAMA_PC)) -DTSRI_LLAMA_SYSTEM
-LLAMA_LIBS := $(shell pkg-config --libs $(LLAMA_PC))
+LLAMA_LINK := $(shell pkg-config --libs $(LLAMA_PC))
+LLAMA_LIBS := $(LLAMA_LINK)
 else ifeq ($(WITH_MODEL),1)
 $(error there is no llama.cpp for WITH_MODEL=1: run tools/setup --model (docs/dependencies.md))
 endif
@@ -215,11 +220,14 @@ $(MODEL_OBJ): $(B)/llama
 # What libllama throws passes through our frames on its way to guard.cpp.
 $(MODEL_OBJ): CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA) -fexceptions
 
-$(B)/lib/libtessera-model.so: $(call obj,$(MODEL_SRC)) $(MODEL_CXX) src/model/model.map
+# The same library twice: one finds llama.cpp where it was built, the other beside itself.
+$(B)/lib/libtessera-model.so: MODEL_LIBS := $(LLAMA_LIBS)
+$(B)/installed/libtessera-model.so: MODEL_LIBS := $(LLAMA_LINK) $(if $(LLAMA_TAKE),-Wl$(comma)-rpath$(comma)'$$ORIGIN/tessera')
+$(B)/lib/libtessera-model.so $(B)/installed/libtessera-model.so: $(call obj,$(MODEL_SRC)) $(MODEL_CXX) src/model/model.map
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
 	$(Q)$(CXX) -shared -Wl,--version-script=src/model/model.map $(SANF) $(LDFLAGS) \
-	    $(filter %.o,$^) -o $@ $(LLAMA_LIBS) $(PKG_LIBS) -lpthread -lm
+	    $(filter %.o,$^) -o $@ $(MODEL_LIBS) $(PKG_LIBS) -lpthread -lm
 
 # Their tests see the inside of the library, and llama.cpp to compare with; without it they only say
 # that it is missing.
@@ -345,7 +353,7 @@ doc: $(B)/bin/tessera
 	@tools/gen-doc $(B)/bin/tessera
 
 INSTALL_TO := $(DESTDIR)$(PREFIX)
-install: lib $(BINS) $(CUDA_ALL) $(MODEL_LIB)
+install: lib $(BINS) $(CUDA_ALL) $(if $(MODEL_LIB),$(B)/installed/libtessera-model.so)
 	install -d $(INSTALL_TO)/include/tessera $(INSTALL_TO)/lib/pkgconfig
 	install -m 644 include/tessera/*.h $(INSTALL_TO)/include/tessera/
 	install -m 644 $(LIBA) $(INSTALL_TO)/lib/
@@ -353,7 +361,9 @@ install: lib $(BINS) $(CUDA_ALL) $(MODEL_LIB)
 	ln -sf libtessera.so.$(VERSION) $(INSTALL_TO)/lib/libtessera.so.$(SOMAJOR)
 	ln -sf libtessera.so.$(SOMAJOR) $(INSTALL_TO)/lib/libtessera.so
 	$(if $(WITH_CUDA),install -m 755 $(B)/lib/libtessera-cuda.so $(DESTDIR)$(PREFIX)/lib/)
-	$(if $(MODEL_LIB),install -m 755 $(B)/lib/libtessera-model.so $(DESTDIR)$(PREFIX)/lib/)
+	$(if $(MODEL_LIB),install -m 755 $(B)/installed/libtessera-model.so $(INSTALL_TO)/lib/)
+	$(if $(LLAMA_TAKE),install -d $(INSTALL_TO)/lib/tessera && cp -P $(LLAMA_TAKE)/lib*.so.* $(INSTALL_TO)/lib/tessera/)
+	$(if $(wildcard $(LLAMA_DIR)/LICENSE),install -D -m 644 $(LLAMA_DIR)/LICENSE $(INSTALL_TO)/share/doc/tessera/LICENSE.llama.cpp)
 	install -m 644 $(B)/tessera.pc $(INSTALL_TO)/lib/pkgconfig/
 	$(if $(BINS),install -d $(INSTALL_TO)/bin && install -m 755 $(BINS) $(INSTALL_TO)/bin/)
 	$(foreach p,$(wildcard man/*.[1-8]),install -D -m 644 $p \

@@ -69,9 +69,26 @@ every_man_page_and_program_is_installed() {
     done
 }
 
+# Nothing that is installed may need a folder of the person who built it.
+what_is_installed_finds_its_libraries_beside_itself() {
+    install_to "$tmp/usr" || return
+    local file path
+    while IFS= read -r file; do
+        path=$(readelf -d "$file" 2>/dev/null | sed -n 's/.*(R[A-Z]*PATH).*\[\(.*\)\]/\1/p')
+        [ -z "$path" ] || [[ $path =~ ^\$ORIGIN[^:]*$ ]] ||
+            fail "${file##*/} looks for libraries in $path" || return
+    done < <(find "$tmp/usr" -type f)
+    [ -f "$tmp/usr/lib/libtessera-model.so" ] || return 0
+    ldd "$tmp/usr/lib/libtessera-model.so" >"$tmp/out" 2>&1 || fail "$(cat "$tmp/out")" || return
+    ! grep -q 'not found' "$tmp/out" || fail "$(cat "$tmp/out")" || return
+    [ ! -d "$tmp/usr/lib/tessera" ] || ! grep -E 'lib(llama|ggml)' "$tmp/out" |
+        grep -v "=> $tmp/usr/lib/" || fail "other libraries than the installed ones"
+}
+
 run a_program_builds_and_runs_with_the_installed_shared_library
 run a_program_builds_and_runs_with_the_installed_static_library
 run pkg_config_gives_the_version_of_the_library
 run destdir_gets_everything_and_prefix_is_what_programs_see
 run every_man_page_and_program_is_installed
+run what_is_installed_finds_its_libraries_beside_itself
 test_end
