@@ -209,6 +209,10 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
 
+# One program of several files, which starts tesserad.
+LIFE_SRC := $(filter-out tests/life/test_%,$(wildcard tests/life/*.c))
+$(B)/tests/life/test_life: $(call obj,$(LIFE_SRC)) | $(B)/bin/tesserad
+
 # Changes when llama.cpp comes, goes or moves.
 $(B)/llama: FORCE
 	@mkdir -p $(@D)
