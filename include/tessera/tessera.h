@@ -267,10 +267,11 @@ enum tsr_context { TSR_CONTEXT_SAME = 1, TSR_CONTEXT_PURE = 2, TSR_CONTEXT_OTHER
  * the entry around edited tokens, at least the option min_match_ratio; RUN less than that. */
 enum tsr_coverage { TSR_COVERAGE_FULL = 1, TSR_COVERAGE_PARTIAL = 2, TSR_COVERAGE_RUN = 3 };
 
-/* What an entry covers of a prompt. `entry` stays meaningful while the entry lives; a later load of
- * an entry that is gone is a miss. */
+/* What an entry covers of a prompt. `entry` names it as long as it lives, in the one life of the
+ * store that `epoch` names, from open to close. A load of an entry that is gone is a miss; so is
+ * one with a match of another cache, or from before a restart of the server. */
 struct tsr_match {
-    uint64_t entry;         /* opaque */
+    uint64_t entry, epoch;  /* opaque */
     uint32_t prompt_offset; /* first token in the prompt */
     uint32_t entry_offset;  /* the same token in the entry */
     uint32_t n_tokens;

@@ -95,6 +95,7 @@ class Prompt(Struct):
 class MatchRow(Struct):
     _fields_ = [
         ("entry", c_uint64),
+        ("epoch", c_uint64),
         ("prompt_offset", c_uint32),
         ("entry_offset", c_uint32),
         ("n_tokens", c_uint32),

@@ -125,6 +125,8 @@ static inline uint64_t tsri_pow2_up(uint64_t n)
 }
 /* Monotonic, nanoseconds. */
 uint64_t tsri_now_ns(void);
+/* A random number that is not 0, for names that must never come twice. */
+uint64_t tsri_nonce(void);
 
 /* ---- waiting with a deadline (work.c) ---- */
 

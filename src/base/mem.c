@@ -4,7 +4,9 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -128,4 +130,27 @@ uint64_t tsri_now_ns(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Where the kernel refuses getrandom (a sandbox): what it has drawn for this process when it was
+ * started, and the time. */
+static uint64_t make_do(void)
+{
+    uint64_t drawn = 0;
+    const void *at = (const void *)getauxval(AT_RANDOM);
+    if (at) memcpy(&drawn, at, sizeof drawn);
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    uint64_t x = drawn ^ ((uint64_t)t.tv_sec << 30 | (uint64_t)t.tv_nsec);
+    x ^= (uint64_t)getpid() << 40;
+    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
+    return x ^ x >> 29;
+}
+
+uint64_t tsri_nonce(void)
+{
+    uint64_t n = 0;
+    while (n == 0)
+        if (getrandom(&n, sizeof n, 0) != (ssize_t)sizeof n) n = make_do();
+    return n;
 }

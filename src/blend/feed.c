@@ -325,7 +325,7 @@ static int range_open(struct range *r, struct tsri_feed *f, const struct tsri_fe
         return 0;
     }
     uint32_t id;
-    enum tsri_state state = tsri_pin_handle(f->cache, from->match.entry, &id);
+    enum tsri_state state = tsri_pin_match(f->cache, &from->match, &id);
     if (state == TSRI_FREE) {
         r->result = TSR_ENOENT;
         return 0;

@@ -93,6 +93,7 @@ int tsri_cache_open(struct tsr_cache **out, const struct tsr_config *cfg)
     c->options = *tsri_config_options(cfg);
     c->hash = (enum tsri_hash)c->options.hash;
     c->key_mask = UINT64_MAX;
+    c->epoch = tsri_nonce();
     atomic_init(&c->frozen, c->options.frozen);
     pthread_mutex_init(&c->lock, NULL);
     e = open_parts(c, cfg);

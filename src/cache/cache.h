@@ -47,6 +47,7 @@ enum tsri_state {
 #define TSRI_PINS_MAX ((1u << TSRI_PIN_BITS) - 1u)
 #define TSRI_STATE_BITS 4u
 #define TSRI_GEN_SHIFT (TSRI_PIN_BITS + TSRI_STATE_BITS)
+#define TSRI_GEN_MAX (UINT64_MAX >> TSRI_GEN_SHIFT)
 #define TSRI_IDS_MAX (1u << 28)
 
 static inline uint32_t tsri_word_pins(uint64_t w)
@@ -315,6 +316,7 @@ struct tsr_cache {
     struct tsri_fork_guard guard;
     struct tsri_stats *stats;
     enum tsri_hash hash;
+    uint64_t epoch; /* of this life: drawn at open, in every match that a lookup here makes */
 
     struct tsri_index index;
     struct tsri_windows windows;
@@ -415,10 +417,12 @@ uint32_t tsri_cache_warm(struct tsr_cache *c, uint64_t bytes_max);
 /* entries.c: states, pins, chains; the only file that changes an entry's word */
 /* The state it was pinned in (HOST or COLD), or FREE when it cannot be. Lock-free. */
 enum tsri_state tsri_pin(struct tsr_cache *c, uint32_t id);
-/* By handle: also when the generation still is the same. */
+/* By a handle that was made in this life of the cache: when the generation still is the same. */
 enum tsri_state tsri_pin_handle(struct tsr_cache *c, uint64_t handle, uint32_t *id);
-/* The same for an entry that was dropped while others have it pinned, when it is in host memory. */
-bool tsri_pin_dying(struct tsr_cache *c, uint64_t handle, uint32_t *id);
+/* By a match, which may come from anywhere: the one way from a match to its entry. FREE when it is
+ * not of this life of this cache. An entry that was dropped while others have it pinned can still
+ * be had as HOST, when it is in memory. */
+enum tsri_state tsri_pin_match(struct tsr_cache *c, const struct tsr_match *m, uint32_t *id);
 void tsri_unpin(struct tsr_cache *c, uint32_t id);
 /* Under lock from here on. */
 void tsri_unpin_locked(struct tsr_cache *c, uint32_t id);

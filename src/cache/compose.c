@@ -166,6 +166,7 @@ static void fill(struct tsr_cache *c, const struct tsri_run *run, struct tsr_ran
     uint64_t gen = tsri_word_gen(atomic_load_explicit(&e->word, memory_order_relaxed));
     *out = (struct tsr_match){
         .entry = tsri_handle(run->id, gen),
+        .epoch = c->epoch,
         .prompt_offset = piece.offset,
         .entry_offset = run->entry_offset + (piece.offset - run->prompt_offset),
         .n_tokens = piece.n_tokens,

@@ -56,7 +56,7 @@ enum tsri_state tsri_pin_handle(struct tsr_cache *c, uint64_t handle, uint32_t *
 
 /* Out of the index, but in place as long as somebody has it pinned: a lease taken in the moment in
  * which the entry was dropped still is a lease. */
-bool tsri_pin_dying(struct tsr_cache *c, uint64_t handle, uint32_t *id)
+static bool pin_dying(struct tsr_cache *c, uint64_t handle, uint32_t *id)
 {
     *id = tsri_handle_id(handle);
     if (*id >= c->ids_max) return false;
@@ -73,6 +73,16 @@ bool tsri_pin_dying(struct tsr_cache *c, uint64_t handle, uint32_t *id)
     return pinned;
 }
 
+enum tsri_state tsri_pin_match(struct tsr_cache *c, const struct tsr_match *m, uint32_t *id)
+{
+    *id = TSRI_ID_NONE;
+    if (m->epoch != c->epoch) return TSRI_FREE;
+    enum tsri_state state = tsri_pin_handle(c, m->entry, id);
+    return state == TSRI_FREE && pin_dying(c, m->entry, id) ? TSRI_HOST : state;
+}
+
+/* An entry that has used up its generations is never used again: its first handles would come to
+ * life with it. That is one entry for every 68 thousand million stores into the same place. */
 static void reclaim(struct tsr_cache *c, uint32_t id)
 {
     struct tsri_entry *e = entry(c, id);
@@ -81,10 +91,13 @@ static void reclaim(struct tsr_cache *c, uint32_t id)
     if (tsri_word_state(w) != TSRI_FILLING) c->spaces[e->space].n_entries--;
     if (e->meta) tsri_room_give(c, e->meta);
     e->meta = 0;
-    e->prev_sibling = c->ids_free;
-    c->ids_free = id;
-    atomic_store_explicit(&e->word, tsri_word_make(tsri_word_gen(w) + 1, TSRI_FREE, 0),
-                          memory_order_release);
+    uint64_t gen = tsri_word_gen(w);
+    if (gen < TSRI_GEN_MAX) {
+        e->prev_sibling = c->ids_free;
+        c->ids_free = id;
+        gen++;
+    }
+    atomic_store_explicit(&e->word, tsri_word_make(gen, TSRI_FREE, 0), memory_order_release);
 }
 
 /* True when the caller let go the last pin of an entry that only waited for that. */

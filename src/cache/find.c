@@ -123,6 +123,7 @@ static void fill_match(struct lookup *l, const struct tsri_chunk *chunk,
     const struct tsri_entry *e = &l->c->entries[found->id];
     uint8_t tiers = atomic_load_explicit(&e->tiers, memory_order_relaxed);
     *m = (struct tsr_match){.entry = tsri_handle(found->id, tsri_word_gen(atomic_load(&e->word))),
+                            .epoch = l->c->epoch,
                             .prompt_offset = chunk->range.offset + skip,
                             .entry_offset = skip,
                             .n_tokens = chunk->range.n_tokens - skip,

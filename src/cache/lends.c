@@ -51,7 +51,7 @@ static void lend(struct tsr_client *client, uint64_t request_id, const struct ts
                  struct tsri_lend *l)
 {
     struct tsr_cache *c = tsri_client_cache(client);
-    enum tsri_state state = tsri_pin_handle(c, l->match->entry, &l->id);
+    enum tsri_state state = tsri_pin_match(c, l->match, &l->id);
     if (state == TSRI_FREE) {
         l->id = TSRI_ID_NONE;
         l->result = TSR_ENOENT;

@@ -118,9 +118,7 @@ static void copy_layers(struct tsr_cache *c, const struct tsri_range_load *r,
 /* Pins and checks what only the entry can tell. */
 static void pin_range(struct tsr_cache *c, struct tsri_range_load *r)
 {
-    r->state = tsri_pin_handle(c, r->load->match->entry, &r->id);
-    if (r->state == TSRI_FREE && tsri_pin_dying(c, r->load->match->entry, &r->id))
-        r->state = TSRI_HOST;
+    r->state = tsri_pin_match(c, r->load->match, &r->id);
     if (r->state == TSRI_FREE) {
         r->load->result = TSR_ENOENT;
         return;

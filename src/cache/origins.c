@@ -71,10 +71,8 @@ static void note_meta(struct tsr_cache *c, const struct tsr_space *space, struct
 
 void tsri_origin_pin(struct tsr_cache *c, const struct tsr_space *space, struct tsri_origin *s)
 {
-    const struct tsr_match *m = s->range->match;
     s->range->result = 0;
-    s->state = tsri_pin_handle(c, m->entry, &s->id);
-    if (s->state == TSRI_FREE && tsri_pin_dying(c, m->entry, &s->id)) s->state = TSRI_HOST;
+    s->state = tsri_pin_match(c, s->range->match, &s->id);
     if (s->state == TSRI_FREE) {
         s->range->result = TSR_ENOENT;
         return;

@@ -69,7 +69,7 @@ uint32_t tsri_window_first(uint32_t window_tokens, uint32_t n_computed, uint32_t
 
 /* ---- meta.c: the bytes between the halves ---- */
 
-#define TSRI_META_VERSION 1u
+#define TSRI_META_VERSION 2u
 #define TSRI_META_TOKENS_MAX (1u << 24)
 
 /* Bytes that grow; `failed` once there was no memory. */

@@ -13,7 +13,7 @@
 
 #define MAGIC 0x4d525354u /* "TSRM" */
 enum { KIND_STEP = 1, KIND_REPORT = 2 };
-#define MATCH_BYTES 38u
+#define MATCH_BYTES 46u
 #define SAVE_REPORT_BYTES 16u
 #define LOAD_REPORT_BYTES 24u
 #define MATCH_TIERS 64u
@@ -91,6 +91,7 @@ static void put_tables(struct tsri_bytes *b, const struct tsri_terms *t,
 static void put_match(struct tsri_bytes *b, const struct tsr_match *m)
 {
     put_u64(b, m->entry);
+    put_u64(b, m->epoch);
     put_u32(b, m->prompt_offset);
     put_u32(b, m->entry_offset);
     put_u32(b, m->n_tokens);
@@ -295,11 +296,12 @@ static bool read_rows(struct tsri_reader *r, struct room *room, struct tsri_load
     for (size_t i = 0; i < n; i++) {
         uint32_t f[7];
         uint8_t kind, verified;
-        uint64_t entry;
-        if (!take(r, &entry, 8) || !take_u32s(r, f, 7) || !take(r, &kind, 1) ||
-            !take(r, &verified, 1))
+        uint64_t entry, epoch;
+        if (!take(r, &entry, 8) || !take(r, &epoch, 8) || !take_u32s(r, f, 7) ||
+            !take(r, &kind, 1) || !take(r, &verified, 1))
             return false;
         rows[i] = (struct tsr_match){.entry = entry,
+                                     .epoch = epoch,
                                      .prompt_offset = f[0],
                                      .entry_offset = f[1],
                                      .n_tokens = f[2],

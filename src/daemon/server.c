@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -238,8 +237,7 @@ static int open_memory(struct tsr_server *s, const struct tsri_options *o)
     atomic_store(&s->stall_ns, TSRI_STALL_NS);
     s->read_buffer = tsri_alloc(1, TSRI_READ_BYTES);
     if (!s->read_buffer) return TSR_ENOMEM;
-    if (getrandom(&s->boot_id, sizeof s->boot_id, 0) != sizeof s->boot_id)
-        s->boot_id = tsri_now_ns();
+    s->boot_id = tsri_nonce();
     int e = tsri_roster_init(&s->roster, o->clients_max);
     if (e == 0)
         e = tsri_region_init_shared(&s->control, "tessera-control",

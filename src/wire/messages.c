@@ -4,12 +4,13 @@
 
 _Static_assert(sizeof(struct tsr_range) == 8, "a range is two u32");
 _Static_assert(sizeof(struct tsr_key) == 16, "a key is 16 bytes");
-_Static_assert(sizeof(struct tsri_wire_match) == 40, "a match has no holes");
-_Static_assert(sizeof(struct tsri_wire_want) == 56, "a want is a match and four u32");
+_Static_assert(sizeof(struct tsri_wire_match) == 48, "a match has no holes");
+_Static_assert(sizeof(struct tsri_wire_want) == 64, "a want is a match and four u32");
 
 void tsri_wire_match_put(const struct tsr_match *m, struct tsri_wire_match *out)
 {
     *out = (struct tsri_wire_match){.entry = m->entry,
+                                    .epoch = m->epoch,
                                     .prompt_offset = m->prompt_offset,
                                     .entry_offset = m->entry_offset,
                                     .n_tokens = m->n_tokens,
@@ -26,6 +27,7 @@ void tsri_wire_match_put(const struct tsr_match *m, struct tsri_wire_match *out)
 void tsri_wire_match_get(const struct tsri_wire_match *m, struct tsr_match *out)
 {
     *out = (struct tsr_match){.entry = m->entry,
+                              .epoch = m->epoch,
                               .prompt_offset = m->prompt_offset,
                               .entry_offset = m->entry_offset,
                               .n_tokens = m->n_tokens,
@@ -390,7 +392,7 @@ void tsri_request_encode(struct tsri_request *r, uint64_t id, int32_t status, ui
                          size_t bytes)
 {
     struct tsri_wire w;
-    struct tsri_wire_head head = {.version = TSRI_WIRE_VERSION_MAX,
+    struct tsri_wire_head head = {.version = tsri_wire_version(r->type),
                                   .type = r->type,
                                   .id = id,
                                   .status = status,
@@ -429,7 +431,7 @@ void tsri_request_encode_parts(struct tsri_request *r, uint64_t id, int32_t stat
     size_t end = w.at - parts->left_out;
     if (end > parts->begin)
         parts->list[parts->n++] = (struct iovec){out + parts->begin, end - parts->begin};
-    struct tsri_wire_head head = {.version = TSRI_WIRE_VERSION_MAX,
+    struct tsri_wire_head head = {.version = tsri_wire_version(r->type),
                                   .type = r->type,
                                   .id = id,
                                   .status = status,

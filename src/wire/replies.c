@@ -182,7 +182,7 @@ int tsri_reply_bytes(struct tsri_reply *r, size_t *bytes)
 void tsri_reply_encode(struct tsri_reply *r, uint64_t id, uint8_t *out, size_t bytes)
 {
     struct tsri_wire w;
-    struct tsri_wire_head head = {.version = TSRI_WIRE_VERSION_MAX,
+    struct tsri_wire_head head = {.version = tsri_wire_version(r->type),
                                   .type = (uint16_t)(r->type | TSRI_WIRE_REPLY),
                                   .id = id,
                                   .status = r->status,

@@ -24,8 +24,9 @@
 /* ---- frames ---- */
 
 #define TSRI_WIRE_MAGIC 0x57525354u /* "TSRW" */
-#define TSRI_WIRE_VERSION_MIN 1u
-#define TSRI_WIRE_VERSION_MAX 1u
+#define TSRI_WIRE_VERSION_MIN 2u
+#define TSRI_WIRE_VERSION_MAX 2u
+#define TSRI_WIRE_VERSION_HELLO 1u /* in the head of a hello and its reply, for ever */
 #define TSRI_WIRE_HEAD_BYTES 24u
 /* What a server takes at most unless it says less: a prompt of 16 million tokens. */
 #define TSRI_WIRE_BODY_MAX (64u << 20)
@@ -78,6 +79,12 @@ struct tsri_wire_head {
     uint32_t body_bytes; /* a multiple of 8 */
     int32_t status;      /* request: 0 or TSRI_WIRE_QUIET; reply: a count, or enum tsr_err */
 };
+
+/* What stands in the head of a message of that type. */
+static inline uint16_t tsri_wire_version(uint16_t type)
+{
+    return type == TSRI_WIRE_HELLO ? TSRI_WIRE_VERSION_HELLO : TSRI_WIRE_VERSION_MAX;
+}
 
 /* ---- frame.c ---- */
 
@@ -155,7 +162,7 @@ struct tsri_wire_lookup {
 
 /* struct tsr_match as it crosses the wire: a struct of its own, so that the public one may grow. */
 struct tsri_wire_match {
-    uint64_t entry;
+    uint64_t entry, epoch;
     uint32_t prompt_offset, entry_offset, n_tokens;
     uint8_t kind, context, tier, verified;
     uint32_t base, freq_set;

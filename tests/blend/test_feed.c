@@ -104,17 +104,19 @@ TEST(other_tokens_and_entries_that_are_gone_fail_their_range_alone)
     uint32_t tokens[512];
     blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
     store_document(&k);
-    struct tsri_feed_range ranges[3] = {range_of(&k, 20, 60, 300), range_of(&k, 0, 10, 100),
-                                        range_of(&k, 20, 10, 320)};
+    struct tsri_feed_range ranges[4] = {range_of(&k, 20, 60, 300), range_of(&k, 0, 10, 100),
+                                        range_of(&k, 20, 10, 320), range_of(&k, 20, 10, 300)};
     struct tsr_prompt prompt = elsewhere(&k, tokens);
     ranges[0].match.n_tokens = 20;
     ranges[2].match.entry_offset = 40;
     ranges[1].match.entry += (uint64_t)1 << 28; /* another generation */
-    struct tsri_feed *f = feed_of(&k, &prompt, ranges, 3);
-    CHECK_INT(tsri_feed_wait(f, 2, 5000), 1);
+    ranges[3].match.epoch++;                    /* another life */
+    struct tsri_feed *f = feed_of(&k, &prompt, ranges, 4);
+    CHECK_INT(tsri_feed_wait(f, 2, 5000), 2);
     CHECK_INT(tsri_feed_result(f, 0), 0);
     CHECK_INT(tsri_feed_result(f, 1), TSR_ENOENT);
     CHECK_INT(tsri_feed_result(f, 2), 0);
+    CHECK_INT(tsri_feed_result(f, 3), TSR_ENOENT);
     tsri_feed_close(f);
     tokens[305]++;
     f = feed_of(&k, &prompt, ranges, 1);

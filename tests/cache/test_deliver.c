@@ -304,6 +304,10 @@ TEST(what_a_range_cannot_have_is_its_result)
     CHECK_INT(tsr_delivery_start(d, &a.want, 1, 0), 0);
     CHECK_INT(a.want.result, TSR_EUNSUP);
     tsr_delivery_close(d);
+    a.hits.matches[0].epoch++; /* of another cache, or another life of this one */
+    CHECK_INT(tsr_delivery_start(r.delivery, &a.want, 1, 0), 0);
+    CHECK_INT(a.want.result, TSR_ENOENT);
+    CHECK_INT(tsr_delivery_finish(r.delivery), 0);
     CHECK(same_images(&r));
     rig_close(&r);
 }

@@ -262,6 +262,30 @@ TEST(an_id_that_is_used_again_is_another_entry)
     kit_close(&k);
 }
 
+/* One more, and the first handle of the place would be alive again. */
+TEST(a_place_whose_generations_are_used_up_is_not_used_again)
+{
+    struct kit k;
+    uint32_t pinned;
+    kit_open(&k, (const char *const[]){"entries_max", "16", NULL});
+    uint32_t id = kit_entry(&k, 1, 16, TSRI_ID_NONE);
+    uint64_t first = handle(&k, id);
+    k.cache->entries[id].word |= TSRI_GEN_MAX << TSRI_GEN_SHIFT;
+    uint64_t last = handle(&k, id);
+    CHECK_INT(tsri_pin_handle(k.cache, last, &pinned), TSRI_HOST);
+    tsri_unpin(k.cache, pinned);
+    CHECK_INT(kit_evict_all(&k), 1);
+    CHECK_INT(tsri_pin_handle(k.cache, first, &pinned), TSRI_FREE);
+    CHECK_INT(tsri_pin_handle(k.cache, last, &pinned), TSRI_FREE);
+    for (uint32_t i = 1; i < 16; i++) {
+        uint32_t next = kit_entry(&k, 1 + i, 16, TSRI_ID_NONE);
+        CHECK(next != id && next != TSRI_ID_NONE);
+    }
+    CHECK_INT(tsri_pin_handle(k.cache, first, &pinned), TSRI_FREE);
+    CHECK(kit_valid(&k));
+    CHECK(kit_end(&k));
+}
+
 TEST(pins_for_good_die_with_the_entry)
 {
     struct kit k;
@@ -592,6 +616,7 @@ int main(void)
     RUN(handles_that_nobody_made_are_refused);
     RUN(dropped_while_pinned_it_is_gone_for_others_and_stays_for_its_readers);
     RUN(an_id_that_is_used_again_is_another_entry);
+    RUN(a_place_whose_generations_are_used_up_is_not_used_again);
     RUN(pins_for_good_die_with_the_entry);
     RUN(dropping_a_block_drops_exactly_what_is_behind_it);
     RUN(a_block_goes_before_the_one_it_stands_behind);

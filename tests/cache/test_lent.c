@@ -150,13 +150,16 @@ TEST(ranges_that_are_gone_are_left_out)
     static struct ask a;
     open_all(&r);
     ask_for(&r, &a, 7);
-    struct tsr_delivery_range ranges[2] = {a.want, a.want};
-    struct tsr_match gone = *a.want.match;
+    struct tsr_delivery_range ranges[3] = {a.want, a.want, a.want};
+    struct tsr_match gone = *a.want.match, foreign = gone;
     gone.entry ^= (uint64_t)1 << 40; /* of another generation */
+    foreign.epoch++;                 /* of another life */
     ranges[0].match = &gone;
-    CHECK_INT(tsr_delivery_start(r.delivery, ranges, 2, 0), 1);
+    ranges[2].match = &foreign;
+    CHECK_INT(tsr_delivery_start(r.delivery, ranges, 3, 0), 1);
     CHECK_INT(ranges[0].result, TSR_ENOENT);
     CHECK_INT(ranges[1].result, 0);
+    CHECK_INT(ranges[2].result, TSR_ENOENT);
     CHECK_INT(tsr_delivery_finish(r.delivery), 0);
     close_all(&r);
 }

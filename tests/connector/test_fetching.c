@@ -170,6 +170,34 @@ TEST(halves_in_other_processes_than_the_owner_work_alike)
     served_end(&s);
 }
 
+/* Both caches have an entry in each of the places that the scheduler names. */
+TEST(what_was_found_in_another_life_is_blocks_to_recompute)
+{
+    struct kit a, b;
+    struct ck k, other;
+    struct ck_answer answer;
+    uint32_t others[64];
+    for (uint32_t i = 0; i < 64; i++)
+        others[i] = tokens[i] + 1;
+    kit_open(&a, NULL);
+    kit_open(&b, NULL);
+    ck_open(&other, &(struct ck_options){.shared = b.cache});
+    ck_save_prompt(&other, 1, others, 64, 0);
+    CHECK_INT(ck_find(&other, others, 70), 64);
+    ck_close(&other);
+    ck_open(&other, &(struct ck_options){.shared = a.cache});
+    ck_save_prompt(&other, 1, tokens, 64, 0);
+    ck_close(&other);
+    ck_open(&k, &(struct ck_options){.shared = a.cache, .workers = b.cache});
+    ck_write_all(&k, tokens, 0, 64, blocks);
+    ask(&k);
+    ck_settle(&k, &answer);
+    CHECK_INT(answer.n_bad, 8);
+    ck_close(&k);
+    kit_close(&a);
+    kit_close(&b);
+}
+
 TEST(an_owner_that_dies_is_blocks_to_recompute_and_then_misses)
 {
     struct served s = {.pid = 0};
@@ -204,6 +232,7 @@ int main(void)
     RUN(a_step_waits_for_a_stuck_tier_only_so_long);
     RUN(a_load_between_steps_that_is_stuck_is_named_in_time);
     RUN(halves_in_other_processes_than_the_owner_work_alike);
+    RUN(what_was_found_in_another_life_is_blocks_to_recompute);
     RUN(an_owner_that_dies_is_blocks_to_recompute_and_then_misses);
     return test_end();
 }

@@ -17,6 +17,7 @@ static struct tsri_load_order a_load(void)
 {
     for (uint32_t i = 0; i < 8; i++)
         rows[i] = (struct tsr_match){.entry = 1000 + i,
+                                     .epoch = 77 + i,
                                      .prompt_offset = 16 + i / 4 * 16,
                                      .n_tokens = 16,
                                      .entry_tokens = 16,

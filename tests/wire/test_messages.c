@@ -179,6 +179,7 @@ TEST(retrieve_is_these_bytes_with_and_without_a_prompt)
 {
     struct tsri_request *r = fresh(TSRI_WIRE_RETRIEVE);
     const struct tsri_wire_want wants[1] = {{.match = {.entry = 0x0102030405060708u,
+                                                       .epoch = 0x1112131415161718u,
                                                        .prompt_offset = 1,
                                                        .entry_offset = 2,
                                                        .n_tokens = 3,
@@ -202,7 +203,8 @@ TEST(retrieve_is_these_bytes_with_and_without_a_prompt)
         wb_head(&want, 6, 77, 0);
         wb_u64(&want, 98), wb_u32(&want, 20), wb_u32(&want, 1), wb_u32(&want, with);
         wb_u32(&want, 0);
-        wb_u64(&want, 0x0102030405060708u), wb_u32(&want, 1), wb_u32(&want, 2), wb_u32(&want, 3);
+        wb_u64(&want, 0x0102030405060708u), wb_u64(&want, 0x1112131415161718u);
+        wb_u32(&want, 1), wb_u32(&want, 2), wb_u32(&want, 3);
         wb_bytes(&want, "\4\5\6\7", 4), wb_u32(&want, 8), wb_u32(&want, 9);
         wb_u32(&want, 13), wb_u32(&want, 14);
         wb_u32(&want, 10), wb_u32(&want, 11), wb_u32(&want, 12), wb_u32(&want, 0);
@@ -210,7 +212,7 @@ TEST(retrieve_is_these_bytes_with_and_without_a_prompt)
         CHECK(is(&want));
         CHECK(memcmp(back.retrieve.wants, wants, sizeof wants) == 0);
         CHECK(with ? same_prompt(&back.prompt) : back.prompt.tokens == NULL);
-        frame[TSRI_WIRE_HEAD_BYTES + 24 + 52] = 1; /* a field without meaning */
+        frame[TSRI_WIRE_HEAD_BYTES + 24 + 60] = 1; /* a field without meaning */
         CHECK_INT(tsri_request_decode(&back, 6, frame + 24, frame_bytes - 24), TSR_EINVAL);
     }
 }
@@ -218,6 +220,7 @@ TEST(retrieve_is_these_bytes_with_and_without_a_prompt)
 TEST(a_match_comes_back_as_it_was)
 {
     const struct tsr_match m = {.entry = 0x0102030405060708u,
+                                .epoch = 0x1112131415161718u,
                                 .prompt_offset = 1,
                                 .entry_offset = 2,
                                 .n_tokens = 3,

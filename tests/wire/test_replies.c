@@ -102,23 +102,26 @@ TEST(space_open_is_these_bytes)
 TEST(lookup_is_these_bytes)
 {
     struct tsri_reply *r = fresh(TSRI_WIRE_LOOKUP, 768);
-    struct tsri_wire_match matches[2] = {{.entry = 5,
-                                          .prompt_offset = 6,
-                                          .n_tokens = 7,
-                                          .kind = 2,
-                                          .context = 1,
-                                          .tier = 3,
-                                          .verified = 1,
-                                          .base = 9},
-                                         {.entry = 10, .entry_offset = 11, .freq_set = 12}};
+    struct tsri_wire_match matches[2] = {
+        {.entry = 5,
+         .epoch = 13,
+         .prompt_offset = 6,
+         .n_tokens = 7,
+         .kind = 2,
+         .context = 1,
+         .tier = 3,
+         .verified = 1,
+         .base = 9},
+        {.entry = 10, .epoch = 14, .entry_offset = 11, .freq_set = 12}};
     r->n = 1, r->n_spaces = 2, r->n_prefix_tokens = 256, r->matches = matches;
     CHECK(there_and_back());
     struct wire_bytes want;
     wb_head(&want, 0x8005, 78, 768);
     wb_u32(&want, 1), wb_u32(&want, 256), wb_u32(&want, 2), wb_u32(&want, 0);
-    wb_u64(&want, 5), wb_u32(&want, 6), wb_u32(&want, 0), wb_u32(&want, 7);
+    wb_u64(&want, 5), wb_u64(&want, 13), wb_u32(&want, 6), wb_u32(&want, 0), wb_u32(&want, 7);
     wb_bytes(&want, "\2\1\3\1", 4), wb_u32(&want, 9), wb_u32(&want, 0), wb_u64(&want, 0);
-    wb_u64(&want, 10), wb_u32(&want, 0), wb_u32(&want, 11), wb_u32(&want, 0);
+    wb_u64(&want, 10), wb_u64(&want, 14);
+    wb_u32(&want, 0), wb_u32(&want, 11), wb_u32(&want, 0);
     wb_u32(&want, 0), wb_u32(&want, 0), wb_u32(&want, 12), wb_u64(&want, 0);
     CHECK(is(&want));
     CHECK(back.n == 1 && back.n_spaces == 2 && back.n_prefix_tokens == 256);
