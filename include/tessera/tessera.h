@@ -267,6 +267,11 @@ enum tsr_context { TSR_CONTEXT_SAME = 1, TSR_CONTEXT_PURE = 2, TSR_CONTEXT_OTHER
  * the entry around edited tokens, at least the option min_match_ratio; RUN less than that. */
 enum tsr_coverage { TSR_COVERAGE_FULL = 1, TSR_COVERAGE_PARTIAL = 2, TSR_COVERAGE_RUN = 3 };
 
+/* In base and freq_set of a match that is not verified: only the tier that has the entry knows
+ * them. tsr_load() tells them, and tsr_delivery_start() (deliver.h) turns K by them; a match that
+ * has them has the right ones. */
+#define TSR_BASE_UNKNOWN UINT32_MAX
+
 /* What an entry covers of a prompt. `entry` names it as long as it lives, in the one life of the
  * store that `epoch` names, from open to close. A load of an entry that is gone is a miss; so is
  * one with a match of another cache, or from before a restart of the server. */
@@ -279,8 +284,8 @@ struct tsr_match {
     uint8_t context;       /* enum tsr_context */
     uint8_t tier;          /* 0: host memory; else the fastest tier that has it */
     uint8_t verified;      /* 1: tokens compared; 0: nominated by its key, load compares */
-    uint32_t base;         /* position at which the entry's first K was rotated */
-    uint32_t freq_set;     /* frequency set of that rotation */
+    uint32_t base;         /* position at which the entry's first K was rotated, or _UNKNOWN */
+    uint32_t freq_set;     /* frequency set of that rotation, or TSR_BASE_UNKNOWN */
     uint32_t entry_tokens; /* of the whole entry */
     uint8_t coverage;      /* enum tsr_coverage */
     uint8_t reserved[3];
@@ -336,6 +341,8 @@ struct tsr_load {
     uint32_t layer_first, n_layers;  /* n_layers 0: to the last */
     struct tsr_view view;
     int result; /* out: 0, or why the range must be recomputed; nothing of it is then usable */
+    /* Out, with result 0: those of the entry, also where the match does not know them. */
+    uint32_t base, freq_set;
 };
 
 /* Copies each range into the caller's memory. Returns how many of the n ranges were loaded; the
@@ -358,7 +365,7 @@ struct tsr_store {
     uint32_t n_context;
     const uint32_t *context;
     uint32_t n_extra;
-    uint32_t base; /* SEGMENT: position of its first token when computed */
+    uint32_t base; /* SEGMENT: position of its first token when computed; not TSR_BASE_UNKNOWN */
     const struct tsr_extra *extra;
     const void *recipe; /* BLENDED */
     size_t recipe_bytes;

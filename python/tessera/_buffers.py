@@ -1,7 +1,7 @@
 """Arrays of other packages as addresses and strides, without importing those packages.
 
 numpy arrays are known by __array_interface__, torch tensors by data_ptr(), everything else by the
-buffer protocol. Nothing is ever copied here except lists of tokens.
+buffer protocol. KV is never copied here; tokens always are.
 """
 
 from __future__ import annotations
@@ -84,14 +84,16 @@ def _checked(block: Block) -> Block:
 
 
 def as_tokens(tokens: Any) -> tuple[int, int, Any]:
-    """(address, count, owner) of tokens as uint32; copied unless they are that already."""
+    """(address, count, owner) of a copy of tokens as uint32. A prompt is used again by a later load,
+    and whatever was given may have grown by then, which moves it, or may have changed."""
     face = getattr(tokens, "__array_interface__", None)
-    if face is not None and face["typestr"] == "<u4" and len(face["shape"]) == 1:
-        if face.get("strides") in (None, (4,)):
-            return face["data"][0], face["shape"][0], tokens
-    if hasattr(tokens, "tolist"):
-        tokens = tokens.tolist()
-    packed = tokens if isinstance(tokens, array) and tokens.typecode == "I" else array("I", tokens)
+    plain = face is not None and face["typestr"] == "<u4" and len(face["shape"]) == 1
+    if face is not None and plain and face.get("strides") in (None, (4,)):
+        packed = array("I", ctypes.string_at(face["data"][0], 4 * face["shape"][0]))
+    elif isinstance(tokens, array) and tokens.typecode == "I":
+        packed = tokens[:]
+    else:
+        packed = array("I", tokens.tolist() if hasattr(tokens, "tolist") else tokens)
     address, count = packed.buffer_info()
     return address, count, packed
 

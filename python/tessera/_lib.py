@@ -92,6 +92,9 @@ class Prompt(Struct):
     ]
 
 
+BASE_UNKNOWN = 0xFFFFFFFF  # TSR_BASE_UNKNOWN
+
+
 class MatchRow(Struct):
     _fields_ = [
         ("entry", c_uint64),
@@ -146,6 +149,8 @@ class Load(Struct):
         ("n_layers", c_uint32),
         ("view", View),
         ("result", c_int),
+        ("base", c_uint32),
+        ("freq_set", c_uint32),
     ]
 
 

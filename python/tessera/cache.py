@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ._buffers import as_tokens, as_view
 from ._checked import check_text
 from ._lib import (
+    BASE_UNKNOWN,
     COUNTERS,
     Clear,
     Event,
@@ -62,7 +63,7 @@ class Match:
     coverage: str
     tier: int
     entry_offset: int
-    base: int
+    base: int | None  # where its first K was turned to; None: known when it was loaded
 
 
 class Found:
@@ -370,7 +371,8 @@ class Space:
     def load(self, found: Found, out: Any, prefix_only: bool = True) -> int:
         """Copies what was found into `out`, which stands for the whole prompt: token i of the
         prompt becomes token i of `out`. Returns how many tokens from the front are in place now,
-        or with prefix_only=False how many altogether; what is gone by now is left untouched."""
+        or with prefix_only=False how many altogether; what is gone by now is left untouched. K stands
+        as it was computed: `base` of each match that was loaded says where."""
         rows = [
             i for i, match in enumerate(found.matches) if match.kind == "prefix" or not prefix_only
         ]
@@ -398,6 +400,7 @@ class Space:
         total = 0
         for order, i in zip(orders, rows):
             if order.result == 0:
+                found.matches[i] = replace(found.matches[i], base=order.base)
                 total += found.matches[i].n_tokens
             elif prefix_only:
                 break
@@ -467,7 +470,7 @@ def _match(row: MatchRow) -> Match:
         coverage=_COVERAGES.get(row.coverage, "full"),
         tier=row.tier,
         entry_offset=row.entry_offset,
-        base=row.base,
+        base=None if row.base == BASE_UNKNOWN else row.base,
     )
 
 

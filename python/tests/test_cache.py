@@ -1,6 +1,7 @@
 """Cache and Space against the real library, with plain buffers and, if there is numpy, arrays."""
 
 import array
+import ctypes
 import os
 import tempfile
 import threading
@@ -17,6 +18,18 @@ try:
     import numpy
 except ImportError:
     numpy = None
+
+
+class Growing(array.array):
+    """Shows its memory as numpy's arrays do."""
+
+    def __new__(cls, tokens):
+        return super().__new__(cls, "I", tokens)
+
+    @property
+    def __array_interface__(self):
+        address, count = self.buffer_info()
+        return {"data": (address, False), "shape": (count,), "typestr": "<u4", "strides": None}
 
 
 def kv_of(tokens, start=0, salt=0):
@@ -116,6 +129,21 @@ class TestStoreAndLoad(WithCache):
         self.assertEqual(self.space.clear(tokens), 2)
         out = array.array("f", bytes(4 * 32 * 2 * LAYERS * ROW))
         self.assertEqual(self.space.load(found, shaped(out, 32)), 0)
+
+    def test_an_array_of_tokens_may_grow_between_lookup_and_load(self):
+        wanted = kv_of(list(range(32)))
+        self.space.store(list(range(32)), wanted)
+        given = [list(range(32)), array.array("I", range(32))]
+        given += [Growing(range(32))]
+        for tokens in given:
+            found = self.space.lookup(tokens)
+            tokens.extend(range(100000))
+            tokens[0] = 77
+            there = (ctypes.c_uint32 * 32).from_address(found._prompt.c.tokens)
+            self.assertEqual(list(there), list(range(32)), type(tokens))
+            out = array.array("f", bytes(4 * 32 * 2 * LAYERS * ROW))
+            self.assertEqual(self.space.load(found, shaped(out, 32)), 32)
+            self.assertEqual(out, wanted)
 
     def test_a_lease_keeps_entries_until_it_is_released(self):
         tokens = list(range(32))
@@ -230,6 +258,21 @@ class TestDisk(unittest.TestCase):
                 out = array.array("f", bytes(4 * 64 * 2 * LAYERS * ROW))
                 self.assertEqual(space.load(space.lookup(tokens), shaped(out, 64)), 64)
                 self.assertEqual(out, kv_of(tokens))
+
+    def test_where_a_segment_on_disk_was_computed_is_known_when_it_is_loaded(self):
+        text = list(range(100, 132))
+        with tempfile.TemporaryDirectory() as folder:
+            options = dict(host_size="8M", disk_path=folder, **DISK)
+            with tessera.Cache(**options) as cache:
+                cache.space(**SHAPE).store(text, kv_of(text), kind="segment", base=77)
+                cache.flush()
+            with tessera.Cache(**options) as cache:
+                space = cache.space(**SHAPE)
+                found = space.lookup(text, segments=[(0, 32)])
+                self.assertIsNone(found.matches[0].base)
+                out = array.array("f", bytes(4 * 32 * 2 * LAYERS * ROW))
+                self.assertEqual(space.load(found, shaped(out, 32), prefix_only=False), 32)
+                self.assertEqual(found.matches[0].base, 77)
 
 
 class TestDaemon(unittest.TestCase):

@@ -41,7 +41,7 @@ static bool is_exact(const struct tsri_plan *p, const struct tsri_plan_desc *d,
      * than stands here: with runs at any offset both look the same. */
     if (m->entry_offset && m->verified && d->ask->flags & TSR_ASK_ANY) return false;
     /* Of what only a lower tier has the base is not known yet; the feed refuses another one. */
-    if (m->verified && m->base != start) return false;
+    if (m->base != TSR_BASE_UNKNOWN && m->base != start) return false;
     if (m->context == TSR_CONTEXT_PURE) return start == 0;
     return m->context == TSR_CONTEXT_SAME && d->same_context && start == p->n_system;
 }
@@ -59,7 +59,7 @@ static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, stru
     uint32_t end = m.prompt_offset + m.n_tokens;
     const struct tsr_range *s = segment_of(d->ask, m.prompt_offset);
     if (!piece.exact) {
-        if (m.verified && m.freq_set != d->freq_set) {
+        if (m.freq_set != TSR_BASE_UNKNOWN && m.freq_set != d->freq_set) {
             p->reasons |= TSR_BLEND_FREQ;
             return false;
         }

@@ -652,6 +652,8 @@ struct tsri_loader {
 };
 /* Runs it to the end in the calling thread; returns how many ranges were loaded. */
 TSR_MUST int tsri_loader_run(struct tsri_loader *loader);
+/* What a range that was loaded says of its entry, when there is room for it. */
+void tsri_load_tell(struct tsr_load *load, uint32_t base, uint32_t freq_set);
 /* Is the entry, whose meta is in memory, what the match stood for in the prompt? Yes without one:
  * the match was verified then. */
 bool tsri_match_wanted(const struct tsr_space *space, const struct tsr_match *m,

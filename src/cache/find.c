@@ -140,9 +140,12 @@ static void fill_match(struct lookup *l, const struct tsri_chunk *chunk,
         const struct tsri_meta *meta = tsri_meta(l->c, e);
         m->base = meta->base;
         m->freq_set = meta->freq_set;
-    } else if (tiers & ~1u) {
-        m->tier = (uint8_t)__builtin_ctz(tiers & ~1u);
+        return;
     }
+    /* A block stands at its own place. Of the rest nobody here knows before it is read. */
+    m->base = m->kind == TSR_KIND_PREFIX ? chunk->range.offset : TSR_BASE_UNKNOWN;
+    m->freq_set = TSR_BASE_UNKNOWN;
+    if (tiers & ~1u) m->tier = (uint8_t)__builtin_ctz(tiers & ~1u);
 }
 
 /* Takes the ids gathered so far off the lookup: tells the policy, and leases or lets go. */

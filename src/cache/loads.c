@@ -214,13 +214,24 @@ static int prepare(struct tsr_cache *c, struct tsri_loader *loader)
     return 0;
 }
 
+void tsri_load_tell(struct tsr_load *load, uint32_t base, uint32_t freq_set)
+{
+    if (load->size < offsetof(struct tsr_load, freq_set) + sizeof load->freq_set) return;
+    load->base = base;
+    load->freq_set = freq_set;
+}
+
 static int finish(struct tsr_cache *c, struct tsri_loader *loader)
 {
     uint64_t bytes = 0;
     uint32_t n_loaded = 0;
     for (uint32_t i = 0; i < loader->n; i++) {
         struct tsri_range_load *r = &loader->ranges[i];
-        if (r->state != TSRI_FREE) tsri_unpin(c, r->id);
+        if (r->state != TSRI_FREE) {
+            const struct tsri_meta *meta = tsri_meta(c, &c->entries[r->id]);
+            if (r->load->result == 0) tsri_load_tell(r->load, meta->base, meta->freq_set);
+            tsri_unpin(c, r->id);
+        }
         if (r->load->result) continue;
         const struct tsri_shape *s = &r->load->space->shape;
         bytes += (uint64_t)r->n_tokens * r->n_layers * (s->row_bytes[0] + s->row_bytes[1]);

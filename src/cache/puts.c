@@ -41,6 +41,9 @@ static int check_store(const struct tsr_store *s, const struct tsr_space *space)
     if (s->kind == TSR_KIND_PREFIX && (s->from >= s->n_tokens || s->from % space->block_tokens))
         return tsri_fail(TSR_EINVAL, "store: from %u is no block boundary before token %u", s->from,
                          s->n_tokens);
+    if (s->base > UINT32_MAX - s->n_tokens || s->freq_set == TSR_BASE_UNKNOWN)
+        return tsri_fail(TSR_ERANGE, "store: %u tokens from position %u on, frequency set %u",
+                         s->n_tokens, s->base, s->freq_set);
     if (s->n_context && (!s->context || s->kind != TSR_KIND_SEGMENT))
         return tsri_fail(TSR_EINVAL, "store: a context is for segments and needs its tokens");
     if ((s->kind == TSR_KIND_BLENDED) != (s->recipe && s->recipe_bytes))

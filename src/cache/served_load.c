@@ -47,6 +47,13 @@ static int copy_all(struct tsri_loader *loader, const struct tsri_borrow *b)
     return 0;
 }
 
+static void take_result(struct tsr_load *load, const struct tsri_borrowed *b)
+{
+    load->result = b->result;
+    int64_t first = (int64_t)load->match->entry_offset + load->offset;
+    if (b->result == 0) tsri_load_tell(load, (uint32_t)(b->stands - first), b->freq_set);
+}
+
 int tsri_served_load(struct tsri_loader *loader)
 {
     struct tsri_seat *seat = tsri_client_seat(loader->client);
@@ -67,7 +74,7 @@ int tsri_served_load(struct tsri_loader *loader)
         e = tsri_borrow_init(&b, seat, wants, loader->n, tsri_now_ns() + seat->served->patience_ns);
     if (e == 0) {
         for (uint32_t i = 0; i < loader->n; i++)
-            loader->loads[i].result = b.ranges[i].result;
+            take_result(&loader->loads[i], &b.ranges[i]);
         e = copy_all(loader, &b);
         tsri_borrow_fini(&b);
     }

@@ -129,6 +129,52 @@ TEST(base_and_frequency_set_come_back_too)
     CHECK(below_end(&b));
 }
 
+/* K is turned by the base of its match: one that nobody has read must not look like position 0. */
+TEST(a_match_that_is_only_nominated_has_the_right_base_or_none)
+{
+    struct below b;
+    below_open(&b, NULL);
+    uint32_t *tokens = kit_tokens(1, 48);
+    struct tsr_store s = {.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 48};
+    s.base = 77;
+    s.freq_set = 3;
+    CHECK_INT(kit_store(&b.k, &s), 48);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 48), 48);
+    sink(&b);
+    struct tsr_range range;
+    struct tsr_prompt segment = kit_segment_prompt(tokens, 48, &range);
+    struct tsr_prompt prefix = kit_prefix_prompt(tokens, 48);
+    struct kit_hits hits;
+    CHECK_INT(kit_lookup(&b.k, &prefix, 0, &hits), 48);
+    for (uint32_t i = 0; i < 3; i++) { /* a block stands where it stands */
+        CHECK_INT(hits.matches[i].verified, 0);
+        CHECK_INT(hits.matches[i].base, 16 * i);
+        CHECK_INT(hits.matches[i].freq_set, TSR_BASE_UNKNOWN);
+    }
+    CHECK_INT(kit_lookup(&b.k, &segment, 0, &hits), 48);
+    CHECK_INT(hits.matches[0].verified, 0);
+    CHECK_INT(hits.matches[0].base, TSR_BASE_UNKNOWN);
+    CHECK_INT(hits.matches[0].freq_set, TSR_BASE_UNKNOWN);
+    /* From the tier, and then from memory with the same match: the load knows. */
+    uint8_t kv[10 * 256];
+    for (int i = 0; i < 2; i++) {
+        struct tsr_load load = {.size = sizeof load,
+                                .space = b.k.space,
+                                .match = &hits.matches[0],
+                                .prompt = &segment,
+                                .offset = 20,
+                                .n_tokens = 10,
+                                .view = {.data = kv, .bytes = sizeof kv}};
+        CHECK_INT(tsr_load(b.k.client, &load, 1), 1);
+        CHECK_INT(load.base, 77);
+        CHECK_INT(load.freq_set, 3);
+    }
+    CHECK_INT(kit_lookup(&b.k, &segment, 0, &hits), 48);
+    CHECK_INT(hits.matches[0].base, 77);
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
 TEST(a_part_of_an_entry_is_loaded_from_a_tier)
 {
     struct below b;
@@ -662,6 +708,7 @@ int main(void)
 {
     RUN(every_kind_of_entry_comes_back_from_a_tier);
     RUN(base_and_frequency_set_come_back_too);
+    RUN(a_match_that_is_only_nominated_has_the_right_base_or_none);
     RUN(a_part_of_an_entry_is_loaded_from_a_tier);
     RUN(a_verified_match_is_loaded_without_a_prompt_after_its_entry_went_down);
     RUN(a_match_that_is_not_verified_is_compared_by_load);

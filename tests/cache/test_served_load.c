@@ -161,6 +161,26 @@ TEST(what_only_a_tier_of_the_server_has_is_fetched_and_verified)
         CHECK_INT(kit_load_and_check(&k, &prefix), 192);
         CHECK_INT(kit_load_and_check(&k, &segment), 200);
     }
+    /* One that was turned somewhere says where when it is loaded, and not before. */
+    struct kit_hits hits;
+    struct tsr_prompt part = kit_segment_prompt(tokens, 100, &range);
+    struct tsr_store moved = {
+        .kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 100, .base = 77};
+    CHECK_INT(kit_store(&k, &moved), 100);
+    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK(kit_evict_all(&k) >= 1);
+    CHECK_INT(kit_lookup(&k, &part, 0, &hits), 100);
+    CHECK_INT(hits.matches[0].verified, 0);
+    CHECK_INT(hits.matches[0].base, TSR_BASE_UNKNOWN);
+    static uint8_t kv[40 * 256];
+    struct tsr_load load = {.size = sizeof load,
+                            .space = k.space,
+                            .match = &hits.matches[0],
+                            .prompt = &part,
+                            .offset = 60,
+                            .view = {.data = kv, .bytes = sizeof kv}};
+    CHECK_INT(tsr_load(k.client, &load, 1), 1);
+    CHECK(load.base == 77 && load.freq_set == 0);
     CHECK(server_wait_leased(&s, 0));
     kit_close(&k);
     CHECK(server_end(&s));
