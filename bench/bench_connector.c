@@ -163,7 +163,7 @@ static void bench_scheduler(void)
         BENCH_CHECK(tsr_scheduler_on_new_request(x.r.scheduler, &q) == 0);
         BENCH_CHECK(tsr_scheduler_update_state_after_alloc(x.r.scheduler, i + 1, &b, 0) == 0);
         x.rows[i] = (struct tsr_step_row){
-            .id = i + 1, .n_computed = 400, .n_scheduled = 1, .n_tokens = 401, .n_new_tokens = 1};
+            .id = i + 1, .n_computed = 400, .n_tokens = 401, .n_new_tokens = 1};
         x.new_tokens[i] = 7;
     }
     x.step = (struct tsr_step){.size = sizeof x.step,

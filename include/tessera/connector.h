@@ -83,9 +83,12 @@ enum tsr_connector_flags {
 /* Layers that share a block table. */
 struct tsr_group {
     size_t size;
-    uint32_t block_tokens;  /* tokens of one engine block; a power of two */
-    uint32_t window_tokens; /* of sliding-window attention: the engine frees blocks that have left
-                             * the window while the request runs. 0: full attention */
+    uint32_t block_tokens; /* tokens of one engine block; a power of two */
+    /* Of sliding-window attention; 0: full attention. From a step on the engine may free, without a
+     * word, blocks of which no token is among the window_tokens that the step's first token sees:
+     * itself, which is number n_computed, and those before it. What the step does see it keeps
+     * until wait_for_save of the step has returned. Blocks that may be gone are not saved. */
+    uint32_t window_tokens;
 };
 
 struct tsr_connector_desc {
@@ -179,13 +182,11 @@ enum tsr_step_flags {
 struct tsr_step_row {
     uint64_t id;
     uint32_t n_computed;     /* tokens scheduled so far, whatever has become of them */
-    uint32_t n_scheduled;    /* in this step; only for the log */
     uint32_t n_placeholders; /* sampled tokens not known yet */
     uint32_t n_in_flight;    /* tokens of steps whose output has not been processed */
     uint32_t n_tokens;       /* whose values are known */
     uint32_t n_new_tokens;   /* of them, the last ones are given here */
     uint32_t flags;          /* enum tsr_step_flags */
-    uint32_t reserved;
 };
 struct tsr_step {
     size_t size;

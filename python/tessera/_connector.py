@@ -77,13 +77,11 @@ class StepRow(Struct):
     _fields_ = [
         ("id", c_uint64),
         ("n_computed", c_uint32),
-        ("n_scheduled", c_uint32),
         ("n_placeholders", c_uint32),
         ("n_in_flight", c_uint32),
         ("n_tokens", c_uint32),
         ("n_new_tokens", c_uint32),
         ("flags", c_uint32),
-        ("reserved", c_uint32),
     ]
 
 

@@ -297,7 +297,7 @@ class SchedulerSide(ConnectorBase):
         rows: list[tuple[int, ...]] = []
         tokens, counts, blocks = array("I"), array("I"), array("i")
         state = scheduler_output.kv_connector_block_state
-        for name, n_scheduled in scheduler_output.num_scheduled_tokens.items():
+        for name in scheduler_output.num_scheduled_tokens:
             live = lives.get(name)
             if live is None or live.request.num_computed_tokens < live.wake:
                 continue
@@ -315,13 +315,11 @@ class SchedulerSide(ConnectorBase):
                 (
                     live.number,
                     request.num_computed_tokens,
-                    n_scheduled,
                     request.num_output_placeholders,
                     request.num_in_flight_tokens,
                     live.known,
                     len(news),
                     STEP_RESET_BLOCKS,
-                    0,
                 )
             )
             live.wake = self._next_wake(live)

@@ -268,8 +268,8 @@ class Engine:
             tokens.extend(news)
             counts.append(len(r.table))
             blocks.extend(r.table)
-            counters = (r.n_computed, n, r.n_placeholders, r.n_in_flight)
-            rows.append((r.number, *counters, r.known, len(news), 1, 0))
+            counters = (r.n_computed, r.n_placeholders, r.n_in_flight)
+            rows.append((r.number, *counters, r.known, len(news), 1))
             samples = r.n_computed + n == r.known + r.n_placeholders
             jobs.append((r, r.life, r.n_computed, n, samples, list(r.table)))
             r.n_computed += n

@@ -29,9 +29,8 @@ uint32_t tsri_boundary(uint32_t rule, enum tsri_stage stage, const struct tsri_c
     return boundary;
 }
 
-uint32_t tsri_window_first(uint32_t window_tokens, uint32_t n_computed, uint32_t n_scheduled)
+uint32_t tsri_window_first(const struct tsr_group *group, uint32_t n_computed)
 {
-    if (!window_tokens) return 0;
-    uint64_t end = (uint64_t)n_computed + n_scheduled;
-    return end > window_tokens ? (uint32_t)(end - window_tokens) : 0;
+    if (n_computed < group->window_tokens || !group->window_tokens) return 0;
+    return (n_computed - group->window_tokens + 1) / group->block_tokens * group->block_tokens;
 }

@@ -64,8 +64,9 @@ struct tsri_counters {
 enum tsri_stage { TSRI_RUNNING, TSRI_FINISHED, TSRI_ABORTED };
 /* Tokens [0, result) have values that are known and KV that is written. */
 uint32_t tsri_boundary(uint32_t rule, enum tsri_stage stage, const struct tsri_counters *c);
-/* The first token whose block a sliding window of that size still has after the step. */
-uint32_t tsri_window_first(uint32_t window_tokens, uint32_t n_computed, uint32_t n_scheduled);
+/* The first token of the first block that an engine still has in a group, once it has begun a step
+ * with so many tokens computed. */
+uint32_t tsri_window_first(const struct tsr_group *group, uint32_t n_computed);
 
 /* ---- meta.c: the bytes between the halves ---- */
 
@@ -180,6 +181,7 @@ struct tsri_req {
     uint32_t n_blocks[TSR_GROUPS_MAX], blocks_max[TSR_GROUPS_MAX];
     bool no_load, no_save, ended, counted;
     uint32_t n_sent_reports; /* still to come, of a request whose blocks are held */
+    uint32_t reach;          /* most tokens computed since it has these blocks, drafts and all */
     /* saves: chunks of [0, upto) are there, or in a save, or were decided against */
     uint32_t upto;
     uint32_t chain_at; /* blocks that `chain` has in it, in tokens */

@@ -118,6 +118,7 @@ static int take_blocks(struct tsr_scheduler *s, struct tsri_req *r, bool reset,
                        const struct tsr_blocks *b)
 {
     const int32_t *at = b->blocks;
+    if (reset) r->reach = 0;
     for (uint32_t g = 0; g < s->terms.n_groups; g++) {
         int e = tsri_req_blocks(r, g, reset, at, b->n_blocks[g]);
         if (e) return e;
@@ -155,6 +156,19 @@ int tsr_scheduler_handle_preemptions(struct tsr_scheduler *s, const uint64_t *id
 
 /* ---- a step ---- */
 
+/* The first token that is still there in every group. What has left a window stays gone when the
+ * engine takes tokens back: drafts that were refused, a load that failed. */
+static uint32_t first_kept(const struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_computed)
+{
+    uint32_t kept = 0;
+    if (n_computed > r->reach) r->reach = n_computed;
+    for (uint32_t g = 0; g < s->terms.n_groups; g++) {
+        uint32_t first = tsri_window_first(&s->terms.groups[g], r->reach);
+        if (first > kept) kept = first;
+    }
+    return kept;
+}
+
 static int take_row(struct tsr_scheduler *s, const struct tsr_step_row *row,
                     const uint32_t *new_tokens, const uint32_t *n_new_blocks,
                     const int32_t *new_blocks)
@@ -177,13 +191,8 @@ static int take_row(struct tsr_scheduler *s, const struct tsr_step_row *row,
                               .n_tokens = tsri_min_u32(row->n_tokens, r->n_tokens),
                               .n_prompt = r->n_prompt};
     uint32_t boundary = tsri_boundary(s->terms.boundary, TSRI_RUNNING, &c);
+    uint32_t kept = first_kept(s, r, row->n_computed);
     if (boundary / s->terms.chunk_tokens * s->terms.chunk_tokens <= r->upto) return 0;
-    uint32_t kept = 0;
-    for (uint32_t g = 0; g < s->terms.n_groups; g++) {
-        uint32_t first =
-            tsri_window_first(s->terms.groups[g].window_tokens, row->n_computed, row->n_scheduled);
-        if (first > kept) kept = first;
-    }
     tsri_saves_plan(s, r, boundary, kept);
     return 0;
 }
@@ -304,11 +313,7 @@ int tsr_scheduler_request_finished(struct tsr_scheduler *s, const struct tsr_fin
                               .n_tokens = tsri_min_u32(f->n_tokens, r->n_tokens),
                               .n_prompt = r->n_prompt};
     enum tsri_stage stage = f->aborted ? TSRI_ABORTED : TSRI_FINISHED;
-    uint32_t kept = 0;
-    for (uint32_t g = 0; g < s->terms.n_groups; g++) {
-        uint32_t first = tsri_window_first(s->terms.groups[g].window_tokens, f->n_computed, 0);
-        if (first > kept) kept = first;
-    }
+    uint32_t kept = first_kept(s, r, f->n_computed);
     if (!e) tsri_saves_plan(s, r, tsri_boundary(s->terms.boundary, stage, &c), kept);
     bool held = r->n_saves_now > 0;
     if (held) {

@@ -72,9 +72,18 @@ TEST(who_is_aborted_saves_nothing_that_is_under_way)
 
 TEST(a_window_keeps_its_last_tokens)
 {
-    CHECK_INT(tsri_window_first(0, 1000, 10), 0);
-    CHECK_INT(tsri_window_first(64, 50, 10), 0);
-    CHECK_INT(tsri_window_first(64, 90, 10), 36);
+    struct tsr_group g = {.block_tokens = 1};
+    CHECK_INT(tsri_window_first(&g, 1000), 0); /* no window */
+    g.window_tokens = 64;
+    CHECK_INT(tsri_window_first(&g, 63), 0);
+    CHECK_INT(tsri_window_first(&g, 64), 1); /* token 64 sees 1 to 64 */
+    CHECK_INT(tsri_window_first(&g, 100), 37);
+    CHECK_INT(tsri_window_first(&g, UINT32_MAX), UINT32_MAX - 63);
+    /* A block goes when all of it has left. */
+    g.block_tokens = 16;
+    CHECK_INT(tsri_window_first(&g, 64), 0);
+    CHECK_INT(tsri_window_first(&g, 78), 0);
+    CHECK_INT(tsri_window_first(&g, 79), 16);
 }
 
 int main(void)

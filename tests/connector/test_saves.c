@@ -107,6 +107,38 @@ TEST(what_has_left_a_window_is_not_saved)
     ck_close(&k);
 }
 
+/* Its blocks went when it had come furthest; that drafts were refused does not bring them back. */
+TEST(what_has_left_a_window_is_not_saved_after_tokens_were_taken_back)
+{
+    struct ck k;
+    ck_open(&k, &(struct ck_options){.n_groups = 2, .window_tokens = 32});
+    begin(&k, 1, 100);
+    ck_write_all(&k, tokens, 0, 100, blocks);
+    CHECK_INT(step(&k, 1, 16, 0, 100), 1);
+    CHECK_INT(step(&k, 1, 55, 39, 100), 0); /* token 55 sees 24 and on: block 2 is free */
+    for (uint32_t i = 0; i < 3; i++)
+        ck_poison(&k, 1, blocks[i], i);
+    CHECK_INT(step(&k, 1, 48, 0, 100), 0);
+    ck_settle(&k, NULL);
+    CHECK_INT(ck_find(&k, tokens, 100), 16);
+    ck_close(&k);
+}
+
+/* A step as long as the window: all that the step sees is there while it runs. */
+TEST(what_a_window_still_has_is_saved_however_long_the_steps_are)
+{
+    struct ck k;
+    ck_open(&k, &(struct ck_options){.n_groups = 2, .window_tokens = 32});
+    begin(&k, 1, 100);
+    ck_write_all(&k, tokens, 0, 100, blocks);
+    CHECK_INT(step(&k, 1, 32, 0, 100), 1);
+    CHECK_INT(step(&k, 1, 64, 0, 100), 1);
+    CHECK_INT(step(&k, 1, 96, 0, 100), 1);
+    ck_settle(&k, NULL);
+    CHECK_INT(ck_find(&k, tokens, 100), 96);
+    ck_close(&k);
+}
+
 TEST(a_save_of_a_windowed_group_is_read_within_its_step)
 {
     struct ck k;
@@ -175,6 +207,8 @@ int main(void)
     RUN(two_requests_with_the_same_beginning_save_it_once);
     RUN(only_the_rank_that_lacks_it_saves);
     RUN(what_has_left_a_window_is_not_saved);
+    RUN(what_has_left_a_window_is_not_saved_after_tokens_were_taken_back);
+    RUN(what_a_window_still_has_is_saved_however_long_the_steps_are);
     RUN(a_save_of_a_windowed_group_is_read_within_its_step);
     RUN(a_block_that_is_none_ends_the_saves_of_its_request);
     RUN(too_many_saves_are_skipped_and_counted);

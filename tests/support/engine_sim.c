@@ -102,13 +102,13 @@ static void free_blocks(struct sim *s, struct sim_request *r)
     r->n_blocks = r->n_blocks_told = 0;
 }
 
-/* Blocks that have left a window, by what was processed. */
+/* Blocks that have left a window, as soon as connector.h allows: none of their tokens is seen by
+ * the first token of the step that is being made, be it a draft that will be refused. */
 static void free_passed(struct sim *s, struct sim_request *r)
 {
     uint32_t window = s->k.o.window_tokens;
-    uint32_t done = r->n_computed - r->n_in_flight;
     for (uint32_t i = 0; s->k.o.n_groups > 1 && window && i < r->n_blocks; i++) {
-        if ((i + 1) * CK_BLOCK + window > done) break;
+        if ((i + 1) * CK_BLOCK + window > r->n_computed + 1) break;
         free_block(s, 1, r->blocks[1][i]);
         r->blocks[1][i] = -1;
     }
@@ -293,7 +293,6 @@ static void build(struct sim *s)
         uint32_t n_new = r->n_known - r->n_tokens_told;
         rows[i] = (struct tsr_step_row){.id = r->id,
                                         .n_computed = r->n_computed,
-                                        .n_scheduled = step->rows[i].n,
                                         .n_placeholders = r->n_placeholders,
                                         .n_in_flight = r->n_in_flight,
                                         .n_tokens = r->n_known,
