@@ -198,6 +198,59 @@ TEST(what_was_found_in_another_life_is_blocks_to_recompute)
     kit_close(&b);
 }
 
+/* Bad blocks of a step that a worker is given on its own. */
+static int give(struct ck *k, const void *meta, size_t bytes)
+{
+    struct tsr_bad_block bad[64];
+    CHECK_INT(tsr_worker_start_load_kv(k->workers[0], meta, bytes), 0);
+    for (uint32_t l = 0; l < CK_LAYERS; l++)
+        CHECK_INT(tsr_worker_wait_for_layer_load(k->workers[0], 0, l), 0);
+    CHECK_INT(tsr_worker_wait_for_save(k->workers[0]), 0);
+    return tsr_worker_get_block_ids_with_load_errors(k->workers[0], bad, 64);
+}
+
+/* An engine that is slow, or that repeats itself: the same bytes, before and after. */
+TEST(bytes_from_before_a_restart_of_the_owner_are_blocks_to_recompute)
+{
+    struct served s = {.pid = 0};
+    struct kit a, b;
+    struct ck k;
+    struct tsr_step none = {.size = sizeof none};
+    const void *meta;
+    size_t bytes;
+    uint32_t others[64];
+    for (uint32_t i = 0; i < 64; i++)
+        others[i] = tokens[i] + 1;
+    served_halves(&s, &a, &b, &k);
+    ck_save_prompt(&k, 1, tokens, 64, 0);
+    ask(&k);
+    CHECK_INT(tsr_scheduler_build_connector_meta(k.scheduler, &none, &meta, &bytes), 0);
+    void *kept = malloc(bytes);
+    memcpy(kept, meta, bytes);
+    CHECK_INT(give(&k, kept, bytes), 0);
+    CHECK(ck_right_all(&k, tokens, 0, 64, blocks + 20));
+    ck_settle(&k, NULL);
+    CHECK_INT(tsr_clear(a.cache, NULL), 4); /* so that the disk does not bring it back */
+    CHECK_INT(tsr_flush(a.cache), 0);
+    served_stop(&s, SIGTERM);
+    served_start(&s, NULL);
+    /* Through the same connections, until they are there again. */
+    uint64_t id = 10, until_ns = tsri_now_ns() + 20000000000u;
+    while (ck_find(&k, others, 70) != 64 && tsri_now_ns() < until_ns) {
+        usleep(2000);
+        ck_save_prompt(&k, id++, others, 64, 30);
+    }
+    CHECK(tsri_now_ns() < until_ns);
+    CHECK_INT(give(&k, kept, bytes), 8);
+    ck_settle(&k, NULL);
+    free(kept);
+    ck_close(&k);
+    kit_close(&a);
+    kit_close(&b);
+    served_stop(&s, SIGTERM);
+    served_end(&s);
+}
+
 TEST(an_owner_that_dies_is_blocks_to_recompute_and_then_misses)
 {
     struct served s = {.pid = 0};
@@ -233,6 +286,7 @@ int main(void)
     RUN(a_load_between_steps_that_is_stuck_is_named_in_time);
     RUN(halves_in_other_processes_than_the_owner_work_alike);
     RUN(what_was_found_in_another_life_is_blocks_to_recompute);
+    RUN(bytes_from_before_a_restart_of_the_owner_are_blocks_to_recompute);
     RUN(an_owner_that_dies_is_blocks_to_recompute_and_then_misses);
     return test_end();
 }
