@@ -430,7 +430,7 @@ TSR_API TSR_MUST int tsr_prefetch(struct tsr_client *client, struct tsr_space *s
  * acknowledgement that survives a crash. */
 TSR_API TSR_MUST int tsr_flush(struct tsr_cache *cache);
 /* Pinned entries are not evicted until unpinned as often. They return how many entries they
- * changed. */
+ * changed. Where a cache serves other processes too, at most half of host memory can be pinned. */
 TSR_API TSR_MUST int tsr_pin(struct tsr_space *space, const struct tsr_prompt *prompt);
 TSR_API TSR_MUST int tsr_unpin(struct tsr_space *space, const struct tsr_prompt *prompt);
 /* Marks the prompt's chunks as just used. */

@@ -48,6 +48,8 @@ static int open_memory(struct tsr_cache *c)
     e = o->owner == TSRI_OWNER_EMBEDDED
             ? tsri_pool_init_shared(&c->pool, o->host_size, o->host_page_size)
             : tsri_pool_init(&c->pool, o->host_size, o->host_page_size);
+    if (e == 0 && c->pool.region.shared)
+        e = tsri_holds_init(&c->holds, c->pool.n_pages, c->ids_max);
     if (e == 0) e = tsri_arena_init(&c->arena, derive_metadata(o));
     if (e == 0) e = tsri_windows_init(&c->windows, derive_windows(o), c->ids_max);
     return e;
@@ -96,6 +98,7 @@ int tsri_cache_open(struct tsr_cache **out, const struct tsr_config *cfg)
     c->epoch = tsri_nonce();
     atomic_init(&c->frozen, c->options.frozen);
     pthread_mutex_init(&c->lock, NULL);
+    pthread_mutex_init(&c->holds.lock, NULL);
     e = open_parts(c, cfg);
     /* Borrowed from the configuration, which is the caller's. */
     c->options.disk_path = c->options.separator = c->options.device = "";
@@ -127,11 +130,13 @@ void tsri_cache_close(struct tsr_cache *c)
         tsri_served_close(c->served);
         tsri_events_fini(&c->events);
         if (c->policy) c->policy->ops->close(c->policy);
+        pthread_mutex_destroy(&c->holds.lock);
         pthread_mutex_destroy(&c->lock);
         tsri_stats_close(c->stats);
         tsri_free(c->spaces);
         free(c->touch);
     }
+    tsri_holds_fini(&c->holds);
     tsri_windows_fini(&c->windows);
     tsri_arena_fini(&c->arena);
     tsri_pool_fini(&c->pool);
@@ -195,7 +200,8 @@ int tsri_cache_pin_one(struct tsr_cache *c, uint64_t handle, void *unused)
     pthread_mutex_lock(&c->lock);
     int pinned = tsri_pin_handle(c, handle, &id) != TSRI_FREE;
     struct tsri_entry *e = &c->entries[id];
-    if (pinned && e->user_pins == UINT16_MAX) {
+    bool first = pinned && e->user_pins == 0;
+    if (pinned && (e->user_pins == UINT16_MAX || (first && !tsri_hold_pinned(c, id)))) {
         tsri_unpin_locked(c, id);
         pinned = 0;
     }
@@ -212,7 +218,10 @@ int tsri_cache_unpin_one(struct tsr_cache *c, uint64_t handle, void *unused)
     struct tsri_entry *e = &c->entries[id];
     int had = tsri_entry_is(c, handle) && e->user_pins > 0;
     if (had) {
-        if (--e->user_pins == 0) c->n_pinned--;
+        if (--e->user_pins == 0) {
+            c->n_pinned--;
+            tsri_unhold_pinned(c, id);
+        }
         tsri_unpin_locked(c, id);
     }
     pthread_mutex_unlock(&c->lock);

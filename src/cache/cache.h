@@ -281,6 +281,39 @@ void tsri_events_fini(struct tsri_events *ev);
 bool tsri_events_push(struct tsri_events *ev, const struct tsr_event *event);
 uint32_t tsri_events_take(struct tsri_events *ev, struct tsr_event *out, uint32_t max);
 
+/* ---- holds.c: pages that clients keep in their place, bounded ---- */
+
+/* Of a cache that other processes use; by_id NULL: of one that none do, and nothing is counted. */
+struct tsri_holds {
+    pthread_mutex_t lock; /* a leaf */
+    struct tsri_region region;
+    uint32_t *by_id;              /* how many hold an entry */
+    uint64_t n_pages, pages_max;  /* of the pool, and what of it may be held */
+    uint64_t pages, pages_pinned; /* held now, each once; those that tsr_pin holds */
+};
+/* One client. */
+struct tsri_holder {
+    struct tsr_cache *cache;
+    struct tsri_region region;
+    struct tsri_held *slots; /* a hash table by entry */
+    uint32_t bits;
+    uint64_t pages;
+};
+TSR_MUST int tsri_holds_init(struct tsri_holds *h, uint32_t n_pages, uint32_t ids_max);
+void tsri_holds_fini(struct tsri_holds *h);
+TSR_MUST int tsri_holder_init(struct tsri_holder *x, struct tsr_cache *c, uint32_t entries_max);
+void tsri_holder_fini(struct tsri_holder *x);
+/* Entries that the caller has pinned, and has pinned still when it lets them go; the same one as
+ * often as it likes. All or none; false: it holds too much. */
+TSR_MUST bool tsri_hold(struct tsri_holder *x, const uint32_t *ids, uint32_t n);
+void tsri_unhold(struct tsri_holder *x, const uint32_t *ids, uint32_t n);
+/* Pages that are no entry yet. */
+TSR_MUST bool tsri_hold_pages(struct tsri_holder *x, uint64_t n);
+void tsri_unhold_pages(struct tsri_holder *x, uint64_t n);
+/* For good, in nobody's name: half of the pool at most. */
+TSR_MUST bool tsri_hold_pinned(struct tsr_cache *c, uint32_t id);
+void tsri_unhold_pinned(struct tsr_cache *c, uint32_t id);
+
 /* ---- policy.c, lru.c, s3fifo.c, adaptive.c ---- */
 
 extern const struct tsr_policy_ops tsri_policy_lru, tsri_policy_s3fifo, tsri_policy_adaptive;
@@ -326,6 +359,7 @@ struct tsr_cache {
     struct tsri_pool pool;
     struct tsri_arena arena;
     struct tsri_touch *touch;
+    struct tsri_holds holds;
     struct tsri_events events;
     atomic_bool frozen;
     uint64_t key_mask; /* all ones; tests clear bits to make keys collide */
@@ -546,7 +580,9 @@ struct tsri_compose {
     struct tsr_lookup *io; /* rows are added to it, in their places */
     /* How many of so many rows may be added, for reasons other than matches_max. */
     uint32_t (*grant)(void *arg, uint32_t n_rows);
-    void (*took)(void *arg, uint32_t id); /* a row's entry, with its pin */
+    /* May a row's entries, which are pinned, be taken? Then `took` gets each with its pin. */
+    bool (*may)(void *arg, const uint32_t *ids, uint32_t n);
+    void (*took)(void *arg, uint32_t id);
     void *arg;
 };
 /* Returns how many tokens the added rows have. */
@@ -590,10 +626,13 @@ uint32_t tsri_client_room(struct tsr_client *client);
  * as there are, at most n. What is not used is given back. */
 uint32_t tsri_client_reserve(struct tsr_client *client, uint64_t n);
 void tsri_client_unreserve(struct tsr_client *client, uint32_t n);
-/* Takes over pins as leases of the request, out of those set aside. */
+/* What leases and stores of it hold. */
+struct tsri_holder *tsri_client_holder(struct tsr_client *client);
+/* Takes over pins as leases of the request, out of those set aside; they are held (tsri_hold). */
 void tsri_client_lease_reserved(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
                                 uint32_t n);
-/* The same without setting aside before; false when there is no room, then nothing changed. */
+/* The same without setting aside and holding before; false when there is no room, then nothing
+ * changed. */
 bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
                        uint32_t n);
 int tsri_client_release(struct tsr_client *client, uint64_t request_id);

@@ -21,8 +21,9 @@ struct tsr_client {
     struct tsri_region region;
     struct tsri_lease *records;
     uint32_t n_fresh, max;
-    uint32_t n_used;        /* leases that requests hold */
-    uint32_t n_reserved;    /* and those that lookups under way may add */
+    uint32_t n_used;     /* leases that requests hold */
+    uint32_t n_reserved; /* and those that lookups under way may add */
+    struct tsri_holder holder;
     struct tsri_seat *seat; /* a server's client; then no leases are here */
     uint64_t seed;          /* nobody chooses ids that all hang in one bucket */
     uint32_t n_out; /* records that are not free: of leases, and of old ones on their way back */
@@ -39,6 +40,7 @@ int tsri_client_open(struct tsr_client **out, struct tsr_cache *c)
     /* Twice, because a lookup takes new leases before it lets the old ones go. */
     if (e == 0 && client->max)
         e = tsri_region_init(&client->region, (size_t)client->max * 2 * sizeof(struct tsri_lease));
+    if (e == 0) e = tsri_holder_init(&client->holder, c, client->max);
     if (e) goto out;
     client->records = (struct tsri_lease *)(void *)client->region.data;
     pthread_mutex_lock(&c->lock);
@@ -53,6 +55,7 @@ int tsri_client_open(struct tsr_client **out, struct tsr_cache *c)
     *out = client;
     return 0;
 out:
+    tsri_holder_fini(&client->holder);
     tsri_seat_close(client->seat);
     tsri_region_fini(&client->region);
     tsri_free(client);
@@ -67,6 +70,11 @@ struct tsr_cache *tsri_client_cache(const struct tsr_client *client)
 struct tsri_seat *tsri_client_seat(const struct tsr_client *client)
 {
     return client->seat;
+}
+
+struct tsri_holder *tsri_client_holder(struct tsr_client *client)
+{
+    return &client->holder;
 }
 
 /* The place where the first lease of a request hangs, or where it would. */
@@ -85,8 +93,10 @@ struct tsri_lease *tsri_client_detach(struct tsr_client *client, uint64_t reques
     pthread_mutex_lock(&client->lock);
     struct tsri_lease **at = head_of(client, request_id), *list = *at;
     if (list) *at = list->next_head;
-    for (struct tsri_lease *l = list; l; l = l->next)
+    for (struct tsri_lease *l = list; l; l = l->next) {
+        tsri_unhold(&client->holder, &l->id, 1);
         client->n_used--;
+    }
     pthread_mutex_unlock(&client->lock);
     return list;
 }
@@ -182,7 +192,7 @@ bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uin
                        uint32_t n)
 {
     uint32_t granted = tsri_client_reserve(client, n);
-    if (granted == n) {
+    if (granted == n && tsri_hold(&client->holder, ids, n)) {
         tsri_client_lease_reserved(client, request_id, ids, n);
         return true;
     }
@@ -212,12 +222,14 @@ void tsri_client_close(struct tsr_client *client)
     struct tsr_cache *c = client->cache;
     if (!tsri_forked(c)) {
         tsri_client_release_all(client);
+        TSR_ASSERT(client->holder.pages == 0);
         pthread_mutex_lock(&c->lock);
         c->n_clients--;
         pthread_mutex_unlock(&c->lock);
         tsri_seat_close(client->seat);
         pthread_mutex_destroy(&client->lock);
     }
+    tsri_holder_fini(&client->holder);
     tsri_region_fini(&client->region);
     tsri_free(client);
 }

@@ -180,16 +180,19 @@ static void fill(struct tsr_cache *c, const struct tsri_run *run, struct tsr_ran
 }
 
 /* One more pin on each entry of a row; all or none. */
-static bool pin_row(struct tsr_cache *c, const struct tsri_run *const *runs, uint32_t n)
+static bool pin_row(struct composing *x, const struct tsri_run *const *runs, uint32_t n)
 {
-    for (uint32_t s = 0; s < n; s++) {
-        if (tsri_pin(c, runs[s]->id) == TSRI_HOST) continue;
-        /* Dropped since: our own pin keeps its memory, but nobody else may have it. */
-        while (s > 0)
-            tsri_unpin(c, runs[--s]->id);
-        return false;
+    struct tsr_cache *c = x->matchers[0].c;
+    uint32_t ids[TSRI_LOOKUP_SPACES_MAX], n_pinned = 0;
+    /* Dropped since: our own pin keeps its memory, but nobody else may have it. */
+    while (n_pinned < n && tsri_pin(c, runs[n_pinned]->id) == TSRI_HOST) {
+        ids[n_pinned] = runs[n_pinned]->id;
+        n_pinned++;
     }
-    return true;
+    if (n_pinned == n && x->q->may(x->q->arg, ids, n)) return true;
+    while (n_pinned > 0)
+        tsri_unpin(c, ids[--n_pinned]);
+    return false;
 }
 
 /* Writes the pieces behind the rows there are; returns how many tokens. */
@@ -206,7 +209,7 @@ static uint32_t add_rows(struct composing *x)
                 at[s]++;
             runs[s] = &all[at[s]];
         }
-        if (!pin_row(c, runs, io->n_spaces)) continue;
+        if (!pin_row(x, runs, io->n_spaces)) continue;
         struct tsr_match *row = io->matches + (size_t)io->n_matches++ * io->n_spaces;
         for (uint32_t s = 0; s < io->n_spaces; s++) {
             fill(c, runs[s], x->pieces[i], &row[s]);

@@ -160,6 +160,16 @@ static void settle(struct lookup *l, struct tsr_client *client)
     l->n_ids = 0;
 }
 
+/* Is there room for leases of chunk i, in all spaces? They are held then. */
+static bool may_lease(const struct lookup *l, struct tsr_client *client, uint32_t i)
+{
+    uint32_t ids[TSRI_LOOKUP_SPACES_MAX], n_spaces = l->io->n_spaces;
+    if (l->lease_room < n_spaces) return false;
+    for (uint32_t s = 0; s < n_spaces; s++)
+        ids[s] = l->found[s][i].id;
+    return tsri_hold(tsri_client_holder(client), ids, n_spaces);
+}
+
 /* Adds a row for chunk i of the batch when every space has it and there is room; lets go its pins
  * otherwise. False when it did not count as found. */
 static bool take_row(struct lookup *l, struct tsr_client *client, uint32_t i)
@@ -173,7 +183,7 @@ static bool take_row(struct lookup *l, struct tsr_client *client, uint32_t i)
     if (chunk->kind != TSR_KIND_PREFIX && chunk->range.offset < l->covered)
         skip = tsri_min_u32(l->covered - chunk->range.offset, chunk->range.n_tokens);
     bool fits = all && end > l->covered && l->io->n_matches < l->io->matches_max;
-    if (fits && l->io->request_id && l->lease_room < n_spaces) {
+    if (fits && l->io->request_id && !may_lease(l, client, i)) {
         tsri_stats_add(l->c->stats, TSRI_M_lease_refused, 1);
         fits = false;
     }
@@ -323,6 +333,14 @@ static uint32_t grant(void *arg, uint32_t n_rows)
     return granted;
 }
 
+static bool may_take(void *arg, const uint32_t *ids, uint32_t n)
+{
+    struct taking *t = arg;
+    if (!t->l->io->request_id || tsri_hold(tsri_client_holder(t->client), ids, n)) return true;
+    tsri_stats_add(t->l->c->stats, TSRI_M_lease_refused, 1);
+    return false;
+}
+
 static void took(void *arg, uint32_t id)
 {
     struct taking *t = arg;
@@ -336,7 +354,7 @@ static void find_any(struct lookup *l, struct tsr_client *client)
 {
     struct taking t = {l, client};
     struct tsri_compose q = {
-        .walk = &l->walk, .io = l->io, .grant = grant, .took = took, .arg = &t};
+        .walk = &l->walk, .io = l->io, .grant = grant, .may = may_take, .took = took, .arg = &t};
     uint32_t n = tsri_compose(&q);
     l->n_tokens += n;
     if (n) tsri_stats_add(l->c->stats, TSRI_M_lookup_tokens_any, n);

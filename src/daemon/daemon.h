@@ -271,13 +271,6 @@ struct tsr_server {
     uint64_t stop_ns;
 };
 
-/* Pages that stores of one client which are half done may take: whatever it does, and should it be
- * stopped, others find room. Leases are limited by their number (lease_entries_max). */
-static inline uint64_t tsri_client_share(const struct tsr_cache *c)
-{
-    return c->pool.n_pages / 2 + 1;
-}
-
 struct tsri_server_desc {
     const struct tsri_tenant *tenants; /* outlive the server */
     uint32_t n_tenants;

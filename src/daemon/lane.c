@@ -46,18 +46,20 @@ static int store(struct tsri_session *x, struct tsri_request *q)
     return e ? e : tsr_store(x->client, &q->store);
 }
 
-/* Stores that are half done are pages that nobody else can have. */
-static int check_share(const struct tsri_session *x, const struct tsr_store *store, uint64_t *pages)
+/* Stores that are half done are pages that nobody else can have: they are held, as leases are. */
+static int hold_put(struct tsri_session *x, const struct tsr_store *store, uint64_t *pages)
 {
-    const struct tsr_cache *c = x->tenant->cache;
-    uint64_t held = 0, bytes = tsr_space_token_bytes(store->space);
-    for (uint32_t i = 0; i < TSRI_SESSION_PUTS_MAX; i++)
-        held += x->puts[i] ? x->put_pages[i] : 0;
-    bytes *= store->n_tokens > store->from ? store->n_tokens - store->from : 0;
-    *pages = bytes >> c->pool.page_shift;
-    if (held + *pages <= tsri_client_share(c)) return 0;
-    return tsri_fail(TSR_EFULL, "stores that are half done take %llu of %u pages with this one",
-                     (unsigned long long)(held + *pages), c->pool.n_pages);
+    const struct tsr_space *space = store->space;
+    const struct tsri_shape *shape = &space->shape;
+    uint32_t n = store->n_tokens > store->from ? store->n_tokens - store->from : 0;
+    uint32_t block = store->kind == TSR_KIND_PREFIX ? space->block_tokens : n;
+    *pages = block ? (uint64_t)(n / block) * tsri_shape_n_pages(shape, block) : 0;
+    if (block && n % block) *pages += tsri_shape_n_pages(shape, n % block);
+    if (tsri_hold_pages(tsri_client_holder(x->client), *pages)) return 0;
+    return tsri_fail(TSR_EFULL,
+                     "leases and stores that are half done hold too much for %llu more "
+                     "of %u pages",
+                     (unsigned long long)*pages, space->cache->pool.n_pages);
 }
 
 static int put_open(struct tsri_session *x, struct tsri_request *q, struct tsri_reply *r)
@@ -69,8 +71,10 @@ static int put_open(struct tsri_session *x, struct tsri_request *q, struct tsri_
         return tsri_fail(TSR_EAGAIN, "%u puts are open", TSRI_SESSION_PUTS_MAX);
     q->store.space = tsri_session_space(x, q->space);
     if (!q->store.space) return TSR_ENOENT;
-    int e = check_share(x, &q->store, &x->put_pages[at]);
-    if (e == 0) e = tsr_put_open(&x->puts[at], x->client, &q->store);
+    int e = hold_put(x, &q->store, &x->put_pages[at]);
+    if (e) return e;
+    e = tsr_put_open(&x->puts[at], x->client, &q->store);
+    if (e) tsri_unhold_pages(tsri_client_holder(x->client), x->put_pages[at]);
     if (e) return e;
     r->put = at;
     r->n_blocks = tsri_put_n_blocks(x->puts[at]);
@@ -92,6 +96,7 @@ static int put_end(struct tsri_session *x, const struct tsri_request *q)
     if (!at) return TSR_ENOENT;
     put = *at;
     *at = NULL;
+    tsri_unhold_pages(tsri_client_holder(x->client), x->put_pages[q->put.put]);
     if (q->type == TSRI_WIRE_PUT_COMMIT) return tsr_put_commit(put);
     tsr_put_abort(put);
     return 0;

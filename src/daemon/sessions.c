@@ -425,7 +425,10 @@ static void session_close(struct tsri_session *x)
     tsri_share_leave(x);
     tsri_roster_give(&s->roster, x->row);
     for (uint32_t i = 0; i < TSRI_SESSION_PUTS_MAX; i++)
-        tsr_put_abort(x->puts[i]);
+        if (x->puts[i]) {
+            tsr_put_abort(x->puts[i]);
+            tsri_unhold_pages(tsri_client_holder(x->client), x->put_pages[i]);
+        }
     tsr_client_close(x->client);
     for (uint32_t i = 0; i < TSRI_SESSION_SPACES_MAX; i++)
         tsr_space_close(atomic_load(&x->spaces[i]));
