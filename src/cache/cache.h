@@ -333,6 +333,7 @@ struct tsr_space {
     uint16_t id;
     uint32_t refs;                     /* under cache->lock */
     uint32_t n_entries;                /* published and not yet reclaimed, under cache->lock */
+    uint64_t closed;                   /* when it was closed last, in closes of the cache */
     bool shaped;                       /* false: seen in a tier, not yet opened here */
     char model[TSRI_SPACE_NAME_BYTES]; /* for people; its beginning, when it is long */
     uint32_t block_tokens;
@@ -371,6 +372,7 @@ struct tsr_cache {
     uint32_t n_host, n_cold, n_pinned;
     struct tsr_space *spaces;
     uint32_t n_spaces;
+    uint64_t n_closed; /* closes of spaces by the last who had them open */
     uint32_t n_clients;
 
     struct tsri_device *device; /* of the engines here, or NULL */
@@ -423,6 +425,12 @@ static inline bool tsri_forked(const struct tsr_cache *c)
 /* spaces.c */
 TSR_MUST int tsri_space_open(struct tsr_space **out, struct tsr_cache *c,
                              const struct tsr_space_desc *desc);
+/* The same without tsri_spaces_make_room: never waits. */
+TSR_MUST int tsri_space_open_now(struct tsr_space **out, struct tsr_cache *c,
+                                 const struct tsr_space_desc *desc);
+/* Drops the entries of the space that was closed longest ago and of which nothing is in use, so
+ * that another can have its slot. Walks all entries; false when there is none. */
+bool tsri_spaces_make_room(struct tsr_cache *c);
 void tsri_space_close(struct tsr_space *space);
 /* The slot of a fingerprint seen in a tier; NULL when spaces_max are in use. Under lock. */
 struct tsr_space *tsri_space_slot(struct tsr_cache *c, const uint8_t fingerprint[16]);

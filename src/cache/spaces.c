@@ -1,7 +1,8 @@
 /* spaces.c - the spaces a cache knows. A slot is found by its fingerprint and stays as long as
  * somebody has it open or entries name it by number; opening the same description again then gives
- * the same slot. A slot that is neither is used again when all others are taken: tenants come and
- * go. */
+ * the same slot. A slot that is neither is used again when all others are taken, and when there is
+ * none of these, the entries of the space that nobody has had open for longest go: tenants come and
+ * go, and a new one is worth more than what an old one has left. */
 #include "cache/served.h"
 
 #include <stdio.h>
@@ -33,7 +34,88 @@ struct tsr_space *tsri_space_slot(struct tsr_cache *c, const uint8_t fingerprint
     return space;
 }
 
-int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct tsr_space_desc *desc)
+/* ---- taking over ---- */
+
+#define VICTIMS_MAX 4u /* looked at, each with a walk over all entries */
+#define WALK_BATCH 1024u
+
+/* Under lock. The next after `after` in the order in which they were closed; only from a tier, and
+ * never opened, is oldest of all. */
+static struct tsr_space *oldest_unused(struct tsr_cache *c, uint64_t after, bool first)
+{
+    struct tsr_space *oldest = NULL;
+    for (uint32_t i = 0; i < c->n_spaces; i++) {
+        struct tsr_space *s = &c->spaces[i];
+        if (s->refs || (!first && s->closed <= after)) continue;
+        if (!oldest || s->closed < oldest->closed) oldest = s;
+    }
+    return oldest;
+}
+
+/* Under lock. False when it is in use. */
+static bool pass_entry(struct tsr_cache *c, const struct tsr_space *s, uint32_t id, bool drop)
+{
+    enum tsri_state state = tsri_word_state(atomic_load(&c->entries[id].word));
+    if (state != TSRI_HOST && state != TSRI_COLD) return true;
+    if (c->entries[id].space != s->id) return true;
+    if (!tsri_entry_is_idle(c, id)) return false;
+    if (drop) tsri_stats_add(c->stats, TSRI_M_evictions, tsri_entry_drop(c, id, TSR_EVENT_EVICTED));
+    return true;
+}
+
+/* Walks the entries of a space, in batches, so that nobody waits long for the lock; false when one
+ * of them is in use, or the space has been opened again. */
+static bool walk_entries(struct tsr_cache *c, const struct tsr_space *s, uint64_t closed, bool drop)
+{
+    bool idle = true;
+    for (uint32_t id = 0, end = UINT32_MAX; idle && id < end;) {
+        pthread_mutex_lock(&c->lock);
+        end = c->ids_fresh;
+        uint32_t stop = tsri_min_u32(end, id + WALK_BATCH);
+        idle = s->refs == 0 && s->closed == closed;
+        for (; idle && id < stop; id++)
+            idle = pass_entry(c, s, id, drop);
+        pthread_mutex_unlock(&c->lock);
+    }
+    return idle;
+}
+
+bool tsri_spaces_make_room(struct tsr_cache *c)
+{
+    uint64_t after = 0;
+    for (uint32_t i = 0; i < VICTIMS_MAX; i++) {
+        pthread_mutex_lock(&c->lock);
+        const struct tsr_space *s = oldest_unused(c, after, i == 0);
+        after = s ? s->closed : 0;
+        pthread_mutex_unlock(&c->lock);
+        if (!s) return false;
+        if (walk_entries(c, s, after, false) && walk_entries(c, s, after, true)) return true;
+    }
+    return false;
+}
+
+/* ---- opening ---- */
+
+/* NULL when there is no slot. */
+static struct tsr_space *enter(struct tsr_cache *c, const uint8_t fingerprint[16],
+                               const struct tsri_shape *shape, const struct tsr_space_desc *d)
+{
+    pthread_mutex_lock(&c->lock);
+    struct tsr_space *space = tsri_space_slot(c, fingerprint);
+    /* Once only: others who have it open read it without a lock, and it would be the same. */
+    if (space && !space->shaped) {
+        space->shape = *shape;
+        space->block_tokens = d->block_tokens;
+        snprintf(space->model, sizeof space->model, "%s", d->model);
+        space->shaped = true;
+    }
+    if (space) space->refs++;
+    pthread_mutex_unlock(&c->lock);
+    return space;
+}
+
+static int open_space(struct tsr_space **out, struct tsr_cache *c,
+                      const struct tsr_space_desc *desc, bool may_wait)
 {
     struct tsr_space_desc d = {0};
     memcpy(&d, desc, desc->size < sizeof d ? desc->size : sizeof d);
@@ -47,19 +129,10 @@ int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct ts
     uint8_t fingerprint[16];
     tsri_space_fingerprint(&d, fingerprint);
 
-    pthread_mutex_lock(&c->lock);
-    struct tsr_space *space = tsri_space_slot(c, fingerprint);
-    /* Once only: others who have it open read it without a lock, and it would be the same. */
-    if (space && !space->shaped) {
-        space->shape = shape;
-        space->block_tokens = d.block_tokens;
-        snprintf(space->model, sizeof space->model, "%s", d.model);
-        space->shaped = true;
-    }
-    if (space) space->refs++;
-    pthread_mutex_unlock(&c->lock);
+    struct tsr_space *space = enter(c, fingerprint, &shape, &d);
+    if (!space && may_wait && tsri_spaces_make_room(c)) space = enter(c, fingerprint, &shape, &d);
     if (!space)
-        return tsri_fail(TSR_EAGAIN, "%u spaces are open or have entries, spaces_max",
+        return tsri_fail(TSR_EAGAIN, "%u spaces are open or have entries in use, spaces_max",
                          c->options.spaces_max);
     e = c->served ? tsri_served_space_open(space, &d) : 0;
     if (e) {
@@ -70,6 +143,17 @@ int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct ts
     return 0;
 }
 
+int tsri_space_open(struct tsr_space **out, struct tsr_cache *c, const struct tsr_space_desc *desc)
+{
+    return open_space(out, c, desc, true);
+}
+
+int tsri_space_open_now(struct tsr_space **out, struct tsr_cache *c,
+                        const struct tsr_space_desc *desc)
+{
+    return open_space(out, c, desc, false);
+}
+
 void tsri_space_close(struct tsr_space *space)
 {
     struct tsr_cache *c = space->cache;
@@ -78,6 +162,7 @@ void tsri_space_close(struct tsr_space *space)
     TSR_ASSERT(space->refs > 0);
     struct tsri_separators *separators = NULL;
     if (--space->refs == 0) {
+        space->closed = ++c->n_closed;
         separators = space->separators;
         space->separators = NULL;
     }

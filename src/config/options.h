@@ -63,7 +63,7 @@ enum {
     X(entries_max, COUNT, "0", 16, (uint64_t)1 << 28, TSRI_OPT_ZERO, \
       "entries in the index; 0: derived from host_size") \
     X(spaces_max, COUNT, "256", 1, 4096, 0, \
-      "spaces (models, ranks, KV groups, tenants) open at once") \
+      "spaces (models, ranks, KV groups, tenants) that are open or have entries") \
     X(clients_max, COUNT, "1024", 1, 65536, 0, \
       "clients open at once") \
     X(lease_entries_max, COUNT, "65536", 1, (uint64_t)1 << 28, 0, \

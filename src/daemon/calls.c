@@ -68,21 +68,35 @@ static void enter_space(struct tsri_session *x, const struct tsri_wire_head *hea
     tsri_session_reply(x, head->id, &r);
 }
 
+/* With a body, one for which there is no slot goes to a worker that makes room. */
 static void space_open(struct tsri_session *x, const struct tsri_wire_head *head,
-                       const struct tsri_request *q)
+                       const uint8_t *body, const struct tsri_request *q)
 {
     struct tsr_space *space;
     bool shaped = true;
     uint32_t at = free_number(x);
     int e = at < TSRI_SESSION_SPACES_MAX ? 0 : TSR_EAGAIN;
     if (e == 0 && q->type == TSRI_WIRE_SPACE_OPEN)
-        e = tsr_space_open(&space, x->tenant->cache, &q->desc);
+        e = tsri_space_open_now(&space, x->tenant->cache, &q->desc);
     else if (e == 0)
         e = tsri_space_find(&space, x->tenant->cache, q->fingerprint, &shaped);
-    if (e)
+    if (e == TSR_EAGAIN && body && at < TSRI_SESSION_SPACES_MAX)
+        tsri_lane_push(x, head, body, NULL, 0);
+    else if (e)
         tsri_session_fail(x, head, e);
     else
         enter_space(x, head, at, space, shaped);
+}
+
+void tsri_space_again(struct tsri_session *x, const struct tsri_wire_head *head,
+                      const uint8_t *body)
+{
+    struct tsri_request *q = &x->server->request;
+    int e = tsri_request_decode(q, head->type, body, head->body_bytes);
+    if (e)
+        tsri_session_fail(x, head, e);
+    else
+        space_open(x, head, NULL, q);
 }
 
 /* Nobody can name it any more, but calls that wait and stores that are half done may still use it:
@@ -294,7 +308,7 @@ static void open_call(struct tsri_session *x, const struct tsri_wire_head *head,
         return;
     case TSRI_WIRE_SPACE_OPEN:
     case TSRI_WIRE_SPACE_FIND:
-        space_open(x, head, q);
+        space_open(x, head, q->type == TSRI_WIRE_SPACE_OPEN ? body : NULL, q);
         return;
     case TSRI_WIRE_SPACE_CLOSE:
         space_close(x, head, q);

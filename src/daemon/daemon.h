@@ -372,6 +372,10 @@ TSR_MUST int tsri_contains(struct tsri_session *x, const struct tsri_request *q,
                            struct tsri_reply *r, void **memory);
 TSR_MUST int tsri_mark(struct tsri_session *x, const struct tsri_request *q);
 
+/* In the loop: opens a space for which a worker has made room, if it could. */
+void tsri_space_again(struct tsri_session *x, const struct tsri_wire_head *head,
+                      const uint8_t *body);
+
 /* ---- finds.c: lookup and retrieve, in the loop or on a worker ---- */
 
 void tsri_lookup_answer(struct tsri_session *x, const struct tsri_wire_head *head,

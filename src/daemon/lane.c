@@ -147,6 +147,8 @@ static int perform_more(struct tsri_session *x, const struct tsri_request *q, st
         return list(x, q, r, memory);
     case TSRI_WIRE_DISCOVER:
         return discover(x, q);
+    case TSRI_WIRE_SPACE_OPEN: /* it is opened in the loop, where numbers are given out */
+        return tsri_spaces_make_room(x->tenant->cache) ? 0 : TSR_EAGAIN;
     case TSRI_WIRE_WARM:
         return (int)tsri_cache_warm(x->tenant->cache, q->bytes);
     case TSRI_WIRE_EVICT:
@@ -296,7 +298,9 @@ void tsri_lane_finish(struct tsri_call *call)
         tsri_session_retire(x);
         return;
     }
-    if (!call->reply)
+    if (call->head.type == TSRI_WIRE_SPACE_OPEN)
+        tsri_space_again(x, &call->head, call->body);
+    else if (!call->reply)
         tsri_session_end(x, "no memory for its replies");
     else if (!quiet)
         tsri_session_send(x, call->reply, call->reply_bytes);

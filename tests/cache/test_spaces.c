@@ -98,7 +98,7 @@ TEST(so_many_spaces_and_no_more)
     struct tsr_space *first = kit_space(k.cache, &a), *second = kit_space(k.cache, &b), *third;
     CHECK_INT(tsr_space_open(&third, k.cache, &c), TSR_EAGAIN);
     CHECK(third == NULL);
-    CHECK_HAS(tsr_errmsg(), "3 spaces are open or have entries, spaces_max");
+    CHECK_HAS(tsr_errmsg(), "3 spaces are open or have entries in use, spaces_max");
     CHECK_INT(tsr_space_open(&third, k.cache, &b), 0); /* known already */
     CHECK(third == second);
     tsr_space_close(third);
@@ -116,7 +116,6 @@ TEST(tenants_come_and_go_in_few_slots)
     d.salt = "stays";
     struct kit stays = {.cache = k.cache, .client = k.client, .space = kit_space(k.cache, &d)};
     CHECK_INT(kit_store_segment(&stays, tokens, 40), 40);
-    tsr_space_close(stays.space);
     char salt[32];
     d.salt = salt;
     struct tsr_prompt prompt;
@@ -146,13 +145,78 @@ TEST(tenants_come_and_go_in_few_slots)
         tsri_unpin(k.cache, id);
         CHECK(kit_valid(&k));
     }
-    d = kit_desc();
-    d.salt = "stays";
-    stays.space = kit_space(k.cache, &d);
     CHECK_INT(kit_load_and_check(&stays, &prompt), 40);
     tsr_space_close(stays.space);
     free(tokens);
     kit_close(&k);
+}
+
+/* A space of its own for each name. */
+static struct kit named(const struct kit *k, const char *salt)
+{
+    struct tsr_space_desc d = kit_desc();
+    d.salt = salt;
+    return (struct kit){.cache = k->cache, .client = k->client, .space = kit_space(k->cache, &d)};
+}
+
+/* Opens, stores or finds, and closes again. */
+static int visit(const struct kit *k, const char *salt, const uint32_t *tokens, bool store)
+{
+    struct kit as = named(k, salt);
+    int n = store ? kit_store_prefix(&as, tokens, 48) : kit_find_prefix(&as, tokens, 48);
+    tsr_space_close(as.space);
+    return n;
+}
+
+TEST(a_new_space_takes_over_the_one_that_was_closed_longest_ago)
+{
+    struct kit k;
+    kit_open(&k, (const char *[]){"spaces_max", "4", NULL});
+    uint32_t *tokens = kit_tokens(1, 48);
+    CHECK_INT(kit_store_prefix(&k, tokens, 48), 48); /* open: is never taken over */
+    CHECK_INT(visit(&k, "a", tokens, true), 48);
+    CHECK_INT(visit(&k, "b", tokens, true), 48);
+    CHECK_INT(visit(&k, "c", tokens, true), 48);
+    CHECK_INT(visit(&k, "a", tokens, false), 48); /* was used since */
+    CHECK_INT(visit(&k, "d", tokens, true), 48);
+    CHECK_INT(kit_stats(&k).evicted, 3);
+    CHECK_INT(visit(&k, "a", tokens, false), 48);
+    CHECK_INT(visit(&k, "c", tokens, false), 48);
+    CHECK_INT(visit(&k, "d", tokens, false), 48);
+    CHECK_INT(visit(&k, "b", tokens, false), 0); /* and is back, in the place of a */
+    CHECK_INT(visit(&k, "a", tokens, false), 0);
+    CHECK_INT(kit_find_prefix(&k, tokens, 48), 48);
+    CHECK(kit_valid(&k));
+    free(tokens);
+    CHECK(kit_end(&k));
+}
+
+TEST(a_space_with_entries_in_use_is_passed_over)
+{
+    struct kit k;
+    kit_open(&k, (const char *[]){"spaces_max", "3", NULL});
+    uint32_t *tokens = kit_tokens(1, 48);
+    CHECK_INT(visit(&k, "leased", tokens, true), 48);
+    struct kit leased = named(&k, "leased");
+    struct kit_hits hits;
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
+    CHECK_INT(kit_lookup(&leased, &prompt, 7, &hits), 48);
+    tsr_space_close(leased.space);
+    CHECK_INT(visit(&k, "idle", tokens, true), 48);
+    CHECK_INT(visit(&k, "new", tokens, true), 48);
+    CHECK_INT(visit(&k, "newer", tokens, true), 48);
+    CHECK_INT(visit(&k, "leased", tokens, false), 48);
+    struct kit newest = named(&k, "newest"); /* the only place that is left */
+    struct tsr_space *space;
+    struct tsr_space_desc d = kit_desc();
+    d.salt = "one too many";
+    CHECK_INT(tsr_space_open(&space, k.cache, &d), TSR_EAGAIN);
+    CHECK_INT(tsr_release(k.client, 7), 3);
+    CHECK_INT(tsr_space_open(&space, k.cache, &d), 0);
+    tsr_space_close(space);
+    tsr_space_close(newest.space);
+    free(tokens);
+    CHECK(kit_end(&k));
 }
 
 TEST(shapes_that_do_not_fit_a_page_are_refused_and_take_no_slot)
@@ -292,6 +356,8 @@ int main(void)
     RUN(entries_outlive_their_space_and_are_found_when_it_is_opened_again);
     RUN(so_many_spaces_and_no_more);
     RUN(tenants_come_and_go_in_few_slots);
+    RUN(a_new_space_takes_over_the_one_that_was_closed_longest_ago);
+    RUN(a_space_with_entries_in_use_is_passed_over);
     RUN(shapes_that_do_not_fit_a_page_are_refused_and_take_no_slot);
     RUN(a_description_of_an_older_caller_is_completed_with_defaults);
     RUN(a_slot_seen_in_a_tier_gets_its_shape_when_it_is_opened);

@@ -232,6 +232,34 @@ TEST(clear_evict_and_flush_do_as_in_the_process)
     CHECK(ready_end(&r));
 }
 
+/* Tenants by salt: when all slots have entries a worker makes room, and other calls go on. */
+TEST(a_space_too_many_takes_the_place_of_one_that_is_no_longer_open)
+{
+    struct ready r;
+    ready_open(&r, (const char *const[]){"spaces_max", "4", NULL});
+    uint32_t *tokens = kit_tokens(5, 90);
+    struct tsr_space_desc desc = kit_desc();
+    char salt[16];
+    desc.salt = salt;
+    for (int i = 0; i < 10; i++) {
+        snprintf(salt, sizeof salt, "salt %d", i);
+        int space = wc_space(&r.c, &desc);
+        CHECK_INT(space, 1);
+        CHECK_INT(wc_store_segment(&r.c, r.s.k.space, (uint32_t)space, tokens, 90), 90);
+        fresh(TSRI_WIRE_SPACE_CLOSE)->space = (uint32_t)space;
+        CHECK_INT(wc_call(&r.c, &q), 0);
+    }
+    CHECK_INT(kit_stats(&r.s.k).evicted, 7);
+    CHECK_INT(wc_store_segment(&r.c, r.s.k.space, r.space, tokens, 90), 90);
+    /* All open: none is given up. */
+    for (int i = 0; i < 4; i++) {
+        snprintf(salt, sizeof salt, "open %d", i);
+        CHECK_INT(wc_space(&r.c, &desc), i < 3 ? i + 1 : TSR_EAGAIN);
+    }
+    free(tokens);
+    CHECK(ready_end(&r));
+}
+
 TEST(a_list_comes_in_parts_and_tells_what_is_where)
 {
     struct ready r;
@@ -392,6 +420,7 @@ int main(void)
     RUN(half_a_store_vanishes_with_its_session);
     RUN(a_session_has_so_many_puts_open_and_no_more);
     RUN(clear_evict_and_flush_do_as_in_the_process);
+    RUN(a_space_too_many_takes_the_place_of_one_that_is_no_longer_open);
     RUN(a_list_comes_in_parts_and_tells_what_is_where);
     RUN(what_a_tier_has_is_brought_up_and_lent);
     RUN(warm_brings_it_up);
