@@ -5,7 +5,7 @@
 #   make demo       replay a small built-in trace and print a hit table
 #   make cuda       the CUDA device, libtessera-cuda.so, with nvcc
 #   make gpu-kit    what a machine with a GPU needs to test and measure that device, in $B/gpu
-#   make check-arm  the device tests on an emulated 64-bit Arm processor
+#   make check-arm  the tests of devices and models on 64-bit Arm, emulated where the machine is another
 #   make check      the tests alone, without looking for missing packages
 #   make test-python     the tests of the Python package
 #   make test-vllm, make test-sglang   Tessera inside real engines (tools/setup --engines first)

@@ -136,8 +136,7 @@ static void check_cuts(const struct cuts *c)
     kit_close(&k);
 }
 
-static const uint32_t odd_cuts[] = {1,  2,  3,  7,  8,  9,  15,  16,  17,  31,
-                                    33, 60, 63, 64, 65, 90, 101, 142, 147, 149};
+static const uint32_t odd_cuts[] = {1, 2, 3, 7, 8, 9, 17, 31, 60, 63, 64, 65, 90, 113, 117, 119};
 enum { N_ODD = sizeof odd_cuts / sizeof odd_cuts[0] };
 
 /* What people have: every kind of weights, over every kind of KV. Kinds of processors have kernels
@@ -152,14 +151,14 @@ TEST(a_prompt_in_two_passes_gives_the_same_bits_as_in_one)
     enum { TYPES = sizeof types / sizeof types[0] };
     for (int i = 0; i < 3 * TYPES; i++) {
         bool most = i / 3 % 3 == i % 3;
-        struct cuts c = {.model = {.arch = archs[i % 3],
+        struct cuts c = {.model = {.arch = archs[(i + i / 3) % 3],
                                    .type = types[i / 3],
                                    .n_layers = 2,
                                    .n_embd = 256,
                                    .tied = i % 2},
                          .dtype = dtypes[i % 3],
                          .n_threads = 1,
-                         .n = 150,
+                         .n = 120,
                          .at = most ? odd_cuts : odd_cuts + 3 * (i % 3),
                          .n_cuts = most ? N_ODD : 3};
         check_cuts(&c);
@@ -169,12 +168,12 @@ TEST(a_prompt_in_two_passes_gives_the_same_bits_as_in_one)
 /* ggml deals a matrix out to its threads, and their number decides which rows are a pair. */
 TEST(a_prompt_in_two_passes_gives_the_same_bits_with_any_number_of_threads)
 {
-    static const uint32_t at[] = {1, 9, 60, 75, 90, 142};
+    static const uint32_t at[] = {1, 9, 60, 75, 90, 112};
     for (uint32_t n_threads = 2; n_threads <= 7; n_threads++) {
         struct cuts c = {
             .model = {.type = n_threads % 2 ? GGML_TYPE_Q4_1 : GGML_TYPE_Q8_0, .n_layers = 2},
             .n_threads = n_threads,
-            .n = 150,
+            .n = 120,
             .at = at,
             .n_cuts = sizeof at / sizeof at[0]};
         check_cuts(&c);

