@@ -153,7 +153,7 @@ enum {
     X(server_threads, COUNT, "4", 1, 64, 0, \
       "threads of the server that copy and wait for tiers; every further tenant adds one of its own") \
     X(server_memory, SIZE, "256M", TSRI_MIB, TSRI_TIB, 0, \
-      "memory for requests and replies on their way, of all clients together") \
+      "memory for requests and replies on their way; every client and every tenant has a part of it") \
     X(server_staging_max, SIZE, "1G", TSRI_MIB, TSRI_TIB, 0, \
       "largest staging area that a client may bring") \
     X(server_token, STRING, "", 0, 256, TSRI_OPT_SECRET, \

@@ -124,6 +124,36 @@ enum tsri_watch tsri_event_watch(uint64_t event);
 /* NULL: it is gone. */
 struct tsri_session *tsri_roster_at(const struct tsri_roster *p, uint64_t event);
 
+/* ---- allowance.c: memory that clients may make the server hold ---- */
+
+enum tsri_side {
+    TSRI_SIDE_IN,  /* requests, and what is kept for them */
+    TSRI_SIDE_OUT, /* replies */
+    TSRI_SIDES
+};
+#define TSRI_TENANT_NONE UINT32_MAX /* has not said who it is: its floor is all it gets */
+
+struct tsri_allowance {
+    pthread_mutex_t lock;
+    uint64_t floor;        /* of each side of a session */
+    uint64_t tenant_floor; /* of all sessions of a tenant, beyond theirs */
+    uint64_t stock, stock_used;
+    uint64_t *tenants; /* bytes that each holds beyond the floors of its sessions */
+    _Atomic uint64_t used;
+};
+TSR_MUST int tsri_allowance_init(struct tsri_allowance *a, uint64_t memory, uint32_t n_tenants,
+                                 uint32_t n_sessions);
+void tsri_allowance_fini(struct tsri_allowance *a);
+/* *side: what that side of a session holds; only these two change it. From any thread. */
+TSR_MUST bool tsri_allowance_take(struct tsri_allowance *a, uint64_t *side, uint32_t tenant,
+                                  uint64_t bytes);
+void tsri_allowance_give(struct tsri_allowance *a, uint64_t *side, uint32_t tenant, uint64_t bytes);
+/* Memory that is counted; NULL when there is none, or not for this one. */
+void *tsri_session_alloc(struct tsri_session *x, enum tsri_side side, size_t bytes);
+void *tsri_session_grow(struct tsri_session *x, enum tsri_side side, void *p, size_t old_bytes,
+                        size_t bytes);
+void tsri_session_free(struct tsri_session *x, enum tsri_side side, void *p, size_t bytes);
+
 /* ---- the server ---- */
 
 #define TSRI_SESSION_SPACES_MAX 256u
@@ -196,7 +226,8 @@ struct tsri_session {
     struct tsr_put *puts[TSRI_SESSION_PUTS_MAX]; /* the worker's, and the loop's when none runs */
 
     struct tsri_pending in, out;
-    uint64_t skip; /* bytes of a body that is not wanted */
+    uint64_t held[TSRI_SIDES]; /* bytes; under allowance.lock */
+    uint64_t skip;             /* bytes of a body that is not wanted */
     struct tsri_wire_head skip_head;
     int skip_error;
     int staging_fd;   /* of hello, before it is understood; -1: none */
@@ -245,8 +276,8 @@ struct tsr_server {
     struct tsri_roster roster;
     struct tsri_session *sessions; /* all that are not freed, also those that have ended */
     struct tsri_session *retired;  /* nothing uses them any more: freed after the batch of events */
-    uint64_t staging_max, memory_max;
-    _Atomic uint64_t memory_used;
+    uint64_t staging_max;
+    struct tsri_allowance allowance;
     _Atomic uint64_t stall_ns; /* TSRI_STALL_NS; tests have less patience */
 
     uint8_t *read_buffer; /* TSRI_READ_BYTES, on a boundary of 8 */
@@ -288,9 +319,6 @@ bool tsri_server_allows(const struct tsr_server *s, uint32_t uid);
 struct tsri_stats *tsri_server_stats(const struct tsr_server *s);
 /* Tells the loop that a call is finished. From a worker. */
 void tsri_server_finished(struct tsr_server *s, struct tsri_call *call);
-/* Memory for what clients send; NULL when server_memory is used up. */
-void *tsri_server_alloc(struct tsr_server *s, size_t bytes);
-void tsri_server_free(struct tsr_server *s, void *p, size_t bytes);
 
 /* ---- shares.c: what each tenant may have of what all share ---- */
 
@@ -390,7 +418,7 @@ TSR_MUST int tsri_lookup(struct tsri_session *x, const struct tsri_request *q, s
 TSR_MUST int tsri_lend_all(struct tsri_session *x, const struct tsri_request *q,
                            struct tsri_lend **out);
 void tsri_lends_free(struct tsri_session *x, struct tsri_lend *lends, uint32_t n);
-/* The frame of what was lent, in memory of its own (tsri_server_free); NULL when there is none. */
+/* The frame of what was lent, in memory of its own (tsri_session_free); NULL when there is none. */
 uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct tsri_lend *lends,
                              uint32_t n, size_t *bytes);
 

@@ -115,7 +115,7 @@ uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct t
                            .n_pages = (uint32_t)n_pages,
                            .pages = pages};
     uint8_t *frame = NULL;
-    if (tsri_reply_bytes(&r, bytes) == 0) frame = tsri_server_alloc(x->server, *bytes);
+    if (tsri_reply_bytes(&r, bytes) == 0) frame = tsri_session_alloc(x, TSRI_SIDE_OUT, *bytes);
     if (frame) tsri_reply_encode(&r, id, frame, *bytes);
     tsri_free(lent);
     return frame;
@@ -126,7 +126,7 @@ int tsri_lend_all(struct tsri_session *x, const struct tsri_request *q, struct t
     const struct tsri_wire_retrieve *t = &q->retrieve;
     *out = NULL;
     if (t->lease == 0) return tsri_fail(TSR_EINVAL, "retrieve: needs a lease");
-    struct tsri_lend *lends = tsri_server_alloc(x->server, lends_bytes(t->n_wants));
+    struct tsri_lend *lends = tsri_session_alloc(x, TSRI_SIDE_IN, lends_bytes(t->n_wants));
     if (!lends) return TSR_EAGAIN;
     struct tsr_match *matches = (struct tsr_match *)(void *)(lends + t->n_wants);
     int n_cold = 0;
@@ -143,7 +143,7 @@ int tsri_lend_all(struct tsri_session *x, const struct tsri_request *q, struct t
         n_cold = tsri_lends_init(x->client, t->lease, t->has_prompt ? &q->prompt : NULL, lends,
                                  t->n_wants);
     if (n_cold < 0)
-        tsri_server_free(x->server, lends, lends_bytes(t->n_wants));
+        tsri_session_free(x, TSRI_SIDE_IN, lends, lends_bytes(t->n_wants));
     else
         *out = lends;
     return n_cold;
@@ -153,7 +153,7 @@ void tsri_lends_free(struct tsri_session *x, struct tsri_lend *lends, uint32_t n
 {
     if (!lends) return;
     tsri_lends_fini(x->client, lends, n);
-    tsri_server_free(x->server, lends, lends_bytes(n));
+    tsri_session_free(x, TSRI_SIDE_IN, lends, lends_bytes(n));
 }
 
 void tsri_retrieve_answer(struct tsri_session *x, const struct tsri_wire_head *head,
@@ -175,7 +175,7 @@ void tsri_retrieve_answer(struct tsri_session *x, const struct tsri_wire_head *h
     tsri_lends_free(x, lends, n);
     if (frame) {
         tsri_session_send(x, frame, bytes);
-        tsri_server_free(x->server, frame, bytes);
+        tsri_session_free(x, TSRI_SIDE_OUT, frame, bytes);
     } else {
         tsri_session_fail(x, head, TSR_ENOMEM);
     }

@@ -5,10 +5,10 @@
 
 /* ---- on a worker ---- */
 
-static uint8_t *frame_of(struct tsr_server *s, uint64_t id, struct tsri_reply *r, size_t *bytes)
+static uint8_t *frame_of(struct tsri_session *x, uint64_t id, struct tsri_reply *r, size_t *bytes)
 {
     uint8_t *frame = NULL;
-    if (tsri_reply_bytes(r, bytes) == 0) frame = tsri_server_alloc(s, *bytes);
+    if (tsri_reply_bytes(r, bytes) == 0) frame = tsri_session_alloc(x, TSRI_SIDE_OUT, *bytes);
     if (frame) tsri_reply_encode(r, id, frame, *bytes);
     return frame;
 }
@@ -225,7 +225,7 @@ static void run(struct tsri_job *job)
             r.text = text;
             r.text_bytes = (uint32_t)strlen(text);
         }
-        call->reply = frame_of(x->server, call->head.id, &r, &call->reply_bytes);
+        call->reply = frame_of(x, call->head.id, &r, &call->reply_bytes);
     }
     tsri_free(call->memory);
     call->memory = NULL;
@@ -236,10 +236,9 @@ static void run(struct tsri_job *job)
 
 static void call_close(struct tsri_call *call)
 {
-    struct tsr_server *s = call->session->server;
     if (call->lends) let_go(call);
-    tsri_server_free(s, call->body, call->head.body_bytes);
-    tsri_server_free(s, call->reply, call->reply_bytes);
+    tsri_session_free(call->session, TSRI_SIDE_IN, call->body, call->head.body_bytes);
+    tsri_session_free(call->session, TSRI_SIDE_OUT, call->reply, call->reply_bytes);
     tsri_free(call);
 }
 
@@ -257,7 +256,7 @@ void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, c
 {
     struct tsri_call *call = tsri_alloc(1, sizeof *call);
     uint8_t *copy =
-        call && head->body_bytes ? tsri_server_alloc(x->server, head->body_bytes) : NULL;
+        call && head->body_bytes ? tsri_session_alloc(x, TSRI_SIDE_IN, head->body_bytes) : NULL;
     if (!call || (head->body_bytes && !copy)) {
         struct tsri_call lost = {.session = x, .lends = lends, .n_lends = n_lends};
         if (lends) let_go(&lost);

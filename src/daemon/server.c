@@ -22,24 +22,6 @@ struct tsri_stats *tsri_server_stats(const struct tsr_server *s)
     return s->tenants[0].cache->stats;
 }
 
-void *tsri_server_alloc(struct tsr_server *s, size_t bytes)
-{
-    uint64_t used = atomic_fetch_add(&s->memory_used, bytes) + bytes;
-    void *p = used <= s->memory_max ? malloc(bytes) : NULL;
-    if (!p) {
-        atomic_fetch_sub(&s->memory_used, bytes);
-        tsri_fail(TSR_EAGAIN, "server_memory is used up");
-    }
-    return p;
-}
-
-void tsri_server_free(struct tsr_server *s, void *p, size_t bytes)
-{
-    if (!p) return;
-    free(p);
-    atomic_fetch_sub(&s->memory_used, bytes);
-}
-
 static void wake(struct tsr_server *s)
 {
     uint64_t one = 1;
@@ -233,12 +215,13 @@ static void *loop(void *arg)
 static int open_memory(struct tsr_server *s, const struct tsri_options *o)
 {
     s->staging_max = o->server_staging_max;
-    s->memory_max = o->server_memory;
     atomic_store(&s->stall_ns, TSRI_STALL_NS);
     s->read_buffer = tsri_alloc(1, TSRI_READ_BYTES);
     if (!s->read_buffer) return TSR_ENOMEM;
     s->boot_id = tsri_nonce();
     int e = tsri_roster_init(&s->roster, o->clients_max);
+    if (e == 0)
+        e = tsri_allowance_init(&s->allowance, o->server_memory, s->n_tenants, o->clients_max);
     if (e == 0)
         e = tsri_region_init_shared(&s->control, "tessera-control",
                                     o->clients_max * sizeof(uint64_t));
@@ -377,6 +360,7 @@ void tsr_server_close(struct tsr_server *s)
     tsri_region_fini(&s->matches);
     tsri_region_fini(&s->control);
     tsri_free(s->read_buffer);
+    tsri_allowance_fini(&s->allowance);
     tsri_roster_fini(&s->roster);
     tsri_free(s->allow);
     tsri_free(s->own);

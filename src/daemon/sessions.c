@@ -13,31 +13,29 @@
 
 /* ---- memory ---- */
 
-static void drop(struct tsr_server *s, struct tsri_pending *p)
+static void drop(struct tsri_session *x, enum tsri_side side)
 {
-    tsri_server_free(s, p->data, p->room);
+    struct tsri_pending *p = side == TSRI_SIDE_IN ? &x->in : &x->out;
+    tsri_session_free(x, side, p->data, p->room);
     *p = (struct tsri_pending){0};
 }
 
-/* Makes room for `bytes` behind `end`; what is there moves to the front. */
-static bool make_room(struct tsr_server *s, struct tsri_pending *p, size_t bytes)
+/* Makes room for `bytes` behind `end`, and if it must grow, for `spare` more; what is there moves
+ * to the front. */
+static bool make_room(struct tsri_session *x, enum tsri_side side, size_t bytes, size_t spare)
 {
+    struct tsri_pending *p = side == TSRI_SIDE_IN ? &x->in : &x->out;
     size_t held = p->end - p->at;
     if (p->room - p->end >= bytes) return true;
-    if (p->room >= held + bytes) {
-        memmove(p->data, p->data + p->at, held);
-    } else {
-        /* Half as much again as there was, so that many small replies are not moved each time. */
-        size_t room = tsri_align_up(held + bytes + p->room / 2, IN_MIN);
-        uint8_t *data = tsri_server_alloc(s, room);
-        if (!data) return false;
-        if (held) memcpy(data, p->data + p->at, held);
-        tsri_server_free(s, p->data, p->room);
-        p->data = data;
-        p->room = room;
-    }
+    if (held && p->at) memmove(p->data, p->data + p->at, held);
     p->at = 0;
     p->end = held;
+    if (p->room - held >= bytes) return true;
+    size_t room = tsri_align_up(held + bytes + spare, IN_MIN);
+    uint8_t *data = tsri_session_grow(x, side, p->data, p->room, room);
+    if (!data) return false;
+    p->data = data;
+    p->room = room;
     return true;
 }
 
@@ -93,7 +91,7 @@ void tsri_session_flush(struct tsri_session *x)
     }
     if (x->state == TSRI_SESSION_ENDED) return;
     bool waits = out->end > out->at, full = tsri_session_is_full(x);
-    if (!waits) drop(x->server, out);
+    if (!waits) drop(x, TSRI_SIDE_OUT);
     /* Kept requests make no event of their own: being writable, which it is, goes on with them. */
     bool goes_on = waits || (!full && has_kept(x));
     listen_for(x, (full ? 0u : EPOLLIN) | (goes_on ? EPOLLOUT : 0u));
@@ -104,7 +102,8 @@ static uint8_t *out_room(struct tsri_session *x, size_t bytes)
 {
     if (x->state == TSRI_SESSION_ENDED) return NULL;
     if (x->out.end == x->out.at) x->out.since_ns = tsri_now_ns();
-    if (!make_room(x->server, &x->out, bytes)) {
+    /* Half as much again as there was, so that many small replies are not moved each time. */
+    if (!make_room(x, TSRI_SIDE_OUT, bytes, x->out.room / 2)) {
         tsri_session_end(x, "no memory for its replies");
         return NULL;
     }
@@ -221,13 +220,21 @@ static size_t take_frames(struct tsri_session *x, const uint8_t *data, size_t by
     return at;
 }
 
-/* Keeps what is left over in memory of the session's own, with room for the rest of its frame. */
+/* How much room is made for the rest of a frame: as much as has come of it. What a head announces
+ * costs nothing until it comes. */
+static size_t room_ahead(size_t come, size_t lacks)
+{
+    size_t ahead = come < IN_MIN ? IN_MIN : come;
+    return lacks < ahead ? lacks : ahead;
+}
+
+/* Keeps what is left over in memory of the session's own. */
 static void keep_rest(struct tsri_session *x, const uint8_t *data, size_t bytes)
 {
     struct tsri_wire_head head;
     size_t lacks = frame_lacks(data, bytes, &head);
     if (x->state == TSRI_SESSION_ENDED || bytes == 0) return;
-    if (make_room(x->server, &x->in, bytes + lacks)) {
+    if (make_room(x, TSRI_SIDE_IN, bytes, room_ahead(bytes, lacks))) {
         memcpy(x->in.data + x->in.end, data, bytes);
         x->in.end += bytes;
         x->in.since_ns = x->in.begin_ns = tsri_now_ns();
@@ -277,10 +284,10 @@ static bool read_rest(struct tsri_session *x)
     struct tsri_pending *in = &x->in;
     struct tsri_wire_head head;
     size_t lacks = frame_lacks(in->data + in->at, in->end - in->at, &head);
-    if (lacks && !make_room(x->server, in, lacks)) {
+    if (lacks && !make_room(x, TSRI_SIDE_IN, room_ahead(in->end - in->at, lacks), 0)) {
         begin_skip(x, &head, TSR_EAGAIN);
         skip_some(x, in->end - in->at - TSRI_WIRE_HEAD_BYTES);
-        drop(x->server, in);
+        drop(x, TSRI_SIDE_IN);
         return true;
     }
     ssize_t got = receive(x, in->data + in->end, in->room - in->end);
@@ -298,7 +305,7 @@ static void take_kept(struct tsri_session *x)
     size_t done = take_frames(x, in->data + in->at, in->end - in->at);
     in->at += done;
     if (done) in->since_ns = in->begin_ns = tsri_now_ns();
-    if (x->state != TSRI_SESSION_ENDED && in->at == in->end) drop(x->server, in);
+    if (x->state != TSRI_SESSION_ENDED && in->at == in->end) drop(x, TSRI_SIDE_IN);
 }
 
 void tsri_session_read(struct tsri_session *x)
@@ -436,8 +443,8 @@ static void session_close(struct tsri_session *x)
         tsr_space_close(x->closed[--x->n_closed]);
     tsri_region_fini(&x->staging);
     if (x->events.max) tsri_events_fini(&x->events);
-    drop(s, &x->in);
-    drop(s, &x->out);
+    drop(x, TSRI_SIDE_IN);
+    drop(x, TSRI_SIDE_OUT);
     tsri_free(x);
 }
 

@@ -142,9 +142,9 @@ TEST(a_retrieve_of_many_ranges_lends_them_all_and_each_counts)
     q.retrieve = (struct tsri_wire_retrieve){.lease = 4, .n_wants = N, .wants = wants};
     CHECK_INT(wc_call(&r.c, &q), TSR_ENOENT);
     CHECK_INT(server_metric(&r.s, TSRI_M_leased_entries), 0);
-    for (int i = 0; i < 5000 && atomic_load(&r.s.server->memory_used); i++)
+    for (int i = 0; i < 5000 && atomic_load(&r.s.server->allowance.used); i++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    CHECK_INT(atomic_load(&r.s.server->memory_used), 0);
+    CHECK_INT(atomic_load(&r.s.server->allowance.used), 0);
     free(wants);
     CHECK(ready_end(&r));
 }

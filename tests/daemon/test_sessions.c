@@ -175,37 +175,108 @@ TEST(a_body_that_is_too_long_is_skipped_and_answered)
     CHECK(server_end(&s));
 }
 
+/* A session is counted out when it ends, and freed a moment later. */
+static bool holds_nothing(struct server_kit *s)
+{
+    for (int i = 0; i < 5000 && atomic_load(&s->server->allowance.used); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return atomic_load(&s->server->allowance.used) == 0;
+}
+
 TEST(when_memory_for_requests_is_used_up_only_who_asks_for_more_is_refused)
 {
     struct server_kit s;
     struct wire_client hog, c;
     server_open(&s, (const char *const[]){"server_memory", "1M", NULL});
     CHECK(wc_open(&hog, s.path, 0) && wc_open(&c, s.path, 0));
-    /* Half a request of 900 KB, and no more of it. */
+    /* Most of a request of 600 KB, and no more of it. */
     struct wire_bytes b;
     wb_head(&b, TSRI_WIRE_CONTAINS, 3, 0);
     b.n = 16;
-    wb_u32(&b, 900 * 1024);
+    wb_u32(&b, 600 * 1024);
     b.n = 24;
-    static uint8_t zeros[900 * 1024];
-    CHECK(wc_send_bytes(&hog, b.data, 24) && wc_send_bytes(&hog, zeros, 300 * 1024));
-    for (int i = 0; i < 5000 && atomic_load(&s.server->memory_used) < 900 * 1024; i++)
+    static uint8_t zeros[600 * 1024];
+    CHECK(wc_send_bytes(&hog, b.data, 24) && wc_send_bytes(&hog, zeros, 500 * 1024));
+    for (int i = 0; i < 5000 && atomic_load(&s.server->allowance.used) < 600 * 1024; i++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    CHECK(atomic_load(&s.server->memory_used) >= 900 * 1024);
+    CHECK(atomic_load(&s.server->allowance.used) >= 600 * 1024);
     /* A second one cannot be kept; it is read over. */
-    CHECK(wc_send_bytes(&c, b.data, 24) && wc_send_bytes(&c, zeros, 900 * 1024));
+    CHECK(wc_send_bytes(&c, b.data, 24) && wc_send_bytes(&c, zeros, 600 * 1024));
     CHECK(wc_receive(&c));
     CHECK_INT(c.reply.status, TSR_EAGAIN);
     struct tsri_request r = {.type = TSRI_WIRE_PING};
     CHECK_INT(wc_call(&c, &r), 0);
     CHECK(others_are_served(&s));
     /* The first one goes on when it likes. */
-    CHECK(wc_send_bytes(&hog, zeros, 600 * 1024));
+    CHECK(wc_send_bytes(&hog, zeros, 100 * 1024));
     CHECK(wc_receive(&hog));
     CHECK_INT(hog.reply.status, TSR_EINVAL);
     wc_close(&hog), wc_close(&c);
     CHECK(server_wait_sessions(&s, 0));
-    CHECK_INT(atomic_load(&s.server->memory_used), 0);
+    CHECK(holds_nothing(&s));
+    CHECK(server_end(&s));
+}
+
+/* A head of 64 MB costs what has come of it, from however many. */
+TEST(what_a_request_announces_costs_nothing_until_it_comes)
+{
+    enum { N = 20 };
+    struct server_kit s;
+    static struct wire_client c[N];
+    struct wire_bytes b;
+    server_open(&s, NULL);
+    wb_head(&b, TSRI_WIRE_LOOKUP, 3, 0);
+    b.n = 16;
+    wb_u32(&b, TSRI_WIRE_BODY_MAX);
+    b.n = 24;
+    static uint8_t some[1300];
+    for (int i = 0; i < N; i++) {
+        CHECK(wc_open(&c[i], s.path, 0));
+        CHECK(wc_send_bytes(&c[i], b.data, 24) && wc_send_bytes(&c[i], some, sizeof some));
+    }
+    CHECK(others_are_served(&s));
+    CHECK(atomic_load(&s.server->allowance.used) <= N * 16384);
+    for (int i = 0; i < N; i++)
+        wc_close(&c[i]);
+    CHECK(server_wait_sessions(&s, 0));
+    CHECK(holds_nothing(&s));
+    CHECK(server_end(&s));
+}
+
+/* Sessions of one tenant hold all they can get; small requests of others, and of newcomers, are
+ * still taken and answered. */
+TEST(whatever_others_hold_small_requests_are_answered)
+{
+    enum { N = 12 };
+    struct server_kit s;
+    static struct wire_client hogs[N];
+    struct wire_client c;
+    struct wire_bytes b;
+    static uint8_t zeros[400 * 1024];
+    server_open(&s, (const char *const[]){"server_memory", "1M", NULL});
+    CHECK(wc_open(&c, s.path, 0));
+    wb_head(&b, TSRI_WIRE_CONTAINS, 3, 0);
+    for (size_t i = 0, bytes = sizeof zeros; i<N; i++, bytes = bytes> 8192 ? bytes / 2 : bytes) {
+        CHECK(wc_open(&hogs[i], s.path, 0));
+        b.n = 16;
+        wb_u32(&b, (uint32_t)bytes / 8 * 8);
+        CHECK(wc_send_bytes(&hogs[i], b.data, 24) && wc_send_bytes(&hogs[i], zeros, bytes - 256));
+    }
+    CHECK(others_are_served(&s));
+    struct tsri_request r = {.type = TSRI_WIRE_STATS, .value = TSRI_WIRE_STATS_NUMBERS};
+    CHECK_INT(wc_call(&c, &r), 0);
+    /* Nor does it matter that a request comes in pieces. */
+    wb_head(&b, TSRI_WIRE_PING, 9, 0);
+    wb_end(&b);
+    CHECK(wc_send_bytes(&c, b.data, 10));
+    CHECK(others_are_served(&s));
+    CHECK(wc_send_bytes(&c, b.data + 10, b.n - 10) && wc_receive(&c));
+    CHECK_INT(c.reply.status, 0);
+    for (int i = 0; i < N; i++)
+        wc_close(&hogs[i]);
+    wc_close(&c);
+    CHECK(server_wait_sessions(&s, 0));
+    CHECK(holds_nothing(&s));
     CHECK(server_end(&s));
 }
 
@@ -234,7 +305,7 @@ TEST(who_does_not_read_is_not_listened_to_and_costs_little)
     CHECK(wc_open(&c, s.path, 0));
     uint64_t n_sent = ask_and_do_not_listen(&c);
     CHECK(n_sent > 100);
-    CHECK(atomic_load(&s.server->memory_used) < (2u << 20));
+    CHECK(atomic_load(&s.server->allowance.used) < (2u << 20));
     CHECK(others_are_served(&s));
     /* When it reads after all it gets everything. */
     for (uint64_t i = 0; i < n_sent; i++) {
@@ -324,7 +395,7 @@ TEST(a_request_that_does_not_come_to_its_end_is_cut_off)
     struct tsri_request r = {.type = TSRI_WIRE_PING};
     CHECK_INT(wc_call(&fine, &r), 0);
     CHECK(server_wait_sessions(&s, 1));
-    CHECK(atomic_load(&s.server->memory_used) <
+    CHECK(atomic_load(&s.server->allowance.used) <
           65536); /* none of the 32 MB that it had announced */
     wc_close(&drip), wc_close(&silent), wc_close(&fine);
     CHECK(server_end(&s));
@@ -354,7 +425,7 @@ TEST(a_connection_that_says_nothing_costs_nothing)
     for (int i = 0; i < 50; i++)
         CHECK(wc_connect(&c[i], s.path));
     CHECK(server_wait_sessions(&s, 50));
-    CHECK_INT(atomic_load(&s.server->memory_used), 0);
+    CHECK(holds_nothing(&s));
     CHECK(others_are_served(&s));
     for (int i = 0; i < 50; i++)
         wc_close(&c[i]);
@@ -370,6 +441,8 @@ int main(void)
     RUN(random_bytes_behind_a_good_head_do_no_harm);
     RUN(a_body_that_is_too_long_is_skipped_and_answered);
     RUN(when_memory_for_requests_is_used_up_only_who_asks_for_more_is_refused);
+    RUN(what_a_request_announces_costs_nothing_until_it_comes);
+    RUN(whatever_others_hold_small_requests_are_answered);
     RUN(who_does_not_read_is_not_listened_to_and_costs_little);
     RUN(who_stands_still_for_too_long_is_ended);
     RUN(a_flood_of_requests_leaves_turns_for_others);
