@@ -2,7 +2,10 @@
  * that shows them. Read-only: there is nothing here that changes anything, and what is served are
  * numbers and names of models and tenants, never tokens or KV.
  *
- * libmicrohttpd runs it in one thread of its own; every answer is made whole before it is sent.
+ * libmicrohttpd runs it in one thread of its own; every answer is made whole before it is sent. A
+ * client that sends its request drop by drop, or does not read the answer, keeps a connection as
+ * long as it likes: so there is always room for a newcomer, and it is the oldest connection that
+ * goes. What asks and reads at once, as /healthz is asked for, is done long before that.
  * Whoever may connect to the address may read it, unless http_token names a file with a token; so
  * an address beyond loopback is refused without one. The page itself holds no data and needs no
  * token: it asks for it. A Host that is neither an address nor localhost is refused, since
@@ -16,7 +19,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define CONNECTIONS_MAX 64u
+#define CONNECTIONS_MAX 64u               /* one more, and the oldest is cut off */
+#define LISTED_MAX (4u * CONNECTIONS_MAX) /* with those that are cut off and not gone yet */
 #define IDLE_S 10u
 #define REQUEST_BYTES_MAX ((size_t)16 << 10)
 #define TOKEN_MIN 16u
@@ -31,6 +35,10 @@ struct tsri_http {
     struct tsr_server *server;
     struct MHD_Daemon *daemon;
     char *token; /* NULL: none is asked for */
+    /* Connections, oldest first, of which n_cut are shut down and will go; the library's thread's.
+     */
+    int fds[LISTED_MAX];
+    uint32_t n_fds, n_cut;
 };
 
 struct answer {
@@ -137,6 +145,39 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *u
     return queued;
 }
 
+/* ---- connections ---- */
+
+static void add_connection(struct tsri_http *h, int fd)
+{
+    if (h->n_fds == LISTED_MAX) return; /* the library accepts no more than that */
+    h->fds[h->n_fds++] = fd;
+    if (h->n_fds - h->n_cut > CONNECTIONS_MAX) shutdown(h->fds[h->n_cut++], SHUT_RDWR);
+}
+
+static void remove_connection(struct tsri_http *h, int fd)
+{
+    uint32_t i = 0;
+    while (i < h->n_fds && h->fds[i] != fd)
+        i++;
+    if (i == h->n_fds) return;
+    memmove(&h->fds[i], &h->fds[i + 1], (h->n_fds - i - 1) * sizeof *h->fds);
+    h->n_fds--;
+    h->n_cut -= i < h->n_cut;
+}
+
+static void note_connection(void *arg, struct MHD_Connection *c, void **state,
+                            enum MHD_ConnectionNotificationCode code)
+{
+    (void)state;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (!info) return;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        add_connection(arg, info->connect_fd);
+    else
+        remove_connection(arg, info->connect_fd);
+}
+
 static void log_problem(void *arg, const char *format, va_list ap)
 {
     char line[256];
@@ -165,9 +206,9 @@ static void listen_at(struct tsri_http *h, const struct sockaddr_storage *addres
     if (address->ss_family == AF_INET6) flags |= MHD_USE_IPv6;
     h->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, handle, h, MHD_OPTION_EXTERNAL_LOGGER, log_problem, NULL,
-        MHD_OPTION_SOCK_ADDR, (const struct sockaddr *)address, MHD_OPTION_CONNECTION_LIMIT,
-        CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        REQUEST_BYTES_MAX, MHD_OPTION_END);
+        MHD_OPTION_SOCK_ADDR, (const struct sockaddr *)address, MHD_OPTION_NOTIFY_CONNECTION,
+        note_connection, h, MHD_OPTION_CONNECTION_LIMIT, LISTED_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+        IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, REQUEST_BYTES_MAX, MHD_OPTION_END);
 }
 
 int tsri_http_open(struct tsri_http **out, struct tsr_server *server, const struct tsri_options *o)

@@ -155,6 +155,41 @@ END
     stop
 }
 
+slow_clients_do_not_keep_healthz_waiting() {
+    start || return
+    python3 - "$port" <<'END' || fail "it does not answer while slow clients hang"
+import http.client, socket, sys, threading, time
+port = int(sys.argv[1])
+def slow(n, ask):
+    held = []
+    for i in range(n):
+        s = socket.create_connection(("127.0.0.1", port), 5)
+        s.sendall(ask)
+        held.append(s)
+    return held
+# Heads that do not come to their end, and answers that nobody reads: more than are served at once.
+held = slow(200, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+held += slow(100, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
+done = threading.Event()
+def drip():
+    while not done.wait(0.1):
+        for s in held:
+            try: s.send(b"x")
+            except OSError: pass
+threading.Thread(target=drip, daemon=True).start()
+for i in range(20):
+    start = time.monotonic()
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    c.request("GET", "/healthz")
+    assert c.getresponse().read() == b"ok\n"
+    c.close()
+    assert time.monotonic() - start < 2, time.monotonic() - start
+done.set()
+END
+    expect 200 /metrics || return
+    stop
+}
+
 prometheus_scrapes_it() {
     command -v prometheus >/dev/null || { skip "no prometheus here"; return; }
     start || return
@@ -194,5 +229,6 @@ run a_token_is_asked_for_where_there_is_one
 run addresses_and_tokens_that_would_leak_are_refused
 run off_is_off_and_a_taken_address_costs_only_the_page
 run rubbish_and_slow_clients_leave_the_rest_served
+run slow_clients_do_not_keep_healthz_waiting
 run prometheus_scrapes_it
 test_end
