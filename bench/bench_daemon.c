@@ -84,7 +84,7 @@ static double until_answer(pid_t pid)
     struct tsri_link *link;
     struct tsri_link_desc desc = {.path = socket_path, .token = "", .patience_ms = 10000};
     for (;;) {
-        int fd = tsri_socket_connect(socket_path);
+        int fd = tsri_socket_connect(socket_path, geteuid());
         if (fd >= 0) {
             close(fd);
             break;

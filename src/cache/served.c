@@ -482,8 +482,12 @@ int tsri_served_open(struct tsr_cache *c)
     if (!r->path || !r->token || !r->spaces) return TSR_ENOMEM;
     r->deadline_ns = (uint64_t)o->server_deadline * 1000000;
     r->patience_ns = (uint64_t)o->server_patience * 1000000;
+    uint32_t owner;
+    int bad = tsri_socket_owner(o->server_owner, &owner);
+    if (bad) return bad;
     r->desc = (struct tsri_link_desc){.path = r->path,
                                       .token = r->token,
+                                      .owner = owner,
                                       .staging_bytes = o->server_staging,
                                       .patience_ms = o->server_patience};
     /* Memory is page-locked for it when something is first delivered: it is the server's. */

@@ -20,8 +20,10 @@ static const char *socket_of(struct tsri_cli *cli)
 static int look_for(struct tsri_cli *cli)
 {
     char path[TSRI_SOCKET_PATH_BYTES];
+    uint32_t owner;
     int fd = tsri_socket_path(socket_of(cli), path);
-    if (fd == 0) fd = tsri_socket_connect(path);
+    if (fd == 0) fd = tsri_socket_owner(tsri_config_options(cli->config)->server_owner, &owner);
+    if (fd == 0) fd = tsri_socket_connect(path, owner);
     if (fd == TSR_EAGAIN) return tsri_cli_fail("no server answers at %s", path);
     if (fd < 0) return tsri_cli_fail("%s", tsr_errmsg());
     close(fd);
@@ -46,10 +48,12 @@ int tsri_remote_open(struct tsri_remote *r, struct tsri_cli *cli)
     int status = tsri_cli_config(cli);
     if (!status) status = look_for(cli);
     if (status) return status;
+    const struct tsri_options *o = tsri_config_options(cli->config);
     struct tsri_link_desc desc = {.path = socket_of(cli),
-                                  .token = tsri_config_options(cli->config)->server_token,
+                                  .token = o->server_token,
                                   .patience_ms = (uint32_t)(ANSWER_NS / 1000000)};
-    if (tsri_link_open(&r->link, &desc) != 0 ||
+    if (tsri_socket_owner(o->server_owner, &desc.owner) != 0 ||
+        tsri_link_open(&r->link, &desc) != 0 ||
         tsri_link_await(r->link, tsri_now_ns() + CONNECT_NS) != 0) {
         tsri_cli_fail("%s", tsr_errmsg());
         tsri_remote_close(r);

@@ -146,6 +146,8 @@ enum {
       "milliseconds a lower tier has to store an entry; later it is given up; 0: no limit") \
     X(server_socket, PATH, "", 0, 107, 0, \
       "Unix socket of the server; empty: tessera/tesserad.sock below XDG_RUNTIME_DIR, or in /run") \
+    X(server_owner, STRING, "", 0, 10, 0, \
+      "clients: uid of the server; empty: this user's. Besides it only root's is used, no other") \
     X(server_allow, STRING, "", 0, 255, 0, \
       "tesserad: uids that may use it besides its own, separated by commas; each has its own cache") \
     X(server_tokens, PATH, "", 0, 4095, 0, \

@@ -25,28 +25,21 @@
 static int check_folder(const char *path, bool open_to_all)
 {
     char folder[TSRI_SOCKET_PATH_BYTES];
+    const uint32_t us = geteuid();
     memcpy(folder, path, strlen(path) + 1);
     char *end = strrchr(folder, '/');
     if (end == folder) return tsri_fail(TSR_EINVAL, "%s: a socket needs a folder of its own", path);
     *end = 0;
-    struct stat st;
     if (mkdir(folder, open_to_all ? 0711 : 0700) != 0 && errno != EEXIST)
         return tsri_fail(TSR_EIO, "%s: cannot make the folder: %s", folder, strerror(errno));
-    if (lstat(folder, &st) != 0 || !S_ISDIR(st.st_mode))
-        return tsri_fail(TSR_EIO, "%s: not a folder", folder);
-    if (st.st_uid != geteuid() && st.st_uid != 0)
-        return tsri_fail(TSR_EPERM, "%s: belongs to uid %u", folder, (unsigned)st.st_uid);
-    if (st.st_mode & 022)
-        return tsri_fail(TSR_EPERM, "%s: others can write to it (mode %o)", folder,
-                         (unsigned)st.st_mode & 07777);
-    return 0;
+    return tsri_socket_check_folder(path, &us, 1);
 }
 
 /* Does a server answer there? A socket that only connects may be one whose server has died while a
  * forked child holds it open. Before hello a ping is refused, which is answer enough. */
 static bool answers(const char *path)
 {
-    int fd = tsri_socket_connect(path);
+    int fd = tsri_socket_connect(path, geteuid());
     if (fd < 0) return false;
     uint8_t frame[TSRI_WIRE_HEAD_BYTES];
     struct tsri_wire_head ping = {.version = TSRI_WIRE_VERSION_MAX, .type = TSRI_WIRE_PING};

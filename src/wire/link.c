@@ -40,6 +40,7 @@ struct answer {
 struct tsri_link {
     char path[TSRI_SOCKET_PATH_BYTES];
     char token[TSRI_WIRE_TOKEN_MAX + 1];
+    uint32_t owner;
     uint64_t patience_ns;
     struct tsri_region staging;
 
@@ -326,8 +327,14 @@ static void greet(struct tsri_link *l)
     struct tsri_request r;
     uint8_t frame[TSRI_WIRE_HEAD_BYTES + 32 + TSRI_WIRE_TOKEN_MAX];
     size_t bytes;
-    l->fd = tsri_socket_connect(l->path);
+    l->fd = tsri_socket_connect(l->path, l->owner);
     if (l->fd < 0) {
+        if (l->fd == TSR_EPERM && !l->refused) {
+            tsri_log(TSR_LOG_WARN, "no server is used: %s", tsr_errmsg());
+            l->refused = TSR_EPERM;
+            snprintf(l->why, sizeof l->why, "%s", tsr_errmsg());
+        }
+        l->fd = -1;
         l->since_ns = tsri_now_ns() + l->retry_ns;
         l->retry_ns = l->retry_ns * 2 > RETRY_NS_MAX ? RETRY_NS_MAX : l->retry_ns * 2;
         return;
@@ -543,6 +550,7 @@ int tsri_link_open(struct tsri_link **out, const struct tsri_link_desc *desc)
     if (!l) return TSR_ENOMEM;
     l->fd = -1;
     l->staging.fd = -1;
+    l->owner = desc->owner;
     l->patience_ns = (uint64_t)desc->patience_ms * 1000000;
     l->retry_ns = RETRY_NS_MIN;
     int e = tsri_socket_path(desc->path, l->path);

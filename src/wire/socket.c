@@ -1,11 +1,16 @@
-/* socket.c - Unix sockets as both sides use them: where the server's is, and how descriptors travel
- * along with bytes. Descriptors that nobody asked for are closed at once. */
+/* socket.c - Unix sockets as both sides use them: where the server's is, whose it may be, and how
+ * descriptors travel along with bytes. Descriptors that nobody asked for are closed at once.
+ *
+ * The default place may be in /tmp, where anybody can make a folder first. So the folder of a
+ * socket must belong to who is trusted and be writable by nobody else, and the process that listens
+ * must be theirs too, before a byte is sent: hello has a token in it, and prompts follow. */
 #include "wire/wire.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -29,8 +34,60 @@ int tsri_socket_path(const char *option, char out[TSRI_SOCKET_PATH_BYTES])
     return 0;
 }
 
-int tsri_socket_connect(const char *path)
+int tsri_socket_owner(const char *option, uint32_t *uid)
 {
+    char *end;
+    *uid = geteuid();
+    if (!*option) return 0;
+    errno = 0;
+    unsigned long number = strtoul(option, &end, 10);
+    if (*option < '0' || *option > '9' || *end || errno || number >= UINT32_MAX)
+        return tsri_fail(TSR_ECONFIG, "server_owner: \"%s\" is no uid", option);
+    *uid = (uint32_t)number;
+    return 0;
+}
+
+int tsri_socket_check_folder(const char *path, const uint32_t *uids, uint32_t n)
+{
+    char folder[TSRI_SOCKET_PATH_BYTES];
+    struct stat st;
+    bool trusted = false;
+    snprintf(folder, sizeof folder, "%s", path);
+    char *end = strrchr(folder, '/');
+    if (!end || end == folder)
+        return tsri_fail(TSR_EINVAL, "%s: a socket needs a folder of its own", path);
+    *end = 0;
+    if (lstat(folder, &st) != 0)
+        return tsri_fail(errno == ENOENT || errno == ENOTDIR ? TSR_EAGAIN : TSR_EPERM, "%s: %s",
+                         folder, strerror(errno));
+    if (!S_ISDIR(st.st_mode)) return tsri_fail(TSR_EPERM, "%s: not a folder", folder);
+    for (uint32_t i = 0; i < n; i++)
+        trusted |= st.st_uid == uids[i];
+    if (!trusted) return tsri_fail(TSR_EPERM, "%s: belongs to uid %u", folder, (unsigned)st.st_uid);
+    if (st.st_mode & 022)
+        return tsri_fail(TSR_EPERM, "%s: others can write to it (mode %o)", folder,
+                         (unsigned)st.st_mode & 07777);
+    return 0;
+}
+
+/* Who called listen. */
+static int check_peer(int fd, const char *path, const uint32_t *uids, uint32_t n)
+{
+    struct ucred cred;
+    socklen_t bytes = sizeof cred;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &bytes) != 0)
+        return tsri_fail(TSR_EPERM, "%s: credentials: %s", path, strerror(errno));
+    for (uint32_t i = 0; i < n; i++)
+        if (cred.uid == uids[i]) return 0;
+    return tsri_fail(TSR_EPERM, "%s: its server is of uid %u (see server_owner)", path,
+                     (unsigned)cred.uid);
+}
+
+int tsri_socket_connect(const char *path, uint32_t owner)
+{
+    const uint32_t trusted[] = {0, geteuid(), owner};
+    int err = tsri_socket_check_folder(path, trusted, TSRI_COUNT(trusted));
+    if (err) return err;
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     _Static_assert(sizeof at.sun_path == TSRI_SOCKET_PATH_BYTES, "as the kernel has it");
     if (strlen(path) >= sizeof at.sun_path) return tsri_fail(TSR_ERANGE, "%s: too long", path);
@@ -39,8 +96,13 @@ int tsri_socket_connect(const char *path)
     if (fd < 0) return tsri_fail(TSR_EIO, "socket: %s", strerror(errno));
     /* Does not wait: EAGAIN when the server has no room for another. */
     if (connect(fd, (const struct sockaddr *)&at, sizeof at) != 0) {
-        int err = tsri_fail(errno == EACCES || errno == EPERM ? TSR_EPERM : TSR_EAGAIN, "%s: %s",
-                            path, strerror(errno));
+        err = tsri_fail(errno == EACCES || errno == EPERM ? TSR_EPERM : TSR_EAGAIN, "%s: %s", path,
+                        strerror(errno));
+        close(fd);
+        return err;
+    }
+    err = check_peer(fd, path, trusted, TSRI_COUNT(trusted));
+    if (err) {
         close(fd);
         return err;
     }

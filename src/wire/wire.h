@@ -322,8 +322,14 @@ void tsri_reply_encode(struct tsri_reply *r, uint64_t id, uint8_t *out, size_t b
 /* The option's path; without one, where a server of this user would be: below XDG_RUNTIME_DIR, in
  * /run for root, else in a folder of /tmp that bears the uid. */
 TSR_MUST int tsri_socket_path(const char *option, char out[TSRI_SOCKET_PATH_BYTES]);
-/* A connected descriptor that does not block. TSR_EAGAIN: nobody there now. */
-TSR_MUST int tsri_socket_connect(const char *path);
+/* Option server_owner to a uid; ours when it is empty. */
+TSR_MUST int tsri_socket_owner(const char *option, uint32_t *uid);
+/* Is the folder of this socket one of theirs, and can nobody else write to it? TSR_EAGAIN: it is
+ * not there. */
+TSR_MUST int tsri_socket_check_folder(const char *path, const uint32_t *uids, uint32_t n);
+/* A connected descriptor that does not block. TSR_EAGAIN: nobody there now. TSR_EPERM: folder or
+ * server belong to somebody who is neither this user, nor root, nor `owner`. */
+TSR_MUST int tsri_socket_connect(const char *path, uint32_t owner);
 /* Room for large frames on their way. */
 void tsri_socket_widen(int fd);
 /* As sendmsg and recvmsg, never waiting; descriptors go with the first byte. Received ones are
@@ -350,6 +356,7 @@ void tsri_mapping_release(struct tsri_mapping *m);
 struct tsri_link_desc {
     const char *path;       /* as for tsri_socket_path */
     const char *token;      /* "": none */
+    uint32_t owner;         /* uid of a server that is trusted besides our own and root's */
     uint64_t staging_bytes; /* 0: stores nothing */
     uint32_t patience_ms;   /* a server that is silent for so long is given up */
 };

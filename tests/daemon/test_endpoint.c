@@ -39,7 +39,7 @@ TEST(the_socket_and_its_folder_are_for_their_owner)
     CHECK_INT(mode_of(path), 0600);
     snprintf(folder, sizeof folder, "%.80s/private", dir.path);
     CHECK_INT(mode_of(folder), 0700);
-    int fd = tsri_socket_connect(path);
+    int fd = tsri_socket_connect(path, geteuid());
     CHECK(fd >= 0);
     close(fd);
     tsri_endpoint_fini(&e);
@@ -78,7 +78,20 @@ TEST(a_folder_that_others_can_write_to_is_refused)
     snprintf(link, sizeof link, "%.80s/link", dir.path);
     CHECK(symlink(folder, link) == 0);
     in_folder("link/sock");
-    CHECK_INT(tsri_endpoint_init(&e, path, false), TSR_EIO);
+    CHECK_INT(tsri_endpoint_init(&e, path, false), TSR_EPERM);
+}
+
+/* Root may write to every folder, but one of somebody else is not where it listens. */
+TEST(a_folder_of_another_user_is_refused)
+{
+    struct tsri_endpoint e;
+    char folder[sizeof path];
+    if (geteuid() != 0) SKIP("only root can make a folder of another user");
+    snprintf(folder, sizeof folder, "%.80s/other", dir.path);
+    CHECK(mkdir(folder, 0700) == 0 && chown(folder, 12345, 12345) == 0);
+    in_folder("other/sock");
+    CHECK_INT(tsri_endpoint_init(&e, path, false), TSR_EPERM);
+    CHECK_HAS(tsr_errmsg(), "12345");
 }
 
 TEST(a_socket_left_behind_is_replaced)
@@ -89,7 +102,7 @@ TEST(a_socket_left_behind_is_replaced)
     close(e.fd), close(e.lock_fd); /* as a crash does */
     CHECK_INT(mode_of(path), 0600);
     CHECK_INT(tsri_endpoint_init(&again, path, false), 0);
-    int fd = tsri_socket_connect(path);
+    int fd = tsri_socket_connect(path, geteuid());
     CHECK(fd >= 0);
     close(fd);
     tsri_endpoint_fini(&again);
@@ -110,7 +123,7 @@ TEST(a_socket_that_only_a_forked_child_holds_is_taken_over)
     }
     CHECK(pid > 0);
     close(e.fd), close(e.lock_fd);
-    int fd = tsri_socket_connect(path);
+    int fd = tsri_socket_connect(path, geteuid());
     CHECK(fd >= 0); /* the child's */
     close(fd);
     CHECK_INT(tsri_endpoint_init(&again, path, false), 0);
@@ -142,7 +155,7 @@ TEST(a_socket_that_listens_already_can_be_adopted)
 /* A child connects, forks a grandchild that keeps the socket, and dies. */
 static void connect_and_die(void)
 {
-    int fd = tsri_socket_connect(path);
+    int fd = tsri_socket_connect(path, geteuid());
     if (fd < 0) _exit(1);
     if (fork() == 0) {
         sleep(20);
@@ -192,6 +205,7 @@ int main(void)
     RUN(the_socket_and_its_folder_are_for_their_owner);
     RUN(one_that_is_open_to_all_can_be_reached_by_all);
     RUN(a_folder_that_others_can_write_to_is_refused);
+    RUN(a_folder_of_another_user_is_refused);
     RUN(a_socket_left_behind_is_replaced);
     RUN(a_socket_that_only_a_forked_child_holds_is_taken_over);
     RUN(a_socket_that_listens_already_can_be_adopted);

@@ -83,7 +83,7 @@ bool server_wait_leased(struct server_kit *s, uint64_t n)
 
 bool wc_connect(struct wire_client *c, const char *path)
 {
-    *c = (struct wire_client){.fd = tsri_socket_connect(path)};
+    *c = (struct wire_client){.fd = tsri_socket_connect(path, geteuid())};
     c->frame = malloc(FRAME_MAX);
     return c->fd >= 0 && c->frame;
 }
