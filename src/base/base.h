@@ -78,6 +78,14 @@ TSR_MUST int tsri_region_init_shared(struct tsri_region *r, const char *name, si
  * caller's, and r has none. TSR_EPERM when it is not sealed against shrinking, or is nothing that
  * tsri_region_init_shared makes: reading it could then fault. */
 TSR_MUST int tsri_region_init_reader(struct tsri_region *r, int fd, size_t bytes);
+/* The same for memory of somebody who is not trusted: its addresses only say where something is,
+ * and what is there is read with tsri_region_read. Reading a mapping gives memory to the holes in
+ * it, which counts as ours, and waits while their owner makes some. Takes over fd when it succeeds.
+ */
+TSR_MUST int tsri_region_init_remote(struct tsri_region *r, int fd, size_t bytes);
+/* [at, at + bytes) of such a region; the caller has checked that it lies in it. */
+TSR_MUST int tsri_region_read(const struct tsri_region *r, const uint8_t *at, void *to,
+                              size_t bytes);
 
 /* True in the process that called tsri_fork_guard_init, false in its forked children; one load. */
 struct tsri_fork_guard {

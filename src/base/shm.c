@@ -67,9 +67,8 @@ out:
     return err;
 }
 
-int tsri_region_init_reader(struct tsri_region *r, int fd, size_t bytes)
+static int check_foreign(int fd, size_t bytes)
 {
-    *r = (struct tsri_region){.fd = -1};
     struct stat st;
     struct statfs fs;
     int seals = fcntl(fd, F_GET_SEALS);
@@ -79,6 +78,41 @@ int tsri_region_init_reader(struct tsri_region *r, int fd, size_t bytes)
     if (fstat(fd, &st) != 0 || st.st_size < 0 || (uint64_t)st.st_size < bytes || bytes == 0)
         return tsri_fail(TSR_EPERM, "shared memory of %lld bytes, not %zu", (long long)st.st_size,
                          bytes);
+    return 0;
+}
+
+int tsri_region_init_remote(struct tsri_region *r, int fd, size_t bytes)
+{
+    *r = (struct tsri_region){.fd = -1};
+    int err = check_foreign(fd, bytes);
+    if (err) return err;
+    void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return tsri_fail(TSR_ENOMEM, "no addresses for %zu shared bytes: %s", bytes,
+                         strerror(errno));
+    *r = (struct tsri_region){.data = p, .bytes = bytes, .shared = true, .fd = fd};
+    return 0;
+}
+
+int tsri_region_read(const struct tsri_region *r, const uint8_t *at, void *to, size_t bytes)
+{
+    size_t offset = (size_t)(at - r->data), done = 0;
+    TSR_ASSERT(at >= r->data && offset <= r->bytes && bytes <= r->bytes - offset);
+    while (done < bytes) {
+        ssize_t got = pread(r->fd, (uint8_t *)to + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0)
+            return tsri_fail(TSR_EIO, "shared memory: %s", got ? strerror(errno) : "it ends");
+        done += (size_t)got;
+    }
+    return 0;
+}
+
+int tsri_region_init_reader(struct tsri_region *r, int fd, size_t bytes)
+{
+    *r = (struct tsri_region){.fd = -1};
+    int err = check_foreign(fd, bytes);
+    if (err) return err;
     void *p = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (p == MAP_FAILED)
         return tsri_fail(TSR_ENOMEM, "cannot map %zu shared bytes: %s", bytes, strerror(errno));

@@ -271,6 +271,12 @@ static void note_layers(struct tsr_put *put, uint32_t first, uint32_t n)
 
 int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struct tsr_view *given)
 {
+    return tsri_put_layers_from(put, first, n, given, NULL);
+}
+
+int tsri_put_layers_from(struct tsr_put *put, uint32_t first, uint32_t n,
+                         const struct tsr_view *given, const struct tsri_region *source)
+{
     const struct tsri_shape *shape = &put->space->shape;
     if (tsri_forked(put->c)) return refuse_child();
     if (n == 0 || first >= shape->n_layers || n > shape->n_layers - first)
@@ -279,7 +285,7 @@ int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struc
     struct tsr_view view = given ? *given : put->view;
     int e = tsri_view_check(shape, &view, put->view_tokens, n);
     if (e) return e;
-    for (uint32_t i = 0; i < put->n_blocks; i++) {
+    for (uint32_t i = 0; e == 0 && i < put->n_blocks; i++) {
         const struct block *b = &put->blocks[i];
         struct tsri_meta *m = tsri_meta(put->c, &put->c->entries[b->id]);
         struct tsri_cell_move move = {.pool = put->c->pool.region.data,
@@ -296,10 +302,13 @@ int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struc
          * size. */
         if (!view.token_stride && shape->n_planes > 1)
             part.plane_stride += (size_t)b->offset * shape->row_bytes[1] - b->offset * stride;
-        tsri_cells_move(&move, &part);
+        if (source)
+            e = tsri_cells_read(&move, &part, source);
+        else
+            tsri_cells_move(&move, &part);
     }
-    note_layers(put, first, n);
-    return 0;
+    if (e == 0) note_layers(put, first, n);
+    return e;
 }
 
 uint32_t tsri_put_n_blocks(const struct tsr_put *put)
@@ -421,6 +430,12 @@ void tsri_put_abort(struct tsr_put *put)
 int tsri_store(struct tsr_client *client, const struct tsr_store *store)
 {
     if (tsri_client_cache(client)->served) return tsri_served_store(client, store);
+    return tsri_store_from(client, store, NULL);
+}
+
+int tsri_store_from(struct tsr_client *client, const struct tsr_store *store,
+                    const struct tsri_region *source)
+{
     struct tsr_put *put;
     uint64_t start = tsri_now_ns();
     int e = tsri_put_open(&put, client, store, true);
@@ -429,7 +444,7 @@ int tsri_store(struct tsr_client *client, const struct tsr_store *store)
         tsri_put_abort(put);
         return 0;
     }
-    e = tsri_put_layers(put, 0, put->space->shape.n_layers, NULL);
+    e = tsri_put_layers_from(put, 0, put->space->shape.n_layers, NULL, source);
     if (e) {
         tsri_put_abort(put);
         return e;

@@ -25,7 +25,9 @@ static int take_staging(struct tsri_session *x, uint64_t bytes)
         return tsri_fail(TSR_ERANGE, "a staging area of %llu bytes, server_staging_max is %llu",
                          (unsigned long long)bytes, (unsigned long long)x->server->staging_max);
     if (x->staging_fd < 0) return tsri_fail(TSR_EINVAL, "hello: no descriptor came along");
-    return tsri_region_init_reader(&x->staging, x->staging_fd, (size_t)bytes);
+    int e = tsri_region_init_remote(&x->staging, x->staging_fd, (size_t)bytes);
+    if (e == 0) x->staging_fd = -1; /* the region's now */
+    return e;
 }
 
 /* The word of its row in the control page gets a value that it never had. */

@@ -43,7 +43,7 @@ static int store(struct tsri_session *x, struct tsri_request *q)
     q->store.space = tsri_session_space(x, q->space);
     if (!q->store.space) return TSR_ENOENT;
     int e = staged(x, &q->view, &q->store.view);
-    return e ? e : tsr_store(x->client, &q->store);
+    return e ? e : tsri_store_from(x->client, &q->store, &x->staging);
 }
 
 /* Stores that are half done are pages that nobody else can have: they are held, as leases are. */
@@ -87,7 +87,8 @@ static int put_layers(struct tsri_session *x, const struct tsri_request *q)
     struct tsr_view view;
     if (!put) return TSR_ENOENT;
     int e = staged(x, &q->view, &view);
-    return e ? e : tsri_put_layers(*put, q->put.layer_first, q->put.n_layers, &view);
+    if (e) return e;
+    return tsri_put_layers_from(*put, q->put.layer_first, q->put.n_layers, &view, &x->staging);
 }
 
 static int put_end(struct tsri_session *x, const struct tsri_request *q)

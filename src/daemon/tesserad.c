@@ -146,7 +146,7 @@ static int activation_fd(void)
     return ACTIVATION_FD;
 }
 
-/* Two descriptors a client; what the system allows. */
+/* Three descriptors a client; what the system allows. */
 static void raise_descriptors(void)
 {
     struct rlimit r;

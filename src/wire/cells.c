@@ -176,9 +176,19 @@ static void move_rows(const struct rows *r, bool to_user, bool stream)
     }
 }
 
+static int read_rows(const struct rows *r, const struct tsri_region *source)
+{
+    if (r->stride == r->row) return tsri_region_read(source, r->user, r->cell, r->n * r->row);
+    int e = 0;
+    for (uint32_t t = 0; e == 0 && t < r->n; t++)
+        e = tsri_region_read(source, r->user + t * r->stride, r->cell + t * r->row, r->row);
+    return e;
+}
+
 /* Layer by layer over all cells: the caller's side is then written front to back when it is packed.
  */
-void tsri_cells_move(const struct tsri_cell_move *m, const struct tsr_view *view)
+static int move_cells(const struct tsri_cell_move *m, const struct tsr_view *view,
+                      const struct tsri_region *source)
 {
     const struct tsri_shape *s = m->shape;
     uint32_t end = m->offset + m->n_tokens;
@@ -200,8 +210,24 @@ void tsri_cells_move(const struct tsri_cell_move *m, const struct tsr_view *view
                                          m->layer_first + l, p) +
                                 in_cell * row;
                 struct rows r = {rows, user + (t - m->offset) * stride, n, row, stride};
-                move_rows(&r, m->to_view, stream);
+                int e = source ? read_rows(&r, source) : 0;
+                if (e) return e;
+                if (!source) move_rows(&r, m->to_view, stream);
                 t += n;
             }
         }
+    return 0;
+}
+
+void tsri_cells_move(const struct tsri_cell_move *m, const struct tsr_view *view)
+{
+    int e = move_cells(m, view, NULL);
+    TSR_ASSERT(e == 0);
+}
+
+int tsri_cells_read(const struct tsri_cell_move *m, const struct tsr_view *view,
+                    const struct tsri_region *source)
+{
+    TSR_ASSERT(!m->to_view);
+    return move_cells(m, view, source);
 }

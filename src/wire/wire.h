@@ -438,5 +438,8 @@ struct tsri_cell_move {
     bool to_view;
 };
 void tsri_cells_move(const struct tsri_cell_move *m, const struct tsr_view *view);
+/* From a view of a region that can only be read (tsri_region_init_remote). */
+TSR_MUST int tsri_cells_read(const struct tsri_cell_move *m, const struct tsr_view *view,
+                             const struct tsri_region *source);
 
 #endif

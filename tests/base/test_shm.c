@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -122,6 +123,29 @@ TEST(a_descriptor_that_could_fault_is_not_mapped)
     close(fd);
 }
 
+TEST(what_is_only_read_is_never_touched)
+{
+    struct tsri_region r;
+    struct stat before, after;
+    uint8_t page[4096], zeros[4096] = {0};
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && ftruncate(fd, (off_t)BYTES) == 0);
+    CHECK_INT(tsri_region_init_remote(&r, fd, BYTES), TSR_EPERM); /* it may shrink */
+    CHECK_INT(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    CHECK_INT(tsri_region_init_remote(&r, fd, BYTES), 0);
+    CHECK(pwrite(fd, "hello", 5, 8192) == 5 && fstat(fd, &before) == 0);
+    CHECK_INT(tsri_region_read(&r, r.data + 8192, page, 5), 0);
+    CHECK(memcmp(page, "hello", 5) == 0);
+    for (size_t at = 0; at < BYTES; at += sizeof page) {
+        CHECK_INT(tsri_region_read(&r, r.data + at, page, sizeof page), 0);
+        CHECK(at == 8192 || memcmp(page, zeros, sizeof page) == 0);
+    }
+    CHECK(fstat(fd, &after) == 0);
+    CHECK_INT(after.st_blocks, before.st_blocks);
+    tsri_region_fini(&r);
+    CHECK(fcntl(fd, F_GETFD) < 0); /* it was the region's */
+}
+
 TEST(absurd_sizes_are_refused_in_words)
 {
     struct tsri_region r;
@@ -137,6 +161,7 @@ int main(void)
     RUN(nobody_who_has_the_descriptor_can_change_a_byte);
     RUN(shared_memory_costs_only_where_it_is_touched);
     RUN(a_descriptor_that_could_fault_is_not_mapped);
+    RUN(what_is_only_read_is_never_touched);
     RUN(absurd_sizes_are_refused_in_words);
     return test_end();
 }

@@ -8,6 +8,7 @@
 #include "support/wire_client.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 static struct tsri_request q;
 
@@ -122,6 +123,40 @@ static int put_end(struct ready *r, int put, uint16_t type)
 {
     fresh(type)->put.put = (uint32_t)put;
     return wc_call(&r->c, &q);
+}
+
+/* Memory that its owner never touched, or gave back, reads as zero and takes none. */
+TEST(holes_in_a_staging_area_stay_holes)
+{
+    struct ready r;
+    struct stat before, after;
+    ready_open(&r, NULL);
+    uint32_t *tokens = kit_tokens(5, 64);
+    size_t row = tsr_space_token_bytes(r.s.k.space), all = r.c.staging.bytes;
+    CHECK(fstat(r.c.staging.fd, &before) == 0);
+    fresh(TSRI_WIRE_STORE)->space = r.space;
+    q.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64};
+    q.view = (struct tsri_wire_view){.offset = all - 64 * row, .bytes = 64 * row};
+    CHECK_INT(wc_call(&r.c, &q), 64);
+    /* Rows far apart, and layer by layer. */
+    tokens[0]++;
+    q.view = (struct tsri_wire_view){.bytes = all,
+                                     .layer_stride = row,
+                                     .plane_stride = row / 2,
+                                     .token_stride = (all - 2 * row) / 64 / 64 * 64};
+    CHECK_INT(wc_call(&r.c, &q), 64);
+    tokens[0]++;
+    int put;
+    CHECK_INT(put = put_open(&r, tokens, 64), 0);
+    fresh(TSRI_WIRE_PUT_LAYERS);
+    q.put = (struct tsri_wire_put_layers){(uint32_t)put, 0, r.s.k.space->shape.n_layers};
+    q.view = (struct tsri_wire_view){.offset = all - 64 * row, .bytes = 64 * row};
+    CHECK_INT(wc_call(&r.c, &q), 0);
+    CHECK_INT(put_end(&r, put, TSRI_WIRE_PUT_COMMIT), 64);
+    CHECK(fstat(r.c.staging.fd, &after) == 0);
+    CHECK_INT(after.st_blocks, before.st_blocks);
+    free(tokens);
+    CHECK(ready_end(&r));
 }
 
 TEST(a_put_is_found_when_it_is_committed_and_not_before)
@@ -415,6 +450,7 @@ int main(void)
 {
     RUN(what_a_client_stores_the_process_finds_and_the_other_way_round);
     RUN(rows_beyond_the_staging_area_are_refused);
+    RUN(holes_in_a_staging_area_stay_holes);
     RUN(a_put_is_found_when_it_is_committed_and_not_before);
     RUN(a_put_without_all_its_layers_is_nothing);
     RUN(half_a_store_vanishes_with_its_session);
