@@ -125,8 +125,11 @@ struct tsr_tier_ops {
     /* Returns how many were there. */
     int (*drop)(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n);
 
-    /* (optional) every entry held, once, after open; a negative answer of fn ends it. Default:
-     * none; what was put in this run is all there is. The tokens of the entries are not read. */
+    /* (optional) every entry held, once, after open; a negative answer of fn ends it. Those used
+     * last come first, and a block of a prefix behind the one before it: that order decides what
+     * goes next, and what the cache takes when its index is smaller than the tier. A positive
+     * answer: there is no place for it, as if it were unlisted (below). Default: none; what was put
+     * in this run is all there is. The tokens of the entries are not read. */
     int (*scan)(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg);
     /* (optional) found[i] = 1 when the tier has refs[i]; for tiers that others fill too. Default:
      * what the cache itself remembers. */
@@ -142,6 +145,13 @@ struct tsr_tier_ops {
      * like contains. Default: none, such text is found at any offset after it was read once. */
     int (*windows)(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint64_t *out,
                    uint32_t max);
+    /* (optional) The cache has no place for these in its index any more and will not ask for them.
+     * They stay, for a later scan, and go before others when the tier has no room. Returns how many
+     * were there. Default: drop. */
+    int (*unlist)(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n);
+    /* (optional) Drops what the cache does not know (unlisted, or not taken by a scan) of the space
+     * with this fingerprint, or of all (NULL). Returns how many. Default: there is nothing. */
+    int (*purge)(struct tsr_tier *tier, const uint8_t *space);
     /* members above belong to abi 1; append below, never reorder */
 };
 

@@ -179,6 +179,7 @@ int tsri_cache_clear(struct tsr_cache *c, const struct tsr_space *space, int32_t
             n += (int)clear_entry(c, id, space, tier);
         pthread_mutex_unlock(&c->lock);
     }
+    if (tier != 0) n += tsri_manager_purge(c, space ? space->fingerprint : NULL, tier);
     tsri_stats_add(c->stats, TSRI_M_cleared, (uint64_t)n);
     return n;
 }

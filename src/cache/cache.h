@@ -87,8 +87,9 @@ struct tsri_entry {
 _Static_assert(sizeof(struct tsri_entry) == 64, "an entry is one cache line");
 
 enum {
-    TSRI_ENTRY_QUEUED = 1, /* waits for write-back or is being written; one pin is for that */
-    TSRI_ENTRY_WRITING = 2 /* is being written: the writer reads its meta and pages */
+    TSRI_ENTRY_QUEUED = 1,  /* waits for write-back or is being written; one pin is for that */
+    TSRI_ENTRY_WRITING = 2, /* is being written: the writer reads its meta and pages */
+    TSRI_ENTRY_REFUSED = 4  /* could not be written, so blocks behind it are not either */
 };
 
 static inline bool tsri_entry_has_key(const struct tsri_entry *e, struct tsri_key key)

@@ -196,10 +196,6 @@ static void digest_answer(struct tsri_flight *f, uint32_t t)
     if (err >= 0 && still) {
         tsri_entry_warm(c, f->id, f->meta);
         f->meta = 0;
-        struct tsr_policy *policy = c->manager->lower[t].policy;
-        /* Its copy may have been cleared while it was read. */
-        if (atomic_load_explicit(&c->entries[f->id].tiers, memory_order_relaxed) >> t & 1)
-            policy->ops->touch(policy, &f->id, 1);
     } else if (err >= 0) {
         err = TSR_ENOENT; /* dropped while it was on its way */
     } else if (!f->rejected && still && (err == TSR_ENOENT || err == TSR_ECORRUPT)) {
@@ -263,6 +259,22 @@ static bool ask(struct tsri_manager *m, struct batch *b, uint32_t t)
     return !stuck;
 }
 
+/* The policy of tier t hears what was read, the blocks of a chain leaf first: they are asked for in
+ * the opposite order. */
+static void touch_copies(struct tsr_cache *c, const struct batch *b, uint32_t t)
+{
+    struct tsr_policy *policy = c->manager->lower[t].policy;
+    pthread_mutex_lock(&c->lock);
+    for (uint32_t i = b->n_ios; i-- > 0;) {
+        const struct tsri_flight *f = &b->flights[b->where[i]];
+        /* Its copy may have been cleared while it was read. */
+        if (f->fetch->result == 0 &&
+            atomic_load_explicit(&c->entries[f->id].tiers, memory_order_relaxed) >> t & 1)
+            policy->ops->touch(policy, &f->id, 1);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
 /* Reads from tier t whatever it has of those that are still missing; all of them in one call. */
 static void read_tier(struct tsr_cache *c, struct batch *b, uint32_t t)
 {
@@ -283,6 +295,7 @@ static void read_tier(struct tsr_cache *c, struct batch *b, uint32_t t)
         f->io.result = e < 0 ? e : b->ios[i].result;
         digest_answer(f, t);
     }
+    touch_copies(c, b, t);
 }
 
 static void fly(struct tsr_cache *c, struct tsri_flight *flights, uint32_t n)

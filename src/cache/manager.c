@@ -16,13 +16,20 @@ static uint32_t tier_units(const struct tsr_cache *c, const struct tsri_entry *e
     return (uint32_t)((uint64_t)e->n_tokens * tsri_shape_token_bytes(shape) / UNIT_BYTES) + 1;
 }
 
-void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_loc loc)
+/* Notes that tier t has the entry; false when that was known. */
+static bool note_copy(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_loc loc)
+{
+    uint8_t before =
+        atomic_fetch_or_explicit(&c->entries[id].tiers, (uint8_t)(1u << t), memory_order_relaxed);
+    c->manager->lower[t].loc[id] = loc;
+    return !(before >> t & 1);
+}
+
+/* The policy of tier t learns of it, as of the one used last. */
+static void rank_copy(struct tsr_cache *c, uint32_t id, uint32_t t)
 {
     struct tsri_lower *l = &c->manager->lower[t];
-    struct tsri_entry *e = &c->entries[id];
-    uint8_t before = atomic_fetch_or_explicit(&e->tiers, (uint8_t)(1u << t), memory_order_relaxed);
-    l->loc[id] = loc;
-    if (before >> t & 1) return;
+    const struct tsri_entry *e = &c->entries[id];
     struct tsr_policy_item item = {.hash = tsri_entry_key(e).lo,
                                    .units = tier_units(c, e),
                                    .n_tokens = e->n_tokens,
@@ -30,6 +37,11 @@ void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_l
                                    .cost_s = e->cost_s};
     l->policy->ops->insert(l->policy, id, &item);
     l->n_entries++;
+}
+
+void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_loc loc)
+{
+    if (note_copy(c, id, t, loc)) rank_copy(c, id, t);
 }
 
 struct tsr_tier_ref tsri_manager_ref(const struct tsr_cache *c, uint32_t id, uint32_t t)
@@ -119,6 +131,7 @@ struct scan {
     struct tsr_cache *c;
     uint32_t t;
     struct tsri_key *parents; /* by id: key of the block before it */
+    uint32_t *order, n;       /* those of tier t, used last first */
     uint64_t n_skipped;
     uint64_t *windows; /* of one entry; NULL: nobody looks for text at any offset */
 };
@@ -134,6 +147,12 @@ static void scan_windows(struct scan *s, uint32_t id, const struct tsr_entry_hea
     tsri_windows_add_cold(s->c, id, s->windows, n);
 }
 
+static void scan_copy(struct scan *s, uint32_t id, tsr_tier_loc loc)
+{
+    if (note_copy(s->c, id, s->t, loc)) s->order[s->n++] = id;
+}
+
+/* What there is no place for is left to the tier: 1. */
 static int scan_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc,
                       uint64_t bytes)
 {
@@ -144,14 +163,15 @@ static int scan_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc
     memcpy(&key, &head->key, sizeof key);
     uint32_t id = tsri_entry_live(c, key);
     if (id != TSRI_ID_NONE) { /* a tier above has it too */
-        tsri_manager_holds(c, id, s->t, loc);
+        scan_copy(s, id, loc);
         return 0;
     }
-    if (head->kind < TSR_KIND_PREFIX || head->kind > TSR_KIND_BLENDED) return 0;
-    struct tsr_space *space = tsri_space_slot(c, head->space);
-    if (!space || !tsri_entry_can_alloc(c) || head->extra_bytes > TSRI_EXTRA_BYTES_MAX) {
+    if (head->kind < TSR_KIND_PREFIX || head->kind > TSR_KIND_BLENDED) return 1;
+    bool room = tsri_entry_can_alloc(c) && head->extra_bytes <= TSRI_EXTRA_BYTES_MAX;
+    struct tsr_space *space = room ? tsri_space_slot(c, head->space) : NULL;
+    if (!space) {
         s->n_skipped++;
-        return 0;
+        return 1;
     }
     if (!space->shaped)
         space->shape = (struct tsri_shape){.n_layers = head->n_layers,
@@ -169,13 +189,14 @@ static int scan_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc
     e->extra_bytes = head->extra_bytes;
     e->cost_s = head->cost_s >= 0 && head->cost_s <= FLT_MAX ? head->cost_s : 0;
     tsri_entry_publish_cold(c, id);
-    tsri_manager_holds(c, id, s->t, loc);
+    scan_copy(s, id, loc);
     scan_windows(s, id, head, loc);
     memcpy(&s->parents[id], &head->parent, sizeof s->parents[id]);
     return 0;
 }
 
-enum { UNKNOWN, SOUND, BROKEN, WALKING };
+/* STRAY: a block before it is in a tier and not in the index, which has no place for it. */
+enum { UNKNOWN, SOUND, STRAY, BROKEN, WALKING };
 
 /* The block before an entry, or TSRI_ID_NONE. */
 static uint32_t block_before(struct tsr_cache *c, uint32_t id, struct tsri_key key)
@@ -187,6 +208,22 @@ static uint32_t block_before(struct tsr_cache *c, uint32_t id, struct tsri_key k
     return chain ? parent : TSRI_ID_NONE;
 }
 
+/* Whether a tier has an entry that the index does not. Where one cannot tell it may, once something
+ * found no place. */
+static bool is_below(struct tsr_cache *c, struct tsri_key key, bool skipped)
+{
+    struct tsr_tier_ref ref = {.loc = 0};
+    memcpy(&ref.key, &key, sizeof ref.key);
+    for (uint32_t t = 1; t <= c->manager->n_lower; t++) {
+        struct tsr_tier *tier = c->manager->lower[t].tier;
+        uint8_t found = 0;
+        if (tsri_tier_is_shared(tier)) continue;
+        if (tsri_tier_contains(tier, &ref, 1, &found) > 0 && found) return true;
+        if (skipped && !tier->ops->contains) return true;
+    }
+    return false;
+}
+
 /* Follows a chain up to a block that is known to be sound or broken; one that meets itself is
  * broken. links[id]: lo is the block before it, hi what is known. */
 static void judge_chain(struct tsri_key *links, uint32_t id)
@@ -194,20 +231,26 @@ static void judge_chain(struct tsri_key *links, uint32_t id)
     uint32_t at = id;
     for (; links[at].hi == UNKNOWN; at = (uint32_t)links[at].lo)
         links[at].hi = WALKING;
-    uint64_t verdict = links[at].hi == SOUND ? SOUND : BROKEN;
+    uint64_t verdict = links[at].hi == WALKING ? BROKEN : links[at].hi;
     for (at = id; links[at].hi == WALKING; at = (uint32_t)links[at].lo)
         links[at].hi = verdict;
 }
 
 /* Chains can be tied only when all entries are known. A block is of no use when one before it is
- * not there; nor when it comes before itself, which is nothing that this library has written. */
-static void tie_chains(struct tsr_cache *c, struct tsri_key *links)
+ * not there; nor when it comes before itself, which is nothing that this library has written. Where
+ * the one before it is below and only has no place in the index, both are left to the tier. Returns
+ * how many were. */
+static uint32_t tie_chains(struct tsr_cache *c, struct tsri_key *links, bool skipped)
 {
-    uint32_t n = c->ids_fresh, n_dropped = 0;
+    uint32_t n = c->ids_fresh, n_dropped = 0, n_strays = 0;
     for (uint32_t id = 0; id < n; id++) {
-        bool top = links[id].lo == 0 && links[id].hi == 0;
-        uint32_t parent = top ? TSRI_ID_NONE : block_before(c, id, links[id]);
-        uint64_t known = parent != TSRI_ID_NONE ? UNKNOWN : top ? SOUND : BROKEN;
+        struct tsri_key key = links[id];
+        uint32_t parent = TSRI_ID_NONE;
+        uint64_t known = SOUND;
+        if (key.lo || key.hi) {
+            parent = block_before(c, id, key);
+            known = parent != TSRI_ID_NONE ? UNKNOWN : is_below(c, key, skipped) ? STRAY : BROKEN;
+        }
         links[id] = (struct tsri_key){.lo = parent, .hi = known};
     }
     for (uint32_t id = 0; id < n; id++)
@@ -215,37 +258,74 @@ static void tie_chains(struct tsr_cache *c, struct tsri_key *links)
     for (uint32_t id = 0; id < n; id++)
         if (links[id].hi == BROKEN)
             n_dropped += tsri_entry_drop(c, id, TSR_EVENT_DROPPED);
+        else if (links[id].hi == STRAY)
+            n_strays += tsri_entry_drop(c, id, TSR_EVENT_EVICTED);
         else if (links[id].lo != TSRI_ID_NONE)
             tsri_entry_adopt(c, id, (uint32_t)links[id].lo);
     tsri_stats_add(c->stats, TSRI_M_drops, n_dropped);
+    return n_strays;
+}
+
+/* What one tier holds. Its policy hears of the entry used last at the end. */
+static void scan_tier(struct scan *s)
+{
+    struct tsr_cache *c = s->c;
+    struct tsr_tier *tier = c->manager->lower[s->t].tier;
+    s->n = 0;
+    if (tsri_tier_scan(tier, scan_entry, s) < 0)
+        tsri_log(TSR_LOG_WARN, "tier %s: scan: %s", tsri_tier_name(tier), tsr_errmsg());
+    while (s->n)
+        rank_copy(c, s->order[--s->n], s->t);
 }
 
 static int scan_tiers(struct tsri_manager *m)
 {
     struct tsr_cache *c = m->c;
     struct scan s = {.c = c};
-    struct tsri_region parents;
+    struct tsri_region parents, order;
     int e = tsri_region_init(&parents, (size_t)c->ids_max * sizeof s.parents[0]);
     if (e) return e;
+    e = tsri_region_init(&order, (size_t)c->ids_max * sizeof s.order[0]);
+    if (e) {
+        tsri_region_fini(&parents);
+        return e;
+    }
     s.parents = (struct tsri_key *)(void *)parents.data;
+    s.order = (uint32_t *)(void *)order.data;
     if (c->windows.n_buckets)
         s.windows = tsri_alloc(TSRI_ENTRY_TOKENS_MAX / TSRI_WINDOW, sizeof s.windows[0]);
     pthread_mutex_lock(&c->lock);
     for (s.t = 1; s.t <= m->n_lower; s.t++) {
-        if (tsri_tier_is_shared(m->lower[s.t].tier)) continue; /* asked when it is wanted */
-        int n = tsri_tier_scan(m->lower[s.t].tier, scan_entry, &s);
-        if (n < 0)
-            tsri_log(TSR_LOG_WARN, "tier %s: scan: %s", tsri_tier_name(m->lower[s.t].tier),
-                     tsr_errmsg());
+        if (!tsri_tier_is_shared(m->lower[s.t].tier)) scan_tier(&s); /* asked when it is wanted */
     }
-    tie_chains(c, s.parents);
+    s.n_skipped += tie_chains(c, s.parents, s.n_skipped > 0);
     pthread_mutex_unlock(&c->lock);
     tsri_region_fini(&parents);
+    tsri_region_fini(&order);
     tsri_free(s.windows);
     if (s.n_skipped)
-        tsri_log(TSR_LOG_WARN, "%llu stored entries do not fit in entries_max or spaces_max",
+        tsri_log(TSR_LOG_WARN,
+                 "%llu stored entries do not fit in entries_max or spaces_max and stay where they "
+                 "are",
                  (unsigned long long)s.n_skipped);
     return 0;
+}
+
+int tsri_manager_purge(struct tsr_cache *c, const uint8_t *space, int32_t tier)
+{
+    struct tsri_manager *m = c->manager;
+    int n = 0;
+    bool drained = false;
+    for (uint32_t t = 1; t <= m->n_lower; t++) {
+        struct tsr_tier *lower = m->lower[t].tier;
+        if ((tier >= 0 && (uint32_t)tier != t) || !tsri_tier_can_purge(lower)) continue;
+        if (!drained) tsri_manager_drain(c); /* what is on its way to be unlisted counts */
+        drained = true;
+        int went = tsri_tier_purge(lower, space);
+        if (went < 0) tsri_stats_add(c->stats, TSRI_M_tier_errors, 1);
+        n += went > 0 ? went : 0;
+    }
+    return n;
 }
 
 /* ---- opening ---- */

@@ -69,6 +69,9 @@ TSR_MUST int tsri_manager_open(struct tsr_cache *c, const struct tsr_config *cfg
 /* Writes what is queued, closes the tiers. Accepts a cache without a manager. */
 void tsri_manager_close(struct tsr_cache *c);
 void tsri_manager_stats(struct tsr_cache *c, struct tsr_stats *out);
+/* Drops what tiers keep although the index has no place for it: of a space (NULL: all), of one tier
+ * (-1: all). Returns how many. */
+int tsri_manager_purge(struct tsr_cache *c, const uint8_t *space, int32_t tier);
 /* These entries of the device pool were used: they leave it last. */
 void tsri_manager_touch_hot(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
 /* Host memory and the tiers below it, for people to look at. */
@@ -108,8 +111,8 @@ void tsri_manager_unreserve(struct tsr_cache *c, uint32_t n);
 void tsri_manager_stored(struct tsr_cache *c, uint32_t id);
 /* A lookup used these pinned entries: those waiting for their second use go down now. */
 void tsri_manager_used(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
-/* Under cache->lock: the entry is about to go; lower tiers shall drop it. What is only evicted
- * stays in tiers that others use too. */
+/* Under cache->lock: the entry is about to go; lower tiers shall drop it. What is only evicted, for
+ * want of room in memory or in the index, stays below as long as the tier has room. */
 void tsri_manager_forget(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why);
 /* Under cache->lock: tier t shall drop its copy; the entry goes when it was the last. */
 uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t);

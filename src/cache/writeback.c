@@ -17,8 +17,8 @@
 #define BATCH_BYTES ((uint64_t)4 << 20)
 
 struct tsri_command {
-    enum { PUT, DROP } what;
-    uint8_t tiers; /* PUT: which; DROP: one bit */
+    enum { PUT, DROP, UNLIST } what;
+    uint8_t tiers; /* PUT: which; others: one bit */
     uint32_t id;
     struct tsr_tier_ref ref;
 };
@@ -71,18 +71,67 @@ void tsri_manager_unreserve(struct tsr_cache *c, uint32_t n)
     pthread_mutex_unlock(&m->lock);
 }
 
+/* Tiers that survive a restart and are ours alone: there a block is worth nothing without the one
+ * before it. */
+static bool keeps_chains(const struct tsri_manager *m, uint32_t t)
+{
+    return t != m->hot && !tsri_tier_is_shared(m->lower[t].tier);
+}
+
+static uint8_t chain_tiers(const struct tsri_manager *m)
+{
+    uint8_t tiers = 0;
+    for (uint32_t t = 1; t <= m->n_lower; t++)
+        tiers |= (uint8_t)(keeps_chains(m, t) << t);
+    return tiers;
+}
+
+/* Whether an entry is in one of these tiers. */
+static bool is_in(const struct tsr_cache *c, uint32_t id, uint8_t tiers)
+{
+    return (atomic_load_explicit(&c->entries[id].tiers, memory_order_relaxed) & tiers) != 0;
+}
+
 /* Under cache->lock. */
-static void queue_put(struct tsri_manager *m, uint32_t id, uint8_t tiers)
+static void queue_one(struct tsri_manager *m, uint32_t id, uint8_t tiers)
 {
     struct tsri_entry *e = &m->c->entries[id];
     if (e->flags & TSRI_ENTRY_QUEUED) return;
     enum tsri_state state = tsri_pin(m->c, id);
     if (state == TSRI_HOST) {
         e->flags |= TSRI_ENTRY_QUEUED;
+        e->flags &= (uint16_t)~TSRI_ENTRY_REFUSED;
         push(m, &(struct tsri_command){.what = PUT, .tiers = tiers, .id = id});
     } else if (state != TSRI_FREE) {
         tsri_unpin_locked(m->c, id); /* only a tier has it: there is nothing to write */
     }
+}
+
+/* The block before a block, when it should have been written to these tiers and is not there, nor
+ * on its way: its copy was cleared, or there was no room for it. */
+static uint32_t missing_before(const struct tsri_manager *m, uint32_t id, uint8_t tiers)
+{
+    const struct tsr_cache *c = m->c;
+    uint32_t parent = c->entries[id].parent;
+    if (parent == TSRI_ID_NONE || is_in(c, parent, tiers)) return TSRI_ID_NONE;
+    const struct tsri_entry *e = &c->entries[parent];
+    bool host = tsri_word_state(atomic_load(&e->word)) == TSRI_HOST;
+    return host && !(e->flags & TSRI_ENTRY_QUEUED) ? parent : TSRI_ID_NONE;
+}
+
+#define MISSING_MAX 256u
+
+/* Queues an entry behind those before it that are missing, from the front. Of a long chain that is
+ * missing the front is queued now and the rest with the next store. Under cache->lock. */
+static void queue_put(struct tsri_manager *m, uint32_t id, uint8_t tiers)
+{
+    uint32_t ids[MISSING_MAX], n = 0;
+    uint8_t chains = tiers & chain_tiers(m);
+    for (uint32_t at = id; chains && (at = missing_before(m, at, chain_tiers(m))) != TSRI_ID_NONE;)
+        ids[n++ % MISSING_MAX] = at;
+    for (uint32_t i = tsri_min_u32(n, MISSING_MAX); i > 0; i--)
+        queue_one(m, ids[--n % MISSING_MAX], chains);
+    queue_one(m, id, tiers);
 }
 
 void tsri_manager_stored(struct tsr_cache *c, uint32_t id)
@@ -123,14 +172,21 @@ static void queue_drop(struct tsri_manager *m, uint32_t t, struct tsr_tier_ref r
     push(m, &(struct tsri_command){.what = DROP, .tiers = (uint8_t)(1u << t), .ref = ref});
 }
 
+static void queue_unlist(struct tsri_manager *m, uint32_t t, struct tsr_tier_ref ref)
+{
+    push(m, &(struct tsri_command){.what = UNLIST, .tiers = (uint8_t)(1u << t), .ref = ref});
+}
+
 void tsri_manager_forget(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why)
 {
     struct tsri_manager *m = c->manager;
     for (uint32_t t = 1; m && t <= m->n_lower; t++) {
         if (!(atomic_load_explicit(&c->entries[id].tiers, memory_order_relaxed) >> t & 1)) continue;
         struct tsr_tier_ref ref = tsri_manager_lost(c, id, t);
-        bool stays = why == TSR_EVENT_EVICTED && tsri_tier_is_shared(m->lower[t].tier);
-        if (!stays) queue_drop(m, t, ref);
+        if (why != TSR_EVENT_EVICTED)
+            queue_drop(m, t, ref);
+        else if (!tsri_tier_is_shared(m->lower[t].tier))
+            queue_unlist(m, t, ref);
     }
 }
 
@@ -148,20 +204,45 @@ uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t)
 
 /* ---- the writer ---- */
 
-static int may_leave(void *arg, uint32_t id)
+static int may_be_shed(void *arg, uint32_t id)
 {
     struct tsr_cache *c = arg;
     const struct tsri_entry *e = &c->entries[id];
     uint64_t w = atomic_load_explicit(&e->word, memory_order_relaxed);
-    if (tsri_word_state(w) == TSRI_HOST) return 1; /* only a copy goes */
-    return tsri_word_pins(w) == 0 && e->first_child == TSRI_ID_NONE;
+    return tsri_word_state(w) == TSRI_COLD && tsri_word_pins(w) == 0 &&
+           e->first_child == TSRI_ID_NONE;
 }
 
-static int may_be_shed(void *arg, uint32_t id)
+/* Blocks behind an entry that are looked at; with more of them, one is thought to be below. */
+#define CHILDREN_MAX 64u
+
+/* Whether a block behind the entry is in one of these tiers, or on its way there. */
+static bool has_child_in(const struct tsr_cache *c, uint32_t id, uint8_t tiers)
 {
-    struct tsr_cache *c = arg;
-    uint64_t w = atomic_load_explicit(&c->entries[id].word, memory_order_relaxed);
-    return tsri_word_state(w) == TSRI_COLD && may_leave(arg, id);
+    uint32_t n = 0;
+    for (uint32_t at = c->entries[id].first_child; at != TSRI_ID_NONE;
+         at = c->entries[at].next_sibling)
+        if (n++ == CHILDREN_MAX || is_in(c, at, tiers) || c->entries[at].flags & TSRI_ENTRY_QUEUED)
+            return true;
+    return false;
+}
+
+struct leaving {
+    struct tsr_cache *c;
+    uint8_t chains; /* tiers in which blocks behind an entry keep it there */
+    uint8_t others; /* of those, all but the one it would leave */
+};
+
+/* A tier that survives a restart gives up chains from their ends: what stands behind a block that
+ * is gone is worth nothing to the next run, whatever host memory has of it now. */
+static int may_leave(void *arg, uint32_t id)
+{
+    const struct leaving *l = arg;
+    const struct tsri_entry *e = &l->c->entries[id];
+    uint64_t w = atomic_load_explicit(&e->word, memory_order_relaxed);
+    if (l->chains && !is_in(l->c, id, l->others) && has_child_in(l->c, id, l->chains)) return 0;
+    if (tsri_word_state(w) == TSRI_HOST) return 1; /* only a copy goes */
+    return tsri_word_pins(w) == 0 && e->first_child == TSRI_ID_NONE;
 }
 
 bool tsri_manager_shed(struct tsr_cache *c)
@@ -184,13 +265,21 @@ static void drop_below(struct tsri_manager *m, uint32_t t, const struct tsr_tier
         tsri_stats_add(m->c->stats, TSRI_M_tier_errors, 1);
 }
 
+static void unlist_below(struct tsri_manager *m, uint32_t t, const struct tsr_tier_ref *ref)
+{
+    if (tsri_tier_unlist(m->lower[t].tier, ref, 1) < 0)
+        tsri_stats_add(m->c->stats, TSRI_M_tier_errors, 1);
+}
+
 /* The tier's next victim. What only the device pool has is brought down to host memory first, if
  * that has room for it. Under cache->lock, which is let go meanwhile. */
 static uint32_t choose_victim(struct tsri_manager *m, uint32_t t)
 {
     struct tsr_cache *c = m->c;
     struct tsr_policy *policy = m->lower[t].policy;
-    uint32_t id = policy->ops->victim(policy, may_leave, c);
+    uint8_t chains = keeps_chains(m, t) ? chain_tiers(m) : 0;
+    struct leaving leaving = {c, chains, chains & (uint8_t) ~(1u << t)};
+    uint32_t id = policy->ops->victim(policy, may_leave, &leaving);
     if (t != m->hot || id == TSR_POLICY_NONE) return id;
     _Atomic uint8_t *tiers = &c->entries[id].tiers;
     if (atomic_load_explicit(tiers, memory_order_relaxed) != 1u << t ||
@@ -203,7 +292,7 @@ static uint32_t choose_victim(struct tsri_manager *m, uint32_t t)
     pthread_mutex_lock(&c->lock);
     bool still = atomic_load_explicit(tiers, memory_order_relaxed) >> t & 1;
     tsri_unpin_locked(c, id);
-    return still ? id : policy->ops->victim(policy, may_leave, c);
+    return still ? id : policy->ops->victim(policy, may_leave, &leaving);
 }
 
 /* Drops the tier's next victim; false when it has none. */
@@ -246,16 +335,41 @@ struct batch {
     uint32_t n;
     void **planes; /* of all of them; NULL: no memory */
     struct tsr_tier_io ios[BATCH_ENTRIES];
+    uint32_t parents[BATCH_ENTRIES]; /* TSRI_ID_NONE: none */
+    bool orphans[BATCH_ENTRIES];     /* the block before could not be written */
     bool dying[BATCH_ENTRIES], lost[BATCH_ENTRIES];
 };
 
+/* False for a block whose front could not be written: it would be worth nothing after a restart,
+ * and take the room of something that is. */
+static bool stands_behind(const struct tsri_manager *m, const struct batch *b, uint32_t i,
+                          uint32_t t)
+{
+    if (!keeps_chains(m, t) || b->parents[i] == TSRI_ID_NONE) return true;
+    if (b->orphans[i]) return false;
+    for (uint32_t k = 0; k < i; k++)
+        if (b->cmds[k].id == b->parents[i])
+            return !b->lost[k] || is_in(m->c, b->parents[i], chain_tiers(m));
+    return true;
+}
+
+static void refuse_orphan(const struct tsri_manager *m, struct batch *b, uint32_t i)
+{
+    tsri_stats_add(m->c->stats, TSRI_M_tier_refused, 1);
+    b->lost[i] = true;
+}
+
 /* What tier t is to have. Returns how many. */
-static uint32_t choose_ios(const struct batch *b, uint32_t t, struct tsr_tier_io *ios,
-                           uint32_t *where)
+static uint32_t choose_ios(const struct tsri_manager *m, struct batch *b, uint32_t t,
+                           struct tsr_tier_io *ios, uint32_t *where)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < b->n; i++) {
         if (!(b->cmds[i].tiers >> t & 1) || b->dying[i]) continue;
+        if (!stands_behind(m, b, i, t)) {
+            refuse_orphan(m, b, i);
+            continue;
+        }
         where[n] = i;
         ios[n++] = b->ios[i];
     }
@@ -301,11 +415,44 @@ static void publish_copy(struct tsri_manager *m, uint32_t t, uint32_t id, tsr_ti
     if (dying) drop_below(m, t, &ref);
 }
 
+/* The block before it found no room: it goes again. */
+static void take_back(struct tsri_manager *m, uint32_t t, uint32_t id, tsr_tier_loc loc)
+{
+    pthread_mutex_lock(&m->c->lock);
+    struct tsr_tier_ref ref = tsri_manager_ref(m->c, id, t);
+    pthread_mutex_unlock(&m->c->lock);
+    ref.loc = loc;
+    drop_below(m, t, &ref);
+}
+
+/* Blocks came behind others in tier t: its policy is told the order, leaf first, as that of host
+ * memory is (puts.c). Once for each chain of the batch. */
+static void refresh_chains(struct tsri_manager *m, const struct batch *b, uint32_t t)
+{
+    struct tsr_cache *c = m->c;
+    struct tsr_policy *policy = m->lower[t].policy;
+    uint8_t bit = (uint8_t)(1u << t);
+    pthread_mutex_lock(&c->lock);
+    for (uint32_t i = 0; i < b->n; i++) {
+        uint32_t at = b->cmds[i].id, ids[64], n = 0;
+        bool more = i + 1 < b->n && b->parents[i + 1] == at && is_in(c, b->cmds[i + 1].id, bit);
+        if (more || b->parents[i] == TSRI_ID_NONE) continue;
+        for (; at != TSRI_ID_NONE && is_in(c, at, bit); at = c->entries[at].parent) {
+            ids[n++] = at;
+            if (n < TSRI_COUNT(ids)) continue;
+            tsri_policy_refresh(policy, ids, n);
+            n = 0;
+        }
+        if (n) tsri_policy_refresh(policy, ids, n);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
 /* All that tier t is to have, in one call; what finds it full then makes its own room. */
 static void put_below(struct tsri_manager *m, struct batch *b, uint32_t t)
 {
     struct tsr_tier_io ios[BATCH_ENTRIES];
-    uint32_t where[BATCH_ENTRIES], n = choose_ios(b, t, ios, where);
+    uint32_t where[BATCH_ENTRIES], n = choose_ios(m, b, t, ios, where);
     uint64_t deadline_ns = tsri_deadline_ns(m->c->options.tier_store_ms);
     for (uint32_t i = 0; i < n; i++)
         ios[i].deadline_ns = deadline_ns;
@@ -313,12 +460,18 @@ static void put_below(struct tsri_manager *m, struct batch *b, uint32_t t)
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = b->cmds[where[i]].id;
         int err = e < 0 ? e : ios[i].result;
+        if (!stands_behind(m, b, where[i], t)) {
+            if (err >= 0) take_back(m, t, id, ios[i].loc);
+            refuse_orphan(m, b, where[i]);
+            continue;
+        }
         if (err == TSR_EFULL && make_room(m, t)) err = put_once(m, t, &ios[i]);
         if (settle_put(m, t, id, err))
             publish_copy(m, t, id, ios[i].loc);
         else
             b->lost[where[i]] |= t != m->hot; /* what the pool has not, nobody misses */
     }
+    if (n && keeps_chains(m, t)) refresh_chains(m, b, t);
 }
 
 /* The entries are pinned: their meta and pages stand still. */
@@ -331,6 +484,9 @@ static void prepare(struct tsri_manager *m, struct batch *b)
         struct tsri_entry *e = &c->entries[b->cmds[i].id];
         b->dying[i] = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
         b->lost[i] = false;
+        b->parents[i] = e->parent;
+        b->orphans[i] = e->parent != TSRI_ID_NONE && !is_in(c, e->parent, chain_tiers(m)) &&
+                        c->entries[e->parent].flags & TSRI_ENTRY_REFUSED;
         e->flags |= TSRI_ENTRY_WRITING;
         b->ios[i] = (struct tsr_tier_io){.loc = 0};
         if (b->dying[i]) continue;
@@ -369,6 +525,7 @@ static uint32_t carry_puts(struct tsri_manager *m, struct batch *b)
         bool dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
         n_lost += !dying && (b->lost[i] || !b->planes);
         e->flags &= (uint16_t) ~(TSRI_ENTRY_QUEUED | TSRI_ENTRY_WRITING);
+        if (b->lost[i]) e->flags |= TSRI_ENTRY_REFUSED;
         tsri_unpin_locked(c, b->cmds[i].id);
     }
     pthread_mutex_unlock(&c->lock);
@@ -399,13 +556,15 @@ static void *writer(void *arg)
             pthread_cond_wait(&m->more, &m->lock);
         if (m->n == 0) break;
         pop_puts(m, b);
-        struct tsri_command drop = b->n ? b->cmds[0] : pop(m);
+        struct tsri_command other = b->n ? b->cmds[0] : pop(m);
         pthread_mutex_unlock(&m->lock);
         uint32_t n_lost = 0;
         if (b->n)
             n_lost = carry_puts(m, b);
+        else if (other.what == DROP)
+            drop_below(m, (uint32_t)__builtin_ctz(other.tiers), &other.ref);
         else
-            drop_below(m, (uint32_t)__builtin_ctz(drop.tiers), &drop.ref);
+            unlist_below(m, (uint32_t)__builtin_ctz(other.tiers), &other.ref);
         pthread_mutex_lock(&m->lock);
         m->n_lost += n_lost;
         m->n_finished += b->n ? b->n : 1;

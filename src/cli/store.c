@@ -19,8 +19,7 @@ static int add_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc 
         s->entries = more;
         s->n_room = room;
     }
-    s->entries[s->n_entries] =
-        (struct tsri_store_entry){.head = *head, .loc = loc, .bytes = bytes, .order = s->n_entries};
+    s->entries[s->n_entries] = (struct tsri_store_entry){.head = *head, .loc = loc, .bytes = bytes};
     s->n_entries++;
     return 0;
 }
@@ -45,6 +44,14 @@ int tsri_store_open(struct tsri_store *s, struct tsri_cli *cli, const char *path
         tsri_store_close(s);
         return tsri_cli_fail("%s: %s", path, tsr_errmsg());
     }
+    /* The tier lists what was used last first. */
+    for (size_t i = 0, k = s->n_entries; i + 1 < k; i++) {
+        struct tsri_store_entry swap = s->entries[i];
+        s->entries[i] = s->entries[--k];
+        s->entries[k] = swap;
+    }
+    for (size_t i = 0; i < s->n_entries; i++)
+        s->entries[i].order = i;
     return 0;
 }
 

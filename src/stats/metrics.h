@@ -48,7 +48,7 @@
     X(tier_write_bytes,     COUNTER,   "bytes",   "Bytes written to lower tiers")                  \
     X(tier_errors,          COUNTER,   "calls",   "Operations of lower tiers that failed")         \
     X(tier_timeouts,        COUNTER,   "calls",   "Operations of lower tiers that were too late")  \
-    X(tier_refused,         COUNTER,   "calls",   "Operations not tried: queue full or breaker open") \
+    X(tier_refused,         COUNTER,   "calls",   "Operations not tried: queue full, breaker open, or no block before") \
     X(promotions,           COUNTER,   "entries", "Entries brought up to host memory")             \
     X(demotions,            COUNTER,   "entries", "Entries moved down when they were evicted")     \
     X(discovered,           COUNTER,   "entries", "Entries of other caches found in shared tiers")   \

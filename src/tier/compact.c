@@ -497,18 +497,21 @@ static uint8_t *build_checkpoint(struct tsri_disk *d, size_t *bytes)
     uint64_t n = 0, n_windows = 0;
     for (struct tsri_segment *s = d->segments; s; s = s->next) {
         struct tsri_checkpoint_segment cs = {s->id, s->nonce, s->tail, s->n_tombs};
-        tsri_checkpoint_put_segment(buf, --i, &cs);
-        for (uint32_t slot = s->first; slot != TSRI_NO_SLOT;) {
+        s->number = --i;
+        tsri_checkpoint_put_segment(buf, i, &cs);
+    }
+    for (uint32_t k = 0; k < TSRI_COUNT(d->index.order); k++)
+        for (uint32_t slot = d->index.order[k].newest; slot != TSRI_NO_SLOT;) {
             const struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
-            struct tsri_checkpoint_entry ce = {i,      e->page, e->n_pages,
-                                               e->seq, e->head, .n_windows = e->n_windows};
+            struct tsri_checkpoint_entry ce = {
+                e->segment->number,       e->page, e->n_pages, e->seq, e->head,
+                .n_windows = e->n_windows};
             tsri_checkpoint_put_entry(buf, c.n_segments, n++, &ce);
             if (e->n_windows)
                 tsri_checkpoint_put_windows(buf, &c, n_windows, e->windows, e->n_windows);
             n_windows += e->n_windows;
-            slot = e->next;
+            slot = e->older;
         }
-    }
     TSR_ASSERT(n == c.n_entries && n_windows == c.n_windows && i == 0);
     tsri_checkpoint_seal(buf, &c);
     return buf;
@@ -546,18 +549,20 @@ static int save_checkpoint(struct tsri_disk *d)
     pthread_mutex_lock(&d->lock);
     uint8_t *buf = build_checkpoint(d, &bytes);
     uint64_t n_changes = d->n_changes;
-    bool lost = d->tombs_lost;
-    if (buf) d->tombs_lost = false; /* those lost from now on are not told here */
+    bool lost = d->tombs_lost, reordered = d->reordered;
+    if (buf) d->tombs_lost = d->reordered = false; /* what comes from now on is not told here */
     pthread_mutex_unlock(&d->lock);
     if (!buf) return TSR_ENOMEM;
     int err = tsri_disk_sync(d);
     int error = err ? 0 : write_checkpoint(d, buf, bytes);
     tsri_free(buf);
     pthread_mutex_lock(&d->lock);
-    if (err || error)
+    if (err || error) {
         d->tombs_lost |= lost;
-    else
+        d->reordered |= reordered;
+    } else {
         d->n_changes -= n_changes;
+    }
     pthread_mutex_unlock(&d->lock);
     return error ? tsri_disk_fail(d, error, "cannot write", "checkpoint") : err;
 }
@@ -567,7 +572,7 @@ static bool checkpoint_is_due(struct tsri_disk *d, bool closing)
     pthread_mutex_lock(&d->lock);
     uint64_t most = d->index.n_entries / 4;
     if (most < CHANGES_MIN) most = CHANGES_MIN;
-    bool due = d->tombs_lost || d->n_changes > most || (closing && d->n_changes);
+    bool due = d->tombs_lost || d->n_changes > most || (closing && (d->n_changes || d->reordered));
     pthread_mutex_unlock(&d->lock);
     return due;
 }

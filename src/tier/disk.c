@@ -402,19 +402,6 @@ static int disk_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs,
     return n_found;
 }
 
-/* Runs alone: the index does not change. */
-static int disk_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg)
-{
-    struct tsri_disk *d = (struct tsri_disk *)tier;
-    for (uint32_t i = 0; i < d->index.n_slots; i++) {
-        const struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, i);
-        if (!e->segment) continue;
-        int err = fn(arg, &e->head, (tsr_tier_loc)i + 1, (uint64_t)e->n_pages * TSRI_PAGE_BYTES);
-        if (err < 0) return err;
-    }
-    return 0;
-}
-
 static int disk_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
 {
     struct tsri_disk *d = (struct tsri_disk *)tier;
@@ -435,9 +422,9 @@ static int disk_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
 #define DISK_OPS(name_, open_) \
     { \
         .abi = TSR_TIER_ABI, .name = name_, .open = open_, .close = disk_close, \
-        .put = tsri_disk_put, .get = tsri_disk_get, .drop = disk_drop, .scan = disk_scan, \
+        .put = tsri_disk_put, .get = tsri_disk_get, .drop = disk_drop, .scan = tsri_disk_scan, \
         .contains = disk_contains, .flush = disk_flush, .stats = disk_stats, \
-        .windows = tsri_disk_windows, \
+        .windows = tsri_disk_windows, .unlist = tsri_disk_unlist, .purge = tsri_disk_purge, \
     }
 /* clang-format on */
 const struct tsr_tier_ops tsri_tier_disk = DISK_OPS("disk", disk_open);

@@ -5,6 +5,7 @@
  *   segment.c     the bytes of a segment file (docs/format.md): pure functions, fuzzed
  *   checkpoint.c  the bytes of the checkpoint: pure functions, fuzzed
  *   disk_index.c  the entries held, by key
+ *   disk_order.c  the same by their last use, and which of them the cache does not know
  *   disk_windows.c  hashes of their text, so that it is found at any offset before it is read
  *   disk_files.c  segment files: make, append to, seal, sync and remove them
  *   pieces.c      cuts an entry's KV into reads and writes that fit the rules of O_DIRECT
@@ -268,6 +269,14 @@ struct tsri_disk_slot {
     uint32_t n_windows;           /* known hashes of its windows, from the first on */
     uint64_t *windows;            /* its own, or in the index's region */
     uint32_t next, prev;          /* in the list of its segment; next: in the list of free slots */
+    uint32_t newer, older;        /* in the list of its last use */
+    bool stray;                   /* which of the two lists */
+    bool walked;                  /* not told by the checkpoint; while open recovers */
+};
+
+/* Slots by their last use. */
+struct tsri_disk_order {
+    uint32_t newest, oldest, n;
 };
 
 /* Guarded by the lock of the disk. Slots do not move; the table of keys grows. */
@@ -277,7 +286,8 @@ struct tsri_disk_index {
     struct tsri_region bulk; /* the first n_bulk blocks, when many were reserved at once */
     uint32_t n_bulk;
     uint32_t n_entries;
-    struct tsri_region windows; /* those of the checkpoint */
+    struct tsri_disk_order order[2]; /* [0] what the cache knows, [1] strays */
+    struct tsri_region windows;      /* those of the checkpoint */
     struct tsri_disk_place {
         uint32_t slot, tag; /* tag: bytes of the key, so that other keys' slots are not touched */
     } * table;              /* open addressing */
@@ -294,6 +304,19 @@ uint32_t tsri_disk_index_add(struct tsri_disk_index *x, const struct tsr_entry_h
 void tsri_disk_index_remove(struct tsri_disk_index *x, uint32_t slot);
 /* Makes room for n entries more, so that adding them does not fail. */
 TSR_MUST int tsri_disk_index_reserve(struct tsri_disk_index *x, uint64_t n);
+
+/* ---- disk_order.c: entries by their last use ---- */
+
+/* A stray is an entry that the cache has no place for in its index. It stays for a later open, and
+ * goes when the tier needs room, before anything else does. The lock of the disk guards all. */
+void tsri_order_init(struct tsri_disk_index *x);
+void tsri_order_add(struct tsri_disk_index *x, uint32_t slot, bool stray); /* as the newest */
+void tsri_order_remove(struct tsri_disk_index *x, uint32_t slot);
+void tsri_order_touch(struct tsri_disk_index *x, uint32_t slot, bool stray);
+void tsri_order_put_last(struct tsri_disk_index *x, uint32_t slot); /* the oldest that is known */
+/* Entries that open has found by walking are newer than all that the checkpoint tells of, in the
+ * order in which they were put. */
+TSR_MUST int tsri_order_walked(struct tsri_disk_index *x);
 
 /* ---- the disk ---- */
 
@@ -323,6 +346,7 @@ struct tsri_segment {
     uint64_t live_bytes;
     uint32_t n_live, first; /* its slots */
     uint32_t n_tombs;
+    uint32_t number;  /* in the checkpoint that is being written */
     uint64_t weighed; /* its tombstones meant something when so many segments (+ 1) had gone */
 };
 
@@ -392,6 +416,7 @@ struct tsri_disk {
     uint64_t n_doubted; /* entries let go since the last flush because a sync failed */
     uint64_t n_removed; /* segments, since open */
     uint64_t n_changes; /* since the checkpoint */
+    bool reordered;     /* entries were used since then */
     uint64_t n_ignored; /* files that are none of ours or damaged */
 
     _Atomic uint64_t read_bytes, written_bytes, errors, corrupt;
@@ -495,6 +520,16 @@ void tsri_disk_learn_page(struct tsri_disk *d, const struct tsr_entry_head *head
                           const uint8_t *page);
 int tsri_disk_windows(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint64_t *out,
                       uint32_t max);
+
+/* ---- disk_order.c, of a whole disk ---- */
+
+/* Members of tsr_tier_ops. */
+int tsri_disk_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg);
+int tsri_disk_unlist(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n);
+int tsri_disk_purge(struct tsr_tier *tier, const uint8_t *space);
+/* Drops strays until a record of that many bytes fits; false when that is not enough. Neither lock
+ * is held. */
+bool tsri_disk_drop_strays(struct tsri_disk *d, uint64_t bytes);
 
 /* ---- disk_get.c, disk_put.c, recover.c, compact.c ---- */
 

@@ -339,11 +339,9 @@ int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare, uint64_t 
     struct wish w = {bytes, capacity_for(bytes, d->segment_bytes), deadline_ns, spare};
     struct tsri_segment *s = NULL;
     for (uint32_t n_rooms = 0;;) {
-        pthread_mutex_lock(&d->lock);
-        if (!spare && d->bytes_max && d->bytes_live + bytes > d->live_max) {
-            pthread_mutex_unlock(&d->lock);
+        if (!spare && !tsri_disk_drop_strays(d, bytes))
             return tsri_fail(TSR_EFULL, "disk: %s is full", d->path);
-        }
+        pthread_mutex_lock(&d->lock);
         int what = choose(d, &w, &s);
         uint64_t id = 0;
         if (what == 0) {

@@ -46,6 +46,8 @@ static int locate(struct tsri_disk *d, struct entry *e)
         e->segment = s->segment;
         e->segment->n_refs++; /* stays while the lock is not held */
         e->io->loc = (tsr_tier_loc)slot + 1;
+        tsri_order_touch(&d->index, slot, s->stray);
+        d->reordered = true;
     }
     pthread_mutex_unlock(&d->lock);
     if (!there) return tsri_fail(TSR_ENOENT, "disk: no such entry");

@@ -26,6 +26,7 @@ int tsri_disk_index_init(struct tsri_disk_index *x)
 {
     memset(x, 0, sizeof *x);
     x->free = TSRI_NO_SLOT;
+    tsri_order_init(x);
     x->mask = TABLE_MIN - 1;
     x->table = tsri_alloc(TABLE_MIN, sizeof x->table[0]);
     if (!x->table) return TSR_ENOMEM;
@@ -141,6 +142,7 @@ uint32_t tsri_disk_index_add(struct tsri_disk_index *x, const struct tsr_entry_h
         at = (at + 1) & x->mask;
     x->table[at] = (struct tsri_disk_place){slot, tag_of(&head->key)};
     x->n_entries++;
+    tsri_order_add(x, slot, false);
     return slot;
 }
 
@@ -159,6 +161,7 @@ void tsri_disk_index_remove(struct tsri_disk_index *x, uint32_t slot)
         hole = at;
     }
     x->table[hole].slot = TSRI_NO_SLOT;
+    tsri_order_remove(x, slot);
     tsri_disk_windows_free(x, s);
     s->segment = NULL;
     s->next = x->free;

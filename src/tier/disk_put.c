@@ -50,6 +50,7 @@ static void publish(struct put *p, struct entry *e)
             struct tsri_disk_slot *old = tsri_disk_index_at(&d->index, slot);
             tsri_tomb_add(d, key, old->seq, old->segment->id);
             tsri_disk_unlink(d, slot);
+            tsri_order_touch(&d->index, slot, false);
             old->head = e->kv.head;
         } else {
             slot = tsri_disk_index_add(&d->index, &e->kv.head);

@@ -42,6 +42,7 @@ struct recovery {
     struct loser *losers;
     size_t n_losers, losers_max;
     uint64_t n_walked;
+    bool walking; /* behind what the checkpoint tells */
     bool vanished;
 };
 
@@ -322,6 +323,9 @@ static int add_entry(struct recovery *r, const struct tsri_record *record, struc
         slot = tsri_disk_index_add(&d->index, &record->head);
         if (slot == TSRI_NO_SLOT) return TSR_ENOMEM;
         e = tsri_disk_index_at(&d->index, slot);
+        e->walked = r->walking;
+        if (!r->walking)
+            tsri_order_put_last(&d->index, slot); /* newest first, as it stands there */
     }
     e->seq = record->seq;
     e->n_copies = record->n_copies;
@@ -566,8 +570,10 @@ static int recover_once(struct recovery *r)
     if (!err) err = list_directory(r);
     if (!err) err = load_segments(r);
     if (!err && r->checkpoint) err = add_checkpoint_entries(r);
+    r->walking = true;
     if (!err) err = walk(r);
     if (!err) err = apply_tombs(r);
+    if (!err) err = tsri_order_walked(&r->d->index);
     if (err) return err;
     r->d->n_changes = r->n_walked;
     return 0;

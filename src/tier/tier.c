@@ -223,6 +223,23 @@ int tsri_tier_flush(struct tsr_tier *tier)
     return tier->ops->flush ? tier->ops->flush(tier) : 0;
 }
 
+int tsri_tier_unlist(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n)
+{
+    if (n && !refs) return tsri_fail(TSR_EINVAL, "tier: no refs");
+    if (n == 0) return 0;
+    return tier->ops->unlist ? tier->ops->unlist(tier, refs, n) : tier->ops->drop(tier, refs, n);
+}
+
+bool tsri_tier_can_purge(const struct tsr_tier *tier)
+{
+    return tier->ops->purge != NULL;
+}
+
+int tsri_tier_purge(struct tsr_tier *tier, const uint8_t *space)
+{
+    return tier->ops->purge ? tier->ops->purge(tier, space) : 0;
+}
+
 uint32_t tsri_tier_windows(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint64_t *out,
                            uint32_t max)
 {

@@ -52,6 +52,10 @@ TSR_MUST int tsri_tier_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *ar
 TSR_MUST int tsri_tier_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n,
                                 uint8_t *found);
 TSR_MUST int tsri_tier_flush(struct tsr_tier *tier);
+/* What the tier cannot leave alone it drops. */
+TSR_MUST int tsri_tier_unlist(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n);
+bool tsri_tier_can_purge(const struct tsr_tier *tier);
+TSR_MUST int tsri_tier_purge(struct tsr_tier *tier, const uint8_t *space);
 /* The hashes of an entry's windows that the tier knows; how many, at most max. */
 uint32_t tsri_tier_windows(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint64_t *out,
                            uint32_t max);

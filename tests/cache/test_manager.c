@@ -235,6 +235,136 @@ TEST(a_smaller_index_takes_in_what_fits)
     below_fini(&b);
 }
 
+/* Ways to open a store with less room in memory than was there when it was written. Nothing of it
+ * is lost, however often that is done and whatever is stored meanwhile. */
+TEST(what_memory_cannot_hold_stays_on_disk)
+{
+    struct tmpdir dir;
+    tmpdir_init_fast(&dir);
+    enum { CHAINS = 6, BLOCKS = 20, DOCS = 80 };
+    const char *const full[] = {"disk_path", dir.path,    "disk_size", "1G", "entries_max",
+                                "4096",      "host_size", "8M",        NULL};
+    const char *const few[] = {"disk_path", dir.path, "disk_size", "1G", "entries_max", "40", NULL};
+    const char *const one_space[] = {"disk_path",  dir.path, "disk_size", "1G",
+                                     "spaces_max", "1",      NULL};
+    const char *const pages[] = {"disk_path", dir.path,         "disk_size", "1G", "host_size",
+                                 "1M",        "host_page_size", "256K",      NULL};
+    const char *const *const ways[] = {few, one_space, pages, few};
+    uint32_t *chains[CHAINS], *docs[DOCS];
+    struct kit k;
+    kit_open(&k, full);
+    for (uint64_t i = 0; i < CHAINS; i++) {
+        chains[i] = kit_tokens(i, 16 * BLOCKS);
+        CHECK_INT(kit_store_prefix(&k, chains[i], 16 * BLOCKS), 16 * BLOCKS);
+    }
+    for (uint64_t i = 0; i < DOCS; i++) {
+        docs[i] = kit_tokens(100 + i, 40);
+        CHECK_INT(kit_store_segment(&k, docs[i], 40), 40);
+    }
+    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(kit_stats(&k).tier_entries[1], CHAINS * BLOCKS + DOCS);
+    kit_close(&k);
+    uint32_t n_more = 0;
+    for (size_t way = 0; way < TSRI_COUNT(ways); way++) {
+        kit_open(&k, ways[way]);
+        CHECK(kit_valid(&k));
+        for (int i = 0; i < 30; i++) {
+            uint32_t *more = kit_tokens(1000 + n_more++, 32);
+            CHECK_INT(kit_store_segment(&k, more, 32), 32);
+            CHECK_INT(tsr_flush(k.cache), 0);
+            free(more);
+            if (i % 8 == 7) kit_evict_all(&k);
+        }
+        kit_close(&k);
+    }
+    kit_open(&k, full);
+    CHECK_INT(kit_stats(&k).tier_entries[1], CHAINS * BLOCKS + DOCS + n_more);
+    for (uint64_t i = 0; i < CHAINS; i++) {
+        struct tsr_prompt prompt = kit_prefix_prompt(chains[i], 16 * BLOCKS);
+        CHECK_INT(kit_load_and_check(&k, &prompt), 16 * BLOCKS);
+        free(chains[i]);
+    }
+    for (uint64_t i = 0; i < DOCS; i++) {
+        CHECK_INT(kit_find_segment(&k, docs[i], 40), 40);
+        free(docs[i]);
+    }
+    CHECK_INT(kit_stats(&k).corrupt, 0);
+    kit_close(&k);
+    tmpdir_fini(&dir);
+}
+
+/* The index has room for the last two of four chains, and takes them whole. */
+TEST(a_small_index_takes_what_was_used_last_from_the_front)
+{
+    struct tmpdir dir;
+    tmpdir_init_fast(&dir);
+    const char *const full[] = {"disk_path", dir.path, "disk_size", "1G", NULL};
+    const char *const few[] = {"disk_path", dir.path, "disk_size", "1G", "entries_max", "16", NULL};
+    uint32_t *chains[4];
+    struct kit k;
+    kit_open(&k, full);
+    for (uint64_t i = 0; i < 4; i++) {
+        chains[i] = kit_tokens(i, 160);
+        CHECK_INT(kit_store_prefix(&k, chains[i], 160), 160);
+    }
+    kit_close(&k);
+    kit_open(&k, few);
+    CHECK_INT(kit_find_prefix(&k, chains[3], 160), 160);
+    CHECK_INT(kit_find_prefix(&k, chains[2], 160), 96);
+    CHECK_INT(kit_find_prefix(&k, chains[1], 160), 0);
+    /* What the index does not know is cleared too. */
+    CHECK_INT(tsr_clear(k.cache, NULL), 40);
+    kit_close(&k);
+    kit_open(&k, full);
+    CHECK_INT(kit_stats(&k).entries, 0);
+    kit_close(&k);
+    for (int i = 0; i < 4; i++)
+        free(chains[i]);
+    tmpdir_fini(&dir);
+}
+
+/* A disk of so many entries, filled, closed and opened: what goes next is what was used longest
+ * ago, as it would have been without the restart. */
+TEST(after_a_restart_a_full_disk_gives_up_what_was_used_longest_ago)
+{
+    struct tmpdir dir;
+    tmpdir_init_fast(&dir);
+    const char *const options[] = {
+        "disk_path",  dir.path, "disk_size",         "64M", "host_size",      "32M",
+        "io_threads", "1",      "disk_segment_size", "1M",  "host_page_size", "256K",
+        NULL};
+    struct tsr_space_desc wide = kit_desc();
+    wide.n_layers = 16;
+    wide.k_dim = 256; /* 1 MiB an entry of 32 tokens */
+    struct kit k;
+    uint32_t n = 0;
+    for (int round = 0; round < 3; round++) {
+        kit_open(&k, options);
+        struct tsr_space *own = k.space;
+        k.space = kit_space(k.cache, &wide);
+        uint32_t until = round ? n + 10 : 60; /* the first round is more than fits */
+        for (; n < until; n++) {
+            uint32_t *tokens = kit_tokens(n, 32);
+            CHECK_INT(kit_store_segment(&k, tokens, 32), 32);
+            CHECK_INT(tsr_flush(k.cache), 0);
+            free(tokens);
+        }
+        kit_evict_all(&k);
+        /* Those that are left are the last ones. */
+        uint64_t left = kit_stats(&k).tier_entries[1];
+        CHECK(left > 20 && left < n);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t *tokens = kit_tokens(i, 32);
+            CHECK_INT(kit_find_segment(&k, tokens, 32), i >= n - left ? 32 : 0);
+            free(tokens);
+        }
+        tsr_space_close(k.space);
+        k.space = own;
+        kit_close(&k);
+    }
+    tmpdir_fini(&dir);
+}
+
 TEST(a_scan_that_fails_is_a_cache_without_a_past)
 {
     struct below b;
@@ -447,6 +577,9 @@ int main(void)
     RUN(blocks_whose_parent_is_gone_are_dropped_at_open);
     RUN(entries_of_a_space_that_is_not_open_wait_for_it);
     RUN(a_smaller_index_takes_in_what_fits);
+    RUN(what_memory_cannot_hold_stays_on_disk);
+    RUN(a_small_index_takes_what_was_used_last_from_the_front);
+    RUN(after_a_restart_a_full_disk_gives_up_what_was_used_longest_ago);
     RUN(a_scan_that_fails_is_a_cache_without_a_past);
     RUN(chains_that_bite_their_tails_are_dropped_at_open);
     RUN(heads_of_no_possible_entry_are_passed_over);

@@ -405,6 +405,86 @@ TEST(a_full_tier_gives_up_chains_from_their_ends)
     CHECK(below_end(&b));
 }
 
+/* All of it stays in host memory, so only copies go, and any of them might. */
+TEST(a_chain_larger_than_a_tier_keeps_its_front)
+{
+    struct below b;
+    below_open(&b, NULL, 1);
+    uint32_t *tokens = kit_tokens(1, 640);
+    CHECK_INT(store_nth(&b, 100, 16), 16);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 16), 16);
+    CHECK_INT(tsr_flush(b.k.cache), 0);
+    b.stores[0].bytes_max = b.stores[0].bytes_used * 5; /* ten blocks */
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 320), 304);
+    CHECK(tsr_flush(b.k.cache) < 0); /* it is not all below, and that is said */
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 640), 320);
+    CHECK(tsr_flush(b.k.cache) < 0);
+    CHECK_INT(kit_find_prefix(&b.k, tokens, 640), 640);
+    CHECK_INT(b.stores[0].n_items, 10);
+    kit_close(&b.k);
+    kit_open_tiers(&b.k, NULL, b.plans, 1);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 640);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 160);
+    CHECK_INT(kit_find_prefix(&b.k, tokens, 640), 160);
+    /* What was used last stays whole: another chain takes the place of its end. */
+    uint32_t *other = kit_tokens(2, 64);
+    CHECK_INT(kit_store_prefix(&b.k, other, 64), 64);
+    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(kit_evict_all(&b.k) > 0, 1);
+    CHECK_INT(kit_find_prefix(&b.k, other, 64), 64);
+    CHECK_INT(kit_find_prefix(&b.k, tokens, 640), 96);
+    free(tokens), free(other);
+    CHECK(below_end(&b));
+}
+
+/* Two chains of five blocks in a tier of ten: the one used longer ago goes, whole, from its end. */
+TEST(of_two_chains_the_one_used_longer_ago_goes_first)
+{
+    struct below b;
+    below_open(&b, NULL, 1);
+    uint32_t *chains[3];
+    for (uint64_t i = 0; i < 3; i++)
+        chains[i] = kit_tokens(10 + i, 80);
+    for (int i = 0; i < 2; i++)
+        CHECK_INT(kit_store_prefix(&b.k, chains[i], 80), 80);
+    CHECK_INT(tsr_flush(b.k.cache), 0);
+    b.stores[0].bytes_max = b.stores[0].bytes_used;
+    CHECK_INT(kit_evict_all(&b.k), 10);
+    struct tsr_prompt first = kit_prefix_prompt(chains[0], 80);
+    CHECK_INT(kit_load_and_check(&b.k, &first), 80);
+    CHECK_INT(kit_evict_all(&b.k), 5);
+    for (uint32_t n = 16; n <= 80; n += 16) {
+        CHECK_INT(kit_store_prefix(&b.k, chains[2], n), 16);
+        CHECK_INT(tsr_flush(b.k.cache), 0);
+        CHECK_INT(kit_find_prefix(&b.k, chains[0], 80), 80);
+        CHECK_INT(kit_find_prefix(&b.k, chains[1], 80), 80 - n);
+    }
+    for (int i = 0; i < 3; i++)
+        free(chains[i]);
+    CHECK(below_end(&b));
+}
+
+/* Its copy was cleared: a block that comes behind it takes it along. */
+TEST(a_block_that_lost_its_copy_is_written_again_before_the_next)
+{
+    struct below b;
+    below_open(&b, NULL, 1);
+    uint32_t *tokens = kit_tokens(1, 96);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 64), 64);
+    CHECK_INT(
+        tsr_clear(b.k.cache, &(struct tsr_clear){.size = sizeof(struct tsr_clear), .tier = 1}), 4);
+    CHECK_INT(b.stores[0].n_items, 0);
+    CHECK_INT(kit_store_prefix(&b.k, tokens, 96), 32);
+    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(b.stores[0].n_items, 6);
+    kit_close(&b.k);
+    kit_open_tiers(&b.k, NULL, b.plans, 1);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 96);
+    CHECK_INT(kit_load_and_check(&b.k, &prompt), 96);
+    free(tokens);
+    CHECK(below_end(&b));
+}
+
 TEST(a_tier_without_any_room_costs_only_its_place)
 {
     struct kit k;
@@ -582,6 +662,9 @@ int main(void)
     RUN(host_memory_comes_back_before_a_slow_tier_has_dropped_its_copies);
     RUN(a_full_tier_gives_up_what_was_used_least_recently);
     RUN(a_full_tier_gives_up_chains_from_their_ends);
+    RUN(a_chain_larger_than_a_tier_keeps_its_front);
+    RUN(of_two_chains_the_one_used_longer_ago_goes_first);
+    RUN(a_block_that_lost_its_copy_is_written_again_before_the_next);
     RUN(a_tier_without_any_room_costs_only_its_place);
     RUN(more_entries_below_than_the_index_holds_make_way_for_new_ones);
     RUN(small_entries_go_down_together_and_each_has_its_own_result);
