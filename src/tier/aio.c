@@ -3,12 +3,16 @@
  * preadv and pwritev where io_uring is refused (ENOSYS, EPERM, a sandbox), or nothing: INLINE
  * carries each request out as it is pushed, which makes the n-th I/O of a test always the same one.
  *
+ * A ring that fails (a sandbox that came later, a descriptor that somebody closed) ends the ring
+ * and not the process: its lane carries out the rest in place, as INLINE does.
+ *
  * A request is done when all of its bytes have moved; short transfers and interrupted calls go on
  * here. A lane belongs to one caller from take to give, so rings need no lock. */
 #include "tier/disk.h"
 
 #include <errno.h>
 #include <sched.h>
+#include <time.h>
 #include <unistd.h>
 #ifdef TSRI_HAVE_URING
 #include <liburing.h>
@@ -19,6 +23,9 @@
 #define STUCK_MAX 8u
 #define INTERRUPTED_MAX 10000u
 #define POOL_THREADS_MIN 4u
+/* Times in a row that a ring may be short of something before it is given up. */
+#define BUSY_MAX 100000u
+#define NAP_NS 50000
 #define LANES_MAX 256u
 
 struct tsri_aio_lane {
@@ -28,6 +35,8 @@ struct tsri_aio_lane {
     uint32_t n_queued; /* pushed and not yet handed to the kernel */
 #ifdef TSRI_HAVE_URING
     struct io_uring ring;
+    bool broken;                                     /* nothing more is handed to the ring */
+    struct tsri_aio_req *queued[2 * TSRI_AIO_DEPTH]; /* those n_queued, in their order */
 #endif
     pthread_mutex_t lock; /* THREADS: done of its requests */
     pthread_cond_t cond;
@@ -132,30 +141,66 @@ static void wait_job(struct tsri_aio_lane *lane, struct tsri_aio_req *req)
 
 #ifdef TSRI_HAVE_URING
 
+/* The kernel takes them in order: those left in the ring are the last ones. */
+static void note_taken(struct tsri_aio_lane *lane)
+{
+    uint32_t left = tsri_min_u32(io_uring_sq_ready(&lane->ring), lane->n_queued);
+    memmove(lane->queued, lane->queued + (lane->n_queued - left), left * sizeof lane->queued[0]);
+    lane->n_queued = left;
+}
+
+/* What the kernel has taken it still brings to its end, and tells in the memory of the ring. */
+static void give_up_ring(struct tsri_aio_lane *lane, int error)
+{
+    tsri_log(TSR_LOG_WARN, "disk: io_uring fails (%s): going on without it", strerror(error));
+    lane->broken = true;
+    for (uint32_t i = 0; i < lane->n_queued; i++) {
+        carry_out(lane->aio->io, lane->queued[i]);
+        lane->queued[i]->done = true;
+    }
+    lane->n_queued = 0;
+}
+
+static int enter(struct tsri_aio_lane *lane, unsigned n_wait)
+{
+    const struct tsri_fileio *io = lane->aio->io;
+    int refused = io->refuse_ring ? io->refuse_ring(io->arg) : 0;
+    return refused ? -refused : io_uring_submit_and_wait(&lane->ring, n_wait);
+}
+
 static void submit(struct tsri_aio_lane *lane, unsigned n_wait)
 {
-    for (;;) {
-        int n = io_uring_submit_and_wait(&lane->ring, n_wait);
-        if (n >= 0) break;
+    for (uint32_t n_busy = 0; !lane->broken; n_busy++) {
+        int n = enter(lane, n_wait);
+        note_taken(lane);
+        if (n >= 0) return;
         /* The kernel is short of memory or of room for completions, which clears as they are
-         * reaped; anything else would be our own mistake. */
-        TSR_ASSERT(n == -EINTR || n == -EAGAIN || n == -EBUSY || n == -ENOMEM);
-        if (n != -EINTR && io_uring_cq_ready(&lane->ring)) break;
+         * reaped. */
+        bool busy = n == -EINTR || n == -EAGAIN || n == -EBUSY || n == -ENOMEM;
+        if (!busy || n_busy == BUSY_MAX) {
+            give_up_ring(lane, -n);
+            return;
+        }
+        if (n != -EINTR && io_uring_cq_ready(&lane->ring)) return;
         sched_yield();
     }
-    lane->n_queued = (uint32_t)io_uring_sq_ready(&lane->ring);
 }
 
 static void push_ring(struct tsri_aio_lane *lane, struct tsri_aio_req *req)
 {
-    struct io_uring_sqe *sqe = io_uring_get_sqe(&lane->ring);
-    TSR_ASSERT(sqe); /* the ring is as deep as a lane */
+    /* The ring is twice as deep as a lane: there is a place, unless it is broken. */
+    struct io_uring_sqe *sqe = lane->broken ? NULL : io_uring_get_sqe(&lane->ring);
+    if (!sqe) {
+        carry_out(lane->aio->io, req);
+        req->done = true;
+        return;
+    }
     if (req->write)
         io_uring_prep_writev(sqe, req->fd, req->iov, req->n_iov, req->offset);
     else
         io_uring_prep_readv(sqe, req->fd, req->iov, req->n_iov, req->offset);
     io_uring_sqe_set_data(sqe, req);
-    lane->n_queued++;
+    lane->queued[lane->n_queued++] = req;
 }
 
 static void reap(struct tsri_aio_lane *lane)
@@ -178,6 +223,7 @@ static void wait_ring(struct tsri_aio_lane *lane, struct tsri_aio_req *req)
     while (!req->done) {
         submit(lane, 1);
         reap(lane);
+        if (!req->done && lane->broken) nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
     if (lane->n_queued) submit(lane, 0);
 }

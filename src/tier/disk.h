@@ -57,6 +57,8 @@ struct tsri_fileio {
     /* The ring's reads and writes do not come through the table; this sees each of their results
      * and may change it. NULL: leave them. */
     int (*outcome)(void *arg, bool write, int fd, off_t offset, int result);
+    /* Asked before requests are handed to a ring: 0, or an errno with which that fails. NULL: 0. */
+    int (*refuse_ring)(void *arg);
     void *arg;
 };
 extern const struct tsri_fileio tsri_fileio_real;

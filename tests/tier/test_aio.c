@@ -222,6 +222,51 @@ TEST(errors_come_back_with_their_number)
     }
 }
 
+/* The nth time that requests are handed to the kernel fails, and those after it. */
+struct refusal {
+    struct tsri_fileio io;
+    unsigned n_calls, nth;
+    int error;
+};
+
+static int refuse_nth(void *arg)
+{
+    struct refusal *r = arg;
+    return ++r->n_calls >= r->nth ? r->error : 0;
+}
+
+TEST(a_ring_that_fails_is_done_without)
+{
+    const int errors[] = {EBADF, EINVAL, EPERM, ENXIO, ENOMEM};
+    for (size_t i = 0; i < TSRI_COUNT(errors); i++)
+        for (unsigned nth = 1; nth < 40; nth += 1 + nth / 4) {
+            struct refusal r = {.io = tsri_fileio_real, .nth = nth, .error = errors[i]};
+            r.io.refuse_ring = refuse_nth;
+            r.io.arg = &r;
+            if (!check_round_trip(&r.io, TSRI_AIO_URING, 1)) SKIP("io_uring is refused here");
+            CHECK(r.n_calls >= nth);
+        }
+}
+
+/* As a program does that closes all descriptors it does not know. */
+TEST(a_ring_whose_descriptor_was_closed_is_done_without)
+{
+    struct tsri_aio *a;
+    int before = dup(fd);
+    close(before);
+    if (tsri_aio_open(&a, TSRI_AIO_URING, &tsri_fileio_real, 1) != 0)
+        SKIP("io_uring is refused here");
+    uint8_t *data = blocks((size_t)N_BLOCKS * BLOCK, 7);
+    CHECK_INT(ftruncate(fd, 0), 0);
+    CHECK_INT(move_all(a, data, true, 1), 0);
+    close(before); /* the lowest number that was free: the ring's */
+    CHECK_INT(move_all(a, data, false, 1), 0);
+    for (size_t i = 0; i < (size_t)N_BLOCKS * BLOCK; i++)
+        CHECK_INT(data[i], 7);
+    free(data);
+    tsri_aio_close(a);
+}
+
 struct taker {
     struct tsri_aio *aio;
     atomic_int *n_now, *n_max;
@@ -293,6 +338,8 @@ int main(void)
     RUN(direct_transfers_go_on_at_whole_blocks);
     RUN(the_end_of_a_file_is_told);
     RUN(errors_come_back_with_their_number);
+    RUN(a_ring_that_fails_is_done_without);
+    RUN(a_ring_whose_descriptor_was_closed_is_done_without);
     RUN(there_are_never_more_callers_than_lanes);
     RUN(absurd_counts_are_refused);
     close(fd);
