@@ -453,20 +453,45 @@ void tsri_manager_close(struct tsr_cache *c)
     c->manager = NULL;
 }
 
+/* The metrics of tiers that have their own. */
+static void set_gauges(struct tsr_cache *c, const struct tsr_tier *tier, uint64_t n_known,
+                       const struct tsr_tier_stats *s)
+{
+    /* clang-format off */
+    static const struct {
+        const struct tsr_tier_ops *ops;
+        enum tsri_metric entries, used, bytes, unlisted;
+    } rows[] = {
+        {&tsri_tier_disk, TSRI_M_disk_entries, TSRI_M_disk_used_bytes, TSRI_M_disk_bytes,
+         TSRI_M_disk_unlisted_entries},
+        {&tsri_tier_disk2, TSRI_M_disk2_entries, TSRI_M_disk2_used_bytes, TSRI_M_disk2_bytes,
+         TSRI_M_disk2_unlisted_entries},
+        {&tsri_tier_hot, TSRI_M_device_pool_entries, TSRI_M_device_pool_used_bytes,
+         TSRI_M_device_pool_bytes, TSRI_M_COUNT},
+    };
+    /* clang-format on */
+    for (size_t i = 0; i < TSRI_COUNT(rows); i++) {
+        if (tier->ops != rows[i].ops) continue;
+        tsri_stats_gauge_set(c->stats, rows[i].entries, s->entries);
+        tsri_stats_gauge_set(c->stats, rows[i].used, s->bytes_used);
+        tsri_stats_gauge_set(c->stats, rows[i].bytes, s->bytes_max);
+        if (rows[i].unlisted != TSRI_M_COUNT)
+            tsri_stats_gauge_set(c->stats, rows[i].unlisted,
+                                 s->entries > n_known ? s->entries - n_known : 0);
+    }
+}
+
 void tsri_manager_stats(struct tsr_cache *c, struct tsr_stats *out)
 {
     struct tsri_manager *m = c->manager;
     for (uint32_t t = 1; t <= m->n_lower; t++) {
         struct tsr_tier_stats s;
-        if (tsri_tier_stats(m->lower[t].tier, &s) == 0) out->tier_bytes[t] = s.bytes_used;
-        if (t == m->hot) {
-            tsri_stats_gauge_set(c->stats, TSRI_M_device_pool_bytes, s.bytes_max);
-            tsri_stats_gauge_set(c->stats, TSRI_M_device_pool_used_bytes, s.bytes_used);
-            tsri_stats_gauge_set(c->stats, TSRI_M_device_pool_entries, s.entries);
-        }
         pthread_mutex_lock(&c->lock);
         out->tier_entries[t] = m->lower[t].n_entries;
         pthread_mutex_unlock(&c->lock);
+        if (tsri_tier_stats(m->lower[t].tier, &s) != 0) continue;
+        out->tier_bytes[t] = s.bytes_used;
+        set_gauges(c, m->lower[t].tier, out->tier_entries[t], &s);
     }
     pthread_mutex_lock(&m->lock);
     tsri_stats_gauge_set(c->stats, TSRI_M_io_queue, m->n);

@@ -66,6 +66,14 @@
     X(device_pool_bytes,    GAUGE,     "bytes",   "Device memory reserved for the pool")           \
     X(device_pool_used_bytes, GAUGE,   "bytes",   "Device memory that holds entries")              \
     X(device_pool_entries,  GAUGE,     "entries", "Entries in the device pool")                    \
+    X(disk_entries,         GAUGE,     "entries", "Entries in the first disk tier")                \
+    X(disk_unlisted_entries, GAUGE,    "entries", "Of these, entries that have no place in the index") \
+    X(disk_used_bytes,      GAUGE,     "bytes",   "Bytes that the files of the first disk tier take") \
+    X(disk_bytes,           GAUGE,     "bytes",   "Bytes that the first disk tier may use")        \
+    X(disk2_entries,        GAUGE,     "entries", "Entries in the second disk tier")               \
+    X(disk2_unlisted_entries, GAUGE,   "entries", "Of these, entries that have no place in the index") \
+    X(disk2_used_bytes,     GAUGE,     "bytes",   "Bytes that the files of the second disk tier take") \
+    X(disk2_bytes,          GAUGE,     "bytes",   "Bytes that the second disk tier may use")       \
     X(entries,              GAUGE,     "entries", "Entries in host memory")                        \
     X(pinned_entries,       GAUGE,     "entries", "Entries that are pinned")                       \
     X(leased_entries,       GAUGE,     "entries", "Entries held by leases")                        \

@@ -312,6 +312,12 @@ TEST(a_small_index_takes_what_was_used_last_from_the_front)
     CHECK_INT(kit_find_prefix(&k, chains[3], 160), 160);
     CHECK_INT(kit_find_prefix(&k, chains[2], 160), 96);
     CHECK_INT(kit_find_prefix(&k, chains[1], 160), 0);
+    (void)kit_stats(&k);
+    CHECK_INT(kit_metric(&k, TSRI_M_disk_entries), 40);
+    CHECK_INT(kit_metric(&k, TSRI_M_disk_unlisted_entries), 24);
+    CHECK_INT(kit_metric(&k, TSRI_M_disk_bytes), 1 << 30);
+    CHECK(kit_metric(&k, TSRI_M_disk_used_bytes) > 0);
+    CHECK_INT(kit_metric(&k, TSRI_M_disk2_entries), 0);
     /* What the index does not know is cleared too. */
     CHECK_INT(tsr_clear(k.cache, NULL), 40);
     kit_close(&k);
