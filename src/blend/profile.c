@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
 
@@ -310,10 +311,15 @@ int tsr_profile_parse(struct tsr_profile *p, const char *text, size_t bytes, con
 int tsr_profile_load(struct tsr_profile *p, const char *path)
 {
     if (!p || !path) return tsri_fail(TSR_EINVAL, "profile: no path");
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return tsri_fail(errno == ENOENT ? TSR_ENOENT : TSR_EIO, "profile: %s: %s", path,
-                         strerror(errno));
+    struct stat st;
+    int fd = tsri_file_open(path, &st);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
+    if (!file) {
+        int why = errno;
+        if (fd >= 0) close(fd);
+        return tsri_fail(why == ENOENT ? TSR_ENOENT : TSR_EIO, "profile: %s: %s", path,
+                         why == EINVAL ? "no regular file" : strerror(why));
+    }
     char *text = tsri_alloc(1, FILE_BYTES_MAX + 1);
     size_t bytes = text ? fread(text, 1, FILE_BYTES_MAX + 1, file) : 0;
     int e = text ? 0 : TSR_ENOMEM;
@@ -429,7 +435,8 @@ int tsr_profile_save(const struct tsr_profile *p, const char *path)
     if ((size_t)snprintf(beside, sizeof beside, "%s.%ld.new", path, (long)getpid()) >=
         sizeof beside)
         return tsri_fail(TSR_ERANGE, "profile: %zu bytes of path", strlen(path));
-    int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    (void)unlink(beside); /* of an earlier process with our number, or somebody's link */
+    int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
     if (!file) {
         int why = errno;

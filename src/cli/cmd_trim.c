@@ -118,7 +118,7 @@ int tsri_cmd_compact(struct tsri_cli *cli)
 /* Reads a file through the page cache; bytes read, or -1. */
 static int64_t read_through(int dir, const char *name, uint8_t *buf, size_t bytes)
 {
-    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | TSRI_FILE_SAFE);
     if (fd < 0) return -1;
     int64_t sum = 0;
     ssize_t n;

@@ -9,7 +9,7 @@
 #include "config/config.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
 
@@ -375,9 +375,11 @@ int tsr_config_load_text(struct tsr_config *cfg, const char *text, size_t bytes,
 /* Reads at most `max` bytes; returns how many. */
 static int read_up_to(const char *path, char *buf, size_t max, size_t *got)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    int fd = tsri_file_open(path, &st);
     if (fd < 0)
-        return tsri_fail(errno == ENOENT ? TSR_ENOENT : TSR_EIO, "%s: %s", path, strerror(errno));
+        return tsri_fail(errno == ENOENT ? TSR_ENOENT : TSR_EIO, "%s: %s", path,
+                         errno == EINVAL ? "no regular file" : strerror(errno));
     int err = 0;
     *got = 0;
     while (*got < max) {

@@ -4,7 +4,6 @@
 #include "daemon/daemon.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -38,15 +37,17 @@ int tsri_uids_parse(const char *text, uint32_t *uids, uint32_t max)
 char *tsri_read_private(const char *path, const char *option)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        tsri_fail(TSR_ECONFIG, "%s: %s: %s", option, path, strerror(errno));
-        if (fd >= 0) close(fd);
+    int fd = tsri_file_open(path, &st);
+    if (fd < 0) {
+        tsri_fail(TSR_ECONFIG, "%s: %s: %s", option, path,
+                  errno == EINVAL ? "no regular file" : strerror(errno));
         return NULL;
     }
     char *text = NULL;
-    if (!S_ISREG(st.st_mode) || st.st_size >= FILE_MAX)
+    if (st.st_size >= FILE_MAX)
         tsri_fail(TSR_ECONFIG, "%s: %s: no file of at most %d bytes", option, path, FILE_MAX);
+    else if (!tsri_file_is_ours(&st))
+        tsri_fail(TSR_ECONFIG, "%s: %s: it belongs to another user", option, path);
     else if (st.st_mode & 077)
         tsri_fail(TSR_ECONFIG, "%s: %s: others may read it (mode %o)", option, path,
                   (unsigned)st.st_mode & 0777);

@@ -24,7 +24,7 @@
 int tsri_weights_map(struct tsri_weights *w, const char *path, tsri_fail_fn fail)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would keep it waiting */
     if (fd < 0) return tsri_model_fail(fail, TSR_ENOENT, "model: %s: %s", path, strerror(errno));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < 32) {
         close(fd);

@@ -3,7 +3,6 @@
 #include "tier/parcel.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <unistd.h>
 #include <sys/stat.h>
 
@@ -16,12 +15,13 @@ void tsri_secret_free(char **text)
 
 int64_t tsri_secret_read(const char *option, const char *path, char *text, size_t bytes_max)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return tsri_fail(TSR_ECONFIG, "%s: %s: %s", option, path, strerror(errno));
     struct stat st;
+    int fd = tsri_file_open(path, &st);
+    if (fd < 0 && errno == EINVAL) return tsri_fail(TSR_ECONFIG, "%s: %s is no file", option, path);
+    if (fd < 0) return tsri_fail(TSR_ECONFIG, "%s: %s: %s", option, path, strerror(errno));
     int64_t n = 0;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        n = tsri_fail(TSR_ECONFIG, "%s: %s is no file", option, path);
+    if (!tsri_file_is_ours(&st))
+        n = tsri_fail(TSR_EPERM, "%s: %s belongs to another user", option, path);
     else if (st.st_mode & (S_IRWXG | S_IRWXO))
         n = tsri_fail(TSR_EPERM, "%s: %s may be read by others: chmod 600 it", option, path);
     ssize_t got = 1;

@@ -99,6 +99,13 @@ TEST(files_that_are_not_there_or_cannot_be_written_say_so)
     struct tsr_profile p;
     tsr_profile_init(&p);
     CHECK_INT(tsr_profile_load(&p, "/nowhere/profile.yaml"), TSR_ENOENT);
+    struct tmpdir dir;
+    tmpdir_init(&dir);
+    char fifo[300];
+    snprintf(fifo, sizeof fifo, "%s/fifo", dir.path);
+    CHECK_INT(mkfifo(fifo, 0600), 0); /* nobody writes to it: a plain open would wait */
+    CHECK_INT(tsr_profile_load(&p, fifo), TSR_EIO);
+    tmpdir_fini(&dir);
     CHECK_INT(tsr_profile_save(&p, "/nowhere/profile.yaml"), TSR_EIO);
     CHECK_HAS(tsr_errmsg(), "/nowhere");
     CHECK_INT(tsr_profile_load(&p, NULL), TSR_EINVAL);

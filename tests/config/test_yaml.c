@@ -221,6 +221,9 @@ TEST(files_are_read_and_their_absence_is_told)
     CHECK_INT(tsr_config_load_file(cfg, path), TSR_ENOENT);
     CHECK_HAS(tsr_errmsg(), path);
     CHECK_INT(tsr_config_load_file(cfg, "/"), TSR_EIO);
+    CHECK_INT(mkfifo(path, 0600), 0); /* nobody writes to it: a plain open would wait */
+    CHECK_INT(tsr_config_load_file(cfg, path), TSR_EIO);
+    unlink(path);
     CHECK_STR(tsr_config_get(cfg, "host_size"), "5G");
 }
 

@@ -43,6 +43,20 @@ TEST(what_others_may_read_is_refused_with_the_remedy)
     }
 }
 
+TEST(a_file_of_another_user_or_no_file_at_all_is_refused)
+{
+    char *out;
+    write_file("hidden", 6, 0600);
+    unlink(file);
+    CHECK_INT(mkfifo(file, 0600), 0); /* nobody writes to it: a plain open would wait */
+    CHECK_INT(tsri_secret_line("redis_password_file", file, &out), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "no file");
+    write_file("hidden", 6, 0600);
+    if (geteuid() != 0 || chown(file, 12345, 12345) != 0) SKIP("only root can give files away");
+    CHECK_INT(tsri_secret_line("redis_password_file", file, &out), TSR_EPERM);
+    CHECK_HAS(tsr_errmsg(), "another user");
+}
+
 TEST(what_is_no_password_is_refused_without_being_shown)
 {
     static char longer[4096];
@@ -71,6 +85,7 @@ int main(void)
     tmpdir_init(&dir);
     RUN(the_only_line_of_a_file_is_the_password);
     RUN(what_others_may_read_is_refused_with_the_remedy);
+    RUN(a_file_of_another_user_or_no_file_at_all_is_refused);
     RUN(what_is_no_password_is_refused_without_being_shown);
     tmpdir_fini(&dir);
     return test_end();
