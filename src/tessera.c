@@ -386,6 +386,17 @@ int tsr_evict(struct tsr_cache *cache, size_t free_bytes)
                          : tsri_room_evict(cache, free_bytes);
 }
 
+/* Also what tiers have of it although the index has no place for it. */
+static int clear_prompt(struct tsr_space *space, const struct tsr_prompt *prompt, int32_t tier)
+{
+    int n = each(space, prompt, tsri_cache_clear_one, &tier, 0);
+    if (n < 0 || tier == 0) return n;
+    struct tsr_prompt p = {0};
+    COMPLETE(p, prompt);
+    int more = tsri_manager_purge_prompt(space, &p, tier);
+    return more < 0 ? more : n + more;
+}
+
 int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
 {
     if (!cache) return no_handle("cache");
@@ -403,7 +414,7 @@ int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
     if (cache->served) return tsri_served_clear(cache, &what);
     /* One tier alone: what waits to be written must have got to its place first. */
     if (what.tier >= 0) tsri_manager_drain(cache);
-    int n = what.prompt ? each(what.space, what.prompt, tsri_cache_clear_one, &what.tier, 0)
+    int n = what.prompt ? clear_prompt(what.space, what.prompt, what.tier)
                         : tsri_cache_clear(cache, what.space, what.tier);
     /* What was cleared is gone from the tiers, too, and does not come back after a restart. */
     if (n > 0) tsri_manager_drain(cache);

@@ -328,6 +328,43 @@ int tsri_manager_purge(struct tsr_cache *c, const uint8_t *space, int32_t tier)
     return n;
 }
 
+/* Drops one entry that the index does not know from tier t; how many went. */
+static int purge_key(struct tsri_manager *m, uint32_t t, const struct tsr_tier_ref *ref)
+{
+    uint8_t found = 0;
+    if (tsri_tier_contains(m->lower[t].tier, ref, 1, &found) <= 0 || !found) return 0;
+    int went = tsri_tier_drop(m->lower[t].tier, ref, 1);
+    return went > 0 ? went : 0;
+}
+
+int tsri_manager_purge_prompt(struct tsr_space *space, const struct tsr_prompt *prompt,
+                              int32_t tier)
+{
+    struct tsr_cache *c = space->cache;
+    struct tsri_manager *m = c->manager;
+    uint32_t can = 0;
+    for (uint32_t t = 1; t <= m->n_lower; t++)
+        if ((tier < 0 || (uint32_t)tier == t) && tsri_tier_can_purge(m->lower[t].tier))
+            can |= 1u << t;
+    int n_keys = can ? tsri_find_keys(space, prompt, NULL, 0) : 0, n = 0;
+    if (n_keys <= 0) return n_keys;
+    struct tsr_key *keys = tsri_alloc((size_t)n_keys, sizeof keys[0]);
+    if (!keys) return TSR_ENOMEM;
+    n_keys = tsri_find_keys(space, prompt, keys, (uint32_t)n_keys);
+    tsri_manager_drain(c);
+    for (int i = 0; i < n_keys; i++) {
+        struct tsr_tier_ref ref = {.key = keys[i]};
+        struct tsri_key key;
+        memcpy(&key, &keys[i], sizeof key);
+        memcpy(ref.space, space->fingerprint, sizeof ref.space);
+        if (tsri_index_find(&c->index, c->entries, key) != TSRI_ID_NONE) continue;
+        for (uint32_t t = 1; t <= m->n_lower; t++)
+            if (can >> t & 1) n += purge_key(m, t, &ref);
+    }
+    tsri_free(keys);
+    return n;
+}
+
 /* ---- opening ---- */
 
 /* Its size is known once it is open; 0: not known. */

@@ -318,8 +318,12 @@ TEST(a_small_index_takes_what_was_used_last_from_the_front)
     CHECK_INT(kit_metric(&k, TSRI_M_disk_bytes), 1 << 30);
     CHECK(kit_metric(&k, TSRI_M_disk_used_bytes) > 0);
     CHECK_INT(kit_metric(&k, TSRI_M_disk2_entries), 0);
-    /* What the index does not know is cleared too. */
-    CHECK_INT(tsr_clear(k.cache, NULL), 40);
+    /* What the index does not know is cleared too: of a prompt, and all. */
+    struct tsr_prompt oldest = kit_prefix_prompt(chains[0], 160);
+    struct tsr_clear of_prompt = {
+        .size = sizeof of_prompt, .space = k.space, .tier = -1, .prompt = &oldest};
+    CHECK_INT(tsr_clear(k.cache, &of_prompt), 10);
+    CHECK_INT(tsr_clear(k.cache, NULL), 30);
     kit_close(&k);
     kit_open(&k, full);
     CHECK_INT(kit_stats(&k).entries, 0);
