@@ -85,8 +85,8 @@ class StepRow(Struct):
     ]
 
 
-_STEP_ROW = struct.Struct("=Q8I")
-_N_NEW_TOKENS = 6  # its field
+_STEP_ROW = struct.Struct("=Q6I")
+_N_NEW_TOKENS = 5  # its field
 
 
 class Step(Struct):

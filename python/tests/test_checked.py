@@ -61,11 +61,11 @@ class TestFields(unittest.TestCase):
             (_lib.Range * 1)((0, 1 << 32))
         with self.assertRaises(OverflowError):
             _checked.packed_rows(
-                _connector.StepRow, _connector._STEP_ROW, [(1, 1 << 32, 0, 0, 0, 0, 0, 0, 0)]
+                _connector.StepRow, _connector._STEP_ROW, [(1, 1 << 32, 0, 0, 0, 0, 0)]
             )
 
     def test_rows_packed_at_once_are_those_of_the_struct(self):
-        fields = (1 << 60, 2, 3, 4, 5, 6, 7, 8, 9)
+        fields = (1 << 60, 2, 3, 4, 5, 6, 7)
         table = _checked.packed_rows(_connector.StepRow, _connector._STEP_ROW, [fields, fields])
         self.assertEqual(bytes(table), 2 * bytes(_connector.StepRow(*fields)))
 
