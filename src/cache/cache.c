@@ -22,8 +22,9 @@ static uint32_t derive_entries(const struct tsri_options *o)
 static size_t derive_metadata(const struct tsri_options *o)
 {
     if (o->metadata_size) return o->metadata_size;
+    const size_t least = (size_t)4 << 20, most = (size_t)TSRI_ARENA_UNITS_MAX * TSRI_ARENA_UNIT;
     size_t bytes = o->host_size / 64;
-    return bytes < (4u << 20) ? 4u << 20 : bytes;
+    return bytes < least ? least : bytes > most ? most : bytes;
 }
 
 /* As many as the tokens that fit in the metadata have. */

@@ -58,7 +58,7 @@ enum {
       "host memory for KV") \
     X(host_page_size, SIZE, "256K", 4 * TSRI_KIB, 64 * TSRI_MIB, TSRI_OPT_POW2, \
       "allocation unit of host memory; a plane (one layer's K or V of a cell) never straddles it") \
-    X(metadata_size, SIZE, "0", TSRI_MIB, TSRI_TIB, TSRI_OPT_ZERO, \
+    X(metadata_size, SIZE, "0", TSRI_MIB, 128 * TSRI_GIB, TSRI_OPT_ZERO, \
       "memory for tokens and cell tables; 0: derived from host_size") \
     X(entries_max, COUNT, "0", 16, (uint64_t)1 << 28, TSRI_OPT_ZERO, \
       "entries in the index; 0: derived from host_size") \

@@ -6,6 +6,7 @@
 #include "support/fake_tier.h"
 #include "support/test.h"
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -528,11 +529,39 @@ TEST(the_numbers_are_those_of_what_happened)
     kit_close(&k);
 }
 
+/* Whatever a row of the table of options allows, alone and beside defaults. */
+TEST(every_number_that_the_documents_allow_opens)
+{
+    uint64_t most = (uint64_t)17 << 40; /* host_size, and what is derived from it */
+    void *all = mmap(NULL, most, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED || TEST_SANITIZED) SKIP("17 TiB of addresses are refused here");
+    munmap(all, most);
+    for (size_t i = 0; i < tsri_option_count(); i++) {
+        const struct tsri_option *o = tsri_option_at(i);
+        bool number = o->type == TSRI_OPTION_COUNT || o->type == TSRI_OPTION_SIZE;
+        if (!number || strcmp(o->name, "device_pool_size") == 0) continue; /* needs a device */
+        for (int k = 0; k < 2; k++) {
+            char text[32];
+            struct tsr_config *cfg;
+            struct tsr_cache *cache;
+            snprintf(text, sizeof text, "%.0f", k ? o->max : o->min);
+            CHECK_INT(tsr_config_open(&cfg), 0);
+            CHECK_INT(tsr_config_set(cfg, o->name, text), 0);
+            int e = tsr_open(&cache, cfg);
+            if (e) printf("    %s=%s: %s\n", o->name, text, tsr_errmsg());
+            CHECK_INT(e, 0);
+            tsr_close(cache);
+            tsr_config_close(cfg);
+        }
+    }
+}
+
 int main(void)
 {
     RUN(an_idle_cache_takes_less_than_8_mib); /* first: nothing else has warmed the heap */
     RUN(a_cache_opens_with_defaults_and_closes);
     RUN(limits_that_nobody_set_follow_from_host_size);
+    RUN(every_number_that_the_documents_allow_opens);
     RUN(what_cannot_be_opened_leaves_nothing_behind);
     RUN(a_tier_that_does_not_open_is_why_the_cache_does_not);
     RUN(a_forked_child_closes_and_the_parent_notices_nothing);
