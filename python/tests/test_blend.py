@@ -8,6 +8,8 @@ import unittest
 from array import array
 from ctypes import POINTER, Structure, byref, c_char_p, c_float, c_int, c_size_t, c_uint32, c_void_p
 
+from sandbox import needs_shared_memory
+
 from tessera._connector import Layout
 from tessera._lib import TesseraError, declare, library
 from tessera.blend import Ask, Blend, DeviationStep, LayerStep, ModelInfo, Pass, Row
@@ -131,6 +133,7 @@ def prompt(order):
     return tokens, segments[:-1]
 
 
+@needs_shared_memory
 class TestBlend(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()

@@ -7,6 +7,8 @@ import tempfile
 import threading
 import unittest
 
+from sandbox import needs_shared_memory
+
 import tessera
 
 SHAPE = dict(model="unit", dtype="f32", n_layers=2, n_heads=2, k_dim=4, block_tokens=16)
@@ -275,6 +277,7 @@ class TestDisk(unittest.TestCase):
                 self.assertEqual(found.matches[0].base, 77)
 
 
+@needs_shared_memory
 class TestDaemon(unittest.TestCase):
     def test_a_server_that_is_away_is_a_miss(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,8 @@ import time
 import unittest
 from array import array
 
+from sandbox import needs_shared_memory
+
 from tessera import _connector
 from tessera._connector import GroupShape, ModelShape, SchedulerHalf, WorkerHalf, page_layout
 from tessera.owner import EngineCache
@@ -97,6 +99,7 @@ def content(prefix, layer):
     return bytes((seed * (i + 1) >> 7) & 255 for i in range(PAGE))
 
 
+@needs_shared_memory
 class TestHalves(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

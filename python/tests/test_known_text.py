@@ -5,6 +5,7 @@ import tempfile
 import unittest
 from array import array
 
+from sandbox import needs_shared_memory
 from test_blend import Tiny, prompt
 
 from tessera.blend import Ask, Blend
@@ -13,6 +14,7 @@ from tessera.known_text import KnownText
 from tessera.owner import EngineCache
 
 
+@needs_shared_memory
 class TestKnownText(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()

@@ -2,6 +2,7 @@
 # --connect: finding a server, and being told why there is none.
 # shellcheck source=tests/cli/tessera.sh
 . "$(dirname "$0")/tessera.sh"
+needs_shared_memory
 
 tesserad=${tessera}d
 

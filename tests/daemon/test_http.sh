@@ -2,6 +2,7 @@
 # The page and the metrics of a real tesserad: what is served to whom, and what is not.
 # shellcheck source=tests/support/test.sh
 . "$(dirname "$0")/../support/test.sh"
+needs_shared_memory
 
 tesserad=$B/bin/tesserad
 unset XDG_RUNTIME_DIR NOTIFY_SOCKET LISTEN_PID LISTEN_FDS TESSERA_CONFIG_FILE

@@ -3,6 +3,7 @@
 # clean console, and what it does when the server is gone.
 # shellcheck source=tests/support/test.sh
 . "$(dirname "$0")/../support/test.sh"
+needs_shared_memory
 
 has_browser() { command -v chromium chromium-browser google-chrome >/dev/null; }
 look() { timeout 100 python3 tests/daemon/page_check.py "$@" 2>"$tmp/err" || fail "$(tail -3 "$tmp/err")"; }

@@ -167,6 +167,7 @@ static uint64_t elapsed_ms(uint64_t since_ns)
 TEST(what_a_killed_process_held_is_free_at_once_even_when_a_child_keeps_its_socket)
 {
     struct server_kit s;
+    if (sandbox_refuses_pidfds()) SKIP(SANDBOX_NO_PIDFD);
     server_open(&s, NULL);
     uint32_t *tokens = kit_tokens(5, 64);
     CHECK_INT(kit_store_segment(&s.k, tokens, 64), 64);

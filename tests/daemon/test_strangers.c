@@ -68,6 +68,7 @@ static void exec_tesserad(struct machine *m)
 /* Ends the test when it does not come up. */
 static void start(struct machine *m)
 {
+    if (sandbox_refuses_memfd()) SKIP(SANDBOX_NO_MEMFD);
     snprintf(m->socket, sizeof m->socket, "%.70s/%s/sock", dir.path, m->name);
     fflush(stdout);
     m->pid = fork();

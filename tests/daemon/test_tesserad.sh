@@ -2,6 +2,7 @@
 # tesserad as a program: its flags, its signals, its socket, and being killed.
 # shellcheck source=tests/support/test.sh
 . "$(dirname "$0")/../support/test.sh"
+needs_shared_memory
 
 tesserad=$B/bin/tesserad
 unset XDG_RUNTIME_DIR NOTIFY_SOCKET LISTEN_PID LISTEN_FDS TESSERA_CONFIG_FILE

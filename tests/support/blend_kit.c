@@ -1,4 +1,5 @@
 #include "support/blend_kit.h"
+#include "support/sandbox.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +8,7 @@
     do { \
         if ((x) < 0) { \
             fprintf(stderr, "%s: %s\n", #x, tsr_errmsg()); \
-            abort(); \
+            sandbox_stop(); \
         } \
     } while (0)
 

@@ -1,6 +1,7 @@
 /* cache_kit.c - a small cache for tests, and KV that follows from everything its tokens have seen.
  */
 #include "support/cache_kit.h"
+#include "support/sandbox.h"
 
 #include "support/fake_tier.h"
 #include "support/kv_entry.h"
@@ -12,8 +13,7 @@
 static void stop(const char *what)
 {
     printf("cache_kit: %s: %s\n", what, tsr_errmsg());
-    fflush(stdout);
-    abort();
+    sandbox_stop();
 }
 
 static void must(int result, const char *what)

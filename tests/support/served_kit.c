@@ -1,5 +1,6 @@
 /* served_kit.c - see served_kit.h. */
 #include "support/served_kit.h"
+#include "support/sandbox.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -12,8 +13,7 @@ static void must(int result, const char *what)
 {
     if (result >= 0) return;
     printf("    %s: %s\n", what, tsr_errmsg());
-    fflush(stdout);
-    abort();
+    sandbox_stop();
 }
 
 void served_kit_open(struct kit *k, const char *path, const char *const *options)

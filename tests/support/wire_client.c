@@ -1,5 +1,6 @@
 /* wire_client.c - see wire_client.h. */
 #include "support/wire_client.h"
+#include "support/sandbox.h"
 #include "support/fake_tier.h"
 
 #include <errno.h>
@@ -17,8 +18,7 @@ static void must(int result, const char *what)
 {
     if (result >= 0) return;
     printf("    %s: %s\n", what, tsr_errmsg());
-    fflush(stdout);
-    abort();
+    sandbox_stop();
 }
 
 /* ---- the server ---- */

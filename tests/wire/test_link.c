@@ -40,7 +40,7 @@ static void peer_open(struct peer *p)
         listen(p->listen_fd, 8) != 0 ||
         tsri_region_init_shared(&p->pool, "test-pool", 1 << 20) != 0 ||
         tsri_region_init_shared(&p->control, "test-control", 4096) != 0)
-        abort();
+        sandbox_stop();
 }
 
 static void peer_close(struct peer *p)
@@ -106,7 +106,7 @@ static struct tsri_link *link_open(struct peer *p, uint32_t patience_ms)
 {
     struct tsri_link *l;
     struct tsri_link_desc desc = {.path = p->path, .token = "", .patience_ms = patience_ms};
-    if (tsri_link_open(&l, &desc) != 0) abort();
+    if (tsri_link_open(&l, &desc) != 0) sandbox_stop();
     return l;
 }
 
