@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SURE_MS 4000u /* how long what must be there is looked for before it counts as lost */
+#define SURE_MS 1500u /* how long what must be there is looked for before it counts as lost */
 #define LIVE_MS 10000u
 
 /* A match that is kept, with what was asked for. */
@@ -245,6 +245,8 @@ static void after(struct run *r, const struct life_request *q, uint32_t by, uint
         d.fresh = r->reply.fresh[d.text];
         if (d.n_entries) life_model_stored(&r->model, r->plan, &d);
     }
+    if (q->op == LIFE_OP_FLUSH && r->reply.rc < 0 && !(r->plan->parts & LIFE_WITH_LOSS))
+        life_model_told(&r->model, owner);
     if (q->op == LIFE_OP_FLUSH && r->reply.rc == 0)
         life_model_flushed(&r->model, r->plan, by, r->world.redis_life, owner);
 }

@@ -69,6 +69,13 @@ void life_model_flushed(struct life_model *m, const struct life_plan *p, uint32_
     }
 }
 
+void life_model_told(struct life_model *m, uint32_t owner)
+{
+    struct life_fact *all = &m->facts[0][0][0];
+    for (size_t i = 0; i < sizeof m->facts / sizeof *all; i++)
+        if (all[i].owner == owner && !all[i].kept) all[i].wanted = 0;
+}
+
 void life_model_cleared(struct life_model *m, uint32_t tenant, uint32_t space, uint32_t text)
 {
     for (uint32_t i = 0; i < LIFE_ENTRIES; i++) {

@@ -365,7 +365,7 @@ bool life_owner_stop(struct life_world *w, bool killed, char why[200])
     if (w->daemon.pid == 0) return true;
     kill(w->daemon.pid, killed ? SIGKILL : SIGTERM);
     /* Its exit status says when entries could not be written. */
-    w->daemon.may_fail = w->full;
+    w->daemon.may_fail = w->full || w->redis_life;
     return await_end(&w->daemon, killed, why);
 }
 
