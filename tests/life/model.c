@@ -20,8 +20,11 @@ static uint32_t n_entries(uint32_t text)
 
 void life_model_try(struct life_model *m, uint32_t tenant, uint32_t space, uint32_t text)
 {
-    for (uint32_t b = 0; b < n_entries(text); b++)
-        m->facts[tenant][space][life_entry(text, b)].tried = true;
+    for (uint32_t b = 0; b < n_entries(text); b++) {
+        struct life_fact *f = &m->facts[tenant][space][life_entry(text, b)];
+        if (!f->tried) f->clock = m->clock;
+        f->tried = true;
+    }
 }
 
 void life_model_used(struct life_model *m, const struct life_plan *p, uint32_t text)
@@ -42,7 +45,7 @@ void life_model_stored(struct life_model *m, const struct life_plan *p, const st
         struct life_fact *f = &m->facts[d->tenant][d->space][life_entry(d->text, b)];
         /* What is there stays where it is in the order of eviction: a store of it is no use. */
         if (d->fresh && by_rule(m, p, f)) f->kept = 0;
-        if (!f->kept) f->clock = m->clock;
+        if (d->fresh) f->clock = m->clock;
         /* Nor does it go to a tier that has come since, or that lost it in a crash: where it is
          * is known when this owner wrote it or a flush has said so. One tier is no question. */
         bool one = (p->tiers & (p->tiers - 1)) == 0;

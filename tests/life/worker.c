@@ -394,9 +394,11 @@ static void burst(const struct life_request *q, struct life_reply *out)
     }
     for (uint32_t i = 0; i < THREADS; i++) {
         pthread_join(threads[i].id, NULL);
-        for (uint32_t text = 0; text < LIFE_TEXTS; text++)
+        for (uint32_t text = 0; text < LIFE_TEXTS; text++) {
+            out->fresh[text] |= threads[i].out.fresh[text];
             if (out->entries[text] < threads[i].out.entries[text])
                 out->entries[text] = threads[i].out.entries[text];
+        }
         if (threads[i].out.wrong[0]) *out = threads[i].out;
     }
 }
