@@ -529,13 +529,13 @@ TEST(a_session_outlives_the_events_that_tell_of_it)
     char byte;
     mem_tier_store_init(&store, 0);
     fake_tier_plan_init(&plan, &mem_tier, &store);
+    tsr_log_set(stop_at_an_end, &stopper, TSR_LOG_INFO); /* before threads that log */
     server_open_tiers(&s, NULL, &plan, 1);
     fake_tier_gate(&plan, FAKE_FLUSH);
     pid_t pid = breaker(s.path, say, hear);
     CHECK(pid > 0);
     fake_tier_gate_wait(&plan, 1);
     CHECK(wc_open(&other, s.path, 0)); /* after the fork, so that nobody else holds it */
-    tsr_log_set(stop_at_an_end, &stopper, TSR_LOG_INFO);
     stopper_set(&stopper, true);
     wc_close(&other);
     stopper_wait(&stopper);
