@@ -1,9 +1,6 @@
 /* tessera.c - the public entry points: check arguments, answer for a forked child, count, call
  * inside. Nothing is decided here that a caller inside the library would have to know. */
-#include "cache/manager.h"
-#include "cache/served.h"
-
-#include <tessera/client.h>
+#include "cache/backend.h"
 
 /* A struct of the caller's, completed with zeros to the one this library knows. Nothing is copied
  * beyond what the caller's own size says it has. */
@@ -96,9 +93,7 @@ int tsr_release(struct tsr_client *client, uint64_t request_id)
 {
     if (!client) return no_handle("client");
     struct tsr_cache *c = tsri_client_cache(client);
-    if (in_child(c)) return 0;
-    return c->served ? tsri_served_release(client, request_id)
-                     : tsri_client_release(client, request_id);
+    return in_child(c) ? 0 : c->backend->release(client, request_id);
 }
 
 /* ---- separators ---- */
@@ -162,7 +157,7 @@ int tsr_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
     uint64_t start = tsri_now_ns();
-    n = c->served ? tsri_served_lookup(client, &p, lookup) : tsri_find(client, &p, lookup);
+    n = c->backend->lookup(client, &p, lookup);
     if (n < 0) return n;
     struct tsri_stats *s = c->stats;
     tsri_stats_add(s, TSRI_M_lookups, 1);
@@ -173,18 +168,14 @@ int tsr_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
     return n;
 }
 
-/* What the calls on a space and a prompt have in common; `type` is the request where a server has
- * the cache. */
-static int each(struct tsr_space *space, const struct tsr_prompt *prompt, tsri_each_fn fn,
-                void *arg, uint16_t type)
+static int mark(struct tsr_space *space, const struct tsr_prompt *prompt, enum tsri_mark how)
 {
     if (!space || !prompt) return no_handle("space or prompt");
     if (prompt->size < SIZE_MIN) return bad_size("prompt");
     if (in_child(space->cache)) return 0;
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
-    if (space->cache->served) return tsri_served_mark(space, &p, type);
-    return tsri_find_each(space, &p, fn, arg);
+    return space->cache->backend->mark(space, &p, how);
 }
 
 int tsr_keys(struct tsr_space *space, const struct tsr_prompt *prompt, struct tsr_key *keys,
@@ -194,30 +185,16 @@ int tsr_keys(struct tsr_space *space, const struct tsr_prompt *prompt, struct ts
     if (prompt->size < SIZE_MIN) return bad_size("prompt");
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
-    if (space->cache->served && in_child(space->cache)) return refuse_child();
-    if (space->cache->served) return tsri_served_keys(space, &p, keys, keys_max);
-    return tsri_find_keys(space, &p, keys, keys_max);
+    return space->cache->backend->keys(space, &p, keys, keys_max);
 }
 
 int tsr_contains(struct tsr_cache *cache, const struct tsr_key *keys, uint32_t n, int8_t *tiers)
 {
     if (!cache || ((!keys || !tiers) && n)) return no_handle("cache, keys or tiers");
     if (n > INT32_MAX) return tsri_fail(TSR_ERANGE, "contains: %u keys", n);
-    bool child = in_child(cache);
-    if (!child && cache->served) return tsri_served_contains(cache, keys, n, tiers);
-    int found = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        struct tsri_key key;
-        memcpy(&key, &keys[i], sizeof key);
-        uint32_t id = child ? TSRI_ID_NONE : tsri_index_find(&cache->index, cache->entries, key);
-        tiers[i] = -1;
-        if (id == TSRI_ID_NONE) continue;
-        uint8_t mask = atomic_load_explicit(&cache->entries[id].tiers, memory_order_relaxed);
-        if (!mask) continue;
-        tiers[i] = (int8_t)__builtin_ctz(mask);
-        found++;
-    }
-    return found;
+    if (!in_child(cache)) return cache->backend->contains(cache, keys, n, tiers);
+    memset(tiers, -1, n);
+    return 0;
 }
 
 /* ---- load and store ---- */
@@ -256,7 +233,7 @@ int tsr_store(struct tsr_client *client, const struct tsr_store *store)
     if (e) return e;
     struct tsr_store s = {0};
     COMPLETE(s, store);
-    return tsri_store(client, &s);
+    return tsri_client_cache(client)->backend->store(client, &s);
 }
 
 int tsr_put_open(struct tsr_put **out, struct tsr_client *client, const struct tsr_store *store)
@@ -267,8 +244,7 @@ int tsr_put_open(struct tsr_put **out, struct tsr_client *client, const struct t
     if (e) return e;
     struct tsr_store s = {0};
     COMPLETE(s, store);
-    if (tsri_client_cache(client)->served) return tsri_served_put_open(out, client, &s);
-    return tsri_put_open(out, client, &s, false);
+    return tsri_client_cache(client)->backend->put_open(out, client, &s);
 }
 
 static struct tsr_cache *put_cache(const struct tsr_put *put)
@@ -280,24 +256,17 @@ int tsr_put_layer(struct tsr_put *put, uint32_t layer, const struct tsr_view *vi
 {
     if (!put || !view) return no_handle("put or view");
     struct tsr_cache *c = put_cache(put);
-    if (c->served && in_child(c)) return refuse_child();
-    if (c->served) return tsri_served_put_layer(put, layer, view);
-    return tsri_put_layers(put, layer, 1, view);
+    return in_child(c) ? refuse_child() : c->backend->put_layer(put, layer, view);
 }
 
 int tsr_put_commit(struct tsr_put *put)
 {
-    if (!put) return no_handle("put");
-    return put_cache(put)->served ? tsri_served_put_commit(put) : tsri_put_commit(put);
+    return put ? put_cache(put)->backend->put_commit(put) : no_handle("put");
 }
 
 void tsr_put_abort(struct tsr_put *put)
 {
-    if (!put) return;
-    if (put_cache(put)->served)
-        tsri_served_put_abort(put);
-    else
-        tsri_put_abort(put);
+    if (put) put_cache(put)->backend->put_abort(put);
 }
 
 int tsr_load_start(struct tsr_op **out, struct tsr_client *client, struct tsr_load *loads,
@@ -338,63 +307,41 @@ int tsr_discover(struct tsr_client *client, struct tsr_space *space,
     if (in_child(space->cache)) return 0;
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
-    if (space->cache->served) return tsri_served_discover(tsri_client_seat(client), space, &p);
-    return tsri_discover(space, &p);
+    return space->cache->backend->discover(client, space, &p);
 }
 
 int tsr_prefetch(struct tsr_client *client, struct tsr_space *space,
                  const struct tsr_prompt *prompt)
 {
     if (!client) return no_handle("client");
-    if (space && prompt && prompt->size >= SIZE_MIN && !space->cache->served &&
-        !in_child(space->cache)) {
-        struct tsr_prompt p = {0};
-        COMPLETE(p, prompt);
-        int err = tsri_discover_start(space, &p);
-        if (err < 0) return err;
-    }
-    return each(space, prompt, tsri_manager_prefetch_one, NULL, TSRI_WIRE_PREFETCH);
+    return mark(space, prompt, TSRI_MARK_PREFETCH);
 }
 
 int tsr_flush(struct tsr_cache *cache)
 {
     if (!cache) return no_handle("cache");
-    if (in_child(cache)) return refuse_child();
-    return cache->served ? tsri_served_flush(cache) : tsri_manager_flush(cache);
+    return in_child(cache) ? refuse_child() : cache->backend->flush(cache);
 }
 
 int tsr_pin(struct tsr_space *space, const struct tsr_prompt *prompt)
 {
-    return each(space, prompt, tsri_cache_pin_one, NULL, TSRI_WIRE_PIN);
+    return mark(space, prompt, TSRI_MARK_PIN);
 }
 
 int tsr_unpin(struct tsr_space *space, const struct tsr_prompt *prompt)
 {
-    return each(space, prompt, tsri_cache_unpin_one, NULL, TSRI_WIRE_UNPIN);
+    return mark(space, prompt, TSRI_MARK_UNPIN);
 }
 
 int tsr_touch(struct tsr_space *space, const struct tsr_prompt *prompt)
 {
-    return each(space, prompt, tsri_cache_touch_one, NULL, TSRI_WIRE_TOUCH);
+    return mark(space, prompt, TSRI_MARK_TOUCH);
 }
 
 int tsr_evict(struct tsr_cache *cache, size_t free_bytes)
 {
     if (!cache) return no_handle("cache");
-    if (in_child(cache)) return 0;
-    return cache->served ? tsri_served_evict(cache, free_bytes)
-                         : tsri_room_evict(cache, free_bytes);
-}
-
-/* Also what tiers have of it although the index has no place for it. */
-static int clear_prompt(struct tsr_space *space, const struct tsr_prompt *prompt, int32_t tier)
-{
-    int n = each(space, prompt, tsri_cache_clear_one, &tier, 0);
-    if (n < 0 || tier == 0) return n;
-    struct tsr_prompt p = {0};
-    COMPLETE(p, prompt);
-    int more = tsri_manager_purge_prompt(space, &p, tier);
-    return more < 0 ? more : n + more;
+    return in_child(cache) ? 0 : cache->backend->evict(cache, free_bytes);
 }
 
 int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
@@ -410,22 +357,18 @@ int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
     if (what.space && what.space->cache != cache)
         return tsri_fail(TSR_ESPACE, "clear: the space is not of this cache");
     if (what.prompt && !what.space) return tsri_fail(TSR_EINVAL, "clear: a prompt needs a space");
-    if (in_child(cache)) return 0;
-    if (cache->served) return tsri_served_clear(cache, &what);
-    /* One tier alone: what waits to be written must have got to its place first. */
-    if (what.tier >= 0) tsri_manager_drain(cache);
-    int n = what.prompt ? clear_prompt(what.space, what.prompt, what.tier)
-                        : tsri_cache_clear(cache, what.space, what.tier);
-    /* What was cleared is gone from the tiers, too, and does not come back after a restart. */
-    if (n > 0) tsri_manager_drain(cache);
-    return n;
+    struct tsr_prompt p = {0};
+    if (what.prompt) {
+        if (what.prompt->size < SIZE_MIN) return bad_size("prompt");
+        COMPLETE(p, what.prompt);
+        what.prompt = &p;
+    }
+    return in_child(cache) ? 0 : cache->backend->clear(cache, &what);
 }
 
 void tsr_freeze(struct tsr_cache *cache, int frozen)
 {
-    if (!cache) return;
-    if (cache->served && !in_child(cache)) (void)tsri_served_freeze(cache, frozen != 0);
-    atomic_store(&cache->frozen, frozen != 0);
+    if (cache && !in_child(cache)) cache->backend->freeze(cache, frozen != 0);
 }
 
 /* ---- watching ---- */
@@ -436,10 +379,8 @@ int tsr_stats_get(struct tsr_cache *cache, struct tsr_stats *out)
     size_t size = out->size;
     if (size < SIZE_MIN || size > SIZE_MAX_SANE) return bad_size("stats");
     struct tsr_stats own = {0};
-    bool child = in_child(cache);
-    int e = !child && cache->served ? tsri_served_stats(cache, &own) : 0;
+    int e = in_child(cache) ? 0 : cache->backend->stats(cache, &own);
     if (e < 0) return e;
-    if (!child && !cache->served) tsri_cache_stats(cache, &own);
     memset(out, 0, size);
     memcpy(out, &own, size < sizeof own ? size : sizeof own);
     out->size = size;
@@ -449,22 +390,14 @@ int tsr_stats_get(struct tsr_cache *cache, struct tsr_stats *out)
 int tsr_stats_text(struct tsr_cache *cache, const char *format, char *buf, size_t bytes)
 {
     if (!cache || !format || (!buf && bytes)) return no_handle("cache, format or buf");
-    struct tsr_stats own = {0};
-    bool child = in_child(cache);
-    if (!child && cache->served) return tsri_served_stats_text(cache, format, buf, bytes);
-    if (!child) tsri_cache_stats(cache, &own); /* brings the gauges up to date */
-    if (strcmp(format, "prometheus") == 0)
-        return (int)tsri_stats_text_prometheus(cache->stats, buf, bytes);
-    if (strcmp(format, "json") == 0) return (int)tsri_stats_text_json(cache->stats, buf, bytes);
-    return tsri_fail(TSR_EINVAL, "there is no format %s: prometheus or json", format);
+    if (in_child(cache)) return tsri_stats_text(cache->stats, format, buf, bytes);
+    return cache->backend->stats_text(cache, format, buf, bytes);
 }
 
 int tsr_events(struct tsr_cache *cache, struct tsr_event *out, uint32_t max)
 {
     if (!cache || (!out && max)) return no_handle("cache or out");
-    if (in_child(cache)) return 0;
-    if (cache->served) return tsri_served_events(cache, out, max);
-    return (int)tsri_events_take(&cache->events, out, max);
+    return in_child(cache) ? 0 : cache->backend->events(cache, out, max);
 }
 
 /* ---- caches that a server has ---- */
@@ -473,9 +406,8 @@ int tsr_connected(struct tsr_cache *cache, int timeout_ms)
 {
     if (!cache) return no_handle("cache");
     if (in_child(cache)) return refuse_child();
-    if (!cache->served) return 0;
     uint64_t wait_ns = timeout_ms > 0 ? (uint64_t)timeout_ms * 1000000 : 0;
-    return tsri_link_await(cache->served->seat->link, tsri_now_ns() + wait_ns);
+    return cache->backend->connected(cache, tsri_now_ns() + wait_ns);
 }
 
 int tsr_shared_get(struct tsr_client *client, struct tsr_shared *out)
@@ -483,16 +415,7 @@ int tsr_shared_get(struct tsr_client *client, struct tsr_shared *out)
     if (!client || !out) return no_handle("client or out");
     if (out->size < sizeof *out) return bad_size("shared");
     struct tsr_cache *c = tsri_client_cache(client);
-    if (in_child(c)) return refuse_child();
-    if (!c->served) return tsri_fail(TSR_EUNSUP, "the memory of this cache is its own");
-    struct tsri_link *link = tsri_client_seat(client)->link;
-    uint64_t session = tsri_link_session(link);
-    struct tsri_mapping *m = session ? tsri_link_mapping(link, session) : NULL;
-    if (!m) return TSR_EAGAIN;
-    out->data = m->pool.data;
-    out->bytes = m->pool.bytes;
-    out->handle = m;
-    return 0;
+    return in_child(c) ? refuse_child() : c->backend->shared(client, out);
 }
 
 void tsr_shared_release(struct tsr_shared *shared)

@@ -1,78 +1,15 @@
 /* cache.c - opening and closing a cache, and what concerns all of its entries: clearing, pinning
  * for good, the numbers. Everything big is reserved in open, in the order of the struct, and given
  * back in reverse. */
+#include "cache/backend.h"
 #include "cache/manager.h"
-#include "cache/served.h"
 
 #include <stdlib.h>
-
-/* An entry takes at least one page in host memory; more of them than this would not fit anyway. */
-static uint32_t derive_entries(const struct tsri_options *o)
-{
-    if (o->entries_max) return o->entries_max;
-    uint64_t n = o->host_size / o->host_page_size;
-    if (o->disk_enabled && o->disk_path[0]) n += o->disk_size / o->host_page_size;
-    if (n < 1024) n = 1024;
-    if (n > 4u << 20) n = 4u << 20;
-    return (uint32_t)n;
-}
-
-/* Tokens are 4 bytes beside at least a few hundred bytes of KV; a 64th leaves room for tiny models.
- */
-static size_t derive_metadata(const struct tsri_options *o)
-{
-    if (o->metadata_size) return o->metadata_size;
-    const size_t least = (size_t)4 << 20, most = (size_t)TSRI_ARENA_UNITS_MAX * TSRI_ARENA_UNIT;
-    size_t bytes = o->host_size / 64;
-    return bytes < least ? least : bytes > most ? most : bytes;
-}
-
-/* As many as the tokens that fit in the metadata have. */
-static uint32_t derive_windows(const struct tsri_options *o)
-{
-    if (!o->any_offset) return 0;
-    if (o->windows_max) return o->windows_max;
-    uint64_t n = derive_metadata(o) / (TSRI_WINDOW * sizeof(uint32_t));
-    return n < 1u << 30 ? (uint32_t)n : 1u << 30;
-}
-
-static int open_memory(struct tsr_cache *c)
-{
-    const struct tsri_options *o = &c->options;
-    c->ids_max = derive_entries(o);
-    c->ids_free = TSRI_ID_NONE;
-    int e = tsri_index_init(&c->index, c->ids_max);
-    if (e == 0)
-        e = tsri_region_init(&c->entries_region, (size_t)c->ids_max * sizeof(struct tsri_entry));
-    if (e) return e;
-    c->entries = (struct tsri_entry *)(void *)c->entries_region.data;
-    e = o->owner == TSRI_OWNER_EMBEDDED
-            ? tsri_pool_init_shared(&c->pool, o->host_size, o->host_page_size)
-            : tsri_pool_init(&c->pool, o->host_size, o->host_page_size);
-    if (e == 0 && c->pool.region.shared)
-        e = tsri_holds_init(&c->holds, c->pool.n_pages, c->ids_max);
-    if (e == 0) e = tsri_arena_init(&c->arena, derive_metadata(o));
-    if (e == 0) e = tsri_windows_init(&c->windows, derive_windows(o), c->ids_max);
-    return e;
-}
-
-static int open_policy(struct tsr_cache *c, const struct tsr_config *cfg)
-{
-    const char *name = tsr_config_get(cfg, "policy");
-    const struct tsr_policy_ops *ops = tsri_policy_find(name);
-    if (!ops) return tsri_fail(TSR_ECONFIG, "policy: there is no %s", name);
-    struct tsr_policy_env env = {
-        .size = sizeof env, .ids_max = c->ids_max, .capacity = c->pool.n_pages, .config = cfg};
-    return ops->open(&c->policy, &env);
-}
 
 static int open_parts(struct tsr_cache *c, const struct tsr_config *cfg)
 {
     int e = tsri_fork_guard_init(&c->guard);
     if (e == 0) e = tsri_stats_open(&c->stats);
-    bool served = c->options.owner == TSRI_OWNER_DAEMON;
-    if (e == 0 && !served) e = open_memory(c);
-    if (e == 0 && !served) e = open_policy(c, cfg);
     if (e == 0) e = tsri_events_init(&c->events, c->options.events_max);
     if (e) return e;
     c->touch = aligned_alloc(TSRI_CACHE_LINE, sizeof *c->touch);
@@ -80,8 +17,7 @@ static int open_parts(struct tsr_cache *c, const struct tsr_config *cfg)
     if (!c->touch || !c->spaces) return tsri_fail(TSR_ENOMEM, "no memory for a cache");
     memset(c->touch, 0, sizeof *c->touch);
     e = tsri_ops_open(&c->ops, c);
-    if (e == 0) e = served ? tsri_served_open(c) : tsri_manager_open(c, cfg);
-    return e;
+    return e ? e : c->backend->open(c, cfg);
 }
 
 int tsri_cache_open(struct tsr_cache **out, const struct tsr_config *cfg)
@@ -97,6 +33,7 @@ int tsri_cache_open(struct tsr_cache **out, const struct tsr_config *cfg)
     c->hash = (enum tsri_hash)c->options.hash;
     c->key_mask = UINT64_MAX;
     c->epoch = tsri_nonce();
+    c->backend = c->options.owner == TSRI_OWNER_DAEMON ? &tsri_backend_served : &tsri_backend_own;
     atomic_init(&c->frozen, c->options.frozen);
     pthread_mutex_init(&c->lock, NULL);
     pthread_mutex_init(&c->holds.lock, NULL);
@@ -126,11 +63,9 @@ void tsri_cache_close(struct tsr_cache *c)
     bool forked = c->guard.page && tsri_forked(c);
     if (!forked) {
         if (c->ops) tsri_work_drain(tsri_ops_work(c->ops));
-        tsri_manager_close(c);
+        c->backend->close(c);
         tsri_ops_close(c->ops);
-        tsri_served_close(c->served);
         tsri_events_fini(&c->events);
-        if (c->policy) c->policy->ops->close(c->policy);
         pthread_mutex_destroy(&c->holds.lock);
         pthread_mutex_destroy(&c->lock);
         tsri_stats_close(c->stats);

@@ -343,10 +343,12 @@ struct tsr_space {
 };
 
 struct tsri_manager;
+struct tsri_backend;
 struct tsri_served;
 struct tsri_seat;
 
 struct tsr_cache {
+    const struct tsri_backend *backend;
     struct tsri_options options;
     struct tsri_fork_guard guard;
     struct tsri_stats *stats;
@@ -676,9 +678,9 @@ const struct tsr_space *tsri_put_space(const struct tsr_put *put);
 uint32_t tsri_put_n_tokens(const struct tsr_put *put);
 void tsri_put_filled(struct tsr_put *put);
 /* All of it in one go. */
-TSR_MUST int tsri_store(struct tsr_client *client, const struct tsr_store *store);
-TSR_MUST int tsri_store_from(struct tsr_client *client, const struct tsr_store *store,
-                             const struct tsri_region *source);
+TSR_MUST int tsri_put_all(struct tsr_client *client, const struct tsr_store *store);
+TSR_MUST int tsri_put_all_from(struct tsr_client *client, const struct tsr_store *store,
+                               const struct tsri_region *source);
 
 /* loads.c: several ranges together, one layer after the other */
 struct tsri_loader;
@@ -707,6 +709,8 @@ struct tsri_loader {
 TSR_MUST int tsri_loader_run(struct tsri_loader *loader);
 /* What a range that was loaded says of its entry, when there is room for it. */
 void tsri_load_tell(struct tsr_load *load, uint32_t base, uint32_t freq_set);
+/* Its middle where the entries are here: pins, copies and fetches. */
+TSR_MUST int tsri_loader_own(struct tsri_loader *loader);
 /* Is the entry, whose meta is in memory, what the match stood for in the prompt? Yes without one:
  * the match was verified then. */
 bool tsri_match_wanted(const struct tsr_space *space, const struct tsr_match *m,

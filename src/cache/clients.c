@@ -2,6 +2,7 @@
  * client: the entry stays in place until the request is released or the client closed. Each client
  * has its own lock and a bounded stock of lease records, so one client can neither block nor starve
  * another. */
+#include "cache/backend.h"
 #include "cache/served.h"
 
 #define BUCKETS 1024u
@@ -35,8 +36,8 @@ int tsri_client_open(struct tsr_client **out, struct tsr_cache *c)
     if (!client) return TSR_ENOMEM;
     client->cache = c;
     client->seed = tsri_now_ns() ^ (uint64_t)(uintptr_t)client << 20;
-    client->max = c->served ? 0 : c->options.lease_entries_max;
-    int e = c->served ? tsri_seat_open(&client->seat, c->served, true) : 0;
+    int e = c->backend->client_open(&client->seat, c);
+    client->max = client->seat ? 0 : c->options.lease_entries_max;
     /* Twice, because a lookup takes new leases before it lets the old ones go. */
     if (e == 0 && client->max)
         e = tsri_region_init(&client->region, (size_t)client->max * 2 * sizeof(struct tsri_lease));

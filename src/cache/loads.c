@@ -2,8 +2,8 @@
  * moves. What is in host memory is copied at once; what only a lower tier has is fetched, all
  * entries in one batch, and handed on layer by layer as it arrives. A range that cannot be had gets
  * its reason and must be recomputed; the others are not held up by it. */
+#include "cache/backend.h"
 #include "cache/manager.h"
-#include "cache/served.h"
 
 static int fail_range(uint32_t i, int err)
 {
@@ -243,6 +243,24 @@ static int finish(struct tsr_cache *c, struct tsri_loader *loader)
     return (int)n_loaded;
 }
 
+int tsri_loader_own(struct tsri_loader *loader)
+{
+    struct tsr_cache *c = tsri_client_cache(loader->client);
+    uint32_t n_cold = 0;
+    for (uint32_t i = 0; i < loader->n; i++) {
+        loader->loads[i].result = 0;
+        pin_range(c, &loader->ranges[i]);
+        n_cold += loader->ranges[i].state == TSRI_COLD && loader->loads[i].result == 0;
+    }
+    copy_host(c, loader, n_cold == 0 && loader->layer_done);
+    if (n_cold) {
+        int e = fetch_cold(c, loader, n_cold);
+        for (uint32_t i = 0; e && i < loader->n; i++)
+            if (loader->ranges[i].state == TSRI_COLD) loader->loads[i].result = e;
+    }
+    return 0;
+}
+
 #define RANGES_ON_STACK 16u
 
 int tsri_loader_run(struct tsri_loader *loader)
@@ -254,26 +272,8 @@ int tsri_loader_run(struct tsri_loader *loader)
     if (!loader->ranges) return TSR_ENOMEM;
     loader->layers_told = 0;
     int e = prepare(c, loader);
-    if (e) goto out;
-    if (c->served) {
-        e = tsri_served_load(loader);
-        if (e == 0) e = finish(c, loader);
-        goto out;
-    }
-    uint32_t n_cold = 0;
-    for (uint32_t i = 0; i < loader->n; i++) {
-        loader->loads[i].result = 0;
-        pin_range(c, &loader->ranges[i]);
-        n_cold += loader->ranges[i].state == TSRI_COLD && loader->loads[i].result == 0;
-    }
-    copy_host(c, loader, n_cold == 0 && loader->layer_done);
-    if (n_cold) {
-        e = fetch_cold(c, loader, n_cold);
-        for (uint32_t i = 0; e && i < loader->n; i++)
-            if (loader->ranges[i].state == TSRI_COLD) loader->loads[i].result = e;
-    }
-    e = finish(c, loader);
-out:
+    if (e == 0) e = c->backend->load(loader);
+    if (e == 0) e = finish(c, loader);
     if (many) tsri_free(loader->ranges);
     return e;
 }

@@ -1,6 +1,7 @@
 /* ops.c - asynchronous operations: a bounded number of them, run by the cache's I/O threads. An
  * operation is the library's from start until its end is reported, and the caller's again after
  * close. */
+#include "cache/backend.h"
 #include "cache/manager.h"
 
 #include <errno.h>
@@ -81,7 +82,9 @@ static void layer_arrived(struct tsri_loader *loader, uint32_t layer)
 static void run_op(struct tsri_job *job)
 {
     struct tsr_op *op = (struct tsr_op *)job;
-    int result = op->store.kind ? tsri_store(op->client, &op->store) : tsri_loader_run(&op->loader);
+    const struct tsri_backend *backend = tsri_client_cache(op->client)->backend;
+    int result =
+        op->store.kind ? backend->store(op->client, &op->store) : tsri_loader_run(&op->loader);
     struct tsri_ops *ops = op->ops;
     pthread_mutex_lock(&ops->lock);
     op->finished = true;

@@ -2,7 +2,6 @@
  * lock, then make them visible all at once. Until commit nothing of it can be found; abort gives
  * everything back. A prefix becomes one entry a block; a segment is one entry. */
 #include "cache/manager.h"
-#include "cache/served.h"
 
 #include <math.h>
 
@@ -427,14 +426,13 @@ void tsri_put_abort(struct tsr_put *put)
     tsri_free(put);
 }
 
-int tsri_store(struct tsr_client *client, const struct tsr_store *store)
+int tsri_put_all(struct tsr_client *client, const struct tsr_store *store)
 {
-    if (tsri_client_cache(client)->served) return tsri_served_store(client, store);
-    return tsri_store_from(client, store, NULL);
+    return tsri_put_all_from(client, store, NULL);
 }
 
-int tsri_store_from(struct tsr_client *client, const struct tsr_store *store,
-                    const struct tsri_region *source)
+int tsri_put_all_from(struct tsr_client *client, const struct tsr_store *store,
+                      const struct tsri_region *source)
 {
     struct tsr_put *put;
     uint64_t start = tsri_now_ns();

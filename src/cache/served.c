@@ -3,7 +3,11 @@
  * then it is a miss, or TSR_EAGAIN where there is no such thing. */
 #include "cache/served.h"
 
+#include "cache/backend.h"
+
 #define KEYS_AT_ONCE 16384u
+/* Pages are the server's business: any space fits in such ones. */
+#define PAGE_BYTES_ANY (64 * TSRI_MIB)
 
 struct tsri_served_space {
     uint8_t fingerprint[16];
@@ -103,7 +107,8 @@ static const char *keep_text(char **at, const char *s)
     return kept;
 }
 
-int tsri_served_space_open(struct tsr_space *space, const struct tsr_space_desc *d)
+/* What the server needs to know of a space, kept for every new session. */
+static int served_space_open(struct tsr_space *space, const struct tsr_space_desc *d)
 {
     struct tsri_served *r = space->cache->served;
     struct tsri_served_space *s = &r->spaces[space->id];
@@ -277,20 +282,7 @@ static int lookup(struct tsri_seat *seat, uint64_t session, const struct tsr_pro
     return n;
 }
 
-int tsri_served_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
-                       struct tsr_lookup *io)
-{
-    struct tsri_seat *seat = tsri_client_seat(client);
-    uint64_t session = tsri_link_session(seat->link);
-    int n = session ? lookup(seat, session, prompt, io) : TSR_EAGAIN;
-    /* It may still find something, and lease it: that comes to an end right behind it. */
-    if (n == TSR_ETIME && io->request_id) tsri_served_release(client, io->request_id);
-    if (!tsri_served_is_away(n)) return n;
-    tsri_stats_add(seat->served->c->stats, TSRI_M_server_misses, 1);
-    return 0;
-}
-
-int tsri_served_release(struct tsr_client *client, uint64_t request_id)
+static int served_release(struct tsr_client *client, uint64_t request_id)
 {
     struct tsri_seat *seat = tsri_client_seat(client);
     struct tsri_request q;
@@ -305,11 +297,25 @@ int tsri_served_release(struct tsr_client *client, uint64_t request_id)
     return 0;
 }
 
+static int served_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
+                         struct tsr_lookup *io)
+{
+    struct tsri_seat *seat = tsri_client_seat(client);
+    uint64_t session = tsri_link_session(seat->link);
+    int n = session ? lookup(seat, session, prompt, io) : TSR_EAGAIN;
+    /* It may still find something, and lease it: that comes to an end right behind it. */
+    if (n == TSR_ETIME && io->request_id) served_release(client, io->request_id);
+    if (!tsri_served_is_away(n)) return n;
+    tsri_stats_add(seat->served->c->stats, TSRI_M_server_misses, 1);
+    return 0;
+}
+
 /* ---- keys ---- */
 
-int tsri_served_keys(struct tsr_space *space, const struct tsr_prompt *prompt, struct tsr_key *keys,
-                     uint32_t keys_max)
+static int served_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
+                       struct tsr_key *keys, uint32_t keys_max)
 {
+    if (tsri_forked(space->cache)) return tsri_fail(TSR_EFORK, "the connection is the parent's");
     struct tsri_request q;
     struct tsri_answer *a;
     tsri_request_clear(&q, TSRI_WIRE_KEYS)->n = tsri_min_u32(keys_max, TSRI_WIRE_ITEMS_MAX);
@@ -320,7 +326,8 @@ int tsri_served_keys(struct tsr_space *space, const struct tsr_prompt *prompt, s
     return n;
 }
 
-int tsri_served_contains(struct tsr_cache *c, const struct tsr_key *keys, uint32_t n, int8_t *tiers)
+static int served_contains(struct tsr_cache *c, const struct tsr_key *keys, uint32_t n,
+                           int8_t *tiers)
 {
     struct tsri_seat *seat = c->served->seat;
     uint64_t session = tsri_link_session(seat->link);
@@ -344,21 +351,28 @@ int tsri_served_contains(struct tsr_cache *c, const struct tsr_key *keys, uint32
     return found;
 }
 
-int tsri_served_mark(struct tsr_space *space, const struct tsr_prompt *prompt, uint16_t type)
+static int served_mark(struct tsr_space *space, const struct tsr_prompt *prompt,
+                       enum tsri_mark mark)
 {
+    static const uint16_t types[] = {[TSRI_MARK_PIN] = TSRI_WIRE_PIN,
+                                     [TSRI_MARK_UNPIN] = TSRI_WIRE_UNPIN,
+                                     [TSRI_MARK_TOUCH] = TSRI_WIRE_TOUCH,
+                                     [TSRI_MARK_PREFETCH] = TSRI_WIRE_PREFETCH};
     struct tsri_request q;
     struct tsri_answer *a;
     struct tsri_served *served = space->cache->served;
-    tsri_request_clear(&q, type);
+    tsri_request_clear(&q, types[mark]);
     int n = ask_prompt(served->seat, space, prompt, &q, &a, served->deadline_ns);
     tsri_link_end(a);
-    return tsri_served_is_away(n) && type != TSRI_WIRE_PIN && type != TSRI_WIRE_UNPIN ? 0 : n;
+    bool hint = mark == TSRI_MARK_TOUCH || mark == TSRI_MARK_PREFETCH;
+    return hint && tsri_served_is_away(n) ? 0 : n;
 }
 
 /* Waits for tiers of the server, as it would for those of a cache of one's own. */
-int tsri_served_discover(struct tsri_seat *seat, struct tsr_space *space,
-                         const struct tsr_prompt *prompt)
+static int served_discover(struct tsr_client *client, struct tsr_space *space,
+                           const struct tsr_prompt *prompt)
 {
+    struct tsri_seat *seat = tsri_client_seat(client);
     struct tsri_request q;
     struct tsri_answer *a;
     tsri_request_clear(&q, TSRI_WIRE_DISCOVER);
@@ -369,7 +383,7 @@ int tsri_served_discover(struct tsri_seat *seat, struct tsr_space *space,
 
 /* ---- the whole cache ---- */
 
-int tsri_served_clear(struct tsr_cache *c, const struct tsr_clear *what)
+static int served_clear(struct tsr_cache *c, const struct tsr_clear *what)
 {
     struct tsr_range ranges[TSRI_SEGMENTS_MAX];
     struct tsri_seat *seat = c->served->seat;
@@ -391,25 +405,26 @@ int tsri_served_clear(struct tsr_cache *c, const struct tsr_clear *what)
     return e;
 }
 
-int tsri_served_evict(struct tsr_cache *c, size_t free_bytes)
+static int served_evict(struct tsr_cache *c, size_t free_bytes)
 {
     struct tsri_request q;
     tsri_request_clear(&q, TSRI_WIRE_EVICT)->bytes = free_bytes;
     return ask_status(c->served->seat, &q, c->served->patience_ns);
 }
 
-int tsri_served_flush(struct tsr_cache *c)
+static int served_flush(struct tsr_cache *c)
 {
     struct tsri_request q;
     return ask_status(c->served->seat, tsri_request_clear(&q, TSRI_WIRE_FLUSH),
                       c->served->patience_ns);
 }
 
-int tsri_served_freeze(struct tsr_cache *c, bool frozen)
+static void served_freeze(struct tsr_cache *c, bool frozen)
 {
     struct tsri_request q;
     tsri_request_clear(&q, TSRI_WIRE_FREEZE)->value = frozen;
-    return ask_status(c->served->seat, &q, c->served->deadline_ns);
+    (void)ask_status(c->served->seat, &q, c->served->deadline_ns);
+    atomic_store(&c->frozen, frozen);
 }
 
 static int ask_stats(struct tsr_cache *c, uint32_t form, struct tsri_answer **a)
@@ -422,7 +437,7 @@ static int ask_stats(struct tsr_cache *c, uint32_t form, struct tsri_answer **a)
     return ask(c->served->seat, session, &q, tsri_now_ns() + c->served->deadline_ns, a);
 }
 
-int tsri_served_stats(struct tsr_cache *c, struct tsr_stats *out)
+static int served_stats(struct tsr_cache *c, struct tsr_stats *out)
 {
     struct tsri_answer *a;
     int e = ask_stats(c, TSRI_WIRE_STATS_NUMBERS, &a);
@@ -434,7 +449,7 @@ int tsri_served_stats(struct tsr_cache *c, struct tsr_stats *out)
     return e;
 }
 
-int tsri_served_stats_text(struct tsr_cache *c, const char *format, char *buf, size_t bytes)
+static int served_stats_text(struct tsr_cache *c, const char *format, char *buf, size_t bytes)
 {
     struct tsri_answer *a;
     bool json = strcmp(format, "json") == 0;
@@ -453,7 +468,7 @@ int tsri_served_stats_text(struct tsr_cache *c, const char *format, char *buf, s
     return e;
 }
 
-int tsri_served_events(struct tsr_cache *c, struct tsr_event *out, uint32_t max)
+static int served_events(struct tsr_cache *c, struct tsr_event *out, uint32_t max)
 {
     struct tsri_request q;
     struct tsri_answer *a;
@@ -468,9 +483,10 @@ int tsri_served_events(struct tsr_cache *c, struct tsr_event *out, uint32_t max)
 
 /* ---- life ---- */
 
-int tsri_served_open(struct tsr_cache *c)
+static int served_open(struct tsr_cache *c, const struct tsr_config *cfg)
 {
-    const struct tsri_options *o = &c->options;
+    (void)cfg;
+    struct tsri_options *o = &c->options;
     struct tsri_served *r = tsri_alloc(1, sizeof *r);
     if (!r) return TSR_ENOMEM;
     pthread_mutex_init(&r->lock, NULL);
@@ -480,6 +496,7 @@ int tsri_served_open(struct tsr_cache *c)
     r->token = tsri_strdup(o->server_token);
     r->spaces = tsri_alloc(o->spaces_max, sizeof *r->spaces);
     if (!r->path || !r->token || !r->spaces) return TSR_ENOMEM;
+    o->host_page_size = PAGE_BYTES_ANY;
     r->deadline_ns = (uint64_t)o->server_deadline * 1000000;
     r->patience_ns = (uint64_t)o->server_patience * 1000000;
     uint32_t owner;
@@ -496,8 +513,9 @@ int tsri_served_open(struct tsr_cache *c)
     return e ? e : tsri_seat_open(&r->seat, r, false);
 }
 
-void tsri_served_close(struct tsri_served *r)
+static void served_close(struct tsr_cache *c)
 {
+    struct tsri_served *r = c->served;
     if (!r) return;
     tsri_device_close(r->c->device);
     r->c->device = NULL;
@@ -510,3 +528,55 @@ void tsri_served_close(struct tsri_served *r)
     pthread_mutex_destroy(&r->lock);
     tsri_free(r);
 }
+
+static int served_client_open(struct tsri_seat **seat, struct tsr_cache *c)
+{
+    return tsri_seat_open(seat, c->served, true);
+}
+
+/* ---- the memory of the server ---- */
+
+static int served_connected(struct tsr_cache *c, uint64_t until_ns)
+{
+    return tsri_link_await(c->served->seat->link, until_ns);
+}
+
+static int served_shared(struct tsr_client *client, struct tsr_shared *out)
+{
+    struct tsri_link *link = tsri_client_seat(client)->link;
+    uint64_t session = tsri_link_session(link);
+    struct tsri_mapping *m = session ? tsri_link_mapping(link, session) : NULL;
+    if (!m) return TSR_EAGAIN;
+    out->data = m->pool.data;
+    out->bytes = m->pool.bytes;
+    out->handle = m;
+    return 0;
+}
+
+const struct tsri_backend tsri_backend_served = {
+    .open = served_open,
+    .close = served_close,
+    .space_open = served_space_open,
+    .client_open = served_client_open,
+    .lookup = served_lookup,
+    .release = served_release,
+    .keys = served_keys,
+    .contains = served_contains,
+    .mark = served_mark,
+    .discover = served_discover,
+    .load = tsri_served_load,
+    .store = tsri_served_store,
+    .put_open = tsri_served_put_open,
+    .put_layer = tsri_served_put_layer,
+    .put_commit = tsri_served_put_commit,
+    .put_abort = tsri_served_put_abort,
+    .flush = served_flush,
+    .evict = served_evict,
+    .clear = served_clear,
+    .freeze = served_freeze,
+    .stats = served_stats,
+    .stats_text = served_stats_text,
+    .events = served_events,
+    .connected = served_connected,
+    .shared = served_shared,
+};

@@ -43,14 +43,10 @@ struct tsri_served {
 
 /* ---- served.c ---- */
 
-TSR_MUST int tsri_served_open(struct tsr_cache *c);
-void tsri_served_close(struct tsri_served *r);
 /* Waits for the connection as long as a lookup would; it is no error when there is none, unless the
  * server does not want us. */
 TSR_MUST int tsri_seat_open(struct tsri_seat **out, struct tsri_served *r, bool stores);
 void tsri_seat_close(struct tsri_seat *seat);
-/* What the server needs to know of a space, kept for every new session. Of a completed desc. */
-TSR_MUST int tsri_served_space_open(struct tsr_space *space, const struct tsr_space_desc *desc);
 /* Its number and shape in that session. */
 TSR_MUST int tsri_seat_space(struct tsri_seat *seat, uint64_t session, struct tsr_space *space,
                              uint64_t until_ns, struct tsri_seat_space *out);
@@ -59,29 +55,6 @@ bool tsri_served_is_away(int err);
 
 /* All but its room for extras, zeroed. */
 struct tsri_request *tsri_request_clear(struct tsri_request *r, uint16_t type);
-
-TSR_MUST int tsri_served_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
-                                struct tsr_lookup *io);
-int tsri_served_release(struct tsr_client *client, uint64_t request_id);
-/* KEYS */
-TSR_MUST int tsri_served_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
-                              struct tsr_key *keys, uint32_t keys_max);
-TSR_MUST int tsri_served_contains(struct tsr_cache *c, const struct tsr_key *keys, uint32_t n,
-                                  int8_t *tiers);
-/* PREFETCH, PIN, UNPIN, TOUCH */
-TSR_MUST int tsri_served_mark(struct tsr_space *space, const struct tsr_prompt *prompt,
-                              uint16_t type);
-/* DISCOVER */
-TSR_MUST int tsri_served_discover(struct tsri_seat *seat, struct tsr_space *space,
-                                  const struct tsr_prompt *prompt);
-TSR_MUST int tsri_served_clear(struct tsr_cache *c, const struct tsr_clear *what);
-TSR_MUST int tsri_served_evict(struct tsr_cache *c, size_t free_bytes);
-TSR_MUST int tsri_served_flush(struct tsr_cache *c);
-int tsri_served_freeze(struct tsr_cache *c, bool frozen);
-TSR_MUST int tsri_served_stats(struct tsr_cache *c, struct tsr_stats *out);
-TSR_MUST int tsri_served_stats_text(struct tsr_cache *c, const char *format, char *buf,
-                                    size_t bytes);
-TSR_MUST int tsri_served_events(struct tsr_cache *c, struct tsr_event *out, uint32_t max);
 
 /* ---- borrow.c: ranges that a server lends, read where they lie ---- */
 

@@ -3,7 +3,7 @@
  * the same slot. A slot that is neither is used again when all others are taken, and when there is
  * none of these, the entries of the space that nobody has had open for longest go: tenants come and
  * go, and a new one is worth more than what an old one has left. */
-#include "cache/served.h"
+#include "cache/backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,8 +123,7 @@ static int open_space(struct tsr_space **out, struct tsr_cache *c,
     int e = tsri_space_check(&d);
     if (e) return e;
     struct tsri_shape shape;
-    /* Pages are the server's business, when one has the cache. */
-    e = tsri_shape_init(&shape, &d, c->served ? TSRI_MIB * 64 : c->options.host_page_size);
+    e = tsri_shape_init(&shape, &d, c->options.host_page_size);
     if (e) return e;
     uint8_t fingerprint[16];
     tsri_space_fingerprint(&d, fingerprint);
@@ -134,7 +133,7 @@ static int open_space(struct tsr_space **out, struct tsr_cache *c,
     if (!space)
         return tsri_fail(TSR_EAGAIN, "%u spaces are open or have entries in use, spaces_max",
                          c->options.spaces_max);
-    e = c->served ? tsri_served_space_open(space, &d) : 0;
+    e = c->backend->space_open(space, &d);
     if (e) {
         tsri_space_close(space);
         return e;

@@ -43,7 +43,7 @@ static int store(struct tsri_session *x, struct tsri_request *q)
     q->store.space = tsri_session_space(x, q->space);
     if (!q->store.space) return TSR_ENOENT;
     int e = staged(x, &q->view, &q->store.view);
-    return e ? e : tsri_store_from(x->client, &q->store, &x->staging);
+    return e ? e : tsri_put_all_from(x->client, &q->store, &x->staging);
 }
 
 /* Stores that are half done are pages that nobody else can have: they are held, as leases are. */

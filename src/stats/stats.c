@@ -269,3 +269,10 @@ size_t tsri_stats_text_json(const struct tsri_stats *s, char *buf, size_t bytes)
     tsri_text_add(&t, "}\n");
     return t.length;
 }
+
+int tsri_stats_text(const struct tsri_stats *s, const char *format, char *buf, size_t bytes)
+{
+    if (strcmp(format, "prometheus") == 0) return (int)tsri_stats_text_prometheus(s, buf, bytes);
+    if (strcmp(format, "json") == 0) return (int)tsri_stats_text_json(s, buf, bytes);
+    return tsri_fail(TSR_EINVAL, "there is no format %s: prometheus or json", format);
+}

@@ -119,6 +119,9 @@ size_t tsri_stats_text_tenants(const struct tsri_stats *const *all, const char *
 /* One object: {"version":"..","lookups":3,..,"lookup_ns":{"count":3,"sum":900,"buckets":[[256,1],
  * [512,2]]}}; buckets that are empty are left out, the one without a bound has null. */
 size_t tsri_stats_text_json(const struct tsri_stats *s, char *buf, size_t bytes);
+/* Either of them, by name: "prometheus" or "json". */
+TSR_MUST int tsri_stats_text(const struct tsri_stats *s, const char *format, char *buf,
+                             size_t bytes);
 
 /* ---- text: a writer into a buffer that may be too small ---- */
 
