@@ -426,8 +426,16 @@ TSR_API TSR_MUST int tsr_discover(struct tsr_client *client, struct tsr_space *s
  * does, also in the background. */
 TSR_API TSR_MUST int tsr_prefetch(struct tsr_client *client, struct tsr_space *space,
                                   const struct tsr_prompt *prompt);
-/* Waits until everything stored before the call is in the tiers below that want it: the
- * acknowledgement that survives a crash. */
+/* Waits until everything stored before the call, by whoever uses the cache, is in the tiers below
+ * that want it, and says whether it is: the acknowledgement that survives a crash.
+ *
+ * 0: all of it is safe, but for what is gone by rule: dropped, cleared, or evicted from a tier at
+ * its limit (disk_size). An error: some of it is not; tsr_errmsg() says how much or why. What is
+ * still in host memory is then written again by the next flush, of any thread, and every flush
+ * fails until that has worked: ask again when the disk has room. What left host memory before it
+ * could be written, or found a tier at its limit and nothing there that may go, is lost, which is a
+ * miss later; the next flush of every thread says so, once. A thread that first stores after a loss
+ * is not told of it. */
 TSR_API TSR_MUST int tsr_flush(struct tsr_cache *cache);
 /* Pinned entries are not evicted until unpinned as often. They return how many entries they
  * changed. Where a cache serves other processes too, at most half of host memory can be pinned. */

@@ -135,7 +135,9 @@ struct tsr_tier_ops {
      * what the cache itself remembers. */
     int (*contains)(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n,
                     uint8_t *found);
-    /* (optional) returns when everything put before survives a crash. Default: nothing to do. */
+    /* (optional) returns when everything put before survives a crash. After an error the tier has
+     * let go of what it cannot be sure of, and contains says so; or it keeps trying, and the next
+     * flush that succeeds answers for it. Default: nothing to do. */
     int (*flush)(struct tsr_tier *tier);
     /* (optional) default: zeros. */
     int (*stats)(struct tsr_tier *tier, struct tsr_tier_stats *out);

@@ -202,7 +202,8 @@ class Cache:
         return check(self._lib.tsr_release(self._client, request))
 
     def flush(self) -> None:
-        """Waits until everything stored so far is in the tiers that want it."""
+        """Waits until everything stored so far is in the tiers that want it; raises when some of it is
+        not (what is still in memory is written again by the next flush)."""
         check(self._lib.tsr_flush(self._open()))
 
     def evict(self, free_bytes: int) -> int:

@@ -315,6 +315,24 @@ void tsri_unhold_pages(struct tsri_holder *x, uint64_t n);
 TSR_MUST bool tsri_hold_pinned(struct tsr_cache *c, uint32_t id);
 void tsri_unhold_pinned(struct tsr_cache *c, uint32_t id);
 
+/* ---- losses.c: what was stored and could not be kept ---- */
+
+struct tsri_losses {
+    pthread_mutex_t lock; /* a leaf */
+    uint64_t n;
+    struct tsri_told {
+        uint64_t thread, n; /* was told of the first n */
+    } told[256];
+};
+void tsri_losses_init(struct tsri_losses *l);
+void tsri_losses_fini(struct tsri_losses *l);
+void tsri_losses_add(struct tsri_losses *l, uint64_t n);
+uint64_t tsri_losses_count(struct tsri_losses *l); /* since init */
+/* This thread stores something: of what was lost before it need not be told. */
+void tsri_losses_join(struct tsri_losses *l);
+/* How many this thread was not told of; it is now. */
+uint64_t tsri_losses_tell(struct tsri_losses *l);
+
 /* ---- policy.c, lru.c, s3fifo.c, adaptive.c ---- */
 
 extern const struct tsr_policy_ops tsri_policy_lru, tsri_policy_s3fifo, tsri_policy_adaptive;

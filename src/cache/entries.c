@@ -296,6 +296,7 @@ bool tsri_entry_evict(struct tsr_cache *c, uint32_t id)
     tsri_stats_add(c->stats, TSRI_M_evicted_bytes,
                    (uint64_t)e->n_tokens * tsri_shape_token_bytes(&c->spaces[e->space].shape));
     unrank(c, id);
+    tsri_owed_left(c, id, false);
     if (stays) {
         tsri_stats_add(c->stats, TSRI_M_demotions, 1);
         c->n_cold++;

@@ -54,9 +54,16 @@ struct tsri_manager {
     uint64_t ring_max, head, n;
     uint32_t n_puts, n_reserved, puts_max; /* of the n: puts; and those that stores may add */
     uint64_t n_pushed, n_finished;
-    uint64_t n_lost; /* entries that should have been written since the last flush and were not */
     bool closing;
+    uint8_t to_check; /* bit t: the writer shall ask tier t what it still has */
+    uint64_t n_checks, n_checked;
     struct tsri_flight *flights;
+
+    /* under cache->lock: */
+    struct tsri_region owed_region;
+    uint8_t *owed; /* by id, bit t: tier t should have it and has not (flush.c) */
+    uint32_t n_owed;
+    struct tsri_losses losses; /* has a lock of its own */
 
     bool has_thread;
     pthread_t writer;
@@ -105,6 +112,8 @@ TSR_MUST int tsri_tiers_plan(const struct tsr_config *cfg,
 /* ---- writeback.c ---- */
 
 TSR_MUST int tsri_writeback_init(struct tsri_manager *m);
+/* Under cache->lock: the entry goes to these tiers, if it is in host memory and does not wait. */
+void tsri_writeback_queue(struct tsri_manager *m, uint32_t id, uint8_t tiers);
 void tsri_writeback_fini(struct tsri_manager *m);
 /* Back-pressure: room in the write queue for n entries, or TSR_EAGAIN. Every entry reserved is
  * either handed to _stored or given back with _unreserve. */
@@ -122,10 +131,21 @@ uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t);
 /* Under cache->lock: gives up an entry that only a lower tier has, for its place in the index;
  * false when there is none. */
 bool tsri_manager_shed(struct tsr_cache *c);
-/* Everything stored before the call is safe below when it returns 0. */
-TSR_MUST int tsri_manager_flush(struct tsr_cache *c);
 /* Waits until what was queued before the call has been tried. */
 void tsri_manager_drain(struct tsr_cache *c);
+
+/* ---- flush.c ---- */
+
+/* As tsr_flush(). n_lost: how many entries were lost since open, for a caller that keeps count of
+ * what it has told; NULL: this thread is told, by an error. */
+TSR_MUST int tsri_manager_flush(struct tsr_cache *c, uint64_t *n_lost);
+/* By the writer, after a flush of tier t has failed: what the tier has let go of is owed to it, or
+ * lost where host memory has not got it either. */
+void tsri_flush_check(struct tsri_manager *m, uint32_t t);
+/* Under cache->lock: from now on these tiers should have the entry and have not. */
+void tsri_owed_set(struct tsri_manager *m, uint32_t id, uint8_t tiers);
+/* Under cache->lock: the entry leaves host memory; what is owed is lost, unless it was dropped. */
+void tsri_owed_left(struct tsr_cache *c, uint32_t id, bool dropped);
 
 /* ---- discover.c ---- */
 

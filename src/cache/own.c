@@ -172,6 +172,11 @@ static int own_stats(struct tsr_cache *c, struct tsr_stats *out)
     return 0;
 }
 
+static int own_flush(struct tsr_cache *c)
+{
+    return tsri_manager_flush(c, NULL);
+}
+
 static int own_stats_text(struct tsr_cache *c, const char *format, char *buf, size_t bytes)
 {
     struct tsr_stats current = {0};
@@ -213,7 +218,7 @@ const struct tsri_backend tsri_backend_own = {
     .put_layer = own_put_layer,
     .put_commit = tsri_put_commit,
     .put_abort = tsri_put_abort,
-    .flush = tsri_manager_flush,
+    .flush = own_flush,
     .evict = tsri_room_evict,
     .clear = own_clear,
     .freeze = own_freeze,

@@ -412,11 +412,53 @@ static int served_evict(struct tsr_cache *c, size_t free_bytes)
     return ask_status(c->served->seat, &q, c->served->patience_ns);
 }
 
+void tsri_served_stored(struct tsri_served *r, uint64_t life)
+{
+    pthread_mutex_lock(&r->lock);
+    /* A server that is gone took with it what nobody has flushed. How much is not known: one. */
+    if (r->stored_life && r->stored_life != life) tsri_losses_add(&r->losses, 1);
+    r->stored_life = life;
+    r->n_stores++;
+    pthread_mutex_unlock(&r->lock);
+    tsri_losses_join(&r->losses);
+}
+
+/* A flush of that session and life of the server has said how many entries were lost since the
+ * session began. What was stored after `n_stores` is not acknowledged by it. */
+static void settle_flush(struct tsri_served *r, uint64_t session, uint64_t life, uint64_t n_stores,
+                         uint64_t n_lost)
+{
+    pthread_mutex_lock(&r->lock);
+    if (r->flush_session != session) r->flush_lost = 0;
+    r->flush_session = session;
+    if (n_lost > r->flush_lost) tsri_losses_add(&r->losses, n_lost - r->flush_lost);
+    r->flush_lost = n_lost;
+    bool gone = r->stored_life && r->stored_life != life;
+    if (gone) tsri_losses_add(&r->losses, 1);
+    if (gone || r->n_stores == n_stores) r->stored_life = 0;
+    pthread_mutex_unlock(&r->lock);
+}
+
 static int served_flush(struct tsr_cache *c)
 {
+    struct tsri_served *r = c->served;
     struct tsri_request q;
-    return ask_status(c->served->seat, tsri_request_clear(&q, TSRI_WIRE_FLUSH),
-                      c->served->patience_ns);
+    struct tsri_answer *a;
+    pthread_mutex_lock(&r->lock);
+    uint64_t n_stores = r->n_stores;
+    pthread_mutex_unlock(&r->lock);
+    uint64_t session = tsri_link_session(r->seat->link);
+    if (!session) return TSR_EAGAIN;
+    uint64_t life = tsri_link_life(r->seat->link, session);
+    int n = ask(r->seat, session, tsri_request_clear(&q, TSRI_WIRE_FLUSH),
+                tsri_now_ns() + r->patience_ns, &a);
+    tsri_link_end(a);
+    if (n < 0) return n;
+    settle_flush(r, session, life, n_stores, (uint64_t)n);
+    uint64_t n_told = tsri_losses_tell(&r->losses);
+    return n_told ? tsri_fail(TSR_EIO, "at least %llu entries that the server had taken were lost",
+                              (unsigned long long)n_told)
+                  : 0;
 }
 
 static void served_freeze(struct tsr_cache *c, bool frozen)
@@ -490,6 +532,7 @@ static int served_open(struct tsr_cache *c, const struct tsr_config *cfg)
     struct tsri_served *r = tsri_alloc(1, sizeof *r);
     if (!r) return TSR_ENOMEM;
     pthread_mutex_init(&r->lock, NULL);
+    tsri_losses_init(&r->losses);
     r->c = c;
     c->served = r;
     r->path = tsri_strdup(o->server_socket);
@@ -526,6 +569,7 @@ static void served_close(struct tsr_cache *c)
     tsri_free(r->path);
     tsri_free(r->token);
     pthread_mutex_destroy(&r->lock);
+    tsri_losses_fini(&r->losses);
     tsri_free(r);
 }
 

@@ -38,7 +38,11 @@ struct tsri_served {
     uint64_t deadline_ns, patience_ns;
     struct tsri_seat *seat; /* for calls that no client makes */
     struct tsri_served_space *spaces;
-    pthread_mutex_t lock; /* of spaces */
+    pthread_mutex_t lock; /* of spaces and: */
+    uint64_t stored_life; /* of the server that took what is not flushed yet; 0: nothing is */
+    uint64_t n_stores;
+    uint64_t flush_session, flush_lost; /* entries that this session's flushes told as lost */
+    struct tsri_losses losses;          /* what all of that means for the callers here */
 };
 
 /* ---- served.c ---- */
@@ -55,6 +59,9 @@ bool tsri_served_is_away(int err);
 
 /* All but its room for extras, zeroed. */
 struct tsri_request *tsri_request_clear(struct tsri_request *r, uint16_t type);
+
+/* That life of the server (tsri_link_life) has taken a store: a flush must reach the same one. */
+void tsri_served_stored(struct tsri_served *r, uint64_t life);
 
 /* ---- borrow.c: ranges that a server lends, read where they lie ---- */
 

@@ -9,7 +9,7 @@
 struct served_put {
     struct tsri_put_base base; /* first */
     struct tsri_seat *seat;
-    uint64_t session;
+    uint64_t session, life;
     struct tsri_shape shape;
     const struct tsr_space *space;
     uint32_t put, n_tokens;
@@ -139,7 +139,7 @@ static int end_put(struct tsri_seat *seat, uint64_t session, uint32_t put, bool 
 
 struct storing {
     struct tsri_seat *seat;
-    uint64_t session;
+    uint64_t session, life;
     struct tsri_seat_space space;
     const struct tsr_store *store;
     struct tsr_view view; /* checked, of all its tokens */
@@ -233,6 +233,7 @@ static int begin(struct tsr_client *client, const struct tsr_store *store, struc
     x->store = store;
     x->session = tsri_link_session(x->seat->link);
     if (!x->session) return TSR_EAGAIN;
+    x->life = tsri_link_life(x->seat->link, x->session);
     if (!store->tokens || store->n_tokens <= store->from || store->n_tokens > INT32_MAX)
         return tsri_fail(TSR_EINVAL, "store: %u tokens from %u", store->n_tokens, store->from);
     int e = tsri_extra_check(store->extra, store->n_extra, store->n_tokens);
@@ -258,6 +259,7 @@ int tsri_served_store(struct tsr_client *client, const struct tsr_store *store)
     int n = long_prefix ? store_blocks(&x) : store_some(&x);
     pthread_mutex_unlock(&x.seat->staging_lock);
     tsri_stats_observe_ns(x.seat->served->c->stats, TSRI_M_store_ns, tsri_now_ns() - start);
+    if (n >= 0) tsri_served_stored(x.seat->served, x.life);
     return n;
 }
 
@@ -275,6 +277,7 @@ int tsri_served_put_open(struct tsr_put **out, struct tsr_client *client,
     *put = (struct served_put){.base.client = client,
                                .seat = x.seat,
                                .session = x.session,
+                               .life = x.life,
                                .shape = x.space.shape,
                                .space = store->space,
                                .n_tokens = store->n_tokens - store->from};
@@ -326,6 +329,7 @@ int tsri_served_put_commit(struct tsr_put *handle)
     struct served_put *put = (struct served_put *)handle;
     int n = end_put(put->seat, put->session, put->put, !put->all_there);
     if (put->all_there) n = 0;
+    if (n >= 0) tsri_served_stored(put->seat->served, put->life);
     tsri_free(put);
     return n;
 }

@@ -123,7 +123,7 @@ static uint32_t missing_before(const struct tsri_manager *m, uint32_t id, uint8_
 
 /* Queues an entry behind those before it that are missing, from the front. Of a long chain that is
  * missing the front is queued now and the rest with the next store. Under cache->lock. */
-static void queue_put(struct tsri_manager *m, uint32_t id, uint8_t tiers)
+void tsri_writeback_queue(struct tsri_manager *m, uint32_t id, uint8_t tiers)
 {
     uint32_t ids[MISSING_MAX], n = 0;
     uint8_t chains = tiers & chain_tiers(m);
@@ -139,7 +139,7 @@ void tsri_manager_stored(struct tsr_cache *c, uint32_t id)
     struct tsri_manager *m = c->manager;
     if (!m->takes_stored) return;
     tsri_manager_unreserve(c, 1);
-    queue_put(m, id, m->takes_stored);
+    tsri_writeback_queue(m, id, m->takes_stored);
 }
 
 static bool has_room(struct tsri_manager *m)
@@ -160,7 +160,7 @@ void tsri_manager_used(struct tsr_cache *c, const uint32_t *ids, uint32_t n)
             m->takes_used & (uint8_t)~atomic_load_explicit(&e->tiers, memory_order_relaxed);
         if (!missing || pthread_mutex_trylock(&c->lock) != 0) continue; /* or at its next use */
         if (has_room(m))
-            queue_put(m, ids[i], missing);
+            tsri_writeback_queue(m, ids[i], missing);
         else
             tsri_stats_add(c->stats, TSRI_M_tier_refused, 1);
         pthread_mutex_unlock(&c->lock);
@@ -180,6 +180,7 @@ static void queue_unlist(struct tsri_manager *m, uint32_t t, struct tsr_tier_ref
 void tsri_manager_forget(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why)
 {
     struct tsri_manager *m = c->manager;
+    tsri_owed_left(c, id, why != TSR_EVENT_EVICTED);
     for (uint32_t t = 1; m && t <= m->n_lower; t++) {
         if (!(atomic_load_explicit(&c->entries[id].tiers, memory_order_relaxed) >> t & 1)) continue;
         struct tsr_tier_ref ref = tsri_manager_lost(c, id, t);
@@ -337,7 +338,10 @@ struct batch {
     struct tsr_tier_io ios[BATCH_ENTRIES];
     uint32_t parents[BATCH_ENTRIES]; /* TSRI_ID_NONE: none */
     bool orphans[BATCH_ENTRIES];     /* the block before could not be written */
-    bool dying[BATCH_ENTRIES], lost[BATCH_ENTRIES];
+    bool put_off[BATCH_ENTRIES];     /* and will be tried again */
+    bool dying[BATCH_ENTRIES];
+    uint8_t failed[BATCH_ENTRIES]; /* bit t: tier t could not take it now */
+    uint8_t never[BATCH_ENTRIES];  /* bit t: tier t has no room for it */
 };
 
 /* False for a block whose front could not be written: it would be worth nothing after a restart,
@@ -349,14 +353,18 @@ static bool stands_behind(const struct tsri_manager *m, const struct batch *b, u
     if (b->orphans[i]) return false;
     for (uint32_t k = 0; k < i; k++)
         if (b->cmds[k].id == b->parents[i])
-            return !b->lost[k] || is_in(m->c, b->parents[i], chain_tiers(m));
+            return !(b->failed[k] | b->never[k]) || is_in(m->c, b->parents[i], chain_tiers(m));
     return true;
 }
 
-static void refuse_orphan(const struct tsri_manager *m, struct batch *b, uint32_t i)
+/* It is tried again if the block before is. */
+static void refuse_orphan(const struct tsri_manager *m, struct batch *b, uint32_t i, uint32_t t)
 {
+    bool put_off = b->put_off[i];
+    for (uint32_t k = 0; k < i; k++)
+        if (b->cmds[k].id == b->parents[i]) put_off = b->failed[k] != 0;
     tsri_stats_add(m->c->stats, TSRI_M_tier_refused, 1);
-    b->lost[i] = true;
+    (put_off ? b->failed : b->never)[i] |= (uint8_t)(1u << t);
 }
 
 /* What tier t is to have. Returns how many. */
@@ -367,7 +375,7 @@ static uint32_t choose_ios(const struct tsri_manager *m, struct batch *b, uint32
     for (uint32_t i = 0; i < b->n; i++) {
         if (!(b->cmds[i].tiers >> t & 1) || b->dying[i]) continue;
         if (!stands_behind(m, b, i, t)) {
-            refuse_orphan(m, b, i);
+            refuse_orphan(m, b, i, t);
             continue;
         }
         where[n] = i;
@@ -448,6 +456,14 @@ static void refresh_chains(struct tsri_manager *m, const struct batch *b, uint32
     pthread_mutex_unlock(&c->lock);
 }
 
+/* A tier at its limit is not asked again: what it has no room for is gone by rule, and told once.
+ */
+static void note_failure(struct batch *b, uint32_t i, uint32_t t, int err)
+{
+    bool never = err == TSR_ERANGE || err == TSR_EFULL;
+    (never ? b->never : b->failed)[i] |= (uint8_t)(1u << t);
+}
+
 /* All that tier t is to have, in one call; what finds it full then makes its own room. */
 static void put_below(struct tsri_manager *m, struct batch *b, uint32_t t)
 {
@@ -462,14 +478,14 @@ static void put_below(struct tsri_manager *m, struct batch *b, uint32_t t)
         int err = e < 0 ? e : ios[i].result;
         if (!stands_behind(m, b, where[i], t)) {
             if (err >= 0) take_back(m, t, id, ios[i].loc);
-            refuse_orphan(m, b, where[i]);
+            refuse_orphan(m, b, where[i], t);
             continue;
         }
         if (err == TSR_EFULL && make_room(m, t)) err = put_once(m, t, &ios[i]);
         if (settle_put(m, t, id, err))
             publish_copy(m, t, id, ios[i].loc);
-        else
-            b->lost[where[i]] |= t != m->hot; /* what the pool has not, nobody misses */
+        else if (t != m->hot) /* what the pool has not, nobody misses */
+            note_failure(b, where[i], t, err);
     }
     if (n && keeps_chains(m, t)) refresh_chains(m, b, t);
 }
@@ -483,10 +499,11 @@ static void prepare(struct tsri_manager *m, struct batch *b)
     for (uint32_t i = 0; i < b->n; i++) {
         struct tsri_entry *e = &c->entries[b->cmds[i].id];
         b->dying[i] = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
-        b->lost[i] = false;
+        b->failed[i] = b->never[i] = 0;
         b->parents[i] = e->parent;
         b->orphans[i] = e->parent != TSRI_ID_NONE && !is_in(c, e->parent, chain_tiers(m)) &&
                         c->entries[e->parent].flags & TSRI_ENTRY_REFUSED;
+        b->put_off[i] = b->orphans[i] && m->owed[e->parent];
         e->flags |= TSRI_ENTRY_WRITING;
         b->ios[i] = (struct tsr_tier_io){.loc = 0};
         if (b->dying[i]) continue;
@@ -511,11 +528,19 @@ static void prepare(struct tsri_manager *m, struct batch *b)
     }
 }
 
-/* Returns how many could not be written. */
-static uint32_t carry_puts(struct tsri_manager *m, struct batch *b)
+/* What was tried and did not work is owed from now on. Under cache->lock. */
+static void note_owed(struct tsri_manager *m, const struct batch *b, uint32_t i)
+{
+    uint8_t asked = b->cmds[i].tiers, failed = b->failed[i];
+    uint32_t id = b->cmds[i].id;
+    if (!b->planes) failed = asked & (uint8_t) ~(m->hot ? 1u << m->hot : 0); /* no memory */
+    tsri_owed_set(m, id, (uint8_t)((m->owed[id] & ~asked) | failed));
+    if (b->never[i]) tsri_losses_add(&m->losses, 1);
+}
+
+static void carry_puts(struct tsri_manager *m, struct batch *b)
 {
     struct tsr_cache *c = m->c;
-    uint32_t n_lost = 0;
     prepare(m, b);
     for (uint32_t t = 1; t <= m->n_lower && b->planes; t++)
         put_below(m, b, t);
@@ -523,14 +548,13 @@ static uint32_t carry_puts(struct tsri_manager *m, struct batch *b)
     for (uint32_t i = 0; i < b->n; i++) {
         struct tsri_entry *e = &c->entries[b->cmds[i].id];
         bool dying = tsri_word_state(atomic_load(&e->word)) == TSRI_DYING;
-        n_lost += !dying && (b->lost[i] || !b->planes);
+        if (!dying) note_owed(m, b, i);
         e->flags &= (uint16_t) ~(TSRI_ENTRY_QUEUED | TSRI_ENTRY_WRITING);
-        if (b->lost[i]) e->flags |= TSRI_ENTRY_REFUSED;
+        if (b->failed[i] | b->never[i]) e->flags |= TSRI_ENTRY_REFUSED;
         tsri_unpin_locked(c, b->cmds[i].id);
     }
     pthread_mutex_unlock(&c->lock);
     tsri_free(b->planes);
-    return n_lost;
 }
 
 /* Takes puts from the front of the queue that are small together, or one. Under the lock. */
@@ -546,27 +570,43 @@ static void pop_puts(struct tsri_manager *m, struct batch *b)
     }
 }
 
+/* Tiers whose flush has failed are asked what they still have. Under the lock, which is let go. */
+static void check_tiers(struct tsri_manager *m)
+{
+    uint8_t tiers = m->to_check;
+    uint64_t until = m->n_checks;
+    m->to_check = 0;
+    pthread_mutex_unlock(&m->lock);
+    for (uint32_t t = 1; t <= m->n_lower; t++)
+        if (tiers >> t & 1) tsri_flush_check(m, t);
+    pthread_mutex_lock(&m->lock);
+    m->n_checked = until;
+    pthread_cond_broadcast(&m->done);
+}
+
 static void *writer(void *arg)
 {
     struct tsri_manager *m = arg;
     struct batch batch, *b = &batch;
     pthread_mutex_lock(&m->lock);
     for (;;) {
-        while (m->n == 0 && !m->closing)
+        while (m->n == 0 && !m->closing && !m->to_check)
             pthread_cond_wait(&m->more, &m->lock);
+        if (m->to_check) {
+            check_tiers(m);
+            continue;
+        }
         if (m->n == 0) break;
         pop_puts(m, b);
         struct tsri_command other = b->n ? b->cmds[0] : pop(m);
         pthread_mutex_unlock(&m->lock);
-        uint32_t n_lost = 0;
         if (b->n)
-            n_lost = carry_puts(m, b);
+            carry_puts(m, b);
         else if (other.what == DROP)
             drop_below(m, (uint32_t)__builtin_ctz(other.tiers), &other.ref);
         else
             unlist_below(m, (uint32_t)__builtin_ctz(other.tiers), &other.ref);
         pthread_mutex_lock(&m->lock);
-        m->n_lost += n_lost;
         m->n_finished += b->n ? b->n : 1;
         pthread_cond_broadcast(&m->done);
     }
@@ -583,6 +623,9 @@ int tsri_writeback_init(struct tsri_manager *m)
     int e = tsri_region_init(&m->ring_region, m->ring_max * sizeof *m->ring);
     if (e) return e;
     m->ring = (struct tsri_command *)(void *)m->ring_region.data;
+    e = tsri_region_init(&m->owed_region, m->c->ids_max);
+    if (e) return e;
+    m->owed = m->owed_region.data;
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -604,6 +647,7 @@ void tsri_writeback_fini(struct tsri_manager *m)
         pthread_join(m->writer, NULL);
     }
     tsri_region_fini(&m->ring_region);
+    tsri_region_fini(&m->owed_region);
 }
 
 void tsri_manager_drain(struct tsr_cache *c)
@@ -614,23 +658,4 @@ void tsri_manager_drain(struct tsr_cache *c)
     while (m->n_finished < until)
         pthread_cond_wait(&m->done, &m->lock);
     pthread_mutex_unlock(&m->lock);
-}
-
-int tsri_manager_flush(struct tsr_cache *c)
-{
-    struct tsri_manager *m = c->manager;
-    tsri_manager_drain(c);
-    pthread_mutex_lock(&m->lock);
-    uint64_t n_lost = m->n_lost;
-    m->n_lost = 0;
-    pthread_mutex_unlock(&m->lock);
-    int err = 0;
-    for (uint32_t t = 1; t <= m->n_lower; t++) {
-        int e = tsri_tier_flush(m->lower[t].tier);
-        if (e < 0 && err == 0) err = e;
-    }
-    if (err == 0 && n_lost)
-        err = tsri_fail(TSR_EIO, "%llu entries could not be written below",
-                        (unsigned long long)n_lost);
-    return err;
 }

@@ -240,6 +240,7 @@ int tsri_cmd_flush(struct tsri_cli *cli)
     int n = tsri_remote_call(&r, tsri_remote_clear(&q, TSRI_WIRE_FLUSH));
     tsri_remote_close(&r);
     if (n < 0) return CLI_FAILED;
+    if (n > 0) return tsri_cli_fail("%d entries were lost before they could be written below", n);
     puts(cli->json ? "{\"flushed\":true}" : "flushed");
     return 0;
 }

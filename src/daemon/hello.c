@@ -53,7 +53,8 @@ static int begin(struct tsri_session *x, const struct tsri_wire_hello *h,
     if (e == 0) e = tsr_client_open(&x->client, x->tenant->cache);
     if (e) return e;
     w->word = take_word(x);
-    const struct tsr_cache *c = x->tenant->cache;
+    struct tsr_cache *c = x->tenant->cache;
+    x->lost_before = tsri_losses_count(&c->manager->losses);
     w->slot = x->row;
     w->pool_bytes = (uint64_t)c->pool.n_pages << c->pool.page_shift;
     w->control_bytes = s->control.bytes;

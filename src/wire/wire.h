@@ -368,6 +368,9 @@ void tsri_link_close(struct tsri_link *l);
 /* The number of the session, connecting as far as that goes without waiting; 0 with a message when
  * there is none now. What the server has numbered (spaces, puts) belongs to one session. */
 uint64_t tsri_link_session(struct tsri_link *l);
+/* Which life of the server the session is with: a number that another one will not have; 0 when the
+ * session is over. */
+uint64_t tsri_link_life(struct tsri_link *l, uint64_t session);
 /* Waits for a session until then (tsri_now_ns); TSR_EPERM, TSR_EVERSION and their like when the
  * server does not want us. */
 TSR_MUST int tsri_link_await(struct tsri_link *l, uint64_t until_ns);

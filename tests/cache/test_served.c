@@ -308,6 +308,43 @@ TEST(killed_it_comes_back_with_what_was_flushed)
     served_end(&s);
 }
 
+/* The server that took it is gone, and with it what was not flushed: the next one must not
+ * acknowledge it. */
+TEST(a_flush_fails_when_the_server_that_took_the_stores_is_gone)
+{
+    if (TEST_TSAN) SKIP("the thread sanitizer starts no threads in a forked process");
+    struct served s = {.pid = 0};
+    struct kit k;
+    served_start(&s, NULL);
+    served_kit_open(&k, s.path, NULL);
+    uint32_t *tokens = kit_tokens(3, 64), *lost = kit_tokens(4, 64), *later = kit_tokens(5, 64);
+    CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
+    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(kit_store_prefix(&k, lost, 64), 64);
+    served_stop(&s, SIGKILL);
+    CHECK(tsr_flush(k.cache) < 0);
+    served_start(&s, NULL);
+    CHECK(finds_again(&k, tokens, 64, 64));
+    int e = TSR_EAGAIN;
+    for (int i = 0; i < 200 && e == TSR_EAGAIN; i++, usleep(20000))
+        e = tsr_flush(k.cache);
+    CHECK_INT(e, TSR_EIO);
+    CHECK_INT(tsr_flush(k.cache), 0);
+    /* Stored after it came back. */
+    served_stop(&s, SIGKILL);
+    served_start(&s, NULL);
+    CHECK(finds_again(&k, tokens, 64, 64));
+    CHECK_INT(kit_store_prefix(&k, later, 64), 64);
+    e = TSR_EAGAIN;
+    for (int i = 0; i < 200 && e == TSR_EAGAIN; i++, usleep(20000))
+        e = tsr_flush(k.cache);
+    CHECK_INT(e, 0);
+    kit_close(&k);
+    served_stop(&s, SIGTERM);
+    free(tokens), free(lost), free(later);
+    served_end(&s);
+}
+
 TEST(one_that_does_not_want_us_says_so_at_open)
 {
     struct server_kit s;
@@ -454,6 +491,7 @@ int main(void)
     RUN(a_server_that_comes_later_is_used_and_one_that_goes_is_not_missed);
     RUN(a_stopped_server_costs_one_deadline_and_is_used_again_when_it_goes_on);
     RUN(killed_it_comes_back_with_what_was_flushed);
+    RUN(a_flush_fails_when_the_server_that_took_the_stores_is_gone);
     RUN(one_that_does_not_want_us_says_so_at_open);
     RUN(a_forked_child_misses_and_does_not_disturb_its_parent);
     RUN(many_threads_use_one_connection_and_many);
