@@ -11,8 +11,8 @@
  *          threads; open, scan and close run alone.
  * Memory:  everything in an io is borrowed for the call.
  * Errors:  negative enum tsr_err. TSR_ENOENT: not there. TSR_ECORRUPT: there, but not what was
- *          stored; the cache then drops it. TSR_EFULL: the tier is at its own limit; the cache drops
- *          something and tries again, so it must not be said where that makes no room (a full file
+ *          stored; the cache then drops it. TSR_EFULL: the tier is at its own limit; the cache
+ * drops something and tries again, so it must not be said where that makes no room (a full file
  *          system). TSR_EIO, TSR_ETIME: a miss now, maybe not later.
  */
 #ifndef TESSERA_TIER_H

@@ -149,9 +149,14 @@ int tsri_manager_flush(struct tsr_cache *c, uint64_t *n_lost)
     uint64_t n_told = n_lost ? 0 : tsri_losses_tell(&m->losses);
     if (n_lost) *n_lost = tsri_losses_count(&m->losses);
     if (err) return err;
-    if (n_owed)
-        return tsri_fail(TSR_EIO, "%llu entries could not be written below",
-                         (unsigned long long)n_owed + n_told);
+    if (n_owed) {
+        char why[sizeof m->why];
+        pthread_mutex_lock(&m->lock);
+        memcpy(why, m->why, sizeof why);
+        pthread_mutex_unlock(&m->lock);
+        return tsri_fail(TSR_EIO, "%llu entries could not be written below%s%s",
+                         (unsigned long long)n_owed + n_told, why[0] ? ": " : "", why);
+    }
     return n_told ? tsri_fail(TSR_EIO, "%llu entries were lost before they could be written below",
                               (unsigned long long)n_told)
                   : 0;

@@ -55,6 +55,7 @@ struct tsri_manager {
     uint32_t n_puts, n_reserved, puts_max; /* of the n: puts; and those that stores may add */
     uint64_t n_pushed, n_finished;
     bool closing;
+    char why[256];    /* the last put that failed did so */
     uint8_t to_check; /* bit t: the writer shall ask tier t what it still has */
     uint64_t n_checks, n_checked;
     struct tsri_flight *flights;

@@ -8,6 +8,7 @@
 #include "cache/manager.h"
 
 #include <signal.h>
+#include <stdio.h>
 
 /* Victims a full tier is asked to drop for one put, before the put is given up. */
 #define VICTIMS_MAX 256u
@@ -393,9 +394,12 @@ static bool settle_put(struct tsri_manager *m, uint32_t t, uint32_t id, int err)
     if (err == TSR_ERANGE && t == m->hot) return false; /* larger than the pool */
     if (err < 0) {
         tsri_stats_add(c->stats, err == TSR_ETIME ? TSRI_M_tier_timeouts : TSRI_M_tier_errors, 1);
+        pthread_mutex_lock(&m->lock);
+        snprintf(m->why, sizeof m->why, "%s", tsr_errmsg()[0] ? tsr_errmsg() : tsr_strerror(err));
+        pthread_mutex_unlock(&m->lock);
         if (!l->failing)
             tsri_log(TSR_LOG_WARN, "tier %s: entries cannot be written: %s",
-                     tsri_tier_name(l->tier), err == TSR_EFULL ? "it is full" : tsr_strerror(err));
+                     tsri_tier_name(l->tier), err == TSR_EFULL ? "it is full" : m->why);
         l->failing = true;
         return false;
     }
@@ -472,6 +476,7 @@ static void put_below(struct tsri_manager *m, struct batch *b, uint32_t t)
     uint64_t deadline_ns = tsri_deadline_ns(m->c->options.tier_store_ms);
     for (uint32_t i = 0; i < n; i++)
         ios[i].deadline_ns = deadline_ns;
+    (void)tsri_fail(TSR_OK, "%s", ""); /* what is said from now on is of this tier */
     int e = n ? tsri_tier_put(m->lower[t].tier, ios, n) : 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = b->cmds[where[i]].id;

@@ -339,6 +339,7 @@ static int life(const char *path)
     if (store_range(&k, 0, 60) != 60 || tsr_flush(k.cache) != 0) return 1;
     if (store_range(&k, 1000, 1400) != 400) return 2;
     if (tsr_flush(k.cache) == 0 || tsr_flush(k.cache) == 0) return 3;
+    if (!strstr(tsr_errmsg(), "No space left")) return 8;
     if (load_range(&k, 1000, 1400) != 400) return 4;
     if (!full_fs_resize(path, 64 << 10)) return 5;
     if (tsr_flush(k.cache) != 0) return 6;
