@@ -122,6 +122,25 @@ static int read_flags(struct calibrating *x)
     return e;
 }
 
+static bool counts_for(const struct tsri_setting *s, double ratio)
+{
+    return s->selector != TSR_SELECT_FULL && !s->int8 && fabs(s->ratio - ratio) < 1e-9;
+}
+
+/* The profile is for one ratio. That it is measured, now or by the run that wrote the table, is
+ * known before hours are spent on the others. */
+static int check_ratio(const struct calibrating *x)
+{
+    for (uint32_t i = 0; i < x->n_settings; i++)
+        if (counts_for(&x->settings[i], x->ratio)) return 0;
+    for (size_t i = 0; i < x->rows.n; i++)
+        if (counts_for(&x->rows.items[i].setting, x->ratio)) return 0;
+    return tsri_cli_usage(x->cli,
+                          "no setting has the ratio to choose for, %g: add it to --ratios (0 is "
+                          "selector none), or name another with --ratio",
+                          x->ratio);
+}
+
 /* ---- measuring ---- */
 
 static int measure_all(struct calibrating *x)
@@ -130,7 +149,7 @@ static int measure_all(struct calibrating *x)
     struct tsri_measure m = {&x->reader, (uint32_t)x->answer_max, x->settings, x->n_settings};
     struct tsri_quality_row rows[SETTINGS_MAX + 1];
     size_t most = (size_t)x->n_questions, n = x->questions.n < most ? x->questions.n : most;
-    int e = csv ? tsri_quality_load(&x->rows, csv) : 0;
+    int e = 0;
     for (size_t i = 0; i < n && !e; i++) {
         const struct tsri_question *q = &x->questions.items[i];
         tsri_store_progress("calibrate", i, n);
@@ -259,10 +278,12 @@ int tsri_cmd_calibrate(struct tsri_cli *cli)
     struct calibrating *x = tsri_alloc(1, sizeof *x);
     if (!x) return tsri_cli_fail("no memory");
     x->cli = cli;
-    const char *prompts = tsri_cli_flag(cli, "prompts");
+    const char *prompts = tsri_cli_flag(cli, "prompts"), *csv = tsri_cli_flag(cli, "csv");
     int e = tsri_cli_want_args(cli, 0, 0);
     if (!e && !prompts) e = tsri_cli_usage(cli, "--prompts=FILE is needed");
     if (!e) e = read_flags(x);
+    if (!e && csv) e = tsri_quality_load(&x->rows, csv);
+    if (!e) e = check_ratio(x);
     if (!e) e = tsri_questions_load(&x->questions, prompts);
     if (!e) e = tsri_reader_open(&x->reader, cli);
     if (!e) e = measure_all(x);

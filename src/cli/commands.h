@@ -31,7 +31,7 @@
       "  --device=NAME    cpu, or a device of ggml such as cuda\n"                                  \
       "  --threads=N      of the processor\n"                                                       \
       "  --stats          more about the cost; --compare: also compute it all and say how far off\n" \
-      "  --chat=FILE      several turns, a question a line; - is standard input\n")                 \
+      "  --chat[=FILE]    several turns, a question a line, of FILE or of standard input\n")        \
     X(ingest, "ingest", "[--json] [--model=FILE] [--system=TEXT] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] PATH ...", \
       "read documents into the store ahead of questions",                                          \
       "Files, or folders with everything below them. Model, system prompt and store must be\n"     \

@@ -46,7 +46,21 @@ wrong_flags_and_files_are_named() {
     exits 2 && complains 'no setting is left'
 }
 
+# The file of questions is broken: nothing was read, let alone measured.
+a_ratio_that_is_not_measured_is_refused_first() {
+    echo broken >"$tmp/q.jsonl"
+    t calibrate --prompts="$tmp/q.jsonl" --ratios=0,0.15
+    exits 2 && complains 'no setting has the ratio to choose for, 0.05: add it to --ratios' || return
+    t calibrate --prompts="$tmp/q.jsonl" --ratios=0,0.15 --ratio=0.2
+    exits 2 && complains 'to choose for, 0.2' || return
+    t calibrate --prompts="$tmp/q.jsonl" --ratio=0 --selectors=query
+    exits 2 && complains 'to choose for, 0' || return
+    t calibrate --prompts="$tmp/q.jsonl" --ratios=0,0.15 --ratio=0.15
+    exits 1 && complains 'q.jsonl:1'
+}
+
 run it_writes_a_profile_that_ask_finds
 run a_run_goes_on_where_the_table_ends
+run a_ratio_that_is_not_measured_is_refused_first
 run wrong_flags_and_files_are_named
 test_end
