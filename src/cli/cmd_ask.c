@@ -21,6 +21,8 @@ struct asking {
     struct tsr_ask ask;
     uint32_t answer_max;
     bool compare, stats;
+    FILE *chat; /* where questions come from, NULL without --chat */
+    const char *chat_name;
     uint32_t n_turns;
     uint32_t n_held; /* tokens of the dialog that the session has */
     bool blended;    /* they were computed over approximate KV */
@@ -367,19 +369,25 @@ static int prepare(struct asking *a)
     return a->tokens && a->first_logits && a->text ? 0 : tsri_cli_fail("no memory");
 }
 
-/* A question a line. */
-static int all_turns(struct asking *a, const char *path)
+/* Before the model is read, which takes long enough to be annoying for nothing. */
+static int open_chat(struct asking *a, const char *path)
 {
-    bool standard = strcmp(path, "-") == 0, terminal = standard && isatty(STDIN_FILENO);
-    FILE *f = standard ? stdin : fopen(path, "r");
-    if (!f) return tsri_cli_fail("%s: %s", path, strerror(errno));
+    bool standard = path[0] == 0 || strcmp(path, "-") == 0;
+    a->chat = standard ? stdin : fopen(path, "re");
+    a->chat_name = standard ? "standard input" : path;
+    return a->chat ? 0 : tsri_cli_fail("--chat=%s: %s", path, strerror(errno));
+}
+
+/* A question a line. */
+static int all_turns(struct asking *a)
+{
+    bool terminal = a->chat == stdin && isatty(STDIN_FILENO);
     char *line = NULL;
     size_t room = 0;
     int e = 0;
-    for (;;) {
+    while (!e) {
         if (terminal) fputs("> ", stderr);
-        ssize_t n = getline(&line, &room, f);
-        if (n <= 0 || e) break;
+        if (getline(&line, &room, a->chat) <= 0) break;
         line[strcspn(line, "\r\n")] = 0;
         if (line[strspn(line, " \t")] == 0) continue;
         if (!terminal && !a->cli->json) {
@@ -388,12 +396,25 @@ static int all_turns(struct asking *a, const char *path)
             putchar('\n');
         }
         e = one_turn(a, line);
-        if (e) break;
     }
     free(line);
-    if (!standard) fclose(f);
-    if (!e && a->n_turns == 0) return tsri_cli_fail("%s: no question in it", path);
+    if (!e && a->n_turns == 0) return tsri_cli_fail("%s: no question in it", a->chat_name);
     return e;
+}
+
+/* What the command line asks, and that it asks something. */
+static int check_question(const struct tsri_cli *cli, const char *chat)
+{
+    if (chat && cli->n_args > 0)
+        return tsri_cli_usage(cli, "--chat and '%s': a file of questions is --chat=FILE",
+                              cli->args[0]);
+    int e = tsri_cli_want_args(cli, chat ? 0 : 1, chat ? 0 : 1);
+    if (e || chat) return e;
+    if (strlen(cli->args[0]) > QUESTION_BYTES_MAX)
+        return tsri_cli_fail("a question of %zu bytes", strlen(cli->args[0]));
+    if (cli->args[0][strspn(cli->args[0], " \t\r\n")] == 0)
+        return tsri_cli_usage(cli, "the question is empty");
+    return 0;
 }
 
 int tsri_cmd_ask(struct tsri_cli *cli)
@@ -402,15 +423,12 @@ int tsri_cmd_ask(struct tsri_cli *cli)
     struct asking *a = tsri_alloc(1, sizeof *a);
     if (!a) return tsri_cli_fail("no memory");
     a->cli = cli;
-    int e = tsri_cli_want_args(cli, chat ? 0 : 1, chat ? 0 : 1);
-    if (!e && !chat && strlen(cli->args[0]) > QUESTION_BYTES_MAX)
-        e = tsri_cli_fail("a question of %zu bytes", strlen(cli->args[0]));
-    if (!e && !chat && cli->args[0][strspn(cli->args[0], " \t\r\n")] == 0)
-        e = tsri_cli_usage(cli, "the question is empty");
+    int e = check_question(cli, chat);
     if (!e) e = read_flags(a);
+    if (!e && chat) e = open_chat(a, chat);
     if (!e) e = read_documents(a);
     if (!e) e = prepare(a);
-    if (!e) e = chat ? all_turns(a, chat) : one_turn(a, cli->args[0]);
+    if (!e) e = chat ? all_turns(a) : one_turn(a, cli->args[0]);
     tsri_reader_close(&a->reader);
     tsri_sampler_fini(&a->sampler);
     tsri_dialog_fini(&a->dialog);
@@ -418,6 +436,7 @@ int tsri_cmd_ask(struct tsri_cli *cli)
     free(a->tokens);
     free(a->first_logits);
     free(a->text);
+    if (a->chat && a->chat != stdin) fclose(a->chat);
     tsri_free(a);
     return e;
 }

@@ -10,7 +10,7 @@
 /* X(id, name, usage, one line of help, details) */
 /* clang-format off */
 #define TSRI_COMMANDS(X)                                                                           \
-    X(ask, "ask", "[--model=FILE] [--doc=FILE] [--docs=DIR] [--system=TEXT] [--ratio=R] [--selector=NAME] [--profile=FILE] [--no-gate] [--max=N] [--temperature=T] [--top-p=P] [--seed=N] [--weights=TYPE] [--device=NAME] [--threads=N] [--stats] [--compare] [--json] [--chat=FILE | QUESTION]", \
+    X(ask, "ask", "[--model=FILE] [--doc=FILE] [--docs=DIR] [--system=TEXT] [--ratio=R] [--selector=NAME] [--profile=FILE] [--no-gate] [--max=N] [--temperature=T] [--top-p=P] [--seed=N] [--weights=TYPE] [--device=NAME] [--threads=N] [--stats] [--compare] [--json] [--chat[=FILE] | QUESTION]", \
       "answer a question about documents, which are read once, ever",                              \
       "Documents are read by the model piece by piece, and what it made of them is kept in a\n"    \
       "store: in the user's cache folder, or where the option disk_path says. The next question\n" \
@@ -48,7 +48,8 @@
       "  --limit=N        only the first N questions\n"                                            \
       "  --ratio=R        the ratio to choose for (default: 0.05); --kl=K: what the gate shall\n"  \
       "                   find, answers whose KL is above K (default: 0.05)\n"                     \
-      "  --ratios, --biases, --selectors, --contexts  what to measure, separated by commas\n"      \
+      "  --ratios, --biases, --selectors, --contexts  what to measure, separated by commas;\n"     \
+      "                   the one of --ratio must be among the ratios\n"                           \
       "                   (0,0.05,0.15; 0,-0.3,-0.7,-1.2; query,hkvd,link,none; same,pure)\n"      \
       "  --answers=N      also write answers of up to N tokens and compare them (slow)\n"          \
       "  --int8           also what --ratio gives over entries stored as int8\n")                   \

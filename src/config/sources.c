@@ -136,7 +136,8 @@ struct flags {
     char *const *argv;
 };
 
-/* One flag and its value; returns how many arguments it took. A BOOL may stand alone. */
+/* One flag and its value; returns how many arguments it took. A BOOL may stand alone. What looks
+ * like a flag is one: as a value it must be behind =. */
 static int put_flag(struct tsr_config *cfg, int n_left, char *const *at)
 {
     const char *flag = at[0], *equals = strchr(flag, '=');
@@ -149,7 +150,8 @@ static int put_flag(struct tsr_config *cfg, int n_left, char *const *at)
     name[n] = 0;
     const char *key = name + 2;
     struct tsri_place place = {.from = TSRI_FROM_FLAG, .name = name};
-    const char *value = equals ? equals + 1 : n_left > 1 ? at[1] : NULL;
+    const char *next = n_left > 1 && !starts(at[1], "--") ? at[1] : NULL;
+    const char *value = equals ? equals + 1 : next;
     int took = equals || !value ? 1 : 2;
     const struct tsri_option *o = tsri_option_find(key);
     if (!o && !tsri_compat_find(key)) return tsri_config_fail_unknown(key, &place);

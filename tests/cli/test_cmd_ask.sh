@@ -77,6 +77,20 @@ several_turns_go_on_where_the_last_one_ended() {
     [ "$(count reused)" -eq 0 ] || fail "$out"
 }
 
+a_chat_without_a_file_asks_standard_input() {
+    ask_init llama || return
+    printf 'why\nhow\n' >"$tmp/questions"
+    t ask --model="$model" --threads=1 --chat --max=5 <"$tmp/questions"
+    exits 0 && says '> why' && says '> how' || return
+    t ask --model="$model" --chat --max=5 </dev/null
+    exits 1 && complains 'standard input: no question in it' || return
+    # Said before the model is read.
+    t ask --model="$tmp/none.gguf" --chat="$tmp/none"
+    exits 1 && complains '/none: No such file' || return
+    t ask --model="$model" --chat "$tmp/questions"
+    exits 2 && complains 'a file of questions is --chat=FILE'
+}
+
 no_documents_is_a_question_alone() {
     ask_init llama || return
     ask 'why'
@@ -154,6 +168,7 @@ run documents_are_known_in_another_order_and_company
 run recomputing_everything_is_a_full_prefill_to_the_last_bit
 run a_comparison_gives_the_true_distance
 run several_turns_go_on_where_the_last_one_ended
+run a_chat_without_a_file_asks_standard_input
 run no_documents_is_a_question_alone
 run what_cannot_be_asked_about_is_refused
 run what_does_not_fit_is_refused_with_the_numbers
