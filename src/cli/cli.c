@@ -79,19 +79,37 @@ const char *tsri_cli_flag(const struct tsri_cli *cli, const char *name)
     return NULL;
 }
 
-int tsri_cli_config(struct tsri_cli *cli)
+/* The configuration as files, environment and flags have it; an error of the library. */
+static int load_config(const struct tsri_cli *cli, struct tsr_config **out)
 {
-    if (cli->config) return 0;
+    *out = NULL;
     /* One order for both ways to name a file: the environment's file comes before its variables. */
     if (cli->config_file && setenv("TESSERA_CONFIG_FILE", cli->config_file, 1) != 0)
-        return tsri_cli_fail("no memory");
-    if (tsr_config_open(&cli->config) < 0 || tsr_config_load_env(cli->config) < 0 ||
-        tsr_config_load_args(cli->config, cli->n_options, cli->options) < 0) {
-        tsr_config_close(cli->config);
-        cli->config = NULL;
-        return tsri_cli_fail("%s", tsr_errmsg());
-    }
-    return 0;
+        return tsri_fail(TSR_ENOMEM, "no memory");
+    int e = tsr_config_open(out);
+    if (!e) e = tsr_config_load_env(*out);
+    if (!e) e = tsr_config_load_args(*out, cli->n_options, cli->options);
+    if (e >= 0) return 0;
+    tsr_config_close(*out);
+    *out = NULL;
+    return e;
+}
+
+int tsri_cli_config(struct tsri_cli *cli)
+{
+    if (cli->config || load_config(cli, &cli->config) == 0) return 0;
+    return tsri_cli_fail("%s", tsr_errmsg());
+}
+
+/* Reading the configuration has log lines of its own, and the level is in what is read: so it is
+ * read once in silence for the level. What is wrong with it is told by the command that uses it. */
+static void start_log(const struct tsri_cli *cli)
+{
+    struct tsr_config *config;
+    int level = TSR_LOG_WARN;
+    if (load_config(cli, &config) == 0) level = (int)tsri_config_options(config)->log_level;
+    tsr_config_close(config);
+    tsr_log_set(tsr_log_stderr, NULL, level);
 }
 
 /* ---- help ---- */
@@ -119,6 +137,7 @@ static int print_help(void)
          "  --config=FILE  read options from this YAML file\n"
          "  --KEY=VALUE    set an option; tessera config show lists them\n"
          "  --json         print JSON, where a command can\n"
+         "  --log-level=LEVEL  error, warn (default), info or debug: log lines on standard error\n"
          "  --help         help about the program or the command\n"
          "  --version      the version number alone");
     return 0;
@@ -187,7 +206,8 @@ static const struct tsri_command *take_command(struct tsri_cli *cli, char *words
 static int run_help(struct tsri_cli *cli)
 {
     char words[64];
-    if (cli->n_args == 0) return print_help();
+    if (cli->n_args == 0 || (cli->n_args == 1 && strcmp(cli->args[0], "help") == 0))
+        return print_help();
     const struct tsri_command *c = take_command(cli, words, sizeof words);
     if (c) {
         print_command_help(c);
@@ -236,11 +256,13 @@ struct walk {
     bool help;
 };
 
-/* The value of a flag that needs one, from behind = or from the next argument. */
+/* The value of a flag that needs one, from behind = or from the next argument; NULL: there is none.
+ * What looks like a flag is one: as a value it must be behind =. */
 static const char *take_value(struct walk *w, const char *equals)
 {
     if (equals) return equals + 1;
-    return w->i + 1 < w->argc ? w->argv[++w->i] : NULL;
+    if (w->i + 1 == w->argc || strncmp(w->argv[w->i + 1], "--", 2) == 0) return NULL;
+    return w->argv[++w->i];
 }
 
 static int take_option(struct walk *w)
@@ -341,6 +363,7 @@ static int run(struct walk *w)
     }
     if (cli->json && !usage_has(cli->command, "json", 4, &value))
         return tsri_cli_usage(cli, "%s: has no JSON form", cli->command->name);
+    start_log(cli);
     return cli->command->run(cli);
 }
 

@@ -19,7 +19,9 @@
 #define USAGE 2
 #define ACTIVATION_FD 3 /* sd_listen_fds(3) */
 
-static atomic_int log_level = TSR_LOG_WARN;
+#define SILENT (-1)
+
+static atomic_int log_level = SILENT; /* enum tsr_log_level */
 
 struct args {
     int n_options;
@@ -66,7 +68,8 @@ static int parse(struct args *a, int argc, char **argv)
         } else if (strcmp(argv[i], "--version") == 0) {
             a->version = true;
         } else if (strcmp(argv[i], "--config") == 0) {
-            if (i + 1 == argc) return tsri_fail(TSR_ECONFIG, "--config needs a file");
+            if (i + 1 == argc || strncmp(argv[i + 1], "--", 2) == 0)
+                return tsri_fail(TSR_ECONFIG, "--config needs a file");
             file = argv[++i];
         } else if (strncmp(argv[i], "--config=", 9) == 0) {
             file = argv[i] + 9;
@@ -95,6 +98,17 @@ static int configure(struct tsr_config **out, void *arg)
         return n;
     }
     return 0;
+}
+
+/* Reading the configuration has log lines of its own, and the level is in what is read: so it is
+ * read once in silence for the level. */
+static int configure_and_log(struct tsr_config **out, struct args *a)
+{
+    int level = TSR_LOG_WARN;
+    if (configure(out, a) == 0) level = (int)tsri_config_options(*out)->log_level;
+    tsr_config_close(*out);
+    atomic_store(&log_level, level);
+    return configure(out, a);
 }
 
 /* What changed since the start: taken over where that is possible, pointed out where it is not. */
@@ -224,12 +238,11 @@ int main(int argc, char **argv)
         fputs(usage, stdout);
     } else if (a.version) {
         printf("tesserad %s\n", tsr_version());
-    } else if (configure(&cfg, &a) != 0) {
+    } else if (configure_and_log(&cfg, &a) != 0) {
         status = complain(FAILED);
     } else if (a.check) {
         puts("tesserad: the configuration is right");
     } else {
-        atomic_store(&log_level, tsri_config_options(cfg)->log_level);
         status = serve(&a, cfg);
     }
     tsr_config_close(cfg);

@@ -29,6 +29,11 @@ help_lists_every_command_and_describes_each() {
     done
 }
 
+help_is_a_command_too() {
+    t help help
+    exits 0 && is_silent && says 'usage: tessera' && says '  help '
+}
+
 help_of_a_group_lists_its_commands() {
     t help config
     exits 0 && says 'config show' && says 'config doc' || return
@@ -90,7 +95,16 @@ a_flag_that_needs_a_value_says_so() {
     t config show --config
     exits 2 && complains '--config needs a file' || return
     t config doc --man=1
-    exits 2 && complains '--man takes no value'
+    exits 2 && complains '--man takes no value' || return
+    # The next argument is a flag of its own, and no value.
+    t replay --host-size --json
+    exits 2 && complains '--host-size needs a value' || return
+    t config show --config --json
+    exits 2 && complains '--config needs a file' || return
+    t config show --disk_path --json
+    exits 2 && complains '--disk_path: needs a value' || return
+    t config show --disk_path=--json disk_path
+    exits 0 && says --json
 }
 
 flags_of_one_command_are_no_flags_of_another() {
@@ -118,6 +132,39 @@ output_that_cannot_be_written_is_a_failure() {
     exits 1 && complains 'cannot write'
 }
 
+# Of an unknown variable of LMCache there is a warning, of one that is known and of no use here a
+# line at level info.
+log_lines_go_to_stderr_down_to_the_level_asked_for() {
+    export LMCACHE_FROB=1 LMCACHE_PRE_CACHING_HASH_ALGORITHM=none LMCACHE_REMOTE_URL=redis://me:hush@host
+    t config show host_size
+    exits 0 || return
+    [[ $err == *' tessera warning: environment variable LMCACHE_FROB: ignored'* ]] || fail "$err" || return
+    t config show host_size --log-level=error
+    exits 0 && is_silent || return
+    is "$(TESSERA_LOG_LEVEL=error "$tessera" config show host_size 2>&1 >"$tmp/out")" '' || return
+    echo 'log_level: error' >"$tmp/conf.yaml"
+    t --config="$tmp/conf.yaml" config show host_size
+    exits 0 && is_silent || return
+    t doctor --log-level debug --host_size=1M
+    [[ $err == *LMCACHE_FROB* && $err != *hush* ]] || fail "$err" || return
+    # Commands that read no configuration have nothing to say about it.
+    t version
+    exits 0 && is_silent
+}
+
+a_line_of_level_info_is_there_when_it_is_asked_for() {
+    echo 'host: {size: 8M}' >"$tmp/conf.yaml"
+    export TESSERA_CONFIG_FILE=$tmp/conf.yaml LMCACHE_CONFIG_FILE=$tmp/conf.yaml
+    t config show host_size
+    exits 0 && is_silent || return
+    t config show host_size --log_level=info
+    exits 0 && [[ $err == *' tessera info: environment variable LMCACHE_CONFIG_FILE: ignored'* ]] ||
+        fail "$err" || return
+    printf 'host: {size: 8M}\nlog_level: info\n' >"$tmp/conf.yaml"
+    t config show host_size
+    exits 0 && [[ $err == *' tessera info: '* ]] || fail "$err"
+}
+
 # Every way that a name goes to a terminal: errors, notes, tables, lines and JSON.
 control_characters_of_file_names_do_not_reach_the_terminal() {
     local name=$tmp/$'a\e]0;b\a\xc2\x9b2Jc\n' command
@@ -141,6 +188,9 @@ control_characters_of_file_names_do_not_reach_the_terminal() {
 
 run no_command_prints_help_and_is_a_usage_error
 run help_lists_every_command_and_describes_each
+run help_is_a_command_too
+run log_lines_go_to_stderr_down_to_the_level_asked_for
+run a_line_of_level_info_is_there_when_it_is_asked_for
 run help_of_a_group_lists_its_commands
 run an_unknown_command_names_the_nearest
 run control_characters_of_file_names_do_not_reach_the_terminal

@@ -53,6 +53,17 @@ it_says_what_it_is() {
     [ $? -eq 2 ] || fail "--config without a file is not a usage error"
 }
 
+reading_the_configuration_is_logged_at_its_own_level() {
+    echo 'log_level: info' >"$tmp/info.yaml"
+    LMCACHE_CONFIG_FILE=x "$tesserad" --check --config "$tmp/info.yaml" >/dev/null 2>"$tmp/err"
+    grep -q 'info: environment variable LMCACHE_CONFIG_FILE: ignored' "$tmp/err" ||
+        fail "no line at level info: $(cat "$tmp/err")" || return
+    LMCACHE_FROB=1 "$tesserad" --check >/dev/null 2>"$tmp/err"
+    [ "$(grep -c 'LMCACHE_FROB: ignored' "$tmp/err")" = 1 ] || fail "$(cat "$tmp/err")" || return
+    LMCACHE_FROB=1 "$tesserad" --check --log-level=error >/dev/null 2>"$tmp/err"
+    [ ! -s "$tmp/err" ] || fail "more than errors: $(cat "$tmp/err")"
+}
+
 check_looks_at_the_configuration_and_ends() {
     echo 'host: {size: 8M}' >"$tmp/good.yaml"
     echo 'host: {size: much}' >"$tmp/bad.yaml"
@@ -139,6 +150,7 @@ END
 no_process() { ! kill -0 "$1" 2>/dev/null; }
 
 run it_says_what_it_is
+run reading_the_configuration_is_logged_at_its_own_level
 run check_looks_at_the_configuration_and_ends
 run it_serves_until_it_is_told_to_stop
 run a_second_one_is_refused
