@@ -195,9 +195,8 @@ int tsri_tombs_read(const uint8_t *page, const struct tsri_record *r, struct tsr
     if (tsri_sum(at, (size_t)r->n_tombs * TOMB_BYTES) != r->body_sum)
         return tsri_fail(TSR_ECORRUPT, "tombstones fail their checksum");
     for (uint32_t i = 0; i < r->n_tombs; i++, at += TOMB_BYTES) {
+        tombs[i] = (struct tsri_tomb){.seq = tsri_get64(at + 16), .segment = tsri_get64(at + 24)};
         memcpy(tombs[i].key.bytes, at, 16);
-        tombs[i].seq = tsri_get64(at + 16);
-        tombs[i].segment = tsri_get64(at + 24);
     }
     return 0;
 }

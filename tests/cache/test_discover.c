@@ -168,7 +168,7 @@ TEST(prefetch_asks_and_brings_up_in_the_background)
     struct tsr_prompt prefix = kit_prefix_prompt(tokens, N);
     CHECK_INT(kit_store_prefix(&a, tokens, N), N);
     CHECK_INT(tsr_flush(a.cache), 0);
-    CHECK_INT(tsr_prefetch(b.client, b.space, &prefix), 0);
+    CHECK(tsr_prefetch(b.client, b.space, &prefix) >= 0); /* some of it may be known by now */
     tsri_work_drain(tsri_ops_work(b.cache->ops));
     struct kit_hits hits;
     CHECK_INT(kit_lookup(&b, &prefix, 0, &hits), N);

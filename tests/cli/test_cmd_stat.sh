@@ -32,7 +32,7 @@ prometheus_has_help_type_and_value() {
     exits 0 && says '# TYPE tessera_lookups_total counter
 tessera_lookups_total 0' && says '# TYPE tessera_lookup_seconds histogram' || return
     # Every line is a comment of the two kinds or a sample.
-    ! grep -vE '^# (HELP|TYPE) tessera_[a-z_]+ .+$|^tessera_[a-z_]+(\{[a-z]+="[^"]*"\})? [0-9.]+$' \
+    ! grep -vE '^# (HELP|TYPE) tessera_[a-z0-9_]+ .+$|^tessera_[a-z0-9_]+(\{[a-z]+="[^"]*"\})? [0-9.]+$' \
         <<<"$out" || fail 'lines of no known form'
 }
 

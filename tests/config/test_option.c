@@ -125,7 +125,7 @@ TEST(zero_means_derived_only_where_the_table_says_so)
     CHECK(parse(tsri_option_find("metadata_size"), "0", &v));
     CHECK_INT(v.as_number, 0);
     CHECK(!parse(tsri_option_find("metadata_size"), "1", &v));
-    CHECK_HAS(why, "0, or 1M to 1T");
+    CHECK_HAS(why, "0, or 1M to 128G");
     CHECK(!parse(tsri_option_find("host_size"), "0", &v));
 }
 
