@@ -3,8 +3,8 @@
  * (owner: daemon, see client.h) or, with the same results, on one of the engine's own.
  *
  *   tsr_register_kv_cache()       once: the engine's KV memory, where the others read and write
- *   tsr_store_pre_computed()      KV of a text that was computed alone stands in these slots: keep
- * it tsr_lookup_pre_computed()     all that is known of a prompt, wherever it stands, in one round
+ *   tsr_store_pre_computed()      keep the KV of a text that was computed alone, from these slots
+ *   tsr_lookup_pre_computed()     all that is known of a prompt, wherever it stands, in one round
  *                                 trip; leased, so that it stays
  *   tsr_retrieve_pre_computed()   into these slots, K turned to its place in the prompt
  *   tsr_store_final()             the blended KV of the whole prompt, for who asks for just that

@@ -1,9 +1,8 @@
 /* client.h - a cache that a server has. It is used with the calls of tessera.h, nothing else:
  *
  *   1. tsr_config_set(cfg, "owner", "daemon")     option server_socket says where, if need be
- *   2. tsr_open()                                 connects; works, with misses, when nobody is
- * there
- *   3. everything as ever                         tsr_lookup, tsr_load, tsr_store, ..
+ *   2. tsr_open()                                 connects; without a server every lookup misses
+ *   3. everything as ever                         tsr_lookup, tsr_load, tsr_store, ...
  *
  * What is different from a cache of one's own:
  *

@@ -19,12 +19,12 @@
  *
  * Threads: every function may be called from any thread at any time, except that a handle must not
  *          be closed while another thread uses it. Callbacks run on threads of the library; they
- * may call lookup, contains, release and stats, and must not call close. Memory:  pointers passed
- * in are borrowed until the call returns, or until `done` has run for calls that take one. Strings
- * handed out are static or live as long as their handle. Errors:  int results are >= 0 on success
- * (0 or a count) and one of enum tsr_err otherwise; tsr_errmsg() then says in words what happened,
- * per thread. A miss is not an error. Fork:    after fork() the child's handles answer with misses
- * and refuse stores; close is safe.
+ *          may call lookup, contains, release and stats, and must not call close.
+ * Memory:  pointers passed in are borrowed until the call returns, or until `done` has run for
+ *          calls that take one. Strings handed out are static or live as long as their handle.
+ * Errors:  int results are >= 0 on success (0 or a count) and one of enum tsr_err otherwise;
+ *          tsr_errmsg() then says in words what happened, per thread. A miss is not an error.
+ * Fork:    after fork() the child's handles answer with misses and refuse stores; close is safe.
  *
  * Structs that begin with `size` may grow: set size = sizeof the struct; zero always means default.
  */
@@ -107,8 +107,8 @@ TSR_API void tsr_config_close(struct tsr_config *cfg);
 /* One option. Unknown key, wrong type or out of range: TSR_ECONFIG, the message naming the key and
  * the nearest known one. */
 TSR_API TSR_MUST int tsr_config_set(struct tsr_config *cfg, const char *key, const char *value);
-/* The value as text (canonical form), or NULL for an unknown key. Owned by cfg until the next set.
- */
+/* The value as text (canonical form), or NULL for an unknown key. Owned by cfg until the next
+ * set. */
 TSR_API const char *tsr_config_get(const struct tsr_config *cfg, const char *key);
 /* A YAML file. Errors name file, line and column. */
 TSR_API TSR_MUST int tsr_config_load_file(struct tsr_config *cfg, const char *path);
@@ -314,8 +314,8 @@ struct tsr_key {
 };
 TSR_API TSR_MUST int tsr_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
                               struct tsr_key *keys, uint32_t keys_max);
-/* Which tier has each key: tiers[i] = 0 host, 1.. lower tiers, -1 none. Returns how many are there.
- */
+/* Which tier has each key: tiers[i] = 0 host, 1.. lower tiers, -1 none. Returns how many are
+ * there. */
 TSR_API TSR_MUST int tsr_contains(struct tsr_cache *cache, const struct tsr_key *keys, uint32_t n,
                                   int8_t *tiers);
 
@@ -388,8 +388,8 @@ TSR_API TSR_MUST int tsr_put_open(struct tsr_put **out, struct tsr_client *clien
 /* One layer; the view's layer_stride is not used. */
 TSR_API TSR_MUST int tsr_put_layer(struct tsr_put *put, uint32_t layer,
                                    const struct tsr_view *view);
-/* Makes it visible and frees the handle; TSR_EINVAL when a layer is missing (then nothing is kept).
- */
+/* Makes it visible and frees the handle; TSR_EINVAL when a layer is missing (then nothing is
+ * kept). */
 TSR_API TSR_MUST int tsr_put_commit(struct tsr_put *put);
 /* Gives everything back. Accepts NULL. */
 TSR_API void tsr_put_abort(struct tsr_put *put);
@@ -472,8 +472,8 @@ struct tsr_stats {
     uint64_t tier_entries[8], tier_bytes[8];
 };
 TSR_API TSR_MUST int tsr_stats_get(struct tsr_cache *cache, struct tsr_stats *out);
-/* Every metric as text: format "prometheus" or "json". Returns the length it needs (like snprintf).
- */
+/* Every metric as text: format "prometheus" or "json". Returns the length it needs (like
+ * snprintf). */
 TSR_API TSR_MUST int tsr_stats_text(struct tsr_cache *cache, const char *format, char *buf,
                                     size_t bytes);
 

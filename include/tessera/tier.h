@@ -12,8 +12,8 @@
  * Memory:  everything in an io is borrowed for the call.
  * Errors:  negative enum tsr_err. TSR_ENOENT: not there. TSR_ECORRUPT: there, but not what was
  *          stored; the cache then drops it. TSR_EFULL: the tier is at its own limit; the cache
- * drops something and tries again, so it must not be said where that makes no room (a full file
- *          system). TSR_EIO, TSR_ETIME: a miss now, maybe not later.
+ *          drops something and tries again, so it must not be said where that makes no room (a full
+ *          file system). TSR_EIO, TSR_ETIME: a miss now, maybe not later.
  */
 #ifndef TESSERA_TIER_H
 #define TESSERA_TIER_H

@@ -1,8 +1,10 @@
 /* hot.h - the device pool as a tier (hot.c): what it is opened with, and pins, by which a load into
  * an engine on the same device uses an entry's cells where they are.
  *
- * Threads: any. Memory: what a pin points to stands still until it is given back; the device is the
- * caller's and outlives the tier. Errors: none beyond those of the tier.
+ * Threads: any.
+ * Memory:  what a pin points to stays in place until it is given back; the device is the caller's
+ *          and outlives the tier.
+ * Errors:  none beyond those of the tier.
  */
 #ifndef TSRI_HOT_H
 #define TSRI_HOT_H

@@ -31,6 +31,19 @@ every_header_is_cpp17_for_gcc() { compile g++ c++ c++17; }
 every_header_is_c11_for_clang() { compile clang c c11 -Wstrict-prototypes; }
 every_header_is_cpp17_for_clang() { compile clang++ c++ c++17; }
 
+# A formatter that reflows comments makes one paragraph of lists, tables and call orders.
+contracts_keep_the_shape_they_were_written_in() {
+    local spoilt
+    grep -qx 'ReflowComments: false' .clang-format || fail "clang-format reflows comments" || return
+    spoilt=$(grep -nE '[^ *].*\b(Threads|Memory|Errors|Fork): ' "${headers[@]}") &&
+        { fail "the words of a contract begin a line: $spoilt" || return; }
+    # A line of a table that is too long is continued below its own column, never at the margin.
+    spoilt=$(awk 'FNR == 1 { row = 0 }
+        row && /^ \* [a-z]/ { print FILENAME ":" FNR ": " $0 }
+        { row = /^ \*   [^ ].*[^ ]   +[^ ]/ || /^ \*          +[^ ]/ }' "${headers[@]}")
+    [ -z "$spoilt" ] || fail "a table was run together: $spoilt"
+}
+
 # What a header declares must be linkable from C++: that is what extern "C" is for.
 a_cpp_program_links() {
     command -v c++ >/dev/null || { skip "no c++ here" || return; }
@@ -56,5 +69,6 @@ run every_header_is_c11_for_gcc
 run every_header_is_cpp17_for_gcc
 run every_header_is_c11_for_clang
 run every_header_is_cpp17_for_clang
+run contracts_keep_the_shape_they_were_written_in
 run a_cpp_program_links
 test_end
