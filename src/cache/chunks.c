@@ -39,6 +39,8 @@ static int find_segments(struct tsri_walk *w, const struct tsr_space *space)
     int n = tsri_split(space->separators, p->tokens, p->n_tokens, w->ranges, max);
     if (n < 0) {
         tsri_stats_add(space->cache->stats, TSRI_M_prompts_malformed, 1);
+        if (!tsri_separators_seen(space->separators, p->tokens, p->n_tokens))
+            tsri_stats_add(space->cache->stats, TSRI_M_separators_unseen, 1);
         return n;
     }
     w->segments = w->ranges;

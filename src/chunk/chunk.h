@@ -139,10 +139,14 @@ void tsri_separators_close(struct tsri_separators *s);
 /* The chunks of a prompt. A separator belongs to the chunk before it; what follows the last one is
  * the question, the last range. Where spellings overlap the leftmost wins, then the longest.
  * Returns the number of ranges. TSR_EPROMPT with the token offset: no separator, an empty chunk
- * (nothing but a separator), no question, more than ranges_max; `ranges` may then be half filled.
- */
+ * (nothing but a separator), no question, more than ranges_max; `ranges` may then be half
+ * filled. */
 TSR_MUST int tsri_split(const struct tsri_separators *s, const uint32_t *tokens, uint32_t n_tokens,
                         struct tsr_range *ranges, uint32_t ranges_max);
+/* Whether a prompt has a separator anywhere: without one nothing was marked, or its spelling is
+ * none of those that were set. */
+bool tsri_separators_seen(const struct tsri_separators *s, const uint32_t *tokens,
+                          uint32_t n_tokens);
 /* The KV of an entry stands in cells of at most so many tokens, in memory and in files. */
 #define TSRI_CELL_TOKENS_MAX 64u
 /* How many blocks of block_tokens: the whole ones, and the partial one at the end if asked. */

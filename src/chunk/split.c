@@ -210,13 +210,29 @@ static uint32_t separator_next(struct search *c, uint32_t from, uint32_t *n)
     }
 }
 
+static void search_init(struct search *c, const struct tsri_separators *s, const uint32_t *tokens,
+                        uint32_t n_tokens)
+{
+    *c = (struct search){.s = s, .tokens = tokens, .n_tokens = n_tokens};
+    for (uint32_t i = 0; i < s->n_firsts && n_tokens; i++)
+        scan_on(c, i, 0);
+}
+
+bool tsri_separators_seen(const struct tsri_separators *s, const uint32_t *tokens,
+                          uint32_t n_tokens)
+{
+    struct search c;
+    uint32_t n_separator;
+    search_init(&c, s, tokens, n_tokens);
+    return n_tokens && separator_next(&c, 0, &n_separator) < n_tokens;
+}
+
 int tsri_split(const struct tsri_separators *s, const uint32_t *tokens, uint32_t n_tokens,
                struct tsr_range *ranges, uint32_t ranges_max)
 {
-    struct search c = {.s = s, .tokens = tokens, .n_tokens = n_tokens};
+    struct search c;
+    search_init(&c, s, tokens, n_tokens);
     if (ranges_max > INT32_MAX) ranges_max = INT32_MAX;
-    for (uint32_t i = 0; i < s->n_firsts && n_tokens; i++)
-        scan_on(&c, i, 0);
     uint32_t begin = 0, n = 0, n_separator = 0;
     while (begin < n_tokens) {
         uint32_t at = separator_next(&c, begin, &n_separator);

@@ -38,7 +38,7 @@
     X(corrupt,              COUNTER,   "cells",   "Cells whose checksum did not match")            \
     X(lease_refused,        COUNTER,   "leases",  "Leases refused because a limit was reached")    \
     X(prompts_malformed,    COUNTER,   "prompts", "Chunked prompts that were malformed")           \
-    X(separators_unseen,    COUNTER,   "prompts", "Prompts without the configured separator")      \
+    X(separators_unseen,    COUNTER,   "prompts", "Of these, prompts without any separator")       \
     X(touches_dropped,      COUNTER,   "touches", "Uses not told to the eviction policy, its queue being full") \
     X(events_dropped,       COUNTER,   "events",  "Events nobody took in time")                    \
     X(forked_calls,         COUNTER,   "calls",   "Calls refused because a forked child made them")\

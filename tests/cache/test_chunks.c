@@ -214,6 +214,11 @@ TEST(separators_cut_and_the_question_is_no_segment)
     p.n_tokens = 3; /* no separator */
     CHECK_INT(walk_of(&k, &p), TSR_EPROMPT);
     CHECK_INT(tsri_stats_read(k.cache->stats, TSRI_M_prompts_malformed), 1);
+    CHECK_INT(tsri_stats_read(k.cache->stats, TSRI_M_separators_unseen), 1);
+    p.n_tokens = 4; /* no question */
+    CHECK_INT(walk_of(&k, &p), TSR_EPROMPT);
+    CHECK_INT(tsri_stats_read(k.cache->stats, TSRI_M_prompts_malformed), 2);
+    CHECK_INT(tsri_stats_read(k.cache->stats, TSRI_M_separators_unseen), 1);
     kit_close(&k);
 }
 
