@@ -39,6 +39,7 @@ int tsr_open(struct tsr_cache **out, const struct tsr_config *cfg)
 {
     if (!out) return no_handle("out");
     *out = NULL;
+    if (cfg) tsri_config_warn(cfg);
     return tsri_cache_open(out, cfg);
 }
 

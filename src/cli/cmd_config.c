@@ -72,6 +72,21 @@ int tsri_cmd_config_show(struct tsri_cli *cli)
 
 /* ---- check ---- */
 
+/* What is accepted and has no effect. */
+static void check_warnings(const struct tsr_config *cfg, bool json)
+{
+    char text[TSRI_WARNING_BYTES], shown[TSRI_WARNING_BYTES];
+    const char *comma = "";
+    for (size_t i = 0; tsri_config_warning(cfg, &i, text); comma = ",") {
+        if (!json) {
+            printf("warning: %s\n", tsri_printable(text, shown, sizeof shown));
+            continue;
+        }
+        fputs(comma, stdout);
+        tsri_cli_print_json_string(text);
+    }
+}
+
 int tsri_cmd_config_check(struct tsri_cli *cli)
 {
     int status = tsri_cli_want_args(cli, 1, 1);
@@ -79,7 +94,6 @@ int tsri_cmd_config_check(struct tsri_cli *cli)
     struct tsr_config *cfg;
     if (tsr_config_open(&cfg) < 0) return tsri_cli_fail("%s", tsr_errmsg());
     bool ok = tsr_config_load_file(cfg, cli->args[0]) >= 0 && tsri_config_check(cfg) >= 0;
-    tsr_config_close(cfg);
     if (cli->json) {
         printf("{\"file\":");
         tsri_cli_print_json_string(cli->args[0]);
@@ -88,13 +102,18 @@ int tsri_cmd_config_check(struct tsri_cli *cli)
             fputs("null", stdout);
         else
             tsri_cli_print_json_string(tsr_errmsg());
-        puts("}");
-        return ok ? 0 : CLI_FAILED;
+        fputs(",\"warnings\":[", stdout);
+        if (ok) check_warnings(cfg, true);
+        puts("]}");
+    } else if (ok) {
+        char shown[4096];
+        check_warnings(cfg, false);
+        printf("%s: ok\n", tsri_printable(cli->args[0], shown, sizeof shown));
+    } else {
+        tsri_cli_fail("%s", tsr_errmsg());
     }
-    if (!ok) return tsri_cli_fail("%s", tsr_errmsg());
-    char shown[4096];
-    printf("%s: ok\n", tsri_printable(cli->args[0], shown, sizeof shown));
-    return 0;
+    tsr_config_close(cfg);
+    return ok ? 0 : CLI_FAILED;
 }
 
 /* ---- doc ---- */

@@ -133,7 +133,7 @@ static int put_evict(const struct setting *s)
         if (strcasecmp(s->value, o->names[i]) == 0) return pass_on(s, s->value);
     for (size_t i = 0; i < TSRI_COUNT(foreign); i++) {
         if (strcasecmp(s->value, foreign[i]) != 0) continue;
-        say(s, TSR_LOG_WARN, "not part of this build: adaptive is used in its place");
+        say(s, TSR_LOG_WARN, "is no policy here: adaptive is used in its place");
         return pass_on(s, "adaptive");
     }
     return pass_on(s, s->value);

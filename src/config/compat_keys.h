@@ -9,8 +9,8 @@
  *          GB       a decimal number of GiB becomes bytes
  *          DIR      file:// is cut off; false or None is no path; of several paths the first
  *          DIGEST   hash names of Python and vLLM become ours
- *          EVICT    cache policies; those we do not have become lru
- *          CHUNKS   switches the chunked mode on, with "##" where no separator is set
+ *          EVICT    cache policies; those we do not have become adaptive
+ *          CHUNKS   sets chunked, and separator to "##" where none is set
  *          REMOTE   a URL: redis://, valkey:// and s3:// become options of those tiers; none is off
  *          IGNORE   one log line at `level` (INFO where the value asks for nothing), whole subtree
  *   level  WARN where somebody may miss what is ignored, INFO where nothing is lost
@@ -19,12 +19,15 @@
 #ifndef TSRI_COMPAT_KEYS_H
 #define TSRI_COMPAT_KEYS_H
 
-#define TSRI_NO_BLEND "set by the profile of a model (blend.h, tessera calibrate)"
-#define TSRI_NO_PEERS "caches are not linked to each other in this build"
+#define TSRI_BLEND "for vLLM: blend in kv_connector_extra_config (docs/engines.md); in C: blend.h"
+#define TSRI_PROFILE "part of a profile, which tessera calibrate measures for a model"
+#define TSRI_NO_PEERS "engines share KV through tesserad, Redis or S3, never directly"
 #define TSRI_ENGINE "an option of the engine, not of the cache"
 #define TSRI_IN_SPACE "the space describes the model"
-#define TSRI_NO_SERVER "there is no server in this build"
-#define TSRI_METRICS "metrics are read with tsr_stats_text and tessera stat"
+#define TSRI_SERVER "the server is tesserad, on the Unix socket server_socket"
+#define TSRI_HTTP "http_listen is the address of tesserad's page and metrics"
+#define TSRI_METRICS \
+    "metrics are at http_listen of tesserad, and read with tsr_stats_text and tessera stat"
 
 /* clang-format off */
 #define TSRI_COMPAT(X) \
@@ -40,7 +43,8 @@
       "the disk tier also needs its path") \
     X(max_local_disk_size, LMCACHE, GB, "disk_size", INFO, \
       "in GB of 1024^3 bytes; 0 leaves disk_size as it is") \
-    X(local_disk_path_sharding, LMCACHE, IGNORE, "", INFO, "the disk tier has one directory") \
+    X(local_disk_path_sharding, LMCACHE, IGNORE, "", INFO, \
+      "a disk tier has one directory; disk2_path is a second tier") \
     X(save_unfull_chunk, LMCACHE, KEEP, "save_partial", INFO, \
       "also store a last block that is not full") \
     X(save_decode_cache, LMCACHE, IGNORE, "", WARN, \
@@ -95,39 +99,40 @@
     X(eviction_policy, LMCACHE, EVICT, "policy", INFO, \
       "LRU, ARC, IsolatedLRU, noop; what is not built in becomes adaptive") \
     X(hash_algorithm, LMCACHE, DIGEST, "hash", INFO, "blake3 and builtin become sha256") \
-    X(engine_type, LMCACHE, IGNORE, "", WARN, TSRI_NO_BLEND) \
-    X(max_workers, LMCACHE, IGNORE, "", INFO, "io_threads sets the number of threads") \
-    X(port, LMCACHE, IGNORE, "", WARN, TSRI_NO_SERVER) \
-    X(http_host, LMCACHE, IGNORE, "", WARN, TSRI_NO_SERVER) \
-    X(http_port, LMCACHE, IGNORE, "", WARN, TSRI_NO_SERVER) \
+    X(engine_type, LMCACHE, IGNORE, "", WARN, TSRI_BLEND) \
+    X(max_workers, LMCACHE, IGNORE, "", INFO, "server_threads and io_threads set the numbers of threads") \
+    X(port, LMCACHE, IGNORE, "", WARN, TSRI_SERVER) \
+    X(http_host, LMCACHE, IGNORE, "", WARN, TSRI_HTTP) \
+    X(http_port, LMCACHE, IGNORE, "", WARN, TSRI_HTTP) \
     X(prometheus_port, LMCACHE, IGNORE, "", WARN, TSRI_METRICS) \
     X(metrics_sample_rate, LMCACHE, IGNORE, "", INFO, "every request is counted") \
-    X(transfer_mode, LMCACHE, IGNORE, "", INFO, TSRI_NO_SERVER) \
+    X(transfer_mode, LMCACHE, IGNORE, "", INFO, \
+      "clients map the server's memory and copy out of it") \
     /* LMCache: blending */ \
-    X(enable_blending, LMCACHE, IGNORE, "", WARN, TSRI_NO_BLEND) \
+    X(enable_blending, LMCACHE, IGNORE, "", WARN, TSRI_BLEND) \
     X(blend_special_str, LMCACHE, KEEP, "separator", INFO, \
-      "text that separates documents; used when chunked is on") \
-    X(blend_check_layers, LMCACHE, IGNORE, "", INFO, TSRI_NO_BLEND) \
-    X(blend_recompute_ratios, LMCACHE, IGNORE, "", INFO, TSRI_NO_BLEND) \
-    X(blend_thresholds, LMCACHE, IGNORE, "", INFO, TSRI_NO_BLEND) \
-    X(blend_min_tokens, LMCACHE, IGNORE, "", INFO, TSRI_NO_BLEND) \
+      "which " TSRI_IDLE_NOTE) \
+    X(blend_check_layers, LMCACHE, IGNORE, "", INFO, TSRI_PROFILE) \
+    X(blend_recompute_ratios, LMCACHE, IGNORE, "", INFO, TSRI_BLEND) \
+    X(blend_thresholds, LMCACHE, IGNORE, "", INFO, TSRI_PROFILE) \
+    X(blend_min_tokens, LMCACHE, IGNORE, "", INFO, TSRI_BLEND) \
     X(enable_sparse, LMCACHE, IGNORE, "", INFO, TSRI_ENGINE) \
     /* UCM blending */ \
-    X(blend_chunk_size, UCM, IGNORE, "", INFO, TSRI_NO_BLEND) \
+    X(blend_chunk_size, UCM, IGNORE, "", INFO, "documents of any length are stored whole") \
     X(min_match_ratio, UCM, KEEP, "min_match_ratio", INFO, \
       "share of an entry that a partial match must cover") \
-    X(position_correction, UCM, IGNORE, "", INFO, TSRI_NO_BLEND) \
-    X(recompute_boundary, UCM, IGNORE, "", INFO, TSRI_NO_BLEND) \
+    X(position_correction, UCM, IGNORE, "", INFO, "a blend always turns K to its new position") \
+    X(recompute_boundary, UCM, IGNORE, "", INFO, TSRI_PROFILE) \
     X(rope_theta, UCM, IGNORE, "", INFO, TSRI_IN_SPACE) \
     X(head_dim, UCM, IGNORE, "", INFO, TSRI_IN_SPACE) \
     /* the chunk cache for vLLM */ \
     X(enable_chunk_cache, CHUNKCACHE, CHUNKS, "chunked", INFO, \
-      "with \"##\" as separator where none is set") \
+      "and separator \"##\" where none is set; " TSRI_IDLE_NOTE) \
     X(chunk_separator, CHUNKCACHE, KEEP, "separator", INFO, \
-      "text that separates documents in chunked prompts") \
+      "which " TSRI_IDLE_NOTE) \
     X(chunk_hash_algo, CHUNKCACHE, DIGEST, "hash", INFO, "xxhash becomes xxh3") \
     X(chunk_cache_gpu_memory_utilization, CHUNKCACHE, IGNORE, "", WARN, \
-      "there is no pool in device memory in this build") \
+      "device_pool_size is the pool in device memory, in bytes") \
     /* engines */ \
     X(kv_connector, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
     X(kv_connector_module_path, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \

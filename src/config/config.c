@@ -295,6 +295,26 @@ int tsri_config_check(const struct tsr_config *cfg)
     return 0;
 }
 
+const char *tsri_config_warning(const struct tsr_config *cfg, size_t *i,
+                                char text[TSRI_WARNING_BYTES])
+{
+    while (*i < N_OPTIONS) {
+        const struct slot *slot = &cfg->slots[*i];
+        const struct tsri_option *o = tsri_option_at((*i)++);
+        if (!(o->flags & TSRI_OPT_IDLE) || strcmp(slot->text, o->def) == 0) continue;
+        snprintf(text, TSRI_WARNING_BYTES, "%s (%s) " TSRI_IDLE_NOTE, o->name, slot->origin);
+        return text;
+    }
+    return NULL;
+}
+
+void tsri_config_warn(const struct tsr_config *cfg)
+{
+    char text[TSRI_WARNING_BYTES];
+    for (size_t i = 0; tsri_config_warning(cfg, &i, text);)
+        tsri_log(TSR_LOG_WARN, "%s", text);
+}
+
 int tsri_config_attach(struct tsr_config *cfg, const void *ops, void *arg)
 {
     if (cfg->n_attached == TSRI_ATTACHED_MAX)

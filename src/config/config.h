@@ -19,6 +19,13 @@
 const struct tsri_options *tsri_config_options(const struct tsr_config *cfg);
 /* The rules between options, which single settings cannot know. Call before using the values. */
 TSR_MUST int tsri_config_check(const struct tsr_config *cfg);
+/* Options that are set and have no effect, one line each: the first from row *i of the table on,
+ * with *i then behind it, or NULL when there is none. Begin with *i = 0. */
+#define TSRI_WARNING_BYTES 640
+const char *tsri_config_warning(const struct tsr_config *cfg, size_t *i,
+                                char text[TSRI_WARNING_BYTES]);
+/* Logs all of them. */
+void tsri_config_warn(const struct tsr_config *cfg);
 
 /* Things that have no text form ride along with a configuration: tables of tiers of the caller's
  * own. */

@@ -29,7 +29,13 @@ enum {
     TSRI_OPT_POW2 = 2,   /* a power of two */
     TSRI_OPT_SECRET = 8, /* its value is not shown */
     TSRI_OPT_ZERO = 4,   /* 0 is allowed below min: derived from the other options */
+    TSRI_OPT_IDLE = 16,  /* nothing acts on it: setting it is warned about (tsri_config_warn) */
 };
+
+/* What is wrong with the IDLE options and what to do instead. */
+#define TSRI_IDLE_NOTE \
+    "has no effect yet: for vLLM put separators into blend (docs/engines.md), in C call " \
+    "tsr_separators_set()"
 
 /* ---- the names of ENUM options; the first is number 0 ---- */
 
@@ -74,10 +80,10 @@ enum {
       "also store a last block that is not full") \
     X(hash, ENUM, "sha256", 0, 0, 0, \
       "digest of prefix chains and contexts") \
-    X(chunked, BOOL, "false", 0, 0, 0, \
-      "in engines: split prompts on the separator") \
-    X(separator, STRING, "", 0, 255, 0, \
-      "text that separates documents in chunked prompts") \
+    X(chunked, BOOL, "false", 0, 0, TSRI_OPT_IDLE, \
+      "split prompts on the separator; no effect yet, see blend of engines and tsr_separators_set()") \
+    X(separator, STRING, "", 0, 255, TSRI_OPT_IDLE, \
+      "text between documents; no effect yet, see blend of engines and tsr_separators_set()") \
     X(segments_max, COUNT, "4096", 1, 4096, 0, \
       "segments of one prompt") \
     X(segment_min_tokens, COUNT, "0", 0, 1048576, 0, \

@@ -163,7 +163,8 @@ static int open_cache(struct tsri_tenant *x, bool first, tsri_configure_fn confi
         if (e == 0) e = set_folder(cfg, "disk2_path", x->name);
         if (e == 0) e = set_tenant(cfg, x->name);
     }
-    if (e == 0) e = tsr_open(&x->cache, cfg);
+    /* The first one has said what is to be said of the options, which are the same for all. */
+    if (e == 0) e = first ? tsr_open(&x->cache, cfg) : tsri_cache_open(&x->cache, cfg);
     tsr_config_close(cfg);
     return e;
 }

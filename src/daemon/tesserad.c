@@ -241,6 +241,7 @@ int main(int argc, char **argv)
     } else if (configure_and_log(&cfg, &a) != 0) {
         status = complain(FAILED);
     } else if (a.check) {
+        tsri_config_warn(cfg);
         puts("tesserad: the configuration is right");
     } else {
         status = serve(&a, cfg);

@@ -151,7 +151,7 @@ TEST(the_lmcache_environment_for_blending_loads)
     CHECK_STR(tsr_config_get(cfg, "host_size"), "5G");
     CHECK_STR(tsr_config_get(cfg, "separator"), " # # ");
     CHECK_INT(logged("environment variable LMCACHE_ENABLE_BLENDING: enable_blending (LMCache): "
-                     "ignored: set by the profile of a model (blend.h, tessera calibrate)"),
+                     "ignored: for vLLM: blend in kv_connector_extra_config"),
               1);
     CHECK_INT(logged("LMCACHE_EXTRA_CONFIG"), 1);
     CHECK_INT(logged("VLLM_ATTENTION_BACKEND"), 1);
@@ -271,7 +271,7 @@ TEST(policies_we_do_not_have_become_adaptive_with_a_warning)
     CHECK_INT(tsr_config_set(cfg, "cache_policy", "LRU"), 0);
     CHECK_INT(n_lines, 0);
     CHECK_INT(tsr_config_set(cfg, "cache_policy", "LFU"), 0);
-    CHECK_INT(logged("cache_policy: LFU: not part of this build: adaptive is used"), 1);
+    CHECK_INT(logged("cache_policy: LFU: is no policy here: adaptive is used"), 1);
     CHECK_INT(levels[0], TSR_LOG_WARN);
     CHECK_INT(tsr_config_set(cfg, "cache_policy", "best"), TSR_ECONFIG);
 }
@@ -290,6 +290,19 @@ TEST(switching_the_chunk_cache_on_brings_its_separator)
     reopen();
     CHECK_INT(load("enable_chunk_cache: false\n"), 0);
     CHECK_STR(tsr_config_get(cfg, "separator"), "");
+}
+
+/* Such claims outlive what they were true of: a note says what to use instead. */
+TEST(no_note_speaks_of_what_this_build_lacks)
+{
+    static const char *const stale[] = {"in this build", "no server", "no pool in",
+                                        "set by the profile"};
+    for (size_t i = 0; i < tsri_compat_count(); i++)
+        for (size_t k = 0; k < TSRI_COUNT(stale); k++) {
+            if (strstr(tsri_compat_at(i)->note, stale[k]))
+                printf("    %s\n", tsri_compat_at(i)->key);
+            CHECK(!strstr(tsri_compat_at(i)->note, stale[k]));
+        }
 }
 
 TEST(of_an_alias_and_our_name_the_last_one_wins)
@@ -417,6 +430,7 @@ int main(void)
     RUN(hash_names_become_ours);
     RUN(policies_we_do_not_have_become_adaptive_with_a_warning);
     RUN(switching_the_chunk_cache_on_brings_its_separator);
+    RUN(no_note_speaks_of_what_this_build_lacks);
     RUN(of_an_alias_and_our_name_the_last_one_wins);
     RUN(what_asks_for_nothing_is_no_warning);
     RUN(a_remote_url_becomes_options_of_our_tiers);

@@ -70,6 +70,8 @@ check_looks_at_the_configuration_and_ends() {
     "$tesserad" --check --config "$tmp/good.yaml" | grep -q 'is right' || fail "good" || return
     "$tesserad" --check --config="$tmp/bad.yaml" 2>"$tmp/err" && fail "bad passed" && return 1
     grep -q 'bad.yaml:1' "$tmp/err" || fail "no place: $(cat "$tmp/err")" || return
+    "$tesserad" --check --separator='##' 2>"$tmp/err" >"$tmp/out" || fail "separator" || return
+    [ "$(grep -c 'separator .* has no effect' "$tmp/err")" = 1 ] || fail "no warning" || return
     [ ! -e "$tmp/run" ] || fail "it made something"
 }
 
