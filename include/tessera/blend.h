@@ -230,6 +230,7 @@ struct tsr_blend_report {
     uint32_t n_recomputed;      /* known, and computed anew */
     uint32_t n_new;             /* not known: computed in the prompt */
     uint32_t n_filled;          /* not known: computed alone; also counted above */
+    uint32_t n_filled_reused;   /* of those, as exact or reused; others were computed once more */
     uint32_t n_stored;          /* kept for the next time */
     uint32_t n_failed;          /* known, but could not be had; also counted above */
     uint32_t n_chunks;          /* that are not exact */

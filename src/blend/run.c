@@ -416,6 +416,18 @@ int tsr_blend_next(struct tsr_run *run, int result, struct tsr_blend_step *step)
 
 /* ---- the end ---- */
 
+static void count_piece(struct tsr_blend_report *r, const struct tsri_plan *p,
+                        const struct tsri_piece *piece)
+{
+    const struct tsr_match *m = &piece->match;
+    if (piece->kind == TSRI_PIECE_LOAD) r->tier_tokens[m->tier % 8u] += m->n_tokens;
+    if (piece->kind != TSRI_PIECE_FILL) return;
+    r->n_filled += m->n_tokens;
+    for (uint32_t i = m->prompt_offset; i < m->prompt_offset + m->n_tokens && i < r->n_tokens; i++)
+        r->n_filled_reused +=
+            p->states[i] == TSR_TOKEN_EXACT || p->states[i] == TSR_TOKEN_CANDIDATE;
+}
+
 static void fill_report(struct tsr_run *run, struct tsr_blend_report *out)
 {
     struct tsr_blend_report *r = &run->report;
@@ -428,12 +440,8 @@ static void fill_report(struct tsr_run *run, struct tsr_blend_report *out)
     r->n_reused = n[TSR_TOKEN_CANDIDATE];
     r->n_recomputed = n[TSR_TOKEN_ALWAYS] + n[TSR_TOKEN_SELECTED];
     r->n_new = n[TSR_TOKEN_NEW];
-    for (uint32_t i = 0; i < p->n_pieces; i++) {
-        const struct tsri_piece *piece = &p->pieces[i];
-        if (piece->kind == TSRI_PIECE_LOAD)
-            r->tier_tokens[piece->match.tier % 8u] += piece->match.n_tokens;
-        if (piece->kind == TSRI_PIECE_FILL) r->n_filled += piece->match.n_tokens;
-    }
+    for (uint32_t i = 0; i < p->n_pieces; i++)
+        count_piece(r, p, &p->pieces[i]);
     r->n_chunks = p->n_chunks;
     r->selector = run->selector->id;
     r->reasons = run->reasons | p->reasons;

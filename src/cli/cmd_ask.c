@@ -88,22 +88,16 @@ static const char *source_name(const struct tsr_blend_report *r)
     return below ? " from disk" : r->tier_tokens[0] ? " from memory" : "";
 }
 
-/* Tokens that were known before; what was read just now is no reuse, though the blend takes it from
- * the store as it will the next time. */
-static uint32_t n_known(const struct tsr_blend_report *r)
-{
-    uint32_t n = r->n_exact + r->n_reused;
-    return r->n_filled < n ? n - r->n_filled : 0;
-}
-
+/* What was read just now is no reuse, though the blend takes it from the store as it will the next
+ * time: it is new, or recomputed where it was computed once more in its place. */
 static void print_line(const struct asking *a)
 {
     const struct tsr_blend_report *r = &a->report;
-    uint32_t known = n_known(r), recomputed = r->n_filled ? 0 : r->n_recomputed;
+    uint32_t known = r->n_exact + r->n_reused - r->n_filled_reused;
     fflush(stdout);
     fprintf(stderr, "first token after %.2f s; %u tokens: %u reused%s, %u recomputed, %u new",
-            a->ttft_s, r->n_tokens, known, known ? source_name(r) : "", recomputed,
-            r->n_tokens - known - recomputed);
+            a->ttft_s, r->n_tokens, known, known ? source_name(r) : "", r->n_recomputed,
+            r->n_new + r->n_filled_reused);
     if (!isnan(r->predicted_kl)) fprintf(stderr, "; predicted KL %.3f", r->predicted_kl);
     if (a->compare)
         fprintf(stderr, "; true KL %.4f, full prefill %.2f s (%.1fx)", a->kl, a->full_s,

@@ -99,6 +99,8 @@ TEST(the_first_answer_is_the_second_and_the_one_from_a_tier)
                     CHECK_INT(blend_kit_ask(&k, selector, 0.2, TSR_ASK_FILL), 0);
                     CHECK(same(k.logits, alone));
                     CHECK_INT(k.report.n_filled, round == 0 ? 24 + 209 : 0);
+                    CHECK_INT(k.report.n_filled_reused,
+                              round == 0 ? k.report.n_exact + k.report.n_reused : 0);
                     if (round == 1) blend_kit_make_cold(&k);
                 }
                 CHECK(blend_kit_close(&k));

@@ -8,7 +8,32 @@ an_answer_comes_and_then_a_line_about_its_cost() {
     ask --doc="$tmp/docs/a.md" 'why'
     exits 0 || return
     [ -n "$out" ] || fail 'no answer' || return
-    [[ $err == 'first token after '*' s; '*' tokens: 0 reused, 0 recomputed, '*' new' ]] || fail "$err"
+    [[ $err == 'first token after '*' s; '*' tokens: 0 reused, '*' recomputed, '*' new' ]] || fail "$err"
+}
+
+# The number before a word of the line.
+told() { sed -nE "s/.*[ :]([0-9]+) $1.*/\1/p" <<<"$err"; }
+
+the_line_tells_what_was_recomputed_when_something_was_filled() {
+    ask_init llama || return
+    needs_python || return
+    local one recomputed
+    for one in "$tmp/docs/a.md" "$tmp/docs/b.txt"; do
+        # The first time nothing is known, the second time one of two documents is.
+        [ "$one" = "$tmp/docs/a.md" ] || ask --disk_path="$tmp/one" --doc="$tmp/docs/a.md" 'why' || return
+        cp -r "$tmp/one" "$tmp/two" 2>/dev/null
+        ask --json --disk_path="$tmp/two" --doc="$tmp/docs/a.md" --doc="$one" --ratio=0.2 'how'
+        exits 0 || return
+        recomputed=$(count recomputed)
+        [ "$(count filled)" -gt 300 ] && [ "$recomputed" -gt 20 ] || fail "$out" || return
+        rm -rf "$tmp/two"
+        cp -r "$tmp/one" "$tmp/two" 2>/dev/null
+        ask --disk_path="$tmp/two" --doc="$tmp/docs/a.md" --doc="$one" --ratio=0.2 'how'
+        is "$(told recomputed)" "$recomputed" || return
+        is $(($(told reused) + $(told recomputed) + $(told new))) "$(told tokens)" || return
+    done
+    # Of the document that was known, all but what was computed anew was reused.
+    [ "$(told reused)" -gt 250 ] || fail "$err"
 }
 
 documents_are_known_the_second_time_and_the_answer_is_the_same() {
@@ -163,6 +188,7 @@ a_store_in_use_is_no_reason_not_to_answer() {
 }
 
 run an_answer_comes_and_then_a_line_about_its_cost
+run the_line_tells_what_was_recomputed_when_something_was_filled
 run documents_are_known_the_second_time_and_the_answer_is_the_same
 run documents_are_known_in_another_order_and_company
 run recomputing_everything_is_a_full_prefill_to_the_last_bit
