@@ -13,12 +13,24 @@ static void hex(char *out, const uint8_t *bytes, size_t n)
 }
 
 #define ROPE_TEXT_BYTES 8192u
+#define LABEL_BYTES (TSR_MODEL_NAME_BYTES + sizeof((struct tsr_model_info){0}.architecture) + 4)
+
+/* What people see of the space: "SmolLM2 135M (llama)". An engine need not know the name. */
+static const char *label(const struct tsr_model_info *i, char out[LABEL_BYTES])
+{
+    bool named = i->name[0] && strcmp(i->name, i->architecture) != 0;
+    if (named)
+        snprintf(out, LABEL_BYTES, "%s (%s)", i->name, i->architecture);
+    else
+        snprintf(out, LABEL_BYTES, "%s", i->architecture);
+    return out;
+}
 
 static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool int8,
                       const char *salt)
 {
     const struct tsr_model_info *i = &b->info;
-    char tokenizer[2 * sizeof i->tokenizer + 1], rope[ROPE_TEXT_BYTES];
+    char tokenizer[2 * sizeof i->tokenizer + 1], rope[ROPE_TEXT_BYTES], model[LABEL_BYTES];
     int n = tsri_rope_text(&i->rope, rope, sizeof rope);
     if (n < 0) return n;
     if ((size_t)n >= sizeof rope)
@@ -26,7 +38,7 @@ static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool in
     hex(tokenizer, i->tokenizer, sizeof i->tokenizer);
     size_t row = tsri_row_bytes_int8(i->n_kv_heads, i->head_dim);
     struct tsr_space_desc desc = {.size = sizeof desc,
-                                  .model = i->architecture,
+                                  .model = label(i, model),
                                   .weights = i->weights,
                                   .weights_bytes = sizeof i->weights,
                                   .tokenizer = tokenizer,
@@ -54,8 +66,9 @@ static int open_cache(struct tsr_blend *b, const struct tsr_blend_config *config
 /* What an engine says of its model is checked as far as it can be. */
 static int check_info(const struct tsr_model_info *i)
 {
-    if (i->size < sizeof *i || !memchr(i->architecture, 0, sizeof i->architecture))
-        return tsri_fail(TSR_EINVAL, "blend: info without size or architecture");
+    if (i->size < sizeof *i || !memchr(i->architecture, 0, sizeof i->architecture) ||
+        !memchr(i->name, 0, sizeof i->name))
+        return tsri_fail(TSR_EINVAL, "blend: info without size, name or architecture");
     bool dtype = i->kv_dtype == TSR_DTYPE_F16 || i->kv_dtype == TSR_DTYPE_BF16 ||
                  i->kv_dtype == TSR_DTYPE_F32;
     if (!i->n_layers || !i->n_kv_heads || !i->head_dim || !i->n_vocab || !i->context || !dtype)

@@ -1,4 +1,5 @@
 /* A model and a cache together: spaces, profiles, and random prompts that go through everything. */
+#include "cache/cache.h"
 #include "support/blend_kit.h"
 #include "support/test.h"
 
@@ -29,6 +30,21 @@ TEST(models_and_tenants_have_spaces_of_their_own)
     CHECK(memcmp(mine, same, 16) == 0);
     tsr_blend_close(other);
     tsr_blend_close(again);
+    CHECK(blend_kit_close(&k));
+}
+
+TEST(a_space_has_the_name_of_its_model)
+{
+    struct blend_kit k;
+    struct tsri_space_row rows[4];
+    char label[256];
+    bool found = false;
+    blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
+    snprintf(label, sizeof label, "%s (llama)", k.model.info.name);
+    uint32_t n = tsri_cache_spaces(k.cache.cache, rows, 4);
+    for (uint32_t i = 0; i < n && i < 4; i++)
+        found |= strcmp(rows[i].model, label) == 0;
+    CHECK(found);
     CHECK(blend_kit_close(&k));
 }
 
@@ -217,6 +233,7 @@ TEST(random_prompts_keep_every_promise)
 int main(void)
 {
     RUN(models_and_tenants_have_spaces_of_their_own);
+    RUN(a_space_has_the_name_of_its_model);
     RUN(a_profile_for_another_model_is_refused);
     RUN(little_text_is_not_blended);
     RUN(an_executor_without_attention_links_instead);
