@@ -2,7 +2,7 @@
 #
 #   make            the library, the programs, the examples and the benches
 #   make test       install what is missing, build, run every test (the README's command)
-#   make demo       replay a small built-in trace and print a hit table
+#   make demo       a small model answers questions about documents that it has read before
 #   make cuda       the CUDA device, libtessera-cuda.so, with nvcc
 #   make gpu-kit    what a machine with a GPU needs to test and measure that device, in $B/gpu
 #   make check-arm  the tests of devices and models on 64-bit Arm, emulated where the machine is another
@@ -11,8 +11,10 @@
 #   make test-vllm, make test-sglang   Tessera inside real engines (tools/setup --engines first)
 #   make bench-vllm      time to the first token and tokens a second inside vLLM
 #   make check-long the slow tier: fuzzers 60 s each, many more crash rounds
+#   make fuzz       build the fuzzers alone
 #   make lint       formatting, clang-tidy, cppcheck, shellcheck, ruff, mypy, man pages, layer order
-#   make install    to PREFIX (/usr/local), below DESTDIR
+#   make install    to PREFIX (/usr/local) and LIBDIR (PREFIX/lib), below DESTDIR
+#   make uninstall  takes away what install has put there; with the same variables
 #   make doc        regenerate docs/config.md and the option pages from the tables
 #   make clean
 #
@@ -22,12 +24,13 @@
 #            WITH_CUDA=1        all, check and install take in the CUDA device
 #            WITH_MODEL=1 | 0   the executor on llama.cpp's ggml must be built | is left out; if not
 #                               given, it is built where tools/setup --model has been run
-#            CC, CFLAGS, LDFLAGS, PREFIX, DESTDIR, V=1 (show commands), T=glob (tests to run)
+#            CC, CFLAGS, LDFLAGS, PREFIX, LIBDIR, DESTDIR, V=1 (show commands), T=glob (tests to run)
 
-VERSION := 0.1.0
-SOMAJOR := 0
+VERSION := $(shell cat VERSION)
+SOMAJOR := $(firstword $(subst ., ,$(VERSION)))
 B       ?= build
 PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
 CFLAGS  ?= -O2 -g
 V       ?= 0
 Q       := $(if $(filter 1,$(V)),,@)
@@ -131,7 +134,7 @@ BINS  := $(B)/bin/tessera $(B)/bin/tesserad
 
 PYTHON ?= python3
 
-.PHONY: all lib cuda gpu-kit check-arm test check check-long test-python test-vllm test-sglang bench-vllm demo lint install doc clean help fuzz setup FORCE
+.PHONY: all lib cuda gpu-kit check-arm test check check-long test-python test-vllm test-sglang bench-vllm demo lint install uninstall doc clean help fuzz setup FORCE
 all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL) $(MODEL_LIB) $(PROFILES)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 cuda: $(CUDA_LIB)
@@ -176,9 +179,11 @@ $(LIBS_SO): $(call obj,$(LIB_SRC)) src/tessera.map
 	    $(SANF) $(LDFLAGS) $(call obj,$(LIB_SRC)) -o $@ $(LIBS)
 	$(Q)ln -sf libtessera.so $@.$(SOMAJOR)
 
-$(B)/tessera.pc: tessera.pc.in FORCE
+$(B)/tessera.pc: tessera.pc.in VERSION FORCE
 	@mkdir -p $(@D)
-	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(filter-out libcurl,$(PKGS))|' $< > $@
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(filter-out libcurl,$(PKGS))|' $< > $@
+
+$(call obj,src/base/error.c src/stats/stats.c tests/stats/test_stats.c): VERSION
 
 $(B)/bin/tessera: $(call obj,$(CLI_SRC)) $(LIBA)
 	@mkdir -p $(@D)
@@ -357,25 +362,39 @@ doc: $(B)/bin/tessera
 	@tools/gen-doc $(B)/bin/tessera
 
 INSTALL_TO := $(DESTDIR)$(PREFIX)
+LIB_TO     := $(DESTDIR)$(LIBDIR)
+# Units are looked for here wherever libraries are.
+UNITS_TO   := $(INSTALL_TO)/lib/systemd/system
+MAN_TO      = $(INSTALL_TO)/share/man/man$(subst .,,$(suffix $1))/$(notdir $1)
+MAN_PAGES  := $(wildcard man/*.[1-8])
 install: lib $(BINS) $(CUDA_ALL) $(if $(MODEL_LIB),$(B)/installed/libtessera-model.so)
-	install -d $(INSTALL_TO)/include/tessera $(INSTALL_TO)/lib/pkgconfig
+	install -d $(INSTALL_TO)/include/tessera $(LIB_TO)/pkgconfig
 	install -m 644 include/tessera/*.h $(INSTALL_TO)/include/tessera/
-	install -m 644 $(LIBA) $(INSTALL_TO)/lib/
-	install -m 755 $(LIBS_SO) $(INSTALL_TO)/lib/libtessera.so.$(VERSION)
-	ln -sf libtessera.so.$(VERSION) $(INSTALL_TO)/lib/libtessera.so.$(SOMAJOR)
-	ln -sf libtessera.so.$(SOMAJOR) $(INSTALL_TO)/lib/libtessera.so
-	$(if $(WITH_CUDA),install -m 755 $(B)/lib/libtessera-cuda.so $(DESTDIR)$(PREFIX)/lib/)
-	$(if $(MODEL_LIB),install -m 755 $(B)/installed/libtessera-model.so $(INSTALL_TO)/lib/)
-	$(if $(LLAMA_TAKE),install -d $(INSTALL_TO)/lib/tessera && cp -P $(LLAMA_TAKE)/lib*.so.* $(INSTALL_TO)/lib/tessera/)
+	install -m 644 $(LIBA) $(LIB_TO)/
+	install -m 755 $(LIBS_SO) $(LIB_TO)/libtessera.so.$(VERSION)
+	ln -sf libtessera.so.$(VERSION) $(LIB_TO)/libtessera.so.$(SOMAJOR)
+	ln -sf libtessera.so.$(SOMAJOR) $(LIB_TO)/libtessera.so
+	$(if $(WITH_CUDA),install -m 755 $(B)/lib/libtessera-cuda.so $(LIB_TO)/)
+	$(if $(MODEL_LIB),install -m 755 $(B)/installed/libtessera-model.so $(LIB_TO)/)
+	$(if $(LLAMA_TAKE),install -d $(LIB_TO)/tessera && cp -P $(LLAMA_TAKE)/lib*.so.* $(LIB_TO)/tessera/)
 	$(if $(wildcard $(LLAMA_DIR)/LICENSE),install -D -m 644 $(LLAMA_DIR)/LICENSE $(INSTALL_TO)/share/doc/tessera/LICENSE.llama.cpp)
-	install -m 644 $(B)/tessera.pc $(INSTALL_TO)/lib/pkgconfig/
+	install -m 644 $(B)/tessera.pc $(LIB_TO)/pkgconfig/
 	$(if $(BINS),install -d $(INSTALL_TO)/bin && install -m 755 $(BINS) $(INSTALL_TO)/bin/)
-	$(foreach p,$(wildcard man/*.[1-8]),install -D -m 644 $p \
-	    $(INSTALL_TO)/share/man/man$(subst .,,$(suffix $p))/$(notdir $p) &&) true
+	$(foreach p,$(MAN_PAGES),install -D -m 644 $p $(call MAN_TO,$p) && \
+	    sed -i 's/^\.Os$$/.Os Tessera $(VERSION)/' $(call MAN_TO,$p) &&) true
 	$(foreach p,$(wildcard profiles/*.yaml),install -D -m 644 $p $(INSTALL_TO)/share/tessera/$p &&) true
-	install -d $(INSTALL_TO)/lib/systemd/system
-	sed 's|@PREFIX@|$(PREFIX)|' dist/tesserad.service > $(INSTALL_TO)/lib/systemd/system/tesserad.service
-	install -m 644 dist/tesserad.socket $(INSTALL_TO)/lib/systemd/system/
+	install -d $(UNITS_TO)
+	sed 's|@PREFIX@|$(PREFIX)|' dist/tesserad.service > $(UNITS_TO)/tesserad.service
+	install -m 644 dist/tesserad.socket $(UNITS_TO)/
+
+# Also what only another build installs (CUDA, a model). Folders go unless somebody else's files are in them.
+uninstall:
+	rm -f $(addprefix $(INSTALL_TO)/,$(wildcard include/tessera/*.h) $(addprefix bin/,$(notdir $(BINS))))
+	rm -f $(addprefix $(LIB_TO)/,libtessera.a libtessera.so libtessera.so.* libtessera-cuda.so libtessera-model.so pkgconfig/tessera.pc)
+	rm -f $(foreach p,$(MAN_PAGES),$(call MAN_TO,$p)) $(UNITS_TO)/tesserad.service $(UNITS_TO)/tesserad.socket
+	rm -f $(LIB_TO)/tessera/lib*.so.* $(addprefix $(INSTALL_TO)/share/,doc/tessera/LICENSE.llama.cpp $(addprefix tessera/,$(wildcard profiles/*.yaml)))
+	for d in $(LIB_TO)/tessera $(addprefix $(INSTALL_TO)/,include/tessera share/tessera/profiles share/tessera share/doc/tessera); do \
+	    if [ -d $$d ]; then rmdir --ignore-fail-on-non-empty $$d; fi; done
 
 clean:
 	rm -rf $(B)

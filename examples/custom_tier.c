@@ -28,14 +28,19 @@ static int tree_open(struct tsr_tier **out, const struct tsr_tier_env *env)
     *out = &t->base;
     return 0;
 }
-static void tree_close(struct tsr_tier *tier)
-{
-    tdestroy(((struct tree *)tier)->root, free);
-    free(tier);
-}
 static int by_key(const void *a, const void *b)
 {
     return memcmp(a, b, sizeof(struct tsr_key));
+}
+static void tree_close(struct tsr_tier *tier)
+{
+    struct tree *t = (struct tree *)tier;
+    while (t->root) {
+        struct item *item = *(struct item **)t->root;
+        tdelete(item, &t->root, by_key);
+        free(item);
+    }
+    free(t);
 }
 
 /* Copies the parts of an io out (put) or in, one behind the other; without `flat` it only counts

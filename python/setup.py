@@ -47,4 +47,5 @@ class WithBinary(Distribution):
         return True
 
 
-setup(cmdclass={"build_py": BuildWithLibrary}, distclass=WithBinary)
+VERSION = (TREE / "VERSION").read_text().strip()
+setup(version=VERSION, cmdclass={"build_py": BuildWithLibrary}, distclass=WithBinary)

@@ -103,7 +103,7 @@ class TestStructs(unittest.TestCase):
             self.assertEqual(len(arguments), count, name)
 
     def test_the_library_says_which_one_it_is(self):
-        self.assertTrue(_lib.library().tsr_version())
+        self.assertEqual(tessera.__version__.encode(), _lib.library().tsr_version())
         self.assertIn("tessera", tessera.library_path())
 
 

@@ -68,6 +68,27 @@ static bool beside(const char *rest, char *buf, size_t bytes)
 
 /* ---- model ---- */
 
+/* In lib/ of a build, or where distributions have libraries below a prefix (LIBDIR of make
+ * install); anywhere else the dynamic linker has to know it. */
+static bool model_library(char *buf, size_t bytes)
+{
+    static const char *const folders[] = {
+        "lib",
+        "lib64",
+#if defined(__x86_64__)
+        "lib/x86_64-linux-gnu"
+#elif defined(__aarch64__)
+        "lib/aarch64-linux-gnu"
+#endif
+    };
+    for (size_t i = 0; i < TSRI_COUNT(folders); i++) {
+        char rest[64];
+        snprintf(rest, sizeof rest, "%s/libtessera-model.so", folders[i]);
+        if (beside(rest, buf, bytes)) return true;
+    }
+    return false;
+}
+
 static int open_model(struct tsri_reader *r, struct tsri_cli *cli)
 {
     char path[4096], library[4096];
@@ -88,7 +109,7 @@ static int open_model(struct tsri_reader *r, struct tsri_cli *cli)
                                       .n_threads = (uint32_t)threads,
                                       .weights = tsri_cli_flag(cli, "weights"),
                                       .device = tsri_cli_flag(cli, "device")};
-    if (beside("lib/libtessera-model.so", library, sizeof library)) config.library = library;
+    if (model_library(library, sizeof library)) config.library = library;
     r->info.size = sizeof r->info;
     int status = tsr_model_open(&r->model, NULL, &config);
     if (status == TSR_EDEVICE && !config.library)

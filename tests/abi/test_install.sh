@@ -41,8 +41,64 @@ a_program_builds_and_runs_with_the_installed_static_library() {
 
 pkg_config_gives_the_version_of_the_library() {
     install_to "$tmp/usr" || return
-    [ "$(pc --modversion)" = "$(sed -n 's/^VERSION *:= *//p' Makefile)" ] ||
-        fail "pkg-config says $(pc --modversion)"
+    [ "$(pc --modversion)" = "$(cat VERSION)" ] || fail "pkg-config says $(pc --modversion)"
+}
+
+# One file has it; what else shows it takes it from there.
+the_version_is_written_in_one_file() {
+    local version again page
+    version=$(cat VERSION)
+    again=$(grep -rnF "$version" Makefile tessera.pc.in man dist tools include src/base src/cli \
+        python --include='*' --exclude-dir=__pycache__ --exclude='*.txt') &&
+        { fail "again in: $again" || return; }
+    grep -qE "^## ${version//./\\.}( |$)" CHANGELOG.md || fail "no such heading in CHANGELOG.md" || return
+    install_to "$tmp/usr" || return
+    for page in "$tmp"/usr/share/man/*/*; do
+        grep -qx "\.Os Tessera $version" "$page" || fail "${page##*/} says another one" || return
+    done
+    "$tmp/usr/bin/tessera" --version | grep -qF "$version" || fail "the program says another one" || return
+    python3 -c 'import setuptools' 2>/dev/null || return 0
+    [ "$(cd python && python3 setup.py --version 2>/dev/null | tail -n 1)" = "$version" ] ||
+        fail "the Python package has another one"
+}
+
+every_example_builds_with_what_pkg_config_says() {
+    local example
+    install_to "$tmp/usr" || return
+    for example in examples/*.c; do
+        local own=()
+        grep -q '<math.h>' "$example" && own=(-lm) # a need of its own, not of the library
+        # shellcheck disable=SC2046,SC2086
+        "$CC" -Wall -Wextra -Werror $san "$example" -o "$tmp/example" $(pc --cflags --libs) \
+            "${own[@]}" || fail "$example" || return
+        LD_LIBRARY_PATH=$tmp/usr/lib timeout 60 "$tmp/example" >"$tmp/out" 2>&1 ||
+            fail "$example: $(cat "$tmp/out")" || return
+    done
+}
+
+libraries_go_where_libdir_says() {
+    make -s B="$B" "${built_with[@]}" PREFIX="$tmp/usr" LIBDIR="$tmp/usr/lib64" install \
+        >"$tmp/log" 2>&1 || fail "make install: $(cat "$tmp/log")" || return
+    [ -f "$tmp/usr/lib64/libtessera.so" ] || fail "no library in lib64" || return
+    [ -z "$(find "$tmp/usr/lib" -name 'libtessera*' -o -name '*.pc')" ] ||
+        fail "in lib: $(ls "$tmp/usr/lib")" || return
+    grep -qx 'libdir=${prefix}/lib64' "$tmp/usr/lib64/pkgconfig/tessera.pc" ||
+        fail "tessera.pc: $(grep libdir= "$tmp/usr/lib64/pkgconfig/tessera.pc")" || return
+    [ -f "$tmp/usr/lib64/libtessera-model.so" ] || return 0
+    touch "$tmp/empty.gguf"
+    "$tmp/usr/bin/tessera" ask --model="$tmp/empty.gguf" --doc=VERSION hello >"$tmp/out" 2>&1
+    grep -q 'not a model file' "$tmp/out" || fail "no model library: $(cat "$tmp/out")"
+}
+
+uninstall_takes_away_what_install_has_put_there_and_nothing_else() {
+    mkdir -p "$tmp/stage/usr/lib/pkgconfig" "$tmp/stage/usr/include/tessera" || return
+    touch "$tmp/stage/usr/lib/libother.so" "$tmp/stage/usr/include/tessera/other.h"
+    (cd "$tmp/stage" && find . ! -type d | sort) >"$tmp/before"
+    install_to /usr "$tmp/stage" || return
+    make -s B="$B" "${built_with[@]}" PREFIX=/usr DESTDIR="$tmp/stage" uninstall >"$tmp/log" 2>&1 ||
+        fail "make uninstall: $(cat "$tmp/log")" || return
+    (cd "$tmp/stage" && find . ! -type d | sort) | diff "$tmp/before" - || fail "other files" || return
+    [ -z "$(find "$tmp/stage" -type d -name 'tessera' -empty)" ] || fail "empty folders of ours"
 }
 
 destdir_gets_everything_and_prefix_is_what_programs_see() {
@@ -88,6 +144,10 @@ what_is_installed_finds_its_libraries_beside_itself() {
 run a_program_builds_and_runs_with_the_installed_shared_library
 run a_program_builds_and_runs_with_the_installed_static_library
 run pkg_config_gives_the_version_of_the_library
+run the_version_is_written_in_one_file
+run every_example_builds_with_what_pkg_config_says
+run libraries_go_where_libdir_says
+run uninstall_takes_away_what_install_has_put_there_and_nothing_else
 run destdir_gets_everything_and_prefix_is_what_programs_see
 run every_man_page_and_program_is_installed
 run what_is_installed_finds_its_libraries_beside_itself

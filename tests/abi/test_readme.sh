@@ -49,9 +49,20 @@ every_make_target_named_in_the_documents_exists() {
     [ -z "$missing" ] || fail "no such target:$missing"
 }
 
+help_of_make_names_every_target_that_a_user_calls() {
+    local target missing=''
+    make -s help >"$tmp/help" || fail "make help" || return
+    for target in $(sed -n 's/^\.PHONY: //p' Makefile); do
+        case $target in all | lib | help | setup | FORCE) continue ;; esac
+        grep -qE "make $target( |,|\$)" "$tmp/help" || missing="$missing $target"
+    done
+    [ -z "$missing" ] || fail "make help does not name$missing"
+}
+
 run the_example_compiles_without_a_warning
 run the_example_finds_its_document
 run every_example_runs_to_its_end
 run every_link_between_documents_leads_somewhere
+run help_of_make_names_every_target_that_a_user_calls
 run every_make_target_named_in_the_documents_exists
 test_end
