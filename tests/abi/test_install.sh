@@ -82,6 +82,7 @@ libraries_go_where_libdir_says() {
     [ -f "$tmp/usr/lib64/libtessera.so" ] || fail "no library in lib64" || return
     [ -z "$(find "$tmp/usr/lib" -name 'libtessera*' -o -name '*.pc')" ] ||
         fail "in lib: $(ls "$tmp/usr/lib")" || return
+    # shellcheck disable=SC2016  # pkg-config expands it
     grep -qx 'libdir=${prefix}/lib64' "$tmp/usr/lib64/pkgconfig/tessera.pc" ||
         fail "tessera.pc: $(grep libdir= "$tmp/usr/lib64/pkgconfig/tessera.pc")" || return
     [ -f "$tmp/usr/lib64/libtessera-model.so" ] || return 0

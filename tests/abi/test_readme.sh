@@ -52,10 +52,10 @@ every_make_target_named_in_the_documents_exists() {
 help_of_make_names_every_target_that_a_user_calls() {
     local target missing=''
     make -s help >"$tmp/help" || fail "make help" || return
-    for target in $(sed -n 's/^\.PHONY: //p' Makefile); do
+    while IFS= read -r target; do
         case $target in all | lib | help | setup | FORCE) continue ;; esac
         grep -qE "make $target( |,|\$)" "$tmp/help" || missing="$missing $target"
-    done
+    done < <(sed -n 's/^\.PHONY: //p' Makefile | tr ' ' '\n')
     [ -z "$missing" ] || fail "make help does not name$missing"
 }
 
