@@ -30,8 +30,7 @@
 #define TRIES 2u /* of a shrunk plan before a step counts as needed */
 
 /* What lives have in them if nothing is said. */
-static uint32_t parts = LIFE_WITH_ALL & ~(uint32_t)(LIFE_WITH_INDEX | LIFE_WITH_LOSS |
-                                                    LIFE_WITH_EVICT | LIFE_WITH_ANSWER);
+static uint32_t parts = LIFE_WITH_ALL & ~(uint32_t)LIFE_WITH_ANSWER;
 
 /* One life in a process of its own, and a folder with its trace. */
 struct job {
