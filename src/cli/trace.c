@@ -1,8 +1,8 @@
 /* trace.c - reads access traces: JSON lines, each a request in one of two forms,
  *
  *   {"chunks":[[id,tokens],...]}                segments, each standing for itself
- *   {"hash_ids":[id,...],"input_length":n}      blocks of 512 tokens of one text, the last one
- * short
+ *   {"hash_ids":[id,...],"input_length":n}      blocks of 512 tokens of one text, the last
+ *                                               one short
  *
  * Other members are stepped over. The parser takes exactly JSON (RFC 8259), no more, and bounds
  * nesting, line length and counts, so that any file is safe to name. */

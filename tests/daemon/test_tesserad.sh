@@ -7,10 +7,10 @@ needs_shared_memory
 tesserad=$B/bin/tesserad
 unset XDG_RUNTIME_DIR NOTIFY_SOCKET LISTEN_PID LISTEN_FDS TESSERA_CONFIG_FILE
 
-# Starts it at $tmp/run/sock with a small cache and waits until it answers; its process is $server.
+# start [FLAG...]: starts it at $tmp/run/sock with a small cache and waits until it answers; its process is $server.
 start() {
     "$tesserad" --host_size=4M --http_listen=off --server_socket="$tmp/run/sock" --log_level=info \
-        2>>"$tmp/log" &
+        "$@" 2>>"$tmp/log" &
     server=$!
     wait_until answers "$tmp/run/sock" || fail "it does not answer" "$(cat "$tmp/log")"
 }
@@ -73,6 +73,13 @@ check_looks_at_the_configuration_and_ends() {
     "$tesserad" --check --separator='##' 2>"$tmp/err" >"$tmp/out" || fail "separator" || return
     [ "$(grep -c 'separator .* has no effect' "$tmp/err")" = 1 ] || fail "no warning" || return
     [ ! -e "$tmp/run" ] || fail "it made something"
+}
+
+an_option_without_effect_is_named_once_for_all_tenants() {
+    start --server_allow=54321,54322 --separator='##' || return
+    stop || fail "status $?" "$(cat "$tmp/log")" || return
+    grep -q 'serves 3 tenants' "$tmp/log" || fail "$(cat "$tmp/log")" || return
+    [ "$(grep -c 'separator .* has no effect' "$tmp/log")" = 1 ] || fail "$(cat "$tmp/log")"
 }
 
 it_serves_until_it_is_told_to_stop() {
@@ -154,6 +161,7 @@ no_process() { ! kill -0 "$1" 2>/dev/null; }
 run it_says_what_it_is
 run reading_the_configuration_is_logged_at_its_own_level
 run check_looks_at_the_configuration_and_ends
+run an_option_without_effect_is_named_once_for_all_tenants
 run it_serves_until_it_is_told_to_stop
 run a_second_one_is_refused
 run killed_it_starts_again_in_its_place
