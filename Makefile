@@ -185,6 +185,8 @@ $(B)/tessera.pc: tessera.pc.in VERSION FORCE
 
 $(call obj,src/base/error.c src/stats/stats.c tests/stats/test_stats.c): VERSION
 
+# liburing tells its version from 2.4 on only.
+$(B)/obj/src/cli/libraries.o: private CPPF += $(if $(URING),-DTSRI_URING_VERSION='"$(shell pkg-config --modversion liburing)"')
 $(B)/bin/tessera: $(call obj,$(CLI_SRC)) $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"

@@ -113,6 +113,13 @@ struct tsri_more {
     float *logits;     /* [n_logits][n_vocab] */
 };
 int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *more);
+/* The model that is meant: `named` (NULL: none), that of the environment, or the one of tools/setup
+ * --model, into buf. */
+const char *tsri_reader_model(const char *named, char *buf, size_t bytes);
+/* The library that runs models, beside the program; NULL: wherever the system finds it. */
+const char *tsri_reader_library(char *buf, size_t bytes);
+/* The folder of the store, which the configuration may name. */
+void tsri_reader_store(const struct tsr_config *config, char *buf, size_t bytes);
 /* Where models and the store are kept: <folder>/<rest> into buf. */
 void tsri_reader_path(const char *rest, char *buf, size_t bytes);
 

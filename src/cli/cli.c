@@ -103,12 +103,11 @@ int tsri_cli_config(struct tsri_cli *cli)
 
 /* Reading the configuration has log lines of its own, and the level is in what is read: so it is
  * read once in silence for the level. What is wrong with it is told by the command that uses it. */
-static void start_log(const struct tsri_cli *cli)
+static void start_log(struct tsri_cli *cli)
 {
-    struct tsr_config *config;
     int level = TSR_LOG_WARN;
-    if (load_config(cli, &config) == 0) level = (int)tsri_config_options(config)->log_level;
-    tsr_config_close(config);
+    if (load_config(cli, &cli->preview) == 0)
+        level = (int)tsri_config_options(cli->preview)->log_level;
     tsr_log_set(tsr_log_stderr, NULL, level);
 }
 
@@ -382,6 +381,7 @@ int main(int argc, char **argv)
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0)
         status = tsri_cli_fail("cannot write the output");
     tsr_config_close(w.scratch);
+    tsr_config_close(cli.preview);
     tsr_config_close(cli.config);
     for (int i = 0; i < cli.n_flags; i++)
         free((char *)(uintptr_t)cli.flags[i].name);

@@ -36,6 +36,9 @@ struct tsri_cli {
     bool json;
     bool color;                /* stdout is a terminal that wants it */
     struct tsr_config *config; /* see tsri_cli_config */
+    /* The same, read in silence before the command runs; NULL when something is wrong with it. For
+     * what must work all the same. */
+    struct tsr_config *preview;
 };
 
 #define TSRI_COMMAND_RUN(id, name, usage, help, details) int tsri_cmd_##id(struct tsri_cli *cli);
@@ -122,6 +125,18 @@ void tsri_check_direct(const struct tsri_checked_disk *d, struct tsri_finding *f
 void tsri_check_io_uring(const struct tsri_options *o, struct tsri_finding *f);
 /* One known device, by its place in the list of tsri_device_known(). */
 void tsri_check_device(const char *name, struct tsri_finding *f);
+
+/* ---- libraries.c: what a build or a machine may lack; a version or a path, or false and why ---- */
+
+/* NULL behind the last one. */
+const char *tsri_library_name(uint32_t i);
+bool tsri_library_find(uint32_t i, char *text, size_t bytes);
+/* The model and the store of `tessera ask`; config NULL: the configuration is wrong. */
+bool tsri_model_find(char *text, size_t bytes);
+bool tsri_store_find(const struct tsr_config *config, char *text, size_t bytes);
+void tsri_check_library(uint32_t i, const struct tsri_options *o, struct tsri_finding *f);
+void tsri_check_model(struct tsri_finding *f);
+void tsri_check_store(const struct tsr_config *config, struct tsri_finding *f);
 
 /* ---- rig: an engine's memory, an entry's cells and a batch on a device, to measure with ---- */
 

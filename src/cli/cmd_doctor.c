@@ -2,7 +2,7 @@
  * of checks, each of which finds one thing out and says ok, warn or fail, what it found, and what
  * to do about it. Checks read /proc and /sys, or try the real thing where only trying tells; they
  * change nothing and leave nothing behind. Those of memory and disk are in checks.c, those of
- * devices in devices.c. */
+ * devices in devices.c, those of libraries in libraries.c. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -173,6 +173,22 @@ static void check_disks(struct tsri_cli *cli, int count[3])
     }
 }
 
+static void check_libraries(struct tsri_cli *cli, int count[3])
+{
+    const struct tsri_options *o = tsri_config_options(cli->config);
+    const char *name;
+    for (uint32_t i = 0; (name = tsri_library_name(i)) != NULL; i++) {
+        struct tsri_finding f = {0};
+        tsri_check_library(i, o, &f);
+        print_finding(cli, name, &f, count);
+    }
+    struct tsri_finding model = {0}, store = {0};
+    tsri_check_model(&model);
+    print_finding(cli, "ask model", &model, count);
+    tsri_check_store(cli->config, &store);
+    print_finding(cli, "ask store", &store, count);
+}
+
 int tsri_cmd_doctor(struct tsri_cli *cli)
 {
     int count[3] = {0};
@@ -186,6 +202,7 @@ int tsri_cmd_doctor(struct tsri_cli *cli)
         print_finding(cli, checks[i].name, &f, count);
     }
     check_disks(cli, count);
+    check_libraries(cli, count);
     const char *device;
     for (uint32_t i = 0; (device = tsri_device_known(i)) != NULL; i++) {
         struct tsri_finding f = {0};

@@ -18,6 +18,34 @@ static const char *names_of(const char *option, char *buf, size_t bytes)
     return buf;
 }
 
+static void print_row(const struct tsri_cli *cli, bool first, const char *name, const char *value)
+{
+    char shown[1024];
+    if (cli->json) {
+        printf("%s\"%s\":", first ? "{" : ",", name);
+        tsri_cli_print_json_string(value);
+    } else if (first) {
+        printf("tessera %s\n", value);
+    } else {
+        printf("  %-10s%s\n", name, tsri_printable(value, shown, sizeof shown));
+    }
+}
+
+/* What the machine may lack, and what `tessera ask` would use. */
+static void print_found(const struct tsri_cli *cli)
+{
+    char text[1024];
+    const char *name;
+    for (uint32_t i = 0; (name = tsri_library_name(i)) != NULL; i++) {
+        tsri_library_find(i, text, sizeof text);
+        print_row(cli, false, name, text);
+    }
+    tsri_model_find(text, sizeof text);
+    print_row(cli, false, "model", text);
+    tsri_store_find(cli->preview, text, sizeof text);
+    print_row(cli, false, "store", text);
+}
+
 int tsri_cmd_version(struct tsri_cli *cli)
 {
     char features[128], xxhash[32], policies[128], digests[128];
@@ -42,16 +70,9 @@ int tsri_cmd_version(struct tsri_cli *cli)
         {"policies", names_of("policy", policies, sizeof policies)},
         {"digests", names_of("hash", digests, sizeof digests)},
     };
-    if (!cli->json) {
-        printf("tessera %s\n", tsr_version());
-        for (size_t i = 1; i < TSRI_COUNT(rows); i++)
-            printf("  %-10s%s\n", rows[i][0], rows[i][1]);
-        return 0;
-    }
-    for (size_t i = 0; i < TSRI_COUNT(rows); i++) {
-        printf("%s\"%s\":", i ? "," : "{", rows[i][0]);
-        tsri_cli_print_json_string(rows[i][1]);
-    }
-    puts("}");
+    for (size_t i = 0; i < TSRI_COUNT(rows); i++)
+        print_row(cli, i == 0, rows[i][0], rows[i][1]);
+    print_found(cli);
+    if (cli->json) puts("}");
     return 0;
 }

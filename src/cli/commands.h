@@ -152,7 +152,8 @@
       "Of the same prompt; returns how many entries were pinned.\n")                               \
     X(version, "version", "[--json]",                                                              \
       "print version, libraries and features",                                                     \
-      "Version, compiler, the libraries in use, and the processor features that count.\n")
+      "Version, compiler, the libraries in use, the processor features that count, and the\n"     \
+      "model and the store that `tessera ask` uses where no flag names others.\n")
 /* clang-format on */
 
 #endif

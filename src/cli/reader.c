@@ -68,9 +68,17 @@ static bool beside(const char *rest, char *buf, size_t bytes)
 
 /* ---- model ---- */
 
+const char *tsri_reader_model(const char *named, char *buf, size_t bytes)
+{
+    if (!named) named = getenv("TESSERA_MODEL");
+    if (named) return named;
+    tsri_reader_path(DEFAULT_MODEL, buf, bytes);
+    return buf;
+}
+
 /* In lib/ of a build, or where distributions have libraries below a prefix (LIBDIR of make
  * install); anywhere else the dynamic linker has to know it. */
-static bool model_library(char *buf, size_t bytes)
+const char *tsri_reader_library(char *buf, size_t bytes)
 {
     static const char *const folders[] = {
         "lib",
@@ -84,32 +92,27 @@ static bool model_library(char *buf, size_t bytes)
     for (size_t i = 0; i < TSRI_COUNT(folders); i++) {
         char rest[64];
         snprintf(rest, sizeof rest, "%s/libtessera-model.so", folders[i]);
-        if (beside(rest, buf, bytes)) return true;
+        if (beside(rest, buf, bytes)) return buf;
     }
-    return false;
+    return NULL;
 }
 
 static int open_model(struct tsri_reader *r, struct tsri_cli *cli)
 {
     char path[4096], library[4096];
     double threads = 0;
-    const char *named = tsri_cli_flag(cli, "model");
-    if (!named) named = getenv("TESSERA_MODEL");
-    if (!named) {
-        tsri_reader_path(DEFAULT_MODEL, path, sizeof path);
-        named = path;
-        if (access(path, R_OK) != 0)
-            return tsri_cli_fail("no model is installed: run `tools/setup --model` in the source "
-                                 "folder, or name one with --model=FILE");
-    }
+    const char *model = tsri_reader_model(tsri_cli_flag(cli, "model"), path, sizeof path);
+    if (model == path && access(path, R_OK) != 0)
+        return tsri_cli_fail("no model is installed: run `tools/setup --model` in the source "
+                             "folder, or name one with --model=FILE");
     int e = tsri_cli_flag_number(cli, "threads", 1, 512, &threads);
     if (e) return e;
     struct tsr_model_config config = {.size = sizeof config,
-                                      .path = named,
+                                      .path = model,
                                       .n_threads = (uint32_t)threads,
                                       .weights = tsri_cli_flag(cli, "weights"),
-                                      .device = tsri_cli_flag(cli, "device")};
-    if (model_library(library, sizeof library)) config.library = library;
+                                      .device = tsri_cli_flag(cli, "device"),
+                                      .library = tsri_reader_library(library, sizeof library)};
     r->info.size = sizeof r->info;
     int status = tsr_model_open(&r->model, NULL, &config);
     if (status == TSR_EDEVICE && !config.library)
@@ -134,17 +137,23 @@ static int use_device(struct tsri_cli *cli)
     return 0;
 }
 
+void tsri_reader_store(const struct tsr_config *config, char *buf, size_t bytes)
+{
+    const char *given = tsri_config_options(config)->disk_path;
+    if (given[0])
+        snprintf(buf, bytes, "%s", given);
+    else
+        tsri_reader_path("store", buf, bytes);
+}
+
 static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
 {
+    char store[4096];
     int e = tsri_cli_config(cli);
     if (e) return e;
-    const char *given = tsr_config_get(cli->config, "disk_path");
-    char store[4096];
-    if (!given || !*given) {
-        tsri_reader_path("store", store, sizeof store);
-        if (tsr_config_set(cli->config, "disk_path", store) < 0)
-            return tsri_cli_fail("%s", tsr_errmsg());
-    }
+    tsri_reader_store(cli->config, store, sizeof store);
+    if (tsr_config_set(cli->config, "disk_path", store) < 0)
+        return tsri_cli_fail("%s", tsr_errmsg());
     e = use_device(cli);
     if (e) return e;
     if (tsr_open(&r->cache, cli->config) == 0) return 0;
