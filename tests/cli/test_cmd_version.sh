@@ -3,9 +3,9 @@
 # shellcheck source=tests/cli/tessera.sh
 . "$(dirname "$0")/tessera.sh"
 
-version=$(sed -n 's/^VERSION := //p' Makefile)
+version=$(cat VERSION)
 
-the_number_is_the_one_of_the_makefile() {
+the_number_is_the_one_of_the_file_VERSION() {
     t --version
     exits 0 && is "$out" "$version" || return
     t version
@@ -27,7 +27,7 @@ json_has_the_same() {
     [[ $(json 'x["xxhash"]') =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "$out"
 }
 
-run the_number_is_the_one_of_the_makefile
+run the_number_is_the_one_of_the_file_VERSION
 run compiler_and_libraries_are_named
 run json_has_the_same
 test_end
