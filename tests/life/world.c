@@ -288,7 +288,7 @@ bool life_worker_start(struct life_world *w, uint32_t i, char why[200])
     if (!owner) {
         add_arg(&a, "owner=daemon");
         add_arg(&a, "server_staging=%uM", w->plan->evicts ? 16u : 1u);
-        add_arg(&a, "server_deadline=30000");
+        add_arg(&a, "server_deadline=300");
         if (w->plan->owner == LIFE_DAEMON && i % 2) add_arg(&a, "server_token=secret-b");
     }
     spawn(w, p, &a, pair[1]);
