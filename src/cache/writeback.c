@@ -538,7 +538,8 @@ static void note_owed(struct tsri_manager *m, const struct batch *b, uint32_t i)
 {
     uint8_t asked = b->cmds[i].tiers, failed = b->failed[i];
     uint32_t id = b->cmds[i].id;
-    if (!b->planes) failed = asked & (uint8_t) ~(m->hot ? 1u << m->hot : 0); /* no memory */
+    uint32_t below = m->hot ? ~(1u << m->hot) : UINT32_MAX;
+    if (!b->planes) failed = (uint8_t)(asked & below); /* no memory */
     tsri_owed_set(m, id, (uint8_t)((m->owed[id] & ~asked) | failed));
     if (b->never[i]) tsri_losses_add(&m->losses, 1);
 }

@@ -112,6 +112,16 @@ TEST(mass_and_chosen_tokens_are_those_of_the_plain_forward)
     tmpdir_fini(&dir);
 }
 
+static void run_model(const struct kit_model *m)
+{
+    model = *m;
+    /* Behind such keys attention itself is as coarse as the device's 16 bits. */
+    model.n_layers = model.k_spike > 0 ? 1 : 2;
+    model.n_ff = 64;
+    model.context = 1024;
+    RUN(mass_and_chosen_tokens_are_those_of_the_plain_forward);
+}
+
 static void run_all(void)
 {
     static const struct kit_model models[] = {
@@ -127,14 +137,8 @@ static void run_all(void)
          .k_spike = 16384},
         {.arch = "qwen3", .n_heads = 16, .n_kv_heads = 8, .head_dim = 128}, /* Qwen3-0.6B */
     };
-    for (uint32_t i = 0; i < TSRI_COUNT(models); i++) {
-        model = models[i];
-        /* Behind such keys attention itself is as coarse as the device's 16 bits. */
-        model.n_layers = model.k_spike > 0 ? 1 : 2;
-        model.n_ff = 64;
-        model.context = 1024;
-        RUN(mass_and_chosen_tokens_are_those_of_the_plain_forward);
-    }
+    for (uint32_t i = 0; i < TSRI_COUNT(models); i++)
+        run_model(&models[i]);
 }
 
 int main(void)
