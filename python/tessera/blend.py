@@ -168,7 +168,8 @@ class Gate(Struct):
 
 
 _COUNTS = (
-    "n_tokens n_exact n_reused n_recomputed n_new n_filled n_filled_reused n_stored n_failed n_chunks"
+    "n_tokens n_exact n_reused n_recomputed n_new n_filled n_filled_reused "
+    "n_stored n_failed n_chunks"
 ).split()
 _SECONDS = "lookup_s wait_s total_s".split()
 
