@@ -84,8 +84,8 @@ def _checked(block: Block) -> Block:
 
 
 def as_tokens(tokens: Any) -> tuple[int, int, Any]:
-    """(address, count, owner) of a copy of tokens as uint32. A prompt is used again by a later load,
-    and whatever was given may have grown by then, which moves it, or may have changed."""
+    """(address, count, owner) of a copy of tokens as uint32. A later load uses the prompt again;
+    what was given may have grown by then, which moves it, or may have changed."""
     face = getattr(tokens, "__array_interface__", None)
     plain = face is not None and face["typestr"] == "<u4" and len(face["shape"]) == 1
     if face is not None and plain and face.get("strides") in (None, (4,)):

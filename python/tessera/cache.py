@@ -202,8 +202,8 @@ class Cache:
         return check(self._lib.tsr_release(self._client, request))
 
     def flush(self) -> None:
-        """Waits until everything stored so far is in the tiers that want it; raises when some of it is
-        not (what is still in memory is written again by the next flush)."""
+        """Waits until everything stored so far is in the tiers that want it; raises when some of it
+        is not (what is still in memory is written again by the next flush)."""
         check(self._lib.tsr_flush(self._open()))
 
     def evict(self, free_bytes: int) -> int:
@@ -372,7 +372,7 @@ class Space:
     def load(self, found: Found, out: Any, prefix_only: bool = True) -> int:
         """Copies what was found into `out`, which stands for the whole prompt: token i of the
         prompt becomes token i of `out`. Returns how many tokens from the front are in place now,
-        or with prefix_only=False how many altogether; what is gone by now is left untouched. K stands
+        or with prefix_only=False how many altogether; what is gone by now is left untouched. K is
         as it was computed: `base` of each match that was loaded says where."""
         rows = [
             i for i, match in enumerate(found.matches) if match.kind == "prefix" or not prefix_only

@@ -162,7 +162,8 @@ a_line_of_level_info_is_there_when_it_is_asked_for() {
         fail "$err" || return
     printf 'host: {size: 8M}\nlog_level: info\n' >"$tmp/conf.yaml"
     t config show host_size
-    exits 0 && [[ $err == *' tessera info: '* ]] || fail "$err"
+    exits 0 || return
+    [[ $err == *' tessera info: '* ]] || fail "$err"
 }
 
 # Every way that a name goes to a terminal: errors, notes, tables, lines and JSON.
