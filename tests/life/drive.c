@@ -245,10 +245,22 @@ static void after(struct run *r, const struct life_request *q, uint32_t by, uint
         d.fresh = r->reply.fresh[d.text];
         if (d.n_entries) life_model_stored(&r->model, r->plan, &d);
     }
-    if (q->op == LIFE_OP_FLUSH && r->reply.rc < 0 && !(r->plan->parts & LIFE_WITH_LOSS))
-        life_model_told(&r->model, owner);
     if (q->op == LIFE_OP_FLUSH && r->reply.rc == 0)
         life_model_flushed(&r->model, r->plan, by, r->world.redis_life, owner);
+}
+
+/* After a flush that failed: what is not there any more is lost, and was told. */
+static void take_losses(struct run *r, struct life_process *p, const struct life_request *q)
+{
+    struct life_request look = {.op = LIFE_OP_CONTAINS};
+    if (q->op != LIFE_OP_FLUSH || r->reply.rc >= 0) return;
+    if (owner_is_up(r)) look.wait_ms = LIVE_MS;
+    for (look.tenant = 0; look.tenant < LIFE_TENANTS; look.tenant++)
+        for (look.space = 0; look.space < LIFE_SPACES; look.space++) {
+            if (r->plan->owner == LIFE_DAEMON && look.tenant != p->tenant) continue;
+            if (!ask(r, p, &look)) return;
+            life_model_told(&r->model, look.tenant, look.space, p->life, r->reply.entries);
+        }
 }
 
 static void keep_matches(struct run *r, const struct life_step *s, const struct life_request *q)
@@ -301,6 +313,7 @@ static void take_call(struct run *r, const struct life_step *s)
     if (!ask(r, p, &q)) return;
     if (s->kind == LIFE_LOOKUP) keep_matches(r, s, &q);
     after(r, &q, p->life, life_owner(&r->world)->life, r->world.options.tiers);
+    take_losses(r, p, &q);
 }
 
 static void take_check(struct run *r, const struct life_step *s)
@@ -380,11 +393,14 @@ static void take_kill_during(struct run *r, const struct life_step *s)
         stop_owner(r, true);
     else if (!life_worker_stop(&r->world, number, true, why))
         fail(r, "%s", why);
-    if (p->pid && hear(r, p)) after(r, &q, p->life, life, tiers);
-    if (kill_owner)
-        start_owner(r, &s->options, false);
-    else if (!life_worker_start(&r->world, number, why))
-        fail(r, "%s", why);
+    bool heard = p->pid && hear(r, p);
+    if (heard) after(r, &q, p->life, life, tiers);
+    struct life_reply reply = r->reply;
+    if (kill_owner) start_owner(r, &s->options, false);
+    r->reply = reply;
+    if (heard) take_losses(r, p, &q);
+    if (kill_owner) return;
+    if (!life_worker_start(&r->world, number, why)) fail(r, "%s", why);
 }
 
 static void take_step(struct run *r, const struct life_step *s)

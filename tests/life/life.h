@@ -88,7 +88,6 @@ struct life_options {
     X(STALE, "stale")   /* loads of matches from before the owner's restart */ \
     X(CROSS, "cross")   /* loads of another tenant's matches */ \
     X(ANSWER, "answer") /* a flush answers for stores from before the owner's restart */ \
- X(LOSS, "loss")     /* a flush answers for what an earlier one has told as lost */ \
     X(KILL, "kill")     /* processes end only when they are told to */
 /* clang-format on */
 enum life_part_bit {
@@ -220,8 +219,10 @@ void life_model_stored(struct life_model *m, const struct life_plan *p, const st
  * answers. */
 void life_model_flushed(struct life_model *m, const struct life_plan *p, uint32_t by,
                         uint32_t redis, uint32_t owner);
-/* A flush has told that something was not written. */
-void life_model_told(struct life_model *m, uint32_t owner);
+/* A flush has told this life of a worker that not all was written: of its stores in a space, what is
+ * not there any more (entries: leading ones of each text) was lost and told, which is told once. */
+void life_model_told(struct life_model *m, uint32_t tenant, uint32_t space, uint32_t by,
+                     const uint8_t entries[LIFE_TEXTS]);
 /* text LIFE_TEXTS: everything. What shares a chain goes too. */
 void life_model_cleared(struct life_model *m, uint32_t tenant, uint32_t space, uint32_t text);
 /* A store where the index is full: what it pushes out of the index is not known. */

@@ -3,6 +3,7 @@
  * - What was never stored by a tenant is never found by it.
  * - When a flush has returned 0, everything that its caller has stored is in the tiers that wanted
  *   it, and stays there whatever happens, until it is cleared or evicted by rule.
+ * - What a failed flush has told as lost is not answered for again, unless it is stored again.
  * - Evicted by rule is what lies further back than half of the disk's budget, counting every byte
  *   that was used since. Lives whose entries are small never come near it: there nothing is
  *   evicted. Half, because segments of a log are freed as a whole.
@@ -72,11 +73,14 @@ void life_model_flushed(struct life_model *m, const struct life_plan *p, uint32_
     }
 }
 
-void life_model_told(struct life_model *m, uint32_t owner)
+void life_model_told(struct life_model *m, uint32_t tenant, uint32_t space, uint32_t by,
+                     const uint8_t entries[LIFE_TEXTS])
 {
-    struct life_fact *all = &m->facts[0][0][0];
-    for (size_t i = 0; i < sizeof m->facts / sizeof *all; i++)
-        if (all[i].owner == owner && !all[i].kept) all[i].wanted = 0;
+    for (uint32_t text = 0; text < LIFE_TEXTS; text++)
+        for (uint32_t b = entries[text]; b < n_entries(text); b++) {
+            struct life_fact *f = &m->facts[tenant][space][life_entry(text, b)];
+            if (f->by == by && !f->kept) f->wanted = 0;
+        }
 }
 
 void life_model_cleared(struct life_model *m, uint32_t tenant, uint32_t space, uint32_t text)

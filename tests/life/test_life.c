@@ -8,7 +8,6 @@
  *   test_life --shrink         with --seed: leaves out every step that is not needed to break it
  *   test_life --jobs=N         lives at once; 2 if not given
  *   test_life --without=PART   leaves out a part of every life: life.h, LIFE_PARTS
- *   test_life --with=PART      takes it in, or all
  *
  * What processes do at the same time, and where a kill meets them, is not the plan's: a seed that
  * broke something once may need a few tries, and --shrink makes several. */
@@ -29,8 +28,8 @@
 #define JOBS_MAX 16u
 #define TRIES 2u /* of a shrunk plan before a step counts as needed */
 
-/* What lives have in them if nothing is said. */
-static uint32_t parts = LIFE_WITH_ALL & ~(uint32_t)LIFE_WITH_ANSWER;
+/* What lives have in them. */
+static uint32_t parts = LIFE_WITH_ALL;
 
 /* One life in a process of its own, and a folder with its trace. */
 struct job {
@@ -192,7 +191,6 @@ static uint32_t part_of(const char *word)
     if (strcmp(word, text) == 0) return LIFE_WITH_##name;
     LIFE_PARTS(PART_OF)
 #undef PART_OF
-    if (strcmp(word, "all") == 0) return LIFE_WITH_ALL;
     fprintf(stderr, "no part of a life is called %s: life.h, LIFE_PARTS\n", word);
     exit(2);
 }
@@ -215,8 +213,6 @@ static int by_hand(int argc, char **argv)
             jobs = (uint32_t)a;
         else if (strncmp(argv[i], "--without=", 10) == 0)
             parts &= ~part_of(argv[i] + 10);
-        else if (strncmp(argv[i], "--with=", 7) == 0)
-            parts |= part_of(argv[i] + 7);
         else if (strcmp(argv[i], "--shrink") == 0)
             small = true;
         else
