@@ -39,6 +39,7 @@
 struct life_text {
     uint32_t tokens[LIFE_TOKENS_MAX]; /* context, then text */
     uint32_t n_tokens, n_context;
+    uint32_t base; /* what its positions are ahead of those in the prompt */
     bool chain;
     uint32_t n_entries; /* 1, or blocks of the chain */
 };

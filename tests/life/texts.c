@@ -53,6 +53,7 @@ void life_text_make(struct life_text *t, const struct life_shape *shape, uint32_
     uint64_t x = kv_prefix(text, 0x1E46);
     uint32_t n = shape->segment_tokens ? shape->segment_tokens : 8 + (uint32_t)(x >> 33) % 120;
     t->n_entries = 1;
+    t->base = text % 5 * 100;
     t->n_context = text % 3 == 0 ? 20 : 0;
     t->n_tokens = t->n_context + n;
     draw_tokens(t->tokens, t->n_context, 0xC047E + text % 2);

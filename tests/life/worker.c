@@ -184,7 +184,7 @@ static int store_text(uint32_t tenant, uint32_t space, uint32_t text, uint32_t f
                               .n_tokens = n,
                               .context = t->n_context ? t->tokens : NULL,
                               .n_context = t->n_context,
-                              .base = t->chain ? 0 : t->n_context,
+                              .base = t->chain ? 0 : t->base + t->n_context,
                               .view.bytes = n * life_token_bytes(w.shape)};
     store.view.data = need(store.view.bytes);
     life_kv(w.shape, tenant, space, t, t->n_context, n, store.view.data);
@@ -250,6 +250,11 @@ static uint32_t load_match(struct ask *a, uint32_t tenant, uint32_t space,
         m->n_tokens == 0) {
         snprintf(out->wrong, sizeof out->wrong, "a match of tokens %u+%u of %u", m->prompt_offset,
                  m->n_tokens, a->text.n_tokens);
+        return 0;
+    }
+    if (m->base != TSR_BASE_UNKNOWN && m->base != a->text.base + m->prompt_offset) {
+        snprintf(out->wrong, sizeof out->wrong, "base %u of a match at %u, tier %u verified %u",
+                 m->base, m->prompt_offset, m->tier, m->verified);
         return 0;
     }
     uint32_t skip = form % 3 == 1 ? m->n_tokens / 2 : 0, n = m->n_tokens - skip;
