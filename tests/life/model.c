@@ -52,10 +52,11 @@ void life_model_stored(struct life_model *m, const struct life_plan *p, const st
         bool one = (p->tiers & (p->tiers - 1)) == 0;
         uint8_t known = (f->owner == d->owner ? f->wanted : f->kept) & d->tiers;
         if (one) known = d->tiers;
+        if (f->redis != d->redis) known &= (uint8_t)~LIFE_REDIS; /* it has forgotten since */
         f->tried = true;
         f->wanted = d->fresh ? d->tiers : known;
         f->by = d->by;
-        f->redis = d->redis;
+        if (d->fresh) f->redis = d->redis;
         f->owner = d->owner;
     }
 }
