@@ -149,7 +149,10 @@ static uint32_t find_first(const struct first *f, const uint32_t *tokens, uint32
     return at ? (uint32_t)(at - (const wchar_t *)tokens) : n;
 }
 #else
-#define find_first find_pair
+static uint32_t find_first(const struct first *f, const uint32_t *tokens, uint32_t from, uint32_t n)
+{
+    return find_pair(f, tokens, from, n);
+}
 #endif
 
 /* A find that turns out to be no separator costs what find_pair costs more on so many tokens. */

@@ -68,6 +68,7 @@ static struct tsri_session *list_pop(struct tsri_spot *list)
 int tsri_shares_init(struct tsr_server *s, uint32_t n_workers)
 {
     uint32_t n = s->n_tenants;
+    TSR_ASSERT(n > 0);
     s->shares = tsri_alloc((size_t)n + 1, sizeof *s->shares);
     if (!s->shares) return TSR_ENOMEM;
     s->n_shares = n + 1;
