@@ -282,7 +282,8 @@ struct tsri_graph {
 /* What a cached layer graph was built for. */
 struct tsri_shape {
     uint32_t n_rows, n_padded, n_wide, kv_first, n_kv, n_mass;
-    uint32_t filled; /* 0: never used */
+    uint64_t
+        filled; /* 0: never used; as wide as leaves no hole, for shapes are compared as bytes */
     size_t mask_at;
 };
 
