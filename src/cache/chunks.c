@@ -58,6 +58,8 @@ int tsri_walk_init(struct tsri_walk *w, const struct tsr_space *space,
     w->block_tokens = space->block_tokens;
     w->n_blocks = w->block = w->n_segments = w->segment = 0;
     w->has_context = w->blended = false;
+    if (w->block_tokens == 0)
+        return tsri_fail(TSR_ENOENT, "the space is known from a tier alone: open it first");
     if (!prompt->tokens || prompt->n_tokens == 0) return tsri_fail(TSR_EINVAL, "prompt: no tokens");
     if (prompt->n_tokens > INT32_MAX)
         return tsri_fail(TSR_ERANGE, "prompt: %u tokens", prompt->n_tokens);

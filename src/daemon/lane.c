@@ -107,7 +107,9 @@ static int clear(struct tsri_session *x, struct tsri_request *q)
 {
     struct tsr_clear what = {.size = sizeof what, .tier = q->tier};
     if (q->space != TSRI_WIRE_SPACE_ALL) {
-        what.space = tsri_session_any_space(x, q->space);
+        /* A prompt is cut into the blocks of its space, which one without a shape does not have. */
+        what.space =
+            q->has_prompt ? tsri_session_space(x, q->space) : tsri_session_any_space(x, q->space);
         if (!what.space) return TSR_ENOENT;
     }
     if (q->has_prompt) what.prompt = &q->prompt;

@@ -120,6 +120,11 @@ TEST(a_space_that_only_a_tier_knows_can_be_cleared_and_nothing_else)
     CHECK_INT(wc_store_segment(&r.c, r.s.k.space, space, r.tokens, 100), TSR_ENOENT);
     fresh(TSRI_WIRE_PIN)->space = space, q.prompt = r.prompt;
     CHECK_INT(wc_call(&r.c, &q), TSR_ENOENT);
+    fresh(TSRI_WIRE_CLEAR)->space = space, q.tier = -1, q.has_prompt = 1, q.prompt = r.prompt;
+    CHECK_INT(wc_call(&r.c, &q), TSR_ENOENT);
+    q.prompt.flags = TSR_PROMPT_PREFIX;
+    CHECK_INT(wc_call(&r.c, &q), TSR_ENOENT);
+    CHECK_INT(tsri_find_keys(bare, &q.prompt, NULL, 0), TSR_ENOENT);
     fresh(TSRI_WIRE_CLEAR)->space = space, q.tier = -1;
     CHECK_INT(wc_call(&r.c, &q), 0);
     fresh(TSRI_WIRE_SPACE_CLOSE)->space = space;
