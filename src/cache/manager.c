@@ -195,7 +195,8 @@ static int scan_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc
     return 0;
 }
 
-/* STRAY: a block before it is in a tier and not in the index, which has no place for it. */
+/* STRAY: a block before it is not known here. It may be there all the same: the index has no place
+ * for it, or it is in a file or a tier that could not be read this time. */
 enum { UNKNOWN, SOUND, STRAY, BROKEN, WALKING };
 
 /* The block before an entry, or TSRI_ID_NONE. */
@@ -208,24 +209,7 @@ static uint32_t block_before(struct tsr_cache *c, uint32_t id, struct tsri_key k
     return chain ? parent : TSRI_ID_NONE;
 }
 
-/* Whether a tier has an entry that the index does not. Where one cannot tell it may, once something
- * found no place. */
-static bool is_below(struct tsr_cache *c, struct tsri_key key, bool skipped)
-{
-    struct tsr_tier_ref ref = {.loc = 0};
-    memcpy(&ref.key, &key, sizeof ref.key);
-    for (uint32_t t = 1; t <= c->manager->n_lower; t++) {
-        struct tsr_tier *tier = c->manager->lower[t].tier;
-        uint8_t found = 0;
-        if (tsri_tier_is_shared(tier)) continue;
-        if (tsri_tier_contains(tier, &ref, 1, &found) > 0 && found) return true;
-        if (skipped && !tier->ops->contains) return true;
-    }
-    return false;
-}
-
-/* Follows a chain up to a block that is known to be sound or broken; one that meets itself is
- * broken. links[id]: lo is the block before it, hi what is known. */
+/* Follows a chain up to a block of which that is known; one that meets itself is broken. links[id]: lo is the block before it, hi what is known. */
 static void judge_chain(struct tsri_key *links, uint32_t id)
 {
     uint32_t at = id;
@@ -236,11 +220,11 @@ static void judge_chain(struct tsri_key *links, uint32_t id)
         links[at].hi = verdict;
 }
 
-/* Chains can be tied only when all entries are known. A block is of no use when one before it is
- * not there; nor when it comes before itself, which is nothing that this library has written. Where
- * the one before it is below and only has no place in the index, both are left to the tier. Returns
- * how many were. */
-static uint32_t tie_chains(struct tsr_cache *c, struct tsri_key *links, bool skipped)
+/* Chains can be tied only when all entries are known. A block is of no use now when one before it
+ * is not there, but that one may be back at the next open: both are left to the tier. Only what no
+ * later open can use is dropped: what stands behind itself or behind an entry that is no block,
+ * which is nothing that this library has written. Returns how many were left. */
+static uint32_t tie_chains(struct tsr_cache *c, struct tsri_key *links)
 {
     uint32_t n = c->ids_fresh, n_dropped = 0, n_strays = 0;
     for (uint32_t id = 0; id < n; id++) {
@@ -249,7 +233,8 @@ static uint32_t tie_chains(struct tsr_cache *c, struct tsri_key *links, bool ski
         uint64_t known = SOUND;
         if (key.lo || key.hi) {
             parent = block_before(c, id, key);
-            known = parent != TSRI_ID_NONE ? UNKNOWN : is_below(c, key, skipped) ? STRAY : BROKEN;
+            bool listed = tsri_entry_live(c, key) != TSRI_ID_NONE;
+            known = parent != TSRI_ID_NONE ? UNKNOWN : listed ? BROKEN : STRAY;
         }
         links[id] = (struct tsri_key){.lo = parent, .hi = known};
     }
@@ -298,7 +283,7 @@ static int scan_tiers(struct tsri_manager *m)
     for (s.t = 1; s.t <= m->n_lower; s.t++) {
         if (!tsri_tier_is_shared(m->lower[s.t].tier)) scan_tier(&s); /* asked when it is wanted */
     }
-    s.n_skipped += tie_chains(c, s.parents, s.n_skipped > 0);
+    uint32_t n_strays = tie_chains(c, s.parents);
     pthread_mutex_unlock(&c->lock);
     tsri_region_fini(&parents);
     tsri_region_fini(&order);
@@ -308,6 +293,11 @@ static int scan_tiers(struct tsri_manager *m)
                  "%llu stored entries do not fit in entries_max or spaces_max and stay where they "
                  "are",
                  (unsigned long long)s.n_skipped);
+    if (n_strays)
+        tsri_log(TSR_LOG_WARN,
+                 "%u stored blocks are not used: one before them was not found. They stay where "
+                 "they are",
+                 n_strays);
     return 0;
 }
 

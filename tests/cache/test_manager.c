@@ -153,7 +153,7 @@ TEST(a_chain_grows_behind_blocks_of_an_earlier_run)
     CHECK(below_end(&b));
 }
 
-TEST(blocks_whose_parent_is_gone_are_dropped_at_open)
+TEST(blocks_whose_parent_is_gone_are_not_listed_at_open)
 {
     struct below b;
     below_open(&b, NULL, 1);
@@ -171,15 +171,62 @@ TEST(blocks_whose_parent_is_gone_are_dropped_at_open)
     mem_tier.close(tier);
     kit_open_tiers(&b.k, NULL, b.plans, 1);
     CHECK_INT(kit_stats(&b.k).entries, 3);
-    CHECK_INT(kit_stats(&b.k).dropped, 3);
+    CHECK_INT(kit_stats(&b.k).dropped, 0);
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 32);
     CHECK_INT(kit_find_segment(&b.k, other, 20), 20);
     CHECK_INT(tsr_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 3);
+    CHECK_INT(b.stores[0].n_items, 3); /* this tier cannot unlist */
     CHECK_INT(kit_store_prefix(&b.k, tokens, 96), 64);
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 96);
     free(tokens), free(other);
     CHECK(below_end(&b));
+}
+
+/* A link in the place of a segment is not a file of the store; what was there is moved aside. */
+static void hide_segment(const struct tmpdir *dir, uint32_t id, bool hide)
+{
+    char path[300], aside[300];
+    snprintf(path, sizeof path, "%s/%016x.seg", dir->path, id);
+    snprintf(aside, sizeof aside, "%s/aside", dir->path);
+    if (!hide) CHECK_INT(unlink(path), 0);
+    CHECK_INT(hide ? rename(path, aside) : rename(aside, path), 0);
+    if (hide) CHECK_INT(symlink("aside", path), 0);
+}
+
+/* What was acknowledged in other segments is still there when the one left out is back, whatever
+ * was stored meanwhile. */
+TEST(a_segment_left_out_once_costs_no_blocks_in_others)
+{
+    struct tmpdir dir;
+    tmpdir_init_fast(&dir);
+    enum { N = 16 * 400 };
+    const char *const options[] = {"disk_path", dir.path, "disk_size",         "64M",
+                                   "host_size", "16M",    "disk_segment_size", "1M",
+                                   NULL};
+    uint32_t *chain = kit_tokens(1, N), *other = kit_tokens(2, 64);
+    struct tsr_prompt prompt = kit_prefix_prompt(chain, N), second = kit_prefix_prompt(other, 64);
+    struct kit k;
+    kit_open(&k, options);
+    CHECK_INT(kit_store_prefix(&k, chain, N), N);
+    CHECK_INT(tsr_flush(k.cache), 0);
+    kit_close(&k);
+    for (int round = 0; round < 3; round++) {
+        hide_segment(&dir, 1, true);
+        kit_open(&k, options);
+        CHECK_INT(kit_find_prefix(&k, chain, N), 0);
+        CHECK_INT(kit_stats(&k).dropped, 0);
+        if (round == 1) CHECK_INT(kit_store_prefix(&k, other, 64), 64);
+        if (round == 2) CHECK_INT(kit_store_prefix(&k, chain, 64), 64);
+        CHECK_INT(tsr_flush(k.cache), 0);
+        kit_close(&k);
+        hide_segment(&dir, 1, false);
+        kit_open(&k, options);
+        CHECK_INT(kit_load_and_check(&k, &prompt), N);
+        if (round) CHECK_INT(kit_load_and_check(&k, &second), 64);
+        kit_close(&k);
+    }
+    free(chain), free(other);
+    tmpdir_fini(&dir);
 }
 
 TEST(entries_of_a_space_that_is_not_open_wait_for_it)
@@ -584,7 +631,8 @@ int main(void)
     RUN(what_was_written_is_found_after_a_restart);
     RUN(what_computing_cost_is_known_after_a_restart);
     RUN(a_chain_grows_behind_blocks_of_an_earlier_run);
-    RUN(blocks_whose_parent_is_gone_are_dropped_at_open);
+    RUN(blocks_whose_parent_is_gone_are_not_listed_at_open);
+    RUN(a_segment_left_out_once_costs_no_blocks_in_others);
     RUN(entries_of_a_space_that_is_not_open_wait_for_it);
     RUN(a_smaller_index_takes_in_what_fits);
     RUN(what_memory_cannot_hold_stays_on_disk);
