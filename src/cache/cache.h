@@ -700,6 +700,25 @@ TSR_MUST int tsri_put_all(struct tsr_client *client, const struct tsr_store *sto
 TSR_MUST int tsri_put_all_from(struct tsr_client *client, const struct tsr_store *store,
                                const struct tsri_region *source);
 
+/* wanted.c: what matches stand for in their prompts */
+struct tsri_wanted {
+    const struct tsr_space *space;
+    const struct tsr_match *match;
+    const struct tsr_prompt *prompt;
+    struct tsri_wanted *next;
+    struct tsri_digest digest; /* of the chunk at its place, and its tokens; 0: there is none */
+    uint32_t n_tokens;
+};
+/* Finds the chunks of matches that are not verified, all in one walk. The list in another order. */
+struct tsri_wanted *tsri_wanted_find(struct tsri_wanted *list);
+/* Is the entry, whose meta is in memory, what was wanted? */
+bool tsri_wanted_is(const struct tsri_wanted *w, const struct tsri_entry *e,
+                    struct tsri_meta *meta);
+/* Both for one match. Yes without a prompt: the match was verified then. */
+bool tsri_match_wanted(const struct tsr_space *space, const struct tsr_match *m,
+                       const struct tsr_prompt *prompt, const struct tsri_entry *e,
+                       struct tsri_meta *meta);
+
 /* loads.c: several ranges together, one layer after the other */
 struct tsri_loader;
 struct tsri_range_load {
@@ -711,6 +730,7 @@ struct tsri_range_load {
     uint32_t layer_first, n_layers;
     uint32_t layers_ready; /* of a fetched range */
     struct tsr_view view;
+    struct tsri_wanted wanted;
 };
 struct tsri_loader {
     struct tsr_client *client;
@@ -729,11 +749,6 @@ TSR_MUST int tsri_loader_run(struct tsri_loader *loader);
 void tsri_load_tell(struct tsr_load *load, uint32_t base, uint32_t freq_set);
 /* Its middle where the entries are here: pins, copies and fetches. */
 TSR_MUST int tsri_loader_own(struct tsri_loader *loader);
-/* Is the entry, whose meta is in memory, what the match stood for in the prompt? Yes without one:
- * the match was verified then. */
-bool tsri_match_wanted(const struct tsr_space *space, const struct tsr_match *m,
-                       const struct tsr_prompt *prompt, const struct tsri_entry *e,
-                       struct tsri_meta *meta);
 
 /* lends.c: entries for readers that copy out of the pool themselves */
 struct tsri_lend {
@@ -746,6 +761,7 @@ struct tsri_lend {
     bool cold;   /* only a lower tier has it: _fetch is needed */
     uint32_t entry_tokens, cell_first, n_pages, base, freq_set;
     const uint32_t *pages; /* of the cells that hold the range; while it is pinned */
+    struct tsri_wanted wanted;
 };
 /* Pins each entry twice: until _fini, and as a lease of the request. Never waits. Returns how many
  * are cold; TSR_EINVAL when one is no match at all, and then nothing is pinned. */

@@ -3,12 +3,6 @@
  * copied here. What only a lower tier has is fetched first, on a thread that may wait. */
 #include "cache/manager.h"
 
-struct tsri_lends_verify {
-    const struct tsr_prompt *prompt;
-    const struct tsri_lend *lend;
-    struct tsr_cache *c;
-};
-
 static int check(struct tsr_cache *c, const struct tsri_lend *l, const struct tsr_prompt *prompt)
 {
     const struct tsr_match *m = l->match;
@@ -47,8 +41,7 @@ static void describe(struct tsr_cache *c, struct tsri_lend *l)
 }
 
 /* Pins it for the call and for the lease. */
-static void lend(struct tsr_client *client, uint64_t request_id, const struct tsr_prompt *prompt,
-                 struct tsri_lend *l)
+static void lend(struct tsr_client *client, uint64_t request_id, struct tsri_lend *l)
 {
     struct tsr_cache *c = tsri_client_cache(client);
     enum tsri_state state = tsri_pin_match(c, l->match, &l->id);
@@ -73,13 +66,50 @@ static void lend(struct tsr_client *client, uint64_t request_id, const struct ts
         return;
     }
     l->cold = state == TSRI_COLD;
-    if (l->cold) return;
-    if (!l->match->verified && !tsri_match_wanted(l->space, l->match, prompt, e, tsri_meta(c, e))) {
+}
+
+static struct tsri_lend *lend_of(const struct tsri_wanted *w)
+{
+    return (struct tsri_lend *)((uintptr_t)w - offsetof(struct tsri_lend, wanted));
+}
+
+/* Looks in the prompt for what it is to be compared with: of those that are cold, or of those that
+ * are not. In the order of the prompt. */
+static struct tsri_wanted *find_wanted(const struct tsr_prompt *prompt, struct tsri_lend *lends,
+                                       uint32_t n, bool cold)
+{
+    struct tsri_wanted *list = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        struct tsri_lend *l = &lends[i];
+        if (l->result || l->cold != cold || l->match->verified) continue;
+        l->wanted = (struct tsri_wanted){
+            .space = l->space, .match = l->match, .prompt = prompt, .next = list};
+        list = &l->wanted;
+    }
+    return list ? tsri_wanted_find(list) : NULL;
+}
+
+static bool same(const struct tsri_lend *a, const struct tsri_lend *b)
+{
+    const struct tsr_match *m = a->match, *o = b->match;
+    return a->id == b->id && m->kind == o->kind && m->context == o->context &&
+           m->prompt_offset - m->entry_offset == o->prompt_offset - o->entry_offset;
+}
+
+/* An entry is compared once, however many ranges of it are asked for. */
+static void compare(struct tsr_cache *c, const struct tsr_prompt *prompt, struct tsri_lend *lends,
+                    uint32_t n)
+{
+    const struct tsri_lend *last = NULL;
+    for (struct tsri_wanted *w = find_wanted(prompt, lends, n, false); w; w = w->next) {
+        struct tsri_lend *l = lend_of(w);
+        const struct tsri_entry *e = &c->entries[l->id];
+        bool is = last && same(last, l) ? last->result == 0 : tsri_wanted_is(w, e, tsri_meta(c, e));
+        last = l;
+        if (is) continue;
         tsri_stats_add(c->stats, TSRI_M_collisions, 1);
         l->result = TSR_ECORRUPT;
-        return;
     }
-    describe(c, l);
 }
 
 int tsri_lends_init(struct tsr_client *client, uint64_t request_id, const struct tsr_prompt *prompt,
@@ -94,48 +124,53 @@ int tsri_lends_init(struct tsr_client *client, uint64_t request_id, const struct
     for (uint32_t i = 0; i < n; i++) {
         lends[i].result = 0;
         lends[i].cold = false;
-        lend(client, request_id, prompt, &lends[i]);
+        lend(client, request_id, &lends[i]);
         n_cold += lends[i].cold;
     }
+    compare(c, prompt, lends, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (lends[i].result == 0 && !lends[i].cold) describe(c, &lends[i]);
     return n_cold;
 }
 
+struct cold {
+    struct tsr_cache *c;
+    struct tsri_lend *lend;
+};
+
 static bool verify(struct tsri_fetch *f, struct tsri_meta *meta)
 {
-    const struct tsri_lends_verify *v = f->arg;
-    const struct tsri_lend *l = v->lend;
-    return l->match->verified ||
-           tsri_match_wanted(l->space, l->match, v->prompt, &v->c->entries[l->id], meta);
+    const struct cold *cold = f->arg;
+    const struct tsri_lend *l = cold->lend;
+    return l->match->verified || tsri_wanted_is(&l->wanted, &cold->c->entries[l->id], meta);
 }
 
 #define FETCHES_MAX 64u
 
-static void fetch_some(struct tsr_cache *c, const struct tsr_prompt *prompt,
-                       struct tsri_lend *const *cold, uint32_t n)
+static void fetch_some(struct tsr_cache *c, struct cold *cold, uint32_t n)
 {
     struct tsri_fetch fetches[FETCHES_MAX];
-    struct tsri_lends_verify wanted[FETCHES_MAX];
-    for (uint32_t i = 0; i < n; i++) {
-        wanted[i] = (struct tsri_lends_verify){prompt, cold[i], c};
-        fetches[i] = (struct tsri_fetch){.id = cold[i]->id, .verify = verify, .arg = &wanted[i]};
-    }
+    for (uint32_t i = 0; i < n; i++)
+        fetches[i] = (struct tsri_fetch){.id = cold[i].lend->id, .verify = verify, .arg = &cold[i]};
     tsri_manager_fetch(c, fetches, n);
     for (uint32_t i = 0; i < n; i++) {
-        cold[i]->cold = false;
-        cold[i]->result = fetches[i].result;
-        if (fetches[i].result == 0) describe(c, cold[i]);
+        cold[i].lend->cold = false;
+        cold[i].lend->result = fetches[i].result;
+        if (fetches[i].result == 0) describe(c, cold[i].lend);
     }
 }
 
 void tsri_lends_fetch(struct tsr_client *client, const struct tsr_prompt *prompt,
                       struct tsri_lend *lends, uint32_t n)
 {
-    struct tsri_lend *cold[FETCHES_MAX];
+    struct tsr_cache *c = tsri_client_cache(client);
+    struct cold cold[FETCHES_MAX];
     uint32_t n_cold = 0;
+    (void)find_wanted(prompt, lends, n, true);
     for (uint32_t i = 0; i < n; i++) {
-        if (lends[i].cold) cold[n_cold++] = &lends[i];
+        if (lends[i].cold) cold[n_cold++] = (struct cold){c, &lends[i]};
         if (n_cold == FETCHES_MAX || (n_cold && i + 1 == n)) {
-            fetch_some(tsri_client_cache(client), prompt, cold, n_cold);
+            fetch_some(c, cold, n_cold);
             n_cold = 0;
         }
     }

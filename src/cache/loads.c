@@ -45,57 +45,10 @@ static int check_range(struct tsr_cache *c, struct tsri_range_load *r)
     return tsri_view_check(shape, &r->view, r->n_tokens, r->n_layers);
 }
 
-/* A match verified in host memory: the handle says that it is the same entry still. Its tokens are
- * compared again where the prompt is at hand. */
-static bool is_same_run(const struct tsr_match *m, const struct tsr_prompt *prompt,
-                        struct tsri_meta *meta)
-{
-    return (uint64_t)m->prompt_offset + m->n_tokens <= prompt->n_tokens &&
-           (uint64_t)m->entry_offset + m->n_tokens <= meta->n_tokens &&
-           memcmp(tsri_meta_tokens(meta) + m->entry_offset, prompt->tokens + m->prompt_offset,
-                  (size_t)m->n_tokens * sizeof(uint32_t)) == 0;
-}
-
-/* Is this the text that the nominated match stood for? The prompt's chunks are walked again,
- * because the digest of what came before is part of the answer. */
-bool tsri_match_wanted(const struct tsr_space *space, const struct tsr_match *m,
-                       const struct tsr_prompt *given, const struct tsri_entry *e,
-                       struct tsri_meta *meta)
-{
-    if (!given) return true; /* verified in host memory */
-    struct tsr_prompt prompt = {0};
-    memcpy(&prompt, given, given->size < sizeof prompt ? given->size : sizeof prompt);
-    if (m->verified) return is_same_run(m, &prompt, meta);
-    uint32_t at = m->prompt_offset - m->entry_offset;
-    struct tsri_walk w;
-    struct tsri_chunk chunk;
-    if (tsri_walk_init(&w, space, &prompt) != 0) return false;
-    struct tsri_digest digest = {{0}};
-    bool have = false;
-    if (m->kind == TSR_KIND_PREFIX) {
-        while (!have && tsri_walk_block(&w, &chunk)) {
-            have = chunk.range.offset == at;
-            digest = chunk.digest;
-            if (!have) tsri_walk_passed(&w, &chunk);
-        }
-    } else {
-        while (!have && tsri_walk_segment(&w, &chunk))
-            have = chunk.range.offset == at;
-        if (m->kind == TSR_KIND_BLENDED)
-            digest = w.recipe;
-        else if (m->context == TSR_CONTEXT_SAME)
-            digest = w.context;
-    }
-    return have && chunk.range.n_tokens == e->n_tokens && m->kind == e->kind &&
-           meta->extra_bytes == chunk.extra_bytes && tsri_digest_equal(&meta->digest, &digest) &&
-           memcmp(tsri_meta_tokens(meta), w.prompt->tokens + at, (size_t)e->n_tokens * 4) == 0 &&
-           memcmp(tsri_meta_extra(meta), chunk.extra, chunk.extra_bytes) == 0;
-}
-
 static bool is_wanted(const struct tsri_range_load *r, const struct tsri_entry *e,
                       struct tsri_meta *meta)
 {
-    return tsri_match_wanted(r->load->space, r->load->match, r->load->prompt, e, meta);
+    return !r->wanted.prompt || tsri_wanted_is(&r->wanted, e, meta);
 }
 
 static void copy_layers(struct tsr_cache *c, const struct tsri_range_load *r,
@@ -126,8 +79,26 @@ static void pin_range(struct tsr_cache *c, struct tsri_range_load *r)
     const struct tsri_entry *e = &c->entries[r->id];
     bool fits = e->space == r->load->space->id && (uint64_t)r->offset + r->n_tokens <= e->n_tokens;
     if (!fits) r->load->result = TSR_ESPACE;
-    if (fits && r->state == TSRI_HOST && !r->load->match->verified &&
-        !is_wanted(r, e, tsri_meta(c, e))) {
+}
+
+/* What host memory has of matches that are not verified is compared; of what lower tiers have, it
+ * is found out what to compare it with. */
+static void compare(struct tsr_cache *c, struct tsri_loader *loader)
+{
+    struct tsri_wanted *list = NULL;
+    for (uint32_t i = 0; i < loader->n; i++) {
+        struct tsri_range_load *r = &loader->ranges[i];
+        const struct tsr_load *load = r->load;
+        r->wanted = (struct tsri_wanted){
+            .space = load->space, .match = load->match, .prompt = load->prompt, .next = list};
+        if (load->result == 0 && !load->match->verified) list = &r->wanted;
+    }
+    (void)tsri_wanted_find(list);
+    for (uint32_t i = 0; i < loader->n; i++) {
+        struct tsri_range_load *r = &loader->ranges[i];
+        if (r->load->result || r->load->match->verified || r->state != TSRI_HOST) continue;
+        const struct tsri_entry *e = &c->entries[r->id];
+        if (is_wanted(r, e, tsri_meta(c, e))) continue;
         tsri_stats_add(c->stats, TSRI_M_collisions, 1);
         r->load->result = TSR_ECORRUPT;
     }
@@ -252,6 +223,7 @@ int tsri_loader_own(struct tsri_loader *loader)
         pin_range(c, &loader->ranges[i]);
         n_cold += loader->ranges[i].state == TSRI_COLD && loader->loads[i].result == 0;
     }
+    compare(c, loader);
     copy_host(c, loader, n_cold == 0 && loader->layer_done);
     if (n_cold) {
         int e = fetch_cold(c, loader, n_cold);

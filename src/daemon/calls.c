@@ -372,6 +372,24 @@ static uint64_t prompt_steps(struct tsri_session *x, uint32_t number, const stru
     return n;
 }
 
+/* Of a retrieve: its matches that are not verified are compared with the prompt, which is walked
+ * once for all that are of one space. A segment may be as long as the prompt. */
+static uint64_t retrieve_steps(struct tsri_session *x, const struct tsri_request *q, uint64_t *work)
+{
+    const struct tsri_wire_retrieve *t = &q->retrieve;
+    uint64_t n = t->n_wants;
+    for (uint32_t i = 0, last = UINT32_MAX; i < t->n_wants && n <= TSRI_INLINE_STEPS; i++) {
+        const struct tsri_wire_want *w = &t->wants[i];
+        if (!t->has_prompt || w->match.verified) continue;
+        n += q->prompt.n_extra;
+        if (w->match.kind != TSR_KIND_PREFIX || w->space != last)
+            *work += (uint64_t)q->prompt.n_tokens * 4;
+        if (w->space != last) n += prompt_steps(x, w->space, &q->prompt);
+        last = w->space;
+    }
+    return n;
+}
+
 /* Does it take so long that others would notice? Work grows with the bytes of a request and with
  * the steps it takes, both with the spaces it is asked in, and bytes some times more when text is
  * looked for at any offset. Leases that a call before this one may still take must not outlive
@@ -392,7 +410,7 @@ static bool is_long(struct tsri_session *x, const struct tsri_wire_head *head,
         steps = q->n;
         break;
     case TSRI_WIRE_RETRIEVE:
-        steps = q->retrieve.n_wants;
+        steps = retrieve_steps(x, q, &work);
         break;
     case TSRI_WIRE_CONTAINS:
         steps = q->n;

@@ -149,6 +149,50 @@ TEST(a_retrieve_of_many_ranges_lends_them_all_and_each_counts)
     CHECK(ready_end(&r));
 }
 
+/* Matches that are not verified are compared with the prompt, which is walked once for all. */
+TEST(a_retrieve_of_many_unverified_ranges_holds_up_nobody)
+{
+    enum { N = 4000, STORED = 20, BLOCKS = 50000 };
+    struct ready r;
+    struct wire_client b;
+    struct tsr_space_desc desc = kit_desc();
+    desc.block_tokens = 1;
+    desc.model = "blocks of a token";
+    ready_open(&r);
+    CHECK(wc_open(&b, r.s.path, 0));
+    CHECK_INT(wc_space(&r.c, &desc), 1);
+    struct tsr_space *space = kit_space(r.s.k.cache, &desc), *first = r.s.k.space;
+    r.s.k.space = space;
+    CHECK_INT(kit_store_prefix(&r.s.k, r.tokens, STORED), STORED);
+    r.s.k.space = first;
+    const uint32_t number = 1;
+    fresh(TSRI_WIRE_LOOKUP)->prompt = kit_prefix_prompt(r.tokens, STORED);
+    q.lookup = (struct tsri_wire_lookup){.n_spaces = 1, .matches_max = STORED, .spaces = &number};
+    CHECK_INT(wc_call(&r.c, &q), STORED);
+    CHECK_INT(r.c.reply.n, STORED);
+    struct tsri_wire_want *wants = calloc(N, sizeof *wants);
+    for (uint32_t i = 0; i < N; i++) { /* one in eight is where it is said to be */
+        wants[i] = (struct tsri_wire_want){.match = r.c.reply.matches[i * 7 % STORED], .space = 1};
+        wants[i].match.verified = 0;
+        if (i % 8) wants[i].match.prompt_offset = i % 8 == 1 ? STORED + i : BLOCKS - i % 8;
+    }
+    fresh(TSRI_WIRE_RETRIEVE)->prompt = kit_prefix_prompt(r.tokens, BLOCKS);
+    q.retrieve =
+        (struct tsri_wire_retrieve){.lease = 4, .n_wants = N, .wants = wants, .has_prompt = 1};
+    uint64_t start_ns = tsri_now_ns(), id = wc_send(&r.c, &q, 0);
+    CHECK(id != 0);
+    CHECK_INT(wc_call(&b, fresh(TSRI_WIRE_PING)), 0);
+    CHECK(wc_receive(&r.c) && r.c.head.id == id);
+    CHECK(tsri_now_ns() - start_ns < 1000000000u); /* 150 million blocks would take longer */
+    CHECK_INT(r.c.reply.status, N / 8);
+    for (uint32_t i = 0; i < N; i++)
+        CHECK_INT(r.c.reply.lent[i].result, i % 8 ? TSR_ECORRUPT : 0);
+    free(wants);
+    wc_close(&b);
+    tsr_space_close(space);
+    CHECK(ready_end(&r));
+}
+
 TEST(the_other_long_calls_give_what_short_ones_give)
 {
     struct ready r;
@@ -256,6 +300,7 @@ int main(void)
     RUN(what_a_long_lookup_leases_its_release_behind_it_lets_go);
     RUN(while_long_lookups_run_others_are_answered);
     RUN(a_retrieve_of_many_ranges_lends_them_all_and_each_counts);
+    RUN(a_retrieve_of_many_unverified_ranges_holds_up_nobody);
     RUN(the_other_long_calls_give_what_short_ones_give);
     RUN(a_space_with_half_a_store_keeps_its_place);
     RUN(a_session_that_ends_gives_up_spaces_it_had_closed);
