@@ -234,7 +234,9 @@ int tsr_store(struct tsr_client *client, const struct tsr_store *store)
     if (e) return e;
     struct tsr_store s = {0};
     COMPLETE(s, store);
-    return tsri_client_cache(client)->backend->store(client, &s);
+    struct tsr_cache *c = tsri_client_cache(client);
+    tsri_losses_join(&c->losses);
+    return c->backend->store(client, &s);
 }
 
 int tsr_put_open(struct tsr_put **out, struct tsr_client *client, const struct tsr_store *store)
@@ -245,7 +247,9 @@ int tsr_put_open(struct tsr_put **out, struct tsr_client *client, const struct t
     if (e) return e;
     struct tsr_store s = {0};
     COMPLETE(s, store);
-    return tsri_client_cache(client)->backend->put_open(out, client, &s);
+    struct tsr_cache *c = tsri_client_cache(client);
+    tsri_losses_join(&c->losses);
+    return c->backend->put_open(out, client, &s);
 }
 
 static struct tsr_cache *put_cache(const struct tsr_put *put)
@@ -262,7 +266,10 @@ int tsr_put_layer(struct tsr_put *put, uint32_t layer, const struct tsr_view *vi
 
 int tsr_put_commit(struct tsr_put *put)
 {
-    return put ? put_cache(put)->backend->put_commit(put) : no_handle("put");
+    if (!put) return no_handle("put");
+    struct tsr_cache *c = put_cache(put);
+    tsri_losses_join(&c->losses); /* maybe not the thread that opened it */
+    return c->backend->put_commit(put);
 }
 
 void tsr_put_abort(struct tsr_put *put)
@@ -294,7 +301,9 @@ int tsr_store_start(struct tsr_op **out, struct tsr_client *client, const struct
     COMPLETE(s, store);
     if (s.kind == 0) return tsri_fail(TSR_EINVAL, "store: no kind");
     struct tsri_op_desc desc = {.client = client, .store = &s, .done = done, .arg = arg};
-    return tsri_op_start(out, tsri_client_cache(client)->ops, &desc);
+    struct tsr_cache *c = tsri_client_cache(client);
+    tsri_losses_join(&c->losses); /* here: the caller is to be told, not the worker */
+    return tsri_op_start(out, c->ops, &desc);
 }
 
 /* ---- keeping and dropping ---- */

@@ -36,6 +36,7 @@ int tsri_cache_open(struct tsr_cache **out, const struct tsr_config *cfg)
     c->backend = c->options.owner == TSRI_OWNER_DAEMON ? &tsri_backend_served : &tsri_backend_own;
     atomic_init(&c->frozen, c->options.frozen);
     pthread_mutex_init(&c->lock, NULL);
+    tsri_losses_init(&c->losses);
     pthread_mutex_init(&c->holds.lock, NULL);
     e = open_parts(c, cfg);
     /* Borrowed from the configuration, which is the caller's. */

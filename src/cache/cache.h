@@ -318,20 +318,17 @@ void tsri_unhold_pinned(struct tsr_cache *c, uint32_t id);
 /* ---- losses.c: what was stored and could not be kept ---- */
 
 struct tsri_losses {
-    pthread_mutex_t lock; /* a leaf */
-    uint64_t n;
-    struct tsri_told {
-        uint64_t thread, n; /* was told of the first n */
-    } told[256];
+    uint64_t number; /* of the cache, in this process */
+    _Atomic uint64_t n;
 };
 void tsri_losses_init(struct tsri_losses *l);
-void tsri_losses_fini(struct tsri_losses *l);
 void tsri_losses_add(struct tsri_losses *l, uint64_t n);
-uint64_t tsri_losses_count(struct tsri_losses *l); /* since init */
-/* This thread stores something: of what was lost before it need not be told. */
-void tsri_losses_join(struct tsri_losses *l);
+uint64_t tsri_losses_count(const struct tsri_losses *l); /* since init */
+/* This thread is about to store something. When it is the first time, it need not be told of what
+ * was lost before. */
+void tsri_losses_join(const struct tsri_losses *l);
 /* How many this thread was not told of; it is now. */
-uint64_t tsri_losses_tell(struct tsri_losses *l);
+uint64_t tsri_losses_tell(const struct tsri_losses *l);
 
 /* ---- policy.c, lru.c, s3fifo.c, adaptive.c ---- */
 
@@ -383,6 +380,7 @@ struct tsr_cache {
     struct tsri_touch *touch;
     struct tsri_holds holds;
     struct tsri_events events;
+    struct tsri_losses losses;
     atomic_bool frozen;
     uint64_t key_mask; /* all ones; tests clear bits to make keys collide */
 

@@ -24,7 +24,7 @@ void tsri_owed_left(struct tsr_cache *c, uint32_t id, bool dropped)
     struct tsri_manager *m = c->manager;
     if (!m || !m->n_owed || !m->owed[id]) return;
     tsri_owed_set(m, id, 0);
-    if (!dropped) tsri_losses_add(&m->losses, 1);
+    if (!dropped) tsri_losses_add(&m->c->losses, 1);
 }
 
 /* ---- after a flush of a tier has failed ---- */
@@ -45,7 +45,7 @@ static void let_go(struct tsri_manager *m, uint32_t t, uint32_t id, const struct
     }
     uint32_t n = left ? 1 : tsri_entry_drop(c, id, TSR_EVENT_DROPPED);
     if (!left) tsri_stats_add(c->stats, TSRI_M_drops, n);
-    tsri_losses_add(&m->losses, n);
+    tsri_losses_add(&m->c->losses, n);
 }
 
 /* Entries from *id on that tier t should have. Under cache->lock. */
@@ -146,8 +146,8 @@ int tsri_manager_flush(struct tsr_cache *c, uint64_t *n_lost)
         if (e < 0 && err == 0) err = e;
     }
     uint64_t n_owed = count_owed(m);
-    uint64_t n_told = n_lost ? 0 : tsri_losses_tell(&m->losses);
-    if (n_lost) *n_lost = tsri_losses_count(&m->losses);
+    uint64_t n_told = n_lost ? 0 : tsri_losses_tell(&m->c->losses);
+    if (n_lost) *n_lost = tsri_losses_count(&m->c->losses);
     if (err) return err;
     if (n_owed) {
         char why[sizeof m->why];

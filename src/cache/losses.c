@@ -1,69 +1,66 @@
-/* losses.c - what was stored and could not be kept, counted; and which threads know of it. A flush
- * answers for what its caller stored, whoever asked first: so every thread that asks is told of
- * every loss, once.
+/* losses.c - what was stored and could not be kept, counted; and what each thread knows of it. A
+ * flush answers for what its caller stored, whoever asked first: so every thread that asks is told
+ * of every loss, once, from its first store on.
  *
- * Threads have places in a small table. One whose place another has taken is told again: that is
- * the safe side. */
+ * A thread remembers for itself how much it was told, for a few caches. Of one that it may have
+ * forgotten it is told everything again: never too little. */
 #include "cache/cache.h"
 
-#include <unistd.h>
+#define CACHES_KNOWN 16u
 
-/* The number of this thread. The kernel gives the numbers of threads that ended to others, so the
- * time is part of it. */
-static uint64_t my_number(void)
+/* Numbers of caches only grow: one above `forgotten` and without a place was never stored to by
+ * this thread. */
+static _Thread_local struct told {
+    uint64_t number, n; /* of a cache, 0: none; was told of its first n losses */
+} places[CACHES_KNOWN];
+static _Thread_local uint64_t forgotten;
+
+static struct told *find_place(const struct tsri_losses *l)
 {
-    static _Thread_local uint64_t number;
-    if (!number) number = (tsri_now_ns() << 20 ^ (uint64_t)gettid()) | 1;
-    return number;
+    for (uint32_t i = 0; i < CACHES_KNOWN; i++)
+        if (places[i].number == l->number) return &places[i];
+    return NULL;
 }
 
-static struct tsri_told *my_place(struct tsri_losses *l)
+/* An empty one, or that of the oldest cache. */
+static struct told *take_place(const struct tsri_losses *l)
 {
-    return &l->told[my_number() * 0x9E3779B97F4A7C15u >> 56];
+    struct told *oldest = &places[0];
+    for (uint32_t i = 1; i < CACHES_KNOWN; i++)
+        if (places[i].number < oldest->number) oldest = &places[i];
+    if (oldest->number > forgotten) forgotten = oldest->number;
+    *oldest = (struct told){.number = l->number};
+    return oldest;
 }
 
 void tsri_losses_init(struct tsri_losses *l)
 {
-    _Static_assert(TSRI_COUNT(l->told) == 256, "a place is the upper byte of a hash");
-    memset(l, 0, sizeof *l);
-    pthread_mutex_init(&l->lock, NULL);
-}
-
-void tsri_losses_fini(struct tsri_losses *l)
-{
-    pthread_mutex_destroy(&l->lock);
+    static _Atomic uint64_t last;
+    l->number = atomic_fetch_add(&last, 1) + 1;
+    atomic_init(&l->n, 0);
 }
 
 void tsri_losses_add(struct tsri_losses *l, uint64_t n)
 {
-    pthread_mutex_lock(&l->lock);
-    l->n += n;
-    pthread_mutex_unlock(&l->lock);
+    atomic_fetch_add(&l->n, n);
 }
 
-uint64_t tsri_losses_count(struct tsri_losses *l)
+uint64_t tsri_losses_count(const struct tsri_losses *l)
 {
-    pthread_mutex_lock(&l->lock);
-    uint64_t n = l->n;
-    pthread_mutex_unlock(&l->lock);
-    return n;
+    return atomic_load(&l->n);
 }
 
-/* Before the first loss nobody needs a place: those who have none were told of none. */
-void tsri_losses_join(struct tsri_losses *l)
+void tsri_losses_join(const struct tsri_losses *l)
 {
-    pthread_mutex_lock(&l->lock);
-    struct tsri_told *t = my_place(l);
-    if (l->n && t->thread != my_number()) *t = (struct tsri_told){.thread = my_number(), .n = l->n};
-    pthread_mutex_unlock(&l->lock);
+    if (find_place(l) || l->number <= forgotten) return;
+    take_place(l)->n = atomic_load(&l->n);
 }
 
-uint64_t tsri_losses_tell(struct tsri_losses *l)
+uint64_t tsri_losses_tell(const struct tsri_losses *l)
 {
-    pthread_mutex_lock(&l->lock);
-    struct tsri_told *t = my_place(l);
-    uint64_t n = l->n - (t->thread == my_number() ? t->n : 0);
-    if (n) *t = (struct tsri_told){.thread = my_number(), .n = l->n};
-    pthread_mutex_unlock(&l->lock);
-    return n;
+    struct told *t = find_place(l);
+    if (!t) t = take_place(l);
+    uint64_t before = t->n;
+    t->n = atomic_load(&l->n);
+    return t->n - before;
 }

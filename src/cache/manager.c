@@ -455,7 +455,6 @@ int tsri_manager_open(struct tsr_cache *c, const struct tsr_config *cfg)
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->more, NULL);
     tsri_cond_init(&m->done);
-    tsri_losses_init(&m->losses);
     int e = add_tiers(m, cfg);
     if (e || m->n_lower == 0) return e; /* the cache closes what was opened */
     e = tsri_writeback_init(m);
@@ -476,7 +475,6 @@ void tsri_manager_close(struct tsr_cache *c)
     pthread_cond_destroy(&m->done);
     pthread_cond_destroy(&m->more);
     pthread_mutex_destroy(&m->lock);
-    tsri_losses_fini(&m->losses);
     remove_device(c);
     tsri_free(m);
     c->manager = NULL;

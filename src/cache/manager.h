@@ -64,7 +64,6 @@ struct tsri_manager {
     struct tsri_region owed_region;
     uint8_t *owed; /* by id, bit t: tier t should have it and has not (flush.c) */
     uint32_t n_owed;
-    struct tsri_losses losses; /* has a lock of its own */
 
     bool has_thread;
     pthread_t writer;

@@ -406,7 +406,6 @@ int tsri_put_commit(struct tsr_put *put)
     tsri_stats_add(c->stats, TSRI_M_store_bytes,
                    n_tokens * tsri_shape_token_bytes(&put->space->shape));
     tsri_put_abort(put);
-    if (n_tokens && c->manager->n_lower) tsri_losses_join(&c->manager->losses);
     if (n_tokens && c->manager->through) tsri_manager_drain(c);
     return (int)n_tokens;
 }

@@ -29,6 +29,27 @@ bool tsri_served_is_away(int err)
 
 /* ---- seats ---- */
 
+/* Under lock. n_lost: when it is new, entries that it had lost before it concerned us. */
+static struct tsri_served_life *know_life(struct tsri_served *r, uint64_t life, uint64_t n_lost)
+{
+    for (uint32_t i = 0; i < TSRI_COUNT(r->lives); i++)
+        if (r->lives[i].life == life) return &r->lives[i];
+    struct tsri_served_life *known = &r->lives[r->n_lives++ % TSRI_COUNT(r->lives)];
+    *known = (struct tsri_served_life){.life = life, .n_lost = n_lost};
+    return known;
+}
+
+uint64_t tsri_seat_life(struct tsri_seat *seat, uint64_t session)
+{
+    struct tsri_served *r = seat->served;
+    uint64_t n_lost, life = tsri_link_life(seat->link, session, &n_lost);
+    if (!life) return 0;
+    pthread_mutex_lock(&r->lock);
+    know_life(r, life, n_lost);
+    pthread_mutex_unlock(&r->lock);
+    return life;
+}
+
 int tsri_seat_open(struct tsri_seat **out, struct tsri_served *r, bool stores)
 {
     *out = NULL;
@@ -53,6 +74,8 @@ int tsri_seat_open(struct tsri_seat **out, struct tsri_served *r, bool stores)
         tsri_seat_close(seat);
         return e;
     }
+    uint64_t session = tsri_link_session(seat->link);
+    if (session) tsri_seat_life(seat, session);
     *out = seat;
     return 0;
 }
@@ -416,25 +439,24 @@ void tsri_served_stored(struct tsri_served *r, uint64_t life)
 {
     pthread_mutex_lock(&r->lock);
     /* A server that is gone took with it what nobody has flushed. How much is not known: one. */
-    if (r->stored_life && r->stored_life != life) tsri_losses_add(&r->losses, 1);
+    if (r->stored_life && r->stored_life != life) tsri_losses_add(&r->c->losses, 1);
     r->stored_life = life;
     r->n_stores++;
     pthread_mutex_unlock(&r->lock);
-    tsri_losses_join(&r->losses);
 }
 
-/* A flush of that session and life of the server has said how many entries were lost since the
- * session began. What was stored after `n_stores` is not acknowledged by it. */
-static void settle_flush(struct tsri_served *r, uint64_t session, uint64_t life, uint64_t n_stores,
-                         uint64_t n_lost)
+/* A flush has reached that life of the server, which has lost so many entries by now. What was
+ * stored after `n_stores` is not acknowledged by it. */
+static void settle_flush(struct tsri_served *r, uint64_t life, uint64_t n_stores, uint64_t n_lost)
 {
     pthread_mutex_lock(&r->lock);
-    if (r->flush_session != session) r->flush_lost = 0;
-    r->flush_session = session;
-    if (n_lost > r->flush_lost) tsri_losses_add(&r->losses, n_lost - r->flush_lost);
-    r->flush_lost = n_lost;
+    struct tsri_served_life *known = know_life(r, life, 0);
+    if (n_lost > known->n_lost) {
+        tsri_losses_add(&r->c->losses, n_lost - known->n_lost);
+        known->n_lost = n_lost;
+    }
     bool gone = r->stored_life && r->stored_life != life;
-    if (gone) tsri_losses_add(&r->losses, 1);
+    if (gone) tsri_losses_add(&r->c->losses, 1);
     if (gone || r->n_stores == n_stores) r->stored_life = 0;
     pthread_mutex_unlock(&r->lock);
 }
@@ -449,13 +471,13 @@ static int served_flush(struct tsr_cache *c)
     pthread_mutex_unlock(&r->lock);
     uint64_t session = tsri_link_session(r->seat->link);
     if (!session) return TSR_EAGAIN;
-    uint64_t life = tsri_link_life(r->seat->link, session);
+    uint64_t life = tsri_seat_life(r->seat, session);
     int n = ask(r->seat, session, tsri_request_clear(&q, TSRI_WIRE_FLUSH),
                 tsri_now_ns() + r->patience_ns, &a);
+    if (n >= 0) settle_flush(r, life, n_stores, a->reply.n_lost);
     tsri_link_end(a);
     if (n < 0) return n;
-    settle_flush(r, session, life, n_stores, (uint64_t)n);
-    uint64_t n_told = tsri_losses_tell(&r->losses);
+    uint64_t n_told = tsri_losses_tell(&c->losses);
     return n_told ? tsri_fail(TSR_EIO, "at least %llu entries that the server had taken were lost",
                               (unsigned long long)n_told)
                   : 0;
@@ -532,7 +554,6 @@ static int served_open(struct tsr_cache *c, const struct tsr_config *cfg)
     struct tsri_served *r = tsri_alloc(1, sizeof *r);
     if (!r) return TSR_ENOMEM;
     pthread_mutex_init(&r->lock, NULL);
-    tsri_losses_init(&r->losses);
     r->c = c;
     c->served = r;
     r->path = tsri_strdup(o->server_socket);
@@ -569,7 +590,6 @@ static void served_close(struct tsr_cache *c)
     tsri_free(r->path);
     tsri_free(r->token);
     pthread_mutex_destroy(&r->lock);
-    tsri_losses_fini(&r->losses);
     tsri_free(r);
 }
 

@@ -41,8 +41,12 @@ struct tsri_served {
     pthread_mutex_t lock; /* of spaces and: */
     uint64_t stored_life; /* of the server that took what is not flushed yet; 0: nothing is */
     uint64_t n_stores;
-    uint64_t flush_session, flush_lost; /* entries that this session's flushes told as lost */
-    struct tsri_losses losses;          /* what all of that means for the callers here */
+    /* Lives of the server, the last few: one connection may notice later than another that it was
+     * started again. What it had lost when we first knew it does not concern us. */
+    struct tsri_served_life {
+        uint64_t life, n_lost; /* so many are in cache.losses, or were lost before */
+    } lives[4];
+    uint32_t n_lives;
 };
 
 /* ---- served.c ---- */
@@ -60,7 +64,10 @@ bool tsri_served_is_away(int err);
 /* All but its room for extras, zeroed. */
 struct tsri_request *tsri_request_clear(struct tsri_request *r, uint16_t type);
 
-/* That life of the server (tsri_link_life) has taken a store: a flush must reach the same one. */
+/* Which life of the server the session is with, as tsri_link_life says. Ask before storing: what
+ * this life loses from then on is told, also after another connection. */
+uint64_t tsri_seat_life(struct tsri_seat *seat, uint64_t session);
+/* That life of the server has taken a store: a flush must reach the same one. */
 void tsri_served_stored(struct tsri_served *r, uint64_t life);
 
 /* ---- borrow.c: ranges that a server lends, read where they lie ---- */

@@ -233,7 +233,7 @@ static int begin(struct tsr_client *client, const struct tsr_store *store, struc
     x->store = store;
     x->session = tsri_link_session(x->seat->link);
     if (!x->session) return TSR_EAGAIN;
-    x->life = tsri_link_life(x->seat->link, x->session);
+    x->life = tsri_seat_life(x->seat, x->session);
     if (!store->tokens || store->n_tokens <= store->from || store->n_tokens > INT32_MAX)
         return tsri_fail(TSR_EINVAL, "store: %u tokens from %u", store->n_tokens, store->from);
     int e = tsri_extra_check(store->extra, store->n_extra, store->n_tokens);

@@ -541,7 +541,7 @@ static void note_owed(struct tsri_manager *m, const struct batch *b, uint32_t i)
     uint32_t below = m->hot ? ~(1u << m->hot) : UINT32_MAX;
     if (!b->planes) failed = (uint8_t)(asked & below); /* no memory */
     tsri_owed_set(m, id, (uint8_t)((m->owed[id] & ~asked) | failed));
-    if (b->never[i]) tsri_losses_add(&m->losses, 1);
+    if (b->never[i]) tsri_losses_add(&m->c->losses, 1);
 }
 
 static void carry_puts(struct tsri_manager *m, struct batch *b)

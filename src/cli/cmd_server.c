@@ -237,10 +237,17 @@ int tsri_cmd_flush(struct tsri_cli *cli)
     int status = tsri_cli_want_args(cli, 0, 0);
     if (!status) status = tsri_remote_open(&r, cli);
     if (status) return status;
-    int n = tsri_remote_call(&r, tsri_remote_clear(&q, TSRI_WIRE_FLUSH));
+    struct tsri_answer *a;
+    uint64_t n_before;
+    tsri_link_life(r.link, r.session, &n_before);
+    int e = tsri_remote_ask(&r, tsri_remote_clear(&q, TSRI_WIRE_FLUSH), &a);
+    uint64_t n_lost = e < 0 ? 0 : a->reply.n_lost - n_before;
+    tsri_link_end(a);
     tsri_remote_close(&r);
-    if (n < 0) return CLI_FAILED;
-    if (n > 0) return tsri_cli_fail("%d entries were lost before they could be written below", n);
+    if (e < 0) return CLI_FAILED;
+    if (n_lost)
+        return tsri_cli_fail("%llu entries were lost before they could be written below",
+                             (unsigned long long)n_lost);
     puts(cli->json ? "{\"flushed\":true}" : "flushed");
     return 0;
 }

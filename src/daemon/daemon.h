@@ -217,7 +217,6 @@ struct tsri_session {
     uint64_t open_ns;
     const struct tsri_tenant *tenant;
     struct tsr_client *client;
-    uint64_t lost_before; /* entries that the cache had lost when it began */
     struct tsri_region staging;
     _Atomic(struct tsr_space *) spaces[TSRI_SESSION_SPACES_MAX];
     _Atomic uint64_t bare[TSRI_SESSION_SPACES_MAX / 64]; /* bits: known from a tier alone */

@@ -54,7 +54,6 @@ static int begin(struct tsri_session *x, const struct tsri_wire_hello *h,
     if (e) return e;
     w->word = take_word(x);
     struct tsr_cache *c = x->tenant->cache;
-    x->lost_before = tsri_losses_count(&c->manager->losses);
     w->slot = x->row;
     w->pool_bytes = (uint64_t)c->pool.n_pages << c->pool.page_shift;
     w->control_bytes = s->control.bytes;
@@ -65,6 +64,7 @@ static int begin(struct tsri_session *x, const struct tsri_wire_hello *h,
     w->calls_max = TSRI_CALLS_MAX;
     w->hash = (uint32_t)c->hash;
     w->boot_id = s->boot_id;
+    w->n_lost = tsri_losses_count(&c->losses);
     return 0;
 }
 

@@ -133,14 +133,11 @@ static int discover(struct tsri_session *x, const struct tsri_request *q)
     return space ? tsr_discover(x->client, space, &q->prompt) : TSR_ENOENT;
 }
 
-/* How many entries were lost since the session began: its client tells whoever must know. */
-static int flush(const struct tsri_session *x)
+/* All that were ever lost: the client knows how many there were before it stored, also when it has
+ * connected again since. */
+static int flush(const struct tsri_session *x, struct tsri_reply *r)
 {
-    uint64_t n_lost;
-    int e = tsri_manager_flush(x->tenant->cache, &n_lost);
-    if (e) return e;
-    n_lost -= x->lost_before;
-    return n_lost > INT32_MAX ? INT32_MAX : (int)n_lost;
+    return tsri_manager_flush(x->tenant->cache, &r->n_lost);
 }
 
 /* What is on the whole cache, or was too long for the loop. */
@@ -167,7 +164,7 @@ static int perform_more(struct tsri_session *x, const struct tsri_request *q, st
     case TSRI_WIRE_EVICT:
         return tsr_evict(x->tenant->cache, q->bytes > SIZE_MAX ? SIZE_MAX : (size_t)q->bytes);
     case TSRI_WIRE_FLUSH:
-        return flush(x);
+        return flush(x, r);
     default:
         return tsri_mark(x, q);
     }

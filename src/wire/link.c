@@ -52,7 +52,6 @@ struct tsri_link {
     bool broken;           /* to be closed as soon as nobody uses fd */
     bool reading, sending; /* somebody does: `in`, or `out`, and fd are theirs */
     uint64_t session, next_id;
-    uint64_t life;                /* of the server of the session */
     struct tsri_mapping *mapping; /* of the session */
     uint64_t since_ns;            /* GREETING: since when; AWAY: when to try again */
     uint64_t retry_ns;
@@ -232,7 +231,6 @@ static void take_welcome(struct tsri_link *l, const struct tsri_wire_head *head,
     }
     l->state = OPEN;
     l->session++;
-    l->life = r.welcome.boot_id;
     l->n_late = 0;
     l->retry_ns = RETRY_NS_MIN;
     tsri_log(TSR_LOG_INFO, "server at %s: connected", l->path);
@@ -522,10 +520,12 @@ uint64_t tsri_link_session(struct tsri_link *l)
     return session;
 }
 
-uint64_t tsri_link_life(struct tsri_link *l, uint64_t session)
+uint64_t tsri_link_life(struct tsri_link *l, uint64_t session, uint64_t *n_lost)
 {
     pthread_mutex_lock(&l->lock);
-    uint64_t life = l->state == OPEN && l->session == session ? l->life : 0;
+    bool on = l->state == OPEN && l->session == session;
+    uint64_t life = on ? l->mapping->welcome.boot_id : 0;
+    *n_lost = on ? l->mapping->welcome.n_lost : 0;
     pthread_mutex_unlock(&l->lock);
     return life;
 }

@@ -39,6 +39,7 @@ static void hello_body(struct tsri_wire *w, struct tsri_reply *r)
     tsri_wire_u32(w, &h->calls_max);
     tsri_wire_u32(w, &h->hash);
     tsri_wire_u64(w, &h->boot_id);
+    tsri_wire_u64(w, &h->n_lost);
 }
 
 static void space_open_body(struct tsri_wire *w, struct tsri_reply *r)
@@ -144,6 +145,8 @@ bool tsri_reply_body(struct tsri_wire *w, struct tsri_reply *r)
         count_part(w, r);
         TSRI_WIRE_ARRAY(w, r->events, r->n);
         return true;
+    case TSRI_WIRE_FLUSH:
+        return tsri_wire_u64(w, &r->n_lost), true;
     case TSRI_WIRE_LIST:
         return list_body(w, r), true;
     case TSRI_WIRE_SPACES:

@@ -247,6 +247,7 @@ struct tsri_wire_welcome {
     uint32_t body_max, leases_max, calls_max;
     uint32_t hash;    /* enum tsri_hash */
     uint64_t boot_id; /* another one: another server, or the same one started again */
+    uint64_t n_lost;  /* as FLUSH says, by now */
 };
 
 struct tsri_wire_space {
@@ -297,6 +298,7 @@ struct tsri_reply {
     const struct tsri_wire_lent *lent;
     uint32_t n_pages;
     const uint32_t *pages;
+    uint64_t n_lost;        /* FLUSH: entries, since the server started */
     uint32_t put, n_blocks; /* PUT_OPEN: n_blocks 0: all is there already, give no layers */
     const struct tsr_key *keys;
     const int8_t *tiers;
@@ -369,8 +371,8 @@ void tsri_link_close(struct tsri_link *l);
  * there is none now. What the server has numbered (spaces, puts) belongs to one session. */
 uint64_t tsri_link_session(struct tsri_link *l);
 /* Which life of the server the session is with: a number that another one will not have; 0 when the
- * session is over. */
-uint64_t tsri_link_life(struct tsri_link *l, uint64_t session);
+ * session is over. *n_lost: entries that this life had lost when the session began. */
+uint64_t tsri_link_life(struct tsri_link *l, uint64_t session, uint64_t *n_lost);
 /* Waits for a session until then (tsri_now_ns); TSR_EPERM, TSR_EVERSION and their like when the
  * server does not want us. */
 TSR_MUST int tsri_link_await(struct tsri_link *l, uint64_t until_ns);

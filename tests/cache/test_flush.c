@@ -160,6 +160,44 @@ TEST(a_thread_that_comes_later_does_not_answer_for_what_was_lost_before_it_store
     below_end(&b);
 }
 
+/* A thread of the cache stores it. */
+static int start_store(struct kit *k, uint64_t i)
+{
+    uint32_t *tokens = kit_tokens(i, TOKENS);
+    struct tsr_store s = {.size = sizeof s,
+                          .space = k->space,
+                          .kind = TSR_KIND_SEGMENT,
+                          .tokens = tokens,
+                          .n_tokens = TOKENS};
+    s.view = kit_store_view(&s);
+    struct tsr_op *op;
+    CHECK_INT(tsr_store_start(&op, k->client, &s, NULL, NULL), 0);
+    int n = tsr_op_wait(op, -1);
+    tsr_op_close(op);
+    free(s.view.data);
+    free(tokens);
+    return n == TOKENS;
+}
+
+/* Whatever else it stores in between, by whatever call. */
+TEST(a_thread_is_told_that_its_own_stores_were_lost_after_it_stored_again)
+{
+    for (int way = 0; way < 2; way++) {
+        struct below b;
+        below_open(&b);
+        fake_tier_fail(&b.plan, FAKE_PUT, 1, UINT32_MAX - 1, TSR_EIO);
+        CHECK_INT(way ? start_store(&b.k, 0) : store_range(&b.k, 0, 1), 1);
+        tsri_manager_drain(b.k.cache);
+        CHECK_INT(kit_evict_all(&b.k), 1);
+        fake_tier_fail(&b.plan, 0, 0, 0, 0);
+        CHECK_INT(store_range(&b.k, 1, 3), 2);
+        CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+        CHECK_HAS(tsr_errmsg(), "1 entries were lost");
+        CHECK_INT(tsr_flush(b.k.cache), 0);
+        below_end(&b);
+    }
+}
+
 TEST(what_is_cleared_is_owed_no_longer)
 {
     struct below b;
@@ -376,6 +414,7 @@ int main(void)
     RUN(a_flush_tries_again_what_failed_before);
     RUN(what_left_memory_before_it_was_below_is_told_to_every_thread_once);
     RUN(a_thread_that_comes_later_does_not_answer_for_what_was_lost_before_it_stored);
+    RUN(a_thread_is_told_that_its_own_stores_were_lost_after_it_stored_again);
     RUN(what_is_cleared_is_owed_no_longer);
     RUN(much_that_is_owed_is_written_in_rounds);
     RUN(with_every_sync_failing_no_flush_succeeds);

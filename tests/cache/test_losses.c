@@ -46,30 +46,64 @@ TEST(a_thread_that_joins_later_is_told_of_what_comes_after)
     CHECK_INT(tsri_losses_tell(&losses), 1);
 }
 
-/* More threads than places: some are told again, none too little. */
-TEST(a_thread_without_a_place_is_told_again_rather_than_not)
+/* Its place is from before the loss: the entries may be its own. */
+TEST(a_thread_that_joined_before_a_loss_is_told_though_it_joins_again)
 {
+    tsri_losses_join(&losses);
+    tsri_losses_add(&losses, 3);
+    tsri_losses_join(&losses);
+    CHECK_INT(tsri_losses_tell(&losses), 3);
+    CHECK_INT(tsri_losses_tell(&losses), 0);
+}
+
+TEST(any_number_of_threads_have_their_place)
+{
+    tsri_losses_join(&losses);
     tsri_losses_add(&losses, 1);
-    CHECK_INT(tsri_losses_tell(&losses), 1);
     for (int i = 0; i < 600; i++)
-        CHECK(another(false) == 1000);
-    uint64_t again = tsri_losses_tell(&losses);
-    CHECK(again == 0 || again == 1);
-    tsri_losses_add(&losses, 1);
-    CHECK(tsri_losses_tell(&losses) >= 1);
+        CHECK(another(i % 2 == 0) == (i % 2 ? 1000 : 0));
+    tsri_losses_join(&losses);
+    CHECK_INT(tsri_losses_tell(&losses), 1);
+    CHECK_INT(tsri_losses_tell(&losses), 0);
+}
+
+/* More caches than a thread remembers: it is told again of some, of none too little. */
+TEST(what_a_thread_has_forgotten_it_is_told_again_rather_than_not)
+{
+    enum { MANY = 40 };
+    static struct tsri_losses many[MANY];
+    for (int i = 0; i < MANY; i++) {
+        tsri_losses_init(&many[i]);
+        tsri_losses_join(&many[i]);
+    }
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < MANY; i++)
+            tsri_losses_add(&many[i], 2);
+        for (int i = 0; i < MANY; i++) {
+            tsri_losses_join(&many[i]);
+            CHECK(tsri_losses_tell(&many[i]) >= 2);
+        }
+    }
+    CHECK_INT(tsri_losses_tell(&many[MANY - 1]), 0);
+    /* Of one that is new it has forgotten nothing. */
+    tsri_losses_init(&many[0]);
+    tsri_losses_add(&many[0], 1);
+    tsri_losses_join(&many[0]);
+    CHECK_INT(tsri_losses_tell(&many[0]), 0);
 }
 
 #define RUN_FRESH(promise) \
     do { \
         tsri_losses_init(&losses); \
         RUN(promise); \
-        tsri_losses_fini(&losses); \
     } while (0)
 
 int main(void)
 {
     RUN_FRESH(every_thread_is_told_of_every_loss_once);
     RUN_FRESH(a_thread_that_joins_later_is_told_of_what_comes_after);
-    RUN_FRESH(a_thread_without_a_place_is_told_again_rather_than_not);
+    RUN_FRESH(a_thread_that_joined_before_a_loss_is_told_though_it_joins_again);
+    RUN_FRESH(any_number_of_threads_have_their_place);
+    RUN_FRESH(what_a_thread_has_forgotten_it_is_told_again_rather_than_not);
     return test_end();
 }

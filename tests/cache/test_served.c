@@ -2,11 +2,15 @@
  * and what becomes of them when the server is away, stopped, killed or started again. */
 #include "cache/served.h"
 
+#include "cache/manager.h"
+#include "support/fake_tier.h"
 #include "support/served_kit.h"
 #include <tessera/client.h>
 #include "support/test.h"
 
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -308,6 +312,15 @@ TEST(killed_it_comes_back_with_what_was_flushed)
     served_end(&s);
 }
 
+/* What a flush says when the server is there. */
+static int flush_again(struct kit *k)
+{
+    int e = TSR_EAGAIN;
+    for (int i = 0; i < 500 && e == TSR_EAGAIN; i++, sleep_ms(20))
+        e = tsr_flush(k->cache);
+    return e;
+}
+
 /* The server that took it is gone, and with it what was not flushed: the next one must not
  * acknowledge it. */
 TEST(a_flush_fails_when_the_server_that_took_the_stores_is_gone)
@@ -325,24 +338,89 @@ TEST(a_flush_fails_when_the_server_that_took_the_stores_is_gone)
     CHECK(tsr_flush(k.cache) < 0);
     served_start(&s, NULL);
     CHECK(finds_again(&k, tokens, 64, 64));
-    int e = TSR_EAGAIN;
-    for (int i = 0; i < 200 && e == TSR_EAGAIN; i++, usleep(20000))
-        e = tsr_flush(k.cache);
-    CHECK_INT(e, TSR_EIO);
+    CHECK_INT(flush_again(&k), TSR_EIO);
     CHECK_INT(tsr_flush(k.cache), 0);
     /* Stored after it came back. */
     served_stop(&s, SIGKILL);
     served_start(&s, NULL);
     CHECK(finds_again(&k, tokens, 64, 64));
     CHECK_INT(kit_store_prefix(&k, later, 64), 64);
-    e = TSR_EAGAIN;
-    for (int i = 0; i < 200 && e == TSR_EAGAIN; i++, usleep(20000))
-        e = tsr_flush(k.cache);
-    CHECK_INT(e, 0);
+    CHECK_INT(flush_again(&k), 0);
     kit_close(&k);
     served_stop(&s, SIGTERM);
     free(tokens), free(lost), free(later);
     served_end(&s);
+}
+
+TEST(a_flush_fails_when_the_next_server_took_stores_too)
+{
+    if (TEST_TSAN) SKIP("the thread sanitizer starts no threads in a forked process");
+    struct served s = {.pid = 0};
+    struct kit k;
+    served_start(&s, NULL);
+    served_kit_open(&k, s.path, NULL);
+    uint32_t *lost = kit_tokens(4, 64), *later = kit_tokens(5, 64);
+    CHECK_INT(kit_store_prefix(&k, lost, 64), 64);
+    served_stop(&s, SIGKILL);
+    served_start(&s, NULL);
+    int n = TSR_EAGAIN;
+    for (int i = 0; i < 500 && n < 0; i++, sleep_ms(20))
+        n = kit_store_prefix(&k, later, 64);
+    CHECK_INT(n, 64);
+    CHECK_INT(flush_again(&k), TSR_EIO);
+    CHECK_INT(tsr_flush(k.cache), 0);
+    kit_close(&k);
+    served_stop(&s, SIGTERM);
+    free(lost), free(later);
+    served_end(&s);
+}
+
+/* Both of its connections, from this side. */
+static int cut_connections(const char *path)
+{
+    int n = 0;
+    for (int fd = 3; fd < 1024; fd++) {
+        struct sockaddr_un peer = {0};
+        socklen_t bytes = sizeof peer;
+        if (getpeername(fd, (struct sockaddr *)&peer, &bytes) != 0) continue;
+        if (peer.sun_family != AF_UNIX || strcmp(peer.sun_path, path) != 0) continue;
+        n += shutdown(fd, SHUT_RDWR) == 0;
+    }
+    return n;
+}
+
+TEST(a_flush_tells_of_what_was_lost_before_the_client_connected_again)
+{
+    struct server_kit s;
+    struct kit k;
+    struct mem_tier_store store;
+    struct fake_tier_plan plan;
+    mem_tier_store_init(&store, 0);
+    fake_tier_plan_init(&plan, &mem_tier, &store);
+    server_open_tiers(&s, NULL, &plan, 1);
+    uint32_t *before = kit_tokens(3, 64), *lost = kit_tokens(4, 64);
+    /* Not the client's. */
+    fake_tier_fail(&plan, FAKE_PUT, 1, UINT32_MAX - 1, TSR_EIO);
+    CHECK_INT(kit_store_segment(&s.k, before, 64), 64);
+    tsri_manager_drain(s.k.cache);
+    CHECK_INT(kit_evict_all(&s.k), 1);
+    served_kit_open(&k, s.path, NULL);
+    CHECK_INT(kit_store_segment(&k, lost, 64), 64);
+    tsri_manager_drain(s.k.cache);
+    CHECK_INT(kit_evict_all(&s.k), 1);
+    fake_tier_fail(&plan, 0, 0, 0, 0);
+    CHECK_INT(cut_connections(s.path), 2);
+    CHECK_INT(flush_again(&k), TSR_EIO);
+    CHECK_HAS(tsr_errmsg(), "at least 1 entries");
+    CHECK_INT(tsr_flush(k.cache), 0);
+    /* What was told is not told again by another connection. */
+    CHECK_INT(cut_connections(s.path) > 0, 1);
+    CHECK_INT(flush_again(&k), 0);
+    kit_close(&k);
+    CHECK(server_end(&s));
+    fake_tier_plan_fini(&plan);
+    mem_tier_store_fini(&store);
+    free(before), free(lost);
 }
 
 TEST(one_that_does_not_want_us_says_so_at_open)
@@ -492,6 +570,8 @@ int main(void)
     RUN(a_stopped_server_costs_one_deadline_and_is_used_again_when_it_goes_on);
     RUN(killed_it_comes_back_with_what_was_flushed);
     RUN(a_flush_fails_when_the_server_that_took_the_stores_is_gone);
+    RUN(a_flush_fails_when_the_next_server_took_stores_too);
+    RUN(a_flush_tells_of_what_was_lost_before_the_client_connected_again);
     RUN(one_that_does_not_want_us_says_so_at_open);
     RUN(a_forked_child_misses_and_does_not_disturb_its_parent);
     RUN(many_threads_use_one_connection_and_many);

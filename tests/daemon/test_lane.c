@@ -357,8 +357,8 @@ TEST(what_a_tier_has_is_brought_up_and_lent)
     CHECK(tiered_end(&t));
 }
 
-/* Whoever asks first: every session learns of what was lost since it began, as often as it asks. */
-TEST(every_session_learns_of_what_was_lost_since_it_began)
+/* Whoever asks first, and also when its client has connected again. */
+TEST(every_session_learns_of_everything_that_was_lost_as_often_as_it_asks)
 {
     struct tiered t;
     struct wire_client other;
@@ -371,12 +371,16 @@ TEST(every_session_learns_of_what_was_lost_since_it_began)
     CHECK_INT(wc_call(&other, fresh(TSRI_WIRE_FLUSH)), TSR_EIO);
     CHECK(kit_evict_all(&t.r.s.k) > 0);
     fake_tier_fail(&t.plan, 0, 0, 0, 0);
-    CHECK_INT(wc_call(&t.r.c, fresh(TSRI_WIRE_FLUSH)), 1);
-    CHECK_INT(wc_call(&other, fresh(TSRI_WIRE_FLUSH)), 1);
-    CHECK_INT(wc_call(&other, fresh(TSRI_WIRE_FLUSH)), 1);
-    wc_close(&other);
-    CHECK(wc_open(&other, t.r.s.path, 1 << 20));
-    CHECK_INT(wc_call(&other, fresh(TSRI_WIRE_FLUSH)), 0);
+    CHECK_INT(wc_call(&t.r.c, fresh(TSRI_WIRE_FLUSH)), 0);
+    CHECK_INT(t.r.c.reply.n_lost, 1);
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(other.welcome.n_lost, i == 2);
+        CHECK_INT(wc_call(&other, fresh(TSRI_WIRE_FLUSH)), 0);
+        CHECK_INT(other.reply.n_lost, 1);
+        if (i != 1) continue;
+        wc_close(&other);
+        CHECK(wc_open(&other, t.r.s.path, 1 << 20));
+    }
     wc_close(&other);
     free(tokens);
     CHECK(tiered_end(&t));
@@ -484,7 +488,7 @@ int main(void)
     RUN(a_space_too_many_takes_the_place_of_one_that_is_no_longer_open);
     RUN(a_list_comes_in_parts_and_tells_what_is_where);
     RUN(what_a_tier_has_is_brought_up_and_lent);
-    RUN(every_session_learns_of_what_was_lost_since_it_began);
+    RUN(every_session_learns_of_everything_that_was_lost_as_often_as_it_asks);
     RUN(warm_brings_it_up);
     RUN(a_lookup_may_start_bringing_it_up);
     RUN(while_one_waits_for_a_tier_all_others_are_served);

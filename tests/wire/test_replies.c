@@ -66,13 +66,14 @@ TEST(welcome_is_these_bytes)
                                             .leases_max = 9,
                                             .calls_max = 10,
                                             .hash = 1,
-                                            .boot_id = 12};
+                                            .boot_id = 12,
+                                            .n_lost = 13};
     CHECK(there_and_back());
     struct wire_bytes want;
     wb_head(&want, 0x8001, 78, 0);
     wb_u32(&want, 1), wb_u32(&want, 2), wb_u64(&want, 3), wb_u64(&want, 4), wb_u64(&want, 5);
     wb_u32(&want, 6), wb_u32(&want, 7), wb_u32(&want, 8), wb_u32(&want, 9), wb_u32(&want, 10);
-    wb_u32(&want, 1), wb_u64(&want, 12);
+    wb_u32(&want, 1), wb_u64(&want, 12), wb_u64(&want, 13);
     CHECK(is(&want));
     CHECK(memcmp(&back.welcome, &r->welcome, sizeof r->welcome) == 0);
 }
@@ -249,11 +250,22 @@ TEST(stats_are_numbers_or_a_text)
     CHECK(back.text_bytes == 2 && memcmp(back.text, "{}", 2) == 0);
 }
 
+TEST(flush_is_these_bytes)
+{
+    fresh(TSRI_WIRE_FLUSH, 0)->n_lost = 1ull << 40;
+    CHECK(there_and_back());
+    struct wire_bytes want;
+    wb_head(&want, 0x8016, 78, 0);
+    wb_u64(&want, 1ull << 40);
+    CHECK(is(&want));
+    CHECK(back.n_lost == 1ull << 40);
+}
+
 TEST(the_rest_say_everything_in_their_status)
 {
-    static const uint16_t types[] = {TSRI_WIRE_PING,  TSRI_WIRE_SPACE_CLOSE, TSRI_WIRE_RELEASE,
-                                     TSRI_WIRE_STORE, TSRI_WIRE_FLUSH,       TSRI_WIRE_PUT_LAYERS,
-                                     TSRI_WIRE_CLEAR, TSRI_WIRE_PUT_COMMIT};
+    static const uint16_t types[] = {TSRI_WIRE_PING,      TSRI_WIRE_SPACE_CLOSE, TSRI_WIRE_RELEASE,
+                                     TSRI_WIRE_STORE,     TSRI_WIRE_PUT_LAYERS,  TSRI_WIRE_CLEAR,
+                                     TSRI_WIRE_PUT_COMMIT};
     for (size_t i = 0; i < TSRI_COUNT(types); i++) {
         fresh(types[i], 5);
         CHECK(there_and_back());
@@ -285,6 +297,7 @@ int main(void)
     RUN(the_small_replies_are_these_bytes);
     RUN(lists_are_these_bytes);
     RUN(stats_are_numbers_or_a_text);
+    RUN(flush_is_these_bytes);
     RUN(the_rest_say_everything_in_their_status);
     RUN(what_is_no_reply_is_refused);
     return test_end();
