@@ -194,7 +194,7 @@ int tsr_contains(struct tsr_cache *cache, const struct tsr_key *keys, uint32_t n
     if (!cache || ((!keys || !tiers) && n)) return no_handle("cache, keys or tiers");
     if (n > INT32_MAX) return tsri_fail(TSR_ERANGE, "contains: %u keys", n);
     if (!in_child(cache)) return cache->backend->contains(cache, keys, n, tiers);
-    memset(tiers, -1, n);
+    if (n) memset(tiers, -1, n);
     return 0;
 }
 
