@@ -495,10 +495,11 @@ int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, uint32_t n_all
         TSR_ASSERT(n <= d->n_tombs);
         memcpy(tombs, d->tombs, n * sizeof tombs[0]);
         pthread_mutex_unlock(&d->lock);
-        struct tsri_segment *s;
+        struct tsri_segment *s = NULL;
         int err = tsri_region_need(&lane->headers[0], TSRI_PAGE_BYTES);
         if (!err) err = tsri_segment_take(d, TSRI_PAGE_BYTES, true, 0, &s);
         if (err) return err;
+        TSR_ASSERT(s);
         pthread_mutex_lock(&d->lock);
         struct tsri_record r = {.nonce = s->nonce, .offset = s->tail, .seq = d->next_seq++};
         pthread_mutex_unlock(&d->lock);
