@@ -143,6 +143,7 @@ static void keep_again(struct kit *k, struct text *t)
 
 TEST(a_match_does_not_outlive_its_server)
 {
+    if (TEST_TSAN) SKIP("the thread sanitizer starts no threads in a forked process");
     static const int signals[] = {SIGTERM, SIGKILL};
     for (size_t i = 0; i < TSRI_COUNT(signals); i++) {
         struct served s = {.pid = 0};
@@ -224,6 +225,7 @@ TEST(a_connection_that_is_made_again_is_the_same_life)
 
 TEST(a_match_of_the_parent_is_a_miss_in_a_cache_of_the_child)
 {
+    if (TEST_TSAN) SKIP("the thread sanitizer starts no threads in a forked process");
     struct kit k;
     struct text t, other;
     kit_open(&k, NULL);

@@ -232,7 +232,7 @@ TEST(a_server_that_comes_later_is_used_and_one_that_goes_is_not_missed)
     uint32_t *tokens = kit_tokens(3, 64);
     CHECK_INT(kit_store_prefix(&s.k, tokens, 64), 64);
     tsr_server_close(s.server);
-    served_kit_open(&k, s.path, (const char *const[]){"server_deadline", "20", NULL});
+    served_kit_open(&k, s.path, (const char *const[]){"server_deadline", "200", NULL});
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
     for (int round = 0; round < 3; round++) {
         CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);

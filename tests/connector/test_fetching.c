@@ -212,6 +212,7 @@ static int give(struct ck *k, const void *meta, size_t bytes)
 /* An engine that is slow, or that repeats itself: the same bytes, before and after. */
 TEST(bytes_from_before_a_restart_of_the_owner_are_blocks_to_recompute)
 {
+    if (TEST_TSAN) SKIP("the thread sanitizer starts no threads in a forked process");
     struct served s = {.pid = 0};
     struct kit a, b;
     struct ck k;
