@@ -99,13 +99,14 @@ static uint32_t take_cold(struct tsr_cache *c, uint32_t *id, uint64_t bytes_max,
     return n;
 }
 
-uint32_t tsri_cache_warm(struct tsr_cache *c, uint64_t bytes_max)
+uint32_t tsri_cache_warm(struct tsr_cache *c, uint64_t bytes_max, const atomic_bool *stop)
 {
     struct tsri_fetch fetches[FETCHES];
     uint32_t id = 0, n, n_warm = 0;
     uint64_t bytes = 0;
     if (bytes_max == 0) bytes_max = UINT64_MAX;
-    while ((n = take_cold(c, &id, bytes_max, &bytes, fetches)) > 0) {
+    while (!(stop && atomic_load(stop)) &&
+           (n = take_cold(c, &id, bytes_max, &bytes, fetches)) > 0) {
         tsri_manager_fetch(c, fetches, n);
         for (uint32_t i = 0; i < n; i++) {
             n_warm += fetches[i].result == 0;

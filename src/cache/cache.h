@@ -472,8 +472,8 @@ uint32_t tsri_cache_list(struct tsr_cache *c, uint32_t first, struct tsri_wire_e
 TSR_MUST int tsri_space_find(struct tsr_space **out, struct tsr_cache *c,
                              const uint8_t fingerprint[16], bool *shaped);
 /* Brings up what only lower tiers have, as long as host memory is free and at most about so many
- * bytes (0: all). Waits for the tiers; returns how many came. */
-uint32_t tsri_cache_warm(struct tsr_cache *c, uint64_t bytes_max);
+ * bytes (0: all). Waits for the tiers, until *stop is true (may be NULL); how many came. */
+uint32_t tsri_cache_warm(struct tsr_cache *c, uint64_t bytes_max, const atomic_bool *stop);
 
 /* entries.c: states, pins, chains; the only file that changes an entry's word */
 /* The state it was pinned in (HOST or COLD), or FREE when it cannot be. Lock-free. */
@@ -765,9 +765,9 @@ struct tsri_lend {
  * are cold; TSR_EINVAL when one is no match at all, and then nothing is pinned. */
 TSR_MUST int tsri_lends_init(struct tsr_client *client, uint64_t request_id,
                              const struct tsr_prompt *prompt, struct tsri_lend *lends, uint32_t n);
-/* Brings up the cold ones, in the calling thread. */
+/* Brings up the cold ones, in the calling thread; gives up when *stop becomes true (may be NULL). */
 void tsri_lends_fetch(struct tsr_client *client, const struct tsr_prompt *prompt,
-                      struct tsri_lend *lends, uint32_t n);
+                      struct tsri_lend *lends, uint32_t n, const atomic_bool *stop);
 /* Lets go what _init pinned for itself; the leases stay. Counts, and returns how many were lent. */
 int tsri_lends_fini(struct tsr_client *client, struct tsri_lend *lends, uint32_t n);
 

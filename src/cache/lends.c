@@ -160,8 +160,16 @@ static void fetch_some(struct tsr_cache *c, struct cold *cold, uint32_t n)
     }
 }
 
+static void give_up(struct cold *cold, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        cold[i].lend->cold = false;
+        cold[i].lend->result = TSR_EAGAIN;
+    }
+}
+
 void tsri_lends_fetch(struct tsr_client *client, const struct tsr_prompt *prompt,
-                      struct tsri_lend *lends, uint32_t n)
+                      struct tsri_lend *lends, uint32_t n, const atomic_bool *stop)
 {
     struct tsr_cache *c = tsri_client_cache(client);
     struct cold cold[FETCHES_MAX];
@@ -170,7 +178,10 @@ void tsri_lends_fetch(struct tsr_client *client, const struct tsr_prompt *prompt
     for (uint32_t i = 0; i < n; i++) {
         if (lends[i].cold) cold[n_cold++] = (struct cold){c, &lends[i]};
         if (n_cold == FETCHES_MAX || (n_cold && i + 1 == n)) {
-            fetch_some(c, cold, n_cold);
+            if (stop && atomic_load(stop))
+                give_up(cold, n_cold);
+            else
+                fetch_some(c, cold, n_cold);
             n_cold = 0;
         }
     }

@@ -214,6 +214,7 @@ struct tsri_session {
     int fd;
     struct tsri_peer peer;
     enum tsri_session_state state;
+    atomic_bool ended; /* the same for its worker: no one waits for its answers any more */
     uint64_t open_ns;
     const struct tsri_tenant *tenant;
     struct tsr_client *client;

@@ -160,7 +160,7 @@ static int perform_more(struct tsri_session *x, const struct tsri_request *q, st
     case TSRI_WIRE_SPACE_OPEN: /* it is opened in the loop, where numbers are given out */
         return tsri_spaces_make_room(x->tenant->cache) ? 0 : TSR_EAGAIN;
     case TSRI_WIRE_WARM:
-        return (int)tsri_cache_warm(x->tenant->cache, q->bytes);
+        return (int)tsri_cache_warm(x->tenant->cache, q->bytes, &x->ended);
     case TSRI_WIRE_EVICT:
         return tsr_evict(x->tenant->cache, q->bytes > SIZE_MAX ? SIZE_MAX : (size_t)q->bytes);
     case TSRI_WIRE_FLUSH:
@@ -206,11 +206,30 @@ static int retrieve(struct tsri_call *call, const struct tsri_request *q)
         call->n_lends = q->retrieve.n_wants;
     }
     tsri_lends_fetch(x->client, q->retrieve.has_prompt ? &q->prompt : NULL, call->lends,
-                     call->n_lends);
+                     call->n_lends, &x->ended);
     call->reply =
         tsri_retrieve_reply(x, call->head.id, call->lends, call->n_lends, &call->reply_bytes);
     let_go(call);
     return call->reply ? 0 : TSR_ENOMEM;
+}
+
+/* Nothing comes of it but an answer: in vain when the session has ended. Stores and clears are
+ * carried out all the same once they have their worker. */
+static bool is_question(uint16_t type)
+{
+    switch (type) {
+    case TSRI_WIRE_LOOKUP:
+    case TSRI_WIRE_RETRIEVE:
+    case TSRI_WIRE_KEYS:
+    case TSRI_WIRE_CONTAINS:
+    case TSRI_WIRE_LIST:
+    case TSRI_WIRE_DISCOVER:
+    case TSRI_WIRE_PREFETCH:
+    case TSRI_WIRE_WARM:
+        return true;
+    default:
+        return false;
+    }
 }
 
 static void run(struct tsri_job *job)
@@ -219,6 +238,10 @@ static void run(struct tsri_job *job)
     struct tsri_session *x = call->session;
     struct tsri_request q;
     struct tsri_reply r = {.type = call->head.type};
+    if (atomic_load(&x->ended) && is_question(call->head.type)) {
+        tsri_server_finished(x->server, call);
+        return;
+    }
     /* Decoded once more: what was decoded in the loop pointed into the loop's buffer. */
     int e = tsri_request_decode(&q, call->head.type, call->body, call->head.body_bytes);
     if (e == 0 && call->head.type == TSRI_WIRE_RETRIEVE)

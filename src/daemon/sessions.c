@@ -396,6 +396,7 @@ void tsri_session_end(struct tsri_session *x, const char *why)
     struct tsr_server *s = x->server;
     if (x->state == TSRI_SESSION_ENDED) return;
     x->state = TSRI_SESSION_ENDED;
+    atomic_store(&x->ended, true);
     /* First of all: whoever still reads from the pool learns that it reads in vain. */
     _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)s->control.data;
     atomic_store(&words[x->row], 0);

@@ -115,13 +115,13 @@ TEST(what_fits_is_brought_up_and_nothing_is_pushed_out)
         CHECK_INT(tsr_flush(k.cache), 0); /* what waits to be written cannot go */
     }
     CHECK(kit_evict_all(&k) > 0);
-    CHECK_INT(tsri_cache_warm(k.cache, 1), 1); /* so many bytes are soon too many */
+    CHECK_INT(tsri_cache_warm(k.cache, 1, NULL), 1); /* so many bytes are soon too many */
     CHECK_INT(kit_stats(&k).tier_entries[0], 1);
     uint64_t evicted = kit_stats(&k).evicted;
-    CHECK_INT(tsri_cache_warm(k.cache, 0), 63);
+    CHECK_INT(tsri_cache_warm(k.cache, 0, NULL), 63);
     CHECK_INT(kit_stats(&k).tier_entries[0], 64);
     CHECK_INT(kit_stats(&k).evicted, evicted);
-    CHECK_INT(tsri_cache_warm(k.cache, 0), 0);
+    CHECK_INT(tsri_cache_warm(k.cache, 0, NULL), 0);
     for (uint32_t i = 0; i < N; i++)
         CHECK_INT(kit_find_segment(&k, tokens + i * 64, 64), 64);
     CHECK(kit_valid(&k));
@@ -138,7 +138,7 @@ TEST(a_tier_that_fails_brings_nothing_and_keeps_nothing)
     CHECK_INT(tsr_flush(k.cache), 0);
     CHECK_INT(kit_evict_all(&k), 1);
     fake_tier_fail(&plan, FAKE_GET, 1, 100, TSR_EIO);
-    CHECK_INT(tsri_cache_warm(k.cache, 0), 0);
+    CHECK_INT(tsri_cache_warm(k.cache, 0, NULL), 0);
     CHECK(kit_valid(&k));
     free(tokens);
     tiered_end(&k);

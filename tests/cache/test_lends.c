@@ -214,7 +214,7 @@ TEST(what_a_lower_tier_has_is_fetched_and_compared)
               TSR_EINVAL); /* nothing to compare with */
     CHECK_INT(tsri_lends_init(f.k.client, 3, &f.prompt, &l, 1), 1);
     CHECK(l.cold);
-    tsri_lends_fetch(f.k.client, &f.prompt, &l, 1);
+    tsri_lends_fetch(f.k.client, &f.prompt, &l, 1, NULL);
     CHECK(!l.cold);
     CHECK_INT(l.result, 0);
     CHECK(reads_right(&f, &l));
@@ -227,7 +227,7 @@ TEST(what_a_lower_tier_has_is_fetched_and_compared)
     struct tsr_range range;
     struct tsr_prompt other = kit_segment_prompt(wrong, N, &range);
     CHECK_INT(tsri_lends_init(f.k.client, 3, &other, &l, 1), 1);
-    tsri_lends_fetch(f.k.client, &other, &l, 1);
+    tsri_lends_fetch(f.k.client, &other, &l, 1, NULL);
     CHECK(l.result < 0);
     CHECK_INT(tsri_lends_fini(f.k.client, &l, 1), 0);
     CHECK_INT(tsr_release(f.k.client, 3), 1);
@@ -253,14 +253,14 @@ TEST(a_fetch_that_fails_is_told_of_its_range)
         l[i] = lend_of(&f, i, 1);
     fake_tier_fail(&plan, FAKE_GET, 1, 1000, TSR_EIO);
     CHECK_INT(tsri_lends_init(f.k.client, 3, &f.prompt, l, 100), 100);
-    tsri_lends_fetch(f.k.client, &f.prompt, l, 100);
+    tsri_lends_fetch(f.k.client, &f.prompt, l, 100, NULL);
     for (uint32_t i = 0; i < 100; i++)
         CHECK(l[i].result < 0);
     CHECK_INT(tsri_lends_fini(f.k.client, l, 100), 0);
     CHECK_INT(tsr_release(f.k.client, 3), 100);
     fake_tier_fail(&plan, 0, 0, 0, 0);
     CHECK_INT(tsri_lends_init(f.k.client, 3, &f.prompt, l, 100), 100);
-    tsri_lends_fetch(f.k.client, &f.prompt, l, 100);
+    tsri_lends_fetch(f.k.client, &f.prompt, l, 100, NULL);
     for (uint32_t i = 0; i < 100; i++)
         CHECK(l[i].result == 0 && reads_right(&f, &l[i]));
     CHECK_INT(tsri_lends_fini(f.k.client, l, 100), 100);

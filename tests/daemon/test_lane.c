@@ -475,6 +475,67 @@ TEST(a_client_that_gives_up_waiting_leaves_nothing_behind)
     CHECK(tiered_end(&t));
 }
 
+/* So many entries that only the tier has, besides the first one. */
+static uint32_t *many_cold(struct tiered *t, uint32_t n)
+{
+    uint32_t *tokens = kit_tokens(40, n * 16);
+    for (uint32_t i = 0; i < n; i++)
+        CHECK_INT(kit_store_segment(&t->r.s.k, tokens + (size_t)i * 16, 16), 16);
+    CHECK_INT(wc_call(&t->r.c, fresh(TSRI_WIRE_FLUSH)), 0);
+    CHECK_INT(kit_evict_all(&t->r.s.k), (int)n);
+    return tokens;
+}
+
+/* Ends the session while its worker waits for the tier; then lets it go on to its end. */
+static bool end_at_the_gate(struct tiered *t)
+{
+    fake_tier_gate_wait(&t->plan, 1);
+    shutdown(t->r.c.fd, SHUT_RDWR);
+    bool ended = server_wait_sessions(&t->r.s, 0);
+    fake_tier_gate(&t->plan, 0);
+    return tiered_end(t) && ended;
+}
+
+/* A server that closes must not wait for work that no one waits for. */
+TEST(what_a_session_asked_for_is_given_up_when_it_ends)
+{
+    enum { N = 40, WANTS = 300 };
+    struct tiered t;
+    struct tsri_wire_match match;
+    struct tsr_range ranges[2];
+    tiered_open(&t);
+    uint32_t *tokens = many_cold(&t, N), both[90 + 16];
+    CHECK_INT(wc_find_segment(&t.r.c, t.r.space, tokens, 16, 0, &match), 16);
+    memcpy(both, t.tokens, 90 * sizeof *both);
+    memcpy(both + 90, tokens, 16 * sizeof *both);
+    match.prompt_offset = 90;
+    struct tsri_wire_want *wants = calloc(WANTS, sizeof *wants);
+    for (uint32_t i = 0; i < WANTS; i++) /* the other entry comes last */
+        wants[i] =
+            (struct tsri_wire_want){.match = i + 1 < WANTS ? t.match : match, .space = t.r.space};
+    fake_tier_gate(&t.plan, FAKE_GET);
+    fresh(TSRI_WIRE_RETRIEVE)->prompt = kit_segment_prompt(both, 90 + 16, ranges);
+    q.retrieve =
+        (struct tsri_wire_retrieve){.lease = 4, .n_wants = WANTS, .wants = wants, .has_prompt = 1};
+    ranges[0].n_tokens = 90;
+    ranges[1] = (struct tsr_range){90, 16};
+    q.prompt.n_segments = 2;
+    uint64_t before = atomic_load(&t.plan.n_gets);
+    CHECK(wc_send(&t.r.c, &q, 0));
+    CHECK(end_at_the_gate(&t));
+    CHECK_INT(atomic_load(&t.plan.n_gets), before + 1);
+    free(tokens);
+    free(wants);
+
+    tiered_open(&t);
+    free(many_cold(&t, N));
+    fake_tier_gate(&t.plan, FAKE_GET);
+    before = atomic_load(&t.plan.n_gets);
+    CHECK(wc_send(&t.r.c, fresh(TSRI_WIRE_WARM), 0));
+    CHECK(end_at_the_gate(&t));
+    CHECK(atomic_load(&t.plan.n_gets) < before + N);
+}
+
 int main(void)
 {
     RUN(what_a_client_stores_the_process_finds_and_the_other_way_round);
@@ -493,5 +554,6 @@ int main(void)
     RUN(a_lookup_may_start_bringing_it_up);
     RUN(while_one_waits_for_a_tier_all_others_are_served);
     RUN(a_client_that_gives_up_waiting_leaves_nothing_behind);
+    RUN(what_a_session_asked_for_is_given_up_when_it_ends);
     return test_end();
 }
