@@ -217,15 +217,14 @@ static int lookup_text(struct ask *a, uint32_t tenant, uint32_t space, uint64_t 
     return rc;
 }
 
-/* Whether what was loaded of tokens [first, first + n) is right, layers from `layer` on. */
-static bool is_right(const struct life_text *t, uint32_t tenant, uint32_t space, uint32_t first,
-                     uint32_t n, uint32_t layer, const uint8_t *data, size_t bytes)
+/* Whether the last layers of these tokens, as many as there are bytes, are right. */
+static bool is_right(const struct life_text *t, uint32_t tenant, uint32_t space,
+                     struct tsr_range range, const uint8_t *data, size_t bytes)
 {
-    size_t all = n * life_token_bytes(w.shape);
+    size_t all = range.n_tokens * life_token_bytes(w.shape);
     uint8_t *want = need(all);
-    life_kv(w.shape, tenant, space, t, first, n, want);
-    size_t skip = all / w.shape->n_layers * layer;
-    bool right = memcmp(want + skip, data, bytes) == 0;
+    life_kv(w.shape, tenant, space, t, range.offset, range.n_tokens, want);
+    bool right = memcmp(want + all - bytes, data, bytes) == 0;
     free(want);
     return right;
 }
@@ -270,8 +269,8 @@ static uint32_t load_match(struct ask *a, uint32_t tenant, uint32_t space,
     memset(load.view.data, 0xA5, bytes);
     int rc = form & 8 ? load_later(&load) : tsr_load(w.client, &load, 1);
     bool loaded = rc == 1 && load.result == 0;
-    if (loaded && !is_right(&a->text, tenant, space, m->prompt_offset + skip, n, layer,
-                            load.view.data, bytes))
+    struct tsr_range range = {m->prompt_offset + skip, n};
+    if (loaded && !is_right(&a->text, tenant, space, range, load.view.data, bytes))
         snprintf(out->wrong, sizeof out->wrong,
                  "wrong bytes: tokens %u+%u of a text of %u, kind %u tier %u verified %u",
                  m->prompt_offset + skip, n, a->text.n_tokens, m->kind, m->tier, m->verified);
