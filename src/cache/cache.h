@@ -663,7 +663,8 @@ void tsri_client_lease_reserved(struct tsr_client *client, uint64_t request_id, 
 bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
                        uint32_t n);
 int tsri_client_release(struct tsr_client *client, uint64_t request_id);
-/* Those of every request. */
+/* Those of every request; _some: at most so many of them. */
+int tsri_client_release_some(struct tsr_client *client, uint32_t max);
 int tsri_client_release_all(struct tsr_client *client);
 
 /* puts.c */

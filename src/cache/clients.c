@@ -89,15 +89,32 @@ static struct tsri_lease **head_of(struct tsr_client *client, uint64_t request_i
     return at;
 }
 
+#define UNHOLDS 64u /* under one lock of what all clients hold */
+
+/* Under lock: at most `max` leases out of the list of a request, which hangs at *at. */
+static struct tsri_lease *take_some(struct tsr_client *client, struct tsri_lease **at, uint32_t max)
+{
+    struct tsri_lease *list = *at, *last = NULL, *rest = list, *next_head = list->next_head;
+    uint32_t ids[UNHOLDS], n = 0;
+    for (; rest && max > 0; max--, rest = rest->next) {
+        last = rest;
+        ids[n++] = rest->id;
+        client->n_used--;
+        if (n < UNHOLDS && rest->next && max > 1) continue;
+        tsri_unhold(&client->holder, ids, n);
+        n = 0;
+    }
+    last->next = NULL;
+    *at = rest ? rest : next_head;
+    if (rest) rest->next_head = next_head;
+    return list;
+}
+
 struct tsri_lease *tsri_client_detach(struct tsr_client *client, uint64_t request_id)
 {
     pthread_mutex_lock(&client->lock);
-    struct tsri_lease **at = head_of(client, request_id), *list = *at;
-    if (list) *at = list->next_head;
-    for (struct tsri_lease *l = list; l; l = l->next) {
-        tsri_unhold(&client->holder, &l->id, 1);
-        client->n_used--;
-    }
+    struct tsri_lease **at = head_of(client, request_id), *list = NULL;
+    if (*at) list = take_some(client, at, UINT32_MAX);
     pthread_mutex_unlock(&client->lock);
     return list;
 }
@@ -202,20 +219,23 @@ bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uin
     return false;
 }
 
+int tsri_client_release_some(struct tsr_client *client, uint32_t max)
+{
+    uint32_t n = 0;
+    for (uint32_t b = 0; b < BUCKETS && n < max;) {
+        pthread_mutex_lock(&client->lock);
+        struct tsri_lease **at = &client->buckets[b], *list = NULL;
+        if (*at) list = take_some(client, at, max - n);
+        pthread_mutex_unlock(&client->lock);
+        n += (uint32_t)tsri_client_let_go(client, list);
+        b += !list;
+    }
+    return (int)n;
+}
+
 int tsri_client_release_all(struct tsr_client *client)
 {
-    int n = 0;
-    for (uint32_t b = 0; b < BUCKETS;) {
-        pthread_mutex_lock(&client->lock);
-        const struct tsri_lease *first = client->buckets[b];
-        uint64_t request_id = first ? first->request_id : 0;
-        pthread_mutex_unlock(&client->lock);
-        if (first)
-            n += tsri_client_release(client, request_id);
-        else
-            b++;
-    }
-    return n;
+    return tsri_client_release_some(client, UINT32_MAX);
 }
 
 void tsri_client_close(struct tsr_client *client)

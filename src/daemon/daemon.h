@@ -245,7 +245,8 @@ struct tsri_session {
 
     struct tsri_events events; /* max 0: not asked for */
     struct tsri_session *prev, *next;
-    struct tsri_session *next_retired;
+    struct tsri_session *next_retired, *next_leaving;
+    bool leaving; /* has ended and still has leases */
 };
 
 /* What is left of something beyond the floors, for whoever comes first. */
@@ -277,6 +278,7 @@ struct tsr_server {
     struct tsri_roster roster;
     struct tsri_session *sessions; /* all that are not freed, also those that have ended */
     struct tsri_session *retired;  /* nothing uses them any more: freed after the batch of events */
+    struct tsri_session *leaving;  /* have ended and still have leases, which go in pieces */
     uint64_t staging_max;
     struct tsri_allowance allowance;
     _Atomic uint64_t stall_ns; /* TSRI_STALL_NS; tests have less patience */
@@ -357,12 +359,14 @@ TSR_MUST int tsri_session_open(struct tsr_server *s, int fd);
 void tsri_session_read(struct tsri_session *x);
 /* Sends what waits; afterwards listens for what it should. */
 void tsri_session_flush(struct tsri_session *x);
-/* Ends it for a reason that is logged; its leases are gone when this returns. Idempotent. */
+/* Ends it for a reason that is logged. Its leases go now or, of a great many, in the next turns of
+ * the loop. Idempotent. */
 void tsri_session_end(struct tsri_session *x, const char *why);
 /* Of one that has ended and has no worker: it will be freed. */
 void tsri_session_retire(struct tsri_session *x);
-/* Frees those. The only place where a session is freed; never while events are handled. */
-void tsri_sessions_reap(struct tsr_server *s);
+/* Frees those, as many as one turn has time for; false when there are more. The only place where a
+ * session is freed; never while events are handled. */
+bool tsri_sessions_reap(struct tsr_server *s);
 /* Queues a reply; ends the session when it cannot. */
 void tsri_session_reply(struct tsri_session *x, uint64_t id, struct tsri_reply *r);
 /* A frame that is ready. */

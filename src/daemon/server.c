@@ -187,9 +187,9 @@ static void *loop(void *arg)
     struct tsr_server *s = arg;
     struct epoll_event events[EVENTS_MAX];
     uint64_t checked = tsri_now_ns();
-    bool stopping = false;
+    bool stopping = false, reaped = true;
     for (;;) {
-        int wait_ms = tsri_shares_are_ready(s) ? 0 : stopping ? 10 : TICK_MS;
+        int wait_ms = tsri_shares_are_ready(s) || !reaped ? 0 : stopping ? 10 : TICK_MS;
         int n = epoll_wait(s->epoll_fd, events, EVENTS_MAX, wait_ms);
         for (int i = 0; i < n; i++)
             handle(s, events[i].data.u64, events[i].events);
@@ -198,7 +198,7 @@ static void *loop(void *arg)
             checked = tsri_now_ns();
             check_all(s);
         }
-        tsri_sessions_reap(s);
+        reaped = tsri_sessions_reap(s);
         if (!stopping && atomic_load(&s->stopping)) {
             stopping = true;
             s->stop_ns = tsri_now_ns();
@@ -350,7 +350,8 @@ void tsr_server_close(struct tsr_server *s)
     tsri_work_close(s->work); /* finishes what runs */
     s->work = NULL;
     if (s->wake_fd >= 0) take_finished(s);
-    tsri_sessions_reap(s);
+    while (!tsri_sessions_reap(s)) {
+    }
     tsri_endpoint_fini(&s->endpoint);
     int fds[] = {s->epoll_fd, s->wake_fd, s->spare_fd};
     for (size_t i = 0; i < TSRI_COUNT(fds); i++)

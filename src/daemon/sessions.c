@@ -391,6 +391,18 @@ int tsri_session_open(struct tsr_server *s, int fd)
     return err;
 }
 
+#define LEASES_A_TURN 4096 /* about a millisecond */
+
+/* A session may have lease_entries_max of them. */
+static void let_leases_go(struct tsri_session *x)
+{
+    if (!x->client || x->leaving) return;
+    x->leaving = tsri_client_release_some(x->client, LEASES_A_TURN) == LEASES_A_TURN;
+    if (!x->leaving) return;
+    x->next_leaving = x->server->leaving;
+    x->server->leaving = x;
+}
+
 void tsri_session_end(struct tsri_session *x, const char *why)
 {
     struct tsr_server *s = x->server;
@@ -408,7 +420,7 @@ void tsri_session_end(struct tsri_session *x, const char *why)
     if (x->peer.pidfd >= 0) epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, x->peer.pidfd, NULL);
     tsri_peer_fini(&x->peer);
     if (x->staging_fd >= 0) close(x->staging_fd);
-    if (x->client) tsri_client_release_all(x->client);
+    let_leases_go(x);
     tsri_lane_clear(x);
     tsri_share_unlist(x);
     tsri_stats_gauge_add(tsri_server_stats(s), TSRI_M_sessions, -1);
@@ -418,6 +430,7 @@ void tsri_session_end(struct tsri_session *x, const char *why)
 void tsri_session_retire(struct tsri_session *x)
 {
     TSR_ASSERT(x->state == TSRI_SESSION_ENDED && !x->running);
+    let_leases_go(x); /* which its worker has taken since */
     x->next_retired = x->server->retired;
     x->server->retired = x;
 }
@@ -449,11 +462,22 @@ static void session_close(struct tsri_session *x)
     tsri_free(x);
 }
 
-void tsri_sessions_reap(struct tsr_server *s)
+bool tsri_sessions_reap(struct tsr_server *s)
 {
-    while (s->retired) {
-        struct tsri_session *x = s->retired;
-        s->retired = x->next_retired;
+    uint64_t start_ns = s->retired || s->leaving ? tsri_now_ns() : 0;
+    struct tsri_session *x = s->leaving;
+    if (x && tsri_client_release_some(x->client, LEASES_A_TURN) < LEASES_A_TURN) {
+        s->leaving = x->next_leaving;
+        x->leaving = false;
+    }
+    struct tsri_session **at = &s->retired;
+    while ((x = *at) && tsri_now_ns() - start_ns < TSRI_TURN_NS) {
+        if (x->leaving) {
+            at = &x->next_retired;
+            continue;
+        }
+        *at = x->next_retired;
         session_close(x);
     }
+    return !s->retired && !s->leaving;
 }

@@ -258,6 +258,35 @@ TEST(whatever_is_held_and_let_go_in_any_order_the_numbers_are_right)
     kit_close(&k);
 }
 
+TEST(leases_go_in_pieces_as_large_as_asked)
+{
+    struct kit k;
+    kit_open(&k, serves);
+    fill(&k);
+    for (uint64_t i = 1; i <= 20; i++) /* one request has most of them */
+        for (int again = 0; again < 10; again++) {
+            uint32_t *tokens = kit_tokens(i, 64);
+            struct kit_hits hits;
+            struct tsr_range range;
+            struct tsr_prompt prompt = kit_segment_prompt(tokens, 64, &range);
+            CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 64);
+            uint32_t id;
+            CHECK(tsri_pin_match(k.cache, &hits.matches[0], &id) == TSRI_HOST);
+            CHECK(tsri_client_lease(k.client, i < 18 ? 1 : i, &id, 1));
+            free(tokens);
+        }
+    CHECK_INT(k.cache->holds.pages, 20);
+    int n = 200;
+    for (; n > 0; n -= 7) {
+        CHECK_INT(kit_metric(&k, TSRI_M_leased_entries), n);
+        CHECK_INT(tsri_client_release_some(k.client, 7), n < 7 ? n : 7);
+        CHECK(k.cache->holds.pages <= 20);
+    }
+    CHECK_INT(tsri_client_release_some(k.client, 7), 0);
+    CHECK_INT(k.cache->holds.pages, 0);
+    CHECK(kit_end(&k));
+}
+
 int main(void)
 {
     RUN(a_client_that_leases_all_it_can_leaves_room_for_the_stores_of_others);
@@ -269,5 +298,6 @@ int main(void)
     RUN(at_most_half_is_pinned_for_good);
     RUN(a_program_that_has_its_cache_for_itself_is_not_limited);
     RUN(whatever_is_held_and_let_go_in_any_order_the_numbers_are_right);
+    RUN(leases_go_in_pieces_as_large_as_asked);
     return test_end();
 }

@@ -7,6 +7,7 @@
 #include "support/test.h"
 #include "support/wire_client.h"
 
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -294,6 +295,28 @@ TEST(a_session_that_ends_gives_up_spaces_it_had_closed)
     CHECK(server_end(&s));
 }
 
+TEST(a_session_that_ends_with_a_great_many_leases_leaves_none)
+{
+    enum { N = 20000 };
+    struct ready r;
+    ready_open(&r);
+    CHECK_INT(wc_call(&r.c, lookup(&r, SHORT, 7)), SHORT);
+    struct tsri_wire_want *wants = calloc(N, sizeof *wants);
+    for (uint32_t i = 0; i < N; i++)
+        wants[i] = (struct tsri_wire_want){.match = r.c.reply.matches[0], .n_tokens = 1};
+    fresh(TSRI_WIRE_RETRIEVE);
+    q.retrieve = (struct tsri_wire_retrieve){.lease = 4, .n_wants = N, .wants = wants};
+    CHECK_INT(wc_call(&r.c, &q), N);
+    CHECK_INT(server_metric(&r.s, TSRI_M_leased_entries), N + 1);
+    q.retrieve.lease = 5;
+    CHECK(wc_send(&r.c, &q, 0)); /* and takes more while it ends */
+    shutdown(r.c.fd, SHUT_RDWR);
+    CHECK(server_wait_sessions(&r.s, 0));
+    CHECK(server_wait_leased(&r.s, 0));
+    free(wants);
+    CHECK(ready_end(&r));
+}
+
 int main(void)
 {
     RUN(a_lookup_of_any_length_finds_the_same);
@@ -304,5 +327,6 @@ int main(void)
     RUN(the_other_long_calls_give_what_short_ones_give);
     RUN(a_space_with_half_a_store_keeps_its_place);
     RUN(a_session_that_ends_gives_up_spaces_it_had_closed);
+    RUN(a_session_that_ends_with_a_great_many_leases_leaves_none);
     return test_end();
 }
