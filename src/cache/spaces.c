@@ -4,6 +4,7 @@
  * none of these, the entries of the space that nobody has had open for longest go: tenants come and
  * go, and a new one is worth more than what an old one has left. */
 #include "cache/backend.h"
+#include "cache/manager.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,40 +40,49 @@ struct tsr_space *tsri_space_slot(struct tsr_cache *c, const uint8_t fingerprint
 #define VICTIMS_MAX 4u /* looked at, each with a walk over all entries */
 #define WALK_BATCH 1024u
 
-/* Under lock. The next after `after` in the order in which they were closed; only from a tier, and
- * never opened, is oldest of all. */
-static struct tsr_space *oldest_unused(struct tsr_cache *c, uint64_t after, bool first)
+struct victim {
+    const struct tsr_space *space; /* NULL: none yet */
+    uint64_t closed;               /* as it was then */
+};
+
+/* Under lock. The next victim in the order in which they were closed; only from a tier, and never
+ * opened, is oldest of all. */
+static struct victim next_victim(const struct tsr_cache *c, const struct victim *last)
 {
-    struct tsr_space *oldest = NULL;
+    struct victim next = {NULL, 0};
     for (uint32_t i = 0; i < c->n_spaces; i++) {
-        struct tsr_space *s = &c->spaces[i];
-        if (s->refs || (!first && s->closed <= after)) continue;
-        if (!oldest || s->closed < oldest->closed) oldest = s;
+        const struct tsr_space *s = &c->spaces[i];
+        bool later = !last->space || s->closed > last->closed ||
+                     (s->closed == last->closed && s > last->space);
+        if (s->refs || !later || (next.space && s->closed >= next.closed)) continue;
+        next = (struct victim){s, s->closed};
     }
-    return oldest;
+    return next;
 }
 
-/* Under lock. False when it is in use. */
+/* Under lock. False when it is in use, or waits to be written: dropped before, it would be lost and
+ * a flush would not say so. */
 static bool pass_entry(struct tsr_cache *c, const struct tsr_space *s, uint32_t id, bool drop)
 {
     enum tsri_state state = tsri_word_state(atomic_load(&c->entries[id].word));
     if (state != TSRI_HOST && state != TSRI_COLD) return true;
     if (c->entries[id].space != s->id) return true;
-    if (!tsri_entry_is_idle(c, id)) return false;
+    if (c->entries[id].flags & TSRI_ENTRY_QUEUED || !tsri_entry_is_idle(c, id)) return false;
     if (drop) tsri_stats_add(c->stats, TSRI_M_evictions, tsri_entry_drop(c, id, TSR_EVENT_EVICTED));
     return true;
 }
 
 /* Walks the entries of a space, in batches, so that nobody waits long for the lock; false when one
  * of them is in use, or the space has been opened again. */
-static bool walk_entries(struct tsr_cache *c, const struct tsr_space *s, uint64_t closed, bool drop)
+static bool walk_entries(struct tsr_cache *c, const struct victim *v, bool drop)
 {
+    const struct tsr_space *s = v->space;
     bool idle = true;
     for (uint32_t id = 0, end = UINT32_MAX; idle && id < end;) {
         pthread_mutex_lock(&c->lock);
         end = c->ids_fresh;
         uint32_t stop = tsri_min_u32(end, id + WALK_BATCH);
-        idle = s->refs == 0 && s->closed == closed;
+        idle = s->refs == 0 && s->closed == v->closed;
         for (; idle && id < stop; id++)
             idle = pass_entry(c, s, id, drop);
         pthread_mutex_unlock(&c->lock);
@@ -80,18 +90,28 @@ static bool walk_entries(struct tsr_cache *c, const struct tsr_space *s, uint64_
     return idle;
 }
 
-bool tsri_spaces_make_room(struct tsr_cache *c)
+/* Sets *any when there is a space that nobody has open. */
+static bool take_over(struct tsr_cache *c, bool *any)
 {
-    uint64_t after = 0;
+    struct victim v = {NULL, 0};
     for (uint32_t i = 0; i < VICTIMS_MAX; i++) {
         pthread_mutex_lock(&c->lock);
-        const struct tsr_space *s = oldest_unused(c, after, i == 0);
-        after = s ? s->closed : 0;
+        v = next_victim(c, &v);
         pthread_mutex_unlock(&c->lock);
-        if (!s) return false;
-        if (walk_entries(c, s, after, false) && walk_entries(c, s, after, true)) return true;
+        if (!v.space) return false;
+        *any = true;
+        if (walk_entries(c, &v, false) && walk_entries(c, &v, true)) return true;
     }
     return false;
+}
+
+bool tsri_spaces_make_room(struct tsr_cache *c)
+{
+    bool any = false;
+    if (take_over(c, &any)) return true;
+    if (!any || !c->manager) return false;
+    tsri_manager_drain(c); /* what was in the way may only have waited to be written */
+    return take_over(c, &any);
 }
 
 /* ---- opening ---- */

@@ -3,6 +3,7 @@
 #include "cache/cache.h"
 
 #include "support/cache_kit.h"
+#include "support/fake_tier.h"
 #include "support/test.h"
 
 TEST(the_same_description_gives_the_same_slot)
@@ -219,6 +220,108 @@ TEST(a_space_with_entries_in_use_is_passed_over)
     CHECK(kit_end(&k));
 }
 
+/* ---- above tiers ---- */
+
+static int keep_unlisted(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n)
+{
+    (void)tier, (void)refs;
+    return (int)n;
+}
+
+struct above {
+    struct kit k;
+    struct mem_tier_store store;
+    struct fake_tier_plan plan;
+};
+
+/* Above a tier that keeps what is unlisted, as a disk does. */
+static void above_open(struct above *a, const char *spaces_max)
+{
+    static struct tsr_tier_ops ops;
+    ops = fake_tier;
+    ops.unlist = keep_unlisted;
+    struct tsr_config *cfg = kit_config((const char *[]){"spaces_max", spaces_max, NULL});
+    CHECK_INT(tsr_tier_attach(cfg, &ops, &a->plan), 0);
+    kit_open_config(&a->k, cfg);
+    tsr_config_close(cfg);
+}
+
+static void above_init(struct above *a, const char *spaces_max)
+{
+    mem_tier_store_init(&a->store, 0);
+    fake_tier_plan_init(&a->plan, &mem_tier, &a->store);
+    above_open(a, spaces_max);
+}
+
+static void above_end(struct above *a)
+{
+    kit_close(&a->k);
+    fake_tier_plan_fini(&a->plan);
+    mem_tier_store_fini(&a->store);
+}
+
+static void *open_new(void *arg)
+{
+    struct tsr_space_desc d = kit_desc();
+    struct tsr_space *space;
+    d.salt = "new";
+    int e = tsr_space_open(&space, ((struct above *)arg)->k.cache, &d);
+    if (e == 0) tsr_space_close(space);
+    return e == 0 ? arg : NULL;
+}
+
+/* Nothing of it is lost without a word: it is written first. */
+TEST(a_space_whose_entries_wait_to_be_written_is_taken_over_when_they_are)
+{
+    struct above a;
+    above_init(&a, "2");
+    uint32_t *tokens = kit_tokens(1, 48);
+    fake_tier_gate(&a.plan, FAKE_PUT);
+    CHECK_INT(visit(&a.k, "old", tokens, true), 48);
+    fake_tier_gate_wait(&a.plan, 1);
+    struct tsr_space *space;
+    struct tsr_space_desc d = kit_desc();
+    d.salt = "now";
+    CHECK_INT(tsri_space_open_now(&space, a.k.cache, &d), TSR_EAGAIN);
+    pthread_t thread;
+    void *opened = NULL;
+    CHECK_INT(pthread_create(&thread, NULL, open_new, &a), 0);
+    fake_tier_gate(&a.plan, 0);
+    pthread_join(thread, &opened);
+    CHECK(opened != NULL);
+    CHECK_INT(tsr_flush(a.k.cache), 0);
+    CHECK_INT(a.store.n_items, 3);
+    CHECK_INT(kit_stats(&a.k).entries, 0);
+    free(tokens);
+    above_end(&a);
+}
+
+TEST(of_spaces_that_were_never_opened_any_may_be_taken_over)
+{
+    struct above a;
+    above_init(&a, "3");
+    uint32_t *tokens = kit_tokens(1, 48);
+    CHECK_INT(visit(&a.k, "a", tokens, true), 48);
+    CHECK_INT(visit(&a.k, "b", tokens, true), 48);
+    kit_close(&a.k);
+    above_open(&a, "3");
+    struct tsr_cache *c = a.k.cache;
+    CHECK_INT(kit_stats(&a.k).entries, 6);
+    /* One in the first of the two is in use. */
+    uint32_t id = 0, first = UINT32_MAX;
+    for (uint32_t i = 0; i < c->n_spaces; i++)
+        if (c->spaces[i].refs == 0 && first == UINT32_MAX) first = i;
+    while (c->entries[id].space != first)
+        id++;
+    CHECK_INT(tsri_pin(c, id), TSRI_COLD);
+    CHECK(open_new(&a) != NULL);
+    tsri_unpin(c, id);
+    CHECK_INT(kit_stats(&a.k).entries, 3);
+    CHECK_INT(a.store.n_items, 6);
+    free(tokens);
+    above_end(&a);
+}
+
 TEST(shapes_that_do_not_fit_a_page_are_refused_and_take_no_slot)
 {
     struct kit k;
@@ -358,6 +461,8 @@ int main(void)
     RUN(tenants_come_and_go_in_few_slots);
     RUN(a_new_space_takes_over_the_one_that_was_closed_longest_ago);
     RUN(a_space_with_entries_in_use_is_passed_over);
+    RUN(a_space_whose_entries_wait_to_be_written_is_taken_over_when_they_are);
+    RUN(of_spaces_that_were_never_opened_any_may_be_taken_over);
     RUN(shapes_that_do_not_fit_a_page_are_refused_and_take_no_slot);
     RUN(a_description_of_an_older_caller_is_completed_with_defaults);
     RUN(a_slot_seen_in_a_tier_gets_its_shape_when_it_is_opened);
