@@ -391,13 +391,14 @@ int tsri_session_open(struct tsr_server *s, int fd)
     return err;
 }
 
-#define LEASES_A_TURN 4096 /* about a millisecond */
+#define LEASES_A_TURN 4096 /* less than a millisecond */
+#define LEASES_AT_ONCE 512 /* many sessions may end in one batch of events */
 
 /* A session may have lease_entries_max of them. */
 static void let_leases_go(struct tsri_session *x)
 {
     if (!x->client || x->leaving) return;
-    x->leaving = tsri_client_release_some(x->client, LEASES_A_TURN) == LEASES_A_TURN;
+    x->leaving = tsri_client_release_some(x->client, LEASES_AT_ONCE) == LEASES_AT_ONCE;
     if (!x->leaving) return;
     x->next_leaving = x->server->leaving;
     x->server->leaving = x;
