@@ -294,6 +294,7 @@ static void apart_in_a_bucket(const char *name, const char *endpoint)
 
 TEST(tenants_are_apart_in_one_bucket)
 {
+    if (TEST_TSAN) SKIP("the thread sanitizer starts no threads in a forked process");
     static struct s3_stub stub;
     s3_stub_init(&stub);
     apart_in_a_bucket("bucket", stub.endpoint);
@@ -302,6 +303,7 @@ TEST(tenants_are_apart_in_one_bucket)
 
 TEST(tenants_are_apart_in_one_bucket_of_a_real_server)
 {
+    if (TEST_TSAN) SKIP("the thread sanitizer starts no threads in a forked process");
     static struct s3_server server;
     if (s3_kit_missing()) SKIP(s3_kit_missing());
     s3_server_init(&server);
