@@ -393,6 +393,17 @@ static void model_open(struct model *m, const struct plan *plan)
     m->system = kit_tokens(2000, 12);
 }
 
+/* Where keys collide a pin may be out of reach of every prompt: it was made while only a tier had
+ * the entry, so by its key, and the block that leads to the entry's own text has gone since. */
+static void unpin_by_id(struct tsr_cache *c)
+{
+    for (uint32_t id = 0; id < c->ids_max; id++) {
+        uint64_t gen = tsri_word_gen(atomic_load(&c->entries[id].word));
+        while (tsri_cache_unpin_one(c, tsri_handle(id, gen), NULL) > 0) {
+        }
+    }
+}
+
 static void unpin_everything(struct model *m)
 {
     struct tsr_space *spaces[] = {m->k.space, m->other};
@@ -427,6 +438,7 @@ static void unpin_everything(struct model *m)
 static void model_end(struct model *m)
 {
     unpin_everything(m);
+    if (m->plan->key_mask) unpin_by_id(m->k.cache);
     int flushed = tsr_flush(m->k.cache);
     CHECK(flushed == 0 || m->plan->fail_every || m->plan->tier_bytes);
     tsri_work_drain(tsri_ops_work(m->k.cache->ops)); /* prefetches hold pins */
