@@ -67,11 +67,10 @@ TSR_MUST int tsri_stats_open(struct tsri_stats **out);
 /* Accepts NULL. */
 void tsri_stats_close(struct tsri_stats *s);
 
-/* The calling thread's id once it has counted something, else 0. Initial-exec: in a shared library
- * the default model costs a function call at each add, and 4 bytes fit in what the loader keeps
- * spare for libraries opened late. */
-extern _Thread_local uint32_t tsri_stats_thread
-    __attribute__((visibility("hidden"), tls_model("initial-exec")));
+/* The calling thread's id once it has counted something, else 0. Not initial-exec, although that
+ * would save a call at each add: it puts all thread-local memory of the library into what the
+ * loader keeps spare, and a process that has loaded torch has too little left to open us. */
+extern _Thread_local uint32_t tsri_stats_thread __attribute__((visibility("hidden")));
 uint32_t tsri_stats_thread_init(void);
 
 static inline struct tsri_stats_stripe *tsri_stats_stripe(struct tsri_stats *s)

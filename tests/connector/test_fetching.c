@@ -176,8 +176,8 @@ TEST(what_was_found_in_another_life_is_blocks_to_recompute)
     struct kit a, b;
     struct ck k, other;
     struct ck_answer answer;
-    uint32_t others[64];
-    for (uint32_t i = 0; i < 64; i++)
+    uint32_t others[70];
+    for (uint32_t i = 0; i < 70; i++)
         others[i] = tokens[i] + 1;
     kit_open(&a, NULL);
     kit_open(&b, NULL);
@@ -219,8 +219,8 @@ TEST(bytes_from_before_a_restart_of_the_owner_are_blocks_to_recompute)
     struct tsr_step none = {.size = sizeof none};
     const void *meta;
     size_t bytes;
-    uint32_t others[64];
-    for (uint32_t i = 0; i < 64; i++)
+    uint32_t others[70];
+    for (uint32_t i = 0; i < 70; i++)
         others[i] = tokens[i] + 1;
     served_halves(&s, &a, &b, &k);
     ck_save_prompt(&k, 1, tokens, 64, 0);
