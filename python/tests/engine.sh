@@ -17,4 +17,7 @@ export TESSERA_LIBRARY=${TESSERA_LIBRARY:-$tree/${B:-build}/lib/libtessera.so}
 export TESSERA_TEST_VLLM_MODEL=${home%/*}/models/SmolLM2-135M-Instruct.f32
 export PYTHONPATH=$tree/python:${program%/*} PATH=$home/bin:$PATH
 if [ -f "$home/lib/sbgemm.so" ]; then export LD_PRELOAD=$home/lib/sbgemm.so; fi
+# vLLM compiles its draft search with numba, which on some virtual Arm machines takes the processor
+# for one with instructions that the machine does not have.
+export NUMBA_CPU_NAME=${NUMBA_CPU_NAME:-generic}
 exec "$home/bin/python" -W ignore "$program" "$@"
