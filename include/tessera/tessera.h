@@ -434,8 +434,8 @@ TSR_API TSR_MUST int tsr_prefetch(struct tsr_client *client, struct tsr_space *s
  * still in host memory is then written again by the next flush, of any thread, and every flush
  * fails until that has worked: ask again when the disk has room. What left host memory before it
  * could be written, or found a tier at its limit and nothing there that may go, is lost, which is a
- * miss later; the next flush of every thread says so, once. A thread that first stores after a loss
- * is not told of it; where a server has the cache, it may be. */
+ * miss later; the next flush of every thread says so, once. A thread that first stores after a
+ * loss hears of it only if no thread has heard of it yet; with a server, maybe again. */
 TSR_API TSR_MUST int tsr_flush(struct tsr_cache *cache);
 /* Pinned entries are not evicted until unpinned as often. They return how many entries they
  * changed. Where a cache serves other processes too, at most half of host memory can be pinned. */

@@ -318,17 +318,17 @@ void tsri_unhold_pinned(struct tsr_cache *c, uint32_t id);
 /* ---- losses.c: what was stored and could not be kept ---- */
 
 struct tsri_losses {
-    uint64_t number; /* of the cache, in this process */
-    _Atomic uint64_t n;
+    uint64_t number;            /* of the cache, in this process */
+    _Atomic uint64_t n, n_told; /* the first n_told were told to some thread */
 };
 void tsri_losses_init(struct tsri_losses *l);
 void tsri_losses_add(struct tsri_losses *l, uint64_t n);
 uint64_t tsri_losses_count(const struct tsri_losses *l); /* since init */
 /* This thread is about to store something. When it is the first time, it need not be told of what
- * was lost before. */
+ * was lost before and told to another thread. */
 void tsri_losses_join(const struct tsri_losses *l);
 /* How many this thread was not told of; it is now. */
-uint64_t tsri_losses_tell(const struct tsri_losses *l);
+uint64_t tsri_losses_tell(struct tsri_losses *l);
 
 /* ---- policy.c, lru.c, s3fifo.c, adaptive.c ---- */
 

@@ -1,6 +1,8 @@
 /* losses.c - what was stored and could not be kept, counted; and what each thread knows of it. A
  * flush answers for what its caller stored, whoever asked first: so every thread that asks is told
- * of every loss, once, from its first store on.
+ * of every loss, once; one whose first store comes after a
+ * loss need not hear of it, unless no other thread has: those who stored may have ended, and a loss
+ * is never told to none.
  *
  * A thread remembers for itself how much it was told, for a few caches. Of one that it may have
  * forgotten it is told everything again: never too little. */
@@ -38,6 +40,7 @@ void tsri_losses_init(struct tsri_losses *l)
     static _Atomic uint64_t last;
     l->number = atomic_fetch_add(&last, 1) + 1;
     atomic_init(&l->n, 0);
+    atomic_init(&l->n_told, 0);
 }
 
 void tsri_losses_add(struct tsri_losses *l, uint64_t n)
@@ -50,17 +53,26 @@ uint64_t tsri_losses_count(const struct tsri_losses *l)
     return atomic_load(&l->n);
 }
 
+/* Marks the first n losses as told to some thread. */
+static void note_told(struct tsri_losses *l, uint64_t n)
+{
+    uint64_t before = atomic_load(&l->n_told);
+    while (before < n && !atomic_compare_exchange_weak(&l->n_told, &before, n))
+        continue;
+}
+
 void tsri_losses_join(const struct tsri_losses *l)
 {
     if (find_place(l) || l->number <= forgotten) return;
-    take_place(l)->n = atomic_load(&l->n);
+    take_place(l)->n = atomic_load(&l->n_told);
 }
 
-uint64_t tsri_losses_tell(const struct tsri_losses *l)
+uint64_t tsri_losses_tell(struct tsri_losses *l)
 {
     struct told *t = find_place(l);
     if (!t) t = take_place(l);
     uint64_t before = t->n;
     t->n = atomic_load(&l->n);
+    note_told(l, t->n);
     return t->n - before;
 }

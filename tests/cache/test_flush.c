@@ -142,21 +142,43 @@ static void *store_and_flush(void *arg)
     return (void *)(intptr_t)(store_range(k, 100, 101) == 1 && tsr_flush(k->cache) == 0);
 }
 
-TEST(a_thread_that_comes_later_does_not_answer_for_what_was_lost_before_it_stored)
+/* Loses five entries that this thread stored. */
+static void lose_five(struct below *b)
 {
-    struct below b;
-    below_open(&b);
-    fake_tier_fail(&b.plan, FAKE_PUT, 1, UINT32_MAX - 1, TSR_EIO);
-    CHECK_INT(store_range(&b.k, 0, 5), 5);
-    tsri_manager_drain(b.k.cache);
-    CHECK_INT(kit_evict_all(&b.k), 5);
-    fake_tier_fail(&b.plan, 0, 0, 0, 0);
+    below_open(b);
+    fake_tier_fail(&b->plan, FAKE_PUT, 1, UINT32_MAX - 1, TSR_EIO);
+    CHECK_INT(store_range(&b->k, 0, 5), 5);
+    tsri_manager_drain(b->k.cache);
+    CHECK_INT(kit_evict_all(&b->k), 5);
+    fake_tier_fail(&b->plan, 0, 0, 0, 0);
+}
+
+static bool another_stores_and_flushes(struct kit *k)
+{
     pthread_t thread;
     void *good = NULL;
-    CHECK_INT(pthread_create(&thread, NULL, store_and_flush, &b.k), 0);
+    CHECK_INT(pthread_create(&thread, NULL, store_and_flush, k), 0);
     pthread_join(thread, &good);
-    CHECK(good != NULL);
+    return good != NULL;
+}
+
+TEST(a_thread_that_comes_later_does_not_answer_for_what_others_were_told)
+{
+    struct below b;
+    lose_five(&b);
     CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+    CHECK(another_stores_and_flushes(&b.k));
+    CHECK_INT(tsr_flush(b.k.cache), 0);
+    below_end(&b);
+}
+
+TEST(what_was_lost_and_told_to_no_thread_is_told_to_one_that_comes_later)
+{
+    struct below b;
+    lose_five(&b);
+    CHECK(!another_stores_and_flushes(&b.k));
+    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO); /* these were its own */
+    CHECK_INT(tsr_flush(b.k.cache), 0);
     below_end(&b);
 }
 
@@ -413,7 +435,8 @@ int main(void)
     RUN(a_flush_fails_until_what_could_not_be_written_is_below);
     RUN(a_flush_tries_again_what_failed_before);
     RUN(what_left_memory_before_it_was_below_is_told_to_every_thread_once);
-    RUN(a_thread_that_comes_later_does_not_answer_for_what_was_lost_before_it_stored);
+    RUN(a_thread_that_comes_later_does_not_answer_for_what_others_were_told);
+    RUN(what_was_lost_and_told_to_no_thread_is_told_to_one_that_comes_later);
     RUN(a_thread_is_told_that_its_own_stores_were_lost_after_it_stored_again);
     RUN(what_is_cleared_is_owed_no_longer);
     RUN(much_that_is_owed_is_written_in_rounds);

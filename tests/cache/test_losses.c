@@ -38,12 +38,24 @@ TEST(every_thread_is_told_of_every_loss_once)
 TEST(a_thread_that_joins_later_is_told_of_what_comes_after)
 {
     tsri_losses_add(&losses, 3);
+    CHECK_INT(another(false), 3000);
     CHECK_INT(another(true), 0);
     tsri_losses_join(&losses);
     CHECK_INT(tsri_losses_tell(&losses), 0);
     tsri_losses_add(&losses, 1);
     tsri_losses_join(&losses); /* it is in already */
     CHECK_INT(tsri_losses_tell(&losses), 1);
+}
+
+/* Threads that stored may have ended: whoever flushes then hears of what they lost. */
+TEST(a_loss_that_no_thread_was_told_of_is_told_to_one_that_joins_later)
+{
+    tsri_losses_add(&losses, 3);
+    tsri_losses_join(&losses);
+    CHECK_INT(another(true), 3000);
+    CHECK_INT(another(true), 0);
+    CHECK_INT(tsri_losses_tell(&losses), 3); /* it joined before that other thread was told */
+    CHECK_INT(tsri_losses_tell(&losses), 0);
 }
 
 /* Its place is from before the loss: the entries may be its own. */
@@ -60,6 +72,7 @@ TEST(any_number_of_threads_have_their_place)
 {
     tsri_losses_join(&losses);
     tsri_losses_add(&losses, 1);
+    CHECK_INT(another(true), 1000);
     for (int i = 0; i < 600; i++)
         CHECK(another(i % 2 == 0) == (i % 2 ? 1000 : 0));
     tsri_losses_join(&losses);
@@ -88,7 +101,7 @@ TEST(what_a_thread_has_forgotten_it_is_told_again_rather_than_not)
     /* Of one that is new it has forgotten nothing. */
     tsri_losses_init(&many[0]);
     tsri_losses_add(&many[0], 1);
-    tsri_losses_join(&many[0]);
+    CHECK_INT(tsri_losses_tell(&many[0]), 1);
     CHECK_INT(tsri_losses_tell(&many[0]), 0);
 }
 
@@ -102,6 +115,7 @@ int main(void)
 {
     RUN_FRESH(every_thread_is_told_of_every_loss_once);
     RUN_FRESH(a_thread_that_joins_later_is_told_of_what_comes_after);
+    RUN_FRESH(a_loss_that_no_thread_was_told_of_is_told_to_one_that_joins_later);
     RUN_FRESH(a_thread_that_joined_before_a_loss_is_told_though_it_joins_again);
     RUN_FRESH(any_number_of_threads_have_their_place);
     RUN_FRESH(what_a_thread_has_forgotten_it_is_told_again_rather_than_not);
