@@ -6,7 +6,7 @@
 #include "blend/blend.h"
 
 /* Rows of n tokens of all layers, packed as [layer][K, V][token]. */
-struct rows {
+struct fill_rows {
     struct tsri_device *device; /* whose memory `data` is, where it must be page-locked */
     uint8_t *data;
     size_t bytes;
@@ -15,7 +15,7 @@ struct rows {
     struct tsr_kv_cells cells;
 };
 
-static void rows_fini(struct rows *r)
+static void rows_fini(struct fill_rows *r)
 {
     if (r->device)
         tsri_device_host_free(r->device, r->data);
@@ -25,7 +25,7 @@ static void rows_fini(struct rows *r)
     tsri_free(r->slots);
 }
 
-static int rows_alloc(struct rows *r, struct tsri_device *device)
+static int rows_alloc(struct fill_rows *r, struct tsri_device *device)
 {
     void *data;
     if (!(tsri_device_caps(device) & TSR_DEVICE_NEEDS_LOCK)) {
@@ -39,7 +39,7 @@ static int rows_alloc(struct rows *r, struct tsri_device *device)
     return 0;
 }
 
-static int rows_init(struct rows *r, const struct tsri_fill *f, uint32_t slot, uint32_t n)
+static int rows_init(struct fill_rows *r, const struct tsri_fill *f, uint32_t slot, uint32_t n)
 {
     const struct tsr_kv_layout *l = f->layout;
     size_t row[2], token = 0;
@@ -48,7 +48,7 @@ static int rows_init(struct rows *r, const struct tsri_fill *f, uint32_t slot, u
         row[p] = f->int8 ? tsri_row_bytes_int8(plane->n_heads, plane->dim) : tsri_row_bytes(plane);
         token += row[p];
     }
-    *r = (struct rows){.bytes = token * l->n_layers * n};
+    *r = (struct fill_rows){.bytes = token * l->n_layers * n};
     int e = rows_alloc(r, f->device);
     if (e) return e;
     r->planes = tsri_alloc(2 * (size_t)l->n_layers, sizeof *r->planes);
@@ -73,7 +73,7 @@ static int rows_init(struct rows *r, const struct tsri_fill *f, uint32_t slot, u
     return 0;
 }
 
-static int move(const struct tsri_fill *f, struct rows *r, uint32_t direction, int64_t delta)
+static int move(const struct tsri_fill *f, struct fill_rows *r, uint32_t direction, int64_t delta)
 {
     struct tsr_kv_run run = {.cells = &r->cells,
                              .slots = r->slots,
@@ -107,7 +107,7 @@ int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask *ask,
 {
     const struct tsr_match *m = &plan->pieces[i].match;
     int64_t delta = (int64_t)m->prompt_offset - m->base;
-    struct rows rows;
+    struct fill_rows rows;
     *placed = false;
     int e = rows_init(&rows, f, m->prompt_offset, m->n_tokens);
     if (e) return e;
@@ -138,7 +138,7 @@ int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask *ask,
 int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens, uint32_t from,
                      uint32_t n_tokens)
 {
-    struct rows rows;
+    struct fill_rows rows;
     int e = rows_init(&rows, f, from, n_tokens - from);
     if (e) return e;
     e = move(f, &rows, TSRI_BATCH_GATHER, 0);

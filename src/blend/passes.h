@@ -6,7 +6,7 @@
 #include "blend/blend.h"
 
 enum tsri_phase { TSRI_PHASE_FILL = 0, TSRI_PHASE_QUERY, TSRI_PHASE_BLEND, TSRI_PHASE_DONE };
-enum tsri_stage {
+enum tsri_pass_stage {
     TSRI_STAGE_PASS = 0, /* which rows? */
     TSRI_STAGE_LAYER,
     TSRI_STAGE_CHECKED, /* deviations are there */
@@ -31,7 +31,7 @@ struct tsr_run {
     int n_lost;
 
     enum tsri_phase phase;
-    enum tsri_stage stage;
+    enum tsri_pass_stage stage;
     uint32_t layer;
     bool checked; /* the check of `layer` is done */
     bool asked;   /* mass and logits_before are there */

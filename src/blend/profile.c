@@ -34,13 +34,14 @@ void tsr_profile_init(struct tsr_profile *p)
 
 /* ---- reading ---- */
 
-struct reader {
+struct profile_reader {
     yaml_document_t doc;
     const char *name; /* stands for the file in messages */
     struct tsr_profile *to;
 };
 
-static int refuse(const struct reader *r, const yaml_node_t *at, const char *why, const char *what)
+static int refuse(const struct profile_reader *r, const yaml_node_t *at, const char *why,
+                  const char *what)
 {
     char shown[64];
     return tsri_fail(TSR_ECONFIG, "%s:%zu:%zu: %s \"%s\"", r->name, at->start_mark.line + 1,
@@ -52,7 +53,7 @@ static const char *text_of(const yaml_node_t *n)
     return n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : "";
 }
 
-static int read_number(const struct reader *r, const yaml_node_t *n, double min, double max,
+static int read_number(const struct profile_reader *r, const yaml_node_t *n, double min, double max,
                        double *out)
 {
     if (n->type != YAML_SCALAR_NODE || !tsri_parse_float(text_of(n), out) || !isfinite(*out) ||
@@ -61,7 +62,7 @@ static int read_number(const struct reader *r, const yaml_node_t *n, double min,
     return 0;
 }
 
-static int read_selector(const struct reader *r, const yaml_node_t *n, uint32_t *out)
+static int read_selector(const struct profile_reader *r, const yaml_node_t *n, uint32_t *out)
 {
     int id = tsr_selector_find(text_of(n));
     if (id < 0) return refuse(r, n, "unknown selector", text_of(n));
@@ -69,7 +70,7 @@ static int read_selector(const struct reader *r, const yaml_node_t *n, uint32_t 
     return 0;
 }
 
-static int read_context(const struct reader *r, const yaml_node_t *n, uint32_t *out)
+static int read_context(const struct profile_reader *r, const yaml_node_t *n, uint32_t *out)
 {
     if (strcmp(text_of(n), "same") == 0)
         *out = TSR_CONTEXT_SAME;
@@ -80,7 +81,7 @@ static int read_context(const struct reader *r, const yaml_node_t *n, uint32_t *
     return 0;
 }
 
-static int read_text(const struct reader *r, const yaml_node_t *n, char *out, size_t bytes)
+static int read_text(const struct profile_reader *r, const yaml_node_t *n, char *out, size_t bytes)
 {
     if (n->type != YAML_SCALAR_NODE || n->data.scalar.length >= bytes ||
         strlen(text_of(n)) != n->data.scalar.length)
@@ -129,7 +130,8 @@ static const struct field frontier_fields[] = {
     {"speedup", FIELD_NUMBER, FRONTIER(speedup), 0, 1e9},
 };
 
-static int read_field(const struct reader *r, const yaml_node_t *n, const struct field *f, void *to)
+static int read_field(const struct profile_reader *r, const yaml_node_t *n, const struct field *f,
+                      void *to)
 {
     void *at = (uint8_t *)to + f->offset;
     double value = 0;
@@ -152,8 +154,8 @@ static int read_field(const struct reader *r, const yaml_node_t *n, const struct
 }
 
 /* 1: the key is one of the table and was read; 0: it is not. */
-static int read_from(const struct reader *r, const yaml_node_t *key, const yaml_node_t *value,
-                     const struct field *fields, size_t n, void *to)
+static int read_from(const struct profile_reader *r, const yaml_node_t *key,
+                     const yaml_node_t *value, const struct field *fields, size_t n, void *to)
 {
     for (size_t i = 0; i < n; i++) {
         if (strcmp(text_of(key), fields[i].name) != 0) continue;
@@ -164,7 +166,7 @@ static int read_from(const struct reader *r, const yaml_node_t *key, const yaml_
 }
 
 /* Nodes of a sequence, at most max; returns how many. */
-static int items_of(struct reader *r, yaml_node_t *n, uint32_t max, yaml_node_t **out)
+static int items_of(struct profile_reader *r, yaml_node_t *n, uint32_t max, yaml_node_t **out)
 {
     if (n->type != YAML_SEQUENCE_NODE) return refuse(r, n, "no list:", text_of(n));
     uint32_t count = 0;
@@ -176,8 +178,8 @@ static int items_of(struct reader *r, yaml_node_t *n, uint32_t max, yaml_node_t 
 }
 
 /* A list of mappings of one table. */
-static int read_list(struct reader *r, yaml_node_t *n, const struct field *fields, size_t n_fields,
-                     uint8_t *to, size_t stride, uint32_t max)
+static int read_list(struct profile_reader *r, yaml_node_t *n, const struct field *fields,
+                     size_t n_fields, uint8_t *to, size_t stride, uint32_t max)
 {
     yaml_node_t *items[TSR_PROFILE_FRONTIER_MAX];
     int count = items_of(r, n, max, items);
@@ -196,7 +198,7 @@ static int read_list(struct reader *r, yaml_node_t *n, const struct field *field
     return count;
 }
 
-static int read_numbers(struct reader *r, yaml_node_t *n, double *out, uint32_t count)
+static int read_numbers(struct profile_reader *r, yaml_node_t *n, double *out, uint32_t count)
 {
     yaml_node_t *items[TSR_PROFILE_FRONTIER_MAX];
     int got = items_of(r, n, count, items);
@@ -209,7 +211,7 @@ static int read_numbers(struct reader *r, yaml_node_t *n, double *out, uint32_t 
     return 0;
 }
 
-static int read_curve(struct reader *r, yaml_node_t *n, struct tsr_curve *out)
+static int read_curve(struct profile_reader *r, yaml_node_t *n, struct tsr_curve *out)
 {
     yaml_node_t *items[TSR_PROFILE_POINTS_MAX];
     int count = items_of(r, n, TSR_PROFILE_POINTS_MAX, items);
@@ -226,7 +228,7 @@ static int read_curve(struct reader *r, yaml_node_t *n, struct tsr_curve *out)
     return 0;
 }
 
-static int read_special(struct reader *r, const yaml_node_t *key, yaml_node_t *value)
+static int read_special(struct profile_reader *r, const yaml_node_t *key, yaml_node_t *value)
 {
     struct tsr_profile *p = r->to;
     const char *name = text_of(key);
@@ -265,7 +267,7 @@ static int read_special(struct reader *r, const yaml_node_t *key, yaml_node_t *v
     return refuse(r, key, "unknown key", name);
 }
 
-static int read_document(struct reader *r)
+static int read_document(struct profile_reader *r)
 {
     yaml_node_t *root = yaml_document_get_root_node(&r->doc);
     if (!root) return 0; /* an empty file: the defaults */
@@ -291,7 +293,7 @@ int tsr_profile_parse(struct tsr_profile *p, const char *text, size_t bytes, con
         return tsri_fail(TSR_ECONFIG, "%s: %zu bytes are no profile", name, bytes);
     struct tsr_profile fresh;
     tsr_profile_init(&fresh);
-    struct reader r = {.name = name ? name : "profile", .to = &fresh};
+    struct profile_reader r = {.name = name ? name : "profile", .to = &fresh};
     yaml_parser_t parser;
     if (!yaml_parser_initialize(&parser)) return tsri_fail(TSR_ENOMEM, "profile: no memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)(text ? text : ""), bytes);

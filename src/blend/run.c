@@ -137,13 +137,13 @@ static struct tsr_prompt prompt_of(const struct tsr_run *run)
     return p;
 }
 
-struct found {
+struct rows_found {
     struct tsr_match *matches;
     uint32_t n, max, n_prefix;
 };
 
 static int look(struct tsr_run *run, struct tsr_space *space, const struct tsr_prompt *prompt,
-                struct found *found)
+                struct rows_found *found)
 {
     struct tsr_lookup io = {.size = sizeof io,
                             .spaces = &space,
@@ -158,7 +158,7 @@ static int look(struct tsr_run *run, struct tsr_space *space, const struct tsr_p
 }
 
 /* With int8 the prefix is looked up in a space of its own: what it covers is cut off the others. */
-static void cut(struct found *f, uint32_t first)
+static void cut(struct rows_found *f, uint32_t first)
 {
     uint32_t n = first;
     for (uint32_t i = first; i < f->n; i++) {
@@ -174,7 +174,7 @@ static void cut(struct found *f, uint32_t first)
     f->n = n;
 }
 
-static int look_up(struct tsr_run *run, struct found *found)
+static int look_up(struct tsr_run *run, struct rows_found *found)
 {
     const struct tsr_blend *b = run->blend;
     struct tsr_prompt prompt = prompt_of(run);
@@ -193,7 +193,7 @@ static int look_up(struct tsr_run *run, struct found *found)
 static int make_plan(struct tsr_run *run)
 {
     uint32_t max = run->ask.n_segments + run->ask.n_tokens / 8 + 16;
-    struct found found = {.max = max};
+    struct rows_found found = {.max = max};
     found.matches = tsri_alloc(max, sizeof *found.matches);
     if (!found.matches) return TSR_ENOMEM;
     uint64_t t0 = tsri_now_ns();
@@ -321,7 +321,7 @@ static bool lost_pieces(struct tsr_run *run, uint32_t layer)
 /* ---- steps ---- */
 
 static int give(struct tsr_run *run, struct tsr_blend_step *step, uint32_t kind,
-                enum tsri_stage next)
+                enum tsri_pass_stage next)
 {
     step->kind = kind;
     run->stage = next;

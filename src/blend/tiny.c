@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum arch { ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3, N_ARCHS };
+enum tiny_arch { ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3, N_ARCHS };
 static const char *const arch_names[N_ARCHS] = {"llama", "qwen2", "qwen3"};
 
 #define NORM_EPS 1e-5f
@@ -26,7 +26,7 @@ struct tiny_layer {
 };
 
 struct tsr_executor {
-    enum arch arch;
+    enum tiny_arch arch;
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_ff, n_vocab, context;
     uint32_t kv_dtype;
     uint64_t seed;
@@ -71,7 +71,7 @@ static int set_word(struct tsr_executor *x, const char *word)
 {
     for (int a = 0; a < N_ARCHS; a++)
         if (strcmp(word, arch_names[a]) == 0) {
-            x->arch = (enum arch)a;
+            x->arch = (enum tiny_arch)a;
             return 0;
         }
     const struct {

@@ -76,7 +76,7 @@ static uint32_t worth_of(struct adaptive *p, const struct tsr_policy_item *item)
 
 /* ---- the policy ---- */
 
-static void use(struct adaptive *p, struct tsri_mark mark)
+static void use(struct adaptive *p, struct tsri_rank_mark mark)
 {
     tsri_sketch_add(&p->sketch, mark.hash, tsri_queues_n(&p->ranks.q));
     tsri_shadow_use(&p->shadow, mark);
@@ -86,7 +86,7 @@ static void adaptive_insert(struct tsr_policy *policy, uint32_t id,
                             const struct tsr_policy_item *item)
 {
     struct adaptive *p = (struct adaptive *)policy;
-    struct tsri_mark mark = tsri_mark_make(item->hash, item->units, worth_of(p, item));
+    struct tsri_rank_mark mark = tsri_mark_make(item->hash, item->units, worth_of(p, item));
     tsri_queues_insert(&p->ranks.q, id, mark, TSRI_RECENT);
     uint64_t units = tsri_queues_units(&p->ranks.q);
     if (units > p->peak) p->peak = units;

@@ -11,7 +11,7 @@
 
 /* ---- the parts of the prompt that are free ---- */
 
-struct parts {
+struct gaps {
     const struct tsr_lookup *io;
     uint32_t row, media, n_media;
     uint32_t at, n_tokens;
@@ -30,7 +30,7 @@ static int by_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static void parts_init(struct parts *p, const struct tsri_walk *w, const struct tsr_lookup *io)
+static void parts_init(struct gaps *p, const struct tsri_walk *w, const struct tsr_lookup *io)
 {
     const struct tsr_prompt *prompt = w->prompt;
     p->io = io;
@@ -45,7 +45,7 @@ static void parts_init(struct parts *p, const struct tsri_walk *w, const struct 
 }
 
 /* Moves on over a range that is not free, or stops before it. True when it moved. */
-static bool avoid(struct parts *p, struct tsr_range range, uint32_t *stop)
+static bool avoid(struct gaps *p, struct tsr_range range, uint32_t *stop)
 {
     if (range.offset <= p->at) {
         if (end_of(range) > p->at) p->at = end_of(range);
@@ -55,7 +55,7 @@ static bool avoid(struct parts *p, struct tsr_range range, uint32_t *stop)
     return false;
 }
 
-static bool next_part(struct parts *p, struct tsr_range *out)
+static bool next_part(struct gaps *p, struct tsr_range *out)
 {
     const struct tsr_lookup *io = p->io;
     while (p->at < p->n_tokens) {
@@ -93,7 +93,7 @@ struct composing {
 static void scan(struct composing *x, struct tsri_matcher *m)
 {
     const struct tsri_walk *w = x->q->walk;
-    struct parts parts;
+    struct gaps parts;
     struct tsr_range part;
     parts_init(&parts, w, x->q->io);
     while (next_part(&parts, &part)) {

@@ -221,7 +221,7 @@ static void digest_answer(struct tsri_flight *f, uint32_t t)
 /* ---- a batch ---- */
 
 /* The flights of a batch, and what goes to the tier that is asked now. */
-struct batch {
+struct fetch_batch {
     struct tsri_flight *flights;
     uint32_t n;
     struct tsr_tier_io *ios;
@@ -229,7 +229,7 @@ struct batch {
 };
 
 /* What tier t has of the flights that are still missing something. */
-static void choose_ios(struct tsr_cache *c, struct batch *b, uint32_t t)
+static void choose_ios(struct tsr_cache *c, struct fetch_batch *b, uint32_t t)
 {
     b->n_ios = 0;
     for (uint32_t i = 0; i < b->n; i++) {
@@ -249,7 +249,7 @@ static void choose_ios(struct tsr_cache *c, struct batch *b, uint32_t t)
 }
 
 /* The flights of the batch wait for tier t now (or for none, 0); false when it is stuck. */
-static bool ask(struct tsri_manager *m, struct batch *b, uint32_t t)
+static bool ask(struct tsri_manager *m, struct fetch_batch *b, uint32_t t)
 {
     pthread_mutex_lock(&m->lock);
     bool stuck = t && is_stuck(m, t);
@@ -261,7 +261,7 @@ static bool ask(struct tsri_manager *m, struct batch *b, uint32_t t)
 
 /* The policy of tier t hears what was read, the blocks of a chain leaf first: they are asked for in
  * the opposite order. */
-static void touch_copies(struct tsr_cache *c, const struct batch *b, uint32_t t)
+static void touch_copies(struct tsr_cache *c, const struct fetch_batch *b, uint32_t t)
 {
     struct tsr_policy *policy = c->manager->lower[t].policy;
     pthread_mutex_lock(&c->lock);
@@ -276,7 +276,7 @@ static void touch_copies(struct tsr_cache *c, const struct batch *b, uint32_t t)
 }
 
 /* Reads from tier t whatever it has of those that are still missing; all of them in one call. */
-static void read_tier(struct tsr_cache *c, struct batch *b, uint32_t t)
+static void read_tier(struct tsr_cache *c, struct fetch_batch *b, uint32_t t)
 {
     struct tsri_manager *m = c->manager;
     choose_ios(c, b, t);
@@ -301,10 +301,10 @@ static void read_tier(struct tsr_cache *c, struct batch *b, uint32_t t)
 static void fly(struct tsr_cache *c, struct tsri_flight *flights, uint32_t n)
 {
     struct tsri_manager *m = c->manager;
-    struct batch b = {.flights = flights,
-                      .n = n,
-                      .ios = tsri_alloc(n, sizeof *b.ios),
-                      .where = tsri_alloc(n, sizeof *b.where)};
+    struct fetch_batch b = {.flights = flights,
+                            .n = n,
+                            .ios = tsri_alloc(n, sizeof *b.ios),
+                            .where = tsri_alloc(n, sizeof *b.where)};
     bool memory = b.ios && b.where;
     for (uint32_t i = 0; i < n; i++)
         if (flights[i].claimed) {

@@ -133,21 +133,21 @@ int tsri_lends_init(struct tsr_client *client, uint64_t request_id, const struct
     return n_cold;
 }
 
-struct cold {
+struct cold_lend {
     struct tsr_cache *c;
     struct tsri_lend *lend;
 };
 
 static bool verify(struct tsri_fetch *f, struct tsri_meta *meta)
 {
-    const struct cold *cold = f->arg;
+    const struct cold_lend *cold = f->arg;
     const struct tsri_lend *l = cold->lend;
     return l->match->verified || tsri_wanted_is(&l->wanted, &cold->c->entries[l->id], meta);
 }
 
 #define FETCHES_MAX 64u
 
-static void fetch_some(struct tsr_cache *c, struct cold *cold, uint32_t n)
+static void fetch_some(struct tsr_cache *c, struct cold_lend *cold, uint32_t n)
 {
     struct tsri_fetch fetches[FETCHES_MAX];
     for (uint32_t i = 0; i < n; i++)
@@ -160,7 +160,7 @@ static void fetch_some(struct tsr_cache *c, struct cold *cold, uint32_t n)
     }
 }
 
-static void give_up(struct cold *cold, uint32_t n)
+static void give_up(struct cold_lend *cold, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         cold[i].lend->cold = false;
@@ -172,11 +172,11 @@ void tsri_lends_fetch(struct tsr_client *client, const struct tsr_prompt *prompt
                       struct tsri_lend *lends, uint32_t n, const atomic_bool *stop)
 {
     struct tsr_cache *c = tsri_client_cache(client);
-    struct cold cold[FETCHES_MAX];
+    struct cold_lend cold[FETCHES_MAX];
     uint32_t n_cold = 0;
     (void)find_wanted(prompt, lends, n, true);
     for (uint32_t i = 0; i < n; i++) {
-        if (lends[i].cold) cold[n_cold++] = (struct cold){c, &lends[i]};
+        if (lends[i].cold) cold[n_cold++] = (struct cold_lend){c, &lends[i]};
         if (n_cold == FETCHES_MAX || (n_cold && i + 1 == n)) {
             if (stop && atomic_load(stop))
                 give_up(cold, n_cold);

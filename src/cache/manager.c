@@ -127,7 +127,7 @@ void tsri_manager_planes(const struct tsr_cache *c, const struct tsri_entry *e,
 
 /* ---- taking in what a tier holds ---- */
 
-struct scan {
+struct tier_scan {
     struct tsr_cache *c;
     uint32_t t;
     struct tsri_key *parents; /* by id: key of the block before it */
@@ -136,7 +136,7 @@ struct scan {
     uint64_t *windows; /* of one entry; NULL: nobody looks for text at any offset */
 };
 
-static void scan_windows(struct scan *s, uint32_t id, const struct tsr_entry_head *head,
+static void scan_windows(struct tier_scan *s, uint32_t id, const struct tsr_entry_head *head,
                          tsr_tier_loc loc)
 {
     struct tsr_tier_ref ref = {.key = head->key, .loc = loc};
@@ -147,7 +147,7 @@ static void scan_windows(struct scan *s, uint32_t id, const struct tsr_entry_hea
     tsri_windows_add_cold(s->c, id, s->windows, n);
 }
 
-static void scan_copy(struct scan *s, uint32_t id, tsr_tier_loc loc)
+static void scan_copy(struct tier_scan *s, uint32_t id, tsr_tier_loc loc)
 {
     if (note_copy(s->c, id, s->t, loc)) s->order[s->n++] = id;
 }
@@ -156,7 +156,7 @@ static void scan_copy(struct scan *s, uint32_t id, tsr_tier_loc loc)
 static int scan_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc,
                       uint64_t bytes)
 {
-    struct scan *s = arg;
+    struct tier_scan *s = arg;
     struct tsr_cache *c = s->c;
     (void)bytes;
     struct tsri_key key;
@@ -252,7 +252,7 @@ static uint32_t tie_chains(struct tsr_cache *c, struct tsri_key *links)
 }
 
 /* What one tier holds. Its policy hears of the entry used last at the end. */
-static void scan_tier(struct scan *s)
+static void scan_tier(struct tier_scan *s)
 {
     struct tsr_cache *c = s->c;
     struct tsr_tier *tier = c->manager->lower[s->t].tier;
@@ -266,7 +266,7 @@ static void scan_tier(struct scan *s)
 static int scan_tiers(struct tsri_manager *m)
 {
     struct tsr_cache *c = m->c;
-    struct scan s = {.c = c};
+    struct tier_scan s = {.c = c};
     struct tsri_region parents, order;
     int e = tsri_region_init(&parents, (size_t)c->ids_max * sizeof s.parents[0]);
     if (e) return e;

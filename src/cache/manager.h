@@ -30,7 +30,7 @@ struct tsri_tier_plan {
 };
 
 struct tsri_flight;
-struct tsri_command;
+struct tsri_write_command;
 
 /* A deadline that many milliseconds from now, as in struct tsr_tier_io; 0 for 0. */
 static inline uint64_t tsri_deadline_ns(uint32_t ms)
@@ -50,7 +50,7 @@ struct tsri_manager {
     pthread_cond_t more, done; /* done: of the monotonic clock */
     /* under lock: */
     struct tsri_region ring_region;
-    struct tsri_command *ring;
+    struct tsri_write_command *ring;
     uint64_t ring_max, head, n;
     uint32_t n_puts, n_reserved, puts_max; /* of the n: puts; and those that stores may add */
     uint64_t n_pushed, n_finished;

@@ -41,7 +41,7 @@ struct suspect {
     bool seen, asked;
 };
 
-struct scan {
+struct run_scan {
     struct tsri_matcher *m;
     struct tsr_range part;
     uint32_t end;
@@ -143,20 +143,20 @@ void tsri_matcher_fini(struct tsri_matcher *m)
 
 /* Whether a window at `at` is so deep in a cover that runs through it which reach out of it, on one
  * side or on either, have another window that is not. */
-static bool is_deep_left(const struct scan *s, const struct cover *c, uint32_t at)
+static bool is_deep_left(const struct run_scan *s, const struct cover *c, uint32_t at)
 {
     return (at < s->part.offset + MARGIN ? s->part.offset : at - MARGIN) >= c->begin;
 }
-static bool is_deep_right(const struct scan *s, const struct cover *c, uint32_t at)
+static bool is_deep_right(const struct run_scan *s, const struct cover *c, uint32_t at)
 {
     return tsri_min_u32(at + TSRI_WINDOW + MARGIN, s->end) <= c->end;
 }
-static bool is_deep(const struct scan *s, const struct cover *c, uint32_t at)
+static bool is_deep(const struct run_scan *s, const struct cover *c, uint32_t at)
 {
     return is_deep_left(s, c, at) && is_deep_right(s, c, at);
 }
 
-static void cover(struct scan *s, uint32_t rank, uint32_t begin, uint32_t end)
+static void cover(struct run_scan *s, uint32_t rank, uint32_t begin, uint32_t end)
 {
     for (uint32_t r = rank; r < TSRI_COUNT(s->covers); r++) {
         struct cover *c = &s->covers[r];
@@ -207,7 +207,7 @@ static void spend(struct tsri_matcher *m, uint32_t n)
 /* Grows the window to the whole run; false when all of that is covered already, or will be looked
  * at again where it reaches out. The side that may reach out grows first: text that repeats itself
  * has many runs that do not. */
-static bool grow(struct scan *s, const struct tsri_nominee *n, const uint32_t *tokens,
+static bool grow(struct run_scan *s, const struct tsri_nominee *n, const uint32_t *tokens,
                  uint32_t entry_tokens, struct tsri_run *run)
 {
     struct tsri_matcher *m = s->m;
@@ -250,7 +250,7 @@ static uint8_t context_of(const struct tsri_matcher *m, const struct tsri_entry 
 }
 
 /* Looks at a pinned entry; true when a run was taken, with the pin. */
-static bool take(struct scan *s, const struct tsri_nominee *n)
+static bool take(struct run_scan *s, const struct tsri_nominee *n)
 {
     struct tsri_matcher *m = s->m;
     const struct tsri_entry *e = &m->c->entries[n->id];
@@ -277,7 +277,7 @@ static bool take(struct scan *s, const struct tsri_nominee *n)
 
 /* ---- nominees ---- */
 
-static bool is_in_a_run(const struct scan *s, const struct tsri_nominee *n)
+static bool is_in_a_run(const struct run_scan *s, const struct tsri_nominee *n)
 {
     for (uint32_t i = 0; i < tsri_min_u32(s->n_recent, RECENT); i++)
         if (s->recent[i].id == n->id && s->recent[i].diagonal == n->at - n->entry_offset &&
@@ -299,7 +299,7 @@ static bool is_covered(const struct tsri_matcher *m, uint32_t at)
 /* A window that stayed alone. Of 63 common tokens no more need be found, so it is not passed over;
  * but the table knows only a part of its hash, and whoever reads the entry asks the tier for all of
  * it first. */
-static void doubt(struct scan *s, struct suspect *x)
+static void doubt(struct run_scan *s, struct suspect *x)
 {
     struct tsri_matcher *m = s->m;
     if (!x->seen || x->asked || s->n_prefetched == PREFETCHES_MAX || is_covered(m, x->at)) return;
@@ -313,7 +313,7 @@ static void doubt(struct scan *s, struct suspect *x)
 
 /* The tokens are in a lower tier and cannot be compared now: no match, but the next prompt shall
  * find them. */
-static void suspect(struct scan *s, const struct tsri_nominee *n)
+static void suspect(struct run_scan *s, const struct tsri_nominee *n)
 {
     struct tsri_matcher *m = s->m;
     uint64_t word = atomic_load_explicit(&m->c->entries[n->id].word, memory_order_relaxed);
@@ -333,13 +333,13 @@ static void suspect(struct scan *s, const struct tsri_nominee *n)
 }
 
 /* The cover in which no better run can be. */
-static const struct cover *best_cover(const struct scan *s)
+static const struct cover *best_cover(const struct run_scan *s)
 {
     return &s->covers[rank_of(s->m->context ? TSR_CONTEXT_SAME : TSR_CONTEXT_PURE)];
 }
 
 /* Pins what may be something new and asks the memory for what will be compared. */
-static enum tsri_state pin_nominee(const struct scan *s, const struct tsri_nominee *n)
+static enum tsri_state pin_nominee(const struct run_scan *s, const struct tsri_nominee *n)
 {
     struct tsr_cache *c = s->m->c;
     const struct tsri_entry *e = &c->entries[n->id];
@@ -355,7 +355,7 @@ static enum tsri_state pin_nominee(const struct scan *s, const struct tsri_nomin
     return state;
 }
 
-static void consider(struct scan *s, const struct tsri_nominee *n, enum tsri_state state)
+static void consider(struct run_scan *s, const struct tsri_nominee *n, enum tsri_state state)
 {
     if (state == TSRI_FREE) return;
     bool is_new = !is_deep(s, best_cover(s), n->at) && !is_in_a_run(s, n);
@@ -365,7 +365,7 @@ static void consider(struct scan *s, const struct tsri_nominee *n, enum tsri_sta
 }
 
 /* All nominees are pinned before the first is looked at, so that their tokens are on the way. */
-static void consider_all(struct scan *s, const struct tsri_nominee *nominees, uint32_t n)
+static void consider_all(struct run_scan *s, const struct tsri_nominee *nominees, uint32_t n)
 {
     uint8_t states[AHEAD];
     for (uint32_t i = 0; i < n; i++)
@@ -381,7 +381,7 @@ static void consider_all(struct scan *s, const struct tsri_nominee *nominees, ui
 
 void tsri_matcher_scan_slice(struct tsri_matcher *m, struct tsr_range part, struct tsr_range slice)
 {
-    struct scan s = {.m = m, .part = part, .end = part.offset + part.n_tokens};
+    struct run_scan s = {.m = m, .part = part, .end = part.offset + part.n_tokens};
     for (uint32_t r = 0; r < TSRI_COUNT(s.covers); r++)
         s.covers[r] = (struct cover){part.offset, part.offset};
     struct tsri_nominee nominees[TSRI_WINDOW_BATCH * TSRI_WINDOW_CANDIDATES];

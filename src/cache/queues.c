@@ -3,11 +3,11 @@
  * that a policy can give it a share of the capacity. */
 #include "cache/ranks.h"
 
-struct tsri_mark tsri_mark_make(uint64_t hash, uint32_t units, uint32_t tag)
+struct tsri_rank_mark tsri_mark_make(uint64_t hash, uint32_t units, uint32_t tag)
 {
-    struct tsri_mark m = {.hash = (hash ^ hash >> 24 ^ hash >> 48) & 0xffffffu,
-                          .size = (uint8_t)units,
-                          .tag = (uint8_t)tag};
+    struct tsri_rank_mark m = {.hash = (hash ^ hash >> 24 ^ hash >> 48) & 0xffffffu,
+                               .size = (uint8_t)units,
+                               .tag = (uint8_t)tag};
     TSR_ASSERT(tag <= TSRI_TAG_MAX);
     if (units < 32) return m;
     uint32_t shift = 27u - (uint32_t)__builtin_clz(units); /* leaves five bits */
@@ -61,7 +61,8 @@ static void add(struct tsri_queues *q, uint32_t id, uint32_t queue)
     to->units += tsri_mark_units(q->ranks[id].size);
 }
 
-void tsri_queues_insert(struct tsri_queues *q, uint32_t id, struct tsri_mark mark, uint32_t queue)
+void tsri_queues_insert(struct tsri_queues *q, uint32_t id, struct tsri_rank_mark mark,
+                        uint32_t queue)
 {
     TSR_ASSERT(id < q->ids_max && queue < TSRI_QUEUES);
     q->ranks[id].hash = mark.hash & 0xffffffu;
@@ -99,10 +100,10 @@ void tsri_queues_tag(struct tsri_queues *q, uint32_t id, uint32_t tag)
     q->ranks[id].tag = tag & TSRI_TAG_MAX;
 }
 
-struct tsri_mark tsri_queues_mark(const struct tsri_queues *q, uint32_t id)
+struct tsri_rank_mark tsri_queues_mark(const struct tsri_queues *q, uint32_t id)
 {
     const struct tsri_rank *rank = &q->ranks[id];
-    return (struct tsri_mark){.hash = rank->hash, .size = rank->size, .tag = rank->tag};
+    return (struct tsri_rank_mark){.hash = rank->hash, .size = rank->size, .tag = rank->tag};
 }
 
 uint64_t tsri_queues_units(const struct tsri_queues *q)

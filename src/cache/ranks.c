@@ -55,7 +55,7 @@ void tsri_ranks_refresh(struct tsri_ranks *r, uint32_t id)
 /* Uses lately times what one saves per unit. */
 static uint32_t worth(const struct tsri_ranks *r, uint32_t id)
 {
-    struct tsri_mark m = tsri_queues_mark(&r->q, id);
+    struct tsri_rank_mark m = tsri_queues_mark(&r->q, id);
     return tsri_sketch_count(r->sketch, m.hash) << m.tag;
 }
 

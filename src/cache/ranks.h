@@ -37,11 +37,11 @@ struct tsri_queues {
 
 /* What is kept of an entry's key and size: 24 bits of the hash, and the units with five bits, which
  * is exact below 32, within 1/32 above, and ends at half a million. */
-struct tsri_mark {
+struct tsri_rank_mark {
     uint32_t hash;
     uint8_t size, tag;
 };
-struct tsri_mark tsri_mark_make(uint64_t hash, uint32_t units, uint32_t tag);
+struct tsri_rank_mark tsri_mark_make(uint64_t hash, uint32_t units, uint32_t tag);
 static inline uint32_t tsri_mark_units(uint8_t size)
 {
     return size < 32 ? size : (16u + (size & 15u)) << (size / 16 - 1);
@@ -57,12 +57,13 @@ static inline uint64_t tsri_mark_mix(uint32_t hash, uint32_t salt)
 TSR_MUST int tsri_queues_init(struct tsri_queues *q, uint32_t ids_max);
 void tsri_queues_fini(struct tsri_queues *q);
 /* A new id, at the recent end of a queue. */
-void tsri_queues_insert(struct tsri_queues *q, uint32_t id, struct tsri_mark mark, uint32_t queue);
+void tsri_queues_insert(struct tsri_queues *q, uint32_t id, struct tsri_rank_mark mark,
+                        uint32_t queue);
 void tsri_queues_remove(struct tsri_queues *q, uint32_t id);
 /* To the recent end of a queue, perhaps another one. */
 void tsri_queues_move(struct tsri_queues *q, uint32_t id, uint32_t queue);
 void tsri_queues_tag(struct tsri_queues *q, uint32_t id, uint32_t tag);
-struct tsri_mark tsri_queues_mark(const struct tsri_queues *q, uint32_t id);
+struct tsri_rank_mark tsri_queues_mark(const struct tsri_queues *q, uint32_t id);
 uint64_t tsri_queues_units(const struct tsri_queues *q);
 uint32_t tsri_queues_n(const struct tsri_queues *q);
 /* All ids, queue by queue, oldest first; returns how many, ids_max at most. */
@@ -124,7 +125,7 @@ struct tsri_shadow {
 TSR_MUST int tsri_shadow_init(struct tsri_shadow *s, uint64_t capacity,
                               const struct tsri_sketch *sketch);
 void tsri_shadow_fini(struct tsri_shadow *s);
-void tsri_shadow_use(struct tsri_shadow *s, struct tsri_mark mark);
+void tsri_shadow_use(struct tsri_shadow *s, struct tsri_rank_mark mark);
 /* A chain was put in order: to the recent end, without having been used. */
 void tsri_shadow_refresh(struct tsri_shadow *s, uint32_t hash);
 /* The cache turned out to hold more or less than was said. */

@@ -96,7 +96,7 @@ static void s3fifo_insert(struct tsr_policy *policy, uint32_t id,
                           const struct tsr_policy_item *item)
 {
     struct s3fifo *p = (struct s3fifo *)policy;
-    struct tsri_mark mark = tsri_mark_make(item->hash, item->units, 0);
+    struct tsri_rank_mark mark = tsri_mark_make(item->hash, item->units, 0);
     tsri_queues_insert(&p->q, id, mark, ghost_take(p, mark.hash) ? MAIN : SMALL);
 }
 

@@ -37,7 +37,7 @@ static uint32_t find(struct tsri_shadow_cache *c, uint32_t hash)
     return id;
 }
 
-static void enter(struct tsri_shadow_cache *c, struct tsri_mark mark)
+static void enter(struct tsri_shadow_cache *c, struct tsri_rank_mark mark)
 {
     uint32_t id = c->ids_free;
     uint16_t *head = head_of(c, mark.hash);
@@ -74,7 +74,7 @@ static bool make_room(struct tsri_shadow_cache *c, uint32_t units)
     return c->ids_free != NO_ID;
 }
 
-static void use(struct tsri_shadow_cache *c, struct tsri_mark mark)
+static void use(struct tsri_shadow_cache *c, struct tsri_rank_mark mark)
 {
     uint32_t id = find(c, mark.hash), units = tsri_mark_units(mark.size);
     if (id != NO_ID) {
@@ -134,7 +134,7 @@ static void choose(struct tsri_shadow *s)
         s->caches[i].score /= 2;
 }
 
-void tsri_shadow_use(struct tsri_shadow *s, struct tsri_mark mark)
+void tsri_shadow_use(struct tsri_shadow *s, struct tsri_rank_mark mark)
 {
     if (!is_sampled(s, mark.hash)) return;
     bool full = false;

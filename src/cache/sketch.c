@@ -30,12 +30,12 @@ void tsri_sketch_fini(struct tsri_sketch *s)
 }
 
 /* Where the key's counters are: row r has the line's words 2r and 2r + 1, 32 counters. */
-struct place {
+struct counters {
     uint64_t *words[ROWS];
     uint32_t shifts[ROWS];
 };
 
-static void find(const struct tsri_sketch *s, uint32_t hash, struct place *p)
+static void find(const struct tsri_sketch *s, uint32_t hash, struct counters *p)
 {
     uint64_t mix = tsri_mark_mix(hash, 1);
     uint64_t *line = s->words + (((mix >> 32) * s->n_lines) >> 32) * LINE_WORDS;
@@ -45,12 +45,12 @@ static void find(const struct tsri_sketch *s, uint32_t hash, struct place *p)
     }
 }
 
-static uint32_t counter(const struct place *p, uint32_t row)
+static uint32_t counter(const struct counters *p, uint32_t row)
 {
     return (uint32_t)(*p->words[row] >> p->shifts[row]) & TSRI_SKETCH_MAX;
 }
 
-static uint32_t least(const struct place *p)
+static uint32_t least(const struct counters *p)
 {
     uint32_t min = TSRI_SKETCH_MAX;
     for (uint32_t r = 0; r < ROWS; r++)
@@ -60,7 +60,7 @@ static uint32_t least(const struct place *p)
 
 uint32_t tsri_sketch_count(const struct tsri_sketch *s, uint32_t hash)
 {
-    struct place p;
+    struct counters p;
     find(s, hash, &p);
     return least(&p);
 }
@@ -74,7 +74,7 @@ static void halve(struct tsri_sketch *s)
 
 void tsri_sketch_add(struct tsri_sketch *s, uint32_t hash, uint32_t n_entries)
 {
-    struct place p;
+    struct counters p;
     find(s, hash, &p);
     uint32_t count = least(&p);
     for (uint32_t r = 0; r < ROWS && count < TSRI_SKETCH_MAX; r++)

@@ -11,7 +11,7 @@
 
 struct helper {
     struct tsri_job job; /* first */
-    struct work *work;
+    struct slice_work *work;
 };
 
 struct slice {
@@ -19,7 +19,7 @@ struct slice {
     struct tsr_range range;
 };
 
-struct work {
+struct slice_work {
     struct tsr_range part;
     uint32_t n_slices;
     _Atomic uint32_t n_claimed, n_refs;
@@ -30,7 +30,7 @@ struct work {
     struct slice slices[];
 };
 
-static void unref(struct work *w)
+static void unref(struct slice_work *w)
 {
     if (atomic_fetch_sub_explicit(&w->n_refs, 1, memory_order_acq_rel) != 1) return;
     pthread_cond_destroy(&w->done);
@@ -38,7 +38,7 @@ static void unref(struct work *w)
     tsri_free(w);
 }
 
-static void work_on(struct work *w)
+static void work_on(struct slice_work *w)
 {
     uint32_t n = 0;
     for (;; n++) {
@@ -55,17 +55,17 @@ static void work_on(struct work *w)
 
 static void run_helper(struct tsri_job *job)
 {
-    struct work *w = ((struct helper *)job)->work;
+    struct slice_work *w = ((struct helper *)job)->work;
     work_on(w);
     unref(w);
 }
 
-static struct work *work_open(const struct tsri_matcher *m, struct tsr_range part)
+static struct slice_work *work_open(const struct tsri_matcher *m, struct tsr_range part)
 {
     uint32_t n = (part.n_tokens + m->slice_tokens - 1) / m->slice_tokens;
     uint32_t runs_max = tsri_matcher_runs_max(m->slice_tokens);
-    size_t at = sizeof(struct work) + n * sizeof(struct slice);
-    struct work *w = tsri_alloc(1, at + (size_t)n * runs_max * sizeof(struct tsri_run));
+    size_t at = sizeof(struct slice_work) + n * sizeof(struct slice);
+    struct slice_work *w = tsri_alloc(1, at + (size_t)n * runs_max * sizeof(struct tsri_run));
     if (!w) return NULL;
     struct tsri_run *runs = (struct tsri_run *)(void *)((uint8_t *)w + at);
     w->part = part;
@@ -88,7 +88,7 @@ static struct work *work_open(const struct tsri_matcher *m, struct tsr_range par
 }
 
 /* A full queue is as good as busy threads. */
-static void call_helpers(struct work *w, struct tsr_cache *c)
+static void call_helpers(struct slice_work *w, struct tsr_cache *c)
 {
     uint32_t n = tsri_min_u32(c->options.io_threads, w->n_slices - 1);
     for (uint32_t i = 0; i < tsri_min_u32(n, HELPERS_MAX); i++) {
@@ -102,7 +102,7 @@ static void call_helpers(struct work *w, struct tsr_cache *c)
 
 bool tsri_slices_scan(struct tsri_matcher *m, struct tsr_range part)
 {
-    struct work *w = work_open(m, part);
+    struct slice_work *w = work_open(m, part);
     if (!w) return false;
     call_helpers(w, m->c);
     work_on(w);

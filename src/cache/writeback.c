@@ -17,7 +17,7 @@
 #define BATCH_ENTRIES 32u
 #define BATCH_BYTES ((uint64_t)4 << 20)
 
-struct tsri_command {
+struct tsri_write_command {
     enum { PUT, DROP, UNLIST } what;
     uint8_t tiers; /* PUT: which; others: one bit */
     uint32_t id;
@@ -26,7 +26,7 @@ struct tsri_command {
 
 /* ---- the queue ---- */
 
-static void push(struct tsri_manager *m, const struct tsri_command *cmd)
+static void push(struct tsri_manager *m, const struct tsri_write_command *cmd)
 {
     pthread_mutex_lock(&m->lock);
     TSR_ASSERT(m->n < m->ring_max);
@@ -38,9 +38,9 @@ static void push(struct tsri_manager *m, const struct tsri_command *cmd)
     pthread_mutex_unlock(&m->lock);
 }
 
-static struct tsri_command pop(struct tsri_manager *m)
+static struct tsri_write_command pop(struct tsri_manager *m)
 {
-    struct tsri_command cmd = m->ring[m->head];
+    struct tsri_write_command cmd = m->ring[m->head];
     m->head = (m->head + 1) % m->ring_max;
     m->n--;
     m->n_puts -= cmd.what == PUT;
@@ -102,7 +102,7 @@ static void queue_one(struct tsri_manager *m, uint32_t id, uint8_t tiers)
     if (state == TSRI_HOST) {
         e->flags |= TSRI_ENTRY_QUEUED;
         e->flags &= (uint16_t)~TSRI_ENTRY_REFUSED;
-        push(m, &(struct tsri_command){.what = PUT, .tiers = tiers, .id = id});
+        push(m, &(struct tsri_write_command){.what = PUT, .tiers = tiers, .id = id});
     } else if (state != TSRI_FREE) {
         tsri_unpin_locked(m->c, id); /* only a tier has it: there is nothing to write */
     }
@@ -170,12 +170,12 @@ void tsri_manager_used(struct tsr_cache *c, const uint32_t *ids, uint32_t n)
 
 static void queue_drop(struct tsri_manager *m, uint32_t t, struct tsr_tier_ref ref)
 {
-    push(m, &(struct tsri_command){.what = DROP, .tiers = (uint8_t)(1u << t), .ref = ref});
+    push(m, &(struct tsri_write_command){.what = DROP, .tiers = (uint8_t)(1u << t), .ref = ref});
 }
 
 static void queue_unlist(struct tsri_manager *m, uint32_t t, struct tsr_tier_ref ref)
 {
-    push(m, &(struct tsri_command){.what = UNLIST, .tiers = (uint8_t)(1u << t), .ref = ref});
+    push(m, &(struct tsri_write_command){.what = UNLIST, .tiers = (uint8_t)(1u << t), .ref = ref});
 }
 
 void tsri_manager_forget(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why)
@@ -332,8 +332,8 @@ static int put_once(struct tsri_manager *m, uint32_t t, struct tsr_tier_io *io)
 }
 
 /* Entries on their way down together. */
-struct batch {
-    struct tsri_command cmds[BATCH_ENTRIES];
+struct write_batch {
+    struct tsri_write_command cmds[BATCH_ENTRIES];
     uint32_t n;
     void **planes; /* of all of them; NULL: no memory */
     struct tsr_tier_io ios[BATCH_ENTRIES];
@@ -347,7 +347,7 @@ struct batch {
 
 /* False for a block whose front could not be written: it would be worth nothing after a restart,
  * and take the room of something that is. */
-static bool stands_behind(const struct tsri_manager *m, const struct batch *b, uint32_t i,
+static bool stands_behind(const struct tsri_manager *m, const struct write_batch *b, uint32_t i,
                           uint32_t t)
 {
     if (!keeps_chains(m, t) || b->parents[i] == TSRI_ID_NONE) return true;
@@ -359,7 +359,8 @@ static bool stands_behind(const struct tsri_manager *m, const struct batch *b, u
 }
 
 /* It is tried again if the block before is. */
-static void refuse_orphan(const struct tsri_manager *m, struct batch *b, uint32_t i, uint32_t t)
+static void refuse_orphan(const struct tsri_manager *m, struct write_batch *b, uint32_t i,
+                          uint32_t t)
 {
     bool put_off = b->put_off[i];
     for (uint32_t k = 0; k < i; k++)
@@ -369,7 +370,7 @@ static void refuse_orphan(const struct tsri_manager *m, struct batch *b, uint32_
 }
 
 /* What tier t is to have. Returns how many. */
-static uint32_t choose_ios(const struct tsri_manager *m, struct batch *b, uint32_t t,
+static uint32_t choose_ios(const struct tsri_manager *m, struct write_batch *b, uint32_t t,
                            struct tsr_tier_io *ios, uint32_t *where)
 {
     uint32_t n = 0;
@@ -439,7 +440,7 @@ static void take_back(struct tsri_manager *m, uint32_t t, uint32_t id, tsr_tier_
 
 /* Blocks came behind others in tier t: its policy is told the order, leaf first, as that of host
  * memory is (puts.c). Once for each chain of the batch. */
-static void refresh_chains(struct tsri_manager *m, const struct batch *b, uint32_t t)
+static void refresh_chains(struct tsri_manager *m, const struct write_batch *b, uint32_t t)
 {
     struct tsr_cache *c = m->c;
     struct tsr_policy *policy = m->lower[t].policy;
@@ -462,14 +463,14 @@ static void refresh_chains(struct tsri_manager *m, const struct batch *b, uint32
 
 /* A tier at its limit is not asked again: what it has no room for is gone by rule, and told once.
  */
-static void note_failure(struct batch *b, uint32_t i, uint32_t t, int err)
+static void note_failure(struct write_batch *b, uint32_t i, uint32_t t, int err)
 {
     bool never = err == TSR_ERANGE || err == TSR_EFULL;
     (never ? b->never : b->failed)[i] |= (uint8_t)(1u << t);
 }
 
 /* All that tier t is to have, in one call; what finds it full then makes its own room. */
-static void put_below(struct tsri_manager *m, struct batch *b, uint32_t t)
+static void put_below(struct tsri_manager *m, struct write_batch *b, uint32_t t)
 {
     struct tsr_tier_io ios[BATCH_ENTRIES];
     uint32_t where[BATCH_ENTRIES], n = choose_ios(m, b, t, ios, where);
@@ -496,7 +497,7 @@ static void put_below(struct tsri_manager *m, struct batch *b, uint32_t t)
 }
 
 /* The entries are pinned: their meta and pages stand still. */
-static void prepare(struct tsri_manager *m, struct batch *b)
+static void prepare(struct tsri_manager *m, struct write_batch *b)
 {
     struct tsr_cache *c = m->c;
     size_t n_planes = 0;
@@ -534,7 +535,7 @@ static void prepare(struct tsri_manager *m, struct batch *b)
 }
 
 /* What was tried and did not work is owed from now on. Under cache->lock. */
-static void note_owed(struct tsri_manager *m, const struct batch *b, uint32_t i)
+static void note_owed(struct tsri_manager *m, const struct write_batch *b, uint32_t i)
 {
     uint8_t asked = b->cmds[i].tiers, failed = b->failed[i];
     uint32_t id = b->cmds[i].id;
@@ -544,7 +545,7 @@ static void note_owed(struct tsri_manager *m, const struct batch *b, uint32_t i)
     if (b->never[i]) tsri_losses_add(&m->c->losses, 1);
 }
 
-static void carry_puts(struct tsri_manager *m, struct batch *b)
+static void carry_puts(struct tsri_manager *m, struct write_batch *b)
 {
     struct tsr_cache *c = m->c;
     prepare(m, b);
@@ -564,7 +565,7 @@ static void carry_puts(struct tsri_manager *m, struct batch *b)
 }
 
 /* Takes puts from the front of the queue that are small together, or one. Under the lock. */
-static void pop_puts(struct tsri_manager *m, struct batch *b)
+static void pop_puts(struct tsri_manager *m, struct write_batch *b)
 {
     const struct tsr_cache *c = m->c;
     uint64_t bytes = 0;
@@ -593,7 +594,7 @@ static void check_tiers(struct tsri_manager *m)
 static void *writer(void *arg)
 {
     struct tsri_manager *m = arg;
-    struct batch batch, *b = &batch;
+    struct write_batch batch, *b = &batch;
     pthread_mutex_lock(&m->lock);
     for (;;) {
         while (m->n == 0 && !m->closing && !m->to_check)
@@ -604,7 +605,7 @@ static void *writer(void *arg)
         }
         if (m->n == 0) break;
         pop_puts(m, b);
-        struct tsri_command other = b->n ? b->cmds[0] : pop(m);
+        struct tsri_write_command other = b->n ? b->cmds[0] : pop(m);
         pthread_mutex_unlock(&m->lock);
         if (b->n)
             carry_puts(m, b);
@@ -628,7 +629,7 @@ int tsri_writeback_init(struct tsri_manager *m)
     m->ring_max = (uint64_t)m->c->ids_max * (m->n_lower + 1);
     int e = tsri_region_init(&m->ring_region, m->ring_max * sizeof *m->ring);
     if (e) return e;
-    m->ring = (struct tsri_command *)(void *)m->ring_region.data;
+    m->ring = (struct tsri_write_command *)(void *)m->ring_region.data;
     e = tsri_region_init(&m->owed_region, m->c->ids_max);
     if (e) return e;
     m->owed = m->owed_region.data;

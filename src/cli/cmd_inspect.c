@@ -11,7 +11,7 @@
 
 /* An entry that was made of a document: a whole one, or a prefix block of it. The entries of a
  * store are numbered behind the documents. */
-struct source {
+struct span_source {
     uint64_t entry;
     uint32_t document, offset;
 };
@@ -23,7 +23,7 @@ struct inspect {
     struct tsr_cache *cache;
     struct tsr_space *space;
     struct tsr_client *client;
-    struct source *sources; /* by entry */
+    struct span_source *sources; /* by entry */
     size_t n_sources;
     struct tsr_match *matches;
     uint32_t n_matches, n_found;
@@ -90,14 +90,14 @@ static int add_sources(struct inspect *x, uint32_t document)
     tsri_free(tokens);
     if (err < 0) return fail();
     if (n_matches == 0) return 0; /* a prefix shorter than a block */
-    struct source *more = realloc(x->sources, (x->n_sources + n_matches) * sizeof *more);
+    struct span_source *more = realloc(x->sources, (x->n_sources + n_matches) * sizeof *more);
     if (!more) return tsri_cli_fail("no memory");
     x->sources = more;
     for (uint32_t i = 0; i < n_matches; i++) {
         const struct tsr_match *m = &x->matches[i];
         if (m->prompt_offset < n_behind) continue; /* another document is the system prompt */
         x->sources[x->n_sources++] =
-            (struct source){m->entry, document, m->prompt_offset - n_behind};
+            (struct span_source){m->entry, document, m->prompt_offset - n_behind};
     }
     return 0;
 }
@@ -125,18 +125,18 @@ static int store_document(struct inspect *x, uint32_t i)
 static int add_store_sources(struct inspect *x)
 {
     size_t n = x->store.store.n_entries;
-    struct source *more = realloc(x->sources, (x->n_sources + n + 1) * sizeof *more);
+    struct span_source *more = realloc(x->sources, (x->n_sources + n + 1) * sizeof *more);
     if (!more) return tsri_cli_fail("no memory");
     x->sources = more;
     for (size_t i = 0; i < n; i++)
         x->sources[x->n_sources++] =
-            (struct source){x->store.handles[i], (uint32_t)(x->file.n_documents + i), 0};
+            (struct span_source){x->store.handles[i], (uint32_t)(x->file.n_documents + i), 0};
     return 0;
 }
 
 static int by_entry(const void *a, const void *b)
 {
-    const struct source *x = a, *y = b;
+    const struct span_source *x = a, *y = b;
     if (x->entry != y->entry) return x->entry < y->entry ? -1 : 1;
     return x->document < y->document ? -1 : x->document > y->document;
 }
@@ -162,7 +162,7 @@ static int find(struct inspect *x)
 /* ---- what was found ---- */
 
 /* Of equal documents, the first. */
-static const struct source *source_of(const struct inspect *x, const struct tsr_match *m)
+static const struct span_source *source_of(const struct inspect *x, const struct tsr_match *m)
 {
     size_t from = 0, to = x->n_sources;
     while (from < to) {
@@ -172,7 +172,7 @@ static const struct source *source_of(const struct inspect *x, const struct tsr_
         else
             to = middle;
     }
-    static const struct source none;
+    static const struct span_source none;
     return from < x->n_sources && x->sources[from].entry == m->entry ? &x->sources[from] : &none;
 }
 
@@ -273,7 +273,7 @@ static void print_json(const struct inspect *x, const struct found *found, uint6
            x->file.prompt.n_tokens, x->n_found, (unsigned long long)n_other);
     for (uint32_t i = 0; i < x->n_matches; i++) {
         const struct tsr_match *m = &x->matches[i];
-        const struct source *from = source_of(x, m);
+        const struct span_source *from = source_of(x, m);
         printf("%s\n{\"offset\":%u,\"tokens\":%u,", i ? "," : "", m->prompt_offset, m->n_tokens);
         print_json_name(x, from->document);
         printf(",\"document_offset\":%u,\"coverage\":\"%s\",\"way\":\"%s\",\"context\":\"%s\"}",
@@ -350,7 +350,7 @@ static int print_matches(const struct inspect *x)
         tsri_table_add(&t, "%s", head[i]);
     for (uint32_t i = 0; i < x->n_matches; i++) {
         const struct tsr_match *m = &x->matches[i];
-        const struct source *from = source_of(x, m);
+        const struct span_source *from = source_of(x, m);
         uint32_t at = from->offset + m->entry_offset;
         tsri_table_add(&t, "%u", m->n_tokens);
         tsri_table_add(&t, "%u..%u", m->prompt_offset, m->prompt_offset + m->n_tokens - 1);

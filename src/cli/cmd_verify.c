@@ -4,14 +4,14 @@
 #include "cli/store.h"
 
 /* Room to read one entry into; every plane of it, or one at a time. */
-struct room {
+struct entry_room {
     uint32_t *tokens;
     uint8_t *extra, *data;
     void **planes, **one;
     size_t n_planes;
 };
 
-static void room_fini(struct room *r)
+static void room_fini(struct entry_room *r)
 {
     tsri_free(r->tokens);
     tsri_free(r->extra);
@@ -20,7 +20,7 @@ static void room_fini(struct room *r)
     tsri_free(r->data);
 }
 
-static bool room_init(struct room *r, const struct tsr_entry_head *h)
+static bool room_init(struct entry_room *r, const struct tsr_entry_head *h)
 {
     memset(r, 0, sizeof *r);
     uint32_t n_cells = tsri_head_cells(h);
@@ -43,7 +43,7 @@ static bool room_init(struct room *r, const struct tsr_entry_head *h)
     return true;
 }
 
-static int read_planes(struct tsri_store *s, const struct tsri_store_entry *e, struct room *r,
+static int read_planes(struct tsri_store *s, const struct tsri_store_entry *e, struct entry_room *r,
                        void **planes)
 {
     struct tsr_tier_io io = {.head = e->head,
@@ -59,7 +59,7 @@ static int read_planes(struct tsri_store *s, const struct tsri_store_entry *e, s
 
 /* Names every bad cell; returns how many, 1 at least (the header may be what is bad). */
 static size_t name_cells(struct tsri_cli *cli, struct tsri_store *s,
-                         const struct tsri_store_entry *e, struct room *r, const char *key,
+                         const struct tsri_store_entry *e, struct entry_room *r, const char *key,
                          size_t n_before)
 {
     uint32_t n_cells = tsri_head_cells(&e->head);
@@ -97,7 +97,7 @@ struct tally {
 static int check_entry(struct tsri_cli *cli, struct tsri_store *s, const struct tsri_store_entry *e,
                        bool repair, struct tally *t)
 {
-    struct room r;
+    struct entry_room r;
     if (!room_init(&r, &e->head)) return tsri_cli_fail("%s", tsr_errmsg());
     char key[33];
     tsri_store_hex(e->head.key.bytes, 16, key);

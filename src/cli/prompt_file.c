@@ -116,7 +116,7 @@ static int text_append(struct tsri_prompt_text *t, const struct tsri_prompt_text
 
 /* ---- JSON: `at` moves over the text; a final zero ends it ---- */
 
-struct parse {
+struct prompt_parse {
     const char *at;
     struct tsri_prompt_file *file;
     struct tsri_prompt_text part; /* of the prompt, on its way */
@@ -129,7 +129,7 @@ static int expected(const char *what)
 }
 
 /* Steps over c and the space around it. */
-static bool take(struct parse *p, char c)
+static bool take(struct prompt_parse *p, char c)
 {
     p->at += strspn(p->at, " \t\r\n");
     if (*p->at != c) return false;
@@ -138,7 +138,7 @@ static bool take(struct parse *p, char c)
     return true;
 }
 
-static int parse_token(struct parse *p, struct tsri_prompt_text *out)
+static int parse_token(struct prompt_parse *p, struct tsri_prompt_text *out)
 {
     size_t digits = strspn(p->at, "0123456789");
     uint64_t n = 0;
@@ -154,7 +154,7 @@ static int parse_token(struct parse *p, struct tsri_prompt_text *out)
     return 0;
 }
 
-static int parse_tokens(struct parse *p, struct tsri_prompt_text *out)
+static int parse_tokens(struct prompt_parse *p, struct tsri_prompt_text *out)
 {
     if (!take(p, '[')) return expected("'['");
     if (take(p, ']')) return 0;
@@ -193,7 +193,7 @@ static size_t put_utf8(uint32_t c, char *out)
 }
 
 /* What follows a backslash. Half of a surrogate pair is no character. */
-static int parse_escape(struct parse *p, char *out, size_t *n)
+static int parse_escape(struct prompt_parse *p, char *out, size_t *n)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char *known = *p->at ? strchr(from, *p->at) : NULL;
@@ -236,7 +236,7 @@ static size_t utf8_bytes(const char *text)
     return good ? n : 0;
 }
 
-static int parse_string(struct parse *p, struct tsri_prompt_text *out)
+static int parse_string(struct prompt_parse *p, struct tsri_prompt_text *out)
 {
     if (*p->at++ != '"') return expected("a string or a list of tokens");
     while (*p->at != '"') {
@@ -256,14 +256,14 @@ static int parse_string(struct parse *p, struct tsri_prompt_text *out)
     return 0;
 }
 
-static int parse_text(struct parse *p, struct tsri_prompt_text *out)
+static int parse_text(struct prompt_parse *p, struct tsri_prompt_text *out)
 {
     if (*p->at == '[') return parse_tokens(p, out);
     int err = parse_string(p, out);
     return err ? err : text_cut(out);
 }
 
-static bool take_name(struct parse *p, const char *name)
+static bool take_name(struct prompt_parse *p, const char *name)
 {
     size_t n = strlen(name);
     if (*p->at != '"' || strncmp(p->at + 1, name, n) != 0 || p->at[n + 1] != '"') return false;
@@ -272,7 +272,7 @@ static bool take_name(struct parse *p, const char *name)
 }
 
 /* The name of a member out of `names`, and the colon; which one, or an error. */
-static int take_member(struct parse *p, const char *const *names, int n, bool *has,
+static int take_member(struct prompt_parse *p, const char *const *names, int n, bool *has,
                        const char *what)
 {
     int i = 0;
@@ -285,13 +285,13 @@ static int take_member(struct parse *p, const char *const *names, int n, bool *h
     return i;
 }
 
-static int parse_kind(struct parse *p, struct tsri_prompt_document *d)
+static int parse_kind(struct prompt_parse *p, struct tsri_prompt_document *d)
 {
     d->prefix = take_name(p, "prefix");
     return d->prefix || take_name(p, "segment") ? 0 : expected("\"segment\" or \"prefix\"");
 }
 
-static int parse_document_object(struct parse *p, struct tsri_prompt_document *d)
+static int parse_document_object(struct prompt_parse *p, struct tsri_prompt_document *d)
 {
     static const char *const names[] = {"text", "kind", "behind"};
     bool has[3] = {false};
@@ -310,7 +310,7 @@ static int parse_document_object(struct parse *p, struct tsri_prompt_document *d
     return 0;
 }
 
-static int parse_documents(struct parse *p)
+static int parse_documents(struct prompt_parse *p)
 {
     struct tsri_prompt_file *f = p->file;
     if (!take(p, '[')) return expected("'['");
@@ -343,7 +343,7 @@ static int add_part(struct tsri_prompt_file *f, const struct tsri_prompt_text *p
     return text_append(&f->prompt, part);
 }
 
-static int parse_parts(struct parse *p)
+static int parse_parts(struct prompt_parse *p)
 {
     if (!take(p, '[')) return expected("'['");
     do {
@@ -355,7 +355,7 @@ static int parse_parts(struct parse *p)
     return take(p, ']') ? 0 : expected("',' or ']'");
 }
 
-static int parse_prompt(struct parse *p)
+static int parse_prompt(struct prompt_parse *p)
 {
     const char *inside = p->at + (*p->at == '[');
     inside += strspn(inside, " \t\r\n");
@@ -388,7 +388,7 @@ static int put_system_first(struct tsri_prompt_file *f)
     return err;
 }
 
-static int parse_file(struct parse *p)
+static int parse_file(struct prompt_parse *p)
 {
     static const char *const names[] = {"documents", "system", "prompt"};
     struct tsri_prompt_file *f = p->file;
@@ -457,7 +457,7 @@ static int fail_at(const char *path, const char *begin, const char *at, int err)
 int tsri_prompt_file_parse(struct tsri_prompt_file *f, const char *text, const char *name)
 {
     *f = (struct tsri_prompt_file){0};
-    struct parse p = {.at = text, .file = f};
+    struct prompt_parse p = {.at = text, .file = f};
     int err = parse_file(&p);
     text_fini(&p.part);
     if (!err) return 0;

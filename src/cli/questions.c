@@ -16,19 +16,19 @@
 #define LINE_BYTES_MAX ((size_t)8 << 20)
 #define LIST_MAX 256u
 
-struct place {
+struct file_line {
     const char *path;
     size_t line;
 };
 
-static int wrong(const struct place *p, const char *why)
+static int wrong(const struct file_line *p, const char *why)
 {
     return tsri_cli_fail("%s:%zu: %s", p->path, p->line, why);
 }
 
 /* ---- one line ---- */
 
-static int next_event(yaml_parser_t *parser, yaml_event_t *event, const struct place *p)
+static int next_event(yaml_parser_t *parser, yaml_event_t *event, const struct file_line *p)
 {
     if (yaml_parser_parse(parser, event)) return 0;
     return wrong(p, parser->problem ? parser->problem : "not JSON");
@@ -40,7 +40,7 @@ static char *take_text(const yaml_event_t *e)
     return strdup((const char *)e->data.scalar.value);
 }
 
-static int read_list(yaml_parser_t *parser, char ***items, size_t *n, const struct place *p)
+static int read_list(yaml_parser_t *parser, char ***items, size_t *n, const struct file_line *p)
 {
     yaml_event_t e;
     int status = next_event(parser, &e, p);
@@ -61,7 +61,7 @@ static int read_list(yaml_parser_t *parser, char ***items, size_t *n, const stru
     }
 }
 
-static int read_text(yaml_parser_t *parser, char **out, const struct place *p)
+static int read_text(yaml_parser_t *parser, char **out, const struct file_line *p)
 {
     yaml_event_t e;
     int status = next_event(parser, &e, p);
@@ -73,7 +73,7 @@ static int read_text(yaml_parser_t *parser, char **out, const struct place *p)
     return 0;
 }
 
-static int read_plain(yaml_parser_t *parser, bool *out, const struct place *p)
+static int read_plain(yaml_parser_t *parser, bool *out, const struct file_line *p)
 {
     char *text = NULL;
     int status = read_text(parser, &text, p);
@@ -85,7 +85,7 @@ static int read_plain(yaml_parser_t *parser, bool *out, const struct place *p)
 }
 
 static int read_member(yaml_parser_t *parser, const char *name, struct tsri_question *q,
-                       const struct place *p)
+                       const struct file_line *p)
 {
     if (strcmp(name, "documents") == 0) return read_list(parser, &q->documents, &q->n_documents, p);
     if (strcmp(name, "answers") == 0) return read_list(parser, &q->answers, &q->n_answers, p);
@@ -98,7 +98,7 @@ static int read_member(yaml_parser_t *parser, const char *name, struct tsri_ques
                  "a member that is none of set, id, system, plain, documents, question, answers");
 }
 
-static int read_object(yaml_parser_t *parser, struct tsri_question *q, const struct place *p)
+static int read_object(yaml_parser_t *parser, struct tsri_question *q, const struct file_line *p)
 {
     yaml_event_t e;
     int status = 0;
@@ -120,7 +120,7 @@ static int read_object(yaml_parser_t *parser, struct tsri_question *q, const str
 }
 
 /* Everything needed is there, and what may be left out is filled in. */
-static int complete(struct tsri_question *q, const struct place *p)
+static int complete(struct tsri_question *q, const struct file_line *p)
 {
     if (!q->question || !q->n_documents || !q->id)
         return wrong(p, "id, documents and question are needed");
@@ -136,7 +136,7 @@ static int complete(struct tsri_question *q, const struct place *p)
 int tsri_question_parse(struct tsri_question *q, const char *text, size_t bytes, const char *path,
                         size_t line)
 {
-    struct place p = {path, line};
+    struct file_line p = {path, line};
     yaml_parser_t parser;
     memset(q, 0, sizeof *q);
     if (!yaml_parser_initialize(&parser)) return tsri_cli_fail("no memory");

@@ -127,15 +127,17 @@ void tsri_meta_put_step(struct tsri_bytes *b, const struct tsri_terms *t,
 
 /* Reads from front to back: head, the ids, then the loads and the saves. An order that was read
  * lies in one block: tsri_free(*memory). */
-struct tsri_reader {
+struct tsri_order_reader {
     const uint8_t *at, *end;
     const struct tsri_terms *terms;
 };
-TSR_MUST int tsri_meta_read_step(struct tsri_reader *r, const struct tsri_terms *t,
+TSR_MUST int tsri_meta_read_step(struct tsri_order_reader *r, const struct tsri_terms *t,
                                  const void *bytes, size_t n, struct tsri_step_head *head);
-TSR_MUST int tsri_meta_read_load(struct tsri_reader *r, struct tsri_load_order *o, void **memory);
-TSR_MUST int tsri_meta_read_save(struct tsri_reader *r, struct tsri_save_order *o, void **memory);
-TSR_MUST int tsri_meta_read_id(struct tsri_reader *r, uint64_t *id);
+TSR_MUST int tsri_meta_read_load(struct tsri_order_reader *r, struct tsri_load_order *o,
+                                 void **memory);
+TSR_MUST int tsri_meta_read_save(struct tsri_order_reader *r, struct tsri_save_order *o,
+                                 void **memory);
+TSR_MUST int tsri_meta_read_id(struct tsri_order_reader *r, uint64_t *id);
 /* Everything of a step, checked, nothing kept. */
 TSR_MUST int tsri_meta_check_step(const struct tsri_terms *t, const void *bytes, size_t n);
 
@@ -157,10 +159,10 @@ void tsri_meta_put_report(struct tsri_bytes *b, const struct tsri_terms *t,
                           const struct tsri_report_head *head, const struct tsri_save_report *saves,
                           const struct tsri_load_report *loads, const uint64_t *sent);
 /* Checks it all; the arrays are unaligned in the bytes: read them one by one. */
-TSR_MUST int tsri_meta_read_report(struct tsri_reader *r, const struct tsri_terms *t,
+TSR_MUST int tsri_meta_read_report(struct tsri_order_reader *r, const struct tsri_terms *t,
                                    const void *bytes, size_t n, struct tsri_report_head *head);
-void tsri_meta_read_save_report(struct tsri_reader *r, struct tsri_save_report *out);
-void tsri_meta_read_load_report(struct tsri_reader *r, struct tsri_load_report *out);
+void tsri_meta_read_save_report(struct tsri_order_reader *r, struct tsri_save_report *out);
+void tsri_meta_read_load_report(struct tsri_order_reader *r, struct tsri_load_report *out);
 
 /* ---- request.c: what the scheduler half knows of a request ---- */
 

@@ -170,12 +170,12 @@ void tsri_meta_put_report(struct tsri_bytes *b, const struct tsri_terms *t,
 
 /* ---- reading ---- */
 
-static size_t left(const struct tsri_reader *r)
+static size_t left(const struct tsri_order_reader *r)
 {
     return (size_t)(r->end - r->at);
 }
 
-static bool take(struct tsri_reader *r, void *out, size_t n)
+static bool take(struct tsri_order_reader *r, void *out, size_t n)
 {
     if (n > left(r)) return false;
     if (n) memcpy(out, r->at, n);
@@ -184,7 +184,7 @@ static bool take(struct tsri_reader *r, void *out, size_t n)
 }
 
 /* Fields of 32 bits, one after the other. */
-static bool take_u32s(struct tsri_reader *r, uint32_t *out, uint32_t n)
+static bool take_u32s(struct tsri_order_reader *r, uint32_t *out, uint32_t n)
 {
     return take(r, out, n * sizeof *out);
 }
@@ -194,13 +194,13 @@ static int refuse(const char *what)
     return tsri_fail(TSR_EINVAL, "connector bytes: %s", what);
 }
 
-static int read_head(struct tsri_reader *r, const struct tsri_terms *t, const void *bytes, size_t n,
-                     uint32_t kind)
+static int read_head(struct tsri_order_reader *r, const struct tsri_terms *t, const void *bytes,
+                     size_t n, uint32_t kind)
 {
     uint32_t head[3];
     uint8_t identity[16];
     if (!bytes) return refuse("none");
-    *r = (struct tsri_reader){.at = bytes, .end = (const uint8_t *)bytes + n, .terms = t};
+    *r = (struct tsri_order_reader){.at = bytes, .end = (const uint8_t *)bytes + n, .terms = t};
     if (!take_u32s(r, head, 3) || head[0] != MAGIC) return refuse("none of ours");
     if (head[1] != TSRI_META_VERSION)
         return tsri_fail(TSR_EVERSION, "connector bytes: version %u, this is version %u", head[1],
@@ -213,7 +213,7 @@ static int read_head(struct tsri_reader *r, const struct tsri_terms *t, const vo
     return 0;
 }
 
-int tsri_meta_read_step(struct tsri_reader *r, const struct tsri_terms *t, const void *bytes,
+int tsri_meta_read_step(struct tsri_order_reader *r, const struct tsri_terms *t, const void *bytes,
                         size_t n, struct tsri_step_head *head)
 {
     uint32_t counts[4];
@@ -246,7 +246,7 @@ static void *cut(struct room *room, size_t bytes)
     return p;
 }
 
-static bool read_extras(struct tsri_reader *r, struct room *room, struct tsri_extras *x)
+static bool read_extras(struct tsri_order_reader *r, struct room *room, struct tsri_extras *x)
 {
     uint32_t n, total = 0;
     if (!take_u32s(r, &n, 1) || n > TSRI_EXTRA_ITEMS_MAX) return false;
@@ -264,7 +264,7 @@ static bool read_extras(struct tsri_reader *r, struct room *room, struct tsri_ex
     return true;
 }
 
-static bool read_tables(struct tsri_reader *r, struct room *room, struct tsri_tables *x,
+static bool read_tables(struct tsri_order_reader *r, struct room *room, struct tsri_tables *x,
                         uint32_t first, uint32_t end)
 {
     for (uint32_t g = 0; g < r->terms->n_groups; g++) {
@@ -278,7 +278,7 @@ static bool read_tables(struct tsri_reader *r, struct room *room, struct tsri_ta
 }
 
 /* Does the row say of every space what a lookup would: whole chunks, each where the row is? */
-static bool row_is_sound(const struct tsri_reader *r, const struct tsri_load_order *o,
+static bool row_is_sound(const struct tsri_order_reader *r, const struct tsri_load_order *o,
                          const struct tsr_match *m, uint32_t row)
 {
     uint32_t chunk = r->terms->chunk_tokens;
@@ -288,7 +288,7 @@ static bool row_is_sound(const struct tsri_reader *r, const struct tsri_load_ord
            m->entry_tokens == chunk && (m->verified || o->n_tokens);
 }
 
-static bool read_rows(struct tsri_reader *r, struct room *room, struct tsri_load_order *o)
+static bool read_rows(struct tsri_order_reader *r, struct room *room, struct tsri_load_order *o)
 {
     size_t n = (size_t)o->n_rows * r->terms->n_spaces;
     if (n > left(r) / MATCH_BYTES) return false;
@@ -320,7 +320,7 @@ static bool read_rows(struct tsri_reader *r, struct room *room, struct tsri_load
 }
 
 /* What an order of this size needs at most; its counts have been compared with what is left. */
-static void *room_for(struct room *room, const struct tsri_reader *r, uint32_t n_tokens,
+static void *room_for(struct room *room, const struct tsri_order_reader *r, uint32_t n_tokens,
                       uint32_t n_rows, struct tsr_range blocks_of)
 {
     size_t bytes = (size_t)n_tokens * sizeof(uint32_t) + 16;
@@ -336,7 +336,7 @@ static void *room_for(struct room *room, const struct tsri_reader *r, uint32_t n
     return room->at;
 }
 
-static int read_load(struct tsri_reader *r, struct tsri_load_order *o, void **memory)
+static int read_load(struct tsri_order_reader *r, struct tsri_load_order *o, void **memory)
 {
     uint32_t f[5];
     if (!take(r, &o->request, 8) || !take(r, &o->load, 8) || !take_u32s(r, f, 5))
@@ -366,7 +366,7 @@ static int read_load(struct tsri_reader *r, struct tsri_load_order *o, void **me
     return o->n_tokens ? tsri_extra_check(o->extras.items, o->extras.n, o->n_tokens) : 0;
 }
 
-static int read_save(struct tsri_reader *r, struct tsri_save_order *o, void **memory)
+static int read_save(struct tsri_order_reader *r, struct tsri_save_order *o, void **memory)
 {
     uint32_t f[3];
     if (!take(r, &o->job, 8) || !take(r, &o->request, 8) || !take(r, &o->spaces, 8) ||
@@ -391,7 +391,7 @@ static int read_save(struct tsri_reader *r, struct tsri_save_order *o, void **me
     return tsri_extra_check(o->extras.items, o->extras.n, o->to);
 }
 
-int tsri_meta_read_load(struct tsri_reader *r, struct tsri_load_order *o, void **memory)
+int tsri_meta_read_load(struct tsri_order_reader *r, struct tsri_load_order *o, void **memory)
 {
     *memory = NULL;
     *o = (struct tsri_load_order){0};
@@ -402,7 +402,7 @@ int tsri_meta_read_load(struct tsri_reader *r, struct tsri_load_order *o, void *
     return e;
 }
 
-int tsri_meta_read_save(struct tsri_reader *r, struct tsri_save_order *o, void **memory)
+int tsri_meta_read_save(struct tsri_order_reader *r, struct tsri_save_order *o, void **memory)
 {
     *memory = NULL;
     *o = (struct tsri_save_order){0};
@@ -413,14 +413,14 @@ int tsri_meta_read_save(struct tsri_reader *r, struct tsri_save_order *o, void *
     return e;
 }
 
-int tsri_meta_read_id(struct tsri_reader *r, uint64_t *id)
+int tsri_meta_read_id(struct tsri_order_reader *r, uint64_t *id)
 {
     return take(r, id, sizeof *id) ? 0 : refuse("cut off");
 }
 
 int tsri_meta_check_step(const struct tsri_terms *t, const void *bytes, size_t n)
 {
-    struct tsri_reader r;
+    struct tsri_order_reader r;
     struct tsri_step_head head;
     void *memory;
     int e = tsri_meta_read_step(&r, t, bytes, n, &head);
@@ -439,8 +439,8 @@ int tsri_meta_check_step(const struct tsri_terms *t, const void *bytes, size_t n
     return left(&r) ? refuse("too long") : 0;
 }
 
-int tsri_meta_read_report(struct tsri_reader *r, const struct tsri_terms *t, const void *bytes,
-                          size_t n, struct tsri_report_head *head)
+int tsri_meta_read_report(struct tsri_order_reader *r, const struct tsri_terms *t,
+                          const void *bytes, size_t n, struct tsri_report_head *head)
 {
     uint32_t f[4];
     int e = read_head(r, t, bytes, n, KIND_REPORT);
@@ -456,7 +456,7 @@ int tsri_meta_read_report(struct tsri_reader *r, const struct tsri_terms *t, con
     return 0;
 }
 
-void tsri_meta_read_save_report(struct tsri_reader *r, struct tsri_save_report *out)
+void tsri_meta_read_save_report(struct tsri_order_reader *r, struct tsri_save_report *out)
 {
     uint32_t f[2];
     bool ok = take(r, &out->job, 8) && take_u32s(r, f, 2);
@@ -465,7 +465,7 @@ void tsri_meta_read_save_report(struct tsri_reader *r, struct tsri_save_report *
     out->n_tokens = f[1];
 }
 
-void tsri_meta_read_load_report(struct tsri_reader *r, struct tsri_load_report *out)
+void tsri_meta_read_load_report(struct tsri_order_reader *r, struct tsri_load_report *out)
 {
     uint32_t f[2];
     bool ok = take(r, &out->request, 8) && take(r, &out->load, 8) && take_u32s(r, f, 2);

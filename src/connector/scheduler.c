@@ -271,7 +271,7 @@ int tsr_scheduler_update_connector_output(struct tsr_scheduler *s, const void *m
 {
     if (!s) return no_half();
     if (meta_bytes == 0) return 0;
-    struct tsri_reader r;
+    struct tsri_order_reader r;
     struct tsri_report_head head;
     int e = tsri_meta_read_report(&r, &s->terms, meta, meta_bytes, &head);
     if (e) return e;

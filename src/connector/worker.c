@@ -126,7 +126,7 @@ static void await_read(struct tsr_worker *w, struct tsri_kv_job *job, uint64_t u
 int tsr_worker_handle_preemptions(struct tsr_worker *w, const void *meta, size_t meta_bytes)
 {
     if (!w) return no_half();
-    struct tsri_reader r;
+    struct tsri_order_reader r;
     struct tsri_step_head head;
     int e = tsri_meta_read_step(&r, &w->terms, meta, meta_bytes, &head);
     if (e) return e;
@@ -167,7 +167,7 @@ static void start(struct tsr_worker *w, struct tsri_kv_job *job, uint32_t lane)
     pthread_mutex_unlock(&w->lock);
 }
 
-static int start_load(struct tsr_worker *w, struct tsri_reader *r)
+static int start_load(struct tsr_worker *w, struct tsri_order_reader *r)
 {
     struct tsri_kv_job *job = tsri_alloc(1, sizeof *job);
     if (!job) return TSR_ENOMEM;
@@ -183,7 +183,7 @@ static int start_load(struct tsr_worker *w, struct tsri_reader *r)
     return 0;
 }
 
-static int start_save(struct tsr_worker *w, struct tsri_reader *r)
+static int start_save(struct tsr_worker *w, struct tsri_order_reader *r)
 {
     struct tsri_kv_job *job = tsri_alloc(1, sizeof *job);
     if (!job) return TSR_ENOMEM;
@@ -199,7 +199,7 @@ static int start_save(struct tsr_worker *w, struct tsri_reader *r)
     return 0;
 }
 
-static int take_ended(struct tsr_worker *w, struct tsri_reader *r, uint32_t n)
+static int take_ended(struct tsr_worker *w, struct tsri_order_reader *r, uint32_t n)
 {
     pthread_mutex_lock(&w->lock);
     int e = tsri_grow(&w->ended, &w->ended_max, w->n_ended + n, sizeof *w->ended);
@@ -212,7 +212,7 @@ static int take_ended(struct tsr_worker *w, struct tsri_reader *r, uint32_t n)
 int tsr_worker_start_load_kv(struct tsr_worker *w, const void *meta, size_t meta_bytes)
 {
     if (!w) return no_half();
-    struct tsri_reader r;
+    struct tsri_order_reader r;
     struct tsri_step_head head;
     int e = tsri_meta_check_step(&w->terms, meta, meta_bytes);
     if (!e) e = tsri_meta_read_step(&r, &w->terms, meta, meta_bytes, &head);

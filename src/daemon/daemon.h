@@ -189,7 +189,7 @@ struct tsri_call {
 };
 
 /* Bytes on their way in or out: data[at, end), of `room`. */
-struct tsri_pending {
+struct tsri_pending_bytes {
     uint8_t *data;
     size_t at, end, room;
     uint64_t since_ns; /* last progress */
@@ -226,7 +226,7 @@ struct tsri_session {
     uint64_t put_pages[TSRI_SESSION_PUTS_MAX];   /* the worker's, like puts */
     struct tsr_put *puts[TSRI_SESSION_PUTS_MAX]; /* the worker's, and the loop's when none runs */
 
-    struct tsri_pending in, out;
+    struct tsri_pending_bytes in, out;
     uint64_t held[TSRI_SIDES]; /* bytes; under allowance.lock */
     uint64_t skip;             /* bytes of a body that is not wanted */
     struct tsri_wire_head skip_head;

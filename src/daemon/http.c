@@ -41,7 +41,7 @@ struct tsri_http {
     uint32_t n_fds, n_cut;
 };
 
-struct answer {
+struct http_answer {
     unsigned status;
     const char *type;
     char *body; /* taken over; NULL: `text` */
@@ -49,9 +49,9 @@ struct answer {
     size_t bytes;
 };
 
-static struct answer plain(unsigned status, const char *text)
+static struct http_answer plain(unsigned status, const char *text)
 {
-    return (struct answer){status, "text/plain; charset=utf-8", NULL, text, strlen(text)};
+    return (struct http_answer){status, "text/plain; charset=utf-8", NULL, text, strlen(text)};
 }
 
 static size_t write_status(struct tsr_server *s, bool json, char *buf, size_t bytes)
@@ -59,7 +59,7 @@ static size_t write_status(struct tsr_server *s, bool json, char *buf, size_t by
     return json ? tsri_status_json(s, buf, bytes) : tsri_status_prometheus(s, buf, bytes);
 }
 
-static struct answer status(struct tsr_server *s, bool json)
+static struct http_answer status(struct tsr_server *s, bool json)
 {
     size_t bytes = write_status(s, json, NULL, 0) + SLACK_BYTES;
     char *body = malloc(bytes);
@@ -69,7 +69,7 @@ static struct answer status(struct tsr_server *s, bool json)
         return plain(MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
     }
     const char *type = json ? "application/json" : "text/plain; version=0.0.4; charset=utf-8";
-    return (struct answer){MHD_HTTP_OK, type, body, NULL, n};
+    return (struct http_answer){MHD_HTTP_OK, type, body, NULL, n};
 }
 
 static bool is_allowed(const struct tsri_http *h, struct MHD_Connection *c)
@@ -82,16 +82,16 @@ static bool is_allowed(const struct tsri_http *h, struct MHD_Connection *c)
     return tsri_token_same(h->token, sent, strlen(sent));
 }
 
-static struct answer answer_for(const struct tsri_http *h, struct MHD_Connection *c,
-                                const char *url, const char *method)
+static struct http_answer answer_for(const struct tsri_http *h, struct MHD_Connection *c,
+                                     const char *url, const char *method)
 {
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return plain(MHD_HTTP_METHOD_NOT_ALLOWED, "only GET\n");
     if (!tsri_http_host_is_fine(MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host")))
         return plain(MHD_HTTP_FORBIDDEN, "ask for an address or localhost, not for a name\n");
     if (strcmp(url, "/") == 0)
-        return (struct answer){MHD_HTTP_OK, "text/html; charset=utf-8", NULL,
-                               (const char *)tsri_page, tsri_page_bytes};
+        return (struct http_answer){MHD_HTTP_OK, "text/html; charset=utf-8", NULL,
+                                    (const char *)tsri_page, tsri_page_bytes};
     if (strcmp(url, "/healthz") == 0) return plain(MHD_HTTP_OK, "ok\n");
     bool json = strcmp(url, "/api/stats") == 0;
     if (!json && strcmp(url, "/metrics") != 0)
@@ -100,7 +100,7 @@ static struct answer answer_for(const struct tsri_http *h, struct MHD_Connection
     return status(h->server, json);
 }
 
-static void add_headers(struct MHD_Response *r, const struct answer *a)
+static void add_headers(struct MHD_Response *r, const struct http_answer *a)
 {
     MHD_add_response_header(r, "Content-Type", a->type);
     MHD_add_response_header(r, "Cache-Control", "no-store");
@@ -130,7 +130,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *u
         *body_bytes = 0;
         return MHD_YES;
     }
-    struct answer a = answer_for(arg, c, url, method);
+    struct http_answer a = answer_for(arg, c, url, method);
     struct MHD_Response *r =
         a.body ? MHD_create_response_from_buffer(a.bytes, a.body, MHD_RESPMEM_MUST_FREE)
                : MHD_create_response_from_buffer(a.bytes, (void *)(uintptr_t)a.text,

@@ -15,16 +15,16 @@
 
 static void drop(struct tsri_session *x, enum tsri_side side)
 {
-    struct tsri_pending *p = side == TSRI_SIDE_IN ? &x->in : &x->out;
+    struct tsri_pending_bytes *p = side == TSRI_SIDE_IN ? &x->in : &x->out;
     tsri_session_free(x, side, p->data, p->room);
-    *p = (struct tsri_pending){0};
+    *p = (struct tsri_pending_bytes){0};
 }
 
 /* Makes room for `bytes` behind `end`, and if it must grow, for `spare` more; what is there moves
  * to the front. */
 static bool make_room(struct tsri_session *x, enum tsri_side side, size_t bytes, size_t spare)
 {
-    struct tsri_pending *p = side == TSRI_SIDE_IN ? &x->in : &x->out;
+    struct tsri_pending_bytes *p = side == TSRI_SIDE_IN ? &x->in : &x->out;
     size_t held = p->end - p->at;
     if (p->room - p->end >= bytes) return true;
     if (held && p->at) memmove(p->data, p->data + p->at, held);
@@ -77,7 +77,7 @@ static void listen_for(struct tsri_session *x, uint32_t events)
 
 void tsri_session_flush(struct tsri_session *x)
 {
-    struct tsri_pending *out = &x->out;
+    struct tsri_pending_bytes *out = &x->out;
     while (x->state != TSRI_SESSION_ENDED && out->end > out->at) {
         ssize_t sent =
             tsri_socket_send_fds(x->fd, out->data + out->at, out->end - out->at, NULL, 0);
@@ -281,7 +281,7 @@ static bool read_fresh(struct tsri_session *x)
 /* The rest of a frame whose beginning is kept. */
 static bool read_rest(struct tsri_session *x)
 {
-    struct tsri_pending *in = &x->in;
+    struct tsri_pending_bytes *in = &x->in;
     struct tsri_wire_head head;
     size_t lacks = frame_lacks(in->data + in->at, in->end - in->at, &head);
     if (lacks && !make_room(x, TSRI_SIDE_IN, room_ahead(in->end - in->at, lacks), 0)) {
@@ -300,7 +300,7 @@ static bool read_rest(struct tsri_session *x)
 /* What is kept and complete. */
 static void take_kept(struct tsri_session *x)
 {
-    struct tsri_pending *in = &x->in;
+    struct tsri_pending_bytes *in = &x->in;
     if (in->end == in->at) return;
     size_t done = take_frames(x, in->data + in->at, in->end - in->at);
     in->at += done;
@@ -320,7 +320,7 @@ void tsri_session_read(struct tsri_session *x)
     tsri_session_flush(x);
 }
 
-static bool stands_still(const struct tsri_pending *p, uint64_t now_ns, uint64_t stall_ns)
+static bool stands_still(const struct tsri_pending_bytes *p, uint64_t now_ns, uint64_t stall_ns)
 {
     return p->end > p->at && now_ns > p->since_ns && now_ns - p->since_ns > stall_ns;
 }

@@ -26,7 +26,7 @@
  * much to beat it. */
 #define STAGE_COPY_BYTES ((size_t)32 << 10)
 
-struct stage {
+struct batch_stage {
     uint8_t *data;
     cudaEvent_t filled, emptied;
 };
@@ -42,7 +42,7 @@ struct tsr_device_batch {
     const struct tsr_kv_run *runs;
     uint32_t n_runs;
     cudaStream_t bus;
-    struct stage stages[STAGES];
+    struct batch_stage stages[STAGES];
     uint32_t next_stage;
     void **dsts;
     const void **srcs;
@@ -108,7 +108,7 @@ static cudaError_t open_stages(struct tsr_device_batch *b)
 {
     cudaError_t e = cudaStreamCreateWithFlags(&b->bus, cudaStreamNonBlocking);
     for (int i = 0; i < STAGES && e == cudaSuccess; i++) {
-        struct stage *st = &b->stages[i];
+        struct batch_stage *st = &b->stages[i];
         e = cudaMalloc((void **)&st->data, STAGE_BYTES);
         if (e == cudaSuccess) e = cudaEventCreateWithFlags(&st->filled, cudaEventDisableTiming);
         if (e == cudaSuccess) e = cudaEventCreateWithFlags(&st->emptied, cudaEventDisableTiming);
@@ -454,7 +454,7 @@ static int scatter_staged(struct tsr_device *d, struct tsr_device_stream *s,
 {
     uint32_t step = piece_tokens(b);
     for (uint32_t first = 0; first < b->job.n_tokens; first += step) {
-        struct stage *st = &b->stages[b->next_stage++ % STAGES];
+        struct batch_stage *st = &b->stages[b->next_stage++ % STAGES];
         struct tsri_cuda_stage at = {.base = st->data, .first = first};
         at.n_tokens = b->job.n_tokens - first < step ? b->job.n_tokens - first : step;
         for (uint32_t p = 1; p < b->job.n_planes; p++)

@@ -263,11 +263,11 @@ static uint32_t stretch_tokens(const struct tsr_kv_layout *l, const struct tsr_k
     return n;
 }
 
-struct place {
+struct move_at {
     uint32_t layer, plane, run;
 };
 
-static void move_run(const struct tsri_move *m, struct place at, struct tsr_range tokens,
+static void move_run(const struct tsri_move *m, struct move_at at, struct tsr_range tokens,
                      struct queue *queue)
 {
     const struct tsr_kv_layout *l = m->batch->layout;
@@ -308,7 +308,7 @@ void tsri_move_tokens(const struct tsri_move *m, uint32_t layer, uint32_t plane,
             continue;
         }
         uint32_t here = tsri_min_u32(n, in_run - first);
-        move_run(m, (struct place){layer, plane, run}, (struct tsr_range){first, here},
+        move_run(m, (struct move_at){layer, plane, run}, (struct tsr_range){first, here},
                  m->streams ? &queue : NULL);
         n -= here;
         first = 0;

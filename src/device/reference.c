@@ -160,14 +160,14 @@ void tsri_reference_dequantise(const struct tsr_quant *q)
 
 /* ---- moving ---- */
 
-struct place {
+struct token_at {
     const struct tsr_kv_plane *p;
     uint8_t *engine; /* of the token */
     uint8_t *row;    /* in its cell */
     bool int8;
 };
 
-static double read_cell(const struct place *at, uint32_t head, uint32_t i)
+static double read_cell(const struct token_at *at, uint32_t head, uint32_t i)
 {
     const struct tsr_kv_plane *p = at->p;
     if (at->int8) return read_int8(at->row, p, head, i);
@@ -175,7 +175,8 @@ static double read_cell(const struct place *at, uint32_t head, uint32_t i)
                         p->dtype);
 }
 
-static void turn_head(const struct place *at, uint32_t head, uint32_t pairing, const float *table)
+static void turn_head(const struct token_at *at, uint32_t head, uint32_t pairing,
+                      const float *table)
 {
     const struct tsr_kv_plane *p = at->p;
     uint32_t n_pairs = p->rope_dims / 2;
@@ -190,7 +191,7 @@ static void turn_head(const struct place *at, uint32_t head, uint32_t pairing, c
     }
 }
 
-static void copy_head(const struct place *at, uint32_t head, bool to_engine, bool all)
+static void copy_head(const struct token_at *at, uint32_t head, bool to_engine, bool all)
 {
     const struct tsr_kv_plane *p = at->p;
     uint32_t bytes = tsri_dtype_bytes(p->dtype);
@@ -219,7 +220,7 @@ void tsri_reference_move(const struct tsr_batch *b, bool to_engine, uint32_t lay
         if (r->slots[i] < 0) continue;
         uint32_t token = r->offset + i;
         size_t cell = ((size_t)layer * c->n_planes + plane) * c->n_cells + token / c->cell_tokens;
-        struct place at = {
+        struct token_at at = {
             p, tsri_layer_base(p, layer) + tsri_slot_offset(b->layout, p, (uint64_t)r->slots[i]),
             (uint8_t *)c->planes[cell] + token % c->cell_tokens * row, c->int8 != 0};
         if (!to_engine && c->int8) {

@@ -96,7 +96,7 @@ static struct ggml_tensor *project(struct work *b, enum tsri_layer_tensor weight
 static struct ggml_tensor *turned(struct work *b, struct ggml_tensor *y, uint32_t n_heads,
                                   struct ggml_tensor *norm_weight, struct ggml_tensor *positions)
 {
-    const struct tsri_turn *t = &b->h->turn;
+    const struct tsri_ggml_rope *t = &b->h->turn;
     const struct tsri_weights *w = &b->s->x->weights;
     struct ggml_tensor *factors = w->rope_freqs ? w->rope_freqs : w->rope_long;
     y = ggml_reshape_3d(b->ctx, y, b->h->head_dim, n_heads, positions->ne[0]);
@@ -129,15 +129,15 @@ static struct ggml_tensor *make_v(struct work *b, struct ggml_tensor *x, int64_t
 
 /* Keys or values of the batch's slots: [head_dim, n_kv, n_kv_heads]. */
 static struct ggml_tensor *kept(struct work *b, struct ggml_tensor *kv,
-                                const struct tsri_batch *batch)
+                                const struct tsri_row_batch *batch)
 {
     size_t head = ggml_row_size(kv->type, b->h->head_dim);
     return ggml_view_3d(b->ctx, kv, b->h->head_dim, batch->n_kv, b->h->n_kv_heads, kv->nb[1], head,
                         batch->kv_first * kv->nb[1]);
 }
 
-static struct ggml_tensor *mask_rows(struct work *b, const struct tsri_batch *batch, uint32_t first,
-                                     uint32_t n)
+static struct ggml_tensor *mask_rows(struct work *b, const struct tsri_row_batch *batch,
+                                     uint32_t first, uint32_t n)
 {
     struct tsri_inputs *in = &b->s->in;
     bool own = batch->mask_at != TSRI_MASK_NONE;
@@ -160,7 +160,7 @@ static void in_full_precision(struct ggml_tensor *a)
 
 /* softmax(Q K + mask) V, projected. */
 static struct ggml_tensor *attention(struct work *b, struct ggml_tensor *q,
-                                     const struct tsri_batch *batch)
+                                     const struct tsri_row_batch *batch)
 {
     int64_t n = q->ne[2];
     if (batch->n_padded > n) q = ggml_pad(b->ctx, q, 0, 0, (int)(batch->n_padded - n), 0);
@@ -227,7 +227,7 @@ static void leave_q(struct work *b, const struct tsri_layer_spec *spec, struct g
 
 static void build_layer(struct work *b, const struct tsri_layer_spec *spec)
 {
-    const struct tsri_batch *batch = spec->batch;
+    const struct tsri_row_batch *batch = spec->batch;
     struct tsri_inputs *in = &b->s->in;
     uint32_t n = batch->n_rows;
     struct ggml_tensor *x = rows(b, in->hidden, batch->row_first, n);
@@ -269,15 +269,15 @@ void tsri_graph_forget(struct tsr_executor_session *s)
 static struct tsri_shape_cache *cache_of(struct tsr_executor_session *s,
                                          const struct tsri_layer_spec *spec)
 {
-    const struct tsri_batch *b = spec->batch;
-    struct tsri_shape shape = {.n_rows = b->n_rows,
-                               .n_padded = b->n_padded,
-                               .n_wide = b->n_wide,
-                               .kv_first = b->kv_first,
-                               .n_kv = b->n_kv,
-                               .n_mass = spec->n_mass,
-                               .filled = 1,
-                               .mask_at = b->mask_at};
+    const struct tsri_row_batch *b = spec->batch;
+    struct tsri_graph_shape shape = {.n_rows = b->n_rows,
+                                     .n_padded = b->n_padded,
+                                     .n_wide = b->n_wide,
+                                     .kv_first = b->kv_first,
+                                     .n_kv = b->n_kv,
+                                     .n_mass = spec->n_mass,
+                                     .filled = 1,
+                                     .mask_at = b->mask_at};
     struct tsri_shape_cache *oldest = &s->shapes[0];
     for (int i = 0; i < TSRI_SHAPES; i++) {
         struct tsri_shape_cache *c = &s->shapes[i];
@@ -345,7 +345,7 @@ const float *tsri_graph_mass(struct tsr_executor_session *s, const struct tsri_m
                              uint32_t *n_rows)
 {
     struct work b;
-    const struct tsri_batch *batch = spec->batch;
+    const struct tsri_row_batch *batch = spec->batch;
     if (!work_init(&b, s, spec->layer, s->scratch)) return NULL;
     struct ggml_tensor *q = rows(&b, s->in.mass_q, spec->first, spec->n);
     q = ggml_reshape_3d(b.ctx, q, b.h->head_dim, b.h->n_heads, spec->n);
@@ -383,7 +383,7 @@ static struct ggml_tensor *distance(struct work *b, struct ggml_tensor *fresh,
 }
 
 int tsri_graph_deviation(struct tsr_executor_session *s, uint32_t layer,
-                         const struct tsri_batch *batch, float *k, float *v)
+                         const struct tsri_row_batch *batch, float *k, float *v)
 {
     struct work b;
     uint32_t n = batch->n_rows;
@@ -414,7 +414,8 @@ int tsri_graph_narrow(struct tsr_executor_session *s, uint32_t n)
     return e;
 }
 
-int tsri_graph_logits(struct tsr_executor_session *s, const struct tsri_batch *batch, float *logits)
+int tsri_graph_logits(struct tsr_executor_session *s, const struct tsri_row_batch *batch,
+                      float *logits)
 {
     struct work b;
     uint32_t n = batch->n_rows;

@@ -9,7 +9,7 @@
 #define HIDDEN ((ggml_fp16_t)0xFC00) /* minus infinity */
 
 static void set_range(ggml_fp16_t *row, const struct tsri_sight *sight,
-                      const struct tsri_batch *batch, uint32_t first, uint32_t end, bool bias)
+                      const struct tsri_row_batch *batch, uint32_t first, uint32_t end, bool bias)
 {
     uint32_t from = first > batch->kv_first ? first - batch->kv_first : 0;
     uint32_t to = end - batch->kv_first;
@@ -21,7 +21,7 @@ static void set_range(ggml_fp16_t *row, const struct tsri_sight *sight,
                (biased - batch->kv_first - from) * sizeof *row);
 }
 
-void tsri_mask_fill(const struct tsri_sight *sight, const struct tsri_batch *batch,
+void tsri_mask_fill(const struct tsri_sight *sight, const struct tsri_row_batch *batch,
                     ggml_fp16_t *mask)
 {
     for (uint32_t i = 0; i < batch->n_padded; i++) {
@@ -79,7 +79,8 @@ uint32_t tsri_rows_wide(uint32_t rows_least, uint32_t n_rows)
     return (n + step - 1) / step * step;
 }
 
-static void finish(const struct tsri_sight *sight, struct tsri_batch *b, const struct tsri_fit *fit)
+static void finish(const struct tsri_sight *sight, struct tsri_row_batch *b,
+                   const struct tsri_fit *fit)
 {
     uint32_t first = UINT32_MAX, end = 0;
     for (uint32_t i = 0; i < b->n_rows; i++) {
@@ -99,7 +100,7 @@ static void finish(const struct tsri_sight *sight, struct tsri_batch *b, const s
 /* Batches of about equal size, so that none is mostly filling; and a new one at a group of other
  * rows, when the batch has a fair size already: isolated chunks then scan only their own keys. */
 uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows,
-                          const struct tsri_fit *fit, struct tsri_batch *batches, uint32_t max)
+                          const struct tsri_fit *fit, struct tsri_row_batch *batches, uint32_t max)
 {
     uint32_t n = 0, done = 0;
     while (done < n_rows && n < max) {
@@ -115,7 +116,7 @@ uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows,
                 break;
             }
         }
-        batches[n] = (struct tsri_batch){.row_first = done, .n_rows = rows};
+        batches[n] = (struct tsri_row_batch){.row_first = done, .n_rows = rows};
         finish(sight, &batches[n++], fit);
         done += rows;
     }

@@ -221,7 +221,7 @@ static struct tsri_sight sight_of(const struct tsr_executor_session *s)
 
 /* Fills a batch's mask, at its own place or in the scratch. */
 static void put_mask(struct tsr_executor_session *s, const struct tsri_sight *sight,
-                     const struct tsri_batch *b)
+                     const struct tsri_row_batch *b)
 {
     bool own = b->mask_at != TSRI_MASK_NONE;
     struct ggml_tensor *t = own ? s->in.mask : s->in.mask_scratch;
@@ -238,7 +238,7 @@ static void lay_out(struct tsr_executor_session *s)
     s->n_batches = tsri_batches_cut(&sight, s->n_rows, &s->fit, s->batches, s->batches_max);
     size_t used = 0;
     for (uint32_t i = 0; i < s->n_batches; i++) {
-        struct tsri_batch *b = &s->batches[i];
+        struct tsri_row_batch *b = &s->batches[i];
         size_t n = (size_t)b->n_padded * b->n_kv;
         if (n > s->mask_room - used) continue;
         b->mask_at = used;
@@ -297,7 +297,7 @@ int tsri_ggml_session_begin(struct tsr_executor_session *s, const struct tsr_mod
 /* ---- layers ---- */
 
 /* Adds rows of attention weights, as means over heads, to the caller's slots. */
-static void add_mass(const struct tsr_executor_session *s, const struct tsri_batch *b,
+static void add_mass(const struct tsr_executor_session *s, const struct tsri_row_batch *b,
                      const float *weights, uint32_t n_rows, const struct tsr_model_layer *layer)
 {
     if (!layer->mass || layer->n_mass <= b->kv_first) return;
@@ -310,7 +310,7 @@ static void add_mass(const struct tsr_executor_session *s, const struct tsri_bat
     }
 }
 
-static int run_batch(struct tsr_executor_session *s, const struct tsri_batch *b,
+static int run_batch(struct tsr_executor_session *s, const struct tsri_row_batch *b,
                      const struct tsr_model_layer *layer)
 {
     uint32_t mass_rows = layer->mass ? s->n_mass : 0, mass_begin = s->n_rows - mass_rows;
@@ -400,7 +400,7 @@ static int some_logits(struct tsr_executor_session *s, const uint32_t *rows, uin
     sight.slots = slots;
     sight.groups_of = groups_of;
     sight.bias_row_first = n - n_bias_rows;
-    struct tsri_batch batch;
+    struct tsri_row_batch batch;
     if (tsri_batches_cut(&sight, n, &s->fit, &batch, 1) != 1 || batch.n_rows != n)
         return tsri_model_fail(s->x->fail, TSR_EINVAL, "model: logits of %u rows", n);
     put_mask(s, &sight, &batch);

@@ -90,7 +90,7 @@ static const struct {
 
 /* ---- reading ---- */
 
-struct reader {
+struct gguf_reader {
     struct tsri_header *h;
     const struct arch *arch;
     const struct gguf_context *gguf;
@@ -101,7 +101,7 @@ struct reader {
 };
 
 /* The key `architecture.name`, or -1. */
-static int64_t find(const struct reader *r, const char *name)
+static int64_t find(const struct gguf_reader *r, const char *name)
 {
     char key[128];
     snprintf(key, sizeof key, "%s.%s", r->arch->name, name);
@@ -151,7 +151,7 @@ static bool number(const struct gguf_context *g, int64_t id, double *out)
 }
 
 /* A whole number in 1..max; one that is missing is *out when that is not 0. */
-static int count(const struct reader *r, const char *name, uint32_t max, uint32_t *out)
+static int count(const struct gguf_reader *r, const char *name, uint32_t max, uint32_t *out)
 {
     int64_t id = find(r, name);
     double value = *out;
@@ -169,7 +169,7 @@ static int count(const struct reader *r, const char *name, uint32_t max, uint32_
 }
 
 /* A finite number; one that is missing leaves *out. */
-static int real(const struct reader *r, const char *name, double *out)
+static int real(const struct gguf_reader *r, const char *name, double *out)
 {
     int64_t id = find(r, name);
     if (id < 0) return 0;
@@ -186,7 +186,7 @@ static const char *text(const struct gguf_context *g, int64_t id)
 
 /* ---- architecture and sizes ---- */
 
-static int read_arch(struct reader *r)
+static int read_arch(struct gguf_reader *r)
 {
     const char *name = text(r->gguf, gguf_find_key(r->gguf, "general.architecture"));
     if (!name)
@@ -204,7 +204,7 @@ static int read_arch(struct reader *r)
     return 0;
 }
 
-static int refuse_features(const struct reader *r)
+static int refuse_features(const struct gguf_reader *r)
 {
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         int64_t id = find(r, refused[i].key);
@@ -224,7 +224,7 @@ static int refuse_features(const struct reader *r)
     return 0;
 }
 
-static int read_head_dim(struct reader *r)
+static int read_head_dim(struct gguf_reader *r)
 {
     struct tsri_header *h = r->h;
     uint32_t v_dim, turned;
@@ -248,7 +248,7 @@ static int read_head_dim(struct reader *r)
     return 0;
 }
 
-static int read_sizes(struct reader *r)
+static int read_sizes(struct gguf_reader *r)
 {
     struct tsri_header *h = r->h;
     int64_t embd = gguf_find_tensor(r->gguf, model_rows[TSRI_TOKEN_EMBD].name);
@@ -304,7 +304,7 @@ static int64_t dim_of(const struct tsri_header *h, uint8_t dim)
 }
 
 /* Shape, type and place of one tensor; *id is its index in the file, -1 when it may be absent. */
-static int check_tensor(const struct reader *r, const struct tensor_row *row, const char *name,
+static int check_tensor(const struct gguf_reader *r, const struct tensor_row *row, const char *name,
                         int64_t *id)
 {
     *id = gguf_find_tensor(r->gguf, name);
@@ -335,7 +335,7 @@ static int check_tensor(const struct reader *r, const struct tensor_row *row, co
 }
 
 /* Every tensor of the file must be one that the graphs use. */
-static int refuse_tensors(const struct reader *r, int64_t n_known)
+static int refuse_tensors(const struct gguf_reader *r, int64_t n_known)
 {
     int64_t n = gguf_get_n_tensors(r->gguf);
     if (n == n_known) return 0;
@@ -355,7 +355,7 @@ static int refuse_tensors(const struct reader *r, int64_t n_known)
     return 0;
 }
 
-static int read_tensors(struct reader *r)
+static int read_tensors(struct gguf_reader *r)
 {
     struct tsri_header *h = r->h;
     int64_t n_known = 0;
@@ -380,7 +380,7 @@ static int read_tensors(struct reader *r)
 /* ---- RoPE ---- */
 
 /* Factors of a tensor as doubles, and that they are positive. */
-static int read_factors(const struct reader *r, int which, double *out)
+static int read_factors(const struct gguf_reader *r, int which, double *out)
 {
     const uint8_t *at = r->data + gguf_get_data_offset(r->gguf) +
                         gguf_get_tensor_offset(r->gguf, r->h->model_tensors[which]);
@@ -400,7 +400,7 @@ static int read_factors(const struct reader *r, int which, double *out)
  * itself has two sets, by the length of a prompt; the long one is used for all, as llama.cpp does
  * when it is given all of the model's context: KV of short and long prompts can then be exchanged.
  */
-static int describe_factors(struct reader *r, int tensor)
+static int describe_factors(struct gguf_reader *r, int tensor)
 {
     struct tsri_header *h = r->h;
     uint32_t n = h->head_dim / 2;
@@ -424,9 +424,9 @@ static float yarn_mscale(float factor, float mscale)
 
 /* As llama.cpp reads them: ggml_rope_ext multiplies cos and sin by 1 + 0.1 log(factor) itself,
  * which the attention factor takes back where a model has its own. */
-static int read_yarn(struct reader *r, double factor)
+static int read_yarn(struct gguf_reader *r, double factor)
 {
-    struct tsri_turn *t = &r->h->turn;
+    struct tsri_ggml_rope *t = &r->h->turn;
     struct tsr_rope *rope = &r->h->rope;
     double ext = 1, log_mul = 0, fast = 32, slow = 1, attn = (double)t->attn_factor;
     int e = real(r, "rope.scaling.yarn_ext_factor", &ext);
@@ -453,7 +453,7 @@ static int read_yarn(struct reader *r, double factor)
     return 0;
 }
 
-static int read_rope(struct reader *r)
+static int read_rope(struct gguf_reader *r)
 {
     struct tsri_header *h = r->h;
     double base = 10000, factor = 0, attn = 1;
@@ -471,14 +471,14 @@ static int read_rope(struct reader *r)
                                "model: RoPE base %g, factor %g, attention factor %g", base, factor,
                                attn);
     bool stretched = factor != 0 && factor != 1 && strcmp(kind, "none") != 0;
-    h->turn = (struct tsri_turn){.mode = r->arch->turn,
-                                 .n_dims = (int)h->head_dim,
-                                 .n_ctx_orig = (int)trained,
-                                 .freq_base = (float)base,
-                                 .freq_scale = stretched ? (float)(1 / factor) : 1.0f,
-                                 .attn_factor = (float)attn,
-                                 .beta_fast = 32,
-                                 .beta_slow = 1};
+    h->turn = (struct tsri_ggml_rope){.mode = r->arch->turn,
+                                      .n_dims = (int)h->head_dim,
+                                      .n_ctx_orig = (int)trained,
+                                      .freq_base = (float)base,
+                                      .freq_scale = stretched ? (float)(1 / factor) : 1.0f,
+                                      .attn_factor = (float)attn,
+                                      .beta_fast = 32,
+                                      .beta_slow = 1};
     h->rope = (struct tsr_rope){.size = sizeof h->rope,
                                 .pairing = r->arch->turn == GGML_ROPE_TYPE_NEOX ? TSR_ROPE_NEOX
                                                                                 : TSR_ROPE_GPTJ,
@@ -510,7 +510,7 @@ int tsri_header_init(struct tsri_header *h, const struct gguf_context *gguf,
                      tsri_fail_fn fail)
 {
     memset(h, 0, sizeof *h);
-    struct reader r = {
+    struct gguf_reader r = {
         .h = h, .gguf = gguf, .tensors = tensors, .data = data, .bytes = bytes, .fail = fail};
     int e = read_arch(&r);
     if (!r.arch) return e;

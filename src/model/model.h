@@ -91,7 +91,7 @@ enum tsri_model_tensor {
 };
 
 /* How ggml turns K and Q: the numbers of ggml_rope_ext. */
-struct tsri_turn {
+struct tsri_ggml_rope {
     int mode; /* GGML_ROPE_TYPE_NORMAL or NEOX */
     int n_dims, n_ctx_orig;
     float freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow;
@@ -103,7 +103,7 @@ struct tsri_header {
     char name[TSR_MODEL_NAME_BYTES];
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_ff, n_vocab, context;
     float norm_eps, attention_scale;
-    struct tsri_turn turn;
+    struct tsri_ggml_rope turn;
     struct tsr_rope rope;
     double *factors;                           /* what rope points to, or NULL */
     int64_t model_tensors[TSRI_MODEL_TENSORS]; /* index in the file, -1: absent */
@@ -122,7 +122,7 @@ void tsri_header_fini(struct tsri_header *h);
 #define TSRI_PLACES_MAX 8u
 
 /* Tensors that live in one buffer of one kind. */
-struct tsri_place {
+struct tsri_tensor_place {
     ggml_backend_buffer_type_t kind; /* NULL: the mapped file itself */
     struct ggml_context *tensors;
     ggml_backend_buffer_t buffer;
@@ -134,7 +134,7 @@ struct tsri_weights {
     struct gguf_context *gguf;
     struct ggml_context *file_tensors; /* shapes and types as in the file; no data */
     ggml_backend_dev_t device;
-    struct tsri_place places[TSRI_PLACES_MAX];
+    struct tsri_tensor_place places[TSRI_PLACES_MAX];
     uint32_t n_places;
     uint64_t bytes; /* of all weights as they are computed with */
     /* Placed tensors; NULL where the model has none. The embeddings stay in the mapped file: rows
@@ -200,7 +200,7 @@ struct tsr_executor {
 /* ---- masks ---- */
 
 /* Rows of a pass that one graph computes, and the slots that they look at. */
-struct tsri_batch {
+struct tsri_row_batch {
     uint32_t row_first, n_rows;
     uint32_t n_padded; /* rows of the mask and of Q in attention: see TSRI_TILE_ROWS */
     uint32_t n_wide;   /* rows that matrices are multiplied with: see tsri_rows_wide() */
@@ -219,7 +219,7 @@ struct tsri_sight {
 };
 
 /* The mask of a batch: [n_padded][n_kv]. */
-void tsri_mask_fill(const struct tsri_sight *sight, const struct tsri_batch *batch,
+void tsri_mask_fill(const struct tsri_sight *sight, const struct tsri_row_batch *batch,
                     ggml_fp16_t *mask);
 /* What batches must fit. */
 struct tsri_fit {
@@ -229,7 +229,7 @@ struct tsri_fit {
 
 /* Cuts rows into batches, at most max of them; returns how many. */
 uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows,
-                          const struct tsri_fit *fit, struct tsri_batch *batches, uint32_t max);
+                          const struct tsri_fit *fit, struct tsri_row_batch *batches, uint32_t max);
 
 #define TSRI_BATCH_ROWS 512u
 /* ggml's attention on a CPU has three kernels: for one row, for fewer than 64, and a much faster
@@ -280,7 +280,7 @@ struct tsri_graph {
 };
 
 /* What a cached layer graph was built for. */
-struct tsri_shape {
+struct tsri_graph_shape {
     uint32_t n_rows, n_padded, n_wide, kv_first, n_kv, n_mass;
     uint64_t
         filled; /* 0: never used; as wide as leaves no hole, for shapes are compared as bytes */
@@ -290,7 +290,7 @@ struct tsri_shape {
 enum { TSRI_SHAPES = 2 }; /* small passes alternate between few shapes: question, decode */
 
 struct tsri_shape_cache {
-    struct tsri_shape shape;
+    struct tsri_graph_shape shape;
     ggml_gallocr_t memory;
     struct tsri_graph *graphs; /* [n_layers], ctx NULL: not built yet */
     uint64_t used;
@@ -327,7 +327,7 @@ struct tsr_executor_session {
     struct tsr_model_group *groups;
     ggml_fp16_t *bias; /* [n_slots] */
     uint32_t n_bias;
-    struct tsri_batch *batches;
+    struct tsri_row_batch *batches;
     uint32_t n_batches, batches_max;
 };
 
@@ -336,7 +336,7 @@ struct tsr_executor_session {
  * from mass_first on leave their Q in mass_q. */
 struct tsri_layer_spec {
     uint32_t layer;
-    const struct tsri_batch *batch;
+    const struct tsri_row_batch *batch;
     uint32_t mass_first, n_mass; /* rows of the batch; n_mass 0: none */
     uint32_t mass_at;            /* where in mass_q */
 };
@@ -345,7 +345,7 @@ int tsri_graph_layer(struct tsr_executor_session *s, const struct tsri_layer_spe
  * on, over the batch's keys. */
 struct tsri_mass_spec {
     uint32_t layer;
-    const struct tsri_batch *batch;
+    const struct tsri_row_batch *batch;
     uint32_t first, n;
     uint32_t mask_row;
 };
@@ -354,11 +354,11 @@ struct tsri_mass_spec {
 const float *tsri_graph_mass(struct tsr_executor_session *s, const struct tsri_mass_spec *spec,
                              uint32_t *n_rows);
 int tsri_graph_deviation(struct tsr_executor_session *s, uint32_t layer,
-                         const struct tsri_batch *batch, float *k, float *v);
+                         const struct tsri_row_batch *batch, float *k, float *v);
 /* hidden[i] = hidden[picks[i]] for i < n, picks ascending. */
 int tsri_graph_narrow(struct tsr_executor_session *s, uint32_t n);
 /* The rest of the last layer and the head for a batch whose rows are picks. */
-int tsri_graph_logits(struct tsr_executor_session *s, const struct tsri_batch *batch,
+int tsri_graph_logits(struct tsr_executor_session *s, const struct tsri_row_batch *batch,
                       float *logits);
 void tsri_graph_forget(struct tsr_executor_session *s);
 size_t tsri_graph_scratch_bytes(void);

@@ -111,14 +111,14 @@ static ggml_backend_buffer_type_t special_kind(ggml_backend_dev_t device, enum g
     return NULL;
 }
 
-static struct tsri_place *place_of(struct tsri_weights *w, ggml_backend_buffer_type_t kind)
+static struct tsri_tensor_place *place_of(struct tsri_weights *w, ggml_backend_buffer_type_t kind)
 {
     for (uint32_t i = 0; i < w->n_places; i++)
         if (w->places[i].kind == kind) return &w->places[i];
     if (w->n_places == TSRI_PLACES_MAX) return NULL;
     size_t n = (size_t)gguf_get_n_tensors(w->gguf) + 8;
     struct ggml_init_params params = {.mem_size = n * ggml_tensor_overhead(), .no_alloc = true};
-    struct tsri_place *p = &w->places[w->n_places];
+    struct tsri_tensor_place *p = &w->places[w->n_places];
     p->kind = kind;
     p->tensors = ggml_init(params);
     if (!p->tensors) return NULL;
@@ -151,7 +151,7 @@ static int choose(const struct placing *p, int64_t id, bool matrix, struct ggml_
     bool mapped = ggml_backend_buft_is_host(plain) && !convert &&
                   (uintptr_t)file_data(w, id) % ggml_backend_buft_get_alignment(plain) == 0;
     if (!kind && !mapped) kind = plain;
-    struct tsri_place *place = place_of(w, kind);
+    struct tsri_tensor_place *place = place_of(w, kind);
     struct ggml_tensor *made =
         place ? ggml_new_tensor_2d(place->tensors, type, t->ne[0], t->ne[1]) : NULL;
     if (!made) return tsri_model_fail(p->fail, TSR_ENOMEM, "model: no memory for tensors");
@@ -188,7 +188,7 @@ static int convert_tensor(const struct tsri_weights *w, int64_t id, struct ggml_
     return e;
 }
 
-static int fill_mapped(struct tsri_weights *w, struct tsri_place *p)
+static int fill_mapped(struct tsri_weights *w, struct tsri_tensor_place *p)
 {
     p->buffer = ggml_backend_cpu_buffer_from_ptr(w->map, w->map_bytes);
     if (!p->buffer) return TSR_ENOMEM;
@@ -201,7 +201,7 @@ static int fill_mapped(struct tsri_weights *w, struct tsri_place *p)
     return 0;
 }
 
-static int fill_copied(struct tsri_weights *w, struct tsri_place *p)
+static int fill_copied(struct tsri_weights *w, struct tsri_tensor_place *p)
 {
     p->buffer = ggml_backend_alloc_ctx_tensors_from_buft(p->tensors, p->kind);
     if (!p->buffer) return TSR_ENOMEM;

@@ -103,7 +103,7 @@ typedef int (*page_fn)(struct tsri_disk *d, uint64_t self, const uint8_t *page,
 static int each_page(struct tsri_disk *d, struct tsri_segment *s, page_fn fn)
 {
     if (!s->n_tombs) return 0;
-    struct tsri_lane *lane = d->upkeep_lane;
+    struct tsri_disk_lane *lane = d->upkeep_lane;
     int result = tsri_region_need(&lane->headers[1], TSRI_PAGE_BYTES);
     if (!result) result = tsri_segment_ref(d, s);
     if (result) return result;

@@ -39,16 +39,16 @@ uint64_t tsri_disk_deadline(const struct tsr_tier_io *io, size_t n)
     return last;
 }
 
-struct tsri_lane *tsri_lane_take(struct tsri_disk *d, uint64_t deadline_ns)
+struct tsri_disk_lane *tsri_lane_take(struct tsri_disk *d, uint64_t deadline_ns)
 {
     struct tsri_aio_lane *aio = tsri_aio_take(d->aio, deadline_ns);
     if (!aio) return NULL;
-    struct tsri_lane *lane = &d->lanes[tsri_aio_lane_number(aio)];
+    struct tsri_disk_lane *lane = &d->lanes[tsri_aio_lane_number(aio)];
     lane->aio = aio;
     return lane;
 }
 
-void tsri_lane_give(struct tsri_disk *d, struct tsri_lane *lane)
+void tsri_lane_give(struct tsri_disk *d, struct tsri_disk_lane *lane)
 {
     tsri_aio_give(d->aio, lane->aio);
 }

@@ -360,7 +360,7 @@ struct tsri_segment {
 #define TSRI_TOMBS_PENDING 1024u /* drops not yet written */
 
 /* A read or write of whole cells, as one request. */
-struct tsri_piece {
+struct tsri_disk_piece {
     struct tsri_aio_req req;
     struct iovec iov[TSRI_PIECE_IOVS];
     struct tsri_region bounce; /* for what is not aligned; taken when first needed */
@@ -371,9 +371,9 @@ struct tsri_piece {
 };
 
 /* What one caller works with. */
-struct tsri_lane {
+struct tsri_disk_lane {
     struct tsri_aio_lane *aio;
-    struct tsri_piece pieces[TSRI_PIECES];
+    struct tsri_disk_piece pieces[TSRI_PIECES];
     struct tsri_region headers[TSRI_UNDER_WAY];
 };
 
@@ -390,7 +390,7 @@ struct tsri_disk {
     struct tsr_tier base; /* first */
     struct tsri_fileio io;
     struct tsri_aio *aio;
-    struct tsri_lane *lanes; /* by number of the aio lane; the last is upkeep's */
+    struct tsri_disk_lane *lanes; /* by number of the aio lane; the last is upkeep's */
     uint32_t n_lanes;
     struct tsri_fork_guard guard;
     char *path;
@@ -402,7 +402,7 @@ struct tsri_disk {
     uint32_t open_max; /* segments appended to at once */
 
     pthread_mutex_t upkeep; /* one flush, compaction or checkpoint at a time; before lock */
-    struct tsri_lane *upkeep_lane;
+    struct tsri_disk_lane *upkeep_lane;
 
     pthread_mutex_t lock; /* all below; never held over I/O */
     pthread_cond_t changed;
@@ -472,12 +472,12 @@ TSR_MUST int tsri_disk_sync(struct tsri_disk *d);
 /* The names of all files made or removed so far survive a crash; part of the former. */
 TSR_MUST int tsri_disk_sync_names(struct tsri_disk *d);
 /* One read or write at a time, of whole pages. Returns an errno. */
-TSR_MUST int tsri_lane_move(struct tsri_disk *d, struct tsri_lane *lane,
+TSR_MUST int tsri_lane_move(struct tsri_disk *d, struct tsri_disk_lane *lane,
                             const struct tsri_segment *s, bool write, void *buf, size_t bytes,
                             uint64_t offset);
 /* The next record at or behind `at`, looked for in every page: for what stands behind a damaged
  * one. *found is UINT64_MAX when there is none. Returns an errno. The file is open. */
-TSR_MUST int tsri_segment_search(struct tsri_disk *d, struct tsri_lane *lane,
+TSR_MUST int tsri_segment_search(struct tsri_disk *d, struct tsri_disk_lane *lane,
                                  const struct tsri_segment *s, uint64_t at, uint64_t *found);
 
 /* Entries and tombstones; the lock is held. */
@@ -487,7 +487,7 @@ void tsri_disk_unlink(struct tsri_disk *d, uint32_t slot); /* from its segment *
 void tsri_disk_forget(struct tsri_disk *d, uint32_t slot); /* from everywhere, leaving a tomb */
 void tsri_tomb_add(struct tsri_disk *d, const struct tsr_key *key, uint64_t seq, uint64_t segment);
 /* Writes the n oldest that are pending. Upkeep is held, the lock is not. */
-TSR_MUST int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, uint32_t n);
+TSR_MUST int tsri_tombs_flush(struct tsri_disk *d, struct tsri_disk_lane *lane, uint32_t n);
 
 /* ---- pieces.c ---- */
 
@@ -503,13 +503,13 @@ struct tsri_kv {
 uint64_t tsri_piece_skip(const struct tsri_kv *kv, uint64_t from);
 /* Fills a piece with cells from `from` on (which is wanted) and prepares its request, all but fd.
  * Bytes that are to be written and are not aligned are copied here. */
-TSR_MUST int tsri_piece_cut(struct tsri_piece *p, const struct tsri_kv *kv, uint64_t from,
+TSR_MUST int tsri_piece_cut(struct tsri_disk_piece *p, const struct tsri_kv *kv, uint64_t from,
                             bool write);
 /* After a read: brings what was not aligned to its place and compares each cell with its sum. */
-TSR_MUST int tsri_piece_check(const struct tsri_piece *p, const struct tsri_kv *kv,
+TSR_MUST int tsri_piece_check(const struct tsri_disk_piece *p, const struct tsri_kv *kv,
                               const uint64_t *sums);
 /* The sums of its cells. */
-void tsri_piece_sum(const struct tsri_piece *p, const struct tsri_kv *kv, uint64_t *sums);
+void tsri_piece_sum(const struct tsri_disk_piece *p, const struct tsri_kv *kv, uint64_t *sums);
 
 /* ---- disk_windows.c ---- */
 
@@ -538,10 +538,10 @@ bool tsri_disk_drop_strays(struct tsri_disk *d, uint64_t bytes);
 int tsri_disk_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n);
 int tsri_disk_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n);
 /* NULL after the deadline. */
-struct tsri_lane *tsri_lane_take(struct tsri_disk *d, uint64_t deadline_ns);
+struct tsri_disk_lane *tsri_lane_take(struct tsri_disk *d, uint64_t deadline_ns);
 /* The time at which the last of them is late; 0: never. */
 uint64_t tsri_disk_deadline(const struct tsr_tier_io *io, size_t n);
-void tsri_lane_give(struct tsri_disk *d, struct tsri_lane *lane);
+void tsri_lane_give(struct tsri_disk *d, struct tsri_disk_lane *lane);
 
 /* Fills the index from the files. */
 TSR_MUST int tsri_disk_recover(struct tsri_disk *d);

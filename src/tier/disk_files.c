@@ -138,7 +138,7 @@ void tsri_segment_unref(struct tsri_disk *d, struct tsri_segment *s)
     tsri_free(s);
 }
 
-int tsri_lane_move(struct tsri_disk *d, struct tsri_lane *lane, const struct tsri_segment *s,
+int tsri_lane_move(struct tsri_disk *d, struct tsri_disk_lane *lane, const struct tsri_segment *s,
                    bool write, void *buf, size_t bytes, uint64_t offset)
 {
     struct iovec iov = {buf, bytes};
@@ -166,8 +166,8 @@ static uint64_t next_data(const struct tsri_segment *s, uint64_t at)
     return (uint64_t)data - (uint64_t)data % TSRI_PAGE_BYTES;
 }
 
-int tsri_segment_search(struct tsri_disk *d, struct tsri_lane *lane, const struct tsri_segment *s,
-                        uint64_t at, uint64_t *found)
+int tsri_segment_search(struct tsri_disk *d, struct tsri_disk_lane *lane,
+                        const struct tsri_segment *s, uint64_t at, uint64_t *found)
 {
     *found = UINT64_MAX;
     if (tsri_region_need(&lane->headers[2], SEARCH_BYTES) != 0) return ENOMEM;
@@ -486,7 +486,7 @@ void tsri_tomb_add(struct tsri_disk *d, const struct tsr_key *key, uint64_t seq,
     d->tombs[d->n_tombs++] = (struct tsri_tomb){.key = *key, .seq = seq, .segment = segment};
 }
 
-int tsri_tombs_flush(struct tsri_disk *d, struct tsri_lane *lane, uint32_t n_all)
+int tsri_tombs_flush(struct tsri_disk *d, struct tsri_disk_lane *lane, uint32_t n_all)
 {
     struct tsri_tomb tombs[TSRI_TOMBS_MAX];
     for (uint32_t n; n_all; n_all -= n) {

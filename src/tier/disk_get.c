@@ -11,7 +11,7 @@
 /* A disk is busy with so many requests of a piece each, as a rule (bench_disk). */
 #define FIRST_DEPTH 4u
 
-struct entry {
+struct disk_read {
     struct tsr_tier_io *io;
     struct tsri_kv kv;
     struct tsri_segment *segment; /* NULL: was never there */
@@ -21,17 +21,17 @@ struct entry {
     int err;                      /* enum tsr_err */
 };
 
-struct get {
+struct disk_get {
     struct tsri_disk *d;
-    struct tsri_lane *lane;
-    struct entry entries[TSRI_UNDER_WAY];
+    struct tsri_disk_lane *lane;
+    struct disk_read entries[TSRI_UNDER_WAY];
     uint32_t first, n_entries;      /* under way: a ring */
     uint32_t piece_first, n_pieces; /* in hand: a ring */
     int n_ok;
 };
 
 /* Where an entry is, and a reference to its segment. */
-static int locate(struct tsri_disk *d, struct entry *e)
+static int locate(struct tsri_disk *d, struct disk_read *e)
 {
     const struct tsr_tier_io *io = e->io;
     pthread_mutex_lock(&d->lock);
@@ -57,7 +57,7 @@ static int locate(struct tsri_disk *d, struct entry *e)
     return err;
 }
 
-static int start_entry(struct get *g, struct entry *e)
+static int start_entry(struct disk_get *g, struct disk_read *e)
 {
     struct tsr_tier_io *io = e->io;
     if (io->deadline_ns && tsri_now_ns() >= io->deadline_ns)
@@ -74,7 +74,7 @@ static int start_entry(struct get *g, struct entry *e)
     return tsri_region_need(&g->lane->headers[e - g->entries], e->kv.layout.header_bytes);
 }
 
-static void send_piece(struct get *g, struct entry *e, struct tsri_piece *piece)
+static void send_piece(struct disk_get *g, struct disk_read *e, struct tsri_disk_piece *piece)
 {
     piece->owner = (uint32_t)(e - g->entries);
     piece->req.fd = e->segment->fd;
@@ -84,14 +84,14 @@ static void send_piece(struct get *g, struct entry *e, struct tsri_piece *piece)
     e->n_pieces++;
 }
 
-static struct tsri_piece *free_piece(struct get *g)
+static struct tsri_disk_piece *free_piece(struct disk_get *g)
 {
     return &g->lane->pieces[(g->piece_first + g->n_pieces) % TSRI_PIECES];
 }
 
-static void send_header(struct get *g, struct entry *e)
+static void send_header(struct disk_get *g, struct disk_read *e)
 {
-    struct tsri_piece *piece = free_piece(g);
+    struct tsri_disk_piece *piece = free_piece(g);
     size_t bytes = e->kv.layout.header_bytes;
     piece->is_header = true;
     piece->iov[0] = (struct iovec){g->lane->headers[e - g->entries].data, bytes};
@@ -106,15 +106,15 @@ static void send_header(struct get *g, struct entry *e)
 /* How many pieces may be queued now. Before the first layer is there, and somebody waits for it,
  * fewer are under way: a disk that serves all at once would bring them all at the same time, and
  * late. */
-static uint32_t room(struct get *g)
+static uint32_t room(struct disk_get *g)
 {
-    const struct entry *oldest = g->n_entries ? &g->entries[g->first] : NULL;
+    const struct disk_read *oldest = g->n_entries ? &g->entries[g->first] : NULL;
     bool first = oldest && oldest->n_layers == 0 && oldest->io->layer_done;
     uint32_t most = first ? FIRST_DEPTH : TSRI_AIO_DEPTH, n_flying = 0;
     uint32_t in_hand = first ? TSRI_AIO_DEPTH : TSRI_PIECES;
     tsri_aio_poll(g->lane->aio);
     for (uint32_t i = 0; i < g->n_pieces; i++) {
-        const struct tsri_piece *p = &g->lane->pieces[(g->piece_first + i) % TSRI_PIECES];
+        const struct tsri_disk_piece *p = &g->lane->pieces[(g->piece_first + i) % TSRI_PIECES];
         n_flying += !tsri_aio_is_done(g->lane->aio, &p->req);
     }
     if (n_flying >= most || g->n_pieces >= in_hand) return 0;
@@ -122,13 +122,13 @@ static uint32_t room(struct get *g)
 }
 
 /* Queues what it can: the rest of the newest entry, then entries of io[*i] on. */
-static void fill_queue(struct get *g, struct tsr_tier_io *io, size_t *i, size_t n)
+static void fill_queue(struct disk_get *g, struct tsr_tier_io *io, size_t *i, size_t n)
 {
     for (uint32_t left = room(g); left;) {
-        struct entry *e = NULL;
+        struct disk_read *e = NULL;
         if (g->n_entries) e = &g->entries[(g->first + g->n_entries - 1) % TSRI_UNDER_WAY];
         if (e && !e->err && e->next < tsri_layout_cells(&e->kv.layout, &e->kv.head)) {
-            struct tsri_piece *piece = free_piece(g);
+            struct tsri_disk_piece *piece = free_piece(g);
             e->err = tsri_piece_cut(piece, &e->kv, e->next, false);
             if (e->err) continue;
             e->next = piece->next;
@@ -138,7 +138,7 @@ static void fill_queue(struct get *g, struct tsr_tier_io *io, size_t *i, size_t 
         }
         if (*i == n || g->n_entries == TSRI_UNDER_WAY) break;
         e = &g->entries[(g->first + g->n_entries++) % TSRI_UNDER_WAY];
-        *e = (struct entry){.io = &io[(*i)++]};
+        *e = (struct disk_read){.io = &io[(*i)++]};
         e->err = start_entry(g, e);
         if (e->err) continue;
         send_header(g, e);
@@ -147,7 +147,7 @@ static void fill_queue(struct get *g, struct tsr_tier_io *io, size_t *i, size_t 
     tsri_aio_kick(g->lane->aio);
 }
 
-static int check_header(struct get *g, struct entry *e)
+static int check_header(struct disk_get *g, struct disk_read *e)
 {
     const uint8_t *header = g->lane->headers[e - g->entries].data;
     const struct tsri_layout *l = &e->kv.layout;
@@ -168,14 +168,14 @@ static int check_header(struct get *g, struct entry *e)
 }
 
 /* Hands on the layers before that cell. */
-static void hand_on(struct entry *e, uint64_t cell)
+static void hand_on(struct disk_read *e, uint64_t cell)
 {
     uint64_t layer_cells = (uint64_t)e->kv.head.n_planes * e->kv.layout.n_cells;
     for (; (e->n_layers + 1) * layer_cells <= cell; e->n_layers++)
         if (e->io->layer_done) e->io->layer_done(e->io, e->n_layers);
 }
 
-static int check_piece(struct get *g, struct entry *e, struct tsri_piece *piece)
+static int check_piece(struct disk_get *g, struct disk_read *e, struct tsri_disk_piece *piece)
 {
     if (piece->req.error == ENODATA)
         return tsri_fail(TSR_ECORRUPT, "disk: a segment ends within an entry");
@@ -193,7 +193,7 @@ static int check_piece(struct get *g, struct entry *e, struct tsri_piece *piece)
     return err;
 }
 
-static void finish_entry(struct get *g, struct entry *e)
+static void finish_entry(struct disk_get *g, struct disk_read *e)
 {
     if (e->err == TSR_ECORRUPT) atomic_fetch_add(&g->d->corrupt, 1);
     if (e->segment) tsri_segment_unref(g->d, e->segment);
@@ -204,11 +204,11 @@ static void finish_entry(struct get *g, struct entry *e)
 }
 
 /* Takes the oldest piece off, then the entries that have nothing under way and nothing to come. */
-static void empty_queue(struct get *g)
+static void empty_queue(struct disk_get *g)
 {
     if (g->n_pieces) {
-        struct tsri_piece *piece = &g->lane->pieces[g->piece_first];
-        struct entry *e = &g->entries[piece->owner];
+        struct tsri_disk_piece *piece = &g->lane->pieces[g->piece_first];
+        struct disk_read *e = &g->entries[piece->owner];
         tsri_aio_wait(g->lane->aio, &piece->req);
         if (!e->err) e->err = check_piece(g, e, piece);
         e->n_pieces--;
@@ -216,7 +216,7 @@ static void empty_queue(struct get *g)
         g->n_pieces--;
     }
     while (g->n_entries) {
-        struct entry *e = &g->entries[g->first];
+        struct disk_read *e = &g->entries[g->first];
         bool cut = e->err || e->next == tsri_layout_cells(&e->kv.layout, &e->kv.head);
         if (!cut || e->n_pieces) break;
         finish_entry(g, e);
@@ -227,7 +227,7 @@ int tsri_disk_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
 {
     struct tsri_disk *d = (struct tsri_disk *)tier;
     if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
-    struct get g = {.d = d, .lane = tsri_lane_take(d, tsri_disk_deadline(io, n))};
+    struct disk_get g = {.d = d, .lane = tsri_lane_take(d, tsri_disk_deadline(io, n))};
     if (!g.lane) return tsri_fail(TSR_ETIME, "disk: too many calls at once");
     for (size_t i = 0; i < n || g.n_entries;) {
         fill_queue(&g, io, &i, n);

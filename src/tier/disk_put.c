@@ -11,7 +11,7 @@
 #define BUNDLE_ENTRIES 32u
 #define BUNDLE_BYTES (1u << 20)
 
-struct entry {
+struct disk_write {
     struct tsr_tier_io *io;
     struct tsri_kv kv;
     uint64_t seq, next; /* next: cell to be cut */
@@ -21,19 +21,19 @@ struct entry {
 };
 
 /* One call of put, or the part of it that goes to one segment. */
-struct put {
+struct disk_put {
     struct tsri_disk *d;
-    struct tsri_lane *lane;
+    struct tsri_disk_lane *lane;
     struct tsri_segment *segment;
     uint64_t offset; /* where the next entry begins */
-    struct entry entries[TSRI_UNDER_WAY];
+    struct disk_write entries[TSRI_UNDER_WAY];
     uint32_t first, n_entries; /* under way: a ring */
     uint32_t piece_first, n_pieces;
     int failed; /* of the first entry that failed in this segment */
     int n_ok;
 };
 
-static void publish(struct put *p, struct entry *e)
+static void publish(struct disk_put *p, struct disk_write *e)
 {
     struct tsri_disk *d = p->d;
     struct tsri_segment *s = p->segment;
@@ -76,7 +76,7 @@ static void publish(struct put *p, struct entry *e)
 }
 
 /* The result of an entry that was published or could not be. */
-static void tell(struct put *p, struct entry *e)
+static void tell(struct disk_put *p, struct disk_write *e)
 {
     if (!e->error) return;
     e->io->result =
@@ -84,17 +84,17 @@ static void tell(struct put *p, struct entry *e)
 }
 
 /* Waits for the oldest piece; publishes its entry when that was the last of it. */
-static void finish_piece(struct put *p)
+static void finish_piece(struct disk_put *p)
 {
-    struct tsri_piece *piece = &p->lane->pieces[p->piece_first];
+    struct tsri_disk_piece *piece = &p->lane->pieces[p->piece_first];
     tsri_aio_wait(p->lane->aio, &piece->req);
     p->piece_first = (p->piece_first + 1) % TSRI_AIO_DEPTH;
     p->n_pieces--;
-    struct entry *e = &p->entries[piece->owner];
+    struct disk_write *e = &p->entries[piece->owner];
     if (piece->req.error && !e->error) e->error = piece->req.error;
     e->n_pieces--;
     while (p->n_entries) {
-        struct entry *oldest = &p->entries[p->first];
+        struct disk_write *oldest = &p->entries[p->first];
         bool whole = oldest->header_cut || oldest->error;
         if (!whole || oldest->n_pieces) break;
         if (p->failed && !oldest->error) oldest->error = p->failed;
@@ -106,16 +106,17 @@ static void finish_piece(struct put *p)
 }
 
 /* A free piece, waiting for one if need be. */
-static struct tsri_piece *next_piece(struct put *p, uint32_t owner)
+static struct tsri_disk_piece *next_piece(struct disk_put *p, uint32_t owner)
 {
     while (p->n_pieces == TSRI_AIO_DEPTH)
         finish_piece(p);
-    struct tsri_piece *piece = &p->lane->pieces[(p->piece_first + p->n_pieces) % TSRI_AIO_DEPTH];
+    struct tsri_disk_piece *piece =
+        &p->lane->pieces[(p->piece_first + p->n_pieces) % TSRI_AIO_DEPTH];
     piece->owner = owner;
     return piece;
 }
 
-static void send_piece(struct put *p, struct entry *e, struct tsri_piece *piece)
+static void send_piece(struct disk_put *p, struct disk_write *e, struct tsri_disk_piece *piece)
 {
     piece->req.fd = p->segment->fd;
     tsri_aio_push(p->lane->aio, &piece->req);
@@ -124,7 +125,7 @@ static void send_piece(struct put *p, struct entry *e, struct tsri_piece *piece)
     e->n_pieces++;
 }
 
-static void seal_header(const struct put *p, const struct entry *e, uint8_t *header)
+static void seal_header(const struct disk_put *p, const struct disk_write *e, uint8_t *header)
 {
     struct tsri_record r = {.kind = TSRI_RECORD_ENTRY,
                             .nonce = p->segment->nonce,
@@ -135,9 +136,9 @@ static void seal_header(const struct put *p, const struct entry *e, uint8_t *hea
     tsri_header_seal(header, &e->kv.layout, &r);
 }
 
-static void send_header(struct put *p, struct entry *e, uint32_t number)
+static void send_header(struct disk_put *p, struct disk_write *e, uint32_t number)
 {
-    struct tsri_piece *piece = next_piece(p, number);
+    struct tsri_disk_piece *piece = next_piece(p, number);
     uint8_t *header = p->lane->headers[number].data;
     seal_header(p, e, header);
     piece->iov[0] = (struct iovec){header, e->kv.layout.header_bytes};
@@ -152,10 +153,10 @@ static void send_header(struct put *p, struct entry *e, uint32_t number)
 }
 
 /* The entry that is to stand where the last one ends, with its number. */
-static struct entry next_entry(struct put *p, struct tsr_tier_io *io,
-                               const struct tsri_layout *layout)
+static struct disk_write next_entry(struct disk_put *p, struct tsr_tier_io *io,
+                                    const struct tsri_layout *layout)
 {
-    struct entry e = {.io = io, .kv = {io->head, *layout, io->planes, p->offset, p->d->align}};
+    struct disk_write e = {.io = io, .kv = {io->head, *layout, io->planes, p->offset, p->d->align}};
     if (e.kv.head.n_planes < 2) e.kv.head.row_bytes[1] = 0;
     pthread_mutex_lock(&p->d->lock);
     e.seq = p->d->next_seq++;
@@ -165,7 +166,8 @@ static struct entry next_entry(struct put *p, struct tsr_tier_io *io,
 }
 
 /* Writes one entry, all of it queued when this returns. */
-static void write_entry(struct put *p, struct tsr_tier_io *io, const struct tsri_layout *layout)
+static void write_entry(struct disk_put *p, struct tsr_tier_io *io,
+                        const struct tsri_layout *layout)
 {
     while (p->n_entries == TSRI_UNDER_WAY)
         finish_piece(p);
@@ -175,14 +177,14 @@ static void write_entry(struct put *p, struct tsr_tier_io *io, const struct tsri
         io->result = p->failed = err;
         return;
     }
-    struct entry *e = &p->entries[number];
+    struct disk_write *e = &p->entries[number];
     *e = next_entry(p, io, layout);
     uint8_t *header = p->lane->headers[number].data;
     tsri_header_fill(header, layout, &e->kv.head, io->tokens, io->extra);
     p->n_entries++;
     uint64_t n_cells = tsri_layout_cells(layout, &e->kv.head);
     while (e->next < n_cells && !e->error) {
-        struct tsri_piece *piece = next_piece(p, number);
+        struct tsri_disk_piece *piece = next_piece(p, number);
         e->error = tsri_piece_cut(piece, &e->kv, e->next, true);
         if (e->error) break;
         e->next = piece->end;
@@ -200,7 +202,7 @@ static bool is_late(const struct tsr_tier_io *io)
     return io->deadline_ns && tsri_now_ns() >= io->deadline_ns;
 }
 
-static void copy_record(const struct put *p, const struct entry *e, uint8_t *to)
+static void copy_record(const struct disk_put *p, const struct disk_write *e, uint8_t *to)
 {
     const struct tsri_layout *l = &e->kv.layout;
     const struct tsr_entry_head *h = &e->kv.head;
@@ -214,7 +216,8 @@ static void copy_record(const struct put *p, const struct entry *e, uint8_t *to)
     seal_header(p, e, to);
 }
 
-static bool is_small(const struct put *p, const struct tsr_tier_io *io, struct tsri_layout *layout)
+static bool is_small(const struct disk_put *p, const struct tsr_tier_io *io,
+                     struct tsri_layout *layout)
 {
     tsri_layout_init(layout, &io->head);
     return layout->record_bytes <= SMALL_BYTES &&
@@ -223,10 +226,10 @@ static bool is_small(const struct put *p, const struct tsr_tier_io *io, struct t
 
 /* Writes small entries from io[0] on with one request, and waits for it. Returns how many there
  * were. Nothing else is under way. */
-static size_t write_bundle(struct put *p, struct tsr_tier_io *io, size_t n)
+static size_t write_bundle(struct disk_put *p, struct tsr_tier_io *io, size_t n)
 {
-    struct entry bundle[BUNDLE_ENTRIES];
-    struct tsri_piece *piece = &p->lane->pieces[0];
+    struct disk_write bundle[BUNDLE_ENTRIES];
+    struct tsri_disk_piece *piece = &p->lane->pieces[0];
     struct tsri_layout layout;
     uint64_t begin = p->offset;
     size_t n_bundle = 0;
@@ -260,7 +263,7 @@ static size_t write_bundle(struct put *p, struct tsr_tier_io *io, size_t n)
     return n_bundle;
 }
 
-static void drain(struct put *p)
+static void drain(struct disk_put *p)
 {
     while (p->n_pieces)
         finish_piece(p);
@@ -271,7 +274,7 @@ static void drain(struct put *p)
 
 /* Appends entries from io[i] on to one segment, until it is full or something failed. Returns the
  * first entry that was not tried. */
-static size_t fill_segment(struct put *p, struct tsr_tier_io *io, size_t i, size_t n)
+static size_t fill_segment(struct disk_put *p, struct tsr_tier_io *io, size_t i, size_t n)
 {
     struct tsri_disk *d = p->d;
     p->offset = p->segment->tail;
@@ -302,7 +305,7 @@ int tsri_disk_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
     if (d->read_only || !tsri_fork_guard_parent(&d->guard))
         return tsri_fail(d->read_only ? TSR_EPERM : TSR_EFORK, "disk: %s is not ours to write",
                          d->path);
-    struct put p = {.d = d, .lane = tsri_lane_take(d, tsri_disk_deadline(io, n))};
+    struct disk_put p = {.d = d, .lane = tsri_lane_take(d, tsri_disk_deadline(io, n))};
     if (!p.lane) return tsri_fail(TSR_ETIME, "disk: too many calls at once");
     /* A record this large found the file system full: those that are not smaller are not tried, or
      * each of them would make a file and remove it. */

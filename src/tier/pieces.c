@@ -16,7 +16,7 @@ static uint64_t straight_bytes(const struct tsri_disk_cell *c, const void *memor
     return (uintptr_t)memory % align ? 0 : c->bytes - c->bytes % align;
 }
 
-static void add_iov(struct tsri_piece *p, void *base, size_t bytes)
+static void add_iov(struct tsri_disk_piece *p, void *base, size_t bytes)
 {
     if (!bytes) return;
     struct iovec *last = p->req.n_iov ? &p->iov[p->req.n_iov - 1] : NULL;
@@ -28,8 +28,8 @@ static void add_iov(struct tsri_piece *p, void *base, size_t bytes)
     p->iov[p->req.n_iov++] = (struct iovec){base, bytes};
 }
 
-static int add_cell(struct tsri_piece *p, const struct tsri_disk_cell *c, void *memory, bool write,
-                    size_t align)
+static int add_cell(struct tsri_disk_piece *p, const struct tsri_disk_cell *c, void *memory,
+                    bool write, size_t align)
 {
     uint64_t straight = straight_bytes(c, memory, align), rest = c->stride - straight;
     add_iov(p, memory, straight);
@@ -58,7 +58,7 @@ uint64_t tsri_piece_skip(const struct tsri_kv *kv, uint64_t from)
     return from;
 }
 
-int tsri_piece_cut(struct tsri_piece *p, const struct tsri_kv *kv, uint64_t from, bool write)
+int tsri_piece_cut(struct tsri_disk_piece *p, const struct tsri_kv *kv, uint64_t from, bool write)
 {
     uint64_t n = tsri_layout_cells(&kv->layout, &kv->head);
     p->is_header = false;
@@ -85,7 +85,8 @@ int tsri_piece_cut(struct tsri_piece *p, const struct tsri_kv *kv, uint64_t from
     return 0;
 }
 
-int tsri_piece_check(const struct tsri_piece *p, const struct tsri_kv *kv, const uint64_t *sums)
+int tsri_piece_check(const struct tsri_disk_piece *p, const struct tsri_kv *kv,
+                     const uint64_t *sums)
 {
     size_t bounced = 0;
     for (uint64_t i = p->first; i < p->end; i++) {
@@ -102,7 +103,7 @@ int tsri_piece_check(const struct tsri_piece *p, const struct tsri_kv *kv, const
     return 0;
 }
 
-void tsri_piece_sum(const struct tsri_piece *p, const struct tsri_kv *kv, uint64_t *sums)
+void tsri_piece_sum(const struct tsri_disk_piece *p, const struct tsri_kv *kv, uint64_t *sums)
 {
     for (uint64_t i = p->first; i < p->end; i++)
         sums[i] = tsri_sum(kv->planes[i], tsri_layout_cell(&kv->layout, &kv->head, i).bytes);

@@ -31,7 +31,7 @@ struct loser {
 
 struct recovery {
     struct tsri_disk *d;
-    struct tsri_lane *lane;
+    struct tsri_disk_lane *lane;
     struct tsri_region file; /* of the checkpoint */
     uint8_t *checkpoint;     /* NULL: none that can be used */
     struct tsri_checkpoint c;
@@ -477,7 +477,7 @@ static bool walk_over_damage(struct recovery *r, struct tsri_segment *s)
 }
 
 /* The page at the tail of a segment has come: goes on behind the record in it. False at the end. */
-static bool walk_on(struct recovery *r, struct tsri_segment *s, struct tsri_piece *p, int *err)
+static bool walk_on(struct recovery *r, struct tsri_segment *s, struct tsri_disk_piece *p, int *err)
 {
     struct tsri_record record;
     const uint8_t *page = p->bounce.data;
@@ -500,7 +500,7 @@ static bool walk_on(struct recovery *r, struct tsri_segment *s, struct tsri_piec
     return !*err && s->tail < s->capacity;
 }
 
-static int send_walk(struct recovery *r, struct tsri_segment *s, struct tsri_piece *p)
+static int send_walk(struct recovery *r, struct tsri_segment *s, struct tsri_disk_piece *p)
 {
     int err = tsri_region_need(&p->bounce, TSRI_PAGE_BYTES);
     if (err) return err;
@@ -539,7 +539,7 @@ static int walk(struct recovery *r)
     uint32_t n_busy = 0;
     int err = 0;
     for (uint32_t i = 0;; i = (i + 1) % TSRI_AIO_DEPTH) {
-        struct tsri_piece *p = &r->lane->pieces[i];
+        struct tsri_disk_piece *p = &r->lane->pieces[i];
         if (at[i]) {
             tsri_aio_wait(r->lane->aio, &p->req);
             bool more = !err && walk_on(r, at[i], p, &err);

@@ -11,7 +11,7 @@
  * replies far ahead and both sides run out of cache (bench_redis). */
 #define PARTS_UNDER_WAY 2u
 
-struct get_job {
+struct redis_get_job {
     struct tsri_redis_job base; /* first */
     struct tsr_tier_io *io;
     struct tsri_parcel parcel;
@@ -19,7 +19,7 @@ struct get_job {
     struct tsri_arrivals arrivals;
 };
 
-struct get {
+struct redis_get {
     struct tsr_tier_io *io;
     int n_ok;
 };
@@ -39,8 +39,8 @@ static void name_request(struct tsri_redis_job *job, struct tsri_resp_req *req, 
 
 static void get_start(struct tsri_redis_job *job, size_t i)
 {
-    struct get_job *g = (struct get_job *)job;
-    g->io = &((struct get *)job->run->arg)->io[i];
+    struct redis_get_job *g = (struct redis_get_job *)job;
+    g->io = &((struct redis_get *)job->run->arg)->io[i];
     job->deadline_ns = g->io->deadline_ns;
     job->n = 1;
     if (job->deadline_ns && tsri_now_ns() >= job->deadline_ns)
@@ -50,7 +50,7 @@ static void get_start(struct tsri_redis_job *job, size_t i)
 /* Where the record goes: to the lane's memory. */
 static struct tsri_stream record_sink(struct tsri_resp_req *req, uint64_t bytes)
 {
-    struct get_job *g = req->arg;
+    struct redis_get_job *g = req->arg;
     struct tsri_region *room = &g->base.run->lane->records[tsri_redis_job_number(&g->base)];
     if (bytes > TSRI_PARCEL_RECORD_MAX || tsri_region_need(room, bytes + 1) != 0)
         return tsri_stream_flat(NULL, 0);
@@ -60,14 +60,14 @@ static struct tsri_stream record_sink(struct tsri_resp_req *req, uint64_t bytes)
 
 static struct tsri_stream part_sink(struct tsri_resp_req *req, uint64_t bytes)
 {
-    struct get_job *g = req->arg;
+    struct redis_get_job *g = req->arg;
     struct tsri_extent x = tsri_parcel_part(&g->parcel, req->number);
     if (g->base.err || bytes != x.end - x.begin) return tsri_stream_flat(NULL, 0);
     return tsri_stream_kv(&g->parcel, g->io->planes, x);
 }
 
 /* The part is there, or nobody wants it: proves and hands on what is complete now. */
-static void part_arrived(struct get_job *g, uint32_t part)
+static void part_arrived(struct redis_get_job *g, uint32_t part)
 {
     tsri_arrivals_note(&g->arrivals, part);
     g->base.err = tsri_arrivals_prove(&g->arrivals, g->record, &g->parcel, g->io);
@@ -75,7 +75,7 @@ static void part_arrived(struct get_job *g, uint32_t part)
 
 static bool get_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
 {
-    struct get_job *g = (struct get_job *)job;
+    struct redis_get_job *g = (struct redis_get_job *)job;
     uint32_t part = job->stage == 0 ? TSRI_REDIS_RECORD : req->number;
     if (job->stage == 1) {
         if (part - g->arrivals.n_arrived >= TSRI_ARRIVALS_AHEAD) { /* too far ahead: later */
@@ -96,7 +96,7 @@ static bool get_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
     return true;
 }
 
-static int take_record(struct get_job *g, const struct tsri_resp_req *req)
+static int take_record(struct redis_get_job *g, const struct tsri_resp_req *req)
 {
     struct tsri_redis *r = redis_of(&g->base);
     if (req->type != '$') return tsri_redis_error(r, req);
@@ -112,7 +112,7 @@ static int take_record(struct get_job *g, const struct tsri_resp_req *req)
 
 static void get_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
 {
-    struct get_job *g = (struct get_job *)job;
+    struct redis_get_job *g = (struct redis_get_job *)job;
     if (job->err) return;
     if (req->length > 0 && req->type == '$')
         atomic_fetch_add(&redis_of(job)->read_bytes, (uint64_t)req->length);
@@ -134,7 +134,7 @@ static void get_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
 
 static bool get_advance(struct tsri_redis_job *job)
 {
-    struct get_job *g = (struct get_job *)job;
+    struct redis_get_job *g = (struct redis_get_job *)job;
     if (job->stage++ > 0) return false;
     job->n = g->parcel.n_parts;
     return true;
@@ -142,8 +142,8 @@ static bool get_advance(struct tsri_redis_job *job)
 
 static void get_finish(struct tsri_redis_job *job)
 {
-    struct get_job *g = (struct get_job *)job;
-    struct get *get = job->run->arg;
+    struct redis_get_job *g = (struct redis_get_job *)job;
+    struct redis_get *get = job->run->arg;
     if (job->err == TSR_ECORRUPT) atomic_fetch_add(&redis_of(job)->corrupt, 1);
     g->io->result = job->err;
     if (!job->err) g->io->loc = 1;
@@ -151,7 +151,7 @@ static void get_finish(struct tsri_redis_job *job)
 }
 
 static const struct tsri_redis_job_ops get_ops = {
-    .job_bytes = sizeof(struct get_job),
+    .job_bytes = sizeof(struct redis_get_job),
     .start = get_start,
     .make = get_make,
     .answered = get_answered,
@@ -166,8 +166,8 @@ int tsri_redis_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
     if (err) return err;
     struct tsri_redis_lane *lane = tsri_redis_lane_take(r, io[0].deadline_ns);
     if (!lane) return tsri_fail(TSR_ETIME, "redis: no free connection in time");
-    struct get_job jobs[TSRI_REDIS_JOBS];
-    struct get get = {.io = io};
+    struct redis_get_job jobs[TSRI_REDIS_JOBS];
+    struct redis_get get = {.io = io};
     struct tsri_redis_job_ops ops = get_ops;
     ops.window = PARTS_UNDER_WAY * r->share;
     struct tsri_redis_run run = {.r = r, .lane = lane, .ops = &ops, .arg = &get};
@@ -184,7 +184,7 @@ int tsri_redis_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
  * take keys of several slots in one command: there every key is asked for by itself. */
 enum { GROUPS, SINGLES };
 
-struct look {
+struct redis_look {
     const struct tsr_tier_ref *refs;
     uint8_t *found; /* UNKNOWN until it is known */
     size_t n;
@@ -195,7 +195,7 @@ struct look {
 
 static void look_start(struct tsri_redis_job *job, size_t i)
 {
-    struct look *look = job->run->arg;
+    struct redis_look *look = job->run->arg;
     struct tsri_redis *r = redis_of(job);
     job->deadline_ns = tsri_now_ns() + (uint64_t)r->timeout_ms * 1000000;
     for (i = 0; i < look->n; i++)
@@ -208,7 +208,7 @@ static void look_start(struct tsri_redis_job *job, size_t i)
 
 static bool look_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
 {
-    struct look *look = job->run->arg;
+    struct redis_look *look = job->run->arg;
     size_t first = req->number * (job->stage == GROUPS ? GROUP : 1);
     size_t end = job->stage == GROUPS ? first + GROUP : first + 1;
     uint32_t n = 0;
@@ -229,7 +229,7 @@ static bool look_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
 
 static void look_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
 {
-    struct look *look = job->run->arg;
+    struct redis_look *look = job->run->arg;
     if (req->type != ':') {
         /* Of a cluster the others may well answer. */
         if (!look->err) look->err = tsri_redis_error(redis_of(job), req);
@@ -252,7 +252,7 @@ static void look_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
 
 static bool look_advance(struct tsri_redis_job *job)
 {
-    const struct look *look = job->run->arg;
+    const struct redis_look *look = job->run->arg;
     if (job->stage == SINGLES) return false;
     job->stage = SINGLES;
     job->n = (uint32_t)look->n;
@@ -267,7 +267,7 @@ static bool no_more(struct tsri_redis_job *job)
 
 static void look_finish(struct tsri_redis_job *job)
 {
-    struct look *look = job->run->arg;
+    struct redis_look *look = job->run->arg;
     if (job->err && !look->err) look->err = job->err;
 }
 
@@ -292,7 +292,7 @@ int tsri_redis_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, 
     struct tsri_redis_lane *lane = tsri_redis_lane_take(r, deadline);
     if (!lane) return tsri_fail(TSR_ETIME, "redis: no free connection in time");
     struct tsri_redis_job jobs[TSRI_REDIS_JOBS];
-    struct look look = {.refs = refs, .found = found, .n = n};
+    struct redis_look look = {.refs = refs, .found = found, .n = n};
     struct tsri_redis_run run = {
         .r = r, .lane = lane, .ops = &look_ops, .arg = &look, .one_connection = true};
     tsri_redis_run(&run, jobs, 1);
@@ -306,25 +306,25 @@ int tsri_redis_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, 
 
 /* ---- scan ---- */
 
-struct place {
+struct entry_name {
     uint8_t space[16];
     struct tsr_key key;
 };
 
 /* Everything the servers list; SCAN may tell a name twice. */
 struct listing {
-    struct place *places;
+    struct entry_name *places;
     size_t n, n_max;
 };
 
 #define LISTING_MAX ((size_t)1 << 24)
 
-static int add_place(struct listing *l, const struct place *p)
+static int add_place(struct listing *l, const struct entry_name *p)
 {
     if (l->n == LISTING_MAX) return 0; /* more than any index takes */
     if (l->n == l->n_max) {
         size_t n_max = l->n_max ? l->n_max * 2 : 1024;
-        struct place *more = realloc(l->places, n_max * sizeof more[0]);
+        struct entry_name *more = realloc(l->places, n_max * sizeof more[0]);
         if (!more) return tsri_fail(TSR_ENOMEM, "redis: no memory to list entries");
         l->places = more;
         l->n_max = n_max;
@@ -352,7 +352,7 @@ static int list_some(struct tsri_redis *r, struct tsri_resp *c, char cursor[24],
     const redisReply *names = reply->element[1];
     for (size_t i = 0; i < names->elements && !err; i++) {
         const redisReply *x = names->element[i];
-        struct place p;
+        struct entry_name p;
         if (x->type == REDIS_REPLY_STRING &&
             tsri_redis_is_record(x->str, x->len, r->root, p.space, &p.key))
             err = add_place(l, &p);
@@ -377,11 +377,11 @@ static int list_node(struct tsri_redis *r, uint32_t node, struct listing *l)
 
 static int compare_places(const void *a, const void *b)
 {
-    return memcmp(a, b, sizeof(struct place));
+    return memcmp(a, b, sizeof(struct entry_name));
 }
 
 struct heads {
-    const struct place *places;
+    const struct entry_name *places;
     size_t n;
     uint8_t (*heads)[TSRI_PARCEL_HEAD_BYTES];
     bool *there;
@@ -404,7 +404,7 @@ static struct tsri_stream head_sink(struct tsri_resp_req *req, uint64_t bytes)
 static bool heads_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
 {
     const struct heads *h = job->run->arg;
-    const struct place *p = &h->places[req->number];
+    const struct entry_name *p = &h->places[req->number];
     char name[TSRI_REDIS_NAME_BYTES];
     tsri_redis_name(name, redis_of(job)->root, p->space, &p->key, 0, TSRI_REDIS_RECORD);
     tsri_req_begin(req, 4, "GETRANGE");
@@ -437,7 +437,7 @@ static const struct tsri_redis_job_ops heads_ops = {
 };
 
 /* Reads the heads of at most TSRI_REDIS_REQS entries and tells them. */
-static int tell_some(struct tsri_redis *r, const struct place *places, size_t n,
+static int tell_some(struct tsri_redis *r, const struct entry_name *places, size_t n,
                      tsr_tier_scan_fn fn, void *arg)
 {
     uint8_t heads[TSRI_REDIS_REQS][TSRI_PARCEL_HEAD_BYTES];

@@ -10,7 +10,7 @@
 #define ORPHAN_S 600u   /* parts without a record are gone after this */
 #define TTL_SLACK_S 60u /* a record goes before its parts */
 
-enum stage { LOOK, COUNT, WRITE, STAY, COMMIT, TIDY, UNDO };
+enum put_stage { LOOK, COUNT, WRITE, STAY, COMMIT, TIDY, UNDO };
 
 struct put_job {
     struct tsri_redis_job base; /* first */
@@ -23,7 +23,7 @@ struct put_job {
     bool same, replaces;
 };
 
-struct put {
+struct redis_put {
     struct tsr_tier_io *io;
     int n_ok;
 };
@@ -49,7 +49,7 @@ static void put_start(struct tsri_redis_job *job, size_t i)
     struct put_job *p = (struct put_job *)job;
     struct tsri_redis *r = redis_of(job);
     struct tsri_region *room = &job->run->lane->records[tsri_redis_job_number(job)];
-    p->io = &((struct put *)job->run->arg)->io[i];
+    p->io = &((struct redis_put *)job->run->arg)->io[i];
     job->deadline_ns = p->io->deadline_ns;
     job->stage = LOOK;
     job->n = 1;
@@ -110,7 +110,7 @@ static bool put_make(struct tsri_redis_job *job, struct tsri_resp_req *req)
     uint32_t ttl_s = redis_of(job)->ttl_s;
     const struct tsr_entry_head *head = &p->parcel.head;
     if (p->failed && job->stage != UNDO) return false;
-    switch ((enum stage)job->stage) {
+    switch ((enum put_stage)job->stage) {
     case LOOK:
         tsri_req_begin(req, 2, "GET");
         add_name(job, req, head, 0, TSRI_REDIS_RECORD);
@@ -152,7 +152,7 @@ static void put_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
     struct put_job *p = (struct put_job *)job;
     if (job->err) return;
     bool wrong = req->type == 0 || req->type == '-';
-    switch ((enum stage)job->stage) {
+    switch ((enum put_stage)job->stage) {
     case LOOK:
         if (tsri_req_says(req, "WRONGTYPE")) return; /* a stranger's: replaced */
         if (wrong)
@@ -184,7 +184,7 @@ static void put_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
     }
 }
 
-static bool go(struct tsri_redis_job *job, enum stage stage, uint32_t n)
+static bool go(struct tsri_redis_job *job, enum put_stage stage, uint32_t n)
 {
     job->stage = stage;
     job->n = n;
@@ -206,7 +206,7 @@ static bool put_advance(struct tsri_redis_job *job)
 {
     struct put_job *p = (struct put_job *)job;
     uint32_t n_parts = p->parcel.n_parts;
-    switch ((enum stage)job->stage) {
+    switch ((enum put_stage)job->stage) {
     case LOOK:
         return p->same ? go(job, COUNT, p->old.n_parts) : go(job, WRITE, n_parts);
     case COUNT:
@@ -239,7 +239,7 @@ static bool put_advance(struct tsri_redis_job *job)
 static void put_finish(struct tsri_redis_job *job)
 {
     struct put_job *p = (struct put_job *)job;
-    struct put *put = job->run->arg;
+    struct redis_put *put = job->run->arg;
     if (job->stage == TIDY) job->err = 0; /* it is committed, whatever became of the old parts */
     if (!job->err && p->failed) job->err = p->failed;
     p->io->result = job->err;
@@ -266,7 +266,7 @@ int tsri_redis_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
     struct tsri_redis_lane *lane = tsri_redis_lane_take(r, io[0].deadline_ns);
     if (!lane) return tsri_fail(TSR_ETIME, "redis: no free connection in time");
     struct put_job jobs[TSRI_REDIS_JOBS];
-    struct put put = {.io = io};
+    struct redis_put put = {.io = io};
     struct tsri_redis_job_ops ops = put_ops;
     ops.window = PARTS_UNDER_WAY * r->share;
     struct tsri_redis_run run = {.r = r, .lane = lane, .ops = &ops, .arg = &put};
@@ -284,7 +284,7 @@ struct drop_job {
     bool there, foreign;
 };
 
-struct drop {
+struct redis_drop {
     const struct tsr_tier_ref *refs;
     int n_dropped, err;
 };
@@ -292,7 +292,7 @@ struct drop {
 static void drop_start(struct tsri_redis_job *job, size_t i)
 {
     struct drop_job *d = (struct drop_job *)job;
-    const struct tsr_tier_ref *ref = &((struct drop *)job->run->arg)->refs[i];
+    const struct tsr_tier_ref *ref = &((struct redis_drop *)job->run->arg)->refs[i];
     d->head.key = ref->key;
     memcpy(d->head.space, ref->space, sizeof ref->space);
     job->deadline_ns = tsri_now_ns() + (uint64_t)redis_of(job)->timeout_ms * 1000000;
@@ -350,7 +350,7 @@ static void count_down(_Atomic uint64_t *counter, uint64_t by)
 static void drop_finish(struct tsri_redis_job *job)
 {
     struct drop_job *d = (struct drop_job *)job;
-    struct drop *drop = job->run->arg;
+    struct redis_drop *drop = job->run->arg;
     struct tsri_redis *r = redis_of(job);
     drop->n_dropped += d->there;
     if (job->err && !d->there) drop->err = job->err;
@@ -378,7 +378,7 @@ int tsri_redis_drop(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size
     struct tsri_redis_lane *lane = tsri_redis_lane_take(r, deadline);
     if (!lane) return tsri_fail(TSR_ETIME, "redis: no free connection in time");
     struct drop_job jobs[TSRI_REDIS_JOBS];
-    struct drop drop = {.refs = refs};
+    struct redis_drop drop = {.refs = refs};
     struct tsri_redis_run run = {.r = r, .lane = lane, .ops = &drop_ops, .arg = &drop};
     tsri_redis_run(&run, jobs, n);
     tsri_redis_lane_give(r, lane);

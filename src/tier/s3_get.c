@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-struct get_job {
+struct s3_get_job {
     struct tsr_tier_io *io; /* NULL: free */
     struct tsri_parcel cut; /* in ranges of our own size, whatever parts the writer had */
     uint8_t *record;
@@ -19,18 +19,18 @@ struct get_job {
     int err;
 };
 
-struct get {
+struct s3_get {
     struct tsr_tier_io *io;
     size_t n, next;
-    bool second;            /* the second time, for those whose record is longer */
-    struct get_job *making; /* whose ranges are asked for now */
-    struct get_job jobs[TSRI_S3_JOBS];
+    bool second;               /* the second time, for those whose record is longer */
+    struct s3_get_job *making; /* whose ranges are asked for now */
+    struct s3_get_job jobs[TSRI_S3_JOBS];
     int n_ok;
 };
 
 /* ---- one entry ---- */
 
-static void get_finish(struct tsri_s3 *s, struct get *get, struct get_job *job)
+static void get_finish(struct tsri_s3 *s, struct s3_get *get, struct s3_get_job *job)
 {
     struct tsr_tier_io *io = job->io;
     const struct tsr_entry_head *h = &io->head;
@@ -47,11 +47,11 @@ static void get_finish(struct tsri_s3 *s, struct get *get, struct get_job *job)
     if (job->err == TSR_ECORRUPT) atomic_fetch_add(&s->corrupt, 1);
 }
 
-static void get_start(struct tsri_s3_flow *flow, struct get_job *job, struct tsr_tier_io *io)
+static void get_start(struct tsri_s3_flow *flow, struct s3_get_job *job, struct tsr_tier_io *io)
 {
-    struct get *get = flow->arg;
+    struct s3_get *get = flow->arg;
     struct tsri_region *room = &flow->lane->records[job - get->jobs];
-    *job = (struct get_job){.io = io};
+    *job = (struct s3_get_job){.io = io};
     if (!get->second) io->head.extra_bytes = io->extra_max;
     if (io->deadline_ns && tsri_now_ns() >= io->deadline_ns)
         job->err = tsri_fail(TSR_ETIME, "s3: deadline passed");
@@ -63,7 +63,7 @@ static void get_start(struct tsri_s3_flow *flow, struct get_job *job, struct tsr
 }
 
 /* The record is there. TSR_EAGAIN: it is longer or shorter than was thought. */
-static int take_record(struct get_job *job, const struct tsri_s3_http_req *req)
+static int take_record(struct s3_get_job *job, const struct tsri_s3_http_req *req)
 {
     struct tsri_parcel said;
     uint64_t bytes = job->cut.record_bytes;
@@ -89,13 +89,13 @@ static int take_record(struct get_job *job, const struct tsri_s3_http_req *req)
 }
 
 /* The ranges of one object; a replaced one has another ETag. */
-static bool same_object(struct get_job *job, const struct tsri_s3_http_req *req)
+static bool same_object(struct s3_get_job *job, const struct tsri_s3_http_req *req)
 {
     if (!job->etag[0]) memcpy(job->etag, req->etag, sizeof job->etag);
     return strcmp(job->etag, req->etag) == 0;
 }
 
-static int take_range(struct tsri_s3 *s, struct get_job *job, const struct tsri_s3_http_req *req)
+static int take_range(struct tsri_s3 *s, struct s3_get_job *job, const struct tsri_s3_http_req *req)
 {
     int err = tsri_s3_error(s, req);
     uint32_t part = req->number;
@@ -125,9 +125,9 @@ static int take_range(struct tsri_s3 *s, struct get_job *job, const struct tsri_
 /* ---- get ---- */
 
 /* The next entry to be asked for; NULL when all slots are taken. */
-static struct get_job *next_job(struct tsri_s3_flow *flow)
+static struct s3_get_job *next_job(struct tsri_s3_flow *flow)
 {
-    struct get *get = flow->arg;
+    struct s3_get *get = flow->arg;
     for (uint32_t k = 0; k < TSRI_S3_JOBS; k++)
         if (!get->jobs[k].io) {
             get_start(flow, &get->jobs[k], &get->io[get->next++]);
@@ -136,8 +136,8 @@ static struct get_job *next_job(struct tsri_s3_flow *flow)
     return NULL;
 }
 
-static void make_range(const struct tsri_s3 *s, struct get_job *job, struct tsri_s3_http_req *req,
-                       struct tsri_extent wanted)
+static void make_range(const struct tsri_s3 *s, struct s3_get_job *job,
+                       struct tsri_s3_http_req *req, struct tsri_extent wanted)
 {
     const struct tsr_entry_head *h = &job->io->head;
     uint64_t record_bytes = job->cut.record_bytes;
@@ -157,9 +157,9 @@ static void make_range(const struct tsri_s3 *s, struct get_job *job, struct tsri
 
 static enum tsri_s3_make get_make(struct tsri_s3_flow *flow, struct tsri_s3_http_req *req)
 {
-    struct get *get = flow->arg;
+    struct s3_get *get = flow->arg;
     for (;;) {
-        struct get_job *job = get->making;
+        struct s3_get_job *job = get->making;
         if (!job) {
             while (get->second && get->next < get->n && get->io[get->next].result != TSR_EAGAIN)
                 get->next++;
@@ -189,8 +189,8 @@ static enum tsri_s3_make get_make(struct tsri_s3_flow *flow, struct tsri_s3_http
 
 static void get_answered(struct tsri_s3_flow *flow, struct tsri_s3_http_req *req)
 {
-    struct get *get = flow->arg;
-    struct get_job *job = req->arg;
+    struct s3_get *get = flow->arg;
+    struct s3_get_job *job = req->arg;
     job->n_flying--;
     if (!job->err) {
         job->err = take_range(flow->s, job, req);
@@ -206,7 +206,7 @@ int tsri_s3_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
     if (err) return err;
     struct tsri_s3_lane *lane = tsri_s3_lane_take(s, io[0].deadline_ns);
     if (!lane) return tsri_fail(TSR_ETIME, "s3: no free lane in time");
-    struct get get = {.io = io, .n = n};
+    struct s3_get get = {.io = io, .n = n};
     struct tsri_s3_flow flow = {.s = s,
                                 .lane = lane,
                                 .window = s->connections,
@@ -223,7 +223,7 @@ int tsri_s3_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
 
 /* ---- contains ---- */
 
-struct look {
+struct s3_look {
     const struct tsr_tier_ref *refs;
     uint8_t *found;
     size_t n, next;
@@ -233,7 +233,7 @@ struct look {
 
 static enum tsri_s3_make look_make(struct tsri_s3_flow *flow, struct tsri_s3_http_req *req)
 {
-    struct look *look = flow->arg;
+    struct s3_look *look = flow->arg;
     struct tsri_s3 *s = flow->s;
     for (; look->next < look->n; look->next++) {
         const struct tsr_tier_ref *ref = &look->refs[look->next];
@@ -249,7 +249,7 @@ static enum tsri_s3_make look_make(struct tsri_s3_flow *flow, struct tsri_s3_htt
 
 static void look_answered(struct tsri_s3_flow *flow, struct tsri_s3_http_req *req)
 {
-    struct look *look = flow->arg;
+    struct s3_look *look = flow->arg;
     const struct tsr_tier_ref *ref = &look->refs[req->number];
     int err = tsri_s3_error(flow->s, req);
     look->found[req->number] = err == 0;
@@ -268,7 +268,8 @@ int tsri_s3_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, siz
     memset(found, 0, n);
     int err = tsri_s3_usable(s), n_found = 0;
     if (err) return err;
-    struct look look = {.refs = refs, .found = found, .n = n, .deadline_ns = tsri_s3_deadline(s)};
+    struct s3_look look = {
+        .refs = refs, .found = found, .n = n, .deadline_ns = tsri_s3_deadline(s)};
     struct tsri_s3_lane *lane = tsri_s3_lane_take(s, look.deadline_ns);
     if (!lane) return tsri_fail(TSR_ETIME, "s3: no free lane in time");
     struct tsri_s3_flow flow = {.s = s,
@@ -291,7 +292,7 @@ int tsri_s3_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, siz
 /* One page of names, and the heads of their records. */
 struct page {
     struct tsri_s3 *s;
-    struct place {
+    struct s3_place {
         uint8_t space[16];
         struct tsr_key key;
         uint64_t bytes;
@@ -306,7 +307,7 @@ struct page {
 static void add_place(void *arg, const char *name, uint64_t bytes)
 {
     struct page *page = arg;
-    struct place *p = &page->places[page->n];
+    struct s3_place *p = &page->places[page->n];
     if (page->n < PAGE_NAMES && tsri_s3_is_entry(name, page->s->dir, p->space, &p->key)) {
         p->bytes = bytes;
         page->n++;
@@ -317,7 +318,7 @@ static enum tsri_s3_make page_make(struct tsri_s3_flow *flow, struct tsri_s3_htt
 {
     struct page *page = flow->arg;
     if (page->err || page->next == page->n) return TSRI_S3_END;
-    const struct place *p = &page->places[page->next];
+    const struct s3_place *p = &page->places[page->next];
     tsri_s3_req_entry(flow->s, req, TSRI_S3_HTTP_GET, &p->key, p->space);
     req->range = (struct tsri_extent){0, TSRI_PARCEL_HEAD_BYTES};
     req->sinks[0] = tsri_stream_flat(page->heads[req - flow->lane->reqs], TSRI_PARCEL_HEAD_BYTES);
@@ -328,7 +329,7 @@ static enum tsri_s3_make page_make(struct tsri_s3_flow *flow, struct tsri_s3_htt
 static void page_answered(struct tsri_s3_flow *flow, struct tsri_s3_http_req *req)
 {
     struct page *page = flow->arg;
-    const struct place *p = &page->places[req->number];
+    const struct s3_place *p = &page->places[req->number];
     struct tsri_parcel r;
     int err = tsri_s3_error(flow->s, req);
     if (err == TSR_ENOENT || err == TSR_ECORRUPT || page->err) return;

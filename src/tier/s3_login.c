@@ -40,12 +40,12 @@ static int set(char **to, const char *text, size_t n)
 
 /* ---- the file ---- */
 
-struct span {
+struct text_span {
     const char *at;
     size_t n;
 };
 
-static struct span trim(struct span s)
+static struct text_span trim(struct text_span s)
 {
     while (s.n && isspace((unsigned char)s.at[0]))
         s.at++, s.n--;
@@ -54,17 +54,18 @@ static struct span trim(struct span s)
     return s;
 }
 
-static bool says(struct span s, const char *word)
+static bool says(struct text_span s, const char *word)
 {
     return s.n == strlen(word) && memcmp(s.at, word, s.n) == 0;
 }
 
-static int take_setting(struct tsri_s3_login *l, struct span line)
+static int take_setting(struct tsri_s3_login *l, struct text_span line)
 {
     const char *equals = memchr(line.at, '=', line.n);
     if (!equals) return tsri_fail(TSR_ECONFIG, "s3_credentials_file: a line without =");
-    struct span name = trim((struct span){line.at, (size_t)(equals - line.at)});
-    struct span value = trim((struct span){equals + 1, line.n - (size_t)(equals + 1 - line.at)});
+    struct text_span name = trim((struct text_span){line.at, (size_t)(equals - line.at)});
+    struct text_span value =
+        trim((struct text_span){equals + 1, line.n - (size_t)(equals + 1 - line.at)});
     if (says(name, "aws_access_key_id")) return set(&l->access_key, value.at, value.n);
     if (says(name, "aws_secret_access_key")) return set(&l->secret_key, value.at, value.n);
     if (says(name, "aws_session_token")) return set(&l->token, value.at, value.n);
@@ -77,13 +78,13 @@ int tsri_s3_login_read(struct tsri_s3_login *l, const char *text, size_t bytes, 
     for (size_t i = 0; i < bytes;) {
         const char *end = memchr(text + i, '\n', bytes - i);
         size_t n = end ? (size_t)(end - text) - i : bytes - i;
-        struct span line = trim((struct span){text + i, n});
+        struct text_span line = trim((struct text_span){text + i, n});
         i += n + 1;
         if (line.n == 0 || line.at[0] == '#' || line.at[0] == ';') continue;
         if (line.at[0] == '[') {
             if (line.at[line.n - 1] != ']')
                 return tsri_fail(TSR_ECONFIG, "s3_credentials_file: a section without ]");
-            ours = says(trim((struct span){line.at + 1, line.n - 2}), profile);
+            ours = says(trim((struct text_span){line.at + 1, line.n - 2}), profile);
             continue;
         }
         int err = ours ? take_setting(l, line) : 0;

@@ -10,7 +10,7 @@
 #define UPLOAD_PARTS_MAX 10000u /* as S3 has it */
 #define TAIL_MS 5000u           /* for the last word of an upload that failed */
 
-struct put {
+struct s3_put {
     struct tsri_s3 *s;
     struct tsri_s3_lane *lane;
     struct tsr_tier_io *io;
@@ -25,7 +25,7 @@ struct put {
     int err;
 };
 
-static struct tsri_s3_http_req *request(struct put *p, enum tsri_s3_http_method method,
+static struct tsri_s3_http_req *request(struct s3_put *p, enum tsri_s3_http_method method,
                                         const char *query)
 {
     struct tsri_s3_http_req *req = p->lane->free;
@@ -38,7 +38,7 @@ static struct tsri_s3_http_req *request(struct put *p, enum tsri_s3_http_method 
 }
 
 /* Bytes [begin, end) of the object as the body of a request. */
-static void set_body(struct put *p, struct tsri_s3_http_req *req, uint64_t begin, uint64_t end)
+static void set_body(struct s3_put *p, struct tsri_s3_http_req *req, uint64_t begin, uint64_t end)
 {
     uint64_t record_bytes = p->parcel.record_bytes;
     uint64_t cut = end < record_bytes ? end : record_bytes;
@@ -51,7 +51,7 @@ static void set_body(struct put *p, struct tsri_s3_http_req *req, uint64_t begin
 /* ---- is it there already? ---- */
 
 /* 1 when the same text is there, whole; 0 when not; else an error that ends the put. */
-static int look(struct put *p)
+static int look(struct s3_put *p)
 {
     const struct tsr_entry_head *h = &p->parcel.head;
     struct tsri_region *room = &p->lane->records[1];
@@ -72,7 +72,7 @@ static int look(struct put *p)
 
 /* ---- in one request ---- */
 
-static int put_whole(struct put *p)
+static int put_whole(struct s3_put *p)
 {
     struct tsri_s3_http_req *req = request(p, TSRI_S3_HTTP_PUT, "");
     set_body(p, req, 0, p->total);
@@ -83,7 +83,7 @@ static int put_whole(struct put *p)
 
 static enum tsri_s3_make part_make(struct tsri_s3_flow *flow, struct tsri_s3_http_req *req)
 {
-    struct put *p = flow->arg;
+    struct s3_put *p = flow->arg;
     char query[sizeof p->upload + 64];
     if (p->err || p->next == p->n_parts) return TSRI_S3_END;
     snprintf(query, sizeof query, "?partNumber=%u&uploadId=%s", p->next + 1, p->upload);
@@ -97,7 +97,7 @@ static enum tsri_s3_make part_make(struct tsri_s3_flow *flow, struct tsri_s3_htt
 
 static void part_answered(struct tsri_s3_flow *flow, struct tsri_s3_http_req *req)
 {
-    struct put *p = flow->arg;
+    struct s3_put *p = flow->arg;
     if (p->err) return;
     p->err = tsri_s3_error(flow->s, req);
     size_t n = strlen(req->etag);
@@ -109,7 +109,7 @@ static void part_answered(struct tsri_s3_flow *flow, struct tsri_s3_http_req *re
         memcpy(p->etags[req->number], req->etag, sizeof req->etag);
 }
 
-static int begin_upload(struct put *p)
+static int begin_upload(struct s3_put *p)
 {
     char id[TSRI_S3_TOKEN_BYTES];
     struct tsri_s3_http_req *req = request(p, TSRI_S3_HTTP_POST, "?uploads=");
@@ -126,7 +126,7 @@ static int begin_upload(struct put *p)
 }
 
 /* The list of parts, which makes an object of them. The server may say 200 and fail afterwards. */
-static int end_upload(struct put *p)
+static int end_upload(struct s3_put *p)
 {
     char query[sizeof p->upload + 32], *text = (char *)p->lane->reply.data;
     size_t n = 0, n_max = TSRI_S3_REPLY_MAX;
@@ -150,7 +150,7 @@ static int end_upload(struct put *p)
 }
 
 /* Whatever becomes of it: the put has failed already. */
-static void abort_upload(struct put *p)
+static void abort_upload(struct s3_put *p)
 {
     char query[sizeof p->upload + 32];
     snprintf(query, sizeof query, "?uploadId=%s", p->upload);
@@ -159,7 +159,7 @@ static void abort_upload(struct put *p)
     if (tsri_breaker_closed(&p->s->reach)) (void)!tsri_s3_ask(p->s, p->lane, req);
 }
 
-static int put_in_parts(struct put *p)
+static int put_in_parts(struct s3_put *p)
 {
     p->part_bytes = p->s->upload_bytes;
     while ((p->total + p->part_bytes - 1) / p->part_bytes > UPLOAD_PARTS_MAX)
@@ -183,7 +183,7 @@ static int put_in_parts(struct put *p)
 
 /* ---- put ---- */
 
-static int put_one(struct put *p)
+static int put_one(struct s3_put *p)
 {
     struct tsri_s3 *s = p->s;
     struct tsri_region *room = &p->lane->records[0];
@@ -223,7 +223,7 @@ int tsri_s3_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
     struct tsri_s3_lane *lane = tsri_s3_lane_take(s, io[0].deadline_ns);
     if (!lane) return tsri_fail(TSR_ETIME, "s3: no free lane in time");
     for (size_t i = 0; i < n; i++) {
-        struct put p = {.s = s, .lane = lane, .io = &io[i]};
+        struct s3_put p = {.s = s, .lane = lane, .io = &io[i]};
         io[i].result = tsri_s3_usable(s);
         if (!io[i].result) io[i].result = put_one(&p);
         n_ok += io[i].result == 0;
@@ -237,7 +237,7 @@ int tsri_s3_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
 #define DROP_GROUP 64u
 
 /* First who is there, then those are deleted: a DELETE does not say whether there was anything. */
-struct drop {
+struct s3_drop {
     const struct tsr_tier_ref *refs;
     bool there[DROP_GROUP];
     bool deleting;
@@ -248,7 +248,7 @@ struct drop {
 
 static enum tsri_s3_make drop_make(struct tsri_s3_flow *flow, struct tsri_s3_http_req *req)
 {
-    struct drop *d = flow->arg;
+    struct s3_drop *d = flow->arg;
     while (d->deleting && d->next < d->n && !d->there[d->next])
         d->next++;
     if (d->next == d->n) return TSRI_S3_END;
@@ -262,7 +262,7 @@ static enum tsri_s3_make drop_make(struct tsri_s3_flow *flow, struct tsri_s3_htt
 
 static void drop_answered(struct tsri_s3_flow *flow, struct tsri_s3_http_req *req)
 {
-    struct drop *d = flow->arg;
+    struct s3_drop *d = flow->arg;
     const struct tsr_tier_ref *ref = &d->refs[req->number];
     int err = tsri_s3_error(flow->s, req);
     d->there[req->number] = err == 0;
@@ -285,7 +285,7 @@ int tsri_s3_drop(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t 
     struct tsri_s3_lane *lane = tsri_s3_lane_take(s, tsri_s3_deadline(s));
     if (!lane) return tsri_fail(TSR_ETIME, "s3: no free lane in time");
     for (size_t i = 0; i < n; i += DROP_GROUP) {
-        struct drop d = {.refs = refs + i, .deadline_ns = tsri_s3_deadline(s)};
+        struct s3_drop d = {.refs = refs + i, .deadline_ns = tsri_s3_deadline(s)};
         d.n = n - i < DROP_GROUP ? (uint32_t)(n - i) : DROP_GROUP;
         struct tsri_s3_flow flow = {.s = s,
                                     .lane = lane,

@@ -182,7 +182,7 @@ int tsri_tier_drop(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_
     return n ? tier->ops->drop(tier, refs, n) : 0;
 }
 
-struct scan {
+struct checked_scan {
     tsr_tier_scan_fn fn;
     void *arg;
     int n;
@@ -190,7 +190,7 @@ struct scan {
 
 static int scan_one(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc, uint64_t bytes)
 {
-    struct scan *s = arg;
+    struct checked_scan *s = arg;
     if (!tsri_head_is_valid(head)) return 0;
     s->n++;
     return s->fn(s->arg, head, loc, bytes);
@@ -199,7 +199,7 @@ static int scan_one(void *arg, const struct tsr_entry_head *head, tsr_tier_loc l
 int tsri_tier_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg)
 {
     if (!tier->ops->scan) return 0;
-    struct scan s = {fn, arg, 0};
+    struct checked_scan s = {fn, arg, 0};
     int err = tier->ops->scan(tier, scan_one, &s);
     return err < 0 ? err : s.n;
 }

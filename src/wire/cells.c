@@ -148,13 +148,13 @@ int tsri_view_check(const struct tsri_shape *s, struct tsr_view *v, uint32_t n_t
 /* Moves of this much do not fit in the caches anyway. */
 #define STREAM_BYTES ((size_t)8 << 20)
 
-struct rows {
+struct cell_rows {
     uint8_t *cell, *user;
     uint32_t n;
     size_t row, stride;
 };
 
-static void move_rows(const struct rows *r, bool to_user, bool stream)
+static void move_rows(const struct cell_rows *r, bool to_user, bool stream)
 {
     uint8_t *cell = r->cell, *user = r->user;
     size_t row = r->row, stride = r->stride;
@@ -176,7 +176,7 @@ static void move_rows(const struct rows *r, bool to_user, bool stream)
     }
 }
 
-static int read_rows(const struct rows *r, const struct tsri_region *source)
+static int read_rows(const struct cell_rows *r, const struct tsri_region *source)
 {
     if (r->stride == r->row) return tsri_region_read(source, r->user, r->cell, r->n * r->row);
     int e = 0;
@@ -209,7 +209,7 @@ static int move_cells(const struct tsri_cell_move *m, const struct tsr_view *vie
                 uint8_t *rows = plane_in(m->pool, s, m->pages + (size_t)c * full.n_pages, &cell,
                                          m->layer_first + l, p) +
                                 in_cell * row;
-                struct rows r = {rows, user + (t - m->offset) * stride, n, row, stride};
+                struct cell_rows r = {rows, user + (t - m->offset) * stride, n, row, stride};
                 int e = source ? read_rows(&r, source) : 0;
                 if (e) return e;
                 if (!source) move_rows(&r, m->to_view, stream);

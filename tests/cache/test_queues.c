@@ -37,10 +37,10 @@ TEST(a_mark_comes_back_as_it_was_given)
 {
     struct tsri_queues q;
     CHECK_INT(tsri_queues_init(&q, IDS), 0);
-    struct tsri_mark mark = tsri_mark_make(0x123456789abcdef0u, 21, 5);
+    struct tsri_rank_mark mark = tsri_mark_make(0x123456789abcdef0u, 21, 5);
     tsri_queues_insert(&q, 7, mark, 1);
     tsri_queues_move(&q, 7, 2);
-    struct tsri_mark got = tsri_queues_mark(&q, 7);
+    struct tsri_rank_mark got = tsri_queues_mark(&q, 7);
     CHECK_INT(got.hash, mark.hash);
     CHECK_INT(got.size, 21);
     CHECK_INT(got.tag, 5);

@@ -27,7 +27,7 @@ static void fini(void)
 
 static void insert(uint32_t id, uint64_t key, uint32_t tag)
 {
-    struct tsri_mark mark = tsri_mark_make(key * 0x9e3779b97f4a7c15u, 1, tag);
+    struct tsri_rank_mark mark = tsri_mark_make(key * 0x9e3779b97f4a7c15u, 1, tag);
     tsri_queues_insert(&ranks.q, id, mark, TSRI_RECENT);
     tsri_sketch_add(&sketch, mark.hash, IDS);
 }

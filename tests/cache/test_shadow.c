@@ -23,7 +23,7 @@ static void use(uint64_t key, uint32_t units, uint32_t tag, uint32_t n_entries)
 {
     uint64_t hash = (key + 1) * 0x9e3779b97f4a7c15u;
     hash = (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
-    struct tsri_mark mark = tsri_mark_make(hash, units, tag);
+    struct tsri_rank_mark mark = tsri_mark_make(hash, units, tag);
     tsri_sketch_add(&sketch, mark.hash, n_entries);
     tsri_shadow_use(&shadow, mark);
 }

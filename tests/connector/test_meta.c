@@ -77,7 +77,7 @@ static struct tsri_bytes a_step(void)
 TEST(a_step_is_read_as_it_was_written)
 {
     struct tsri_bytes b = a_step();
-    struct tsri_reader r;
+    struct tsri_order_reader r;
     struct tsri_step_head head;
     struct tsri_load_order load;
     struct tsri_save_order save;
@@ -181,7 +181,7 @@ TEST(a_report_is_read_as_it_was_written)
     struct tsri_save_report save = {.job = 5, .result = TSR_EFULL, .n_tokens = 16}, save_got;
     struct tsri_load_report load = {.request = 6, .load = 7, .result = 0, .loaded = 31}, load_got;
     uint64_t sent = 99, id;
-    struct tsri_reader r;
+    struct tsri_order_reader r;
     tsri_meta_put_report(&b, &terms, &head, &save, &load, &sent);
     CHECK_INT(tsri_meta_read_report(&r, &terms, b.data, b.n, &got), 0);
     CHECK_INT(got.rank, 1);

@@ -412,7 +412,7 @@ TEST(requests_that_wait_for_room_are_not_half_a_request)
     struct tsri_session x = {.server = s.server, .state = TSRI_SESSION_OPEN, .fd = -1};
     wb_head(&b, TSRI_WIRE_PING, 1, 0);
     wb_end(&b);
-    x.in = (struct tsri_pending){.data = b.data, .end = b.n, .room = b.n, .since_ns = 1000};
+    x.in = (struct tsri_pending_bytes){.data = b.data, .end = b.n, .room = b.n, .since_ns = 1000};
     tsri_session_check(&x, 1001 + TSRI_STALL_NS);
     CHECK(x.state == TSRI_SESSION_OPEN);
     CHECK(server_end(&s));

@@ -13,7 +13,7 @@ static const struct tsri_terms terms = {.n_ranks = 2,
 
 static void read_report(const uint8_t *data, size_t bytes)
 {
-    struct tsri_reader r;
+    struct tsri_order_reader r;
     struct tsri_report_head head;
     if (tsri_meta_read_report(&r, &terms, data, bytes, &head) != 0) return;
     for (uint32_t i = 0; i < head.n_saves; i++) {
@@ -57,7 +57,7 @@ static uint64_t look_extras(const struct tsri_extras *x)
 
 static uint64_t read_step(const uint8_t *data, size_t bytes)
 {
-    struct tsri_reader r;
+    struct tsri_order_reader r;
     struct tsri_step_head head;
     uint64_t sum = 0, id;
     TSR_ASSERT(tsri_meta_read_step(&r, &terms, data, bytes, &head) == 0);

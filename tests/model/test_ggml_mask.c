@@ -10,7 +10,7 @@ enum { SLOTS = 2048 };
 static uint32_t slots[SLOTS], groups_of[SLOTS];
 static struct tsr_model_group groups[SLOTS];
 static ggml_fp16_t bias[SLOTS], mask[512 * SLOTS];
-static struct tsri_batch batches[SLOTS / 64 + 2];
+static struct tsri_row_batch batches[SLOTS / 64 + 2];
 static const struct tsri_fit fit = {SLOTS, 8};
 
 static bool sees(const struct tsri_sight *s, uint32_t row, uint32_t slot)
@@ -28,7 +28,7 @@ static void check_all(const struct tsri_sight *s, uint32_t n_rows)
 {
     uint32_t n = tsri_batches_cut(s, n_rows, &fit, batches, SLOTS / 64 + 2), done = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const struct tsri_batch *b = &batches[i];
+        const struct tsri_row_batch *b = &batches[i];
         CHECK_INT(b->row_first, done);
         CHECK(b->n_rows > 0 && b->n_rows <= TSRI_BATCH_ROWS);
         CHECK(b->n_rows >= TSRI_TILE_ROWS || n_rows < TSRI_TILE_ROWS);

@@ -19,7 +19,7 @@ static struct tsri_kv kv_of(struct kv_entry *e, size_t align)
 }
 
 /* Carries a request out on a file in memory. */
-static void move(struct tsri_piece *p, uint8_t *file)
+static void move(struct tsri_disk_piece *p, uint8_t *file)
 {
     uint8_t *at = file + p->req.offset;
     for (uint32_t i = 0; i < p->req.n_iov; i++) {
@@ -31,7 +31,7 @@ static void move(struct tsri_piece *p, uint8_t *file)
     }
 }
 
-static void check_request(const struct tsri_piece *p, const struct tsri_kv *kv)
+static void check_request(const struct tsri_disk_piece *p, const struct tsri_kv *kv)
 {
     size_t bytes = 0;
     CHECK(p->req.n_iov > 0 && p->req.n_iov <= TSRI_PIECE_IOVS);
@@ -52,7 +52,7 @@ static uint8_t *write_all(struct kv_entry *e, size_t align, uint64_t *sums)
     struct tsri_kv kv = kv_of(e, align);
     uint8_t *file = malloc(kv.offset + kv.layout.record_bytes);
     memset(file, 0xEE, kv.offset + kv.layout.record_bytes);
-    struct tsri_piece *p = calloc(1, sizeof *p);
+    struct tsri_disk_piece *p = calloc(1, sizeof *p);
     uint64_t n = tsri_layout_cells(&kv.layout, &kv.head), at = 0;
     while (at < n) {
         CHECK_INT(tsri_piece_cut(p, &kv, at, true), 0);
@@ -80,7 +80,7 @@ TEST(what_is_written_in_pieces_is_read_in_pieces)
             kv_entry_init_room(&room, &e, (uint32_t)(s * 7 % 3));
             memcpy(room.tokens, e.tokens, e.head.n_tokens * sizeof e.tokens[0]);
             kv.planes = room.planes;
-            struct tsri_piece *p = calloc(1, sizeof *p);
+            struct tsri_disk_piece *p = calloc(1, sizeof *p);
             for (uint64_t at = 0; at < n; at = p->next) {
                 CHECK_INT(tsri_piece_cut(p, &kv, at, false), 0);
                 check_request(p, &kv);
@@ -128,7 +128,7 @@ TEST(only_wanted_cells_are_asked_for)
             e.planes[i] = NULL;
         else
             n_wanted++;
-    struct tsri_piece *p = calloc(1, sizeof *p);
+    struct tsri_disk_piece *p = calloc(1, sizeof *p);
     for (uint64_t at = tsri_piece_skip(&kv, 0); at < n; at = p->next) {
         CHECK_INT(tsri_piece_cut(p, &kv, at, false), 0);
         for (uint64_t i = p->first; i < p->end; i++)
@@ -149,7 +149,7 @@ TEST(a_large_layer_does_not_share_a_piece_with_the_next)
     struct kv_entry e;
     kv_entry_init(&e, &shape, 1);
     struct tsri_kv kv = kv_of(&e, 4096);
-    struct tsri_piece *p = calloc(1, sizeof *p);
+    struct tsri_disk_piece *p = calloc(1, sizeof *p);
     CHECK_INT(tsri_piece_cut(p, &kv, 0, false), 0);
     CHECK_INT(p->end, 20);
     tsri_region_fini(&p->bounce);
@@ -164,7 +164,7 @@ TEST(a_changed_cell_fails_its_sum_and_is_named)
     struct tsri_kv kv = kv_of(&e, 512);
     uint64_t n = tsri_layout_cells(&kv.layout, &kv.head);
     uint64_t *sums = calloc(n, sizeof sums[0]);
-    struct tsri_piece *p = calloc(1, sizeof *p);
+    struct tsri_disk_piece *p = calloc(1, sizeof *p);
     CHECK_INT(tsri_piece_cut(p, &kv, 0, false), 0);
     tsri_piece_sum(p, &kv, sums);
     CHECK_INT(tsri_piece_check(p, &kv, sums), 0);
