@@ -68,7 +68,8 @@ SANF := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-reco
 ALLC  = -std=c11 -fPIC -fvisibility=hidden $(WARN) $(CPPF) $(SANF) $(CFLAGS)
 LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 
-# A folder of src/ includes itself and those to its left (tools/check-tree.sh).
+# A folder of src/ includes and calls itself and those to its left, which for blend, connector and
+# daemon is up to tessera.c (tools/check-tree.sh): base < ... < cache < tessera.c < these < cli.
 LAYERS   := base config stats chunk device wire tier cache blend connector
 TESSERAD_SRC := src/daemon/tesserad.c src/daemon/http.c
 CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c

@@ -4,12 +4,25 @@
 # one line "where: what is wrong" for each breach and fails if there is any. docs/style.md says why.
 #
 #   tools/check-tree.sh [folder]     the tree to check, this one if not given
-#   B=build                          where its libraries were built; symbols are checked if they are
+#   B=build                          where it was built; calls and symbols are checked if it was
 set -u
 cd "${1:-$(dirname "$0")/..}" || exit 2
 B=${B:-build}
 LINES_MAX=800
-LAYERS='base config stats chunk device wire tier cache blend connector tessera.c daemon cli'
+# From left to right. Folders joined by commas are on one level: they do not see each other.
+LAYERS='base config stats chunk device wire tier cache tessera.c blend,connector,daemon cli'
+# For awk: may_see(a, b), whether a file of folder a may use folder b.
+# shellcheck disable=SC2016  # awk expands
+MAY_SEE='
+    BEGIN {
+        n_levels = split(order, levels, " ")
+        for (i = 1; i <= n_levels; i++) {
+            n_names = split(levels[i], names, ",")
+            for (j = 1; j <= n_names; j++) rank[names[j]] = i
+        }
+    }
+    function may_see(a, b) { return a == b || rank[b] < rank[a] }
+'
 
 wrong() { echo "$1: $2"; }
 
@@ -55,11 +68,7 @@ check_names() {
 # A folder includes itself and those to its left; model and the public headers see only include/.
 check_layers() {
     # shellcheck disable=SC2046  # file names of the tree have no spaces
-    awk -v order="$LAYERS" '
-        BEGIN {
-            n = split(order, names, " ")
-            for (i = 1; i <= n; i++) rank[names[i]] = i
-        }
+    awk -v order="$LAYERS" "$MAY_SEE"'
         FNR == 1 {
             split(FILENAME, parts, "/")
             mine = parts[1] == "include" ? "include" : parts[2]
@@ -81,9 +90,55 @@ check_layers() {
             else if (mine == "model") {
                 if (folder in rank) print where "model may use only include/, not " target
             } else if (folder in rank) {
-                if (rank[folder] > rank[mine])
-                    print where mine " may not include " target ", " folder " is to its right"
+                if (!may_see(mine, folder))
+                    print where mine " may not include " target ", " folder " is not to its left"
             } else if (quoted) print where "not of the form \"folder/file.h\": " target
+        }
+    ' $(files 'c|cpp|h|cu' src include) /dev/null
+}
+
+# The same of calls, as the objects have them: a declaration can be had without its header.
+check_calls() {
+    local object source objects=()
+    while IFS= read -r object; do
+        source=${object#"$B/obj/"}
+        [ ! -f "${source%.o}.c" ] || objects+=("$object")
+    done < <(files o "$B/obj/src")
+    [ ${#objects[@]} -gt 0 ] || {
+        echo "check-tree: there are no objects in $B/obj: calls are not checked" >&2
+        return
+    }
+    nm -A -g "${objects[@]}" 2>/dev/null | awk -v order="$LAYERS" -v top="$B/obj/src/" "$MAY_SEE"'
+        {
+            file = substr($1, length(top) + 1)
+            sub(/[.]o:.*/, ".c", file)
+            folder = file
+            sub(/\/.*/, "", folder)
+            if ($(NF - 1) !~ /^[Uw]$/) home[$NF] = folder
+            else { n++; from[n] = file; mine[n] = folder; name[n] = $NF }
+        }
+        END {
+            for (i = 1; i <= n; i++) {
+                to = home[name[i]]
+                if (mine[i] in rank && to in rank && !may_see(mine[i], to))
+                    print "src/" from[i] ": " mine[i] " may not call " name[i] ", " to " is not to its left"
+            }
+        }
+    '
+}
+
+# A tag means one thing, also where two files keep it to themselves. A public handle that include/
+# only declares has a definition for each kind that there is (struct tsr_device).
+check_tags() {
+    # shellcheck disable=SC2046  # file names of the tree have no spaces
+    awk '
+        /^[ \t]*(struct|union|enum)[ \t]+[A-Za-z0-9_]+[ \t]*[{]/ {
+            tag = $2
+            sub(/[{].*/, "", tag)
+            public = FILENAME ~ /^include/
+            if (!(tag in first)) { first[tag] = FILENAME ":" FNR; in_public[tag] = public }
+            else if (tag !~ /^tsr_/ || public || in_public[tag])
+                print FILENAME ":" FNR ": " $1 " " tag " already means something at " first[tag]
         }
     ' $(files 'c|cpp|h|cu' src include) /dev/null
 }
@@ -133,6 +188,8 @@ breaches=$(
     check_lengths
     check_names
     check_layers
+    check_calls
+    check_tags
     check_tests
     check_words
     check_symbols

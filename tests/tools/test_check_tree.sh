@@ -6,11 +6,12 @@
 
 check=$PWD/tools/check-tree.sh
 
-# A tree of three layers, a public header and tests, below $tmp.
+# A tree of some layers, a public header and tests, below $tmp; as it would be without a build.
 make_tree() {
     cd "$tmp" || return
     mkdir -p src/base src/cache src/model include/tessera tests/base tests/cache tests/model \
         tests/system docs tools
+    export B=none
     echo '#include <stddef.h>' >include/tessera/tessera.h
     echo '#include <tessera/tessera.h>' >src/base/base.h
     printf '#include "base/base.h"\n#include <stdio.h>\n' >src/base/error.c
@@ -26,6 +27,7 @@ make_tree() {
 refused() {
     local out text
     out=$("$check" "$tmp" 2>&1) && { fail "not refused: $1" || return; }
+    out=$(grep -v 'calls are not checked' <<<"$out")
     for text in "$@"; do
         [[ $out == *"$text"* ]] || fail "'$text' is not in: $out" || return
     done
@@ -36,13 +38,20 @@ a_tree_that_keeps_the_rules_passes_in_silence() {
     local out
     make_tree || return
     out=$("$check" "$tmp" 2>&1) || fail "refused: $out" || return
+    [ "$out" = 'check-tree: there are no objects in none/obj: calls are not checked' ] ||
+        fail "said: $out"
+}
+
+this_tree_keeps_the_rules() {
+    local out
+    out=$("$check" 2>&1) || fail "refused: $out" || return
     [ -z "$out" ] || fail "said: $out"
 }
 
 a_file_of_801_lines_is_too_long() {
     make_tree || return
     seq 800 | sed 's/^/\/\/ /' >src/base/base.h
-    "$check" "$tmp" >/dev/null || fail "800 lines are refused" || return
+    "$check" "$tmp" &>/dev/null || fail "800 lines are refused" || return
     seq 801 | sed 's/^/\/\/ /' >tests/base/test_error.c
     refused 'tests/base/test_error.c: 801 lines, the limit is 800'
 }
@@ -57,8 +66,40 @@ a_layer_may_not_look_to_its_right() {
     make_tree || return
     printf '\n#  include "cache/cache.h"\n' >>src/base/error.c
     echo '#include <cache/cache.h>' >>src/base/base.h
-    refused 'src/base/error.c:4: base may not include cache/cache.h, cache is to its right' \
+    refused 'src/base/error.c:4: base may not include cache/cache.h, cache is not to its left' \
         'src/base/base.h:2: base may not include cache/cache.h'
+}
+
+layers_of_one_level_do_not_see_each_other() {
+    make_tree || return
+    mkdir -p src/blend src/daemon
+    echo '#include "cache/cache.h"' >src/blend/blend.h
+    printf '#include "cache/cache.h"\n#include "blend/blend.h"\n' >src/daemon/daemon.h
+    refused 'src/daemon/daemon.h:2: daemon may not include blend/blend.h, blend is not to its left'
+}
+
+a_call_to_the_right_is_found_without_an_include() {
+    make_tree || return
+    local folder
+    echo 'void tsri_up(void); void tsri_down(void); void tsri_down(void) {tsri_up();}' >src/base/error.c
+    echo 'void tsri_up(void); void tsri_down(void); void tsri_up(void) {tsri_down();}' >src/cache/index.c
+    for folder in base/error cache/index; do
+        mkdir -p "none/obj/src/${folder%/*}"
+        "$CC" -c "src/$folder.c" -o "none/obj/src/$folder.o" || return
+    done
+    cp none/obj/src/cache/index.o none/obj/src/cache/gone.o # of a file that is no longer there
+    refused 'src/base/error.c: base may not call tsri_up, cache is not to its left'
+}
+
+a_tag_means_one_thing() {
+    make_tree || return
+    printf 'struct tsr_device {\n    int x;\n};\n' >>src/base/base.h
+    printf 'struct tsr_device {\n    int y;\n};\nstruct place {\n' >>src/cache/cache.h
+    "$check" "$tmp" 2>/dev/null || fail "two kinds of a public handle are refused" || return
+    printf '    struct place {\n    enum tsr_key { A };\n' >>src/base/base.h
+    printf 'struct tsr_key {\n' >>include/tessera/tessera.h
+    refused 'src/cache/cache.h:5: struct place already means something at src/base/base.h:5' \
+        'src/base/base.h:6: enum tsr_key already means something at include/tessera/tessera.h:2'
 }
 
 an_include_names_its_folder_and_no_way_to_it() {
@@ -99,7 +140,7 @@ a_source_file_without_a_test_is_named_with_the_test_it_wants() {
 unfinished_work_is_found_and_words_that_hold_it_are_not() {
     make_tree || return
     echo '/* TSR_EXXX, mkstemp("a-XXXXXX"), stubborn */' >>src/base/base.h
-    "$check" "$tmp" >/dev/null || fail "a longer word is refused" || return
+    "$check" "$tmp" &>/dev/null || fail "a longer word is refused" || return
     echo '/* TODO: later */' >>src/base/base.h
     echo '/* a stub */' >>src/cache/cache.h
     refused 'src/base/base.h:3: unfinished work: /* TODO: later */' \
@@ -126,15 +167,20 @@ a_symbol_with_a_foreign_name_is_found_in_both_libraries() {
     echo 'int tsr_a(void); int tsr_a(void) {return 1;} int loose; int tsri_b;' >a.c
     "$CC" -c -fPIC a.c -o a.o && ar rcs build/lib/libtessera.a a.o || return
     "$CC" -shared a.o -o build/lib/libtessera.so || return
-    B=build refused 'build/lib/libtessera.so: exports loose, which does not begin with tsr_' \
+    export B=build
+    refused 'build/lib/libtessera.so: exports loose, which does not begin with tsr_' \
         'build/lib/libtessera.so: exports tsri_b' \
         'build/lib/libtessera.a: a.o defines loose, neither static nor tsr_ nor tsri_'
 }
 
 run a_tree_that_keeps_the_rules_passes_in_silence
+run this_tree_keeps_the_rules
 run a_file_of_801_lines_is_too_long
 run a_base_name_belongs_to_one_folder
 run a_layer_may_not_look_to_its_right
+run layers_of_one_level_do_not_see_each_other
+run a_call_to_the_right_is_found_without_an_include
+run a_tag_means_one_thing
 run an_include_names_its_folder_and_no_way_to_it
 run an_unknown_folder_is_no_layer
 run model_sees_only_the_public_headers
