@@ -12,9 +12,6 @@
 #include "cache/manager.h"
 #include "cache/served.h"
 
-#include <errno.h>
-#include <time.h>
-
 struct range {
     struct tsri_feed *feed;
     struct tsr_match match;
@@ -375,11 +372,7 @@ int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
     f->rope = *d->rope;
     f->freq_set = d->freq_set;
     f->n_owners = 1;
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&f->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    tsri_cond_init(&f->changed);
     pthread_mutex_init(&f->lock, NULL);
     f->ranges = tsri_alloc((size_t)d->n_ranges + 1, sizeof *f->ranges);
     e = f->ranges ? copy_prompt(f, d->prompt) : TSR_ENOMEM;
@@ -404,17 +397,9 @@ int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
 
 /* ---- waiting ---- */
 
-static struct timespec deadline(uint32_t timeout_ms)
+static uint64_t deadline(uint32_t timeout_ms)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += timeout_ms / 1000;
-    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_nsec -= 1000000000;
-        t.tv_sec++;
-    }
-    return t;
+    return tsri_now_ns() + (uint64_t)timeout_ms * 1000000;
 }
 
 /* Under lock: ranges that lack the layer and can still be had, and what all of them have. */
@@ -471,13 +456,13 @@ int tsri_feed_wait(struct tsri_feed *f, uint32_t layer, uint32_t timeout_ms)
     uint64_t progress, before;
     pthread_mutex_lock(&f->lock);
     help(f, layer);
-    struct timespec until = deadline(timeout_ms);
+    uint64_t until_ns = deadline(timeout_ms);
     while (n_missing(f, layer, &before)) {
-        int e = pthread_cond_timedwait(&f->changed, &f->lock, &until);
+        bool in_time = tsri_cond_wait(&f->changed, &f->lock, until_ns);
         help(f, layer);
         if (n_missing(f, layer, &progress) && progress != before) {
-            until = deadline(timeout_ms);
-        } else if (e == ETIMEDOUT) {
+            until_ns = deadline(timeout_ms);
+        } else if (!in_time) {
             give_up(f, layer);
             break;
         }

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -192,15 +191,6 @@ int tsri_segment_search(struct tsri_disk *d, struct tsri_disk_lane *lane,
 
 /* ---- making a segment ---- */
 
-/* False when the system has no random numbers. One that could be guessed would let KV pass for
- * records. */
-static bool draw_nonce(uint64_t *nonce)
-{
-    bool drawn = getrandom(nonce, sizeof *nonce, 0) == (ssize_t)sizeof *nonce;
-    *nonce |= 1;
-    return drawn;
-}
-
 /* The file is complete before it has a segment's name. */
 static int write_new_file(struct tsri_disk *d, struct tsri_segment *s, const char *tmp)
 {
@@ -240,13 +230,9 @@ static int make_file(struct tsri_disk *d, struct tsri_segment *s)
 static int make_segment(struct tsri_disk *d, uint64_t id, uint64_t capacity,
                         struct tsri_segment **out)
 {
-    uint64_t nonce = 0;
-    struct tsri_segment *s = NULL;
-    int error = draw_nonce(&nonce) ? 0 : errno;
-    if (!error) {
-        s = tsri_segment_new(id, nonce);
-        if (!s) error = ENOMEM;
-    }
+    /* One that could be guessed would let KV pass for records. */
+    struct tsri_segment *s = tsri_segment_new(id, tsri_nonce());
+    int error = s ? 0 : ENOMEM;
     if (s) {
         s->capacity = capacity;
         s->state = TSRI_SEGMENT_BUSY;

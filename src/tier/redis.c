@@ -6,9 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
-#include <sys/random.h>
 
 #define ABSENT_SLOTS (1u << 16)
 #define WRITES_WAIT_MS 250u
@@ -26,17 +24,12 @@ int tsri_redis_usable(struct tsri_redis *r)
 
 struct tsri_redis_lane *tsri_redis_lane_take(struct tsri_redis *r, uint64_t deadline_ns)
 {
-    struct timespec t = {(time_t)(deadline_ns / 1000000000), (long)(deadline_ns % 1000000000)};
     struct tsri_redis_lane *lane = NULL;
     pthread_mutex_lock(&r->lock);
     for (;;) {
         for (uint32_t i = 0; i < r->n_lanes && !lane; i++)
             if (!r->lanes[i].taken) lane = &r->lanes[i];
-        if (lane) break;
-        if (!deadline_ns)
-            pthread_cond_wait(&r->freed, &r->lock);
-        else if (pthread_cond_timedwait(&r->freed, &r->lock, &t) != 0)
-            break;
+        if (lane || !tsri_cond_wait(&r->freed, &r->lock, deadline_ns)) break;
     }
     if (lane) lane->taken = true;
     pthread_mutex_unlock(&r->lock);
@@ -179,29 +172,17 @@ static void close_redis(struct tsri_redis *r)
     tsri_free(r);
 }
 
-static void cond_init(pthread_cond_t *cond)
-{
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 static int redis_open(struct tsr_tier **out, const struct tsr_tier_env *env)
 {
     struct tsri_redis *r = tsri_alloc(1, sizeof *r);
     if (!r) return TSR_ENOMEM;
     pthread_mutex_init(&r->lock, NULL);
-    cond_init(&r->freed);
+    tsri_cond_init(&r->freed);
     pthread_mutex_init(&r->upkeep_lock, NULL);
-    cond_init(&r->upkeep_more);
+    tsri_cond_init(&r->upkeep_more);
     tsri_breaker_init(&r->writes, 1, WRITES_WAIT_MS, "takes no writes");
     r->read_only = env->read_only != 0;
-    uint64_t nonce = 0;
-    if (getrandom(&nonce, sizeof nonce, GRND_NONBLOCK) != (ssize_t)sizeof nonce)
-        nonce = tsri_now_ns() ^ (uint64_t)getpid() << 32;
-    atomic_store(&r->nonce, nonce);
+    atomic_store(&r->nonce, tsri_nonce());
     struct tsri_redis_setup set = {0};
     configure(env, &set);
     int err = take_setup(r, &set, env->tenant);

@@ -223,12 +223,6 @@ static bool all_in_use_are_up(struct tsri_redis *r)
     return true;
 }
 
-static void wait_until(struct tsri_redis *r, uint64_t ns)
-{
-    struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    pthread_cond_timedwait(&r->upkeep_more, &r->upkeep_lock, &t);
-}
-
 static void *upkeep(void *arg)
 {
     struct tsri_redis *r = arg;
@@ -250,7 +244,7 @@ static void *upkeep(void *arg)
                                                               : SURVEY_MS_MIN;
         uint64_t until = tsri_now_ns() + distance_ms * 1000000;
         while (!r->closing && tsri_now_ns() < until)
-            wait_until(r, until);
+            (void)tsri_cond_wait(&r->upkeep_more, &r->upkeep_lock, until);
     }
     pthread_mutex_unlock(&r->upkeep_lock);
     return NULL;

@@ -6,7 +6,6 @@
 
 #include <stdio.h>
 #include <unistd.h>
-#include <sys/random.h>
 
 #define ABSENT_SLOTS (1u << 16)
 #define FAILURES 3u /* in a row, of the kind that may pass */
@@ -118,14 +117,6 @@ static void close_s3(struct tsri_s3 *s)
     tsri_free(s);
 }
 
-static uint64_t first_nonce(void)
-{
-    uint64_t nonce = 0;
-    if (getrandom(&nonce, sizeof nonce, GRND_NONBLOCK) != (ssize_t)sizeof nonce)
-        nonce = tsri_now_ns() ^ (uint64_t)getpid() << 32;
-    return nonce;
-}
-
 static int s3_open(struct tsr_tier **out, const struct tsr_tier_env *env)
 {
     struct tsri_s3 *s = tsri_alloc(1, sizeof *s);
@@ -137,7 +128,7 @@ static int s3_open(struct tsr_tier **out, const struct tsr_tier_env *env)
     tsri_breaker_init(&s->reach, FAILURES, REACH_WAIT_MS, "down");
     tsri_breaker_init(&s->writes, 1, WRITES_WAIT_MS, "takes no writes");
     s->read_only = env->read_only != 0;
-    atomic_store(&s->nonce, first_nonce());
+    atomic_store(&s->nonce, tsri_nonce());
     struct tsri_s3_setup set = {0};
     configure(env, &set);
     int err = set.bucket[0] ? take_setup(s, &set, env->tenant)

@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define ANSWERS_MAX 64u
@@ -96,12 +95,10 @@ static int left_ms(uint64_t until_ns)
     return ms > 60000 ? 60000 : (int)ms;
 }
 
-/* Waits for a change until then. */
+/* Waits for a change until then, which may be over: 0 is a time like any other here. */
 static void wait_change(struct tsri_link *l, uint64_t until_ns)
 {
-    struct timespec t = {.tv_sec = (time_t)(until_ns / 1000000000),
-                         .tv_nsec = (long)(until_ns % 1000000000)};
-    pthread_cond_timedwait(&l->changed, &l->lock, &t);
+    (void)tsri_cond_wait(&l->changed, &l->lock, until_ns ? until_ns : 1);
 }
 
 /* ---- mappings ---- */
@@ -575,11 +572,7 @@ int tsri_link_open(struct tsri_link **out, const struct tsri_link_desc *desc)
         return e;
     }
     memcpy(l->token, desc->token, token_bytes + 1);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    tsri_cond_init(&l->changed);
     pthread_mutex_init(&l->lock, NULL);
     *out = l;
     return 0;
