@@ -193,8 +193,8 @@ static int put_s3_url(const struct setting *s, char *rest)
         int err = put_option(s, "s3_region", amazon + 4);
         if (err) return err;
     } else if (strpbrk(rest, ".:")) {
-        return tsri_fail(TSR_ECONFIG, "remote_url: %s is no bucket: set s3_bucket, s3_endpoint",
-                         rest);
+        /* Without the value: it may hold a key and its secret. */
+        return tsri_fail(TSR_ECONFIG, "remote_url: no bucket: set s3_bucket, s3_endpoint");
     }
     return put_option(s, "s3_bucket", rest);
 }

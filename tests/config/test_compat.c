@@ -375,7 +375,7 @@ TEST(a_remote_url_of_another_kind_is_ignored_and_a_wrong_one_refused)
     check_option("redis_address", "");
     check_option("s3_bucket", "");
     static const char *const wrong[] = {"redis://", "redis://me:sesame@", "s3://a.b.c",
-                                        "redis://me:sesame@host/x"};
+                                        "s3://key:sesame@host", "redis://me:sesame@host/x"};
     for (size_t i = 0; i < TSRI_COUNT(wrong); i++) {
         char text[128];
         snprintf(text, sizeof text, "remote_url: \"%s\"\n", wrong[i]);
