@@ -197,6 +197,8 @@ uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t)
     struct tsri_manager *m = c->manager;
     struct tsri_entry *e = &c->entries[id];
     uint8_t tiers = atomic_load_explicit(&e->tiers, memory_order_relaxed);
+    if (t <= m->n_lower && m->owed[id]) /* nor is it to be written there by the next flush */
+        tsri_owed_set(m, id, (uint8_t)(m->owed[id] & ~(1u << t)));
     if (t > m->n_lower || !(tiers >> t & 1)) return 0;
     if (tiers == 1u << t)
         return tsri_entry_is_idle(c, id) ? tsri_entry_drop(c, id, TSR_EVENT_DROPPED) : 0;

@@ -232,6 +232,21 @@ TEST(what_is_cleared_is_owed_no_longer)
     below_end(&b);
 }
 
+TEST(what_is_cleared_from_a_tier_is_owed_to_it_no_longer)
+{
+    struct below b;
+    below_open(&b);
+    fake_tier_fail(&b.plan, FAKE_PUT, 1, UINT32_MAX - 1, TSR_EIO);
+    CHECK_INT(store_range(&b.k, 0, 5), 5);
+    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+    fake_tier_fail(&b.plan, 0, 0, 0, 0);
+    struct tsr_clear below = {.size = sizeof below, .tier = 1};
+    CHECK_INT(tsr_clear(b.k.cache, &below), 0); /* it had none of them */
+    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(b.store.n_items, 0);
+    below_end(&b);
+}
+
 /* More than may wait at once. */
 TEST(much_that_is_owed_is_written_in_rounds)
 {
@@ -439,6 +454,7 @@ int main(void)
     RUN(what_was_lost_and_told_to_no_thread_is_told_to_one_that_comes_later);
     RUN(a_thread_is_told_that_its_own_stores_were_lost_after_it_stored_again);
     RUN(what_is_cleared_is_owed_no_longer);
+    RUN(what_is_cleared_from_a_tier_is_owed_to_it_no_longer);
     RUN(much_that_is_owed_is_written_in_rounds);
     RUN(with_every_sync_failing_no_flush_succeeds);
     RUN(what_only_a_failed_sync_had_is_told_as_lost);
