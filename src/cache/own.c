@@ -11,6 +11,7 @@ static uint32_t derive_entries(const struct tsri_options *o)
     if (o->entries_max) return o->entries_max;
     uint64_t n = o->host_size / o->host_page_size;
     if (o->disk_enabled && o->disk_path[0]) n += o->disk_size / o->host_page_size;
+    if (o->disk_enabled && o->disk2_path[0]) n += o->disk2_size / o->host_page_size;
     if (n < 1024) n = 1024;
     if (n > 4u << 20) n = 4u << 20;
     return (uint32_t)n;
