@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@ static void serve(struct served *s, const char *const *options, int ready)
     struct tsr_server *server;
     char disk[512];
     sigset_t stop;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* also when the test aborts */
     sigemptyset(&stop);
     sigaddset(&stop, SIGTERM);
     sigprocmask(SIG_BLOCK, &stop, NULL);
