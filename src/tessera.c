@@ -1,6 +1,7 @@
 /* tessera.c - the public entry points: check arguments, answer for a forked child, count, call
  * inside. Nothing is decided here that a caller inside the library would have to know. */
 #include "cache/backend.h"
+#include "cache/source.h"
 
 /* A struct of the caller's, completed with zeros to the one this library knows. Nothing is copied
  * beyond what the caller's own size says it has. */

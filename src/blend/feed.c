@@ -10,7 +10,7 @@
  * the cache but never again touches the engine's memory. The last owner frees it. */
 #include "blend/blend.h"
 #include "cache/manager.h"
-#include "cache/served.h"
+#include "cache/source.h"
 
 struct range {
     struct tsri_feed *feed;

@@ -12,6 +12,8 @@
 
 #include <tessera/client.h>
 
+struct tsri_source;
+
 /* What can be done to the entries of a prompt. */
 enum tsri_mark { TSRI_MARK_PIN, TSRI_MARK_UNPIN, TSRI_MARK_TOUCH, TSRI_MARK_PREFETCH };
 
@@ -35,8 +37,9 @@ struct tsri_backend {
     int (*discover)(struct tsr_client *client, struct tsr_space *space,
                     const struct tsr_prompt *prompt);
 
-    /* Ranges are checked; sets the result of each. */
-    int (*load)(struct tsri_loader *loader);
+    /* As tsri_source_open and tsri_source_fetch. */
+    uint32_t (*source_open)(struct tsri_source *s);
+    int (*source_fetch)(struct tsri_source *s, const atomic_bool *stop);
     int (*store)(struct tsr_client *client, const struct tsr_store *store);
     int (*put_open)(struct tsr_put **out, struct tsr_client *client, const struct tsr_store *store);
     int (*put_layer)(struct tsr_put *put, uint32_t layer, const struct tsr_view *view);

@@ -14,8 +14,7 @@
 #define TSRI_DELIVER_H
 
 #include "cache/manager.h"
-#include "cache/served.h"
-#include "tier/hot.h"
+#include "cache/source.h"
 
 #include <tessera/deliver.h>
 

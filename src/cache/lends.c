@@ -2,6 +2,7 @@
  * A reader gets the pages that hold its range and a lease that keeps them in place; nothing is
  * copied here. What only a lower tier has is fetched first, on a thread that may wait. */
 #include "cache/manager.h"
+#include "cache/source.h"
 
 static int check(struct tsr_cache *c, const struct tsri_lend *l, const struct tsr_prompt *prompt)
 {

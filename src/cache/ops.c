@@ -3,6 +3,7 @@
  * close. */
 #include "cache/backend.h"
 #include "cache/manager.h"
+#include "cache/source.h"
 
 #include <errno.h>
 #include <stdio.h>

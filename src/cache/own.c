@@ -2,6 +2,7 @@
  * calls are those of the folder as they are; the rest is put together here. */
 #include "cache/backend.h"
 #include "cache/manager.h"
+#include "cache/source.h"
 
 #include <stdlib.h>
 
@@ -213,7 +214,8 @@ const struct tsri_backend tsri_backend_own = {
     .contains = own_contains,
     .mark = own_mark,
     .discover = own_discover,
-    .load = tsri_loader_own,
+    .source_open = tsri_source_open_own,
+    .source_fetch = tsri_source_fetch_own,
     .store = tsri_put_all,
     .put_open = own_put_open,
     .put_layer = own_put_layer,

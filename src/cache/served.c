@@ -4,6 +4,7 @@
 #include "cache/served.h"
 
 #include "cache/backend.h"
+#include "cache/source.h"
 
 #define KEYS_AT_ONCE 16384u
 /* Pages are the server's business: any space fits in such ones. */
@@ -628,7 +629,8 @@ const struct tsri_backend tsri_backend_served = {
     .contains = served_contains,
     .mark = served_mark,
     .discover = served_discover,
-    .load = tsri_served_load,
+    .source_open = tsri_source_open_served,
+    .source_fetch = tsri_source_fetch_served,
     .store = tsri_served_store,
     .put_open = tsri_served_put_open,
     .put_layer = tsri_served_put_layer,

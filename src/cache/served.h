@@ -110,11 +110,6 @@ void tsri_borrow_cells(const struct tsri_borrow *b, uint32_t i, void **planes,
 /* Accepts one that holds nothing. */
 void tsri_borrow_fini(struct tsri_borrow *b);
 
-/* ---- served_load.c ---- */
-
-/* Sets the result of every range. */
-TSR_MUST int tsri_served_load(struct tsri_loader *loader);
-
 /* ---- served_store.c ---- */
 
 TSR_MUST int tsri_served_store(struct tsr_client *client, const struct tsr_store *store);

@@ -1,84 +1,53 @@
-/* served_load.c - loads from a server: it lends the pages that hold the ranges, and they are copied
- * out of the shared mapping here. After each layer the session is asked whether the leases still
- * hold: what was copied while they did not is worth nothing and is reported as gone. */
-#include "cache/served.h"
+/* served_load.c - ranges of a cache that a server has (source.h): it lends the pages that hold
+ * them, and they are read out of the shared mapping. Whoever reads asks afterwards whether the
+ * leases still held: what was read while they did not is worth nothing. */
+#include "cache/source.h"
 
-static void fail_all(const struct tsri_loader *loader, int err)
+uint32_t tsri_source_open_served(struct tsri_source *s)
 {
-    for (uint32_t i = 0; i < loader->n; i++)
-        if (loader->loads[i].result == 0) loader->loads[i].result = err;
-}
-
-/* n_layers from `layer` on, counted in the range, which has them. */
-static void copy(const struct tsri_borrow *b, const struct tsri_range_load *r, uint32_t i,
-                 uint32_t layer, uint32_t n_layers)
-{
-    const struct tsri_borrowed *l = &b->ranges[i];
-    struct tsr_view view = r->view;
-    view.data = (uint8_t *)view.data + layer * view.layer_stride;
-    struct tsri_cell_move move = {.pool = b->mapping->pool.data,
-                                  .shape = &l->shape,
-                                  .pages = l->pages,
-                                  .entry_tokens = l->entry_tokens,
-                                  .offset = l->offset,
-                                  .n_tokens = r->n_tokens,
-                                  .layer_first = r->layer_first + layer,
-                                  .n_layers = n_layers,
-                                  .to_view = true};
-    tsri_cells_move(&move, &view);
-}
-
-/* All layers at once where nobody waits for the first. */
-static int copy_all(struct tsri_loader *loader, const struct tsri_borrow *b)
-{
-    bool by_layer = loader->layer_done != NULL;
-    for (uint32_t layer = 0; layer < (by_layer ? loader->n_layers : 1); layer++) {
-        for (uint32_t i = 0; i < loader->n; i++) {
-            const struct tsri_range_load *r = &loader->ranges[i];
-            if (loader->loads[i].result) continue;
-            if (!by_layer)
-                copy(b, r, i, 0, r->n_layers);
-            else if (layer < r->n_layers)
-                copy(b, r, i, layer, 1);
-        }
-        if (!tsri_borrow_holds(b)) return tsri_fail(TSR_ENOENT, "the server has ended the session");
-        if (by_layer) loader->layer_done(loader, layer);
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct tsri_source_range *r = &s->ranges[i];
+        r->source = s;
+        r->result = 0;
+        r->where = TSRI_BELOW;
     }
-    return 0;
+    return s->n;
 }
 
-static void take_result(struct tsr_load *load, const struct tsri_borrowed *b)
+static void take(struct tsri_source_range *r, const struct tsri_borrowed *b)
 {
-    load->result = b->result;
-    int64_t first = (int64_t)load->match->entry_offset + load->offset;
-    if (b->result == 0) tsri_load_tell(load, (uint32_t)(b->stands - first), b->freq_set);
+    r->result = b->result;
+    r->where = b->result ? TSRI_GONE : TSRI_HERE;
+    if (b->result) return;
+    r->base = (uint32_t)(b->stands - r->offset);
+    r->freq_set = b->freq_set;
+    r->cell_first = (r->offset - b->offset) / b->shape.cell_tokens;
+    r->entry_tokens = b->entry_tokens + r->offset - b->offset;
+    r->pages = b->pages;
+    r->shape = &b->shape;
 }
 
-int tsri_served_load(struct tsri_loader *loader)
+int tsri_source_fetch_served(struct tsri_source *s, const atomic_bool *stop)
 {
-    struct tsri_seat *seat = tsri_client_seat(loader->client);
-    struct tsri_borrow b;
-    struct tsri_borrow_want *wants = tsri_alloc(loader->n, sizeof *wants);
-    int e = wants ? 0 : TSR_ENOMEM;
-    for (uint32_t i = 0; i < loader->n; i++) {
-        const struct tsr_load *load = &loader->loads[i];
-        loader->loads[i].result = 0;
-        if (e == 0)
-            wants[i] = (struct tsri_borrow_want){.space = load->space,
-                                                 .match = load->match,
-                                                 .prompt = load->prompt,
-                                                 .offset = load->offset,
-                                                 .n_tokens = loader->ranges[i].n_tokens};
+    (void)stop; /* it waits no longer than server_patience */
+    struct tsri_served *served = s->c->served;
+    struct tsri_seat *seat = s->client ? tsri_client_seat(s->client) : served->seat;
+    struct tsri_borrow_want *wants = tsri_alloc(s->n, sizeof *wants);
+    if (!wants) return TSR_ENOMEM;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const struct tsri_source_range *r = &s->ranges[i];
+        const struct tsri_wanted *w = &r->wanted;
+        wants[i] = (struct tsri_borrow_want){.space = (struct tsr_space *)(uintptr_t)w->space,
+                                             .match = w->match,
+                                             .prompt = w->prompt,
+                                             .offset = r->offset - w->match->entry_offset,
+                                             .n_tokens = r->n_tokens};
     }
-    if (e == 0)
-        e = tsri_borrow_init(&b, seat, wants, loader->n, tsri_now_ns() + seat->served->patience_ns);
-    if (e == 0) {
-        for (uint32_t i = 0; i < loader->n; i++)
-            take_result(&loader->loads[i], &b.ranges[i]);
-        e = copy_all(loader, &b);
-        tsri_borrow_fini(&b);
-    }
-    if (e) fail_all(loader, e == TSR_EAGAIN || e == TSR_ETIME ? TSR_ENOENT : e);
+    int e = tsri_borrow_init(&s->borrow, seat, wants, s->n, tsri_now_ns() + served->patience_ns);
     tsri_free(wants);
-    return e == TSR_ENOMEM ? e : 0;
+    if (e) return e == TSR_EAGAIN || e == TSR_ETIME ? TSR_ENOENT : e; /* away: a miss */
+    s->memory = s->borrow.mapping->pool.data;
+    for (uint32_t i = 0; i < s->n; i++)
+        take(&s->ranges[i], &s->borrow.ranges[i]);
+    return 0;
 }

@@ -19,6 +19,7 @@
 #define TSRI_DAEMON_H
 
 #include "cache/manager.h"
+#include "cache/source.h"
 #include "wire/wire.h"
 
 #include <tessera/server.h>

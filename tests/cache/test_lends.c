@@ -2,6 +2,7 @@
  * exactly the range asked for, they stay until the lease is released, what only a lower tier has
  * is fetched and compared, and what cannot be lent says why. */
 #include "cache/manager.h"
+#include "cache/source.h"
 
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"

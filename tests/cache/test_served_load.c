@@ -1,6 +1,6 @@
 /* test_served_load.c - loads out of a server's memory: parts of matches, single layers, layer by
  * layer in the background, from a tier below the server, and when the lender lets go meanwhile. */
-#include "cache/served.h"
+#include "cache/source.h"
 
 #include "support/fake_tier.h"
 #include "support/served_kit.h"

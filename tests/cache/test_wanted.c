@@ -1,6 +1,6 @@
 /* test_wanted.c - what matches stand for in their prompts: all of a call together, in any order and
  * of any kind, are found where each of them would be found alone, and nowhere else. */
-#include "cache/cache.h"
+#include "cache/source.h"
 
 #include "support/cache_kit.h"
 #include "support/test.h"

@@ -1,0 +1,260 @@
+/* test_source.c - matched ranges, read where they are: host memory, the device pool, a lower tier or
+ * the pages of a server. The bytes are the same from all of them, what is not the text of the prompt
+ * is told and counted wherever it is, and nothing stays pinned. */
+#include "cache/manager.h"
+#include "cache/source.h"
+#include "support/fake_tier.h"
+#include "support/served_kit.h"
+#include "support/test.h"
+
+#define N 150u
+
+/* Where the segment is when it is read. */
+enum place { IN_HOST, IN_POOL, IN_TIER, AT_SERVER, PLACES };
+
+struct rig {
+    enum place place;
+    struct kit k;
+    struct server_kit server;
+    struct mem_tier_store store;
+    struct fake_tier_plan plan;
+    uint32_t *tokens;
+    struct tsr_range segment;
+    struct tsr_prompt prompt;
+    struct kit_hits hits;
+    struct tsri_source source;
+    struct tsri_source_range ranges[3];
+    struct tsri_hot_pin pins[3];
+};
+
+static void open_cache(struct rig *x)
+{
+    const char *const pool[] = {"device", "cpu", "device_pool_size", "1M", NULL};
+    mem_tier_store_init(&x->store, 0);
+    fake_tier_plan_init(&x->plan, &mem_tier, &x->store);
+    if (x->place == AT_SERVER) {
+        server_open_tiers(&x->server, NULL, &x->plan, 1);
+        served_kit_open(&x->k, x->server.path, NULL);
+    } else {
+        kit_open_tiers(&x->k, x->place == IN_POOL ? pool : NULL, &x->plan, 1);
+    }
+}
+
+/* A cache with a segment that a lookup has found in host memory, and which is where it should be by
+ * now. */
+static void rig_open(struct rig *x, enum place place)
+{
+    *x = (struct rig){.place = place};
+    open_cache(x);
+    x->tokens = kit_tokens(5, N);
+    x->prompt = kit_segment_prompt(x->tokens, N, &x->segment);
+    CHECK_INT(kit_store_segment(&x->k, x->tokens, N), (int)N);
+    CHECK_INT(tsr_flush(x->k.cache), 0);
+    CHECK_INT(kit_lookup(&x->k, &x->prompt, 0, &x->hits), (int)N);
+    CHECK_INT(x->hits.matches[0].verified, 1);
+    if (place == IN_POOL) tsri_manager_drain(x->k.cache);
+    if (place == IN_POOL || place == IN_TIER) CHECK_INT(kit_evict_all(&x->k), 1);
+}
+
+static void rig_close(struct rig *x)
+{
+    if (x->place == AT_SERVER) {
+        kit_close(&x->k);
+        CHECK(server_end(&x->server));
+    } else {
+        CHECK(kit_end(&x->k));
+    }
+    fake_tier_plan_fini(&x->plan);
+    mem_tier_store_fini(&x->store);
+    free(x->tokens);
+}
+
+static struct tsri_want want_of(const struct rig *x, uint32_t offset, uint32_t n)
+{
+    return (struct tsri_want){x->k.space, &x->hits.matches[0], &x->prompt, offset, n};
+}
+
+/* Opens a source over tokens [offset, + n) of the match, and the same twice more in pieces. */
+static uint32_t begin(struct rig *x, uint32_t offset, uint32_t n)
+{
+    struct tsri_want wants[3] = {want_of(x, offset, n), want_of(x, offset, 1),
+                                 want_of(x, offset + n - 1, 1)};
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK_INT(tsri_source_want(&x->ranges[i], x->k.cache, &wants[i]), 0);
+    x->source = (struct tsri_source){.c = x->k.cache,
+                                     .client = x->k.client,
+                                     .ranges = x->ranges,
+                                     .n = 3,
+                                     .pins = x->place == IN_POOL ? x->pins : NULL};
+    return tsri_source_open(&x->source);
+}
+
+static bool copies_right(const struct rig *x, const struct tsri_source_range *r)
+{
+    static uint8_t kv[N * 256];
+    const struct tsri_shape *shape = &x->k.space->shape;
+    struct tsr_view view = {.data = kv, .bytes = sizeof kv};
+    memset(kv, 0xee, sizeof kv);
+    CHECK_INT(tsri_view_check(shape, &view, r->n_tokens, shape->n_layers), 0);
+    tsri_source_copy(r, 0, shape->n_layers, &view);
+    return kit_right(x->k.space, kit_seen(kit_seed(x->k.space), x->tokens, r->offset),
+                     x->tokens + r->offset, r->n_tokens, 0, shape->n_layers, &view);
+}
+
+static enum tsri_where where_of(enum place place)
+{
+    return place == IN_HOST ? TSRI_HERE : place == IN_POOL ? TSRI_HOT : TSRI_BELOW;
+}
+
+TEST(the_bytes_are_the_same_wherever_they_are_read)
+{
+    for (enum place place = 0; place < PLACES; place++) {
+        struct rig x;
+        rig_open(&x, place);
+        uint64_t seed = 7 + place;
+        for (int round = 0; round < 40; round++) {
+            uint32_t offset = (uint32_t)(test_rand(&seed) % N);
+            uint32_t n = 1 + (uint32_t)(test_rand(&seed) % (N - offset));
+            if (place == IN_TIER) kit_evict_all(&x.k);
+            uint32_t n_below = begin(&x, offset, n);
+            CHECK_INT(n_below, where_of(place) == TSRI_BELOW ? 3 : 0);
+            CHECK_INT(x.ranges[0].where, where_of(place));
+            if (n_below) CHECK_INT(tsri_source_fetch(&x.source, NULL), 0);
+            for (uint32_t i = 0; i < 3; i++) {
+                CHECK_INT(x.ranges[i].result, 0);
+                CHECK_INT(x.ranges[i].base, 0);
+                CHECK_INT(x.ranges[i].entry_tokens, N);
+                if (place != IN_POOL) CHECK(copies_right(&x, &x.ranges[i]));
+            }
+            CHECK(tsri_source_holds(&x.source));
+            tsri_source_close(&x.source);
+        }
+        rig_close(&x);
+    }
+}
+
+/* The match was verified once; what is behind it now may have been fetched since. */
+TEST(another_text_is_told_and_counted_wherever_it_is)
+{
+    for (enum place place = 0; place < AT_SERVER; place++)
+        for (int verified = 0; verified < 2; verified++) {
+            struct rig x;
+            rig_open(&x, place);
+            x.hits.matches[0].verified = verified != 0;
+            x.tokens[120] ^= 1; /* of the prompt, behind the lookup's back */
+            uint32_t n_below = begin(&x, 10, N - 10);
+            if (n_below) CHECK_INT(tsri_source_fetch(&x.source, NULL), 0);
+            for (uint32_t i = 0; i < 3; i++)
+                CHECK_INT(x.ranges[i].result, n_below ? TSR_ENOENT : TSR_ECORRUPT);
+            tsri_source_close(&x.source);
+            CHECK_INT(kit_metric(&x.k, TSRI_M_collisions), 3);
+            x.tokens[120] ^= 1;
+            n_below = begin(&x, 10, N - 10);
+            if (n_below) CHECK_INT(tsri_source_fetch(&x.source, NULL), 0);
+            CHECK_INT(x.ranges[0].result, 0);
+            tsri_source_close(&x.source);
+            rig_close(&x);
+        }
+}
+
+/* As a server does, which has no time to compare what its clients have compared. */
+TEST(a_reader_may_believe_a_verified_match_of_what_is_here)
+{
+    struct rig x;
+    rig_open(&x, IN_HOST);
+    x.tokens[120] ^= 1;
+    struct tsri_want want = want_of(&x, 0, N);
+    CHECK_INT(tsri_source_want(&x.ranges[0], x.k.cache, &want), 0);
+    x.source = (struct tsri_source){.c = x.k.cache, .ranges = x.ranges, .n = 1, .believes = true};
+    CHECK_INT(tsri_source_open(&x.source), 0);
+    CHECK_INT(x.ranges[0].result, 0);
+    tsri_source_close(&x.source);
+    CHECK_INT(kit_evict_all(&x.k), 1); /* fetched again it is compared again */
+    CHECK_INT(tsri_source_open(&x.source), 1);
+    CHECK_INT(tsri_source_fetch(&x.source, NULL), 0);
+    CHECK_INT(x.ranges[0].result, TSR_ENOENT);
+    tsri_source_close(&x.source);
+    rig_close(&x);
+}
+
+TEST(what_no_lookup_made_is_refused)
+{
+    struct rig x;
+    rig_open(&x, IN_HOST);
+    struct tsr_match odd[4];
+    struct tsri_want bad[9];
+    struct tsr_prompt unsized = {0};
+    for (size_t i = 0; i < TSRI_COUNT(odd); i++)
+        odd[i] = x.hits.matches[0];
+    for (size_t i = 0; i < TSRI_COUNT(bad); i++)
+        bad[i] = want_of(&x, 0, 10);
+    bad[0].space = NULL;
+    bad[1].match = NULL;
+    bad[2].offset = N;
+    bad[3].offset = 100, bad[3].n_tokens = 51;
+    bad[4].offset = 1, bad[4].n_tokens = UINT32_MAX;
+    odd[0].n_tokens = 0, bad[5].match = &odd[0];
+    odd[1].entry_offset = UINT32_MAX, bad[6].match = &odd[1];
+    odd[2].verified = 0, bad[7].match = &odd[2], bad[7].prompt = NULL;
+    bad[8].prompt = &unsized;
+    for (size_t i = 0; i < TSRI_COUNT(bad); i++)
+        CHECK_INT(tsri_source_want(&x.ranges[0], x.k.cache, &bad[i]), i ? TSR_EINVAL : TSR_ESPACE);
+    /* What only the entry can tell is a result. */
+    odd[3].n_tokens = N + 1;
+    struct tsri_want beyond = {x.k.space, &odd[3], NULL, 0, 0};
+    CHECK_INT(tsri_source_want(&x.ranges[0], x.k.cache, &beyond), 0);
+    x.source = (struct tsri_source){.c = x.k.cache, .ranges = x.ranges, .n = 1};
+    CHECK_INT(tsri_source_open(&x.source), 0);
+    CHECK_INT(x.ranges[0].result, TSR_ESPACE);
+    tsri_source_close(&x.source);
+    rig_close(&x);
+}
+
+TEST(a_fetch_that_is_stopped_or_fails_says_so_of_each_range)
+{
+    struct rig x;
+    atomic_bool stop = true;
+    rig_open(&x, IN_TIER);
+    CHECK_INT(begin(&x, 0, N), 3);
+    CHECK_INT(tsri_source_fetch(&x.source, &stop), 0);
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK(x.ranges[i].result == TSR_EAGAIN && x.ranges[i].where == TSRI_GONE);
+    tsri_source_close(&x.source);
+    fake_tier_fail(&x.plan, FAKE_GET, 1, 1000, TSR_EIO);
+    CHECK_INT(begin(&x, 0, N), 3);
+    CHECK_INT(tsri_source_fetch(&x.source, NULL), 0);
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK(x.ranges[i].result < 0 && x.ranges[i].where == TSRI_GONE);
+    tsri_source_close(&x.source);
+    rig_close(&x);
+}
+
+TEST(what_a_server_lends_is_worth_nothing_once_it_has_gone)
+{
+    struct rig x;
+    rig_open(&x, AT_SERVER);
+    CHECK_INT(begin(&x, 0, N), 3);
+    CHECK_INT(tsri_source_fetch(&x.source, NULL), 0);
+    CHECK(tsri_source_holds(&x.source));
+    tsr_server_close(x.server.server);
+    x.server.server = NULL;
+    CHECK(!tsri_source_holds(&x.source));
+    tsri_source_close(&x.source);
+    CHECK_INT(begin(&x, 0, N), 3); /* and one that is not there is a miss */
+    CHECK_INT(tsri_source_fetch(&x.source, NULL), TSR_ENOENT);
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK(x.ranges[i].result == TSR_ENOENT && x.ranges[i].where == TSRI_GONE);
+    tsri_source_close(&x.source);
+    rig_close(&x);
+}
+
+int main(void)
+{
+    RUN(the_bytes_are_the_same_wherever_they_are_read);
+    RUN(another_text_is_told_and_counted_wherever_it_is);
+    RUN(a_reader_may_believe_a_verified_match_of_what_is_here);
+    RUN(what_no_lookup_made_is_refused);
+    RUN(a_fetch_that_is_stopped_or_fails_says_so_of_each_range);
+    RUN(what_a_server_lends_is_worth_nothing_once_it_has_gone);
+    return test_end();
+}
