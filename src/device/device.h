@@ -1,12 +1,12 @@
-/* device.h - moving KV: devices by name, checked layouts and cells, batches, rotation tables, and
- * the mask. Callers use the functions here and never call through a device's table themselves.
+/* device.h - moving KV: devices by name, checked layouts and cells, batches, and rotation
+ * tables. Callers use the functions here and never call through a device's table themselves.
  *
  * A load or a save is a batch: opened once with limits, set for every request (this is where
  * everything is checked and where rotation tables are made), then moved layer by layer with nothing
  * left to check but the layer numbers. After tsri_batch_open nothing here allocates.
  *
  * Threads: as in <tessera/device.h>: devices from any thread, one stream, event or batch from one
- *          thread at a time. rope, mask and layout functions have no state.
+ *          thread at a time. rope and layout functions have no state.
  * Memory:  what a batch is set with stays the caller's and in place until the batch is set again or
  *          closed and its stream has passed.
  * Errors:  everything is checked before a byte is written; the message names what was wrong.
@@ -191,27 +191,6 @@ void tsri_rope_table(const struct tsri_rope_set *set, int64_t delta, float *tabl
 /* The parameters as canonical text, for struct tsr_space_desc.rope: equal models give equal bytes.
  * Returns the length it needs, like snprintf. */
 TSR_MUST int tsri_rope_text(const struct tsr_rope *r, char *buf, size_t bytes);
-
-/* ---- mask ---- */
-
-enum tsri_mask_regime {
-    TSRI_MASK_ISOLATE = 1, /* a chunk sees the context and itself, what is no chunk everything */
-    TSRI_MASK_BLEND = 2    /* every row that is computed sees everything before it */
-};
-#define TSRI_MASK_RANGES_MAX 2u
-
-/* Chunks ascend, do not overlap and begin at or behind n_context. */
-struct tsri_mask {
-    uint32_t regime;
-    uint32_t n_context;   /* tokens of the system prompt, from 0 */
-    bool context_visible; /* chunks were computed behind it */
-    uint32_t n_chunks;
-    const struct tsr_range *chunks;
-};
-TSR_MUST int tsri_mask_check(const struct tsri_mask *m);
-/* The key ranges that row may see, ascending and apart; returns how many (1 or 2). O(log n). */
-uint32_t tsri_mask_row(const struct tsri_mask *m, uint32_t row,
-                       struct tsr_range ranges[TSRI_MASK_RANGES_MAX]);
 
 /* ---- numbers ---- */
 
