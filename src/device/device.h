@@ -144,8 +144,6 @@ struct tsri_span {
     uint32_t first, n_pad, n_tokens;
 };
 struct tsri_span tsri_span_align(uint32_t n_cached, uint32_t n_total, uint32_t chunk_tokens);
-/* n_pad times -1, then the slots of the span's other tokens. */
-void tsri_slots_pad(int64_t *out, const struct tsri_span *span, const int64_t *slots);
 /* Slots of tokens [first, first + n) of a sequence that stands in these blocks. */
 TSR_MUST int tsri_slots_of_blocks(int64_t *out, const int64_t *blocks, uint32_t n_blocks,
                                   uint32_t block_tokens, uint32_t first, uint32_t n);

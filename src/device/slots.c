@@ -12,14 +12,6 @@ struct tsri_span tsri_span_align(uint32_t n_cached, uint32_t n_total, uint32_t c
     return (struct tsri_span){first, n_pad, n_total - first};
 }
 
-void tsri_slots_pad(int64_t *out, const struct tsri_span *span, const int64_t *slots)
-{
-    for (uint32_t i = 0; i < span->n_pad; i++)
-        out[i] = -1;
-    if (span->n_tokens > span->n_pad)
-        memcpy(out + span->n_pad, slots, (span->n_tokens - span->n_pad) * sizeof *out);
-}
-
 int tsri_slots_of_blocks(int64_t *out, const int64_t *blocks, uint32_t n_blocks,
                          uint32_t block_tokens, uint32_t first, uint32_t n)
 {

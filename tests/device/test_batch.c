@@ -192,10 +192,9 @@ TEST(a_padded_load_from_2ltd_writes_the_tokens_behind_the_prefix_alone)
     struct tsri_span span = tsri_span_align(40, 64, 32);
     CHECK_INT(span.n_tokens, 32);
     CHECK_INT(span.n_pad, 8);
-    int64_t fresh[24], slots[32];
-    for (int i = 0; i < 24; i++)
-        fresh[i] = 200 - i; /* backwards: every token its own stretch */
-    tsri_slots_pad(slots, &span, fresh);
+    int64_t slots[32];
+    for (int i = 0; i < 32; i++) /* backwards: every token its own stretch */
+        slots[i] = i < 8 ? -1 : 208 - i;
     enum { ROW = 2 * 16 };
     static float data[2 * 2 * 32 * ROW];
     for (size_t i = 0; i < TSRI_COUNT(data); i++)
