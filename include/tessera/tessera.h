@@ -324,7 +324,8 @@ TSR_API TSR_MUST int tsr_contains(struct tsr_cache *cache, const struct tsr_key 
 /* Where KV stands in the caller's memory: the row of (layer, K or V, token) begins at
  *   data + layer * layer_stride + plane * plane_stride + token * token_stride
  * with layer and token counted from the first ones asked for, and plane 0 = K, 1 = V. All strides
- * 0: packed as [layer][K, V][token]. token_stride 0: the row size of that plane. */
+ * 0: packed as [layer][K, V][token]. token_stride 0: the row size of that plane. KV_2LTD, which is
+ * [K, V][layer][token], has a plane_stride of n_layers times the layer_stride. */
 struct tsr_view {
     void *data;
     size_t bytes; /* of the caller's buffer; what would lie beyond is refused before a byte moves */

@@ -117,10 +117,6 @@ size_t tsri_row_bytes_int8(uint32_t n_heads, uint32_t dim);
 TSR_MUST int tsri_layout_check(const struct tsr_kv_layout *l);
 /* Cells against the layout they shall be exchanged with. */
 TSR_MUST int tsri_cells_check(const struct tsr_kv_cells *c, const struct tsr_kv_layout *l);
-/* The caller's own order [plane][layer][token][row] (KV_2LTD) as one big cell: fills planes, of
- * n_layers x n_planes pointers, and c. */
-TSR_MUST int tsri_cells_2ltd(struct tsr_kv_cells *c, void **planes, void *data, size_t bytes,
-                             const struct tsr_kv_layout *l, uint32_t n_tokens);
 
 static inline uint8_t *tsri_layer_base(const struct tsr_kv_plane *p, uint32_t layer)
 {

@@ -330,28 +330,3 @@ int tsri_cells_check(const struct tsr_kv_cells *c, const struct tsr_kv_layout *l
         }
     return 0;
 }
-
-int tsri_cells_2ltd(struct tsr_kv_cells *c, void **planes, void *data, size_t bytes,
-                    const struct tsr_kv_layout *l, uint32_t n_tokens)
-{
-    if (!data || !n_tokens) return tsri_fail(TSR_EINVAL, "2ltd: %u tokens", n_tokens);
-    size_t at = 0;
-    for (uint32_t p = 0; p < l->n_planes; p++)
-        for (uint32_t i = 0; i < l->n_layers; i++) {
-            planes[(size_t)i * l->n_planes + p] = (uint8_t *)data + at;
-            size_t plane_bytes;
-            if (__builtin_mul_overflow(tsri_row_bytes(&l->planes[p]), n_tokens, &plane_bytes) ||
-                plane_bytes > bytes - at)
-                return tsri_fail(TSR_EINVAL, "2ltd: %zu bytes are too few for %u tokens", bytes,
-                                 n_tokens);
-            at += plane_bytes;
-        }
-    *c = (struct tsr_kv_cells){.size = sizeof *c,
-                               .planes = planes,
-                               .n_cells = 1,
-                               .cell_tokens = n_tokens,
-                               .n_tokens = n_tokens,
-                               .n_layers = l->n_layers,
-                               .n_planes = l->n_planes};
-    return 0;
-}

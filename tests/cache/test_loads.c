@@ -109,6 +109,45 @@ TEST(strided_memory_gets_its_rows_and_keeps_its_gaps)
     CHECK(found_end(&f));
 }
 
+/* LMCache's KV_2LTD: all layers of K, then all layers of V. */
+TEST(kv_in_the_order_2ltd_is_stored_and_loaded_by_strides)
+{
+    struct found f;
+    found_open(&f);
+    enum { N = 90 };
+    static uint8_t in[N * TOKEN], out[N * TOKEN];
+    uint32_t *tokens = kit_tokens(7, N);
+    struct tsr_range range;
+    struct tsr_prompt prompt = kit_segment_prompt(tokens, N, &range);
+    for (size_t i = 0; i < sizeof in; i++)
+        in[i] = (uint8_t)(i * 31 + i / 251);
+    struct tsr_view view = {.data = in,
+                            .bytes = sizeof in,
+                            .layer_stride = N * ROW,
+                            .plane_stride = (size_t)f.k.space->shape.n_layers * N * ROW};
+    struct tsr_store store = {.size = sizeof store,
+                              .space = f.k.space,
+                              .kind = TSR_KIND_SEGMENT,
+                              .tokens = tokens,
+                              .n_tokens = N,
+                              .view = view};
+    CHECK_INT(tsr_store(f.k.client, &store), N);
+    CHECK_INT(kit_lookup(&f.k, &prompt, 0, &f.hits), N);
+    struct tsr_load load = load_of(&f, out, sizeof out);
+    load.view.layer_stride = view.layer_stride;
+    load.view.plane_stride = view.plane_stride;
+    CHECK_INT(tsr_load(f.k.client, &load, 1), 1);
+    CHECK(memcmp(in, out, sizeof in) == 0);
+    /* The same entry, packed: layer 0 of K is where it was, V of layer 0 comes next. */
+    static uint8_t packed[N * TOKEN];
+    load = load_of(&f, packed, sizeof packed);
+    CHECK_INT(tsr_load(f.k.client, &load, 1), 1);
+    CHECK(memcmp(packed, in, N * ROW) == 0);
+    CHECK(memcmp(packed + N * ROW, in + view.plane_stride, N * ROW) == 0);
+    free(tokens);
+    CHECK(found_end(&f));
+}
+
 TEST(a_load_that_cannot_be_right_is_refused_before_a_byte_moves)
 {
     struct found f;
@@ -328,6 +367,7 @@ int main(void)
 {
     RUN(any_range_of_tokens_and_layers_is_loaded_exactly);
     RUN(strided_memory_gets_its_rows_and_keeps_its_gaps);
+    RUN(kv_in_the_order_2ltd_is_stored_and_loaded_by_strides);
     RUN(a_load_that_cannot_be_right_is_refused_before_a_byte_moves);
     RUN(of_several_ranges_those_that_are_gone_say_so_and_the_others_are_right);
     RUN(a_stale_match_is_a_miss_however_its_entry_went);

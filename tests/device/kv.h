@@ -320,4 +320,25 @@ static inline double kv_ulp(double x, uint32_t dtype)
     return ldexp(1, e - bits);
 }
 
+/* KV in the order [plane][layer][token][row] (KV_2LTD) as one big cell. planes has room for
+ * n_layers x n_planes pointers. Returns the bytes it takes. */
+static inline size_t kv_cells_2ltd(struct tsr_kv_cells *c, void **planes, void *data,
+                                   const struct tsr_kv_layout *l, uint32_t n_tokens)
+{
+    size_t at = 0;
+    for (uint32_t p = 0; p < l->n_planes; p++)
+        for (uint32_t i = 0; i < l->n_layers; i++) {
+            planes[(size_t)i * l->n_planes + p] = (uint8_t *)data + at;
+            at += tsri_row_bytes(&l->planes[p]) * n_tokens;
+        }
+    *c = (struct tsr_kv_cells){.size = sizeof *c,
+                               .planes = planes,
+                               .n_cells = 1,
+                               .cell_tokens = n_tokens,
+                               .n_tokens = n_tokens,
+                               .n_layers = l->n_layers,
+                               .n_planes = l->n_planes};
+    return at;
+}
+
 #endif

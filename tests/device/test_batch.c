@@ -201,7 +201,7 @@ TEST(a_padded_load_from_2ltd_writes_the_tokens_behind_the_prefix_alone)
         data[i] = (float)i;
     struct tsr_kv_cells cells;
     void *planes[4];
-    CHECK_INT(tsri_cells_2ltd(&cells, planes, data, sizeof data, l, 32), 0);
+    CHECK_INT(kv_cells_2ltd(&cells, planes, data, l, 32), sizeof data);
     struct tsr_kv_run run = {&cells, slots, 0, 32, 0, 0, 0};
     struct tsri_batch_desc desc = {TSRI_BATCH_SCATTER, 1, l, &run, NULL, 0};
     CHECK_INT(tsri_batch_set(f.batch, NULL, &desc), 0);

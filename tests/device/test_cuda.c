@@ -1,7 +1,6 @@
 /* The CUDA device's own promises; what it shares with other devices is in test_contract.c. Where
  * there is no library or no GPU everything is skipped with one line. */
-#include "device/device.h"
-#include "support/test.h"
+#include "kv.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -86,7 +85,7 @@ static int lose_device(void)
     struct tsr_batch_limits limits = {1, 4, 1, 1};
     struct tsri_batch *batch;
     if (tsri_device_host_alloc(cuda, &data, 4096) != 0) return 1;
-    if (tsri_cells_2ltd(&cells, planes, data, 4096, &layout, 4) != 0) return 2;
+    if (kv_cells_2ltd(&cells, planes, data, &layout, 4) > 4096) return 2;
     cells.memory = TSR_MEMORY_LOCKED;
     if (tsri_batch_open(&batch, cuda, &limits) != 0) return 3;
     if (tsri_batch_set(batch, NULL, &desc) != 0) return 4;

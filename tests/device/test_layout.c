@@ -238,27 +238,6 @@ TEST(int8_rows_hold_values_scales_and_padding)
     CHECK_INT(tsri_row_bytes_int8(1, 576), 576 + 36 + 12);
 }
 
-TEST(two_l_t_d_is_one_big_cell_with_v_behind_all_k)
-{
-    struct kv_engine g;
-    struct tsr_kv_cells c;
-    void *planes[6];
-    kv_engine_init(&g, cpu, &shape);
-    enum { T = 100, ROW = 4 * 64 * 2 };
-    size_t bytes = (size_t)2 * 3 * T * ROW;
-    uint8_t *data = calloc(bytes, 1);
-    CHECK_INT(tsri_cells_2ltd(&c, planes, data, bytes, &g.layout, T), 0);
-    CHECK_INT(tsri_cells_check(&c, &g.layout), 0);
-    for (int layer = 0; layer < 3; layer++)
-        for (int plane = 0; plane < 2; plane++)
-            CHECK(planes[layer * 2 + plane] == data + (plane * 3 + layer) * T * ROW);
-    CHECK_INT(tsri_cells_2ltd(&c, planes, data, bytes - 1, &g.layout, T), TSR_EINVAL);
-    CHECK_INT(tsri_cells_2ltd(&c, planes, data, bytes, &g.layout, 0), TSR_EINVAL);
-    CHECK_INT(tsri_cells_2ltd(&c, planes, NULL, bytes, &g.layout, T), TSR_EINVAL);
-    free(data);
-    kv_engine_fini(&g);
-}
-
 int main(void)
 {
     if (tsri_device_open(&cpu, "cpu", NULL) != 0) return 1;
@@ -275,7 +254,6 @@ int main(void)
     RUN(cells_must_fit_the_layout);
     RUN(opaque_bytes_have_no_int8_form);
     RUN(int8_rows_hold_values_scales_and_padding);
-    RUN(two_l_t_d_is_one_big_cell_with_v_behind_all_k);
     tsri_device_close(cpu);
     return test_end();
 }

@@ -125,7 +125,7 @@ static inline void expect(struct rig *r, const uint32_t *tokens, uint32_t n, int
             memcpy((uint8_t *)data + (p * 2 + l) * bytes / 4, packed + (l * 2 + p) * bytes / 4,
                    bytes / 4);
     struct tsr_kv_cells cells;
-    CHECK_INT(tsri_cells_2ltd(&cells, planes, data, bytes, &r->expected.layout, n), 0);
+    CHECK_INT(kv_cells_2ltd(&cells, planes, data, &r->expected.layout, n), bytes);
     cells.memory = TSR_MEMORY_LOCKED;
     struct tsr_kv_run run = {&cells, r->slots, 0, n, delta, 0, 0};
     struct tsri_batch_desc desc = {TSRI_BATCH_SCATTER, 1, &r->expected.layout, &run, &rope, 0};
