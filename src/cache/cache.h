@@ -647,8 +647,6 @@ struct tsri_seat *tsri_client_seat(const struct tsr_client *client);
 struct tsri_lease;
 struct tsri_lease *tsri_client_detach(struct tsr_client *client, uint64_t request_id);
 int tsri_client_let_go(struct tsr_client *client, struct tsri_lease *list);
-/* How many leases it could have now. */
-uint32_t tsri_client_room(struct tsr_client *client);
 /* Sets leases aside, so that what a lookup reports is leased whoever else uses the client: as many
  * as there are, at most n. What is not used is given back. */
 uint32_t tsri_client_reserve(struct tsr_client *client, uint64_t n);

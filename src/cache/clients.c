@@ -146,14 +146,6 @@ static uint32_t room(const struct tsr_client *client)
     return tsri_min_u32(leases, records) - client->n_reserved;
 }
 
-uint32_t tsri_client_room(struct tsr_client *client)
-{
-    pthread_mutex_lock(&client->lock);
-    uint32_t n = room(client);
-    pthread_mutex_unlock(&client->lock);
-    return n;
-}
-
 uint32_t tsri_client_reserve(struct tsr_client *client, uint64_t n)
 {
     pthread_mutex_lock(&client->lock);
