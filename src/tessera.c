@@ -21,14 +21,6 @@ static int bad_size(const char *what)
     return tsri_fail(TSR_EINVAL, "%s: size is not set", what);
 }
 
-/* Counted in a forked child; the caller then answers with a miss. */
-static bool in_child(struct tsr_cache *c)
-{
-    if (__builtin_expect(!tsri_forked(c), 1)) return false;
-    tsri_stats_add(c->stats, TSRI_M_forked_calls, 1);
-    return true;
-}
-
 static int refuse_child(void)
 {
     return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
@@ -56,7 +48,7 @@ int tsr_space_open(struct tsr_space **out, struct tsr_cache *cache,
     *out = NULL;
     if (!cache || !desc) return no_handle("cache or desc");
     if (desc->size < SIZE_MIN) return bad_size("space description");
-    if (in_child(cache)) return refuse_child();
+    if (tsri_forked(cache)) return refuse_child();
     return tsri_space_open(out, cache, desc);
 }
 
@@ -82,7 +74,7 @@ int tsr_client_open(struct tsr_client **out, struct tsr_cache *cache)
     if (!out) return no_handle("out");
     *out = NULL;
     if (!cache) return no_handle("cache");
-    if (in_child(cache)) return refuse_child();
+    if (tsri_forked(cache)) return refuse_child();
     return tsri_client_open(out, cache);
 }
 
@@ -95,7 +87,7 @@ int tsr_release(struct tsr_client *client, uint64_t request_id)
 {
     if (!client) return no_handle("client");
     struct tsr_cache *c = tsri_client_cache(client);
-    return in_child(c) ? 0 : c->backend->release(client, request_id);
+    return tsri_forked(c) ? 0 : c->backend->release(client, request_id);
 }
 
 /* ---- separators ---- */
@@ -105,7 +97,7 @@ int tsr_separators_set(struct tsr_space *space, const uint32_t *tokens, const ui
 {
     if (!space) return no_handle("space");
     struct tsr_cache *c = space->cache;
-    if (in_child(c)) return refuse_child();
+    if (tsri_forked(c)) return refuse_child();
     struct tsri_separators *next = NULL;
     if (n) {
         int e = tsri_separators_open(&next, tokens, lengths, n);
@@ -155,7 +147,7 @@ int tsr_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
     if (n) return n;
     struct tsr_cache *c = tsri_client_cache(client);
     lookup->n_matches = lookup->n_prefix_tokens = 0;
-    if (in_child(c)) return 0;
+    if (tsri_forked(c)) return 0;
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
     uint64_t start = tsri_now_ns();
@@ -174,7 +166,7 @@ static int mark(struct tsr_space *space, const struct tsr_prompt *prompt, enum t
 {
     if (!space || !prompt) return no_handle("space or prompt");
     if (prompt->size < SIZE_MIN) return bad_size("prompt");
-    if (in_child(space->cache)) return 0;
+    if (tsri_forked(space->cache)) return 0;
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
     return space->cache->backend->mark(space, &p, how);
@@ -194,7 +186,7 @@ int tsr_contains(struct tsr_cache *cache, const struct tsr_key *keys, uint32_t n
 {
     if (!cache || ((!keys || !tiers) && n)) return no_handle("cache, keys or tiers");
     if (n > INT32_MAX) return tsri_fail(TSR_ERANGE, "contains: %u keys", n);
-    if (!in_child(cache)) return cache->backend->contains(cache, keys, n, tiers);
+    if (!tsri_forked(cache)) return cache->backend->contains(cache, keys, n, tiers);
     if (n) memset(tiers, -1, n);
     return 0;
 }
@@ -206,7 +198,7 @@ int tsr_load(struct tsr_client *client, struct tsr_load *loads, uint32_t n)
     if (!client || (!loads && n)) return no_handle("client or loads");
     if (n > INT32_MAX) return tsri_fail(TSR_ERANGE, "load: %u ranges", n);
     struct tsr_cache *c = tsri_client_cache(client);
-    if (in_child(c)) {
+    if (tsri_forked(c)) {
         for (uint32_t i = 0; i < n; i++)
             loads[i].result = TSR_ENOENT;
         return 0;
@@ -223,7 +215,7 @@ static int check_store(struct tsr_client *client, const struct tsr_store *store)
     if (!client || !store) return no_handle("client or store");
     if (store->size < offsetof(struct tsr_store, view)) return bad_size("store");
     struct tsr_cache *c = tsri_client_cache(client);
-    if (in_child(c)) return refuse_child();
+    if (tsri_forked(c)) return refuse_child();
     if (!store->space || store->space->cache != c)
         return tsri_fail(TSR_ESPACE, "store: no space of this cache");
     return 0;
@@ -262,7 +254,7 @@ int tsr_put_layer(struct tsr_put *put, uint32_t layer, const struct tsr_view *vi
 {
     if (!put || !view) return no_handle("put or view");
     struct tsr_cache *c = put_cache(put);
-    return in_child(c) ? refuse_child() : c->backend->put_layer(put, layer, view);
+    return tsri_forked(c) ? refuse_child() : c->backend->put_layer(put, layer, view);
 }
 
 int tsr_put_commit(struct tsr_put *put)
@@ -285,7 +277,7 @@ int tsr_load_start(struct tsr_op **out, struct tsr_client *client, struct tsr_lo
     *out = NULL;
     if (!client || !loads || n == 0) return no_handle("client or loads");
     struct tsr_cache *c = tsri_client_cache(client);
-    if (in_child(c)) return refuse_child();
+    if (tsri_forked(c)) return refuse_child();
     struct tsri_op_desc desc = {
         .client = client, .loads = loads, .n_loads = n, .done = done, .arg = arg};
     return tsri_op_start(out, c->ops, &desc);
@@ -315,7 +307,7 @@ int tsr_discover(struct tsr_client *client, struct tsr_space *space,
     if (!client) return no_handle("client");
     if (!space || !prompt) return no_handle("space or prompt");
     if (prompt->size < SIZE_MIN) return bad_size("prompt");
-    if (in_child(space->cache)) return 0;
+    if (tsri_forked(space->cache)) return 0;
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
     return space->cache->backend->discover(client, space, &p);
@@ -331,7 +323,7 @@ int tsr_prefetch(struct tsr_client *client, struct tsr_space *space,
 int tsr_flush(struct tsr_cache *cache)
 {
     if (!cache) return no_handle("cache");
-    return in_child(cache) ? refuse_child() : cache->backend->flush(cache);
+    return tsri_forked(cache) ? refuse_child() : cache->backend->flush(cache);
 }
 
 int tsr_pin(struct tsr_space *space, const struct tsr_prompt *prompt)
@@ -352,7 +344,7 @@ int tsr_touch(struct tsr_space *space, const struct tsr_prompt *prompt)
 int tsr_evict(struct tsr_cache *cache, size_t free_bytes)
 {
     if (!cache) return no_handle("cache");
-    return in_child(cache) ? 0 : cache->backend->evict(cache, free_bytes);
+    return tsri_forked(cache) ? 0 : cache->backend->evict(cache, free_bytes);
 }
 
 int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
@@ -374,12 +366,12 @@ int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
         COMPLETE(p, what.prompt);
         what.prompt = &p;
     }
-    return in_child(cache) ? 0 : cache->backend->clear(cache, &what);
+    return tsri_forked(cache) ? 0 : cache->backend->clear(cache, &what);
 }
 
 void tsr_freeze(struct tsr_cache *cache, int frozen)
 {
-    if (cache && !in_child(cache)) cache->backend->freeze(cache, frozen != 0);
+    if (cache && !tsri_forked(cache)) cache->backend->freeze(cache, frozen != 0);
 }
 
 /* ---- watching ---- */
@@ -390,7 +382,7 @@ int tsr_stats_get(struct tsr_cache *cache, struct tsr_stats *out)
     size_t size = out->size;
     if (size < SIZE_MIN || size > SIZE_MAX_SANE) return bad_size("stats");
     struct tsr_stats own = {0};
-    int e = in_child(cache) ? 0 : cache->backend->stats(cache, &own);
+    int e = tsri_forked(cache) ? 0 : cache->backend->stats(cache, &own);
     if (e < 0) return e;
     memset(out, 0, size);
     memcpy(out, &own, size < sizeof own ? size : sizeof own);
@@ -401,14 +393,14 @@ int tsr_stats_get(struct tsr_cache *cache, struct tsr_stats *out)
 int tsr_stats_text(struct tsr_cache *cache, const char *format, char *buf, size_t bytes)
 {
     if (!cache || !format || (!buf && bytes)) return no_handle("cache, format or buf");
-    if (in_child(cache)) return tsri_stats_text(cache->stats, format, buf, bytes);
+    if (tsri_forked(cache)) return tsri_stats_text(cache->stats, format, buf, bytes);
     return cache->backend->stats_text(cache, format, buf, bytes);
 }
 
 int tsr_events(struct tsr_cache *cache, struct tsr_event *out, uint32_t max)
 {
     if (!cache || (!out && max)) return no_handle("cache or out");
-    return in_child(cache) ? 0 : cache->backend->events(cache, out, max);
+    return tsri_forked(cache) ? 0 : cache->backend->events(cache, out, max);
 }
 
 /* ---- caches that a server has ---- */
@@ -416,7 +408,7 @@ int tsr_events(struct tsr_cache *cache, struct tsr_event *out, uint32_t max)
 int tsr_connected(struct tsr_cache *cache, int timeout_ms)
 {
     if (!cache) return no_handle("cache");
-    if (in_child(cache)) return refuse_child();
+    if (tsri_forked(cache)) return refuse_child();
     uint64_t wait_ns = timeout_ms > 0 ? (uint64_t)timeout_ms * 1000000 : 0;
     return cache->backend->connected(cache, tsri_now_ns() + wait_ns);
 }
@@ -426,7 +418,7 @@ int tsr_shared_get(struct tsr_client *client, struct tsr_shared *out)
     if (!client || !out) return no_handle("client or out");
     if (out->size < sizeof *out) return bad_size("shared");
     struct tsr_cache *c = tsri_client_cache(client);
-    return in_child(c) ? refuse_child() : c->backend->shared(client, out);
+    return tsri_forked(c) ? refuse_child() : c->backend->shared(client, out);
 }
 
 void tsr_shared_release(struct tsr_shared *shared)

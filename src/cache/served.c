@@ -329,9 +329,7 @@ static int served_lookup(struct tsr_client *client, const struct tsr_prompt *pro
     int n = session ? lookup(seat, session, prompt, io) : TSR_EAGAIN;
     /* It may still find something, and lease it: that comes to an end right behind it. */
     if (n == TSR_ETIME && io->request_id) served_release(client, io->request_id);
-    if (!tsri_served_is_away(n)) return n;
-    tsri_stats_add(seat->served->c->stats, TSRI_M_server_misses, 1);
-    return 0;
+    return tsri_served_is_away(n) ? 0 : n;
 }
 
 /* ---- keys ---- */

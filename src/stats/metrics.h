@@ -41,7 +41,6 @@
     X(separators_unseen,    COUNTER,   "prompts", "Of these, prompts without any separator")       \
     X(touches_dropped,      COUNTER,   "touches", "Uses not told to the eviction policy, its queue being full") \
     X(events_dropped,       COUNTER,   "events",  "Events nobody took in time")                    \
-    X(forked_calls,         COUNTER,   "calls",   "Calls refused because a forked child made them")\
     X(tier_reads,           COUNTER,   "entries", "Entries read from lower tiers")                 \
     X(tier_read_bytes,      COUNTER,   "bytes",   "Bytes read from lower tiers")                   \
     X(tier_writes,          COUNTER,   "entries", "Entries written to lower tiers")                \
@@ -53,7 +52,6 @@
     X(demotions,            COUNTER,   "entries", "Entries moved down when they were evicted")     \
     X(discovered,           COUNTER,   "entries", "Entries of other caches found in shared tiers")   \
     X(prefetches,           COUNTER,   "entries", "Entries queued by prefetch")                    \
-    X(server_misses,        COUNTER,   "calls",   "Lookups that missed because the server was away or slow") \
     X(requests,             COUNTER,   "calls",   "Requests of connected clients")                 \
     X(requests_malformed,   COUNTER,   "calls",   "Requests of connected clients that were none")  \
     X(sessions_opened,      COUNTER,   "sessions", "Connections of clients")                       \
