@@ -47,9 +47,11 @@ PKGS     := yaml-0.1 libxxhash libcrypto $(URING) $(REDIS) $(S3)
 PKG_CF   := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(filter-out libcurl,$(PKGS)) 2>/dev/null)
 HTTP_LIBS := $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
-ifeq ($(and $(PKG_LIBS),$(HTTP_LIBS)),)
+# Only the program reads JSON.
+JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
+ifeq ($(and $(PKG_LIBS),$(HTTP_LIBS),$(JSON_LIBS)),)
 ifneq ($(filter-out setup test demo clean help,$(or $(MAKECMDGOALS),all)),)
-$(error pkg-config does not find all of $(PKGS) libmicrohttpd: run tools/setup (docs/dependencies.md))
+$(error pkg-config does not find all of $(PKGS) libmicrohttpd jansson: run tools/setup (docs/dependencies.md))
 endif
 endif
 
@@ -191,7 +193,7 @@ $(B)/obj/src/cli/libraries.o: private CPPF += $(if $(URING),-DTSRI_URING_VERSION
 $(B)/bin/tessera: $(call obj,$(CLI_SRC)) $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
-	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(JSON_LIBS) $(LIBS)
 
 $(B)/bin/tesserad: $(call obj,$(TESSERAD_SRC)) $(B)/obj/page.o $(LIBA)
 	@mkdir -p $(@D)
@@ -216,6 +218,12 @@ $(B)/obj/page.o: $(B)/obj/page.c
 $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+# Readers of the program's files, which are not in the library.
+JSON_TESTS := $(addprefix $(B)/tests/cli/test_,json questions)
+$(B)/tests/cli/test_questions: $(call obj,src/cli/questions.c)
+$(JSON_TESTS): $(call obj,src/cli/json.c)
+$(JSON_TESTS): private LIBS += $(JSON_LIBS)
 
 # One program of several files, which starts tesserad.
 LIFE_SRC := $(filter-out tests/life/test_%,$(wildcard tests/life/*.c))
@@ -289,7 +297,8 @@ $(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $(filter %.o,$^) $(LIBA) -o $@ $(LIBS)
 
 # Reads traces as the program does, whose sources are not in the library.
-$(B)/bench/bench_policy: $(call obj,src/cli/trace.c)
+$(B)/bench/bench_policy: $(call obj,src/cli/trace.c src/cli/json.c)
+$(B)/bench/bench_policy: private LIBS += $(JSON_LIBS)
 
 # Examples link the shared library, as a user's program would.
 $(B)/examples/%: $(B)/obj/examples/%.o $(LIBS_SO)
@@ -314,7 +323,14 @@ $(FUZZA): $(FUZZ_OBJ)
 
 $(B)/fuzz/%: tests/fuzz/%.c $(FUZZA)
 	@echo "  FUZZ  $@"
-	$(Q)$(FUZZC) -fsanitize=fuzzer,address,undefined $^ -o $@ $(LIBS)
+	$(Q)$(FUZZC) -Itests -fsanitize=fuzzer,address,undefined $(filter-out %.a,$^) $(FUZZA) -o $@ $(LIBS)
+# Readers of the program's files, which are not in the library.
+JSON_FUZZ := $(addprefix $(B)/fuzz/fuzz_,prompt_file questions trace)
+$(B)/fuzz/fuzz_prompt_file: $(B)/obj-fuzz/src/cli/prompt_file.o
+$(B)/fuzz/fuzz_questions: $(B)/obj-fuzz/src/cli/questions.o
+$(B)/fuzz/fuzz_trace: $(B)/obj-fuzz/src/cli/trace.o
+$(JSON_FUZZ): $(B)/obj-fuzz/src/cli/json.o
+$(JSON_FUZZ): private LIBS += $(JSON_LIBS)
 # Files of models are parsed by ggml first.
 $(B)/fuzz/fuzz_gguf: private CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)
 $(B)/fuzz/fuzz_gguf: private LIBS += $(LLAMA_LIBS)

@@ -202,7 +202,7 @@ struct tsri_trace {
     size_t n_requests, n_chunks;
     size_t requests_room, chunks_room;
 };
-/* Reads a file of JSON lines, at most `limit` requests; errors name file, line and column. */
+/* Reads a file of JSON lines, at most `limit` requests; errors name file and line. */
 TSR_MUST int tsri_trace_load(struct tsri_trace *t, const char *path, size_t limit);
 /* A small trace made by a formula: questions over a document collection, and chats. */
 TSR_MUST int tsri_trace_builtin(struct tsri_trace *t, size_t limit);

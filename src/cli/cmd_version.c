@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <openssl/crypto.h>
 #include <sys/utsname.h>
 #include <xxhash.h>
@@ -65,6 +66,7 @@ int tsri_cmd_version(struct tsri_cli *cli)
         {"machine", machine.machine},
         {"libyaml", yaml_get_version_string()},
         {"xxhash", xxhash},
+        {"jansson", jansson_version_str()},
         {"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)},
         {"cpu", tsri_cli_cpu_features(features, sizeof features)},
         {"policies", names_of("policy", policies, sizeof policies)},

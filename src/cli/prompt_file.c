@@ -8,15 +8,16 @@
  * space before it, or any other character alone; its number is a hash of its bytes. A model's
  * tokenizer cuts differently, so a prompt whose exact matches count is given as its tokens.
  *
- * The parser takes exactly JSON (RFC 8259) of this form, no more, and bounds everything, so that
- * any file is safe to name. Errors name file, line and column. */
+ * Everything is bounded, so that any file is safe to name. Errors name the file, and the line and column or the
+ * member. */
 #include "cli/prompt_file.h"
 
-#include <errno.h>
+#include "cli/json.h"
+
 #include <stdlib.h>
 #include <xxhash.h>
 
-#define FILE_BYTES_MAX ((size_t)256 << 20)
+#define FILE_BYTES_MAX ((size_t)64 << 20)
 #define TOKENS_MAX ((size_t)1 << 22) /* of a document or the prompt */
 #define DOCUMENTS_MAX 4096u
 #define PARTS_MAX 4000u /* of the prompt: a lookup takes 4096 segments */
@@ -114,221 +115,84 @@ static int text_append(struct tsri_prompt_text *t, const struct tsri_prompt_text
     return 0;
 }
 
-/* ---- JSON: `at` moves over the text; a final zero ends it ---- */
+/* ---- from JSON ---- */
 
-struct prompt_parse {
-    const char *at;
-    struct tsri_prompt_file *file;
-    struct tsri_prompt_text part; /* of the prompt, on its way */
-    bool has[3];                  /* by place in the list of members */
-};
-
-static int expected(const char *what)
+/* Adds where it is to the message. */
+static int fail_in(const char *member, size_t i, int err)
 {
-    return tsri_fail(TSR_EINVAL, "%s expected", what);
+    return tsri_fail(err, "%s[%zu]: %s", member, i, tsr_errmsg());
 }
 
-/* Steps over c and the space around it. */
-static bool take(struct prompt_parse *p, char c)
+static int only(const json_t *object, const char *const *names, size_t n, const char *what)
 {
-    p->at += strspn(p->at, " \t\r\n");
-    if (*p->at != c) return false;
-    p->at++;
-    p->at += strspn(p->at, " \t\r\n");
-    return true;
+    const char *unknown = tsri_json_unknown(object, names, n);
+    return unknown ? tsri_fail(TSR_EINVAL, "\"%s\" is none of %s", unknown, what) : 0;
 }
 
-static int parse_token(struct prompt_parse *p, struct tsri_prompt_text *out)
+static int read_tokens(const json_t *list, struct tsri_prompt_text *out)
 {
-    size_t digits = strspn(p->at, "0123456789");
-    uint64_t n = 0;
-    if (digits == 0 || digits > 10 || (digits > 1 && *p->at == '0')) return expected("a token");
-    for (size_t i = 0; i < digits; i++)
-        n = n * 10 + (uint64_t)(p->at[i] - '0');
-    if (n > UINT32_MAX) return tsri_fail(TSR_ERANGE, "a token above %u", UINT32_MAX);
-    if (p->at[digits] && strchr(".eE", p->at[digits])) return expected("a whole number");
-    int err = token_room(out);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        json_int_t n = json_integer_value(v);
+        if (!json_is_integer(v) || n < 0 || n > UINT32_MAX)
+            return tsri_fail(TSR_EINVAL, "token %zu: a whole number up to %u expected", i,
+                             UINT32_MAX);
+        int err = token_room(out);
+        if (err) return err;
+        out->tokens[out->n_tokens++] = (uint32_t)n;
+    }
+    return 0;
+}
+
+/* A missing one is empty. */
+static int read_text(const json_t *v, struct tsri_prompt_text *out)
+{
+    if (!v) return 0;
+    if (json_is_array(v)) return read_tokens(v, out);
+    if (!json_is_string(v)) return tsri_fail(TSR_EINVAL, "a string or a list of tokens expected");
+    size_t n = json_string_length(v);
+    if (n == 0) return 0;
+    int err = byte_room(out, n);
     if (err) return err;
-    out->tokens[out->n_tokens++] = (uint32_t)n;
-    p->at += digits;
-    return 0;
+    memcpy(out->bytes, json_string_value(v), n);
+    out->n_bytes = n;
+    return text_cut(out);
 }
 
-static int parse_tokens(struct prompt_parse *p, struct tsri_prompt_text *out)
-{
-    if (!take(p, '[')) return expected("'['");
-    if (take(p, ']')) return 0;
-    do {
-        int err = parse_token(p, out);
-        if (err) return err;
-    } while (take(p, ','));
-    return take(p, ']') ? 0 : expected("',' or ']'");
-}
-
-/* Four hexadecimal digits, or -1. */
-static int32_t parse_hex4(const char *at)
-{
-    int32_t n = 0;
-    for (int i = 0; i < 4; i++) {
-        const char *digits = "0123456789abcdef0123456789ABCDEF";
-        const char *digit = at[i] ? strchr(digits, at[i]) : NULL;
-        if (!digit) return -1;
-        n = n * 16 + (int32_t)((digit - digits) % 16);
-    }
-    return n;
-}
-
-static size_t put_utf8(uint32_t c, char *out)
-{
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    static const uint8_t heads[] = {0, 0, 0xC0, 0xE0, 0xF0};
-    for (size_t i = n - 1; i > 0; i--, c >>= 6)
-        out[i] = (char)(0x80 | (c & 0x3F));
-    out[0] = (char)(heads[n] | c);
-    return n;
-}
-
-/* What follows a backslash. Half of a surrogate pair is no character. */
-static int parse_escape(struct prompt_parse *p, char *out, size_t *n)
-{
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    const char *known = *p->at ? strchr(from, *p->at) : NULL;
-    if (known) {
-        out[0] = to[known - from];
-        *n = 1;
-        p->at++;
-        return 0;
-    }
-    if (*p->at != 'u') return expected("an escape");
-    int32_t c = parse_hex4(p->at + 1);
-    if (c < 0) return expected("four hexadecimal digits");
-    p->at += 5;
-    if (c >= 0xD800 && c < 0xDC00) {
-        int32_t low = p->at[0] == '\\' && p->at[1] == 'u' ? parse_hex4(p->at + 2) : -1;
-        if (low < 0xDC00 || low > 0xDFFF) return expected("the second half of the character");
-        c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
-        p->at += 6;
-    } else if (c >= 0xDC00 && c < 0xE000) {
-        return expected("the first half of the character");
-    }
-    *n = put_utf8((uint32_t)c, out);
-    return 0;
-}
-
-/* Bytes of the character that begins here, at most 4; 0: it is not UTF-8 (RFC 3629). */
-static size_t utf8_bytes(const char *text)
-{
-    const unsigned char *at = (const unsigned char *)text;
-    if (at[0] < 0x80) return 1;
-    size_t n = at[0] >= 0xF0 ? 4 : at[0] >= 0xE0 ? 3 : 2;
-    uint32_t c = at[0] & (0x7Fu >> n);
-    for (size_t i = 1; i < n; i++) {
-        if ((at[i] & 0xC0) != 0x80) return 0; /* also at the final zero */
-        c = c << 6 | (at[i] & 0x3Fu);
-    }
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    bool good = at[0] >= 0xC2 && at[0] <= 0xF4 && c >= least[n] && c <= 0x10FFFF &&
-                (c < 0xD800 || c > 0xDFFF);
-    return good ? n : 0;
-}
-
-static int parse_string(struct prompt_parse *p, struct tsri_prompt_text *out)
-{
-    if (*p->at++ != '"') return expected("a string or a list of tokens");
-    while (*p->at != '"') {
-        char bytes[4];
-        size_t n = utf8_bytes(p->at);
-        if ((unsigned char)*p->at < 0x20) return expected("the end of the string");
-        if (n == 0) return expected("UTF-8");
-        memcpy(bytes, p->at, n);
-        p->at += n;
-        int err = bytes[0] == '\\' ? parse_escape(p, bytes, &n) : 0;
-        if (!err) err = byte_room(out, n);
-        if (err) return err;
-        memcpy(out->bytes + out->n_bytes, bytes, n);
-        out->n_bytes += n;
-    }
-    p->at++;
-    return 0;
-}
-
-static int parse_text(struct prompt_parse *p, struct tsri_prompt_text *out)
-{
-    if (*p->at == '[') return parse_tokens(p, out);
-    int err = parse_string(p, out);
-    return err ? err : text_cut(out);
-}
-
-static bool take_name(struct prompt_parse *p, const char *name)
-{
-    size_t n = strlen(name);
-    if (*p->at != '"' || strncmp(p->at + 1, name, n) != 0 || p->at[n + 1] != '"') return false;
-    p->at += n + 2;
-    return true;
-}
-
-/* The name of a member out of `names`, and the colon; which one, or an error. */
-static int take_member(struct prompt_parse *p, const char *const *names, int n, bool *has,
-                       const char *what)
-{
-    int i = 0;
-    while (i < n && !take_name(p, names[i]))
-        i++;
-    if (i == n) return expected(what);
-    if (!take(p, ':')) return expected("':'");
-    if (has[i]) return tsri_fail(TSR_EINVAL, "given twice");
-    has[i] = true;
-    return i;
-}
-
-static int parse_kind(struct prompt_parse *p, struct tsri_prompt_document *d)
-{
-    d->prefix = take_name(p, "prefix");
-    return d->prefix || take_name(p, "segment") ? 0 : expected("\"segment\" or \"prefix\"");
-}
-
-static int parse_document_object(struct prompt_parse *p, struct tsri_prompt_document *d)
+static int read_document(const json_t *v, struct tsri_prompt_document *d)
 {
     static const char *const names[] = {"text", "kind", "behind"};
-    bool has[3] = {false};
-    if (!take(p, '{')) return expected("'{'");
-    do {
-        int i = take_member(p, names, 3, has, "\"text\", \"kind\" or \"behind\"");
-        if (i < 0) return i;
-        int err = i == 0   ? parse_text(p, &d->text)
-                  : i == 1 ? parse_kind(p, d)
-                           : parse_text(p, &d->behind);
-        if (err) return err;
-    } while (take(p, ','));
-    if (!take(p, '}')) return expected("',' or '}'");
-    if (d->prefix && d->behind.n_tokens)
-        return tsri_fail(TSR_EINVAL, "a prefix stands behind nothing");
-    return 0;
+    if (!json_is_object(v)) return read_text(v, &d->text);
+    int err = only(v, names, TSRI_COUNT(names), "text, kind and behind");
+    const json_t *kind = json_object_get(v, "kind");
+    const char *word = kind ? json_string_value(kind) : "segment";
+    if (!err && (!word || (strcmp(word, "segment") != 0 && strcmp(word, "prefix") != 0)))
+        err = tsri_fail(TSR_EINVAL, "kind: \"segment\" or \"prefix\" expected");
+    if (err) return err;
+    d->prefix = strcmp(word, "prefix") == 0;
+    err = read_text(json_object_get(v, "text"), &d->text);
+    if (!err) err = read_text(json_object_get(v, "behind"), &d->behind);
+    if (!err && d->prefix && d->behind.n_tokens)
+        err = tsri_fail(TSR_EINVAL, "a prefix stands behind nothing");
+    return err;
 }
 
-static int parse_documents(struct prompt_parse *p)
+static int read_documents(const json_t *list, struct tsri_prompt_file *f)
 {
-    struct tsri_prompt_file *f = p->file;
-    if (!take(p, '[')) return expected("'['");
-    if (take(p, ']')) return 0;
-    do {
-        if (f->n_documents == DOCUMENTS_MAX)
-            return tsri_fail(TSR_ERANGE, "more than %u documents", DOCUMENTS_MAX);
-        struct tsri_prompt_document *more =
-            realloc(f->documents, (f->n_documents + 1) * sizeof *f->documents);
-        if (!more) return no_memory();
-        f->documents = more;
-        struct tsri_prompt_document *d = &f->documents[f->n_documents++];
-        *d = (struct tsri_prompt_document){.prefix = false};
-        int err = *p->at == '{' ? parse_document_object(p, d) : parse_text(p, &d->text);
+    size_t n = json_array_size(list);
+    if (!list) return 0;
+    if (!json_is_array(list)) return tsri_fail(TSR_EINVAL, "documents: a list expected");
+    if (n > DOCUMENTS_MAX) return tsri_fail(TSR_ERANGE, "more than %u documents", DOCUMENTS_MAX);
+    f->documents = calloc(n ? n : 1, sizeof *f->documents);
+    if (!f->documents) return no_memory();
+    f->n_documents = n;
+    for (size_t i = 0; i < n; i++) {
+        struct tsri_prompt_document *d = &f->documents[i];
+        int err = read_document(json_array_get(list, i), d);
         if (!err && d->text.n_tokens == 0) err = tsri_fail(TSR_EINVAL, "an empty document");
-        if (err) return err;
-    } while (take(p, ','));
-    return take(p, ']') ? 0 : expected("',' or ']'");
+        if (err) return fail_in("documents", i, err);
+    }
+    return 0;
 }
 
 static int add_part(struct tsri_prompt_file *f, const struct tsri_prompt_text *part)
@@ -343,24 +207,22 @@ static int add_part(struct tsri_prompt_file *f, const struct tsri_prompt_text *p
     return text_append(&f->prompt, part);
 }
 
-static int parse_parts(struct prompt_parse *p)
+/* A list whose first item is a text is one of parts. */
+static int read_prompt(const json_t *v, struct tsri_prompt_file *f)
 {
-    if (!take(p, '[')) return expected("'['");
-    do {
-        int err = parse_text(p, &p->part);
-        if (!err) err = add_part(p->file, &p->part);
-        text_fini(&p->part);
-        if (err) return err;
-    } while (take(p, ','));
-    return take(p, ']') ? 0 : expected("',' or ']'");
-}
-
-static int parse_prompt(struct prompt_parse *p)
-{
-    const char *inside = p->at + (*p->at == '[');
-    inside += strspn(inside, " \t\r\n");
-    bool parts = *p->at == '[' && (*inside == '[' || *inside == '"');
-    return parts ? parse_parts(p) : parse_text(p, &p->file->prompt);
+    const json_t *first = json_array_get(v, 0);
+    if (!json_is_array(first) && !json_is_string(first)) {
+        int err = read_text(v, &f->prompt);
+        return err ? tsri_fail(err, "prompt: %s", tsr_errmsg()) : 0;
+    }
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        struct tsri_prompt_text part = {0};
+        int err = read_text(json_array_get(v, i), &part);
+        if (!err) err = add_part(f, &part);
+        text_fini(&part);
+        if (err) return fail_in("prompt", i, err);
+    }
+    return 0;
 }
 
 /* The system prompt stands before the prompt, as its first part. */
@@ -388,90 +250,29 @@ static int put_system_first(struct tsri_prompt_file *f)
     return err;
 }
 
-static int parse_file(struct prompt_parse *p)
+static int read_file(const json_t *v, struct tsri_prompt_file *f)
 {
     static const char *const names[] = {"documents", "system", "prompt"};
-    struct tsri_prompt_file *f = p->file;
-    if (!take(p, '{')) return expected("'{'");
-    do {
-        int i = take_member(p, names, 3, p->has, "\"documents\", \"system\" or \"prompt\"");
-        if (i < 0) return i;
-        int err = i == 0   ? parse_documents(p)
-                  : i == 1 ? parse_text(p, &f->system)
-                           : parse_prompt(p);
-        if (err) return err;
-    } while (take(p, ','));
-    if (!take(p, '}')) return expected("',' or '}'");
-    if (*p->at) return expected("the end of the file");
-    if (f->prompt.n_tokens == 0) return tsri_fail(TSR_EINVAL, "there is no prompt");
-    return f->system.n_tokens ? put_system_first(f) : 0;
-}
-
-/* ---- the file ---- */
-
-/* All of it and a zero; NULL with a message. */
-static char *read_all(const char *path)
-{
-    FILE *f = fopen(path, "rb");
-    char *buf = NULL;
-    size_t room = 0, n = 0;
-    if (!f) {
-        tsri_fail(TSR_EIO, "%s: %s", path, strerror(errno));
-        return NULL;
-    }
-    do {
-        room = room ? 2 * room : 65536;
-        char *more = n < FILE_BYTES_MAX ? realloc(buf, room + 1) : NULL;
-        if (!more) {
-            tsri_fail(TSR_ERANGE, "%s: too large", path);
-            goto out;
-        }
-        buf = more;
-        n += fread(buf + n, 1, room - n, f);
-    } while (n == room);
-    if (ferror(f)) {
-        tsri_fail(TSR_EIO, "%s: %s", path, strerror(errno));
-        goto out;
-    }
-    fclose(f);
-    buf[n] = 0;
-    return buf;
-out:
-    fclose(f);
-    free(buf);
-    return NULL;
-}
-
-static int fail_at(const char *path, const char *begin, const char *at, int err)
-{
-    unsigned line = 1, column = 1;
-    for (const char *p = begin; p < at; p++) {
-        column = *p == '\n' ? 1 : column + 1;
-        line += *p == '\n';
-    }
-    char why[200];
-    snprintf(why, sizeof why, "%s", tsr_errmsg());
-    return tsri_fail(err, "%s:%u:%u: %s", path, line, column, why);
-}
-
-int tsri_prompt_file_parse(struct tsri_prompt_file *f, const char *text, const char *name)
-{
-    *f = (struct tsri_prompt_file){0};
-    struct prompt_parse p = {.at = text, .file = f};
-    int err = parse_file(&p);
-    text_fini(&p.part);
-    if (!err) return 0;
-    tsri_prompt_file_fini(f);
-    return fail_at(name, text, p.at, err);
+    int err = only(v, names, TSRI_COUNT(names), "documents, system and prompt");
+    if (!err) err = read_documents(json_object_get(v, "documents"), f);
+    if (!err && (err = read_text(json_object_get(v, "system"), &f->system)))
+        tsri_fail(err, "system: %s", tsr_errmsg());
+    if (!err) err = read_prompt(json_object_get(v, "prompt"), f);
+    if (!err && f->prompt.n_tokens == 0) err = tsri_fail(TSR_EINVAL, "there is no prompt");
+    if (!err && f->system.n_tokens) err = put_system_first(f);
+    return err;
 }
 
 int tsri_prompt_file_load(struct tsri_prompt_file *f, const char *path)
 {
-    char *text = read_all(path);
-    if (!text) return TSR_EIO;
-    int err = tsri_prompt_file_parse(f, text, path);
-    free(text);
-    return err;
+    *f = (struct tsri_prompt_file){0};
+    json_t *v = tsri_json_load(path, FILE_BYTES_MAX);
+    if (!v) return TSR_EINVAL;
+    int err = read_file(v, f);
+    json_decref(v);
+    if (!err) return 0;
+    tsri_prompt_file_fini(f);
+    return tsri_fail(err, "%s: %s", path, tsr_errmsg());
 }
 
 void tsri_prompt_file_fini(struct tsri_prompt_file *f)

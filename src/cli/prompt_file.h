@@ -24,10 +24,8 @@ struct tsri_prompt_file {
     struct tsr_range *parts;        /* of the prompt, the system prompt first; NULL: one text */
     uint32_t n_parts;
 };
-/* Errors name file, line and column; then there is nothing to free. */
+/* Errors name the file, and the line or the member; then there is nothing to free. */
 TSR_MUST int tsri_prompt_file_load(struct tsri_prompt_file *f, const char *path);
-/* The same from memory, up to the first zero; `name` stands in for the path. */
-TSR_MUST int tsri_prompt_file_parse(struct tsri_prompt_file *f, const char *text, const char *name);
 void tsri_prompt_file_fini(struct tsri_prompt_file *f);
 
 #endif

@@ -22,10 +22,6 @@ struct tsri_questions {
 };
 int tsri_questions_load(struct tsri_questions *f, const char *path);
 void tsri_questions_fini(struct tsri_questions *f);
-/* One line; `path` and `line` are for messages. */
-int tsri_question_parse(struct tsri_question *q, const char *text, size_t bytes, const char *path,
-                        size_t line);
-void tsri_question_fini(struct tsri_question *q);
 
 /* ---- answers.c: texts compared as question answering does ---- */
 

@@ -39,7 +39,7 @@ wrong_flags_and_files_are_named() {
     exits 2 && complains '--prompts=FILE is needed' || return
     echo '{"id":"1","docs":[]}' >"$tmp/q.jsonl"
     t calibrate --prompts="$tmp/q.jsonl"
-    exits 1 && complains 'q.jsonl:1: a member that is none of' || return
+    exits 1 && complains 'q.jsonl:1: docs is none of' || return
     t calibrate --prompts="$tmp/q.jsonl" --ratios=2
     exits 2 && complains '--ratios=2: up to 16 numbers from 0 to 1' || return
     t calibrate --prompts="$tmp/q.jsonl" --selectors=query --ratios=0

@@ -28,42 +28,52 @@ mistakes_are_named_with_their_place() {
     check() {
         printf '%s' "$1" >"$tmp/prompt"
         t inspect "$tmp/prompt"
-        exits 1 && complains "$tmp/prompt:$2"
+        exits 1 && complains "$tmp/prompt$2"
     }
-    check '' '1:1: '"'{'" || return
-    check '{"prompt":[1,2' "1:15: ',' or ']' expected" || return
-    check '{"prompt":[1,' '1:14: a token expected' || return
-    check '{"prompt":[01]}' '1:12: a token expected' || return
-    check '{"prompt":[1.5]}' '1:12: a whole number expected' || return
-    check '{"prompt":[4294967296]}' '1:12: a token above' || return
-    check $'{"documents":[],\n "promt":[1]}' '2:2: "documents", "system" or "prompt" expected' || return
-    check '{"documents":[[]],"prompt":[1]}' '1:17: an empty document' || return
-    check '{"documents":["a"]}' '1:20: there is no prompt' || return
-    check '{"prompt":[1],"prompt":[1]}' '1:24: given twice' || return
-    check '{"prompt":"a' '1:13: the end of the string expected' || return
-    check '{"prompt":"\x"}' '1:13: an escape expected' || return
-    check '{"prompt":"\ud800"}' '1:18: the second half' || return
-    check '{"prompt":"\udc00"}' '1:18: the first half' || return
-    check '{"prompt":[1]} x' '1:16: the end of the file' || return
-    check '{"documents":[{}],"prompt":[1]}' '1:16: "text", "kind" or "behind" expected' || return
-    check '{"documents":[7],"prompt":[1]}' '1:16: a string or a list of tokens expected' || return
-    check '{"documents":[{"kind":"prefix"}],"prompt":[1]}' '1:32: an empty document' || return
-    check '{"documents":[{"kind":"x"}],"prompt":[1]}' '1:23: "segment" or "prefix"' || return
+    check '' ':1:0: ' || return
+    check '{"prompt":[1,2' ":1:14: ']' expected near end of file" || return
+    check '{"prompt":[01]}' ':1:12: ' || return
+    check '{"prompt":[1],"prompt":[1]}' ':1:22: duplicate object key' || return
+    check '{"prompt":"a' ':1:12: premature end of input' || return
+    check '{"prompt":"\x"}' ':1:13: invalid escape' || return
+    check '{"prompt":"\ud800"}' ':1:18: invalid Unicode' || return
+    check '{"prompt":"\udc00"}' ':1:18: invalid Unicode' || return
+    check $'{"documents":[],\n"prompt":[1]} x' ':2:15: end of file expected' || return
+    check $'{"prompt":"\xff"}' ':1:11: unable to decode byte 0xff' || return
+    check $'{"prompt":"\xc0\x80"}' ':1:11: unable to decode byte 0xc0' || return
+    check $'{"prompt":"\xe2\x82' ':1:11: unable to decode byte 0xe2' || return
+    check '[1]' ':1: a JSON object expected' || return
+    check '{"prompt":[1.5]}' ': prompt: token 0: a whole number up to 4294967295 expected' || return
+    check '{"prompt":[1,4294967296]}' ': prompt: token 1: a whole number' || return
+    check '{"prompt":7}' ': prompt: a string or a list of tokens expected' || return
+    check '{"documents":[],"promt":[1]}' ': "promt" is none of documents, system and prompt' || return
+    check '{"documents":{},"prompt":[1]}' ': documents: a list expected' || return
+    check '{"documents":[[]],"prompt":[1]}' ': documents[0]: an empty document' || return
+    check '{"documents":["a"]}' ': there is no prompt' || return
+    check '{"documents":[{"x":1}],"prompt":[1]}' ': documents[0]: "x" is none of text, kind and behind' || return
+    check '{"documents":["a",7],"prompt":[1]}' ': documents[1]: a string or a list of tokens' || return
+    check '{"documents":[{"kind":"prefix"}],"prompt":[1]}' ': documents[0]: an empty document' || return
+    check '{"documents":[{"kind":"x"}],"prompt":[1]}' ': documents[0]: kind: "segment" or "prefix"' || return
     check '{"documents":[{"text":[1],"kind":"prefix","behind":[2]}],"prompt":[1]}' \
-        '1:56: a prefix stands behind nothing' || return
-    check '{"prompt":["a",[1]]}' '1:19: strings and tokens in one prompt' || return
-    check '{"prompt":[[1],[]]}' '1:18: an empty part' || return
-    check '{"system":"a","prompt":[1]}' '1:28: strings and tokens' || return
-    check $'{"prompt":"\xff"}' '1:12: UTF-8 expected' || return
-    check $'{"prompt":"\xc0\x80"}' '1:12: UTF-8 expected' || return
-    check $'{"prompt":"\xe2\x82' '1:12: UTF-8 expected' || return
+        ': documents[0]: a prefix stands behind nothing' || return
+    check '{"prompt":["a",[1]]}' ': prompt[1]: strings and tokens in one prompt' || return
+    check '{"prompt":[[1],[]]}' ': prompt[1]: an empty part' || return
+    check '{"system":{},"prompt":[1]}' ': system: a string or a list of tokens expected' || return
+    check '{"system":"a","prompt":[1]}' ': strings and tokens' || return
     t inspect "$tmp/none"
     exits 1 && complains "$tmp/none: No such file" || return
     t inspect
     exits 2
 }
 
+a_file_that_is_too_large_is_refused() {
+    { printf '{"prompt":"' && head -c 65M /dev/zero | tr '\0' x && printf '"}'; } >"$tmp/prompt"
+    t inspect "$tmp/prompt"
+    exits 1 && complains "$tmp/prompt:1: more than 67108864 bytes"
+}
+
 run texts_are_cut_at_words
 run escapes_are_read_and_controls_are_not_printed
 run mistakes_are_named_with_their_place
+run a_file_that_is_too_large_is_refused
 test_end

@@ -1,7 +1,11 @@
 /* fuzz_prompt_file.c - any bytes as a prompt file. Refused ones say where, accepted ones have
  * tokens, and where they come from text, the tokens cut it from its
  * beginning to its end. */
-#include "cli/prompt_file.c" /* of the program, which is not in the library */
+#include "cli/prompt_file.h"
+
+#include "as_file.h"
+
+#define TOKENS_MAX ((size_t)1 << 22)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -23,12 +27,9 @@ static void check(const struct tsri_prompt_text *t)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char *text = malloc(size + 1);
     struct tsri_prompt_file f;
-    if (!text) return 0;
-    if (size) memcpy(text, data, size);
-    text[size] = 0;
-    if (tsri_prompt_file_parse(&f, text, "fuzz") == 0) {
+    const char *path = as_file(data, size);
+    if (tsri_prompt_file_load(&f, path) == 0) {
         check(&f.prompt);
         for (size_t i = 0; i < f.n_documents; i++)
             check(&f.documents[i].text);
@@ -38,8 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         require(f.n_parts == 0 || at == f.prompt.n_tokens);
         tsri_prompt_file_fini(&f);
     } else {
-        require(strncmp(tsr_errmsg(), "fuzz:", 5) == 0);
+        require(strncmp(tsr_errmsg(), path, strlen(path)) == 0);
     }
-    free(text);
     return 0;
 }
