@@ -20,19 +20,19 @@
 #define TSRI_COMPAT_KEYS_H
 
 #define TSRI_BLEND "for vLLM: blend in kv_connector_extra_config (docs/engines.md); in C: blend.h"
-#define TSRI_PROFILE "part of a profile, which tessera calibrate measures for a model"
-#define TSRI_NO_PEERS "engines share KV through tesserad, Redis or S3, never directly"
+#define TSRI_PROFILE "part of a profile, which tessera calibrate creates for a model"
+#define TSRI_NO_PEERS "engines share KV through tesserad, Redis or S3, not directly"
 #define TSRI_ENGINE "an option of the engine, not of the cache"
 #define TSRI_IN_SPACE "the space describes the model"
 #define TSRI_SERVER "the server is tesserad, on the Unix socket server_socket"
-#define TSRI_HTTP "http_listen is the address of tesserad's page and metrics"
+#define TSRI_HTTP "http_listen sets the address of tesserad's status page and metrics"
 #define TSRI_METRICS \
-    "metrics are at http_listen of tesserad, and read with tsr_stats_text and tessera stat"
+    "tesserad serves metrics at http_listen; see also tsr_stats_text and tessera stat"
 
 /* clang-format off */
 #define TSRI_COMPAT(X) \
     /* LMCache, in-process: memory and disk */ \
-    X(chunk_size, LMCACHE, KEEP, "chunk_size", INFO, "tokens of a prefix block") \
+    X(chunk_size, LMCACHE, KEEP, "chunk_size", INFO, "tokens per prefix block") \
     X(local_cpu, LMCACHE, IGNORE, "", WARN, \
       "host memory is always the first tier; host_size limits it") \
     X(max_local_cpu_size, LMCACHE, GB, "host_size", INFO, \
@@ -42,46 +42,46 @@
     X(enable_disk, CHUNKCACHE, KEEP, "disk_enabled", INFO, \
       "the disk tier also needs its path") \
     X(max_local_disk_size, LMCACHE, GB, "disk_size", INFO, \
-      "in GB of 1024^3 bytes; 0 leaves disk_size as it is") \
+      "in GB of 1024^3 bytes; 0 keeps disk_size unchanged") \
     X(local_disk_path_sharding, LMCACHE, IGNORE, "", INFO, \
       "a disk tier has one directory; disk2_path is a second tier") \
     X(save_unfull_chunk, LMCACHE, KEEP, "save_partial", INFO, \
-      "also store a last block that is not full") \
+      "also store an incomplete last block") \
     X(save_decode_cache, LMCACHE, IGNORE, "", WARN, \
       "the engine's connector decides what is stored") \
     X(cache_policy, LMCACHE, EVICT, "policy", INFO, \
-      "LRU, LFU, FIFO, MRU; what is not built in becomes adaptive") \
+      "LRU, LFU, FIFO, MRU; unsupported policies become adaptive") \
     X(pre_caching_hash_algorithm, LMCACHE, DIGEST, "hash", INFO, \
-      "sha256 and xxhash variants; builtin becomes sha256, which is the same in every process") \
-    X(numa_mode, LMCACHE, IGNORE, "", INFO, "memory is placed where it is first touched") \
+      "sha256 and xxhash variants; builtin differs between processes and becomes sha256") \
+    X(numa_mode, LMCACHE, IGNORE, "", INFO, "memory is allocated on the node that first touches it") \
     X(use_layerwise, LMCACHE, IGNORE, "", INFO, \
-      "loads and stores layer by layer are always there") \
+      "layer-by-layer loads and stores are always available") \
     X(enable_async_loading, LMCACHE, IGNORE, "", INFO, \
-      "loads are asynchronous whenever the caller asks for it") \
+      "the caller chooses asynchronous loads") \
     X(enable_freeze_mode, CHUNKCACHE, KEEP, "frozen", INFO, "start frozen") \
     X(min_retrieve_tokens, LMCACHE, IGNORE, "", WARN, "every hit is reported; the caller decides") \
-    X(lookup_timeout_ms, LMCACHE, IGNORE, "", INFO, "a lookup does not wait") \
-    X(blocking_timeout_secs, LMCACHE, IGNORE, "", INFO, "every wait names its own timeout") \
+    X(lookup_timeout_ms, LMCACHE, IGNORE, "", INFO, "lookups do not wait") \
+    X(blocking_timeout_secs, LMCACHE, IGNORE, "", INFO, "every wait has its own timeout") \
     X(pin_timeout_sec, LMCACHE, IGNORE, "", INFO, \
-      "a lease ends with its client, never under a reader") \
+      "leases end with their client, and never during a read") \
     X(enable_scheduler_bypass_lookup, LMCACHE, IGNORE, "", INFO, \
       "the scheduler always looks up directly") \
-    X(enable_kv_events, LMCACHE, IGNORE, "", INFO, "events are always kept; see events_max") \
-    X(py_enable_gc, LMCACHE, IGNORE, "", INFO, "there is no garbage collector here") \
-    X(priority_limit, LMCACHE, IGNORE, "", WARN, "requests have no priorities here") \
+    X(enable_kv_events, LMCACHE, IGNORE, "", INFO, "events are always recorded; see events_max") \
+    X(py_enable_gc, LMCACHE, IGNORE, "", INFO, "Tessera has no garbage collector") \
+    X(priority_limit, LMCACHE, IGNORE, "", WARN, "Tessera has no request priorities") \
     X(hit_miss_ratio, LMCACHE, IGNORE, "", WARN, "every hit is reported; the caller decides") \
-    X(store_location, LMCACHE, IGNORE, "", WARN, "disk_write says when entries reach the disk") \
-    X(retrieve_locations, LMCACHE, IGNORE, "", WARN, "tiers are asked from the fastest on") \
-    X(extra_config, LMCACHE, IGNORE, "", WARN, "settings of LMCache's own backends") \
-    X(use_experimental, LMCACHE, IGNORE, "", INFO, "nothing here is behind this switch") \
-    X(track_usage, LMCACHE, IGNORE, "", INFO, "nothing is reported to anybody") \
+    X(store_location, LMCACHE, IGNORE, "", WARN, "disk_write sets when entries are written to disk") \
+    X(retrieve_locations, LMCACHE, IGNORE, "", WARN, "tiers are tried in order, fastest first") \
+    X(extra_config, LMCACHE, IGNORE, "", WARN, "settings for LMCache's own backends") \
+    X(use_experimental, LMCACHE, IGNORE, "", INFO, "no feature of Tessera depends on it") \
+    X(track_usage, LMCACHE, IGNORE, "", INFO, "Tessera does not collect usage data") \
     X(config_file, LMCACHE, IGNORE, "", WARN, \
-      "as variable LMCACHE_CONFIG_FILE the file that is loaded where TESSERA_CONFIG_FILE is not " \
-      "set; a file cannot name another") \
+      "a file cannot name another; the variable LMCACHE_CONFIG_FILE names the file to load if " \
+      "TESSERA_CONFIG_FILE is not set") \
     /* LMCache: remote, sharing, servers */ \
     X(remote_url, LMCACHE, REMOTE, "redis_address", WARN, \
       "redis:// and valkey:// become redis_*, s3:// becomes s3_*; others are ignored") \
-    X(remote_serde, LMCACHE, IGNORE, "", INFO, "entries travel as they are, with checksums") \
+    X(remote_serde, LMCACHE, IGNORE, "", INFO, "entries are sent as stored, with checksums") \
     X(remote_config_url, LMCACHE, IGNORE, "", WARN, \
       "settings are read from a file and the environment") \
     X(enable_p2p, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
@@ -97,21 +97,21 @@
     /* LMCache, multi-process server */ \
     X(l1_size_gb, LMCACHE, GB, "host_size", INFO, "in GB of 1024^3 bytes") \
     X(eviction_policy, LMCACHE, EVICT, "policy", INFO, \
-      "LRU, ARC, IsolatedLRU, noop; what is not built in becomes adaptive") \
+      "LRU, ARC, IsolatedLRU, noop; unsupported policies become adaptive") \
     X(hash_algorithm, LMCACHE, DIGEST, "hash", INFO, "blake3 and builtin become sha256") \
     X(engine_type, LMCACHE, IGNORE, "", WARN, TSRI_BLEND) \
-    X(max_workers, LMCACHE, IGNORE, "", INFO, "server_threads and io_threads set the numbers of threads") \
+    X(max_workers, LMCACHE, IGNORE, "", INFO, "server_threads and io_threads set the number of threads") \
     X(port, LMCACHE, IGNORE, "", WARN, TSRI_SERVER) \
     X(http_host, LMCACHE, IGNORE, "", WARN, TSRI_HTTP) \
     X(http_port, LMCACHE, IGNORE, "", WARN, TSRI_HTTP) \
     X(prometheus_port, LMCACHE, IGNORE, "", WARN, TSRI_METRICS) \
     X(metrics_sample_rate, LMCACHE, IGNORE, "", INFO, "every request is counted") \
     X(transfer_mode, LMCACHE, IGNORE, "", INFO, \
-      "clients map the server's memory and copy out of it") \
+      "clients map the server's memory and copy from it") \
     /* LMCache: blending */ \
     X(enable_blending, LMCACHE, IGNORE, "", WARN, TSRI_BLEND) \
     X(blend_special_str, LMCACHE, KEEP, "separator", INFO, \
-      "which " TSRI_IDLE_NOTE) \
+      "this option " TSRI_IDLE_NOTE) \
     X(blend_check_layers, LMCACHE, IGNORE, "", INFO, TSRI_PROFILE) \
     X(blend_recompute_ratios, LMCACHE, IGNORE, "", INFO, TSRI_BLEND) \
     X(blend_thresholds, LMCACHE, IGNORE, "", INFO, TSRI_PROFILE) \
@@ -121,18 +121,18 @@
     X(blend_chunk_size, UCM, IGNORE, "", INFO, "documents of any length are stored whole") \
     X(min_match_ratio, UCM, KEEP, "min_match_ratio", INFO, \
       "share of an entry that a partial match must cover") \
-    X(position_correction, UCM, IGNORE, "", INFO, "a blend always turns K to its new position") \
+    X(position_correction, UCM, IGNORE, "", INFO, "blending always rotates K to its new position") \
     X(recompute_boundary, UCM, IGNORE, "", INFO, TSRI_PROFILE) \
     X(rope_theta, UCM, IGNORE, "", INFO, TSRI_IN_SPACE) \
     X(head_dim, UCM, IGNORE, "", INFO, TSRI_IN_SPACE) \
     /* the chunk cache for vLLM */ \
     X(enable_chunk_cache, CHUNKCACHE, CHUNKS, "chunked", INFO, \
-      "and separator \"##\" where none is set; " TSRI_IDLE_NOTE) \
+      "also sets separator to \"##\" if it is not set; " TSRI_IDLE_NOTE) \
     X(chunk_separator, CHUNKCACHE, KEEP, "separator", INFO, \
-      "which " TSRI_IDLE_NOTE) \
+      "this option " TSRI_IDLE_NOTE) \
     X(chunk_hash_algo, CHUNKCACHE, DIGEST, "hash", INFO, "xxhash becomes xxh3") \
     X(chunk_cache_gpu_memory_utilization, CHUNKCACHE, IGNORE, "", WARN, \
-      "device_pool_size is the pool in device memory, in bytes") \
+      "device_pool_size sets the size of the pool in device memory, in bytes") \
     /* engines */ \
     X(kv_connector, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
     X(kv_connector_module_path, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \

@@ -25,16 +25,16 @@
 
 /* flags */
 enum {
-    TSRI_OPT_RELOAD = 1, /* takes effect while running; the others at open */
+    TSRI_OPT_RELOAD = 1, /* takes effect while running; all others at open */
     TSRI_OPT_POW2 = 2,   /* a power of two */
-    TSRI_OPT_SECRET = 8, /* its value is not shown */
+    TSRI_OPT_SECRET = 8, /* the value is never shown */
     TSRI_OPT_ZERO = 4,   /* 0 is allowed below min: derived from the other options */
-    TSRI_OPT_IDLE = 16,  /* nothing acts on it: setting it is warned about (tsri_config_warn) */
+    TSRI_OPT_IDLE = 16,  /* has no effect: setting it logs a warning (tsri_config_warn) */
 };
 
 /* What is wrong with the IDLE options and what to do instead. */
 #define TSRI_IDLE_NOTE \
-    "has no effect yet: for vLLM put separators into blend (docs/engines.md), in C call " \
+    "has no effect yet: for vLLM set separators in blend (docs/engines.md), in C call " \
     "tsr_separators_set()"
 
 /* ---- the names of ENUM options; the first is number 0 ---- */
@@ -63,199 +63,199 @@ enum {
     X(host_size, SIZE, "1G", TSRI_MIB, 16 * TSRI_TIB, 0, \
       "host memory for KV") \
     X(host_page_size, SIZE, "256K", 4 * TSRI_KIB, 64 * TSRI_MIB, TSRI_OPT_POW2, \
-      "allocation unit of host memory; a plane (one layer's K or V of a cell) never straddles it") \
+      "allocation unit of host memory; a plane (one layer's K or V of a cell) never crosses a page") \
     X(metadata_size, SIZE, "0", TSRI_MIB, 128 * TSRI_GIB, TSRI_OPT_ZERO, \
       "memory for tokens and cell tables; 0: derived from host_size") \
     X(entries_max, COUNT, "0", 16, (uint64_t)1 << 28, TSRI_OPT_ZERO, \
-      "entries in the index; 0: derived from host_size") \
+      "maximum number of entries in the index; 0: derived from host_size") \
     X(spaces_max, COUNT, "256", 1, 4096, 0, \
-      "spaces (models, ranks, KV groups, tenants) that are open or have entries") \
+      "maximum number of spaces (models, ranks, KV groups, tenants) that are open or have entries") \
     X(clients_max, COUNT, "1024", 1, 65536, 0, \
-      "clients open at once") \
+      "maximum number of open clients") \
     X(lease_entries_max, COUNT, "65536", 1, (uint64_t)1 << 28, 0, \
-      "entries one client may hold leased") \
+      "maximum number of entries that one client may lease") \
     X(chunk_size, COUNT, "256", 1, 65536, 0, \
-      "tokens of a prefix block") \
+      "tokens per prefix block") \
     X(save_partial, BOOL, "false", 0, 0, 0, \
-      "also store a last block that is not full") \
+      "also store an incomplete last block") \
     X(hash, ENUM, "sha256", 0, 0, 0, \
-      "digest of prefix chains and contexts") \
+      "hash function for prefix chains and contexts") \
     X(chunked, BOOL, "false", 0, 0, TSRI_OPT_IDLE, \
-      "split prompts on the separator; no effect yet, see blend of engines and tsr_separators_set()") \
+      "split prompts at the separator; no effect yet, see blend (engines.md) and tsr_separators_set()") \
     X(separator, STRING, "", 0, 255, TSRI_OPT_IDLE, \
-      "text between documents; no effect yet, see blend of engines and tsr_separators_set()") \
+      "text between documents; no effect yet, see blend (engines.md) and tsr_separators_set()") \
     X(segments_max, COUNT, "4096", 1, 4096, 0, \
-      "segments of one prompt") \
+      "maximum number of segments in one prompt") \
     X(segment_min_tokens, COUNT, "0", 0, 1048576, 0, \
-      "segments with fewer tokens are not stored") \
+      "do not store segments with fewer tokens") \
     X(any_offset, BOOL, "true", 0, 0, 0, \
-      "register windows of tokens, so that lookups find stored text at any offset of a prompt") \
+      "index windows of tokens, so that lookups find stored text at any offset of a prompt") \
     X(windows_max, COUNT, "0", 1024, (uint64_t)1 << 30, TSRI_OPT_ZERO, \
-      "windows of 32 tokens to register, 14 bytes each; 0: derived from metadata_size") \
+      "maximum number of indexed windows (32 tokens, 14 bytes each); 0: derived from metadata_size") \
     X(match_min_tokens, COUNT, "32", 1, 1048576, 0, \
-      "shorter runs found at any offset are not used") \
+      "ignore shorter matches at any offset") \
     X(min_match_ratio, FLOAT, "0.8", 0, 1, 0, \
-      "share of an entry that runs around edits must cover to count as a partial match") \
+      "share of an entry that matches around edits must cover to count as a partial match") \
     X(policy, ENUM, "adaptive", 0, 0, 0, \
-      "who leaves host memory first: by last use (lru), not used twice (s3fifo), or as traffic asks") \
+      "eviction policy: lru, s3fifo (entries used only once go first), adaptive (follows the traffic)") \
     X(owner, ENUM, "process", 0, 0, 0, \
-      "who has the cache: process (this one), embedded (and it serves others too), daemon (a server)") \
+      "cache owner: process (this process), embedded (it also serves others), daemon (a server)") \
     X(frozen, BOOL, "false", 0, 0, TSRI_OPT_RELOAD, \
-      "start frozen: lookups and loads only, stores are refused and nothing is evicted") \
+      "start frozen: allow lookups and loads only, refuse stores, evict nothing") \
     X(io_threads, COUNT, "2", 1, 64, 0, \
       "threads for asynchronous loads and stores") \
     X(io_queue_max, COUNT, "1024", 1, 65536, 0, \
-      "jobs that may wait for those threads; more are refused") \
+      "maximum number of queued jobs for these threads; further jobs are refused") \
     X(ops_max, COUNT, "256", 1, 65536, 0, \
-      "asynchronous operations in flight; more are refused") \
+      "maximum number of asynchronous operations in flight; further ones are refused") \
     X(events_max, COUNT, "4096", 1, 1048576, 0, \
-      "events kept until they are taken; the oldest are dropped and counted") \
+      "maximum number of unread events; the oldest are dropped and counted") \
     X(disk_path, PATH, "", 0, 4095, 0, \
       "directory of the disk tier; empty: no disk tier") \
     X(disk_enabled, BOOL, "true", 0, 0, 0, \
-      "false: no disk tier although disk_path is set") \
+      "false: no disk tier, even if disk_path is set") \
     X(disk_size, SIZE, "16G", 64 * TSRI_MIB, 1024 * TSRI_TIB, 0, \
-      "bytes the disk tier may use") \
+      "maximum size of the disk tier") \
     X(disk_segment_size, SIZE, "256M", TSRI_MIB, 64 * TSRI_GIB, 0, \
-      "size at which a segment file of the disk tier is closed") \
+      "size at which the disk tier starts a new segment file") \
     X(disk_admission, ENUM, "always", 0, 0, 0, \
-      "which entries are written to disk: all, or those touched twice") \
+      "entries to write to disk: always (all), second_touch (those used twice)") \
     X(disk_direct, BOOL, "true", 0, 0, 0, \
       "bypass the page cache (O_DIRECT) where the file system allows it") \
     X(disk_io, ENUM, "auto", 0, 0, 0, \
-      "how the disk tier reads and writes; auto: io_uring, or threads where it is refused") \
+      "I/O method of the disk tier; auto: io_uring, or threads if the kernel refuses it") \
     X(disk_write, ENUM, "back", 0, 0, 0, \
-      "when entries are written to disk: back (queued by the store), through (before it returns), none") \
+      "when to write entries to disk: back (background), through (before the store returns), none") \
     X(disk_policy, ENUM, "lru", 0, 0, 0, \
-      "which entries leave the disk tier first") \
+      "eviction policy of the disk tier") \
     X(disk2_path, PATH, "", 0, 4095, 0, \
-      "directory of a second disk tier, as a rule larger and slower; empty: none") \
+      "directory of a second disk tier, usually larger and slower; empty: none") \
     X(disk2_size, SIZE, "64G", 64 * TSRI_MIB, 1024 * TSRI_TIB, 0, \
-      "bytes the second disk tier may use") \
+      "maximum size of the second disk tier") \
     X(disk2_admission, ENUM, "always", 0, 0, 0, \
-      "which entries are written to the second disk tier: all, or those touched twice") \
+      "entries to write to the second disk tier: always (all), second_touch (those used twice)") \
     X(disk2_write, ENUM, "back", 0, 0, 0, \
-      "when entries are written to the second disk tier, as disk_write") \
+      "when to write entries to the second disk tier, like disk_write") \
     X(disk2_policy, ENUM, "lru", 0, 0, 0, \
-      "which entries leave the second disk tier first") \
+      "eviction policy of the second disk tier") \
     X(attached_admission, ENUM, "always", 0, 0, 0, \
-      "which entries are written to tiers that a program attached: all, or those touched twice") \
+      "entries to write to attached tiers (tier.h): always (all), second_touch (those used twice)") \
     X(attached_write, ENUM, "back", 0, 0, 0, \
-      "when entries are written to tiers that a program attached, as disk_write") \
+      "when to write entries to attached tiers, like disk_write") \
     X(attached_policy, ENUM, "lru", 0, 0, 0, \
-      "which entries leave tiers that a program attached first") \
+      "eviction policy of attached tiers") \
     X(tiers, STRING, "", 0, 255, 0, \
-      "tiers below host memory by name, in their order; empty: disk, disk2, redis, s3, attached ones") \
+      "order of the tiers below host memory, by name; empty: disk, disk2, redis, s3, attached tiers") \
     X(tier_load_ms, COUNT, "30000", 0, 86400000, 0, \
-      "milliseconds a lower tier has to load an entry; later is a miss; 0: no limit") \
+      "milliseconds to load an entry from a lower tier, after that it is a miss; 0: no limit") \
     X(tier_store_ms, COUNT, "60000", 0, 86400000, 0, \
-      "milliseconds a lower tier has to store an entry; later it is given up; 0: no limit") \
+      "milliseconds to store an entry in a lower tier, after that it is given up; 0: no limit") \
     X(server_socket, PATH, "", 0, 107, 0, \
-      "Unix socket of the server; empty: tessera/tesserad.sock below XDG_RUNTIME_DIR, or in /run") \
+      "Unix socket of the server; empty: tessera/tesserad.sock in XDG_RUNTIME_DIR or /run") \
     X(server_owner, STRING, "", 0, 10, 0, \
-      "clients: uid of the server; empty: this user's. Besides it only root's is used, no other") \
+      "clients: uid that the server must run as; empty: this user; root is always accepted") \
     X(server_allow, STRING, "", 0, 255, 0, \
-      "tesserad: uids that may use it besides its own, separated by commas; each has its own cache") \
+      "tesserad: further uids that may connect, separated by commas; each gets its own cache") \
     X(server_tokens, PATH, "", 0, 4095, 0, \
-      "tesserad: file of tenants, a name and a token on each line; none but its owner may read it") \
+      "tesserad: file of tenants, one name and token per line; only its owner may have access") \
     X(server_threads, COUNT, "4", 1, 64, 0, \
-      "threads of the server that copy and wait for tiers; every further tenant adds one of its own") \
+      "server threads that copy and wait for tiers; each further tenant adds one") \
     X(server_memory, SIZE, "256M", TSRI_MIB, TSRI_TIB, 0, \
-      "memory for requests and replies on their way; every client and every tenant has a part of it") \
+      "memory for requests and replies in flight, shared out among clients and tenants") \
     X(server_staging_max, SIZE, "1G", TSRI_MIB, TSRI_TIB, 0, \
-      "largest staging area that a client may bring") \
+      "maximum size of a client's staging area") \
     X(server_token, STRING, "", 0, 256, TSRI_OPT_SECRET, \
-      "clients: token of the tenant; empty: the tenant is the uid") \
+      "clients: token of the tenant; empty: the uid is the tenant") \
     X(server_staging, SIZE, "128M", TSRI_MIB, TSRI_TIB, 0, \
-      "clients: shared memory through which a client stores") \
+      "clients: size of the shared memory for stores") \
     X(server_deadline, COUNT, "100", 1, 60000, 0, \
-      "clients: milliseconds that a lookup waits for the server; then it is a miss") \
+      "clients: milliseconds a lookup waits for the server before it misses") \
     X(server_patience, COUNT, "10000", 1, 600000, 0, \
-      "clients: milliseconds that loads, stores and flush wait; then the server is given up") \
+      "clients: milliseconds that loads, stores and flush wait before they give up on the server") \
     X(device, STRING, "", 0, 32, 0, \
       "device of engines in this process: cpu, cuda or another libtessera-NAME.so; empty: none") \
     X(device_number, COUNT, "0", 0, 255, 0, \
-      "which one, where a machine has several of that device") \
+      "number of the device, if the machine has several") \
     X(device_pool_size, SIZE, "0", TSRI_MIB, 16 * TSRI_TIB, TSRI_OPT_ZERO, \
-      "device memory for copies of entries that are used again; 0: none") \
+      "device memory for copies of reused entries; 0: none") \
     X(http_listen, STRING, "127.0.0.1:7464", 0, 63, 0, \
-      "tesserad: address of its page and metrics, or off; beyond loopback only with http_token") \
+      "tesserad: address of status page and metrics, or off; non-loopback requires http_token") \
     X(http_token, PATH, "", 0, 4095, 0, \
-      "tesserad: file of the token that page and metrics ask for; none but its owner may read it") \
+      "tesserad: file with the token for status page and metrics; only its owner may have access") \
     X(prefill_rate, COUNT, "10000", 1, 1000000000, 0, \
-      "tokens that the engine computes in a second: what reports of time saved count with") \
+      "prefill speed of the engine in tokens per second, used to report time saved") \
     X(tenant, STRING, "", 0, 96, 0, \
-      "whose entries these are on redis and s3: caches of one name share them; empty: uid-N of the user") \
+      "tenant on redis and s3; caches with the same tenant share entries; empty: uid-N of the user") \
     X(redis_address, STRING, "", 0, 1023, 0, \
-      "servers of the redis tier: HOST:PORT or unix:/PATH, several with commas; empty: none") \
+      "servers of the redis tier: HOST:PORT or unix:/PATH, separated by commas; empty: none") \
     X(redis_user, STRING, "", 0, 255, 0, \
-      "user to log in as; empty: the default one") \
+      "user name to log in with; empty: the default user") \
     X(redis_password, STRING, "", 0, 255, TSRI_OPT_SECRET, \
-      "password; better in the environment (TESSERA_REDIS_PASSWORD) than in a file") \
+      "password; prefer the environment (TESSERA_REDIS_PASSWORD) to a file") \
     X(redis_password_file, PATH, "", 0, 4095, 0, \
-      "file whose only line is the password, readable by its owner alone; when there is no other") \
+      "file that holds only the password, readable by its owner alone; used if no password is set") \
     X(redis_database, COUNT, "0", 0, 65535, 0, \
-      "number of the database; a cluster has only 0") \
+      "database number; a cluster has only 0") \
     X(redis_prefix, STRING, "tessera", 1, 64, 0, \
-      "what every name begins with: letters, digits and _.-:/") \
+      "prefix of all key names: letters, digits and _.-:/") \
     X(redis_connections, COUNT, "2", 1, 8, 0, \
-      "connections of each I/O thread to one server") \
+      "connections per I/O thread and server") \
     X(redis_timeout_ms, COUNT, "1000", 10, 600000, 0, \
-      "a server that is silent for longer counts as down") \
+      "treat a server that does not respond for this long as down") \
     X(redis_ttl_s, COUNT, "0", 0, 315360000, 0, \
-      "seconds after which the server forgets an entry; 0: when it evicts it") \
+      "seconds until an entry expires on the server; 0: only when the server evicts it") \
     X(redis_absent_ms, COUNT, "1000", 0, 3600000, 0, \
-      "how long an entry that the server did not have is not asked for again") \
+      "milliseconds before asking again for an entry that the server did not have") \
     X(redis_part_size, SIZE, "2M", 4 * TSRI_KIB, 8 * TSRI_MIB, 0, \
-      "an entry is stored in values of about this size, of whole layers where they fit") \
+      "target size of the values of an entry; values hold whole layers if these fit") \
     X(redis_admission, ENUM, "always", 0, 0, 0, \
-      "which entries are written to the redis tier: all, or those touched twice") \
+      "entries to write to the redis tier: always (all), second_touch (those used twice)") \
     X(redis_write, ENUM, "back", 0, 0, 0, \
-      "when entries are written to the redis tier, as disk_write") \
+      "when to write entries to the redis tier, like disk_write") \
     X(redis_bandwidth, SIZE, "0", TSRI_MIB, TSRI_TIB, TSRI_OPT_ZERO, \
-      "bytes a second to and from the servers; 0: no limit") \
+      "bandwidth limit in bytes per second, both directions; 0: no limit") \
     X(s3_bucket, STRING, "", 0, 63, 0, \
       "bucket of the s3 tier; empty: none") \
     X(s3_endpoint, STRING, "", 0, 255, 0, \
-      "http://HOST:PORT or https://HOST:PORT of the S3 server; empty: Amazon's of the region") \
+      "http://HOST:PORT or https://HOST:PORT of the S3 server; empty: Amazon's endpoint for the region") \
     X(s3_region, STRING, "us-east-1", 1, 32, 0, \
-      "region that requests are signed for") \
+      "region used to sign requests") \
     X(s3_path_style, ENUM, "auto", 0, 0, 0, \
-      "the bucket is part of the path (yes) or of the host name (no); auto: yes with an endpoint") \
+      "bucket in the path (yes) or in the host name (no); auto: yes if an endpoint is set") \
     X(s3_access_key, STRING, "", 0, 255, 0, \
-      "access key; empty: that of s3_credentials_file or of AWS_ACCESS_KEY_ID") \
+      "access key; empty: taken from s3_credentials_file or AWS_ACCESS_KEY_ID") \
     X(s3_secret_key, STRING, "", 0, 255, TSRI_OPT_SECRET, \
-      "secret key; better in the environment (TESSERA_S3_SECRET_KEY) than in a file") \
+      "secret key; prefer the environment (TESSERA_S3_SECRET_KEY) to a file") \
     X(s3_session_token, STRING, "", 0, 4095, TSRI_OPT_SECRET, \
-      "session token of temporary keys") \
+      "session token for temporary keys") \
     X(s3_credentials_file, PATH, "", 0, 4095, 0, \
-      "file of keys as aws configure writes it, readable by its owner alone") \
+      "file of keys in the format of aws configure, readable by its owner alone") \
     X(s3_ca_file, PATH, "", 0, 4095, 0, \
-      "certificates to trust instead of the system's") \
+      "CA certificates to trust instead of the system's") \
     X(s3_prefix, STRING, "tessera", 1, 64, 0, \
-      "what every name begins with: letters, digits and _.-/") \
+      "prefix of all object names: letters, digits and _.-/") \
     X(s3_connections, COUNT, "8", 1, 64, 0, \
-      "connections to the server, and requests under way at once") \
+      "maximum number of connections and concurrent requests") \
     X(s3_timeout_ms, COUNT, "5000", 10, 600000, 0, \
-      "a server that is silent for longer counts as down") \
+      "treat a server that does not respond for this long as down") \
     X(s3_absent_ms, COUNT, "1000", 0, 3600000, 0, \
-      "how long an entry that the server did not have is not asked for again") \
+      "milliseconds before asking again for an entry that the server did not have") \
     X(s3_list_s, COUNT, "3600", 0, 31536000, 0, \
-      "seconds between two lists of the bucket, which renew what is known of it; 0: once") \
+      "seconds between listings of the bucket, which refresh the index; 0: list once") \
     X(s3_index_max, COUNT, "1048576", 0, 268435456, 0, \
-      "entries that are known without asking, at 64 bytes each; 0: every lookup asks") \
+      "maximum number of bucket entries to remember, 64 bytes each; 0: every lookup asks the server") \
     X(s3_part_size, SIZE, "8M", 4 * TSRI_KIB, 8 * TSRI_MIB, 0, \
-      "an entry is read in ranges of about this size, of whole layers where they fit") \
+      "target size of the ranges read from an entry; ranges hold whole layers if these fit") \
     X(s3_upload_size, SIZE, "16M", 5 * TSRI_MIB, 4 * TSRI_GIB, 0, \
-      "a larger entry is written in parts of this size") \
+      "part size for multipart uploads of larger entries") \
     X(s3_admission, ENUM, "always", 0, 0, 0, \
-      "which entries are written to the s3 tier: all, or those touched twice") \
+      "entries to write to the s3 tier: always (all), second_touch (those used twice)") \
     X(s3_write, ENUM, "back", 0, 0, 0, \
-      "when entries are written to the s3 tier, as disk_write") \
+      "when to write entries to the s3 tier, like disk_write") \
     X(s3_bandwidth, SIZE, "0", TSRI_MIB, TSRI_TIB, TSRI_OPT_ZERO, \
-      "bytes a second to and from the server; 0: no limit") \
+      "bandwidth limit in bytes per second, both directions; 0: no limit") \
     X(log_level, ENUM, "warn", 0, 0, TSRI_OPT_RELOAD, \
-      "least important log lines that are written")
+      "lowest level of log lines to write")
 /* clang-format on */
 
 #define TSRI_ENUM_ITEM(constant, text) TSRI_##constant,

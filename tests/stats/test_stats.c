@@ -251,7 +251,7 @@ TEST(prometheus_text_has_the_right_values)
     fill();
     tsri_stats_text_prometheus(stats, text, sizeof text);
     CHECK_HAS(text, "tessera_build_info{version=\"" TSR_VERSION "\"} 1\n");
-    CHECK_HAS(text, "# HELP tessera_lookups_total Lookups asked\n"
+    CHECK_HAS(text, "# HELP tessera_lookups_total Lookups\n"
                     "# TYPE tessera_lookups_total counter\ntessera_lookups_total 3\n");
     CHECK_HAS(text, "tessera_store_bytes_total 18446744073709551615\n");
     CHECK_HAS(text, "# TYPE tessera_entries gauge\ntessera_entries 42\n");
