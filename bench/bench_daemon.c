@@ -3,6 +3,7 @@
  * Unix socket; loads and stores of 512 MB against memcpy; and what many clients at once get.
  *
  * The model is of 8B parameters: 32 layers, 8 KV heads of 128 in bf16, 128 KiB a token. */
+#include "cache/manager.h"
 #include "cache/served.h"
 #include "support/bench.h"
 #include "support/kv_tier.h"

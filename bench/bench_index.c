@@ -1,7 +1,7 @@
 /* bench_index.c - one hit in an index of a million keys, each key depending on the entry found
  * before, against following a random chain of cache lines through memory of the same size and page
  * size: what the memory itself costs. */
-#include "cache/cache.h"
+#include "cache/index.h"
 #include "support/bench.h"
 
 #define N_KEYS (1u << 20)

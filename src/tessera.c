@@ -1,6 +1,11 @@
 /* tessera.c - the public entry points: check arguments, answer for a forked child, count, call
  * inside. Nothing is decided here that a caller inside the library would have to know. */
 #include "cache/backend.h"
+#include "cache/clients.h"
+#include "cache/find.h"
+#include "cache/manager.h"
+#include "cache/ops.h"
+#include "cache/puts.h"
 #include "cache/source.h"
 
 /* A struct of the caller's, completed with zeros to the one this library knows. Nothing is copied

@@ -15,7 +15,7 @@
 #define TSRI_BLEND_H
 
 #include "base/base.h"
-#include "cache/cache.h"
+#include "cache/core.h"
 #include "device/device.h"
 
 #include <tessera/blend.h>

@@ -9,7 +9,9 @@
  * owner's interest: once a range is given up, or the feed closed, its job may go on reading into
  * the cache but never again touches the engine's memory. The last owner frees it. */
 #include "blend/blend.h"
+#include "cache/clients.h"
 #include "cache/manager.h"
+#include "cache/ops.h"
 #include "cache/source.h"
 
 struct range {

@@ -7,7 +7,7 @@
  * tried and dropped: entries of 256 or 512 tokens are just over one and wasted half. What must be
  * known of a free block stands in its own first and last unit, so blocks in use have no header.
  * Owned by a cache and called under its lock; readers only follow offsets. */
-#include "cache/cache.h"
+#include "cache/pool.h"
 
 #include <sys/mman.h>
 

@@ -8,7 +8,7 @@
 #ifndef TSRI_BACKEND_H
 #define TSRI_BACKEND_H
 
-#include "cache/cache.h"
+#include "cache/core.h"
 
 #include <tessera/client.h>
 

@@ -1,7 +1,7 @@
 /* borrow.c - ranges that a server lends, to be read where they lie in its memory: it names the
  * pages under a lease of this borrow alone, and whoever reads them asks afterwards whether the
  * lease still held. What was read while it did not is worth nothing. */
-#include "cache/served.h"
+#include "cache/source.h"
 
 #define WANTS_MAX 4096u /* ranges of one request */
 #define BORROW_LEASE ((uint64_t)1 << 63)

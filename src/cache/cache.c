@@ -3,6 +3,7 @@
  * back in reverse. */
 #include "cache/backend.h"
 #include "cache/manager.h"
+#include "cache/ops.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,9 @@
  * client: the entry stays in place until the request is released or the client closed. Each client
  * has its own lock and a bounded stock of lease records, so one client can neither block nor starve
  * another. */
+#include "cache/clients.h"
 #include "cache/backend.h"
+#include "cache/manager.h"
 #include "cache/served.h"
 
 #define BUCKETS 1024u

@@ -9,6 +9,8 @@
  * A range that cannot be had gets its reason and is left out; whatever else is wrong fails the call
  * before a byte is queued. */
 #include "cache/deliver.h"
+#include "cache/clients.h"
+#include "cache/puts.h"
 
 #define RANGES_DEFAULT 256u
 #define TOKENS_DEFAULT 32768u

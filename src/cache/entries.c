@@ -1,7 +1,6 @@
 /* entries.c - the life of entries: states, pins and the chains of prefix blocks. The only file that
  * changes an entry's word. A pin is one compare-and-swap and needs no lock; everything that makes
  * an entry appear, change its place or vanish runs under the cache's lock. */
-#include "cache/cache.h"
 #include "cache/manager.h"
 
 static struct tsri_entry *entry(struct tsr_cache *c, uint32_t id)

@@ -1,6 +1,6 @@
 /* events.c - what happened to entries, for who keeps a view of the cache elsewhere (a router, an
  * engine). A bounded ring: when nobody takes events the oldest go. */
-#include "cache/cache.h"
+#include "cache/events.h"
 
 int tsri_events_init(struct tsri_events *ev, uint32_t max)
 {

@@ -7,6 +7,7 @@
  * thread that asked it is stuck: those who wait for its flights give up at their own deadlines, and
  * nobody else asks that tier until it has answered. */
 #include "cache/manager.h"
+#include "cache/ops.h"
 
 /* An entry on its way up; on the stack of who fetches it, listed under manager->lock. */
 struct tsri_flight {

@@ -9,7 +9,7 @@
  *
  * Only in caches that other processes use. A program that has its cache for itself is limited by
  * lease_entries_max alone, and pays nothing. */
-#include "cache/cache.h"
+#include "cache/core.h"
 
 /* What one client has of one entry; n 0: an empty slot. */
 struct tsri_held {

@@ -8,7 +8,7 @@
  * go down.
  *
  * A slot only nominates. The caller compares the whole key, which stands in the entry. */
-#include "cache/cache.h"
+#include "cache/index.h"
 
 /* Lines are half full at most: 7 slots, 3.5 keys, 18.3 bytes a key. Any number of lines will do, so
  * that this holds for every entries_max and not only for those just below a power of two. */

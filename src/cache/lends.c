@@ -1,6 +1,7 @@
 /* lends.c - entries lent to readers that copy out of the pool themselves: the clients of a server.
  * A reader gets the pages that hold its range and a lease that keeps them in place; nothing is
  * copied here. What only a lower tier has is fetched first, on a thread that may wait. */
+#include "cache/clients.h"
 #include "cache/manager.h"
 #include "cache/source.h"
 

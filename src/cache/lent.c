@@ -4,6 +4,7 @@
  *
  * The server may end the session at any time, and its memory may then hold something else. So a
  * layer, or all of it, counts only when the borrow still held after the device was done. */
+#include "cache/clients.h"
 #include "cache/deliver.h"
 
 #define BOUNCE_BYTES ((size_t)32 << 20) /* or one layer, where that is more */

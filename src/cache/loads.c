@@ -2,6 +2,7 @@
  * moves. What is in host memory is copied at once; what only a lower tier has is fetched, all
  * entries in one batch, and handed on layer by layer as it arrives. A range that cannot be had gets
  * its reason and must be recomputed; the others are not held up by it. */
+#include "cache/clients.h"
 #include "cache/source.h"
 
 /* What of a range is loaded, and to where. */

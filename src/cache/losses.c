@@ -6,7 +6,7 @@
  *
  * A thread remembers for itself how much it was told, for a few caches. Of one that it may have
  * forgotten it is told everything again: never too little. */
-#include "cache/cache.h"
+#include "cache/core.h"
 
 #define CACHES_KNOWN 16u
 

@@ -8,7 +8,7 @@
 #ifndef TSRI_MANAGER_H
 #define TSRI_MANAGER_H
 
-#include "cache/cache.h"
+#include "cache/core.h"
 
 struct tsri_lower {
     struct tsr_tier *tier;

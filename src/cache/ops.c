@@ -1,7 +1,9 @@
 /* ops.c - asynchronous operations: a bounded number of them, run by the cache's I/O threads. An
  * operation is the library's from start until its end is reported, and the caller's again after
  * close. */
+#include "cache/ops.h"
 #include "cache/backend.h"
+#include "cache/clients.h"
 #include "cache/manager.h"
 #include "cache/source.h"
 

@@ -1,7 +1,10 @@
 /* own.c - the backend of a cache whose entries are here: in host memory, with tiers below. Most
  * calls are those of the folder as they are; the rest is put together here. */
 #include "cache/backend.h"
+#include "cache/clients.h"
+#include "cache/find.h"
 #include "cache/manager.h"
+#include "cache/puts.h"
 #include "cache/source.h"
 
 #include <stdlib.h>

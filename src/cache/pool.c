@@ -2,7 +2,7 @@
  * a page and cannot fragment. Pages that were never used are not touched, so an empty pool costs no
  * resident memory. Owned by a cache and called under its lock; other processes may read the pages
  * of a shared one, as far as the owner lends them. */
-#include "cache/cache.h"
+#include "cache/pool.h"
 
 static int init(struct tsri_pool *p, size_t bytes, size_t page_bytes, bool shared)
 {

@@ -1,6 +1,9 @@
 /* puts.c - storing: reserve memory for the entries of a store, copy the caller's rows in without a
  * lock, then make them visible all at once. Until commit nothing of it can be found; abort gives
  * everything back. A prefix becomes one entry a block; a segment is one entry. */
+#include "cache/puts.h"
+#include "cache/clients.h"
+#include "cache/find.h"
 #include "cache/manager.h"
 
 #include <math.h>

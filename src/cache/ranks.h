@@ -8,7 +8,7 @@
 #ifndef TSRI_RANKS_H
 #define TSRI_RANKS_H
 
-#include "cache/cache.h"
+#include "cache/policy.h"
 
 /* ---- queues.c: a few queues over ids, oldest first ---- */
 

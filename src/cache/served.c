@@ -1,9 +1,10 @@
 /* served.c - a cache that a server has: connections, the spaces they know, and every call that
  * moves no KV. What the server answers is what the call returns, but for a server that is away:
  * then it is a miss, or TSR_EAGAIN where there is no such thing. */
-#include "cache/served.h"
-
 #include "cache/backend.h"
+#include "cache/clients.h"
+#include "cache/find.h"
+#include "cache/manager.h"
 #include "cache/source.h"
 
 #define KEYS_AT_ONCE 16384u

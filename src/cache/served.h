@@ -10,7 +10,7 @@
 #ifndef TSRI_SERVED_H
 #define TSRI_SERVED_H
 
-#include "cache/cache.h"
+#include "cache/core.h"
 
 /* A connection, and what its session calls our spaces. */
 struct tsri_seat {

@@ -1,6 +1,8 @@
 /* served_load.c - ranges of a cache that a server has (source.h): it lends the pages that hold
  * them, and they are read out of the shared mapping. Whoever reads asks afterwards whether the
  * leases still held: what was read while they did not is worth nothing. */
+#include "cache/clients.h"
+#include "cache/manager.h"
 #include "cache/source.h"
 
 uint32_t tsri_source_open_served(struct tsri_source *s)

@@ -2,6 +2,9 @@
  * mapped, and from there the server copies them in. A store that is larger than a part of the
  * staging area goes in pieces of some layers, and while the server copies one the next is filled;
  * a prefix of which not even one layer fits goes some blocks at a time. */
+#include "cache/clients.h"
+#include "cache/manager.h"
+#include "cache/puts.h"
 #include "cache/served.h"
 
 #define PARTS 4u /* of the staging area */

@@ -23,7 +23,7 @@
 #ifndef TSRI_SOURCE_H
 #define TSRI_SOURCE_H
 
-#include "cache/cache.h"
+#include "cache/core.h"
 #include "cache/served.h"
 #include "tier/hot.h"
 

@@ -19,7 +19,7 @@
  * the filter's word is then made anew from the slots.
  *
  * Threads: one writer, under cache->lock; readers take no lock and see a slot or do not. */
-#include "cache/cache.h"
+#include "cache/core.h"
 
 #define SLOTS 8u  /* of a bucket */
 #define GROUP 16u /* buckets */

@@ -3,7 +3,7 @@
  * its writer. Entries are made below the API with the keys and digests they were stored with: so
  * they are found just as in the cache that owns the store. */
 #include "cli/inspect.h"
-#include "cache/cache.h"
+#include "cache/core.h"
 
 #define PAGE_BYTES 4096u /* of host memory, as cmd_inspect.c sets it */
 #define SPACES_TOLD 8u

@@ -5,7 +5,7 @@
  * billion parameters has 128 KiB, and 1 MiB here holds as many tokens as 2 GiB there. */
 #include "cli/replay.h"
 
-#include "cache/cache.h"
+#include "cache/core.h"
 
 #include <errno.h>
 #include <ftw.h>

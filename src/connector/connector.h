@@ -15,7 +15,7 @@
 #ifndef TSRI_CONNECTOR_H
 #define TSRI_CONNECTOR_H
 
-#include "cache/cache.h"
+#include "cache/find.h"
 
 #include <tessera/connector.h>
 #include <tessera/deliver.h>

@@ -18,7 +18,10 @@
 #ifndef TSRI_DAEMON_H
 #define TSRI_DAEMON_H
 
+#include "cache/clients.h"
+#include "cache/find.h"
 #include "cache/manager.h"
+#include "cache/puts.h"
 #include "cache/source.h"
 #include "wire/wire.h"
 

@@ -1,6 +1,6 @@
 /* test_arena.c - blocks of any size never overlap, keep their bytes, merge when they come back, and
  * are refused for the right reason; held against a map with one owner a unit. */
-#include "cache/cache.h"
+#include "cache/pool.h"
 
 #include "support/test.h"
 

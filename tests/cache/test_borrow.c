@@ -1,6 +1,8 @@
 /* test_borrow.c - ranges lent by a server: the pages are those that hold the tokens, they stay
  * while they are borrowed, and who reads them learns when it was in vain. */
-#include "cache/served.h"
+#include "cache/clients.h"
+#include "cache/manager.h"
+#include "cache/source.h"
 #include "support/served_kit.h"
 #include "support/test.h"
 

@@ -1,6 +1,6 @@
 /* test_cache.c - opening and closing, what a cache costs, clearing, pinning for good, the numbers.
  */
-#include "cache/cache.h"
+#include "cache/core.h"
 
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"

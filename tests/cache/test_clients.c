@@ -1,7 +1,7 @@
 /* test_clients.c - leases are pins in the name of a request: they last until the request is
  * released, replaced or its client closed, no longer and no shorter, and one client cannot take
  * what belongs to another. */
-#include "cache/cache.h"
+#include "cache/clients.h"
 
 #include "support/cache_kit.h"
 #include "support/test.h"

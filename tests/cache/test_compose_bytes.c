@@ -1,6 +1,7 @@
 /* Every byte that is loaded for a run found anywhere is right: for random prompts of edited
  * documents, while others store and evict, and from lower tiers. */
 #include "cache/manager.h"
+#include "cache/ops.h"
 #include "support/fake_tier.h"
 #include "support/match_kit.h"
 #include "support/test.h"

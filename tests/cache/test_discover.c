@@ -1,6 +1,7 @@
 /* Caches that share a tier: what one has stored the other finds when it asks, and what one forgets
  * the other keeps. */
 #include "cache/manager.h"
+#include "cache/ops.h"
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"
 #include "support/served_kit.h"

@@ -1,7 +1,7 @@
 /* test_entries.c - the life of entries: what is pinned stands still, what is dropped is not found
  * again and is freed when the last reader lets go, an id that is used again is another entry, and
  * chains go from their leaves. */
-#include "cache/cache.h"
+#include "cache/core.h"
 
 #include "support/cache_kit.h"
 #include "support/test.h"

@@ -1,5 +1,5 @@
 /* test_events.c - a ring that keeps order, drops the oldest when nobody takes, and says so. */
-#include "cache/cache.h"
+#include "cache/events.h"
 
 #include "support/test.h"
 

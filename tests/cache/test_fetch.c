@@ -2,6 +2,7 @@
  * again, with every byte checked; and a tier that is slow, failing, empty or shut while
  * somebody waits for it. A tier below costs misses, never a wrong byte, a hang or a slow lookup. */
 #include "cache/manager.h"
+#include "cache/ops.h"
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"
 #include "support/test.h"

@@ -1,6 +1,6 @@
 /* test_holds.c - in a cache that other processes use no client keeps so much in its place that
  * others find no room: leases, half stores and pins are counted in pages, each entry once. */
-#include "cache/cache.h"
+#include "cache/clients.h"
 
 #include "support/cache_kit.h"
 #include "support/test.h"

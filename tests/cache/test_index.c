@@ -1,9 +1,11 @@
 /* test_index.c - the index says what a plain array would say, also when its lines overflow, and
  * never loses a key under the eyes of readers that take no lock. Keys are forced into few lines, so
  * that the counts of passed keys matter. */
-#include "cache/cache.h"
+#include "cache/index.h"
 
 #include "support/test.h"
+
+#include <pthread.h>
 
 #define IDS 200u
 /* Keys a test may insert; each id takes one of several, as ids are used again. */

@@ -1,6 +1,7 @@
 /* test_lends.c - entries lent to readers that copy out of the pool themselves: the pages named hold
  * exactly the range asked for, they stay until the lease is released, what only a lower tier has
  * is fetched and compared, and what cannot be lent says why. */
+#include "cache/clients.h"
 #include "cache/manager.h"
 #include "cache/source.h"
 

@@ -2,6 +2,7 @@
  * Entries are numbered from 0 in every life, so that without more the handle of one text is the
  * handle of another one after a restart, or in the cache next door. Each test makes sure that what
  * would be loaded by mistake is there: same number, same generation, same space, another text. */
+#include "cache/manager.h"
 #include "cache/served.h"
 
 #include "support/served_kit.h"

@@ -1,5 +1,5 @@
 /* What was lost, and who knows of it: every thread is told of every loss, once. */
-#include "cache/cache.h"
+#include "cache/core.h"
 #include "support/test.h"
 
 static struct tsri_losses losses;

@@ -1,6 +1,6 @@
 /* test_pool.c - pages are handed out once at a time, all or none, and an unused pool costs no
  * memory; held against a map with one owner a page. */
-#include "cache/cache.h"
+#include "cache/core.h"
 
 #include "support/cache_kit.h"
 #include "support/test.h"

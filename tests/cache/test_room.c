@@ -1,6 +1,6 @@
 /* test_room.c - making room: who goes first, what is refused when nobody may go, and how uses find
  * their way from readers to the policy. */
-#include "cache/cache.h"
+#include "cache/core.h"
 
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"

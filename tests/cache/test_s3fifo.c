@@ -1,5 +1,5 @@
 /* test_s3fifo.c - who comes once leaves first, who was used stays, and who comes back is known. */
-#include "cache/cache.h"
+#include "cache/policy.h"
 
 #include "support/policy_kit.h"
 #include "support/test.h"

@@ -1,8 +1,8 @@
 /* test_source.c - matched ranges, read where they are: host memory, the device pool, a lower tier or
  * the pages of a server. The bytes are the same from all of them, what is not the text of the prompt
  * is told and counted wherever it is, and nothing stays pinned. */
-#include "cache/manager.h"
 #include "cache/source.h"
+#include "cache/manager.h"
 #include "support/fake_tier.h"
 #include "support/served_kit.h"
 #include "support/test.h"

@@ -1,6 +1,6 @@
 /* test_spaces.c - one slot for one description, as long as it is open or has entries; what a cache
  * cannot hold is refused in words and takes no slot. */
-#include "cache/cache.h"
+#include "cache/core.h"
 
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"

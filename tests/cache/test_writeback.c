@@ -3,6 +3,7 @@
  * tier fails. Lookups never notice; a store may be refused; nothing is written twice, lost without
  * a word or left behind. */
 #include "cache/manager.h"
+#include "cache/ops.h"
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"
 #include "support/test.h"

@@ -6,7 +6,11 @@
 #ifndef TSRI_CACHE_KIT_H
 #define TSRI_CACHE_KIT_H
 
-#include "cache/cache.h"
+#include "cache/clients.h"
+#include "cache/find.h"
+#include "cache/ops.h"
+#include "cache/puts.h"
+#include "cache/source.h"
 
 /* Owns its cache, one client and one space; others that a test opens are closed by the test, before
  * kit_close. */

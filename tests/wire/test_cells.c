@@ -1,7 +1,7 @@
 /* test_cells.c - the address arithmetic of entries over many shapes: planes never overlap and never
  * straddle a page, every move lands where the words of tessera.h say and touches nothing else, and
  * no view passes the check that would let a move write outside its buffer. */
-#include "cache/cache.h" /* its pool */
+#include "cache/core.h"
 
 #include "support/test.h"
 

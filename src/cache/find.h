@@ -1,0 +1,129 @@
+/* find.h - from a prompt to entries: its chunks one after the other, what the index has of them, and
+ * the runs of tokens that entries have in common with it at any offset.
+ *
+ * Threads: any. What is found is pinned without a lock.
+ * Memory:  a walk and a matcher are the caller's.
+ */
+#ifndef TSRI_FIND_H
+#define TSRI_FIND_H
+
+#include "cache/core.h"
+
+/* ---- chunks.c: the chunks of a prompt, one after the other ---- */
+
+struct tsri_chunk {
+    struct tsr_range range;
+    uint8_t kind; /* enum tsr_kind */
+    bool system;  /* the system prompt of TSR_PROMPT_CONTEXT: always pure */
+    struct tsri_key tokens_hash, extra_hash;
+    uint32_t extra_bytes;
+    const uint8_t *extra;      /* in the walk */
+    struct tsri_digest digest; /* PREFIX: of everything before it; BLENDED: of the recipe */
+};
+struct tsri_walk {
+    const struct tsr_prompt *prompt;
+    enum tsri_hash hash;
+    uint32_t block_tokens, n_blocks, block; /* next prefix block */
+    struct tsri_digest chain;               /* of the blocks before it */
+    const struct tsr_range *segments;
+    uint32_t n_segments, segment;
+    struct tsri_digest context; /* of the first segment; zero without TSR_PROMPT_CONTEXT */
+    bool has_context, has_media, blended;
+    struct tsri_digest recipe;
+    uint32_t common_bytes;
+    struct tsri_key common_hash;
+    uint8_t common[TSRI_EXTRA_BYTES_MAX]; /* extras that every chunk has */
+    uint8_t block_extra[TSRI_EXTRA_BYTES_MAX];
+    struct tsr_range ranges[TSRI_SEGMENTS_MAX];
+};
+/* Checks the prompt. TSR_EPROMPT when it does not split. */
+TSR_MUST int tsri_walk_init(struct tsri_walk *w, const struct tsr_space *space,
+                            const struct tsr_prompt *prompt);
+/* The next block of the prefix chain; false at its end. The chain is advanced by _passed, which
+ * costs a digest: call it only when the block after it is wanted. */
+bool tsri_walk_block(struct tsri_walk *w, struct tsri_chunk *out);
+void tsri_walk_passed(struct tsri_walk *w, const struct tsri_chunk *block);
+/* The next segment; false at the end. */
+bool tsri_walk_segment(struct tsri_walk *w, struct tsri_chunk *out);
+struct tsri_key tsri_chunk_key(const struct tsr_space *space, const struct tsri_chunk *chunk,
+                               const struct tsri_digest *digest);
+
+/* ---- match.c: runs of tokens that a prompt and the entries of one space have in common ---- */
+
+struct tsri_run {
+    uint32_t id; /* pinned */
+    uint32_t prompt_offset, entry_offset, n_tokens;
+    uint32_t group, group_tokens;    /* runs of one entry around edits, and their tokens */
+    uint8_t kind, context, coverage; /* enum tsr_kind, tsr_context, tsr_coverage */
+};
+struct tsri_matcher {
+    struct tsr_cache *c;
+    const struct tsr_space *space;
+    const struct tsr_prompt *prompt;
+    const uint8_t *extra; /* request-wide, in the walk */
+    uint32_t extra_bytes;
+    const struct tsri_digest *context; /* what SAME means where it scans; NULL: nothing */
+    bool other;                        /* takes runs computed behind other text */
+    uint32_t min_tokens;
+    uint64_t seed, budget;
+    struct tsri_run *runs, *chosen;
+    uint32_t n_runs, n_chosen, runs_max;
+    uint32_t slice_tokens; /* what one thread takes at a time */
+    uint64_t *taken;       /* a bit for each token of the prompt */
+};
+/* Memory a matcher needs for a prompt; the caller's, until fini. */
+size_t tsri_matcher_bytes(uint32_t n_tokens);
+void tsri_matcher_init(struct tsri_matcher *m, const struct tsr_space *space,
+                       const struct tsri_walk *walk, void *memory);
+void tsri_matcher_fini(struct tsri_matcher *m);
+/* Adds the runs inside a part of the prompt to `runs`; they may overlap. Parts ascend. */
+void tsri_matcher_scan(struct tsri_matcher *m, struct tsr_range part);
+/* Of those, what begins in windows of a slice of the part. */
+void tsri_matcher_scan_slice(struct tsri_matcher *m, struct tsr_range part, struct tsr_range slice);
+/* Takes over a run with its pin. When there are too many the shorter half goes. */
+void tsri_matcher_keep(struct tsri_matcher *m, const struct tsri_run *run);
+uint32_t tsri_matcher_runs_max(uint32_t n_tokens);
+/* Tokens that runs may grow over before they grow window by window. */
+uint64_t tsri_matcher_budget(uint32_t n_tokens);
+/* slices.c: tsri_matcher_scan in several threads; false without memory, and then nothing is done */
+bool tsri_slices_scan(struct tsri_matcher *m, struct tsr_range part);
+/* Turns `runs` into `chosen`: they do not overlap and ascend. */
+void tsri_matcher_choose(struct tsri_matcher *m);
+
+/* ---- compose.c: what is found at any offset, between what a lookup has found already ---- */
+
+struct tsri_compose {
+    const struct tsri_walk *walk;
+    struct tsr_lookup *io; /* rows are added to it, in their places */
+    /* How many of so many rows may be added, for reasons other than matches_max. */
+    uint32_t (*grant)(void *arg, uint32_t n_rows);
+    /* May a row's entries, which are pinned, be taken? Then `took` gets each with its pin. */
+    bool (*may)(void *arg, const uint32_t *ids, uint32_t n);
+    void (*took)(void *arg, uint32_t id);
+    void *arg;
+};
+/* Returns how many tokens the added rows have. */
+uint32_t tsri_compose(const struct tsri_compose *q);
+
+/* ---- find.c ---- */
+
+#define TSRI_LOOKUP_SPACES_MAX 64u
+/* One chunk found in one space, pinned by the finder; id TSRI_ID_NONE: not found. */
+struct tsri_found {
+    uint32_t id;
+    uint8_t state, context;
+};
+TSR_MUST int tsri_find(struct tsr_client *client, const struct tsr_prompt *prompt,
+                       struct tsr_lookup *lookup);
+/* Calls fn for every chunk of the prompt that the space has and adds up what it returns. A prefix
+ * ends at its first missing block. The entry is not pinned: it may be gone when fn looks. */
+typedef int (*tsri_each_fn)(struct tsr_cache *c, uint64_t handle, void *arg);
+TSR_MUST int tsri_find_each(struct tsr_space *space, const struct tsr_prompt *prompt,
+                            tsri_each_fn fn, void *arg);
+TSR_MUST int tsri_find_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
+                            struct tsr_key *keys, uint32_t keys_max);
+/* Does the pinned HOST entry hold exactly this text? */
+bool tsri_entry_holds(struct tsr_cache *c, uint32_t id, const struct tsri_chunk *chunk,
+                      const struct tsri_digest *digest, const uint32_t *tokens);
+
+#endif

@@ -1,0 +1,44 @@
+/* puts.h - stores: memory is reserved under the lock, filled without it, then everything becomes
+ * visible at once.
+ *
+ * Threads: a put belongs to one thread at a time.
+ */
+#ifndef TSRI_PUTS_H
+#define TSRI_PUTS_H
+
+#include "cache/core.h"
+
+/* ---- puts.c ---- */
+
+/* Every put begins with this. */
+struct tsri_put_base {
+    struct tsr_client *client;
+};
+TSR_MUST int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
+                           const struct tsr_store *store, bool use_view);
+/* Copies layers [first, first + n) from a view whose strides are set; the view begins at `first`.
+ */
+TSR_MUST int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n,
+                             const struct tsr_view *view);
+/* `source`: the region of tsri_region_init_remote in which the view lies; NULL: it is memory. */
+TSR_MUST int tsri_put_layers_from(struct tsr_put *put, uint32_t first, uint32_t n,
+                                  const struct tsr_view *view, const struct tsri_region *source);
+TSR_MUST int tsri_put_commit(struct tsr_put *put);
+void tsri_put_abort(struct tsr_put *put);
+/* Entries to be filled; 0: everything is there already. */
+uint32_t tsri_put_n_blocks(const struct tsr_put *put);
+/* For those who fill them where they stand (deliver.c), and then say so. */
+struct tsri_put_block {
+    uint32_t id, n_tokens;
+    uint32_t offset; /* of its first token in what is put */
+};
+struct tsri_put_block tsri_put_block(const struct tsr_put *put, uint32_t i);
+const struct tsr_space *tsri_put_space(const struct tsr_put *put);
+uint32_t tsri_put_n_tokens(const struct tsr_put *put);
+void tsri_put_filled(struct tsr_put *put);
+/* All of it in one go. */
+TSR_MUST int tsri_put_all(struct tsr_client *client, const struct tsr_store *store);
+TSR_MUST int tsri_put_all_from(struct tsr_client *client, const struct tsr_store *store,
+                               const struct tsri_region *source);
+
+#endif
