@@ -13,8 +13,8 @@ static uint32_t want_tokens(const struct tsri_borrow_want *w)
 
 /* ---- asking ---- */
 
-/* Ranges from `first` on that fit in one request: those whose prompts are the same, or not needed.
- */
+/* Ranges from `first` on that fit in one request: those with the same prompt. It is sent when one of
+ * them needs it, and then the server compares with it whatever it has to fetch. */
 static uint32_t fill_request(struct tsri_borrow *b, const struct tsri_borrow_want *wants,
                              uint32_t first, struct tsri_wire_want *out, struct tsri_request *q)
 {
@@ -22,9 +22,8 @@ static uint32_t fill_request(struct tsri_borrow *b, const struct tsri_borrow_wan
     uint32_t n = 0;
     for (uint32_t i = first; i < b->n && n < WANTS_MAX; i++, n++) {
         const struct tsri_borrow_want *w = &wants[i];
-        bool needs = !w->match->verified;
-        if (needs && prompt && prompt != w->prompt) break;
-        if (needs) prompt = w->prompt;
+        if (w->prompt != wants[first].prompt) break;
+        if (!w->match->verified) prompt = w->prompt;
         out[n] = (struct tsri_wire_want){
             .space = b->ranges[i].number, .offset = w->offset, .n_tokens = want_tokens(w)};
         tsri_wire_match_put(w->match, &out[n].match);

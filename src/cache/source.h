@@ -133,28 +133,15 @@ struct tsri_loader {
 /* Runs it to the end in the calling thread; returns how many ranges were loaded. */
 TSR_MUST int tsri_loader_run(struct tsri_loader *loader);
 
-/* ---- lends.c: entries for readers that copy out of the pool themselves ---- */
+/* ---- lends.c: ranges for readers that copy out of the pool themselves ---- */
 
-struct tsri_lend {
-    struct tsr_space *space;
-    const struct tsr_match *match;
-    uint32_t offset, n_tokens; /* within the match; n_tokens 0: to its end */
-    /* results: */
-    int result;  /* 0, or why not: set before the pages mean anything */
-    uint32_t id; /* pinned until _fini, or TSRI_ID_NONE */
-    bool cold;   /* only a lower tier has it: _fetch is needed */
-    uint32_t entry_tokens, cell_first, n_pages, base, freq_set;
-    const uint32_t *pages; /* of the cells that hold the range; while it is pinned */
-    struct tsri_wanted wanted;
-};
-/* Pins each entry twice: until _fini, and as a lease of the request. Never waits. Returns how many
- * are cold; TSR_EINVAL when one is no match at all, and then nothing is pinned. */
-TSR_MUST int tsri_lends_init(struct tsr_client *client, uint64_t request_id,
-                             const struct tsr_prompt *prompt, struct tsri_lend *lends, uint32_t n);
-/* Brings up the cold ones, in the calling thread; gives up when *stop becomes true (may be NULL). */
-void tsri_lends_fetch(struct tsr_client *client, const struct tsr_prompt *prompt,
-                      struct tsri_lend *lends, uint32_t n, const atomic_bool *stop);
-/* Lets go what _init pinned for itself; the leases stay. Counts, and returns how many were lent. */
-int tsri_lends_fini(struct tsr_client *client, struct tsri_lend *lends, uint32_t n);
+/* Opens the source and leases each entry to the request of s->client besides. Never waits. Returns
+ * how many are BELOW. */
+uint32_t tsri_lends_open(struct tsri_source *s, uint64_t request_id);
+/* As tsri_source_fetch; the prompt of all ranges may stand elsewhere now. */
+TSR_MUST int tsri_lends_fetch(struct tsri_source *s, const struct tsr_prompt *prompt,
+                              const atomic_bool *stop);
+/* Closes it; the leases stay. Counts, and returns how many were lent. */
+int tsri_lends_close(struct tsri_source *s);
 
 #endif

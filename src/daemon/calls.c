@@ -81,7 +81,7 @@ static void space_open(struct tsri_session *x, const struct tsri_wire_head *head
     else if (e == 0)
         e = tsri_space_find(&space, x->tenant->cache, q->fingerprint, &shaped);
     if (e == TSR_EAGAIN && body && at < TSRI_SESSION_SPACES_MAX)
-        tsri_lane_push(x, head, body, NULL, 0);
+        tsri_lane_push(x, head, body, NULL);
     else if (e)
         tsri_session_fail(x, head, e);
     else
@@ -356,7 +356,7 @@ static void open_call(struct tsri_session *x, const struct tsri_wire_head *head,
     case TSRI_WIRE_DISCOVER:
     case TSRI_WIRE_LIST:
     case TSRI_WIRE_WARM:
-        tsri_lane_push(x, head, body, NULL, 0);
+        tsri_lane_push(x, head, body, NULL);
         return;
     }
 }
@@ -461,7 +461,7 @@ void tsri_call_answer(struct tsri_session *x, const struct tsri_wire_head *head,
     } else if (is_hello) {
         tsri_hello(x, head, q);
     } else if (is_long(x, head, q)) {
-        tsri_lane_push(x, head, body, NULL, 0);
+        tsri_lane_push(x, head, body, NULL);
     } else {
         open_call(x, head, body, q);
     }

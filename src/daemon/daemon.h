@@ -183,11 +183,10 @@ struct tsri_call {
     struct tsri_wire_head head;
     uint8_t *body;
     uint64_t start_ns;
-    struct tsri_lend *lends; /* RETRIEVE: pinned and leased already; their matches stand behind */
-    uint32_t n_lends;
-    bool leasing;   /* takes leases when it runs */
-    void *memory;   /* what the reply points to while it is made */
-    uint8_t *reply; /* the frame; NULL when there was no memory for it */
+    struct tsri_source *lends; /* RETRIEVE: pinned and leased already */
+    bool leasing;              /* takes leases when it runs */
+    void *memory;              /* what the reply points to while it is made */
+    uint8_t *reply;            /* the frame; NULL when there was no memory for it */
     size_t reply_bytes;
     struct tsri_call *next;
 };
@@ -422,20 +421,20 @@ void tsri_retrieve_answer(struct tsri_session *x, const struct tsri_wire_head *h
 /* On a worker. *memory is what the reply points to. */
 TSR_MUST int tsri_lookup(struct tsri_session *x, const struct tsri_request *q, struct tsri_reply *r,
                          void **memory);
-/* Lends, in memory of their own (tsri_lends_free), pinned and leased: how many of them only a lower
- * tier has, or an error. */
+/* What is asked for, in memory of its own (tsri_lends_free), pinned and leased: how many ranges only
+ * a lower tier has, or an error. */
 TSR_MUST int tsri_lend_all(struct tsri_session *x, const struct tsri_request *q,
-                           struct tsri_lend **out);
-void tsri_lends_free(struct tsri_session *x, struct tsri_lend *lends, uint32_t n);
+                           struct tsri_source **out);
+void tsri_lends_free(struct tsri_session *x, struct tsri_source *lends);
 /* The frame of what was lent, in memory of its own (tsri_session_free); NULL when there is none. */
-uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct tsri_lend *lends,
-                             uint32_t n, size_t *bytes);
+uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct tsri_source *lends,
+                             size_t *bytes);
 
 /* ---- lane.c: what is not ---- */
 
 /* Queues the request, with a copy of its body. Takes over lends. */
 void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, const uint8_t *body,
-                    struct tsri_lend *lends, uint32_t n_lends);
+                    struct tsri_source *lends);
 /* Gives the first call to a worker. */
 void tsri_lane_start(struct tsri_session *x);
 /* In the loop, for a call that is finished: its reply goes out and the next one starts. */

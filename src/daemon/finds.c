@@ -73,20 +73,26 @@ int tsri_lookup(struct tsri_session *x, const struct tsri_request *q, struct tsr
 
 /* ---- retrieve ---- */
 
-/* Of so many lends and the matches behind them. */
+/* A source, its ranges, and their matches. */
+struct lends {
+    struct tsri_source source; /* first */
+    struct tsri_source_range ranges[];
+};
+
 static size_t lends_bytes(uint32_t n)
 {
-    return ((size_t)n + 1) * (sizeof(struct tsri_lend) + sizeof(struct tsr_match));
+    return sizeof(struct lends) + n * (sizeof(struct tsri_source_range) + sizeof(struct tsr_match));
 }
 
-uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct tsri_lend *lends,
-                             uint32_t n, size_t *bytes)
+uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct tsri_source *lends,
+                             size_t *bytes)
 {
     size_t n_pages = 0;
     int n_lent = 0;
+    uint32_t n = lends->n;
     for (uint32_t i = 0; i < n; i++) {
-        n_pages += lends[i].result ? 0 : lends[i].n_pages;
-        n_lent += lends[i].result == 0;
+        n_pages += lends->ranges[i].result ? 0 : lends->ranges[i].n_pages;
+        n_lent += lends->ranges[i].result == 0;
     }
     size_t list_bytes = n * sizeof(struct tsri_wire_lent) + n_pages * sizeof(uint32_t);
     if (list_bytes > TSRI_REPLY_MAX) {
@@ -97,7 +103,7 @@ uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct t
     if (!lent) return NULL;
     uint32_t *pages = (uint32_t *)(lent + n), *end = pages;
     for (uint32_t i = 0; i < n; i++) {
-        const struct tsri_lend *l = &lends[i];
+        const struct tsri_source_range *l = &lends->ranges[i];
         lent[i].result = l->result;
         if (l->result) continue;
         lent[i] = (struct tsri_wire_lent){.entry_tokens = l->entry_tokens,
@@ -121,49 +127,51 @@ uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct t
     return frame;
 }
 
-int tsri_lend_all(struct tsri_session *x, const struct tsri_request *q, struct tsri_lend **out)
+int tsri_lend_all(struct tsri_session *x, const struct tsri_request *q, struct tsri_source **out)
 {
     const struct tsri_wire_retrieve *t = &q->retrieve;
     *out = NULL;
     if (t->lease == 0) return tsri_fail(TSR_EINVAL, "retrieve: needs a lease");
-    struct tsri_lend *lends = tsri_session_alloc(x, TSRI_SIDE_IN, lends_bytes(t->n_wants));
-    if (!lends) return TSR_EAGAIN;
-    struct tsr_match *matches = (struct tsr_match *)(void *)(lends + t->n_wants);
-    int n_cold = 0;
-    for (uint32_t i = 0; i < t->n_wants; i++) {
+    struct lends *l = tsri_session_alloc(x, TSRI_SIDE_IN, lends_bytes(t->n_wants));
+    if (!l) return TSR_EAGAIN;
+    /* Its clients have compared what they call verified; there is no time to do so in the loop. */
+    l->source = (struct tsri_source){.c = tsri_client_cache(x->client),
+                                     .client = x->client,
+                                     .ranges = l->ranges,
+                                     .n = t->n_wants,
+                                     .believes = true};
+    struct tsr_match *matches = (struct tsr_match *)(void *)(l->ranges + t->n_wants);
+    int e = 0;
+    for (uint32_t i = 0; i < t->n_wants && e == 0; i++) {
         const struct tsri_wire_want *w = &t->wants[i];
+        struct tsri_want want = {tsri_session_space(x, w->space), &matches[i],
+                                 t->has_prompt ? &q->prompt : NULL, w->offset, w->n_tokens};
         tsri_wire_match_get(&w->match, &matches[i]);
-        lends[i] = (struct tsri_lend){.space = tsri_session_space(x, w->space),
-                                      .match = &matches[i],
-                                      .offset = w->offset,
-                                      .n_tokens = w->n_tokens};
-        if (!lends[i].space) n_cold = TSR_ENOENT;
+        e = want.space ? tsri_source_want(&l->ranges[i], l->source.c, &want) : TSR_ENOENT;
     }
-    if (n_cold == 0)
-        n_cold = tsri_lends_init(x->client, t->lease, t->has_prompt ? &q->prompt : NULL, lends,
-                                 t->n_wants);
-    if (n_cold < 0)
-        tsri_session_free(x, TSRI_SIDE_IN, lends, lends_bytes(t->n_wants));
-    else
-        *out = lends;
-    return n_cold;
+    if (e) {
+        tsri_session_free(x, TSRI_SIDE_IN, l, lends_bytes(t->n_wants));
+        return e;
+    }
+    *out = &l->source;
+    return (int)tsri_lends_open(&l->source, t->lease);
 }
 
-void tsri_lends_free(struct tsri_session *x, struct tsri_lend *lends, uint32_t n)
+void tsri_lends_free(struct tsri_session *x, struct tsri_source *lends)
 {
     if (!lends) return;
-    tsri_lends_fini(x->client, lends, n);
+    uint32_t n = lends->n;
+    tsri_lends_close(lends);
     tsri_session_free(x, TSRI_SIDE_IN, lends, lends_bytes(n));
 }
 
 void tsri_retrieve_answer(struct tsri_session *x, const struct tsri_wire_head *head,
                           const uint8_t *body, const struct tsri_request *q)
 {
-    uint32_t n = q->retrieve.n_wants;
-    struct tsri_lend *lends;
+    struct tsri_source *lends;
     int n_cold = tsri_lend_all(x, q, &lends);
     if (n_cold > 0) {
-        tsri_lane_push(x, head, body, lends, n);
+        tsri_lane_push(x, head, body, lends);
         return;
     }
     if (n_cold < 0) {
@@ -171,8 +179,8 @@ void tsri_retrieve_answer(struct tsri_session *x, const struct tsri_wire_head *h
         return;
     }
     size_t bytes = 0;
-    uint8_t *frame = tsri_retrieve_reply(x, head->id, lends, n, &bytes);
-    tsri_lends_free(x, lends, n);
+    uint8_t *frame = tsri_retrieve_reply(x, head->id, lends, &bytes);
+    tsri_lends_free(x, lends);
     if (frame) {
         tsri_session_send(x, frame, bytes);
         tsri_session_free(x, TSRI_SIDE_OUT, frame, bytes);

@@ -192,7 +192,7 @@ static int perform(struct tsri_session *x, struct tsri_request *q, struct tsri_r
 
 static void let_go(struct tsri_call *call)
 {
-    tsri_lends_free(call->session, call->lends, call->n_lends);
+    tsri_lends_free(call->session, call->lends);
     call->lends = NULL;
 }
 
@@ -203,14 +203,12 @@ static int retrieve(struct tsri_call *call, const struct tsri_request *q)
     if (!call->lends) {
         int n_cold = tsri_lend_all(x, q, &call->lends);
         if (n_cold < 0) return n_cold;
-        call->n_lends = q->retrieve.n_wants;
     }
-    tsri_lends_fetch(x->client, q->retrieve.has_prompt ? &q->prompt : NULL, call->lends,
-                     call->n_lends, &x->ended);
-    call->reply =
-        tsri_retrieve_reply(x, call->head.id, call->lends, call->n_lends, &call->reply_bytes);
+    int e = tsri_lends_fetch(call->lends, q->retrieve.has_prompt ? &q->prompt : NULL, &x->ended);
+    if (e == 0)
+        call->reply = tsri_retrieve_reply(x, call->head.id, call->lends, &call->reply_bytes);
     let_go(call);
-    return call->reply ? 0 : TSR_ENOMEM;
+    return e || call->reply ? e : TSR_ENOMEM;
 }
 
 /* Nothing comes of it but an answer: in vain when the session has ended. Stores and clears are
@@ -285,13 +283,13 @@ void tsri_lane_start(struct tsri_session *x)
 }
 
 void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, const uint8_t *body,
-                    struct tsri_lend *lends, uint32_t n_lends)
+                    struct tsri_source *lends)
 {
     struct tsri_call *call = tsri_alloc(1, sizeof *call);
     uint8_t *copy =
         call && head->body_bytes ? tsri_session_alloc(x, TSRI_SIDE_IN, head->body_bytes) : NULL;
     if (!call || (head->body_bytes && !copy)) {
-        struct tsri_call lost = {.session = x, .lends = lends, .n_lends = n_lends};
+        struct tsri_call lost = {.session = x, .lends = lends};
         if (lends) let_go(&lost);
         tsri_free(call);
         tsri_session_fail(x, head, tsri_fail(TSR_EAGAIN, "no memory to queue the request"));
@@ -303,8 +301,7 @@ void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, c
                                .head = *head,
                                .body = copy,
                                .start_ns = tsri_now_ns(),
-                               .lends = lends,
-                               .n_lends = n_lends};
+                               .lends = lends};
     call->leasing = head->type == TSRI_WIRE_LOOKUP || (head->type == TSRI_WIRE_RETRIEVE && !lends);
     *x->calls_end = call;
     x->calls_end = &call->next;

@@ -20,6 +20,8 @@ struct lent {
     struct tsr_range range;
     struct tsr_prompt prompt;
     struct kit_hits hits;
+    struct tsri_source lends;
+    struct tsri_source_range ranges[100];
 };
 
 static void lent_open(struct lent *f, const char *const *options, struct fake_tier_plan *plan)
@@ -45,20 +47,35 @@ static bool lent_end(struct lent *f)
     return kit_end(&f->k);
 }
 
-static struct tsri_lend lend_of(struct lent *f, uint32_t offset, uint32_t n)
+static struct tsri_want want_of(struct lent *f, uint32_t offset, uint32_t n)
 {
-    return (struct tsri_lend){
+    return (struct tsri_want){
         .space = f->k.space, .match = &f->hits.matches[0], .offset = offset, .n_tokens = n};
+}
+
+/* Lends what is wanted, as the server does; how many only a lower tier has. */
+static uint32_t lend(struct lent *f, uint64_t request_id, const struct tsr_prompt *prompt,
+                     const struct tsri_want *wants, uint32_t n)
+{
+    CHECK(n <= TSRI_COUNT(f->ranges));
+    for (uint32_t i = 0; i < n; i++) {
+        struct tsri_want want = wants[i];
+        want.prompt = prompt;
+        CHECK_INT(tsri_source_want(&f->ranges[i], f->k.cache, &want), 0);
+    }
+    f->lends = (struct tsri_source){
+        .c = f->k.cache, .client = f->k.client, .ranges = f->ranges, .n = n, .believes = true};
+    return tsri_lends_open(&f->lends, request_id);
 }
 
 /* Copies what was lent, as another process would: with nothing but the reader's mapping, the shape
  * and the pages. */
-static bool reads_right(struct lent *f, const struct tsri_lend *l)
+static bool reads_right(struct lent *f, const struct tsri_source_range *l)
 {
     static uint8_t kv[N * 256];
     const struct tsri_shape *shape = &f->k.space->shape;
     uint32_t skip = l->cell_first * shape->cell_tokens;
-    uint32_t n = l->n_tokens ? l->n_tokens : N - l->offset;
+    uint32_t n = l->n_tokens;
     struct tsr_view view = {.data = kv, .bytes = sizeof kv};
     if (tsri_view_check(shape, &view, n, shape->n_layers) != 0) return false;
     struct tsri_cell_move move = {.pool = f->reader.data,
@@ -84,14 +101,15 @@ TEST(the_pages_lent_hold_the_range_and_no_more)
     for (int round = 0; round < 300; round++) {
         uint32_t offset = (uint32_t)(test_rand(&seed) % N);
         uint32_t n = 1 + (uint32_t)(test_rand(&seed) % (N - offset));
-        struct tsri_lend l = lend_of(&f, offset, offset + n == N && round % 2 ? 0 : n);
-        CHECK_INT(tsri_lends_init(f.k.client, 7, NULL, &l, 1), 0);
-        CHECK_INT(l.result, 0);
-        CHECK_INT(l.entry_tokens, N);
-        CHECK_INT(l.cell_first, offset / 64);
-        CHECK_INT(l.n_pages, (offset + n - 1) / 64 - offset / 64 + 1); /* one page a cell here */
-        CHECK(reads_right(&f, &l));
-        CHECK_INT(tsri_lends_fini(f.k.client, &l, 1), 1);
+        struct tsri_want want = want_of(&f, offset, offset + n == N && round % 2 ? 0 : n);
+        const struct tsri_source_range *l = &f.ranges[0];
+        CHECK_INT(lend(&f, 7, NULL, &want, 1), 0);
+        CHECK_INT(l->result, 0);
+        CHECK_INT(l->entry_tokens, N);
+        CHECK_INT(l->cell_first, offset / 64);
+        CHECK_INT(l->n_pages, (offset + n - 1) / 64 - offset / 64 + 1); /* one page a cell here */
+        CHECK(reads_right(&f, l));
+        CHECK_INT(tsri_lends_close(&f.lends), 1);
         CHECK_INT(tsr_release(f.k.client, 7), 1);
     }
     CHECK(kit_stats(&f.k).loads == 300);
@@ -103,10 +121,10 @@ TEST(what_is_lent_stays_until_it_is_released)
     struct lent f;
     lent_open(&f, embedded, NULL);
     lent_look(&f);
-    struct tsri_lend l = lend_of(&f, 0, 0);
-    CHECK_INT(tsri_lends_init(f.k.client, 7, NULL, &l, 1), 0);
-    struct tsri_lend kept = l; /* what went over the wire */
-    CHECK_INT(tsri_lends_fini(f.k.client, &l, 1), 1);
+    struct tsri_want want = want_of(&f, 0, 0);
+    CHECK_INT(lend(&f, 7, NULL, &want, 1), 0);
+    struct tsri_source_range kept = f.ranges[0]; /* what went over the wire */
+    CHECK_INT(tsri_lends_close(&f.lends), 1);
     CHECK_INT(kit_evict_all(&f.k), 0);
     CHECK_INT(tsr_clear(f.k.cache, NULL), 0);
     for (uint64_t i = 0; i < 80; i++) { /* more than the pool holds */
@@ -120,9 +138,9 @@ TEST(what_is_lent_stays_until_it_is_released)
     CHECK(kit_evict_all(&f.k) > 0);
     CHECK_INT(kit_find_segment(&f.k, f.tokens, N), 0);
     /* A match of something that is gone is a miss. */
-    CHECK_INT(tsri_lends_init(f.k.client, 7, NULL, &l, 1), 0);
-    CHECK_INT(l.result, TSR_ENOENT);
-    CHECK_INT(tsri_lends_fini(f.k.client, &l, 1), 0);
+    CHECK_INT(lend(&f, 7, NULL, &want, 1), 0);
+    CHECK_INT(f.ranges[0].result, TSR_ENOENT);
+    CHECK_INT(tsri_lends_close(&f.lends), 0);
     CHECK_INT(tsr_release(f.k.client, 7), 0);
     CHECK(lent_end(&f));
 }
@@ -132,11 +150,12 @@ TEST(one_request_may_borrow_often_and_lets_go_all_at_once)
     struct lent f;
     lent_open(&f, embedded, NULL);
     lent_look(&f);
-    struct tsri_lend l[3] = {lend_of(&f, 0, 10), lend_of(&f, 60, 10), lend_of(&f, 140, 0)};
+    struct tsri_want wants[3] = {want_of(&f, 0, 10), want_of(&f, 60, 10), want_of(&f, 140, 0)};
     for (int i = 0; i < 2; i++) {
-        CHECK_INT(tsri_lends_init(f.k.client, 9, NULL, l, 3), 0);
-        CHECK(reads_right(&f, &l[0]) && reads_right(&f, &l[1]) && reads_right(&f, &l[2]));
-        CHECK_INT(tsri_lends_fini(f.k.client, l, 3), 3);
+        CHECK_INT(lend(&f, 9, NULL, wants, 3), 0);
+        for (uint32_t r = 0; r < 3; r++)
+            CHECK(reads_right(&f, &f.ranges[r]));
+        CHECK_INT(tsri_lends_close(&f.lends), 3);
     }
     CHECK_INT(tsr_release(f.k.client, 8), 0);
     CHECK_INT(tsr_release(f.k.client, 9), 6);
@@ -148,57 +167,39 @@ TEST(a_client_borrows_no_more_than_its_leases)
     struct lent f;
     lent_open(&f, (const char *const[]){"owner", "embedded", "lease_entries_max", "2", NULL}, NULL);
     lent_look(&f);
-    struct tsri_lend l[3] = {lend_of(&f, 0, 10), lend_of(&f, 60, 10), lend_of(&f, 140, 0)};
-    CHECK_INT(tsri_lends_init(f.k.client, 9, NULL, l, 3), 0);
-    CHECK(l[0].result == 0 && l[1].result == 0);
-    CHECK_INT(l[2].result, TSR_EFULL);
-    CHECK_INT(tsri_lends_fini(f.k.client, l, 3), 2);
+    struct tsri_want wants[3] = {want_of(&f, 0, 10), want_of(&f, 60, 10), want_of(&f, 140, 0)};
+    CHECK_INT(lend(&f, 9, NULL, wants, 3), 0);
+    CHECK(f.ranges[0].result == 0 && f.ranges[1].result == 0);
+    CHECK_INT(f.ranges[2].result, TSR_EFULL);
+    CHECK_INT(tsri_lends_close(&f.lends), 2);
     CHECK_INT(tsri_client_release_all(f.k.client), 2);
     CHECK_INT(tsri_client_release_all(f.k.client), 0);
     CHECK(lent_end(&f));
 }
 
-TEST(what_is_no_match_is_refused_and_pins_nothing)
+TEST(what_only_the_entry_can_tell_concerns_its_range_alone)
 {
     struct lent f;
     lent_open(&f, embedded, NULL);
     lent_look(&f);
-    struct tsr_match odd[4];
-    struct tsri_lend bad[8];
-    for (size_t i = 0; i < TSRI_COUNT(bad); i++)
-        bad[i] = lend_of(&f, 0, 10);
-    for (size_t i = 0; i < TSRI_COUNT(odd); i++)
-        odd[i] = f.hits.matches[0];
-    bad[0].space = NULL;
-    bad[1].match = NULL;
-    bad[2].offset = N;
-    bad[3].offset = 100, bad[3].n_tokens = 51;
-    bad[4].offset = 1, bad[4].n_tokens = UINT32_MAX;
-    odd[0].n_tokens = 0, bad[5].match = &odd[0];
-    odd[1].entry_offset = UINT32_MAX, bad[6].match = &odd[1];
-    odd[2].verified = 0, bad[7].match = &odd[2];
-    for (size_t i = 0; i < TSRI_COUNT(bad); i++) {
-        struct tsri_lend l[2] = {lend_of(&f, 0, 10), bad[i]};
-        CHECK(tsri_lends_init(f.k.client, 5, NULL, l, 2) < 0);
-        CHECK_INT(tsr_release(f.k.client, 5), 0);
-    }
-    /* What only the entry can tell concerns its range alone. */
     struct tsr_space_desc desc = kit_desc();
     desc.n_layers = 3;
     struct tsr_space *wider = kit_space(f.k.cache, &desc);
-    struct tsri_lend l[3] = {lend_of(&f, 0, 10), lend_of(&f, 0, 10), lend_of(&f, 0, 10)};
-    l[1].space = wider;
-    odd[3].n_tokens = N + 1, l[2].match = &odd[3], l[2].offset = N, l[2].n_tokens = 1;
-    CHECK_INT(tsri_lends_init(f.k.client, 5, NULL, l, 3), 0);
-    CHECK_INT(l[0].result, 0);
-    CHECK_INT(l[1].result, TSR_ESPACE);
-    CHECK_INT(l[2].result, TSR_ESPACE);
-    CHECK_INT(tsri_lends_fini(f.k.client, l, 3), 1);
+    struct tsr_match odd = f.hits.matches[0];
+    struct tsri_want wants[3] = {want_of(&f, 0, 10), want_of(&f, 0, 10), want_of(&f, 0, 10)};
+    wants[1].space = wider;
+    odd.n_tokens = N + 1, wants[2].match = &odd, wants[2].offset = N, wants[2].n_tokens = 1;
+    CHECK_INT(lend(&f, 5, NULL, wants, 3), 0);
+    CHECK_INT(f.ranges[0].result, 0);
+    CHECK_INT(f.ranges[1].result, TSR_ESPACE);
+    CHECK_INT(f.ranges[2].result, TSR_ESPACE);
+    CHECK_INT(tsri_lends_close(&f.lends), 1);
     CHECK_INT(tsr_release(f.k.client, 5), 1);
     tsr_space_close(wider);
     CHECK(lent_end(&f));
 }
 
+/* Verified or not: what is fetched may not be what was found. */
 TEST(what_a_lower_tier_has_is_fetched_and_compared)
 {
     struct lent f;
@@ -208,31 +209,30 @@ TEST(what_a_lower_tier_has_is_fetched_and_compared)
     fake_tier_plan_init(&plan, &mem_tier, &store);
     lent_open(&f, embedded, &plan);
     CHECK_INT(tsr_flush(f.k.cache), 0);
-    CHECK_INT(kit_evict_all(&f.k), 1);
-    lent_look(&f);
-    CHECK_INT(f.hits.matches[0].verified, 0);
-    struct tsri_lend l = lend_of(&f, 70, 20);
-    CHECK_INT(tsri_lends_init(f.k.client, 3, NULL, &l, 1),
-              TSR_EINVAL); /* nothing to compare with */
-    CHECK_INT(tsri_lends_init(f.k.client, 3, &f.prompt, &l, 1), 1);
-    CHECK(l.cold);
-    tsri_lends_fetch(f.k.client, &f.prompt, &l, 1, NULL);
-    CHECK(!l.cold);
-    CHECK_INT(l.result, 0);
-    CHECK(reads_right(&f, &l));
-    CHECK_INT(tsri_lends_fini(f.k.client, &l, 1), 1);
-    CHECK_INT(tsr_release(f.k.client, 3), 1);
-
-    /* The same, with another text in the prompt: the key would have had to collide. */
-    CHECK_INT(kit_evict_all(&f.k), 1);
     uint32_t *wrong = kit_tokens(12, N);
     struct tsr_range range;
     struct tsr_prompt other = kit_segment_prompt(wrong, N, &range);
-    CHECK_INT(tsri_lends_init(f.k.client, 3, &other, &l, 1), 1);
-    tsri_lends_fetch(f.k.client, &other, &l, 1, NULL);
-    CHECK(l.result < 0);
-    CHECK_INT(tsri_lends_fini(f.k.client, &l, 1), 0);
-    CHECK_INT(tsr_release(f.k.client, 3), 1);
+    for (int verified = 0; verified < 2; verified++) {
+        if (verified) lent_look(&f); /* it has come up */
+        CHECK_INT(kit_evict_all(&f.k), 1);
+        if (!verified) lent_look(&f);
+        CHECK_INT(f.hits.matches[0].verified, verified);
+        struct tsri_want want = want_of(&f, 70, 20);
+        CHECK_INT(lend(&f, 3, &other, &want, 1), 1); /* the key would have had to collide */
+        CHECK_INT(tsri_lends_fetch(&f.lends, &other, NULL), 0);
+        CHECK(f.ranges[0].result < 0);
+        CHECK_INT(tsri_lends_close(&f.lends), 0);
+        CHECK_INT(tsr_release(f.k.client, 3), 1);
+        CHECK_INT(kit_stats(&f.k).collisions, verified + 1);
+
+        CHECK_INT(lend(&f, 3, &f.prompt, &want, 1), 1);
+        struct tsr_prompt moved = f.prompt; /* a request is read again on the worker */
+        CHECK_INT(tsri_lends_fetch(&f.lends, &moved, NULL), 0);
+        CHECK_INT(f.ranges[0].result, 0);
+        CHECK(reads_right(&f, &f.ranges[0]));
+        CHECK_INT(tsri_lends_close(&f.lends), 1);
+        CHECK_INT(tsr_release(f.k.client, 3), 1);
+    }
     free(wrong);
     CHECK(lent_end(&f));
     fake_tier_plan_fini(&plan);
@@ -250,23 +250,19 @@ TEST(a_fetch_that_fails_is_told_of_its_range)
     CHECK_INT(tsr_flush(f.k.cache), 0);
     CHECK_INT(kit_evict_all(&f.k), 1);
     lent_look(&f);
-    struct tsri_lend l[100];
+    struct tsri_want wants[100];
     for (uint32_t i = 0; i < 100; i++) /* more than one batch of fetches */
-        l[i] = lend_of(&f, i, 1);
-    fake_tier_fail(&plan, FAKE_GET, 1, 1000, TSR_EIO);
-    CHECK_INT(tsri_lends_init(f.k.client, 3, &f.prompt, l, 100), 100);
-    tsri_lends_fetch(f.k.client, &f.prompt, l, 100, NULL);
-    for (uint32_t i = 0; i < 100; i++)
-        CHECK(l[i].result < 0);
-    CHECK_INT(tsri_lends_fini(f.k.client, l, 100), 0);
-    CHECK_INT(tsr_release(f.k.client, 3), 100);
-    fake_tier_fail(&plan, 0, 0, 0, 0);
-    CHECK_INT(tsri_lends_init(f.k.client, 3, &f.prompt, l, 100), 100);
-    tsri_lends_fetch(f.k.client, &f.prompt, l, 100, NULL);
-    for (uint32_t i = 0; i < 100; i++)
-        CHECK(l[i].result == 0 && reads_right(&f, &l[i]));
-    CHECK_INT(tsri_lends_fini(f.k.client, l, 100), 100);
-    CHECK_INT(tsr_release(f.k.client, 3), 100);
+        wants[i] = want_of(&f, i, 1);
+    for (int works = 0; works < 2; works++) {
+        fake_tier_fail(&plan, works ? 0 : FAKE_GET, 1, works ? 0 : 1000, works ? 0 : TSR_EIO);
+        CHECK_INT(lend(&f, 3, &f.prompt, wants, 100), 100);
+        CHECK_INT(tsri_lends_fetch(&f.lends, &f.prompt, NULL), 0);
+        for (uint32_t i = 0; i < 100; i++)
+            CHECK(works ? f.ranges[i].result == 0 && reads_right(&f, &f.ranges[i])
+                        : f.ranges[i].result < 0);
+        CHECK_INT(tsri_lends_close(&f.lends), works ? 100 : 0);
+        CHECK_INT(tsr_release(f.k.client, 3), 100);
+    }
     CHECK(lent_end(&f));
     fake_tier_plan_fini(&plan);
     mem_tier_store_fini(&store);
@@ -278,7 +274,7 @@ int main(void)
     RUN(what_is_lent_stays_until_it_is_released);
     RUN(one_request_may_borrow_often_and_lets_go_all_at_once);
     RUN(a_client_borrows_no_more_than_its_leases);
-    RUN(what_is_no_match_is_refused_and_pins_nothing);
+    RUN(what_only_the_entry_can_tell_concerns_its_range_alone);
     RUN(what_a_lower_tier_has_is_fetched_and_compared);
     RUN(a_fetch_that_fails_is_told_of_its_range);
     return test_end();
