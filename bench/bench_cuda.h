@@ -33,7 +33,6 @@ int gpu_scatter(struct gpu *k, uint32_t layer, uint32_t n_layers);
 /* How many layers from this one on are best moved together. */
 uint32_t gpu_step(struct gpu *k, uint32_t layer);
 int gpu_gather(struct gpu *k, uint32_t layer, uint32_t n_layers);
-int gpu_deviation(struct gpu *k, uint32_t layer, const void *fresh, uint64_t stride, float *out);
 int gpu_top_k(struct gpu *k, const float *scores, uint32_t n, uint32_t top, uint32_t *out);
 const char *gpu_message(void);
 

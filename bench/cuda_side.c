@@ -107,13 +107,6 @@ int gpu_gather(struct gpu *k, uint32_t layer, uint32_t n_layers)
     return tsri_batch_gather(k->batch, layer, n_layers);
 }
 
-int gpu_deviation(struct gpu *k, uint32_t layer, const void *fresh, uint64_t stride, float *out)
-{
-    struct tsr_deviation v = {
-        .fresh = fresh, .fresh_stride = stride, .out = out, .layer = layer, .plane = 0};
-    return tsri_batch_deviation(k->batch, &v);
-}
-
 int gpu_top_k(struct gpu *k, const float *scores, uint32_t n, uint32_t top, uint32_t *out)
 {
     struct tsr_top_k t = {.scores = scores, .out = out, .n = n, .k = top};

@@ -1,5 +1,5 @@
 /* device.h - for those who write a device: who moves KV between Tessera's cells and an engine's
- * memory, changes its position on the way, and compares and ranks it. docs/backends.md walks
+ * memory, changes its position on the way, and ranks scores. docs/backends.md walks
  * through writing one.
  *
  * A device is one constant table, struct tsr_device_ops. Built-in devices are listed in
@@ -85,7 +85,9 @@ struct tsr_kv_layout {
  *   n_heads x dim int8, then a float scale for each group of elements, then zeros to a multiple of
  *   16 bytes. A group is a head, or 64 elements of it where dim is a multiple of 64 above 128 (so
  *   that a latent and its rope part do not share a scale). value = int8 * scale. A group that held
- *   a NaN or an infinity has the scale NaN. */
+ *   a NaN or an infinity has the scale NaN. Otherwise, with m the largest magnitude of the group and
+ *   in float, int8 = value * (127 / m) rounded to even and scale = m / 127; m below 2^-120 gives
+ *   zeros. */
 struct tsr_kv_cells {
     size_t size;
     void *const *planes; /* [(layer * n_planes + plane) * n_cells + cell], host memory */
@@ -179,28 +181,6 @@ struct tsr_copy {
     size_t bytes;
 };
 
-/* Rows without gaps, in a dtype and in the int8 form of struct tsr_kv_cells. */
-struct tsr_quant {
-    void *dst;
-    const void *src;
-    uint64_t n_rows;
-    uint32_t n_heads, dim;
-    uint32_t dtype; /* of the rows that are not int8 */
-    uint32_t reserved;
-};
-
-/* How far fresh rows are from those in the engine's memory: for each token of a batch the sum of
- * squared differences over heads and elements. */
-struct tsr_deviation {
-    const void *fresh; /* row of the batch's token i at fresh + i * fresh_stride: n_heads x dim
-                          elements of the plane's dtype; device memory */
-    uint64_t fresh_stride;
-    float *out; /* [batch n_tokens], device memory; skipped tokens get 0 */
-    uint32_t layer, plane;
-    uint32_t accumulate; /* 1: add to out */
-    uint32_t reserved;
-};
-
 /* The k largest of n scores: their indices, ascending. NaN counts as larger than everything, of
  * equal scores the first ones are taken. */
 struct tsr_top_k {
@@ -262,9 +242,8 @@ struct tsr_device_ops {
     void (*stream_close)(struct tsr_device *d, struct tsr_device_stream *s);
     int (*stream_sync)(struct tsr_device *d, struct tsr_device_stream *s);
     /* (optional, all) A mark in a stream. record sets it behind what is queued; wait makes another
-     * stream wait for it, without holding the caller; sync holds the caller; query returns 1 when
-     * it has passed and 0 otherwise. Defaults to marks that have always passed. Required with
-     * TSR_DEVICE_ASYNC. */
+     * stream wait for it, without holding the caller; sync holds the caller. Defaults to marks that
+     * have always passed. Required with TSR_DEVICE_ASYNC. */
     int (*event_open)(struct tsr_device *d, struct tsr_device_event **out);
     void (*event_close)(struct tsr_device *d, struct tsr_device_event *e);
     int (*event_record)(struct tsr_device *d, struct tsr_device_event *e,
@@ -272,7 +251,6 @@ struct tsr_device_ops {
     int (*event_wait)(struct tsr_device *d, struct tsr_device_event *e,
                       struct tsr_device_stream *s);
     int (*event_sync)(struct tsr_device *d, struct tsr_device_event *e);
-    int (*event_query)(struct tsr_device *d, struct tsr_device_event *e);
 
     /* Copies that do not overlap, between any two kinds of memory the device can reach. */
     int (*copy)(struct tsr_device *d, struct tsr_device_stream *s, const struct tsr_copy *copies,
@@ -304,12 +282,7 @@ struct tsr_device_ops {
     int (*scatter_rotate)(struct tsr_device *d, struct tsr_device_stream *s,
                           const struct tsr_batch *batch, uint32_t layer_first, uint32_t n_layers);
 
-    /* (optional, each) Default to TSR_EUNSUP. int8 = value * (127 / m) rounded to even, scale =
-     * m / 127, with m the largest magnitude of the group, in float; m below 2^-120 gives zeros. */
-    int (*quantise)(struct tsr_device *d, struct tsr_device_stream *s, const struct tsr_quant *q);
-    int (*dequantise)(struct tsr_device *d, struct tsr_device_stream *s, const struct tsr_quant *q);
-    int (*deviation)(struct tsr_device *d, struct tsr_device_stream *s,
-                     const struct tsr_batch *batch, const struct tsr_deviation *v);
+    /* (optional) Defaults to TSR_EUNSUP. */
     int (*top_k)(struct tsr_device *d, struct tsr_device_stream *s, const struct tsr_top_k *t);
 
     /* Members above belong to abi 1; append below, never reorder. */

@@ -272,24 +272,3 @@ int tsri_batch_gather(struct tsri_batch *b, uint32_t layer_first, uint32_t n_lay
     if (e) return e;
     return b->device->ops->gather(b->device->impl, b->stream, &b->view, layer_first, n_layers);
 }
-
-int tsri_batch_deviation(struct tsri_batch *b, const struct tsr_deviation *v)
-{
-    const struct tsr_device_ops *ops = b->device->ops;
-    if (!b->direction) return tsri_fail(TSR_EINVAL, "batch: not set");
-    const struct tsr_kv_layout *l = b->view.layout;
-    if (v->layer >= l->n_layers || v->plane >= l->n_planes)
-        return tsri_fail(TSR_EINVAL, "deviation: layer %u, plane %u", v->layer, v->plane);
-    const struct tsr_kv_plane *p = &l->planes[v->plane];
-    if (p->dtype == TSR_DTYPE_OPAQUE || p->dim > TSRI_KV_DIM_MAX)
-        return tsri_fail(TSR_EUNSUP, "deviation: plane %u is opaque or its heads too long",
-                         v->plane);
-    uint32_t bytes = tsri_dtype_bytes(p->dtype);
-    if (!v->fresh || !v->out || (uintptr_t)v->fresh % bytes || (uintptr_t)v->out % 4)
-        return tsri_fail(TSR_EINVAL, "deviation: missing or unaligned pointer");
-    if (v->fresh_stride < tsri_row_bytes(p) || v->fresh_stride % bytes)
-        return tsri_fail(TSR_EINVAL, "deviation: rows of %zu bytes every %llu", tsri_row_bytes(p),
-                         (unsigned long long)v->fresh_stride);
-    if (!ops->deviation) return tsri_fail(TSR_EUNSUP, "device %s: no deviation", ops->name);
-    return ops->deviation(b->device->impl, b->stream, &b->view, v);
-}

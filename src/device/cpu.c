@@ -237,77 +237,6 @@ static int cpu_scatter(struct tsr_device *d, struct tsr_device_stream *s, const 
     return move(d, b, true, (struct tsr_range){layer_first, n_layers});
 }
 
-struct quant_args {
-    const struct tsri_kernels *kernels;
-    const struct tsr_quant *q;
-};
-
-static void quantise_share(const void *arg, uint64_t first, uint64_t n)
-{
-    const struct quant_args *a = arg;
-    tsri_move_quantise(a->kernels, a->q, first, n);
-}
-
-static void dequantise_share(const void *arg, uint64_t first, uint64_t n)
-{
-    const struct quant_args *a = arg;
-    tsri_move_dequantise(a->kernels, a->q, first, n);
-}
-
-static uint64_t quant_bytes(const struct tsr_quant *q)
-{
-    return q->n_rows * q->n_heads * q->dim * tsri_dtype_bytes(q->dtype);
-}
-
-static int cpu_quantise(struct tsr_device *d, struct tsr_device_stream *s,
-                        const struct tsr_quant *q)
-{
-    (void)s;
-    struct quant_args a = {d->kernels, q};
-    if (d->kernels)
-        split(d, quant_bytes(q), q->n_rows, quantise_share, &a);
-    else
-        tsri_reference_quantise(q);
-    return 0;
-}
-
-static int cpu_dequantise(struct tsr_device *d, struct tsr_device_stream *s,
-                          const struct tsr_quant *q)
-{
-    (void)s;
-    struct quant_args a = {d->kernels, q};
-    if (d->kernels)
-        split(d, quant_bytes(q), q->n_rows, dequantise_share, &a);
-    else
-        tsri_reference_dequantise(q);
-    return 0;
-}
-
-struct deviation_args {
-    const struct tsri_kernels *kernels;
-    const struct tsr_batch *b;
-    const struct tsr_deviation *v;
-};
-
-static void deviation_share(const void *arg, uint64_t first, uint64_t n)
-{
-    const struct deviation_args *a = arg;
-    tsri_move_deviation(a->kernels, a->b, a->v, (uint32_t)first, (uint32_t)n);
-}
-
-static int cpu_deviation(struct tsr_device *d, struct tsr_device_stream *s,
-                         const struct tsr_batch *b, const struct tsr_deviation *v)
-{
-    (void)s;
-    struct deviation_args a = {d->kernels, b, v};
-    if (d->kernels)
-        split(d, 2 * b->n_tokens * tsri_row_bytes(&b->layout->planes[v->plane]), b->n_tokens,
-              deviation_share, &a);
-    else
-        tsri_reference_deviation(b, v);
-    return 0;
-}
-
 static int cpu_top_k(struct tsr_device *d, struct tsr_device_stream *s, const struct tsr_top_k *t)
 {
     (void)s;
@@ -331,8 +260,5 @@ const struct tsr_device_ops tsri_device_cpu = {
     .gather = cpu_gather,
     .scatter = cpu_scatter,
     .scatter_rotate = cpu_scatter,
-    .quantise = cpu_quantise,
-    .dequantise = cpu_dequantise,
-    .deviation = cpu_deviation,
     .top_k = cpu_top_k,
 };

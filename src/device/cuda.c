@@ -208,19 +208,6 @@ static int cuda_event_sync(struct tsr_device *d, struct tsr_device_event *e)
     return 0;
 }
 
-static int cuda_event_query(struct tsr_device *d, struct tsr_device_event *e)
-{
-    int err = tsri_cuda_enter(d);
-    if (err) return err;
-    cudaError_t state = cudaEventQuery(e->native);
-    if (state == cudaErrorNotReady) {
-        cudaGetLastError();
-        return 0;
-    }
-    TSRI_CUDA_TRY(d, state, "an event failed");
-    return 1;
-}
-
 static int cuda_copy(struct tsr_device *d, struct tsr_device_stream *s,
                      const struct tsr_copy *copies, size_t n)
 {
@@ -248,38 +235,6 @@ static int cuda_gather(struct tsr_device *d, struct tsr_device_stream *s,
     int e = tsri_cuda_gather(tsri_cuda_batch_job(batch->device), layer_first, n_layers,
                              tsri_cuda_native(s));
     return tsri_cuda_batch_used(d, batch->device, s, e, "gather");
-}
-
-static int cuda_quantise(struct tsr_device *d, struct tsr_device_stream *s,
-                         const struct tsr_quant *q)
-{
-    int err = tsri_cuda_enter(d);
-    if (err) return err;
-    return launched(d,
-                    tsri_cuda_quantise(q, tsri_cuda_quant_group(q->dim),
-                                       tsri_cuda_row_int8(q->n_heads, q->dim), tsri_cuda_native(s)),
-                    "quantise");
-}
-
-static int cuda_dequantise(struct tsr_device *d, struct tsr_device_stream *s,
-                           const struct tsr_quant *q)
-{
-    int err = tsri_cuda_enter(d);
-    if (err) return err;
-    return launched(d,
-                    tsri_cuda_dequantise(q, tsri_cuda_quant_group(q->dim),
-                                         tsri_cuda_row_int8(q->n_heads, q->dim),
-                                         tsri_cuda_native(s)),
-                    "dequantise");
-}
-
-static int cuda_deviation(struct tsr_device *d, struct tsr_device_stream *s,
-                          const struct tsr_batch *batch, const struct tsr_deviation *v)
-{
-    int err = tsri_cuda_enter(d);
-    if (err) return err;
-    int e = tsri_cuda_deviation(tsri_cuda_batch_job(batch->device), v, tsri_cuda_native(s));
-    return tsri_cuda_batch_used(d, batch->device, s, e, "deviation");
 }
 
 static int cuda_top_k(struct tsr_device *d, struct tsr_device_stream *s, const struct tsr_top_k *t)
@@ -311,7 +266,6 @@ TSR_API const struct tsr_device_ops tsr_device_cuda = {
     .event_record = cuda_event_record,
     .event_wait = cuda_event_wait,
     .event_sync = cuda_event_sync,
-    .event_query = cuda_event_query,
     .copy = cuda_copy,
     .batch_open = tsri_cuda_batch_open,
     .batch_close = tsri_cuda_batch_close,
@@ -319,8 +273,5 @@ TSR_API const struct tsr_device_ops tsr_device_cuda = {
     .gather = cuda_gather,
     .scatter = tsri_cuda_batch_scatter,
     .scatter_rotate = tsri_cuda_batch_rotate,
-    .quantise = cuda_quantise,
-    .dequantise = cuda_dequantise,
-    .deviation = cuda_deviation,
     .top_k = cuda_top_k,
 };

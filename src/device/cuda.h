@@ -84,12 +84,6 @@ int tsri_cuda_scatter(const struct tsri_cuda_job *job, const struct tsri_cuda_st
 int tsri_cuda_expand(const struct tsri_cuda_job *job, uint32_t n_runs, void *stream);
 int tsri_cuda_gather(const struct tsri_cuda_job *job, uint32_t layer_first, uint32_t n_layers,
                      void *stream);
-int tsri_cuda_quantise(const struct tsr_quant *q, uint32_t group, uint32_t row_bytes_int8,
-                       void *stream);
-int tsri_cuda_dequantise(const struct tsr_quant *q, uint32_t group, uint32_t row_bytes_int8,
-                         void *stream);
-int tsri_cuda_deviation(const struct tsri_cuda_job *job, const struct tsr_deviation *v,
-                        void *stream);
 int tsri_cuda_top_k(const struct tsr_top_k *t, void *stream);
 
 #ifdef __cplusplus

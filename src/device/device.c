@@ -53,7 +53,7 @@ static int check_table(const struct tsr_device_ops *ops, const char *name)
                          ops->abi, TSR_DEVICE_ABI);
     bool streams = ops->stream_open && ops->stream_close && ops->stream_sync;
     bool events = ops->event_open && ops->event_close && ops->event_record && ops->event_wait &&
-                  ops->event_sync && ops->event_query;
+                  ops->event_sync;
     if (!ops->open || !ops->close || !ops->alloc || !ops->free || !ops->copy || !ops->gather ||
         !ops->scatter || !ops->host_alloc != !ops->host_free ||
         !ops->host_register != !ops->host_unregister || !ops->batch_open != !ops->batch_close ||
@@ -215,11 +215,6 @@ int tsri_event_sync(struct tsri_device *d, struct tsr_device_event *e)
     return d->ops->event_sync ? d->ops->event_sync(d->impl, e) : 0;
 }
 
-int tsri_event_query(struct tsri_device *d, struct tsr_device_event *e)
-{
-    return d->ops->event_query ? d->ops->event_query(d->impl, e) : 1;
-}
-
 /* ---- operations without a batch ---- */
 
 int tsri_device_copy(struct tsri_device *d, struct tsr_device_stream *s,
@@ -233,37 +228,6 @@ int tsri_device_copy(struct tsri_device *d, struct tsr_device_stream *s,
         bytes |= copies[i].bytes;
     }
     return bytes ? d->ops->copy(d->impl, s, copies, n) : 0;
-}
-
-static int check_quant(const struct tsr_quant *q)
-{
-    uint32_t bytes = tsri_dtype_bytes(q->dtype);
-    if (!q->dst || !q->src || (uintptr_t)q->dst % 4 || (uintptr_t)q->src % 4)
-        return tsri_fail(TSR_EINVAL, "int8 rows: missing or unaligned pointer");
-    if (bytes < 2) return tsri_fail(TSR_EUNSUP, "int8 rows: dtype %u", q->dtype);
-    if (!q->n_rows || !q->n_heads || !q->dim || q->dim > TSRI_KV_DIM_MAX ||
-        q->n_rows > UINT32_MAX || (uint64_t)q->n_heads * q->dim > UINT32_MAX / 4)
-        return tsri_fail(TSR_EINVAL, "int8 rows: %llu rows of %u heads of %u",
-                         (unsigned long long)q->n_rows, q->n_heads, q->dim);
-    return 0;
-}
-
-int tsri_device_quantise(struct tsri_device *d, struct tsr_device_stream *s,
-                         const struct tsr_quant *q)
-{
-    int e = check_quant(q);
-    if (e) return e;
-    if (!d->ops->quantise) return tsri_fail(TSR_EUNSUP, "device %s: no quantise", d->ops->name);
-    return d->ops->quantise(d->impl, s, q);
-}
-
-int tsri_device_dequantise(struct tsri_device *d, struct tsr_device_stream *s,
-                           const struct tsr_quant *q)
-{
-    int e = check_quant(q);
-    if (e) return e;
-    if (!d->ops->dequantise) return tsri_fail(TSR_EUNSUP, "device %s: no dequantise", d->ops->name);
-    return d->ops->dequantise(d->impl, s, q);
 }
 
 /* Indices that a device may add a block of threads to without thinking. */

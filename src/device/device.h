@@ -55,15 +55,10 @@ TSR_MUST int tsri_event_record(struct tsri_device *d, struct tsr_device_event *e
 TSR_MUST int tsri_event_wait(struct tsri_device *d, struct tsr_device_event *e,
                              struct tsr_device_stream *s);
 TSR_MUST int tsri_event_sync(struct tsri_device *d, struct tsr_device_event *e);
-TSR_MUST int tsri_event_query(struct tsri_device *d, struct tsr_device_event *e);
 
 /* Copies of zero bytes are skipped; NULL with bytes is refused before any is made. */
 TSR_MUST int tsri_device_copy(struct tsri_device *d, struct tsr_device_stream *s,
                               const struct tsr_copy *copies, size_t n);
-TSR_MUST int tsri_device_quantise(struct tsri_device *d, struct tsr_device_stream *s,
-                                  const struct tsr_quant *q);
-TSR_MUST int tsri_device_dequantise(struct tsri_device *d, struct tsr_device_stream *s,
-                                    const struct tsr_quant *q);
 TSR_MUST int tsri_device_top_k(struct tsri_device *d, struct tsr_device_stream *s,
                                const struct tsr_top_k *t);
 
@@ -97,7 +92,6 @@ TSR_MUST int tsri_batch_gather(struct tsri_batch *b, uint32_t layer_first, uint3
  * cells from its own memory, starting one costs more than a layer: steps grow, 1, 1, 2, 4, 8, 8 ..,
  * so that the first layer comes at once and the whole is a few of them. 1 everywhere else. */
 uint32_t tsri_batch_step(const struct tsri_batch *b, uint32_t layer);
-TSR_MUST int tsri_batch_deviation(struct tsri_batch *b, const struct tsr_deviation *v);
 
 /* ---- layouts and cells ---- */
 
@@ -200,9 +194,6 @@ extern const struct tsr_device_ops tsri_device_cpu;
 /* The elementwise loops that are right by definition: every other variant is compared with them. */
 void tsri_reference_move(const struct tsr_batch *b, bool to_engine, uint32_t layer, uint32_t plane,
                          uint32_t run);
-void tsri_reference_quantise(const struct tsr_quant *q);
-void tsri_reference_dequantise(const struct tsr_quant *q);
-void tsri_reference_deviation(const struct tsr_batch *b, const struct tsr_deviation *v);
 void tsri_reference_top_k(const struct tsr_top_k *t);
 
 /* Turns the pairs of n vectors of 2 * n_pairs elements, each contiguous; strides in bytes from one
@@ -242,8 +233,6 @@ struct tsri_kernels {
      * them. Default to memcpy. */
     void (*stream)(const struct tsr_copy pieces[TSRI_STREAM_PIECES]);
     void (*fence)(void);
-    /* Sum of squared differences. */
-    float (*distance[TSRI_N_FLOATS])(const void *a, const void *b, size_t n);
 };
 extern const struct tsri_kernels tsri_kernels_plain;
 /* The sets for this kind of processor, best last; NULL behind the last. */
@@ -259,12 +248,6 @@ struct tsri_move {
 };
 void tsri_move_tokens(const struct tsri_move *m, uint32_t layer, uint32_t plane, uint32_t first,
                       uint32_t n);
-void tsri_move_quantise(const struct tsri_kernels *k, const struct tsr_quant *q, uint64_t first,
-                        uint64_t n);
-void tsri_move_dequantise(const struct tsri_kernels *k, const struct tsr_quant *q, uint64_t first,
-                          uint64_t n);
-void tsri_move_deviation(const struct tsri_kernels *k, const struct tsr_batch *b,
-                         const struct tsr_deviation *v, uint32_t first, uint32_t n);
 void tsri_move_top_k(const struct tsr_top_k *t);
 
 #endif

@@ -85,15 +85,6 @@ static void widen_int8(float *dst, const int8_t *src, float scale, size_t n)
     { \
         for (size_t i = 0; i < n; i++) \
             put(dst, i, src[i]); \
-    } \
-    static float distance_##name(const void *a, const void *b, size_t n) \
-    { \
-        float sum = 0; \
-        for (size_t i = 0; i < n; i++) { \
-            float d = get(a, i) - get(b, i); \
-            sum += d * d; \
-        } \
-        return sum; \
     }
 CHANGE(f32, get_f32, put_f32)
 CHANGE(f16, get_f16, put_f16)
@@ -154,5 +145,4 @@ const struct tsri_kernels tsri_kernels_plain = {
     .widen = {widen_f32, widen_f16, widen_bf16},
     .narrow = {narrow_f32, narrow_f16, narrow_bf16},
     .quantise = quantise,
-    .distance = {distance_f32, distance_f16, distance_bf16},
 };

@@ -126,38 +126,6 @@ static double read_int8(const uint8_t *row, const struct tsr_kv_plane *p, uint32
     return (double)(int8_t)row[at] * (double)scale;
 }
 
-/* Rows without gaps as a plane, so that one set of loops serves both. */
-static struct tsr_kv_plane packed_plane(const struct tsr_quant *q)
-{
-    uint32_t bytes = tsri_dtype_bytes(q->dtype);
-    return (struct tsr_kv_plane){.element_stride = bytes,
-                                 .head_stride = (uint64_t)q->dim * bytes,
-                                 .dtype = q->dtype,
-                                 .n_heads = q->n_heads,
-                                 .dim = q->dim};
-}
-
-void tsri_reference_quantise(const struct tsr_quant *q)
-{
-    struct tsr_kv_plane p = packed_plane(q);
-    for (uint64_t i = 0; i < q->n_rows; i++)
-        quantise_row((uint8_t *)q->dst + i * tsri_row_bytes_int8(q->n_heads, q->dim),
-                     (const uint8_t *)q->src + i * tsri_row_bytes(&p), &p);
-}
-
-void tsri_reference_dequantise(const struct tsr_quant *q)
-{
-    struct tsr_kv_plane p = packed_plane(q);
-    for (uint64_t i = 0; i < q->n_rows; i++) {
-        const uint8_t *src = (const uint8_t *)q->src + i * tsri_row_bytes_int8(q->n_heads, q->dim);
-        uint8_t *dst = (uint8_t *)q->dst + i * tsri_row_bytes(&p);
-        for (uint32_t h = 0; h < q->n_heads; h++)
-            for (uint32_t k = 0; k < q->dim; k++)
-                write_element(dst + h * p.head_stride + k * p.element_stride, q->dtype,
-                              read_int8(src, &p, h, k));
-    }
-}
-
 /* ---- moving ---- */
 
 struct token_at {
@@ -235,29 +203,6 @@ void tsri_reference_move(const struct tsr_batch *b, bool to_engine, uint32_t lay
 }
 
 /* ---- selection ---- */
-
-void tsri_reference_deviation(const struct tsr_batch *b, const struct tsr_deviation *v)
-{
-    const struct tsr_kv_plane *p = &b->layout->planes[v->plane];
-    uint32_t bytes = tsri_dtype_bytes(p->dtype);
-    uint64_t token = 0;
-    for (uint32_t run = 0; run < b->n_runs; run++)
-        for (uint32_t i = 0; i < b->runs[run].n_tokens; i++, token++) {
-            int64_t slot = b->runs[run].slots[i];
-            const uint8_t *fresh = (const uint8_t *)v->fresh + token * v->fresh_stride;
-            double sum = 0;
-            for (uint32_t h = 0; slot >= 0 && h < p->n_heads; h++)
-                for (uint32_t k = 0; k < p->dim; k++) {
-                    const uint8_t *kept = tsri_layer_base(p, v->layer) +
-                                          tsri_slot_offset(b->layout, p, (uint64_t)slot) +
-                                          h * p->head_stride + k * p->element_stride;
-                    double d = read_element(fresh + ((size_t)h * p->dim + k) * bytes, p->dtype) -
-                               read_element(kept, p->dtype);
-                    sum += d * d;
-                }
-            v->out[token] = (float)(sum + (v->accumulate ? (double)v->out[token] : 0));
-        }
-}
 
 /* By definition: a score is taken when fewer than k others rank before it. */
 void tsri_reference_top_k(const struct tsr_top_k *t)

@@ -165,20 +165,6 @@ static void widen8_int8(float *dst, const int8_t *src, float scale, size_t n)
         for (; i + 8 <= n; i += 8) \
             put8_f32(dst + i, get8_##name((const uint8_t *)src + i * bytes)); \
         tsri_kernels_plain.widen[kind](dst + i, (const uint8_t *)src + i * bytes, n - i); \
-    } \
-    static float distance8_##name(const void *a, const void *b, size_t n) \
-    { \
-        const uint8_t *pa = a, *pb = b; \
-        float32x4_t lo = vdupq_n_f32(0), hi = vdupq_n_f32(0); \
-        size_t i = 0; \
-        for (; i + 8 <= n; i += 8) { \
-            struct f8 va = get8_##name(pa + i * bytes), vb = get8_##name(pb + i * bytes); \
-            float32x4_t dl = vsubq_f32(va.lo, vb.lo), dh = vsubq_f32(va.hi, vb.hi); \
-            lo = vfmaq_f32(lo, dl, dl); \
-            hi = vfmaq_f32(hi, dh, dh); \
-        } \
-        return vaddvq_f32(vaddq_f32(lo, hi)) + \
-               tsri_kernels_plain.distance[kind](pa + i * bytes, pb + i * bytes, n - i); \
     }
 CHANGE8(f32, 4, TSRI_F32)
 CHANGE8(f16, 2, TSRI_F16)
@@ -221,8 +207,7 @@ static bool has_bf16(void)
 }
 
 #define NEON_MEMBERS \
-    .widen_int8 = widen8_int8, .widen = {widen8_f32, widen8_f16, widen8_bf16}, \
-    .quantise = quantise8, .distance = {distance8_f32, distance8_f16, distance8_bf16}
+    .widen_int8 = widen8_int8, .widen = {widen8_f32, widen8_f16, widen8_bf16}, .quantise = quantise8
 
 static const struct tsri_kernels neon = {
     .name = "neon",

@@ -137,18 +137,6 @@ T256 static float sum8(__m256 v)
         for (; i + 8 <= n; i += 8) \
             put8_##name((uint8_t *)dst + i * bytes, _mm256_loadu_ps(src + i)); \
         tsri_kernels_plain.narrow[kind]((uint8_t *)dst + i * bytes, src + i, n - i); \
-    } \
-    T256 static float distance8_##name(const void *a, const void *b, size_t n) \
-    { \
-        const uint8_t *pa = a, *pb = b; \
-        __m256 sum = _mm256_setzero_ps(); \
-        size_t i = 0; \
-        for (; i + 8 <= n; i += 8) { \
-            __m256 d = _mm256_sub_ps(get8_##name(pa + i * bytes), get8_##name(pb + i * bytes)); \
-            sum = _mm256_fmadd_ps(d, d, sum); \
-        } \
-        return sum8(sum) + \
-               tsri_kernels_plain.distance[kind](pa + i * bytes, pb + i * bytes, n - i); \
     }
 CHANGE8(f32, 4, TSRI_F32)
 CHANGE8(f16, 2, TSRI_F16)
@@ -258,7 +246,6 @@ static const struct tsri_kernels avx2 = {
     .quantise = quantise8,
     .stream = stream8,
     .fence = fence,
-    .distance = {distance8_f32, distance8_f16, distance8_bf16},
 };
 
 /* ---- AVX-512: 16 floats, ends under a mask ---- */
@@ -389,17 +376,6 @@ T512 static void widen16_int8(float *dst, const int8_t *src, float scale, size_t
             __mmask16 m = first_lanes(n - i); \
             put16_##name((uint8_t *)dst + i * bytes, m, get16_f32(src + i, m)); \
         } \
-    } \
-    T512 static float distance16_##name(const void *a, const void *b, size_t n) \
-    { \
-        __m512 sum = _mm512_setzero_ps(); \
-        for (size_t i = 0; i < n; i += 16) { \
-            __mmask16 m = first_lanes(n - i); \
-            __m512 d = _mm512_sub_ps(get16_##name((const uint8_t *)a + i * bytes, m), \
-                                     get16_##name((const uint8_t *)b + i * bytes, m)); \
-            sum = _mm512_fmadd_ps(d, d, sum); \
-        } \
-        return _mm512_reduce_add_ps(sum); \
     }
 CHANGE16(f32, 4)
 CHANGE16(f16, 2)
@@ -449,8 +425,7 @@ static bool has_avx512bf16(void)
 
 #define AVX512_MEMBERS \
     .widen_int8 = widen16_int8, .widen = {widen16_f32, widen16_f16, widen16_bf16}, \
-    .quantise = quantise16, .stream = stream8, .fence = fence, \
-    .distance = {distance16_f32, distance16_f16, distance16_bf16}
+    .quantise = quantise16, .stream = stream8, .fence = fence
 
 static const struct tsri_kernels avx512 = {
     .name = "avx512",

@@ -106,25 +106,6 @@ TEST(narrowing_rounds_to_nearest_and_ties_to_even)
     }
 }
 
-TEST(distance_adds_squares_at_every_length)
-{
-    uint8_t a[KERNEL_N_MAX * 4], b[KERNEL_N_MAX * 4];
-    uint64_t seed = 5;
-    for (uint32_t kind = 0; kind < TSRI_N_FLOATS; kind++)
-        for (uint32_t n = 0; n <= KERNEL_N_MAX; n += n < 40 ? 1 : 37) {
-            size_t bytes = tsri_dtype_bytes(kernel_dtypes[kind]);
-            double want = 0;
-            for (size_t i = 0; i < n; i++) {
-                kv_put_normal(a + i * bytes, kernel_dtypes[kind], &seed);
-                kv_put_normal(b + i * bytes, kernel_dtypes[kind], &seed);
-                double d = kv_get(a + i * bytes, kernel_dtypes[kind]) -
-                           kv_get(b + i * bytes, kernel_dtypes[kind]);
-                want += d * d;
-            }
-            CHECK(fabs((double)kernels->distance[kind](a, b, n) - want) <= 1e-5 * want);
-        }
-}
-
 TEST(groups_become_int8_as_the_header_says)
 {
     float src[KERNEL_N_MAX];
@@ -176,7 +157,6 @@ static inline void run_kernels(const struct tsri_kernels *k)
     RUN(pairs_turn_within_the_bound_at_every_length);
     RUN(widening_is_exact_and_narrowing_undoes_it);
     RUN(narrowing_rounds_to_nearest_and_ties_to_even);
-    RUN(distance_adds_squares_at_every_length);
     RUN(groups_become_int8_as_the_header_says);
     RUN(groups_without_a_scale_say_so);
 }

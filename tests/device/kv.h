@@ -267,6 +267,36 @@ static inline double kv_get(const uint8_t *at, uint32_t dtype)
     return (double)(dtype == TSR_DTYPE_F16 ? tsri_f16_to_f32(h) : tsri_bf16_to_f32(h));
 }
 
+/* n packed rows of a plane's shape to their int8 form, or back, as the reference does it. */
+static inline void kv_move_int8(void *int8, void *rows, uint32_t n, const struct tsr_kv_plane *p,
+                                bool back)
+{
+    struct tsr_kv_layout l = {.size = sizeof l, .n_layers = 1, .n_planes = 1, .n_slots = n};
+    size_t bytes = tsri_dtype_bytes(p->dtype);
+    l.planes[0] = (struct tsr_kv_plane){.base = rows,
+                                        .token_stride = (uint64_t)p->n_heads * p->dim * bytes,
+                                        .head_stride = p->dim * bytes,
+                                        .element_stride = bytes,
+                                        .dtype = p->dtype,
+                                        .n_heads = p->n_heads,
+                                        .dim = p->dim};
+    struct tsr_kv_cells cells = {.size = sizeof cells,
+                                 .planes = &int8,
+                                 .n_cells = 1,
+                                 .cell_tokens = n,
+                                 .n_tokens = n,
+                                 .n_layers = 1,
+                                 .n_planes = 1,
+                                 .int8 = 1};
+    int64_t *slots = malloc(n * sizeof *slots);
+    for (uint32_t i = 0; i < n; i++)
+        slots[i] = i;
+    struct tsr_kv_run run = {&cells, slots, 0, n, 0, 0, 0};
+    struct tsr_batch b = {.layout = &l, .runs = &run, .n_runs = 1, .n_tokens = n, .n_cells = 1};
+    tsri_reference_move(&b, back, 0, 0, 0);
+    free(slots);
+}
+
 /* The cells' rows as normal numbers, or as int8 rows made of such. */
 static inline void kv_cells_numbers(struct kv_cells *c, const struct tsr_kv_layout *l,
                                     uint64_t seed)
@@ -279,10 +309,8 @@ static inline void kv_cells_numbers(struct kv_cells *c, const struct tsr_kv_layo
         uint8_t *rows = malloc(n * bytes);
         for (size_t k = 0; k < n; k++)
             kv_put_normal(rows + k * bytes, p->dtype, &seed);
-        struct tsr_quant q = {c->planes[i], rows, c->cells.cell_tokens, p->n_heads, p->dim,
-                              p->dtype,     0};
         if (c->cells.int8)
-            tsri_reference_quantise(&q);
+            kv_move_int8(c->planes[i], rows, c->cells.cell_tokens, p, false);
         else
             memcpy(c->planes[i], rows, n * bytes);
         free(rows);

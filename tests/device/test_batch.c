@@ -156,32 +156,6 @@ TEST(layers_out_of_range_are_refused)
     close_fixture(&f);
 }
 
-TEST(deviation_checks_what_it_is_given)
-{
-    struct fixture f;
-    float fresh[100 * 32] = {0}, out[100];
-    open_fixture(&f, shape);
-    struct tsr_deviation good = {fresh, 128, out, 1, 1, 0, 0}, v = good;
-    CHECK_INT(tsri_batch_deviation(f.batch, &v), TSR_EINVAL); /* not set */
-    CHECK_INT(tsri_batch_set(f.batch, NULL, &f.desc), 0);
-    CHECK_INT(tsri_batch_deviation(f.batch, &v), 0);
-    v.layer = 2;
-    CHECK_INT(tsri_batch_deviation(f.batch, &v), TSR_EINVAL);
-    v = good;
-    v.plane = 2;
-    CHECK_INT(tsri_batch_deviation(f.batch, &v), TSR_EINVAL);
-    v = good;
-    v.fresh_stride = 124;
-    CHECK_INT(tsri_batch_deviation(f.batch, &v), TSR_EINVAL);
-    v = good;
-    v.fresh = (uint8_t *)fresh + 2;
-    CHECK_INT(tsri_batch_deviation(f.batch, &v), TSR_EINVAL);
-    v = good;
-    v.out = NULL;
-    CHECK_INT(tsri_batch_deviation(f.batch, &v), TSR_EINVAL);
-    close_fixture(&f);
-}
-
 /* A connector's load: 40 tokens are cached, chunks hold 32, so the load begins at token 32 with 8
  * slots of -1; the chunk comes from one KV_2LTD buffer and lands in pages. */
 TEST(a_padded_load_from_2ltd_writes_the_tokens_behind_the_prefix_alone)
@@ -317,7 +291,6 @@ int main(void)
     RUN(opaque_pages_refuse_rotation);
     RUN(gather_may_read_a_slot_twice_and_not_write_a_row_twice);
     RUN(layers_out_of_range_are_refused);
-    RUN(deviation_checks_what_it_is_given);
     RUN(a_padded_load_from_2ltd_writes_the_tokens_behind_the_prefix_alone);
     RUN(a_batch_is_set_again_and_again_without_growing);
     RUN(steps_grow_where_a_device_queues_and_reads_its_own_memory);

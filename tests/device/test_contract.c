@@ -457,104 +457,6 @@ TEST(batches_of_copies_move_every_byte)
     }
 }
 
-/* Rows into device memory, quantised there, and back again. */
-static void quant_rows(uint32_t dtype, uint32_t n_heads, uint32_t dim)
-{
-    enum { ROWS = 9 };
-    size_t plain = (size_t)n_heads * dim * tsri_dtype_bytes(dtype) * ROWS;
-    size_t small = tsri_row_bytes_int8(n_heads, dim) * ROWS;
-    uint8_t *rows = malloc(plain), *packed[2], *back[2];
-    uint64_t seed = 21;
-    for (size_t i = 0; i < plain / tsri_dtype_bytes(dtype); i++)
-        kv_put_normal(rows + i * tsri_dtype_bytes(dtype), dtype, &seed);
-    memset(rows, 0xff, tsri_dtype_bytes(dtype));  /* a NaN in the first group */
-    memset(rows + plain / ROWS, 0, plain / ROWS); /* a row of zeros */
-    for (int i = 0; i < 2; i++) {
-        struct tsri_device *d = i ? subject : reference;
-        void *a, *b;
-        packed[i] = malloc(small);
-        back[i] = malloc(plain);
-        CHECK_INT(tsri_device_alloc(d, &a, plain), 0);
-        CHECK_INT(tsri_device_alloc(d, &b, small), 0);
-        struct tsr_copy in = {a, rows, plain},
-                        out[2] = {{packed[i], b, small}, {back[i], a, plain}};
-        CHECK_INT(tsri_device_copy(d, NULL, &in, 1), 0);
-        struct tsr_quant q = {b, a, ROWS, n_heads, dim, dtype, 0};
-        CHECK_INT(tsri_device_quantise(d, NULL, &q), 0);
-        q.dst = a;
-        q.src = b;
-        CHECK_INT(tsri_device_dequantise(d, NULL, &q), 0);
-        CHECK_INT(tsri_device_copy(d, NULL, out, 2), 0);
-        CHECK_INT(tsri_stream_sync(d, NULL), 0);
-        tsri_device_free(d, a);
-        tsri_device_free(d, b);
-    }
-    CHECK(memcmp(packed[0], packed[1], small) == 0);
-    size_t bytes = tsri_dtype_bytes(dtype), far = 0;
-    for (size_t i = 0; i < plain; i += bytes) {
-        double a = kv_get(back[0] + i, dtype), b = kv_get(back[1] + i, dtype);
-        if (isnan(a) ? !isnan(b) : !(fabs(a - b) <= tolerance(a, dtype, true))) far++;
-    }
-    CHECK_INT(far, 0);
-    for (int i = 0; i < 2; i++) {
-        free(packed[i]);
-        free(back[i]);
-    }
-    free(rows);
-}
-
-TEST(rows_become_int8_and_come_back)
-{
-    for (size_t i = 0; i < TSRI_COUNT(dtypes); i++) {
-        quant_rows(dtypes[i], 3, 64);
-        quant_rows(dtypes[i], 8, 128);
-        quant_rows(dtypes[i], 1, 576);
-        quant_rows(dtypes[i], 2, 20);
-        quant_rows(dtypes[i], 1, 7);
-    }
-}
-
-/* Scores of both devices, the second time added to the first. */
-static void deviation_scene(struct kv_shape shape)
-{
-    struct scene s = {.shape = shape, .direction = TSRI_BATCH_SCATTER, .numbers = true};
-    scene_open(&s);
-    scene_move(&s, no_deltas, false);
-    const struct tsr_kv_plane *p = &s.twins[0].engine.layout.planes[0];
-    size_t row = tsri_row_bytes(p) + 16, n = 149, e = tsri_dtype_bytes(p->dtype);
-    uint8_t *fresh = malloc(row * n);
-    float scores[2][149];
-    uint64_t seed = 31;
-    for (size_t i = 0; i < row * n / e; i++)
-        kv_put_normal(fresh + i * e, p->dtype, &seed);
-    for (int i = 0; i < 2; i++) {
-        struct tsri_device *d = s.twins[i].device;
-        void *rows, *out;
-        CHECK_INT(tsri_device_alloc(d, &rows, row * n), 0);
-        CHECK_INT(tsri_device_alloc(d, &out, sizeof scores[i]), 0);
-        struct tsr_copy in = {rows, fresh, row * n}, back = {scores[i], out, sizeof scores[i]};
-        struct tsr_deviation v = {rows, row, out, s.shape.n_layers - 1, 0, 0, 0};
-        CHECK_INT(tsri_device_copy(d, NULL, &in, 1), 0);
-        CHECK_INT(tsri_batch_deviation(s.twins[i].batch, &v), 0);
-        v.accumulate = 1;
-        CHECK_INT(tsri_batch_deviation(s.twins[i].batch, &v), 0);
-        CHECK_INT(tsri_device_copy(d, NULL, &back, 1), 0);
-        CHECK_INT(tsri_stream_sync(d, NULL), 0);
-        tsri_device_free(d, rows);
-        tsri_device_free(d, out);
-    }
-    for (size_t i = 0; i < n; i++)
-        CHECK(fabsf(scores[0][i] - scores[1][i]) <= 1e-5f * scores[0][i]);
-    CHECK(scores[0][1] > 0);
-    free(fresh);
-    scene_close(&s);
-}
-
-TEST(deviation_agrees_over_layouts_and_dtypes)
-{
-    each_shape(deviation_scene);
-}
-
 static void top_k_agrees(const float *scores, uint32_t n, uint32_t k)
 {
     uint32_t *picked[2];
@@ -616,7 +518,6 @@ TEST(streams_and_events_order_work)
     CHECK_INT(tsri_event_record(subject, e, s), 0);
     CHECK_INT(tsri_event_wait(subject, e, NULL), 0);
     CHECK_INT(tsri_event_sync(subject, e), 0);
-    CHECK_INT(tsri_event_query(subject, e), 1);
     CHECK(memcmp(a, b, 4096) == 0);
     tsri_device_host_free(subject, a);
     tsri_device_host_free(subject, b);
@@ -641,8 +542,6 @@ static void run_contract(void)
     RUN(cells_in_registered_memory_are_as_good_as_the_devices_own);
     RUN(a_delta_of_zero_copies_bytes_beside_runs_that_rotate);
     RUN(batches_of_copies_move_every_byte);
-    RUN(rows_become_int8_and_come_back);
-    RUN(deviation_agrees_over_layouts_and_dtypes);
     RUN(top_k_takes_the_same_ones_whatever_the_scores);
     RUN(streams_and_events_order_work);
 }

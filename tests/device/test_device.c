@@ -100,14 +100,10 @@ TEST(defaults_stand_in_for_everything_optional)
     CHECK_INT(tsri_event_record(d, e, s), 0);
     CHECK_INT(tsri_event_wait(d, e, s), 0);
     CHECK_INT(tsri_event_sync(d, e), 0);
-    CHECK_INT(tsri_event_query(d, e), 1);
     tsri_event_close(d, e);
     tsri_stream_close(d, s);
     uint32_t row[4] = {0}, out[8];
-    struct tsr_quant q = {out, row, 1, 1, 4, TSR_DTYPE_F32, 0};
     struct tsr_top_k t = {(const float *)(const void *)row, out, 4, 1};
-    CHECK_INT(tsri_device_quantise(d, NULL, &q), TSR_EUNSUP);
-    CHECK_INT(tsri_device_dequantise(d, NULL, &q), TSR_EUNSUP);
     CHECK_INT(tsri_device_top_k(d, NULL, &t), TSR_EUNSUP);
     CHECK_HAS(tsr_errmsg(), "least");
     tsri_device_close(d);
@@ -141,10 +137,6 @@ TEST(a_device_that_cannot_rotate_refuses_the_batch_and_copies_the_others)
     CHECK(memcmp(tsri_layer_base(p, 1) + tsri_slot_offset(&g.layout, p, (uint64_t)slots[i]) +
                      p->head_stride,
                  (uint8_t *)c.planes[6] + i * 128 + 64, 64) == 0);
-    float out[20];
-    uint16_t fresh[20 * 64] = {0};
-    struct tsr_deviation v = {fresh, 128, out, 0, 0, 0, 0};
-    CHECK_INT(tsri_batch_deviation(b, &v), TSR_EUNSUP);
     tsri_batch_close(b);
     kv_cells_fini(&c);
     kv_engine_fini(&g);
@@ -178,17 +170,6 @@ TEST(arguments_are_checked_before_the_device_sees_them)
     CHECK_INT(tsri_device_top_k(d, NULL, &t), TSR_EINVAL);
     t.k = 0;
     CHECK_INT(tsri_device_top_k(d, NULL, &t), TSR_EINVAL);
-    struct tsr_quant q = {b, a, 1, 1, 4, TSR_DTYPE_OPAQUE, 0};
-    CHECK_INT(tsri_device_quantise(d, NULL, &q), TSR_EUNSUP);
-    q.dtype = TSR_DTYPE_F32;
-    q.dim = 1025;
-    CHECK_INT(tsri_device_quantise(d, NULL, &q), TSR_EINVAL);
-    q.dim = 4;
-    q.n_rows = 0;
-    CHECK_INT(tsri_device_dequantise(d, NULL, &q), TSR_EINVAL);
-    q.n_rows = 1;
-    q.src = (uint8_t *)a + 2;
-    CHECK_INT(tsri_device_dequantise(d, NULL, &q), TSR_EINVAL);
     tsri_device_close(d);
 }
 

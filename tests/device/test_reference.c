@@ -41,8 +41,9 @@ TEST(an_int8_row_is_values_then_scales_then_zeros)
 {
     float row[6] = {1, -2, 0.5f, 0, 0, 0}, back[6];
     uint8_t out[16];
+    struct tsr_kv_plane p = {.dtype = TSR_DTYPE_F32, .n_heads = 2, .dim = 3};
     memset(out, 0xee, sizeof out);
-    tsri_reference_quantise(&(struct tsr_quant){out, row, 1, 2, 3, TSR_DTYPE_F32, 0});
+    kv_move_int8(out, row, 1, &p, false);
     CHECK_INT((int8_t)out[0], 64); /* 63.5, to even */
     CHECK_INT((int8_t)out[1], -127);
     CHECK_INT((int8_t)out[2], 32);
@@ -52,7 +53,7 @@ TEST(an_int8_row_is_values_then_scales_then_zeros)
     CHECK(scales[0] == 2 / 127.0f && scales[1] == 0);
     CHECK_INT(out[14], 0);
     CHECK_INT(out[15], 0);
-    tsri_reference_dequantise(&(struct tsr_quant){back, out, 1, 2, 3, TSR_DTYPE_F32, 0});
+    kv_move_int8(out, back, 1, &p, true);
     CHECK(back[1] == -2.0f && back[0] == (float)(64 * (double)scales[0]) && back[4] == 0);
 }
 
