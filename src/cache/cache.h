@@ -33,6 +33,9 @@ struct tsri_space_row {
 /* At most max of them, most entries first; returns how many. */
 uint32_t tsri_cache_spaces(struct tsr_cache *c, struct tsri_space_row *out, uint32_t max);
 
+/* source.c: can entries of this shape, perhaps in the int8 form, be exchanged with that memory? TSR_ESPACE. */
+TSR_MUST int tsri_shape_fits(const struct tsri_shape *s, const struct tsr_kv_layout *l, bool int8);
+
 /* browse.c: entries one after the other, from id `first` on; *next is where to go on. Returns how
  * many. */
 uint32_t tsri_cache_list(struct tsr_cache *c, uint32_t first, struct tsri_wire_entry *out,

@@ -9,6 +9,7 @@
  * A range that cannot be had gets its reason and is left out; whatever else is wrong fails the call
  * before a byte is queued. */
 #include "cache/deliver.h"
+#include "cache/backend.h"
 #include "cache/clients.h"
 #include "cache/puts.h"
 
@@ -16,21 +17,6 @@
 #define TOKENS_DEFAULT 32768u
 
 /* ---- open and close ---- */
-
-static int check_shape(const struct tsri_shape *s, const struct tsr_kv_layout *l, bool int8)
-{
-    if (s->n_layers != l->n_layers || s->n_planes != l->n_planes)
-        return tsri_fail(TSR_ESPACE, "%u layers of %u planes, the engine has %u of %u", s->n_layers,
-                         s->n_planes, l->n_layers, l->n_planes);
-    for (uint32_t p = 0; p < s->n_planes; p++) {
-        const struct tsr_kv_plane *plane = &l->planes[p];
-        size_t row = int8 ? tsri_row_bytes_int8(plane->n_heads, plane->dim) : tsri_row_bytes(plane);
-        if (row != s->row_bytes[p])
-            return tsri_fail(TSR_ESPACE, "plane %u: rows of %u bytes, the engine's have %zu", p,
-                             s->row_bytes[p], row);
-    }
-    return 0;
-}
 
 static int check_config(const struct tsr_cache *c, const struct tsr_delivery_config *config)
 {
@@ -43,7 +29,8 @@ static int check_config(const struct tsr_cache *c, const struct tsr_delivery_con
     int e = tsri_layout_check(config->layout);
     if (!e && config->rope) e = tsri_rope_check(config->rope);
     if (!e)
-        e = check_shape(&config->space->shape, config->layout, config->flags & TSR_DELIVERY_INT8);
+        e = tsri_shape_fits(&config->space->shape, config->layout,
+                            config->flags & TSR_DELIVERY_INT8);
     if (!e && !c->device && config->layout->memory == TSR_MEMORY_DEVICE)
         e = tsri_fail(TSR_EDEVICE, "delivery: device memory, and no device (option device)");
     return e;
@@ -100,14 +87,16 @@ int tsr_delivery_open(struct tsr_delivery **out, struct tsr_client *client,
     d->int8 = own.flags & TSR_DELIVERY_INT8;
     e = set_limits(d, &own);
     if (!e) {
-        d->origins = tsri_alloc(d->limits.runs, sizeof *d->origins);
+        d->source = (struct tsri_source){.c = c, .client = client};
+        d->source.ranges = tsri_alloc(d->limits.runs, sizeof *d->source.ranges);
+        d->source.pins = tsri_alloc(d->limits.runs, sizeof *d->source.pins);
+        d->cells = tsri_alloc(d->limits.runs, sizeof *d->cells);
         d->runs = tsri_alloc(d->limits.runs, sizeof *d->runs);
         d->planes = tsri_alloc(d->limits.plane_pointers, sizeof *d->planes);
         d->events = tsri_alloc(d->layout.n_layers, sizeof *d->events);
         d->step_last = tsri_alloc(d->layout.n_layers, sizeof *d->step_last);
-        if (c->served) d->wants = tsri_alloc(d->limits.runs, sizeof *d->wants);
-        bool all = d->origins && d->runs && d->planes && d->events && d->step_last &&
-                   (d->wants || !c->served);
+        bool all = d->source.ranges && d->source.pins && d->cells && d->runs && d->planes &&
+                   d->events && d->step_last;
         e = all ? open_device(d, &own) : TSR_ENOMEM;
     }
     if (e) {
@@ -118,14 +107,21 @@ int tsr_delivery_open(struct tsr_delivery **out, struct tsr_client *client,
     return 0;
 }
 
+/* 0, or TSR_ENOENT: a server took back what was being read, and its memory may have held something
+ * else. */
+static int check_holds(const struct tsr_delivery *d)
+{
+    if (tsri_source_holds(&d->source)) return 0;
+    return tsri_fail(TSR_ENOENT, "the server has ended the session");
+}
+
 /* Waits for what was queued and lets go; what was not queued stays so. */
 static int give_up(struct tsr_delivery *d)
 {
     int e = d->n_queued ? tsri_event_sync(d->device, d->events[d->n_queued - 1]) : 0;
-    for (uint32_t i = 0; i < d->n_origins && !d->c->served; i++)
-        tsri_origin_let_go(d->c, &d->origins[i]);
-    int lost = d->c->served ? tsri_lent_let_go(d) : 0;
-    d->n_origins = d->n_runs = d->n_planes = d->n_queued = 0;
+    int lost = d->n_queued ? check_holds(d) : 0;
+    tsri_source_close(&d->source);
+    d->source.n = d->n_runs = d->n_planes = d->n_queued = 0;
     return e ? e : lost;
 }
 
@@ -134,7 +130,7 @@ void tsr_delivery_close(struct tsr_delivery *d)
     if (!d) return;
     if (!tsri_forked(d->c)) {
         int e = give_up(d);
-        if (d->c->served) tsri_lent_fini(d);
+        tsri_lent_unlock(d);
         if (e && e != TSR_ENOENT)
             tsri_log(TSR_LOG_WARN, "device %s: %s", tsri_device_name(d->device), tsr_errmsg());
         tsri_batch_close(d->batch);
@@ -145,37 +141,24 @@ void tsr_delivery_close(struct tsr_delivery *d)
         tsri_stream_close(d->device, d->stream);
         tsri_device_close(d->own_device);
     }
-    tsri_free(d->wants);
     tsri_free(d->step_last);
     tsri_free(d->events);
     tsri_free(d->planes);
     tsri_free(d->runs);
-    tsri_free(d->origins);
+    tsri_free(d->cells);
+    tsri_free(d->source.pins);
+    tsri_free(d->source.ranges);
     tsri_free(d);
 }
 
 /* ---- start ---- */
 
-static int check_range(struct tsr_delivery_range *r, struct tsri_origin *s)
+static int check_range(struct tsr_delivery *d, const struct tsr_delivery_range *r, uint32_t i)
 {
-    const struct tsr_match *m = r->match;
     if (r->size < sizeof *r) return tsri_fail(TSR_EINVAL, "range: size is not set");
-    if (!m || m->n_tokens == 0) return tsri_fail(TSR_EINVAL, "no match");
-    if (r->offset >= m->n_tokens || r->n_tokens > m->n_tokens - r->offset)
-        return tsri_fail(TSR_EINVAL, "tokens %u + %u of a match of %u", r->offset, r->n_tokens,
-                         m->n_tokens);
-    if ((uint64_t)m->entry_offset + m->n_tokens > UINT32_MAX ||
-        (uint64_t)m->prompt_offset + m->n_tokens > UINT32_MAX)
-        return tsri_fail(TSR_EINVAL, "a match that no lookup made");
-    if (!m->verified && !r->prompt)
-        return tsri_fail(TSR_EINVAL, "the match is not verified and no prompt is given");
-    if (r->prompt && r->prompt->size < sizeof r->prompt->size)
-        return tsri_fail(TSR_EINVAL, "prompt: size is not set");
     if (!r->slots) return tsri_fail(TSR_EINVAL, "no slots");
-    *s = (struct tsri_origin){.range = r,
-                              .offset = m->entry_offset + r->offset,
-                              .n_tokens = r->n_tokens ? r->n_tokens : m->n_tokens - r->offset};
-    return 0;
+    struct tsri_want want = {d->space, r->match, r->prompt, r->offset, r->n_tokens};
+    return tsri_source_want(&d->source.ranges[i], d->c, &want);
 }
 
 static int check_ranges(struct tsr_delivery *d, struct tsr_delivery_range *ranges, uint32_t n)
@@ -185,9 +168,9 @@ static int check_ranges(struct tsr_delivery *d, struct tsr_delivery_range *range
         return tsri_fail(TSR_ERANGE, "delivery: %u ranges, limit %u", n, d->limits.runs);
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < n; i++) {
-        int e = check_range(&ranges[i], &d->origins[i]);
+        int e = check_range(d, &ranges[i], i);
         if (e) return e;
-        tokens += d->origins[i].n_tokens;
+        tokens += d->source.ranges[i].n_tokens;
     }
     if (tokens > d->limits.tokens)
         return tsri_fail(TSR_ERANGE, "delivery: %llu tokens, limit %u", (unsigned long long)tokens,
@@ -204,30 +187,32 @@ static bool can_turn(const struct tsr_delivery *d)
 }
 
 /* Of everything that can be had; returns whether something must turn. */
-static bool make_runs(struct tsr_delivery *d, uint32_t freq_set)
+static bool make_runs(struct tsr_delivery *d, struct tsr_delivery_range *ranges, uint32_t freq_set)
 {
     bool turns = false;
-    for (uint32_t i = 0; i < d->n_origins; i++) {
-        struct tsri_origin *s = &d->origins[i];
-        struct tsr_delivery_range *r = s->range;
+    for (uint32_t i = 0; i < d->source.n; i++) {
+        const struct tsri_source_range *s = &d->source.ranges[i];
+        struct tsr_delivery_range *r = &ranges[i];
+        r->result = s->result;
         if (r->result) continue;
         int64_t delta = (int64_t)r->match->prompt_offset - r->match->entry_offset - s->base;
         if (s->freq_set != freq_set || (delta && !can_turn(d))) {
             r->result = TSR_EUNSUP;
             continue;
         }
-        uint64_t n_planes = tsri_origin_n_planes(&d->space->shape, s);
-        TSR_ASSERT(n_planes <= d->limits.plane_pointers - d->n_planes); /* set_limits */
-        if (d->c->served)
-            tsri_lent_cells(d, i, d->planes + d->n_planes);
-        else if (!s->hot)
-            tsri_origin_cells(d->c, d->space, s, d->planes + d->n_planes, d->int8);
-        s->pin.cells.int8 = d->int8;
+        uint64_t n_planes = tsri_source_n_planes(s);
+        if (n_planes > d->limits.plane_pointers - d->n_planes) {
+            r->result = TSR_EUNSUP; /* of a server whose cells are smaller: see set_limits */
+            continue;
+        }
+        struct tsr_kv_cells *cells = &d->cells[d->n_runs];
+        uint32_t offset = tsri_source_cells(s, d->planes + d->n_planes, cells);
+        cells->int8 = d->int8;
         d->n_planes += (uint32_t)n_planes;
         turns |= delta != 0;
-        d->runs[d->n_runs++] = (struct tsr_kv_run){.cells = s->hot ? &s->pin.cells : &s->cells,
+        d->runs[d->n_runs++] = (struct tsr_kv_run){.cells = cells,
                                                    .slots = r->slots,
-                                                   .offset = s->offset,
+                                                   .offset = offset,
                                                    .n_tokens = s->n_tokens,
                                                    .delta = delta,
                                                    .freq_set = s->freq_set};
@@ -235,20 +220,18 @@ static bool make_runs(struct tsr_delivery *d, uint32_t freq_set)
     return turns;
 }
 
-static void count(struct tsr_delivery *d)
+static void count(const struct tsr_delivery *d, const struct tsr_delivery_range *ranges)
 {
     uint64_t n_tokens = 0;
-    uint32_t n_missed = 0, n_hot = 0, ids[64];
-    for (uint32_t i = 0; i < d->n_origins; i++) {
-        const struct tsri_origin *s = &d->origins[i];
-        n_missed += s->range->result != 0;
-        if (s->range->result) continue;
+    uint32_t n_hot = 0;
+    for (uint32_t i = 0; i < d->source.n; i++) {
+        const struct tsri_source_range *s = &d->source.ranges[i];
+        if (ranges[i].result) continue;
         n_tokens += s->n_tokens;
-        if (s->hot) ids[n_hot++ % TSRI_COUNT(ids)] = s->id;
+        n_hot += s->where == TSRI_HOT;
     }
-    if (n_hot) tsri_manager_touch_hot(d->c, ids, tsri_min_u32(n_hot, TSRI_COUNT(ids)));
-    tsri_stats_add(d->c->stats, TSRI_M_deliveries, d->n_origins);
-    tsri_stats_add(d->c->stats, TSRI_M_delivery_misses, n_missed);
+    tsri_stats_add(d->c->stats, TSRI_M_deliveries, d->source.n);
+    tsri_stats_add(d->c->stats, TSRI_M_delivery_misses, d->source.n - d->n_runs);
     tsri_stats_add(d->c->stats, TSRI_M_delivery_pool_hits, n_hot);
     tsri_stats_add(d->c->stats, TSRI_M_delivery_bytes,
                    n_tokens * tsri_shape_token_bytes(&d->space->shape));
@@ -304,20 +287,18 @@ int tsr_delivery_start(struct tsr_delivery *d, struct tsr_delivery_range *ranges
     if (e == TSR_ENOENT) e = 0; /* what was given up would have been lost: nobody asks for it */
     if (!e) e = check_ranges(d, ranges, n);
     if (e || n == 0) return e;
-    if (d->c->served) {
-        e = tsri_lent_pin(d, n);
-        if (e) return e;
+    d->source.n = n;
+    e = tsri_source_open(&d->source) ? tsri_source_fetch(&d->source, NULL) : 0;
+    if (!e) e = tsri_lent_lock(d);
+    if (!e) {
+        bool turns = make_runs(d, ranges, freq_set);
+        e = set_batch(d, turns, freq_set);
     }
-    for (; d->n_origins < n; d->n_origins++)
-        if (!d->c->served) tsri_origin_pin(d->c, d->space, &d->origins[d->n_origins]);
-    if (!d->c->served) tsri_origins_fetch(d->c, d->space, d->origins, n);
-    bool turns = make_runs(d, freq_set);
-    e = set_batch(d, turns, freq_set);
     if (e) {
         (void)give_up(d);
         return e;
     }
-    count(d);
+    count(d, ranges);
     return (int)d->n_runs;
 }
 
@@ -342,7 +323,7 @@ int tsr_delivery_wait_layer(struct tsr_delivery *d, uint32_t layer)
     struct tsr_device_event *event = d->events[d->step_last[layer]];
     if (d->compute) return tsri_event_wait(d->device, event, d->compute);
     e = tsri_event_sync(d->device, event);
-    return e || !d->c->served ? e : tsri_lent_check(d);
+    return e ? e : check_holds(d);
 }
 
 int tsr_delivery_finish(struct tsr_delivery *d)
@@ -386,13 +367,14 @@ static int collect_some(struct tsr_delivery *d, struct tsr_put *put, const int64
     uint32_t n_blocks = tsri_put_n_blocks(put), n_tokens = 0, n_planes = 0, n = 0;
     for (; first + n < n_blocks && n < d->limits.runs; n++) {
         struct tsri_put_block b = tsri_put_block(put, first + n);
-        struct tsri_origin *s = &d->origins[n];
-        *s = (struct tsri_origin){.id = b.id, .n_tokens = b.n_tokens};
+        struct tsri_source_range *s = &d->source.ranges[n];
         if (b.n_tokens > d->limits.tokens - n_tokens) break;
-        tsri_origin_cells(d->c, d->space, s, d->planes + n_planes, d->int8);
+        tsri_source_filling(&d->source, s, d->space, b.id);
+        (void)tsri_source_cells(s, d->planes + n_planes, &d->cells[n]);
+        d->cells[n].int8 = d->int8;
         d->runs[n] = (struct tsr_kv_run){
-            .cells = &s->cells, .slots = slots + b.offset, .n_tokens = b.n_tokens};
-        n_planes += (uint32_t)tsri_origin_n_planes(&d->space->shape, s);
+            .cells = &d->cells[n], .slots = slots + b.offset, .n_tokens = b.n_tokens};
+        n_planes += (uint32_t)tsri_source_n_planes(s);
         n_tokens += b.n_tokens;
     }
     struct tsri_batch_desc desc = {
@@ -404,19 +386,10 @@ static int collect_some(struct tsr_delivery *d, struct tsr_put *put, const int64
     return e ? e : (int)n;
 }
 
-int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
-                         uint32_t n)
+int tsri_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
+                          uint32_t n)
 {
-    int e = check_started(d);
-    if (e) return e;
-    if (!put || !slots) return tsri_fail(TSR_EINVAL, "collect: NULL");
-    if (d->n_origins) return tsri_fail(TSR_EBUSY, "collect: finish what was started first");
-    if (d->c->served) {
-        e = follow_compute(d);
-        return e ? e : tsri_lent_collect(d, put, slots, n);
-    }
-    e = check_collect(d, put, slots, n);
-    if (!e) e = follow_compute(d);
+    int e = check_collect(d, put, slots, n);
     for (uint32_t i = 0; !e && i < tsri_put_n_blocks(put);) {
         int done = collect_some(d, put, slots, i);
         if (done < 0) e = done;
@@ -424,6 +397,17 @@ int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int6
     }
     if (!e) tsri_put_filled(put);
     return e;
+}
+
+int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
+                         uint32_t n)
+{
+    int e = check_started(d);
+    if (e) return e;
+    if (!put || !slots) return tsri_fail(TSR_EINVAL, "collect: NULL");
+    if (d->source.n) return tsri_fail(TSR_EBUSY, "collect: finish what was started first");
+    e = follow_compute(d);
+    return e ? e : d->c->backend->collect(d, put, slots, n);
 }
 
 /* ---- what a start needs to know ---- */

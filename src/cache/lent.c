@@ -1,9 +1,6 @@
-/* lent.c - deliveries of a cache that a server has. Ranges are borrowed and moved out of the memory
- * that the server shares, which is page-locked for the device the first time it is needed; puts go
- * the other way, some layers at a time, through memory that the device can write.
- *
- * The server may end the session at any time, and its memory may then hold something else. So a
- * layer, or all of it, counts only when the borrow still held after the device was done. */
+/* lent.c - deliveries of a cache that a server has. What they move out of the memory that the server
+ * shares is page-locked for the device the first time it is needed; puts go the other way, some
+ * layers at a time, through memory that the device can write. */
 #include "cache/clients.h"
 #include "cache/deliver.h"
 
@@ -11,7 +8,7 @@
 
 /* ---- page-locking ---- */
 
-static void unlock(struct tsr_delivery *d)
+void tsri_lent_unlock(struct tsr_delivery *d)
 {
     if (!d->locked) return;
     tsri_device_host_unregister(d->device, d->locked->pool.data);
@@ -20,82 +17,19 @@ static void unlock(struct tsr_delivery *d)
 }
 
 /* Another session has another mapping. */
-static int lock(struct tsr_delivery *d)
+int tsri_lent_lock(struct tsr_delivery *d)
 {
-    struct tsri_mapping *m = d->borrow.mapping;
-    if (!(tsri_device_caps(d->device) & TSR_DEVICE_NEEDS_LOCK) || d->locked == m) return 0;
-    unlock(d);
-    int e = tsri_device_host_register(d->device, m->pool.data, m->pool.bytes);
-    if (e) return e;
-    atomic_fetch_add(&m->refs, 1);
-    d->locked = m;
+    struct tsri_mapping *m = d->source.borrow.mapping;
+    if (!m || !(tsri_device_caps(d->device) & TSR_DEVICE_NEEDS_LOCK)) return 0;
+    if (d->locked != m) {
+        tsri_lent_unlock(d);
+        int e = tsri_device_host_register(d->device, m->pool.data, m->pool.bytes);
+        if (e) return e;
+        atomic_fetch_add(&m->refs, 1);
+        d->locked = m;
+    }
+    d->source.locked = true;
     return 0;
-}
-
-/* ---- borrowing ---- */
-
-static void take(struct tsri_origin *s, const struct tsri_borrowed *b)
-{
-    s->range->result = b->result;
-    if (b->result) return;
-    s->freq_set = b->freq_set;
-    s->base = (uint32_t)(b->stands - s->range->match->entry_offset - s->range->offset);
-}
-
-int tsri_lent_pin(struct tsr_delivery *d, uint32_t n)
-{
-    struct tsri_seat *seat = tsri_client_seat(d->client);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct tsr_delivery_range *r = d->origins[i].range;
-        d->wants[i] = (struct tsri_borrow_want){.space = d->space,
-                                                .match = r->match,
-                                                .prompt = r->prompt,
-                                                .offset = r->offset,
-                                                .n_tokens = d->origins[i].n_tokens};
-    }
-    int e =
-        tsri_borrow_init(&d->borrow, seat, d->wants, n, tsri_now_ns() + seat->served->patience_ns);
-    if (e == TSR_EAGAIN || e == TSR_ETIME) { /* nobody there: a miss */
-        for (uint32_t i = 0; i < n; i++)
-            d->origins[i].range->result = TSR_ENOENT;
-        return 0;
-    }
-    if (e == 0) e = lock(d);
-    if (e) {
-        tsri_borrow_fini(&d->borrow);
-        return e;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        take(&d->origins[i], &d->borrow.ranges[i]);
-    return 0;
-}
-
-void tsri_lent_cells(struct tsr_delivery *d, uint32_t i, void **planes)
-{
-    struct tsri_origin *s = &d->origins[i];
-    tsri_borrow_cells(&d->borrow, i, planes, &s->cells);
-    s->cells.int8 = d->int8;
-    if (d->locked) s->cells.memory = TSR_MEMORY_LOCKED;
-    s->offset = d->borrow.ranges[i].offset;
-}
-
-int tsri_lent_check(const struct tsr_delivery *d)
-{
-    if (!d->borrow.mapping || tsri_borrow_holds(&d->borrow)) return 0;
-    return tsri_fail(TSR_ENOENT, "the server has ended the session");
-}
-
-int tsri_lent_let_go(struct tsr_delivery *d)
-{
-    int e = d->n_queued ? tsri_lent_check(d) : 0;
-    tsri_borrow_fini(&d->borrow);
-    return e;
-}
-
-void tsri_lent_fini(struct tsr_delivery *d)
-{
-    tsri_borrow_fini(&d->borrow);
-    unlock(d);
 }
 
 /* ---- the other way ---- */

@@ -47,8 +47,14 @@ int tsri_source_fetch_served(struct tsri_source *s, const atomic_bool *stop)
     }
     int e = tsri_borrow_init(&s->borrow, seat, wants, s->n, tsri_now_ns() + served->patience_ns);
     tsri_free(wants);
-    if (e) return e == TSR_EAGAIN || e == TSR_ETIME ? TSR_ENOENT : e; /* away: a miss */
+    if (e && e != TSR_EAGAIN && e != TSR_ETIME) return e;
+    for (uint32_t i = 0; i < s->n && e; i++) { /* away: a miss */
+        s->ranges[i].result = TSR_ENOENT;
+        s->ranges[i].where = TSRI_GONE;
+    }
+    if (e) return 0;
     s->memory = s->borrow.mapping->pool.data;
+    s->locked = false;
     for (uint32_t i = 0; i < s->n; i++)
         take(&s->ranges[i], &s->borrow.ranges[i]);
     return 0;

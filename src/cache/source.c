@@ -177,16 +177,32 @@ static void compare(struct tsri_source *s)
     }
 }
 
+/* What was found in the device pool leaves it last. */
+static void touch_hot(struct tsri_source *s)
+{
+    uint32_t ids[64], n = 0;
+    for (uint32_t i = 0; i < s->n && n < TSRI_COUNT(ids); i++)
+        if (s->ranges[i].where == TSRI_HOT && s->ranges[i].result == 0) ids[n++] = s->ranges[i].id;
+    tsri_manager_touch_hot(s->c, ids, n);
+}
+
+static void use_pool(struct tsri_source *s)
+{
+    s->memory = s->c->pool.region.data;
+    s->locked = s->c->pool_locked;
+}
+
 uint32_t tsri_source_open_own(struct tsri_source *s)
 {
     uint32_t n_below = 0;
-    s->memory = s->c->pool.region.data;
+    use_pool(s);
     for (uint32_t i = 0; i < s->n; i++) {
         s->ranges[i].source = s;
         pin(s, &s->ranges[i]);
         n_below += s->ranges[i].where == TSRI_BELOW;
     }
     compare(s);
+    if (s->pins) touch_hot(s);
     return n_below;
 }
 
@@ -273,6 +289,78 @@ void tsri_source_copy(const struct tsri_source_range *r, uint32_t first, uint32_
                                   .n_layers = n,
                                   .to_view = true};
     tsri_cells_move(&move, view);
+}
+
+/* Tokens of the entry in the cells that hold the range. */
+static uint32_t held_tokens(const struct tsri_source_range *r)
+{
+    uint64_t cell = r->shape->cell_tokens, first = r->cell_first * cell;
+    uint64_t end = ((uint64_t)r->offset + r->n_tokens + cell - 1) / cell * cell;
+    return (uint32_t)((end < r->entry_tokens ? end : r->entry_tokens) - first);
+}
+
+uint32_t tsri_source_n_planes(const struct tsri_source_range *r)
+{
+    const struct tsri_shape *s = r->shape;
+    if (r->where == TSRI_HOT) return 0;
+    return tsri_shape_n_cells(s, held_tokens(r)) * s->n_layers * s->n_planes;
+}
+
+uint32_t tsri_source_cells(const struct tsri_source_range *r, void **planes,
+                           struct tsr_kv_cells *out)
+{
+    const struct tsri_source *source = r->source;
+    const struct tsri_shape *s = r->shape;
+    if (r->where == TSRI_HOT) {
+        *out = source->pins[r - source->ranges].cells;
+        return r->offset;
+    }
+    uint32_t n_tokens = held_tokens(r), n_cells = tsri_shape_n_cells(s, n_tokens);
+    for (uint32_t c = 0; c < n_cells; c++) {
+        struct tsri_cell cell;
+        tsri_cell_layout(s, n_tokens, c, &cell);
+        for (uint32_t l = 0; l < s->n_layers; l++)
+            for (uint32_t p = 0; p < s->n_planes; p++)
+                planes[((size_t)l * s->n_planes + p) * n_cells + c] =
+                    tsri_plane(source->memory, s, r->pages, &cell, c, l, p);
+    }
+    *out = (struct tsr_kv_cells){.size = sizeof *out,
+                                 .planes = planes,
+                                 .n_cells = n_cells,
+                                 .cell_tokens = s->cell_tokens,
+                                 .n_tokens = n_tokens,
+                                 .n_layers = s->n_layers,
+                                 .n_planes = s->n_planes,
+                                 .memory = source->locked ? TSR_MEMORY_LOCKED : TSR_MEMORY_HOST};
+    return r->offset - r->cell_first * s->cell_tokens;
+}
+
+void tsri_source_filling(struct tsri_source *s, struct tsri_source_range *r,
+                         const struct tsr_space *space, uint32_t id)
+{
+    struct tsri_meta *meta = tsri_meta(s->c, &s->c->entries[id]);
+    use_pool(s);
+    *r = (struct tsri_source_range){.source = s,
+                                    .n_tokens = meta->n_tokens,
+                                    .id = TSRI_ID_NONE,
+                                    .where = TSRI_HERE,
+                                    .shape = &space->shape};
+    place(r, meta);
+}
+
+int tsri_shape_fits(const struct tsri_shape *s, const struct tsr_kv_layout *l, bool int8)
+{
+    if (s->n_layers != l->n_layers || s->n_planes != l->n_planes)
+        return tsri_fail(TSR_ESPACE, "%u layers of %u planes, the engine has %u of %u", s->n_layers,
+                         s->n_planes, l->n_layers, l->n_planes);
+    for (uint32_t p = 0; p < s->n_planes; p++) {
+        const struct tsr_kv_plane *plane = &l->planes[p];
+        size_t row = int8 ? tsri_row_bytes_int8(plane->n_heads, plane->dim) : tsri_row_bytes(plane);
+        if (row != s->row_bytes[p])
+            return tsri_fail(TSR_ESPACE, "plane %u: rows of %u bytes, the engine's have %zu", p,
+                             s->row_bytes[p], row);
+    }
+    return 0;
 }
 
 void tsri_source_close(struct tsri_source *s)

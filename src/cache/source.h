@@ -91,6 +91,7 @@ struct tsri_source {
     void *arg;
     /* the source's: */
     uint8_t *memory;           /* that the pages are of */
+    bool locked;               /* it is page-locked for the device */
     struct tsri_borrow borrow; /* of a server, from fetch on */
 };
 
@@ -111,6 +112,15 @@ static inline bool tsri_source_holds(const struct tsri_source *s)
 /* Layers [first, + n) of a range that is HERE, or whose layers have arrived. */
 void tsri_source_copy(const struct tsri_source_range *r, uint32_t first, uint32_t n,
                       const struct tsr_view *view);
+/* Describes the cells that hold a range as if the entry had no others, in `planes`, which has room
+ * for _n_planes pointers; a HOT one as all of its entry, which needs none. Returns where in them the
+ * range begins. Whether they are in the int8 form is the caller's to say. */
+uint32_t tsri_source_n_planes(const struct tsri_source_range *r);
+uint32_t tsri_source_cells(const struct tsri_source_range *r, void **planes,
+                           struct tsr_kv_cells *out);
+/* Makes *r all of an entry of a put, which the caller fills in its place. It is not pinned. */
+void tsri_source_filling(struct tsri_source *s, struct tsri_source_range *r,
+                         const struct tsr_space *space, uint32_t id);
 void tsri_source_close(struct tsri_source *s);
 
 /* ---- own.c's and served.c's part of it (backend.h) ---- */

@@ -7,18 +7,6 @@
 
 #define RUNS_MAX 64u
 
-static int check_shape(const struct tsri_shape *s, const struct tsr_kv_layout *l)
-{
-    if (s->n_layers != l->n_layers || s->n_planes != l->n_planes)
-        return tsri_fail(TSR_ESPACE, "kv caches: %u layers of %u planes, the space has %u of %u",
-                         l->n_layers, l->n_planes, s->n_layers, s->n_planes);
-    for (uint32_t p = 0; p < s->n_planes; p++)
-        if (tsri_row_bytes(&l->planes[p]) != s->row_bytes[p])
-            return tsri_fail(TSR_ESPACE, "kv caches: plane %u: rows of %zu bytes, the space's %u",
-                             p, tsri_row_bytes(&l->planes[p]), s->row_bytes[p]);
-    return 0;
-}
-
 /* The caller's arrays of pointers go away. */
 static int copy_layout(struct tsri_kvmem *m, const struct tsr_kv_layout *from)
 {
@@ -49,7 +37,7 @@ int tsri_kvmem_init(struct tsri_kvmem *m, const struct tsri_kvmem_desc *d)
                              .runs_max = RUNS_MAX,
                              .run_tokens = d->run_tokens};
     int e = copy_layout(m, d->layout);
-    if (!e) e = check_shape(d->shape, &m->layout);
+    if (!e) e = tsri_shape_fits(d->shape, &m->layout, false);
     if (e) goto out;
     uint32_t n_planes = m->layout.n_layers * m->layout.n_planes;
     for (uint32_t p = 0; p < m->layout.n_planes; p++)

@@ -1,4 +1,4 @@
-/* Where delivered ranges are taken from: the device pool, host memory, lower tiers; promotion,
+/* test_deliver_pool.c - where delivered ranges are taken from: the device pool, host memory, lower tiers; promotion,
  * demotion, and threads that evict and clear meanwhile. On every known device that is here. */
 #include "support/deliver_kit.h"
 
@@ -61,6 +61,29 @@ TEST(another_text_is_not_delivered_for_an_unverified_match)
     CHECK_INT(metric(&r, TSRI_M_collisions), 1);
     CHECK_INT(metric(&r, TSRI_M_delivery_misses), 1);
     rig_close(&r);
+}
+
+/* Its entry may have been fetched again since, from a tier that others write to. */
+TEST(a_verified_match_is_compared_again_when_it_is_delivered)
+{
+    for (int place = 0; place < 3; place++) { /* host memory, the pool, a lower tier */
+        struct rig r;
+        static struct ask a;
+        rig_open(&r, place == 1 ? "1M" : "0", place == 2);
+        CHECK_INT(tsr_flush(r.kit.cache), 0);
+        ask_for(&r, &a, 3);
+        settle(&r);
+        if (place) CHECK_INT(kit_evict_all(&r.kit), 1);
+        CHECK(a.hits.matches[0].verified);
+        a.tokens[50] ^= 1;
+        CHECK_INT(deliver(&r, &a.want, 1), 0);
+        CHECK_INT(a.want.result, place == 2 ? TSR_ENOENT : TSR_ECORRUPT);
+        CHECK(same_images(&r));
+        CHECK_INT(metric(&r, TSRI_M_collisions), 1);
+        a.tokens[50] ^= 1;
+        CHECK_INT(deliver(&r, &a.want, 1), 1);
+        rig_close(&r);
+    }
 }
 
 TEST(cleared_and_dropped_entries_leave_the_pool)
@@ -238,6 +261,7 @@ static void run_all(void)
     RUN(a_hit_is_promoted_and_then_host_memory_is_not_read);
     RUN(what_left_host_memory_is_still_delivered_and_loaded_from_the_pool);
     RUN(another_text_is_not_delivered_for_an_unverified_match);
+    RUN(a_verified_match_is_compared_again_when_it_is_delivered);
     RUN(cleared_and_dropped_entries_leave_the_pool);
     RUN(clearing_the_pool_alone_leaves_host_memory);
     RUN(the_pool_is_bounded_and_what_leaves_it_goes_down_to_host_memory);
