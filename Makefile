@@ -80,7 +80,9 @@ S3_SRC   := $(wildcard src/tier/s3*.c)
 ABSENT_SRC := $(CUDA_SRC) $(if $(REDIS),,$(REDIS_SRC)) $(if $(S3),,$(S3_SRC))
 LIB_SRC  := $(filter-out $(ABSENT_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*.c))) src/tessera.c \
             $(filter-out $(TESSERAD_SRC),$(wildcard src/daemon/*.c))
-CLI_SRC  := $(wildcard src/cli/*.c)
+# The programs' own code is an archive, so that tests and benches reach it; their mains are apart.
+MAIN_SRC := src/cli/commands.c src/lab/lab.c
+CLI_SRC  := $(filter-out $(MAIN_SRC),$(wildcard src/cli/*.c src/lab/*.c))
 SUP_SRC  := $(filter-out $(if $(REDIS),,tests/support/redis%) $(if $(S3),,tests/support/s3%),$(wildcard tests/support/*.c))
 TEST_SRC := $(filter-out $(if $(REDIS),,tests/tier/test_redis% tests/tier/test_resp.c) \
               $(if $(S3),,tests/tier/test_s3%),$(wildcard tests/*/test_*.c))
@@ -115,6 +117,9 @@ MODEL_MAKE := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/model/make_*.c)
 
 obj  = $(patsubst %.c,$(B)/obj/%.o,$1)
 LIBA := $(B)/lib/libtessera.a
+CLIA := $(B)/lib/libtessera-cli.a
+# What a program is linked of: archives behind what needs them.
+linked = $(filter-out %.a,$^) $(filter %/libtessera-cli.a,$^) $(filter %/libtessera.a,$^)
 LIBS_SO := $(B)/lib/libtessera.so
 TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_SRC))
 PLUGINS := $(patsubst tests/device/plugin_%.c,$(B)/tests/device/libtessera-%.so,\
@@ -133,7 +138,7 @@ CUDA_LIB  := $(B)/lib/libtessera-cuda.so $(B)/bench/bench_cuda
 CUDA_ALL  := $(if $(WITH_CUDA),$(CUDA_LIB))
 MODEL_LIB := $(if $(LLAMA_CF),$(B)/lib/libtessera-model.so $(MODEL_MAKE))
 PROFILES := $(patsubst %,$(B)/share/tessera/%,$(wildcard profiles/*.yaml))
-BINS  := $(B)/bin/tessera $(B)/bin/tesserad
+BINS  := $(B)/bin/tessera $(B)/bin/tessera-lab $(B)/bin/tesserad
 
 PYTHON ?= python3
 
@@ -169,6 +174,8 @@ $(B)/obj/%.o: %.cpp Makefile $(B)/flags
 $(B)/obj/tests/%.o $(B)/obj/bench/%.o: CPPF += -Itests
 
 $(LIBA): $(call obj,$(LIB_SRC))
+$(CLIA): $(call obj,$(CLI_SRC))
+$(LIBA) $(CLIA):
 	@mkdir -p $(@D)
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
@@ -189,11 +196,13 @@ $(B)/tessera.pc: tessera.pc.in VERSION FORCE
 $(call obj,src/base/error.c src/stats/stats.c tests/stats/test_stats.c): VERSION
 
 # liburing tells its version from 2.4 on only.
-$(B)/obj/src/cli/libraries.o: private CPPF += $(if $(URING),-DTSRI_URING_VERSION='"$(shell pkg-config --modversion liburing)"')
-$(B)/bin/tessera: $(call obj,$(CLI_SRC)) $(LIBA)
+$(B)/obj/src/cli/libraries.o $(B)/obj-fuzz/src/cli/libraries.o: private CPPF += $(if $(URING),-DTSRI_URING_VERSION='"$(shell pkg-config --modversion liburing)"')
+$(B)/bin/tessera: $(call obj,src/cli/commands.c)
+$(B)/bin/tessera-lab: $(call obj,src/lab/lab.c)
+$(B)/bin/tessera $(B)/bin/tessera-lab: $(CLIA) $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
-	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(JSON_LIBS) $(LIBS)
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $(linked) -o $@ $(JSON_LIBS) $(LIBS)
 
 $(B)/bin/tesserad: $(call obj,$(TESSERAD_SRC)) $(B)/obj/page.o $(LIBA)
 	@mkdir -p $(@D)
@@ -217,13 +226,18 @@ $(B)/obj/page.o: $(B)/obj/page.c
 
 $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $(linked) -o $@ $(LIBS)
 
-# Readers of the program's files, which are not in the library.
-JSON_TESTS := $(addprefix $(B)/tests/cli/test_,json questions)
-$(B)/tests/cli/test_questions: $(call obj,src/cli/questions.c)
-$(JSON_TESTS): $(call obj,src/cli/json.c)
-$(JSON_TESTS): private LIBS += $(JSON_LIBS)
+# They see the inside of the programs, and some start them.
+CLI_TESTS := $(filter $(B)/tests/cli/% $(B)/tests/lab/%,$(TESTS))
+$(CLI_TESTS): $(CLIA) | $(BINS)
+$(CLI_TESTS): private LIBS += $(JSON_LIBS)
+
+# The example is one of the tiers that it tests.
+$(B)/tests/tier/test_contract: $(B)/obj/tests/tier/custom_tier.o
+$(B)/obj/tests/tier/custom_tier.o: examples/custom_tier.c Makefile $(B)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLC) -Wno-missing-prototypes -Dmain=example_main -c $< -o $@
 
 # One program of several files, which starts tesserad.
 LIFE_SRC := $(filter-out tests/life/test_%,$(wildcard tests/life/*.c))
@@ -288,17 +302,14 @@ $(B)/tests/device/libtessera-%.so: $(B)/obj/tests/device/plugin_%.o
 	@mkdir -p $(@D)
 	$(Q)$(CC) -shared $(SANF) $(LDFLAGS) $< -o $@
 
-# What `tessera bench` measures with.
-$(B)/bench/bench_copy: $(call obj,src/cli/rig.c)
-
 $(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
-	$(Q)$(CC) $(SANF) $(LDFLAGS) $(filter %.o,$^) $(LIBA) -o $@ $(LIBS)
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $(linked) -o $@ $(LIBS)
 
-# Reads traces as the program does, whose sources are not in the library.
-$(B)/bench/bench_policy: $(call obj,src/cli/trace.c src/cli/json.c)
-$(B)/bench/bench_policy: private LIBS += $(JSON_LIBS)
+# They measure and read traces as tessera-lab does.
+$(B)/bench/bench_copy $(B)/bench/bench_policy: $(CLIA)
+$(B)/bench/bench_copy $(B)/bench/bench_policy: private LIBS += $(JSON_LIBS)
 
 # Examples link the shared library, as a user's program would.
 $(B)/examples/%: $(B)/obj/examples/%.o $(LIBS_SO)
@@ -317,22 +328,22 @@ $(B)/obj-fuzz/%.o: %.c Makefile
 	$(Q)$(FUZZC) -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c $< -o $@
 
 $(FUZZA): $(FUZZ_OBJ)
+$(B)/fuzz/libtessera-cli.a: $(patsubst %.c,$(B)/obj-fuzz/%.o,$(CLI_SRC))
+$(FUZZA) $(B)/fuzz/libtessera-cli.a:
 	@mkdir -p $(@D)
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
 
 $(B)/fuzz/%: tests/fuzz/%.c $(FUZZA)
 	@echo "  FUZZ  $@"
-	$(Q)$(FUZZC) -Itests -fsanitize=fuzzer,address,undefined $(filter-out %.a,$^) $(FUZZA) -o $@ $(LIBS)
-# Readers of the program's files, which are not in the library.
-JSON_FUZZ := $(addprefix $(B)/fuzz/fuzz_,prompt_file questions trace)
-$(B)/fuzz/fuzz_prompt_file: $(B)/obj-fuzz/src/cli/prompt_file.o
-$(B)/fuzz/fuzz_questions: $(B)/obj-fuzz/src/cli/questions.o
-$(B)/fuzz/fuzz_trace: $(B)/obj-fuzz/src/cli/trace.o
-$(JSON_FUZZ): $(B)/obj-fuzz/src/cli/json.o
-$(JSON_FUZZ): private LIBS += $(JSON_LIBS)
+	$(Q)$(FUZZC) -Itests -fsanitize=fuzzer,address,undefined $(linked) -o $@ $(LIBS)
+# Readers of the programs' files, which are not in the library.
+CLI_FUZZ := $(addprefix $(B)/fuzz/fuzz_,prompt_file questions trace)
+$(CLI_FUZZ): $(B)/fuzz/libtessera-cli.a
+$(CLI_FUZZ): private LIBS += $(JSON_LIBS)
 # Files of models are parsed by ggml first.
-$(B)/fuzz/fuzz_gguf: private CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)
+$(B)/fuzz/fuzz_gguf: $(if $(LLAMA_CF),$(B)/obj-fuzz/src/model/gguf.o)
+$(B)/fuzz/fuzz_gguf $(B)/obj-fuzz/src/model/gguf.o: private CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)
 $(B)/fuzz/fuzz_gguf: private LIBS += $(LLAMA_LIBS)
 fuzz: $(FUZZ)
 
@@ -362,7 +373,7 @@ test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_storage.py
 	@B=$(B) python/tests/engine.sh sglang/test_radix.py
 	@B=$(B) python/tests/engine.sh sglang/test_commands.py
-bench-vllm: $(LIBS_SO) $(B)/bin/tessera $(MODEL_LIB)
+bench-vllm: $(LIBS_SO) $(B)/bin/tessera-lab $(MODEL_LIB)
 	@B=$(B) python/tests/engine.sh vllm/bench.py --json
 
 check-long: all fuzz
@@ -371,7 +382,7 @@ check-long: all fuzz
 # Without a network or a model the demo does with less.
 demo: setup
 	@tools/setup --model || true
-	@$(MAKE) --no-print-directory $(if $(findstring j,$(filter -j% --jobserver%,$(MAKEFLAGS))),,-j$$(nproc)) $(B)/bin/tessera $$(test -f "$$(tools/setup-model --print-dir)/include/llama.h" && echo $(B)/lib/libtessera-model.so)
+	@$(MAKE) --no-print-directory $(if $(findstring j,$(filter -j% --jobserver%,$(MAKEFLAGS))),,-j$$(nproc)) $(B)/bin/tessera $(B)/bin/tessera-lab $$(test -f "$$(tools/setup-model --print-dir)/include/llama.h" && echo $(B)/lib/libtessera-model.so)
 	@tools/demo $(B)/bin/tessera
 
 lint: lib $(BINS)

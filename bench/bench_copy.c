@@ -2,7 +2,7 @@
  * bytes. The engine is paged (blocks of 16, in random order), K and V in one tensor for each layer;
  * cells hold 64 tokens. Shapes: "135m" has rows of 384 bytes (3 heads of 64), "8b" of 2048 (8 heads
  * of 128). rotate is the fused load: K turned by a delta, V copied. */
-#include "cli/cli.h"
+#include "lab/lab.h"
 #include "support/bench.h"
 
 #include <stdio.h>

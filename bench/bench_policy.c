@@ -4,11 +4,11 @@
  * for. What one that knows the future would reach is printed as belady.
  *
  * Traces are four made by code, one of conversations, and the files *.jsonl of the folder named as
- * argument or in TESSERA_TRACES, in the form of `tessera replay`. Those whose requests are segments
+ * argument or in TESSERA_TRACES, in the form of `tessera-lab replay`. Those whose requests are segments
  * are also replayed "again": requests drawn anew by Zipf's law, as a service sees them, since the
  * published lists ask each question once. */
 #include "cache/policy.h"
-#include "cli/cli.h"
+#include "lab/lab.h"
 #include "support/bench.h"
 #include "support/cache_sim.h"
 #include "support/policy_kit.h"

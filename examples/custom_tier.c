@@ -122,13 +122,13 @@ static int tree_drop(struct tsr_tier *tier, const struct tsr_tier_ref *refs, siz
     pthread_mutex_unlock(&t->lock);
     return n_dropped;
 }
-static const struct tsr_tier_ops tree_ops = {.abi = TSR_TIER_ABI,
-                                             .name = "tree",
-                                             .open = tree_open,
-                                             .close = tree_close,
-                                             .put = tree_put,
-                                             .get = tree_get,
-                                             .drop = tree_drop};
+const struct tsr_tier_ops tree_ops = {.abi = TSR_TIER_ABI,
+                                      .name = "tree",
+                                      .open = tree_open,
+                                      .close = tree_close,
+                                      .put = tree_put,
+                                      .get = tree_get,
+                                      .drop = tree_drop};
 
 #define OK(x) ((x) >= 0 ? (void)0 : (fprintf(stderr, "%s: %s\n", #x, tsr_errmsg()), exit(1)))
 

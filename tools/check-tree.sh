@@ -10,7 +10,7 @@ cd "${1:-$(dirname "$0")/..}" || exit 2
 B=${B:-build}
 LINES_MAX=800
 # From left to right. Folders joined by commas are on one level: they do not see each other.
-LAYERS='base config stats chunk device wire tier cache tessera.c blend,connector,daemon cli'
+LAYERS='base config stats chunk device wire tier cache tessera.c blend,connector,daemon cli lab'
 # For awk: may_see(a, b), whether a file of folder a may use folder b.
 # shellcheck disable=SC2016  # awk expands
 MAY_SEE='

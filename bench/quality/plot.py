@@ -3,7 +3,7 @@
 
   plot.py rows.csv [more.csv ...] > quality.svg
 
-Rows are those of `tessera calibrate --csv`; a point is the mean of one setting over a set's questions.
+Rows are those of `tessera-lab calibrate --csv`; a point is the mean of one setting over a set's questions.
 Time is the share of the full prefill of the same questions, so that sets and machines compare.
 Nothing but Python is needed, and nothing in the picture is fetched from elsewhere."""
 import collections, csv, math, sys

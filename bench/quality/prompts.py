@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""prompts.py - turns question answering data sets into the questions that `tessera calibrate` reads.
+"""prompts.py - turns question answering data sets into the questions that `tessera-lab calibrate` reads.
 
   prompts.py DATA [--questions N] [--passages P] [--words W] [--format chat|plain]
              [--short] > questions.jsonl

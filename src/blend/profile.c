@@ -404,7 +404,7 @@ static void put_text(FILE *to, const char *name, const char *text)
 
 static void put_profile(FILE *to, const struct tsr_profile *p)
 {
-    fprintf(to, "# What was measured of this model; tessera calibrate writes it.\nversion: %d\n",
+    fprintf(to, "# What was measured of this model; tessera-lab calibrate writes it.\nversion: %d\n",
             VERSION);
     put_text(to, "space", p->space);
     put_text(to, "model", p->model);

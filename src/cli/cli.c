@@ -1,25 +1,14 @@
-/* cli.c - main() of the `tessera` program: reads the command line, finds the command in the table
- * of commands.h, runs it, and makes sure that what it printed arrived.
+/* cli.c - the command line of our programs: reads it, finds the command in the program's table, runs
+ * it, and makes sure that what it printed arrived.
  *
  * Flags before the command are global; those after it are the command's own, then global ones, then
  * configuration options. A configuration option is checked where it stands, so that a mistake is a
  * usage error, and applied later, because files and environment come before flags. */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-struct tsri_command {
-    const char *name, *usage, *help, *details;
-    int (*run)(struct tsri_cli *cli);
-};
-
-static const struct tsri_command commands[] = {
-#define ROW(id, name, usage, help, details) {name, usage, help, details, tsri_cmd_##id},
-    TSRI_COMMANDS(ROW)
-#undef ROW
-};
-#define N_COMMANDS ((int)TSRI_COUNT(commands))
 
 /* ---- what commands use ---- */
 
@@ -28,8 +17,9 @@ static void print_error(const char *fmt, va_list ap)
 {
     char text[8192];
     vsnprintf(text, sizeof text, fmt, ap);
+    tsri_cli_progress_end();
     fflush(stdout);
-    fprintf(stderr, "tessera: %s\n", tsri_plain(text));
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, tsri_plain(text));
 }
 
 void tsri_cli_note(const char *fmt, ...)
@@ -56,9 +46,10 @@ int tsri_cli_usage(const struct tsri_cli *cli, const char *fmt, ...)
     print_error(fmt, ap);
     va_end(ap);
     if (cli->command)
-        fprintf(stderr, "usage: tessera %s %s\n", cli->command->name, cli->command->usage);
+        fprintf(stderr, "usage: %s %s %s\n", cli->program->name, cli->command->name,
+                cli->command->usage);
     else
-        fputs("try: tessera help\n", stderr);
+        fprintf(stderr, "try: %s help\n", cli->program->name);
     return CLI_USAGE;
 }
 
@@ -120,41 +111,49 @@ static bool name_starts(const struct tsri_command *c, const char *words)
     return strncmp(c->name, words, n) == 0 && (c->name[n] == 0 || c->name[n] == ' ');
 }
 
-static void print_overview(const char *words, FILE *to)
+/* The commands whose names start with the words, "" for all; false: there are none. */
+static bool print_overview(const struct tsri_program *p, const char *words, FILE *to)
 {
-    for (int i = 0; i < N_COMMANDS; i++)
-        if (name_starts(&commands[i], words) || words[0] == 0)
-            fprintf(to, "  %-14s %s\n", commands[i].name, commands[i].help);
+    bool any = false;
+    for (int i = 0; i < p->n_commands; i++) {
+        if (words[0] && !name_starts(&p->commands[i], words)) continue;
+        fprintf(to, "  %-14s %s\n", p->commands[i].name, p->commands[i].help);
+        any = true;
+    }
+    return any;
 }
 
-static int print_help(void)
+static int print_help(const struct tsri_program *p)
 {
-    puts("usage: tessera [FLAGS] COMMAND [FLAGS] [ARGUMENTS]\n\nCommands:");
-    print_overview("", stdout);
-    puts("  help           this text; tessera help COMMAND says more\n\n"
-         "Flags:\n"
-         "  --config=FILE  read options from this YAML file\n"
-         "  --KEY=VALUE    set an option; tessera config show lists them\n"
-         "  --json         print JSON, where a command can\n"
-         "  --log-level=LEVEL  error, warn (default), info or debug: log lines on standard error\n"
-         "  --help         help about the program or the command\n"
-         "  --version      the version number alone");
+    printf("usage: %s [FLAGS] COMMAND [FLAGS] [ARGUMENTS]\n\nCommands:\n", p->name);
+    print_overview(p, "", stdout);
+    printf(
+        "  help           this text; %s help COMMAND says more\n\n"
+        "Flags:\n"
+        "  --config=FILE  read options from this YAML file\n"
+        "  --KEY=VALUE    set an option; tessera config show lists them\n"
+        "  --json         print JSON, where a command can\n"
+        "  --log-level=LEVEL  error, warn (default), info or debug: log lines on standard error\n"
+        "  --help         help about the program or the command\n"
+        "  --version      the version number alone\n",
+        p->name);
     return 0;
 }
 
-static void print_command_help(const struct tsri_command *c)
+static int print_command_help(const struct tsri_program *p, const struct tsri_command *c)
 {
-    printf("usage: tessera %s %s\n\nTo %s.\n\n%s", c->name, c->usage, c->help, c->details);
+    printf("usage: %s %s %s\n\nTo %s.\n\n%s", p->name, c->name, c->usage, c->help, c->details);
+    return 0;
 }
 
 /* The command that looks most like what was typed, or the first word of one; false when none is
  * near. */
-static bool nearest(const char *words, char out[64])
+static bool nearest(const struct tsri_program *p, const char *words, char out[64])
 {
     /* A third of the letters wrong is a slip; more is another word. */
     size_t best = (strlen(words) + 2) / 3 + 1, before = best;
-    for (int i = 0; i <= N_COMMANDS; i++) {
-        const char *name = i < N_COMMANDS ? commands[i].name : "help";
+    for (int i = 0; i <= p->n_commands; i++) {
+        const char *name = i < p->n_commands ? p->commands[i].name : "help";
         char first[64];
         snprintf(first, sizeof first, "%.*s", (int)strcspn(name, " "), name);
         size_t whole = tsri_edit_distance(words, name), part = tsri_edit_distance(words, first);
@@ -165,17 +164,23 @@ static bool nearest(const char *words, char out[64])
     return best < before;
 }
 
-static int unknown_command(const struct tsri_cli *cli, const char *words)
+/* A command that another program has now is a usage error that names it; else 0. */
+static int check_moved(const struct tsri_cli *cli, const char *word)
 {
-    for (int i = 0; i < N_COMMANDS; i++) {
-        if (!name_starts(&commands[i], words)) continue;
-        tsri_cli_fail("'%s' needs one of its subcommands:", words);
-        print_overview(words, stderr);
+    const struct tsri_program *p = cli->program;
+    for (int i = 0; p->moved && p->moved[i]; i++) {
+        if (strcmp(word, p->moved[i]) != 0) continue;
+        tsri_cli_note("'%s' is now in %s: try %s help %s", word, p->moved_to, p->moved_to, word);
         return CLI_USAGE;
     }
+    return 0;
+}
+
+static int unknown_command(const struct tsri_cli *cli, const char *words)
+{
     char shown[48], near[64];
     tsri_printable(words, shown, sizeof shown);
-    if (nearest(words, near))
+    if (nearest(cli->program, words, near))
         return tsri_cli_usage(cli, "unknown command '%s'; did you mean '%s'?", shown, near);
     return tsri_cli_usage(cli, "unknown command '%s'", shown);
 }
@@ -184,18 +189,19 @@ static int unknown_command(const struct tsri_cli *cli, const char *words)
  * was tried. */
 static const struct tsri_command *take_command(struct tsri_cli *cli, char *words, size_t bytes)
 {
+    const struct tsri_program *p = cli->program;
     words[0] = 0;
     for (int taken = 0; taken < cli->n_args; taken++) {
         size_t used = strlen(words);
         snprintf(words + used, bytes - used, "%s%s", taken ? " " : "", cli->args[taken]);
         bool is_start = false;
-        for (int i = 0; i < N_COMMANDS; i++) {
-            if (strcmp(commands[i].name, words) == 0) {
+        for (int i = 0; i < p->n_commands; i++) {
+            if (strcmp(p->commands[i].name, words) == 0) {
                 cli->args += taken + 1;
                 cli->n_args -= taken + 1;
-                return &commands[i];
+                return &p->commands[i];
             }
-            is_start |= name_starts(&commands[i], words);
+            is_start |= name_starts(&p->commands[i], words);
         }
         if (!is_start) break;
     }
@@ -206,18 +212,12 @@ static int run_help(struct tsri_cli *cli)
 {
     char words[64];
     if (cli->n_args == 0 || (cli->n_args == 1 && strcmp(cli->args[0], "help") == 0))
-        return print_help();
+        return print_help(cli->program);
+    int moved = check_moved(cli, cli->args[0]);
+    if (moved) return moved;
     const struct tsri_command *c = take_command(cli, words, sizeof words);
-    if (c) {
-        print_command_help(c);
-        return 0;
-    }
-    for (int i = 0; i < N_COMMANDS; i++) {
-        if (!name_starts(&commands[i], words)) continue;
-        print_overview(words, stdout);
-        return 0;
-    }
-    return unknown_command(cli, words);
+    if (c) return print_command_help(cli->program, c);
+    return print_overview(cli->program, words, stdout) ? 0 : unknown_command(cli, words);
 }
 
 /* ---- the command line ---- */
@@ -325,10 +325,26 @@ static int read_line(struct walk *w)
         } else {
             cli->args[cli->n_args++] = arg;
             if (!cli->command) cli->command = take_command(cli, words, sizeof words);
+            /* Before its flags are looked at, which are the other program's. */
+            if (!cli->command && cli->n_args == 1) status = check_moved(cli, arg);
         }
         if (status) return status;
     }
     return 0;
+}
+
+/* The arguments spell no command: the first word of several, or nothing that we know. */
+static int no_command(struct tsri_cli *cli)
+{
+    char words[64];
+    take_command(cli, words, sizeof words);
+    for (int i = 0; i < cli->program->n_commands; i++) {
+        if (!name_starts(&cli->program->commands[i], words)) continue;
+        tsri_cli_note("'%s' needs one of its subcommands:", words);
+        print_overview(cli->program, words, stderr);
+        return CLI_USAGE;
+    }
+    return unknown_command(cli, words);
 }
 
 static int run(struct walk *w)
@@ -347,29 +363,23 @@ static int run(struct walk *w)
         cli->n_args--;
     }
     if (help || (w->help && !cli->command)) return run_help(cli);
-    if (w->help) {
-        print_command_help(cli->command);
-        return 0;
-    }
+    if (w->help) return print_command_help(cli->program, cli->command);
     if (!cli->command && cli->n_args == 0) {
-        print_help();
+        print_help(cli->program);
         return CLI_USAGE;
     }
-    if (!cli->command) {
-        char words[64];
-        take_command(cli, words, sizeof words);
-        return unknown_command(cli, words);
-    }
+    if (!cli->command) return no_command(cli);
     if (cli->json && !usage_has(cli->command, "json", 4, &value))
         return tsri_cli_usage(cli, "%s: has no JSON form", cli->command->name);
     start_log(cli);
     return cli->command->run(cli);
 }
 
-int main(int argc, char **argv)
+int tsri_cli_main(const struct tsri_program *program, int argc, char **argv)
 {
     const char *term = getenv("TERM");
-    struct tsri_cli cli = {.color = isatty(STDOUT_FILENO) && !getenv("NO_COLOR") && term &&
+    struct tsri_cli cli = {.program = program,
+                           .color = isatty(STDOUT_FILENO) && !getenv("NO_COLOR") && term &&
                                     strcmp(term, "dumb") != 0};
     size_t n = (size_t)argc + 1;
     char **args = tsri_alloc(n, sizeof *args);

@@ -1,5 +1,5 @@
-/* cli.h - what the parts of the `tessera` program share: the command line as main() understood it,
- * error lines, and tables. Everything prints to stdout, errors to stderr as `tessera: ...`.
+/* cli.h - what the commands of `tessera` and `tessera-lab` share: the command line as it was
+ * understood, error lines, and tables. Results go to stdout, errors to stderr as `PROGRAM: ...`.
  *
  * Threads: one; the program has no others of its own.
  * Memory:  struct tsri_cli lives as long as main(); strings in it are argv's.
@@ -11,20 +11,40 @@
 #include "base/base.h"
 #include "cli/commands.h"
 #include "config/config.h"
-#include "device/device.h"
 
 #include <stdio.h>
 
 #define CLI_FAILED 1 /* the operation failed */
 #define CLI_USAGE 2  /* the command line was wrong */
 
-struct tsri_command;
+struct tsri_cli;
+
+/* A command. The usage is what follows the name on the command line, and it is the declaration of
+ * the command's own flags as well: --flag takes no value, --flag=WHAT takes one, --flag[=WHAT] may
+ * have one, anything else that starts with two dashes is a configuration option. */
+struct tsri_command {
+    const char *name, *usage, *help, *details; /* help: one line; details: whole lines */
+    int (*run)(struct tsri_cli *cli);
+};
+
+struct tsri_program {
+    const char *name;
+    const struct tsri_command *commands;
+    int n_commands;
+    /* (optional) Commands, by their first word, that another program has now; NULL ends them. */
+    const char *const *moved;
+    const char *moved_to;
+};
+
+/* All of main(): finds the command, runs it, makes sure that what it printed arrived. */
+int tsri_cli_main(const struct tsri_program *program, int argc, char **argv);
 
 struct tsri_cli_flag {
     const char *name, *value; /* value "" for a flag without one */
 };
 
 struct tsri_cli {
+    const struct tsri_program *program;
     const struct tsri_command *command;
     char **args; /* what is neither name nor flag */
     int n_args;
@@ -41,11 +61,13 @@ struct tsri_cli {
     struct tsr_config *preview;
 };
 
+/* What a row of commands.h, or of the lab's table, declares and puts into its program. */
 #define TSRI_COMMAND_RUN(id, name, usage, help, details) int tsri_cmd_##id(struct tsri_cli *cli);
+#define TSRI_COMMAND_ROW(id, name, usage, help, details) \
+    {name, usage, help, details, tsri_cmd_##id},
 TSRI_COMMANDS(TSRI_COMMAND_RUN)
-#undef TSRI_COMMAND_RUN
 
-/* Prints `tessera: ...` on stderr, as one line without control characters. */
+/* Prints `PROGRAM: ...` on stderr, as one line without control characters. */
 void tsri_cli_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The same; returns CLI_FAILED. */
 int tsri_cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -78,6 +100,11 @@ void tsri_cli_print_json_string(const char *s);
 void tsri_cli_put_text(const char *bytes, size_t n);
 /* "12.3 MiB", "1 KiB", "17 B" into buf, which is returned. */
 const char *tsri_cli_size(uint64_t bytes, char buf[static 32]);
+
+/* A bar on stderr, where that is a terminal. It goes away when all n are done, before an error line,
+ * and when it is told to. */
+void tsri_cli_progress(const char *what, uint64_t n_done, uint64_t n);
+void tsri_cli_progress_end(void);
 
 /* Cells of text in rows of n_columns, printed with columns as wide as they must be. `align` has one
  * letter a column, l or r. The first row is the heading. */
@@ -137,79 +164,6 @@ bool tsri_store_find(const struct tsr_config *config, char *text, size_t bytes);
 void tsri_check_library(uint32_t i, const struct tsri_options *o, struct tsri_finding *f);
 void tsri_check_model(struct tsri_finding *f);
 void tsri_check_store(const struct tsr_config *config, struct tsri_finding *f);
-
-/* ---- rig: an engine's memory, an entry's cells and a batch on a device, to measure with ---- */
-
-struct tsri_rig_desc {
-    const char *device, *variant; /* variant NULL: the best there is */
-    uint32_t n_threads;
-    uint32_t n_layers, n_heads, dim;
-    uint32_t n_tokens;  /* whole cells of 64 */
-    uint32_t dtype;     /* of the engine, and of cells that are not int8 */
-    uint32_t direction; /* enum tsri_batch_direction */
-    uint32_t pairing;   /* 0: NEOX */
-    int64_t delta;      /* 0: K is copied too */
-    bool hnd, int8;
-    bool near; /* where a device has memory of its own: the cells stand there too */
-};
-struct tsri_rig_memory {
-    uint8_t *data;
-    size_t bytes;
-    uint32_t kind; /* enum tsr_memory */
-    struct tsri_region region;
-};
-struct tsri_rig {
-    struct tsri_device *device;
-    struct tsr_device_stream *stream;
-    bool has_stream;
-    struct tsr_kv_layout layout;
-    struct tsri_rig_memory engine, cells, flat_engine, flat_cells;
-    void **layers[2], **planes;
-    struct tsr_kv_cells entry;
-    struct tsr_kv_run run;
-    struct tsri_batch *batch;
-    uint32_t direction;
-    int64_t *slots;
-    size_t bytes; /* of the engine, moved by one move or copy */
-};
-/* Errors of the library; after a failure there is nothing to end. */
-TSR_MUST int tsri_rig_init(struct tsri_rig *r, const struct tsri_rig_desc *desc);
-void tsri_rig_fini(struct tsri_rig *r);
-/* All layers; a plain copy of as many bytes between the same kinds of memory; until both are done.
- */
-TSR_MUST int tsri_rig_move(struct tsri_rig *r);
-TSR_MUST int tsri_rig_copy(struct tsri_rig *r);
-TSR_MUST int tsri_rig_wait(struct tsri_rig *r);
-/* Moves once and compares; TSR_ECORRUPT. */
-TSR_MUST int tsri_rig_check(struct tsri_rig *r);
-
-/* ---- traces: what was asked, as ids of text, never the text ---- */
-
-#define TSRI_TRACE_TOKENS_MAX ((uint32_t)1 << 22) /* of one request */
-
-struct tsri_trace_chunk {
-    uint64_t id; /* equal ids are equal text, the shorter one being a start of the longer */
-    uint32_t n_tokens;
-};
-struct tsri_trace_request {
-    size_t chunk_first;
-    uint32_t n_chunks, n_tokens;
-    bool prefix; /* one text cut into blocks; else segments that stand for themselves */
-};
-struct tsri_trace {
-    struct tsri_trace_request *requests;
-    struct tsri_trace_chunk *chunks;
-    size_t n_requests, n_chunks;
-    size_t requests_room, chunks_room;
-};
-/* Reads a file of JSON lines, at most `limit` requests; errors name file and line. */
-TSR_MUST int tsri_trace_load(struct tsri_trace *t, const char *path, size_t limit);
-/* A small trace made by a formula: questions over a document collection, and chats. */
-TSR_MUST int tsri_trace_builtin(struct tsri_trace *t, size_t limit);
-void tsri_trace_fini(struct tsri_trace *t);
-/* To build one: a request, then its chunks. */
-TSR_MUST int tsri_trace_add_request(struct tsri_trace *t, bool prefix);
-TSR_MUST int tsri_trace_add_chunk(struct tsri_trace *t, uint64_t id, uint64_t n_tokens);
 
 /* ---- features of this processor, separated by spaces: "sse4.2 avx2 sha" ---- */
 

@@ -4,6 +4,7 @@
  * change nothing and leave nothing behind. Those of memory and disk are in checks.c, those of
  * devices in devices.c, those of libraries in libraries.c. */
 #include "cli/cli.h"
+#include "device/device.h"
 
 #include <errno.h>
 #include <glob.h>

@@ -63,10 +63,10 @@ int tsri_cmd_ingest(struct tsri_cli *cli)
     if (!e) e = tsri_reader_open(&x->reader, cli);
     double start = tsri_cli_now_s();
     for (size_t i = 0; i < x->documents.n && !e; i++) {
-        tsri_store_progress("ingest", i, x->documents.n);
+        tsri_cli_progress("ingest", i, x->documents.n);
         e = ingest_document(x, &x->documents.items[i]);
     }
-    tsri_store_progress("ingest", x->documents.n, x->documents.n);
+    tsri_cli_progress("ingest", x->documents.n, x->documents.n);
     if (!e && tsr_flush(x->reader.cache) < 0) e = tsri_cli_fail("%s", tsr_errmsg());
     double took = tsri_cli_now_s() - start;
     if (!e && cli->json)

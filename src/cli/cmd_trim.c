@@ -36,7 +36,7 @@ static int drop_while(struct tsri_cli *cli, const char *what,
             bytes += e > 0 ? s.entries[i].bytes : 0;
             n += e > 0;
         }
-        tsri_store_progress(what, i + 1, s.n_entries);
+        tsri_cli_progress(what, i + 1, s.n_entries);
     }
     if (!status) status = tsri_store_flush(&s);
     tsri_store_close(&s);
@@ -149,7 +149,7 @@ int tsri_cmd_warm(struct tsri_cli *cli)
         int64_t n = read_through(dirfd(dir), e->d_name, buf, WARM_BYTES);
         if (n < 0) status = tsri_cli_fail("%s: %s", e->d_name, strerror(errno));
         bytes += n > 0 ? (uint64_t)n : 0;
-        tsri_store_progress("warm", ++n_files, n_all);
+        tsri_cli_progress("warm", ++n_files, n_all);
     }
     if (!buf) status = tsri_cli_fail("%s", tsr_errmsg());
     tsri_free(buf);

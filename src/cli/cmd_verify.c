@@ -128,7 +128,7 @@ int tsri_cmd_verify(struct tsri_cli *cli)
     if (cli->json) printf("{\"bad\":[");
     for (size_t i = 0; i < s.n_entries && !status; i++) {
         status = check_entry(cli, &s, &s.entries[i], repair, &t);
-        tsri_store_progress("verify", i + 1, s.n_entries);
+        tsri_cli_progress("verify", i + 1, s.n_entries);
     }
     if (repair && !status) status = tsri_store_flush(&s);
     char size[32];

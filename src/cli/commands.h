@@ -1,9 +1,6 @@
-/* commands.h - THE table of subcommands. One row and one file with its run function make a command:
- * the row declares tsri_cmd_<id>(), is found by name, and is all that `tessera help` knows.
- *
- * The usage is what follows the name on the command line, and it is the declaration of the
- * command's own flags as well: --flag takes no value, --flag=WHAT takes one, --flag[=WHAT] may have
- * one, anything else that starts with two dashes is a configuration option. */
+/* commands.h - THE table of the commands of `tessera`. One row and one file with its run function
+ * make a command: the row declares tsri_cmd_<id>(), is found by name, and is all that `tessera
+ * help` knows. struct tsri_command (cli.h) says what its parts are. */
 #ifndef TSRI_COMMANDS_H
 #define TSRI_COMMANDS_H
 
@@ -36,23 +33,6 @@
       "read documents into the store ahead of questions",                                          \
       "Files, or folders with everything below them. Model, system prompt and store must be\n"     \
       "those of the questions; what is there already is not computed again.\n")                    \
-    X(calibrate, "calibrate", "[--json] --prompts=FILE [--model=FILE] [--out=FILE] [--csv=FILE] [--limit=N] [--ratio=R] [--kl=K] [--ratios=LIST] [--biases=LIST] [--selectors=LIST] [--contexts=LIST] [--answers=N] [--int8] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
-      "measure how well a model's answers survive blending, and write its profile",                \
-      "Every question is answered by a full prefill and under every setting; the profile holds\n"  \
-      "the best one, its bias, what all of them gave, and a gate. It is written where\n"           \
-      "`tessera ask` finds it.\n"                                                                  \
-      "  --prompts=FILE   questions, a JSON object a line: id, documents, question, and\n"         \
-      "                   optionally set, system, answers, plain (true: without template)\n"       \
-      "  --out=FILE       the profile (default: beside the store, named by the model's space)\n"   \
-      "  --csv=FILE       every measurement; a run goes on where the file ends\n"                  \
-      "  --limit=N        only the first N questions\n"                                            \
-      "  --ratio=R        the ratio to choose for (default: 0.05); --kl=K: what the gate shall\n"  \
-      "                   find, answers whose KL is above K (default: 0.05)\n"                     \
-      "  --ratios, --biases, --selectors, --contexts  what to measure, separated by commas;\n"     \
-      "                   the one of --ratio must be among the ratios\n"                           \
-      "                   (0,0.05,0.15; 0,-0.3,-0.7,-1.2; query,hkvd,link,none; same,pure)\n"      \
-      "  --answers=N      also write answers of up to N tokens and compare them (slow)\n"          \
-      "  --int8           also what --ratio gives over entries stored as int8\n")                   \
     X(config_show, "config show", "[--json] [KEY ...]",                                            \
       "show every option, its value and where it came from",                                       \
       "Flags stand before the environment, the environment before the file, the file before\n"     \
@@ -74,32 +54,6 @@
       "check this machine against the configuration",                                              \
       "Each line is ok, warn (works, but slower or less than asked) or fail, with what to do.\n"   \
       "Exits 1 when a line says fail.\n")                                                          \
-    X(bench_copy, "bench copy", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
-      "measure how fast KV is moved on this machine's devices",                                    \
-      "Loads and saves between cells and an engine's pages, against a plain copy of the same\n"    \
-      "bytes in the same memory, in turns. Takes a few seconds and checks what it moved.\n"        \
-      "  --size=SIZE     bytes of KV to move (default 64M; 512M where a device has memory)\n"      \
-      "  --device=NAME   only this device (default: all that are here)\n"                          \
-      "  --variant=NAME  a code path of the cpu: plain, avx2, avx512, neon, ...\n"                 \
-      "  --threads=N     threads of the cpu device besides the caller (default 0)\n")              \
-    X(bench_rope, "bench rope", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
-      "measure loads that turn K to another position",                                             \
-      "As bench copy, with the K of every token rotated on its way and V copied.\n")               \
-    X(replay, "replay", "[--json] [--host-size=LIST] [--policy=LIST] [--disk-size=SIZE] [--keep=DIR] [--redis=ADDRESS] [--s3=URL] [--plot=FILE] [--as=FORM] [--limit=N] [TRACE]",\
-      "replay an access trace and print a hit table",                                              \
-      "Each request of the trace is looked up in a real cache, what is found is loaded and\n"      \
-      "compared, what is missing is stored. Without TRACE a small built-in one is used.\n"         \
-      "  --host-size=LIST  sizes of host memory to compare, as 1M,4M; 1M holds 16384 tokens\n"     \
-      "  --policy=LIST     eviction policies to compare, as lru,s3fifo,adaptive\n"                 \
-      "  --disk-size=SIZE  with a disk tier of that size, in a directory that is removed\n"        \
-      "  --keep=DIR        with the disk tier in DIR, which stays; for one size and policy\n"      \
-      "  --redis=ADDRESS   with a redis tier there, which other replays may share (tools/fleet)\n" \
-      "  --s3=URL          with an s3 tier there, ENDPOINT/BUCKET, which others may share too\n"   \
-      "  --plot=FILE       also draw hit rate against size, as SVG\n"                              \
-      "  --as=FORM         trace (as written), or prefix: all requests as plain prompts\n"         \
-      "  --limit=N         only the first N requests\n"                                            \
-      "A trace has one JSON object a line: {\"chunks\":[[id,tokens],...]} is a prompt of\n"        \
-      "segments, {\"hash_ids\":[...],\"input_length\":n} one of 512-token prefix blocks.\n")       \
     X(inspect, "inspect", "[--json] [--store=DIR | --connect[=SOCKET]] [--space=HEX] PROMPT-FILE", \
       "show how a prompt would be matched",                                                        \
       "The documents of the file are stored in a cache in memory, then its prompt is looked up\n"  \

@@ -1,6 +1,7 @@
 /* devices.c - the checks of `tessera doctor` about devices: which are there and what they are, and
  * for one that is not, why, in one line. A device is opened as a cache would open it. */
 #include "cli/cli.h"
+#include "device/device.h"
 
 static void name_memory(const struct tsr_device_info *info, char *out, size_t bytes)
 {

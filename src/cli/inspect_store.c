@@ -193,7 +193,7 @@ int tsri_inspect_store_fill(struct tsri_inspect_store *s, struct tsr_space *spac
         s->handles[i] = add_entry(&s->store, &s->store.entries[i], space, no_planes);
         pthread_mutex_unlock(&space->cache->lock);
         s->n_unread += s->handles[i] == UNREAD;
-        tsri_store_progress("read", i + 1, s->store.n_entries);
+        tsri_cli_progress("read", i + 1, s->store.n_entries);
     }
     tsri_free(no_planes);
     return 0;

@@ -18,7 +18,6 @@
 #include <xxhash.h>
 
 #define FILE_BYTES_MAX ((size_t)64 << 20)
-#define TOKENS_MAX ((size_t)1 << 22) /* of a document or the prompt */
 #define DOCUMENTS_MAX 4096u
 #define PARTS_MAX 4000u /* of the prompt: a lookup takes 4096 segments */
 
@@ -32,7 +31,8 @@ static int no_memory(void)
 /* Room for one more token, and for where it ends in the text. */
 static int token_room(struct tsri_prompt_text *t)
 {
-    if (t->n_tokens >= TOKENS_MAX) return tsri_fail(TSR_ERANGE, "more than %zu tokens", TOKENS_MAX);
+    if (t->n_tokens >= TSRI_PROMPT_TOKENS_MAX)
+        return tsri_fail(TSR_ERANGE, "more than %zu tokens", TSRI_PROMPT_TOKENS_MAX);
     if (t->n_tokens < t->tokens_room) return 0;
     size_t room = t->tokens_room ? 2 * t->tokens_room : 256;
     uint32_t *tokens = realloc(t->tokens, room * sizeof *tokens);

@@ -4,6 +4,8 @@
 
 #include "cli/cli.h"
 
+#define TSRI_PROMPT_TOKENS_MAX ((size_t)1 << 22) /* of a document or the prompt */
+
 /* Tokens, and the text they were cut from when they were given as text. */
 struct tsri_prompt_text {
     uint32_t *tokens;

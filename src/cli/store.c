@@ -107,17 +107,3 @@ uint64_t tsri_store_token_bytes(const struct tsr_entry_head *h)
     uint64_t row = h->row_bytes[0] + (h->n_planes > 1 ? h->row_bytes[1] : 0);
     return row * h->n_layers;
 }
-
-void tsri_store_progress(const char *what, size_t done, size_t all)
-{
-    if (!isatty(STDERR_FILENO) || all == 0) return;
-    enum { WIDTH = 30 };
-    char bar[WIDTH + 1];
-    size_t full = done * WIDTH / all;
-    for (size_t i = 0; i < WIDTH; i++)
-        bar[i] = i < full ? '#' : '.';
-    bar[WIDTH] = 0;
-    fprintf(stderr, "\r%s [%s] %zu of %zu", what, bar, done, all);
-    if (done == all) fprintf(stderr, "\r%*s\r", (int)(strlen(what) + WIDTH + 48), "");
-    fflush(stderr);
-}

@@ -33,7 +33,5 @@ void tsri_store_hex(const uint8_t *bytes, size_t n, char *out);
 const char *tsri_store_kind(uint32_t kind);
 /* KV bytes of one token. */
 uint64_t tsri_store_token_bytes(const struct tsr_entry_head *h);
-/* A bar on stderr when that is a terminal; the last call (done = all) takes it away. */
-void tsri_store_progress(const char *what, size_t done, size_t all);
 
 #endif

@@ -20,7 +20,7 @@
 #define TSRI_COMPAT_KEYS_H
 
 #define TSRI_BLEND "for vLLM: blend in kv_connector_extra_config (docs/engines.md); in C: blend.h"
-#define TSRI_PROFILE "part of a profile, which tessera calibrate creates for a model"
+#define TSRI_PROFILE "part of a profile, which tessera-lab calibrate creates for a model"
 #define TSRI_NO_PEERS "engines share KV through tesserad, Redis or S3, not directly"
 #define TSRI_ENGINE "an option of the engine, not of the cache"
 #define TSRI_IN_SPACE "the space describes the model"

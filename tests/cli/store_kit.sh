@@ -6,7 +6,7 @@
 
 fill_store() {
     store=$tmp/store
-    "$tessera" replay --disk-size=256M --keep="$store" --limit=12 >/dev/null || fail 'no store'
+    "$lab" replay --disk-size=256M --keep="$store" --limit=12 >/dev/null || fail 'no store'
 }
 
 n_entries() {

@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
-# tessera.sh - drives the program for the tests of src/cli: `t ARGS` runs it and leaves $out, $err
-# and $status; the others look at those.
+# tessera.sh - drives the programs for the tests of src/cli and src/lab: `t ARGS` runs tessera, `lab ARGS`
+# runs tessera-lab, and both leave $out, $err and $status; the others look at those.
 # shellcheck source=tests/support/test.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../support/test.sh"
 tessera=$PWD/$B/bin/tessera
 [[ $B == /* ]] && tessera=$B/bin/tessera
+lab=$tessera-lab
 unset "${!TESSERA_@}" "${!LMCACHE_@}"
-export tessera
+export tessera lab
 
-t() {
-    out=$("$tessera" "$@" 2>"$tmp/err")
+run_program() {
+    out=$("$@" 2>"$tmp/err")
     status=$?
     err=$(cat "$tmp/err")
 }
+t() { run_program "$tessera" "$@"; }
+lab() { run_program "$lab" "$@"; }
 
 exits() { [ "$status" -eq "$1" ] || fail "exit status $status, not $1; out: ${out:0:800}; err: $err"; }
 says() { [[ $out == *"$1"* ]] || fail "'$1' is not in the output: ${out:0:800}"; }
-complains() { [[ $err == "tessera: "*"$1"* ]] || fail "'$1' is not in the errors: $err"; }
+complains() { [[ $err == tessera?(-lab)": "*"$1"* ]] || fail "'$1' is not in the errors: $err"; }
 is() { [ "$1" = "$2" ] || fail "'$1' is not '$2'; out: ${out:0:800}; err: $err"; }
 is_silent() { [ -z "$err" ] || fail "errors: $err"; }
 

@@ -14,7 +14,7 @@ help_lists_every_command_and_describes_each() {
     exits 0 && is_silent || return
     t --help
     exits 0 && says 'usage: tessera' || return
-    for name in 'config show' 'config check' 'config doc' stat doctor replay version; do
+    for name in 'config show' 'config check' 'config doc' stat doctor ask version; do
         t help
         says "  $name " || return
         # shellcheck disable=SC2086  # two words are two arguments
@@ -90,14 +90,14 @@ the_last_of_two_equal_options_holds() {
 }
 
 a_flag_that_needs_a_value_says_so() {
-    t replay --host-size
+    lab replay --host-size
     exits 2 && complains '--host-size needs a value' || return
     t config show --config
     exits 2 && complains '--config needs a file' || return
     t config doc --man=1
     exits 2 && complains '--man takes no value' || return
     # The next argument is a flag of its own, and no value.
-    t replay --host-size --json
+    lab replay --host-size --json
     exits 2 && complains '--host-size needs a value' || return
     t config show --config --json
     exits 2 && complains '--config needs a file' || return
@@ -171,7 +171,7 @@ control_characters_of_file_names_do_not_reach_the_terminal() {
     local name=$tmp/$'a\e]0;b\a\xc2\x9b2Jc\n' command
     echo 'host: {size: 8M}' >"$name"
     for command in "config check" "config show --config" "doctor --config" "ls" "verify" "trim" \
-        "inspect" "replay" "ask --docs" "ask --doc" "ingest" "config check --json" \
+        "inspect" "ask --docs" "ask --doc" "ingest" "config check --json" \
         "doctor --json --disk_path" "doctor --disk_path" "config show --disk_path" \
         "config show --json --disk_path"; do
         case $command in

@@ -9,7 +9,7 @@ long_trace() { seq 20000 | sed 's/.*/{"chunks":[[&,300],[1,50]]}/' >"$tmp/trace"
 # Runs it with a terminal as stderr and stdout; what it wrote is in $out.
 on_a_terminal() {
     command -v script >/dev/null || skip 'no script to make a terminal with' || return
-    out=$(TERM=$1 script -qec "$tessera replay --host-size=1M $tmp/trace" /dev/null </dev/null)
+    out=$(TERM=$1 script -qec "$lab replay --host-size=1M $tmp/trace" /dev/null </dev/null)
 }
 
 a_terminal_sees_a_bar_that_is_gone_at_the_end() {
@@ -29,7 +29,7 @@ a_terminal_that_cannot_has_none() {
 
 a_pipe_sees_none() {
     long_trace
-    t replay --host-size=1M "$tmp/trace"
+    lab replay --host-size=1M "$tmp/trace"
     exits 0 && is_silent
 }
 

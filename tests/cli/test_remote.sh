@@ -66,7 +66,7 @@ a_directory_and_a_server_at_once_are_refused() {
 # What was on disk before is there, and can be cleared, before any engine has come.
 after_a_restart_the_disk_is_listed_and_cleared() {
     needs_python || return
-    "$tessera" replay --disk-size=256M --keep="$tmp/store" --limit=12 >/dev/null || fail 'no store' || return
+    "$lab" replay --disk-size=256M --keep="$tmp/store" --limit=12 >/dev/null || fail 'no store' || return
     local on_disk space
     t ls --json "$tmp/store"
     on_disk=$(json 'len(x["entries"])')

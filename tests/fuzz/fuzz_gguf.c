@@ -3,11 +3,15 @@
  * out. What is accepted must hold: sizes within their limits, every tensor inside the file and of
  * the shape that its users will read, factors that can be divided by. */
 #ifdef TSRI_HAVE_LLAMA
-#include "model/gguf.c"
+#include "model/model.h"
 
 #include <ggml.h>
 
+#include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define INPUT_MAX (64u << 10)
 #define DATA_BYTES (64u << 10)
@@ -36,7 +40,14 @@ static void must(bool holds)
     if (!holds) abort();
 }
 
-static void check_place(const struct reader *r, int64_t id)
+struct input {
+    const struct tsri_header *h;
+    const struct gguf_context *gguf;
+    const struct ggml_context *tensors;
+    size_t bytes;
+};
+
+static void check_place(const struct input *r, int64_t id)
 {
     if (id < 0) return;
     must(id < gguf_get_n_tensors(r->gguf));
@@ -47,7 +58,7 @@ static void check_place(const struct reader *r, int64_t id)
          r->bytes);
 }
 
-static void check_header(const struct reader *r)
+static void check_header(const struct input *r)
 {
     const struct tsri_header *h = r->h;
     must(h->n_layers >= 1 && h->n_layers <= TSRI_LAYERS_MAX);
@@ -91,8 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct gguf_context *gguf = gguf_init_from_buffer(file, total, params);
     if (gguf && tensors) {
         struct tsri_header h;
-        struct reader r = {
-            .h = &h, .gguf = gguf, .tensors = tensors, .data = (void *)file, .bytes = total};
+        struct input r = {.h = &h, .gguf = gguf, .tensors = tensors, .bytes = total};
         if (tsri_header_init(&h, gguf, tensors, file, total, NULL) == 0) {
             check_header(&r);
             tsri_header_fini(&h);

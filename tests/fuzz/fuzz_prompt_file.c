@@ -5,8 +5,6 @@
 
 #include "as_file.h"
 
-#define TOKENS_MAX ((size_t)1 << 22)
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void require(int holds)
@@ -16,7 +14,7 @@ static void require(int holds)
 
 static void check(const struct tsri_prompt_text *t)
 {
-    require(t->n_tokens > 0 && t->n_tokens <= TOKENS_MAX);
+    require(t->n_tokens > 0 && t->n_tokens <= TSRI_PROMPT_TOKENS_MAX);
     size_t at = 0;
     for (size_t i = 0; t->bytes && i < t->n_tokens; i++) {
         require(t->ends[i] > at);

@@ -1,10 +1,8 @@
 /* fuzz_trace.c - any bytes as a trace file. Refused ones say where; accepted ones have requests
  * whose chunks are all there, in order, and add up. */
-#include "cli/cli.h"
+#include "lab/lab.h"
 
 #include "as_file.h"
-
-#define BLOCK_TOKENS 512u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -24,7 +22,7 @@ static void check(const struct tsri_trace *t)
         require(n_chunks <= t->n_chunks);
         for (uint32_t c = 0; c < r->n_chunks; c++) {
             uint32_t n = t->chunks[r->chunk_first + c].n_tokens;
-            require(n > 0 && (!r->prefix || n <= BLOCK_TOKENS));
+            require(n > 0 && (!r->prefix || n <= TSRI_TRACE_BLOCK_TOKENS));
             n_tokens += n;
         }
         require(n_tokens == r->n_tokens && n_tokens <= TSRI_TRACE_TOKENS_MAX);

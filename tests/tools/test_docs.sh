@@ -69,16 +69,16 @@ every_configuration_is_accepted() {
     [ "$n" -ge 8 ] || fail "only $n configurations found"
 }
 
-# What stands after `tessera` in a line to copy or a word of code.
+# Calls of tessera and tessera-lab in a line to copy or a word of code.
 # shellcheck disable=SC2016
 commands() {
-    grep -ohE '(^    |`)(build/bin/)?tessera [a-z][^`]*' "${documents[@]}" |
-        sed -E 's/^[` ]*(build\/bin\/)?tessera //; s/ +#.*//'
+    grep -ohE '(^    |`)(build/bin/)?tessera(-lab)? [a-z][^`]*' "${documents[@]}" |
+        sed -E 's/^[` ]*(build\/bin\/)?//; s/ +#.*//'
 }
 
-# `tessera COMMAND --help`, of one word or two.
+# `PROGRAM COMMAND --help`, of one word or two.
 help_of() {
-    "$B/bin/tessera" "$1" "$2" --help 2>/dev/null || "$B/bin/tessera" "$1" --help 2>/dev/null
+    "$B/bin/$1" "$2" "$3" --help 2>/dev/null || "$B/bin/$1" "$2" --help 2>/dev/null
 }
 
 every_command_exists_and_has_its_flags() {
@@ -87,14 +87,14 @@ every_command_exists_and_has_its_flags() {
     while IFS= read -r line; do
         n=$((n + 1))
         read -ra words <<<"$line"
-        [ "${words[0]}" != help ] || continue
-        help=$(help_of "${words[0]}" "${words[1]:---json}") ||
-            fail "tessera ${words[0]}: no such command" || return
+        [ "${words[1]}" != help ] || continue
+        help=$(help_of "${words[0]}" "${words[1]}" "${words[2]:---json}") ||
+            fail "${words[0]} ${words[1]}: no such command" || return
         for word in "${words[@]}"; do
             [[ $word =~ ^--([a-z][a-z0-9_-]*) ]] || continue
             word=${BASH_REMATCH[1]}
             grep -qE -- "--$word([^a-z-]|\$)" <<<"$help" || grep -q "^ *${word//-/_} " <<<"$options" ||
-                fail "tessera $line: no --$word in its help" || return
+                fail "$line: no --$word in its help" || return
         done
     done < <(commands | sort -u)
     [ "$n" -ge 8 ] || fail "only $n commands found"

@@ -239,7 +239,7 @@ def bench_quality(folder):
     library's own executor, which computes with the weights and 8-bit activations of the GGUF file:
     each against its own prefill."""
     gguf = Path(os.environ["TESSERA_TEST_VLLM_MODEL"]).with_suffix(".Q4_1.gguf")
-    program = Path(os.environ["TESSERA_LIBRARY"]).resolve().parents[1] / "bin" / "tessera"
+    program = Path(os.environ["TESSERA_LIBRARY"]).resolve().parents[1] / "bin" / "tessera-lab"
     lines, table = os.path.join(folder, "questions.jsonl"), os.path.join(folder, "rows.csv")
     settings = dict(SETTINGS, max_model_len=1024, max_logprobs=-1)
     blend = {"min_tokens": 1, "selector": "query", "ratio": 0.05}

@@ -2,7 +2,7 @@
 examples/docs, with questions that they answer, and made-up ones of any length.
 
 Every text is tokenised by itself and the tokens are joined, so that a document's tokens are the
-same wherever it stands, here and in `tessera calibrate` with "plain" questions.
+same wherever it stands, here and in `tessera-lab calibrate` with "plain" questions.
 """
 
 import json
@@ -94,7 +94,7 @@ def long_prompt(encode, documents, chance, question):
 
 
 def calibration_line(number, made):
-    """A prompt as `tessera calibrate --prompts` reads it."""
+    """A prompt as `tessera-lab calibrate --prompts` reads it."""
     return json.dumps(
         {
             "set": "docs",

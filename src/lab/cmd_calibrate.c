@@ -1,0 +1,296 @@
+/* cmd_calibrate.c - `tessera-lab calibrate`: measures what blending does to a model's answers, over
+ * selectors, contexts, ratios and biases, and writes the profile that `tessera ask` finds. Long
+ * work: every question is kept in a table as soon as it is done, and a run goes on where the last
+ * one stopped. */
+#include "lab/quality.h"
+#include "cli/store.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#define SETTINGS_MAX 63u /* one more is the prefill */
+#define LIST_MAX 16
+
+struct calibrating {
+    struct tsri_cli *cli;
+    struct tsri_reader reader;
+    struct tsri_questions questions;
+    struct tsri_quality_rows rows;
+    struct tsri_setting settings[SETTINGS_MAX];
+    uint32_t n_settings;
+    double ratio, kl_limit, answer_max, n_questions;
+};
+
+/* ---- what to measure ---- */
+
+/* "0,0.05,0.15" */
+static int read_numbers(const struct tsri_cli *cli, const char *name, const char *fallback,
+                        double min, double max, double out[LIST_MAX])
+{
+    const char *text = tsri_cli_flag(cli, name), *at = text ? text : fallback;
+    int n = 0;
+    for (;;) {
+        char *end;
+        double v = strtod(at, &end);
+        if (end == at || v < min || v > max || n == LIST_MAX || (*end && *end != ','))
+            return -tsri_cli_usage(cli, "--%s=%s: up to %d numbers from %g to %g", name, text,
+                                   LIST_MAX, min, max);
+        out[n++] = v;
+        if (!*end) return n;
+        at = end + 1;
+    }
+}
+
+static bool names(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)); at += n)
+        if ((at == list || at[-1] == ',') && (at[n] == 0 || at[n] == ',')) return true;
+    return false;
+}
+
+static int add_setting(struct calibrating *x, struct tsri_setting s)
+{
+    for (uint32_t i = 0; i < x->n_settings; i++)
+        if (tsri_setting_same(&x->settings[i], &s)) return 0;
+    if (x->n_settings == SETTINGS_MAX)
+        return tsri_cli_fail("more than %u settings: give fewer ratios or biases", SETTINGS_MAX);
+    x->settings[x->n_settings++] = s;
+    return 0;
+}
+
+static int add_settings(struct calibrating *x, uint32_t context, const char *selectors,
+                        const double *ratios, int n_ratios, const double *biases, int n_biases)
+{
+    int e = 0;
+    for (uint32_t s = TSR_SELECT_QUERY; s <= TSR_SELECT_NONE && !e; s++) {
+        if (!names(selectors, tsr_selector_name(s))) continue;
+        /* The selectors that are there to be compared with run as they were published. */
+        bool biased = s == TSR_SELECT_QUERY || s == TSR_SELECT_NONE;
+        for (int r = 0; r < n_ratios && !e; r++)
+            for (int b = 0; b < n_biases && !e; b++) {
+                if ((s == TSR_SELECT_NONE) != (ratios[r] == 0)) continue;
+                if (biased || biases[b] == 0)
+                    e = add_setting(x,
+                                    (struct tsri_setting){s, context, ratios[r], biases[b], false});
+            }
+    }
+    return e;
+}
+
+/* What is asked by the question at the chosen ratio, over int8 entries too. */
+static int add_int8(struct calibrating *x)
+{
+    int e = 0;
+    for (uint32_t i = 0, n = x->n_settings; i < n && !e; i++) {
+        struct tsri_setting s = x->settings[i];
+        s.int8 = true;
+        if (s.selector == TSR_SELECT_QUERY && fabs(s.ratio - x->ratio) < 1e-9)
+            e = add_setting(x, s);
+    }
+    return e;
+}
+
+static int read_flags(struct calibrating *x)
+{
+    const struct tsri_cli *cli = x->cli;
+    double ratios[LIST_MAX], biases[LIST_MAX];
+    const char *selectors = tsri_cli_flag(cli, "selectors");
+    const char *contexts = tsri_cli_flag(cli, "contexts");
+    if (!selectors) selectors = "query,hkvd,link,none";
+    if (!contexts) contexts = "same,pure";
+    int n_ratios = read_numbers(cli, "ratios", "0,0.05,0.15", 0, 1, ratios);
+    if (n_ratios < 0) return -n_ratios;
+    int n_biases = read_numbers(cli, "biases", "0,-0.3,-0.7,-1.2", -10, 10, biases);
+    if (n_biases < 0) return -n_biases;
+    x->ratio = 0.05;
+    x->kl_limit = 0.05;
+    x->n_questions = 1e9;
+    int e = tsri_cli_flag_number(cli, "ratio", 0, 1, &x->ratio);
+    if (!e) e = tsri_cli_flag_number(cli, "kl", 1e-6, 100, &x->kl_limit);
+    if (!e) e = tsri_cli_flag_number(cli, "limit", 1, 1e9, &x->n_questions);
+    if (!e) e = tsri_cli_flag_number(cli, "answers", 0, 256, &x->answer_max);
+    if (!e && names(contexts, "same"))
+        e = add_settings(x, TSR_CONTEXT_SAME, selectors, ratios, n_ratios, biases, n_biases);
+    if (!e && names(contexts, "pure"))
+        e = add_settings(x, TSR_CONTEXT_PURE, selectors, ratios, n_ratios, biases, n_biases);
+    if (!e && tsri_cli_flag(cli, "int8")) e = add_int8(x);
+    if (!e && x->n_settings == 0)
+        e = tsri_cli_usage(cli, "no setting is left: selectors are query, hkvd, link and none (at "
+                                "ratio 0), contexts same and pure");
+    return e;
+}
+
+static bool counts_for(const struct tsri_setting *s, double ratio)
+{
+    return s->selector != TSR_SELECT_FULL && !s->int8 && fabs(s->ratio - ratio) < 1e-9;
+}
+
+/* The profile is for one ratio. That it is measured, now or by the run that wrote the table, is
+ * known before hours are spent on the others. */
+static int check_ratio(const struct calibrating *x)
+{
+    for (uint32_t i = 0; i < x->n_settings; i++)
+        if (counts_for(&x->settings[i], x->ratio)) return 0;
+    for (size_t i = 0; i < x->rows.n; i++)
+        if (counts_for(&x->rows.items[i].setting, x->ratio)) return 0;
+    return tsri_cli_usage(x->cli,
+                          "no setting has the ratio to choose for, %g: add it to --ratios (0 is "
+                          "selector none), or name another with --ratio",
+                          x->ratio);
+}
+
+/* ---- measuring ---- */
+
+static int measure_all(struct calibrating *x)
+{
+    const char *csv = tsri_cli_flag(x->cli, "csv");
+    struct tsri_measure m = {&x->reader, (uint32_t)x->answer_max, x->settings, x->n_settings};
+    struct tsri_quality_row rows[SETTINGS_MAX + 1];
+    size_t most = (size_t)x->n_questions, n = x->questions.n < most ? x->questions.n : most;
+    int e = 0;
+    for (size_t i = 0; i < n && !e; i++) {
+        const struct tsri_question *q = &x->questions.items[i];
+        tsri_cli_progress("calibrate", i, n);
+        if (tsri_quality_has(&x->rows, q)) continue;
+        e = tsri_measure_question(&m, q, rows);
+        for (uint32_t k = 0; k <= x->n_settings && !e; k++)
+            e = tsri_quality_add(&x->rows, &rows[k]);
+        if (!e && csv) e = tsri_quality_append(csv, rows, x->n_settings + 1);
+    }
+    tsri_cli_progress("calibrate", n, n);
+    return e;
+}
+
+/* ---- telling ---- */
+
+static void add_number(struct tsri_table *t, const char *format, double v)
+{
+    char text[32];
+    snprintf(text, sizeof text, format, v);
+    tsri_table_add(t, "%s", isnan(v) ? "-" : text);
+}
+
+static int print_table(const struct calibrating *x, const struct tsr_profile *p)
+{
+    struct tsri_table t;
+    tsri_table_init(&t, "llrrrrrrrr");
+    const char *const heading[] = {"selector", "context",    "ratio", "bias", "KL",
+                                   "answer",   "same first", "gold",  "F1",   "speed-up"};
+    for (size_t i = 0; i < TSRI_COUNT(heading); i++)
+        tsri_table_add(&t, "%s", heading[i]);
+    for (uint32_t i = 0; i < p->n_frontier; i++) {
+        const struct tsr_frontier *f = &p->frontier[i];
+        struct tsri_setting s = {f->selector, f->context, f->ratio, f->bias, false};
+        tsri_table_add(&t, "%s", tsr_selector_name(f->selector));
+        tsri_table_add(&t, "%s", f->context == TSR_CONTEXT_PURE ? "pure" : "same");
+        add_number(&t, "%.3g", f->ratio);
+        add_number(&t, "%.2f", f->bias);
+        add_number(&t, "%.4f", f->kl);
+        add_number(&t, "%.4f",
+                   tsri_quality_mean(&x->rows, &s, offsetof(struct tsri_quality_row, kl_answer)));
+        add_number(&t, "%.3f", f->agreement);
+        add_number(&t, "%+.3f",
+                   tsri_quality_mean(&x->rows, &s, offsetof(struct tsri_quality_row, gold)));
+        add_number(&t, "%.3f",
+                   tsri_quality_mean(&x->rows, &s, offsetof(struct tsri_quality_row, f1)));
+        add_number(&t, "%.1fx", f->speedup);
+    }
+    int e = tsri_table_print(&t, x->cli);
+    tsri_table_fini(&t);
+    return e;
+}
+
+static void print_gate(const struct tsr_profile *p, const struct tsri_gate_result *g)
+{
+    if (isnan(g->recall))
+        printf("no gate: too few questions to fit one\n");
+    else
+        printf("gate: %.0f %% of the questions are worse than wanted; it finds %.0f %% of them "
+               "and %.0f %% of the others (predicted KL above %.3g)\n",
+               100 * g->bad, 100 * g->recall, 100 * g->false_alarms, p->gate_limit);
+}
+
+/* Where `tessera ask` looks for it. */
+static void profile_path(const struct calibrating *x, char *path, size_t bytes)
+{
+    const char *named = tsri_cli_flag(x->cli, "out");
+    uint8_t id[16];
+    int n =
+        snprintf(path, bytes, "%s", named ? named : tsr_config_get(x->cli->config, "disk_path"));
+    if (named || n < 0 || (size_t)n + 40 > bytes) return;
+    tsr_space_fingerprint(tsr_blend_space(x->reader.blend), id);
+    path[n++] = '/';
+    for (int i = 0; i < 16; i++)
+        n += snprintf(path + n, bytes - (size_t)n, "%02x", id[i]);
+    snprintf(path + n, bytes - (size_t)n, ".yaml");
+}
+
+/* What storing segments as int8 adds, beside the same setting without. */
+static void print_int8(const struct calibrating *x)
+{
+    for (uint32_t i = 0; i < x->n_settings; i++) {
+        struct tsri_setting s = x->settings[i];
+        if (!s.int8) continue;
+        double kl = tsri_quality_mean(&x->rows, &s, offsetof(struct tsri_quality_row, kl));
+        s.int8 = false;
+        double plain = tsri_quality_mean(&x->rows, &s, offsetof(struct tsri_quality_row, kl));
+        printf("int8 entries: KL %.4f at ratio %g, bias %g, by %s; %.4f without (%+.1f %%)\n", kl,
+               s.ratio, s.bias, tsr_selector_name(s.selector), plain, 100 * (kl / plain - 1));
+    }
+}
+
+static int conclude(struct calibrating *x)
+{
+    struct tsr_profile p = {.size = sizeof p};
+    struct tsri_gate_result gate;
+    char path[4096];
+    uint8_t id[16];
+    int e = tsri_choose_profile(&x->rows, x->ratio, x->kl_limit, &p, &gate);
+    if (e) return e;
+    snprintf(p.model, sizeof p.model, "%s", x->reader.info.name);
+    tsr_space_fingerprint(tsr_blend_space(x->reader.blend), id);
+    for (int i = 0; i < 16; i++)
+        snprintf(p.space + 2 * i, 3, "%02x", id[i]);
+    profile_path(x, path, sizeof path);
+    if (tsr_profile_save(&p, path) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    if (x->cli->json) {
+        printf("{\"profile\":");
+        tsri_cli_print_json_string(path);
+        printf(",\"selector\":\"%s\",\"context\":\"%s\",\"ratio\":%g,\"bias\":%g,\"rows\":%zu}\n",
+               tsr_selector_name(p.selector), p.context == TSR_CONTEXT_PURE ? "pure" : "same",
+               p.ratio, tsr_profile_bias(&p, p.ratio, 8), x->rows.n);
+        return 0;
+    }
+    e = print_table(x, &p);
+    if (e) return e;
+    print_gate(&p, &gate);
+    print_int8(x);
+    printf("%s: selector %s, context %s, ratio %g, bias %g\n", tsri_plain(path),
+           tsr_selector_name(p.selector), p.context == TSR_CONTEXT_PURE ? "pure" : "same", p.ratio,
+           tsr_profile_bias(&p, p.ratio, 8));
+    return 0;
+}
+
+int tsri_cmd_calibrate(struct tsri_cli *cli)
+{
+    struct calibrating *x = tsri_alloc(1, sizeof *x);
+    if (!x) return tsri_cli_fail("no memory");
+    x->cli = cli;
+    const char *prompts = tsri_cli_flag(cli, "prompts"), *csv = tsri_cli_flag(cli, "csv");
+    int e = tsri_cli_want_args(cli, 0, 0);
+    if (!e && !prompts) e = tsri_cli_usage(cli, "--prompts=FILE is needed");
+    if (!e) e = read_flags(x);
+    if (!e && csv) e = tsri_quality_load(&x->rows, csv);
+    if (!e) e = check_ratio(x);
+    if (!e) e = tsri_questions_load(&x->questions, prompts);
+    if (!e) e = tsri_reader_open(&x->reader, cli);
+    if (!e) e = measure_all(x);
+    if (!e) e = conclude(x);
+    tsri_reader_close(&x->reader);
+    tsri_questions_fini(&x->questions);
+    tsri_quality_fini(&x->rows);
+    tsri_free(x);
+    return e;
+}

@@ -1,0 +1,136 @@
+/* lab.h - `tessera-lab`, the program that measures: the table of its commands, as commands.h is for
+ * `tessera`, what moves of KV are timed with, and access traces.
+ *
+ * Threads: one; the program has no others of its own.
+ * Memory:  structs here are embedded; fini gives back what they hold.
+ * Errors:  enum tsr_err, with tsr_errmsg. */
+#ifndef TSRI_LAB_H
+#define TSRI_LAB_H
+
+#include "cli/cli.h"
+#include "device/device.h"
+
+/* X(id, name, usage, one line of help, details) */
+/* clang-format off */
+#define TSRI_LAB_COMMANDS(X)                                                                       \
+    X(calibrate, "calibrate", "[--json] --prompts=FILE [--model=FILE] [--out=FILE] [--csv=FILE] [--limit=N] [--ratio=R] [--kl=K] [--ratios=LIST] [--biases=LIST] [--selectors=LIST] [--contexts=LIST] [--answers=N] [--int8] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
+      "measure how well a model's answers survive blending, and write its profile",                \
+      "Every question is answered by a full prefill and under every setting; the profile holds\n"  \
+      "the best one, its bias, what all of them gave, and a gate. It is written where\n"           \
+      "`tessera ask` finds it.\n"                                                                  \
+      "  --prompts=FILE   questions, a JSON object a line: id, documents, question, and\n"         \
+      "                   optionally set, system, answers, plain (true: without template)\n"       \
+      "  --out=FILE       the profile (default: beside the store, named by the model's space)\n"   \
+      "  --csv=FILE       every measurement; a run goes on where the file ends\n"                  \
+      "  --limit=N        only the first N questions\n"                                            \
+      "  --ratio=R        the ratio to choose for (default: 0.05); --kl=K: what the gate shall\n"  \
+      "                   find, answers whose KL is above K (default: 0.05)\n"                     \
+      "  --ratios, --biases, --selectors, --contexts  what to measure, separated by commas;\n"     \
+      "                   the one of --ratio must be among the ratios\n"                           \
+      "                   (0,0.05,0.15; 0,-0.3,-0.7,-1.2; query,hkvd,link,none; same,pure)\n"      \
+      "  --answers=N      also write answers of up to N tokens and compare them (slow)\n"          \
+      "  --int8           also what --ratio gives over entries stored as int8\n")                   \
+    X(bench_copy, "bench copy", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
+      "measure how fast KV is moved on this machine's devices",                                    \
+      "Loads and saves between cells and an engine's pages, against a plain copy of the same\n"    \
+      "bytes in the same memory, in turns. Takes a few seconds and checks what it moved.\n"        \
+      "  --size=SIZE     bytes of KV to move (default 64M; 512M where a device has memory)\n"      \
+      "  --device=NAME   only this device (default: all that are here)\n"                          \
+      "  --variant=NAME  a code path of the cpu: plain, avx2, avx512, neon, ...\n"                 \
+      "  --threads=N     threads of the cpu device besides the caller (default 0)\n")              \
+    X(bench_rope, "bench rope", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
+      "measure loads that turn K to another position",                                             \
+      "As bench copy, with the K of every token rotated on its way and V copied.\n")               \
+    X(replay, "replay", "[--json] [--host-size=LIST] [--policy=LIST] [--disk-size=SIZE] [--keep=DIR] [--redis=ADDRESS] [--s3=URL] [--plot=FILE] [--as=FORM] [--limit=N] [TRACE]",\
+      "replay an access trace and print a hit table",                                              \
+      "Each request of the trace is looked up in a real cache, what is found is loaded and\n"      \
+      "compared, what is missing is stored. Without TRACE a small built-in one is used.\n"         \
+      "  --host-size=LIST  sizes of host memory to compare, as 1M,4M; 1M holds 16384 tokens\n"     \
+      "  --policy=LIST     eviction policies to compare, as lru,s3fifo,adaptive\n"                 \
+      "  --disk-size=SIZE  with a disk tier of that size, in a directory that is removed\n"        \
+      "  --keep=DIR        with the disk tier in DIR, which stays; for one size and policy\n"      \
+      "  --redis=ADDRESS   with a redis tier there, which other replays may share (tools/fleet)\n" \
+      "  --s3=URL          with an s3 tier there, ENDPOINT/BUCKET, which others may share too\n"   \
+      "  --plot=FILE       also draw hit rate against size, as SVG\n"                              \
+      "  --as=FORM         trace (as written), or prefix: all requests as plain prompts\n"         \
+      "  --limit=N         only the first N requests\n"                                            \
+      "A trace has one JSON object a line: {\"chunks\":[[id,tokens],...]} is a prompt of\n"        \
+      "segments, {\"hash_ids\":[...],\"input_length\":n} one of 512-token prefix blocks.\n")
+/* clang-format on */
+TSRI_LAB_COMMANDS(TSRI_COMMAND_RUN)
+
+/* ---- rig: an engine's memory, an entry's cells and a batch on a device, to measure with ---- */
+
+struct tsri_rig_desc {
+    const char *device, *variant; /* variant NULL: the best there is */
+    uint32_t n_threads;
+    uint32_t n_layers, n_heads, dim;
+    uint32_t n_tokens;  /* whole cells of 64 */
+    uint32_t dtype;     /* of the engine, and of cells that are not int8 */
+    uint32_t direction; /* enum tsri_batch_direction */
+    uint32_t pairing;   /* 0: NEOX */
+    int64_t delta;      /* 0: K is copied too */
+    bool hnd, int8;
+    bool near; /* where a device has memory of its own: the cells stand there too */
+};
+struct tsri_rig_memory {
+    uint8_t *data;
+    size_t bytes;
+    uint32_t kind; /* enum tsr_memory */
+    struct tsri_region region;
+};
+struct tsri_rig {
+    struct tsri_device *device;
+    struct tsr_device_stream *stream;
+    bool has_stream;
+    struct tsr_kv_layout layout;
+    struct tsri_rig_memory engine, cells, flat_engine, flat_cells;
+    void **layers[2], **planes;
+    struct tsr_kv_cells entry;
+    struct tsr_kv_run run;
+    struct tsri_batch *batch;
+    uint32_t direction;
+    int64_t *slots;
+    size_t bytes; /* of the engine, moved by one move or copy */
+};
+/* Errors of the library; after a failure there is nothing to end. */
+TSR_MUST int tsri_rig_init(struct tsri_rig *r, const struct tsri_rig_desc *desc);
+void tsri_rig_fini(struct tsri_rig *r);
+/* All layers; a plain copy of as many bytes between the same kinds of memory; until both are done.
+ */
+TSR_MUST int tsri_rig_move(struct tsri_rig *r);
+TSR_MUST int tsri_rig_copy(struct tsri_rig *r);
+TSR_MUST int tsri_rig_wait(struct tsri_rig *r);
+/* Moves once and compares; TSR_ECORRUPT. */
+TSR_MUST int tsri_rig_check(struct tsri_rig *r);
+
+/* ---- traces: what was asked, as ids of text, never the text ---- */
+
+#define TSRI_TRACE_TOKENS_MAX ((uint32_t)1 << 22) /* of one request */
+#define TSRI_TRACE_BLOCK_TOKENS 512u              /* what one of hash_ids stands for */
+
+struct tsri_trace_chunk {
+    uint64_t id; /* equal ids are equal text, the shorter one being a start of the longer */
+    uint32_t n_tokens;
+};
+struct tsri_trace_request {
+    size_t chunk_first;
+    uint32_t n_chunks, n_tokens;
+    bool prefix; /* one text cut into blocks; else segments that stand for themselves */
+};
+struct tsri_trace {
+    struct tsri_trace_request *requests;
+    struct tsri_trace_chunk *chunks;
+    size_t n_requests, n_chunks;
+    size_t requests_room, chunks_room;
+};
+/* Reads a file of JSON lines, at most `limit` requests; errors name file and line. */
+TSR_MUST int tsri_trace_load(struct tsri_trace *t, const char *path, size_t limit);
+/* A small trace made by a formula: questions over a document collection, and chats. */
+TSR_MUST int tsri_trace_builtin(struct tsri_trace *t, size_t limit);
+void tsri_trace_fini(struct tsri_trace *t);
+/* To build one: a request, then its chunks. */
+TSR_MUST int tsri_trace_add_request(struct tsri_trace *t, bool prefix);
+TSR_MUST int tsri_trace_add_chunk(struct tsri_trace *t, uint64_t id, uint64_t n_tokens);
+
+#endif

@@ -1,0 +1,95 @@
+/* test_choose.c - the profile is the one that the rows speak for. */
+#include "lab/quality.h"
+
+#include "support/said.h"
+#include "support/test.h"
+
+#include <math.h>
+#include <stddef.h>
+
+static struct tsri_quality_rows rows;
+
+static double mean_kl(const struct tsri_setting *s)
+{
+    return tsri_quality_mean(&rows, s, offsetof(struct tsri_quality_row, kl));
+}
+
+static void add_rows(const char *set, uint32_t n, struct tsri_setting s, double kl)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct tsri_quality_row r = {
+            .setting = s, .kl = kl, .kl_answer = kl, .full_s = 10, .blend_s = 2, .same = 1};
+        snprintf(r.set, sizeof r.set, "%s", set);
+        snprintf(r.id, sizeof r.id, "%u", i);
+        r.gate = (struct tsr_gate){NAN, NAN, NAN, 0.5, 100, 8};
+        CHECK_INT(tsri_quality_add(&rows, &r), 0);
+    }
+}
+
+static struct tsri_setting setting(uint32_t selector, uint32_t context, double ratio, double bias)
+{
+    return (struct tsri_setting){selector, context, ratio, bias, false};
+}
+
+TEST(sets_count_alike_however_many_questions_they_have)
+{
+    struct tsri_setting s = setting(TSR_SELECT_QUERY, TSR_CONTEXT_SAME, 0.05, 0);
+    add_rows("large", 9, s, 1);
+    add_rows("small", 1, s, 3);
+    CHECK(fabs(mean_kl(&s) - 2) < 1e-12);
+    s.bias = -1;
+    CHECK(isnan(mean_kl(&s)));
+    tsri_quality_fini(&rows);
+}
+
+TEST(the_best_setting_at_the_ratio_wins_with_a_bias_for_each_ratio)
+{
+    struct tsr_profile p = {.size = sizeof p};
+    struct tsri_gate_result gate;
+    add_rows("a", 2, setting(TSR_SELECT_NONE, TSR_CONTEXT_PURE, 0, 0), 0.9);
+    add_rows("a", 2, setting(TSR_SELECT_NONE, TSR_CONTEXT_PURE, 0, -0.7), 0.5);
+    add_rows("a", 2, setting(TSR_SELECT_QUERY, TSR_CONTEXT_PURE, 0.05, 0), 0.3);
+    add_rows("a", 2, setting(TSR_SELECT_QUERY, TSR_CONTEXT_PURE, 0.05, -0.3), 0.1);
+    add_rows("a", 2, setting(TSR_SELECT_QUERY, TSR_CONTEXT_PURE, 0.15, 0), 0.01);
+    add_rows("a", 2, setting(TSR_SELECT_QUERY, TSR_CONTEXT_SAME, 0.05, -0.3), 0.2);
+    add_rows("a", 2, setting(TSR_SELECT_HKVD, TSR_CONTEXT_SAME, 0.05, 0), 0.15);
+    CHECK_INT(tsri_choose_profile(&rows, 0.05, 0.05, &p, &gate), 0);
+    CHECK(p.selector == TSR_SELECT_QUERY && p.context == TSR_CONTEXT_PURE && p.ratio == 0.05);
+    CHECK(tsr_profile_bias(&p, 0, 4) == -0.7 && tsr_profile_bias(&p, 0.05, 4) == -0.3);
+    CHECK(tsr_profile_bias(&p, 0.15, 4) == 0);
+    CHECK_INT(p.n_frontier, 7);
+    CHECK(p.frontier[3].kl == 0.1 && p.frontier[3].speedup == 5 && p.frontier[3].n_prompts == 2);
+    CHECK(isnan(gate.recall) && p.gate_limit == 0); /* too few to learn from */
+    CHECK_INT(tsri_choose_profile(&rows, 0.5, 0.05, &p, &gate), CLI_FAILED);
+    CHECK_HAS(said(), "ratio of 0.5");
+    tsri_quality_fini(&rows);
+}
+
+/* A world in which entropy says it all: the gate must find it, also for questions it has not seen.
+ */
+TEST(the_gate_learns_what_can_be_learned)
+{
+    struct tsr_profile p = {.size = sizeof p};
+    struct tsri_gate_result gate;
+    add_rows("a", 60, setting(TSR_SELECT_QUERY, TSR_CONTEXT_SAME, 0.05, 0), 0);
+    for (uint32_t i = 0; i < 60; i++) {
+        double entropy = 0.01 + 0.9 * ((i * 37) % 60) / 60.0;
+        rows.items[i].gate = (struct tsr_gate){0.1, 0.1, 0.1, entropy, 100, 8};
+        rows.items[i].kl = 0.1 * entropy * entropy;
+    }
+    CHECK_INT(tsri_choose_profile(&rows, 0.05, 0.02, &p, &gate), 0);
+    CHECK(gate.bad > 0.3 && gate.recall >= 0.9 && gate.false_alarms < 0.05);
+    struct tsr_gate sure = {0.1, 0.1, 0.1, 0.05, 100, 8}, unsure = {0.1, 0.1, 0.1, 0.9, 100, 8};
+    CHECK(tsr_gate_predict(&p, &sure) < p.gate_limit);
+    CHECK(tsr_gate_predict(&p, &unsure) > p.gate_limit);
+    tsri_quality_fini(&rows);
+}
+
+int main(void)
+{
+    said_init();
+    RUN(sets_count_alike_however_many_questions_they_have);
+    RUN(the_best_setting_at_the_ratio_wins_with_a_bias_for_each_ratio);
+    RUN(the_gate_learns_what_can_be_learned);
+    return test_end();
+}

@@ -1,0 +1,97 @@
+/* test_quality_file.c - rows come back as they were written, and a file that was cut off goes on
+ * where it was whole. */
+#include "lab/quality.h"
+
+#include "support/said.h"
+#include "support/test.h"
+#include "support/tmpdir.h"
+
+#include <math.h>
+
+static struct tmpdir dir;
+static char path[4200];
+
+static struct tsri_quality_row row_of(const char *id, double kl)
+{
+    struct tsri_quality_row r = {.set = "nq",
+                                 .setting = {TSR_SELECT_QUERY, TSR_CONTEXT_PURE, 0.05, -0.3, false},
+                                 .kl = kl,
+                                 .exact = NAN,
+                                 .f1 = NAN,
+                                 .full_s = 2,
+                                 .blend_s = 0.5,
+                                 .gate = {0.25, 0.5, 0.125, NAN, 100, 8}};
+    snprintf(r.id, sizeof r.id, "%s", id);
+    return r;
+}
+
+TEST(rows_come_back_as_they_were_written)
+{
+    struct tsri_quality_rows rows = {0};
+    struct tsri_quality_row two[] = {row_of("1", 0.125), row_of("2", 3)};
+    struct tsri_question q = {.set = (char *)"nq", .id = (char *)"2"};
+    two[1].setting.int8 = true;
+    CHECK_INT(tsri_quality_load(&rows, path), 0); /* not there yet */
+    CHECK_INT(tsri_quality_append(path, two, 2), 0);
+    CHECK_INT(tsri_quality_append(path, two, 1), 0);
+    CHECK_INT(tsri_quality_load(&rows, path), 0);
+    CHECK_INT(rows.n, 3);
+    CHECK(rows.items[1].kl == 3 && strcmp(rows.items[1].id, "2") == 0);
+    CHECK(tsri_setting_same(&rows.items[0].setting, &two[0].setting));
+    CHECK(tsri_setting_same(&rows.items[1].setting, &two[1].setting));
+    CHECK(!tsri_setting_same(&rows.items[0].setting, &rows.items[1].setting));
+    CHECK(isnan(rows.items[0].f1) && rows.items[0].gate.mass == 0.5 &&
+          rows.items[0].gate.n_chunks == 8 && rows.items[0].blend_s == 0.5);
+    CHECK(tsri_quality_has(&rows, &q));
+    q.id = (char *)"3";
+    CHECK(!tsri_quality_has(&rows, &q));
+    tsri_quality_fini(&rows);
+}
+
+TEST(half_a_line_is_left_out_and_overwritten)
+{
+    struct tsri_quality_rows rows = {0};
+    struct tsri_quality_row r = row_of("9", 1);
+    FILE *out = fopen(path, "a");
+    CHECK(out);
+    fputs("nq,4,query,pu", out);
+    fclose(out);
+    CHECK_INT(tsri_quality_load(&rows, path), 0);
+    CHECK_INT(rows.n, 3);
+    tsri_quality_fini(&rows);
+    CHECK_INT(tsri_quality_append(path, &r, 1), 0);
+    CHECK_INT(tsri_quality_load(&rows, path), 0);
+    CHECK(rows.n == 4 && strcmp(rows.items[3].id, "9") == 0);
+    tsri_quality_fini(&rows);
+}
+
+TEST(other_files_are_refused)
+{
+    struct tsri_quality_rows rows = {0};
+    FILE *out = fopen(path, "a");
+    CHECK(out);
+    fputs("nq,4,query,pure,0.05,x,1,1,1,1,1,1,1,1,1,1,1,1,1\n", out);
+    fclose(out);
+    CHECK_INT(tsri_quality_load(&rows, path), CLI_FAILED);
+    CHECK_HAS(said(), ":6: not a row");
+    tsri_quality_fini(&rows);
+    out = fopen(path, "w");
+    CHECK(out);
+    fputs("a,b\n1,2\n", out);
+    fclose(out);
+    CHECK_INT(tsri_quality_load(&rows, path), CLI_FAILED);
+    CHECK_HAS(said(), "another table");
+    tsri_quality_fini(&rows);
+}
+
+int main(void)
+{
+    said_init();
+    tmpdir_init(&dir);
+    snprintf(path, sizeof path, "%s/rows.csv", dir.path);
+    RUN(rows_come_back_as_they_were_written);
+    RUN(half_a_line_is_left_out_and_overwritten);
+    RUN(other_files_are_refused);
+    tmpdir_fini(&dir);
+    return test_end();
+}
