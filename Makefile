@@ -40,12 +40,12 @@ comma   := ,
 URING    := $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
 # Without hiredis there is no redis tier.
 REDIS    := $(shell pkg-config --exists hiredis 2>/dev/null && echo hiredis)
-# Without libcurl (from 7.85 on: signatures, safe in threads) there is no s3 tier. Its header is used
-# here; the library is loaded when an s3 tier is opened.
-S3       := $(shell pkg-config --exists 'libcurl >= 7.85' 2>/dev/null && echo libcurl)
+# Without libcurl (from 7.85 on: signatures, safe in threads) and expat there is no s3 tier. Their headers are
+# used here; the libraries are loaded when an s3 tier is opened.
+S3       := $(shell pkg-config --exists 'libcurl >= 7.85' expat 2>/dev/null && echo libcurl expat)
 PKGS     := yaml-0.1 libxxhash libcrypto $(URING) $(REDIS) $(S3)
 PKG_CF   := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-PKG_LIBS := $(shell pkg-config --libs $(filter-out libcurl,$(PKGS)) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(filter-out $(S3),$(PKGS)) 2>/dev/null)
 HTTP_LIBS := $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
 # Only the program reads JSON.
 JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
@@ -191,7 +191,7 @@ $(LIBS_SO): $(call obj,$(LIB_SRC)) src/tessera.map
 
 $(B)/tessera.pc: tessera.pc.in VERSION FORCE
 	@mkdir -p $(@D)
-	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(filter-out libcurl,$(PKGS))|' $< > $@
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(filter-out $(S3),$(PKGS))|' $< > $@
 
 $(call obj,src/base/error.c src/stats/stats.c tests/stats/test_stats.c): VERSION
 

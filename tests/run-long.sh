@@ -32,7 +32,7 @@ fuzz_one() {
 }
 export -f fuzz_one
 
-# Those that were built: without hiredis or libcurl some are not.
+# Those that were built: without hiredis, libcurl or expat some are not.
 fuzzers() {
     local source name
     for source in tests/fuzz/fuzz_*.c; do

@@ -37,21 +37,38 @@ static bool find_hiredis(char *text, size_t bytes)
 #endif
 }
 
+#ifdef TSRI_HAVE_S3
 static bool find_curl(char *text, size_t bytes)
 {
-#ifdef TSRI_HAVE_S3
     struct tsri_s3_curl curl;
-    if (tsri_s3_curl_load(&curl, TSRI_S3_CURL_LIBRARY) < 0) {
+    bool found = tsri_s3_curl_load(&curl, TSRI_S3_CURL_LIBRARY) == 0;
+    if (found)
+        snprintf(text, bytes, "%s", curl.version_info(CURLVERSION_NOW)->version);
+    else
         snprintf(text, bytes, "not found: %s", tsr_errmsg());
-        return false;
-    }
-    snprintf(text, bytes, "%s", curl.version_info(CURLVERSION_NOW)->version);
-    return true;
+    return found;
+}
+
+static bool find_expat(char *text, size_t bytes)
+{
+    struct tsri_s3_expat expat;
+    bool found = tsri_s3_expat_load(&expat, TSRI_S3_EXPAT_LIBRARY) == 0;
+    if (found) /* "expat_2.5.0" */
+        snprintf(text, bytes, "%s",
+                 expat.ExpatVersion() + strcspn(expat.ExpatVersion(), "0123456789"));
+    else
+        snprintf(text, bytes, "not found: %s", tsr_errmsg());
+    return found;
+}
 #else
+static bool find_none(char *text, size_t bytes)
+{
     snprintf(text, bytes, "not in this build: there is no s3 tier");
     return false;
-#endif
 }
+#define find_curl find_none
+#define find_expat find_none
+#endif
 
 /* ggml comes with the library that runs models. */
 static bool find_ggml(char *text, size_t bytes)
@@ -96,6 +113,7 @@ static const struct {
     {"liburing", find_uring, asks_uring, "for io_uring: run tools/setup, then make"},
     {"hiredis", find_hiredis, asks_redis, "for redis_address: run tools/setup, then make"},
     {"libcurl", find_curl, asks_s3, "for s3_bucket: run tools/setup, then make"},
+    {"expat", find_expat, asks_s3, "for s3_bucket: run tools/setup, then make"},
     {"ggml", find_ggml, NULL, "for tessera ask: run tools/setup --model, then make"},
 };
 

@@ -3,7 +3,7 @@
  *   s3_names.c   where an object is: endpoint, bucket and name as a URL
  *   s3_login.c   keys from the configuration, the environment or a file
  *   s3_text.c    what a server writes: lists, upload ids, error codes, ranges
- *   s3_curl.c    libcurl, loaded when it is needed
+ *   s3_libraries.c  libcurl and expat, loaded when they are needed
  *   s3_http.c    requests, carried out by one thread that drives libcurl
  *   s3_index.c   which objects there are, as far as is known here
  *   s3_flow.c    runs of requests on behalf of one caller, and what their answers mean
@@ -30,6 +30,7 @@
 #include "tier/parcel.h"
 
 #include <curl/curl.h>
+#include <expat.h>
 
 #define TSRI_S3_PREFIX_MAX 64u
 #define TSRI_S3_DIR_MAX (TSRI_S3_PREFIX_MAX + 1 + TSRI_TENANT_MAX) /* PREFIX/TENANT */
@@ -72,20 +73,7 @@ void tsri_s3_login_fini(struct tsri_s3_login *l);
 TSR_MUST int tsri_s3_login_read(struct tsri_s3_login *l, const char *text, size_t bytes,
                                 const char *profile);
 
-/* ---- s3_text.c ---- */
-
-typedef void (*tsri_s3_object_fn)(void *arg, const char *name, uint64_t bytes);
-/* A page of ListObjectsV2. Names that do not fit TSRI_S3_NAME_BYTES are none of ours and left out.
- * token: of the next page, "" when this is the last. How many objects, or TSR_ECORRUPT. */
-TSR_MUST int tsri_s3_read_list(const char *text, size_t bytes, tsri_s3_object_fn fn, void *arg,
-                               char token[TSRI_S3_TOKEN_BYTES]);
-/* The text of the first element of that name, with entities resolved; false when there is none, it
- * holds other elements, or does not fit. */
-bool tsri_s3_element(const char *text, size_t bytes, const char *name, char *out, size_t out_bytes);
-/* "bytes 0-9/100"; false for anything else. end is behind the last byte. */
-bool tsri_s3_content_range(const char *text, struct tsri_extent *extent, uint64_t *total);
-
-/* ---- s3_curl.c ---- */
+/* ---- s3_libraries.c ---- */
 
 #define TSRI_S3_CURL_LIBRARY "libcurl.so.4"
 #define TSRI_S3_CURL_VERSION 0x075500u /* 7.85: signatures as they should be, safe in threads */
@@ -103,8 +91,36 @@ struct tsri_s3_curl {
     TSRI_S3_CURL_FUNCTIONS(X)
 #undef X
 };
+#define TSRI_S3_EXPAT_LIBRARY "libexpat.so.1"
+/* clang-format off */
+#define TSRI_S3_EXPAT_FUNCTIONS(X) \
+    X(ExpatVersion) X(ParserCreate) X(ParserFree) X(SetUserData) X(SetElementHandler) \
+    X(SetCharacterDataHandler) X(SetStartDoctypeDeclHandler) X(StopParser) X(Parse)
+/* clang-format on */
+
+/* XML_Parse is expat->Parse. */
+struct tsri_s3_expat {
+#define X(name) __typeof__(XML_##name) *name;
+    TSRI_S3_EXPAT_FUNCTIONS(X)
+#undef X
+};
 /* TSR_EUNSUP when there is no such library, or an old one. */
 TSR_MUST int tsri_s3_curl_load(struct tsri_s3_curl *curl, const char *path);
+TSR_MUST int tsri_s3_expat_load(struct tsri_s3_expat *expat, const char *path);
+
+/* ---- s3_text.c ---- */
+
+typedef void (*tsri_s3_object_fn)(void *arg, const char *name, uint64_t bytes);
+/* A page of ListObjectsV2. Names that do not fit TSRI_S3_NAME_BYTES are none of ours and left out.
+ * token: of the next page, "" when this is the last. How many objects, or TSR_ECORRUPT. */
+TSR_MUST int tsri_s3_read_list(const struct tsri_s3_expat *expat, const char *text, size_t bytes,
+                               tsri_s3_object_fn fn, void *arg, char token[TSRI_S3_TOKEN_BYTES]);
+/* The text of the first element of that name; false when there is none before the text ends or is no XML, it
+ * holds other elements, or does not fit. */
+bool tsri_s3_element(const struct tsri_s3_expat *expat, const char *text, size_t bytes,
+                     const char *name, char *out, size_t out_bytes);
+/* "bytes 0-9/100"; false for anything else. end is behind the last byte. */
+bool tsri_s3_content_range(const char *text, struct tsri_extent *extent, uint64_t *total);
 
 /* ---- s3_http.c ---- */
 
@@ -176,6 +192,8 @@ struct tsri_s3_http_setup {
     struct tsri_throttle *throttle; /* borrowed */
 };
 TSR_MUST int tsri_s3_http_open(struct tsri_s3_http **out, const struct tsri_s3_http_setup *setup);
+/* What answers are read with, as long as the client is open. */
+const struct tsri_s3_expat *tsri_s3_http_expat(const struct tsri_s3_http *h);
 /* Accepts NULL. Nothing may be under way. in_child: the thread is the parent's, and so are the
  * connections: only memory is freed that no other thread may hold. */
 void tsri_s3_http_close(struct tsri_s3_http *h, bool in_child);

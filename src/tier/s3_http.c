@@ -21,6 +21,7 @@ struct tsri_s3_http {
     uint32_t connections, timeout_ms;
     struct tsri_throttle *throttle;
     struct tsri_s3_curl curl;
+    struct tsri_s3_expat expat;
     CURLM *multi;
     struct curl_slist *headers;
     CURL *idle[CONNECTIONS_MAX]; /* the thread's, as everything up to the lock */
@@ -313,7 +314,7 @@ static void describe_error(struct tsri_s3_http_req *req)
 {
     char code[TSRI_S3_CODE_BYTES];
     if (req->status / 100 == 2) return;
-    if (tsri_s3_element(req->text, req->text_bytes, "Code", code, sizeof code) &&
+    if (tsri_s3_element(&req->http->expat, req->text, req->text_bytes, "Code", code, sizeof code) &&
         strspn(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.") == strlen(code))
         snprintf(req->why, sizeof req->why, "%ld %s", req->status, code);
     else
@@ -519,6 +520,7 @@ int tsri_s3_http_open(struct tsri_s3_http **out, const struct tsri_s3_http_setup
     bool has_ca = setup->ca_file && setup->ca_file[0];
     if (has_ca) h->ca_file = tsri_strdup(setup->ca_file);
     int err = h->signing && (h->ca_file || !has_ca) ? 0 : TSR_ENOMEM;
+    if (!err) err = tsri_s3_expat_load(&h->expat, TSRI_S3_EXPAT_LIBRARY);
     if (!err) err = tsri_s3_curl_load(&h->curl, TSRI_S3_CURL_LIBRARY);
     if (!err) {
         h->global = h->curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
@@ -535,6 +537,11 @@ int tsri_s3_http_open(struct tsri_s3_http **out, const struct tsri_s3_http_setup
     else
         *out = h;
     return err;
+}
+
+const struct tsri_s3_expat *tsri_s3_http_expat(const struct tsri_s3_http *h)
+{
+    return &h->expat;
 }
 
 void tsri_s3_http_close(struct tsri_s3_http *h, bool in_child)

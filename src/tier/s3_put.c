@@ -118,8 +118,8 @@ static int begin_upload(struct s3_put *p)
     req->sinks[0] = tsri_stream_flat(p->lane->reply.data, TSRI_S3_REPLY_MAX);
     err = tsri_s3_ask(p->s, p->lane, req);
     if (err) return err;
-    if (!tsri_s3_element((const char *)p->lane->reply.data, req->bytes, "UploadId", id,
-                         sizeof id) ||
+    if (!tsri_s3_element(tsri_s3_http_expat(p->s->http), (const char *)p->lane->reply.data,
+                         req->bytes, "UploadId", id, sizeof id) ||
         !id[0] || !tsri_s3_escape(p->upload, sizeof p->upload, id))
         return tsri_fail(TSR_EIO, "s3: an upload without an id");
     return 0;
@@ -144,7 +144,9 @@ static int end_upload(struct s3_put *p)
     int err = tsri_s3_ask(p->s, p->lane, req);
     if (err) return err;
     char code[TSRI_S3_CODE_BYTES];
-    if (!tsri_s3_element(answer, req->bytes, "Code", code, sizeof code)) return 0;
+    if (!tsri_s3_element(tsri_s3_http_expat(p->s->http), answer, req->bytes, "Code", code,
+                         sizeof code))
+        return 0;
     atomic_fetch_add(&p->s->errors, 1);
     return tsri_fail(TSR_EIO, "s3: the upload was not accepted");
 }

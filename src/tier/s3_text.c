@@ -1,144 +1,123 @@
 /* s3_text.c - what an S3 server writes: pages of a list, elements of a short answer, and the
- * Content-Range line. All of it comes from outside. The XML is walked tag by tag without building
- * anything, with bounded output; what is not understood is an error or passed over, never guessed.
- */
+ * Content-Range line. All of it comes from outside. expat reads the XML; we keep the text of one element
+ * at a time, in a buffer of fixed size, and give up at a document type (servers send none, and entities of its
+ * own are trouble) or deep nesting. What is not understood is an error or passed over, never guessed. */
 #include "tier/s3.h"
 
 #include <stdlib.h>
 
-/* ---- tags ---- */
+#define DEPTH_MAX 16u
 
-struct xml {
-    const char *at, *end;
+/* ---- XML ---- */
+
+/* One pass over a document. `ended` is called at the end of each element: `text` is what it held, without the space
+ * around, or NULL when there were elements in it or it is too long. */
+struct xml_walk {
+    const struct tsri_s3_expat *expat;
+    XML_Parser parser;
+    void (*ended)(struct xml_walk *w, const char *name, const char *text);
+    void *arg;
+    const char *root; /* another one is not read; NULL: any */
+    unsigned depth;   /* of the element that is open: 1 for the root */
+    bool leaf;        /* nothing but text has been met since it began */
+    bool fits, stopped;
+    size_t text_bytes;
+    char text[TSRI_S3_TOKEN_BYTES];
 };
 
-/* A tag: <name ..>, </name> or <name/>. `text` is what stood before it. */
-struct tag {
-    const char *text, *name;
-    size_t text_bytes, name_bytes;
-    bool closes, empty;
+static void stop(struct xml_walk *w)
+{
+    w->stopped = true;
+    w->expat->StopParser(w->parser, XML_FALSE);
+}
+
+static void on_begin(void *arg, const XML_Char *name, const XML_Char **attributes)
+{
+    struct xml_walk *w = arg;
+    (void)attributes;
+    if (w->stopped) return;
+    w->depth++;
+    if (w->depth > DEPTH_MAX || (w->depth == 1 && w->root && strcmp(name, w->root) != 0)) stop(w);
+    w->leaf = w->fits = true;
+    w->text_bytes = 0;
+}
+
+static void on_text(void *arg, const XML_Char *text, int bytes)
+{
+    struct xml_walk *w = arg;
+    size_t n = (size_t)bytes;
+    if (w->stopped) return;
+    if (w->text_bytes == 0) /* it may come in pieces */
+        while (n && strchr(" \t\r\n", *text))
+            text++, n--;
+    w->fits = w->fits && n < sizeof w->text - w->text_bytes;
+    if (!w->fits) return;
+    memcpy(w->text + w->text_bytes, text, n);
+    w->text_bytes += n;
+}
+
+static void on_end(void *arg, const XML_Char *name)
+{
+    struct xml_walk *w = arg;
+    if (w->stopped) return; /* the end of <x/> comes even so */
+    while (w->text_bytes && strchr(" \t\r\n", w->text[w->text_bytes - 1]))
+        w->text_bytes--;
+    w->text[w->text_bytes] = '\0';
+    w->ended(w, name, w->leaf && w->fits ? w->text : NULL);
+    w->leaf = false;
+    w->depth--;
+}
+
+static void on_doctype(void *arg, const XML_Char *name, const XML_Char *system_id,
+                       const XML_Char *public_id, int has_internal)
+{
+    (void)name, (void)system_id, (void)public_id, (void)has_internal;
+    stop(arg);
+}
+
+/* True when all of it is one well-formed document. */
+static bool walk(struct xml_walk *w, const char *text, size_t bytes)
+{
+    /* Servers send space to keep a connection alive, which may not stand before <?xml. */
+    while (bytes && memchr(" \t\r\n", *text, 4))
+        text++, bytes--;
+    if (bytes > TSRI_S3_REPLY_MAX) return false;
+    w->parser = w->expat->ParserCreate("UTF-8"); /* whatever the document says */
+    if (!w->parser) return false;
+    w->expat->SetUserData(w->parser, w);
+    w->expat->SetElementHandler(w->parser, on_begin, on_end);
+    w->expat->SetCharacterDataHandler(w->parser, on_text);
+    w->expat->SetStartDoctypeDeclHandler(w->parser, on_doctype);
+    bool good = w->expat->Parse(w->parser, text, (int)bytes, XML_TRUE) == XML_STATUS_OK;
+    w->expat->ParserFree(w->parser);
+    return good;
+}
+
+/* ---- one element ---- */
+
+struct wanted {
+    const char *name;
+    char *out;
+    size_t out_bytes;
+    bool found;
 };
 
-static bool starts(const struct xml *x, const char *word)
+static void seek_element(struct xml_walk *w, const char *name, const char *text)
 {
-    size_t n = strlen(word);
-    return (size_t)(x->end - x->at) >= n && memcmp(x->at, word, n) == 0;
+    struct wanted *x = w->arg;
+    if (strcmp(name, x->name) != 0) return;
+    x->found = text && strlen(text) < x->out_bytes;
+    if (x->found) memcpy(x->out, text, strlen(text) + 1);
+    stop(w);
 }
 
-/* Behind the next occurrence of `word`; false when there is none. */
-static bool skip_past(struct xml *x, const char *word)
+bool tsri_s3_element(const struct tsri_s3_expat *expat, const char *text, size_t bytes,
+                     const char *name, char *out, size_t out_bytes)
 {
-    const char *at = memmem(x->at, (size_t)(x->end - x->at), word, strlen(word));
-    if (!at) return false;
-    x->at = at + strlen(word);
-    return true;
-}
-
-/* False at the end, or where it is no XML. Comments and <?..?> are passed over; a document type
- * ends it: servers send none, and entities of one's own are trouble. */
-static bool next_tag(struct xml *x, struct tag *t)
-{
-    for (;;) {
-        const char *open = memchr(x->at, '<', (size_t)(x->end - x->at));
-        if (!open) return false;
-        t->text = x->at;
-        t->text_bytes = (size_t)(open - x->at);
-        x->at = open + 1;
-        if (starts(x, "?")) {
-            if (!skip_past(x, "?>")) return false;
-        } else if (starts(x, "!--")) {
-            if (!skip_past(x, "-->")) return false;
-        } else {
-            break;
-        }
-    }
-    if (starts(x, "!")) return false;
-    const char *close = memchr(x->at, '>', (size_t)(x->end - x->at));
-    if (!close) return false;
-    t->closes = x->at < close && *x->at == '/';
-    t->empty = close > x->at && close[-1] == '/' && !t->closes;
-    t->name = x->at + t->closes;
-    const char *end = close - t->empty;
-    t->name_bytes = 0;
-    while (t->name + t->name_bytes < end && !strchr(" \t\r\n", t->name[t->name_bytes]))
-        t->name_bytes++;
-    x->at = close + 1;
-    return t->name_bytes > 0;
-}
-
-static bool is_named(const struct tag *t, const char *name)
-{
-    return t->name_bytes == strlen(name) && memcmp(t->name, name, t->name_bytes) == 0;
-}
-
-/* ---- text ---- */
-
-/* The character of an entity, "amp" or "#34" or "#x22"; -1 for others. Only ASCII is ever ours. */
-static int entity(const char *text, size_t n)
-{
-    static const struct {
-        const char *name;
-        char c;
-    } known[] = {{"amp", '&'}, {"lt", '<'}, {"gt", '>'}, {"quot", '"'}, {"apos", '\''}};
-    for (size_t i = 0; i < TSRI_COUNT(known); i++)
-        if (n == strlen(known[i].name) && memcmp(text, known[i].name, n) == 0) return known[i].c;
-    if (n < 2 || n > 6 || text[0] != '#') return -1;
-    char digits[8] = {0};
-    bool hex = text[1] == 'x';
-    size_t skip = hex ? 2 : 1;
-    memcpy(digits, text + skip, n - skip);
-    if (strspn(digits, hex ? "0123456789abcdefABCDEF" : "0123456789") != n - skip || n == skip)
-        return -1;
-    long c = strtol(digits, NULL, hex ? 16 : 10);
-    return c > 0 && c < 128 ? (int)c : -1;
-}
-
-/* With entities resolved and spaces around it cut off; false when it does not fit. */
-static bool copy_text(const char *text, size_t n, char *out, size_t out_bytes)
-{
-    size_t k = 0;
-    while (n && strchr(" \t\r\n", *text) && *text)
-        text++, n--;
-    while (n && strchr(" \t\r\n", text[n - 1]) && text[n - 1])
-        n--;
-    for (size_t i = 0; i < n;) {
-        int c = (unsigned char)text[i];
-        size_t used = 1;
-        if (c == '&') {
-            const char *end = memchr(text + i, ';', n - i);
-            if (!end) return false;
-            used = (size_t)(end - text) - i + 1;
-            c = entity(text + i + 1, used - 2);
-        }
-        if (c <= 0 || k + 1 >= out_bytes) return false;
-        out[k++] = (char)c;
-        i += used;
-    }
-    out[k] = '\0';
-    return true;
-}
-
-/* What stands between the tag just read and its end; false when there are tags in it. */
-static bool read_element(struct xml *x, const struct tag *open, char *out, size_t out_bytes)
-{
-    struct tag close;
-    out[0] = '\0';
-    if (open->empty) return true;
-    struct xml behind = *x;
-    if (!next_tag(&behind, &close) || !close.closes || close.name_bytes != open->name_bytes ||
-        memcmp(close.name, open->name, open->name_bytes) != 0)
-        return false;
-    x->at = behind.at;
-    return copy_text(close.text, close.text_bytes, out, out_bytes);
-}
-
-bool tsri_s3_element(const char *text, size_t bytes, const char *name, char *out, size_t out_bytes)
-{
-    struct xml x = {text, text + bytes};
-    struct tag t;
-    while (next_tag(&x, &t))
-        if (!t.closes && is_named(&t, name)) return read_element(&x, &t, out, out_bytes);
-    return false;
+    struct wanted x = {.name = name, .out = out, .out_bytes = out_bytes};
+    struct xml_walk w = {.expat = expat, .ended = seek_element, .arg = &x};
+    (void)walk(&w, text, bytes); /* errors are cut off at the size of their buffer */
+    return x.found;
 }
 
 /* ---- lists ---- */
@@ -151,58 +130,62 @@ static bool read_number(const char *text, uint64_t *out)
     return true;
 }
 
-/* One <Contents>: false when it is broken off. A name that is no name of ours is left out. */
-static bool read_object(struct xml *x, tsri_s3_object_fn fn, void *arg, int *n)
+struct listed {
+    tsri_s3_object_fn fn;
+    void *arg;
+    int n;
+    bool truncated, named, sized; /* the latter two: of the object that is open */
+    char name[TSRI_S3_NAME_BYTES], *token;
+    uint64_t bytes;
+};
+
+/* <Key> and <Size> of <Contents>. A name that is no name of ours is left out. */
+static void read_member(struct listed *l, const char *name, const char *text)
 {
-    char name[TSRI_S3_NAME_BYTES], size[32];
-    bool named = false, sized = false;
-    uint64_t bytes = 0;
-    struct tag t;
-    while (next_tag(x, &t)) {
-        if (t.closes && is_named(&t, "Contents")) {
-            if (named && sized) {
-                fn(arg, name, bytes);
-                ++*n;
-            }
-            return true;
-        }
-        if (t.closes) continue;
-        if (is_named(&t, "Key")) named = read_element(x, &t, name, sizeof name);
-        if (is_named(&t, "Size"))
-            sized = read_element(x, &t, size, sizeof size) && read_number(size, &bytes);
+    if (strcmp(name, "Key") == 0) {
+        l->named = text && strlen(text) < sizeof l->name;
+        if (l->named) memcpy(l->name, text, strlen(text) + 1);
+    } else if (strcmp(name, "Size") == 0) {
+        l->sized = text && read_number(text, &l->bytes);
     }
-    return false;
 }
 
-int tsri_s3_read_list(const char *text, size_t bytes, tsri_s3_object_fn fn, void *arg,
-                      char token[TSRI_S3_TOKEN_BYTES])
+static void read_top(struct xml_walk *w, struct listed *l, const char *name, const char *text)
 {
-    struct xml x = {text, text + bytes};
-    struct tag t;
-    char truncated[8] = "";
-    int n = 0;
-    bool begun = false, ended = false;
-    token[0] = '\0';
-    while (!ended && next_tag(&x, &t)) {
-        if (is_named(&t, "ListBucketResult")) {
-            ended = t.closes || t.empty;
-            begun = true;
-        } else if (!begun || t.closes) {
-            continue;
-        } else if (is_named(&t, "Contents") && !t.empty) {
-            if (!read_object(&x, fn, arg, &n)) break;
-        } else if (is_named(&t, "IsTruncated")) {
-            if (!read_element(&x, &t, truncated, sizeof truncated)) break;
-        } else if (is_named(&t, "NextContinuationToken")) {
-            if (!read_element(&x, &t, token, TSRI_S3_TOKEN_BYTES)) break;
-        }
+    if (strcmp(name, "Contents") == 0 && l->named && l->sized) {
+        l->fn(l->arg, l->name, l->bytes);
+        l->n++;
+    } else if (strcmp(name, "IsTruncated") == 0) {
+        if (!text) stop(w);
+        l->truncated = text && strcmp(text, "true") == 0;
+    } else if (strcmp(name, "NextContinuationToken") == 0) {
+        if (!text) stop(w);
+        if (text) memcpy(l->token, text, strlen(text) + 1);
     }
-    if (!begun || !ended) return tsri_fail(TSR_ECORRUPT, "s3: a list that is none, or broken off");
-    if (strcmp(truncated, "true") != 0)
+    l->named = l->sized = false;
+}
+
+static void read_listed(struct xml_walk *w, const char *name, const char *text)
+{
+    struct listed *l = w->arg;
+    if (w->depth == 3) read_member(l, name, text);
+    if (w->depth == 2) read_top(w, l, name, text);
+}
+
+int tsri_s3_read_list(const struct tsri_s3_expat *expat, const char *text, size_t bytes,
+                      tsri_s3_object_fn fn, void *arg, char token[TSRI_S3_TOKEN_BYTES])
+{
+    struct listed l = {.fn = fn, .arg = arg, .token = token};
+    struct xml_walk w = {
+        .expat = expat, .ended = read_listed, .arg = &l, .root = "ListBucketResult"};
+    token[0] = '\0';
+    if (!walk(&w, text, bytes))
+        return tsri_fail(TSR_ECORRUPT, "s3: a list that is none, or broken off");
+    if (!l.truncated)
         token[0] = '\0';
     else if (!token[0])
         return tsri_fail(TSR_ECORRUPT, "s3: a list that cannot be gone on with");
-    return n;
+    return l.n;
 }
 
 /* ---- Content-Range ---- */

@@ -32,7 +32,8 @@ int tsri_s3_list_page(struct tsri_s3 *s, struct tsri_s3_lane *lane, uint32_t n_m
     req->deadline_ns = tsri_s3_deadline(s);
     err = tsri_s3_ask(s, lane, req);
     if (err) return err == TSR_ENOENT ? TSR_EIO : err;
-    err = tsri_s3_read_list((const char *)lane->reply.data, req->bytes, fn, arg, token);
+    err = tsri_s3_read_list(tsri_s3_http_expat(s->http), (const char *)lane->reply.data, req->bytes,
+                            fn, arg, token);
     if (err < 0) atomic_fetch_add(&s->errors, 1);
     return err;
 }

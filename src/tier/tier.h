@@ -27,7 +27,7 @@
 extern const struct tsr_tier_ops tsri_tier_disk, tsri_tier_disk2;
 /* Redis or Valkey (redis.c); where the build found hiredis. */
 extern const struct tsr_tier_ops tsri_tier_redis;
-/* A bucket of an S3 server (s3.c); where the build found libcurl. */
+/* A bucket of an S3 server (s3.c); where the build found libcurl and expat. */
 extern const struct tsr_tier_ops tsri_tier_s3;
 
 /* The built-in tier of that name, or NULL. */

@@ -6,7 +6,7 @@
 what_a_build_may_lack_is_there_with_its_version() {
     local name
     t version
-    for name in liburing hiredis libcurl ggml; do
+    for name in liburing hiredis libcurl expat ggml; do
         grep -qE "^  $name +([0-9]+\.[0-9]+|not (in this build|found): .)" <<<"$out" ||
             fail "$name is missing: $out" || return
     done
@@ -37,7 +37,7 @@ libraries_and_what_ask_uses_are_looked_at() {
     export TESSERA_DEPS_DIR=$tmp/deps
     t doctor --host_size=1M --json
     exits 0 || return
-    for name in liburing hiredis libcurl ggml 'ask model' 'ask store'; do
+    for name in liburing hiredis libcurl expat ggml 'ask model' 'ask store'; do
         is "$(json "sum(c['name'] == '$name' and len(c['found']) > 2 for c in x['checks'])")" 1 || return
     done
     t doctor --host_size=1M

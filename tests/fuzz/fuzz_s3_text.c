@@ -23,6 +23,8 @@ static void see(void *arg, const char *name, uint64_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
+    static struct tsri_s3_expat expat;
+    if (!expat.Parse && tsri_s3_expat_load(&expat, TSRI_S3_EXPAT_LIBRARY) < 0) abort();
     static const char *const elements[] = {"Code", "UploadId", "Key"};
     char *text = malloc(bytes + 1), token[TSRI_S3_TOKEN_BYTES], out[64];
     if (!text) return 0;
@@ -32,11 +34,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     char *exact = malloc(bytes ? bytes : 1);
     if (!exact) abort();
     memcpy(exact, data, bytes);
-    int n = tsri_s3_read_list(exact, bytes, see, &n_seen, token);
+    int n = tsri_s3_read_list(&expat, exact, bytes, see, &n_seen, token);
     TSR_ASSERT(n < 0 || (uint32_t)n == n_seen);
     TSR_ASSERT(strlen(token) < sizeof token);
     for (size_t i = 0; i < TSRI_COUNT(elements); i++)
-        if (tsri_s3_element(exact, bytes, elements[i], out, sizeof out))
+        if (tsri_s3_element(&expat, exact, bytes, elements[i], out, sizeof out))
             TSR_ASSERT(strlen(out) < sizeof out);
     struct tsri_s3_login login = {0};
     if (tsri_s3_login_read(&login, exact, bytes, "default") == 0)

@@ -15,11 +15,12 @@ static void keep(void *arg, const char *name, uint64_t bytes)
 }
 
 static char token[TSRI_S3_TOKEN_BYTES];
+static struct tsri_s3_expat expat;
 
 static int read_list(const char *text)
 {
     n_objects = 0;
-    return tsri_s3_read_list(text, strlen(text), keep, NULL, token);
+    return tsri_s3_read_list(&expat, text, strlen(text), keep, NULL, token);
 }
 
 TEST(a_list_is_read_name_by_name)
@@ -65,11 +66,73 @@ TEST(a_list_that_breaks_off_is_no_list)
         "<Size>1</Size></Contents></ListBucketResult>";
     CHECK_INT(read_list(whole), 1);
     for (size_t n = 0; n + 1 < sizeof whole; n++)
-        CHECK_INT(tsri_s3_read_list(whole, n, keep, NULL, token), TSR_ECORRUPT);
+        CHECK_INT(tsri_s3_read_list(&expat, whole, n, keep, NULL, token), TSR_ECORRUPT);
     CHECK_INT(read_list("<html><body>It works!</body></html>"), TSR_ECORRUPT);
     CHECK_INT(read_list("<Error><Code>NoSuchBucket</Code></Error>"), TSR_ECORRUPT);
     CHECK_INT(read_list("<!DOCTYPE x [<!ENTITY a \"b\">]><ListBucketResult></ListBucketResult>"),
               TSR_ECORRUPT);
+}
+
+TEST(what_is_not_well_formed_is_no_list)
+{
+    static const char *const wrong[] = {
+        "<ListBucketResult><Contents><Key>t/&nope;</Key><Size>1</Size></Contents></"
+        "ListBucketResult>",
+        "<ListBucketResult><Contents><Key>t/&#0;</Key><Size>1</Size></Contents></ListBucketResult>",
+        "<ListBucketResult></ListBucketResult><ListBucketResult></ListBucketResult>",
+        "<ListBucketResult><Contents></ListBucketResult>",
+        "<List><ListBucketResult></ListBucketResult></List>",
+        "<ListBucketResult>\xff</ListBucketResult>",
+    };
+    for (size_t i = 0; i < TSRI_COUNT(wrong); i++)
+        CHECK_INT(read_list(wrong[i]), TSR_ECORRUPT);
+    CHECK_INT(n_objects, 0);
+}
+
+TEST(entities_of_its_own_are_refused_before_they_grow)
+{
+    static const char laughs[] =
+        "<!DOCTYPE x [<!ENTITY a \"aaaaaaaaaaaaaaaa\">"
+        "<!ENTITY b \"&a;&a;&a;&a;&a;&a;&a;&a;\">]>"
+        "<ListBucketResult><IsTruncated>&b;</IsTruncated></ListBucketResult>";
+    static const char outside[] = "<!DOCTYPE x SYSTEM \"file:///etc/passwd\"><ListBucketResult/>";
+    char out[16];
+    CHECK_INT(read_list(laughs), TSR_ECORRUPT);
+    CHECK_INT(read_list(outside), TSR_ECORRUPT);
+    CHECK(!tsri_s3_element(&expat, laughs, sizeof laughs - 1, "IsTruncated", out, sizeof out));
+}
+
+TEST(nesting_and_size_have_limits)
+{
+    size_t n = TSRI_S3_REPLY_MAX + 64;
+    char *text = malloc(n), out[16];
+    CHECK(text);
+    size_t at = (size_t)sprintf(text, "<ListBucketResult>");
+    for (int i = 0; i < 20; i++)
+        at += (size_t)sprintf(text + at, "<a>");
+    for (int i = 0; i < 20; i++)
+        at += (size_t)sprintf(text + at, "</a>");
+    sprintf(text + at, "</ListBucketResult>");
+    CHECK_INT(read_list(text), TSR_ECORRUPT);
+    memset(text, 'x', n);
+    memcpy(text, "<Code>a</Code>", 14);
+    CHECK(tsri_s3_element(&expat, text, 1024, "Code", out, sizeof out)); /* the rest is cut off */
+    CHECK(!tsri_s3_element(&expat, text, n, "Code", out, sizeof out));
+    free(text);
+}
+
+TEST(space_that_keeps_a_connection_alive_is_passed_over)
+{
+    CHECK_INT(read_list(" \n\n <?xml version=\"1.0\"?> <ListBucketResult/>\n"), 0);
+    CHECK_INT(read_list(" \n\n "), TSR_ECORRUPT);
+}
+
+TEST(text_comes_in_pieces_and_is_put_together)
+{
+    char out[16];
+    static const char text[] = "<a><Code>\n a&amp;<![CDATA[<b]]>\r\nc&#x20;d \n</Code></a>";
+    CHECK(tsri_s3_element(&expat, text, sizeof text - 1, "Code", out, sizeof out));
+    CHECK_STR(out, "a&<b\nc d");
 }
 
 TEST(names_that_cannot_be_ours_are_left_out)
@@ -79,8 +142,8 @@ TEST(names_that_cannot_be_ours_are_left_out)
     longer[sizeof longer - 1] = '\0';
     snprintf(text, sizeof text,
              "<ListBucketResult><Contents><Key>%s</Key><Size>1</Size></Contents>"
-             "<Contents><Key>t/&nope;</Key><Size>1</Size></Contents>"
-             "<Contents><Key>t/&#0;</Key><Size>1</Size></Contents>"
+             "<Owner><Key>t/elsewhere</Key><Size>1</Size></Owner>"
+             "<Contents><Owner><Key>t/deeper</Key></Owner><Size>1</Size></Contents>"
              "<Contents><Key>t/sizeless</Key></Contents>"
              "<Contents><Key>t/size</Key><Size>-1</Size></Contents>"
              "<Contents><Key>t/size</Key><Size>99999999999999999999</Size></Contents>"
@@ -96,14 +159,14 @@ TEST(an_element_is_found_by_name)
     static const char text[] = "<?xml version=\"1.0\"?><!-- <Code>no</Code> --><Error>"
                                "<Codes>no</Codes><Code>SlowDown</Code></Error>";
     char out[16];
-    CHECK(tsri_s3_element(text, sizeof text - 1, "Code", out, sizeof out));
+    CHECK(tsri_s3_element(&expat, text, sizeof text - 1, "Code", out, sizeof out));
     CHECK_STR(out, "SlowDown");
-    CHECK(!tsri_s3_element(text, sizeof text - 1, "Code", out, 8)); /* no room */
-    CHECK(!tsri_s3_element(text, sizeof text - 1, "UploadId", out, sizeof out));
-    CHECK(!tsri_s3_element(text, sizeof text - 1, "Error", out, sizeof out));
-    CHECK(tsri_s3_element("<a><Code/></a>", 14, "Code", out, sizeof out));
+    CHECK(!tsri_s3_element(&expat, text, sizeof text - 1, "Code", out, 8)); /* no room */
+    CHECK(!tsri_s3_element(&expat, text, sizeof text - 1, "UploadId", out, sizeof out));
+    CHECK(!tsri_s3_element(&expat, text, sizeof text - 1, "Error", out, sizeof out));
+    CHECK(tsri_s3_element(&expat, "<a><Code/></a>", 14, "Code", out, sizeof out));
     CHECK_STR(out, "");
-    CHECK(!tsri_s3_element("<a><Code>x</a>", 14, "Code", out, sizeof out));
+    CHECK(!tsri_s3_element(&expat, "<a><Code>x</a>", 14, "Code", out, sizeof out));
 }
 
 TEST(a_range_is_read_exactly)
@@ -133,9 +196,15 @@ TEST(a_range_is_read_exactly)
 
 int main(void)
 {
+    if (tsri_s3_expat_load(&expat, TSRI_S3_EXPAT_LIBRARY) < 0) return 1;
     RUN(a_list_is_read_name_by_name);
     RUN(a_page_that_is_not_the_last_tells_how_to_go_on);
     RUN(a_list_that_breaks_off_is_no_list);
+    RUN(what_is_not_well_formed_is_no_list);
+    RUN(entities_of_its_own_are_refused_before_they_grow);
+    RUN(nesting_and_size_have_limits);
+    RUN(space_that_keeps_a_connection_alive_is_passed_over);
+    RUN(text_comes_in_pieces_and_is_put_together);
     RUN(names_that_cannot_be_ours_are_left_out);
     RUN(an_element_is_found_by_name);
     RUN(a_range_is_read_exactly);
