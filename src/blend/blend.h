@@ -15,11 +15,13 @@
 #define TSRI_BLEND_H
 
 #include "base/base.h"
-#include "cache/core.h"
+#include "cache/cache.h"
 #include "device/device.h"
 
 #include <tessera/blend.h>
 #include <tessera/model.h>
+
+#include <pthread.h>
 
 /* ---- plan.c: what becomes of each token ---- */
 

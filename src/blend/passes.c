@@ -334,7 +334,7 @@ static uint32_t exact_front(const struct tsr_run *run)
 static void store_prefix(struct tsr_run *run)
 {
     struct tsri_fill fill = fill_of(run, true);
-    uint32_t n = exact_front(run), block = fill.client ? fill.space->block_tokens : 0;
+    uint32_t n = exact_front(run), block = fill.client ? tsri_space_block_tokens(fill.space) : 0;
     if (!(run->ask.flags & TSR_ASK_PREFIX) || !fill.client) return;
     uint32_t from = run->n_prefix / block * block;
     if (n < from + block) return;

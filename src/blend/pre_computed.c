@@ -53,12 +53,12 @@ int tsr_lookup_pre_computed(struct tsr_kv_cache *kv, const struct tsr_prompt *pr
     memcpy(&p, prompt, prompt->size < sizeof p ? prompt->size : sizeof p);
     p.size = sizeof p;
     p.flags |= TSR_PROMPT_ANY;
-    if (p.n_segments || kv->space->separators) p.flags |= TSR_PROMPT_SEGMENTS;
+    if (p.n_segments || tsri_space_is_split(kv->space)) p.flags |= TSR_PROMPT_SEGMENTS;
     lookup->spaces = &kv->space;
     lookup->n_spaces = 1;
     int n = tsr_lookup(kv->client, &p, lookup);
     /* A server does so in the same round trip. */
-    if (n > 0 && !kv->space->cache->served) {
+    if (n > 0 && !tsri_cache_is_served(tsri_client_cache(kv->client))) {
         int queued = tsr_prefetch(kv->client, kv->space, &p);
         (void)queued;
     }

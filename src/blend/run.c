@@ -73,15 +73,16 @@ static int check_memory(const struct tsr_blend *b, const struct tsr_kv_layout *l
 static int choose_mover(struct tsr_run *run)
 {
     const struct tsr_cache *c = run->blend->cache;
+    struct tsri_device *device = c ? tsri_cache_device(c) : NULL;
     run->mover = run->blend->device;
     if (run->layout.memory != TSR_MEMORY_DEVICE) return 0;
     if (!c && !(run->ask.flags & TSR_ASK_FILL)) return 0; /* nothing is moved */
-    if (c && c->served)
+    if (c && tsri_cache_is_served(c))
         return tsri_fail(TSR_EDEVICE, "blend: KV in device memory, and a server has the cache");
-    if (!c || !c->device || !(tsri_device_caps(c->device) & TSR_DEVICE_SEPARATE))
+    if (!device || !(tsri_device_caps(device) & TSR_DEVICE_SEPARATE))
         return tsri_fail(TSR_EDEVICE, "blend: KV in device memory, and no cache that can reach it "
                                       "(option device)");
-    run->mover = c->device;
+    run->mover = device;
     return 0;
 }
 

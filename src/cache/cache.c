@@ -84,6 +84,40 @@ void tsri_cache_close(struct tsr_cache *c)
     tsri_free(c);
 }
 
+/* ---- what the rest of the library may know ---- */
+
+const struct tsri_options *tsri_cache_options(const struct tsr_cache *c)
+{
+    return &c->options;
+}
+
+struct tsri_stats *tsri_cache_metrics(const struct tsr_cache *c)
+{
+    return c->stats;
+}
+
+struct tsri_device *tsri_cache_device(const struct tsr_cache *c)
+{
+    return c->device;
+}
+
+bool tsri_cache_is_served(const struct tsr_cache *c)
+{
+    return c->served != NULL;
+}
+
+struct tsri_cache_memory tsri_cache_memory(const struct tsr_cache *c)
+{
+    return (struct tsri_cache_memory){.fd = c->pool.region.shared ? c->pool.region.fd : -1,
+                                      .n_pages = c->pool.n_pages,
+                                      .page_bytes = 1u << c->pool.page_shift};
+}
+
+uint64_t tsri_cache_n_lost(const struct tsr_cache *c)
+{
+    return tsri_losses_count(&c->losses);
+}
+
 /* ---- all entries, or those of a prompt ---- */
 
 /* Under lock. An entry of the space (NULL: of any); returns how many went. */

@@ -11,7 +11,6 @@
 
 TSR_MUST int tsri_client_open(struct tsr_client **out, struct tsr_cache *c);
 void tsri_client_close(struct tsr_client *client);
-struct tsr_cache *tsri_client_cache(const struct tsr_client *client);
 /* Its connection, when a server has the cache. */
 struct tsri_seat *tsri_client_seat(const struct tsr_client *client);
 /* A lookup under a request id replaces what the id had: detach the old leases, lease what was
@@ -23,8 +22,6 @@ int tsri_client_let_go(struct tsr_client *client, struct tsri_lease *list);
  * as there are, at most n. What is not used is given back. */
 uint32_t tsri_client_reserve(struct tsr_client *client, uint64_t n);
 void tsri_client_unreserve(struct tsr_client *client, uint32_t n);
-/* What leases and stores of it hold. */
-struct tsri_holder *tsri_client_holder(struct tsr_client *client);
 /* Takes over pins as leases of the request, out of those set aside; they are held (tsri_hold). */
 void tsri_client_lease_reserved(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
                                 uint32_t n);
@@ -33,8 +30,7 @@ void tsri_client_lease_reserved(struct tsr_client *client, uint64_t request_id, 
 bool tsri_client_lease(struct tsr_client *client, uint64_t request_id, const uint32_t *ids,
                        uint32_t n);
 int tsri_client_release(struct tsr_client *client, uint64_t request_id);
-/* Those of every request; _some: at most so many of them. */
-int tsri_client_release_some(struct tsr_client *client, uint32_t max);
+/* Those of every request. */
 int tsri_client_release_all(struct tsr_client *client);
 
 #endif

@@ -136,7 +136,6 @@ static inline bool tsri_entry_is(const struct tsr_cache *c, uint64_t handle)
 
 /* ---- cache.c ---- */
 
-TSR_MUST int tsri_cache_open(struct tsr_cache **out, const struct tsr_config *cfg);
 void tsri_cache_close(struct tsr_cache *c);
 /* Drops what is unpinned and in the space (NULL: all); in batches, so that readers of the lock wait
  * for a batch only. */
@@ -157,12 +156,6 @@ static inline bool tsri_forked(const struct tsr_cache *c)
 
 TSR_MUST int tsri_space_open(struct tsr_space **out, struct tsr_cache *c,
                              const struct tsr_space_desc *desc);
-/* The same without tsri_spaces_make_room: never waits. */
-TSR_MUST int tsri_space_open_now(struct tsr_space **out, struct tsr_cache *c,
-                                 const struct tsr_space_desc *desc);
-/* Drops the entries of the space that was closed longest ago and of which nothing is in use, so
- * that another can have its slot. Walks all entries; false when there is none. */
-bool tsri_spaces_make_room(struct tsr_cache *c);
 void tsri_space_close(struct tsr_space *space);
 /* The slot of a fingerprint seen in a tier; NULL when spaces_max are in use. Under lock. */
 struct tsr_space *tsri_space_slot(struct tsr_cache *c, const uint8_t fingerprint[16]);

@@ -461,7 +461,7 @@ static int start_prefetch(const struct prefetch *what)
     return 1;
 }
 
-int tsri_manager_prefetch_one(struct tsr_cache *c, uint64_t handle, void *unused)
+int tsri_cache_prefetch_one(struct tsr_cache *c, uint64_t handle, void *unused)
 {
     (void)unused;
     return start_prefetch(&(struct prefetch){.c = c, .handle = handle});

@@ -451,3 +451,33 @@ int tsri_find_keys(struct tsr_space *space, const struct tsr_prompt *prompt, str
     }
     return (int)n;
 }
+
+int tsri_find_lacking(struct tsr_space *const *spaces, uint32_t n_spaces,
+                      const struct tsr_prompt *prompt, uint32_t from, struct tsri_chain *chain,
+                      struct tsr_key *keys, uint64_t *lacking)
+{
+    const struct tsr_cache *c = spaces[0]->cache;
+    uint32_t block_tokens = spaces[0]->block_tokens, n = prompt->n_tokens / block_tokens;
+    struct tsri_walk w;
+    struct tsri_chunk chunk;
+    int e = tsri_walk_init(&w, spaces[0], prompt);
+    if (e) return e;
+    if (chain->n_tokens && chain->n_tokens <= from) {
+        w.block = chain->n_tokens / block_tokens;
+        w.chain = chain->digest;
+    }
+    w.n_blocks++; /* so that the last block's digest is made, too: the next call begins there */
+    while (w.block < n && tsri_walk_block(&w, &chunk)) {
+        struct tsri_digest digest = chunk.digest;
+        uint32_t i = chunk.range.offset / block_tokens;
+        for (uint32_t k = 0; chunk.range.offset >= from && k < n_spaces; k++) {
+            struct tsri_key key = tsri_chunk_key(spaces[k], &chunk, &digest);
+            if (k == 0) memcpy(&keys[i], &key, sizeof key);
+            if (tsri_index_find(&c->index, c->entries, key) == TSRI_ID_NONE)
+                lacking[i] |= (uint64_t)1 << k;
+        }
+        tsri_walk_passed(&w, &chunk);
+    }
+    *chain = (struct tsri_chain){.digest = w.chain, .n_tokens = prompt->n_tokens};
+    return 0;
+}

@@ -107,7 +107,6 @@ uint32_t tsri_compose(const struct tsri_compose *q);
 
 /* ---- find.c ---- */
 
-#define TSRI_LOOKUP_SPACES_MAX 64u
 /* One chunk found in one space, pinned by the finder; id TSRI_ID_NONE: not found. */
 struct tsri_found {
     uint32_t id;

@@ -132,7 +132,7 @@ static void write_owed(struct tsri_manager *m)
     }
 }
 
-int tsri_manager_flush(struct tsr_cache *c, uint64_t *n_lost)
+int tsri_cache_flush(struct tsr_cache *c, uint64_t *n_lost)
 {
     struct tsri_manager *m = c->manager;
     if (n_lost) *n_lost = 0;

@@ -35,9 +35,6 @@ void tsri_holder_fini(struct tsri_holder *x);
  * often as it likes. All or none; false: it holds too much. */
 TSR_MUST bool tsri_hold(struct tsri_holder *x, const uint32_t *ids, uint32_t n);
 void tsri_unhold(struct tsri_holder *x, const uint32_t *ids, uint32_t n);
-/* Pages that are no entry yet. */
-TSR_MUST bool tsri_hold_pages(struct tsri_holder *x, uint64_t n);
-void tsri_unhold_pages(struct tsri_holder *x, uint64_t n);
 /* For good, in nobody's name: half of the pool at most. */
 TSR_MUST bool tsri_hold_pinned(struct tsr_cache *c, uint32_t id);
 void tsri_unhold_pinned(struct tsr_cache *c, uint32_t id);

@@ -84,13 +84,6 @@ int tsri_manager_purge_prompt(struct tsr_space *space, const struct tsr_prompt *
                               int32_t tier);
 /* These entries of the device pool were used: they leave it last. */
 void tsri_manager_touch_hot(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
-/* Host memory and the tiers below it, for people to look at. */
-struct tsri_tier_row {
-    const char *name; /* static */
-    uint64_t entries, bytes_used, bytes_max;
-};
-/* Returns how many, host memory first. */
-uint32_t tsri_cache_tiers(struct tsr_cache *c, struct tsri_tier_row out[TSR_TIERS_MAX]);
 /* Under cache->lock: how tier t knows the entry. */
 struct tsr_tier_ref tsri_manager_ref(const struct tsr_cache *c, uint32_t id, uint32_t t);
 /* Under cache->lock: tier t has the entry now; or no longer has it. */
@@ -136,9 +129,6 @@ void tsri_manager_drain(struct tsr_cache *c);
 
 /* ---- flush.c ---- */
 
-/* As tsr_flush(). n_lost: how many entries were lost since open, for a caller that keeps count of
- * what it has told; NULL: this thread is told, by an error. */
-TSR_MUST int tsri_manager_flush(struct tsr_cache *c, uint64_t *n_lost);
 /* By the writer, after a flush of tier t has failed: what the tier has let go of is owed to it, or
  * lost where host memory has not got it either. */
 void tsri_flush_check(struct tsri_manager *m, uint32_t t);
@@ -171,9 +161,7 @@ struct tsri_fetch {
  * longer than tier_load_ms, and a tier that sits on a call for longer is asked nothing more until
  * it answers. */
 void tsri_manager_fetch(struct tsr_cache *c, struct tsri_fetch *fetches, uint32_t n);
-/* tsri_each_fn: in the background, when it is COLD. */
-int tsri_manager_prefetch_one(struct tsr_cache *c, uint64_t handle, void *unused);
-/* The same, if a tier that has the entry knows this hash of one of its windows. */
+/* As tsri_cache_prefetch_one, if a tier that has the entry knows this hash of one of its windows. */
 struct tsri_window_claim {
     uint32_t number; /* of the window in the entry */
     uint64_t hash;

@@ -330,7 +330,7 @@ static void suspect(struct run_scan *s, const struct tsri_nominee *n)
     if (x->asked || s->n_prefetched == PREFETCHES_MAX) return;
     x->asked = true;
     s->n_prefetched++;
-    tsri_manager_prefetch_one(m->c, handle, NULL);
+    tsri_cache_prefetch_one(m->c, handle, NULL);
 }
 
 /* The cover in which no better run can be. */

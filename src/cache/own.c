@@ -120,7 +120,7 @@ static int own_mark(struct tsr_space *space, const struct tsr_prompt *prompt, en
     static const tsri_each_fn fns[] = {[TSRI_MARK_PIN] = tsri_cache_pin_one,
                                        [TSRI_MARK_UNPIN] = tsri_cache_unpin_one,
                                        [TSRI_MARK_TOUCH] = tsri_cache_touch_one,
-                                       [TSRI_MARK_PREFETCH] = tsri_manager_prefetch_one};
+                                       [TSRI_MARK_PREFETCH] = tsri_cache_prefetch_one};
     if (mark == TSRI_MARK_PREFETCH) {
         int e = tsri_discover_start(space, prompt);
         if (e < 0) return e;
@@ -180,7 +180,7 @@ static int own_stats(struct tsr_cache *c, struct tsr_stats *out)
 
 static int own_flush(struct tsr_cache *c)
 {
-    return tsri_manager_flush(c, NULL);
+    return tsri_cache_flush(c, NULL);
 }
 
 static int own_stats_text(struct tsr_cache *c, const char *format, char *buf, size_t bytes)

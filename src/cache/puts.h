@@ -20,13 +20,8 @@ TSR_MUST int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
  */
 TSR_MUST int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n,
                              const struct tsr_view *view);
-/* `source`: the region of tsri_region_init_remote in which the view lies; NULL: it is memory. */
-TSR_MUST int tsri_put_layers_from(struct tsr_put *put, uint32_t first, uint32_t n,
-                                  const struct tsr_view *view, const struct tsri_region *source);
 TSR_MUST int tsri_put_commit(struct tsr_put *put);
 void tsri_put_abort(struct tsr_put *put);
-/* Entries to be filled; 0: everything is there already. */
-uint32_t tsri_put_n_blocks(const struct tsr_put *put);
 /* For those who fill them where they stand (deliver.c), and then say so. */
 struct tsri_put_block {
     uint32_t id, n_tokens;
@@ -38,7 +33,5 @@ uint32_t tsri_put_n_tokens(const struct tsr_put *put);
 void tsri_put_filled(struct tsr_put *put);
 /* All of it in one go. */
 TSR_MUST int tsri_put_all(struct tsr_client *client, const struct tsr_store *store);
-TSR_MUST int tsri_put_all_from(struct tsr_client *client, const struct tsr_store *store,
-                               const struct tsri_region *source);
 
 #endif

@@ -189,6 +189,21 @@ void tsri_space_close(struct tsr_space *space)
     tsri_separators_close(separators);
 }
 
+bool tsri_space_is_split(const struct tsr_space *space)
+{
+    return space->separators != NULL;
+}
+
+uint32_t tsri_space_block_tokens(const struct tsr_space *space)
+{
+    return space->block_tokens;
+}
+
+const struct tsri_shape *tsri_space_shape(const struct tsr_space *space)
+{
+    return &space->shape;
+}
+
 static int by_entries(const void *a, const void *b)
 {
     const struct tsri_space_row *x = a, *y = b;

@@ -1,9 +1,8 @@
 /* inspect_store.c - the text of a store directory, in the cache that `tessera inspect` looks a
  * prompt up in. Tokens and extras are read, not the KV, by a reader that leaves the directory to
- * its writer. Entries are made below the API with the keys and digests they were stored with: so
- * they are found just as in the cache that owns the store. */
+ * its writer (cache/texts.c). */
 #include "cli/inspect.h"
-#include "cache/core.h"
+#include "cache/cache.h"
 
 #define PAGE_BYTES 4096u /* of host memory, as cmd_inspect.c sets it */
 #define SPACES_TOLD 8u
@@ -89,7 +88,7 @@ static int set_options(const struct tsri_store *s, struct tsr_config *cfg)
         uint64_t n_pages =
             ((uint64_t)h->n_tokens + TSRI_CELL_TOKENS_MAX - 1) / TSRI_CELL_TOKENS_MAX;
         pages += n_pages;
-        meta += tsri_meta_bytes(h->n_tokens, (uint32_t)n_pages, h->extra_bytes) + 128;
+        meta += tsri_texts_bytes(h->n_tokens, (uint32_t)n_pages, h->extra_bytes) + 128;
         windows += h->n_tokens / TSRI_WINDOW;
         xxh3 |= is_xxh3(&s->entries[i]);
     }
@@ -124,77 +123,49 @@ void tsri_inspect_store_close(struct tsri_inspect_store *s)
 
 /* ---- filling ---- */
 
-/* Tokens and extra of an entry, into its meta; an error of the library. */
-static int read_text(struct tsri_store *s, const struct tsri_store_entry *e, struct tsri_meta *meta,
-                     void **no_planes)
-{
-    struct tsr_tier_io io = {.head = e->head,
-                             .loc = e->loc,
-                             .tokens = tsri_meta_tokens(meta),
-                             .extra = tsri_meta_extra(meta),
-                             .extra_max = e->head.extra_bytes,
-                             .n_cells = tsri_head_cells(&e->head),
-                             .planes = no_planes};
-    int n = tsri_tier_get(s->tier, &io, 1);
-    return n < 0 ? n : io.result;
-}
+/* What is read next, and from where. */
+struct text_from {
+    struct tsri_store *store;
+    const struct tsri_store_entry *entry;
+    void **no_planes;
+};
 
-/* The handle, or UNREAD. */
-static uint64_t add_entry(struct tsri_store *s, const struct tsri_store_entry *from,
-                          struct tsr_space *space, void **no_planes)
+static int read_text(void *arg, uint32_t *tokens, uint8_t *extra)
 {
-    struct tsr_cache *c = space->cache;
-    const struct tsr_entry_head *h = &from->head;
-    uint32_t at;
-    if (tsri_room_take(c, &space->shape, h->n_tokens, h->extra_bytes, &at) != 0) return UNREAD;
-    struct tsri_meta *meta =
-        (struct tsri_meta *)(void *)(c->arena.region.data + (size_t)at * TSRI_ARENA_UNIT);
-    if (!tsri_entry_can_alloc(c) || read_text(s, from, meta, no_planes) != 0) {
-        tsri_room_give(c, at);
-        return UNREAD;
-    }
-    memcpy(&meta->digest, h->digest, sizeof meta->digest);
-    meta->base = h->base;
-    meta->freq_set = h->freq_set;
-    uint32_t id = tsri_entry_alloc(c);
-    struct tsri_entry *e = &c->entries[id];
-    struct tsri_key key;
-    memcpy(&key, &h->key, sizeof key);
-    atomic_store(&e->key_lo, key.lo);
-    atomic_store(&e->key_hi, key.hi);
-    e->meta = at;
-    e->n_tokens = h->n_tokens;
-    e->space = space->id;
-    e->kind = (uint8_t)h->kind;
-    e->extra_bytes = h->extra_bytes;
-    tsri_entry_publish(c, id, TSRI_ID_NONE);
-    return tsri_handle(id, tsri_word_gen(atomic_load(&e->word)));
+    const struct text_from *from = arg;
+    const struct tsr_entry_head *h = &from->entry->head;
+    struct tsr_tier_io io = {.head = *h,
+                             .loc = from->entry->loc,
+                             .tokens = tokens,
+                             .extra = extra,
+                             .extra_max = h->extra_bytes,
+                             .n_cells = tsri_head_cells(h),
+                             .planes = from->no_planes};
+    int n = tsri_tier_get(from->store->tier, &io, 1);
+    return n < 0 ? n : io.result;
 }
 
 int tsri_inspect_store_fill(struct tsri_inspect_store *s, struct tsr_space *space)
 {
-    size_t n_planes = 1;
-    for (size_t i = 0; i < s->store.n_entries; i++) {
+    size_t n_planes = 1, n_entries = s->store.n_entries;
+    uint32_t block_tokens = 0; /* blocks are of one size, but for the last of a prompt */
+    for (size_t i = 0; i < n_entries; i++) {
         const struct tsr_entry_head *h = &s->store.entries[i].head;
         size_t n = (size_t)h->n_layers * h->n_planes * tsri_head_cells(h);
         if (n > n_planes) n_planes = n;
-        /* Blocks are of one size, but for the last of a prompt. */
-        bool block = h->kind == TSR_KIND_PREFIX;
-        if (block && (i == 0 || h->n_tokens > space->block_tokens))
-            space->block_tokens = h->n_tokens;
+        if (h->kind == TSR_KIND_PREFIX && h->n_tokens > block_tokens) block_tokens = h->n_tokens;
     }
-    void **no_planes = tsri_alloc(n_planes, sizeof no_planes[0]);
-    if (!no_planes) return tsri_cli_fail("%s", tsr_errmsg());
-    if (s->store.n_entries)
-        memcpy(space->fingerprint, s->store.entries[0].head.space, sizeof space->fingerprint);
-    for (size_t i = 0; i < s->store.n_entries; i++) {
-        /* Nobody else uses the cache: the lock is for the rules of its functions. */
-        pthread_mutex_lock(&space->cache->lock);
-        s->handles[i] = add_entry(&s->store, &s->store.entries[i], space, no_planes);
-        pthread_mutex_unlock(&space->cache->lock);
-        s->n_unread += s->handles[i] == UNREAD;
-        tsri_cli_progress("read", i + 1, s->store.n_entries);
+    struct text_from from = {&s->store, NULL, tsri_alloc(n_planes, sizeof *from.no_planes)};
+    if (!from.no_planes) return tsri_cli_fail("%s", tsr_errmsg());
+    if (n_entries) tsri_texts_space(space, s->store.entries[0].head.space, block_tokens);
+    for (size_t i = 0; i < n_entries; i++) {
+        from.entry = &s->store.entries[i];
+        if (tsri_texts_add(space, &from.entry->head, read_text, &from, &s->handles[i]) != 0) {
+            s->handles[i] = UNREAD;
+            s->n_unread++;
+        }
+        tsri_cli_progress("read", i + 1, n_entries);
     }
-    tsri_free(no_planes);
+    tsri_free(from.no_planes);
     return 0;
 }

@@ -15,10 +15,12 @@
 #ifndef TSRI_CONNECTOR_H
 #define TSRI_CONNECTOR_H
 
-#include "cache/find.h"
+#include "cache/cache.h"
 
 #include <tessera/connector.h>
 #include <tessera/deliver.h>
+
+#include <pthread.h>
 
 /* ---- terms.c: what both halves agree on ---- */
 
@@ -186,11 +188,10 @@ struct tsri_req {
     uint32_t reach;          /* most tokens computed since it has these blocks, drafts and all */
     /* saves: chunks of [0, upto) are there, or in a save, or were decided against */
     uint32_t upto;
-    uint32_t chain_at; /* blocks that `chain` has in it, in tokens */
-    struct tsri_digest chain;
-    uint32_t life;        /* counts restarts */
-    uint32_t n_saves;     /* in flight .. */
-    uint32_t n_saves_now; /* .. of them, those of this life: they read blocks that it has */
+    struct tsri_chain chain; /* as far as it was asked for */
+    uint32_t life;           /* counts restarts */
+    uint32_t n_saves;        /* in flight .. */
+    uint32_t n_saves_now;    /* .. of them, those of this life: they read blocks that it has */
     /* load */
     enum tsri_load_state load_state;
     uint64_t load;

@@ -185,7 +185,7 @@ void tsri_hits_report(struct tsr_scheduler *s, const struct tsri_load_report *re
         uint32_t chunk = s->terms.chunk_tokens, good = report->loaded / chunk * chunk;
         if (good < r->upto) {
             r->upto = good;
-            r->chain_at = 0;
+            r->chain.n_tokens = 0;
         }
     }
     if (--r->n_load_reports) return;

@@ -72,7 +72,7 @@ static int side_init(struct side *s, struct tsr_kvpool *p, const struct tsr_kvpo
     struct tsri_kvmem_desc mem = {.device = p->device,
                                   .stream = s->stream,
                                   .layout = d->layout,
-                                  .shape = &p->space->shape,
+                                  .shape = tsri_space_shape(p->space),
                                   .run_tokens = p->chunk_tokens,
                                   .staging = s->staging,
                                   .staging_bytes = bytes};
@@ -91,7 +91,7 @@ static int open_parts(struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
 {
     int e = tsr_space_open(&p->space, p->cache, d->space);
     if (e) return e;
-    p->chunk_tokens = p->space->block_tokens;
+    p->chunk_tokens = tsri_space_block_tokens(p->space);
     struct tsr_device_config config = {
         .size = sizeof config, .ordinal = d->device_number, .n_threads = d->n_threads};
     e = tsri_device_open(&p->device, d->device ? d->device : "cpu", &config);

@@ -48,7 +48,7 @@ int tsri_lane_init(struct tsri_lane *lane, struct tsr_worker *w, const char *nam
             .device = w->device,
             .stream = lane->stream,
             .layout = (const void *)((const uint8_t *)layouts + g * layouts[0].size),
-            .shape = &t->spaces[w->rank * t->n_groups + g]->shape,
+            .shape = tsri_space_shape(t->spaces[w->rank * t->n_groups + g]),
             .run_tokens = t->chunk_tokens,
             .staging = lane->staging,
             .staging_bytes = lane->staging_bytes};

@@ -100,30 +100,9 @@ static struct tsr_prompt prompt_of(const struct tsri_req *r, uint32_t n_tokens)
 static int ask_own(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
 {
     const struct tsri_terms *t = &s->terms;
-    struct tsri_walk w;
-    struct tsri_chunk chunk;
     struct tsr_prompt prompt = prompt_of(r, to);
-    int e = tsri_walk_init(&w, t->spaces[0], &prompt);
-    if (e) return e;
-    if (r->chain_at && r->chain_at <= r->upto) {
-        w.block = r->chain_at / t->chunk_tokens;
-        w.chain = r->chain;
-    }
-    w.n_blocks++; /* so that the last block's digest is made, too: the next save begins there */
-    while (w.block < to / t->chunk_tokens && tsri_walk_block(&w, &chunk)) {
-        struct tsri_digest digest = chunk.digest;
-        uint32_t i = chunk.range.offset / t->chunk_tokens;
-        for (uint32_t k = 0; chunk.range.offset >= r->upto && k < t->n_spaces; k++) {
-            struct tsri_key key = tsri_chunk_key(t->spaces[k], &chunk, &digest);
-            if (k == 0) memcpy(&s->keys[i], &key, sizeof key);
-            if (tsri_index_find(&t->cache->index, t->cache->entries, key) == TSRI_ID_NONE)
-                s->lacking[i] |= (uint64_t)1 << k;
-        }
-        tsri_walk_passed(&w, &chunk);
-    }
-    r->chain = w.chain;
-    r->chain_at = to;
-    return 0;
+    return tsri_find_lacking(t->spaces, t->n_spaces, &prompt, r->upto, &r->chain, s->keys,
+                             s->lacking);
 }
 
 static int ask_server(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
@@ -181,7 +160,7 @@ static int ask(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
     if (e) return e;
     uint32_t first = r->upto / s->terms.chunk_tokens;
     memset(s->lacking + first, 0, (n - first) * sizeof *s->lacking);
-    return s->terms.cache->served ? ask_server(s, r, to) : ask_own(s, r, to);
+    return tsri_cache_is_served(s->terms.cache) ? ask_server(s, r, to) : ask_own(s, r, to);
 }
 
 /* ---- orders ---- */

@@ -366,7 +366,7 @@ int tsr_scheduler_reset_cache(struct tsr_scheduler *s)
     for (uint32_t i = 0; i < s->reqs.n_buckets; i++)
         for (struct tsri_req *r = s->reqs.buckets[i]; r; r = r->next) {
             tsri_hits_drop(s, r);
-            r->upto = r->chain_at = 0;
+            r->upto = r->chain.n_tokens = 0;
         }
     for (uint32_t k = 0; k < s->terms.n_spaces; k++) {
         struct tsr_clear what = {.size = sizeof what, .space = s->terms.spaces[k], .tier = -1};

@@ -37,7 +37,7 @@ static int settle_chunk(struct tsri_terms *t, const struct tsr_connector_desc *d
     uint32_t block = 1;
     for (uint32_t g = 0; g < t->n_groups; g++)
         if (t->groups[g].block_tokens > block) block = t->groups[g].block_tokens;
-    uint32_t wanted = t->cache->options.chunk_size;
+    uint32_t wanted = tsri_cache_options(t->cache)->chunk_size;
     t->chunk_tokens = d->chunk_tokens;
     if (!t->chunk_tokens) t->chunk_tokens = wanted <= block ? block : wanted / block * block;
     if (t->chunk_tokens % block || t->chunk_tokens > CHUNK_MAX)

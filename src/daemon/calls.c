@@ -55,9 +55,9 @@ static void enter_space(struct tsri_session *x, const struct tsri_wire_head *hea
     atomic_store(&x->spaces[at], space);
     struct tsri_reply r = {.type = head->type, .space.space = at};
     if (shaped) {
-        const struct tsri_shape *s = &space->shape;
+        const struct tsri_shape *s = tsri_space_shape(space);
         r.space = (struct tsri_wire_space){.space = at,
-                                           .block_tokens = space->block_tokens,
+                                           .block_tokens = tsri_space_block_tokens(space),
                                            .n_layers = s->n_layers,
                                            .n_planes = s->n_planes,
                                            .row_bytes = {s->row_bytes[0], s->row_bytes[1]},
@@ -127,7 +127,7 @@ void tsri_session_settle(struct tsri_session *x)
 
 static void spaces(struct tsri_session *x, const struct tsri_wire_head *head)
 {
-    uint32_t max = x->tenant->cache->options.spaces_max;
+    uint32_t max = tsri_cache_options(x->tenant->cache)->spaces_max;
     struct tsri_space_row *rows = tsri_alloc(max, sizeof *rows);
     struct tsri_wire_space_row *out = tsri_alloc(max, sizeof *out);
     if (!rows || !out) {
@@ -270,18 +270,18 @@ static void share_events(struct tsri_session *x)
 {
     struct tsr_event some[64];
     int n;
-    uint32_t turns = x->tenant->cache->options.events_max / TSRI_COUNT(some) + 1;
+    uint32_t turns = tsri_cache_options(x->tenant->cache)->events_max / TSRI_COUNT(some) + 1;
     while (turns-- && (n = tsr_events(x->tenant->cache, some, TSRI_COUNT(some))) > 0)
         for (struct tsri_session *y = x->server->sessions; y; y = y->next)
             for (int i = 0; wants_events(y, x->tenant) && i < n; i++)
                 if (!tsri_events_push(&y->events, &some[i]))
-                    tsri_stats_add(x->tenant->cache->stats, TSRI_M_events_dropped, 1);
+                    tsri_stats_add(tsri_cache_metrics(x->tenant->cache), TSRI_M_events_dropped, 1);
 }
 
 static void events(struct tsri_session *x, const struct tsri_wire_head *head,
                    const struct tsri_request *q)
 {
-    uint32_t max = x->tenant->cache->options.events_max;
+    uint32_t max = tsri_cache_options(x->tenant->cache)->events_max;
     share_events(x);
     int e = x->events.max ? 0 : tsri_events_init(&x->events, max);
     struct tsr_event *out = e ? NULL : tsri_alloc(tsri_min_u32(q->n, max), sizeof *out);
@@ -367,7 +367,7 @@ static uint64_t prompt_steps(struct tsri_session *x, uint32_t number, const stru
     const struct tsr_space *space = tsri_session_space(x, number);
     uint64_t n = 0;
     if (!space) return 0; /* is refused at once */
-    if (p->flags & TSR_PROMPT_PREFIX) n += p->n_tokens / space->block_tokens;
+    if (p->flags & TSR_PROMPT_PREFIX) n += p->n_tokens / tsri_space_block_tokens(space);
     if (p->flags & TSR_PROMPT_SEGMENTS) n += p->n_segments;
     return n;
 }

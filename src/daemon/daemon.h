@@ -18,10 +18,8 @@
 #ifndef TSRI_DAEMON_H
 #define TSRI_DAEMON_H
 
-#include "cache/clients.h"
-#include "cache/find.h"
-#include "cache/manager.h"
-#include "cache/puts.h"
+#include "cache/cache.h"
+#include "cache/events.h"
 #include "cache/source.h"
 #include "wire/wire.h"
 

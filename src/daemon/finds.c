@@ -8,7 +8,7 @@
 static void start_prefetch(struct tsr_cache *c, const struct tsr_match *matches, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (matches[i].tier) tsri_manager_prefetch_one(c, matches[i].entry, NULL);
+        if (matches[i].tier) tsri_cache_prefetch_one(c, matches[i].entry, NULL);
 }
 
 /* Rows there can be: a match has one token at least. */

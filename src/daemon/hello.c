@@ -53,18 +53,20 @@ static int begin(struct tsri_session *x, const struct tsri_wire_hello *h,
     if (e == 0) e = tsr_client_open(&x->client, x->tenant->cache);
     if (e) return e;
     w->word = take_word(x);
-    struct tsr_cache *c = x->tenant->cache;
+    const struct tsr_cache *c = x->tenant->cache;
+    const struct tsri_options *o = tsri_cache_options(c);
+    struct tsri_cache_memory memory = tsri_cache_memory(c);
     w->slot = x->row;
-    w->pool_bytes = (uint64_t)c->pool.n_pages << c->pool.page_shift;
+    w->pool_bytes = (uint64_t)memory.n_pages * memory.page_bytes;
     w->control_bytes = s->control.bytes;
-    w->page_bytes = 1u << c->pool.page_shift;
-    w->block_tokens = c->options.chunk_size;
+    w->page_bytes = memory.page_bytes;
+    w->block_tokens = o->chunk_size;
     w->body_max = TSRI_WIRE_BODY_MAX;
-    w->leases_max = c->options.lease_entries_max;
+    w->leases_max = o->lease_entries_max;
     w->calls_max = TSRI_CALLS_MAX;
-    w->hash = (uint32_t)c->hash;
+    w->hash = (uint32_t)o->hash;
     w->boot_id = s->boot_id;
-    w->n_lost = tsri_losses_count(&c->losses);
+    w->n_lost = tsri_cache_n_lost(c);
     return 0;
 }
 
@@ -73,7 +75,7 @@ static bool send_welcome(struct tsri_session *x, uint64_t id, struct tsri_reply 
 {
     uint8_t frame[256];
     size_t bytes;
-    int fds[2] = {x->tenant->cache->pool.region.fd, x->server->control.fd};
+    int fds[2] = {tsri_cache_memory(x->tenant->cache).fd, x->server->control.fd};
     if (tsri_reply_bytes(r, &bytes) != 0 || bytes > sizeof frame) return false;
     tsri_reply_encode(r, id, frame, bytes);
     return tsri_socket_send_fds(x->fd, frame, bytes, fds, 2) == (ssize_t)bytes;

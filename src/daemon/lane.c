@@ -50,16 +50,16 @@ static int store(struct tsri_session *x, struct tsri_request *q)
 static int hold_put(struct tsri_session *x, const struct tsr_store *store, uint64_t *pages)
 {
     const struct tsr_space *space = store->space;
-    const struct tsri_shape *shape = &space->shape;
+    const struct tsri_shape *shape = tsri_space_shape(space);
     uint32_t n = store->n_tokens > store->from ? store->n_tokens - store->from : 0;
-    uint32_t block = store->kind == TSR_KIND_PREFIX ? space->block_tokens : n;
+    uint32_t block = store->kind == TSR_KIND_PREFIX ? tsri_space_block_tokens(space) : n;
     *pages = block ? (uint64_t)(n / block) * tsri_shape_n_pages(shape, block) : 0;
     if (block && n % block) *pages += tsri_shape_n_pages(shape, n % block);
     if (tsri_hold_pages(tsri_client_holder(x->client), *pages)) return 0;
     return tsri_fail(TSR_EFULL,
                      "leases and stores that are half done hold too much for %llu more "
                      "of %u pages",
-                     (unsigned long long)*pages, space->cache->pool.n_pages);
+                     (unsigned long long)*pages, tsri_cache_memory(x->tenant->cache).n_pages);
 }
 
 static int put_open(struct tsri_session *x, struct tsri_request *q, struct tsri_reply *r)
@@ -137,7 +137,7 @@ static int discover(struct tsri_session *x, const struct tsri_request *q)
  * connected again since. */
 static int flush(const struct tsri_session *x, struct tsri_reply *r)
 {
-    return tsri_manager_flush(x->tenant->cache, &r->n_lost);
+    return tsri_cache_flush(x->tenant->cache, &r->n_lost);
 }
 
 /* What is on the whole cache, or was too long for the loop. */

@@ -19,7 +19,7 @@
 
 struct tsri_stats *tsri_server_stats(const struct tsr_server *s)
 {
-    return s->tenants[0].cache->stats;
+    return tsri_cache_metrics(s->tenants[0].cache);
 }
 
 static void wake(struct tsr_server *s)
@@ -284,7 +284,7 @@ int tsri_server_open(struct tsr_server **out, const struct tsri_server_desc *des
     tsri_slow_init(&s->slow);
     int e = tsri_fork_guard_init(&s->guard);
     for (uint32_t i = 0; e == 0 && i < s->n_tenants; i++)
-        if (!s->tenants[i].cache->pool.region.shared)
+        if (tsri_cache_memory(s->tenants[i].cache).fd < 0)
             e = tsri_fail(TSR_EINVAL, "a cache that others use is opened with owner: embedded");
     s->allow = tsri_alloc(TSRI_TENANTS_MAX, sizeof *s->allow);
     if (e == 0 && !s->allow) e = TSR_ENOMEM;

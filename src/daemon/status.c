@@ -26,7 +26,7 @@ size_t tsri_status_prometheus(const struct tsr_server *s, char *buf, size_t byte
     const char *names[TSRI_TENANTS_MAX];
     refresh(s);
     for (uint32_t i = 0; i < s->n_tenants; i++) {
-        all[i] = s->tenants[i].cache->stats;
+        all[i] = tsri_cache_metrics(s->tenants[i].cache);
         names[i] = s->tenants[i].name;
     }
     return tsri_stats_text_tenants(all, names, s->n_tenants, buf, bytes);
@@ -85,7 +85,7 @@ static void add_tenant(struct tsri_text *t, const struct tsri_tenant *x, char *s
     add_tiers(t, x->cache);
     tsri_text_add(t, "],\"spaces\":[");
     add_spaces(t, x->cache);
-    size_t n = tsri_stats_text_json(x->cache->stats, scratch, METRICS_BYTES_MAX);
+    size_t n = tsri_stats_text_json(tsri_cache_metrics(x->cache), scratch, METRICS_BYTES_MAX);
     TSR_ASSERT(n < METRICS_BYTES_MAX);
     tsri_text_add(t, "],\"metrics\":%s}", scratch);
 }

@@ -219,7 +219,7 @@ static int serve(struct args *a, const struct tsr_config *cfg)
     int status = 0;
     for (uint32_t i = 0; i < tenants.n; i++) {
         uint64_t n_lost; /* those who stored it were told, or could have asked */
-        if (tsri_manager_flush(tenants.list[i].cache, &n_lost) != 0) status = complain(FAILED);
+        if (tsri_cache_flush(tenants.list[i].cache, &n_lost) != 0) status = complain(FAILED);
     }
     tsri_tenants_fini(&tenants);
     tsri_log(TSR_LOG_INFO, "tesserad ends");

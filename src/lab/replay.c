@@ -5,7 +5,7 @@
  * billion parameters has 128 KiB, and 1 MiB here holds as many tokens as 2 GiB there. */
 #include "lab/replay.h"
 
-#include "cache/core.h"
+#include "cache/cache.h"
 
 #include <errno.h>
 #include <ftw.h>
@@ -251,7 +251,7 @@ static void close_all(struct replay *r)
 
 static void count(struct replay *r)
 {
-    const struct tsri_stats *stats = r->cache->stats;
+    const struct tsri_stats *stats = tsri_cache_metrics(r->cache);
     r->result->host_write_bytes = tsri_stats_read(stats, TSRI_M_store_bytes);
     r->result->host_read_bytes = tsri_stats_read(stats, TSRI_M_load_bytes);
     r->result->disk_write_bytes = tsri_stats_read(stats, TSRI_M_tier_write_bytes);

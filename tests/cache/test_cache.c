@@ -557,6 +557,22 @@ TEST(every_number_that_the_documents_allow_opens)
     }
 }
 
+TEST(the_rest_of_the_library_sees_a_cache_through_functions)
+{
+    struct kit k;
+    kit_open(&k, NULL);
+    struct tsri_cache_memory memory = tsri_cache_memory(k.cache);
+    CHECK_INT(memory.n_pages, 64);
+    CHECK_INT(memory.page_bytes, 16384);
+    CHECK_INT(memory.fd, -1); /* not shared */
+    CHECK_INT(tsri_cache_options(k.cache)->host_page_size, 16384);
+    CHECK(tsri_cache_metrics(k.cache) != NULL);
+    CHECK(tsri_cache_device(k.cache) == NULL);
+    CHECK(!tsri_cache_is_served(k.cache));
+    CHECK_INT(tsri_cache_n_lost(k.cache), 0);
+    kit_close(&k);
+}
+
 int main(void)
 {
     RUN(an_idle_cache_takes_less_than_8_mib); /* first: nothing else has warmed the heap */
@@ -567,6 +583,7 @@ int main(void)
     RUN(a_tier_that_does_not_open_is_why_the_cache_does_not);
     RUN(a_forked_child_closes_and_the_parent_notices_nothing);
     RUN(an_entry_costs_at_most_96_bytes_beside_its_tokens);
+    RUN(the_rest_of_the_library_sees_a_cache_through_functions);
     RUN(clear_drops_what_is_not_in_use);
     RUN(more_entries_than_a_batch_are_cleared);
     RUN(clear_of_a_space_leaves_the_others);

@@ -419,8 +419,38 @@ TEST(lookups_agree_with_a_naive_model)
     CHECK(kit_end(&k));
 }
 
+TEST(blocks_that_a_space_lacks_are_told_from_where_the_last_call_ended)
+{
+    struct kit k;
+    kit_open(&k, NULL);
+    struct tsr_space_desc desc = kit_desc();
+    desc.rank = 1;
+    desc.world = 2;
+    struct tsr_space *spaces[2] = {k.space, kit_space(k.cache, &desc)};
+    uint32_t *a = kit_tokens(1, 6 * BLOCK);
+    CHECK_INT(kit_store_prefix(&k, a, 3 * BLOCK), 3 * BLOCK);
+    struct tsr_prompt prompt = kit_prefix_prompt(a, 4 * BLOCK);
+    struct tsr_key keys[6], all[6];
+    uint64_t lacking[6] = {0};
+    struct tsri_chain chain = {.n_tokens = 0};
+    CHECK_INT(tsri_find_lacking(spaces, 2, &prompt, 0, &chain, keys, lacking), 0);
+    CHECK_INT(chain.n_tokens, 4 * BLOCK);
+    for (uint32_t i = 0; i < 4; i++)
+        CHECK_INT(lacking[i], i < 3 ? 2 : 3);
+    /* Goes on behind the fourth block, with the keys that a whole walk has. */
+    prompt = kit_prefix_prompt(a, 6 * BLOCK);
+    CHECK_INT(tsri_find_lacking(spaces, 2, &prompt, 4 * BLOCK, &chain, keys, lacking), 0);
+    CHECK_INT(lacking[4] & lacking[5], 3);
+    CHECK_INT(tsr_keys(k.space, &prompt, all, 6), 6);
+    CHECK(memcmp(keys, all, sizeof all) == 0);
+    tsr_space_close(spaces[1]);
+    free(a);
+    CHECK(kit_end(&k));
+}
+
 int main(void)
 {
+    RUN(blocks_that_a_space_lacks_are_told_from_where_the_last_call_ended);
     RUN(a_prefix_is_the_longest_run_of_blocks_from_token_0);
     RUN(equal_blocks_behind_different_parents_never_share);
     RUN(a_prefix_is_no_segment_and_a_segment_no_prefix);
