@@ -1,16 +1,14 @@
 /* feed.c - brings matched ranges into the engine's memory, layer by layer, K turned to its new
- * position on the way. What is in host memory is copied by one job of the cache's threads, what
- * only a lower tier has is fetched by another and copied as each layer is proven; whoever computes
- * waits for a layer only, and helps with the copies. A copy runs straight from the pages of the
- * pool into the engine's slots. Where a server has the cache, the jobs borrow the pages from it,
- * and a layer counts when the borrow still held after it was copied.
+ * position on the way. What lookups found in memory is copied by one job of the cache's threads,
+ * what they found below by another, as each layer is proven; whoever computes waits for a layer
+ * only, and helps with the copies. A copy runs straight from where a source has the range
+ * (cache/source.h), the pool's pages, the device pool or the pages of a server, into the engine's
+ * slots, and a layer counts when the source still held after it was copied.
  *
  * A feed has several owners: who opened it, and each job. A job whose tier stalls outlives the
  * owner's interest: once a range is given up, or the feed closed, its job may go on reading into
  * the cache but never again touches the engine's memory. The last owner frees it. */
 #include "blend/blend.h"
-#include "cache/clients.h"
-#include "cache/manager.h"
 #include "cache/ops.h"
 #include "cache/source.h"
 
@@ -18,25 +16,27 @@ struct range {
     struct tsri_feed *feed;
     struct tsr_match match;
     struct tsr_space *space;
-    bool int8;
-    uint32_t id; /* pinned; TSRI_ID_NONE: not */
-    bool exact, cold;
-    const struct tsri_borrow *borrow; /* under feed->lock: a server has lent it, as `lent` of it */
-    uint32_t lent;
+    bool int8, exact;
+    const struct tsri_source_range *from;
     void **planes;
     int64_t *slots;
     struct tsr_kv_cells cells;
     struct tsr_kv_run run;
     struct tsri_batch *batch;
     /* under feed->lock: */
+    bool here;        /* where it is read from is known, so that anybody may copy it */
     uint32_t n_ready; /* layers in place */
     int result;
     bool writing;
 };
 
-struct job {
+/* The ranges of one job. */
+struct portion {
     struct tsri_job job; /* first */
     struct tsri_feed *feed;
+    struct tsri_source source;
+    struct range **ranges; /* [source.n] */
+    uint32_t n_below;
 };
 
 struct tsri_feed {
@@ -50,8 +50,7 @@ struct tsri_feed {
     struct tsr_range *segments;
     struct range *ranges;
     uint32_t n_ranges;
-    struct job host_job, cold_job;
-    struct tsri_borrow borrows[2]; /* of a server: what it has in memory, what it has to fetch */
+    struct portion portions[2]; /* what lookups found in memory, and what they found below */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock: */
@@ -61,63 +60,28 @@ struct tsri_feed {
 
 /* ---- one range ---- */
 
-static void fail_range(struct range *r, int err)
-{
-    pthread_mutex_lock(&r->feed->lock);
-    if (r->result == 0) r->result = err;
-    pthread_cond_broadcast(&r->feed->changed);
-    pthread_mutex_unlock(&r->feed->lock);
-}
-
-/* Describes the pages of an entry; returns at which position its first token stands. */
-static int64_t bind_entry(struct range *r, struct tsri_meta *meta)
-{
-    const struct tsr_cache *c = r->feed->cache;
-    const struct tsri_shape *shape = &r->space->shape;
-    tsri_manager_planes(c, &c->entries[r->id], meta, r->planes);
-    r->cells =
-        (struct tsr_kv_cells){.size = sizeof r->cells,
-                              .planes = r->planes,
-                              .n_cells = tsri_shape_n_cells(shape, meta->n_tokens),
-                              .cell_tokens = shape->cell_tokens,
-                              .n_tokens = meta->n_tokens,
-                              .n_layers = shape->n_layers,
-                              .n_planes = shape->n_planes,
-                              .memory = c->pool_locked ? TSR_MEMORY_LOCKED : TSR_MEMORY_HOST};
-    r->run.offset = r->match.entry_offset;
-    r->run.freq_set = meta->freq_set;
-    return (int64_t)meta->base + r->match.entry_offset;
-}
-
-/* The same of pages that are borrowed. */
-static int64_t bind_lent(struct range *r)
-{
-    const struct tsri_borrowed *l = &r->borrow->ranges[r->lent];
-    tsri_borrow_cells(r->borrow, r->lent, r->planes, &r->cells);
-    r->run.offset = l->offset;
-    r->run.freq_set = l->freq_set;
-    return l->stands;
-}
-
-/* The pages are known now: describes them and makes the table of the rotation. meta is that of an
- * entry of ours, or NULL. */
-static int range_bind(struct range *r, struct tsri_meta *meta)
+/* It is known where it is read from: describes it and makes the table of the rotation. */
+static int range_bind(struct range *r)
 {
     struct tsri_feed *f = r->feed;
-    uint32_t n_planes = r->borrow ? tsri_borrow_n_planes(r->borrow, r->lent)
-                                  : tsri_manager_n_planes(f->cache, &f->cache->entries[r->id]);
-    r->planes = tsri_alloc(n_planes, sizeof *r->planes);
+    uint32_t n_planes = tsri_source_n_planes(r->from);
+    r->planes = tsri_alloc((size_t)n_planes + 1, sizeof *r->planes);
     if (!r->planes) return TSR_ENOMEM;
-    r->run =
-        (struct tsr_kv_run){.cells = &r->cells, .slots = r->slots, .n_tokens = r->match.n_tokens};
-    int64_t stands = r->borrow ? bind_lent(r) : bind_entry(r, meta);
+    uint32_t offset = tsri_source_cells(r->from, r->planes, &r->cells);
     r->cells.int8 = r->int8;
-    r->run.delta = (int64_t)r->match.prompt_offset - stands;
+    r->run = (struct tsr_kv_run){.cells = &r->cells,
+                                 .slots = r->slots,
+                                 .offset = offset,
+                                 .n_tokens = r->match.n_tokens,
+                                 .delta = (int64_t)r->match.prompt_offset - r->match.entry_offset -
+                                          r->from->base,
+                                 .freq_set = r->from->freq_set};
     if (r->exact && r->run.delta) return TSR_ESPACE;
     struct tsr_batch_limits limits = {.runs = 1,
                                       .tokens = r->match.n_tokens,
                                       .cells = r->cells.n_cells,
-                                      .plane_pointers = n_planes};
+                                      .plane_pointers =
+                                          r->cells.n_cells * r->cells.n_layers * r->cells.n_planes};
     struct tsri_batch_desc desc = {.direction = TSRI_BATCH_SCATTER,
                                    .n_runs = 1,
                                    .layout = &f->layout,
@@ -130,7 +94,7 @@ static int range_bind(struct range *r, struct tsri_meta *meta)
 
 /* Copies one layer, unless nobody wants it any more. Layers come in order; one that comes again,
  * from another tier, is there already. */
-static void range_layer(struct range *r, struct tsri_meta *meta, uint32_t layer)
+static void range_layer(struct range *r, uint32_t layer)
 {
     struct tsri_feed *f = r->feed;
     pthread_mutex_lock(&f->lock);
@@ -138,10 +102,10 @@ static void range_layer(struct range *r, struct tsri_meta *meta, uint32_t layer)
     if (wanted) r->writing = true;
     pthread_mutex_unlock(&f->lock);
     if (!wanted) return;
-    int e = r->batch ? 0 : range_bind(r, meta);
+    int e = r->batch ? 0 : range_bind(r);
     if (!e) e = tsri_batch_scatter(r->batch, layer, 1);
     if (!e && tsri_device_caps(f->device) & TSR_DEVICE_ASYNC) e = tsri_stream_sync(f->device, NULL);
-    if (!e && r->borrow && !tsri_borrow_holds(r->borrow)) e = TSR_ENOENT; /* copied in vain */
+    if (!e && !tsri_source_holds(r->from->source)) e = TSR_ENOENT; /* copied in vain */
     pthread_mutex_lock(&f->lock);
     r->writing = false;
     if (e)
@@ -161,10 +125,14 @@ static void feed_free(struct tsri_feed *f)
         tsri_batch_close(r->batch);
         tsri_free(r->planes);
         tsri_free(r->slots);
-        if (r->id != TSRI_ID_NONE) tsri_unpin(f->cache, r->id);
     }
-    tsri_borrow_fini(&f->borrows[0]);
-    tsri_borrow_fini(&f->borrows[1]);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct portion *p = &f->portions[i];
+        tsri_source_close(&p->source);
+        tsri_free(p->source.ranges);
+        tsri_free(p->source.pins);
+        tsri_free(p->ranges);
+    }
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->lock);
     tsri_free(f->ranges);
@@ -181,114 +149,53 @@ static void leave(struct tsri_feed *f)
     if (last) feed_free(f);
 }
 
-static void run_host(struct tsri_job *job)
+static void copy_here(struct portion *p)
 {
-    struct tsri_feed *f = ((struct job *)job)->feed;
-    for (uint32_t l = 0; l < f->layout.n_layers; l++)
-        for (uint32_t i = 0; i < f->n_ranges; i++) {
-            struct range *r = &f->ranges[i];
-            if (r->cold || r->id == TSRI_ID_NONE) continue;
-            range_layer(r, tsri_meta(f->cache, &f->cache->entries[r->id]), l);
-        }
-    leave(f);
+    for (uint32_t l = 0; l < p->feed->layout.n_layers; l++)
+        for (uint32_t i = 0; i < p->source.n; i++)
+            if (p->ranges[i]->here) range_layer(p->ranges[i], l);
 }
 
-/* Ranges of one kind, with their numbers in `which`. */
-static uint32_t want_all(struct tsri_feed *f, bool cold, struct tsri_borrow_want *wants,
-                         struct range **which)
+static void layer_fetched(struct tsri_source_range *from, uint32_t layer)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < f->n_ranges; i++) {
-        struct range *r = &f->ranges[i];
-        if (r->cold != cold) continue;
-        wants[n] =
-            (struct tsri_borrow_want){.space = r->space, .match = &r->match, .prompt = &f->prompt};
-        which[n++] = r;
+    struct portion *p = from->source->arg;
+    range_layer(p->ranges[from - p->source.ranges], layer);
+}
+
+/* What was below is here now, or not to be had: whoever waits may copy. */
+static void hand_over(struct portion *p)
+{
+    pthread_mutex_lock(&p->feed->lock);
+    for (uint32_t i = 0; i < p->source.n; i++) {
+        struct range *r = p->ranges[i];
+        if (r->result == 0) r->result = r->from->result;
+        r->here = r->from->result == 0;
     }
-    return n;
+    pthread_cond_broadcast(&p->feed->changed);
+    pthread_mutex_unlock(&p->feed->lock);
 }
 
-/* Whoever waits may copy from now on. */
-static void hand_over(struct range *r, const struct tsri_borrow *b, uint32_t i)
+static void run_portion(struct tsri_job *job)
 {
-    pthread_mutex_lock(&r->feed->lock);
-    if (r->result == 0) r->result = b->ranges[i].result;
-    if (b->ranges[i].result == 0) {
-        r->lent = i;
-        r->borrow = b;
+    struct portion *p = (struct portion *)job;
+    copy_here(p);
+    if (p->n_below) {
+        int e = tsri_source_fetch(&p->source, NULL);
+        (void)e; /* each range has it as its result */
+        hand_over(p);
+        copy_here(p);
     }
-    pthread_cond_broadcast(&r->feed->changed);
-    pthread_mutex_unlock(&r->feed->lock);
-}
-
-/* On the cache's own connection, which outlives whoever has opened the feed. */
-static void run_lent(struct tsri_job *job)
-{
-    struct tsri_feed *f = ((struct job *)job)->feed;
-    bool cold = (struct job *)job == &f->cold_job;
-    struct tsri_served *served = f->cache->served;
-    struct tsri_borrow *b = &f->borrows[cold];
-    struct tsri_borrow_want *wants = tsri_alloc(f->n_ranges, sizeof *wants);
-    struct range **which = tsri_alloc(f->n_ranges, sizeof *which);
-    int e = wants && which ? 0 : TSR_ENOMEM;
-    uint32_t n = e ? 0 : want_all(f, cold, wants, which);
-    if (e == 0)
-        e = tsri_borrow_init(b, served->seat, wants, n, tsri_now_ns() + served->patience_ns);
-    for (uint32_t i = 0; i < f->n_ranges && e; i++)
-        if (f->ranges[i].cold == cold) fail_range(&f->ranges[i], e == TSR_EAGAIN ? TSR_ENOENT : e);
-    for (uint32_t i = 0; i < n && !e; i++)
-        hand_over(which[i], b, i);
-    for (uint32_t l = 0; l < f->layout.n_layers && !e; l++)
-        for (uint32_t i = 0; i < n; i++)
-            if (b->ranges[i].result == 0) range_layer(which[i], NULL, l);
-    tsri_free(wants);
-    tsri_free(which);
-    leave(f);
-}
-
-static bool fetch_verify(struct tsri_fetch *fetch, struct tsri_meta *meta)
-{
-    struct range *r = fetch->arg;
-    return tsri_match_wanted(r->space, &r->match, &r->feed->prompt, &r->feed->cache->entries[r->id],
-                             meta);
-}
-
-static void fetch_layer(struct tsri_fetch *fetch, struct tsri_meta *meta, uint32_t layer)
-{
-    range_layer(fetch->arg, meta, layer);
-}
-
-static void run_cold(struct tsri_job *job)
-{
-    struct tsri_feed *f = ((struct job *)job)->feed;
-    struct tsri_fetch *fetches = tsri_alloc(f->n_ranges, sizeof *fetches);
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < f->n_ranges; i++) {
-        struct range *r = &f->ranges[i];
-        if (!r->cold) continue;
-        if (fetches)
-            fetches[n++] = (struct tsri_fetch){
-                .id = r->id, .verify = fetch_verify, .layer_done = fetch_layer, .arg = r};
-        else
-            fail_range(r, TSR_ENOMEM);
-    }
-    if (n) tsri_manager_fetch(f->cache, fetches, n);
-    for (uint32_t i = 0; i < n; i++) {
-        struct range *r = fetches[i].arg;
-        if (fetches[i].result) fail_range(r, fetches[i].result);
-    }
-    tsri_free(fetches);
-    leave(f);
+    leave(p->feed);
 }
 
 /* When no thread has room for it, it runs here and now. */
-static void start(struct tsri_feed *f, struct job *j, void (*run)(struct tsri_job *))
+static void start(struct tsri_feed *f, struct portion *p)
 {
-    *j = (struct job){.job.run = run, .feed = f};
+    p->job.run = run_portion;
     pthread_mutex_lock(&f->lock);
     f->n_owners++;
     pthread_mutex_unlock(&f->lock);
-    if (tsri_work_push(tsri_ops_work(f->cache->ops), &j->job) != 0) run(&j->job);
+    if (tsri_work_push(tsri_ops_work(f->cache->ops), &p->job) != 0) run_portion(&p->job);
 }
 
 /* ---- opening ---- */
@@ -313,50 +220,52 @@ static int range_open(struct range *r, struct tsri_feed *f, const struct tsri_fe
                         .match = from->match,
                         .space = from->space,
                         .int8 = from->int8,
-                        .exact = from->exact,
-                        .id = TSRI_ID_NONE};
+                        .exact = from->exact};
     r->slots = tsri_alloc(from->match.n_tokens, sizeof *r->slots);
     if (!r->slots) return TSR_ENOMEM;
     for (uint32_t i = 0; i < from->match.n_tokens; i++)
         r->slots[i] = from->slots ? from->slots[i] : (int64_t)from->match.prompt_offset + i;
-    if (f->cache->served) { /* the server pins, and compares */
-        r->cold = from->match.tier != 0;
-        return 0;
-    }
-    uint32_t id;
-    enum tsri_state state = tsri_pin_match(f->cache, &from->match, &id);
-    if (state == TSRI_FREE) {
-        r->result = TSR_ENOENT;
-        return 0;
-    }
-    const struct tsri_entry *e = &f->cache->entries[id];
-    r->id = id;
-    r->cold = state == TSRI_COLD;
-    if (e->space != r->space->id ||
-        (uint64_t)from->match.entry_offset + from->match.n_tokens > e->n_tokens)
-        r->result = TSR_ESPACE;
-    else if (!r->cold &&
-             !tsri_match_wanted(r->space, &r->match, &f->prompt, e, tsri_meta(f->cache, e)))
-        r->result = TSR_ECORRUPT;
     return 0;
 }
 
-/* Entries of the range's space against the engine's memory. */
-static int check_shape(const struct tsri_feed_desc *d, const struct tsri_feed_range *r)
+/* The ranges that lookups found below, or those that they did not. */
+static int portion_open(struct tsri_feed *f, bool below)
 {
-    const struct tsri_shape *s = &r->space->shape;
-    if (s->n_layers != d->layout->n_layers || s->n_planes != d->layout->n_planes)
-        return tsri_fail(TSR_ESPACE, "feed: a space of %u layers, memory of %u", s->n_layers,
-                         d->layout->n_layers);
-    for (uint32_t p = 0; p < s->n_planes; p++) {
-        const struct tsr_kv_plane *plane = &d->layout->planes[p];
-        size_t row =
-            r->int8 ? tsri_row_bytes_int8(plane->n_heads, plane->dim) : tsri_row_bytes(plane);
-        if (row != s->row_bytes[p])
-            return tsri_fail(TSR_ESPACE, "feed: rows of %zu bytes, entries of %u", row,
-                             s->row_bytes[p]);
+    struct portion *p = &f->portions[below];
+    p->feed = f;
+    p->source = (struct tsri_source){.c = f->cache, .layer_done = layer_fetched, .arg = p};
+    p->source.ranges = tsri_alloc((size_t)f->n_ranges + 1, sizeof *p->source.ranges);
+    p->ranges = tsri_alloc((size_t)f->n_ranges + 1, sizeof *p->ranges);
+    if (!p->source.ranges || !p->ranges) return TSR_ENOMEM;
+    if (f->device == f->cache->device) { /* it can read the device pool */
+        p->source.pins = tsri_alloc((size_t)f->n_ranges + 1, sizeof *p->source.pins);
+        if (!p->source.pins) return TSR_ENOMEM;
+    }
+    for (uint32_t i = 0; i < f->n_ranges; i++) {
+        struct range *r = &f->ranges[i];
+        if ((r->match.tier != 0) != below) continue;
+        struct tsri_source_range *from = &p->source.ranges[p->source.n];
+        struct tsri_want want = {.space = r->space, .match = &r->match, .prompt = &f->prompt};
+        int e = tsri_source_want(from, f->cache, &want);
+        if (e) return e;
+        r->from = from;
+        p->ranges[p->source.n++] = r;
     }
     return 0;
+}
+
+/* Pins what is here; returns whether there is something to do. */
+static bool portion_pin(struct portion *p)
+{
+    bool any = false;
+    p->n_below = tsri_source_open(&p->source);
+    for (uint32_t i = 0; i < p->source.n; i++) {
+        struct range *r = p->ranges[i];
+        r->result = r->from->result;
+        r->here = r->result == 0 && r->from->where != TSRI_BELOW;
+        any |= r->result == 0;
+    }
+    return any;
 }
 
 int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
@@ -364,7 +273,7 @@ int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
     *out = NULL;
     int e = tsri_layout_check(d->layout);
     for (uint32_t i = 0; !e && i < d->n_ranges; i++)
-        e = check_shape(d, &d->ranges[i]);
+        e = tsri_shape_fits(&d->ranges[i].space->shape, d->layout, d->ranges[i].int8);
     if (e) return e;
     struct tsri_feed *f = tsri_alloc(1, sizeof *f);
     if (!f) return TSR_ENOMEM;
@@ -378,22 +287,18 @@ int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
     pthread_mutex_init(&f->lock, NULL);
     f->ranges = tsri_alloc((size_t)d->n_ranges + 1, sizeof *f->ranges);
     e = f->ranges ? copy_prompt(f, d->prompt) : TSR_ENOMEM;
-    bool host = false, cold = false;
-    for (uint32_t i = 0; !e && i < d->n_ranges; i++) {
-        e = range_open(&f->ranges[i], f, &d->ranges[i]);
-        f->n_ranges++;
-        bool loads = f->ranges[i].result == 0;
-        cold |= loads && f->ranges[i].cold;
-        host |= loads && !f->ranges[i].cold;
-    }
+    for (; !e && f->n_ranges < d->n_ranges; f->n_ranges++)
+        e = range_open(&f->ranges[f->n_ranges], f, &d->ranges[f->n_ranges]);
+    if (!e) e = portion_open(f, false);
+    if (!e) e = portion_open(f, true);
     if (e) {
         feed_free(f);
         return e;
     }
     *out = f;
-    bool served = d->cache->served != NULL;
-    if (cold) start(f, &f->cold_job, served ? run_lent : run_cold);
-    if (host) start(f, &f->host_job, served ? run_lent : run_host);
+    bool here = portion_pin(&f->portions[0]), below = portion_pin(&f->portions[1]);
+    if (below) start(f, &f->portions[1]);
+    if (here) start(f, &f->portions[0]);
     return 0;
 }
 
@@ -417,24 +322,16 @@ static uint32_t n_missing(const struct tsri_feed *f, uint32_t layer, uint64_t *p
     return n;
 }
 
-/* Under lock: are its pages known, so that anybody may copy them? */
-static bool is_here(const struct range *r)
-{
-    return r->borrow || (!r->cold && r->id != TSRI_ID_NONE);
-}
-
 /* Under lock, which is let go meanwhile: copies what is in host memory and nobody has copied yet,
  * because the threads are busy, or stuck with a tier. */
 static void help(struct tsri_feed *f, uint32_t layer)
 {
     for (uint32_t i = 0; i < f->n_ranges; i++) {
         struct range *r = &f->ranges[i];
-        while (is_here(r) && r->result == 0 && !r->writing && r->n_ready <= layer) {
+        while (r->here && r->result == 0 && !r->writing && r->n_ready <= layer) {
             uint32_t next = r->n_ready;
-            struct tsri_meta *meta =
-                r->borrow ? NULL : tsri_meta(f->cache, &f->cache->entries[r->id]);
             pthread_mutex_unlock(&f->lock);
-            range_layer(r, meta, next);
+            range_layer(r, next);
             pthread_mutex_lock(&f->lock);
         }
     }

@@ -1,36 +1,41 @@
-/* borrow.c - ranges that a server lends, to be read where they lie in its memory: it names the
- * pages under a lease of this borrow alone, and whoever reads them asks afterwards whether the
- * lease still held. What was read while it did not is worth nothing. */
+/* borrow.c - ranges that a server lends, to be read where they are in its memory: the source
+ * (source.h) of a cache that a server has. It names the pages under a lease of this source alone,
+ * and whoever reads them asks afterwards whether the lease still held. What was read while it did
+ * not is worth nothing. */
+#include "cache/clients.h"
+#include "cache/core.h"
 #include "cache/source.h"
 
 #define WANTS_MAX 4096u /* ranges of one request */
 #define BORROW_LEASE ((uint64_t)1 << 63)
 
-static uint32_t want_tokens(const struct tsri_borrow_want *w)
+static uint32_t offset_in_match(const struct tsri_source_range *r)
 {
-    return w->n_tokens ? w->n_tokens : w->match->n_tokens - w->offset;
+    return r->offset - r->wanted.match->entry_offset;
 }
 
 /* ---- asking ---- */
 
 /* Ranges from `first` on that fit in one request: those with the same prompt. It is sent when one of
  * them needs it, and then the server compares with it whatever it has to fetch. */
-static uint32_t fill_request(struct tsri_borrow *b, const struct tsri_borrow_want *wants,
-                             uint32_t first, struct tsri_wire_want *out, struct tsri_request *q)
+static uint32_t fill_request(const struct tsri_source *s, uint32_t first,
+                             struct tsri_wire_want *out, struct tsri_request *q)
 {
-    const struct tsr_prompt *prompt = NULL;
+    const struct tsr_prompt *prompt = NULL, *only = s->ranges[first].wanted.prompt;
     uint32_t n = 0;
-    for (uint32_t i = first; i < b->n && n < WANTS_MAX; i++, n++) {
-        const struct tsri_borrow_want *w = &wants[i];
-        if (w->prompt != wants[first].prompt) break;
-        if (!w->match->verified) prompt = w->prompt;
-        out[n] = (struct tsri_wire_want){
-            .space = b->ranges[i].number, .offset = w->offset, .n_tokens = want_tokens(w)};
-        tsri_wire_match_put(w->match, &out[n].match);
+    for (uint32_t i = first; i < s->n && n < WANTS_MAX; i++, n++) {
+        const struct tsri_source_range *r = &s->ranges[i];
+        const struct tsr_match *match = r->wanted.match;
+        if (r->wanted.prompt != only) break;
+        if (!match->verified) prompt = only;
+        out[n] = (struct tsri_wire_want){.space = s->borrow.spaces[i].number,
+                                         .offset = offset_in_match(r),
+                                         .n_tokens = r->n_tokens};
+        tsri_wire_match_put(match, &out[n].match);
     }
     tsri_request_clear(q, TSRI_WIRE_RETRIEVE);
     q->retrieve = (struct tsri_wire_retrieve){
-        .lease = b->lease, .n_wants = n, .wants = out, .has_prompt = prompt != NULL};
+        .lease = s->borrow.lease, .n_wants = n, .wants = out, .has_prompt = prompt != NULL};
     if (prompt)
         memcpy(&q->prompt, prompt,
                prompt->size < sizeof q->prompt ? prompt->size : sizeof q->prompt);
@@ -38,15 +43,14 @@ static uint32_t fill_request(struct tsri_borrow *b, const struct tsri_borrow_wan
 }
 
 /* Is what the server says possible, so that nobody reads beyond the mapping? */
-static bool is_sound(const struct tsri_borrow *b, const struct tsri_borrow_want *want,
-                     const struct tsri_borrowed *r, const struct tsri_wire_lent *w,
-                     const uint32_t *pages)
+static bool is_sound(const struct tsri_borrow *b, const struct tsri_source_range *r,
+                     const struct tsri_wire_lent *w, const uint32_t *pages)
 {
-    const struct tsri_shape *s = &r->shape;
+    const struct tsri_shape *s = r->shape;
     uint64_t first = (uint64_t)w->cell_first * s->cell_tokens;
-    uint64_t offset = (uint64_t)want->match->entry_offset + want->offset;
-    uint64_t end = offset + want_tokens(want);
-    if (offset < first || offset - first >= s->cell_tokens || end > w->entry_tokens) return false;
+    uint64_t end = (uint64_t)r->offset + r->n_tokens;
+    if (r->offset < first || r->offset - first >= s->cell_tokens || end > w->entry_tokens)
+        return false;
     uint64_t last_cell_end = (end + s->cell_tokens - 1) / s->cell_tokens * s->cell_tokens;
     uint64_t held = last_cell_end < w->entry_tokens ? last_cell_end : w->entry_tokens;
     if (w->n_pages < tsri_shape_n_pages(s, (uint32_t)(held - first))) return false;
@@ -56,9 +60,10 @@ static bool is_sound(const struct tsri_borrow *b, const struct tsri_borrow_want 
     return true;
 }
 
-static int take_lent(struct tsri_borrow *b, const struct tsri_borrow_want *wants, uint32_t first,
-                     uint32_t n, const struct tsri_reply *reply)
+static int take_lent(struct tsri_source *s, uint32_t first, uint32_t n,
+                     const struct tsri_reply *reply)
 {
+    struct tsri_borrow *b = &s->borrow;
     if (reply->n != n)
         return tsri_fail(TSR_EINVAL, "the server lends %u ranges of %u", reply->n, n);
     uint32_t *pages = tsri_alloc(reply->n_pages, sizeof *pages), at = 0;
@@ -67,56 +72,54 @@ static int take_lent(struct tsri_borrow *b, const struct tsri_borrow_want *wants
     b->blocks[b->n_blocks++] = pages;
     for (uint32_t i = 0; i < n; i++) {
         const struct tsri_wire_lent *w = &reply->lent[i];
-        const struct tsri_borrow_want *want = &wants[first + i];
-        struct tsri_borrowed *r = &b->ranges[first + i];
+        struct tsri_source_range *r = &s->ranges[first + i];
+        r->shape = &b->spaces[first + i].shape;
         r->result = w->result;
+        r->where = w->result ? TSRI_GONE : TSRI_HERE;
         if (w->result) continue;
-        if (w->n_pages > reply->n_pages - at || !is_sound(b, want, r, w, pages + at)) {
+        if (w->n_pages > reply->n_pages - at || !is_sound(b, r, w, pages + at)) {
             r->result = TSR_ECORRUPT;
             return tsri_fail(TSR_ECORRUPT, "the server lends pages that cannot be");
         }
-        uint32_t skipped = w->cell_first * r->shape.cell_tokens;
-        r->pages = pages + at;
-        r->n_tokens = want_tokens(want);
-        r->offset = want->match->entry_offset + want->offset - skipped;
-        r->entry_tokens = w->entry_tokens - skipped;
-        r->stands = (int64_t)w->base + want->match->entry_offset + want->offset;
+        r->base = w->base;
         r->freq_set = w->freq_set;
+        r->entry_tokens = w->entry_tokens;
+        r->cell_first = w->cell_first;
+        r->n_pages = w->n_pages;
+        r->pages = pages + at;
         at += w->n_pages;
     }
     return 0;
 }
 
-static int ask_spaces(struct tsri_borrow *b, const struct tsri_borrow_want *wants,
-                      uint64_t until_ns)
+static int ask_spaces(struct tsri_source *s, uint64_t until_ns)
 {
-    for (uint32_t i = 0; i < b->n; i++) {
-        struct tsri_seat_space s;
-        if (i && wants[i].space == wants[i - 1].space) {
-            b->ranges[i].shape = b->ranges[i - 1].shape;
-            b->ranges[i].number = b->ranges[i - 1].number;
+    struct tsri_borrow *b = &s->borrow;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const struct tsr_space *space = s->ranges[i].wanted.space;
+        if (i && space == s->ranges[i - 1].wanted.space) {
+            b->spaces[i] = b->spaces[i - 1];
             continue;
         }
-        int e = tsri_seat_space(b->seat, b->session, wants[i].space, until_ns, &s);
+        int e = tsri_seat_space(b->seat, b->session, space, until_ns, &b->spaces[i]);
         if (e) return e;
-        b->ranges[i].shape = s.shape;
-        b->ranges[i].number = s.number;
     }
     return 0;
 }
 
-static int ask_all(struct tsri_borrow *b, const struct tsri_borrow_want *wants, uint64_t until_ns)
+static int ask_all(struct tsri_source *s, uint64_t until_ns)
 {
-    struct tsri_wire_want *some = tsri_alloc(tsri_min_u32(b->n, WANTS_MAX), sizeof *some);
-    int e = some ? ask_spaces(b, wants, until_ns) : TSR_ENOMEM;
-    for (uint32_t at = 0; e == 0 && at < b->n;) {
+    struct tsri_borrow *b = &s->borrow;
+    struct tsri_wire_want *some = tsri_alloc(tsri_min_u32(s->n, WANTS_MAX), sizeof *some);
+    int e = some ? ask_spaces(s, until_ns) : TSR_ENOMEM;
+    for (uint32_t at = 0; e == 0 && at < s->n;) {
         struct tsri_request q;
         struct tsri_answer *a;
-        uint32_t n = fill_request(b, wants, at, some, &q);
+        uint32_t n = fill_request(s, at, some, &q);
         e = tsri_link_start(b->seat->link, b->session, &q, until_ns, &a);
         if (e) break;
         e = tsri_link_wait(a, until_ns);
-        if (e >= 0) e = take_lent(b, wants, at, n, &a->reply);
+        if (e >= 0) e = take_lent(s, at, n, &a->reply);
         tsri_link_end(a);
         at += n;
     }
@@ -124,61 +127,55 @@ static int ask_all(struct tsri_borrow *b, const struct tsri_borrow_want *wants, 
     return e;
 }
 
-/* ---- reading ---- */
-
-/* Tokens of the cells that were lent. */
-static uint32_t held_tokens(const struct tsri_borrowed *r)
+static int borrow(struct tsri_source *s, uint64_t until_ns)
 {
-    uint64_t cell = r->shape.cell_tokens;
-    uint64_t end = ((uint64_t)r->offset + r->n_tokens + cell - 1) / cell * cell;
-    return end < r->entry_tokens ? (uint32_t)end : r->entry_tokens;
-}
-
-uint32_t tsri_borrow_n_planes(const struct tsri_borrow *b, uint32_t i)
-{
-    const struct tsri_shape *s = &b->ranges[i].shape;
-    return tsri_shape_n_cells(s, held_tokens(&b->ranges[i])) * s->n_layers * s->n_planes;
-}
-
-void tsri_borrow_cells(const struct tsri_borrow *b, uint32_t i, void **planes,
-                       struct tsr_kv_cells *out)
-{
-    const struct tsri_borrowed *r = &b->ranges[i];
-    const struct tsri_shape *s = &r->shape;
-    uint32_t n_tokens = held_tokens(r), n_cells = tsri_shape_n_cells(s, n_tokens);
-    for (uint32_t c = 0; c < n_cells; c++) {
-        struct tsri_cell cell;
-        tsri_cell_layout(s, n_tokens, c, &cell);
-        for (uint32_t l = 0; l < s->n_layers; l++)
-            for (uint32_t p = 0; p < s->n_planes; p++)
-                planes[(l * s->n_planes + p) * n_cells + c] =
-                    tsri_plane(b->mapping->pool.data, s, r->pages, &cell, c, l, p);
-    }
-    *out = (struct tsr_kv_cells){.size = sizeof *out,
-                                 .planes = planes,
-                                 .n_cells = n_cells,
-                                 .cell_tokens = s->cell_tokens,
-                                 .n_tokens = n_tokens,
-                                 .n_layers = s->n_layers,
-                                 .n_planes = s->n_planes,
-                                 .memory = TSR_MEMORY_HOST};
-}
-
-/* ---- the whole ---- */
-
-int tsri_borrow_init(struct tsri_borrow *b, struct tsri_seat *seat,
-                     const struct tsri_borrow_want *wants, uint32_t n, uint64_t until_ns)
-{
-    *b = (struct tsri_borrow){.seat = seat, .n = n};
-    b->session = tsri_link_session(seat->link);
-    b->mapping = b->session ? tsri_link_mapping(seat->link, b->session) : NULL;
+    struct tsri_borrow *b = &s->borrow;
+    b->session = tsri_link_session(b->seat->link);
+    b->mapping = b->session ? tsri_link_mapping(b->seat->link, b->session) : NULL;
     if (!b->mapping) return TSR_EAGAIN;
-    b->lease = BORROW_LEASE | atomic_fetch_add(&seat->last_lease, 1);
-    b->ranges = tsri_alloc(n, sizeof *b->ranges);
-    b->blocks = tsri_alloc(n, sizeof *b->blocks);
-    int e = b->ranges && b->blocks ? ask_all(b, wants, until_ns) : TSR_ENOMEM;
-    if (e) tsri_borrow_fini(b);
-    return e;
+    b->lease = BORROW_LEASE | atomic_fetch_add(&b->seat->last_lease, 1);
+    b->spaces = tsri_alloc(s->n, sizeof *b->spaces);
+    b->blocks = tsri_alloc(s->n, sizeof *b->blocks);
+    return b->spaces && b->blocks ? ask_all(s, until_ns) : TSR_ENOMEM;
+}
+
+/* ---- as a source ---- */
+
+uint32_t tsri_source_open_served(struct tsri_source *s)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct tsri_source_range *r = &s->ranges[i];
+        r->source = s;
+        r->result = 0;
+        r->where = TSRI_BELOW;
+    }
+    return s->n;
+}
+
+static void fail_all(struct tsri_source *s, int err)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        s->ranges[i].result = err;
+        s->ranges[i].where = TSRI_GONE;
+    }
+}
+
+int tsri_source_fetch_served(struct tsri_source *s, const atomic_bool *stop)
+{
+    (void)stop; /* it waits no longer than server_patience */
+    struct tsri_served *served = s->c->served;
+    s->borrow =
+        (struct tsri_borrow){.seat = s->client ? tsri_client_seat(s->client) : served->seat};
+    int e = borrow(s, tsri_now_ns() + served->patience_ns);
+    if (e) {
+        tsri_borrow_fini(&s->borrow);
+        bool away = e == TSR_EAGAIN || e == TSR_ETIME; /* not there, or not in time: a miss */
+        fail_all(s, away ? TSR_ENOENT : e);
+        return away ? 0 : e;
+    }
+    s->memory = s->borrow.mapping->pool.data;
+    s->locked = false;
+    return 0;
 }
 
 bool tsri_borrow_holds(const struct tsri_borrow *b)
@@ -197,6 +194,6 @@ void tsri_borrow_fini(struct tsri_borrow *b)
     for (uint32_t i = 0; b->blocks && i < b->n_blocks; i++)
         tsri_free(b->blocks[i]);
     tsri_free(b->blocks);
-    tsri_free(b->ranges);
+    tsri_free(b->spaces);
     *b = (struct tsri_borrow){0};
 }

@@ -168,7 +168,7 @@ static int served_space_open(struct tsr_space *space, const struct tsr_space_des
 }
 
 /* Under seat->lock. */
-static int open_space(struct tsri_seat *seat, uint64_t session, struct tsr_space *space,
+static int open_space(struct tsri_seat *seat, uint64_t session, const struct tsr_space *space,
                       uint64_t until_ns, struct tsri_seat_space *out)
 {
     struct tsri_request q;
@@ -206,7 +206,7 @@ static int open_space(struct tsri_seat *seat, uint64_t session, struct tsr_space
     return e;
 }
 
-int tsri_seat_space(struct tsri_seat *seat, uint64_t session, struct tsr_space *space,
+int tsri_seat_space(struct tsri_seat *seat, uint64_t session, const struct tsr_space *space,
                     uint64_t until_ns, struct tsri_seat_space *out)
 {
     int e = 0;

@@ -56,8 +56,9 @@ struct tsri_served {
 TSR_MUST int tsri_seat_open(struct tsri_seat **out, struct tsri_served *r, bool stores);
 void tsri_seat_close(struct tsri_seat *seat);
 /* Its number and shape in that session. */
-TSR_MUST int tsri_seat_space(struct tsri_seat *seat, uint64_t session, struct tsr_space *space,
-                             uint64_t until_ns, struct tsri_seat_space *out);
+TSR_MUST int tsri_seat_space(struct tsri_seat *seat, uint64_t session,
+                             const struct tsr_space *space, uint64_t until_ns,
+                             struct tsri_seat_space *out);
 /* Is this what a server that is away, slow or full answers: a miss? */
 bool tsri_served_is_away(int err);
 
@@ -70,43 +71,18 @@ uint64_t tsri_seat_life(struct tsri_seat *seat, uint64_t session);
 /* That life of the server has taken a store: a flush must reach the same one. */
 void tsri_served_stored(struct tsri_served *r, uint64_t life);
 
-/* ---- borrow.c: ranges that a server lends, read where they lie ---- */
+/* ---- borrow.c: what a source of a server has borrowed (source.h) ---- */
 
-struct tsri_borrow_want {
-    struct tsr_space *space;
-    const struct tsr_match *match;
-    const struct tsr_prompt *prompt; /* needed for matches that are not verified */
-    uint32_t offset, n_tokens;       /* within the match; n_tokens 0: to its end */
-};
-struct tsri_borrowed {
-    int result; /* 0, or why the rest means nothing */
-    uint32_t number;
-    struct tsri_shape shape; /* as the server lays it out */
-    const uint32_t *pages;   /* of the mapping's pool, from the first cell that was lent on */
-    uint32_t entry_tokens;   /* of the entry, counted from there, as is offset */
-    uint32_t offset, n_tokens;
-    uint32_t freq_set;
-    int64_t stands; /* position at which K of the first token was turned */
-};
 struct tsri_borrow {
     struct tsri_seat *seat;
     uint64_t session, lease;
-    struct tsri_mapping *mapping; /* NULL: nothing is borrowed */
-    struct tsri_borrowed *ranges; /* [n] */
-    uint32_t n;
-    uint32_t **blocks; /* the pages of each request */
+    struct tsri_mapping *mapping;   /* NULL: nothing is borrowed */
+    struct tsri_seat_space *spaces; /* of each range */
+    uint32_t **blocks;              /* the pages of each request */
     uint32_t n_blocks;
 };
-/* Waits for what only a tier of the server has, at most until then. TSR_EAGAIN and TSR_ETIME: not
- * to be had now. After an error there is nothing to give back. */
-TSR_MUST int tsri_borrow_init(struct tsri_borrow *b, struct tsri_seat *seat,
-                              const struct tsri_borrow_want *wants, uint32_t n, uint64_t until_ns);
 /* Asked after reading: false when it was in vain. */
 bool tsri_borrow_holds(const struct tsri_borrow *b);
-/* Range i as cells in the mapping; planes has room for tsri_borrow_n_planes. */
-uint32_t tsri_borrow_n_planes(const struct tsri_borrow *b, uint32_t i);
-void tsri_borrow_cells(const struct tsri_borrow *b, uint32_t i, void **planes,
-                       struct tsr_kv_cells *out);
 /* Accepts one that holds nothing. */
 void tsri_borrow_fini(struct tsri_borrow *b);
 

@@ -42,10 +42,6 @@ struct tsri_wanted *tsri_wanted_find(struct tsri_wanted *list);
 /* Is the entry, whose meta is in memory, what was wanted? */
 bool tsri_wanted_is(const struct tsri_wanted *w, const struct tsri_entry *e,
                     struct tsri_meta *meta);
-/* Both for one match. Yes without a prompt: the match was verified then. */
-bool tsri_match_wanted(const struct tsr_space *space, const struct tsr_match *m,
-                       const struct tsr_prompt *prompt, const struct tsri_entry *e,
-                       struct tsri_meta *meta);
 
 /* ---- source.c ---- */
 

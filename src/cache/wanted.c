@@ -166,13 +166,3 @@ bool tsri_wanted_is(const struct tsri_wanted *w, const struct tsri_entry *e, str
     return n >= 0 && meta->extra_bytes == (uint32_t)n &&
            memcmp(tsri_meta_extra(meta), extra, (size_t)n) == 0;
 }
-
-bool tsri_match_wanted(const struct tsr_space *space, const struct tsr_match *m,
-                       const struct tsr_prompt *prompt, const struct tsri_entry *e,
-                       struct tsri_meta *meta)
-{
-    if (!prompt) return true; /* verified in host memory */
-    struct tsri_wanted w = {.space = space, .match = m, .prompt = prompt};
-    if (!m->verified) (void)tsri_wanted_find(&w);
-    return tsri_wanted_is(&w, e, meta);
-}

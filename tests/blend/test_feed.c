@@ -1,4 +1,5 @@
 /* Loading pieces layer by layer, turned to their places. */
+#include "cache/manager.h"
 #include "support/blend_kit.h"
 #include "support/test.h"
 
@@ -28,16 +29,22 @@ static struct tsri_feed_range range_of(struct blend_kit *k, uint32_t from, uint3
     return (struct tsri_feed_range){.match = match, .space = space};
 }
 
+static struct tsri_feed_desc desc_of(struct blend_kit *k, const struct tsr_prompt *prompt,
+                                     const struct tsri_feed_range *ranges, uint32_t n)
+{
+    return (struct tsri_feed_desc){.cache = k->cache.cache,
+                                   .prompt = prompt,
+                                   .device = k->blend->device,
+                                   .layout = tsr_session_layout(k->model.session),
+                                   .rope = &k->model.info.rope,
+                                   .ranges = ranges,
+                                   .n_ranges = n};
+}
+
 static struct tsri_feed *feed_of(struct blend_kit *k, const struct tsr_prompt *prompt,
                                  const struct tsri_feed_range *ranges, uint32_t n)
 {
-    struct tsri_feed_desc d = {.cache = k->cache.cache,
-                               .prompt = prompt,
-                               .device = k->blend->device,
-                               .layout = tsr_session_layout(k->model.session),
-                               .rope = &k->model.info.rope,
-                               .ranges = ranges,
-                               .n_ranges = n};
+    struct tsri_feed_desc d = desc_of(k, prompt, ranges, n);
     struct tsri_feed *f;
     CHECK_INT(tsri_feed_open(&f, &d), 0);
     return f;
@@ -52,6 +59,25 @@ static struct tsr_prompt elsewhere(struct blend_kit *k, uint32_t *tokens)
         .size = sizeof(struct tsr_prompt), .tokens = tokens, .n_tokens = 512};
 }
 
+/* Waits for each layer of tokens [20, 80) at slot 300, and compares. */
+static void check_turned(struct blend_kit *k, struct tsri_feed *f)
+{
+    for (uint32_t l = 0; l < 3; l++) {
+        CHECK_INT(tsri_feed_wait(f, l, 5000), 0);
+        for (uint32_t i = 0; i < 60; i++) {
+            float row[16];
+            memcpy(row, model_kit_row(&k->model, 0, l, 20 + i), sizeof row);
+            model_kit_turn(&k->model, row, 280);
+            const float *got = model_kit_row(&k->model, 0, l, 300 + i);
+            for (uint32_t e = 0; e < 16; e++)
+                CHECK(fabsf(row[e] - got[e]) < 1e-5f);
+            CHECK(memcmp(model_kit_row(&k->model, 1, l, 20 + i),
+                         model_kit_row(&k->model, 1, l, 300 + i), sizeof row) == 0);
+        }
+    }
+    CHECK_INT(tsri_feed_result(f, 0), 0);
+}
+
 TEST(k_arrives_turned_and_v_as_it_was)
 {
     for (uint32_t cold = 0; cold < 2; cold++) {
@@ -63,20 +89,40 @@ TEST(k_arrives_turned_and_v_as_it_was)
         if (cold) blend_kit_make_cold(&k);
         struct tsr_prompt prompt = elsewhere(&k, tokens);
         struct tsri_feed *f = feed_of(&k, &prompt, &range, 1);
-        for (uint32_t l = 0; l < 3; l++) {
-            CHECK_INT(tsri_feed_wait(f, l, 5000), 0);
-            for (uint32_t i = 0; i < 60; i++) {
-                float row[16];
-                memcpy(row, model_kit_row(&k.model, 0, l, 20 + i), sizeof row);
-                model_kit_turn(&k.model, row, 280);
-                const float *got = model_kit_row(&k.model, 0, l, 300 + i);
-                for (uint32_t e = 0; e < 16; e++)
-                    CHECK(fabsf(row[e] - got[e]) < 1e-5f);
-                CHECK(memcmp(model_kit_row(&k.model, 1, l, 20 + i),
-                             model_kit_row(&k.model, 1, l, 300 + i), sizeof row) == 0);
-            }
-        }
-        CHECK_INT(tsri_feed_result(f, 0), 0);
+        check_turned(&k, f);
+        tsri_feed_close(f);
+        CHECK(blend_kit_close(&k));
+    }
+}
+
+/* With host memory overwritten, or without the entry in it: neither it nor the tier is read. */
+TEST(what_the_device_pool_has_is_taken_from_there)
+{
+    for (uint32_t cold = 0; cold < 2; cold++) {
+        struct blend_kit k;
+        uint32_t tokens[512];
+        blend_kit_open_pool(&k, "qwen2", TSR_DTYPE_F32);
+        store_document(&k);
+        CHECK_INT(tsr_flush(k.cache.cache), 0);
+        struct tsri_feed_range range = range_of(&k, 20, 60, 300);
+        tsri_manager_drain(k.cache.cache); /* promoted, because it was found */
+        if (cold)
+            blend_kit_make_cold(&k);
+        else
+            memset(k.cache.cache->pool.region.data, 0xee, k.cache.cache->pool.region.bytes);
+        fake_tier_fail(&k.tier, FAKE_GET, 1, 1000, TSR_EIO);
+        struct tsr_prompt prompt = elsewhere(&k, tokens);
+        struct tsri_feed_desc d = desc_of(&k, &prompt, &range, 1);
+        d.device = k.cache.cache->device;
+        struct tsri_feed *f;
+        CHECK_INT(tsri_feed_open(&f, &d), 0);
+        check_turned(&k, f);
+        tsri_feed_close(f);
+        tokens[305]++;
+        CHECK_INT(tsri_feed_open(&f, &d), 0);
+        CHECK_INT(tsri_feed_wait(f, 0, 5000), 1);
+        CHECK_INT(tsri_feed_result(f, 0), TSR_ECORRUPT);
+        CHECK_INT(kit_metric(&k.cache, TSRI_M_collisions), 1);
         tsri_feed_close(f);
         CHECK(blend_kit_close(&k));
     }
@@ -122,6 +168,13 @@ TEST(other_tokens_and_entries_that_are_gone_fail_their_range_alone)
     f = feed_of(&k, &prompt, ranges, 1);
     CHECK_INT(tsri_feed_wait(f, 0, 5000), 1);
     CHECK_INT(tsri_feed_result(f, 0), TSR_ECORRUPT);
+    CHECK_INT(kit_metric(&k.cache, TSRI_M_collisions), 1);
+    tsri_feed_close(f);
+    blend_kit_make_cold(&k);
+    f = feed_of(&k, &prompt, ranges, 1);
+    CHECK_INT(tsri_feed_wait(f, 0, 5000), 1);
+    CHECK_INT(tsri_feed_result(f, 0), TSR_ENOENT);
+    CHECK_INT(kit_metric(&k.cache, TSRI_M_collisions), 2);
     tsri_feed_close(f);
     CHECK(blend_kit_close(&k));
 }
@@ -208,6 +261,7 @@ TEST(memory_of_another_shape_is_refused)
 int main(void)
 {
     RUN(k_arrives_turned_and_v_as_it_was);
+    RUN(what_the_device_pool_has_is_taken_from_there);
     RUN(what_was_computed_elsewhere_is_not_taken_for_exact);
     RUN(other_tokens_and_entries_that_are_gone_fail_their_range_alone);
     RUN(a_feed_that_is_closed_early_leaves_the_memory_alone);

@@ -1,7 +1,5 @@
 /* test_borrow.c - ranges lent by a server: the pages are those that hold the tokens, they stay
  * while they are borrowed, and who reads them learns when it was in vain. */
-#include "cache/clients.h"
-#include "cache/manager.h"
 #include "cache/source.h"
 #include "support/served_kit.h"
 #include "support/test.h"
@@ -12,6 +10,8 @@ static uint32_t *tokens;
 static struct kit_hits hits;
 static struct tsr_range range;
 static struct tsr_prompt prompt;
+static struct tsri_source source;
+static struct tsri_source_range ranges[3];
 
 static void fresh(void)
 {
@@ -30,29 +30,24 @@ static void done(void)
     CHECK(server_end(&s));
 }
 
-static int borrow(struct tsri_borrow *b, const struct tsri_borrow_want *wants, uint32_t n)
+static int borrow(struct tsri_source_range *at, const struct tsri_want *wants, uint32_t n)
 {
-    return tsri_borrow_init(b, tsri_client_seat(k.client), wants, n, tsri_now_ns() + 5000000000u);
+    for (uint32_t i = 0; i < n; i++)
+        CHECK_INT(tsri_source_want(&at[i], k.cache, &wants[i]), 0);
+    source = (struct tsri_source){.c = k.cache, .client = k.client, .ranges = at, .n = n};
+    CHECK_INT(tsri_source_open(&source), n);
+    return tsri_source_fetch(&source, NULL);
 }
 
-/* All layers of a borrowed range, read where it lies. */
-static bool is_right(const struct tsri_borrow *b, uint32_t i, uint32_t first)
+/* All layers of a borrowed range, read where it is. */
+static bool is_right(const struct tsri_source_range *r)
 {
-    const struct tsri_borrowed *r = &b->ranges[i];
     size_t bytes = r->n_tokens * tsr_space_token_bytes(k.space);
     struct tsr_view view = {.data = malloc(bytes), .bytes = bytes};
-    CHECK_INT(tsri_view_check(&r->shape, &view, r->n_tokens, r->shape.n_layers), 0);
-    struct tsri_cell_move move = {.pool = b->mapping->pool.data,
-                                  .shape = &r->shape,
-                                  .pages = r->pages,
-                                  .entry_tokens = r->entry_tokens,
-                                  .offset = r->offset,
-                                  .n_tokens = r->n_tokens,
-                                  .n_layers = r->shape.n_layers,
-                                  .to_view = true};
-    tsri_cells_move(&move, &view);
-    bool right = kit_right(k.space, kit_seen(kit_seed(k.space), tokens, first), tokens + first,
-                           r->n_tokens, 0, r->shape.n_layers, &view);
+    CHECK_INT(tsri_view_check(r->shape, &view, r->n_tokens, r->shape->n_layers), 0);
+    tsri_source_copy(r, 0, r->shape->n_layers, &view);
+    bool right = kit_right(k.space, kit_seen(kit_seed(k.space), tokens, r->offset),
+                           tokens + r->offset, r->n_tokens, 0, r->shape->n_layers, &view);
     free(view.data);
     return right;
 }
@@ -62,21 +57,16 @@ TEST(any_part_is_lent_with_the_cells_that_hold_it)
     fresh();
     for (uint32_t first = 0; first < 200; first += 23)
         for (uint32_t n = 1; first + n <= 200; n += 31) {
-            struct tsri_borrow b;
-            struct tsri_borrow_want want = {
+            struct tsri_want want = {
                 .space = k.space, .match = &hits.matches[0], .offset = first, .n_tokens = n};
-            CHECK_INT(borrow(&b, &want, 1), 0);
-            CHECK_INT(b.ranges[0].result, 0);
-            CHECK_INT(b.ranges[0].stands, first);
-            CHECK(is_right(&b, 0, first));
-            void *planes[64];
-            struct tsr_kv_cells cells;
-            CHECK(tsri_borrow_n_planes(&b, 0) <= 64);
-            tsri_borrow_cells(&b, 0, planes, &cells);
-            CHECK_INT(cells.n_cells, (first + n - 1) / 64 - first / 64 + 1);
-            CHECK(b.ranges[0].offset + n <= cells.n_tokens);
-            CHECK(tsri_borrow_holds(&b));
-            tsri_borrow_fini(&b);
+            CHECK_INT(borrow(ranges, &want, 1), 0);
+            CHECK_INT(ranges[0].result, 0);
+            CHECK_INT(ranges[0].base, 0);
+            CHECK_INT(ranges[0].cell_first, first / 64);
+            CHECK_INT(ranges[0].n_pages, (first + n - 1) / 64 - first / 64 + 1);
+            CHECK(is_right(&ranges[0]));
+            CHECK(tsri_source_holds(&source));
+            tsri_source_close(&source);
         }
     done();
 }
@@ -84,33 +74,33 @@ TEST(any_part_is_lent_with_the_cells_that_hold_it)
 TEST(what_is_borrowed_is_not_evicted_and_can_go_afterwards)
 {
     fresh();
-    struct tsri_borrow b;
-    struct tsri_borrow_want want = {.space = k.space, .match = &hits.matches[0]};
-    CHECK_INT(borrow(&b, &want, 1), 0);
+    struct tsri_want want = {.space = k.space, .match = &hits.matches[0]};
+    CHECK_INT(borrow(ranges, &want, 1), 0);
     CHECK_INT(kit_evict_all(&s.k), 0);
-    CHECK(is_right(&b, 0, 0));
-    tsri_borrow_fini(&b);
-    tsri_borrow_fini(&b); /* holds nothing any more */
+    CHECK(is_right(&ranges[0]));
+    tsri_source_close(&source);
+    tsri_source_close(&source); /* holds nothing any more */
     CHECK(server_wait_leased(&s, 0));
     CHECK_INT(kit_evict_all(&s.k), 1);
-    CHECK_INT(borrow(&b, &want, 1), 0); /* gone: told for its range */
-    CHECK_INT(b.ranges[0].result, TSR_ENOENT);
-    tsri_borrow_fini(&b);
+    CHECK_INT(borrow(ranges, &want, 1), 0); /* gone: told for its range */
+    CHECK_INT(ranges[0].result, TSR_ENOENT);
+    tsri_source_close(&source);
     done();
 }
 
 TEST(the_end_of_the_session_is_seen_by_who_still_reads)
 {
     fresh();
-    struct tsri_borrow b;
-    struct tsri_borrow_want want = {.space = k.space, .match = &hits.matches[0]};
-    CHECK_INT(borrow(&b, &want, 1), 0);
-    CHECK(tsri_borrow_holds(&b));
+    struct tsri_want want = {.space = k.space, .match = &hits.matches[0]};
+    CHECK_INT(borrow(ranges, &want, 1), 0);
+    CHECK(tsri_source_holds(&source));
     tsr_server_close(s.server);
-    CHECK(!tsri_borrow_holds(&b));
-    (void)is_right(&b, 0, 0); /* it can still be read, in vain */
-    tsri_borrow_fini(&b);
-    CHECK_INT(borrow(&b, &want, 1), TSR_EAGAIN);
+    CHECK(!tsri_source_holds(&source));
+    (void)is_right(&ranges[0]); /* it can still be read, in vain */
+    tsri_source_close(&source);
+    CHECK_INT(borrow(ranges, &want, 1), 0); /* a miss */
+    CHECK_INT(ranges[0].result, TSR_ENOENT);
+    tsri_source_close(&source);
     struct tsr_config *cfg = kit_config(NULL);
     CHECK_INT(tsr_config_set(cfg, "server_socket", s.path), 0);
     CHECK_INT(tsr_server_open(&s.server, s.k.cache, cfg), 0);
@@ -122,17 +112,38 @@ TEST(more_ranges_than_one_request_takes_are_asked_in_several)
 {
     enum { N = 9000 };
     fresh();
-    struct tsri_borrow b;
-    struct tsri_borrow_want *wants = calloc(N, sizeof *wants);
+    struct tsri_want *wants = calloc(N, sizeof *wants);
+    struct tsri_source_range *many = calloc(N, sizeof *many);
     for (uint32_t i = 0; i < N; i++)
-        wants[i] = (struct tsri_borrow_want){
+        wants[i] = (struct tsri_want){
             .space = k.space, .match = &hits.matches[0], .offset = i % 199, .n_tokens = 1};
-    CHECK_INT(borrow(&b, wants, N), 0);
+    CHECK_INT(borrow(many, wants, N), 0);
     for (uint32_t i = 0; i < N; i += 97)
-        CHECK(b.ranges[i].result == 0 && is_right(&b, i, i % 199));
-    tsri_borrow_fini(&b);
+        CHECK(many[i].result == 0 && is_right(&many[i]));
+    tsri_source_close(&source);
     CHECK(server_wait_leased(&s, 0));
+    free(many);
     free(wants);
+    done();
+}
+
+/* The server compares with the one prompt of a request, so no other may travel with it. */
+TEST(ranges_of_several_prompts_are_each_compared_with_their_own)
+{
+    fresh();
+    struct tsr_match verified = hits.matches[0], nominated = hits.matches[0];
+    nominated.verified = 0;
+    uint32_t *others = kit_tokens(5, 200);
+    struct tsr_prompt other = kit_segment_prompt(others, 200, &range);
+    struct tsri_want wants[3] = {{.space = k.space, .match = &nominated, .prompt = &prompt},
+                                 {.space = k.space, .match = &verified},
+                                 {.space = k.space, .match = &nominated, .prompt = &other}};
+    CHECK_INT(borrow(ranges, wants, 3), 0);
+    CHECK(ranges[0].result == 0 && is_right(&ranges[0]));
+    CHECK(ranges[1].result == 0 && is_right(&ranges[1]));
+    CHECK_INT(ranges[2].result, TSR_ECORRUPT);
+    tsri_source_close(&source);
+    free(others);
     done();
 }
 
@@ -142,5 +153,6 @@ int main(void)
     RUN(what_is_borrowed_is_not_evicted_and_can_go_afterwards);
     RUN(the_end_of_the_session_is_seen_by_who_still_reads);
     RUN(more_ranges_than_one_request_takes_are_asked_in_several);
+    RUN(ranges_of_several_prompts_are_each_compared_with_their_own);
     return test_end();
 }

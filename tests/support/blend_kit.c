@@ -24,10 +24,9 @@ void blend_kit_reopen(struct blend_kit *k)
     MUST(tsr_blend_open(&k->blend, &config));
 }
 
-void blend_kit_open(struct blend_kit *k, const char *path, uint32_t dtype, uint32_t flags)
+static void open_with(struct blend_kit *k, const char *path, uint32_t dtype, uint32_t flags,
+                      const char *const *options)
 {
-    static const char *const options[] = {"host_size", "16M", "host_page_size", "16K", "chunk_size",
-                                          "16",        NULL};
     char small[256];
     memset(k, 0, sizeof *k);
     snprintf(small, sizeof small, "head_dim=8 ff=40 %s", path);
@@ -38,6 +37,21 @@ void blend_kit_open(struct blend_kit *k, const char *path, uint32_t dtype, uint3
     tsr_profile_init(&k->profile);
     k->flags = flags;
     blend_kit_reopen(k);
+}
+
+void blend_kit_open(struct blend_kit *k, const char *path, uint32_t dtype, uint32_t flags)
+{
+    static const char *const options[] = {"host_size", "16M", "host_page_size", "16K", "chunk_size",
+                                          "16",        NULL};
+    open_with(k, path, dtype, flags, options);
+}
+
+void blend_kit_open_pool(struct blend_kit *k, const char *path, uint32_t dtype)
+{
+    static const char *const options[] = {
+        "host_size", "16M", "host_page_size",   "16K", "chunk_size", "16",
+        "device",    "cpu", "device_pool_size", "4M",  NULL};
+    open_with(k, path, dtype, 0, options);
 }
 
 bool blend_kit_close(struct blend_kit *k)

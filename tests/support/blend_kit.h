@@ -30,6 +30,8 @@ struct blend_kit {
 
 /* path: of the tiny model. A cache of 16 MiB, a blend with the default profile. */
 void blend_kit_open(struct blend_kit *k, const char *path, uint32_t dtype, uint32_t flags);
+/* The same, on the cpu as the cache's device, with a pool there. */
+void blend_kit_open_pool(struct blend_kit *k, const char *path, uint32_t dtype);
 /* False when a page, a byte of metadata or a pin did not come back. */
 bool blend_kit_close(struct blend_kit *k);
 /* Opens the blend anew, after a change of k->profile or k->flags. */
