@@ -43,6 +43,17 @@ void tsri_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 
 /* Whether a line of this level would go anywhere; for lines that are costly to build. */
 bool tsri_log_wants(int level);
 
+/* Lines kept until the level is known: a configuration has log lines of its own and names the level.
+ * Begins zeroed. tsri_log_hold is a tsr_log_fn whose argument it is; tsri_log_tell hands the lines up
+ * to level_max on, in order. Lines beyond its room are counted and told as a number. */
+struct tsri_log_held {
+    size_t n_bytes;
+    uint32_t n_left_out;
+    char lines[16384]; /* level, text, zero */
+};
+void tsri_log_hold(void *held, int level, const char *text);
+void tsri_log_tell(struct tsri_log_held *held, int level_max, tsr_log_fn fn, void *arg);
+
 /* ---- plain.c ---- */
 
 /* Length of the UTF-8 sequence that starts here; 0 when it is none (RFC 3629: no overlong forms, no

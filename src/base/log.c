@@ -47,3 +47,26 @@ void tsr_log_stderr(void *arg, int level, const char *text)
     const char *name = level >= 0 && level < (int)TSRI_COUNT(names) ? names[level] : "?";
     fprintf(stderr, "%s.%03ldZ tessera %s: %s\n", stamp, now.tv_nsec / 1000000, name, text);
 }
+
+void tsri_log_hold(void *arg, int level, const char *text)
+{
+    struct tsri_log_held *h = arg;
+    size_t bytes = strlen(text) + 2;
+    if (bytes > sizeof h->lines - h->n_bytes) {
+        h->n_left_out++;
+        return;
+    }
+    h->lines[h->n_bytes] = (char)level;
+    memcpy(h->lines + h->n_bytes + 1, text, bytes - 1);
+    h->n_bytes += bytes;
+}
+
+void tsri_log_tell(struct tsri_log_held *h, int level_max, tsr_log_fn fn, void *arg)
+{
+    for (size_t at = 0; at < h->n_bytes; at += strlen(h->lines + at + 1) + 2)
+        if (h->lines[at] <= level_max) fn(arg, h->lines[at], h->lines + at + 1);
+    char text[64];
+    snprintf(text, sizeof text, "%u more log lines were dropped", h->n_left_out);
+    if (h->n_left_out && TSR_LOG_WARN <= level_max) fn(arg, TSR_LOG_WARN, text);
+    h->n_bytes = h->n_left_out = 0;
+}

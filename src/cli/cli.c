@@ -70,36 +70,30 @@ const char *tsri_cli_flag(const struct tsri_cli *cli, const char *name)
     return NULL;
 }
 
-/* The configuration as files, environment and flags have it; an error of the library. */
-static int load_config(const struct tsri_cli *cli, struct tsr_config **out)
+/* The configuration as files, environment and flags have it. Reading it has log lines, and the level
+ * is in what is read: they wait. */
+static void load_config(struct tsri_cli *cli)
 {
-    *out = NULL;
+    tsr_log_set(tsri_log_hold, &cli->held, TSR_LOG_DEBUG);
     /* One order for both ways to name a file: the environment's file comes before its variables. */
-    if (cli->config_file && setenv("TESSERA_CONFIG_FILE", cli->config_file, 1) != 0)
-        return tsri_fail(TSR_ENOMEM, "no memory");
-    int e = tsr_config_open(out);
-    if (!e) e = tsr_config_load_env(*out);
-    if (!e) e = tsr_config_load_args(*out, cli->n_options, cli->options);
-    if (e >= 0) return 0;
-    tsr_config_close(*out);
-    *out = NULL;
-    return e;
+    int e = cli->config_file && setenv("TESSERA_CONFIG_FILE", cli->config_file, 1) != 0
+                ? tsri_fail(TSR_ENOMEM, "no memory")
+                : tsr_config_open(&cli->config);
+    if (!e) e = tsr_config_load_env(cli->config);
+    if (!e) e = tsr_config_load_args(cli->config, cli->n_options, cli->options);
+    if (e < 0) {
+        snprintf(cli->config_error, sizeof cli->config_error, "%s", tsr_errmsg());
+        tsr_config_close(cli->config);
+        cli->config = NULL;
+    }
+    cli->log_level = cli->config ? (int)tsri_config_options(cli->config)->log_level : TSR_LOG_WARN;
+    tsr_log_set(tsr_log_stderr, NULL, cli->log_level);
 }
 
 int tsri_cli_config(struct tsri_cli *cli)
 {
-    if (cli->config || load_config(cli, &cli->config) == 0) return 0;
-    return tsri_cli_fail("%s", tsr_errmsg());
-}
-
-/* Reading the configuration has log lines of its own, and the level is in what is read: so it is
- * read once in silence for the level. What is wrong with it is told by the command that uses it. */
-static void start_log(struct tsri_cli *cli)
-{
-    int level = TSR_LOG_WARN;
-    if (load_config(cli, &cli->preview) == 0)
-        level = (int)tsri_config_options(cli->preview)->log_level;
-    tsr_log_set(tsr_log_stderr, NULL, level);
+    tsri_log_tell(&cli->held, cli->log_level, tsr_log_stderr, NULL);
+    return cli->config ? 0 : tsri_cli_fail("%s", cli->config_error);
 }
 
 /* ---- help ---- */
@@ -371,7 +365,7 @@ static int run(struct walk *w)
     if (!cli->command) return no_command(cli);
     if (cli->json && !usage_has(cli->command, "json", 4, &value))
         return tsri_cli_usage(cli, "%s: has no JSON form", cli->command->name);
-    start_log(cli);
+    load_config(cli);
     return cli->command->run(cli);
 }
 
@@ -391,7 +385,6 @@ int tsri_cli_main(const struct tsri_program *program, int argc, char **argv)
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0)
         status = tsri_cli_fail("cannot write the output");
     tsr_config_close(w.scratch);
-    tsr_config_close(cli.preview);
     tsr_config_close(cli.config);
     for (int i = 0; i < cli.n_flags; i++)
         free((char *)(uintptr_t)cli.flags[i].name);

@@ -54,11 +54,13 @@ struct tsri_cli {
     int n_options;
     const char *config_file; /* of --config, or NULL */
     bool json;
-    bool color;                /* stdout is a terminal that wants it */
-    struct tsr_config *config; /* see tsri_cli_config */
-    /* The same, read in silence before the command runs; NULL when something is wrong with it. For
-     * what must work all the same. */
-    struct tsr_config *preview;
+    bool color; /* stdout is a terminal that wants it */
+    /* Read before the command runs; NULL if something is wrong with it, which tsri_cli_config tells
+     * the commands that need one. */
+    struct tsr_config *config;
+    char config_error[1024];
+    struct tsri_log_held held; /* log lines of that */
+    int log_level;
 };
 
 /* What a row of commands.h, or of the lab's table, declares and puts into its program. */
@@ -78,8 +80,8 @@ int tsri_cli_usage(const struct tsri_cli *cli, const char *fmt, ...)
 int tsri_cli_want_args(const struct tsri_cli *cli, int min, int max);
 /* The value of one of the command's own flags, or NULL when it was not given. */
 const char *tsri_cli_flag(const struct tsri_cli *cli, const char *name);
-/* Sets cli->config from file, environment and flags on first use; 0, or the exit status after
- * having said why. Commands that need no configuration do not fail for a bad one. */
+/* For commands that need cli->config: 0, or the exit status after having said why. Others do not fail
+ * for a bad configuration, and its log lines are not theirs. */
 int tsri_cli_config(struct tsri_cli *cli);
 
 /* ---- printing ---- */

@@ -43,7 +43,7 @@ static void print_found(const struct tsri_cli *cli)
     }
     tsri_model_find(text, sizeof text);
     print_row(cli, false, "model", text);
-    tsri_store_find(cli->preview, text, sizeof text);
+    tsri_store_find(cli->config, text, sizeof text);
     print_row(cli, false, "store", text);
 }
 

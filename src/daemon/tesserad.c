@@ -19,9 +19,7 @@
 #define USAGE 2
 #define ACTIVATION_FD 3 /* sd_listen_fds(3) */
 
-#define SILENT (-1)
-
-static atomic_int log_level = SILENT; /* enum tsr_log_level */
+static atomic_int log_level; /* enum tsr_log_level */
 
 struct args {
     int n_options;
@@ -100,15 +98,17 @@ static int configure(struct tsr_config **out, void *arg)
     return 0;
 }
 
-/* Reading the configuration has log lines of its own, and the level is in what is read: so it is
- * read once in silence for the level. */
+/* Reading the configuration has log lines, and the level is in what is read: they wait. */
 static int configure_and_log(struct tsr_config **out, struct args *a)
 {
-    int level = TSR_LOG_WARN;
-    if (configure(out, a) == 0) level = (int)tsri_config_options(*out)->log_level;
-    tsr_config_close(*out);
+    static struct tsri_log_held held;
+    tsr_log_set(tsri_log_hold, &held, TSR_LOG_DEBUG);
+    int e = configure(out, a);
+    int level = e ? TSR_LOG_WARN : (int)tsri_config_options(*out)->log_level;
     atomic_store(&log_level, level);
-    return configure(out, a);
+    tsr_log_set(log_line, NULL, TSR_LOG_DEBUG);
+    tsri_log_tell(&held, level, tsr_log_stderr, NULL);
+    return e;
 }
 
 /* What changed since the start: taken over where that is possible, pointed out where it is not. */
@@ -231,7 +231,6 @@ int main(int argc, char **argv)
     struct args a = {0};
     struct tsr_config *cfg = NULL;
     int status = 0;
-    tsr_log_set(log_line, NULL, TSR_LOG_DEBUG);
     if (parse(&a, argc, argv) != 0) {
         status = complain(USAGE);
     } else if (a.help) {

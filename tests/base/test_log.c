@@ -110,6 +110,55 @@ TEST(the_stderr_hook_writes_time_level_and_text)
     CHECK_HAS(text, "tessera ?: odd level\n");
 }
 
+struct told {
+    uint32_t n;
+    char text[1024];
+};
+
+static void note(void *arg, int level, const char *text)
+{
+    struct told *t = arg;
+    size_t used = strlen(t->text);
+    t->n++;
+    snprintf(t->text + used, sizeof t->text - used, "%d %.40s,", level, text);
+}
+
+TEST(held_lines_are_told_in_order_up_to_the_level_and_once)
+{
+    static struct tsri_log_held held;
+    struct told told = {0};
+    tsr_log_set(tsri_log_hold, &held, TSR_LOG_DEBUG);
+    tsri_log(TSR_LOG_WARN, "one");
+    tsri_log(TSR_LOG_DEBUG, "two");
+    tsri_log(TSR_LOG_ERROR, "three");
+    tsr_log_set(NULL, NULL, 0);
+    tsri_log_tell(&held, TSR_LOG_WARN, note, &told);
+    CHECK_STR(told.text, "1 one,0 three,");
+    tsri_log_tell(&held, TSR_LOG_DEBUG, note, &told);
+    CHECK_INT(told.n, 2);
+}
+
+TEST(held_lines_that_do_not_fit_are_counted)
+{
+    static struct tsri_log_held held;
+    struct told told = {0};
+    char line[1000];
+    memset(line, 'z', sizeof line - 1);
+    line[sizeof line - 1] = 0;
+    for (int i = 0; i < 100; i++)
+        tsri_log_hold(&held, TSR_LOG_INFO, line);
+    tsri_log_tell(&held, TSR_LOG_ERROR, note, &told);
+    CHECK_INT(told.n, 0);
+    for (int i = 0; i < 100; i++)
+        tsri_log_hold(&held, TSR_LOG_INFO, line);
+    tsri_log_tell(&held, TSR_LOG_INFO, note, &told);
+    CHECK_INT(told.n, sizeof held.lines / 1001 + 1);
+    tsri_log_hold(&held, TSR_LOG_WARN, "after");
+    told = (struct told){0};
+    tsri_log_tell(&held, TSR_LOG_WARN, note, &told);
+    CHECK_STR(told.text, "1 after,");
+}
+
 int main(void)
 {
     RUN(nothing_is_wanted_and_nothing_breaks_before_a_hook_is_set);
@@ -118,5 +167,7 @@ int main(void)
     RUN(a_hook_that_is_taken_away_is_not_called_again);
     RUN(a_line_that_is_too_long_is_cut_and_ended);
     RUN(the_stderr_hook_writes_time_level_and_text);
+    RUN(held_lines_are_told_in_order_up_to_the_level_and_once);
+    RUN(held_lines_that_do_not_fit_are_counted);
     return test_end();
 }
