@@ -57,11 +57,7 @@ int tsr_lookup_pre_computed(struct tsr_kv_cache *kv, const struct tsr_prompt *pr
     lookup->spaces = &kv->space;
     lookup->n_spaces = 1;
     int n = tsr_lookup(kv->client, &p, lookup);
-    /* A server does so in the same round trip. */
-    if (n > 0 && !tsri_cache_is_served(tsri_client_cache(kv->client))) {
-        int queued = tsr_prefetch(kv->client, kv->space, &p);
-        (void)queued;
-    }
+    if (n > 0) tsri_cache_bring_up(kv->space, &p);
     return n;
 }
 

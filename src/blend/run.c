@@ -77,7 +77,7 @@ static int choose_mover(struct tsr_run *run)
     run->mover = run->blend->device;
     if (run->layout.memory != TSR_MEMORY_DEVICE) return 0;
     if (!c && !(run->ask.flags & TSR_ASK_FILL)) return 0; /* nothing is moved */
-    if (c && tsri_cache_is_served(c))
+    if (device && !tsri_cache_device_reads(c))
         return tsri_fail(TSR_EDEVICE, "blend: KV in device memory, and a server has the cache");
     if (!device || !(tsri_device_caps(device) & TSR_DEVICE_SEPARATE))
         return tsri_fail(TSR_EDEVICE, "blend: KV in device memory, and no cache that can reach it "

@@ -34,6 +34,11 @@ struct tsri_backend {
     int (*keys)(struct tsr_space *space, const struct tsr_prompt *prompt, struct tsr_key *keys,
                 uint32_t keys_max);
     int (*contains)(struct tsr_cache *c, const struct tsr_key *keys, uint32_t n, int8_t *tiers);
+    /* As tsri_cache_lacking and tsri_cache_bring_up. */
+    int (*lacking)(struct tsr_space *const *spaces, uint32_t n_spaces,
+                   const struct tsr_prompt *prompt, uint32_t from, struct tsri_chain *chain,
+                   struct tsr_key *keys, uint64_t *lacking);
+    void (*bring_up)(struct tsr_space *space, const struct tsr_prompt *prompt);
     int (*mark)(struct tsr_space *space, const struct tsr_prompt *prompt, enum tsri_mark mark);
     int (*discover)(struct tsr_client *client, struct tsr_space *space,
                     const struct tsr_prompt *prompt);

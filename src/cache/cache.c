@@ -101,9 +101,22 @@ struct tsri_device *tsri_cache_device(const struct tsr_cache *c)
     return c->device;
 }
 
-bool tsri_cache_is_served(const struct tsr_cache *c)
+bool tsri_cache_device_reads(const struct tsr_cache *c)
 {
-    return c->served != NULL;
+    return c->device && (c->pool_locked || !(tsri_device_caps(c->device) & TSR_DEVICE_NEEDS_LOCK));
+}
+
+int tsri_cache_lacking(struct tsr_space *const *spaces, uint32_t n_spaces,
+                       const struct tsr_prompt *prompt, uint32_t from, struct tsri_chain *chain,
+                       struct tsr_key *keys, uint64_t *lacking)
+{
+    const struct tsri_backend *backend = spaces[0]->cache->backend;
+    return backend->lacking(spaces, n_spaces, prompt, from, chain, keys, lacking);
+}
+
+void tsri_cache_bring_up(struct tsr_space *space, const struct tsr_prompt *prompt)
+{
+    space->cache->backend->bring_up(space, prompt);
 }
 
 struct tsri_cache_memory tsri_cache_memory(const struct tsr_cache *c)

@@ -28,10 +28,11 @@ TSR_MUST int tsri_cache_open(struct tsr_cache **out, const struct tsr_config *cf
 /* Texts in it that were borrowed from a configuration are empty. */
 const struct tsri_options *tsri_cache_options(const struct tsr_cache *c);
 struct tsri_stats *tsri_cache_metrics(const struct tsr_cache *c);
-/* Of the engines here, or NULL. Host memory is page-locked for it. */
+/* Of the engines here, or NULL. */
 struct tsri_device *tsri_cache_device(const struct tsr_cache *c);
-/* Is it the client of a cache server? */
-bool tsri_cache_is_served(const struct tsr_cache *c);
+/* Can it read entries where they are? A device that needs page-locked memory cannot read that of a
+ * server. */
+bool tsri_cache_device_reads(const struct tsr_cache *c);
 /* Host memory with KV, and its descriptor for other processes. */
 struct tsri_cache_memory {
     int fd; /* -1: it is not shared */
@@ -121,13 +122,16 @@ struct tsri_chain {
     struct tsri_digest digest; /* of the blocks before it */
     uint32_t n_tokens;         /* in them; 0: it begins */
 };
-/* Which whole blocks of a prompt, from token `from` on, are not known here: bit k of lacking[i],
- * which was 0, when spaces[k] has not got block i; keys[i] is the key in the first. The spaces are
- * of one cache that is not served and have blocks of one size. *chain is taken up where it is not
- * behind `from`, and left at the prompt's end. */
-TSR_MUST int tsri_find_lacking(struct tsr_space *const *spaces, uint32_t n_spaces,
-                               const struct tsr_prompt *prompt, uint32_t from,
-                               struct tsri_chain *chain, struct tsr_key *keys, uint64_t *lacking);
+/* Which whole blocks of a prompt, from token `from` on, are not known: bit k of lacking[i], which
+ * was 0, when spaces[k] has not got block i; keys[i] is the key in the first. The spaces are of one
+ * cache and have blocks of one size. *chain is taken up where it is not behind `from`, and left at
+ * the prompt's end. A server that does not answer is an error. */
+TSR_MUST int tsri_cache_lacking(struct tsr_space *const *spaces, uint32_t n_spaces,
+                                const struct tsr_prompt *prompt, uint32_t from,
+                                struct tsri_chain *chain, struct tsr_key *keys, uint64_t *lacking);
+/* A lookup has found something of the prompt: what of it is in lower tiers alone is brought up in
+ * the background. */
+void tsri_cache_bring_up(struct tsr_space *space, const struct tsr_prompt *prompt);
 
 /* ---- texts.c: entries without KV ---- */
 

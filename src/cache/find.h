@@ -119,6 +119,11 @@ TSR_MUST int tsri_find(struct tsr_client *client, const struct tsr_prompt *promp
 typedef int (*tsri_each_fn)(struct tsr_cache *c, uint64_t handle, void *arg);
 TSR_MUST int tsri_find_each(struct tsr_space *space, const struct tsr_prompt *prompt,
                             tsri_each_fn fn, void *arg);
+/* As tsri_cache_lacking, where the entries are here: without a call for each space, and the chain
+ * goes on from where it was left. */
+TSR_MUST int tsri_find_lacking(struct tsr_space *const *spaces, uint32_t n_spaces,
+                               const struct tsr_prompt *prompt, uint32_t from,
+                               struct tsri_chain *chain, struct tsr_key *keys, uint64_t *lacking);
 TSR_MUST int tsri_find_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
                             struct tsr_key *keys, uint32_t keys_max);
 /* Does the pinned HOST entry hold exactly this text? */

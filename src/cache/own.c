@@ -128,6 +128,12 @@ static int own_mark(struct tsr_space *space, const struct tsr_prompt *prompt, en
     return tsri_find_each(space, prompt, fns[mark], NULL);
 }
 
+static void own_bring_up(struct tsr_space *space, const struct tsr_prompt *prompt)
+{
+    int n_queued = own_mark(space, prompt, TSRI_MARK_PREFETCH);
+    (void)n_queued; /* nothing depends on it */
+}
+
 static int own_discover(struct tsr_client *client, struct tsr_space *space,
                         const struct tsr_prompt *prompt)
 {
@@ -216,6 +222,8 @@ const struct tsri_backend tsri_backend_own = {
     .release = tsri_client_release,
     .keys = tsri_find_keys,
     .contains = own_contains,
+    .lacking = tsri_find_lacking,
+    .bring_up = own_bring_up,
     .mark = own_mark,
     .discover = own_discover,
     .source_open = tsri_source_open_own,

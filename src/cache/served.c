@@ -375,6 +375,33 @@ static int served_contains(struct tsr_cache *c, const struct tsr_key *keys, uint
     return found;
 }
 
+/* The server has the chain: it is asked for all keys every time. */
+static int served_lacking(struct tsr_space *const *spaces, uint32_t n_spaces,
+                          const struct tsr_prompt *prompt, uint32_t from, struct tsri_chain *chain,
+                          struct tsr_key *keys, uint64_t *lacking)
+{
+    (void)chain;
+    uint32_t block_tokens = spaces[0]->block_tokens, n_blocks = prompt->n_tokens / block_tokens;
+    int8_t *tiers = tsri_alloc(n_blocks, sizeof *tiers);
+    int e = tiers ? 0 : TSR_ENOMEM;
+    /* The first space last: its keys are those that count. */
+    for (uint32_t k = n_spaces; e == 0 && k-- > 0;) {
+        int n = served_keys(spaces[k], prompt, keys, n_blocks);
+        if (n >= 0 && n < (int)n_blocks) n = TSR_EAGAIN;
+        if (n >= 0) n = served_contains(spaces[k]->cache, keys, n_blocks, tiers);
+        if (n < 0) e = n;
+        for (uint32_t i = from / block_tokens; e == 0 && i < n_blocks; i++)
+            if (tiers[i] < 0) lacking[i] |= (uint64_t)1 << k;
+    }
+    tsri_free(tiers);
+    return e;
+}
+
+static void served_bring_up(struct tsr_space *space, const struct tsr_prompt *prompt)
+{
+    (void)space, (void)prompt; /* the server has begun to when it was asked (LOOKUP_PREFETCH) */
+}
+
 static int served_mark(struct tsr_space *space, const struct tsr_prompt *prompt,
                        enum tsri_mark mark)
 {
@@ -627,6 +654,8 @@ const struct tsri_backend tsri_backend_served = {
     .release = served_release,
     .keys = served_keys,
     .contains = served_contains,
+    .lacking = served_lacking,
+    .bring_up = served_bring_up,
     .mark = served_mark,
     .discover = served_discover,
     .source_open = tsri_source_open_served,

@@ -257,7 +257,6 @@ struct tsr_scheduler {
     uint32_t *pending_buckets;
     uint32_t pending_max, pending_free;
     struct tsr_key *keys; /* of one request */
-    int8_t *tiers;
     uint32_t keys_max;
     uint64_t *lacking; /* [chunks]: spaces without them */
     struct tsr_connector_stats stats;

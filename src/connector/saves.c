@@ -32,7 +32,6 @@ int tsri_saves_init(struct tsr_scheduler *s)
 void tsri_saves_fini(struct tsr_scheduler *s)
 {
     tsri_free(s->lacking);
-    tsri_free(s->tiers);
     tsri_free(s->keys);
     tsri_free(s->pending_buckets);
     tsri_free(s->pending);
@@ -95,39 +94,11 @@ static struct tsr_prompt prompt_of(const struct tsri_req *r, uint32_t n_tokens)
                                .n_extra = tsri_extras_within(&r->extras, n_tokens)};
 }
 
-/* The cache is here: the chain goes on from where the request's last save left it, and the index
- * is asked without a call for each space. */
-static int ask_own(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
-{
-    const struct tsri_terms *t = &s->terms;
-    struct tsr_prompt prompt = prompt_of(r, to);
-    return tsri_find_lacking(t->spaces, t->n_spaces, &prompt, r->upto, &r->chain, s->keys,
-                             s->lacking);
-}
-
-static int ask_server(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
-{
-    const struct tsri_terms *t = &s->terms;
-    uint32_t n_chunks = to / t->chunk_tokens;
-    struct tsr_prompt prompt = prompt_of(r, to);
-    /* The first space last: its keys are those that count. */
-    for (uint32_t k = t->n_spaces; k-- > 0;) {
-        int n = tsr_keys(t->spaces[k], &prompt, s->keys, n_chunks);
-        if (n < (int)n_chunks) return n < 0 ? n : TSR_EAGAIN;
-        n = tsr_contains(t->cache, s->keys, n_chunks, s->tiers);
-        if (n < 0) return n;
-        for (uint32_t i = r->upto / t->chunk_tokens; i < n_chunks; i++)
-            if (s->tiers[i] < 0) s->lacking[i] |= (uint64_t)1 << k;
-    }
-    return 0;
-}
-
 /* Room for n chunks. */
 static int make_room(struct tsr_scheduler *s, uint32_t n)
 {
-    uint32_t max = s->keys_max, max_tiers = max, max_lacking = max;
+    uint32_t max = s->keys_max, max_lacking = max;
     int e = tsri_grow(&s->keys, &max, n, sizeof *s->keys);
-    if (!e) e = tsri_grow(&s->tiers, &max_tiers, n, sizeof *s->tiers);
     if (!e) e = tsri_grow(&s->lacking, &max_lacking, n, sizeof *s->lacking);
     if (!e) s->keys_max = max;
     return e;
@@ -160,7 +131,9 @@ static int ask(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
     if (e) return e;
     uint32_t first = r->upto / s->terms.chunk_tokens;
     memset(s->lacking + first, 0, (n - first) * sizeof *s->lacking);
-    return tsri_cache_is_served(s->terms.cache) ? ask_server(s, r, to) : ask_own(s, r, to);
+    struct tsr_prompt prompt = prompt_of(r, to);
+    return tsri_cache_lacking(s->terms.spaces, s->terms.n_spaces, &prompt, r->upto, &r->chain,
+                              s->keys, s->lacking);
 }
 
 /* ---- orders ---- */

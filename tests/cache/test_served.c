@@ -52,6 +52,14 @@ static int use(struct kit *k)
     CHECK_INT(tsr_keys(k->space, &prefix, keys, 8), 6);
     CHECK_INT(tsr_contains(k->cache, keys, 6, tiers), 6);
     CHECK_INT(tiers[5], 0);
+    struct tsr_key same[8] = {0};
+    uint64_t lacking[8] = {0};
+    struct tsri_chain chain = {.n_tokens = 0};
+    CHECK_INT(tsri_cache_lacking(&k->space, 1, &prefix, 0, &chain, same, lacking), 0);
+    CHECK(memcmp(keys, same, 6 * sizeof keys[0]) == 0);
+    for (uint32_t i = 0; i < 8; i++)
+        CHECK_INT(lacking[i], 0);
+    tsri_cache_bring_up(k->space, &prefix);
     CHECK_INT(tsr_pin(k->space, &prefix), 6);
     CHECK_INT(tsr_unpin(k->space, &prefix), 6);
     CHECK_INT(tsr_touch(k->space, &prefix), 6);
@@ -64,6 +72,10 @@ static int use(struct kit *k)
     CHECK_INT(tsr_stats_text(k->cache, "yaml", text, sizeof text), TSR_EINVAL);
     struct tsr_clear what = {.size = sizeof what, .space = k->space, .prompt = &prefix, .tier = -1};
     CHECK_INT(tsr_clear(k->cache, &what), 6);
+    chain = (struct tsri_chain){.n_tokens = 0};
+    CHECK_INT(tsri_cache_lacking(&k->space, 1, &prefix, 32, &chain, same, lacking), 0);
+    for (uint32_t i = 0; i < 8; i++)
+        CHECK_INT(lacking[i], i >= 2 && i < 6);
     CHECK_INT(tsr_clear(k->cache, NULL), 2);
     free(doc), free(system), free(chat);
     return n;
