@@ -11,7 +11,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from ._lib import View
+from . import _c as c
 
 __all__ = ["Block", "as_block", "as_tokens", "as_view"]
 
@@ -98,7 +98,9 @@ def as_tokens(tokens: Any) -> tuple[int, int, Any]:
     return address, count, packed
 
 
-def as_view(data: Any, rows: int, row_bytes: int, planes: int, writable: bool) -> tuple[View, Any]:
+def as_view(
+    data: Any, rows: int, row_bytes: int, planes: int, writable: bool
+) -> tuple[c.View, Any]:
     """A tsr_view over an array of KV: [layer, plane, token, ...row], [layer, token, ...row] where
     there is one plane, or any contiguous memory that is packed like the former."""
     block = as_block(data, writable)
@@ -118,7 +120,7 @@ def as_view(data: Any, rows: int, row_bytes: int, planes: int, writable: bool) -
         if inner != row_bytes:
             raise ValueError(f"a row of the array is {inner} bytes, of the space {row_bytes}")
         plane = strides[1] if planes == 2 else 0
-        return View(block.address, extent, strides[0], plane, strides[lead - 1]), block.keep
+        return c.View(block.address, extent, strides[0], plane, strides[lead - 1]), block.keep
     if block.strides != _packed(block.shape, block.item):
         raise ValueError("the array is neither contiguous nor shaped [layer, plane, token, ...]")
-    return View(block.address, extent, 0, 0, 0), block.keep
+    return c.View(block.address, extent, 0, 0, 0), block.keep

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-__all__ = ["Struct", "Text", "arguments", "check_text", "packed_rows"]
+__all__ = ["Struct", "Text", "arguments", "check_text", "counters", "packed_rows"]
 
 _INTEGERS = (
     ctypes.c_int8,
@@ -97,6 +97,11 @@ class Struct(ctypes.Structure):
         if check is not None:
             check(name, value)
         super().__setattr__(name, value)
+
+
+def counters(row: Struct) -> dict[str, int]:
+    """The fields that are 64-bit numbers."""
+    return {name: getattr(row, name) for name, kind, *_ in row._fields_ if kind is ctypes.c_uint64}
 
 
 class Text(ctypes.c_char_p):

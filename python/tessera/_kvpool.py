@@ -5,54 +5,12 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Sequence
-from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
-from ._checked import Struct
-from ._connector import EAGAIN, Layout, Plane
-from ._lib import Extra, SpaceDesc, check, declare, library
-
-
-class KvPoolDesc(Struct):
-    _fields_ = [
-        ("size", c_size_t),
-        ("space", POINTER(SpaceDesc)),
-        ("layout", POINTER(Layout)),
-        ("device", c_char_p),
-        ("device_number", c_uint32),
-        ("n_threads", c_uint32),
-        ("stream", c_void_p),
-        ("staging_bytes", c_uint64),
-        ("writes_max", c_uint32),
-    ]
-
-
-class Slots(Struct):
-    _fields_ = [
-        ("size", c_size_t),
-        ("tokens", c_void_p),
-        ("n_tokens", c_uint32),
-        ("offset", c_uint32),
-        ("slots", c_void_p),
-        ("extra", POINTER(Extra)),
-        ("n_extra", c_uint32),
-        ("reserved", c_uint32),
-    ]
-
-
-_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
-    "tsr_kvpool_open": (c_int, [POINTER(c_void_p), c_void_p, POINTER(KvPoolDesc)]),
-    "tsr_kvpool_close": (None, [c_void_p]),
-    "tsr_kvpool_chunk_size": (c_uint32, [c_void_p]),
-    "tsr_kvpool_load_kv": (c_int, [c_void_p, POINTER(Slots)]),
-    "tsr_kvpool_match_prefix": (c_int, [c_void_p, POINTER(Slots), c_uint64]),
-    "tsr_kvpool_release": (c_int, [c_void_p, c_uint64]),
-    "tsr_kvpool_store_kv_start": (c_int, [c_void_p, POINTER(Slots), c_uint64]),
-    "tsr_kvpool_take_written": (c_int, [c_void_p, POINTER(c_uint64), c_uint32]),
-    "tsr_kvpool_drain": (c_int, [c_void_p, c_int]),
-    "tsr_kvpool_reset": (c_int, [c_void_p]),
-}
+from . import _c as c
+from ._lib import check, library
 
 
 @dataclass(frozen=True)
@@ -89,13 +47,11 @@ class KvPool:
 
     def __init__(self, cache: ctypes.c_void_p, shape: PoolShape) -> None:
         self._lib = library()
-        if self._lib.tsr_kvpool_open.argtypes is None:
-            declare(self._lib, _PROTOTYPES)
         self._handle = c_void_p()
         weights = ctypes.create_string_buffer(shape.weights, len(shape.weights))
         keys = shape.planes[0]
-        space = SpaceDesc(
-            size=ctypes.sizeof(SpaceDesc),
+        space = c.SpaceDesc(
+            size=ctypes.sizeof(c.SpaceDesc),
             model=shape.model.encode(),
             weights=ctypes.addressof(weights) if shape.weights else None,
             weights_bytes=len(shape.weights),
@@ -108,8 +64,8 @@ class KvPool:
             v_dim=shape.planes[1].dim,
         )
         layout, _keep = _layout(shape)
-        desc = KvPoolDesc(
-            size=ctypes.sizeof(KvPoolDesc),
+        desc = c.KvpoolDesc(
+            size=ctypes.sizeof(c.KvpoolDesc),
             space=ctypes.pointer(space),
             layout=ctypes.pointer(layout),
             device=shape.device.encode(),
@@ -147,7 +103,7 @@ class KvPool:
         """False: the writer has too much to do."""
         x = _slots(tokens, len(tokens), 0, slots, extra)
         e = self._lib.tsr_kvpool_store_kv_start(self._handle, ctypes.byref(x), node)
-        if e == EAGAIN:
+        if e == c.EAGAIN:
             return False
         check(e)
         return True
@@ -171,10 +127,10 @@ class KvPool:
         return check(self._lib.tsr_kvpool_reset(self._handle))
 
 
-def _layout(shape: PoolShape) -> tuple[Layout, Any]:
-    layout = Layout(
-        size=ctypes.sizeof(Layout),
-        memory=2 if shape.device != "cpu" else 0,
+def _layout(shape: PoolShape) -> tuple[c.KvLayout, Any]:
+    layout = c.KvLayout(
+        size=ctypes.sizeof(c.KvLayout),
+        memory=c.MEMORY_DEVICE if shape.device != "cpu" else c.MEMORY_HOST,
         n_layers=len(shape.planes[0].layers),
         n_planes=2,
         n_slots=shape.n_slots,
@@ -183,7 +139,7 @@ def _layout(shape: PoolShape) -> tuple[Layout, Any]:
     for i, plane in enumerate(shape.planes):
         pointers = (c_void_p * len(plane.layers))(*plane.layers)
         keep.append(pointers)
-        layout.planes[i] = Plane(
+        layout.planes[i] = c.KvPlane(
             layers=pointers,
             layer_bytes=plane.layer_bytes,
             token_stride=plane.token_stride,
@@ -198,13 +154,13 @@ def _layout(shape: PoolShape) -> tuple[Layout, Any]:
 
 def _slots(
     tokens: array[int], count: int, offset: int, slots: array[int] | None, extra: Any
-) -> Slots:
+) -> c.Slots:
     if tokens.typecode != "I" or not 0 <= offset <= count <= len(tokens):
         raise ValueError(f"tokens {offset} to {count} of {len(tokens)}")
     if slots is not None and (slots.typecode != "q" or len(slots) < count - offset):
         raise ValueError(f"{len(slots)} slots for {count - offset} tokens")
-    return Slots(
-        size=ctypes.sizeof(Slots),
+    return c.Slots(
+        size=ctypes.sizeof(c.Slots),
         tokens=tokens.buffer_info()[0],
         n_tokens=count,
         offset=offset,

@@ -16,38 +16,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from . import _c as c
 from ._buffers import as_tokens, as_view
-from ._checked import check_text
-from ._lib import (
-    BASE_UNKNOWN,
-    COUNTERS,
-    Clear,
-    Event,
-    Extra,
-    Key,
-    Load,
-    Lookup,
-    MatchRow,
-    Prompt,
-    Range,
-    SpaceDesc,
-    Stats,
-    Store,
-    check,
-    library,
-)
+from ._checked import check_text, counters
+from ._lib import check, library
 
 __all__ = ["Cache", "Found", "Match", "Space"]
 
-DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "int8": 4, "opaque": 5}
-_DTYPE_BYTES = {1: 2, 2: 2, 3: 4, 4: 1, 5: 1}
-LAYOUTS = {"standard": 0, "mla": 1, "opaque": 2}
-KINDS = {"prefix": 1, "segment": 2, "blended": 3}
+DTYPES = {
+    "f16": c.DTYPE_F16,
+    "bf16": c.DTYPE_BF16,
+    "f32": c.DTYPE_F32,
+    "int8": c.DTYPE_INT8,
+    "opaque": c.DTYPE_OPAQUE,
+}
+_DTYPE_BYTES = {c.DTYPE_F16: 2, c.DTYPE_BF16: 2, c.DTYPE_F32: 4, c.DTYPE_INT8: 1, c.DTYPE_OPAQUE: 1}
+LAYOUTS = {"standard": c.LAYOUT_STANDARD, "mla": c.LAYOUT_MLA, "opaque": c.LAYOUT_OPAQUE}
+KINDS = {"prefix": c.KIND_PREFIX, "segment": c.KIND_SEGMENT, "blended": c.KIND_BLENDED}
 _KIND_NAMES = {number: name for name, number in KINDS.items()}
-_CONTEXTS = {1: "same", 2: "pure", 3: "other"}
-_COVERAGES = {1: "full", 2: "partial", 3: "run"}
-_EVENTS = {1: "stored", 2: "evicted", 3: "dropped"}
-_PREFIX, _SEGMENTS, _CONTEXT, _ANY, _OTHER = 1, 2, 4, 16, 32
+_CONTEXTS = {c.CONTEXT_SAME: "same", c.CONTEXT_PURE: "pure", c.CONTEXT_OTHER: "other"}
+_COVERAGES = {c.COVERAGE_FULL: "full", c.COVERAGE_PARTIAL: "partial", c.COVERAGE_RUN: "run"}
+_EVENTS = {c.EVENT_STORED: "stored", c.EVENT_EVICTED: "evicted", c.EVENT_DROPPED: "dropped"}
 
 Media = tuple[int, int, bytes]  # offset, tokens, hash
 
@@ -94,9 +83,9 @@ class _Prompt:
     ) -> None:
         address, count, self._tokens = as_tokens(tokens)
         self._extra = _extras(adapter, salt, media)
-        self._segments = (Range * len(segments))(*[Range(*pair) for pair in segments])
-        self.c = Prompt(
-            size=ctypes.sizeof(Prompt),
+        self._segments = (c.Range * len(segments))(*[c.Range(*pair) for pair in segments])
+        self.c = c.Prompt(
+            size=ctypes.sizeof(c.Prompt),
             tokens=address,
             n_tokens=count,
             flags=flags,
@@ -172,8 +161,8 @@ class Cache:
     ) -> Space:
         """A model, or one rank's part of it: everything that must agree before KV is shared."""
         keep = ctypes.create_string_buffer(weights, len(weights)) if weights else None
-        desc = SpaceDesc(
-            size=ctypes.sizeof(SpaceDesc),
+        desc = c.SpaceDesc(
+            size=ctypes.sizeof(c.SpaceDesc),
             model=model.encode(),
             weights=ctypes.addressof(keep) if keep is not None else None,
             weights_bytes=len(weights),
@@ -214,7 +203,7 @@ class Cache:
 
     def clear(self, tier: int = -1) -> int:
         """Drops every entry that is not in use; `tier` 0: from host memory only."""
-        order = Clear(size=ctypes.sizeof(Clear), tier=tier)
+        order = c.Clear(size=ctypes.sizeof(c.Clear), tier=tier)
         return check(self._lib.tsr_clear(self._open(), ctypes.byref(order)))
 
     def contains(self, keys: Iterable[bytes]) -> list[int]:
@@ -222,16 +211,16 @@ class Cache:
         wanted = list(keys)
         if any(len(key) != 16 for key in wanted):
             raise ValueError("a key is 16 bytes")
-        rows = (Key * len(wanted))(*[Key((ctypes.c_uint8 * 16)(*key)) for key in wanted])
+        rows = (c.Key * len(wanted))(*[c.Key((ctypes.c_uint8 * 16)(*key)) for key in wanted])
         tiers = (ctypes.c_int8 * len(wanted))()
         check(self._lib.tsr_contains(self._open(), rows, len(wanted), tiers))
         return list(tiers)
 
     def stats(self) -> dict[str, Any]:
         """Counters of struct tsr_stats."""
-        row = Stats(size=ctypes.sizeof(Stats))
+        row = c.Stats(size=ctypes.sizeof(c.Stats))
         check(self._lib.tsr_stats_get(self._open(), ctypes.byref(row)))
-        result: dict[str, Any] = {name: getattr(row, name) for name in COUNTERS}
+        result: dict[str, Any] = counters(row)
         result["tier_entries"] = list(row.tier_entries)
         result["tier_bytes"] = list(row.tier_bytes)
         return result
@@ -248,7 +237,7 @@ class Cache:
 
     def events(self, most: int = 1024) -> list[dict[str, Any]]:
         """What was stored, evicted or dropped since the last call, oldest first."""
-        rows = (Event * most)()
+        rows = (c.Event * most)()
         count = check(self._lib.tsr_events(self._open(), rows, most))
         return [
             {
@@ -270,7 +259,7 @@ class Cache:
 class Space:
     """Where KV of one model is kept; made by Cache.space()."""
 
-    def __init__(self, cache: Cache, desc: SpaceDesc) -> None:
+    def __init__(self, cache: Cache, desc: c.SpaceDesc) -> None:
         self._cache = cache
         self._lib = library()
         self._handle = ctypes.c_void_p()
@@ -297,7 +286,7 @@ class Space:
     @property
     def fingerprint(self) -> bytes:
         out = (ctypes.c_uint8 * 16)()
-        self._lib.tsr_space_fingerprint(self._open(), ctypes.byref(out))
+        self._lib.tsr_space_fingerprint(self._open(), out)
         return bytes(out)
 
     def store(
@@ -319,8 +308,8 @@ class Space:
         context_address, n_context, _keep_context = as_tokens(context)
         extra = _extras(adapter, salt, media)
         view, _keep_kv = as_view(kv, count - start, self._row_bytes, self._planes, False)
-        order = Store(
-            size=ctypes.sizeof(Store),
+        order = c.Store(
+            size=ctypes.sizeof(c.Store),
             space=self._open(),
             kind=_named(KINDS, kind, "kind"),
             n_tokens=count,
@@ -349,15 +338,17 @@ class Space:
     ) -> Found:
         """What of a prompt is known: its prefix, and if asked for `segments` (offset, length) or
         text at any offset. With `request` the matches stay in place until Cache.release()."""
-        flags = _PREFIX
-        flags |= _SEGMENTS if segments is not None else 0
-        flags |= (_ANY if any_offset or other_context else 0) | (_OTHER if other_context else 0)
+        flags = c.PROMPT_PREFIX
+        flags |= c.PROMPT_SEGMENTS if segments is not None else 0
+        flags |= (c.PROMPT_ANY if any_offset or other_context else 0) | (
+            c.PROMPT_OTHER if other_context else 0
+        )
         prompt = _Prompt(tokens, adapter, salt, media, flags, segments or ())
         most = max(prompt.c.n_tokens, 1)
-        rows = (MatchRow * most)()
+        rows = (c.Match * most)()
         spaces = (ctypes.c_void_p * 1)(self._open())
-        order = Lookup(
-            size=ctypes.sizeof(Lookup),
+        order = c.Lookup(
+            size=ctypes.sizeof(c.Lookup),
             spaces=spaces,
             n_spaces=1,
             matches_max=most,
@@ -383,9 +374,9 @@ class Space:
         view, _keep = as_view(out, count, self._row_bytes, self._planes, True)
         if not view.token_stride:
             raise ValueError("the array to load into must be shaped [layer, plane, token, ...]")
-        orders = (Load * len(rows))()
+        orders = (c.Load * len(rows))()
         for order, i in zip(orders, rows):
-            order.size = ctypes.sizeof(Load)
+            order.size = ctypes.sizeof(c.Load)
             order.space = self._open()
             order.match = ctypes.pointer(found._rows[i])
             order.prompt = ctypes.pointer(found._prompt.c)
@@ -411,7 +402,7 @@ class Space:
         """The keys of a prompt's prefix blocks."""
         prompt = _Prompt(tokens, adapter, salt, ())
         most = max(prompt.c.n_tokens, 1)
-        rows = (Key * most)()
+        rows = (c.Key * most)()
         count = check(self._lib.tsr_keys(self._open(), ctypes.byref(prompt.c), rows, most))
         return [bytes(row.bytes) for row in rows[:count]]
 
@@ -434,8 +425,8 @@ class Space:
     def clear(self, tokens: Any = None, tier: int = -1) -> int:
         """Drops the entries of a prompt, or all of this space."""
         prompt = None if tokens is None else _Prompt(tokens, None, None, ())
-        order = Clear(
-            size=ctypes.sizeof(Clear),
+        order = c.Clear(
+            size=ctypes.sizeof(c.Clear),
             space=self._open(),
             prompt=ctypes.pointer(prompt.c) if prompt else None,
             tier=tier,
@@ -462,7 +453,7 @@ def configure(
         check(lib.tsr_config_set(config, key.encode(), text))
 
 
-def _match(row: MatchRow) -> Match:
+def _match(row: c.Match) -> Match:
     return Match(
         offset=row.prompt_offset,
         n_tokens=row.n_tokens,
@@ -471,19 +462,19 @@ def _match(row: MatchRow) -> Match:
         coverage=_COVERAGES.get(row.coverage, "full"),
         tier=row.tier,
         entry_offset=row.entry_offset,
-        base=None if row.base == BASE_UNKNOWN else row.base,
+        base=None if row.base == c.BASE_UNKNOWN else row.base,
     )
 
 
 def _extras(adapter: str | None, salt: str | None, media: Sequence[Media]) -> Any:
     rows = []
     if adapter:
-        rows.append(Extra(1, 0, 0, len(adapter.encode()), adapter.encode()))
+        rows.append(c.Extra(c.EXTRA_ADAPTER, 0, 0, len(adapter.encode()), adapter.encode()))
     if salt:
-        rows.append(Extra(2, 0, 0, len(salt.encode()), salt.encode()))
+        rows.append(c.Extra(c.EXTRA_SALT, 0, 0, len(salt.encode()), salt.encode()))
     for offset, n_tokens, digest in media:
-        rows.append(Extra(3, offset, n_tokens, len(digest), digest))
-    return (Extra * len(rows))(*rows)
+        rows.append(c.Extra(c.EXTRA_MEDIA, offset, n_tokens, len(digest), digest))
+    return (c.Extra * len(rows))(*rows)
 
 
 def _text(value: str | None) -> bytes | None:

@@ -12,11 +12,11 @@ import ctypes
 from array import array
 from collections import OrderedDict
 
-from ._lib import Lookup, MatchRow, Prompt, check, declare, library
-from .blend import Blend, ModelInfo
+from . import _c as c
+from ._lib import check, library
+from .blend import Blend
 from .blend_job import space_salt
 
-_ANY = 16  # TSR_PROMPT_ANY
 _ROWS = 1024
 _SPACES_MAX = 64  # tenants whose spaces are kept open
 
@@ -28,13 +28,12 @@ class KnownText:
         self, cache: ctypes.c_void_p, model: bytes, engine_salt: str | None, world: int
     ) -> None:
         self._lib = library()
-        declare(self._lib, {"tsr_blend_space": (ctypes.c_void_p, [ctypes.c_void_p])})
         self._cache = cache
-        self._model = ModelInfo.from_buffer_copy(model)
+        self._model = c.ModelInfo.from_buffer_copy(model)
         self._engine_salt = engine_salt
         self._world = world
         self._blends: OrderedDict[bytes, Blend] = OrderedDict()
-        self._rows = (MatchRow * _ROWS)()
+        self._rows = (c.Match * _ROWS)()
         self._client = ctypes.c_void_p()
         check(self._lib.tsr_client_open(ctypes.byref(self._client), cache))
 
@@ -49,10 +48,12 @@ class KnownText:
     def find(self, tokens: array[int], salt: bytes) -> tuple[int, int]:
         """(tokens that stored text covers, where the last such run ends)."""
         address, count = tokens.buffer_info()
-        prompt = Prompt(size=ctypes.sizeof(Prompt), tokens=address, n_tokens=count, flags=_ANY)
+        prompt = c.Prompt(
+            size=ctypes.sizeof(c.Prompt), tokens=address, n_tokens=count, flags=c.PROMPT_ANY
+        )
         spaces = (ctypes.c_void_p * 1)(self._space(salt))
-        order = Lookup(
-            size=ctypes.sizeof(Lookup),
+        order = c.Lookup(
+            size=ctypes.sizeof(c.Lookup),
             spaces=spaces,
             n_spaces=1,
             matches_max=_ROWS,

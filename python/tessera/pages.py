@@ -15,7 +15,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ._lib import Load, Lookup, MatchRow, Prompt, Range, SpaceDesc, Store, View, check, library
+from . import _c as c
+from ._lib import check, library
 
 __all__ = ["PageShape", "Pages"]
 
@@ -57,8 +58,8 @@ class Pages:
         self._space = ctypes.c_void_p()
         self._client = ctypes.c_void_p()
         keep = ctypes.create_string_buffer(weights, len(weights))
-        desc = SpaceDesc(
-            size=ctypes.sizeof(SpaceDesc),
+        desc = c.SpaceDesc(
+            size=ctypes.sizeof(c.SpaceDesc),
             model=model.encode(),
             weights=ctypes.addressof(keep) if weights else None,
             weights_bytes=len(weights),
@@ -99,9 +100,9 @@ class Pages:
         loaded = [False] * len(keys)
         if not rows:
             return loaded
-        orders = (Load * len(rows))()
+        orders = (c.Load * len(rows))()
         for order, row in zip(orders, rows):
-            order.size = ctypes.sizeof(Load)
+            order.size = ctypes.sizeof(c.Load)
             order.space = self._space
             order.match = ctypes.pointer(row)
             order.prompt = ctypes.pointer(prompt.c)
@@ -118,8 +119,8 @@ class Pages:
         start = words.buffer_info()[0]
         kept = []
         for i, address in enumerate(addresses):
-            order = Store(
-                size=ctypes.sizeof(Store),
+            order = c.Store(
+                size=ctypes.sizeof(c.Store),
                 space=self._space,
                 kind=_SEGMENT,
                 n_tokens=_WORDS,
@@ -129,7 +130,7 @@ class Pages:
             kept.append(self._lib.tsr_store(self._client, ctypes.byref(order)) >= 0)
         return kept
 
-    def _view(self, address: int) -> View:
+    def _view(self, address: int) -> c.View:
         shape = self._shape
         extent = (
             (shape.n_layers - 1) * shape.layer_stride
@@ -138,14 +139,14 @@ class Pages:
         )
         row = shape.piece_bytes // _WORDS
         layer = shape.layer_stride or shape.piece_bytes * shape.n_planes
-        return View(address, extent, layer, shape.plane_stride, row)
+        return c.View(address, extent, layer, shape.plane_stride, row)
 
-    def _lookup(self, keys: Sequence[str]) -> tuple[list[MatchRow], _KeyPrompt]:
+    def _lookup(self, keys: Sequence[str]) -> tuple[list[c.Match], _KeyPrompt]:
         prompt = _KeyPrompt(keys)
-        rows = (MatchRow * max(len(keys), 1))()
+        rows = (c.Match * max(len(keys), 1))()
         spaces = (ctypes.c_void_p * 1)(self._space)
-        order = Lookup(
-            size=ctypes.sizeof(Lookup),
+        order = c.Lookup(
+            size=ctypes.sizeof(c.Lookup),
             spaces=spaces,
             n_spaces=1,
             matches_max=len(rows),
@@ -162,10 +163,12 @@ class _KeyPrompt:
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._words = _words(keys)
-        self._ranges = (Range * len(keys))(*[Range(i * _WORDS, _WORDS) for i in range(len(keys))])
+        self._ranges = (c.Range * len(keys))(
+            *[c.Range(i * _WORDS, _WORDS) for i in range(len(keys))]
+        )
         self.rows: object = None
-        self.c = Prompt(
-            size=ctypes.sizeof(Prompt),
+        self.c = c.Prompt(
+            size=ctypes.sizeof(c.Prompt),
             tokens=self._words.buffer_info()[0],
             n_tokens=len(self._words),
             flags=_SEGMENTS,

@@ -13,28 +13,13 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ._lib import Range, SpaceDesc, TesseraError, check, declare, library
+from . import _c as c
+from ._lib import TesseraError, check, library
 
 _BEFORE = ("", "a", ".", " ", "\n", "a ", ".\n", "\n\n")
 _BEHIND = ("", "a", "A", " ", "\n", " A", "\n\n", "1")
 _SPELLINGS_MAX = 16  # of tsr_separators_set()
 _CHUNKS_MAX = 4096
-_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
-    "tsr_separators_set": (
-        ctypes.c_int,
-        [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32],
-    ),
-    "tsr_split": (
-        ctypes.c_int,
-        [
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_uint32,
-            ctypes.POINTER(Range),
-            ctypes.c_uint32,
-        ],
-    ),
-}
 
 
 def spellings(tokenizer: Any, separator: str) -> list[tuple[int, ...]]:
@@ -68,17 +53,16 @@ class Separators:
 
     def __init__(self, cache: ctypes.c_void_p, wanted: Iterable[Sequence[int]]) -> None:
         self._lib = library()
-        declare(self._lib, _PROTOTYPES)
         rows = [array("I", row) for row in dict.fromkeys(map(tuple, wanted))][:_SPELLINGS_MAX]
         self._texts = [row.tobytes() for row in rows]
         self._space = ctypes.c_void_p()
-        self._ranges = (Range * (_CHUNKS_MAX + 1))()
+        self._ranges = (c.Range * (_CHUNKS_MAX + 1))()
         # Separators belong to a space; nothing is ever stored in this one.
-        desc = SpaceDesc(
-            size=ctypes.sizeof(SpaceDesc),
+        desc = c.SpaceDesc(
+            size=ctypes.sizeof(c.SpaceDesc),
             model=b"separators",
-            dtype=5,
-            layout=2,
+            dtype=c.DTYPE_OPAQUE,
+            layout=c.LAYOUT_OPAQUE,
             n_layers=1,
             n_heads=1,
             k_dim=1,

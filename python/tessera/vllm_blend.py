@@ -23,9 +23,10 @@ import torch
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.logger import init_logger
 
+from . import _c as c
 from . import vllm_plugin
 from ._connector import ModelShape
-from .blend import Ask, Blend, Executor, Pass
+from .blend import Ask, Blend, Executor, pass_table
 from .blend_job import BlendJob, BlendOutcome, BlendSettings, space_salt
 from .owner import EngineCache
 from .vllm_model import BlendExecutor, Staging, model_info, take_apart
@@ -229,8 +230,8 @@ class _Agreed:
         torch.distributed.all_reduce(total, group=self._group)
         return total
 
-    def begin(self, rows: Pass) -> None:
-        self.agree(_BEGIN, rows.n_mass_rows, zlib.crc32(rows.table()))
+    def begin(self, rows: c.ModelPass) -> None:
+        self.agree(_BEGIN, rows.n_mass_rows, zlib.crc32(pass_table(rows)))
         self._n_rows = rows.n_rows
         self._inner.begin(rows)
 

@@ -29,7 +29,8 @@ from vllm.v1.core.kv_cache_utils import (
     to_event_extra_keys,
 )
 
-from ._connector import EVENT_STORED, SchedulerHalf
+from . import _c as c
+from ._connector import SchedulerHalf
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -130,7 +131,7 @@ class KvEvents:
             chunk, bit = self._keys.get(key, (None, 0))
             if chunk is None:
                 continue
-            if kind == EVENT_STORED:
+            if kind == c.EVENT_STORED:
                 self._has(chunk, bit)
             else:
                 chunk.spaces &= ~bit

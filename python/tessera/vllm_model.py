@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from ._connector import Layout
-from .blend import CAP_DEVIATION, CAP_MASS, ModelInfo, Pass, Rope
+from . import _c as c
+from .blend import pass_table, pass_visible
 from .vllm_shape import Refused
 
 __all__ = ["BlendExecutor", "ModelParts", "Staging", "take_apart"]
@@ -51,7 +51,7 @@ class ModelParts:
     device: torch.device
     n_vocab: int
     context: int
-    rope: Rope
+    rope: c.Rope
 
 
 def take_apart(model: torch.nn.Module, vllm_config: Any) -> ModelParts:
@@ -108,15 +108,15 @@ def _check_layer(layer: Any) -> None:
             raise Refused(name)
 
 
-def _rope(rotary: Any, config: Any) -> Rope:
+def _rope(rotary: Any, config: Any) -> c.Rope:
     """vLLM's rotary embedding in the words of device.h."""
     scaling = _ROTARY.get(type(rotary).__name__)
     if scaling is None:
         raise Refused(f"rotary embeddings of class {type(rotary).__name__}")
     given = getattr(config, "rope_parameters", None) or {}
     trained = given.get("original_max_position_embeddings", rotary.max_position_embeddings)
-    return Rope(
-        size=ctypes.sizeof(Rope),
+    return c.Rope(
+        size=ctypes.sizeof(c.Rope),
         pairing=_NEOX if rotary.is_neox_style else _GPTJ,
         scaling=scaling,
         dims=rotary.rotary_dim,
@@ -134,14 +134,14 @@ def _rope(rotary: Any, config: Any) -> Rope:
     )
 
 
-def model_info(parts: ModelParts, name: str, weights: bytes, identity: bytes) -> ModelInfo:
+def model_info(parts: ModelParts, name: str, weights: bytes, identity: bytes) -> c.ModelInfo:
     """struct tsr_model_info; weights (32 bytes) and identity (16) say whose KV this is."""
-    return ModelInfo(
-        size=ctypes.sizeof(ModelInfo),
+    return c.ModelInfo(
+        size=ctypes.sizeof(c.ModelInfo),
         architecture=parts.architecture.encode(),
         name=name.encode()[-127:],
         device=str(parts.device).encode()[:95],
-        caps=CAP_MASS | CAP_DEVIATION,
+        caps=c.MODEL_MASS | c.MODEL_DEVIATION,
         n_layers=len(parts.layers),
         n_heads=parts.n_heads,
         n_kv_heads=parts.n_kv_heads,
@@ -180,12 +180,12 @@ class Staging:
             self.n_slots = 0
             self.kv = torch.empty(0)
 
-    def layout(self) -> Layout:
+    def layout(self) -> c.KvLayout:
         """Where it stands, for the library."""
         parts = self._parts
         item = self.kv.element_size()
-        layout = Layout(
-            size=ctypes.sizeof(Layout),
+        layout = c.KvLayout(
+            size=ctypes.sizeof(c.KvLayout),
             n_layers=len(parts.layers),
             n_planes=2,
             n_slots=self.n_slots,
@@ -229,13 +229,13 @@ class BlendExecutor:
 
     # ---- steps --------------------------------------------------------------------------------
 
-    def begin(self, rows: Pass) -> None:
+    def begin(self, rows: c.ModelPass) -> None:
         if rows.bias:
             raise RuntimeError("vLLM's attention takes no bias")
-        table = torch.frombuffer(rows.table(), dtype=torch.int32).view(-1, 3).long()
+        table = torch.frombuffer(pass_table(rows), dtype=torch.int32).view(-1, 3).long()
         tokens, self._positions, self._slots = table.unbind(1)
         self._positions = self._positions.contiguous()
-        self._groups = rows.visible()
+        self._groups = pass_visible(rows)
         self._n_mass = rows.n_mass_rows
         self._hidden = self._parts.embed(tokens.contiguous())
         self._residual = None

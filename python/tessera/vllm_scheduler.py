@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.request import RequestStatus
 
-from ._connector import REQUEST_NO_LOAD, STEP_RESET_BLOCKS, SchedulerHalf
+from . import _c as c
+from ._connector import SchedulerHalf
 from .blend_job import BlendJob, blend_settings
 from .cache import _extras
 from .identity import files_digest
@@ -165,7 +166,7 @@ class SchedulerSide(ConnectorBase):
         if self._blending is not None and self._blend(request, number):
             return
         tokens = request.all_token_ids[:]
-        flags = REQUEST_NO_LOAD if request.skip_reading_prefix_cache else 0
+        flags = c.REQUEST_NO_LOAD if request.skip_reading_prefix_cache else 0
         self._scheduler.new_request(
             number, tokens, request.num_prompt_tokens, _request_extras(request), flags
         )
@@ -319,7 +320,7 @@ class SchedulerSide(ConnectorBase):
                     request.num_in_flight_tokens,
                     live.known,
                     len(news),
-                    STEP_RESET_BLOCKS,
+                    c.STEP_RESET_BLOCKS,
                 )
             )
             live.wake = self._next_wake(live)

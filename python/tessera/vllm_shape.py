@@ -21,7 +21,8 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
-from ._connector import BOUNDARIES, GroupShape, Layout, ModelShape, page_layout
+from . import _c as c
+from ._connector import BOUNDARIES, GroupShape, ModelShape, page_layout
 from .identity import files_digest
 
 # Keys of kv_connector_extra_config that are not options of the library.
@@ -156,7 +157,7 @@ def _weights(model: Any, load: Any) -> bytes:
 
 def group_layout(
     shape: GroupShape, caches: dict[str, torch.Tensor], n_blocks: int
-) -> tuple[Layout, Any]:
+) -> tuple[c.KvLayout, Any]:
     """Where a group's pages are, read from the tensors' own strides."""
     pages = []
     strides = set()

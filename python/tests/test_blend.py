@@ -10,9 +10,9 @@ from ctypes import POINTER, Structure, byref, c_char_p, c_float, c_int, c_size_t
 
 from sandbox import needs_shared_memory
 
-from tessera._connector import Layout
+from tessera import _c as c
 from tessera._lib import TesseraError, declare, library
-from tessera.blend import Ask, Blend, DeviationStep, LayerStep, ModelInfo, Pass, Row
+from tessera.blend import Ask, Blend, pass_table, pass_visible
 from tessera.owner import EngineCache
 
 VOCAB = 128
@@ -38,13 +38,13 @@ PROTOTYPES = {
     "tsr_executor_tiny": (c_void_p, []),
     "tsr_model_open": (c_int, [out, c_void_p, POINTER(ModelConfig)]),
     "tsr_model_close": (None, [c_void_p]),
-    "tsr_model_info": (c_int, [c_void_p, POINTER(ModelInfo)]),
+    "tsr_model_info": (c_int, [c_void_p, POINTER(c.ModelInfo)]),
     "tsr_session_open": (c_int, [out, c_void_p, c_uint32]),
     "tsr_session_close": (None, [c_void_p]),
-    "tsr_session_layout": (POINTER(Layout), [c_void_p]),
-    "tsr_session_begin": (c_int, [c_void_p, POINTER(Pass)]),
-    "tsr_session_layer": (c_int, [c_void_p, POINTER(LayerStep)]),
-    "tsr_session_deviation": (c_int, [c_void_p, POINTER(DeviationStep)]),
+    "tsr_session_layout": (POINTER(c.KvLayout), [c_void_p]),
+    "tsr_session_begin": (c_int, [c_void_p, POINTER(c.ModelPass)]),
+    "tsr_session_layer": (c_int, [c_void_p, POINTER(c.ModelLayer)]),
+    "tsr_session_deviation": (c_int, [c_void_p, POINTER(c.ModelDeviation)]),
     "tsr_session_narrow": (c_int, [c_void_p, POINTER(c_uint32), c_uint32]),
     "tsr_session_logits": (c_int, [c_void_p, POINTER(c_uint32), c_uint32, POINTER(c_float)]),
     "tsr_session_end": (None, [c_void_p]),
@@ -60,7 +60,7 @@ class Tiny:
         self.model, self.session = c_void_p(), c_void_p()
         config = ModelConfig(size=ctypes.sizeof(ModelConfig), path=b"qwen3 head_dim=8", kv_dtype=3)
         self.must(self.lib.tsr_model_open(byref(self.model), self.lib.tsr_executor_tiny(), config))
-        self.info = ModelInfo(size=ctypes.sizeof(ModelInfo))
+        self.info = c.ModelInfo(size=ctypes.sizeof(c.ModelInfo))
         self.must(self.lib.tsr_model_info(self.model, byref(self.info)))
         self.must(self.lib.tsr_session_open(byref(self.session), self.model, 512))
         self.layout = self.lib.tsr_session_layout(self.session).contents
@@ -75,14 +75,14 @@ class Tiny:
         assert result >= 0, result
 
     def begin(self, rows):
-        self.passes.append((rows.n_rows, list(rows.table()[:3]), rows.visible()))
+        self.passes.append((rows.n_rows, list(pass_table(rows)[:3]), pass_visible(rows)))
         self.must(self.lib.tsr_session_begin(self.session, byref(rows)))
         self.open = True
 
     def layer(self, layer, mass):
         if layer == self.fails_at:
             raise ArithmeticError("as told")
-        step = LayerStep(size=ctypes.sizeof(LayerStep), layer=layer)
+        step = c.ModelLayer(size=ctypes.sizeof(c.ModelLayer), layer=layer)
         if mass is not None:
             step.n_mass = len(mass)
             step.mass = ctypes.cast(mass, POINTER(c_float))
@@ -91,7 +91,7 @@ class Tiny:
         self.layers += 1
 
     def deviation(self, layer, k, v):
-        step = DeviationStep(size=ctypes.sizeof(DeviationStep), layer=layer, k=k, v=v)
+        step = c.ModelDeviation(size=ctypes.sizeof(c.ModelDeviation), layer=layer, k=k, v=v)
         self.must(self.lib.tsr_session_deviation(self.session, byref(step)))
 
     def narrow(self, keep):
@@ -104,16 +104,18 @@ class Tiny:
 
     def answer(self, tokens, first):
         """Logits of the last token, with rows computed from `first` on."""
-        rows = (Row * (len(tokens) - first))(
-            *[Row(tokens[i], i, i) for i in range(first, len(tokens))]
+        rows = (c.ModelRow * (len(tokens) - first))(
+            *[c.ModelRow(tokens[i], i, i) for i in range(first, len(tokens))]
         )
-        order = Pass(size=ctypes.sizeof(Pass), rows=rows, n_rows=len(rows), n_groups=1)
+        order = c.ModelPass(
+            size=ctypes.sizeof(c.ModelPass), rows=rows, n_rows=len(rows), n_groups=1
+        )
         group = order._fields_[4][1]._type_(n_rows=len(rows), n_ranges=1)
         group.sees[0].n_tokens = len(tokens)
         order.groups = ctypes.pointer(group)
         self.must(self.lib.tsr_session_begin(self.session, byref(order)))
         for layer in range(self.info.n_layers):
-            step = LayerStep(size=ctypes.sizeof(LayerStep), layer=layer)
+            step = c.ModelLayer(size=ctypes.sizeof(c.ModelLayer), layer=layer)
             self.must(self.lib.tsr_session_layer(self.session, byref(step)))
         logits = (c_float * VOCAB)()
         last = c_uint32(len(rows) - 1)
@@ -230,7 +232,7 @@ class TestBlend(unittest.TestCase):
     def test_what_makes_no_sense_is_refused_in_the_librarys_words(self):
         with self.assertRaisesRegex(TesseraError, "context of 5 tokens"):
             self.ask((0, 1, 2), n_context=5)
-        bad = ModelInfo.from_buffer_copy(self.tiny.info)
+        bad = c.ModelInfo.from_buffer_copy(self.tiny.info)
         bad.n_layers = 0
         with self.assertRaisesRegex(TesseraError, "0 layers"):
             Blend(self.client.handle, bad)

@@ -10,7 +10,7 @@ from array import array
 
 from sandbox import needs_shared_memory
 
-from tessera import _connector
+from tessera import _c as c
 from tessera._connector import GroupShape, ModelShape, SchedulerHalf, WorkerHalf, page_layout
 from tessera.owner import EngineCache
 
@@ -198,7 +198,7 @@ class TestHalves(unittest.TestCase):
         self.assertFalse(half.finished(1, (0, 0, 0), len(tokens), (), True, [[]]))
 
 
-NONE = (_connector.Extra * 0)()
+NONE = (c.Extra * 0)()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
-from tessera import _connector
+from tessera import _c as c
 from tessera._connector import GroupShape, ModelShape, SchedulerHalf, WorkerHalf, page_layout
 from tessera.owner import EngineCache
 
@@ -36,7 +36,7 @@ LAYERS, BLOCK, BLOCKS, HEADS, DIM = 4, 16, 56, 2, 32
 PAGE = 2 * BLOCK * HEADS * DIM * 2  # bytes of a block in one layer, bf16
 LENGTH = 256  # of a request at most
 BUDGET, RUNNING_MAX, LOADING_MAX, BEHIND_MAX = 96, 12, 2, 6
-NO_EXTRAS = (_connector.Extra * 0)()
+NO_EXTRAS = (c.Extra * 0)()
 
 
 def prefix_hashes(tokens):

@@ -29,8 +29,9 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.spec_decode.ngram_proposer import NgramProposer
 from vllm.v1.structured_output import StructuredOutputManager
 
+from tessera import _c as c
 from tessera._connector import describe
-from tessera._lib import Clear, check, library
+from tessera._lib import check, library
 from tessera.vllm import TesseraConnector
 
 BLOCK, BLOCKS, HEAD = 16, 48, 8
@@ -352,7 +353,7 @@ class Rig:
         space = ctypes.c_void_p()
         handle = connector._cache.handle
         check(lib.tsr_space_open(ctypes.byref(space), handle, ctypes.byref(desc.c.spaces[rank])))
-        order = Clear(ctypes.sizeof(Clear), space, None, -1)
+        order = c.Clear(ctypes.sizeof(c.Clear), space, None, -1)
         try:
             return check(lib.tsr_clear(handle, ctypes.byref(order)))
         finally:

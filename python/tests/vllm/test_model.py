@@ -18,9 +18,9 @@ from vllm import LLM
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding import get_rope
 
+from tessera import _c as c
 from tessera import vllm_plugin
-from tessera._lib import Range
-from tessera.blend import Ask, Blend, Group, Pass, Row
+from tessera.blend import Ask, Blend
 from tessera.vllm_model import BlendExecutor, Staging, model_info, take_apart
 from tessera.vllm_shape import Refused
 
@@ -76,14 +76,14 @@ class Loaded:
     def run(self, rows, groups, n_mass=0, mass=None, keep=None):
         """One pass. rows: (token, position, slot); groups: (rows, [(first, end), ...]);
         keep: (layer, rows) to go on with."""
-        table = (Row * len(rows))(*[Row(*(int(x) for x in row)) for row in rows])
-        listed = (Group * len(groups))()
+        table = (c.ModelRow * len(rows))(*[c.ModelRow(*(int(x) for x in row)) for row in rows])
+        listed = (c.ModelGroup * len(groups))()
         for group, (n, sees) in zip(listed, groups):
             group.n_rows, group.n_ranges = n, len(sees)
             for i, (first, end) in enumerate(sees):
-                group.sees[i] = Range(first, end - first)
-        order = Pass(
-            size=ctypes.sizeof(Pass),
+                group.sees[i] = c.Range(first, end - first)
+        order = c.ModelPass(
+            size=ctypes.sizeof(c.ModelPass),
             rows=table,
             n_rows=len(rows),
             n_groups=len(groups),

@@ -13,8 +13,9 @@ import small_models
 import torch
 from vllm import LLM, SamplingParams, TokensPrompt
 
+from tessera import _c as c
 from tessera import vllm_plugin
-from tessera.blend import Ask, Blend, ModelInfo
+from tessera.blend import Ask, Blend
 from tessera.blend_job import BlendJob, BlendSettings, space_salt
 from tessera.vllm import TesseraConnector
 from tessera.vllm_blend import BlendWorker, _Agreed, _Apart
@@ -134,7 +135,7 @@ class TestEngines(unittest.TestCase):
         """What is gone for one of them is computed by both, once."""
         tokens, segments = prompt((2, 0, 1))
         connector = engine.connector
-        info = ModelInfo.from_buffer_copy(_models[-1])
+        info = c.ModelInfo.from_buffer_copy(_models[-1])
         blend = Blend(connector._cache.handle, info, salt=space_salt(None, b"", 1, 2))
         ask = Ask(array("I", tokens).tobytes(), segments, True)
         self.assertEqual(blend.forget(ask), 4)
