@@ -140,7 +140,8 @@ static int check_lookup(struct tsr_client *client, const struct tsr_prompt *prom
         if (!io->spaces[s] || io->spaces[s]->cache != tsri_client_cache(client))
             return tsri_fail(TSR_ESPACE, "lookup: space %u is not of this cache", s);
         if (io->spaces[s]->block_tokens != io->spaces[0]->block_tokens)
-            return tsri_fail(TSR_ESPACE, "lookup: space %u has other blocks than the first", s);
+            return tsri_fail(TSR_ESPACE, "lookup: space %u has another block size than the first",
+                             s);
     }
     return 0;
 }
@@ -222,7 +223,7 @@ static int check_store(struct tsr_client *client, const struct tsr_store *store)
     struct tsr_cache *c = tsri_client_cache(client);
     if (tsri_forked(c)) return refuse_child();
     if (!store->space || store->space->cache != c)
-        return tsri_fail(TSR_ESPACE, "store: no space of this cache");
+        return tsri_fail(TSR_ESPACE, "store: the space is not of this cache");
     return 0;
 }
 
@@ -361,7 +362,7 @@ int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
         COMPLETE(what, clear);
     }
     if (what.tier < -1 || what.tier >= (int32_t)TSR_TIERS_MAX)
-        return tsri_fail(TSR_EINVAL, "clear: there is no tier %d", what.tier);
+        return tsri_fail(TSR_EINVAL, "clear: no tier %d", what.tier);
     if (what.space && what.space->cache != cache)
         return tsri_fail(TSR_ESPACE, "clear: the space is not of this cache");
     if (what.prompt && !what.space) return tsri_fail(TSR_EINVAL, "clear: a prompt needs a space");

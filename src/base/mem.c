@@ -19,7 +19,7 @@
 void *tsri_alloc(size_t n, size_t size)
 {
     void *p = calloc(n ? n : 1, size ? size : 1);
-    if (!p) tsri_fail(TSR_ENOMEM, "no memory for %zu x %zu bytes", n, size);
+    if (!p) tsri_fail(TSR_ENOMEM, "out of memory: %zu x %zu bytes", n, size);
     return p;
 }
 

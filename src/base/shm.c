@@ -42,7 +42,8 @@ int tsri_region_init_shared(struct tsri_region *r, const char *name, size_t byte
     if (bytes > SIZE_MAX / 4) return tsri_fail(TSR_ENOMEM, "cannot share %zu bytes", bytes);
     size_t want = tsri_align_up(bytes ? bytes : 1, HUGE_PAGE_BYTES);
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) return tsri_fail(TSR_EUNSUP, "no shared memory: memfd: %s", strerror(errno));
+    if (fd < 0)
+        return tsri_fail(TSR_EUNSUP, "cannot create shared memory: memfd: %s", strerror(errno));
     int err;
     if (ftruncate(fd, (off_t)want) != 0) {
         err = tsri_fail(TSR_ENOMEM, "cannot share %zu bytes: %s", bytes, strerror(errno));
@@ -74,10 +75,10 @@ static int check_foreign(int fd, size_t bytes)
     int seals = fcntl(fd, F_GET_SEALS);
     /* A file of huge pages has seals too, but faults where there are not enough of them. */
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC)
-        return tsri_fail(TSR_EPERM, "this is no shared memory that keeps its size");
+        return tsri_fail(TSR_EPERM, "shared memory is not sealed against shrinking");
     if (fstat(fd, &st) != 0 || st.st_size < 0 || (uint64_t)st.st_size < bytes || bytes == 0)
-        return tsri_fail(TSR_EPERM, "shared memory of %lld bytes, not %zu", (long long)st.st_size,
-                         bytes);
+        return tsri_fail(TSR_EPERM, "shared memory has %lld bytes, expected %zu",
+                         (long long)st.st_size, bytes);
     return 0;
 }
 
@@ -88,7 +89,7 @@ int tsri_region_init_remote(struct tsri_region *r, int fd, size_t bytes)
     if (err) return err;
     void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
-        return tsri_fail(TSR_ENOMEM, "no addresses for %zu shared bytes: %s", bytes,
+        return tsri_fail(TSR_ENOMEM, "cannot reserve addresses for %zu shared bytes: %s", bytes,
                          strerror(errno));
     *r = (struct tsri_region){.data = p, .bytes = bytes, .shared = true, .fd = fd};
     return 0;
@@ -102,7 +103,7 @@ int tsri_region_read(const struct tsri_region *r, const uint8_t *at, void *to, s
         ssize_t got = pread(r->fd, (uint8_t *)to + done, bytes - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
-            return tsri_fail(TSR_EIO, "shared memory: %s", got ? strerror(errno) : "it ends");
+            return tsri_fail(TSR_EIO, "shared memory: %s", got ? strerror(errno) : "end of file");
         done += (size_t)got;
     }
     return 0;

@@ -82,7 +82,8 @@ int tsri_work_open(struct tsri_work **out, const char *name, uint32_t n_threads,
 {
     *out = NULL;
     if (n_threads == 0 || n_threads > THREADS_MAX || queue_max == 0)
-        return tsri_fail(TSR_EINVAL, "%u threads and a queue of %u", n_threads, queue_max);
+        return tsri_fail(TSR_EINVAL, "invalid number of threads (%u) or queue size (%u)", n_threads,
+                         queue_max);
     struct tsri_work *w = tsri_alloc(1, sizeof *w + n_threads * sizeof w->threads[0]);
     if (!w) return TSR_ENOMEM;
     pthread_mutex_init(&w->lock, NULL);

@@ -34,7 +34,7 @@ static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool in
     int n = tsri_rope_text(&i->rope, rope, sizeof rope);
     if (n < 0) return n;
     if ((size_t)n >= sizeof rope)
-        return tsri_fail(TSR_ERANGE, "blend: rope parameters of %d bytes", n);
+        return tsri_fail(TSR_ERANGE, "blend: rope parameters have %d bytes", n);
     hex(tokenizer, i->tokenizer, sizeof i->tokenizer);
     size_t row = tsri_row_bytes_int8(i->n_kv_heads, i->head_dim);
     struct tsr_space_desc desc = {.size = sizeof desc,
@@ -68,13 +68,13 @@ static int check_info(const struct tsr_model_info *i)
 {
     if (i->size < sizeof *i || !memchr(i->architecture, 0, sizeof i->architecture) ||
         !memchr(i->name, 0, sizeof i->name))
-        return tsri_fail(TSR_EINVAL, "blend: info without size, name or architecture");
+        return tsri_fail(TSR_EINVAL, "blend: info: size, name or architecture is missing");
     bool dtype = i->kv_dtype == TSR_DTYPE_F16 || i->kv_dtype == TSR_DTYPE_BF16 ||
                  i->kv_dtype == TSR_DTYPE_F32;
     if (!i->n_layers || !i->n_kv_heads || !i->head_dim || !i->n_vocab || !i->context || !dtype)
         return tsri_fail(TSR_EINVAL,
-                         "blend: a model of %u layers, %u KV heads of %u, %u tokens, a context of "
-                         "%u, dtype %u",
+                         "blend: unsupported model: %u layers, %u KV heads of %u, %u tokens, "
+                         "context of %u, dtype %u",
                          i->n_layers, i->n_kv_heads, i->head_dim, i->n_vocab, i->context,
                          i->kv_dtype);
     return 0;
@@ -94,7 +94,7 @@ static int check_profile(const struct tsr_blend *b)
     const struct tsr_profile *p = &b->profile;
     if (p->n_checks > TSR_PROFILE_CHECKS_MAX || p->bias.n > TSR_PROFILE_POINTS_MAX ||
         p->bias_chunks.n > TSR_PROFILE_POINTS_MAX || !tsri_selector_of(p->selector))
-        return tsri_fail(TSR_EINVAL, "blend: a profile with selector %u and %u checks", p->selector,
+        return tsri_fail(TSR_EINVAL, "blend: invalid profile: selector %u, %u checks", p->selector,
                          p->n_checks);
     for (uint32_t i = 0; i < p->n_checks; i++)
         if (p->checks[i].layer >= b->info.n_layers)
@@ -116,7 +116,7 @@ int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_config *config
     if (!out) return tsri_fail(TSR_EINVAL, "blend: out is NULL");
     *out = NULL;
     if (!config || config->size < sizeof *config || !config->model == !config->info)
-        return tsri_fail(TSR_EINVAL, "blend: configuration without size, model or info");
+        return tsri_fail(TSR_EINVAL, "blend: config: size, model or info is missing");
     struct tsr_blend *b = tsri_alloc(1, sizeof *b);
     if (!b) return TSR_ENOMEM;
     pthread_mutex_init(&b->lock, NULL);
@@ -195,7 +195,7 @@ int tsr_blend_ask(struct tsr_blend *b, const struct tsr_ask *ask, float *logits,
     struct tsr_run *run;
     struct tsr_blend_step step;
     if (!ask || ask->size < sizeof *ask || !ask->session)
-        return tsri_fail(TSR_EINVAL, "ask without size or session");
+        return tsri_fail(TSR_EINVAL, "ask: size or session is missing");
     int e = tsr_blend_start(&run, b, ask, NULL);
     if (e) return e;
     for (int result = 0; (e = tsr_blend_next(run, result, &step)) > 0;)

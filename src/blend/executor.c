@@ -56,7 +56,7 @@ static int check_table(const struct tsr_executor_ops *ops)
     if (!ops->name || !ops->open || !ops->close || !ops->info || !(text || no_text) ||
         !ops->session_open || !ops->session_close || !ops->session_layout || !ops->begin ||
         !ops->layer || !ops->narrow || !ops->logits || !ops->end)
-        return tsri_fail(TSR_EDEVICE, "executor: its table lacks a required member");
+        return tsri_fail(TSR_EDEVICE, "executor: the table lacks a required member");
     return 0;
 }
 
@@ -65,11 +65,14 @@ static int check_info(const struct tsr_model *m)
     const struct tsr_model_info *i = &m->info;
     if (!i->n_layers || i->n_layers > TSRI_KV_LAYERS_MAX || !i->n_heads || !i->n_kv_heads ||
         i->n_heads % i->n_kv_heads || !i->head_dim || !i->n_vocab || !i->context)
-        return tsri_fail(TSR_EDEVICE, "executor %s: a model of %u layers, %u heads on %u, vocab %u",
-                         m->ops->name, i->n_layers, i->n_heads, i->n_kv_heads, i->n_vocab);
+        return tsri_fail(
+            TSR_EDEVICE,
+            "executor %s: invalid model: %u layers, %u heads over %u KV heads, vocabulary of %u",
+            m->ops->name, i->n_layers, i->n_heads, i->n_kv_heads, i->n_vocab);
     if ((i->caps & TSR_MODEL_DEVIATION && !m->ops->deviation) ||
         (i->caps & (TSR_MODEL_TEXT | TSR_MODEL_CHAT) && !m->ops->tokenize))
-        return tsri_fail(TSR_EDEVICE, "executor %s: promises what its table lacks", m->ops->name);
+        return tsri_fail(TSR_EDEVICE, "executor %s: announces a capability that its table lacks",
+                         m->ops->name);
     return tsri_rope_check(&i->rope);
 }
 
@@ -85,7 +88,7 @@ int tsr_model_open(struct tsr_model **out, const struct tsr_executor_ops *ops,
     if (!out) return tsri_fail(TSR_EINVAL, "model: out is NULL");
     *out = NULL;
     if (!config || config->size < sizeof *config || !config->path)
-        return tsri_fail(TSR_EINVAL, "model: configuration without size or path");
+        return tsri_fail(TSR_EINVAL, "model: config: size or path is missing");
     struct tsr_model_config full = *config;
     full.fail = fail_text;
     if (!full.n_threads) full.n_threads = threads_default();
@@ -122,7 +125,7 @@ void tsr_model_close(struct tsr_model *m)
 int tsr_model_info(const struct tsr_model *m, struct tsr_model_info *out)
 {
     if (!m || !out || out->size < sizeof out->size)
-        return tsri_fail(TSR_EINVAL, "model info without size");
+        return tsri_fail(TSR_EINVAL, "model info: size is not set");
     size_t size = out->size;
     memset(out, 0, size);
     memcpy(out, &m->info, size < sizeof *out ? size : sizeof *out);
@@ -154,8 +157,8 @@ int tsr_model_detokenize(const struct tsr_model *m, const uint32_t *tokens, uint
     if (!(m->info.caps & TSR_MODEL_TEXT)) return refuse_text(m);
     for (uint32_t i = 0; i < n; i++)
         if (tokens[i] >= m->info.n_vocab)
-            return tsri_fail(TSR_EINVAL, "detokenize: token %u of a vocabulary of %u", tokens[i],
-                             m->info.n_vocab);
+            return tsri_fail(TSR_EINVAL, "detokenize: token %u is outside the vocabulary of %u",
+                             tokens[i], m->info.n_vocab);
     return m->ops->detokenize(m->impl, tokens, n, flags, text, bytes);
 }
 
@@ -174,7 +177,7 @@ int tsr_model_chat(const struct tsr_model *m, const struct tsr_chat_message *mes
         return tsri_fail(TSR_EUNSUP, "%s has no chat template", m->info.name);
     for (uint32_t i = 0; i < n; i++)
         if (!messages[i].role || !messages[i].content)
-            return tsri_fail(TSR_EINVAL, "chat: message %u without role or content", i);
+            return tsri_fail(TSR_EINVAL, "chat: message %u has no role or no content", i);
     return m->ops->chat(m->impl, messages, n, text, bytes);
 }
 
@@ -188,7 +191,7 @@ static int check_layout(const struct tsr_session *s)
         l->planes[0].rope_dims != i->rope.dims || l->planes[1].rope_dims ||
         l->planes[0].dtype != i->kv_dtype || l->planes[0].n_heads != i->n_kv_heads ||
         l->planes[0].dim != i->head_dim || l->planes[1].n_heads != i->n_kv_heads)
-        return tsri_fail(TSR_EDEVICE, "executor %s: its KV memory is not what its model needs",
+        return tsri_fail(TSR_EDEVICE, "executor %s: its KV memory does not match its model",
                          s->model->ops->name);
     return tsri_layout_check(l);
 }
@@ -197,9 +200,9 @@ int tsr_session_open(struct tsr_session **out, struct tsr_model *model, uint32_t
 {
     if (!out) return tsri_fail(TSR_EINVAL, "session: out is NULL");
     *out = NULL;
-    if (!model || !n_slots) return tsri_fail(TSR_EINVAL, "session of %u slots", n_slots);
+    if (!model || !n_slots) return tsri_fail(TSR_EINVAL, "session: %u slots", n_slots);
     if (n_slots > model->info.context)
-        return tsri_fail(TSR_ERANGE, "session of %u slots, the model was trained for %u", n_slots,
+        return tsri_fail(TSR_ERANGE, "session: %u slots, but the model was trained for %u", n_slots,
                          model->info.context);
     struct tsr_session *s = tsri_alloc(1, sizeof *s);
     if (!s) return TSR_ENOMEM;
@@ -259,7 +262,7 @@ static int check_group(const struct tsr_session *s, const struct tsr_model_group
         good = good && end <= s->n_slots;
     }
     return good ? 0
-                : tsri_fail(TSR_EINVAL, "pass: group %u of %u rows sees no proper ranges", i,
+                : tsri_fail(TSR_EINVAL, "pass: group %u of %u rows has invalid ranges", i,
                             g->n_rows);
 }
 
@@ -268,13 +271,14 @@ static int check_row(const struct tsr_session *s, const struct tsr_model_pass *p
 {
     const struct tsr_model_row *r = &p->rows[i];
     if (r->token >= s->model->info.n_vocab)
-        return tsri_fail(TSR_EINVAL, "pass: row %u has token %u of a vocabulary of %u", i, r->token,
-                         s->model->info.n_vocab);
+        return tsri_fail(TSR_EINVAL, "pass: row %u: token %u is outside the vocabulary of %u", i,
+                         r->token, s->model->info.n_vocab);
     if (r->slot >= s->n_slots || r->position >= s->model->info.context)
-        return tsri_fail(TSR_ERANGE, "pass: row %u at slot %u of %u, position %u of %u", i, r->slot,
-                         s->n_slots, r->position, s->model->info.context);
+        return tsri_fail(TSR_ERANGE,
+                         "pass: row %u: slot %u of %u or position %u of %u is out of range", i,
+                         r->slot, s->n_slots, r->position, s->model->info.context);
     if (i && r->slot <= p->rows[i - 1].slot)
-        return tsri_fail(TSR_EINVAL, "pass: row %u at slot %u after slot %u", i, r->slot,
+        return tsri_fail(TSR_EINVAL, "pass: row %u: slot %u does not follow slot %u", i, r->slot,
                          p->rows[i - 1].slot);
     if (!range_has(&g->sees[0], r->slot) && (g->n_ranges == 1 || !range_has(&g->sees[1], r->slot)))
         return tsri_fail(TSR_EINVAL, "pass: row %u at slot %u does not see itself", i, r->slot);
@@ -285,21 +289,21 @@ static int check_pass(const struct tsr_session *s, const struct tsr_model_pass *
 {
     const struct tsr_model_info *info = &s->model->info;
     if (!p || p->size < sizeof *p || !p->rows || !p->n_rows || !p->groups || !p->n_groups)
-        return tsri_fail(TSR_EINVAL, "pass without size, rows or groups");
+        return tsri_fail(TSR_EINVAL, "pass: size, rows or groups are missing");
     if (info->rows_max && p->n_rows > info->rows_max)
-        return tsri_fail(TSR_ERANGE, "pass of %u rows, at most %u", p->n_rows, info->rows_max);
+        return tsri_fail(TSR_ERANGE, "pass: %u rows, limit %u", p->n_rows, info->rows_max);
     if ((p->bias && !(info->caps & TSR_MODEL_BIAS)) ||
         (p->n_mass_rows && !(info->caps & TSR_MODEL_MASS)))
-        return tsri_fail(TSR_EUNSUP, "executor %s takes no bias or gives no attention mass",
+        return tsri_fail(TSR_EUNSUP, "executor %s does not support a bias or attention mass",
                          s->model->ops->name);
     if (p->n_bias_rows > p->n_rows || p->n_mass_rows > p->n_rows || (p->bias && !p->n_bias))
-        return tsri_fail(TSR_EINVAL, "pass of %u rows, %u with a bias, %u asked for their mass",
+        return tsri_fail(TSR_EINVAL, "pass: %u rows, but %u with a bias and %u with attention mass",
                          p->n_rows, p->n_bias_rows, p->n_mass_rows);
     uint32_t row = 0;
     for (uint32_t g = 0; g < p->n_groups; g++) {
         int e = check_group(s, &p->groups[g], g);
         if (!e && p->groups[g].n_rows > p->n_rows - row)
-            e = tsri_fail(TSR_EINVAL, "pass: groups of more than %u rows", p->n_rows);
+            e = tsri_fail(TSR_EINVAL, "pass: groups have more than %u rows", p->n_rows);
         for (uint32_t i = 0; !e && i < p->groups[g].n_rows; i++)
             e = check_row(s, p, row + i, &p->groups[g]);
         if (e) return e;
@@ -307,7 +311,7 @@ static int check_pass(const struct tsr_session *s, const struct tsr_model_pass *
     }
     return row == p->n_rows
                ? 0
-               : tsri_fail(TSR_EINVAL, "pass: groups of %u rows, not %u", row, p->n_rows);
+               : tsri_fail(TSR_EINVAL, "pass: groups have %u rows, not %u", row, p->n_rows);
 }
 
 int tsr_session_begin(struct tsr_session *s, const struct tsr_model_pass *pass)
@@ -344,10 +348,10 @@ int tsr_session_layer(struct tsr_session *s, const struct tsr_model_layer *layer
     if (e) return e;
     if (!layer || layer->size < sizeof *layer || layer->layer != s->layer ||
         layer->layer >= s->model->info.n_layers)
-        return tsri_fail(TSR_EINVAL, "session: not layer %u of %u", s->layer,
+        return tsri_fail(TSR_EINVAL, "session: expected layer %u of %u", s->layer,
                          s->model->info.n_layers);
     if (layer->mass && (!s->n_mass_rows || !layer->n_mass))
-        return tsri_fail(TSR_EINVAL, "session: attention mass of a pass without mass rows");
+        return tsri_fail(TSR_EINVAL, "session: the pass has no rows with attention mass");
     e = s->model->ops->layer(s->impl, layer);
     if (!e) s->layer++;
     return note(s, e);
@@ -358,9 +362,9 @@ int tsr_session_deviation(struct tsr_session *s, const struct tsr_model_deviatio
     int e = check_open(s);
     if (e) return e;
     if (!d || d->size < sizeof *d || d->layer != s->layer || d->layer >= s->model->info.n_layers)
-        return tsri_fail(TSR_EINVAL, "session: deviation not of layer %u", s->layer);
+        return tsri_fail(TSR_EINVAL, "session: expected the deviation of layer %u", s->layer);
     if (!(s->model->info.caps & TSR_MODEL_DEVIATION))
-        return tsri_fail(TSR_EUNSUP, "executor %s gives no deviation", s->model->ops->name);
+        return tsri_fail(TSR_EUNSUP, "executor %s does not support deviation", s->model->ops->name);
     return note(s, s->model->ops->deviation(s->impl, d));
 }
 
@@ -379,7 +383,7 @@ static int check_indices(const struct tsr_session *s, const uint32_t *rows, uint
         return tsri_fail(TSR_EINVAL, "session: %u of %u rows", n, s->n_rows);
     for (uint32_t i = 0; i < n; i++)
         if (rows[i] >= s->n_rows || (i && rows[i] <= rows[i - 1]))
-            return tsri_fail(TSR_EINVAL, "session: row %u of %u, not ascending", rows[i],
+            return tsri_fail(TSR_EINVAL, "session: row %u of %u is out of order", rows[i],
                              s->n_rows);
     return 0;
 }
@@ -401,7 +405,7 @@ int tsr_session_logits(struct tsr_session *s, const uint32_t *rows, uint32_t n, 
     if (!e) e = check_indices(s, rows, n);
     if (e) return e;
     if (!logits || s->layer < s->model->info.n_layers)
-        return tsri_fail(TSR_EINVAL, "session: logits after layer %u of %u", s->layer,
+        return tsri_fail(TSR_EINVAL, "session: logits requested after layer %u of %u", s->layer,
                          s->model->info.n_layers);
     return note(s, s->model->ops->logits(s->impl, rows, n, logits));
 }

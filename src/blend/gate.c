@@ -166,7 +166,7 @@ int tsr_gate_fit(struct tsr_profile *profile, const struct tsr_gate *gates, cons
         return tsri_fail(TSR_EINVAL, "gate: %u prompts are too few to learn from", n);
     for (uint32_t i = 0; i < n; i++)
         if (!(kl[i] >= 0) || !isfinite(kl[i]) || !(gates[i].entropy >= 0))
-            return tsri_fail(TSR_EINVAL, "gate: prompt %u has KL %g and entropy %g", i, kl[i],
+            return tsri_fail(TSR_EINVAL, "gate: prompt %u: invalid KL %g or entropy %g", i, kl[i],
                              gates[i].entropy);
     fit(gates, kl, n, false, profile->gate);
     fit(gates, kl, n, true, profile->gate_plain);

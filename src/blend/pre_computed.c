@@ -48,7 +48,7 @@ int tsr_lookup_pre_computed(struct tsr_kv_cache *kv, const struct tsr_prompt *pr
     if (prompt->size < sizeof prompt->size || lookup->size < sizeof *lookup)
         return tsri_fail(TSR_EINVAL, "lookup: size is not set");
     if (lookup->request_id == 0)
-        return tsri_fail(TSR_EINVAL, "lookup: what is found is leased, request_id is not 0");
+        return tsri_fail(TSR_EINVAL, "lookup: request_id must not be 0, because hits are leased");
     struct tsr_prompt p = {0};
     memcpy(&p, prompt, prompt->size < sizeof p ? prompt->size : sizeof p);
     p.size = sizeof p;
@@ -99,7 +99,7 @@ static int check_store(const struct tsr_kv_cache *kv, const struct tsr_store *st
     if (store->size < offsetof(struct tsr_store, view))
         return tsri_fail(TSR_EINVAL, "store: size is not set");
     if (store->kind && store->kind != kind)
-        return tsri_fail(TSR_EINVAL, "store: kind %u has a call of its own", store->kind);
+        return tsri_fail(TSR_EINVAL, "store: kind %u needs another call", store->kind);
     return 0;
 }
 
@@ -114,6 +114,6 @@ int tsr_store_final(struct tsr_kv_cache *kv, const struct tsr_store *store, cons
 {
     int e = check_store(kv, store, slots, TSR_KIND_BLENDED);
     if (e == 0 && (!store->recipe || store->recipe_bytes == 0))
-        e = tsri_fail(TSR_EINVAL, "store_final: a recipe says how it was made");
+        e = tsri_fail(TSR_EINVAL, "store_final: recipe is missing");
     return e ? e : keep(kv, store, slots, TSR_KIND_BLENDED);
 }

@@ -85,7 +85,7 @@ static int read_text(const struct profile_reader *r, const yaml_node_t *n, char 
 {
     if (n->type != YAML_SCALAR_NODE || n->data.scalar.length >= bytes ||
         strlen(text_of(n)) != n->data.scalar.length)
-        return refuse(r, n, "no text of at most so many bytes:", text_of(n));
+        return refuse(r, n, "missing or too long:", text_of(n));
     memcpy(out, text_of(n), n->data.scalar.length + 1);
     return 0;
 }
@@ -168,10 +168,10 @@ static int read_from(const struct profile_reader *r, const yaml_node_t *key,
 /* Nodes of a sequence, at most max; returns how many. */
 static int items_of(struct profile_reader *r, yaml_node_t *n, uint32_t max, yaml_node_t **out)
 {
-    if (n->type != YAML_SEQUENCE_NODE) return refuse(r, n, "no list:", text_of(n));
+    if (n->type != YAML_SEQUENCE_NODE) return refuse(r, n, "not a list:", text_of(n));
     uint32_t count = 0;
     for (yaml_node_item_t *i = n->data.sequence.items.start; i < n->data.sequence.items.top; i++) {
-        if (count == max) return refuse(r, n, "too long a list", "");
+        if (count == max) return refuse(r, n, "list too long", "");
         out[count++] = yaml_document_get_node(&r->doc, *i);
     }
     return (int)count;
@@ -184,7 +184,7 @@ static int read_list(struct profile_reader *r, yaml_node_t *n, const struct fiel
     yaml_node_t *items[TSR_PROFILE_FRONTIER_MAX];
     int count = items_of(r, n, max, items);
     for (int i = 0; i < count; i++) {
-        if (items[i]->type != YAML_MAPPING_NODE) return refuse(r, items[i], "no mapping", "");
+        if (items[i]->type != YAML_MAPPING_NODE) return refuse(r, items[i], "not a mapping", "");
         memset(to + (size_t)i * stride, 0, stride);
         for (yaml_node_pair_t *p = items[i]->data.mapping.pairs.start;
              p < items[i]->data.mapping.pairs.top; p++) {
@@ -203,7 +203,7 @@ static int read_numbers(struct profile_reader *r, yaml_node_t *n, double *out, u
     yaml_node_t *items[TSR_PROFILE_FRONTIER_MAX];
     int got = items_of(r, n, count, items);
     if (got < 0) return got;
-    if ((uint32_t)got != count) return refuse(r, n, "too short a list", "");
+    if ((uint32_t)got != count) return refuse(r, n, "list too short", "");
     for (uint32_t i = 0; i < count; i++) {
         int e = read_number(r, items[i], -1e9, 1e9, &out[i]);
         if (e) return e;
@@ -221,7 +221,7 @@ static int read_curve(struct profile_reader *r, yaml_node_t *n, struct tsr_curve
         int e = read_numbers(r, items[i], point, 2);
         if (e) return e;
         if (i && point[0] <= out->points[i - 1].at)
-            return refuse(r, items[i], "points do not ascend", "");
+            return refuse(r, items[i], "points must ascend", "");
         out->points[i] = (struct tsr_curve_point){point[0], point[1]};
     }
     out->n = (uint32_t)count;
@@ -243,7 +243,7 @@ static int read_special(struct profile_reader *r, const yaml_node_t *key, yaml_n
         int e = read_text(r, value, p->space, sizeof p->space);
         if (e) return e;
         if (p->space[0] && strspn(p->space, "0123456789abcdef") != 32)
-            return refuse(r, value, "no fingerprint:", text_of(value));
+            return refuse(r, value, "not a fingerprint:", text_of(value));
         return 0;
     }
     if (strcmp(name, "model") == 0) return read_text(r, value, p->model, sizeof p->model);
@@ -271,14 +271,14 @@ static int read_document(struct profile_reader *r)
 {
     yaml_node_t *root = yaml_document_get_root_node(&r->doc);
     if (!root) return 0; /* an empty file: the defaults */
-    if (root->type != YAML_MAPPING_NODE) return refuse(r, root, "no mapping", text_of(root));
+    if (root->type != YAML_MAPPING_NODE) return refuse(r, root, "not a mapping", text_of(root));
     for (yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top;
          p++) {
         yaml_node_t *key = yaml_document_get_node(&r->doc, p->key);
         yaml_node_t *value = yaml_document_get_node(&r->doc, p->value);
         for (yaml_node_pair_t *q = root->data.mapping.pairs.start; q < p; q++)
             if (strcmp(text_of(yaml_document_get_node(&r->doc, q->key)), text_of(key)) == 0)
-                return refuse(r, key, "key given twice:", text_of(key));
+                return refuse(r, key, "duplicate key:", text_of(key));
         int e = read_from(r, key, value, profile_fields, TSRI_COUNT(profile_fields), r->to);
         if (e == 0) e = read_special(r, key, value);
         if (e < 0) return e;
@@ -288,14 +288,14 @@ static int read_document(struct profile_reader *r)
 
 int tsr_profile_parse(struct tsr_profile *p, const char *text, size_t bytes, const char *name)
 {
-    if (!p || (!text && bytes)) return tsri_fail(TSR_EINVAL, "profile: nothing to read");
+    if (!p || (!text && bytes)) return tsri_fail(TSR_EINVAL, "profile: profile or text is NULL");
     if (bytes > FILE_BYTES_MAX)
-        return tsri_fail(TSR_ECONFIG, "%s: %zu bytes are no profile", name, bytes);
+        return tsri_fail(TSR_ECONFIG, "%s: %zu bytes, too large for a profile", name, bytes);
     struct tsr_profile fresh;
     tsr_profile_init(&fresh);
     struct profile_reader r = {.name = name ? name : "profile", .to = &fresh};
     yaml_parser_t parser;
-    if (!yaml_parser_initialize(&parser)) return tsri_fail(TSR_ENOMEM, "profile: no memory");
+    if (!yaml_parser_initialize(&parser)) return tsri_fail(TSR_ENOMEM, "profile: out of memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)(text ? text : ""), bytes);
     int e = 0;
     if (yaml_parser_load(&parser, &r.doc)) {
@@ -312,7 +312,7 @@ int tsr_profile_parse(struct tsr_profile *p, const char *text, size_t bytes, con
 
 int tsr_profile_load(struct tsr_profile *p, const char *path)
 {
-    if (!p || !path) return tsri_fail(TSR_EINVAL, "profile: no path");
+    if (!p || !path) return tsri_fail(TSR_EINVAL, "profile: path is missing");
     struct stat st;
     int fd = tsri_file_open(path, &st);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
@@ -320,12 +320,12 @@ int tsr_profile_load(struct tsr_profile *p, const char *path)
         int why = errno;
         if (fd >= 0) close(fd);
         return tsri_fail(why == ENOENT ? TSR_ENOENT : TSR_EIO, "profile: %s: %s", path,
-                         why == EINVAL ? "no regular file" : strerror(why));
+                         why == EINVAL ? "not a regular file" : strerror(why));
     }
     char *text = tsri_alloc(1, FILE_BYTES_MAX + 1);
     size_t bytes = text ? fread(text, 1, FILE_BYTES_MAX + 1, file) : 0;
     int e = text ? 0 : TSR_ENOMEM;
-    if (!e && ferror(file)) e = tsri_fail(TSR_EIO, "profile: %s: cannot be read", path);
+    if (!e && ferror(file)) e = tsri_fail(TSR_EIO, "profile: cannot read %s", path);
     fclose(file);
     if (!e) e = tsr_profile_parse(p, text, bytes, path);
     tsri_free(text);
@@ -404,7 +404,8 @@ static void put_text(FILE *to, const char *name, const char *text)
 
 static void put_profile(FILE *to, const struct tsr_profile *p)
 {
-    fprintf(to, "# What was measured of this model; tessera-lab calibrate writes it.\nversion: %d\n",
+    fprintf(to,
+            "# What was measured of this model; tessera-lab calibrate writes it.\nversion: %d\n",
             VERSION);
     put_text(to, "space", p->space);
     put_text(to, "model", p->model);
@@ -433,10 +434,10 @@ int tsr_profile_save(const struct tsr_profile *p, const char *path)
     char beside[4096];
     if (!p || !path || p->n_checks > TSR_PROFILE_CHECKS_MAX ||
         p->n_frontier > TSR_PROFILE_FRONTIER_MAX)
-        return tsri_fail(TSR_EINVAL, "profile: no path, or more than it can hold");
+        return tsri_fail(TSR_EINVAL, "profile: path is missing, or a list is too long");
     if ((size_t)snprintf(beside, sizeof beside, "%s.%ld.new", path, (long)getpid()) >=
         sizeof beside)
-        return tsri_fail(TSR_ERANGE, "profile: %zu bytes of path", strlen(path));
+        return tsri_fail(TSR_ERANGE, "profile: path too long (%zu bytes)", strlen(path));
     (void)unlink(beside); /* of an earlier process with our number, or somebody's link */
     int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "w");

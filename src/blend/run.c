@@ -15,18 +15,20 @@ static int check_segments(const struct tsr_ask *ask)
     for (uint32_t i = 0; i < ask->n_segments; i++) {
         const struct tsr_range *s = &ask->segments[i];
         if (!s->n_tokens || s->offset < end)
-            return tsri_fail(TSR_EPROMPT, "segment %u of %u tokens at %u, after token %llu", i,
+            return tsri_fail(TSR_EPROMPT,
+                             "segment %u: %u tokens at %u, but the previous one ends at %llu", i,
                              s->n_tokens, s->offset, (unsigned long long)end);
         end = (uint64_t)s->offset + s->n_tokens;
     }
     if (end >= ask->n_tokens)
-        return tsri_fail(TSR_EPROMPT, "no question behind the last segment, which ends at %llu",
+        return tsri_fail(TSR_EPROMPT, "no question after the last segment, which ends at %llu",
                          (unsigned long long)end);
     if (ask->n_context && (ask->n_context < end || ask->n_context >= ask->n_tokens))
-        return tsri_fail(TSR_EPROMPT, "a context of %u tokens of %u, segments end at %llu",
+        return tsri_fail(TSR_EPROMPT,
+                         "context of %u tokens in a prompt of %u whose segments end at %llu",
                          ask->n_context, ask->n_tokens, (unsigned long long)end);
     if (ask->system && (!ask->n_segments || ask->segments[0].offset))
-        return tsri_fail(TSR_EPROMPT, "a system prompt that is not at token 0");
+        return tsri_fail(TSR_EPROMPT, "the system prompt must be at token 0");
     return 0;
 }
 
@@ -35,17 +37,17 @@ static int check_ask(const struct tsr_blend *b, const struct tsr_ask *ask,
 {
     if (!ask || ask->size < sizeof *ask || !ask->tokens || !ask->n_tokens ||
         (ask->n_segments && !ask->segments))
-        return tsri_fail(TSR_EINVAL, "ask without size, tokens or segments");
+        return tsri_fail(TSR_EINVAL, "ask: size, tokens or segments are missing");
     if (ask->n_segments > TSRI_SEGMENTS_MAX)
-        return tsri_fail(TSR_ERANGE, "ask: %u segments, at most %u", ask->n_segments,
+        return tsri_fail(TSR_ERANGE, "ask: %u segments, limit %u", ask->n_segments,
                          TSRI_SEGMENTS_MAX);
     if (ask->n_tokens > layout->n_slots || ask->n_tokens > b->info.context)
-        return tsri_fail(TSR_ERANGE, "a prompt of %u tokens in a context of %llu", ask->n_tokens,
+        return tsri_fail(TSR_ERANGE, "prompt of %u tokens, context limit %llu", ask->n_tokens,
                          (unsigned long long)(layout->n_slots < b->info.context ? layout->n_slots
                                                                                 : b->info.context));
     for (uint32_t i = 0; i < ask->n_tokens; i++)
         if (ask->tokens[i] >= b->info.n_vocab)
-            return tsri_fail(TSR_EINVAL, "ask: token %u is %u of a vocabulary of %u", i,
+            return tsri_fail(TSR_EINVAL, "ask: token %u is %u, outside the vocabulary of %u", i,
                              ask->tokens[i], b->info.n_vocab);
     if (ask->selector && !tsri_selector_of(ask->selector))
         return tsri_fail(TSR_EINVAL, "ask: selector %u", ask->selector);
@@ -65,7 +67,7 @@ static int check_memory(const struct tsr_blend *b, const struct tsr_kv_layout *l
     for (uint32_t p = 0; fits && p < 2; p++)
         fits = l->planes[p].dtype == i->kv_dtype && l->planes[p].n_heads == i->n_kv_heads &&
                l->planes[p].dim == i->head_dim;
-    if (!fits) return tsri_fail(TSR_EINVAL, "blend: memory that is not what the model needs");
+    if (!fits) return tsri_fail(TSR_EINVAL, "blend: the memory layout does not match the model");
     return tsri_layout_check(l);
 }
 
@@ -78,10 +80,12 @@ static int choose_mover(struct tsr_run *run)
     if (run->layout.memory != TSR_MEMORY_DEVICE) return 0;
     if (!c && !(run->ask.flags & TSR_ASK_FILL)) return 0; /* nothing is moved */
     if (device && !tsri_cache_device_reads(c))
-        return tsri_fail(TSR_EDEVICE, "blend: KV in device memory, and a server has the cache");
+        return tsri_fail(TSR_EDEVICE,
+                         "blend: KV is in device memory, but the cache belongs to a server");
     if (!device || !(tsri_device_caps(device) & TSR_DEVICE_SEPARATE))
-        return tsri_fail(TSR_EDEVICE, "blend: KV in device memory, and no cache that can reach it "
-                                      "(option device)");
+        return tsri_fail(
+            TSR_EDEVICE,
+            "blend: KV is in device memory, but the cache has no such device (option device)");
     run->mover = device;
     return 0;
 }
@@ -266,7 +270,7 @@ int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_
     if (!out || !b) return tsri_fail(TSR_EINVAL, "blend: out or blend is NULL");
     *out = NULL;
     if (!layout && ask && ask->session) layout = tsr_session_layout(ask->session);
-    if (!layout) return tsri_fail(TSR_EINVAL, "blend: neither session nor layout");
+    if (!layout) return tsri_fail(TSR_EINVAL, "blend: session or layout is required");
     int e = check_memory(b, layout);
     if (!e) e = check_ask(b, ask, layout);
     if (e) return e;

@@ -91,11 +91,11 @@ static int set_word(struct tsr_executor *x, const char *word)
     char *end;
     double value = strtod(equals + 1, &end);
     if (end == equals + 1 || *end || !(value > 0))
-        return refuse(x, TSR_EINVAL, "no positive number", word);
+        return refuse(x, TSR_EINVAL, "not a positive number", word);
     for (size_t i = 0; i < TSRI_COUNT(counts); i++)
         if (strlen(counts[i].name) == n && strncmp(word, counts[i].name, n) == 0) {
             if (value > counts[i].max || value != floor(value))
-                return refuse(x, TSR_ERANGE, "no whole number in range", word);
+                return refuse(x, TSR_ERANGE, "not a whole number in range", word);
             *counts[i].value = (uint32_t)value;
             return 0;
         }
@@ -123,7 +123,7 @@ static int describe(struct tsr_executor *x, const char *text)
     }
     if (x->arch == N_ARCHS) return refuse(x, TSR_EUNSUP, "no architecture given", "");
     if (x->n_heads % x->n_kv_heads || x->head_dim % 2)
-        return refuse(x, TSR_EINVAL, "heads do not divide or head_dim is odd", "");
+        return refuse(x, TSR_EINVAL, "heads do not divide evenly, or head_dim is odd", "");
     x->n_embd = x->n_heads * x->head_dim;
     return 0;
 }

@@ -65,7 +65,7 @@ static int take_lent(struct tsri_source *s, uint32_t first, uint32_t n,
 {
     struct tsri_borrow *b = &s->borrow;
     if (reply->n != n)
-        return tsri_fail(TSR_EINVAL, "the server lends %u ranges of %u", reply->n, n);
+        return tsri_fail(TSR_EINVAL, "the server lends %u ranges, expected %u", reply->n, n);
     uint32_t *pages = tsri_alloc(reply->n_pages, sizeof *pages), at = 0;
     if (!pages) return TSR_ENOMEM;
     if (reply->n_pages) memcpy(pages, reply->pages, reply->n_pages * sizeof *pages);
@@ -79,7 +79,7 @@ static int take_lent(struct tsri_source *s, uint32_t first, uint32_t n,
         if (w->result) continue;
         if (w->n_pages > reply->n_pages - at || !is_sound(b, r, w, pages + at)) {
             r->result = TSR_ECORRUPT;
-            return tsri_fail(TSR_ECORRUPT, "the server lends pages that cannot be");
+            return tsri_fail(TSR_ECORRUPT, "the server lends invalid pages");
         }
         r->base = w->base;
         r->freq_set = w->freq_set;

@@ -62,7 +62,7 @@ int tsri_space_find(struct tsr_space **out, struct tsr_cache *c, const uint8_t f
     }
     pthread_mutex_unlock(&c->lock);
     *out = found;
-    return found ? 0 : tsri_fail(TSR_ENOENT, "there is no such space");
+    return found ? 0 : tsri_fail(TSR_ENOENT, "no such space");
 }
 
 /* ---- bringing up ---- */

@@ -15,7 +15,7 @@ static int open_parts(struct tsr_cache *c, const struct tsr_config *cfg)
     if (e) return e;
     c->touch = aligned_alloc(TSRI_CACHE_LINE, sizeof *c->touch);
     c->spaces = tsri_alloc(c->options.spaces_max, sizeof *c->spaces);
-    if (!c->touch || !c->spaces) return tsri_fail(TSR_ENOMEM, "no memory for a cache");
+    if (!c->touch || !c->spaces) return tsri_fail(TSR_ENOMEM, "out of memory for a cache");
     memset(c->touch, 0, sizeof *c->touch);
     e = tsri_ops_open(&c->ops, c);
     return e ? e : c->backend->open(c, cfg);

@@ -11,11 +11,11 @@ static int check_segments(const struct tsr_prompt *p)
         if (r->n_tokens == 0) return tsri_fail(TSR_EINVAL, "segment %u is empty", i);
         if (r->offset < end)
             return tsri_fail(TSR_EINVAL,
-                             "segment %u begins at token %u, before the end of the last", i,
+                             "segment %u begins at token %u, before the previous one ends", i,
                              r->offset);
         end = (uint64_t)r->offset + r->n_tokens;
         if (end > p->n_tokens)
-            return tsri_fail(TSR_EINVAL, "segment %u ends at token %llu of %u", i,
+            return tsri_fail(TSR_EINVAL, "segment %u ends at token %llu, the prompt has %u", i,
                              (unsigned long long)end, p->n_tokens);
     }
     return 0;
@@ -34,8 +34,7 @@ static int find_segments(struct tsri_walk *w, const struct tsr_space *space)
         return check_segments(p);
     }
     if (!space->separators)
-        return tsri_fail(TSR_EINVAL,
-                         "segments asked for, but neither segments nor separators given");
+        return tsri_fail(TSR_EINVAL, "segments requested, but no segments or separators given");
     int n = tsri_split(space->separators, p->tokens, p->n_tokens, w->ranges, max);
     if (n < 0) {
         tsri_stats_add(space->cache->stats, TSRI_M_prompts_malformed, 1);
@@ -59,7 +58,7 @@ int tsri_walk_init(struct tsri_walk *w, const struct tsr_space *space,
     w->n_blocks = w->block = w->n_segments = w->segment = 0;
     w->has_context = w->blended = false;
     if (w->block_tokens == 0)
-        return tsri_fail(TSR_ENOENT, "the space is known from a tier alone: open it first");
+        return tsri_fail(TSR_ENOENT, "the space is known only from a tier: open it first");
     if (!prompt->tokens || prompt->n_tokens == 0) return tsri_fail(TSR_EINVAL, "prompt: no tokens");
     if (prompt->n_tokens > INT32_MAX)
         return tsri_fail(TSR_ERANGE, "prompt: %u tokens", prompt->n_tokens);
@@ -81,7 +80,7 @@ int tsri_walk_init(struct tsri_walk *w, const struct tsr_space *space,
     }
     if (flags & TSR_PROMPT_BLENDED) {
         if (!prompt->recipe || !prompt->recipe_bytes)
-            return tsri_fail(TSR_EINVAL, "prompt: blended entries asked for without a recipe");
+            return tsri_fail(TSR_EINVAL, "prompt: blended entries need a recipe");
         w->blended = true;
         tsri_digest_recipe(w->hash, prompt->recipe, prompt->recipe_bytes, &w->recipe);
     }

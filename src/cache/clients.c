@@ -51,7 +51,8 @@ int tsri_client_open(struct tsr_client **out, struct tsr_cache *c)
     c->n_clients += room;
     pthread_mutex_unlock(&c->lock);
     if (!room) {
-        e = tsri_fail(TSR_EAGAIN, "%u clients are open, clients_max", c->options.clients_max);
+        e = tsri_fail(TSR_EAGAIN, "%u clients are open, the limit (clients_max)",
+                      c->options.clients_max);
         goto out;
     }
     pthread_mutex_init(&client->lock, NULL);

@@ -23,7 +23,7 @@ static int check_config(const struct tsr_cache *c, const struct tsr_delivery_con
     if (config->size < offsetof(struct tsr_delivery_config, flags))
         return tsri_fail(TSR_EINVAL, "delivery: size is not set");
     if (!config->space || config->space->cache != c)
-        return tsri_fail(TSR_ESPACE, "delivery: no space of this cache");
+        return tsri_fail(TSR_ESPACE, "delivery: the space is not of this cache");
     if (config->flags & ~(uint32_t)TSR_DELIVERY_INT8)
         return tsri_fail(TSR_EINVAL, "delivery: unknown flags %#x", config->flags);
     int e = tsri_layout_check(config->layout);
@@ -32,7 +32,7 @@ static int check_config(const struct tsr_cache *c, const struct tsr_delivery_con
         e = tsri_shape_fits(&config->space->shape, config->layout,
                             config->flags & TSR_DELIVERY_INT8);
     if (!e && !c->device && config->layout->memory == TSR_MEMORY_DEVICE)
-        e = tsri_fail(TSR_EDEVICE, "delivery: device memory, and no device (option device)");
+        e = tsri_fail(TSR_EDEVICE, "delivery: device memory needs a device (option device)");
     return e;
 }
 
@@ -112,7 +112,7 @@ int tsr_delivery_open(struct tsr_delivery **out, struct tsr_client *client,
 static int check_holds(const struct tsr_delivery *d)
 {
     if (tsri_source_holds(&d->source)) return 0;
-    return tsri_fail(TSR_ENOENT, "the server has ended the session");
+    return tsri_fail(TSR_ENOENT, "the server closed the session");
 }
 
 /* Waits for what was queued and lets go; what was not queued stays so. */
@@ -343,13 +343,13 @@ static int check_collect(const struct tsr_delivery *d, struct tsr_put *put, cons
 {
     if (tsri_client_cache(((const struct tsri_put_base *)put)->client) != d->c ||
         tsri_put_space(put) != d->space)
-        return tsri_fail(TSR_ESPACE, "collect: the put is of another space");
+        return tsri_fail(TSR_ESPACE, "collect: the put belongs to another space");
     if (n != tsri_put_n_tokens(put))
         return tsri_fail(TSR_EINVAL, "collect: %u slots for %u tokens", n, tsri_put_n_tokens(put));
     for (uint32_t i = 0; i < tsri_put_n_blocks(put); i++) {
         struct tsri_put_block b = tsri_put_block(put, i);
         if (b.n_tokens > d->limits.tokens)
-            return tsri_fail(TSR_ERANGE, "collect: a chunk of %u tokens, tokens_max is %u",
+            return tsri_fail(TSR_ERANGE, "collect: a chunk has %u tokens, tokens_max is %u",
                              b.n_tokens, d->limits.tokens);
         int e = tsri_slots_check(slots + b.offset, b.n_tokens, d->layout.n_slots, NULL);
         if (e) return e;
@@ -405,7 +405,7 @@ int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int6
     int e = check_started(d);
     if (e) return e;
     if (!put || !slots) return tsri_fail(TSR_EINVAL, "collect: NULL");
-    if (d->source.n) return tsri_fail(TSR_EBUSY, "collect: finish what was started first");
+    if (d->source.n) return tsri_fail(TSR_EBUSY, "collect: finish the started delivery first");
     e = follow_compute(d);
     return e ? e : d->c->backend->collect(d, put, slots, n);
 }
@@ -414,7 +414,7 @@ int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int6
 
 int tsr_rope_set(const struct tsr_rope *rope, uint64_t n_tokens, uint32_t *freq_set)
 {
-    if (!freq_set) return tsri_fail(TSR_EINVAL, "rope: no place for the set");
+    if (!freq_set) return tsri_fail(TSR_EINVAL, "rope: freq_set is NULL");
     int e = tsri_rope_check(rope);
     if (!e) *freq_set = tsri_rope_set_id(rope, n_tokens);
     return e;

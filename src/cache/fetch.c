@@ -131,7 +131,7 @@ static void layer_arrived(struct tsr_tier_io *io, uint32_t layer)
 static int all_arrived(struct tsri_flight *f)
 {
     if (!f->proven)
-        return tsri_fail(TSR_EIO, "tier %s: a get without a head",
+        return tsri_fail(TSR_EIO, "tier %s: get did not report a head",
                          tsri_tier_name(f->c->manager->lower[f->tier].tier));
     while (f->n_told < f->n_layers)
         layer_arrived(&f->io, f->n_told);
@@ -176,7 +176,7 @@ static void lose_copy(struct tsri_flight *f, uint32_t t, int err)
     if (!(atomic_load_explicit(&e->tiers, memory_order_relaxed) >> t & 1)) return;
     if (err == TSR_ECORRUPT) {
         tsri_stats_add(c->stats, TSRI_M_corrupt, 1);
-        tsri_log(TSR_LOG_WARN, "tier %s: an entry failed verification and is dropped",
+        tsri_log(TSR_LOG_WARN, "tier %s: dropped an entry that failed verification",
                  tsri_tier_name(c->manager->lower[t].tier));
     }
     bool last = atomic_load_explicit(&e->tiers, memory_order_relaxed) == 1u << t;
@@ -285,8 +285,8 @@ static void read_tier(struct tsr_cache *c, struct fetch_batch *b, uint32_t t)
     if (!ask(m, b, t)) {
         tsri_stats_add(c->stats, TSRI_M_tier_refused, b->n_ios);
         for (uint32_t i = 0; i < b->n_ios; i++)
-            b->flights[b->where[i]].fetch->result =
-                tsri_fail(TSR_EAGAIN, "tier %s does not answer", tsri_tier_name(m->lower[t].tier));
+            b->flights[b->where[i]].fetch->result = tsri_fail(
+                TSR_EAGAIN, "tier %s is not responding", tsri_tier_name(m->lower[t].tier));
         return;
     }
     int e = tsri_tier_get(m->lower[t].tier, b->ios, b->n_ios);
@@ -380,7 +380,8 @@ static void fetch_some(struct tsr_cache *c, struct tsri_fetch *fetches, uint32_t
         if (flights[i].claimed || flights[i].rejected) continue;
         if (!wait_landed(c->manager, fetches[i].id, deadline_ns)) {
             tsri_stats_add(c->stats, TSRI_M_tier_timeouts, 1);
-            fetches[i].result = tsri_fail(TSR_ETIME, "another load of the entry does not end");
+            fetches[i].result =
+                tsri_fail(TSR_ETIME, "timed out waiting for another load of the entry");
             continue;
         }
         if (hand_on(c, &fetches[i])) continue;

@@ -154,10 +154,11 @@ int tsri_cache_flush(struct tsr_cache *c, uint64_t *n_lost)
         pthread_mutex_lock(&m->lock);
         memcpy(why, m->why, sizeof why);
         pthread_mutex_unlock(&m->lock);
-        return tsri_fail(TSR_EIO, "%llu entries could not be written below%s%s",
+        return tsri_fail(TSR_EIO, "%llu entries could not be written to lower tiers%s%s",
                          (unsigned long long)n_owed + n_told, why[0] ? ": " : "", why);
     }
-    return n_told ? tsri_fail(TSR_EIO, "%llu entries were lost before they could be written below",
+    return n_told ? tsri_fail(TSR_EIO,
+                              "%llu entries were lost before they were written to lower tiers",
                               (unsigned long long)n_told)
                   : 0;
 }

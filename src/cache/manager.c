@@ -290,14 +290,14 @@ static int scan_tiers(struct tsri_manager *m)
     tsri_region_fini(&order);
     tsri_free(s.windows);
     if (s.n_skipped)
-        tsri_log(TSR_LOG_WARN,
-                 "%llu stored entries do not fit in entries_max or spaces_max and stay where they "
-                 "are",
-                 (unsigned long long)s.n_skipped);
+        tsri_log(
+            TSR_LOG_WARN,
+            "%llu stored entries exceed entries_max or spaces_max; they stay on their tier, unused",
+            (unsigned long long)s.n_skipped);
     if (n_strays)
         tsri_log(TSR_LOG_WARN,
-                 "%u stored blocks are not used: one before them was not found. They stay where "
-                 "they are",
+                 "%u stored blocks are unused because an earlier block is missing; they stay on "
+                 "their tier",
                  n_strays);
     return 0;
 }
@@ -363,7 +363,7 @@ static int open_policy(struct tsri_lower *l, const struct tsri_tier_plan *plan, 
                        const struct tsr_config *cfg)
 {
     const struct tsr_policy_ops *ops = tsri_policy_find(plan->policy);
-    if (!ops) return tsri_fail(TSR_ECONFIG, "tier %s: no policy %s", plan->name, plan->policy);
+    if (!ops) return tsri_fail(TSR_ECONFIG, "tier %s: unknown policy %s", plan->name, plan->policy);
     struct tsr_tier_stats stats;
     if (tsri_tier_stats(l->tier, &stats) != 0) stats.bytes_max = 0;
     struct tsr_policy_env env = {.size = sizeof env,
@@ -425,7 +425,7 @@ static int add_device(struct tsri_manager *m, const struct tsr_config *cfg)
                                   .write = TSRI_DISK_WRITE_BACK,
                                   .admission = TSRI_DISK_ADMISSION_SECOND_TOUCH};
     if (m->n_lower + 1 >= TSR_TIERS_MAX)
-        return tsri_fail(TSR_ERANGE, "device_pool_size: there are %u tiers already", m->n_lower);
+        return tsri_fail(TSR_ERANGE, "device_pool_size: too many tiers (%u)", m->n_lower);
     e = add_tier(m, &plan, cfg);
     if (e == 0) m->hot = m->n_lower;
     return e;

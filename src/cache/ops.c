@@ -131,7 +131,8 @@ static void give(struct tsr_op *op)
 int tsri_op_start(struct tsr_op **out, struct tsri_ops *ops, const struct tsri_op_desc *desc)
 {
     struct tsr_op *op = take(ops);
-    if (!op) return tsri_fail(TSR_EAGAIN, "%u operations are in flight, ops_max", ops->max);
+    if (!op)
+        return tsri_fail(TSR_EAGAIN, "%u operations are in flight, the limit (ops_max)", ops->max);
     op->client = desc->client;
     if (desc->store) op->store = *desc->store;
     op->done_fn = desc->done;
@@ -180,7 +181,7 @@ int tsr_op_wait(struct tsr_op *op, int timeout_ms)
 
 int tsr_op_wait_layer(struct tsr_op *op, uint32_t layer, int timeout_ms)
 {
-    if (!op || op->store.kind) return tsri_fail(TSR_EINVAL, "layers are for loads");
+    if (!op || op->store.kind) return tsri_fail(TSR_EINVAL, "only loads have layers");
     uint64_t until = deadline(timeout_ms);
     struct tsri_ops *ops = op->ops;
     if (tsri_forked(ops->c)) return refuse_child();
@@ -192,7 +193,7 @@ int tsr_op_wait_layer(struct tsr_op *op, uint32_t layer, int timeout_ms)
     pthread_mutex_unlock(&ops->lock);
     if (finished && op->result < 0) return tsri_fail(op->result, "%s", op->message);
     if (there || finished) return 0;
-    return tsri_fail(TSR_ETIME, "layer %u is not there after %d ms", layer, timeout_ms);
+    return tsri_fail(TSR_ETIME, "layer %u has not arrived after %d ms", layer, timeout_ms);
 }
 
 void tsr_op_close(struct tsr_op *op)

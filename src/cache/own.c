@@ -65,7 +65,7 @@ static int open_policy(struct tsr_cache *c, const struct tsr_config *cfg)
 {
     const char *name = tsr_config_get(cfg, "policy");
     const struct tsr_policy_ops *ops = tsri_policy_find(name);
-    if (!ops) return tsri_fail(TSR_ECONFIG, "policy: there is no %s", name);
+    if (!ops) return tsri_fail(TSR_ECONFIG, "policy: unknown policy %s", name);
     struct tsr_policy_env env = {
         .size = sizeof env, .ids_max = c->ids_max, .capacity = c->pool.n_pages, .config = cfg};
     return ops->open(&c->policy, &env);
@@ -210,7 +210,7 @@ static int own_connected(struct tsr_cache *c, uint64_t until_ns)
 static int own_shared(struct tsr_client *client, struct tsr_shared *out)
 {
     (void)client, (void)out;
-    return tsri_fail(TSR_EUNSUP, "the memory of this cache is its own");
+    return tsri_fail(TSR_EUNSUP, "this cache has no shared memory");
 }
 
 const struct tsri_backend tsri_backend_own = {

@@ -36,22 +36,22 @@ static int check_store(const struct tsr_store *s, const struct tsr_space *space)
     if (s->kind < TSR_KIND_PREFIX || s->kind > TSR_KIND_BLENDED)
         return tsri_fail(TSR_EINVAL, "store: unknown kind %u", s->kind);
     if (s->kind != TSR_KIND_PREFIX && s->from)
-        return tsri_fail(TSR_EINVAL, "store: `from` is for prefixes");
+        return tsri_fail(TSR_EINVAL, "store: `from` is only for prefixes");
     if (s->kind == TSR_KIND_PREFIX && (s->n_context || s->base))
-        return tsri_fail(TSR_EINVAL,
-                         "store: a prefix has no context and stands at its own position");
+        return tsri_fail(TSR_EINVAL, "store: a prefix has no context and no base");
     if (s->kind == TSR_KIND_PREFIX && (s->from >= s->n_tokens || s->from % space->block_tokens))
-        return tsri_fail(TSR_EINVAL, "store: from %u is no block boundary before token %u", s->from,
-                         s->n_tokens);
+        return tsri_fail(TSR_EINVAL, "store: from %u is not a block boundary before token %u",
+                         s->from, s->n_tokens);
     if (s->base > UINT32_MAX - s->n_tokens || s->freq_set == TSR_BASE_UNKNOWN)
-        return tsri_fail(TSR_ERANGE, "store: %u tokens from position %u on, frequency set %u",
+        return tsri_fail(TSR_ERANGE,
+                         "store: %u tokens at position %u, frequency set %u, out of range",
                          s->n_tokens, s->base, s->freq_set);
     if (s->n_context && (!s->context || s->kind != TSR_KIND_SEGMENT))
-        return tsri_fail(TSR_EINVAL, "store: a context is for segments and needs its tokens");
+        return tsri_fail(TSR_EINVAL, "store: a context is only for segments and needs its tokens");
     if ((s->kind == TSR_KIND_BLENDED) != (s->recipe && s->recipe_bytes))
-        return tsri_fail(TSR_EINVAL, "store: a recipe belongs to blended KV, and it to a recipe");
+        return tsri_fail(TSR_EINVAL, "store: blended KV needs a recipe, and other kinds have none");
     if (!(s->cost_s >= 0) || isinf(s->cost_s))
-        return tsri_fail(TSR_EINVAL, "store: a cost of %g seconds", (double)s->cost_s);
+        return tsri_fail(TSR_EINVAL, "store: invalid cost of %g seconds", (double)s->cost_s);
     int e = tsri_extra_check(s->extra, s->n_extra, s->n_tokens);
     if (e) return e;
     if (s->kind != TSR_KIND_PREFIX &&
@@ -208,7 +208,7 @@ static int reserve_all(struct tsr_put *put, const struct tsr_store *store)
         e = store->kind == TSR_KIND_PREFIX ? reserve_prefix(put, store, &w)
                                            : reserve_segment(put, store, &w);
     }
-    return e == RETRY ? tsri_fail(TSR_EAGAIN, "store: the chain changes under way") : e;
+    return e == RETRY ? tsri_fail(TSR_EAGAIN, "store: the chain changed during the store") : e;
 }
 
 int tsri_put_open(struct tsr_put **out, struct tsr_client *client, const struct tsr_store *store,
@@ -390,7 +390,7 @@ int tsri_put_commit(struct tsr_put *put)
     }
     if (!all_layers(put)) {
         tsri_put_abort(put);
-        return tsri_fail(TSR_EINVAL, "put: not every layer was given");
+        return tsri_fail(TSR_EINVAL, "put: layers are missing");
     }
     uint64_t n_tokens = 0;
     pthread_mutex_lock(&c->lock);

@@ -21,7 +21,7 @@ int tsri_queues_init(struct tsri_queues *q, uint32_t ids_max)
 {
     memset(q, 0, sizeof *q);
     if (ids_max > TSRI_RANK_NONE)
-        return tsri_fail(TSR_ERANGE, "policy: %u entries, %u at most", ids_max, TSRI_RANK_NONE);
+        return tsri_fail(TSR_ERANGE, "policy: %u entries, limit %u", ids_max, TSRI_RANK_NONE);
     q->ids_max = ids_max;
     for (uint32_t i = 0; i < TSRI_QUEUES; i++)
         q->queues[i].oldest = q->queues[i].newest = TSRI_RANK_NONE;

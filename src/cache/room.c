@@ -96,7 +96,7 @@ static bool evict_one(struct tsr_cache *c)
 
 static int refuse(struct tsr_cache *c, uint32_t n_pages)
 {
-    return tsri_fail(TSR_EFULL, "no room for %u pages: %u of %u are free and the rest is in use",
+    return tsri_fail(TSR_EFULL, "no room for %u pages: %u of %u are free, the others are in use",
                      n_pages, tsri_pool_n_free(&c->pool), c->pool.n_pages);
 }
 
@@ -151,7 +151,7 @@ int tsri_room_id(struct tsr_cache *c)
     bool frozen = atomic_load(&c->frozen);
     while (!tsri_entry_can_alloc(c))
         if (frozen || !give_up_one(c))
-            return tsri_fail(TSR_EFULL, "all %u entries (entries_max) are in use", c->ids_max);
+            return tsri_fail(TSR_EFULL, "all %u entries are in use (entries_max)", c->ids_max);
     return 0;
 }
 

@@ -191,7 +191,7 @@ static int open_space(struct tsri_seat *seat, uint64_t session, const struct tsr
         (w->n_layers != ours->n_layers || w->n_planes != ours->n_planes || w->cell_tokens == 0 ||
          w->row_bytes[0] != ours->row_bytes[0] || w->row_bytes[1] != ours->row_bytes[1] ||
          w->page_bytes == 0 || memcmp(w->fingerprint, space->fingerprint, 16) != 0))
-        e = tsri_fail(TSR_ESPACE, "the server describes this space in another way");
+        e = tsri_fail(TSR_ESPACE, "the server has a different description of this space");
     if (e == 0) {
         *out = (struct tsri_seat_space){.open = true,
                                         .number = w->space,
@@ -339,7 +339,8 @@ static int served_lookup(struct tsr_client *client, const struct tsr_prompt *pro
 static int served_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
                        struct tsr_key *keys, uint32_t keys_max)
 {
-    if (tsri_forked(space->cache)) return tsri_fail(TSR_EFORK, "the connection is the parent's");
+    if (tsri_forked(space->cache))
+        return tsri_fail(TSR_EFORK, "the connection belongs to the parent process");
     struct tsri_request q;
     struct tsri_answer *a;
     tsri_request_clear(&q, TSRI_WIRE_KEYS)->n = tsri_min_u32(keys_max, TSRI_WIRE_ITEMS_MAX);
@@ -506,7 +507,7 @@ static int served_flush(struct tsr_cache *c)
     tsri_link_end(a);
     if (n < 0) return n;
     uint64_t n_told = tsri_losses_tell(&c->losses);
-    return n_told ? tsri_fail(TSR_EIO, "at least %llu entries that the server had taken were lost",
+    return n_told ? tsri_fail(TSR_EIO, "the server lost at least %llu entries that it had accepted",
                               (unsigned long long)n_told)
                   : 0;
 }
@@ -546,7 +547,7 @@ static int served_stats_text(struct tsr_cache *c, const char *format, char *buf,
     struct tsri_answer *a;
     bool json = strcmp(format, "json") == 0;
     if (!json && strcmp(format, "prometheus") != 0)
-        return tsri_fail(TSR_EINVAL, "there is no format %s: prometheus or json", format);
+        return tsri_fail(TSR_EINVAL, "unknown format %s: use prometheus or json", format);
     int e = ask_stats(c, json ? TSRI_WIRE_STATS_JSON : TSRI_WIRE_STATS_PROMETHEUS, &a);
     if (a) {
         size_t n = a->reply.text_bytes, fits = bytes ? (n < bytes ? n : bytes - 1) : 0;

@@ -74,8 +74,8 @@ static int give_layers(const struct pieces *x)
     size_t at_once = part / layer;
     if (at_once == 0)
         return tsri_fail(TSR_ERANGE,
-                         "a layer of %zu bytes: server_staging must have %u times as many", layer,
-                         PARTS);
+                         "a layer has %zu bytes: server_staging must be at least %u times that",
+                         layer, PARTS);
     struct tsri_answer *answers[PARTS] = {NULL};
     uint64_t patience_ns = x->seat->served->patience_ns;
     int e = 0;
@@ -202,7 +202,7 @@ static int store_blocks(const struct storing *x)
     uint32_t block = x->store->space->block_tokens;
     size_t blocks = part / token / block;
     if (blocks == 0)
-        return tsri_fail(TSR_ERANGE, "server_staging does not hold a layer of %u tokens", block);
+        return tsri_fail(TSR_ERANGE, "server_staging is too small for a layer of %u tokens", block);
     int n_new = 0;
     for (uint32_t from = x->store->from; from < x->store->n_tokens;) {
         struct tsr_store store = *x->store;
@@ -238,7 +238,8 @@ static int begin(struct tsr_client *client, const struct tsr_store *store, struc
     if (!x->session) return TSR_EAGAIN;
     x->life = tsri_seat_life(x->seat, x->session);
     if (!store->tokens || store->n_tokens <= store->from || store->n_tokens > INT32_MAX)
-        return tsri_fail(TSR_EINVAL, "store: %u tokens from %u", store->n_tokens, store->from);
+        return tsri_fail(TSR_EINVAL, "store: invalid range: %u tokens from %u", store->n_tokens,
+                         store->from);
     int e = tsri_extra_check(store->extra, store->n_extra, store->n_tokens);
     if (e) return e;
     uint64_t until_ns = tsri_now_ns() + x->seat->served->deadline_ns;
@@ -321,7 +322,7 @@ int tsri_served_put_check(const struct tsr_put *handle, const struct tsr_client 
 {
     const struct served_put *put = (const struct served_put *)handle;
     if (put->base.client != client || put->space != space)
-        return tsri_fail(TSR_ESPACE, "collect: the put is of another client or space");
+        return tsri_fail(TSR_ESPACE, "collect: the put belongs to another client or space");
     if (put->n_tokens != n_tokens)
         return tsri_fail(TSR_EINVAL, "collect: %u slots for %u tokens", n_tokens, put->n_tokens);
     return 0;

@@ -10,16 +10,16 @@ int tsri_source_want(struct tsri_source_range *r, const struct tsr_cache *c,
     const struct tsr_match *m = want->match;
     const struct tsr_prompt *prompt = want->prompt;
     if (!want->space || want->space->cache != c)
-        return tsri_fail(TSR_ESPACE, "no space of this cache");
-    if (!m || m->n_tokens == 0) return tsri_fail(TSR_EINVAL, "no match");
+        return tsri_fail(TSR_ESPACE, "the space is not of this cache");
+    if (!m || m->n_tokens == 0) return tsri_fail(TSR_EINVAL, "match is NULL");
     if (want->offset >= m->n_tokens || want->n_tokens > m->n_tokens - want->offset)
-        return tsri_fail(TSR_EINVAL, "tokens %u + %u of a match of %u", want->offset,
+        return tsri_fail(TSR_EINVAL, "tokens %u + %u are outside the match of %u", want->offset,
                          want->n_tokens, m->n_tokens);
     if ((uint64_t)m->entry_offset + m->n_tokens > UINT32_MAX ||
         (uint64_t)m->prompt_offset + m->n_tokens > UINT32_MAX)
-        return tsri_fail(TSR_EINVAL, "a match that no lookup made");
+        return tsri_fail(TSR_EINVAL, "the match does not come from a lookup");
     if (!m->verified && !prompt)
-        return tsri_fail(TSR_EINVAL, "the match is not verified and no prompt is given");
+        return tsri_fail(TSR_EINVAL, "the match is not verified, so a prompt is required");
     if (prompt && prompt->size < sizeof prompt->size)
         return tsri_fail(TSR_EINVAL, "prompt: size is not set");
     *r = (struct tsri_source_range){.wanted = {.space = want->space, .match = m, .prompt = prompt},
@@ -351,13 +351,13 @@ void tsri_source_filling(struct tsri_source *s, struct tsri_source_range *r,
 int tsri_shape_fits(const struct tsri_shape *s, const struct tsr_kv_layout *l, bool int8)
 {
     if (s->n_layers != l->n_layers || s->n_planes != l->n_planes)
-        return tsri_fail(TSR_ESPACE, "%u layers of %u planes, the engine has %u of %u", s->n_layers,
-                         s->n_planes, l->n_layers, l->n_planes);
+        return tsri_fail(TSR_ESPACE, "%u layers of %u planes, but the engine has %u of %u",
+                         s->n_layers, s->n_planes, l->n_layers, l->n_planes);
     for (uint32_t p = 0; p < s->n_planes; p++) {
         const struct tsr_kv_plane *plane = &l->planes[p];
         size_t row = int8 ? tsri_row_bytes_int8(plane->n_heads, plane->dim) : tsri_row_bytes(plane);
         if (row != s->row_bytes[p])
-            return tsri_fail(TSR_ESPACE, "plane %u: rows of %u bytes, the engine's have %zu", p,
+            return tsri_fail(TSR_ESPACE, "plane %u: rows have %u bytes, the engine's %zu", p,
                              s->row_bytes[p], row);
     }
     return 0;

@@ -151,7 +151,7 @@ static int open_space(struct tsr_space **out, struct tsr_cache *c,
     struct tsr_space *space = enter(c, fingerprint, &shape, &d);
     if (!space && may_wait && tsri_spaces_make_room(c)) space = enter(c, fingerprint, &shape, &d);
     if (!space)
-        return tsri_fail(TSR_EAGAIN, "%u spaces are open or have entries in use, spaces_max",
+        return tsri_fail(TSR_EAGAIN, "%u spaces are open or in use, the limit (spaces_max)",
                          c->options.spaces_max);
     e = c->backend->space_open(space, &d);
     if (e) {

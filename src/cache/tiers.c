@@ -83,7 +83,7 @@ int tsri_tiers_plan(const struct tsr_config *cfg, struct tsri_tier_plan plans[TS
     uint32_t n = 0;
     if (!order[0]) {
         if (all.n > TSRI_LOWER_MAX)
-            return tsri_fail(TSR_ERANGE, "%u tiers below host memory, at most %u", all.n,
+            return tsri_fail(TSR_ERANGE, "%u tiers below host memory, limit %u", all.n,
                              TSRI_LOWER_MAX);
         memcpy(plans, all.plans, all.n * sizeof plans[0]);
         return (int)all.n;
@@ -92,7 +92,7 @@ int tsri_tiers_plan(const struct tsr_config *cfg, struct tsri_tier_plan plans[TS
         size_t len = strcspn(at, ", ");
         const struct tsri_tier_plan *p = take(&all, at, len);
         if (!p)
-            return tsri_fail(TSR_ECONFIG, "tiers: there is no tier %.*s, or its path is not set",
+            return tsri_fail(TSR_ECONFIG, "tiers: unknown tier %.*s, or its path is not set",
                              (int)len, at);
         if (n == TSRI_LOWER_MAX)
             return tsri_fail(TSR_ERANGE, "tiers: more than %u", TSRI_LOWER_MAX);

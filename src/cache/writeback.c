@@ -59,7 +59,9 @@ int tsri_manager_reserve(struct tsr_cache *c, uint32_t n)
     pthread_mutex_unlock(&m->lock);
     if (room) return 0;
     tsri_stats_add(c->stats, TSRI_M_tier_refused, 1);
-    return tsri_fail(TSR_EAGAIN, "%u entries wait to be written below (io_queue_max)", m->puts_max);
+    return tsri_fail(TSR_EAGAIN,
+                     "%u entries are waiting to be written to lower tiers (io_queue_max)",
+                     m->puts_max);
 }
 
 void tsri_manager_unreserve(struct tsr_cache *c, uint32_t n)
@@ -401,13 +403,13 @@ static bool settle_put(struct tsri_manager *m, uint32_t t, uint32_t id, int err)
         snprintf(m->why, sizeof m->why, "%s", tsr_errmsg()[0] ? tsr_errmsg() : tsr_strerror(err));
         pthread_mutex_unlock(&m->lock);
         if (!l->failing)
-            tsri_log(TSR_LOG_WARN, "tier %s: entries cannot be written: %s",
-                     tsri_tier_name(l->tier), err == TSR_EFULL ? "it is full" : m->why);
+            tsri_log(TSR_LOG_WARN, "tier %s: cannot write entries: %s", tsri_tier_name(l->tier),
+                     err == TSR_EFULL ? "the tier is full" : m->why);
         l->failing = true;
         return false;
     }
     if (l->failing)
-        tsri_log(TSR_LOG_INFO, "tier %s: entries are written again", tsri_tier_name(l->tier));
+        tsri_log(TSR_LOG_INFO, "tier %s: writing entries works again", tsri_tier_name(l->tier));
     l->failing = false;
     tsri_stats_add(c->stats, TSRI_M_tier_writes, 1);
     tsri_stats_add(c->stats, TSRI_M_tier_write_bytes,

@@ -30,7 +30,8 @@ static int texts_check(const struct tsr_space_desc *d)
     if (!d->model || !*d->model) return tsri_fail(TSR_EINVAL, "space: model is missing");
     if ((err = text_check("model", d->model)) < 0) return err;
     if (!d->weights != !d->weights_bytes)
-        return tsri_fail(TSR_EINVAL, "space: weights and weights_bytes do not go together");
+        return tsri_fail(TSR_EINVAL,
+                         "space: weights and weights_bytes must both be set or both be empty");
     if (d->weights_bytes > TSRI_SPACE_TEXT_MAX)
         return tsri_fail(TSR_EINVAL, "space: weights_bytes is %zu, limit %u (a fingerprint)",
                          d->weights_bytes, (unsigned)TSRI_SPACE_TEXT_MAX);
@@ -50,7 +51,7 @@ int tsri_space_check(const struct tsr_space_desc *desc)
         return tsri_fail(TSR_EINVAL, "space: dtype %u is %s", d->dtype,
                          d->dtype ? "unknown" : "missing");
     if (d->layout > TSR_LAYOUT_OPAQUE)
-        return tsri_fail(TSR_EINVAL, "space: layout %u is unknown", d->layout);
+        return tsri_fail(TSR_EINVAL, "space: unknown layout %u", d->layout);
     bool standard = d->layout == TSR_LAYOUT_STANDARD;
     uint32_t world = d->world ? d->world : 1;
     const struct {

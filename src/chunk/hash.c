@@ -97,10 +97,10 @@ static int item_check(const struct tsr_extra *e, uint32_t i, uint32_t n_tokens)
                          (unsigned)TSRI_EXTRA_BYTES_MAX);
     if (e->kind != TSR_EXTRA_MEDIA) {
         if (e->offset || e->n_tokens)
-            return tsri_fail(TSR_EINVAL, "extra %u: only media stand at an offset", i);
+            return tsri_fail(TSR_EINVAL, "extra %u: only media have an offset", i);
         return 0;
     }
-    if (!e->n_tokens) return tsri_fail(TSR_EINVAL, "extra %u: media of no tokens", i);
+    if (!e->n_tokens) return tsri_fail(TSR_EINVAL, "extra %u: media without tokens", i);
     if (e->offset >= n_tokens || e->n_tokens > n_tokens - e->offset)
         return tsri_fail(TSR_EINVAL, "extra %u: media at token %u + %u, the prompt has %u", i,
                          e->offset, e->n_tokens, n_tokens);
@@ -116,8 +116,7 @@ int tsri_extra_check(const struct tsr_extra *extra, uint32_t n_extra, uint32_t n
                          (unsigned)TSRI_EXTRA_ITEMS_MAX);
     /* Offsets are encoded relative to a range, as int32. */
     if (n_tokens > INT32_MAX)
-        return tsri_fail(TSR_ERANGE, "extra: in a prompt of %u tokens, limit %d", n_tokens,
-                         INT32_MAX);
+        return tsri_fail(TSR_ERANGE, "extra: prompt of %u tokens, limit %d", n_tokens, INT32_MAX);
     size_t total = 1;
     for (uint32_t i = 0; i < n_extra; i++) {
         int err = item_check(&extra[i], i, n_tokens);

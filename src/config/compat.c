@@ -86,7 +86,8 @@ static int put_gb(const struct setting *s)
     if (!tsri_parse_float(s->value, &gb) || gb < 0 || gb > (double)(1 << 20))
         return refuse(s, "is not a number of GB");
     if (gb <= 0 && strcmp(s->row->option, "disk_size") == 0) {
-        say(s, TSR_LOG_INFO, "ignored: disk_size stays; without disk_path there is no disk tier");
+        say(s, TSR_LOG_INFO,
+            "ignored: disk_size is unchanged; without disk_path there is no disk tier");
         return 0;
     }
     char bytes[32];
@@ -119,7 +120,7 @@ static int put_digest(const struct setting *s)
     if (strncasecmp(s->value, "xxh", 3) == 0) return pass_on(s, "xxh3");
     if (strncasecmp(s->value, "sha256", 6) == 0) return pass_on(s, "sha256");
     if (strcasecmp(s->value, "builtin") == 0 || strcasecmp(s->value, "blake3") == 0) {
-        say(s, TSR_LOG_INFO, "sha256 is used in its place");
+        say(s, TSR_LOG_INFO, "using sha256 instead");
         return pass_on(s, "sha256");
     }
     return pass_on(s, s->value);
@@ -133,7 +134,7 @@ static int put_evict(const struct setting *s)
         if (strcasecmp(s->value, o->names[i]) == 0) return pass_on(s, s->value);
     for (size_t i = 0; i < TSRI_COUNT(foreign); i++) {
         if (strcasecmp(s->value, foreign[i]) != 0) continue;
-        say(s, TSR_LOG_WARN, "is no policy here: adaptive is used in its place");
+        say(s, TSR_LOG_WARN, "is not a policy here: using adaptive instead");
         return pass_on(s, "adaptive");
     }
     return pass_on(s, s->value);
@@ -173,7 +174,7 @@ static int put_redis_url(const struct setting *s, char *rest)
     slash = strchr(hosts, '/');
     if (slash) *slash++ = '\0';
     if (!err && slash && slash[0]) err = put_option(s, "redis_database", slash);
-    if (!err && !hosts[0]) err = tsri_fail(TSR_ECONFIG, "remote_url: names no server");
+    if (!err && !hosts[0]) err = tsri_fail(TSR_ECONFIG, "remote_url: no server given");
     return err ? err : put_option(s, "redis_address", hosts);
 }
 
@@ -194,7 +195,7 @@ static int put_s3_url(const struct setting *s, char *rest)
         if (err) return err;
     } else if (strpbrk(rest, ".:")) {
         /* Without the value: it may hold a key and its secret. */
-        return tsri_fail(TSR_ECONFIG, "remote_url: no bucket: set s3_bucket, s3_endpoint");
+        return tsri_fail(TSR_ECONFIG, "remote_url: no bucket given: set s3_bucket and s3_endpoint");
     }
     return put_option(s, "s3_bucket", rest);
 }
@@ -216,7 +217,7 @@ static int put_remote(const struct setting *s)
         explicit_bzero(rest, sizeof rest); /* it may hold a password */
         return err;
     }
-    tsri_log(TSR_LOG_WARN, "%s: ignored: there are tiers for redis://, valkey:// and s3://",
+    tsri_log(TSR_LOG_WARN, "%s: ignored: only redis://, valkey:// and s3:// are supported",
              s->row->key);
     return 0;
 }

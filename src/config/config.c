@@ -116,7 +116,7 @@ static int set_default(struct tsr_config *cfg, const struct tsri_option *o)
 
 int tsr_config_open(struct tsr_config **out)
 {
-    if (!out) return tsri_fail(TSR_EINVAL, "config: no place for the result");
+    if (!out) return tsri_fail(TSR_EINVAL, "config: out is NULL");
     *out = NULL;
     struct tsr_config *cfg = tsri_alloc(1, sizeof *cfg);
     if (!cfg) return TSR_ENOMEM;
@@ -271,10 +271,9 @@ int tsri_config_check(const struct tsr_config *cfg)
 {
     const struct tsri_options *v = &cfg->values;
     if (v->host_page_size > v->host_size)
-        return tsri_fail(TSR_ECONFIG, "host_page_size: %s is more than host_size, %s",
+        return tsri_fail(TSR_ECONFIG, "host_page_size: %s is larger than host_size, %s",
                          tsr_config_get(cfg, "host_page_size"), tsr_config_get(cfg, "host_size"));
-    if (v->chunked && !*v->separator)
-        return tsri_fail(TSR_ECONFIG, "chunked: needs a separator, and separator is empty");
+    if (v->chunked && !*v->separator) return tsri_fail(TSR_ECONFIG, "chunked: separator is empty");
     bool disk = *v->disk_path && v->disk_enabled;
     if (disk && v->disk_segment_size > v->disk_size / 2)
         return tsri_fail(TSR_ECONFIG, "disk_segment_size: %s is more than half of disk_size, %s",
@@ -286,7 +285,7 @@ int tsri_config_check(const struct tsr_config *cfg)
                          tsr_config_get(cfg, "disk_segment_size"),
                          tsr_config_get(cfg, "disk2_size"));
     if (disk && disk2 && strcmp(v->disk_path, v->disk2_path) == 0)
-        return tsri_fail(TSR_ECONFIG, "disk2_path: %s is disk_path too", v->disk2_path);
+        return tsri_fail(TSR_ECONFIG, "disk2_path: %s is the same as disk_path", v->disk2_path);
     if (*v->tenant && !tsri_tenant_is_name(v->tenant))
         return tsri_fail(TSR_ECONFIG,
                          "tenant: %s: letters, digits, _ and -, in parts of at most 32"
@@ -318,7 +317,7 @@ void tsri_config_warn(const struct tsr_config *cfg)
 int tsri_config_attach(struct tsr_config *cfg, const void *ops, void *arg)
 {
     if (cfg->n_attached == TSRI_ATTACHED_MAX)
-        return tsri_fail(TSR_ERANGE, "%u tiers are attached already", TSRI_ATTACHED_MAX);
+        return tsri_fail(TSR_ERANGE, "too many attached tiers (%u)", TSRI_ATTACHED_MAX);
     cfg->attached[cfg->n_attached++] = (struct tsri_attached){ops, arg};
     return 0;
 }

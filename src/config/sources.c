@@ -57,7 +57,7 @@ static int put_foreign(struct tsr_config *cfg, const struct variable *v)
     if (c) return tsri_compat_put(cfg, c, v->value, &place);
     /* Others' names are theirs to invent: a new LMCache must not keep us from starting. */
     if (starts(v->name, LMCACHE))
-        tsri_log(TSR_LOG_WARN, "environment variable %s: ignored: not known here", v->name);
+        tsri_log(TSR_LOG_WARN, "environment variable %s: ignored: unknown", v->name);
     return 0;
 }
 
@@ -180,8 +180,7 @@ static int fill_from_args(struct tsr_config *draft, void *arg)
 
 int tsr_config_load_args(struct tsr_config *cfg, int argc, char *const *argv)
 {
-    if (!cfg || argc < 0 || (argc && !argv))
-        return tsri_fail(TSR_EINVAL, "config: no arguments to read");
+    if (!cfg || argc < 0 || (argc && !argv)) return tsri_fail(TSR_EINVAL, "config: argv is NULL");
     struct flags f = {argc, argv};
     return tsri_config_try(cfg, fill_from_args, &f);
 }

@@ -96,7 +96,7 @@ static int fail_parser(const struct reader *r)
     char why[160];
     switch (p->error) {
     case YAML_MEMORY_ERROR:
-        return tsri_fail(TSR_ENOMEM, "%s: no memory to read it", r->name);
+        return tsri_fail(TSR_ENOMEM, "%s: out of memory", r->name);
     case YAML_READER_ERROR:
         snprintf(why, sizeof why, "not UTF-8 text: %s", p->problem);
         return refuse_at(r, mark_at_offset(r, p->problem_offset), why);
@@ -123,10 +123,10 @@ static int next_event(struct reader *r, yaml_event_t *ev)
         tag = ev->data.mapping_start.tag;
     }
     const char *why = NULL;
-    if (ev->type == YAML_ALIAS_EVENT || anchor) why = "anchors and aliases are not taken";
-    if (tag) why = "tags are not taken";
+    if (ev->type == YAML_ALIAS_EVENT || anchor) why = "anchors and aliases are not supported";
+    if (tag) why = "tags are not supported";
     if (ev->type == YAML_SCALAR_EVENT && memchr(ev->data.scalar.value, 0, ev->data.scalar.length))
-        why = "a text with a zero byte";
+        why = "text contains a zero byte";
     if (!why) return 0;
     int err = refuse_at(r, ev->start_mark, why);
     yaml_event_delete(ev);
@@ -135,7 +135,7 @@ static int next_event(struct reader *r, yaml_event_t *ev)
 
 static int enter(struct reader *r, yaml_mark_t mark)
 {
-    if (r->depth == DEPTH_MAX) return refuse_at(r, mark, "nested more than 8 deep");
+    if (r->depth == DEPTH_MAX) return refuse_at(r, mark, "nested more than 8 levels deep");
     r->depth++;
     return 0;
 }
@@ -149,7 +149,7 @@ static int note_key(struct reader *r, const char *key, yaml_mark_t mark)
         tsri_printable(key, shown, sizeof shown);
         size_t n = strlen(shown);
         if (n && shown[n - 1] == '.') shown[n - 1] = 0; /* the key of a mapping */
-        snprintf(why, sizeof why, "%s: given twice, first on line %zu", shown, r->seen[i].line);
+        snprintf(why, sizeof why, "%s: duplicate key, first on line %zu", shown, r->seen[i].line);
         return refuse_at(r, mark, why);
     }
     if (r->n_seen == KEYS_MAX) return refuse_at(r, mark, "more than 1024 keys");
@@ -197,7 +197,7 @@ static int read_list(struct reader *r, char *out, size_t bytes, yaml_mark_t mark
         if (err) return err;
         bool end = ev.type == YAML_SEQUENCE_END_EVENT;
         if (!end && ev.type != YAML_SCALAR_EVENT)
-            err = refuse_at(r, ev.start_mark, "a list may hold single values only");
+            err = refuse_at(r, ev.start_mark, "a list may only hold single values");
         size_t n = !end && !err ? ev.data.scalar.length : 0;
         if (!end && !err && at + n + 2 > bytes) err = refuse_at(r, mark, "list too long");
         if (!end && !err) {
@@ -226,9 +226,9 @@ static int extend(const struct reader *r, struct path *path, const yaml_event_t 
 {
     const char *text = (const char *)key->data.scalar.value;
     size_t raw = strlen(path->raw), joined = strlen(path->joined), n = key->data.scalar.length;
-    if (n == 0) return refuse_at(r, key->start_mark, "an empty key");
+    if (n == 0) return refuse_at(r, key->start_mark, "empty key");
     if (raw + n + 2 > PATH_BYTES || joined + n + 2 > PATH_BYTES)
-        return refuse_at(r, key->start_mark, "a key too long");
+        return refuse_at(r, key->start_mark, "key too long");
     snprintf(path->raw + raw, PATH_BYTES - raw, "%s.", text);
     if (joined == 0 && is_wrapper(text)) return 0;
     snprintf(path->joined + joined, PATH_BYTES - joined, "%s%s", joined ? "_" : "", text);
@@ -355,7 +355,7 @@ static int fill_from_text(struct tsr_config *draft, void *arg)
         err = read_stream(r);
         yaml_parser_delete(&r->parser);
     } else {
-        tsri_fail(TSR_ENOMEM, "%s: no memory to read it", s->name);
+        tsri_fail(TSR_ENOMEM, "%s: out of memory", s->name);
     }
     for (size_t i = 0; i < r->n_seen; i++)
         tsri_free(r->seen[i].key);
@@ -379,7 +379,7 @@ static int read_up_to(const char *path, char *buf, size_t max, size_t *got)
     int fd = tsri_file_open(path, &st);
     if (fd < 0)
         return tsri_fail(errno == ENOENT ? TSR_ENOENT : TSR_EIO, "%s: %s", path,
-                         errno == EINVAL ? "no regular file" : strerror(errno));
+                         errno == EINVAL ? "not a regular file" : strerror(errno));
     int err = 0;
     *got = 0;
     while (*got < max) {

@@ -109,16 +109,16 @@ int tsri_hits_take(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_exter
     r->counted = true;
     if (r->load_state != TSRI_LOAD_FOUND || n_external == 0) {
         if (n_external)
-            return tsri_fail(TSR_EINVAL, "request %llu: %u tokens to load, none were found",
+            return tsri_fail(TSR_EINVAL, "request %llu: %u tokens to load, but none were found",
                              (unsigned long long)r->id, n_external);
         tsri_hits_drop(s, r);
         return 0;
     }
     if (n_external > r->load_end - r->load_first)
-        return tsri_fail(TSR_EINVAL, "request %llu: %u tokens to load, %u were found",
+        return tsri_fail(TSR_EINVAL, "request %llu: %u tokens to load, but %u were found",
                          (unsigned long long)r->id, n_external, r->load_end - r->load_first);
     if (!has_blocks(&s->terms, r, r->load_first + n_external))
-        return tsri_fail(TSR_EINVAL, "request %llu: %u tokens to load, too few blocks",
+        return tsri_fail(TSR_EINVAL, "request %llu: %u tokens to load, but too few blocks",
                          (unsigned long long)r->id, n_external);
     int e = tsri_grow(&s->ready, &s->ready_max, s->n_ready + 1, sizeof *s->ready);
     if (e) return e;

@@ -96,7 +96,7 @@ void tsri_keeping_run(struct tsri_job *base)
     struct keeping k = {.job = job, .lane = &w->lanes[TSRI_LANE_SAVE]};
     int e = keep_all(&k);
     if (e)
-        tsri_log(TSR_LOG_DEBUG, "connector: a save of %u tokens failed: %s",
+        tsri_log(TSR_LOG_DEBUG, "connector: saving %u tokens failed: %s",
                  job->save.to - job->save.from, tsr_strerror(e));
     pthread_mutex_lock(&w->lock);
     w->stats.saves++;

@@ -14,8 +14,8 @@ static int copy_layout(struct tsri_kvmem *m, const struct tsr_kv_layout *from)
     memcpy(&m->layout, from, from->size < sizeof m->layout ? from->size : sizeof m->layout);
     m->layout.size = sizeof m->layout;
     if (m->layout.n_planes > TSR_KV_PLANES_MAX || m->layout.n_layers > TSRI_KV_LAYERS_MAX)
-        return tsri_fail(TSR_EINVAL, "kv caches: %u layers of %u planes", m->layout.n_layers,
-                         m->layout.n_planes);
+        return tsri_fail(TSR_EINVAL, "kv caches: invalid: %u layers of %u planes",
+                         m->layout.n_layers, m->layout.n_planes);
     m->layer_pointers =
         tsri_alloc((size_t)TSR_KV_PLANES_MAX * (m->layout.n_layers + 1), sizeof(void *));
     if (!m->layer_pointers) return TSR_ENOMEM;

@@ -55,7 +55,7 @@ struct tsr_kvpool {
 
 static int no_pool(void)
 {
-    return tsri_fail(TSR_EINVAL, "kvpool: no pool, or no slots");
+    return tsri_fail(TSR_EINVAL, "kvpool: pool or slots are missing");
 }
 
 /* ---- open and close ---- */
@@ -109,7 +109,7 @@ int tsr_kvpool_open(struct tsr_kvpool **out, struct tsr_cache *cache,
     if (!out) return no_pool();
     *out = NULL;
     if (!cache || !desc || desc->size < sizeof *desc || !desc->space || !desc->layout)
-        return tsri_fail(TSR_EINVAL, "kvpool: no cache, size, space or layout");
+        return tsri_fail(TSR_EINVAL, "kvpool: cache, size, space or layout is missing");
     if (desc->writes_max > 65536)
         return tsri_fail(TSR_ERANGE, "kvpool: %u writes", desc->writes_max);
     struct tsr_kvpool *p = tsri_alloc(1, sizeof *p);
@@ -179,8 +179,8 @@ static int check(const struct tsr_kvpool *p, const struct tsr_slots *x, bool nee
     if (x->n_tokens == 0 || x->n_tokens > TSRI_META_TOKENS_MAX)
         return tsri_fail(TSR_ERANGE, "kvpool: %u tokens", x->n_tokens);
     if (needs_slots && (!x->slots || x->offset % p->chunk_tokens || x->offset >= x->n_tokens))
-        return tsri_fail(TSR_EINVAL, "kvpool: slots from token %u of %u, chunks of %u", x->offset,
-                         x->n_tokens, p->chunk_tokens);
+        return tsri_fail(TSR_EINVAL, "kvpool: token %u of %u does not begin a chunk of %u",
+                         x->offset, x->n_tokens, p->chunk_tokens);
     return 0;
 }
 
@@ -304,7 +304,7 @@ static int store_chunk(struct tsr_kvpool *p, const struct tsr_slots *x,
     struct tsri_kvmem_run run = {.n_tokens = p->chunk_tokens, .slots = x->slots + from - x->offset};
     for (uint32_t i = 0; i < p->chunk_tokens; i++)
         if (run.slots[i] < 0)
-            return tsri_fail(TSR_EINVAL, "kvpool: token %u to be stored has no slot", from + i);
+            return tsri_fail(TSR_EINVAL, "kvpool: token %u has no slot to store from", from + i);
     int e = tsri_kvmem_move(mem, false, &run, 1, 0, mem->layout.n_layers);
     if (e) return e;
     uint32_t to = from + p->chunk_tokens;
@@ -423,7 +423,8 @@ int tsr_kvpool_store_kv_start(struct tsr_kvpool *p, const struct tsr_slots *x, u
     pthread_mutex_unlock(&p->lock);
     if (full) {
         write_free(w);
-        return tsri_fail(TSR_EAGAIN, "kvpool: %u writes are waiting or not taken", p->writes_max);
+        return tsri_fail(TSR_EAGAIN, "kvpool: %u writes are queued or not collected",
+                         p->writes_max);
     }
     e = tsri_work_push(p->writer, &w->job); /* its queue has room for all there can be */
     TSR_ASSERT(e == 0);
@@ -467,7 +468,7 @@ int tsr_kvpool_drain(struct tsr_kvpool *p, int timeout_ms)
         in_time = tsri_cond_wait(&p->idle, &p->lock, until_ns);
     bool idle = p->n_writes == 0;
     pthread_mutex_unlock(&p->lock);
-    return idle ? 0 : tsri_fail(TSR_ETIME, "kvpool: writes are still waiting");
+    return idle ? 0 : tsri_fail(TSR_ETIME, "kvpool: writes are still queued");
 }
 
 int tsr_kvpool_reset(struct tsr_kvpool *p)

@@ -19,7 +19,7 @@ static void open_deliveries(struct tsri_lane *lane, struct tsr_worker *w)
                                              .ranges_max = TSRI_LANE_RUNS,
                                              .tokens_max = TSRI_LANE_RUNS * t->chunk_tokens};
         if (tsr_delivery_open(&lane->deliveries[g], t->client, &config) != 0)
-            tsri_log(TSR_LOG_DEBUG, "connector: loads are staged: %s", tsr_errmsg());
+            tsri_log(TSR_LOG_DEBUG, "connector: loads go through staging memory: %s", tsr_errmsg());
     }
 }
 

@@ -201,15 +201,15 @@ static int read_head(struct tsri_order_reader *r, const struct tsri_terms *t, co
     uint8_t identity[16];
     if (!bytes) return refuse("none");
     *r = (struct tsri_order_reader){.at = bytes, .end = (const uint8_t *)bytes + n, .terms = t};
-    if (!take_u32s(r, head, 3) || head[0] != MAGIC) return refuse("none of ours");
+    if (!take_u32s(r, head, 3) || head[0] != MAGIC) return refuse("not from this library");
     if (head[1] != TSRI_META_VERSION)
-        return tsri_fail(TSR_EVERSION, "connector bytes: version %u, this is version %u", head[1],
+        return tsri_fail(TSR_EVERSION, "connector bytes: version %u, expected %u", head[1],
                          TSRI_META_VERSION);
-    if (head[2] != kind) return refuse("of another kind");
-    if (!take(r, identity, sizeof identity)) return refuse("cut off");
+    if (head[2] != kind) return refuse("wrong type");
+    if (!take(r, identity, sizeof identity)) return refuse("truncated");
     if (memcmp(identity, t->identity, sizeof identity) != 0)
         return tsri_fail(TSR_ESPACE,
-                         "connector bytes: made for another model, other ranks or other blocks");
+                         "connector bytes: made for another model, ranks or block size");
     return 0;
 }
 
@@ -220,13 +220,13 @@ int tsri_meta_read_step(struct tsri_order_reader *r, const struct tsri_terms *t,
     int e = read_head(r, t, bytes, n, KIND_STEP);
     if (e) return e;
     if (!take(r, &head->step, sizeof head->step) || !take_u32s(r, counts, 4))
-        return refuse("cut off");
+        return refuse("truncated");
     head->n_loads = counts[0];
     head->n_saves = counts[1];
     head->n_preempted = counts[2];
     head->n_ended = counts[3];
     if (((uint64_t)head->n_preempted + head->n_ended) * sizeof(uint64_t) > left(r))
-        return refuse("cut off");
+        return refuse("truncated");
     return 0;
 }
 
@@ -340,7 +340,7 @@ static int read_load(struct tsri_order_reader *r, struct tsri_load_order *o, voi
 {
     uint32_t f[5];
     if (!take(r, &o->request, 8) || !take(r, &o->load, 8) || !take_u32s(r, f, 5))
-        return refuse("cut off");
+        return refuse("truncated");
     o->flags = f[0];
     o->first = f[1];
     o->end = f[2];
@@ -351,9 +351,9 @@ static int read_load(struct tsri_order_reader *r, struct tsri_load_order *o, voi
         o->n_tokens > TSRI_META_TOKENS_MAX ||
         (o->n_tokens && (o->n_tokens < o->end || o->n_tokens % chunk)) ||
         o->n_rows != (o->end + chunk - 1) / chunk - o->first / chunk)
-        return refuse("a load that cannot be");
+        return refuse("invalid load");
     if ((size_t)o->n_rows * r->terms->n_spaces > left(r) / MATCH_BYTES || o->n_tokens > left(r) / 4)
-        return refuse("cut off");
+        return refuse("truncated");
     struct room room;
     *memory =
         room_for(&room, r, o->n_tokens, o->n_rows, (struct tsr_range){o->first, o->end - o->first});
@@ -361,7 +361,7 @@ static int read_load(struct tsri_order_reader *r, struct tsri_load_order *o, voi
     uint32_t *tokens = cut(&room, (size_t)o->n_tokens * 4);
     bool ok = take(r, tokens, (size_t)o->n_tokens * 4) && read_extras(r, &room, &o->extras) &&
               read_rows(r, &room, o) && read_tables(r, &room, &o->tables, o->first, o->end);
-    if (!ok) return refuse("a load that is cut off or cannot be");
+    if (!ok) return refuse("truncated or invalid load");
     o->tokens = tokens;
     return o->n_tokens ? tsri_extra_check(o->extras.items, o->extras.n, o->n_tokens) : 0;
 }
@@ -371,22 +371,22 @@ static int read_save(struct tsri_order_reader *r, struct tsri_save_order *o, voi
     uint32_t f[3];
     if (!take(r, &o->job, 8) || !take(r, &o->request, 8) || !take(r, &o->spaces, 8) ||
         !take_u32s(r, f, 3))
-        return refuse("cut off");
+        return refuse("truncated");
     o->flags = f[0];
     o->from = f[1];
     o->to = f[2];
     uint32_t chunk = r->terms->chunk_tokens, n_spaces = r->terms->n_spaces;
     if (o->flags > TSRI_SAVE_IN_STEP || o->from >= o->to || o->to > TSRI_META_TOKENS_MAX ||
         o->from % chunk || o->to % chunk || !o->spaces || (n_spaces < 64 && o->spaces >> n_spaces))
-        return refuse("a save that cannot be");
-    if (o->to > left(r) / 4) return refuse("cut off");
+        return refuse("invalid save");
+    if (o->to > left(r) / 4) return refuse("truncated");
     struct room room;
     *memory = room_for(&room, r, o->to, 0, (struct tsr_range){o->from, o->to - o->from});
     if (!*memory) return TSR_ENOMEM;
     uint32_t *tokens = cut(&room, (size_t)o->to * 4);
     bool ok = take(r, tokens, (size_t)o->to * 4) && read_extras(r, &room, &o->extras) &&
               read_tables(r, &room, &o->tables, o->from, o->to);
-    if (!ok) return refuse("a save that is cut off");
+    if (!ok) return refuse("truncated save");
     o->tokens = tokens;
     return tsri_extra_check(o->extras.items, o->extras.n, o->to);
 }
@@ -415,7 +415,7 @@ int tsri_meta_read_save(struct tsri_order_reader *r, struct tsri_save_order *o, 
 
 int tsri_meta_read_id(struct tsri_order_reader *r, uint64_t *id)
 {
-    return take(r, id, sizeof *id) ? 0 : refuse("cut off");
+    return take(r, id, sizeof *id) ? 0 : refuse("truncated");
 }
 
 int tsri_meta_check_step(const struct tsri_terms *t, const void *bytes, size_t n)
@@ -445,14 +445,14 @@ int tsri_meta_read_report(struct tsri_order_reader *r, const struct tsri_terms *
     uint32_t f[4];
     int e = read_head(r, t, bytes, n, KIND_REPORT);
     if (e) return e;
-    if (!take_u32s(r, f, 4)) return refuse("cut off");
+    if (!take_u32s(r, f, 4)) return refuse("truncated");
     *head =
         (struct tsri_report_head){.rank = f[0], .n_saves = f[1], .n_loads = f[2], .n_sent = f[3]};
-    if (head->rank >= t->n_ranks) return refuse("of a rank that there is not");
+    if (head->rank >= t->n_ranks) return refuse("no such rank");
     if (left(r) != (uint64_t)head->n_saves * SAVE_REPORT_BYTES +
                        (uint64_t)head->n_loads * LOAD_REPORT_BYTES +
                        (uint64_t)head->n_sent * sizeof(uint64_t))
-        return refuse("too short or too long");
+        return refuse("wrong length");
     return 0;
 }
 

@@ -111,7 +111,7 @@ int tsri_req_tokens(struct tsri_req *r, uint32_t first, const uint32_t *tokens, 
 {
     uint64_t end = (uint64_t)first + n;
     if (first > r->n_tokens || end > TSRI_META_TOKENS_MAX)
-        return tsri_fail(TSR_EINVAL, "request: tokens %u + %u, of which %u are known", first, n,
+        return tsri_fail(TSR_EINVAL, "request: tokens %u + %u, but only %u are known", first, n,
                          r->n_tokens);
     if (end <= r->n_tokens) return 0;
     int e = tsri_grow(&r->tokens, &r->tokens_max, end < TOKENS_MIN ? TOKENS_MIN : (uint32_t)end,

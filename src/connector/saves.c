@@ -251,7 +251,7 @@ void tsri_saves_plan(struct tsr_scheduler *s, struct tsri_req *r, uint32_t bound
         tsri_log(TSR_LOG_DEBUG,
                  "connector: request %llu: boundary %u of %u tokens: save [%u, %u)%s",
                  (unsigned long long)r->id, boundary, r->n_tokens, r->upto, to,
-                 kept ? "" : ", but blocks are gone");
+                 kept ? "" : ", but blocks were freed");
     if (!kept) {
         r->no_save = true;
         return;
@@ -277,7 +277,7 @@ void tsri_saves_report(struct tsr_scheduler *s, const struct tsri_save_report *r
         x->failed = true;
         s->stats.saves_failed++;
         if (r && r->life == x->life) r->no_save = true;
-        tsri_log(TSR_LOG_DEBUG, "connector: request %llu: a save failed: %s",
+        tsri_log(TSR_LOG_DEBUG, "connector: request %llu: save failed: %s",
                  (unsigned long long)x->request, tsr_strerror(report->result));
     }
     if (--x->n_reports) return;

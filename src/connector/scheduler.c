@@ -6,7 +6,7 @@
 
 static int no_half(void)
 {
-    return tsri_fail(TSR_EINVAL, "connector: no scheduler half");
+    return tsri_fail(TSR_EINVAL, "connector: scheduler is NULL");
 }
 
 int tsr_scheduler_open(struct tsr_scheduler **out, struct tsr_cache *cache,
@@ -73,7 +73,7 @@ int tsr_scheduler_on_new_request(struct tsr_scheduler *s, const struct tsr_reque
 {
     if (!s) return no_half();
     if (!request || request->size < sizeof *request || !request->id || !request->tokens)
-        return tsri_fail(TSR_EINVAL, "connector: a request without size, id or tokens");
+        return tsri_fail(TSR_EINVAL, "connector: request: size, id or tokens are missing");
     struct tsri_req *r = tsri_reqs_find(&s->reqs, request->id);
     if (r) forget(s, r);
     r = tsri_reqs_add(&s->reqs, request->id);
@@ -176,7 +176,8 @@ static int take_row(struct tsr_scheduler *s, const struct tsr_step_row *row,
     struct tsri_req *r = tsri_reqs_find(&s->reqs, row->id);
     if (!r || r->ended) return 0;
     if (row->n_new_tokens > row->n_tokens)
-        return tsri_fail(TSR_EINVAL, "step: %u new tokens of %u", row->n_new_tokens, row->n_tokens);
+        return tsri_fail(TSR_EINVAL, "step: %u new tokens, expected %u", row->n_new_tokens,
+                         row->n_tokens);
     int e = 0;
     if (row->n_new_tokens)
         e = tsri_req_tokens(r, row->n_tokens - row->n_new_tokens, new_tokens, row->n_new_tokens);
@@ -232,7 +233,7 @@ int tsr_scheduler_build_connector_meta(struct tsr_scheduler *s, const struct tsr
     *meta = NULL;
     *meta_bytes = 0;
     if (step->size < sizeof *step || (!step->rows && step->n_rows))
-        return tsri_fail(TSR_EINVAL, "step: its size, or no rows");
+        return tsri_fail(TSR_EINVAL, "step: size is not set, or rows are missing");
     int e = take_rows(s, step);
     if (e) return e;
     uint64_t n_loads = s->stats.loads;
@@ -249,7 +250,7 @@ int tsr_scheduler_build_connector_meta(struct tsr_scheduler *s, const struct tsr
     tsri_bytes_put(&s->meta, s->loads.data, s->loads.n);
     tsri_bytes_put(&s->meta, s->saves.data, s->saves.n);
     if (s->meta.failed || s->loads.failed || s->saves.failed)
-        return tsri_fail(TSR_ENOMEM, "step: no memory for its bytes");
+        return tsri_fail(TSR_ENOMEM, "step: out of memory");
     begin_next(s);
     s->stats.steps++;
     *meta = s->meta.data;
@@ -300,8 +301,8 @@ int tsr_scheduler_request_finished(struct tsr_scheduler *s, const struct tsr_fin
 {
     if (!s || !f) return no_half();
     if (f->size < sizeof *f || f->n_new_tokens > f->n_tokens || (!f->new_tokens && f->n_new_tokens))
-        return tsri_fail(TSR_EINVAL, "finish: its size, or %u new tokens of %u", f->n_new_tokens,
-                         f->n_tokens);
+        return tsri_fail(TSR_EINVAL, "finish: size is not set, or %u new tokens of %u",
+                         f->n_new_tokens, f->n_tokens);
     struct tsri_req *r = tsri_reqs_find(&s->reqs, f->id);
     if (!r || r->ended) return 0;
     int e = tsri_grow(&s->ended, &s->ended_max, s->n_ended + 1, sizeof *s->ended);

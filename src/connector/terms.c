@@ -25,8 +25,8 @@ static int settle_groups(struct tsri_terms *t, const struct tsr_connector_desc *
         copy_sized(&t->groups[g], sizeof t->groups[g], d->groups, d->groups[0].size, g);
         uint32_t n = t->groups[g].block_tokens;
         if (!n || n > CHUNK_MAX || (n & (n - 1)))
-            return tsri_fail(TSR_EUNSUP,
-                             "connector: group %u: blocks of %u tokens, no power of two", g, n);
+            return tsri_fail(TSR_EUNSUP, "connector: group %u: block size %u is not a power of two",
+                             g, n);
     }
     return 0;
 }
@@ -41,7 +41,7 @@ static int settle_chunk(struct tsri_terms *t, const struct tsr_connector_desc *d
     t->chunk_tokens = d->chunk_tokens;
     if (!t->chunk_tokens) t->chunk_tokens = wanted <= block ? block : wanted / block * block;
     if (t->chunk_tokens % block || t->chunk_tokens > CHUNK_MAX)
-        return tsri_fail(TSR_EINVAL, "connector: chunks of %u tokens and blocks of %u",
+        return tsri_fail(TSR_EINVAL, "connector: chunk size %u does not fit block size %u",
                          t->chunk_tokens, block);
     return 0;
 }
@@ -84,9 +84,10 @@ static int settle(struct tsri_terms *t, const struct tsr_connector_desc *d, uint
 {
     if (!t->n_groups || t->n_groups > TSR_GROUPS_MAX || t->n_ranks > TSR_RANKS_MAX ||
         t->n_ranks * t->n_groups > TSRI_LOOKUP_SPACES_MAX)
-        return tsri_fail(TSR_ERANGE, "connector: %u ranks of %u groups", t->n_ranks, t->n_groups);
+        return tsri_fail(TSR_ERANGE, "connector: invalid: %u ranks of %u groups", t->n_ranks,
+                         t->n_groups);
     if (t->boundary > TSR_BOUNDARY_PLACEHOLDERS)
-        return tsri_fail(TSR_EINVAL, "connector: there is no boundary %u", t->boundary);
+        return tsri_fail(TSR_EINVAL, "connector: unknown boundary %u", t->boundary);
     if (t->flags >= TSR_CONNECTOR_LOAD_ASYNC * 2)
         return tsri_fail(TSR_EINVAL, "connector: unknown flags %#x", t->flags);
     if (t->jobs_max > JOBS_LIMIT) return tsri_fail(TSR_ERANGE, "connector: %u jobs", t->jobs_max);
@@ -102,9 +103,9 @@ int tsri_terms_init(struct tsri_terms *t, struct tsr_cache *cache,
                     const struct tsr_connector_desc *desc, uint32_t rank)
 {
     memset(t, 0, sizeof *t);
-    if (!cache || !desc) return tsri_fail(TSR_EINVAL, "connector: no cache or no description");
+    if (!cache || !desc) return tsri_fail(TSR_EINVAL, "connector: cache or description is NULL");
     if (desc->size < offsetof(struct tsr_connector_desc, chunk_tokens))
-        return tsri_fail(TSR_EINVAL, "connector: a description of %zu bytes", desc->size);
+        return tsri_fail(TSR_EINVAL, "connector: description has %zu bytes", desc->size);
     struct tsr_connector_desc d;
     copy_sized(&d, sizeof d, desc, desc->size, 0);
     t->cache = cache;
@@ -174,7 +175,7 @@ int tsri_extras_init(struct tsri_extras *x, const struct tsr_extra *extra, uint3
         n_items += n_pieces(&extra[i], chunk_tokens);
     }
     if (n_items > TSRI_EXTRA_ITEMS_MAX)
-        return tsri_fail(TSR_ERANGE, "connector: %zu pieces of media, limit %u", n_items,
+        return tsri_fail(TSR_ERANGE, "connector: %zu media items, limit %u", n_items,
                          (unsigned)TSRI_EXTRA_ITEMS_MAX);
     x->items = tsri_alloc(n_items, sizeof *x->items);
     x->data = tsri_alloc(bytes + 1, 1);

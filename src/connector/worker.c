@@ -7,7 +7,7 @@
 
 static int no_half(void)
 {
-    return tsri_fail(TSR_EINVAL, "connector: no worker half");
+    return tsri_fail(TSR_EINVAL, "connector: worker is NULL");
 }
 
 /* ---- open and close ---- */
@@ -28,7 +28,7 @@ int tsr_worker_open(struct tsr_worker **out, struct tsr_cache *cache,
     if (!out) return tsri_fail(TSR_EINVAL, "connector: out");
     *out = NULL;
     if (!worker || worker->size < sizeof *worker)
-        return tsri_fail(TSR_EINVAL, "connector: no description of the worker");
+        return tsri_fail(TSR_EINVAL, "connector: worker description is missing");
     if (worker->flags > TSR_WORKER_SAVE_IN_STEP)
         return tsri_fail(TSR_EINVAL, "connector: unknown flags %#x", worker->flags);
     struct tsr_worker *w = tsri_alloc(1, sizeof *w);
@@ -60,7 +60,7 @@ void tsr_worker_close(struct tsr_worker *w)
 {
     if (!w) return;
     if (w->registered && tsr_worker_drain(w, (int)(w->terms.save_timeout_ns / 1000000)) != 0)
-        tsri_log(TSR_LOG_WARN, "connector: saves were given up");
+        tsri_log(TSR_LOG_WARN, "connector: saves were abandoned");
     pthread_mutex_lock(&w->lock);
     w->closing = true;
     for (struct tsri_kv_job *job = w->jobs; job; job = job->next)
@@ -92,16 +92,16 @@ int tsr_worker_register_kv_caches(struct tsr_worker *w, const struct tsr_kv_layo
 {
     static const char *const names[TSRI_LANES] = {"tsr-load", "tsr-fetch", "tsr-save"};
     if (!w || !layouts) return no_half();
-    if (w->registered) return tsri_fail(TSR_EBUSY, "kv caches: registered already");
+    if (w->registered) return tsri_fail(TSR_EBUSY, "kv caches: already registered");
     if (n != w->terms.n_groups)
-        return tsri_fail(TSR_EINVAL, "kv caches: %u groups of %u", n, w->terms.n_groups);
+        return tsri_fail(TSR_EINVAL, "kv caches: %u groups, expected %u", n, w->terms.n_groups);
     if (layouts[0].size < sizeof(size_t) || layouts[0].size > sizeof layouts[0])
-        return tsri_fail(TSR_EINVAL, "kv caches: a layout of %zu bytes", layouts[0].size);
+        return tsri_fail(TSR_EINVAL, "kv caches: layout has %zu bytes", layouts[0].size);
     for (uint32_t g = 0; g < n; g++) {
         const struct tsr_kv_layout *l =
             (const void *)((const uint8_t *)layouts + g * layouts[0].size);
         if (l->block_tokens != w->terms.groups[g].block_tokens)
-            return tsri_fail(TSR_EINVAL, "kv caches: group %u: blocks of %u tokens, not %u", g,
+            return tsri_fail(TSR_EINVAL, "kv caches: group %u: block size %u, expected %u", g,
                              l->block_tokens, w->terms.groups[g].block_tokens);
     }
     int e = 0;
@@ -347,7 +347,7 @@ int tsr_worker_get_finished(struct tsr_worker *w, struct tsr_finished *out)
     if (!w) return no_half();
     if (!out || out->size < sizeof *out || (out->sent_max && !out->sent) ||
         (out->received_max && !out->received))
-        return tsri_fail(TSR_EINVAL, "finished: its size, or no arrays");
+        return tsri_fail(TSR_EINVAL, "finished: size is not set, or arrays are missing");
     out->n_sent = out->n_received = 0;
     int e = tsr_worker_wait_for_save(w); /* steps without tokens do not call it */
     if (e) return e;
@@ -468,7 +468,7 @@ int tsr_worker_build_connector_worker_meta(struct tsr_worker *w, const void **me
         tsri_meta_put_report(&w->meta, &w->terms, &head, w->save_reports, w->load_reports, w->sent);
     w->n_sent = 0;
     pthread_mutex_unlock(&w->lock);
-    if (w->meta.failed) return tsri_fail(TSR_ENOMEM, "connector: no memory for a report");
+    if (w->meta.failed) return tsri_fail(TSR_ENOMEM, "connector: out of memory for a report");
     *meta = w->meta.data;
     *meta_bytes = w->meta.n;
     return 0;

@@ -97,7 +97,7 @@ void *tsri_session_grow(struct tsri_session *x, enum tsri_side side, void *p, si
     bool granted = tsri_allowance_take(a, &x->held[side], tenant_of(x), more);
     void *grown = granted ? realloc(p, bytes ? bytes : 1) : NULL;
     if (granted && !grown) tsri_allowance_give(a, &x->held[side], tenant_of(x), more);
-    if (!grown) tsri_fail(TSR_EAGAIN, "this client's part of server_memory is used up");
+    if (!grown) tsri_fail(TSR_EAGAIN, "this client's share of server_memory is used up");
     return grown;
 }
 

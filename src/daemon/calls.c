@@ -7,7 +7,7 @@ struct tsr_space *tsri_session_any_space(struct tsri_session *x, uint32_t number
 {
     struct tsr_space *space = NULL;
     if (number < TSRI_SESSION_SPACES_MAX) space = atomic_load(&x->spaces[number]);
-    if (!space) tsri_fail(TSR_ENOENT, "no space %u is open here", number);
+    if (!space) tsri_fail(TSR_ENOENT, "space %u is not open", number);
     return space;
 }
 
@@ -15,7 +15,7 @@ struct tsr_space *tsri_session_space(struct tsri_session *x, uint32_t number)
 {
     struct tsr_space *space = tsri_session_any_space(x, number);
     if (!space || !(atomic_load(&x->bare[number / 64]) >> number % 64 & 1)) return space;
-    tsri_fail(TSR_ENOENT, "space %u is known from a tier alone", number);
+    tsri_fail(TSR_ENOENT, "space %u is known only from a tier", number);
     return NULL;
 }
 
@@ -39,7 +39,7 @@ static uint32_t free_number(struct tsri_session *x)
     while (at < TSRI_SESSION_SPACES_MAX && atomic_load(&x->spaces[at]))
         at++;
     if (at == TSRI_SESSION_SPACES_MAX)
-        tsri_fail(TSR_EAGAIN, "%u spaces are open", TSRI_SESSION_SPACES_MAX);
+        tsri_fail(TSR_EAGAIN, "too many open spaces (%u)", TSRI_SESSION_SPACES_MAX);
     return at;
 }
 
@@ -107,7 +107,7 @@ static void space_close(struct tsri_session *x, const struct tsri_wire_head *hea
     struct tsr_space *space = tsri_session_any_space(x, q->space);
     int e = space ? 0 : TSR_ENOENT;
     if (space && x->n_closed == TSRI_SESSION_SPACES_MAX)
-        e = tsri_fail(TSR_EAGAIN, "stores that are half done keep %u spaces", x->n_closed);
+        e = tsri_fail(TSR_EAGAIN, "unfinished stores hold %u spaces", x->n_closed);
     if (e == 0) {
         atomic_store(&x->spaces[q->space], NULL);
         x->closed[x->n_closed++] = space;
@@ -256,7 +256,7 @@ static void stats(struct tsri_session *x, const struct tsri_wire_head *head,
         stats_text(x, head, "json");
         return;
     default:
-        tsri_session_fail(x, head, tsri_fail(TSR_EINVAL, "stats: no form %u", q->value));
+        tsri_session_fail(x, head, tsri_fail(TSR_EINVAL, "stats: unknown format %u", q->value));
     }
 }
 
@@ -445,11 +445,11 @@ void tsri_call_answer(struct tsri_session *x, const struct tsri_wire_head *head,
     bool is_new = x->state == TSRI_SESSION_NEW, is_hello = head->type == TSRI_WIRE_HELLO;
     tsri_stats_add(numbers, TSRI_M_requests, 1);
     if (is_new != is_hello) {
-        refuse(x, head, tsri_fail(TSR_EPERM, is_new ? "say hello first" : "a second hello"));
+        refuse(x, head, tsri_fail(TSR_EPERM, is_new ? "expected hello first" : "duplicate hello"));
         return;
     }
     if (!is_new && head->version != TSRI_WIRE_VERSION_MAX) {
-        refuse(x, head, tsri_fail(TSR_EVERSION, "version %u was not agreed on", head->version));
+        refuse(x, head, tsri_fail(TSR_EVERSION, "version %u was not negotiated", head->version));
         return;
     }
     int e = tsri_request_decode(q, head->type, body, head->body_bytes);

@@ -28,10 +28,10 @@ static int check_folder(const char *path, bool open_to_all)
     const uint32_t us = geteuid();
     memcpy(folder, path, strlen(path) + 1);
     char *end = strrchr(folder, '/');
-    if (end == folder) return tsri_fail(TSR_EINVAL, "%s: a socket needs a folder of its own", path);
+    if (end == folder) return tsri_fail(TSR_EINVAL, "%s: a socket needs its own directory", path);
     *end = 0;
     if (mkdir(folder, open_to_all ? 0711 : 0700) != 0 && errno != EEXIST)
-        return tsri_fail(TSR_EIO, "%s: cannot make the folder: %s", folder, strerror(errno));
+        return tsri_fail(TSR_EIO, "%s: cannot create the directory: %s", folder, strerror(errno));
     return tsri_socket_check_folder(path, &us, 1);
 }
 
@@ -65,7 +65,7 @@ static int take_lock(struct tsri_endpoint *e)
         close(e->lock_fd);
         unlink(path);
     }
-    return tsri_fail(TSR_EBUSY, "%s: another server is there", e->path);
+    return tsri_fail(TSR_EBUSY, "%s: another server is running", e->path);
 }
 
 static int listen_at(struct tsri_endpoint *e, bool open_to_all)
@@ -113,7 +113,7 @@ int tsri_endpoint_adopt(struct tsri_endpoint *e, int fd)
     memset(&at, 0, sizeof at);
     if (getsockname(fd, (struct sockaddr *)&at, &bytes) != 0 || at.sun_family != AF_UNIX ||
         getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) != 0 || !listens)
-        return tsri_fail(TSR_EINVAL, "descriptor %d is no Unix socket that listens", fd);
+        return tsri_fail(TSR_EINVAL, "descriptor %d is not a listening Unix socket", fd);
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
         fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
@@ -158,8 +158,8 @@ int tsri_peer_init(struct tsri_peer *p, int fd)
     p->pidfd = pidfd_of(fd, cred.pid);
     if (p->pidfd >= 0) return 0;
     if (errno == EMFILE || errno == ENFILE)
-        return tsri_fail(TSR_EAGAIN, "no descriptors left: %s", strerror(errno));
-    if (errno == ESRCH) return tsri_fail(TSR_ENOENT, "process %d is gone", (int)p->pid);
+        return tsri_fail(TSR_EAGAIN, "out of file descriptors: %s", strerror(errno));
+    if (errno == ESRCH) return tsri_fail(TSR_ENOENT, "process %d no longer exists", (int)p->pid);
     return 0;
 }
 

@@ -96,7 +96,7 @@ uint8_t *tsri_retrieve_reply(struct tsri_session *x, uint64_t id, const struct t
     }
     size_t list_bytes = n * sizeof(struct tsri_wire_lent) + n_pages * sizeof(uint32_t);
     if (list_bytes > TSRI_REPLY_MAX) {
-        tsri_fail(TSR_ERANGE, "%u ranges of %zu pages are too many at once", n, n_pages);
+        tsri_fail(TSR_ERANGE, "%u ranges of %zu pages are too many for one request", n, n_pages);
         return NULL;
     }
     struct tsri_wire_lent *lent = tsri_alloc(1, list_bytes);

@@ -11,7 +11,7 @@ static int agree(const struct tsri_wire_hello *h, uint32_t *version)
     uint32_t low = h->version_min > TSRI_WIRE_VERSION_MIN ? h->version_min : TSRI_WIRE_VERSION_MIN;
     uint32_t high = tsri_min_u32(h->version_max, TSRI_WIRE_VERSION_MAX);
     if (low > high)
-        return tsri_fail(TSR_EVERSION, "you speak versions %u to %u, this server %u to %u",
+        return tsri_fail(TSR_EVERSION, "client supports versions %u to %u, server %u to %u",
                          h->version_min, h->version_max, TSRI_WIRE_VERSION_MIN,
                          TSRI_WIRE_VERSION_MAX);
     *version = high;
@@ -22,9 +22,9 @@ static int take_staging(struct tsri_session *x, uint64_t bytes)
 {
     if (bytes == 0) return 0;
     if (bytes > x->server->staging_max)
-        return tsri_fail(TSR_ERANGE, "a staging area of %llu bytes, server_staging_max is %llu",
+        return tsri_fail(TSR_ERANGE, "staging area of %llu bytes, server_staging_max is %llu",
                          (unsigned long long)bytes, (unsigned long long)x->server->staging_max);
-    if (x->staging_fd < 0) return tsri_fail(TSR_EINVAL, "hello: no descriptor came along");
+    if (x->staging_fd < 0) return tsri_fail(TSR_EINVAL, "hello: no file descriptor received");
     int e = tsri_region_init_remote(&x->staging, x->staging_fd, (size_t)bytes);
     if (e == 0) x->staging_fd = -1; /* the region's now */
     return e;
@@ -46,8 +46,8 @@ static int begin(struct tsri_session *x, const struct tsri_wire_hello *h,
     int e = agree(h, &w->version);
     if (e) return e;
     x->tenant = tsri_server_tenant(s, x->peer.uid, h->token, h->token_bytes);
-    if (!x->tenant && h->token_bytes) return tsri_fail(TSR_EPERM, "this token is nobody's");
-    if (!x->tenant) return tsri_fail(TSR_EPERM, "uid %u is no tenant without a token", x->peer.uid);
+    if (!x->tenant && h->token_bytes) return tsri_fail(TSR_EPERM, "unknown token");
+    if (!x->tenant) return tsri_fail(TSR_EPERM, "uid %u needs a token", x->peer.uid);
     e = tsri_share_join(x, tsri_share_of(s, x->tenant));
     if (e == 0) e = take_staging(x, h->staging_bytes);
     if (e == 0) e = tsr_client_open(&x->client, x->tenant->cache);
@@ -96,10 +96,10 @@ void tsri_hello(struct tsri_session *x, const struct tsri_wire_head *head,
     if (x->staging_fd >= 0) close(x->staging_fd);
     x->staging_fd = -1;
     if (!send_welcome(x, head->id, &reply)) {
-        tsri_session_end(x, "the welcome cannot be sent");
+        tsri_session_end(x, "cannot send the welcome");
         return;
     }
     x->state = TSRI_SESSION_OPEN;
-    tsri_log(TSR_LOG_INFO, "server: process %d of uid %u is a client of %s", (int)x->peer.pid,
+    tsri_log(TSR_LOG_INFO, "server: process %d of uid %u connected to %s", (int)x->peer.pid,
              x->peer.uid, x->tenant->name);
 }

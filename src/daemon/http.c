@@ -66,7 +66,7 @@ static struct http_answer status(struct tsr_server *s, bool json)
     size_t n = body ? write_status(s, json, body, bytes) : 0;
     if (n == 0 || n >= bytes) {
         free(body);
-        return plain(MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
+        return plain(MHD_HTTP_SERVICE_UNAVAILABLE, "out of memory\n");
     }
     const char *type = json ? "application/json" : "text/plain; version=0.0.4; charset=utf-8";
     return (struct http_answer){MHD_HTTP_OK, type, body, NULL, n};
@@ -88,15 +88,15 @@ static struct http_answer answer_for(const struct tsri_http *h, struct MHD_Conne
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return plain(MHD_HTTP_METHOD_NOT_ALLOWED, "only GET\n");
     if (!tsri_http_host_is_fine(MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host")))
-        return plain(MHD_HTTP_FORBIDDEN, "ask for an address or localhost, not for a name\n");
+        return plain(MHD_HTTP_FORBIDDEN, "use an IP address or localhost, not a host name\n");
     if (strcmp(url, "/") == 0)
         return (struct http_answer){MHD_HTTP_OK, "text/html; charset=utf-8", NULL,
                                     (const char *)tsri_page, tsri_page_bytes};
     if (strcmp(url, "/healthz") == 0) return plain(MHD_HTTP_OK, "ok\n");
     bool json = strcmp(url, "/api/stats") == 0;
     if (!json && strcmp(url, "/metrics") != 0)
-        return plain(MHD_HTTP_NOT_FOUND, "there are /, /metrics, /healthz and /api/stats\n");
-    if (!is_allowed(h, c)) return plain(MHD_HTTP_UNAUTHORIZED, "a token is needed\n");
+        return plain(MHD_HTTP_NOT_FOUND, "not found; try /, /metrics, /healthz or /api/stats\n");
+    if (!is_allowed(h, c)) return plain(MHD_HTTP_UNAUTHORIZED, "token required\n");
     return status(h->server, json);
 }
 
@@ -196,8 +196,7 @@ static int read_token(struct tsri_http *h, const char *path)
     if (!h->token) return TSR_ECONFIG;
     h->token[strcspn(h->token, " \t\r\n")] = 0;
     if (strlen(h->token) >= TOKEN_MIN) return 0;
-    return tsri_fail(TSR_ECONFIG, "http_token: %s: at least %u characters are needed", path,
-                     TOKEN_MIN);
+    return tsri_fail(TSR_ECONFIG, "http_token: %s: needs at least %u characters", path, TOKEN_MIN);
 }
 
 static void listen_at(struct tsri_http *h, const struct sockaddr_storage *address)
@@ -223,7 +222,8 @@ int tsri_http_open(struct tsri_http **out, struct tsr_server *server, const stru
     h->server = server;
     e = read_token(h, o->http_token);
     if (e == 0 && !h->token && !tsri_http_is_loopback(&address))
-        e = tsri_fail(TSR_ECONFIG, "http_listen: %s can be reached from elsewhere: set http_token",
+        e = tsri_fail(TSR_ECONFIG,
+                      "http_listen: %s is reachable from other machines: set http_token",
                       o->http_listen);
     if (e) {
         tsri_http_close(h);
@@ -231,13 +231,13 @@ int tsri_http_open(struct tsri_http **out, struct tsr_server *server, const stru
     }
     listen_at(h, &address);
     if (!h->daemon) {
-        tsri_log(TSR_LOG_WARN, "http: no page and no metrics: %s: %s", o->http_listen,
+        tsri_log(TSR_LOG_WARN, "http: status page and metrics are off: %s: %s", o->http_listen,
                  strerror(errno));
         tsri_http_close(h);
         return 0;
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
-    tsri_log(TSR_LOG_INFO, "http: page and metrics at port %u of %s", info ? info->port : 0,
+    tsri_log(TSR_LOG_INFO, "http: status page and metrics at port %u of %s", info ? info->port : 0,
              o->http_listen);
     *out = h;
     return 0;

@@ -59,10 +59,9 @@ int tsri_http_address(const char *text, struct sockaddr_storage *out)
             return 0;
         }
     }
-    return tsri_fail(TSR_ECONFIG,
-                     "http_listen: \"%s\" is neither 127.0.0.1:7464, [::1]:7464 or the like, nor "
-                     "off",
-                     text);
+    return tsri_fail(
+        TSR_ECONFIG,
+        "http_listen: \"%s\" is not an address like 127.0.0.1:7464 or [::1]:7464, nor off", text);
 }
 
 bool tsri_http_is_loopback(const struct sockaddr_storage *address)

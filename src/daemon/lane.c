@@ -18,9 +18,9 @@ static uint8_t *frame_of(struct tsri_session *x, uint64_t id, struct tsri_reply 
 static int staged(const struct tsri_session *x, const struct tsri_wire_view *v,
                   struct tsr_view *out)
 {
-    if (!x->staging.data) return tsri_fail(TSR_EINVAL, "there is no staging area");
+    if (!x->staging.data) return tsri_fail(TSR_EINVAL, "no staging area");
     if (v->offset > x->staging.bytes || v->bytes > x->staging.bytes - v->offset)
-        return tsri_fail(TSR_ERANGE, "bytes %llu + %llu of a staging area of %zu",
+        return tsri_fail(TSR_ERANGE, "bytes %llu + %llu are outside the staging area of %zu",
                          (unsigned long long)v->offset, (unsigned long long)v->bytes,
                          x->staging.bytes);
     *out = (struct tsr_view){.data = x->staging.data + v->offset,
@@ -34,7 +34,7 @@ static int staged(const struct tsri_session *x, const struct tsri_wire_view *v,
 static struct tsr_put **put_of(struct tsri_session *x, uint32_t number)
 {
     if (number < TSRI_SESSION_PUTS_MAX && x->puts[number]) return &x->puts[number];
-    tsri_fail(TSR_ENOENT, "no put %u is open here", number);
+    tsri_fail(TSR_ENOENT, "put %u is not open", number);
     return NULL;
 }
 
@@ -57,8 +57,7 @@ static int hold_put(struct tsri_session *x, const struct tsr_store *store, uint6
     if (block && n % block) *pages += tsri_shape_n_pages(shape, n % block);
     if (tsri_hold_pages(tsri_client_holder(x->client), *pages)) return 0;
     return tsri_fail(TSR_EFULL,
-                     "leases and stores that are half done hold too much for %llu more "
-                     "of %u pages",
+                     "leases and unfinished stores leave no room for %llu more of %u pages",
                      (unsigned long long)*pages, tsri_cache_memory(x->tenant->cache).n_pages);
 }
 
@@ -68,7 +67,7 @@ static int put_open(struct tsri_session *x, struct tsri_request *q, struct tsri_
     while (at < TSRI_SESSION_PUTS_MAX && x->puts[at])
         at++;
     if (at == TSRI_SESSION_PUTS_MAX)
-        return tsri_fail(TSR_EAGAIN, "%u puts are open", TSRI_SESSION_PUTS_MAX);
+        return tsri_fail(TSR_EAGAIN, "too many open puts (%u)", TSRI_SESSION_PUTS_MAX);
     q->store.space = tsri_session_space(x, q->space);
     if (!q->store.space) return TSR_ENOENT;
     int e = hold_put(x, &q->store, &x->put_pages[at]);
@@ -292,7 +291,7 @@ void tsri_lane_push(struct tsri_session *x, const struct tsri_wire_head *head, c
         struct tsri_call lost = {.session = x, .lends = lends};
         if (lends) let_go(&lost);
         tsri_free(call);
-        tsri_session_fail(x, head, tsri_fail(TSR_EAGAIN, "no memory to queue the request"));
+        tsri_session_fail(x, head, tsri_fail(TSR_EAGAIN, "out of memory to queue the request"));
         return;
     }
     if (copy) memcpy(copy, body, head->body_bytes);
@@ -330,7 +329,7 @@ void tsri_lane_finish(struct tsri_call *call)
     if (call->head.type == TSRI_WIRE_SPACE_OPEN)
         tsri_space_again(x, &call->head, call->body);
     else if (!call->reply)
-        tsri_session_end(x, "no memory for its replies");
+        tsri_session_end(x, "out of memory for its replies");
     else if (!quiet)
         tsri_session_send(x, call->reply, call->reply_bytes);
     call_close(call);

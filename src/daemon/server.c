@@ -77,7 +77,7 @@ static void turn_away(struct tsr_server *s)
     if (fd >= 0) close(fd);
     s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     tsri_stats_add(tsri_server_stats(s), TSRI_M_sessions_refused, 1);
-    tsri_log(TSR_LOG_WARN, "server: a client was turned away: no descriptors left");
+    tsri_log(TSR_LOG_WARN, "server: refused a client: out of file descriptors");
 }
 
 static void accept_some(struct tsr_server *s)
@@ -95,7 +95,7 @@ static void accept_some(struct tsr_server *s)
             continue;
         }
         if (tsri_session_open(s, fd) != 0)
-            tsri_log(TSR_LOG_WARN, "server: a client was refused: %s", tsr_errmsg());
+            tsri_log(TSR_LOG_WARN, "server: refused a client: %s", tsr_errmsg());
     }
 }
 
@@ -129,7 +129,7 @@ static void session_event(struct tsri_session *x, uint32_t events)
     if (events & EPOLLIN || (events & EPOLLOUT && !tsri_session_is_full(x)))
         tsri_session_read(x);
     else if (events & (EPOLLHUP | EPOLLERR))
-        tsri_session_end(x, "it has closed the connection");
+        tsri_session_end(x, "it closed the connection");
 }
 
 /* A session of each tenant, and again while that takes no longer than a turn: then it is time to
@@ -161,7 +161,7 @@ static void handle(struct tsr_server *s, uint64_t event, uint32_t events)
         return;
     case TSRI_WATCH_PROCESS:
         x = tsri_roster_at(&s->roster, event);
-        if (x) tsri_session_end(x, "its process is gone");
+        if (x) tsri_session_end(x, "its process no longer exists");
         return;
     }
 }
@@ -285,7 +285,7 @@ int tsri_server_open(struct tsr_server **out, const struct tsri_server_desc *des
     int e = tsri_fork_guard_init(&s->guard);
     for (uint32_t i = 0; e == 0 && i < s->n_tenants; i++)
         if (tsri_cache_memory(s->tenants[i].cache).fd < 0)
-            e = tsri_fail(TSR_EINVAL, "a cache that others use is opened with owner: embedded");
+            e = tsri_fail(TSR_EINVAL, "open a cache to be served with owner: embedded");
     s->allow = tsri_alloc(TSRI_TENANTS_MAX, sizeof *s->allow);
     if (e == 0 && !s->allow) e = TSR_ENOMEM;
     if (e == 0) {
@@ -346,7 +346,7 @@ void tsr_server_close(struct tsr_server *s)
         pthread_join(s->thread, NULL);
     }
     for (struct tsri_session *x = s->sessions; x; x = x->next)
-        tsri_session_end(x, "the server closes");
+        tsri_session_end(x, "the server is shutting down");
     tsri_work_close(s->work); /* finishes what runs */
     s->work = NULL;
     if (s->wake_fd >= 0) take_finished(s);

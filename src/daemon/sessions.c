@@ -83,7 +83,7 @@ void tsri_session_flush(struct tsri_session *x)
             tsri_socket_send_fds(x->fd, out->data + out->at, out->end - out->at, NULL, 0);
         if (sent < 0 && errno == EAGAIN) break;
         if (sent <= 0) {
-            tsri_session_end(x, "it does not listen");
+            tsri_session_end(x, "it does not read its messages");
             return;
         }
         out->at += (size_t)sent;
@@ -104,7 +104,7 @@ static uint8_t *out_room(struct tsri_session *x, size_t bytes)
     if (x->out.end == x->out.at) x->out.since_ns = tsri_now_ns();
     /* Half as much again as there was, so that many small replies are not moved each time. */
     if (!make_room(x, TSRI_SIDE_OUT, bytes, x->out.room / 2)) {
-        tsri_session_end(x, "no memory for its replies");
+        tsri_session_end(x, "out of memory for its replies");
         return NULL;
     }
     uint8_t *at = x->out.data + x->out.end;
@@ -163,9 +163,9 @@ static void begin_skip(struct tsri_session *x, const struct tsri_wire_head *head
 static void end_skip(struct tsri_session *x)
 {
     int err = x->skip_error == TSR_ERANGE
-                  ? tsri_fail(TSR_ERANGE, "a body of %u bytes, limit %u", x->skip_head.body_bytes,
+                  ? tsri_fail(TSR_ERANGE, "body of %u bytes, limit %u", x->skip_head.body_bytes,
                               TSRI_WIRE_BODY_MAX)
-                  : tsri_fail(TSR_EAGAIN, "no memory for a body of %u bytes (server_memory)",
+                  : tsri_fail(TSR_EAGAIN, "out of memory for a body of %u bytes (server_memory)",
                               x->skip_head.body_bytes);
     tsri_session_fail(x, &x->skip_head, err);
 }
@@ -242,7 +242,7 @@ static void keep_rest(struct tsri_session *x, const uint8_t *data, size_t bytes)
         begin_skip(x, &head, TSR_EAGAIN);
         skip_some(x, bytes - TSRI_WIRE_HEAD_BYTES);
     } else {
-        tsri_session_end(x, "no memory for its requests");
+        tsri_session_end(x, "out of memory for its requests");
     }
 }
 
@@ -263,7 +263,7 @@ static ssize_t receive(struct tsri_session *x, uint8_t *data, size_t room)
     }
     if (got > 0) return got;
     if (got < 0 && errno == EAGAIN) return -1;
-    tsri_session_end(x, got == 0 ? "it has closed the connection" : strerror(errno));
+    tsri_session_end(x, got == 0 ? "it closed the connection" : strerror(errno));
     return -1;
 }
 
@@ -330,15 +330,15 @@ void tsri_session_check(struct tsri_session *x, uint64_t now_ns)
     uint64_t stall_ns = atomic_load_explicit(&x->server->stall_ns, memory_order_relaxed);
     bool waits = x->in.end > x->in.at && !tsri_session_is_full(x) && !has_kept(x);
     if (waits && stands_still(&x->in, now_ns, stall_ns))
-        tsri_session_end(x, "half a request and no more");
+        tsri_session_end(x, "incomplete request");
     else if (waits && now_ns > x->in.begin_ns &&
              now_ns - x->in.begin_ns > TSRI_FRAME_STALLS * stall_ns)
-        tsri_session_end(x, "a request that does not come to its end");
+        tsri_session_end(x, "request not completed in time");
     else if (x->state == TSRI_SESSION_NEW && now_ns > x->open_ns &&
              now_ns - x->open_ns > TSRI_FRAME_STALLS * stall_ns)
-        tsri_session_end(x, "it does not say hello");
+        tsri_session_end(x, "no hello in time");
     else if (stands_still(&x->out, now_ns, stall_ns))
-        tsri_session_end(x, "it does not take its replies");
+        tsri_session_end(x, "it does not read its replies");
 }
 
 /* ---- life ---- */
@@ -358,7 +358,7 @@ int tsri_session_open(struct tsr_server *s, int fd)
     if (!x || !tsri_roster_take(&s->roster, x, &row)) {
         close(fd);
         tsri_free(x);
-        return tsri_fail(TSR_EAGAIN, "no memory or no place for it");
+        return tsri_fail(TSR_EAGAIN, "out of memory or session slots");
     }
     *x = (struct tsri_session){
         .server = s, .row = row, .fd = fd, .staging_fd = -1, .open_ns = tsri_now_ns()};
@@ -413,7 +413,7 @@ void tsri_session_end(struct tsri_session *x, const char *why)
     /* First of all: whoever still reads from the pool learns that it reads in vain. */
     _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)s->control.data;
     atomic_store(&words[x->row], 0);
-    tsri_log(TSR_LOG_INFO, "server: client of process %d ends: %s", (int)x->peer.pid, why);
+    tsri_log(TSR_LOG_INFO, "server: client of process %d disconnected: %s", (int)x->peer.pid, why);
     /* Said outright, since a child forked by an engine may hold the same descriptors. */
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, x->fd, NULL);
     shutdown(x->fd, SHUT_RDWR);

@@ -112,9 +112,9 @@ int tsri_share_join(struct tsri_session *x, struct tsri_share *share)
     if (share == x->share) return 0;
     tsri_share_leave(x);
     if (!tsri_stock_take(&s->places, share->places_floor, &share->n_places))
-        return tsri_fail(TSR_EAGAIN,
-                         "its tenant has %u clients and the rest of clients_max is for others",
-                         share->n_places);
+        return tsri_fail(
+            TSR_EAGAIN, "its tenant has %u clients; the rest of clients_max is reserved for others",
+            share->n_places);
     x->share = share;
     return 0;
 }

@@ -24,7 +24,7 @@ int tsri_uids_parse(const char *text, uint32_t *uids, uint32_t max)
             end++;
         if (end == text || strchr(text, '-') || errno || uid >= UINT32_MAX ||
             (*end && (*end != ',' || !end[1])))
-            return tsri_fail(TSR_ECONFIG, "server_allow: \"%s\" is no list of uids", all);
+            return tsri_fail(TSR_ECONFIG, "server_allow: \"%s\" is not a list of uids", all);
         if (n == max) return tsri_fail(TSR_ECONFIG, "server_allow: more than %u uids", max);
         uids[n++] = (uint32_t)uid;
         text = *end ? end + 1 : end;
@@ -40,12 +40,12 @@ char *tsri_read_private(const char *path, const char *option)
     int fd = tsri_file_open(path, &st);
     if (fd < 0) {
         tsri_fail(TSR_ECONFIG, "%s: %s: %s", option, path,
-                  errno == EINVAL ? "no regular file" : strerror(errno));
+                  errno == EINVAL ? "not a regular file" : strerror(errno));
         return NULL;
     }
     char *text = NULL;
     if (st.st_size >= FILE_MAX)
-        tsri_fail(TSR_ECONFIG, "%s: %s: no file of at most %d bytes", option, path, FILE_MAX);
+        tsri_fail(TSR_ECONFIG, "%s: %s: not a file of at most %d bytes", option, path, FILE_MAX);
     else if (!tsri_file_is_ours(&st))
         tsri_fail(TSR_ECONFIG, "%s: %s: it belongs to another user", option, path);
     else if (st.st_mode & 077)
@@ -57,7 +57,7 @@ char *tsri_read_private(const char *path, const char *option)
     bool whole = text && got >= 0 && strlen(text) == (size_t)got; /* no NUL that would end it */
     if (text && !whole) {
         tsri_fail(TSR_ECONFIG, "%s: %s: %s", option, path,
-                  got < 0 ? strerror(errno) : "no file of text, it has a NUL in it");
+                  got < 0 ? strerror(errno) : "not a text file: contains a NUL");
         tsri_free(text);
         text = NULL;
     }
@@ -74,9 +74,10 @@ static int add(struct tsri_tenants *t, const char *name, uint32_t uid, const cha
     for (uint32_t i = 0; i < t->n; i++) {
         const struct tsri_tenant *other = &t->list[i];
         if (strcmp(other->name, name) == 0)
-            return tsri_fail(TSR_ECONFIG, "tenant %s is there twice", name);
+            return tsri_fail(TSR_ECONFIG, "duplicate tenant %s", name);
         if (token && other->token && strcmp(other->token, token) == 0)
-            return tsri_fail(TSR_ECONFIG, "tenants %s and %s have one token", other->name, name);
+            return tsri_fail(TSR_ECONFIG, "tenants %s and %s have the same token", other->name,
+                             name);
     }
     x->name = tsri_strdup(name);
     if (!x->name) return TSR_ENOMEM;
@@ -99,7 +100,8 @@ static int add_tokens(struct tsri_tenants *t, const char *path)
         if (!name || *name == '#') continue;
         if (!token || strtok_r(NULL, " \t\r", &rest) || !tsri_tenant_is_part(name) ||
             strncmp(name, "uid-", 4) == 0 || strlen(token) > TSRI_WIRE_TOKEN_MAX)
-            e = tsri_fail(TSR_ECONFIG, "server_tokens: %s:%d: a name and a token", path, line);
+            e = tsri_fail(TSR_ECONFIG, "server_tokens: %s:%d: expected a name and a token", path,
+                          line);
         else
             e = add(t, name, UINT32_MAX, token);
     }

@@ -33,11 +33,11 @@ static const char usage[] =
     "\n"
     "Serves a KV cache to the processes of this machine, in the foreground.\n"
     "\n"
-    "  --config FILE     the configuration, see tessera.conf(5)\n"
-    "  --check           only say whether the configuration is right\n"
-    "  --OPTION=VALUE    any option of tessera.conf(5); stands before file and environment\n"
+    "  --config FILE     configuration file, see tessera.conf(5)\n"
+    "  --check           check the configuration and exit\n"
+    "  --OPTION=VALUE    any option of tessera.conf(5); overrides file and environment\n"
     "\n"
-    "SIGTERM ends it when what was asked for is done; SIGHUP reads the configuration again.\n";
+    "SIGTERM finishes pending requests and stops; SIGHUP reloads the configuration.\n";
 
 /* Levels change with SIGHUP while threads write, so they are judged here. */
 static void log_line(void *arg, int level, const char *text)
@@ -76,7 +76,7 @@ static int parse(struct args *a, int argc, char **argv)
         }
         /* The environment's file comes before its variables, however it was named. */
         if (file && setenv("TESSERA_CONFIG_FILE", file, 1) != 0)
-            return tsri_fail(TSR_ENOMEM, "no memory");
+            return tsri_fail(TSR_ENOMEM, "out of memory");
     }
     return 0;
 }
@@ -88,7 +88,7 @@ static int configure(struct tsr_config **out, void *arg)
     if (e) return e;
     e = tsr_config_load_env(*out);
     int n = e ? e : tsr_config_load_args(*out, a->n_options, a->options);
-    if (n >= 0 && n < a->n_options) n = tsri_fail(TSR_ECONFIG, "%s is no option", a->options[n]);
+    if (n >= 0 && n < a->n_options) n = tsri_fail(TSR_ECONFIG, "unknown option %s", a->options[n]);
     if (n >= 0) n = tsri_config_check(*out);
     if (n < 0) {
         tsr_config_close(*out);
@@ -123,8 +123,8 @@ static void reload(struct args *a, const struct tsr_config *running, struct tsri
         const struct tsri_option *o = tsri_option_at(i);
         const char *is = tsri_config_value(running, o), *now = tsri_config_value(cfg, o);
         if (!(o->flags & TSRI_OPT_RELOAD) && strcmp(is, now) != 0)
-            tsri_log(TSR_LOG_WARN, "%s stays %s until the next start", o->name,
-                     o->flags & TSRI_OPT_SECRET ? "as it is" : is);
+            tsri_log(TSR_LOG_WARN, "%s stays %s until restart", o->name,
+                     o->flags & TSRI_OPT_SECRET ? "unchanged" : is);
     }
     const struct tsri_options *o = tsri_config_options(cfg);
     atomic_store(&log_level, o->log_level);
@@ -222,7 +222,7 @@ static int serve(struct args *a, const struct tsr_config *cfg)
         if (tsri_cache_flush(tenants.list[i].cache, &n_lost) != 0) status = complain(FAILED);
     }
     tsri_tenants_fini(&tenants);
-    tsri_log(TSR_LOG_INFO, "tesserad ends");
+    tsri_log(TSR_LOG_INFO, "tesserad: stopped");
     return status;
 }
 
@@ -241,7 +241,7 @@ int main(int argc, char **argv)
         status = complain(FAILED);
     } else if (a.check) {
         tsri_config_warn(cfg);
-        puts("tesserad: the configuration is right");
+        puts("tesserad: the configuration is valid");
     } else {
         status = serve(&a, cfg);
     }

@@ -28,8 +28,8 @@ int tsri_batch_open(struct tsri_batch **out, struct tsri_device *d,
     *out = NULL;
     if (!limits->runs || !limits->tokens || !limits->cells || !limits->plane_pointers ||
         limits->runs > RUNS_MAX || limits->tokens > TOKENS_MAX || limits->cells > TOKENS_MAX)
-        return tsri_fail(TSR_EINVAL, "batch: limits of %u runs, %u tokens, %u cells", limits->runs,
-                         limits->tokens, limits->cells);
+        return tsri_fail(TSR_EINVAL, "batch: invalid limits: %u runs, %u tokens, %u cells",
+                         limits->runs, limits->tokens, limits->cells);
     struct tsri_batch *b = tsri_alloc(1, sizeof *b);
     if (!b) return TSR_ENOMEM;
     b->device = d;
@@ -71,7 +71,7 @@ static int check_rope(const struct tsri_batch_desc *desc)
         if (!dims) continue;
         n_rotated++;
         if (dims != desc->rope->dims)
-            return tsri_fail(TSR_ESPACE, "plane %u turns %u elements, the rope %u", i, dims,
+            return tsri_fail(TSR_ESPACE, "plane %u rotates %u elements, the rope %u", i, dims,
                              desc->rope->dims);
     }
     if (!n_rotated) return tsri_fail(TSR_EUNSUP, "no plane of this layout can be rotated");
@@ -82,8 +82,7 @@ static int check_memory(const struct tsri_device *d, const struct tsri_batch_des
 {
     uint32_t caps = d->ops->caps;
     if ((caps & TSR_DEVICE_SEPARATE) && desc->layout->memory == TSR_MEMORY_HOST)
-        return tsri_fail(TSR_EINVAL, "device %s cannot reach an engine in plain host memory",
-                         d->ops->name);
+        return tsri_fail(TSR_EINVAL, "device %s cannot access pageable host memory", d->ops->name);
     if (!(caps & TSR_DEVICE_NEEDS_LOCK)) return 0;
     for (uint32_t i = 0; i < desc->n_runs; i++)
         if (desc->runs[i].cells->memory == TSR_MEMORY_HOST)
@@ -104,13 +103,13 @@ static int check_run(const struct tsri_batch_desc *desc, uint32_t i)
         if (e) return e;
     }
     if ((uint64_t)r->offset + r->n_tokens > r->cells->n_tokens)
-        return tsri_fail(TSR_EINVAL, "run %u: tokens %u + %u of an entry of %u", i, r->offset,
-                         r->n_tokens, r->cells->n_tokens);
+        return tsri_fail(TSR_EINVAL, "run %u: tokens %u + %u are outside the entry of %u", i,
+                         r->offset, r->n_tokens, r->cells->n_tokens);
     if (r->delta && (!desc->rope || desc->direction == TSRI_BATCH_GATHER))
-        return tsri_fail(TSR_EINVAL, "run %u: K cannot be moved by %lld positions here", i,
+        return tsri_fail(TSR_EINVAL, "run %u: cannot rotate K by %lld positions", i,
                          (long long)r->delta);
     if (desc->rope && r->freq_set != desc->freq_set)
-        return tsri_fail(TSR_EUNSUP, "run %u: K of frequency set %u in a prompt of set %u", i,
+        return tsri_fail(TSR_EUNSUP, "run %u: K has frequency set %u, the prompt %u", i,
                          r->freq_set, desc->freq_set);
     return 0;
 }

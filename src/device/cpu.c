@@ -63,7 +63,8 @@ static void cpu_close(struct tsr_device *d)
 
 static int cpu_open(struct tsr_device **out, const struct tsr_device_config *config)
 {
-    if (config->ordinal) return tsri_fail(TSR_EDEVICE, "device cpu: no number %u", config->ordinal);
+    if (config->ordinal)
+        return tsri_fail(TSR_EDEVICE, "device cpu: no device number %u", config->ordinal);
     if (config->n_threads > THREADS_MAX)
         return tsri_fail(TSR_EINVAL, "device cpu: %u threads, limit %u", config->n_threads,
                          THREADS_MAX);
@@ -95,7 +96,7 @@ static int cpu_alloc(struct tsr_device *d, void **out, size_t bytes)
 {
     (void)d;
     *out = bytes > SIZE_MAX - ALIGN ? NULL : aligned_alloc(ALIGN, tsri_align_up(bytes, ALIGN));
-    return *out ? 0 : tsri_fail(TSR_ENOMEM, "device cpu: no memory for %zu bytes", bytes);
+    return *out ? 0 : tsri_fail(TSR_ENOMEM, "device cpu: out of memory: %zu bytes", bytes);
 }
 
 static void cpu_free(struct tsr_device *d, void *p)

@@ -43,7 +43,7 @@ static int cuda_open(struct tsr_device **out, const struct tsr_device_config *co
     if (e != cudaSuccess)
         err = tsri_cuda_failed(d, e, "no usable driver");
     else if (d->ordinal >= n)
-        err = config->fail(TSR_EDEVICE, "cuda: there is no device of that number");
+        err = config->fail(TSR_EDEVICE, "cuda: no such device number");
     if (!err) err = tsri_cuda_enter(d);
     if (!err) {
         e = cudaGetDeviceProperties(&d->prop, d->ordinal);
@@ -140,7 +140,7 @@ static int cuda_stream_open(struct tsr_device *d, struct tsr_device_stream **out
         native ? cudaSuccess : cudaStreamCreateWithFlags(&s->native, cudaStreamNonBlocking);
     if (e != cudaSuccess) {
         free(s);
-        return tsri_cuda_failed(d, e, "cannot make a stream");
+        return tsri_cuda_failed(d, e, "cannot create a stream");
     }
     *out = s;
     return 0;
@@ -169,7 +169,7 @@ static int cuda_event_open(struct tsr_device *d, struct tsr_device_event **out)
     cudaError_t e = cudaEventCreateWithFlags(&event->native, cudaEventDisableTiming);
     if (e != cudaSuccess) {
         free(event);
-        return tsri_cuda_failed(d, e, "cannot make an event");
+        return tsri_cuda_failed(d, e, "cannot create an event");
     }
     *out = event;
     return 0;

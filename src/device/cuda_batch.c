@@ -137,7 +137,7 @@ int tsri_cuda_batch_open(struct tsr_device *d, struct tsr_device_batch **out,
     if (e == cudaSuccess) e = cudaEventCreateWithFlags(&b->used, cudaEventDisableTiming);
     if (e == cudaSuccess) e = open_stages(b);
     if (e != cudaSuccess) {
-        err = tsri_cuda_failed(d, e, "no memory for a batch");
+        err = tsri_cuda_failed(d, e, "out of memory for a batch");
         tsri_cuda_batch_close(d, b);
         return err;
     }
@@ -364,7 +364,7 @@ int tsri_cuda_batch_set(struct tsr_device *d, struct tsr_device_stream *s,
     b->job.n_pairs = pairs_of(l);
     struct parts parts =
         parts_of(batch->n_tokens, n_lp * batch->n_cells, n_lp, batch->n_runs, b->job.n_pairs);
-    if (parts.bytes > b->bytes) return d->fail(TSR_ERANGE, "cuda: the batch is beyond its limits");
+    if (parts.bytes > b->bytes) return d->fail(TSR_ERANGE, "cuda: the batch exceeds its limits");
     set_job(b, &parts, batch);
     uint64_t cell_or = 0;
     uint32_t token = 0, cell = 0;

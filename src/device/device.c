@@ -60,7 +60,7 @@ static int check_table(const struct tsr_device_ops *ops, const char *name)
         (ops->batch_open && !ops->batch_set) || ((ops->caps & TSR_DEVICE_ASYNC) && !streams) ||
         ((ops->caps & TSR_DEVICE_ASYNC) && !events) || (ops->stream_open && !streams) ||
         (ops->event_open && !events))
-        return tsri_fail(TSR_EDEVICE, "device %s: its table lacks a required member", name);
+        return tsri_fail(TSR_EDEVICE, "device %s: the table lacks a required member", name);
     return 0;
 }
 
@@ -78,7 +78,7 @@ int tsri_device_open(struct tsri_device **out, const char *name,
     if (!name || !is_name(name))
         return tsri_fail(TSR_EINVAL, "device name \"%s\"", name ? name : "");
     if (config && config->size < sizeof *config)
-        return tsri_fail(TSR_EINVAL, "device %s: configuration without size", name);
+        return tsri_fail(TSR_EINVAL, "device %s: config: size is not set", name);
     struct tsr_device_config with_fail = {.size = sizeof with_fail};
     if (config) with_fail = *config;
     with_fail.fail = fail_text;
@@ -117,7 +117,8 @@ uint32_t tsri_device_caps(const struct tsri_device *d)
 
 int tsri_device_info(struct tsri_device *d, struct tsr_device_info *out)
 {
-    if (!out || out->size < sizeof *out) return tsri_fail(TSR_EINVAL, "device info without size");
+    if (!out || out->size < sizeof *out)
+        return tsri_fail(TSR_EINVAL, "device info: size is not set");
     *out = (struct tsr_device_info){.size = sizeof *out};
     snprintf(out->text, sizeof out->text, "%s", d->ops->name);
     return d->ops->info ? d->ops->info(d->impl, out) : 0;
@@ -146,7 +147,7 @@ int tsri_device_host_alloc(struct tsri_device *d, void **out, size_t bytes)
         return tsri_fail(TSR_EINVAL, "host memory: %zu bytes", bytes);
     if (d->ops->host_alloc) return d->ops->host_alloc(d->impl, out, bytes);
     *out = aligned_alloc(HOST_ALIGN, tsri_align_up(bytes, HOST_ALIGN));
-    return *out ? 0 : tsri_fail(TSR_ENOMEM, "no host memory for %zu bytes", bytes);
+    return *out ? 0 : tsri_fail(TSR_ENOMEM, "out of host memory: %zu bytes", bytes);
 }
 
 void tsri_device_host_free(struct tsri_device *d, void *p)
@@ -239,6 +240,7 @@ int tsri_device_top_k(struct tsri_device *d, struct tsr_device_stream *s, const 
         return tsri_fail(TSR_EINVAL, "top k: missing or unaligned pointer");
     if (!t->n || !t->k || t->k > t->n || t->n > TOP_K_MAX)
         return tsri_fail(TSR_EINVAL, "top k: %u of %u scores", t->k, t->n);
-    if (!d->ops->top_k) return tsri_fail(TSR_EUNSUP, "device %s: no top k", d->ops->name);
+    if (!d->ops->top_k)
+        return tsri_fail(TSR_EUNSUP, "device %s: top k is not supported", d->ops->name);
     return d->ops->top_k(d->impl, s, t);
 }

@@ -107,15 +107,15 @@ static int check_shape(const struct tsr_kv_plane *p, uint32_t i)
         if (p->rope_dims % 2 || (uint64_t)p->rope_first + p->rope_dims > p->dim ||
             p->rope_dims > 2 * TSRI_ROPE_PAIRS_MAX || p->dim > TSRI_KV_DIM_MAX)
             return tsri_fail(TSR_EINVAL,
-                             "layout: plane %u: rotated elements %u + %u in a head of %u", i,
+                             "layout: plane %u: rotated elements %u + %u exceed the head of %u", i,
                              p->rope_first, p->rope_dims, p->dim);
     }
     if (p->dtype == TSR_DTYPE_OPAQUE && p->element_stride != 1)
-        return tsri_fail(TSR_EINVAL, "layout: plane %u: opaque bytes with a stride of %llu", i,
-                         (unsigned long long)p->element_stride);
+        return tsri_fail(TSR_EINVAL, "layout: plane %u: opaque bytes cannot have a stride of %llu",
+                         i, (unsigned long long)p->element_stride);
     if ((p->element_stride | p->head_stride | p->token_stride | p->block_stride | p->layer_stride) %
         bytes)
-        return tsri_fail(TSR_EINVAL, "layout: plane %u: a stride is no multiple of its %u bytes", i,
+        return tsri_fail(TSR_EINVAL, "layout: plane %u: a stride is not a multiple of %u bytes", i,
                          bytes);
     return 0;
 }
@@ -179,7 +179,7 @@ static int check_plane(const struct tsr_kv_layout *l, uint32_t i)
     if (!f.span)
         return tsri_fail(TSR_EINVAL, "layout: plane %u: strides overlap or are too large", i);
     if (f.span > UINT64_MAX / 4 || (p->layer_bytes && f.span > p->layer_bytes))
-        return tsri_fail(TSR_EINVAL, "layout: plane %u: needs %llu bytes, %llu are there", i,
+        return tsri_fail(TSR_EINVAL, "layout: plane %u: needs %llu bytes, has %llu", i,
                          (unsigned long long)f.span, (unsigned long long)p->layer_bytes);
     return p->layers ? check_layers_apart(l, i, &f) : 0;
 }
@@ -238,14 +238,14 @@ static int check_apart(const struct tsr_kv_layout *l, uint32_t i, uint32_t j)
 
 int tsri_layout_check(const struct tsr_kv_layout *l)
 {
-    if (!l || l->size < sizeof *l) return tsri_fail(TSR_EINVAL, "layout: no size");
+    if (!l || l->size < sizeof *l) return tsri_fail(TSR_EINVAL, "layout: size is not set");
     if (!l->n_layers || l->n_layers > TSRI_KV_LAYERS_MAX)
         return tsri_fail(TSR_EINVAL, "layout: %u layers", l->n_layers);
     if (!l->n_planes || l->n_planes > TSR_KV_PLANES_MAX)
         return tsri_fail(TSR_EINVAL, "layout: %u planes", l->n_planes);
     if (l->memory > TSR_MEMORY_DEVICE) return tsri_fail(TSR_EINVAL, "layout: memory %u", l->memory);
     if (l->block_tokens & (l->block_tokens - 1))
-        return tsri_fail(TSR_EINVAL, "layout: blocks of %u tokens are no power of two",
+        return tsri_fail(TSR_EINVAL, "layout: block size %u is not a power of two",
                          l->block_tokens);
     if (!l->n_slots || l->n_slots > INT64_MAX || (l->block_tokens && l->n_slots % l->block_tokens))
         return tsri_fail(TSR_EINVAL, "layout: %llu slots in blocks of %u",
@@ -265,7 +265,7 @@ int tsri_layout_check(const struct tsr_kv_layout *l)
 
 static int check_cell_shape(const struct tsr_kv_cells *c, const struct tsr_kv_layout *l)
 {
-    if (!c || c->size < sizeof *c) return tsri_fail(TSR_EINVAL, "cells: no size");
+    if (!c || c->size < sizeof *c) return tsri_fail(TSR_EINVAL, "cells: size is not set");
     if (!c->n_tokens || !c->cell_tokens)
         return tsri_fail(TSR_EINVAL, "cells: %u tokens in cells of %u", c->n_tokens,
                          c->cell_tokens);
@@ -316,7 +316,7 @@ int tsri_cells_check(const struct tsr_kv_cells *c, const struct tsr_kv_layout *l
         if (align[p] > most) most = align[p];
         if (c->int8 && (plane->dtype == TSR_DTYPE_OPAQUE || plane->dim > TSRI_KV_DIM_MAX ||
                         tsri_row_bytes_int8(plane->n_heads, plane->dim) > UINT32_MAX))
-            return tsri_fail(TSR_EUNSUP, "cells: plane %u has no int8 form", p);
+            return tsri_fail(TSR_EUNSUP, "cells: plane %u cannot be int8", p);
     }
     if (pointers_are_good(c->planes, (size_t)l->n_layers * l->n_planes * c->n_cells, most))
         return 0;

@@ -39,7 +39,7 @@ static int check_longrope(const struct tsr_rope *r)
 
 int tsri_rope_check(const struct tsr_rope *r)
 {
-    if (!r || r->size < sizeof *r) return tsri_fail(TSR_EINVAL, "rope: no size");
+    if (!r || r->size < sizeof *r) return tsri_fail(TSR_EINVAL, "rope: size is not set");
     if (r->pairing != TSR_ROPE_NEOX && r->pairing != TSR_ROPE_GPTJ)
         return tsri_fail(TSR_EINVAL, "rope: pairing %u", r->pairing);
     if (r->dims < 2 || r->dims % 2 || r->dims > 2 * TSRI_ROPE_PAIRS_MAX)

@@ -83,7 +83,8 @@ int tsri_slots_check(const int64_t *slots, uint32_t n, uint64_t n_slots, struct 
             continue;
         }
         if (slot < 0 || (uint64_t)slot >= n_slots)
-            return tsri_fail(TSR_EINVAL, "slot %lld of token %u: valid are 0 .. %llu and -1",
+            return tsri_fail(TSR_EINVAL,
+                             "slot %lld of token %u is invalid: must be -1 or 0 to %llu",
                              (long long)slot, i, (unsigned long long)(n_slots - 1));
         /* As far as slots follow each other within one word of the set. */
         uint64_t room = n_slots - (uint64_t)slot;
@@ -97,7 +98,7 @@ int tsri_slots_check(const int64_t *slots, uint32_t n, uint64_t n_slots, struct 
             k++;
         uint64_t mask = (k == 64 ? ~(uint64_t)0 : ((uint64_t)1 << k) - 1) << (slot & 63);
         if (once && tsri_slot_set_add(once, (uint64_t)slot >> 6, mask))
-            return tsri_fail(TSR_EINVAL, "a slot of %lld .. %lld, from token %u, is given twice",
+            return tsri_fail(TSR_EINVAL, "duplicate slot in %lld .. %lld, from token %u",
                              (long long)slot, (long long)slot + k - 1, i);
         i += k;
     }

@@ -106,7 +106,7 @@ static int choose_kv(struct tsr_executor *x, uint32_t dtype)
         x->kv_type = GGML_TYPE_F32;
         return 0;
     default:
-        return tsri_model_fail(x->fail, TSR_EINVAL, "model: KV of dtype %u", dtype);
+        return tsri_model_fail(x->fail, TSR_EINVAL, "model: unsupported KV dtype %u", dtype);
     }
 }
 
@@ -130,7 +130,7 @@ static int check_attention(const struct tsr_executor *x)
     const struct tsri_header *h = &x->header;
     struct ggml_init_params params = {.mem_size = 8 * ggml_tensor_overhead(), .no_alloc = true};
     struct ggml_context *ctx = ggml_init(params);
-    if (!ctx) return tsri_model_fail(x->fail, TSR_ENOMEM, "model: no memory");
+    if (!ctx) return tsri_model_fail(x->fail, TSR_ENOMEM, "model: out of memory");
     int64_t rows = TSRI_TILE_ROWS, keys = TSRI_KV_STEP;
     struct ggml_tensor *q = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, h->head_dim, rows, h->n_heads);
     struct ggml_tensor *k = ggml_new_tensor_3d(ctx, x->kv_type, h->head_dim, keys, h->n_kv_heads);
@@ -202,13 +202,13 @@ static int executor_open(struct tsr_executor **out, const struct tsr_model_confi
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start_ggml);
     struct tsr_executor *x = calloc(1, sizeof *x);
-    if (!x) return tsri_model_fail(config->fail, TSR_ENOMEM, "model: no memory");
+    if (!x) return tsri_model_fail(config->fail, TSR_ENOMEM, "model: out of memory");
     x->fail = config->fail;
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     x->n_threads = config->n_threads ? config->n_threads : n < 1 ? 1 : n > 16 ? 16 : (uint32_t)n;
     int e = 0;
     if (x->n_threads > THREADS_MAX)
-        e = tsri_model_fail(x->fail, TSR_ERANGE, "model: %u threads, the limit is %u", x->n_threads,
+        e = tsri_model_fail(x->fail, TSR_ERANGE, "model: %u threads, limit %u", x->n_threads,
                             THREADS_MAX);
     struct loading loading = {x, config};
     if (!e) e = tsri_guard(load, &loading, x->fail);

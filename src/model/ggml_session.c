@@ -19,7 +19,7 @@
 
 static int no_memory(const struct tsr_executor *x, const char *what)
 {
-    return tsri_model_fail(x->fail, TSR_ENOMEM, "model: no memory for %s", what);
+    return tsri_model_fail(x->fail, TSR_ENOMEM, "model: out of memory for %s", what);
 }
 
 /* ---- opening ---- */
@@ -268,8 +268,8 @@ int tsri_ggml_session_begin(struct tsr_executor_session *s, const struct tsr_mod
 {
     if (pass->n_mass_rows > TSRI_MASS_ROWS_MAX)
         return tsri_model_fail(s->x->fail, TSR_ERANGE,
-                               "model: attention of %u rows asked for, the limit is %u",
-                               pass->n_mass_rows, TSRI_MASS_ROWS_MAX);
+                               "model: attention of %u rows requested, limit %u", pass->n_mass_rows,
+                               TSRI_MASS_ROWS_MAX);
     if (pass->n_groups > s->n_slots)
         return tsri_model_fail(s->x->fail, TSR_ERANGE, "model: %u groups for %u slots",
                                pass->n_groups, s->n_slots);

@@ -84,7 +84,7 @@ static const struct {
     {"embedding_scale",            "scaled embeddings"},
     {"residual_scale",             "scaled residuals"},
     {"attention.temperature_length", "attention temperature"},
-    {"nextn_predict_layers",       "layers that predict further tokens"},
+    {"nextn_predict_layers",       "layers that predict extra tokens"},
 };
 /* clang-format on */
 
@@ -194,10 +194,9 @@ static int read_arch(struct gguf_reader *r)
     for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++)
         if (strcmp(archs[i].name, name) == 0) r->arch = &archs[i];
     if (!r->arch)
-        return tsri_model_fail(r->fail, TSR_EUNSUP,
-                               "model: architecture '%.40s' cannot be run; llama, qwen2 and qwen3 "
-                               "can",
-                               name);
+        return tsri_model_fail(
+            r->fail, TSR_EUNSUP,
+            "model: architecture '%.40s' is not supported; llama, qwen2 and qwen3 are", name);
     snprintf(r->h->architecture, sizeof r->h->architecture, "%s", name);
     const char *title = text(r->gguf, gguf_find_key(r->gguf, "general.name"));
     snprintf(r->h->name, sizeof r->h->name, "%s", title ? title : name);
@@ -210,17 +209,17 @@ static int refuse_features(const struct gguf_reader *r)
         int64_t id = find(r, refused[i].key);
         double value = 1;
         if (id < 0 || (number(r->gguf, id, &value) && value == 0)) continue;
-        return tsri_model_fail(r->fail, TSR_EUNSUP, "model: has %s (%s.%s), which cannot be run",
+        return tsri_model_fail(r->fail, TSR_EUNSUP, "model: has %s (%s.%s), which is not supported",
                                refused[i].what, r->arch->name, refused[i].key);
     }
     double causal = 1;
     int e = real(r, "attention.causal", &causal);
     if (e) return e;
     if (causal == 0)
-        return tsri_model_fail(r->fail, TSR_EUNSUP,
-                               "model: attends to later tokens (%s.attention.causal is false), "
-                               "which cannot be run",
-                               r->arch->name);
+        return tsri_model_fail(
+            r->fail, TSR_EUNSUP,
+            "model: attends to later tokens (%s.attention.causal is false), which is not supported",
+            r->arch->name);
     return 0;
 }
 
@@ -236,14 +235,14 @@ static int read_head_dim(struct gguf_reader *r)
     if (e) return e;
     if (v_dim != h->head_dim)
         return tsri_model_fail(r->fail, TSR_EUNSUP,
-                               "model: K of %u and V of %u elements a head, which cannot be run",
+                               "model: heads with %u elements of K and %u of V are not supported",
                                h->head_dim, v_dim);
     if (turned != h->head_dim)
         return tsri_model_fail(r->fail, TSR_EUNSUP,
-                               "model: turns %u of %u elements of a head, which cannot be run",
+                               "model: rotating %u of %u elements of a head is not supported",
                                turned, h->head_dim);
     if (h->head_dim % 2 || h->head_dim > 512)
-        return tsri_model_fail(r->fail, TSR_EUNSUP, "model: heads of %u elements cannot be run",
+        return tsri_model_fail(r->fail, TSR_EUNSUP, "model: heads of %u elements are not supported",
                                h->head_dim);
     return 0;
 }
@@ -313,8 +312,9 @@ static int check_tensor(const struct gguf_reader *r, const struct tensor_row *ro
         return tsri_model_fail(r->fail, TSR_ECORRUPT, "model: tensor %s is missing", name);
     }
     if (!(row->allowed & r->arch->bit))
-        return tsri_model_fail(r->fail, TSR_EUNSUP, "model: tensor %s in a %s model cannot be run",
-                               name, r->arch->name);
+        return tsri_model_fail(r->fail, TSR_EUNSUP,
+                               "model: tensor %s is not supported in a %s model", name,
+                               r->arch->name);
     const struct ggml_tensor *t =
         ggml_get_tensor((struct ggml_context *)(uintptr_t)r->tensors, name);
     int64_t ne0 = dim_of(r->h, row->ne0), ne1 = dim_of(r->h, row->ne1);
@@ -330,7 +330,7 @@ static int check_tensor(const struct gguf_reader *r, const struct tensor_row *ro
     size_t bytes = ggml_nbytes(t);
     if (first > r->bytes || offset > r->bytes - first || bytes > r->bytes - first - offset)
         return tsri_model_fail(r->fail, TSR_ECORRUPT,
-                               "model: the file ends within tensor %s; is it cut off?", name);
+                               "model: the file ends within tensor %s; is it truncated?", name);
     return 0;
 }
 
@@ -349,7 +349,7 @@ static int refuse_tensors(const struct gguf_reader *r, int64_t n_known)
                 known |= r->h->layer_tensors[l][t] == i;
         if (!known)
             return tsri_model_fail(r->fail, TSR_EUNSUP,
-                                   "model: tensor %.60s in a %s model cannot be run", name,
+                                   "model: tensor %.60s is not supported in a %s model", name,
                                    r->arch->name);
     }
     return 0;
@@ -360,7 +360,7 @@ static int read_tensors(struct gguf_reader *r)
     struct tsri_header *h = r->h;
     int64_t n_known = 0;
     h->layer_tensors = calloc(h->n_layers, sizeof *h->layer_tensors);
-    if (!h->layer_tensors) return tsri_model_fail(r->fail, TSR_ENOMEM, "model: no memory");
+    if (!h->layer_tensors) return tsri_model_fail(r->fail, TSR_ENOMEM, "model: out of memory");
     for (int t = 0; t < TSRI_MODEL_TENSORS; t++) {
         int e = check_tensor(r, &model_rows[t], model_rows[t].name, &h->model_tensors[t]);
         if (e) return e;
@@ -405,7 +405,7 @@ static int describe_factors(struct gguf_reader *r, int tensor)
     struct tsri_header *h = r->h;
     uint32_t n = h->head_dim / 2;
     h->factors = calloc(n, sizeof *h->factors);
-    if (!h->factors) return tsri_model_fail(r->fail, TSR_ENOMEM, "model: no memory");
+    if (!h->factors) return tsri_model_fail(r->fail, TSR_ENOMEM, "model: out of memory");
     int e = read_factors(r, tensor, h->factors);
     if (e) return e;
     h->rope.scaling = TSR_ROPE_LONGROPE;
@@ -435,10 +435,10 @@ static int read_yarn(struct gguf_reader *r, double factor)
     if (!e) e = real(r, "rope.scaling.yarn_beta_slow", &slow);
     if (e) return e;
     if (ext != 1 || !(fast > slow) || !(slow > 0) || log_mul < 0)
-        return tsri_model_fail(r->fail, TSR_EUNSUP,
-                               "model: YaRN with extrapolation %g, betas %g and %g, multiplier %g "
-                               "cannot be run",
-                               ext, fast, slow, log_mul);
+        return tsri_model_fail(
+            r->fail, TSR_EUNSUP,
+            "model: YaRN with extrapolation %g, betas %g and %g, multiplier %g is not supported",
+            ext, fast, slow, log_mul);
     float scale = log_mul > 0 ? 1.0f : yarn_mscale((float)factor, 1.0f);
     if (log_mul > 0)
         scale = yarn_mscale((float)factor, 1.0f) / yarn_mscale((float)factor, (float)log_mul);
@@ -491,11 +491,11 @@ static int read_rope(struct gguf_reader *r)
     bool factors = t[TSRI_ROPE_FREQS] >= 0 || t[TSRI_ROPE_SHORT] >= 0 || t[TSRI_ROPE_LONG] >= 0;
     bool yarn = strcmp(kind, "yarn") == 0, longrope = strcmp(kind, "longrope") == 0;
     if (!yarn && !longrope && strcmp(kind, "linear") != 0 && strcmp(kind, "none") != 0)
-        return tsri_model_fail(r->fail, TSR_EUNSUP, "model: RoPE scaling '%.30s' cannot be run",
+        return tsri_model_fail(r->fail, TSR_EUNSUP, "model: RoPE scaling '%.30s' is not supported",
                                kind);
     if (factors && (stretched || yarn))
         return tsri_model_fail(r->fail, TSR_EUNSUP,
-                               "model: RoPE with factors and %s scaling cannot be run", kind);
+                               "model: RoPE with factors and %s scaling is not supported", kind);
     if (yarn) return factor > 1 ? read_yarn(r, factor) : 0;
     if (t[TSRI_ROPE_FREQS] >= 0) return describe_factors(r, TSRI_ROPE_FREQS);
     if (t[TSRI_ROPE_SHORT] >= 0 && t[TSRI_ROPE_LONG] >= 0)

@@ -39,9 +39,9 @@ int tsri_guard(tsri_guarded_fn work, void *arg, tsri_fail_fn fail)
     try {
         e = work(arg);
     } catch (const std::exception &x) {
-        e = tsri_model_fail(fail, TSR_ECORRUPT, "model: is broken: %.400s", x.what());
+        e = tsri_model_fail(fail, TSR_ECORRUPT, "model: damaged: %.400s", x.what());
     } catch (...) {
-        e = tsri_model_fail(fail, TSR_ECORRUPT, "model: is broken");
+        e = tsri_model_fail(fail, TSR_ECORRUPT, "model: damaged");
     }
     inside = outer;
     return e;

@@ -155,7 +155,7 @@ int tsri_vocab_chat(const struct tsri_vocab *v, const struct tsr_chat_message *m
         return tsri_model_fail(fail, TSR_EUNSUP,
                                "model: has no chat template, or one that libllama does not know");
     struct llama_chat_message *all = calloc(n ? n : 1, sizeof *all);
-    if (!all) return tsri_model_fail(fail, TSR_ENOMEM, "model: no memory");
+    if (!all) return tsri_model_fail(fail, TSR_ENOMEM, "model: out of memory");
     for (uint32_t i = 0; i < n; i++)
         all[i] = (struct llama_chat_message){messages[i].role, messages[i].content};
     struct chatting c = {.v = v,

@@ -45,7 +45,7 @@ int tsri_weights_map(struct tsri_weights *w, const char *path, tsri_fail_fn fail
     w->gguf = gguf_init_from_buffer(w->map, w->map_bytes, params);
     if (!w->gguf) {
         const char *why = tsri_model_complaint();
-        return tsri_model_fail(fail, TSR_ECORRUPT, "model: %s is broken%s%s", path,
+        return tsri_model_fail(fail, TSR_ECORRUPT, "model: %s is damaged%s%s", path,
                                why[0] ? ": " : "", why);
     }
     if (!w->file_tensors)
@@ -154,7 +154,7 @@ static int choose(const struct placing *p, int64_t id, bool matrix, struct ggml_
     struct tsri_tensor_place *place = place_of(w, kind);
     struct ggml_tensor *made =
         place ? ggml_new_tensor_2d(place->tensors, type, t->ne[0], t->ne[1]) : NULL;
-    if (!made) return tsri_model_fail(p->fail, TSR_ENOMEM, "model: no memory for tensors");
+    if (!made) return tsri_model_fail(p->fail, TSR_ENOMEM, "model: out of memory for tensors");
     ggml_set_name(made, t->name);
     w->bytes += ggml_nbytes(made);
     *out = made;
@@ -246,10 +246,10 @@ int tsri_weights_place(struct tsri_weights *w, const struct tsri_header *h, enum
     w->embd_type = file_tensor(w, embd)->type;
     w->embd_row_bytes = ggml_row_size(w->embd_type, h->n_embd);
     if (w->embd_type != GGML_TYPE_F32 && !ggml_get_type_traits(w->embd_type)->to_float)
-        return tsri_model_fail(fail, TSR_EUNSUP, "model: embeddings of type %s cannot be read",
+        return tsri_model_fail(fail, TSR_EUNSUP, "model: embeddings of type %s are not supported",
                                ggml_type_name(w->embd_type));
     w->layers = calloc(h->n_layers, sizeof *w->layers);
-    if (!w->layers) return tsri_model_fail(fail, TSR_ENOMEM, "model: no memory");
+    if (!w->layers) return tsri_model_fail(fail, TSR_ENOMEM, "model: out of memory");
     int e = choose_all(&p, h);
     if (e) return e;
     for (uint32_t i = 0; !e && i < w->n_places; i++)
@@ -289,7 +289,7 @@ int tsri_weights_digest(const struct tsri_weights *w, const char *convert,
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     if (!md || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1) {
         EVP_MD_CTX_free(md);
-        return tsri_model_fail(fail, TSR_ENOMEM, "model: no memory for a digest");
+        return tsri_model_fail(fail, TSR_ENOMEM, "model: out of memory for a digest");
     }
     uint64_t bytes = w->map_bytes;
     EVP_DigestUpdate(md, &bytes, sizeof bytes);
@@ -331,7 +331,7 @@ int tsri_tokenizer_digest(const struct tsri_weights *w, uint8_t out[16], tsri_fa
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     if (!md || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1) {
         EVP_MD_CTX_free(md);
-        return tsri_model_fail(fail, TSR_ENOMEM, "model: no memory for a digest");
+        return tsri_model_fail(fail, TSR_ENOMEM, "model: out of memory for a digest");
     }
     for (int64_t i = 0; i < gguf_get_n_kv(w->gguf); i++)
         if (strncmp(gguf_get_key(w->gguf, i), prefix, sizeof prefix - 1) == 0)

@@ -207,7 +207,7 @@ size_t tsri_stats_text_tenants(const struct tsri_stats *const *all, const char *
     static const char *const types[] = {"counter", "gauge", "histogram"};
     struct tsri_text t;
     tsri_text_init(&t, buf, bytes);
-    tsri_text_add(&t, "# HELP tessera_build_info The version that reports\n"
+    tsri_text_add(&t, "# HELP tessera_build_info Version of the library\n"
                       "# TYPE tessera_build_info gauge\ntessera_build_info{version=");
     tsri_text_add_label(&t, TSR_VERSION);
     tsri_text_add(&t, "} 1\n");
@@ -274,5 +274,5 @@ int tsri_stats_text(const struct tsri_stats *s, const char *format, char *buf, s
 {
     if (strcmp(format, "prometheus") == 0) return (int)tsri_stats_text_prometheus(s, buf, bytes);
     if (strcmp(format, "json") == 0) return (int)tsri_stats_text_json(s, buf, bytes);
-    return tsri_fail(TSR_EINVAL, "there is no format %s: prometheus or json", format);
+    return tsri_fail(TSR_EINVAL, "unknown format %s: use prometheus or json", format);
 }

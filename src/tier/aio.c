@@ -152,7 +152,7 @@ static void note_taken(struct tsri_aio_lane *lane)
 /* What the kernel has taken it still brings to its end, and tells in the memory of the ring. */
 static void give_up_ring(struct tsri_aio_lane *lane, int error)
 {
-    tsri_log(TSR_LOG_WARN, "disk: io_uring fails (%s): going on without it", strerror(error));
+    tsri_log(TSR_LOG_WARN, "disk: io_uring failed (%s), continuing with threads", strerror(error));
     lane->broken = true;
     for (uint32_t i = 0; i < lane->n_queued; i++) {
         carry_out(lane->aio->io, lane->queued[i]);
@@ -313,8 +313,8 @@ static int start(struct tsri_aio *a, enum tsri_aio_mode mode)
         }
         close_rings(a);
         if (mode == TSRI_AIO_URING)
-            return tsri_fail(TSR_EUNSUP, "io_uring is refused: %s", strerror(a->refused));
-        tsri_log(TSR_LOG_INFO, "disk: io_uring is refused (%s), using threads",
+            return tsri_fail(TSR_EUNSUP, "io_uring is not available: %s", strerror(a->refused));
+        tsri_log(TSR_LOG_INFO, "disk: io_uring is not available (%s), using threads",
                  strerror(a->refused));
     }
     a->mode = mode == TSRI_AIO_INLINE ? TSRI_AIO_INLINE : TSRI_AIO_THREADS;
@@ -328,7 +328,7 @@ int tsri_aio_open(struct tsri_aio **out, enum tsri_aio_mode mode, const struct t
 {
     *out = NULL;
     if (n_lanes == 0 || n_lanes > LANES_MAX)
-        return tsri_fail(TSR_EINVAL, "disk: %u calls at once", n_lanes);
+        return tsri_fail(TSR_EINVAL, "disk: too many concurrent calls (%u)", n_lanes);
     struct tsri_aio *a = tsri_alloc(1, sizeof *a + n_lanes * sizeof a->lanes[0]);
     if (!a) return TSR_ENOMEM;
     a->io = io;

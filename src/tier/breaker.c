@@ -87,6 +87,6 @@ void tsri_breaker_failed(struct tsri_breaker *b, bool no_doubt, const char *why)
     }
     pthread_mutex_unlock(&b->lock);
     if (opens)
-        tsri_log(TSR_LOG_WARN, "%s: %s (%s): asked no more until it works again", b->name,
-                 b->trouble, why);
+        tsri_log(TSR_LOG_WARN, "%s: %s (%s): not used until it works again", b->name, b->trouble,
+                 why);
 }

@@ -120,9 +120,9 @@ int tsri_checkpoint_read_head(const uint8_t *head, uint64_t bytes, struct tsri_c
     memset(c, 0, sizeof *c);
     if (memcmp(head, CHECKPOINT_MAGIC, 8) != 0) return tsri_fail(TSR_ECORRUPT, "not a checkpoint");
     if (tsri_get64(head + HEAD_SUM_AT) != tsri_sum(head, HEAD_SUM_AT))
-        return tsri_fail(TSR_ECORRUPT, "checkpoint header fails its checksum");
+        return tsri_fail(TSR_ECORRUPT, "checkpoint header has a wrong checksum");
     if (tsri_get32(head + 8) != TSRI_DISK_VERSION)
-        return tsri_fail(TSR_EVERSION, "checkpoint of format version %u, this library knows %u",
+        return tsri_fail(TSR_EVERSION, "checkpoint has format version %u, this library supports %u",
                          tsri_get32(head + 8), TSRI_DISK_VERSION);
     c->n_segments = tsri_get32(head + 12);
     c->n_entries = tsri_get64(head + 16);
@@ -142,6 +142,6 @@ int tsri_checkpoint_read(const uint8_t *buf, size_t bytes, struct tsri_checkpoin
     if (bytes < HEAD_BYTES) return tsri_fail(TSR_ECORRUPT, "not a checkpoint");
     int err = tsri_checkpoint_read_head(buf, bytes, c);
     if (!err && tsri_get64(buf + 40) != tsri_sum(buf + HEAD_BYTES, bytes - HEAD_BYTES))
-        err = tsri_fail(TSR_ECORRUPT, "checkpoint fails its checksum");
+        err = tsri_fail(TSR_ECORRUPT, "checkpoint has a wrong checksum");
     return err;
 }

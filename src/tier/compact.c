@@ -245,7 +245,7 @@ static int read_header(struct emptying *x, const struct tsri_disk_slot *e,
     err = tsri_record_read(header, x->from->nonce, at, UINT64_MAX, r);
     if (err) return err;
     if (r->kind != TSRI_RECORD_ENTRY || r->seq != e->seq || !tsri_head_same(&r->head, &e->head))
-        return tsri_fail(TSR_ECORRUPT, "disk: another record stands here");
+        return tsri_fail(TSR_ECORRUPT, "disk: found another record");
     return tsri_header_check(header, l, r);
 }
 
@@ -272,7 +272,7 @@ static int copy_cells(struct emptying *x, const struct tsri_disk_slot *e,
     for (uint64_t i = first; i < end; i++) {
         struct tsri_disk_cell cell = tsri_layout_cell(l, &e->head, i);
         if (tsri_sum(buf + (cell.at - begin.at), cell.bytes) != sums[i])
-            return tsri_fail(TSR_ECORRUPT, "disk: a cell fails its checksum");
+            return tsri_fail(TSR_ECORRUPT, "disk: a cell has a wrong checksum");
     }
     *write_error = tsri_lane_move(d, d->upkeep_lane, x->to, true, buf, bytes, x->to_at + begin.at);
     *next = end;
@@ -633,7 +633,7 @@ int tsri_disk_upkeep(struct tsri_disk *d, bool closing)
     d->n_doubted = 0;
     pthread_mutex_unlock(&d->lock);
     if (!err && n_doubted)
-        err = tsri_fail(TSR_EIO, "disk: %s: a sync failed, %llu entries are gone", d->path,
+        err = tsri_fail(TSR_EIO, "disk: %s: sync failed, %llu entries are lost", d->path,
                         (unsigned long long)n_doubted);
     pthread_mutex_unlock(&d->upkeep);
     return err;

@@ -91,10 +91,10 @@ static int open_directory(struct tsri_disk *d)
     struct stat st;
     if (fstat(d->dir_fd, &st) != 0) return 0;
     if (st.st_mode & 077)
-        tsri_log(TSR_LOG_WARN, "disk: %s is open to other users (mode %o)", d->path,
+        tsri_log(TSR_LOG_WARN, "disk: %s is accessible to other users (mode %o)", d->path,
                  (unsigned)(st.st_mode & 0777));
     if (!tsri_file_is_ours(&st))
-        tsri_log(TSR_LOG_WARN, "disk: %s belongs to user %u, who can remove what is in it", d->path,
+        tsri_log(TSR_LOG_WARN, "disk: %s belongs to user %u, who can delete its contents", d->path,
                  (unsigned)st.st_uid);
     return 0;
 }
@@ -117,7 +117,7 @@ static int try_locks(const struct tsri_disk *d)
     if (flock(d->dir_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EBADF && errno != EINVAL && errno != ENOLCK && errno != EOPNOTSUPP)
             return errno;
-        tsri_log(TSR_LOG_INFO, "disk: %s: the directory cannot be locked (%s), only its file",
+        tsri_log(TSR_LOG_INFO, "disk: %s: cannot lock the directory (%s), locking only the file",
                  d->path, strerror(errno));
     }
     return flock(d->lock_fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
@@ -148,8 +148,8 @@ static int lock_directory(struct tsri_disk *d)
         if (error) {
             read_owner(d, pid, sizeof pid);
             return tsri_fail(TSR_EBUSY,
-                             "disk: %s is in use by process %s: a store has one writer; a server "
-                             "(tesserad, owner=daemon) shares it",
+                             "disk: %s is in use by process %s: a store has one writer; use a "
+                             "server (tesserad, owner=daemon) to share it",
                              d->path, pid);
         }
         if (lock_is_in_place(d, &st)) {
@@ -157,13 +157,13 @@ static int lock_directory(struct tsri_disk *d)
             /* A file with a second name may be anything: it is locked and not written to. */
             if (st.st_nlink != 1 || ftruncate(d->lock_fd, 0) != 0 ||
                 pwrite(d->lock_fd, pid, (size_t)n, 0) != n)
-                tsri_log(TSR_LOG_DEBUG, "disk: %s: the lock does not name its owner", d->path);
+                tsri_log(TSR_LOG_DEBUG, "disk: %s: the lock file does not name its owner", d->path);
             return 0;
         }
         close(d->lock_fd);
         d->lock_fd = -1;
     }
-    return tsri_fail(TSR_EBUSY, "disk: %s: somebody else removes its lock all the time", d->path);
+    return tsri_fail(TSR_EBUSY, "disk: %s: another process keeps removing the lock", d->path);
 }
 
 /* ---- how files may be read and written here ---- */
@@ -276,7 +276,7 @@ static int start_io(struct tsri_disk *d, const struct tsri_disk_setup *set)
     d->direct = !refused;
     if (refused) d->align = 1;
     if (refused && !set->buffered)
-        tsri_log(TSR_LOG_INFO, "disk: %s: O_DIRECT is refused (%s), the page cache is used",
+        tsri_log(TSR_LOG_INFO, "disk: %s: O_DIRECT is not available (%s), using the page cache",
                  d->path, strerror(refused));
     d->lanes = tsri_alloc(d->n_lanes, sizeof d->lanes[0]);
     if (!d->lanes) return TSR_ENOMEM;
@@ -351,7 +351,8 @@ static int disk2_open(struct tsr_tier **out, const struct tsr_tier_env *env)
 static int disk_flush(struct tsr_tier *tier)
 {
     struct tsri_disk *d = (struct tsri_disk *)tier;
-    if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
+    if (!tsri_fork_guard_parent(&d->guard))
+        return tsri_fail(TSR_EFORK, "disk: not usable after fork");
     return d->read_only ? 0 : tsri_disk_upkeep(d, false);
 }
 
@@ -366,7 +367,8 @@ static void disk_close(struct tsr_tier *tier)
 static int disk_drop(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n)
 {
     struct tsri_disk *d = (struct tsri_disk *)tier;
-    if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
+    if (!tsri_fork_guard_parent(&d->guard))
+        return tsri_fail(TSR_EFORK, "disk: not usable after fork");
     int n_dropped = 0;
     for (size_t i = 0; i < n; i++) {
         pthread_mutex_lock(&d->lock);
@@ -391,7 +393,8 @@ static int disk_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs,
                          uint8_t *found)
 {
     struct tsri_disk *d = (struct tsri_disk *)tier;
-    if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
+    if (!tsri_fork_guard_parent(&d->guard))
+        return tsri_fail(TSR_EFORK, "disk: not usable after fork");
     int n_found = 0;
     pthread_mutex_lock(&d->lock);
     for (size_t i = 0; i < n; i++) {
@@ -405,7 +408,8 @@ static int disk_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs,
 static int disk_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
 {
     struct tsri_disk *d = (struct tsri_disk *)tier;
-    if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
+    if (!tsri_fork_guard_parent(&d->guard))
+        return tsri_fail(TSR_EFORK, "disk: not usable after fork");
     pthread_mutex_lock(&d->lock);
     out->entries = d->index.n_entries;
     out->bytes_used = d->bytes_alloc;

@@ -64,7 +64,7 @@ int tsri_disk_check_ours(struct tsri_disk *d, int fd, const char *name, struct s
     if (fstat(fd, st) != 0) return tsri_disk_fail(d, errno, "cannot open", name);
     const char *wrong = NULL;
     if (!S_ISREG(st->st_mode))
-        wrong = "is no regular file";
+        wrong = "is not a regular file";
     else if (!tsri_file_is_ours(st))
         wrong = "belongs to another user";
     return wrong ? tsri_fail(TSR_EPERM, "disk: %s/%s %s", d->path, name, wrong) : 0;
@@ -75,7 +75,7 @@ int tsri_disk_open_ours(struct tsri_disk *d, const char *name, int flags, struct
     *fd = d->io.open(d->io.arg, d->dir_fd, name, flags | TSRI_FILE_SAFE, 0600);
     if (*fd < 0 && errno == ENOENT) return tsri_fail(TSR_ENOENT, "disk: no %s/%s", d->path, name);
     if (*fd < 0 && (errno == ELOOP || errno == ENXIO || errno == EISDIR))
-        return tsri_fail(TSR_EPERM, "disk: %s/%s is no regular file", d->path, name);
+        return tsri_fail(TSR_EPERM, "disk: %s/%s is not a regular file", d->path, name);
     if (*fd < 0) return tsri_disk_fail(d, errno, "cannot open", name);
     int err = tsri_disk_check_ours(d, *fd, name, st);
     if (!err) return 0;
@@ -340,7 +340,7 @@ int tsri_segment_take(struct tsri_disk *d, uint64_t bytes, bool spare, uint64_t 
         }
         pthread_mutex_unlock(&d->lock);
         *out = s;
-        if (what == TSR_ETIME) return tsri_fail(what, "disk: no segment to write to in time");
+        if (what == TSR_ETIME) return tsri_fail(what, "disk: timed out waiting for a segment");
         if (what == 0) return 0;
         if (what == TAKE_MAKES) {
             int err = make_or_shrink(d, &w, id, &n_rooms, out);

@@ -65,7 +65,7 @@ static int start_entry(struct disk_get *g, struct disk_read *e)
     int err = locate(g->d, e);
     if (err) return err;
     if (e->kv.head.extra_bytes > io->extra_max)
-        return tsri_fail(TSR_ERANGE, "disk: %u bytes of extra, room for %u", e->kv.head.extra_bytes,
+        return tsri_fail(TSR_ERANGE, "disk: %u extra bytes, room for %u", e->kv.head.extra_bytes,
                          io->extra_max);
     e->kv.planes = io->planes;
     e->kv.align = g->d->align;
@@ -155,7 +155,7 @@ static int check_header(struct disk_get *g, struct disk_read *e)
     int err = tsri_record_read(header, e->segment->nonce, e->kv.offset, UINT64_MAX, &r);
     if (err) return err;
     if (r.kind != TSRI_RECORD_ENTRY || r.seq != e->seq || !tsri_head_same(&r.head, &e->kv.head))
-        return tsri_fail(TSR_ECORRUPT, "disk: another record stands here");
+        return tsri_fail(TSR_ECORRUPT, "disk: found another record");
     err = tsri_header_check(header, l, &r);
     if (err) return err;
     struct tsr_tier_io *io = e->io;
@@ -226,9 +226,10 @@ static void empty_queue(struct disk_get *g)
 int tsri_disk_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
 {
     struct tsri_disk *d = (struct tsri_disk *)tier;
-    if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
+    if (!tsri_fork_guard_parent(&d->guard))
+        return tsri_fail(TSR_EFORK, "disk: not usable after fork");
     struct disk_get g = {.d = d, .lane = tsri_lane_take(d, tsri_disk_deadline(io, n))};
-    if (!g.lane) return tsri_fail(TSR_ETIME, "disk: too many calls at once");
+    if (!g.lane) return tsri_fail(TSR_ETIME, "disk: too many concurrent calls");
     for (size_t i = 0; i < n || g.n_entries;) {
         fill_queue(&g, io, &i, n);
         empty_queue(&g);

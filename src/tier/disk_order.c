@@ -187,7 +187,8 @@ int tsri_disk_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg)
 int tsri_disk_unlist(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n)
 {
     struct tsri_disk *d = (struct tsri_disk *)tier;
-    if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
+    if (!tsri_fork_guard_parent(&d->guard))
+        return tsri_fail(TSR_EFORK, "disk: not usable after fork");
     int n_found = 0;
     pthread_mutex_lock(&d->lock);
     for (size_t i = 0; i < n; i++) {
@@ -215,7 +216,8 @@ static int bury_some(struct tsri_disk *d)
 int tsri_disk_purge(struct tsr_tier *tier, const uint8_t *space)
 {
     struct tsri_disk *d = (struct tsri_disk *)tier;
-    if (!tsri_fork_guard_parent(&d->guard)) return tsri_fail(TSR_EFORK, "disk: after fork");
+    if (!tsri_fork_guard_parent(&d->guard))
+        return tsri_fail(TSR_EFORK, "disk: not usable after fork");
     int n = 0;
     for (bool more = true; more;) {
         more = false;

@@ -284,7 +284,7 @@ static size_t fill_segment(struct disk_put *p, struct tsr_tier_io *io, size_t i,
         bool small = is_small(p, &io[i], &layout);
         if (p->segment->capacity - p->offset < layout.record_bytes) break;
         if (is_late(&io[i])) {
-            io[i++].result = tsri_fail(TSR_ETIME, "disk: put too late");
+            io[i++].result = tsri_fail(TSR_ETIME, "disk: put missed its deadline");
         } else if (small) {
             drain(p);
             if (!p->failed) i += write_bundle(p, io + i, n - i);
@@ -303,10 +303,10 @@ int tsri_disk_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
 {
     struct tsri_disk *d = (struct tsri_disk *)tier;
     if (d->read_only || !tsri_fork_guard_parent(&d->guard))
-        return tsri_fail(d->read_only ? TSR_EPERM : TSR_EFORK, "disk: %s is not ours to write",
-                         d->path);
+        return tsri_fail(d->read_only ? TSR_EPERM : TSR_EFORK,
+                         "disk: %s is read-only for this process", d->path);
     struct disk_put p = {.d = d, .lane = tsri_lane_take(d, tsri_disk_deadline(io, n))};
-    if (!p.lane) return tsri_fail(TSR_ETIME, "disk: too many calls at once");
+    if (!p.lane) return tsri_fail(TSR_ETIME, "disk: too many concurrent calls");
     /* A record this large found the file system full: those that are not smaller are not tried, or
      * each of them would make a file and remove it. */
     uint64_t too_large = UINT64_MAX;
@@ -317,7 +317,7 @@ int tsri_disk_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
         if (layout.record_bytes >= too_large) err = TSR_EIO;
         if (!err && d->bytes_max && layout.record_bytes > d->live_max)
             err =
-                tsri_fail(TSR_ERANGE, "disk: an entry of %llu bytes, the store has %llu",
+                tsri_fail(TSR_ERANGE, "disk: entry of %llu bytes exceeds the store of %llu",
                           (unsigned long long)layout.record_bytes, (unsigned long long)d->live_max);
         if (!err)
             err = tsri_segment_take(d, layout.record_bytes, false, io[i].deadline_ns, &p.segment);

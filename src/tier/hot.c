@@ -391,7 +391,7 @@ static int hot_open(struct tsr_tier **out, const struct tsr_tier_env *env)
     const struct tsri_hot_setup *setup = env->arg;
     uint64_t n_pages = setup->bytes_max / setup->page_bytes;
     if (n_pages == 0 || n_pages > UINT32_MAX)
-        return tsri_fail(TSR_ECONFIG, "device pool: %llu bytes in pages of %zu",
+        return tsri_fail(TSR_ECONFIG, "device pool: invalid size: %llu bytes in pages of %zu",
                          (unsigned long long)setup->bytes_max, setup->page_bytes);
     struct hot *h = tsri_alloc(1, sizeof *h);
     if (!h) return TSR_ENOMEM;

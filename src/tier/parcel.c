@@ -30,8 +30,8 @@ static int cut_parts(struct tsri_parcel *r)
     uint64_t n = ((uint64_t)r->head.n_layers + r->part_layers - 1) / r->part_layers;
     n *= r->layer_parts;
     if (n > TSRI_PARCEL_PARTS_MAX)
-        return tsri_fail(TSR_ERANGE, "an entry of %llu parts, %u is the limit",
-                         (unsigned long long)n, TSRI_PARCEL_PARTS_MAX);
+        return tsri_fail(TSR_ERANGE, "entry has %llu parts, limit %u", (unsigned long long)n,
+                         TSRI_PARCEL_PARTS_MAX);
     r->n_parts = (uint32_t)n;
     return 0;
 }
@@ -57,7 +57,7 @@ int tsri_parcel_init(struct tsri_parcel *r, const struct tsr_entry_head *head, u
     }
     r->kv_bytes = r->layer_bytes * h->n_layers;
     if (r->record_bytes > TSRI_PARCEL_RECORD_MAX)
-        return tsri_fail(TSR_ERANGE, "a record of %llu bytes is too large for a server",
+        return tsri_fail(TSR_ERANGE, "record of %llu bytes is too large for a server",
                          (unsigned long long)r->record_bytes);
     return cut_parts(r);
 }
@@ -161,11 +161,11 @@ void tsri_parcel_seal(uint8_t *record, const struct tsri_parcel *r)
 int tsri_parcel_read_head(const uint8_t *from, size_t bytes, struct tsri_parcel *r)
 {
     if (bytes < TSRI_PARCEL_HEAD_BYTES || memcmp(from, REMOTE_MAGIC, 8) != 0)
-        return tsri_fail(TSR_ECORRUPT, "no record of an entry");
+        return tsri_fail(TSR_ECORRUPT, "not an entry record");
     if (tsri_get64(from + HEAD_SUM_AT) != tsri_sum(from, HEAD_SUM_AT))
-        return tsri_fail(TSR_ECORRUPT, "a record's head fails its checksum");
+        return tsri_fail(TSR_ECORRUPT, "record header has a wrong checksum");
     if (tsri_get32(from + VERSION_AT) != TSRI_PARCEL_VERSION)
-        return tsri_fail(TSR_EVERSION, "a record of format version %u, this library knows %u",
+        return tsri_fail(TSR_EVERSION, "record has format version %u, this library supports %u",
                          tsri_get32(from + VERSION_AT), TSRI_PARCEL_VERSION);
     struct tsr_entry_head head;
     tsri_head_read(from + ENTRY_AT, &head);
@@ -175,7 +175,7 @@ int tsri_parcel_read_head(const uint8_t *from, size_t bytes, struct tsri_parcel 
         tsri_parcel_init(r, &head, tsri_get64(from + NONCE_AT), part_bytes) != 0 ||
         tsri_get64(from + RECORD_BYTES_AT) != r->record_bytes ||
         tsri_get64(from + KV_BYTES_AT) != r->kv_bytes)
-        return tsri_fail(TSR_ECORRUPT, "a record of an impossible shape");
+        return tsri_fail(TSR_ECORRUPT, "record has an invalid shape");
     return 0;
 }
 
@@ -186,7 +186,7 @@ int tsri_parcel_read(const uint8_t *record, size_t bytes, struct tsri_parcel *r)
     if (bytes != r->record_bytes ||
         tsri_get64(record + BODY_SUM_AT) !=
             tsri_sum(record + TSRI_PARCEL_HEAD_BYTES, bytes - TSRI_PARCEL_HEAD_BYTES))
-        return tsri_fail(TSR_ECORRUPT, "a record fails its checksum");
+        return tsri_fail(TSR_ECORRUPT, "record has a wrong checksum");
     return 0;
 }
 
@@ -197,7 +197,7 @@ int tsri_parcel_check(const uint8_t *record, const struct tsri_parcel *r, void *
         if (!planes[i]) continue;
         struct tsri_extent x = tsri_parcel_cell(r, i);
         if (tsri_sum(planes[i], x.end - x.begin) != tsri_get64(record + r->sums_at + i * 8))
-            return tsri_fail(TSR_ECORRUPT, "cell %llu fails its checksum", (unsigned long long)i);
+            return tsri_fail(TSR_ECORRUPT, "cell %llu has a wrong checksum", (unsigned long long)i);
     }
     return 0;
 }
@@ -214,9 +214,9 @@ int tsri_parcel_deliver(const uint8_t *record, const struct tsri_parcel *r, stru
     if (memcmp(&r->head.key, &io->head.key, sizeof r->head.key) != 0 ||
         memcmp(r->head.space, io->head.space, sizeof r->head.space) != 0 ||
         !tsri_head_same_shape(&r->head, &io->head))
-        return tsri_fail(TSR_ENOENT, "another entry stands there");
+        return tsri_fail(TSR_ENOENT, "found another entry");
     if (r->head.extra_bytes > io->extra_max)
-        return tsri_fail(TSR_ERANGE, "%u bytes of extra, room for %u", r->head.extra_bytes,
+        return tsri_fail(TSR_ERANGE, "%u extra bytes, room for %u", r->head.extra_bytes,
                          io->extra_max);
     io->head = r->head;
     memcpy(io->tokens, record + r->tokens_at, (size_t)r->head.n_tokens * 4);

@@ -97,7 +97,7 @@ int tsri_piece_check(const struct tsri_disk_piece *p, const struct tsri_kv *kv,
             memcpy(cell + straight, p->bounce.data + bounced, c.bytes - straight);
         bounced += c.stride - straight;
         if (tsri_sum(cell, c.bytes) != sums[i])
-            return tsri_fail(TSR_ECORRUPT, "layer %u, plane %u, cell %u fails its checksum",
+            return tsri_fail(TSR_ECORRUPT, "layer %u, plane %u, cell %u has a wrong checksum",
                              c.layer, c.plane, c.cell);
     }
     return 0;

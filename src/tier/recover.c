@@ -73,13 +73,13 @@ static int read_checkpoint_file(struct recovery *r, int fd, const struct stat *s
     uint8_t head[TSRI_CHECKPOINT_HEAD_BYTES];
     uint64_t bytes = st->st_size > 0 ? (uint64_t)st->st_size : 0;
     if (bytes < sizeof head)
-        return tsri_fail(TSR_ECORRUPT, "checkpoint of %llu bytes", (unsigned long long)bytes);
+        return tsri_fail(TSR_ECORRUPT, "checkpoint has %llu bytes", (unsigned long long)bytes);
     int error = tsri_fileio_read(&d->io, fd, head, sizeof head, 0);
     if (error) return tsri_disk_fail(d, error, "cannot read", "checkpoint");
     int err = tsri_checkpoint_read_head(head, bytes, &r->c);
     if (err) return err;
     if (bytes > CHECKPOINT_BYTES_ANY && bytes > checkpoint_bytes_max(r))
-        return tsri_fail(TSR_ECORRUPT, "checkpoint of %llu bytes, more than the segments allow",
+        return tsri_fail(TSR_ECORRUPT, "checkpoint has %llu bytes, more than the segments allow",
                          (unsigned long long)bytes);
     err = tsri_region_init(&r->file, (size_t)bytes);
     if (err) return err;
@@ -108,7 +108,7 @@ static int load_checkpoint(struct recovery *r)
     memset(&r->c, 0, sizeof r->c);
     if (err == TSR_EVERSION || err == TSR_ENOMEM) return err;
     d->n_ignored++;
-    tsri_log(TSR_LOG_WARN, "disk: %s: done without the checkpoint: %s", d->path, tsr_errmsg());
+    tsri_log(TSR_LOG_WARN, "disk: %s: ignored the checkpoint: %s", d->path, tsr_errmsg());
     return 0;
 }
 
@@ -179,7 +179,7 @@ static int check_segment(struct recovery *r, struct tsri_segment *s)
     if (error) return tsri_disk_fail(d, error, "cannot read", "a segment");
     err = tsri_segment_head_read(page, &head);
     if (err) return err;
-    if (head.id != s->id) return tsri_fail(TSR_ECORRUPT, "named unlike its id");
+    if (head.id != s->id) return tsri_fail(TSR_ECORRUPT, "its name does not match its id");
     if (s->nonce && s->nonce != head.nonce) { /* not the one that the checkpoint means */
         s->tail = TSRI_PAGE_BYTES;
         s->n_tombs = 0;
@@ -245,7 +245,7 @@ static int load_segment(struct recovery *r, uint64_t id,
     if (err) {
         r->vanished |= err == TSR_ENOENT;
         d->n_ignored++;
-        tsri_log(TSR_LOG_WARN, "disk: %s/%s is left alone: %s", d->path, name, tsr_errmsg());
+        tsri_log(TSR_LOG_WARN, "disk: %s/%s is ignored: %s", d->path, name, tsr_errmsg());
         drop_segment(d, s);
         return 0;
     }
@@ -485,7 +485,7 @@ static bool walk_on(struct recovery *r, struct tsri_segment *s, struct tsri_disk
         /* What stands behind may be good: the segment is kept as it is for the next open. */
         s->unread = true;
         tsri_disk_fail(r->d, p->req.error, "cannot read", "a segment");
-        tsri_log(TSR_LOG_WARN, "disk: %s: segment %llx cannot be read at %llu: %s", r->d->path,
+        tsri_log(TSR_LOG_WARN, "disk: %s: cannot read segment %llx at %llu: %s", r->d->path,
                  (unsigned long long)s->id, (unsigned long long)s->tail, strerror(p->req.error));
     }
     if (p->req.error) return false;

@@ -13,7 +13,8 @@
 
 int tsri_redis_usable(struct tsri_redis *r)
 {
-    if (!tsri_fork_guard_parent(&r->guard)) return tsri_fail(TSR_EFORK, "redis: after fork");
+    if (!tsri_fork_guard_parent(&r->guard))
+        return tsri_fail(TSR_EFORK, "redis: not usable after fork");
     if (atomic_load_explicit(&r->cluster, memory_order_relaxed)) return 0;
     uint32_t node = atomic_load_explicit(&r->slots[0], memory_order_relaxed);
     if (tsri_breaker_closed(&r->nodes[node].reach)) return 0;
@@ -111,7 +112,7 @@ static int check_prefix(const char *prefix)
                                   "_.-:/";
     size_t n = strlen(prefix);
     if (n <= TSRI_REDIS_PREFIX_MAX && strspn(prefix, allowed) == n) return 0;
-    return tsri_fail(TSR_ECONFIG, "redis_prefix: at most %u letters, digits and _.-:/",
+    return tsri_fail(TSR_ECONFIG, "redis_prefix: must be at most %u letters, digits and _.-:/",
                      TSRI_REDIS_PREFIX_MAX);
 }
 
@@ -180,7 +181,7 @@ static int redis_open(struct tsr_tier **out, const struct tsr_tier_env *env)
     tsri_cond_init(&r->freed);
     pthread_mutex_init(&r->upkeep_lock, NULL);
     tsri_cond_init(&r->upkeep_more);
-    tsri_breaker_init(&r->writes, 1, WRITES_WAIT_MS, "takes no writes");
+    tsri_breaker_init(&r->writes, 1, WRITES_WAIT_MS, "rejects writes");
     r->read_only = env->read_only != 0;
     atomic_store(&r->nonce, tsri_nonce());
     struct tsri_redis_setup set = {0};
@@ -196,7 +197,7 @@ static int redis_open(struct tsr_tier **out, const struct tsr_tier_env *env)
     tsri_breaker_name(&r->writes, "redis %s", r->addresses);
     r->nodes[0].in_use = true;
     if (tsri_redis_survey(r) == 0)
-        tsri_log(TSR_LOG_INFO, "redis %s: %s, names begin with %s", r->addresses,
+        tsri_log(TSR_LOG_INFO, "redis %s: %s, prefix %s", r->addresses,
                  atomic_load(&r->cluster) ? "a cluster" : "one server", r->root);
     err = tsri_redis_upkeep_start(r);
     if (err) {

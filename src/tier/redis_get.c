@@ -124,7 +124,7 @@ static void get_answered(struct tsri_redis_job *job, struct tsri_resp_req *req)
     if (req->type != '$')
         job->err = tsri_redis_error(redis_of(job), req);
     else if (req->length < 0)
-        job->err = tsri_fail(TSR_ENOENT, "redis: part %u has vanished", req->number);
+        job->err = tsri_fail(TSR_ENOENT, "redis: part %u is missing", req->number);
     else if ((uint64_t)req->length != x.end - x.begin)
         job->err = tsri_fail(TSR_ECORRUPT, "redis: part %u has %lld bytes", req->number,
                              (long long)req->length);
@@ -325,7 +325,7 @@ static int add_place(struct listing *l, const struct entry_name *p)
     if (l->n == l->n_max) {
         size_t n_max = l->n_max ? l->n_max * 2 : 1024;
         struct entry_name *more = realloc(l->places, n_max * sizeof more[0]);
-        if (!more) return tsri_fail(TSR_ENOMEM, "redis: no memory to list entries");
+        if (!more) return tsri_fail(TSR_ENOMEM, "redis: out of memory to list entries");
         l->places = more;
         l->n_max = n_max;
     }
@@ -346,7 +346,7 @@ static int list_some(struct tsri_redis *r, struct tsri_resp *c, char cursor[24],
         reply->element[0]->type != REDIS_REPLY_STRING || reply->element[0]->len >= 24 ||
         reply->element[1]->type != REDIS_REPLY_ARRAY) {
         freeReplyObject(reply);
-        return tsri_fail(TSR_EIO, "redis: no answer to SCAN");
+        return tsri_fail(TSR_EIO, "redis: no response to SCAN");
     }
     memcpy(cursor, reply->element[0]->str, reply->element[0]->len + 1);
     const redisReply *names = reply->element[1];

@@ -103,7 +103,7 @@ int tsri_redis_address_split(const char *address, char host[TSRI_REDIS_ADDRESS_B
     size_t n = strlen(address);
     *port = 0;
     if (n == 0 || n >= TSRI_REDIS_ADDRESS_BYTES)
-        return tsri_fail(TSR_ECONFIG, "redis: an address of %zu bytes", n);
+        return tsri_fail(TSR_ECONFIG, "redis: address too long (%zu bytes)", n);
     if (strncmp(address, "unix:", 5) == 0) {
         memcpy(host, address + 5, n - 4);
         if (host[0] == '/') return 0;
@@ -153,10 +153,12 @@ bool tsri_redis_address(const char *list, uint32_t i, char out[TSRI_REDIS_ADDRES
     *err = TSR_ECONFIG;
     /* What stands before an @ may be a password: such a thing is not repeated in a message. */
     if (memchr(list, '@', n))
-        return tsri_fail(TSR_ECONFIG, "redis: an address holds no user and no password: "
-                                      "redis_user and redis_password do"),
+        return tsri_fail(
+                   TSR_ECONFIG,
+                   "redis: address contains a user or password: use redis_user and redis_password"),
                true;
-    if (n >= sizeof text) return tsri_fail(TSR_ECONFIG, "redis: an address of %zu bytes", n), true;
+    if (n >= sizeof text)
+        return tsri_fail(TSR_ECONFIG, "redis: address too long (%zu bytes)", n), true;
     memcpy(text, list, n);
     text[n] = '\0';
     *err = tsri_redis_address_split(text, host, &port);

@@ -54,7 +54,7 @@ static void put_start(struct tsri_redis_job *job, size_t i)
     job->stage = LOOK;
     job->n = 1;
     if (job->deadline_ns && tsri_now_ns() >= job->deadline_ns) {
-        job->err = tsri_fail(TSR_ETIME, "redis: put too late");
+        job->err = tsri_fail(TSR_ETIME, "redis: put missed its deadline");
         return;
     }
     uint64_t nonce = atomic_fetch_add(&r->nonce, 0x9E3779B97F4A7C15u);
@@ -221,7 +221,8 @@ static bool put_advance(struct tsri_redis_job *job)
         return p->failed ? go(job, UNDO, n_parts) : go(job, STAY, n_parts);
     case STAY:
         if (!p->failed && p->n_there != n_parts)
-            p->failed = tsri_fail(TSR_EFULL, "redis: the server evicts parts as they are written");
+            p->failed =
+                tsri_fail(TSR_EFULL, "redis: the server evicts parts while they are written");
         return p->failed ? go(job, UNDO, n_parts) : go(job, COMMIT, 1);
     case COMMIT:
         if (p->failed) return go(job, UNDO, n_parts);
@@ -261,8 +262,8 @@ int tsri_redis_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
     struct tsri_redis *r = (struct tsri_redis *)tier;
     int err = tsri_redis_usable(r);
     if (err) return err;
-    if (r->read_only) return tsri_fail(TSR_EPERM, "redis: opened to read only");
-    if (!tsri_breaker_try(&r->writes)) return tsri_fail(TSR_EIO, "redis: takes no writes now");
+    if (r->read_only) return tsri_fail(TSR_EPERM, "redis: opened read-only");
+    if (!tsri_breaker_try(&r->writes)) return tsri_fail(TSR_EIO, "redis: rejects writes for now");
     struct tsri_redis_lane *lane = tsri_redis_lane_take(r, io[0].deadline_ns);
     if (!lane) return tsri_fail(TSR_ETIME, "redis: no free connection in time");
     struct put_job jobs[TSRI_REDIS_JOBS];

@@ -262,9 +262,9 @@ static void move_some(struct tsri_redis_run *run)
         if (!c) continue;
         int64_t moved = w.fds[k].revents ? tsri_resp_move(c, w.fds[k].revents) : 0;
         if (moved < 0)
-            fail_node(run, w.node[k], w.i[k], "the connection broke");
+            fail_node(run, w.node[k], w.i[k], "connection lost");
         else if (tsri_resp_pending(c) && tsri_now_ns() - tsri_resp_active_ns(c) > silent_ns)
-            fail_node(run, w.node[k], w.i[k], "no answer");
+            fail_node(run, w.node[k], w.i[k], "no response");
         bytes += moved > 0 ? (uint64_t)moved : 0;
     }
     uint64_t wait_ns = tsri_throttle_take(&r->throttle, bytes);

@@ -424,7 +424,7 @@ static int login_step(struct tsri_resp *c, uint64_t deadline_ns, int n, const ch
     redisReply *reply = tsri_resp_ask(c, deadline_ns, n, args);
     int err = 0;
     if (!reply) {
-        snprintf(why, why_bytes, "no answer to %s", args[0]);
+        snprintf(why, why_bytes, "no response to %s", args[0]);
         err = tsri_now_ns() >= deadline_ns ? TSR_ETIME : TSR_EIO;
     } else if (reply->type == REDIS_REPLY_ERROR) {
         /* The server's own words name no password. */
@@ -462,14 +462,14 @@ static int connect_to(struct tsri_resp *c, const char *address, uint64_t deadlin
     int err = tsri_redis_address_split(address, host, &port);
     if (err) return err;
     c->context = port ? redisConnectNonBlock(host, port) : redisConnectUnixNonBlock(host);
-    if (!c->context) return tsri_fail(TSR_ENOMEM, "redis: no memory for a connection");
+    if (!c->context) return tsri_fail(TSR_ENOMEM, "redis: out of memory for a connection");
     if (c->context->err) {
         snprintf(why, why_bytes, "%.80s", c->context->errstr);
         return TSR_EIO;
     }
     c->fd = c->context->fd;
     if (!wait_for(c->fd, POLLOUT, deadline_ns)) {
-        snprintf(why, why_bytes, "no connection in time");
+        snprintf(why, why_bytes, "connection timed out");
         return TSR_ETIME;
     }
     socklen_t bytes = sizeof error;
@@ -490,7 +490,7 @@ int tsri_resp_open(struct tsri_resp **out, const char *address, const struct tsr
 {
     *out = NULL;
     struct tsri_resp *c = tsri_alloc(1, sizeof *c);
-    snprintf(why, why_bytes, "no memory");
+    snprintf(why, why_bytes, "out of memory");
     if (!c) return TSR_ENOMEM;
     int err = connect_to(c, address, deadline_ns, why, why_bytes);
     if (!err) err = login_to(c, login, deadline_ns, why, why_bytes);

@@ -126,7 +126,7 @@ static int s3_open(struct tsr_tier **out, const struct tsr_tier_env *env)
     pthread_mutex_init(&s->upkeep_lock, NULL);
     tsri_cond_init(&s->upkeep_more);
     tsri_breaker_init(&s->reach, FAILURES, REACH_WAIT_MS, "down");
-    tsri_breaker_init(&s->writes, 1, WRITES_WAIT_MS, "takes no writes");
+    tsri_breaker_init(&s->writes, 1, WRITES_WAIT_MS, "rejects writes");
     s->read_only = env->read_only != 0;
     atomic_store(&s->nonce, tsri_nonce());
     struct tsri_s3_setup set = {0};

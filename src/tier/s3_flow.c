@@ -5,7 +5,8 @@
 
 int tsri_s3_usable(struct tsri_s3 *s)
 {
-    if (!tsri_fork_guard_parent(&s->guard)) return tsri_fail(TSR_EFORK, "s3: after fork");
+    if (!tsri_fork_guard_parent(&s->guard))
+        return tsri_fail(TSR_EFORK, "s3: not usable after fork");
     if (tsri_breaker_closed(&s->reach)) return 0;
     return tsri_fail(TSR_EIO, "s3: %s is down", s->url);
 }

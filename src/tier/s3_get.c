@@ -73,13 +73,13 @@ static int take_record(struct s3_get_job *job, const struct tsri_s3_http_req *re
     if (memcmp(&said.head.key, &wanted->key, sizeof wanted->key) != 0 ||
         memcmp(said.head.space, wanted->space, sizeof wanted->space) != 0 ||
         !tsri_head_same_shape(&said.head, wanted))
-        return tsri_fail(TSR_ENOENT, "s3: another entry stands there");
+        return tsri_fail(TSR_ENOENT, "s3: found another entry");
     if (said.record_bytes != bytes) {
         job->io->head.extra_bytes = said.head.extra_bytes;
         return TSR_EAGAIN;
     }
     if (req->bytes < bytes || job->odd || req->total != bytes + said.kv_bytes)
-        return tsri_fail(TSR_ECORRUPT, "s3: an object of %llu bytes, %llu belong to it",
+        return tsri_fail(TSR_ECORRUPT, "s3: object has %llu bytes, expected %llu",
                          (unsigned long long)req->total,
                          (unsigned long long)(bytes + said.kv_bytes));
     err = tsri_parcel_read(job->record, bytes, &said);
@@ -105,14 +105,15 @@ static int take_range(struct tsri_s3 *s, struct s3_get_job *job, const struct ts
     }
     if (err) return err;
     atomic_fetch_add(&s->read_bytes, req->bytes);
-    if (!same_object(job, req)) return tsri_fail(TSR_ENOENT, "s3: replaced while it was read");
+    if (!same_object(job, req))
+        return tsri_fail(TSR_ENOENT, "s3: object was replaced during the read");
     if (part == 0) {
         err = take_record(job, req);
         if (err) return err;
     }
     if (req->bytes != req->range.end - req->range.begin) {
         if (job->known)
-            return tsri_fail(TSR_ECORRUPT, "s3: a range of %llu bytes",
+            return tsri_fail(TSR_ECORRUPT, "s3: range has %llu bytes",
                              (unsigned long long)req->bytes);
         job->odd = true;
         return 0;
@@ -205,7 +206,7 @@ int tsri_s3_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
     int err = tsri_s3_usable(s);
     if (err) return err;
     struct tsri_s3_lane *lane = tsri_s3_lane_take(s, io[0].deadline_ns);
-    if (!lane) return tsri_fail(TSR_ETIME, "s3: no free lane in time");
+    if (!lane) return tsri_fail(TSR_ETIME, "s3: timed out waiting for a connection");
     struct s3_get get = {.io = io, .n = n};
     struct tsri_s3_flow flow = {.s = s,
                                 .lane = lane,
@@ -271,7 +272,7 @@ int tsri_s3_contains(struct tsr_tier *tier, const struct tsr_tier_ref *refs, siz
     struct s3_look look = {
         .refs = refs, .found = found, .n = n, .deadline_ns = tsri_s3_deadline(s)};
     struct tsri_s3_lane *lane = tsri_s3_lane_take(s, look.deadline_ns);
-    if (!lane) return tsri_fail(TSR_ETIME, "s3: no free lane in time");
+    if (!lane) return tsri_fail(TSR_ETIME, "s3: timed out waiting for a connection");
     struct tsri_s3_flow flow = {.s = s,
                                 .lane = lane,
                                 .window = 2 * s->connections,

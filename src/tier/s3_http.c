@@ -335,7 +335,7 @@ static enum tsri_s3_http_end how_it_ended(const struct tsri_s3_http *h,
         describe_error(req);
         return TSRI_S3_HTTP_ANSWERED;
     }
-    const char *why = req->wrong ? "an answer to another question" : h->curl.easy_strerror(result);
+    const char *why = req->wrong ? "unexpected response" : h->curl.easy_strerror(result);
     snprintf(req->why, sizeof req->why, "%s", why);
     if (result == CURLE_COULDNT_CONNECT || result == CURLE_COULDNT_RESOLVE_HOST ||
         result == CURLE_COULDNT_RESOLVE_PROXY || result == CURLE_SSL_CONNECT_ERROR ||
@@ -370,7 +370,7 @@ static uint64_t expire(struct tsri_s3_http *h)
             snprintf(req->why, sizeof req->why, "slower than the deadline");
             finish(h, req, TSRI_S3_HTTP_LATE);
         } else if (now - req->active_ns > silent_ns && now > req->active_ns) {
-            snprintf(req->why, sizeof req->why, "no answer");
+            snprintf(req->why, sizeof req->why, "no response");
             finish(h, req, TSRI_S3_HTTP_SILENT);
         } else if (req->deadline_ns && req->deadline_ns < next) {
             next = req->deadline_ns;
@@ -398,7 +398,7 @@ static void start_queued(struct tsri_s3_http *h)
         struct tsri_s3_http_req *req = take_queued(h);
         if (!req) return;
         if (start(h, req)) continue;
-        snprintf(req->why, sizeof req->why, "no memory for a request");
+        snprintf(req->why, sizeof req->why, "out of memory for a request");
         req->end = TSRI_S3_HTTP_BROKEN;
         hand_back(req);
     }

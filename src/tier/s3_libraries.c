@@ -38,8 +38,7 @@ static int find_functions(void *table, const struct function *functions, size_t 
 static void *open_library(const char *name, const char *path)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!library)
-        tsri_fail(TSR_EUNSUP, "s3: %s is needed and cannot be loaded: %s", name, dlerror());
+    if (!library) tsri_fail(TSR_EUNSUP, "s3: cannot load %s: %s", name, dlerror());
     return library;
 }
 
@@ -51,7 +50,7 @@ int tsri_s3_curl_load(struct tsri_s3_curl *curl, const char *path)
     if (!err) {
         const curl_version_info_data *is = curl->version_info(CURLVERSION_NOW);
         if (is->version_num < TSRI_S3_CURL_VERSION)
-            err = tsri_fail(TSR_EUNSUP, "s3: %s is libcurl %s: 7.85 or later is needed", path,
+            err = tsri_fail(TSR_EUNSUP, "s3: %s is libcurl %s: 7.85 or later is required", path,
                             is->version);
     }
     if (err) dlclose(library);

@@ -30,7 +30,7 @@ static int set(char **to, const char *text, size_t n)
     tsri_secret_free(to);
     if (n == 0) return 0;
     if (n > VALUE_BYTES_MAX || !printable(text, n))
-        return tsri_fail(TSR_ECONFIG, "s3: a key of impossible characters or length");
+        return tsri_fail(TSR_ECONFIG, "s3: access key or secret key is malformed");
     char *copy = tsri_alloc(n + 1, 1);
     if (!copy) return TSR_ENOMEM;
     memcpy(copy, text, n);
@@ -62,7 +62,7 @@ static bool says(struct text_span s, const char *word)
 static int take_setting(struct tsri_s3_login *l, struct text_span line)
 {
     const char *equals = memchr(line.at, '=', line.n);
-    if (!equals) return tsri_fail(TSR_ECONFIG, "s3_credentials_file: a line without =");
+    if (!equals) return tsri_fail(TSR_ECONFIG, "s3_credentials_file: line without =");
     struct text_span name = trim((struct text_span){line.at, (size_t)(equals - line.at)});
     struct text_span value =
         trim((struct text_span){equals + 1, line.n - (size_t)(equals + 1 - line.at)});
@@ -83,7 +83,7 @@ int tsri_s3_login_read(struct tsri_s3_login *l, const char *text, size_t bytes, 
         if (line.n == 0 || line.at[0] == '#' || line.at[0] == ';') continue;
         if (line.at[0] == '[') {
             if (line.at[line.n - 1] != ']')
-                return tsri_fail(TSR_ECONFIG, "s3_credentials_file: a section without ]");
+                return tsri_fail(TSR_ECONFIG, "s3_credentials_file: section without ]");
             ours = says(trim((struct text_span){line.at + 1, line.n - 2}), profile);
             continue;
         }
@@ -91,7 +91,7 @@ int tsri_s3_login_read(struct tsri_s3_login *l, const char *text, size_t bytes, 
         if (err) return err;
     }
     if (!l->access_key || !l->secret_key)
-        return tsri_fail(TSR_ECONFIG, "s3_credentials_file: no keys in its section [%s]", profile);
+        return tsri_fail(TSR_ECONFIG, "s3_credentials_file: no keys in section [%s]", profile);
     return 0;
 }
 
@@ -123,7 +123,7 @@ static int set_all(struct tsri_s3_login *l, const char *access_key, const char *
     if (!err) err = set_text(&l->secret_key, secret_key);
     if (!err) err = set_text(&l->token, token);
     if (!err && !l->access_key != !l->secret_key)
-        err = tsri_fail(TSR_ECONFIG, "s3: of access key and secret key one is missing");
+        err = tsri_fail(TSR_ECONFIG, "s3: access key or secret key is missing");
     return err;
 }
 

@@ -34,12 +34,11 @@ static int split_endpoint(const char *endpoint, const char **scheme, char *host,
     while (n && endpoint[n - 1] == '/')
         n--;
     if (n == 0 || n >= host_bytes)
-        return tsri_fail(TSR_ECONFIG, "s3_endpoint: no host, or a long one");
+        return tsri_fail(TSR_ECONFIG, "s3_endpoint: host is missing or too long");
     memcpy(host, endpoint, n);
     host[n] = '\0';
     if (!made_of(host, ".-_:[]", 1, host_bytes))
-        return tsri_fail(TSR_ECONFIG,
-                         "s3_endpoint: http://HOST:PORT or https://HOST:PORT is wanted");
+        return tsri_fail(TSR_ECONFIG, "s3_endpoint: must be http://HOST:PORT or https://HOST:PORT");
     return 0;
 }
 
@@ -49,9 +48,9 @@ int tsri_s3_base(char out[TSRI_S3_BASE_BYTES], const char *endpoint, const char 
     char host[256];
     const char *scheme;
     if (!made_of(bucket, ".-_", 3, 63))
-        return tsri_fail(TSR_ECONFIG, "s3_bucket: 3 to 63 letters, digits and .-_");
+        return tsri_fail(TSR_ECONFIG, "s3_bucket: must be 3 to 63 letters, digits and .-_");
     if (!made_of(region, "-_", 1, 32))
-        return tsri_fail(TSR_ECONFIG, "s3_region: letters, digits and -");
+        return tsri_fail(TSR_ECONFIG, "s3_region: must be letters, digits and -");
     if (!endpoint[0]) {
         scheme = "https://";
         snprintf(host, sizeof host, "s3.%s.amazonaws.com", region);
@@ -74,7 +73,7 @@ int tsri_s3_check_prefix(const char *prefix)
     if (made_of(prefix, "_.-/", 1, TSRI_S3_PREFIX_MAX) && prefix[0] != '/' &&
         prefix[n - 1] != '/' && !strstr(prefix, "//") && !strstr(prefix, ".."))
         return 0;
-    return tsri_fail(TSR_ECONFIG, "s3_prefix: at most %u letters, digits and _.-/",
+    return tsri_fail(TSR_ECONFIG, "s3_prefix: must be at most %u letters, digits and _.-/",
                      TSRI_S3_PREFIX_MAX);
 }
 

@@ -102,7 +102,7 @@ static void part_answered(struct tsri_s3_flow *flow, struct tsri_s3_http_req *re
     p->err = tsri_s3_error(flow->s, req);
     size_t n = strlen(req->etag);
     if (!p->err && (n == 0 || strcspn(req->etag, "<>&") != n))
-        p->err = tsri_fail(TSR_EIO, "s3: a part without an ETag");
+        p->err = tsri_fail(TSR_EIO, "s3: response to a part has no ETag");
     if (p->err)
         tsri_s3_flow_cancel(flow, p);
     else
@@ -121,7 +121,7 @@ static int begin_upload(struct s3_put *p)
     if (!tsri_s3_element(tsri_s3_http_expat(p->s->http), (const char *)p->lane->reply.data,
                          req->bytes, "UploadId", id, sizeof id) ||
         !id[0] || !tsri_s3_escape(p->upload, sizeof p->upload, id))
-        return tsri_fail(TSR_EIO, "s3: an upload without an id");
+        return tsri_fail(TSR_EIO, "s3: response to an upload has no id");
     return 0;
 }
 
@@ -190,7 +190,7 @@ static int put_one(struct s3_put *p)
     struct tsri_s3 *s = p->s;
     struct tsri_region *room = &p->lane->records[0];
     if (p->io->deadline_ns && tsri_now_ns() >= p->io->deadline_ns)
-        return tsri_fail(TSR_ETIME, "s3: put too late");
+        return tsri_fail(TSR_ETIME, "s3: put missed its deadline");
     uint64_t nonce = atomic_fetch_add(&s->nonce, 0x9E3779B97F4A7C15u);
     int err = tsri_parcel_init(&p->parcel, &p->io->head, nonce, s->part_bytes);
     if (!err) err = tsri_region_need(room, p->parcel.record_bytes);
@@ -220,10 +220,10 @@ int tsri_s3_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
     struct tsri_s3 *s = (struct tsri_s3 *)tier;
     int err = tsri_s3_usable(s), n_ok = 0;
     if (err) return err;
-    if (s->read_only) return tsri_fail(TSR_EPERM, "s3: opened to read only");
-    if (!tsri_breaker_try(&s->writes)) return tsri_fail(TSR_EIO, "s3: takes no writes now");
+    if (s->read_only) return tsri_fail(TSR_EPERM, "s3: opened read-only");
+    if (!tsri_breaker_try(&s->writes)) return tsri_fail(TSR_EIO, "s3: rejects writes for now");
     struct tsri_s3_lane *lane = tsri_s3_lane_take(s, io[0].deadline_ns);
-    if (!lane) return tsri_fail(TSR_ETIME, "s3: no free lane in time");
+    if (!lane) return tsri_fail(TSR_ETIME, "s3: timed out waiting for a connection");
     for (size_t i = 0; i < n; i++) {
         struct s3_put p = {.s = s, .lane = lane, .io = &io[i]};
         io[i].result = tsri_s3_usable(s);
@@ -283,9 +283,9 @@ int tsri_s3_drop(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t 
     struct tsri_s3 *s = (struct tsri_s3 *)tier;
     int err = tsri_s3_usable(s), n_dropped = 0;
     if (err) return err;
-    if (s->read_only) return tsri_fail(TSR_EPERM, "s3: opened to read only");
+    if (s->read_only) return tsri_fail(TSR_EPERM, "s3: opened read-only");
     struct tsri_s3_lane *lane = tsri_s3_lane_take(s, tsri_s3_deadline(s));
-    if (!lane) return tsri_fail(TSR_ETIME, "s3: no free lane in time");
+    if (!lane) return tsri_fail(TSR_ETIME, "s3: timed out waiting for a connection");
     for (size_t i = 0; i < n; i += DROP_GROUP) {
         struct s3_drop d = {.refs = refs + i, .deadline_ns = tsri_s3_deadline(s)};
         d.n = n - i < DROP_GROUP ? (uint32_t)(n - i) : DROP_GROUP;

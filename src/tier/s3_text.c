@@ -180,11 +180,11 @@ int tsri_s3_read_list(const struct tsri_s3_expat *expat, const char *text, size_
         .expat = expat, .ended = read_listed, .arg = &l, .root = "ListBucketResult"};
     token[0] = '\0';
     if (!walk(&w, text, bytes))
-        return tsri_fail(TSR_ECORRUPT, "s3: a list that is none, or broken off");
+        return tsri_fail(TSR_ECORRUPT, "s3: malformed or truncated listing");
     if (!l.truncated)
         token[0] = '\0';
     else if (!token[0])
-        return tsri_fail(TSR_ECORRUPT, "s3: a list that cannot be gone on with");
+        return tsri_fail(TSR_ECORRUPT, "s3: listing has no continuation token");
     return l.n;
 }
 

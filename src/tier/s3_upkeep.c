@@ -18,7 +18,7 @@ int tsri_s3_list_page(struct tsri_s3 *s, struct tsri_s3_lane *lane, uint32_t n_m
     struct tsri_s3_http_req *req = lane->free;
     char escaped[3 * TSRI_S3_TOKEN_BYTES] = "", dir[3 * TSRI_S3_DIR_MAX + 1];
     if (!tsri_s3_escape(escaped, sizeof escaped, token) || !tsri_s3_escape(dir, sizeof dir, s->dir))
-        return tsri_fail(TSR_EIO, "s3: a token that is too long");
+        return tsri_fail(TSR_EIO, "s3: continuation token is too long");
     int err = tsri_region_need(&lane->reply, TSRI_S3_REPLY_MAX);
     if (err) return err;
     tsri_s3_req_entry(s, req, TSRI_S3_HTTP_GET, &no_key, no_space);
@@ -27,7 +27,7 @@ int tsri_s3_list_page(struct tsri_s3 *s, struct tsri_s3_lane *lane, uint32_t n_m
                      s->url, s->path_style ? "" : "/", token[0] ? "continuation-token=" : "",
                      escaped, token[0] ? "&" : "", n_max, dir);
     if (n < 0 || (size_t)n >= sizeof req->url)
-        return tsri_fail(TSR_EIO, "s3: a token that is too long");
+        return tsri_fail(TSR_EIO, "s3: continuation token is too long");
     req->sinks[0] = tsri_stream_flat(lane->reply.data, TSRI_S3_REPLY_MAX);
     req->deadline_ns = tsri_s3_deadline(s);
     err = tsri_s3_ask(s, lane, req);

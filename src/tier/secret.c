@@ -17,13 +17,14 @@ int64_t tsri_secret_read(const char *option, const char *path, char *text, size_
 {
     struct stat st;
     int fd = tsri_file_open(path, &st);
-    if (fd < 0 && errno == EINVAL) return tsri_fail(TSR_ECONFIG, "%s: %s is no file", option, path);
+    if (fd < 0 && errno == EINVAL)
+        return tsri_fail(TSR_ECONFIG, "%s: %s is not a file", option, path);
     if (fd < 0) return tsri_fail(TSR_ECONFIG, "%s: %s: %s", option, path, strerror(errno));
     int64_t n = 0;
     if (!tsri_file_is_ours(&st))
         n = tsri_fail(TSR_EPERM, "%s: %s belongs to another user", option, path);
     else if (st.st_mode & (S_IRWXG | S_IRWXO))
-        n = tsri_fail(TSR_EPERM, "%s: %s may be read by others: chmod 600 it", option, path);
+        n = tsri_fail(TSR_EPERM, "%s: %s is accessible to others: run chmod 600", option, path);
     ssize_t got = 1;
     while (n >= 0 && (size_t)n < bytes_max && got > 0) {
         got = read(fd, text + n, bytes_max - (size_t)n);
@@ -32,7 +33,7 @@ int64_t tsri_secret_read(const char *option, const char *path, char *text, size_
     close(fd);
     if (n >= 0 && got < 0) n = tsri_fail(TSR_EIO, "%s: %s: %s", option, path, strerror(errno));
     if (n >= 0 && (size_t)n == bytes_max)
-        n = tsri_fail(TSR_ECONFIG, "%s: %s is too large for one", option, path);
+        n = tsri_fail(TSR_ECONFIG, "%s: %s is too large", option, path);
     return n;
 }
 

@@ -74,11 +74,11 @@ int tsri_segment_head_read(const uint8_t *page, struct tsri_segment_head *h)
     if (memcmp(page, SEGMENT_MAGIC, 8) != 0)
         return tsri_fail(TSR_ECORRUPT, "not a segment of a store");
     if (tsri_get64(page + SEGMENT_SUM_AT) != tsri_sum(page, SEGMENT_SUM_AT))
-        return tsri_fail(TSR_ECORRUPT, "segment header fails its checksum");
+        return tsri_fail(TSR_ECORRUPT, "segment header has a wrong checksum");
     /* Behind the checksum: a flipped bit in the version must not pass for a newer format. Every
      * version keeps magic, version and checksum where they are. */
     if (tsri_get32(page + 8) != TSRI_DISK_VERSION)
-        return tsri_fail(TSR_EVERSION, "segment of format version %u, this library knows %u",
+        return tsri_fail(TSR_EVERSION, "segment has format version %u, this library supports %u",
                          tsri_get32(page + 8), TSRI_DISK_VERSION);
     h->id = tsri_get64(page + 16);
     h->nonce = tsri_get64(page + 24);
@@ -124,7 +124,7 @@ int tsri_record_read(const uint8_t *from, uint64_t nonce, uint64_t offset, uint6
     memset(r, 0, sizeof *r);
     if (tsri_get32(from) != RECORD_MAGIC) return tsri_fail(TSR_ECORRUPT, "no record here");
     if (tsri_get64(from + RECORD_SUM_AT) != tsri_sum(from, RECORD_SUM_AT))
-        return tsri_fail(TSR_ECORRUPT, "record header fails its checksum");
+        return tsri_fail(TSR_ECORRUPT, "record header has a wrong checksum");
     r->kind = tsri_get32(from + 4);
     r->nonce = tsri_get64(from + 8);
     r->offset = tsri_get64(from + 16);
@@ -138,10 +138,10 @@ int tsri_record_read(const uint8_t *from, uint64_t nonce, uint64_t offset, uint6
         r->head.cost_s = tsri_get_cost(from + COST_AT);
     }
     if (r->nonce != nonce || r->offset != offset)
-        return tsri_fail(TSR_ECORRUPT, "record belongs elsewhere");
-    if (!record_is_sane(r)) return tsri_fail(TSR_ECORRUPT, "record of an impossible shape");
+        return tsri_fail(TSR_ECORRUPT, "record belongs to another place");
+    if (!record_is_sane(r)) return tsri_fail(TSR_ECORRUPT, "record has an invalid shape");
     if (offset > end || r->bytes > end - offset)
-        return tsri_fail(TSR_ECORRUPT, "record ends behind its file");
+        return tsri_fail(TSR_ECORRUPT, "record ends after the end of its file");
     return 0;
 }
 
@@ -165,7 +165,7 @@ int tsri_header_check(const uint8_t *header, const struct tsri_layout *l,
                       const struct tsri_record *r)
 {
     uint64_t sum = tsri_sum(header + TSRI_RECORD_HEAD_BYTES, l->body_end - TSRI_RECORD_HEAD_BYTES);
-    if (sum != r->body_sum) return tsri_fail(TSR_ECORRUPT, "entry header fails its checksum");
+    if (sum != r->body_sum) return tsri_fail(TSR_ECORRUPT, "entry header has a wrong checksum");
     return 0;
 }
 
@@ -193,7 +193,7 @@ int tsri_tombs_read(const uint8_t *page, const struct tsri_record *r, struct tsr
 {
     const uint8_t *at = page + TSRI_RECORD_HEAD_BYTES;
     if (tsri_sum(at, (size_t)r->n_tombs * TOMB_BYTES) != r->body_sum)
-        return tsri_fail(TSR_ECORRUPT, "tombstones fail their checksum");
+        return tsri_fail(TSR_ECORRUPT, "tombstones have a wrong checksum");
     for (uint32_t i = 0; i < r->n_tombs; i++, at += TOMB_BYTES) {
         tombs[i] = (struct tsri_tomb){.seq = tsri_get64(at + 16), .segment = tsri_get64(at + 24)};
         memcpy(tombs[i].key.bytes, at, 16);

@@ -58,9 +58,9 @@ bool tsri_head_same(const struct tsr_entry_head *a, const struct tsr_entry_head 
 
 static int check_ops(const struct tsr_tier_ops *ops)
 {
-    if (!ops) return tsri_fail(TSR_EINVAL, "tier without a table");
+    if (!ops) return tsri_fail(TSR_EINVAL, "tier: the table is NULL");
     if (ops->abi != TSR_TIER_ABI)
-        return tsri_fail(TSR_EVERSION, "tier with abi %u, this library has %u", ops->abi,
+        return tsri_fail(TSR_EVERSION, "tier: abi %u, this library supports %u", ops->abi,
                          TSR_TIER_ABI);
     if (!ops->name || !ops->open || !ops->close || !ops->put || !ops->get || !ops->drop)
         return tsri_fail(TSR_EINVAL, "tier %s lacks open, close, put, get or drop",
@@ -70,7 +70,7 @@ static int check_ops(const struct tsr_tier_ops *ops)
 
 int tsr_tier_attach(struct tsr_config *cfg, const struct tsr_tier_ops *ops, void *arg)
 {
-    if (!cfg) return tsri_fail(TSR_EINVAL, "no configuration to attach a tier to");
+    if (!cfg) return tsri_fail(TSR_EINVAL, "tier: config is NULL");
     int err = check_ops(ops);
     return err ? err : tsri_config_attach(cfg, ops, arg);
 }
@@ -88,11 +88,12 @@ int tsri_tier_open(struct tsr_tier **out, const struct tsr_tier_ops *ops,
         tsri_tenant_of(tenant, e.config);
         e.tenant = tenant;
     }
-    if (!tsri_tenant_is_name(e.tenant)) return tsri_fail(TSR_EINVAL, "tier: no name of a tenant");
+    if (!tsri_tenant_is_name(e.tenant))
+        return tsri_fail(TSR_EINVAL, "tier: tenant name is missing");
     struct tsr_tier *tier = NULL;
     err = ops->open(&tier, &e);
     if (err < 0) return err;
-    if (!tier) return tsri_fail(TSR_EIO, "tier %s opened without an instance", ops->name);
+    if (!tier) return tsri_fail(TSR_EIO, "tier %s: open returned no instance", ops->name);
     tier->ops = ops;
     *out = tier;
     return 0;
@@ -121,10 +122,10 @@ static int check_ios(struct tsr_tier_io *io, size_t n, bool put)
     for (size_t i = 0; i < n && !err; i++) {
         const struct tsr_tier_io *x = &io[i];
         if (!tsri_head_is_valid(&x->head))
-            err = tsri_fail(TSR_EINVAL, "tier: io %zu: no entry has this shape", i);
+            err = tsri_fail(TSR_EINVAL, "tier: io %zu: invalid shape", i);
         else if (x->n_cells != tsri_head_cells(&x->head))
-            err = tsri_fail(TSR_EINVAL, "tier: io %zu: %u cells, its tokens need %u", i, x->n_cells,
-                            tsri_head_cells(&x->head));
+            err = tsri_fail(TSR_EINVAL, "tier: io %zu: %u cells, but its tokens need %u", i,
+                            x->n_cells, tsri_head_cells(&x->head));
         else if (!x->tokens || !x->planes)
             err = tsri_fail(TSR_EINVAL, "tier: io %zu: no tokens or no planes", i);
         else if (put ? x->head.extra_bytes && !x->extra : x->extra_max && !x->extra)

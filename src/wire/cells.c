@@ -25,8 +25,7 @@ int tsri_shape_init(struct tsri_shape *s, const struct tsr_space_desc *desc, siz
     uint64_t k = heads * desc->k_dim * element, v = heads * v_dim * element;
     uint64_t row_max = k > v ? k : v;
     if (row_max > TSRI_PLANE_BYTES_MAX)
-        return tsri_fail(TSR_ERANGE,
-                         "a token's row of %llu bytes a layer is beyond the limit of %u",
+        return tsri_fail(TSR_ERANGE, "%llu bytes per token and layer exceed the limit of %u",
                          (unsigned long long)row_max, TSRI_PLANE_BYTES_MAX);
     *s = (struct tsri_shape){.n_layers = desc->n_layers,
                              .n_planes = v ? 2 : 1,
@@ -37,7 +36,7 @@ int tsri_shape_init(struct tsri_shape *s, const struct tsr_space_desc *desc, siz
         s->cell_tokens /= 2;
     if (tsri_align_up(s->cell_tokens * row_max, TSRI_CACHE_LINE) > page_bytes)
         return tsri_fail(TSR_ERANGE,
-                         "a plane of %u tokens of %llu bytes does not fit in a page: raise "
+                         "a plane of %u tokens of %llu bytes does not fit into a page: raise "
                          "host_page_size above %zu",
                          s->cell_tokens, (unsigned long long)row_max, page_bytes);
     return 0;
@@ -122,7 +121,7 @@ int tsri_view_check(const struct tsri_shape *s, struct tsr_view *v, uint32_t n_t
         v->layer_stride = n_tokens * (row[0] + row[1]);
     }
     if (v->token_stride && v->token_stride < row_max)
-        return tsri_fail(TSR_EINVAL, "view: token_stride %zu is less than a row of %zu",
+        return tsri_fail(TSR_EINVAL, "view: token_stride %zu is less than the row size %zu",
                          v->token_stride, row_max);
     if (n_layers > 1 && v->layer_stride == 0)
         return tsri_fail(TSR_EINVAL, "view: layer_stride is 0 for %u layers", n_layers);
@@ -140,8 +139,7 @@ int tsri_view_check(const struct tsri_shape *s, struct tsr_view *v, uint32_t n_t
         if (sum > end) end = sum;
     }
     if (end > v->bytes)
-        return tsri_fail(TSR_ERANGE, "view: %zu bytes are needed, the buffer has %zu", end,
-                         v->bytes);
+        return tsri_fail(TSR_ERANGE, "view: needs %zu bytes, the buffer has %zu", end, v->bytes);
     return 0;
 }
 

@@ -27,7 +27,7 @@ int tsri_wire_head_get(const uint8_t bytes[TSRI_WIRE_HEAD_BYTES], struct tsri_wi
     memcpy(&out->status, bytes + 20, 4);
     if (magic != TSRI_WIRE_MAGIC) return tsri_fail(TSR_EINVAL, "wire: not a frame");
     if (out->body_bytes % 8)
-        return tsri_fail(TSR_EINVAL, "wire: a body of %u bytes, not a multiple of 8",
+        return tsri_fail(TSR_EINVAL, "wire: body of %u bytes is not a multiple of 8",
                          out->body_bytes);
     return 0;
 }

@@ -128,7 +128,7 @@ static int mapping_open(struct tsri_mapping **out, const struct tsri_wire_welcom
     int e = 0;
     if (w->page_bytes == 0 || w->pool_bytes / w->page_bytes > UINT32_MAX ||
         ((uint64_t)w->slot + 1) * sizeof(uint64_t) > w->control_bytes)
-        e = tsri_fail(TSR_EINVAL, "the server's welcome makes no sense");
+        e = tsri_fail(TSR_EINVAL, "the server sent an invalid welcome");
     if (e == 0) e = tsri_region_init_reader(&m->pool, fds[0], (size_t)w->pool_bytes);
     if (e == 0) e = tsri_region_init_reader(&m->control, fds[1], (size_t)w->control_bytes);
     if (e) {
@@ -168,8 +168,8 @@ static void settle(struct tsri_link *l)
 static void give_up(struct tsri_link *l, const char *why)
 {
     if (l->fd < 0 || l->broken) return;
-    tsri_log(l->state == OPEN ? TSR_LOG_WARN : TSR_LOG_DEBUG, "server at %s: %s; going on without",
-             l->path, why);
+    tsri_log(l->state == OPEN ? TSR_LOG_WARN : TSR_LOG_DEBUG,
+             "server at %s: %s; continuing without it", l->path, why);
     l->broken = true;
     shutdown(l->fd, SHUT_RDWR); /* wakes whoever waits for it */
     if (l->state == OPEN) l->retry_ns = RETRY_NS_MIN;
@@ -212,10 +212,10 @@ static void take_welcome(struct tsri_link *l, const struct tsri_wire_head *head,
     struct tsri_reply r;
     int e = tsri_reply_decode(&r, head, frame + TSRI_WIRE_HEAD_BYTES);
     if (e == 0 && head->type != (TSRI_WIRE_HELLO | TSRI_WIRE_REPLY))
-        e = tsri_fail(TSR_EINVAL, "the server answers hello with something else");
+        e = tsri_fail(TSR_EINVAL, "the server sent an unexpected reply to hello");
     if (e == 0 && r.status < 0)
         e = tsri_fail(r.status, "%.*s", (int)tsri_min_u32(r.text_bytes, 200), r.text);
-    if (e == 0 && l->n_fds != 2) e = tsri_fail(TSR_EINVAL, "the server shows no memory");
+    if (e == 0 && l->n_fds != 2) e = tsri_fail(TSR_EINVAL, "the server shares no memory");
     if (e == 0) e = mapping_open(&l->mapping, &r.welcome, l->fds);
     for (uint32_t i = 0; i < l->n_fds; i++)
         close(l->fds[i]);
@@ -241,12 +241,12 @@ static void take_frames(struct tsri_link *l)
     while (!l->broken && l->in.n - at >= TSRI_WIRE_HEAD_BYTES) {
         if (tsri_wire_head_get(l->in.data + at, &head) != 0 ||
             head.body_bytes > TSRI_WIRE_BODY_MAX) {
-            give_up(l, "it does not speak the protocol");
+            give_up(l, "protocol error");
             break;
         }
         size_t bytes = TSRI_WIRE_HEAD_BYTES + (size_t)head.body_bytes;
         if (l->in.n - at < bytes) {
-            if (!buffer_room(&l->in, at + bytes)) give_up(l, "no memory for its reply");
+            if (!buffer_room(&l->in, at + bytes)) give_up(l, "out of memory for its reply");
             break;
         }
         if (l->state == GREETING)
@@ -283,7 +283,7 @@ static void read_some(struct tsri_link *l, uint64_t until_ns)
         l->in.n += (size_t)got;
         take_frames(l);
     } else if (ready > 0 && (got == 0 || (err != EAGAIN && err != EINTR))) {
-        give_up(l, got == 0 ? "it has closed the connection" : strerror(err));
+        give_up(l, got == 0 ? "it closed the connection" : strerror(err));
     }
     l->reading = false;
     settle(l);
@@ -327,7 +327,7 @@ static void greet(struct tsri_link *l)
     l->fd = tsri_socket_connect(l->path, l->owner);
     if (l->fd < 0) {
         if (l->fd == TSR_EPERM && !l->refused) {
-            tsri_log(TSR_LOG_WARN, "no server is used: %s", tsr_errmsg());
+            tsri_log(TSR_LOG_WARN, "no server: %s", tsr_errmsg());
             l->refused = TSR_EPERM;
             snprintf(l->why, sizeof l->why, "%s", tsr_errmsg());
         }
@@ -360,7 +360,7 @@ static bool is_open(struct tsri_link *l)
     if (l->state == GREETING) {
         read_ready(l);
         if (l->state == GREETING && tsri_now_ns() - l->since_ns > l->patience_ns)
-            give_up(l, "it does not answer");
+            give_up(l, "no response");
     }
     return l->state == OPEN;
 }
@@ -368,14 +368,14 @@ static bool is_open(struct tsri_link *l)
 static int not_there(const struct tsri_link *l)
 {
     if (l->refused) return tsri_fail(l->refused, "server at %s: %s", l->path, l->why);
-    return tsri_fail(TSR_EAGAIN, "no server answers at %s", l->path);
+    return tsri_fail(TSR_EAGAIN, "no server at %s", l->path);
 }
 
 /* An answer is overdue: it may have come meanwhile. */
 static bool is_late(struct tsri_link *l)
 {
     if (l->n_late) read_ready(l);
-    if (l->n_late && tsri_now_ns() - l->late_ns > l->patience_ns) give_up(l, "it does not answer");
+    if (l->n_late && tsri_now_ns() - l->late_ns > l->patience_ns) give_up(l, "no response");
     return l->n_late > 0;
 }
 
@@ -383,11 +383,11 @@ static bool is_late(struct tsri_link *l)
 static int begin_send(struct tsri_link *l, uint64_t session, uint64_t until_ns)
 {
     while (l->state == OPEN && l->session == session && l->sending) {
-        if (tsri_now_ns() >= until_ns) return tsri_fail(TSR_ETIME, "the server is slow");
+        if (tsri_now_ns() >= until_ns) return tsri_fail(TSR_ETIME, "the server is too slow");
         wait_change(l, until_ns);
     }
     if (l->state != OPEN || l->session != session)
-        return tsri_fail(TSR_EAGAIN, "the connection to %s was lost", l->path);
+        return tsri_fail(TSR_EAGAIN, "lost the connection to %s", l->path);
     l->sending = true;
     return 0;
 }
@@ -401,10 +401,10 @@ static int end_send(struct tsri_link *l, uint64_t until_ns)
     pthread_mutex_lock(&l->lock);
     l->sending = false;
     buffer_trim(&l->out);
-    if (err) give_up(l, err == ETIMEDOUT ? "it does not listen" : strerror(err));
+    if (err) give_up(l, err == ETIMEDOUT ? "it does not read its messages" : strerror(err));
     settle(l);
     pthread_cond_broadcast(&l->changed);
-    return err ? tsri_fail(TSR_EAGAIN, "the connection to %s was lost", l->path) : 0;
+    return err ? tsri_fail(TSR_EAGAIN, "lost the connection to %s", l->path) : 0;
 }
 
 static int encode(struct tsri_link *l, struct tsri_request *r, uint64_t id, int32_t status)
@@ -430,7 +430,7 @@ int tsri_link_start(struct tsri_link *l, uint64_t session, struct tsri_request *
 {
     *out = NULL;
     pthread_mutex_lock(&l->lock);
-    int e = is_late(l) ? tsri_fail(TSR_EAGAIN, "the server at %s is late", l->path) : 0;
+    int e = is_late(l) ? tsri_fail(TSR_EAGAIN, "the server at %s missed the deadline", l->path) : 0;
     if (e == 0) e = begin_send(l, session, until_ns);
     if (e) {
         pthread_mutex_unlock(&l->lock);
@@ -438,7 +438,8 @@ int tsri_link_start(struct tsri_link *l, uint64_t session, struct tsri_request *
     }
     struct answer *a = free_answer(l);
     uint64_t id = ++l->next_id;
-    e = a ? encode(l, r, id, 0) : tsri_fail(TSR_EAGAIN, "%u calls are under way", ANSWERS_MAX);
+    e = a ? encode(l, r, id, 0)
+          : tsri_fail(TSR_EAGAIN, "too many calls in flight (%u)", ANSWERS_MAX);
     if (e) {
         l->sending = false;
         settle(l);
@@ -487,9 +488,8 @@ int tsri_link_wait(struct tsri_answer *answer, uint64_t until_ns)
     }
     enum answer_state state = a->state;
     pthread_mutex_unlock(&l->lock);
-    if (state == ANSWER_WAITING) return tsri_fail(TSR_ETIME, "the server does not answer in time");
-    if (state == ANSWER_LOST)
-        return tsri_fail(TSR_EAGAIN, "the connection to %s was lost", l->path);
+    if (state == ANSWER_WAITING) return tsri_fail(TSR_ETIME, "the server did not respond in time");
+    if (state == ANSWER_LOST) return tsri_fail(TSR_EAGAIN, "lost the connection to %s", l->path);
     const struct tsri_reply *r = &answer->reply;
     if (r->status < 0)
         return tsri_fail(r->status, "%.*s", (int)tsri_min_u32(r->text_bytes, 400), r->text);
@@ -563,8 +563,7 @@ int tsri_link_open(struct tsri_link **out, const struct tsri_link_desc *desc)
     int e = tsri_socket_path(desc->path, l->path);
     size_t token_bytes = strlen(desc->token);
     if (e == 0 && token_bytes > TSRI_WIRE_TOKEN_MAX)
-        e = tsri_fail(TSR_ERANGE, "a token of %zu bytes, limit %u", token_bytes,
-                      TSRI_WIRE_TOKEN_MAX);
+        e = tsri_fail(TSR_ERANGE, "token of %zu bytes, limit %u", token_bytes, TSRI_WIRE_TOKEN_MAX);
     if (e == 0 && desc->staging_bytes)
         e = tsri_region_init_shared(&l->staging, "tessera-staging", (size_t)desc->staging_bytes);
     if (e) {

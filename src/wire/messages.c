@@ -383,7 +383,7 @@ int tsri_request_bytes(struct tsri_request *r, size_t *bytes)
     bool known = tsri_request_body(&w, r);
     TSR_ASSERT(known);
     if (!tsri_wire_done(&w) || w.at > TSRI_WIRE_BODY_MAX)
-        return tsri_fail(TSR_ERANGE, "wire: %s is beyond a limit", tsri_wire_name(r->type));
+        return tsri_fail(TSR_ERANGE, "wire: %s exceeds a limit", tsri_wire_name(r->type));
     *bytes = TSRI_WIRE_HEAD_BYTES + w.at;
     return 0;
 }
@@ -412,7 +412,7 @@ int tsri_request_parts_bytes(struct tsri_request *r, size_t *small_bytes)
     bool known = tsri_request_body(&w, r);
     TSR_ASSERT(known);
     if (!tsri_wire_done(&w) || w.at > TSRI_WIRE_BODY_MAX)
-        return tsri_fail(TSR_ERANGE, "wire: %s is beyond a limit", tsri_wire_name(r->type));
+        return tsri_fail(TSR_ERANGE, "wire: %s exceeds a limit", tsri_wire_name(r->type));
     *small_bytes = TSRI_WIRE_HEAD_BYTES + w.at - parts.left_out;
     return 0;
 }

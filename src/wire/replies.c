@@ -177,7 +177,7 @@ int tsri_reply_bytes(struct tsri_reply *r, size_t *bytes)
     bool known = tsri_reply_body(&w, r);
     TSR_ASSERT(known);
     if (!tsri_wire_done(&w) || w.at > TSRI_WIRE_BODY_MAX)
-        return tsri_fail(TSR_ERANGE, "wire: reply %u is beyond a limit", r->type);
+        return tsri_fail(TSR_ERANGE, "wire: reply %u exceeds a limit", r->type);
     *bytes = TSRI_WIRE_HEAD_BYTES + w.at;
     return 0;
 }

@@ -28,9 +28,9 @@ int tsri_socket_path(const char *option, char out[TSRI_SOCKET_PATH_BYTES])
         n = snprintf(out, TSRI_SOCKET_PATH_BYTES, "/tmp/tessera-%u/tesserad.sock",
                      (unsigned)geteuid());
     if (n < 0 || n >= TSRI_SOCKET_PATH_BYTES)
-        return tsri_fail(TSR_ERANGE, "the path of a socket has at most %d bytes: %s",
+        return tsri_fail(TSR_ERANGE, "socket path is longer than %d bytes: %s",
                          TSRI_SOCKET_PATH_BYTES - 1, option);
-    if (out[0] != '/') return tsri_fail(TSR_EINVAL, "%s: the path of a socket begins with /", out);
+    if (out[0] != '/') return tsri_fail(TSR_EINVAL, "%s: socket path must begin with /", out);
     return 0;
 }
 
@@ -42,7 +42,7 @@ int tsri_socket_owner(const char *option, uint32_t *uid)
     errno = 0;
     unsigned long number = strtoul(option, &end, 10);
     if (*option < '0' || *option > '9' || *end || errno || number >= UINT32_MAX)
-        return tsri_fail(TSR_ECONFIG, "server_owner: \"%s\" is no uid", option);
+        return tsri_fail(TSR_ECONFIG, "server_owner: \"%s\" is not a uid", option);
     *uid = (uint32_t)number;
     return 0;
 }
@@ -55,7 +55,7 @@ int tsri_socket_check_folder(const char *path, const uint32_t *uids, uint32_t n)
     snprintf(folder, sizeof folder, "%s", path);
     char *end = strrchr(folder, '/');
     if (!end || end == folder)
-        return tsri_fail(TSR_EINVAL, "%s: a socket needs a folder of its own", path);
+        return tsri_fail(TSR_EINVAL, "%s: a socket needs its own directory", path);
     *end = 0;
     if (lstat(folder, &st) != 0)
         return tsri_fail(errno == ENOENT || errno == ENOTDIR ? TSR_EAGAIN : TSR_EPERM, "%s: %s",
@@ -65,7 +65,7 @@ int tsri_socket_check_folder(const char *path, const uint32_t *uids, uint32_t n)
         trusted |= st.st_uid == uids[i];
     if (!trusted) return tsri_fail(TSR_EPERM, "%s: belongs to uid %u", folder, (unsigned)st.st_uid);
     if (st.st_mode & 022)
-        return tsri_fail(TSR_EPERM, "%s: others can write to it (mode %o)", folder,
+        return tsri_fail(TSR_EPERM, "%s: writable by others (mode %o)", folder,
                          (unsigned)st.st_mode & 07777);
     return 0;
 }
@@ -79,7 +79,7 @@ static int check_peer(int fd, const char *path, const uint32_t *uids, uint32_t n
         return tsri_fail(TSR_EPERM, "%s: credentials: %s", path, strerror(errno));
     for (uint32_t i = 0; i < n; i++)
         if (cred.uid == uids[i]) return 0;
-    return tsri_fail(TSR_EPERM, "%s: its server is of uid %u (see server_owner)", path,
+    return tsri_fail(TSR_EPERM, "%s: its server runs as uid %u (see server_owner)", path,
                      (unsigned)cred.uid);
 }
 

@@ -23,7 +23,7 @@ TEST(memory_comes_zeroed)
 TEST(a_product_that_overflows_is_refused_in_words)
 {
     CHECK(tsri_alloc(huge / 2 + 1, 2) == NULL);
-    CHECK_HAS(tsr_errmsg(), "no memory");
+    CHECK_HAS(tsr_errmsg(), "out of memory");
     CHECK(tsri_alloc(huge, huge) == NULL);
 }
 

@@ -70,19 +70,19 @@ TEST(what_is_no_profile_is_refused_with_its_place_and_changes_nothing)
                {"boundary: 1.5", "whole"},
                {"space: xyz", "fingerprint"},
                {"space: 0011", "fingerprint"},
-               {"bias: 3", "no list"},
+               {"bias: 3", "not a list"},
                {"bias: [[0, 1], [0, 2]]", "ascend"},
                {"bias: [[0, 1, 2]]", "too long"},
                {"bias: [[0]]", "too short"},
                {"gate: [1, 2, 3]", "too short"},
                {"checks: [{layer: 1}, {layers: 1}]", "layers"},
-               {"checks: [3]", "no mapping"},
+               {"checks: [3]", "not a mapping"},
                {"checks: [{}, {}, {}, {}, {}]", "too long"},
                {"frontier: [{kl: -1}]", "not a number"},
-               {"[1, 2]", "no mapping"},
+               {"[1, 2]", "not a mapping"},
                {"a: [", "p.yaml:2"},
                {"ratio: {a: 1}", "not a number"},
-               {"model: [a]", "no text"}};
+               {"model: [a]", "missing or too long"}};
     struct tsr_profile p, before;
     tsr_profile_init(&p);
     p.ratio = 0.33;

@@ -474,7 +474,7 @@ TEST(prompts_that_cannot_be_answered_are_refused_with_a_reason)
     CHECK_INT(tsr_session_open(&small, k.model.model, 100), 0);
     ask.session = small;
     CHECK_INT(tsr_blend_ask(k.blend, &ask, k.logits, NULL), TSR_ERANGE);
-    CHECK_HAS(tsr_errmsg(), "context of 100");
+    CHECK_HAS(tsr_errmsg(), "context limit 100");
     tsr_session_close(small);
     CHECK(blend_kit_close(&k));
 }

@@ -163,14 +163,14 @@ TEST(segments_that_make_no_sense_are_refused_by_number)
     struct tsr_range overlap[] = {{0, 6}, {5, 5}};
     p.segments = overlap;
     CHECK_INT(walk_of(&k, &p), TSR_EINVAL);
-    CHECK_HAS(tsr_errmsg(), "segment 1 begins at token 5, before the end of the last");
+    CHECK_HAS(tsr_errmsg(), "segment 1 begins at token 5, before the previous one ends");
     struct tsr_range descending[] = {{50, 6}, {5, 5}};
     p.segments = descending;
     CHECK_INT(walk_of(&k, &p), TSR_EINVAL);
     struct tsr_range beyond[] = {{0, 6}, {90, 11}};
     p.segments = beyond;
     CHECK_INT(walk_of(&k, &p), TSR_EINVAL);
-    CHECK_HAS(tsr_errmsg(), "segment 1 ends at token 101 of 100");
+    CHECK_HAS(tsr_errmsg(), "segment 1 ends at token 101, the prompt has 100");
     struct tsr_range wraps[] = {{0, 6}, {90, UINT32_MAX - 50}};
     p.segments = wraps;
     CHECK_INT(walk_of(&k, &p), TSR_EINVAL);
@@ -198,7 +198,7 @@ TEST(separators_cut_and_the_question_is_no_segment)
     struct tsr_prompt p = kit_prefix_prompt(tokens, 10);
     p.flags = TSR_PROMPT_SEGMENTS;
     CHECK_INT(walk_of(&k, &p), TSR_EINVAL);
-    CHECK_HAS(tsr_errmsg(), "neither segments nor separators");
+    CHECK_HAS(tsr_errmsg(), "no segments or separators");
     uint32_t separator = 77, length = 1;
     CHECK_INT(tsr_separators_set(k.space, &separator, &length, 1), 0);
     static struct tsri_walk w;
@@ -368,7 +368,7 @@ TEST(prompts_that_make_no_sense_are_refused)
     p = kit_segment_prompt(tokens, 40, &range);
     p.flags = TSR_PROMPT_BLENDED;
     CHECK_INT(walk_of(&k, &p), TSR_EINVAL);
-    CHECK_HAS(tsr_errmsg(), "without a recipe");
+    CHECK_HAS(tsr_errmsg(), "need a recipe");
     p.recipe = "r";
     p.recipe_bytes = 1;
     static struct tsri_walk w;

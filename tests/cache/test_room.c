@@ -231,7 +231,7 @@ TEST(with_everything_pinned_stores_are_refused_and_lookups_go_on)
         CHECK_INT(tsr_pin(k.space, &prompts[i]), 1);
     }
     CHECK_INT(kit_store_segment(&k, tokens[PAGES], 30), TSR_EFULL);
-    CHECK_HAS(tsr_errmsg(), "no room for 1 pages: 0 of 64 are free and the rest is in use");
+    CHECK_HAS(tsr_errmsg(), "no room for 1 pages: 0 of 64 are free, the others are in use");
     CHECK_INT(kit_metric(&k, TSRI_M_stores_refused), 1);
     CHECK_INT(kit_metric(&k, TSRI_M_evictions), 0);
     for (uint32_t i = 0; i < PAGES; i++)
@@ -259,7 +259,7 @@ TEST(when_ids_run_out_the_oldest_goes)
     pthread_mutex_lock(&k.cache->lock);
     CHECK_INT(tsri_room_id(k.cache), TSR_EFULL);
     pthread_mutex_unlock(&k.cache->lock);
-    CHECK_HAS(tsr_errmsg(), "all 16 entries (entries_max) are in use");
+    CHECK_HAS(tsr_errmsg(), "all 16 entries are in use (entries_max)");
     uint32_t meta; /* what needs no new entry is not held up */
     CHECK_INT(take(&k, 1, 0, &meta), 0);
     give(&k, meta);

@@ -99,7 +99,7 @@ TEST(so_many_spaces_and_no_more)
     struct tsr_space *first = kit_space(k.cache, &a), *second = kit_space(k.cache, &b), *third;
     CHECK_INT(tsr_space_open(&third, k.cache, &c), TSR_EAGAIN);
     CHECK(third == NULL);
-    CHECK_HAS(tsr_errmsg(), "3 spaces are open or have entries in use, spaces_max");
+    CHECK_HAS(tsr_errmsg(), "3 spaces are open or in use, the limit (spaces_max)");
     CHECK_INT(tsr_space_open(&third, k.cache, &b), 0); /* known already */
     CHECK(third == second);
     tsr_space_close(third);
@@ -333,7 +333,7 @@ TEST(shapes_that_do_not_fit_a_page_are_refused_and_take_no_slot)
     tsr_space_close(fits);
     d.n_heads = 9;
     CHECK_INT(tsr_space_open(&space, k.cache, &d), TSR_ERANGE);
-    CHECK_HAS(tsr_errmsg(), "64 tokens of 288 bytes does not fit in a page: raise host_page_size "
+    CHECK_HAS(tsr_errmsg(), "64 tokens of 288 bytes does not fit into a page: raise host_page_size "
                             "above 16384");
     d = kit_desc();
     d.v_dim = 200; /* V alone */
@@ -342,7 +342,7 @@ TEST(shapes_that_do_not_fit_a_page_are_refused_and_take_no_slot)
     d.n_heads = 4096;
     d.k_dim = 1024;
     CHECK_INT(tsr_space_open(&space, k.cache, &d), TSR_ERANGE);
-    CHECK_HAS(tsr_errmsg(), "beyond the limit");
+    CHECK_HAS(tsr_errmsg(), "exceed the limit");
     d = kit_desc();
     d.model = NULL;
     CHECK_INT(tsr_space_open(&space, k.cache, &d), TSR_EINVAL);

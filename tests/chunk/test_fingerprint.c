@@ -197,7 +197,7 @@ TEST(a_bad_description_is_refused_by_the_name_of_its_field)
     REFUSED(d.rope = long_text, "rope");
     REFUSED(d.dtype = 0, "dtype 0 is missing");
     REFUSED(d.dtype = TSR_DTYPE_OPAQUE + 1, "dtype 6 is unknown");
-    REFUSED(d.layout = TSR_LAYOUT_OPAQUE + 1, "layout 3 is unknown");
+    REFUSED(d.layout = TSR_LAYOUT_OPAQUE + 1, "unknown layout 3");
     REFUSED(d.n_layers = 0, "n_layers is 0");
     REFUSED(d.n_layers = TSRI_SPACE_LAYERS_MAX + 1, "n_layers");
     REFUSED(d.layer_first = UINT32_MAX, "layer_first");

@@ -265,7 +265,7 @@ TEST(a_bad_extra_is_refused_by_its_number)
         {{.kind = TSR_EXTRA_SALT, .data = "x"}, TSR_EINVAL, "extra 1: no data"},
         {{TSR_EXTRA_SALT, 1, 0, 1, "x"}, TSR_EINVAL, "extra 1: only media"},
         {{TSR_EXTRA_ADAPTER, 0, 1, 1, "x"}, TSR_EINVAL, "extra 1: only media"},
-        {MEDIA(5, 0, "x"), TSR_EINVAL, "extra 1: media of no tokens"},
+        {MEDIA(5, 0, "x"), TSR_EINVAL, "extra 1: media without tokens"},
         {MEDIA(1000, 1, "x"), TSR_EINVAL, "extra 1: media at token 1000 + 1"},
         {MEDIA(999, 2, "x"), TSR_EINVAL, "the prompt has 1000"},
         {MEDIA(1, UINT32_MAX, "x"), TSR_EINVAL, "extra 1: media at"},

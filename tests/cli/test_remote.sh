@@ -50,9 +50,9 @@ the_socket_is_the_flags_the_options_or_the_users() {
 a_server_that_does_not_want_us_says_why() {
     start || return
     t ls --connect="$socket" --server_token=nobodys
-    exits 1 && complains "this token is nobody's" || return
+    exits 1 && complains "unknown token" || return
     t stat --connect="$socket" --server_token=nobodys
-    exits 1 && complains "this token is nobody's" || return
+    exits 1 && complains "unknown token" || return
     stop
 }
 

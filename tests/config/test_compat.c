@@ -260,7 +260,7 @@ TEST(hash_names_become_ours)
         CHECK_INT(tsr_config_set(cfg, "chunk_hash_algo", names[i][0]), 0);
         CHECK_STR(tsr_config_get(cfg, "hash"), names[i][1]);
     }
-    CHECK_INT(logged("sha256 is used in its place"), 2);
+    CHECK_INT(logged("using sha256 instead"), 2);
     CHECK_INT(tsr_config_set(cfg, "chunk_hash_algo", "md5"), TSR_ECONFIG);
     CHECK_HAS(tsr_errmsg(), "chunk_hash_algo (hash here): \"md5\" is not one of sha256, xxh3");
 }
@@ -271,7 +271,7 @@ TEST(policies_we_do_not_have_become_adaptive_with_a_warning)
     CHECK_INT(tsr_config_set(cfg, "cache_policy", "LRU"), 0);
     CHECK_INT(n_lines, 0);
     CHECK_INT(tsr_config_set(cfg, "cache_policy", "LFU"), 0);
-    CHECK_INT(logged("cache_policy: LFU: is no policy here: adaptive is used"), 1);
+    CHECK_INT(logged("cache_policy: LFU: is not a policy here: using adaptive"), 1);
     CHECK_INT(levels[0], TSR_LOG_WARN);
     CHECK_INT(tsr_config_set(cfg, "cache_policy", "best"), TSR_ECONFIG);
 }
@@ -393,7 +393,7 @@ TEST(an_ignored_key_may_hold_a_tree)
     CHECK_INT(load("blend_check_layers: [1, 2]\n"), 0);
     CHECK_INT(n_lines, 2);
     CHECK_INT(load("extra_config: {a: 1}\nextra_config: {a: 2}\n"), TSR_ECONFIG);
-    CHECK_HAS(tsr_errmsg(), "t.yaml:2:1: extra_config: given twice, first on line 1");
+    CHECK_HAS(tsr_errmsg(), "t.yaml:2:1: extra_config: duplicate key, first on line 1");
 }
 
 TEST(unknown_lmcache_variables_are_ignored_with_a_line)
@@ -403,7 +403,7 @@ TEST(unknown_lmcache_variables_are_ignored_with_a_line)
     setenv("VLLM_USE_V1", "1", 1);
     CHECK_INT(tsr_config_load_env(cfg), 0);
     CHECK_INT(n_lines, 1);
-    CHECK_STR(lines[0], "environment variable LMCACHE_SOMETHING_NEW: ignored: not known here");
+    CHECK_STR(lines[0], "environment variable LMCACHE_SOMETHING_NEW: ignored: unknown");
 }
 
 TEST(a_misspelt_foreign_key_is_refused_with_the_nearest)

@@ -108,13 +108,13 @@ TEST(rules_between_options_are_checked)
     reopen();
     CHECK_INT(tsr_config_set(cfg, "chunked", "true"), 0);
     CHECK_INT(tsri_config_check(cfg), TSR_ECONFIG);
-    CHECK_HAS(tsr_errmsg(), "chunked: needs a separator");
+    CHECK_HAS(tsr_errmsg(), "chunked: separator is empty");
     CHECK_INT(tsr_config_set(cfg, "separator", "##"), 0);
     CHECK_INT(tsri_config_check(cfg), 0);
     CHECK_INT(tsr_config_set(cfg, "host_size", "1M"), 0);
     CHECK_INT(tsr_config_set(cfg, "host_page_size", "2M"), 0);
     CHECK_INT(tsri_config_check(cfg), TSR_ECONFIG);
-    CHECK_HAS(tsr_errmsg(), "host_page_size: 2M is more than host_size, 1M");
+    CHECK_HAS(tsr_errmsg(), "host_page_size: 2M is larger than host_size, 1M");
     reopen();
     CHECK_INT(tsr_config_set(cfg, "disk_size", "64M"), 0);
     CHECK_INT(tsri_config_check(cfg), 0);

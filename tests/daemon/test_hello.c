@@ -99,7 +99,7 @@ TEST(versions_that_do_not_meet_are_answered_with_ours)
         if (cases[i].status) {
             CHECK_INT(c.reply.version_min, TSRI_WIRE_VERSION_MIN);
             CHECK_INT(c.reply.version_max, TSRI_WIRE_VERSION_MAX);
-            CHECK(is_error(&c, TSR_EVERSION, "you speak versions"));
+            CHECK(is_error(&c, TSR_EVERSION, "client supports versions"));
             CHECK(wc_ends(&c));
         } else {
             CHECK_INT(c.reply.welcome.version, 2);
@@ -123,7 +123,7 @@ TEST(what_comes_before_hello_or_after_it_again_ends_the_session)
     CHECK(wc_open(&c, s.path, 0));
     CHECK(send_hello(&c, 1, 1, 1));
     CHECK(wc_receive(&c));
-    CHECK(is_error(&c, TSR_EPERM, "second hello"));
+    CHECK(is_error(&c, TSR_EPERM, "duplicate hello"));
     CHECK(wc_ends(&c));
     wc_close(&c);
     /* A version that was not agreed on. */
@@ -182,7 +182,7 @@ TEST(a_staging_area_that_could_hurt_is_refused)
     wb_end(&b);
     CHECK(wc_send_bytes(&c, b.data, b.n));
     CHECK(wc_receive(&c));
-    CHECK(is_error(&c, TSR_EINVAL, "no descriptor"));
+    CHECK(is_error(&c, TSR_EINVAL, "no file descriptor"));
     CHECK(wc_ends(&c));
     wc_close(&c);
     CHECK(server_end(&s));

@@ -124,7 +124,7 @@ off_is_off_and_a_taken_address_costs_only_the_page() {
         --log_level=info 2>"$tmp/log2" &
     local second=$!
     for ((i = 0; i < 100; i++)); do grep -q 'serves' "$tmp/log2" && break; sleep 0.05; done
-    grep -q 'no page and no metrics' "$tmp/log2" || fail "not said: $(cat "$tmp/log2")" || return
+    grep -q 'status page and metrics are off' "$tmp/log2" || fail "not said: $(cat "$tmp/log2")" || return
     kill -TERM "$second" && wait "$second" || fail "it does not serve without a page" || return
     stop
 }

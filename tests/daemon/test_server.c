@@ -462,7 +462,7 @@ static void stop_at_an_end(void *arg, int level, const char *text)
 {
     struct stopper *s = arg;
     (void)level;
-    if (!strstr(text, " ends: ")) return;
+    if (!strstr(text, " disconnected: ")) return;
     pthread_mutex_lock(&s->lock);
     if (s->armed) {
         s->stopped = true;

@@ -106,8 +106,8 @@ TEST(a_file_of_tokens_that_is_not_right_is_refused_with_its_line)
                {"a b c\n", ":1:"},
                {"\n# x\n../x secret\n", ":3:"},
                {"uid-7 secret\n", ":1:"},
-               {"a secret\na other\n", "twice"},
-               {"a secret\nb secret\n", "one token"},
+               {"a secret\na other\n", "duplicate tenant"},
+               {"a secret\nb secret\n", "the same token"},
                {"averyveryveryveryveryveryverylongname x\n", ":1:"}};
     for (size_t i = 0; i < TSRI_COUNT(bad); i++) {
         write_tokens(bad[i].text, 0600);

@@ -67,7 +67,7 @@ reading_the_configuration_is_logged_at_its_own_level() {
 check_looks_at_the_configuration_and_ends() {
     echo 'host: {size: 8M}' >"$tmp/good.yaml"
     echo 'host: {size: much}' >"$tmp/bad.yaml"
-    "$tesserad" --check --config "$tmp/good.yaml" | grep -q 'is right' || fail "good" || return
+    "$tesserad" --check --config "$tmp/good.yaml" | grep -q 'is valid' || fail "good" || return
     "$tesserad" --check --config="$tmp/bad.yaml" 2>"$tmp/err" && fail "bad passed" && return 1
     grep -q 'bad.yaml:1' "$tmp/err" || fail "no place: $(cat "$tmp/err")" || return
     "$tesserad" --check --separator='##' 2>"$tmp/err" >"$tmp/out" || fail "separator" || return
@@ -88,7 +88,7 @@ it_serves_until_it_is_told_to_stop() {
     [ "$(stat -c %a "$tmp/run")" = 700 ] || fail "mode of the folder" || return
     stop || fail "status $?" "$(cat "$tmp/log")" || return
     [ ! -e "$tmp/run/sock" ] || fail "the socket is still there" || return
-    grep -q 'tesserad ends' "$tmp/log" || fail "no last line"
+    grep -q 'tesserad: stopped' "$tmp/log" || fail "no last line"
 }
 
 a_second_one_is_refused() {

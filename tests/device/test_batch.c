@@ -64,8 +64,8 @@ TEST(wrong_slots_are_refused_before_anything_is_written)
 {
     REFUSED(TSR_EINVAL, "slot 256", f.slots[50] = 256);
     REFUSED(TSR_EINVAL, "slot -2", f.slots[99] = -2);
-    REFUSED(TSR_EINVAL, "twice", f.slots[50] = f.slots[20]);
-    REFUSED(TSR_EINVAL, "twice", f.slots[70] = f.slots[20]); /* across runs */
+    REFUSED(TSR_EINVAL, "duplicate slot", f.slots[50] = f.slots[20]);
+    REFUSED(TSR_EINVAL, "duplicate slot", f.slots[70] = f.slots[20]); /* across runs */
 }
 
 TEST(wrong_runs_are_refused_before_anything_is_written)
@@ -76,7 +76,7 @@ TEST(wrong_runs_are_refused_before_anything_is_written)
     REFUSED(TSR_EINVAL, "without slots", f.runs[1].slots = NULL);
     REFUSED(TSR_EINVAL, "60 + 41", f.runs[1].n_tokens = 41);
     REFUSED(TSR_EINVAL, "run 1", f.runs[1].offset = UINT32_MAX);
-    REFUSED(TSR_EINVAL, "no size", f.runs[1].cells = NULL);
+    REFUSED(TSR_EINVAL, "size is not set", f.runs[1].cells = NULL);
     REFUSED(TSR_EINVAL, "direction", f.desc.direction = 3);
     REFUSED(TSR_EINVAL, "layers", f.engine.layout.n_layers = 0);
     REFUSED(TSR_ESPACE, "layers", f.cells.cells.n_layers = 1);
@@ -103,7 +103,7 @@ TEST(rotations_that_cannot_be_are_refused)
     REFUSED(TSR_EUNSUP, "frequency set 5", f.runs[0].freq_set = 5);
     /* Even where K stays: its frequencies are not the prompt's. */
     REFUSED(TSR_EUNSUP, "frequency set 5", f.runs[1].freq_set = 5);
-    REFUSED(TSR_ESPACE, "turns 16 elements, the rope 8", f.rope.dims = 8);
+    REFUSED(TSR_ESPACE, "rotates 16 elements, the rope 8", f.rope.dims = 8);
     REFUSED(TSR_EUNSUP, "no plane", f.engine.layout.planes[0].rope_dims = 0);
     REFUSED(TSR_EINVAL, "theta", f.rope.theta = 0);
 }

@@ -172,7 +172,7 @@ TEST(memory_that_does_not_suffice_is_refused)
     CHECK_INT(tsri_layout_check(&g.layout), 0);
     g.layout.planes[0].layer_bytes = need - 1;
     CHECK_INT(tsri_layout_check(&g.layout), TSR_EINVAL);
-    CHECK_HAS(tsr_errmsg(), "are there");
+    CHECK_HAS(tsr_errmsg(), "needs ");
     kv_engine_fini(&g);
 }
 

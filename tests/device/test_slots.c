@@ -81,7 +81,7 @@ TEST(a_slot_given_twice_is_found_wherever_it_stands)
         CHECK_INT(check(slots, N, 2000), 0);
         slots[at] = slots[0];
         CHECK_INT(check(slots, N, 2000), TSR_EINVAL);
-        CHECK_HAS(tsr_errmsg(), "twice");
+        CHECK_HAS(tsr_errmsg(), "duplicate slot");
     }
 }
 

@@ -72,7 +72,7 @@ TEST(every_kind_of_rope_in_a_file_has_its_description)
 TEST(other_architectures_are_refused_by_name)
 {
     struct kit_model m = {.arch = "mamba"};
-    check_refused(&m, TSR_EUNSUP, "architecture 'mamba' cannot be run");
+    check_refused(&m, TSR_EUNSUP, "architecture 'mamba' is not supported");
 }
 
 /* ---- features ---- */
@@ -134,7 +134,7 @@ TEST(features_that_cannot_be_run_are_refused_by_name)
         {hybrid, "a hybrid model"},
         {both_ways, "attends to later tokens"},
         {per_layer, "llama.attention.head_count_kv is a"},
-        {partial, "turns 16 of 32"},
+        {partial, "rotating 16 of 32"},
         {odd_scaling, "RoPE scaling 'spiral'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -203,7 +203,7 @@ TEST(a_tensor_that_is_missing_too_large_or_unknown_is_named)
     struct kit_model wide = {.widen = "blk.2.attn_k.weight"};
     check_refused(&wide, TSR_ECORRUPT, "tensor blk.2.attn_k.weight is 128 x 65, not 128 x 64");
     struct kit_model more = {.more = "blk.0.ffn_gate_inp.weight"};
-    check_refused(&more, TSR_EUNSUP, "tensor blk.0.ffn_gate_inp.weight in a llama model");
+    check_refused(&more, TSR_EUNSUP, "tensor blk.0.ffn_gate_inp.weight is not supported in a llama model");
     struct kit_model normed = {.more = "blk.0.attn_q_norm.weight"};
     check_refused(&normed, TSR_EUNSUP, "tensor blk.0.attn_q_norm.weight in a llama model");
 }

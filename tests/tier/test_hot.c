@@ -136,7 +136,7 @@ TEST(a_device_out_of_memory_is_told_at_open)
     struct tsr_tier_env env = {.size = sizeof env, .arg = &setup, .n_threads = 1};
     struct tsr_tier *t = NULL;
     CHECK_INT(tsri_tier_open(&t, &tsri_tier_hot, &env), TSR_ENOMEM);
-    CHECK_HAS(tsr_errmsg(), "no memory for");
+    CHECK_HAS(tsr_errmsg(), "out of memory");
 }
 
 /* ---- a device that is lost while it is used ---- */

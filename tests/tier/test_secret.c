@@ -50,7 +50,7 @@ TEST(a_file_of_another_user_or_no_file_at_all_is_refused)
     unlink(file);
     CHECK_INT(mkfifo(file, 0600), 0); /* nobody writes to it: a plain open would wait */
     CHECK_INT(tsri_secret_line("redis_password_file", file, &out), TSR_ECONFIG);
-    CHECK_HAS(tsr_errmsg(), "no file");
+    CHECK_HAS(tsr_errmsg(), "is not a file");
     write_file("hidden", 6, 0600);
     if (geteuid() != 0 || chown(file, 12345, 12345) != 0) SKIP("only root can give files away");
     CHECK_INT(tsri_secret_line("redis_password_file", file, &out), TSR_EPERM);

@@ -441,7 +441,7 @@ class TestRefused(unittest.TestCase):
                 rig.close()
             rig.check_answers()
             self.assertEqual(counters["tokens_hit"], 4 * (100 // BLOCK * BLOCK))
-            full = [line for line in log.output if "tier disk: entries cannot be written" in line]
+            full = [line for line in log.output if "tier disk: cannot write entries" in line]
             self.assertEqual(len(full), 1, log.output)
 
     def test_a_store_that_another_process_has(self):
