@@ -11,6 +11,8 @@ B=${B:-build}
 LINES_MAX=800
 # From left to right. Folders joined by commas are on one level: they do not see each other.
 LAYERS='base config stats chunk device wire tier cache tessera.c blend,connector,daemon cli lab'
+# Of the cache, the layers right of tessera.c see these headers; the others are its inside.
+CACHE_SHOWS='cache/cache.h cache/events.h cache/source.h'
 # For awk: may_see(a, b), whether a file of folder a may use folder b.
 # shellcheck disable=SC2016  # awk expands
 MAY_SEE='
@@ -68,7 +70,7 @@ check_names() {
 # A folder includes itself and those to its left; model and the public headers see only include/.
 check_layers() {
     # shellcheck disable=SC2046  # file names of the tree have no spaces
-    awk -v order="$LAYERS" "$MAY_SEE"'
+    awk -v order="$LAYERS" -v shows="$CACHE_SHOWS" "$MAY_SEE"'
         FNR == 1 {
             split(FILENAME, parts, "/")
             mine = parts[1] == "include" ? "include" : parts[2]
@@ -92,6 +94,9 @@ check_layers() {
             } else if (folder in rank) {
                 if (!may_see(mine, folder))
                     print where mine " may not include " target ", " folder " is not to its left"
+                else if (folder == "cache" && rank[mine] > rank["tessera.c"] &&
+                         index(" " shows " ", " " target " ") == 0)
+                    print where mine " may not include " target ", which is the inside of the cache"
             } else if (quoted) print where "not of the form \"folder/file.h\": " target
         }
     ' $(files 'c|cpp|h|cu' src include) /dev/null

@@ -9,7 +9,6 @@
  * owner's interest: once a range is given up, or the feed closed, its job may go on reading into
  * the cache but never again touches the engine's memory. The last owner frees it. */
 #include "blend/blend.h"
-#include "cache/ops.h"
 #include "cache/source.h"
 
 struct range {
@@ -195,7 +194,7 @@ static void start(struct tsri_feed *f, struct portion *p)
     pthread_mutex_lock(&f->lock);
     f->n_owners++;
     pthread_mutex_unlock(&f->lock);
-    if (tsri_work_push(tsri_ops_work(f->cache->ops), &p->job) != 0) run_portion(&p->job);
+    if (tsri_work_push(tsri_cache_work(f->cache), &p->job) != 0) run_portion(&p->job);
 }
 
 /* ---- opening ---- */
@@ -237,7 +236,7 @@ static int portion_open(struct tsri_feed *f, bool below)
     p->source.ranges = tsri_alloc((size_t)f->n_ranges + 1, sizeof *p->source.ranges);
     p->ranges = tsri_alloc((size_t)f->n_ranges + 1, sizeof *p->ranges);
     if (!p->source.ranges || !p->ranges) return TSR_ENOMEM;
-    if (f->device == f->cache->device) { /* it can read the device pool */
+    if (f->device == tsri_cache_device(f->cache)) { /* it can read the device pool */
         p->source.pins = tsri_alloc((size_t)f->n_ranges + 1, sizeof *p->source.pins);
         if (!p->source.pins) return TSR_ENOMEM;
     }
@@ -273,7 +272,7 @@ int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
     *out = NULL;
     int e = tsri_layout_check(d->layout);
     for (uint32_t i = 0; !e && i < d->n_ranges; i++)
-        e = tsri_shape_fits(&d->ranges[i].space->shape, d->layout, d->ranges[i].int8);
+        e = tsri_shape_fits(tsri_space_shape(d->ranges[i].space), d->layout, d->ranges[i].int8);
     if (e) return e;
     struct tsri_feed *f = tsri_alloc(1, sizeof *f);
     if (!f) return TSR_ENOMEM;

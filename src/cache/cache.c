@@ -101,6 +101,16 @@ struct tsri_device *tsri_cache_device(const struct tsr_cache *c)
     return c->device;
 }
 
+struct tsri_work *tsri_cache_work(const struct tsr_cache *c)
+{
+    return tsri_ops_work(c->ops);
+}
+
+bool tsri_cache_is_forked(const struct tsr_cache *c)
+{
+    return tsri_forked(c);
+}
+
 bool tsri_cache_device_reads(const struct tsr_cache *c)
 {
     return c->device && (c->pool_locked || !(tsri_device_caps(c->device) & TSR_DEVICE_NEEDS_LOCK));

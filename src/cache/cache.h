@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "stats/stats.h"
 #include "tier/tier.h"
+#include "wire/cells.h"
 #include "wire/wire.h"
 
 #include <tessera/policy.h>
@@ -33,6 +34,10 @@ struct tsri_device *tsri_cache_device(const struct tsr_cache *c);
 /* Can it read entries where they are? A device that needs page-locked memory cannot read that of a
  * server. */
 bool tsri_cache_device_reads(const struct tsr_cache *c);
+/* Its threads, for work beside that of the cache. */
+struct tsri_work *tsri_cache_work(const struct tsr_cache *c);
+/* Is this a forked child, which must leave it alone? */
+bool tsri_cache_is_forked(const struct tsr_cache *c);
 /* Host memory with KV, and its descriptor for other processes. */
 struct tsri_cache_memory {
     int fd; /* -1: it is not shared */
@@ -53,6 +58,11 @@ struct tsri_tier_row {
 uint32_t tsri_cache_tiers(struct tsr_cache *c, struct tsri_tier_row out[TSR_TIERS_MAX]);
 /* Starts to bring up an entry that only lower tiers have. */
 int tsri_cache_prefetch_one(struct tsr_cache *c, uint64_t handle, void *unused);
+
+/* ---- tiers.c ---- */
+
+/* The built-in tier of that name, or NULL. */
+const struct tsr_tier_ops *tsri_tier_find(const char *name);
 
 /* ---- spaces ---- */
 

@@ -6,6 +6,7 @@
 #include "cache/clients.h"
 #include "cache/find.h"
 #include "cache/manager.h"
+#include "cache/served.h"
 #include "cache/source.h"
 
 #define KEYS_AT_ONCE 16384u

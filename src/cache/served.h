@@ -11,6 +11,7 @@
 #define TSRI_SERVED_H
 
 #include "cache/core.h"
+#include "wire/link.h"
 
 /* A connection, and what its session calls our spaces. */
 struct tsri_seat {
@@ -70,21 +71,6 @@ struct tsri_request *tsri_request_clear(struct tsri_request *r, uint16_t type);
 uint64_t tsri_seat_life(struct tsri_seat *seat, uint64_t session);
 /* That life of the server has taken a store: a flush must reach the same one. */
 void tsri_served_stored(struct tsri_served *r, uint64_t life);
-
-/* ---- borrow.c: what a source of a server has borrowed (source.h) ---- */
-
-struct tsri_borrow {
-    struct tsri_seat *seat;
-    uint64_t session, lease;
-    struct tsri_mapping *mapping;   /* NULL: nothing is borrowed */
-    struct tsri_seat_space *spaces; /* of each range */
-    uint32_t **blocks;              /* the pages of each request */
-    uint32_t n_blocks;
-};
-/* Asked after reading: false when it was in vain. */
-bool tsri_borrow_holds(const struct tsri_borrow *b);
-/* Accepts one that holds nothing. */
-void tsri_borrow_fini(struct tsri_borrow *b);
 
 /* ---- served_store.c ---- */
 

@@ -23,9 +23,11 @@
 #ifndef TSRI_SOURCE_H
 #define TSRI_SOURCE_H
 
-#include "cache/core.h"
-#include "cache/served.h"
+#include "cache/cache.h"
 #include "tier/hot.h"
+
+struct tsri_entry;
+struct tsri_meta;
 
 /* ---- wanted.c: what matches stand for in their prompts ---- */
 
@@ -42,6 +44,21 @@ struct tsri_wanted *tsri_wanted_find(struct tsri_wanted *list);
 /* Is the entry, whose meta is in memory, what was wanted? */
 bool tsri_wanted_is(const struct tsri_wanted *w, const struct tsri_entry *e,
                     struct tsri_meta *meta);
+
+/* ---- borrow.c: what the source of a served cache has borrowed ---- */
+
+struct tsri_borrow {
+    struct tsri_seat *seat;
+    uint64_t session, lease;
+    struct tsri_mapping *mapping;   /* NULL: nothing is borrowed */
+    struct tsri_seat_space *spaces; /* of each range */
+    uint32_t **blocks;              /* the pages of each request */
+    uint32_t n_blocks;
+};
+/* Asked after reading: false when it was in vain. */
+bool tsri_borrow_holds(const struct tsri_borrow *b);
+/* Accepts one that holds nothing. */
+void tsri_borrow_fini(struct tsri_borrow *b);
 
 /* ---- source.c ---- */
 

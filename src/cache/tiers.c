@@ -3,6 +3,25 @@
  * to it. Reads the configuration, opens nothing. */
 #include "cache/manager.h"
 
+/* Every tier that is part of the library, fastest first. */
+static const struct tsr_tier_ops *const built_in[] = {
+    &tsri_tier_disk,
+    &tsri_tier_disk2,
+#ifdef TSRI_HAVE_REDIS
+    &tsri_tier_redis,
+#endif
+#ifdef TSRI_HAVE_S3
+    &tsri_tier_s3,
+#endif
+};
+
+const struct tsr_tier_ops *tsri_tier_find(const char *name)
+{
+    for (size_t i = 0; i < TSRI_COUNT(built_in); i++)
+        if (strcmp(built_in[i]->name, name) == 0) return built_in[i];
+    return NULL;
+}
+
 /* Built-in tiers and attached ones together, before their order is known. */
 #define CANDIDATES_MAX (TSRI_ATTACHED_MAX + 4u)
 

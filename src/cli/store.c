@@ -38,7 +38,7 @@ int tsri_store_open(struct tsri_store *s, struct tsri_cli *cli, const char *path
                                .arg = &setup,
                                .read_only = !write,
                                .n_threads = 1};
-    if (tsri_tier_open(&s->tier, tsri_tier_find("disk"), &env) != 0)
+    if (tsri_tier_open(&s->tier, &tsri_tier_disk, &env) != 0)
         return tsri_cli_fail("%s", tsr_errmsg());
     if (tsri_tier_scan(s->tier, add_entry, s) < 0) {
         tsri_store_close(s);

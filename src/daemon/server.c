@@ -308,7 +308,8 @@ int tsr_server_open(struct tsr_server **out, struct tsr_cache *cache, const stru
 {
     if (!out || !cache) return tsri_fail(TSR_EINVAL, "out or cache is NULL");
     *out = NULL;
-    if (tsri_forked(cache)) return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
+    if (tsri_cache_is_forked(cache))
+        return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
     struct tsr_config *own = NULL;
     int e = cfg ? 0 : tsr_config_open(&own);
     if (e) return e;

@@ -10,6 +10,7 @@
  * trusted as host memory is: there are no checksums. */
 #include "device/device.h"
 #include "tier/hot.h"
+#include "wire/cells.h"
 #include "wire/wire.h"
 
 #include <pthread.h>

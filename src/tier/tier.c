@@ -1,29 +1,10 @@
-/* tier.c - the built-in tiers by name, and the checks and defaults around every call into one.
- * A tier may be somebody else's code: successes are counted from the results it has set, and what
- * it forgot to set is a failure. */
+/* tier.c - the checks and defaults around every call into a tier. A tier may be somebody else's
+ * code: successes are counted from the results it has set, and what it forgot to set is a failure.
+ */
 #include "tier/tier.h"
 #include "config/config.h"
 
 #include <float.h>
-
-/* Every tier that is part of the library, fastest first. */
-static const struct tsr_tier_ops *const built_in[] = {
-    &tsri_tier_disk,
-    &tsri_tier_disk2,
-#ifdef TSRI_HAVE_REDIS
-    &tsri_tier_redis,
-#endif
-#ifdef TSRI_HAVE_S3
-    &tsri_tier_s3,
-#endif
-};
-
-const struct tsr_tier_ops *tsri_tier_find(const char *name)
-{
-    for (size_t i = 0; i < TSRI_COUNT(built_in); i++)
-        if (strcmp(built_in[i]->name, name) == 0) return built_in[i];
-    return NULL;
-}
 
 bool tsri_head_is_valid(const struct tsr_entry_head *h)
 {

@@ -30,9 +30,6 @@ extern const struct tsr_tier_ops tsri_tier_redis;
 /* A bucket of an S3 server (s3.c); where the build found libcurl and expat. */
 extern const struct tsr_tier_ops tsri_tier_s3;
 
-/* The built-in tier of that name, or NULL. */
-const struct tsr_tier_ops *tsri_tier_find(const char *name);
-
 /* TSR_EVERSION for a table of another abi, TSR_EINVAL for one that lacks a required member. */
 TSR_MUST int tsri_tier_open(struct tsr_tier **out, const struct tsr_tier_ops *ops,
                             const struct tsr_tier_env *env);

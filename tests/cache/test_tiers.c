@@ -126,8 +126,15 @@ TEST(one_directory_cannot_be_two_tiers)
     tsr_config_close(cfg);
 }
 
+TEST(built_in_tiers_are_found_by_name)
+{
+    CHECK(tsri_tier_find("disk") == &tsri_tier_disk);
+    CHECK(tsri_tier_find("floppy") == NULL);
+}
+
 int main(void)
 {
+    RUN(built_in_tiers_are_found_by_name);
     RUN(without_an_order_the_built_in_ones_come_first);
     RUN(the_configuration_names_the_order);
     RUN(a_tier_that_is_not_there_is_refused_by_name);

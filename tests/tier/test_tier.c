@@ -63,12 +63,6 @@ TEST(tiers_are_attached_to_a_configuration_in_order)
     tsr_config_close(cfg);
 }
 
-TEST(built_in_tiers_are_found_by_name)
-{
-    CHECK(tsri_tier_find("disk") == &tsri_tier_disk);
-    CHECK(tsri_tier_find("floppy") == NULL);
-}
-
 TEST(an_impossible_shape_is_refused_and_nothing_is_done)
 {
     struct tsr_tier *t = open_mem();
@@ -210,7 +204,6 @@ int main(void)
 {
     RUN(a_table_of_another_abi_or_with_holes_is_refused);
     RUN(tiers_are_attached_to_a_configuration_in_order);
-    RUN(built_in_tiers_are_found_by_name);
     RUN(an_impossible_shape_is_refused_and_nothing_is_done);
     RUN(a_result_that_is_not_set_is_a_failure);
     RUN(optional_members_have_their_defaults);

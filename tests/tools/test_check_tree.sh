@@ -78,6 +78,16 @@ layers_of_one_level_do_not_see_each_other() {
     refused 'src/daemon/daemon.h:2: daemon may not include blend/blend.h, blend is not to its left'
 }
 
+the_inside_of_the_cache_is_its_own() {
+    make_tree || return
+    mkdir -p src/daemon
+    touch src/cache/core.h
+    echo '#include "cache/core.h"' >>src/tessera.c
+    echo '#include "cache/core.h"' >>src/cache/index.c
+    printf '#include "cache/cache.h"\n#include "cache/core.h"\n' >src/daemon/daemon.h
+    refused 'src/daemon/daemon.h:2: daemon may not include cache/core.h, which is the inside of the cache'
+}
+
 a_call_to_the_right_is_found_without_an_include() {
     make_tree || return
     local folder
@@ -179,6 +189,7 @@ run a_file_of_801_lines_is_too_long
 run a_base_name_belongs_to_one_folder
 run a_layer_may_not_look_to_its_right
 run layers_of_one_level_do_not_see_each_other
+run the_inside_of_the_cache_is_its_own
 run a_call_to_the_right_is_found_without_an_include
 run a_tag_means_one_thing
 run an_include_names_its_folder_and_no_way_to_it
