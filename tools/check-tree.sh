@@ -9,7 +9,8 @@ set -u
 cd "${1:-$(dirname "$0")/..}" || exit 2
 B=${B:-build}
 LINES_MAX=800
-# From left to right. Folders joined by commas are on one level: they do not see each other.
+# From left to right. Folders joined by commas are on one level and do not see each other; those
+# joined by + are rooms of one layer, which do.
 LAYERS='base config stats chunk device wire tier cache tessera.c blend,connector,daemon cli lab'
 # Of the cache, the layers right of tessera.c see these headers; the others are its inside.
 CACHE_SHOWS='cache/cache.h cache/events.h cache/source.h'
@@ -19,11 +20,14 @@ MAY_SEE='
     BEGIN {
         n_levels = split(order, levels, " ")
         for (i = 1; i <= n_levels; i++) {
-            n_names = split(levels[i], names, ",")
-            for (j = 1; j <= n_names; j++) rank[names[j]] = i
+            n_names = split(levels[i], names, "[,+]")
+            for (j = 1; j <= n_names; j++) {
+                rank[names[j]] = i
+                layer[names[j]] = levels[i] ~ /[+]/ ? levels[i] : names[j]
+            }
         }
     }
-    function may_see(a, b) { return a == b || rank[b] < rank[a] }
+    function may_see(a, b) { return layer[a] == layer[b] || rank[b] < rank[a] }
 '
 
 wrong() { echo "$1: $2"; }

@@ -13,7 +13,6 @@
 #include <tessera/client.h>
 
 struct tsri_source;
-struct tsr_delivery;
 
 /* What can be done to the entries of a prompt. */
 enum tsri_mark { TSRI_MARK_PIN, TSRI_MARK_UNPIN, TSRI_MARK_TOUCH, TSRI_MARK_PREFETCH };
@@ -46,8 +45,6 @@ struct tsri_backend {
     /* As tsri_source_open and tsri_source_fetch. */
     uint32_t (*source_open)(struct tsri_source *s);
     int (*source_fetch)(struct tsri_source *s, const atomic_bool *stop);
-    /* As tsr_delivery_collect; runs behind what `compute` had. */
-    int (*collect)(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots, uint32_t n);
     int (*store)(struct tsr_client *client, const struct tsr_store *store);
     int (*put_open)(struct tsr_put **out, struct tsr_client *client, const struct tsr_store *store);
     int (*put_layer)(struct tsr_put *put, uint32_t layer, const struct tsr_view *view);

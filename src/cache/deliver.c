@@ -9,7 +9,6 @@
  * A range that cannot be had gets its reason and is left out; whatever else is wrong fails the call
  * before a byte is queued. */
 #include "cache/deliver.h"
-#include "cache/backend.h"
 #include "cache/clients.h"
 #include "cache/puts.h"
 
@@ -386,8 +385,8 @@ static int collect_some(struct tsr_delivery *d, struct tsr_put *put, const int64
     return e ? e : (int)n;
 }
 
-int tsri_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
-                          uint32_t n)
+/* Into a put whose blocks are here. */
+static int collect(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots, uint32_t n)
 {
     int e = check_collect(d, put, slots, n);
     for (uint32_t i = 0; !e && i < tsri_put_n_blocks(put);) {
@@ -407,7 +406,9 @@ int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int6
     if (!put || !slots) return tsri_fail(TSR_EINVAL, "collect: NULL");
     if (d->source.n) return tsri_fail(TSR_EBUSY, "collect: finish the started delivery first");
     e = follow_compute(d);
-    return e ? e : d->c->backend->collect(d, put, slots, n);
+    if (e) return e;
+    bool sent = ((const struct tsri_put_base *)put)->sent;
+    return sent ? tsri_lent_collect(d, put, slots, n) : collect(d, put, slots, n);
 }
 
 /* ---- what a start needs to know ---- */

@@ -39,10 +39,6 @@ struct tsr_delivery {
     struct tsri_mapping *locked; /* of a server, page-locked for the device; or NULL */
 };
 
-/* The other way, into a put: of a cache whose entries are here. */
-TSR_MUST int tsri_delivery_collect(struct tsr_delivery *d, struct tsr_put *put,
-                                   const int64_t *slots, uint32_t n);
-
 /* ---- lent.c: the memory of a server ---- */
 
 /* What the source has borrowed is page-locked for the device, if that needs it. */

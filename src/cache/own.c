@@ -1,7 +1,6 @@
 /* own.c - the backend of a cache whose entries are here: in host memory, with tiers below. Most
  * calls are those of the folder as they are; the rest is put together here. */
 #include "cache/backend.h"
-#include "cache/deliver.h"
 #include "cache/clients.h"
 #include "cache/find.h"
 #include "cache/manager.h"
@@ -228,7 +227,6 @@ const struct tsri_backend tsri_backend_own = {
     .discover = own_discover,
     .source_open = tsri_source_open_own,
     .source_fetch = tsri_source_fetch_own,
-    .collect = tsri_delivery_collect,
     .store = tsri_put_all,
     .put_open = own_put_open,
     .put_layer = own_put_layer,

@@ -13,6 +13,7 @@
 /* Every put begins with this. */
 struct tsri_put_base {
     struct tsr_client *client;
+    bool sent; /* to a server, layer by layer; its blocks are not here */
 };
 TSR_MUST int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
                            const struct tsr_store *store, bool use_view);

@@ -2,7 +2,6 @@
  * moves no KV. What the server answers is what the call returns, but for a server that is away:
  * then it is a miss, or TSR_EAGAIN where there is no such thing. */
 #include "cache/backend.h"
-#include "cache/deliver.h"
 #include "cache/clients.h"
 #include "cache/find.h"
 #include "cache/manager.h"
@@ -662,7 +661,6 @@ const struct tsri_backend tsri_backend_served = {
     .discover = served_discover,
     .source_open = tsri_source_open_served,
     .source_fetch = tsri_source_fetch_served,
-    .collect = tsri_lent_collect,
     .store = tsri_served_store,
     .put_open = tsri_served_put_open,
     .put_layer = tsri_served_put_layer,

@@ -278,7 +278,7 @@ int tsri_served_put_open(struct tsr_put **out, struct tsr_client *client,
     if (e) return e;
     struct served_put *put = tsri_alloc(1, sizeof *put);
     if (!put) return TSR_ENOMEM;
-    *put = (struct served_put){.base.client = client,
+    *put = (struct served_put){.base = {.client = client, .sent = true},
                                .seat = x.seat,
                                .session = x.session,
                                .life = x.life,
