@@ -120,12 +120,11 @@ const char *tsri_reader_model(const char *named, char *buf, size_t bytes);
 const char *tsri_reader_library(char *buf, size_t bytes);
 /* The folder of the store, which the configuration may name. */
 void tsri_reader_store(const struct tsr_config *config, char *buf, size_t bytes);
+/* Where the profile of this model is looked for first: beside the store, named by its space. */
+void tsri_reader_profile(const struct tsri_reader *r, struct tsri_cli *cli, char *path,
+                         size_t bytes);
+void tsri_reader_space(const struct tsri_reader *r, char hex[static 33]);
 /* Where models and the store are kept: <folder>/<rest> into buf. */
 void tsri_reader_path(const char *rest, char *buf, size_t bytes);
-
-/* A number among the command's flags: *out is left alone when it was not given. */
-int tsri_cli_flag_number(const struct tsri_cli *cli, const char *name, double min, double max,
-                         double *out);
-double tsri_cli_now_s(void);
 
 #endif

@@ -39,6 +39,11 @@ int tsri_cli_fail(const char *fmt, ...)
     return CLI_FAILED;
 }
 
+int tsri_cli_failed(void)
+{
+    return tsri_cli_fail("%s", tsr_errmsg());
+}
+
 int tsri_cli_usage(const struct tsri_cli *cli, const char *fmt, ...)
 {
     va_list ap;
@@ -68,6 +73,50 @@ const char *tsri_cli_flag(const struct tsri_cli *cli, const char *name)
     for (int i = cli->n_flags - 1; i >= 0; i--)
         if (strcmp(cli->flags[i].name, name) == 0) return cli->flags[i].value;
     return NULL;
+}
+
+int tsri_cli_flag_number(const struct tsri_cli *cli, const char *name, double min, double max,
+                         double *out)
+{
+    const char *text = tsri_cli_flag(cli, name);
+    if (!text) return 0;
+    char *end;
+    double value = strtod(text, &end);
+    if (*end == '%' && max <= 1) {
+        value /= 100;
+        end++;
+    }
+    if (end == text || *end || !(value >= min && value <= max))
+        return tsri_cli_usage(cli, "--%s=%s: not a number from %g to %g", name, text, min, max);
+    *out = value;
+    return 0;
+}
+
+int tsri_cli_flag_count(const struct tsri_cli *cli, const char *name, double min, double max,
+                        double *out)
+{
+    int status = tsri_cli_flag_number(cli, name, min, max, out);
+    const char *text = tsri_cli_flag(cli, name);
+    if (!status && text && text[strspn(text, "0123456789")])
+        return tsri_cli_usage(cli, "--%s=%s: not a whole number", name, text);
+    return status;
+}
+
+double tsri_cli_now_s(void)
+{
+    return 1e-9 * (double)tsri_now_ns();
+}
+
+void *tsri_cli_grow(void *items, size_t *room, size_t n, size_t item_bytes)
+{
+    if (items && n <= *room) return items;
+    size_t more = n > 2 * *room ? n + 16 : 2 * *room;
+    void *moved = more < SIZE_MAX / item_bytes ? realloc(items, more * item_bytes) : NULL;
+    if (moved)
+        *room = more;
+    else
+        (void)tsri_fail(TSR_ENOMEM, "no memory");
+    return moved;
 }
 
 /* The configuration as files, environment and flags have it. Reading it has log lines, and the level

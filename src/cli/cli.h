@@ -76,13 +76,26 @@ int tsri_cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The same with a pointer to the command's help; returns CLI_USAGE. */
 int tsri_cli_usage(const struct tsri_cli *cli, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* The same as tsri_cli_fail with the message of the library. */
+int tsri_cli_failed(void);
 /* Refuses other numbers of arguments than min..max; 0 when it is right, else CLI_USAGE. */
 int tsri_cli_want_args(const struct tsri_cli *cli, int min, int max);
 /* The value of one of the command's own flags, or NULL when it was not given. */
 const char *tsri_cli_flag(const struct tsri_cli *cli, const char *name);
+/* A number among the command's flags, a ratio also as 5%; a count is whole. *out is left alone if the
+ * flag was not given. 0, or CLI_USAGE. */
+int tsri_cli_flag_number(const struct tsri_cli *cli, const char *name, double min, double max,
+                         double *out);
+int tsri_cli_flag_count(const struct tsri_cli *cli, const char *name, double min, double max,
+                        double *out);
+double tsri_cli_now_s(void);
 /* For commands that need cli->config: 0, or the exit status after having said why. Others do not fail
  * for a bad configuration, and its log lines are not theirs. */
 int tsri_cli_config(struct tsri_cli *cli);
+
+/* The array with room for n items, which may be somewhere else now; NULL with tsr_errmsg, and the old
+ * one stays. */
+void *tsri_cli_grow(void *items, size_t *room, size_t n, size_t item_bytes);
 
 /* ---- printing ---- */
 
@@ -96,12 +109,16 @@ enum tsri_color {
 /* The escape that starts a colour, and the one that ends all; "" where there are no colours. */
 const char *tsri_cli_color(const struct tsri_cli *cli, enum tsri_color color);
 const char *tsri_cli_plain(const struct tsri_cli *cli);
-void tsri_cli_print_json_string(const char *s);
+/* Prints what is before as it is, then the text as a JSON string. */
+void tsri_cli_json(const char *before, const char *text);
 /* Text of a file or a model, which may hold anything, with its lines and tabs and without what a
  * terminal would obey. */
 void tsri_cli_put_text(const char *bytes, size_t n);
 /* "12.3 MiB", "1 KiB", "17 B" into buf, which is returned. */
 const char *tsri_cli_size(uint64_t bytes, char buf[static 32]);
+
+/* Hexadecimal digits; out has room for 2 n + 1. */
+void tsri_cli_hex(const uint8_t *bytes, size_t n, char *out);
 
 /* A bar on stderr, where that is a terminal. It goes away when all n are done, before an error line,
  * and when it is told to. */
@@ -109,18 +126,18 @@ void tsri_cli_progress(const char *what, uint64_t n_done, uint64_t n);
 void tsri_cli_progress_end(void);
 
 /* Cells of text in rows of n_columns, printed with columns as wide as they must be. `align` has one
- * letter a column, l or r. The first row is the heading. */
+ * letter a column, l or r; `heads` are separated by |. */
 struct tsri_table {
     const char *align;
     char **cells;
     size_t n_cells, n_room;
 };
-void tsri_table_init(struct tsri_table *t, const char *align);
+void tsri_table_init(struct tsri_table *t, const char *align, const char *heads);
 void tsri_table_fini(struct tsri_table *t);
 void tsri_table_add(struct tsri_table *t, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* 0, or CLI_FAILED when memory ran out while rows were added. */
-int tsri_table_print(const struct tsri_table *t, const struct tsri_cli *cli);
+/* Prints it and ends it: 0, or CLI_FAILED when memory ran out while rows were added. */
+int tsri_table_print(struct tsri_table *t, const struct tsri_cli *cli);
 
 /* ---- doctor: a finding of one check; those of memory and disk are in checks.c ---- */
 

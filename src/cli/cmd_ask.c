@@ -64,16 +64,12 @@ static int show(struct asking *a, bool last)
 static int add_token(struct asking *a, uint32_t token)
 {
     int n = tsr_model_detokenize(a->reader.model, &token, 1, 0, NULL, 0);
-    if (n < 0) return tsri_cli_fail("%s", tsr_errmsg());
-    if (a->n_text + (size_t)n > a->text_room) {
-        size_t room = 2 * (a->n_text + (size_t)n) + 1024;
-        char *more = realloc(a->text, room);
-        if (!more) return tsri_cli_fail("no memory");
-        a->text = more;
-        a->text_room = room;
-    }
+    if (n < 0) return tsri_cli_failed();
+    char *more = tsri_cli_grow(a->text, &a->text_room, a->n_text + (size_t)n + 1, 1);
+    if (!more) return tsri_cli_failed();
+    a->text = more;
     if (tsr_model_detokenize(a->reader.model, &token, 1, 0, a->text + a->n_text, (size_t)n) != n)
-        return tsri_cli_fail("%s", tsr_errmsg());
+        return tsri_cli_failed();
     a->tokens[a->n_tokens++] = token;
     a->n_text += (size_t)n;
     return show(a, false);
@@ -134,11 +130,9 @@ static void print_number(const char *name, double value)
 static void print_json(const struct asking *a, const char *question)
 {
     const struct tsr_blend_report *r = &a->report;
-    printf("{\"question\":");
-    tsri_cli_print_json_string(question);
-    printf(",\"answer\":");
+    tsri_cli_json("{\"question\":", question);
     a->text[a->n_text] = 0;
-    tsri_cli_print_json_string(a->text);
+    tsri_cli_json(",\"answer\":", a->text);
     printf(",\"tokens\":{\"prompt\":%u,\"exact\":%u,\"reused\":%u,\"recomputed\":%u,\"new\":%u,"
            "\"filled\":%u,\"stored\":%u,\"failed\":%u,\"answer\":%u},\"tiers\":[",
            r->n_tokens, r->n_exact, r->n_reused, r->n_recomputed, r->n_new, r->n_filled,
@@ -204,8 +198,7 @@ static int read_prompt(struct asking *a)
     a->ask.n_segments = (uint32_t)d->n_segments;
     a->ask.system = 1;
     a->report.size = sizeof a->report;
-    if (tsr_blend_ask(r->blend, &a->ask, r->logits, &a->report) < 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsr_blend_ask(r->blend, &a->ask, r->logits, &a->report) < 0) return tsri_cli_failed();
     a->blended = a->report.n_reused > 0;
     return 0;
 }
@@ -241,16 +234,13 @@ static int compare(struct asking *a, uint32_t n_prompt)
                           .tokens = a->dialog.tokens,
                           .n_tokens = n_prompt,
                           .selector = TSR_SELECT_FULL};
-    if (!r->plain && tsr_blend_open(&r->plain, &config) < 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+    if (!r->plain && tsr_blend_open(&r->plain, &config) < 0) return tsri_cli_failed();
     tsr_session_close(r->plain_session);
     r->plain_session = NULL;
-    if (tsr_session_open(&r->plain_session, r->model, r->n_slots) < 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsr_session_open(&r->plain_session, r->model, r->n_slots) < 0) return tsri_cli_failed();
     ask.session = r->plain_session;
     double start = tsri_cli_now_s();
-    if (tsr_blend_ask(r->plain, &ask, r->logits, NULL) < 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsr_blend_ask(r->plain, &ask, r->logits, NULL) < 0) return tsri_cli_failed();
     a->full_s = tsri_cli_now_s() - start;
     a->kl = tsr_logits_kl(r->logits, a->first_logits, r->info.n_vocab);
     tsr_logits_top(r->logits, r->info.n_vocab, &a->full_token);
@@ -328,7 +318,7 @@ static int read_flags(struct asking *a)
     if (tsri_cli_flag(cli, "ratio")) a->ask.flags |= TSR_ASK_RATIO;
     if (tsri_cli_flag(cli, "no-gate")) a->ask.flags &= ~(uint32_t)TSR_ASK_GATE;
     int e = tsri_cli_flag_number(cli, "ratio", 0, 1, &a->ask.ratio);
-    if (!e) e = tsri_cli_flag_number(cli, "max", 1, 1 << 20, &answer_max);
+    if (!e) e = tsri_cli_flag_count(cli, "max", 1, 1 << 20, &answer_max);
     a->answer_max = (uint32_t)answer_max;
     a->compare = tsri_cli_flag(cli, "compare") != NULL;
     a->stats = tsri_cli_flag(cli, "stats") != NULL;
@@ -358,8 +348,7 @@ static int prepare(struct asking *a)
     if (e) return e;
     a->tokens = malloc(((size_t)a->answer_max + 1) * sizeof *a->tokens);
     a->first_logits = malloc(a->reader.info.n_vocab * sizeof *a->first_logits);
-    a->text_room = 4096;
-    a->text = malloc(a->text_room);
+    a->text = tsri_cli_grow(NULL, &a->text_room, 1, 1);
     return a->tokens && a->first_logits && a->text ? 0 : tsri_cli_fail("no memory");
 }
 

@@ -32,7 +32,7 @@ static int show_json(const struct tsri_cli *cli)
         printf("%s\n\"%s\":", comma, o->name);
         for (size_t k = 0; k < TSRI_COUNT(members); k++) {
             printf("%s\"%s\":", k ? "," : "{", members[k][0]);
-            tsri_cli_print_json_string(members[k][1]);
+            tsri_cli_json("", members[k][1]);
         }
         putchar('}');
         comma = ",";
@@ -51,11 +51,7 @@ int tsri_cmd_config_show(struct tsri_cli *cli)
     if (status) return status;
     if (cli->json) return show_json(cli);
     struct tsri_table t;
-    tsri_table_init(&t, "llll");
-    tsri_table_add(&t, "option");
-    tsri_table_add(&t, "value");
-    tsri_table_add(&t, "origin");
-    tsri_table_add(&t, "meaning");
+    tsri_table_init(&t, "llll", "option|value|origin|meaning");
     for (size_t i = 0; i < tsri_option_count(); i++) {
         const struct tsri_option *o = tsri_option_at(i);
         if (!is_wanted(cli, o)) continue;
@@ -66,7 +62,6 @@ int tsri_cmd_config_show(struct tsri_cli *cli)
         tsri_table_add(&t, "%s", o->help);
     }
     status = tsri_table_print(&t, cli);
-    tsri_table_fini(&t);
     return status;
 }
 
@@ -82,8 +77,7 @@ static void check_warnings(const struct tsr_config *cfg, bool json)
             printf("warning: %s\n", tsri_printable(text, shown, sizeof shown));
             continue;
         }
-        fputs(comma, stdout);
-        tsri_cli_print_json_string(text);
+        tsri_cli_json(comma, text);
     }
 }
 
@@ -92,16 +86,14 @@ int tsri_cmd_config_check(struct tsri_cli *cli)
     int status = tsri_cli_want_args(cli, 1, 1);
     if (status) return status;
     struct tsr_config *cfg;
-    if (tsr_config_open(&cfg) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsr_config_open(&cfg) < 0) return tsri_cli_failed();
     bool ok = tsr_config_load_file(cfg, cli->args[0]) >= 0 && tsri_config_check(cfg) >= 0;
     if (cli->json) {
-        printf("{\"file\":");
-        tsri_cli_print_json_string(cli->args[0]);
-        printf(",\"ok\":%s,\"error\":", ok ? "true" : "false");
+        tsri_cli_json("{\"file\":", cli->args[0]);
         if (ok)
-            fputs("null", stdout);
+            fputs(",\"ok\":true,\"error\":null", stdout);
         else
-            tsri_cli_print_json_string(tsr_errmsg());
+            tsri_cli_json(",\"ok\":false,\"error\":", tsr_errmsg());
         fputs(",\"warnings\":[", stdout);
         if (ok) check_warnings(cfg, true);
         puts("]}");
@@ -110,7 +102,7 @@ int tsri_cmd_config_check(struct tsri_cli *cli)
         check_warnings(cfg, false);
         printf("%s: ok\n", tsri_printable(cli->args[0], shown, sizeof shown));
     } else {
-        tsri_cli_fail("%s", tsr_errmsg());
+        tsri_cli_failed();
     }
     tsr_config_close(cfg);
     return ok ? 0 : CLI_FAILED;

@@ -143,11 +143,10 @@ static void print_text(const struct tsri_cli *cli, const char *name, const struc
 
 static void print_json(const char *name, const struct tsri_finding *f, bool first)
 {
-    printf("%s\n{\"name\":\"%s\",\"status\":\"%s\",\"found\":", first ? "" : ",", name,
+    printf("%s\n{\"name\":\"%s\",\"status\":\"%s\"", first ? "" : ",", name,
            status_names[f->status]);
-    tsri_cli_print_json_string(f->found);
-    printf(",\"advice\":");
-    tsri_cli_print_json_string(f->advice);
+    tsri_cli_json(",\"found\":", f->found);
+    tsri_cli_json(",\"advice\":", f->advice);
     putchar('}');
 }
 

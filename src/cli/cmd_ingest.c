@@ -41,8 +41,7 @@ static int ingest_document(struct ingesting *x, const struct tsri_document *doc)
                               .system = 1,
                               .selector = TSR_SELECT_NONE,
                               .flags = TSR_ASK_FILL};
-        if (!e && tsr_blend_ask(r->blend, &ask, r->logits, &report) < 0)
-            e = tsri_cli_fail("%s", tsr_errmsg());
+        if (!e && tsr_blend_ask(r->blend, &ask, r->logits, &report) < 0) e = tsri_cli_failed();
         if (!e && report.reasons & TSR_BLEND_REFUSED)
             e = tsri_cli_fail("%s: the store has no room for it", doc->name);
         x->n_tokens += report.n_tokens;
@@ -67,7 +66,7 @@ int tsri_cmd_ingest(struct tsri_cli *cli)
         e = ingest_document(x, &x->documents.items[i]);
     }
     tsri_cli_progress("ingest", x->documents.n, x->documents.n);
-    if (!e && tsr_flush(x->reader.cache) < 0) e = tsri_cli_fail("%s", tsr_errmsg());
+    if (!e && tsr_flush(x->reader.cache) < 0) e = tsri_cli_failed();
     double took = tsri_cli_now_s() - start;
     if (!e && cli->json)
         printf("{\"documents\":%zu,\"tokens\":%llu,\"stored\":%llu,\"seconds\":%.3f}\n",

@@ -29,11 +29,6 @@ struct inspect {
     uint32_t n_matches, n_found;
 };
 
-static int fail(void)
-{
-    return tsri_cli_fail("%s", tsr_errmsg());
-}
-
 /* ---- storing and looking up ---- */
 
 static int open_cache(struct inspect *x)
@@ -52,7 +47,7 @@ static int open_cache(struct inspect *x)
         tsr_config_set(x->cli->config, "frozen", "false") < 0 ||
         tsr_open(&x->cache, x->cli->config) < 0 || tsr_space_open(&x->space, x->cache, &desc) < 0 ||
         tsr_client_open(&x->client, x->cache) < 0)
-        return fail();
+        return tsri_cli_failed();
     return 0;
 }
 
@@ -74,7 +69,7 @@ static int add_sources(struct inspect *x, uint32_t document)
     const struct tsri_prompt_document *d = &x->file.documents[document];
     uint32_t n_behind = (uint32_t)d->behind.n_tokens, n = (uint32_t)d->text.n_tokens;
     uint32_t *tokens = tsri_alloc(n_behind + n, sizeof tokens[0]), n_matches = 0;
-    if (!tokens) return fail();
+    if (!tokens) return tsri_cli_failed();
     if (n_behind) memcpy(tokens, d->behind.tokens, n_behind * sizeof tokens[0]);
     memcpy(tokens + n_behind, d->text.tokens, n * sizeof tokens[0]);
     struct tsr_range ranges[2] = {{0, n_behind}, {n_behind, n}};
@@ -88,7 +83,7 @@ static int add_sources(struct inspect *x, uint32_t document)
                                                     : TSR_PROMPT_SEGMENTS};
     int err = look_up(x, &prompt, &n_matches);
     tsri_free(tokens);
-    if (err < 0) return fail();
+    if (err < 0) return tsri_cli_failed();
     if (n_matches == 0) return 0; /* a prefix shorter than a block */
     struct span_source *more = realloc(x->sources, (x->n_sources + n_matches) * sizeof *more);
     if (!more) return tsri_cli_fail("no memory");
@@ -107,7 +102,7 @@ static int store_document(struct inspect *x, uint32_t i)
     const struct tsri_prompt_document *d = &x->file.documents[i];
     size_t bytes = d->text.n_tokens * tsr_space_token_bytes(x->space);
     void *kv = tsri_alloc(bytes, 1);
-    if (!kv) return fail();
+    if (!kv) return tsri_cli_failed();
     struct tsr_store store = {.size = sizeof store,
                               .space = x->space,
                               .kind = d->prefix ? TSR_KIND_PREFIX : TSR_KIND_SEGMENT,
@@ -153,7 +148,7 @@ static int find(struct inspect *x)
     if (f->n_parts) prompt.flags |= TSR_PROMPT_SEGMENTS;
     if (f->system.n_tokens) prompt.flags |= TSR_PROMPT_CONTEXT;
     int n = look_up(x, &prompt, &x->n_matches);
-    if (n < 0) return fail();
+    if (n < 0) return tsri_cli_failed();
     x->n_found = (uint32_t)n;
     if (x->n_sources) qsort(x->sources, x->n_sources, sizeof x->sources[0], by_entry);
     return 0;
@@ -195,20 +190,8 @@ static const char *text_name(const struct inspect *x, size_t i, char buf[static 
     if (i < n)
         snprintf(buf, 33, "%zu", i + 1);
     else
-        tsri_store_hex(x->store.store.entries[i - n].head.key.bytes, 4, buf);
+        tsri_cli_hex(x->store.store.entries[i - n].head.key.bytes, 4, buf);
     return buf;
-}
-
-static const char *coverage_name(uint8_t coverage)
-{
-    static const char *const names[] = {"none", "full", "partial", "run"};
-    return names[coverage];
-}
-
-static const char *context_name(uint8_t context)
-{
-    static const char *const names[] = {"?", "same", "pure", "other"};
-    return names[context];
 }
 
 /* By which of the three ways a match was found. */
@@ -263,7 +246,7 @@ static void print_json_name(const struct inspect *x, size_t i)
         return;
     }
     char key[33];
-    tsri_store_hex(x->store.store.entries[i - x->file.n_documents].head.key.bytes, 16, key);
+    tsri_cli_hex(x->store.store.entries[i - x->file.n_documents].head.key.bytes, 16, key);
     printf("\"entry\":\"%s\"", key);
 }
 
@@ -277,8 +260,8 @@ static void print_json(const struct inspect *x, const struct found *found, uint6
         printf("%s\n{\"offset\":%u,\"tokens\":%u,", i ? "," : "", m->prompt_offset, m->n_tokens);
         print_json_name(x, from->document);
         printf(",\"document_offset\":%u,\"coverage\":\"%s\",\"way\":\"%s\",\"context\":\"%s\"}",
-               from->offset + m->entry_offset, coverage_name(m->coverage), way_of(x, m),
-               context_name(m->context));
+               from->offset + m->entry_offset, tsri_match_coverage(m->coverage), way_of(x, m),
+               tsri_match_context(m->context));
     }
     printf("],\n\"documents\":[");
     for (size_t i = 0, n = 0; i < n_texts(x); i++) {
@@ -286,7 +269,7 @@ static void print_json(const struct inspect *x, const struct found *found, uint6
         printf("%s\n{", n++ ? "," : "");
         print_json_name(x, i);
         printf(",\"tokens\":%u,\"found\":%llu,\"match\":\"%s\"}", text_tokens(x, i),
-               (unsigned long long)found[i].n_tokens, coverage_name(found[i].coverage));
+               (unsigned long long)found[i].n_tokens, tsri_match_coverage(found[i].coverage));
     }
     puts("]}");
 }
@@ -341,13 +324,10 @@ static void print_prompt(const struct inspect *x)
 
 static int print_matches(const struct inspect *x)
 {
-    static const char *const head[] = {"tokens", "of the prompt", "document", "of the document",
-                                       "match",  "found as",      "context"};
     struct tsri_table t;
     char name[33];
-    tsri_table_init(&t, "rlrllll");
-    for (size_t i = 0; i < TSRI_COUNT(head); i++)
-        tsri_table_add(&t, "%s", head[i]);
+    tsri_table_init(&t, "rlrllll",
+                    "tokens|of the prompt|document|of the document|match|found as|context");
     for (uint32_t i = 0; i < x->n_matches; i++) {
         const struct tsr_match *m = &x->matches[i];
         const struct span_source *from = source_of(x, m);
@@ -357,13 +337,11 @@ static int print_matches(const struct inspect *x)
         tsri_table_add(&t, "%s", text_name(x, from->document, name));
         tsri_table_add(&t, "%u..%u of %u", at, at + m->n_tokens - 1,
                        text_tokens(x, from->document));
-        tsri_table_add(&t, "%s", coverage_name(m->coverage));
+        tsri_table_add(&t, "%s", tsri_match_coverage(m->coverage));
         tsri_table_add(&t, "%s", way_of(x, m));
-        tsri_table_add(&t, "%s", context_name(m->context));
+        tsri_table_add(&t, "%s", tsri_match_context(m->context));
     }
-    int status = tsri_table_print(&t, x->cli);
-    tsri_table_fini(&t);
-    return status;
+    return tsri_table_print(&t, x->cli);
 }
 
 static int print_all(const struct inspect *x, const struct found *found, uint64_t n_other)
@@ -378,7 +356,7 @@ static int print_all(const struct inspect *x, const struct found *found, uint64_
         if (!is_told(x, found, i)) continue;
         printf("%s%s %s%s: %u tokens, match %s", document_color(x, i + 1),
                i < x->file.n_documents ? "document" : "entry", text_name(x, i, name),
-               tsri_cli_plain(x->cli), text_tokens(x, i), coverage_name(found[i].coverage));
+               tsri_cli_plain(x->cli), text_tokens(x, i), tsri_match_coverage(found[i].coverage));
         if (found[i].coverage == TSR_COVERAGE_RUN)
             printf(", %llu tokens", (unsigned long long)found[i].n_tokens);
         putchar('\n');
@@ -400,7 +378,7 @@ static int show(const struct inspect *x)
 {
     struct found *found = tsri_alloc(n_texts(x) + 1, sizeof found[0]);
     uint64_t n_other;
-    if (!found) return fail();
+    if (!found) return tsri_cli_failed();
     count(x, found, &n_other);
     int status = 0;
     if (x->cli->json)
@@ -415,9 +393,9 @@ static int inspect(struct inspect *x)
 {
     int status = tsri_cli_config(x->cli);
     if (status) return status;
-    if (tsri_prompt_file_load(&x->file, x->cli->args[0]) < 0) return fail();
+    if (tsri_prompt_file_load(&x->file, x->cli->args[0]) < 0) return tsri_cli_failed();
     x->matches = tsri_alloc(MATCHES_MAX, sizeof x->matches[0]);
-    if (!x->matches) return fail();
+    if (!x->matches) return tsri_cli_failed();
     const char *store = tsri_cli_flag(x->cli, "store");
     const char *space = tsri_cli_flag(x->cli, "space");
     if (store) status = tsri_inspect_store_open(&x->store, x->cli, store, space);

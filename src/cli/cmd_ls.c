@@ -22,9 +22,9 @@ static void print_json(const struct tsri_store *s)
     for (size_t i = 0; i < s->n_entries; i++) {
         const struct tsri_store_entry *e = &s->entries[i];
         char key[33], space[33], parent[33];
-        tsri_store_hex(e->head.key.bytes, 16, key);
-        tsri_store_hex(e->head.space, 16, space);
-        tsri_store_hex(e->head.parent.bytes, 16, parent);
+        tsri_cli_hex(e->head.key.bytes, 16, key);
+        tsri_cli_hex(e->head.space, 16, space);
+        tsri_cli_hex(e->head.parent.bytes, 16, parent);
         printf("%s{\"key\":\"%s\",\"space\":\"%s\",\"kind\":\"%s\",\"tokens\":%u,\"bytes\":%llu,"
                "\"base\":%u,\"layers\":%u,\"eviction_order\":%zu",
                i ? "," : "", key, space, tsri_store_kind(e->head.kind), e->head.n_tokens,
@@ -38,17 +38,13 @@ static void print_json(const struct tsri_store *s)
 static int print_table(const struct tsri_cli *cli, const struct tsri_store *s)
 {
     struct tsri_table t;
-    tsri_table_init(&t, "lllrrrr");
-    const char *const heads[] = {"key",    "space",      "kind",   "tokens",
-                                 "layers", "KV a token", "on disk"};
-    for (size_t i = 0; i < TSRI_COUNT(heads); i++)
-        tsri_table_add(&t, "%s", heads[i]);
+    tsri_table_init(&t, "lllrrrr", "key|space|kind|tokens|layers|KV a token|on disk");
     uint64_t bytes = 0, tokens = 0;
     char a[32], b[32], key[33], space[33];
     for (size_t i = 0; i < s->n_entries; i++) {
         const struct tsri_store_entry *e = &s->entries[i];
-        tsri_store_hex(e->head.key.bytes, 16, key);
-        tsri_store_hex(e->head.space, 4, space);
+        tsri_cli_hex(e->head.key.bytes, 16, key);
+        tsri_cli_hex(e->head.space, 4, space);
         tsri_table_add(&t, "%s", key);
         tsri_table_add(&t, "%s", space);
         tsri_table_add(&t, "%s", tsri_store_kind(e->head.kind));
@@ -60,7 +56,6 @@ static int print_table(const struct tsri_cli *cli, const struct tsri_store *s)
         tokens += e->head.n_tokens;
     }
     int status = tsri_table_print(&t, cli);
-    tsri_table_fini(&t);
     if (!status)
         printf("%zu entries, %llu tokens, %s\n", s->n_entries, (unsigned long long)tokens,
                tsri_cli_size(bytes, a));

@@ -9,11 +9,6 @@
 #define LIST_ROWS 16384u                 /* of one request */
 #define WARM_BYTES ((uint64_t)256 << 20) /* of one request: somebody else may want the worker */
 
-static int fail(void)
-{
-    return tsri_cli_fail("%s", tsr_errmsg());
-}
-
 /* Says what a call on entries did. */
 static int say(const struct tsri_cli *cli, const char *what, int64_t n)
 {
@@ -43,13 +38,9 @@ struct rows {
 
 static bool keep(struct rows *rows, const struct tsri_wire_entry *more, size_t n)
 {
-    if (rows->n + n > rows->room) {
-        size_t room = 2 * (rows->n + n);
-        struct tsri_wire_entry *list = realloc(rows->list, room * sizeof *list);
-        if (!list) return false;
-        rows->list = list;
-        rows->room = room;
-    }
+    void *list = tsri_cli_grow(rows->list, &rows->room, rows->n + n, sizeof *more);
+    if (!list) return false;
+    rows->list = list;
     if (n) memcpy(rows->list + rows->n, more, n * sizeof *more);
     rows->n += n;
     return true;
@@ -105,8 +96,8 @@ static void print_json(const struct rows *rows)
     for (size_t i = 0; i < rows->n; i++) {
         const struct tsri_wire_entry *e = &rows->list[i];
         char key[33], space[33];
-        tsri_store_hex(e->key, 16, key);
-        tsri_store_hex(e->space, 16, space);
+        tsri_cli_hex(e->key, 16, key);
+        tsri_cli_hex(e->space, 16, space);
         printf("%s{\"key\":\"%s\",\"space\":\"%s\",\"kind\":\"%s\",\"tokens\":%u,\"bytes\":%llu,"
                "\"tiers\":[",
                i ? "," : "", key, space, tsri_store_kind(e->kind), e->n_tokens,
@@ -120,18 +111,14 @@ static void print_json(const struct rows *rows)
 
 static int print_rows(const struct tsri_cli *cli, const struct rows *rows)
 {
-    static const char *const heads[] = {"key", "space", "kind",   "tokens",
-                                        "KV",  "in",    "in use", "pinned"};
     struct tsri_table t;
     char key[33], space[33], size[32], tiers[40];
     uint64_t tokens = 0, bytes = 0;
-    tsri_table_init(&t, "lllrrlrr");
-    for (size_t i = 0; i < TSRI_COUNT(heads); i++)
-        tsri_table_add(&t, "%s", heads[i]);
+    tsri_table_init(&t, "lllrrlrr", "key|space|kind|tokens|KV|in|in use|pinned");
     for (size_t i = 0; i < rows->n; i++) {
         const struct tsri_wire_entry *e = &rows->list[i];
-        tsri_store_hex(e->key, 16, key);
-        tsri_store_hex(e->space, 4, space);
+        tsri_cli_hex(e->key, 16, key);
+        tsri_cli_hex(e->space, 4, space);
         tsri_table_add(&t, "%s", key);
         tsri_table_add(&t, "%s", space);
         tsri_table_add(&t, "%s", tsri_store_kind(e->kind));
@@ -144,7 +131,6 @@ static int print_rows(const struct tsri_cli *cli, const struct rows *rows)
         bytes += e->bytes;
     }
     int status = tsri_table_print(&t, cli);
-    tsri_table_fini(&t);
     if (!status)
         printf("%zu entries, %llu tokens, %s\n", rows->n, (unsigned long long)tokens,
                tsri_cli_size(bytes, size));
@@ -191,14 +177,12 @@ int tsri_server_clear(struct tsri_cli *cli)
 {
     struct tsri_remote r;
     struct tsri_request q;
-    const char *hex = tsri_cli_flag(cli, "space");
+    const char *hex;
     uint32_t space = TSRI_WIRE_SPACE_ALL;
     bool bare;
     int status = tsri_cli_want_args(cli, 0, 0);
-    if (status) return status;
-    if (hex && !tsri_is_space_hex(hex))
-        return tsri_cli_usage(cli, "--space is 8 to 32 digits of a fingerprint, as ls prints it");
-    status = tsri_remote_open(&r, cli);
+    if (!status) status = tsri_store_space(cli, &hex);
+    if (!status) status = tsri_remote_open(&r, cli);
     if (status) return status;
     if (hex) status = tsri_remote_space(&r, hex, &space, &bare);
     int n = 0;
@@ -257,7 +241,7 @@ int tsri_cmd_flush(struct tsri_cli *cli)
 /* The prompt of a file as tokens, which is all that a server knows. */
 static int load_prompt(struct tsri_cli *cli, struct tsri_prompt_file *f, struct tsr_prompt *prompt)
 {
-    if (tsri_prompt_file_load(f, cli->args[0]) < 0) return fail();
+    if (tsri_prompt_file_load(f, cli->args[0]) < 0) return tsri_cli_failed();
     if (f->prompt.bytes || f->n_documents) {
         tsri_prompt_file_fini(f);
         return tsri_cli_fail("%s: a server has tokens: the prompt must be one of tokens, without "
@@ -283,12 +267,10 @@ static int ask_prompt(struct tsri_cli *cli, struct tsri_request *q,
     struct tsri_remote r;
     struct tsri_prompt_file f;
     bool bare;
-    const char *hex = tsri_cli_flag(cli, "space");
+    const char *hex;
     int status = tsri_cli_want_args(cli, 1, 1);
-    if (status) return status;
-    if (hex && !tsri_is_space_hex(hex))
-        return tsri_cli_usage(cli, "--space is 8 to 32 digits of a fingerprint, as ls prints it");
-    status = load_prompt(cli, &f, &q->prompt);
+    if (!status) status = tsri_store_space(cli, &hex);
+    if (!status) status = load_prompt(cli, &f, &q->prompt);
     if (status) return status;
     status = tsri_remote_open(&r, cli);
     if (!status) {
@@ -328,30 +310,19 @@ int tsri_cmd_unpin(struct tsri_cli *cli)
 
 #define MATCHES_MAX 65536u
 
-static const char *name_of(uint8_t i, const char *const *names, size_t n)
-{
-    return i < n ? names[i] : names[0];
-}
-static const char *const coverages[] = {"?", "full", "partial", "run"};
-static const char *const contexts[] = {"?", "same", "pure", "other"};
-
 static void print_match_json(const struct tsri_wire_match *m, bool first)
 {
     printf("%s{\"offset\":%u,\"tokens\":%u,\"entry_offset\":%u,\"entry_tokens\":%u,\"kind\":\"%s\","
            "\"coverage\":\"%s\",\"context\":\"%s\",\"tier\":%u}",
            first ? "" : ",", m->prompt_offset, m->n_tokens, m->entry_offset, m->entry_tokens,
-           tsri_store_kind(m->kind), name_of(m->coverage, coverages, TSRI_COUNT(coverages)),
-           name_of(m->context, contexts, TSRI_COUNT(contexts)), m->tier);
+           tsri_store_kind(m->kind), tsri_match_coverage(m->coverage),
+           tsri_match_context(m->context), m->tier);
 }
 
 static int print_matches(const struct tsri_cli *cli, const struct tsri_reply *reply)
 {
-    static const char *const heads[] = {
-        "tokens", "of the prompt", "of the entry", "kind", "match", "context", "in"};
     struct tsri_table t;
-    tsri_table_init(&t, "rllllll");
-    for (size_t i = 0; i < TSRI_COUNT(heads); i++)
-        tsri_table_add(&t, "%s", heads[i]);
+    tsri_table_init(&t, "rllllll", "tokens|of the prompt|of the entry|kind|match|context|in");
     for (uint32_t i = 0; i < reply->n; i++) {
         const struct tsri_wire_match *m = &reply->matches[i];
         tsri_table_add(&t, "%u", m->n_tokens);
@@ -359,16 +330,14 @@ static int print_matches(const struct tsri_cli *cli, const struct tsri_reply *re
         tsri_table_add(&t, "%u..%u of %u", m->entry_offset, m->entry_offset + m->n_tokens - 1,
                        m->entry_tokens);
         tsri_table_add(&t, "%s", tsri_store_kind(m->kind));
-        tsri_table_add(&t, "%s", name_of(m->coverage, coverages, TSRI_COUNT(coverages)));
-        tsri_table_add(&t, "%s", name_of(m->context, contexts, TSRI_COUNT(contexts)));
+        tsri_table_add(&t, "%s", tsri_match_coverage(m->coverage));
+        tsri_table_add(&t, "%s", tsri_match_context(m->context));
         if (m->tier)
             tsri_table_add(&t, "tier %u", m->tier);
         else
             tsri_table_add(&t, "host");
     }
-    int status = tsri_table_print(&t, cli);
-    tsri_table_fini(&t);
-    return status;
+    return tsri_table_print(&t, cli);
 }
 
 static int inspect(struct tsri_cli *cli, struct tsri_remote *r, struct tsri_request *q,

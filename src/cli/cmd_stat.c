@@ -14,14 +14,14 @@ static char *read_text(struct tsr_cache *cache, const char *format)
 {
     int length = tsr_stats_text(cache, format, NULL, 0);
     if (length < 0) {
-        tsri_cli_fail("%s", tsr_errmsg());
+        tsri_cli_failed();
         return NULL;
     }
     /* Numbers may grow between the two calls. */
     size_t bytes = (size_t)length + 4096;
     char *text = tsri_alloc(bytes, 1);
     if (!text || tsr_stats_text(cache, format, text, bytes) < 0) {
-        tsri_cli_fail("%s", tsr_errmsg());
+        tsri_cli_failed();
         tsri_free(text);
         return NULL;
     }
@@ -100,17 +100,12 @@ static void read_line(struct reading *r, const char *line)
 static int print_table(const struct tsri_cli *cli, char *text)
 {
     struct tsri_table t;
-    tsri_table_init(&t, "lrl");
-    tsri_table_add(&t, "metric");
-    tsri_table_add(&t, "value");
-    tsri_table_add(&t, "meaning");
+    tsri_table_init(&t, "lrl", "metric|value|meaning");
     struct reading r = {.table = &t, .all = tsri_cli_flag(cli, "all") != NULL};
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         read_line(&r, line);
-    int status = tsri_table_print(&t, cli);
-    tsri_table_fini(&t);
-    return status;
+    return tsri_table_print(&t, cli);
 }
 
 int tsri_cmd_stat(struct tsri_cli *cli)
@@ -123,10 +118,10 @@ int tsri_cmd_stat(struct tsri_cli *cli)
     status = tsri_remote_wanted(cli) ? tsri_remote_config(cli) : tsri_cli_config(cli);
     if (status) return status;
     struct tsr_cache *cache;
-    if (tsr_open(&cache, cli->config) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsr_open(&cache, cli->config) < 0) return tsri_cli_failed();
     if (tsr_connected(cache, CONNECT_MS) < 0) { /* without a server there is nothing to count */
         tsr_close(cache);
-        return tsri_cli_fail("%s", tsr_errmsg());
+        return tsri_cli_failed();
     }
     char *text = read_text(cache, cli->json ? "json" : "prometheus");
     tsr_close(cache);

@@ -32,7 +32,7 @@ static int drop_while(struct tsri_cli *cli, const char *what,
     for (size_t i = 0; i < s.n_entries && !status; i++) {
         if (goes(&s.entries[i], bytes, arg)) {
             int e = tsri_store_drop(&s, &s.entries[i]);
-            if (e < 0) status = tsri_cli_fail("%s", tsr_errmsg());
+            if (e < 0) status = tsri_cli_failed();
             bytes += e > 0 ? s.entries[i].bytes : 0;
             n += e > 0;
         }
@@ -64,19 +64,17 @@ static bool of_space(const struct tsri_store_entry *e, uint64_t dropped, void *a
 {
     (void)dropped;
     char hex[33];
-    tsri_store_hex(e->head.space, 16, hex);
+    tsri_cli_hex(e->head.space, 16, hex);
     return !arg || strncmp(hex, arg, strlen(arg)) == 0;
 }
 
 int tsri_cmd_clear(struct tsri_cli *cli)
 {
     if (tsri_remote_wanted(cli)) return tsri_server_clear(cli);
+    const char *space;
     int status = tsri_cli_want_args(cli, 1, 1);
-    if (status) return status;
-    const char *space = tsri_cli_flag(cli, "space");
-    if (space && (strlen(space) < 8 || strspn(space, "0123456789abcdef") != strlen(space)))
-        return tsri_cli_usage(cli, "--space is 8 to 32 digits of a fingerprint, as ls prints it");
-    return drop_while(cli, "cleared", of_space, (void *)(uintptr_t)space);
+    if (!status) status = tsri_store_space(cli, &space);
+    return status ? status : drop_while(cli, "cleared", of_space, (void *)(uintptr_t)space);
 }
 
 /* Bytes that the files of a directory take. */
@@ -151,7 +149,7 @@ int tsri_cmd_warm(struct tsri_cli *cli)
         bytes += n > 0 ? (uint64_t)n : 0;
         tsri_cli_progress("warm", ++n_files, n_all);
     }
-    if (!buf) status = tsri_cli_fail("%s", tsr_errmsg());
+    if (!buf) status = tsri_cli_failed();
     tsri_free(buf);
     closedir(dir);
     if (status) return status;

@@ -98,9 +98,9 @@ static int check_entry(struct tsri_cli *cli, struct tsri_store *s, const struct 
                        bool repair, struct tally *t)
 {
     struct entry_room r;
-    if (!room_init(&r, &e->head)) return tsri_cli_fail("%s", tsr_errmsg());
+    if (!room_init(&r, &e->head)) return tsri_cli_failed();
     char key[33];
-    tsri_store_hex(e->head.key.bytes, 16, key);
+    tsri_cli_hex(e->head.key.bytes, 16, key);
     t->bytes += e->bytes;
     int status = 0;
     if (read_planes(s, e, &r, r.planes) < 0) {

@@ -23,8 +23,8 @@ static void print_row(const struct tsri_cli *cli, bool first, const char *name, 
 {
     char shown[1024];
     if (cli->json) {
-        printf("%s\"%s\":", first ? "{" : ",", name);
-        tsri_cli_print_json_string(value);
+        printf("%s\"%s\"", first ? "{" : ",", name);
+        tsri_cli_json(":", value);
     } else if (first) {
         printf("tessera %s\n", value);
     } else {

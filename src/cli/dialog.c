@@ -27,13 +27,9 @@
 
 static int add_tokens(struct tsri_dialog *d, const uint32_t *tokens, size_t n)
 {
-    if (d->n_tokens + n > d->n_room) {
-        size_t room = 2 * (d->n_tokens + n) + 256;
-        uint32_t *more = realloc(d->tokens, room * sizeof *more);
-        if (!more) return tsri_cli_fail("no memory");
-        d->tokens = more;
-        d->n_room = room;
-    }
+    void *more = tsri_cli_grow(d->tokens, &d->n_room, d->n_tokens + n, sizeof *tokens);
+    if (!more) return tsri_cli_failed();
+    d->tokens = more;
     if (n) memcpy(d->tokens + d->n_tokens, tokens, n * sizeof *tokens);
     d->n_tokens += n;
     return 0;
@@ -42,25 +38,22 @@ static int add_tokens(struct tsri_dialog *d, const uint32_t *tokens, size_t n)
 static int add_text(struct tsri_dialog *d, const char *text, size_t bytes, uint32_t flags)
 {
     int n = tsr_model_tokenize(d->model, text, bytes, flags, NULL, 0);
-    if (n < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    if (n < 0) return tsri_cli_failed();
     uint32_t *tokens = malloc(((size_t)n + 1) * sizeof *tokens);
     if (!tokens) return tsri_cli_fail("no memory");
     int e = tsr_model_tokenize(d->model, text, bytes, flags, tokens, (uint32_t)n) == n
                 ? add_tokens(d, tokens, (size_t)n)
-                : tsri_cli_fail("%s", tsr_errmsg());
+                : tsri_cli_failed();
     free(tokens);
     return e;
 }
 
 static int end_segment(struct tsri_dialog *d, size_t first)
 {
-    if (d->n_segments == d->n_segments_room) {
-        size_t room = d->n_segments_room ? 2 * d->n_segments_room : 64;
-        struct tsr_range *more = realloc(d->segments, room * sizeof *more);
-        if (!more) return tsri_cli_fail("no memory");
-        d->segments = more;
-        d->n_segments_room = room;
-    }
+    void *more =
+        tsri_cli_grow(d->segments, &d->n_segments_room, d->n_segments + 1, sizeof *d->segments);
+    if (!more) return tsri_cli_failed();
+    d->segments = more;
     d->segments[d->n_segments++] =
         (struct tsr_range){(uint32_t)first, (uint32_t)(d->n_tokens - first)};
     return 0;
@@ -97,7 +90,7 @@ int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model, const
     struct tsr_model_info info = {.size = sizeof info};
     memset(d, 0, sizeof *d);
     d->model = model;
-    if (tsr_model_info(model, &info) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsr_model_info(model, &info) < 0) return tsri_cli_failed();
     d->context = info.context;
     if (!system) system = DEFAULT_SYSTEM;
     char *text = render(model, system, (info.caps & TSR_MODEL_CHAT) != 0);
@@ -126,7 +119,7 @@ int tsri_dialog_init_plain(struct tsri_dialog *d, const struct tsr_model *model,
     memset(d, 0, sizeof *d);
     d->model = model;
     d->plain = true;
-    if (tsr_model_info(model, &info) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsr_model_info(model, &info) < 0) return tsri_cli_failed();
     d->context = info.context;
     d->turn = strdup("");
     d->tail = strdup("");

@@ -15,16 +15,13 @@ static int read_all(FILE *f, const char *name, char **text, size_t *bytes)
     size_t n = 0, room = 0;
     char *all = NULL;
     for (;;) {
-        if (n == room) {
-            room = room ? 2 * room : 65536;
-            char *more = realloc(all, room);
-            if (!more) {
-                free(all);
-                return tsri_cli_fail("%s: no memory", name);
-            }
-            all = more;
+        char *more = tsri_cli_grow(all, &room, n + 4096, 1);
+        if (!more) {
+            free(all);
+            return tsri_cli_failed();
         }
-        size_t got = fread(all + n, 1, room - n, f);
+        all = more;
+        size_t got = fread(all + n, 1, room - n - 1, f);
         n += got;
         if (got == 0 || n > TSRI_DOCUMENT_BYTES_MAX) break;
     }
@@ -35,36 +32,23 @@ static int read_all(FILE *f, const char *name, char **text, size_t *bytes)
         free(all);
         return e;
     }
+    all[n] = 0;
     *text = all;
     *bytes = n;
     return 0;
 }
 
-/* How many bytes the character at s takes, 0 when it is not UTF-8. */
-static size_t character(const unsigned char *s, size_t left)
-{
-    size_t n = s[0] < 0x80                   ? 1
-               : s[0] >= 0xC2 && s[0] < 0xE0 ? 2
-               : (s[0] & 0xF0) == 0xE0       ? 3
-               : s[0] >= 0xF0 && s[0] < 0xF5 ? 4
-                                             : 0;
-    if (n == 0 || n > left) return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    return n;
-}
-
-/* NULL when it is text, else what it is. */
+/* NULL when it is text, which a zero ends, else what it is. */
 static const char *not_text(const char *text, size_t bytes, size_t *at)
 {
     bool something = false;
     for (size_t i = 0; i < bytes;) {
-        size_t n = character((const unsigned char *)text + i, bytes - i);
+        int n = tsri_utf8_length(text + i);
         *at = i;
         if (text[i] == 0) return "is binary";
         if (n == 0) return "is not UTF-8 text";
         something |= !strchr(" \t\r\n\f\v", text[i]);
-        i += n;
+        i += (size_t)n;
     }
     *at = 0;
     return something ? NULL : "is empty";
@@ -95,13 +79,9 @@ static int keep(struct tsri_documents *d, const char *path, char *text, size_t b
 {
     if (d->n == TSRI_DOCUMENTS_MAX)
         return tsri_cli_fail("more than %u documents", TSRI_DOCUMENTS_MAX);
-    if (d->n == d->n_room) {
-        size_t room = d->n_room ? 2 * d->n_room : 16;
-        struct tsri_document *more = realloc(d->items, room * sizeof *more);
-        if (!more) return tsri_cli_fail("no memory");
-        d->items = more;
-        d->n_room = room;
-    }
+    void *more = tsri_cli_grow(d->items, &d->n_room, d->n + 1, sizeof *d->items);
+    if (!more) return tsri_cli_failed();
+    d->items = more;
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     struct tsri_document *doc = &d->items[d->n];
     doc->name = strdup(strcmp(path, "-") == 0 ? "standard input" : name);

@@ -13,7 +13,7 @@
 static bool begins(const struct tsri_store_entry *e, const char *hex)
 {
     char space[33];
-    tsri_store_hex(e->head.space, 16, space);
+    tsri_cli_hex(e->head.space, 16, space);
     return strncmp(space, hex, strlen(hex)) == 0;
 }
 
@@ -33,7 +33,7 @@ static int fail_spaces(const struct tsri_store *s, const char *path, const char 
             k++;
         if (k < i) continue;
         char hex[9];
-        tsri_store_hex(s->entries[i].head.space, 4, hex);
+        tsri_cli_hex(s->entries[i].head.space, 4, hex);
         if (n == SPACES_TOLD) strcat(line, " ...");
         if (n++ >= SPACES_TOLD) break;
         strcat(strcat(line, n > 1 ? ", " : " "), hex);
@@ -99,7 +99,7 @@ static int set_options(const struct tsri_store *s, struct tsr_config *cfg)
               set_count(cfg, "entries_max", s->n_entries + 65536) &&
               set_count(cfg, "host_size", host + pages * PAGE_BYTES) &&
               (!xxh3 || tsr_config_set(cfg, "hash", "xxh3") >= 0);
-    return ok ? 0 : tsri_cli_fail("%s", tsr_errmsg());
+    return ok ? 0 : tsri_cli_failed();
 }
 
 int tsri_inspect_store_open(struct tsri_inspect_store *s, struct tsri_cli *cli, const char *path,
@@ -111,7 +111,7 @@ int tsri_inspect_store_open(struct tsri_inspect_store *s, struct tsri_cli *cli, 
     if (!status) status = set_options(&s->store, cli->config);
     if (status) return status;
     s->handles = tsri_alloc(s->store.n_entries + 1, sizeof s->handles[0]);
-    return s->handles ? 0 : tsri_cli_fail("%s", tsr_errmsg());
+    return s->handles ? 0 : tsri_cli_failed();
 }
 
 void tsri_inspect_store_close(struct tsri_inspect_store *s)
@@ -156,7 +156,7 @@ int tsri_inspect_store_fill(struct tsri_inspect_store *s, struct tsr_space *spac
         if (h->kind == TSR_KIND_PREFIX && h->n_tokens > block_tokens) block_tokens = h->n_tokens;
     }
     struct text_from from = {&s->store, NULL, tsri_alloc(n_planes, sizeof *from.no_planes)};
-    if (!from.no_planes) return tsri_cli_fail("%s", tsr_errmsg());
+    if (!from.no_planes) return tsri_cli_failed();
     if (n_entries) tsri_texts_space(space, s->store.entries[0].head.space, block_tokens);
     for (size_t i = 0; i < n_entries; i++) {
         from.entry = &s->store.entries[i];

@@ -45,13 +45,9 @@ static int64_t take(struct tsri_json_lines *l, int end)
         if (n == l->bytes_max)
             return tsri_fail(TSR_ERANGE, "%s:%zu: more than %zu bytes", l->path, l->number,
                              l->bytes_max);
-        if (n == l->room) {
-            size_t room = l->room ? 2 * l->room : 4096;
-            char *more = realloc(l->text, room);
-            if (!more) return tsri_fail(TSR_ENOMEM, "%s: no memory", l->path);
-            l->text = more;
-            l->room = room;
-        }
+        char *more = tsri_cli_grow(l->text, &l->room, n + 1, 1);
+        if (!more) return TSR_ENOMEM;
+        l->text = more;
         l->text[n] = (char)c;
     }
     if (ferror(l->file)) return tsri_fail(TSR_EIO, "%s: %s", l->path, strerror(errno));

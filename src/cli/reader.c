@@ -7,36 +7,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <strings.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DEFAULT_MODEL "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 
-/* ---- flags and folders ---- */
-
-double tsri_cli_now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-int tsri_cli_flag_number(const struct tsri_cli *cli, const char *name, double min, double max,
-                         double *out)
-{
-    const char *text = tsri_cli_flag(cli, name);
-    if (!text) return 0;
-    char *end;
-    double value = strtod(text, &end);
-    if (*end == '%' && max <= 1) {
-        value /= 100;
-        end++;
-    }
-    if (end == text || *end || !(value >= min && value <= max))
-        return tsri_cli_usage(cli, "--%s=%s: not a number from %g to %g", name, text, min, max);
-    *out = value;
-    return 0;
-}
+/* ---- folders ---- */
 
 void tsri_reader_path(const char *rest, char *buf, size_t bytes)
 {
@@ -105,7 +80,7 @@ static int open_model(struct tsri_reader *r, struct tsri_cli *cli)
     if (model == path && access(path, R_OK) != 0)
         return tsri_cli_fail("no model is installed: run `tools/setup --model` in the source "
                              "folder, or name one with --model=FILE");
-    int e = tsri_cli_flag_number(cli, "threads", 1, 512, &threads);
+    int e = tsri_cli_flag_count(cli, "threads", 1, 512, &threads);
     if (e) return e;
     struct tsr_model_config config = {.size = sizeof config,
                                       .path = model,
@@ -118,8 +93,7 @@ static int open_model(struct tsri_reader *r, struct tsri_cli *cli)
     if (status == TSR_EDEVICE && !config.library)
         return tsri_cli_fail("%s; run `tools/setup --model` and `make` in the source folder",
                              tsr_errmsg());
-    if (status < 0 || tsr_model_info(r->model, &r->info) < 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+    if (status < 0 || tsr_model_info(r->model, &r->info) < 0) return tsri_cli_failed();
     r->logits = malloc(r->info.n_vocab * sizeof *r->logits);
     return r->logits ? 0 : tsri_cli_fail("no memory");
 }
@@ -133,7 +107,7 @@ static int use_device(struct tsri_cli *cli)
     if (!name || strncasecmp(name, "cuda", 4) != 0 || (own && *own)) return 0;
     if (tsr_config_set(cli->config, "device", "cuda") < 0 ||
         tsr_config_set(cli->config, "device_number", name[4] ? name + 4 : "0") < 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+        return tsri_cli_failed();
     return 0;
 }
 
@@ -152,15 +126,14 @@ static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
     int e = tsri_cli_config(cli);
     if (e) return e;
     tsri_reader_store(cli->config, store, sizeof store);
-    if (tsr_config_set(cli->config, "disk_path", store) < 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsr_config_set(cli->config, "disk_path", store) < 0) return tsri_cli_failed();
     e = use_device(cli);
     if (e) return e;
     if (tsr_open(&r->cache, cli->config) == 0) return 0;
     tsri_cli_note("going on without the store: %s", tsr_errmsg());
     if (tsr_config_set(cli->config, "disk_enabled", "false") < 0 ||
         tsr_open(&r->cache, cli->config) < 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+        return tsri_cli_failed();
     return 0;
 }
 
@@ -173,20 +146,32 @@ static int open_blend(struct tsri_reader *r, const struct tsr_profile *profile, 
                                       .model = r->model,
                                       .cache = cached ? r->cache : NULL,
                                       .profile = profile};
-    return tsr_blend_open(out, &config) < 0 ? tsri_cli_fail("%s", tsr_errmsg()) : 0;
+    return tsr_blend_open(out, &config) < 0 ? tsri_cli_failed() : 0;
+}
+
+void tsri_reader_profile(const struct tsri_reader *r, struct tsri_cli *cli, char *path,
+                         size_t bytes)
+{
+    char hex[33];
+    tsri_reader_space(r, hex);
+    snprintf(path, bytes, "%s/%s.yaml", tsr_config_get(cli->config, "disk_path"), hex);
+}
+
+void tsri_reader_space(const struct tsri_reader *r, char hex[static 33])
+{
+    uint8_t id[16];
+    tsr_space_fingerprint(tsr_blend_space(r->blend), id);
+    tsri_cli_hex(id, sizeof id, hex);
 }
 
 /* The profile of this space: beside the store, or shipped with the program. */
 static bool find_profile(const struct tsri_reader *r, struct tsri_cli *cli, char *path,
                          size_t bytes)
 {
-    uint8_t id[16];
     char hex[33], rest[96];
-    tsr_space_fingerprint(tsr_blend_space(r->blend), id);
-    for (int i = 0; i < 16; i++)
-        snprintf(hex + 2 * i, 3, "%02x", id[i]);
-    snprintf(path, bytes, "%s/%s.yaml", tsr_config_get(cli->config, "disk_path"), hex);
+    tsri_reader_profile(r, cli, path, bytes);
     if (access(path, R_OK) == 0) return true;
+    tsri_reader_space(r, hex);
     snprintf(rest, sizeof rest, "share/tessera/profiles/%s.yaml", hex);
     return beside(rest, path, bytes);
 }
@@ -197,8 +182,7 @@ static int use_profile(struct tsri_reader *r, struct tsri_cli *cli)
     struct tsr_profile profile = {.size = sizeof profile};
     const char *named = tsri_cli_flag(cli, "profile");
     if (!named && !find_profile(r, cli, path, sizeof path)) return 0;
-    if (tsr_profile_load(&profile, named ? named : path) < 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsr_profile_load(&profile, named ? named : path) < 0) return tsri_cli_failed();
     tsr_blend_close(r->blend);
     r->blend = NULL;
     r->profiled = true;
@@ -240,8 +224,7 @@ int tsri_reader_make_room(struct tsri_reader *r, size_t n_slots)
     tsr_session_close(r->session);
     r->session = NULL;
     r->n_slots = (uint32_t)n_slots;
-    if (tsr_session_open(&r->session, r->model, r->n_slots) < 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsr_session_open(&r->session, r->model, r->n_slots) < 0) return tsri_cli_failed();
     return 0;
 }
 
@@ -270,5 +253,5 @@ int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *m)
     free(rows);
     free(last);
     if (e == TSR_ENOMEM) return tsri_cli_fail("no memory");
-    return e < 0 ? tsri_cli_fail("%s", tsr_errmsg()) : 0;
+    return e < 0 ? tsri_cli_failed() : 0;
 }

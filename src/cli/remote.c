@@ -25,7 +25,7 @@ static int look_for(struct tsri_cli *cli)
     if (fd == 0) fd = tsri_socket_owner(tsri_config_options(cli->config)->server_owner, &owner);
     if (fd == 0) fd = tsri_socket_connect(path, owner);
     if (fd == TSR_EAGAIN) return tsri_cli_fail("no server answers at %s", path);
-    if (fd < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    if (fd < 0) return tsri_cli_failed();
     close(fd);
     return 0;
 }
@@ -38,7 +38,7 @@ int tsri_remote_config(struct tsri_cli *cli)
     if (tsr_config_set(cli->config, "server_socket", socket_of(cli)) < 0 ||
         tsr_config_set(cli->config, "owner", "daemon") < 0 ||
         tsr_config_set(cli->config, "server_deadline", "2000") < 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+        return tsri_cli_failed();
     return 0;
 }
 
@@ -55,7 +55,7 @@ int tsri_remote_open(struct tsri_remote *r, struct tsri_cli *cli)
     if (tsri_socket_owner(o->server_owner, &desc.owner) != 0 ||
         tsri_link_open(&r->link, &desc) != 0 ||
         tsri_link_await(r->link, tsri_now_ns() + CONNECT_NS) != 0) {
-        tsri_cli_fail("%s", tsr_errmsg());
+        tsri_cli_failed();
         tsri_remote_close(r);
         return CLI_FAILED;
     }
@@ -85,7 +85,7 @@ int tsri_remote_ask(struct tsri_remote *r, struct tsri_request *q, struct tsri_a
     if (n == TSR_EUNSUP)
         tsri_cli_fail("this server is too old for %s", tsri_wire_name(q->type));
     else
-        tsri_cli_fail("%s", tsr_errmsg());
+        tsri_cli_failed();
     tsri_link_end(*out);
     *out = NULL;
     return n;
@@ -101,17 +101,11 @@ int tsri_remote_call(struct tsri_remote *r, struct tsri_request *q)
 
 /* ---- spaces ---- */
 
-bool tsri_is_space_hex(const char *hex)
-{
-    size_t n = strlen(hex);
-    return n >= 8 && n <= 32 && strspn(hex, "0123456789abcdef") == n;
-}
-
 static int fail_spaces(const struct tsri_reply *reply, const char *why)
 {
     char line[SPACES_TOLD * 10 + 8] = "", hex[9];
     for (uint32_t i = 0; i < reply->n && i < SPACES_TOLD; i++) {
-        tsri_store_hex(reply->spaces[i].fingerprint, 4, hex);
+        tsri_cli_hex(reply->spaces[i].fingerprint, 4, hex);
         strcat(strcat(line, i ? ", " : " "), hex);
     }
     if (reply->n == 0) return tsri_cli_fail("the server has no space yet");
@@ -125,7 +119,7 @@ static const struct tsri_wire_space_row *choose(const struct tsri_reply *reply, 
     const struct tsri_wire_space_row *found = NULL;
     for (uint32_t i = 0; i < reply->n; i++) {
         char own[33];
-        tsri_store_hex(reply->spaces[i].fingerprint, 16, own);
+        tsri_cli_hex(reply->spaces[i].fingerprint, 16, own);
         if (hex && strncmp(own, hex, strlen(hex)) != 0) continue;
         if (found) {
             fail_spaces(reply, hex ? "several spaces begin so" : "the server has several spaces");

@@ -34,8 +34,6 @@ int tsri_remote_call(struct tsri_remote *r, struct tsri_request *q);
  * the exit status after having said why. *bare: only a tier knows it, so that it can be cleared and
  * nothing else. */
 int tsri_remote_space(struct tsri_remote *r, const char *hex, uint32_t *number, bool *bare);
-/* Is it the beginning of a fingerprint, as ls prints it? */
-bool tsri_is_space_hex(const char *hex);
 
 /* What `ls`, `evict`, `clear`, `warm` and `inspect` do with --connect. */
 int tsri_server_ls(struct tsri_cli *cli);

@@ -5,20 +5,15 @@
 #include "cli/store.h"
 #include "tier/disk.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 static int add_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc, uint64_t bytes)
 {
     struct tsri_store *s = arg;
-    if (s->n_entries == s->n_room) {
-        size_t room = s->n_room ? 2 * s->n_room : 1024;
-        struct tsri_store_entry *more = tsri_alloc(room, sizeof *more);
-        if (!more) return TSR_ENOMEM;
-        if (s->n_entries) memcpy(more, s->entries, s->n_entries * sizeof *more);
-        tsri_free(s->entries);
-        s->entries = more;
-        s->n_room = room;
-    }
+    void *more = tsri_cli_grow(s->entries, &s->n_room, s->n_entries + 1, sizeof *s->entries);
+    if (!more) return TSR_ENOMEM;
+    s->entries = more;
     s->entries[s->n_entries] = (struct tsri_store_entry){.head = *head, .loc = loc, .bytes = bytes};
     s->n_entries++;
     return 0;
@@ -38,8 +33,7 @@ int tsri_store_open(struct tsri_store *s, struct tsri_cli *cli, const char *path
                                .arg = &setup,
                                .read_only = !write,
                                .n_threads = 1};
-    if (tsri_tier_open(&s->tier, &tsri_tier_disk, &env) != 0)
-        return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsri_tier_open(&s->tier, &tsri_tier_disk, &env) != 0) return tsri_cli_failed();
     if (tsri_tier_scan(s->tier, add_entry, s) < 0) {
         tsri_store_close(s);
         return tsri_cli_fail("%s: %s", path, tsr_errmsg());
@@ -58,7 +52,7 @@ int tsri_store_open(struct tsri_store *s, struct tsri_cli *cli, const char *path
 void tsri_store_close(struct tsri_store *s)
 {
     tsri_tier_close(s->tier);
-    tsri_free(s->entries);
+    free(s->entries);
     memset(s, 0, sizeof *s);
 }
 
@@ -71,7 +65,7 @@ int tsri_store_drop(struct tsri_store *s, const struct tsri_store_entry *e)
 
 int tsri_store_flush(struct tsri_store *s)
 {
-    if (tsri_tier_flush(s->tier) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    if (tsri_tier_flush(s->tier) < 0) return tsri_cli_failed();
     return 0;
 }
 
@@ -84,22 +78,42 @@ int tsri_store_compact(struct tsri_store *s)
     uint32_t rounds = 2 * disk->n_segments + 1;
     for (uint32_t i = 0; i < rounds; i++) {
         int n = tsri_disk_make_room(disk);
-        if (n < 0) return tsri_cli_fail("%s", tsr_errmsg());
+        if (n < 0) return tsri_cli_failed();
         if (n == 0) break;
     }
     return tsri_store_flush(s);
 }
 
-void tsri_store_hex(const uint8_t *bytes, size_t n, char *out)
+int tsri_store_space(const struct tsri_cli *cli, const char **hex)
 {
-    for (size_t i = 0; i < n; i++)
-        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+    *hex = tsri_cli_flag(cli, "space");
+    size_t n = *hex ? strlen(*hex) : 8;
+    if (n >= 8 && n <= 32 && (!*hex || strspn(*hex, "0123456789abcdef") == n)) return 0;
+    return tsri_cli_usage(cli, "--space=%s: 8 to 32 digits of a fingerprint, as ls prints them",
+                          *hex);
+}
+
+static const char *name_of(uint32_t i, const char *const names[4])
+{
+    return names[i < 4 ? i : 0];
 }
 
 const char *tsri_store_kind(uint32_t kind)
 {
     static const char *const names[] = {"?", "prefix", "segment", "blended"};
-    return kind < TSRI_COUNT(names) ? names[kind] : names[0];
+    return name_of(kind, names);
+}
+
+const char *tsri_match_coverage(uint32_t coverage)
+{
+    static const char *const names[] = {"none", "full", "partial", "run"};
+    return name_of(coverage, names);
+}
+
+const char *tsri_match_context(uint32_t context)
+{
+    static const char *const names[] = {"?", "same", "pure", "other"};
+    return name_of(context, names);
 }
 
 uint64_t tsri_store_token_bytes(const struct tsr_entry_head *h)

@@ -28,9 +28,13 @@ int tsri_store_drop(struct tsri_store *s, const struct tsri_store_entry *e);
 int tsri_store_flush(struct tsri_store *s);
 int tsri_store_compact(struct tsri_store *s);
 
-/* out has room for 2 n + 1. */
-void tsri_store_hex(const uint8_t *bytes, size_t n, char *out);
+/* The value of --space, the beginning of a fingerprint as ls prints it; NULL if it was not given. 0, or
+ * CLI_USAGE. */
+int tsri_store_space(const struct tsri_cli *cli, const char **hex);
+/* The names of what tessera.h numbers; "?" for other numbers. */
 const char *tsri_store_kind(uint32_t kind);
+const char *tsri_match_coverage(uint32_t coverage);
+const char *tsri_match_context(uint32_t context);
 /* KV bytes of one token. */
 uint64_t tsri_store_token_bytes(const struct tsr_entry_head *h);
 

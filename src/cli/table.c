@@ -16,9 +16,10 @@ const char *tsri_cli_plain(const struct tsri_cli *cli)
     return cli->color ? "\033[0m" : "";
 }
 
-void tsri_cli_print_json_string(const char *s)
+void tsri_cli_json(const char *before, const char *s)
 {
     struct tsri_text t;
+    fputs(before, stdout);
     tsri_text_init(&t, NULL, 0);
     tsri_text_add_json(&t, s);
     size_t bytes = t.length + 1;
@@ -58,9 +59,19 @@ const char *tsri_cli_size(uint64_t bytes, char buf[static 32])
     return buf;
 }
 
-void tsri_table_init(struct tsri_table *t, const char *align)
+void tsri_cli_hex(const uint8_t *bytes, size_t n, char *out)
+{
+    for (size_t i = 0; i < n; i++)
+        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+}
+
+void tsri_table_init(struct tsri_table *t, const char *align, const char *heads)
 {
     *t = (struct tsri_table){.align = align};
+    for (size_t i = strlen(align), n; i > 0; i--, heads += n + 1) {
+        n = strcspn(heads, "|");
+        tsri_table_add(t, "%.*s", (int)n, heads);
+    }
 }
 
 void tsri_table_fini(struct tsri_table *t)
@@ -73,25 +84,15 @@ void tsri_table_fini(struct tsri_table *t)
 
 void tsri_table_add(struct tsri_table *t, const char *fmt, ...)
 {
-    if (t->n_cells == t->n_room) {
-        size_t room = t->n_room ? 2 * t->n_room : 64;
-        char **cells = realloc(t->cells, room * sizeof *cells);
-        if (!cells) {
-            t->align = ""; /* print says so */
-            return;
-        }
-        t->cells = cells;
-        t->n_room = room;
-    }
+    char **cells = tsri_cli_grow(t->cells, &t->n_room, t->n_cells + 1, sizeof *cells), *cell = NULL;
+    if (cells) t->cells = cells;
     va_list ap;
     va_start(ap, fmt);
-    char *cell;
-    if (vasprintf(&cell, fmt, ap) < 0) {
-        cell = NULL;
-        t->align = "";
-    }
+    if (cells && vasprintf(&cell, fmt, ap) >= 0)
+        t->cells[t->n_cells++] = tsri_plain(cell);
+    else
+        t->align = ""; /* print says so */
     va_end(ap);
-    t->cells[t->n_cells++] = cell ? tsri_plain(cell) : NULL;
 }
 
 /* Columns that the text takes on a terminal: bytes that continue a UTF-8 sequence take none. */
@@ -103,10 +104,9 @@ static int width_of(const char *s)
     return width;
 }
 
-int tsri_table_print(const struct tsri_table *t, const struct tsri_cli *cli)
+static void print_cells(const struct tsri_table *t, const struct tsri_cli *cli)
 {
     size_t n_columns = strlen(t->align);
-    if (n_columns == 0) return tsri_cli_fail("no memory");
     int width[16] = {0};
     TSR_ASSERT(n_columns <= TSRI_COUNT(width) && t->n_cells % n_columns == 0);
     for (size_t i = 0; i < t->n_cells; i++) {
@@ -124,5 +124,12 @@ int tsri_table_print(const struct tsri_table *t, const struct tsri_cli *cli)
         if (i + 1 == n_columns) fputs(tsri_cli_plain(cli), stdout);
         if (last) putchar('\n');
     }
-    return 0;
+}
+
+int tsri_table_print(struct tsri_table *t, const struct tsri_cli *cli)
+{
+    bool whole = t->align[0];
+    if (whole) print_cells(t, cli);
+    tsri_table_fini(t);
+    return whole ? 0 : tsri_cli_fail("no memory");
 }

@@ -182,7 +182,7 @@ static int predict_left_out(struct cases *c, struct tsr_profile *scratch)
             gates[n] = c->gates[i];
             kl[n++] = c->kl[i];
         }
-        if (tsr_gate_fit(scratch, gates, kl, n) < 0) e = tsri_cli_fail("%s", tsr_errmsg());
+        if (tsr_gate_fit(scratch, gates, kl, n) < 0) e = tsri_cli_failed();
         for (uint32_t i = fold; i < c->n && !e; i += FOLDS)
             c->predicted[i] = tsr_gate_predict(scratch, &c->gates[i]);
     }
@@ -240,7 +240,7 @@ static int fit_gate(const struct tsri_quality_rows *rows, const struct tsri_sett
     struct tsr_profile scratch = *p;
     if (c.n >= 4 * FOLDS) {
         e = predict_left_out(&c, &scratch);
-        if (!e && tsr_gate_fit(p, c.gates, c.kl, c.n) < 0) e = tsri_cli_fail("%s", tsr_errmsg());
+        if (!e && tsr_gate_fit(p, c.gates, c.kl, c.n) < 0) e = tsri_cli_failed();
         p->gate_limit = e ? 0 : best_limit(&c, kl_limit);
         p->gate_ratio_max = GATE_RATIO_MAX;
         p->gate_full = GATE_FULL_FACTOR * p->gate_limit;

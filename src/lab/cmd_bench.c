@@ -215,9 +215,8 @@ static int run_devices(struct bench *b, const char *only)
     for (uint32_t i = 0; i < n; i++) {
         const char *name = only ? only : tsri_device_known(i);
         if (b->cli->json) {
-            printf("%s\n{\"name\":\"%s\",\"%s\":", i ? "," : "", name,
-                   seen[i].error ? "missing" : "about");
-            tsri_cli_print_json_string(seen[i].text);
+            printf("%s\n{\"name\":\"%s\"", i ? "," : "", name);
+            tsri_cli_json(seen[i].error ? ",\"missing\":" : ",\"about\":", seen[i].text);
             putchar('}');
         } else {
             printf("%s: %s%s\n", name, seen[i].error ? "not here: " : "", seen[i].text);
@@ -232,18 +231,16 @@ static int run_devices(struct bench *b, const char *only)
 static int read_flags(struct bench *b, const char **only)
 {
     struct tsri_cli *cli = b->cli;
-    const char *size = tsri_cli_flag(cli, "size"), *threads = tsri_cli_flag(cli, "threads");
-    char *end = NULL;
+    const char *size = tsri_cli_flag(cli, "size");
+    double n_threads = 0;
     *only = tsri_cli_flag(cli, "device");
     b->variant = tsri_cli_flag(cli, "variant");
     if (b->variant && !*only) *only = "cpu";
     if (size && (!tsri_parse_size(size, &b->bytes) || b->bytes < 1u << 20))
         return tsri_cli_usage(cli, "bench: --size is at least 1M, not '%s'", size);
-    unsigned long n = threads ? strtoul(threads, &end, 10) : 0;
-    if (threads && (!*threads || *end || n > 64))
-        return tsri_cli_usage(cli, "bench: --threads is a number from 0 to 64, not '%s'", threads);
-    b->n_threads = (uint32_t)n;
-    return 0;
+    int status = tsri_cli_flag_count(cli, "threads", 0, 64, &n_threads);
+    b->n_threads = (uint32_t)n_threads;
+    return status;
 }
 
 static int run_bench(struct bench *b)
@@ -256,10 +253,7 @@ static int run_bench(struct bench *b)
     if (status) return status;
     if (only && look_at(b, only, &apart, text, sizeof text) != 0)
         return tsri_cli_fail("bench %s: %s", b->name, text);
-    tsri_table_init(&b->table, "lllrrr");
-    const char *const heads[] = {"device", "case", "cells", "GB/s", "copy GB/s", "ratio"};
-    for (size_t i = 0; i < TSRI_COUNT(heads); i++)
-        tsri_table_add(&b->table, "%s", heads[i]);
+    tsri_table_init(&b->table, "lllrrr", "device|case|cells|GB/s|copy GB/s|ratio");
     status = run_devices(b, only);
     if (!status && !b->cli->json) status = tsri_table_print(&b->table, b->cli);
     tsri_table_fini(&b->table);

@@ -109,8 +109,8 @@ static int read_flags(struct calibrating *x)
     x->n_questions = 1e9;
     int e = tsri_cli_flag_number(cli, "ratio", 0, 1, &x->ratio);
     if (!e) e = tsri_cli_flag_number(cli, "kl", 1e-6, 100, &x->kl_limit);
-    if (!e) e = tsri_cli_flag_number(cli, "limit", 1, 1e9, &x->n_questions);
-    if (!e) e = tsri_cli_flag_number(cli, "answers", 0, 256, &x->answer_max);
+    if (!e) e = tsri_cli_flag_count(cli, "limit", 1, 1e9, &x->n_questions);
+    if (!e) e = tsri_cli_flag_count(cli, "answers", 0, 256, &x->answer_max);
     if (!e && names(contexts, "same"))
         e = add_settings(x, TSR_CONTEXT_SAME, selectors, ratios, n_ratios, biases, n_biases);
     if (!e && names(contexts, "pure"))
@@ -175,11 +175,8 @@ static void add_number(struct tsri_table *t, const char *format, double v)
 static int print_table(const struct calibrating *x, const struct tsr_profile *p)
 {
     struct tsri_table t;
-    tsri_table_init(&t, "llrrrrrrrr");
-    const char *const heading[] = {"selector", "context",    "ratio", "bias", "KL",
-                                   "answer",   "same first", "gold",  "F1",   "speed-up"};
-    for (size_t i = 0; i < TSRI_COUNT(heading); i++)
-        tsri_table_add(&t, "%s", heading[i]);
+    tsri_table_init(&t, "llrrrrrrrr",
+                    "selector|context|ratio|bias|KL|answer|same first|gold|F1|speed-up");
     for (uint32_t i = 0; i < p->n_frontier; i++) {
         const struct tsr_frontier *f = &p->frontier[i];
         struct tsri_setting s = {f->selector, f->context, f->ratio, f->bias, false};
@@ -197,9 +194,7 @@ static int print_table(const struct calibrating *x, const struct tsr_profile *p)
                    tsri_quality_mean(&x->rows, &s, offsetof(struct tsri_quality_row, f1)));
         add_number(&t, "%.1fx", f->speedup);
     }
-    int e = tsri_table_print(&t, x->cli);
-    tsri_table_fini(&t);
-    return e;
+    return tsri_table_print(&t, x->cli);
 }
 
 static void print_gate(const struct tsr_profile *p, const struct tsri_gate_result *g)
@@ -210,21 +205,6 @@ static void print_gate(const struct tsr_profile *p, const struct tsri_gate_resul
         printf("gate: %.0f %% of the questions are worse than wanted; it finds %.0f %% of them "
                "and %.0f %% of the others (predicted KL above %.3g)\n",
                100 * g->bad, 100 * g->recall, 100 * g->false_alarms, p->gate_limit);
-}
-
-/* Where `tessera ask` looks for it. */
-static void profile_path(const struct calibrating *x, char *path, size_t bytes)
-{
-    const char *named = tsri_cli_flag(x->cli, "out");
-    uint8_t id[16];
-    int n =
-        snprintf(path, bytes, "%s", named ? named : tsr_config_get(x->cli->config, "disk_path"));
-    if (named || n < 0 || (size_t)n + 40 > bytes) return;
-    tsr_space_fingerprint(tsr_blend_space(x->reader.blend), id);
-    path[n++] = '/';
-    for (int i = 0; i < 16; i++)
-        n += snprintf(path + n, bytes - (size_t)n, "%02x", id[i]);
-    snprintf(path + n, bytes - (size_t)n, ".yaml");
 }
 
 /* What storing segments as int8 adds, beside the same setting without. */
@@ -245,19 +225,17 @@ static int conclude(struct calibrating *x)
 {
     struct tsr_profile p = {.size = sizeof p};
     struct tsri_gate_result gate;
+    const char *named = tsri_cli_flag(x->cli, "out");
     char path[4096];
-    uint8_t id[16];
     int e = tsri_choose_profile(&x->rows, x->ratio, x->kl_limit, &p, &gate);
     if (e) return e;
     snprintf(p.model, sizeof p.model, "%s", x->reader.info.name);
-    tsr_space_fingerprint(tsr_blend_space(x->reader.blend), id);
-    for (int i = 0; i < 16; i++)
-        snprintf(p.space + 2 * i, 3, "%02x", id[i]);
-    profile_path(x, path, sizeof path);
-    if (tsr_profile_save(&p, path) < 0) return tsri_cli_fail("%s", tsr_errmsg());
+    tsri_reader_space(&x->reader, p.space);
+    tsri_reader_profile(&x->reader, x->cli, path, sizeof path);
+    if (named) snprintf(path, sizeof path, "%s", named);
+    if (tsr_profile_save(&p, path) < 0) return tsri_cli_failed();
     if (x->cli->json) {
-        printf("{\"profile\":");
-        tsri_cli_print_json_string(path);
+        tsri_cli_json("{\"profile\":", path);
         printf(",\"selector\":\"%s\",\"context\":\"%s\",\"ratio\":%g,\"bias\":%g,\"rows\":%zu}\n",
                tsr_selector_name(p.selector), p.context == TSR_CONTEXT_PURE ? "pure" : "same",
                p.ratio, tsr_profile_bias(&p, p.ratio, 8), x->rows.n);

@@ -2,7 +2,6 @@
  * each a real one (replay.c); a table of what they found and moved, JSON, or a picture. */
 #include "lab/replay.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -39,15 +38,10 @@ static double hit_rate(const struct tsri_replay_result *r)
 
 static int print_table(const struct plan *p)
 {
-    static const char *const heads[] = {"host size",     "policy",   "requests",  "tokens asked",
-                                        "tokens reused", "hit rate", "stored",    "loaded",
-                                        "evictions",     "refused",  "from disk", "disk read",
-                                        "disk written"};
-    size_t n_columns = TSRI_COUNT(heads) - (p->disk ? 0 : 3);
     struct tsri_table t;
-    tsri_table_init(&t, p->disk ? "rlrrrrrrrrrrr" : "rlrrrrrrrr");
-    for (size_t i = 0; i < n_columns; i++)
-        tsri_table_add(&t, "%s", heads[i]);
+    tsri_table_init(&t, p->disk ? "rlrrrrrrrrrrr" : "rlrrrrrrrr",
+                    "host size|policy|requests|tokens asked|tokens reused|hit rate|stored|loaded|"
+                    "evictions|refused|from disk|disk read|disk written");
     for (size_t i = 0; i < p->n_runs; i++) {
         const struct tsri_replay_result *r = &p->runs[i].r;
         char size[32];
@@ -66,16 +60,13 @@ static int print_table(const struct plan *p)
         tsri_table_add(&t, "%s", tsri_cli_size(r->disk_read_bytes, size));
         tsri_table_add(&t, "%s", tsri_cli_size(r->disk_write_bytes, size));
     }
-    int status = tsri_table_print(&t, p->cli);
-    tsri_table_fini(&t);
-    return status;
+    return tsri_table_print(&t, p->cli);
 }
 
 static void print_json(const struct plan *p)
 {
     const struct tsri_options *o = tsri_config_options(p->cli->config);
-    printf("{\"trace\":");
-    tsri_cli_print_json_string(p->name);
+    tsri_cli_json("{\"trace\":", p->name);
     printf(",\"as\":\"%s\",\"disk_size\":%" PRIu64 ",\"runs\":[", p->as_prefix ? "prefix" : "trace",
            p->disk ? o->disk_size : 0);
     for (size_t i = 0; i < p->n_runs; i++) {
@@ -161,18 +152,6 @@ static int read_disk(struct plan *p)
     if (!*in) in = tmp && *tmp ? tmp : "/tmp";
     p->disk = strdup(in);
     return p->disk ? 0 : tsri_cli_fail("no memory");
-}
-
-static int read_limit(struct plan *p, uint64_t *limit)
-{
-    const char *text = tsri_cli_flag(p->cli, "limit");
-    char *end = NULL;
-    *limit = UINT64_MAX;
-    if (!text) return 0;
-    errno = 0;
-    *limit = strtoull(text, &end, 10);
-    if (text[0] >= '0' && text[0] <= '9' && !*end && *limit != 0 && !errno) return 0;
-    return tsri_cli_usage(p->cli, "--limit: '%s' is no count", text);
 }
 
 static int read_plan(struct plan *p)
@@ -263,7 +242,7 @@ static int run_all(struct plan *p)
     while (!err && p->n_runs < p->n_sizes * p->n_policies)
         err = run_one(p);
     if (!err && path) err = draw(p, path);
-    if (err) return tsri_cli_fail("%s", tsr_errmsg());
+    if (err) return tsri_cli_failed();
     if (!p->cli->json) return print_table(p);
     print_json(p);
     return 0;
@@ -271,7 +250,7 @@ static int run_all(struct plan *p)
 
 int tsri_cmd_replay(struct tsri_cli *cli)
 {
-    uint64_t limit;
+    double limit = 0x1p52;
     int status = tsri_cli_want_args(cli, 0, 1);
     if (!status) status = tsri_cli_config(cli);
     if (status) return status;
@@ -280,13 +259,13 @@ int tsri_cmd_replay(struct tsri_cli *cli)
     p->cli = cli;
     p->name = cli->n_args ? cli->args[0] : "built-in";
     status = read_plan(p);
-    if (!status) status = read_limit(p, &limit);
+    if (!status) status = tsri_cli_flag_count(cli, "limit", 1, 0x1p52, &limit);
     int err = 0;
     if (!status)
-        err = cli->n_args ? tsri_trace_load(&p->trace, p->name, limit)
-                          : tsri_trace_builtin(&p->trace, limit);
+        err = cli->n_args ? tsri_trace_load(&p->trace, p->name, (size_t)limit)
+                          : tsri_trace_builtin(&p->trace, (size_t)limit);
     if (err)
-        status = tsri_cli_fail("%s", tsr_errmsg());
+        status = tsri_cli_failed();
     else if (!status)
         status = run_all(p);
     tsri_trace_fini(&p->trace);

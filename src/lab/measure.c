@@ -19,11 +19,6 @@ struct truth {
     double gold_ll, seconds;
 };
 
-static int library_failed(void)
-{
-    return tsri_cli_fail("%s", tsr_errmsg());
-}
-
 static int make_prompt(struct truth *t, const struct tsri_reader *r, const struct tsri_question *q)
 {
     int e = q->plain ? tsri_dialog_init_plain(&t->dialog, r->model, q->system)
@@ -38,7 +33,7 @@ static int make_prompt(struct truth *t, const struct tsri_reader *r, const struc
     if (e || !q->n_answers) return e;
     int n = tsr_model_tokenize(r->model, q->answers[0], strlen(q->answers[0]), 0, t->gold,
                                GOLD_TOKENS_MAX);
-    if (n < 0) return library_failed();
+    if (n < 0) return tsri_cli_failed();
     t->n_gold = n < (int)GOLD_TOKENS_MAX ? (uint32_t)n : GOLD_TOKENS_MAX;
     return 0;
 }
@@ -136,9 +131,9 @@ static int prefill(const struct tsri_measure *m, const struct tsri_question *q, 
     struct tsr_blend_config config = {.size = sizeof config, .model = r->model};
     struct tsr_ask ask = ask_of(r, t);
     ask.selector = TSR_SELECT_FULL;
-    if (tsr_blend_open(&plain, &config) < 0) return library_failed();
+    if (tsr_blend_open(&plain, &config) < 0) return tsri_cli_failed();
     double start = tsri_cli_now_s();
-    int e = tsr_blend_ask(plain, &ask, t->logits, NULL) < 0 ? library_failed() : 0;
+    int e = tsr_blend_ask(plain, &ask, t->logits, NULL) < 0 ? tsri_cli_failed() : 0;
     t->seconds = tsri_cli_now_s() - start;
     if (!e) e = read_gold(r, plain, t, t->logits, &t->gold_ll);
     tsr_logits_top(t->logits, r->info.n_vocab, &t->first);
@@ -168,7 +163,7 @@ static int one_setting(const struct tsri_measure *m, struct tsr_blend *blend,
     ask.ratio = row->setting.ratio;
     ask.bias = row->setting.bias;
     double start = tsri_cli_now_s();
-    if (tsr_blend_ask(blend, &ask, logits, &report) < 0) return library_failed();
+    if (tsr_blend_ask(blend, &ask, logits, &report) < 0) return tsri_cli_failed();
     row->blend_s = tsri_cli_now_s() - start;
     if (report.reasons & (TSR_BLEND_UNABLE | TSR_BLEND_FAULT) || report.n_new > t->n_prompt / 2)
         return tsri_cli_fail("%s %s: the documents were not reused as asked for", q->set, q->id);
@@ -212,11 +207,11 @@ static int one_kind(const struct tsri_measure *m, uint32_t context, bool int8,
                                       .profile = &profile,
                                       .flags = int8 ? TSR_BLEND_INT8 : 0,
                                       .blend_min_tokens = UINT32_MAX};
-    if (tsr_blend_open(&blend, &config) < 0) return library_failed();
+    if (tsr_blend_open(&blend, &config) < 0) return tsri_cli_failed();
     struct tsr_ask fill = ask_of(r, t);
     fill.selector = TSR_SELECT_NONE;
     fill.flags = TSR_ASK_FILL;
-    int e = tsr_blend_ask(blend, &fill, logits, NULL) < 0 ? library_failed() : 0;
+    int e = tsr_blend_ask(blend, &fill, logits, NULL) < 0 ? tsri_cli_failed() : 0;
     for (uint32_t i = 0; i < m->n_settings && !e; i++) {
         if (!is_kind(&m->settings[i], context, int8)) continue;
         start_row(&rows[i], q, &m->settings[i], t);

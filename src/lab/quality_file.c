@@ -16,13 +16,9 @@
 
 int tsri_quality_add(struct tsri_quality_rows *rows, const struct tsri_quality_row *row)
 {
-    if (rows->n == rows->n_room) {
-        size_t room = rows->n_room ? 2 * rows->n_room : 256;
-        struct tsri_quality_row *more = realloc(rows->items, room * sizeof *more);
-        if (!more) return tsri_cli_fail("no memory");
-        rows->items = more;
-        rows->n_room = room;
-    }
+    void *more = tsri_cli_grow(rows->items, &rows->n_room, rows->n + 1, sizeof *row);
+    if (!more) return tsri_cli_failed();
+    rows->items = more;
     rows->items[rows->n++] = *row;
     return 0;
 }

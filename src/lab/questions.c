@@ -152,7 +152,7 @@ int tsri_questions_load(struct tsri_questions *f, const char *path)
     if (!e && f->n == 0) e = tsri_fail(TSR_EINVAL, "%s: no questions in it", path);
     if (!e) return 0;
     tsri_questions_fini(f);
-    return tsri_cli_fail("%s", tsr_errmsg());
+    return tsri_cli_failed();
 }
 
 void tsri_questions_fini(struct tsri_questions *f)

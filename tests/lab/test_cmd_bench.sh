@@ -43,7 +43,7 @@ flags_that_make_no_sense_are_refused() {
     lab bench copy --size=17
     exits 2 && complains '--size is at least 1M' || return
     lab bench copy --threads=many
-    exits 2 && complains '--threads is a number' || return
+    exits 2 && complains '--threads=many: not a number from 0 to 64' || return
     lab bench copy twice
     exits 2 && complains "unexpected argument 'twice'" || return
     lab bench
