@@ -9,7 +9,7 @@
 /* ---- entries ---- */
 
 /* Under lock. */
-static bool row_of(struct tsr_cache *c, uint32_t id, struct tsri_wire_entry *out)
+static bool row_of(struct tsr_cache *c, uint32_t id, struct tsri_entry_row *out)
 {
     const struct tsri_entry *e = &c->entries[id];
     uint64_t word = atomic_load(&e->word);
@@ -17,19 +17,19 @@ static bool row_of(struct tsr_cache *c, uint32_t id, struct tsri_wire_entry *out
     if (state != TSRI_HOST && state != TSRI_COLD) return false;
     const struct tsr_space *space = &c->spaces[e->space];
     struct tsri_key key = tsri_entry_key(e);
-    *out = (struct tsri_wire_entry){.entry = tsri_handle(id, tsri_word_gen(word)),
-                                    .n_tokens = e->n_tokens,
-                                    .pins = tsri_word_pins(word),
-                                    .user_pins = e->user_pins,
-                                    .kind = e->kind,
-                                    .tiers = atomic_load(&e->tiers)};
-    memcpy(out->key, &key, sizeof out->key);
+    *out = (struct tsri_entry_row){.entry = tsri_handle(id, tsri_word_gen(word)),
+                                   .n_tokens = e->n_tokens,
+                                   .pins = tsri_word_pins(word),
+                                   .user_pins = e->user_pins,
+                                   .kind = e->kind,
+                                   .tiers = atomic_load(&e->tiers)};
+    memcpy(&out->key, &key, sizeof out->key);
     memcpy(out->space, space->fingerprint, sizeof out->space);
     if (space->shaped) out->bytes = (uint64_t)e->n_tokens * tsri_shape_token_bytes(&space->shape);
     return true;
 }
 
-uint32_t tsri_cache_list(struct tsr_cache *c, uint32_t first, struct tsri_wire_entry *out,
+uint32_t tsri_cache_list(struct tsr_cache *c, uint32_t first, struct tsri_entry_row *out,
                          uint32_t max, uint32_t *next)
 {
     uint32_t n = 0, id = first, end = UINT32_MAX;
@@ -40,7 +40,7 @@ uint32_t tsri_cache_list(struct tsr_cache *c, uint32_t first, struct tsri_wire_e
             n += row_of(c, id, &out[n]);
         pthread_mutex_unlock(&c->lock);
     }
-    *next = id < end ? id : TSRI_WIRE_LIST_END;
+    *next = id < end ? id : TSRI_LIST_END;
     return n;
 }
 

@@ -16,7 +16,6 @@
 #include "stats/stats.h"
 #include "tier/tier.h"
 #include "wire/cells.h"
-#include "wire/wire.h"
 
 #include <tessera/policy.h>
 #include <tessera/tier.h>
@@ -116,8 +115,19 @@ TSR_MUST int tsri_put_all_from(struct tsr_client *client, const struct tsr_store
 
 /* ---- entries, for people to look at ---- */
 
-/* Entries one after the other, from id `first` on; *next is where to go on. Returns how many. */
-uint32_t tsri_cache_list(struct tsr_cache *c, uint32_t first, struct tsri_wire_entry *out,
+struct tsri_entry_row {
+    uint64_t entry; /* as in a match */
+    struct tsr_key key;
+    uint8_t space[16]; /* its fingerprint */
+    uint64_t bytes;    /* of KV; 0: how large a token is, is not known yet */
+    uint32_t n_tokens, pins;
+    uint16_t user_pins;
+    uint8_t kind, tiers; /* bit t: tier t has it; bit 0 is host memory */
+};
+#define TSRI_LIST_END UINT32_MAX
+/* Entries one after the other, from id `first` on. *next is where to go on, or TSRI_LIST_END.
+ * Returns how many. */
+uint32_t tsri_cache_list(struct tsr_cache *c, uint32_t first, struct tsri_entry_row *out,
                          uint32_t max, uint32_t *next);
 /* Brings up what only lower tiers have, as long as host memory is free and at most about so many
  * bytes (0: all). Waits for the tiers, until *stop is true (may be NULL); how many came. */

@@ -115,16 +115,38 @@ static int clear(struct tsri_session *x, struct tsri_request *q)
     return tsr_clear(x->tenant->cache, &what);
 }
 
+static struct tsri_wire_entry wire_entry(const struct tsri_entry_row *row)
+{
+    struct tsri_wire_entry out = {.entry = row->entry,
+                                  .bytes = row->bytes,
+                                  .n_tokens = row->n_tokens,
+                                  .pins = row->pins,
+                                  .user_pins = row->user_pins,
+                                  .kind = row->kind,
+                                  .tiers = row->tiers};
+    memcpy(out.key, &row->key, sizeof out.key);
+    memcpy(out.space, row->space, sizeof out.space);
+    return out;
+}
+
 static int list(struct tsri_session *x, const struct tsri_request *q, struct tsri_reply *r,
                 void **memory)
 {
-    struct tsri_wire_entry *rows = tsri_alloc(q->n, sizeof *rows);
-    if (!rows) return TSR_ENOMEM;
-    *memory = rows;
-    r->entries = rows;
-    r->n = tsri_cache_list(x->tenant->cache, q->value, rows, q->n, &r->next);
+    struct tsri_entry_row rows[64];
+    struct tsri_wire_entry *out = tsri_alloc(q->n, sizeof *out);
+    if (!out) return TSR_ENOMEM;
+    *memory = out;
+    r->entries = out;
+    r->next = q->value;
+    while (r->n < q->n && r->next != TSRI_LIST_END) {
+        uint32_t room = tsri_min_u32(TSRI_COUNT(rows), q->n - r->n);
+        uint32_t n = tsri_cache_list(x->tenant->cache, r->next, rows, room, &r->next);
+        for (uint32_t i = 0; i < n; i++)
+            out[r->n++] = wire_entry(&rows[i]);
+    }
     return (int)r->n;
 }
+_Static_assert(TSRI_LIST_END == TSRI_WIRE_LIST_END, "one end of lists");
 
 static int discover(struct tsri_session *x, const struct tsri_request *q)
 {

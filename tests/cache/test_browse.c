@@ -26,13 +26,13 @@ TEST(a_list_in_steps_of_any_length_has_every_entry_once)
 {
     enum { N = 40 };
     struct kit k;
-    struct tsri_wire_entry rows[N + 8];
+    struct tsri_entry_row rows[N + 8];
     kit_open(&k, NULL);
     for (uint64_t i = 0; i < N; i++)
         CHECK(kit_entry(&k, 1 + i, 20, TSRI_ID_NONE) != TSRI_ID_NONE);
     for (uint32_t step = 1; step < N + 8; step += 3) {
         uint32_t n = 0, next = 0;
-        while (next != TSRI_WIRE_LIST_END) {
+        while (next != TSRI_LIST_END) {
             CHECK(n < N + 8);
             uint32_t room = tsri_min_u32(step, N + 8 - n);
             n += tsri_cache_list(k.cache, next, rows + n, room, &next);
@@ -42,7 +42,7 @@ TEST(a_list_in_steps_of_any_length_has_every_entry_once)
             struct tsri_key key = kit_key(1 + i);
             int seen = 0;
             for (uint32_t r = 0; r < n; r++)
-                seen += memcmp(rows[r].key, &key, sizeof key) == 0;
+                seen += memcmp(&rows[r].key, &key, sizeof key) == 0;
             CHECK_INT(seen, 1);
         }
     }
@@ -55,20 +55,20 @@ TEST(a_list_in_steps_of_any_length_has_every_entry_once)
 TEST(an_empty_cache_lists_nothing_and_says_so)
 {
     struct kit k;
-    struct tsri_wire_entry row;
+    struct tsri_entry_row row;
     uint32_t next = 7;
     kit_open(&k, NULL);
     CHECK_INT(tsri_cache_list(k.cache, 0, &row, 1, &next), 0);
-    CHECK_INT(next, TSRI_WIRE_LIST_END);
+    CHECK_INT(next, TSRI_LIST_END);
     CHECK_INT(tsri_cache_list(k.cache, UINT32_MAX - 1, &row, 1, &next), 0);
-    CHECK_INT(next, TSRI_WIRE_LIST_END);
+    CHECK_INT(next, TSRI_LIST_END);
     CHECK(kit_end(&k));
 }
 
 TEST(pins_and_tiers_are_told)
 {
     struct kit k;
-    struct tsri_wire_entry row;
+    struct tsri_entry_row row;
     struct tsr_range range;
     uint32_t next;
     tiered_open(&k);
