@@ -249,9 +249,9 @@ class SchedulerHalf:
 
     def keys(self, number: int, first: int, count: int) -> list[list[bytes]]:
         """Of each whole chunk from `first` on, its keys in all spaces; at most `count` chunks."""
-        rows = ctypes.create_string_buffer(16 * self.n_spaces * count)
+        rows = (c.Key * (self.n_spaces * count))()
         found = check(self._lib.tsr_scheduler_keys(self._handle, number, first, count, rows))
-        flat = [rows.raw[i : i + 16] for i in range(0, 16 * self.n_spaces * found, 16)]
+        flat = [bytes(row.bytes) for row in rows[: self.n_spaces * found]]
         return [flat[i : i + self.n_spaces] for i in range(0, len(flat), self.n_spaces)]
 
     def events(self) -> list[tuple[int, bytes]]:

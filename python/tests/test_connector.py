@@ -107,6 +107,14 @@ class TestHalves(unittest.TestCase):
         self.engine = Engine(folder.name, shape())
         self.addCleanup(self.engine.close)
 
+    def test_every_whole_chunk_has_a_key(self):
+        scheduler, tokens = self.engine.scheduler, list(range(3 * BLOCK + 5))
+        scheduler.new_request(1, tokens, len(tokens), NONE, 0)
+        keys = scheduler.keys(1, 0, 8)
+        self.assertEqual([[len(key) for key in row] for row in keys], [[16]] * 3)
+        self.assertEqual(len({row[0] for row in keys}), 3)
+        self.assertEqual(scheduler.keys(1, 1, 1), keys[1:2])
+
     def run_request(self, number, tokens, blocks):
         """A request from its lookup to its end; how many tokens were loaded."""
         engine, half = self.engine, self.engine.scheduler
