@@ -6,7 +6,7 @@ import shlex
 import unittest
 from pathlib import Path
 
-import tessera.sglang_plugin
+import tessera.sglang.plugin
 
 TREE = Path(__file__).resolve().parents[3]
 TEXTS = ["docs/engines.md", "examples/sglang/README.md", "examples/vllm/README.md"]
@@ -44,7 +44,7 @@ class TestCommands(unittest.TestCase):
 
         from sglang.srt.server_args import ServerArgs
 
-        tessera.sglang_plugin.register()
+        tessera.sglang.plugin.register()
         seen = []
         for name, words in commands("sglang.launch_server"):
             with self.subTest(name, words=words):

@@ -22,12 +22,12 @@ from sglang.srt.runtime_context import get_context
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs
 
-import tessera.sglang_plugin
-from tessera import sglang_radix
+import tessera.sglang.plugin
+from tessera.sglang import radix
 
 LAYERS, HEADS, DIM, CHUNK = 3, 2, 8, 16
 ROW = HEADS * DIM * 4
-tessera.sglang_plugin.register()
+tessera.sglang.plugin.register()
 get_context().set_server_args(
     ServerArgs(model_path=os.environ["TESSERA_TEST_VLLM_MODEL"], device="cpu")
 )
@@ -205,7 +205,7 @@ class TestRadix(unittest.TestCase):
     def engine(self, **more):
         engine = Engine(**more)
         self.addCleanup(engine.close)
-        self.assertIsInstance(engine.tree, sglang_radix.TesseraRadixCache)
+        self.assertIsInstance(engine.tree, radix.TesseraRadixCache)
         return engine
 
     def disk(self):
@@ -345,7 +345,7 @@ class TestBroken(unittest.TestCase):
 
         for name in ("match", "load", "store_start", "written"):
             setattr(engine.tree._pool, name, broken)
-        with self.assertLogs("tessera.sglang_radix", "WARNING") as log:
+        with self.assertLogs("tessera.sglang.radix", "WARNING") as log:
             self.assertEqual(engine.run(self.tokens), 0)
             self.assertGreater(engine.run(self.tokens), 5 * CHUNK - 1)  # the tree's own
         self.assertEqual(len(log.output), 1, log.output)
@@ -353,9 +353,9 @@ class TestBroken(unittest.TestCase):
     def test_a_store_of_another_process_and_what_is_refused_give_sglangs_own_tree(self):
         from sglang.srt.mem_cache.radix_cache import RadixCache
 
-        plain = sglang_radix.default_radix_cache_factory
-        sglang_radix.default_radix_cache_factory = lambda context: RadixCache(context.params)
-        self.addCleanup(setattr, sglang_radix, "default_radix_cache_factory", plain)
+        plain = radix.default_radix_cache_factory
+        radix.default_radix_cache_factory = lambda context: RadixCache(context.params)
+        self.addCleanup(setattr, radix, "default_radix_cache_factory", plain)
         with tempfile.TemporaryDirectory() as folder:
             disk = dict(disk_path=folder, disk_size="64M", disk_segment_size="4M")
             first = Engine(**disk)
@@ -365,7 +365,7 @@ class TestBroken(unittest.TestCase):
                 ({}, dict(tp_size=2)),
                 ({}, dict(is_hybrid_swa=True)),
             ):
-                with self.assertLogs("tessera.sglang_radix", "WARNING") as log:
+                with self.assertLogs("tessera.sglang.radix", "WARNING") as log:
                     engine = Engine(**({} if change else options))
                     if change:
                         engine.close()

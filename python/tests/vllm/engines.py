@@ -38,9 +38,9 @@ from vllm import LLM, SamplingParams, TokensPrompt  # noqa: E402  the environmen
 from vllm.config import KVTransferConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
 
-from tessera import vllm_plugin  # noqa: E402
+from tessera.vllm import plugin  # noqa: E402
 
-vllm_plugin.register()  # as vLLM does by itself where the package is installed
+plugin.register()  # as vLLM does by itself where the package is installed
 
 MODEL = os.environ["TESSERA_TEST_VLLM_MODEL"]
 BLOCK = 32

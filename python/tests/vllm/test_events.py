@@ -13,7 +13,7 @@ from vllm.v1.core.kv_cache_utils import (
     maybe_convert_block_hash,
 )
 
-import tessera.vllm_events
+import tessera.vllm.events
 
 ON = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
 HASH = get_hash_fn_by_name("sha256")
@@ -135,9 +135,9 @@ class TestEvents(unittest.TestCase):
         self.assertEqual(len(one.known), 4)
 
     def test_what_is_remembered_is_bounded_and_what_is_forgotten_taken_back(self):
-        limit = tessera.vllm_events._CHUNKS_MAX
-        self.addCleanup(setattr, tessera.vllm_events, "_CHUNKS_MAX", limit)
-        tessera.vllm_events._CHUNKS_MAX = 8
+        limit = tessera.vllm.events._CHUNKS_MAX
+        self.addCleanup(setattr, tessera.vllm.events, "_CHUNKS_MAX", limit)
+        tessera.vllm.events._CHUNKS_MAX = 8
         one = Followed(self, {})
         for i in range(5):
             one.run([6000 + i, *self.tokens], 4 * BLOCK, 2)

@@ -18,13 +18,14 @@ from vllm.sampling_params import SamplingParams
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.request import Request, RequestStatus
 
-from tessera import TesseraError, vllm_metrics
+from tessera import TesseraError
 from tessera.blend_job import BadBlend, blend_settings
 from tessera.cache import Cache
 from tessera.separators import Separators, spellings
-from tessera.vllm_blend import BlendWorker
-from tessera.vllm_marks import checked_segments, read_wishes
-from tessera.vllm_messages import TesseraHandshake
+from tessera.vllm import metrics
+from tessera.vllm.blend import BlendWorker
+from tessera.vllm.marks import checked_segments, read_wishes
+from tessera.vllm.messages import TesseraHandshake
 
 
 class MarksTest(unittest.TestCase):
@@ -306,7 +307,7 @@ class TestMetrics(MarksTest):
         stats = connector.get_kv_connector_stats()
         shown = stats.reduce()
         for name, value in {**rig.counters}.items():
-            self.assertIn(name, vllm_metrics._SHOWN)
+            self.assertIn(name, metrics._SHOWN)
             self.assertEqual(shown[f"tessera {name}"], value)
         self.assertEqual(shown["tessera blend_requests"], 2)
         self.assertEqual(shown["tessera blend_seconds"], 0.75)
@@ -462,7 +463,7 @@ class TestApart(MarksTest):
         worker._era = b"before"
         worker._settings = worker._cache = worker._info = unittest.mock.Mock()
         worker._engine_salt, worker._rank, worker._world = None, 0, 1
-        with unittest.mock.patch("tessera.vllm_blend.Blend") as made:
+        with unittest.mock.patch("tessera.vllm.blend.Blend") as made:
             self.assertIs(worker._opened(b"era/"), made.return_value)
         for one in (*old, new):
             one.clear.assert_called_once()

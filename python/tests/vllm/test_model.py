@@ -19,12 +19,12 @@ from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding import get_rope
 
 from tessera import _c as c
-from tessera import vllm_plugin
 from tessera.blend import Ask, Blend
-from tessera.vllm_model import BlendExecutor, Staging, model_info, take_apart
-from tessera.vllm_shape import Refused
+from tessera.vllm import plugin
+from tessera.vllm.model import BlendExecutor, Staging, model_info, take_apart
+from tessera.vllm.shape import Refused
 
-vllm_plugin.register()
+plugin.register()
 SYSTEM, DOCUMENTS, QUESTION = 17, (150, 90, 130), 21
 CONTEXT = SYSTEM + sum(DOCUMENTS)
 CLOSE = dict(rtol=2e-4, atol=2e-4)
@@ -50,7 +50,7 @@ class Loaded:
             disable_log_stats=True,
         )
         self.config = self.llm.llm_engine.vllm_config
-        self.parts = take_apart(vllm_plugin.loaded_model(), self.config)
+        self.parts = take_apart(plugin.loaded_model(), self.config)
         self.reference = AutoModelForCausalLM.from_pretrained(
             path, dtype=torch.float32, attn_implementation="eager"
         )
@@ -249,7 +249,7 @@ class TestLlama(Architecture, unittest.TestCase):
             config.rope_parameters = dict(rope)
             before, self.it.parts = (
                 self.it.parts,
-                take_apart(vllm_plugin.loaded_model(), self.it.config),
+                take_apart(plugin.loaded_model(), self.it.config),
             )
             turned = self.it.blended(tokens, segments, 0.0)[0]
             computed = self.it.blended(tokens, segments, 1.0)[0]
@@ -261,7 +261,7 @@ class TestLlama(Architecture, unittest.TestCase):
             layer.self_attn.rotary_emb = plain[0]
 
     def test_what_cannot_be_taken_apart_is_refused_by_name(self):
-        model = vllm_plugin.loaded_model()
+        model = plugin.loaded_model()
         with self.assertRaisesRegex(Refused, "class Linear"):
             take_apart(torch.nn.Linear(1, 1), self.it.config)
         attn = model.model.layers[1].self_attn.attn

@@ -14,13 +14,12 @@ import torch
 from vllm import LLM, SamplingParams, TokensPrompt
 
 from tessera import _c as c
-from tessera import vllm_plugin
 from tessera.blend import Ask, Blend
 from tessera.blend_job import BlendJob, BlendSettings, space_salt
-from tessera.vllm import TesseraConnector
-from tessera.vllm_blend import BlendWorker, _Agreed, _Apart
+from tessera.vllm import TesseraConnector, plugin
+from tessera.vllm.blend import BlendWorker, _Agreed, _Apart
 
-vllm_plugin.register()
+plugin.register()
 TOLERANCE = 1e-4
 DOCUMENTS = (150, 90, 130)
 SETTINGS = ((1.0, "full"), (0.0, "none"), (0.3, "query"), (0.3, "hkvd"))

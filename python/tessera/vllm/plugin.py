@@ -4,7 +4,7 @@ hold of the model that a worker loads.
 
 vLLM has no hook for the latter: a connector is made after the model and never gets to see it. So
 Worker.load_model is wrapped, which every worker of the versions named here goes through; in any
-other version nothing is wrapped, and position-independent reuse is off (vllm_blend.py says so).
+other version nothing is wrapped, and position-independent reuse is off (blend.py says so).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"host_size": "8G", "disk_path": "/var/cache/tessera"}}'
 
-Its two sides, vllm_scheduler and vllm_worker, translate: vLLM's objects into numbers for the halves
+Its two sides, scheduler.py and worker.py, translate: vLLM's objects into numbers for the halves
 of connector.h, and back. What is looked up, loaded and saved, and when, is decided there. Whatever
 goes wrong here costs a line in the log and the cache, never a request: the connector is then
 switched off and vLLM runs as without.
@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import SupportsHMA
 
-from .vllm_scheduler import SchedulerSide
-from .vllm_worker import WorkerSide
+from .scheduler import SchedulerSide
+from .worker import WorkerSide
 
 __all__ = ["TesseraConnector"]
 

@@ -11,7 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from .blend_job import BlendJob, BlendOutcome
+from ..blend_job import BlendJob, BlendOutcome
 
 
 @dataclass

@@ -32,10 +32,10 @@ from sglang.srt.mem_cache.hicache_storage import (
     HiCacheStorageExtraInfo,
 )
 
-from . import set_logger
-from .identity import files_digest
-from .owner import EngineCache
-from .pages import Pages, PageShape
+from .. import set_logger
+from ..identity import files_digest
+from ..owner import EngineCache
+from ..pages import Pages, PageShape
 
 __all__ = ["TesseraStorage"]
 

@@ -21,9 +21,9 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
-from . import _c as c
-from ._connector import BOUNDARIES, GroupShape, ModelShape, page_layout
-from .identity import files_digest
+from .. import _c as c
+from .._connector import BOUNDARIES, GroupShape, ModelShape, page_layout
+from ..identity import files_digest
 
 # Keys of kv_connector_extra_config that are not options of the library.
 OWN_KEYS = ("save_decode", "load", "boundary", "layerwise", "salt", "load_timeout_ms", "blend")

@@ -1,5 +1,5 @@
 """The scheduler's side of the connector: vLLM's requests and steps as numbers for the scheduler
-half of connector.h, which decides, and marked requests for vllm_marks, which has them blended."""
+half of connector.h, which decides, and marked requests for marks.py, which has them blended."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.request import RequestStatus
 
-from . import _c as c
-from ._connector import SchedulerHalf
-from .blend_job import BlendJob, blend_settings
-from .cache import _extras
-from .identity import files_digest
-from .vllm_base import ConnectorBase, guarded, logger
-from .vllm_events import KvEvents
-from .vllm_marks import Blending
-from .vllm_messages import TesseraMetadata, TesseraWorkerMetadata
+from .. import _c as c
+from .._connector import SchedulerHalf
+from ..blend_job import BlendJob, blend_settings
+from ..cache import _extras
+from ..identity import files_digest
+from .base import ConnectorBase, guarded, logger
+from .events import KvEvents
+from .marks import Blending
+from .messages import TesseraMetadata, TesseraWorkerMetadata
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -38,10 +38,10 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 from sglang.srt.mem_cache.registry import default_radix_cache_factory
 
-from . import set_logger
-from ._kvpool import KvPool, PoolPlane, PoolShape
-from .cache import Cache, _extras
-from .identity import files_digest
+from .. import set_logger
+from .._kvpool import KvPool, PoolPlane, PoolShape
+from ..cache import Cache, _extras
+from ..identity import files_digest
 
 __all__ = ["TesseraRadixCache", "build"]
 

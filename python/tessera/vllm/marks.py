@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from vllm.logger import init_logger
 from vllm.tokenizers import cached_tokenizer_from_config
 
-from ._lib import TesseraError
-from .blend_job import (
+from .._lib import TesseraError
+from ..blend_job import (
     BadBlend,
     BlendJob,
     BlendOutcome,
@@ -28,9 +28,9 @@ from .blend_job import (
     checked_ratio,
     checked_selector,
 )
-from .known_text import KnownText
-from .owner import EngineCache
-from .separators import Separators, spellings
+from ..known_text import KnownText
+from ..owner import EngineCache
+from ..separators import Separators, spellings
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -124,7 +124,7 @@ class _Blended:
 
 @dataclass
 class BlendCounters:
-    """Everything since the start, by the names of vllm_metrics."""
+    """Everything since the start, by the names of metrics.py."""
 
     values: dict[str, float] = field(default_factory=dict)
 

@@ -18,6 +18,6 @@ def register() -> None:
 
 def build(context: Any) -> Any:
     """A radix cache for SGLang's scheduler; its own where Tessera cannot work."""
-    from .sglang_radix import build as build_radix
+    from .radix import build as build_radix
 
     return build_radix(context)

@@ -1,5 +1,5 @@
 """A worker's side of the connector: vLLM's KV memory and steps for the worker half of connector.h,
-which copies, and contexts to blend for vllm_blend."""
+which copies, and contexts to blend for blend.py."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorTransferResults,
 )
 
-from ._connector import WorkerHalf
-from .blend_job import BlendJob, BlendOutcome, blend_settings
-from .vllm_base import ConnectorBase, guarded, logger
-from .vllm_blend import BlendWorker
-from .vllm_messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
-from .vllm_shape import group_layout
+from .._connector import WorkerHalf
+from ..blend_job import BlendJob, BlendOutcome, blend_settings
+from .base import ConnectorBase, guarded, logger
+from .blend import BlendWorker
+from .messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
+from .shape import group_layout
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

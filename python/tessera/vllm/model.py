@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from . import _c as c
-from .blend import pass_table, pass_visible
-from .vllm_shape import Refused
+from .. import _c as c
+from ..blend import pass_table, pass_visible
+from .shape import Refused
 
 __all__ = ["BlendExecutor", "ModelParts", "Staging", "take_apart"]
 

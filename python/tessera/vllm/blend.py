@@ -1,7 +1,7 @@
 """A worker's blends: contexts put into vLLM's KV cache from documents that were computed once.
 
 For each BlendJob the library plans and loads (tessera.blend), the model's own modules compute what
-must be computed (vllm_model), both in a contiguous copy of the prompt's K and V; then vLLM's own
+must be computed (model.py), both in a contiguous copy of the prompt's K and V; then vLLM's own
 attention writes that copy into the pages of the request, so that no page format is known here. vLLM
 goes on with the question as if it had computed all of it.
 
@@ -23,14 +23,14 @@ import torch
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.logger import init_logger
 
-from . import _c as c
-from . import vllm_plugin
-from ._connector import ModelShape
-from .blend import Ask, Blend, Executor, pass_table
-from .blend_job import BlendJob, BlendOutcome, BlendSettings, space_salt
-from .owner import EngineCache
-from .vllm_model import BlendExecutor, Staging, model_info, take_apart
-from .vllm_shape import Refused
+from .. import _c as c
+from .._connector import ModelShape
+from ..blend import Ask, Blend, Executor, pass_table
+from ..blend_job import BlendJob, BlendOutcome, BlendSettings, space_salt
+from ..owner import EngineCache
+from . import plugin
+from .model import BlendExecutor, Staging, model_info, take_apart
+from .shape import Refused
 
 __all__ = ["BlendWorker"]
 
@@ -45,10 +45,10 @@ class BlendWorker:
     def __init__(
         self, vllm_config: Any, shape: ModelShape, settings: BlendSettings, cache: EngineCache
     ) -> None:
-        if not vllm_plugin.supported():
-            known = ", ".join(version + "*" for version in vllm_plugin.VERSIONS)
+        if not plugin.supported():
+            known = ", ".join(version + "*" for version in plugin.VERSIONS)
             raise Refused(f"a vLLM that is not one of {known}")
-        model = vllm_plugin.loaded_model()
+        model = plugin.loaded_model()
         if model is None:
             raise Refused("the plug-in was not there when the model was loaded: pip install it")
         if len(shape.groups) > 1:

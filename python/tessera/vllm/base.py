@@ -15,11 +15,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
-from . import set_logger
-from ._connector import SchedulerHalf, WorkerHalf
-from .owner import EngineCache
-from .vllm_metrics import TesseraPromMetrics, TesseraStats
-from .vllm_shape import model_shape, split_options
+from .. import set_logger
+from .._connector import SchedulerHalf, WorkerHalf
+from ..owner import EngineCache
+from .metrics import TesseraPromMetrics, TesseraStats
+from .shape import model_shape, split_options
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

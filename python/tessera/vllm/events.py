@@ -29,8 +29,8 @@ from vllm.v1.core.kv_cache_utils import (
     to_event_extra_keys,
 )
 
-from . import _c as c
-from ._connector import SchedulerHalf
+from .. import _c as c
+from .._connector import SchedulerHalf
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
