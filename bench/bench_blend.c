@@ -100,11 +100,11 @@ static double seconds(uint64_t since)
 
 static double full(struct work *w, const struct prompt *p)
 {
-    struct tsr_ask ask = {.size = sizeof ask,
-                          .session = w->session,
-                          .tokens = p->tokens,
-                          .n_tokens = p->n,
-                          .selector = TSR_SELECT_FULL};
+    struct tsr_ask_desc ask = {.size = sizeof ask,
+                               .session = w->session,
+                               .tokens = p->tokens,
+                               .n_tokens = p->n,
+                               .selector = TSR_SELECT_FULL};
     uint64_t start = bench_now_ns();
     BENCH_CHECK(tsr_blend_ask(w->plain, &ask, w->logits, NULL) >= 0);
     return seconds(start);
@@ -118,17 +118,17 @@ struct way {
 static double blended(struct work *w, const struct prompt *p, const struct way *way,
                       struct tsr_blend_report *report)
 {
-    struct tsr_ask ask = {.size = sizeof ask,
-                          .session = w->session,
-                          .tokens = p->tokens,
-                          .n_tokens = p->n,
-                          .segments = p->segments,
-                          .n_segments = p->n_segments,
-                          .system = 1,
-                          .flags = TSR_ASK_RATIO | TSR_ASK_BIAS | way->flags,
-                          .selector = way->selector,
-                          .ratio = way->ratio,
-                          .bias = way->bias};
+    struct tsr_ask_desc ask = {.size = sizeof ask,
+                               .session = w->session,
+                               .tokens = p->tokens,
+                               .n_tokens = p->n,
+                               .segments = p->segments,
+                               .n_segments = p->n_segments,
+                               .system = 1,
+                               .flags = TSR_ASK_RATIO | TSR_ASK_BIAS | way->flags,
+                               .selector = way->selector,
+                               .ratio = way->ratio,
+                               .bias = way->bias};
     *report = (struct tsr_blend_report){.size = sizeof *report};
     uint64_t start = bench_now_ns();
     BENCH_CHECK(tsr_blend_ask(w->blend, &ask, w->logits, report) >= 0);
@@ -145,10 +145,10 @@ static void versus_full(struct work *w, const char *name, struct prompt *p, cons
     struct tsr_blend_report report;
     if (!bench_wanted(name)) return;
     (void)blended(w, p, &(struct way){TSR_SELECT_NONE, TSR_ASK_FILL, 0, 0}, &report);
-    BENCH_CHECK(tsr_flush(w->cache) >= 0);
+    BENCH_CHECK(tsr_cache_flush(w->cache) >= 0);
     for (uint32_t i = 0; i < rounds; i++) {
-        struct tsr_clear host = {.size = sizeof host, .tier = 0};
-        if (cold) BENCH_CHECK(tsr_clear(w->cache, &host) >= 0);
+        struct tsr_clear_desc host = {.size = sizeof host, .tier = 0};
+        if (cold) BENCH_CHECK(tsr_cache_clear(w->cache, &host) >= 0);
         ask_anew(w, p);
         ours[i] = blended(w, p, way, &report);
         BENCH_CHECK(report.n_exact + report.n_reused + report.n_recomputed >=
@@ -211,11 +211,11 @@ static void cold_miss(struct work *w)
 
 /* What a process needs beyond weights and KV for a prompt of 2048 tokens. One of its own:
  * libllama's memory would count here. */
-static double memory_beyond(const struct tsr_model_config *config)
+static double memory_beyond(const struct tsr_model_desc *config)
 {
     struct work w = {.seed = 1};
     struct rusage used;
-    struct tsr_blend_config plain = {.size = sizeof plain};
+    struct tsr_blend_desc plain = {.size = sizeof plain};
     w.info.size = sizeof w.info;
     BENCH_CHECK(tsr_model_open(&w.model, NULL, config) == 0);
     BENCH_CHECK(tsr_model_info(w.model, &w.info) == 0);
@@ -234,7 +234,7 @@ static double memory_beyond(const struct tsr_model_config *config)
     return ((double)used.ru_maxrss * 1024 - (double)w.info.weight_bytes - kv) / 1e6;
 }
 
-static void memory_case(const struct tsr_model_config *config)
+static void memory_case(const struct tsr_model_desc *config)
 {
     double mb = 0;
     int ends[2], status;
@@ -385,7 +385,7 @@ static void open_all(struct work *w, const char *path)
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     const char *wish = getenv("TESSERA_TEST_THREADS"); /* a loaded machine does better with one */
     uint32_t threads = wish ? (uint32_t)atoi(wish) : cores > 16 ? 16 : (uint32_t)cores;
-    struct tsr_model_config config = {
+    struct tsr_model_desc config = {
         .size = sizeof config, .path = path, .library = library, .n_threads = threads};
     memory_case(&config);
     w->info.size = sizeof w->info;
@@ -398,10 +398,10 @@ static void open_all(struct work *w, const char *path)
     BENCH_CHECK(mkdtemp(w->store));
     BENCH_CHECK(tsr_config_open(&options) == 0);
     BENCH_CHECK(tsr_config_set(options, "disk_path", w->store) == 0);
-    BENCH_CHECK(tsr_open(&w->cache, options) == 0);
+    BENCH_CHECK(tsr_cache_open(&w->cache, options) == 0);
     tsr_config_close(options);
-    struct tsr_blend_config cached = {.size = sizeof cached, .model = w->model, .cache = w->cache};
-    struct tsr_blend_config plain = {.size = sizeof plain, .model = w->model};
+    struct tsr_blend_desc cached = {.size = sizeof cached, .model = w->model, .cache = w->cache};
+    struct tsr_blend_desc plain = {.size = sizeof plain, .model = w->model};
     BENCH_CHECK(tsr_blend_open(&w->blend, &cached) == 0);
     BENCH_CHECK(tsr_blend_open(&w->plain, &plain) == 0);
     BENCH_CHECK(tsr_session_open(&w->session, w->model, 6400) == 0);
@@ -417,7 +417,7 @@ static void close_all(struct work *w)
     tsr_session_close(w->session);
     tsr_blend_close(w->blend);
     tsr_blend_close(w->plain);
-    tsr_close(w->cache);
+    tsr_cache_close(w->cache);
     tsr_model_close(w->model);
     free(w->logits);
     snprintf(command, sizeof command, "rm -rf '%s'", w->store);

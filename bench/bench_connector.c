@@ -38,7 +38,7 @@ static void open_rig(struct rig *r, bool opaque)
     BENCH_CHECK(tsr_config_open(&cfg) == 0);
     BENCH_CHECK(tsr_config_set(cfg, "host_size", "768M") == 0);
     BENCH_CHECK(tsr_config_set(cfg, "any_offset", "false") == 0);
-    BENCH_CHECK(tsr_open(&r->cache, cfg) == 0);
+    BENCH_CHECK(tsr_cache_open(&r->cache, cfg) == 0);
     tsr_config_close(cfg);
     r->space = (struct tsr_space_desc){.size = sizeof r->space,
                                        .model = "bench",
@@ -107,7 +107,7 @@ static void close_rig(struct rig *r)
 {
     tsr_worker_close(r->worker);
     tsr_scheduler_close(r->scheduler);
-    tsr_close(r->cache);
+    tsr_cache_close(r->cache);
     free(r->kv);
     free(r->copy);
     free(r->tokens);
@@ -119,7 +119,7 @@ struct idle {
     struct rig r;
     struct tsr_step_row rows[REQUESTS];
     uint32_t new_tokens[REQUESTS], n_new_blocks[REQUESTS];
-    struct tsr_step step;
+    struct tsr_step_desc step;
     uint32_t in_flight;
 };
 
@@ -155,23 +155,23 @@ static void bench_scheduler(void)
     struct tsr_blocks b = {.blocks = blocks, .n_blocks = &n_blocks};
     for (uint32_t i = 0; i < REQUESTS; i++) {
         x.r.tokens[0] = i; /* no two alike */
-        struct tsr_request q = {.size = sizeof q,
-                                .id = i + 1,
-                                .tokens = x.r.tokens,
-                                .n_tokens = 401,
-                                .flags = TSR_REQUEST_NO_LOAD};
+        struct tsr_request_desc q = {.size = sizeof q,
+                                     .id = i + 1,
+                                     .tokens = x.r.tokens,
+                                     .n_tokens = 401,
+                                     .flags = TSR_REQUEST_NO_LOAD};
         BENCH_CHECK(tsr_scheduler_on_new_request(x.r.scheduler, &q) == 0);
         BENCH_CHECK(tsr_scheduler_update_state_after_alloc(x.r.scheduler, i + 1, &b, 0) == 0);
         x.rows[i] = (struct tsr_step_row){
             .id = i + 1, .n_computed = 400, .n_tokens = 401, .n_new_tokens = 1};
         x.new_tokens[i] = 7;
     }
-    x.step = (struct tsr_step){.size = sizeof x.step,
-                               .rows = x.rows,
-                               .n_rows = REQUESTS,
-                               .new_tokens = x.new_tokens,
-                               .n_new_blocks = x.n_new_blocks,
-                               .new_blocks = blocks};
+    x.step = (struct tsr_step_desc){.size = sizeof x.step,
+                                    .rows = x.rows,
+                                    .n_rows = REQUESTS,
+                                    .new_tokens = x.new_tokens,
+                                    .n_new_blocks = x.n_new_blocks,
+                                    .new_blocks = blocks};
     /* The first step saves the first chunk of each, for which there is no worker here. */
     sync_step(&x);
     BENCH_CHECK(x.r.scheduler->n_savings == REQUESTS);
@@ -191,7 +191,7 @@ static void bench_scheduler(void)
 
 /* ---- the worker half ---- */
 
-static void pass(struct rig *r, const struct tsr_step *step)
+static void pass(struct rig *r, const struct tsr_step_desc *step)
 {
     const void *meta, *report;
     size_t bytes, report_bytes;
@@ -216,7 +216,7 @@ static void begin(struct rig *r, uint32_t n, int32_t first_block, uint32_t n_ext
     uint32_t n_blocks = PROMPT / BLOCK, async;
     for (uint32_t i = 0; i < n_blocks; i++)
         blocks[i] = first_block + (int32_t)(i * 7 % n_blocks);
-    struct tsr_request q = {
+    struct tsr_request_desc q = {
         .size = sizeof q, .id = ++r->last_id, .tokens = r->tokens, .n_tokens = n};
     struct tsr_blocks b = {.blocks = blocks, .n_blocks = &n_blocks};
     BENCH_CHECK(tsr_scheduler_on_new_request(r->scheduler, &q) == 0);
@@ -228,19 +228,19 @@ static void begin(struct rig *r, uint32_t n, int32_t first_block, uint32_t n_ext
 static void load(void *arg)
 {
     struct rig *r = arg;
-    struct tsr_step step = {.size = sizeof step};
+    struct tsr_step_desc step = {.size = sizeof step};
     begin(r, PROMPT, PROMPT / BLOCK, PROMPT - 1);
     pass(r, &step);
-    struct tsr_finish f = {.size = sizeof f, .id = r->last_id, .n_tokens = PROMPT};
+    struct tsr_finish_desc f = {.size = sizeof f, .id = r->last_id, .n_tokens = PROMPT};
     BENCH_CHECK(tsr_scheduler_request_finished(r->scheduler, &f) == 0);
 }
 
 static void save(void *arg)
 {
     struct rig *r = arg;
-    struct tsr_step step = {.size = sizeof step};
+    struct tsr_step_desc step = {.size = sizeof step};
     begin(r, PROMPT, 0, 0);
-    struct tsr_finish f = {
+    struct tsr_finish_desc f = {
         .size = sizeof f, .id = r->last_id, .n_tokens = PROMPT, .n_computed = PROMPT};
     BENCH_CHECK(tsr_scheduler_request_finished(r->scheduler, &f) == 1);
     do {
@@ -252,7 +252,7 @@ static void save(void *arg)
 static void forget(void *arg)
 {
     struct rig *r = arg;
-    BENCH_CHECK(tsr_clear(r->cache, NULL) >= 0);
+    BENCH_CHECK(tsr_cache_clear(r->cache, NULL) >= 0);
 }
 
 static void copy(void *arg)

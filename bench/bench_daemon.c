@@ -56,7 +56,7 @@ static void fill_disk(const char *path)
 {
     struct tsr_config *cfg = config("process", "1M");
     BENCH_CHECK(tsr_config_set(cfg, "disk_path", path) == 0);
-    struct tsr_tier_env env = {.size = sizeof env, .config = cfg, .n_threads = 2};
+    struct tsr_tier_desc env = {.size = sizeof env, .config = cfg, .n_threads = 2};
     struct tsr_tier *tier;
     BENCH_CHECK(tsri_tier_open(&tier, &tsri_tier_disk, &env) == 0);
     BENCH_CHECK(kv_tier_fill(tier, ON_DISK));
@@ -156,7 +156,7 @@ static pid_t start_server(void)
         struct tsr_server *server;
         struct tsr_config *cfg = config("embedded", "1792M");
         BENCH_CHECK(tsr_config_set(cfg, "policy", "lru") == 0); /* the last text stays */
-        BENCH_CHECK(tsr_open(&c, cfg) == 0);
+        BENCH_CHECK(tsr_cache_open(&c, cfg) == 0);
         BENCH_CHECK(tsr_server_open(&server, c, cfg) == 0);
         BENCH_CHECK(write(ready[1], "x", 1) == 1);
         pause();
@@ -197,8 +197,8 @@ static void open_work(struct work *w)
     tiny.model = "tiny";
     tiny.n_layers = 1;
     tiny.n_heads = 1;
-    BENCH_CHECK(tsr_open(&w->cache, cfg) == 0);
-    BENCH_CHECK(tsr_connected(w->cache, 10000) == 0);
+    BENCH_CHECK(tsr_cache_open(&w->cache, cfg) == 0);
+    BENCH_CHECK(tsr_cache_connected(w->cache, 10000) == 0);
     BENCH_CHECK(tsr_space_open(&w->space, w->cache, &desc) == 0);
     BENCH_CHECK(tsr_space_open(&w->tiny, w->cache, &tiny) == 0);
     BENCH_CHECK(tsr_client_open(&w->client, w->cache) == 0);
@@ -214,14 +214,14 @@ static void open_work(struct work *w)
 static int store_text(struct work *w, struct tsr_space *space, const uint32_t *tokens, uint32_t n,
                       const void *kv)
 {
-    struct tsr_store s = {
+    struct tsr_store_desc s = {
         .size = sizeof s,
         .space = space,
         .kind = TSR_KIND_SEGMENT,
         .tokens = tokens,
         .n_tokens = n,
         .view = {.data = (void *)(uintptr_t)kv, .bytes = n * tsr_space_token_bytes(space)}};
-    return tsr_store(w->client, &s);
+    return tsr_client_store(w->client, &s);
 }
 
 static int look_up(struct tsr_client *client, struct work *w, struct tsr_space *space,
@@ -233,12 +233,12 @@ static int look_up(struct tsr_client *client, struct work *w, struct tsr_space *
                            .flags = TSR_PROMPT_SEGMENTS,
                            .segments = w->segments,
                            .n_segments = CHUNKS};
-    struct tsr_lookup l = {.size = sizeof l,
-                           .spaces = &space,
-                           .n_spaces = 1,
-                           .matches = matches,
-                           .matches_max = CHUNKS};
-    return tsr_lookup(client, &p, &l);
+    struct tsr_lookup_desc l = {.size = sizeof l,
+                                .spaces = &space,
+                                .n_spaces = 1,
+                                .matches = matches,
+                                .matches_max = CHUNKS};
+    return tsr_client_lookup(client, &p, &l);
 }
 
 /* ---- lookups ---- */
@@ -328,14 +328,15 @@ static void load_all(void *arg)
 {
     struct work *w = arg;
     enum { N = MOVED_TOKENS / CHUNK_TOKENS };
-    struct tsr_load loads[N];
+    struct tsr_load_desc loads[N];
     size_t bytes = w->bytes / N;
     for (uint32_t i = 0; i < N; i++)
-        loads[i] = (struct tsr_load){.size = sizeof loads[i],
-                                     .space = w->space,
-                                     .match = &w->matches[i],
-                                     .view = {.data = w->other.data + i * bytes, .bytes = bytes}};
-    BENCH_CHECK(tsr_load(w->client, loads, N) == N);
+        loads[i] =
+            (struct tsr_load_desc){.size = sizeof loads[i],
+                                   .space = w->space,
+                                   .match = &w->matches[i],
+                                   .view = {.data = w->other.data + i * bytes, .bytes = bytes}};
+    BENCH_CHECK(tsr_client_load(w->client, loads, N) == N);
 }
 
 static void copy_mapping(void *arg)
@@ -363,7 +364,7 @@ static void measure_moves(struct work *w)
     load_all(w);
     BENCH_CHECK(memcmp(w->user.data, w->other.data, w->bytes) == 0);
     w->shared.size = sizeof w->shared;
-    BENCH_CHECK(tsr_shared_get(w->client, &w->shared) == 0);
+    BENCH_CHECK(tsr_shared_open(w->client, &w->shared) == 0);
     struct bench_case c = {.name = "retrieve 512 MB",
                            .run = load_all,
                            .baseline = copy_mapping,
@@ -379,7 +380,7 @@ static void measure_moves(struct work *w)
     c.baseline = copy_user;
     c.target = 0.45;
     bench_run(&c);
-    tsr_shared_release(&w->shared);
+    tsr_shared_close(&w->shared);
     tsri_region_fini(&w->user);
     tsri_region_fini(&w->other);
 }
@@ -488,7 +489,7 @@ int main(int argc, char **argv)
     tsr_client_close(w.client);
     tsr_space_close(w.space);
     tsr_space_close(w.tiny);
-    tsr_close(w.cache);
+    tsr_cache_close(w.cache);
     free(w.tokens);
     kill(server, SIGKILL);
     waitpid(server, NULL, 0);

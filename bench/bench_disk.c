@@ -223,13 +223,13 @@ struct beside {
 
 static void store_text(struct beside *b, struct tsr_client *client, const uint32_t *tokens)
 {
-    struct tsr_store store = {.size = sizeof store,
-                              .space = b->space,
-                              .kind = TSR_KIND_SEGMENT,
-                              .tokens = tokens,
-                              .n_tokens = SEG_TOKENS,
-                              .view = {.data = b->kv, .bytes = b->kv_bytes}};
-    if (tsr_store(client, &store) == SEG_TOKENS) atomic_fetch_add(&b->n_stored, 1);
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = b->space,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .tokens = tokens,
+                                   .n_tokens = SEG_TOKENS,
+                                   .view = {.data = b->kv, .bytes = b->kv_bytes}};
+    if (tsr_client_store(client, &store) == SEG_TOKENS) atomic_fetch_add(&b->n_stored, 1);
 }
 
 static void *saturate(void *arg)
@@ -256,13 +256,13 @@ static double lookup_ns(struct beside *b)
                                     .segments = &all,
                                     .n_segments = 1};
         struct tsr_match match;
-        struct tsr_lookup lookup = {.size = sizeof lookup,
-                                    .spaces = &b->space,
-                                    .n_spaces = 1,
-                                    .matches = &match,
-                                    .matches_max = 1};
+        struct tsr_lookup_desc lookup = {.size = sizeof lookup,
+                                         .spaces = &b->space,
+                                         .n_spaces = 1,
+                                         .matches = &match,
+                                         .matches_max = 1};
         uint64_t start = bench_now_ns();
-        int n = tsr_lookup(b->client, &prompt, &lookup);
+        int n = tsr_client_lookup(b->client, &prompt, &lookup);
         ns[i] = (double)(bench_now_ns() - start);
         BENCH_CHECK(n == SEG_TOKENS);
     }
@@ -277,7 +277,7 @@ static void open_beside(struct beside *b)
     BENCH_CHECK(tsr_config_set(cfg, "host_size", "512M") == 0);
     BENCH_CHECK(tsr_config_set(cfg, "disk_path", b->dir.path) == 0);
     BENCH_CHECK(tsr_config_set(cfg, "disk_size", "2G") == 0);
-    BENCH_CHECK(tsr_open(&b->cache, cfg) == 0);
+    BENCH_CHECK(tsr_cache_open(&b->cache, cfg) == 0);
     tsr_config_close(cfg);
     struct tsr_space_desc desc = {.size = sizeof desc,
                                   .model = "bench",
@@ -296,7 +296,7 @@ static void open_beside(struct beside *b)
             b->warm[i][k] = i * SEG_TOKENS + k;
         store_text(b, b->client, b->warm[i]);
     }
-    BENCH_CHECK(tsr_flush(b->cache) == 0);
+    BENCH_CHECK(tsr_cache_flush(b->cache) == 0);
 }
 
 /* The median of lookups beside a writer that always has work, against the median without one, in
@@ -316,7 +316,7 @@ static void lookups(void)
         busy[i] = lookup_ns(&b);
         atomic_store(&b.stop, true);
         pthread_join(thread, NULL);
-        BENCH_CHECK(tsr_flush(b.cache) == 0);
+        BENCH_CHECK(tsr_cache_flush(b.cache) == 0);
     }
     BENCH_CHECK(b.n_stored > N_WARM + N);
     bench_report("lookup beside a busy disk", bench_median(busy, N), "ns", bench_median(idle, N),
@@ -324,7 +324,7 @@ static void lookups(void)
     tsr_client_close(b.client);
     tsr_client_close(b.other);
     tsr_space_close(b.space);
-    tsr_close(b.cache);
+    tsr_cache_close(b.cache);
     tsri_free(b.kv);
     tmpdir_fini(&b.dir);
 }
@@ -346,7 +346,7 @@ static void small_entries(void)
     BENCH_CHECK(tsr_config_set(cfg, "host_size", "256M") == 0);
     BENCH_CHECK(tsr_config_set(cfg, "disk_path", small.path) == 0);
     BENCH_CHECK(tsr_config_set(cfg, "disk_size", "2G") == 0);
-    BENCH_CHECK(tsr_open(&cache, cfg) == 0);
+    BENCH_CHECK(tsr_cache_open(&cache, cfg) == 0);
     tsr_config_close(cfg);
     struct tsr_space_desc desc = {.size = sizeof desc,
                                   .model = "bench",
@@ -360,24 +360,24 @@ static void small_entries(void)
     uint64_t start = bench_now_ns();
     for (uint32_t i = 0; i < N;) {
         uint32_t tokens[TOKENS] = {i + 1};
-        struct tsr_store store = {.size = sizeof store,
-                                  .space = space,
-                                  .kind = TSR_KIND_SEGMENT,
-                                  .tokens = tokens,
-                                  .n_tokens = TOKENS,
-                                  .view = {.data = kv, .bytes = sizeof kv}};
-        int n = tsr_store(client, &store);
+        struct tsr_store_desc store = {.size = sizeof store,
+                                       .space = space,
+                                       .kind = TSR_KIND_SEGMENT,
+                                       .tokens = tokens,
+                                       .n_tokens = TOKENS,
+                                       .view = {.data = kv, .bytes = sizeof kv}};
+        int n = tsr_client_store(client, &store);
         if (n == TSR_EAGAIN)
             usleep(1000); /* the queue is full */
         else
             i += n == TOKENS;
     }
-    BENCH_CHECK(tsr_flush(cache) == 0);
+    BENCH_CHECK(tsr_cache_flush(cache) == 0);
     double s = (double)(bench_now_ns() - start) / 1e9;
     bench_report("small entries written back", N / s, "entries/s", 0, 0, true);
     tsr_client_close(client);
     tsr_space_close(space);
-    tsr_close(cache);
+    tsr_cache_close(cache);
     tmpdir_fini(&small);
 }
 
@@ -396,7 +396,7 @@ int main(int argc, char **argv)
     bench_init("bench_disk", argc, argv);
     tmpdir_init(&w.dir);
     struct tsri_disk_setup setup = {.path = w.dir.path, .segment_bytes = SEGMENT_BYTES};
-    struct tsr_tier_env env = {.size = sizeof env, .arg = &setup, .n_threads = 1};
+    struct tsr_tier_desc env = {.size = sizeof env, .arg = &setup, .n_threads = 1};
     BENCH_CHECK(tsri_tier_open(&w.tier, &tsri_tier_disk, &env) == 0);
     BENCH_CHECK(tsri_aio_open(&w.aio, TSRI_AIO_AUTO, &tsri_fileio_real, 1) == 0);
     entry_init(&w.many, MANY_TOKENS, 1);

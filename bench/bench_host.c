@@ -20,23 +20,23 @@ static void store(void *arg)
 {
     struct work *w = arg;
     w->tokens[0]++; /* another text each time; the oldest one is evicted */
-    struct tsr_store s = {.size = sizeof s,
-                          .space = w->space,
-                          .kind = TSR_KIND_SEGMENT,
-                          .tokens = w->tokens,
-                          .n_tokens = N_TOKENS,
-                          .view = {.data = w->user.data, .bytes = w->bytes}};
-    BENCH_CHECK(tsr_store(w->client, &s) == (int)N_TOKENS);
+    struct tsr_store_desc s = {.size = sizeof s,
+                               .space = w->space,
+                               .kind = TSR_KIND_SEGMENT,
+                               .tokens = w->tokens,
+                               .n_tokens = N_TOKENS,
+                               .view = {.data = w->user.data, .bytes = w->bytes}};
+    BENCH_CHECK(tsr_client_store(w->client, &s) == (int)N_TOKENS);
 }
 
 static void load(void *arg)
 {
     struct work *w = arg;
-    struct tsr_load l = {.size = sizeof l,
-                         .space = w->space,
-                         .match = &w->match,
-                         .view = {.data = w->user.data, .bytes = w->bytes}};
-    BENCH_CHECK(tsr_load(w->client, &l, 1) == 1);
+    struct tsr_load_desc l = {.size = sizeof l,
+                              .space = w->space,
+                              .match = &w->match,
+                              .view = {.data = w->user.data, .bytes = w->bytes}};
+    BENCH_CHECK(tsr_client_load(w->client, &l, 1) == 1);
 }
 
 static void copy_out(void *arg)
@@ -60,12 +60,12 @@ static void look_up(struct work *w)
                            .flags = TSR_PROMPT_SEGMENTS,
                            .segments = &all,
                            .n_segments = 1};
-    struct tsr_lookup l = {.size = sizeof l,
-                           .spaces = &w->space,
-                           .n_spaces = 1,
-                           .matches = &w->match,
-                           .matches_max = 1};
-    BENCH_CHECK(tsr_lookup(w->client, &p, &l) == (int)N_TOKENS);
+    struct tsr_lookup_desc l = {.size = sizeof l,
+                                .spaces = &w->space,
+                                .n_spaces = 1,
+                                .matches = &w->match,
+                                .matches_max = 1};
+    BENCH_CHECK(tsr_client_lookup(w->client, &p, &l) == (int)N_TOKENS);
 }
 
 int main(int argc, char **argv)
@@ -75,7 +75,7 @@ int main(int argc, char **argv)
     struct tsr_config *cfg;
     BENCH_CHECK(tsr_config_open(&cfg) == 0);
     BENCH_CHECK(tsr_config_set(cfg, "host_size", "512M") == 0);
-    BENCH_CHECK(tsr_open(&w.cache, cfg) == 0);
+    BENCH_CHECK(tsr_cache_open(&w.cache, cfg) == 0);
     tsr_config_close(cfg);
     struct tsr_space_desc desc = {.size = sizeof desc,
                                   .model = "8B",
@@ -108,6 +108,6 @@ int main(int argc, char **argv)
     tsri_region_fini(&w.other);
     tsr_client_close(w.client);
     tsr_space_close(w.space);
-    tsr_close(w.cache);
+    tsr_cache_close(w.cache);
     return bench_end();
 }

@@ -50,13 +50,13 @@ static uint32_t *make_prompt(void)
 
 static void store(struct work *w, uint32_t kind, const uint32_t *tokens, uint32_t n)
 {
-    struct tsr_store s = {.size = sizeof s,
-                          .space = w->space,
-                          .kind = kind,
-                          .tokens = tokens,
-                          .n_tokens = n,
-                          .view = {.data = w->kv, .bytes = w->kv_bytes}};
-    BENCH_CHECK(tsr_store(w->client, &s) == (int)n);
+    struct tsr_store_desc s = {.size = sizeof s,
+                               .space = w->space,
+                               .kind = kind,
+                               .tokens = tokens,
+                               .n_tokens = n,
+                               .view = {.data = w->kv, .bytes = w->kv_bytes}};
+    BENCH_CHECK(tsr_client_store(w->client, &s) == (int)n);
 }
 
 static void open_cache(struct work *w)
@@ -65,7 +65,7 @@ static void open_cache(struct work *w)
     BENCH_CHECK(tsr_config_open(&cfg) == 0);
     BENCH_CHECK(tsr_config_set(cfg, "host_size", "256M") == 0);
     BENCH_CHECK(tsr_config_set(cfg, "host_page_size", "4K") == 0);
-    BENCH_CHECK(tsr_open(&w->cache, cfg) == 0);
+    BENCH_CHECK(tsr_cache_open(&w->cache, cfg) == 0);
     tsr_config_close(cfg);
     struct tsr_space_desc desc = {.size = sizeof desc,
                                   .model = "bench",
@@ -102,12 +102,12 @@ static void look_up(void *arg)
                                 .n_tokens =
                                     w->flags == TSR_PROMPT_PREFIX ? N_TOKENS : N_TOKENS + 16,
                                 .flags = w->flags};
-    struct tsr_lookup lookup = {.size = sizeof lookup,
-                                .spaces = &w->space,
-                                .n_spaces = 1,
-                                .matches = w->matches,
-                                .matches_max = 160};
-    w->found = tsr_lookup(w->client, &prompt, &lookup);
+    struct tsr_lookup_desc lookup = {.size = sizeof lookup,
+                                     .spaces = &w->space,
+                                     .n_spaces = 1,
+                                     .matches = w->matches,
+                                     .matches_max = 160};
+    w->found = tsr_client_lookup(w->client, &prompt, &lookup);
 }
 
 static void look_up_any(void *arg)
@@ -227,6 +227,6 @@ int main(int argc, char **argv)
     free(w.kv);
     tsr_client_close(w.client);
     tsr_space_close(w.space);
-    tsr_close(w.cache);
+    tsr_cache_close(w.cache);
     return bench_end();
 }

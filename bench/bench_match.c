@@ -80,7 +80,7 @@ static void open_cache(struct work *w)
     BENCH_CHECK(tsr_config_open(&cfg) == 0);
     for (size_t i = 0; i < TSRI_COUNT(options); i++)
         BENCH_CHECK(tsr_config_set(cfg, options[i][0], options[i][1]) == 0);
-    BENCH_CHECK(tsr_open(&w->cache, cfg) == 0);
+    BENCH_CHECK(tsr_cache_open(&w->cache, cfg) == 0);
     tsr_config_close(cfg);
     struct tsr_space_desc desc = {.size = sizeof desc,
                                   .model = "bench",
@@ -260,6 +260,6 @@ int main(int argc, char **argv)
     free(w.tokens);
     free(w.memory);
     tsr_space_close(w.space);
-    tsr_close(w.cache);
+    tsr_cache_close(w.cache);
     return bench_end();
 }

@@ -12,7 +12,7 @@ static struct tmpdir dir;
 static struct tsr_tier *open_tier(bool read_only)
 {
     struct tsri_disk_setup setup = {.path = dir.path, .segment_bytes = 256 << 20};
-    struct tsr_tier_env env = {
+    struct tsr_tier_desc env = {
         .size = sizeof env, .arg = &setup, .read_only = read_only, .n_threads = 2};
     struct tsr_tier *tier;
     BENCH_CHECK(tsri_tier_open(&tier, &tsri_tier_disk, &env) == 0);

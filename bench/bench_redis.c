@@ -133,20 +133,21 @@ static void open_cache(struct work *w, int which, const char *address)
                                   .n_layers = 1,
                                   .n_heads = 1,
                                   .k_dim = 4};
-    BENCH_CHECK(tsr_open(&w->cache[which], cfg) == 0);
+    BENCH_CHECK(tsr_cache_open(&w->cache[which], cfg) == 0);
     BENCH_CHECK(tsr_space_open(&w->space[which], w->cache[which], &desc) == 0);
     BENCH_CHECK(tsr_client_open(&w->client[which], w->cache[which]) == 0);
     tsr_config_close(cfg);
     static float kv[2 * 64 * 4];
     for (uint32_t i = 0; i < KEYS; i++) {
         w->segments[i] = (struct tsr_range){i * 64, 64};
-        struct tsr_store store = {.size = sizeof store,
-                                  .space = w->space[which],
-                                  .kind = TSR_KIND_SEGMENT,
-                                  .tokens = w->tokens + (size_t)i * 64,
-                                  .n_tokens = 64,
-                                  .view = {.data = kv, .bytes = sizeof kv}};
-        if (i % 2 == 0) BENCH_CHECK(tsr_store(w->client[which], &store) >= 0); /* half are misses */
+        struct tsr_store_desc store = {.size = sizeof store,
+                                       .space = w->space[which],
+                                       .kind = TSR_KIND_SEGMENT,
+                                       .tokens = w->tokens + (size_t)i * 64,
+                                       .n_tokens = 64,
+                                       .view = {.data = kv, .bytes = sizeof kv}};
+        if (i % 2 == 0)
+            BENCH_CHECK(tsr_client_store(w->client[which], &store) >= 0); /* half are misses */
     }
 }
 
@@ -159,12 +160,12 @@ static void lookup_in(struct work *w, int which)
                                 .flags = TSR_PROMPT_SEGMENTS,
                                 .segments = w->segments,
                                 .n_segments = KEYS};
-    struct tsr_lookup io = {.size = sizeof io,
-                            .spaces = &w->space[which],
-                            .n_spaces = 1,
-                            .matches = matches,
-                            .matches_max = KEYS};
-    BENCH_CHECK(tsr_lookup(w->client[which], &prompt, &io) == KEYS / 2 * 64);
+    struct tsr_lookup_desc io = {.size = sizeof io,
+                                 .spaces = &w->space[which],
+                                 .n_spaces = 1,
+                                 .matches = matches,
+                                 .matches_max = KEYS};
+    BENCH_CHECK(tsr_client_lookup(w->client[which], &prompt, &io) == KEYS / 2 * 64);
 }
 
 static void lookup_without(void *arg)
@@ -181,7 +182,7 @@ static void close_cache(struct work *w, int which)
 {
     tsr_client_close(w->client[which]);
     tsr_space_close(w->space[which]);
-    tsr_close(w->cache[which]);
+    tsr_cache_close(w->cache[which]);
 }
 
 int main(int argc, char **argv)

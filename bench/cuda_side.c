@@ -21,8 +21,8 @@ int gpu_open(struct gpu **out, void *stream)
     struct gpu *k = tsri_alloc(1, sizeof *k);
     if (!k) return TSR_ENOMEM;
     const char *library = getenv("TESSERA_CUDA_LIB");
-    struct tsr_device_config config = {
-        .size = sizeof config, .library = library ? library : "build/lib/libtessera-cuda.so"};
+    struct tsr_device_desc config = {.size = sizeof config,
+                                     .library = library ? library : "build/lib/libtessera-cuda.so"};
     struct tsr_batch_limits limits = {
         .runs = RUNS_MAX, .tokens = 32768, .cells = 1024, .plane_pointers = 1024 * 64};
     int e = tsri_device_open(&k->device, "cuda", &config);

@@ -19,7 +19,7 @@ struct tree {
     void *root;
 };
 
-static int tree_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+static int tree_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
 {
     (void)env; /* env->arg is what tsr_tier_attach() was given */
     struct tree *t = calloc(1, sizeof *t);
@@ -140,25 +140,25 @@ int main(void)
     struct tsr_client *client;
     OK(tsr_config_open(&cfg));
     OK(tsr_tier_attach(cfg, &tree_ops, NULL));
-    OK(tsr_open(&cache, cfg));
+    OK(tsr_cache_open(&cache, cfg));
     struct tsr_space_desc desc = {.size = sizeof desc, .model = "example", .n_layers = 4};
     desc.dtype = TSR_DTYPE_F16, desc.n_heads = 1, desc.k_dim = 64;
     OK(tsr_space_open(&space, cache, &desc));
     OK(tsr_client_open(&client, cache));
     uint32_t tokens[100] = {7, 8, 9};
     static char kv[100 * 4 * 2 * 128] = "the KV of 100 tokens";
-    struct tsr_store store = {.size = sizeof store, .space = space, .kind = TSR_KIND_SEGMENT};
+    struct tsr_store_desc store = {.size = sizeof store, .space = space, .kind = TSR_KIND_SEGMENT};
     store.tokens = tokens, store.n_tokens = 100, store.view.data = kv, store.view.bytes = sizeof kv;
-    OK(tsr_store(client, &store));
-    OK(tsr_flush(cache));           /* now the tree has it too, */
-    OK(tsr_evict(cache, SIZE_MAX)); /* and host memory no longer */
+    OK(tsr_client_store(client, &store));
+    OK(tsr_cache_flush(cache));           /* now the tree has it too, */
+    OK(tsr_cache_evict(cache, SIZE_MAX)); /* and host memory no longer */
     struct tsr_stats stats = {.size = sizeof stats};
-    OK(tsr_stats_get(cache, &stats));
+    OK(tsr_cache_stats(cache, &stats));
     printf("in host memory: %d, in the tree: %d\n", (int)stats.tier_entries[0],
            (int)stats.tier_entries[1]);
     tsr_client_close(client);
     tsr_space_close(space);
-    tsr_close(cache);
+    tsr_cache_close(cache);
     tsr_config_close(cfg);
     return stats.tier_entries[1] == 1 ? 0 : 1;
 }

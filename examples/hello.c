@@ -21,7 +21,7 @@ int main(void)
     struct tsr_cache *cache;
     CHECK(tsr_config_open(&cfg));
     CHECK(tsr_config_set(cfg, "host_size", "64M"));
-    CHECK(tsr_open(&cache, cfg));
+    CHECK(tsr_cache_open(&cache, cfg));
     tsr_config_close(cfg);
 
     struct tsr_space *space;
@@ -44,40 +44,41 @@ int main(void)
     if (!kv || !again) return 1;
     for (size_t i = 0; i < kv_bytes; i++)
         kv[i] = (unsigned char)(i * 31 >> 3);
-    CHECK(tsr_store(client, &(struct tsr_store){.size = sizeof(struct tsr_store),
-                                                .space = space,
-                                                .kind = TSR_KIND_SEGMENT,
-                                                .tokens = document,
-                                                .n_tokens = 100,
-                                                .view = {.data = kv, .bytes = kv_bytes}}));
+    CHECK(tsr_client_store(client,
+                           &(struct tsr_store_desc){.size = sizeof(struct tsr_store_desc),
+                                                    .space = space,
+                                                    .kind = TSR_KIND_SEGMENT,
+                                                    .tokens = document,
+                                                    .n_tokens = 100,
+                                                    .view = {.data = kv, .bytes = kv_bytes}}));
 
     /* Another prompt: 7 tokens of its own, the document, a question. */
     uint32_t prompt[7 + 100 + 5] = {1, 2, 3, 4, 5, 6, 7};
     memcpy(prompt + 7, document, sizeof document);
     struct tsr_range segment = {.offset = 7, .n_tokens = 100};
     struct tsr_match match = {0};
-    struct tsr_lookup lookup = {.size = sizeof lookup,
-                                .spaces = &space,
-                                .n_spaces = 1,
-                                .matches = &match,
-                                .matches_max = 1};
-    int n_tokens = tsr_lookup(client,
-                              &(struct tsr_prompt){.size = sizeof(struct tsr_prompt),
-                                                   .tokens = prompt,
-                                                   .n_tokens = 112,
-                                                   .flags = TSR_PROMPT_SEGMENTS,
-                                                   .segments = &segment,
-                                                   .n_segments = 1},
-                              &lookup);
+    struct tsr_lookup_desc lookup = {.size = sizeof lookup,
+                                     .spaces = &space,
+                                     .n_spaces = 1,
+                                     .matches = &match,
+                                     .matches_max = 1};
+    int n_tokens = tsr_client_lookup(client,
+                                     &(struct tsr_prompt){.size = sizeof(struct tsr_prompt),
+                                                          .tokens = prompt,
+                                                          .n_tokens = 112,
+                                                          .flags = TSR_PROMPT_SEGMENTS,
+                                                          .segments = &segment,
+                                                          .n_segments = 1},
+                                     &lookup);
     CHECK(n_tokens);
     printf("%d of 112 tokens are known; they stand at token %u, K was rotated for position %u\n",
            n_tokens, match.prompt_offset, match.base);
 
-    struct tsr_load load = {.size = sizeof load,
-                            .space = space,
-                            .match = &match,
-                            .view = {.data = again, .bytes = kv_bytes}};
-    int n_loaded = tsr_load(client, &load, 1);
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = space,
+                                 .match = &match,
+                                 .view = {.data = again, .bytes = kv_bytes}};
+    int n_loaded = tsr_client_load(client, &load, 1);
     CHECK(n_loaded);
     int same = n_loaded == 1 && memcmp(kv, again, kv_bytes) == 0;
     printf("%zu bytes loaded, %s\n", kv_bytes, same ? "all of them right" : "WRONG");
@@ -86,6 +87,6 @@ int main(void)
     free(again);
     tsr_client_close(client);
     tsr_space_close(space);
-    tsr_close(cache);
+    tsr_cache_close(cache);
     return same ? 0 : 1;
 }

@@ -3,7 +3,7 @@
  * prompt it stands behind other text: it is found there and delivered straight into the blocks of
  * that prompt, layer by layer, K turned from its old position to the new one. What arrives is
  * compared with what computing it there would have given. The same calls serve an engine on a GPU:
- * option device, and the engine's streams in struct tsr_delivery_config. */
+ * option device, and the engine's streams in struct tsr_delivery_desc. */
 #include <tessera/deliver.h>
 
 #include <math.h>
@@ -73,11 +73,11 @@ static void keep(struct tsr_delivery *delivery, struct tsr_client *client, struc
     for (uint32_t t = 0; t < DOCUMENT; t++)
         for (uint32_t l = 0; l < LAYERS; l++)
             compute(document[t], l, t, row(l, slots[t], 0), row(l, slots[t], 1));
-    struct tsr_store store = {.size = sizeof store,
-                              .space = space,
-                              .kind = TSR_KIND_SEGMENT,
-                              .tokens = document,
-                              .n_tokens = DOCUMENT};
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = space,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .tokens = document,
+                                   .n_tokens = DOCUMENT};
     struct tsr_put *put;
     CHECK(tsr_put_open(&put, client, &store));
     CHECK(tsr_delivery_collect(delivery, put, slots, DOCUMENT));
@@ -98,16 +98,16 @@ static void ask(struct tsr_delivery *delivery, struct tsr_client *client, struct
                                 .segments = &where,
                                 .n_segments = 1};
     struct tsr_match match;
-    struct tsr_lookup lookup = {.size = sizeof lookup,
-                                .spaces = &space,
-                                .n_spaces = 1,
-                                .matches = &match,
-                                .matches_max = 1};
-    CHECK(tsr_lookup(client, &prompt, &lookup));
+    struct tsr_lookup_desc lookup = {.size = sizeof lookup,
+                                     .spaces = &space,
+                                     .n_spaces = 1,
+                                     .matches = &match,
+                                     .matches_max = 1};
+    CHECK(tsr_client_lookup(client, &prompt, &lookup));
     struct tsr_delivery_range range = {
         .size = sizeof range, .match = &match, .prompt = &prompt, .slots = slots + AHEAD};
     uint32_t freq_set;
-    CHECK(tsr_rope_set(&rope, prompt.n_tokens, &freq_set));
+    CHECK(tsr_rope_choose(&rope, prompt.n_tokens, &freq_set));
     int n = tsr_delivery_start(delivery, &range, lookup.n_matches, freq_set);
     CHECK(n);
     double far = 0;
@@ -146,11 +146,11 @@ int main(void)
     struct tsr_space *space;
     struct tsr_client *client;
     struct tsr_delivery *delivery;
-    CHECK(tsr_open(&cache, NULL));
+    CHECK(tsr_cache_open(&cache, NULL));
     CHECK(tsr_space_open(&space, cache, &model));
     CHECK(tsr_client_open(&client, cache));
     struct tsr_kv_layout layout = describe();
-    struct tsr_delivery_config config = {
+    struct tsr_delivery_desc config = {
         .size = sizeof config, .space = space, .layout = &layout, .rope = &rope};
     CHECK(tsr_delivery_open(&delivery, client, &config));
 
@@ -164,6 +164,6 @@ int main(void)
     tsr_delivery_close(delivery);
     tsr_client_close(client);
     tsr_space_close(space);
-    tsr_close(cache);
+    tsr_cache_close(cache);
     return 0;
 }

@@ -31,13 +31,13 @@ static void compute(const uint32_t *tokens, uint32_t n, unsigned char *kv)
 
 static void store(const uint32_t *tokens, struct tsr_range part, unsigned char *kv)
 {
-    struct tsr_store s = {.size = sizeof s,
-                          .space = space,
-                          .kind = TSR_KIND_SEGMENT,
-                          .tokens = tokens + part.offset,
-                          .n_tokens = part.n_tokens,
-                          .view = {kv, part.n_tokens * tsr_space_token_bytes(space), 0, 0, 0}};
-    CHECK(tsr_store(client, &s));
+    struct tsr_store_desc s = {.size = sizeof s,
+                               .space = space,
+                               .kind = TSR_KIND_SEGMENT,
+                               .tokens = tokens + part.offset,
+                               .n_tokens = part.n_tokens,
+                               .view = {kv, part.n_tokens * tsr_space_token_bytes(space), 0, 0, 0}};
+    CHECK(tsr_client_store(client, &s));
 }
 
 /* One prompt: look up, load, compute and store the rest. */
@@ -47,16 +47,16 @@ static void run(const uint32_t *tokens, uint32_t n)
     struct tsr_range parts[PARTS_MAX];
     struct tsr_prompt prompt = {
         .size = sizeof prompt, .tokens = tokens, .n_tokens = n, .flags = TSR_PROMPT_SEGMENTS};
-    struct tsr_lookup lookup = {.size = sizeof lookup,
-                                .spaces = &space,
-                                .n_spaces = 1,
-                                .matches = matches,
-                                .matches_max = PARTS_MAX,
-                                .request_id =
-                                    1}; /* a lease: nothing found goes before we load it */
-    int known = tsr_lookup(client, &prompt, &lookup);
+    struct tsr_lookup_desc lookup = {.size = sizeof lookup,
+                                     .spaces = &space,
+                                     .n_spaces = 1,
+                                     .matches = matches,
+                                     .matches_max = PARTS_MAX,
+                                     .request_id =
+                                         1}; /* a lease: nothing found goes before we load it */
+    int known = tsr_client_lookup(client, &prompt, &lookup);
     CHECK(known);
-    int n_parts = tsr_split(space, tokens, n, parts, PARTS_MAX);
+    int n_parts = tsr_space_split(space, tokens, n, parts, PARTS_MAX);
     CHECK(n_parts);
     printf("%u tokens in %d parts: %d known\n", n, n_parts, known);
     uint32_t m = 0;
@@ -66,11 +66,11 @@ static void run(const uint32_t *tokens, uint32_t n)
         if (!kv) exit(1);
         const char *how = "computed";
         if (m < lookup.n_matches && matches[m].prompt_offset == parts[i].offset) {
-            struct tsr_load load = {.size = sizeof load,
-                                    .space = space,
-                                    .match = &matches[m++],
-                                    .view = {kv, bytes, 0, 0, 0}};
-            int loaded = tsr_load(client, &load, 1);
+            struct tsr_load_desc load = {.size = sizeof load,
+                                         .space = space,
+                                         .match = &matches[m++],
+                                         .view = {kv, bytes, 0, 0, 0}};
+            int loaded = tsr_client_load(client, &load, 1);
             CHECK(loaded);
             if (loaded == 1) how = "loaded";
         }
@@ -80,7 +80,7 @@ static void run(const uint32_t *tokens, uint32_t n)
                how, i == n_parts - 1 ? " (the question)" : "");
         free(kv);
     }
-    tsr_release(client, 1);
+    tsr_client_release(client, 1);
 }
 
 /* Appends a part of n tokens that begin with `first`, and a separator. */
@@ -95,7 +95,7 @@ static uint32_t add(uint32_t *tokens, uint32_t at, uint32_t first, uint32_t n)
 int main(void)
 {
     struct tsr_cache *cache;
-    CHECK(tsr_open(&cache, NULL));
+    CHECK(tsr_cache_open(&cache, NULL));
     struct tsr_space_desc desc = {.size = sizeof desc,
                                   .model = "example",
                                   .dtype = TSR_DTYPE_BF16,
@@ -115,6 +115,6 @@ int main(void)
 
     tsr_client_close(client);
     tsr_space_close(space);
-    tsr_close(cache);
+    tsr_cache_close(cache);
     return 0;
 }

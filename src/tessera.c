@@ -34,7 +34,7 @@ static int refuse_child(void)
 
 /* ---- cache, space, client ---- */
 
-int tsr_open(struct tsr_cache **out, const struct tsr_config *cfg)
+int tsr_cache_open(struct tsr_cache **out, const struct tsr_config *cfg)
 {
     if (!out) return no_handle("out");
     *out = NULL;
@@ -42,7 +42,7 @@ int tsr_open(struct tsr_cache **out, const struct tsr_config *cfg)
     return tsri_cache_open(out, cfg);
 }
 
-void tsr_close(struct tsr_cache *cache)
+void tsr_cache_close(struct tsr_cache *cache)
 {
     if (cache) tsri_cache_close(cache);
 }
@@ -89,7 +89,7 @@ void tsr_client_close(struct tsr_client *client)
     if (client) tsri_client_close(client);
 }
 
-int tsr_release(struct tsr_client *client, uint64_t request_id)
+int tsr_client_release(struct tsr_client *client, uint64_t request_id)
 {
     if (!client) return no_handle("client");
     struct tsr_cache *c = tsri_client_cache(client);
@@ -117,8 +117,8 @@ int tsr_separators_set(struct tsr_space *space, const uint32_t *tokens, const ui
     return 0;
 }
 
-int tsr_split(const struct tsr_space *space, const uint32_t *tokens, uint32_t n_tokens,
-              struct tsr_range *ranges, uint32_t ranges_max)
+int tsr_space_split(const struct tsr_space *space, const uint32_t *tokens, uint32_t n_tokens,
+                    struct tsr_range *ranges, uint32_t ranges_max)
 {
     if (!space || !tokens || !ranges) return no_handle("space, tokens or ranges");
     if (!space->separators) return tsri_fail(TSR_EINVAL, "no separators are set");
@@ -128,7 +128,7 @@ int tsr_split(const struct tsr_space *space, const uint32_t *tokens, uint32_t n_
 /* ---- lookup ---- */
 
 static int check_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
-                        const struct tsr_lookup *io)
+                        const struct tsr_lookup_desc *io)
 {
     if (!client || !prompt || !io) return no_handle("client, prompt or lookup");
     if (prompt->size < SIZE_MIN) return bad_size("prompt");
@@ -147,8 +147,8 @@ static int check_lookup(struct tsr_client *client, const struct tsr_prompt *prom
     return 0;
 }
 
-int tsr_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
-               struct tsr_lookup *lookup)
+int tsr_client_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
+                      struct tsr_lookup_desc *lookup)
 {
     int n = check_lookup(client, prompt, lookup);
     if (n) return n;
@@ -179,8 +179,8 @@ static int mark(struct tsr_space *space, const struct tsr_prompt *prompt, enum t
     return space->cache->backend->mark(space, &p, how);
 }
 
-int tsr_keys(struct tsr_space *space, const struct tsr_prompt *prompt, struct tsr_key *keys,
-             uint32_t keys_max)
+int tsr_space_keys(struct tsr_space *space, const struct tsr_prompt *prompt, struct tsr_key *keys,
+                   uint32_t keys_max)
 {
     if (!space || !prompt || (!keys && keys_max)) return no_handle("space, prompt or keys");
     if (prompt->size < SIZE_MIN) return bad_size("prompt");
@@ -189,7 +189,8 @@ int tsr_keys(struct tsr_space *space, const struct tsr_prompt *prompt, struct ts
     return space->cache->backend->keys(space, &p, keys, keys_max);
 }
 
-int tsr_contains(struct tsr_cache *cache, const struct tsr_key *keys, uint32_t n, int8_t *tiers)
+int tsr_cache_contains(struct tsr_cache *cache, const struct tsr_key *keys, uint32_t n,
+                       int8_t *tiers)
 {
     if (!cache || ((!keys || !tiers) && n)) return no_handle("cache, keys or tiers");
     if (n > INT32_MAX) return tsri_fail(TSR_ERANGE, "contains: %u keys", n);
@@ -200,7 +201,7 @@ int tsr_contains(struct tsr_cache *cache, const struct tsr_key *keys, uint32_t n
 
 /* ---- load and store ---- */
 
-int tsr_load(struct tsr_client *client, struct tsr_load *loads, uint32_t n)
+int tsr_client_load(struct tsr_client *client, struct tsr_load_desc *loads, uint32_t n)
 {
     if (!client || (!loads && n)) return no_handle("client or loads");
     if (n > INT32_MAX) return tsri_fail(TSR_ERANGE, "load: %u ranges", n);
@@ -217,10 +218,10 @@ int tsr_load(struct tsr_client *client, struct tsr_load *loads, uint32_t n)
     return e;
 }
 
-static int check_store(struct tsr_client *client, const struct tsr_store *store)
+static int check_store(struct tsr_client *client, const struct tsr_store_desc *store)
 {
     if (!client || !store) return no_handle("client or store");
-    if (store->size < offsetof(struct tsr_store, view)) return bad_size("store");
+    if (store->size < offsetof(struct tsr_store_desc, view)) return bad_size("store");
     struct tsr_cache *c = tsri_client_cache(client);
     if (tsri_forked(c)) return refuse_child();
     if (!store->space || store->space->cache != c)
@@ -228,24 +229,25 @@ static int check_store(struct tsr_client *client, const struct tsr_store *store)
     return 0;
 }
 
-int tsr_store(struct tsr_client *client, const struct tsr_store *store)
+int tsr_client_store(struct tsr_client *client, const struct tsr_store_desc *store)
 {
     int e = check_store(client, store);
     if (e) return e;
-    struct tsr_store s = {0};
+    struct tsr_store_desc s = {0};
     COMPLETE(s, store);
     struct tsr_cache *c = tsri_client_cache(client);
     tsri_losses_join(&c->losses);
     return c->backend->store(client, &s);
 }
 
-int tsr_put_open(struct tsr_put **out, struct tsr_client *client, const struct tsr_store *store)
+int tsr_put_open(struct tsr_put **out, struct tsr_client *client,
+                 const struct tsr_store_desc *store)
 {
     if (!out) return no_handle("out");
     *out = NULL;
     int e = check_store(client, store);
     if (e) return e;
-    struct tsr_store s = {0};
+    struct tsr_store_desc s = {0};
     COMPLETE(s, store);
     struct tsr_cache *c = tsri_client_cache(client);
     tsri_losses_join(&c->losses);
@@ -277,8 +279,8 @@ void tsr_put_abort(struct tsr_put *put)
     if (put) put_cache(put)->backend->put_abort(put);
 }
 
-int tsr_load_start(struct tsr_op **out, struct tsr_client *client, struct tsr_load *loads,
-                   uint32_t n, tsr_done_fn done, void *arg)
+int tsr_client_load_start(struct tsr_op **out, struct tsr_client *client,
+                          struct tsr_load_desc *loads, uint32_t n, tsr_done_fn done, void *arg)
 {
     if (!out) return no_handle("out");
     *out = NULL;
@@ -290,14 +292,14 @@ int tsr_load_start(struct tsr_op **out, struct tsr_client *client, struct tsr_lo
     return tsri_op_start(out, c->ops, &desc);
 }
 
-int tsr_store_start(struct tsr_op **out, struct tsr_client *client, const struct tsr_store *store,
-                    tsr_done_fn done, void *arg)
+int tsr_client_store_start(struct tsr_op **out, struct tsr_client *client,
+                           const struct tsr_store_desc *store, tsr_done_fn done, void *arg)
 {
     if (!out) return no_handle("out");
     *out = NULL;
     int e = check_store(client, store);
     if (e) return e;
-    struct tsr_store s = {0};
+    struct tsr_store_desc s = {0};
     COMPLETE(s, store);
     if (s.kind == 0) return tsri_fail(TSR_EINVAL, "store: no kind");
     struct tsri_op_desc desc = {.client = client, .store = &s, .done = done, .arg = arg};
@@ -308,8 +310,8 @@ int tsr_store_start(struct tsr_op **out, struct tsr_client *client, const struct
 
 /* ---- keeping and dropping ---- */
 
-int tsr_discover(struct tsr_client *client, struct tsr_space *space,
-                 const struct tsr_prompt *prompt)
+int tsr_client_discover(struct tsr_client *client, struct tsr_space *space,
+                        const struct tsr_prompt *prompt)
 {
     if (!client) return no_handle("client");
     if (!space || !prompt) return no_handle("space or prompt");
@@ -320,44 +322,44 @@ int tsr_discover(struct tsr_client *client, struct tsr_space *space,
     return space->cache->backend->discover(client, space, &p);
 }
 
-int tsr_prefetch(struct tsr_client *client, struct tsr_space *space,
-                 const struct tsr_prompt *prompt)
+int tsr_client_prefetch(struct tsr_client *client, struct tsr_space *space,
+                        const struct tsr_prompt *prompt)
 {
     if (!client) return no_handle("client");
     return mark(space, prompt, TSRI_MARK_PREFETCH);
 }
 
-int tsr_flush(struct tsr_cache *cache)
+int tsr_cache_flush(struct tsr_cache *cache)
 {
     if (!cache) return no_handle("cache");
     return tsri_forked(cache) ? refuse_child() : cache->backend->flush(cache);
 }
 
-int tsr_pin(struct tsr_space *space, const struct tsr_prompt *prompt)
+int tsr_space_pin(struct tsr_space *space, const struct tsr_prompt *prompt)
 {
     return mark(space, prompt, TSRI_MARK_PIN);
 }
 
-int tsr_unpin(struct tsr_space *space, const struct tsr_prompt *prompt)
+int tsr_space_unpin(struct tsr_space *space, const struct tsr_prompt *prompt)
 {
     return mark(space, prompt, TSRI_MARK_UNPIN);
 }
 
-int tsr_touch(struct tsr_space *space, const struct tsr_prompt *prompt)
+int tsr_space_touch(struct tsr_space *space, const struct tsr_prompt *prompt)
 {
     return mark(space, prompt, TSRI_MARK_TOUCH);
 }
 
-int tsr_evict(struct tsr_cache *cache, size_t free_bytes)
+int tsr_cache_evict(struct tsr_cache *cache, size_t free_bytes)
 {
     if (!cache) return no_handle("cache");
     return tsri_forked(cache) ? 0 : cache->backend->evict(cache, free_bytes);
 }
 
-int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
+int tsr_cache_clear(struct tsr_cache *cache, const struct tsr_clear_desc *clear)
 {
     if (!cache) return no_handle("cache");
-    struct tsr_clear what = {.tier = -1};
+    struct tsr_clear_desc what = {.tier = -1};
     if (clear) {
         if (clear->size < SIZE_MIN) return bad_size("clear");
         COMPLETE(what, clear);
@@ -376,14 +378,14 @@ int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear)
     return tsri_forked(cache) ? 0 : cache->backend->clear(cache, &what);
 }
 
-void tsr_freeze(struct tsr_cache *cache, int frozen)
+void tsr_cache_freeze(struct tsr_cache *cache, int frozen)
 {
     if (cache && !tsri_forked(cache)) cache->backend->freeze(cache, frozen != 0);
 }
 
 /* ---- watching ---- */
 
-int tsr_stats_get(struct tsr_cache *cache, struct tsr_stats *out)
+int tsr_cache_stats(struct tsr_cache *cache, struct tsr_stats *out)
 {
     if (!cache || !out) return no_handle("cache or out");
     size_t size = out->size;
@@ -397,14 +399,14 @@ int tsr_stats_get(struct tsr_cache *cache, struct tsr_stats *out)
     return 0;
 }
 
-int tsr_stats_text(struct tsr_cache *cache, const char *format, char *buf, size_t bytes)
+int tsr_cache_stats_text(struct tsr_cache *cache, const char *format, char *buf, size_t bytes)
 {
     if (!cache || !format || (!buf && bytes)) return no_handle("cache, format or buf");
     if (tsri_forked(cache)) return tsri_stats_text(cache->stats, format, buf, bytes);
     return cache->backend->stats_text(cache, format, buf, bytes);
 }
 
-int tsr_events(struct tsr_cache *cache, struct tsr_event *out, uint32_t max)
+int tsr_cache_events(struct tsr_cache *cache, struct tsr_event *out, uint32_t max)
 {
     if (!cache || (!out && max)) return no_handle("cache or out");
     return tsri_forked(cache) ? 0 : cache->backend->events(cache, out, max);
@@ -412,7 +414,7 @@ int tsr_events(struct tsr_cache *cache, struct tsr_event *out, uint32_t max)
 
 /* ---- caches that a server has ---- */
 
-int tsr_connected(struct tsr_cache *cache, int timeout_ms)
+int tsr_cache_connected(struct tsr_cache *cache, int timeout_ms)
 {
     if (!cache) return no_handle("cache");
     if (tsri_forked(cache)) return refuse_child();
@@ -420,7 +422,7 @@ int tsr_connected(struct tsr_cache *cache, int timeout_ms)
     return cache->backend->connected(cache, tsri_now_ns() + wait_ns);
 }
 
-int tsr_shared_get(struct tsr_client *client, struct tsr_shared *out)
+int tsr_shared_open(struct tsr_client *client, struct tsr_shared *out)
 {
     if (!client || !out) return no_handle("client or out");
     if (out->size < sizeof *out) return bad_size("shared");
@@ -428,7 +430,7 @@ int tsr_shared_get(struct tsr_client *client, struct tsr_shared *out)
     return tsri_forked(c) ? refuse_child() : c->backend->shared(client, out);
 }
 
-void tsr_shared_release(struct tsr_shared *shared)
+void tsr_shared_close(struct tsr_shared *shared)
 {
     if (!shared) return;
     tsri_mapping_release(shared->handle);

@@ -155,7 +155,7 @@ enum tsr_blend_flags {
     TSR_BLEND_INT8 = 1 /* segments are stored as int8; prefixes never */
 };
 
-struct tsr_blend_config {
+struct tsr_blend_desc {
     size_t size;
     struct tsr_model *model;           /* NULL: `info` is given */
     struct tsr_cache *cache;           /* NULL: nothing is known and nothing kept */
@@ -171,7 +171,7 @@ struct tsr_blend_config {
 };
 
 struct tsr_blend;
-TSR_API TSR_MUST int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_config *config);
+TSR_API TSR_MUST int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *config);
 TSR_API void tsr_blend_close(struct tsr_blend *blend);
 /* Of prefixes and, without TSR_BLEND_INT8, of segments; NULL without a cache. */
 TSR_API struct tsr_space *tsr_blend_space(const struct tsr_blend *blend);
@@ -192,7 +192,7 @@ enum tsr_ask_flags {
     TSR_ASK_CONTEXT = 64
 };
 
-struct tsr_ask {
+struct tsr_ask_desc {
     size_t size;
     struct tsr_session *session; /* its slots from 0 on are overwritten */
     const uint32_t *tokens;
@@ -245,7 +245,7 @@ struct tsr_blend_report {
 /* Logits of the last token, [n_vocab], not touched with TSR_ASK_CONTEXT; report may be NULL. The
  * session holds the KV of the prompt. To go on decoding, give every pass the bias of
  * tsr_blend_bias(). */
-TSR_API TSR_MUST int tsr_blend_ask(struct tsr_blend *blend, const struct tsr_ask *ask,
+TSR_API TSR_MUST int tsr_blend_ask(struct tsr_blend *blend, const struct tsr_ask_desc *ask,
                                    float *logits, struct tsr_blend_report *report);
 
 /* ---- step by step ---------------------------------------------------------------------------- */
@@ -273,7 +273,8 @@ struct tsr_run;
 /* ask->session may be NULL when layout describes the engine's memory: token i belongs to slot i. It
  * has two planes, K with rope_dims and V, as the model's info says. */
 TSR_API TSR_MUST int tsr_blend_start(struct tsr_run **out, struct tsr_blend *blend,
-                                     const struct tsr_ask *ask, const struct tsr_kv_layout *layout);
+                                     const struct tsr_ask_desc *ask,
+                                     const struct tsr_kv_layout *layout);
 /* The next step, after `result` of the one before (0 at first): 1, or 0 when nothing is left. A
  * negative result ends the run and is returned. */
 TSR_API TSR_MUST int tsr_blend_next(struct tsr_run *run, int result, struct tsr_blend_step *step);

@@ -127,7 +127,7 @@ enum tsr_request_flags {
     TSR_REQUEST_NO_SAVE = 2  /* .. or not to be saved */
 };
 
-struct tsr_request {
+struct tsr_request_desc {
     size_t size;
     uint64_t id; /* of the engine's choice, not 0, no other live request has it */
     const uint32_t *tokens;
@@ -140,7 +140,7 @@ struct tsr_request {
 };
 /* Copies tokens and extras. An id that is live already begins anew. Does not block. */
 TSR_API TSR_MUST int tsr_scheduler_on_new_request(struct tsr_scheduler *s,
-                                                  const struct tsr_request *request);
+                                                  const struct tsr_request_desc *request);
 /* Token values that became known outside of a step (a streaming prompt, or just before a resumed
  * request is looked up): tokens[0 .. n) are number `first` and on; those known already are compared
  * by nobody and not changed. Does not block. */
@@ -174,8 +174,8 @@ TSR_API TSR_MUST int tsr_scheduler_update_state_after_alloc(struct tsr_scheduler
                                                             const struct tsr_blocks *blocks,
                                                             uint32_t n_external);
 
-enum tsr_step_flags {
-    TSR_STEP_RESET_BLOCKS = 1 /* the blocks given replace those known: new, or resumed */
+enum tsr_row_flags {
+    TSR_ROW_RESET_BLOCKS = 1 /* the blocks given replace those known: new, or resumed */
 };
 /* One request of a step. Counters as the engine has them before the step is added to them. Only
  * requests that are scheduled in the step need a row; those without one cannot be saved then. */
@@ -186,9 +186,9 @@ struct tsr_step_row {
     uint32_t n_in_flight;    /* tokens of steps whose output has not been processed */
     uint32_t n_tokens;       /* whose values are known */
     uint32_t n_new_tokens;   /* of them, the last ones are given here */
-    uint32_t flags;          /* enum tsr_step_flags */
+    uint32_t flags;          /* enum tsr_row_flags */
 };
-struct tsr_step {
+struct tsr_step_desc {
     size_t size;
     const struct tsr_step_row *rows;
     uint32_t n_rows;
@@ -204,7 +204,7 @@ struct tsr_step {
  * known is passed over. Where something can be saved the owner is asked what it has (with a server:
  * at most server_deadline); otherwise nothing is waited for. */
 TSR_API TSR_MUST int tsr_scheduler_build_connector_meta(struct tsr_scheduler *s,
-                                                        const struct tsr_step *step,
+                                                        const struct tsr_step_desc *step,
                                                         const void **meta, size_t *meta_bytes);
 
 /* What one worker's build_connector_worker_meta gave; call it for each worker, before
@@ -221,7 +221,7 @@ TSR_API TSR_MUST int tsr_scheduler_update_connector_output(struct tsr_scheduler 
 TSR_API TSR_MUST int tsr_scheduler_handle_preemptions(struct tsr_scheduler *s, const uint64_t *ids,
                                                       uint32_t n);
 
-struct tsr_finish {
+struct tsr_finish_desc {
     size_t size;
     uint64_t id;
     uint32_t n_computed, n_placeholders, n_in_flight; /* as in struct tsr_step_row, now */
@@ -237,12 +237,12 @@ struct tsr_finish {
  * after that. An id that is not known gives 0, and so does one whose asynchronous load has not
  * ended: its blocks may be freed when get_finished has named it as received. Does not block. */
 TSR_API TSR_MUST int tsr_scheduler_request_finished(struct tsr_scheduler *s,
-                                                    const struct tsr_finish *finish);
+                                                    const struct tsr_finish_desc *finish);
 
 /* 1 while workers have something to do for which steps are needed, also ones without tokens:
  * loads and saves in flight, ends that have not been told. Does not block. */
 TSR_API int tsr_scheduler_has_pending_work(const struct tsr_scheduler *s);
-/* What entered and left the cache, of the spaces of this connector; as tsr_events. */
+/* What entered and left the cache, of the spaces of this connector; as tsr_cache_events. */
 TSR_API TSR_MUST int tsr_scheduler_take_events(struct tsr_scheduler *s, struct tsr_event *out,
                                                uint32_t max);
 /* Keys of a request's whole chunks [first, first + n), for who wants to know what an event speaks
@@ -387,7 +387,7 @@ TSR_API uint32_t tsr_kvpool_chunk_size(const struct tsr_kvpool *p);
 
 /* Tokens, and the slots of tokens[offset ..]: n_tokens - offset of them, -1 for a token that is not
  * to be touched (prefix padding: what the engine has already of the chunk in which it ends). */
-struct tsr_slots {
+struct tsr_slots_desc {
     size_t size;
     const uint32_t *tokens;
     uint32_t n_tokens;
@@ -400,15 +400,15 @@ struct tsr_slots {
 /* Loads what is known of tokens[offset ..], contiguously, and returns how many tokens that is,
  * padding included: a multiple of the chunk size, 0 for a miss, also when the cache fails. Waits
  * for lower tiers at most option tier_load_ms. */
-TSR_API TSR_MUST int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots *x);
+TSR_API TSR_MUST int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots_desc *x);
 /* Stores the whole chunks of tokens[offset ..] that are not known yet and returns how many tokens
  * are new. Slots of chunks that are stored must not be -1. */
-TSR_API TSR_MUST int tsr_kvpool_store_kv(struct tsr_kvpool *p, const struct tsr_slots *x);
+TSR_API TSR_MUST int tsr_kvpool_store_kv(struct tsr_kvpool *p, const struct tsr_slots_desc *x);
 
 /* How much of the tokens is known, from the first on: a multiple of the chunk size. Loads nothing.
  * With a lease id (not 0) it stays in the cache until tsr_kvpool_release, or the next match under
  * the id. */
-TSR_API TSR_MUST int tsr_kvpool_match_prefix(struct tsr_kvpool *p, const struct tsr_slots *x,
+TSR_API TSR_MUST int tsr_kvpool_match_prefix(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
                                              uint64_t lease);
 TSR_API int tsr_kvpool_release(struct tsr_kvpool *p, uint64_t lease);
 /* What a load of tokens of which the engine has n_cached must ask for: *offset is the chunk
@@ -420,7 +420,7 @@ TSR_API void tsr_kvpool_align(const struct tsr_kvpool *p, uint32_t n_cached, uin
  * has one more lock until the write is done, and the engine must not free or reuse the slots while
  * it has any. Everything pointed to is copied. TSR_EAGAIN: the writer has too much to do, nothing
  * was locked. Does not block. */
-TSR_API TSR_MUST int tsr_kvpool_store_kv_start(struct tsr_kvpool *p, const struct tsr_slots *x,
+TSR_API TSR_MUST int tsr_kvpool_store_kv_start(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
                                                uint64_t node);
 /* How many locks a node has; 0: free to go. */
 TSR_API uint32_t tsr_kvpool_locks(struct tsr_kvpool *p, uint64_t node);

@@ -51,7 +51,7 @@ enum tsr_delivery_flags {
     TSR_DELIVERY_INT8 = 1
 };
 
-struct tsr_delivery_config {
+struct tsr_delivery_desc {
     size_t size;
     struct tsr_space *space;            /* required: of what is delivered and collected */
     const struct tsr_kv_layout *layout; /* required; the struct itself is copied */
@@ -68,7 +68,7 @@ struct tsr_delivery;
 /* The client must outlive it. TSR_EDEVICE: the layout says device memory and no device is
  * configured; TSR_ESPACE: layout and space differ. */
 TSR_API TSR_MUST int tsr_delivery_open(struct tsr_delivery **out, struct tsr_client *client,
-                                       const struct tsr_delivery_config *config);
+                                       const struct tsr_delivery_desc *config);
 /* Waits for what is queued. Accepts NULL. */
 TSR_API void tsr_delivery_close(struct tsr_delivery *d);
 
@@ -85,7 +85,7 @@ struct tsr_delivery_range {
 
 /* Begins the delivery of n ranges; a slot may occur once. Returns how many will arrive. The others
  * have their result set: TSR_ENOENT gone, TSR_ECORRUPT another text, TSR_EUNSUP of another
- * frequency set or in need of a rope. freq_set is the prompt's: tsr_rope_set(). Waits for lower
+ * frequency set or in need of a rope. freq_set is the prompt's: tsr_rope_choose(). Waits for lower
  * tiers. What was started before and not finished is given up: some of its layers never come. */
 TSR_API TSR_MUST int tsr_delivery_start(struct tsr_delivery *d, struct tsr_delivery_range *ranges,
                                         uint32_t n, uint32_t freq_set);
@@ -107,8 +107,8 @@ TSR_API TSR_MUST int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put
 /* The frequency set that a prompt of n_tokens uses: freq_set of matches, stores and starts. 0 but
  * for DYNAMIC and LONGROPE with prompts longer than `trained`. K of one set cannot be turned into
  * that of another. */
-TSR_API TSR_MUST int tsr_rope_set(const struct tsr_rope *rope, uint64_t n_tokens,
-                                  uint32_t *freq_set);
+TSR_API TSR_MUST int tsr_rope_choose(const struct tsr_rope *rope, uint64_t n_tokens,
+                                     uint32_t *freq_set);
 /* The parameters as canonical text, for struct tsr_space_desc.rope: equal models give equal bytes.
  * Returns the length it needs, like snprintf. */
 TSR_API TSR_MUST int tsr_rope_text(const struct tsr_rope *rope, char *buf, size_t bytes);

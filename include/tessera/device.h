@@ -196,7 +196,7 @@ struct tsr_device;
 struct tsr_device_stream;
 struct tsr_device_event;
 
-struct tsr_device_config {
+struct tsr_device_desc {
     size_t size;
     uint32_t ordinal;    /* which of several alike */
     uint32_t n_threads;  /* host threads the device may start at open; 0: none */
@@ -218,7 +218,7 @@ struct tsr_device_ops {
     uint32_t caps;    /* enum tsr_device_caps */
     const char *name; /* "cpu", "cuda", ... */
 
-    int (*open)(struct tsr_device **out, const struct tsr_device_config *config);
+    int (*open)(struct tsr_device **out, const struct tsr_device_desc *config);
     void (*close)(struct tsr_device *d);
     /* (optional) Defaults to the name and zeros. */
     int (*info)(struct tsr_device *d, struct tsr_device_info *out);

@@ -39,7 +39,7 @@ extern "C" {
 
 /* ---- what a model is ---------------------------------------------------------------------- */
 
-struct tsr_model_config {
+struct tsr_model_desc {
     size_t size;
     const char *path;    /* of the model; the tiny executor reads a description, see below */
     uint32_t n_threads;  /* 0: as many as the machine has processors, at most 16 */
@@ -163,7 +163,7 @@ struct tsr_executor_ops;
 /* ops NULL: loaded from config->library. TSR_EDEVICE when there is no such library, TSR_EVERSION
  * when it is of another abi, TSR_EUNSUP with the name of what a model has that cannot be run. */
 TSR_API TSR_MUST int tsr_model_open(struct tsr_model **out, const struct tsr_executor_ops *ops,
-                                    const struct tsr_model_config *config);
+                                    const struct tsr_model_desc *config);
 /* Sessions must be closed first. Accepts NULL. */
 TSR_API void tsr_model_close(struct tsr_model *model);
 TSR_API TSR_MUST int tsr_model_info(const struct tsr_model *model, struct tsr_model_info *out);
@@ -232,7 +232,7 @@ struct tsr_executor_ops {
     uint32_t abi;     /* TSR_EXECUTOR_ABI */
     const char *name; /* "ggml", "tiny" */
 
-    int (*open)(struct tsr_executor **out, const struct tsr_model_config *config);
+    int (*open)(struct tsr_executor **out, const struct tsr_model_desc *config);
     void (*close)(struct tsr_executor *x);
     int (*info)(struct tsr_executor *x, struct tsr_model_info *out);
 

@@ -2,7 +2,7 @@
  * a thread of its process, or tesserad's. Users of such a cache need client.h alone.
  *
  *   1. tsr_config_set(cfg, "owner", "embedded")   its host memory can then be mapped by others
- *   2. tsr_open()                                 the cache; this process uses it as always
+ *   2. tsr_cache_open()                                 the cache; this process uses it as always
  *   3. tsr_server_open()                          a thread that serves others, on a Unix socket
  *
  * Clients map the cache's memory read-only and copy out of it themselves; what they store the

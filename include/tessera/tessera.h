@@ -4,12 +4,12 @@
  * appears: as a prefix, bit-exactly, or as a segment at another place in another prompt.
  *
  *   1. tsr_config_open(), tsr_config_set()   say how much memory, which tiers
- *   2. tsr_open()                            reserve everything big
+ *   2. tsr_cache_open()                            reserve everything big
  *   3. tsr_space_open()                      describe the model: what must agree before bytes match
  *   4. tsr_client_open()                     a reader and writer; owns the leases it takes
- *   5. tsr_lookup()                          what of this prompt is known?
- *   6. tsr_load()                            copy it into my memory
- *   7. tsr_store()                           keep what I had to compute
+ *   5. tsr_client_lookup()                          what of this prompt is known?
+ *   6. tsr_client_load()                            copy it into my memory
+ *   7. tsr_client_store()                           keep what I had to compute
  *
  * Words. A *space* is everything that must agree before two KV bytes may be exchanged. An *entry*
  * is the stored KV of one run of tokens. A *prefix* entry is one block of a chain and is exact at
@@ -91,7 +91,7 @@ enum tsr_log_level { TSR_LOG_ERROR = 0, TSR_LOG_WARN = 1, TSR_LOG_INFO = 2, TSR_
 
 typedef void (*tsr_log_fn)(void *arg, int level, const char *text);
 /* Where log lines go. NULL (the default): nowhere. tsr_log_stderr writes them to stderr with a
- * level and a time. Process-wide; set it before the first tsr_open(). Tokens and KV are never
+ * level and a time. Process-wide; set it before the first tsr_cache_open(). Tokens and KV are never
  * logged. */
 TSR_API void tsr_log_set(tsr_log_fn fn, void *arg, int level_max);
 TSR_API void tsr_log_stderr(void *arg, int level, const char *text);
@@ -126,10 +126,10 @@ TSR_API TSR_MUST int tsr_config_load_args(struct tsr_config *cfg, int argc, char
 struct tsr_cache;
 
 /* Everything big is reserved here. cfg may be NULL (defaults) and is not used afterwards. */
-TSR_API TSR_MUST int tsr_open(struct tsr_cache **out, const struct tsr_config *cfg);
+TSR_API TSR_MUST int tsr_cache_open(struct tsr_cache **out, const struct tsr_config *cfg);
 /* Writes back what is queued, releases all leases, joins threads. Accepts NULL. All spaces and
  * clients of the cache must be closed first. */
-TSR_API void tsr_close(struct tsr_cache *cache);
+TSR_API void tsr_cache_close(struct tsr_cache *cache);
 
 /* ---- space -------------------------------------------------------------------------------- */
 
@@ -189,7 +189,7 @@ struct tsr_client;
 TSR_API TSR_MUST int tsr_client_open(struct tsr_client **out, struct tsr_cache *cache);
 TSR_API void tsr_client_close(struct tsr_client *client);
 /* Give up the leases taken under a request id. Idempotent; returns how many entries were let go. */
-TSR_API int tsr_release(struct tsr_client *client, uint64_t request_id);
+TSR_API int tsr_client_release(struct tsr_client *client, uint64_t request_id);
 
 /* ---- prompts ------------------------------------------------------------------------------ */
 
@@ -256,8 +256,9 @@ TSR_API TSR_MUST int tsr_separators_set(struct tsr_space *space, const uint32_t 
 /* Where the separators cut a prompt: fills at most ranges_max chunks (the last one is the question)
  * and returns how many there are. A malformed prompt (no separator, empty chunk, no question, too
  * many) is TSR_EPROMPT and the message gives the token offset. */
-TSR_API TSR_MUST int tsr_split(const struct tsr_space *space, const uint32_t *tokens,
-                               uint32_t n_tokens, struct tsr_range *ranges, uint32_t ranges_max);
+TSR_API TSR_MUST int tsr_space_split(const struct tsr_space *space, const uint32_t *tokens,
+                                     uint32_t n_tokens, struct tsr_range *ranges,
+                                     uint32_t ranges_max);
 
 /* ---- lookup ------------------------------------------------------------------------------- */
 
@@ -268,8 +269,8 @@ enum tsr_context { TSR_CONTEXT_SAME = 1, TSR_CONTEXT_PURE = 2, TSR_CONTEXT_OTHER
 enum tsr_coverage { TSR_COVERAGE_FULL = 1, TSR_COVERAGE_PARTIAL = 2, TSR_COVERAGE_RUN = 3 };
 
 /* In base and freq_set of a match that is not verified: only the tier that has the entry knows
- * them. tsr_load() tells them, and tsr_delivery_start() (deliver.h) turns K by them; a match that
- * has them has the right ones. */
+ * them. tsr_client_load() tells them, and tsr_delivery_start() (deliver.h) turns K by them; a match
+ * that has them has the right ones. */
 #define TSR_BASE_UNKNOWN UINT32_MAX
 
 /* What an entry covers of a prompt. `entry` names it as long as it lives, in the one life of the
@@ -291,7 +292,7 @@ struct tsr_match {
     uint8_t reserved[3];
 };
 
-struct tsr_lookup {
+struct tsr_lookup_desc {
     size_t size;
     struct tsr_space *const *spaces; /* all of them must have a chunk for it to match */
     uint32_t n_spaces;
@@ -305,19 +306,19 @@ struct tsr_lookup {
 
 /* What of the prompt is known? Fills matches that do not overlap, exact before approximate, and
  * returns the number of tokens they cover (0: a miss). Never waits for a disk or a network. */
-TSR_API TSR_MUST int tsr_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
-                                struct tsr_lookup *lookup);
+TSR_API TSR_MUST int tsr_client_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
+                                       struct tsr_lookup_desc *lookup);
 
 /* The keys a prompt's chunks have in a space, in the order of lookup; returns how many. */
 struct tsr_key {
     uint8_t bytes[16];
 };
-TSR_API TSR_MUST int tsr_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
-                              struct tsr_key *keys, uint32_t keys_max);
+TSR_API TSR_MUST int tsr_space_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
+                                    struct tsr_key *keys, uint32_t keys_max);
 /* Which tier has each key: tiers[i] = 0 host, 1.. lower tiers, -1 none. Returns how many are
  * there. */
-TSR_API TSR_MUST int tsr_contains(struct tsr_cache *cache, const struct tsr_key *keys, uint32_t n,
-                                  int8_t *tiers);
+TSR_API TSR_MUST int tsr_cache_contains(struct tsr_cache *cache, const struct tsr_key *keys,
+                                        uint32_t n, int8_t *tiers);
 
 /* ---- load and store ----------------------------------------------------------------------- */
 
@@ -333,7 +334,7 @@ struct tsr_view {
 };
 
 /* One range to load. */
-struct tsr_load {
+struct tsr_load_desc {
     size_t size;
     struct tsr_space *space;
     const struct tsr_match *match;
@@ -348,13 +349,14 @@ struct tsr_load {
 
 /* Copies each range into the caller's memory. Returns how many of the n ranges were loaded; the
  * others have their result set (TSR_ENOENT when the entry is gone) and must be recomputed. */
-TSR_API TSR_MUST int tsr_load(struct tsr_client *client, struct tsr_load *loads, uint32_t n);
+TSR_API TSR_MUST int tsr_client_load(struct tsr_client *client, struct tsr_load_desc *loads,
+                                     uint32_t n);
 
 /* KV to keep. PREFIX: `tokens` begin at position 0 of the prompt and the view holds KV from token
  * `from` on (a block boundary); whole blocks are stored, each behind the digest of everything
  * before it, and the last partial block if option save_partial says so. SEGMENT, BLENDED: all of
  * the tokens are one entry. */
-struct tsr_store {
+struct tsr_store_desc {
     size_t size;
     struct tsr_space *space;
     uint32_t kind; /* enum tsr_kind; required */
@@ -380,12 +382,13 @@ struct tsr_store {
 /* Stores and returns how many tokens are new (0: all were there already). TSR_EFULL when everything
  * left is pinned, TSR_EFROZEN in freeze mode: lookups go on, nothing was changed. A key becomes
  * visible only when its bytes are complete. */
-TSR_API TSR_MUST int tsr_store(struct tsr_client *client, const struct tsr_store *store);
+TSR_API TSR_MUST int tsr_client_store(struct tsr_client *client,
+                                      const struct tsr_store_desc *store);
 
 /* The same, layer by layer: reserve, give every layer once in any order, commit. */
 struct tsr_put;
 TSR_API TSR_MUST int tsr_put_open(struct tsr_put **out, struct tsr_client *client,
-                                  const struct tsr_store *store);
+                                  const struct tsr_store_desc *store);
 /* One layer; the view's layer_stride is not used. */
 TSR_API TSR_MUST int tsr_put_layer(struct tsr_put *put, uint32_t layer,
                                    const struct tsr_view *view);
@@ -400,11 +403,12 @@ TSR_API void tsr_put_abort(struct tsr_put *put);
  * ops_max). */
 struct tsr_op;
 typedef void (*tsr_done_fn)(void *arg, struct tsr_op *op);
-TSR_API TSR_MUST int tsr_load_start(struct tsr_op **out, struct tsr_client *client,
-                                    struct tsr_load *loads, uint32_t n, tsr_done_fn done,
-                                    void *arg);
-TSR_API TSR_MUST int tsr_store_start(struct tsr_op **out, struct tsr_client *client,
-                                     const struct tsr_store *store, tsr_done_fn done, void *arg);
+TSR_API TSR_MUST int tsr_client_load_start(struct tsr_op **out, struct tsr_client *client,
+                                           struct tsr_load_desc *loads, uint32_t n,
+                                           tsr_done_fn done, void *arg);
+TSR_API TSR_MUST int tsr_client_store_start(struct tsr_op **out, struct tsr_client *client,
+                                            const struct tsr_store_desc *store, tsr_done_fn done,
+                                            void *arg);
 /* Waits until it is done and returns what the plain call would have; TSR_ETIME after timeout_ms
  * (-1: no limit). */
 TSR_API TSR_MUST int tsr_op_wait(struct tsr_op *op, int timeout_ms);
@@ -420,13 +424,13 @@ TSR_API void tsr_op_close(struct tsr_op *op);
  * not know, and waits for their answer: a round trip, and with a server that is down nothing.
  * Lookups find what is there from then on. Returns how many entries were found; 0 where no tier is
  * shared. */
-TSR_API TSR_MUST int tsr_discover(struct tsr_client *client, struct tsr_space *space,
-                                  const struct tsr_prompt *prompt);
+TSR_API TSR_MUST int tsr_client_discover(struct tsr_client *client, struct tsr_space *space,
+                                         const struct tsr_prompt *prompt);
 /* Brings what matches in lower tiers up to host memory, in the background; returns how many entries
- * were queued. What is not known is looked for in the tiers that others fill too, as tsr_discover()
- * does, also in the background. */
-TSR_API TSR_MUST int tsr_prefetch(struct tsr_client *client, struct tsr_space *space,
-                                  const struct tsr_prompt *prompt);
+ * were queued. What is not known is looked for in the tiers that others fill too, as
+ * tsr_client_discover() does, also in the background. */
+TSR_API TSR_MUST int tsr_client_prefetch(struct tsr_client *client, struct tsr_space *space,
+                                         const struct tsr_prompt *prompt);
 /* Waits until everything stored before the call, by whoever uses the cache, is in the tiers below
  * that want it, and says whether it is: the acknowledgement that survives a crash.
  *
@@ -437,18 +441,18 @@ TSR_API TSR_MUST int tsr_prefetch(struct tsr_client *client, struct tsr_space *s
  * could be written, or found a tier at its limit and nothing there that may go, is lost, which is a
  * miss later; the next flush of every thread says so, once. A thread that first stores after a
  * loss hears of it only if no thread has heard of it yet; with a server, maybe again. */
-TSR_API TSR_MUST int tsr_flush(struct tsr_cache *cache);
+TSR_API TSR_MUST int tsr_cache_flush(struct tsr_cache *cache);
 /* Pinned entries are not evicted until unpinned as often. They return how many entries they
  * changed. Where a cache serves other processes too, at most half of host memory can be pinned. */
-TSR_API TSR_MUST int tsr_pin(struct tsr_space *space, const struct tsr_prompt *prompt);
-TSR_API TSR_MUST int tsr_unpin(struct tsr_space *space, const struct tsr_prompt *prompt);
+TSR_API TSR_MUST int tsr_space_pin(struct tsr_space *space, const struct tsr_prompt *prompt);
+TSR_API TSR_MUST int tsr_space_unpin(struct tsr_space *space, const struct tsr_prompt *prompt);
 /* Marks the prompt's chunks as just used. */
-TSR_API TSR_MUST int tsr_touch(struct tsr_space *space, const struct tsr_prompt *prompt);
+TSR_API TSR_MUST int tsr_space_touch(struct tsr_space *space, const struct tsr_prompt *prompt);
 /* Evicts, in the policy's order, until that many bytes of host memory are free or nothing evictable
  * is left; skips pinned and leased entries. Returns how many entries went. */
-TSR_API TSR_MUST int tsr_evict(struct tsr_cache *cache, size_t free_bytes);
+TSR_API TSR_MUST int tsr_cache_evict(struct tsr_cache *cache, size_t free_bytes);
 
-struct tsr_clear {
+struct tsr_clear_desc {
     size_t size;
     struct tsr_space *space;         /* NULL: all spaces */
     const struct tsr_prompt *prompt; /* NULL: all entries; else its chunks (needs space) */
@@ -456,9 +460,9 @@ struct tsr_clear {
 };
 /* Drops entries that are not pinned or leased and returns how many. A block behind a dropped block
  * goes with it. clear NULL: everything. */
-TSR_API TSR_MUST int tsr_clear(struct tsr_cache *cache, const struct tsr_clear *clear);
+TSR_API TSR_MUST int tsr_cache_clear(struct tsr_cache *cache, const struct tsr_clear_desc *clear);
 /* Frozen: lookups and loads go on, stores are refused and nothing is evicted. */
-TSR_API void tsr_freeze(struct tsr_cache *cache, int frozen);
+TSR_API void tsr_cache_freeze(struct tsr_cache *cache, int frozen);
 
 /* ---- watching ----------------------------------------------------------------------------- */
 
@@ -472,11 +476,11 @@ struct tsr_stats {
     uint64_t host_bytes, host_bytes_used;
     uint64_t tier_entries[8], tier_bytes[8];
 };
-TSR_API TSR_MUST int tsr_stats_get(struct tsr_cache *cache, struct tsr_stats *out);
+TSR_API TSR_MUST int tsr_cache_stats(struct tsr_cache *cache, struct tsr_stats *out);
 /* Every metric as text: format "prometheus" or "json". Returns the length it needs (like
  * snprintf). */
-TSR_API TSR_MUST int tsr_stats_text(struct tsr_cache *cache, const char *format, char *buf,
-                                    size_t bytes);
+TSR_API TSR_MUST int tsr_cache_stats_text(struct tsr_cache *cache, const char *format, char *buf,
+                                          size_t bytes);
 
 enum tsr_event_kind { TSR_EVENT_STORED = 1, TSR_EVENT_EVICTED = 2, TSR_EVENT_DROPPED = 3 };
 struct tsr_event {
@@ -487,7 +491,7 @@ struct tsr_event {
 };
 /* Takes at most `max` events, oldest first; returns how many. When nobody takes them the oldest are
  * dropped and counted (option events_max). */
-TSR_API TSR_MUST int tsr_events(struct tsr_cache *cache, struct tsr_event *out, uint32_t max);
+TSR_API TSR_MUST int tsr_cache_events(struct tsr_cache *cache, struct tsr_event *out, uint32_t max);
 
 #ifdef __cplusplus
 }

@@ -61,6 +61,7 @@ PROMPT_OTHER = 32
 PROMPT_PREFIX = 1
 PROMPT_SEGMENTS = 2
 REQUEST_NO_LOAD = 1
+ROW_RESET_BLOCKS = 1
 SELECT_FULL = 5
 SELECT_HKVD = 2
 SELECT_LINK = 3
@@ -71,7 +72,6 @@ STEP_DEVIATION = 3
 STEP_END = 6
 STEP_LAYER = 2
 STEP_NARROW = 4
-STEP_RESET_BLOCKS = 1
 
 
 class Gate(Struct):
@@ -200,7 +200,7 @@ class ModelInfo(Struct):
     ]
 
 
-class BlendConfig(Struct):
+class BlendDesc(Struct):
     _fields_ = [
         ("size", c_size_t), ("model", c_void_p), ("cache", c_void_p), ("profile", POINTER(Profile)),
         ("flags", c_uint32), ("blend_min_tokens", c_uint32), ("salt", c_char_p),
@@ -208,7 +208,7 @@ class BlendConfig(Struct):
     ]
 
 
-class Ask(Struct):
+class AskDesc(Struct):
     _fields_ = [
         ("size", c_size_t), ("session", c_void_p), ("tokens", c_void_p), ("n_tokens", c_uint32),
         ("n_segments", c_uint32), ("segments", POINTER(Range)), ("flags", c_uint32),
@@ -249,7 +249,7 @@ class Prompt(Struct):
     ]
 
 
-class Clear(Struct):
+class ClearDesc(Struct):
     _fields_ = [
         ("size", c_size_t), ("space", c_void_p), ("prompt", POINTER(Prompt)), ("tier", c_int32),
     ]
@@ -268,7 +268,61 @@ class Event(Struct):
     ]
 
 
-class Slots(Struct):
+class Stats(Struct):
+    _fields_ = [
+        ("size", c_size_t), ("lookups", c_uint64), ("tokens_asked", c_uint64),
+        ("tokens_reused", c_uint64), ("loads", c_uint64), ("load_misses", c_uint64),
+        ("load_bytes", c_uint64), ("stores", c_uint64), ("stores_new", c_uint64),
+        ("stores_refused", c_uint64), ("store_bytes", c_uint64), ("evicted", c_uint64),
+        ("dropped", c_uint64), ("collisions", c_uint64), ("corrupt", c_uint64),
+        ("entries", c_uint64), ("pinned", c_uint64), ("host_bytes", c_uint64),
+        ("host_bytes_used", c_uint64), ("tier_entries", c_uint64 * 8), ("tier_bytes", c_uint64 * 8),
+    ]
+
+
+class Match(Struct):
+    _fields_ = [
+        ("entry", c_uint64), ("epoch", c_uint64), ("prompt_offset", c_uint32),
+        ("entry_offset", c_uint32), ("n_tokens", c_uint32), ("kind", c_uint8), ("context", c_uint8),
+        ("tier", c_uint8), ("verified", c_uint8), ("base", c_uint32), ("freq_set", c_uint32),
+        ("entry_tokens", c_uint32), ("coverage", c_uint8), ("reserved", c_uint8 * 3),
+    ]
+
+
+class View(Struct):
+    _fields_ = [
+        ("data", c_void_p), ("bytes", c_size_t), ("layer_stride", c_size_t),
+        ("plane_stride", c_size_t), ("token_stride", c_size_t),
+    ]
+
+
+class LoadDesc(Struct):
+    _fields_ = [
+        ("size", c_size_t), ("space", c_void_p), ("match", POINTER(Match)),
+        ("prompt", POINTER(Prompt)), ("offset", c_uint32), ("n_tokens", c_uint32),
+        ("layer_first", c_uint32), ("n_layers", c_uint32), ("view", View), ("result", c_int),
+        ("base", c_uint32), ("freq_set", c_uint32),
+    ]
+
+
+class LookupDesc(Struct):
+    _fields_ = [
+        ("size", c_size_t), ("spaces", POINTER(c_void_p)), ("n_spaces", c_uint32),
+        ("matches_max", c_uint32), ("matches", POINTER(Match)), ("request_id", c_uint64),
+        ("n_matches", c_uint32), ("n_prefix_tokens", c_uint32),
+    ]
+
+
+class StoreDesc(Struct):
+    _fields_ = [
+        ("size", c_size_t), ("space", c_void_p), ("kind", c_uint32), ("n_tokens", c_uint32),
+        ("tokens", c_void_p), ("from_", c_uint32), ("n_context", c_uint32), ("context", c_void_p),
+        ("n_extra", c_uint32), ("base", c_uint32), ("extra", POINTER(Extra)), ("recipe", c_void_p),
+        ("recipe_bytes", c_size_t), ("freq_set", c_uint32), ("cost_s", c_float), ("view", View),
+    ]
+
+
+class SlotsDesc(Struct):
     _fields_ = [
         ("size", c_size_t), ("tokens", c_void_p), ("n_tokens", c_uint32), ("offset", c_uint32),
         ("slots", c_void_p), ("extra", POINTER(Extra)), ("n_extra", c_uint32),
@@ -294,39 +348,6 @@ class KvpoolDesc(Struct):
     ]
 
 
-class Match(Struct):
-    _fields_ = [
-        ("entry", c_uint64), ("epoch", c_uint64), ("prompt_offset", c_uint32),
-        ("entry_offset", c_uint32), ("n_tokens", c_uint32), ("kind", c_uint8), ("context", c_uint8),
-        ("tier", c_uint8), ("verified", c_uint8), ("base", c_uint32), ("freq_set", c_uint32),
-        ("entry_tokens", c_uint32), ("coverage", c_uint8), ("reserved", c_uint8 * 3),
-    ]
-
-
-class View(Struct):
-    _fields_ = [
-        ("data", c_void_p), ("bytes", c_size_t), ("layer_stride", c_size_t),
-        ("plane_stride", c_size_t), ("token_stride", c_size_t),
-    ]
-
-
-class Load(Struct):
-    _fields_ = [
-        ("size", c_size_t), ("space", c_void_p), ("match", POINTER(Match)),
-        ("prompt", POINTER(Prompt)), ("offset", c_uint32), ("n_tokens", c_uint32),
-        ("layer_first", c_uint32), ("n_layers", c_uint32), ("view", View), ("result", c_int),
-        ("base", c_uint32), ("freq_set", c_uint32),
-    ]
-
-
-class Lookup(Struct):
-    _fields_ = [
-        ("size", c_size_t), ("spaces", POINTER(c_void_p)), ("n_spaces", c_uint32),
-        ("matches_max", c_uint32), ("matches", POINTER(Match)), ("request_id", c_uint64),
-        ("n_matches", c_uint32), ("n_prefix_tokens", c_uint32),
-    ]
-
-
 class StepRow(Struct):
     _fields_ = [
         ("id", c_uint64), ("n_computed", c_uint32), ("n_placeholders", c_uint32),
@@ -335,7 +356,7 @@ class StepRow(Struct):
     ]
 
 
-class Step(Struct):
+class StepDesc(Struct):
     _fields_ = [
         ("size", c_size_t), ("rows", POINTER(StepRow)), ("n_rows", c_uint32),
         ("reserved", c_uint32), ("new_tokens", c_void_p), ("n_new_blocks", c_void_p),
@@ -343,7 +364,7 @@ class Step(Struct):
     ]
 
 
-class Request(Struct):
+class RequestDesc(Struct):
     _fields_ = [
         ("size", c_size_t), ("id", c_uint64), ("tokens", c_void_p), ("n_tokens", c_uint32),
         ("n_prompt_tokens", c_uint32), ("extra", POINTER(Extra)), ("n_extra", c_uint32),
@@ -372,7 +393,7 @@ class Blocks(Struct):
     ]
 
 
-class Finish(Struct):
+class FinishDesc(Struct):
     _fields_ = [
         ("size", c_size_t), ("id", c_uint64), ("n_computed", c_uint32),
         ("n_placeholders", c_uint32), ("n_in_flight", c_uint32), ("n_tokens", c_uint32),
@@ -389,27 +410,6 @@ class ConnectorStats(Struct):
         ("saves_failed", c_uint64), ("saves_given_up", c_uint64), ("saves_skipped", c_uint64),
         ("tokens_saved", c_uint64), ("bytes_saved", c_uint64), ("chunks_gathered", c_uint64),
         ("chunks_wasted", c_uint64), ("chunks_known", c_uint64), ("jobs_in_flight", c_uint64),
-    ]
-
-
-class Stats(Struct):
-    _fields_ = [
-        ("size", c_size_t), ("lookups", c_uint64), ("tokens_asked", c_uint64),
-        ("tokens_reused", c_uint64), ("loads", c_uint64), ("load_misses", c_uint64),
-        ("load_bytes", c_uint64), ("stores", c_uint64), ("stores_new", c_uint64),
-        ("stores_refused", c_uint64), ("store_bytes", c_uint64), ("evicted", c_uint64),
-        ("dropped", c_uint64), ("collisions", c_uint64), ("corrupt", c_uint64),
-        ("entries", c_uint64), ("pinned", c_uint64), ("host_bytes", c_uint64),
-        ("host_bytes_used", c_uint64), ("tier_entries", c_uint64 * 8), ("tier_bytes", c_uint64 * 8),
-    ]
-
-
-class Store(Struct):
-    _fields_ = [
-        ("size", c_size_t), ("space", c_void_p), ("kind", c_uint32), ("n_tokens", c_uint32),
-        ("tokens", c_void_p), ("from_", c_uint32), ("n_context", c_uint32), ("context", c_void_p),
-        ("n_extra", c_uint32), ("base", c_uint32), ("extra", POINTER(Extra)), ("recipe", c_void_p),
-        ("recipe_bytes", c_size_t), ("freq_set", c_uint32), ("cost_s", c_float), ("view", View),
     ]
 
 
@@ -442,48 +442,49 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_blend_close": (None, [c_void_p]),
     "tsr_blend_end": (None, [c_void_p, POINTER(c_float), POINTER(BlendReport)]),
     "tsr_blend_next": (c_int, [c_void_p, c_int, POINTER(BlendStep)]),
-    "tsr_blend_open": (c_int, [POINTER(c_void_p), POINTER(BlendConfig)]),
+    "tsr_blend_open": (c_int, [POINTER(c_void_p), POINTER(BlendDesc)]),
     "tsr_blend_space": (c_void_p, [c_void_p]),
-    "tsr_blend_start": (c_int, [POINTER(c_void_p), c_void_p, POINTER(Ask), POINTER(KvLayout)]),
-    "tsr_clear": (c_int, [c_void_p, POINTER(Clear)]),
+    "tsr_blend_start": (c_int, [POINTER(c_void_p), c_void_p, POINTER(AskDesc), POINTER(KvLayout)]),
+    "tsr_cache_clear": (c_int, [c_void_p, POINTER(ClearDesc)]),
+    "tsr_cache_close": (None, [c_void_p]),
+    "tsr_cache_connected": (c_int, [c_void_p, c_int]),
+    "tsr_cache_contains": (c_int, [c_void_p, POINTER(Key), c_uint32, POINTER(c_int8)]),
+    "tsr_cache_events": (c_int, [c_void_p, POINTER(Event), c_uint32]),
+    "tsr_cache_evict": (c_int, [c_void_p, c_size_t]),
+    "tsr_cache_flush": (c_int, [c_void_p]),
+    "tsr_cache_freeze": (None, [c_void_p, c_int]),
+    "tsr_cache_open": (c_int, [POINTER(c_void_p), c_void_p]),
+    "tsr_cache_stats": (c_int, [c_void_p, POINTER(Stats)]),
+    "tsr_cache_stats_text": (c_int, [c_void_p, Text, c_char_p, c_size_t]),
     "tsr_client_close": (None, [c_void_p]),
+    "tsr_client_load": (c_int, [c_void_p, POINTER(LoadDesc), c_uint32]),
+    "tsr_client_lookup": (c_int, [c_void_p, POINTER(Prompt), POINTER(LookupDesc)]),
     "tsr_client_open": (c_int, [POINTER(c_void_p), c_void_p]),
-    "tsr_close": (None, [c_void_p]),
+    "tsr_client_prefetch": (c_int, [c_void_p, c_void_p, POINTER(Prompt)]),
+    "tsr_client_release": (c_int, [c_void_p, c_uint64]),
+    "tsr_client_store": (c_int, [c_void_p, POINTER(StoreDesc)]),
     "tsr_config_close": (None, [c_void_p]),
     "tsr_config_get": (c_char_p, [c_void_p, Text]),
     "tsr_config_load_env": (c_int, [c_void_p]),
     "tsr_config_load_file": (c_int, [c_void_p, Text]),
     "tsr_config_open": (c_int, [POINTER(c_void_p)]),
     "tsr_config_set": (c_int, [c_void_p, Text, Text]),
-    "tsr_connected": (c_int, [c_void_p, c_int]),
-    "tsr_contains": (c_int, [c_void_p, POINTER(Key), c_uint32, POINTER(c_int8)]),
     "tsr_errmsg": (c_char_p, []),
-    "tsr_events": (c_int, [c_void_p, POINTER(Event), c_uint32]),
-    "tsr_evict": (c_int, [c_void_p, c_size_t]),
-    "tsr_flush": (c_int, [c_void_p]),
-    "tsr_freeze": (None, [c_void_p, c_int]),
-    "tsr_keys": (c_int, [c_void_p, POINTER(Prompt), POINTER(Key), c_uint32]),
     "tsr_kvpool_chunk_size": (c_uint32, [c_void_p]),
     "tsr_kvpool_close": (None, [c_void_p]),
     "tsr_kvpool_drain": (c_int, [c_void_p, c_int]),
-    "tsr_kvpool_load_kv": (c_int, [c_void_p, POINTER(Slots)]),
-    "tsr_kvpool_match_prefix": (c_int, [c_void_p, POINTER(Slots), c_uint64]),
+    "tsr_kvpool_load_kv": (c_int, [c_void_p, POINTER(SlotsDesc)]),
+    "tsr_kvpool_match_prefix": (c_int, [c_void_p, POINTER(SlotsDesc), c_uint64]),
     "tsr_kvpool_open": (c_int, [POINTER(c_void_p), c_void_p, POINTER(KvpoolDesc)]),
     "tsr_kvpool_release": (c_int, [c_void_p, c_uint64]),
     "tsr_kvpool_reset": (c_int, [c_void_p]),
-    "tsr_kvpool_store_kv_start": (c_int, [c_void_p, POINTER(Slots), c_uint64]),
+    "tsr_kvpool_store_kv_start": (c_int, [c_void_p, POINTER(SlotsDesc), c_uint64]),
     "tsr_kvpool_take_written": (c_int, [c_void_p, POINTER(c_uint64), c_uint32]),
-    "tsr_load": (c_int, [c_void_p, POINTER(Load), c_uint32]),
     "tsr_log_set": (None, [LogFn, c_void_p, c_int]),
-    "tsr_lookup": (c_int, [c_void_p, POINTER(Prompt), POINTER(Lookup)]),
-    "tsr_open": (c_int, [POINTER(c_void_p), c_void_p]),
-    "tsr_pin": (c_int, [c_void_p, POINTER(Prompt)]),
-    "tsr_prefetch": (c_int, [c_void_p, c_void_p, POINTER(Prompt)]),
     "tsr_profile_init": (None, [POINTER(Profile)]),
     "tsr_profile_load": (c_int, [POINTER(Profile), Text]),
-    "tsr_release": (c_int, [c_void_p, c_uint64]),
     "tsr_scheduler_append_tokens": (c_int, [c_void_p, c_uint64, c_uint32, c_void_p, c_uint32]),
-    "tsr_scheduler_build_connector_meta": (c_int, [c_void_p, POINTER(Step), POINTER(c_void_p),
+    "tsr_scheduler_build_connector_meta": (c_int, [c_void_p, POINTER(StepDesc), POINTER(c_void_p),
     POINTER(c_size_t)]),
     "tsr_scheduler_chunk_tokens": (c_uint32, [c_void_p]),
     "tsr_scheduler_close": (None, [c_void_p]),
@@ -492,9 +493,9 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_scheduler_handle_preemptions": (c_int, [c_void_p, c_void_p, c_uint32]),
     "tsr_scheduler_has_pending_work": (c_int, [c_void_p]),
     "tsr_scheduler_keys": (c_int, [c_void_p, c_uint64, c_uint32, c_uint32, POINTER(Key)]),
-    "tsr_scheduler_on_new_request": (c_int, [c_void_p, POINTER(Request)]),
+    "tsr_scheduler_on_new_request": (c_int, [c_void_p, POINTER(RequestDesc)]),
     "tsr_scheduler_open": (c_int, [POINTER(c_void_p), c_void_p, POINTER(ConnectorDesc)]),
-    "tsr_scheduler_request_finished": (c_int, [c_void_p, POINTER(Finish)]),
+    "tsr_scheduler_request_finished": (c_int, [c_void_p, POINTER(FinishDesc)]),
     "tsr_scheduler_reset_cache": (c_int, [c_void_p]),
     "tsr_scheduler_stats": (c_int, [c_void_p, POINTER(ConnectorStats)]),
     "tsr_scheduler_take_events": (c_int, [c_void_p, POINTER(Event), c_uint32]),
@@ -506,15 +507,14 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_server_open": (c_int, [POINTER(c_void_p), c_void_p, c_void_p]),
     "tsr_space_close": (None, [c_void_p]),
     "tsr_space_fingerprint": (None, [c_void_p, POINTER(c_uint8)]),
+    "tsr_space_keys": (c_int, [c_void_p, POINTER(Prompt), POINTER(Key), c_uint32]),
     "tsr_space_open": (c_int, [POINTER(c_void_p), c_void_p, POINTER(SpaceDesc)]),
+    "tsr_space_pin": (c_int, [c_void_p, POINTER(Prompt)]),
+    "tsr_space_split": (c_int, [c_void_p, c_void_p, c_uint32, POINTER(Range), c_uint32]),
     "tsr_space_token_bytes": (c_size_t, [c_void_p]),
-    "tsr_split": (c_int, [c_void_p, c_void_p, c_uint32, POINTER(Range), c_uint32]),
-    "tsr_stats_get": (c_int, [c_void_p, POINTER(Stats)]),
-    "tsr_stats_text": (c_int, [c_void_p, Text, c_char_p, c_size_t]),
-    "tsr_store": (c_int, [c_void_p, POINTER(Store)]),
+    "tsr_space_touch": (c_int, [c_void_p, POINTER(Prompt)]),
+    "tsr_space_unpin": (c_int, [c_void_p, POINTER(Prompt)]),
     "tsr_strerror": (c_char_p, [c_int]),
-    "tsr_touch": (c_int, [c_void_p, POINTER(Prompt)]),
-    "tsr_unpin": (c_int, [c_void_p, POINTER(Prompt)]),
     "tsr_version": (c_char_p, []),
     "tsr_worker_build_connector_worker_meta": (c_int, [c_void_p, POINTER(c_void_p),
     POINTER(c_size_t)]),

@@ -132,8 +132,8 @@ class SchedulerHalf:
         self, number: int, tokens: Sequence[int], n_prompt: int, extra: Any, flags: int
     ) -> None:
         packed = array("I", tokens)
-        desc = c.Request(
-            size=ctypes.sizeof(c.Request),
+        desc = c.RequestDesc(
+            size=ctypes.sizeof(c.RequestDesc),
             id=number,
             tokens=packed.buffer_info()[0],
             n_tokens=len(packed),
@@ -192,8 +192,8 @@ class SchedulerHalf:
         if sum(row[_N_NEW_TOKENS] for row in rows) != len(tokens):
             raise ValueError(f"{len(tokens)} new tokens, the rows have others")
         table = packed_rows(c.StepRow, _STEP_ROW, rows) if rows else None
-        step = c.Step(
-            size=ctypes.sizeof(c.Step),
+        step = c.StepDesc(
+            size=ctypes.sizeof(c.StepDesc),
             rows=table,
             n_rows=len(rows),
             new_tokens=tokens.buffer_info()[0],
@@ -225,8 +225,8 @@ class SchedulerHalf:
         """True: the blocks must not be freed until workers have named the request as sent."""
         packed = array("I", new_tokens)
         blocks, _keep = self._blocks(tables)
-        desc = c.Finish(
-            size=ctypes.sizeof(c.Finish),
+        desc = c.FinishDesc(
+            size=ctypes.sizeof(c.FinishDesc),
             id=number,
             n_computed=counters[0],
             n_placeholders=counters[1],

@@ -154,13 +154,13 @@ def _layout(shape: PoolShape) -> tuple[c.KvLayout, Any]:
 
 def _slots(
     tokens: array[int], count: int, offset: int, slots: array[int] | None, extra: Any
-) -> c.Slots:
+) -> c.SlotsDesc:
     if tokens.typecode != "I" or not 0 <= offset <= count <= len(tokens):
         raise ValueError(f"tokens {offset} to {count} of {len(tokens)}")
     if slots is not None and (slots.typecode != "q" or len(slots) < count - offset):
         raise ValueError(f"{len(slots)} slots for {count - offset} tokens")
-    return c.Slots(
-        size=ctypes.sizeof(c.Slots),
+    return c.SlotsDesc(
+        size=ctypes.sizeof(c.SlotsDesc),
         tokens=tokens.buffer_info()[0],
         n_tokens=count,
         offset=offset,

@@ -61,7 +61,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Ask:
-    """One prompt whose context shall be put in place (struct tsr_ask with TSR_ASK_CONTEXT)."""
+    """One prompt whose context shall be put in place (struct tsr_ask_desc with TSR_ASK_CONTEXT)."""
 
     tokens: bytes  # uint32
     segments: Sequence[tuple[int, int]] = ()  # (first, n)
@@ -93,8 +93,8 @@ class Blend:
         if profile is not None:
             check(self._lib.tsr_profile_load(ctypes.byref(measured), profile.encode()))
         self._info = info  # its rope may point to memory of ours
-        config = c.BlendConfig(
-            size=ctypes.sizeof(c.BlendConfig),
+        config = c.BlendDesc(
+            size=ctypes.sizeof(c.BlendDesc),
             cache=cache,
             profile=ctypes.pointer(measured),
             blend_min_tokens=min_tokens or _ALWAYS_WORTH_IT,
@@ -112,8 +112,8 @@ class Blend:
         """Puts the context of a prompt in place: token i in slot i of `layout`. The report of it;
         an exception: what stands in those slots is of no use."""
         tokens, segments = _packed(ask)
-        desc = c.Ask(
-            size=ctypes.sizeof(c.Ask),
+        desc = c.AskDesc(
+            size=ctypes.sizeof(c.AskDesc),
             tokens=ctypes.addressof(tokens),
             n_tokens=len(ask.tokens) // 4,
             n_segments=len(segments),
@@ -153,23 +153,23 @@ class Blend:
                 segments=segments,
                 n_segments=len(segments),
             )
-            order = c.Clear(
-                size=ctypes.sizeof(c.Clear),
+            order = c.ClearDesc(
+                size=ctypes.sizeof(c.ClearDesc),
                 space=self._lib.tsr_blend_space(self._handle),
                 prompt=ctypes.pointer(prompt),
                 tier=-1,
             )
-            dropped += check(self._lib.tsr_clear(self._cache, ctypes.byref(order)))
+            dropped += check(self._lib.tsr_cache_clear(self._cache, ctypes.byref(order)))
         return dropped
 
     def clear(self) -> None:
         """Drops all that is stored in its space."""
         if self._cache is None:
             return
-        order = c.Clear(
-            size=ctypes.sizeof(c.Clear), space=self._lib.tsr_blend_space(self._handle), tier=-1
+        order = c.ClearDesc(
+            size=ctypes.sizeof(c.ClearDesc), space=self._lib.tsr_blend_space(self._handle), tier=-1
         )
-        check(self._lib.tsr_clear(self._cache, ctypes.byref(order)))
+        check(self._lib.tsr_cache_clear(self._cache, ctypes.byref(order)))
 
     def _take_steps(self, run: c_void_p, executor: Executor) -> None:
         step = c.BlendStep()

@@ -110,13 +110,13 @@ class Cache:
         check(self._lib.tsr_config_open(ctypes.byref(config)))
         try:
             configure(config, file, env, options)
-            check(self._lib.tsr_open(ctypes.byref(self._handle), config))
+            check(self._lib.tsr_cache_open(ctypes.byref(self._handle), config))
         finally:
             self._lib.tsr_config_close(config)
         try:
             check(self._lib.tsr_client_open(ctypes.byref(self._client), self._handle))
         except Exception:
-            self._lib.tsr_close(self._handle)
+            self._lib.tsr_cache_close(self._handle)
             raise
 
     def __enter__(self) -> Cache:
@@ -130,7 +130,7 @@ class Cache:
         for space in self._spaces:
             space.close()
         self._lib.tsr_client_close(self._client)
-        self._lib.tsr_close(self._handle)
+        self._lib.tsr_cache_close(self._handle)
         self._client = ctypes.c_void_p()
         self._handle = ctypes.c_void_p()
 
@@ -188,23 +188,23 @@ class Cache:
 
     def release(self, request: int) -> int:
         """Gives up what lookups have leased under this id."""
-        return check(self._lib.tsr_release(self._client, request))
+        return check(self._lib.tsr_client_release(self._client, request))
 
     def flush(self) -> None:
         """Waits until everything stored so far is in the tiers that want it; raises when some of it
         is not (what is still in memory is written again by the next flush)."""
-        check(self._lib.tsr_flush(self._open()))
+        check(self._lib.tsr_cache_flush(self._open()))
 
     def evict(self, free_bytes: int) -> int:
-        return check(self._lib.tsr_evict(self._open(), free_bytes))
+        return check(self._lib.tsr_cache_evict(self._open(), free_bytes))
 
     def freeze(self, frozen: bool = True) -> None:
-        self._lib.tsr_freeze(self._open(), int(frozen))
+        self._lib.tsr_cache_freeze(self._open(), int(frozen))
 
     def clear(self, tier: int = -1) -> int:
         """Drops every entry that is not in use; `tier` 0: from host memory only."""
-        order = c.Clear(size=ctypes.sizeof(c.Clear), tier=tier)
-        return check(self._lib.tsr_clear(self._open(), ctypes.byref(order)))
+        order = c.ClearDesc(size=ctypes.sizeof(c.ClearDesc), tier=tier)
+        return check(self._lib.tsr_cache_clear(self._open(), ctypes.byref(order)))
 
     def contains(self, keys: Iterable[bytes]) -> list[int]:
         """The tier of each key: 0 host memory, 1.. lower tiers, -1 none."""
@@ -213,13 +213,13 @@ class Cache:
             raise ValueError("a key is 16 bytes")
         rows = (c.Key * len(wanted))(*[c.Key((ctypes.c_uint8 * 16)(*key)) for key in wanted])
         tiers = (ctypes.c_int8 * len(wanted))()
-        check(self._lib.tsr_contains(self._open(), rows, len(wanted), tiers))
+        check(self._lib.tsr_cache_contains(self._open(), rows, len(wanted), tiers))
         return list(tiers)
 
     def stats(self) -> dict[str, Any]:
         """Counters of struct tsr_stats."""
         row = c.Stats(size=ctypes.sizeof(c.Stats))
-        check(self._lib.tsr_stats_get(self._open(), ctypes.byref(row)))
+        check(self._lib.tsr_cache_stats(self._open(), ctypes.byref(row)))
         result: dict[str, Any] = counters(row)
         result["tier_entries"] = list(row.tier_entries)
         result["tier_bytes"] = list(row.tier_bytes)
@@ -227,10 +227,10 @@ class Cache:
 
     def stats_text(self, form: str = "prometheus") -> str:
         """Every metric as text, "prometheus" or "json"."""
-        need = check(self._lib.tsr_stats_text(self._open(), form.encode(), None, 0))
+        need = check(self._lib.tsr_cache_stats_text(self._open(), form.encode(), None, 0))
         while True:
             text = ctypes.create_string_buffer(need + 1)
-            got = check(self._lib.tsr_stats_text(self._open(), form.encode(), text, need + 1))
+            got = check(self._lib.tsr_cache_stats_text(self._open(), form.encode(), text, need + 1))
             if got <= need:
                 return text.value.decode()
             need = got  # it grew in between
@@ -238,7 +238,7 @@ class Cache:
     def events(self, most: int = 1024) -> list[dict[str, Any]]:
         """What was stored, evicted or dropped since the last call, oldest first."""
         rows = (c.Event * most)()
-        count = check(self._lib.tsr_events(self._open(), rows, most))
+        count = check(self._lib.tsr_cache_events(self._open(), rows, most))
         return [
             {
                 "event": _EVENTS.get(row.kind, "unknown"),
@@ -253,7 +253,7 @@ class Cache:
 
     def connected(self, timeout_ms: int = 0) -> bool:
         """With owner="daemon": whether the server is there."""
-        return bool(self._lib.tsr_connected(self._open(), timeout_ms) == 0)
+        return bool(self._lib.tsr_cache_connected(self._open(), timeout_ms) == 0)
 
 
 class Space:
@@ -308,8 +308,8 @@ class Space:
         context_address, n_context, _keep_context = as_tokens(context)
         extra = _extras(adapter, salt, media)
         view, _keep_kv = as_view(kv, count - start, self._row_bytes, self._planes, False)
-        order = c.Store(
-            size=ctypes.sizeof(c.Store),
+        order = c.StoreDesc(
+            size=ctypes.sizeof(c.StoreDesc),
             space=self._open(),
             kind=_named(KINDS, kind, "kind"),
             n_tokens=count,
@@ -323,7 +323,7 @@ class Space:
             cost_s=cost_s,
             view=view,
         )
-        return check(self._lib.tsr_store(self._cache._client, ctypes.byref(order)))
+        return check(self._lib.tsr_client_store(self._cache._client, ctypes.byref(order)))
 
     def lookup(
         self,
@@ -347,8 +347,8 @@ class Space:
         most = max(prompt.c.n_tokens, 1)
         rows = (c.Match * most)()
         spaces = (ctypes.c_void_p * 1)(self._open())
-        order = c.Lookup(
-            size=ctypes.sizeof(c.Lookup),
+        order = c.LookupDesc(
+            size=ctypes.sizeof(c.LookupDesc),
             spaces=spaces,
             n_spaces=1,
             matches_max=most,
@@ -356,7 +356,9 @@ class Space:
             request_id=request,
         )
         covered = check(
-            self._lib.tsr_lookup(self._cache._client, ctypes.byref(prompt.c), ctypes.byref(order))
+            self._lib.tsr_client_lookup(
+                self._cache._client, ctypes.byref(prompt.c), ctypes.byref(order)
+            )
         )
         return Found(prompt, rows, order.n_matches, covered, order.n_prefix_tokens)
 
@@ -374,9 +376,9 @@ class Space:
         view, _keep = as_view(out, count, self._row_bytes, self._planes, True)
         if not view.token_stride:
             raise ValueError("the array to load into must be shaped [layer, plane, token, ...]")
-        orders = (c.Load * len(rows))()
+        orders = (c.LoadDesc * len(rows))()
         for order, i in zip(orders, rows):
-            order.size = ctypes.sizeof(c.Load)
+            order.size = ctypes.sizeof(c.LoadDesc)
             order.space = self._open()
             order.match = ctypes.pointer(found._rows[i])
             order.prompt = ctypes.pointer(found._prompt.c)
@@ -388,7 +390,7 @@ class Space:
                 view.plane_stride,
                 view.token_stride,
             )
-        check(self._lib.tsr_load(self._cache._client, orders, len(orders)))
+        check(self._lib.tsr_client_load(self._cache._client, orders, len(orders)))
         total = 0
         for order, i in zip(orders, rows):
             if order.result == 0:
@@ -403,35 +405,35 @@ class Space:
         prompt = _Prompt(tokens, adapter, salt, ())
         most = max(prompt.c.n_tokens, 1)
         rows = (c.Key * most)()
-        count = check(self._lib.tsr_keys(self._open(), ctypes.byref(prompt.c), rows, most))
+        count = check(self._lib.tsr_space_keys(self._open(), ctypes.byref(prompt.c), rows, most))
         return [bytes(row.bytes) for row in rows[:count]]
 
     def prefetch(self, tokens: Any) -> int:
         """Brings what lower tiers have of a prompt up to host memory, in the background."""
         prompt = _Prompt(tokens, None, None, ())
         return check(
-            self._lib.tsr_prefetch(self._cache._client, self._open(), ctypes.byref(prompt.c))
+            self._lib.tsr_client_prefetch(self._cache._client, self._open(), ctypes.byref(prompt.c))
         )
 
     def pin(self, tokens: Any) -> int:
-        return self._each("tsr_pin", tokens)
+        return self._each("tsr_space_pin", tokens)
 
     def unpin(self, tokens: Any) -> int:
-        return self._each("tsr_unpin", tokens)
+        return self._each("tsr_space_unpin", tokens)
 
     def touch(self, tokens: Any) -> int:
-        return self._each("tsr_touch", tokens)
+        return self._each("tsr_space_touch", tokens)
 
     def clear(self, tokens: Any = None, tier: int = -1) -> int:
         """Drops the entries of a prompt, or all of this space."""
         prompt = None if tokens is None else _Prompt(tokens, None, None, ())
-        order = c.Clear(
-            size=ctypes.sizeof(c.Clear),
+        order = c.ClearDesc(
+            size=ctypes.sizeof(c.ClearDesc),
             space=self._open(),
             prompt=ctypes.pointer(prompt.c) if prompt else None,
             tier=tier,
         )
-        return check(self._lib.tsr_clear(self._cache._open(), ctypes.byref(order)))
+        return check(self._lib.tsr_cache_clear(self._cache._open(), ctypes.byref(order)))
 
     def _each(self, name: str, tokens: Any) -> int:
         prompt = _Prompt(tokens, None, None, ())

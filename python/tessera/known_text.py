@@ -52,14 +52,14 @@ class KnownText:
             size=ctypes.sizeof(c.Prompt), tokens=address, n_tokens=count, flags=c.PROMPT_ANY
         )
         spaces = (ctypes.c_void_p * 1)(self._space(salt))
-        order = c.Lookup(
-            size=ctypes.sizeof(c.Lookup),
+        order = c.LookupDesc(
+            size=ctypes.sizeof(c.LookupDesc),
             spaces=spaces,
             n_spaces=1,
             matches_max=_ROWS,
             matches=self._rows,
         )
-        lookup = self._lib.tsr_lookup
+        lookup = self._lib.tsr_client_lookup
         covered = check(lookup(self._client, ctypes.byref(prompt), ctypes.byref(order)))
         if order.n_matches == 0:
             return 0, 0

@@ -52,7 +52,7 @@ class EngineCache:
                 owner = b"embedded" if serve else b"daemon"
                 check(lib.tsr_config_set(config, b"owner", owner))
             self.socket = (lib.tsr_config_get(config, b"server_socket") or b"").decode()
-            check(lib.tsr_open(ctypes.byref(self.handle), config))
+            check(lib.tsr_cache_open(ctypes.byref(self.handle), config))
             self.serves = serve and not daemon
             if self.serves:
                 try:
@@ -66,12 +66,12 @@ class EngineCache:
 
     def connected(self, timeout_ms: int) -> bool:
         """Whether the server is there; the owner itself always is."""
-        return bool(self._lib.tsr_connected(self.handle, timeout_ms) == 0)
+        return bool(self._lib.tsr_cache_connected(self.handle, timeout_ms) == 0)
 
     def close(self) -> None:
         """Writes back what is queued. May be called twice."""
         if self._server:
             self._lib.tsr_server_close(self._server)
             self._server = ctypes.c_void_p()
-        self._lib.tsr_close(self.handle)
+        self._lib.tsr_cache_close(self.handle)
         self.handle = ctypes.c_void_p()

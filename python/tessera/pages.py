@@ -100,14 +100,14 @@ class Pages:
         loaded = [False] * len(keys)
         if not rows:
             return loaded
-        orders = (c.Load * len(rows))()
+        orders = (c.LoadDesc * len(rows))()
         for order, row in zip(orders, rows):
-            order.size = ctypes.sizeof(c.Load)
+            order.size = ctypes.sizeof(c.LoadDesc)
             order.space = self._space
             order.match = ctypes.pointer(row)
             order.prompt = ctypes.pointer(prompt.c)
             order.view = self._view(addresses[row.prompt_offset // _WORDS])
-        check(self._lib.tsr_load(self._client, orders, len(orders)))
+        check(self._lib.tsr_client_load(self._client, orders, len(orders)))
         for order, row in zip(orders, rows):
             loaded[row.prompt_offset // _WORDS] = order.result == 0
         return loaded
@@ -119,15 +119,15 @@ class Pages:
         start = words.buffer_info()[0]
         kept = []
         for i, address in enumerate(addresses):
-            order = c.Store(
-                size=ctypes.sizeof(c.Store),
+            order = c.StoreDesc(
+                size=ctypes.sizeof(c.StoreDesc),
                 space=self._space,
                 kind=_SEGMENT,
                 n_tokens=_WORDS,
                 tokens=start + i * _WORDS * words.itemsize,
                 view=self._view(address),
             )
-            kept.append(self._lib.tsr_store(self._client, ctypes.byref(order)) >= 0)
+            kept.append(self._lib.tsr_client_store(self._client, ctypes.byref(order)) >= 0)
         return kept
 
     def _view(self, address: int) -> c.View:
@@ -145,14 +145,16 @@ class Pages:
         prompt = _KeyPrompt(keys)
         rows = (c.Match * max(len(keys), 1))()
         spaces = (ctypes.c_void_p * 1)(self._space)
-        order = c.Lookup(
-            size=ctypes.sizeof(c.Lookup),
+        order = c.LookupDesc(
+            size=ctypes.sizeof(c.LookupDesc),
             spaces=spaces,
             n_spaces=1,
             matches_max=len(rows),
             matches=rows,
         )
-        check(self._lib.tsr_lookup(self._client, ctypes.byref(prompt.c), ctypes.byref(order)))
+        check(
+            self._lib.tsr_client_lookup(self._client, ctypes.byref(prompt.c), ctypes.byref(order))
+        )
         prompt.rows = rows
         found = [rows[i] for i in range(order.n_matches)]
         return [row for row in found if row.n_tokens == _WORDS], prompt

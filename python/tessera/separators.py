@@ -3,7 +3,7 @@
 A tokenizer spells a text by what stands around it: "##" behind a blank may be one token with that
 blank. So a separator is tokenised in several contexts, without the tokens that begin a prompt, and
 every spelling counts. Blanks around a separator do not: a tokenizer gives the one behind it to the
-next word. The cutting itself is tsr_split().
+next word. The cutting itself is tsr_space_split().
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ class Separators:
         """(first, n) of every chunk, each with the separator behind it, the question last; None: no
         separator stands there. TesseraError: one that cuts nothing sensible."""
         address, count = tokens.buffer_info()
-        n = self._lib.tsr_split(self._space, address, count, self._ranges, len(self._ranges))
+        n = self._lib.tsr_space_split(self._space, address, count, self._ranges, len(self._ranges))
         if n < 0 and not self._stands_in(tokens):
             return None
         return [(row.offset, row.n_tokens) for row in self._ranges[: check(n)]]
 
     def _stands_in(self, tokens: array[int]) -> bool:
-        """tsr_split() refuses a prompt without a separator as it does a malformed one."""
+        """tsr_space_split() refuses a prompt without a separator as it does a malformed one."""
         prompt = tokens.tobytes()
         for text in self._texts:
             at = prompt.find(text)

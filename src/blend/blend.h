@@ -41,7 +41,7 @@ struct tsri_piece {
 };
 
 struct tsri_plan_desc {
-    const struct tsr_ask *ask;
+    const struct tsr_ask_desc *ask;
     const struct tsr_profile *profile;
     const struct tsr_match *matches; /* ascending, apart */
     uint32_t n_matches, n_prefix_tokens;
@@ -149,7 +149,7 @@ struct tsri_fill {
 /* Segment `piece` of the plan stands in its slots, K at its canonical base. Stores it as a segment
  * and turns K. Returns the tokens stored; TSR_EFULL and the like mean only that it was not kept,
  * with *placed true. */
-TSR_MUST int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask *ask,
+TSR_MUST int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask_desc *ask,
                               const struct tsri_plan *plan, uint32_t piece, bool *placed);
 /* Stores tokens [from, n_tokens) of the session as an exact prefix. */
 TSR_MUST int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens, uint32_t from,

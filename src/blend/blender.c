@@ -51,7 +51,7 @@ static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool in
     return tsr_space_open(out, b->cache, &desc);
 }
 
-static int open_cache(struct tsr_blend *b, const struct tsr_blend_config *config)
+static int open_cache(struct tsr_blend *b, const struct tsr_blend_desc *config)
 {
     if (!b->cache) return 0;
     int e = tsr_client_open(&b->client, b->cache);
@@ -80,7 +80,7 @@ static int check_info(const struct tsr_model_info *i)
     return 0;
 }
 
-static int take_info(struct tsr_blend *b, const struct tsr_blend_config *config)
+static int take_info(struct tsr_blend *b, const struct tsr_blend_desc *config)
 {
     b->info.size = sizeof b->info;
     if (config->model) return tsr_model_info(config->model, &b->info);
@@ -111,7 +111,7 @@ static int check_profile(const struct tsr_blend *b)
     return 0;
 }
 
-int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_config *config)
+int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *config)
 {
     if (!out) return tsri_fail(TSR_EINVAL, "blend: out is NULL");
     *out = NULL;
@@ -189,7 +189,7 @@ static int do_step(struct tsr_session *s, const struct tsr_blend_step *step)
     }
 }
 
-int tsr_blend_ask(struct tsr_blend *b, const struct tsr_ask *ask, float *logits,
+int tsr_blend_ask(struct tsr_blend *b, const struct tsr_ask_desc *ask, float *logits,
                   struct tsr_blend_report *report)
 {
     struct tsr_run *run;

@@ -102,7 +102,7 @@ static int move(const struct tsri_fill *f, struct fill_rows *r, uint32_t directi
     return e;
 }
 
-int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask *ask,
+int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask_desc *ask,
                      const struct tsri_plan *plan, uint32_t i, bool *placed)
 {
     const struct tsr_match *m = &plan->pieces[i].match;
@@ -114,20 +114,20 @@ int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask *ask,
     int n_stored = 0;
     e = move(f, &rows, TSRI_BATCH_GATHER, 0);
     if (!e && f->client) {
-        struct tsr_store store = {.size = sizeof store,
-                                  .space = f->space,
-                                  .kind = TSR_KIND_SEGMENT,
-                                  .n_tokens = m->n_tokens,
-                                  .tokens = ask->tokens + m->prompt_offset,
-                                  .base = m->base,
-                                  .freq_set = f->freq_set,
-                                  .cost_s = (float)(f->token_s * m->n_tokens),
-                                  .view = {.data = rows.data, .bytes = rows.bytes}};
+        struct tsr_store_desc store = {.size = sizeof store,
+                                       .space = f->space,
+                                       .kind = TSR_KIND_SEGMENT,
+                                       .n_tokens = m->n_tokens,
+                                       .tokens = ask->tokens + m->prompt_offset,
+                                       .base = m->base,
+                                       .freq_set = f->freq_set,
+                                       .cost_s = (float)(f->token_s * m->n_tokens),
+                                       .view = {.data = rows.data, .bytes = rows.bytes}};
         if (m->context == TSR_CONTEXT_SAME) {
             store.context = ask->tokens;
             store.n_context = plan->n_system;
         }
-        n_stored = tsr_store(f->client, &store);
+        n_stored = tsr_client_store(f->client, &store);
     }
     if (!e && (delta || f->int8)) e = move(f, &rows, TSRI_BATCH_SCATTER, delta);
     rows_fini(&rows);
@@ -142,15 +142,15 @@ int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens, uint32_t
     int e = rows_init(&rows, f, from, n_tokens - from);
     if (e) return e;
     e = move(f, &rows, TSRI_BATCH_GATHER, 0);
-    struct tsr_store store = {.size = sizeof store,
-                              .space = f->space,
-                              .kind = TSR_KIND_PREFIX,
-                              .n_tokens = n_tokens,
-                              .tokens = tokens,
-                              .from = from,
-                              .freq_set = f->freq_set,
-                              .view = {.data = rows.data, .bytes = rows.bytes}};
-    if (!e) e = tsr_store(f->client, &store);
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = f->space,
+                                   .kind = TSR_KIND_PREFIX,
+                                   .n_tokens = n_tokens,
+                                   .tokens = tokens,
+                                   .from = from,
+                                   .freq_set = f->freq_set,
+                                   .view = {.data = rows.data, .bytes = rows.bytes}};
+    if (!e) e = tsr_client_store(f->client, &store);
     rows_fini(&rows);
     return e;
 }

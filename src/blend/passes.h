@@ -17,7 +17,7 @@ enum tsri_pass_stage {
 
 struct tsr_run {
     struct tsr_blend *blend;
-    struct tsr_ask ask;
+    struct tsr_ask_desc ask;
     struct tsr_kv_layout layout;
     struct tsri_device *mover; /* copies KV to and from the layout: borrowed */
     const struct tsri_selector *selector;

@@ -16,7 +16,7 @@ uint32_t tsri_plan_base(const struct tsri_plan *p, uint32_t offset)
 }
 
 /* The segment that holds the token; NULL: none. */
-static const struct tsr_range *segment_of(const struct tsr_ask *ask, uint32_t token)
+static const struct tsr_range *segment_of(const struct tsr_ask_desc *ask, uint32_t token)
 {
     uint32_t lo = 0, hi = ask->n_segments;
     while (lo < hi) {
@@ -97,7 +97,7 @@ static void add_fill(struct tsri_plan *p, struct tsr_range s)
 /* Matches and segments without one, merged in the order of the prompt. */
 static void gather(struct tsri_plan *p, const struct tsri_plan_desc *d)
 {
-    const struct tsr_ask *ask = d->ask;
+    const struct tsr_ask_desc *ask = d->ask;
     uint32_t m = 0;
     for (uint32_t s = 0; s <= ask->n_segments; s++) {
         uint32_t start = s < ask->n_segments ? ask->segments[s].offset : p->n_tokens;
@@ -195,7 +195,7 @@ static void drop_little(struct tsri_plan *p, uint32_t min_tokens)
 
 int tsri_plan_init(struct tsri_plan *p, const struct tsri_plan_desc *d)
 {
-    const struct tsr_ask *ask = d->ask;
+    const struct tsr_ask_desc *ask = d->ask;
     const struct tsri_selector *selector = tsri_selector_of(d->selector);
     *p = (struct tsri_plan){.n_tokens = ask->n_tokens,
                             .n_system = ask->system ? ask->segments[0].n_tokens : 0,

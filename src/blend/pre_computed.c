@@ -15,8 +15,8 @@ static int no_handle(void)
     return tsri_fail(TSR_EINVAL, "kv cache: a handle is NULL");
 }
 
-int tsr_register_kv_cache(struct tsr_kv_cache **out, struct tsr_client *client,
-                          const struct tsr_delivery_config *config)
+int tsr_kv_cache_register(struct tsr_kv_cache **out, struct tsr_client *client,
+                          const struct tsr_delivery_desc *config)
 {
     if (!out) return no_handle();
     *out = NULL;
@@ -34,15 +34,15 @@ int tsr_register_kv_cache(struct tsr_kv_cache **out, struct tsr_client *client,
     return 0;
 }
 
-void tsr_unregister_kv_cache(struct tsr_kv_cache *kv)
+void tsr_kv_cache_unregister(struct tsr_kv_cache *kv)
 {
     if (!kv) return;
     tsr_delivery_close(kv->delivery);
     tsri_free(kv);
 }
 
-int tsr_lookup_pre_computed(struct tsr_kv_cache *kv, const struct tsr_prompt *prompt,
-                            struct tsr_lookup *lookup)
+int tsr_kv_cache_lookup(struct tsr_kv_cache *kv, const struct tsr_prompt *prompt,
+                        struct tsr_lookup_desc *lookup)
 {
     if (!kv || !prompt || !lookup) return no_handle();
     if (prompt->size < sizeof prompt->size || lookup->size < sizeof *lookup)
@@ -56,13 +56,13 @@ int tsr_lookup_pre_computed(struct tsr_kv_cache *kv, const struct tsr_prompt *pr
     if (p.n_segments || tsri_space_is_split(kv->space)) p.flags |= TSR_PROMPT_SEGMENTS;
     lookup->spaces = &kv->space;
     lookup->n_spaces = 1;
-    int n = tsr_lookup(kv->client, &p, lookup);
+    int n = tsr_client_lookup(kv->client, &p, lookup);
     if (n > 0) tsri_cache_bring_up(kv->space, &p);
     return n;
 }
 
-int tsr_retrieve_pre_computed(struct tsr_kv_cache *kv, struct tsr_delivery_range *ranges,
-                              uint32_t n, uint32_t freq_set)
+int tsr_kv_cache_retrieve(struct tsr_kv_cache *kv, struct tsr_delivery_range *ranges, uint32_t n,
+                          uint32_t freq_set)
 {
     if (!kv) return no_handle();
     int started = tsr_delivery_start(kv->delivery, ranges, n, freq_set);
@@ -74,10 +74,10 @@ int tsr_retrieve_pre_computed(struct tsr_kv_cache *kv, struct tsr_delivery_range
     return e == TSR_ENOENT ? 0 : e;
 }
 
-static int keep(struct tsr_kv_cache *kv, const struct tsr_store *store, const int64_t *slots,
+static int keep(struct tsr_kv_cache *kv, const struct tsr_store_desc *store, const int64_t *slots,
                 uint32_t kind)
 {
-    struct tsr_store s = {0};
+    struct tsr_store_desc s = {0};
     struct tsr_put *put;
     memcpy(&s, store, store->size < sizeof s ? store->size : sizeof s);
     s.size = sizeof s;
@@ -92,25 +92,26 @@ static int keep(struct tsr_kv_cache *kv, const struct tsr_store *store, const in
     return e;
 }
 
-static int check_store(const struct tsr_kv_cache *kv, const struct tsr_store *store,
+static int check_store(const struct tsr_kv_cache *kv, const struct tsr_store_desc *store,
                        const int64_t *slots, uint32_t kind)
 {
     if (!kv || !store || !slots) return no_handle();
-    if (store->size < offsetof(struct tsr_store, view))
+    if (store->size < offsetof(struct tsr_store_desc, view))
         return tsri_fail(TSR_EINVAL, "store: size is not set");
     if (store->kind && store->kind != kind)
         return tsri_fail(TSR_EINVAL, "store: kind %u needs another call", store->kind);
     return 0;
 }
 
-int tsr_store_pre_computed(struct tsr_kv_cache *kv, const struct tsr_store *store,
-                           const int64_t *slots)
+int tsr_kv_cache_store(struct tsr_kv_cache *kv, const struct tsr_store_desc *store,
+                       const int64_t *slots)
 {
     int e = check_store(kv, store, slots, TSR_KIND_SEGMENT);
     return e ? e : keep(kv, store, slots, TSR_KIND_SEGMENT);
 }
 
-int tsr_store_final(struct tsr_kv_cache *kv, const struct tsr_store *store, const int64_t *slots)
+int tsr_kv_cache_store_final(struct tsr_kv_cache *kv, const struct tsr_store_desc *store,
+                             const int64_t *slots)
 {
     int e = check_store(kv, store, slots, TSR_KIND_BLENDED);
     if (e == 0 && (!store->recipe || store->recipe_bytes == 0))

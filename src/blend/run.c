@@ -9,7 +9,7 @@
 
 /* ---- opening ---- */
 
-static int check_segments(const struct tsr_ask *ask)
+static int check_segments(const struct tsr_ask_desc *ask)
 {
     uint64_t end = 0;
     for (uint32_t i = 0; i < ask->n_segments; i++) {
@@ -32,7 +32,7 @@ static int check_segments(const struct tsr_ask *ask)
     return 0;
 }
 
-static int check_ask(const struct tsr_blend *b, const struct tsr_ask *ask,
+static int check_ask(const struct tsr_blend *b, const struct tsr_ask_desc *ask,
                      const struct tsr_kv_layout *layout)
 {
     if (!ask || ask->size < sizeof *ask || !ask->tokens || !ask->n_tokens ||
@@ -129,7 +129,7 @@ static int allocate(struct tsr_run *run)
 
 static struct tsr_prompt prompt_of(const struct tsr_run *run)
 {
-    const struct tsr_ask *ask = &run->ask;
+    const struct tsr_ask_desc *ask = &run->ask;
     struct tsr_prompt p = {.size = sizeof p,
                            .tokens = ask->tokens,
                            .n_tokens = ask->n_tokens,
@@ -150,12 +150,12 @@ struct rows_found {
 static int look(struct tsr_run *run, struct tsr_space *space, const struct tsr_prompt *prompt,
                 struct rows_found *found)
 {
-    struct tsr_lookup io = {.size = sizeof io,
-                            .spaces = &space,
-                            .n_spaces = 1,
-                            .matches = found->matches + found->n,
-                            .matches_max = found->max - found->n};
-    int e = tsr_lookup(run->blend->client, prompt, &io);
+    struct tsr_lookup_desc io = {.size = sizeof io,
+                                 .spaces = &space,
+                                 .n_spaces = 1,
+                                 .matches = found->matches + found->n,
+                                 .matches_max = found->max - found->n};
+    int e = tsr_client_lookup(run->blend->client, prompt, &io);
     if (e < 0) return e;
     found->n += io.n_matches;
     if (io.n_prefix_tokens) found->n_prefix = io.n_prefix_tokens;
@@ -264,7 +264,7 @@ static void run_free(struct tsr_run *run)
     tsri_free(run);
 }
 
-int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_ask *ask,
+int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_ask_desc *ask,
                     const struct tsr_kv_layout *layout)
 {
     if (!out || !b) return tsri_fail(TSR_EINVAL, "blend: out or blend is NULL");

@@ -202,7 +202,7 @@ static void tiny_close(struct tsr_executor *x)
     tsri_free(x);
 }
 
-static int tiny_open(struct tsr_executor **out, const struct tsr_model_config *config)
+static int tiny_open(struct tsr_executor **out, const struct tsr_model_desc *config)
 {
     struct tsr_executor *x = tsri_alloc(1, sizeof *x);
     if (!x) return TSR_ENOMEM;

@@ -28,7 +28,7 @@ struct tsri_backend {
     int (*client_open)(struct tsri_seat **seat, struct tsr_cache *c);
 
     int (*lookup)(struct tsr_client *client, const struct tsr_prompt *prompt,
-                  struct tsr_lookup *io);
+                  struct tsr_lookup_desc *io);
     int (*release)(struct tsr_client *client, uint64_t request_id);
     int (*keys)(struct tsr_space *space, const struct tsr_prompt *prompt, struct tsr_key *keys,
                 uint32_t keys_max);
@@ -45,15 +45,16 @@ struct tsri_backend {
     /* As tsri_source_open and tsri_source_fetch. */
     uint32_t (*source_open)(struct tsri_source *s);
     int (*source_fetch)(struct tsri_source *s, const atomic_bool *stop);
-    int (*store)(struct tsr_client *client, const struct tsr_store *store);
-    int (*put_open)(struct tsr_put **out, struct tsr_client *client, const struct tsr_store *store);
+    int (*store)(struct tsr_client *client, const struct tsr_store_desc *store);
+    int (*put_open)(struct tsr_put **out, struct tsr_client *client,
+                    const struct tsr_store_desc *store);
     int (*put_layer)(struct tsr_put *put, uint32_t layer, const struct tsr_view *view);
     int (*put_commit)(struct tsr_put *put);
     void (*put_abort)(struct tsr_put *put); /* of a forked child too */
 
     int (*flush)(struct tsr_cache *c);
     int (*evict)(struct tsr_cache *c, size_t free_bytes);
-    int (*clear)(struct tsr_cache *c, const struct tsr_clear *what);
+    int (*clear)(struct tsr_cache *c, const struct tsr_clear_desc *what);
     void (*freeze)(struct tsr_cache *c, bool frozen);
     int (*stats)(struct tsr_cache *c, struct tsr_stats *out);
     int (*stats_text)(struct tsr_cache *c, const char *format, char *buf, size_t bytes);

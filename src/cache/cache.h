@@ -45,8 +45,8 @@ struct tsri_cache_memory {
 struct tsri_cache_memory tsri_cache_memory(const struct tsr_cache *c);
 /* Entries that were stored and could not be kept, since open. */
 uint64_t tsri_cache_n_lost(const struct tsr_cache *c);
-/* As tsr_flush(). n_lost: how many entries were lost since open, for a caller that keeps count of
- * what it has told; NULL: this thread is told, by an error. */
+/* As tsr_cache_flush(). n_lost: how many entries were lost since open, for a caller that keeps
+ * count of what it has told; NULL: this thread is told, by an error. */
 TSR_MUST int tsri_cache_flush(struct tsr_cache *c, uint64_t *n_lost);
 /* Host memory and the tiers below it, for people to look at. */
 struct tsri_tier_row {
@@ -91,7 +91,8 @@ struct tsri_space_row {
 /* At most max of them, most entries first; returns how many. */
 uint32_t tsri_cache_spaces(struct tsr_cache *c, struct tsri_space_row *out, uint32_t max);
 
-/* Can entries of this shape, perhaps in the int8 form, be exchanged with that memory? TSR_ESPACE. */
+/* Can entries of this shape, perhaps in the int8 form, be exchanged with that memory?
+ * TSR_ESPACE. */
 TSR_MUST int tsri_shape_fits(const struct tsri_shape *s, const struct tsr_kv_layout *l, bool int8);
 
 /* ---- clients and stores, for a server ---- */
@@ -110,7 +111,7 @@ uint32_t tsri_put_n_blocks(const struct tsr_put *put);
  * region of tsri_region_init_remote in which the view lies; NULL: it is memory. */
 TSR_MUST int tsri_put_layers_from(struct tsr_put *put, uint32_t first, uint32_t n,
                                   const struct tsr_view *view, const struct tsri_region *source);
-TSR_MUST int tsri_put_all_from(struct tsr_client *client, const struct tsr_store *store,
+TSR_MUST int tsri_put_all_from(struct tsr_client *client, const struct tsr_store_desc *store,
                                const struct tsri_region *source);
 
 /* ---- entries, for people to look at ---- */

@@ -12,7 +12,7 @@
 /* ---- the parts of the prompt that are free ---- */
 
 struct gaps {
-    const struct tsr_lookup *io;
+    const struct tsr_lookup_desc *io;
     uint32_t row, media, n_media;
     uint32_t at, n_tokens;
     uint32_t system_end; /* no part goes on over this */
@@ -30,7 +30,7 @@ static int by_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static void parts_init(struct gaps *p, const struct tsri_walk *w, const struct tsr_lookup *io)
+static void parts_init(struct gaps *p, const struct tsri_walk *w, const struct tsr_lookup_desc *io)
 {
     const struct tsr_prompt *prompt = w->prompt;
     p->io = io;
@@ -57,7 +57,7 @@ static bool avoid(struct gaps *p, struct tsr_range range, uint32_t *stop)
 
 static bool next_part(struct gaps *p, struct tsr_range *out)
 {
-    const struct tsr_lookup *io = p->io;
+    const struct tsr_lookup_desc *io = p->io;
     while (p->at < p->n_tokens) {
         uint32_t stop = p->n_tokens;
         while (p->row < io->n_matches) {
@@ -198,7 +198,7 @@ static bool pin_row(struct composing *x, const struct tsri_run *const *runs, uin
 /* Writes the pieces behind the rows there are; returns how many tokens. */
 static uint32_t add_rows(struct composing *x)
 {
-    struct tsr_lookup *io = x->q->io;
+    struct tsr_lookup_desc *io = x->q->io;
     struct tsr_cache *c = x->matchers[0].c;
     uint32_t n_tokens = 0, at[TSRI_LOOKUP_SPACES_MAX] = {0};
     for (uint32_t i = 0; i < x->n_pieces; i++) {
@@ -228,7 +228,7 @@ static int by_prompt_offset(const void *a, const void *b)
 
 static uint32_t compose(struct composing *x, void *stack)
 {
-    struct tsr_lookup *io = x->q->io;
+    struct tsr_lookup_desc *io = x->q->io;
     uint32_t n_tokens = x->q->walk->prompt->n_tokens;
     size_t bytes = tsri_matcher_bytes(n_tokens);
     for (uint32_t s = 0; s < io->n_spaces && (s == 0 || x->n_pieces); s++) {

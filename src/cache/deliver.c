@@ -1,6 +1,6 @@
 /* deliver.c - matched ranges into an engine's memory on the cache's device, turned to their new
- * positions on the way: what tsr_load is for callers with plain memory; and the way back, for puts.
- * All ranges of a start are one batch, moved layer by layer.
+ * positions on the way: what tsr_client_load is for callers with plain memory; and the way back,
+ * for puts. All ranges of a start are one batch, moved layer by layer.
  *
  * A device that queues gets all layers at once, with an event behind each step, so that the
  * engine's stream can wait for a layer without anybody waiting for the stream. A device that does
@@ -17,9 +17,9 @@
 
 /* ---- open and close ---- */
 
-static int check_config(const struct tsr_cache *c, const struct tsr_delivery_config *config)
+static int check_config(const struct tsr_cache *c, const struct tsr_delivery_desc *config)
 {
-    if (config->size < offsetof(struct tsr_delivery_config, flags))
+    if (config->size < offsetof(struct tsr_delivery_desc, flags))
         return tsri_fail(TSR_EINVAL, "delivery: size is not set");
     if (!config->space || config->space->cache != c)
         return tsri_fail(TSR_ESPACE, "delivery: the space is not of this cache");
@@ -36,7 +36,7 @@ static int check_config(const struct tsr_cache *c, const struct tsr_delivery_con
 }
 
 /* As many cells as ranges of that many tokens can touch. */
-static int set_limits(struct tsr_delivery *d, const struct tsr_delivery_config *config)
+static int set_limits(struct tsr_delivery *d, const struct tsr_delivery_desc *config)
 {
     const struct tsri_shape *s = &d->space->shape;
     uint32_t ranges = config->ranges_max ? config->ranges_max : RANGES_DEFAULT;
@@ -49,7 +49,7 @@ static int set_limits(struct tsr_delivery *d, const struct tsr_delivery_config *
     return 0;
 }
 
-static int open_device(struct tsr_delivery *d, const struct tsr_delivery_config *config)
+static int open_device(struct tsr_delivery *d, const struct tsr_delivery_desc *config)
 {
     d->device = d->c->device;
     int e = d->device ? 0 : tsri_device_open(&d->own_device, "cpu", NULL);
@@ -65,13 +65,13 @@ static int open_device(struct tsr_delivery *d, const struct tsr_delivery_config 
 }
 
 int tsr_delivery_open(struct tsr_delivery **out, struct tsr_client *client,
-                      const struct tsr_delivery_config *config)
+                      const struct tsr_delivery_desc *config)
 {
     if (!out || !client || !config) return tsri_fail(TSR_EINVAL, "delivery: NULL");
     *out = NULL;
     struct tsr_cache *c = tsri_client_cache(client);
     if (tsri_forked(c)) return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
-    struct tsr_delivery_config own = {0};
+    struct tsr_delivery_desc own = {0};
     memcpy(&own, config, config->size < sizeof own ? config->size : sizeof own);
     int e = check_config(c, &own);
     if (e) return e;
@@ -413,7 +413,7 @@ int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int6
 
 /* ---- what a start needs to know ---- */
 
-int tsr_rope_set(const struct tsr_rope *rope, uint64_t n_tokens, uint32_t *freq_set)
+int tsr_rope_choose(const struct tsr_rope *rope, uint64_t n_tokens, uint32_t *freq_set)
 {
     if (!freq_set) return tsri_fail(TSR_EINVAL, "rope: freq_set is NULL");
     int e = tsri_rope_check(rope);

@@ -260,7 +260,7 @@ static void bury(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why)
     if (e->user_pins) {
         c->n_pinned--;
         tsri_unhold_pinned(c, id);
-        /* The pins that tsr_pin took die with the entry. */
+        /* The pins that tsr_space_pin took die with the entry. */
         atomic_fetch_sub_explicit(&e->word, e->user_pins, memory_order_acq_rel);
         e->user_pins = 0;
     }

@@ -108,7 +108,7 @@ static void run_probes(struct tsr_cache *c, const struct tsr_space *space, const
 struct lookup {
     struct tsr_cache *c;
     const struct tsr_prompt *prompt;
-    struct tsr_lookup *io;
+    struct tsr_lookup_desc *io;
     struct tsri_walk walk;
     struct tsri_chunk chunks[BATCH];
     struct tsri_found found[TSRI_LOOKUP_SPACES_MAX][BATCH];
@@ -363,7 +363,8 @@ static void find_any(struct lookup *l, struct tsr_client *client)
     settle(l, client);
 }
 
-int tsri_find(struct tsr_client *client, const struct tsr_prompt *prompt, struct tsr_lookup *io)
+int tsri_find(struct tsr_client *client, const struct tsr_prompt *prompt,
+              struct tsr_lookup_desc *io)
 {
     struct lookup l;
     l.c = tsri_client_cache(client);

@@ -1,5 +1,5 @@
-/* find.h - from a prompt to entries: its chunks one after the other, what the index has of them, and
- * the runs of tokens that entries have in common with it at any offset.
+/* find.h - from a prompt to entries: its chunks one after the other, what the index has of them,
+ * and the runs of tokens that entries have in common with it at any offset.
  *
  * Threads: any. What is found is pinned without a lock.
  * Memory:  a walk and a matcher are the caller's.
@@ -94,7 +94,7 @@ void tsri_matcher_choose(struct tsri_matcher *m);
 
 struct tsri_compose {
     const struct tsri_walk *walk;
-    struct tsr_lookup *io; /* rows are added to it, in their places */
+    struct tsr_lookup_desc *io; /* rows are added to it, in their places */
     /* How many of so many rows may be added, for reasons other than matches_max. */
     uint32_t (*grant)(void *arg, uint32_t n_rows);
     /* May a row's entries, which are pinned, be taken? Then `took` gets each with its pin. */
@@ -113,7 +113,7 @@ struct tsri_found {
     uint8_t state, context;
 };
 TSR_MUST int tsri_find(struct tsr_client *client, const struct tsr_prompt *prompt,
-                       struct tsr_lookup *lookup);
+                       struct tsr_lookup_desc *lookup);
 /* Calls fn for every chunk of the prompt that the space has and adds up what it returns. A prefix
  * ends at its first missing block. The entry is not pinned: it may be gone when fn looks. */
 typedef int (*tsri_each_fn)(struct tsr_cache *c, uint64_t handle, void *arg);

@@ -17,7 +17,7 @@ struct tsri_holds {
     struct tsri_region region;
     uint32_t *by_id;              /* how many hold an entry */
     uint64_t n_pages, pages_max;  /* of the pool, and what of it may be held */
-    uint64_t pages, pages_pinned; /* held now, each once; those that tsr_pin holds */
+    uint64_t pages, pages_pinned; /* held now, each once; those that tsr_space_pin holds */
 };
 /* One client. */
 struct tsri_holder {

@@ -33,10 +33,10 @@ static int fail_range(uint32_t i, int err)
 
 static int check_range(struct load *x, uint32_t i)
 {
-    const struct tsr_load *load = &x->loader->loads[i];
+    const struct tsr_load_desc *load = &x->loader->loads[i];
     struct tsri_source_range *r = &x->source.ranges[i];
     struct part *part = &x->parts[i];
-    if (load->size < offsetof(struct tsr_load, result))
+    if (load->size < offsetof(struct tsr_load_desc, result))
         return tsri_fail(TSR_EINVAL, "size is not set");
     struct tsri_want want = {load->space, load->match, load->prompt, load->offset, load->n_tokens};
     int e = tsri_source_want(r, x->source.c, &want);
@@ -110,9 +110,9 @@ static void layer_fetched(struct tsri_source_range *r, uint32_t layer)
 /* ---- the whole ---- */
 
 /* What a range that was loaded says of its entry, when there is room for it. */
-static void tell_entry(struct tsr_load *load, const struct tsri_source_range *r)
+static void tell_entry(struct tsr_load_desc *load, const struct tsri_source_range *r)
 {
-    if (load->size < offsetof(struct tsr_load, freq_set) + sizeof load->freq_set) return;
+    if (load->size < offsetof(struct tsr_load_desc, freq_set) + sizeof load->freq_set) return;
     load->base = r->base;
     load->freq_set = r->freq_set;
 }
@@ -124,7 +124,7 @@ static int finish(struct load *x)
     uint32_t n_loaded = 0;
     for (uint32_t i = 0; i < x->source.n; i++) {
         const struct tsri_source_range *r = &x->source.ranges[i];
-        struct tsr_load *load = &x->loader->loads[i];
+        struct tsr_load_desc *load = &x->loader->loads[i];
         load->result = r->result ? r->result : x->lost ? TSR_ENOENT : 0;
         if (load->result) continue;
         tell_entry(load, r);

@@ -210,7 +210,8 @@ static uint32_t block_before(struct tsr_cache *c, uint32_t id, struct tsri_key k
     return chain ? parent : TSRI_ID_NONE;
 }
 
-/* Follows a chain up to a block of which that is known; one that meets itself is broken. links[id]: lo is the block before it, hi what is known. */
+/* Follows a chain up to a block of which that is known; one that meets itself is broken. links[id]:
+ * lo is the block before it, hi what is known. */
 static void judge_chain(struct tsri_key *links, uint32_t id)
 {
     uint32_t at = id;
@@ -378,10 +379,10 @@ static int add_tier(struct tsri_manager *m, const struct tsri_tier_plan *plan,
 {
     struct tsr_cache *c = m->c;
     struct tsri_lower *l = &m->lower[m->n_lower + 1];
-    struct tsr_tier_env env = {.size = sizeof env,
-                               .config = cfg,
-                               .arg = plan->arg,
-                               .n_threads = c->options.io_threads + 1};
+    struct tsr_tier_desc env = {.size = sizeof env,
+                                .config = cfg,
+                                .arg = plan->arg,
+                                .n_threads = c->options.io_threads + 1};
     int e = tsri_tier_open(&l->tier, plan->ops, &env);
     if (e) return e;
     m->n_lower++;
@@ -408,7 +409,7 @@ static int add_device(struct tsri_manager *m, const struct tsr_config *cfg)
     if (!o->device[0] && !o->device_pool_size) return 0;
     if (!o->device[0])
         return tsri_fail(TSR_ECONFIG, "device_pool_size: no device is configured (option device)");
-    struct tsr_device_config config = {.size = sizeof config, .ordinal = o->device_number};
+    struct tsr_device_desc config = {.size = sizeof config, .ordinal = o->device_number};
     int e = tsri_device_open(&c->device, o->device, &config);
     if (e) return e;
     if (tsri_device_caps(c->device) & TSR_DEVICE_NEEDS_LOCK) {

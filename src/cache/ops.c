@@ -16,7 +16,7 @@ struct tsr_op {
     struct tsri_ops *ops;
     struct tsr_client *client;
     struct tsri_loader loader;
-    struct tsr_store store; /* kind 0: a load */
+    struct tsr_store_desc store; /* kind 0: a load */
     tsr_done_fn done_fn;
     void *done_arg;
     /* under ops->lock: */

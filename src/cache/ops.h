@@ -12,9 +12,9 @@ void tsri_ops_close(struct tsri_ops *ops);
 struct tsri_work *tsri_ops_work(struct tsri_ops *ops);
 struct tsri_op_desc {
     struct tsr_client *client;
-    struct tsr_load *loads; /* a load, or */
+    struct tsr_load_desc *loads; /* a load, or */
     uint32_t n_loads;
-    const struct tsr_store *store; /* a store */
+    const struct tsr_store_desc *store; /* a store */
     tsr_done_fn done;
     void *arg;
 };

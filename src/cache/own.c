@@ -141,7 +141,7 @@ static int own_discover(struct tsr_client *client, struct tsr_space *space,
 }
 
 static int own_put_open(struct tsr_put **out, struct tsr_client *client,
-                        const struct tsr_store *store)
+                        const struct tsr_store_desc *store)
 {
     return tsri_put_open(out, client, store, false);
 }
@@ -160,7 +160,7 @@ static int clear_prompt(struct tsr_space *space, const struct tsr_prompt *prompt
     return more < 0 ? more : n + more;
 }
 
-static int own_clear(struct tsr_cache *c, const struct tsr_clear *what)
+static int own_clear(struct tsr_cache *c, const struct tsr_clear_desc *what)
 {
     int32_t tier = what->tier;
     /* One tier alone: what waits to be written must have got to its place first. */

@@ -29,7 +29,7 @@ struct tsr_put {
     struct block blocks[];
 };
 
-static int check_store(const struct tsr_store *s, const struct tsr_space *space)
+static int check_store(const struct tsr_store_desc *s, const struct tsr_space *space)
 {
     if (!s->tokens || s->n_tokens == 0) return tsri_fail(TSR_EINVAL, "store: no tokens");
     if (s->n_tokens > INT32_MAX) return tsri_fail(TSR_ERANGE, "store: %u tokens", s->n_tokens);
@@ -61,13 +61,13 @@ static int check_store(const struct tsr_store *s, const struct tsr_space *space)
 }
 
 /* Tokens the view holds KV for. */
-static uint32_t put_tokens(const struct tsr_store *s)
+static uint32_t put_tokens(const struct tsr_store_desc *s)
 {
     return s->n_tokens - s->from;
 }
 
 /* Takes memory for one entry and fills in everything but its KV. 1: it is there already. */
-static int reserve(struct tsr_put *put, const struct tsr_store *store,
+static int reserve(struct tsr_put *put, const struct tsr_store_desc *store,
                    const struct tsri_chunk *chunk, const struct tsri_digest *digest)
 {
     struct tsr_cache *c = put->c;
@@ -135,7 +135,7 @@ enum { RETRY = 2, RETRIES_MAX = 8 };
 /* Blocks that are there already are passed over as long as they come first; the first new one fixes
  * the parent. Blocks for which there is no room end the store: the leading ones are worth keeping.
  */
-static int reserve_block(struct tsr_put *put, const struct tsr_store *store,
+static int reserve_block(struct tsr_put *put, const struct tsr_store_desc *store,
                          const struct tsri_chunk *chunk, const struct tsri_chunk *before)
 {
     if (put->n_blocks == 0) {
@@ -153,7 +153,8 @@ static int reserve_block(struct tsr_put *put, const struct tsr_store *store,
     return e && put->n_blocks ? 1 : e;
 }
 
-static int reserve_prefix(struct tsr_put *put, const struct tsr_store *store, struct tsri_walk *w)
+static int reserve_prefix(struct tsr_put *put, const struct tsr_store_desc *store,
+                          struct tsri_walk *w)
 {
     struct tsri_chunk chunk, before;
     bool have_before = false;
@@ -169,7 +170,8 @@ static int reserve_prefix(struct tsr_put *put, const struct tsr_store *store, st
     return 0;
 }
 
-static int reserve_segment(struct tsr_put *put, const struct tsr_store *store, struct tsri_walk *w)
+static int reserve_segment(struct tsr_put *put, const struct tsr_store_desc *store,
+                           struct tsri_walk *w)
 {
     struct tsri_chunk chunk;
     bool have = tsri_walk_segment(w, &chunk);
@@ -185,7 +187,7 @@ static int reserve_segment(struct tsr_put *put, const struct tsr_store *store, s
     return e < 0 ? e : 0;
 }
 
-static int reserve_all(struct tsr_put *put, const struct tsr_store *store)
+static int reserve_all(struct tsr_put *put, const struct tsr_store_desc *store)
 {
     struct tsri_walk w;
     struct tsr_range all = {0, store->n_tokens};
@@ -211,8 +213,8 @@ static int reserve_all(struct tsr_put *put, const struct tsr_store *store)
     return e == RETRY ? tsri_fail(TSR_EAGAIN, "store: the chain changed during the store") : e;
 }
 
-int tsri_put_open(struct tsr_put **out, struct tsr_client *client, const struct tsr_store *store,
-                  bool use_view)
+int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
+                  const struct tsr_store_desc *store, bool use_view)
 {
     struct tsr_cache *c = tsri_client_cache(client);
     struct tsr_space *space = store->space;
@@ -429,12 +431,12 @@ void tsri_put_abort(struct tsr_put *put)
     tsri_free(put);
 }
 
-int tsri_put_all(struct tsr_client *client, const struct tsr_store *store)
+int tsri_put_all(struct tsr_client *client, const struct tsr_store_desc *store)
 {
     return tsri_put_all_from(client, store, NULL);
 }
 
-int tsri_put_all_from(struct tsr_client *client, const struct tsr_store *store,
+int tsri_put_all_from(struct tsr_client *client, const struct tsr_store_desc *store,
                       const struct tsri_region *source)
 {
     struct tsr_put *put;

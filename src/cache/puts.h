@@ -16,7 +16,7 @@ struct tsri_put_base {
     bool sent; /* to a server, layer by layer; its blocks are not here */
 };
 TSR_MUST int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
-                           const struct tsr_store *store, bool use_view);
+                           const struct tsr_store_desc *store, bool use_view);
 /* Copies layers [first, first + n) from a view whose strides are set; the view begins at `first`.
  */
 TSR_MUST int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n,
@@ -33,6 +33,6 @@ const struct tsr_space *tsri_put_space(const struct tsr_put *put);
 uint32_t tsri_put_n_tokens(const struct tsr_put *put);
 void tsri_put_filled(struct tsr_put *put);
 /* All of it in one go. */
-TSR_MUST int tsri_put_all(struct tsr_client *client, const struct tsr_store *store);
+TSR_MUST int tsri_put_all(struct tsr_client *client, const struct tsr_store_desc *store);
 
 #endif

@@ -273,7 +273,7 @@ static uint64_t request_lease(uint64_t request_id)
     return request_id && !lease ? 1 : lease;
 }
 
-static void take_matches(const struct tsri_reply *r, struct tsr_lookup *io)
+static void take_matches(const struct tsri_reply *r, struct tsr_lookup_desc *io)
 {
     io->n_matches = tsri_min_u32(r->n, io->matches_max);
     io->n_prefix_tokens = r->n_prefix_tokens;
@@ -282,7 +282,7 @@ static void take_matches(const struct tsri_reply *r, struct tsr_lookup *io)
 }
 
 static int lookup(struct tsri_seat *seat, uint64_t session, const struct tsr_prompt *prompt,
-                  struct tsr_lookup *io)
+                  struct tsr_lookup_desc *io)
 {
     struct tsr_range ranges[TSRI_SEGMENTS_MAX];
     uint32_t numbers[TSRI_LOOKUP_SPACES_MAX];
@@ -324,7 +324,7 @@ static int served_release(struct tsr_client *client, uint64_t request_id)
 }
 
 static int served_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
-                         struct tsr_lookup *io)
+                         struct tsr_lookup_desc *io)
 {
     struct tsri_seat *seat = tsri_client_seat(client);
     uint64_t session = tsri_link_session(seat->link);
@@ -435,7 +435,7 @@ static int served_discover(struct tsr_client *client, struct tsr_space *space,
 
 /* ---- the whole cache ---- */
 
-static int served_clear(struct tsr_cache *c, const struct tsr_clear *what)
+static int served_clear(struct tsr_cache *c, const struct tsr_clear_desc *what)
 {
     struct tsr_range ranges[TSRI_SEGMENTS_MAX];
     struct tsri_seat *seat = c->served->seat;
@@ -601,7 +601,7 @@ static int served_open(struct tsr_cache *c, const struct tsr_config *cfg)
                                       .staging_bytes = o->server_staging,
                                       .patience_ms = o->server_patience};
     /* Memory is page-locked for it when something is first delivered: it is the server's. */
-    struct tsr_device_config device = {.size = sizeof device, .ordinal = o->device_number};
+    struct tsr_device_desc device = {.size = sizeof device, .ordinal = o->device_number};
     int e = o->device[0] ? tsri_device_open(&c->device, o->device, &device) : 0;
     return e ? e : tsri_seat_open(&r->seat, r, false);
 }

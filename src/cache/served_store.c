@@ -105,7 +105,7 @@ static int give_layers(const struct pieces *x)
     return e < 0 ? e : 0;
 }
 
-static int open_put(struct tsri_seat *seat, uint64_t session, const struct tsr_store *store,
+static int open_put(struct tsri_seat *seat, uint64_t session, const struct tsr_store_desc *store,
                     uint32_t space, uint32_t *put, uint32_t *n_blocks)
 {
     struct tsri_request q;
@@ -144,7 +144,7 @@ struct storing {
     struct tsri_seat *seat;
     uint64_t session, life;
     struct tsri_seat_space space;
-    const struct tsr_store *store;
+    const struct tsr_store_desc *store;
     struct tsr_view view; /* checked, of all its tokens */
 };
 
@@ -205,7 +205,7 @@ static int store_blocks(const struct storing *x)
         return tsri_fail(TSR_ERANGE, "server_staging is too small for a layer of %u tokens", block);
     int n_new = 0;
     for (uint32_t from = x->store->from; from < x->store->n_tokens;) {
-        struct tsr_store store = *x->store;
+        struct tsr_store_desc store = *x->store;
         struct storing some = *x;
         some.store = &store;
         uint64_t end = from + (uint64_t)blocks * block;
@@ -230,7 +230,7 @@ static int store_blocks(const struct storing *x)
     return n_new;
 }
 
-static int begin(struct tsr_client *client, const struct tsr_store *store, struct storing *x)
+static int begin(struct tsr_client *client, const struct tsr_store_desc *store, struct storing *x)
 {
     x->seat = tsri_client_seat(client);
     x->store = store;
@@ -246,7 +246,7 @@ static int begin(struct tsr_client *client, const struct tsr_store *store, struc
     return tsri_seat_space(x->seat, x->session, store->space, until_ns, &x->space);
 }
 
-int tsri_served_store(struct tsr_client *client, const struct tsr_store *store)
+int tsri_served_store(struct tsr_client *client, const struct tsr_store_desc *store)
 {
     struct storing x;
     int e = begin(client, store, &x);
@@ -270,7 +270,7 @@ int tsri_served_store(struct tsr_client *client, const struct tsr_store *store)
 /* ---- puts of the caller's ---- */
 
 int tsri_served_put_open(struct tsr_put **out, struct tsr_client *client,
-                         const struct tsr_store *store)
+                         const struct tsr_store_desc *store)
 {
     struct storing x;
     uint32_t n_blocks;

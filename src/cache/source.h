@@ -1,5 +1,6 @@
-/* source.h - matched ranges of entries, read where they are: the one way to the KV of a match. Loads
- * copy it, deliveries and feeds move it to a device, lends tell a client of the server where it is.
+/* source.h - matched ranges of entries, read where they are: the one way to the KV of a match.
+ * Loads copy it, deliveries and feeds move it to a device, lends tell a client of the server where
+ * it is.
  *
  *     want    what is to be read: the one check of a match
  *     open    pins what is here and compares it with the prompt; never waits
@@ -8,9 +9,9 @@
  *     holds   asked after reading: was it all still there?
  *     close   lets go
  *
- * A range is taken from the device pool, if the reader can read that; from host memory; from a lower
- * tier, through host memory; or from pages that a server lends. Readers see the difference in `where`
- * alone.
+ * A range is taken from the device pool, if the reader can read that; from host memory; from a
+ * lower tier, through host memory; or from pages that a server lends. Readers see the difference in
+ * `where` alone.
  *
  * What is compared: a match that a lookup only nominated, with the chunk of the prompt that it
  * stands for; a verified one, where a prompt is given, with the tokens it covers, because its entry
@@ -114,8 +115,8 @@ TSR_MUST int tsri_source_want(struct tsri_source_range *r, const struct tsr_cach
                               const struct tsri_want *want);
 /* All ranges are set by _want. Returns how many are BELOW. */
 uint32_t tsri_source_open(struct tsri_source *s);
-/* Afterwards none is BELOW. An error is one of the call, not of a range: all that were BELOW have it
- * as their result. When *stop becomes true (may be NULL) the rest is given up (TSR_EAGAIN). */
+/* Afterwards none is BELOW. An error is one of the call, not of a range: all that were BELOW have
+ * it as their result. When *stop becomes true (may be NULL) the rest is given up (TSR_EAGAIN). */
 TSR_MUST int tsri_source_fetch(struct tsri_source *s, const atomic_bool *stop);
 /* What was read before this call is right; always, where no server can take it back. */
 static inline bool tsri_source_holds(const struct tsri_source *s)
@@ -126,8 +127,8 @@ static inline bool tsri_source_holds(const struct tsri_source *s)
 void tsri_source_copy(const struct tsri_source_range *r, uint32_t first, uint32_t n,
                       const struct tsr_view *view);
 /* Describes the cells that hold a range as if the entry had no others, in `planes`, which has room
- * for _n_planes pointers; a HOT one as all of its entry, which needs none. Returns where in them the
- * range begins. Whether they are in the int8 form is the caller's to say. */
+ * for _n_planes pointers; a HOT one as all of its entry, which needs none. Returns where in them
+ * the range begins. Whether they are in the int8 form is the caller's to say. */
 uint32_t tsri_source_n_planes(const struct tsri_source_range *r);
 uint32_t tsri_source_cells(const struct tsri_source_range *r, void **planes,
                            struct tsr_kv_cells *out);
@@ -147,7 +148,7 @@ TSR_MUST int tsri_source_fetch_served(struct tsri_source *s, const atomic_bool *
 
 struct tsri_loader {
     struct tsr_client *client;
-    struct tsr_load *loads;
+    struct tsr_load_desc *loads;
     uint32_t n;
     /* (optional) layer l of every range that can be had is in place */
     void (*layer_done)(struct tsri_loader *loader, uint32_t layer);

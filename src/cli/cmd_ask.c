@@ -18,7 +18,7 @@ struct asking {
     struct tsri_documents documents;
     struct tsri_dialog dialog;
     struct tsri_sampler sampler;
-    struct tsr_ask ask;
+    struct tsr_ask_desc ask;
     uint32_t answer_max;
     bool compare, stats;
     FILE *chat; /* where questions come from, NULL without --chat */
@@ -229,11 +229,11 @@ static int decode(struct asking *a)
 static int compare(struct asking *a, uint32_t n_prompt)
 {
     struct tsri_reader *r = &a->reader;
-    struct tsr_blend_config config = {.size = sizeof config, .model = r->model};
-    struct tsr_ask ask = {.size = sizeof ask,
-                          .tokens = a->dialog.tokens,
-                          .n_tokens = n_prompt,
-                          .selector = TSR_SELECT_FULL};
+    struct tsr_blend_desc config = {.size = sizeof config, .model = r->model};
+    struct tsr_ask_desc ask = {.size = sizeof ask,
+                               .tokens = a->dialog.tokens,
+                               .n_tokens = n_prompt,
+                               .selector = TSR_SELECT_FULL};
     if (!r->plain && tsr_blend_open(&r->plain, &config) < 0) return tsri_cli_failed();
     tsr_session_close(r->plain_session);
     r->plain_session = NULL;
@@ -307,8 +307,8 @@ static int read_flags(struct asking *a)
 {
     struct tsri_cli *cli = a->cli;
     double answer_max = ANSWER_TOKENS;
-    a->ask = (struct tsr_ask){.size = sizeof a->ask,
-                              .flags = TSR_ASK_FILL | TSR_ASK_PREFIX | TSR_ASK_GATE};
+    a->ask = (struct tsr_ask_desc){.size = sizeof a->ask,
+                                   .flags = TSR_ASK_FILL | TSR_ASK_PREFIX | TSR_ASK_GATE};
     const char *selector = tsri_cli_flag(cli, "selector");
     int found = selector ? tsr_selector_find(selector) : TSR_SELECT_DEFAULT;
     if (found < 0)

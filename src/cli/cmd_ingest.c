@@ -32,15 +32,15 @@ static int ingest_document(struct ingesting *x, const struct tsri_document *doc)
                               d.n_tokens, r->info.context);
         if (!e) e = tsri_reader_make_room(r, d.n_tokens);
         struct tsr_blend_report report = {.size = sizeof report};
-        struct tsr_ask ask = {.size = sizeof ask,
-                              .session = r->session,
-                              .tokens = d.tokens,
-                              .n_tokens = (uint32_t)d.n_tokens,
-                              .segments = d.segments,
-                              .n_segments = (uint32_t)d.n_segments,
-                              .system = 1,
-                              .selector = TSR_SELECT_NONE,
-                              .flags = TSR_ASK_FILL};
+        struct tsr_ask_desc ask = {.size = sizeof ask,
+                                   .session = r->session,
+                                   .tokens = d.tokens,
+                                   .n_tokens = (uint32_t)d.n_tokens,
+                                   .segments = d.segments,
+                                   .n_segments = (uint32_t)d.n_segments,
+                                   .system = 1,
+                                   .selector = TSR_SELECT_NONE,
+                                   .flags = TSR_ASK_FILL};
         if (!e && tsr_blend_ask(r->blend, &ask, r->logits, &report) < 0) e = tsri_cli_failed();
         if (!e && report.reasons & TSR_BLEND_REFUSED)
             e = tsri_cli_fail("%s: the store has no room for it", doc->name);
@@ -66,7 +66,7 @@ int tsri_cmd_ingest(struct tsri_cli *cli)
         e = ingest_document(x, &x->documents.items[i]);
     }
     tsri_cli_progress("ingest", x->documents.n, x->documents.n);
-    if (!e && tsr_flush(x->reader.cache) < 0) e = tsri_cli_failed();
+    if (!e && tsr_cache_flush(x->reader.cache) < 0) e = tsri_cli_failed();
     double took = tsri_cli_now_s() - start;
     if (!e && cli->json)
         printf("{\"documents\":%zu,\"tokens\":%llu,\"stored\":%llu,\"seconds\":%.3f}\n",

@@ -45,20 +45,20 @@ static int open_cache(struct inspect *x)
         tsr_config_set(x->cli->config, "any_offset", "true") < 0 ||
         tsr_config_set(x->cli->config, "host_page_size", "4K") < 0 ||
         tsr_config_set(x->cli->config, "frozen", "false") < 0 ||
-        tsr_open(&x->cache, x->cli->config) < 0 || tsr_space_open(&x->space, x->cache, &desc) < 0 ||
-        tsr_client_open(&x->client, x->cache) < 0)
+        tsr_cache_open(&x->cache, x->cli->config) < 0 ||
+        tsr_space_open(&x->space, x->cache, &desc) < 0 || tsr_client_open(&x->client, x->cache) < 0)
         return tsri_cli_failed();
     return 0;
 }
 
 static int look_up(struct inspect *x, const struct tsr_prompt *prompt, uint32_t *n_matches)
 {
-    struct tsr_lookup lookup = {.size = sizeof lookup,
-                                .spaces = &x->space,
-                                .n_spaces = 1,
-                                .matches = x->matches,
-                                .matches_max = MATCHES_MAX};
-    int n = tsr_lookup(x->client, prompt, &lookup);
+    struct tsr_lookup_desc lookup = {.size = sizeof lookup,
+                                     .spaces = &x->space,
+                                     .n_spaces = 1,
+                                     .matches = x->matches,
+                                     .matches_max = MATCHES_MAX};
+    int n = tsr_client_lookup(x->client, prompt, &lookup);
     *n_matches = lookup.n_matches;
     return n;
 }
@@ -103,15 +103,15 @@ static int store_document(struct inspect *x, uint32_t i)
     size_t bytes = d->text.n_tokens * tsr_space_token_bytes(x->space);
     void *kv = tsri_alloc(bytes, 1);
     if (!kv) return tsri_cli_failed();
-    struct tsr_store store = {.size = sizeof store,
-                              .space = x->space,
-                              .kind = d->prefix ? TSR_KIND_PREFIX : TSR_KIND_SEGMENT,
-                              .tokens = d->text.tokens,
-                              .n_tokens = (uint32_t)d->text.n_tokens,
-                              .context = d->behind.tokens,
-                              .n_context = (uint32_t)d->behind.n_tokens,
-                              .view = {.data = kv, .bytes = bytes}};
-    int n = tsr_store(x->client, &store);
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = x->space,
+                                   .kind = d->prefix ? TSR_KIND_PREFIX : TSR_KIND_SEGMENT,
+                                   .tokens = d->text.tokens,
+                                   .n_tokens = (uint32_t)d->text.n_tokens,
+                                   .context = d->behind.tokens,
+                                   .n_context = (uint32_t)d->behind.n_tokens,
+                                   .view = {.data = kv, .bytes = bytes}};
+    int n = tsr_client_store(x->client, &store);
     tsri_free(kv);
     if (n < 0) return tsri_cli_fail("document %u: %s", i + 1, tsr_errmsg());
     return add_sources(x, i);
@@ -418,7 +418,7 @@ int tsri_cmd_inspect(struct tsri_cli *cli)
     if (!status) status = inspect(&x);
     tsr_client_close(x.client);
     tsr_space_close(x.space);
-    tsr_close(x.cache);
+    tsr_cache_close(x.cache);
     tsri_free(x.matches);
     free(x.sources);
     tsri_inspect_store_close(&x.store);

@@ -12,7 +12,7 @@
 /* The text of a format, allocated; NULL after having said why. */
 static char *read_text(struct tsr_cache *cache, const char *format)
 {
-    int length = tsr_stats_text(cache, format, NULL, 0);
+    int length = tsr_cache_stats_text(cache, format, NULL, 0);
     if (length < 0) {
         tsri_cli_failed();
         return NULL;
@@ -20,7 +20,7 @@ static char *read_text(struct tsr_cache *cache, const char *format)
     /* Numbers may grow between the two calls. */
     size_t bytes = (size_t)length + 4096;
     char *text = tsri_alloc(bytes, 1);
-    if (!text || tsr_stats_text(cache, format, text, bytes) < 0) {
+    if (!text || tsr_cache_stats_text(cache, format, text, bytes) < 0) {
         tsri_cli_failed();
         tsri_free(text);
         return NULL;
@@ -118,13 +118,14 @@ int tsri_cmd_stat(struct tsri_cli *cli)
     status = tsri_remote_wanted(cli) ? tsri_remote_config(cli) : tsri_cli_config(cli);
     if (status) return status;
     struct tsr_cache *cache;
-    if (tsr_open(&cache, cli->config) < 0) return tsri_cli_failed();
-    if (tsr_connected(cache, CONNECT_MS) < 0) { /* without a server there is nothing to count */
-        tsr_close(cache);
+    if (tsr_cache_open(&cache, cli->config) < 0) return tsri_cli_failed();
+    if (tsr_cache_connected(cache, CONNECT_MS) <
+        0) { /* without a server there is nothing to count */
+        tsr_cache_close(cache);
         return tsri_cli_failed();
     }
     char *text = read_text(cache, cli->json ? "json" : "prometheus");
-    tsr_close(cache);
+    tsr_cache_close(cache);
     if (!text) return CLI_FAILED;
     if (cli->json || prometheus)
         fputs(text, stdout);

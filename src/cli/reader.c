@@ -82,12 +82,12 @@ static int open_model(struct tsri_reader *r, struct tsri_cli *cli)
                              "folder, or name one with --model=FILE");
     int e = tsri_cli_flag_count(cli, "threads", 1, 512, &threads);
     if (e) return e;
-    struct tsr_model_config config = {.size = sizeof config,
-                                      .path = model,
-                                      .n_threads = (uint32_t)threads,
-                                      .weights = tsri_cli_flag(cli, "weights"),
-                                      .device = tsri_cli_flag(cli, "device"),
-                                      .library = tsri_reader_library(library, sizeof library)};
+    struct tsr_model_desc config = {.size = sizeof config,
+                                    .path = model,
+                                    .n_threads = (uint32_t)threads,
+                                    .weights = tsri_cli_flag(cli, "weights"),
+                                    .device = tsri_cli_flag(cli, "device"),
+                                    .library = tsri_reader_library(library, sizeof library)};
     r->info.size = sizeof r->info;
     int status = tsr_model_open(&r->model, NULL, &config);
     if (status == TSR_EDEVICE && !config.library)
@@ -129,10 +129,10 @@ static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
     if (tsr_config_set(cli->config, "disk_path", store) < 0) return tsri_cli_failed();
     e = use_device(cli);
     if (e) return e;
-    if (tsr_open(&r->cache, cli->config) == 0) return 0;
+    if (tsr_cache_open(&r->cache, cli->config) == 0) return 0;
     tsri_cli_note("going on without the store: %s", tsr_errmsg());
     if (tsr_config_set(cli->config, "disk_enabled", "false") < 0 ||
-        tsr_open(&r->cache, cli->config) < 0)
+        tsr_cache_open(&r->cache, cli->config) < 0)
         return tsri_cli_failed();
     return 0;
 }
@@ -142,10 +142,10 @@ static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
 static int open_blend(struct tsri_reader *r, const struct tsr_profile *profile, bool cached,
                       struct tsr_blend **out)
 {
-    struct tsr_blend_config config = {.size = sizeof config,
-                                      .model = r->model,
-                                      .cache = cached ? r->cache : NULL,
-                                      .profile = profile};
+    struct tsr_blend_desc config = {.size = sizeof config,
+                                    .model = r->model,
+                                    .cache = cached ? r->cache : NULL,
+                                    .profile = profile};
     return tsr_blend_open(out, &config) < 0 ? tsri_cli_failed() : 0;
 }
 
@@ -207,9 +207,9 @@ void tsri_reader_close(struct tsri_reader *r)
     tsr_session_close(r->plain_session);
     tsr_blend_close(r->blend);
     tsr_blend_close(r->plain);
-    if (r->cache && tsr_flush(r->cache) < 0)
+    if (r->cache && tsr_cache_flush(r->cache) < 0)
         tsri_cli_note("not everything was kept: %s", tsr_errmsg());
-    tsr_close(r->cache);
+    tsr_cache_close(r->cache);
     tsr_model_close(r->model);
     free(r->logits);
     memset(r, 0, sizeof *r);

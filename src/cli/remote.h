@@ -15,8 +15,8 @@ static inline bool tsri_remote_wanted(const struct tsri_cli *cli)
 {
     return tsri_cli_flag(cli, "connect") != NULL;
 }
-/* Sets what cli->config needs for tsr_open to connect to that server. These give 0, or the exit
- * status after having said why. */
+/* Sets what cli->config needs for tsr_cache_open to connect to that server. These give 0, or the
+ * exit status after having said why. */
 int tsri_remote_config(struct tsri_cli *cli);
 /* Connects to the socket of --connect, of option server_socket, or where a server of this user
  * would be. */

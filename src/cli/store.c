@@ -28,11 +28,11 @@ int tsri_store_open(struct tsri_store *s, struct tsri_cli *cli, const char *path
     if (access(path, R_OK | X_OK) != 0)
         return tsri_cli_fail("%s: %s", path, "no such directory, or not readable");
     struct tsri_disk_setup setup = {.path = path};
-    struct tsr_tier_env env = {.size = sizeof env,
-                               .config = cli->config,
-                               .arg = &setup,
-                               .read_only = !write,
-                               .n_threads = 1};
+    struct tsr_tier_desc env = {.size = sizeof env,
+                                .config = cli->config,
+                                .arg = &setup,
+                                .read_only = !write,
+                                .n_threads = 1};
     if (tsri_tier_open(&s->tier, &tsri_tier_disk, &env) != 0) return tsri_cli_failed();
     if (tsri_tier_scan(s->tier, add_entry, s) < 0) {
         tsri_store_close(s);

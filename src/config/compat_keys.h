@@ -27,7 +27,7 @@
 #define TSRI_SERVER "the server is tesserad, on the Unix socket server_socket"
 #define TSRI_HTTP "http_listen sets the address of tesserad's status page and metrics"
 #define TSRI_METRICS \
-    "tesserad serves metrics at http_listen; see also tsr_stats_text and tessera stat"
+    "tesserad serves metrics at http_listen; see also tsr_cache_stats_text and tessera stat"
 
 /* clang-format off */
 #define TSRI_COMPAT(X) \

@@ -105,7 +105,7 @@ static uint32_t fetch_some(struct fetching *f, uint32_t row, uint32_t layer, uin
 {
     struct tsri_kv_job *job = f->job;
     const struct tsri_terms *t = &job->worker->terms;
-    struct tsr_load loads[RANGES_MAX];
+    struct tsr_load_desc loads[RANGES_MAX];
     struct tsri_kvmem_run runs[RANGES_MAX];
     uint32_t rows[RANGES_MAX], n = 0, n_taken = 0;
     size_t at = 0;
@@ -123,21 +123,21 @@ static uint32_t fetch_some(struct fetching *f, uint32_t row, uint32_t layer, uin
         const struct tsr_match *m = &f->column[(size_t)(row + n_taken) * t->n_spaces];
         rows[n] = row + n_taken;
         runs[n] = (struct tsri_kvmem_run){.at = at, .n_tokens = range.n_tokens, .slots = slots};
-        loads[n] = (struct tsr_load){.size = sizeof loads[n],
-                                     .space = f->space,
-                                     .match = m,
-                                     .prompt = job->load.n_tokens ? &f->prompt : NULL,
-                                     .offset = range.offset - m->prompt_offset,
-                                     .n_tokens = range.n_tokens,
-                                     .layer_first = layer,
-                                     .n_layers = n_layers,
-                                     .view = {.data = f->mem->staging + at, .bytes = bytes}};
+        loads[n] = (struct tsr_load_desc){.size = sizeof loads[n],
+                                          .space = f->space,
+                                          .match = m,
+                                          .prompt = job->load.n_tokens ? &f->prompt : NULL,
+                                          .offset = range.offset - m->prompt_offset,
+                                          .n_tokens = range.n_tokens,
+                                          .layer_first = layer,
+                                          .n_layers = n_layers,
+                                          .view = {.data = f->mem->staging + at, .bytes = bytes}};
         slots += range.n_tokens;
         at = tsri_align_up(at + bytes, 64);
         n++;
     }
     if (!n) return n_taken;
-    int e = tsr_load(t->client, loads, n);
+    int e = tsr_client_load(t->client, loads, n);
     uint32_t n_good = 0;
     while (e >= 0 && n_good < n && loads[n_good].result == 0)
         n_good++;

@@ -7,7 +7,7 @@
 
 static void let_go(struct tsr_scheduler *s, struct tsri_req *r)
 {
-    tsr_release(s->terms.client, r->id);
+    tsr_client_release(s->terms.client, r->id);
     r->load_state = TSRI_LOAD_NONE;
     r->n_rows = 0;
 }
@@ -29,13 +29,13 @@ static uint32_t look_up(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_
                                 .flags = TSR_PROMPT_PREFIX,
                                 .extra = r->extras.items,
                                 .n_extra = tsri_extras_within(&r->extras, n_tokens)};
-    struct tsr_lookup io = {.size = sizeof io,
-                            .spaces = t->spaces,
-                            .n_spaces = t->n_spaces,
-                            .matches_max = n_chunks,
-                            .matches = r->rows,
-                            .request_id = r->id};
-    int n = tsr_lookup(t->client, &prompt, &io);
+    struct tsr_lookup_desc io = {.size = sizeof io,
+                                 .spaces = t->spaces,
+                                 .n_spaces = t->n_spaces,
+                                 .matches_max = n_chunks,
+                                 .matches = r->rows,
+                                 .request_id = r->id};
+    int n = tsr_client_lookup(t->client, &prompt, &io);
     if (n < 0) {
         tsri_log(TSR_LOG_WARN, "connector: request %llu: lookup: %s", (unsigned long long)r->id,
                  tsr_errmsg());

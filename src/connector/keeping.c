@@ -43,7 +43,7 @@ static int keep_chunk(struct keeping *k, uint32_t group, uint32_t from)
     int e = read_chunk(k, group, from);
     if (e) return e;
     uint32_t to = from + t->chunk_tokens;
-    struct tsr_store store = {
+    struct tsr_store_desc store = {
         .size = sizeof store,
         .space = t->spaces[w->rank * t->n_groups + group],
         .kind = TSR_KIND_PREFIX,
@@ -54,7 +54,7 @@ static int keep_chunk(struct keeping *k, uint32_t group, uint32_t from)
         .n_extra = tsri_extras_within(&job->save.extras, to),
         .view = {.data = mem->staging,
                  .bytes = (size_t)t->chunk_tokens * mem->row_bytes * mem->layout.n_layers}};
-    int n = tsr_store(t->client, &store);
+    int n = tsr_client_store(t->client, &store);
     pthread_mutex_lock(&w->lock);
     w->stats.chunks_gathered++;
     if (n == 0) w->stats.chunks_wasted++;

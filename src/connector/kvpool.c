@@ -17,7 +17,7 @@ struct write {
     struct tsr_kvpool *pool;
     struct write *next; /* of those that have ended */
     uint64_t node;
-    struct tsr_slots x; /* what it points to lies behind */
+    struct tsr_slots_desc x; /* what it points to lies behind */
     struct tsri_extras extras;
     uint32_t *tokens;
     int64_t *slots;
@@ -92,7 +92,7 @@ static int open_parts(struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
     int e = tsr_space_open(&p->space, p->cache, d->space);
     if (e) return e;
     p->chunk_tokens = tsri_space_block_tokens(p->space);
-    struct tsr_device_config config = {
+    struct tsr_device_desc config = {
         .size = sizeof config, .ordinal = d->device_number, .n_threads = d->n_threads};
     e = tsri_device_open(&p->device, d->device ? d->device : "cpu", &config);
     if (!e) e = tsr_client_open(&p->client, p->cache);
@@ -173,7 +173,7 @@ void tsr_kvpool_align(const struct tsr_kvpool *p, uint32_t n_cached, uint32_t *o
 
 /* ---- lookup ---- */
 
-static int check(const struct tsr_kvpool *p, const struct tsr_slots *x, bool needs_slots)
+static int check(const struct tsr_kvpool *p, const struct tsr_slots_desc *x, bool needs_slots)
 {
     if (!p || !x || x->size < sizeof *x || !x->tokens) return no_pool();
     if (x->n_tokens == 0 || x->n_tokens > TSRI_META_TOKENS_MAX)
@@ -185,8 +185,8 @@ static int check(const struct tsr_kvpool *p, const struct tsr_slots *x, bool nee
 }
 
 /* Whole chunks from 0 on that the cache has; *rows is the caller's to free. */
-static int find(struct tsr_kvpool *p, const struct tsr_slots *x, const struct tsri_extras *extras,
-                uint64_t lease, struct tsr_match **rows)
+static int find(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
+                const struct tsri_extras *extras, uint64_t lease, struct tsr_match **rows)
 {
     uint32_t n_chunks = x->n_tokens / p->chunk_tokens, whole = n_chunks * p->chunk_tokens;
     *rows = NULL;
@@ -199,17 +199,17 @@ static int find(struct tsr_kvpool *p, const struct tsr_slots *x, const struct ts
                                 .flags = TSR_PROMPT_PREFIX,
                                 .extra = extras->items,
                                 .n_extra = tsri_extras_within(extras, whole)};
-    struct tsr_lookup io = {.size = sizeof io,
-                            .spaces = &p->space,
-                            .n_spaces = 1,
-                            .matches_max = n_chunks,
-                            .matches = *rows,
-                            .request_id = lease};
-    int n = tsr_lookup(p->client, &prompt, &io);
+    struct tsr_lookup_desc io = {.size = sizeof io,
+                                 .spaces = &p->space,
+                                 .n_spaces = 1,
+                                 .matches_max = n_chunks,
+                                 .matches = *rows,
+                                 .request_id = lease};
+    int n = tsr_client_lookup(p->client, &prompt, &io);
     return n < 0 ? n : (int)io.n_prefix_tokens;
 }
 
-int tsr_kvpool_match_prefix(struct tsr_kvpool *p, const struct tsr_slots *x, uint64_t lease)
+int tsr_kvpool_match_prefix(struct tsr_kvpool *p, const struct tsr_slots_desc *x, uint64_t lease)
 {
     int e = check(p, x, false);
     struct tsri_extras extras = {0};
@@ -224,17 +224,17 @@ int tsr_kvpool_match_prefix(struct tsr_kvpool *p, const struct tsr_slots *x, uin
 
 int tsr_kvpool_release(struct tsr_kvpool *p, uint64_t lease)
 {
-    return p ? tsr_release(p->client, lease) : 0;
+    return p ? tsr_client_release(p->client, lease) : 0;
 }
 
 /* ---- load ---- */
 
 /* Chunks [i, i + n) into the pool; returns how many, contiguously. */
-static uint32_t load_some(struct tsr_kvpool *p, const struct tsr_slots *x,
+static uint32_t load_some(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
                           const struct tsri_extras *extras, struct tsr_match *rows, uint32_t i,
                           uint32_t n)
 {
-    struct tsr_load loads[RANGES_MAX];
+    struct tsr_load_desc loads[RANGES_MAX];
     struct tsri_kvmem_run runs[RANGES_MAX];
     struct tsri_kvmem *mem = &p->loading.mem;
     size_t bytes = (size_t)p->chunk_tokens * mem->row_bytes * mem->layout.n_layers;
@@ -246,25 +246,26 @@ static uint32_t load_some(struct tsr_kvpool *p, const struct tsr_slots *x,
                                 .extra = extras->items,
                                 .n_extra = tsri_extras_within(extras, whole)};
     for (uint32_t k = 0; k < n; k++) {
-        loads[k] = (struct tsr_load){.size = sizeof loads[k],
-                                     .space = p->space,
-                                     .match = &rows[i + k],
-                                     .prompt = &prompt,
-                                     .view = {.data = mem->staging + k * bytes, .bytes = bytes}};
+        loads[k] =
+            (struct tsr_load_desc){.size = sizeof loads[k],
+                                   .space = p->space,
+                                   .match = &rows[i + k],
+                                   .prompt = &prompt,
+                                   .view = {.data = mem->staging + k * bytes, .bytes = bytes}};
         runs[k] =
             (struct tsri_kvmem_run){.at = k * bytes,
                                     .n_tokens = p->chunk_tokens,
                                     .slots = x->slots + (i + k) * p->chunk_tokens - x->offset};
     }
     uint32_t n_good = 0;
-    int e = tsr_load(p->client, loads, n);
+    int e = tsr_client_load(p->client, loads, n);
     while (e >= 0 && n_good < n && loads[n_good].result == 0)
         n_good++;
     if (n_good && tsri_kvmem_move(mem, true, runs, n_good, 0, mem->layout.n_layers)) n_good = 0;
     return n_good;
 }
 
-int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots *x)
+int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots_desc *x)
 {
     int e = check(p, x, true);
     struct tsri_extras extras = {0};
@@ -297,7 +298,7 @@ int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots *x)
 
 /* ---- store ---- */
 
-static int store_chunk(struct tsr_kvpool *p, const struct tsr_slots *x,
+static int store_chunk(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
                        const struct tsri_extras *extras, uint32_t from)
 {
     struct tsri_kvmem *mem = &p->storing.mem;
@@ -308,7 +309,7 @@ static int store_chunk(struct tsr_kvpool *p, const struct tsr_slots *x,
     int e = tsri_kvmem_move(mem, false, &run, 1, 0, mem->layout.n_layers);
     if (e) return e;
     uint32_t to = from + p->chunk_tokens;
-    struct tsr_store store = {
+    struct tsr_store_desc store = {
         .size = sizeof store,
         .space = p->space,
         .kind = TSR_KIND_PREFIX,
@@ -319,10 +320,10 @@ static int store_chunk(struct tsr_kvpool *p, const struct tsr_slots *x,
         .n_extra = tsri_extras_within(extras, to),
         .view = {.data = mem->staging,
                  .bytes = (size_t)p->chunk_tokens * mem->row_bytes * mem->layout.n_layers}};
-    return tsr_store(p->client, &store);
+    return tsr_client_store(p->client, &store);
 }
 
-static int store_all(struct tsr_kvpool *p, const struct tsr_slots *x,
+static int store_all(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
                      const struct tsri_extras *extras)
 {
     struct tsr_match *rows;
@@ -344,7 +345,7 @@ static int store_all(struct tsr_kvpool *p, const struct tsr_slots *x,
     return n_new;
 }
 
-int tsr_kvpool_store_kv(struct tsr_kvpool *p, const struct tsr_slots *x)
+int tsr_kvpool_store_kv(struct tsr_kvpool *p, const struct tsr_slots_desc *x)
 {
     int e = check(p, x, true);
     struct tsri_extras extras = {0};
@@ -391,7 +392,7 @@ static void lock_node(struct tsr_kvpool *p, uint64_t id)
     p->n_writes++;
 }
 
-static int copy_slots(struct write *w, const struct tsr_kvpool *p, const struct tsr_slots *x)
+static int copy_slots(struct write *w, const struct tsr_kvpool *p, const struct tsr_slots_desc *x)
 {
     uint32_t n_slots = x->n_tokens - x->offset;
     w->tokens = tsri_alloc(x->n_tokens, sizeof *w->tokens);
@@ -405,7 +406,7 @@ static int copy_slots(struct write *w, const struct tsr_kvpool *p, const struct 
     return tsri_extras_init(&w->extras, x->extra, x->n_extra, x->n_tokens, p->chunk_tokens);
 }
 
-int tsr_kvpool_store_kv_start(struct tsr_kvpool *p, const struct tsr_slots *x, uint64_t node)
+int tsr_kvpool_store_kv_start(struct tsr_kvpool *p, const struct tsr_slots_desc *x, uint64_t node)
 {
     int e = check(p, x, true);
     if (e) return e;
@@ -475,6 +476,6 @@ int tsr_kvpool_reset(struct tsr_kvpool *p)
 {
     int e = tsr_kvpool_drain(p, -1);
     if (e) return e;
-    struct tsr_clear what = {.size = sizeof what, .space = p->space, .tier = -1};
-    return tsr_clear(p->cache, &what);
+    struct tsr_clear_desc what = {.size = sizeof what, .space = p->space, .tier = -1};
+    return tsr_cache_clear(p->cache, &what);
 }

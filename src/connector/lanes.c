@@ -13,11 +13,11 @@ static void open_deliveries(struct tsri_lane *lane, struct tsr_worker *w)
     const struct tsri_terms *t = &w->terms;
     if (tsri_device_caps(w->device) & (TSR_DEVICE_ASYNC | TSR_DEVICE_SEPARATE)) return;
     for (uint32_t g = 0; g < t->n_groups; g++) {
-        struct tsr_delivery_config config = {.size = sizeof config,
-                                             .space = t->spaces[w->rank * t->n_groups + g],
-                                             .layout = &lane->mem[g].layout,
-                                             .ranges_max = TSRI_LANE_RUNS,
-                                             .tokens_max = TSRI_LANE_RUNS * t->chunk_tokens};
+        struct tsr_delivery_desc config = {.size = sizeof config,
+                                           .space = t->spaces[w->rank * t->n_groups + g],
+                                           .layout = &lane->mem[g].layout,
+                                           .ranges_max = TSRI_LANE_RUNS,
+                                           .tokens_max = TSRI_LANE_RUNS * t->chunk_tokens};
         if (tsr_delivery_open(&lane->deliveries[g], t->client, &config) != 0)
             tsri_log(TSR_LOG_DEBUG, "connector: loads go through staging memory: %s", tsr_errmsg());
     }

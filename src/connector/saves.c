@@ -115,7 +115,7 @@ int tsri_saves_keys(struct tsr_scheduler *s, const struct tsri_req *r, uint32_t 
     if (e) return e;
     struct tsr_prompt prompt = prompt_of(r, (first + n) * t->chunk_tokens);
     for (uint32_t k = 0; k < t->n_spaces; k++) {
-        int got = tsr_keys(t->spaces[k], &prompt, s->keys, first + n);
+        int got = tsr_space_keys(t->spaces[k], &prompt, s->keys, first + n);
         if (got < (int)(first + n)) return got < 0 ? got : 0;
         for (uint32_t i = 0; i < n; i++)
             keys[(size_t)i * t->n_spaces + k] = s->keys[first + i];

@@ -62,14 +62,14 @@ static void forget(struct tsr_scheduler *s, struct tsri_req *r)
 {
     if (r->load_state == TSRI_LOAD_SENT) {
         s->n_loads_sent--;
-        tsr_release(s->terms.client, r->id);
+        tsr_client_release(s->terms.client, r->id);
     }
     tsri_hits_drop(s, r);
     if (r->n_sent_reports) s->n_held--;
     tsri_reqs_remove(&s->reqs, r);
 }
 
-int tsr_scheduler_on_new_request(struct tsr_scheduler *s, const struct tsr_request *request)
+int tsr_scheduler_on_new_request(struct tsr_scheduler *s, const struct tsr_request_desc *request)
 {
     if (!s) return no_half();
     if (!request || request->size < sizeof *request || !request->id || !request->tokens)
@@ -183,7 +183,7 @@ static int take_row(struct tsr_scheduler *s, const struct tsr_step_row *row,
         e = tsri_req_tokens(r, row->n_tokens - row->n_new_tokens, new_tokens, row->n_new_tokens);
     if (n_new_blocks && !e) {
         struct tsr_blocks blocks = {.blocks = new_blocks, .n_blocks = n_new_blocks};
-        e = take_blocks(s, r, row->flags & TSR_STEP_RESET_BLOCKS, &blocks);
+        e = take_blocks(s, r, row->flags & TSR_ROW_RESET_BLOCKS, &blocks);
     }
     if (e) return e;
     struct tsri_counters c = {.n_computed = row->n_computed,
@@ -198,7 +198,7 @@ static int take_row(struct tsr_scheduler *s, const struct tsr_step_row *row,
     return 0;
 }
 
-static int take_rows(struct tsr_scheduler *s, const struct tsr_step *step)
+static int take_rows(struct tsr_scheduler *s, const struct tsr_step_desc *step)
 {
     const uint32_t *tokens = step->new_tokens, *n_blocks = step->n_new_blocks;
     const int32_t *blocks = step->new_blocks;
@@ -226,7 +226,7 @@ static void begin_next(struct tsr_scheduler *s)
     s->n_saves_out = s->n_preempted = s->n_ended = 0;
 }
 
-int tsr_scheduler_build_connector_meta(struct tsr_scheduler *s, const struct tsr_step *step,
+int tsr_scheduler_build_connector_meta(struct tsr_scheduler *s, const struct tsr_step_desc *step,
                                        const void **meta, size_t *meta_bytes)
 {
     if (!s || !step || !meta || !meta_bytes) return no_half();
@@ -297,7 +297,7 @@ int tsr_scheduler_update_connector_output(struct tsr_scheduler *s, const void *m
 
 /* ---- the end of a request ---- */
 
-int tsr_scheduler_request_finished(struct tsr_scheduler *s, const struct tsr_finish *f)
+int tsr_scheduler_request_finished(struct tsr_scheduler *s, const struct tsr_finish_desc *f)
 {
     if (!s || !f) return no_half();
     if (f->size < sizeof *f || f->n_new_tokens > f->n_tokens || (!f->new_tokens && f->n_new_tokens))
@@ -338,7 +338,7 @@ int tsr_scheduler_has_pending_work(const struct tsr_scheduler *s)
 int tsr_scheduler_take_events(struct tsr_scheduler *s, struct tsr_event *out, uint32_t max)
 {
     if (!s) return no_half();
-    int n = tsr_events(s->terms.cache, out, max);
+    int n = tsr_cache_events(s->terms.cache, out, max);
     int kept = 0;
     for (int i = 0; i < n; i++) {
         bool ours = false;
@@ -370,8 +370,8 @@ int tsr_scheduler_reset_cache(struct tsr_scheduler *s)
             r->upto = r->chain.n_tokens = 0;
         }
     for (uint32_t k = 0; k < s->terms.n_spaces; k++) {
-        struct tsr_clear what = {.size = sizeof what, .space = s->terms.spaces[k], .tier = -1};
-        int n = tsr_clear(s->terms.cache, &what);
+        struct tsr_clear_desc what = {.size = sizeof what, .space = s->terms.spaces[k], .tier = -1};
+        int n = tsr_cache_clear(s->terms.cache, &what);
         if (n < 0) return n;
         sum += n;
     }

@@ -14,7 +14,7 @@ static int no_half(void)
 
 static int open_device(struct tsr_worker *w, const struct tsr_worker_desc *d)
 {
-    struct tsr_device_config config = {
+    struct tsr_device_desc config = {
         .size = sizeof config, .ordinal = d->device_number, .n_threads = d->n_threads};
     int e = tsri_device_open(&w->device, d->device ? d->device : "cpu", &config);
     if (!e) e = tsri_event_open(&w->written, w->device);

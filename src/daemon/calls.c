@@ -154,7 +154,7 @@ int tsri_release(struct tsri_session *x, const struct tsri_request *q)
 {
     int n = 0;
     for (uint32_t i = 0; i < q->n; i++)
-        n += tsr_release(x->client, q->ids[i]);
+        n += tsr_client_release(x->client, q->ids[i]);
     return n;
 }
 
@@ -166,7 +166,7 @@ int tsri_keys(struct tsri_session *x, const struct tsri_request *q, struct tsri_
     struct tsr_key *found = space ? tsri_alloc(q->n, sizeof *found) : NULL;
     if (!found) return space ? TSR_ENOMEM : TSR_ENOENT;
     *memory = found;
-    int n = tsr_keys(space, &q->prompt, found, q->n);
+    int n = tsr_space_keys(space, &q->prompt, found, q->n);
     r->n = tsri_min_u32(n < 0 ? 0 : (uint32_t)n, q->n);
     r->keys = found;
     return n;
@@ -180,7 +180,7 @@ int tsri_contains(struct tsri_session *x, const struct tsri_request *q, struct t
     *memory = tiers;
     r->n = q->n;
     r->tiers = tiers;
-    return tsr_contains(x->tenant->cache, q->keys, q->n, tiers);
+    return tsr_cache_contains(x->tenant->cache, q->keys, q->n, tiers);
 }
 
 static void keys(struct tsri_session *x, const struct tsri_wire_head *head,
@@ -203,13 +203,13 @@ int tsri_mark(struct tsri_session *x, const struct tsri_request *q)
     if (!space) return TSR_ENOENT;
     switch (q->type) {
     case TSRI_WIRE_PREFETCH:
-        return tsr_prefetch(x->client, space, &q->prompt);
+        return tsr_client_prefetch(x->client, space, &q->prompt);
     case TSRI_WIRE_PIN:
-        return tsr_pin(space, &q->prompt);
+        return tsr_space_pin(space, &q->prompt);
     case TSRI_WIRE_UNPIN:
-        return tsr_unpin(space, &q->prompt);
+        return tsr_space_unpin(space, &q->prompt);
     default:
-        return tsr_touch(space, &q->prompt);
+        return tsr_space_touch(space, &q->prompt);
     }
 }
 
@@ -219,10 +219,10 @@ static void stats_text(struct tsri_session *x, const struct tsri_wire_head *head
                        const char *format)
 {
     struct tsr_cache *c = x->tenant->cache;
-    int n = tsr_stats_text(c, format, NULL, 0);
+    int n = tsr_cache_stats_text(c, format, NULL, 0);
     size_t room = n < 0 ? 0 : (size_t)n + 4096; /* numbers may grow meanwhile */
     char *text = room ? tsri_alloc(1, room) : NULL;
-    if (text) n = tsr_stats_text(c, format, text, room);
+    if (text) n = tsr_cache_stats_text(c, format, text, room);
     if (!text || n < 0 || (size_t)n >= room) {
         tsri_session_fail(x, head, n < 0 ? n : TSR_ENOMEM);
     } else {
@@ -238,7 +238,7 @@ static void stats(struct tsri_session *x, const struct tsri_wire_head *head,
     struct tsr_stats numbers = {.size = sizeof numbers};
     switch (q->value) {
     case TSRI_WIRE_STATS_NUMBERS: {
-        int e = tsr_stats_get(x->tenant->cache, &numbers);
+        int e = tsr_cache_stats(x->tenant->cache, &numbers);
         if (e) {
             tsri_session_fail(x, head, e);
             return;
@@ -271,7 +271,7 @@ static void share_events(struct tsri_session *x)
     struct tsr_event some[64];
     int n;
     uint32_t turns = tsri_cache_options(x->tenant->cache)->events_max / TSRI_COUNT(some) + 1;
-    while (turns-- && (n = tsr_events(x->tenant->cache, some, TSRI_COUNT(some))) > 0)
+    while (turns-- && (n = tsr_cache_events(x->tenant->cache, some, TSRI_COUNT(some))) > 0)
         for (struct tsri_session *y = x->server->sessions; y; y = y->next)
             for (int i = 0; wants_events(y, x->tenant) && i < n; i++)
                 if (!tsri_events_push(&y->events, &some[i]))
@@ -336,7 +336,7 @@ static void open_call(struct tsri_session *x, const struct tsri_wire_head *head,
         answer(x, head, tsri_mark(x, q));
         return;
     case TSRI_WIRE_FREEZE:
-        tsr_freeze(x->tenant->cache, q->value != 0);
+        tsr_cache_freeze(x->tenant->cache, q->value != 0);
         answer(x, head, 0);
         return;
     case TSRI_WIRE_STATS:

@@ -28,13 +28,13 @@ static int look_up(struct tsri_session *x, const struct tsri_request *q, struct 
         spaces[i] = tsri_session_space(x, q->lookup.spaces[i]);
         if (!spaces[i]) return TSR_ENOENT;
     }
-    struct tsr_lookup io = {.size = sizeof io,
-                            .spaces = spaces,
-                            .n_spaces = n_spaces,
-                            .matches = matches,
-                            .matches_max = rows_max(q),
-                            .request_id = q->lookup.lease};
-    int n = tsr_lookup(x->client, &q->prompt, &io);
+    struct tsr_lookup_desc io = {.size = sizeof io,
+                                 .spaces = spaces,
+                                 .n_spaces = n_spaces,
+                                 .matches = matches,
+                                 .matches_max = rows_max(q),
+                                 .request_id = q->lookup.lease};
+    int n = tsr_client_lookup(x->client, &q->prompt, &io);
     if (n < 0) return n;
     size_t n_matches = (size_t)io.n_matches * n_spaces;
     if (q->lookup.flags & TSRI_WIRE_LOOKUP_PREFETCH)

@@ -47,7 +47,7 @@ static int store(struct tsri_session *x, struct tsri_request *q)
 }
 
 /* Stores that are half done are pages that nobody else can have: they are held, as leases are. */
-static int hold_put(struct tsri_session *x, const struct tsr_store *store, uint64_t *pages)
+static int hold_put(struct tsri_session *x, const struct tsr_store_desc *store, uint64_t *pages)
 {
     const struct tsr_space *space = store->space;
     const struct tsri_shape *shape = tsri_space_shape(space);
@@ -104,7 +104,7 @@ static int put_end(struct tsri_session *x, const struct tsri_request *q)
 
 static int clear(struct tsri_session *x, struct tsri_request *q)
 {
-    struct tsr_clear what = {.size = sizeof what, .tier = q->tier};
+    struct tsr_clear_desc what = {.size = sizeof what, .tier = q->tier};
     if (q->space != TSRI_WIRE_SPACE_ALL) {
         /* A prompt is cut into the blocks of its space, which one without a shape does not have. */
         what.space =
@@ -112,7 +112,7 @@ static int clear(struct tsri_session *x, struct tsri_request *q)
         if (!what.space) return TSR_ENOENT;
     }
     if (q->has_prompt) what.prompt = &q->prompt;
-    return tsr_clear(x->tenant->cache, &what);
+    return tsr_cache_clear(x->tenant->cache, &what);
 }
 
 static struct tsri_wire_entry wire_entry(const struct tsri_entry_row *row)
@@ -151,7 +151,7 @@ _Static_assert(TSRI_LIST_END == TSRI_WIRE_LIST_END, "one end of lists");
 static int discover(struct tsri_session *x, const struct tsri_request *q)
 {
     struct tsr_space *space = tsri_session_space(x, q->space);
-    return space ? tsr_discover(x->client, space, &q->prompt) : TSR_ENOENT;
+    return space ? tsr_client_discover(x->client, space, &q->prompt) : TSR_ENOENT;
 }
 
 /* All that were ever lost: the client knows how many there were before it stored, also when it has
@@ -183,7 +183,7 @@ static int perform_more(struct tsri_session *x, const struct tsri_request *q, st
     case TSRI_WIRE_WARM:
         return (int)tsri_cache_warm(x->tenant->cache, q->bytes, &x->ended);
     case TSRI_WIRE_EVICT:
-        return tsr_evict(x->tenant->cache, q->bytes > SIZE_MAX ? SIZE_MAX : (size_t)q->bytes);
+        return tsr_cache_evict(x->tenant->cache, q->bytes > SIZE_MAX ? SIZE_MAX : (size_t)q->bytes);
     case TSRI_WIRE_FLUSH:
         return flush(x, r);
     default:

@@ -166,7 +166,7 @@ static int open_cache(struct tsri_tenant *x, bool first, tsri_configure_fn confi
         if (e == 0) e = set_tenant(cfg, x->name);
     }
     /* The first one has said what is to be said of the options, which are the same for all. */
-    if (e == 0) e = first ? tsr_open(&x->cache, cfg) : tsri_cache_open(&x->cache, cfg);
+    if (e == 0) e = first ? tsr_cache_open(&x->cache, cfg) : tsri_cache_open(&x->cache, cfg);
     tsr_config_close(cfg);
     return e;
 }
@@ -196,7 +196,7 @@ int tsri_tenants_init(struct tsri_tenants *t, const struct tsri_options *o,
 void tsri_tenants_fini(struct tsri_tenants *t)
 {
     for (uint32_t i = 0; i < t->n; i++) {
-        tsr_close(t->list[i].cache);
+        tsr_cache_close(t->list[i].cache);
         tsri_free((void *)(uintptr_t)t->list[i].name);
         tsri_free((void *)(uintptr_t)t->list[i].token);
     }

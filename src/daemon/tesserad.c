@@ -129,7 +129,7 @@ static void reload(struct args *a, const struct tsr_config *running, struct tsri
     const struct tsri_options *o = tsri_config_options(cfg);
     atomic_store(&log_level, o->log_level);
     for (uint32_t i = 0; i < t->n; i++)
-        tsr_freeze(t->list[i].cache, o->frozen);
+        tsr_cache_freeze(t->list[i].cache, o->frozen);
     tsri_log(TSR_LOG_INFO, "reloaded: log_level %s, frozen %s", tsr_config_get(cfg, "log_level"),
              tsr_config_get(cfg, "frozen"));
     tsr_config_close(cfg);

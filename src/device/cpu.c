@@ -61,7 +61,7 @@ static void cpu_close(struct tsr_device *d)
     tsri_free(d);
 }
 
-static int cpu_open(struct tsr_device **out, const struct tsr_device_config *config)
+static int cpu_open(struct tsr_device **out, const struct tsr_device_desc *config)
 {
     if (config->ordinal)
         return tsri_fail(TSR_EDEVICE, "device cpu: no device number %u", config->ordinal);

@@ -32,7 +32,7 @@ int tsri_cuda_enter(const struct tsr_device *d)
 
 /* ---- open ---- */
 
-static int cuda_open(struct tsr_device **out, const struct tsr_device_config *config)
+static int cuda_open(struct tsr_device **out, const struct tsr_device_desc *config)
 {
     struct tsr_device *d = calloc(1, sizeof *d);
     if (!d) return config->fail(TSR_ENOMEM, "cuda: out of memory");

@@ -1,7 +1,7 @@
-/* cmd_bench.c - `tessera-lab bench copy|rope`: how fast this machine's devices move KV between cells
- * and an engine's pages, and turn K on the way, against plain copies of the same bytes. A short
- * version of bench_copy and bench_cuda for people who have no build tree: each case is checked
- * first, then measured in turns with its copy, and the median of the ratios is told. */
+/* cmd_bench.c - `tessera-lab bench copy|rope`: how fast this machine's devices move KV between
+ * cells and an engine's pages, and turn K on the way, against plain copies of the same bytes. A
+ * short version of bench_copy and bench_cuda for people who have no build tree: each case is
+ * checked first, then measured in turns with its copy, and the median of the ratios is told. */
 #include "lab/lab.h"
 
 #include <stdlib.h>
@@ -181,7 +181,7 @@ static int run_device(struct bench *b, const char *device, bool apart)
 /* Opens it once to say what it is; 0, or an error of the library. */
 static int look_at(struct bench *b, const char *name, bool *apart, char *text, size_t bytes)
 {
-    struct tsr_device_config config = {
+    struct tsr_device_desc config = {
         .size = sizeof config, .variant = b->variant, .n_threads = b->n_threads};
     struct tsr_device_info info = {.size = sizeof info};
     struct tsri_device *d;

@@ -101,15 +101,15 @@ static int answer(const struct tsri_measure *m, const struct tsr_blend *blend,
 
 /* ---- the prefill, and the settings ---- */
 
-static struct tsr_ask ask_of(const struct tsri_reader *r, const struct truth *t)
+static struct tsr_ask_desc ask_of(const struct tsri_reader *r, const struct truth *t)
 {
-    return (struct tsr_ask){.size = sizeof(struct tsr_ask),
-                            .session = r->session,
-                            .tokens = t->dialog.tokens,
-                            .n_tokens = t->n_prompt,
-                            .segments = t->dialog.segments,
-                            .n_segments = (uint32_t)t->dialog.n_segments,
-                            .system = 1};
+    return (struct tsr_ask_desc){.size = sizeof(struct tsr_ask_desc),
+                                 .session = r->session,
+                                 .tokens = t->dialog.tokens,
+                                 .n_tokens = t->n_prompt,
+                                 .segments = t->dialog.segments,
+                                 .n_segments = (uint32_t)t->dialog.n_segments,
+                                 .system = 1};
 }
 
 static void start_row(struct tsri_quality_row *row, const struct tsri_question *q,
@@ -128,8 +128,8 @@ static int prefill(const struct tsri_measure *m, const struct tsri_question *q, 
 {
     const struct tsri_reader *r = m->reader;
     struct tsr_blend *plain;
-    struct tsr_blend_config config = {.size = sizeof config, .model = r->model};
-    struct tsr_ask ask = ask_of(r, t);
+    struct tsr_blend_desc config = {.size = sizeof config, .model = r->model};
+    struct tsr_ask_desc ask = ask_of(r, t);
     ask.selector = TSR_SELECT_FULL;
     if (tsr_blend_open(&plain, &config) < 0) return tsri_cli_failed();
     double start = tsri_cli_now_s();
@@ -155,7 +155,7 @@ static int one_setting(const struct tsri_measure *m, struct tsr_blend *blend,
 {
     const struct tsri_reader *r = m->reader;
     struct tsr_blend_report report = {.size = sizeof report};
-    struct tsr_ask ask = ask_of(r, t);
+    struct tsr_ask_desc ask = ask_of(r, t);
     uint32_t v = r->info.n_vocab, first;
     double ll;
     ask.selector = row->setting.selector;
@@ -201,14 +201,14 @@ static int one_kind(const struct tsri_measure *m, uint32_t context, bool int8,
     if (!wanted) return 0;
     tsr_profile_init(&profile);
     profile.context = context;
-    struct tsr_blend_config config = {.size = sizeof config,
-                                      .model = r->model,
-                                      .cache = r->cache,
-                                      .profile = &profile,
-                                      .flags = int8 ? TSR_BLEND_INT8 : 0,
-                                      .blend_min_tokens = UINT32_MAX};
+    struct tsr_blend_desc config = {.size = sizeof config,
+                                    .model = r->model,
+                                    .cache = r->cache,
+                                    .profile = &profile,
+                                    .flags = int8 ? TSR_BLEND_INT8 : 0,
+                                    .blend_min_tokens = UINT32_MAX};
     if (tsr_blend_open(&blend, &config) < 0) return tsri_cli_failed();
-    struct tsr_ask fill = ask_of(r, t);
+    struct tsr_ask_desc fill = ask_of(r, t);
     fill.selector = TSR_SELECT_NONE;
     fill.flags = TSR_ASK_FILL;
     int e = tsr_blend_ask(blend, &fill, logits, NULL) < 0 ? tsri_cli_failed() : 0;

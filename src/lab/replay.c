@@ -92,12 +92,13 @@ static bool kv_is_right(const struct replay *r, uint32_t offset, uint32_t n)
 /* Loads a match and compares it. A match that has gone meanwhile counts for nothing. */
 static int load_match(struct replay *r, const struct tsr_prompt *prompt, const struct tsr_match *m)
 {
-    struct tsr_load load = {.size = sizeof load,
-                            .space = r->space,
-                            .match = m,
-                            .prompt = prompt,
-                            .view = {.data = r->kv, .bytes = (size_t)m->n_tokens * TOKEN_BYTES}};
-    int n = tsr_load(r->client, &load, 1);
+    struct tsr_load_desc load = {
+        .size = sizeof load,
+        .space = r->space,
+        .match = m,
+        .prompt = prompt,
+        .view = {.data = r->kv, .bytes = (size_t)m->n_tokens * TOKEN_BYTES}};
+    int n = tsr_client_load(r->client, &load, 1);
     if (n < 0) return n;
     if (n == 0) return 0;
     if (!kv_is_right(r, m->prompt_offset, m->n_tokens))
@@ -110,14 +111,14 @@ static int load_match(struct replay *r, const struct tsr_prompt *prompt, const s
 
 static int store(struct replay *r, uint32_t kind, uint32_t offset, uint32_t n, uint32_t from)
 {
-    struct tsr_store s = {.size = sizeof s,
-                          .space = r->space,
-                          .kind = kind,
-                          .tokens = r->tokens + offset,
-                          .n_tokens = n,
-                          .from = from,
-                          .view = make_kv(r, offset + from, n - from)};
-    int err = tsr_store(r->client, &s);
+    struct tsr_store_desc s = {.size = sizeof s,
+                               .space = r->space,
+                               .kind = kind,
+                               .tokens = r->tokens + offset,
+                               .n_tokens = n,
+                               .from = from,
+                               .view = make_kv(r, offset + from, n - from)};
+    int err = tsr_client_store(r->client, &s);
     /* What any engine does when there is no room: go on without. */
     if (err == TSR_EFULL || err == TSR_ERANGE || err == TSR_EAGAIN || err == TSR_EFROZEN) {
         r->result->refused++;
@@ -153,15 +154,15 @@ static int replay_request(struct replay *r, size_t i)
                                 .flags = prefix ? TSR_PROMPT_PREFIX : TSR_PROMPT_SEGMENTS,
                                 .segments = prefix ? NULL : r->segments,
                                 .n_segments = prefix ? 0 : q->n_chunks};
-    struct tsr_lookup lookup = {.size = sizeof lookup,
-                                .spaces = &r->space,
-                                .n_spaces = 1,
-                                .matches = r->matches,
-                                .matches_max = r->matches_max,
-                                .request_id = i + 1};
+    struct tsr_lookup_desc lookup = {.size = sizeof lookup,
+                                     .spaces = &r->space,
+                                     .n_spaces = 1,
+                                     .matches = r->matches,
+                                     .matches_max = r->matches_max,
+                                     .request_id = i + 1};
     /* Who shares a tier asks it while the request waits in a queue. */
-    int err = tsr_discover(r->client, r->space, &prompt);
-    if (err >= 0) err = tsr_lookup(r->client, &prompt, &lookup);
+    int err = tsr_client_discover(r->client, r->space, &prompt);
+    if (err >= 0) err = tsr_client_lookup(r->client, &prompt, &lookup);
     if (err < 0) return err;
     r->result->requests++;
     r->result->tokens_asked += q->n_tokens;
@@ -173,7 +174,7 @@ static int replay_request(struct replay *r, size_t i)
         err = store_missing(r, q->n_chunks, lookup.n_matches);
     else if (!err && lookup.n_prefix_tokens < q->n_tokens)
         err = store(r, TSR_KIND_PREFIX, 0, q->n_tokens, from);
-    tsr_release(r->client, i + 1);
+    tsr_client_release(r->client, i + 1);
     return err;
 }
 
@@ -232,7 +233,7 @@ static int open_all(struct replay *r)
                                   .n_layers = 1,
                                   .n_heads = 1,
                                   .k_dim = ROW_BYTES / 2};
-    int err = tsr_open(&r->cache, r->how->config);
+    int err = tsr_cache_open(&r->cache, r->how->config);
     if (!err) err = tsr_space_open(&r->space, r->cache, &desc);
     if (!err) err = tsr_client_open(&r->client, r->cache);
     return err ? err : take_buffers(r);
@@ -242,7 +243,7 @@ static void close_all(struct replay *r)
 {
     tsr_client_close(r->client);
     tsr_space_close(r->space);
-    tsr_close(r->cache);
+    tsr_cache_close(r->cache);
     tsri_free(r->tokens);
     tsri_free(r->segments);
     tsri_free(r->matches);
@@ -268,7 +269,7 @@ static int replay_all(struct replay *r)
         if (interrupted) err = tsri_fail(TSR_EIO, "interrupted");
         if (r->how->progress) r->how->progress(r->how->arg, i + 1);
     }
-    if (!err && (r->how->disk || r->how->keep)) err = tsr_flush(r->cache);
+    if (!err && (r->how->disk || r->how->keep)) err = tsr_cache_flush(r->cache);
     r->result->seconds = (double)(tsri_now_ns() - start_ns) * 1e-9;
     if (!err) count(r);
     close_all(r);

@@ -1,8 +1,8 @@
-/* rig.c - what `tessera-lab bench` and bench_copy measure with: an engine's paged memory (blocks of 16
- * tokens in random order, K and V of a block side by side, one tensor for each layer), an entry's
- * cells of 64 tokens, and the batch that moves between them on a device. Beside it lie two flat
- * pieces of the same kinds of memory and as many bytes: one plain copy between those is what a move
- * is compared with. */
+/* rig.c - what `tessera-lab bench` and bench_copy measure with: an engine's paged memory (blocks of
+ * 16 tokens in random order, K and V of a block side by side, one tensor for each layer), an
+ * entry's cells of 64 tokens, and the batch that moves between them on a device. Beside it lie two
+ * flat pieces of the same kinds of memory and as many bytes: one plain copy between those is what a
+ * move is compared with. */
 #include "lab/lab.h"
 
 enum { BLOCK = 16, CELL = 64 };
@@ -188,7 +188,7 @@ int tsri_rig_init(struct tsri_rig *r, const struct tsri_rig_desc *s)
     *r = (struct tsri_rig){.direction = s->direction};
     if (s->n_tokens == 0 || s->n_tokens % CELL)
         return tsri_fail(TSR_EINVAL, "%u tokens are no whole cells", s->n_tokens);
-    struct tsr_device_config config = {
+    struct tsr_device_desc config = {
         .size = sizeof config, .variant = s->variant, .n_threads = s->n_threads};
     int e = tsri_device_open(&r->device, s->device, &config);
     if (!e) e = make_all(r, s);

@@ -170,14 +170,14 @@ static void executor_close(struct tsr_executor *x)
 
 struct loading {
     struct tsr_executor *x;
-    const struct tsr_model_config *config;
+    const struct tsr_model_desc *config;
 };
 
 static int load(void *arg)
 {
     const struct loading *loading = arg;
     struct tsr_executor *x = loading->x;
-    const struct tsr_model_config *config = loading->config;
+    const struct tsr_model_desc *config = loading->config;
     enum ggml_type convert;
     int e = find_device(x, config->device);
     if (!e) e = choose_kv(x, config->kv_dtype);
@@ -197,7 +197,7 @@ static int load(void *arg)
     return e;
 }
 
-static int executor_open(struct tsr_executor **out, const struct tsr_model_config *config)
+static int executor_open(struct tsr_executor **out, const struct tsr_model_desc *config)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start_ggml);

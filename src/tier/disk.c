@@ -228,7 +228,7 @@ const char *tsri_disk_mode(const struct tsr_tier *tier)
 /* ---- open ---- */
 
 /* The configuration of the first or the second disk tier, with what tests give instead. */
-static int configure(struct tsri_disk *d, const struct tsr_tier_env *env, bool second,
+static int configure(struct tsri_disk *d, const struct tsr_tier_desc *env, bool second,
                      struct tsri_disk_setup *set)
 {
     if (env->arg) *set = *(const struct tsri_disk_setup *)env->arg;
@@ -308,7 +308,7 @@ static void close_disk(struct tsri_disk *d)
     tsri_free(d);
 }
 
-static int open_disk(struct tsr_tier **out, const struct tsr_tier_env *env, bool second)
+static int open_disk(struct tsr_tier **out, const struct tsr_tier_desc *env, bool second)
 {
     struct tsri_disk *d = tsri_alloc(1, sizeof *d);
     if (!d) return TSR_ENOMEM;
@@ -336,12 +336,12 @@ static int open_disk(struct tsr_tier **out, const struct tsr_tier_env *env, bool
     return 0;
 }
 
-static int disk_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+static int disk_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
 {
     return open_disk(out, env, false);
 }
 
-static int disk2_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+static int disk2_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
 {
     return open_disk(out, env, true);
 }

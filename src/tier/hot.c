@@ -387,7 +387,7 @@ static int open_tables(struct hot *h)
     return 0;
 }
 
-static int hot_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+static int hot_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
 {
     const struct tsri_hot_setup *setup = env->arg;
     uint64_t n_pages = setup->bytes_max / setup->page_bytes;

@@ -81,7 +81,7 @@ static const char *set_or(const char *set, const char *configured)
 }
 
 /* The configuration, with what tests give instead. */
-static void configure(const struct tsr_tier_env *env, struct tsri_redis_setup *set)
+static void configure(const struct tsr_tier_desc *env, struct tsri_redis_setup *set)
 {
     if (env->arg) *set = *(const struct tsri_redis_setup *)env->arg;
     if (env->config) {
@@ -173,7 +173,7 @@ static void close_redis(struct tsri_redis *r)
     tsri_free(r);
 }
 
-static int redis_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+static int redis_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
 {
     struct tsri_redis *r = tsri_alloc(1, sizeof *r);
     if (!r) return TSR_ENOMEM;

@@ -33,7 +33,7 @@ static void configure_texts(struct tsri_s3_setup *set, const struct tsri_options
 }
 
 /* The configuration, with what tests give instead. */
-static void configure(const struct tsr_tier_env *env, struct tsri_s3_setup *set)
+static void configure(const struct tsr_tier_desc *env, struct tsri_s3_setup *set)
 {
     if (env->arg) *set = *(const struct tsri_s3_setup *)env->arg;
     if (env->config) {
@@ -117,7 +117,7 @@ static void close_s3(struct tsri_s3 *s)
     tsri_free(s);
 }
 
-static int s3_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+static int s3_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
 {
     struct tsri_s3 *s = tsri_alloc(1, sizeof *s);
     if (!s) return TSR_ENOMEM;

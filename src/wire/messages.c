@@ -100,7 +100,7 @@ static void cost_part(struct tsri_wire *w, float *cost_s)
 
 static void store_part(struct tsri_wire *w, struct tsri_request *r)
 {
-    struct tsr_store *s = &r->store;
+    struct tsr_store_desc *s = &r->store;
     uint32_t recipe_bytes = (uint32_t)s->recipe_bytes;
     if (w->in) s->size = sizeof *s;
     tsri_wire_u32(w, &r->space);

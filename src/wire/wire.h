@@ -203,7 +203,7 @@ struct tsri_request {
     struct tsr_prompt prompt;
     struct tsri_wire_lookup lookup;
     struct tsri_wire_retrieve retrieve;
-    struct tsr_store store; /* STORE, PUT_OPEN; its space and view are those below */
+    struct tsr_store_desc store; /* STORE, PUT_OPEN; its space and view are those below */
     struct tsri_wire_view view;
     struct tsri_wire_put_layers put;
     const uint64_t *ids; /* RELEASE */

@@ -7,11 +7,11 @@
 
 static int open_with(struct blend_kit *k, struct tsr_blend **out, const char *salt)
 {
-    struct tsr_blend_config config = {.size = sizeof config,
-                                      .model = k->model.model,
-                                      .cache = k->cache.cache,
-                                      .profile = &k->profile,
-                                      .salt = salt};
+    struct tsr_blend_desc config = {.size = sizeof config,
+                                    .model = k->model.model,
+                                    .cache = k->cache.cache,
+                                    .profile = &k->profile,
+                                    .salt = salt};
     return tsr_blend_open(out, &config);
 }
 
@@ -75,7 +75,7 @@ TEST(little_text_is_not_blended)
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
     CHECK(memcmp(prefill, k.logits, sizeof prefill) != 0);
     CHECK_INT(open_with(&k, &b, NULL), 0); /* at least 256 tokens */
-    struct tsr_ask ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL);
+    struct tsr_ask_desc ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL);
     CHECK_INT(tsr_blend_ask(b, &ask, k.logits, &k.report), 0);
     CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
     CHECK_INT(k.report.reasons, TSR_BLEND_FEW);
@@ -137,9 +137,9 @@ static void check_stored(struct blend_kit *k)
     struct tsr_prompt prompt = {
         .size = sizeof prompt, .tokens = k->tokens, .n_tokens = k->n_tokens};
     struct tsr_match matches[64];
-    struct tsr_lookup io = {
+    struct tsr_lookup_desc io = {
         .size = sizeof io, .spaces = &space, .n_spaces = 1, .matches = matches, .matches_max = 64};
-    CHECK(tsr_lookup(k->cache.client, &prompt, &io) >= 0);
+    CHECK(tsr_client_lookup(k->cache.client, &prompt, &io) >= 0);
     float logits[128];
     struct tsr_session *own = k->model.session, *plain;
     CHECK_INT(tsr_session_open(&plain, k->model.model, BLEND_KIT_TOKENS_MAX), 0);
@@ -149,12 +149,12 @@ static void check_stored(struct blend_kit *k)
         const struct tsr_match *m = &matches[i];
         size_t bytes = m->n_tokens * row * 2 * k->model.info.n_layers;
         uint8_t *kv = malloc(bytes);
-        struct tsr_load load = {.size = sizeof load,
-                                .space = space,
-                                .match = m,
-                                .prompt = &prompt,
-                                .view = {.data = kv, .bytes = bytes}};
-        CHECK_INT(tsr_load(k->cache.client, &load, 1), 1);
+        struct tsr_load_desc load = {.size = sizeof load,
+                                     .space = space,
+                                     .match = m,
+                                     .prompt = &prompt,
+                                     .view = {.data = kv, .bytes = bytes}};
+        CHECK_INT(tsr_client_load(k->cache.client, &load, 1), 1);
         for (uint32_t l = 0; l < k->model.info.n_layers; l++)
             for (uint32_t p = 0; p < 2; p++)
                 CHECK(memcmp(kv + (l * 2 + p) * m->n_tokens * row,

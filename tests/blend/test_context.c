@@ -26,11 +26,11 @@ static void answer(struct blend_kit *k, uint32_t first, float *logits)
 static void reopen_with_info(struct blend_kit *k)
 {
     struct tsr_model_info info = k->model.info;
-    struct tsr_blend_config config = {.size = sizeof config,
-                                      .info = &info,
-                                      .cache = k->cache.cache,
-                                      .profile = &k->profile,
-                                      .blend_min_tokens = UINT32_MAX};
+    struct tsr_blend_desc config = {.size = sizeof config,
+                                    .info = &info,
+                                    .cache = k->cache.cache,
+                                    .profile = &k->profile,
+                                    .blend_min_tokens = UINT32_MAX};
     info.caps = TSR_MODEL_MASS | TSR_MODEL_DEVIATION;
     tsr_blend_close(k->blend);
     CHECK_INT(tsr_blend_open(&k->blend, &config), 0);
@@ -57,10 +57,10 @@ static int do_step(struct tsr_session *s, const struct tsr_blend_step *step)
 
 /* All steps over memory that is only described; returns how many there were, and rows that were
  * begun in *n_rows. */
-static uint32_t drive(struct blend_kit *k, const struct tsr_ask *asked, uint32_t *n_rows)
+static uint32_t drive(struct blend_kit *k, const struct tsr_ask_desc *asked, uint32_t *n_rows)
 {
     struct tsr_kv_layout layout = *tsr_session_layout(k->model.session);
-    struct tsr_ask ask = *asked;
+    struct tsr_ask_desc ask = *asked;
     struct tsr_run *run;
     struct tsr_blend_step step;
     uint32_t n = 0;
@@ -89,7 +89,7 @@ TEST(context_and_then_the_question_is_the_whole_answer)
             blend_kit_open(&k, archs[a], a ? TSR_DTYPE_F32 : TSR_DTYPE_F16, 0);
             for (uint32_t round = 0; round < 3; round++) {
                 blend_kit_prompt(&k, selector, 24, docs, 4, round ? order : NULL);
-                struct tsr_ask ask = blend_kit_ask_of(&k, selector, 0.2, CONTEXT);
+                struct tsr_ask_desc ask = blend_kit_ask_of(&k, selector, 0.2, CONTEXT);
                 reopen_with_info(&k);
                 drive(&k, &ask, &n_rows);
                 CHECK_INT(k.report.n_filled, round ? 0 : 24 + 209);
@@ -119,7 +119,7 @@ TEST(what_is_known_and_not_selected_needs_no_pass)
         CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
         blend_kit_prompt(&k, 2, 24, docs, 4, order);
         if (cold) blend_kit_make_cold(&k);
-        struct tsr_ask ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, CONTEXT);
+        struct tsr_ask_desc ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, CONTEXT);
         CHECK_INT(drive(&k, &ask, &n_rows), 0);
         CHECK_INT(k.report.n_reused + k.report.n_exact, 24 + 209);
         CHECK_INT(k.report.tier_tokens[cold], 24 + 209);
@@ -141,7 +141,7 @@ TEST(what_is_lost_without_a_pass_is_filled_or_computed)
         CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
         blend_kit_make_cold(&k);
         fake_tier_fail(&k.tier, FAKE_GET, 1, 1000, TSR_EIO);
-        struct tsr_ask ask =
+        struct tsr_ask_desc ask =
             blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, fill ? CONTEXT : (uint32_t)TSR_ASK_CONTEXT);
         drive(&k, &ask, &n_rows);
         CHECK(k.report.reasons & TSR_BLEND_FAULT);
@@ -169,7 +169,7 @@ TEST(hkvd_may_let_every_row_go)
     blend_kit_prompt(&k, 4, 24, docs, 4, order);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
     memcpy(none, k.logits, sizeof none);
-    struct tsr_ask ask = blend_kit_ask_of(&k, TSR_SELECT_HKVD, 0.001, CONTEXT);
+    struct tsr_ask_desc ask = blend_kit_ask_of(&k, TSR_SELECT_HKVD, 0.001, CONTEXT);
     drive(&k, &ask, &n_rows);
     CHECK(n_rows > 100);
     CHECK_INT(k.report.n_recomputed, 0);
@@ -187,7 +187,7 @@ TEST(the_context_may_end_behind_the_last_segment)
     blend_kit_prompt(&k, 5, 24, docs, 4, order);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
     for (uint32_t n_context = 24 + 209; n_context < k.n_tokens; n_context++) {
-        struct tsr_ask ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, CONTEXT);
+        struct tsr_ask_desc ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, CONTEXT);
         ask.n_context = n_context;
         drive(&k, &ask, &n_rows);
         CHECK_INT(n_rows, n_context - 24 - 209);
@@ -203,7 +203,8 @@ TEST(the_questions_rows_are_never_stored)
     uint32_t n_rows;
     blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
     blend_kit_prompt(&k, 6, 0, docs, 4, NULL);
-    struct tsr_ask ask = blend_kit_ask_of(&k, TSR_SELECT_FULL, 1, TSR_ASK_CONTEXT | TSR_ASK_PREFIX);
+    struct tsr_ask_desc ask =
+        blend_kit_ask_of(&k, TSR_SELECT_FULL, 1, TSR_ASK_CONTEXT | TSR_ASK_PREFIX);
     drive(&k, &ask, &n_rows);
     CHECK_INT(n_rows, 209);
     CHECK_INT(k.report.n_stored, 208); /* of 221 tokens, 209 of them context */
@@ -225,7 +226,7 @@ TEST(an_info_gives_the_space_of_its_model)
 static int open_info(struct blend_kit *k, const struct tsr_model_info *info)
 {
     struct tsr_blend *b;
-    struct tsr_blend_config config = {.size = sizeof config, .info = info, .model = NULL};
+    struct tsr_blend_desc config = {.size = sizeof config, .info = info, .model = NULL};
     (void)k;
     int e = tsr_blend_open(&b, &config);
     tsr_blend_close(b);
@@ -254,7 +255,7 @@ TEST(what_makes_no_sense_is_refused)
     CHECK_INT(open_info(&k, &bad), TSR_EINVAL);
 
     blend_kit_prompt(&k, 7, 24, docs, 4, NULL);
-    struct tsr_ask ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, CONTEXT | TSR_ASK_GATE);
+    struct tsr_ask_desc ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, CONTEXT | TSR_ASK_GATE);
     CHECK_INT(tsr_blend_start(&run, k.blend, &ask, NULL), TSR_EINVAL);
     CHECK_HAS(tsr_errmsg(), "gate");
     ask.flags = CONTEXT;

@@ -114,7 +114,7 @@ TEST(a_pass_that_failed_must_be_ended_and_is_ended_once)
     ops.begin = odd_begin;
     ops.end = odd_end;
     struct model_kit k = {.info.size = sizeof k.info};
-    struct tsr_model_config config = {.size = sizeof config, .path = "llama"};
+    struct tsr_model_desc config = {.size = sizeof config, .path = "llama"};
     CHECK_INT(tsr_model_open(&k.model, &ops, &config), 0);
     CHECK_INT(tsr_model_info(k.model, &k.info), 0);
     CHECK_INT(k.info.kv_dtype, TSR_DTYPE_F16);
@@ -136,7 +136,7 @@ TEST(a_pass_that_failed_must_be_ended_and_is_ended_once)
 
 TEST(tables_that_lack_members_or_are_of_another_age_are_refused)
 {
-    struct tsr_model_config config = {.size = sizeof config, .path = "llama"};
+    struct tsr_model_desc config = {.size = sizeof config, .path = "llama"};
     struct tsr_model *m;
     struct tsr_executor_ops ops = *tsr_executor_tiny();
     ops.abi = TSR_EXECUTOR_ABI + 1;

@@ -20,9 +20,9 @@ static struct tsri_feed_range range_of(struct blend_kit *k, uint32_t from, uint3
     struct tsr_range segment = {0, 100};
     struct tsr_prompt prompt = kit_segment_prompt(k->tokens, 100, &segment);
     struct tsr_match match;
-    struct tsr_lookup io = {
+    struct tsr_lookup_desc io = {
         .size = sizeof io, .spaces = &space, .n_spaces = 1, .matches = &match, .matches_max = 1};
-    CHECK_INT(tsr_lookup(k->cache.client, &prompt, &io), 100);
+    CHECK_INT(tsr_client_lookup(k->cache.client, &prompt, &io), 100);
     match.entry_offset = from;
     match.prompt_offset = at;
     match.n_tokens = n;
@@ -103,7 +103,7 @@ TEST(what_the_device_pool_has_is_taken_from_there)
         uint32_t tokens[512];
         blend_kit_open_pool(&k, "qwen2", TSR_DTYPE_F32);
         store_document(&k);
-        CHECK_INT(tsr_flush(k.cache.cache), 0);
+        CHECK_INT(tsr_cache_flush(k.cache.cache), 0);
         struct tsri_feed_range range = range_of(&k, 20, 60, 300);
         tsri_manager_drain(k.cache.cache); /* promoted, because it was found */
         if (cold)

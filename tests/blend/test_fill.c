@@ -6,7 +6,7 @@
 static void settle(struct blend_kit *k, bool int8, uint8_t *after, size_t bytes, int *stored)
 {
     blend_kit_prompt(k, 1, 24, (const uint32_t[]){30, 50}, 2, NULL);
-    struct tsr_ask ask = blend_kit_ask_of(k, TSR_SELECT_NONE, 0, TSR_ASK_FILL);
+    struct tsr_ask_desc ask = blend_kit_ask_of(k, TSR_SELECT_NONE, 0, TSR_ASK_FILL);
     struct tsri_plan plan;
     struct tsri_plan_desc d = {
         .ask = &ask, .profile = &k->profile, .selector = TSR_SELECT_NONE, .same_context = true};
@@ -47,12 +47,12 @@ TEST(what_is_written_back_is_what_a_load_writes)
                                     .n_segments = 3,
                                     .flags = TSR_PROMPT_SEGMENTS | TSR_PROMPT_CONTEXT};
         struct tsr_match m;
-        struct tsr_lookup io = {.size = sizeof io,
-                                .spaces = &k.blend->segments,
-                                .n_spaces = 1,
-                                .matches = &m,
-                                .matches_max = 1};
-        CHECK_INT(tsr_lookup(k.cache.client, &prompt, &io), 50);
+        struct tsr_lookup_desc io = {.size = sizeof io,
+                                     .spaces = &k.blend->segments,
+                                     .n_spaces = 1,
+                                     .matches = &m,
+                                     .matches_max = 1};
+        CHECK_INT(tsr_client_lookup(k.cache.client, &prompt, &io), 50);
         CHECK_INT(m.base, 24);
         CHECK_INT(m.context, TSR_CONTEXT_SAME);
         struct tsri_feed_range range = {.match = m, .space = k.blend->segments, .int8 = int8};
@@ -81,11 +81,11 @@ TEST(what_cannot_be_kept_is_still_put_in_its_place)
     blend_kit_open(&k, "llama", TSR_DTYPE_F32, 0);
     settle(&k, false, kept, sizeof kept, &stored);
     CHECK_INT(stored, 50);
-    tsr_freeze(k.cache.cache, 1);
+    tsr_cache_freeze(k.cache.cache, 1);
     settle(&k, false, refused, sizeof refused, &stored);
     CHECK_INT(stored, TSR_EFROZEN);
     CHECK(memcmp(kept, refused, sizeof kept) == 0);
-    tsr_freeze(k.cache.cache, 0);
+    tsr_cache_freeze(k.cache.cache, 0);
     CHECK(blend_kit_close(&k));
 }
 

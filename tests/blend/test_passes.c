@@ -12,7 +12,7 @@ static const uint32_t docs[] = {70, 40, 66};
 static struct tsr_run *run_to_pass(struct blend_kit *k, uint32_t selector, uint32_t flags,
                                    uint32_t n, struct tsr_blend_step *step)
 {
-    static struct tsr_ask ask;
+    static struct tsr_ask_desc ask;
     struct tsr_run *run;
     int result = 0;
     ask = blend_kit_ask_of(k, selector, 0.25, flags);
@@ -136,7 +136,7 @@ TEST(a_bias_that_is_given_counts_and_changes_the_answer)
     blend_kit_prompt(&k, 5, 20, docs, 3, NULL);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
     memcpy(plain, k.logits, sizeof plain);
-    struct tsr_ask ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL | TSR_ASK_BIAS);
+    struct tsr_ask_desc ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL | TSR_ASK_BIAS);
     ask.bias = -0.8;
     CHECK_INT(tsr_blend_ask(k.blend, &ask, k.logits, &k.report), 0);
     CHECK(k.report.bias == -0.8);

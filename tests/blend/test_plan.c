@@ -22,14 +22,14 @@ static struct tsr_match segment(uint32_t i, uint32_t context)
 static void plan_of(struct tsri_plan *p, const struct tsr_match *matches, uint32_t n,
                     uint32_t flags, const struct tsri_plan_desc *more)
 {
-    static struct tsr_ask ask;
-    ask = (struct tsr_ask){.size = sizeof ask,
-                           .tokens = tokens,
-                           .n_tokens = 300,
-                           .segments = segments,
-                           .n_segments = 4,
-                           .system = 1,
-                           .flags = flags};
+    static struct tsr_ask_desc ask;
+    ask = (struct tsr_ask_desc){.size = sizeof ask,
+                                .tokens = tokens,
+                                .n_tokens = 300,
+                                .segments = segments,
+                                .n_segments = 4,
+                                .system = 1,
+                                .flags = flags};
     struct tsri_plan_desc d = *more;
     d.ask = &ask;
     d.profile = &profile;

@@ -21,14 +21,14 @@ static void open_all(void)
         kit_open(&r.kit, NULL);
     }
     rig_open_engines(&r, TSR_MEMORY_HOST);
-    struct tsr_delivery_config config = config_of(&r);
-    CHECK_INT(tsr_register_kv_cache(&kv, r.kit.client, &config), 0);
+    struct tsr_delivery_desc config = config_of(&r);
+    CHECK_INT(tsr_kv_cache_register(&kv, r.kit.client, &config), 0);
     r.tokens = kit_tokens(1, SEGMENT);
 }
 
 static void close_all(void)
 {
-    tsr_unregister_kv_cache(kv);
+    tsr_kv_cache_unregister(kv);
     rig_close_engines(&r);
     free(r.tokens);
     if (served)
@@ -48,9 +48,9 @@ static void compute(const uint32_t *tokens)
 
 static int store_ahead(const uint32_t *tokens)
 {
-    struct tsr_store s = {.size = sizeof s, .tokens = tokens, .n_tokens = SEGMENT};
+    struct tsr_store_desc s = {.size = sizeof s, .tokens = tokens, .n_tokens = SEGMENT};
     compute(tokens);
-    return tsr_store_pre_computed(kv, &s, r.slots);
+    return tsr_kv_cache_store(kv, &s, r.slots);
 }
 
 /* A prompt in which the segment stands behind `ahead` tokens that nobody knows, and before some. */
@@ -79,9 +79,9 @@ TEST(what_is_stored_is_found_at_any_offset_with_leases_and_retrieved_to_its_plac
     for (size_t i = 0; i < TSRI_COUNT(ahead); i++) {
         struct tsr_match matches[8];
         struct tsr_prompt p = prompt_of(r.tokens, ahead[i]);
-        struct tsr_lookup l = {
+        struct tsr_lookup_desc l = {
             .size = sizeof l, .matches = matches, .matches_max = 8, .request_id = 5};
-        CHECK_INT(tsr_lookup_pre_computed(kv, &p, &l), SEGMENT);
+        CHECK_INT(tsr_kv_cache_lookup(kv, &p, &l), SEGMENT);
         CHECK_INT(l.n_matches, 1);
         CHECK_INT(matches[0].prompt_offset, ahead[i]);
         CHECK_INT(n_leased(), 1);
@@ -89,9 +89,9 @@ TEST(what_is_stored_is_found_at_any_offset_with_leases_and_retrieved_to_its_plac
             .size = sizeof range, .match = &matches[0], .prompt = &p, .slots = r.slots};
         forget_engines(&r);
         expect(&r, r.tokens, SEGMENT, ahead[i]);
-        CHECK_INT(tsr_retrieve_pre_computed(kv, &range, 1, 0), 1);
+        CHECK_INT(tsr_kv_cache_retrieve(kv, &range, 1, 0), 1);
         CHECK(same_images(&r));
-        tsr_release(r.kit.client, 5);
+        tsr_client_release(r.kit.client, 5);
     }
     if (served) CHECK(server_wait_leased(&server, 0));
     CHECK_INT(n_leased(), 0);
@@ -113,16 +113,16 @@ TEST(one_round_trip_finds_every_text_of_a_prompt)
     struct tsr_match matches[2 * N];
     struct tsr_prompt p = {
         .size = sizeof p, .tokens = long_prompt, .n_tokens = TSRI_COUNT(long_prompt)};
-    struct tsr_lookup l = {
+    struct tsr_lookup_desc l = {
         .size = sizeof l, .matches = matches, .matches_max = 2 * N, .request_id = 9};
     uint64_t before = served ? server_metric(&server, TSRI_M_requests) : 0;
-    CHECK_INT(tsr_lookup_pre_computed(kv, &p, &l), N * SEGMENT);
+    CHECK_INT(tsr_kv_cache_lookup(kv, &p, &l), N * SEGMENT);
     if (served) CHECK_INT(server_metric(&server, TSRI_M_requests), before + 1);
     CHECK_INT(l.n_matches, N);
     CHECK_INT(n_leased(), N);
-    CHECK(tsr_release(r.kit.client, 9) >= 0);
+    CHECK(tsr_client_release(r.kit.client, 9) >= 0);
     l.request_id = 0; /* without a lease it could be gone by the time it is wanted */
-    CHECK_INT(tsr_lookup_pre_computed(kv, &p, &l), TSR_EINVAL);
+    CHECK_INT(tsr_kv_cache_lookup(kv, &p, &l), TSR_EINVAL);
     close_all();
 }
 
@@ -130,36 +130,37 @@ TEST(what_was_blended_is_found_by_its_recipe_and_never_as_exact)
 {
     open_all();
     struct tsr_range range;
-    struct tsr_store s = {.size = sizeof s, .tokens = r.tokens, .n_tokens = SEGMENT};
+    struct tsr_store_desc s = {.size = sizeof s, .tokens = r.tokens, .n_tokens = SEGMENT};
     compute(r.tokens);
-    CHECK_INT(tsr_store_final(kv, &s, r.slots), TSR_EINVAL); /* how was it made? */
+    CHECK_INT(tsr_kv_cache_store_final(kv, &s, r.slots), TSR_EINVAL); /* how was it made? */
     s.recipe = "query 5%";
     s.recipe_bytes = 8;
-    CHECK_INT(tsr_store_final(kv, &s, r.slots), SEGMENT);
+    CHECK_INT(tsr_kv_cache_store_final(kv, &s, r.slots), SEGMENT);
     CHECK_INT(kit_find_prefix(&r.kit, r.tokens, SEGMENT), 0);
     CHECK_INT(kit_find_segment(&r.kit, r.tokens, SEGMENT), 0);
     struct tsr_match match;
     struct tsr_prompt any = prompt_of(r.tokens, 0);
-    struct tsr_lookup l = {.size = sizeof l, .matches = &match, .matches_max = 1, .request_id = 3};
-    CHECK_INT(tsr_lookup_pre_computed(kv, &any, &l), 0);
+    struct tsr_lookup_desc l = {
+        .size = sizeof l, .matches = &match, .matches_max = 1, .request_id = 3};
+    CHECK_INT(tsr_kv_cache_lookup(kv, &any, &l), 0);
     any.flags = TSR_PROMPT_OTHER;
-    CHECK_INT(tsr_lookup_pre_computed(kv, &any, &l), 0);
+    CHECK_INT(tsr_kv_cache_lookup(kv, &any, &l), 0);
     struct tsr_prompt p = kit_segment_prompt(r.tokens, SEGMENT, &range);
     p.flags = TSR_PROMPT_BLENDED;
     p.recipe = "query 15%";
     p.recipe_bytes = 9;
-    CHECK_INT(tsr_lookup_pre_computed(kv, &p, &l), 0);
+    CHECK_INT(tsr_kv_cache_lookup(kv, &p, &l), 0);
     p.recipe = "query 5%";
     p.recipe_bytes = 8;
-    CHECK_INT(tsr_lookup_pre_computed(kv, &p, &l), SEGMENT);
+    CHECK_INT(tsr_kv_cache_lookup(kv, &p, &l), SEGMENT);
     CHECK_INT(match.kind, TSR_KIND_BLENDED);
     struct tsr_delivery_range want = {
         .size = sizeof want, .match = &match, .prompt = &p, .slots = r.slots};
     forget_engines(&r);
     expect(&r, r.tokens, SEGMENT, 0);
-    CHECK_INT(tsr_retrieve_pre_computed(kv, &want, 1, 0), 1);
+    CHECK_INT(tsr_kv_cache_retrieve(kv, &want, 1, 0), 1);
     CHECK(same_images(&r));
-    CHECK(tsr_release(r.kit.client, 3) >= 0);
+    CHECK(tsr_client_release(r.kit.client, 3) >= 0);
     close_all();
 }
 
@@ -167,17 +168,17 @@ TEST(mistakes_are_told)
 {
     open_all();
     struct tsr_kv_cache *none;
-    struct tsr_delivery_config config = config_of(&r);
-    CHECK_INT(tsr_register_kv_cache(&none, NULL, &config), TSR_EINVAL);
+    struct tsr_delivery_desc config = config_of(&r);
+    CHECK_INT(tsr_kv_cache_register(&none, NULL, &config), TSR_EINVAL);
     config.space = NULL;
-    CHECK_INT(tsr_register_kv_cache(&none, r.kit.client, &config), TSR_ESPACE);
-    struct tsr_store s = {
+    CHECK_INT(tsr_kv_cache_register(&none, r.kit.client, &config), TSR_ESPACE);
+    struct tsr_store_desc s = {
         .size = sizeof s, .kind = TSR_KIND_PREFIX, .tokens = r.tokens, .n_tokens = SEGMENT};
-    CHECK_INT(tsr_store_pre_computed(kv, &s, r.slots), TSR_EINVAL);
+    CHECK_INT(tsr_kv_cache_store(kv, &s, r.slots), TSR_EINVAL);
     s.kind = 0;
-    CHECK_INT(tsr_store_pre_computed(kv, &s, NULL), TSR_EINVAL);
+    CHECK_INT(tsr_kv_cache_store(kv, &s, NULL), TSR_EINVAL);
     r.slots[3] = -1; /* a token that stands nowhere */
-    CHECK_INT(tsr_store_pre_computed(kv, &s, r.slots), TSR_EINVAL);
+    CHECK_INT(tsr_kv_cache_store(kv, &s, r.slots), TSR_EINVAL);
     CHECK_INT(kit_find_segment(&r.kit, r.tokens, SEGMENT), 0);
     close_all();
 }
@@ -189,14 +190,15 @@ TEST(a_server_that_is_gone_is_a_miss)
     CHECK_INT(store_ahead(r.tokens), SEGMENT);
     struct tsr_match match;
     struct tsr_prompt p = prompt_of(r.tokens, 5);
-    struct tsr_lookup l = {.size = sizeof l, .matches = &match, .matches_max = 1, .request_id = 3};
-    CHECK_INT(tsr_lookup_pre_computed(kv, &p, &l), SEGMENT);
+    struct tsr_lookup_desc l = {
+        .size = sizeof l, .matches = &match, .matches_max = 1, .request_id = 3};
+    CHECK_INT(tsr_kv_cache_lookup(kv, &p, &l), SEGMENT);
     tsr_server_close(server.server);
     struct tsr_delivery_range want = {
         .size = sizeof want, .match = &match, .prompt = &p, .slots = r.slots};
-    CHECK_INT(tsr_retrieve_pre_computed(kv, &want, 1, 0), 0);
+    CHECK_INT(tsr_kv_cache_retrieve(kv, &want, 1, 0), 0);
     CHECK_INT(want.result, TSR_ENOENT);
-    CHECK_INT(tsr_lookup_pre_computed(kv, &p, &l), 0);
+    CHECK_INT(tsr_kv_cache_lookup(kv, &p, &l), 0);
     CHECK_INT(store_ahead(r.tokens), TSR_EAGAIN);
     struct tsr_config *cfg = kit_config(NULL);
     CHECK_INT(tsr_config_set(cfg, "server_socket", server.path), 0);

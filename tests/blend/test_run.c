@@ -275,7 +275,7 @@ TEST(rubbish_in_any_layer_is_computed_anew)
                                     .n_segments = k.n_segments,
                                     .flags = TSR_PROMPT_SEGMENTS | TSR_PROMPT_CONTEXT};
         struct tsr_key keys[16];
-        int n = tsr_keys(tsr_blend_space(k.blend), &prompt, keys, 16);
+        int n = tsr_space_keys(tsr_blend_space(k.blend), &prompt, keys, 16);
         CHECK(n >= 5);
         blend_kit_make_cold(&k);
         uint32_t n_damaged = 0;
@@ -301,7 +301,7 @@ TEST(a_tier_that_stalls_is_not_waited_for_and_never_writes_late)
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.2, TSR_ASK_FILL), 0);
     blend_kit_make_cold(&k);
     fake_tier_gate(&k.tier, FAKE_GET);
-    struct tsr_ask ask = blend_kit_ask_of(&k, TSR_SELECT_QUERY, 0.2, TSR_ASK_FILL);
+    struct tsr_ask_desc ask = blend_kit_ask_of(&k, TSR_SELECT_QUERY, 0.2, TSR_ASK_FILL);
     ask.timeout_ms = 30;
     k.report.size = sizeof k.report;
     CHECK_INT(tsr_blend_ask(k.blend, &ask, k.logits, &k.report), 0);
@@ -344,14 +344,14 @@ TEST(a_cache_that_keeps_nothing_changes_nothing)
     blend_kit_prompt(&k, 11, 24, docs, 4, NULL);
     blend_kit_ask_alone(&k, TSR_SELECT_QUERY, 0.2, TSR_ASK_FILL);
     memcpy(alone, k.logits, sizeof alone);
-    tsr_freeze(k.cache.cache, 1);
+    tsr_cache_freeze(k.cache.cache, 1);
     for (uint32_t i = 0; i < 2; i++) {
         CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.2, ALL_FLAGS), 0);
         CHECK(same(k.logits, alone));
         CHECK(k.report.reasons & TSR_BLEND_REFUSED);
         CHECK_INT(k.report.n_stored, 0);
     }
-    tsr_freeze(k.cache.cache, 0);
+    tsr_cache_freeze(k.cache.cache, 0);
     CHECK(blend_kit_close(&k));
 }
 
@@ -379,7 +379,7 @@ static int do_step(struct tsr_session *s, const struct tsr_blend_step *step)
 /* Takes at most n_max steps; returns how many there were. */
 static uint32_t steps(struct blend_kit *k, uint32_t selector, uint32_t n_max)
 {
-    struct tsr_ask ask = blend_kit_ask_of(k, selector, 0.3, ALL_FLAGS);
+    struct tsr_ask_desc ask = blend_kit_ask_of(k, selector, 0.3, ALL_FLAGS);
     struct tsr_kv_layout layout = *tsr_session_layout(k->model.session);
     struct tsr_session *session = ask.session;
     struct tsr_run *run;
@@ -426,7 +426,7 @@ TEST(a_step_that_failed_ends_the_run_with_its_error)
     struct blend_kit k;
     blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
     blend_kit_prompt(&k, 13, 24, docs, 4, NULL);
-    struct tsr_ask ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL);
+    struct tsr_ask_desc ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL);
     struct tsr_run *run;
     struct tsr_blend_step step;
     CHECK_INT(tsr_blend_start(&run, k.blend, &ask, NULL), 0);
@@ -446,7 +446,7 @@ TEST(prompts_that_cannot_be_answered_are_refused_with_a_reason)
     struct blend_kit k;
     blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
     blend_kit_prompt(&k, 14, 24, docs, 4, NULL);
-    struct tsr_ask good = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, 0), ask = good;
+    struct tsr_ask_desc good = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, 0), ask = good;
     struct tsr_run *run;
     ask.n_tokens = k.n_tokens - 12;
     CHECK_INT(tsr_blend_start(&run, k.blend, &ask, NULL), TSR_EPROMPT);
@@ -487,7 +487,7 @@ TEST(kv_in_device_memory_without_a_device_is_refused)
     struct tsr_run *run;
     blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
     blend_kit_prompt(&k, 1, 20, docs, 4, NULL);
-    struct tsr_ask ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL);
+    struct tsr_ask_desc ask = blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL);
     struct tsr_kv_layout layout = *tsr_session_layout(k.model.session);
     layout.memory = TSR_MEMORY_DEVICE;
     CHECK_INT(tsr_blend_start(&run, k.blend, &ask, &layout), TSR_EDEVICE);

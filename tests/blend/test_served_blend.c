@@ -65,7 +65,7 @@ TEST(answers_and_reports_are_those_of_a_cache_of_ones_own)
                 CHECK_INT(k.report.reasons, own.report.reasons);
                 CHECK_INT(k.report.n_failed, 0);
                 if (round != 2) continue;
-                CHECK_INT(tsr_flush(k.cache.cache), 0);
+                CHECK_INT(tsr_cache_flush(k.cache.cache), 0);
                 tsri_work_drain(tsri_ops_work(k.cache.cache->ops));
                 CHECK(server_wait_leased(&server, 0));
                 CHECK(kit_evict_all(&server.k) > 0); /* the last round comes from the tier */
@@ -90,7 +90,7 @@ TEST(context_from_a_server_is_complete_without_a_pass)
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
     for (uint32_t round = 0; round < 2; round++) {
         blend_kit_prompt(&k, 9, 24, docs, 4, order);
-        struct tsr_ask ask =
+        struct tsr_ask_desc ask =
             blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL | TSR_ASK_CONTEXT);
         k.report = (struct tsr_blend_report){.size = sizeof k.report};
         CHECK_INT(tsr_blend_start(&run, k.blend, &ask, NULL), 0);
@@ -100,7 +100,7 @@ TEST(context_from_a_server_is_complete_without_a_pass)
         model_kit_prefill(&k.model, k.tokens, 24 + 209, 12, mine);
         CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
         CHECK(same(mine, k.logits));
-        CHECK_INT(tsr_flush(k.cache.cache), 0);
+        CHECK_INT(tsr_cache_flush(k.cache.cache), 0);
         tsri_work_drain(tsri_ops_work(k.cache.cache->ops));
         CHECK(server_wait_leased(&server, 0));
         CHECK(kit_evict_all(&server.k) > 0); /* the second time from its tier */
@@ -168,7 +168,7 @@ TEST(a_tier_of_the_server_that_fails_is_computed_around)
     blend_kit_prompt(&k, 8, 24, docs, 4, NULL);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.2, TSR_ASK_FILL), 0);
     memcpy(known, k.logits, sizeof known);
-    CHECK_INT(tsr_flush(k.cache.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache.cache), 0);
     tsri_work_drain(tsri_ops_work(k.cache.cache->ops));
     CHECK(server_wait_leased(&server, 0));
     CHECK(kit_evict_all(&server.k) > 0);

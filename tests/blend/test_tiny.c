@@ -80,7 +80,7 @@ TEST(descriptions_it_cannot_read_are_refused_by_word)
                {"llama vocab=1000000 heads=256", TSR_ERANGE, "too many"}};
     for (uint32_t i = 0; i < TSRI_COUNT(bad); i++) {
         struct tsr_model *m;
-        struct tsr_model_config config = {.size = sizeof config, .path = bad[i].path};
+        struct tsr_model_desc config = {.size = sizeof config, .path = bad[i].path};
         CHECK_INT(tsr_model_open(&m, tsr_executor_tiny(), &config), bad[i].err);
         CHECK(m == NULL);
         CHECK_HAS(tsr_errmsg(), bad[i].says);

@@ -75,11 +75,11 @@ TEST(pins_and_tiers_are_told)
     uint32_t *tokens = kit_tokens(3, 64);
     struct tsr_prompt p = kit_segment_prompt(tokens, 64, &range);
     CHECK_INT(kit_store_segment(&k, tokens, 64), 64);
-    CHECK_INT(tsr_flush(k.cache), 0);
-    CHECK_INT(tsr_pin(k.space, &p), 1);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
+    CHECK_INT(tsr_space_pin(k.space, &p), 1);
     CHECK_INT(tsri_cache_list(k.cache, 0, &row, 1, &next), 1);
     CHECK(row.tiers == 3 && row.user_pins == 1 && row.pins == 1);
-    CHECK_INT(tsr_unpin(k.space, &p), 1);
+    CHECK_INT(tsr_space_unpin(k.space, &p), 1);
     CHECK_INT(kit_evict_all(&k), 1);
     CHECK_INT(tsri_cache_list(k.cache, 0, &row, 1, &next), 1);
     CHECK(row.tiers == 2 && row.pins == 0);
@@ -112,7 +112,7 @@ TEST(what_fits_is_brought_up_and_nothing_is_pushed_out)
     uint32_t *tokens = kit_tokens(4, N * 64);
     for (uint32_t i = 0; i < N; i++) {
         CHECK_INT(kit_store_segment(&k, tokens + i * 64, 64), 64);
-        CHECK_INT(tsr_flush(k.cache), 0); /* what waits to be written cannot go */
+        CHECK_INT(tsr_cache_flush(k.cache), 0); /* what waits to be written cannot go */
     }
     CHECK(kit_evict_all(&k) > 0);
     CHECK_INT(tsri_cache_warm(k.cache, 1, NULL), 1); /* so many bytes are soon too many */
@@ -135,7 +135,7 @@ TEST(a_tier_that_fails_brings_nothing_and_keeps_nothing)
     tiered_open(&k);
     uint32_t *tokens = kit_tokens(5, 64);
     CHECK_INT(kit_store_segment(&k, tokens, 64), 64);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     CHECK_INT(kit_evict_all(&k), 1);
     fake_tier_fail(&plan, FAKE_GET, 1, 100, TSR_EIO);
     CHECK_INT(tsri_cache_warm(k.cache, 0, NULL), 0);

@@ -41,7 +41,7 @@ TEST(a_cache_opens_with_defaults_and_closes)
     CHECK_INT(c->arena.region.bytes, 16 << 20);
     CHECK(tsri_cache_is_valid(c));
     tsri_cache_close(c);
-    tsr_close(NULL);
+    tsr_cache_close(NULL);
 }
 
 TEST(limits_that_nobody_set_follow_from_host_size)
@@ -75,7 +75,7 @@ TEST(what_cannot_be_opened_leaves_nothing_behind)
     struct tsr_cache *c = NULL;
     struct tsr_config *cfg =
         kit_config((const char *[]){"host_size", "1M", "host_page_size", "2M", NULL});
-    CHECK(tsr_open(&c, cfg) < 0);
+    CHECK(tsr_cache_open(&c, cfg) < 0);
     CHECK(c == NULL);
     CHECK_HAS(tsr_errmsg(), "host_page_size");
     tsr_config_close(cfg);
@@ -84,9 +84,9 @@ TEST(what_cannot_be_opened_leaves_nothing_behind)
                                       "268435456", "metadata_size", "100G", NULL});
     long size = 0, after = 0, resident;
     statm(&size, &resident);
-    int e = tsr_open(&c, cfg);
+    int e = tsr_cache_open(&c, cfg);
     if (e == 0) {
-        tsr_close(c);
+        tsr_cache_close(c);
     } else {
         CHECK_INT(e, TSR_ENOMEM);
         CHECK(c == NULL);
@@ -96,7 +96,7 @@ TEST(what_cannot_be_opened_leaves_nothing_behind)
     tsr_config_close(cfg);
 }
 
-static int failing_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+static int failing_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
 {
     (void)out;
     (void)env;
@@ -111,7 +111,7 @@ TEST(a_tier_that_does_not_open_is_why_the_cache_does_not)
     CHECK_INT(tsr_tier_attach(cfg, &mem_tier, NULL), 0); /* this one is open by then */
     CHECK_INT(tsr_tier_attach(cfg, &broken, NULL), 0);
     struct tsr_cache *c = NULL;
-    CHECK_INT(tsr_open(&c, cfg), TSR_EIO);
+    CHECK_INT(tsr_cache_open(&c, cfg), TSR_EIO);
     CHECK(c == NULL);
     CHECK_HAS(tsr_errmsg(), "this tier does not open");
     tsr_config_close(cfg);
@@ -138,7 +138,7 @@ static void close_all(void *arg)
     struct kit *k = arg;
     tsr_client_close(k->client);
     tsr_space_close(k->space);
-    tsr_close(k->cache);
+    tsr_cache_close(k->cache);
 }
 
 TEST(a_forked_child_closes_and_the_parent_notices_nothing)
@@ -155,7 +155,7 @@ TEST(a_forked_child_closes_and_the_parent_notices_nothing)
     CHECK_INT(in_child(close_all, &k), 7);
     pthread_mutex_unlock(&k.cache->lock);
     CHECK_INT(kit_load_and_check(&k, &prompt), 40);
-    CHECK_INT(tsr_release(k.client, 9), 1);
+    CHECK_INT(tsr_client_release(k.client, 9), 1);
     free(tokens);
     kit_close(&k);
 }
@@ -197,7 +197,7 @@ TEST(an_idle_cache_takes_less_than_8_mib)
     CHECK_INT(tsr_config_set(cfg, "host_size", "1G"), 0);
     struct tsr_cache *c;
     statm(&size, &before);
-    CHECK_INT(tsr_open(&c, cfg), 0);
+    CHECK_INT(tsr_cache_open(&c, cfg), 0);
     struct tsr_client *client = kit_client(c);
     struct tsr_space_desc d = kit_desc();
     struct tsr_space *space = kit_space(c, &d);
@@ -207,7 +207,7 @@ TEST(an_idle_cache_takes_less_than_8_mib)
     CHECK(bytes < 8 << 20);
     tsr_space_close(space);
     tsr_client_close(client);
-    tsr_close(c);
+    tsr_cache_close(c);
     tsr_config_close(cfg);
 }
 
@@ -298,7 +298,7 @@ TEST(clear_of_one_tier_leaves_the_copies_in_others)
     tsr_config_close(cfg);
     uint32_t *tokens = kit_tokens(1, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64); /* four blocks */
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     CHECK_INT(store.n_items, 4);
     CHECK_INT(tsri_cache_clear(k.cache, NULL, 0), 4);
     CHECK_INT(k.cache->n_host, 0);
@@ -306,11 +306,11 @@ TEST(clear_of_one_tier_leaves_the_copies_in_others)
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 64);
     CHECK_INT(kit_load_and_check(&k, &prompt), 64);
     CHECK_INT(k.cache->n_host, 4);
-    struct tsr_clear below = {.size = sizeof below, .tier = 1};
-    CHECK_INT(tsr_clear(k.cache, &below), 4); /* returns when the tier has done it */
+    struct tsr_clear_desc below = {.size = sizeof below, .tier = 1};
+    CHECK_INT(tsr_cache_clear(k.cache, &below), 4); /* returns when the tier has done it */
     CHECK_INT(store.n_items, 0);
     CHECK_INT(kit_load_and_check(&k, &prompt), 64);
-    CHECK_INT(tsr_clear(k.cache, &below), 0);
+    CHECK_INT(tsr_cache_clear(k.cache, &below), 0);
     CHECK_INT(tsri_cache_clear(k.cache, NULL, 5), 0); /* no such tier is open */
     CHECK_INT(tsri_cache_clear(k.cache, NULL, -1), 4);
     CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
@@ -330,11 +330,11 @@ static void *fill_slowly(void *arg)
 {
     struct filler *f = arg;
     uint32_t *tokens = kit_tokens(4, 50);
-    struct tsr_store store = {.size = sizeof store,
-                              .space = f->k->space,
-                              .kind = TSR_KIND_SEGMENT,
-                              .tokens = tokens,
-                              .n_tokens = 50};
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = f->k->space,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .tokens = tokens,
+                                   .n_tokens = 50};
     if (tsr_put_open(&f->put, f->k->client, &store) != 0) f->put = NULL;
     /* Relaxed: nothing orders what the clear sees but the cache's own lock. */
     atomic_store_explicit(&f->filling, true, memory_order_relaxed);
@@ -413,7 +413,7 @@ TEST(what_is_touched_goes_later)
     uint32_t a = kit_entry(&k, 1, 1, TSRI_ID_NONE);
     kit_entry(&k, 2, 1, TSRI_ID_NONE);
     CHECK_INT(tsri_cache_touch_one(k.cache, handle(&k, a), NULL), 1);
-    CHECK_INT(tsr_evict(k.cache, (size_t)63 * 16384), 1);
+    CHECK_INT(tsr_cache_evict(k.cache, (size_t)63 * 16384), 1);
     CHECK(find(&k, 1) == a && find(&k, 2) == TSRI_ID_NONE);
     kit_close(&k);
 }
@@ -452,11 +452,11 @@ TEST(layers_may_come_from_several_threads_at_once)
     d.k_dim = 4;
     struct tsr_space *deep = kit_space(k.cache, &d);
     uint32_t *tokens = kit_tokens(1, 8);
-    struct tsr_store store = {.size = sizeof store,
-                              .space = deep,
-                              .kind = TSR_KIND_SEGMENT,
-                              .tokens = tokens,
-                              .n_tokens = 8};
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = deep,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .tokens = tokens,
+                                   .n_tokens = 8};
     struct tsr_view all = kit_store_view(&store);
     for (uint32_t round = 0; round < 50; round++) {
         struct tsr_put *put;
@@ -475,7 +475,7 @@ TEST(layers_may_come_from_several_threads_at_once)
         struct tsr_range range;
         struct tsr_prompt prompt = kit_segment_prompt(tokens, 8, &range);
         CHECK_INT(kit_load_and_check(&other, &prompt), 8);
-        CHECK_INT(tsr_clear(k.cache, NULL), 1);
+        CHECK_INT(tsr_cache_clear(k.cache, NULL), 1);
     }
     free(all.data);
     free(tokens);
@@ -495,9 +495,9 @@ TEST(the_numbers_are_those_of_what_happened)
     CHECK_INT(kit_store_segment(&k, tokens, 100), 100);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 100);
     CHECK_INT(kit_load_and_check(&k, &prompt), 96);
-    CHECK_INT(tsr_pin(k.space, &prompt), 6);
+    CHECK_INT(tsr_space_pin(k.space, &prompt), 6);
     struct tsr_stats s = {.size = sizeof s};
-    CHECK_INT(tsr_stats_get(k.cache, &s), 0);
+    CHECK_INT(tsr_cache_stats(k.cache, &s), 0);
     size_t row = tsri_shape_token_bytes(&k.space->shape);
     CHECK_INT(s.size, sizeof s);
     CHECK_INT(s.lookups, 1);
@@ -515,10 +515,10 @@ TEST(the_numbers_are_those_of_what_happened)
     CHECK_INT(s.host_bytes_used, 8 * 16384); /* 100 tokens are two cells */
     CHECK_INT(s.tier_entries[0], 7);
     CHECK_INT(s.tier_bytes[0], 8 * 16384);
-    CHECK_INT(tsr_unpin(k.space, &prompt), 6);
-    CHECK_INT(tsr_evict(k.cache, (size_t)60 * 16384), 3);
-    CHECK_INT(tsr_clear(k.cache, NULL), 4);
-    CHECK_INT(tsr_stats_get(k.cache, &s), 0);
+    CHECK_INT(tsr_space_unpin(k.space, &prompt), 6);
+    CHECK_INT(tsr_cache_evict(k.cache, (size_t)60 * 16384), 3);
+    CHECK_INT(tsr_cache_clear(k.cache, NULL), 4);
+    CHECK_INT(tsr_cache_stats(k.cache, &s), 0);
     CHECK_INT(s.evicted, 3);
     CHECK_INT(s.dropped, 4);
     CHECK_INT(s.entries, 0);
@@ -548,10 +548,10 @@ TEST(every_number_that_the_documents_allow_opens)
             snprintf(text, sizeof text, "%.0f", k ? o->max : o->min);
             CHECK_INT(tsr_config_open(&cfg), 0);
             CHECK_INT(tsr_config_set(cfg, o->name, text), 0);
-            int e = tsr_open(&cache, cfg);
+            int e = tsr_cache_open(&cache, cfg);
             if (e) printf("    %s=%s: %s\n", o->name, text, tsr_errmsg());
             CHECK_INT(e, 0);
-            tsr_close(cache);
+            tsr_cache_close(cache);
             tsr_config_close(cfg);
         }
     }

@@ -209,11 +209,11 @@ TEST(other_salts_adapters_and_spaces_never_match)
     const struct tsr_extra c = {TSR_EXTRA_ADAPTER, 0, 0, 1, "a"};
     const struct tsr_extra *all[] = {NULL, &a, &b, &c};
     for (uint32_t stored = 0; stored < 4; stored++) {
-        struct tsr_store store = {.kind = TSR_KIND_SEGMENT,
-                                  .tokens = doc,
-                                  .n_tokens = 400,
-                                  .extra = all[stored],
-                                  .n_extra = all[stored] != NULL};
+        struct tsr_store_desc store = {.kind = TSR_KIND_SEGMENT,
+                                       .tokens = doc,
+                                       .n_tokens = 400,
+                                       .extra = all[stored],
+                                       .n_extra = all[stored] != NULL};
         CHECK_INT(kit_store(&k, &store), 400);
         for (uint32_t asked = 0; asked < 4; asked++) {
             struct tsr_prompt prompt = match_prompt(&t, TSR_PROMPT_OTHER);
@@ -221,15 +221,15 @@ TEST(other_salts_adapters_and_spaces_never_match)
             prompt.n_extra = all[asked] != NULL;
             CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), asked == stored ? 400 : 0);
         }
-        CHECK_INT(tsr_clear(k.cache, NULL), 1);
+        CHECK_INT(tsr_cache_clear(k.cache, NULL), 1);
     }
     struct tsr_space_desc desc = kit_desc();
     desc.salt = "tenant";
     struct tsr_space *other = kit_space(k.cache, &desc);
-    CHECK_INT(kit_store(&k, &(struct tsr_store){.space = other,
-                                                .kind = TSR_KIND_SEGMENT,
-                                                .tokens = doc,
-                                                .n_tokens = 400}),
+    CHECK_INT(kit_store(&k, &(struct tsr_store_desc){.space = other,
+                                                     .kind = TSR_KIND_SEGMENT,
+                                                     .tokens = doc,
+                                                     .n_tokens = 400}),
               400);
     struct tsr_prompt prompt = match_prompt(&t, TSR_PROMPT_OTHER);
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
@@ -269,11 +269,11 @@ TEST(blended_entries_are_not_found_anywhere)
     uint32_t *doc = kit_tokens(1, 300);
     struct text t = {doc, 300, 300};
     struct kit_hits hits;
-    CHECK_INT(kit_store(&k, &(struct tsr_store){.kind = TSR_KIND_BLENDED,
-                                                .tokens = doc,
-                                                .n_tokens = 300,
-                                                .recipe = "r",
-                                                .recipe_bytes = 1}),
+    CHECK_INT(kit_store(&k, &(struct tsr_store_desc){.kind = TSR_KIND_BLENDED,
+                                                     .tokens = doc,
+                                                     .n_tokens = 300,
+                                                     .recipe = "r",
+                                                     .recipe_bytes = 1}),
               300);
     struct tsr_prompt prompt = match_prompt(&t, TSR_PROMPT_OTHER);
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
@@ -299,12 +299,12 @@ TEST(of_too_many_rows_the_longest_are_kept)
     CHECK(kit_lookup(&k, &prompt, 0, &hits) == 8 * 100 + 28 * 50);
     CHECK_INT(hits.io.n_matches, 8);
     hits.io.matches_max = 3;
-    CHECK_INT(tsr_lookup(k.client, &prompt, &hits.io), 450 + 400 + 350);
+    CHECK_INT(tsr_client_lookup(k.client, &prompt, &hits.io), 450 + 400 + 350);
     CHECK_INT(hits.io.n_matches, 3);
     for (uint32_t i = 1; i < 3; i++)
         CHECK(hits.matches[i].prompt_offset > hits.matches[i - 1].prompt_offset);
     hits.io.matches_max = 0;
-    CHECK_INT(tsr_lookup(k.client, &prompt, &hits.io), 0);
+    CHECK_INT(tsr_client_lookup(k.client, &prompt, &hits.io), 0);
     text_fini(&t);
 }
 
@@ -313,9 +313,9 @@ TEST(of_too_many_rows_the_longest_are_kept)
 static int lookup_two(struct tsr_space *const *spaces, const struct tsr_prompt *prompt,
                       struct tsr_match *matches, uint32_t *n_rows)
 {
-    struct tsr_lookup io = {
+    struct tsr_lookup_desc io = {
         .size = sizeof io, .spaces = spaces, .n_spaces = 2, .matches = matches, .matches_max = 32};
-    int n = tsr_lookup(k.client, prompt, &io);
+    int n = tsr_client_lookup(k.client, prompt, &io);
     *n_rows = io.n_matches;
     return n;
 }
@@ -340,7 +340,7 @@ TEST(a_run_must_be_in_all_spaces)
     CHECK_INT(lookup_two(spaces, &prompt, matches, &n_rows), 0);
     CHECK_INT(n_rows, 0);
     /* The second space knows the document in two pieces, and begins a little later. */
-    struct tsr_store store = {.space = second, .kind = TSR_KIND_SEGMENT};
+    struct tsr_store_desc store = {.space = second, .kind = TSR_KIND_SEGMENT};
     store.tokens = doc + 20;
     store.n_tokens = 180;
     CHECK_INT(kit_store(&k, &store), 180);
@@ -391,10 +391,10 @@ TEST(runs_are_leased_like_other_matches)
     CHECK_INT(kit_lookup(&k, &prompt, 77, &hits), 1100);
     CHECK_INT(hits.io.n_matches, 3);
     CHECK_INT(n_pins(), 3);
-    CHECK_INT(tsr_clear(k.cache, NULL), 0);
+    CHECK_INT(tsr_cache_clear(k.cache, NULL), 0);
     CHECK_INT(kit_lookup(&k, &prompt, 77, &hits), 1100); /* the same request again */
     CHECK_INT(n_pins(), 3);
-    CHECK_INT(tsr_release(k.client, 77), 3);
+    CHECK_INT(tsr_client_release(k.client, 77), 3);
     CHECK_INT(n_pins(), 0);
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 1100);
     CHECK_INT(n_pins(), 0);
@@ -403,7 +403,7 @@ TEST(runs_are_leased_like_other_matches)
     CHECK_INT(kit_store_segment(&k, other, 600), 600);
     CHECK_INT(kit_lookup(&k, &prompt, 77, &hits), 900); /* the two longest */
     CHECK_INT(n_pins(), 2);
-    CHECK_INT(tsr_release(k.client, 77), 2);
+    CHECK_INT(tsr_client_release(k.client, 77), 2);
     free(doc);
     free(other);
     text_fini(&t);

@@ -45,7 +45,7 @@ TEST(random_prompts_load_only_right_bytes)
         for (uint32_t d = 0; d < 8; d++)
             text_fini(&docs[d]);
         text_fini(&t);
-        tsr_release(k.client, 1);
+        tsr_client_release(k.client, 1);
         CHECK(kit_valid(&k));
     }
 }
@@ -91,7 +91,7 @@ TEST(loads_are_right_while_others_store_and_evict)
         int n = kit_lookup(&k, &prompt, 5, &hits);
         right &= match_rows_are_right(&k, &hits, n, &prompt, docs, 12); /* leased: all load */
         n_found += n > 0;
-        tsr_release(k.client, 5);
+        tsr_client_release(k.client, 5);
     }
     pthread_join(s.thread, NULL);
     tsr_client_close(s.own.client);
@@ -123,9 +123,11 @@ TEST(text_in_a_lower_tier_is_no_match_now_and_is_on_its_way)
     text_add(&t, doc, 500);
     struct tsr_prompt prompt = match_prompt(&t, 0);
     CHECK_INT(kit_store_segment(&k, doc, 500), 500);
-    CHECK_INT(tsr_flush(k.cache), 0);
-    CHECK_INT(tsr_clear(k.cache, &(struct tsr_clear){.size = sizeof(struct tsr_clear), .tier = 0}),
-              1);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
+    CHECK_INT(
+        tsr_cache_clear(k.cache,
+                        &(struct tsr_clear_desc){.size = sizeof(struct tsr_clear_desc), .tier = 0}),
+        1);
     fake_tier_gate(&plan, FAKE_GET); /* else it may be there before the lookup is over */
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
     CHECK_INT(kit_metric(&k, TSRI_M_windows_cold), 500 / 32);
@@ -137,8 +139,10 @@ TEST(text_in_a_lower_tier_is_no_match_now_and_is_on_its_way)
     struct stored stored = match_pure(&k, doc, 500);
     CHECK(match_rows_are_right(&k, &hits, n, &prompt, &stored, 1));
     /* Found in memory, gone from there before it is loaded: it comes from below. */
-    CHECK_INT(tsr_clear(k.cache, &(struct tsr_clear){.size = sizeof(struct tsr_clear), .tier = 0}),
-              1);
+    CHECK_INT(
+        tsr_cache_clear(k.cache,
+                        &(struct tsr_clear_desc){.size = sizeof(struct tsr_clear_desc), .tier = 0}),
+        1);
     CHECK(match_rows_are_right(&k, &hits, n, &prompt, &stored, 1));
     kit_close(&k);
     fake_tier_plan_fini(&plan);
@@ -159,10 +163,10 @@ TEST(text_of_a_reopened_store_is_found_at_any_offset)
     uint32_t *doc = kit_tokens(1, 500), *salted = kit_tokens(2, 300);
     kit_open(&k, options);
     CHECK_INT(kit_store_segment(&k, doc, 500), 500);
-    struct tsr_store store = {
+    struct tsr_store_desc store = {
         .kind = TSR_KIND_SEGMENT, .tokens = salted, .n_tokens = 300, .extra = &salt, .n_extra = 1};
     CHECK_INT(kit_store(&k, &store), 300);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     kit_close(&k);
     kit_open(&k, options);
     CHECK_INT(k.cache->windows.n_used, 500 / 32 + 300 / 32);
@@ -209,7 +213,7 @@ TEST(the_shortest_run_that_is_promised_is_brought_up_too)
     uint32_t *doc = kit_tokens(1, 500);
     kit_open(&k, options);
     CHECK_INT(kit_store_segment(&k, doc, 500), 500);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     for (uint32_t at = 0; at < 32; at++)
         for (uint32_t n = 63; n <= 94; n += 31) {
             kit_close(&k);

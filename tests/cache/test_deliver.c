@@ -50,7 +50,7 @@ TEST(the_engines_stream_waits_for_a_layer_and_the_caller_does_not)
     static struct ask a;
     rig_open(&r, "0", false);
     ask_for(&r, &a, 12);
-    struct tsr_delivery_config config = config_of(&r);
+    struct tsr_delivery_desc config = config_of(&r);
     struct tsr_delivery *own = r.delivery;
     config.compute = (void *)1; // NOLINT(performance-no-int-to-ptr)
     CHECK_INT(tsr_delivery_open(&r.delivery, r.kit.client, &config), 0);
@@ -162,11 +162,11 @@ TEST(prefix_blocks_are_delivered_without_turning)
 /* The engine holds the KV of the tokens at the rig's slots; an empty cache gets it from there. */
 static int collect(struct rig *r, struct tsr_delivery *d, uint32_t kind, uint32_t n)
 {
-    struct tsr_store store = {.size = sizeof store,
-                              .space = r->kit.space,
-                              .kind = kind,
-                              .tokens = r->tokens,
-                              .n_tokens = n};
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = r->kit.space,
+                                   .kind = kind,
+                                   .tokens = r->tokens,
+                                   .n_tokens = n};
     struct tsr_put *put;
     CHECK_INT(tsr_put_open(&put, r->kit.client, &store), 0);
     CHECK_INT(tsr_delivery_collect(d, put, r->slots, n - 1), TSR_EINVAL);
@@ -186,7 +186,7 @@ TEST(a_segment_is_collected_from_the_engines_slots)
     static struct ask a;
     rig_open(&r, "0", false);
     check_own(&r, 0); /* now the engine has it */
-    CHECK_INT(tsr_clear(r.kit.cache, NULL), 1);
+    CHECK_INT(tsr_cache_clear(r.kit.cache, NULL), 1);
     CHECK_INT(collect(&r, r.delivery, TSR_KIND_SEGMENT, SEGMENT), SEGMENT);
     ask_for(&r, &a, 0);
     CHECK_INT(kit_load_and_check(&r.kit, &a.prompt), SEGMENT);
@@ -204,10 +204,10 @@ TEST(a_prefix_is_collected_in_as_many_batches_as_it_takes)
     struct tsr_delivery_range ranges[PREFIX / 16];
     uint32_t n = ask_prefix(&r, &prompt, &hits, ranges);
     CHECK_INT(deliver(&r, ranges, n), n);
-    CHECK_INT(tsr_clear(r.kit.cache, NULL), n);
+    CHECK_INT(tsr_cache_clear(r.kit.cache, NULL), n);
     static const uint32_t most[][2] = {{3, 8192}, {64, 33}, {64, 8}};
     for (size_t i = 0; i < TSRI_COUNT(most); i++) {
-        struct tsr_delivery_config config = config_of(&r);
+        struct tsr_delivery_desc config = config_of(&r);
         struct tsr_delivery *d;
         config.ranges_max = most[i][0];
         config.tokens_max = most[i][1];
@@ -215,14 +215,14 @@ TEST(a_prefix_is_collected_in_as_many_batches_as_it_takes)
         if (most[i][1] >= 16) {
             CHECK_INT(collect(&r, d, TSR_KIND_PREFIX, PREFIX), PREFIX);
             CHECK_INT(kit_load_and_check(&r.kit, &prompt), PREFIX);
-            CHECK_INT(tsr_clear(r.kit.cache, NULL), n);
+            CHECK_INT(tsr_cache_clear(r.kit.cache, NULL), n);
         } else { /* a block is more than it can take */
             struct tsr_put *put;
-            struct tsr_store store = {.size = sizeof store,
-                                      .space = r.kit.space,
-                                      .kind = TSR_KIND_PREFIX,
-                                      .tokens = r.tokens,
-                                      .n_tokens = PREFIX};
+            struct tsr_store_desc store = {.size = sizeof store,
+                                           .space = r.kit.space,
+                                           .kind = TSR_KIND_PREFIX,
+                                           .tokens = r.tokens,
+                                           .n_tokens = PREFIX};
             CHECK_INT(tsr_put_open(&put, r.kit.client, &store), 0);
             CHECK_INT(tsr_delivery_collect(d, put, r.slots, PREFIX), TSR_ERANGE);
             CHECK_INT(tsr_put_commit(put), TSR_EINVAL);
@@ -245,7 +245,7 @@ TEST(int8_spaces_are_collected_quantised_and_delivered_widened)
     desc.k_dim = tsr_int8_row_bytes(2, 16);
     desc.v_dim = desc.k_dim;
     struct tsr_space *plain = r.kit.space, *int8 = kit_space(r.kit.cache, &desc);
-    struct tsr_delivery_config config = config_of(&r);
+    struct tsr_delivery_desc config = config_of(&r);
     struct tsr_delivery *d, *own = r.delivery;
     config.space = int8;
     CHECK_INT(tsr_delivery_open(&d, r.kit.client, &config), TSR_ESPACE);
@@ -297,7 +297,7 @@ TEST(what_a_range_cannot_have_is_its_result)
     CHECK_INT(a.want.result, TSR_EUNSUP);
     CHECK_INT(tsr_delivery_wait_layer(r.delivery, 0), 0);
     CHECK_INT(tsr_delivery_finish(r.delivery), 0);
-    struct tsr_delivery_config config = config_of(&r);
+    struct tsr_delivery_desc config = config_of(&r);
     struct tsr_delivery *d;
     config.rope = NULL;
     CHECK_INT(tsr_delivery_open(&d, r.kit.client, &config), 0);
@@ -346,8 +346,8 @@ TEST(what_does_not_fit_the_space_is_told_at_open)
     rig_open_empty(&r, "0", false);
     struct tsr_delivery *d;
     struct tsr_kv_layout other = r.engine.layout;
-    const struct tsr_delivery_config right = config_of(&r);
-    struct tsr_delivery_config wrong = right;
+    const struct tsr_delivery_desc right = config_of(&r);
+    struct tsr_delivery_desc wrong = right;
     wrong.layout = &other;
     other.n_layers = 1;
     CHECK_INT(tsr_delivery_open(&d, r.kit.client, &wrong), TSR_ESPACE);
@@ -378,7 +378,7 @@ TEST(a_device_that_is_not_there_is_told_at_open)
     for (size_t i = 0; i < TSRI_COUNT(options); i++) {
         struct tsr_config *cfg = kit_config(options[i]);
         struct tsr_cache *c;
-        CHECK_INT(tsr_open(&c, cfg), errors[i]);
+        CHECK_INT(tsr_cache_open(&c, cfg), errors[i]);
         CHECK_HAS(tsr_errmsg(), parts[i]);
         tsr_config_close(cfg);
     }
@@ -392,7 +392,7 @@ TEST(an_engine_in_host_memory_needs_no_device)
     struct tsr_delivery *d;
     kit_open(&r.kit, NULL);
     kv_engine_init(&r.engine, device, &engine_shape);
-    struct tsr_delivery_config config = config_of(&r);
+    struct tsr_delivery_desc config = config_of(&r);
     CHECK_INT(tsr_delivery_open(&d, r.kit.client, &config), TSR_EDEVICE);
     CHECK_HAS(tsr_errmsg(), "option device");
     kv_engine_fini(&r.engine);
@@ -431,11 +431,11 @@ TEST(frequency_sets_texts_and_slots_are_there_for_callers)
     dynamic.scaling = TSR_ROPE_DYNAMIC;
     dynamic.factor = 4;
     dynamic.trained = 4096;
-    CHECK_INT(tsr_rope_set(&rope, 1 << 20, &set), 0);
+    CHECK_INT(tsr_rope_choose(&rope, 1 << 20, &set), 0);
     CHECK_INT(set, 0);
-    CHECK_INT(tsr_rope_set(&dynamic, 5000, &set), 0);
+    CHECK_INT(tsr_rope_choose(&dynamic, 5000, &set), 0);
     CHECK_INT(set, 5000);
-    CHECK_INT(tsr_rope_set(NULL, 1, &set), TSR_EINVAL);
+    CHECK_INT(tsr_rope_choose(NULL, 1, &set), TSR_EINVAL);
     char text[256];
     CHECK(tsr_rope_text(&rope, text, sizeof text) > 0);
     CHECK_HAS(text, "rope=plain pairing=neox dims=16");

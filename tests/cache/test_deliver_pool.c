@@ -1,5 +1,6 @@
-/* test_deliver_pool.c - where delivered ranges are taken from: the device pool, host memory, lower tiers; promotion,
- * demotion, and threads that evict and clear meanwhile. On every known device that is here. */
+/* test_deliver_pool.c - where delivered ranges are taken from: the device pool, host memory, lower
+ * tiers; promotion, demotion, and threads that evict and clear meanwhile. On every known device
+ * that is here. */
 #include "support/deliver_kit.h"
 
 #include <pthread.h>
@@ -70,7 +71,7 @@ TEST(a_verified_match_is_compared_again_when_it_is_delivered)
         struct rig r;
         static struct ask a;
         rig_open(&r, place == 1 ? "1M" : "0", place == 2);
-        CHECK_INT(tsr_flush(r.kit.cache), 0);
+        CHECK_INT(tsr_cache_flush(r.kit.cache), 0);
         ask_for(&r, &a, 3);
         settle(&r);
         if (place) CHECK_INT(kit_evict_all(&r.kit), 1);
@@ -94,7 +95,7 @@ TEST(cleared_and_dropped_entries_leave_the_pool)
         open_pool_only(&r, &a);
         if (!cold) CHECK_INT(kit_load_and_check(&r.kit, &a.prompt), SEGMENT);
         CHECK_INT(r.kit.cache->n_cold, cold);
-        CHECK_INT(tsr_clear(r.kit.cache, NULL), 1);
+        CHECK_INT(tsr_cache_clear(r.kit.cache, NULL), 1);
         settle(&r);
         CHECK_INT(metric(&r, TSRI_M_device_pool_entries), 0);
         CHECK_INT(metric(&r, TSRI_M_device_pool_used_bytes), 0);
@@ -111,9 +112,9 @@ TEST(clearing_the_pool_alone_leaves_host_memory)
     rig_open(&r, "1M", false);
     check_own(&r, 0);
     settle(&r);
-    struct tsr_clear clear = {.size = sizeof clear,
-                              .tier = 1}; /* the last one: there is no other */
-    CHECK_INT(tsr_clear(r.kit.cache, &clear), 1);
+    struct tsr_clear_desc clear = {.size = sizeof clear,
+                                   .tier = 1}; /* the last one: there is no other */
+    CHECK_INT(tsr_cache_clear(r.kit.cache, &clear), 1);
     settle(&r);
     CHECK_INT(metric(&r, TSRI_M_device_pool_entries), 0);
     check_own(&r, 3);
@@ -155,7 +156,7 @@ TEST(what_only_a_lower_tier_has_is_fetched_and_delivered)
 {
     struct rig r;
     rig_open(&r, "0", true);
-    CHECK_INT(tsr_flush(r.kit.cache), 0);
+    CHECK_INT(tsr_cache_flush(r.kit.cache), 0);
     kit_evict_all(&r.kit);
     CHECK_INT(r.kit.cache->n_cold, 1);
     check_own(&r, 40);
@@ -187,7 +188,7 @@ TEST(a_lost_device_costs_neither_a_flush_nor_a_load)
     kit_store_segment(&r.kit, r.tokens, SEGMENT);
     settle(&r);
     ask_for(&r, &a, 0);
-    CHECK_INT(tsr_flush(r.kit.cache), 0);
+    CHECK_INT(tsr_cache_flush(r.kit.cache), 0);
     CHECK_INT(metric(&r, TSRI_M_device_pool_entries), 0);
     CHECK(metric(&r, TSRI_M_tier_errors) > 0);
     CHECK_INT(kit_load_and_check(&r.kit, &a.prompt), SEGMENT);
@@ -219,7 +220,7 @@ static void *work(void *arg)
         uint32_t *tokens = kit_tokens(dice % TEXTS, SEGMENT);
         if (dice >> 40 & 1) kit_store_segment(&r.kit, tokens, SEGMENT);
         if ((dice >> 41) % 16 == 0) kit_evict_all(&r.kit);
-        if ((dice >> 41) % 16 == 1 && tsr_clear(r.kit.cache, NULL) < 0) w->n_wrong++;
+        if ((dice >> 41) % 16 == 1 && tsr_cache_clear(r.kit.cache, NULL) < 0) w->n_wrong++;
         if (look_up(&r, a, tokens, SEGMENT, (uint32_t)(dice >> 50) % 8) == SEGMENT) {
             forget_engines(&r);
             if (deliver(&r, &a->want, 1) == 1) {

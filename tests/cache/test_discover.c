@@ -50,16 +50,16 @@ TEST(what_another_cache_stored_is_found_after_asking)
                       segment = kit_segment_prompt(tokens, N, &range);
     CHECK_INT(kit_store_prefix(&a, tokens, N), N);
     CHECK_INT(kit_store_segment(&a, tokens, N), N);
-    CHECK_INT(tsr_flush(a.cache), 0);
+    CHECK_INT(tsr_cache_flush(a.cache), 0);
     CHECK_INT(kit_find_prefix(&b, tokens, N), 0);
-    CHECK_INT(tsr_discover(b.client, b.space, &prefix), N / 16);
+    CHECK_INT(tsr_client_discover(b.client, b.space, &prefix), N / 16);
     CHECK_INT(kit_find_prefix(&b, tokens, N), N);
     CHECK_INT(kit_load_and_check(&b, &prefix), N);
-    CHECK_INT(tsr_discover(b.client, b.space, &segment), 1);
+    CHECK_INT(tsr_client_discover(b.client, b.space, &segment), 1);
     CHECK_INT(kit_load_and_check(&b, &segment), N);
     /* Known now: nobody is asked again. */
     uint64_t before = atomic_load(&plans[1].n_contains);
-    CHECK_INT(tsr_discover(b.client, b.space, &prefix), 0);
+    CHECK_INT(tsr_client_discover(b.client, b.space, &prefix), 0);
     CHECK_INT(atomic_load(&plans[1].n_contains), before);
     CHECK(kit_valid(&b));
     free(tokens);
@@ -83,13 +83,13 @@ TEST(of_a_chain_only_what_is_whole_from_its_beginning_is_taken)
     uint32_t *tokens = kit_tokens(3, N);
     struct tsr_prompt prefix = kit_prefix_prompt(tokens, N);
     CHECK_INT(kit_store_prefix(&a, tokens, N), N);
-    CHECK_INT(tsr_flush(a.cache), 0);
+    CHECK_INT(tsr_cache_flush(a.cache), 0);
     struct tsr_key keys[N / 16];
-    CHECK_INT(tsr_keys(a.space, &prefix, keys, N / 16), N / 16);
+    CHECK_INT(tsr_space_keys(a.space, &prefix, keys, N / 16), N / 16);
     struct tsr_tier *tier = a.cache->manager->lower[1].tier;
     struct tsr_tier_ref ref = {.key = keys[4]};
     CHECK_INT(tsri_tier_drop(tier, &ref, 1), 1);
-    CHECK_INT(tsr_discover(b.client, b.space, &prefix), 4);
+    CHECK_INT(tsr_client_discover(b.client, b.space, &prefix), 4);
     CHECK_INT(kit_find_prefix(&b, tokens, N), 4 * 16);
     CHECK_INT(kit_load_and_check(&b, &prefix), 4 * 16);
     free(tokens);
@@ -102,11 +102,11 @@ TEST(another_space_finds_nothing)
     uint32_t *tokens = kit_tokens(4, N);
     struct tsr_prompt prefix = kit_prefix_prompt(tokens, N);
     CHECK_INT(kit_store_prefix(&a, tokens, N), N);
-    CHECK_INT(tsr_flush(a.cache), 0);
+    CHECK_INT(tsr_cache_flush(a.cache), 0);
     struct tsr_space_desc desc = kit_desc();
     desc.salt = "another tenant";
     struct tsr_space *space = kit_space(b.cache, &desc);
-    CHECK_INT(tsr_discover(b.client, space, &prefix), 0);
+    CHECK_INT(tsr_client_discover(b.client, space, &prefix), 0);
     tsr_space_close(space);
     free(tokens);
     done();
@@ -121,13 +121,13 @@ TEST(what_one_forgets_for_want_of_room_the_other_still_finds)
         uint32_t *tokens = kit_tokens(seed, 16);
         int stored = kit_store_segment(&a, tokens, 16);
         if (stored == TSR_EAGAIN || stored == TSR_EFULL) { /* they wait to be written */
-            CHECK_INT(tsr_flush(a.cache), 0);
+            CHECK_INT(tsr_cache_flush(a.cache), 0);
             stored = kit_store_segment(&a, tokens, 16);
         }
         CHECK_INT(stored, 16);
         free(tokens);
     }
-    CHECK_INT(tsr_flush(a.cache), 0);
+    CHECK_INT(tsr_cache_flush(a.cache), 0);
     CHECK_INT(store.n_items, n);
     for (uint64_t seed = 0; seed < n; seed++) {
         uint32_t *tokens = kit_tokens(seed, 16);
@@ -138,10 +138,10 @@ TEST(what_one_forgets_for_want_of_room_the_other_still_finds)
     uint32_t *tokens = kit_tokens(forgotten, 16);
     struct tsr_range range;
     struct tsr_prompt prompt = kit_segment_prompt(tokens, 16, &range);
-    CHECK_INT(tsr_discover(b.client, b.space, &prompt), 1);
+    CHECK_INT(tsr_client_discover(b.client, b.space, &prompt), 1);
     CHECK_INT(kit_load_and_check(&b, &prompt), 16);
     /* And so does a, when it asks. */
-    CHECK_INT(tsr_discover(a.client, a.space, &prompt), 1);
+    CHECK_INT(tsr_client_discover(a.client, a.space, &prompt), 1);
     CHECK_INT(kit_load_and_check(&a, &prompt), 16);
     CHECK(kit_valid(&a));
     free(tokens);
@@ -155,9 +155,9 @@ TEST(what_is_cleared_is_gone_for_all)
     struct tsr_range range;
     struct tsr_prompt prompt = kit_segment_prompt(tokens, 64, &range);
     CHECK_INT(kit_store_segment(&a, tokens, 64), 64);
-    CHECK_INT(tsr_flush(a.cache), 0);
-    CHECK_INT(tsr_clear(a.cache, NULL), 1);
-    CHECK_INT(tsr_discover(b.client, b.space, &prompt), 0);
+    CHECK_INT(tsr_cache_flush(a.cache), 0);
+    CHECK_INT(tsr_cache_clear(a.cache, NULL), 1);
+    CHECK_INT(tsr_client_discover(b.client, b.space, &prompt), 0);
     free(tokens);
     done();
 }
@@ -168,8 +168,9 @@ TEST(prefetch_asks_and_brings_up_in_the_background)
     uint32_t *tokens = kit_tokens(7, N);
     struct tsr_prompt prefix = kit_prefix_prompt(tokens, N);
     CHECK_INT(kit_store_prefix(&a, tokens, N), N);
-    CHECK_INT(tsr_flush(a.cache), 0);
-    CHECK(tsr_prefetch(b.client, b.space, &prefix) >= 0); /* some of it may be known by now */
+    CHECK_INT(tsr_cache_flush(a.cache), 0);
+    CHECK(tsr_client_prefetch(b.client, b.space, &prefix) >=
+          0); /* some of it may be known by now */
     tsri_work_drain(tsri_ops_work(b.cache->ops));
     struct kit_hits hits;
     CHECK_INT(kit_lookup(&b, &prefix, 0, &hits), N);
@@ -186,10 +187,10 @@ TEST(a_tier_that_fails_is_a_miss)
     uint32_t *tokens = kit_tokens(8, N);
     struct tsr_prompt prefix = kit_prefix_prompt(tokens, N);
     CHECK_INT(kit_store_prefix(&a, tokens, N), N);
-    CHECK_INT(tsr_flush(a.cache), 0);
+    CHECK_INT(tsr_cache_flush(a.cache), 0);
     fake_tier_fail(&plans[1], FAKE_CONTAINS, 1, 0, TSR_EIO);
-    CHECK_INT(tsr_discover(b.client, b.space, &prefix), 0);
-    CHECK_INT(tsr_discover(b.client, b.space, &prefix), N / 16);
+    CHECK_INT(tsr_client_discover(b.client, b.space, &prefix), 0);
+    CHECK_INT(tsr_client_discover(b.client, b.space, &prefix), N / 16);
     free(tokens);
     done();
 }
@@ -200,10 +201,10 @@ TEST(without_a_shared_tier_there_is_nothing_to_ask)
     kit_open(&k, NULL);
     uint32_t *tokens = kit_tokens(9, N);
     struct tsr_prompt prefix = kit_prefix_prompt(tokens, N);
-    CHECK_INT(tsr_discover(k.client, k.space, &prefix), 0);
-    CHECK_INT(tsr_discover(NULL, k.space, &prefix), TSR_EINVAL);
-    CHECK_INT(tsr_discover(k.client, NULL, &prefix), TSR_EINVAL);
-    CHECK_INT(tsr_discover(k.client, k.space, NULL), TSR_EINVAL);
+    CHECK_INT(tsr_client_discover(k.client, k.space, &prefix), 0);
+    CHECK_INT(tsr_client_discover(NULL, k.space, &prefix), TSR_EINVAL);
+    CHECK_INT(tsr_client_discover(k.client, NULL, &prefix), TSR_EINVAL);
+    CHECK_INT(tsr_client_discover(k.client, k.space, NULL), TSR_EINVAL);
     free(tokens);
     CHECK(kit_end(&k));
 }
@@ -228,13 +229,14 @@ TEST(a_served_cache_asks_the_tiers_of_its_server)
     uint32_t *tokens = kit_tokens(1, N);
     struct tsr_prompt prefix = kit_prefix_prompt(tokens, N);
     CHECK_INT(kit_store_prefix(&a, tokens, N), N);
-    CHECK_INT(tsr_flush(a.cache), 0);
+    CHECK_INT(tsr_cache_flush(a.cache), 0);
     CHECK_INT(kit_find_prefix(&k, tokens, N), 0);
-    CHECK_INT(tsr_discover(k.client, k.space, &prefix), N / 16);
+    CHECK_INT(tsr_client_discover(k.client, k.space, &prefix), N / 16);
     CHECK_INT(kit_load_and_check(&k, &prefix), N);
-    CHECK_INT(tsr_discover(k.client, k.space, &prefix), 0);
+    CHECK_INT(tsr_client_discover(k.client, k.space, &prefix), 0);
     tsr_server_close(s.server);
-    CHECK_INT(tsr_discover(k.client, k.space, &prefix), 0); /* one that is gone knows nothing */
+    CHECK_INT(tsr_client_discover(k.client, k.space, &prefix),
+              0); /* one that is gone knows nothing */
     kit_close(&k);
     CHECK(kit_end(&s.k));
     CHECK(kit_end(&a));

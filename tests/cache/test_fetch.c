@@ -36,7 +36,7 @@ static bool below_end(struct below *b)
 /* Everything that is stored is below only. */
 static void sink(struct below *b)
 {
-    CHECK_INT(tsr_flush(b->k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b->k.cache), 0);
     CHECK(kit_evict_all(&b->k) > 0);
     CHECK_INT(kit_stats(&b->k).tier_entries[0], 0);
 }
@@ -55,14 +55,14 @@ TEST(every_kind_of_entry_comes_back_from_a_tier)
     struct kit *k = &b.k;
     uint32_t *tokens = kit_tokens(1, 150), *system = kit_tokens(2, 9);
     struct tsr_extra salt = {.kind = TSR_EXTRA_SALT, .bytes = 4, .data = "salt"};
-    struct tsr_store salted = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 40};
+    struct tsr_store_desc salted = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 40};
     salted.extra = &salt;
     salted.n_extra = 1;
-    struct tsr_store blended = {.kind = TSR_KIND_BLENDED,
-                                .tokens = tokens,
-                                .n_tokens = 33,
-                                .recipe = "r",
-                                .recipe_bytes = 1};
+    struct tsr_store_desc blended = {.kind = TSR_KIND_BLENDED,
+                                     .tokens = tokens,
+                                     .n_tokens = 33,
+                                     .recipe = "r",
+                                     .recipe_bytes = 1};
     uint32_t both[9 + 70];
     memcpy(both, system, sizeof both[0] * 9);
     memcpy(both + 9, tokens, sizeof both[0] * 70);
@@ -113,7 +113,7 @@ TEST(base_and_frequency_set_come_back_too)
     struct below b;
     below_open(&b, NULL);
     uint32_t *tokens = kit_tokens(1, 20);
-    struct tsr_store s = {.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 20};
+    struct tsr_store_desc s = {.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 20};
     s.base = 77;
     s.freq_set = 3;
     CHECK_INT(kit_store(&b.k, &s), 20);
@@ -136,7 +136,7 @@ TEST(a_match_that_is_only_nominated_has_the_right_base_or_none)
     struct below b;
     below_open(&b, NULL);
     uint32_t *tokens = kit_tokens(1, 48);
-    struct tsr_store s = {.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 48};
+    struct tsr_store_desc s = {.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 48};
     s.base = 77;
     s.freq_set = 3;
     CHECK_INT(kit_store(&b.k, &s), 48);
@@ -159,14 +159,14 @@ TEST(a_match_that_is_only_nominated_has_the_right_base_or_none)
     /* From the tier, and then from memory with the same match: the load knows. */
     uint8_t kv[10 * 256];
     for (int i = 0; i < 2; i++) {
-        struct tsr_load load = {.size = sizeof load,
-                                .space = b.k.space,
-                                .match = &hits.matches[0],
-                                .prompt = &segment,
-                                .offset = 20,
-                                .n_tokens = 10,
-                                .view = {.data = kv, .bytes = sizeof kv}};
-        CHECK_INT(tsr_load(b.k.client, &load, 1), 1);
+        struct tsr_load_desc load = {.size = sizeof load,
+                                     .space = b.k.space,
+                                     .match = &hits.matches[0],
+                                     .prompt = &segment,
+                                     .offset = 20,
+                                     .n_tokens = 10,
+                                     .view = {.data = kv, .bytes = sizeof kv}};
+        CHECK_INT(tsr_client_load(b.k.client, &load, 1), 1);
         CHECK_INT(load.base, 77);
         CHECK_INT(load.freq_set, 3);
     }
@@ -189,16 +189,16 @@ TEST(a_part_of_an_entry_is_loaded_from_a_tier)
     CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 150);
     uint8_t kv[50 * 128];
     memset(kv, 0xA5, sizeof kv);
-    struct tsr_load load = {.size = sizeof load,
-                            .space = b.k.space,
-                            .match = &hits.matches[0],
-                            .prompt = &prompt,
-                            .offset = 60,
-                            .n_tokens = 50,
-                            .layer_first = 1,
-                            .n_layers = 1,
-                            .view = {.data = kv, .bytes = sizeof kv}};
-    CHECK_INT(tsr_load(b.k.client, &load, 1), 1);
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = b.k.space,
+                                 .match = &hits.matches[0],
+                                 .prompt = &prompt,
+                                 .offset = 60,
+                                 .n_tokens = 50,
+                                 .layer_first = 1,
+                                 .n_layers = 1,
+                                 .view = {.data = kv, .bytes = sizeof kv}};
+    CHECK_INT(tsr_client_load(b.k.client, &load, 1), 1);
     CHECK(kit_right(b.k.space, kit_seen(kit_seed(b.k.space), tokens, 60), tokens + 60, 50, 1, 1,
                     &load.view));
     free(tokens);
@@ -218,11 +218,11 @@ TEST(a_verified_match_is_loaded_without_a_prompt_after_its_entry_went_down)
     CHECK_INT(hits.matches[1].verified, 1);
     sink(&b);
     uint8_t kv[16 * 256];
-    struct tsr_load load = {.size = sizeof load,
-                            .space = b.k.space,
-                            .match = &hits.matches[1],
-                            .view = {.data = kv, .bytes = sizeof kv}};
-    CHECK_INT(tsr_load(b.k.client, &load, 1), 1);
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = b.k.space,
+                                 .match = &hits.matches[1],
+                                 .view = {.data = kv, .bytes = sizeof kv}};
+    CHECK_INT(tsr_client_load(b.k.client, &load, 1), 1);
     CHECK(kit_right(b.k.space, kit_match_seen(b.k.space, &prompt, &hits.matches[1]), tokens + 16,
                     16, 0, 2, &load.view));
     free(tokens);
@@ -254,11 +254,11 @@ TEST(a_match_that_is_not_verified_is_compared_by_load)
     CHECK_INT(counter(&b, TSRI_M_collisions), 2);
     /* Without the prompt there is nothing to compare with. */
     uint8_t kv[20 * 256];
-    struct tsr_load load = {.size = sizeof load,
-                            .space = b.k.space,
-                            .match = &hits.matches[0],
-                            .view = {.data = kv, .bytes = sizeof kv}};
-    CHECK_INT(tsr_load(b.k.client, &load, 1), TSR_EINVAL);
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = b.k.space,
+                                 .match = &hits.matches[0],
+                                 .view = {.data = kv, .bytes = sizeof kv}};
+    CHECK_INT(tsr_client_load(b.k.client, &load, 1), TSR_EINVAL);
     free(tokens), free(others);
     CHECK(below_end(&b));
 }
@@ -321,15 +321,15 @@ TEST(one_load_may_name_an_entry_several_times)
     CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 100 * 16);
     /* Blocks 0, 1, .., 99, and each of them again in reverse. */
     enum { N = 200 };
-    struct tsr_load loads[N];
+    struct tsr_load_desc loads[N];
     uint8_t *kv = malloc(N * 16 * 256);
     for (uint32_t i = 0; i < N; i++)
-        loads[i] = (struct tsr_load){.size = sizeof loads[i],
-                                     .space = b.k.space,
-                                     .match = &hits.matches[i < 100 ? i : 199 - i],
-                                     .prompt = &prompt,
-                                     .view = {.data = kv + i * 16 * 256, .bytes = 16 * 256}};
-    CHECK_INT(tsr_load(b.k.client, loads, N), N);
+        loads[i] = (struct tsr_load_desc){.size = sizeof loads[i],
+                                          .space = b.k.space,
+                                          .match = &hits.matches[i < 100 ? i : 199 - i],
+                                          .prompt = &prompt,
+                                          .view = {.data = kv + i * 16 * 256, .bytes = 16 * 256}};
+    CHECK_INT(tsr_client_load(b.k.client, loads, N), N);
     for (uint32_t i = 0; i < N; i++) {
         const struct tsr_match *m = loads[i].match;
         CHECK_INT(loads[i].result, 0);
@@ -473,7 +473,7 @@ TEST(what_a_tier_has_lost_is_forgotten_with_what_stands_behind_it)
         CHECK_INT(kit_find_prefix(&b.k, tokens, 64), 16);
         CHECK_INT(kit_stats(&b.k).corrupt, errors[i] == TSR_ECORRUPT);
         CHECK_INT(kit_stats(&b.k).dropped, 3);
-        CHECK_INT(tsr_flush(b.k.cache), 0);
+        CHECK_INT(tsr_cache_flush(b.k.cache), 0);
         CHECK_INT(b.store.n_items, 1);
         /* The place is free to be filled again. */
         CHECK_INT(kit_store_prefix(&b.k, tokens, 64), 48);
@@ -491,14 +491,14 @@ TEST(damaged_kv_is_dropped_and_never_returned)
     struct tsr_range range;
     struct tsr_prompt prompt = kit_segment_prompt(tokens, 40, &range);
     struct tsr_key key;
-    CHECK_INT(tsr_keys(b.k.space, &prompt, &key, 1), 1);
+    CHECK_INT(tsr_space_keys(b.k.space, &prompt, &key, 1), 1);
     for (uint64_t bit = 0; bit < 40 * 256 * 8; bit += 12345) {
         CHECK_INT(kit_store_segment(&b.k, tokens, 40), 40);
         sink(&b);
         CHECK(mem_tier_store_damage(&b.store, &key, bit));
         CHECK_INT(kit_load_and_check(&b.k, &prompt), 0);
         CHECK_INT(kit_find_segment(&b.k, tokens, 40), 0);
-        CHECK_INT(tsr_flush(b.k.cache), 0);
+        CHECK_INT(tsr_cache_flush(b.k.cache), 0);
         CHECK_INT(b.store.n_items, 0);
     }
     CHECK(kit_stats(&b.k).corrupt > 5);
@@ -522,7 +522,7 @@ TEST(an_entry_on_its_way_up_is_not_cleared)
     pthread_create(&loader.thread, NULL, load_all, &loader);
     fake_tier_gate_wait(&b.plan, 1);
     /* The reader has it pinned: clear leaves it alone, and the reader gets it. */
-    CHECK_INT(tsr_clear(b.k.cache, NULL), 0);
+    CHECK_INT(tsr_cache_clear(b.k.cache, NULL), 0);
     fake_tier_gate(&b.plan, 0);
     pthread_join(loader.thread, NULL);
     CHECK_INT(loader.loaded, 64);
@@ -543,7 +543,7 @@ TEST(a_load_from_below_needs_room_in_host_memory_and_says_so)
         uint32_t *tokens = kit_tokens(100 + i, 64);
         CHECK_INT(kit_store_segment(&b.k, tokens, 64), 64);
         prompt = kit_segment_prompt(tokens, 64, &range);
-        CHECK_INT(tsr_pin(b.k.space, &prompt), 1);
+        CHECK_INT(tsr_space_pin(b.k.space, &prompt), 1);
         free(tokens);
     }
     struct kit_hits hits;
@@ -553,10 +553,10 @@ TEST(a_load_from_below_needs_room_in_host_memory_and_says_so)
     for (uint64_t i = 0; i < 64; i++) {
         uint32_t *tokens = kit_tokens(100 + i, 64);
         prompt = kit_segment_prompt(tokens, 64, &range);
-        CHECK_INT(tsr_unpin(b.k.space, &prompt), 1);
+        CHECK_INT(tsr_space_unpin(b.k.space, &prompt), 1);
         free(tokens);
     }
-    CHECK_INT(tsr_flush(b.k.cache), 0); /* what waits to be written is pinned too */
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0); /* what waits to be written is pinned too */
     prompt = kit_segment_prompt(cold, 64, &range);
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 64);
     free(cold);
@@ -572,18 +572,18 @@ TEST(prefetch_brings_up_what_is_below_and_counts_it)
     uint32_t *tokens = kit_tokens(1, 100);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 96), 96);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 100);
-    CHECK_INT(tsr_prefetch(b.k.client, b.k.space, &prompt), 0);
+    CHECK_INT(tsr_client_prefetch(b.k.client, b.k.space, &prompt), 0);
     sink(&b);
-    CHECK_INT(tsr_prefetch(b.k.client, b.k.space, &prompt), 6);
+    CHECK_INT(tsr_client_prefetch(b.k.client, b.k.space, &prompt), 6);
     tsri_work_drain(tsri_ops_work(b.k.cache->ops));
     CHECK_INT(kit_stats(&b.k).tier_entries[0], 6);
     CHECK_INT(b.plan.n_gets, 6);
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 96);
     CHECK_INT(b.plan.n_gets, 6);
-    CHECK_INT(tsr_prefetch(b.k.client, b.k.space, &prompt), 0);
+    CHECK_INT(tsr_client_prefetch(b.k.client, b.k.space, &prompt), 0);
     /* Closing in the middle of one is fine too. */
     sink(&b);
-    CHECK_INT(tsr_prefetch(b.k.client, b.k.space, &prompt), 6);
+    CHECK_INT(tsr_client_prefetch(b.k.client, b.k.space, &prompt), 6);
     kit_close(&b.k);
     fake_tier_plan_fini(&b.plan);
     mem_tier_store_fini(&b.store);
@@ -625,13 +625,13 @@ TEST(the_second_tier_serves_what_the_first_cannot)
         two_open(&t, NULL);
         uint32_t *tokens = kit_tokens(1, 48);
         CHECK_INT(kit_store_prefix(&t.k, tokens, 48), 48);
-        CHECK_INT(tsr_flush(t.k.cache), 0);
+        CHECK_INT(tsr_cache_flush(t.k.cache), 0);
         CHECK_INT(kit_evict_all(&t.k), 3);
         struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
         fake_tier_fail(&t.plans[0], FAKE_GET, 1, 100, errors[i]);
         CHECK_INT(kit_load_and_check(&t.k, &prompt), 48);
         CHECK_INT(t.plans[1].n_gets, 3);
-        CHECK_INT(tsr_flush(t.k.cache), 0);
+        CHECK_INT(tsr_cache_flush(t.k.cache), 0);
         CHECK_INT(t.stores[0].n_items, errors[i] == TSR_EIO ? 3 : 0);
         CHECK_INT(t.stores[1].n_items, 3);
         free(tokens);
@@ -680,7 +680,7 @@ TEST(a_copy_may_be_cleared_while_it_is_read)
         tokens[i] = kit_tokens(1 + i, 32);
         CHECK_INT(kit_store_segment(&t.k, tokens[i], 32), 32);
     }
-    CHECK_INT(tsr_flush(t.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(t.k.cache), 0);
     CHECK_INT(kit_evict_all(&t.k), 4);
     struct tsr_prompt prompt = kit_segment_prompt(tokens[1], 32, &range);
     struct two_loader loader = {.t = &t, .prompt = &prompt};
@@ -688,8 +688,8 @@ TEST(a_copy_may_be_cleared_while_it_is_read)
     pthread_create(&thread, NULL, load_two, &loader);
     while (!atomic_load(&late_read))
         sched_yield();
-    const struct tsr_clear first = {.size = sizeof first, .tier = 1};
-    CHECK_INT(tsr_clear(t.k.cache, &first), 4);
+    const struct tsr_clear_desc first = {.size = sizeof first, .tier = 1};
+    CHECK_INT(tsr_cache_clear(t.k.cache, &first), 4);
     atomic_store(&late_go, true);
     pthread_join(thread, NULL);
     CHECK_INT(loader.loaded, 32);

@@ -182,7 +182,7 @@ TEST(separators_cut_a_prompt_into_segments_and_a_question)
     CHECK_INT(kit_load_and_check(&k, &prompt), 8);
 
     struct tsr_range ranges[3];
-    CHECK_INT(tsr_split(k.space, tokens, 11, ranges, 3), 3);
+    CHECK_INT(tsr_space_split(k.space, tokens, 11, ranges, 3), 3);
     CHECK_INT(ranges[2].offset, 8);
 
     /* Malformed: no separator, no question. */
@@ -284,12 +284,12 @@ TEST(a_lookup_fills_no_more_rows_than_it_was_given)
     struct tsr_match matches[6];
     for (uint32_t max = 0; max <= 5; max++) {
         memset(matches, 0xA5, sizeof matches);
-        struct tsr_lookup io = {.size = sizeof io,
-                                .spaces = &k.space,
-                                .n_spaces = 1,
-                                .matches = max ? matches : NULL,
-                                .matches_max = max};
-        CHECK_INT(tsr_lookup(k.client, &prompt, &io), 16 * max);
+        struct tsr_lookup_desc io = {.size = sizeof io,
+                                     .spaces = &k.space,
+                                     .n_spaces = 1,
+                                     .matches = max ? matches : NULL,
+                                     .matches_max = max};
+        CHECK_INT(tsr_client_lookup(k.client, &prompt, &io), 16 * max);
         CHECK_INT(io.n_matches, max);
         CHECK_INT(io.n_prefix_tokens, 16 * (max < 4 ? max : 4));
         CHECK_INT(matches[max].n_tokens, 0xA5A5A5A5u);
@@ -371,7 +371,7 @@ TEST(lookups_are_counted_exactly)
     CHECK_INT(s.entries, 6);
     CHECK_INT(s.host_bytes_used, 6 << 14);
     CHECK_INT(s.host_bytes, 1 << 20);
-    CHECK_INT(tsr_evict(k.cache, 1 << 20), 6);
+    CHECK_INT(tsr_cache_evict(k.cache, 1 << 20), 6);
     s = kit_stats(&k);
     CHECK_INT(s.evicted, 6);
     CHECK_INT(s.entries, 0);
@@ -441,7 +441,7 @@ TEST(blocks_that_a_space_lacks_are_told_from_where_the_last_call_ended)
     prompt = kit_prefix_prompt(a, 6 * BLOCK);
     CHECK_INT(tsri_find_lacking(spaces, 2, &prompt, 4 * BLOCK, &chain, keys, lacking), 0);
     CHECK_INT(lacking[4] & lacking[5], 3);
-    CHECK_INT(tsr_keys(k.space, &prompt, all, 6), 6);
+    CHECK_INT(tsr_space_keys(k.space, &prompt, all, 6), 6);
     CHECK(memcmp(keys, all, sizeof all) == 0);
     tsr_space_close(spaces[1]);
     free(a);

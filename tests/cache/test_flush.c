@@ -44,8 +44,8 @@ static void *flush_in_thread(void *arg)
 {
     static _Thread_local int results[2];
     struct kit *k = arg;
-    results[0] = tsr_flush(k->cache);
-    results[1] = tsr_flush(k->cache);
+    results[0] = tsr_cache_flush(k->cache);
+    results[1] = tsr_cache_flush(k->cache);
     return (void *)(intptr_t)(results[0] * 100 + results[1]);
 }
 
@@ -89,7 +89,7 @@ TEST(a_flush_fails_until_what_could_not_be_written_is_below)
     fake_tier_fail(&b.plan, FAKE_PUT, 1, UINT32_MAX - 1, TSR_EIO);
     CHECK_INT(store_range(&b.k, 0, N), N);
     for (int i = 0; i < 3; i++) {
-        CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+        CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
         CHECK_HAS(tsr_errmsg(), "24 entries");
     }
     CHECK_INT(others_flushes(&b.k), 101 * TSR_EIO);
@@ -97,7 +97,7 @@ TEST(a_flush_fails_until_what_could_not_be_written_is_below)
     fake_tier_fail(&b.plan, 0, 0, 0, 0);
     CHECK_INT(others_flushes(&b.k), 0);
     CHECK_INT(b.store.n_items, N);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(kit_evict_all(&b.k), N);
     CHECK_INT(load_range(&b.k, 0, N), N);
     below_end(&b);
@@ -109,7 +109,7 @@ TEST(a_flush_tries_again_what_failed_before)
     below_open(&b);
     fake_tier_fail(&b.plan, FAKE_PUT, 1, 0, TSR_ETIME);
     CHECK_INT(store_range(&b.k, 0, 1), 1);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.store.n_items, 1);
     below_end(&b);
 }
@@ -124,14 +124,14 @@ TEST(what_left_memory_before_it_was_below_is_told_to_every_thread_once)
     CHECK_INT(kit_evict_all(&b.k), 5);
     fake_tier_fail(&b.plan, 0, 0, 0, 0);
     CHECK_INT(load_range(&b.k, 0, 5), 0);
-    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+    CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     CHECK_HAS(tsr_errmsg(), "5 entries were lost");
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(others_flushes(&b.k), 100 * TSR_EIO);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     /* Stored again they are as good as new. */
     CHECK_INT(store_range(&b.k, 0, 5), 5);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.store.n_items, 5);
     below_end(&b);
 }
@@ -139,7 +139,7 @@ TEST(what_left_memory_before_it_was_below_is_told_to_every_thread_once)
 static void *store_and_flush(void *arg)
 {
     struct kit *k = arg;
-    return (void *)(intptr_t)(store_range(k, 100, 101) == 1 && tsr_flush(k->cache) == 0);
+    return (void *)(intptr_t)(store_range(k, 100, 101) == 1 && tsr_cache_flush(k->cache) == 0);
 }
 
 /* Loses five entries that this thread stored. */
@@ -166,9 +166,9 @@ TEST(a_thread_that_comes_later_does_not_answer_for_what_others_were_told)
 {
     struct below b;
     lose_five(&b);
-    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+    CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     CHECK(another_stores_and_flushes(&b.k));
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     below_end(&b);
 }
 
@@ -177,8 +177,8 @@ TEST(what_was_lost_and_told_to_no_thread_is_told_to_one_that_comes_later)
     struct below b;
     lose_five(&b);
     CHECK(!another_stores_and_flushes(&b.k));
-    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO); /* these were its own */
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO); /* these were its own */
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     below_end(&b);
 }
 
@@ -186,14 +186,14 @@ TEST(what_was_lost_and_told_to_no_thread_is_told_to_one_that_comes_later)
 static int start_store(struct kit *k, uint64_t i)
 {
     uint32_t *tokens = kit_tokens(i, TOKENS);
-    struct tsr_store s = {.size = sizeof s,
-                          .space = k->space,
-                          .kind = TSR_KIND_SEGMENT,
-                          .tokens = tokens,
-                          .n_tokens = TOKENS};
+    struct tsr_store_desc s = {.size = sizeof s,
+                               .space = k->space,
+                               .kind = TSR_KIND_SEGMENT,
+                               .tokens = tokens,
+                               .n_tokens = TOKENS};
     s.view = kit_store_view(&s);
     struct tsr_op *op;
-    CHECK_INT(tsr_store_start(&op, k->client, &s, NULL, NULL), 0);
+    CHECK_INT(tsr_client_store_start(&op, k->client, &s, NULL, NULL), 0);
     int n = tsr_op_wait(op, -1);
     tsr_op_close(op);
     free(s.view.data);
@@ -213,9 +213,9 @@ TEST(a_thread_is_told_that_its_own_stores_were_lost_after_it_stored_again)
         CHECK_INT(kit_evict_all(&b.k), 1);
         fake_tier_fail(&b.plan, 0, 0, 0, 0);
         CHECK_INT(store_range(&b.k, 1, 3), 2);
-        CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+        CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
         CHECK_HAS(tsr_errmsg(), "1 entries were lost");
-        CHECK_INT(tsr_flush(b.k.cache), 0);
+        CHECK_INT(tsr_cache_flush(b.k.cache), 0);
         below_end(&b);
     }
 }
@@ -226,9 +226,9 @@ TEST(what_is_cleared_is_owed_no_longer)
     below_open(&b);
     fake_tier_fail(&b.plan, FAKE_PUT, 1, UINT32_MAX - 1, TSR_EIO);
     CHECK_INT(store_range(&b.k, 0, 5), 5);
-    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
-    CHECK_INT(tsr_clear(b.k.cache, NULL), 5);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
+    CHECK_INT(tsr_cache_clear(b.k.cache, NULL), 5);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     below_end(&b);
 }
 
@@ -238,11 +238,11 @@ TEST(what_is_cleared_from_a_tier_is_owed_to_it_no_longer)
     below_open(&b);
     fake_tier_fail(&b.plan, FAKE_PUT, 1, UINT32_MAX - 1, TSR_EIO);
     CHECK_INT(store_range(&b.k, 0, 5), 5);
-    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+    CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     fake_tier_fail(&b.plan, 0, 0, 0, 0);
-    struct tsr_clear below = {.size = sizeof below, .tier = 1};
-    CHECK_INT(tsr_clear(b.k.cache, &below), 0); /* it had none of them */
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    struct tsr_clear_desc below = {.size = sizeof below, .tier = 1};
+    CHECK_INT(tsr_cache_clear(b.k.cache, &below), 0); /* it had none of them */
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.store.n_items, 0);
     below_end(&b);
 }
@@ -260,10 +260,10 @@ TEST(much_that_is_owed_is_written_in_rounds)
         tsri_manager_drain(b.k.cache);
     }
     uint64_t n_puts = b.plan.n_puts;
-    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+    CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     CHECK(b.plan.n_puts - n_puts <= 4); /* a round that brings nothing is the last */
     fake_tier_fail(&b.plan, 0, 0, 0, 0);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.store.n_items, N);
     below_end(&b);
 }
@@ -316,16 +316,16 @@ TEST(with_every_sync_failing_no_flush_succeeds)
     struct on_disk d;
     disk_begin(&d);
     CHECK_INT(store_range(&d.k, 0, 1), 1);
-    CHECK_INT(tsr_flush(d.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(d.k.cache), 0);
     CHECK_INT(store_range(&d.k, 1, 3), 2); /* into a segment that is open */
     tsri_manager_drain(d.k.cache);
     fault_io_set(&d.faults, FAULT_SYNC, 1, UINT32_MAX - 1, EIO);
     CHECK_INT(store_range(&d.k, 3, N), N - 3);
     for (int i = 0; i < 3; i++)
-        CHECK(tsr_flush(d.k.cache) < 0);
+        CHECK(tsr_cache_flush(d.k.cache) < 0);
     CHECK(others_flushes(&d.k) <= 101 * TSR_EIO);
     fault_io_set(&d.faults, 0, 0, 0, 0);
-    CHECK_INT(tsr_flush(d.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(d.k.cache), 0);
     disk_crash(&d);
     disk_open(&d);
     CHECK_INT(load_range(&d.k, 0, N), N);
@@ -343,10 +343,10 @@ TEST(what_only_a_failed_sync_had_is_told_as_lost)
     CHECK_INT(store_range(&d.k, 5, 8), 3);
     tsri_manager_drain(d.k.cache);
     fault_io_set(&d.faults, FAULT_SYNC, 1, UINT32_MAX - 1, EIO);
-    CHECK(tsr_flush(d.k.cache) < 0);
+    CHECK(tsr_cache_flush(d.k.cache) < 0);
     fault_io_set(&d.faults, 0, 0, 0, 0);
     CHECK_INT(others_flushes(&d.k), 100 * TSR_EIO);
-    CHECK_INT(tsr_flush(d.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(d.k.cache), 0);
     CHECK_INT(kit_stats(&d.k).tier_entries[1], 3);
     disk_crash(&d);
     disk_open(&d);
@@ -362,18 +362,18 @@ static uint32_t run_with_fault(uint32_t nth, uint32_t again, int error)
     struct on_disk d;
     disk_begin(&d);
     CHECK_INT(store_range(&d.k, 0, 4), 4);
-    CHECK_INT(tsr_flush(d.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(d.k.cache), 0);
     fault_io_set(&d.faults, FAULT_ALL & ~(unsigned)FAULT_READ, nth, again, error);
     int first = 0, acked = 4;
     for (int upto = 8; upto <= 16; upto += 4) {
         CHECK_INT(store_range(&d.k, (uint64_t)upto - 4, (uint64_t)upto), 4);
-        first = tsr_flush(d.k.cache);
+        first = tsr_cache_flush(d.k.cache);
         if (first == 0) acked = upto;
     }
     uint32_t n_calls = atomic_load(&d.faults.n_calls);
     bool heals = nth % 2;
     fault_io_set(&d.faults, 0, 0, 0, 0);
-    if (heals) CHECK_INT(tsr_flush(d.k.cache), 0);
+    if (heals) CHECK_INT(tsr_cache_flush(d.k.cache), 0);
     if (heals) acked = 16;
     disk_crash(&d);
     disk_open(&d);
@@ -411,13 +411,13 @@ static int life(const char *path)
 {
     struct kit k;
     full_open(&k, path);
-    if (store_range(&k, 0, 60) != 60 || tsr_flush(k.cache) != 0) return 1;
+    if (store_range(&k, 0, 60) != 60 || tsr_cache_flush(k.cache) != 0) return 1;
     if (store_range(&k, 1000, 1400) != 400) return 2;
-    if (tsr_flush(k.cache) == 0 || tsr_flush(k.cache) == 0) return 3;
+    if (tsr_cache_flush(k.cache) == 0 || tsr_cache_flush(k.cache) == 0) return 3;
     if (!strstr(tsr_errmsg(), "No space left")) return 8;
     if (load_range(&k, 1000, 1400) != 400) return 4;
     if (!full_fs_resize(path, 64 << 10)) return 5;
-    if (tsr_flush(k.cache) != 0) return 6;
+    if (tsr_cache_flush(k.cache) != 0) return 6;
     raise(SIGKILL);
     return 7;
 }

@@ -26,10 +26,10 @@ struct family {
     uint32_t *tokens;
     struct tsr_prompt prompt;
     struct kit_hits hits;
-    struct tsr_store unfinished;
+    struct tsr_store_desc unfinished;
     struct tsr_put *puts[2];
     struct tsr_op *op;
-    struct tsr_load load;
+    struct tsr_load_desc load;
     uint8_t kv[16 * 256];
 };
 
@@ -39,27 +39,28 @@ static void child_reads(struct family *f)
     CHILD_MUST(kit_lookup(&f->k, &f->prompt, 0, &hits) == 0 && hits.io.n_matches == 0);
     CHILD_MUST(kit_lookup(&f->k, &f->prompt, 9, &hits) == 0);
     uint8_t kv[16 * 256];
-    struct tsr_load load = {.size = sizeof load,
-                            .space = f->k.space,
-                            .match = &f->hits.matches[0],
-                            .view = {.data = kv, .bytes = sizeof kv}};
-    CHILD_MUST(tsr_load(f->k.client, &load, 1) == 0 && load.result == TSR_ENOENT);
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = f->k.space,
+                                 .match = &f->hits.matches[0],
+                                 .view = {.data = kv, .bytes = sizeof kv}};
+    CHILD_MUST(tsr_client_load(f->k.client, &load, 1) == 0 && load.result == TSR_ENOENT);
     struct tsr_key keys[4];
     int8_t tiers[4];
-    CHILD_MUST(tsr_keys(f->k.space, &f->prompt, keys, 4) == 4);
-    CHILD_MUST(tsr_contains(f->k.cache, keys, 4, tiers) == 0 && tiers[0] == -1);
+    CHILD_MUST(tsr_space_keys(f->k.space, &f->prompt, keys, 4) == 4);
+    CHILD_MUST(tsr_cache_contains(f->k.cache, keys, 4, tiers) == 0 && tiers[0] == -1);
     struct tsr_stats s = {.size = sizeof s};
     struct tsr_event event;
     char text[64];
-    CHILD_MUST(tsr_stats_get(f->k.cache, &s) == 0 && s.entries == 0);
-    CHILD_MUST(tsr_stats_text(f->k.cache, "json", text, sizeof text) > 0);
-    CHILD_MUST(tsr_events(f->k.cache, &event, 1) == 0);
-    CHILD_MUST(tsr_release(f->k.client, 1) == 0);
-    CHILD_MUST(tsr_prefetch(f->k.client, f->k.space, &f->prompt) == 0);
-    CHILD_MUST(tsr_pin(f->k.space, &f->prompt) == 0 && tsr_unpin(f->k.space, &f->prompt) == 0);
-    CHILD_MUST(tsr_touch(f->k.space, &f->prompt) == 0);
-    CHILD_MUST(tsr_evict(f->k.cache, SIZE_MAX) == 0);
-    CHILD_MUST(tsr_clear(f->k.cache, NULL) == 0);
+    CHILD_MUST(tsr_cache_stats(f->k.cache, &s) == 0 && s.entries == 0);
+    CHILD_MUST(tsr_cache_stats_text(f->k.cache, "json", text, sizeof text) > 0);
+    CHILD_MUST(tsr_cache_events(f->k.cache, &event, 1) == 0);
+    CHILD_MUST(tsr_client_release(f->k.client, 1) == 0);
+    CHILD_MUST(tsr_client_prefetch(f->k.client, f->k.space, &f->prompt) == 0);
+    CHILD_MUST(tsr_space_pin(f->k.space, &f->prompt) == 0 &&
+               tsr_space_unpin(f->k.space, &f->prompt) == 0);
+    CHILD_MUST(tsr_space_touch(f->k.space, &f->prompt) == 0);
+    CHILD_MUST(tsr_cache_evict(f->k.cache, SIZE_MAX) == 0);
+    CHILD_MUST(tsr_cache_clear(f->k.cache, NULL) == 0);
 }
 
 static void child_writes(struct family *f)
@@ -68,9 +69,11 @@ static void child_writes(struct family *f)
     struct tsr_put *put;
     struct tsr_op *op;
     CHILD_MUST(tsr_put_open(&put, f->k.client, &f->unfinished) == TSR_EFORK && !put);
-    CHILD_MUST(tsr_store_start(&op, f->k.client, &f->unfinished, NULL, NULL) == TSR_EFORK && !op);
-    CHILD_MUST(tsr_load_start(&op, f->k.client, &f->load, 1, NULL, NULL) == TSR_EFORK && !op);
-    CHILD_MUST(tsr_flush(f->k.cache) == TSR_EFORK);
+    CHILD_MUST(tsr_client_store_start(&op, f->k.client, &f->unfinished, NULL, NULL) == TSR_EFORK &&
+               !op);
+    CHILD_MUST(tsr_client_load_start(&op, f->k.client, &f->load, 1, NULL, NULL) == TSR_EFORK &&
+               !op);
+    CHILD_MUST(tsr_cache_flush(f->k.cache) == TSR_EFORK);
     struct tsr_space *space;
     struct tsr_client *client;
     struct tsr_space_desc desc = kit_desc();
@@ -92,7 +95,7 @@ static void child_closes(struct family *f)
 {
     tsr_client_close(f->k.client);
     tsr_space_close(f->k.space);
-    tsr_close(f->k.cache);
+    tsr_cache_close(f->k.cache);
 #if !TEST_TSAN /* which cannot start threads in such a child */
     struct kit own;
     kit_open(&own, NULL);
@@ -127,25 +130,25 @@ static void family_open(struct family *f)
     f->tokens = kit_tokens(1, 64);
     f->prompt = kit_prefix_prompt(f->tokens, 64);
     CHECK_INT(kit_store_prefix(&f->k, f->tokens, 64), 64);
-    CHECK_INT(tsr_flush(f->k.cache), 0);
+    CHECK_INT(tsr_cache_flush(f->k.cache), 0);
     CHECK_INT(kit_evict_all(&f->k), 4);
     CHECK_INT(kit_lookup(&f->k, &f->prompt, 1, &f->hits), 64);
-    f->unfinished = (struct tsr_store){.size = sizeof f->unfinished,
-                                       .space = f->k.space,
-                                       .kind = TSR_KIND_SEGMENT,
-                                       .tokens = f->tokens,
-                                       .n_tokens = 60};
+    f->unfinished = (struct tsr_store_desc){.size = sizeof f->unfinished,
+                                            .space = f->k.space,
+                                            .kind = TSR_KIND_SEGMENT,
+                                            .tokens = f->tokens,
+                                            .n_tokens = 60};
     f->unfinished.view = kit_store_view(&f->unfinished);
     for (int i = 0; i < 2; i++)
         CHECK_INT(tsr_put_open(&f->puts[i], f->k.client, &f->unfinished), 0);
     /* A load that does not end. */
     fake_tier_gate(&f->plan, FAKE_GET);
-    f->load = (struct tsr_load){.size = sizeof f->load,
-                                .space = f->k.space,
-                                .match = &f->hits.matches[0],
-                                .prompt = &f->prompt,
-                                .view = {.data = f->kv, .bytes = sizeof f->kv}};
-    CHECK_INT(tsr_load_start(&f->op, f->k.client, &f->load, 1, NULL, NULL), 0);
+    f->load = (struct tsr_load_desc){.size = sizeof f->load,
+                                     .space = f->k.space,
+                                     .match = &f->hits.matches[0],
+                                     .prompt = &f->prompt,
+                                     .view = {.data = f->kv, .bytes = sizeof f->kv}};
+    CHECK_INT(tsr_client_load_start(&f->op, f->k.client, &f->load, 1, NULL, NULL), 0);
     fake_tier_gate_wait(&f->plan, 1);
 }
 
@@ -164,7 +167,7 @@ static bool family_end(struct family *f)
     }
     CHECK_INT(tsr_put_commit(f->puts[0]), 60);
     tsr_put_abort(f->puts[1]);
-    CHECK_INT(tsr_release(f->k.client, 1), 4);
+    CHECK_INT(tsr_client_release(f->k.client, 1), 4);
     CHECK_INT(kit_load_and_check(&f->k, &f->prompt), 64);
     struct tsr_range range;
     struct tsr_prompt segment = kit_segment_prompt(f->tokens, 60, &range);
@@ -203,7 +206,7 @@ static void *keep_busy(void *arg)
         (void)!kit_store_segment(&b->k, tokens, 64);
         uint64_t request = b->seed << 32 | i;
         (void)!kit_lookup(&b->k, &p, request, &hits);
-        tsr_release(b->k.client, request);
+        tsr_client_release(b->k.client, request);
         kit_stats(&b->k);
         free(tokens);
     }

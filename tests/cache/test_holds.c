@@ -116,7 +116,7 @@ TEST(a_prefix_is_leased_as_far_as_there_is_room)
     CHECK_INT(kit_lookup(&k, &prompt, 1, &hits), 16 * 32);
     CHECK_INT(kit_lookup(&k, &prompt, 1, &hits), 16 * 32); /* the same request again */
     CHECK_INT(k.cache->holds.pages, 32);
-    CHECK_INT(tsr_release(k.client, 1), 32);
+    CHECK_INT(tsr_client_release(k.client, 1), 32);
     CHECK_INT(k.cache->holds.pages, 0);
     free(tokens);
     CHECK(kit_end(&k));
@@ -134,7 +134,7 @@ TEST(text_found_at_any_offset_is_counted_too)
     prompt.flags = TSR_PROMPT_ANY;
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 64 * 40);
     CHECK_INT(kit_lookup(&k, &prompt, 1, &hits), 64 * 32);
-    CHECK_INT(tsr_release(k.client, 1), 32);
+    CHECK_INT(tsr_client_release(k.client, 1), 32);
     CHECK_INT(k.cache->holds.pages, 0);
     free(all);
     CHECK(kit_end(&k));
@@ -152,10 +152,10 @@ TEST(an_entry_of_more_than_half_can_be_read_while_nothing_else_is_held)
     struct tsr_prompt prompt = kit_segment_prompt(tokens, 64 * 50, &range);
     CHECK_INT(kit_lookup(&k, &prompt, 1, &hits), 64 * 50);
     CHECK_INT(lease(&k, k.client, 9, 2), 0);
-    CHECK_INT(tsr_release(k.client, 1), 1);
+    CHECK_INT(tsr_client_release(k.client, 1), 1);
     CHECK_INT(lease(&k, k.client, 9, 2), 64);
     CHECK_INT(kit_lookup(&k, &prompt, 1, &hits), 0);
-    CHECK_INT(tsr_release(k.client, 2), 1);
+    CHECK_INT(tsr_client_release(k.client, 2), 1);
     free(tokens);
     CHECK(kit_end(&k));
 }
@@ -170,9 +170,9 @@ TEST(at_most_half_is_pinned_for_good)
     for (uint64_t i = 1; i <= N_PAGES; i++) {
         uint32_t *tokens = kit_tokens(i, 64);
         struct tsr_prompt prompt = kit_segment_prompt(tokens, 64, &range);
-        n += tsr_pin(k.space, &prompt);
-        if (i == 1) CHECK_INT(tsr_pin(k.space, &prompt), 1); /* twice is not more */
-        if (i == 1) CHECK_INT(tsr_unpin(k.space, &prompt), 1);
+        n += tsr_space_pin(k.space, &prompt);
+        if (i == 1) CHECK_INT(tsr_space_pin(k.space, &prompt), 1); /* twice is not more */
+        if (i == 1) CHECK_INT(tsr_space_unpin(k.space, &prompt), 1);
         free(tokens);
     }
     CHECK_INT(n, N_PAGES / 2);
@@ -183,7 +183,7 @@ TEST(at_most_half_is_pinned_for_good)
     for (uint64_t i = 1; i <= 4; i++) {
         uint32_t *tokens = kit_tokens(i, 64);
         struct tsr_prompt prompt = kit_segment_prompt(tokens, 64, &range);
-        CHECK_INT(tsr_unpin(k.space, &prompt), 1);
+        CHECK_INT(tsr_space_unpin(k.space, &prompt), 1);
         free(tokens);
     }
     CHECK_INT(k.cache->holds.pages, N_PAGES / 2 - 4);

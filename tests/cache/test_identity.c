@@ -18,22 +18,22 @@ TEST(several_spaces_hit_only_where_all_of_them_do)
     uint32_t *tokens = kit_tokens(1, 84);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
     CHECK_INT(kit_store_segment(&k, tokens + 64, 20), 20);
-    struct tsr_store store = {.space = other, .kind = TSR_KIND_PREFIX, .tokens = tokens};
+    struct tsr_store_desc store = {.space = other, .kind = TSR_KIND_PREFIX, .tokens = tokens};
     const struct tsr_range range = {64, 20};
     struct tsr_prompt prompt = kit_segments_prompt(tokens, 84, &range, 1);
     prompt.flags |= TSR_PROMPT_PREFIX;
     struct tsr_match m[16];
-    struct tsr_lookup io = {.size = sizeof io, .spaces = spaces, .n_spaces = 2, .matches = m};
+    struct tsr_lookup_desc io = {.size = sizeof io, .spaces = spaces, .n_spaces = 2, .matches = m};
     io.matches_max = 8;
-    CHECK_INT(tsr_lookup(k.client, &prompt, &io), 0);
+    CHECK_INT(tsr_client_lookup(k.client, &prompt, &io), 0);
     store.n_tokens = 32;
     CHECK_INT(kit_store(&k, &store), 32);
-    CHECK_INT(tsr_lookup(k.client, &prompt, &io), 32);
+    CHECK_INT(tsr_client_lookup(k.client, &prompt, &io), 32);
     CHECK_INT(io.n_prefix_tokens, 32);
-    store = (struct tsr_store){
+    store = (struct tsr_store_desc){
         .space = other, .kind = TSR_KIND_SEGMENT, .tokens = tokens + 64, .n_tokens = 20};
     CHECK_INT(kit_store(&k, &store), 20);
-    CHECK_INT(tsr_lookup(k.client, &prompt, &io), 52);
+    CHECK_INT(tsr_client_lookup(k.client, &prompt, &io), 52);
     CHECK_INT(io.n_matches, 3);
     /* Rows are [match][space], and each cell is of its own space. */
     for (uint32_t i = 0; i < 3; i++)
@@ -41,15 +41,15 @@ TEST(several_spaces_hit_only_where_all_of_them_do)
             const struct tsr_match *x = &m[i * 2 + s];
             CHECK_INT(x->prompt_offset, i < 2 ? i * 16 : 64);
             uint8_t kv[20 * 256];
-            struct tsr_load load = {.size = sizeof load,
-                                    .space = spaces[s],
-                                    .match = x,
-                                    .view = {.data = kv, .bytes = sizeof kv}};
-            CHECK_INT(tsr_load(k.client, &load, 1), 1);
+            struct tsr_load_desc load = {.size = sizeof load,
+                                         .space = spaces[s],
+                                         .match = x,
+                                         .view = {.data = kv, .bytes = sizeof kv}};
+            CHECK_INT(tsr_client_load(k.client, &load, 1), 1);
             CHECK(kit_right(spaces[s], kit_match_seen(spaces[s], &prompt, x),
                             tokens + x->prompt_offset, x->n_tokens, 0, 2, &load.view));
             load.space = spaces[!s];
-            CHECK_INT(tsr_load(k.client, &load, 1), 0);
+            CHECK_INT(tsr_client_load(k.client, &load, 1), 0);
             CHECK_INT(load.result, TSR_ESPACE);
         }
     free(tokens);
@@ -68,12 +68,12 @@ TEST(each_space_of_a_row_says_its_own_kind)
     uint32_t *tokens = kit_tokens(1, 20);
     /* Exact in the one, blended in the other, whichever is asked first. */
     CHECK_INT(kit_store_segment(&k, tokens, 20), 20);
-    CHECK_INT(kit_store(&k, &(struct tsr_store){.space = other,
-                                                .kind = TSR_KIND_BLENDED,
-                                                .tokens = tokens,
-                                                .n_tokens = 20,
-                                                .recipe = "r",
-                                                .recipe_bytes = 1}),
+    CHECK_INT(kit_store(&k, &(struct tsr_store_desc){.space = other,
+                                                     .kind = TSR_KIND_BLENDED,
+                                                     .tokens = tokens,
+                                                     .n_tokens = 20,
+                                                     .recipe = "r",
+                                                     .recipe_bytes = 1}),
               20);
     struct tsr_range range;
     struct tsr_prompt prompt = kit_segment_prompt(tokens, 20, &range);
@@ -83,9 +83,9 @@ TEST(each_space_of_a_row_says_its_own_kind)
     for (uint32_t first = 0; first < 2; first++) {
         struct tsr_space *spaces[] = {first ? other : k.space, first ? k.space : other};
         struct tsr_match m[2];
-        struct tsr_lookup io = {
+        struct tsr_lookup_desc io = {
             .size = sizeof io, .spaces = spaces, .n_spaces = 2, .matches = m, .matches_max = 1};
-        CHECK_INT(tsr_lookup(k.client, &prompt, &io), 20);
+        CHECK_INT(tsr_client_lookup(k.client, &prompt, &io), 20);
         CHECK_INT(m[first].kind, TSR_KIND_SEGMENT);
         CHECK_INT(m[!first].kind, TSR_KIND_BLENDED);
     }
@@ -159,7 +159,7 @@ TEST(the_same_tokens_with_another_adapter_or_salt_never_share)
             CHECK_INT(find_with(&k, prefix, variants[j], n_items[j]), 0);
             CHECK_INT(find_with(&k, segment, variants[j], n_items[j]), 0);
         }
-        struct tsr_store s = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 32};
+        struct tsr_store_desc s = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 32};
         s.extra = variants[i];
         s.n_extra = n_items[i];
         CHECK_INT(kit_store(&k, &s), 32);
@@ -186,7 +186,7 @@ TEST(the_same_tokens_with_another_image_share_only_what_stands_before_it)
     struct tsr_extra cat = {TSR_EXTRA_MEDIA, 36, 8, 3, "cat"},
                      dog = {TSR_EXTRA_MEDIA, 36, 8, 3, "dog"};
     struct tsr_extra later = {TSR_EXTRA_MEDIA, 37, 8, 3, "cat"};
-    struct tsr_store s = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 64};
+    struct tsr_store_desc s = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 64};
     s.extra = &cat;
     s.n_extra = 1;
     CHECK_INT(kit_store(&k, &s), 64);
@@ -217,7 +217,7 @@ TEST(segments_that_cover_media_are_neither_stored_nor_found)
     CHECK_INT(find_with(&k, prompt, &edge, 1), 20);
     edge.offset = 40;
     CHECK_INT(find_with(&k, prompt, &edge, 1), 40);
-    struct tsr_store s = {.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 60};
+    struct tsr_store_desc s = {.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 60};
     s.extra = &edge;
     s.n_extra = 1;
     CHECK_INT(kit_store(&k, &s), TSR_EINVAL);
@@ -233,11 +233,11 @@ TEST(blended_kv_is_found_only_by_its_recipe)
     struct kit k;
     kit_open(&k, NULL);
     uint32_t *tokens = kit_tokens(1, 32);
-    struct tsr_store s = {.kind = TSR_KIND_BLENDED,
-                          .tokens = tokens,
-                          .n_tokens = 32,
-                          .recipe = "query 15",
-                          .recipe_bytes = 8};
+    struct tsr_store_desc s = {.kind = TSR_KIND_BLENDED,
+                               .tokens = tokens,
+                               .n_tokens = 32,
+                               .recipe = "query 15",
+                               .recipe_bytes = 8};
     CHECK_INT(kit_store(&k, &s), 32);
     CHECK_INT(kit_find_segment(&k, tokens, 32), 0);
     CHECK_INT(kit_find_prefix(&k, tokens, 32), 0);

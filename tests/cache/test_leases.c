@@ -16,23 +16,23 @@ TEST(leased_entries_stay_until_they_are_released)
     struct tsr_prompt pa = kit_prefix_prompt(a, 32), pb = kit_prefix_prompt(b, 32);
     struct kit_hits hits;
     CHECK_INT(kit_lookup(&k, &pa, 7, &hits), 32);
-    CHECK_INT(tsr_evict(k.cache, 1 << 20), 2);
-    CHECK_INT(tsr_clear(k.cache, NULL), 0);
+    CHECK_INT(tsr_cache_evict(k.cache, 1 << 20), 2);
+    CHECK_INT(tsr_cache_clear(k.cache, NULL), 0);
     CHECK_INT(kit_load(&k, &pa, &hits, 1), 0);
 
     /* The same request again: its leases are replaced, not added to. */
     CHECK_INT(kit_lookup(&k, &pa, 7, &hits), 32);
-    CHECK_INT(tsr_release(k.client, 7), 2);
-    CHECK_INT(tsr_release(k.client, 7), 0);
+    CHECK_INT(tsr_client_release(k.client, 7), 2);
+    CHECK_INT(tsr_client_release(k.client, 7), 0);
     CHECK_INT(kit_store_prefix(&k, b, 32), 32);
     CHECK_INT(kit_lookup(&k, &pa, 7, &hits), 32);
     CHECK_INT(kit_lookup(&k, &pb, 7, &hits), 32);
-    CHECK_INT(tsr_evict(k.cache, 1 << 20), 2);
+    CHECK_INT(tsr_cache_evict(k.cache, 1 << 20), 2);
     CHECK_INT(kit_find_prefix(&k, a, 32), 0);
     CHECK_INT(kit_find_prefix(&k, b, 32), 32);
     /* A lookup under the id that finds nothing gives up what it had. */
     CHECK_INT(kit_lookup(&k, &pa, 7, &hits), 0);
-    CHECK_INT(tsr_evict(k.cache, 1 << 20), 2);
+    CHECK_INT(tsr_cache_evict(k.cache, 1 << 20), 2);
     free(a), free(b);
     CHECK(kit_end(&k));
 }
@@ -50,13 +50,13 @@ TEST(the_leases_of_a_client_go_with_it_and_no_others)
     k.client = second;
     CHECK_INT(kit_lookup(&k, &prompt, 1, &hits), 48);
     CHECK_INT(kit_lookup(&k, &prompt, 2, &hits), 48);
-    CHECK_INT(tsr_release(second, 1), 3);
+    CHECK_INT(tsr_client_release(second, 1), 3);
     tsr_client_close(second);
     k.client = own;
-    CHECK_INT(tsr_evict(k.cache, 1 << 20), 0);
-    CHECK_INT(tsr_release(own, 2), 0);
-    CHECK_INT(tsr_release(own, 1), 3);
-    CHECK_INT(tsr_evict(k.cache, 1 << 20), 3);
+    CHECK_INT(tsr_cache_evict(k.cache, 1 << 20), 0);
+    CHECK_INT(tsr_client_release(own, 2), 0);
+    CHECK_INT(tsr_client_release(own, 1), 3);
+    CHECK_INT(tsr_cache_evict(k.cache, 1 << 20), 3);
     free(tokens);
     CHECK(kit_end(&k));
 }
@@ -74,14 +74,14 @@ TEST(a_client_gets_no_more_leases_than_its_limit)
     CHECK_INT(kit_lookup(&k, &prompt, 1, &hits), 80);
     CHECK_INT(kit_lookup(&k, &prompt, 2, &hits), 0);
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 128);
-    CHECK_INT(tsr_release(k.client, 1), 5);
+    CHECK_INT(tsr_client_release(k.client, 1), 5);
     CHECK_INT(kit_lookup(&k, &prompt, 2, &hits), 80);
-    CHECK_INT(tsr_evict(k.cache, 1 << 20), 3);
-    CHECK_INT(tsr_release(k.client, 2), 5);
+    CHECK_INT(tsr_cache_evict(k.cache, 1 << 20), 3);
+    CHECK_INT(tsr_client_release(k.client, 2), 5);
     /* Any number of requests, one after the other. */
     for (uint64_t id = 1; id < 3000; id++) {
         CHECK_INT(kit_lookup(&k, &prompt, id * 0x10001, &hits), 80);
-        CHECK_INT(tsr_release(k.client, id * 0x10001), 5);
+        CHECK_INT(tsr_client_release(k.client, id * 0x10001), 5);
     }
     free(tokens);
     CHECK(kit_end(&k));
@@ -109,7 +109,7 @@ static void *lookup_and_load(void *arg)
         sched_yield();
         for (uint32_t i = 0; i < hits.io.n_matches; i++, s->n_rows++)
             s->n_lost += kit_load(s->k, &prompt, &hits, i) != 0;
-        if (s->n_rows % 3 == 0) tsr_release(s->k->client, s->id);
+        if (s->n_rows % 3 == 0) tsr_client_release(s->k->client, s->id);
     }
     free(tokens);
     return NULL;
@@ -136,7 +136,7 @@ TEST(threads_that_share_a_client_get_no_row_without_its_lease)
         pthread_join(threads[i], NULL);
         n_rows += sharers[i].n_rows;
         n_lost += sharers[i].n_lost;
-        tsr_release(k.client, i + 1);
+        tsr_client_release(k.client, i + 1);
     }
     CHECK(n_rows > 100);
     CHECK_INT(n_lost, 0);

@@ -110,7 +110,7 @@ TEST(the_pages_lent_hold_the_range_and_no_more)
         CHECK_INT(l->n_pages, (offset + n - 1) / 64 - offset / 64 + 1); /* one page a cell here */
         CHECK(reads_right(&f, l));
         CHECK_INT(tsri_lends_close(&f.lends), 1);
-        CHECK_INT(tsr_release(f.k.client, 7), 1);
+        CHECK_INT(tsr_client_release(f.k.client, 7), 1);
     }
     CHECK(kit_stats(&f.k).loads == 300);
     CHECK(lent_end(&f));
@@ -126,7 +126,7 @@ TEST(what_is_lent_stays_until_it_is_released)
     struct tsri_source_range kept = f.ranges[0]; /* what went over the wire */
     CHECK_INT(tsri_lends_close(&f.lends), 1);
     CHECK_INT(kit_evict_all(&f.k), 0);
-    CHECK_INT(tsr_clear(f.k.cache, NULL), 0);
+    CHECK_INT(tsr_cache_clear(f.k.cache, NULL), 0);
     for (uint64_t i = 0; i < 80; i++) { /* more than the pool holds */
         uint32_t *other = kit_tokens(100 + i, 64);
         int n = kit_store_segment(&f.k, other, 64);
@@ -134,14 +134,14 @@ TEST(what_is_lent_stays_until_it_is_released)
         free(other);
     }
     CHECK(reads_right(&f, &kept));
-    CHECK_INT(tsr_release(f.k.client, 7), 1);
+    CHECK_INT(tsr_client_release(f.k.client, 7), 1);
     CHECK(kit_evict_all(&f.k) > 0);
     CHECK_INT(kit_find_segment(&f.k, f.tokens, N), 0);
     /* A match of something that is gone is a miss. */
     CHECK_INT(lend(&f, 7, NULL, &want, 1), 0);
     CHECK_INT(f.ranges[0].result, TSR_ENOENT);
     CHECK_INT(tsri_lends_close(&f.lends), 0);
-    CHECK_INT(tsr_release(f.k.client, 7), 0);
+    CHECK_INT(tsr_client_release(f.k.client, 7), 0);
     CHECK(lent_end(&f));
 }
 
@@ -157,8 +157,8 @@ TEST(one_request_may_borrow_often_and_lets_go_all_at_once)
             CHECK(reads_right(&f, &f.ranges[r]));
         CHECK_INT(tsri_lends_close(&f.lends), 3);
     }
-    CHECK_INT(tsr_release(f.k.client, 8), 0);
-    CHECK_INT(tsr_release(f.k.client, 9), 6);
+    CHECK_INT(tsr_client_release(f.k.client, 8), 0);
+    CHECK_INT(tsr_client_release(f.k.client, 9), 6);
     CHECK(lent_end(&f));
 }
 
@@ -194,7 +194,7 @@ TEST(what_only_the_entry_can_tell_concerns_its_range_alone)
     CHECK_INT(f.ranges[1].result, TSR_ESPACE);
     CHECK_INT(f.ranges[2].result, TSR_ESPACE);
     CHECK_INT(tsri_lends_close(&f.lends), 1);
-    CHECK_INT(tsr_release(f.k.client, 5), 1);
+    CHECK_INT(tsr_client_release(f.k.client, 5), 1);
     tsr_space_close(wider);
     CHECK(lent_end(&f));
 }
@@ -208,7 +208,7 @@ TEST(what_a_lower_tier_has_is_fetched_and_compared)
     mem_tier_store_init(&store, 0);
     fake_tier_plan_init(&plan, &mem_tier, &store);
     lent_open(&f, embedded, &plan);
-    CHECK_INT(tsr_flush(f.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(f.k.cache), 0);
     uint32_t *wrong = kit_tokens(12, N);
     struct tsr_range range;
     struct tsr_prompt other = kit_segment_prompt(wrong, N, &range);
@@ -222,7 +222,7 @@ TEST(what_a_lower_tier_has_is_fetched_and_compared)
         CHECK_INT(tsri_lends_fetch(&f.lends, &other, NULL), 0);
         CHECK(f.ranges[0].result < 0);
         CHECK_INT(tsri_lends_close(&f.lends), 0);
-        CHECK_INT(tsr_release(f.k.client, 3), 1);
+        CHECK_INT(tsr_client_release(f.k.client, 3), 1);
         CHECK_INT(kit_stats(&f.k).collisions, verified + 1);
 
         CHECK_INT(lend(&f, 3, &f.prompt, &want, 1), 1);
@@ -231,7 +231,7 @@ TEST(what_a_lower_tier_has_is_fetched_and_compared)
         CHECK_INT(f.ranges[0].result, 0);
         CHECK(reads_right(&f, &f.ranges[0]));
         CHECK_INT(tsri_lends_close(&f.lends), 1);
-        CHECK_INT(tsr_release(f.k.client, 3), 1);
+        CHECK_INT(tsr_client_release(f.k.client, 3), 1);
     }
     free(wrong);
     CHECK(lent_end(&f));
@@ -247,7 +247,7 @@ TEST(a_fetch_that_fails_is_told_of_its_range)
     mem_tier_store_init(&store, 0);
     fake_tier_plan_init(&plan, &mem_tier, &store);
     lent_open(&f, embedded, &plan);
-    CHECK_INT(tsr_flush(f.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(f.k.cache), 0);
     CHECK_INT(kit_evict_all(&f.k), 1);
     lent_look(&f);
     struct tsri_want wants[100];
@@ -261,7 +261,7 @@ TEST(a_fetch_that_fails_is_told_of_its_range)
             CHECK(works ? f.ranges[i].result == 0 && reads_right(&f, &f.ranges[i])
                         : f.ranges[i].result < 0);
         CHECK_INT(tsri_lends_close(&f.lends), works ? 100 : 0);
-        CHECK_INT(tsr_release(f.k.client, 3), 100);
+        CHECK_INT(tsr_client_release(f.k.client, 3), 100);
     }
     CHECK(lent_end(&f));
     fake_tier_plan_fini(&plan);

@@ -79,7 +79,7 @@ TEST(what_only_a_tier_of_the_server_has_is_fetched)
 {
     struct rig r;
     open_all(&r);
-    CHECK_INT(tsr_flush(r.kit.cache), 0);
+    CHECK_INT(tsr_cache_flush(r.kit.cache), 0);
     CHECK_INT(kit_evict_all(&server.k), 1);
     check_own(&r, 3);
     CHECK_INT(server_metric(&server, TSRI_M_promotions), 1);
@@ -94,11 +94,11 @@ TEST(what_is_collected_from_slots_is_stored)
     open_all(&r);
     check_own(&r, 0); /* the engine now has the segment's KV in r.slots */
     uint32_t *other = kit_tokens(2, SEGMENT);
-    struct tsr_store s = {.size = sizeof s,
-                          .space = r.kit.space,
-                          .kind = TSR_KIND_SEGMENT,
-                          .tokens = other,
-                          .n_tokens = SEGMENT};
+    struct tsr_store_desc s = {.size = sizeof s,
+                               .space = r.kit.space,
+                               .kind = TSR_KIND_SEGMENT,
+                               .tokens = other,
+                               .n_tokens = SEGMENT};
     struct tsr_put *put;
     CHECK_INT(tsr_put_open(&put, r.kit.client, &s), 0);
     CHECK_INT(tsr_delivery_collect(r.delivery, put, r.slots, SEGMENT - 1), TSR_EINVAL);
@@ -108,9 +108,9 @@ TEST(what_is_collected_from_slots_is_stored)
     CHECK_INT(kit_lookup(&r.kit, &p, 0, &hits), SEGMENT);
     size_t bytes = SEGMENT * tsr_space_token_bytes(r.kit.space);
     struct tsr_view view = {.data = malloc(bytes), .bytes = bytes};
-    struct tsr_load load = {
+    struct tsr_load_desc load = {
         .size = sizeof load, .space = r.kit.space, .match = &hits.matches[0], .view = view};
-    CHECK_INT(tsr_load(r.kit.client, &load, 1), 1);
+    CHECK_INT(tsr_client_load(r.kit.client, &load, 1), 1);
     uint8_t *want = malloc(bytes);
     kit_fill(r.kit.space, kit_seed(r.kit.space), r.tokens, SEGMENT, want);
     CHECK(memcmp(want, view.data, bytes) == 0);

@@ -48,12 +48,12 @@ static int load(struct kit *k, const struct text *t, bool with_prompt)
 {
     static uint8_t kv[BYTES];
     memset(kv, CANARY, sizeof kv);
-    struct tsr_load l = {.size = sizeof l,
-                         .space = k->space,
-                         .match = &t->hits.matches[0],
-                         .prompt = with_prompt ? &t->prompt : NULL,
-                         .view = {.data = kv, .bytes = sizeof kv}};
-    int n = tsr_load(k->client, &l, 1);
+    struct tsr_load_desc l = {.size = sizeof l,
+                              .space = k->space,
+                              .match = &t->hits.matches[0],
+                              .prompt = with_prompt ? &t->prompt : NULL,
+                              .view = {.data = kv, .bytes = sizeof kv}};
+    int n = tsr_client_load(k->client, &l, 1);
     if (n == 1 && !kit_right(k->space, kit_seed(k->space), t->tokens, N, 0, 2, &l.view)) {
         printf("    bytes of another text\n");
         return 1;
@@ -117,11 +117,11 @@ TEST(a_match_does_not_outlive_its_cache_though_the_disk_does)
     text_init(&other, 2);
     kit_open(&k, options);
     text_keep(&old, &k);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     kit_close(&k);
     kit_open(&k, options);
     check_miss(&k, &old);
-    CHECK_INT(tsr_clear(k.cache, NULL), 1);
+    CHECK_INT(tsr_cache_clear(k.cache, NULL), 1);
     text_keep(&other, &k);
     check_miss(&k, &old);
     CHECK_INT(load(&k, &other, false), 0);
@@ -156,8 +156,8 @@ TEST(a_match_does_not_outlive_its_server)
         served_kit_open(&k, s.path, NULL);
         text_keep(&old, &k);
         CHECK_INT(load(&k, &old, false), 0);
-        CHECK_INT(tsr_clear(k.cache, NULL), 1); /* so that the disk does not bring it back */
-        CHECK_INT(tsr_flush(k.cache), 0);
+        CHECK_INT(tsr_cache_clear(k.cache, NULL), 1); /* so that the disk does not bring it back */
+        CHECK_INT(tsr_cache_flush(k.cache), 0);
         served_stop(&s, signals[i]);
         served_start(&s, NULL);
         keep_again(&k, &other);

@@ -30,12 +30,12 @@ static bool found_end(struct found *f)
     return kit_end(&f->k);
 }
 
-static struct tsr_load load_of(const struct found *f, void *data, size_t bytes)
+static struct tsr_load_desc load_of(const struct found *f, void *data, size_t bytes)
 {
-    return (struct tsr_load){.size = sizeof(struct tsr_load),
-                             .space = f->k.space,
-                             .match = &f->hits.matches[0],
-                             .view = {.data = data, .bytes = bytes}};
+    return (struct tsr_load_desc){.size = sizeof(struct tsr_load_desc),
+                                  .space = f->k.space,
+                                  .match = &f->hits.matches[0],
+                                  .view = {.data = data, .bytes = bytes}};
 }
 
 static bool all_canaries(const uint8_t *data, size_t bytes)
@@ -58,12 +58,12 @@ TEST(any_range_of_tokens_and_layers_is_loaded_exactly)
         uint32_t n_layers = 1 + (uint32_t)(test_rand(&seed) % (2 - layer));
         size_t bytes = (size_t)n * n_layers * LAYER;
         memset(kv, CANARY, sizeof kv);
-        struct tsr_load load = load_of(&f, kv, bytes);
+        struct tsr_load_desc load = load_of(&f, kv, bytes);
         load.offset = offset;
         load.n_tokens = offset + n == 150 && round % 2 ? 0 : n; /* 0: to the end */
         load.layer_first = layer;
         load.n_layers = layer + n_layers == 2 && round % 3 ? 0 : n_layers;
-        CHECK_INT(tsr_load(f.k.client, &load, 1), 1);
+        CHECK_INT(tsr_client_load(f.k.client, &load, 1), 1);
         CHECK_INT(load.result, 0);
         CHECK(kit_right(f.k.space, kit_seen(kit_seed(f.k.space), f.tokens, offset),
                         f.tokens + offset, n, layer, n_layers, &load.view));
@@ -85,15 +85,15 @@ TEST(strided_memory_gets_its_rows_and_keeps_its_gaps)
         size_t bytes = strides[i][0] + strides[i][1] + 149 * token + ROW;
         uint8_t *data = malloc(bytes + 1);
         memset(data, CANARY, bytes + 1);
-        struct tsr_load load = load_of(&f, data, bytes - 1);
+        struct tsr_load_desc load = load_of(&f, data, bytes - 1);
         load.view.layer_stride = strides[i][0];
         load.view.plane_stride = strides[i][1];
         load.view.token_stride = strides[i][2];
-        CHECK_INT(tsr_load(f.k.client, &load, 1), TSR_ERANGE);
+        CHECK_INT(tsr_client_load(f.k.client, &load, 1), TSR_ERANGE);
         CHECK_HAS(tsr_errmsg(), "load 0");
         CHECK(all_canaries(data, bytes + 1));
         load.view.bytes = bytes;
-        CHECK_INT(tsr_load(f.k.client, &load, 1), 1);
+        CHECK_INT(tsr_client_load(f.k.client, &load, 1), 1);
         CHECK(kit_right(f.k.space, kit_seed(f.k.space), f.tokens, 150, 0, 2, &load.view));
         size_t n_written = 0;
         for (uint32_t l = 0; l < 2; l++)
@@ -125,23 +125,23 @@ TEST(kv_in_the_order_2ltd_is_stored_and_loaded_by_strides)
                             .bytes = sizeof in,
                             .layer_stride = N * ROW,
                             .plane_stride = (size_t)f.k.space->shape.n_layers * N * ROW};
-    struct tsr_store store = {.size = sizeof store,
-                              .space = f.k.space,
-                              .kind = TSR_KIND_SEGMENT,
-                              .tokens = tokens,
-                              .n_tokens = N,
-                              .view = view};
-    CHECK_INT(tsr_store(f.k.client, &store), N);
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = f.k.space,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .tokens = tokens,
+                                   .n_tokens = N,
+                                   .view = view};
+    CHECK_INT(tsr_client_store(f.k.client, &store), N);
     CHECK_INT(kit_lookup(&f.k, &prompt, 0, &f.hits), N);
-    struct tsr_load load = load_of(&f, out, sizeof out);
+    struct tsr_load_desc load = load_of(&f, out, sizeof out);
     load.view.layer_stride = view.layer_stride;
     load.view.plane_stride = view.plane_stride;
-    CHECK_INT(tsr_load(f.k.client, &load, 1), 1);
+    CHECK_INT(tsr_client_load(f.k.client, &load, 1), 1);
     CHECK(memcmp(in, out, sizeof in) == 0);
     /* The same entry, packed: layer 0 of K is where it was, V of layer 0 comes next. */
     static uint8_t packed[N * TOKEN];
     load = load_of(&f, packed, sizeof packed);
-    CHECK_INT(tsr_load(f.k.client, &load, 1), 1);
+    CHECK_INT(tsr_client_load(f.k.client, &load, 1), 1);
     CHECK(memcmp(packed, in, N * ROW) == 0);
     CHECK(memcmp(packed + N * ROW, in + view.plane_stride, N * ROW) == 0);
     free(tokens);
@@ -157,9 +157,9 @@ TEST(a_load_that_cannot_be_right_is_refused_before_a_byte_moves)
     struct tsr_space *wider = kit_space(f.k.cache, &desc);
     static uint8_t kv[150 * TOKEN * 2];
     memset(kv, CANARY, sizeof kv);
-    const struct tsr_load good = load_of(&f, kv, sizeof kv);
+    const struct tsr_load_desc good = load_of(&f, kv, sizeof kv);
     struct tsr_match odd = f.hits.matches[0];
-    struct tsr_load bad[18];
+    struct tsr_load_desc bad[18];
     for (size_t i = 0; i < TSRI_COUNT(bad); i++)
         bad[i] = good;
     bad[0].size = 0;
@@ -182,35 +182,35 @@ TEST(a_load_that_cannot_be_right_is_refused_before_a_byte_moves)
     bad[17].view.token_stride = SIZE_MAX / 100, bad[17].view.plane_stride = ROW;
     for (size_t i = 0; i < TSRI_COUNT(bad); i++) {
         /* Second of two: the first, which is fine, is not loaded either. */
-        struct tsr_load loads[2] = {good, bad[i]};
-        CHECK(tsr_load(f.k.client, loads, 2) < 0);
+        struct tsr_load_desc loads[2] = {good, bad[i]};
+        CHECK(tsr_client_load(f.k.client, loads, 2) < 0);
         CHECK_HAS(tsr_errmsg(), "load 1");
         CHECK(all_canaries(kv, sizeof kv));
     }
     /* What only the entry can tell is told of its range alone. */
-    struct tsr_load other = good;
+    struct tsr_load_desc other = good;
     other.space = wider;
     other.n_tokens = 10;
-    CHECK_INT(tsr_load(f.k.client, &other, 1), 0);
+    CHECK_INT(tsr_client_load(f.k.client, &other, 1), 0);
     CHECK_INT(other.result, TSR_ESPACE);
     CHECK(all_canaries(kv, sizeof kv));
     /* Matches that no lookup made. */
     other = good;
     other.match = &odd;
     odd.n_tokens = 151;
-    CHECK_INT(tsr_load(f.k.client, &other, 1), 0);
+    CHECK_INT(tsr_client_load(f.k.client, &other, 1), 0);
     odd.n_tokens = 10, odd.entry_offset = 141;
-    CHECK_INT(tsr_load(f.k.client, &other, 1), 0);
+    CHECK_INT(tsr_client_load(f.k.client, &other, 1), 0);
     odd.entry_offset = UINT32_MAX;
-    CHECK(tsr_load(f.k.client, &other, 1) <= 0);
+    CHECK(tsr_client_load(f.k.client, &other, 1) <= 0);
     odd = f.hits.matches[0];
     for (int bit = 0; bit < 64; bit++) {
         odd.entry = f.hits.matches[0].entry ^ (uint64_t)1 << bit;
-        CHECK_INT(tsr_load(f.k.client, &other, 1), 0);
+        CHECK_INT(tsr_client_load(f.k.client, &other, 1), 0);
         CHECK_INT(other.result, TSR_ENOENT);
     }
     CHECK(all_canaries(kv, sizeof kv));
-    CHECK_INT(tsr_load(f.k.client, NULL, 0), 0);
+    CHECK_INT(tsr_client_load(f.k.client, NULL, 0), 0);
     tsr_space_close(wider);
     CHECK(found_end(&f));
 }
@@ -234,19 +234,19 @@ TEST(of_several_ranges_those_that_are_gone_say_so_and_the_others_are_right)
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), N * 10);
     for (uint32_t i = 0; i < N; i += 3) {
         struct tsr_prompt part = kit_segment_prompt(tokens + i * 10, 10, &one);
-        const struct tsr_clear clear = {
+        const struct tsr_clear_desc clear = {
             .size = sizeof clear, .space = k.space, .prompt = &part, .tier = -1};
-        CHECK_INT(tsr_clear(k.cache, &clear), 1);
+        CHECK_INT(tsr_cache_clear(k.cache, &clear), 1);
     }
     static uint8_t kv[N][10 * TOKEN];
     memset(kv, CANARY, sizeof kv);
-    struct tsr_load loads[N];
+    struct tsr_load_desc loads[N];
     for (uint32_t i = 0; i < N; i++)
-        loads[i] = (struct tsr_load){.size = sizeof loads[i],
-                                     .space = k.space,
-                                     .match = &hits.matches[i],
-                                     .view = {.data = kv[i], .bytes = sizeof kv[i]}};
-    CHECK_INT(tsr_load(k.client, loads, N), N - (N + 2) / 3);
+        loads[i] = (struct tsr_load_desc){.size = sizeof loads[i],
+                                          .space = k.space,
+                                          .match = &hits.matches[i],
+                                          .view = {.data = kv[i], .bytes = sizeof kv[i]}};
+    CHECK_INT(tsr_client_load(k.client, loads, N), N - (N + 2) / 3);
     for (uint32_t i = 0; i < N; i++) {
         CHECK_INT(loads[i].result, i % 3 ? 0 : TSR_ENOENT);
         if (i % 3)
@@ -268,22 +268,22 @@ TEST(a_stale_match_is_a_miss_however_its_entry_went)
     found_open(&f);
     static uint8_t kv[150 * TOKEN];
     memset(kv, CANARY, sizeof kv);
-    struct tsr_load load = load_of(&f, kv, sizeof kv);
+    struct tsr_load_desc load = load_of(&f, kv, sizeof kv);
     for (int way = 0; way < 3; way++) {
         CHECK_INT(kit_lookup(&f.k, &f.prompt, 0, &f.hits), 150);
         if (way == 0) CHECK_INT(kit_evict_all(&f.k), 1);
-        if (way == 1) CHECK_INT(tsr_clear(f.k.cache, NULL), 1);
+        if (way == 1) CHECK_INT(tsr_cache_clear(f.k.cache, NULL), 1);
         /* Driven out by others, which have its id and its pages now. */
         for (uint64_t i = 0; way == 2 && i < 200; i++) {
             uint32_t *others = kit_tokens(100 + i, 150);
             CHECK_INT(kit_store_segment(&f.k, others, 150), 150);
             free(others);
         }
-        CHECK_INT(tsr_load(f.k.client, &load, 1), 0);
+        CHECK_INT(tsr_client_load(f.k.client, &load, 1), 0);
         CHECK_INT(load.result, TSR_ENOENT);
         /* Stored again it is another entry, though it has the same id. */
         CHECK_INT(kit_store_segment(&f.k, f.tokens, 150), 150);
-        CHECK_INT(tsr_load(f.k.client, &load, 1), 0);
+        CHECK_INT(tsr_client_load(f.k.client, &load, 1), 0);
         CHECK_INT(load.result, TSR_ENOENT);
     }
     CHECK(all_canaries(kv, sizeof kv));
@@ -306,7 +306,7 @@ TEST(a_match_of_an_id_used_many_times_is_still_told_apart)
         seen[i] = hits.matches[0].entry;
         for (uint32_t j = 0; j < i; j++)
             CHECK(seen[j] != seen[i]);
-        CHECK_INT(tsr_clear(k.cache, NULL), 1);
+        CHECK_INT(tsr_cache_clear(k.cache, NULL), 1);
     }
     free(tokens);
     CHECK(kit_end(&k));
@@ -332,13 +332,13 @@ TEST(a_clipped_match_loads_its_own_part)
     CHECK_INT(kit_load(&k, &prompt, &hits, 2), 0);
     /* And a part of that part. */
     uint8_t kv[5 * TOKEN];
-    struct tsr_load load = {.size = sizeof load,
-                            .space = k.space,
-                            .match = &hits.matches[2],
-                            .offset = 40,
-                            .n_tokens = 5,
-                            .view = {.data = kv, .bytes = sizeof kv}};
-    CHECK_INT(tsr_load(k.client, &load, 1), 1);
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = k.space,
+                                 .match = &hits.matches[2],
+                                 .offset = 40,
+                                 .n_tokens = 5,
+                                 .view = {.data = kv, .bytes = sizeof kv}};
+    CHECK_INT(tsr_client_load(k.client, &load, 1), 1);
     CHECK(kit_right(k.space, kit_seen(kit_seed(k.space), tokens + 10, 62), tokens + 72, 5, 0, 2,
                     &load.view));
     free(tokens);
@@ -358,7 +358,7 @@ TEST(an_entry_may_be_loaded_while_it_is_dropped)
     CHECK_INT(kit_find_segment(&f.k, f.tokens, 150), 0);
     CHECK_INT(kit_load(&f.k, &f.prompt, &f.hits, 0), 0);
     CHECK_INT(kit_stats(&f.k).host_bytes_used, 3 << 14);
-    CHECK_INT(tsr_release(f.k.client, 9), 1);
+    CHECK_INT(tsr_client_release(f.k.client, 9), 1);
     CHECK_INT(kit_stats(&f.k).host_bytes_used, 0);
     CHECK(found_end(&f));
 }

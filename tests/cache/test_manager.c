@@ -51,7 +51,7 @@ static bool below_end(struct below *b)
 static struct tsr_key nth_key(struct below *b, const struct tsr_prompt *prompt, uint32_t nth)
 {
     struct tsr_key keys[64];
-    CHECK(tsr_keys(b->k.space, prompt, keys, 64) > (int)nth);
+    CHECK(tsr_space_keys(b->k.space, prompt, keys, 64) > (int)nth);
     return keys[nth];
 }
 
@@ -103,11 +103,12 @@ TEST(what_computing_cost_is_known_after_a_restart)
     uint32_t *tokens = kit_tokens(1, 64), *doc = kit_tokens(2, 40);
     struct kit k;
     kit_open(&k, options);
-    struct tsr_store s = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 64, .cost_s = 2};
+    struct tsr_store_desc s = {
+        .kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 64, .cost_s = 2};
     CHECK_INT(kit_store(&k, &s), 64);
     CHECK_INT(kit_store_segment(&k, doc, 40), 40);
     for (int round = 0; round < 2; round++) {
-        CHECK_INT(tsr_flush(k.cache), 0);
+        CHECK_INT(tsr_cache_flush(k.cache), 0);
         kit_close(&k);
         char path[300];
         snprintf(path, sizeof path, "%s/checkpoint", dir.path);
@@ -137,7 +138,7 @@ TEST(a_chain_grows_behind_blocks_of_an_earlier_run)
     restart(&b);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 64), 16); /* behind blocks that are not in memory */
     CHECK_INT(kit_store(&b.k,
-                        &(struct tsr_store){
+                        &(struct tsr_store_desc){
                             .kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 96, .from = 64}),
               32);
     restart(&b);
@@ -145,9 +146,9 @@ TEST(a_chain_grows_behind_blocks_of_an_earlier_run)
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 96);
     /* They are one chain: the first block takes all with it. */
     prompt.n_tokens = 16;
-    const struct tsr_clear clear = {
+    const struct tsr_clear_desc clear = {
         .size = sizeof clear, .space = b.k.space, .prompt = &prompt, .tier = -1};
-    CHECK_INT(tsr_clear(b.k.cache, &clear), 6);
+    CHECK_INT(tsr_cache_clear(b.k.cache, &clear), 6);
     CHECK_INT(b.stores[0].n_items, 0);
     free(tokens);
     CHECK(below_end(&b));
@@ -160,13 +161,13 @@ TEST(blocks_whose_parent_is_gone_are_not_listed_at_open)
     uint32_t *tokens = kit_tokens(1, 96), *other = kit_tokens(2, 20);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 96), 96);
     CHECK_INT(kit_store_segment(&b.k, other, 20), 20);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 96);
     struct tsr_key third = nth_key(&b, &prompt, 2);
     kit_close(&b.k);
     /* The third block is lost behind the cache's back. */
     struct tsr_tier *tier;
-    CHECK_INT(mem_tier.open(&tier, &(struct tsr_tier_env){.arg = &b.stores[0]}), 0);
+    CHECK_INT(mem_tier.open(&tier, &(struct tsr_tier_desc){.arg = &b.stores[0]}), 0);
     CHECK_INT(mem_tier.drop(tier, &(struct tsr_tier_ref){.key = third}, 1), 1);
     mem_tier.close(tier);
     kit_open_tiers(&b.k, NULL, b.plans, 1);
@@ -174,7 +175,7 @@ TEST(blocks_whose_parent_is_gone_are_not_listed_at_open)
     CHECK_INT(kit_stats(&b.k).dropped, 0);
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 32);
     CHECK_INT(kit_find_segment(&b.k, other, 20), 20);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 3); /* this tier cannot unlist */
     CHECK_INT(kit_store_prefix(&b.k, tokens, 96), 64);
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 96);
@@ -208,7 +209,7 @@ TEST(a_segment_left_out_once_costs_no_blocks_in_others)
     struct kit k;
     kit_open(&k, options);
     CHECK_INT(kit_store_prefix(&k, chain, N), N);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     kit_close(&k);
     for (int round = 0; round < 3; round++) {
         hide_segment(&dir, 1, true);
@@ -217,7 +218,7 @@ TEST(a_segment_left_out_once_costs_no_blocks_in_others)
         CHECK_INT(kit_stats(&k).dropped, 0);
         if (round == 1) CHECK_INT(kit_store_prefix(&k, other, 64), 64);
         if (round == 2) CHECK_INT(kit_store_prefix(&k, chain, 64), 64);
-        CHECK_INT(tsr_flush(k.cache), 0);
+        CHECK_INT(tsr_cache_flush(k.cache), 0);
         kit_close(&k);
         hide_segment(&dir, 1, false);
         kit_open(&k, options);
@@ -238,7 +239,7 @@ TEST(entries_of_a_space_that_is_not_open_wait_for_it)
     desc.n_layers = 3;
     struct tsr_space *other = kit_space(b.k.cache, &desc);
     uint32_t *tokens = kit_tokens(1, 48);
-    struct tsr_store s = {
+    struct tsr_store_desc s = {
         .space = other, .kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 48};
     CHECK_INT(kit_store(&b.k, &s), 48);
     tsr_space_close(other);
@@ -308,7 +309,7 @@ TEST(what_memory_cannot_hold_stays_on_disk)
         docs[i] = kit_tokens(100 + i, 40);
         CHECK_INT(kit_store_segment(&k, docs[i], 40), 40);
     }
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     CHECK_INT(kit_stats(&k).tier_entries[1], CHAINS * BLOCKS + DOCS);
     kit_close(&k);
     uint32_t n_more = 0;
@@ -318,7 +319,7 @@ TEST(what_memory_cannot_hold_stays_on_disk)
         for (int i = 0; i < 30; i++) {
             uint32_t *more = kit_tokens(1000 + n_more++, 32);
             CHECK_INT(kit_store_segment(&k, more, 32), 32);
-            CHECK_INT(tsr_flush(k.cache), 0);
+            CHECK_INT(tsr_cache_flush(k.cache), 0);
             free(more);
             if (i % 8 == 7) kit_evict_all(&k);
         }
@@ -367,10 +368,10 @@ TEST(a_small_index_takes_what_was_used_last_from_the_front)
     CHECK_INT(kit_metric(&k, TSRI_M_disk2_entries), 0);
     /* What the index does not know is cleared too: of a prompt, and all. */
     struct tsr_prompt oldest = kit_prefix_prompt(chains[0], 160);
-    struct tsr_clear of_prompt = {
+    struct tsr_clear_desc of_prompt = {
         .size = sizeof of_prompt, .space = k.space, .tier = -1, .prompt = &oldest};
-    CHECK_INT(tsr_clear(k.cache, &of_prompt), 10);
-    CHECK_INT(tsr_clear(k.cache, NULL), 30);
+    CHECK_INT(tsr_cache_clear(k.cache, &of_prompt), 10);
+    CHECK_INT(tsr_cache_clear(k.cache, NULL), 30);
     kit_close(&k);
     kit_open(&k, full);
     CHECK_INT(kit_stats(&k).entries, 0);
@@ -403,7 +404,7 @@ TEST(after_a_restart_a_full_disk_gives_up_what_was_used_longest_ago)
         for (; n < until; n++) {
             uint32_t *tokens = kit_tokens(n, 32);
             CHECK_INT(kit_store_segment(&k, tokens, 32), 32);
-            CHECK_INT(tsr_flush(k.cache), 0);
+            CHECK_INT(tsr_cache_flush(k.cache), 0);
             free(tokens);
         }
         kit_evict_all(&k);
@@ -486,7 +487,7 @@ TEST(chains_that_bite_their_tails_are_dropped_at_open)
     CHECK_INT(kit_stats(&k).entries, 2);
     CHECK_INT(kit_stats(&k).dropped, 6);
     CHECK(kit_valid(&k));
-    CHECK_INT(tsr_clear(k.cache, NULL), 2);
+    CHECK_INT(tsr_cache_clear(k.cache, NULL), 2);
     CHECK(kit_end(&k));
 }
 
@@ -539,8 +540,8 @@ TEST(a_tier_opened_later_with_the_same_entries_is_a_second_copy)
 
 static int clear_tier(struct below *b, int32_t tier)
 {
-    return tsr_clear(b->k.cache,
-                     &(struct tsr_clear){.size = sizeof(struct tsr_clear), .tier = tier});
+    return tsr_cache_clear(
+        b->k.cache, &(struct tsr_clear_desc){.size = sizeof(struct tsr_clear_desc), .tier = tier});
 }
 
 TEST(clear_takes_one_tier_at_a_time)
@@ -551,22 +552,22 @@ TEST(clear_takes_one_tier_at_a_time)
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
     struct tsr_key keys[3];
     int8_t tiers[3];
-    CHECK_INT(tsr_keys(b.k.space, &prompt, keys, 3), 3);
-    CHECK_INT(tsr_contains(b.k.cache, keys, 3, tiers), 0);
+    CHECK_INT(tsr_space_keys(b.k.space, &prompt, keys, 3), 3);
+    CHECK_INT(tsr_cache_contains(b.k.cache, keys, 3, tiers), 0);
     CHECK_INT(tiers[0], -1);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 48), 48);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
-    CHECK_INT(tsr_contains(b.k.cache, keys, 3, tiers), 3);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_contains(b.k.cache, keys, 3, tiers), 3);
     CHECK_INT(tiers[0], 0);
 
     CHECK_INT(clear_tier(&b, 0), 3);
     CHECK_INT(kit_stats(&b.k).host_bytes_used, 0);
-    CHECK_INT(tsr_contains(b.k.cache, keys, 3, tiers), 3);
+    CHECK_INT(tsr_cache_contains(b.k.cache, keys, 3, tiers), 3);
     CHECK_INT(tiers[1], 1);
     CHECK_INT(clear_tier(&b, 0), 0);
     CHECK_INT(clear_tier(&b, 1), 3);
     CHECK_INT(b.stores[0].n_items, 0);
-    CHECK_INT(tsr_contains(b.k.cache, keys, 3, tiers), 3);
+    CHECK_INT(tsr_cache_contains(b.k.cache, keys, 3, tiers), 3);
     CHECK_INT(tiers[2], 2);
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 48);
     CHECK_INT(clear_tier(&b, 1), 0);
@@ -576,7 +577,7 @@ TEST(clear_takes_one_tier_at_a_time)
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 48); /* still in host memory */
     CHECK_INT(clear_tier(&b, -1), 3);
     CHECK_INT(kit_find_prefix(&b.k, tokens, 48), 0);
-    CHECK_INT(tsr_contains(b.k.cache, keys, 3, tiers), 0);
+    CHECK_INT(tsr_cache_contains(b.k.cache, keys, 3, tiers), 0);
     /* The last copy takes the entry with it, and what stands behind it. */
     CHECK_INT(kit_store_prefix(&b.k, tokens, 48), 48);
     CHECK_INT(clear_tier(&b, 2), 3);
@@ -596,14 +597,14 @@ TEST(no_more_tiers_than_the_limit)
         CHECK_INT(tsr_tier_attach(cfg, &fake_tier, &plans[i]), 0);
     }
     struct tsr_cache *cache;
-    CHECK_INT(tsr_open(&cache, cfg), TSR_ERANGE);
+    CHECK_INT(tsr_cache_open(&cache, cfg), TSR_ERANGE);
     CHECK(cache == NULL);
     tsr_config_close(cfg);
     for (uint32_t i = 0; i < TSR_TIERS_MAX; i++)
         fake_tier_plan_fini(&plans[i]);
 }
 
-static int open_fails(struct tsr_tier **out, const struct tsr_tier_env *env)
+static int open_fails(struct tsr_tier **out, const struct tsr_tier_desc *env)
 {
     (void)out, (void)env;
     return TSR_EPERM;
@@ -621,7 +622,7 @@ TEST(a_tier_that_does_not_open_is_no_cache_and_no_leak)
         struct tsr_cache *cache;
         CHECK_INT(tsr_tier_attach(cfg, &mem_tier, NULL), 0);
         int e = tsr_tier_attach(cfg, bad[i], NULL);
-        CHECK_INT(e ? e : tsr_open(&cache, cfg), errors[i]);
+        CHECK_INT(e ? e : tsr_cache_open(&cache, cfg), errors[i]);
         tsr_config_close(cfg);
     }
 }

@@ -105,10 +105,10 @@ static void draw_text(struct worker *w, struct text *t)
 
 /* ---- what a thread does ---- */
 
-static struct tsr_store draw_store(struct worker *w)
+static struct tsr_store_desc draw_store(struct worker *w)
 {
     const struct model *m = w->m;
-    struct tsr_store s = {.size = sizeof s, .space = w->k.space};
+    struct tsr_store_desc s = {.size = sizeof s, .space = w->k.space};
     if (draw(w, 2)) {
         s.kind = TSR_KIND_PREFIX;
         s.tokens = m->chains[draw(w, N_CHAINS)];
@@ -127,7 +127,7 @@ static struct tsr_store draw_store(struct worker *w)
     return s;
 }
 
-static void count_store(struct worker *w, const struct tsr_store *s, int n)
+static void count_store(struct worker *w, const struct tsr_store_desc *s, int n)
 {
     MUST(n >= 0 || n == TSR_EFULL || n == TSR_EAGAIN || n == TSR_EFROZEN ||
          (n == TSR_ENOENT && s->from));
@@ -137,13 +137,13 @@ static void count_store(struct worker *w, const struct tsr_store *s, int n)
 
 static void do_store(struct worker *w)
 {
-    struct tsr_store s = draw_store(w);
+    struct tsr_store_desc s = draw_store(w);
     count_store(w, &s, kit_store(&w->k, &s));
 }
 
 static void do_put(struct worker *w)
 {
-    struct tsr_store s = draw_store(w);
+    struct tsr_store_desc s = draw_store(w);
     struct tsr_put *put;
     int e = tsr_put_open(&put, w->k.client, &s);
     count_store(w, &s, e);
@@ -164,10 +164,10 @@ static void do_put(struct worker *w)
 
 static void do_store_async(struct worker *w)
 {
-    struct tsr_store s = draw_store(w);
+    struct tsr_store_desc s = draw_store(w);
     s.view = kit_store_view(&s);
     struct tsr_op *op;
-    int e = tsr_store_start(&op, w->k.client, &s, NULL, NULL);
+    int e = tsr_client_store_start(&op, w->k.client, &s, NULL, NULL);
     MUST(e == 0 || e == TSR_EAGAIN);
     if (e == 0) {
         count_store(w, &s, tsr_op_wait(op, -1));
@@ -206,10 +206,10 @@ static void do_read(struct worker *w)
         MUST(e == 0 || w->m->plan->n_tiers || e == TSR_ENOENT);
         if (e == 0) atomic_fetch_add(&w->m->n_loaded_tokens, hits.matches[i].n_tokens);
     }
-    if (draw(w, 4)) tsr_release(w->k.client, request);
+    if (draw(w, 4)) tsr_client_release(w->k.client, request);
     if (draw(w, 50) == 0)
         for (; w->first_request < w->next_request; w->first_request++)
-            tsr_release(w->k.client, w->first_request);
+            tsr_client_release(w->k.client, w->first_request);
 }
 
 /* All rows at once, on a thread of the cache. */
@@ -222,18 +222,18 @@ static void do_read_async(struct worker *w)
     atomic_fetch_add(&w->m->n_lookups, 1);
     uint32_t n = hits.io.n_matches;
     if (n == 0 || n > ROWS_MAX) return;
-    struct tsr_load loads[ROWS_MAX];
+    struct tsr_load_desc loads[ROWS_MAX];
     for (uint32_t i = 0; i < n; i++) {
         const struct tsr_match *m = &hits.matches[i];
         size_t bytes = m->n_tokens * tsr_space_token_bytes(w->k.space);
-        loads[i] = (struct tsr_load){.size = sizeof loads[i],
-                                     .space = w->k.space,
-                                     .match = m,
-                                     .prompt = &t.prompt,
-                                     .view = {.data = malloc(bytes), .bytes = bytes}};
+        loads[i] = (struct tsr_load_desc){.size = sizeof loads[i],
+                                          .space = w->k.space,
+                                          .match = m,
+                                          .prompt = &t.prompt,
+                                          .view = {.data = malloc(bytes), .bytes = bytes}};
     }
     struct tsr_op *op;
-    int e = tsr_load_start(&op, w->k.client, loads, n, NULL, NULL);
+    int e = tsr_client_load_start(&op, w->k.client, loads, n, NULL, NULL);
     MUST(e == 0 || e == TSR_EAGAIN);
     if (e == 0) {
         MUST(tsr_op_wait_layer(op, draw(w, 2), -1) == 0);
@@ -258,12 +258,12 @@ static void do_both_spaces(struct worker *w)
     draw_text(w, &t);
     struct tsr_space *spaces[] = {w->m->k.space, w->m->other};
     struct tsr_match matches[ROWS_MAX * 2];
-    struct tsr_lookup io = {.size = sizeof io,
-                            .spaces = spaces,
-                            .n_spaces = 2,
-                            .matches = matches,
-                            .matches_max = ROWS_MAX};
-    MUST(tsr_lookup(w->k.client, &t.prompt, &io) >= 0);
+    struct tsr_lookup_desc io = {.size = sizeof io,
+                                 .spaces = spaces,
+                                 .n_spaces = 2,
+                                 .matches = matches,
+                                 .matches_max = ROWS_MAX};
+    MUST(tsr_client_lookup(w->k.client, &t.prompt, &io) >= 0);
     atomic_fetch_add(&w->m->n_lookups, 1);
     for (uint32_t i = 0; i < io.n_matches * 2; i++)
         MUST(matches[i].prompt_offset == matches[i & ~1u].prompt_offset &&
@@ -276,17 +276,17 @@ static void do_keep(struct worker *w)
     draw_text(w, &t);
     switch (draw(w, 5)) {
     case 0:
-        MUST(tsr_pin(w->k.space, &t.prompt) >= 0);
+        MUST(tsr_space_pin(w->k.space, &t.prompt) >= 0);
         break;
     case 1:
     case 2:
-        MUST(tsr_unpin(w->k.space, &t.prompt) >= 0);
+        MUST(tsr_space_unpin(w->k.space, &t.prompt) >= 0);
         break;
     case 3:
-        MUST(tsr_touch(w->k.space, &t.prompt) >= 0);
+        MUST(tsr_space_touch(w->k.space, &t.prompt) >= 0);
         break;
     default:
-        MUST(tsr_prefetch(w->k.client, w->k.space, &t.prompt) >= 0);
+        MUST(tsr_client_prefetch(w->k.client, w->k.space, &t.prompt) >= 0);
     }
 }
 
@@ -294,19 +294,19 @@ static void do_drop(struct worker *w)
 {
     struct text t;
     draw_text(w, &t);
-    struct tsr_clear clear = {.size = sizeof clear, .tier = (int32_t)draw(w, 4) - 1};
+    struct tsr_clear_desc clear = {.size = sizeof clear, .tier = (int32_t)draw(w, 4) - 1};
     uint32_t what = draw(w, 40);
     if (what == 0) {
-        MUST(tsr_clear(w->k.cache, NULL) >= 0);
+        MUST(tsr_cache_clear(w->k.cache, NULL) >= 0);
     } else if (what == 1) {
         clear.space = w->k.space;
-        MUST(tsr_clear(w->k.cache, &clear) >= 0);
+        MUST(tsr_cache_clear(w->k.cache, &clear) >= 0);
     } else if (what < 8) {
         clear.space = w->k.space;
         clear.prompt = &t.prompt;
-        MUST(tsr_clear(w->k.cache, &clear) >= 0);
+        MUST(tsr_cache_clear(w->k.cache, &clear) >= 0);
     } else {
-        MUST(tsr_evict(w->k.cache, (size_t)draw(w, 64) << 14) >= 0);
+        MUST(tsr_cache_evict(w->k.cache, (size_t)draw(w, 64) << 14) >= 0);
     }
 }
 
@@ -318,19 +318,19 @@ static void do_watch(struct worker *w)
     int8_t tiers[64];
     char text[256];
     draw_text(w, &t);
-    int n = tsr_keys(w->k.space, &t.prompt, keys, 64);
+    int n = tsr_space_keys(w->k.space, &t.prompt, keys, 64);
     MUST(n >= 0 && n <= 64);
-    MUST(tsr_contains(w->k.cache, keys, (uint32_t)n, tiers) <= n);
-    MUST(tsr_events(w->k.cache, events, 16) >= 0);
-    MUST(tsr_stats_text(w->k.cache, "json", text, sizeof text) > 0);
+    MUST(tsr_cache_contains(w->k.cache, keys, (uint32_t)n, tiers) <= n);
+    MUST(tsr_cache_events(w->k.cache, events, 16) >= 0);
+    MUST(tsr_cache_stats_text(w->k.cache, "json", text, sizeof text) > 0);
     struct tsr_stats s = kit_stats(&w->k);
     MUST(s.host_bytes_used <= s.host_bytes && s.tokens_reused <= s.tokens_asked);
     if (draw(w, 30) == 0) {
-        tsr_freeze(w->k.cache, 1);
-        tsr_freeze(w->k.cache, 0);
+        tsr_cache_freeze(w->k.cache, 1);
+        tsr_cache_freeze(w->k.cache, 0);
     }
     if (draw(w, 10) == 0) {
-        int e = tsr_flush(w->k.cache);
+        int e = tsr_cache_flush(w->k.cache);
         MUST(e == 0 || w->m->plan->fail_every || w->m->plan->tier_bytes);
     }
     struct tsr_space_desc desc = kit_desc();
@@ -413,14 +413,14 @@ static void unpin_everything(struct model *m)
         for (uint32_t i = 0; i < N_CHAINS; i++) {
             struct tsr_prompt p = kit_prefix_prompt(m->chains[i], CHAIN_MAX);
             for (uint32_t n = 16; n <= CHAIN_MAX; n += 16)
-                for (p.n_tokens = n; tsr_unpin(spaces[s], &p) > 0;) {
+                for (p.n_tokens = n; tsr_space_unpin(spaces[s], &p) > 0;) {
                 }
         }
         for (uint32_t i = 0; i <= N_SEGMENTS; i++) {
             const uint32_t *tokens = i < N_SEGMENTS ? m->segments[i] : m->system;
             uint32_t n = i < N_SEGMENTS ? m->lengths[i] : 12;
             struct tsr_prompt p = kit_segment_prompt(tokens, n, ranges);
-            while (tsr_unpin(spaces[s], &p) > 0) {
+            while (tsr_space_unpin(spaces[s], &p) > 0) {
             }
             memcpy(both, m->system, 12 * sizeof both[0]);
             memcpy(both + 12, tokens, n * sizeof both[0]);
@@ -429,7 +429,7 @@ static void unpin_everything(struct model *m)
             ranges[0] = (struct tsr_range){0, 12};
             ranges[1] = (struct tsr_range){12, n};
             p.n_segments = 2;
-            while (tsr_unpin(spaces[s], &p) > 0) {
+            while (tsr_space_unpin(spaces[s], &p) > 0) {
             }
         }
     }
@@ -439,7 +439,7 @@ static void model_end(struct model *m)
 {
     unpin_everything(m);
     if (m->plan->key_mask) unpin_by_id(m->k.cache);
-    int flushed = tsr_flush(m->k.cache);
+    int flushed = tsr_cache_flush(m->k.cache);
     CHECK(flushed == 0 || m->plan->fail_every || m->plan->tier_bytes);
     tsri_work_drain(tsri_ops_work(m->k.cache->ops)); /* prefetches hold pins */
     struct tsr_stats s = kit_stats(&m->k);

@@ -26,7 +26,7 @@ static void below_open(struct below *b, const struct tsr_tier_ops *ops)
     b->prompt = kit_prefix_prompt(b->tokens, 32);
     b->prompt.extra = &b->salt;
     b->prompt.n_extra = 1;
-    struct tsr_store s = {.kind = TSR_KIND_PREFIX, .tokens = b->tokens, .n_tokens = 32};
+    struct tsr_store_desc s = {.kind = TSR_KIND_PREFIX, .tokens = b->tokens, .n_tokens = 32};
     s.extra = &b->salt;
     s.n_extra = 1;
     CHECK_INT(kit_store(&b->k, &s), 32);
@@ -34,7 +34,7 @@ static void below_open(struct below *b, const struct tsr_tier_ops *ops)
 
 static void sink(struct below *b)
 {
-    CHECK_INT(tsr_flush(b->k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b->k.cache), 0);
     CHECK_INT(kit_evict_all(&b->k), 2);
 }
 
@@ -181,16 +181,16 @@ TEST(a_get_with_callbacks_missing_or_mixed_up_loads_right_or_not_at_all)
             struct kit_hits hits;
             CHECK_INT(kit_lookup(&b.k, &b.prompt, 0, &hits), 32);
             static uint8_t kv[2][16 * 256];
-            struct tsr_load loads[2];
+            struct tsr_load_desc loads[2];
             for (int i = 0; i < 2; i++)
-                loads[i] = (struct tsr_load){.size = sizeof loads[i],
-                                             .space = b.k.space,
-                                             .match = &hits.matches[i],
-                                             .prompt = &b.prompt,
-                                             .view = {.data = kv[i], .bytes = sizeof kv[i]}};
+                loads[i] = (struct tsr_load_desc){.size = sizeof loads[i],
+                                                  .space = b.k.space,
+                                                  .match = &hits.matches[i],
+                                                  .prompt = &b.prompt,
+                                                  .view = {.data = kv[i], .bytes = sizeof kv[i]}};
             memset(kv, 0xA5, sizeof kv);
             struct tsr_op *op;
-            CHECK_INT(tsr_load_start(&op, b.k.client, loads, 2, NULL, NULL), 0);
+            CHECK_INT(tsr_client_load_start(&op, b.k.client, loads, 2, NULL, NULL), 0);
             for (uint32_t l = 0; l < 2; l++) {
                 CHECK_INT(tsr_op_wait_layer(op, l, -1), 0);
                 for (uint32_t i = 0; i < 2; i++) {
@@ -221,7 +221,7 @@ TEST(a_result_that_was_not_set_is_a_failure)
     claims_get.get = claiming;
     struct below b;
     below_open(&b, &claims_put);
-    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+    CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     CHECK_INT(kit_stats(&b.k).tier_entries[1], 0);
     CHECK_INT(kit_load_and_check(&b.k, &b.prompt), 32);
     CHECK(below_end(&b));
@@ -271,7 +271,7 @@ TEST(what_is_optional_may_be_missing)
     uint32_t *tokens = kit_tokens(1, 48);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
     CHECK_INT(kit_store_prefix(&k, tokens, 48), 48);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     CHECK_INT(kit_evict_all(&k), 3);
     CHECK_INT(kit_load_and_check(&k, &prompt), 48);
     CHECK_INT(kit_stats(&k).tier_entries[1], 3);

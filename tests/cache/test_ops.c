@@ -17,7 +17,7 @@ struct text {
     struct tsr_range range;
     struct tsr_prompt prompt;
     struct kit_hits hits;
-    struct tsr_load load;
+    struct tsr_load_desc load;
 };
 
 static void text_init(struct text *t, struct kit *k, uint64_t seed, uint32_t n)
@@ -27,11 +27,11 @@ static void text_init(struct text *t, struct kit *k, uint64_t seed, uint32_t n)
     t->prompt = kit_segment_prompt(t->tokens, n, &t->range);
     CHECK(kit_store_segment(k, t->tokens, n) >= 0);
     CHECK_INT(kit_lookup(k, &t->prompt, 0, &t->hits), n);
-    t->load = (struct tsr_load){.size = sizeof t->load,
-                                .space = k->space,
-                                .match = &t->hits.matches[0],
-                                .prompt = &t->prompt,
-                                .view = {.data = malloc(n * TOKEN), .bytes = n * TOKEN}};
+    t->load = (struct tsr_load_desc){.size = sizeof t->load,
+                                     .space = k->space,
+                                     .match = &t->hits.matches[0],
+                                     .prompt = &t->prompt,
+                                     .view = {.data = malloc(n * TOKEN), .bytes = n * TOKEN}};
     memset(t->load.view.data, 0xA5, n * TOKEN);
 }
 
@@ -61,7 +61,7 @@ static void on_end(void *arg, struct tsr_op *op)
     if (e->k) {
         struct kit_hits hits;
         e->found = kit_lookup(e->k, e->prompt, 77, &hits);
-        tsr_release(e->k->client, 77);
+        tsr_client_release(e->k->client, 77);
         kit_stats(e->k);
     }
     atomic_store(&e->op, op);
@@ -77,15 +77,15 @@ TEST(a_store_and_a_load_end_once_with_what_the_plain_call_returns)
     uint32_t *tokens = kit_tokens(1, 70);
     struct tsr_range range;
     struct tsr_prompt prompt = kit_segment_prompt(tokens, 70, &range);
-    struct tsr_store s = {.size = sizeof s,
-                          .space = k.space,
-                          .kind = TSR_KIND_SEGMENT,
-                          .tokens = tokens,
-                          .n_tokens = 70};
+    struct tsr_store_desc s = {.size = sizeof s,
+                               .space = k.space,
+                               .kind = TSR_KIND_SEGMENT,
+                               .tokens = tokens,
+                               .n_tokens = 70};
     s.view = kit_store_view(&s);
     struct ended ended = {.k = &k, .prompt = &prompt};
     struct tsr_op *op;
-    CHECK_INT(tsr_store_start(&op, k.client, &s, on_end, &ended), 0);
+    CHECK_INT(tsr_client_store_start(&op, k.client, &s, on_end, &ended), 0);
     CHECK_INT(tsr_op_wait(op, -1), 70);
     CHECK_INT(tsr_op_wait(op, 0), 70); /* as often as one likes */
     struct tsr_op *started = op;
@@ -93,14 +93,14 @@ TEST(a_store_and_a_load_end_once_with_what_the_plain_call_returns)
     CHECK_INT(ended.n, 1);
     CHECK(ended.op == started);
     CHECK_INT(ended.found, 70);
-    CHECK_INT(tsr_store_start(&op, k.client, &s, NULL, NULL), 0);
+    CHECK_INT(tsr_client_store_start(&op, k.client, &s, NULL, NULL), 0);
     CHECK_INT(tsr_op_wait(op, -1), 0); /* a duplicate */
     tsr_op_close(op);
 
     struct text t;
     text_init(&t, &k, 1, 70);
     struct ended loaded = {.k = &k, .prompt = &prompt};
-    CHECK_INT(tsr_load_start(&op, k.client, &t.load, 1, on_end, &loaded), 0);
+    CHECK_INT(tsr_client_load_start(&op, k.client, &t.load, 1, on_end, &loaded), 0);
     CHECK_INT(tsr_op_wait(op, -1), 1);
     CHECK_INT(t.load.result, 0);
     CHECK(text_right(&t, &k));
@@ -116,16 +116,16 @@ TEST(of_several_ranges_each_gets_its_own_result)
     struct kit k;
     kit_open(&k, NULL);
     struct text t[3];
-    struct tsr_load loads[3];
+    struct tsr_load_desc loads[3];
     for (uint32_t i = 0; i < 3; i++) {
         text_init(&t[i], &k, i, 30);
         loads[i] = t[i].load;
     }
-    const struct tsr_clear clear = {
+    const struct tsr_clear_desc clear = {
         .size = sizeof clear, .space = k.space, .prompt = &t[1].prompt, .tier = -1};
-    CHECK_INT(tsr_clear(k.cache, &clear), 1);
+    CHECK_INT(tsr_cache_clear(k.cache, &clear), 1);
     struct tsr_op *op;
-    CHECK_INT(tsr_load_start(&op, k.client, loads, 3, NULL, NULL), 0);
+    CHECK_INT(tsr_client_load_start(&op, k.client, loads, 3, NULL, NULL), 0);
     CHECK_INT(tsr_op_wait_layer(op, 1, -1), 0);
     CHECK_INT(tsr_op_wait(op, -1), 2);
     tsr_op_close(op);
@@ -145,31 +145,31 @@ TEST(what_the_plain_call_refuses_is_the_result_and_says_why)
     text_init(&t, &k, 1, 30);
     struct tsr_op *op;
     t.load.view.bytes--;
-    CHECK_INT(tsr_load_start(&op, k.client, &t.load, 1, NULL, NULL), 0);
+    CHECK_INT(tsr_client_load_start(&op, k.client, &t.load, 1, NULL, NULL), 0);
     CHECK_INT(tsr_op_wait(op, -1), TSR_ERANGE);
     CHECK_HAS(tsr_errmsg(), "load 0");
     CHECK_INT(tsr_errmsg()[0], 'l');
     CHECK_INT(tsr_op_wait_layer(op, 0, -1), TSR_ERANGE);
     tsr_op_close(op);
-    struct tsr_store s = {.size = sizeof s,
-                          .space = k.space,
-                          .kind = TSR_KIND_SEGMENT,
-                          .tokens = t.tokens,
-                          .n_tokens = 30,
-                          .from = 16};
-    CHECK_INT(tsr_store_start(&op, k.client, &s, NULL, NULL), 0);
+    struct tsr_store_desc s = {.size = sizeof s,
+                               .space = k.space,
+                               .kind = TSR_KIND_SEGMENT,
+                               .tokens = t.tokens,
+                               .n_tokens = 30,
+                               .from = 16};
+    CHECK_INT(tsr_client_store_start(&op, k.client, &s, NULL, NULL), 0);
     CHECK_INT(tsr_op_wait(op, -1), TSR_EINVAL);
     CHECK_HAS(tsr_errmsg(), "prefixes");
     CHECK_INT(tsr_op_wait_layer(op, 0, -1), TSR_EINVAL); /* a store has no layers to wait for */
     tsr_op_close(op);
     /* What can be seen at once is refused at once. */
     s.kind = 0;
-    CHECK_INT(tsr_store_start(&op, k.client, &s, NULL, NULL), TSR_EINVAL);
+    CHECK_INT(tsr_client_store_start(&op, k.client, &s, NULL, NULL), TSR_EINVAL);
     CHECK(op == NULL);
-    CHECK_INT(tsr_load_start(&op, k.client, NULL, 1, NULL, NULL), TSR_EINVAL);
-    CHECK_INT(tsr_load_start(&op, k.client, &t.load, 0, NULL, NULL), TSR_EINVAL);
-    CHECK_INT(tsr_load_start(NULL, k.client, &t.load, 1, NULL, NULL), TSR_EINVAL);
-    CHECK_INT(tsr_load_start(&op, NULL, &t.load, 1, NULL, NULL), TSR_EINVAL);
+    CHECK_INT(tsr_client_load_start(&op, k.client, NULL, 1, NULL, NULL), TSR_EINVAL);
+    CHECK_INT(tsr_client_load_start(&op, k.client, &t.load, 0, NULL, NULL), TSR_EINVAL);
+    CHECK_INT(tsr_client_load_start(NULL, k.client, &t.load, 1, NULL, NULL), TSR_EINVAL);
+    CHECK_INT(tsr_client_load_start(&op, NULL, &t.load, 1, NULL, NULL), TSR_EINVAL);
     CHECK_INT(tsr_op_wait(NULL, 0), TSR_EINVAL);
     CHECK_INT(tsr_op_wait_layer(NULL, 0, 0), TSR_EINVAL);
     tsr_op_close(NULL);
@@ -202,7 +202,7 @@ static bool below_end(struct below *b)
 
 static void sink(struct below *b)
 {
-    CHECK_INT(tsr_flush(b->k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b->k.cache), 0);
     CHECK(kit_evict_all(&b->k) > 0);
 }
 
@@ -220,7 +220,7 @@ TEST(waiting_ends_at_its_limit_and_the_operation_goes_on)
     sink(&b);
     fake_tier_gate(&b.plan, FAKE_GET);
     struct tsr_op *op;
-    CHECK_INT(tsr_load_start(&op, b.k.client, &t.load, 1, NULL, NULL), 0);
+    CHECK_INT(tsr_client_load_start(&op, b.k.client, &t.load, 1, NULL, NULL), 0);
     fake_tier_gate_wait(&b.plan, 1);
     uint64_t start = now_ms();
     CHECK_INT(tsr_op_wait(op, 0), TSR_ETIME);
@@ -249,7 +249,7 @@ TEST(a_layer_is_there_when_it_is_said_to_be)
     struct tsr_range range[2];
     struct tsr_prompt prompt[2];
     struct kit_hits hits[2];
-    struct tsr_load loads[2];
+    struct tsr_load_desc loads[2];
     static uint8_t kv[2][BYTES];
     for (uint32_t i = 0; i < 2; i++) {
         tokens[i] = kit_tokens(i, N);
@@ -260,15 +260,15 @@ TEST(a_layer_is_there_when_it_is_said_to_be)
     CHECK_INT(kit_load_and_check(&b.k, &prompt[1]), N); /* the second is in host memory */
     for (uint32_t i = 0; i < 2; i++) {
         CHECK_INT(kit_lookup(&b.k, &prompt[i], 0, &hits[i]), N);
-        loads[i] = (struct tsr_load){.size = sizeof loads[i],
-                                     .space = b.k.space,
-                                     .match = &hits[i].matches[0],
-                                     .prompt = &prompt[i],
-                                     .view = {.data = kv[i], .bytes = BYTES}};
+        loads[i] = (struct tsr_load_desc){.size = sizeof loads[i],
+                                          .space = b.k.space,
+                                          .match = &hits[i].matches[0],
+                                          .prompt = &prompt[i],
+                                          .view = {.data = kv[i], .bytes = BYTES}};
     }
     atomic_store(&b.plan.layer_delay_us, 3000);
     struct tsr_op *op;
-    CHECK_INT(tsr_load_start(&op, b.k.client, loads, 2, NULL, NULL), 0);
+    CHECK_INT(tsr_client_load_start(&op, b.k.client, loads, 2, NULL, NULL), 0);
     for (uint32_t l = 0; l < 6; l++) {
         CHECK_INT(tsr_op_wait_layer(op, l, -1), 0);
         for (uint32_t i = 0; i < 2; i++) {
@@ -290,17 +290,17 @@ TEST(a_failed_range_does_not_hold_up_the_layers_of_others)
     struct below b;
     below_open(&b, NULL);
     struct text t[2];
-    struct tsr_load loads[2];
+    struct tsr_load_desc loads[2];
     for (uint32_t i = 0; i < 2; i++)
         text_init(&t[i], &b.k, i, 30);
     sink(&b);
     for (uint32_t i = 0; i < 2; i++)
         loads[i] = t[i].load;
     struct tsr_key key;
-    CHECK_INT(tsr_keys(b.k.space, &t[0].prompt, &key, 1), 1);
+    CHECK_INT(tsr_space_keys(b.k.space, &t[0].prompt, &key, 1), 1);
     CHECK(mem_tier_store_damage(&b.store, &key, 99));
     struct tsr_op *op;
-    CHECK_INT(tsr_load_start(&op, b.k.client, loads, 2, NULL, NULL), 0);
+    CHECK_INT(tsr_client_load_start(&op, b.k.client, loads, 2, NULL, NULL), 0);
     CHECK_INT(tsr_op_wait_layer(op, 1, -1), 0);
     CHECK_INT(tsr_op_wait(op, -1), 1);
     tsr_op_close(op);
@@ -322,7 +322,7 @@ TEST(more_operations_than_ops_max_are_refused_until_one_is_closed)
     text_init(&t, &b.k, 1, 30);
     sink(&b);
     fake_tier_gate(&b.plan, FAKE_GET);
-    struct tsr_load loads[4];
+    struct tsr_load_desc loads[4];
     struct tsr_op *ops[4];
     uint8_t *kv = malloc(4 * 30 * TOKEN);
     for (int i = 0; i < 4; i++) {
@@ -330,16 +330,16 @@ TEST(more_operations_than_ops_max_are_refused_until_one_is_closed)
         loads[i].view.data = kv + i * 30 * TOKEN;
     }
     for (int i = 0; i < 3; i++)
-        CHECK_INT(tsr_load_start(&ops[i], b.k.client, &loads[i], 1, NULL, NULL), 0);
-    CHECK_INT(tsr_load_start(&ops[3], b.k.client, &loads[3], 1, NULL, NULL), TSR_EAGAIN);
+        CHECK_INT(tsr_client_load_start(&ops[i], b.k.client, &loads[i], 1, NULL, NULL), 0);
+    CHECK_INT(tsr_client_load_start(&ops[3], b.k.client, &loads[3], 1, NULL, NULL), TSR_EAGAIN);
     CHECK_HAS(tsr_errmsg(), "ops_max");
     CHECK(ops[3] == NULL);
     fake_tier_gate(&b.plan, 0);
     for (int i = 0; i < 3; i++)
         CHECK_INT(tsr_op_wait(ops[i], -1), 1);
-    CHECK_INT(tsr_load_start(&ops[3], b.k.client, &loads[3], 1, NULL, NULL), TSR_EAGAIN);
+    CHECK_INT(tsr_client_load_start(&ops[3], b.k.client, &loads[3], 1, NULL, NULL), TSR_EAGAIN);
     tsr_op_close(ops[1]);
-    CHECK_INT(tsr_load_start(&ops[3], b.k.client, &loads[3], 1, NULL, NULL), 0);
+    CHECK_INT(tsr_client_load_start(&ops[3], b.k.client, &loads[3], 1, NULL, NULL), 0);
     tsr_op_close(ops[3]); /* waits for the end */
     tsr_op_close(ops[0]);
     tsr_op_close(ops[2]);
@@ -361,7 +361,7 @@ TEST(a_full_queue_refuses_and_takes_nothing)
     text_init(&t, &b.k, 1, 30);
     sink(&b);
     fake_tier_gate(&b.plan, FAKE_GET);
-    struct tsr_load loads[64];
+    struct tsr_load_desc loads[64];
     struct tsr_op *ops[64];
     uint32_t n = 0;
     uint8_t *kv = malloc(64 * 30 * TOKEN);
@@ -369,7 +369,7 @@ TEST(a_full_queue_refuses_and_takes_nothing)
     for (; n < 64; n++) {
         loads[n] = t.load;
         loads[n].view.data = kv + n * 30 * TOKEN;
-        e = tsr_load_start(&ops[n], b.k.client, &loads[n], 1, NULL, NULL);
+        e = tsr_client_load_start(&ops[n], b.k.client, &loads[n], 1, NULL, NULL);
         if (e) break;
         if (n == 0) fake_tier_gate_wait(&b.plan, 1);
     }
@@ -382,7 +382,7 @@ TEST(a_full_queue_refuses_and_takes_nothing)
     }
     /* What was refused has not used up a place. */
     for (int i = 0; i < 1000; i++) {
-        CHECK_INT(tsr_load_start(&ops[0], b.k.client, &loads[0], 1, NULL, NULL), 0);
+        CHECK_INT(tsr_client_load_start(&ops[0], b.k.client, &loads[0], 1, NULL, NULL), 0);
         tsr_op_close(ops[0]);
     }
     text_fini(&t);
@@ -406,7 +406,7 @@ TEST(close_waits_for_the_callback_too)
     struct text t;
     text_init(&t, &k, 1, 30);
     struct tsr_op *op;
-    CHECK_INT(tsr_load_start(&op, k.client, &t.load, 1, end_slowly, NULL), 0);
+    CHECK_INT(tsr_client_load_start(&op, k.client, &t.load, 1, end_slowly, NULL), 0);
     CHECK_INT(tsr_op_wait(op, -1), 1);
     tsr_op_close(op);
     CHECK_INT(slow_ended, 1);
@@ -427,18 +427,18 @@ static void *start_many(void *arg)
     struct starter *s = arg;
     for (int round = 0; round < 40; round++) {
         enum { N = 12 };
-        struct tsr_store stores[N];
+        struct tsr_store_desc stores[N];
         struct tsr_op *ops[N];
         struct ended ended[N] = {{0}};
         for (uint64_t i = 0; i < N; i++) {
-            stores[i] = (struct tsr_store){.size = sizeof stores[i],
-                                           .space = s->k.space,
-                                           .kind = TSR_KIND_SEGMENT,
-                                           .tokens = kit_tokens(s->seed + i, 20),
-                                           .n_tokens = 20};
+            stores[i] = (struct tsr_store_desc){.size = sizeof stores[i],
+                                                .space = s->k.space,
+                                                .kind = TSR_KIND_SEGMENT,
+                                                .tokens = kit_tokens(s->seed + i, 20),
+                                                .n_tokens = 20};
             stores[i].view = kit_store_view(&stores[i]);
             s->failures +=
-                tsr_store_start(&ops[i], s->k.client, &stores[i], on_end, &ended[i]) != 0;
+                tsr_client_store_start(&ops[i], s->k.client, &stores[i], on_end, &ended[i]) != 0;
         }
         for (int i = 0; i < N; i++) {
             int n = tsr_op_wait(ops[i], -1);

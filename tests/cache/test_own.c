@@ -26,8 +26,8 @@ TEST(a_cache_of_ones_own_is_always_there_and_shares_no_memory)
     struct kit k;
     struct tsr_shared shared = {.size = sizeof shared};
     kit_open(&k, NULL);
-    CHECK_INT(tsr_connected(k.cache, 0), 0);
-    CHECK_INT(tsr_shared_get(k.client, &shared), TSR_EUNSUP);
+    CHECK_INT(tsr_cache_connected(k.cache, 0), 0);
+    CHECK_INT(tsr_shared_open(k.client, &shared), TSR_EUNSUP);
     kit_close(&k);
 }
 
@@ -36,8 +36,8 @@ TEST(an_unknown_format_of_numbers_is_refused)
     struct kit k;
     char text[16];
     kit_open(&k, NULL);
-    CHECK_INT(tsr_stats_text(k.cache, "yaml", text, sizeof text), TSR_EINVAL);
-    CHECK(tsr_stats_text(k.cache, "json", text, sizeof text) > 16);
+    CHECK_INT(tsr_cache_stats_text(k.cache, "yaml", text, sizeof text), TSR_EINVAL);
+    CHECK(tsr_cache_stats_text(k.cache, "json", text, sizeof text) > 16);
     kit_close(&k);
 }
 
@@ -57,11 +57,11 @@ TEST(a_prompt_to_clear_may_be_of_an_older_header)
     size_t known = offsetof(struct tsr_prompt, flags) + sizeof whole.flags;
     memcpy(&given.prompt, &whole, known);
     given.prompt.size = known;
-    struct tsr_clear clear = {
+    struct tsr_clear_desc clear = {
         .size = sizeof clear, .tier = -1, .space = k.space, .prompt = &given.prompt};
-    CHECK_INT(tsr_clear(k.cache, &clear), 2);
+    CHECK_INT(tsr_cache_clear(k.cache, &clear), 2);
     given.prompt.size = 0;
-    CHECK_INT(tsr_clear(k.cache, &clear), TSR_EINVAL);
+    CHECK_INT(tsr_cache_clear(k.cache, &clear), TSR_EINVAL);
     free(tokens);
     kit_close(&k);
 }

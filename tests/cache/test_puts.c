@@ -116,7 +116,8 @@ TEST(a_prefix_goes_on_behind_blocks_that_are_there)
     struct kit k;
     kit_open(&k, NULL);
     uint32_t *tokens = kit_tokens(1, 128);
-    struct tsr_store s = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 96, .from = 32};
+    struct tsr_store_desc s = {
+        .kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 96, .from = 32};
     CHECK_INT(kit_store(&k, &s), TSR_ENOENT);
     CHECK_HAS(tsr_errmsg(), "token 32");
     CHECK_INT(kit_stats(&k).entries, 0);
@@ -133,7 +134,7 @@ TEST(a_prefix_goes_on_behind_blocks_that_are_there)
     s.from = 128;
     CHECK_INT(kit_store(&k, &s), TSR_EINVAL);
     /* Nothing before token 16 is needed when `from` is 0. */
-    s = (struct tsr_store){.kind = TSR_KIND_PREFIX, .tokens = tokens + 1, .n_tokens = 40};
+    s = (struct tsr_store_desc){.kind = TSR_KIND_PREFIX, .tokens = tokens + 1, .n_tokens = 40};
     CHECK_INT(kit_store(&k, &s), 32);
     free(tokens);
     CHECK(kit_end(&k));
@@ -158,7 +159,8 @@ TEST(what_computing_cost_is_shared_out_by_tokens)
     struct kit k;
     kit_open(&k, NULL);
     uint32_t n, *tokens = kit_tokens(1, 104);
-    struct tsr_store s = {.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 64, .cost_s = 2};
+    struct tsr_store_desc s = {
+        .kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 64, .cost_s = 2};
     CHECK_INT(kit_store(&k, &s), 64);
     CHECK(cost_of(k.cache, 16, &n) == 2);
     CHECK_INT(n, 4);
@@ -170,7 +172,7 @@ TEST(what_computing_cost_is_shared_out_by_tokens)
     float cost = cost_of(k.cache, 16, &n);
     CHECK(cost > 2.79f && cost < 2.81f);
     CHECK_INT(n, 6);
-    s = (struct tsr_store){
+    s = (struct tsr_store_desc){
         .kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 33, .cost_s = 0.5f};
     CHECK_INT(kit_store(&k, &s), 33);
     CHECK(cost_of(k.cache, 33, &n) == 0.5f);
@@ -185,7 +187,7 @@ TEST(a_cost_that_is_no_time_is_refused)
     uint32_t *tokens = kit_tokens(1, 16);
     const float costs[] = {-1, NAN, INFINITY, -INFINITY};
     for (size_t i = 0; i < TSRI_COUNT(costs); i++) {
-        struct tsr_store s = {
+        struct tsr_store_desc s = {
             .kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 16, .cost_s = costs[i]};
         CHECK_INT(kit_store(&k, &s), TSR_EINVAL);
         CHECK_HAS(tsr_errmsg(), "seconds");
@@ -219,20 +221,20 @@ TEST(kv_is_taken_from_any_strides)
                 for (uint32_t t = 0; t < N; t++)
                     memcpy(data + l * st[0] + p * st[1] + t * token,
                            packed + (l * 2 + p) * N * ROW + t * ROW, ROW);
-        struct tsr_store s = {.size = sizeof s,
-                              .space = k.space,
-                              .kind = TSR_KIND_SEGMENT,
-                              .tokens = tokens,
-                              .n_tokens = N,
-                              .view = {data, bytes - 1, st[0], st[1], st[2]}};
-        CHECK_INT(tsr_store(k.client, &s), TSR_ERANGE); /* one byte too few */
+        struct tsr_store_desc s = {.size = sizeof s,
+                                   .space = k.space,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .tokens = tokens,
+                                   .n_tokens = N,
+                                   .view = {data, bytes - 1, st[0], st[1], st[2]}};
+        CHECK_INT(tsr_client_store(k.client, &s), TSR_ERANGE); /* one byte too few */
         s.view.bytes = bytes;
-        CHECK_INT(tsr_store(k.client, &s), N);
+        CHECK_INT(tsr_client_store(k.client, &s), N);
         CHECK_INT(load_segment(&k, tokens, N), N);
         s.kind = TSR_KIND_PREFIX;
-        CHECK_INT(tsr_store(k.client, &s), 64);
+        CHECK_INT(tsr_client_store(k.client, &s), 64);
         CHECK_INT(load_prefix(&k, tokens, N), 64);
-        CHECK_INT(tsr_clear(k.cache, NULL), 5);
+        CHECK_INT(tsr_cache_clear(k.cache, NULL), 5);
         free(data);
     }
     free(tokens);
@@ -241,13 +243,14 @@ TEST(kv_is_taken_from_any_strides)
 
 /* ---- layer by layer ---- */
 
-static struct tsr_store put_store(struct kit *k, uint32_t kind, const uint32_t *tokens, uint32_t n)
+static struct tsr_store_desc put_store(struct kit *k, uint32_t kind, const uint32_t *tokens,
+                                       uint32_t n)
 {
-    return (struct tsr_store){.size = sizeof(struct tsr_store),
-                              .space = k->space,
-                              .kind = kind,
-                              .tokens = tokens,
-                              .n_tokens = n};
+    return (struct tsr_store_desc){.size = sizeof(struct tsr_store_desc),
+                                   .space = k->space,
+                                   .kind = kind,
+                                   .tokens = tokens,
+                                   .n_tokens = n};
 }
 
 TEST(layers_come_in_any_order_and_nothing_is_seen_before_commit)
@@ -261,7 +264,7 @@ TEST(layers_come_in_any_order_and_nothing_is_seen_before_commit)
     uint32_t *tokens = kit_tokens(1, 70);
     const uint32_t kinds[] = {TSR_KIND_PREFIX, TSR_KIND_SEGMENT};
     for (int i = 0; i < 2; i++) {
-        struct tsr_store s = put_store(&k, kinds[i], tokens, 70);
+        struct tsr_store_desc s = put_store(&k, kinds[i], tokens, 70);
         struct tsr_view all = kit_store_view(&s);
         struct tsr_put *put;
         CHECK_INT(tsr_put_open(&put, k.client, &s), 0);
@@ -287,7 +290,7 @@ TEST(a_put_without_all_layers_keeps_nothing)
     struct kit k;
     kit_open(&k, NULL);
     uint32_t *tokens = kit_tokens(1, 64);
-    struct tsr_store s = put_store(&k, TSR_KIND_PREFIX, tokens, 64);
+    struct tsr_store_desc s = put_store(&k, TSR_KIND_PREFIX, tokens, 64);
     struct tsr_view all = kit_store_view(&s), one = {.data = all.data, .bytes = 64 * LAYER};
     struct tsr_put *put;
     CHECK_INT(tsr_put_open(&put, k.client, &s), 0);
@@ -313,7 +316,7 @@ TEST(abort_gives_everything_back_at_any_point)
     kit_open(&k, NULL);
     uint32_t *tokens = kit_tokens(1, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 16), 16);
-    struct tsr_store s = put_store(&k, TSR_KIND_PREFIX, tokens, 64);
+    struct tsr_store_desc s = put_store(&k, TSR_KIND_PREFIX, tokens, 64);
     struct tsr_view all = kit_store_view(&s), one = {.data = all.data, .bytes = 64 * LAYER};
     for (uint32_t n = 0; n <= 2; n++) {
         struct tsr_put *put;
@@ -325,7 +328,7 @@ TEST(abort_gives_everything_back_at_any_point)
         CHECK_INT(kit_stats(&k).host_bytes_used, 1 << 14);
         CHECK_INT(kit_find_prefix(&k, tokens, 64), 16);
     }
-    CHECK_INT(tsr_evict(k.cache, 1 << 20), 1); /* its pin on the block before is gone too */
+    CHECK_INT(tsr_cache_evict(k.cache, 1 << 20), 1); /* its pin on the block before is gone too */
     tsr_put_abort(NULL);
     free(all.data), free(tokens);
     CHECK(kit_end(&k));
@@ -347,8 +350,8 @@ TEST(of_two_puts_of_the_same_text_the_first_to_commit_stays)
     struct kit k;
     kit_open(&k, NULL);
     uint32_t *tokens = kit_tokens(1, 64);
-    struct tsr_store shorter = put_store(&k, TSR_KIND_PREFIX, tokens, 32);
-    struct tsr_store longer = put_store(&k, TSR_KIND_PREFIX, tokens, 64);
+    struct tsr_store_desc shorter = put_store(&k, TSR_KIND_PREFIX, tokens, 32);
+    struct tsr_store_desc longer = put_store(&k, TSR_KIND_PREFIX, tokens, 64);
     struct tsr_view few = kit_store_view(&shorter), all = kit_store_view(&longer);
     struct tsr_put *a, *b, *c;
     CHECK_INT(tsr_put_open(&a, k.client, &longer), 0);
@@ -369,16 +372,16 @@ TEST(a_put_behind_a_block_that_was_cleared_meanwhile_keeps_nothing)
     kit_open(&k, NULL);
     uint32_t *tokens = kit_tokens(1, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 32), 32);
-    struct tsr_store s = put_store(&k, TSR_KIND_PREFIX, tokens, 64);
+    struct tsr_store_desc s = put_store(&k, TSR_KIND_PREFIX, tokens, 64);
     struct tsr_view all = kit_store_view(&s);
     struct tsr_put *put;
     CHECK_INT(tsr_put_open(&put, k.client, &s), 0);
     /* The put holds on to the block before its first, so clear leaves the chain alone. */
-    CHECK_INT(tsr_clear(k.cache, NULL), 0);
-    CHECK_INT(tsr_evict(k.cache, 1 << 20), 0);
+    CHECK_INT(tsr_cache_clear(k.cache, NULL), 0);
+    CHECK_INT(tsr_cache_evict(k.cache, 1 << 20), 0);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 16);
     struct tsr_key key;
-    CHECK_INT(tsr_keys(k.space, &prompt, &key, 1), 1);
+    CHECK_INT(tsr_space_keys(k.space, &prompt, &key, 1), 1);
     struct tsri_key root;
     memcpy(&root, &key, sizeof root);
     /* Dropped all the same, as for corrupt data. */
@@ -419,13 +422,13 @@ TEST(when_everything_is_pinned_stores_are_refused_and_lookups_go_on)
     uint32_t *tokens = kit_tokens(1, 64 * 16), *more = kit_tokens(2, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64 * 16), 64 * 16); /* 64 blocks of a page */
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 64 * 16);
-    CHECK_INT(tsr_pin(k.space, &prompt), 64);
+    CHECK_INT(tsr_space_pin(k.space, &prompt), 64);
     CHECK_INT(kit_stats(&k).pinned, 64);
     CHECK_INT(kit_store_segment(&k, more, 64), TSR_EFULL);
     CHECK_HAS(tsr_errmsg(), "in use");
     CHECK_INT(kit_store_prefix(&k, more, 64), TSR_EFULL);
     struct tsr_put *put;
-    struct tsr_store s = put_store(&k, TSR_KIND_SEGMENT, more, 64);
+    struct tsr_store_desc s = put_store(&k, TSR_KIND_SEGMENT, more, 64);
     CHECK_INT(tsr_put_open(&put, k.client, &s), TSR_EFULL);
     CHECK(put == NULL);
     CHECK_INT(kit_stats(&k).stores_refused, 3);
@@ -434,11 +437,11 @@ TEST(when_everything_is_pinned_stores_are_refused_and_lookups_go_on)
     CHECK_INT(kit_find_segment(&k, more, 64), 0);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 0); /* needs no room */
     /* Pins count: it takes as many unpins. */
-    CHECK_INT(tsr_pin(k.space, &prompt), 64);
-    CHECK_INT(tsr_unpin(k.space, &prompt), 64);
+    CHECK_INT(tsr_space_pin(k.space, &prompt), 64);
+    CHECK_INT(tsr_space_unpin(k.space, &prompt), 64);
     CHECK_INT(kit_store_segment(&k, more, 64), TSR_EFULL);
-    CHECK_INT(tsr_unpin(k.space, &prompt), 64);
-    CHECK_INT(tsr_unpin(k.space, &prompt), 0);
+    CHECK_INT(tsr_space_unpin(k.space, &prompt), 64);
+    CHECK_INT(tsr_space_unpin(k.space, &prompt), 0);
     CHECK_INT(kit_store_segment(&k, more, 64), 64);
     CHECK_INT(kit_find_prefix(&k, tokens, 64 * 16), 63 * 16); /* the last block went */
     free(tokens), free(more);
@@ -452,10 +455,10 @@ TEST(a_prefix_keeps_the_leading_blocks_when_room_ends)
     uint32_t *pinned = kit_tokens(1, 60 * 16), *tokens = kit_tokens(2, 160);
     CHECK_INT(kit_store_prefix(&k, pinned, 60 * 16), 60 * 16);
     struct tsr_prompt prompt = kit_prefix_prompt(pinned, 60 * 16);
-    CHECK_INT(tsr_pin(k.space, &prompt), 60);
+    CHECK_INT(tsr_space_pin(k.space, &prompt), 60);
     CHECK_INT(kit_store_prefix(&k, tokens, 160), 64); /* the four pages that are left */
     CHECK_INT(load_prefix(&k, tokens, 160), 64);
-    CHECK_INT(tsr_unpin(k.space, &prompt), 60);
+    CHECK_INT(tsr_space_unpin(k.space, &prompt), 60);
     CHECK_INT(kit_store_prefix(&k, tokens, 160), 96);
     CHECK_INT(load_prefix(&k, tokens, 160), 160);
     free(pinned), free(tokens);
@@ -469,11 +472,11 @@ TEST(the_index_full_of_pinned_entries_refuses_too)
     uint32_t *tokens = kit_tokens(1, 16 * 16), *more = kit_tokens(2, 20);
     CHECK_INT(kit_store_prefix(&k, tokens, 16 * 16), 16 * 16);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 16 * 16);
-    CHECK_INT(tsr_pin(k.space, &prompt), 16);
+    CHECK_INT(tsr_space_pin(k.space, &prompt), 16);
     CHECK_INT(kit_store_segment(&k, more, 20), TSR_EFULL);
     CHECK_HAS(tsr_errmsg(), "entries_max");
     CHECK_INT(kit_stats(&k).host_bytes_used, 16 << 14);
-    CHECK_INT(tsr_unpin(k.space, &prompt), 16);
+    CHECK_INT(tsr_space_unpin(k.space, &prompt), 16);
     CHECK_INT(kit_store_segment(&k, more, 20), 20);
     CHECK_INT(kit_stats(&k).entries, 16);
     free(tokens), free(more);
@@ -486,17 +489,17 @@ TEST(frozen_refuses_stores_evicts_nothing_and_answers_everything_else)
     kit_open(&k, NULL);
     uint32_t *tokens = kit_tokens(1, 64), *more = kit_tokens(2, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
-    tsr_freeze(k.cache, 1);
+    tsr_cache_freeze(k.cache, 1);
     CHECK_INT(kit_store_segment(&k, more, 64), TSR_EFROZEN);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), TSR_EFROZEN);
     struct tsr_put *put;
-    struct tsr_store s = put_store(&k, TSR_KIND_SEGMENT, more, 64);
+    struct tsr_store_desc s = put_store(&k, TSR_KIND_SEGMENT, more, 64);
     CHECK_INT(tsr_put_open(&put, k.client, &s), TSR_EFROZEN);
     CHECK_INT(load_prefix(&k, tokens, 64), 64);
-    CHECK_INT(tsr_evict(k.cache, 1 << 20), 0);
+    CHECK_INT(tsr_cache_evict(k.cache, 1 << 20), 0);
     CHECK_INT(kit_stats(&k).entries, 4);
     CHECK_INT(kit_stats(&k).stores_refused, 3);
-    tsr_freeze(k.cache, 0);
+    tsr_cache_freeze(k.cache, 0);
     CHECK_INT(kit_store_segment(&k, more, 64), 64);
     free(tokens), free(more);
     CHECK(kit_end(&k));
@@ -515,7 +518,7 @@ TEST(short_segments_are_not_stored_when_a_minimum_is_set)
     uint32_t *tokens = kit_tokens(1, 20);
     CHECK_INT(kit_store_segment(&k, tokens, 19), 0);
     CHECK_INT(kit_find_segment(&k, tokens, 19), 0);
-    struct tsr_store s = put_store(&k, TSR_KIND_SEGMENT, tokens, 19);
+    struct tsr_store_desc s = put_store(&k, TSR_KIND_SEGMENT, tokens, 19);
     struct tsr_view all = kit_store_view(&s);
     struct tsr_put *put;
     CHECK_INT(tsr_put_open(&put, k.client, &s), 0);
@@ -561,11 +564,11 @@ TEST(evict_frees_as_much_as_it_was_asked_to)
     kit_open(&k, NULL);
     uint32_t *tokens = kit_tokens(1, 640);
     CHECK_INT(kit_store_prefix(&k, tokens, 640), 640);
-    CHECK_INT(tsr_evict(k.cache, 24 << 14), 0); /* so much is free */
-    CHECK_INT(tsr_evict(k.cache, (24 << 14) + 1), 1);
-    CHECK_INT(tsr_evict(k.cache, 30 << 14), 5);
+    CHECK_INT(tsr_cache_evict(k.cache, 24 << 14), 0); /* so much is free */
+    CHECK_INT(tsr_cache_evict(k.cache, (24 << 14) + 1), 1);
+    CHECK_INT(tsr_cache_evict(k.cache, 30 << 14), 5);
     CHECK_INT(kit_find_prefix(&k, tokens, 640), 34 * 16);
-    CHECK_INT(tsr_evict(k.cache, SIZE_MAX), 34);
+    CHECK_INT(tsr_cache_evict(k.cache, SIZE_MAX), 34);
     CHECK_INT(kit_stats(&k).host_bytes_used, 0);
     free(tokens);
     CHECK(kit_end(&k));

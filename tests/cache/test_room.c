@@ -200,7 +200,7 @@ TEST(what_a_lower_tier_has_is_demoted_and_found_again)
     /* More than fits: 80 blocks for 64 pages. What is not below yet must not be lost, so flush. */
     for (uint32_t i = 1; i <= 80; i++) {
         CHECK_INT(kit_store_prefix(&k, tokens, 16 * i), 16);
-        CHECK_INT(tsr_flush(k.cache), 0);
+        CHECK_INT(tsr_cache_flush(k.cache), 0);
     }
     CHECK(kit_metric(&k, TSRI_M_demotions) >= 16);
     CHECK_INT(k.cache->n_host + k.cache->n_cold, 80);
@@ -228,7 +228,7 @@ TEST(with_everything_pinned_stores_are_refused_and_lookups_go_on)
     for (uint32_t i = 0; i < PAGES; i++) {
         prompts[i] = kit_segment_prompt(tokens[i], 30, &ranges[i]);
         CHECK_INT(kit_store_segment(&k, tokens[i], 30), 30);
-        CHECK_INT(tsr_pin(k.space, &prompts[i]), 1);
+        CHECK_INT(tsr_space_pin(k.space, &prompts[i]), 1);
     }
     CHECK_INT(kit_store_segment(&k, tokens[PAGES], 30), TSR_EFULL);
     CHECK_HAS(tsr_errmsg(), "no room for 1 pages: 0 of 64 are free, the others are in use");
@@ -237,7 +237,7 @@ TEST(with_everything_pinned_stores_are_refused_and_lookups_go_on)
     for (uint32_t i = 0; i < PAGES; i++)
         CHECK_INT(kit_load_and_check(&k, &prompts[i]), 30);
     CHECK_INT(kit_find_segment(&k, tokens[PAGES], 30), 0);
-    CHECK_INT(tsr_unpin(k.space, &prompts[9]), 1);
+    CHECK_INT(tsr_space_unpin(k.space, &prompts[9]), 1);
     CHECK_INT(kit_store_segment(&k, tokens[PAGES], 30), 30);
     CHECK_INT(kit_find_segment(&k, tokens[9], 30), 0);
     CHECK(kit_valid(&k));
@@ -280,7 +280,7 @@ static void open_full(struct kit *k, struct mem_tier_store *store, uint32_t **to
         tokens[i] = kit_tokens(i, 10);
     for (uint32_t i = 0; i < 16; i++)
         CHECK_INT(kit_store_segment(k, tokens[i], 10), 10);
-    CHECK_INT(tsr_flush(k->cache), 0);
+    CHECK_INT(tsr_cache_flush(k->cache), 0);
     CHECK_INT(k->cache->n_host, 16);
 }
 
@@ -301,7 +301,7 @@ TEST(when_ids_run_out_the_oldest_goes_from_below_too)
     open_full(&k, &store, tokens, 20);
     for (uint32_t i = 16; i < 20; i++) {
         CHECK_INT(kit_store_segment(&k, tokens[i], 10), 10);
-        CHECK_INT(tsr_flush(k.cache), 0);
+        CHECK_INT(tsr_cache_flush(k.cache), 0);
         CHECK_INT(k.cache->n_host, 16); /* one came, one went, nobody else was moved */
         CHECK_INT(k.cache->n_cold, 0);
         CHECK_INT(store.n_items, 16);
@@ -317,11 +317,11 @@ TEST(when_ids_run_out_what_only_a_lower_tier_has_goes_first)
     struct mem_tier_store store;
     uint32_t *tokens[20];
     open_full(&k, &store, tokens, 20);
-    CHECK_INT(tsr_evict(k.cache, (size_t)(PAGES - 8) * 16384), 8); /* 0 to 7 are COLD now */
+    CHECK_INT(tsr_cache_evict(k.cache, (size_t)(PAGES - 8) * 16384), 8); /* 0 to 7 are COLD now */
     CHECK_INT(k.cache->n_cold, 8);
     for (uint32_t i = 16; i < 20; i++) {
         CHECK_INT(kit_store_segment(&k, tokens[i], 10), 10);
-        CHECK_INT(tsr_flush(k.cache), 0);
+        CHECK_INT(tsr_cache_flush(k.cache), 0);
     }
     CHECK_INT(k.cache->n_host, 12);
     CHECK_INT(k.cache->n_cold, 4);
@@ -336,18 +336,18 @@ TEST(when_ids_run_out_and_host_memory_is_pinned_the_few_below_go)
     struct mem_tier_store store;
     uint32_t *tokens[18];
     open_full(&k, &store, tokens, 18);
-    CHECK_INT(tsr_evict(k.cache, (size_t)(PAGES - 15) * 16384), 1);
+    CHECK_INT(tsr_cache_evict(k.cache, (size_t)(PAGES - 15) * 16384), 1);
     for (uint32_t i = 1; i < 16; i++) {
         struct tsr_range range;
         struct tsr_prompt prompt = kit_segment_prompt(tokens[i], 10, &range);
-        CHECK_INT(tsr_pin(k.space, &prompt), 1);
+        CHECK_INT(tsr_space_pin(k.space, &prompt), 1);
     }
     CHECK_INT(kit_store_segment(&k, tokens[16], 10), 10);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     CHECK_INT(kit_find_segment(&k, tokens[0], 10), 0);
     CHECK_INT(kit_store_segment(&k, tokens[17], 10), 10); /* for the one just stored */
     CHECK_INT(kit_find_segment(&k, tokens[16], 10), 0);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     close_full(&k, &store, tokens, 18);
 }
 
@@ -386,13 +386,13 @@ TEST(a_frozen_cache_evicts_nothing)
     kit_open(&k, NULL);
     for (uint32_t i = 0; i < PAGES - 1; i++)
         CHECK(kit_entry(&k, i, 1, TSRI_ID_NONE) != TSRI_ID_NONE);
-    tsr_freeze(k.cache, 1);
+    tsr_cache_freeze(k.cache, 1);
     uint32_t meta, second;
     CHECK_INT(take(&k, 1, 0, &meta), 0); /* room there is: promotions may use it */
     CHECK_INT(take(&k, 1, 0, &second), TSR_EFULL);
-    CHECK_INT(tsr_evict(k.cache, SIZE_MAX), 0);
+    CHECK_INT(tsr_cache_evict(k.cache, SIZE_MAX), 0);
     CHECK_INT(k.cache->n_host, PAGES - 1);
-    tsr_freeze(k.cache, 0);
+    tsr_cache_freeze(k.cache, 0);
     CHECK_INT(take(&k, 1, 0, &second), 0);
     CHECK_INT(k.cache->n_host, PAGES - 2);
     give(&k, meta);
@@ -408,14 +408,14 @@ TEST(evict_frees_as_many_bytes_as_asked_for_and_no_more)
     kit_open(&k, NULL);
     for (uint32_t i = 0; i < PAGES; i++)
         CHECK(kit_entry(&k, i, 1, TSRI_ID_NONE) != TSRI_ID_NONE);
-    CHECK_INT(tsr_evict(k.cache, 0), 0);
-    CHECK_INT(tsr_evict(k.cache, 1), 1);
-    CHECK_INT(tsr_evict(k.cache, 1), 0); /* they are free already */
-    CHECK_INT(tsr_evict(k.cache, 5 * 16384), 4);
-    CHECK_INT(tsr_evict(k.cache, 5 * 16384 + 1), 1);
+    CHECK_INT(tsr_cache_evict(k.cache, 0), 0);
+    CHECK_INT(tsr_cache_evict(k.cache, 1), 1);
+    CHECK_INT(tsr_cache_evict(k.cache, 1), 0); /* they are free already */
+    CHECK_INT(tsr_cache_evict(k.cache, 5 * 16384), 4);
+    CHECK_INT(tsr_cache_evict(k.cache, 5 * 16384 + 1), 1);
     CHECK(!has(&k, 5) && has(&k, 6));
     CHECK_INT(tsri_pin(k.cache, find(&k, 20)), TSRI_HOST);
-    CHECK_INT(tsr_evict(k.cache, (size_t)1 << 40), (int)PAGES - 7);
+    CHECK_INT(tsr_cache_evict(k.cache, (size_t)1 << 40), (int)PAGES - 7);
     CHECK(has(&k, 20));
     tsri_unpin(k.cache, find(&k, 20));
     kit_close(&k);
@@ -427,7 +427,7 @@ TEST(evict_of_more_than_there_is_evicts_everything)
     kit_open(&k, (const char *[]){"host_size", "16M", NULL}); /* more than one batch */
     for (uint32_t i = 0; i < 600; i++)
         CHECK(kit_entry(&k, i, 1, TSRI_ID_NONE) != TSRI_ID_NONE);
-    CHECK_INT(tsr_evict(k.cache, SIZE_MAX), 600);
+    CHECK_INT(tsr_cache_evict(k.cache, SIZE_MAX), 600);
     CHECK_INT(k.cache->n_host, 0);
     kit_close(&k);
 }

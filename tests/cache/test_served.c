@@ -46,11 +46,11 @@ static int use(struct kit *k)
     CHECK_INT(kit_lookup(k, &prefix, 77, &hits), 96);
     CHECK_INT(hits.io.n_matches, 6);
     CHECK_INT(hits.io.n_prefix_tokens, 96);
-    CHECK(tsr_release(k->client, 77) >= 0);
+    CHECK(tsr_client_release(k->client, 77) >= 0);
     struct tsr_key keys[8];
     int8_t tiers[8];
-    CHECK_INT(tsr_keys(k->space, &prefix, keys, 8), 6);
-    CHECK_INT(tsr_contains(k->cache, keys, 6, tiers), 6);
+    CHECK_INT(tsr_space_keys(k->space, &prefix, keys, 8), 6);
+    CHECK_INT(tsr_cache_contains(k->cache, keys, 6, tiers), 6);
     CHECK_INT(tiers[5], 0);
     struct tsr_key same[8] = {0};
     uint64_t lacking[8] = {0};
@@ -60,23 +60,24 @@ static int use(struct kit *k)
     for (uint32_t i = 0; i < 8; i++)
         CHECK_INT(lacking[i], 0);
     tsri_cache_bring_up(k->space, &prefix);
-    CHECK_INT(tsr_pin(k->space, &prefix), 6);
-    CHECK_INT(tsr_unpin(k->space, &prefix), 6);
-    CHECK_INT(tsr_touch(k->space, &prefix), 6);
-    CHECK_INT(tsr_prefetch(k->client, k->space, &prefix), 0);
-    CHECK_INT(tsr_flush(k->cache), 0);
+    CHECK_INT(tsr_space_pin(k->space, &prefix), 6);
+    CHECK_INT(tsr_space_unpin(k->space, &prefix), 6);
+    CHECK_INT(tsr_space_touch(k->space, &prefix), 6);
+    CHECK_INT(tsr_client_prefetch(k->client, k->space, &prefix), 0);
+    CHECK_INT(tsr_cache_flush(k->cache), 0);
     CHECK(kit_stats(k).stores_new >= 8);
     char text[64];
-    CHECK(tsr_stats_text(k->cache, "prometheus", text, sizeof text) > 100);
+    CHECK(tsr_cache_stats_text(k->cache, "prometheus", text, sizeof text) > 100);
     CHECK(strlen(text) == 63);
-    CHECK_INT(tsr_stats_text(k->cache, "yaml", text, sizeof text), TSR_EINVAL);
-    struct tsr_clear what = {.size = sizeof what, .space = k->space, .prompt = &prefix, .tier = -1};
-    CHECK_INT(tsr_clear(k->cache, &what), 6);
+    CHECK_INT(tsr_cache_stats_text(k->cache, "yaml", text, sizeof text), TSR_EINVAL);
+    struct tsr_clear_desc what = {
+        .size = sizeof what, .space = k->space, .prompt = &prefix, .tier = -1};
+    CHECK_INT(tsr_cache_clear(k->cache, &what), 6);
     chain = (struct tsri_chain){.n_tokens = 0};
     CHECK_INT(tsri_cache_lacking(&k->space, 1, &prefix, 32, &chain, same, lacking), 0);
     for (uint32_t i = 0; i < 8; i++)
         CHECK_INT(lacking[i], i >= 2 && i < 6);
-    CHECK_INT(tsr_clear(k->cache, NULL), 2);
+    CHECK_INT(tsr_cache_clear(k->cache, NULL), 2);
     free(doc), free(system), free(chat);
     return n;
 }
@@ -111,7 +112,7 @@ TEST(mistakes_are_errors_as_they_are_in_process)
     CHECK_HAS(tsr_errmsg(), "flags");
     p.flags = TSR_PROMPT_SEGMENTS;
     CHECK_INT(kit_lookup(&k, &p, 0, &hits), TSR_EINVAL);
-    struct tsr_store store = {
+    struct tsr_store_desc store = {
         .size = sizeof store, .space = k.space, .kind = 9, .tokens = tokens, .n_tokens = 4};
     CHECK_INT(kit_store(&k, &store), TSR_EINVAL);
     kit_close(&k);
@@ -153,7 +154,7 @@ TEST(leases_are_the_clients_and_end_with_it)
     CHECK(server_wait_leased(&s, 4));
     CHECK_INT(kit_load(&k, &p, &hits, 0), 0); /* its own lease comes and goes */
     CHECK(server_wait_leased(&s, 4));
-    CHECK(tsr_release(k.client, UINT64_MAX) >= 0);
+    CHECK(tsr_client_release(k.client, UINT64_MAX) >= 0);
     CHECK(server_wait_leased(&s, 0));
     CHECK_INT(kit_lookup(&k, &p, 5, &hits), 64);
     tsr_client_close(k.client);
@@ -172,18 +173,18 @@ TEST(shared_memory_stays_while_it_is_held)
     struct tsr_shared shared = {.size = sizeof shared};
     server_open(&s, NULL);
     served_kit_open(&k, s.path, NULL);
-    CHECK_INT(tsr_connected(k.cache, 0), 0);
-    CHECK_INT(tsr_connected(s.k.cache, 0), 0);
-    CHECK_INT(tsr_shared_get(k.client, &shared), 0);
+    CHECK_INT(tsr_cache_connected(k.cache, 0), 0);
+    CHECK_INT(tsr_cache_connected(s.k.cache, 0), 0);
+    CHECK_INT(tsr_shared_open(k.client, &shared), 0);
     CHECK_INT(shared.bytes, 64 * 16384);
     uint32_t *tokens = kit_tokens(3, 16);
     CHECK_INT(kit_store_prefix(&k, tokens, 16), 16);
     CHECK(memcmp(shared.data, s.k.cache->pool.region.data, shared.bytes) == 0);
     kit_close(&k);
     CHECK(memcmp(shared.data, s.k.cache->pool.region.data, shared.bytes) == 0);
-    tsr_shared_release(&shared);
+    tsr_shared_close(&shared);
     CHECK(shared.data == NULL);
-    CHECK_INT(tsr_shared_get(s.k.client, &shared), TSR_EUNSUP);
+    CHECK_INT(tsr_shared_open(s.k.client, &shared), TSR_EUNSUP);
     free(tokens);
     CHECK(server_end(&s));
 }
@@ -210,14 +211,14 @@ TEST(without_a_server_everything_misses_at_once)
     CHECK(ms_since(start) < 1000); /* a millisecond each would be far too much */
     CHECK_INT(kit_store_prefix(&k, tokens, 64), TSR_EAGAIN);
     CHECK_HAS(tsr_errmsg(), path);
-    CHECK_INT(tsr_contains(k.cache, &key, 1, &tier), 0);
+    CHECK_INT(tsr_cache_contains(k.cache, &key, 1, &tier), 0);
     CHECK_INT(tier, -1);
-    CHECK_INT(tsr_flush(k.cache), TSR_EAGAIN);
-    CHECK_INT(tsr_connected(k.cache, 10), TSR_EAGAIN);
-    CHECK_INT(tsr_release(k.client, 3), 0);
-    CHECK_INT(tsr_prefetch(k.client, k.space, &p), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), TSR_EAGAIN);
+    CHECK_INT(tsr_cache_connected(k.cache, 10), TSR_EAGAIN);
+    CHECK_INT(tsr_client_release(k.client, 3), 0);
+    CHECK_INT(tsr_client_prefetch(k.client, k.space, &p), 0);
     struct tsr_stats stats = {.size = sizeof stats};
-    CHECK_INT(tsr_stats_get(k.cache, &stats), TSR_EAGAIN);
+    CHECK_INT(tsr_cache_stats(k.cache, &stats), TSR_EAGAIN);
     kit_close(&k);
     free(tokens);
     tmpdir_fini(&dir);
@@ -306,7 +307,7 @@ TEST(killed_it_comes_back_with_what_was_flushed)
     uint32_t *tokens = kit_tokens(3, 64), *lost = kit_tokens(4, 64);
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     for (int round = 0; round < 3; round++) {
         CHECK_INT(kit_load_and_check(&k, &p), 64);
         served_stop(&s, SIGKILL);
@@ -328,7 +329,7 @@ static int flush_again(struct kit *k)
 {
     int e = TSR_EAGAIN;
     for (int i = 0; i < 500 && e == TSR_EAGAIN; i++, sleep_ms(20))
-        e = tsr_flush(k->cache);
+        e = tsr_cache_flush(k->cache);
     return e;
 }
 
@@ -343,14 +344,14 @@ TEST(a_flush_fails_when_the_server_that_took_the_stores_is_gone)
     served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 64), *lost = kit_tokens(4, 64), *later = kit_tokens(5, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     CHECK_INT(kit_store_prefix(&k, lost, 64), 64);
     served_stop(&s, SIGKILL);
-    CHECK(tsr_flush(k.cache) < 0);
+    CHECK(tsr_cache_flush(k.cache) < 0);
     served_start(&s, NULL);
     CHECK(finds_again(&k, tokens, 64, 64));
     CHECK_INT(flush_again(&k), TSR_EIO);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     /* Stored after it came back. */
     served_stop(&s, SIGKILL);
     served_start(&s, NULL);
@@ -379,7 +380,7 @@ TEST(a_flush_fails_when_the_next_server_took_stores_too)
         n = kit_store_prefix(&k, later, 64);
     CHECK_INT(n, 64);
     CHECK_INT(flush_again(&k), TSR_EIO);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     kit_close(&k);
     served_stop(&s, SIGTERM);
     free(lost), free(later);
@@ -423,7 +424,7 @@ TEST(a_flush_tells_of_what_was_lost_before_the_client_connected_again)
     CHECK_INT(cut_connections(s.path), 2);
     CHECK_INT(flush_again(&k), TSR_EIO);
     CHECK_HAS(tsr_errmsg(), "at least 1 entries");
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     /* What was told is not told again by another connection. */
     CHECK_INT(cut_connections(s.path) > 0, 1);
     CHECK_INT(flush_again(&k), 0);
@@ -442,11 +443,11 @@ TEST(one_that_does_not_want_us_says_so_at_open)
     struct tsr_config *cfg = kit_config((const char *const[]){"owner", "daemon", NULL});
     CHECK_INT(tsr_config_set(cfg, "server_socket", s.path), 0);
     CHECK_INT(tsr_config_set(cfg, "server_token", "guess"), 0);
-    CHECK_INT(tsr_open(&c, cfg), TSR_EPERM);
+    CHECK_INT(tsr_cache_open(&c, cfg), TSR_EPERM);
     CHECK_HAS(tsr_errmsg(), "unknown token");
     CHECK_INT(tsr_config_set(cfg, "server_token", ""), 0);
     CHECK_INT(tsr_config_set(cfg, "server_socket", "relative"), 0);
-    CHECK_INT(tsr_open(&c, cfg), TSR_EINVAL);
+    CHECK_INT(tsr_cache_open(&c, cfg), TSR_EINVAL);
     tsr_config_close(cfg);
     CHECK(server_end(&s));
 }
@@ -466,7 +467,8 @@ TEST(a_forked_child_misses_and_does_not_disturb_its_parent)
     pid_t pid = fork();
     if (pid == 0) {
         bool fine = kit_find_prefix(&k, tokens, 64) == 0 &&
-                    kit_store_prefix(&k, tokens, 64) == TSR_EFORK && tsr_release(k.client, 4) == 0;
+                    kit_store_prefix(&k, tokens, 64) == TSR_EFORK &&
+                    tsr_client_release(k.client, 4) == 0;
         kit_close(&k);
         _exit(fine ? 0 : 1);
     }
@@ -558,10 +560,10 @@ TEST(events_of_the_server_reach_its_clients)
     struct tsr_event events[8];
     server_open(&s, NULL);
     served_kit_open(&k, s.path, NULL);
-    CHECK_INT(tsr_events(k.cache, events, 8), 0); /* from here on */
+    CHECK_INT(tsr_cache_events(k.cache, events, 8), 0); /* from here on */
     uint32_t *tokens = kit_tokens(3, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
-    CHECK_INT(tsr_events(k.cache, events, 8), 4);
+    CHECK_INT(tsr_cache_events(k.cache, events, 8), 4);
     CHECK_INT(events[0].kind, TSR_EVENT_STORED);
     CHECK_INT(events[0].n_tokens, 16);
     kit_close(&k);

@@ -12,7 +12,7 @@
  * checked.
  */
 static int load_range(struct kit *k, const struct tsr_prompt *p, const struct kit_hits *hits,
-                      uint32_t row, struct tsr_load part)
+                      uint32_t row, struct tsr_load_desc part)
 {
     const struct tsr_match *m = &hits->matches[row];
     const struct tsri_shape *s = &k->space->shape;
@@ -29,7 +29,7 @@ static int load_range(struct kit *k, const struct tsr_prompt *p, const struct ki
                                   .layer_stride = layer,
                                   .plane_stride = plane,
                                   .token_stride = stride};
-    int loaded = tsr_load(k->client, &part, 1);
+    int loaded = tsr_client_load(k->client, &part, 1);
     if (loaded == 1) {
         uint64_t seen = kit_match_seen(k->space, p, m);
         const uint32_t *tokens = p->tokens + m->prompt_offset;
@@ -56,12 +56,12 @@ TEST(any_part_of_a_match_can_be_had)
     CHECK_INT(kit_lookup(&k, &p, 0, &hits), 300);
     for (uint32_t offset = 0; offset < 300; offset += 37)
         for (uint32_t n = 1; n <= 300 - offset; n += 61)
-            CHECK_INT(
-                load_range(&k, &p, &hits, 0, (struct tsr_load){.offset = offset, .n_tokens = n}),
-                0);
-    CHECK_INT(load_range(&k, &p, &hits, 0, (struct tsr_load){.offset = 299}), 0);
-    CHECK_INT(load_range(&k, &p, &hits, 0, (struct tsr_load){.layer_first = 1}), 0);
-    CHECK_INT(load_range(&k, &p, &hits, 0, (struct tsr_load){.n_layers = 1, .offset = 64}), 0);
+            CHECK_INT(load_range(&k, &p, &hits, 0,
+                                 (struct tsr_load_desc){.offset = offset, .n_tokens = n}),
+                      0);
+    CHECK_INT(load_range(&k, &p, &hits, 0, (struct tsr_load_desc){.offset = 299}), 0);
+    CHECK_INT(load_range(&k, &p, &hits, 0, (struct tsr_load_desc){.layer_first = 1}), 0);
+    CHECK_INT(load_range(&k, &p, &hits, 0, (struct tsr_load_desc){.n_layers = 1, .offset = 64}), 0);
     CHECK(server_wait_leased(&s, 0));
     kit_close(&k);
     free(tokens);
@@ -79,22 +79,23 @@ TEST(what_is_gone_is_reported_for_its_range_alone)
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64), tail = kit_prefix_prompt(tokens, 48);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
     CHECK_INT(kit_lookup(&k, &p, 0, &hits), 64);
-    CHECK_INT(tsr_clear(s.k.cache, NULL), 4);
+    CHECK_INT(tsr_cache_clear(s.k.cache, NULL), 4);
     CHECK_INT(kit_store_prefix(&k, tokens, 48), 48);
     (void)tail;
     for (uint32_t row = 0; row < 4; row++) /* other entries now, if any */
         CHECK_INT(kit_load(&k, &p, &hits, row), TSR_ENOENT);
     struct kit_hits again;
     CHECK_INT(kit_lookup(&k, &p, 0, &again), 48);
-    struct tsr_load loads[2];
+    struct tsr_load_desc loads[2];
     size_t bytes = 16 * tsr_space_token_bytes(k.space);
     uint8_t *data = malloc(2 * bytes);
     for (int i = 0; i < 2; i++)
-        loads[i] = (struct tsr_load){.size = sizeof loads[i],
-                                     .space = k.space,
-                                     .match = i ? &again.matches[2] : &hits.matches[3],
-                                     .view = {.data = data + (size_t)i * bytes, .bytes = bytes}};
-    CHECK_INT(tsr_load(k.client, loads, 2), 1);
+        loads[i] =
+            (struct tsr_load_desc){.size = sizeof loads[i],
+                                   .space = k.space,
+                                   .match = i ? &again.matches[2] : &hits.matches[3],
+                                   .view = {.data = data + (size_t)i * bytes, .bytes = bytes}};
+    CHECK_INT(tsr_client_load(k.client, loads, 2), 1);
     CHECK_INT(loads[0].result, TSR_ENOENT);
     CHECK_INT(loads[1].result, 0);
     CHECK(server_wait_leased(&s, 0));
@@ -118,13 +119,13 @@ TEST(layers_arrive_one_by_one_in_the_background)
     CHECK_INT(kit_lookup(&k, &p, 1, &hits), 200);
     size_t bytes = 200 * tsr_space_token_bytes(k.space);
     struct tsr_view view = {.data = malloc(bytes), .bytes = bytes};
-    struct tsr_load load = {.size = sizeof load,
-                            .space = k.space,
-                            .match = &hits.matches[0],
-                            .prompt = &p,
-                            .view = view};
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = k.space,
+                                 .match = &hits.matches[0],
+                                 .prompt = &p,
+                                 .view = view};
     struct tsr_op *op;
-    CHECK_INT(tsr_load_start(&op, k.client, &load, 1, NULL, NULL), 0);
+    CHECK_INT(tsr_client_load_start(&op, k.client, &load, 1, NULL, NULL), 0);
     for (uint32_t l = 0; l < 2; l++) {
         CHECK_INT(tsr_op_wait_layer(op, l, 10000), 0);
         CHECK_INT(load.result, 0);
@@ -155,7 +156,7 @@ TEST(what_only_a_tier_of_the_server_has_is_fetched_and_verified)
     struct tsr_prompt segment = kit_segment_prompt(tokens, 200, &range);
     CHECK_INT(kit_store_prefix(&k, tokens, 200), 192);
     CHECK_INT(kit_store_segment(&k, tokens, 200), 200);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     for (int i = 0; i < 3; i++) {
         CHECK(kit_evict_all(&k) >= 1);
         CHECK_INT(kit_load_and_check(&k, &prefix), 192);
@@ -164,22 +165,22 @@ TEST(what_only_a_tier_of_the_server_has_is_fetched_and_verified)
     /* One that was turned somewhere says where when it is loaded, and not before. */
     struct kit_hits hits;
     struct tsr_prompt part = kit_segment_prompt(tokens, 100, &range);
-    struct tsr_store moved = {
+    struct tsr_store_desc moved = {
         .kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 100, .base = 77};
     CHECK_INT(kit_store(&k, &moved), 100);
-    CHECK_INT(tsr_flush(k.cache), 0);
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
     CHECK(kit_evict_all(&k) >= 1);
     CHECK_INT(kit_lookup(&k, &part, 0, &hits), 100);
     CHECK_INT(hits.matches[0].verified, 0);
     CHECK_INT(hits.matches[0].base, TSR_BASE_UNKNOWN);
     static uint8_t kv[40 * 256];
-    struct tsr_load load = {.size = sizeof load,
-                            .space = k.space,
-                            .match = &hits.matches[0],
-                            .prompt = &part,
-                            .offset = 60,
-                            .view = {.data = kv, .bytes = sizeof kv}};
-    CHECK_INT(tsr_load(k.client, &load, 1), 1);
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = k.space,
+                                 .match = &hits.matches[0],
+                                 .prompt = &part,
+                                 .offset = 60,
+                                 .view = {.data = kv, .bytes = sizeof kv}};
+    CHECK_INT(tsr_client_load(k.client, &load, 1), 1);
     CHECK(load.base == 77 && load.freq_set == 0);
     CHECK(server_wait_leased(&s, 0));
     kit_close(&k);
@@ -220,11 +221,11 @@ TEST(a_layer_copied_after_the_end_of_the_session_is_not_handed_on)
     CHECK_INT(kit_store_segment(&k, tokens, 64), 64);
     CHECK_INT(kit_lookup(&k, &p, 0, &hits), 64);
     size_t bytes = 64 * tsr_space_token_bytes(k.space);
-    struct tsr_load load = {.size = sizeof load,
-                            .space = k.space,
-                            .match = &hits.matches[0],
-                            .prompt = &p,
-                            .view = {.data = malloc(bytes), .bytes = bytes}};
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = k.space,
+                                 .match = &hits.matches[0],
+                                 .prompt = &p,
+                                 .view = {.data = malloc(bytes), .bytes = bytes}};
     struct closing x = {
         .s = &s,
         .loader = {

@@ -57,11 +57,11 @@ TEST(a_prefix_of_which_no_layer_fits_goes_some_blocks_at_a_time)
     CHECK_INT(kit_load_and_check(&k, &p), 192);
     /* Behind blocks that are there, from a view of its own. */
     uint32_t *longer = kit_tokens(7, 400);
-    struct tsr_store store = {.size = sizeof store,
-                              .kind = TSR_KIND_PREFIX,
-                              .tokens = longer,
-                              .n_tokens = 400,
-                              .from = 192};
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .kind = TSR_KIND_PREFIX,
+                                   .tokens = longer,
+                                   .n_tokens = 400,
+                                   .from = 192};
     CHECK_INT(kit_store(&k, &store), 208);
     p = kit_prefix_prompt(longer, 400);
     CHECK_INT(kit_load_and_check(&k, &p), 400);
@@ -78,7 +78,7 @@ TEST(what_a_prefix_cost_is_shared_out_over_its_parts)
     struct kit k;
     wide_open(&s, &k);
     uint32_t *tokens = kit_tokens(7, 192);
-    struct tsr_store store = {
+    struct tsr_store_desc store = {
         .kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 192, .cost_s = 3};
     CHECK_INT(kit_store(&k, &store), 192);
     const struct tsr_cache *c = s.k.cache;
@@ -102,11 +102,11 @@ TEST(layers_may_be_given_one_by_one)
     served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(7, 100);
     struct tsr_prompt p = kit_segment_prompt(tokens, 100, &range);
-    struct tsr_store store = {.size = sizeof store,
-                              .space = k.space,
-                              .kind = TSR_KIND_SEGMENT,
-                              .tokens = tokens,
-                              .n_tokens = 100};
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = k.space,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .tokens = tokens,
+                                   .n_tokens = 100};
     struct tsr_view all = kit_store_view(&store), layer = all;
     size_t bytes = all.bytes / 2;
     layer.bytes = bytes;
@@ -149,11 +149,11 @@ TEST(rows_may_stand_anywhere_in_the_callers_memory)
     served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(7, 50);
     struct tsr_prompt p = kit_segment_prompt(tokens, 50, &range);
-    struct tsr_store store = {.size = sizeof store,
-                              .space = k.space,
-                              .kind = TSR_KIND_SEGMENT,
-                              .tokens = tokens,
-                              .n_tokens = 50};
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = k.space,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .tokens = tokens,
+                                   .n_tokens = 50};
     struct tsr_view packed = kit_store_view(&store);
     size_t stride = 200, plane = 50 * stride, layer = 2 * plane, row = 64;
     uint8_t *data = calloc(2, layer);
@@ -167,10 +167,10 @@ TEST(rows_may_stand_anywhere_in_the_callers_memory)
                                    .layer_stride = layer,
                                    .plane_stride = plane,
                                    .token_stride = stride};
-    CHECK_INT(tsr_store(k.client, &store), 50);
+    CHECK_INT(tsr_client_store(k.client, &store), 50);
     CHECK_INT(kit_load_and_check(&k, &p), 50);
     store.view.bytes = layer;
-    CHECK_INT(tsr_store(k.client, &store), TSR_ERANGE);
+    CHECK_INT(tsr_client_store(k.client, &store), TSR_ERANGE);
     free(data), free(packed.data), free(tokens);
     kit_close(&k);
     CHECK(server_end(&s));
@@ -185,12 +185,12 @@ TEST(blended_kv_is_found_by_its_recipe_alone)
     server_open(&s, NULL);
     served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(7, 64);
-    struct tsr_store store = {.size = sizeof store,
-                              .kind = TSR_KIND_BLENDED,
-                              .tokens = tokens,
-                              .n_tokens = 64,
-                              .recipe = "query 5%",
-                              .recipe_bytes = 8};
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .kind = TSR_KIND_BLENDED,
+                                   .tokens = tokens,
+                                   .n_tokens = 64,
+                                   .recipe = "query 5%",
+                                   .recipe_bytes = 8};
     CHECK_INT(kit_store(&k, &store), 64);
     CHECK_INT(kit_find_segment(&k, tokens, 64), 0);
     CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
@@ -214,7 +214,7 @@ TEST(what_a_store_cost_reaches_the_policy_of_the_server)
     server_open(&s, NULL);
     served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 64);
-    struct tsr_store store = {
+    struct tsr_store_desc store = {
         .kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64, .cost_s = 2.5f};
     CHECK_INT(kit_store(&k, &store), 64);
     CHECK(s.k.cache->entries[0].cost_s == 2.5f);
@@ -232,13 +232,13 @@ TEST(a_store_may_run_in_the_background)
     server_open(&s, NULL);
     served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(7, 64);
-    struct tsr_store store = {.size = sizeof store,
-                              .space = k.space,
-                              .kind = TSR_KIND_SEGMENT,
-                              .tokens = tokens,
-                              .n_tokens = 64};
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = k.space,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .tokens = tokens,
+                                   .n_tokens = 64};
     store.view = kit_store_view(&store);
-    CHECK_INT(tsr_store_start(&op, k.client, &store, NULL, NULL), 0);
+    CHECK_INT(tsr_client_store_start(&op, k.client, &store, NULL, NULL), 0);
     CHECK_INT(tsr_op_wait(op, 10000), 64);
     tsr_op_close(op);
     struct tsr_prompt p = kit_segment_prompt(tokens, 64, &range);

@@ -1,6 +1,6 @@
-/* test_source.c - matched ranges, read where they are: host memory, the device pool, a lower tier or
- * the pages of a server. The bytes are the same from all of them, what is not the text of the prompt
- * is told and counted wherever it is, and nothing stays pinned. */
+/* test_source.c - matched ranges, read where they are: host memory, the device pool, a lower tier
+ * or the pages of a server. The bytes are the same from all of them, what is not the text of the
+ * prompt is told and counted wherever it is, and nothing stays pinned. */
 #include "cache/source.h"
 #include "cache/manager.h"
 #include "support/fake_tier.h"
@@ -49,7 +49,7 @@ static void rig_open(struct rig *x, enum place place)
     x->tokens = kit_tokens(5, N);
     x->prompt = kit_segment_prompt(x->tokens, N, &x->segment);
     CHECK_INT(kit_store_segment(&x->k, x->tokens, N), (int)N);
-    CHECK_INT(tsr_flush(x->k.cache), 0);
+    CHECK_INT(tsr_cache_flush(x->k.cache), 0);
     CHECK_INT(kit_lookup(&x->k, &x->prompt, 0, &x->hits), (int)N);
     CHECK_INT(x->hits.matches[0].verified, 1);
     if (place == IN_POOL) tsri_manager_drain(x->k.cache);

@@ -212,7 +212,7 @@ TEST(a_space_with_entries_in_use_is_passed_over)
     struct tsr_space_desc d = kit_desc();
     d.salt = "one too many";
     CHECK_INT(tsr_space_open(&space, k.cache, &d), TSR_EAGAIN);
-    CHECK_INT(tsr_release(k.client, 7), 3);
+    CHECK_INT(tsr_client_release(k.client, 7), 3);
     CHECK_INT(tsr_space_open(&space, k.cache, &d), 0);
     tsr_space_close(space);
     tsr_space_close(newest.space);
@@ -289,7 +289,7 @@ TEST(a_space_whose_entries_wait_to_be_written_is_taken_over_when_they_are)
     fake_tier_gate(&a.plan, 0);
     pthread_join(thread, &opened);
     CHECK(opened != NULL);
-    CHECK_INT(tsr_flush(a.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(a.k.cache), 0);
     CHECK_INT(a.store.n_items, 3);
     CHECK_INT(kit_stats(&a.k).entries, 0);
     free(tokens);
@@ -402,10 +402,10 @@ TEST(separators_go_with_the_last_who_had_the_space_open)
     struct tsr_range ranges[4];
     CHECK_INT(tsr_separators_set(a, &separator, &length, 1), 0);
     tsr_space_close(a);
-    CHECK_INT(tsr_split(b, tokens, 4, ranges, 4), 2);
+    CHECK_INT(tsr_space_split(b, tokens, 4, ranges, 4), 2);
     tsr_space_close(b);
     b = kit_space(k.cache, &d);
-    CHECK_INT(tsr_split(b, tokens, 4, ranges, 4), TSR_EINVAL);
+    CHECK_INT(tsr_space_split(b, tokens, 4, ranges, 4), TSR_EINVAL);
     tsr_space_close(b);
     kit_close(&k);
 }

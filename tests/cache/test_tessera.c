@@ -64,68 +64,68 @@ TEST(null_handles_are_refused)
     struct tsr_put *put;
     struct tsr_op *op;
     struct tsr_space_desc desc = kit_desc();
-    struct tsr_lookup io = {.size = sizeof io, .spaces = &p.k.space, .n_spaces = 1};
-    struct tsr_store store = {.size = sizeof store};
+    struct tsr_lookup_desc io = {.size = sizeof io, .spaces = &p.k.space, .n_spaces = 1};
+    struct tsr_store_desc store = {.size = sizeof store};
     struct tsr_stats stats = {.size = sizeof stats};
     struct tsr_key key;
     struct tsr_range range;
     struct tsr_event event;
     int8_t tier;
     char text[8];
-    REFUSED(tsr_open(NULL, NULL), TSR_EINVAL);
+    REFUSED(tsr_cache_open(NULL, NULL), TSR_EINVAL);
     REFUSED(tsr_space_open(NULL, c, &desc), TSR_EINVAL);
     REFUSED(tsr_space_open(&space, NULL, &desc), TSR_EINVAL);
     REFUSED(tsr_space_open(&space, c, NULL), TSR_EINVAL);
     REFUSED(tsr_client_open(NULL, c), TSR_EINVAL);
     REFUSED(tsr_client_open(&client, NULL), TSR_EINVAL);
-    REFUSED(tsr_release(NULL, 1), TSR_EINVAL);
+    REFUSED(tsr_client_release(NULL, 1), TSR_EINVAL);
     REFUSED(tsr_separators_set(NULL, p.tokens, p.tokens, 1), TSR_EINVAL);
-    REFUSED(tsr_split(NULL, p.tokens, 1, &range, 1), TSR_EINVAL);
-    REFUSED(tsr_split(p.k.space, NULL, 1, &range, 1), TSR_EINVAL);
-    REFUSED(tsr_split(p.k.space, p.tokens, 1, NULL, 1), TSR_EINVAL);
-    REFUSED(tsr_split(p.k.space, p.tokens, 64, &range, 1), TSR_EINVAL); /* no separators */
-    REFUSED(tsr_lookup(NULL, &p.prefix, &io), TSR_EINVAL);
-    REFUSED(tsr_lookup(p.k.client, NULL, &io), TSR_EINVAL);
-    REFUSED(tsr_lookup(p.k.client, &p.prefix, NULL), TSR_EINVAL);
-    REFUSED(tsr_keys(NULL, &p.prefix, &key, 1), TSR_EINVAL);
-    REFUSED(tsr_keys(p.k.space, NULL, &key, 1), TSR_EINVAL);
-    REFUSED(tsr_keys(p.k.space, &p.prefix, NULL, 1), TSR_EINVAL);
-    REFUSED(tsr_contains(NULL, &key, 1, &tier), TSR_EINVAL);
-    REFUSED(tsr_contains(c, NULL, 1, &tier), TSR_EINVAL);
-    REFUSED(tsr_contains(c, &key, 1, NULL), TSR_EINVAL);
-    REFUSED(tsr_load(NULL, NULL, 0), TSR_EINVAL);
-    REFUSED(tsr_load(p.k.client, NULL, 1), TSR_EINVAL);
-    REFUSED(tsr_store(NULL, &store), TSR_EINVAL);
-    REFUSED(tsr_store(p.k.client, NULL), TSR_EINVAL);
+    REFUSED(tsr_space_split(NULL, p.tokens, 1, &range, 1), TSR_EINVAL);
+    REFUSED(tsr_space_split(p.k.space, NULL, 1, &range, 1), TSR_EINVAL);
+    REFUSED(tsr_space_split(p.k.space, p.tokens, 1, NULL, 1), TSR_EINVAL);
+    REFUSED(tsr_space_split(p.k.space, p.tokens, 64, &range, 1), TSR_EINVAL); /* no separators */
+    REFUSED(tsr_client_lookup(NULL, &p.prefix, &io), TSR_EINVAL);
+    REFUSED(tsr_client_lookup(p.k.client, NULL, &io), TSR_EINVAL);
+    REFUSED(tsr_client_lookup(p.k.client, &p.prefix, NULL), TSR_EINVAL);
+    REFUSED(tsr_space_keys(NULL, &p.prefix, &key, 1), TSR_EINVAL);
+    REFUSED(tsr_space_keys(p.k.space, NULL, &key, 1), TSR_EINVAL);
+    REFUSED(tsr_space_keys(p.k.space, &p.prefix, NULL, 1), TSR_EINVAL);
+    REFUSED(tsr_cache_contains(NULL, &key, 1, &tier), TSR_EINVAL);
+    REFUSED(tsr_cache_contains(c, NULL, 1, &tier), TSR_EINVAL);
+    REFUSED(tsr_cache_contains(c, &key, 1, NULL), TSR_EINVAL);
+    REFUSED(tsr_client_load(NULL, NULL, 0), TSR_EINVAL);
+    REFUSED(tsr_client_load(p.k.client, NULL, 1), TSR_EINVAL);
+    REFUSED(tsr_client_store(NULL, &store), TSR_EINVAL);
+    REFUSED(tsr_client_store(p.k.client, NULL), TSR_EINVAL);
     REFUSED(tsr_put_open(NULL, p.k.client, &store), TSR_EINVAL);
     REFUSED(tsr_put_open(&put, NULL, &store), TSR_EINVAL);
     REFUSED(tsr_put_layer(NULL, 0, &store.view), TSR_EINVAL);
     REFUSED(tsr_put_commit(NULL), TSR_EINVAL);
-    REFUSED(tsr_store_start(NULL, p.k.client, &store, NULL, NULL), TSR_EINVAL);
-    REFUSED(tsr_store_start(&op, p.k.client, NULL, NULL, NULL), TSR_EINVAL);
-    REFUSED(tsr_prefetch(NULL, p.k.space, &p.prefix), TSR_EINVAL);
-    REFUSED(tsr_prefetch(p.k.client, NULL, &p.prefix), TSR_EINVAL);
-    REFUSED(tsr_prefetch(p.k.client, p.k.space, NULL), TSR_EINVAL);
-    REFUSED(tsr_flush(NULL), TSR_EINVAL);
-    REFUSED(tsr_pin(NULL, &p.prefix), TSR_EINVAL);
-    REFUSED(tsr_pin(p.k.space, NULL), TSR_EINVAL);
-    REFUSED(tsr_unpin(NULL, &p.prefix), TSR_EINVAL);
-    REFUSED(tsr_touch(p.k.space, NULL), TSR_EINVAL);
-    REFUSED(tsr_evict(NULL, 1), TSR_EINVAL);
-    REFUSED(tsr_clear(NULL, NULL), TSR_EINVAL);
-    REFUSED(tsr_stats_get(NULL, &stats), TSR_EINVAL);
-    REFUSED(tsr_stats_get(c, NULL), TSR_EINVAL);
-    REFUSED(tsr_stats_text(NULL, "json", text, 8), TSR_EINVAL);
-    REFUSED(tsr_stats_text(c, NULL, text, 8), TSR_EINVAL);
-    REFUSED(tsr_stats_text(c, "json", NULL, 8), TSR_EINVAL);
-    REFUSED(tsr_stats_text(c, "xml", text, 8), TSR_EINVAL);
-    REFUSED(tsr_events(NULL, &event, 1), TSR_EINVAL);
-    REFUSED(tsr_events(c, NULL, 1), TSR_EINVAL);
-    tsr_close(NULL);
+    REFUSED(tsr_client_store_start(NULL, p.k.client, &store, NULL, NULL), TSR_EINVAL);
+    REFUSED(tsr_client_store_start(&op, p.k.client, NULL, NULL, NULL), TSR_EINVAL);
+    REFUSED(tsr_client_prefetch(NULL, p.k.space, &p.prefix), TSR_EINVAL);
+    REFUSED(tsr_client_prefetch(p.k.client, NULL, &p.prefix), TSR_EINVAL);
+    REFUSED(tsr_client_prefetch(p.k.client, p.k.space, NULL), TSR_EINVAL);
+    REFUSED(tsr_cache_flush(NULL), TSR_EINVAL);
+    REFUSED(tsr_space_pin(NULL, &p.prefix), TSR_EINVAL);
+    REFUSED(tsr_space_pin(p.k.space, NULL), TSR_EINVAL);
+    REFUSED(tsr_space_unpin(NULL, &p.prefix), TSR_EINVAL);
+    REFUSED(tsr_space_touch(p.k.space, NULL), TSR_EINVAL);
+    REFUSED(tsr_cache_evict(NULL, 1), TSR_EINVAL);
+    REFUSED(tsr_cache_clear(NULL, NULL), TSR_EINVAL);
+    REFUSED(tsr_cache_stats(NULL, &stats), TSR_EINVAL);
+    REFUSED(tsr_cache_stats(c, NULL), TSR_EINVAL);
+    REFUSED(tsr_cache_stats_text(NULL, "json", text, 8), TSR_EINVAL);
+    REFUSED(tsr_cache_stats_text(c, NULL, text, 8), TSR_EINVAL);
+    REFUSED(tsr_cache_stats_text(c, "json", NULL, 8), TSR_EINVAL);
+    REFUSED(tsr_cache_stats_text(c, "xml", text, 8), TSR_EINVAL);
+    REFUSED(tsr_cache_events(NULL, &event, 1), TSR_EINVAL);
+    REFUSED(tsr_cache_events(c, NULL, 1), TSR_EINVAL);
+    tsr_cache_close(NULL);
     tsr_space_close(NULL);
     tsr_client_close(NULL);
     tsr_put_abort(NULL);
-    tsr_freeze(NULL, 1);
+    tsr_cache_freeze(NULL, 1);
     CHECK_INT(tsr_space_token_bytes(NULL), 0);
     uint8_t fingerprint[16];
     tsr_space_fingerprint(NULL, fingerprint);
@@ -146,24 +146,24 @@ TEST(structs_without_their_size_are_refused)
     struct tsr_prompt prompt = p.prefix;
     prompt.size = 0;
     struct tsr_match m;
-    struct tsr_lookup io = {
+    struct tsr_lookup_desc io = {
         .size = sizeof io, .spaces = &p.k.space, .n_spaces = 1, .matches = &m, .matches_max = 1};
     struct tsr_key key;
-    REFUSED(tsr_lookup(p.k.client, &prompt, &io), TSR_EINVAL);
-    REFUSED(tsr_keys(p.k.space, &prompt, &key, 1), TSR_EINVAL);
-    REFUSED(tsr_pin(p.k.space, &prompt), TSR_EINVAL);
+    REFUSED(tsr_client_lookup(p.k.client, &prompt, &io), TSR_EINVAL);
+    REFUSED(tsr_space_keys(p.k.space, &prompt, &key, 1), TSR_EINVAL);
+    REFUSED(tsr_space_pin(p.k.space, &prompt), TSR_EINVAL);
     io.size = 0;
-    REFUSED(tsr_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
-    struct tsr_store store = {.space = p.k.space, .kind = TSR_KIND_SEGMENT};
-    REFUSED(tsr_store(p.k.client, &store), TSR_EINVAL);
-    struct tsr_load load = {.space = p.k.space, .match = &m};
-    REFUSED(tsr_load(p.k.client, &load, 1), TSR_EINVAL);
-    struct tsr_clear clear = {.tier = -1};
-    REFUSED(tsr_clear(p.k.cache, &clear), TSR_EINVAL);
+    REFUSED(tsr_client_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
+    struct tsr_store_desc store = {.space = p.k.space, .kind = TSR_KIND_SEGMENT};
+    REFUSED(tsr_client_store(p.k.client, &store), TSR_EINVAL);
+    struct tsr_load_desc load = {.space = p.k.space, .match = &m};
+    REFUSED(tsr_client_load(p.k.client, &load, 1), TSR_EINVAL);
+    struct tsr_clear_desc clear = {.tier = -1};
+    REFUSED(tsr_cache_clear(p.k.cache, &clear), TSR_EINVAL);
     struct tsr_stats stats = {.size = 0};
-    REFUSED(tsr_stats_get(p.k.cache, &stats), TSR_EINVAL);
+    REFUSED(tsr_cache_stats(p.k.cache, &stats), TSR_EINVAL);
     stats.size = SIZE_MAX; /* never set, and not 0 either */
-    REFUSED(tsr_stats_get(p.k.cache, &stats), TSR_EINVAL);
+    REFUSED(tsr_cache_stats(p.k.cache, &stats), TSR_EINVAL);
     CHECK(unchanged(&p));
     CHECK(place_end(&p));
 }
@@ -189,7 +189,7 @@ TEST(shorter_structs_of_an_older_program_work)
         size_t size;
         uint64_t lookups, tokens_asked, canary;
     } stats = {.size = 24, .canary = 0xEE};
-    CHECK_INT(tsr_stats_get(p.k.cache, (struct tsr_stats *)(void *)&stats), 0);
+    CHECK_INT(tsr_cache_stats(p.k.cache, (struct tsr_stats *)(void *)&stats), 0);
     CHECK_INT(stats.lookups, 1);
     CHECK_INT(stats.tokens_asked, 64);
     CHECK_INT(stats.canary, 0xEE);
@@ -311,14 +311,14 @@ TEST(prompts_that_make_no_sense_are_refused_by_every_call)
         CHECK(tsr_errmsg()[0]);
         CHECK_INT(hits.io.n_matches, 0);
         CHECK(kit_lookup(&p.k, &bad[i], 5, &hits) < 0);
-        CHECK(tsr_keys(p.k.space, &bad[i], &key, 1) < 0);
-        CHECK(tsr_pin(p.k.space, &bad[i]) < 0);
-        CHECK(tsr_unpin(p.k.space, &bad[i]) < 0);
-        CHECK(tsr_touch(p.k.space, &bad[i]) < 0);
-        CHECK(tsr_prefetch(p.k.client, p.k.space, &bad[i]) < 0);
-        const struct tsr_clear clear = {
+        CHECK(tsr_space_keys(p.k.space, &bad[i], &key, 1) < 0);
+        CHECK(tsr_space_pin(p.k.space, &bad[i]) < 0);
+        CHECK(tsr_space_unpin(p.k.space, &bad[i]) < 0);
+        CHECK(tsr_space_touch(p.k.space, &bad[i]) < 0);
+        CHECK(tsr_client_prefetch(p.k.client, p.k.space, &bad[i]) < 0);
+        const struct tsr_clear_desc clear = {
             .size = sizeof clear, .space = p.k.space, .prompt = &bad[i], .tier = -1};
-        CHECK(tsr_clear(p.k.cache, &clear) < 0);
+        CHECK(tsr_cache_clear(p.k.cache, &clear) < 0);
         CHECK(unchanged(&p));
     }
     CHECK(place_end(&p));
@@ -334,7 +334,7 @@ TEST(a_refused_lookup_keeps_the_leases_of_its_request)
     struct tsr_prompt bad = p.prefix;
     bad.n_tokens = 0;
     CHECK_INT(kit_lookup(&p.k, &bad, 7, &hits), TSR_EINVAL);
-    CHECK_INT(tsr_release(p.k.client, 7), 4);
+    CHECK_INT(tsr_client_release(p.k.client, 7), 4);
     CHECK(place_end(&p));
 }
 
@@ -352,34 +352,34 @@ TEST(lookups_that_make_no_sense_are_refused)
     for (size_t i = 0; i < TSRI_COUNT(spaces); i++)
         spaces[i] = p.k.space;
     static struct tsr_match m[65 * 8];
-    const struct tsr_lookup good = {
+    const struct tsr_lookup_desc good = {
         .size = sizeof good, .spaces = spaces, .n_spaces = 1, .matches = m, .matches_max = 8};
-    struct tsr_lookup io = good;
+    struct tsr_lookup_desc io = good;
     io.n_spaces = 0;
-    REFUSED(tsr_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
+    REFUSED(tsr_client_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
     io.n_spaces = 65;
-    REFUSED(tsr_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
+    REFUSED(tsr_client_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
     io.n_spaces = UINT32_MAX;
-    REFUSED(tsr_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
+    REFUSED(tsr_client_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
     io = good;
     io.spaces = NULL;
-    REFUSED(tsr_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
+    REFUSED(tsr_client_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
     io = good;
     io.matches = NULL;
-    REFUSED(tsr_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
+    REFUSED(tsr_client_lookup(p.k.client, &p.prefix, &io), TSR_EINVAL);
     io = good;
     io.n_spaces = 2;
     io.spaces = mixed;
-    REFUSED(tsr_lookup(p.k.client, &p.prefix, &io), TSR_ESPACE);
+    REFUSED(tsr_client_lookup(p.k.client, &p.prefix, &io), TSR_ESPACE);
     io.spaces = holes;
-    REFUSED(tsr_lookup(p.k.client, &p.prefix, &io), TSR_ESPACE);
+    REFUSED(tsr_client_lookup(p.k.client, &p.prefix, &io), TSR_ESPACE);
     io.spaces = uneven;
-    REFUSED(tsr_lookup(p.k.client, &p.prefix, &io), TSR_ESPACE);
-    CHECK_INT(tsr_contains(p.k.cache, NULL, 0, NULL), 0);
+    REFUSED(tsr_client_lookup(p.k.client, &p.prefix, &io), TSR_ESPACE);
+    CHECK_INT(tsr_cache_contains(p.k.cache, NULL, 0, NULL), 0);
     CHECK(unchanged(&p));
     io = good;
     io.n_spaces = 64; /* as many as there may be */
-    CHECK_INT(tsr_lookup(p.k.client, &p.prefix, &io), 64);
+    CHECK_INT(tsr_client_lookup(p.k.client, &p.prefix, &io), 64);
     tsr_space_close(blocks);
     CHECK(kit_end(&other));
     CHECK(place_end(&p));
@@ -395,14 +395,14 @@ TEST(stores_that_make_no_sense_are_refused)
     kit_open(&other, NULL);
     static uint8_t kv[64 * 256];
     struct tsr_extra media = {TSR_EXTRA_MEDIA, 1, 1, 1, "x"}, unknown = {99, 0, 0, 1, "x"};
-    struct tsr_store s[25];
+    struct tsr_store_desc s[25];
     for (size_t i = 0; i < TSRI_COUNT(s); i++)
-        s[i] = (struct tsr_store){.size = sizeof s[i],
-                                  .space = p.k.space,
-                                  .kind = TSR_KIND_SEGMENT,
-                                  .tokens = p.tokens,
-                                  .n_tokens = 50,
-                                  .view = {.data = kv, .bytes = sizeof kv}};
+        s[i] = (struct tsr_store_desc){.size = sizeof s[i],
+                                       .space = p.k.space,
+                                       .kind = TSR_KIND_SEGMENT,
+                                       .tokens = p.tokens,
+                                       .n_tokens = 50,
+                                       .view = {.data = kv, .bytes = sizeof kv}};
     s[0].space = NULL;
     s[1].space = other.space;
     s[2].kind = 0;
@@ -431,14 +431,14 @@ TEST(stores_that_make_no_sense_are_refused)
     struct tsr_put *put;
     struct tsr_op *op;
     for (size_t i = 0; i < TSRI_COUNT(s); i++) {
-        int e = tsr_store(p.k.client, &s[i]);
+        int e = tsr_client_store(p.k.client, &s[i]);
         CHECK(e == TSR_EINVAL || e == TSR_ERANGE || e == TSR_ESPACE);
         CHECK(tsr_errmsg()[0]);
         if (i < 20) {
             CHECK_INT(tsr_put_open(&put, p.k.client, &s[i]), e);
             CHECK(put == NULL);
         }
-        int started = tsr_store_start(&op, p.k.client, &s[i], NULL, NULL);
+        int started = tsr_client_store_start(&op, p.k.client, &s[i], NULL, NULL);
         if (started == 0) {
             CHECK_INT(tsr_op_wait(op, -1), e);
             tsr_op_close(op);
@@ -457,19 +457,19 @@ TEST(clears_that_make_no_sense_are_refused)
     place_open(&p, NULL);
     struct kit other;
     kit_open(&other, NULL);
-    struct tsr_clear clear = {.size = sizeof clear, .tier = -2};
-    REFUSED(tsr_clear(p.k.cache, &clear), TSR_EINVAL);
+    struct tsr_clear_desc clear = {.size = sizeof clear, .tier = -2};
+    REFUSED(tsr_cache_clear(p.k.cache, &clear), TSR_EINVAL);
     clear.tier = 8;
-    REFUSED(tsr_clear(p.k.cache, &clear), TSR_EINVAL);
+    REFUSED(tsr_cache_clear(p.k.cache, &clear), TSR_EINVAL);
     clear.tier = -1;
     clear.prompt = &p.prefix;
-    REFUSED(tsr_clear(p.k.cache, &clear), TSR_EINVAL);
+    REFUSED(tsr_cache_clear(p.k.cache, &clear), TSR_EINVAL);
     clear.prompt = NULL;
     clear.space = other.space;
-    REFUSED(tsr_clear(p.k.cache, &clear), TSR_ESPACE);
+    REFUSED(tsr_cache_clear(p.k.cache, &clear), TSR_ESPACE);
     clear.space = NULL;
     clear.tier = 3; /* there is none: nothing to clear */
-    CHECK_INT(tsr_clear(p.k.cache, &clear), 0);
+    CHECK_INT(tsr_cache_clear(p.k.cache, &clear), 0);
     CHECK(unchanged(&p));
     CHECK(kit_end(&other));
     CHECK(place_end(&p));
@@ -489,9 +489,9 @@ TEST(separators_that_make_no_sense_are_refused_and_the_old_ones_stay)
     REFUSED(tsr_separators_set(p.k.space, &one, &zero, 1), TSR_EINVAL);
     REFUSED(tsr_separators_set(p.k.space, &one, &huge, 1), TSR_EINVAL);
     REFUSED(tsr_separators_set(p.k.space, &one, &one, UINT32_MAX), TSR_EINVAL);
-    CHECK_INT(tsr_split(p.k.space, text, 3, ranges, 4), 2);
-    CHECK(tsr_split(p.k.space, text, 0, ranges, 4) < 0);
-    CHECK(tsr_split(p.k.space, text, 3, ranges, 0) < 0);
+    CHECK_INT(tsr_space_split(p.k.space, text, 3, ranges, 4), 2);
+    CHECK(tsr_space_split(p.k.space, text, 0, ranges, 4) < 0);
+    CHECK(tsr_space_split(p.k.space, text, 3, ranges, 0) < 0);
     CHECK(place_end(&p));
 }
 
@@ -504,7 +504,7 @@ TEST(an_option_that_cannot_be_is_no_cache)
     for (size_t i = 0; i < TSRI_COUNT(bad); i++) {
         struct tsr_config *cfg = kit_config(bad[i]);
         struct tsr_cache *c;
-        REFUSED(tsr_open(&c, cfg) < 0, 1);
+        REFUSED(tsr_cache_open(&c, cfg) < 0, 1);
         CHECK(c == NULL);
         tsr_config_close(cfg);
     }
@@ -520,11 +520,11 @@ TEST(events_tell_what_happened_and_the_oldest_are_dropped)
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
     struct tsr_key keys[3];
     struct tsr_event events[8];
-    CHECK_INT(tsr_keys(k.space, &prompt, keys, 3), 3);
-    CHECK_INT(tsr_keys(k.space, &prompt, NULL, 0), 3); /* how many there are */
+    CHECK_INT(tsr_space_keys(k.space, &prompt, keys, 3), 3);
+    CHECK_INT(tsr_space_keys(k.space, &prompt, NULL, 0), 3); /* how many there are */
     CHECK_INT(kit_store_prefix(&k, tokens, 48), 48);
-    CHECK_INT(tsr_events(k.cache, events, 2), 2);
-    CHECK_INT(tsr_events(k.cache, events + 2, 8), 1);
+    CHECK_INT(tsr_cache_events(k.cache, events, 2), 2);
+    CHECK_INT(tsr_cache_events(k.cache, events + 2, 8), 1);
     uint8_t fingerprint[16];
     tsr_space_fingerprint(k.space, fingerprint);
     for (int i = 0; i < 3; i++) {
@@ -534,15 +534,15 @@ TEST(events_tell_what_happened_and_the_oldest_are_dropped)
         CHECK(memcmp(&events[i].key, &keys[i], sizeof keys[i]) == 0);
         CHECK(memcmp(events[i].space, fingerprint, 16) == 0);
     }
-    CHECK_INT(tsr_evict(k.cache, (1 << 20) - (2 << 14)), 1);
-    CHECK_INT(tsr_clear(k.cache, NULL), 2);
-    CHECK_INT(tsr_events(k.cache, events, 8), 3);
+    CHECK_INT(tsr_cache_evict(k.cache, (1 << 20) - (2 << 14)), 1);
+    CHECK_INT(tsr_cache_clear(k.cache, NULL), 2);
+    CHECK_INT(tsr_cache_events(k.cache, events, 8), 3);
     CHECK_INT(events[0].kind, TSR_EVENT_EVICTED);
     CHECK(memcmp(&events[0].key, &keys[2], sizeof keys[2]) == 0);
     CHECK_INT(events[2].kind, TSR_EVENT_DROPPED);
     CHECK_INT(kit_store_prefix(&k, tokens, 48), 48);
-    CHECK_INT(tsr_clear(k.cache, NULL), 3);
-    CHECK_INT(tsr_events(k.cache, events, 8), 4);
+    CHECK_INT(tsr_cache_clear(k.cache, NULL), 3);
+    CHECK_INT(tsr_cache_events(k.cache, events, 8), 4);
     CHECK_INT(events[0].kind, TSR_EVENT_STORED);
     CHECK_INT(tsri_stats_read(k.cache->stats, TSRI_M_events_dropped), 2);
     free(tokens);
@@ -555,13 +555,13 @@ TEST(stats_text_is_cut_like_snprintf)
     kit_open(&k, NULL);
     for (int i = 0; i < 2; i++) {
         const char *format = i ? "prometheus" : "json";
-        int n = tsr_stats_text(k.cache, format, NULL, 0);
+        int n = tsr_cache_stats_text(k.cache, format, NULL, 0);
         CHECK(n > 500);
         char *text = malloc((size_t)n + 1);
-        CHECK_INT(tsr_stats_text(k.cache, format, text, (size_t)n + 1), n);
+        CHECK_INT(tsr_cache_stats_text(k.cache, format, text, (size_t)n + 1), n);
         CHECK_INT(strlen(text), n);
         memset(text, 'x', (size_t)n + 1);
-        CHECK_INT(tsr_stats_text(k.cache, format, text, 10), n);
+        CHECK_INT(tsr_cache_stats_text(k.cache, format, text, 10), n);
         CHECK_INT(strlen(text), 9);
         CHECK_INT(text[10], 'x');
         free(text);

@@ -24,7 +24,7 @@ static struct tsr_entry_head head_of(struct kit *k, const uint32_t *tokens)
     struct tsr_entry_head head = {.kind = TSR_KIND_SEGMENT, .n_tokens = N};
     struct tsr_range range;
     struct tsr_prompt prompt = kit_segment_prompt(tokens, N, &range);
-    CHECK_INT(tsr_keys(k->space, &prompt, &head.key, 1), 1);
+    CHECK_INT(tsr_space_keys(k->space, &prompt, &head.key, 1), 1);
     return head;
 }
 

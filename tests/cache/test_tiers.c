@@ -102,10 +102,10 @@ TEST(each_tier_has_its_own_way_of_writing)
         struct tsr_tier_stats stats;
         CHECK_INT(tsri_tier_stats(m->lower[2].tier, &stats), 0);
         CHECK_INT(stats.bytes_max, 128 << 20);
-        CHECK_INT(tsr_clear(k.cache, NULL) >= 0, 1);
+        CHECK_INT(tsr_cache_clear(k.cache, NULL) >= 0, 1);
         uint32_t *tokens = kit_tokens((uint64_t)round + 1, 64);
         CHECK_INT(kit_store_segment(&k, tokens, 64), 64);
-        CHECK_INT(tsr_flush(k.cache), 0);
+        CHECK_INT(tsr_cache_flush(k.cache), 0);
         CHECK_INT(kit_stats(&k).tier_entries[1], round);
         CHECK_INT(kit_stats(&k).tier_entries[2], !round);
         CHECK_INT(kit_evict_all(&k), 1);

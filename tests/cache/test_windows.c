@@ -192,7 +192,7 @@ TEST(blended_and_short_entries_and_those_with_media_are_not_registered)
     CHECK_INT(k.cache->windows.n_added, 0);
     struct tsr_extra media = {TSR_EXTRA_MEDIA, 100, 4, 5, "image"};
     struct tsr_extra salt = {TSR_EXTRA_SALT, 0, 0, 4, "salt"};
-    struct tsr_store store = {
+    struct tsr_store_desc store = {
         .kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = 256, .extra = &media, .n_extra = 1};
     struct tsr_space_desc desc = kit_desc();
     desc.block_tokens = 64;

@@ -82,7 +82,7 @@ TEST(flush_returns_when_everything_stored_is_below)
     atomic_store(&b.plans[1].delay_us, 2000);
     for (uint64_t i = 0; i < 20; i++)
         CHECK_INT(store_nth(&b, i, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 20);
     CHECK_INT(b.stores[1].n_items, 20);
     CHECK_INT(b.plans[0].n_flushes, 1);
@@ -99,7 +99,7 @@ TEST(flush_returns_when_everything_stored_is_below)
     for (uint64_t i = 0; i < 20; i++)
         CHECK_INT(load_nth(&b, i, 30), 30);
     CHECK_INT(store_nth(&b, 3, 30), 0);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.plans[0].n_puts, 20);
     CHECK(below_end(&b));
 }
@@ -135,12 +135,12 @@ TEST(an_entry_that_is_not_written_in_time_is_given_up_and_told)
     atomic_store(&b.plans[0].delay_calls, FAKE_PUT);
     atomic_store(&b.plans[0].delay_us, 30000);
     CHECK_INT(store_nth(&b, 1, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+    CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     CHECK_INT(tsri_stats_read(b.k.cache->stats, TSRI_M_tier_timeouts), 2); /* flush tries again */
     CHECK_INT(b.stores[0].n_items, 0);
     atomic_store(&b.plans[0].delay_us, 0);
     CHECK_INT(store_nth(&b, 2, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 2);
     CHECK(below_end(&b));
 }
@@ -151,7 +151,7 @@ TEST(a_tier_that_takes_no_writes_gets_none)
     below_open(&b, (const char *const[]){"attached_write", "none", NULL}, 1);
     CHECK_INT(store_nth(&b, 1, 30), 30);
     CHECK_INT(load_nth(&b, 1, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.plans[0].n_puts, 0);
     CHECK_INT(kit_evict_all(&b.k), 1);
     CHECK_INT(find_nth(&b, 1, 30), 0);
@@ -164,13 +164,13 @@ TEST(second_touch_writes_what_is_used_again_and_nothing_else)
     below_open(&b, (const char *const[]){"attached_admission", "second_touch", NULL}, 1);
     for (uint64_t i = 0; i < 6; i++)
         CHECK_INT(store_nth(&b, i, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 0);
     for (uint64_t i = 0; i < 3; i++)
         for (int again = 0; again < 3; again++) {
             CHECK_INT(load_nth(&b, i, 30), 30);
             /* A use while the writer has the lock counts the next time. */
-            CHECK_INT(tsr_flush(b.k.cache), 0);
+            CHECK_INT(tsr_cache_flush(b.k.cache), 0);
         }
     CHECK_INT(b.stores[0].n_items, 3);
     CHECK_INT(b.plans[0].n_puts, 3);
@@ -187,16 +187,16 @@ TEST(an_entry_that_is_below_is_not_pinned_by_a_tier_that_lacks_it)
     below_open(&b, (const char *const[]){"attached_admission", "second_touch", NULL}, 2);
     CHECK_INT(store_nth(&b, 1, 30), 30);
     CHECK_INT(find_nth(&b, 1, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
-    const struct tsr_clear second = {.size = sizeof second, .tier = 2};
-    CHECK_INT(tsr_clear(b.k.cache, &second), 1);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
+    const struct tsr_clear_desc second = {.size = sizeof second, .tier = 2};
+    CHECK_INT(tsr_cache_clear(b.k.cache, &second), 1);
     CHECK_INT(kit_evict_all(&b.k), 1);
     for (int i = 0; i < 5; i++)
         CHECK_INT(find_nth(&b, 1, 30), 30);
     /* Once it is in memory again, it goes where it is missing. */
     CHECK_INT(load_nth(&b, 1, 30), 30);
     CHECK_INT(find_nth(&b, 1, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[1].n_items, 1);
     CHECK(below_end(&b));
 }
@@ -224,9 +224,9 @@ TEST(a_full_queue_refuses_stores_and_nothing_else)
     CHECK_INT(find_nth(&b, 5, 30), 0);
     CHECK_INT(store_nth(&b, 0, 30), TSR_EAGAIN); /* even of what is there: it is not asked */
     fake_tier_gate(&b.plans[0], 0);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(store_nth(&b, 5, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 6);
     CHECK(below_end(&b));
 }
@@ -237,7 +237,7 @@ TEST(a_store_of_more_blocks_than_the_queue_holds_is_written_whole)
     below_open(&b, (const char *const[]){"io_queue_max", "2", NULL}, 1);
     uint32_t *tokens = kit_tokens(1, 320);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 320), 320);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 20);
     CHECK_INT(kit_evict_all(&b.k), 20);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 320);
@@ -252,14 +252,14 @@ TEST(clear_empties_a_tier_behind_a_small_queue)
     below_open(&b, (const char *const[]){"io_queue_max", "1", NULL}, 1);
     for (uint64_t i = 0; i < 50; i++) {
         CHECK_INT(store_nth(&b, i, 30), 30);
-        CHECK_INT(tsr_flush(b.k.cache), 0);
+        CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     }
     uint32_t *tokens = kit_tokens(1000, 160);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 160), 160);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 60);
     atomic_store(&b.plans[0].delay_us, 100);
-    CHECK_INT(tsr_clear(b.k.cache, NULL), 60);
+    CHECK_INT(tsr_cache_clear(b.k.cache, NULL), 60);
     CHECK_INT(b.stores[0].n_items, 0);
     CHECK_INT(kit_stats(&b.k).dropped, 60);
     free(tokens);
@@ -282,13 +282,13 @@ TEST(what_waits_to_be_written_can_be_cleared)
     for (uint64_t i = 0; i < 2; i++) {
         uint32_t *tokens = kit_tokens(i, 30);
         struct tsr_prompt prompt = kit_segment_prompt(tokens, 30, &range);
-        const struct tsr_clear clear = {
+        const struct tsr_clear_desc clear = {
             .size = sizeof clear, .space = b.k.space, .prompt = &prompt, .tier = -1};
-        CHECK_INT(tsr_clear(b.k.cache, &clear), 1);
+        CHECK_INT(tsr_cache_clear(b.k.cache, &clear), 1);
         CHECK_INT(kit_find_segment(&b.k, tokens, 30), 0);
         free(tokens);
     }
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 1);
     CHECK_INT(load_nth(&b, 2, 30), 30);
     CHECK(below_end(&b));
@@ -301,7 +301,7 @@ static void drop_now(struct below *b, uint64_t nth, uint32_t n)
     struct tsr_range range;
     struct tsr_prompt prompt = kit_segment_prompt(tokens, n, &range);
     struct tsr_key bytes;
-    CHECK_INT(tsr_keys(b->k.space, &prompt, &bytes, 1), 1);
+    CHECK_INT(tsr_space_keys(b->k.space, &prompt, &bytes, 1), 1);
     struct tsri_key key;
     memcpy(&key, &bytes, sizeof key);
     pthread_mutex_lock(&b->k.cache->lock);
@@ -328,7 +328,7 @@ TEST(dropped_while_it_is_written_it_goes_below_too)
     CHECK_INT(store_nth(&b, 3, 30), 30);
     drop_now(&b, 3, 30);
     fake_tier_gate(&b.plans[0], 0);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 1);
     CHECK_INT(kit_evict_all(&b.k), 1);
     CHECK_INT(load_nth(&b, 1, 30), 30);
@@ -342,14 +342,14 @@ TEST(host_memory_comes_back_before_a_slow_tier_has_dropped_its_copies)
     below_open(&b, NULL, 1);
     for (uint64_t i = 0; i < 64; i++) /* all of host memory */
         CHECK_INT(store_nth(&b, i, 64), 64);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     fake_tier_gate(&b.plans[0], FAKE_DROP);
     for (uint64_t i = 0; i < 64; i++)
         drop_now(&b, i, 64);
     CHECK_INT(kit_stats(&b.k).host_bytes_used, 0);
     CHECK_INT(store_nth(&b, 100, 64), 64);
     fake_tier_gate(&b.plans[0], 0);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 1);
     CHECK(below_end(&b));
 }
@@ -361,17 +361,17 @@ TEST(a_full_tier_gives_up_what_was_used_least_recently)
     struct below b;
     below_open(&b, NULL, 1);
     CHECK_INT(store_nth(&b, 0, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     b.stores[0].bytes_max = b.stores[0].bytes_used * 10;
     for (uint64_t i = 1; i < 10; i++)
         CHECK_INT(store_nth(&b, i, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(kit_evict_all(&b.k), 10);
     CHECK_INT(load_nth(&b, 0, 30), 30); /* the oldest is used again */
     CHECK_INT(kit_evict_all(&b.k), 1);
     for (uint64_t i = 10; i < 15; i++)
         CHECK_INT(store_nth(&b, i, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(kit_evict_all(&b.k), 5);
     CHECK_INT(b.stores[0].n_items, 10);
     for (uint64_t i = 0; i < 15; i++)
@@ -386,7 +386,7 @@ TEST(a_full_tier_gives_up_chains_from_their_ends)
     below_open(&b, NULL, 1);
     uint32_t *tokens = kit_tokens(1, 160);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 160), 160);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     b.stores[0].bytes_max = b.stores[0].bytes_used;
     CHECK_INT(kit_evict_all(&b.k), 10);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 160);
@@ -394,7 +394,7 @@ TEST(a_full_tier_gives_up_chains_from_their_ends)
     int before = 160;
     for (uint64_t i = 0; i < 8; i++) {
         CHECK_INT(store_nth(&b, 100 + i, 16), 16);
-        CHECK_INT(tsr_flush(b.k.cache), 0);
+        CHECK_INT(tsr_cache_flush(b.k.cache), 0);
         int left = kit_find_prefix(&b.k, tokens, 160);
         CHECK(left <= before && left % 16 == 0);
         CHECK(b.stores[0].n_items <= 10);
@@ -414,12 +414,12 @@ TEST(a_chain_larger_than_a_tier_keeps_its_front)
     uint32_t *tokens = kit_tokens(1, 640);
     CHECK_INT(store_nth(&b, 100, 16), 16);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 16), 16);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     b.stores[0].bytes_max = b.stores[0].bytes_used * 5; /* ten blocks */
     CHECK_INT(kit_store_prefix(&b.k, tokens, 320), 304);
-    CHECK(tsr_flush(b.k.cache) < 0); /* it is not all below, and that is said */
+    CHECK(tsr_cache_flush(b.k.cache) < 0); /* it is not all below, and that is said */
     CHECK_INT(kit_store_prefix(&b.k, tokens, 640), 320);
-    CHECK(tsr_flush(b.k.cache) < 0);
+    CHECK(tsr_cache_flush(b.k.cache) < 0);
     CHECK_INT(kit_find_prefix(&b.k, tokens, 640), 640);
     CHECK_INT(b.stores[0].n_items, 10);
     kit_close(&b.k);
@@ -430,7 +430,7 @@ TEST(a_chain_larger_than_a_tier_keeps_its_front)
     /* What was used last stays whole: another chain takes the place of its end. */
     uint32_t *other = kit_tokens(2, 64);
     CHECK_INT(kit_store_prefix(&b.k, other, 64), 64);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(kit_evict_all(&b.k) > 0, 1);
     CHECK_INT(kit_find_prefix(&b.k, other, 64), 64);
     CHECK_INT(kit_find_prefix(&b.k, tokens, 640), 96);
@@ -448,7 +448,7 @@ TEST(of_two_chains_the_one_used_longer_ago_goes_first)
         chains[i] = kit_tokens(10 + i, 80);
     for (int i = 0; i < 2; i++)
         CHECK_INT(kit_store_prefix(&b.k, chains[i], 80), 80);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     b.stores[0].bytes_max = b.stores[0].bytes_used;
     CHECK_INT(kit_evict_all(&b.k), 10);
     struct tsr_prompt first = kit_prefix_prompt(chains[0], 80);
@@ -456,7 +456,7 @@ TEST(of_two_chains_the_one_used_longer_ago_goes_first)
     CHECK_INT(kit_evict_all(&b.k), 5);
     for (uint32_t n = 16; n <= 80; n += 16) {
         CHECK_INT(kit_store_prefix(&b.k, chains[2], n), 16);
-        CHECK_INT(tsr_flush(b.k.cache), 0);
+        CHECK_INT(tsr_cache_flush(b.k.cache), 0);
         CHECK_INT(kit_find_prefix(&b.k, chains[0], 80), 80);
         CHECK_INT(kit_find_prefix(&b.k, chains[1], 80), 80 - n);
     }
@@ -473,10 +473,12 @@ TEST(a_block_that_lost_its_copy_is_written_again_before_the_next)
     uint32_t *tokens = kit_tokens(1, 96);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 64), 64);
     CHECK_INT(
-        tsr_clear(b.k.cache, &(struct tsr_clear){.size = sizeof(struct tsr_clear), .tier = 1}), 4);
+        tsr_cache_clear(b.k.cache,
+                        &(struct tsr_clear_desc){.size = sizeof(struct tsr_clear_desc), .tier = 1}),
+        4);
     CHECK_INT(b.stores[0].n_items, 0);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 96), 32);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 6);
     kit_close(&b.k);
     kit_open_tiers(&b.k, NULL, b.plans, 1);
@@ -494,9 +496,9 @@ TEST(a_tier_without_any_room_costs_only_its_place)
     kit_open_tiers(&k, NULL, &plan, 1);
     uint32_t *tokens = kit_tokens(1, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
-    CHECK(tsr_flush(k.cache) < 0);
+    CHECK(tsr_cache_flush(k.cache) < 0);
     CHECK_HAS(tsr_errmsg(), "4 entries");
-    CHECK_INT(tsr_flush(k.cache), 0); /* said once */
+    CHECK_INT(tsr_cache_flush(k.cache), 0); /* said once */
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 64);
     CHECK_INT(kit_load_and_check(&k, &prompt), 64);
     CHECK_INT(kit_stats(&k).tier_entries[1], 0);
@@ -513,12 +515,12 @@ TEST(more_entries_below_than_the_index_holds_make_way_for_new_ones)
     below_open(&b, (const char *const[]){"entries_max", "16", NULL}, 1);
     for (uint64_t i = 0; i < 100; i++) {
         CHECK_INT(store_nth(&b, i, 30), 30);
-        CHECK_INT(tsr_flush(b.k.cache), 0);
+        CHECK_INT(tsr_cache_flush(b.k.cache), 0);
         if (i % 8 == 7) CHECK(kit_evict_all(&b.k) > 0);
     }
     CHECK(kit_valid(&b.k));
     CHECK_INT(load_nth(&b, 99, 30), 30);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, kit_stats(&b.k).entries);
     CHECK(below_end(&b));
 }
@@ -534,7 +536,7 @@ TEST(small_entries_go_down_together_and_each_has_its_own_result)
         CHECK_INT(store_nth(&b, i, 30), 30);
     b.stores[0].bytes_max = 1; /* full: every one of them must make room, and there is too little */
     fake_tier_gate(&b.plans[0], 0);
-    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+    CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     CHECK_INT(b.stores[0].n_items, 0);
     b.stores[0].bytes_max = 0;
     fake_tier_gate(&b.plans[0], FAKE_PUT);
@@ -544,7 +546,7 @@ TEST(small_entries_go_down_together_and_each_has_its_own_result)
     for (uint64_t i = 11; i < 20; i++)
         CHECK_INT(store_nth(&b, i, 30), 30);
     fake_tier_gate(&b.plans[0], 0);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.plans[0].n_calls - n_calls, 2); /* one put, one flush */
     CHECK_INT(b.stores[0].n_items, 10);
     CHECK_INT(kit_evict_all(&b.k), 19);
@@ -566,14 +568,14 @@ TEST(flush_says_how_many_entries_could_not_be_written)
     for (uint64_t i = 1; i < 5; i++) /* go down together */
         CHECK_INT(store_nth(&b, i, 30), 30);
     fake_tier_gate(&b.plans[0], 0);
-    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+    CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     CHECK_HAS(tsr_errmsg(), "4 entries");
     fake_tier_fail(&b.plans[0], 0, 0, 0, 0);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.stores[0].n_items, 5);
     fake_tier_fail(&b.plans[0], FAKE_FLUSH, 1, 0, TSR_EIO);
-    CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
-    CHECK_INT(tsr_flush(b.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
+    CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK(below_end(&b));
 }
 
@@ -590,7 +592,7 @@ static void script(struct below *b)
         CHECK(n >= 0 && n <= 96 && n % 16 == 0);
         n = kit_store_segment(&b->k, tokens, 96);
         CHECK(n == 0 || n == 96);
-        int flushed = tsr_flush(b->k.cache);
+        int flushed = tsr_cache_flush(b->k.cache);
         CHECK(flushed <= 0);
         CHECK(kit_evict_all(&b->k) >= 0);
         n = kit_load_and_check(&b->k, &prefix);
@@ -599,12 +601,13 @@ static void script(struct below *b)
         n = kit_load_and_check(&b->k, &segment);
         CHECK(n == 0 || n == 96);
         CHECK(kit_evict_all(&b->k) >= 0);
-        CHECK(tsr_prefetch(b->k.client, b->k.space, &prefix) >= 0);
+        CHECK(tsr_client_prefetch(b->k.client, b->k.space, &prefix) >= 0);
         CHECK(kit_load_and_check(&b->k, &prefix) >= 0);
         tsri_work_drain(tsri_ops_work(b->k.cache->ops));
-        struct tsr_clear clear = {.size = sizeof clear, .space = b->k.space, .prompt = &segment};
+        struct tsr_clear_desc clear = {
+            .size = sizeof clear, .space = b->k.space, .prompt = &segment};
         clear.tier = round ? 0 : 1;
-        CHECK(tsr_clear(b->k.cache, &clear) >= 0);
+        CHECK(tsr_cache_clear(b->k.cache, &clear) >= 0);
         n = kit_load_and_check(&b->k, &segment);
         CHECK(n == 0 || n == 96);
         CHECK(kit_valid(&b->k));
@@ -641,7 +644,7 @@ TEST(a_tier_that_always_fails_is_as_good_as_none)
     for (uint64_t i = 0; i < 200; i++) {
         CHECK_INT(store_nth(&b, i, 64), 64);
         CHECK_INT(load_nth(&b, i, 64), 64);
-        if (i % 16 == 15) CHECK_INT(tsr_flush(b.k.cache), TSR_EIO);
+        if (i % 16 == 15) CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     }
     CHECK_INT(b.stores[0].n_items, 0);
     CHECK(below_end(&b));

@@ -26,7 +26,7 @@ static void fresh(void)
     uint32_t *tokens = kit_tokens(20, 32);
     CHECK_INT(kit_store_prefix(&s.k, tokens, 32), 32);
     free(tokens);
-    CHECK_INT(tsr_flush(s.k.cache), 0);
+    CHECK_INT(tsr_cache_flush(s.k.cache), 0);
 }
 
 static void done(void)
@@ -136,11 +136,11 @@ TEST(clear_empties_all_of_it_or_one_space)
     desc.model = "other";
     struct tsr_space *other = kit_space(s.k.cache, &desc);
     uint32_t *tokens = kit_tokens(10, 64);
-    struct tsr_store one = {.size = sizeof one,
-                            .space = other,
-                            .kind = TSR_KIND_SEGMENT,
-                            .tokens = tokens,
-                            .n_tokens = 64};
+    struct tsr_store_desc one = {.size = sizeof one,
+                                 .space = other,
+                                 .kind = TSR_KIND_SEGMENT,
+                                 .tokens = tokens,
+                                 .n_tokens = 64};
     CHECK_INT(kit_store(&s.k, &one), 64);
     uint8_t f[16];
     char command[64];

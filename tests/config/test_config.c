@@ -143,18 +143,18 @@ TEST(an_option_that_has_no_effect_is_warned_about_when_a_cache_opens)
     tsr_log_set(keep_warning, NULL, TSR_LOG_WARN);
     CHECK_INT(tsr_config_set(cfg, "host_size", "4M"), 0);
     CHECK_INT(tsr_config_set(cfg, "chunked", "false"), 0);
-    CHECK_INT(tsr_open(&cache, cfg), 0);
-    tsr_close(cache);
+    CHECK_INT(tsr_cache_open(&cache, cfg), 0);
+    tsr_cache_close(cache);
     CHECK_INT(n_warnings, 0);
     CHECK_INT(tsr_config_set(cfg, "separator", "##"), 0);
-    CHECK_INT(tsr_open(&cache, cfg), 0);
-    tsr_close(cache);
+    CHECK_INT(tsr_cache_open(&cache, cfg), 0);
+    tsr_cache_close(cache);
     CHECK_INT(n_warnings, 1);
     CHECK_HAS(warning, "separator (call) has no effect");
     CHECK_HAS(warning, "tsr_separators_set()");
     CHECK_INT(tsr_config_set(cfg, "chunked", "true"), 0);
-    CHECK_INT(tsr_open(&cache, cfg), 0);
-    tsr_close(cache);
+    CHECK_INT(tsr_cache_open(&cache, cfg), 0);
+    tsr_cache_close(cache);
     CHECK_INT(n_warnings, 3); /* one line for each option */
     tsr_log_set(NULL, NULL, 0);
 }

@@ -29,7 +29,7 @@ static void cold_open(struct cold *c, const struct ck_options *o)
     with.shared = c->kit.cache;
     ck_open(&c->k, &with);
     ck_save_prompt(&c->k, 1, tokens, 64, 0);
-    CHECK_INT(tsr_flush(c->kit.cache), 0);
+    CHECK_INT(tsr_cache_flush(c->kit.cache), 0);
     CHECK(kit_evict_all(&c->kit) >= 4);
 }
 
@@ -86,7 +86,7 @@ TEST(a_damaged_entry_is_blocks_to_recompute)
     struct tsr_key keys[4];
     cold_open(&c, &(struct ck_options){0});
     struct tsr_prompt p = {.size = sizeof p, .tokens = tokens, .n_tokens = 64};
-    CHECK_INT(tsr_keys(c.k.scheduler->terms.spaces[0], &p, keys, 4), 4);
+    CHECK_INT(tsr_space_keys(c.k.scheduler->terms.spaces[0], &p, keys, 4), 4);
     CHECK(mem_tier_store_damage(&c.store, &keys[2], 5));
     CHECK_INT(ask(&c.k), 1);
     ck_settle(&c.k, &answer);
@@ -216,7 +216,7 @@ TEST(bytes_from_before_a_restart_of_the_owner_are_blocks_to_recompute)
     struct served s = {.pid = 0};
     struct kit a, b;
     struct ck k;
-    struct tsr_step none = {.size = sizeof none};
+    struct tsr_step_desc none = {.size = sizeof none};
     const void *meta;
     size_t bytes;
     uint32_t others[70];
@@ -231,8 +231,8 @@ TEST(bytes_from_before_a_restart_of_the_owner_are_blocks_to_recompute)
     CHECK_INT(give(&k, kept, bytes), 0);
     CHECK(ck_right_all(&k, tokens, 0, 64, blocks + 20));
     ck_settle(&k, NULL);
-    CHECK_INT(tsr_clear(a.cache, NULL), 4); /* so that the disk does not bring it back */
-    CHECK_INT(tsr_flush(a.cache), 0);
+    CHECK_INT(tsr_cache_clear(a.cache, NULL), 4); /* so that the disk does not bring it back */
+    CHECK_INT(tsr_cache_flush(a.cache), 0);
     served_stop(&s, SIGTERM);
     served_start(&s, NULL);
     /* Through the same connections, until they are there again. */

@@ -60,12 +60,12 @@ TEST(what_was_found_is_leased_until_the_load_has_ended)
     ck_save_prompt(&k, 1, tokens, 64, 0);
     ck_new(&k, 2, tokens, 70);
     CHECK_INT(match(&k, 2, 0), 64);
-    CHECK_INT(tsr_evict(k.cache, SIZE_MAX), 0);
+    CHECK_INT(tsr_cache_evict(k.cache, SIZE_MAX), 0);
     CHECK_INT(ck_alloc(&k, 2, blocks, 9, 64), 0);
-    CHECK_INT(tsr_evict(k.cache, SIZE_MAX), 0);
+    CHECK_INT(tsr_cache_evict(k.cache, SIZE_MAX), 0);
     ck_step(&k, NULL, NULL);
     ck_settle(&k, NULL);
-    CHECK_INT(tsr_evict(k.cache, SIZE_MAX), 4);
+    CHECK_INT(tsr_cache_evict(k.cache, SIZE_MAX), 4);
     ck_close(&k);
 }
 
@@ -77,7 +77,7 @@ TEST(an_engine_that_takes_nothing_lets_go)
     ck_new(&k, 2, tokens, 70);
     CHECK_INT(match(&k, 2, 0), 64);
     CHECK_INT(ck_alloc(&k, 2, blocks, 9, 0), 0);
-    CHECK_INT(tsr_evict(k.cache, SIZE_MAX), 4);
+    CHECK_INT(tsr_cache_evict(k.cache, SIZE_MAX), 4);
     ck_close(&k);
 }
 
@@ -88,9 +88,9 @@ TEST(a_rank_that_has_evicted_makes_it_a_miss)
     ck_save_prompt(&k, 1, tokens, 64, 0);
     CHECK_INT(ck_find(&k, tokens, 70), 64);
     struct tsr_prompt p = {.size = sizeof p, .tokens = tokens, .n_tokens = 64};
-    struct tsr_clear clear = {
+    struct tsr_clear_desc clear = {
         .size = sizeof clear, .space = k.scheduler->terms.spaces[1], .prompt = &p, .tier = -1};
-    CHECK_INT(tsr_clear(k.cache, &clear), 4);
+    CHECK_INT(tsr_cache_clear(k.cache, &clear), 4);
     CHECK_INT(ck_find(&k, tokens, 70), 0);
     ck_close(&k);
 }
@@ -104,7 +104,7 @@ TEST(another_salt_adapter_or_image_is_a_miss)
         .kind = TSR_EXTRA_MEDIA, .offset = 10, .n_tokens = 20, .bytes = 3, .data = "cat"};
     struct tsr_extra dog = cat;
     dog.data = "dog";
-    struct tsr_request r = {
+    struct tsr_request_desc r = {
         .size = sizeof r, .id = 1, .tokens = tokens, .n_tokens = 64, .extra = &cat, .n_extra = 1};
     CHECK_INT(tsr_scheduler_on_new_request(k.scheduler, &r), 0);
     CHECK_INT(ck_alloc(&k, 1, blocks, 8, 0), 0);

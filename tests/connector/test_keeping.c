@@ -56,7 +56,7 @@ TEST(what_stands_behind_a_failed_save_is_not_gathered)
     ck_open(&k, &(struct ck_options){.cache = frozen});
     begin(&k, 1, 64);
     struct tsr_step_row row = {.id = 1, .n_computed = 32, .n_tokens = 64};
-    struct tsr_step s = {.size = sizeof s, .rows = &row, .n_rows = 1};
+    struct tsr_step_desc s = {.size = sizeof s, .rows = &row, .n_rows = 1};
     ck_step(&k, &s, NULL);
     ck_settle(&k, NULL);
     uint64_t gathered = ck_worker_stats(&k, 0).chunks_gathered;

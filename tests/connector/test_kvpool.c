@@ -33,14 +33,14 @@ static void close_pool(struct pool_kit *x)
     ck_close(&x->k);
 }
 
-static struct tsr_slots slots_of(const struct pool_kit *x, uint32_t n, uint32_t offset,
-                                 uint32_t first_slot)
+static struct tsr_slots_desc slots_of(const struct pool_kit *x, uint32_t n, uint32_t offset,
+                                      uint32_t first_slot)
 {
-    return (struct tsr_slots){.size = sizeof(struct tsr_slots),
-                              .tokens = tokens,
-                              .n_tokens = n,
-                              .offset = offset,
-                              .slots = x->slots + first_slot};
+    return (struct tsr_slots_desc){.size = sizeof(struct tsr_slots_desc),
+                                   .tokens = tokens,
+                                   .n_tokens = n,
+                                   .offset = offset,
+                                   .slots = x->slots + first_slot};
 }
 
 static void compute(struct pool_kit *x, uint32_t n, uint32_t first_slot)
@@ -69,12 +69,12 @@ TEST(what_was_stored_is_loaded_into_other_slots)
     open_pool(&x);
     CHECK_INT(tsr_kvpool_chunk_size(x.p), CK_CHUNK);
     compute(&x, 70, 0);
-    struct tsr_slots s = slots_of(&x, 70, 0, 0);
+    struct tsr_slots_desc s = slots_of(&x, 70, 0, 0);
     CHECK_INT(tsr_kvpool_match_prefix(x.p, &s, 0), 0);
     CHECK_INT(tsr_kvpool_store_kv(x.p, &s), 64);
     CHECK_INT(tsr_kvpool_store_kv(x.p, &s), 0);
     CHECK_INT(tsr_kvpool_match_prefix(x.p, &s, 0), 64);
-    struct tsr_slots to = slots_of(&x, 70, 0, 100);
+    struct tsr_slots_desc to = slots_of(&x, 70, 0, 100);
     CHECK_INT(tsr_kvpool_load_kv(x.p, &to), 64);
     CHECK(right(&x, 0, 64, 100));
     close_pool(&x);
@@ -86,7 +86,7 @@ TEST(a_prefix_that_the_engine_has_is_padded_and_not_touched)
     uint32_t offset, n_pad;
     open_pool(&x);
     compute(&x, 64, 0);
-    struct tsr_slots s = slots_of(&x, 64, 0, 0);
+    struct tsr_slots_desc s = slots_of(&x, 64, 0, 0);
     CHECK_INT(tsr_kvpool_store_kv(x.p, &s), 64);
     /* The engine has 20 tokens: the second chunk is asked for with its first 4 slots as -1. */
     tsr_kvpool_align(x.p, 20, &offset, &n_pad);
@@ -95,7 +95,7 @@ TEST(a_prefix_that_the_engine_has_is_padded_and_not_touched)
     int64_t padded[48];
     for (uint32_t i = 0; i < 48; i++)
         padded[i] = i < n_pad ? -1 : x.slots[100 + i];
-    struct tsr_slots to = slots_of(&x, 64, offset, 0);
+    struct tsr_slots_desc to = slots_of(&x, 64, offset, 0);
     to.slots = padded;
     CHECK_INT(tsr_kvpool_load_kv(x.p, &to), 48);
     CHECK(right(&x, 20, 64, 104));
@@ -112,7 +112,7 @@ TEST(a_node_is_locked_until_its_write_is_done)
     uint64_t nodes[8];
     open_pool(&x);
     compute(&x, 64, 0);
-    struct tsr_slots s = slots_of(&x, 64, 0, 0);
+    struct tsr_slots_desc s = slots_of(&x, 64, 0, 0);
     CHECK_INT(tsr_kvpool_store_kv_start(x.p, &s, 5), 0);
     CHECK_INT(tsr_kvpool_store_kv_start(x.p, &s, 5), 0);
     CHECK(tsr_kvpool_locks(x.p, 5) <= 2);
@@ -131,7 +131,7 @@ TEST(a_writer_with_too_much_to_do_refuses_and_locks_nothing)
     struct pool_kit x;
     open_pool(&x);
     compute(&x, 64, 0);
-    struct tsr_slots s = slots_of(&x, 64, 0, 0);
+    struct tsr_slots_desc s = slots_of(&x, 64, 0, 0);
     for (uint64_t node = 1; node <= 4; node++)
         CHECK_INT(tsr_kvpool_store_kv_start(x.p, &s, node), 0);
     CHECK_INT(tsr_kvpool_store_kv_start(x.p, &s, 5), TSR_EAGAIN); /* four are not taken yet */
@@ -148,10 +148,10 @@ TEST(reset_forgets_everything_and_a_lease_keeps)
     struct pool_kit x;
     open_pool(&x);
     compute(&x, 64, 0);
-    struct tsr_slots s = slots_of(&x, 64, 0, 0);
+    struct tsr_slots_desc s = slots_of(&x, 64, 0, 0);
     CHECK_INT(tsr_kvpool_store_kv(x.p, &s), 64);
     CHECK_INT(tsr_kvpool_match_prefix(x.p, &s, 77), 64);
-    CHECK_INT(tsr_evict(x.k.cache, SIZE_MAX), 0);
+    CHECK_INT(tsr_cache_evict(x.k.cache, SIZE_MAX), 0);
     CHECK_INT(tsr_kvpool_release(x.p, 77), 4);
     CHECK_INT(tsr_kvpool_reset(x.p), 4);
     CHECK_INT(tsr_kvpool_match_prefix(x.p, &s, 0), 0);
@@ -163,7 +163,7 @@ TEST(another_salt_is_another_text)
     struct pool_kit x;
     open_pool(&x);
     compute(&x, 64, 0);
-    struct tsr_slots s = slots_of(&x, 64, 0, 0);
+    struct tsr_slots_desc s = slots_of(&x, 64, 0, 0);
     CHECK_INT(tsr_kvpool_store_kv(x.p, &s), 64);
     struct tsr_extra salt = {.kind = TSR_EXTRA_SALT, .bytes = 4, .data = "tnt1"};
     s.extra = &salt;

@@ -11,7 +11,7 @@ static uint64_t step(struct ck *k, uint64_t id, uint32_t n_computed, uint32_t n_
 {
     struct tsr_step_row row = {
         .id = id, .n_computed = n_computed, .n_in_flight = n_in_flight, .n_tokens = n_tokens};
-    struct tsr_step s = {.size = sizeof s, .rows = &row, .n_rows = 1};
+    struct tsr_step_desc s = {.size = sizeof s, .rows = &row, .n_rows = 1};
     uint64_t before = ck_stats(k).saves;
     ck_step(k, &s, NULL);
     return ck_stats(k).saves - before;
@@ -63,7 +63,7 @@ TEST(two_requests_with_the_same_beginning_save_it_once)
     ck_write_all(&k, tokens, 0, 64, blocks);
     struct tsr_step_row rows[] = {{.id = 1, .n_computed = 64, .n_tokens = 64},
                                   {.id = 2, .n_computed = 64, .n_tokens = 64}};
-    struct tsr_step s = {.size = sizeof s, .rows = rows, .n_rows = 2};
+    struct tsr_step_desc s = {.size = sizeof s, .rows = rows, .n_rows = 2};
     ck_step(&k, &s, NULL);
     CHECK_INT(ck_stats(&k).saves, 1);
     CHECK_INT(ck_stats(&k).chunks_known, 4);
@@ -81,9 +81,9 @@ TEST(only_the_rank_that_lacks_it_saves)
     ck_open(&k, &(struct ck_options){.n_ranks = 2});
     ck_save_prompt(&k, 1, tokens, 64, 0);
     struct tsr_prompt p = {.size = sizeof p, .tokens = tokens, .n_tokens = 64};
-    struct tsr_clear clear = {
+    struct tsr_clear_desc clear = {
         .size = sizeof clear, .space = k.scheduler->terms.spaces[1], .prompt = &p, .tier = -1};
-    CHECK_INT(tsr_clear(k.cache, &clear), 4);
+    CHECK_INT(tsr_cache_clear(k.cache, &clear), 4);
     ck_save_prompt(&k, 2, tokens, 64, 20);
     CHECK_INT(ck_worker_stats(&k, 0).chunks_gathered, 4);
     CHECK_INT(ck_worker_stats(&k, 1).chunks_gathered, 8);
@@ -148,7 +148,7 @@ TEST(a_save_of_a_windowed_group_is_read_within_its_step)
     begin(&k, 1, 48);
     ck_write_all(&k, tokens, 0, 48, blocks);
     struct tsr_step_row row = {.id = 1, .n_computed = 48, .n_tokens = 48};
-    struct tsr_step s = {.size = sizeof s, .rows = &row, .n_rows = 1};
+    struct tsr_step_desc s = {.size = sizeof s, .rows = &row, .n_rows = 1};
     CHECK_INT(tsr_scheduler_build_connector_meta(k.scheduler, &s, &meta, &bytes), 0);
     CHECK_INT(tsr_worker_start_load_kv(k.workers[0], meta, bytes), 0);
     CHECK_INT(k.workers[0]->n_step_saves, 1);

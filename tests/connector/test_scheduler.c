@@ -11,7 +11,7 @@ TEST(a_step_with_nothing_to_do_is_a_head)
     const void *meta;
     size_t bytes, again;
     ck_open(&k, &(struct ck_options){0});
-    struct tsr_step s = {.size = sizeof s};
+    struct tsr_step_desc s = {.size = sizeof s};
     CHECK_INT(tsr_scheduler_build_connector_meta(k.scheduler, &s, &meta, &bytes), 0);
     CHECK(bytes > 0 && bytes < 100);
     ck_new(&k, 1, tokens, 100);
@@ -35,12 +35,12 @@ TEST(tokens_and_blocks_come_with_the_steps)
     uint32_t new_tokens[] = {tokens[10], tokens[11], tokens[60]};
     uint32_t n_new[] = {2, 1, 1, 3};
     int32_t new_blocks[] = {1, 2, 3, 4, 5, 6, 7};
-    struct tsr_step s = {.size = sizeof s,
-                         .rows = rows,
-                         .n_rows = 2,
-                         .new_tokens = new_tokens,
-                         .n_new_blocks = n_new,
-                         .new_blocks = new_blocks};
+    struct tsr_step_desc s = {.size = sizeof s,
+                              .rows = rows,
+                              .n_rows = 2,
+                              .new_tokens = new_tokens,
+                              .n_new_blocks = n_new,
+                              .new_blocks = new_blocks};
     ck_step(&k, &s, NULL);
     struct tsri_req *a = tsri_reqs_find(&k.scheduler->reqs, 1);
     struct tsri_req *b = tsri_reqs_find(&k.scheduler->reqs, 2);
@@ -50,7 +50,7 @@ TEST(tokens_and_blocks_come_with_the_steps)
     CHECK_INT(a->blocks[1][0], 3);
     CHECK_INT(b->blocks[0][0], 4);
     CHECK_INT(b->blocks[1][2], 7);
-    rows[0].flags = TSR_STEP_RESET_BLOCKS;
+    rows[0].flags = TSR_ROW_RESET_BLOCKS;
     rows[0].n_new_tokens = rows[1].n_new_tokens = 0;
     ck_step(&k, &s, NULL);
     CHECK_INT(a->n_blocks[0], 2);
@@ -68,7 +68,7 @@ TEST(a_preempted_request_begins_anew_and_hits_what_it_saved)
     ck_write_all(&k, tokens, 0, 70, blocks);
     CHECK_INT(tsr_scheduler_append_tokens(k.scheduler, 1, 40, tokens + 40, 30), 0);
     struct tsr_step_row row = {.id = 1, .n_computed = 69, .n_tokens = 70};
-    struct tsr_step s = {.size = sizeof s, .rows = &row, .n_rows = 1};
+    struct tsr_step_desc s = {.size = sizeof s, .rows = &row, .n_rows = 1};
     ck_step(&k, &s, NULL);
     uint64_t id = 1;
     CHECK_INT(tsr_scheduler_handle_preemptions(k.scheduler, &id, 1), 0);
@@ -96,12 +96,12 @@ TEST(a_request_that_is_aborted_at_any_moment_leaves_nothing)
         if (moment > 0)
             CHECK_INT(tsr_scheduler_get_num_new_matched_tokens(k.scheduler, 2, 0, &async), 64);
         if (moment > 1) CHECK_INT(ck_alloc(&k, 2, blocks + 20, 9, 64), 0);
-        struct tsr_step s = {.size = sizeof s};
+        struct tsr_step_desc s = {.size = sizeof s};
         const void *meta = NULL;
         size_t bytes = 0;
         if (moment > 2)
             CHECK_INT(tsr_scheduler_build_connector_meta(k.scheduler, &s, &meta, &bytes), 0);
-        struct tsr_finish f = {.size = sizeof f, .id = 2, .n_tokens = 70, .aborted = 1};
+        struct tsr_finish_desc f = {.size = sizeof f, .id = 2, .n_tokens = 70, .aborted = 1};
         CHECK_INT(tsr_scheduler_request_finished(k.scheduler, &f), 0);
         if (meta) {
             CHECK_INT(tsr_worker_start_load_kv(k.workers[0], meta, bytes), 0);
@@ -111,7 +111,7 @@ TEST(a_request_that_is_aborted_at_any_moment_leaves_nothing)
         }
         ck_settle(&k, NULL);
         CHECK_INT(k.scheduler->reqs.n, 0);
-        CHECK_INT(tsr_evict(k.cache, SIZE_MAX), 4); /* no lease is left */
+        CHECK_INT(tsr_cache_evict(k.cache, SIZE_MAX), 4); /* no lease is left */
         ck_close(&k);
     }
 }
@@ -173,7 +173,7 @@ TEST(bytes_that_are_none_change_nothing)
     CHECK(tsr_scheduler_update_connector_output(k.scheduler, "nonsense", 8) < 0);
     CHECK_INT(tsr_scheduler_update_connector_output(k.scheduler, NULL, 0), 0);
     struct tsr_step_row row = {.id = 1, .n_tokens = 3, .n_new_tokens = 5};
-    struct tsr_step s = {.size = sizeof s, .rows = &row, .n_rows = 1, .new_tokens = tokens};
+    struct tsr_step_desc s = {.size = sizeof s, .rows = &row, .n_rows = 1, .new_tokens = tokens};
     const void *meta;
     size_t bytes;
     ck_new(&k, 1, tokens, 3);

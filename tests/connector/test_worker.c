@@ -96,11 +96,11 @@ TEST(what_was_dropped_after_it_was_found_is_named_as_blocks_to_recompute)
     int32_t blocks[] = {40, 33, 50, 21, 22, 63, 30};
     CHECK_INT(ck_alloc(&k, 2, blocks, 7, 48), 0);
     /* The lease is gone, as with a server that was started anew. */
-    tsr_release(k.scheduler->terms.client, 2);
+    tsr_client_release(k.scheduler->terms.client, 2);
     struct tsr_prompt tail = {.size = sizeof tail, .tokens = tokens, .n_tokens = 48};
-    struct tsr_clear clear = {
+    struct tsr_clear_desc clear = {
         .size = sizeof clear, .space = k.scheduler->terms.spaces[0], .prompt = &tail, .tier = -1};
-    CHECK(tsr_clear(k.cache, &clear) > 0);
+    CHECK(tsr_cache_clear(k.cache, &clear) > 0);
     struct ck_answer answer;
     ck_step(&k, NULL, &answer);
     CHECK_INT(answer.n_bad, 6);
@@ -119,7 +119,7 @@ TEST(bytes_of_another_connector_are_refused)
     size_t bytes;
     ck_open(&a, &(struct ck_options){0});
     ck_open(&b, &(struct ck_options){.n_ranks = 2});
-    struct tsr_step step = {.size = sizeof step};
+    struct tsr_step_desc step = {.size = sizeof step};
     CHECK_INT(tsr_scheduler_build_connector_meta(a.scheduler, &step, &meta, &bytes), 0);
     CHECK_INT(tsr_worker_start_load_kv(a.workers[0], meta, bytes), 0);
     CHECK_INT(tsr_worker_start_load_kv(b.workers[0], meta, bytes), TSR_ESPACE);

@@ -171,10 +171,10 @@ TEST(a_lookup_finds_what_it_finds_in_the_process)
     int second = wc_space(&r.c, &desc);
     CHECK(second >= 0);
     CHECK_INT(kit_store_prefix(&r.s.k, r.tokens, 48), 48);
-    CHECK_INT(kit_store(&r.s.k, &(struct tsr_store){.space = other,
-                                                    .kind = TSR_KIND_PREFIX,
-                                                    .tokens = r.tokens,
-                                                    .n_tokens = 32}),
+    CHECK_INT(kit_store(&r.s.k, &(struct tsr_store_desc){.space = other,
+                                                         .kind = TSR_KIND_PREFIX,
+                                                         .tokens = r.tokens,
+                                                         .n_tokens = 32}),
               32);
     uint32_t spaces[2] = {r.space, (uint32_t)second};
     fresh(TSRI_WIRE_LOOKUP);
@@ -267,7 +267,7 @@ TEST(keys_and_contains_agree_with_the_process)
     ready_open(&r);
     CHECK_INT(kit_store_prefix(&r.s.k, r.tokens, 32), 32);
     struct tsr_prompt prompt = kit_prefix_prompt(r.tokens, 64);
-    CHECK_INT(tsr_keys(r.s.k.space, &prompt, keys, 4), 4);
+    CHECK_INT(tsr_space_keys(r.s.k.space, &prompt, keys, 4), 4);
     fresh(TSRI_WIRE_KEYS)->space = r.space;
     q.n = 3, q.prompt = prompt;
     CHECK_INT(wc_call(&r.c, &q), 4);

@@ -242,7 +242,7 @@ TEST(a_space_with_half_a_store_keeps_its_place)
     CHECK(space >= 0);
     uint32_t *tokens = kit_tokens(8, 64);
     fresh(TSRI_WIRE_PUT_OPEN)->space = (uint32_t)space;
-    q.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64};
+    q.store = (struct tsr_store_desc){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64};
     CHECK_INT(wc_call(&c, &q), 0);
     uint32_t put = c.reply.put;
     fresh(TSRI_WIRE_SPACE_CLOSE)->space = (uint32_t)space;
@@ -285,7 +285,8 @@ TEST(a_session_that_ends_gives_up_spaces_it_had_closed)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         CHECK(space >= 0);
         fresh(TSRI_WIRE_PUT_OPEN)->space = (uint32_t)space;
-        q.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64};
+        q.store =
+            (struct tsr_store_desc){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64};
         CHECK_INT(wc_call(&c, &q), 0);
         fresh(TSRI_WIRE_SPACE_CLOSE)->space = (uint32_t)space;
         CHECK_INT(wc_call(&c, &q), 0);

@@ -108,7 +108,7 @@ static void store_and_find(struct hostile *h, struct wire_client *c)
     int space = wc_space(c, &desc);
     if (space >= 0) (void)wc_find_segment(c, (uint32_t)space, tokens, 64, 1 + pick(h, 3), &match);
     struct tsri_request put = {.type = TSRI_WIRE_PUT_OPEN, .space = (uint32_t)space};
-    put.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64};
+    put.store = (struct tsr_store_desc){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64};
     if (space >= 0) (void)!wc_send(c, &put, 0); /* half a store */
     free(tokens);
 }

@@ -80,7 +80,8 @@ TEST(rows_beyond_the_staging_area_are_refused)
     };
     for (size_t i = 0; i < TSRI_COUNT(bad); i++) {
         fresh(TSRI_WIRE_STORE)->space = r.space;
-        q.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 10};
+        q.store =
+            (struct tsr_store_desc){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 10};
         q.view = bad[i];
         CHECK_INT(wc_call(&r.c, &q), TSR_ERANGE);
     }
@@ -102,7 +103,7 @@ TEST(rows_beyond_the_staging_area_are_refused)
 static int put_open(struct ready *r, const uint32_t *tokens, uint32_t n)
 {
     fresh(TSRI_WIRE_PUT_OPEN)->space = r->space;
-    q.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = n};
+    q.store = (struct tsr_store_desc){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = n};
     int e = wc_call(&r->c, &q);
     return e < 0 ? e : (int)r->c.reply.put;
 }
@@ -135,7 +136,7 @@ TEST(holes_in_a_staging_area_stay_holes)
     size_t row = tsr_space_token_bytes(r.s.k.space), all = r.c.staging.bytes;
     CHECK(fstat(r.c.staging.fd, &before) == 0);
     fresh(TSRI_WIRE_STORE)->space = r.space;
-    q.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64};
+    q.store = (struct tsr_store_desc){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64};
     q.view = (struct tsri_wire_view){.offset = all - 64 * row, .bytes = 64 * row};
     CHECK_INT(wc_call(&r.c, &q), 64);
     /* Rows far apart, and layer by layer. */

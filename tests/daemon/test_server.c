@@ -142,7 +142,8 @@ static pid_t holder(const char *path, bool forked)
         setpgid(0, 0);
         if (!wc_open(&c, path, 1 << 20) || wc_space(&c, &desc) != 0) _exit(1);
         if (wc_find_segment(&c, 0, tokens, 64, 7, &match) != 64) _exit(2);
-        r.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = other, .n_tokens = 64};
+        r.store =
+            (struct tsr_store_desc){.kind = TSR_KIND_SEGMENT, .tokens = other, .n_tokens = 64};
         if (wc_call(&c, &r) != 0) _exit(3);
         if (forked && fork() == 0) {
             sleep(60);
@@ -237,8 +238,8 @@ TEST(stores_that_are_half_done_take_no_more_than_half_of_the_memory)
     uint32_t n_puts = 0, last = 0;
     for (uint32_t i = 0; i < N; i++) {
         struct tsri_request put = {.type = TSRI_WIRE_PUT_OPEN};
-        put.store =
-            (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens + i * 64, .n_tokens = 64};
+        put.store = (struct tsr_store_desc){
+            .kind = TSR_KIND_SEGMENT, .tokens = tokens + i * 64, .n_tokens = 64};
         int e = wc_call(&c, &put);
         CHECK(e == 0 || e == TSR_EFULL);
         if (e == 0) last = c.reply.put;
@@ -256,7 +257,7 @@ TEST(stores_that_are_half_done_take_no_more_than_half_of_the_memory)
     struct tsri_request r = {.type = TSRI_WIRE_PUT_ABORT, .put.put = last};
     CHECK_INT(wc_call(&c, &r), 0); /* what it gives back it may have again */
     r = (struct tsri_request){.type = TSRI_WIRE_PUT_OPEN};
-    r.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 63};
+    r.store = (struct tsr_store_desc){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 63};
     CHECK_INT(wc_call(&c, &r), 0);
     wc_close(&c), wc_close(&d);
     free(tokens);

@@ -143,7 +143,7 @@ TEST(random_bytes_behind_a_good_head_do_no_harm)
     }
     wc_close(&c);
     CHECK(others_are_served(&s));
-    tsr_freeze(s.k.cache, 0); /* one of them may have been that */
+    tsr_cache_freeze(s.k.cache, 0); /* one of them may have been that */
     CHECK(server_end(&s));
 }
 

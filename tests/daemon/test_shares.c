@@ -148,7 +148,7 @@ static void two_stick(struct two *t, struct wire_client *c)
         CHECK_INT(kit_store_segment(&t->a, tokens, 40), 40);
         free(tokens);
     }
-    CHECK_INT(tsr_flush(t->a.cache), 0);
+    CHECK_INT(tsr_cache_flush(t->a.cache), 0);
     CHECK_INT(kit_evict_all(&t->a), SESSIONS);
     fake_tier_gate(&t->plan, FAKE_GET);
     for (uint64_t i = 0; i < SESSIONS; i++)

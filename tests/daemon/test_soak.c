@@ -58,11 +58,11 @@ static bool is_fair(int result)
 
 static void hold_half_a_store(struct life *l, const uint32_t *tokens, uint32_t n)
 {
-    struct tsr_store s = {.size = sizeof s,
-                          .space = l->k.space,
-                          .kind = TSR_KIND_SEGMENT,
-                          .tokens = tokens,
-                          .n_tokens = n};
+    struct tsr_store_desc s = {.size = sizeof s,
+                               .space = l->k.space,
+                               .kind = TSR_KIND_SEGMENT,
+                               .tokens = tokens,
+                               .n_tokens = n};
     if (l->half) tsr_put_abort(l->half);
     l->half = NULL;
     int e = tsr_put_open(&l->half, l->k.client, &s);
@@ -78,7 +78,7 @@ static void hold_lease(struct life *l, const struct tsr_prompt *p)
 {
     struct kit_hits hits;
     must(is_fair(kit_lookup(&l->k, p, ++l->requests, &hits)), "lookup");
-    if (pick(l, 3)) tsr_release(l->k.client, l->requests - pick(l, 4));
+    if (pick(l, 3)) tsr_client_release(l->k.client, l->requests - pick(l, 4));
 }
 
 static void act(struct life *l)
@@ -94,13 +94,13 @@ static void act(struct life *l)
         hold_half_a_store(l, tokens, n);
         break;
     case 1:
-        must(is_fair(tsr_evict(l->k.cache, pick(l, 200000))), "evict");
+        must(is_fair(tsr_cache_evict(l->k.cache, pick(l, 200000))), "evict");
         break;
     case 2:
-        must(is_fair(tsr_prefetch(l->k.client, l->k.space, &p)), "prefetch");
+        must(is_fair(tsr_client_prefetch(l->k.client, l->k.space, &p)), "prefetch");
         break;
     case 3:
-        if (pick(l, 8) == 0) must(is_fair(tsr_flush(l->k.cache)), "flush");
+        if (pick(l, 8) == 0) must(is_fair(tsr_cache_flush(l->k.cache)), "flush");
         break;
     case 4:
     case 5:

@@ -115,16 +115,16 @@ static int act(const char *socket, const struct person *who, enum deed deed, uin
     served_kit_open(&k, socket, options);
     uint32_t *tokens = kit_tokens(text, TOKENS);
     struct tsr_prompt p = kit_segment_prompt(tokens, TOKENS, &range);
-    struct tsr_clear all = {.size = sizeof all, .tier = -1};
+    struct tsr_clear_desc all = {.size = sizeof all, .tier = -1};
     int n = 0, e = 0;
     if (deed == STORE) {
         n = kit_store_segment(&k, tokens, TOKENS);
-        e = tsr_flush(k.cache);
+        e = tsr_cache_flush(k.cache);
     } else if (deed == FIND) {
-        e = tsr_discover(k.client, k.space, &p);
+        e = tsr_client_discover(k.client, k.space, &p);
         n = kit_load_and_check(&k, &p);
     } else {
-        n = tsr_clear(k.cache, &all);
+        n = tsr_cache_clear(k.cache, &all);
     }
     if (e < 0 || n < 0) printf("    deed %d: %d, %d: %s\n", deed, e, n, tsr_errmsg());
     free(tokens);

@@ -10,7 +10,7 @@ struct tsr_device {
     int (*fail)(int err, const char *text);
 };
 
-static int least_open(struct tsr_device **out, const struct tsr_device_config *config)
+static int least_open(struct tsr_device **out, const struct tsr_device_desc *config)
 {
     if (config->ordinal > 0) return config->fail(TSR_EDEVICE, "device least: there is only one");
     *out = malloc(sizeof **out);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int wrong_open(struct tsr_device **out, const struct tsr_device_config *config)
+static int wrong_open(struct tsr_device **out, const struct tsr_device_desc *config)
 {
     *out = malloc(1); /* nothing of it is used */
     return *out ? 0 : config->fail(TSR_ENOMEM, "device wrong: no memory");

@@ -551,7 +551,7 @@ static uint32_t device_threads;
 
 TEST(the_device_opens)
 {
-    struct tsr_device_config config = {
+    struct tsr_device_desc config = {
         .size = sizeof config, .variant = device_variant, .n_threads = device_threads};
     int e = tsri_device_open(&subject, device_name, &config);
     char why[256];
@@ -586,7 +586,7 @@ static void run_variants(void)
 
 int main(void)
 {
-    struct tsr_device_config config = {.size = sizeof config, .variant = "reference"};
+    struct tsr_device_desc config = {.size = sizeof config, .variant = "reference"};
     if (tsri_device_open(&reference, "cpu", &config) != 0) return 1;
     if (!TEST_TSAN) run_variants();
     run_device("cpu", NULL, 3);

@@ -7,7 +7,7 @@
 TEST(variants_are_chosen_by_name_and_unknown_ones_refused)
 {
     struct tsri_device *d;
-    struct tsr_device_config config = {.size = sizeof config, .variant = "abacus"};
+    struct tsr_device_desc config = {.size = sizeof config, .variant = "abacus"};
     CHECK_INT(tsri_device_open(&d, "cpu", &config), TSR_EINVAL);
     CHECK_HAS(tsr_errmsg(), "abacus");
     static const char *const names[] = {"reference", "plain"};
@@ -24,7 +24,7 @@ TEST(variants_are_chosen_by_name_and_unknown_ones_refused)
 TEST(absurd_configurations_are_refused)
 {
     struct tsri_device *d;
-    struct tsr_device_config config = {.size = sizeof config, .n_threads = 65};
+    struct tsr_device_desc config = {.size = sizeof config, .n_threads = 65};
     CHECK_INT(tsri_device_open(&d, "cpu", &config), TSR_EINVAL);
     config.n_threads = 0;
     config.ordinal = 1;
@@ -37,7 +37,7 @@ enum { N_TOKENS = 700 };
 
 static uint8_t *rotated_image(uint32_t n_threads)
 {
-    struct tsr_device_config config = {.size = sizeof config, .n_threads = n_threads};
+    struct tsr_device_desc config = {.size = sizeof config, .n_threads = n_threads};
     struct tsri_device *d;
     struct kv_engine g;
     struct kv_cells c;
@@ -117,7 +117,7 @@ static void *copy_often(void *arg)
 
 TEST(several_callers_share_one_device)
 {
-    struct tsr_device_config config = {.size = sizeof config, .n_threads = 3};
+    struct tsr_device_desc config = {.size = sizeof config, .n_threads = 3};
     struct tsri_device *d;
     struct caller callers[4];
     pthread_t threads[4];

@@ -13,7 +13,7 @@ static int open_number(uint32_t ordinal)
     const char *b = getenv("B"), *given = getenv("TESSERA_CUDA_LIB");
     snprintf(path, sizeof path, "%s", given ? given : "");
     if (!given) snprintf(path, sizeof path, "%s/lib/libtessera-cuda.so", b ? b : "build");
-    struct tsr_device_config config = {.size = sizeof config, .ordinal = ordinal, .library = path};
+    struct tsr_device_desc config = {.size = sizeof config, .ordinal = ordinal, .library = path};
     return tsri_device_open(&cuda, "cuda", &config);
 }
 
@@ -29,7 +29,7 @@ static void open_or_skip(void)
 TEST(a_missing_library_is_named)
 {
     struct tsri_device *d = NULL;
-    struct tsr_device_config config = {.size = sizeof config, .library = "/nowhere/lib.so"};
+    struct tsr_device_desc config = {.size = sizeof config, .library = "/nowhere/lib.so"};
     CHECK_INT(tsri_device_open(&d, "cuda", &config), TSR_EDEVICE);
     CHECK_HAS(tsr_errmsg(), "/nowhere/lib.so");
     CHECK(d == NULL);

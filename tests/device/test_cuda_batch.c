@@ -27,7 +27,7 @@ static void open_devices(void)
     const char *b = getenv("B"), *given = getenv("TESSERA_CUDA_LIB");
     snprintf(path, sizeof path, "%s", given ? given : "");
     if (!given) snprintf(path, sizeof path, "%s/lib/libtessera-cuda.so", b ? b : "build");
-    struct tsr_device_config config = {.size = sizeof config, .library = path};
+    struct tsr_device_desc config = {.size = sizeof config, .library = path};
     int e = tsri_device_open(&sides[1].d, "cuda", &config);
     snprintf(why, sizeof why, "cuda: %s", tsr_errmsg());
     if (e == TSR_EDEVICE) SKIP(why);

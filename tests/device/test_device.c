@@ -19,7 +19,7 @@ static const char *plugin(void)
 
 static int open_plugin(struct tsri_device **d, const char *name)
 {
-    struct tsr_device_config config = {.size = sizeof config, .library = plugin()};
+    struct tsr_device_desc config = {.size = sizeof config, .library = plugin()};
     return tsri_device_open(d, name, &config);
 }
 
@@ -48,7 +48,7 @@ TEST(a_name_that_nobody_provides_is_an_error_in_words)
     CHECK_INT(tsri_device_open(&d, "../evil", NULL), TSR_EINVAL);
     CHECK_INT(tsri_device_open(&d, "", NULL), TSR_EINVAL);
     CHECK_INT(tsri_device_open(&d, NULL, NULL), TSR_EINVAL);
-    struct tsr_device_config config = {.size = 1};
+    struct tsr_device_desc config = {.size = 1};
     CHECK_INT(tsri_device_open(&d, "cpu", &config), TSR_EINVAL);
 }
 
@@ -74,7 +74,7 @@ TEST(tables_of_a_later_abi_or_with_a_member_missing_are_refused)
 TEST(what_a_device_says_of_its_failure_reaches_the_caller)
 {
     struct tsri_device *d;
-    struct tsr_device_config config = {.size = sizeof config, .library = plugin(), .ordinal = 3};
+    struct tsr_device_desc config = {.size = sizeof config, .library = plugin(), .ordinal = 3};
     CHECK_INT(tsri_device_open(&d, "least", &config), TSR_EDEVICE);
     CHECK_STR(tsr_errmsg(), "device least: there is only one");
 }

@@ -142,7 +142,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     write_file(file, bytes - 1);
     free(file);
     struct tsri_disk_setup setup = {.path = dir, .mode = TSRI_AIO_INLINE, .buffered = true};
-    struct tsr_tier_env env = {
+    struct tsr_tier_desc env = {
         .size = sizeof env, .arg = &setup, .read_only = data[0] % 4 < 2, .n_threads = 1};
     struct tsr_tier *tier;
     if (tsri_tier_open(&tier, &tsri_tier_disk, &env) != 0) return 0;

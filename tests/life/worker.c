@@ -82,7 +82,7 @@ static int open_all(int argc, char **argv, bool serves)
         *equals = '\0';
         e = tsr_config_set(cfg, argv[i], equals + 1);
     }
-    if (e == 0) e = tsr_open(&w.cache, cfg);
+    if (e == 0) e = tsr_cache_open(&w.cache, cfg);
     if (e == 0) e = open_spaces();
     if (e == 0) e = tsr_client_open(&w.client, w.cache);
     if (e == 0 && serves) e = tsr_server_open(&w.server, w.cache, cfg);
@@ -97,7 +97,7 @@ static void close_all(void)
     for (uint32_t t = 0; t < LIFE_TENANTS; t++)
         for (uint32_t s = 0; s < LIFE_SPACES; s++)
             tsr_space_close(w.spaces[t][s]), free(names[t][s]);
-    tsr_close(w.cache);
+    tsr_cache_close(w.cache);
 }
 
 /* ---- prompts ---- */
@@ -128,7 +128,7 @@ static void ask_make(struct ask *a, uint32_t text)
 
 /* ---- store ---- */
 
-static int put_layers(struct tsr_store *store)
+static int put_layers(struct tsr_store_desc *store)
 {
     struct tsr_put *put;
     size_t layer_bytes = store->view.bytes / w.shape->n_layers;
@@ -146,10 +146,10 @@ static int put_layers(struct tsr_store *store)
     return tsr_put_commit(put);
 }
 
-static int put_later(struct tsr_store *store)
+static int put_later(struct tsr_store_desc *store)
 {
     struct tsr_op *op;
-    int e = tsr_store_start(&op, w.client, store, NULL, NULL);
+    int e = tsr_client_store_start(&op, w.client, store, NULL, NULL);
     if (e < 0) return e;
     e = tsr_op_wait(op, -1);
     tsr_op_close(op);
@@ -162,8 +162,8 @@ static uint32_t stored_blocks(struct ask *a, struct tsr_space *space)
     struct tsr_key keys[LIFE_BLOCKS];
     int8_t tiers[LIFE_BLOCKS];
     uint32_t n = 0;
-    int got = tsr_keys(space, &a->prompt, keys, LIFE_BLOCKS);
-    if (got <= 0 || tsr_contains(w.cache, keys, (uint32_t)got, tiers) < 0) return 0;
+    int got = tsr_space_keys(space, &a->prompt, keys, LIFE_BLOCKS);
+    if (got <= 0 || tsr_cache_contains(w.cache, keys, (uint32_t)got, tiers) < 0) return 0;
     while (n < (uint32_t)got && tiers[n] >= 0)
         n++;
     return n;
@@ -177,20 +177,20 @@ static int store_text(uint32_t tenant, uint32_t space, uint32_t text, uint32_t f
     ask_make(&a, text);
     const struct life_text *t = &a.text;
     uint32_t n = t->n_tokens - t->n_context;
-    struct tsr_store store = {.size = sizeof store,
-                              .space = w.spaces[tenant][space],
-                              .kind = t->chain ? TSR_KIND_PREFIX : TSR_KIND_SEGMENT,
-                              .tokens = t->tokens + t->n_context,
-                              .n_tokens = n,
-                              .context = t->n_context ? t->tokens : NULL,
-                              .n_context = t->n_context,
-                              .base = t->chain ? 0 : t->base + t->n_context,
-                              .view.bytes = n * life_token_bytes(w.shape)};
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = w.spaces[tenant][space],
+                                   .kind = t->chain ? TSR_KIND_PREFIX : TSR_KIND_SEGMENT,
+                                   .tokens = t->tokens + t->n_context,
+                                   .n_tokens = n,
+                                   .context = t->n_context ? t->tokens : NULL,
+                                   .n_context = t->n_context,
+                                   .base = t->chain ? 0 : t->base + t->n_context,
+                                   .view.bytes = n * life_token_bytes(w.shape)};
     store.view.data = need(store.view.bytes);
     life_kv(w.shape, tenant, space, t, t->n_context, n, store.view.data);
     int rc = form % 4 == 1   ? put_layers(&store)
              : form % 4 == 2 ? put_later(&store)
-                             : tsr_store(w.client, &store);
+                             : tsr_client_store(w.client, &store);
     free(store.view.data);
     if (rc < 0) {
         say(out->message, sizeof out->message, "store");
@@ -206,13 +206,13 @@ static int store_text(uint32_t tenant, uint32_t space, uint32_t text, uint32_t f
 static int lookup_text(struct ask *a, uint32_t tenant, uint32_t space, uint64_t request_id,
                        struct tsr_match *matches, uint32_t *n)
 {
-    struct tsr_lookup look = {.size = sizeof look,
-                              .spaces = &w.spaces[tenant][space],
-                              .n_spaces = 1,
-                              .matches = matches,
-                              .matches_max = LIFE_BLOCKS,
-                              .request_id = request_id};
-    int rc = tsr_lookup(w.client, &a->prompt, &look);
+    struct tsr_lookup_desc look = {.size = sizeof look,
+                                   .spaces = &w.spaces[tenant][space],
+                                   .n_spaces = 1,
+                                   .matches = matches,
+                                   .matches_max = LIFE_BLOCKS,
+                                   .request_id = request_id};
+    int rc = tsr_client_lookup(w.client, &a->prompt, &look);
     *n = rc > 0 ? look.n_matches : 0;
     return rc;
 }
@@ -229,10 +229,10 @@ static bool is_right(const struct life_text *t, uint32_t tenant, uint32_t space,
     return right;
 }
 
-static int load_later(struct tsr_load *load)
+static int load_later(struct tsr_load_desc *load)
 {
     struct tsr_op *op;
-    int e = tsr_load_start(&op, w.client, load, 1, NULL, NULL);
+    int e = tsr_client_load_start(&op, w.client, load, 1, NULL, NULL);
     if (e < 0) return e;
     e = tsr_op_wait_layer(op, 0, 60000);
     int rc = tsr_op_wait(op, 60000);
@@ -259,15 +259,15 @@ static uint32_t load_match(struct ask *a, uint32_t tenant, uint32_t space,
     uint32_t skip = form % 3 == 1 ? m->n_tokens / 2 : 0, n = m->n_tokens - skip;
     uint32_t layer = form % 3 == 2 ? w.shape->n_layers - 1 : 0;
     size_t bytes = n * life_token_bytes(w.shape) / w.shape->n_layers * (w.shape->n_layers - layer);
-    struct tsr_load load = {.size = sizeof load,
-                            .space = w.spaces[tenant][space],
-                            .match = m,
-                            .prompt = &a->prompt,
-                            .offset = skip,
-                            .layer_first = layer,
-                            .view = {.data = need(bytes), .bytes = bytes}};
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = w.spaces[tenant][space],
+                                 .match = m,
+                                 .prompt = &a->prompt,
+                                 .offset = skip,
+                                 .layer_first = layer,
+                                 .view = {.data = need(bytes), .bytes = bytes}};
     memset(load.view.data, 0xA5, bytes);
-    int rc = form & 8 ? load_later(&load) : tsr_load(w.client, &load, 1);
+    int rc = form & 8 ? load_later(&load) : tsr_client_load(w.client, &load, 1);
     bool loaded = rc == 1 && load.result == 0;
     struct tsr_range range = {m->prompt_offset + skip, n};
     if (loaded && !is_right(&a->text, tenant, space, range, load.view.data, bytes))
@@ -299,8 +299,9 @@ static void check_text(const struct life_request *q, struct life_reply *out)
     ask_make(&a, q->text);
     for (;;) {
         uint32_t n;
-        if (q->wait_ms) out->rc = tsr_connected(w.cache, (int)q->wait_ms);
-        if (q->discover) out->rc = tsr_discover(w.client, w.spaces[q->tenant][q->space], &a.prompt);
+        if (q->wait_ms) out->rc = tsr_cache_connected(w.cache, (int)q->wait_ms);
+        if (q->discover)
+            out->rc = tsr_client_discover(w.client, w.spaces[q->tenant][q->space], &a.prompt);
         out->rc = lookup_text(&a, q->tenant, q->space, 0, matches, &n);
         if (out->rc < 0) say(out->message, sizeof out->message, "lookup");
         out->n_tokens = 0;
@@ -319,7 +320,7 @@ static int names_make(struct names **out, struct tsr_space *space)
         struct ask a;
         struct tsr_key keys[LIFE_BLOCKS];
         ask_make(&a, text);
-        int got = tsr_keys(space, &a.prompt, keys, LIFE_BLOCKS);
+        int got = tsr_space_keys(space, &a.prompt, keys, LIFE_BLOCKS);
         if (got < 0) {
             free(x);
             return got;
@@ -341,9 +342,9 @@ static int contains(const struct life_request *q, struct life_reply *out)
     uint64_t until = now_ms() + q->wait_ms;
     int e;
     do { /* the end of a server is noticed when it is asked */
-        e = tsr_connected(w.cache, (int)q->wait_ms);
+        e = tsr_cache_connected(w.cache, (int)q->wait_ms);
         if (e == 0 && !*x) e = names_make(x, w.spaces[q->tenant][q->space]);
-        if (e == 0) e = tsr_contains(w.cache, (*x)->keys, (*x)->first[LIFE_TEXTS], tiers);
+        if (e == 0) e = tsr_cache_contains(w.cache, (*x)->keys, (*x)->first[LIFE_TEXTS], tiers);
     } while (e < 0 && now_ms() < until);
     for (uint32_t text = 0; text < LIFE_TEXTS && e >= 0; text++)
         for (uint32_t i = (*x)->first[text]; i < (*x)->first[text + 1] && tiers[i] >= 0; i++)
@@ -380,7 +381,7 @@ static void *burst_thread(void *arg)
         } else if (what < 9) {
             check_text(&one, &t->out);
         } else {
-            int e = tsr_evict(w.cache, (size_t)1 << 18);
+            int e = tsr_cache_evict(w.cache, (size_t)1 << 18);
             (void)e;
         }
     }
@@ -412,20 +413,20 @@ static void burst(const struct life_request *q, struct life_reply *out)
 static int clear(const struct life_request *q)
 {
     struct ask a;
-    struct tsr_clear what = {
+    struct tsr_clear_desc what = {
         .size = sizeof what, .space = w.spaces[q->tenant][q->space], .tier = -1};
     if (q->text < LIFE_TEXTS) {
         ask_make(&a, q->text);
         what.prompt = &a.prompt;
     }
-    return tsr_clear(w.cache, &what);
+    return tsr_cache_clear(w.cache, &what);
 }
 
 static void answer(const struct life_request *q, struct life_reply *out)
 {
     struct ask a;
     if (q->op != LIFE_OP_CHECK && q->op != LIFE_OP_CONTAINS && q->wait_ms)
-        out->rc = tsr_connected(w.cache, (int)q->wait_ms);
+        out->rc = tsr_cache_connected(w.cache, (int)q->wait_ms);
     switch (q->op) {
     case LIFE_OP_STORE:
         out->rc = 0;
@@ -436,7 +437,7 @@ static void answer(const struct life_request *q, struct life_reply *out)
         break;
     case LIFE_OP_LOOKUP:
         ask_make(&a, q->text);
-        if (q->request_id) tsr_release(w.client, q->request_id);
+        if (q->request_id) tsr_client_release(w.client, q->request_id);
         out->rc =
             lookup_text(&a, q->tenant, q->space, q->request_id, out->matches, &out->n_matches);
         break;
@@ -451,20 +452,20 @@ static void answer(const struct life_request *q, struct life_reply *out)
         out->rc = contains(q, out);
         break;
     case LIFE_OP_FLUSH:
-        out->rc = tsr_flush(w.cache);
+        out->rc = tsr_cache_flush(w.cache);
         break;
     case LIFE_OP_CLEAR:
         out->rc = clear(q);
         break;
     case LIFE_OP_EVICT:
-        out->rc = tsr_evict(w.cache, (size_t)1 << 40);
+        out->rc = tsr_cache_evict(w.cache, (size_t)1 << 40);
         break;
     case LIFE_OP_BURST:
         burst(q, out);
         break;
     case LIFE_OP_RELEASE:
         for (uint64_t id = 1; id <= LIFE_SLOTS; id++)
-            tsr_release(w.client, id);
+            tsr_client_release(w.client, id);
         break;
     case LIFE_OP_QUIT:
         break;

@@ -37,7 +37,7 @@ bool kit_write(const char *path, const struct kit_model *model);
 /* The header alone, as it would be written. */
 struct gguf_context *kit_header(const struct kit_model *model);
 
-/* For struct tsr_model_config: keeps the words. */
+/* For struct tsr_model_desc: keeps the words. */
 int kit_fail(int err, const char *text);
 extern char kit_said[512];
 

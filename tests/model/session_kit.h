@@ -17,7 +17,7 @@ struct kit {
     struct tsr_model_info info;
 };
 
-static inline void kit_open_config(struct kit *k, const struct tsr_model_config *config,
+static inline void kit_open_config(struct kit *k, const struct tsr_model_desc *config,
                                    uint32_t n_slots)
 {
     CHECK_INT(tsr_executor.open(&k->x, config), 0);
@@ -28,12 +28,12 @@ static inline void kit_open_config(struct kit *k, const struct tsr_model_config 
 static inline void kit_open_file(struct kit *k, const char *path, uint32_t kv_dtype,
                                  uint32_t n_slots, const char *weights)
 {
-    struct tsr_model_config config = {.size = sizeof config,
-                                      .path = path,
-                                      .n_threads = 1,
-                                      .kv_dtype = kv_dtype,
-                                      .weights = weights,
-                                      .fail = kit_fail};
+    struct tsr_model_desc config = {.size = sizeof config,
+                                    .path = path,
+                                    .n_threads = 1,
+                                    .kv_dtype = kv_dtype,
+                                    .weights = weights,
+                                    .fail = kit_fail};
     kit_open_config(k, &config, n_slots);
 }
 
@@ -44,11 +44,11 @@ static inline void kit_open_threads(struct kit *k, const struct kit_model *m, ui
     tmpdir_init_fast(&k->dir);
     snprintf(k->path, sizeof k->path, "%s/m.gguf", k->dir.path);
     CHECK(kit_write(k->path, m));
-    struct tsr_model_config config = {.size = sizeof config,
-                                      .path = k->path,
-                                      .n_threads = n_threads,
-                                      .kv_dtype = kv_dtype,
-                                      .fail = kit_fail};
+    struct tsr_model_desc config = {.size = sizeof config,
+                                    .path = k->path,
+                                    .n_threads = n_threads,
+                                    .kv_dtype = kv_dtype,
+                                    .fail = kit_fail};
     kit_open_config(k, &config, n_slots);
 }
 

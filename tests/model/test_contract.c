@@ -36,11 +36,11 @@ struct rig {
 
 static void rig_init(struct rig *r)
 {
-    struct tsr_model_config config = {.size = sizeof config,
-                                      .path = subject.path,
-                                      .device = subject.device,
-                                      .kv_dtype = subject.dtype,
-                                      .n_threads = 1};
+    struct tsr_model_desc config = {.size = sizeof config,
+                                    .path = subject.path,
+                                    .device = subject.device,
+                                    .kv_dtype = subject.dtype,
+                                    .n_threads = 1};
     uint64_t seed = 7;
     *r = (struct rig){.info.size = sizeof r->info};
     CHECK_INT(tsr_model_open(&r->model, subject.ops, &config), 0);
@@ -549,7 +549,7 @@ static void run_ggml(const char *device, uint32_t dtype, float kernels, float fe
         CHECK(kit_write(path, &m));
         subject = (struct subject){"ggml", path, device, &tsr_executor, dtype, kernels, few};
         struct tsr_model *model;
-        struct tsr_model_config config = {.size = sizeof config, .path = path, .device = device};
+        struct tsr_model_desc config = {.size = sizeof config, .path = path, .device = device};
         if (tsr_model_open(&model, &tsr_executor, &config) == TSR_EDEVICE) break; /* not here */
         tsr_model_close(model);
         run_all();

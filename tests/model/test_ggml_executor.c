@@ -7,7 +7,7 @@
 
 static struct kit k;
 
-static void check_refused(struct tsr_model_config config, int err, const char *why)
+static void check_refused(struct tsr_model_desc config, int err, const char *why)
 {
     struct tsr_executor *x;
     config.size = sizeof config;
@@ -19,12 +19,12 @@ static void check_refused(struct tsr_model_config config, int err, const char *w
 
 TEST(what_cannot_be_had_is_refused_in_words)
 {
-    check_refused((struct tsr_model_config){.device = "abacus"}, TSR_EDEVICE,
+    check_refused((struct tsr_model_desc){.device = "abacus"}, TSR_EDEVICE,
                   "no device 'abacus' here, only");
-    check_refused((struct tsr_model_config){.weights = "q3_k"}, TSR_EINVAL, "not to 'q3_k'");
-    check_refused((struct tsr_model_config){.kv_dtype = TSR_DTYPE_INT8}, TSR_EINVAL, "dtype");
-    check_refused((struct tsr_model_config){.n_threads = 100000}, TSR_ERANGE, "threads");
-    check_refused((struct tsr_model_config){.path = "/nonexistent.gguf"}, TSR_ENOENT,
+    check_refused((struct tsr_model_desc){.weights = "q3_k"}, TSR_EINVAL, "not to 'q3_k'");
+    check_refused((struct tsr_model_desc){.kv_dtype = TSR_DTYPE_INT8}, TSR_EINVAL, "dtype");
+    check_refused((struct tsr_model_desc){.n_threads = 100000}, TSR_ERANGE, "threads");
+    check_refused((struct tsr_model_desc){.path = "/nonexistent.gguf"}, TSR_ENOENT,
                   "/nonexistent.gguf");
 }
 
@@ -87,7 +87,7 @@ TEST(the_core_loads_the_library_and_runs_the_model)
     for (int up = 0; up < 3; up++)
         *strrchr(library, '/') = 0;
     strncat(library, "/lib/libtessera-model.so", sizeof library - strlen(library) - 1);
-    struct tsr_model_config config = {
+    struct tsr_model_desc config = {
         .size = sizeof config, .path = k.path, .n_threads = 1, .library = library};
     struct tsr_model *model;
     struct tsr_model_info info = {.size = sizeof info};

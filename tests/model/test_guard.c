@@ -23,7 +23,7 @@ static void run_rows(struct tsr_executor *x, const struct tsr_model_info *info)
 static int try_file(void)
 {
     static const char all[] = "a\n\xc3\xa9\x01\xff <|im_start|></s><0x0A>\xe2\x96\x81 zz";
-    struct tsr_model_config config = {
+    struct tsr_model_desc config = {
         .size = sizeof config, .path = path, .n_threads = 1, .fail = kit_fail};
     struct tsr_chat_message messages[] = {{"system", "be brief"}, {"user", "why?"}};
     struct tsr_model_info info;

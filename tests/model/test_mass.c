@@ -22,7 +22,7 @@ static uint32_t dtype;
  * query pass does. */
 static bool executor_mass(const char *path, const uint32_t *tokens, float *mass)
 {
-    struct tsr_model_config config = {
+    struct tsr_model_desc config = {
         .size = sizeof config, .path = path, .device = device, .kv_dtype = dtype, .n_threads = 2};
     struct tsr_model_info info = {.size = sizeof info};
     struct tsr_model_row rows[TOKENS];

@@ -88,7 +88,7 @@ TEST(a_file_without_a_vocabulary_is_refused)
     char path[512];
     snprintf(path, sizeof path, "%s/plain.gguf", k.dir.path);
     CHECK(kit_write(path, &m));
-    struct tsr_model_config config = {.size = sizeof config, .path = path, .fail = kit_fail};
+    struct tsr_model_desc config = {.size = sizeof config, .path = path, .fail = kit_fail};
     CHECK_INT(tsr_executor.open(&x, &config), TSR_ECORRUPT);
     CHECK_HAS(kit_said, "vocabulary");
 }

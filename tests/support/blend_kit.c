@@ -15,12 +15,12 @@
 void blend_kit_reopen(struct blend_kit *k)
 {
     tsr_blend_close(k->blend);
-    struct tsr_blend_config config = {.size = sizeof config,
-                                      .model = k->model.model,
-                                      .cache = k->cache.cache,
-                                      .profile = &k->profile,
-                                      .flags = k->flags,
-                                      .blend_min_tokens = UINT32_MAX};
+    struct tsr_blend_desc config = {.size = sizeof config,
+                                    .model = k->model.model,
+                                    .cache = k->cache.cache,
+                                    .profile = &k->profile,
+                                    .flags = k->flags,
+                                    .blend_min_tokens = UINT32_MAX};
     MUST(tsr_blend_open(&k->blend, &config));
 }
 
@@ -86,35 +86,35 @@ void blend_kit_prompt(struct blend_kit *k, uint64_t seed, uint32_t n_system, con
     append(k, seed * 100 + 2, 12, false);
 }
 
-struct tsr_ask blend_kit_ask_of(struct blend_kit *k, uint32_t selector, double ratio,
-                                uint32_t flags)
+struct tsr_ask_desc blend_kit_ask_of(struct blend_kit *k, uint32_t selector, double ratio,
+                                     uint32_t flags)
 {
-    return (struct tsr_ask){.size = sizeof(struct tsr_ask),
-                            .session = k->model.session,
-                            .tokens = k->tokens,
-                            .n_tokens = k->n_tokens,
-                            .segments = k->segments,
-                            .n_segments = k->n_segments,
-                            .system = k->has_system,
-                            .flags = flags | TSR_ASK_RATIO,
-                            .selector = selector,
-                            .ratio = ratio};
+    return (struct tsr_ask_desc){.size = sizeof(struct tsr_ask_desc),
+                                 .session = k->model.session,
+                                 .tokens = k->tokens,
+                                 .n_tokens = k->n_tokens,
+                                 .segments = k->segments,
+                                 .n_segments = k->n_segments,
+                                 .system = k->has_system,
+                                 .flags = flags | TSR_ASK_RATIO,
+                                 .selector = selector,
+                                 .ratio = ratio};
 }
 
 int blend_kit_ask(struct blend_kit *k, uint32_t selector, double ratio, uint32_t flags)
 {
-    struct tsr_ask ask = blend_kit_ask_of(k, selector, ratio, flags);
+    struct tsr_ask_desc ask = blend_kit_ask_of(k, selector, ratio, flags);
     k->report = (struct tsr_blend_report){.size = sizeof k->report};
     return tsr_blend_ask(k->blend, &ask, k->logits, &k->report);
 }
 
 void blend_kit_ask_alone(struct blend_kit *k, uint32_t selector, double ratio, uint32_t flags)
 {
-    struct tsr_blend_config config = {.size = sizeof config,
-                                      .model = k->model.model,
-                                      .profile = &k->profile,
-                                      .flags = k->flags,
-                                      .blend_min_tokens = UINT32_MAX};
+    struct tsr_blend_desc config = {.size = sizeof config,
+                                    .model = k->model.model,
+                                    .profile = &k->profile,
+                                    .flags = k->flags,
+                                    .blend_min_tokens = UINT32_MAX};
     struct tsr_blend *with_cache = k->blend;
     MUST(tsr_blend_open(&k->blend, &config));
     MUST(blend_kit_ask(k, selector, ratio, flags));
@@ -136,6 +136,6 @@ void blend_kit_make_cold(struct blend_kit *k)
 {
     /* Jobs of feeds that were closed early let go their pins when they end. */
     tsri_work_drain(tsri_ops_work(k->cache.cache->ops));
-    MUST(tsr_flush(k->cache.cache));
+    MUST(tsr_cache_flush(k->cache.cache));
     (void)kit_evict_all(&k->cache);
 }

@@ -46,7 +46,7 @@ struct tsr_config *kit_config(const char *const *options)
 
 void kit_open_config(struct kit *k, struct tsr_config *cfg)
 {
-    must(tsr_open(&k->cache, cfg), "open");
+    must(tsr_cache_open(&k->cache, cfg), "open");
     struct tsr_space_desc desc = kit_desc();
     k->space = kit_space(k->cache, &desc);
     k->client = kit_client(k->cache);
@@ -73,7 +73,7 @@ void kit_close(struct kit *k)
 {
     tsr_client_close(k->client);
     tsr_space_close(k->space);
-    tsr_close(k->cache);
+    tsr_cache_close(k->cache);
     memset(k, 0, sizeof *k);
 }
 
@@ -85,7 +85,7 @@ uint64_t kit_metric(const struct kit *k, enum tsri_metric m)
 struct tsr_stats kit_stats(const struct kit *k)
 {
     struct tsr_stats s = {.size = sizeof s};
-    must(tsr_stats_get(k->cache, &s), "stats");
+    must(tsr_cache_stats(k->cache, &s), "stats");
     return s;
 }
 
@@ -95,7 +95,7 @@ static struct tsr_stats clear_all(struct kit *k)
     uint64_t until = tsri_now_ns() + 10000000000u;
     struct tsr_stats s;
     for (;; usleep(10000)) {
-        must(tsr_clear(k->cache, NULL), "clear");
+        must(tsr_cache_clear(k->cache, NULL), "clear");
         s = kit_stats(k);
         if (!(s.entries || s.host_bytes_used || k->cache->arena.bytes_used || s.pinned) ||
             tsri_now_ns() > until)
@@ -227,7 +227,7 @@ bool kit_right(const struct tsr_space *space, uint64_t before, const uint32_t *t
 /* ---- store ---- */
 
 /* What the first token of the store has seen. */
-static uint64_t store_before(const struct tsr_store *s)
+static uint64_t store_before(const struct tsr_store_desc *s)
 {
     uint64_t seed = kit_extra(kit_seed(s->space), s->extra, s->n_extra);
     if (s->kind == TSR_KIND_PREFIX) return kit_seen(seed, s->tokens, s->from);
@@ -235,7 +235,7 @@ static uint64_t store_before(const struct tsr_store *s)
     return kit_seen(seed, s->context, s->n_context);
 }
 
-struct tsr_view kit_store_view(const struct tsr_store *s)
+struct tsr_view kit_store_view(const struct tsr_store_desc *s)
 {
     uint32_t n = s->n_tokens - s->from;
     size_t bytes = (size_t)n * tsri_shape_token_bytes(&s->space->shape);
@@ -244,32 +244,32 @@ struct tsr_view kit_store_view(const struct tsr_store *s)
     return view;
 }
 
-int kit_store(struct kit *k, const struct tsr_store *store)
+int kit_store(struct kit *k, const struct tsr_store_desc *store)
 {
-    struct tsr_store s = *store;
+    struct tsr_store_desc s = *store;
     s.size = sizeof s;
     if (!s.space) s.space = k->space;
     s.view = kit_store_view(&s);
-    int n = tsr_store(k->client, &s);
+    int n = tsr_client_store(k->client, &s);
     free(s.view.data);
     return n;
 }
 
 int kit_store_prefix(struct kit *k, const uint32_t *tokens, uint32_t n)
 {
-    return kit_store(k,
-                     &(struct tsr_store){.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = n});
+    return kit_store(
+        k, &(struct tsr_store_desc){.kind = TSR_KIND_PREFIX, .tokens = tokens, .n_tokens = n});
 }
 
 int kit_store_behind(struct kit *k, const uint32_t *context, uint32_t n_context,
                      const uint32_t *tokens, uint32_t n)
 {
-    return kit_store(k, &(struct tsr_store){.kind = TSR_KIND_SEGMENT,
-                                            .tokens = tokens,
-                                            .n_tokens = n,
-                                            .context = context,
-                                            .n_context = n_context,
-                                            .base = n_context});
+    return kit_store(k, &(struct tsr_store_desc){.kind = TSR_KIND_SEGMENT,
+                                                 .tokens = tokens,
+                                                 .n_tokens = n,
+                                                 .context = context,
+                                                 .n_context = n_context,
+                                                 .base = n_context});
 }
 
 int kit_store_segment(struct kit *k, const uint32_t *tokens, uint32_t n)
@@ -308,18 +308,18 @@ int kit_lookup(struct kit *k, const struct tsr_prompt *prompt, uint64_t request_
                struct kit_hits *hits)
 {
     hits->space = k->space;
-    hits->io = (struct tsr_lookup){.size = sizeof hits->io,
-                                   .spaces = &hits->space,
-                                   .n_spaces = 1,
-                                   .matches_max = KIT_ROWS_MAX,
-                                   .matches = hits->matches,
-                                   .request_id = request_id};
-    return tsr_lookup(k->client, prompt, &hits->io);
+    hits->io = (struct tsr_lookup_desc){.size = sizeof hits->io,
+                                        .spaces = &hits->space,
+                                        .n_spaces = 1,
+                                        .matches_max = KIT_ROWS_MAX,
+                                        .matches = hits->matches,
+                                        .request_id = request_id};
+    return tsr_client_lookup(k->client, prompt, &hits->io);
 }
 
 int kit_evict_all(struct kit *k)
 {
-    return tsr_evict(k->cache, k->cache->options.host_size);
+    return tsr_cache_evict(k->cache, k->cache->options.host_size);
 }
 
 int kit_find_prefix(struct kit *k, const uint32_t *tokens, uint32_t n)
@@ -357,13 +357,13 @@ int kit_load(struct kit *k, const struct tsr_prompt *prompt, const struct kit_hi
 {
     const struct tsr_match *m = &hits->matches[row];
     size_t bytes = (size_t)m->n_tokens * tsri_shape_token_bytes(&hits->space->shape);
-    struct tsr_load load = {.size = sizeof load,
-                            .space = hits->space,
-                            .match = m,
-                            .prompt = prompt,
-                            .view = {.data = must_alloc(bytes), .bytes = bytes}};
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = hits->space,
+                                 .match = m,
+                                 .prompt = prompt,
+                                 .view = {.data = must_alloc(bytes), .bytes = bytes}};
     memset(load.view.data, 0xA5, bytes);
-    int n = tsr_load(k->client, &load, 1);
+    int n = tsr_client_load(k->client, &load, 1);
     if (n == 1 && !kit_right(hits->space, kit_match_seen(hits->space, prompt, m),
                              prompt->tokens + m->prompt_offset, m->n_tokens, 0,
                              hits->space->shape.n_layers, &load.view)) {

@@ -64,9 +64,9 @@ bool kit_right(const struct tsr_space *space, uint64_t before, const uint32_t *t
 /* ---- store ---- */
 
 /* Fills in size, space (when NULL) and a view with the right KV, and stores it. */
-int kit_store(struct kit *k, const struct tsr_store *store);
+int kit_store(struct kit *k, const struct tsr_store_desc *store);
 /* The view alone, for puts and asynchronous stores; free() its data. */
-struct tsr_view kit_store_view(const struct tsr_store *store);
+struct tsr_view kit_store_view(const struct tsr_store_desc *store);
 int kit_store_prefix(struct kit *k, const uint32_t *tokens, uint32_t n);
 int kit_store_segment(struct kit *k, const uint32_t *tokens, uint32_t n);
 int kit_store_behind(struct kit *k, const uint32_t *context, uint32_t n_context,
@@ -76,7 +76,7 @@ int kit_store_behind(struct kit *k, const uint32_t *context, uint32_t n_context,
 
 #define KIT_ROWS_MAX 512u
 struct kit_hits {
-    struct tsr_lookup io;
+    struct tsr_lookup_desc io;
     struct tsr_space *space;
     struct tsr_match matches[KIT_ROWS_MAX];
 };
@@ -93,8 +93,8 @@ int kit_evict_all(struct kit *k);
 /* Tokens of the prefix, or of the segment, that a lookup finds. */
 int kit_find_prefix(struct kit *k, const uint32_t *tokens, uint32_t n);
 int kit_find_segment(struct kit *k, const uint32_t *tokens, uint32_t n);
-/* Loads row `row` into packed memory. The tsr_load's result, or 0 when every byte is right; a byte
- * that is not stops the program. */
+/* Loads row `row` into packed memory. The tsr_client_load's result, or 0 when every byte is right;
+ * a byte that is not stops the program. */
 int kit_load(struct kit *k, const struct tsr_prompt *prompt, const struct kit_hits *hits,
              uint32_t row);
 /* What the first token of a match has seen. */

@@ -21,7 +21,7 @@ static struct tsr_cache *open_cache(const char *const *options)
     MUST(tsr_config_set(cfg, "any_offset", "false") == 0);
     for (; options && *options; options += 2)
         MUST(tsr_config_set(cfg, options[0], options[1]) == 0);
-    MUST(tsr_open(&cache, cfg) == 0);
+    MUST(tsr_cache_open(&cache, cfg) == 0);
     tsr_config_close(cfg);
     return cache;
 }
@@ -117,7 +117,7 @@ void ck_close(struct ck *k)
             free(k->memory[r][g]);
     }
     tsr_scheduler_close(k->scheduler);
-    if (k->own_cache) tsr_close(k->cache);
+    if (k->own_cache) tsr_cache_close(k->cache);
 }
 
 /* ---- memory ---- */
@@ -229,9 +229,9 @@ static void ask_worker(struct ck *k, uint32_t rank, struct ck_answer *answer)
     MUST(tsr_scheduler_update_connector_output(k->scheduler, meta, bytes) == 0);
 }
 
-void ck_step(struct ck *k, const struct tsr_step *step, struct ck_answer *answer)
+void ck_step(struct ck *k, const struct tsr_step_desc *step, struct ck_answer *answer)
 {
-    struct tsr_step none = {.size = sizeof none};
+    struct tsr_step_desc none = {.size = sizeof none};
     const void *meta;
     size_t bytes;
     struct ck_answer own;
@@ -272,7 +272,7 @@ void ck_settle(struct ck *k, struct ck_answer *answer)
 
 void ck_new(struct ck *k, uint64_t id, const uint32_t *tokens, uint32_t n)
 {
-    struct tsr_request r = {.size = sizeof r, .id = id, .tokens = tokens, .n_tokens = n};
+    struct tsr_request_desc r = {.size = sizeof r, .id = id, .tokens = tokens, .n_tokens = n};
     MUST(tsr_scheduler_on_new_request(k->scheduler, &r) == 0);
 }
 
@@ -292,7 +292,7 @@ int ck_alloc(struct ck *k, uint64_t id, const int32_t *blocks, uint32_t n_blocks
 
 int ck_finish(struct ck *k, uint64_t id, uint32_t n_tokens, uint32_t n_computed)
 {
-    struct tsr_finish f = {
+    struct tsr_finish_desc f = {
         .size = sizeof f, .id = id, .n_tokens = n_tokens, .n_computed = n_computed};
     return tsr_scheduler_request_finished(k->scheduler, &f);
 }

@@ -72,7 +72,7 @@ struct ck_answer {
     uint32_t n_bad;
 };
 /* The scheduler's bytes to every worker and theirs back, without a forward. */
-void ck_step(struct ck *k, const struct tsr_step *step, struct ck_answer *answer);
+void ck_step(struct ck *k, const struct tsr_step_desc *step, struct ck_answer *answer);
 /* Steps without requests until nothing is under way. */
 void ck_settle(struct ck *k, struct ck_answer *answer);
 /* Tells the scheduler half of a request whose blocks (all groups alike) are these. */

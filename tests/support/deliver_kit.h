@@ -38,14 +38,14 @@ struct rig {
     bool has_below;
 };
 
-static inline struct tsr_delivery_config config_of(const struct rig *r)
+static inline struct tsr_delivery_desc config_of(const struct rig *r)
 {
-    return (struct tsr_delivery_config){.size = sizeof(struct tsr_delivery_config),
-                                        .space = r->kit.space,
-                                        .layout = &r->engine.layout,
-                                        .rope = &rope,
-                                        .ranges_max = 64,
-                                        .tokens_max = 8192};
+    return (struct tsr_delivery_desc){.size = sizeof(struct tsr_delivery_desc),
+                                      .space = r->kit.space,
+                                      .layout = &r->engine.layout,
+                                      .rope = &rope,
+                                      .ranges_max = 64,
+                                      .tokens_max = 8192};
 }
 
 /* What every thread of a test has for itself; the kit is there already. */
@@ -56,7 +56,7 @@ static inline void rig_open_engines(struct rig *r, enum tsr_memory memory)
     r->engine.layout.memory = memory;
     for (uint32_t i = 0; i < SLOTS; i++)
         r->slots[i] = i ^ 0x30; /* blocks out of order */
-    struct tsr_delivery_config config = config_of(r);
+    struct tsr_delivery_desc config = config_of(r);
     CHECK_INT(tsr_delivery_open(&r->delivery, r->kit.client, &config), 0);
 }
 

@@ -27,10 +27,10 @@ void disk_kit_init_fast(struct disk_kit *kit)
 
 int disk_kit_open(struct disk_kit *kit)
 {
-    struct tsr_tier_env env = {.size = sizeof env,
-                               .arg = &kit->setup,
-                               .read_only = kit->read_only,
-                               .n_threads = kit->n_threads};
+    struct tsr_tier_desc env = {.size = sizeof env,
+                                .arg = &kit->setup,
+                                .read_only = kit->read_only,
+                                .n_threads = kit->n_threads};
     return tsri_tier_open(&kit->tier, &tsri_tier_disk, &env);
 }
 

@@ -77,7 +77,7 @@ static void new_request(struct sim *s, struct sim_request *r, uint64_t id)
     }
     r->n_known = r->n_tokens_told = r->n_prompt;
     r->bad_at = UINT32_MAX;
-    struct tsr_request q = {
+    struct tsr_request_desc q = {
         .size = sizeof q, .id = id, .tokens = r->truth, .n_tokens = r->n_prompt};
     if (tsr_scheduler_on_new_request(s->k.scheduler, &q) != 0)
         sim_wrong(s, "new request: %s", tsr_errmsg());
@@ -160,15 +160,15 @@ static void preempt(struct sim *s, struct sim_request *r)
 
 static void end(struct sim *s, struct sim_request *r, bool aborted)
 {
-    struct tsr_finish f = {.size = sizeof f,
-                           .id = r->id,
-                           .n_computed = r->n_computed,
-                           .n_placeholders = r->n_placeholders,
-                           .n_in_flight = r->n_in_flight,
-                           .n_tokens = r->n_known,
-                           .new_tokens = r->truth + r->n_tokens_told,
-                           .n_new_tokens = r->n_known - r->n_tokens_told,
-                           .aborted = aborted};
+    struct tsr_finish_desc f = {.size = sizeof f,
+                                .id = r->id,
+                                .n_computed = r->n_computed,
+                                .n_placeholders = r->n_placeholders,
+                                .n_in_flight = r->n_in_flight,
+                                .n_tokens = r->n_known,
+                                .new_tokens = r->truth + r->n_tokens_told,
+                                .n_new_tokens = r->n_known - r->n_tokens_told,
+                                .aborted = aborted};
     int held = tsr_scheduler_request_finished(s->k.scheduler, &f);
     if (held < 0) sim_wrong(s, "finish: %s", tsr_errmsg());
     if (held && r->state == SIM_LOADING) sim_wrong(s, "a request is held twice");
@@ -232,12 +232,12 @@ static void lose(struct sim *s, struct sim_request *r)
 {
     const struct tsri_terms *t = &s->k.scheduler->terms;
     struct tsr_prompt p = {.size = sizeof p, .tokens = r->truth, .n_tokens = r->n_known};
-    struct tsr_clear clear = {.size = sizeof clear,
-                              .space = t->spaces[sim_random(s, t->n_spaces)],
-                              .prompt = &p,
-                              .tier = -1};
-    tsr_release(t->client, r->id);
-    if (tsr_clear(s->k.cache, &clear) < 0) sim_wrong(s, "clear: %s", tsr_errmsg());
+    struct tsr_clear_desc clear = {.size = sizeof clear,
+                                   .space = t->spaces[sim_random(s, t->n_spaces)],
+                                   .prompt = &p,
+                                   .tier = -1};
+    tsr_client_release(t->client, r->id);
+    if (tsr_cache_clear(s->k.cache, &clear) < 0) sim_wrong(s, "clear: %s", tsr_errmsg());
 }
 
 /* A load within the step, or nothing found: runs in this step. */
@@ -307,12 +307,12 @@ static void build(struct sim *s)
         }
         r->n_blocks_told = r->n_blocks;
     }
-    struct tsr_step view = {.size = sizeof view,
-                            .rows = rows,
-                            .n_rows = n,
-                            .new_tokens = tokens,
-                            .n_new_blocks = counts,
-                            .new_blocks = blocks};
+    struct tsr_step_desc view = {.size = sizeof view,
+                                 .rows = rows,
+                                 .n_rows = n,
+                                 .new_tokens = tokens,
+                                 .n_new_blocks = counts,
+                                 .new_blocks = blocks};
     const void *meta;
     if (tsr_scheduler_build_connector_meta(s->k.scheduler, &view, &meta, &step->meta_bytes) != 0)
         sim_wrong(s, "build: %s", tsr_errmsg());
@@ -336,11 +336,11 @@ static void evict_somewhere(struct sim *s)
     struct sim_request *r = &s->requests[sim_random(s, s->o->n_requests)];
     struct tsr_prompt p = {.size = sizeof p, .tokens = r->truth, .n_tokens = r->n_prompt};
     uint32_t n_spaces = s->k.o.n_ranks * s->k.o.n_groups;
-    struct tsr_clear clear = {.size = sizeof clear,
-                              .space = s->k.scheduler->terms.spaces[sim_random(s, n_spaces)],
-                              .prompt = &p,
-                              .tier = -1};
-    if (tsr_clear(s->k.cache, &clear) < 0) sim_wrong(s, "clear: %s", tsr_errmsg());
+    struct tsr_clear_desc clear = {.size = sizeof clear,
+                                   .space = s->k.scheduler->terms.spaces[sim_random(s, n_spaces)],
+                                   .prompt = &p,
+                                   .tier = -1};
+    if (tsr_cache_clear(s->k.cache, &clear) < 0) sim_wrong(s, "clear: %s", tsr_errmsg());
 }
 
 static void schedule(struct sim *s)
@@ -492,19 +492,19 @@ static void check_cache(struct sim *s, const struct sim_request *r)
     uint8_t kv[CK_CHUNK * CK_LAYERS * CK_PLANES * CK_ROW_BYTES];
     struct tsr_prompt p = {.size = sizeof p, .tokens = r->truth, .n_tokens = whole};
     for (uint32_t k = 0; whole && k < t->n_spaces; k++) {
-        struct tsr_lookup io = {.size = sizeof io,
-                                .spaces = &t->spaces[k],
-                                .n_spaces = 1,
-                                .matches = rows,
-                                .matches_max = 64};
-        if (tsr_lookup(t->client, &p, &io) < 0) sim_wrong(s, "check: %s", tsr_errmsg());
+        struct tsr_lookup_desc io = {.size = sizeof io,
+                                     .spaces = &t->spaces[k],
+                                     .n_spaces = 1,
+                                     .matches = rows,
+                                     .matches_max = 64};
+        if (tsr_client_lookup(t->client, &p, &io) < 0) sim_wrong(s, "check: %s", tsr_errmsg());
         for (uint32_t m = 0; m < io.n_matches; m++) {
-            struct tsr_load load = {.size = sizeof load,
-                                    .space = t->spaces[k],
-                                    .match = &rows[m],
-                                    .prompt = &p,
-                                    .view = {.data = kv, .bytes = sizeof kv}};
-            if (tsr_load(t->client, &load, 1) != 1) continue;
+            struct tsr_load_desc load = {.size = sizeof load,
+                                         .space = t->spaces[k],
+                                         .match = &rows[m],
+                                         .prompt = &p,
+                                         .view = {.data = kv, .bytes = sizeof kv}};
+            if (tsr_client_load(t->client, &load, 1) != 1) continue;
             struct ck one = {.n_slots = CK_CHUNK};
             uint32_t rank = k / t->n_groups, g = k % t->n_groups;
             one.memory[rank][g] = kv;

@@ -180,15 +180,15 @@ bool match_row_is_right(struct kit *k, const struct kit_hits *hits, uint32_t row
 {
     const struct tsr_match *m = &hits->matches[row];
     size_t bytes = (size_t)m->n_tokens * tsri_shape_token_bytes(&k->space->shape);
-    struct tsr_load load = {.size = sizeof load,
-                            .space = k->space,
-                            .match = m,
-                            .prompt = prompt,
-                            .view = {.data = calloc(1, bytes), .bytes = bytes}};
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = k->space,
+                                 .match = m,
+                                 .prompt = prompt,
+                                 .view = {.data = calloc(1, bytes), .bytes = bytes}};
     if (!load.view.data) stop("no memory");
     uint32_t id;
     const struct stored *s = NULL;
-    bool loaded = tsr_load(k->client, &load, 1) == 1;
+    bool loaded = tsr_client_load(k->client, &load, 1) == 1;
     if (loaded && tsri_pin_handle(k->cache, m->entry, &id) == TSRI_HOST) {
         s = find_stored(k, id, stored, n, m, load.view.data);
         tsri_unpin(k->cache, id);

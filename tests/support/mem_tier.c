@@ -103,7 +103,7 @@ bool mem_tier_store_damage(struct mem_tier_store *s, const struct tsr_key *key, 
     return it != NULL;
 }
 
-static int mem_open(struct tsr_tier **out, const struct tsr_tier_env *env)
+static int mem_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
 {
     struct mem *m = calloc(1, sizeof *m);
     if (!m) return TSR_ENOMEM;

@@ -13,7 +13,7 @@
 
 void model_kit_open(struct model_kit *k, const char *path, uint32_t dtype, uint32_t n_slots)
 {
-    struct tsr_model_config config = {.size = sizeof config, .path = path, .kv_dtype = dtype};
+    struct tsr_model_desc config = {.size = sizeof config, .path = path, .kv_dtype = dtype};
     *k = (struct model_kit){.info.size = sizeof k->info};
     MUST(tsr_model_open(&k->model, tsr_executor_tiny(), &config));
     MUST(tsr_model_info(k->model, &k->info));

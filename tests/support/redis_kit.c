@@ -165,10 +165,10 @@ const char *redis_server_do(const struct redis_server *s, const char *const *arg
 int redis_kit_open(struct redis_kit *kit, const char *address)
 {
     kit->setup.address = address;
-    struct tsr_tier_env env = {.size = sizeof env,
-                               .arg = &kit->setup,
-                               .n_threads = kit->n_threads ? kit->n_threads : 2,
-                               .tenant = kit->tenant};
+    struct tsr_tier_desc env = {.size = sizeof env,
+                                .arg = &kit->setup,
+                                .n_threads = kit->n_threads ? kit->n_threads : 2,
+                                .tenant = kit->tenant};
     return tsri_tier_open(&kit->tier, &tsri_tier_redis, &env);
 }
 

@@ -274,10 +274,10 @@ int s3_kit_open(struct s3_kit *kit, const char *endpoint)
         set->access_key = S3_KIT_KEY;
         if (!set->secret_key) set->secret_key = S3_KIT_SECRET;
     }
-    struct tsr_tier_env env = {.size = sizeof env,
-                               .arg = set,
-                               .n_threads = kit->n_threads ? kit->n_threads : 2,
-                               .tenant = kit->tenant};
+    struct tsr_tier_desc env = {.size = sizeof env,
+                                .arg = set,
+                                .n_threads = kit->n_threads ? kit->n_threads : 2,
+                                .tenant = kit->tenant};
     return tsri_tier_open(&kit->tier, &tsri_tier_s3, &env);
 }
 

@@ -247,7 +247,7 @@ int wc_store_segment(struct wire_client *c, const struct tsr_space *model, uint3
     if (bytes > c->staging.bytes) return INT32_MIN;
     kit_fill(model, kit_seed(model), tokens, n, c->staging.data);
     r.space = space;
-    r.store = (struct tsr_store){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = n};
+    r.store = (struct tsr_store_desc){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = n};
     r.view.bytes = bytes;
     return wc_call(c, &r);
 }

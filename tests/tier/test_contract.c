@@ -290,7 +290,7 @@ static void reopen_tier(void)
 {
     tsri_tier_close(tier);
     tier = NULL;
-    struct tsr_tier_env env = {.size = sizeof env, .arg = place, .n_threads = N_THREADS};
+    struct tsr_tier_desc env = {.size = sizeof env, .arg = place, .n_threads = N_THREADS};
     CHECK_INT(tsri_tier_open(&tier, subject->ops, &env), 0);
 }
 
@@ -645,7 +645,7 @@ TEST(another_tenant_finds_lists_and_drops_nothing)
 {
     struct tsr_tier *mine = tier;
     struct tsr_tier_ref ref = ref_of(&medium, 1, put(&medium, 1));
-    struct tsr_tier_env env = {
+    struct tsr_tier_desc env = {
         .size = sizeof env, .arg = place, .n_threads = N_THREADS, .tenant = "another.one"};
     struct seen seen = {.n = 0};
     uint8_t found = 2;
@@ -726,7 +726,7 @@ TEST(threads_put_get_and_drop_at_once)
 #define RUN_FRESH(promise) \
     do { \
         place = subject->fresh(); \
-        struct tsr_tier_env env = {.size = sizeof env, .arg = place, .n_threads = N_THREADS}; \
+        struct tsr_tier_desc env = {.size = sizeof env, .arg = place, .n_threads = N_THREADS}; \
         if (tsri_tier_open(&tier, subject->ops, &env) == 0) { \
             RUN(promise); \
             tsri_tier_close(tier); \

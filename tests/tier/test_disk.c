@@ -251,7 +251,7 @@ TEST(a_configuration_opens_it)
     CHECK_INT(tsr_config_set(cfg, "disk_size", "64M"), 0);
     CHECK_INT(tsr_config_set(cfg, "disk_io", "threads"), 0);
     CHECK_INT(tsr_config_set(cfg, "disk_direct", "false"), 0);
-    struct tsr_tier_env env = {.size = sizeof env, .config = cfg, .n_threads = 2};
+    struct tsr_tier_desc env = {.size = sizeof env, .config = cfg, .n_threads = 2};
     CHECK_INT(tsri_tier_open(&kit.tier, &tsri_tier_disk, &env), 0);
     tsr_config_close(cfg);
     CHECK_STR(tsri_disk_mode(kit.tier), "threads, buffered");

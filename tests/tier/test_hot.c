@@ -122,7 +122,7 @@ TEST(a_key_put_again_while_pinned_has_two_lives)
 TEST(a_pool_without_a_page_does_not_open)
 {
     struct tsri_hot_setup setup = {device, PAGE - 1, PAGE};
-    struct tsr_tier_env env = {.size = sizeof env, .arg = &setup, .n_threads = 1};
+    struct tsr_tier_desc env = {.size = sizeof env, .arg = &setup, .n_threads = 1};
     struct tsr_tier *t = NULL;
     CHECK_INT(tsri_tier_open(&t, &tsri_tier_hot, &env), TSR_ECONFIG);
     CHECK(t == NULL);
@@ -133,7 +133,7 @@ TEST(a_device_out_of_memory_is_told_at_open)
 {
     if (TEST_SANITIZED) SKIP("sanitizers end the program instead");
     struct tsri_hot_setup setup = {device, (uint64_t)1 << 50, (size_t)1 << 30};
-    struct tsr_tier_env env = {.size = sizeof env, .arg = &setup, .n_threads = 1};
+    struct tsr_tier_desc env = {.size = sizeof env, .arg = &setup, .n_threads = 1};
     struct tsr_tier *t = NULL;
     CHECK_INT(tsri_tier_open(&t, &tsri_tier_hot, &env), TSR_ENOMEM);
     CHECK_HAS(tsr_errmsg(), "out of memory");
@@ -182,7 +182,7 @@ TEST(a_lost_device_costs_its_entries_and_nothing_else)
 #define RUN_ON_POOL(promise) \
     do { \
         struct tsri_hot_setup setup = {device, (uint64_t)PAGES * PAGE, PAGE}; \
-        struct tsr_tier_env env = {.size = sizeof env, .arg = &setup, .n_threads = 2}; \
+        struct tsr_tier_desc env = {.size = sizeof env, .arg = &setup, .n_threads = 2}; \
         if (tsri_tier_open(&pool, &tsri_tier_hot, &env) != 0) return 1; \
         RUN(promise); \
         tsri_tier_close(pool); \

@@ -277,7 +277,7 @@ static int open_with(const char *key, const char *value)
     CHECK_INT(tsr_config_set(cfg, "s3_endpoint", "http://127.0.0.1:1"), 0);
     int err = key ? tsr_config_set(cfg, key, value) : 0;
     struct tsr_tier *tier = NULL;
-    struct tsr_tier_env env = {.size = sizeof env, .config = cfg, .n_threads = 1};
+    struct tsr_tier_desc env = {.size = sizeof env, .config = cfg, .n_threads = 1};
     if (!err) err = tsri_tier_open(&tier, &tsri_tier_s3, &env);
     tsri_tier_close(tier);
     tsr_config_close(cfg);

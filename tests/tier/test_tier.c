@@ -25,7 +25,7 @@ static int angry_put(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
 static struct tsr_tier *open_mem(void)
 {
     struct tsr_tier *t;
-    struct tsr_tier_env env = {.size = sizeof env};
+    struct tsr_tier_desc env = {.size = sizeof env};
     CHECK_INT(tsri_tier_open(&t, &mem_tier, &env), 0);
     return t;
 }
@@ -33,7 +33,7 @@ static struct tsr_tier *open_mem(void)
 TEST(a_table_of_another_abi_or_with_holes_is_refused)
 {
     struct tsr_tier *t = (struct tsr_tier *)1;
-    struct tsr_tier_env env = {.size = sizeof env};
+    struct tsr_tier_desc env = {.size = sizeof env};
     CHECK_INT(tsri_tier_open(&t, NULL, &env), TSR_EINVAL);
     struct tsr_tier_ops ops = mem_tier;
     ops.abi = 2;
@@ -100,7 +100,7 @@ TEST(an_impossible_shape_is_refused_and_nothing_is_done)
 TEST(a_result_that_is_not_set_is_a_failure)
 {
     struct tsr_tier *t;
-    struct tsr_tier_env env = {.size = sizeof env};
+    struct tsr_tier_desc env = {.size = sizeof env};
     struct tsr_tier_ops ops = null_tier;
     ops.put = careless_put;
     CHECK_INT(tsri_tier_open(&t, &ops, &env), 0);
@@ -127,7 +127,7 @@ static int count_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_lo
 TEST(optional_members_have_their_defaults)
 {
     struct tsr_tier *t;
-    struct tsr_tier_env env = {.size = sizeof env};
+    struct tsr_tier_desc env = {.size = sizeof env};
     CHECK_INT(tsri_tier_open(&t, &null_tier, &env), 0);
     CHECK_STR(tsri_tier_name(t), "null");
     int n = 0;
@@ -158,7 +158,7 @@ static int impossible_scan(struct tsr_tier *tier, tsr_tier_scan_fn fn, void *arg
 TEST(a_scan_leaves_out_impossible_heads)
 {
     struct tsr_tier *t;
-    struct tsr_tier_env env = {.size = sizeof env};
+    struct tsr_tier_desc env = {.size = sizeof env};
     struct tsr_tier_ops ops = null_tier;
     ops.scan = impossible_scan;
     CHECK_INT(tsri_tier_open(&t, &ops, &env), 0);
@@ -173,7 +173,7 @@ TEST(the_fake_tier_fails_its_nth_call_and_counts)
     struct fake_tier_plan plan;
     fake_tier_plan_init(&plan, &mem_tier, NULL);
     struct tsr_tier *t;
-    struct tsr_tier_env env = {.size = sizeof env, .arg = &plan};
+    struct tsr_tier_desc env = {.size = sizeof env, .arg = &plan};
     CHECK_INT(tsri_tier_open(&t, &fake_tier, &env), 0);
     struct kv_entry e;
     kv_entry_init(&e, &small, 1);

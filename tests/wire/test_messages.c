@@ -281,19 +281,19 @@ static void wb_view(struct wire_bytes *b)
 static void a_store(struct tsri_request *r)
 {
     r->space = 21;
-    r->store = (struct tsr_store){.size = sizeof r->store,
-                                  .kind = 2,
-                                  .tokens = tokens,
-                                  .n_tokens = 3,
-                                  .from = 4,
-                                  .context = tokens,
-                                  .n_context = 2,
-                                  .base = 5,
-                                  .freq_set = 6,
-                                  .extra = extras,
-                                  .n_extra = 2,
-                                  .recipe = "how",
-                                  .recipe_bytes = 3};
+    r->store = (struct tsr_store_desc){.size = sizeof r->store,
+                                       .kind = 2,
+                                       .tokens = tokens,
+                                       .n_tokens = 3,
+                                       .from = 4,
+                                       .context = tokens,
+                                       .n_context = 2,
+                                       .base = 5,
+                                       .freq_set = 6,
+                                       .extra = extras,
+                                       .n_extra = 2,
+                                       .recipe = "how",
+                                       .recipe_bytes = 3};
 }
 
 static void wb_store(struct wire_bytes *b)

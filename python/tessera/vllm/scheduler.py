@@ -320,7 +320,7 @@ class SchedulerSide(ConnectorBase):
                     request.num_in_flight_tokens,
                     live.known,
                     len(news),
-                    c.STEP_RESET_BLOCKS,
+                    c.ROW_RESET_BLOCKS,
                 )
             )
             live.wake = self._next_wake(live)

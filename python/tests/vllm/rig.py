@@ -353,8 +353,8 @@ class Rig:
         space = ctypes.c_void_p()
         handle = connector._cache.handle
         check(lib.tsr_space_open(ctypes.byref(space), handle, ctypes.byref(desc.c.spaces[rank])))
-        order = c.Clear(ctypes.sizeof(c.Clear), space, None, -1)
+        order = c.ClearDesc(ctypes.sizeof(c.ClearDesc), space, None, -1)
         try:
-            return check(lib.tsr_clear(handle, ctypes.byref(order)))
+            return check(lib.tsr_cache_clear(handle, ctypes.byref(order)))
         finally:
             lib.tsr_space_close(space)
