@@ -10,6 +10,7 @@
 #ifdef TSRI_HAVE_LLAMA
 #include "llama_side.h"
 
+#include <tessera/admin.h>
 #include <tessera/blend.h>
 
 #include <math.h>

@@ -9,7 +9,6 @@
 #include "support/kv_tier.h"
 #include "support/tmpdir.h"
 
-#include <tessera/client.h>
 #include <tessera/server.h>
 
 #include <signal.h>

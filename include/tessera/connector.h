@@ -57,8 +57,8 @@
 #ifndef TESSERA_CONNECTOR_H
 #define TESSERA_CONNECTOR_H
 
+#include <tessera/admin.h>
 #include <tessera/device.h>
-#include <tessera/tessera.h>
 
 #ifdef __cplusplus
 extern "C" {

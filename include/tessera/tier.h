@@ -18,7 +18,7 @@
 #ifndef TESSERA_TIER_H
 #define TESSERA_TIER_H
 
-#include <tessera/tessera.h>
+#include <tessera/admin.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,7 +8,7 @@
 #ifndef TSRI_BASE_H
 #define TSRI_BASE_H
 
-#include <tessera/tessera.h>
+#include <tessera/admin.h>
 
 #include <stdarg.h>
 #include <stdatomic.h>

@@ -2,7 +2,7 @@
  * ask a server where one has the cache. */
 #include "blend/blend.h"
 
-#include <tessera/blend_server.h>
+#include <tessera/deliver.h>
 
 struct tsr_kv_cache {
     struct tsr_client *client;

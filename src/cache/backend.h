@@ -10,7 +10,7 @@
 
 #include "cache/core.h"
 
-#include <tessera/client.h>
+#include <tessera/server.h>
 
 struct tsri_source;
 

@@ -17,6 +17,7 @@
 #include "tier/tier.h"
 #include "wire/cells.h"
 
+#include <tessera/async.h>
 #include <tessera/policy.h>
 #include <tessera/tier.h>
 

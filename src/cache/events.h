@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 
-#include <tessera/tessera.h>
+#include <tessera/admin.h>
 
 #include <pthread.h>
 

@@ -3,7 +3,7 @@
  * can be asked for that text and nothing else. */
 #include "cli/remote.h"
 
-#include <tessera/client.h>
+#include <tessera/server.h>
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
 #include "support/deliver_kit.h"
 #include "support/served_kit.h"
 
-#include <tessera/blend_server.h>
+#include <tessera/deliver.h>
 
 static bool served;
 static struct server_kit server;

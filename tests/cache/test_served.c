@@ -5,7 +5,7 @@
 
 #include "support/fake_tier.h"
 #include "support/served_kit.h"
-#include <tessera/client.h>
+#include <tessera/server.h>
 #include "support/test.h"
 
 #include <signal.h>

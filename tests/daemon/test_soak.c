@@ -6,7 +6,7 @@
 #include "support/served_kit.h"
 #include "support/test.h"
 
-#include <tessera/client.h>
+#include <tessera/server.h>
 
 #include <errno.h>
 #include <signal.h>

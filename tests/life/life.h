@@ -18,7 +18,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <tessera/client.h>
+#include <tessera/admin.h>
+#include <tessera/async.h>
+#include <tessera/server.h>
 #include <tessera/tessera.h>
 
 #define LIFE_TENANTS 2u
