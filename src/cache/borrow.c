@@ -17,29 +17,48 @@ static uint32_t offset_in_match(const struct tsri_source_range *r)
 
 /* ---- asking ---- */
 
-/* Ranges from `first` on that fit in one request: those with the same prompt. It is sent when one of
- * them needs it, and then the server compares with it whatever it has to fetch. */
+/* A match that is not verified is compared with all of its prompt. Of verified ones it is the tokens
+ * that they cover, so that what is before and behind them need not be sent. */
+static void cut_prompt(struct tsri_request *q, struct tsri_wire_want *wants, uint32_t n)
+{
+    uint64_t begin = UINT32_MAX, end = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct tsri_wire_match *m = &wants[i].match;
+        if (!m->verified) return;
+        if (m->prompt_offset < begin) begin = m->prompt_offset;
+        if ((uint64_t)m->prompt_offset + m->n_tokens > end)
+            end = (uint64_t)m->prompt_offset + m->n_tokens;
+    }
+    if (end > q->prompt.n_tokens) return; /* not of this prompt, as the server will say */
+    q->prompt = (struct tsr_prompt){.size = sizeof q->prompt,
+                                    .tokens = q->prompt.tokens + begin,
+                                    .n_tokens = (uint32_t)(end - begin)};
+    for (uint32_t i = 0; i < n; i++)
+        wants[i].match.prompt_offset -= (uint32_t)begin;
+}
+
+/* Ranges from `first` on that fit in one request: those with the same prompt. */
 static uint32_t fill_request(const struct tsri_source *s, uint32_t first,
                              struct tsri_wire_want *out, struct tsri_request *q)
 {
-    const struct tsr_prompt *prompt = NULL, *only = s->ranges[first].wanted.prompt;
+    const struct tsr_prompt *prompt = s->ranges[first].wanted.prompt;
     uint32_t n = 0;
     for (uint32_t i = first; i < s->n && n < WANTS_MAX; i++, n++) {
         const struct tsri_source_range *r = &s->ranges[i];
-        const struct tsr_match *match = r->wanted.match;
-        if (r->wanted.prompt != only) break;
-        if (!match->verified) prompt = only;
+        if (r->wanted.prompt != prompt) break;
         out[n] = (struct tsri_wire_want){.space = s->borrow.spaces[i].number,
                                          .offset = offset_in_match(r),
                                          .n_tokens = r->n_tokens};
-        tsri_wire_match_put(match, &out[n].match);
+        tsri_wire_match_put(r->wanted.match, &out[n].match);
     }
     tsri_request_clear(q, TSRI_WIRE_RETRIEVE);
     q->retrieve = (struct tsri_wire_retrieve){
         .lease = s->borrow.lease, .n_wants = n, .wants = out, .has_prompt = prompt != NULL};
-    if (prompt)
+    if (prompt) {
         memcpy(&q->prompt, prompt,
                prompt->size < sizeof q->prompt ? prompt->size : sizeof q->prompt);
+        cut_prompt(q, out, n);
+    }
     return n;
 }
 

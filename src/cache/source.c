@@ -36,14 +36,18 @@ int tsri_source_want(struct tsri_source_range *r, const struct tsr_cache *c,
 static void place(struct tsri_source_range *r, struct tsri_meta *meta)
 {
     const struct tsri_shape *shape = r->shape;
-    uint32_t last = (r->offset + r->n_tokens - 1) / shape->cell_tokens;
-    uint32_t per_cell = tsri_shape_n_pages(shape, shape->cell_tokens);
     r->entry_tokens = meta->n_tokens;
     r->base = meta->base;
     r->freq_set = meta->freq_set;
+    r->cell_first = 0;
+    r->n_pages = meta->n_pages;
+    r->pages = tsri_meta_pages(meta);
+    if (r->n_tokens == meta->n_tokens) return; /* all of them, as most are */
+    uint32_t last = (r->offset + r->n_tokens - 1) / shape->cell_tokens;
+    uint32_t per_cell = tsri_shape_n_pages(shape, shape->cell_tokens);
     r->cell_first = r->offset / shape->cell_tokens;
     r->n_pages = tsri_min_u32((last + 1) * per_cell, meta->n_pages) - r->cell_first * per_cell;
-    r->pages = tsri_meta_pages(meta) + r->cell_first * per_cell;
+    r->pages += r->cell_first * per_cell;
 }
 
 static struct tsr_tier *pool_of(const struct tsr_cache *c)
@@ -161,8 +165,9 @@ static bool same(const struct tsri_source_range *a, const struct tsri_source_ran
            m->prompt_offset - m->entry_offset == o->prompt_offset - o->entry_offset;
 }
 
-/* What is here. An entry is compared once, however many ranges of it are asked for. */
-static void compare(struct tsri_source *s)
+/* Matches that are not verified and of what is here. An entry is compared once, however many ranges
+ * of it are asked for. */
+static void compare_nominated(struct tsri_source *s)
 {
     const struct tsri_source_range *last = NULL;
     for (struct tsri_wanted *w = find_wanted(s, false); w; w = w->next) {
@@ -170,10 +175,30 @@ static void compare(struct tsri_source *s)
         compare_one(r, last && same(last, r) ? last->result == 0 : is_wanted(r));
         last = r;
     }
-    for (uint32_t i = 0; i < s->n && !s->believes; i++) {
+}
+
+static bool same_run(const struct tsri_source_range *a, const struct tsri_source_range *b)
+{
+    const struct tsr_match *m = a->wanted.match, *o = b->wanted.match;
+    return same(a, b) && m->entry_offset == o->entry_offset && m->n_tokens == o->n_tokens;
+}
+
+/* Verified ones: their entries may have been fetched again since. */
+static void compare_verified(struct tsri_source *s)
+{
+    const struct tsri_source_range *last = NULL;
+    uint64_t n_compared = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
         struct tsri_source_range *r = &s->ranges[i];
-        if (r->result || r->where == TSRI_BELOW || !r->wanted.match->verified) continue;
-        compare_one(r, is_wanted(r));
+        const struct tsr_match *m = r->wanted.match;
+        if (r->result || r->where == TSRI_BELOW || !m->verified || !r->wanted.prompt) continue;
+        bool again = last && same_run(last, r);
+        if (!again) n_compared += m->n_tokens;
+        if (s->compare_max && n_compared > s->compare_max)
+            r->result = TSR_ERANGE;
+        else
+            compare_one(r, again ? last->result == 0 : is_wanted(r));
+        last = r;
     }
 }
 
@@ -201,7 +226,8 @@ uint32_t tsri_source_open_own(struct tsri_source *s)
         pin(s, &s->ranges[i]);
         n_below += s->ranges[i].where == TSRI_BELOW;
     }
-    compare(s);
+    compare_nominated(s);
+    compare_verified(s);
     if (s->pins) touch_hot(s);
     return n_below;
 }

@@ -98,7 +98,7 @@ struct tsri_source {
     struct tsri_source_range *ranges;
     uint32_t n;
     struct tsri_hot_pin *pins; /* [n], of those that are HOT; NULL: the pool is not asked */
-    bool believes;             /* a verified match of what is here is not compared again */
+    uint64_t compare_max;      /* tokens of verified matches here that are compared; 0: all */
     /* (optional) layer `layer` of a BELOW range stands in its pages, proven. They ascend; all begin
      * again when another tier is asked. */
     void (*layer_done)(struct tsri_source_range *r, uint32_t layer);

@@ -140,11 +140,12 @@ struct tsri_wanted *tsri_wanted_find(struct tsri_wanted *list)
 }
 
 /* A match verified in host memory: the handle says that it is the same entry still. Its tokens are
- * compared again where the prompt is at hand. */
+ * compared again where the prompt is at hand; every load does that, so nothing is copied for it. */
 static bool is_same_run(const struct tsr_match *m, const struct tsr_prompt *prompt,
                         struct tsri_meta *meta)
 {
-    return (uint64_t)m->prompt_offset + m->n_tokens <= prompt->n_tokens &&
+    return prompt->size >= offsetof(struct tsr_prompt, flags) &&
+           (uint64_t)m->prompt_offset + m->n_tokens <= prompt->n_tokens &&
            (uint64_t)m->entry_offset + m->n_tokens <= meta->n_tokens &&
            memcmp(tsri_meta_tokens(meta) + m->entry_offset, prompt->tokens + m->prompt_offset,
                   (size_t)m->n_tokens * sizeof(uint32_t)) == 0;
@@ -154,8 +155,8 @@ bool tsri_wanted_is(const struct tsri_wanted *w, const struct tsri_entry *e, str
 {
     struct tsr_prompt p;
     uint8_t extra[TSRI_EXTRA_BYTES_MAX];
+    if (w->match->verified) return is_same_run(w->match, w->prompt, meta);
     copy_prompt(&p, w->prompt);
-    if (w->match->verified) return is_same_run(w->match, &p, meta);
     if (w->n_tokens == 0 || w->n_tokens != e->n_tokens || w->match->kind != e->kind ||
         !tsri_digest_equal(&meta->digest, &w->digest) ||
         memcmp(tsri_meta_tokens(meta), p.tokens + place(w), (size_t)e->n_tokens * 4) != 0)

@@ -373,13 +373,15 @@ static uint64_t prompt_steps(struct tsri_session *x, uint32_t number, const stru
 }
 
 /* Of a retrieve: its matches that are not verified are compared with the prompt, which is walked
- * once for all that are of one space. A segment may be as long as the prompt. */
+ * once for all that are of one space. A segment may be as long as the prompt. Verified ones are
+ * compared without a walk. */
 static uint64_t retrieve_steps(struct tsri_session *x, const struct tsri_request *q, uint64_t *work)
 {
     const struct tsri_wire_retrieve *t = &q->retrieve;
     uint64_t n = t->n_wants;
     for (uint32_t i = 0, last = UINT32_MAX; i < t->n_wants && n <= TSRI_INLINE_STEPS; i++) {
         const struct tsri_wire_want *w = &t->wants[i];
+        if (t->has_prompt && w->match.verified) *work += w->match.n_tokens;
         if (!t->has_prompt || w->match.verified) continue;
         n += q->prompt.n_extra;
         if (w->match.kind != TSR_KIND_PREFIX || w->space != last)

@@ -73,6 +73,10 @@ int tsri_lookup(struct tsri_session *x, const struct tsri_request *q, struct tsr
 
 /* ---- retrieve ---- */
 
+/* Verified matches are compared with the prompt, if there is one. Those of a lookup cover a token
+ * once in each space; who names more is not served with what is more. */
+#define COMPARES_MAX TSRI_LOOKUP_SPACES_MAX
+
 /* A source, its ranges, and their matches. */
 struct lends {
     struct tsri_source source; /* first */
@@ -134,12 +138,11 @@ int tsri_lend_all(struct tsri_session *x, const struct tsri_request *q, struct t
     if (t->lease == 0) return tsri_fail(TSR_EINVAL, "retrieve: needs a lease");
     struct lends *l = tsri_session_alloc(x, TSRI_SIDE_IN, lends_bytes(t->n_wants));
     if (!l) return TSR_EAGAIN;
-    /* Its clients have compared what they call verified; there is no time to do so in the loop. */
     l->source = (struct tsri_source){.c = tsri_client_cache(x->client),
                                      .client = x->client,
                                      .ranges = l->ranges,
                                      .n = t->n_wants,
-                                     .believes = true};
+                                     .compare_max = (uint64_t)q->prompt.n_tokens * COMPARES_MAX};
     struct tsr_match *matches = (struct tsr_match *)(void *)(l->ranges + t->n_wants);
     int e = 0;
     for (uint32_t i = 0; i < t->n_wants && e == 0; i++) {

@@ -63,8 +63,8 @@ static uint32_t lend(struct lent *f, uint64_t request_id, const struct tsr_promp
         want.prompt = prompt;
         CHECK_INT(tsri_source_want(&f->ranges[i], f->k.cache, &want), 0);
     }
-    f->lends = (struct tsri_source){
-        .c = f->k.cache, .client = f->k.client, .ranges = f->ranges, .n = n, .believes = true};
+    f->lends =
+        (struct tsri_source){.c = f->k.cache, .client = f->k.client, .ranges = f->ranges, .n = n};
     return tsri_lends_open(&f->lends, request_id);
 }
 
