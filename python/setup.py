@@ -1,8 +1,8 @@
-"""Builds libtessera with the tree's own Makefile and puts it into the package.
+"""Builds libtessera with the Makefile of the tree and puts it into the package.
 
-`pip install ./python` builds in place, so the Makefile is one folder up. What the library needs to
-build is listed in docs/dependencies.md; tools/setup installs it. TESSERA_LIBRARY names a library
-that is there already and is then bundled instead.
+`pip install ./python` builds in place, so the Makefile is one folder up. docs/dependencies.md lists
+the build dependencies; tools/setup installs them. Set TESSERA_LIBRARY to bundle an existing library
+instead.
 """
 
 import os

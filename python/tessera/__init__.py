@@ -1,4 +1,4 @@
-"""Tessera: the KV cache that finds any text again. See Cache, and docs/engines.md for vLLM and
+"""Tessera: a KV cache that reuses text at any position. See Cache, and docs/engines.md for vLLM and
 SGLang: `tessera.vllm.TesseraConnector`, `tessera.sglang.TesseraStorage`."""
 
 from ._lib import TesseraError, library, library_path, set_logger
@@ -8,7 +8,7 @@ __all__ = ["Cache", "Found", "Match", "Space", "TesseraError", "library_path", "
 
 
 def __getattr__(name: str) -> str:
-    """The version is the library's, which is not loaded before something is asked of it."""
+    """The version of the library, which is loaded on first use."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     version: bytes = library().tsr_version()

@@ -18,7 +18,7 @@ __all__ = ["Block", "as_block", "as_tokens", "as_view"]
 
 @dataclass(frozen=True)
 class Block:
-    """Memory of somebody else: where it begins, its shape, its strides in bytes."""
+    """Memory of another package: its address, shape, and strides in bytes."""
 
     address: int
     shape: tuple[int, ...]
@@ -35,10 +35,10 @@ class Block:
 
 
 def as_block(data: Any, writable: bool = False) -> Block:
-    """Where an array stands. TypeError for memory that a processor cannot reach."""
+    """The memory of an array. TypeError if the CPU cannot access it."""
     if hasattr(data, "data_ptr"):  # torch
         if data.device.type != "cpu":
-            raise TypeError(f"the tensor is on {data.device}, host memory is wanted")
+            raise TypeError(f"the tensor is on {data.device}, but must be in host memory")
         item = data.element_size()
         strides = tuple(step * item for step in data.stride())
         return _checked(Block(data.data_ptr(), tuple(data.shape), strides, item, data))
@@ -84,8 +84,8 @@ def _checked(block: Block) -> Block:
 
 
 def as_tokens(tokens: Any) -> tuple[int, int, Any]:
-    """(address, count, owner) of a copy of tokens as uint32. A later load uses the prompt again;
-    what was given may have grown by then, which moves it, or may have changed."""
+    """(address, count, owner) of a copy of tokens as uint32. A later load uses the prompt again,
+    and the original may have grown, moved or changed by then."""
     face = getattr(tokens, "__array_interface__", None)
     plain = face is not None and face["typestr"] == "<u4" and len(face["shape"]) == 1
     if face is not None and plain and face.get("strides") in (None, (4,)):
@@ -109,9 +109,9 @@ def as_view(
     if len(block.shape) > lead:
         shape, strides = block.shape, block.strides
         if planes == 2 and shape[1] != 2:
-            raise ValueError(f"axis 1 is K and V, so of length 2, not {shape[1]}")
+            raise ValueError(f"axis 1 is K and V and must have length 2, not {shape[1]}")
         if shape[lead - 1] < rows:
-            raise ValueError(f"{rows} tokens are wanted, the array has {shape[lead - 1]}")
+            raise ValueError(f"{rows} tokens are required, the array has {shape[lead - 1]}")
         inner = block.item
         for n, step in zip(reversed(shape[lead:]), reversed(strides[lead:])):
             if n != 1 and step != inner:

@@ -1,9 +1,9 @@
-"""Structs and arguments of C that refuse what they cannot hold.
+"""C structs and arguments that reject values they cannot hold.
 
-ctypes cuts an integer to the width of its field without a word, and C ends a text at its first NUL:
-two salts become one, and a count becomes another. Here the one is an OverflowError and the other a
-ValueError, in every field of every struct; in an argument of a call both are ArgumentErrors of
-ctypes. No message repeats a text: it may be a salt.
+ctypes silently truncates integers to the width of a field, and C ends text at its first NUL: two
+salts could become one, and a count another. Here the first is an OverflowError and the second a
+ValueError, in every field of every struct; in arguments of calls both are ctypes.ArgumentError.
+Messages never repeat the text, because it may be a salt.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ LIMITS: dict[Any, tuple[int, int]] = {kind: _limits(kind) for kind in (*_INTEGER
 
 
 def check_text(name: str, text: bytes | None) -> None:
-    """Refuses a text that C would see the beginning of only."""
+    """Rejects text with a NUL, where C would stop reading."""
     if text is not None and 0 in text:
-        raise ValueError(f"{name}: a text with a NUL in it")
+        raise ValueError(f"{name}: text contains a NUL")
 
 
 def _check_of(kind: Any) -> Check | None:
-    """How a value for a field of that type is checked; None: ctypes itself does all there is."""
+    """The check for values of a field of that type; None: the check of ctypes is enough."""
     if kind in LIMITS:
         low, high = LIMITS[kind]
 
@@ -79,8 +79,8 @@ def _check_of(kind: Any) -> Check | None:
 
 
 class Struct(ctypes.Structure):
-    """A Structure with such fields. ctypes sets a field in one way, wherever it is given: as an
-    argument by place or by name, in a row of an array, or later."""
+    """A Structure with such fields. They are checked wherever they are set: as positional or
+    keyword arguments, in a row of an array, or later."""
 
     _sized_: tuple[str, ...] = ()  # bytes whose length is another field: a NUL is a byte there
     _checks_: dict[str, Check] = {}
@@ -105,7 +105,7 @@ def counters(row: Struct) -> dict[str, int]:
 
 
 class Text(ctypes.c_char_p):
-    """An argument that is a text. Plain c_char_p is for bytes whose length is an argument too."""
+    """A text argument. Plain c_char_p is for bytes with a separate length argument."""
 
     @classmethod
     def from_param(cls, value: Any) -> Any:
@@ -136,8 +136,8 @@ def arguments(kinds: Iterable[Any]) -> list[Any]:
 
 
 def packed_rows(kind: type[Struct], packer: struct.Struct, rows: Sequence[Sequence[int]]) -> Any:
-    """An array of structs that hold nothing but integers, from the fields of each, by a
-    struct.Struct of the same shape: a tenth of the time where there are many."""
+    """An array of structs of integers, packed with a struct.Struct of the same shape: ten times
+    faster for large arrays."""
     table = (kind * len(rows))()
     step = ctypes.sizeof(kind)
     try:

@@ -1,7 +1,7 @@
 """connector.h: one thin class for each half.
 
-Every rule (what is looked up, loaded, saved, and when) is the library's; these classes only turn
-Python values into structs and back.
+The library decides what is looked up, loaded and saved, and when; these classes only convert
+Python values to structs and back.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class SchedulerHalf:
         check(self._lib.tsr_scheduler_append_tokens(self._handle, number, first, address, count))
 
     def matched(self, number: int, n_computed: int) -> tuple[int | None, bool]:
-        """(tokens, asynchronous); (None, False): not known yet."""
+        """(tokens, asynchronous); (None, False): unknown yet."""
         found = self._lib.tsr_scheduler_get_num_new_matched_tokens(
             self._handle, number, n_computed, ctypes.byref(self._async)
         )
@@ -190,7 +190,7 @@ class SchedulerHalf:
         if len(counts) != len(rows) * self.n_groups or sum(counts) != len(blocks):
             raise ValueError(f"{len(counts)} tables of {len(blocks)} blocks for {len(rows)} rows")
         if sum(row[_N_NEW_TOKENS] for row in rows) != len(tokens):
-            raise ValueError(f"{len(tokens)} new tokens, the rows have others")
+            raise ValueError(f"{len(tokens)} new tokens, which is not what the rows say")
         table = packed_rows(c.StepRow, _STEP_ROW, rows) if rows else None
         step = c.StepDesc(
             size=ctypes.sizeof(c.StepDesc),
@@ -248,14 +248,14 @@ class SchedulerHalf:
         return check(self._lib.tsr_scheduler_reset_cache(self._handle))
 
     def keys(self, number: int, first: int, count: int) -> list[list[bytes]]:
-        """Of each whole chunk from `first` on, its keys in all spaces; at most `count` chunks."""
+        """The keys in all spaces of each whole chunk from `first` on, at most `count` chunks."""
         rows = (c.Key * (self.n_spaces * count))()
         found = check(self._lib.tsr_scheduler_keys(self._handle, number, first, count, rows))
         flat = [bytes(row.bytes) for row in rows[: self.n_spaces * found]]
         return [flat[i : i + self.n_spaces] for i in range(0, len(flat), self.n_spaces)]
 
     def events(self) -> list[tuple[int, bytes]]:
-        """(kind, key) of what entered and left the cache."""
+        """(kind, key) of entries that entered or left the cache."""
         taken: list[tuple[int, bytes]] = []
         rows = (c.Event * 512)()
         for _ in range(_EVENT_ROUNDS):
@@ -366,7 +366,7 @@ class WorkerHalf:
                 return bad
 
     def output(self) -> bytes:
-        """What is to be told to the scheduler half; empty: nothing."""
+        """The report for the scheduler half; empty: nothing to report."""
         check(
             self._lib.tsr_worker_build_connector_worker_meta(
                 self._handle, ctypes.byref(self._meta), ctypes.byref(self._meta_bytes)

@@ -28,7 +28,7 @@ class PoolPlane:
 
 @dataclass(frozen=True)
 class PoolShape:
-    """A pool of tokens, and whose KV is in it."""
+    """A token pool and the model whose KV it holds."""
 
     model: str
     weights: bytes
@@ -82,7 +82,7 @@ class KvPool:
         self._handle = c_void_p()
 
     def match(self, tokens: array[int], extra: Any, lease: int) -> int:
-        """Tokens that are known, from the first on; they stay until the lease is released."""
+        """The number of cached tokens from the start; they stay until the lease is released."""
         x = _slots(tokens, len(tokens), 0, None, extra)
         return check(self._lib.tsr_kvpool_match_prefix(self._handle, ctypes.byref(x), lease))
 
@@ -92,7 +92,7 @@ class KvPool:
     def load(
         self, tokens: array[int], count: int, n_cached: int, slots: array[int], extra: Any
     ) -> int:
-        """Loads tokens[n_cached:count] into their slots; how many of these are in place."""
+        """Loads tokens[n_cached:count] into their slots; returns how many were loaded."""
         offset = n_cached // self.chunk_tokens * self.chunk_tokens
         padded = array("q", [-1] * (n_cached - offset)) + slots
         x = _slots(tokens, count, offset, padded, extra)
@@ -100,7 +100,7 @@ class KvPool:
         return max(0, offset + loaded - n_cached)
 
     def store_start(self, tokens: array[int], slots: array[int], extra: Any, node: int) -> bool:
-        """False: the writer has too much to do."""
+        """False: the writer is too busy."""
         x = _slots(tokens, len(tokens), 0, slots, extra)
         e = self._lib.tsr_kvpool_store_kv_start(self._handle, ctypes.byref(x), node)
         if e == c.EAGAIN:
@@ -109,7 +109,7 @@ class KvPool:
         return True
 
     def written(self) -> list[int]:
-        """Nodes whose writes have ended since the last call."""
+        """Nodes whose writes have finished since the last call."""
         nodes: list[int] = []
         while True:
             count = check(

@@ -18,7 +18,7 @@ __all__ = ["TesseraError", "check", "library", "library_path", "set_logger"]
 
 
 class TesseraError(Exception):
-    """A call that the library refused: `code` is one of enum tsr_err, the text is its own words."""
+    """A failed call: `code` is one of enum tsr_err, the text is the message of the library."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ def _candidates() -> list[str]:
 
 
 def library() -> ctypes.CDLL:
-    """The library, loaded once in each process. OSError: what was tried when it is not there."""
+    """The library, loaded once per process. OSError lists what was tried if it is missing."""
     global _loaded
     if _loaded is None:
         tried = []
@@ -69,12 +69,12 @@ def declare(lib: ctypes.CDLL, prototypes: dict[str, tuple[Any, list[Any]]]) -> N
 
 
 def library_path() -> str:
-    """The file that library() has loaded, as it was named to the loader."""
+    """The file that library() has loaded, as passed to the loader."""
     return str(library()._name)
 
 
 def check(result: int) -> int:
-    """The result of a call that succeeded; the library's message as an exception otherwise."""
+    """Returns the result of a successful call; raises TesseraError with the message otherwise."""
     if result < 0:
         lib = library()
         text = lib.tsr_errmsg() or lib.tsr_strerror(result)
@@ -83,7 +83,7 @@ def check(result: int) -> int:
 
 
 def set_logger(function: Any, level_max: int = 2) -> None:
-    """Sends the library's log lines to function(level, text); None: nowhere."""
+    """Sends log lines of the library to function(level, text); None: discards them."""
     global _logger
     if function is None:
         callback = c.LogFn()

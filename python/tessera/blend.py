@@ -1,11 +1,11 @@
-"""blend.h as ctypes sees it, for engines with a compute of their own.
+"""blend.h for Python, for engines that run the model themselves.
 
     blend = Blend(cache.handle, info, profile=None, min_tokens=256, salt=None)
     report = blend.run(Ask(tokens, segments, ...), layout, executor)
 
-What is looked up, loaded, turned, selected and stored is the library's to decide; it says which
-rows to compute next, and an Executor computes them, in the memory that `layout` describes. Nothing
-here needs more than the standard library: the library's arrays are handed on where they are.
+The library decides what is looked up, loaded, rotated, selected and stored. It says which rows to
+compute next, and an Executor computes them, in the memory that `layout` describes. This module
+needs only the standard library: arrays are passed on without a copy.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def pass_visible(rows: c.ModelPass) -> list[tuple[int, list[tuple[int, int]]]]:
 
 
 class Executor(Protocol):
-    """Who computes rows, as struct tsr_executor_ops says it; failing is an exception."""
+    """Computes rows, as in struct tsr_executor_ops; raises an exception on failure."""
 
     def begin(self, rows: c.ModelPass) -> None: ...
     def layer(self, layer: int, mass: Any) -> None:
@@ -61,7 +61,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Ask:
-    """One prompt whose context shall be put in place (struct tsr_ask_desc with TSR_ASK_CONTEXT)."""
+    """A prompt whose context is to be filled in (struct tsr_ask_desc with TSR_ASK_CONTEXT)."""
 
     tokens: bytes  # uint32
     segments: Sequence[tuple[int, int]] = ()  # (first, n)
@@ -109,8 +109,8 @@ class Blend:
         self._handle = c_void_p()
 
     def run(self, ask: Ask, layout: c.KvLayout, executor: Executor) -> dict[str, float | int | str]:
-        """Puts the context of a prompt in place: token i in slot i of `layout`. The report of it;
-        an exception: what stands in those slots is of no use."""
+        """Fills in the context of a prompt: token i in slot i of `layout`. Returns the report.
+        After an exception the contents of these slots are undefined."""
         tokens, segments = _packed(ask)
         desc = c.AskDesc(
             size=ctypes.sizeof(c.AskDesc),
@@ -139,7 +139,7 @@ class Blend:
         return _told(report)
 
     def forget(self, ask: Ask) -> int:
-        """Drops what is stored of a prompt's segments, and returns how many entries that were."""
+        """Drops the stored segments of a prompt and returns the number of entries dropped."""
         if self._cache is None:
             return 0
         tokens, segments = _packed(ask)
@@ -163,7 +163,7 @@ class Blend:
         return dropped
 
     def clear(self) -> None:
-        """Drops all that is stored in its space."""
+        """Drops everything stored in its space."""
         if self._cache is None:
             return
         order = c.ClearDesc(
@@ -186,7 +186,7 @@ class Blend:
 
 def _packed(ask: Ask) -> tuple[Any, Any]:
     if len(ask.tokens) % 4:
-        raise ValueError(f"tokens of {len(ask.tokens)} bytes, no multiple of 4")
+        raise ValueError(f"tokens of {len(ask.tokens)} bytes, not a multiple of 4")
     tokens = (c_uint8 * len(ask.tokens)).from_buffer_copy(ask.tokens)
     return tokens, (c.Range * len(ask.segments))(*[c.Range(*pair) for pair in ask.segments])
 
@@ -205,7 +205,7 @@ def _take(step: c.BlendStep, executor: Executor) -> None:
     elif step.kind == c.STEP_END:
         executor.end()
     else:
-        raise RuntimeError(f"a step of kind {step.kind}")  # logits are not asked for
+        raise RuntimeError(f"unknown kind of step: {step.kind}")  # logits are not asked for
 
 
 def _floats(pointer: Any, n: int) -> Any:
@@ -213,7 +213,7 @@ def _floats(pointer: Any, n: int) -> Any:
 
 
 def _told(report: c.BlendReport) -> dict[str, float | int | str]:
-    """A report in words and numbers that travel anywhere."""
+    """A report as plain strings and numbers."""
     names = {number: name for name, number in SELECTORS.items()}
     told: dict[str, float | int | str] = {}
     for name, *_ in report._fields_:

@@ -1,8 +1,8 @@
-"""What the two halves of a blending engine tell each other.
+"""Messages between the two halves of a blending engine.
 
-The scheduler's half knows requests and decides which are blended and where their documents are;
-the worker's has the model and does it. Between them goes a BlendJob with a step, and a BlendOutcome
-comes back. Neither imports an engine or torch, so both sides and their tests can have them alone.
+The scheduler half knows the requests and decides which are blended and where their documents are;
+the worker half has the model and blends. A BlendJob goes with a step, and a BlendOutcome comes
+back. Neither needs an engine or torch, so both sides and their tests can import them.
 BlendSettings is the part of the engine's configuration that both read, each from its own copy.
 """
 
@@ -17,7 +17,7 @@ SELECTORS = ("query", "hkvd", "link", "none", "full")
 
 
 class BadBlend(Exception):
-    """Settings or marks that say nothing sensible."""
+    """Invalid settings or marks."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class BlendJob:
 
 
 def space_salt(engine: str | None, request: bytes, rank: int = 0, world: int = 1) -> bytes | None:
-    """The salt of the space that a blend of these works in, the same in both halves; None: none.
-    Ranks have other heads of the same shape, so each has a space of its own."""
+    """The salt of the space for these blends, the same in both halves; None: no salt. Ranks have
+    different heads of the same shape, so each has its own space."""
     if not engine and not request and world == 1:
         return None
     digest = hashlib.sha256()
@@ -55,7 +55,7 @@ def space_salt(engine: str | None, request: bytes, rank: int = 0, world: int = 1
 
 @dataclass(frozen=True)
 class BlendOutcome:
-    """What became of it. Not ok: every block of the context is reported as invalid."""
+    """The outcome. If not ok, every block of the context is reported as invalid."""
 
     number: int
     ok: bool
@@ -76,7 +76,7 @@ class BlendSettings:
 
 
 def blend_settings(extra: Mapping[str, Any]) -> BlendSettings | None:
-    """What kv_connector_extra_config says of blending; None: nothing, or that it is off."""
+    """The blend settings in kv_connector_extra_config; None: missing or off."""
     given = extra.get("blend", False)
     if isinstance(given, bool):
         return BlendSettings() if given else None
@@ -85,12 +85,12 @@ def blend_settings(extra: Mapping[str, Any]) -> BlendSettings | None:
     known = BlendSettings.__dataclass_fields__
     unknown = sorted(set(given) - set(known))
     if unknown:
-        raise BadBlend(f"blend: unknown key '{unknown[0]}'; known are {', '.join(sorted(known))}")
+        raise BadBlend(f"blend: unknown key '{unknown[0]}'; known keys: {', '.join(sorted(known))}")
     separators = given.get("separators", ())
     if isinstance(separators, str):
         separators = (separators,)
     if not all(isinstance(one, str) and one for one in separators):
-        raise BadBlend("blend: separators are texts of at least one character")
+        raise BadBlend("blend: separators must be strings of at least one character")
     min_tokens = given.get("min_tokens", 256)
     if isinstance(min_tokens, bool) or not isinstance(min_tokens, int) or min_tokens < 0:
         raise BadBlend(f"blend: min_tokens {min_tokens!r} is not a count")

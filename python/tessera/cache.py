@@ -43,7 +43,7 @@ Media = tuple[int, int, bytes]  # offset, tokens, hash
 
 @dataclass(frozen=True)
 class Match:
-    """Which tokens of a prompt one entry covers (struct tsr_match)."""
+    """The tokens of a prompt that one entry covers (struct tsr_match)."""
 
     offset: int
     n_tokens: int
@@ -56,7 +56,7 @@ class Match:
 
 
 class Found:
-    """What a lookup found. Keep it to load from; `tokens` is how many the matches cover."""
+    """The result of a lookup. Pass it to load(); `tokens` is the number of tokens covered."""
 
     def __init__(self, prompt: _Prompt, rows: Any, count: int, tokens: int, prefix: int) -> None:
         self._prompt = prompt
@@ -97,9 +97,9 @@ class _Prompt:
 
 
 class Cache:
-    """One cache: host memory, and the tiers that its options name. Options are those of
-    docs/config.md; `file` is a YAML file, and with `env` TESSERA_* variables count too, between
-    the file and the options."""
+    """A cache: host memory, and the tiers that its options name. Options are listed in
+    docs/config.md. `file` is a YAML file. With `env`, TESSERA_* variables override the file, and
+    options override both."""
 
     def __init__(self, file: str | None = None, env: bool = False, **options: Any) -> None:
         self._lib = library()
@@ -126,7 +126,7 @@ class Cache:
         self.close()
 
     def close(self) -> None:
-        """Writes back what is queued and closes all spaces. May be called twice."""
+        """Writes queued entries and closes all spaces. May be called twice."""
         for space in self._spaces:
             space.close()
         self._lib.tsr_client_close(self._client)
@@ -187,12 +187,12 @@ class Cache:
         return space
 
     def release(self, request: int) -> int:
-        """Gives up what lookups have leased under this id."""
+        """Releases the leases that lookups took under this id."""
         return check(self._lib.tsr_client_release(self._client, request))
 
     def flush(self) -> None:
-        """Waits until everything stored so far is in the tiers that want it; raises when some of it
-        is not (what is still in memory is written again by the next flush)."""
+        """Waits until everything stored so far is in its tiers. Raises an error if some of it could
+        not be written; the next flush retries what is still in memory."""
         check(self._lib.tsr_cache_flush(self._open()))
 
     def evict(self, free_bytes: int) -> int:
@@ -236,7 +236,7 @@ class Cache:
             need = got  # it grew in between
 
     def events(self, most: int = 1024) -> list[dict[str, Any]]:
-        """What was stored, evicted or dropped since the last call, oldest first."""
+        """Entries stored, evicted or dropped since the last call, oldest first."""
         rows = (c.Event * most)()
         count = check(self._lib.tsr_cache_events(self._open(), rows, most))
         return [
@@ -252,12 +252,12 @@ class Cache:
         ]
 
     def connected(self, timeout_ms: int = 0) -> bool:
-        """With owner="daemon": whether the server is there."""
+        """With owner="daemon": whether the server is reachable."""
         return bool(self._lib.tsr_cache_connected(self._open(), timeout_ms) == 0)
 
 
 class Space:
-    """Where KV of one model is kept; made by Cache.space()."""
+    """Holds the KV of one model; created by Cache.space()."""
 
     def __init__(self, cache: Cache, desc: c.SpaceDesc) -> None:
         self._cache = cache
@@ -302,8 +302,8 @@ class Space:
         media: Sequence[Media] = (),
         cost_s: float = 0.0,
     ) -> int:
-        """Keeps KV and returns how many tokens are new. `kv` begins at token `start`, a block
-        boundary; `context` is the system prompt a segment was computed behind."""
+        """Stores KV and returns the number of new tokens. `kv` begins at token `start`, a block
+        boundary; `context` is the system prompt before a segment when it was computed."""
         address, count, _keep = as_tokens(tokens)
         context_address, n_context, _keep_context = as_tokens(context)
         extra = _extras(adapter, salt, media)
@@ -336,8 +336,8 @@ class Space:
         media: Sequence[Media] = (),
         request: int = 0,
     ) -> Found:
-        """What of a prompt is known: its prefix, and if asked for `segments` (offset, length) or
-        text at any offset. With `request` the matches stay in place until Cache.release()."""
+        """Finds the cached parts of a prompt: its prefix and, on request, `segments` (offset,
+        length) or text at any offset. With `request`, matches stay until Cache.release()."""
         flags = c.PROMPT_PREFIX
         flags |= c.PROMPT_SEGMENTS if segments is not None else 0
         flags |= (c.PROMPT_ANY if any_offset or other_context else 0) | (
@@ -363,10 +363,10 @@ class Space:
         return Found(prompt, rows, order.n_matches, covered, order.n_prefix_tokens)
 
     def load(self, found: Found, out: Any, prefix_only: bool = True) -> int:
-        """Copies what was found into `out`, which stands for the whole prompt: token i of the
-        prompt becomes token i of `out`. Returns how many tokens from the front are in place now,
-        or with prefix_only=False how many altogether; what is gone by now is left untouched. K is
-        as it was computed: `base` of each match that was loaded says where."""
+        """Copies the matches into `out`, which has room for the whole prompt: token i of the prompt
+        becomes token i of `out`. Returns the number of tokens loaded from the start without a gap,
+        or with prefix_only=False the total. Tokens that are no longer cached are left untouched.
+        K keeps the position where it was computed: `base` of each loaded match."""
         rows = [
             i for i, match in enumerate(found.matches) if match.kind == "prefix" or not prefix_only
         ]
@@ -409,7 +409,7 @@ class Space:
         return [bytes(row.bytes) for row in rows[:count]]
 
     def prefetch(self, tokens: Any) -> int:
-        """Brings what lower tiers have of a prompt up to host memory, in the background."""
+        """Loads the parts of a prompt that lower tiers have into host memory, in the background."""
         prompt = _Prompt(tokens, None, None, ())
         return check(
             self._lib.tsr_client_prefetch(self._cache._client, self._open(), ctypes.byref(prompt.c))

@@ -1,4 +1,4 @@
-"""Which weights are these: an identity that costs nothing at start and tells models apart."""
+"""Identity of model weights: cheap at start, and different for different models."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _SAMPLES = 16
 
 
 def files_digest(path: str) -> bytes:
-    """Identity of a folder of weights: names, sizes, and samples of each file. Nobody wants to read
-    140 GB at start. Empty for what is no local folder."""
+    """Identity of a folder of weights: names, sizes, and samples of each file, because reading
+    140 GB at start takes too long. Empty if it is not a local folder."""
     folder = Path(path)
     if not path or not folder.is_dir():
         return b""

@@ -1,9 +1,8 @@
-"""Whether stored text stands anywhere in a prompt: the any-offset matcher, asked ahead of a blend.
+"""Finds stored text anywhere in a prompt, before a blend.
 
-An engine's scheduler must say whether a prompt will be blended before a worker sees it, so it looks
-into the space that the worker's blend will look into, for what that will find there: text that was
-computed behind no system prompt. It is nominated, not held: what is gone when the worker comes is
-computed.
+The scheduler of an engine must know whether a prompt will be blended before a worker sees it. So it
+looks into the space that the worker's blend will use, for text that was computed without a system
+prompt. Entries are not leased: what is evicted before the worker needs it is computed.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class KnownText:
         self._client = ctypes.c_void_p()
 
     def find(self, tokens: array[int], salt: bytes) -> tuple[int, int]:
-        """(tokens that stored text covers, where the last such run ends)."""
+        """(number of tokens covered by stored text, end of the last match)."""
         address, count = tokens.buffer_info()
         prompt = c.Prompt(
             size=ctypes.sizeof(c.Prompt), tokens=address, n_tokens=count, flags=c.PROMPT_ANY

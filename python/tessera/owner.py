@@ -1,8 +1,8 @@
-"""Who has the cache of an engine whose halves live in several processes.
+"""The owner of the cache in an engine with several processes.
 
-The scheduler's process opens it and serves it on a Unix socket (owner: embedded); workers are its
-clients. With owner: daemon both are clients of a tesserad. Options come from TESSERA_CONFIG_FILE,
-then TESSERA_* variables, then the engine's own configuration.
+The scheduler process opens the cache and serves it on a Unix socket (owner: embedded); workers
+are its clients. With owner: daemon both are clients of a tesserad. Options come from
+TESSERA_CONFIG_FILE, then TESSERA_* variables, then the engine's own configuration.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["EngineCache", "private_socket"]
 
 
 def private_socket(engine: str) -> str:
-    """A socket path that both halves of one engine find and nobody else can take."""
+    """A socket path that both halves of one engine know and no other user can take."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     folder = Path(base) / f"tessera-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -65,11 +65,11 @@ class EngineCache:
             lib.tsr_config_close(config)
 
     def connected(self, timeout_ms: int) -> bool:
-        """Whether the server is there; the owner itself always is."""
+        """Whether the server is reachable; always true for the owner itself."""
         return bool(self._lib.tsr_cache_connected(self.handle, timeout_ms) == 0)
 
     def close(self) -> None:
-        """Writes back what is queued. May be called twice."""
+        """Writes queued entries. May be called twice."""
         if self._server:
             self._lib.tsr_server_close(self._server)
             self._server = ctypes.c_void_p()

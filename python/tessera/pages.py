@@ -1,6 +1,6 @@
-"""Pages that an engine names itself: a key of its own making, and memory to keep or to fill.
+"""Pages with keys of the engine: memory to store or to fill.
 
-An engine that hashes its prompts (SGLang) hands over keys, not tokens. A page is then an entry
+An engine that hashes its own prompts (SGLang) passes keys, not tokens. A page is then an entry
 whose eight "tokens" are the 32 bytes of its key, so that the whole key is compared on every hit,
 and whose "layers" and "planes" are the pieces that the page is in. Nothing is copied in between:
 the library reads and writes the engine's memory.
@@ -52,7 +52,7 @@ class Pages:
         world: int = 1,
     ) -> None:
         if shape.piece_bytes % _WORDS:
-            raise ValueError(f"pieces of {shape.piece_bytes} bytes, no multiple of {_WORDS}")
+            raise ValueError(f"pieces of {shape.piece_bytes} bytes, not a multiple of {_WORDS}")
         self._lib = library()
         self._shape = shape
         self._space = ctypes.c_void_p()
@@ -87,14 +87,14 @@ class Pages:
         self._space = ctypes.c_void_p()
 
     def known(self, keys: Sequence[str]) -> list[bool]:
-        """Which of the keys there are."""
+        """Which of the keys exist."""
         found = [False] * len(keys)
         for row in self._lookup(keys)[0]:
             found[row.prompt_offset // _WORDS] = True
         return found
 
     def load(self, keys: Sequence[str], addresses: Sequence[int]) -> list[bool]:
-        """Fills each page whose key there is; the others are left as they were."""
+        """Fills each page whose key exists; leaves the others unchanged."""
         _check_pairs(keys, addresses)
         rows, prompt = self._lookup(keys)
         loaded = [False] * len(keys)
@@ -113,7 +113,7 @@ class Pages:
         return loaded
 
     def store(self, keys: Sequence[str], addresses: Sequence[int]) -> list[bool]:
-        """Keeps each page. False: it was refused (no room, a server that is away)."""
+        """Stores each page. False: refused (no room, or the server is unreachable)."""
         _check_pairs(keys, addresses)
         words = _words(keys)
         start = words.buffer_info()[0]

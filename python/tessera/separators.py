@@ -1,9 +1,9 @@
 """Separators between documents: how a tokenizer may spell them, and where they cut a prompt.
 
-A tokenizer spells a text by what stands around it: "##" behind a blank may be one token with that
+The tokens of a text depend on its surroundings: "##" after a blank may be one token with that
 blank. So a separator is tokenised in several contexts, without the tokens that begin a prompt, and
-every spelling counts. Blanks around a separator do not: a tokenizer gives the one behind it to the
-next word. The cutting itself is tsr_space_split().
+every result counts. Blanks around a separator do not count: a tokenizer joins the one after it to
+the next word. The library does the splitting.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def spellings(tokenizer: Any, separator: str) -> list[tuple[int, ...]]:
 
 
 def _shortest(tokenizer: Any, ids: list[int], separator: str) -> tuple[int, ...]:
-    """The fewest tokens of `ids` whose text is the separator, blanks around it aside."""
+    """The shortest run of `ids` whose text is the separator, ignoring blanks around it."""
     core = separator.strip() or separator
     # Whole beginnings are decoded: tokenizers drop a blank in front of what they decode alone.
     texts = [tokenizer.decode(ids[:i]) for i in range(len(ids) + 1)]
@@ -97,7 +97,7 @@ class Separators:
         return [(row.offset, row.n_tokens) for row in self._ranges[: check(n)]]
 
     def _stands_in(self, tokens: array[int]) -> bool:
-        """tsr_space_split() refuses a prompt without a separator as it does a malformed one."""
+        """tsr_space_split() treats a prompt without a separator like a malformed one."""
         prompt = tokens.tobytes()
         for text in self._texts:
             at = prompt.find(text)

@@ -1,5 +1,5 @@
-"""SGLang loads this by its entry point in every process: `--radix-cache-backend tessera` then names
-a radix cache that finds what it has lost, or another life has left, in Tessera."""
+"""SGLang loads this by its entry point in every process. `--radix-cache-backend tessera` then
+selects a radix cache that loads evicted text, or text from before a restart, from Tessera."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def register() -> None:
 
 
 def build(context: Any) -> Any:
-    """A radix cache for SGLang's scheduler; its own where Tessera cannot work."""
+    """A radix cache for SGLang's scheduler; SGLang's own if Tessera cannot work."""
     from .radix import build as build_radix
 
     return build_radix(context)

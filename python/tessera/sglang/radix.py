@@ -3,11 +3,11 @@
     TESSERA_HOST_SIZE=8G TESSERA_DISK_PATH=/var/cache/tessera
     python -m sglang.launch_server --model-path MODEL --radix-cache-backend tessera
 
-A request is matched in the tree first. What Tessera has beyond that SGLang sees as a hit on the
-host: when the request is admitted, slots are taken from the pool and filled, and the tree gets a
-node. When a request has finished, what of it is in the tree is stored behind SGLang's back; its
-node stays locked until the writer has read the slots. Whatever goes wrong costs a line in the log
-and the cache: SGLang then has its own tree, as without. Used by the scheduler's thread.
+A request is matched in the tree first. SGLang sees what Tessera has beyond that as a host hit:
+when the request is admitted, slots are allocated and filled, and the tree gets a node. When a
+request has finished, its part of the tree is stored in the background; its node stays locked
+until the writer has read the slots. A failure costs a log line and the cache: SGLang then uses
+its own tree. Used by the scheduler's thread.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _Result = TypeVar("_Result")
 
 
 class Refused(Exception):
-    """Something about the engine that this does not work with."""
+    """A feature of the engine that is not supported."""
 
 
 def build(context: Any) -> Any:
@@ -71,7 +71,7 @@ def build(context: Any) -> Any:
 def _refuse(context: Any) -> None:
     params = context.params
     for name, wrong in (
-        ("a radix cache that is switched off", params.disable or context.disable_radix_cache),
+        ("a disabled radix cache", params.disable or context.disable_radix_cache),
         (
             "the hierarchical cache: use --hicache-storage-backend",
             context.enable_hierarchical_cache,
@@ -128,7 +128,7 @@ def pool_shape(pool: Any, context: Any) -> PoolShape:
 def _plane(layers: list[torch.Tensor]) -> PoolPlane:
     first = layers[0]
     if any(one.shape != first.shape or one.stride() != first.stride() for one in layers):
-        raise Refused("layers of several shapes")
+        raise Refused("layers of different shapes")
     token, head, element = (step * first.element_size() for step in first.stride())
     _slots, n_heads, dim = first.shape
     return PoolPlane(
@@ -153,7 +153,7 @@ class _Offer:
 
 
 def _guarded(default: Callable[[], _Result]) -> Callable[..., Any]:
-    """A method of ours that fails says so once, and the answer is as without Tessera."""
+    """Logs a failure once, and then answers as SGLang would without Tessera."""
 
     def wrap(method: Callable[..., _Result]) -> Callable[..., _Result]:
         @functools.wraps(method)
@@ -166,7 +166,7 @@ def _guarded(default: Callable[[], _Result]) -> Callable[..., Any]:
                 if not self._complained:
                     self._complained = True
                     logger.warning(
-                        "tessera: %s failed, going on without: %s", method.__name__, error
+                        "tessera: %s failed, continuing without it: %s", method.__name__, error
                     )
                 return default()
 
@@ -190,7 +190,7 @@ class TesseraRadixCache(RadixCache):
             self._pool = KvPool(self._cache._open(), shape)
             if self._pool.chunk_tokens % self.page_size:
                 raise Refused(
-                    f"chunk_size {self._pool.chunk_tokens} is no multiple of a page's "
+                    f"chunk_size {self._pool.chunk_tokens} is not a multiple of the page size "
                     f"{self.page_size} tokens"
                 )
         except Exception:
@@ -220,7 +220,7 @@ class TesseraRadixCache(RadixCache):
 
     @_guarded(lambda: 0)
     def _offer(self, params: MatchPrefixParams, found: MatchResult) -> int:
-        """How much more of a request there is in Tessera than in the tree; kept for its load."""
+        """How many more tokens of a request Tessera has than the tree; kept for its load."""
         assert self._pool is not None
         self._forget(params.req.cache_request_handle)
         key = params.key.page_aligned(self.page_size)
@@ -238,7 +238,7 @@ class TesseraRadixCache(RadixCache):
         return more
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Any]:
-        """All that was promised, or nothing: SGLang takes no less."""
+        """Loads all that was promised, or nothing, as SGLang requires."""
         node = params.best_match_node
         loaded: tuple[int, Any] | None = self._load_back(params)
         if params.req is not None:
@@ -307,8 +307,8 @@ class TesseraRadixCache(RadixCache):
 
     @_guarded(lambda: None)
     def _store(self, req: Any, up_to: int) -> None:
-        """What a finished request has in the tree, as far as its KV is known to be written: nobody
-        has computed the last token that was sampled, and drafts beyond it may be wrong."""
+        """The part of a finished request in the tree whose KV is known to be written: the last
+        sampled token has not been computed, and drafts beyond it may be wrong."""
         assert self._pool is not None
         self._settle()
         if req.input_embeds is not None or req.positional_embed_overrides is not None:

@@ -6,12 +6,12 @@
           "class_name": "TesseraStorage", "interface_v1": 1,
           "host_size": "8G", "disk_path": "/var/cache/tessera"}'
 
-With interface_v1 pages are copied straight between SGLang's host pool and the cache, a batch in one
+With interface_v1 pages are copied directly between SGLang's host pool and the cache, a batch per
 call. Keys are SGLang's page hashes; model, weights, dtype, layout and the place of this process
-among the ranks are part of the space, which the hashes do not tell. The first rank of a machine has
-the cache and serves the others on a Unix socket; with "owner": "daemon" all are clients of a
+among the ranks are part of the space, which the hashes do not tell. The first rank of a machine
+owns the cache and serves the others on a Unix socket; with "owner": "daemon" all are clients of a
 tesserad.
-Whatever goes wrong costs a line in the log and the cache, never a request. Called from several
+A failure costs a log line and the cache, never a request. Called from several
 threads at once.
 """
 
@@ -80,7 +80,7 @@ class TesseraStorage(HiCacheStorage):
     def _complain(self, error: Exception) -> None:
         if not self._complained:
             self._complained = True
-            logger.warning("tessera: a call failed, going on without: %s", error)
+            logger.warning("tessera: a call failed, continuing without it: %s", error)
 
     def close(self) -> None:
         for pages in [self._pages, *self._flat.values()]:
@@ -106,7 +106,7 @@ class TesseraStorage(HiCacheStorage):
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         if str(host_pool_name) != "kv" and self._cache is not None:
-            self._give_up(NotImplementedError(f"host pools besides KV ({host_pool_name})"))
+            self._give_up(NotImplementedError(f"host pools other than KV ({host_pool_name})"))
 
     def _open(self, shape: PageShape, identity: dict[str, Any]) -> Pages:
         assert self._cache is not None
@@ -250,7 +250,7 @@ def _pool_shape(pool: Any) -> PageShape:
     tokens = getattr(pool, "logical_page_size", pool.page_size)
     pointers, sizes = pool.get_page_buffer_meta(torch.arange(tokens, dtype=torch.int64))
     if len(set(sizes)) != 1:
-        raise NotImplementedError("pages with pieces of several sizes")
+        raise NotImplementedError("pages with pieces of different sizes")
     for planes in (2, 1):
         layers, rest = divmod(len(pointers), planes)
         if rest:
@@ -264,7 +264,7 @@ def _pool_shape(pool: Any) -> PageShape:
         ]
         if pointers == expected:
             return PageShape(sizes[0], layers, planes, layer_stride, plane_stride)
-    raise NotImplementedError(f"host pool layout {pool.layout} with pieces like these")
+    raise NotImplementedError(f"host pool layout {pool.layout} with this page layout")
 
 
 def _pool_identity(pool: Any) -> dict[str, Any]:

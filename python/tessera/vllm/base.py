@@ -95,7 +95,7 @@ class ConnectorBase(KVConnectorBase_V1):
     def _complain(self, where: str, error: Exception) -> None:
         if where not in self._complaints:
             self._complaints.add(where)
-            logger.warning("tessera: %s failed, going on without: %s", where, error)
+            logger.warning("tessera: %s failed, continuing without it: %s", where, error)
 
     def _close(self) -> None:
         half, self._half = self._half, None

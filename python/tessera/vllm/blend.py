@@ -47,15 +47,17 @@ class BlendWorker:
     ) -> None:
         if not plugin.supported():
             known = ", ".join(version + "*" for version in plugin.VERSIONS)
-            raise Refused(f"a vLLM that is not one of {known}")
+            raise Refused(f"a vLLM version other than {known}")
         model = plugin.loaded_model()
         if model is None:
-            raise Refused("the plug-in was not there when the model was loaded: pip install it")
+            raise Refused(
+                "the plug-in was not installed when the model was loaded: run pip install"
+            )
         if len(shape.groups) > 1:
-            raise Refused("KV caches of several groups")
+            raise Refused("several KV cache groups")
         self._parts = take_apart(model, vllm_config)
         if self._parts.device.type != "cpu":
-            raise Refused(f"models on {self._parts.device.type}, which was never tried")
+            raise Refused(f"models on {self._parts.device.type}, which was never tested")
         self._block = shape.groups[0].block_tokens
         self._settings = settings
         self._cache = cache
@@ -80,7 +82,7 @@ class BlendWorker:
 
     @property
     def model(self) -> bytes:
-        """struct tsr_model_info, for whoever opens the same space."""
+        """struct tsr_model_info, to open the same space."""
         return bytes(self._info)
 
     def close(self) -> None:
@@ -107,7 +109,7 @@ class BlendWorker:
         what = f"{type(error).__name__}: {error}"
         if len(self._complaints) < 16 and what not in self._complaints:
             self._complaints.add(what)
-            logger.warning("tessera: a blend failed, vLLM computes its prompt: %s", what)
+            logger.warning("tessera: a blend failed, vLLM computes the prompt: %s", what)
 
     def _blend(self, job: BlendJob) -> dict[str, float | int | str]:
         try:
@@ -191,7 +193,7 @@ class BlendWorker:
         return blend
 
     def _hand_over(self, job: BlendJob) -> None:
-        """Into the request's pages, by the way that vLLM writes them itself."""
+        """Writes into the request's pages, the way that vLLM does."""
         n = job.n_context
         blocks = torch.tensor(job.context_blocks(self._block), dtype=torch.int64)
         if len(blocks) * self._block < n:
@@ -223,7 +225,7 @@ class _Agreed:
         both = torch.tensor([mine, -mine], dtype=torch.int64)
         torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX, group=self._group)
         if int(both[0]) != -int(both[1]):
-            raise _Apart("ranks have found different things")
+            raise _Apart("ranks disagree about the next step")
 
     def _sum(self, values: Any) -> torch.Tensor:
         total = torch.frombuffer(values, dtype=torch.float32)

@@ -6,10 +6,9 @@
         "kv_connector_extra_config": {"host_size": "8G", "disk_path": "/var/cache/tessera"}}'
 
 Its two sides, scheduler.py and worker.py, translate: vLLM's objects into numbers for the halves
-of connector.h, and back. What is looked up, loaded and saved, and when, is decided there. Whatever
-goes wrong here costs a line in the log and the cache, never a request: the connector is then
-switched off and vLLM runs as without.
-docs/engines.md has the settings and what was tested.
+of connector.h, and back. The halves decide what is looked up, loaded and saved, and when. A
+failure here costs a log line and the cache, never a request: the connector turns itself off, and
+vLLM runs as without it. docs/engines.md has the settings and what was tested.
 """
 
 from __future__ import annotations

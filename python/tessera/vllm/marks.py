@@ -56,7 +56,7 @@ Matcher = Callable[["array[int]", bytes], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Mark:
-    """What a request wants to have blended."""
+    """What to blend in a request."""
 
     segments: tuple[tuple[int, int], ...]
     system: bool
@@ -75,7 +75,7 @@ def read_wishes(params: Any) -> Mapping[str, Any] | None:
         raise BadBlend(f"tessera: {wishes!r} is not an object")
     unknown = sorted(set(wishes) - set(_KEYS))
     if unknown:
-        raise BadBlend(f"unknown key {unknown[0]!r}; known are {', '.join(_KEYS)}")
+        raise BadBlend(f"unknown key {unknown[0]!r}; known keys: {', '.join(_KEYS)}")
     for key in ("blend", "system", "any_offset"):
         if not isinstance(wishes.get(key, False), bool):
             raise BadBlend(f"{key} {wishes[key]!r} is neither true nor false")
@@ -85,7 +85,7 @@ def read_wishes(params: Any) -> Mapping[str, Any] | None:
 def checked_segments(given: Any, system: bool, n_prompt: int) -> tuple[tuple[int, int], ...]:
     """(first, n) pairs as they came from a client, ascending, with a question behind them."""
     if not isinstance(given, Sequence) or isinstance(given, (str, bytes)) or not given:
-        raise BadBlend("segments are not a list of [first, n]")
+        raise BadBlend("segments must be a list of [first, n]")
     if len(given) > _SEGMENTS_MAX:
         raise BadBlend(f"{len(given)} segments, at most {_SEGMENTS_MAX}")
     rows: list[tuple[int, int]] = []
@@ -103,9 +103,9 @@ def checked_segments(given: Any, system: bool, n_prompt: int) -> tuple[tuple[int
         end = first + n
         rows.append((first, n))
     if end >= n_prompt:
-        raise BadBlend(f"the segments end at {end} of {n_prompt} tokens: no question is left")
+        raise BadBlend(f"the segments end at {end} of {n_prompt} tokens, so there is no question")
     if system and rows[0][0] != 0:
-        raise BadBlend("the system prompt does not begin at token 0")
+        raise BadBlend("the system prompt must begin at token 0")
     return tuple(rows)
 
 
@@ -160,13 +160,15 @@ class Blending:
             return
         model = vllm_config.model_config
         if model.skip_tokenizer_init:
-            raise BadBlend("separators need the tokenizer, and skip_tokenizer_init is set")
+            raise BadBlend("separators need the tokenizer, but skip_tokenizer_init is set")
         tokenizer = cached_tokenizer_from_config(model)
         lists = []
         for text in self.settings.separators:
             found = spellings(tokenizer, text)
             if not found:
-                raise BadBlend(f"separator {text!r}: the tokenizer has no tokens for it alone")
+                raise BadBlend(
+                    f"separator {text!r}: the tokenizer always merges it with other text"
+                )
             lists.append(found)
         wanted: list[tuple[int, ...]] = []
         for i in range(max(map(len, lists))):  # the most usual ones of each first
@@ -179,7 +181,7 @@ class Blending:
             self._known_text = KnownText(cache.handle, model, salt, ranks)
             self.matcher = self._known_text.find
         elif self.settings.any_offset:
-            logger.warning("tessera: text at any offset cannot be looked for with this model")
+            logger.warning("tessera: any-offset lookup is not possible with this model")
         self.ready = True
 
     def close(self) -> None:
@@ -198,7 +200,7 @@ class Blending:
     # ---- marks --------------------------------------------------------------------------------
 
     def _mark(self, request: Request, tokens: array[int]) -> Mark | None:
-        """BadBlend or TesseraError: a mark that says nothing sensible."""
+        """BadBlend or TesseraError: an invalid mark."""
         wishes = read_wishes(request.kv_transfer_params) or {}
         if not wishes.get("blend", True):
             return None
@@ -287,8 +289,8 @@ class Blending:
         if not self._complained:
             self._complained = True
             logger.warning(
-                "tessera: a malformed chunked prompt runs as a plain request (others are only "
-                "counted): %s",
+                "tessera: malformed chunked prompt, handled as a plain request (further ones are "
+                "only counted): %s",
                 why,
             )
 
@@ -297,8 +299,7 @@ class Blending:
 
     def matched(self, name: str, n_computed: int) -> tuple[int, bool]:
         """Tokens that a blend would add, and whether between steps. A resumed request is blended
-        anew, unless what it had before is still in vLLM's blocks, or could not be blended: that is
-        computed."""
+        again, unless vLLM still has its blocks, or its blend failed: then it is computed."""
         row = self._blended[name]
         more = 0 if row.failed else max(row.mark.n_context - n_computed, 0)
         return more, self.between_steps and more > 0
@@ -350,7 +351,7 @@ class Blending:
                     isolate(row.request)  # it shall not find what an earlier blend has left
 
     def finished(self, name: str) -> dict[str, Any] | None:
-        """What the client is told: of blended requests, and of those with a malformed mark."""
+        """The report to the client, for blended requests and those with a malformed mark."""
         why = self._refused.pop(name, None)
         if why is not None:
             return {"tessera": {"blended": False, "reason": why}}
@@ -385,7 +386,7 @@ def _unsuitable(request: Request) -> str | None:
     if request.lora_request is not None:
         return "requests with an adapter are not blended"
     if request.skip_reading_prefix_cache:
-        return "requests that read no cache are not blended"  # as those for a prompt's logits
+        return "requests that bypass the cache are not blended"  # as those for a prompt's logits
     if request.pooling_params is not None or request.abort_immediately:
         return "only requests that generate are blended"
     return None

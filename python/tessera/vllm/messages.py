@@ -25,7 +25,7 @@ class TesseraMetadata(KVConnectorMetadata):
     wait: bool = False
     # Blocks that a load of this step fills, by request; None: it goes on between steps.
     loads: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
-    off: bool = False  # the scheduler's side has given up
+    off: bool = False  # the scheduler side is off
     blends: list[BlendJob] = field(default_factory=list)
 
 
@@ -50,5 +50,5 @@ class TesseraHandshake(KVConnectorHandshakeMetadata):
     it, a struct tsr_model_info without pointers, so that the scheduler finds the same space."""
 
     trouble: str | None = None
-    blend_trouble: str | None = "the worker did not say that it can"
+    blend_trouble: str | None = "the worker did not report that it is able to"
     blend_model: bytes = b""

@@ -99,7 +99,7 @@ def _check_layer(layer: Any) -> None:
         "sliding windows": getattr(attn, "sliding_window", None),
         "ALiBi": getattr(impl, "alibi_slopes", None),
         "attention sinks": getattr(impl, "sinks", None),
-        "soft caps of attention": getattr(impl, "logits_soft_cap", None) or None,
+        "soft-capped attention": getattr(impl, "logits_soft_cap", None) or None,
         "layers that share KV": getattr(impl, "kv_sharing_target_layer_name", None),
         "dual chunk attention": getattr(layer.self_attn, "dual_chunk_attention_config", None),
     }
@@ -231,7 +231,7 @@ class BlendExecutor:
 
     def begin(self, rows: c.ModelPass) -> None:
         if rows.bias:
-            raise RuntimeError("vLLM's attention takes no bias")
+            raise RuntimeError("vLLM's attention supports no bias")
         table = torch.frombuffer(pass_table(rows), dtype=torch.int32).view(-1, 3).long()
         tokens, self._positions, self._slots = table.unbind(1)
         self._positions = self._positions.contiguous()

@@ -31,7 +31,7 @@ def register() -> None:
 
 
 def supported() -> bool:
-    """Whether this is a vLLM that was looked into."""
+    """Whether this version of vLLM is supported."""
     import vllm
 
     return str(vllm.__version__).startswith(VERSIONS)

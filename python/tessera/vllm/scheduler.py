@@ -78,8 +78,8 @@ class SchedulerSide(ConnectorBase):
         policy = self._vllm_config.kv_transfer_config.kv_load_failure_policy
         if policy != "recompute":
             logger.warning(
-                "tessera: kv_load_failure_policy is '%s': a load that fails will fail its "
-                "request; set it to 'recompute'",
+                "tessera: kv_load_failure_policy is '%s': a failed load will fail its request; "
+                "set it to 'recompute'",
                 policy,
             )
         logger.info(
@@ -96,7 +96,7 @@ class SchedulerSide(ConnectorBase):
             return
         assert self._cache is not None
         if not self._cache.serves:
-            logger.warning("tessera: no KV events: a tesserad has the cache")
+            logger.warning("tessera: no KV events: the cache belongs to a tesserad")
         elif len(self._shape.groups) > 1:
             logger.warning("tessera: no KV events: several KV groups")
         else:
@@ -113,7 +113,7 @@ class SchedulerSide(ConnectorBase):
                 return
             role = self._vllm_config.kv_transfer_config
             if not (role.is_kv_producer and role.is_kv_consumer):
-                raise ValueError(f"kv_role is {role.kv_role}: blending loads and saves")
+                raise ValueError(f"kv_role is {role.kv_role}: blending needs to load and save")
             blending = Blending(settings)
             blending.open(self._cache, self._vllm_config)
             self._blending = blending
@@ -141,10 +141,10 @@ class SchedulerSide(ConnectorBase):
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
         for rank, worker in sorted(metadata.items()):
-            trouble = getattr(worker, "trouble", "it did not say")
+            trouble = getattr(worker, "trouble", "no reason given")
             if trouble and self._half is not None:
                 self._give_up(RuntimeError(f"worker {rank}: {trouble}"))
-            why = getattr(worker, "blend_trouble", "it did not say")
+            why = getattr(worker, "blend_trouble", "no reason given")
             if why and self._blending is not None:
                 self._blend_off(f"worker {rank}: {why}")
         if self._blending is not None:

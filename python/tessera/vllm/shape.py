@@ -88,7 +88,7 @@ def refuse_unsupported(vllm_config: Any, kv_cache_config: Any) -> None:
             raise Refused(f"context parallelism ({name})")
     draft = vllm_config.speculative_config
     if draft is not None and draft.method not in ("ngram", "ngram_gpu", "suffix"):
-        raise Refused(f"speculative decoding with a model of its own ({draft.method})")
+        raise Refused(f"speculative decoding with a draft model ({draft.method})")
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
         raise Refused("KV scales computed at run time (calculate_kv_scales)")
     layout = kv_cache_config.kv_cache_layout
@@ -101,12 +101,12 @@ def _group(group: Any) -> GroupShape:
     if isinstance(spec, UniformTypeKVCacheSpecs):
         inner = list(spec.kv_cache_specs.values())
         if len({one.page_size_bytes for one in inner}) > 1:
-            raise Refused("layers of one KV group with pages of several sizes")
+            raise Refused("layers of one KV group with different page sizes")
         spec = inner[0]
     if type(spec) not in _SPECS or group.is_eagle_group or group.host_resident:
         raise Refused(f"KV groups of kind {type(spec).__name__}")
     if not group.enable_kv_transfer or spec.page_size_bytes % spec.block_size:
-        raise Refused(f"KV groups of kind {type(spec).__name__} with pages like these")
+        raise Refused(f"KV groups of kind {type(spec).__name__} with this page layout")
     window = spec.sliding_window if isinstance(spec, SlidingWindowSpec) else 0
     return GroupShape(tuple(group.layer_names), spec.block_size, spec.page_size_bytes, window)
 
@@ -167,7 +167,7 @@ def group_layout(
         pages.append(page)
         strides.add(stride)
     if len(strides) != 1:
-        raise Refused("layers of one KV group with blocks of several strides")
+        raise Refused("layers of one KV group with different block strides")
     device = caches[shape.layers[0]].device.type != "cpu"
     return page_layout(pages, strides.pop(), shape.page_bytes, shape.block_tokens, n_blocks, device)
 

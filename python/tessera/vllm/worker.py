@@ -38,7 +38,7 @@ class WorkerSide(ConnectorBase):
         self._stream: torch.cuda.Stream | None = None  # that the worker was opened with
         self._blender: BlendWorker | None = None
         self._retired: BlendWorker | None = None  # of the time before this worker gave up
-        self._blend_trouble: str | None = "blending is not switched on"
+        self._blend_trouble: str | None = "blending is off"
         self._bad_blends: set[int] = set()
         self._outcomes: list[BlendOutcome] = []
         self._arrived: list[int] = []  # blends that vLLM waits for
@@ -81,7 +81,7 @@ class WorkerSide(ConnectorBase):
     def _open_worker(self) -> None:
         assert self._cache is not None
         if not self._cache.connected(_CONNECT_MS):
-            logger.warning("tessera: nobody answers at %s yet", self._cache.socket)
+            logger.warning("tessera: no server at %s yet", self._cache.socket)
         device = self._device
         if device.type == "cuda":
             self._stream = torch.cuda.current_stream(device)
@@ -113,7 +113,7 @@ class WorkerSide(ConnectorBase):
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         assert isinstance(kv_connector_metadata, TesseraMetadata)
         if kv_connector_metadata.off and self._half is not None:
-            self._abandon("the scheduler's side has given up")
+            self._abandon("the scheduler side is off")
         if self._half is None or not kv_connector_metadata.data:
             return
         try:
@@ -142,7 +142,7 @@ class WorkerSide(ConnectorBase):
         """Loads and saves of a step; False: they were not begun, and never will be."""
         if self._half is None or not meta.data:
             if meta.loads and self._half is not None:
-                self._abandon("a step came without its loads")
+                self._abandon("a step arrived without its loads")
             return False
         try:
             self._order_stream()
