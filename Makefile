@@ -1,29 +1,29 @@
-# Tessera - the KV cache that finds any text again.
+# Tessera - a KV cache that reuses text at any position.
 #
 #   make            the library, the programs, the examples and the benches
-#   make test       install what is missing, build, run every test (the README's command)
-#   make demo       a small model answers questions about documents that it has read before
+#   make test       install missing packages, build, run every test (the README's command)
+#   make demo       a small model answers questions about documents it has read before
 #   make cuda       the CUDA device, libtessera-cuda.so, with nvcc
-#   make gpu-kit    what a machine with a GPU needs to test and measure that device, in $B/gpu
-#   make check-arm  the tests of devices and models on 64-bit Arm, emulated where the machine is another
+#   make gpu-kit    everything to test and measure that device on a machine with a GPU, in $B/gpu
+#   make check-arm  the tests of devices and models on 64-bit Arm, emulated on other machines
 #   make check      the tests alone, without looking for missing packages
 #   make test-python     the tests of the Python package
 #   make test-vllm, make test-sglang   Tessera inside real engines (tools/setup --engines first)
-#   make bench-vllm      time to the first token and tokens a second inside vLLM
+#   make bench-vllm      time to first token and tokens per second inside vLLM
 #   make check-long the slow tier: fuzzers 60 s each, many more crash rounds
 #   make fuzz       build the fuzzers alone
 #   make lint       formatting, clang-tidy, cppcheck, shellcheck, ruff, mypy, man pages, layer order
 #   make install    to PREFIX (/usr/local) and LIBDIR (PREFIX/lib), below DESTDIR
-#   make uninstall  takes away what install has put there; with the same variables
+#   make uninstall  remove what install has put there, with the same variables
 #   make doc        regenerate docs/config.md and the option pages from the tables
 #   make clean
 #
 # Variables: B=build            where everything is built; side-by-side builds are B=other
-#            SAN=address,undefined | thread     sanitizer builds (use a B of their own)
+#            SAN=address,undefined | thread     sanitizer builds (use a separate B)
 #            WERROR=1           warnings are errors (CI)
-#            WITH_CUDA=1        all, check and install take in the CUDA device
-#            WITH_MODEL=1 | 0   the executor on llama.cpp's ggml must be built | is left out; if not
-#                               given, it is built where tools/setup --model has been run
+#            WITH_CUDA=1        all, check and install include the CUDA device
+#            WITH_MODEL=1 | 0   require | leave out the executor on llama.cpp's ggml; default: build it
+#                               if tools/setup --model has been run
 #            CC, CFLAGS, LDFLAGS, PREFIX, LIBDIR, DESTDIR, V=1 (show commands), T=glob (tests to run)
 
 VERSION := $(shell cat VERSION)
@@ -107,7 +107,7 @@ LLAMA_CF   := $(shell pkg-config --cflags $(LLAMA_PC)) -DTSRI_LLAMA_SYSTEM
 LLAMA_LINK := $(shell pkg-config --libs $(LLAMA_PC))
 LLAMA_LIBS := $(LLAMA_LINK)
 else ifeq ($(WITH_MODEL),1)
-$(error there is no llama.cpp for WITH_MODEL=1: run tools/setup --model (docs/dependencies.md))
+$(error no llama.cpp found for WITH_MODEL=1: run tools/setup --model (docs/dependencies.md))
 endif
 MODEL_SRC := $(wildcard src/model/*.c)
 # libllama throws: one file of ours catches.

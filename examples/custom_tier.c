@@ -1,6 +1,6 @@
-/* custom_tier.c - a storage tier of your own, entries as flat copies in a tree, and a cache above
- * it that gives up its own copy and reads the entry back. docs/backends.md goes through it;
- * tests/tier/test_contract.c holds it to what every tier must do. */
+/* custom_tier.c - a custom storage tier, with entries as flat copies in a tree, and a cache above it
+ * that drops its own copy and reads the entry back. docs/backends.md explains it;
+ * tests/tier/test_contract.c checks it like every other tier. */
 #include <tessera/tier.h>
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* hello.c - store the KV of a text once, find it again at another place in another prompt.
- * The "KV" here is made up; an engine would hand over its own. */
+/* hello.c - store the KV of a text once, find it at another position of another prompt.
+ * The "KV" here is made up; an engine would pass its own. */
 #include <tessera/tessera.h>
 
 #include <stdio.h>
@@ -71,7 +71,7 @@ int main(void)
                                                           .n_segments = 1},
                                      &lookup);
     CHECK(n_tokens);
-    printf("%d of 112 tokens are known; they stand at token %u, K was rotated for position %u\n",
+    printf("%d of 112 tokens are cached; they begin at token %u, K is rotated for position %u\n",
            n_tokens, match.prompt_offset, match.base);
 
     struct tsr_load_desc load = {.size = sizeof load,
@@ -81,7 +81,7 @@ int main(void)
     int n_loaded = tsr_client_load(client, &load, 1);
     CHECK(n_loaded);
     int same = n_loaded == 1 && memcmp(kv, again, kv_bytes) == 0;
-    printf("%zu bytes loaded, %s\n", kv_bytes, same ? "all of them right" : "WRONG");
+    printf("%zu bytes loaded, %s\n", kv_bytes, same ? "all correct" : "WRONG");
 
     free(kv);
     free(again);

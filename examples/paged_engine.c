@@ -1,9 +1,9 @@
-/* paged_engine.c - an engine whose KV memory is paged: blocks of 16 tokens, taken in any order. A
- * document is computed once and collected from the engine's blocks into the cache. In another
- * prompt it stands behind other text: it is found there and delivered straight into the blocks of
- * that prompt, layer by layer, K turned from its old position to the new one. What arrives is
- * compared with what computing it there would have given. The same calls serve an engine on a GPU:
- * option device, and the engine's streams in struct tsr_delivery_desc. */
+/* paged_engine.c - an engine with paged KV memory: blocks of 16 tokens, used in any order. A
+ * document is computed once and collected from the engine's blocks into the cache. Another prompt
+ * has it after other text: it is found there and delivered directly into the blocks of that prompt,
+ * layer by layer, with K rotated from its old position to the new one. The result is compared with
+ * computing it there. The same calls serve an engine on a GPU: set the option device, and the
+ * engine's streams in struct tsr_delivery_desc. */
 #include <tessera/deliver.h>
 
 #include <math.h>
@@ -83,7 +83,7 @@ static void keep(struct tsr_delivery *delivery, struct tsr_client *client, struc
     CHECK(tsr_delivery_collect(delivery, put, slots, DOCUMENT));
     int n = tsr_put_commit(put);
     CHECK(n);
-    printf("%d tokens kept from blocks of the engine\n", n);
+    printf("%d tokens stored from blocks of the engine\n", n);
 }
 
 /* A prompt with the document somewhere in it. */

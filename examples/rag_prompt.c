@@ -1,7 +1,7 @@
 /* rag_prompt.c - prompts of a retrieval system: a system prompt, documents in any order, a
- * question, with a separator behind each part but the last. What is known is loaded, what is not is
- * "computed" and stored; the second prompt has the same documents in another order and finds all of
- * them. */
+ * question, with a separator after each part but the last. Cached parts are loaded, the others are
+ * "computed" and stored. The second prompt has the same documents in another order and finds them
+ * all. */
 #include <tessera/tessera.h>
 
 #include <stdio.h>
@@ -58,7 +58,7 @@ static void run(const uint32_t *tokens, uint32_t n)
     CHECK(known);
     int n_parts = tsr_space_split(space, tokens, n, parts, PARTS_MAX);
     CHECK(n_parts);
-    printf("%u tokens in %d parts: %d known\n", n, n_parts, known);
+    printf("%u tokens in %d parts: %d cached\n", n, n_parts, known);
     uint32_t m = 0;
     for (int i = 0; i < n_parts; i++) {
         size_t bytes = parts[i].n_tokens * tsr_space_token_bytes(space);
