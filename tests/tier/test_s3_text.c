@@ -76,9 +76,8 @@ TEST(a_list_that_breaks_off_is_no_list)
 TEST(what_is_not_well_formed_is_no_list)
 {
     static const char *const wrong[] = {
-        "<ListBucketResult><Contents><Key>t/&nope;</Key><Size>1</Size></Contents></"
-        "ListBucketResult>",
-        "<ListBucketResult><Contents><Key>t/&#0;</Key><Size>1</Size></Contents></ListBucketResult>",
+        "<ListBucketResult><Contents><Key>t/&nope;</Key></Contents></ListBucketResult>",
+        "<ListBucketResult><Contents><Key>t/&#0;</Key></Contents></ListBucketResult>",
         "<ListBucketResult></ListBucketResult><ListBucketResult></ListBucketResult>",
         "<ListBucketResult><Contents></ListBucketResult>",
         "<List><ListBucketResult></ListBucketResult></List>",
