@@ -84,7 +84,7 @@ void tsri_check_host_memory(const struct tsri_options *o, struct tsri_finding *f
     available *= 1024;
     limit_by_groups(&total, &available);
     if (o->host_size > total) {
-        tsri_finding_say(f, TSRI_DOCTOR_FAIL, "host_size %s, but at most %s can be had", want,
+        tsri_finding_say(f, TSRI_DOCTOR_FAIL, "host_size %s, but this machine has at most %s", want,
                          tsri_cli_size(total, have));
         tsri_finding_advise(f, "set host_size below %s",
                             tsri_cli_size(available < total ? available : total, have));
@@ -106,7 +106,7 @@ void tsri_check_overcommit(const struct tsri_options *o, struct tsri_finding *f)
     if (!read_number(path, "", &mode)) {
         tsri_finding_say(f, TSRI_DOCTOR_WARN, "not known: %s cannot be read", path);
     } else if (mode == 2) {
-        tsri_finding_say(f, TSRI_DOCTOR_WARN, "never: all of host_size counts at open");
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "never: all of host_size is reserved at open");
         tsri_finding_advise(f, "lower host_size if open fails, or as root: echo 0 > %s", path);
     } else {
         tsri_finding_say(f, TSRI_DOCTOR_OK, "%s", mode == 0 ? "heuristic" : "always");
@@ -136,7 +136,7 @@ void tsri_check_memlock(const struct tsri_options *o, struct tsri_finding *f)
     char size[32], want[32], cost[128] = "";
     if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) {
         tsri_finding_say(f, TSRI_DOCTOR_WARN, "not known: %s", strerror(errno));
-        tsri_finding_advise(f, "ask the system why: every process has this limit");
+        tsri_finding_advise(f, "check the limit with ulimit -l");
         return;
     }
     bool endless = limit.rlim_cur == RLIM_INFINITY;
@@ -152,8 +152,8 @@ void tsri_check_memlock(const struct tsri_options *o, struct tsri_finding *f)
     }
     tsri_finding_say(f, TSRI_DOCTOR_WARN, "limit %s, less than host_size %s%s", size,
                      tsri_cli_size(o->host_size, want), cost);
-    tsri_finding_advise(f, "only matters where a device copies from host memory and its driver "
-                           "keeps to the limit: ulimit -l unlimited, or LimitMEMLOCK=infinity in "
+    tsri_finding_advise(f, "only matters if a device copies from host memory and its driver "
+                           "respects the limit: ulimit -l unlimited, or LimitMEMLOCK=infinity in "
                            "a systemd unit");
 }
 
@@ -196,7 +196,7 @@ void tsri_check_disk_path(const struct tsri_checked_disk *d, struct tsri_finding
     bool exists = strcmp(at, d->path) == 0;
     if (stat(at, &st) != 0) {
         tsri_finding_say(f, TSRI_DOCTOR_FAIL, "%s: %s", shown, strerror(errno));
-        tsri_finding_advise(f, "make the directory, or set %s_path to another", d->name);
+        tsri_finding_advise(f, "create the directory, or change %s_path", d->name);
     } else if (!S_ISDIR(st.st_mode)) {
         tsri_finding_say(f, TSRI_DOCTOR_FAIL, "%s is not a directory", shown);
         tsri_finding_advise(f, "set %s_path to a directory", d->name);
@@ -204,11 +204,11 @@ void tsri_check_disk_path(const struct tsri_checked_disk *d, struct tsri_finding
         tsri_finding_say(f, TSRI_DOCTOR_FAIL, "%s: %s", shown, strerror(errno));
         tsri_finding_advise(f, "make it readable and writable for this user");
     } else if (exists && (st.st_mode & 0077)) {
-        tsri_finding_say(f, TSRI_DOCTOR_WARN, "%s can be entered by others (mode %04o)", shown,
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "%s is open to other users (mode %04o)", shown,
                          (unsigned)st.st_mode & 07777);
-        tsri_finding_advise(f, "tokens and KV are user data: chmod 700 it");
+        tsri_finding_advise(f, "tokens and KV are user data: run chmod 700");
     } else {
-        tsri_finding_say(f, TSRI_DOCTOR_OK, "%s%s", exists ? "" : "will be made in ", shown);
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "%s%s", exists ? "" : "will be created in ", shown);
     }
 }
 

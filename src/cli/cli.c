@@ -6,9 +6,12 @@
  * usage error, and applied later, because files and environment come before flags. */
 #include "cli/cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+#define LINE_WIDTH 95
 
 /* ---- what commands use ---- */
 
@@ -44,6 +47,21 @@ int tsri_cli_failed(void)
     return tsri_cli_fail("%s", tsr_errmsg());
 }
 
+/* In lines that fit a terminal; what is in brackets stays together. */
+static void print_usage(const struct tsri_program *p, const struct tsri_command *c, FILE *to)
+{
+    int margin = fprintf(to, "usage: %s %s", p->name, c->name), at = margin;
+    for (const char *word = c->usage, *end; *word; word = end + strspn(end, " ")) {
+        int depth = 0;
+        for (end = word; *end && (*end != ' ' || depth > 0); end++)
+            depth += (*end == '[') - (*end == ']');
+        int n = (int)(end - word);
+        if (at + 1 + n > LINE_WIDTH) at = fprintf(to, "\n%*s", margin, "") - 1;
+        at += fprintf(to, " %.*s", n, word);
+    }
+    fputc('\n', to);
+}
+
 int tsri_cli_usage(const struct tsri_cli *cli, const char *fmt, ...)
 {
     va_list ap;
@@ -51,8 +69,7 @@ int tsri_cli_usage(const struct tsri_cli *cli, const char *fmt, ...)
     print_error(fmt, ap);
     va_end(ap);
     if (cli->command)
-        fprintf(stderr, "usage: %s %s %s\n", cli->program->name, cli->command->name,
-                cli->command->usage);
+        print_usage(cli->program, cli->command, stderr);
     else
         fprintf(stderr, "try: %s help\n", cli->program->name);
     return CLI_USAGE;
@@ -60,8 +77,7 @@ int tsri_cli_usage(const struct tsri_cli *cli, const char *fmt, ...)
 
 int tsri_cli_want_args(const struct tsri_cli *cli, int min, int max)
 {
-    if (cli->n_args < min)
-        return tsri_cli_usage(cli, "%s: an argument is missing", cli->command->name);
+    if (cli->n_args < min) return tsri_cli_usage(cli, "%s: missing argument", cli->command->name);
     if (cli->n_args > max)
         return tsri_cli_usage(cli, "%s: unexpected argument '%s'", cli->command->name,
                               cli->args[max]);
@@ -170,22 +186,22 @@ static int print_help(const struct tsri_program *p)
 {
     printf("usage: %s [FLAGS] COMMAND [FLAGS] [ARGUMENTS]\n\nCommands:\n", p->name);
     print_overview(p, "", stdout);
-    printf(
-        "  help           this text; %s help COMMAND says more\n\n"
-        "Flags:\n"
-        "  --config=FILE  read options from this YAML file\n"
-        "  --KEY=VALUE    set an option; tessera config show lists them\n"
-        "  --json         print JSON, where a command can\n"
-        "  --log-level=LEVEL  error, warn (default), info or debug: log lines on standard error\n"
-        "  --help         help about the program or the command\n"
-        "  --version      the version number alone\n",
-        p->name);
+    printf("  help           print this text, or the help of a command: %s help COMMAND\n\n"
+           "Flags:\n"
+           "  --config=FILE  read options from this YAML file\n"
+           "  --KEY=VALUE    set an option; tessera config show lists all options\n"
+           "  --json         print JSON, if the command supports it\n"
+           "  --log-level=LEVEL  log to standard error: error, warn (default), info or debug\n"
+           "  --help         print help for the program or a command\n"
+           "  --version      print the version number\n",
+           p->name);
     return 0;
 }
 
 static int print_command_help(const struct tsri_program *p, const struct tsri_command *c)
 {
-    printf("usage: %s %s %s\n\nTo %s.\n\n%s", p->name, c->name, c->usage, c->help, c->details);
+    print_usage(p, c, stdout);
+    printf("\n%c%s.\n\n%s", toupper(c->help[0]), c->help + 1, c->details);
     return 0;
 }
 
@@ -383,7 +399,7 @@ static int no_command(struct tsri_cli *cli)
     take_command(cli, words, sizeof words);
     for (int i = 0; i < cli->program->n_commands; i++) {
         if (!name_starts(&cli->program->commands[i], words)) continue;
-        tsri_cli_note("'%s' needs one of its subcommands:", words);
+        tsri_cli_note("'%s' needs a subcommand:", words);
         print_overview(cli->program, words, stderr);
         return CLI_USAGE;
     }
@@ -413,7 +429,7 @@ static int run(struct walk *w)
     }
     if (!cli->command) return no_command(cli);
     if (cli->json && !usage_has(cli->command, "json", 4, &value))
-        return tsri_cli_usage(cli, "%s: has no JSON form", cli->command->name);
+        return tsri_cli_usage(cli, "%s: no JSON output", cli->command->name);
     load_config(cli);
     return cli->command->run(cli);
 }

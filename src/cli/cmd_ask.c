@@ -252,8 +252,8 @@ static int check_fit(const struct asking *a)
 {
     size_t n = a->dialog.n_tokens, context = a->reader.info.context;
     if (n + 1 <= context) return 0;
-    return tsri_cli_fail("the prompt has %zu tokens (%zu segments of documents), the model's "
-                         "context %zu: leave out some documents",
+    return tsri_cli_fail("the prompt has %zu tokens (%zu pieces of documents), the model's "
+                         "context has %zu: use fewer documents",
                          n, a->dialog.n_segments - 1, context);
 }
 
@@ -268,7 +268,7 @@ static int pose(struct asking *a, const char *question)
     if (!e) e = check_fit(a);
     if (e) return e;
     if (later && d->n_tokens + 1 > r->n_slots)
-        return tsri_cli_fail("the dialog no longer fits: %zu tokens", d->n_tokens);
+        return tsri_cli_fail("the conversation is too long: %zu tokens", d->n_tokens);
     /* A dialog cannot move to another session, so that it gets room for more from the start. */
     size_t room = d->n_tokens + a->answer_max;
     return later ? 0 : tsri_reader_make_room(r, tsri_cli_flag(a->cli, "chat") ? 4 * room : room);
@@ -312,7 +312,7 @@ static int read_flags(struct asking *a)
     const char *selector = tsri_cli_flag(cli, "selector");
     int found = selector ? tsr_selector_find(selector) : TSR_SELECT_DEFAULT;
     if (found < 0)
-        return tsri_cli_usage(cli, "--selector=%s: not one of query, hkvd, link, none, full",
+        return tsri_cli_usage(cli, "--selector=%s: must be query, hkvd, link, none or full",
                               selector);
     a->ask.selector = (uint32_t)found;
     if (tsri_cli_flag(cli, "ratio")) a->ask.flags |= TSR_ASK_RATIO;
@@ -381,7 +381,7 @@ static int all_turns(struct asking *a)
         e = one_turn(a, line);
     }
     free(line);
-    if (!e && a->n_turns == 0) return tsri_cli_fail("%s: no question in it", a->chat_name);
+    if (!e && a->n_turns == 0) return tsri_cli_fail("%s: no questions found", a->chat_name);
     return e;
 }
 
@@ -389,12 +389,12 @@ static int all_turns(struct asking *a)
 static int check_question(const struct tsri_cli *cli, const char *chat)
 {
     if (chat && cli->n_args > 0)
-        return tsri_cli_usage(cli, "--chat and '%s': a file of questions is --chat=FILE",
+        return tsri_cli_usage(cli, "--chat and '%s': for a file of questions, use --chat=FILE",
                               cli->args[0]);
     int e = tsri_cli_want_args(cli, chat ? 0 : 1, chat ? 0 : 1);
     if (e || chat) return e;
     if (strlen(cli->args[0]) > QUESTION_BYTES_MAX)
-        return tsri_cli_fail("a question of %zu bytes", strlen(cli->args[0]));
+        return tsri_cli_fail("the question is too long: %zu bytes", strlen(cli->args[0]));
     if (cli->args[0][strspn(cli->args[0], " \t\r\n")] == 0)
         return tsri_cli_usage(cli, "the question is empty");
     return 0;

@@ -26,7 +26,7 @@ static void check_huge_pages(const struct tsri_options *o, struct tsri_finding *
     (void)o;
     if (!tsri_read_line(path, text, sizeof text)) {
         tsri_finding_say(f, TSRI_DOCTOR_WARN, "not known: %s cannot be read", path);
-        tsri_finding_advise(f, "without huge pages large caches are a little slower");
+        tsri_finding_advise(f, "without huge pages, large caches are slightly slower");
     } else if (strstr(text, "[never]")) {
         tsri_finding_say(f, TSRI_DOCTOR_WARN, "never");
         tsri_finding_advise(f, "as root: echo madvise > %s", path);
@@ -75,7 +75,7 @@ static void check_simd(const struct tsri_options *o, struct tsri_finding *f)
         return;
     }
     tsri_finding_say(f, TSRI_DOCTOR_WARN, "%s", features);
-    tsri_finding_advise(f, "plain C is used: hashing and conversion are slower here");
+    tsri_finding_advise(f, "the plain C code is used: hashing and conversion are slower");
 }
 
 static const struct {

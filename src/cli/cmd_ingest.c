@@ -28,7 +28,7 @@ static int ingest_document(struct ingesting *x, const struct tsri_document *doc)
         if (!e) e = tsri_dialog_add_document(&d, &part);
         if (!e) e = tsri_dialog_add_nothing(&d);
         if (!e && d.n_tokens > r->info.context)
-            e = tsri_cli_fail("%s: a piece of %zu tokens; the model's context is %u", doc->name,
+            e = tsri_cli_fail("%s: a piece has %zu tokens, the model's context has %u", doc->name,
                               d.n_tokens, r->info.context);
         if (!e) e = tsri_reader_make_room(r, d.n_tokens);
         struct tsr_blend_report report = {.size = sizeof report};
@@ -43,7 +43,7 @@ static int ingest_document(struct ingesting *x, const struct tsri_document *doc)
                                    .flags = TSR_ASK_FILL};
         if (!e && tsr_blend_ask(r->blend, &ask, r->logits, &report) < 0) e = tsri_cli_failed();
         if (!e && report.reasons & TSR_BLEND_REFUSED)
-            e = tsri_cli_fail("%s: the store has no room for it", doc->name);
+            e = tsri_cli_fail("%s: the store is full", doc->name);
         x->n_tokens += report.n_tokens;
         x->n_stored += report.n_stored;
         tsri_dialog_fini(&d);

@@ -326,8 +326,7 @@ static int print_matches(const struct inspect *x)
 {
     struct tsri_table t;
     char name[33];
-    tsri_table_init(&t, "rlrllll",
-                    "tokens|of the prompt|document|of the document|match|found as|context");
+    tsri_table_init(&t, "rlrllll", "tokens|in prompt|document|in document|match|found as|context");
     for (uint32_t i = 0; i < x->n_matches; i++) {
         const struct tsr_match *m = &x->matches[i];
         const struct span_source *from = source_of(x, m);
@@ -364,8 +363,8 @@ static int print_all(const struct inspect *x, const struct found *found, uint64_
     printf("prompt: %zu tokens, %u found (%.1f %%)\n", n, x->n_found,
            100.0 * x->n_found / (double)n);
     if (n_other)
-        printf("%llu of them saw other text when they were computed: a lookup returns them only "
-               "with TSR_PROMPT_OTHER\n",
+        printf("%llu of them were computed after other text: lookups return them only with "
+               "TSR_PROMPT_OTHER\n",
                (unsigned long long)n_other);
     if (x->store.n_unread)
         printf("%zu entries of the store could not be read\n", x->store.n_unread);
@@ -414,7 +413,7 @@ int tsri_cmd_inspect(struct tsri_cli *cli)
     if (tsri_remote_wanted(cli)) return tsri_server_inspect(cli);
     int status = tsri_cli_want_args(cli, 1, 1);
     if (!status && tsri_cli_flag(cli, "space") && !tsri_cli_flag(cli, "store"))
-        status = tsri_cli_usage(cli, "--space is one of a store: --store is missing");
+        status = tsri_cli_usage(cli, "--space needs --store or --connect");
     if (!status) status = inspect(&x);
     tsr_client_close(x.client);
     tsr_space_close(x.space);

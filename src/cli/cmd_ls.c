@@ -38,7 +38,7 @@ static void print_json(const struct tsri_store *s)
 static int print_table(const struct tsri_cli *cli, const struct tsri_store *s)
 {
     struct tsri_table t;
-    tsri_table_init(&t, "lllrrrr", "key|space|kind|tokens|layers|KV a token|on disk");
+    tsri_table_init(&t, "lllrrrr", "key|space|kind|tokens|layers|KV per token|on disk");
     uint64_t bytes = 0, tokens = 0;
     char a[32], b[32], key[33], space[33];
     for (size_t i = 0; i < s->n_entries; i++) {
@@ -74,7 +74,7 @@ int tsri_cmd_ls(struct tsri_cli *cli)
     else if (order && strcmp(order, "size") == 0)
         compare = by_size;
     else if (order && strcmp(order, "key") != 0)
-        return tsri_cli_usage(cli, "--order is key, size or eviction, not %s", order);
+        return tsri_cli_usage(cli, "--order=%s: must be key, size or eviction", order);
     struct tsri_store s;
     status = tsri_store_open(&s, cli, cli->args[0], false);
     if (status) return status;

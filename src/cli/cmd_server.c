@@ -58,7 +58,8 @@ static int read_rows(struct tsri_remote *r, struct rows *rows)
         next = a->reply.next;
         bool ok = next > before && keep(rows, a->reply.entries, a->reply.n);
         tsri_link_end(a);
-        if (!ok) return tsri_cli_fail("the list of the server cannot be kept");
+        if (!ok)
+            return tsri_cli_fail("cannot read the list of the server: bad reply, or no memory");
     }
     return 0;
 }
@@ -114,7 +115,7 @@ static int print_rows(const struct tsri_cli *cli, const struct rows *rows)
     struct tsri_table t;
     char key[33], space[33], size[32], tiers[40];
     uint64_t tokens = 0, bytes = 0;
-    tsri_table_init(&t, "lllrrlrr", "key|space|kind|tokens|KV|in|in use|pinned");
+    tsri_table_init(&t, "lllrrlrr", "key|space|kind|tokens|KV|tiers|in use|pinned");
     for (size_t i = 0; i < rows->n; i++) {
         const struct tsri_wire_entry *e = &rows->list[i];
         tsri_cli_hex(e->key, 16, key);
@@ -145,7 +146,7 @@ int tsri_server_ls(struct tsri_cli *cli)
     int status = tsri_cli_want_args(cli, 0, 0);
     if (status) return status;
     if (order && strcmp(order, "key") != 0 && strcmp(order, "size") != 0)
-        return tsri_cli_usage(cli, "--order is key or size with --connect, not %s", order);
+        return tsri_cli_usage(cli, "--order=%s: must be key or size with --connect", order);
     status = tsri_remote_open(&r, cli);
     if (status) return status;
     status = read_rows(&r, &rows);
@@ -169,7 +170,7 @@ int tsri_server_evict(struct tsri_cli *cli)
     if (status) return status;
     tsri_remote_clear(&q, TSRI_WIRE_EVICT);
     if (!tsri_parse_size(cli->args[0], &q.bytes) || q.bytes == 0)
-        return tsri_cli_usage(cli, "%s is no size", cli->args[0]);
+        return tsri_cli_usage(cli, "%s: not a size", cli->args[0]);
     return call_and_say(cli, &q, "evicted");
 }
 
@@ -230,7 +231,7 @@ int tsri_cmd_flush(struct tsri_cli *cli)
     tsri_remote_close(&r);
     if (e < 0) return CLI_FAILED;
     if (n_lost)
-        return tsri_cli_fail("%llu entries were lost before they could be written below",
+        return tsri_cli_fail("%llu entries were lost before they were written to a lower tier",
                              (unsigned long long)n_lost);
     puts(cli->json ? "{\"flushed\":true}" : "flushed");
     return 0;
@@ -244,7 +245,7 @@ static int load_prompt(struct tsri_cli *cli, struct tsri_prompt_file *f, struct 
     if (tsri_prompt_file_load(f, cli->args[0]) < 0) return tsri_cli_failed();
     if (f->prompt.bytes || f->n_documents) {
         tsri_prompt_file_fini(f);
-        return tsri_cli_fail("%s: a server has tokens: the prompt must be one of tokens, without "
+        return tsri_cli_fail("%s: a server stores tokens: the prompt must be tokens, without "
                              "documents",
                              cli->args[0]);
     }
@@ -322,7 +323,7 @@ static void print_match_json(const struct tsri_wire_match *m, bool first)
 static int print_matches(const struct tsri_cli *cli, const struct tsri_reply *reply)
 {
     struct tsri_table t;
-    tsri_table_init(&t, "rllllll", "tokens|of the prompt|of the entry|kind|match|context|in");
+    tsri_table_init(&t, "rllllll", "tokens|in prompt|in entry|kind|match|context|tier");
     for (uint32_t i = 0; i < reply->n; i++) {
         const struct tsri_wire_match *m = &reply->matches[i];
         tsri_table_add(&t, "%u", m->n_tokens);
@@ -369,6 +370,6 @@ int tsri_server_inspect(struct tsri_cli *cli)
     struct tsri_request q;
     tsri_remote_clear(&q, TSRI_WIRE_LOOKUP);
     if (tsri_cli_flag(cli, "store"))
-        return tsri_cli_usage(cli, "inspect: --store or --connect, not both");
+        return tsri_cli_usage(cli, "inspect: use --store or --connect, not both");
     return ask_prompt(cli, &q, inspect);
 }

@@ -114,7 +114,7 @@ int tsri_cmd_stat(struct tsri_cli *cli)
     int status = tsri_cli_want_args(cli, 0, 0);
     if (status) return status;
     if (prometheus && cli->json)
-        return tsri_cli_usage(cli, "stat: --json or --prometheus, not both");
+        return tsri_cli_usage(cli, "stat: use --json or --prometheus, not both");
     status = tsri_remote_wanted(cli) ? tsri_remote_config(cli) : tsri_cli_config(cli);
     if (status) return status;
     struct tsr_cache *cache;

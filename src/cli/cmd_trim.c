@@ -56,7 +56,7 @@ int tsri_cmd_evict(struct tsri_cli *cli)
     if (status) return status;
     uint64_t want;
     if (!tsri_parse_size(cli->args[1], &want) || want == 0)
-        return tsri_cli_usage(cli, "%s is no size", cli->args[1]);
+        return tsri_cli_usage(cli, "%s: not a size", cli->args[1]);
     return drop_while(cli, "evicted", until_bytes, &want);
 }
 

@@ -6,108 +6,108 @@
 
 /* X(id, name, usage, one line of help, details) */
 /* clang-format off */
-#define TSRI_COMMANDS(X)                                                                           \
+#define TSRI_COMMANDS(X) \
     X(ask, "ask", "[--model=FILE] [--doc=FILE] [--docs=DIR] [--system=TEXT] [--ratio=R] [--selector=NAME] [--profile=FILE] [--no-gate] [--max=N] [--temperature=T] [--top-p=P] [--seed=N] [--weights=TYPE] [--device=NAME] [--threads=N] [--stats] [--compare] [--json] [--chat[=FILE] | QUESTION]", \
-      "answer a question about documents, which are read once, ever",                              \
-      "Documents are read by the model piece by piece, and what it made of them is kept in a\n"    \
-      "store: in the user's cache folder, or where the option disk_path says. The next question\n" \
-      "about them, in any company and order, finds them known. The answer goes to standard\n"     \
-      "output, then a line about its cost to standard error.\n"                                    \
-      "  --model=FILE     a llama, qwen2 or qwen3 GGUF file (default: TESSERA_MODEL, or the\n"     \
-      "                   SmolLM2 of tools/setup --model)\n"                                        \
-      "  --doc=FILE       a document; may be given again; - is standard input\n"                    \
-      "  --docs=DIR       every text file below a folder\n"                                         \
-      "  --system=TEXT    the system prompt\n"                                                      \
-      "  --ratio=R        share of what is known to compute anew, as 0.05 or 5%\n"                  \
-      "  --selector=NAME  how that is chosen: query, hkvd, link, none, full\n"                      \
-      "  --profile=FILE   what was measured of the model (default: found by the model)\n"           \
-      "  --no-gate        do not compute more where trouble is predicted\n"                         \
-      "  --max=N          longest answer in tokens (default: 256)\n"                                \
-      "  --temperature=T, --top-p=P, --seed=N  draw tokens; without them always the likeliest\n"    \
+      "answer a question about documents", \
+      "The model reads each document once. The result is kept in a store, and later questions reuse\n" \
+      "it, with any documents in any order. The store is in the user's cache folder, or at the\n" \
+      "option disk_path. Prints the answer to standard output, and its cost to standard error.\n" \
+      "  --model=FILE     GGUF file of a llama, qwen2 or qwen3 model (default: TESSERA_MODEL, or the\n" \
+      "                   model that tools/setup --model installs)\n" \
+      "  --doc=FILE       a document; repeat it for more; - is standard input\n" \
+      "  --docs=DIR       all text files in a folder and its subfolders\n" \
+      "  --system=TEXT    system prompt\n" \
+      "  --ratio=R        share of the reused tokens to recompute, such as 0.05 or 5%\n" \
+      "  --selector=NAME  how to choose these tokens: query, hkvd, link, none or full\n" \
+      "  --profile=FILE   profile of the model, from tessera-lab calibrate (default: the one that is\n" \
+      "                   installed for the model)\n" \
+      "  --no-gate        do not recompute more when the profile predicts a poor answer\n" \
+      "  --max=N          maximum length of the answer in tokens (default: 256)\n" \
+      "  --temperature=T, --top-p=P, --seed=N  sample tokens (default: take the most likely one)\n" \
       "  --weights=q8_0   convert the weights while loading: more memory, faster on some machines\n" \
-      "  --device=NAME    cpu, or a device of ggml such as cuda\n"                                  \
-      "  --threads=N      of the processor\n"                                                       \
-      "  --stats          more about the cost; --compare: also compute it all and say how far off\n" \
-      "  --chat[=FILE]    several turns, a question a line, of FILE or of standard input\n")        \
+      "  --device=NAME    cpu, or a ggml device such as cuda\n" \
+      "  --threads=N      number of CPU threads\n" \
+      "  --stats          print more about the cost\n" \
+      "  --compare        also compute the whole prompt; print how far off the answer is, and the time\n" \
+      "  --chat[=FILE]    several questions, one per line, from FILE or standard input\n") \
     X(ingest, "ingest", "[--json] [--model=FILE] [--system=TEXT] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] PATH ...", \
-      "read documents into the store ahead of questions",                                          \
-      "Files, or folders with everything below them. Model, system prompt and store must be\n"     \
-      "those of the questions; what is there already is not computed again.\n")                    \
-    X(config_show, "config show", "[--json] [KEY ...]",                                            \
-      "show every option, its value and where it came from",                                       \
-      "Flags stand before the environment, the environment before the file, the file before\n"     \
-      "the default. With KEYs, only those options.\n")                                             \
-    X(config_check, "config check", "[--json] FILE",                                               \
-      "check a configuration file",                                                                \
-      "Reads the file alone, without environment and flags. Says ok and exits 0, or names the\n"   \
-      "place and the mistake and exits 1.\n")                                                      \
-    X(config_doc, "config doc", "[--man]",                                                         \
-      "write the manual of all options",                                                           \
-      "Markdown, or mdoc for the manual page with --man. Made from the table that the options\n"   \
-      "themselves are made from.\n")                                                               \
-    X(stat, "stat", "[--json | --prometheus] [--all] [--connect[=SOCKET]]",                        \
-      "print the metrics of a cache",                                                              \
-      "Opens a cache with the given configuration and prints what it counted; metrics that are\n"  \
-      "0 are left out of the table unless --all is given.\n"                                       \
-      "  --connect[=SOCKET]  of the cache of a server\n")                                          \
-    X(doctor, "doctor", "[--json]",                                                                \
-      "check this machine against the configuration",                                              \
-      "Each line is ok, warn (works, but slower or less than asked) or fail, with what to do.\n"   \
-      "Exits 1 when a line says fail.\n")                                                          \
+      "read documents into the store before the first question", \
+      "PATH is a file, or a folder with everything in it. Use the model, system prompt and store of\n" \
+      "the questions. Documents that are already in the store are not computed again.\n") \
+    X(config_show, "config show", "[--json] [KEY ...]", \
+      "show all options, their values and where the values come from", \
+      "Flags override the environment, the environment overrides the file, and the file overrides\n" \
+      "the defaults. With KEYs, shows only these options.\n") \
+    X(config_check, "config check", "[--json] FILE", \
+      "check a configuration file", \
+      "Checks the file alone, without environment and flags. Prints ok and exits 0, or prints the\n" \
+      "mistake with its place and exits 1.\n") \
+    X(config_doc, "config doc", "[--man]", \
+      "print the manual of all options", \
+      "Prints Markdown, or the manual page with --man.\n") \
+    X(stat, "stat", "[--json | --prometheus] [--all] [--connect[=SOCKET]]", \
+      "print the metrics of a cache", \
+      "Opens a cache with the given configuration and prints its metrics.\n" \
+      "  --all               also print metrics that are 0\n" \
+      "  --connect[=SOCKET]  the metrics of a running server\n") \
+    X(doctor, "doctor", "[--json]", \
+      "check this machine against the configuration", \
+      "Prints one line per check: ok, warn (it works, but slower or with less than configured) or\n" \
+      "fail, and what to do about it. Exits 1 if a check fails.\n") \
     X(inspect, "inspect", "[--json] [--store=DIR | --connect[=SOCKET]] [--space=HEX] PROMPT-FILE", \
-      "show how a prompt would be matched",                                                        \
-      "The documents of the file are stored in a cache in memory, then its prompt is looked up\n"  \
-      "as a prefix, by segments and at any offset. The file is one JSON object; a TEXT is a\n"     \
-      "list of tokens, or a string, which is cut at words for show:\n"                             \
-      "  \"prompt\"     TEXT, or a list of them, which are then its segments; required\n"          \
-      "  \"system\"     TEXT, the system prompt before it\n"                                       \
-      "  \"documents\"  list of what is stored, each a TEXT or an object with \"text\",\n"         \
-      "               \"kind\" (segment or prefix) and \"behind\", the system prompt it saw\n"     \
-      "  --store=DIR   look in this store too; its KV is not read, and a cache may be using it\n"  \
-      "  --connect[=SOCKET]  look in the cache of a server instead; the file has tokens then\n"    \
-      "  --space=HEX   beginning of the fingerprint of its space, where it has several\n"          \
-      "Options such as --chunk_size, --match_min_tokens and --min_match_ratio count.\n")           \
-    X(ls, "ls", "[--json] [--order=ORDER] DIR | --connect[=SOCKET]",                               \
-      "list what a store directory, or a server, holds",                                           \
-      "Reads only, also while a cache uses the directory.\n"                                       \
-      "  --order=ORDER  key (default), size, or eviction: the first ones would go first\n"         \
-      "  --connect[=SOCKET]  of a server: what it has in memory and in the tiers below\n")         \
-    X(verify, "verify", "[--json] [--repair] DIR",                                                 \
-      "read a whole store and name every bad cell",                                                \
-      "Compares every cell with its checksum and exits 1 when one is bad.\n"                       \
-      "  --repair  drop entries with bad cells; the store must not be in use\n")                   \
-    X(evict, "evict", "[--json] DIR SIZE | --connect[=SOCKET] SIZE",                               \
-      "drop the entries that would go first",                                                      \
-      "In eviction order, until SIZE bytes (as 500M) of entries are dropped. The space is given\n"  \
-      "back by compaction. The store must not be in use.\n"                                        \
-      "  --connect[=SOCKET]  of a server: until SIZE bytes of its host memory are free\n")         \
-    X(clear, "clear", "[--json] [--space=HEX] DIR | --connect[=SOCKET]",                           \
-      "drop every entry of a store, or of a server",                                               \
-      "The store must not be in use.\n"                                                            \
-      "  --space=HEX  only those of the space whose fingerprint begins so\n"                       \
-      "  --connect[=SOCKET]  of a server: everything that is not in use, in every tier\n")         \
-    X(compact, "compact", "[--json] DIR",                                                          \
-      "give the bytes of dropped entries back to the file system",                                 \
-      "The store must not be in use.\n")                                                           \
-    X(warm, "warm", "[--json] DIR | --connect[=SOCKET]",                                           \
-      "read a store into the page cache, or into the memory of a server",                          \
-      "For caches that do not bypass it (disk_direct=false), after a restart of the machine.\n"    \
-      "  --connect[=SOCKET]  brings up what a server has in lower tiers, while memory is free\n")  \
-    X(flush, "flush", "[--json] [--connect[=SOCKET]]",                                             \
-      "have a server write everything down",                                                       \
-      "Returns when what was stored before is in the tiers that want it, and survives a crash.\n") \
-    X(pin, "pin", "[--json] [--connect[=SOCKET]] [--space=HEX] PROMPT-FILE",                       \
-      "keep the text of a prompt in a server's memory",                                            \
-      "What of the prompt is known, as prefix and by segments, is not evicted until it is\n"       \
-      "unpinned as often. The file is that of inspect, with tokens.\n"                             \
-      "  --space=HEX  beginning of the fingerprint of the space, where the server has several\n")  \
-    X(unpin, "unpin", "[--json] [--connect[=SOCKET]] [--space=HEX] PROMPT-FILE",                   \
-      "undo pin",                                                                                  \
-      "Of the same prompt; returns how many entries were pinned.\n")                               \
-    X(version, "version", "[--json]",                                                              \
-      "print version, libraries and features",                                                     \
-      "Version, compiler, the libraries in use, the processor features that count, and the\n"     \
-      "model and the store that `tessera ask` uses where no flag names others.\n")
+      "show which cached text a prompt would match", \
+      "Stores the documents of the file in a cache in memory, then looks up the prompt as a prefix,\n" \
+      "by segments and at any offset. The file is one JSON object. A TEXT is a list of tokens, or a\n" \
+      "string, which is split into words:\n" \
+      "  \"prompt\"     TEXT, or a list of TEXTs, which are its segments; required\n" \
+      "  \"system\"     TEXT, the system prompt before it\n" \
+      "  \"documents\"  list of documents to store, each a TEXT or an object with \"text\", \"kind\"\n" \
+      "               (segment or prefix) and \"behind\", the system prompt it was computed after\n" \
+      "  --store=DIR         also search this store; reads no KV, and works while a cache uses it\n" \
+      "  --connect[=SOCKET]  search the cache of a server instead; the file must have tokens\n" \
+      "  --space=HEX         first digits of the space's fingerprint, if there are several spaces\n" \
+      "Options such as --chunk_size, --match_min_tokens and --min_match_ratio apply.\n") \
+    X(ls, "ls", "[--json] [--order=ORDER] DIR | --connect[=SOCKET]", \
+      "list the entries of a store or a server", \
+      "Only reads, and works while a cache uses the store.\n" \
+      "  --order=ORDER       key (default), size, or eviction: the next to be evicted first\n" \
+      "  --connect[=SOCKET]  the entries of a server, in memory and in lower tiers\n") \
+    X(verify, "verify", "[--json] [--repair] DIR", \
+      "check all data of a store against its checksums", \
+      "Prints every bad cell, and exits 1 if there is one.\n" \
+      "  --repair  remove entries with bad cells; the store must not be in use\n") \
+    X(evict, "evict", "[--json] DIR SIZE | --connect[=SOCKET] SIZE", \
+      "remove the entries that would be evicted next", \
+      "Removes entries in eviction order until they amount to SIZE bytes (such as 500M). Compact the\n" \
+      "store to free the disk space. The store must not be in use.\n" \
+      "  --connect[=SOCKET]  on a server: evict until SIZE bytes of its host memory are free\n") \
+    X(clear, "clear", "[--json] [--space=HEX] DIR | --connect[=SOCKET]", \
+      "remove all entries of a store or a server", \
+      "The store must not be in use.\n" \
+      "  --space=HEX         only the space whose fingerprint begins with these digits\n" \
+      "  --connect[=SOCKET]  on a server: everything that is not in use, in all tiers\n") \
+    X(compact, "compact", "[--json] DIR", \
+      "free the disk space of removed entries", \
+      "The store must not be in use.\n") \
+    X(warm, "warm", "[--json] DIR | --connect[=SOCKET]", \
+      "read a store into the page cache, or into a server's memory", \
+      "For caches that use the page cache (disk_direct=false), after a reboot.\n" \
+      "  --connect[=SOCKET]  load entries from a server's lower tiers, while it has free memory\n") \
+    X(flush, "flush", "[--json] [--connect[=SOCKET]]", \
+      "make a server write all its entries to lower tiers", \
+      "Returns when everything that was stored before is written and survives a crash.\n") \
+    X(pin, "pin", "[--json] [--connect[=SOCKET]] [--space=HEX] PROMPT-FILE", \
+      "keep a prompt in a server's memory", \
+      "Pins the cached parts of the prompt: its prefix and its segments. They are not evicted until\n" \
+      "they are unpinned as many times. The file is the same as for inspect, with tokens.\n" \
+      "  --space=HEX  first digits of the space's fingerprint, if the server has several spaces\n") \
+    X(unpin, "unpin", "[--json] [--connect[=SOCKET]] [--space=HEX] PROMPT-FILE", \
+      "undo pin", \
+      "Takes the file that was given to pin. Prints the number of entries that were unpinned.\n") \
+    X(version, "version", "[--json]", \
+      "print the version, libraries and CPU features", \
+      "Prints version, compiler, libraries, CPU features, and the default model and store of\n" \
+      "`tessera ask`.\n")
 /* clang-format on */
 
 #endif

@@ -21,13 +21,13 @@ void tsri_check_device(const char *name, struct tsri_finding *f)
     char memory[96];
     int e = tsri_device_open(&d, name, NULL);
     if (e) {
-        tsri_finding_say(f, TSRI_DOCTOR_OK, "not here: %s", tsr_errmsg());
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "not available: %s", tsr_errmsg());
         return;
     }
     e = tsri_device_info(d, &info);
     if (e) {
-        tsri_finding_say(f, TSRI_DOCTOR_WARN, "opened, but: %s", tsr_errmsg());
-        tsri_finding_advise(f, "a device in this state is not used; look at its driver");
+        tsri_finding_say(f, TSRI_DOCTOR_WARN, "opened, but not working: %s", tsr_errmsg());
+        tsri_finding_advise(f, "the device is not used; check its driver");
     } else {
         name_memory(&info, memory, sizeof memory);
         tsri_finding_say(f, TSRI_DOCTOR_OK, "%s; %s", info.text, memory);

@@ -94,12 +94,12 @@ int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model, const
     d->context = info.context;
     if (!system) system = DEFAULT_SYSTEM;
     char *text = render(model, system, (info.caps & TSR_MODEL_CHAT) != 0);
-    if (!text) return tsri_cli_fail("the chat template of the model failed: %s", tsr_errmsg());
+    if (!text) return tsri_cli_fail("the model's chat template failed: %s", tsr_errmsg());
     char *one = strstr(text, MARK_1), *two = one ? strstr(one, MARK_2) : NULL;
     char *three = two ? strstr(two, MARK_3) : NULL;
     int e = 0;
     if (!three) {
-        e = tsri_cli_fail("the chat template of the model leaves out messages");
+        e = tsri_cli_fail("the model's chat template drops messages");
     } else {
         *three = 0;
         d->turn = strdup(two + strlen(MARK_2));
@@ -179,7 +179,7 @@ int tsri_dialog_add_question(struct tsri_dialog *d, const char *question)
     if (!e) e = add_text(d, d->tail, strlen(d->tail), TSR_TEXT_SPECIAL);
     if (e) return e;
     if (d->n_tokens - documents >= d->context)
-        return tsri_cli_fail("the question alone has %zu tokens; the model's context is %u",
+        return tsri_cli_fail("the question alone has %zu tokens, the model's context has %u",
                              d->n_tokens - documents, d->context);
     return 0;
 }

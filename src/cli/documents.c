@@ -103,13 +103,13 @@ static int add_file(struct tsri_documents *d, const char *path, bool skip)
     char *text = NULL;
     size_t bytes = 0, at = 0;
     int e = fstat(fileno(f), &st) == 0 && S_ISDIR(st.st_mode)
-                ? tsri_cli_fail("%s is a folder: --docs=%s reads what is in it", path, path)
+                ? tsri_cli_fail("%s is a folder: use --docs=%s", path, path)
                 : read_all(f, shown, &text, &bytes);
     if (!standard) fclose(f);
     if (e) return e;
     const char *what = not_text(text, bytes, &at);
     if (what && skip) {
-        tsri_cli_note("%s %s, left out", path, what);
+        tsri_cli_note("%s %s: skipped", path, what);
     } else if (what) {
         e = at ? tsri_cli_fail("%s %s (byte %zu)", shown, what, at)
                : tsri_cli_fail("%s %s", shown, what);
@@ -149,7 +149,7 @@ int tsri_documents_add_folder(struct tsri_documents *d, const char *path)
         if (f->fts_info == FTS_F) e = add_file(d, f->fts_path, true);
     }
     fts_close(walk);
-    if (!e && d->n == before) return tsri_cli_fail("%s: no documents in it", path);
+    if (!e && d->n == before) return tsri_cli_fail("%s: no documents found", path);
     return e;
 }
 

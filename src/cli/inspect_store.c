@@ -38,7 +38,7 @@ static int fail_spaces(const struct tsri_store *s, const char *path, const char 
         if (n++ >= SPACES_TOLD) break;
         strcat(strcat(line, n > 1 ? ", " : " "), hex);
     }
-    return tsri_cli_fail("%s: %s; --space is one of%s", path, why, line);
+    return tsri_cli_fail("%s: %s; choose one with --space:%s", path, why, line);
 }
 
 /* Keeps the entries of one space. */
@@ -49,7 +49,7 @@ static int choose_space(struct tsri_store *s, const char *path, const char *spac
         struct tsri_store_entry *e = &s->entries[i];
         if (space && !begins(e, space)) continue;
         if (n && !same_space(e, &s->entries[0]))
-            return fail_spaces(s, path, space ? "several spaces begin so" : "has several spaces");
+            return fail_spaces(s, path, space ? "several spaces match" : "has several spaces");
         struct tsri_store_entry kept = *e;
         *e = s->entries[n]; /* nothing is lost: the list may have to be told */
         s->entries[n++] = kept;

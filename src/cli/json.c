@@ -14,7 +14,7 @@ json_t *tsri_json_parse(const char *text, size_t bytes, const char *name, size_t
         size_t further = e.line > 1 ? (size_t)e.line - 1 : 0;
         tsri_fail(TSR_EINVAL, "%s:%zu:%d: %s", name, line + further, e.column, e.text);
     } else if (!json_is_object(v)) {
-        tsri_fail(TSR_EINVAL, "%s:%zu: a JSON object expected", name, line);
+        tsri_fail(TSR_EINVAL, "%s:%zu: expected a JSON object", name, line);
         json_decref(v);
         v = NULL;
     }

@@ -84,7 +84,7 @@ static bool find_ggml(char *text, size_t bytes)
     const char *(*version)(void);
     void *symbol = dlsym(library, "ggml_version");
     memcpy(&version, &symbol, sizeof version); /* ISO C has no cast from a pointer to data */
-    snprintf(text, bytes, "%s", symbol ? version() : "of a version that it does not tell");
+    snprintf(text, bytes, "%s", symbol ? version() : "unknown version");
     return true;
 }
 
@@ -158,7 +158,8 @@ bool tsri_store_find(const struct tsr_config *config, char *text, size_t bytes)
         tsri_reader_store(config, text, bytes);
     else
         snprintf(text, bytes, "%s",
-                 config ? "none: disk_enabled is false" : "not known: the configuration is wrong");
+                 config ? "none: disk_enabled is false"
+                        : "not known: the configuration is invalid");
     return on;
 }
 
@@ -168,8 +169,8 @@ void tsri_check_model(struct tsri_finding *f)
     bool found = tsri_model_find(text, sizeof text);
     tsri_finding_say(f, found ? TSRI_DOCTOR_OK : TSRI_DOCTOR_WARN, "%s", text);
     if (!found)
-        tsri_finding_advise(f, "only for tessera ask: run tools/setup --model, or name a GGUF file "
-                               "with TESSERA_MODEL");
+        tsri_finding_advise(f, "only for tessera ask: run tools/setup --model, or set "
+                               "TESSERA_MODEL to a GGUF file");
 }
 
 /* As a disk tier is checked; but ask goes on without a store, so nothing here is a failure. */
@@ -181,7 +182,7 @@ void tsri_check_store(const struct tsr_config *config, struct tsri_finding *f)
         return;
     }
     if (access(path, F_OK) != 0) {
-        tsri_finding_say(f, TSRI_DOCTOR_OK, "%.480s, not made yet", path);
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "%.480s, not created yet", path);
         return;
     }
     struct tsri_checked_disk d = {.name = "disk", .path = path};

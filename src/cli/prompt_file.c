@@ -99,7 +99,7 @@ static int text_cut(struct tsri_prompt_text *t)
 static int text_append(struct tsri_prompt_text *t, const struct tsri_prompt_text *more)
 {
     if (t->n_tokens && more->n_tokens && !t->bytes != !more->bytes)
-        return tsri_fail(TSR_EINVAL, "strings and tokens in one prompt");
+        return tsri_fail(TSR_EINVAL, "cannot mix strings and tokens in a prompt");
     if (more->bytes) {
         int err = byte_room(t, more->n_bytes);
         if (err) return err;
@@ -126,7 +126,7 @@ static int fail_in(const char *member, size_t i, int err)
 static int only(const json_t *object, const char *const *names, size_t n, const char *what)
 {
     const char *unknown = tsri_json_unknown(object, names, n);
-    return unknown ? tsri_fail(TSR_EINVAL, "\"%s\" is none of %s", unknown, what) : 0;
+    return unknown ? tsri_fail(TSR_EINVAL, "unknown member \"%s\": must be %s", unknown, what) : 0;
 }
 
 static int read_tokens(const json_t *list, struct tsri_prompt_text *out)
@@ -135,7 +135,7 @@ static int read_tokens(const json_t *list, struct tsri_prompt_text *out)
         const json_t *v = json_array_get(list, i);
         json_int_t n = json_integer_value(v);
         if (!json_is_integer(v) || n < 0 || n > UINT32_MAX)
-            return tsri_fail(TSR_EINVAL, "token %zu: a whole number up to %u expected", i,
+            return tsri_fail(TSR_EINVAL, "token %zu: expected a whole number up to %u", i,
                              UINT32_MAX);
         int err = token_room(out);
         if (err) return err;
@@ -149,7 +149,7 @@ static int read_text(const json_t *v, struct tsri_prompt_text *out)
 {
     if (!v) return 0;
     if (json_is_array(v)) return read_tokens(v, out);
-    if (!json_is_string(v)) return tsri_fail(TSR_EINVAL, "a string or a list of tokens expected");
+    if (!json_is_string(v)) return tsri_fail(TSR_EINVAL, "expected a string or a list of tokens");
     size_t n = json_string_length(v);
     if (n == 0) return 0;
     int err = byte_room(out, n);
@@ -163,17 +163,17 @@ static int read_document(const json_t *v, struct tsri_prompt_document *d)
 {
     static const char *const names[] = {"text", "kind", "behind"};
     if (!json_is_object(v)) return read_text(v, &d->text);
-    int err = only(v, names, TSRI_COUNT(names), "text, kind and behind");
+    int err = only(v, names, TSRI_COUNT(names), "text, kind or behind");
     const json_t *kind = json_object_get(v, "kind");
     const char *word = kind ? json_string_value(kind) : "segment";
     if (!err && (!word || (strcmp(word, "segment") != 0 && strcmp(word, "prefix") != 0)))
-        err = tsri_fail(TSR_EINVAL, "kind: \"segment\" or \"prefix\" expected");
+        err = tsri_fail(TSR_EINVAL, "kind: expected \"segment\" or \"prefix\"");
     if (err) return err;
     d->prefix = strcmp(word, "prefix") == 0;
     err = read_text(json_object_get(v, "text"), &d->text);
     if (!err) err = read_text(json_object_get(v, "behind"), &d->behind);
     if (!err && d->prefix && d->behind.n_tokens)
-        err = tsri_fail(TSR_EINVAL, "a prefix stands behind nothing");
+        err = tsri_fail(TSR_EINVAL, "a prefix cannot have \"behind\"");
     return err;
 }
 
@@ -181,7 +181,7 @@ static int read_documents(const json_t *list, struct tsri_prompt_file *f)
 {
     size_t n = json_array_size(list);
     if (!list) return 0;
-    if (!json_is_array(list)) return tsri_fail(TSR_EINVAL, "documents: a list expected");
+    if (!json_is_array(list)) return tsri_fail(TSR_EINVAL, "documents: expected a list");
     if (n > DOCUMENTS_MAX) return tsri_fail(TSR_ERANGE, "more than %u documents", DOCUMENTS_MAX);
     f->documents = calloc(n ? n : 1, sizeof *f->documents);
     if (!f->documents) return no_memory();
@@ -253,12 +253,12 @@ static int put_system_first(struct tsri_prompt_file *f)
 static int read_file(const json_t *v, struct tsri_prompt_file *f)
 {
     static const char *const names[] = {"documents", "system", "prompt"};
-    int err = only(v, names, TSRI_COUNT(names), "documents, system and prompt");
+    int err = only(v, names, TSRI_COUNT(names), "documents, system or prompt");
     if (!err) err = read_documents(json_object_get(v, "documents"), f);
     if (!err && (err = read_text(json_object_get(v, "system"), &f->system)))
         tsri_fail(err, "system: %s", tsr_errmsg());
     if (!err) err = read_prompt(json_object_get(v, "prompt"), f);
-    if (!err && f->prompt.n_tokens == 0) err = tsri_fail(TSR_EINVAL, "there is no prompt");
+    if (!err && f->prompt.n_tokens == 0) err = tsri_fail(TSR_EINVAL, "no prompt");
     if (!err && f->system.n_tokens) err = put_system_first(f);
     return err;
 }

@@ -79,7 +79,7 @@ static int open_model(struct tsri_reader *r, struct tsri_cli *cli)
     const char *model = tsri_reader_model(tsri_cli_flag(cli, "model"), path, sizeof path);
     if (model == path && access(path, R_OK) != 0)
         return tsri_cli_fail("no model is installed: run `tools/setup --model` in the source "
-                             "folder, or name one with --model=FILE");
+                             "folder, or use --model=FILE");
     int e = tsri_cli_flag_count(cli, "threads", 1, 512, &threads);
     if (e) return e;
     struct tsr_model_desc config = {.size = sizeof config,
@@ -130,7 +130,7 @@ static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
     e = use_device(cli);
     if (e) return e;
     if (tsr_cache_open(&r->cache, cli->config) == 0) return 0;
-    tsri_cli_note("going on without the store: %s", tsr_errmsg());
+    tsri_cli_note("continuing without the store: %s", tsr_errmsg());
     if (tsr_config_set(cli->config, "disk_enabled", "false") < 0 ||
         tsr_cache_open(&r->cache, cli->config) < 0)
         return tsri_cli_failed();
@@ -208,7 +208,7 @@ void tsri_reader_close(struct tsri_reader *r)
     tsr_blend_close(r->blend);
     tsr_blend_close(r->plain);
     if (r->cache && tsr_cache_flush(r->cache) < 0)
-        tsri_cli_note("not everything was kept: %s", tsr_errmsg());
+        tsri_cli_note("not everything was stored: %s", tsr_errmsg());
     tsr_cache_close(r->cache);
     tsr_model_close(r->model);
     free(r->logits);

@@ -83,7 +83,7 @@ int tsri_remote_ask(struct tsri_remote *r, struct tsri_request *q, struct tsri_a
     if (n == 0) n = tsri_link_wait(*out, until_ns);
     if (n >= 0) return n;
     if (n == TSR_EUNSUP)
-        tsri_cli_fail("this server is too old for %s", tsri_wire_name(q->type));
+        tsri_cli_fail("the server is too old for %s", tsri_wire_name(q->type));
     else
         tsri_cli_failed();
     tsri_link_end(*out);
@@ -108,8 +108,8 @@ static int fail_spaces(const struct tsri_reply *reply, const char *why)
         tsri_cli_hex(reply->spaces[i].fingerprint, 4, hex);
         strcat(strcat(line, i ? ", " : " "), hex);
     }
-    if (reply->n == 0) return tsri_cli_fail("the server has no space yet");
-    return tsri_cli_fail("%s; --space is one of%s%s", why, line,
+    if (reply->n == 0) return tsri_cli_fail("the server has no spaces yet");
+    return tsri_cli_fail("%s; choose one with --space:%s%s", why, line,
                          reply->n > SPACES_TOLD ? " ..." : "");
 }
 
@@ -122,7 +122,7 @@ static const struct tsri_wire_space_row *choose(const struct tsri_reply *reply, 
         tsri_cli_hex(reply->spaces[i].fingerprint, 16, own);
         if (hex && strncmp(own, hex, strlen(hex)) != 0) continue;
         if (found) {
-            fail_spaces(reply, hex ? "several spaces begin so" : "the server has several spaces");
+            fail_spaces(reply, hex ? "several spaces match" : "the server has several spaces");
             return NULL;
         }
         found = &reply->spaces[i];

@@ -258,7 +258,7 @@ int tsri_choose_profile(const struct tsri_quality_rows *rows, double ratio, doub
     struct tsri_setting chosen;
     tsr_profile_init(out);
     if (!best_setting(rows, ratio, &chosen))
-        return tsri_cli_fail("nothing was measured at a ratio of %g", ratio);
+        return tsri_cli_fail("no measurements at ratio %g", ratio);
     out->selector = chosen.selector;
     out->context = chosen.context;
     out->ratio = chosen.ratio;

@@ -219,7 +219,7 @@ static int run_devices(struct bench *b, const char *only)
             tsri_cli_json(seen[i].error ? ",\"missing\":" : ",\"about\":", seen[i].text);
             putchar('}');
         } else {
-            printf("%s: %s%s\n", name, seen[i].error ? "not here: " : "", seen[i].text);
+            printf("%s: %s%s\n", name, seen[i].error ? "not available: " : "", seen[i].text);
         }
     }
     if (b->cli->json) puts("\n]}");
@@ -237,7 +237,7 @@ static int read_flags(struct bench *b, const char **only)
     b->variant = tsri_cli_flag(cli, "variant");
     if (b->variant && !*only) *only = "cpu";
     if (size && (!tsri_parse_size(size, &b->bytes) || b->bytes < 1u << 20))
-        return tsri_cli_usage(cli, "bench: --size is at least 1M, not '%s'", size);
+        return tsri_cli_usage(cli, "--size=%s: must be at least 1M", size);
     int status = tsri_cli_flag_count(cli, "threads", 0, 64, &n_threads);
     b->n_threads = (uint32_t)n_threads;
     return status;

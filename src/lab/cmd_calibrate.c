@@ -117,8 +117,8 @@ static int read_flags(struct calibrating *x)
         e = add_settings(x, TSR_CONTEXT_PURE, selectors, ratios, n_ratios, biases, n_biases);
     if (!e && tsri_cli_flag(cli, "int8")) e = add_int8(x);
     if (!e && x->n_settings == 0)
-        e = tsri_cli_usage(cli, "no setting is left: selectors are query, hkvd, link and none (at "
-                                "ratio 0), contexts same and pure");
+        e = tsri_cli_usage(cli, "no settings to measure: selectors are query, hkvd, link and none "
+                                "(for ratio 0), contexts are same and pure");
     return e;
 }
 
@@ -136,8 +136,8 @@ static int check_ratio(const struct calibrating *x)
     for (size_t i = 0; i < x->rows.n; i++)
         if (counts_for(&x->rows.items[i].setting, x->ratio)) return 0;
     return tsri_cli_usage(x->cli,
-                          "no setting has the ratio to choose for, %g: add it to --ratios (0 is "
-                          "selector none), or name another with --ratio",
+                          "no setting has ratio %g: add it to --ratios (for 0, add selector "
+                          "none), or choose another --ratio",
                           x->ratio);
 }
 
@@ -200,10 +200,10 @@ static int print_table(const struct calibrating *x, const struct tsr_profile *p)
 static void print_gate(const struct tsr_profile *p, const struct tsri_gate_result *g)
 {
     if (isnan(g->recall))
-        printf("no gate: too few questions to fit one\n");
+        printf("no gate: too few questions\n");
     else
-        printf("gate: %.0f %% of the questions are worse than wanted; it finds %.0f %% of them "
-               "and %.0f %% of the others (predicted KL above %.3g)\n",
+        printf("gate: %.0f %% of the questions are above the KL limit; it detects %.0f %% of them, "
+               "with %.0f %% false alarms (predicted KL above %.3g)\n",
                100 * g->bad, 100 * g->recall, 100 * g->false_alarms, p->gate_limit);
 }
 

@@ -94,7 +94,7 @@ static int draw(const struct plan *p, const char *path)
     int n = snprintf(note, sizeof note, "%" PRIu64 " requests, %" PRIu64 " tokens asked",
                      p->runs[0].r.requests, p->runs[0].r.tokens_asked);
     if (p->disk)
-        snprintf(note + n, sizeof note - (size_t)n, ", below it a disk of %s",
+        snprintf(note + n, sizeof note - (size_t)n, ", with a disk of %s",
                  tsri_cli_size(o->disk_size, size));
     struct tsri_plot plot = {.title = base ? base + 1 : p->name,
                              .note = note,
@@ -127,7 +127,7 @@ static int read_list(struct plan *p, const char *flag, const char *option,
     for (const char *at = list;; at++) {
         size_t length = strcspn(at, ",");
         if (*n == words_max || length == 0 || length >= WORD_BYTES)
-            return tsri_cli_usage(cli, "--%s: '%s' is no list of 1 to %zu values", flag, list,
+            return tsri_cli_usage(cli, "--%s=%s: must be a list of 1 to %zu values", flag, list,
                                   words_max);
         snprintf(words[*n], WORD_BYTES, "%.*s", (int)length, at);
         if (tsr_config_set(cli->config, option, words[*n]) < 0)
@@ -144,7 +144,7 @@ static int read_disk(struct plan *p)
     const char *size = tsri_cli_flag(p->cli, "disk-size");
     p->keep = tsri_cli_flag(p->cli, "keep");
     if (p->keep && (!size || p->n_sizes * p->n_policies > 1))
-        return tsri_cli_usage(p->cli, "--keep: only with --disk-size, one size and one policy");
+        return tsri_cli_usage(p->cli, "--keep needs --disk-size, one host size and one policy");
     if (!size) return 0;
     if (tsr_config_set(cfg, "disk_size", size) < 0)
         return tsri_cli_usage(p->cli, "--disk-size: %s", tsr_errmsg());
@@ -158,7 +158,7 @@ static int read_plan(struct plan *p)
 {
     const char *as = tsri_cli_flag(p->cli, "as");
     if (as && strcmp(as, "trace") != 0 && strcmp(as, "prefix") != 0)
-        return tsri_cli_usage(p->cli, "--as: '%s' is neither trace nor prefix", as);
+        return tsri_cli_usage(p->cli, "--as=%s: must be trace or prefix", as);
     p->as_prefix = as && strcmp(as, "prefix") == 0;
     int status = read_list(p, "host-size", "host_size", p->sizes, SIZES_MAX, &p->n_sizes);
     if (!status)

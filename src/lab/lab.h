@@ -12,50 +12,50 @@
 
 /* X(id, name, usage, one line of help, details) */
 /* clang-format off */
-#define TSRI_LAB_COMMANDS(X)                                                                       \
+#define TSRI_LAB_COMMANDS(X) \
     X(calibrate, "calibrate", "[--json] --prompts=FILE [--model=FILE] [--out=FILE] [--csv=FILE] [--limit=N] [--ratio=R] [--kl=K] [--ratios=LIST] [--biases=LIST] [--selectors=LIST] [--contexts=LIST] [--answers=N] [--int8] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
-      "measure how well a model's answers survive blending, and write its profile",                \
-      "Every question is answered by a full prefill and under every setting; the profile holds\n"  \
-      "the best one, its bias, what all of them gave, and a gate. It is written where\n"           \
-      "`tessera ask` finds it.\n"                                                                  \
-      "  --prompts=FILE   questions, a JSON object a line: id, documents, question, and\n"         \
-      "                   optionally set, system, answers, plain (true: without template)\n"       \
-      "  --out=FILE       the profile (default: beside the store, named by the model's space)\n"   \
-      "  --csv=FILE       every measurement; a run goes on where the file ends\n"                  \
-      "  --limit=N        only the first N questions\n"                                            \
-      "  --ratio=R        the ratio to choose for (default: 0.05); --kl=K: what the gate shall\n"  \
-      "                   find, answers whose KL is above K (default: 0.05)\n"                     \
-      "  --ratios, --biases, --selectors, --contexts  what to measure, separated by commas;\n"     \
-      "                   the one of --ratio must be among the ratios\n"                           \
-      "                   (0,0.05,0.15; 0,-0.3,-0.7,-1.2; query,hkvd,link,none; same,pure)\n"      \
-      "  --answers=N      also write answers of up to N tokens and compare them (slow)\n"          \
-      "  --int8           also what --ratio gives over entries stored as int8\n")                   \
+      "measure how blending changes a model's answers, and write a profile", \
+      "Answers every question with a full prefill and with every setting. The profile has the best\n" \
+      "setting, its bias, the results of all settings and a gate. `tessera ask` finds it by itself.\n" \
+      "  --prompts=FILE    questions, one JSON object per line: id, documents, question, and\n" \
+      "                    optionally set, system, answers, plain (true: no chat template)\n" \
+      "  --out=FILE        the profile (default: next to the store, named after the model's space)\n" \
+      "  --csv=FILE        table of all measurements; an interrupted run continues where it ends\n" \
+      "  --limit=N         only the first N questions\n" \
+      "  --ratio=R         ratio to choose the setting for (default: 0.05)\n" \
+      "  --kl=K            the gate must detect answers with a KL above K (default: 0.05)\n" \
+      "  --ratios=LIST     ratios to measure, with the one of --ratio (default: 0,0.05,0.15)\n" \
+      "  --biases=LIST     biases to measure (default: 0,-0.3,-0.7,-1.2)\n" \
+      "  --selectors=LIST  selectors to measure (default: query,hkvd,link,none)\n" \
+      "  --contexts=LIST   contexts to measure (default: same,pure)\n" \
+      "  --answers=N       also generate answers of up to N tokens and compare them; slow\n" \
+      "  --int8            also measure --ratio with entries stored as int8\n") \
     X(bench_copy, "bench copy", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
-      "measure how fast KV is moved on this machine's devices",                                    \
-      "Loads and saves between cells and an engine's pages, against a plain copy of the same\n"    \
-      "bytes in the same memory, in turns. Takes a few seconds and checks what it moved.\n"        \
-      "  --size=SIZE     bytes of KV to move (default 64M; 512M where a device has memory)\n"      \
-      "  --device=NAME   only this device (default: all that are here)\n"                          \
-      "  --variant=NAME  a code path of the cpu: plain, avx2, avx512, neon, ...\n"                 \
-      "  --threads=N     threads of the cpu device besides the caller (default 0)\n")              \
+      "measure how fast the devices of this machine move KV", \
+      "Times loads and saves between cells and an engine's pages, alternating with plain copies of\n" \
+      "the same size in the same memory. Checks the moved data. Takes a few seconds.\n" \
+      "  --size=SIZE     bytes of KV to move (default: 64M; 512M for a device with its own memory)\n" \
+      "  --device=NAME   only this device (default: all devices of this machine)\n" \
+      "  --variant=NAME  code path of the cpu device: plain, avx2, avx512, neon, ...\n" \
+      "  --threads=N     threads of the cpu device besides the caller (default: 0)\n") \
     X(bench_rope, "bench rope", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
-      "measure loads that turn K to another position",                                             \
-      "As bench copy, with the K of every token rotated on its way and V copied.\n")               \
-    X(replay, "replay", "[--json] [--host-size=LIST] [--policy=LIST] [--disk-size=SIZE] [--keep=DIR] [--redis=ADDRESS] [--s3=URL] [--plot=FILE] [--as=FORM] [--limit=N] [TRACE]",\
-      "replay an access trace and print a hit table",                                              \
-      "Each request of the trace is looked up in a real cache, what is found is loaded and\n"      \
-      "compared, what is missing is stored. Without TRACE a small built-in one is used.\n"         \
-      "  --host-size=LIST  sizes of host memory to compare, as 1M,4M; 1M holds 16384 tokens\n"     \
-      "  --policy=LIST     eviction policies to compare, as lru,s3fifo,adaptive\n"                 \
-      "  --disk-size=SIZE  with a disk tier of that size, in a directory that is removed\n"        \
-      "  --keep=DIR        with the disk tier in DIR, which stays; for one size and policy\n"      \
-      "  --redis=ADDRESS   with a redis tier there, which other replays may share (tools/fleet)\n" \
-      "  --s3=URL          with an s3 tier there, ENDPOINT/BUCKET, which others may share too\n"   \
-      "  --plot=FILE       also draw hit rate against size, as SVG\n"                              \
-      "  --as=FORM         trace (as written), or prefix: all requests as plain prompts\n"         \
-      "  --limit=N         only the first N requests\n"                                            \
-      "A trace has one JSON object a line: {\"chunks\":[[id,tokens],...]} is a prompt of\n"        \
-      "segments, {\"hash_ids\":[...],\"input_length\":n} one of 512-token prefix blocks.\n")
+      "measure loads that rotate K to another position", \
+      "Like bench copy, with K rotated and V copied. Takes the same flags.\n") \
+    X(replay, "replay", "[--json] [--host-size=LIST] [--policy=LIST] [--disk-size=SIZE] [--keep=DIR] [--redis=ADDRESS] [--s3=URL] [--plot=FILE] [--as=FORM] [--limit=N] [TRACE]", \
+      "replay an access trace and print hit rates", \
+      "Looks up each request of the trace in a real cache, loads and compares the hits, and stores\n" \
+      "the misses. Without TRACE, uses a small built-in trace.\n" \
+      "  --host-size=LIST  host memory sizes to compare, such as 1M,4M; 1M holds 16384 tokens\n" \
+      "  --policy=LIST     eviction policies to compare, such as lru,s3fifo,adaptive\n" \
+      "  --disk-size=SIZE  add a disk tier of this size, in a temporary directory\n" \
+      "  --keep=DIR        keep the disk tier, in DIR; for one host size and one policy\n" \
+      "  --redis=ADDRESS   add a redis tier; several replays can share it (tools/fleet)\n" \
+      "  --s3=URL          add an s3 tier at ENDPOINT/BUCKET; several replays can share it\n" \
+      "  --plot=FILE       also plot the hit rates by size, as SVG\n" \
+      "  --as=FORM         trace (default), or prefix: treat every request as a plain prompt\n" \
+      "  --limit=N         only the first N requests\n" \
+      "A trace has one JSON object per line: {\"chunks\":[[id,tokens],...]} is a prompt of segments,\n" \
+      "{\"hash_ids\":[...],\"input_length\":n} is a prompt of prefix blocks of 512 tokens.\n")
 /* clang-format on */
 TSRI_LAB_COMMANDS(TSRI_COMMAND_RUN)
 

@@ -166,7 +166,7 @@ static int one_setting(const struct tsri_measure *m, struct tsr_blend *blend,
     if (tsr_blend_ask(blend, &ask, logits, &report) < 0) return tsri_cli_failed();
     row->blend_s = tsri_cli_now_s() - start;
     if (report.reasons & (TSR_BLEND_UNABLE | TSR_BLEND_FAULT) || report.n_new > t->n_prompt / 2)
-        return tsri_cli_fail("%s %s: the documents were not reused as asked for", q->set, q->id);
+        return tsri_cli_fail("%s %s: the documents were not reused", q->set, q->id);
     int e = read_gold(r, blend, t, logits, &ll);
     if (e) return e;
     tsr_logits_top(logits, v, &first);
@@ -230,7 +230,7 @@ int tsri_measure_question(const struct tsri_measure *m, const struct tsri_questi
     int e = make_prompt(&t, r, q);
     size_t slots = t.n_prompt + GOLD_TOKENS_MAX + m->answer_max;
     if (!e && slots > r->info.context)
-        e = tsri_cli_fail("%s %s: %zu tokens; the model's context is %u", q->set, q->id, slots,
+        e = tsri_cli_fail("%s %s: %zu tokens, the model's context has %u", q->set, q->id, slots,
                           r->info.context);
     if (!e) e = tsri_reader_make_room(r, slots);
     size_t n_logits = (size_t)(t.n_gold ? t.n_gold : 1) * r->info.n_vocab;

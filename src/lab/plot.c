@@ -138,7 +138,7 @@ static void draw_grid(struct canvas *c)
     }
     open_text(c, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 18,
               " text-anchor=\"middle\" fill=\"#666\"");
-    fputs("host memory, at 64 bytes a token</text>\n", c->to);
+    fputs("host memory, at 64 bytes per token</text>\n", c->to);
 }
 
 static void draw_line(struct canvas *c, size_t l)
@@ -206,6 +206,6 @@ int tsri_plot_write(const struct tsri_plot *p, const char *path)
     draw_names(&c);
     fputs("</svg>\n", c.to);
     int bad = ferror(c.to);
-    if (fclose(c.to) != 0 || bad) return tsri_fail(TSR_EIO, "%s: cannot be written", path);
+    if (fclose(c.to) != 0 || bad) return tsri_fail(TSR_EIO, "%s: cannot write", path);
     return 0;
 }

@@ -109,13 +109,13 @@ int tsri_quality_load(struct tsri_quality_rows *rows, const char *path)
         bool whole = line[n - 1] == '\n';
         if (number++ == 0) {
             if (whole && strcmp(line, HEADING) != 0)
-                e = tsri_cli_fail("%s: this is another table: its heading is not ours", path);
+                e = tsri_cli_fail("%s: not a table of measurements: unknown heading", path);
         }
         cut_off = !whole;
         if (cut_off) break;
         if (number > 1)
             e = parse_row(line, &row) ? tsri_quality_add(rows, &row)
-                                      : tsri_cli_fail("%s:%zu: not a row", path, number);
+                                      : tsri_cli_fail("%s:%zu: not a valid row", path, number);
     }
     free(line);
     fclose(in);

@@ -21,7 +21,7 @@ static char *copy_text(const json_t *v, const char *name)
 {
     const char *text = json_string_value(v);
     if (!text || strlen(text) != json_string_length(v)) {
-        tsri_fail(TSR_EINVAL, "%s: a text expected", name);
+        tsri_fail(TSR_EINVAL, "%s: expected a text", name);
         return NULL;
     }
     char *copy = strdup(text);
@@ -44,7 +44,7 @@ static int read_list(const json_t *object, const char *name, char ***items, size
     size_t size = json_array_size(list);
     if (!list) return 0;
     if (!json_is_array(list) || size > LIST_MAX)
-        return tsri_fail(TSR_EINVAL, "%s: a list of at most %u texts expected", name, LIST_MAX);
+        return tsri_fail(TSR_EINVAL, "%s: expected a list of at most %u texts", name, LIST_MAX);
     *items = tsri_alloc(size ? size : 1, sizeof **items);
     if (!*items) return tsri_fail(TSR_ENOMEM, "no memory");
     for (; *n < size; ++*n)
@@ -59,9 +59,10 @@ static int read_members(const json_t *object, struct tsri_question *q)
     char **texts[] = {&q->set, &q->id, &q->system, &q->question};
     const char *unknown = tsri_json_unknown(object, names, TSRI_COUNT(names));
     if (unknown)
-        return tsri_fail(TSR_EINVAL,
-                         "%s is none of set, id, system, plain, documents, question, answers",
-                         unknown);
+        return tsri_fail(
+            TSR_EINVAL,
+            "unknown member %s: must be set, id, system, plain, documents, question or answers",
+            unknown);
     int e = 0;
     for (size_t i = 0; i < TSRI_COUNT(texts) && !e; i++)
         e = read_text(object, names[i], texts[i]);
@@ -69,7 +70,7 @@ static int read_members(const json_t *object, struct tsri_question *q)
     if (!e) e = read_list(object, "answers", &q->answers, &q->n_answers);
     const json_t *plain = json_object_get(object, "plain");
     if (!e && plain && !json_is_boolean(plain))
-        e = tsri_fail(TSR_EINVAL, "plain: true or false expected");
+        e = tsri_fail(TSR_EINVAL, "plain: expected true or false");
     q->plain = json_is_true(plain);
     return e;
 }
@@ -78,13 +79,12 @@ static int read_members(const json_t *object, struct tsri_question *q)
 static int complete(struct tsri_question *q)
 {
     if (!q->question || !q->n_documents || !q->id)
-        return tsri_fail(TSR_EINVAL, "id, documents and question are needed");
-    if (q->plain && !q->system)
-        return tsri_fail(TSR_EINVAL, "a plain prompt needs its system text");
+        return tsri_fail(TSR_EINVAL, "id, documents and question are required");
+    if (q->plain && !q->system) return tsri_fail(TSR_EINVAL, "a plain prompt needs a system text");
     if (!q->set && !(q->set = strdup("prompts"))) return tsri_fail(TSR_ENOMEM, "no memory");
     /* They become fields of a table. */
     if (strpbrk(q->set, ",\"\n\r") || strpbrk(q->id, ",\"\n\r"))
-        return tsri_fail(TSR_EINVAL, "set and id without commas, quotes and line ends");
+        return tsri_fail(TSR_EINVAL, "set and id cannot have commas, quotes or line ends");
     return 0;
 }
 
@@ -149,7 +149,7 @@ int tsri_questions_load(struct tsri_questions *f, const char *path)
         json_decref(object);
     }
     tsri_json_lines_close(&lines);
-    if (!e && f->n == 0) e = tsri_fail(TSR_EINVAL, "%s: no questions in it", path);
+    if (!e && f->n == 0) e = tsri_fail(TSR_EINVAL, "%s: no questions found", path);
     if (!e) return 0;
     tsri_questions_fini(f);
     return tsri_cli_failed();

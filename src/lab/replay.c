@@ -283,7 +283,7 @@ static int set_tiers(struct tsr_config *cfg, const char *disk_path, const struct
     const char *slash = how->s3 ? strrchr(how->s3, '/') : NULL;
     char endpoint[256] = "";
     if (how->s3 && (!slash || slash - how->s3 >= (ptrdiff_t)sizeof endpoint))
-        return tsri_fail(TSR_EINVAL, "--s3: http://HOST:PORT/BUCKET is wanted");
+        return tsri_fail(TSR_EINVAL, "--s3: must be http://HOST:PORT/BUCKET");
     if (slash) snprintf(endpoint, sizeof endpoint, "%.*s", (int)(slash - how->s3), how->s3);
     const struct {
         const char *option, *value;

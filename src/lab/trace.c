@@ -76,30 +76,30 @@ static int read_chunks(struct tsri_trace *t, const json_t *list)
         const json_t *pair = json_array_get(list, i);
         const json_t *id = json_array_get(pair, 0), *n_tokens = json_array_get(pair, 1);
         if (json_array_size(pair) != 2 || !is_whole(id) || !is_whole(n_tokens))
-            return tsri_fail(TSR_EINVAL, "chunks[%zu]: [id,tokens] expected", i);
+            return tsri_fail(TSR_EINVAL, "chunks[%zu]: expected [id,tokens]", i);
         int err = tsri_trace_add_chunk(t, (uint64_t)json_integer_value(id),
                                        (uint64_t)json_integer_value(n_tokens));
         if (err) return tsri_fail(err, "chunks[%zu]: %s", i, tsr_errmsg());
     }
-    return json_array_size(list) ? 0 : tsri_fail(TSR_EINVAL, "chunks: a list of chunks expected");
+    return json_array_size(list) ? 0 : tsri_fail(TSR_EINVAL, "chunks: expected a list of chunks");
 }
 
 /* The last block is as long as the input leaves it. */
 static int read_blocks(struct tsri_trace *t, const json_t *list, const json_t *length)
 {
     if (!length) return tsri_fail(TSR_EINVAL, "hash_ids without input_length");
-    if (!is_whole(length)) return tsri_fail(TSR_EINVAL, "input_length: a whole number expected");
+    if (!is_whole(length)) return tsri_fail(TSR_EINVAL, "input_length: expected a whole number");
     if (json_array_size(list) == 0)
-        return tsri_fail(TSR_EINVAL, "hash_ids: a list of ids expected");
+        return tsri_fail(TSR_EINVAL, "hash_ids: expected a list of ids");
     uint64_t n_tokens = (uint64_t)json_integer_value(length);
     uint64_t n = n_tokens / TSRI_TRACE_BLOCK_TOKENS + (n_tokens % TSRI_TRACE_BLOCK_TOKENS != 0);
     if (n != json_array_size(list))
-        return tsri_fail(TSR_EINVAL, "%zu hash_ids for an input_length of %llu: %llu expected",
+        return tsri_fail(TSR_EINVAL, "%zu hash_ids for an input_length of %llu: expected %llu",
                          json_array_size(list), (unsigned long long)n_tokens,
                          (unsigned long long)n);
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(list, i);
-        if (!is_whole(id)) return tsri_fail(TSR_EINVAL, "hash_ids[%zu]: an id expected", i);
+        if (!is_whole(id)) return tsri_fail(TSR_EINVAL, "hash_ids[%zu]: expected an id", i);
         uint64_t left = n_tokens - i * TSRI_TRACE_BLOCK_TOKENS;
         int err =
             tsri_trace_add_chunk(t, (uint64_t)json_integer_value(id),

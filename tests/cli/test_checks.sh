@@ -43,7 +43,7 @@ a_private_directory_is_ok_and_a_public_one_a_warning() {
 
 a_directory_that_can_be_made_is_ok() {
     t doctor --host_size=1M --disk_path="$tmp/new"
-    exits 0 && verdict ok 'disk path' && says 'will be made' || return
+    exits 0 && verdict ok 'disk path' && says 'will be created' || return
     [ ! -e "$tmp/new" ] || fail 'it was made'
 }
 

@@ -39,7 +39,7 @@ help_of_a_group_lists_its_commands() {
     exits 0 && says 'config show' && says 'config doc' || return
     [[ $out != *doctor* ]] || fail "it lists others: $out" || return
     t config
-    exits 2 && complains "'config' needs one of its subcommands" && [[ $err == *'config check'* ]]
+    exits 2 && complains "'config' needs a subcommand" && [[ $err == *'config check'* ]]
 }
 
 an_unknown_command_names_the_nearest() {
@@ -111,7 +111,7 @@ flags_of_one_command_are_no_flags_of_another() {
     t version --prometheus
     exits 2 && complains prometheus || return
     t config doc --json
-    exits 2 && complains 'no JSON form' || return
+    exits 2 && complains 'no JSON output' || return
     t -x version
     exits 2 && complains "unknown flag '-x'"
 }
@@ -120,7 +120,7 @@ too_many_arguments_are_refused() {
     t version now
     exits 2 && complains "unexpected argument 'now'" || return
     t config check
-    exits 2 && complains 'an argument is missing' || return
+    exits 2 && complains 'missing argument' || return
     t config check a b
     exits 2 && complains "unexpected argument 'b'"
 }

@@ -108,12 +108,12 @@ a_chat_without_a_file_asks_standard_input() {
     t ask --model="$model" --threads=1 --chat --max=5 <"$tmp/questions"
     exits 0 && says '> why' && says '> how' || return
     t ask --model="$model" --chat --max=5 </dev/null
-    exits 1 && complains 'standard input: no question in it' || return
+    exits 1 && complains 'standard input: no questions found' || return
     # Said before the model is read.
     t ask --model="$tmp/none.gguf" --chat="$tmp/none"
     exits 1 && complains '/none: No such file' || return
     t ask --model="$model" --chat "$tmp/questions"
-    exits 2 && complains 'a file of questions is --chat=FILE'
+    exits 2 && complains 'for a file of questions, use --chat=FILE'
 }
 
 no_documents_is_a_question_alone() {
@@ -132,15 +132,15 @@ what_cannot_be_asked_about_is_refused() {
     ask --doc="$tmp/image.png" 'why' && exits 1 && complains 'image.png is binary' || return
     ask --doc="$tmp/latin1.txt" 'why' && exits 1 && complains 'is not UTF-8 text (byte 3)' || return
     ask --doc="$tmp/none.txt" 'why' && exits 1 && complains 'none.txt: No such file' || return
-    ask --doc="$tmp/docs" 'why' && exits 1 && complains 'is a folder: --docs=' || return
+    ask --doc="$tmp/docs" 'why' && exits 1 && complains 'is a folder: use --docs=' || return
     ask '  ' && exits 2 && complains 'the question is empty' || return
-    ask && exits 2 && complains 'an argument is missing'
+    ask && exits 2 && complains 'missing argument'
 }
 
 what_does_not_fit_is_refused_with_the_numbers() {
     ask_init llama 512 || return
     ask --docs="$tmp/docs" 'why'
-    exits 1 && complains "the model's context 512: leave out some documents" || return
+    exits 1 && complains "the model's context has 512: use fewer documents" || return
     ask "$(letters 600 c)"
     exits 1 && complains 'the question alone has '
 }
@@ -176,7 +176,7 @@ bad_flags_are_usage_errors() {
     t ask --ratio=2 'why'
     exits 2 && complains '--ratio=2: not a number from 0 to 1' || return
     t ask --selector=best 'why'
-    exits 2 && complains 'not one of query, hkvd, link, none, full'
+    exits 2 && complains 'must be query, hkvd, link, none or full'
 }
 
 a_store_in_use_is_no_reason_not_to_answer() {
@@ -184,7 +184,7 @@ a_store_in_use_is_no_reason_not_to_answer() {
     ask --doc="$tmp/docs/a.md" 'why'
     TESSERA_DISK_PATH=/proc/nowhere ask --doc="$tmp/docs/a.md" 'why'
     exits 0 || return
-    [[ $err == *'going on without the store'* ]] || fail "$err"
+    [[ $err == *'continuing without the store'* ]] || fail "$err"
 }
 
 run an_answer_comes_and_then_a_line_about_its_cost

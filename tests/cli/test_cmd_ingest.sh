@@ -38,10 +38,10 @@ another_system_prompt_or_model_makes_it_unknown() {
 
 nothing_to_ingest_is_an_error() {
     ask_init llama || return
-    ingest && exits 2 && complains 'an argument is missing' || return
+    ingest && exits 2 && complains 'missing argument' || return
     mkdir "$tmp/bare"
     ingest "$tmp/bare"
-    exits 1 && complains 'no documents in it'
+    exits 1 && complains 'no documents found'
 }
 
 run what_was_ingested_is_known_to_the_first_question

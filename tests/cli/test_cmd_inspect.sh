@@ -80,7 +80,7 @@ each_match_tells_how_it_was_found_and_what_it_saw() {
         grep -qE "^ *$row\$" <<<"$out" || fail "no row $row: $out" || return
     done
     says 'document 1: 160 tokens, match partial' || return
-    says '200 of them saw other text' && says 'prompt: 763 tokens, 728 found'
+    says '200 of them were computed after other text' && says 'prompt: 763 tokens, 728 found'
 }
 
 json_has_ways_and_contexts() {

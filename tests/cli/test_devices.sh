@@ -14,7 +14,7 @@ a_missing_device_is_one_line_and_no_warning() {
     printf 'no library' >"$tmp/lib/libtessera-cuda.so"
     LD_LIBRARY_PATH=$tmp/lib t doctor --host_size=1M
     exits 0 || return
-    grep -qE '^ok +device cuda +not here: .*libtessera-cuda.so' <<<"$out" || fail "$out"
+    grep -qE '^ok +device cuda +not available: .*libtessera-cuda.so' <<<"$out" || fail "$out"
 }
 
 what_page_locking_costs_is_said() {

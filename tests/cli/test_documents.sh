@@ -16,7 +16,7 @@ a_folder_is_read_to_the_bottom_without_hidden_and_binary_files() {
     ingest "$tmp/docs"
     exits 0 || return
     is "$(json 'x["documents"]')" 3 || return
-    [[ $err == *'image.png is binary, left out'* ]] || fail "$err"
+    [[ $err == *'image.png is binary: skipped'* ]] || fail "$err"
 }
 
 standard_input_is_a_document() {

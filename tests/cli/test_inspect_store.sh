@@ -51,9 +51,9 @@ mistakes_about_a_store_are_told() {
     t inspect --store="$tmp/none" "$tmp/prompt"
     exits 1 && complains "$tmp/none: no such directory" || return
     t inspect --store="$store" --space=zz "$tmp/prompt"
-    exits 1 && complains 'has no such space; --space is one of ' || return
+    exits 1 && complains 'has no such space; choose one with --space: ' || return
     t inspect --space=aa "$tmp/prompt"
-    exits 2 && complains '--store is missing'
+    exits 2 && complains '--space needs --store'
 }
 
 run the_text_of_a_store_is_found_in_it

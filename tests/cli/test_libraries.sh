@@ -28,7 +28,7 @@ the_model_and_the_store_of_ask_are_named() {
     says 'store     none: disk_enabled is false' || return
     # It is what a bug report needs, so it works with any configuration.
     TESSERA_HOST_SIZE=lots t version
-    exits 0 && is_silent && says 'store     not known: the configuration is wrong'
+    exits 0 && is_silent && says 'store     not known: the configuration is invalid'
 }
 
 libraries_and_what_ask_uses_are_looked_at() {
@@ -42,10 +42,10 @@ libraries_and_what_ask_uses_are_looked_at() {
     done
     t doctor --host_size=1M
     grep -A 1 '^warn  ask model ' <<<"$out" | grep -q -- '-> .*tools/setup --model' || fail "$out" || return
-    grep -q "^ok    ask store      $tmp/deps/store, not made yet" <<<"$out" || fail "$out" || return
+    grep -q "^ok    ask store      $tmp/deps/store, not created yet" <<<"$out" || fail "$out" || return
     mkdir -p "$tmp/deps/store" && chmod 755 "$tmp/deps/store"
     t doctor --host_size=1M
-    grep -q "^warn  ask store .* can be entered by others" <<<"$out" || fail "$out" || return
+    grep -q "^warn  ask store .* is open to other users" <<<"$out" || fail "$out" || return
     chmod 700 "$tmp/deps/store"
     : >"$tmp/x.gguf"
     TESSERA_MODEL=$tmp/x.gguf t doctor --host_size=1M

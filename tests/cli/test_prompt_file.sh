@@ -42,24 +42,24 @@ mistakes_are_named_with_their_place() {
     check $'{"prompt":"\xff"}' ':1:11: unable to decode byte 0xff' || return
     check $'{"prompt":"\xc0\x80"}' ':1:11: unable to decode byte 0xc0' || return
     check $'{"prompt":"\xe2\x82' ':1:11: unable to decode byte 0xe2' || return
-    check '[1]' ':1: a JSON object expected' || return
-    check '{"prompt":[1.5]}' ': prompt: token 0: a whole number up to 4294967295 expected' || return
-    check '{"prompt":[1,4294967296]}' ': prompt: token 1: a whole number' || return
-    check '{"prompt":7}' ': prompt: a string or a list of tokens expected' || return
-    check '{"documents":[],"promt":[1]}' ': "promt" is none of documents, system and prompt' || return
-    check '{"documents":{},"prompt":[1]}' ': documents: a list expected' || return
+    check '[1]' ':1: expected a JSON object' || return
+    check '{"prompt":[1.5]}' ': prompt: token 0: expected a whole number up to 4294967295' || return
+    check '{"prompt":[1,4294967296]}' ': prompt: token 1: expected a whole number' || return
+    check '{"prompt":7}' ': prompt: expected a string or a list of tokens' || return
+    check '{"documents":[],"promt":[1]}' ': unknown member "promt": must be documents, system or prompt' || return
+    check '{"documents":{},"prompt":[1]}' ': documents: expected a list' || return
     check '{"documents":[[]],"prompt":[1]}' ': documents[0]: an empty document' || return
-    check '{"documents":["a"]}' ': there is no prompt' || return
-    check '{"documents":[{"x":1}],"prompt":[1]}' ': documents[0]: "x" is none of text, kind and behind' || return
-    check '{"documents":["a",7],"prompt":[1]}' ': documents[1]: a string or a list of tokens' || return
+    check '{"documents":["a"]}' ': no prompt' || return
+    check '{"documents":[{"x":1}],"prompt":[1]}' ': documents[0]: unknown member "x": must be text, kind or behind' || return
+    check '{"documents":["a",7],"prompt":[1]}' ': documents[1]: expected a string or a list of tokens' || return
     check '{"documents":[{"kind":"prefix"}],"prompt":[1]}' ': documents[0]: an empty document' || return
-    check '{"documents":[{"kind":"x"}],"prompt":[1]}' ': documents[0]: kind: "segment" or "prefix"' || return
+    check '{"documents":[{"kind":"x"}],"prompt":[1]}' ': documents[0]: kind: expected "segment" or "prefix"' || return
     check '{"documents":[{"text":[1],"kind":"prefix","behind":[2]}],"prompt":[1]}' \
-        ': documents[0]: a prefix stands behind nothing' || return
-    check '{"prompt":["a",[1]]}' ': prompt[1]: strings and tokens in one prompt' || return
+        ': documents[0]: a prefix cannot have "behind"' || return
+    check '{"prompt":["a",[1]]}' ': prompt[1]: cannot mix strings and tokens' || return
     check '{"prompt":[[1],[]]}' ': prompt[1]: an empty part' || return
-    check '{"system":{},"prompt":[1]}' ': system: a string or a list of tokens expected' || return
-    check '{"system":"a","prompt":[1]}' ': strings and tokens' || return
+    check '{"system":{},"prompt":[1]}' ': system: expected a string or a list of tokens' || return
+    check '{"system":"a","prompt":[1]}' ': cannot mix strings and tokens' || return
     t inspect "$tmp/none"
     exits 1 && complains "$tmp/none: No such file" || return
     t inspect

@@ -61,7 +61,7 @@ TEST(the_best_setting_at_the_ratio_wins_with_a_bias_for_each_ratio)
     CHECK(p.frontier[3].kl == 0.1 && p.frontier[3].speedup == 5 && p.frontier[3].n_prompts == 2);
     CHECK(isnan(gate.recall) && p.gate_limit == 0); /* too few to learn from */
     CHECK_INT(tsri_choose_profile(&rows, 0.5, 0.05, &p, &gate), CLI_FAILED);
-    CHECK_HAS(said(), "ratio of 0.5");
+    CHECK_HAS(said(), "ratio 0.5");
     tsri_quality_fini(&rows);
 }
 

@@ -39,22 +39,22 @@ wrong_flags_and_files_are_named() {
     exits 2 && complains '--prompts=FILE is needed' || return
     echo '{"id":"1","docs":[]}' >"$tmp/q.jsonl"
     lab calibrate --prompts="$tmp/q.jsonl"
-    exits 1 && complains 'q.jsonl:1: docs is none of' || return
+    exits 1 && complains 'q.jsonl:1: unknown member docs' || return
     lab calibrate --prompts="$tmp/q.jsonl" --ratios=2
     exits 2 && complains '--ratios=2: up to 16 numbers from 0 to 1' || return
     lab calibrate --prompts="$tmp/q.jsonl" --selectors=query --ratios=0
-    exits 2 && complains 'no setting is left'
+    exits 2 && complains 'no settings to measure'
 }
 
 # The file of questions is broken: nothing was read, let alone measured.
 a_ratio_that_is_not_measured_is_refused_first() {
     echo broken >"$tmp/q.jsonl"
     lab calibrate --prompts="$tmp/q.jsonl" --ratios=0,0.15
-    exits 2 && complains 'no setting has the ratio to choose for, 0.05: add it to --ratios' || return
+    exits 2 && complains 'no setting has ratio 0.05: add it to --ratios' || return
     lab calibrate --prompts="$tmp/q.jsonl" --ratios=0,0.15 --ratio=0.2
-    exits 2 && complains 'to choose for, 0.2' || return
+    exits 2 && complains 'has ratio 0.2' || return
     lab calibrate --prompts="$tmp/q.jsonl" --ratio=0 --selectors=query
-    exits 2 && complains 'to choose for, 0' || return
+    exits 2 && complains 'has ratio 0' || return
     lab calibrate --prompts="$tmp/q.jsonl" --ratios=0,0.15 --ratio=0.15
     exits 1 && complains 'q.jsonl:1'
 }

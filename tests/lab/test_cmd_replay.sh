@@ -99,7 +99,7 @@ bad_flags_are_usage_errors() {
     lab replay --disk-size=1M
     exits 2 && complains '--disk-size: disk_size' || return
     lab replay --as=sometimes
-    exits 2 && complains 'neither trace nor prefix' || return
+    exits 2 && complains 'must be trace or prefix' || return
     lab replay --limit=0
     exits 2 && complains '--limit' || return
     lab replay --limit=3x

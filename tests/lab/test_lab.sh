@@ -25,7 +25,7 @@ errors_have_its_name() {
     lab
     exits 2 && says 'usage: tessera-lab' || return
     lab bench
-    exits 2 && [[ $err == "tessera-lab: 'bench' needs one of its subcommands"* ]] || fail "$err" || return
+    exits 2 && [[ $err == "tessera-lab: 'bench' needs a subcommand"* ]] || fail "$err" || return
     lab reply
     exits 2 && [[ $err == "tessera-lab: unknown command 'reply'; did you mean 'replay'?"* ]] ||
         fail "$err" || return

@@ -73,14 +73,14 @@ TEST(other_files_are_refused)
     fputs("nq,4,query,pure,0.05,x,1,1,1,1,1,1,1,1,1,1,1,1,1\n", out);
     fclose(out);
     CHECK_INT(tsri_quality_load(&rows, path), CLI_FAILED);
-    CHECK_HAS(said(), ":6: not a row");
+    CHECK_HAS(said(), ":6: not a valid row");
     tsri_quality_fini(&rows);
     out = fopen(path, "w");
     CHECK(out);
     fputs("a,b\n1,2\n", out);
     fclose(out);
     CHECK_INT(tsri_quality_load(&rows, path), CLI_FAILED);
-    CHECK_HAS(said(), "another table");
+    CHECK_HAS(said(), "not a table");
     tsri_quality_fini(&rows);
 }
 

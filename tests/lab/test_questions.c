@@ -50,25 +50,25 @@ TEST(what_is_wrong_is_named_and_nothing_is_kept)
     static const struct {
         const char *line, *message;
     } bad[] = {
-        {"", "no questions in it"},
-        {"[1]", "a JSON object expected"},
+        {"", "no questions found"},
+        {"[1]", "expected a JSON object"},
         {"\n\n{\"id\":\"1\"", "/q:3:9: "},
-        {"{\"id\":\"1\",\"documents\":[\"d\"]}", "id, documents and question are needed"},
-        {"{\"id\":\"1\",\"documents\":[],\"question\":\"x\"}", "are needed"},
+        {"{\"id\":\"1\",\"documents\":[\"d\"]}", "id, documents and question are required"},
+        {"{\"id\":\"1\",\"documents\":[],\"question\":\"x\"}", "are required"},
         {"{\"id\":\"1\",\"documents\":\"d\",\"question\":\"x\"}",
-         "documents: a list of at most 256 texts"},
-        {"{\"id\":\"1\",\"documents\":[[\"d\"]],\"question\":\"x\"}", "documents: a text expected"},
-        {"{\"id\":{},\"documents\":[\"d\"],\"question\":\"x\"}", "id: a text expected"},
+         "documents: expected a list of at most 256 texts"},
+        {"{\"id\":\"1\",\"documents\":[[\"d\"]],\"question\":\"x\"}", "documents: expected a text"},
+        {"{\"id\":{},\"documents\":[\"d\"],\"question\":\"x\"}", "id: expected a text"},
         {"{\"id\":\"1\",\"id\":\"2\",\"documents\":[\"d\"],\"question\":\"x\"}",
          "duplicate object key"},
-        {"{\"id\":\"1\",\"docs\":[\"d\"],\"question\":\"x\"}", "docs is none of"},
-        {"{\"id\":\"1,2\",\"documents\":[\"d\"],\"question\":\"x\"}", "without commas"},
+        {"{\"id\":\"1\",\"docs\":[\"d\"],\"question\":\"x\"}", "unknown member docs"},
+        {"{\"id\":\"1,2\",\"documents\":[\"d\"],\"question\":\"x\"}", "cannot have commas"},
         {"{\"id\":\"1\",\"plain\":\"yes\",\"documents\":[\"d\"],\"question\":\"x\"}",
-         "plain: true or false"},
+         "plain: expected true or false"},
         {"{\"id\":\"1\",\"documents\":[\"d\\u0000e\"],\"question\":\"x\"}",
-         "documents: a text expected"},
+         "documents: expected a text"},
         {"{\"id\":\"1\",\"plain\":true,\"documents\":[\"d\"],\"question\":\"x\"}",
-         "needs its system text"},
+         "needs a system text"},
     };
     struct tsri_questions f;
     for (size_t i = 0; i < TSRI_COUNT(bad); i++) {

@@ -44,7 +44,7 @@ this is never read'
 }
 
 mistakes_are_named_with_their_line() {
-    local wanted='[id,tokens] expected'
+    local wanted='expected [id,tokens]'
     refused '{"chunks":[[0,5]' "16: ']' expected near end of file" || return
     refused '{"chunks":[[0,5]]} x' '20: end of file expected' || return
     refused '{"chunks":[[0,5]],}' "19: " || return
@@ -55,12 +55,12 @@ mistakes_are_named_with_their_line() {
     refused '{"chunks":[[0,5],[0,-5]]}' " chunks[1]: $wanted" || return
     refused '{"chunks":[[0,5.5]]}' " chunks[0]: $wanted" || return
     refused '{"chunks":[[0]]}' " chunks[0]: $wanted" || return
-    refused '{"chunks":[]}' ' chunks: a list of chunks expected' || return
-    refused '{"hash_ids":{},"input_length":0}' ' hash_ids: a list of ids expected' || return
-    refused '{"hash_ids":[-1],"input_length":1}' ' hash_ids[0]: an id expected' || return
-    refused '{"hash_ids":[1],"input_length":"1"}' ' input_length: a whole number expected' || return
+    refused '{"chunks":[]}' ' chunks: expected a list of chunks' || return
+    refused '{"hash_ids":{},"input_length":0}' ' hash_ids: expected a list of ids' || return
+    refused '{"hash_ids":[-1],"input_length":1}' ' hash_ids[0]: expected an id' || return
+    refused '{"hash_ids":[1],"input_length":"1"}' ' input_length: expected a whole number' || return
     refused '{"chunks":[[0,0]]}' ' chunks[0]: a chunk without tokens' || return
-    refused '[1]' ' a JSON object expected' || return
+    refused '[1]' ' expected a JSON object' || return
     replay <<<'{"chunks":[[0,5]]}
 
 {"chunks":[[0,5]],"chunks":[[0,5]]}'
@@ -71,8 +71,8 @@ members_must_agree() {
     refused '{}' ' neither chunks nor hash_ids' || return
     refused '{"input_length":5}' ' neither chunks nor hash_ids' || return
     refused '{"hash_ids":[1]}' ' hash_ids without input_length' || return
-    refused '{"hash_ids":[1],"input_length":513}' ' 1 hash_ids for an input_length of 513: 2' || return
-    refused '{"hash_ids":[1],"input_length":0}' ' 1 hash_ids for an input_length of 0: 0' || return
+    refused '{"hash_ids":[1],"input_length":513}' ' 1 hash_ids for an input_length of 513: expected 2' || return
+    refused '{"hash_ids":[1],"input_length":0}' ' 1 hash_ids for an input_length of 0: expected 0' || return
     refused '{"hash_ids":[1],"input_length":5,"input_length":5}' '47: duplicate object key' || return
     refused '{"hash_ids":[1],"input_length":5,"chunks":[[1,5]]}' ' both chunks and hash_ids'
 }
