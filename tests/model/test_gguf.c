@@ -203,9 +203,11 @@ TEST(a_tensor_that_is_missing_too_large_or_unknown_is_named)
     struct kit_model wide = {.widen = "blk.2.attn_k.weight"};
     check_refused(&wide, TSR_ECORRUPT, "tensor blk.2.attn_k.weight is 128 x 65, not 128 x 64");
     struct kit_model more = {.more = "blk.0.ffn_gate_inp.weight"};
-    check_refused(&more, TSR_EUNSUP, "tensor blk.0.ffn_gate_inp.weight is not supported in a llama model");
+    check_refused(&more, TSR_EUNSUP,
+                  "tensor blk.0.ffn_gate_inp.weight is not supported in a llama model");
     struct kit_model normed = {.more = "blk.0.attn_q_norm.weight"};
-    check_refused(&normed, TSR_EUNSUP, "tensor blk.0.attn_q_norm.weight in a llama model");
+    check_refused(&normed, TSR_EUNSUP,
+                  "tensor blk.0.attn_q_norm.weight is not supported in a llama model");
 }
 
 TEST(a_file_that_is_cut_off_anywhere_is_refused)
