@@ -36,7 +36,7 @@ int tsri_documents_add_file(struct tsri_documents *d, const char *path);
 /* Every file below a folder, in order of its path; hidden ones are left out, and those that are no
  * text are named on stderr and left out. */
 int tsri_documents_add_folder(struct tsri_documents *d, const char *path);
-/* Whichever of the two it is. */
+/* A file or a folder. */
 int tsri_documents_add_path(struct tsri_documents *d, const char *path);
 void tsri_documents_fini(struct tsri_documents *d);
 /* The number of bytes of the first piece of a text: ends at a paragraph if there is one to end at,
@@ -62,13 +62,13 @@ int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model, const
 int tsri_dialog_init_plain(struct tsri_dialog *d, const struct tsr_model *model,
                            const char *system);
 void tsri_dialog_fini(struct tsri_dialog *d);
-/* A document behind what is there, as segments. */
+/* Adds a document after the others, as segments. */
 int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *doc);
 /* The question, and everything up to where the answer begins. */
 int tsri_dialog_add_question(struct tsri_dialog *d, const char *question);
-/* Instead of it, for what only wants documents to be read. */
+/* Instead of a question, if only documents are to be read. */
 int tsri_dialog_add_nothing(struct tsri_dialog *d);
-/* An answer's token, then whatever stands between it and the next question. */
+/* Adds tokens of an answer, then the template text between it and the next question. */
 int tsri_dialog_add_answer(struct tsri_dialog *d, const uint32_t *tokens, size_t n);
 int tsri_dialog_next_turn(struct tsri_dialog *d);
 
@@ -104,7 +104,7 @@ int tsri_reader_open(struct tsri_reader *r, struct tsri_cli *cli);
 void tsri_reader_close(struct tsri_reader *r);
 /* Sessions for prompts and answers of n_slots tokens together. */
 int tsri_reader_make_room(struct tsri_reader *r, size_t n_slots);
-/* Tokens behind what the session holds. */
+/* Tokens after those that the session holds. */
 struct tsri_more {
     const struct tsr_blend *blend; /* what the session's prompt was blended by: its bias goes on */
     const uint32_t *tokens;        /* [n] */

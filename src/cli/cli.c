@@ -2,7 +2,7 @@
  * it, and makes sure that what it printed arrived.
  *
  * Flags before the command are global; those after it are the command's own, then global ones, then
- * configuration options. A configuration option is checked where it stands, so that a mistake is a
+ * configuration options. A configuration option is checked when it is read, so that a mistake is a
  * usage error, and applied later, because files and environment come before flags. */
 #include "cli/cli.h"
 
@@ -15,7 +15,8 @@
 
 /* ---- what commands use ---- */
 
-/* Names of files and words of other programs are in it: none of it is a terminal's to obey. */
+/* The text has file names and messages of other programs: control characters must not reach a
+ * terminal. */
 static void print_error(const char *fmt, va_list ap)
 {
     char text[8192];

@@ -136,6 +136,9 @@ void tsri_table_init(struct tsri_table *t, const char *align, const char *heads)
 void tsri_table_fini(struct tsri_table *t);
 void tsri_table_add(struct tsri_table *t, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* All cells of a row at once, separated by |; the last one may hold more of those. */
+void tsri_table_row(struct tsri_table *t, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 /* Prints it and ends it: 0, or CLI_FAILED when memory ran out while rows were added. */
 int tsri_table_print(struct tsri_table *t, const struct tsri_cli *cli);
 

@@ -158,7 +158,7 @@ static void print_json(const struct asking *a, const char *question)
 
 /* ---- answering ---- */
 
-/* Rows from `first` on of the dialog, behind what the session holds. */
+/* Computes the tokens of the dialog from `first` on, after those that the session holds. */
 static int go_on(const struct asking *a, uint32_t first)
 {
     const struct tsri_reader *r = &a->reader;
@@ -171,7 +171,7 @@ static int go_on(const struct asking *a, uint32_t first)
     return tsri_reader_go_on(r, &more);
 }
 
-/* The first turn goes through the cache; later ones go on behind what the session holds. */
+/* The first turn goes through the cache; later turns continue after the tokens of the session. */
 static int read_prompt(struct asking *a)
 {
     struct tsri_dialog *d = &a->dialog;
@@ -257,7 +257,7 @@ static int check_fit(const struct asking *a)
                          n, a->dialog.n_segments - 1, context);
 }
 
-/* Puts the question behind what was said and makes room for the answer. */
+/* Adds the question to the dialog and makes room for the answer. */
 static int pose(struct asking *a, const char *question)
 {
     struct tsri_dialog *d = &a->dialog;
@@ -352,7 +352,7 @@ static int prepare(struct asking *a)
     return a->tokens && a->first_logits && a->text ? 0 : tsri_cli_fail("no memory");
 }
 
-/* Before the model is read, which takes long enough to be annoying for nothing. */
+/* Before the model is loaded: that takes long, and a mistake should show at once. */
 static int open_chat(struct asking *a, const char *path)
 {
     bool standard = path[0] == 0 || strcmp(path, "-") == 0;

@@ -331,14 +331,11 @@ static int print_matches(const struct inspect *x)
         const struct tsr_match *m = &x->matches[i];
         const struct span_source *from = source_of(x, m);
         uint32_t at = from->offset + m->entry_offset;
-        tsri_table_add(&t, "%u", m->n_tokens);
-        tsri_table_add(&t, "%u..%u", m->prompt_offset, m->prompt_offset + m->n_tokens - 1);
-        tsri_table_add(&t, "%s", text_name(x, from->document, name));
-        tsri_table_add(&t, "%u..%u of %u", at, at + m->n_tokens - 1,
-                       text_tokens(x, from->document));
-        tsri_table_add(&t, "%s", tsri_match_coverage(m->coverage));
-        tsri_table_add(&t, "%s", way_of(x, m));
-        tsri_table_add(&t, "%s", tsri_match_context(m->context));
+        tsri_table_row(&t, "%u|%u..%u|%s|%u..%u of %u|%s|%s|%s", m->n_tokens, m->prompt_offset,
+                       m->prompt_offset + m->n_tokens - 1, text_name(x, from->document, name), at,
+                       at + m->n_tokens - 1, text_tokens(x, from->document),
+                       tsri_match_coverage(m->coverage), way_of(x, m),
+                       tsri_match_context(m->context));
     }
     return tsri_table_print(&t, x->cli);
 }

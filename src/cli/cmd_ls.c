@@ -45,13 +45,10 @@ static int print_table(const struct tsri_cli *cli, const struct tsri_store *s)
         const struct tsri_store_entry *e = &s->entries[i];
         tsri_cli_hex(e->head.key.bytes, 16, key);
         tsri_cli_hex(e->head.space, 4, space);
-        tsri_table_add(&t, "%s", key);
-        tsri_table_add(&t, "%s", space);
-        tsri_table_add(&t, "%s", tsri_store_kind(e->head.kind));
-        tsri_table_add(&t, "%u", e->head.n_tokens);
-        tsri_table_add(&t, "%u", e->head.n_layers);
-        tsri_table_add(&t, "%s", tsri_cli_size(tsri_store_token_bytes(&e->head), a));
-        tsri_table_add(&t, "%s", tsri_cli_size(e->bytes, b));
+        tsri_table_row(&t, "%s|%s|%s|%u|%u|%s|%s", key, space, tsri_store_kind(e->head.kind),
+                       e->head.n_tokens, e->head.n_layers,
+                       tsri_cli_size(tsri_store_token_bytes(&e->head), a),
+                       tsri_cli_size(e->bytes, b));
         bytes += e->bytes;
         tokens += e->head.n_tokens;
     }

@@ -120,14 +120,9 @@ static int print_rows(const struct tsri_cli *cli, const struct rows *rows)
         const struct tsri_wire_entry *e = &rows->list[i];
         tsri_cli_hex(e->key, 16, key);
         tsri_cli_hex(e->space, 4, space);
-        tsri_table_add(&t, "%s", key);
-        tsri_table_add(&t, "%s", space);
-        tsri_table_add(&t, "%s", tsri_store_kind(e->kind));
-        tsri_table_add(&t, "%u", e->n_tokens);
-        tsri_table_add(&t, "%s", e->bytes ? tsri_cli_size(e->bytes, size) : "?");
-        tsri_table_add(&t, "%s", tiers_of(e->tiers, tiers));
-        tsri_table_add(&t, "%u", e->pins - e->user_pins);
-        tsri_table_add(&t, "%u", e->user_pins);
+        tsri_table_row(&t, "%s|%s|%s|%u|%s|%s|%u|%u", key, space, tsri_store_kind(e->kind),
+                       e->n_tokens, e->bytes ? tsri_cli_size(e->bytes, size) : "?",
+                       tiers_of(e->tiers, tiers), e->pins - e->user_pins, e->user_pins);
         tokens += e->n_tokens;
         bytes += e->bytes;
     }
@@ -323,20 +318,15 @@ static void print_match_json(const struct tsri_wire_match *m, bool first)
 static int print_matches(const struct tsri_cli *cli, const struct tsri_reply *reply)
 {
     struct tsri_table t;
+    char tiers[40];
     tsri_table_init(&t, "rllllll", "tokens|in prompt|in entry|kind|match|context|tier");
     for (uint32_t i = 0; i < reply->n; i++) {
         const struct tsri_wire_match *m = &reply->matches[i];
-        tsri_table_add(&t, "%u", m->n_tokens);
-        tsri_table_add(&t, "%u..%u", m->prompt_offset, m->prompt_offset + m->n_tokens - 1);
-        tsri_table_add(&t, "%u..%u of %u", m->entry_offset, m->entry_offset + m->n_tokens - 1,
-                       m->entry_tokens);
-        tsri_table_add(&t, "%s", tsri_store_kind(m->kind));
-        tsri_table_add(&t, "%s", tsri_match_coverage(m->coverage));
-        tsri_table_add(&t, "%s", tsri_match_context(m->context));
-        if (m->tier)
-            tsri_table_add(&t, "tier %u", m->tier);
-        else
-            tsri_table_add(&t, "host");
+        tsri_table_row(&t, "%u|%u..%u|%u..%u of %u|%s|%s|%s|%s", m->n_tokens, m->prompt_offset,
+                       m->prompt_offset + m->n_tokens - 1, m->entry_offset,
+                       m->entry_offset + m->n_tokens - 1, m->entry_tokens, tsri_store_kind(m->kind),
+                       tsri_match_coverage(m->coverage), tsri_match_context(m->context),
+                       tiers_of((uint8_t)(1u << (m->tier & 7)), tiers));
     }
     return tsri_table_print(&t, cli);
 }

@@ -1,8 +1,8 @@
 /* dialog.c - from documents and questions to tokens. The model's chat template is applied once, to
- * messages whose contents are marks; what stands between the marks is the template's own text, in
+ * messages whose contents are marks; the text between the marks is the template's own, in
  * which special tokens count. Documents and questions are tokenised by themselves, without special
  * tokens, and joined as tokens: nothing that a document says can end it, and its tokens are the
- * same wherever it stands, which is what makes it found again. */
+ * same at every place, so the cache finds it again. */
 #include "cli/ask.h"
 
 #include <stdlib.h>
@@ -146,7 +146,7 @@ static int add_plain(struct tsri_dialog *d, const struct tsri_document *doc)
     return e ? e : end_segment(d, first);
 }
 
-/* The name stands before every piece, as a title: a piece may be read without its neighbours. Not
+/* Every piece begins with the name, as a title: a piece may be read without its neighbours. Not
  * "Document 3:" or the like: where every piece begins with the same words, what was computed for
  * one of them alone is further from what it is among the others (docs/quality.md). */
 int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *doc)

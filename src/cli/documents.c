@@ -1,6 +1,6 @@
 /* documents.c - texts to ask about: read from files, folders and standard input, checked to be
- * text, and cut into pieces. A piece ends where its author ended a thought, if that can be had:
- * pieces are what the cache knows, and half a sentence is understood by nobody. */
+ * text, and cut into pieces. A piece ends at a paragraph if possible, else at a line or a
+ * sentence: the model reads a piece without its neighbours. */
 #include "cli/ask.h"
 
 #include <errno.h>

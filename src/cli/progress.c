@@ -9,7 +9,7 @@
 #define BAR_WIDTH 30u
 
 static uint64_t shown_ns; /* 0: nothing was reported yet */
-static bool on;           /* the bar stands on the line */
+static bool on;           /* the bar is on the line */
 
 static bool can_show(void)
 {

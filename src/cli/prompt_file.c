@@ -225,7 +225,7 @@ static int read_prompt(const json_t *v, struct tsri_prompt_file *f)
     return 0;
 }
 
-/* The system prompt stands before the prompt, as its first part. */
+/* Puts the system prompt before the prompt, as its first part. */
 static int put_system_first(struct tsri_prompt_file *f)
 {
     struct tsri_prompt_text prompt = f->prompt;

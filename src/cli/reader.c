@@ -1,7 +1,7 @@
 /* reader.c - a model and its cache, opened as the command line says: the model that was named or
  * the one of tools/setup --model, the store in the user's cache folder unless the configuration has
- * another, and the profile that was measured for this model. A store that somebody else has open is
- * no reason not to answer: then nothing is kept. */
+ * another, and the profile that was measured for this model. If another process has the store
+ * open, questions are answered without it. */
 #include "cli/ask.h"
 
 #include <errno.h>
@@ -217,7 +217,7 @@ void tsri_reader_close(struct tsri_reader *r)
 
 int tsri_reader_make_room(struct tsri_reader *r, size_t n_slots)
 {
-    /* Answers grow, and so do dialogs: in steps, so that sessions are seldom made anew. */
+    /* Answers and dialogs grow: in steps, so that sessions are seldom reopened. */
     n_slots = (n_slots + 511) / 512 * 512;
     if (n_slots > r->info.context) n_slots = r->info.context;
     if (r->session && r->n_slots >= n_slots) return 0;

@@ -1,5 +1,5 @@
 /* sampler.c - which token comes next: the most likely one, or one drawn from the most likely ones
- * with a generator that a seed starts, so that an answer can be had again. */
+ * with a generator that a seed starts, so that an answer can be repeated. */
 #include "cli/ask.h"
 
 #include <math.h>

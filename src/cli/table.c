@@ -68,10 +68,7 @@ void tsri_cli_hex(const uint8_t *bytes, size_t n, char *out)
 void tsri_table_init(struct tsri_table *t, const char *align, const char *heads)
 {
     *t = (struct tsri_table){.align = align};
-    for (size_t i = strlen(align), n; i > 0; i--, heads += n + 1) {
-        n = strcspn(heads, "|");
-        tsri_table_add(t, "%.*s", (int)n, heads);
-    }
+    tsri_table_row(t, "%s", heads);
 }
 
 void tsri_table_fini(struct tsri_table *t)
@@ -93,6 +90,20 @@ void tsri_table_add(struct tsri_table *t, const char *fmt, ...)
     else
         t->align = ""; /* print says so */
     va_end(ap);
+}
+
+void tsri_table_row(struct tsri_table *t, const char *fmt, ...)
+{
+    char line[1024], *cell = line;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    for (size_t left = strlen(t->align); left > 0; left--) {
+        size_t n = strcspn(cell, left > 1 ? "|" : "");
+        tsri_table_add(t, "%.*s", (int)n, cell);
+        cell += n + (cell[n] == '|');
+    }
 }
 
 /* Columns that the text takes on a terminal: bytes that continue a UTF-8 sequence take none. */

@@ -1,7 +1,7 @@
 /* cmd_bench.c - `tessera-lab bench copy|rope`: how fast this machine's devices move KV between
  * cells and an engine's pages, and turn K on the way, against plain copies of the same bytes. A
  * short version of bench_copy and bench_cuda for people who have no build tree: each case is
- * checked first, then measured in turns with its copy, and the median of the ratios is told. */
+ * checked first, then timed alternating with its copy. Prints the median of the ratios. */
 #include "lab/lab.h"
 
 #include <stdlib.h>
@@ -155,12 +155,8 @@ static void tell(struct bench *b, const struct row *row, const char *device, con
                "\"copy_gb_per_s\":%.4g,\"ratio\":%.4g}",
                b->n_measured ? "," : "", device, row->name, cells, r->move, r->copy, r->ratio);
     } else {
-        tsri_table_add(&b->table, "%s", device);
-        tsri_table_add(&b->table, "%s", row->name);
-        tsri_table_add(&b->table, "%s", cells);
-        tsri_table_add(&b->table, "%.1f", r->move);
-        tsri_table_add(&b->table, "%.1f", r->copy);
-        tsri_table_add(&b->table, "%.2f", r->ratio);
+        tsri_table_row(&b->table, "%s|%s|%s|%.1f|%.1f|%.2f", device, row->name, cells, r->move,
+                       r->copy, r->ratio);
     }
     b->n_measured++;
 }

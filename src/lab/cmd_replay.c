@@ -38,10 +38,14 @@ static double hit_rate(const struct tsri_replay_result *r)
 
 static int print_table(const struct plan *p)
 {
+#define HEADS \
+    "host size|policy|requests|tokens asked|tokens reused|hit " \
+    "rate|stored|loaded|evictions|refused"
     struct tsri_table t;
-    tsri_table_init(&t, p->disk ? "rlrrrrrrrrrrr" : "rlrrrrrrrr",
-                    "host size|policy|requests|tokens asked|tokens reused|hit rate|stored|loaded|"
-                    "evictions|refused|from disk|disk read|disk written");
+    if (p->disk)
+        tsri_table_init(&t, "rlrrrrrrrrrrr", HEADS "|from disk|disk read|disk written");
+    else
+        tsri_table_init(&t, "rlrrrrrrrr", HEADS);
     for (size_t i = 0; i < p->n_runs; i++) {
         const struct tsri_replay_result *r = &p->runs[i].r;
         char size[32];

@@ -59,7 +59,7 @@
 /* clang-format on */
 TSRI_LAB_COMMANDS(TSRI_COMMAND_RUN)
 
-/* ---- rig: an engine's memory, an entry's cells and a batch on a device, to measure with ---- */
+/* ---- rig: an engine's memory, an entry's cells and a batch on a device, to time moves of KV ---- */
 
 struct tsri_rig_desc {
     const char *device, *variant; /* variant NULL: the best there is */
@@ -71,7 +71,7 @@ struct tsri_rig_desc {
     uint32_t pairing;   /* 0: NEOX */
     int64_t delta;      /* 0: K is copied too */
     bool hnd, int8;
-    bool near; /* where a device has memory of its own: the cells stand there too */
+    bool near; /* the cells are in the device's own memory too, if it has any */
 };
 struct tsri_rig_memory {
     uint8_t *data;
@@ -104,10 +104,10 @@ TSR_MUST int tsri_rig_wait(struct tsri_rig *r);
 /* Moves once and compares; TSR_ECORRUPT. */
 TSR_MUST int tsri_rig_check(struct tsri_rig *r);
 
-/* ---- traces: what was asked, as ids of text, never the text ---- */
+/* ---- traces: requests as ids of text, never the text ---- */
 
 #define TSRI_TRACE_TOKENS_MAX ((uint32_t)1 << 22) /* of one request */
-#define TSRI_TRACE_BLOCK_TOKENS 512u              /* what one of hash_ids stands for */
+#define TSRI_TRACE_BLOCK_TOKENS 512u              /* of one of hash_ids */
 
 struct tsri_trace_chunk {
     uint64_t id; /* equal ids are equal text, the shorter one being a start of the longer */
@@ -116,7 +116,7 @@ struct tsri_trace_chunk {
 struct tsri_trace_request {
     size_t chunk_first;
     uint32_t n_chunks, n_tokens;
-    bool prefix; /* one text cut into blocks; else segments that stand for themselves */
+    bool prefix; /* one text in blocks; else independent segments */
 };
 struct tsri_trace {
     struct tsri_trace_request *requests;

@@ -41,13 +41,6 @@ static double rate_of(const struct canvas *c, size_t line, size_t i)
     return c->p->lines[line].rates[c->order[i]];
 }
 
-/* Coordinates have a point whatever the locale. */
-static void number(struct canvas *c, double v)
-{
-    long tenths = lround(v * 10);
-    fprintf(c->to, "%ld.%ld", tenths / 10, labs(tenths % 10));
-}
-
 static void text(struct canvas *c, const char *s)
 {
     for (; *s; s++) {
@@ -60,11 +53,7 @@ static void text(struct canvas *c, const char *s)
 
 static void open_text(struct canvas *c, double x, double y, const char *more)
 {
-    fputs("<text x=\"", c->to);
-    number(c, x);
-    fputs("\" y=\"", c->to);
-    number(c, y);
-    fprintf(c->to, "\"%s>", more);
+    fprintf(c->to, "<text x=\"%.1f\" y=\"%.1f\"%s>", x, y, more);
 }
 
 /* ---- scales ---- */
@@ -114,14 +103,10 @@ static void draw_grid(struct canvas *c)
     int n = (int)lround(c->y_max / c->y_step), decimals = c->y_step < 0.01;
     for (int i = 0; i <= n; i++) {
         double y = y_of(c, i * c->y_step);
-        fprintf(c->to, "<path stroke=\"%s\" d=\"M%d ", i ? "#e3e3e3" : "#888", LEFT);
-        number(c, y);
-        fprintf(c->to, "H%d\"/>\n", WIDTH - RIGHT);
+        fprintf(c->to, "<path stroke=\"%s\" d=\"M%d %.1fH%d\"/>\n", i ? "#e3e3e3" : "#888", LEFT, y,
+                WIDTH - RIGHT);
         open_text(c, LEFT - 10, y + 4.5, " text-anchor=\"end\"");
-        long tenths = lround(i * c->y_step * 1000);
-        fprintf(c->to, "%ld", tenths / 10);
-        if (decimals) fprintf(c->to, ".%ld", tenths % 10);
-        fputs(" %</text>\n", c->to);
+        fprintf(c->to, "%.*f %%</text>\n", decimals, i * c->y_step * 100);
     }
     double last = -LABEL_WIDTH;
     for (size_t i = 0; i < c->p->n_sizes; i++) {
@@ -129,9 +114,7 @@ static void draw_grid(struct canvas *c)
         char size[32];
         if (x - last < LABEL_WIDTH) continue;
         last = x;
-        fputs("<path stroke=\"#888\" d=\"M", c->to);
-        number(c, x);
-        fprintf(c->to, " %dv5\"/>\n", HEIGHT - BOTTOM);
+        fprintf(c->to, "<path stroke=\"#888\" d=\"M%.1f %dv5\"/>\n", x, HEIGHT - BOTTOM);
         open_text(c, x, HEIGHT - BOTTOM + 20, " text-anchor=\"middle\"");
         text(c, tsri_cli_size(c->p->sizes[c->order[i]], size));
         fputs("</text>\n", c->to);
@@ -148,20 +131,12 @@ static void draw_line(struct canvas *c, size_t l)
             "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2.2\" "
             "stroke-linejoin=\"round\" d=\"",
             color);
-    for (size_t i = 0; i < c->p->n_sizes; i++) {
-        fputc(i ? 'L' : 'M', c->to);
-        number(c, x_of(c, i));
-        fputc(' ', c->to);
-        number(c, y_of(c, rate_of(c, l, i)));
-    }
+    for (size_t i = 0; i < c->p->n_sizes; i++)
+        fprintf(c->to, "%c%.1f %.1f", i ? 'L' : 'M', x_of(c, i), y_of(c, rate_of(c, l, i)));
     fputs("\"/>\n", c->to);
-    for (size_t i = 0; i < c->p->n_sizes; i++) {
-        fputs("<circle cx=\"", c->to);
-        number(c, x_of(c, i));
-        fputs("\" cy=\"", c->to);
-        number(c, y_of(c, rate_of(c, l, i)));
-        fprintf(c->to, "\" r=\"3.4\" fill=\"%s\"/>\n", color);
-    }
+    for (size_t i = 0; i < c->p->n_sizes; i++)
+        fprintf(c->to, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.4\" fill=\"%s\"/>\n", x_of(c, i),
+                y_of(c, rate_of(c, l, i)), color);
 }
 
 /* At the lines' ends, from top to bottom, moved apart where they would touch. */

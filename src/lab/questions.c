@@ -1,11 +1,11 @@
-/* questions.c - questions with their documents and right answers, a JSON object a line:
+/* questions.c - questions with their documents and right answers, one JSON object per line:
  *
  *   {"set": "musique", "id": "17", "documents": ["text", ...], "question": "...", "answers":
  * ["..."]}
  *
  * and optionally "system", and "plain": true for texts that are the whole prompt, one after
  * another, without a chat template (then "system" is needed). Unknown members are refused: a misspelt one
- * would be measured without. */
+ * would be ignored. */
 #include "cli/json.h"
 #include "lab/quality.h"
 

@@ -1,6 +1,6 @@
 /* trace.c - reads access traces: JSON lines, each a request in one of two forms,
  *
- *   {"chunks":[[id,tokens],...]}                segments, each standing for itself
+ *   {"chunks":[[id,tokens],...]}                independent segments
  *   {"hash_ids":[id,...],"input_length":n}      blocks of 512 tokens of one text, the last
  *                                               one short
  *
