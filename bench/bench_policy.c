@@ -7,7 +7,7 @@
  * argument or in TESSERA_TRACES, in the form of `tessera-lab replay`. Those whose requests are segments
  * are also replayed "again": requests drawn anew by Zipf's law, as a service sees them, since the
  * published lists ask each question once. */
-#include "cache/policy.h"
+#include "policy/policy.h"
 #include "lab/lab.h"
 #include "support/bench.h"
 #include "support/cache_sim.h"

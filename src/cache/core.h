@@ -16,7 +16,7 @@
 #include "cache/events.h"
 #include "cache/holds.h"
 #include "cache/index.h"
-#include "cache/policy.h"
+#include "policy/policy.h"
 #include "cache/pool.h"
 #include "cache/windows.h"
 

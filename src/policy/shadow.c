@@ -8,7 +8,7 @@
  * Why not climb the hill of the real hit rate step by step: a step must last until its effect shows
  * above the noise, several times the turnover of the cache, and the loss of each wrong step is
  * real. The shadows are compared on the same uses, at the same time, for nothing. */
-#include "cache/ranks.h"
+#include "policy/ranks.h"
 
 #define NO_ID 0xffffu
 #define HEADS 1024u

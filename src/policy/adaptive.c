@@ -11,7 +11,7 @@
  * keys of a long prompt are all counted.
  *
  * 12 bytes an id and 1 for the sketch. */
-#include "cache/ranks.h"
+#include "policy/ranks.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* lru.c - least recently used: a doubly linked list over ids, 8 bytes an entry. An entry that is
  * asked for while it may not go (pinned, leased, or with blocks behind it) is in use, and moves to
  * the recent end; so a scan does not meet it again and again. */
-#include "cache/policy.h"
+#include "policy/policy.h"
 
 struct lru {
     struct tsr_policy base; /* first */

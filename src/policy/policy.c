@@ -1,6 +1,6 @@
 /* policy.c - the built-in eviction policies, by name, and the defaults of what they may leave out.
  */
-#include "cache/policy.h"
+#include "policy/policy.h"
 
 static const struct tsr_policy_ops *const policies[] = {&tsri_policy_lru, &tsri_policy_s3fifo,
                                                         &tsri_policy_adaptive};

@@ -1,5 +1,5 @@
 /* test_s3fifo.c - who comes once leaves first, who was used stays, and who comes back is known. */
-#include "cache/policy.h"
+#include "policy/policy.h"
 
 #include "support/policy_kit.h"
 #include "support/test.h"

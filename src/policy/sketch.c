@@ -6,7 +6,7 @@
  * After AGE uses for each entry of the cache all counts are halved. Less, and what is used seldom
  * but steadily cannot be told from what comes once; more, and old fame outlives its time. 16 was
  * best of 8 to 30 over all traces of bench_policy. */
-#include "cache/ranks.h"
+#include "policy/ranks.h"
 
 #define AGE 16u
 #define AGE_USES_MIN 4096u

@@ -1,6 +1,6 @@
 /* test_policy.c - the table of built-in policies agrees with the option that names them, and each
  * of them keeps the promises of policy.h, whatever order it prefers. */
-#include "cache/policy.h"
+#include "policy/policy.h"
 #include "config/config.h"
 
 #include "support/policy_kit.h"

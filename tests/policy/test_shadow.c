@@ -1,6 +1,6 @@
 /* test_shadow.c - the shadows find the window that the traffic wants, follow it when it changes,
  * and stay small whatever the size of the cache. */
-#include "cache/ranks.h"
+#include "policy/ranks.h"
 
 #include "support/test.h"
 

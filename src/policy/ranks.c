@@ -12,7 +12,7 @@
  * Chains: a block is used whenever one behind it is, and touched after it, so it is neither counted
  * less nor older; the cache lets only leaves go. An entry that is asked for while it may not go
  * moves to the recent end of its queue, as in lru.c. */
-#include "cache/ranks.h"
+#include "policy/ranks.h"
 
 /* Of the main part, in hundredths. */
 #define PROTECTED_SHARE 80u

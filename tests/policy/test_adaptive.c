@@ -1,6 +1,6 @@
 /* test_adaptive.c - adaptive is as good as the better of two fixed policies on traffic that favours
  * one of them, and keeps what is expensive to compute. */
-#include "cache/policy.h"
+#include "policy/policy.h"
 
 #include "support/cache_sim.h"
 #include "support/policy_kit.h"

@@ -6,7 +6,7 @@
  * 12 bytes an id and 1 for the ghosts, of which there are at most as many as entries in the main
  * queue. An entry that is asked for while it may not go is in use: it moves to the recent end of
  * its queue, as in lru.c, and is passed over once. */
-#include "cache/ranks.h"
+#include "policy/ranks.h"
 
 #define SMALL_PERCENT 10u
 #define USED_MAX 3u

@@ -1,7 +1,7 @@
 /* queues.c - doubly linked queues over ids, in one array of ranks. An id is in one queue at most;
  * whoever owns the queues knows which ids are in. Each queue knows how many units its ids take, so
  * that a policy can give it a share of the capacity. */
-#include "cache/ranks.h"
+#include "policy/ranks.h"
 
 struct tsri_rank_mark tsri_mark_make(uint64_t hash, uint32_t units, uint32_t tag)
 {

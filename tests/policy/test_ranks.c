@@ -1,6 +1,6 @@
 /* test_ranks.c - with a window of everything it is LRU; with a small one, who is used often stays
  * and who comes once passes through; what a use saves counts as much as how often. */
-#include "cache/ranks.h"
+#include "policy/ranks.h"
 
 #include "support/test.h"
 

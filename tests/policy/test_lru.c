@@ -1,6 +1,6 @@
 /* test_lru.c - the list goes in the order of last use, held against a plain array; what may not go
  * is passed over and counts as used. */
-#include "cache/policy.h"
+#include "policy/policy.h"
 
 #include "support/test.h"
 

@@ -8,7 +8,7 @@
 #ifndef TSRI_RANKS_H
 #define TSRI_RANKS_H
 
-#include "cache/policy.h"
+#include "policy/policy.h"
 
 /* ---- queues.c: a few queues over ids, oldest first ---- */
 

@@ -1,5 +1,5 @@
 /* test_sketch.c - counts are never too low, seldom too high, and fade. */
-#include "cache/ranks.h"
+#include "policy/ranks.h"
 
 #include "support/test.h"
 

@@ -1,5 +1,5 @@
 /* test_queues.c - the queues do what plain arrays do, and know how much is in each. */
-#include "cache/ranks.h"
+#include "policy/ranks.h"
 
 #include "support/test.h"
 
