@@ -15,7 +15,7 @@
 #include "device/device.h"
 #include "stats/stats.h"
 #include "tier/tier.h"
-#include "wire/cells.h"
+#include "chunk/cells.h"
 
 #include <tessera/async.h>
 #include <tessera/policy.h>

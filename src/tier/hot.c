@@ -4,13 +4,13 @@
  * cells from here, and neither the host nor the bus sees a byte of them.
  *
  * One block of device memory is taken at open and cut into pages; an entry stands in its pages as
- * it would in host memory (wire/cells.c). Head, tokens and extra stay on the host, with a table of
+ * it would in host memory (chunk/cells.c). Head, tokens and extra stay on the host, with a table of
  * the cells' device addresses, so that a pinned entry is ready for a batch. Everything but copies
  * happens under one lock; copies have one stream, used by one thread at a time. Device memory is
  * trusted as host memory is: there are no checksums. */
 #include "device/device.h"
 #include "tier/hot.h"
-#include "wire/cells.h"
+#include "chunk/cells.h"
 #include "wire/wire.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* cells.c - where the rows of an entry are, and copying them to and from a caller's memory. Pure
  * functions over a shape and a page table: no locks, no allocation. A plane never straddles a page,
  * so a run of tokens in a cell is one memcpy. */
-#include "wire/cells.h"
+#include "chunk/cells.h"
 
 static uint32_t dtype_bytes(uint32_t dtype)
 {
