@@ -8,7 +8,7 @@
  * long prompts, against one, in turns.
  *
  * Entries are made under the API, without KV: matching does not look at it. */
-#include "cache/find.h"
+#include "find/find.h"
 #include "support/bench.h"
 
 #include <stdio.h>

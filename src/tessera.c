@@ -2,7 +2,7 @@
  * inside. Nothing is decided here that a caller inside the library would have to know. */
 #include "cache/backend.h"
 #include "cache/clients.h"
-#include "cache/find.h"
+#include "find/find.h"
 #include "cache/manager.h"
 #include "cache/ops.h"
 #include "cache/puts.h"

@@ -3,7 +3,7 @@
  * to wait (a request in a queue) asks here first: the chunks of the prompt that are not known are
  * looked for in the shared tiers, all in one batch, and those that are there become entries without
  * bytes in memory, as after a restart. The bytes come with the first load, which proves them. */
-#include "cache/find.h"
+#include "find/find.h"
 #include "cache/manager.h"
 #include "cache/ops.h"
 

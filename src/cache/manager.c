@@ -1,7 +1,7 @@
 /* manager.c - the tiers below host memory: opening them, taking in what they already hold, and the
  * small facts about who holds what that the writer and the fetchers share. */
 #include "cache/manager.h"
-#include "cache/find.h"
+#include "find/find.h"
 #include "tier/hot.h"
 
 #include <float.h>

@@ -2,7 +2,7 @@
  * calls are those of the folder as they are; the rest is put together here. */
 #include "cache/backend.h"
 #include "cache/clients.h"
-#include "cache/find.h"
+#include "find/find.h"
 #include "cache/manager.h"
 #include "cache/puts.h"
 #include "cache/source.h"

@@ -3,7 +3,7 @@
  * everything back. A prefix becomes one entry a block; a segment is one entry. */
 #include "cache/puts.h"
 #include "cache/clients.h"
-#include "cache/find.h"
+#include "find/find.h"
 #include "cache/manager.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * then it is a miss, or TSR_EAGAIN where there is no such thing. */
 #include "cache/backend.h"
 #include "cache/clients.h"
-#include "cache/find.h"
+#include "find/find.h"
 #include "cache/manager.h"
 #include "cache/served.h"
 #include "cache/source.h"

@@ -2,7 +2,7 @@
  * nominated by their keys are compared before anybody reads them. The digest of all that comes
  * before a block is part of the answer, so the chunks of the prompt are walked again: once for all
  * matches of a call, in the order of the prompt, however many they are. */
-#include "cache/find.h"
+#include "find/find.h"
 #include "cache/source.h"
 
 static uint32_t place(const struct tsri_wanted *w)

@@ -7,7 +7,7 @@
 #define TSRI_CACHE_KIT_H
 
 #include "cache/clients.h"
-#include "cache/find.h"
+#include "find/find.h"
 #include "cache/ops.h"
 #include "cache/puts.h"
 #include "cache/source.h"

@@ -88,6 +88,16 @@ the_inside_of_the_cache_is_its_own() {
     refused 'src/daemon/daemon.h:2: daemon may not include cache/core.h, which is the inside of the cache'
 }
 
+rooms_of_one_layer_see_each_other() {
+    make_tree || return
+    mkdir -p src/find src/daemon
+    echo '#include "cache/cache.h"' >src/find/find.h
+    echo '#include "find/find.h"' >>src/cache/index.c
+    "$check" "$tmp" &>/dev/null || fail "two rooms of a layer are refused" || return
+    echo '#include "find/find.h"' >src/daemon/daemon.h
+    refused 'src/daemon/daemon.h:1: daemon may not include find/find.h, which is the inside of the cache'
+}
+
 a_call_to_the_right_is_found_without_an_include() {
     make_tree || return
     local folder
@@ -190,6 +200,7 @@ run a_base_name_belongs_to_one_folder
 run a_layer_may_not_look_to_its_right
 run layers_of_one_level_do_not_see_each_other
 run the_inside_of_the_cache_is_its_own
+run rooms_of_one_layer_see_each_other
 run a_call_to_the_right_is_found_without_an_include
 run a_tag_means_one_thing
 run an_include_names_its_folder_and_no_way_to_it

@@ -15,7 +15,7 @@
  *
  * Threads: a matcher belongs to its lookup; entries are read under their pins, without a lock. Long
  * prompts are scanned by several (slices.c). */
-#include "cache/find.h"
+#include "find/find.h"
 #include "cache/manager.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * that no row covers and that hold no media are scanned in the first space; in the others, when
  * there is something to agree on; a row is what all spaces have. Rows end up in the order of the
  * prompt. Each row has pins of its own, the matchers' go at the end. */
-#include "cache/find.h"
+#include "find/find.h"
 
 #include <stdlib.h>
 

@@ -5,7 +5,7 @@
  * asking the memory for what the next one needs, so that a cold index costs a few round trips to
  * memory for the batch and not for every segment. A prefix is a chain: each block's key needs the
  * digest of those before, and that is computed while the block's own slot is on its way. */
-#include "cache/find.h"
+#include "find/find.h"
 #include "cache/clients.h"
 #include "cache/manager.h"
 

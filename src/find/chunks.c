@@ -1,7 +1,7 @@
 /* chunks.c - the chunks of a prompt as lookups and stores see them: the blocks of its prefix chain,
  * then its segments. A walk lives on its user's stack (about 40 KiB), allocates nothing and
  * computes digests only as far as somebody goes. */
-#include "cache/find.h"
+#include "find/find.h"
 
 static int check_segments(const struct tsr_prompt *p)
 {

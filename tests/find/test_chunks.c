@@ -1,7 +1,7 @@
 /* test_chunks.c - the chunks of a prompt: each block and segment has the range, digest, extra and
  * key that the words of chunk.h give it, computed here step by step; prompts that make no sense are
  * refused in words. */
-#include "cache/find.h"
+#include "find/find.h"
 
 #include "support/cache_kit.h"
 #include "support/test.h"

@@ -5,7 +5,7 @@
  * Nobody waits for a thread that is busy with other things: slices are claimed one by one, the
  * caller claims too, and waits at the end only for those that somebody is working on. A helper that
  * comes later finds nothing left and touches nothing but the counter; the last one frees it all. */
-#include "cache/find.h"
+#include "find/find.h"
 #include "cache/ops.h"
 
 #define HELPERS_MAX 15u
