@@ -4,7 +4,7 @@
  *
  * The model is of 8B parameters: 32 layers, 8 KV heads of 128 in bf16, 128 KiB a token. */
 #include "cache/manager.h"
-#include "cache/served.h"
+#include "served/served.h"
 #include "support/bench.h"
 #include "support/kv_tier.h"
 #include "support/tmpdir.h"

@@ -7,7 +7,7 @@
 #include "cache/ops.h"
 #include "cache/puts.h"
 #include "cache/source.h"
-#include "wire/link.h"
+#include "served/link.h"
 
 /* A struct of the caller's, completed with zeros to the one this library knows. Nothing is copied
  * beyond what the caller's own size says it has. */

@@ -5,7 +5,7 @@
 #include "cache/clients.h"
 #include "cache/backend.h"
 #include "cache/manager.h"
-#include "cache/served.h"
+#include "served/served.h"
 
 #define BUCKETS 1024u
 

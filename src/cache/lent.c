@@ -3,7 +3,7 @@
  * layers at a time, through memory that the device can write. */
 #include "cache/clients.h"
 #include "cache/deliver.h"
-#include "cache/served.h"
+#include "served/served.h"
 
 #define BOUNCE_BYTES ((size_t)32 << 20) /* or one layer, where that is more */
 

@@ -3,7 +3,7 @@
 #define TSRI_CLI_REMOTE_H
 
 #include "cli/cli.h"
-#include "wire/link.h"
+#include "served/link.h"
 
 struct tsri_remote {
     struct tsri_link *link;

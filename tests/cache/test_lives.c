@@ -3,7 +3,7 @@
  * handle of another one after a restart, or in the cache next door. Each test makes sure that what
  * would be loaded by mistake is there: same number, same generation, same space, another text. */
 #include "cache/manager.h"
-#include "cache/served.h"
+#include "served/served.h"
 
 #include "support/served_kit.h"
 #include "support/test.h"

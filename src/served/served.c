@@ -5,7 +5,7 @@
 #include "cache/clients.h"
 #include "find/find.h"
 #include "cache/manager.h"
-#include "cache/served.h"
+#include "served/served.h"
 #include "cache/source.h"
 
 #define KEYS_AT_ONCE 16384u

@@ -4,7 +4,7 @@
  *
  * Nothing waits longer than its deadline. While an answer is overdue the next callers are refused
  * at once instead of waiting, too, until it has come or the connection is given up. */
-#include "wire/link.h"
+#include "served/link.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -5,7 +5,7 @@
 #include "cache/clients.h"
 #include "cache/manager.h"
 #include "cache/puts.h"
-#include "cache/served.h"
+#include "served/served.h"
 
 #define PARTS 4u /* of the staging area */
 

@@ -11,7 +11,7 @@
 #define TSRI_SERVED_H
 
 #include "cache/core.h"
-#include "wire/link.h"
+#include "served/link.h"
 
 /* A connection, and what its session calls our spaces. */
 struct tsri_seat {

@@ -1,6 +1,6 @@
 /* test_served_store.c - stores through a staging area: small ones, such that go in pieces, prefixes
  * longer than it, layer by layer, in any view; and the ones that do not come to an end. */
-#include "cache/served.h"
+#include "served/served.h"
 
 #include "support/served_kit.h"
 #include "support/test.h"

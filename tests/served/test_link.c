@@ -1,6 +1,6 @@
 /* test_link.c - a client's connection against a server that a test plays by hand: late, in another
  * order, half, wrong, or gone. */
-#include "wire/link.h"
+#include "served/link.h"
 
 #include "support/test.h"
 #include "support/tmpdir.h"

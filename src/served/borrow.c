@@ -4,7 +4,7 @@
  * not is worth nothing. */
 #include "cache/clients.h"
 #include "cache/core.h"
-#include "cache/served.h"
+#include "served/served.h"
 #include "cache/source.h"
 
 #define WANTS_MAX 4096u /* ranges of one request */

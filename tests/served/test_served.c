@@ -1,6 +1,6 @@
 /* test_served.c - a cache that a server has, seen through the same calls as one in this process;
  * and what becomes of them when the server is away, stopped, killed or started again. */
-#include "cache/served.h"
+#include "served/served.h"
 #include "cache/manager.h"
 
 #include "support/fake_tier.h"
