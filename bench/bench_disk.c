@@ -6,7 +6,7 @@
  */
 #include "support/bench.h"
 #include "support/tmpdir.h"
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -3,7 +3,7 @@
 #include "support/bench.h"
 #include "support/kv_tier.h"
 #include "support/tmpdir.h"
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 enum { N_ENTRIES = 100000, N_RUNS = 15 };
 

@@ -3,7 +3,7 @@
  * Readers leave the directory to its writer; a command that changes it takes the lock and says so
  * when it cannot. */
 #include "cli/store.h"
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* A checkpoint of any bytes is read, first by itself, then by a store that opens with it. Its
  * checksums are made right first (unless the input's first byte is odd), so that what lies behind
  * them is reached. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #include <fcntl.h>
 #include <stdio.h>

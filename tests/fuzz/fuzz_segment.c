@@ -2,7 +2,7 @@
  * made right first (unless the input's first byte is odd), so that what lies behind them is
  * reached. Whatever comes of it, every entry that a get returns must agree with what the scan said
  * of it. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #include <fcntl.h>
 #include <stdio.h>

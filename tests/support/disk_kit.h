@@ -5,7 +5,7 @@
 
 #include "support/kv_tier.h"
 #include "support/tmpdir.h"
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 struct disk_kit {
     struct tmpdir dir;

@@ -3,7 +3,7 @@
 #ifndef TSRI_FAULT_IO_H
 #define TSRI_FAULT_IO_H
 
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 enum fault_call {
     FAULT_OPEN = 1,

@@ -4,7 +4,7 @@
 #ifndef TSRI_RECORD_IO_H
 #define TSRI_RECORD_IO_H
 
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 enum record_kind {
     RECORD_CREATE, /* a name for a new, empty file */

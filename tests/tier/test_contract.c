@@ -1,7 +1,7 @@
 /* The contract: what every tier must do, run over each tier in `subjects`. A new tier is one line
  * there. KV is a function of the token prefix; every byte that a get hands on is checked. */
 #include "device/device.h"
-#include "tier/disk.h"
+#include "disk/disk.h"
 #include "tier/hot.h"
 #include "support/fake_tier.h"
 #include "support/kv_entry.h"

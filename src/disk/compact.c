@@ -6,7 +6,7 @@
  * survives a crash before they are gone. Its tombstones that still mean something (the segment they
  * speak of exists) are written again before. A tombstone is written only after a sync that came
  * after it was needed: a crash that keeps it keeps what took the place of the dead record. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #include <errno.h>
 #include <fcntl.h>

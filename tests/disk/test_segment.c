@@ -1,5 +1,5 @@
 /* The bytes of a segment file. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 #include "support/test.h"
 
 #include <float.h>

@@ -5,7 +5,7 @@
  * entries, the strays, are left alone: a later open may have room for them. They are the first to
  * go when the tier itself has no more room, since nobody can ask for them now. A scan lists a block
  * behind the one before it, and strays are kept in that order too: a chain goes from its end. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #include <stdlib.h>
 

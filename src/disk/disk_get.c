@@ -4,7 +4,7 @@
  * proven before its first layer is handed on, a layer when all of its wanted cells are. Nothing of
  * an entry is believed because the index says so: record, key, sequence number and shape are
  * compared with what was asked for. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #include <errno.h>
 

@@ -2,7 +2,7 @@
  * follow one another on disk. Where memory and lengths are aligned, bytes move between the disk and
  * the caller's cells without a copy; what is not (the ragged end of a last cell, a caller's odd
  * pointer) takes the way over the piece's own bounce memory. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 /* 1 MiB: below it a request costs more than its bytes; above it nothing is gained and the first
  * layer comes later (bench_disk). A piece does not run over into the next layer once it has

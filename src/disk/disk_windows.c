@@ -3,7 +3,7 @@
  * every 32 tokens. They follow from tokens and extra, which an entry has for life: they are learnt
  * when it is put or read, and of an entry that open finds by walking, as far as its first page
  * goes. They are hints: who has none is found by its key alone. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 static bool is_bulk(const struct tsri_disk_index *x, const uint64_t *windows)
 {

@@ -6,7 +6,7 @@
  * Of several records under one key without a tombstone the oldest counts: that with the lowest
  * sequence number, of equal ones that which was copied least. The others are dead, and get a
  * tombstone. The oldest is whole: a record is buried only when what takes its place is synced. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
  * one caller at a time, record after record without holes, so that a walk over its headers never
  * stops before something that was acknowledged; callers that write at once have segments of their
  * own. A sealed segment is given back its unused bytes and only read from then on. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #include <errno.h>
 #include <fcntl.h>

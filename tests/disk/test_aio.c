@@ -1,5 +1,5 @@
 /* Lanes of reads and writes, in each of the ways they can be carried out. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 #include "support/test.h"
 #include "support/tmpdir.h"
 

@@ -1,5 +1,5 @@
 /* The entries a disk tier holds, by key. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 #include "support/test.h"
 
 static struct tsr_entry_head head_of(uint64_t i)

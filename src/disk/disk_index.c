@@ -1,7 +1,7 @@
 /* disk_index.c - the entries a disk tier holds: slots that do not move, so that a slot's number can
  * be handed out as the entry's loc, and a table of keys with open addressing. Keys are hashes
  * already; their first bytes choose the place. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #define BLOCK_SLOTS 1024u
 #define SLOTS_MAX (1u << 30)

@@ -1,5 +1,5 @@
 /* The bytes of the checkpoint. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 #include "support/test.h"
 
 enum { N_SEGMENTS = 3, N_ENTRIES = 5 };

@@ -2,7 +2,7 @@
  * says what stands where. It spares open the walk over every record's header and nothing depends on
  * it: without it, or with a damaged one, the walk finds the same entries. What it says about a
  * place is a hint, proven by the record that stands there. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #define CHECKPOINT_MAGIC "tsr-ckp\n"
 

@@ -1,6 +1,6 @@
 /* fileio.c - the system calls of the disk tier as one table, so that tests can fail the n-th of
  * them, record what was written, or count. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #include <errno.h>
 #include <fcntl.h>

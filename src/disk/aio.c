@@ -8,7 +8,7 @@
  *
  * A request is done when all of its bytes have moved; short transfers and interrupted calls go on
  * here. A lane belongs to one caller from take to give, so rings need no lock. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #include <errno.h>
 #include <sched.h>

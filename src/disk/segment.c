@@ -2,7 +2,7 @@
  * what stands where. Bytes from a file are believed only behind a checksum that also covers where
  * they stand, so a page from another file, another place or another time is no record. Hosts are
  * little-endian, as the format is. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 #define SEGMENT_MAGIC "tsr-seg\n"
 #define RECORD_MAGIC 0x44525354u /* "TSRD" */

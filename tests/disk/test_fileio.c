@@ -1,5 +1,5 @@
 /* The table of system calls, and whole reads and writes through it. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 #include "support/test.h"
 #include "support/tmpdir.h"
 

@@ -1,7 +1,7 @@
 /* An entry's KV cut into requests. */
 #include "support/kv_entry.h"
 #include "support/test.h"
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 static const struct kv_shape shapes[] = {
     {1, 64, 1, 1, {4, 0}, 0, 0},          {100, 64, 3, 2, {48, 32}, 10, 0},

@@ -4,7 +4,7 @@
  * requests, not bytes. An entry is published, in order, when all of its bytes are written. When one
  * fails, those behind it in the same segment fail too (a walk over the headers could not reach
  * them) and the segment is cut before it. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 
 /* Records up to so many bytes are small; so many, and so many bytes of them, make a bundle. */
 #define SMALL_BYTES (48u << 10)

@@ -2,7 +2,7 @@
  * Open takes the lock of the one writer (or reads only), finds out how it may read and write here,
  * and recovers the index; close seals and writes a checkpoint. In a forked child every call is
  * refused and close only frees memory. */
-#include "tier/disk.h"
+#include "disk/disk.h"
 #include "config/config.h"
 
 #include <errno.h>
