@@ -1,5 +1,5 @@
 /* Text that comes from a configuration or a server: addresses, redirections, names of keys. */
-#include "tier/redis.h"
+#include "redis/redis.h"
 
 #include <stdlib.h>
 

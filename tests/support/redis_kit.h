@@ -6,7 +6,7 @@
 
 #include "support/kv_tier.h"
 #include "support/tmpdir.h"
-#include "tier/redis.h"
+#include "redis/redis.h"
 
 #include <sys/types.h>
 

@@ -1,6 +1,6 @@
 /* A connection against a server of our own that says whatever a test wants, in pieces of any size.
  */
-#include "tier/redis.h"
+#include "redis/redis.h"
 #include "support/test.h"
 #include "support/tmpdir.h"
 

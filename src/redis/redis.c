@@ -2,7 +2,7 @@
  * caches may share. Open asks nothing of the server that could fail it: one that is down is asked
  * again in the background, and until it answers everything is a miss. In a forked child every call
  * is refused and close only frees memory. */
-#include "tier/redis.h"
+#include "redis/redis.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * writes the parts under a nonce of its own, each to expire soon; then it lets them stay, and only
  * then writes the record that names them. A writer that dies on the way leaves nothing that anybody
  * reads, and nothing that stays. */
-#include "tier/redis.h"
+#include "redis/redis.h"
 
 #include <stdio.h>
 

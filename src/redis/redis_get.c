@@ -2,7 +2,7 @@
  * and then has a few parts under way at a time, whose bytes go from the socket to the caller's
  * cells and are summed when all before them are there. A part that has vanished (the server evicts,
  * values expire) or was replaced by somebody's is a miss; nothing of it is handed on. */
-#include "tier/redis.h"
+#include "redis/redis.h"
 
 #include <stdio.h>
 #include <stdlib.h>

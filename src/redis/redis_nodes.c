@@ -2,7 +2,7 @@
  * a cluster: the first that answers tells. A survey asks when the tier opens, when a server stops
  * answering, refuses writes or sends somebody elsewhere; it runs on a thread of its own, so that no
  * request waits for a server that is down. */
-#include "tier/redis.h"
+#include "redis/redis.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * under way together, spread over the lane's connections. Replies that say MOVED or ASK are
  * followed here, so that jobs know nothing of clusters; and everything that waits, waits here,
  * until a reply, a deadline or a server that has been silent for too long. */
-#include "tier/redis.h"
+#include "redis/redis.h"
 
 #include <errno.h>
 #include <poll.h>

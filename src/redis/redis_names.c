@@ -1,6 +1,6 @@
 /* redis_names.c - text of the redis tier: names of keys, the slots a cluster keeps them in, and
  * addresses. Pure functions; what comes from a server or a configuration is bounded and checked. */
-#include "tier/redis.h"
+#include "redis/redis.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * order; nothing here waits but open and ask. Values go from the caller's cells to the socket and
  * back without a copy in between; hiredis makes the connection and reads the replies of control
  * commands, which nest. */
-#include "tier/redis.h"
+#include "redis/redis.h"
 
 #include <errno.h>
 #include <netinet/in.h>

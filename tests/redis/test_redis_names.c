@@ -1,4 +1,4 @@
-#include "tier/redis.h"
+#include "redis/redis.h"
 #include "support/test.h"
 
 TEST(names_carry_prefix_space_key_nonce_and_part)
