@@ -72,11 +72,11 @@ LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 
 # A folder of src/ includes and calls itself and those to its left, which for blend, connector and
 # daemon is up to tessera.c (tools/check-tree.sh): base < ... < cache < tessera.c < these < cli.
-LAYERS   := base config stats chunk policy device wire tier disk redis cache find served blend connector
+LAYERS   := base config stats chunk policy device wire tier disk redis s3 cache find served blend connector
 TESSERAD_SRC := src/daemon/tesserad.c src/daemon/http.c
 CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c
 REDIS_SRC := $(wildcard src/redis/*.c)
-S3_SRC   := $(wildcard src/tier/s3*.c)
+S3_SRC   := $(wildcard src/s3/*.c)
 ABSENT_SRC := $(CUDA_SRC) $(if $(REDIS),,$(REDIS_SRC)) $(if $(S3),,$(S3_SRC))
 LIB_SRC  := $(filter-out $(ABSENT_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*.c))) src/tessera.c \
             $(filter-out $(TESSERAD_SRC),$(wildcard src/daemon/*.c))
@@ -85,7 +85,7 @@ MAIN_SRC := src/cli/commands.c src/lab/lab.c
 CLI_SRC  := $(filter-out $(MAIN_SRC),$(wildcard src/cli/*.c src/lab/*.c))
 SUP_SRC  := $(filter-out $(if $(REDIS),,tests/support/redis%) $(if $(S3),,tests/support/s3%),$(wildcard tests/support/*.c))
 TEST_SRC := $(filter-out $(if $(REDIS),,tests/redis/%) \
-              $(if $(S3),,tests/tier/test_s3%),$(wildcard tests/*/test_*.c))
+              $(if $(S3),,tests/s3/%),$(wildcard tests/*/test_*.c))
 BEN_SRC  := $(filter-out $(if $(REDIS),,bench/bench_redis.c) $(if $(S3),,bench/bench_s3.c),$(wildcard bench/bench_*.c))
 EX_SRC   := $(wildcard examples/*.c)
 FUZZ_SRC := $(filter-out $(if $(REDIS),,tests/fuzz/fuzz_redis%) $(if $(S3),,tests/fuzz/fuzz_s3%),\

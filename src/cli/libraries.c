@@ -10,7 +10,7 @@
 #include <hiredis/hiredis.h>
 #endif
 #ifdef TSRI_HAVE_S3
-#include "tier/s3.h"
+#include "s3/s3.h"
 #endif
 
 /* ---- libraries: false and the reason where there is none ---- */

@@ -1,5 +1,5 @@
 /* What an S3 server writes: lists, elements of answers, ranges, names; and files of keys. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <stdlib.h>
 

@@ -6,7 +6,7 @@
 
 #include "support/kv_tier.h"
 #include "support/tmpdir.h"
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <sys/types.h>
 

@@ -1,6 +1,6 @@
 /* Endpoints, buckets and names as URLs. */
 #include "support/test.h"
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 static char base[TSRI_S3_BASE_BYTES];
 

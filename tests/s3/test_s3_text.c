@@ -1,6 +1,6 @@
 /* What servers write: lists as SeaweedFS, MinIO and Amazon spell them, and what nobody should. */
 #include "support/test.h"
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 static char names[16][TSRI_S3_NAME_BYTES];
 static uint64_t sizes[16];

@@ -1,7 +1,7 @@
 /* s3_index.c - which objects are known to be there, so that asking for them costs no request. A
  * table of tags, made of key and space; it may be wrong about an object that somebody else has
  * removed (the read is a miss then, and it forgets it) and never about what an object holds. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #define N_FIRST 1024u
 

@@ -2,7 +2,7 @@
  * whether it is back, and the bucket is listed, at the beginning and every s3_list_s seconds, so
  * that what other caches have put there is known without asking for each. A list that breaks off
  * keeps what it has told; only a complete one makes the index forget. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <signal.h>
 #include <stdio.h>

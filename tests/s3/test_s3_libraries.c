@@ -1,7 +1,7 @@
 /* libcurl and expat are loaded when they are needed: what is there works, what is not is said, and a cache
  * without a bucket loads neither. */
 #include "support/test.h"
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <dlfcn.h>
 #include <string.h>

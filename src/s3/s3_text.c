@@ -2,7 +2,7 @@
  * Content-Range line. All of it comes from outside. expat reads the XML; we keep the text of one element
  * at a time, in a buffer of fixed size, and give up at a document type (servers send none, and entities of its
  * own are trouble) or deep nesting. What is not understood is an error or passed over, never guessed. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* Keys: where they come from, who may read them, and that files say what they say. */
 #include "support/test.h"
 #include "support/tmpdir.h"
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <sys/stat.h>
 

@@ -3,7 +3,7 @@
  * becomes an object when all of it is there. A writer that dies on the way leaves no object; what
  * it leaves of an upload the bucket's own rules remove (docs/remote.md). Bytes are read from the
  * caller's cells as they are sent: nothing is collected here. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
  * MinIO), which many caches may share. Open asks nothing of the server: one that is down is asked
  * again in the background, and until it answers everything is a miss. In a forked child every call
  * is refused and close only frees memory. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <stdio.h>
 #include <unistd.h>

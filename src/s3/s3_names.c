@@ -2,7 +2,7 @@
  * that becomes part of a URL is checked or escaped here, so that no option and no token of a server
  * can make it another one; and it is written as the signature needs it, because libcurl signs path
  * and query as they stand. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* s3_flow.c - runs of requests on behalf of one caller, and what their answers mean: which are a
  * miss, which say that the server is down or refuses us (and open a breaker), and which only that
  * this one thing is not to be had. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 int tsri_s3_usable(struct tsri_s3 *s)
 {

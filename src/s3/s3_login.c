@@ -2,7 +2,7 @@
  * from its own environment variables), from a file as `aws configure` writes it, or from the
  * variables that every S3 program knows. A file is read only when nobody else can; keys are
  * overwritten before their memory is given back. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* s3_libraries.c - libcurl and expat, loaded when an s3 tier is opened: libcurl brings some thirty libraries along
  * (TLS, LDAP, Kerberos, SSH), and most caches have no bucket. Compiled against their headers, so the types are
  * their own. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <dlfcn.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
  */
 #include "support/s3_stub.h"
 #include "support/test.h"
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <unistd.h>
 

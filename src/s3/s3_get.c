@@ -3,7 +3,7 @@
  * round trip. Bytes go to the caller's cells as they come; nothing is handed on before the record
  * is there and the sums of all cells up to it are right. Where the record turns out longer than
  * expected (extra bytes) the ranges were wrong and are asked for once more. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <stdio.h>
 

@@ -4,7 +4,7 @@
  * cells (through libcurl's buffer), and ends every request: answered, broken, silent for too long
  * or past its deadline. So nobody who waits here waits for ever, and nobody touches libcurl but the
  * thread. */
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Which objects are known: against a plain list of everything added and removed. */
 #include "support/test.h"
-#include "tier/s3.h"
+#include "s3/s3.h"
 
 enum { N_KEYS = 3000, N_ROUNDS = 40000 };
 
