@@ -72,7 +72,7 @@ LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 
 # A folder of src/ includes and calls itself and those to its left, which for blend, connector and
 # daemon is up to tessera.c (tools/check-tree.sh): base < ... < cache < tessera.c < these < cli.
-LAYERS   := base config stats chunk policy device wire tier disk redis s3 cache find served blend connector
+LAYERS   := base config stats chunk policy device wire tier disk redis s3 cache find served deliver blend connector
 TESSERAD_SRC := src/daemon/tesserad.c src/daemon/http.c
 CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c
 REDIS_SRC := $(wildcard src/redis/*.c)

@@ -11,8 +11,8 @@ B=${B:-build}
 LINES_MAX=800
 # From left to right. Folders joined by commas are on one level and do not see each other; those
 # joined by + are rooms of one layer, which do.
-LAYERS='base config stats chunk policy device wire tier disk,redis,s3 cache+find+served tessera.c blend,connector,daemon cli lab'
-# Of the cache, the layers right of tessera.c see these headers; the others are its inside.
+LAYERS='base config stats chunk policy device wire tier disk,redis,s3 cache+find+served tessera.c deliver blend,connector,daemon cli lab'
+# Of the cache, the layers right of deliver see these headers; the others are its inside.
 CACHE_SHOWS='cache/cache.h cache/events.h cache/source.h served/link.h'
 # For awk: may_see(a, b), whether a file of folder a may use folder b.
 # shellcheck disable=SC2016  # awk expands
@@ -98,7 +98,7 @@ check_layers() {
             } else if (folder in rank) {
                 if (!may_see(mine, folder))
                     print where mine " may not include " target ", " folder " is not to its left"
-                else if (layer[folder] == layer["cache"] && rank[mine] > rank["tessera.c"] &&
+                else if (layer[folder] == layer["cache"] && rank[mine] > rank["deliver"] &&
                          index(" " shows " ", " " target " ") == 0)
                     print where mine " may not include " target ", which is the inside of the cache"
             } else if (quoted) print where "not of the form \"folder/file.h\": " target

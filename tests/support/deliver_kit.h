@@ -4,7 +4,7 @@
 #ifndef TSRI_DELIVER_KIT_H
 #define TSRI_DELIVER_KIT_H
 
-#include "cache/deliver.h"
+#include "deliver/deliver.h"
 #include "device/kv.h"
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"

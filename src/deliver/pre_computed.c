@@ -1,6 +1,6 @@
 /* pre_computed.c - the calls of a blend server, over lookups, puts and deliveries, which already
  * ask a server where one has the cache. */
-#include "blend/blend.h"
+#include "deliver/deliver.h"
 
 #include <tessera/deliver.h>
 

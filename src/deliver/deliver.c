@@ -8,7 +8,7 @@
  *
  * A range that cannot be had gets its reason and is left out; whatever else is wrong fails the call
  * before a byte is queued. */
-#include "cache/deliver.h"
+#include "deliver/deliver.h"
 #include "cache/clients.h"
 #include "cache/puts.h"
 

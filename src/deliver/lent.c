@@ -2,7 +2,7 @@
  * shares is page-locked for the device the first time it is needed; puts go the other way, some
  * layers at a time, through memory that the device can write. */
 #include "cache/clients.h"
-#include "cache/deliver.h"
+#include "deliver/deliver.h"
 #include "served/served.h"
 
 #define BOUNCE_BYTES ((size_t)32 << 20) /* or one layer, where that is more */
