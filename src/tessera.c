@@ -308,6 +308,48 @@ int tsr_client_store_start(struct tsr_op **out, struct tsr_client *client,
     return tsri_op_start(out, c->ops, &desc);
 }
 
+/* ---- one text ---- */
+
+int tsr_text_store(struct tsr_client *client, struct tsr_space *space, const uint32_t *tokens,
+                   uint32_t n_tokens, const void *kv, size_t bytes)
+{
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = space,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .tokens = tokens,
+                                   .n_tokens = n_tokens,
+                                   /* A store only reads its view. */
+                                   .view = {.data = (void *)(uintptr_t)kv, .bytes = bytes}};
+    return tsr_client_store(client, &store);
+}
+
+int tsr_text_load(struct tsr_client *client, struct tsr_space *space, const uint32_t *tokens,
+                  uint32_t n_tokens, void *kv, size_t bytes)
+{
+    struct tsr_range all = {0, n_tokens};
+    struct tsr_prompt prompt = {.size = sizeof prompt,
+                                .tokens = tokens,
+                                .n_tokens = n_tokens,
+                                .flags = TSR_PROMPT_SEGMENTS,
+                                .segments = &all,
+                                .n_segments = 1};
+    struct tsr_match match;
+    struct tsr_lookup_desc lookup = {.size = sizeof lookup,
+                                     .spaces = &space,
+                                     .n_spaces = 1,
+                                     .matches_max = 1,
+                                     .matches = &match};
+    int n = tsr_client_lookup(client, &prompt, &lookup);
+    if (n <= 0) return n;
+    struct tsr_load_desc load = {.size = sizeof load,
+                                 .space = space,
+                                 .match = &match,
+                                 .prompt = &prompt,
+                                 .view = {.data = kv, .bytes = bytes}};
+    n = tsr_client_load(client, &load, 1);
+    return n == 1 ? (int)n_tokens : n;
+}
+
 /* ---- keeping and dropping ---- */
 
 int tsr_client_discover(struct tsr_client *client, struct tsr_space *space,

@@ -3,6 +3,28 @@
  * Tessera stores the attention state (K and V) of text once and reuses it wherever that text
  * appears again: as a prefix, bit-exact, or as a segment at any place in another prompt.
  *
+ * Hello, world (examples/hello.c; a test compiles and runs it):
+ *
+ *     #include <stdio.h>
+ *     #include <tessera/tessera.h>
+ *
+ *     int main(void)
+ *     {
+ *         uint32_t text[4] = {11, 12, 13, 14};
+ *         float kv[2][2][4][8] = {{{{0.5f}}}}, back[2][2][4][8]; // [layer][K, V][token][dim]
+ *         struct tsr_cache *cache;
+ *         struct tsr_space *space;
+ *         struct tsr_client *me;
+ *         struct tsr_space_desc m = {.size = sizeof m, .model = "tiny", .dtype = TSR_DTYPE_F32};
+ *         m.n_layers = 2, m.n_heads = 1, m.k_dim = 8;
+ *         if (tsr_cache_open(&cache, NULL) || tsr_space_open(&space, cache, &m) ||
+ *             tsr_client_open(&me, cache) || tsr_text_store(me, space, text, 4, kv, sizeof kv) < 0)
+ *             return puts(tsr_errmsg()), 1;
+ *         int n = tsr_text_load(me, space, text, 4, back, sizeof back);
+ *         printf("%d of 4 tokens from the cache, K[0] = %g\n", n, (double)back[0][0][0][0]);
+ *         tsr_client_close(me), tsr_space_close(space), tsr_cache_close(cache);
+ *     }
+ *
  * A program that serves prompts makes these calls:
  *
  *   1. tsr_config_open(), tsr_config_set()   choose the memory and the tiers
@@ -52,6 +74,11 @@ extern "C" {
 #define TSR_API
 #define TSR_MUST
 #endif
+
+/* The version of this header. tsr_version() returns that of the library. */
+#define TSR_VERSION_MAJOR 0
+#define TSR_VERSION_MINOR 1
+#define TSR_VERSION_PATCH 0
 
 /* ---- errors ------------------------------------------------------------------------------- */
 
@@ -212,6 +239,20 @@ TSR_API TSR_MUST int tsr_client_open(struct tsr_client **out, struct tsr_cache *
 TSR_API void tsr_client_close(struct tsr_client *client);
 /* Releases the leases of a request id. Idempotent; returns how many entries were released. */
 TSR_API int tsr_client_release(struct tsr_client *client, uint64_t request_id);
+
+/* ---- one text, one call ------------------------------------------------------------------- */
+
+/* Stores the KV of a text that was computed alone, from position 0, packed as [layer][K, V][token].
+ * Returns how many tokens are new (0: it was stored already). tsr_client_store() has more options.
+ */
+TSR_API TSR_MUST int tsr_text_store(struct tsr_client *client, struct tsr_space *space,
+                                    const uint32_t *tokens, uint32_t n_tokens, const void *kv,
+                                    size_t bytes);
+/* Loads the KV of a text as it was stored, in the same order. Returns n_tokens, or 0 for a miss, in
+ * which case what is in kv cannot be used. */
+TSR_API TSR_MUST int tsr_text_load(struct tsr_client *client, struct tsr_space *space,
+                                   const uint32_t *tokens, uint32_t n_tokens, void *kv,
+                                   size_t bytes);
 
 /* ---- prompts ------------------------------------------------------------------------------ */
 

@@ -64,6 +64,28 @@ END
     LD_LIBRARY_PATH=$B/lib "$tmp/main" || fail "the program failed"
 }
 
+the_version_of_the_header_is_that_of_the_file() {
+    local header
+    header=$(awk '/^#define TSR_VERSION_(MAJOR|MINOR|PATCH) / { v = v "." $3 } END { print substr(v, 2) }' \
+        include/tessera/tessera.h)
+    [ "$header" = "$(cat VERSION)" ] || fail "tessera.h says $header, VERSION says $(cat VERSION)"
+}
+
+# The program at the top of tessera.h, without the stars in front of it.
+hello() { sed -n '/^ \* Hello, world/,/^ \*     }$/p' include/tessera/tessera.h | sed '1,2d; s/^ \* \{0,5\}//'; }
+
+hello_world_has_twenty_lines_and_runs() {
+    local out
+    hello >"$tmp/hello.c"
+    [ "$(wc -l <"$tmp/hello.c")" -le 20 ] || fail "$(wc -l <"$tmp/hello.c") lines" || return
+    sed 1d examples/hello.c | cmp - "$tmp/hello.c" || fail "examples/hello.c is another program" || return
+    # shellcheck disable=SC2086
+    "$CC" -std=c11 -Wall -Wextra -Wpedantic -Werror $san -Iinclude "$tmp/hello.c" -o "$tmp/hello" \
+        -L"$B/lib" -ltessera || return
+    out=$(LD_LIBRARY_PATH=$B/lib "$tmp/hello" 2>&1) || fail "it failed: $out" || return
+    [ "$out" = '4 of 4 tokens from the cache, K[0] = 0.5' ] || fail "it said: $out"
+}
+
 run there_are_headers
 run every_header_is_c11_for_gcc
 run every_header_is_cpp17_for_gcc
@@ -71,4 +93,6 @@ run every_header_is_c11_for_clang
 run every_header_is_cpp17_for_clang
 run contracts_keep_the_shape_they_were_written_in
 run a_cpp_program_links
+run the_version_of_the_header_is_that_of_the_file
+run hello_world_has_twenty_lines_and_runs
 test_end

@@ -40,6 +40,12 @@ no_symbol_is_missing_from_the_list() {
     [ -z "$new" ] || fail "new; run $update and commit the list:" "$new"
 }
 
+every_symbol_is_in_the_list_of_calls() {
+    local missing
+    missing=$(comm -23 <(exported) <(grep -oE '^\| `tsr_[a-z0-9_]+`' docs/api.md | tr -d '|` ' | sort -u))
+    [ -z "$missing" ] || fail "not in docs/api.md:" "$missing"
+}
+
 the_library_has_its_soname() {
     local name
     name=$(objdump -p "$B/lib/libtessera.so" | awk '$1 == "SONAME" {print $2}')
@@ -51,5 +57,6 @@ run the_library_exports_only_what_a_header_declares
 run every_declared_function_is_exported
 run no_symbol_of_the_list_is_gone
 run no_symbol_is_missing_from_the_list
+run every_symbol_is_in_the_list_of_calls
 run the_library_has_its_soname
 test_end

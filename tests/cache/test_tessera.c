@@ -569,6 +569,32 @@ TEST(stats_text_is_cut_like_snprintf)
     CHECK(kit_end(&k));
 }
 
+TEST(a_text_is_stored_and_loaded_in_one_call_each)
+{
+    enum { N = 40 };
+    struct kit k;
+    kit_open(&k, NULL);
+    uint32_t *tokens = kit_tokens(3, N);
+    size_t bytes = N * tsr_space_token_bytes(k.space);
+    uint8_t *kv = malloc(bytes), *back = malloc(bytes);
+    kit_fill(k.space, kit_seed(k.space), tokens, N, kv);
+    CHECK_INT(tsr_text_load(k.client, k.space, tokens, N, back, bytes), 0);
+    CHECK_INT(tsr_text_store(k.client, k.space, tokens, N, kv, bytes - 1), TSR_ERANGE);
+    CHECK_INT(tsr_text_store(k.client, k.space, tokens, N, kv, bytes), N);
+    CHECK_INT(tsr_text_store(k.client, k.space, tokens, N, kv, bytes), 0);
+    CHECK_INT(tsr_text_load(k.client, k.space, tokens, N, back, bytes), N);
+    CHECK(memcmp(kv, back, bytes) == 0);
+    CHECK_INT(tsr_text_load(k.client, k.space, tokens, N - 1, back, bytes), 0); /* another text */
+    CHECK_INT(tsr_text_load(k.client, k.space, tokens, N, back, bytes - 1), TSR_ERANGE);
+    CHECK_INT(tsr_text_load(NULL, k.space, tokens, N, back, bytes), TSR_EINVAL);
+    CHECK_INT(tsr_text_store(k.client, NULL, tokens, N, kv, bytes), TSR_ESPACE);
+    CHECK_INT(tsr_text_load(k.client, k.space, NULL, N, back, bytes), TSR_EINVAL);
+    free(kv);
+    free(back);
+    free(tokens);
+    CHECK(kit_end(&k));
+}
+
 int main(void)
 {
     RUN(null_handles_are_refused);
@@ -585,5 +611,6 @@ int main(void)
     RUN(an_option_that_cannot_be_is_no_cache);
     RUN(events_tell_what_happened_and_the_oldest_are_dropped);
     RUN(stats_text_is_cut_like_snprintf);
+    RUN(a_text_is_stored_and_loaded_in_one_call_each);
     return test_end();
 }
