@@ -1,30 +1,28 @@
-/* blend.h - answering a prompt from cached text: what is known is loaded and turned to its place,
- * what is not is computed, and of what was computed elsewhere a few tokens are computed anew.
+/* blend.h - answer a prompt from cached text: load the cached parts, rotate them to their position,
+ * compute the rest, and recompute a few tokens of what was computed elsewhere.
  *
- *   tsr_blend_open()     a model and a cache together: opens the space of the model
- *   tsr_blend_ask()      one prompt: the session then holds its KV, ready to decode, and the logits
- *                        of its last token are returned
+ *   tsr_blend_open()     joins a model and a cache; opens the model's space
+ *   tsr_blend_ask()      runs one prompt: the session then holds its KV, ready to decode, and you
+ *                        get the logits of its last token
  *
- * Engines with a compute of their own take the same road step by step: tsr_blend_start(), then
- * tsr_blend_next() says again and again what to do next (begin a pass of these rows; layer 7 is
- * loaded, run it; ...) until nothing is left, and tsr_blend_end() gives the report. tsr_blend_ask()
- * is that loop over the sessions of model.h. It may be left at any step: tsr_blend_end() waits for
- * nothing but a copy under way. Such an engine describes its model by a struct tsr_model_info
- * instead of a tsr_model, and with TSR_ASK_CONTEXT computes the question by itself, with its own
- * kernels and sampler.
+ * Engines that run the model themselves drive the same loop: tsr_blend_start(), then
+ * tsr_blend_next() returns the next step (begin a pass of these rows; layer 7 is loaded, run it;
+ * ...) until none is left, and tsr_blend_end() returns the report. tsr_blend_ask() is that loop
+ * over the sessions of model.h. You may stop at any step: tsr_blend_end() waits only for a copy in
+ * progress. Such an engine describes its model with a struct tsr_model_info instead of a tsr_model,
+ * and with TSR_ASK_CONTEXT computes the question itself, with its own kernels and sampler.
  *
- * Kinds of tokens in a plan. EXACT: loaded, and the same bits as a prefill would give. CANDIDATE:
- * loaded, but computed without what stands before it here; may be selected. ALWAYS: loaded, and
- * computed anew in any case, because it stands at a seam. SELECTED: a candidate that was chosen.
- * NEW: nothing is known of it.
+ * Kinds of tokens in a plan. EXACT: loaded, with the same bits as a prefill. CANDIDATE: loaded, but
+ * computed without the text before it in this prompt; may be selected. ALWAYS: loaded, and always
+ * recomputed because it is at a seam. SELECTED: a candidate that was selected. NEW: not cached.
  *
- * Whatever the tiers do, the answer is the one that the same call gives with tokens that could not
- * be had left out of the cache; the report names them.
+ * If a tier fails, the answer is the same as if the lost tokens had never been cached; the report
+ * counts them.
  *
- * Threads: a blend from any thread; a run from one at a time, together with its session.
+ * Threads: a blend from any thread; a run and its session from one thread at a time.
  * Memory:  what a run is started with stays in place until it ends; what a step points to until the
  *          next step.
- * Errors:  as in tessera.h. A failing tier is no error.
+ * Errors:  as in tessera.h. A failing tier is not an error.
  */
 #ifndef TESSERA_BLEND_H
 #define TESSERA_BLEND_H
@@ -43,7 +41,7 @@ enum tsr_token_state {
     TSR_TOKEN_SELECTED = 4
 };
 
-/* Which tokens are computed anew. */
+/* Which tokens are recomputed. */
 enum tsr_selector {
     TSR_SELECT_DEFAULT = 0, /* the profile's */
     TSR_SELECT_QUERY = 1,   /* those that the question looks at (needs TSR_MODEL_MASS) */
@@ -53,18 +51,18 @@ enum tsr_selector {
     TSR_SELECT_NONE = 4,
     TSR_SELECT_FULL = 5 /* all of them: bit-equal to a prefill */
 };
-/* "query", "hkvd", "link", "none", "full"; NULL and -1 for what is none. */
+/* "query", "hkvd", "link", "none", "full"; NULL and -1 for anything else. */
 TSR_API const char *tsr_selector_name(uint32_t selector);
 TSR_API int tsr_selector_find(const char *name);
 
-/* ---- profiles: what was measured of a model ------------------------------------------------- */
+/* ---- profiles: settings measured for a model ------------------------------------------------- */
 
 #define TSR_PROFILE_POINTS_MAX 8u
 #define TSR_PROFILE_CHECKS_MAX 4u
 #define TSR_PROFILE_FRONTIER_MAX 64u
 #define TSR_GATE_TERMS 7
 
-/* Straight lines between points, constant before the first and behind the last; none: 0. */
+/* Straight lines between points, constant before the first and after the last; none: 0. */
 struct tsr_curve {
     uint32_t n;
     uint32_t reserved;
@@ -95,7 +93,7 @@ struct tsr_profile {
     char space[33]; /* fingerprint in hexadecimal; "": any */
     char model[TSR_MODEL_NAME_BYTES];
     uint32_t selector; /* enum tsr_selector */
-    uint32_t context;  /* enum tsr_context: SAME, chunks are computed behind the system prompt; or
+    uint32_t context;  /* enum tsr_context: SAME, chunks are computed after the system prompt; or
                           PURE */
     uint32_t boundary; /* tokens at each seam inside a chunk that are always computed */
     uint32_t first_tokens; /* of each chunk, always computed when something is selected */
@@ -103,8 +101,8 @@ struct tsr_profile {
     uint32_t n_checks;
     uint32_t n_frontier;
     uint32_t bias_reused; /* 1: the bias is for tokens that are not recomputed only */
-    uint32_t bias_answer; /* 1: rows behind the prompt have the bias too, see tsr_blend_bias() */
-    double ratio;         /* of the reused tokens that are computed anew */
+    uint32_t bias_answer; /* 1: rows after the prompt have the bias too, see tsr_blend_bias() */
+    double ratio;         /* of the reused tokens that are recomputed */
     struct tsr_check checks[TSR_PROFILE_CHECKS_MAX];
     /* The bias of the question's rows on reused context: by the ratio, times by the number of
      * chunks that are not exact. */
@@ -135,7 +133,7 @@ TSR_API double tsr_profile_bias(const struct tsr_profile *profile, double ratio,
 struct tsr_gate {
     double moved;   /* KL between the answer at r = 0, the bias included, and the blended one */
     double mass;    /* share of the question's attention on tokens that stay as they were loaded */
-    double fresh;   /* and on those that were loaded and computed anew */
+    double fresh;   /* and on those that were loaded and recomputed */
     double entropy; /* of the blended answer's first token */
     double chunk_tokens, n_chunks; /* mean length and number of chunks that are not exact */
 };
@@ -158,37 +156,37 @@ enum tsr_blend_flags {
 struct tsr_blend_desc {
     size_t size;
     struct tsr_model *model;           /* NULL: `info` is given */
-    struct tsr_cache *cache;           /* NULL: nothing is known and nothing kept */
+    struct tsr_cache *cache;           /* NULL: nothing is loaded or stored */
     const struct tsr_profile *profile; /* copied; NULL: the defaults */
     uint32_t flags;                    /* enum tsr_blend_flags */
     uint32_t blend_min_tokens; /* fewer approximate tokens are not worth it: computed; 0: 256,
                                   UINT32_MAX: always worth it */
     const char *salt;          /* tenant salt of the space */
-    /* Of an engine with a compute of its own: caps, layers, heads, dims, vocabulary, context,
+    /* Of an engine that runs the model itself: caps, layers, heads, dims, vocabulary, context,
      * kv_dtype, identities and rope are read. Copied, but for what the rope points to, which stays
      * in place until the blend is closed. */
     const struct tsr_model_info *info;
 };
 
 struct tsr_blend;
-TSR_API TSR_MUST int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *config);
+TSR_API TSR_MUST int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc);
 TSR_API void tsr_blend_close(struct tsr_blend *blend);
 /* Of prefixes and, without TSR_BLEND_INT8, of segments; NULL without a cache. */
 TSR_API struct tsr_space *tsr_blend_space(const struct tsr_blend *blend);
 TSR_API const struct tsr_profile *tsr_blend_profile(const struct tsr_blend *blend);
 
 enum tsr_ask_flags {
-    TSR_ASK_FILL = 1,   /* segments that are not known are computed alone and stored, so that their
-                           text is read once, ever, and the answer is the same the next time */
+    TSR_ASK_FILL = 1,   /* segments that are not cached are computed alone and stored, so that
+                           their text is computed once and the next answer is the same */
     TSR_ASK_ANY = 2,    /* also use runs of stored text at any offset */
     TSR_ASK_PREFIX = 4, /* also use, and store, exact prefixes */
     TSR_ASK_GATE = 8,   /* predict trouble; raise the ratio, then compute everything */
     TSR_ASK_RATIO = 16, /* `ratio` is given; otherwise it is the profile's */
     TSR_ASK_BIAS = 32,  /* `bias` is given; otherwise it is the profile's */
-    /* Only what stands before the question: its rows are the caller's to compute, and no logits are
-     * asked for. What is loaded and not computed anew then costs no pass at all. No gate, which
-     * needs logits, and no bias, which belongs to the question's rows. Slots of the question may be
-     * overwritten, by a pass that asks it what it looks at. */
+    /* Only the context: the caller computes the question, and no logits are returned. If nothing
+     * must be recomputed, there is no pass at all. No gate, which needs logits, and no bias, which
+     * is for the question's rows. A pass that reads the question's attention may overwrite its
+     * slots. */
     TSR_ASK_CONTEXT = 64
 };
 
@@ -206,7 +204,7 @@ struct tsr_ask_desc {
     uint32_t timeout_ms; /* how long a tier may keep a layer waiting; 0: 5000 */
     double ratio;        /* 0 .. 1, of the reused tokens */
     double bias;
-    uint32_t n_context; /* where the question begins; 0: behind the last segment, and without
+    uint32_t n_context; /* where the question begins; 0: after the last segment, and without
                            segments the last token */
     uint32_t reserved;
 };
@@ -214,7 +212,7 @@ struct tsr_ask_desc {
 /* Why less was reused than there was, as bits. */
 enum tsr_blend_reason {
     TSR_BLEND_FEW = 1,     /* under blend_min_tokens */
-    TSR_BLEND_FAULT = 2,   /* a tier failed, was late or returned rubbish */
+    TSR_BLEND_FAULT = 2,   /* a tier failed, was late or returned bad data */
     TSR_BLEND_FREQ = 4,    /* computed with other frequencies */
     TSR_BLEND_REFUSED = 8, /* the cache had no room for what was computed */
     TSR_BLEND_RAISED = 16, /* the gate raised the ratio */
@@ -227,12 +225,12 @@ struct tsr_blend_report {
     uint32_t n_tokens;          /* of the prompt; with TSR_ASK_CONTEXT those before the question */
     uint32_t n_exact;           /* reused, the same bits as computed */
     uint32_t n_reused;          /* reused as they are */
-    uint32_t n_recomputed;      /* known, and computed anew */
-    uint32_t n_new;             /* not known: computed in the prompt */
-    uint32_t n_filled;          /* not known: computed alone; also counted above */
-    uint32_t n_filled_reused;   /* of those, as exact or reused; others were computed once more */
-    uint32_t n_stored;          /* kept for the next time */
-    uint32_t n_failed;          /* known, but could not be had; also counted above */
+    uint32_t n_recomputed;      /* cached, and recomputed */
+    uint32_t n_new;             /* not cached: computed in the prompt */
+    uint32_t n_filled;          /* not cached: computed alone; also counted above */
+    uint32_t n_filled_reused;   /* of those, as exact or reused; the others were recomputed */
+    uint32_t n_stored;          /* stored for the next prompt */
+    uint32_t n_failed;          /* cached, but could not be loaded; also counted above */
     uint32_t n_chunks;          /* that are not exact */
     uint32_t selector, reasons; /* enum tsr_selector; enum tsr_blend_reason */
     uint32_t tier_tokens[8];    /* loaded, by tier */
@@ -283,7 +281,7 @@ TSR_API TSR_MUST int tsr_blend_next(struct tsr_run *run, int result, struct tsr_
 TSR_API void tsr_blend_end(struct tsr_run *run, float *logits, struct tsr_blend_report *report);
 /* [n_tokens] of the plan as it is now: enum tsr_token_state. */
 TSR_API const uint8_t *tsr_blend_states(const struct tsr_run *run);
-/* The bias that rows behind the prompt must go on with, as it was in the blend's last ask:
+/* The bias that rows after the prompt must use, from the blend's last ask:
  * [*n] floats; NULL: none (always without bias_answer in the profile). Valid until the next ask or
  * close. */
 TSR_API const float *tsr_blend_bias(const struct tsr_blend *blend, uint32_t *n);

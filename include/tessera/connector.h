@@ -1,22 +1,22 @@
 /* connector.h - for engines that run many requests at once (vLLM, SGLang, your own): the two halves
  * of a connector, and helpers for engines that address KV by slots.
  *
- *   scheduler half   in the engine's scheduler: asks what is known of a request, decides what is
- *                    loaded and what may be saved, never touches KV bytes
+ *   scheduler half   in the engine's scheduler: looks up requests, decides what is loaded and what
+ *                    may be saved, never touches KV bytes
  *   worker half      in every worker: copies between the engine's memory and the cache, never
  *                    touches the index; reports what was done and what failed
  *
- * Between the halves travel bytes alone: each step the scheduler half makes some (build_connector_
- * meta), which the engine carries to every worker, and each worker makes some (build_connector_
- * worker_meta), which it carries back. They have a version and refuse what they do not know. Both
- * halves are given the same struct tsr_connector_desc, and a worker refuses bytes made under
- * another one.
+ * The halves exchange only bytes. In each step the scheduler half makes some
+ * (build_connector_meta), which the engine sends to every worker, and each worker makes some
+ * (build_connector_worker_meta), which the engine sends back. They carry a version; unknown ones
+ * are refused. Both halves get the same struct tsr_connector_desc, and a worker refuses bytes made
+ * with another one.
  *
- * Who has the cache: both halves take a cache that the caller has opened (tessera.h). In one
- * process they may share one. With workers in other processes the scheduler's is opened with
- * owner: embedded and served with tsr_server_open (server.h), the workers' with owner: daemon and
- * the same server_socket; or all of them are clients of one tesserad. A cache that is away is a
- * miss, and a load from it a failed load: blocks to recompute.
+ * The cache: both halves take a cache that the caller has opened (tessera.h). In one process they
+ * may share one. With workers in other processes, open the scheduler's with owner: embedded and
+ * serve it with tsr_server_open() (server.h), and open the workers' with owner: daemon and the same
+ * server_socket; or make all of them clients of one tesserad. A cache that is down is a miss, and a
+ * load from it is a failed load: blocks to recompute.
  *
  * One step of the engine:
  *   scheduler   [on_new_request] [get_num_new_matched_tokens] [update_state_after_alloc]
@@ -28,28 +28,29 @@
  *   scheduler   update_connector_output(bytes of each worker) [request_finished] [take_events]
  *
  * What is saved when. A token may be saved once its value is known and its KV has been written.
- * The scheduler half sees neither; it trusts the counters that the engine gives with each step, as
- * they are *before* the step:
+ * The scheduler half sees neither. It relies on the counters that the engine passes with each step,
+ * as they are *before* the step:
  *   running    min(n_computed - n_in_flight, n_tokens)       TSR_BOUNDARY_IN_FLIGHT, default
  *              min(n_computed - n_placeholders, n_tokens)    TSR_BOUNDARY_PLACEHOLDERS
- *   finished   the same, and at most max(n_prompt_tokens, n_tokens - 1): nobody has written the KV
- *              of the last token sampled
+ *   finished   the same, and at most max(n_prompt_tokens, n_tokens - 1): the KV of the last
+ *              sampled token is not written yet
  *   aborted    n_computed - max(n_placeholders, n_in_flight), and at most n_tokens
- * IN_FLIGHT is behind every step whose output has been processed, so a copy may run at any time
- * in any thread. PLACEHOLDERS is up to one step further on and right only for engines whose workers
- * run steps one after the other and order the device's queue behind them, as vLLM's do. An engine
- * without asynchronous scheduling gives 0 for both counters and gets the same code. Whole chunks
- * are saved (chunk_tokens), each once: not when a request at work has it already in its queue, not
- * when every space has it.
+ * IN_FLIGHT covers only steps whose output has been processed, so a copy may run at any time in any
+ * thread. PLACEHOLDERS is up to one step ahead, and correct only for engines whose workers run
+ * steps one after the other and order the device's queue after them, as vLLM does. An engine
+ * without asynchronous scheduling passes 0 for both counters. Whole chunks are saved
+ * (chunk_tokens), each once: not if another running request is saving it, and not if every space
+ * has it.
  *
  * Threads: a half is used by one thread at a time; different halves from any threads. A worker half
  *          has three threads of its own, two that load and one that saves.
- * Blocking: said at each call. No call waits for a disk or a network without a deadline.
- * Memory:  pointers given are borrowed until the call returns. The engine's KV memory is read and
- *          written from start_load_kv on by the worker's threads: blocks of a save in flight until
+ * Blocking: each call says whether it blocks. No call waits for a disk or a network without a
+ *          deadline.
+ * Memory:  pointers you pass are borrowed until the call returns. The worker's threads read and
+ *          write the engine's KV memory from start_load_kv on: blocks of a save in flight until
  *          get_finished has named the request or handle_preemptions has returned.
- * Errors:  as in tessera.h. What goes wrong with the cache is never an error of these calls: a
- *          lookup is then a miss, a load names its blocks, a save is counted as failed.
+ * Errors:  as in tessera.h. A failure of the cache is never an error of these calls: a lookup is a
+ *          miss, a load reports its blocks, a save is counted as failed.
  * Fork:    as in tessera.h; a worker half must be opened in the process that uses it.
  *
  * Structs that begin with `size` may grow: set size = sizeof the struct; zero always means default.
@@ -64,7 +65,7 @@
 extern "C" {
 #endif
 
-/* ---- what both halves agree on ------------------------------------------------------------ */
+/* ---- what both halves share ---------------------------------------------------------------- */
 
 #define TSR_GROUPS_MAX 8u /* KV groups of a hybrid model */
 #define TSR_RANKS_MAX 64u /* and ranks x groups is at most 64, too */
@@ -75,18 +76,18 @@ enum tsr_connector_flags {
     TSR_CONNECTOR_NO_LOAD = 1,     /* a producer: lookups answer 0 */
     TSR_CONNECTOR_NO_SAVE = 2,     /* a consumer: nothing is saved */
     TSR_CONNECTOR_SAVE_DECODE = 4, /* also what requests generate, not only their prompts */
-    TSR_CONNECTOR_LOAD_SYNC = 8,   /* loads never go on between steps .. */
-    TSR_CONNECTOR_LOAD_ASYNC = 16  /* .. or always do. Neither: what is all in host memory is loaded
-                                    * within the step, anything else between steps */
+    TSR_CONNECTOR_LOAD_SYNC = 8,   /* load within a step .. */
+    TSR_CONNECTOR_LOAD_ASYNC = 16  /* .. or always between steps. Neither: KV that is all in host
+                                    * memory is loaded within the step, anything else between */
 };
 
 /* Layers that share a block table. */
 struct tsr_group {
     size_t size;
     uint32_t block_tokens; /* tokens of one engine block; a power of two */
-    /* Of sliding-window attention; 0: full attention. From a step on the engine may free, without a
-     * word, blocks of which no token is among the window_tokens that the step's first token sees:
-     * itself, which is number n_computed, and those before it. What the step does see it keeps
+    /* Of sliding-window attention; 0: full attention. From a step on, the engine may free blocks
+     * without notice if none of their tokens is among the window_tokens that the step's first token
+     * sees: itself, which is number n_computed, and those before it. It keeps what the step sees
      * until wait_for_save of the step has returned. Blocks that may be gone are not saved. */
     uint32_t window_tokens;
 };
@@ -95,80 +96,79 @@ struct tsr_connector_desc {
     size_t size;
     uint32_t n_ranks;  /* workers: tensor, pipeline and context parallel ranks all together; 0: 1 */
     uint32_t n_groups; /* 0: 1 */
-    /* [n_ranks][n_groups]: what each worker holds of each group, with rank, world, layers, heads,
-     * group as they are there. block_tokens is set by the connector to chunk_tokens. A prompt is a
-     * hit as far as every one of them has it. */
+    /* [n_ranks][n_groups]: what each worker holds of each group, with its rank, world, layers,
+     * heads and group. The connector sets block_tokens to chunk_tokens. A prompt is a hit as far as
+     * every space has it. */
     const struct tsr_space_desc *spaces;
     const struct tsr_group *groups; /* [n_groups] */
     /* Tokens that are saved and found together, a multiple of every group's block_tokens. 0: the
-     * cache's option chunk_size, made such a multiple. */
+     * option chunk_size of the cache, rounded to such a multiple. */
     uint32_t chunk_tokens;
     uint32_t boundary;        /* enum tsr_boundary */
     uint32_t flags;           /* enum tsr_connector_flags */
     uint32_t load_timeout_ms; /* a load that takes longer has failed; 0: 30000 */
-    uint32_t save_timeout_ms; /* what waits for saves waits no longer; 0: 30000 */
-    uint32_t jobs_max;        /* saves in flight, more are not begun; 0: 4096 */
+    uint32_t save_timeout_ms; /* the longest wait for saves; 0: 30000 */
+    uint32_t jobs_max;        /* saves in flight; more are skipped; 0: 4096 */
 };
 
 /* ---- scheduler half ----------------------------------------------------------------------- */
 
 struct tsr_scheduler;
 
-/* The cache must outlive it. Never waits for long: a server that is away is no error. */
+/* The cache must outlive it. Never waits for long: a server that is down is not an error. */
 TSR_API TSR_MUST int tsr_scheduler_open(struct tsr_scheduler **out, struct tsr_cache *cache,
                                         const struct tsr_connector_desc *desc);
 /* Releases leases. Accepts NULL. */
 TSR_API void tsr_scheduler_close(struct tsr_scheduler *s);
-/* Tokens of a chunk, as it was settled. */
+/* Tokens per chunk, as chosen. */
 TSR_API uint32_t tsr_scheduler_chunk_tokens(const struct tsr_scheduler *s);
 
 enum tsr_request_flags {
-    TSR_REQUEST_NO_LOAD = 1, /* this one is not to be looked up .. */
-    TSR_REQUEST_NO_SAVE = 2  /* .. or not to be saved */
+    TSR_REQUEST_NO_LOAD = 1, /* do not look this request up .. */
+    TSR_REQUEST_NO_SAVE = 2  /* .. or do not save it */
 };
 
 struct tsr_request_desc {
     size_t size;
-    uint64_t id; /* of the engine's choice, not 0, no other live request has it */
+    uint64_t id; /* chosen by the engine; not 0, unique among live requests */
     const uint32_t *tokens;
-    uint32_t n_tokens;        /* known now; as a rule the prompt */
+    uint32_t n_tokens;        /* known now; usually the prompt */
     uint32_t n_prompt_tokens; /* 0: n_tokens */
-    /* Adapter, cache salt, media: whatever changes KV and is not in the tokens. */
+    /* Adapter, cache salt, media: everything that changes KV and is not in the tokens. */
     const struct tsr_extra *extra;
     uint32_t n_extra;
     uint32_t flags; /* enum tsr_request_flags */
 };
-/* Copies tokens and extras. An id that is live already begins anew. Does not block. */
+/* Copies tokens and extras. An id that is live already starts over. Does not block. */
 TSR_API TSR_MUST int tsr_scheduler_on_new_request(struct tsr_scheduler *s,
                                                   const struct tsr_request_desc *request);
 /* Token values that became known outside of a step (a streaming prompt, or just before a resumed
- * request is looked up): tokens[0 .. n) are number `first` and on; those known already are compared
- * by nobody and not changed. Does not block. */
+ * request is looked up): tokens[0 .. n) are number `first` and on; those known already are
+ * neither compared nor changed. Does not block. */
 TSR_API TSR_MUST int tsr_scheduler_append_tokens(struct tsr_scheduler *s, uint64_t id,
                                                  uint32_t first, const uint32_t *tokens,
                                                  uint32_t n);
 
 /* How many tokens beyond n_computed (a multiple of a block; what the engine's own prefix cache has)
- * the cache can load. Within a step at least one token is left to be computed. *load_async: 1 when
- * the load goes on between steps, and get_finished will name the request; it may then be all that
- * is known, and the engine computes the last token itself. May be asked again, also
- * with more tokens known after a preemption; what was found stays leased until the load has ended,
- * the request is asked about again, or ends. Waits for a server at most option server_deadline, and
- * for nothing else. TSR_EAGAIN: not known yet, ask in the next step. An id that is not known is a
- * miss. */
+ * the cache can load. A load within a step leaves at least one token to compute. *load_async: 1 if
+ * the load runs between steps, and get_finished will name the request; it may then cover all known
+ * tokens, and the engine computes the last one itself. You may ask again, also with more tokens
+ * after a preemption. What was found stays leased until the load has ended, you ask again, or the
+ * request ends. Waits for a server at most option server_deadline, and for nothing else.
+ * TSR_EAGAIN: not known yet, ask in the next step. An unknown id is a miss. */
 TSR_API TSR_MUST int tsr_scheduler_get_num_new_matched_tokens(struct tsr_scheduler *s, uint64_t id,
                                                               uint32_t n_computed,
                                                               uint32_t *load_async);
 
 /* Block tables: the blocks of group 0, then those of group 1, ..; n_blocks[g] of each. A block
- * number below 0 is no block (what has left a sliding window): nothing is loaded there, and what
- * needs it is not saved. vLLM's null block 0 of windowed groups must be given as -1. */
+ * number below 0 is no block (it has left a sliding window): nothing is loaded there, and nothing
+ * that needs it is saved. vLLM's null block 0 of windowed groups must be given as -1. */
 struct tsr_blocks {
     const int32_t *blocks;
     const uint32_t *n_blocks; /* [n_groups] */
 };
 /* The engine has blocks for the request (all of them are given, from token 0 on) and will load
- * n_external of the tokens that were found, perhaps fewer than told, or 0. The load itself is part
+ * n_external of the tokens that were found, perhaps not all of them, or 0. The load itself is part
  * of the next build_connector_meta. Does not block. */
 TSR_API TSR_MUST int tsr_scheduler_update_state_after_alloc(struct tsr_scheduler *s, uint64_t id,
                                                             const struct tsr_blocks *blocks,
@@ -181,7 +181,7 @@ enum tsr_row_flags {
  * requests that are scheduled in the step need a row; those without one cannot be saved then. */
 struct tsr_step_row {
     uint64_t id;
-    uint32_t n_computed;     /* tokens scheduled so far, whatever has become of them */
+    uint32_t n_computed;     /* tokens scheduled so far, finished or not */
     uint32_t n_placeholders; /* sampled tokens not known yet */
     uint32_t n_in_flight;    /* tokens of steps whose output has not been processed */
     uint32_t n_tokens;       /* whose values are known */
@@ -199,25 +199,25 @@ struct tsr_step_desc {
     const uint32_t *n_new_blocks;
     const int32_t *new_blocks;
 };
-/* The bytes for the workers of this step; they are the half's, until the next call. Called once for
- * every step that workers run, those without tokens included, in their order. A request that is not
- * known is passed over. Where something can be saved the owner is asked what it has (with a server:
- * at most server_deadline); otherwise nothing is waited for. */
+/* Makes the bytes for the workers of this step; they belong to the half until the next call. Call
+ * it once, in order, for every step that workers run, including those without tokens. Unknown
+ * requests are skipped. If something can be saved, it asks the cache what it has (with a server: at
+ * most server_deadline); otherwise it does not wait. */
 TSR_API TSR_MUST int tsr_scheduler_build_connector_meta(struct tsr_scheduler *s,
                                                         const struct tsr_step_desc *step,
                                                         const void **meta, size_t *meta_bytes);
 
 /* What one worker's build_connector_worker_meta gave; call it for each worker, before
- * request_finished of the same step. Bytes that are none are refused and change nothing. Does not
+ * request_finished of the same step. Malformed bytes are refused and change nothing. Does not
  * block. */
 TSR_API TSR_MUST int tsr_scheduler_update_connector_output(struct tsr_scheduler *s,
                                                            const void *meta, size_t meta_bytes);
 
-/* These requests have lost their blocks and are computed anew later, perhaps with tokens that they
- * have generated. Tell before build_connector_meta of the step in which it happened: the workers
+/* These requests have lost their blocks and will be recomputed later, perhaps with tokens that they
+ * have generated. Call it before build_connector_meta of the step in which it happened: the workers
  * wait for saves that read those blocks (tsr_worker_handle_preemptions); and before they are looked
- * up again, because what was found or is to be loaded is forgotten with the blocks. What is saved
- * stays saved. Does not block. */
+ * up again, because what was found or is to be loaded is forgotten with the blocks. What is
+ * saved stays saved. Does not block. */
 TSR_API TSR_MUST int tsr_scheduler_handle_preemptions(struct tsr_scheduler *s, const uint64_t *ids,
                                                       uint32_t n);
 
@@ -228,8 +228,8 @@ struct tsr_finish_desc {
     uint32_t n_tokens;
     const uint32_t *new_tokens; /* the last n_new_tokens of them */
     uint32_t n_new_tokens;
-    uint32_t aborted; /* 1: ended by the caller and not by itself */
-    /* All blocks of all groups, for those that were added in no step; NULL: as known. */
+    uint32_t aborted; /* 1: it was ended from outside */
+    /* All blocks of all groups, if some were added in no step; NULL: as known. */
     const struct tsr_blocks *blocks;
 };
 /* The request has ended. 1: its blocks must not be freed until get_finished of every worker has
@@ -239,18 +239,18 @@ struct tsr_finish_desc {
 TSR_API TSR_MUST int tsr_scheduler_request_finished(struct tsr_scheduler *s,
                                                     const struct tsr_finish_desc *finish);
 
-/* 1 while workers have something to do for which steps are needed, also ones without tokens:
- * loads and saves in flight, ends that have not been told. Does not block. */
+/* 1 while workers need further steps, also steps without tokens:
+ * loads and saves in flight, ends that were not reported yet. Does not block. */
 TSR_API int tsr_scheduler_has_pending_work(const struct tsr_scheduler *s);
-/* What entered and left the cache, of the spaces of this connector; as tsr_cache_events. */
+/* What entered and left the cache in the spaces of this connector, like tsr_cache_events(). */
 TSR_API TSR_MUST int tsr_scheduler_take_events(struct tsr_scheduler *s, struct tsr_event *out,
                                                uint32_t max);
-/* Keys of a request's whole chunks [first, first + n), for who wants to know what an event speaks
- * of: those of a chunk in all spaces stand together, keys[n][n_ranks x n_groups]. Returns how many
- * chunks: fewer where fewer tokens are known, 0 of a request that is not. Does not block. */
+/* Keys of a request's whole chunks [first, first + n), to tell which request an event is about. The
+ * keys of a chunk in all spaces are next to each other: keys[n][n_ranks x n_groups]. Returns the
+ * number of chunks: fewer if fewer tokens are known, 0 for an unknown request. Does not block. */
 TSR_API TSR_MUST int tsr_scheduler_keys(struct tsr_scheduler *s, uint64_t id, uint32_t first,
                                         uint32_t n, struct tsr_key *keys);
-/* Forgets what was looked up and clears the connector's spaces in the cache. */
+/* Discards lookups and clears the connector's spaces in the cache. */
 TSR_API TSR_MUST int tsr_scheduler_reset_cache(struct tsr_scheduler *s);
 
 /* ---- worker half -------------------------------------------------------------------------- */
@@ -275,11 +275,11 @@ struct tsr_worker_desc {
 TSR_API TSR_MUST int tsr_worker_open(struct tsr_worker **out, struct tsr_cache *cache,
                                      const struct tsr_connector_desc *desc,
                                      const struct tsr_worker_desc *worker);
-/* Finishes saves that have begun, within save_timeout_ms, and gives up the rest. Accepts NULL. The
- * engine's memory is not touched afterwards. */
+/* Finishes saves that have started, within save_timeout_ms, and gives up the rest. Accepts NULL.
+ * The engine's memory is not touched after the call. */
 TSR_API void tsr_worker_close(struct tsr_worker *w);
 
-/* Where the engine's KV stands, one layout a group, by strides (device.h); checked against the
+/* Where the engine's KV is, one layout per group, by strides (device.h); checked against the
  * spaces and copied, with the arrays of layer pointers. Planes in the space's order: K and V, or
  * one plane for MLA and for an engine's opaque pages. n_slots = blocks x block_tokens; a slot is
  * block x block_tokens + place in the block. Once, before the first step; starts the threads.
@@ -292,16 +292,16 @@ TSR_API TSR_MUST int tsr_worker_register_kv_caches(struct tsr_worker *w,
 
 /* Before anything else in a step: waits until saves that read blocks of requests preempted in this
  * step have done so, or gives them up, after save_timeout_ms at most. A save that was given up
- * never becomes visible. As a rule there is nothing to wait for. */
+ * never becomes visible. Usually there is nothing to wait for. */
 TSR_API TSR_MUST int tsr_worker_handle_preemptions(struct tsr_worker *w, const void *meta,
                                                    size_t meta_bytes);
-/* Begins the step's loads and saves in the background and returns. Also in steps without tokens.
- * TSR_EVERSION, TSR_EINVAL, TSR_ESPACE: the bytes are not for this worker, nothing was begun. */
+/* Starts the step's loads and saves in the background and returns. Call it in steps without tokens
+ * too. TSR_EVERSION, TSR_EINVAL, TSR_ESPACE: the bytes are not for this worker; nothing started. */
 TSR_API TSR_MUST int tsr_worker_start_load_kv(struct tsr_worker *w, const void *meta,
                                               size_t meta_bytes);
 /* Waits until this layer of the step's loads (those that are not asynchronous) is in place, or has
- * failed, or load_timeout_ms have passed since they began. Failures are no errors of this call but
- * blocks with load errors. */
+ * failed, or load_timeout_ms have passed since they began. Failures are not errors of this
+ * call; they are blocks with load errors. */
 TSR_API TSR_MUST int tsr_worker_wait_for_layer_load(struct tsr_worker *w, uint32_t group,
                                                     uint32_t layer);
 /* A layer's KV has been written. Nothing is saved from here: what a step saves was written in
@@ -327,22 +327,22 @@ struct tsr_bad_block {
     uint32_t group;
     int32_t block;
 };
-/* Blocks whose load failed since the last call: their tokens, and those behind them, must be
+/* Blocks whose load failed since the last call: their tokens, and those after them, must be
  * recomputed. Named in the step in which get_finished names their request, or before. Waits for the
  * step's loads that are not asynchronous, as wait_for_layer_load does. Returns how many of at most
  * `max`. */
 TSR_API TSR_MUST int tsr_worker_get_block_ids_with_load_errors(struct tsr_worker *w,
                                                                struct tsr_bad_block *out,
                                                                uint32_t max);
-/* What this worker has done since the last call, for the scheduler half; the bytes are the half's
- * until the next call. *meta_bytes 0: nothing to tell, nothing need be sent. Does not block. */
+/* What this worker has done since the last call, for the scheduler half; the bytes belong to the
+ * half until the next call. *meta_bytes 0: there is nothing to send. Does not block. */
 TSR_API TSR_MUST int tsr_worker_build_connector_worker_meta(struct tsr_worker *w, const void **meta,
                                                             size_t *meta_bytes);
-/* Waits until no save is queued or running; TSR_ETIME after timeout_ms. For tests and for an
- * orderly end. */
+/* Waits until no save is queued or running; TSR_ETIME after timeout_ms. For tests and
+ * an orderly shutdown. */
 TSR_API TSR_MUST int tsr_worker_drain(struct tsr_worker *w, int timeout_ms);
 
-/* ---- numbers of both halves --------------------------------------------------------------- */
+/* ---- statistics of both halves ------------------------------------------------------------- */
 
 struct tsr_connector_stats {
     size_t size;
@@ -353,8 +353,8 @@ struct tsr_connector_stats {
     uint64_t saves_skipped;                       /* not begun: too many in flight */
     uint64_t tokens_saved, bytes_saved;
     uint64_t chunks_gathered; /* copied out of the engine's memory .. */
-    uint64_t chunks_wasted;   /* .. of them, such as turned out to be there already */
-    uint64_t chunks_known;    /* not gathered: there already, or in another request's save */
+    uint64_t chunks_wasted;   /* .. of them, chunks that the cache already had */
+    uint64_t chunks_known;    /* not gathered: cached already, or being saved for another request */
     uint64_t jobs_in_flight;
 };
 /* A half fills what it knows. Any thread. */
@@ -364,8 +364,8 @@ TSR_API TSR_MUST int tsr_worker_stats(struct tsr_worker *w, struct tsr_connector
 
 /* ---- KV by slots: for engines with a pool of tokens and a radix tree ---------------------- */
 
-/* One worker's pool: a space, and where the pool's slots stand. No halves, no bytes between: every
- * rank calls it for itself. Calls from any thread, one load at a time. */
+/* One worker's pool: a space, and where the pool's slots are. There are no halves here: every rank
+ * calls it for itself. Calls from any thread, one load at a time. */
 struct tsr_kvpool;
 
 struct tsr_kvpool_desc {

@@ -1,22 +1,21 @@
-/* device.h - for those who write a device: who moves KV between Tessera's cells and an engine's
- * memory, changes its position on the way, and ranks scores. docs/backends.md walks
- * through writing one.
+/* device.h - write a device: it moves KV between Tessera's cells and an engine's memory, rotates it
+ * to another position on the way, and ranks scores. docs/backends.md walks through writing one.
  *
  * A device is one constant table, struct tsr_device_ops. Built-in devices are listed in
  * src/device/device.c; any other name N is loaded with dlopen from libtessera-N.so, which exports
  * the table as the one symbol tsr_device_N. The core links no accelerator library.
  *
- * Only src/device calls through the table. It checks every argument first, so that a device gets
- * shapes that agree, slots in range that are not given twice, pointers that are aligned, and never
- * a count of zero; it may assert what is promised here and must return what can happen (no driver,
- * no memory, a lost device).
+ * Only src/device calls through the table. It checks every argument first: a device gets shapes
+ * that agree, slots in range without duplicates, aligned pointers, and never a count of zero. It
+ * may assert what is promised here, and must return what can happen (no driver, no memory, a lost
+ * device).
  *
  * Threads: a device, and what was opened on it, may be used from any thread; one stream, event or
  *          batch is used by one thread at a time.
  * Memory:  everything pointed to is borrowed. What a batch points to stays in place until the batch
  *          is set again or closed; rows and cells until the stream has passed the operation.
  * Errors:  int results are >= 0 on success and one of enum tsr_err otherwise; the device says why
- *          through config->fail, whose result it returns. Nothing is written when an operation is
+ *          through desc->fail, and returns its result. Nothing is written when an operation is
  *          refused.
  *
  * Structs that begin with `size` may grow: set size = sizeof the struct; zero always means default.
@@ -39,19 +38,19 @@ enum tsr_device_caps {
     TSR_DEVICE_OWN_ANGLES = 8  /* makes its tables of cos and sin itself, from freq and deltas */
 };
 
-/* Where the bytes behind a pointer are. */
+/* Where a pointer points to. */
 enum tsr_memory {
     TSR_MEMORY_HOST = 0,   /* plain host memory */
     TSR_MEMORY_LOCKED = 1, /* from host_alloc, or registered with host_register */
     TSR_MEMORY_DEVICE = 2  /* from alloc, or the engine's on the same device */
 };
 
-/* ---- layouts: where KV stands in an engine's memory --------------------------------------- */
+/* ---- layouts: where KV is in an engine's memory ------------------------------------------- */
 
 #define TSR_KV_PLANES_MAX 4u
 
 /* One plane (K, V, an MLA latent, ...) of all layers. In bytes, the element
- * (layer, slot, head, element) stands at
+ * (layer, slot, head, element) is at
  *   L + (slot / block_tokens) * block_stride + (slot % block_tokens) * token_stride
  *     + head * head_stride + element * element_stride
  * where L is layers[layer], or base + layer * layer_stride when layers is NULL. The strides of the
@@ -60,7 +59,7 @@ enum tsr_memory {
 struct tsr_kv_plane {
     void *base;
     void *const *layers;  /* [n_layers], host memory; NULL: one allocation */
-    uint64_t layer_bytes; /* behind base, or behind each of layers; 0: not known, not checked */
+    uint64_t layer_bytes; /* from base, or from each of layers; 0: not known, not checked */
     uint64_t layer_stride, block_stride, token_stride, head_stride, element_stride;
     uint32_t dtype;                 /* enum tsr_dtype, not INT8 */
     uint32_t n_heads, dim;          /* elements of a head; OPAQUE: bytes */
@@ -77,7 +76,7 @@ struct tsr_kv_layout {
     struct tsr_kv_plane planes[TSR_KV_PLANES_MAX];
 };
 
-/* ---- cells: where an entry's KV stands in host memory ------------------------------------- */
+/* ---- cells: where an entry's KV is in host memory ----------------------------------------- */
 
 /* The KV of one entry, cut into cells of cell_tokens tokens (the last may hold fewer). In a cell
  * each (layer, plane) is a run of rows, one per token, without gaps. A row is n_heads x dim
@@ -102,8 +101,8 @@ struct tsr_kv_cells {
 /* ---- rotation ----------------------------------------------------------------------------- */
 
 enum tsr_rope_pairing {
-    TSR_ROPE_NEOX = 1, /* element i turns with element i + dims / 2 */
-    TSR_ROPE_GPTJ = 2  /* element 2i turns with element 2i + 1 */
+    TSR_ROPE_NEOX = 1, /* element i rotates with element i + dims / 2 */
+    TSR_ROPE_GPTJ = 2  /* element 2i rotates with element 2i + 1 */
 };
 
 enum tsr_rope_scaling {
@@ -115,13 +114,13 @@ enum tsr_rope_scaling {
     TSR_ROPE_LONGROPE = 5 /* two sets of frequencies, for short and for long prompts */
 };
 
-/* How a model turns K by its position, with the names and meanings of the fields of `rope_scaling`
- * in Hugging Face configurations. */
+/* How a model rotates K by its position. Names and meanings are those of `rope_scaling` in Hugging
+ * Face configurations. */
 struct tsr_rope {
     size_t size;
     uint32_t pairing; /* enum tsr_rope_pairing */
     uint32_t scaling; /* enum tsr_rope_scaling */
-    uint32_t dims;    /* elements of a head that turn: even, 2 .. 512 */
+    uint32_t dims;    /* elements of a head that rotate: even, 2 .. 512 */
     uint32_t trained; /* positions the model was first trained for
                          (original_max_position_embeddings; DYNAMIC: max_position_embeddings) */
     double theta;     /* rope_theta */
@@ -135,7 +134,7 @@ struct tsr_rope {
     const double *short_factors, *long_factors; /* LONGROPE */
 };
 
-/* ---- batches: what is moved --------------------------------------------------------------- */
+/* ---- batches: what to move ----------------------------------------------------------------- */
 
 /* Consecutive tokens of one entry, and their slots in the engine's memory. A slot of -1 skips its
  * token (a prefix the engine has already). */
@@ -145,11 +144,11 @@ struct tsr_kv_run {
     uint32_t offset;      /* first token, counted in the entry */
     uint32_t n_tokens;
     int64_t delta;     /* how many positions K moves on its way to the engine */
-    uint32_t freq_set; /* frequencies K was turned with; must be those of the batch */
+    uint32_t freq_set; /* frequencies K was rotated with; must be those of the batch */
     uint32_t reserved;
 };
 
-/* What a device gets to see of a batch: checked, and constant until the batch is set again. */
+/* A batch as a device sees it: checked, and constant until the batch is set again. */
 struct tsr_device_batch;
 struct tsr_batch {
     const struct tsr_kv_layout *layout;
@@ -160,14 +159,14 @@ struct tsr_batch {
     uint32_t pairing;  /* enum tsr_rope_pairing; 0: nothing is rotated */
     /* [n_runs], host memory. NULL: K of this run is copied. Otherwise cos of each pair and then sin
      * of each pair, dims / 2 floats each, for every plane with rope_dims. With
-     * TSR_DEVICE_OWN_ANGLES itself NULL: a run with a delta turns pair i by delta * freq[i],
+     * TSR_DEVICE_OWN_ANGLES itself NULL: a run with a delta rotates pair i by delta * freq[i],
      * computed in double and rounded once. */
     const float *const *rotations;
     const double *freq;              /* [dims / 2]; NULL when nothing is rotated */
     struct tsr_device_batch *device; /* what batch_open gave; NULL without batch_open */
 };
 
-/* What a batch can hold; a batch that would need more is refused. */
+/* Limits of a batch; a batch that needs more is refused. */
 struct tsr_batch_limits {
     uint32_t runs, tokens, cells;
     uint32_t plane_pointers; /* cells x n_layers x n_planes */
@@ -209,7 +208,7 @@ struct tsr_device_desc {
 
 struct tsr_device_info {
     size_t size;
-    char text[96]; /* one line for people: model, variant */
+    char text[96]; /* one line to read: model, variant */
     uint64_t bytes_total, bytes_free;
 };
 
@@ -218,7 +217,7 @@ struct tsr_device_ops {
     uint32_t caps;    /* enum tsr_device_caps */
     const char *name; /* "cpu", "cuda", ... */
 
-    int (*open)(struct tsr_device **out, const struct tsr_device_desc *config);
+    int (*open)(struct tsr_device **out, const struct tsr_device_desc *desc);
     void (*close)(struct tsr_device *d);
     /* (optional) Defaults to the name and zeros. */
     int (*info)(struct tsr_device *d, struct tsr_device_info *out);
@@ -241,7 +240,7 @@ struct tsr_device_ops {
     int (*stream_open)(struct tsr_device *d, struct tsr_device_stream **out, void *native);
     void (*stream_close)(struct tsr_device *d, struct tsr_device_stream *s);
     int (*stream_sync)(struct tsr_device *d, struct tsr_device_stream *s);
-    /* (optional, all) A mark in a stream. record sets it behind what is queued; wait makes another
+    /* (optional, all) A mark in a stream. record sets it after what is queued; wait makes another
      * stream wait for it, without holding the caller; sync holds the caller. Defaults to marks that
      * have always passed. Required with TSR_DEVICE_ASYNC. */
     int (*event_open)(struct tsr_device *d, struct tsr_device_event **out);
@@ -274,7 +273,7 @@ struct tsr_device_ops {
                   uint32_t layer_first, uint32_t n_layers);
     int (*scatter)(struct tsr_device *d, struct tsr_device_stream *s, const struct tsr_batch *batch,
                    uint32_t layer_first, uint32_t n_layers);
-    /* (optional) scatter for batches with rotations: pairs turn by
+    /* (optional) scatter for batches with rotations: pairs rotate by
      *   (a, b) -> (a cos - b sin, b cos + a sin)
      * in at least float, rounded once to the dtype; everything else is copied. Error against the
      * exact result of the float table, in units in the last place of the dtype at hypot(a, b): f16

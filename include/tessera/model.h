@@ -1,26 +1,26 @@
 /* model.h - a model that runs layer by layer over KV memory that others may fill.
  *
- * The blend needs of an engine what few engines offer: rows at any positions, keys that somebody
- * else has put there, one layer at a time. An *executor* offers it: one constant table, struct
- * tsr_executor_ops, built into a shared object of its own (libtessera-model.so runs GGUF files on
- * ggml) that exports it as the one symbol tsr_executor. The core links no executor but the
- * plain one that is right by definition, tsr_executor_tiny(): random weights, for tests.
+ * Blending needs what few engines offer: rows at any positions, keys that were loaded from
+ * elsewhere, one layer at a time. An *executor* offers it: one constant table, struct
+ * tsr_executor_ops, in its own shared object (libtessera-model.so runs GGUF files on ggml) that
+ * exports it as the one symbol tsr_executor. The core links only the plain reference executor,
+ * tsr_executor_tiny(): random weights, for tests.
  *
  *   tsr_model_open()          load a model with an executor
  *   tsr_session_open()        KV memory for one sequence of n_slots tokens
- *   tsr_session_layout()      where it stands: fill it, read it (device.h says how)
+ *   tsr_session_layout()      where it is: fill it, read it (device.h says how)
  *   tsr_session_begin()       a pass: which rows, at which positions, and what each may see
  *   tsr_session_layer()       one layer of the pass: K and V of its rows are written in place
- *   tsr_session_logits()      behind the last layer
+ *   tsr_session_logits()      after the last layer
  *   tsr_session_end()         at any layer; nothing of the pass stays but the K and V it wrote
  *
- * A prefill is a pass of all rows, decoding one of a single row. K stands in memory turned to its
- * position (post-RoPE), row s of a layer is slot s.
+ * A prefill is a pass of all rows, decoding one of a single row. K is stored rotated to its
+ * position (post-RoPE); row s of a layer is slot s.
  *
  * Threads: a model may be used from any thread; a session by one at a time, but other threads may
  *          write slots and layers that no running pass reads.
- * Memory:  what is passed in is borrowed until the call returns; what is handed out lives as long
- *          as its model or session.
+ * Memory:  pointers you pass are borrowed until the call returns; pointers you get live as long as
+ *          their model or session.
  * Errors:  int results are >= 0 on success and one of enum tsr_err otherwise. A pass that failed in
  *          a layer must be ended; K and V of the rows it was to write are then undefined from that
  *          layer on, all others are as they were.
@@ -37,7 +37,7 @@
 extern "C" {
 #endif
 
-/* ---- what a model is ---------------------------------------------------------------------- */
+/* ---- models -------------------------------------------------------------------------------- */
 
 struct tsr_model_desc {
     size_t size;
@@ -67,7 +67,7 @@ struct tsr_model_info {
     size_t size;
     char architecture[32]; /* "llama", "qwen2", "qwen3" */
     char name[TSR_MODEL_NAME_BYTES];
-    char device[96]; /* one line for people: where it runs, with how many threads */
+    char device[96]; /* one line to read: where it runs, with how many threads */
     uint32_t caps;   /* enum tsr_model_caps */
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;
     uint32_t context;   /* positions the model was trained for; sessions may have no more slots */
@@ -84,8 +84,8 @@ struct tsr_model_info {
 
 /* ---- passes ------------------------------------------------------------------------------- */
 
-/* One token to compute. Its K and V go to `slot`, K turned to `position`; in a prompt both are the
- * token's index. They differ while a chunk is computed as if it stood elsewhere. */
+/* One token to compute. Its K and V go to `slot`, K rotated to `position`; in a prompt both are the
+ * token's index. They differ while a chunk is computed as if it were at another position. */
 struct tsr_model_row {
     uint32_t token, position, slot;
 };
@@ -131,7 +131,7 @@ struct tsr_model_layer {
     float *mass;
 };
 
-/* How far K and V of the current rows, as the layer would write them, are from what stands in their
+/* How far K and V of the current rows, as the layer would write them, are from those in their
  * slots: sums of squared differences in float. Nothing is written, and the layer can then be run.
  */
 struct tsr_model_deviation {
@@ -160,10 +160,10 @@ struct tsr_model;
 struct tsr_session;
 struct tsr_executor_ops;
 
-/* ops NULL: loaded from config->library. TSR_EDEVICE when there is no such library, TSR_EVERSION
+/* ops NULL: loaded from desc->library. TSR_EDEVICE when there is no such library, TSR_EVERSION
  * when it is of another abi, TSR_EUNSUP with the name of what a model has that cannot be run. */
 TSR_API TSR_MUST int tsr_model_open(struct tsr_model **out, const struct tsr_executor_ops *ops,
-                                    const struct tsr_model_desc *config);
+                                    const struct tsr_model_desc *desc);
 /* Sessions must be closed first. Accepts NULL. */
 TSR_API void tsr_model_close(struct tsr_model *model);
 TSR_API TSR_MUST int tsr_model_info(const struct tsr_model *model, struct tsr_model_info *out);
@@ -177,7 +177,7 @@ TSR_API TSR_MUST int tsr_model_detokenize(const struct tsr_model *model, const u
                                           uint32_t n, uint32_t flags, char *text, size_t bytes);
 /* 1: the token ends an answer. */
 TSR_API int tsr_model_is_end(const struct tsr_model *model, uint32_t token);
-/* The model's template over messages, with the opening of the assistant's turn behind them; returns
+/* The model's template over messages, followed by the opening of the assistant's turn; returns
  * its length, writes at most bytes. TSR_EUNSUP when the model has none. */
 TSR_API TSR_MUST int tsr_model_chat(const struct tsr_model *model,
                                     const struct tsr_chat_message *messages, uint32_t n, char *text,
@@ -199,7 +199,7 @@ TSR_API TSR_MUST int tsr_session_deviation(struct tsr_session *session,
  * from the end: those that are dropped are no longer counted. */
 TSR_API TSR_MUST int tsr_session_narrow(struct tsr_session *session, const uint32_t *keep,
                                         uint32_t n);
-/* Behind the last layer: logits of n of the current rows, [n][n_vocab]. */
+/* After the last layer: logits of n of the current rows, [n][n_vocab]. */
 TSR_API TSR_MUST int tsr_session_logits(struct tsr_session *session, const uint32_t *rows,
                                         uint32_t n, float *logits);
 /* Rows that the pass has left; 0 when none is open. */
@@ -219,7 +219,7 @@ struct tsr_executor_session;
 /* Only src/blend calls through the table. It has checked: sizes, rows that ascend and lie inside
  * the session, tokens below n_vocab, groups that cover all rows, a bias, mass or deviation only
  * where info has said so, layers in order, indices in range and ascending, never zero rows. Say why
- * something failed through config->fail, whose result you return.
+ * something failed through desc->fail, and return its result.
  *
  * A layer writes K and V of all current rows before any of them attends: rows of one pass see each
  * other. Results must not depend on which rows share a pass: the same row over the same keys gives
@@ -232,7 +232,7 @@ struct tsr_executor_ops {
     uint32_t abi;     /* TSR_EXECUTOR_ABI */
     const char *name; /* "ggml", "tiny" */
 
-    int (*open)(struct tsr_executor **out, const struct tsr_model_desc *config);
+    int (*open)(struct tsr_executor **out, const struct tsr_model_desc *desc);
     void (*close)(struct tsr_executor *x);
     int (*info)(struct tsr_executor *x, struct tsr_model_info *out);
 

@@ -1,6 +1,6 @@
-/* tier.h - for those who write a storage tier (a disk, a server, another process); users of the
- * cache need only tessera.h. docs/backends.md writes one in a hundred lines;
- * tests/tier/test_contract.c is the suite that every tier must pass.
+/* tier.h - write a storage tier (a disk, a server, another process); users of the cache need only
+ * tessera.h. docs/backends.md writes one in a hundred lines; tests/tier/test_contract.c is the
+ * suite that every tier must pass.
  *
  * A tier keeps entries below host memory. The cache calls it from its own I/O threads, several at
  * once, and never while holding a lock or on the path of a lookup; a slow or broken tier costs
@@ -27,7 +27,7 @@ extern "C" {
 #define TSR_TIER_ABI 1u
 #define TSR_TIERS_MAX 8u /* host memory included: tier 0 */
 
-/* What an entry is, apart from its KV. The KV of an entry stands in cells of cell_tokens tokens
+/* An entry without its KV. The KV of an entry is split into cells of cell_tokens tokens
  * (the last may hold fewer); in a cell, each of the n_layers x n_planes planes is a run of rows,
  * one a token, of row_bytes[plane] bytes. */
 struct tsr_entry_head {
@@ -61,8 +61,8 @@ struct tsr_tier_io {
     /* planes[(layer * n_planes + plane) * n_cells + cell]: rows of that cell. get: NULL for cells
      * that are not wanted. */
     void *const *planes;
-    /* CLOCK_MONOTONIC; 0: none. From then on nobody wants it: TSR_ETIME. A tier that sits on a get
-     * for longer holds up the thread that asked, and is asked nothing more until it answers. */
+    /* CLOCK_MONOTONIC; 0: none. After it, return TSR_ETIME. A tier that takes longer
+     * blocks the thread that asked, and gets no more requests until it answers. */
     uint64_t deadline_ns;
     /* get, both optional. head_done comes once, before any layer, when head, tokens and extra are
      * filled and proven; a negative answer stops the get with that error. layer_done comes for each
@@ -85,7 +85,7 @@ struct tsr_tier_stats {
     uint64_t read_bytes, written_bytes, errors;
 };
 
-/* What a tier is opened with. */
+/* Parameters of open. */
 struct tsr_tier_desc {
     size_t size;
     const struct tsr_config *config; /* ask it by name: tsr_config_get(). Borrowed for open */
@@ -126,7 +126,7 @@ struct tsr_tier_ops {
     int (*drop)(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n);
 
     /* (optional) every entry held, once, after open; a negative answer of fn ends it. Those used
-     * last come first, and a block of a prefix behind the one before it: that order decides what
+     * last come first, and a block of a prefix after the one before it: that order decides what
      * goes next, and what the cache takes when its index is smaller than the tier. A positive
      * answer: there is no place for it, as if it were unlisted (below). Default: none; what was put
      * in this run is all there is. The tokens of the entries are not read. */
@@ -136,8 +136,8 @@ struct tsr_tier_ops {
     int (*contains)(struct tsr_tier *tier, const struct tsr_tier_ref *refs, size_t n,
                     uint8_t *found);
     /* (optional) returns when everything put before survives a crash. After an error the tier has
-     * let go of what it cannot be sure of, and contains says so; or it keeps trying, and the next
-     * flush that succeeds answers for it. Default: nothing to do. */
+     * dropped what it cannot be sure of, and contains says so; or it keeps trying, and the next
+     * flush that succeeds covers it. Default: nothing to do. */
     int (*flush)(struct tsr_tier *tier);
     /* (optional) default: zeros. */
     int (*stats)(struct tsr_tier *tier, struct tsr_tier_stats *out);
