@@ -21,7 +21,7 @@
 
 /* ---- hit rates ---- */
 
-static double run(const struct trace *t, const struct tsr_policy_ops *ops, uint64_t capacity)
+static double run(const struct trace *t, const struct tsri_policy_ops *ops, uint64_t capacity)
 {
     struct sim_result r = ops ? sim_run(t, ops, capacity) : sim_belady(t, capacity);
     BENCH_CHECK(r.tokens_asked > 0 && r.tokens_reused <= r.tokens_asked);
@@ -145,7 +145,7 @@ static void measure_folder(const char *folder)
 #define IDS 65536u
 
 struct uses {
-    struct tsr_policy *policies[2];
+    struct tsri_policy *policies[2];
     uint32_t ids[4096];
 };
 

@@ -18,7 +18,6 @@
 #include "chunk/cells.h"
 
 #include <tessera/async.h>
-#include <tessera/policy.h>
 #include <tessera/tier.h>
 
 struct tsri_holder;

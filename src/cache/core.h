@@ -97,7 +97,7 @@ struct tsr_cache {
 
     pthread_mutex_t lock;
     /* under lock: */
-    struct tsr_policy *policy;
+    struct tsri_policy *policy;
     uint32_t ids_fresh, ids_free; /* first never used; head of the free list */
     uint32_t n_host, n_cold, n_pinned;
     struct tsr_space *spaces;

@@ -188,11 +188,11 @@ static void tell(struct tsr_cache *c, const struct tsri_entry *e, enum tsr_event
 static void rank(struct tsr_cache *c, uint32_t id)
 {
     struct tsri_entry *e = entry(c, id);
-    struct tsr_policy_item item = {.hash = tsri_entry_key(e).lo,
-                                   .units = tsri_meta(c, e)->n_pages,
-                                   .n_tokens = e->n_tokens,
-                                   .parent = e->parent,
-                                   .cost_s = e->cost_s};
+    struct tsri_policy_item item = {.hash = tsri_entry_key(e).lo,
+                                    .units = tsri_meta(c, e)->n_pages,
+                                    .n_tokens = e->n_tokens,
+                                    .parent = e->parent,
+                                    .cost_s = e->cost_s};
     c->policy->ops->insert(c->policy, id, &item);
     c->n_host++;
 }

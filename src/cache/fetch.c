@@ -264,7 +264,7 @@ static bool ask(struct tsri_manager *m, struct fetch_batch *b, uint32_t t)
  * the opposite order. */
 static void touch_copies(struct tsr_cache *c, const struct fetch_batch *b, uint32_t t)
 {
-    struct tsr_policy *policy = c->manager->lower[t].policy;
+    struct tsri_policy *policy = c->manager->lower[t].policy;
     pthread_mutex_lock(&c->lock);
     for (uint32_t i = b->n_ios; i-- > 0;) {
         const struct tsri_flight *f = &b->flights[b->where[i]];

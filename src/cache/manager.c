@@ -31,11 +31,11 @@ static void rank_copy(struct tsr_cache *c, uint32_t id, uint32_t t)
 {
     struct tsri_lower *l = &c->manager->lower[t];
     const struct tsri_entry *e = &c->entries[id];
-    struct tsr_policy_item item = {.hash = tsri_entry_key(e).lo,
-                                   .units = tier_units(c, e),
-                                   .n_tokens = e->n_tokens,
-                                   .parent = e->parent,
-                                   .cost_s = e->cost_s};
+    struct tsri_policy_item item = {.hash = tsri_entry_key(e).lo,
+                                    .units = tier_units(c, e),
+                                    .n_tokens = e->n_tokens,
+                                    .parent = e->parent,
+                                    .cost_s = e->cost_s};
     l->policy->ops->insert(l->policy, id, &item);
     l->n_entries++;
 }
@@ -71,7 +71,7 @@ void tsri_manager_touch_hot(struct tsr_cache *c, const uint32_t *ids, uint32_t n
 {
     const struct tsri_manager *m = c->manager;
     if (!m->hot || n == 0 || pthread_mutex_trylock(&c->lock) != 0) return; /* or at its next use */
-    struct tsr_policy *policy = m->lower[m->hot].policy;
+    struct tsri_policy *policy = m->lower[m->hot].policy;
     for (uint32_t i = 0; i < n; i++)
         if (atomic_load_explicit(&c->entries[ids[i]].tiers, memory_order_relaxed) >> m->hot & 1)
             policy->ops->touch(policy, &ids[i], 1);
@@ -363,14 +363,12 @@ int tsri_manager_purge_prompt(struct tsr_space *space, const struct tsr_prompt *
 static int open_policy(struct tsri_lower *l, const struct tsri_tier_plan *plan, uint32_t ids_max,
                        const struct tsr_config *cfg)
 {
-    const struct tsr_policy_ops *ops = tsri_policy_find(plan->policy);
+    const struct tsri_policy_ops *ops = tsri_policy_find(plan->policy);
     if (!ops) return tsri_fail(TSR_ECONFIG, "tier %s: unknown policy %s", plan->name, plan->policy);
     struct tsr_tier_stats stats;
     if (tsri_tier_stats(l->tier, &stats) != 0) stats.bytes_max = 0;
-    struct tsr_policy_env env = {.size = sizeof env,
-                                 .ids_max = ids_max,
-                                 .capacity = stats.bytes_max / UNIT_BYTES,
-                                 .config = cfg};
+    struct tsri_policy_env env = {
+        .ids_max = ids_max, .capacity = stats.bytes_max / UNIT_BYTES, .config = cfg};
     return ops->open(&l->policy, &env);
 }
 

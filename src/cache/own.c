@@ -63,10 +63,10 @@ static int open_memory(struct tsr_cache *c)
 static int open_policy(struct tsr_cache *c, const struct tsr_config *cfg)
 {
     const char *name = tsr_config_get(cfg, "policy");
-    const struct tsr_policy_ops *ops = tsri_policy_find(name);
+    const struct tsri_policy_ops *ops = tsri_policy_find(name);
     if (!ops) return tsri_fail(TSR_ECONFIG, "policy: unknown policy %s", name);
-    struct tsr_policy_env env = {
-        .size = sizeof env, .ids_max = c->ids_max, .capacity = c->pool.n_pages, .config = cfg};
+    struct tsri_policy_env env = {
+        .ids_max = c->ids_max, .capacity = c->pool.n_pages, .config = cfg};
     return ops->open(&c->policy, &env);
 }
 

@@ -84,7 +84,7 @@ static uint32_t evict_next(struct tsr_cache *c)
     /* A reader may pin a victim in the moment it is chosen; then the next one is asked for. */
     for (uint32_t tries = 0; tries < 64; tries++) {
         uint32_t id = c->policy->ops->victim(c->policy, may_go, c);
-        if (id == TSR_POLICY_NONE || tsri_entry_evict(c, id)) return id;
+        if (id == TSRI_POLICY_NONE || tsri_entry_evict(c, id)) return id;
     }
     return TSRI_ID_NONE;
 }

@@ -255,9 +255,9 @@ bool tsri_manager_shed(struct tsr_cache *c)
 {
     struct tsri_manager *m = c->manager;
     for (uint32_t t = m->n_lower; t >= 1; t--) {
-        struct tsr_policy *policy = m->lower[t].policy;
+        struct tsri_policy *policy = m->lower[t].policy;
         uint32_t id = policy->ops->victim(policy, may_be_shed, c);
-        if (id == TSR_POLICY_NONE) continue;
+        if (id == TSRI_POLICY_NONE) continue;
         tsri_stats_add(c->stats, TSRI_M_evictions, 1);
         tsri_entry_drop(c, id, TSR_EVENT_EVICTED);
         return true;
@@ -282,11 +282,11 @@ static void unlist_below(struct tsri_manager *m, uint32_t t, const struct tsr_ti
 static uint32_t choose_victim(struct tsri_manager *m, uint32_t t)
 {
     struct tsr_cache *c = m->c;
-    struct tsr_policy *policy = m->lower[t].policy;
+    struct tsri_policy *policy = m->lower[t].policy;
     uint8_t chains = keeps_chains(m, t) ? chain_tiers(m) : 0;
     struct leaving leaving = {c, chains, chains & (uint8_t) ~(1u << t)};
     uint32_t id = policy->ops->victim(policy, may_leave, &leaving);
-    if (t != m->hot || id == TSR_POLICY_NONE) return id;
+    if (t != m->hot || id == TSRI_POLICY_NONE) return id;
     _Atomic uint8_t *tiers = &c->entries[id].tiers;
     if (atomic_load_explicit(tiers, memory_order_relaxed) != 1u << t ||
         tsri_pin(c, id) == TSRI_FREE)
@@ -310,7 +310,7 @@ static bool make_room(struct tsri_manager *m, uint32_t t)
     pthread_mutex_lock(&c->lock);
     uint32_t id = choose_victim(m, t);
     struct tsr_tier_ref ref = {.loc = 0};
-    if (id != TSR_POLICY_NONE) {
+    if (id != TSRI_POLICY_NONE) {
         ref = tsri_manager_lost(c, id, t);
         if (atomic_load_explicit(&c->entries[id].tiers, memory_order_relaxed) == 0) {
             tsri_stats_add(c->stats, TSRI_M_evictions, 1);
@@ -318,7 +318,7 @@ static bool make_room(struct tsri_manager *m, uint32_t t)
         }
     }
     pthread_mutex_unlock(&c->lock);
-    if (id == TSR_POLICY_NONE) return false;
+    if (id == TSRI_POLICY_NONE) return false;
     drop_below(m, t, &ref);
     return true;
 }
@@ -447,7 +447,7 @@ static void take_back(struct tsri_manager *m, uint32_t t, uint32_t id, tsr_tier_
 static void refresh_chains(struct tsri_manager *m, const struct write_batch *b, uint32_t t)
 {
     struct tsr_cache *c = m->c;
-    struct tsr_policy *policy = m->lower[t].policy;
+    struct tsri_policy *policy = m->lower[t].policy;
     uint8_t bit = (uint8_t)(1u << t);
     pthread_mutex_lock(&c->lock);
     for (uint32_t i = 0; i < b->n; i++) {

@@ -260,7 +260,7 @@ enum {
 
 #define TSRI_ENUM_ITEM(constant, text) TSRI_##constant,
 enum tsri_hash { TSRI_ENUM_hash(TSRI_ENUM_ITEM) };
-enum tsri_policy { TSRI_ENUM_policy(TSRI_ENUM_ITEM) };
+enum { TSRI_ENUM_policy(TSRI_ENUM_ITEM) };
 enum tsri_owner { TSRI_ENUM_owner(TSRI_ENUM_ITEM) };
 enum tsri_log_level { TSRI_ENUM_log_level(TSRI_ENUM_ITEM) };
 enum tsri_disk_admission { TSRI_ENUM_disk_admission(TSRI_ENUM_ITEM) };

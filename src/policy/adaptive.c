@@ -20,7 +20,7 @@
 #define WORTH_MIDDLE 4   /* the tag of an entry that is worth the mean; one more is worth twice */
 
 struct adaptive {
-    struct tsr_policy base; /* first */
+    struct tsri_policy base; /* first */
     struct tsri_ranks ranks;
     struct tsri_sketch sketch;
     struct tsri_shadow shadow;
@@ -28,7 +28,7 @@ struct adaptive {
     double token_s, unit_worth; /* means: seconds a token, and tokens of mean cost a unit */
 };
 
-static void adaptive_close(struct tsr_policy *policy)
+static void adaptive_close(struct tsri_policy *policy)
 {
     struct adaptive *p = (struct adaptive *)policy;
     tsri_shadow_fini(&p->shadow);
@@ -37,7 +37,7 @@ static void adaptive_close(struct tsr_policy *policy)
     tsri_free(p);
 }
 
-static int adaptive_open(struct tsr_policy **out, const struct tsr_policy_env *env)
+static int adaptive_open(struct tsri_policy **out, const struct tsri_policy_env *env)
 {
     struct adaptive *p = tsri_alloc(1, sizeof *p);
     if (!p) return TSR_ENOMEM;
@@ -64,7 +64,7 @@ static double relative(double *mean, double x)
 }
 
 /* As the tag of a rank. */
-static uint32_t worth_of(struct adaptive *p, const struct tsr_policy_item *item)
+static uint32_t worth_of(struct adaptive *p, const struct tsri_policy_item *item)
 {
     double tokens = item->n_tokens ? item->n_tokens : 1, units = item->units ? item->units : 1;
     double cost = 1;
@@ -82,8 +82,8 @@ static void use(struct adaptive *p, struct tsri_rank_mark mark)
     tsri_shadow_use(&p->shadow, mark);
 }
 
-static void adaptive_insert(struct tsr_policy *policy, uint32_t id,
-                            const struct tsr_policy_item *item)
+static void adaptive_insert(struct tsri_policy *policy, uint32_t id,
+                            const struct tsri_policy_item *item)
 {
     struct adaptive *p = (struct adaptive *)policy;
     struct tsri_rank_mark mark = tsri_mark_make(item->hash, item->units, worth_of(p, item));
@@ -93,7 +93,7 @@ static void adaptive_insert(struct tsr_policy *policy, uint32_t id,
     use(p, mark);
 }
 
-static void adaptive_touch(struct tsr_policy *policy, const uint32_t *ids, size_t n)
+static void adaptive_touch(struct tsri_policy *policy, const uint32_t *ids, size_t n)
 {
     struct adaptive *p = (struct adaptive *)policy;
     for (size_t i = 0; i < n; i++) {
@@ -102,7 +102,7 @@ static void adaptive_touch(struct tsr_policy *policy, const uint32_t *ids, size_
     }
 }
 
-static void adaptive_refresh(struct tsr_policy *policy, const uint32_t *ids, size_t n)
+static void adaptive_refresh(struct tsri_policy *policy, const uint32_t *ids, size_t n)
 {
     struct adaptive *p = (struct adaptive *)policy;
     for (size_t i = 0; i < n; i++) {
@@ -111,7 +111,7 @@ static void adaptive_refresh(struct tsr_policy *policy, const uint32_t *ids, siz
     }
 }
 
-static void adaptive_remove(struct tsr_policy *policy, uint32_t id)
+static void adaptive_remove(struct tsri_policy *policy, uint32_t id)
 {
     struct adaptive *p = (struct adaptive *)policy;
     tsri_queues_remove(&p->ranks.q, id);
@@ -130,20 +130,19 @@ static void measure(struct adaptive *p)
         tsri_shadow_resize(&p->shadow, p->peak);
 }
 
-static uint32_t adaptive_victim(struct tsr_policy *policy, tsr_policy_may_fn may, void *arg)
+static uint32_t adaptive_victim(struct tsri_policy *policy, tsri_policy_may_fn may, void *arg)
 {
     struct adaptive *p = (struct adaptive *)policy;
     measure(p);
     return tsri_ranks_victim(&p->ranks, may, arg);
 }
 
-static size_t adaptive_order(struct tsr_policy *policy, uint32_t *ids, size_t ids_max)
+static size_t adaptive_order(struct tsri_policy *policy, uint32_t *ids, size_t ids_max)
 {
     return tsri_queues_order(&((struct adaptive *)policy)->ranks.q, ids, ids_max);
 }
 
-const struct tsr_policy_ops tsri_policy_adaptive = {
-    .abi = TSR_POLICY_ABI,
+const struct tsri_policy_ops tsri_policy_adaptive = {
     .name = "adaptive",
     .open = adaptive_open,
     .close = adaptive_close,

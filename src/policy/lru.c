@@ -4,7 +4,7 @@
 #include "policy/policy.h"
 
 struct lru {
-    struct tsr_policy base; /* first */
+    struct tsri_policy base; /* first */
     struct tsri_region region;
     struct link {
         uint32_t prev, next;
@@ -13,7 +13,7 @@ struct lru {
     uint32_t ids_max;
 };
 
-static int lru_open(struct tsr_policy **out, const struct tsr_policy_env *env)
+static int lru_open(struct tsri_policy **out, const struct tsri_policy_env *env)
 {
     struct lru *p = tsri_alloc(1, sizeof *p);
     if (!p) return TSR_ENOMEM;
@@ -24,13 +24,13 @@ static int lru_open(struct tsr_policy **out, const struct tsr_policy_env *env)
     }
     p->base.ops = &tsri_policy_lru;
     p->links = (struct link *)(void *)p->region.data;
-    p->oldest = p->newest = TSR_POLICY_NONE;
+    p->oldest = p->newest = TSRI_POLICY_NONE;
     p->ids_max = env->ids_max;
     *out = &p->base;
     return 0;
 }
 
-static void lru_close(struct tsr_policy *policy)
+static void lru_close(struct tsri_policy *policy)
 {
     struct lru *p = (struct lru *)policy;
     tsri_region_fini(&p->region);
@@ -40,11 +40,11 @@ static void lru_close(struct tsr_policy *policy)
 static void list_remove(struct lru *p, uint32_t id)
 {
     struct link *l = &p->links[id];
-    if (l->prev != TSR_POLICY_NONE)
+    if (l->prev != TSRI_POLICY_NONE)
         p->links[l->prev].next = l->next;
     else
         p->oldest = l->next;
-    if (l->next != TSR_POLICY_NONE)
+    if (l->next != TSRI_POLICY_NONE)
         p->links[l->next].prev = l->prev;
     else
         p->newest = l->prev;
@@ -52,15 +52,15 @@ static void list_remove(struct lru *p, uint32_t id)
 
 static void list_add(struct lru *p, uint32_t id)
 {
-    p->links[id] = (struct link){p->newest, TSR_POLICY_NONE};
-    if (p->newest != TSR_POLICY_NONE)
+    p->links[id] = (struct link){p->newest, TSRI_POLICY_NONE};
+    if (p->newest != TSRI_POLICY_NONE)
         p->links[p->newest].next = id;
     else
         p->oldest = id;
     p->newest = id;
 }
 
-static void lru_insert(struct tsr_policy *policy, uint32_t id, const struct tsr_policy_item *item)
+static void lru_insert(struct tsri_policy *policy, uint32_t id, const struct tsri_policy_item *item)
 {
     struct lru *p = (struct lru *)policy;
     (void)item;
@@ -69,7 +69,7 @@ static void lru_insert(struct tsr_policy *policy, uint32_t id, const struct tsr_
     p->n++;
 }
 
-static void lru_touch(struct tsr_policy *policy, const uint32_t *ids, size_t n)
+static void lru_touch(struct tsri_policy *policy, const uint32_t *ids, size_t n)
 {
     struct lru *p = (struct lru *)policy;
     for (size_t i = 0; i < n; i++) {
@@ -79,14 +79,14 @@ static void lru_touch(struct tsr_policy *policy, const uint32_t *ids, size_t n)
     }
 }
 
-static void lru_remove(struct tsr_policy *policy, uint32_t id)
+static void lru_remove(struct tsri_policy *policy, uint32_t id)
 {
     struct lru *p = (struct lru *)policy;
     list_remove(p, id);
     p->n--;
 }
 
-static uint32_t lru_victim(struct tsr_policy *policy, tsr_policy_may_fn may, void *arg)
+static uint32_t lru_victim(struct tsri_policy *policy, tsri_policy_may_fn may, void *arg)
 {
     struct lru *p = (struct lru *)policy;
     for (uint32_t i = 0; i < p->n; i++) {
@@ -94,20 +94,19 @@ static uint32_t lru_victim(struct tsr_policy *policy, tsr_policy_may_fn may, voi
         if (may(arg, id)) return id;
         lru_touch(policy, &id, 1);
     }
-    return TSR_POLICY_NONE;
+    return TSRI_POLICY_NONE;
 }
 
-static size_t lru_order(struct tsr_policy *policy, uint32_t *ids, size_t ids_max)
+static size_t lru_order(struct tsri_policy *policy, uint32_t *ids, size_t ids_max)
 {
     struct lru *p = (struct lru *)policy;
     size_t n = 0;
-    for (uint32_t id = p->oldest; id != TSR_POLICY_NONE && n < ids_max; id = p->links[id].next)
+    for (uint32_t id = p->oldest; id != TSRI_POLICY_NONE && n < ids_max; id = p->links[id].next)
         ids[n++] = id;
     return n;
 }
 
-const struct tsr_policy_ops tsri_policy_lru = {
-    .abi = TSR_POLICY_ABI,
+const struct tsri_policy_ops tsri_policy_lru = {
     .name = "lru",
     .open = lru_open,
     .close = lru_close,

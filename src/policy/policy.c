@@ -2,18 +2,18 @@
  */
 #include "policy/policy.h"
 
-static const struct tsr_policy_ops *const policies[] = {&tsri_policy_lru, &tsri_policy_s3fifo,
-                                                        &tsri_policy_adaptive};
+static const struct tsri_policy_ops *const policies[] = {&tsri_policy_lru, &tsri_policy_s3fifo,
+                                                         &tsri_policy_adaptive};
 
-const struct tsr_policy_ops *tsri_policy_find(const char *name)
+const struct tsri_policy_ops *tsri_policy_find(const char *name)
 {
     for (size_t i = 0; i < TSRI_COUNT(policies); i++)
         if (strcmp(policies[i]->name, name) == 0) return policies[i];
     return NULL;
 }
 
-void tsri_policy_refresh(struct tsr_policy *policy, const uint32_t *ids, size_t n)
+void tsri_policy_refresh(struct tsri_policy *policy, const uint32_t *ids, size_t n)
 {
-    const struct tsr_policy_ops *ops = policy->ops;
+    const struct tsri_policy_ops *ops = policy->ops;
     (ops->refresh ? ops->refresh : ops->touch)(policy, ids, n);
 }

@@ -63,7 +63,7 @@ static uint32_t worth(const struct tsri_ranks *r, uint32_t id)
  * their queue, or from the window to the main part: mostly they are blocks whose leaves have come
  * there before them. */
 static uint32_t oldest_that_may(struct tsri_ranks *r, uint32_t queue, uint32_t *left,
-                                tsr_policy_may_fn may, void *arg)
+                                tsri_policy_may_fn may, void *arg)
 {
     while (*left) {
         uint32_t id = r->q.queues[queue].oldest;
@@ -71,15 +71,15 @@ static uint32_t oldest_that_may(struct tsri_ranks *r, uint32_t queue, uint32_t *
         if (may(arg, id)) return id;
         tsri_queues_move(&r->q, id, queue == TSRI_RECENT ? TSRI_PROBATION : queue);
     }
-    return TSR_POLICY_NONE;
+    return TSRI_POLICY_NONE;
 }
 
 /* One who would leave the main part; looks at `left` entries of each queue, oldest first. */
-static uint32_t main_victim(struct tsri_ranks *r, uint32_t left[2], tsr_policy_may_fn may,
+static uint32_t main_victim(struct tsri_ranks *r, uint32_t left[2], tsri_policy_may_fn may,
                             void *arg)
 {
     uint32_t id = oldest_that_may(r, TSRI_PROBATION, &left[0], may, arg);
-    if (id == TSR_POLICY_NONE) id = oldest_that_may(r, TSRI_PROTECTED, &left[1], may, arg);
+    if (id == TSRI_POLICY_NONE) id = oldest_that_may(r, TSRI_PROTECTED, &left[1], may, arg);
     return id;
 }
 
@@ -94,7 +94,7 @@ static void fill_main(struct tsri_ranks *r)
     }
 }
 
-uint32_t tsri_ranks_victim(struct tsri_ranks *r, tsr_policy_may_fn may, void *arg)
+uint32_t tsri_ranks_victim(struct tsri_ranks *r, tsri_policy_may_fn may, void *arg)
 {
     balance(r);
     fill_main(r);
@@ -103,12 +103,12 @@ uint32_t tsri_ranks_victim(struct tsri_ranks *r, tsr_policy_may_fn may, void *ar
     uint32_t looks[2] = {tsri_min_u32(n[0], LOOKS_MAX), tsri_min_u32(n[1], LOOKS_MAX)};
     uint32_t rest[2] = {n[0] - looks[0], n[1] - looks[1]};
     uint32_t victim = main_victim(r, looks, may, arg);
-    if (victim != TSR_POLICY_NONE && main_units(r) > main_capacity(r)) return victim;
+    if (victim != TSRI_POLICY_NONE && main_units(r) > main_capacity(r)) return victim;
     uint32_t left = q[TSRI_RECENT].n;
     uint32_t candidate = oldest_that_may(r, TSRI_RECENT, &left, may, arg);
-    if (candidate == TSR_POLICY_NONE)
-        return victim != TSR_POLICY_NONE ? victim : main_victim(r, rest, may, arg);
-    if (victim == TSR_POLICY_NONE || worth(r, candidate) <= worth(r, victim)) return candidate;
+    if (candidate == TSRI_POLICY_NONE)
+        return victim != TSRI_POLICY_NONE ? victim : main_victim(r, rest, may, arg);
+    if (victim == TSRI_POLICY_NONE || worth(r, candidate) <= worth(r, victim)) return candidate;
     tsri_queues_move(&r->q, candidate, TSRI_PROBATION);
     return victim;
 }

@@ -101,7 +101,7 @@ void tsri_ranks_touch(struct tsri_ranks *r, uint32_t id);
 /* Only to the recent end of where it is. */
 void tsri_ranks_refresh(struct tsri_ranks *r, uint32_t id);
 /* As in policy.h. */
-uint32_t tsri_ranks_victim(struct tsri_ranks *r, tsr_policy_may_fn may, void *arg);
+uint32_t tsri_ranks_victim(struct tsri_ranks *r, tsri_policy_may_fn may, void *arg);
 
 /* ---- shadow.c: which window would have been best ---- */
 

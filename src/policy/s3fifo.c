@@ -22,8 +22,8 @@ struct ghost {
 };
 
 struct s3fifo {
-    struct tsr_policy base; /* first */
-    struct tsri_queues q;   /* a tag is how often the entry was used, or BUSY */
+    struct tsri_policy base; /* first */
+    struct tsri_queues q;    /* a tag is how often the entry was used, or BUSY */
     struct tsri_region region;
     struct ghost *ghosts;
     uint32_t n_sets;
@@ -66,7 +66,7 @@ static bool ghost_take(struct s3fifo *p, uint32_t hash)
 
 /* ---- the policy ---- */
 
-static void s3fifo_close(struct tsr_policy *policy)
+static void s3fifo_close(struct tsri_policy *policy)
 {
     struct s3fifo *p = (struct s3fifo *)policy;
     tsri_region_fini(&p->region);
@@ -74,7 +74,7 @@ static void s3fifo_close(struct tsr_policy *policy)
     tsri_free(p);
 }
 
-static int s3fifo_open(struct tsr_policy **out, const struct tsr_policy_env *env)
+static int s3fifo_open(struct tsri_policy **out, const struct tsri_policy_env *env)
 {
     struct s3fifo *p = tsri_alloc(1, sizeof *p);
     if (!p) return TSR_ENOMEM;
@@ -92,15 +92,15 @@ static int s3fifo_open(struct tsr_policy **out, const struct tsr_policy_env *env
     return 0;
 }
 
-static void s3fifo_insert(struct tsr_policy *policy, uint32_t id,
-                          const struct tsr_policy_item *item)
+static void s3fifo_insert(struct tsri_policy *policy, uint32_t id,
+                          const struct tsri_policy_item *item)
 {
     struct s3fifo *p = (struct s3fifo *)policy;
     struct tsri_rank_mark mark = tsri_mark_make(item->hash, item->units, 0);
     tsri_queues_insert(&p->q, id, mark, ghost_take(p, mark.hash) ? MAIN : SMALL);
 }
 
-static void s3fifo_touch(struct tsr_policy *policy, const uint32_t *ids, size_t n)
+static void s3fifo_touch(struct tsri_policy *policy, const uint32_t *ids, size_t n)
 {
     struct s3fifo *p = (struct s3fifo *)policy;
     for (size_t i = 0; i < n; i++) {
@@ -110,14 +110,14 @@ static void s3fifo_touch(struct tsr_policy *policy, const uint32_t *ids, size_t 
 }
 
 /* Blocks came in root first; they should go out leaf first. */
-static void s3fifo_refresh(struct tsr_policy *policy, const uint32_t *ids, size_t n)
+static void s3fifo_refresh(struct tsri_policy *policy, const uint32_t *ids, size_t n)
 {
     struct s3fifo *p = (struct s3fifo *)policy;
     for (size_t i = 0; i < n; i++)
         tsri_queues_move(&p->q, ids[i], p->q.ranks[ids[i]].queue);
 }
 
-static void s3fifo_remove(struct tsr_policy *policy, uint32_t id)
+static void s3fifo_remove(struct tsri_policy *policy, uint32_t id)
 {
     struct s3fifo *p = (struct s3fifo *)policy;
     tsri_queues_remove(&p->q, id);
@@ -132,7 +132,7 @@ static void move(struct s3fifo *p, uint32_t id, uint32_t queue, uint32_t used)
 
 /* One step at the old end of a queue; true: that one goes. In the last round those that were used
  * are asked for too. */
-static bool step(struct s3fifo *p, uint32_t queue, bool last_round, tsr_policy_may_fn may,
+static bool step(struct s3fifo *p, uint32_t queue, bool last_round, tsri_policy_may_fn may,
                  void *arg)
 {
     uint32_t id = p->q.queues[queue].oldest, used = p->q.ranks[id].tag;
@@ -149,7 +149,7 @@ static bool step(struct s3fifo *p, uint32_t queue, bool last_round, tsr_policy_m
     return false;
 }
 
-static uint32_t s3fifo_victim(struct tsr_policy *policy, tsr_policy_may_fn may, void *arg)
+static uint32_t s3fifo_victim(struct tsri_policy *policy, tsri_policy_may_fn may, void *arg)
 {
     struct s3fifo *p = (struct s3fifo *)policy;
     const struct tsri_queue *queues = p->q.queues;
@@ -165,16 +165,15 @@ static uint32_t s3fifo_victim(struct tsr_policy *policy, tsr_policy_may_fn may, 
             if (step(p, q, round == 1, may, arg)) return queues[q].oldest;
         }
     }
-    return TSR_POLICY_NONE;
+    return TSRI_POLICY_NONE;
 }
 
-static size_t s3fifo_order(struct tsr_policy *policy, uint32_t *ids, size_t ids_max)
+static size_t s3fifo_order(struct tsri_policy *policy, uint32_t *ids, size_t ids_max)
 {
     return tsri_queues_order(&((struct s3fifo *)policy)->q, ids, ids_max);
 }
 
-const struct tsr_policy_ops tsri_policy_s3fifo = {
-    .abi = TSR_POLICY_ABI,
+const struct tsri_policy_ops tsri_policy_s3fifo = {
     .name = "s3fifo",
     .open = s3fifo_open,
     .close = s3fifo_close,

@@ -175,8 +175,8 @@ TEST(an_entry_costs_at_most_96_bytes_beside_its_tokens)
         /* What the policy takes is its own affair: look at the address space, which is given out
          * in pieces of 2 MiB. */
         long before, after, resident;
-        struct tsr_policy *policy;
-        struct tsr_policy_env env = {.size = sizeof env, .ids_max = n};
+        struct tsri_policy *policy;
+        struct tsri_policy_env env = {.ids_max = n};
         statm(&before, &resident);
         CHECK_INT(tsri_policy_lru.open(&policy, &env), 0);
         statm(&after, &resident);

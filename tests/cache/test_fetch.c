@@ -695,7 +695,7 @@ TEST(a_copy_may_be_cleared_while_it_is_read)
     CHECK_INT(loader.loaded, 32);
     CHECK_INT(kit_stats(&t.k).tier_entries[1], 0);
     uint32_t order[8];
-    struct tsr_policy *policy = t.k.cache->manager->lower[1].policy;
+    struct tsri_policy *policy = t.k.cache->manager->lower[1].policy;
     CHECK_INT(policy->ops->order(policy, order, 8), 0);
     for (int i = 0; i < 4; i++) {
         prompt = kit_segment_prompt(tokens[i], 32, &range);

@@ -6,7 +6,7 @@
 #include "support/policy_kit.h"
 #include "support/test.h"
 
-static double rate(const struct trace *t, const struct tsr_policy_ops *ops, uint64_t capacity)
+static double rate(const struct trace *t, const struct tsri_policy_ops *ops, uint64_t capacity)
 {
     struct sim_result r = sim_run(t, ops, capacity);
     CHECK(r.tokens_asked > 0);
@@ -69,7 +69,7 @@ enum what { COST, TOKENS, KNOWN };
  * times the tokens a unit, or is the only one whose cost is known. Its hits out of 100 hits. */
 static uint32_t hits_of_others(enum what what)
 {
-    struct tsr_policy *p = policy_open(&tsri_policy_adaptive, IDS, IDS);
+    struct tsri_policy *p = policy_open(&tsri_policy_adaptive, IDS, IDS);
     uint64_t seed = 9;
     uint32_t id_of[1000], key_of[IDS], hits[2] = {0}, n = 0;
     memset(id_of, 0xff, sizeof id_of);
@@ -81,7 +81,7 @@ static uint32_t hits_of_others(enum what what)
             continue;
         }
         uint32_t id = n < IDS ? n++ : policy_evict(p);
-        struct tsr_policy_item item = {.hash = policy_hash(key), .units = 1, .n_tokens = 64};
+        struct tsri_policy_item item = {.hash = policy_hash(key), .units = 1, .n_tokens = 64};
         if (what == COST) item.cost_s = other ? 1.0f : 0.1f;
         if (what == TOKENS && other) item.n_tokens = 640;
         if (what == KNOWN && other) item.cost_s = 0.5f;

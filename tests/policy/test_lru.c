@@ -43,18 +43,18 @@ static uint32_t naive_victim(struct naive *m)
         naive_remove(m, id);
         naive_add(m, id);
     }
-    return TSR_POLICY_NONE;
+    return TSRI_POLICY_NONE;
 }
 
-static struct tsr_policy *open_lru(void)
+static struct tsri_policy *open_lru(void)
 {
-    struct tsr_policy *p;
-    struct tsr_policy_env env = {.size = sizeof env, .ids_max = IDS};
+    struct tsri_policy *p;
+    struct tsri_policy_env env = {.ids_max = IDS};
     CHECK_INT(tsri_policy_lru.open(&p, &env), 0);
     return p;
 }
 
-static void check_order(struct tsr_policy *p, const struct naive *m)
+static void check_order(struct tsri_policy *p, const struct naive *m)
 {
     uint32_t order[IDS];
     CHECK_INT(p->ops->order(p, order, IDS), m->n);
@@ -63,10 +63,10 @@ static void check_order(struct tsr_policy *p, const struct naive *m)
 
 TEST(it_does_what_a_plain_list_does)
 {
-    struct tsr_policy *p = open_lru();
+    struct tsri_policy *p = open_lru();
     struct naive m = {.n = 0};
     uint64_t in = 0, seed = 3;
-    struct tsr_policy_item item = {.units = 1};
+    struct tsri_policy_item item = {.units = 1};
     for (uint32_t step = 0; step < 50000; step++) {
         uint32_t id = (uint32_t)(test_rand(&seed) % IDS), ids[5], n = 0;
         switch (test_rand(&seed) % 4) {
@@ -107,8 +107,8 @@ TEST(it_does_what_a_plain_list_does)
 
 TEST(the_oldest_goes_first_and_stays_until_it_is_removed)
 {
-    struct tsr_policy *p = open_lru();
-    struct tsr_policy_item item = {.units = 1};
+    struct tsri_policy *p = open_lru();
+    struct tsri_policy_item item = {.units = 1};
     for (uint32_t id = 0; id < 4; id++)
         p->ops->insert(p, id, &item);
     allowed = UINT64_MAX;
@@ -123,8 +123,8 @@ TEST(the_oldest_goes_first_and_stays_until_it_is_removed)
 
 TEST(asking_in_vain_changes_no_order)
 {
-    struct tsr_policy *p = open_lru();
-    struct tsr_policy_item item = {.units = 1};
+    struct tsri_policy *p = open_lru();
+    struct tsri_policy_item item = {.units = 1};
     struct naive m = {.n = 0};
     for (uint32_t id = 0; id < IDS; id++) {
         p->ops->insert(p, id, &item);
@@ -132,7 +132,7 @@ TEST(asking_in_vain_changes_no_order)
     }
     allowed = 0;
     n_asked = 0;
-    CHECK_INT(p->ops->victim(p, may, &allowed), TSR_POLICY_NONE);
+    CHECK_INT(p->ops->victim(p, may, &allowed), TSRI_POLICY_NONE);
     CHECK_INT(n_asked, IDS);
     check_order(p, &m);
     p->ops->close(p);
@@ -140,22 +140,22 @@ TEST(asking_in_vain_changes_no_order)
 
 TEST(an_empty_list_has_no_victim_and_no_order)
 {
-    struct tsr_policy *p = open_lru();
-    struct tsr_policy_item item = {.units = 1};
+    struct tsri_policy *p = open_lru();
+    struct tsri_policy_item item = {.units = 1};
     uint32_t order[1];
     allowed = UINT64_MAX;
-    CHECK_INT(p->ops->victim(p, may, &allowed), TSR_POLICY_NONE);
+    CHECK_INT(p->ops->victim(p, may, &allowed), TSRI_POLICY_NONE);
     CHECK_INT(p->ops->order(p, order, 1), 0);
     p->ops->insert(p, 9, &item);
     p->ops->remove(p, 9);
-    CHECK_INT(p->ops->victim(p, may, &allowed), TSR_POLICY_NONE);
+    CHECK_INT(p->ops->victim(p, may, &allowed), TSRI_POLICY_NONE);
     p->ops->close(p);
 }
 
 TEST(order_writes_no_more_than_asked_for)
 {
-    struct tsr_policy *p = open_lru();
-    struct tsr_policy_item item = {.units = 1};
+    struct tsri_policy *p = open_lru();
+    struct tsri_policy_item item = {.units = 1};
     for (uint32_t id = 0; id < 10; id++)
         p->ops->insert(p, id, &item);
     uint32_t order[4] = {77, 77, 77, 77};

@@ -15,7 +15,7 @@ TEST(every_name_the_option_knows_is_a_policy)
     const struct tsri_option *o = tsri_option_find("policy");
     CHECK(o && o->names && o->names[0]);
     for (size_t i = 0; o->names[i]; i++) {
-        const struct tsr_policy_ops *ops = tsri_policy_find(o->names[i]);
+        const struct tsri_policy_ops *ops = tsri_policy_find(o->names[i]);
         CHECK(ops);
         CHECK_STR(ops->name, o->names[i]);
     }
@@ -31,16 +31,16 @@ TEST(an_unknown_name_finds_nothing)
 /* ---- what every policy promises ---- */
 
 /* The policy that is tested, and which ids are in it, may go, and have been asked for. */
-static struct tsr_policy *p;
+static struct tsri_policy *p;
 static uint64_t in, allowed, asked;
 
-static void open_one(const struct tsr_policy_ops *ops)
+static void open_one(const struct tsri_policy_ops *ops)
 {
     p = policy_open(ops, IDS, IDS);
     in = 0;
 }
 
-static void insert(uint32_t id, const struct tsr_policy_item *item)
+static void insert(uint32_t id, const struct tsri_policy_item *item)
 {
     p->ops->insert(p, id, item);
     in |= (uint64_t)1 << id;
@@ -66,7 +66,7 @@ static uint32_t victim(void)
 {
     asked = 0;
     uint32_t id = p->ops->victim(p, may, &allowed);
-    if (id == TSR_POLICY_NONE) {
+    if (id == TSRI_POLICY_NONE) {
         CHECK((in & allowed) == 0);
         CHECK(asked == in);
     } else {
@@ -90,20 +90,19 @@ static void check_order(void)
     CHECK(listed == in);
 }
 
-static void has_every_member(const struct tsr_policy_ops *ops)
+static void has_every_member(const struct tsri_policy_ops *ops)
 {
-    CHECK_INT(ops->abi, TSR_POLICY_ABI);
     CHECK(ops->open && ops->close && ops->insert && ops->touch && ops->remove && ops->victim);
 }
 
 static void random_step(uint64_t *seed)
 {
     uint32_t id = (uint32_t)(test_rand(seed) % IDS), ids[4], n = 0;
-    struct tsr_policy_item item = {.hash = policy_hash(test_rand(seed) % 200),
-                                   .units = 1 + (uint32_t)(test_rand(seed) % 40),
-                                   .n_tokens = 1 + (uint32_t)(test_rand(seed) % 500),
-                                   .parent = TSR_POLICY_NONE,
-                                   .cost_s = (float)(test_rand(seed) % 3)};
+    struct tsri_policy_item item = {.hash = policy_hash(test_rand(seed) % 200),
+                                    .units = 1 + (uint32_t)(test_rand(seed) % 40),
+                                    .n_tokens = 1 + (uint32_t)(test_rand(seed) % 500),
+                                    .parent = TSRI_POLICY_NONE,
+                                    .cost_s = (float)(test_rand(seed) % 3)};
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t other = (uint32_t)(test_rand(seed) % IDS);
         if (in >> other & 1) ids[n++] = other;
@@ -127,11 +126,11 @@ static void random_step(uint64_t *seed)
         if (test_rand(seed) % 4 == 0) allowed = 0;
         if (test_rand(seed) % 4 == 0) allowed = (uint64_t)1 << id;
         id = victim();
-        if (id != TSR_POLICY_NONE && test_rand(seed) % 4) remove_one(id);
+        if (id != TSRI_POLICY_NONE && test_rand(seed) % 4) remove_one(id);
     }
 }
 
-static void keeps_the_rules_whatever_happens(const struct tsr_policy_ops *ops)
+static void keeps_the_rules_whatever_happens(const struct tsri_policy_ops *ops)
 {
     uint64_t seed = 11;
     open_one(ops);
@@ -142,9 +141,9 @@ static void keeps_the_rules_whatever_happens(const struct tsr_policy_ops *ops)
     ops->close(p);
 }
 
-static void the_same_calls_give_the_same_victims(const struct tsr_policy_ops *ops)
+static void the_same_calls_give_the_same_victims(const struct tsri_policy_ops *ops)
 {
-    struct tsr_policy *both[2] = {policy_open(ops, IDS, IDS), policy_open(ops, IDS, IDS)};
+    struct tsri_policy *both[2] = {policy_open(ops, IDS, IDS), policy_open(ops, IDS, IDS)};
     uint64_t seed = 17;
     for (uint32_t id = 0; id < IDS; id++)
         for (uint32_t i = 0; i < 2; i++)
@@ -164,32 +163,32 @@ static void the_same_calls_give_the_same_victims(const struct tsr_policy_ops *op
     ops->close(both[1]);
 }
 
-static void all_go_when_all_must(const struct tsr_policy_ops *ops)
+static void all_go_when_all_must(const struct tsri_policy_ops *ops)
 {
     open_one(ops);
     for (uint32_t id = 0; id < IDS; id++) {
-        struct tsr_policy_item item = {.hash = policy_hash(id), .units = 1, .n_tokens = 1};
+        struct tsri_policy_item item = {.hash = policy_hash(id), .units = 1, .n_tokens = 1};
         insert(id, &item);
     }
     allowed = UINT64_MAX;
     for (uint32_t i = 0; i < IDS; i++)
         remove_one(victim());
-    CHECK_INT(victim(), TSR_POLICY_NONE);
+    CHECK_INT(victim(), TSRI_POLICY_NONE);
     CHECK(in == 0);
     check_order();
     ops->close(p);
 }
 
 /* Blocks come in root first; the cache tells the order when all are there. */
-static void a_chain_goes_leaf_first(const struct tsr_policy_ops *ops)
+static void a_chain_goes_leaf_first(const struct tsri_policy_ops *ops)
 {
     uint32_t leaf_first[8];
     open_one(ops);
     for (uint32_t id = 0; id < 8; id++) {
-        struct tsr_policy_item item = {.hash = policy_hash(id),
-                                       .units = 1,
-                                       .n_tokens = 64,
-                                       .parent = id ? id - 1 : TSR_POLICY_NONE};
+        struct tsri_policy_item item = {.hash = policy_hash(id),
+                                        .units = 1,
+                                        .n_tokens = 64,
+                                        .parent = id ? id - 1 : TSRI_POLICY_NONE};
         insert(id, &item);
         leaf_first[7 - id] = id;
     }
@@ -202,7 +201,7 @@ static void a_chain_goes_leaf_first(const struct tsr_policy_ops *ops)
     ops->close(p);
 }
 
-static void who_is_used_often_outlives_a_few_newcomers(const struct tsr_policy_ops *ops)
+static void who_is_used_often_outlives_a_few_newcomers(const struct tsri_policy_ops *ops)
 {
     open_one(ops);
     for (uint32_t id = 0; id < IDS; id++)
@@ -217,7 +216,7 @@ static void who_is_used_often_outlives_a_few_newcomers(const struct tsr_policy_o
     ops->close(p);
 }
 
-static void odd_items_are_taken_as_they_come(const struct tsr_policy_ops *ops)
+static void odd_items_are_taken_as_they_come(const struct tsri_policy_ops *ops)
 {
     static const float costs[] = {0, -1, NAN, INFINITY, 1e-30f, 1e30f};
     static const uint32_t units[] = {0, 1, UINT32_MAX};
@@ -225,26 +224,26 @@ static void odd_items_are_taken_as_they_come(const struct tsr_policy_ops *ops)
     uint32_t id = 0;
     for (uint32_t c = 0; c < TSRI_COUNT(costs); c++)
         for (uint32_t u = 0; u < TSRI_COUNT(units); u++, id++) {
-            struct tsr_policy_item item = {.hash = id ? policy_hash(id) : 0,
-                                           .units = units[u],
-                                           .n_tokens = units[(u + c) % 3],
-                                           .parent = TSR_POLICY_NONE,
-                                           .cost_s = costs[c]};
+            struct tsri_policy_item item = {.hash = id ? policy_hash(id) : 0,
+                                            .units = units[u],
+                                            .n_tokens = units[(u + c) % 3],
+                                            .parent = TSRI_POLICY_NONE,
+                                            .cost_s = costs[c]};
             insert(id, &item);
             ops->touch(p, &id, 1);
         }
     allowed = UINT64_MAX;
     for (uint32_t i = 0; i < id; i++)
         remove_one(victim());
-    CHECK_INT(victim(), TSR_POLICY_NONE);
+    CHECK_INT(victim(), TSRI_POLICY_NONE);
     ops->close(p);
 }
 
 /* Lower tiers do not know their capacity in units. */
-static void no_capacity_is_no_harm(const struct tsr_policy_ops *ops)
+static void no_capacity_is_no_harm(const struct tsri_policy_ops *ops)
 {
-    struct tsr_policy *q = policy_open(ops, IDS, 0);
-    CHECK_INT(policy_evict(q), TSR_POLICY_NONE);
+    struct tsri_policy *q = policy_open(ops, IDS, 0);
+    CHECK_INT(policy_evict(q), TSRI_POLICY_NONE);
     for (uint64_t i = 0; i < 1000; i++) {
         uint32_t id = (uint32_t)(i % IDS);
         if (i >= IDS) id = policy_evict(q);
@@ -254,11 +253,11 @@ static void no_capacity_is_no_harm(const struct tsr_policy_ops *ops)
     ops->close(q);
 }
 
-static void each(void (*promise)(const struct tsr_policy_ops *ops))
+static void each(void (*promise)(const struct tsri_policy_ops *ops))
 {
     const struct tsri_option *o = tsri_option_find("policy");
     for (size_t i = 0; o->names[i]; i++) {
-        const struct tsr_policy_ops *ops = tsri_policy_find(o->names[i]);
+        const struct tsri_policy_ops *ops = tsri_policy_find(o->names[i]);
         CHECK(ops);
         promise(ops);
     }

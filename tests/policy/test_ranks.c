@@ -49,7 +49,7 @@ static int may(void *arg, uint32_t id)
 static uint32_t evict(void)
 {
     uint32_t id = tsri_ranks_victim(&ranks, may, denied);
-    if (id != TSR_POLICY_NONE) tsri_queues_remove(&ranks.q, id);
+    if (id != TSRI_POLICY_NONE) tsri_queues_remove(&ranks.q, id);
     return id;
 }
 
@@ -175,7 +175,7 @@ TEST(who_may_not_go_is_passed_over)
     for (uint32_t id = 0; id < IDS; id++)
         insert(id, id, 4);
     denied[0] = denied[1] = UINT64_MAX;
-    CHECK_INT(evict(), TSR_POLICY_NONE);
+    CHECK_INT(evict(), TSRI_POLICY_NONE);
     for (uint32_t id = 0; id < IDS; id++) {
         denied[0] = denied[1] = UINT64_MAX;
         denied[id / 64] &= ~((uint64_t)1 << id % 64);

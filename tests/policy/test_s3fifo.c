@@ -8,7 +8,7 @@
 
 TEST(who_came_once_leaves_before_who_was_used_twice)
 {
-    struct tsr_policy *p = policy_open(&tsri_policy_s3fifo, IDS, IDS);
+    struct tsri_policy *p = policy_open(&tsri_policy_s3fifo, IDS, IDS);
     for (uint32_t id = 0; id < IDS; id++)
         policy_insert(p, id, id);
     for (uint32_t id = 0; id < 10; id++) {
@@ -22,7 +22,7 @@ TEST(who_came_once_leaves_before_who_was_used_twice)
 
 TEST(one_use_is_not_enough)
 {
-    struct tsr_policy *p = policy_open(&tsri_policy_s3fifo, IDS, IDS);
+    struct tsri_policy *p = policy_open(&tsri_policy_s3fifo, IDS, IDS);
     for (uint32_t id = 0; id < IDS; id++)
         policy_insert(p, id, id);
     p->ops->touch(p, (uint32_t[]){0}, 1);
@@ -31,7 +31,7 @@ TEST(one_use_is_not_enough)
 }
 
 /* Fills the main queue: entries used twice, pushed out of the small queue by a scan. */
-static void fill_main(struct tsr_policy *p, uint32_t n)
+static void fill_main(struct tsri_policy *p, uint32_t n)
 {
     for (uint32_t id = 0; id < n; id++) {
         policy_insert(p, id, id);
@@ -45,7 +45,7 @@ static void fill_main(struct tsr_policy *p, uint32_t n)
 
 TEST(who_comes_back_soon_goes_to_the_main_queue)
 {
-    struct tsr_policy *p = policy_open(&tsri_policy_s3fifo, IDS, IDS);
+    struct tsri_policy *p = policy_open(&tsri_policy_s3fifo, IDS, IDS);
     fill_main(p, 50);
     policy_insert(p, 50, 50); /* the key that has just gone */
     /* The rest of the scan goes first, then a newcomer; the one that came back stays. */
@@ -56,7 +56,7 @@ TEST(who_comes_back_soon_goes_to_the_main_queue)
 
 TEST(who_comes_back_late_is_a_newcomer)
 {
-    struct tsr_policy *p = policy_open(&tsri_policy_s3fifo, IDS, IDS);
+    struct tsri_policy *p = policy_open(&tsri_policy_s3fifo, IDS, IDS);
     fill_main(p, 50);
     /* More leave the small queue than there are in the main one: the first is forgotten. */
     for (uint32_t i = 0; i < 400; i++) {
@@ -75,13 +75,13 @@ TEST(who_comes_back_late_is_a_newcomer)
 
 TEST(the_small_queue_has_a_tenth_in_units)
 {
-    struct tsr_policy *p = policy_open(&tsri_policy_s3fifo, IDS, IDS);
+    struct tsri_policy *p = policy_open(&tsri_policy_s3fifo, IDS, IDS);
     fill_main(p, 50);
     for (uint32_t i = 0; i < 44; i++)
         CHECK_INT(policy_evict(p), 51 + i);
     /* 50 units in the main queue, 5 in the small one: that is within its tenth. */
     CHECK(policy_evict(p) < 50);
-    struct tsr_policy_item item = {.units = 5};
+    struct tsri_policy_item item = {.units = 5};
     for (uint32_t id = 50; id < 53; id++) {
         item.hash = policy_hash(900 + id);
         p->ops->insert(p, id, &item);

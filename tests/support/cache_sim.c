@@ -13,7 +13,7 @@ struct state {
 
 struct sim {
     const struct trace *t;
-    struct tsr_policy *policy;
+    struct tsri_policy *policy;
     struct state *objects;
     uint32_t *by_id; /* object of an id */
     uint32_t *free_ids, n_free;
@@ -86,24 +86,24 @@ static void leave(struct sim *s, uint32_t object)
     s->result.n_evicted++;
 }
 
-static struct tsr_policy_item item_of(const struct sim *s, uint32_t object)
+static struct tsri_policy_item item_of(const struct sim *s, uint32_t object)
 {
     uint32_t parent = s->t->objects[object].parent;
-    return (struct tsr_policy_item){.hash = hash_of(object),
-                                    .units = units_of(s->t, object),
-                                    .n_tokens = s->t->objects[object].n_tokens,
-                                    .parent = parent == TRACE_NONE ? TSR_POLICY_NONE
-                                                                   : s->objects[parent].id};
+    return (struct tsri_policy_item){.hash = hash_of(object),
+                                     .units = units_of(s->t, object),
+                                     .n_tokens = s->t->objects[object].n_tokens,
+                                     .parent = parent == TRACE_NONE ? TSRI_POLICY_NONE
+                                                                    : s->objects[parent].id};
 }
 
 static bool make_room(struct sim *s, uint32_t object)
 {
-    const struct tsr_policy_ops *ops = s->policy->ops;
-    struct tsr_policy_item item = item_of(s, object);
+    const struct tsri_policy_ops *ops = s->policy->ops;
+    struct tsri_policy_item item = item_of(s, object);
     if (item.units > s->capacity) return false;
     while (s->used + item.units > s->capacity) {
         uint32_t id = ops->victim(s->policy, may_go, s);
-        if (id == TSR_POLICY_NONE) return false;
+        if (id == TSRI_POLICY_NONE) return false;
         leave(s, s->by_id[id]);
     }
     s->used += item.units;
@@ -118,7 +118,7 @@ static void number(struct sim *s, uint32_t object)
 
 static void enter(struct sim *s, uint32_t object)
 {
-    struct tsr_policy_item item = item_of(s, object);
+    struct tsri_policy_item item = item_of(s, object);
     uint32_t parent = s->t->objects[object].parent;
     if (parent != TRACE_NONE) s->objects[parent].n_children++;
     s->policy->ops->insert(s->policy, s->objects[object].id, &item);
@@ -152,7 +152,7 @@ static uint32_t ask(struct sim *s, const uint32_t *refs, uint32_t n)
 
 static void refresh(struct sim *s, uint32_t leaf)
 {
-    const struct tsr_policy_ops *ops = s->policy->ops;
+    const struct tsri_policy_ops *ops = s->policy->ops;
     uint32_t n = 0;
     for (uint32_t object = leaf; object != TRACE_NONE; object = s->t->objects[object].parent)
         s->ids[n++] = s->objects[object].id;
@@ -182,13 +182,13 @@ static void store(struct sim *s, uint32_t n_missing)
     if (n) refresh(s, s->missing[n - 1]);
 }
 
-struct sim_result sim_run(const struct trace *t, const struct tsr_policy_ops *ops,
+struct sim_result sim_run(const struct trace *t, const struct tsri_policy_ops *ops,
                           uint64_t capacity)
 {
     struct sim s = {.t = t, .capacity = capacity};
     uint32_t ids_max = (uint32_t)(capacity < t->n_objects ? capacity : t->n_objects);
     uint32_t longest = longest_request(t);
-    struct tsr_policy_env env = {.size = sizeof env, .ids_max = ids_max, .capacity = capacity};
+    struct tsri_policy_env env = {.ids_max = ids_max, .capacity = capacity};
     if (ops->open(&s.policy, &env) != 0) {
         fprintf(stderr, "cache_sim: %s does not open\n", ops->name);
         exit(1);

@@ -7,7 +7,7 @@
 
 #include "support/trace.h"
 
-#include <tessera/policy.h>
+#include "policy/policy.h"
 
 /* A piece takes a unit for each 16 tokens or part of them. */
 #define SIM_UNIT_TOKENS 16u
@@ -24,7 +24,7 @@ static inline double sim_rate(const struct sim_result *r)
 
 /* Units that all pieces asked for take together. */
 uint64_t sim_footprint(const struct trace *t);
-struct sim_result sim_run(const struct trace *t, const struct tsr_policy_ops *ops,
+struct sim_result sim_run(const struct trace *t, const struct tsri_policy_ops *ops,
                           uint64_t capacity);
 /* What could be reached by who knows the future: whatever is needed again last goes first, and what
  * is needed later than all of that, or never, is not stored. Close to the optimum, which for sizes

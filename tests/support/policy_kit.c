@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-struct tsr_policy *policy_open(const struct tsr_policy_ops *ops, uint32_t ids_max,
-                               uint64_t capacity)
+struct tsri_policy *policy_open(const struct tsri_policy_ops *ops, uint32_t ids_max,
+                                uint64_t capacity)
 {
-    struct tsr_policy *p = NULL;
-    struct tsr_policy_env env = {.size = sizeof env, .ids_max = ids_max, .capacity = capacity};
+    struct tsri_policy *p = NULL;
+    struct tsri_policy_env env = {.ids_max = ids_max, .capacity = capacity};
     if (ops->open(&p, &env) != 0) {
         fprintf(stderr, "policy_kit: %s does not open\n", ops->name);
         exit(1);
@@ -24,10 +24,10 @@ uint64_t policy_hash(uint64_t key)
     return x ^ x >> 31;
 }
 
-void policy_insert(struct tsr_policy *p, uint32_t id, uint64_t key)
+void policy_insert(struct tsri_policy *p, uint32_t id, uint64_t key)
 {
-    struct tsr_policy_item item = {
-        .hash = policy_hash(key), .units = 1, .n_tokens = 64, .parent = TSR_POLICY_NONE};
+    struct tsri_policy_item item = {
+        .hash = policy_hash(key), .units = 1, .n_tokens = 64, .parent = TSRI_POLICY_NONE};
     p->ops->insert(p, id, &item);
 }
 
@@ -38,9 +38,9 @@ static int all_may(void *unused, uint32_t id)
     return 1;
 }
 
-uint32_t policy_evict(struct tsr_policy *p)
+uint32_t policy_evict(struct tsri_policy *p)
 {
     uint32_t id = p->ops->victim(p, all_may, NULL);
-    if (id != TSR_POLICY_NONE) p->ops->remove(p, id);
+    if (id != TSRI_POLICY_NONE) p->ops->remove(p, id);
     return id;
 }
