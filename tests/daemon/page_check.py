@@ -110,7 +110,7 @@ def token(b):
     give = ("document.getElementById('token').value = '%s';"
             "document.getElementById('ask').requestSubmit()")
     b.evaluate(give % "wrong")
-    b.wait("document.getElementById('problem').textContent.includes('not the one')")
+    b.wait("document.getElementById('problem').textContent.includes('Wrong token')")
     b.evaluate(give % TOKEN)
     b.wait(SHOWN)
     assert b.evaluate("document.getElementById('ask').hidden"), "it still asks for a token"
@@ -126,7 +126,7 @@ def real(b, url, pid):
     if os.environ.get("TESSERA_SCREENSHOT"):
         b.screenshot(os.environ["TESSERA_SCREENSHOT"])
     os.kill(int(pid), signal.SIGKILL)
-    b.wait("document.getElementById('problem').textContent.includes('No answer')")
+    b.wait("document.getElementById('problem').textContent.includes('No response')")
     assert b.evaluate(SHOWN), "what was last known is gone"
 
 
