@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""rag.py - questions about a folder of texts, asked of a vLLM server with and without blending.
+"""rag.py - asks a vLLM server about a folder of texts, with and without blending.
 
     python examples/vllm-rag/rag.py [--folder=docs] [--url=http://127.0.0.1:8000/v1] [--top=8]
                                     [--ratio=0.05] [--plot=rag.svg] [QUESTION ...]
 
-The texts are cut into passages, and for each question those with the most words in common with it
-are put into its prompt, best last: nearly always others, in another order. Every question is asked
-twice, first as a plain request and then as one that Tessera blends; a separator between passages
-says where they are. Nothing but the openai client is needed.
+The texts are cut into passages. The prompt of a question gets the passages that have the most words
+in common with it, best last, so nearly every prompt has other passages in another order. Every
+question is asked twice: as a plain request, and as one that Tessera blends. A separator marks the
+passages. Only the openai client is needed.
 """
 
 import argparse
@@ -131,7 +131,7 @@ def main():
     texts = passages(args.folder)
     found = {question: retrieve(texts, question, args.top) for question in args.questions}
     wanted = list(dict.fromkeys(text for some in found.values() for text in some))
-    print(f"{len(texts)} passages; each question gets {args.top}, all together {len(wanted)}")
+    print(f"{len(texts)} passages; {args.top} per question, {len(wanted)} in total")
     wishes = {"ratio": args.ratio}
     # A passage is read once, ever; here before the first question, so that all have the same.
     for i in range(0, len(wanted), args.top):
@@ -146,7 +146,7 @@ def main():
         print(f"\n{question}\n  vLLM     {plain:6.2f} s  {answer}")
         print(f"  blended  {blended:6.2f} s  {other}   ({plain / blended:.1f}x)")
     ratios = sorted(plain / blended for _question, plain, blended in rows)
-    print(f"\nfirst token {ratios[len(ratios) // 2]:.1f} times as early (median)")
+    print(f"\nfirst token {ratios[len(ratios) // 2]:.1f}x faster (median)")
     with urllib.request.urlopen(args.url.removesuffix("/v1") + "/metrics") as page:
         for line in page.read().decode().splitlines():
             if line.startswith("vllm:tessera_blend") and "_total{" in line:

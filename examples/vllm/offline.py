@@ -1,9 +1,9 @@
-"""Asks a model two things about a text and shows how long each answer took.
+"""Asks a model two questions about a text and prints the time of each answer.
 
 python examples/vllm/offline.py MODEL [FILE] [--eager]
 
-The second question finds the text that the first has computed. With --eager vLLM does not compile
-the model: on a CPU that takes longer than the answers.
+The second question reuses the text that the first has computed. With --eager vLLM does not compile
+the model, which on a CPU takes longer than the answers.
 """
 
 import argparse
@@ -17,7 +17,7 @@ def main(model: str, file: str, eager: bool) -> None:
     llm = LLM(
         model=model,
         enforce_eager=eager,
-        enable_prefix_caching=False,  # so that it is Tessera that remembers
+        enable_prefix_caching=False,  # so that hits come from Tessera
         max_model_len=8192,
         kv_transfer_config=KVTransferConfig(
             kv_connector="TesseraConnector",
