@@ -68,8 +68,6 @@ void tsri_plan_fini(struct tsri_plan *p);
 void tsri_plan_paint(struct tsri_plan *p);
 /* A piece cannot be loaded: a whole segment is filled where that is allowed. */
 void tsri_plan_lose(struct tsri_plan *p, uint32_t piece);
-/* The position of a segment's first token when it is computed alone. */
-uint32_t tsri_plan_base(const struct tsri_plan *p, uint32_t offset);
 /* Tokens that the blend pass computes. */
 bool tsri_plan_computes(const struct tsri_plan *p, uint32_t token);
 uint32_t tsri_plan_count(const struct tsri_plan *p, uint32_t state);
@@ -154,10 +152,6 @@ TSR_MUST int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask_de
 /* Stores tokens [from, n_tokens) of the session as an exact prefix. */
 TSR_MUST int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens, uint32_t from,
                               uint32_t n_tokens);
-
-/* ---- gate.c ---- */
-
-double tsri_curve_at(const struct tsr_curve *c, double at);
 
 /* ---- blender.c ---- */
 

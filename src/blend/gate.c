@@ -175,7 +175,7 @@ int tsr_gate_fit(struct tsr_profile *profile, const struct tsr_gate *gates, cons
 
 /* ---- the bias ---- */
 
-double tsri_curve_at(const struct tsr_curve *c, double at)
+static double curve_at(const struct tsr_curve *c, double at)
 {
     if (c->n == 0) return 0;
     if (at <= c->points[0].at) return c->points[0].value;
@@ -188,6 +188,6 @@ double tsri_curve_at(const struct tsr_curve *c, double at)
 
 double tsr_profile_bias(const struct tsr_profile *p, double ratio, uint32_t n_chunks)
 {
-    double share = p->bias_chunks.n ? tsri_curve_at(&p->bias_chunks, n_chunks) : 1;
-    return tsri_curve_at(&p->bias, ratio) * share;
+    double share = p->bias_chunks.n ? curve_at(&p->bias_chunks, n_chunks) : 1;
+    return curve_at(&p->bias, ratio) * share;
 }

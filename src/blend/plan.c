@@ -10,7 +10,8 @@ static uint32_t end_of(struct tsr_range r)
     return r.offset + r.n_tokens;
 }
 
-uint32_t tsri_plan_base(const struct tsri_plan *p, uint32_t offset)
+/* The position of a segment's first token when it is computed alone. */
+static uint32_t base_of(const struct tsri_plan *p, uint32_t offset)
 {
     return p->same_context && offset >= p->n_system ? p->n_system : 0;
 }
@@ -77,7 +78,7 @@ static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, stru
 
 static void add_fill(struct tsri_plan *p, struct tsr_range s)
 {
-    uint32_t base = tsri_plan_base(p, s.offset);
+    uint32_t base = base_of(p, s.offset);
     bool system = s.offset == 0 && s.n_tokens == p->n_system;
     struct tsr_match m = {.prompt_offset = s.offset,
                           .n_tokens = s.n_tokens,

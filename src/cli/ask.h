@@ -124,7 +124,5 @@ void tsri_reader_store(const struct tsr_config *config, char *buf, size_t bytes)
 void tsri_reader_profile(const struct tsri_reader *r, struct tsri_cli *cli, char *path,
                          size_t bytes);
 void tsri_reader_space(const struct tsri_reader *r, char hex[static 33]);
-/* Where models and the store are kept: <folder>/<rest> into buf. */
-void tsri_reader_path(const char *rest, char *buf, size_t bytes);
 
 #endif

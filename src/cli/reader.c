@@ -13,7 +13,8 @@
 
 /* ---- folders ---- */
 
-void tsri_reader_path(const char *rest, char *buf, size_t bytes)
+/* Where models and the store are kept: <folder>/<rest> into buf. */
+static void path_of(const char *rest, char *buf, size_t bytes)
 {
     const char *deps = getenv("TESSERA_DEPS_DIR"), *cache = getenv("XDG_CACHE_HOME");
     const char *home = getenv("HOME");
@@ -47,7 +48,7 @@ const char *tsri_reader_model(const char *named, char *buf, size_t bytes)
 {
     if (!named) named = getenv("TESSERA_MODEL");
     if (named) return named;
-    tsri_reader_path(DEFAULT_MODEL, buf, bytes);
+    path_of(DEFAULT_MODEL, buf, bytes);
     return buf;
 }
 
@@ -117,7 +118,7 @@ void tsri_reader_store(const struct tsr_config *config, char *buf, size_t bytes)
     if (given[0])
         snprintf(buf, bytes, "%s", given);
     else
-        tsri_reader_path("store", buf, bytes);
+        path_of("store", buf, bytes);
 }
 
 static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)

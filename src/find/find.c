@@ -25,8 +25,9 @@ struct probe {
 
 static const struct tsri_digest pure; /* all zero */
 
-bool tsri_entry_holds(struct tsr_cache *c, uint32_t id, const struct tsri_chunk *chunk,
-                      const struct tsri_digest *digest, const uint32_t *tokens)
+/* Does the pinned HOST entry hold exactly this text? */
+static bool entry_holds(struct tsr_cache *c, uint32_t id, const struct tsri_chunk *chunk,
+                        const struct tsri_digest *digest, const uint32_t *tokens)
 {
     const struct tsri_entry *e = &c->entries[id];
     struct tsri_meta *m = tsri_meta(c, e);
@@ -74,7 +75,7 @@ static void verify_probe(struct tsr_cache *c, const uint32_t *tokens, struct pro
     uint32_t id = p->found.id;
     if (id == TSRI_ID_NONE) return;
     bool same = p->found.state == TSRI_HOST
-                    ? tsri_entry_holds(c, id, p->chunk, p->digest, tokens + p->chunk->range.offset)
+                    ? entry_holds(c, id, p->chunk, p->digest, tokens + p->chunk->range.offset)
                     : c->entries[id].n_tokens == p->chunk->range.n_tokens;
     if (same) return;
     tsri_stats_add(c->stats, TSRI_M_collisions, 1);

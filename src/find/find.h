@@ -126,8 +126,5 @@ TSR_MUST int tsri_find_lacking(struct tsr_space *const *spaces, uint32_t n_space
                                struct tsri_chain *chain, struct tsr_key *keys, uint64_t *lacking);
 TSR_MUST int tsri_find_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
                             struct tsr_key *keys, uint32_t keys_max);
-/* Does the pinned HOST entry hold exactly this text? */
-bool tsri_entry_holds(struct tsr_cache *c, uint32_t id, const struct tsri_chunk *chunk,
-                      const struct tsri_digest *digest, const uint32_t *tokens);
 
 #endif

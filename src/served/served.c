@@ -25,7 +25,8 @@ struct tsri_request *tsri_request_clear(struct tsri_request *r, uint16_t type)
     return r;
 }
 
-bool tsri_served_is_away(int err)
+/* Is this what a server that is away, slow or full answers: a miss? */
+static bool is_away(int err)
 {
     return err == TSR_EAGAIN || err == TSR_ETIME || err == TSR_EPERM || err == TSR_EVERSION;
 }
@@ -53,7 +54,9 @@ uint64_t tsri_seat_life(struct tsri_seat *seat, uint64_t session)
     return life;
 }
 
-int tsri_seat_open(struct tsri_seat **out, struct tsri_served *r, bool stores)
+/* Waits for the connection as long as a lookup would; it is no error when there is none, unless the
+ * server does not want us. */
+static int seat_open(struct tsri_seat **out, struct tsri_served *r, bool stores)
 {
     *out = NULL;
     struct tsri_seat *seat = tsri_alloc(1, sizeof *seat);
@@ -331,7 +334,7 @@ static int served_lookup(struct tsr_client *client, const struct tsr_prompt *pro
     int n = session ? lookup(seat, session, prompt, io) : TSR_EAGAIN;
     /* It may still find something, and lease it: that comes to an end right behind it. */
     if (n == TSR_ETIME && io->request_id) served_release(client, io->request_id);
-    return tsri_served_is_away(n) ? 0 : n;
+    return is_away(n) ? 0 : n;
 }
 
 /* ---- keys ---- */
@@ -370,7 +373,7 @@ static int served_contains(struct tsr_cache *c, const struct tsr_key *keys, uint
             found += e;
         }
         tsri_link_end(a);
-        if (e < 0) return tsri_served_is_away(e) ? found : e;
+        if (e < 0) return is_away(e) ? found : e;
         at += q.n;
     }
     return found;
@@ -417,7 +420,7 @@ static int served_mark(struct tsr_space *space, const struct tsr_prompt *prompt,
     int n = ask_prompt(served->seat, space, prompt, &q, &a, served->deadline_ns);
     tsri_link_end(a);
     bool hint = mark == TSRI_MARK_TOUCH || mark == TSRI_MARK_PREFETCH;
-    return hint && tsri_served_is_away(n) ? 0 : n;
+    return hint && is_away(n) ? 0 : n;
 }
 
 /* Waits for tiers of the server, as it would for those of a cache of one's own. */
@@ -430,7 +433,7 @@ static int served_discover(struct tsr_client *client, struct tsr_space *space,
     tsri_request_clear(&q, TSRI_WIRE_DISCOVER);
     int n = ask_prompt(seat, space, prompt, &q, &a, seat->served->patience_ns);
     tsri_link_end(a);
-    return tsri_served_is_away(n) || n == TSR_EUNSUP ? 0 : n; /* EUNSUP: an older server */
+    return is_away(n) || n == TSR_EUNSUP ? 0 : n; /* EUNSUP: an older server */
 }
 
 /* ---- the whole cache ---- */
@@ -571,7 +574,7 @@ static int served_events(struct tsr_cache *c, struct tsr_event *out, uint32_t ma
     int n = ask(c->served->seat, session, &q, tsri_now_ns() + c->served->deadline_ns, &a);
     if (a && n > 0) memcpy(out, a->reply.events, tsri_min_u32(a->reply.n, max) * sizeof *out);
     tsri_link_end(a);
-    return tsri_served_is_away(n) ? 0 : n;
+    return is_away(n) ? 0 : n;
 }
 
 /* ---- life ---- */
@@ -603,7 +606,7 @@ static int served_open(struct tsr_cache *c, const struct tsr_config *cfg)
     /* Memory is page-locked for it when something is first delivered: it is the server's. */
     struct tsr_device_desc device = {.size = sizeof device, .ordinal = o->device_number};
     int e = o->device[0] ? tsri_device_open(&c->device, o->device, &device) : 0;
-    return e ? e : tsri_seat_open(&r->seat, r, false);
+    return e ? e : seat_open(&r->seat, r, false);
 }
 
 static void served_close(struct tsr_cache *c)
@@ -624,7 +627,7 @@ static void served_close(struct tsr_cache *c)
 
 static int served_client_open(struct tsri_seat **seat, struct tsr_cache *c)
 {
-    return tsri_seat_open(seat, c->served, true);
+    return seat_open(seat, c->served, true);
 }
 
 /* ---- the memory of the server ---- */

@@ -52,16 +52,11 @@ struct tsri_served {
 
 /* ---- served.c ---- */
 
-/* Waits for the connection as long as a lookup would; it is no error when there is none, unless the
- * server does not want us. */
-TSR_MUST int tsri_seat_open(struct tsri_seat **out, struct tsri_served *r, bool stores);
 void tsri_seat_close(struct tsri_seat *seat);
 /* Its number and shape in that session. */
 TSR_MUST int tsri_seat_space(struct tsri_seat *seat, uint64_t session,
                              const struct tsr_space *space, uint64_t until_ns,
                              struct tsri_seat_space *out);
-/* Is this what a server that is away, slow or full answers: a miss? */
-bool tsri_served_is_away(int err);
 
 /* All but its room for extras, zeroed. */
 struct tsri_request *tsri_request_clear(struct tsri_request *r, uint16_t type);

@@ -225,8 +225,9 @@ int tsri_parcel_deliver(const uint8_t *record, const struct tsri_parcel *r, stru
     return err < 0 ? err : 0;
 }
 
-void tsri_parcel_hand_on(const struct tsri_parcel *r, struct tsr_tier_io *io, uint64_t end,
-                         uint32_t *n_layers)
+/* Layers whose cells all lie before `end` of the KV, handed on from *n_layers. */
+static void hand_on(const struct tsri_parcel *r, struct tsr_tier_io *io, uint64_t end,
+                    uint32_t *n_layers)
 {
     for (; (*n_layers + 1) * r->layer_bytes <= end; ++*n_layers)
         if (io->layer_done) io->layer_done(io, *n_layers);
@@ -250,7 +251,7 @@ int tsri_arrivals_prove(struct tsri_arrivals *a, const uint8_t *record, const st
     while (a->n_checked < n_cells && tsri_parcel_cell(r, a->n_checked).end <= end)
         a->n_checked++;
     int err = tsri_parcel_check(record, r, io->planes, first, a->n_checked);
-    if (!err) tsri_parcel_hand_on(r, io, end, &a->n_layers);
+    if (!err) hand_on(r, io, end, &a->n_layers);
     return err;
 }
 

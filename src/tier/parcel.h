@@ -83,9 +83,6 @@ bool tsri_parcel_same_text(const uint8_t *a, const uint8_t *b, const struct tsri
  * (TSR_ENOENT), the extra bytes have room (TSR_ERANGE). Then fills the io and calls head_done. */
 TSR_MUST int tsri_parcel_deliver(const uint8_t *record, const struct tsri_parcel *r,
                                  struct tsr_tier_io *io);
-/* Layers whose cells all lie before `end` of the KV, handed on from *n_layers. */
-void tsri_parcel_hand_on(const struct tsri_parcel *r, struct tsr_tier_io *io, uint64_t end,
-                         uint32_t *n_layers);
 
 /* Parts of a get as they arrive, in any order: what is complete is proven and handed on. */
 #define TSRI_ARRIVALS_AHEAD 64u /* a part that far ahead of the first missing one must wait */

@@ -306,7 +306,9 @@ static void space_find_body(struct tsri_wire *w, struct tsri_request *r)
     if (w->in && at) memcpy(r->fingerprint, at, 16);
 }
 
-bool tsri_request_body(struct tsri_wire *w, struct tsri_request *r)
+/* Reads or writes the body of r->type. Afterwards ask tsri_wire_done. False for a type that has no
+ * request. */
+static bool request_body(struct tsri_wire *w, struct tsri_request *r)
 {
     switch ((enum tsri_wire_type)r->type) {
     case TSRI_WIRE_HELLO:
@@ -369,7 +371,7 @@ int tsri_request_decode(struct tsri_request *r, uint16_t type, const uint8_t *bo
     memset(r, 0, offsetof(struct tsri_request, extra));
     r->type = type;
     tsri_wire_read_init(&w, body, bytes);
-    if (!tsri_request_body(&w, r)) return tsri_fail(TSR_EUNSUP, "wire: unknown request %u", type);
+    if (!request_body(&w, r)) return tsri_fail(TSR_EUNSUP, "wire: unknown request %u", type);
     if (!tsri_wire_done(&w))
         return tsri_fail(TSR_EINVAL, "wire: malformed %s of %zu bytes", tsri_wire_name(type),
                          bytes);
@@ -380,7 +382,7 @@ int tsri_request_bytes(struct tsri_request *r, size_t *bytes)
 {
     struct tsri_wire w;
     tsri_wire_write_init(&w, NULL, 0);
-    bool known = tsri_request_body(&w, r);
+    bool known = request_body(&w, r);
     TSR_ASSERT(known);
     if (!tsri_wire_done(&w) || w.at > TSRI_WIRE_BODY_MAX)
         return tsri_fail(TSR_ERANGE, "wire: %s exceeds a limit", tsri_wire_name(r->type));
@@ -399,7 +401,7 @@ void tsri_request_encode(struct tsri_request *r, uint64_t id, int32_t status, ui
                                   .body_bytes = (uint32_t)(bytes - TSRI_WIRE_HEAD_BYTES)};
     tsri_wire_head_put(&head, out);
     tsri_wire_write_init(&w, out + TSRI_WIRE_HEAD_BYTES, bytes - TSRI_WIRE_HEAD_BYTES);
-    tsri_request_body(&w, r);
+    request_body(&w, r);
     TSR_ASSERT(tsri_wire_done(&w) && w.at == w.end);
 }
 
@@ -409,7 +411,7 @@ int tsri_request_parts_bytes(struct tsri_request *r, size_t *small_bytes)
     struct tsri_wire_parts parts = {0};
     tsri_wire_write_init(&w, NULL, 0);
     w.parts = &parts;
-    bool known = tsri_request_body(&w, r);
+    bool known = request_body(&w, r);
     TSR_ASSERT(known);
     if (!tsri_wire_done(&w) || w.at > TSRI_WIRE_BODY_MAX)
         return tsri_fail(TSR_ERANGE, "wire: %s exceeds a limit", tsri_wire_name(r->type));
@@ -426,7 +428,7 @@ void tsri_request_encode_parts(struct tsri_request *r, uint64_t id, int32_t stat
     tsri_wire_write_init(&w, out, SIZE_MAX / 2);
     w.parts = parts;
     w.at = TSRI_WIRE_HEAD_BYTES;
-    tsri_request_body(&w, r);
+    request_body(&w, r);
     TSR_ASSERT(!w.bad && w.at - TSRI_WIRE_HEAD_BYTES <= TSRI_WIRE_BODY_MAX);
     size_t end = w.at - parts->left_out;
     if (end > parts->begin)

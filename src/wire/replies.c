@@ -116,7 +116,7 @@ static void spaces_body(struct tsri_wire *w, struct tsri_reply *r)
         if (!memchr(r->spaces[i].model, 0, sizeof r->spaces[i].model)) w->bad = true;
 }
 
-bool tsri_reply_body(struct tsri_wire *w, struct tsri_reply *r)
+static bool reply_body(struct tsri_wire *w, struct tsri_reply *r)
 {
     /* An error answers any request, also one that nobody here has heard of. */
     if (r->status < 0) return error_body(w, r), true;
@@ -164,7 +164,7 @@ int tsri_reply_decode(struct tsri_reply *r, const struct tsri_wire_head *head, c
     *r = (struct tsri_reply){.type = (uint16_t)(head->type & ~TSRI_WIRE_REPLY),
                              .status = head->status};
     tsri_wire_read_init(&w, body, head->body_bytes);
-    if (!(head->type & TSRI_WIRE_REPLY) || !tsri_reply_body(&w, r) || !tsri_wire_done(&w))
+    if (!(head->type & TSRI_WIRE_REPLY) || !reply_body(&w, r) || !tsri_wire_done(&w))
         return tsri_fail(TSR_EINVAL, "wire: malformed reply %u of %u bytes", head->type,
                          head->body_bytes);
     return 0;
@@ -174,7 +174,7 @@ int tsri_reply_bytes(struct tsri_reply *r, size_t *bytes)
 {
     struct tsri_wire w;
     tsri_wire_write_init(&w, NULL, 0);
-    bool known = tsri_reply_body(&w, r);
+    bool known = reply_body(&w, r);
     TSR_ASSERT(known);
     if (!tsri_wire_done(&w) || w.at > TSRI_WIRE_BODY_MAX)
         return tsri_fail(TSR_ERANGE, "wire: reply %u exceeds a limit", r->type);
@@ -192,6 +192,6 @@ void tsri_reply_encode(struct tsri_reply *r, uint64_t id, uint8_t *out, size_t b
                                   .body_bytes = (uint32_t)(bytes - TSRI_WIRE_HEAD_BYTES)};
     tsri_wire_head_put(&head, out);
     tsri_wire_write_init(&w, out + TSRI_WIRE_HEAD_BYTES, bytes - TSRI_WIRE_HEAD_BYTES);
-    tsri_reply_body(&w, r);
+    reply_body(&w, r);
     TSR_ASSERT(tsri_wire_done(&w) && w.at == w.end);
 }

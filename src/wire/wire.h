@@ -218,9 +218,6 @@ struct tsri_request {
     struct tsr_extra extra[TSRI_EXTRA_ITEMS_MAX];
 };
 
-/* Reads or writes the body of r->type. Afterwards ask tsri_wire_done. False for a type that has no
- * request. */
-bool tsri_request_body(struct tsri_wire *w, struct tsri_request *r);
 /* Decodes a body; it must lie on a boundary of 8. TSR_EUNSUP: a type unknown here. */
 TSR_MUST int tsri_request_decode(struct tsri_request *r, uint16_t type, const uint8_t *body,
                                  size_t bytes);
@@ -309,7 +306,6 @@ struct tsri_reply {
     const struct tsri_wire_space_row *spaces;
 };
 
-bool tsri_reply_body(struct tsri_wire *w, struct tsri_reply *r);
 /* `type` as in the head, with TSRI_WIRE_REPLY. */
 TSR_MUST int tsri_reply_decode(struct tsri_reply *r, const struct tsri_wire_head *head,
                                const uint8_t *body);
