@@ -330,8 +330,8 @@ static int open_disk(struct tsr_tier **out, const struct tsr_tier_desc *env, boo
         close_disk(d);
         return err;
     }
-    tsri_log(TSR_LOG_INFO, "disk: %s: %u entries in %u segments", d->path, d->index.n_entries,
-             d->n_segments);
+    tsri_log(TSR_LOG_INFO, "disk: %s: %u entries in %u segments; %s", d->path, d->index.n_entries,
+             d->n_segments, tsri_disk_mode(&d->base));
     *out = &d->base;
     return 0;
 }

@@ -243,6 +243,24 @@ TEST(a_directory_that_cannot_be_is_refused_clearly)
     CHECK_INT(disk_kit_open(&kit), TSR_EIO);
 }
 
+static char last_line[512];
+
+static void keep_line(void *arg, int level, const char *text)
+{
+    (void)arg;
+    (void)level;
+    snprintf(last_line, sizeof last_line, "%s", text);
+}
+
+TEST(the_log_says_how_it_reads_and_writes)
+{
+    tsr_log_set(keep_line, NULL, TSR_LOG_INFO);
+    CHECK_INT(disk_kit_open(&kit), 0);
+    tsr_log_set(NULL, NULL, 0);
+    CHECK_HAS(last_line, "0 entries in");
+    CHECK_HAS(last_line, tsri_disk_mode(kit.tier));
+}
+
 TEST(a_configuration_opens_it)
 {
     struct tsr_config *cfg;
@@ -359,6 +377,7 @@ int main(void)
     RUN_KIT(another_process_reads_while_the_owner_compacts);
     RUN_KIT(after_fork_the_child_is_refused_and_the_parent_goes_on);
     RUN_KIT(a_directory_that_cannot_be_is_refused_clearly);
+    RUN_KIT(the_log_says_how_it_reads_and_writes);
     RUN_KIT(a_configuration_opens_it);
     RUN_KIT(what_the_machine_allows_can_be_asked);
     RUN_KIT(the_size_limit_holds_and_dropping_makes_room);
