@@ -347,7 +347,9 @@ int tsr_text_load(struct tsr_client *client, struct tsr_space *space, const uint
                                  .prompt = &prompt,
                                  .view = {.data = kv, .bytes = bytes}};
     n = tsr_client_load(client, &load, 1);
-    return n == 1 ? (int)n_tokens : n;
+    if (n != 1) return n;
+    /* tsr_client_store() may have stored the text at another position, which this call cannot tell. */
+    return load.base == 0 && load.freq_set == 0 ? (int)n_tokens : 0;
 }
 
 /* ---- keeping and dropping ---- */

@@ -595,6 +595,27 @@ TEST(a_text_is_stored_and_loaded_in_one_call_each)
     CHECK(kit_end(&k));
 }
 
+/* Its K is rotated for that position, and the call cannot tell which that is. */
+TEST(a_text_that_was_computed_at_another_position_is_not_loaded_in_one_call)
+{
+    struct kit k;
+    kit_open(&k, NULL);
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t *tokens = kit_tokens(4 + i, 20);
+        struct tsr_store_desc s = {.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 20};
+        if (i)
+            s.freq_set = 3;
+        else
+            s.base = 77;
+        CHECK_INT(kit_store(&k, &s), 20);
+        uint8_t back[20 * 256];
+        CHECK_INT(20 * tsr_space_token_bytes(k.space), sizeof back);
+        CHECK_INT(tsr_text_load(k.client, k.space, tokens, 20, back, sizeof back), 0);
+        free(tokens);
+    }
+    CHECK(kit_end(&k));
+}
+
 int main(void)
 {
     RUN(null_handles_are_refused);
@@ -612,5 +633,6 @@ int main(void)
     RUN(events_tell_what_happened_and_the_oldest_are_dropped);
     RUN(stats_text_is_cut_like_snprintf);
     RUN(a_text_is_stored_and_loaded_in_one_call_each);
+    RUN(a_text_that_was_computed_at_another_position_is_not_loaded_in_one_call);
     return test_end();
 }
