@@ -42,7 +42,7 @@ int tsri_lends_close(struct tsri_source *s)
     uint32_t n_lent = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         const struct tsri_source_range *r = &s->ranges[i];
-        if (r->where != TSRI_HERE) continue;
+        if (r->result || r->where != TSRI_HERE) continue;
         bytes += r->n_tokens * tsri_shape_token_bytes(&r->wanted.space->shape);
         n_lent++;
     }

@@ -239,6 +239,23 @@ TEST(what_a_lower_tier_has_is_fetched_and_compared)
     mem_tier_store_fini(&store);
 }
 
+TEST(what_is_here_and_another_text_is_not_counted_as_lent)
+{
+    struct lent f;
+    lent_open(&f, embedded, NULL);
+    lent_look(&f);
+    uint32_t *wrong = kit_tokens(12, N);
+    struct tsr_range range;
+    struct tsr_prompt other = kit_segment_prompt(wrong, N, &range);
+    struct tsri_want want = want_of(&f, 0, 20);
+    CHECK_INT(lend(&f, 3, &other, &want, 1), 0);
+    CHECK_INT(f.ranges[0].result, TSR_ECORRUPT);
+    CHECK_INT(tsri_lends_close(&f.lends), 0);
+    CHECK_INT(kit_stats(&f.k).load_misses, 1);
+    free(wrong);
+    CHECK(lent_end(&f));
+}
+
 TEST(a_fetch_that_fails_is_told_of_its_range)
 {
     struct lent f;
@@ -276,6 +293,7 @@ int main(void)
     RUN(a_client_borrows_no_more_than_its_leases);
     RUN(what_only_the_entry_can_tell_concerns_its_range_alone);
     RUN(what_a_lower_tier_has_is_fetched_and_compared);
+    RUN(what_is_here_and_another_text_is_not_counted_as_lent);
     RUN(a_fetch_that_fails_is_told_of_its_range);
     return test_end();
 }
