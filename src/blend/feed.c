@@ -91,8 +91,7 @@ static int range_bind(struct range *r)
     return err ? err : tsri_batch_set(r->batch, NULL, &desc);
 }
 
-/* Copies one layer, unless nobody wants it any more. Layers come in order; one that comes again,
- * from another tier, is there already. */
+/* Copies one layer, unless nobody wants it any more or it is there already. */
 static void range_layer(struct range *r, uint32_t layer)
 {
     struct tsri_feed *f = r->feed;

@@ -17,9 +17,10 @@ struct tsri_flight {
     struct tsr_tier_io io;
     void **planes;
     uint32_t id, meta, tier;   /* which is asked */
-    uint32_t n_layers, n_told; /* of n_layers, handed on from this tier */
+    uint32_t n_layers, n_told; /* of n_layers, handed on, from whatever tier */
     bool claimed, rejected;
     bool proven;          /* this tier's head was the right one */
+    bool moved;           /* or its K is at another position than the layers handed on before */
     uint64_t deadline_ns; /* set before it is listed */
     uint32_t asked;       /* the tier that has not answered yet, or 0; under manager->lock */
 };
@@ -106,6 +107,10 @@ static int head_arrived(struct tsr_tier_io *io)
     if (io->head.n_tokens != m->n_tokens || io->head.extra_bytes != m->extra_bytes ||
         !is_its_key(f, io))
         return TSR_ECORRUPT;
+    /* One text may have been computed at two positions, by processes that share a tier. Whoever has
+     * layers of one copy cannot go on with those of the other. */
+    f->moved = f->n_told && (m->base != io->head.base || m->freq_set != io->head.freq_set);
+    if (f->moved) return TSR_ENOENT;
     memcpy(&m->digest, io->head.digest, sizeof m->digest);
     m->base = io->head.base;
     m->freq_set = io->head.freq_set;
@@ -199,7 +204,7 @@ static void digest_answer(struct tsri_flight *f, uint32_t t)
         f->meta = 0;
     } else if (err >= 0) {
         err = TSR_ENOENT; /* dropped while it was on its way */
-    } else if (!f->rejected && still && (err == TSR_ENOENT || err == TSR_ECORRUPT)) {
+    } else if (!f->rejected && !f->moved && still && (err == TSR_ENOENT || err == TSR_ECORRUPT)) {
         lose_copy(f, t, err);
     }
     pthread_mutex_unlock(&c->lock);
@@ -242,8 +247,7 @@ static void choose_ios(struct tsr_cache *c, struct fetch_batch *b, uint32_t t)
         f->io.loc = c->manager->lower[t].loc[f->id];
         pthread_mutex_unlock(&c->lock);
         f->tier = t;
-        f->proven = false;
-        f->n_told = 0;
+        f->proven = f->moved = false;
         b->where[b->n_ios] = i;
         b->ios[b->n_ios++] = f->io;
     }

@@ -99,8 +99,8 @@ struct tsri_source {
     uint32_t n;
     struct tsri_hot_pin *pins; /* [n], of those that are HOT; NULL: the pool is not asked */
     uint64_t compare_max;      /* tokens of verified matches here that are compared; 0: all */
-    /* (optional) layer `layer` of a BELOW range stands in its pages, proven. They ascend; all begin
-     * again when another tier is asked. */
+    /* (optional) layer `layer` of a BELOW range is in its pages, proven. Layers ascend, each comes
+     * once, and all have the same base and freq_set. */
     void (*layer_done)(struct tsri_source_range *r, uint32_t layer);
     void *arg;
     /* the source's: */

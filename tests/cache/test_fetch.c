@@ -598,13 +598,13 @@ struct two {
     struct fake_tier_plan plans[2];
 };
 
-static void two_open(struct two *t, const char *const *options)
+static void two_open(struct two *t, const struct tsr_tier_ops *first)
 {
     for (int i = 0; i < 2; i++) {
         mem_tier_store_init(&t->stores[i], 0);
-        fake_tier_plan_init(&t->plans[i], &mem_tier, &t->stores[i]);
+        fake_tier_plan_init(&t->plans[i], i ? &mem_tier : first, &t->stores[i]);
     }
-    kit_open_tiers(&t->k, options, t->plans, 2);
+    kit_open_tiers(&t->k, NULL, t->plans, 2);
 }
 
 static bool two_end(struct two *t)
@@ -622,7 +622,7 @@ TEST(the_second_tier_serves_what_the_first_cannot)
     static const int errors[] = {TSR_EIO, TSR_ENOENT, TSR_ECORRUPT};
     for (size_t i = 0; i < TSRI_COUNT(errors); i++) {
         struct two t;
-        two_open(&t, NULL);
+        two_open(&t, &mem_tier);
         uint32_t *tokens = kit_tokens(1, 48);
         CHECK_INT(kit_store_prefix(&t.k, tokens, 48), 48);
         CHECK_INT(tsr_cache_flush(t.k.cache), 0);
@@ -669,11 +669,7 @@ TEST(a_copy_may_be_cleared_while_it_is_read)
     struct tsr_tier_ops late_tier = mem_tier;
     late_tier.get = late_get;
     struct two t;
-    for (int i = 0; i < 2; i++) {
-        mem_tier_store_init(&t.stores[i], 0);
-        fake_tier_plan_init(&t.plans[i], i ? &mem_tier : &late_tier, &t.stores[i]);
-    }
-    kit_open_tiers(&t.k, NULL, t.plans, 2);
+    two_open(&t, &late_tier);
     uint32_t *tokens[4];
     struct tsr_range range;
     for (uint64_t i = 0; i < 4; i++) {
@@ -705,6 +701,77 @@ TEST(a_copy_may_be_cleared_while_it_is_read)
     CHECK(two_end(&t));
 }
 
+/* A get that fails after its first layer, whose copy was computed elsewhere in a prompt. */
+static uint32_t half_moved;
+static void (*half_layer_done)(struct tsr_tier_io *io, uint32_t layer);
+static int (*half_head_done)(struct tsr_tier_io *io);
+
+static int half_head(struct tsr_tier_io *io)
+{
+    io->head.base += half_moved;
+    return half_head_done(io);
+}
+
+static void half_layer(struct tsr_tier_io *io, uint32_t layer)
+{
+    if (layer == 0) half_layer_done(io, layer);
+}
+
+static int half_get(struct tsr_tier *tier, struct tsr_tier_io *io, size_t n)
+{
+    half_head_done = io->head_done;
+    half_layer_done = io->layer_done;
+    io->head_done = half_head;
+    io->layer_done = half_layer;
+    int r = mem_tier.get(tier, io, n);
+    io->result = TSR_EIO;
+    return r < 0 ? r : 0;
+}
+
+/* Which base each layer that was handed on had. */
+struct layers {
+    uint32_t n, bases[2];
+};
+
+static void note_layer(struct tsri_fetch *f, struct tsri_meta *meta, uint32_t layer)
+{
+    struct layers *l = f->arg;
+    l->bases[layer] = meta->base;
+    l->n++;
+}
+
+/* Whoever rotates K layer by layer has one base for all of them. */
+TEST(layers_of_two_tiers_are_not_mixed_unless_they_have_the_same_base)
+{
+    struct tsr_tier_ops half_tier = mem_tier;
+    half_tier.get = half_get;
+    for (half_moved = 0; half_moved < 2; half_moved++) {
+        struct two t;
+        two_open(&t, &half_tier);
+        uint32_t *tokens = kit_tokens(1, 32);
+        CHECK_INT(kit_store_segment(&t.k, tokens, 32), 32);
+        CHECK_INT(tsr_cache_flush(t.k.cache), 0);
+        CHECK_INT(kit_evict_all(&t.k), 1);
+        struct tsr_range range;
+        struct tsr_prompt prompt = kit_segment_prompt(tokens, 32, &range);
+        struct kit_hits hits;
+        CHECK_INT(kit_lookup(&t.k, &prompt, 0, &hits), 32);
+        struct layers layers = {0};
+        struct tsri_fetch f = {.layer_done = note_layer, .arg = &layers};
+        CHECK(tsri_pin_match(t.k.cache, &hits.matches[0], &f.id) != TSRI_FREE);
+        tsri_manager_fetch(t.k.cache, &f, 1);
+        tsri_unpin(t.k.cache, f.id);
+        CHECK_INT(f.result, half_moved ? TSR_ENOENT : 0);
+        CHECK_INT(layers.n, half_moved ? 1 : 2);
+        CHECK(half_moved || layers.bases[1] == layers.bases[0]);
+        CHECK_INT(kit_stats(&t.k).tier_entries[1], 1); /* no copy is dropped for it */
+        CHECK_INT(kit_stats(&t.k).tier_entries[2], 1);
+        CHECK_INT(kit_metric(&t.k, TSRI_M_collisions), 0);
+        free(tokens);
+        CHECK(two_end(&t));
+    }
+}
+
 int main(void)
 {
     RUN(every_kind_of_entry_comes_back_from_a_tier);
@@ -726,5 +793,6 @@ int main(void)
     RUN(prefetch_brings_up_what_is_below_and_counts_it);
     RUN(the_second_tier_serves_what_the_first_cannot);
     RUN(a_copy_may_be_cleared_while_it_is_read);
+    RUN(layers_of_two_tiers_are_not_mixed_unless_they_have_the_same_base);
     return test_end();
 }
