@@ -10,6 +10,7 @@ every_command_is_there() {
     for name in $commands; do
         t help "$name"
         exits 0 && is_silent || return
+        [ "$(wc -L <<<"$out")" -le 100 ] || fail "$name: $out" || return
     done
 }
 

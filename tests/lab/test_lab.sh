@@ -45,6 +45,24 @@ options_are_those_of_tessera() {
     exits 0 && says 'hit rate'
 }
 
+counts_are_whole_numbers() {
+    lab replay --limit=1.5
+    exits 2 && complains '--limit=1.5: not a whole number' || return
+    lab replay --limit=0
+    exits 2 && complains '--limit=0: not a number from 1' || return
+    lab bench copy --threads=0x2
+    exits 2 && complains '--threads=0x2: not a whole number'
+}
+
+help_fits_a_terminal() {
+    local name
+    for name in calibrate 'bench copy' 'bench rope' replay; do
+        # shellcheck disable=SC2086  # two words are two arguments
+        lab help $name
+        [ "$(wc -L <<<"$out")" -le 100 ] || fail "$name: $out" || return
+    done
+}
+
 control_characters_of_file_names_do_not_reach_the_terminal() {
     local name=$tmp/$'a\e]0;b\a\xc2\x9b2Jc\n'
     echo x >"$name"
@@ -58,5 +76,7 @@ run help_lists_every_command_and_describes_each
 run errors_have_its_name
 run it_is_of_the_same_version
 run options_are_those_of_tessera
+run counts_are_whole_numbers
+run help_fits_a_terminal
 run control_characters_of_file_names_do_not_reach_the_terminal
 test_end
