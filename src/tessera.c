@@ -333,14 +333,14 @@ int tsr_text_load(struct tsr_client *client, struct tsr_space *space, const uint
                                 .flags = TSR_PROMPT_SEGMENTS,
                                 .segments = &all,
                                 .n_segments = 1};
-    struct tsr_match match;
+    struct tsr_match match = {0};
     struct tsr_lookup_desc lookup = {.size = sizeof lookup,
                                      .spaces = &space,
                                      .n_spaces = 1,
                                      .matches_max = 1,
                                      .matches = &match};
     int n = tsr_client_lookup(client, &prompt, &lookup);
-    if (n <= 0) return n;
+    if (n < 0 || match.n_tokens != n_tokens) return n < 0 ? n : 0;
     struct tsr_load_desc load = {.size = sizeof load,
                                  .space = space,
                                  .match = &match,

@@ -16,6 +16,13 @@ static uint32_t dtype_bytes(uint32_t dtype)
     }
 }
 
+bool tsri_shape_is_sound(const struct tsri_shape *s)
+{
+    uint64_t row_max = s->row_bytes[0] > s->row_bytes[1] ? s->row_bytes[0] : s->row_bytes[1];
+    return s->cell_tokens && s->cell_tokens <= TSRI_CELL_TOKENS_MAX &&
+           tsri_align_up(s->cell_tokens * row_max, TSRI_CACHE_LINE) <= s->page_bytes;
+}
+
 int tsri_shape_init(struct tsri_shape *s, const struct tsr_space_desc *desc, size_t page_bytes)
 {
     uint64_t element = dtype_bytes(desc->dtype);
@@ -34,7 +41,7 @@ int tsri_shape_init(struct tsri_shape *s, const struct tsr_space_desc *desc, siz
                              .page_bytes = (uint32_t)page_bytes};
     while (s->cell_tokens * row_max > TSRI_PLANE_BYTES_MAX)
         s->cell_tokens /= 2;
-    if (tsri_align_up(s->cell_tokens * row_max, TSRI_CACHE_LINE) > page_bytes)
+    if (!tsri_shape_is_sound(s))
         return tsri_fail(TSR_ERANGE,
                          "a plane of %u tokens of %llu bytes does not fit into a page: raise "
                          "host_page_size above %zu",

@@ -29,6 +29,8 @@ struct tsri_cell {
 };
 TSR_MUST int tsri_shape_init(struct tsri_shape *s, const struct tsr_space_desc *desc,
                              size_t page_bytes);
+/* Does a plane of a full cell fit in a page? Everything below takes that for granted. */
+bool tsri_shape_is_sound(const struct tsri_shape *s);
 /* Cell c of an entry of n_tokens. */
 void tsri_cell_layout(const struct tsri_shape *s, uint32_t n_tokens, uint32_t c,
                       struct tsri_cell *out);

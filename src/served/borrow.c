@@ -73,7 +73,8 @@ static bool is_sound(const struct tsri_borrow *b, const struct tsri_source_range
         return false;
     uint64_t last_cell_end = (end + s->cell_tokens - 1) / s->cell_tokens * s->cell_tokens;
     uint64_t held = last_cell_end < w->entry_tokens ? last_cell_end : w->entry_tokens;
-    if (w->n_pages < tsri_shape_n_pages(s, (uint32_t)(held - first))) return false;
+    uint32_t needed = tsri_shape_n_pages(s, (uint32_t)(held - first));
+    if (needed == 0 || w->n_pages < needed) return false;
     uint64_t n_pages = b->mapping->welcome.pool_bytes / s->page_bytes;
     for (uint32_t p = 0; p < w->n_pages; p++)
         if (pages[p] >= n_pages) return false;

@@ -190,19 +190,18 @@ static int open_space(struct tsri_seat *seat, uint64_t session, const struct tsr
     e = tsri_link_wait(a, until_ns);
     const struct tsri_wire_space *w = &a->reply.space;
     const struct tsri_shape *ours = &space->shape;
+    const struct tsri_shape theirs = {.n_layers = w->n_layers,
+                                      .n_planes = w->n_planes,
+                                      .row_bytes = {w->row_bytes[0], w->row_bytes[1]},
+                                      .cell_tokens = w->cell_tokens,
+                                      .page_bytes = w->page_bytes};
     if (e == 0 &&
-        (w->n_layers != ours->n_layers || w->n_planes != ours->n_planes || w->cell_tokens == 0 ||
+        (w->n_layers != ours->n_layers || w->n_planes != ours->n_planes ||
          w->row_bytes[0] != ours->row_bytes[0] || w->row_bytes[1] != ours->row_bytes[1] ||
-         w->page_bytes == 0 || memcmp(w->fingerprint, space->fingerprint, 16) != 0))
+         !tsri_shape_is_sound(&theirs) || memcmp(w->fingerprint, space->fingerprint, 16) != 0))
         e = tsri_fail(TSR_ESPACE, "the server has a different description of this space");
     if (e == 0) {
-        *out = (struct tsri_seat_space){.open = true,
-                                        .number = w->space,
-                                        .shape = {.n_layers = w->n_layers,
-                                                  .n_planes = w->n_planes,
-                                                  .row_bytes = {w->row_bytes[0], w->row_bytes[1]},
-                                                  .cell_tokens = w->cell_tokens,
-                                                  .page_bytes = w->page_bytes}};
+        *out = (struct tsri_seat_space){.open = true, .number = w->space, .shape = theirs};
         memcpy(out->fingerprint, space->fingerprint, 16);
     }
     tsri_link_end(a);
@@ -276,12 +275,34 @@ static uint64_t request_lease(uint64_t request_id)
     return request_id && !lease ? 1 : lease;
 }
 
-static void take_matches(const struct tsri_reply *r, struct tsr_lookup_desc *io)
+/* Engines copy to where a match is in the prompt, so it must be in there. */
+static bool is_sound(const struct tsri_reply *r, uint32_t n_tokens,
+                     const struct tsr_lookup_desc *io)
 {
+    if ((uint32_t)r->status > n_tokens || r->n_prefix_tokens > n_tokens ||
+        r->n_spaces != io->n_spaces)
+        return false;
+    for (size_t i = 0; i < (size_t)r->n * r->n_spaces; i++) {
+        const struct tsri_wire_match *m = &r->matches[i];
+        const struct tsri_wire_match *before = i < r->n_spaces ? NULL : m - r->n_spaces;
+        uint64_t end = (uint64_t)m->prompt_offset + m->n_tokens;
+        if (m->n_tokens == 0 || end > n_tokens ||
+            (before && m->prompt_offset < before->prompt_offset + before->n_tokens))
+            return false;
+    }
+    return true;
+}
+
+static int take_matches(const struct tsri_reply *r, const struct tsr_prompt *prompt,
+                        struct tsr_lookup_desc *io)
+{
+    if (!is_sound(r, prompt->n_tokens, io))
+        return tsri_fail(TSR_ECORRUPT, "the server found text that is not in the prompt");
     io->n_matches = tsri_min_u32(r->n, io->matches_max);
     io->n_prefix_tokens = r->n_prefix_tokens;
     for (size_t i = 0; i < (size_t)io->n_matches * io->n_spaces; i++)
         tsri_wire_match_get(&r->matches[i], &io->matches[i]);
+    return r->status;
 }
 
 static int lookup(struct tsri_seat *seat, uint64_t session, const struct tsr_prompt *prompt,
@@ -306,7 +327,7 @@ static int lookup(struct tsri_seat *seat, uint64_t session, const struct tsr_pro
                                          .flags = TSRI_WIRE_LOOKUP_PREFETCH,
                                          .spaces = numbers};
     n = ask(seat, session, &q, until_ns, &a);
-    if (a && n > 0 && a->reply.n_spaces == io->n_spaces) take_matches(&a->reply, io);
+    if (n > 0) n = take_matches(&a->reply, prompt, io);
     tsri_link_end(a);
     return n;
 }
@@ -349,7 +370,9 @@ static int served_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
     tsri_request_clear(&q, TSRI_WIRE_KEYS)->n = tsri_min_u32(keys_max, TSRI_WIRE_ITEMS_MAX);
     struct tsri_served *served = space->cache->served;
     int n = ask_prompt(served->seat, space, prompt, &q, &a, served->deadline_ns);
-    if (a) memcpy(keys, a->reply.keys, tsri_min_u32(a->reply.n, keys_max) * sizeof *keys);
+    if (n > 0 && a->reply.n < tsri_min_u32(q.n, (uint32_t)n))
+        n = tsri_fail(TSR_ECORRUPT, "the server sent fewer keys than it announced");
+    if (n > 0) memcpy(keys, a->reply.keys, tsri_min_u32(a->reply.n, keys_max) * sizeof *keys);
     tsri_link_end(a);
     return n;
 }
@@ -572,7 +595,10 @@ static int served_events(struct tsr_cache *c, struct tsr_event *out, uint32_t ma
     uint64_t session = tsri_link_session(c->served->seat->link);
     if (!session) return 0;
     int n = ask(c->served->seat, session, &q, tsri_now_ns() + c->served->deadline_ns, &a);
-    if (a && n > 0) memcpy(out, a->reply.events, tsri_min_u32(a->reply.n, max) * sizeof *out);
+    if (n > 0) {
+        n = (int)tsri_min_u32(a->reply.n, max);
+        memcpy(out, a->reply.events, (size_t)n * sizeof *out);
+    }
     tsri_link_end(a);
     return is_away(n) ? 0 : n;
 }

@@ -4,6 +4,7 @@
 #include "cache/manager.h"
 
 #include "support/fake_tier.h"
+#include "support/lying_server.h"
 #include "support/served_kit.h"
 #include <tessera/server.h>
 #include "support/test.h"
@@ -571,6 +572,148 @@ TEST(events_of_the_server_reach_its_clients)
     CHECK(server_end(&s));
 }
 
+/* ---- replies that no server of ours would send ---- */
+
+struct lie {
+    struct tsri_wire_space space; /* without fingerprint and sizes of rows: the client's */
+    struct tsri_wire_match match;
+    struct tsri_wire_lent lent;
+    int32_t status;
+    uint32_t n, n_prefix_tokens;
+    const struct tsr_space *clients;
+};
+
+static void tell_lie(struct lying_server *s, struct tsri_reply *r)
+{
+    const struct lie *lie = s->arg;
+    static const struct tsr_key keys[4];
+    static const struct tsr_event events[4];
+    static const uint32_t pages[4096];
+    r->status = lie->status;
+    r->n = lie->n;
+    switch (r->type) {
+    case TSRI_WIRE_SPACE_OPEN:
+        r->status = 0;
+        r->space = lie->space;
+        r->space.n_layers = lie->clients->shape.n_layers;
+        r->space.n_planes = lie->clients->shape.n_planes;
+        memcpy(r->space.row_bytes, lie->clients->shape.row_bytes, sizeof r->space.row_bytes);
+        memcpy(r->space.fingerprint, lie->clients->fingerprint, 16);
+        break;
+    case TSRI_WIRE_LOOKUP:
+        r->n_spaces = 1;
+        r->n_prefix_tokens = lie->n_prefix_tokens;
+        r->matches = &lie->match;
+        break;
+    case TSRI_WIRE_RETRIEVE:
+        r->lent = &lie->lent;
+        r->n_pages = lie->lent.n_pages;
+        r->pages = pages;
+        break;
+    case TSRI_WIRE_KEYS:
+        r->keys = keys;
+        break;
+    case TSRI_WIRE_EVENTS:
+        r->events = events;
+        break;
+    default:
+        r->n = 0;
+        break;
+    }
+}
+
+#define LIE_TOKENS 64u
+
+static struct lie truth(void)
+{
+    return (struct lie){.space = {.cell_tokens = 64, .page_bytes = 1 << 16},
+                        .match = {.n_tokens = LIE_TOKENS,
+                                  .kind = TSR_KIND_SEGMENT,
+                                  .verified = 1,
+                                  .entry_tokens = LIE_TOKENS},
+                        .lent = {.entry_tokens = LIE_TOKENS, .n_pages = 1},
+                        .status = LIE_TOKENS,
+                        .n = 1};
+}
+
+/* What a load of the whole prompt makes of it: a number of tokens, or an error. */
+static int hear(const struct lie *told)
+{
+    struct lie lie = *told;
+    struct lying_server s = {.answer = tell_lie, .arg = &lie};
+    struct kit k;
+    lying_server_open(&s);
+    served_kit_open(&k, s.path, NULL);
+    lie.clients = k.space;
+    uint32_t *tokens = kit_tokens(1, LIE_TOKENS);
+    size_t bytes = LIE_TOKENS * tsr_space_token_bytes(k.space);
+    uint8_t *kv = malloc(bytes);
+    int n = tsr_text_load(k.client, k.space, tokens, LIE_TOKENS, kv, bytes);
+    free(kv), free(tokens);
+    kit_close(&k);
+    lying_server_close(&s);
+    return n;
+}
+
+TEST(pages_in_which_no_cell_fits_are_not_read)
+{
+    struct lie lie = truth();
+    CHECK_INT(hear(&lie), LIE_TOKENS);
+    lie.space.page_bytes = 64; /* its last page ends before the cell does */
+    lie.lent.n_pages = 4;
+    CHECK_INT(hear(&lie), TSR_ESPACE);
+    lie.space.page_bytes = 1 << 16;
+    lie.space.cell_tokens = 1u << 31; /* times the bytes of a row: 0 in 32 bits */
+    CHECK_INT(hear(&lie), TSR_ESPACE);
+}
+
+TEST(matches_outside_the_prompt_are_refused)
+{
+    struct lie lie = truth();
+    lie.match.prompt_offset = 1;
+    CHECK_INT(hear(&lie), TSR_ECORRUPT);
+    lie = truth();
+    lie.match.n_tokens = 0;
+    CHECK_INT(hear(&lie), TSR_ECORRUPT);
+    lie = truth();
+    lie.status = LIE_TOKENS + 1;
+    CHECK_INT(hear(&lie), TSR_ECORRUPT);
+    lie = truth();
+    lie.n_prefix_tokens = LIE_TOKENS + 1;
+    CHECK_INT(hear(&lie), TSR_ECORRUPT);
+    lie = truth();
+    lie.n = 0; /* found, but nothing said of where */
+    CHECK(hear(&lie) <= 0);
+    lie = truth();
+    lie.match.n_tokens = 32; /* not all of the text */
+    lie.status = 32;
+    CHECK_INT(hear(&lie), 0);
+}
+
+TEST(no_more_keys_and_events_are_announced_than_were_sent)
+{
+    struct lie lie = truth();
+    struct lying_server s = {.answer = tell_lie, .arg = &lie};
+    struct kit k;
+    lying_server_open(&s);
+    served_kit_open(&k, s.path, NULL);
+    lie.clients = k.space;
+    lie.status = 1000;
+    lie.n = 2;
+    struct tsr_event events[8];
+    CHECK_INT(tsr_cache_events(k.cache, events, 8), 2);
+    lie.n = 4;
+    CHECK_INT(tsr_cache_events(k.cache, events, 3), 3);
+    uint32_t *tokens = kit_tokens(1, LIE_TOKENS);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, LIE_TOKENS);
+    struct tsr_key keys[8];
+    CHECK_INT(tsr_space_keys(k.space, &prompt, keys, 8), TSR_ECORRUPT);
+    CHECK_INT(tsr_space_keys(k.space, &prompt, keys, 4), 1000); /* there may be more than fit */
+    free(tokens);
+    kit_close(&k);
+    lying_server_close(&s);
+}
+
 int main(void)
 {
     RUN(the_same_calls_give_the_same_answers);
@@ -590,5 +733,8 @@ int main(void)
     RUN(many_threads_use_one_connection_and_many);
     RUN(spaces_come_and_go_and_are_told_apart);
     RUN(events_of_the_server_reach_its_clients);
+    RUN(pages_in_which_no_cell_fits_are_not_read);
+    RUN(matches_outside_the_prompt_are_refused);
+    RUN(no_more_keys_and_events_are_announced_than_were_sent);
     return test_end();
 }
