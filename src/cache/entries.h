@@ -144,6 +144,5 @@ bool tsri_entry_is_idle(struct tsr_cache *c, uint32_t id);
 void tsri_entry_warm(struct tsr_cache *c, uint32_t id, uint32_t meta);
 uint32_t tsri_entry_live(struct tsr_cache *c,
                          struct tsri_key key); /* id in HOST or COLD, or NONE */
-bool tsri_cache_is_valid(struct tsr_cache *c); /* walks everything */
 
 #endif

@@ -146,13 +146,13 @@ int tsri_cuda_batch_open(struct tsr_device *d, struct tsr_device_batch **out,
 }
 
 /* Mirrors the definitions in <tessera/device.h>. */
-uint32_t tsri_cuda_quant_group(uint32_t dim)
+static uint32_t quant_group(uint32_t dim)
 {
     return dim > 128 && dim % 64 == 0 ? 64 : dim;
 }
-uint32_t tsri_cuda_row_int8(uint32_t n_heads, uint32_t dim)
+static uint32_t row_int8(uint32_t n_heads, uint32_t dim)
 {
-    uint32_t n = n_heads * dim, groups = n_heads * (dim / tsri_cuda_quant_group(dim));
+    uint32_t n = n_heads * dim, groups = n_heads * (dim / quant_group(dim));
     return (n + groups * 4 + 15) / 16 * 16;
 }
 
@@ -190,8 +190,8 @@ static void set_plane(const struct tsr_batch *batch, uint32_t i, struct tsri_cud
                                     .rope_first = p->rope_first,
                                     .rope_dims = p->rope_dims,
                                     .row_bytes = p->n_heads * p->dim * bytes,
-                                    .row_bytes_int8 = tsri_cuda_row_int8(p->n_heads, p->dim),
-                                    .quant_group = tsri_cuda_quant_group(p->dim)};
+                                    .row_bytes_int8 = row_int8(p->n_heads, p->dim),
+                                    .quant_group = quant_group(p->dim)};
     out->flat = p->n_heads == 1 || p->head_stride == (uint64_t)p->dim * bytes;
     out->path = is_fast(batch, p, bytes) ? TSRI_CUDA_FAST : TSRI_CUDA_SLOW;
 }

@@ -50,7 +50,5 @@ int tsri_cuda_batch_rotate(struct tsr_device *d, struct tsr_device_stream *s,
 int tsri_cuda_batch_used(const struct tsr_device *d, const struct tsr_device_batch *b,
                          const struct tsr_device_stream *s, int e, const char *what);
 const struct tsri_cuda_job *tsri_cuda_batch_job(const struct tsr_device_batch *b);
-uint32_t tsri_cuda_quant_group(uint32_t dim);
-uint32_t tsri_cuda_row_int8(uint32_t n_heads, uint32_t dim);
 
 #endif

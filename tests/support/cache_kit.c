@@ -431,10 +431,33 @@ uint32_t kit_entry(struct kit *k, uint64_t seed, uint32_t n_tokens, uint32_t par
     return id;
 }
 
+bool kit_cache_valid(struct tsr_cache *c)
+{
+    uint32_t n_host = 0, n_cold = 0, n_dying = 0, n_named = 0;
+    size_t pages = 0;
+    for (uint32_t id = 0; id < c->ids_fresh; id++) {
+        const struct tsri_entry *e = &c->entries[id];
+        enum tsri_state state = tsri_word_state(atomic_load(&e->word));
+        if (e->meta) pages += tsri_meta(c, e)->n_pages;
+        n_dying += state == TSRI_DYING;
+        if (state != TSRI_HOST && state != TSRI_COLD) continue;
+        n_host += state == TSRI_HOST;
+        n_cold += state == TSRI_COLD;
+        if ((state == TSRI_HOST) != (e->meta != 0)) return false;
+        if (tsri_index_find(&c->index, c->entries, tsri_entry_key(e)) != id) return false;
+        if (e->first_child != TSRI_ID_NONE && c->entries[e->first_child].parent != id) return false;
+    }
+    for (uint32_t i = 0; i < c->n_spaces; i++)
+        n_named += c->spaces[i].n_entries;
+    size_t used = (size_t)c->pool.n_pages - tsri_pool_n_free(&c->pool);
+    return n_host == c->n_host && n_cold == c->n_cold && n_named == n_host + n_cold + n_dying &&
+           pages <= used && tsri_pool_is_valid(&c->pool) && tsri_arena_is_valid(&c->arena);
+}
+
 bool kit_valid(struct kit *k)
 {
     pthread_mutex_lock(&k->cache->lock);
-    bool valid = tsri_cache_is_valid(k->cache);
+    bool valid = kit_cache_valid(k->cache);
     pthread_mutex_unlock(&k->cache->lock);
     return valid;
 }

@@ -112,7 +112,8 @@ struct tsri_key kit_key(uint64_t seed);
 uint32_t kit_entry(struct kit *k, uint64_t seed, uint32_t n_tokens, uint32_t parent);
 /* Reserved but not published: FILLING. */
 uint32_t kit_filling(struct kit *k, uint64_t seed, uint32_t n_tokens);
-/* tsri_cache_is_valid under the lock. */
-bool kit_valid(struct kit *k);
+/* Index, entries, pages and memory agree; walks everything. The caller holds the lock. */
+bool kit_cache_valid(struct tsr_cache *c);
+bool kit_valid(struct kit *k); /* takes the lock */
 
 #endif
