@@ -212,13 +212,13 @@ static void cold_miss(struct work *w)
 
 /* What a process needs beyond weights and KV for a prompt of 2048 tokens. One of its own:
  * libllama's memory would count here. */
-static double memory_beyond(const struct tsr_model_desc *config)
+static double memory_beyond(const struct tsr_model_desc *desc)
 {
     struct work w = {.seed = 1};
     struct rusage used;
     struct tsr_blend_desc plain = {.size = sizeof plain};
     w.info.size = sizeof w.info;
-    BENCH_CHECK(tsr_model_open(&w.model, NULL, config) == 0);
+    BENCH_CHECK(tsr_model_open(&w.model, NULL, desc) == 0);
     BENCH_CHECK(tsr_model_info(w.model, &w.info) == 0);
     plain.model = w.model;
     BENCH_CHECK(tsr_blend_open(&w.plain, &plain) == 0);
@@ -235,7 +235,7 @@ static double memory_beyond(const struct tsr_model_desc *config)
     return ((double)used.ru_maxrss * 1024 - (double)w.info.weight_bytes - kv) / 1e6;
 }
 
-static void memory_case(const struct tsr_model_desc *config)
+static void memory_case(const struct tsr_model_desc *desc)
 {
     double mb = 0;
     int ends[2], status;
@@ -244,7 +244,7 @@ static void memory_case(const struct tsr_model_desc *config)
     pid_t child = fork();
     BENCH_CHECK(child >= 0);
     if (child == 0) {
-        mb = memory_beyond(config);
+        mb = memory_beyond(desc);
         _exit(write(ends[1], &mb, sizeof mb) == sizeof mb ? 0 : 1);
     }
     BENCH_CHECK(read(ends[0], &mb, sizeof mb) == sizeof mb);

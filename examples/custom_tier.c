@@ -19,9 +19,9 @@ struct tree {
     void *root;
 };
 
-static int tree_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
+static int tree_open(struct tsr_tier **out, const struct tsr_tier_desc *desc)
 {
-    (void)env; /* env->arg is what tsr_tier_attach() was given */
+    (void)desc; /* desc->arg is what tsr_tier_attach() was given */
     struct tree *t = calloc(1, sizeof *t);
     if (!t) return TSR_ENOMEM;
     pthread_mutex_init(&t->lock, NULL);

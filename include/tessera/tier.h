@@ -115,7 +115,7 @@ struct tsr_tier_ops {
     uint32_t abi;     /* TSR_TIER_ABI */
     uint32_t caps;    /* enum tsr_tier_caps */
     const char *name; /* "disk" */
-    int (*open)(struct tsr_tier **out, const struct tsr_tier_desc *env);
+    int (*open)(struct tsr_tier **out, const struct tsr_tier_desc *desc);
     void (*close)(struct tsr_tier *tier);
     /* Each io's result is set; the return value is how many succeeded. After a put that succeeded a
      * get finds the entry; it need not survive a crash before flush has returned. Putting a key

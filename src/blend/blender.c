@@ -51,12 +51,12 @@ static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool in
     return tsr_space_open(out, b->cache, &desc);
 }
 
-static int open_cache(struct tsr_blend *b, const struct tsr_blend_desc *config)
+static int open_cache(struct tsr_blend *b, const struct tsr_blend_desc *desc)
 {
     if (!b->cache) return 0;
     int e = tsr_client_open(&b->client, b->cache);
-    if (!e) e = open_space(&b->exact, b, false, config->salt);
-    if (!e && b->int8) e = open_space(&b->segments, b, true, config->salt);
+    if (!e) e = open_space(&b->exact, b, false, desc->salt);
+    if (!e && b->int8) e = open_space(&b->segments, b, true, desc->salt);
     if (!b->int8) b->segments = b->exact;
     return e;
 }
@@ -80,12 +80,12 @@ static int check_info(const struct tsr_model_info *i)
     return 0;
 }
 
-static int take_info(struct tsr_blend *b, const struct tsr_blend_desc *config)
+static int take_info(struct tsr_blend *b, const struct tsr_blend_desc *desc)
 {
     b->info.size = sizeof b->info;
-    if (config->model) return tsr_model_info(config->model, &b->info);
-    int e = check_info(config->info);
-    if (!e) b->info = *config->info;
+    if (desc->model) return tsr_model_info(desc->model, &b->info);
+    int e = check_info(desc->info);
+    if (!e) b->info = *desc->info;
     return e;
 }
 
@@ -111,26 +111,26 @@ static int check_profile(const struct tsr_blend *b)
     return 0;
 }
 
-int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *config)
+int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc)
 {
     if (!out) return tsri_fail(TSR_EINVAL, "blend: out is NULL");
     *out = NULL;
-    if (!config || config->size < sizeof *config || !config->model == !config->info)
-        return tsri_fail(TSR_EINVAL, "blend: config: size, model or info is missing");
+    if (!desc || desc->size < sizeof *desc || !desc->model == !desc->info)
+        return tsri_fail(TSR_EINVAL, "blend: desc: size, model or info is missing");
     struct tsr_blend *b = tsri_alloc(1, sizeof *b);
     if (!b) return TSR_ENOMEM;
     pthread_mutex_init(&b->lock, NULL);
-    b->cache = config->cache;
-    b->int8 = config->flags & TSR_BLEND_INT8;
-    b->min_tokens = config->blend_min_tokens ? config->blend_min_tokens : TSRI_MIN_TOKENS;
-    if (config->blend_min_tokens == UINT32_MAX) b->min_tokens = 0;
-    if (config->profile)
-        b->profile = *config->profile;
+    b->cache = desc->cache;
+    b->int8 = desc->flags & TSR_BLEND_INT8;
+    b->min_tokens = desc->blend_min_tokens ? desc->blend_min_tokens : TSRI_MIN_TOKENS;
+    if (desc->blend_min_tokens == UINT32_MAX) b->min_tokens = 0;
+    if (desc->profile)
+        b->profile = *desc->profile;
     else
         tsr_profile_init(&b->profile);
-    int e = take_info(b, config);
+    int e = take_info(b, desc);
     if (!e) e = tsri_device_open(&b->device, "cpu", NULL);
-    if (!e) e = open_cache(b, config);
+    if (!e) e = open_cache(b, desc);
     if (!e) e = check_profile(b);
     if (e) {
         tsr_blend_close(b);

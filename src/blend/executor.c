@@ -83,13 +83,13 @@ static uint32_t threads_default(void)
 }
 
 int tsr_model_open(struct tsr_model **out, const struct tsr_executor_ops *ops,
-                   const struct tsr_model_desc *config)
+                   const struct tsr_model_desc *desc)
 {
     if (!out) return tsri_fail(TSR_EINVAL, "model: out is NULL");
     *out = NULL;
-    if (!config || config->size < sizeof *config || !config->path)
-        return tsri_fail(TSR_EINVAL, "model: config: size or path is missing");
-    struct tsr_model_desc full = *config;
+    if (!desc || desc->size < sizeof *desc || !desc->path)
+        return tsri_fail(TSR_EINVAL, "model: desc: size or path is missing");
+    struct tsr_model_desc full = *desc;
     full.fail = fail_text;
     if (!full.n_threads) full.n_threads = threads_default();
     if (!full.kv_dtype) full.kv_dtype = TSR_DTYPE_F16;

@@ -202,7 +202,7 @@ static void tiny_close(struct tsr_executor *x)
     tsri_free(x);
 }
 
-static int tiny_open(struct tsr_executor **out, const struct tsr_model_desc *config)
+static int tiny_open(struct tsr_executor **out, const struct tsr_model_desc *desc)
 {
     struct tsr_executor *x = tsri_alloc(1, sizeof *x);
     if (!x) return TSR_ENOMEM;
@@ -215,13 +215,13 @@ static int tiny_open(struct tsr_executor **out, const struct tsr_model_desc *con
                                .context = 4096,
                                .theta = 10000,
                                .seed = 1,
-                               .fail = config->fail,
-                               .kv_dtype = config->kv_dtype};
+                               .fail = desc->fail,
+                               .kv_dtype = desc->kv_dtype};
     struct maker m = {.n = 0};
-    int e = describe(x, config->path);
+    int e = describe(x, desc->path);
     if (!e) {
         make_all(x, &m);
-        if (m.n > WEIGHTS_MAX) e = refuse(x, TSR_ERANGE, "too many weights", config->path);
+        if (m.n > WEIGHTS_MAX) e = refuse(x, TSR_ERANGE, "too many weights", desc->path);
     }
     if (!e) {
         x->n_weights = m.n;

@@ -17,30 +17,28 @@
 
 /* ---- open and close ---- */
 
-static int check_config(const struct tsr_cache *c, const struct tsr_delivery_desc *config)
+static int check_desc(const struct tsr_cache *c, const struct tsr_delivery_desc *desc)
 {
-    if (config->size < offsetof(struct tsr_delivery_desc, flags))
+    if (desc->size < offsetof(struct tsr_delivery_desc, flags))
         return tsri_fail(TSR_EINVAL, "delivery: size is not set");
-    if (!config->space || config->space->cache != c)
+    if (!desc->space || desc->space->cache != c)
         return tsri_fail(TSR_ESPACE, "delivery: the space is not of this cache");
-    if (config->flags & ~(uint32_t)TSR_DELIVERY_INT8)
-        return tsri_fail(TSR_EINVAL, "delivery: unknown flags %#x", config->flags);
-    int e = tsri_layout_check(config->layout);
-    if (!e && config->rope) e = tsri_rope_check(config->rope);
-    if (!e)
-        e = tsri_shape_fits(&config->space->shape, config->layout,
-                            config->flags & TSR_DELIVERY_INT8);
-    if (!e && !c->device && config->layout->memory == TSR_MEMORY_DEVICE)
+    if (desc->flags & ~(uint32_t)TSR_DELIVERY_INT8)
+        return tsri_fail(TSR_EINVAL, "delivery: unknown flags %#x", desc->flags);
+    int e = tsri_layout_check(desc->layout);
+    if (!e && desc->rope) e = tsri_rope_check(desc->rope);
+    if (!e) e = tsri_shape_fits(&desc->space->shape, desc->layout, desc->flags & TSR_DELIVERY_INT8);
+    if (!e && !c->device && desc->layout->memory == TSR_MEMORY_DEVICE)
         e = tsri_fail(TSR_EDEVICE, "delivery: device memory needs a device (option device)");
     return e;
 }
 
 /* As many cells as ranges of that many tokens can touch. */
-static int set_limits(struct tsr_delivery *d, const struct tsr_delivery_desc *config)
+static int set_limits(struct tsr_delivery *d, const struct tsr_delivery_desc *desc)
 {
     const struct tsri_shape *s = &d->space->shape;
-    uint32_t ranges = config->ranges_max ? config->ranges_max : RANGES_DEFAULT;
-    uint32_t tokens = config->tokens_max ? config->tokens_max : TOKENS_DEFAULT;
+    uint32_t ranges = desc->ranges_max ? desc->ranges_max : RANGES_DEFAULT;
+    uint32_t tokens = desc->tokens_max ? desc->tokens_max : TOKENS_DEFAULT;
     uint64_t cells = tokens / s->cell_tokens + 2 * (uint64_t)ranges;
     uint64_t pointers = cells * s->n_layers * s->n_planes;
     if (cells > UINT32_MAX || pointers > UINT32_MAX)
@@ -49,15 +47,15 @@ static int set_limits(struct tsr_delivery *d, const struct tsr_delivery_desc *co
     return 0;
 }
 
-static int open_device(struct tsr_delivery *d, const struct tsr_delivery_desc *config)
+static int open_device(struct tsr_delivery *d, const struct tsr_delivery_desc *desc)
 {
     d->device = d->c->device;
     int e = d->device ? 0 : tsri_device_open(&d->own_device, "cpu", NULL);
     if (e) return e;
     if (!d->device) d->device = d->own_device;
     e = tsri_batch_open(&d->batch, d->device, &d->limits);
-    if (!e) e = tsri_stream_open(&d->stream, d->device, config->stream);
-    if (!e && config->compute) e = tsri_stream_open(&d->compute, d->device, config->compute);
+    if (!e) e = tsri_stream_open(&d->stream, d->device, desc->stream);
+    if (!e && desc->compute) e = tsri_stream_open(&d->compute, d->device, desc->compute);
     if (!e) e = tsri_event_open(&d->before, d->device);
     for (uint32_t i = 0; i < d->layout.n_layers && !e; i++)
         e = tsri_event_open(&d->events[i], d->device);
@@ -65,15 +63,15 @@ static int open_device(struct tsr_delivery *d, const struct tsr_delivery_desc *c
 }
 
 int tsr_delivery_open(struct tsr_delivery **out, struct tsr_client *client,
-                      const struct tsr_delivery_desc *config)
+                      const struct tsr_delivery_desc *desc)
 {
-    if (!out || !client || !config) return tsri_fail(TSR_EINVAL, "delivery: NULL");
+    if (!out || !client || !desc) return tsri_fail(TSR_EINVAL, "delivery: NULL");
     *out = NULL;
     struct tsr_cache *c = tsri_client_cache(client);
     if (tsri_forked(c)) return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
     struct tsr_delivery_desc own = {0};
-    memcpy(&own, config, config->size < sizeof own ? config->size : sizeof own);
-    int e = check_config(c, &own);
+    memcpy(&own, desc, desc->size < sizeof own ? desc->size : sizeof own);
+    int e = check_desc(c, &own);
     if (e) return e;
     struct tsr_delivery *d = tsri_alloc(1, sizeof *d);
     if (!d) return TSR_ENOMEM;

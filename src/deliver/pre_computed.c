@@ -16,20 +16,20 @@ static int no_handle(void)
 }
 
 int tsr_kv_cache_register(struct tsr_kv_cache **out, struct tsr_client *client,
-                          const struct tsr_delivery_desc *config)
+                          const struct tsr_delivery_desc *desc)
 {
     if (!out) return no_handle();
     *out = NULL;
-    if (!client || !config) return no_handle();
+    if (!client || !desc) return no_handle();
     struct tsr_kv_cache *kv = tsri_alloc(1, sizeof *kv);
     if (!kv) return TSR_ENOMEM;
-    int e = tsr_delivery_open(&kv->delivery, client, config);
+    int e = tsr_delivery_open(&kv->delivery, client, desc);
     if (e) {
         tsri_free(kv);
         return e;
     }
     kv->client = client;
-    kv->space = config->space;
+    kv->space = desc->space;
     *out = kv;
     return 0;
 }

@@ -61,17 +61,17 @@ static void cpu_close(struct tsr_device *d)
     tsri_free(d);
 }
 
-static int cpu_open(struct tsr_device **out, const struct tsr_device_desc *config)
+static int cpu_open(struct tsr_device **out, const struct tsr_device_desc *desc)
 {
-    if (config->ordinal)
-        return tsri_fail(TSR_EDEVICE, "device cpu: no device number %u", config->ordinal);
-    if (config->n_threads > THREADS_MAX)
-        return tsri_fail(TSR_EINVAL, "device cpu: %u threads, limit %u", config->n_threads,
+    if (desc->ordinal)
+        return tsri_fail(TSR_EDEVICE, "device cpu: no device number %u", desc->ordinal);
+    if (desc->n_threads > THREADS_MAX)
+        return tsri_fail(TSR_EINVAL, "device cpu: %u threads, limit %u", desc->n_threads,
                          THREADS_MAX);
     struct tsr_device *d = tsri_alloc(1, sizeof *d);
     if (!d) return TSR_ENOMEM;
-    d->n_threads = config->n_threads;
-    int e = choose(d, config->variant);
+    d->n_threads = desc->n_threads;
+    int e = choose(d, desc->variant);
     if (!e && d->n_threads) e = tsri_work_open(&d->work, "tessera-cpu", d->n_threads, QUEUE_MAX);
     if (e) {
         cpu_close(d);

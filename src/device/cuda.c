@@ -32,18 +32,18 @@ int tsri_cuda_enter(const struct tsr_device *d)
 
 /* ---- open ---- */
 
-static int cuda_open(struct tsr_device **out, const struct tsr_device_desc *config)
+static int cuda_open(struct tsr_device **out, const struct tsr_device_desc *desc)
 {
     struct tsr_device *d = calloc(1, sizeof *d);
-    if (!d) return config->fail(TSR_ENOMEM, "cuda: out of memory");
-    d->fail = config->fail;
-    d->ordinal = (int)config->ordinal;
+    if (!d) return desc->fail(TSR_ENOMEM, "cuda: out of memory");
+    d->fail = desc->fail;
+    d->ordinal = (int)desc->ordinal;
     int n = 0, err = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e != cudaSuccess)
         err = tsri_cuda_failed(d, e, "no usable driver");
     else if (d->ordinal >= n)
-        err = config->fail(TSR_EDEVICE, "cuda: no such device number");
+        err = desc->fail(TSR_EDEVICE, "cuda: no such device number");
     if (!err) err = tsri_cuda_enter(d);
     if (!err) {
         e = cudaGetDeviceProperties(&d->prop, d->ordinal);

@@ -71,16 +71,15 @@ static const struct tsr_device_ops *built_in(const char *name)
     return NULL;
 }
 
-int tsri_device_open(struct tsri_device **out, const char *name,
-                     const struct tsr_device_desc *config)
+int tsri_device_open(struct tsri_device **out, const char *name, const struct tsr_device_desc *desc)
 {
     *out = NULL;
     if (!name || !is_name(name))
         return tsri_fail(TSR_EINVAL, "device name \"%s\"", name ? name : "");
-    if (config && config->size < sizeof *config)
-        return tsri_fail(TSR_EINVAL, "device %s: config: size is not set", name);
+    if (desc && desc->size < sizeof *desc)
+        return tsri_fail(TSR_EINVAL, "device %s: desc: size is not set", name);
     struct tsr_device_desc with_fail = {.size = sizeof with_fail};
-    if (config) with_fail = *config;
+    if (desc) with_fail = *desc;
     with_fail.fail = fail_text;
     struct tsri_device *d = tsri_alloc(1, sizeof *d);
     if (!d) return TSR_ENOMEM;

@@ -28,7 +28,7 @@ struct tsri_device {
 };
 /* "cpu", or any name N that libtessera-N.so provides. config NULL: all defaults. */
 TSR_MUST int tsri_device_open(struct tsri_device **out, const char *name,
-                              const struct tsr_device_desc *config);
+                              const struct tsr_device_desc *desc);
 /* Everything opened on it must be closed first. Accepts NULL. */
 void tsri_device_close(struct tsri_device *d);
 /* Names worth trying, for lists: built in and known by name; NULL after the last. */

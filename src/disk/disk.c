@@ -228,12 +228,12 @@ const char *tsri_disk_mode(const struct tsr_tier *tier)
 /* ---- open ---- */
 
 /* The configuration of the first or the second disk tier, with what tests give instead. */
-static int configure(struct tsri_disk *d, const struct tsr_tier_desc *env, bool second,
+static int configure(struct tsri_disk *d, const struct tsr_tier_desc *desc, bool second,
                      struct tsri_disk_setup *set)
 {
-    if (env->arg) *set = *(const struct tsri_disk_setup *)env->arg;
-    if (env->config) {
-        const struct tsri_options *o = tsri_config_options(env->config);
+    if (desc->arg) *set = *(const struct tsri_disk_setup *)desc->arg;
+    if (desc->config) {
+        const struct tsri_options *o = tsri_config_options(desc->config);
         static const enum tsri_aio_mode modes[] = {[TSRI_DISK_IO_AUTO] = TSRI_AIO_AUTO,
                                                    [TSRI_DISK_IO_URING] = TSRI_AIO_URING,
                                                    [TSRI_DISK_IO_THREADS] = TSRI_AIO_THREADS};
@@ -248,9 +248,9 @@ static int configure(struct tsri_disk *d, const struct tsr_tier_desc *env, bool 
     if (!set->segment_bytes) set->segment_bytes = (uint64_t)256 << 20;
     d->path = tsri_strdup(set->path);
     d->io = set->io ? *set->io : tsri_fileio_real;
-    d->read_only = env->read_only != 0;
-    d->open_max = env->n_threads + 1; /* one for upkeep */
-    d->n_lanes = env->n_threads + 1;
+    d->read_only = desc->read_only != 0;
+    d->open_max = desc->n_threads + 1; /* one for upkeep */
+    d->n_lanes = desc->n_threads + 1;
     return d->path ? 0 : TSR_ENOMEM;
 }
 
@@ -308,7 +308,7 @@ static void close_disk(struct tsri_disk *d)
     tsri_free(d);
 }
 
-static int open_disk(struct tsr_tier **out, const struct tsr_tier_desc *env, bool second)
+static int open_disk(struct tsr_tier **out, const struct tsr_tier_desc *desc, bool second)
 {
     struct tsri_disk *d = tsri_alloc(1, sizeof *d);
     if (!d) return TSR_ENOMEM;
@@ -318,7 +318,7 @@ static int open_disk(struct tsr_tier **out, const struct tsr_tier_desc *env, boo
     pthread_mutex_init(&d->lock, NULL);
     tsri_cond_init(&d->changed);
     struct tsri_disk_setup set = {0};
-    int err = configure(d, env, second, &set);
+    int err = configure(d, desc, second, &set);
     if (!err) set_limits(d, &set);
     if (!err) err = tsri_fork_guard_init(&d->guard);
     if (!err) err = tsri_disk_index_init(&d->index);
@@ -336,14 +336,14 @@ static int open_disk(struct tsr_tier **out, const struct tsr_tier_desc *env, boo
     return 0;
 }
 
-static int disk_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
+static int disk_open(struct tsr_tier **out, const struct tsr_tier_desc *desc)
 {
-    return open_disk(out, env, false);
+    return open_disk(out, desc, false);
 }
 
-static int disk2_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
+static int disk2_open(struct tsr_tier **out, const struct tsr_tier_desc *desc)
 {
-    return open_disk(out, env, true);
+    return open_disk(out, desc, true);
 }
 
 /* ---- the other operations ---- */

@@ -170,47 +170,47 @@ static void executor_close(struct tsr_executor *x)
 
 struct loading {
     struct tsr_executor *x;
-    const struct tsr_model_desc *config;
+    const struct tsr_model_desc *desc;
 };
 
 static int load(void *arg)
 {
     const struct loading *loading = arg;
     struct tsr_executor *x = loading->x;
-    const struct tsr_model_desc *config = loading->config;
+    const struct tsr_model_desc *desc = loading->desc;
     enum ggml_type convert;
-    int e = find_device(x, config->device);
-    if (!e) e = choose_kv(x, config->kv_dtype);
-    if (!e) e = choose_weights(x, config->weights, &convert);
-    if (!e) e = tsri_weights_map(&x->weights, config->path, x->fail);
+    int e = find_device(x, desc->device);
+    if (!e) e = choose_kv(x, desc->kv_dtype);
+    if (!e) e = choose_weights(x, desc->weights, &convert);
+    if (!e) e = tsri_weights_map(&x->weights, desc->path, x->fail);
     if (!e)
         e = tsri_header_init(&x->header, x->weights.gguf, x->weights.file_tensors, x->weights.map,
                              x->weights.map_bytes, x->fail);
     if (!e) e = check_attention(x);
     if (!e) choose_rows(x);
-    if (!e) e = tsri_vocab_init(&x->vocab, config->path, x->header.n_vocab, x->fail);
+    if (!e) e = tsri_vocab_init(&x->vocab, desc->path, x->header.n_vocab, x->fail);
     if (!e) e = tsri_weights_place(&x->weights, &x->header, convert, x->fail);
     if (!e)
-        e = tsri_weights_digest(&x->weights, config->weights ? config->weights : "", x->digest,
+        e = tsri_weights_digest(&x->weights, desc->weights ? desc->weights : "", x->digest,
                                 x->fail);
     if (!e) e = tsri_tokenizer_digest(&x->weights, x->tokenizer, x->fail);
     return e;
 }
 
-static int executor_open(struct tsr_executor **out, const struct tsr_model_desc *config)
+static int executor_open(struct tsr_executor **out, const struct tsr_model_desc *desc)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start_ggml);
     struct tsr_executor *x = calloc(1, sizeof *x);
-    if (!x) return tsri_model_fail(config->fail, TSR_ENOMEM, "model: out of memory");
-    x->fail = config->fail;
+    if (!x) return tsri_model_fail(desc->fail, TSR_ENOMEM, "model: out of memory");
+    x->fail = desc->fail;
     long n = sysconf(_SC_NPROCESSORS_ONLN);
-    x->n_threads = config->n_threads ? config->n_threads : n < 1 ? 1 : n > 16 ? 16 : (uint32_t)n;
+    x->n_threads = desc->n_threads ? desc->n_threads : n < 1 ? 1 : n > 16 ? 16 : (uint32_t)n;
     int e = 0;
     if (x->n_threads > THREADS_MAX)
         e = tsri_model_fail(x->fail, TSR_ERANGE, "model: %u threads, limit %u", x->n_threads,
                             THREADS_MAX);
-    struct loading loading = {x, config};
+    struct loading loading = {x, desc};
     if (!e) e = tsri_guard(load, &loading, x->fail);
     if (e) {
         executor_close(x);

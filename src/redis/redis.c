@@ -81,11 +81,11 @@ static const char *set_or(const char *set, const char *configured)
 }
 
 /* The configuration, with what tests give instead. */
-static void configure(const struct tsr_tier_desc *env, struct tsri_redis_setup *set)
+static void configure(const struct tsr_tier_desc *desc, struct tsri_redis_setup *set)
 {
-    if (env->arg) *set = *(const struct tsri_redis_setup *)env->arg;
-    if (env->config) {
-        const struct tsri_options *o = tsri_config_options(env->config);
+    if (desc->arg) *set = *(const struct tsri_redis_setup *)desc->arg;
+    if (desc->config) {
+        const struct tsri_options *o = tsri_config_options(desc->config);
         set->address = set_or(set->address, o->redis_address);
         set->prefix = set_or(set->prefix, o->redis_prefix);
         set->user = set_or(set->user, o->redis_user);
@@ -173,7 +173,7 @@ static void close_redis(struct tsri_redis *r)
     tsri_free(r);
 }
 
-static int redis_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
+static int redis_open(struct tsr_tier **out, const struct tsr_tier_desc *desc)
 {
     struct tsri_redis *r = tsri_alloc(1, sizeof *r);
     if (!r) return TSR_ENOMEM;
@@ -182,13 +182,13 @@ static int redis_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
     pthread_mutex_init(&r->upkeep_lock, NULL);
     tsri_cond_init(&r->upkeep_more);
     tsri_breaker_init(&r->writes, 1, WRITES_WAIT_MS, "rejects writes");
-    r->read_only = env->read_only != 0;
+    r->read_only = desc->read_only != 0;
     atomic_store(&r->nonce, tsri_nonce());
     struct tsri_redis_setup set = {0};
-    configure(env, &set);
-    int err = take_setup(r, &set, env->tenant);
+    configure(desc, &set);
+    int err = take_setup(r, &set, desc->tenant);
     if (!err) err = tsri_fork_guard_init(&r->guard);
-    if (!err) err = open_lanes(r, env->n_threads);
+    if (!err) err = open_lanes(r, desc->n_threads);
     if (!err) err = tsri_redis_nodes_init(r);
     if (err) {
         close_redis(r);

@@ -33,11 +33,11 @@ static void configure_texts(struct tsri_s3_setup *set, const struct tsri_options
 }
 
 /* The configuration, with what tests give instead. */
-static void configure(const struct tsr_tier_desc *env, struct tsri_s3_setup *set)
+static void configure(const struct tsr_tier_desc *desc, struct tsri_s3_setup *set)
 {
-    if (env->arg) *set = *(const struct tsri_s3_setup *)env->arg;
-    if (env->config) {
-        const struct tsri_options *o = tsri_config_options(env->config);
+    if (desc->arg) *set = *(const struct tsri_s3_setup *)desc->arg;
+    if (desc->config) {
+        const struct tsri_options *o = tsri_config_options(desc->config);
         configure_texts(set, o);
         if (!set->path_style) set->path_style = (uint32_t)o->s3_path_style;
         if (!set->connections) set->connections = o->s3_connections;
@@ -117,7 +117,7 @@ static void close_s3(struct tsri_s3 *s)
     tsri_free(s);
 }
 
-static int s3_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
+static int s3_open(struct tsr_tier **out, const struct tsr_tier_desc *desc)
 {
     struct tsri_s3 *s = tsri_alloc(1, sizeof *s);
     if (!s) return TSR_ENOMEM;
@@ -127,14 +127,14 @@ static int s3_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
     tsri_cond_init(&s->upkeep_more);
     tsri_breaker_init(&s->reach, FAILURES, REACH_WAIT_MS, "down");
     tsri_breaker_init(&s->writes, 1, WRITES_WAIT_MS, "rejects writes");
-    s->read_only = env->read_only != 0;
+    s->read_only = desc->read_only != 0;
     atomic_store(&s->nonce, tsri_nonce());
     struct tsri_s3_setup set = {0};
-    configure(env, &set);
-    int err = set.bucket[0] ? take_setup(s, &set, env->tenant)
+    configure(desc, &set);
+    int err = set.bucket[0] ? take_setup(s, &set, desc->tenant)
                             : tsri_fail(TSR_ECONFIG, "s3: s3_bucket is not set");
     if (!err) err = tsri_fork_guard_init(&s->guard);
-    if (!err) err = tsri_s3_lanes_init(s, env->n_threads);
+    if (!err) err = tsri_s3_lanes_init(s, desc->n_threads);
     if (!err) {
         struct tsri_s3_http_setup http = {.login = &s->login,
                                           .region = set.region,

@@ -387,9 +387,9 @@ static int open_tables(struct hot *h)
     return 0;
 }
 
-static int hot_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
+static int hot_open(struct tsr_tier **out, const struct tsr_tier_desc *desc)
 {
-    const struct tsri_hot_setup *setup = env->arg;
+    const struct tsri_hot_setup *setup = desc->arg;
     uint64_t n_pages = setup->bytes_max / setup->page_bytes;
     if (n_pages == 0 || n_pages > UINT32_MAX)
         return tsri_fail(TSR_ECONFIG, "device pool: invalid size: %llu bytes in pages of %zu",

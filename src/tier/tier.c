@@ -57,12 +57,12 @@ int tsr_tier_attach(struct tsr_config *cfg, const struct tsr_tier_ops *ops, void
 }
 
 int tsri_tier_open(struct tsr_tier **out, const struct tsr_tier_ops *ops,
-                   const struct tsr_tier_desc *env)
+                   const struct tsr_tier_desc *desc)
 {
     *out = NULL;
     int err = check_ops(ops);
     if (err) return err;
-    struct tsr_tier_desc e = *env;
+    struct tsr_tier_desc e = *desc;
     if (e.n_threads == 0) e.n_threads = 1;
     char tenant[TSRI_TENANT_MAX + 1];
     if (!e.tenant) {

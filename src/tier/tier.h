@@ -32,7 +32,7 @@ extern const struct tsr_tier_ops tsri_tier_s3;
 
 /* TSR_EVERSION for a table of another abi, TSR_EINVAL for one that lacks a required member. */
 TSR_MUST int tsri_tier_open(struct tsr_tier **out, const struct tsr_tier_ops *ops,
-                            const struct tsr_tier_desc *env);
+                            const struct tsr_tier_desc *desc);
 /* Accepts NULL. */
 void tsri_tier_close(struct tsr_tier *tier);
 const char *tsri_tier_name(const struct tsr_tier *tier);

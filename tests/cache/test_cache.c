@@ -96,10 +96,10 @@ TEST(what_cannot_be_opened_leaves_nothing_behind)
     tsr_config_close(cfg);
 }
 
-static int failing_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
+static int failing_open(struct tsr_tier **out, const struct tsr_tier_desc *desc)
 {
     (void)out;
-    (void)env;
+    (void)desc;
     return tsri_fail(TSR_EIO, "this tier does not open");
 }
 

@@ -604,9 +604,9 @@ TEST(no_more_tiers_than_the_limit)
         fake_tier_plan_fini(&plans[i]);
 }
 
-static int open_fails(struct tsr_tier **out, const struct tsr_tier_desc *env)
+static int open_fails(struct tsr_tier **out, const struct tsr_tier_desc *desc)
 {
-    (void)out, (void)env;
+    (void)out, (void)desc;
     return TSR_EPERM;
 }
 

@@ -10,12 +10,12 @@ struct tsr_device {
     int (*fail)(int err, const char *text);
 };
 
-static int least_open(struct tsr_device **out, const struct tsr_device_desc *config)
+static int least_open(struct tsr_device **out, const struct tsr_device_desc *desc)
 {
-    if (config->ordinal > 0) return config->fail(TSR_EDEVICE, "device least: there is only one");
+    if (desc->ordinal > 0) return desc->fail(TSR_EDEVICE, "device least: there is only one");
     *out = malloc(sizeof **out);
-    if (!*out) return config->fail(TSR_ENOMEM, "device least: no memory");
-    (*out)->fail = config->fail;
+    if (!*out) return desc->fail(TSR_ENOMEM, "device least: no memory");
+    (*out)->fail = desc->fail;
     return 0;
 }
 

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int wrong_open(struct tsr_device **out, const struct tsr_device_desc *config)
+static int wrong_open(struct tsr_device **out, const struct tsr_device_desc *desc)
 {
     *out = malloc(1); /* nothing of it is used */
-    return *out ? 0 : config->fail(TSR_ENOMEM, "device wrong: no memory");
+    return *out ? 0 : desc->fail(TSR_ENOMEM, "device wrong: no memory");
 }
 
 static void wrong_close(struct tsr_device *d)

@@ -17,10 +17,10 @@ struct kit {
     struct tsr_model_info info;
 };
 
-static inline void kit_open_config(struct kit *k, const struct tsr_model_desc *config,
+static inline void kit_open_config(struct kit *k, const struct tsr_model_desc *desc,
                                    uint32_t n_slots)
 {
-    CHECK_INT(tsr_executor.open(&k->x, config), 0);
+    CHECK_INT(tsr_executor.open(&k->x, desc), 0);
     CHECK_INT(tsr_executor.info(k->x, &k->info), 0);
     CHECK_INT(tsr_executor.session_open(k->x, &k->s, n_slots), 0);
 }

@@ -95,12 +95,12 @@ static void leave(struct fake_tier_plan *p)
     atomic_fetch_sub(&p->n_now, 1);
 }
 
-static int fake_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
+static int fake_open(struct tsr_tier **out, const struct tsr_tier_desc *desc)
 {
     struct fake *f = calloc(1, sizeof *f);
     if (!f) return TSR_ENOMEM;
-    f->plan = env->arg;
-    struct tsr_tier_desc inner = *env;
+    f->plan = desc->arg;
+    struct tsr_tier_desc inner = *desc;
     inner.arg = f->plan->inner_arg;
     int err = f->plan->inner->open(&f->inner, &inner);
     if (err < 0) {
@@ -251,9 +251,9 @@ const struct tsr_tier_ops fake_tier = {
     .stats = fake_stats,
 };
 
-static int null_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
+static int null_open(struct tsr_tier **out, const struct tsr_tier_desc *desc)
 {
-    (void)env;
+    (void)desc;
     *out = calloc(1, sizeof **out);
     return *out ? 0 : TSR_ENOMEM;
 }

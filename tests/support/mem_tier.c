@@ -103,11 +103,11 @@ bool mem_tier_store_damage(struct mem_tier_store *s, const struct tsr_key *key, 
     return it != NULL;
 }
 
-static int mem_open(struct tsr_tier **out, const struct tsr_tier_desc *env)
+static int mem_open(struct tsr_tier **out, const struct tsr_tier_desc *desc)
 {
     struct mem *m = calloc(1, sizeof *m);
     if (!m) return TSR_ENOMEM;
-    m->store = env->arg;
+    m->store = desc->arg;
     if (!m->store) {
         mem_tier_store_init(&m->own, 0);
         m->store = &m->own;
