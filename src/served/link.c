@@ -41,11 +41,12 @@ struct tsri_link {
     char token[TSRI_WIRE_TOKEN_MAX + 1];
     uint32_t owner;
     uint64_t patience_ns;
-    struct tsri_region staging;
+    size_t staging_bytes;
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock: */
+    struct tsri_region staging; /* of the next session */
     enum state state;
     int fd;
     bool broken;           /* to be closed as soon as nobody uses fd */
@@ -108,6 +109,7 @@ void tsri_mapping_release(struct tsri_mapping *m)
     if (!m || atomic_fetch_sub(&m->refs, 1) != 1) return;
     tsri_region_fini(&m->pool);
     tsri_region_fini(&m->control);
+    tsri_region_fini(&m->staging);
     tsri_free(m);
 }
 
@@ -226,6 +228,8 @@ static void take_welcome(struct tsri_link *l, const struct tsri_wire_head *head,
         give_up(l, tsr_errmsg());
         return;
     }
+    l->mapping->staging = l->staging;
+    l->staging = (struct tsri_region){.fd = -1};
     l->state = OPEN;
     l->session++;
     l->n_late = 0;
@@ -319,12 +323,19 @@ static int send_all(int fd, struct tsri_wire_parts *p, uint64_t until_ns)
     return 0;
 }
 
+static int make_staging(struct tsri_link *l)
+{
+    if (!l->staging_bytes || l->staging.data) return 0;
+    return tsri_region_init_shared(&l->staging, "tessera-staging", l->staging_bytes);
+}
+
 static void greet(struct tsri_link *l)
 {
     struct tsri_request r;
     uint8_t frame[TSRI_WIRE_HEAD_BYTES + 32 + TSRI_WIRE_TOKEN_MAX];
     size_t bytes;
-    l->fd = tsri_socket_connect(l->path, l->owner);
+    l->fd = make_staging(l);
+    if (l->fd == 0) l->fd = tsri_socket_connect(l->path, l->owner);
     if (l->fd < 0) {
         if (l->fd == TSR_EPERM && !l->refused) {
             tsri_log(TSR_LOG_WARN, "no server: %s", tsr_errmsg());
@@ -379,6 +390,17 @@ static bool is_late(struct tsri_link *l)
     return l->n_late > 0;
 }
 
+static int refuse_late(struct tsri_link *l)
+{
+    if (!is_late(l)) return 0;
+    return tsri_fail(TSR_EAGAIN, "the server at %s missed the deadline", l->path);
+}
+
+static int lost(const struct tsri_link *l)
+{
+    return tsri_fail(TSR_EAGAIN, "lost the connection to %s", l->path);
+}
+
 /* Becomes the one who sends, or says why not. */
 static int begin_send(struct tsri_link *l, uint64_t session, uint64_t until_ns)
 {
@@ -386,8 +408,7 @@ static int begin_send(struct tsri_link *l, uint64_t session, uint64_t until_ns)
         if (tsri_now_ns() >= until_ns) return tsri_fail(TSR_ETIME, "the server is too slow");
         wait_change(l, until_ns);
     }
-    if (l->state != OPEN || l->session != session)
-        return tsri_fail(TSR_EAGAIN, "lost the connection to %s", l->path);
+    if (l->state != OPEN || l->session != session) return lost(l);
     l->sending = true;
     return 0;
 }
@@ -404,7 +425,7 @@ static int end_send(struct tsri_link *l, uint64_t until_ns)
     if (err) give_up(l, err == ETIMEDOUT ? "it does not read its messages" : strerror(err));
     settle(l);
     pthread_cond_broadcast(&l->changed);
-    return err ? tsri_fail(TSR_EAGAIN, "lost the connection to %s", l->path) : 0;
+    return err ? lost(l) : 0;
 }
 
 static int encode(struct tsri_link *l, struct tsri_request *r, uint64_t id, int32_t status)
@@ -430,7 +451,7 @@ int tsri_link_start(struct tsri_link *l, uint64_t session, struct tsri_request *
 {
     *out = NULL;
     pthread_mutex_lock(&l->lock);
-    int e = is_late(l) ? tsri_fail(TSR_EAGAIN, "the server at %s missed the deadline", l->path) : 0;
+    int e = refuse_late(l);
     if (e == 0) e = begin_send(l, session, until_ns);
     if (e) {
         pthread_mutex_unlock(&l->lock);
@@ -489,7 +510,7 @@ int tsri_link_wait(struct tsri_answer *answer, uint64_t until_ns)
     enum answer_state state = a->state;
     pthread_mutex_unlock(&l->lock);
     if (state == ANSWER_WAITING) return tsri_fail(TSR_ETIME, "the server did not respond in time");
-    if (state == ANSWER_LOST) return tsri_fail(TSR_EAGAIN, "lost the connection to %s", l->path);
+    if (state == ANSWER_LOST) return lost(l);
     const struct tsri_reply *r = &answer->reply;
     if (r->status < 0)
         return tsri_fail(r->status, "%.*s", (int)tsri_min_u32(r->text_bytes, 400), r->text);
@@ -543,9 +564,13 @@ int tsri_link_await(struct tsri_link *l, uint64_t until_ns)
     return e;
 }
 
-struct tsri_region *tsri_link_staging(struct tsri_link *l)
+int tsri_link_may_stage(struct tsri_link *l, uint64_t session)
 {
-    return &l->staging;
+    pthread_mutex_lock(&l->lock);
+    int e = refuse_late(l);
+    if (e == 0 && (l->state != OPEN || l->session != session)) e = lost(l);
+    pthread_mutex_unlock(&l->lock);
+    return e;
 }
 
 /* ---- life ---- */
@@ -564,8 +589,8 @@ int tsri_link_open(struct tsri_link **out, const struct tsri_link_desc *desc)
     size_t token_bytes = strlen(desc->token);
     if (e == 0 && token_bytes > TSRI_WIRE_TOKEN_MAX)
         e = tsri_fail(TSR_ERANGE, "token of %zu bytes, limit %u", token_bytes, TSRI_WIRE_TOKEN_MAX);
-    if (e == 0 && desc->staging_bytes)
-        e = tsri_region_init_shared(&l->staging, "tessera-staging", (size_t)desc->staging_bytes);
+    l->staging_bytes = (size_t)desc->staging_bytes;
+    if (e == 0) e = make_staging(l); /* here, so that an error is one of open */
     if (e) {
         tsri_free(l);
         return e;

@@ -9,10 +9,13 @@
 
 #include "wire/wire.h"
 
-/* What a session lets its client read. It lives until it is released, also when the connection is
- * gone and another session has begun. */
+/* What a session lets its client read, and where the client writes what the server is to copy. It
+ * lives until it is released, also when the connection is gone and another session has begun. No
+ * two sessions have the same staging area: the server may still copy from it when the session is
+ * over. */
 struct tsri_mapping {
     struct tsri_region pool, control;
+    struct tsri_region staging; /* no data: nothing is stored */
     struct tsri_wire_welcome welcome;
     _Atomic uint32_t refs;
 };
@@ -45,8 +48,9 @@ uint64_t tsri_link_life(struct tsri_link *l, uint64_t session, uint64_t *n_lost)
 TSR_MUST int tsri_link_await(struct tsri_link *l, uint64_t until_ns);
 /* NULL when the session is over. */
 struct tsri_mapping *tsri_link_mapping(struct tsri_link *l, uint64_t session);
-/* What stands there is the caller's business. */
-struct tsri_region *tsri_link_staging(struct tsri_link *l);
+/* May the staging area be written to? TSR_EAGAIN: the session is over, or the server owes answers that
+ * are late, and copies from there before it gives them. */
+TSR_MUST int tsri_link_may_stage(struct tsri_link *l, uint64_t session);
 
 /* A request on its way. */
 struct tsri_answer {

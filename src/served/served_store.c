@@ -52,6 +52,7 @@ static void pack(const struct tsri_shape *s, const struct tsr_view *view, uint32
 struct pieces {
     struct tsri_seat *seat;
     uint64_t session;
+    const struct tsri_region *staging;
     const struct tsri_shape *shape;
     const struct tsr_view *view;
     uint32_t put, layer_first, n_layers, n_tokens;
@@ -69,7 +70,7 @@ static struct tsri_wire_view staged_view(const struct tsri_shape *s, uint32_t n_
 /* Under staging_lock; all layers of the view, which begins at layer_first. */
 static int give_layers(const struct pieces *x)
 {
-    struct tsri_region *staging = tsri_link_staging(x->seat->link);
+    const struct tsri_region *staging = x->staging;
     size_t part = staging->bytes / PARTS, layer = layer_bytes(x->shape, x->n_tokens);
     size_t at_once = part / layer;
     if (at_once == 0)
@@ -78,7 +79,7 @@ static int give_layers(const struct pieces *x)
                          layer, PARTS);
     struct tsri_answer *answers[PARTS] = {NULL};
     uint64_t patience_ns = x->seat->served->patience_ns;
-    int e = 0;
+    int e = tsri_link_may_stage(x->seat->link, x->session);
     for (uint32_t l = 0, k = 0; e >= 0 && l < x->n_layers; k = (k + 1) % PARTS) {
         uint32_t n = at_once < x->n_layers - l ? (uint32_t)at_once : x->n_layers - l;
         uint64_t until_ns = tsri_now_ns() + patience_ns;
@@ -143,6 +144,7 @@ static int end_put(struct tsri_seat *seat, uint64_t session, uint32_t put, bool 
 struct storing {
     struct tsri_seat *seat;
     uint64_t session, life;
+    struct tsri_mapping *mapping; /* of the session; until end */
     struct tsri_seat_space space;
     const struct tsr_store_desc *store;
     struct tsr_view view; /* checked, of all its tokens */
@@ -151,16 +153,17 @@ struct storing {
 /* All of it in one request. */
 static int store_small(const struct storing *x, uint32_t n_tokens)
 {
-    struct tsri_region *staging = tsri_link_staging(x->seat->link);
     const struct tsri_shape *s = &x->space.shape;
     struct tsri_request q;
     struct tsri_answer *a;
     uint64_t until_ns = tsri_now_ns() + x->seat->served->patience_ns;
-    pack(s, &x->view, 0, s->n_layers, n_tokens, staging->data);
+    int n = tsri_link_may_stage(x->seat->link, x->session);
+    if (n) return n;
+    pack(s, &x->view, 0, s->n_layers, n_tokens, x->mapping->staging.data);
     tsri_request_clear(&q, TSRI_WIRE_STORE)->store = *x->store;
     q.space = x->space.number;
     q.view = staged_view(s, n_tokens, 0, s->n_layers * layer_bytes(s, n_tokens));
-    int n = tsri_link_start(x->seat->link, x->session, &q, until_ns, &a);
+    n = tsri_link_start(x->seat->link, x->session, &q, until_ns, &a);
     if (n) return n;
     n = tsri_link_wait(a, until_ns);
     tsri_link_end(a);
@@ -171,6 +174,7 @@ static int store_pieces(const struct storing *x, uint32_t n_tokens)
 {
     struct pieces p = {.seat = x->seat,
                        .session = x->session,
+                       .staging = &x->mapping->staging,
                        .shape = &x->space.shape,
                        .view = &x->view,
                        .n_layers = x->space.shape.n_layers,
@@ -190,14 +194,14 @@ static int store_some(const struct storing *x)
 {
     uint32_t n_tokens = x->store->n_tokens - x->store->from;
     size_t bytes = x->space.shape.n_layers * layer_bytes(&x->space.shape, n_tokens);
-    size_t part = tsri_link_staging(x->seat->link)->bytes / PARTS;
+    size_t part = x->mapping->staging.bytes / PARTS;
     return bytes <= part ? store_small(x, n_tokens) : store_pieces(x, n_tokens);
 }
 
 /* A long prefix, so many blocks at a time that a layer of them fits. */
 static int store_blocks(const struct storing *x)
 {
-    size_t part = tsri_link_staging(x->seat->link)->bytes / PARTS;
+    size_t part = x->mapping->staging.bytes / PARTS;
     size_t token = x->space.shape.row_bytes[0] + x->space.shape.row_bytes[1];
     uint32_t block = x->store->space->block_tokens;
     size_t blocks = part / token / block;
@@ -243,7 +247,15 @@ static int begin(struct tsr_client *client, const struct tsr_store_desc *store, 
     int e = tsri_extra_check(store->extra, store->n_extra, store->n_tokens);
     if (e) return e;
     uint64_t until_ns = tsri_now_ns() + x->seat->served->deadline_ns;
-    return tsri_seat_space(x->seat, x->session, store->space, until_ns, &x->space);
+    e = tsri_seat_space(x->seat, x->session, store->space, until_ns, &x->space);
+    if (e) return e;
+    x->mapping = tsri_link_mapping(x->seat->link, x->session);
+    return x->mapping ? 0 : TSR_EAGAIN;
+}
+
+static void end(struct storing *x)
+{
+    tsri_mapping_release(x->mapping);
 }
 
 int tsri_served_store(struct tsr_client *client, const struct tsr_store_desc *store)
@@ -254,14 +266,18 @@ int tsri_served_store(struct tsr_client *client, const struct tsr_store_desc *st
     uint32_t n_tokens = store->n_tokens - store->from;
     x.view = store->view;
     e = tsri_view_check(&x.space.shape, &x.view, n_tokens, x.space.shape.n_layers);
-    if (e) return e;
-    size_t part = tsri_link_staging(x.seat->link)->bytes / PARTS;
+    if (e) {
+        end(&x);
+        return e;
+    }
+    size_t part = x.mapping->staging.bytes / PARTS;
     bool long_prefix =
         store->kind == TSR_KIND_PREFIX && layer_bytes(&x.space.shape, n_tokens) > part;
     uint64_t start = tsri_now_ns();
     pthread_mutex_lock(&x.seat->staging_lock);
     int n = long_prefix ? store_blocks(&x) : store_some(&x);
     pthread_mutex_unlock(&x.seat->staging_lock);
+    end(&x);
     tsri_stats_observe_ns(x.seat->served->c->stats, TSRI_M_store_ns, tsri_now_ns() - start);
     if (n >= 0) tsri_served_stored(x.seat->served, x.life);
     return n;
@@ -276,6 +292,7 @@ int tsri_served_put_open(struct tsr_put **out, struct tsr_client *client,
     uint32_t n_blocks;
     int e = begin(client, store, &x);
     if (e) return e;
+    end(&x); /* its layers come later */
     struct served_put *put = tsri_alloc(1, sizeof *put);
     if (!put) return TSR_ENOMEM;
     *put = (struct served_put){.base = {.client = client, .sent = true},
@@ -303,8 +320,11 @@ int tsri_served_put_layer(struct tsr_put *handle, uint32_t layer, const struct t
         return tsri_fail(TSR_EINVAL, "put: layer %u of %u", layer, put->shape.n_layers);
     int e = tsri_view_check(&put->shape, &v, put->n_tokens, 1);
     if (e || put->all_there) return e;
+    struct tsri_mapping *mapping = tsri_link_mapping(put->seat->link, put->session);
+    if (!mapping) return tsri_fail(TSR_EAGAIN, "put: lost the connection to the server");
     struct pieces p = {.seat = put->seat,
                        .session = put->session,
+                       .staging = &mapping->staging,
                        .shape = &put->shape,
                        .view = &v,
                        .put = put->put,
@@ -314,6 +334,7 @@ int tsri_served_put_layer(struct tsr_put *handle, uint32_t layer, const struct t
     pthread_mutex_lock(&put->seat->staging_lock);
     e = give_layers(&p);
     pthread_mutex_unlock(&put->seat->staging_lock);
+    tsri_mapping_release(mapping);
     return e;
 }
 

@@ -260,6 +260,44 @@ TEST(a_mapping_outlives_its_session_and_tells_that_it_is_over)
     peer_close(&p);
 }
 
+/* A server may still copy out of the staging area of a session that is over. */
+TEST(every_session_has_a_staging_area_of_its_own)
+{
+    struct peer p;
+    struct tsri_link *l;
+    peer_open(&p);
+    struct tsri_link_desc desc = {
+        .path = p.path, .token = "", .patience_ms = 1000, .staging_bytes = 1 << 20};
+    CHECK_INT(tsri_link_open(&l, &desc), 0);
+    uint64_t first = meet(l, &p);
+    struct tsri_mapping *before = tsri_link_mapping(l, first);
+    CHECK(before && before->staging.bytes >= 1 << 20);
+    CHECK_INT(tsri_link_may_stage(l, first), 0);
+    before->staging.data[0] = 7;
+    close(p.fd);
+    p.fd = -1;
+    struct tsri_answer *lost = ping(l, first);
+    if (lost) CHECK_INT(tsri_link_wait(lost, in_ms(5000)), TSR_EAGAIN);
+    tsri_link_end(lost);
+    uint64_t second = meet(l, &p);
+    CHECK(second && second != first);
+    CHECK_INT(tsri_link_may_stage(l, first), TSR_EAGAIN);
+    CHECK_INT(tsri_link_may_stage(l, second), 0);
+    struct tsri_mapping *after = tsri_link_mapping(l, second);
+    CHECK(after && after->staging.bytes >= 1 << 20);
+    after->staging.data[0] = 9;
+    CHECK_INT(before->staging.data[0], 7);
+    /* Nor is it written to while an answer is late. */
+    struct tsri_answer *late = ping(l, second);
+    CHECK_INT(tsri_link_wait(late, in_ms(10)), TSR_ETIME);
+    tsri_link_end(late);
+    CHECK_INT(tsri_link_may_stage(l, second), TSR_EAGAIN);
+    tsri_mapping_release(before);
+    tsri_mapping_release(after);
+    tsri_link_close(l);
+    peer_close(&p);
+}
+
 TEST(nobody_there_is_no_session_and_no_wait)
 {
     struct tsri_link *l;
@@ -341,6 +379,7 @@ int main(void)
     RUN(whatever_it_sends_instead_of_an_answer_loses_the_call_alone);
     RUN(a_welcome_that_makes_no_sense_is_refused);
     RUN(a_mapping_outlives_its_session_and_tells_that_it_is_over);
+    RUN(every_session_has_a_staging_area_of_its_own);
     RUN(nobody_there_is_no_session_and_no_wait);
     RUN(many_threads_share_a_connection);
     return test_end();

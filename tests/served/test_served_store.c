@@ -5,6 +5,9 @@
 #include "support/served_kit.h"
 #include "support/test.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *const small_staging[] = {"server_staging", "1M", NULL};
@@ -248,6 +251,42 @@ TEST(a_store_may_run_in_the_background)
     CHECK(server_end(&s));
 }
 
+/* Waits until a lookup finds the segment; false after five seconds. */
+static bool comes_up(struct kit *k, const uint32_t *tokens, uint32_t n)
+{
+    for (int i = 0; i < 500; i++) {
+        if (kit_find_segment(k, tokens, n) > 0) return true;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    return false;
+}
+
+/* The server copies when it goes on: what stands in the staging area then must still be the rows of
+ * the store that it was told of. */
+TEST(rows_of_a_store_that_timed_out_are_not_overwritten_by_the_next)
+{
+    if (TEST_TSAN) SKIP("the thread sanitizer starts no threads in a forked process");
+    enum { N = 64 };
+    struct served s = {.pid = 0};
+    struct kit k;
+    struct tsr_range range;
+    served_start(&s, NULL);
+    served_kit_open(&k, s.path, (const char *const[]){"server_patience", "300", NULL});
+    uint32_t *first = kit_tokens(1, N), *late = kit_tokens(2, N), *next = kit_tokens(3, N);
+    struct tsr_prompt p = kit_segment_prompt(late, N, &range);
+    CHECK_INT(kit_store_segment(&k, first, N), N);
+    kill(s.pid, SIGSTOP);
+    CHECK(waitpid(s.pid, NULL, WUNTRACED) == s.pid);
+    CHECK(kit_store_segment(&k, late, N) < 0);
+    CHECK(kit_store_segment(&k, next, N) < 0);
+    kill(s.pid, SIGCONT);
+    if (comes_up(&k, late, N)) CHECK_INT(kit_load_and_check(&k, &p), N);
+    kit_close(&k);
+    served_stop(&s, SIGTERM);
+    free(first), free(late), free(next);
+    served_end(&s);
+}
+
 int main(void)
 {
     RUN(a_store_larger_than_the_staging_area_goes_in_pieces);
@@ -258,5 +297,6 @@ int main(void)
     RUN(blended_kv_is_found_by_its_recipe_alone);
     RUN(what_a_store_cost_reaches_the_policy_of_the_server);
     RUN(a_store_may_run_in_the_background);
+    RUN(rows_of_a_store_that_timed_out_are_not_overwritten_by_the_next);
     return test_end();
 }
