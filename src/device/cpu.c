@@ -207,6 +207,7 @@ static int move(struct tsr_device *d, const struct tsr_batch *b, bool to_engine,
                 struct tsr_range layers)
 {
     const struct tsr_kv_layout *l = b->layout;
+    if (b->n_tokens == 0) return 0;
     if (!d->kernels) {
         for (uint32_t i = 0; i < layers.n_tokens; i++)
             for (uint32_t p = 0; p < l->n_planes; p++)

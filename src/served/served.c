@@ -370,9 +370,10 @@ static int served_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
     tsri_request_clear(&q, TSRI_WIRE_KEYS)->n = tsri_min_u32(keys_max, TSRI_WIRE_ITEMS_MAX);
     struct tsri_served *served = space->cache->served;
     int n = ask_prompt(served->seat, space, prompt, &q, &a, served->deadline_ns);
-    if (n > 0 && a->reply.n < tsri_min_u32(q.n, (uint32_t)n))
+    uint32_t n_sent = a ? a->reply.n : 0;
+    if (n > 0 && n_sent < tsri_min_u32(q.n, (uint32_t)n))
         n = tsri_fail(TSR_ECORRUPT, "the server sent fewer keys than it announced");
-    if (n > 0) memcpy(keys, a->reply.keys, tsri_min_u32(a->reply.n, keys_max) * sizeof *keys);
+    if (n > 0 && n_sent) memcpy(keys, a->reply.keys, tsri_min_u32(n_sent, keys_max) * sizeof *keys);
     tsri_link_end(a);
     return n;
 }
