@@ -562,7 +562,7 @@ static int served_stats(struct tsr_cache *c, struct tsr_stats *out)
     struct tsri_answer *a;
     int e = ask_stats(c, TSRI_WIRE_STATS_NUMBERS, &a);
     uint32_t n = (sizeof *out - sizeof out->size) / sizeof(uint64_t);
-    if (a)
+    if (a && a->reply.n)
         memcpy((uint8_t *)out + sizeof out->size, a->reply.numbers,
                tsri_min_u32(a->reply.n, n) * sizeof(uint64_t));
     tsri_link_end(a);
@@ -579,7 +579,7 @@ static int served_stats_text(struct tsr_cache *c, const char *format, char *buf,
     if (a) {
         size_t n = a->reply.text_bytes, fits = bytes ? (n < bytes ? n : bytes - 1) : 0;
         if (bytes) {
-            memcpy(buf, a->reply.text, fits);
+            if (fits) memcpy(buf, a->reply.text, fits);
             buf[fits] = 0;
         }
         e = (int)n;
@@ -598,7 +598,7 @@ static int served_events(struct tsr_cache *c, struct tsr_event *out, uint32_t ma
     int n = ask(c->served->seat, session, &q, tsri_now_ns() + c->served->deadline_ns, &a);
     if (n > 0) {
         n = (int)tsri_min_u32(a->reply.n, max);
-        memcpy(out, a->reply.events, (size_t)n * sizeof *out);
+        if (n) memcpy(out, a->reply.events, (size_t)n * sizeof *out);
     }
     tsri_link_end(a);
     return is_away(n) ? 0 : n;

@@ -704,6 +704,14 @@ TEST(no_more_keys_and_events_are_announced_than_were_sent)
     CHECK_INT(tsr_cache_events(k.cache, events, 8), 2);
     lie.n = 4;
     CHECK_INT(tsr_cache_events(k.cache, events, 3), 3);
+    lie.n = 0;
+    CHECK_INT(tsr_cache_events(k.cache, events, 8), 0);
+    struct tsr_stats stats = {.size = sizeof stats};
+    char text[8] = "?";
+    CHECK_INT(tsr_cache_stats(k.cache, &stats), 0);
+    CHECK_INT(tsr_cache_stats_text(k.cache, "json", text, sizeof text), 0);
+    CHECK_STR(text, "");
+    lie.n = 4;
     uint32_t *tokens = kit_tokens(1, LIE_TOKENS);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, LIE_TOKENS);
     struct tsr_key keys[8];
