@@ -22,6 +22,9 @@ int tsri_source_want(struct tsri_source_range *r, const struct tsr_cache *c,
         return tsri_fail(TSR_EINVAL, "the match is not verified, so a prompt is required");
     if (prompt && prompt->size < sizeof prompt->size)
         return tsri_fail(TSR_EINVAL, "prompt: size is not set");
+    if (prompt && prompt->size >= offsetof(struct tsr_prompt, flags) && prompt->n_tokens &&
+        !prompt->tokens)
+        return tsri_fail(TSR_EINVAL, "prompt: no tokens");
     *r = (struct tsri_source_range){.wanted = {.space = want->space, .match = m, .prompt = prompt},
                                     .offset = m->entry_offset + want->offset,
                                     .n_tokens = want->n_tokens ? want->n_tokens

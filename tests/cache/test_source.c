@@ -219,8 +219,8 @@ TEST(what_no_lookup_made_is_refused)
     struct rig x;
     rig_open(&x, IN_HOST);
     struct tsr_match odd[4];
-    struct tsri_want bad[9];
-    struct tsr_prompt unsized = {0};
+    struct tsri_want bad[10];
+    struct tsr_prompt unsized = {0}, bare = x.prompt;
     for (size_t i = 0; i < TSRI_COUNT(odd); i++)
         odd[i] = x.hits.matches[0];
     for (size_t i = 0; i < TSRI_COUNT(bad); i++)
@@ -234,6 +234,7 @@ TEST(what_no_lookup_made_is_refused)
     odd[1].entry_offset = UINT32_MAX, bad[6].match = &odd[1];
     odd[2].verified = 0, bad[7].match = &odd[2], bad[7].prompt = NULL;
     bad[8].prompt = &unsized;
+    bare.tokens = NULL, bad[9].prompt = &bare;
     for (size_t i = 0; i < TSRI_COUNT(bad); i++)
         CHECK_INT(tsri_source_want(&x.ranges[0], x.k.cache, &bad[i]), i ? TSR_EINVAL : TSR_ESPACE);
     /* What only the entry can tell is a result. */
