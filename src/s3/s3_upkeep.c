@@ -32,8 +32,13 @@ int tsri_s3_list_page(struct tsri_s3 *s, struct tsri_s3_lane *lane, uint32_t n_m
     req->deadline_ns = tsri_s3_deadline(s);
     err = tsri_s3_ask(s, lane, req);
     if (err) return err == TSR_ENOENT ? TSR_EIO : err;
+    char before[TSRI_S3_TOKEN_BYTES];
+    memcpy(before, token, sizeof before);
     err = tsri_s3_read_list(tsri_s3_http_expat(s->http), (const char *)lane->reply.data, req->bytes,
                             fn, arg, token);
+    /* A server that passes over the token would be asked for its first page for ever. */
+    if (err >= 0 && token[0] && strcmp(token, before) == 0)
+        err = tsri_fail(TSR_ECORRUPT, "s3: listing does not continue");
     if (err < 0) atomic_fetch_add(&s->errors, 1);
     return err;
 }

@@ -76,6 +76,25 @@ TEST(a_list_that_fails_forgets_nothing)
     s3_kit_close(&kit);
 }
 
+/* Some servers pass over the token of the next page. */
+TEST(a_list_that_does_not_go_on_is_given_up)
+{
+    struct s3_kit kit = {.setup = {.timeout_ms = 2000}};
+    atomic_store(&stub.page_names, 7);
+    s3_stub_fail(&stub, S3_SAME_LIST, 0, 0);
+    uint64_t lists = atomic_load(&stub.n_list);
+    CHECK_INT(s3_kit_open(&kit, stub.endpoint), 0);
+    struct tsri_s3 *s = (struct tsri_s3 *)kit.tier;
+    for (int i = 0; i < 200 && atomic_load(&s->errors) == 0; i++)
+        usleep(10000);
+    CHECK(atomic_load(&s->errors) > 0);
+    CHECK_INT(atomic_load(&stub.n_list) - lists, 2);
+    CHECK_INT(atomic_load(&s->n_listings), 0);
+    s3_stub_heal(&stub);
+    atomic_store(&stub.page_names, 0);
+    s3_kit_close(&kit);
+}
+
 TEST(a_server_that_is_down_is_asked_in_the_background_and_said_once)
 {
     struct s3_kit kit = {.setup = {.timeout_ms = 300}};
@@ -123,6 +142,7 @@ int main(void)
     RUN(after_a_restart_the_list_tells_what_is_there);
     RUN(a_list_is_repeated_and_forgets_what_has_gone);
     RUN(a_list_that_fails_forgets_nothing);
+    RUN(a_list_that_does_not_go_on_is_given_up);
     RUN(a_server_that_is_down_is_asked_in_the_background_and_said_once);
     RUN(closing_does_not_wait_for_a_server_that_is_silent);
     s3_stub_fini(&stub);

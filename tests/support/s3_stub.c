@@ -208,7 +208,8 @@ static bool list(const struct link *l, const struct request *r)
     struct s3_stub *s = l->stub;
     char *text = malloc((size_t)1 << 20);
     const char *token = strstr(r->query, "continuation-token=");
-    int first = token ? atoi(token + strlen("continuation-token=")) : 0;
+    bool again = atomic_load(&s->fault) == S3_SAME_LIST;
+    int first = token && !again ? atoi(token + strlen("continuation-token=")) : 0;
     int n_max = atomic_load(&s->page_names) ? atomic_load(&s->page_names) : 1000, n = 0, i;
     size_t at = (size_t)sprintf(text, "<?xml version=\"1.0\"?>\n<ListBucketResult>");
     pthread_mutex_lock(&s->lock);

@@ -23,6 +23,7 @@ enum s3_fault {
     S3_REPLACED,    /* another object each time: its ETag differs */
     S3_LATE_ERROR,  /* 200, and an error in the body (of an upload's end) */
     S3_BAD_LIST,    /* a list that breaks off, well within HTTP */
+    S3_SAME_LIST,   /* the first page of a list again and again */
 };
 
 #define S3_STUB_OBJECTS 256
