@@ -529,6 +529,13 @@ void tsri_link_end(struct tsri_answer *answer)
     pthread_mutex_unlock(&l->lock);
 }
 
+void tsri_link_drop(struct tsri_link *l, uint64_t session, const char *why)
+{
+    pthread_mutex_lock(&l->lock);
+    if (l->state == OPEN && l->session == session) give_up(l, why);
+    pthread_mutex_unlock(&l->lock);
+}
+
 uint64_t tsri_link_session(struct tsri_link *l)
 {
     pthread_mutex_lock(&l->lock);

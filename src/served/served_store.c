@@ -122,6 +122,8 @@ static int open_put(struct tsri_seat *seat, uint64_t session, const struct tsr_s
         *n_blocks = a->reply.n_blocks;
     }
     tsri_link_end(a);
+    /* Nobody would abort a put whose number comes late: it ends with its session. */
+    if (e == TSR_ETIME) tsri_link_drop(seat->link, session, "no response to a store");
     return e < 0 ? e : 0;
 }
 

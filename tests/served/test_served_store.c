@@ -2,6 +2,7 @@
  * longer than it, layer by layer, in any view; and the ones that do not come to an end. */
 #include "served/served.h"
 
+#include "support/lying_server.h"
 #include "support/served_kit.h"
 #include "support/test.h"
 
@@ -287,6 +288,50 @@ TEST(rows_of_a_store_that_timed_out_are_not_overwritten_by_the_next)
     served_end(&s);
 }
 
+/* A server that takes its time to open a put. */
+static void answer_late(struct lying_server *s, struct tsri_reply *r)
+{
+    struct kit *k = s->arg;
+    if (r->type == TSRI_WIRE_PUT_OPEN) {
+        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+        r->n_blocks = 1;
+    } else if (r->type == TSRI_WIRE_SPACE_OPEN) {
+        const struct tsri_shape *shape = &k->space->shape;
+        r->space = (struct tsri_wire_space){.n_layers = shape->n_layers,
+                                            .n_planes = shape->n_planes,
+                                            .row_bytes = {shape->row_bytes[0], shape->row_bytes[1]},
+                                            .cell_tokens = shape->cell_tokens,
+                                            .page_bytes = 1 << 16};
+        memcpy(r->space.fingerprint, k->space->fingerprint, 16);
+    }
+}
+
+/* Its number comes too late for anybody to abort it, and it would hold pages of the server as long
+ * as the session lasts. */
+TEST(a_put_that_was_opened_too_late_ends_with_its_session)
+{
+    struct kit k;
+    struct lying_server s = {.answer = answer_late, .arg = &k};
+    lying_server_open(&s);
+    served_kit_open(&k, s.path, (const char *const[]){"server_patience", "100", NULL});
+    struct tsri_link *link = tsri_client_seat(k.client)->link;
+    uint64_t session = tsri_link_session(link);
+    uint32_t *tokens = kit_tokens(1, 16);
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = k.space,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .tokens = tokens,
+                                   .n_tokens = 16};
+    struct tsr_put *put;
+    CHECK(session != 0);
+    CHECK_INT(tsr_put_open(&put, k.client, &store), TSR_ETIME);
+    CHECK_INT(tsri_link_await(link, tsri_now_ns() + 5000000000u), 0);
+    CHECK(tsri_link_session(link) != session);
+    free(tokens);
+    kit_close(&k);
+    lying_server_close(&s);
+}
+
 int main(void)
 {
     RUN(a_store_larger_than_the_staging_area_goes_in_pieces);
@@ -298,5 +343,6 @@ int main(void)
     RUN(what_a_store_cost_reaches_the_policy_of_the_server);
     RUN(a_store_may_run_in_the_background);
     RUN(rows_of_a_store_that_timed_out_are_not_overwritten_by_the_next);
+    RUN(a_put_that_was_opened_too_late_ends_with_its_session);
     return test_end();
 }
