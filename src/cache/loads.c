@@ -65,14 +65,20 @@ static void copy(const struct tsri_source_range *r, struct part *part, uint32_t 
     part->n_ready = layer + n;
 }
 
-/* Tells how many layers every range that can still be had has, and which cannot. */
+/* Written only when it changes: a caller that was told of a layer may be reading it. */
+static void set_result(struct tsr_load_desc *load, int result)
+{
+    if (load->result != result) load->result = result;
+}
+
+/* Reports how many layers all ranges that have not failed have, and which ranges have. */
 static void tell_layers(struct load *x)
 {
     uint32_t ready = x->n_layers;
     if (!x->loader->layer_done || x->lost) return;
     for (uint32_t i = 0; i < x->source.n; i++) {
         const struct part *part = &x->parts[i];
-        x->loader->loads[i].result = x->source.ranges[i].result;
+        set_result(&x->loader->loads[i], x->source.ranges[i].result);
         if (x->source.ranges[i].result == 0 && part->n_ready < part->n_layers)
             ready = tsri_min_u32(ready, part->n_ready);
     }
@@ -125,7 +131,7 @@ static int finish(struct load *x)
     for (uint32_t i = 0; i < x->source.n; i++) {
         const struct tsri_source_range *r = &x->source.ranges[i];
         struct tsr_load_desc *load = &x->loader->loads[i];
-        load->result = r->result ? r->result : x->lost ? TSR_ENOENT : 0;
+        set_result(load, r->result ? r->result : x->lost ? TSR_ENOENT : 0);
         if (load->result) continue;
         tell_entry(load, r);
         const struct tsri_shape *shape = &load->space->shape;
