@@ -16,9 +16,9 @@ struct load {
     struct tsri_loader *loader;
     struct tsri_source source;
     struct part *parts; /* [n] */
-    uint32_t n_layers,
-        n_told; /* the most any range has; and those that layer_done was called for */
-    bool lost;  /* a server has taken back what was being copied */
+    uint32_t n_layers;  /* the most any range has */
+    uint32_t n_told;    /* those that layer_done was called for */
+    bool lost;          /* a server has taken back what was being copied */
 };
 
 /* ---- before anything is done ---- */

@@ -1,8 +1,7 @@
 /* losses.c - what was stored and could not be kept, counted; and what each thread knows of it. A
- * flush answers for what its caller stored, whoever asked first: so every thread that asks is told
- * of every loss, once; one whose first store comes after a
- * loss need not hear of it, unless no other thread has: those who stored may have ended, and a loss
- * is never told to none.
+ * flush answers for what its caller stored, whoever asked first: every thread that asks is told of
+ * every loss, once. A thread whose first store comes after a loss hears of it only if no thread has:
+ * those who stored may have ended, and every loss is told to someone.
  *
  * A thread remembers for itself how much it was told, for a few caches. Of one that it may have
  * forgotten it is told everything again: never too little. */
