@@ -30,7 +30,7 @@ static bool work_init(struct work *w, const char *device)
         tsri_free(scores);
         return false;
     }
-    must(tsri_stream_open(&w->stream, w->device, NULL));
+    must(tsri_stream_open(&w->stream, w->device, NULL, 0));
     must(tsri_device_alloc(w->device, &p[0], N_TOKENS * sizeof *w->scores));
     must(tsri_device_alloc(w->device, &p[1], N_TOP * sizeof *w->top));
     w->scores = p[0];

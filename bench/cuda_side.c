@@ -26,7 +26,7 @@ int gpu_open(struct gpu **out, void *stream)
     struct tsr_batch_limits limits = {
         .runs = RUNS_MAX, .tokens = 32768, .cells = 1024, .plane_pointers = 1024 * 64};
     int e = tsri_device_open(&k->device, "cuda", &config);
-    if (e == 0) e = tsri_stream_open(&k->stream, k->device, stream);
+    if (e == 0) e = tsri_stream_open(&k->stream, k->device, stream, 0);
     if (e == 0) e = tsri_batch_open(&k->batch, k->device, &limits);
     k->rope = (struct tsr_rope){
         .size = sizeof k->rope, .pairing = TSR_ROPE_NEOX, .dims = 128, .theta = 500000};

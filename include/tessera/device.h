@@ -29,13 +29,17 @@
 extern "C" {
 #endif
 
-#define TSR_DEVICE_ABI 1u
+#define TSR_DEVICE_ABI 2u
 
 enum tsr_device_caps {
     TSR_DEVICE_ASYNC = 1,      /* operations return when they are queued on their stream */
     TSR_DEVICE_SEPARATE = 2,   /* alloc() gives memory that the host cannot touch */
     TSR_DEVICE_NEEDS_LOCK = 4, /* cells must be page-locked or registered, or in device memory */
     TSR_DEVICE_OWN_ANGLES = 8  /* makes its tables of cos and sin itself, from freq and deltas */
+};
+
+enum tsr_stream_flags {
+    TSR_STREAM_LOW = 1 /* gives way: its kernels start when streams without it leave room */
 };
 
 /* Where a pointer points to. */
@@ -235,9 +239,11 @@ struct tsr_device_ops {
     void (*host_unregister)(struct tsr_device *d, void *p);
 
     /* (optional, all three) A queue of operations that run in order; native is the engine's own (a
-     * cudaStream_t) or NULL for a new one. Defaults to one queue that is always empty: every
+     * cudaStream_t) or NULL for a new one, with flags of enum tsr_stream_flags: wishes that a device
+     * may ignore, as it does with an engine's own. Defaults to one queue that is always empty: every
      * operation is done when it returns. Required with TSR_DEVICE_ASYNC. */
-    int (*stream_open)(struct tsr_device *d, struct tsr_device_stream **out, void *native);
+    int (*stream_open)(struct tsr_device *d, struct tsr_device_stream **out, void *native,
+                       uint32_t flags);
     void (*stream_close)(struct tsr_device *d, struct tsr_device_stream *s);
     int (*stream_sync)(struct tsr_device *d, struct tsr_device_stream *s);
     /* (optional, all) A mark in a stream. record sets it after what is queued; wait makes another
@@ -284,7 +290,7 @@ struct tsr_device_ops {
     /* (optional) Defaults to TSR_EUNSUP. */
     int (*top_k)(struct tsr_device *d, struct tsr_device_stream *s, const struct tsr_top_k *t);
 
-    /* Members above belong to abi 1; append below, never reorder. */
+    /* Members above belong to abi 2; append below, never reorder. */
 };
 
 #ifdef __cplusplus

@@ -68,7 +68,7 @@ static int side_init(struct side *s, struct tsr_kvpool *p, const struct tsr_kvpo
     int e = tsri_device_host_alloc(p->device, &s->staging, bytes);
     /* On the engine's own queue: behind what it has computed, before what it computes next. Without
      * one that is the device's default queue; a queue made here would be ordered with nothing. */
-    if (!e && d->stream) e = tsri_stream_open(&s->stream, p->device, d->stream);
+    if (!e && d->stream) e = tsri_stream_open(&s->stream, p->device, d->stream, 0);
     struct tsri_kvmem_desc mem = {.device = p->device,
                                   .stream = s->stream,
                                   .layout = d->layout,

@@ -40,7 +40,7 @@ int tsri_lane_init(struct tsri_lane *lane, struct tsr_worker *w, const char *nam
     void *staging = NULL;
     int e = tsri_device_host_alloc(w->device, &staging, lane->staging_bytes);
     lane->staging = staging;
-    if (!e) e = tsri_stream_open(&lane->stream, w->device, NULL);
+    if (!e) e = tsri_stream_open(&lane->stream, w->device, NULL, 0);
     lane->slots = tsri_alloc((size_t)TSRI_LANE_RUNS * t->chunk_tokens, sizeof *lane->slots);
     if (!e && !lane->slots) e = TSR_ENOMEM;
     for (uint32_t g = 0; !e && g < t->n_groups; g++) {

@@ -18,7 +18,7 @@ static int open_device(struct tsr_worker *w, const struct tsr_worker_desc *d)
         .size = sizeof config, .ordinal = d->device_number, .n_threads = d->n_threads};
     int e = tsri_device_open(&w->device, d->device ? d->device : "cpu", &config);
     if (!e) e = tsri_event_open(&w->written, w->device);
-    if (!e && d->stream) e = tsri_stream_open(&w->engine_stream, w->device, d->stream);
+    if (!e && d->stream) e = tsri_stream_open(&w->engine_stream, w->device, d->stream, 0);
     return e;
 }
 

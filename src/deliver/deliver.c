@@ -54,8 +54,8 @@ static int open_device(struct tsr_delivery *d, const struct tsr_delivery_desc *d
     if (e) return e;
     if (!d->device) d->device = d->own_device;
     e = tsri_batch_open(&d->batch, d->device, &d->limits);
-    if (!e) e = tsri_stream_open(&d->stream, d->device, desc->stream);
-    if (!e && desc->compute) e = tsri_stream_open(&d->compute, d->device, desc->compute);
+    if (!e) e = tsri_stream_open(&d->stream, d->device, desc->stream, 0);
+    if (!e && desc->compute) e = tsri_stream_open(&d->compute, d->device, desc->compute, 0);
     if (!e) e = tsri_event_open(&d->before, d->device);
     for (uint32_t i = 0; i < d->layout.n_layers && !e; i++)
         e = tsri_event_open(&d->events[i], d->device);

@@ -128,7 +128,20 @@ static void cuda_host_unregister(struct tsr_device *d, void *p)
 
 /* ---- streams and events ---- */
 
-static int cuda_stream_open(struct tsr_device *d, struct tsr_device_stream **out, void *native)
+/* On current devices the lowest priority is also the default, which most engines use: a stream
+ * cannot have less than they have. It gives way to streams that asked for more. What keeps saves out
+ * of an engine's way everywhere is that copy engines move their bytes. */
+static cudaError_t new_stream(cudaStream_t *out, uint32_t flags)
+{
+    int lowest = 0, highest = 0;
+    cudaError_t e = cudaSuccess;
+    if (flags & TSR_STREAM_LOW) e = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
+    if (e != cudaSuccess) return e;
+    return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, lowest);
+}
+
+static int cuda_stream_open(struct tsr_device *d, struct tsr_device_stream **out, void *native,
+                            uint32_t flags)
 {
     int err = tsri_cuda_enter(d);
     if (err) return err;
@@ -136,8 +149,7 @@ static int cuda_stream_open(struct tsr_device *d, struct tsr_device_stream **out
     if (!s) return d->fail(TSR_ENOMEM, "cuda: out of memory");
     s->native = (cudaStream_t)native;
     s->owned = !native;
-    cudaError_t e =
-        native ? cudaSuccess : cudaStreamCreateWithFlags(&s->native, cudaStreamNonBlocking);
+    cudaError_t e = native ? cudaSuccess : new_stream(&s->native, flags);
     if (e != cudaSuccess) {
         free(s);
         return tsri_cuda_failed(d, e, "cannot create a stream");

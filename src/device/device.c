@@ -46,11 +46,14 @@ static int load(struct tsri_device *d, const char *name, const char *path)
     return 0;
 }
 
+/* In abi 1 stream_open had no flags. */
+#define ABI_MIN 2u
+
 static int check_table(const struct tsr_device_ops *ops, const char *name)
 {
-    if (ops->abi == 0 || ops->abi > TSR_DEVICE_ABI)
-        return tsri_fail(TSR_EVERSION, "device %s: abi %u, this library knows up to %u", name,
-                         ops->abi, TSR_DEVICE_ABI);
+    if (ops->abi < ABI_MIN || ops->abi > TSR_DEVICE_ABI)
+        return tsri_fail(TSR_EVERSION, "device %s: abi %u, this library knows %u to %u", name,
+                         ops->abi, ABI_MIN, TSR_DEVICE_ABI);
     bool streams = ops->stream_open && ops->stream_close && ops->stream_sync;
     bool events = ops->event_open && ops->event_close && ops->event_record && ops->event_wait &&
                   ops->event_sync;
@@ -172,10 +175,11 @@ void tsri_device_host_unregister(struct tsri_device *d, void *p)
 
 /* ---- streams and events: without them everything is done when it returns ---- */
 
-int tsri_stream_open(struct tsr_device_stream **out, struct tsri_device *d, void *native)
+int tsri_stream_open(struct tsr_device_stream **out, struct tsri_device *d, void *native,
+                     uint32_t flags)
 {
     *out = NULL;
-    return d->ops->stream_open ? d->ops->stream_open(d->impl, out, native) : 0;
+    return d->ops->stream_open ? d->ops->stream_open(d->impl, out, native, flags) : 0;
 }
 
 void tsri_stream_close(struct tsri_device *d, struct tsr_device_stream *s)

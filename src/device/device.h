@@ -45,7 +45,8 @@ TSR_MUST int tsri_device_host_register(struct tsri_device *d, void *p, size_t by
 void tsri_device_host_unregister(struct tsri_device *d, void *p);
 
 /* On a device without streams and events these succeed and give NULL handles. */
-TSR_MUST int tsri_stream_open(struct tsr_device_stream **out, struct tsri_device *d, void *native);
+TSR_MUST int tsri_stream_open(struct tsr_device_stream **out, struct tsri_device *d, void *native,
+                              uint32_t flags);
 void tsri_stream_close(struct tsri_device *d, struct tsr_device_stream *s);
 TSR_MUST int tsri_stream_sync(struct tsri_device *d, struct tsr_device_stream *s);
 TSR_MUST int tsri_event_open(struct tsr_device_event **out, struct tsri_device *d);

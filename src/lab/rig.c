@@ -170,7 +170,7 @@ static int make_all(struct tsri_rig *r, const struct tsri_rig_desc *s)
     bool apart = tsri_device_caps(r->device) & TSR_DEVICE_SEPARATE;
     uint32_t engine = apart ? TSR_MEMORY_DEVICE : TSR_MEMORY_HOST;
     uint32_t cells = !apart ? TSR_MEMORY_HOST : s->near ? TSR_MEMORY_DEVICE : TSR_MEMORY_LOCKED;
-    int e = tsri_stream_open(&r->stream, r->device, NULL);
+    int e = tsri_stream_open(&r->stream, r->device, NULL, 0);
     if (e) return e;
     r->has_stream = true;
     e = make_engine(r, s, engine);

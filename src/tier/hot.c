@@ -403,7 +403,7 @@ static int hot_open(struct tsr_tier **out, const struct tsr_tier_desc *desc)
     pthread_mutex_init(&h->lock, NULL);
     pthread_mutex_init(&h->copying, NULL);
     void *memory = NULL;
-    int e = tsri_stream_open(&h->stream, h->device, NULL);
+    int e = tsri_stream_open(&h->stream, h->device, NULL, 0);
     if (!e) e = tsri_device_alloc(h->device, &memory, (size_t)h->stats.bytes_max);
     if (e && h->stream) tsri_stream_close(h->device, h->stream);
     h->memory = memory;

@@ -130,8 +130,9 @@ const struct tsr_device_ops tsr_device_least = {
     .scatter = least_scatter,
 };
 
-/* Tables that must be refused: from a later abi, and without a member. */
-extern TSR_API const struct tsr_device_ops tsr_device_later, tsr_device_torn;
+/* Tables that must be refused: of another abi, and without a member. */
+extern TSR_API const struct tsr_device_ops tsr_device_later, tsr_device_earlier, tsr_device_torn;
 const struct tsr_device_ops tsr_device_later = {.abi = TSR_DEVICE_ABI + 1, .name = "later"};
+const struct tsr_device_ops tsr_device_earlier = {.abi = 1, .name = "earlier"};
 const struct tsr_device_ops tsr_device_torn = {
     .abi = TSR_DEVICE_ABI, .name = "torn", .open = least_open, .close = least_close};

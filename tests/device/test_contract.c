@@ -360,7 +360,7 @@ TEST(a_batch_may_be_set_again_on_another_stream)
         struct twin *t = &s.twins[i];
         struct tsr_device_stream *streams[2];
         for (int k = 0; k < 2; k++) {
-            CHECK_INT(tsri_stream_open(&streams[k], t->device, NULL), 0);
+            CHECK_INT(tsri_stream_open(&streams[k], t->device, NULL, 0), 0);
             scene_set(&s, t, streams[k], deltas[k]);
             CHECK_INT(tsri_batch_scatter(t->batch, (uint32_t)k, 1), 0);
         }
@@ -506,7 +506,7 @@ TEST(streams_and_events_order_work)
 {
     struct tsr_device_stream *s;
     struct tsr_device_event *e;
-    CHECK_INT(tsri_stream_open(&s, subject, NULL), 0);
+    CHECK_INT(tsri_stream_open(&s, subject, NULL, TSR_STREAM_LOW), 0);
     CHECK_INT(tsri_event_open(&e, subject), 0);
     void *a, *b;
     CHECK_INT(tsri_device_host_alloc(subject, &a, 4096), 0);
