@@ -11,6 +11,7 @@
 #include "deliver/deliver.h"
 #include "cache/clients.h"
 #include "cache/puts.h"
+#include "deliver/steps.h"
 
 #define RANGES_DEFAULT 256u
 #define TOKENS_DEFAULT 32768u
@@ -260,43 +261,56 @@ static int queue(struct tsr_delivery *d, uint32_t layer)
     return e;
 }
 
-static int set_batch(struct tsr_delivery *d, bool turns, uint32_t freq_set)
-{
-    struct tsri_batch_desc desc = {.direction = TSRI_BATCH_SCATTER,
-                                   .n_runs = d->n_runs,
-                                   .layout = &d->layout,
-                                   .runs = d->runs,
-                                   .rope = turns ? &d->rope : NULL,
-                                   .freq_set = freq_set};
-    int e = d->n_runs ? follow_compute(d) : 0;
-    if (!e && d->n_runs) e = tsri_batch_set(d->batch, d->stream, &desc);
-    if (!e && d->n_runs && tsri_device_caps(d->device) & TSR_DEVICE_ASYNC)
-        e = queue(d, d->layout.n_layers - 1);
-    return e;
-}
-
-int tsr_delivery_start(struct tsr_delivery *d, struct tsr_delivery_range *ranges, uint32_t n,
-                       uint32_t freq_set)
+int tsri_delivery_prepare(struct tsr_delivery *d, struct tsr_delivery_range *ranges, uint32_t n,
+                          uint32_t freq_set)
 {
     if (!d) return tsri_fail(TSR_EINVAL, "delivery: NULL");
     if (tsri_forked(d->c)) return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
-    int e = give_up(d);
-    if (e == TSR_ENOENT) e = 0; /* what was given up would have been lost: nobody asks for it */
+    int e = tsri_delivery_drop(d);
     if (!e) e = check_ranges(d, ranges, n);
     if (e || n == 0) return e;
     d->source.n = n;
     e = tsri_source_open(&d->source) ? tsri_source_fetch(&d->source, NULL) : 0;
     if (!e) e = tsri_lent_lock(d);
-    if (!e) {
-        bool turns = make_runs(d, ranges, freq_set);
-        e = set_batch(d, turns, freq_set);
-    }
     if (e) {
         (void)give_up(d);
         return e;
     }
+    d->turns = make_runs(d, ranges, freq_set);
+    d->freq_set = freq_set;
     count(d, ranges);
     return (int)d->n_runs;
+}
+
+int tsri_delivery_begin(struct tsr_delivery *d, struct tsr_device_event *after)
+{
+    if (!d->n_runs) return 0;
+    struct tsri_batch_desc desc = {.direction = TSRI_BATCH_SCATTER,
+                                   .n_runs = d->n_runs,
+                                   .layout = &d->layout,
+                                   .runs = d->runs,
+                                   .rope = d->turns ? &d->rope : NULL,
+                                   .freq_set = d->freq_set};
+    int e = after ? tsri_event_wait(d->device, after, d->stream) : follow_compute(d);
+    if (!e) e = tsri_batch_set(d->batch, d->stream, &desc);
+    if (!e && tsri_device_caps(d->device) & TSR_DEVICE_ASYNC) e = queue(d, d->layout.n_layers - 1);
+    return e;
+}
+
+int tsri_delivery_drop(struct tsr_delivery *d)
+{
+    int e = give_up(d);
+    return e == TSR_ENOENT ? 0 : e; /* would have been lost: not asked for any more */
+}
+
+int tsr_delivery_start(struct tsr_delivery *d, struct tsr_delivery_range *ranges, uint32_t n,
+                       uint32_t freq_set)
+{
+    int n_runs = tsri_delivery_prepare(d, ranges, n, freq_set);
+    int e = n_runs > 0 ? tsri_delivery_begin(d, NULL) : 0;
+    if (!e) return n_runs;
+    (void)give_up(d);
+    return e;
 }
 
 /* ---- waiting ---- */

@@ -35,6 +35,8 @@ struct tsr_delivery {
     struct tsr_kv_run *runs;                    /* [limits.runs] */
     void **planes;                              /* [limits.plane_pointers] */
     uint32_t n_runs, n_planes;
+    bool turns; /* some of the runs */
+    uint32_t freq_set;
     uint32_t n_queued;           /* layers */
     struct tsri_mapping *locked; /* of a server, page-locked for the device; or NULL */
 };

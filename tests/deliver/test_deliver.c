@@ -1,5 +1,6 @@
 /* Ranges delivered into an engine's memory on a device, layer by layer, and collected from it
  * again; what is refused. On every known device that is here. */
+#include "deliver/steps.h"
 #include "support/deliver_kit.h"
 
 #include <sys/wait.h>
@@ -85,6 +86,32 @@ TEST(finish_brings_the_layers_that_nobody_waited_for)
     CHECK_INT(tsr_delivery_finish(r.delivery), 0);
     CHECK(same_images(&r));
     CHECK_INT(tsr_delivery_finish(r.delivery), 0); /* nothing is started */
+    rig_close(&r);
+}
+
+/* Nothing is written before begin; what is dropped before it never is, and is not pinned either
+ * (rig_close counts). */
+TEST(what_is_prepared_and_dropped_is_never_written)
+{
+    struct rig r;
+    static struct ask a;
+    rig_open(&r, "0", false);
+    ask_for(&r, &a, 3);
+    forget_engines(&r);
+    CHECK_INT(tsri_delivery_prepare(r.delivery, &a.want, 1, 0), 1);
+    CHECK(same_images(&r));
+    CHECK_INT(tsri_delivery_drop(r.delivery), 0);
+    CHECK_INT(tsr_delivery_finish(r.delivery), 0);
+    CHECK(same_images(&r));
+    CHECK_INT(tsri_delivery_prepare(r.delivery, &a.want, 1, 0), 1);
+    struct tsr_device_event *event;
+    CHECK_INT(tsri_event_open(&event, r.kit.cache->device), 0);
+    CHECK_INT(tsri_event_record(r.kit.cache->device, event, NULL), 0);
+    CHECK_INT(tsri_delivery_begin(r.delivery, event), 0);
+    CHECK_INT(tsr_delivery_finish(r.delivery), 0);
+    expect(&r, r.tokens, SEGMENT, 3);
+    CHECK(same_images(&r));
+    tsri_event_close(r.kit.cache->device, event);
     rig_close(&r);
 }
 
@@ -454,6 +481,7 @@ static void run_all(void)
     RUN(a_part_of_a_match_arrives_and_nothing_else_is_written);
     RUN(the_engines_stream_waits_for_a_layer_and_the_caller_does_not);
     RUN(finish_brings_the_layers_that_nobody_waited_for);
+    RUN(what_is_prepared_and_dropped_is_never_written);
     RUN(a_device_that_fails_on_the_way_is_told_and_lets_go);
     RUN(prefix_blocks_are_delivered_without_turning);
     RUN(a_segment_is_collected_from_the_engines_slots);
