@@ -1,6 +1,6 @@
 /* deliver.c - matched ranges into an engine's memory on the cache's device, turned to their new
- * positions on the way: what tsr_client_load is for callers with plain memory; and the way back,
- * for puts. All ranges of a start are one batch, moved layer by layer.
+ * positions on the way: what tsr_client_load is for callers with plain memory. The way back is in
+ * collect.c. All ranges of a start are one batch, moved layer by layer.
  *
  * A device that queues gets all layers at once, with an event behind each step, so that the
  * engine's stream can wait for a layer without anybody waiting for the stream. A device that does
@@ -10,7 +10,6 @@
  * before a byte is queued. */
 #include "deliver/deliver.h"
 #include "cache/clients.h"
-#include "cache/puts.h"
 #include "deliver/steps.h"
 
 #define RANGES_DEFAULT 256u
@@ -235,8 +234,7 @@ static void count(const struct tsr_delivery *d, const struct tsr_delivery_range 
                    n_tokens * tsri_shape_token_bytes(&d->space->shape));
 }
 
-/* The stream goes on behind what the engine has queued so far. */
-static int follow_compute(struct tsr_delivery *d)
+int tsri_delivery_follow(struct tsr_delivery *d)
 {
     if (!d->compute) return 0;
     int e = tsri_event_record(d->device, d->before, d->compute);
@@ -291,7 +289,7 @@ int tsri_delivery_begin(struct tsr_delivery *d, struct tsr_device_event *after)
                                    .runs = d->runs,
                                    .rope = d->turns ? &d->rope : NULL,
                                    .freq_set = d->freq_set};
-    int e = after ? tsri_event_wait(d->device, after, d->stream) : follow_compute(d);
+    int e = after ? tsri_event_wait(d->device, after, d->stream) : tsri_delivery_follow(d);
     if (!e) e = tsri_batch_set(d->batch, d->stream, &desc);
     if (!e && tsri_device_caps(d->device) & TSR_DEVICE_ASYNC) e = queue(d, d->layout.n_layers - 1);
     return e;
@@ -315,7 +313,7 @@ int tsr_delivery_start(struct tsr_delivery *d, struct tsr_delivery_range *ranges
 
 /* ---- waiting ---- */
 
-static int check_started(const struct tsr_delivery *d)
+int tsri_delivery_check(const struct tsr_delivery *d)
 {
     if (!d) return tsri_fail(TSR_EINVAL, "delivery: NULL");
     if (tsri_forked(d->c)) return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
@@ -324,7 +322,7 @@ static int check_started(const struct tsr_delivery *d)
 
 int tsr_delivery_wait_layer(struct tsr_delivery *d, uint32_t layer)
 {
-    int e = check_started(d);
+    int e = tsri_delivery_check(d);
     if (e) return e;
     if (layer >= d->layout.n_layers)
         return tsri_fail(TSR_EINVAL, "delivery: layer %u of %u", layer, d->layout.n_layers);
@@ -339,88 +337,11 @@ int tsr_delivery_wait_layer(struct tsr_delivery *d, uint32_t layer)
 
 int tsr_delivery_finish(struct tsr_delivery *d)
 {
-    int e = check_started(d);
+    int e = tsri_delivery_check(d);
     if (e) return e;
     if (d->n_runs) e = queue(d, d->layout.n_layers - 1);
     int waited = give_up(d);
     return e ? e : waited;
-}
-
-/* ---- the other way ---- */
-
-/* Everything that can be wrong with any of the put's chunks. */
-static int check_collect(const struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
-                         uint32_t n)
-{
-    if (tsri_client_cache(((const struct tsri_put_base *)put)->client) != d->c ||
-        tsri_put_space(put) != d->space)
-        return tsri_fail(TSR_ESPACE, "collect: the put belongs to another space");
-    if (n != tsri_put_n_tokens(put))
-        return tsri_fail(TSR_EINVAL, "collect: %u slots for %u tokens", n, tsri_put_n_tokens(put));
-    for (uint32_t i = 0; i < tsri_put_n_blocks(put); i++) {
-        struct tsri_put_block b = tsri_put_block(put, i);
-        if (b.n_tokens > d->limits.tokens)
-            return tsri_fail(TSR_ERANGE, "collect: a chunk has %u tokens, tokens_max is %u",
-                             b.n_tokens, d->limits.tokens);
-        int e = tsri_slots_check(slots + b.offset, b.n_tokens, d->layout.n_slots, NULL);
-        if (e) return e;
-        for (uint32_t k = 0; k < b.n_tokens; k++)
-            if (slots[b.offset + k] < 0)
-                return tsri_fail(TSR_EINVAL, "collect: token %u has no slot", b.offset + k);
-    }
-    return 0;
-}
-
-/* Chunks from `first` on, as many as fit in one batch; returns how many, or an error. */
-static int collect_some(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
-                        uint32_t first)
-{
-    uint32_t n_blocks = tsri_put_n_blocks(put), n_tokens = 0, n_planes = 0, n = 0;
-    for (; first + n < n_blocks && n < d->limits.runs; n++) {
-        struct tsri_put_block b = tsri_put_block(put, first + n);
-        struct tsri_source_range *s = &d->source.ranges[n];
-        if (b.n_tokens > d->limits.tokens - n_tokens) break;
-        tsri_source_filling(&d->source, s, d->space, b.id);
-        (void)tsri_source_cells(s, d->planes + n_planes, &d->cells[n]);
-        d->cells[n].int8 = d->int8;
-        d->runs[n] = (struct tsr_kv_run){
-            .cells = &d->cells[n], .slots = slots + b.offset, .n_tokens = b.n_tokens};
-        n_planes += (uint32_t)tsri_source_n_planes(s);
-        n_tokens += b.n_tokens;
-    }
-    struct tsri_batch_desc desc = {
-        .direction = TSRI_BATCH_GATHER, .n_runs = n, .layout = &d->layout, .runs = d->runs};
-    int e = tsri_batch_set(d->batch, d->stream, &desc);
-    if (!e) e = tsri_batch_gather(d->batch, 0, 0);
-    int waited = tsri_stream_sync(d->device, d->stream);
-    if (!e) e = waited;
-    return e ? e : (int)n;
-}
-
-/* Into a put whose blocks are here. */
-static int collect(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots, uint32_t n)
-{
-    int e = check_collect(d, put, slots, n);
-    for (uint32_t i = 0; !e && i < tsri_put_n_blocks(put);) {
-        int done = collect_some(d, put, slots, i);
-        if (done < 0) e = done;
-        i += done < 0 ? 0 : (uint32_t)done;
-    }
-    if (!e) tsri_put_filled(put);
-    return e;
-}
-
-int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
-                         uint32_t n)
-{
-    int e = check_started(d);
-    if (e) return e;
-    if (!put || !slots) return tsri_fail(TSR_EINVAL, "collect: NULL");
-    if (d->source.n) return tsri_fail(TSR_EBUSY, "collect: finish the started delivery first");
-    e = follow_compute(d);
-    if (e) return e;
-    bool sent = ((const struct tsri_put_base *)put)->sent;
-    return sent ? tsri_lent_collect(d, put, slots, n) : collect(d, put, slots, n);
 }
 
 /* ---- what a start needs to know ---- */

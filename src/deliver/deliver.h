@@ -1,5 +1,5 @@
-/* deliver.h - what the parts of a delivery share: deliver.c moves what a source has (source.h), and
- * lent.c knows what is special about the memory of a server.
+/* deliver.h - what the parts of a delivery share: deliver.c moves what a source has (source.h),
+ * collect.c goes the other way, and lent.c knows what is special about the memory of a server.
  *
  * What a delivery has started is pinned until it is finished, because a device reads it later than
  * it is told to.
@@ -41,13 +41,17 @@ struct tsr_delivery {
     struct tsri_mapping *locked; /* of a server, page-locked for the device; or NULL */
 };
 
+/* ---- deliver.c ---- */
+
+/* Is it a delivery, and of this process? */
+TSR_MUST int tsri_delivery_check(const struct tsr_delivery *d);
+/* The stream goes on behind what the engine has queued so far. */
+TSR_MUST int tsri_delivery_follow(struct tsr_delivery *d);
+
 /* ---- lent.c: the memory of a server ---- */
 
 /* What the source has borrowed is page-locked for the device, if that needs it. */
 TSR_MUST int tsri_lent_lock(struct tsr_delivery *d);
 void tsri_lent_unlock(struct tsr_delivery *d);
-/* Fills a put of the server through memory that the device can write. */
-TSR_MUST int tsri_lent_collect(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
-                               uint32_t n);
 
 #endif
