@@ -3,6 +3,10 @@
  * The same pieces as the worker half has, without halves: every rank looks up for itself, and the
  * engine agrees on the length.
  *
+ * KV goes straight between slots and the cache's pages (deliver.h) when the cache has the pool's
+ * device. Chunks whose pages the device cannot reach yet, and all chunks of other caches, go through
+ * staging memory.
+ *
  * A write that is queued has copied everything but the KV. Until it is done its node has a lock,
  * which is a number in a table: the engine asks before it frees slots, or takes the nodes whose
  * writes have ended and undoes its own reference. */
@@ -10,7 +14,13 @@
 
 #define STAGING_BYTES ((uint64_t)64 << 20)
 #define WRITES_MAX 256u
-#define RANGES_MAX 64u
+#define STAGED_MAX 64u
+/* Of one delivery: enough that what lies between two of them does not count. */
+#define LOAD_TOKENS 65536u
+#define LOAD_CHUNKS 1024u
+/* Of one put: 2 ms of a bus, and no more of the cache than that is taken and not yet found. */
+#define PUT_BYTES ((uint64_t)128 << 20)
+#define PUT_CHUNKS 64u
 
 struct write {
     struct tsri_job job; /* first */
@@ -28,21 +38,27 @@ struct node {
     uint32_t n_locks; /* 0: free */
 };
 
-/* What one user at a time copies through. */
+/* One direction, for one user at a time. */
 struct side {
     pthread_mutex_t lock;
+    struct tsr_delivery *delivery; /* NULL: all of it goes through staging memory */
+    uint32_t chunks_max;           /* of one delivery */
     struct tsri_kvmem mem;
-    struct tsr_device_stream *stream;
     void *staging;
+    struct tsr_device_stream *stream; /* of what goes through staging memory */
+    struct tsr_device_stream *engine; /* NULL: the device's default queue */
+    struct tsr_device_event *behind;  /* what the engine has queued */
 };
 
 struct tsr_kvpool {
     struct tsr_cache *cache;
     struct tsr_client *client;
     struct tsr_space *space;
-    struct tsri_device *device;
+    struct tsri_device *device, *own_device; /* own: where the cache has another one, or none */
     uint32_t chunk_tokens, writes_max;
+    size_t chunk_bytes;
     struct side loading, storing;
+    struct tsr_delivery_range *ranges; /* [loading.chunks_max] */
     struct tsri_work *writer;
     pthread_mutex_t lock;
     pthread_cond_t idle;
@@ -60,15 +76,51 @@ static int no_pool(void)
 
 /* ---- open and close ---- */
 
+/* Also where neither has a device: both are the cpu's. */
+static bool same_device(const struct tsr_cache *cache, const struct tsr_kvpool_desc *d)
+{
+    const struct tsri_device *device = tsri_cache_device(cache);
+    const char *name = d->device ? d->device : "cpu";
+    if (!device) return strcmp(name, "cpu") == 0;
+    return strcmp(name, tsri_device_name(device)) == 0 &&
+           d->device_number == tsri_cache_options(cache)->device_number;
+}
+
+static int open_device(struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
+{
+    p->device = same_device(p->cache, d) ? tsri_cache_device(p->cache) : NULL;
+    if (p->device) return 0;
+    struct tsr_device_desc config = {
+        .size = sizeof config, .ordinal = d->device_number, .n_threads = d->n_threads};
+    int e = tsri_device_open(&p->own_device, d->device ? d->device : "cpu", &config);
+    p->device = p->own_device;
+    return e;
+}
+
+static void open_delivery(struct side *s, struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
+{
+    struct tsr_delivery_desc config = {.size = sizeof config,
+                                       .space = p->space,
+                                       .layout = &s->mem.layout,
+                                       .compute = d->stream,
+                                       .ranges_max = s->chunks_max,
+                                       .tokens_max = s->chunks_max * p->chunk_tokens};
+    if (!same_device(p->cache, d)) return;
+    if (tsr_delivery_open(&s->delivery, p->client, &config) != 0)
+        tsri_log(TSR_LOG_INFO, "kvpool: KV goes through staging memory: %s", tsr_errmsg());
+}
+
+/* Behind what the engine has computed and is still queued, and done when a call returns: a queue of
+ * our own that waits for the engine's. */
 static int side_init(struct side *s, struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
 {
-    uint64_t chunk = p->chunk_tokens * (uint64_t)tsr_space_token_bytes(p->space);
     uint64_t bytes = d->staging_bytes ? d->staging_bytes : STAGING_BYTES;
-    bytes = tsri_align_up(bytes > chunk ? bytes : chunk, 4096);
+    bytes = tsri_align_up(bytes > p->chunk_bytes ? bytes : p->chunk_bytes, 4096);
     int e = tsri_device_host_alloc(p->device, &s->staging, bytes);
-    /* On the engine's own queue: behind what it has computed, before what it computes next. Without
-     * one that is the device's default queue; a queue made here would be ordered with nothing. */
-    if (!e && d->stream) e = tsri_stream_open(&s->stream, p->device, d->stream, 0);
+    uint32_t flags = s == &p->storing ? TSR_STREAM_LOW : 0;
+    if (!e) e = tsri_stream_open(&s->stream, p->device, NULL, flags);
+    if (!e && d->stream) e = tsri_stream_open(&s->engine, p->device, d->stream, 0);
+    if (!e) e = tsri_event_open(&s->behind, p->device);
     struct tsri_kvmem_desc mem = {.device = p->device,
                                   .stream = s->stream,
                                   .layout = d->layout,
@@ -76,15 +128,26 @@ static int side_init(struct side *s, struct tsr_kvpool *p, const struct tsr_kvpo
                                   .run_tokens = p->chunk_tokens,
                                   .staging = s->staging,
                                   .staging_bytes = bytes};
-    return e ? e : tsri_kvmem_init(&s->mem, &mem);
+    if (!e) e = tsri_kvmem_init(&s->mem, &mem);
+    if (!e) open_delivery(s, p, d);
+    return e;
 }
 
 static void side_fini(struct side *s, struct tsr_kvpool *p)
 {
+    tsr_delivery_close(s->delivery);
     tsri_kvmem_fini(&s->mem);
+    if (s->behind) tsri_event_close(p->device, s->behind);
+    if (s->engine) tsri_stream_close(p->device, s->engine);
     if (s->stream) tsri_stream_close(p->device, s->stream);
     if (s->staging) tsri_device_host_free(p->device, s->staging);
     pthread_mutex_destroy(&s->lock);
+}
+
+static uint32_t chunks_within(uint64_t n, uint32_t max)
+{
+    if (n > max) return max;
+    return n ? (uint32_t)n : 1;
 }
 
 static int open_parts(struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
@@ -92,14 +155,16 @@ static int open_parts(struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
     int e = tsr_space_open(&p->space, p->cache, d->space);
     if (e) return e;
     p->chunk_tokens = tsri_space_block_tokens(p->space);
-    struct tsr_device_desc config = {
-        .size = sizeof config, .ordinal = d->device_number, .n_threads = d->n_threads};
-    e = tsri_device_open(&p->device, d->device ? d->device : "cpu", &config);
+    p->chunk_bytes = p->chunk_tokens * tsr_space_token_bytes(p->space);
+    p->loading.chunks_max = chunks_within(LOAD_TOKENS / p->chunk_tokens, LOAD_CHUNKS);
+    p->storing.chunks_max = chunks_within(PUT_BYTES / p->chunk_bytes, PUT_CHUNKS);
+    e = open_device(p, d);
     if (!e) e = tsr_client_open(&p->client, p->cache);
     if (!e) e = side_init(&p->loading, p, d);
     if (!e) e = side_init(&p->storing, p, d);
+    p->ranges = tsri_alloc(p->loading.chunks_max, sizeof *p->ranges);
     p->nodes = tsri_alloc(p->writes_max, sizeof *p->nodes);
-    if (!e && !p->nodes) e = TSR_ENOMEM;
+    if (!e && (!p->ranges || !p->nodes)) e = TSR_ENOMEM;
     return e ? e : tsri_work_open(&p->writer, "tsr-write", 1, p->writes_max);
 }
 
@@ -151,7 +216,8 @@ void tsr_kvpool_close(struct tsr_kvpool *p)
     side_fini(&p->storing, p);
     if (p->client) tsr_client_close(p->client);
     if (p->space) tsr_space_close(p->space);
-    tsri_device_close(p->device);
+    tsri_device_close(p->own_device);
+    tsri_free(p->ranges);
     tsri_free(p->nodes);
     pthread_cond_destroy(&p->idle);
     pthread_mutex_destroy(&p->lock);
@@ -227,42 +293,105 @@ int tsr_kvpool_release(struct tsr_kvpool *p, uint64_t lease)
     return p ? tsr_client_release(p->client, lease) : 0;
 }
 
+/* ---- behind the engine ---- */
+
+/* What goes through staging memory waits in its queue. */
+static int follow_engine(struct tsr_kvpool *p, struct side *s)
+{
+    int e = tsri_event_record(p->device, s->behind, s->engine);
+    return e ? e : tsri_event_wait(p->device, s->behind, s->stream);
+}
+
+/* A delivery follows the engine's queue itself, if it was given one. The default queue has no name
+ * that every device knows, so the caller waits. */
+static int await_default_queue(struct tsr_kvpool *p, struct side *s)
+{
+    if (s->engine) return 0;
+    int e = tsri_event_record(p->device, s->behind, NULL);
+    return e ? e : tsri_event_sync(p->device, s->behind);
+}
+
 /* ---- load ---- */
 
-/* Chunks [i, i + n) into the pool; returns how many, contiguously. */
-static uint32_t load_some(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
-                          const struct tsri_extras *extras, struct tsr_match *rows, uint32_t i,
-                          uint32_t n)
+/* What a load wants: chunks that rows were found for, in the order of the prompt. */
+struct pool_load {
+    const struct tsr_slots_desc *x;
+    const struct tsr_match *rows;
+    struct tsr_prompt prompt;
+};
+
+static const int64_t *chunk_slots(const struct tsr_kvpool *p, const struct pool_load *w, uint32_t i)
 {
-    struct tsr_load_desc loads[RANGES_MAX];
-    struct tsri_kvmem_run runs[RANGES_MAX];
+    return w->x->slots + (size_t)i * p->chunk_tokens - w->x->offset;
+}
+
+/* Chunks [i, i + n) straight out of the cache's pages; p->ranges tells what came of each. */
+static void deliver(struct tsr_kvpool *p, const struct pool_load *w, uint32_t i, uint32_t n)
+{
+    struct tsr_delivery *d = p->loading.delivery;
+    for (uint32_t k = 0; k < n; k++)
+        p->ranges[k] = (struct tsr_delivery_range){.size = sizeof p->ranges[k],
+                                                   .match = &w->rows[i + k],
+                                                   .prompt = &w->prompt,
+                                                   .slots = chunk_slots(p, w, i + k),
+                                                   .result = d ? 0 : TSR_EAGAIN};
+    if (!d) return;
+    int e = await_default_queue(p, &p->loading);
+    if (!e) e = tsr_delivery_start(d, p->ranges, n, 0);
+    if (e > 0) e = tsr_delivery_finish(d);
+    for (uint32_t k = 0; e && k < n; k++)
+        if (p->ranges[k].result == 0) p->ranges[k].result = e;
+    if (e) tsri_log(TSR_LOG_INFO, "kvpool: load: %s", tsr_errmsg());
+}
+
+/* The device cannot reach its pages, now (not page-locked yet) or ever (cells of another size). */
+static bool wants_staging(const struct tsr_delivery_range *range)
+{
+    return range->result == TSR_EAGAIN || range->result == TSR_EUNSUP;
+}
+
+/* Chunks [i, i + n) through staging memory; returns how many, contiguously. */
+static uint32_t load_staged(struct tsr_kvpool *p, const struct pool_load *w, uint32_t i, uint32_t n)
+{
+    struct tsr_load_desc loads[STAGED_MAX];
+    struct tsri_kvmem_run runs[STAGED_MAX];
     struct tsri_kvmem *mem = &p->loading.mem;
-    size_t bytes = (size_t)p->chunk_tokens * mem->row_bytes * mem->layout.n_layers;
-    uint32_t whole = x->n_tokens / p->chunk_tokens * p->chunk_tokens;
-    struct tsr_prompt prompt = {.size = sizeof prompt,
-                                .tokens = x->tokens,
-                                .n_tokens = whole,
-                                .flags = TSR_PROMPT_PREFIX,
-                                .extra = extras->items,
-                                .n_extra = tsri_extras_within(extras, whole)};
     for (uint32_t k = 0; k < n; k++) {
+        size_t at = k * p->chunk_bytes;
         loads[k] =
             (struct tsr_load_desc){.size = sizeof loads[k],
                                    .space = p->space,
-                                   .match = &rows[i + k],
-                                   .prompt = &prompt,
-                                   .view = {.data = mem->staging + k * bytes, .bytes = bytes}};
-        runs[k] =
-            (struct tsri_kvmem_run){.at = k * bytes,
-                                    .n_tokens = p->chunk_tokens,
-                                    .slots = x->slots + (i + k) * p->chunk_tokens - x->offset};
+                                   .match = &w->rows[i + k],
+                                   .prompt = &w->prompt,
+                                   .view = {.data = mem->staging + at, .bytes = p->chunk_bytes}};
+        runs[k] = (struct tsri_kvmem_run){
+            .at = at, .n_tokens = p->chunk_tokens, .slots = chunk_slots(p, w, i + k)};
     }
     uint32_t n_good = 0;
     int e = tsr_client_load(p->client, loads, n);
     while (e >= 0 && n_good < n && loads[n_good].result == 0)
         n_good++;
-    if (n_good && tsri_kvmem_move(mem, true, runs, n_good, 0, mem->layout.n_layers)) n_good = 0;
-    return n_good;
+    e = n_good ? follow_engine(p, &p->loading) : 0;
+    if (!e && n_good) e = tsri_kvmem_move(mem, true, runs, n_good, 0, mem->layout.n_layers);
+    return e ? 0 : n_good;
+}
+
+/* Chunks [i, i + n) into the pool; returns how many, contiguously. */
+static uint32_t load_some(struct tsr_kvpool *p, const struct pool_load *w, uint32_t i, uint32_t n)
+{
+    uint32_t fits = (uint32_t)(p->loading.mem.staging_bytes / p->chunk_bytes), k = 0;
+    fits = tsri_min_u32(fits, STAGED_MAX);
+    deliver(p, w, i, n);
+    while (k < n) {
+        uint32_t n_staged = 0;
+        while (k + n_staged < n && n_staged < fits && wants_staging(&p->ranges[k + n_staged]))
+            n_staged++;
+        if (!n_staged && p->ranges[k].result) break;
+        uint32_t n_loaded = n_staged ? load_staged(p, w, i + k, n_staged) : 1;
+        k += n_loaded;
+        if (n_loaded < n_staged) break;
+    }
+    return k;
 }
 
 int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots_desc *x)
@@ -278,14 +407,19 @@ int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots_desc *x)
         found = 0;
     }
     uint32_t i = x->offset / p->chunk_tokens, end = (uint32_t)found / p->chunk_tokens;
+    uint32_t whole = x->n_tokens / p->chunk_tokens * p->chunk_tokens;
+    struct pool_load w = {.x = x,
+                          .rows = rows,
+                          .prompt = {.size = sizeof w.prompt,
+                                     .tokens = x->tokens,
+                                     .n_tokens = whole,
+                                     .flags = TSR_PROMPT_PREFIX,
+                                     .extra = extras.items,
+                                     .n_extra = tsri_extras_within(&extras, whole)}};
     pthread_mutex_lock(&p->loading.lock);
-    struct tsri_kvmem *mem = &p->loading.mem;
-    size_t chunk_bytes = (size_t)p->chunk_tokens * mem->row_bytes * mem->layout.n_layers;
-    uint32_t fits = (uint32_t)(mem->staging_bytes / chunk_bytes);
-    fits = tsri_min_u32(fits, RANGES_MAX);
     while (i < end) {
-        uint32_t n = tsri_min_u32(end - i, fits);
-        uint32_t n_loaded = load_some(p, x, &extras, rows, i, n);
+        uint32_t n = tsri_min_u32(end - i, p->loading.chunks_max);
+        uint32_t n_loaded = load_some(p, &w, i, n);
         i += n_loaded;
         if (n_loaded < n) break;
     }
@@ -298,29 +432,58 @@ int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots_desc *x)
 
 /* ---- store ---- */
 
-static int store_chunk(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
-                       const struct tsri_extras *extras, uint32_t from)
+/* Straight into the cache's pages; *staged: the device cannot reach them yet. */
+static int store_straight(struct tsr_kvpool *p, const struct tsr_store_desc *store,
+                          const int64_t *slots, bool *staged)
+{
+    struct tsr_put *put;
+    int e = await_default_queue(p, &p->storing);
+    if (!e) e = tsr_put_open(&put, p->client, store);
+    if (e) return e;
+    e = tsr_delivery_collect(p->storing.delivery, put, slots, store->n_tokens - store->from);
+    *staged = e == TSR_EAGAIN;
+    if (!e) return tsr_put_commit(put);
+    tsr_put_abort(put);
+    return e;
+}
+
+/* One chunk, through staging memory. */
+static int store_staged(struct tsr_kvpool *p, const struct tsr_store_desc *store,
+                        const int64_t *slots)
 {
     struct tsri_kvmem *mem = &p->storing.mem;
-    struct tsri_kvmem_run run = {.n_tokens = p->chunk_tokens, .slots = x->slots + from - x->offset};
-    for (uint32_t i = 0; i < p->chunk_tokens; i++)
-        if (run.slots[i] < 0)
-            return tsri_fail(TSR_EINVAL, "kvpool: token %u has no slot to store from", from + i);
-    int e = tsri_kvmem_move(mem, false, &run, 1, 0, mem->layout.n_layers);
+    struct tsri_kvmem_run run = {.n_tokens = p->chunk_tokens, .slots = slots};
+    int e = follow_engine(p, &p->storing);
+    if (!e) e = tsri_kvmem_move(mem, false, &run, 1, 0, mem->layout.n_layers);
     if (e) return e;
-    uint32_t to = from + p->chunk_tokens;
-    struct tsr_store_desc store = {
-        .size = sizeof store,
-        .space = p->space,
-        .kind = TSR_KIND_PREFIX,
-        .tokens = x->tokens,
-        .n_tokens = to,
-        .from = from,
-        .extra = extras->items,
-        .n_extra = tsri_extras_within(extras, to),
-        .view = {.data = mem->staging,
-                 .bytes = (size_t)p->chunk_tokens * mem->row_bytes * mem->layout.n_layers}};
-    return tsr_client_store(p->client, &store);
+    struct tsr_store_desc packed = *store;
+    packed.view = (struct tsr_view){.data = mem->staging, .bytes = p->chunk_bytes};
+    return tsr_client_store(p->client, &packed);
+}
+
+/* Chunks from token `from` on, *n_tokens of them at most; set to how many it tried. */
+static int store_some(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
+                      const struct tsri_extras *extras, uint32_t from, uint32_t *n_tokens)
+{
+    const int64_t *slots = x->slots + from - x->offset;
+    for (uint32_t i = 0; i < *n_tokens; i++)
+        if (slots[i] < 0)
+            return tsri_fail(TSR_EINVAL, "kvpool: token %u has no slot to store from", from + i);
+    bool staged = !p->storing.delivery;
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = p->space,
+                                   .kind = TSR_KIND_PREFIX,
+                                   .tokens = x->tokens,
+                                   .n_tokens = from + *n_tokens,
+                                   .from = from,
+                                   .extra = extras->items,
+                                   .n_extra = tsri_extras_within(extras, from + *n_tokens)};
+    int n = staged ? 0 : store_straight(p, &store, slots, &staged);
+    if (!staged) return n;
+    *n_tokens = p->chunk_tokens;
+    store.n_tokens = from + p->chunk_tokens;
+    store.n_extra = tsri_extras_within(extras, store.n_tokens);
+    return store_staged(p, &store, slots);
 }
 
 static int store_all(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
@@ -332,9 +495,11 @@ static int store_all(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
     if (found < 0) return found;
     uint32_t whole = x->n_tokens / p->chunk_tokens * p->chunk_tokens;
     uint32_t from = (uint32_t)found > x->offset ? (uint32_t)found : x->offset;
+    uint32_t n_max = p->storing.chunks_max * p->chunk_tokens, n_tokens;
     pthread_mutex_lock(&p->storing.lock);
-    for (; from < whole; from += p->chunk_tokens) {
-        int n = store_chunk(p, x, extras, from);
+    for (; from < whole; from += n_tokens) {
+        n_tokens = tsri_min_u32(n_max, whole - from);
+        int n = store_some(p, x, extras, from, &n_tokens);
         if (n < 0) {
             n_new = n_new ? n_new : n;
             break;

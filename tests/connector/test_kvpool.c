@@ -2,7 +2,8 @@
 #include "support/connector_kit.h"
 #include "support/test.h"
 
-#define SLOTS 256u
+#define SLOTS 4096u
+#define TOKENS_MAX 1536u
 
 /* The kit's memory as a pool of tokens, no blocks. */
 struct pool_kit {
@@ -10,11 +11,12 @@ struct pool_kit {
     struct tsr_kvpool *p;
     int64_t slots[SLOTS];
 };
-static uint32_t tokens[128];
+static uint32_t tokens[TOKENS_MAX];
 
-static void open_pool(struct pool_kit *x)
+/* Options of the cache: "key", "value", .., NULL. */
+static void open_pool_with(struct pool_kit *x, const char *const *options)
 {
-    ck_open(&x->k, &(struct ck_options){.n_blocks = SLOTS / CK_BLOCK});
+    ck_open(&x->k, &(struct ck_options){.n_blocks = SLOTS / CK_BLOCK, .cache = options});
     struct tsr_kv_layout l = x->k.workers[0]->lanes[0].mem[0].layout;
     l.block_tokens = 0;
     for (uint32_t p = 0; p < l.n_planes; p++)
@@ -25,6 +27,18 @@ static void open_pool(struct pool_kit *x)
     CHECK_INT(tsr_kvpool_open(&x->p, x->k.cache, &d), 0);
     for (uint32_t i = 0; i < SLOTS; i++)
         x->slots[i] = (i * 37) % SLOTS; /* scattered */
+    for (uint32_t i = 0; i < TOKENS_MAX; i++)
+        tokens[i] = i * 7 + 1;
+}
+
+static void open_pool(struct pool_kit *x)
+{
+    open_pool_with(x, NULL);
+}
+
+static uint64_t n_delivered(const struct pool_kit *x)
+{
+    return tsri_stats_read(tsri_cache_metrics(x->k.cache), TSRI_M_deliveries);
 }
 
 static void close_pool(struct pool_kit *x)
@@ -176,15 +190,69 @@ TEST(another_salt_is_another_text)
     close_pool(&x);
 }
 
+TEST(kv_goes_straight_where_the_cache_has_the_device_of_the_pool)
+{
+    struct pool_kit x;
+    static const char *const cpu[] = {"device", "cpu", NULL};
+    const char *const *same[] = {NULL, cpu};
+    for (size_t i = 0; i < TSRI_COUNT(same); i++) {
+        open_pool_with(&x, same[i]);
+        compute(&x, 64, 0);
+        struct tsr_slots_desc s = slots_of(&x, 64, 0, 0), to = slots_of(&x, 64, 0, 100);
+        CHECK_INT(tsr_kvpool_store_kv(x.p, &s), 64);
+        CHECK_INT(tsr_kvpool_load_kv(x.p, &to), 64);
+        CHECK(right(&x, 0, 64, 100));
+        CHECK_INT(n_delivered(&x), 4);
+        close_pool(&x);
+    }
+}
+
+TEST(a_text_of_many_chunks_is_stored_and_loaded_whole)
+{
+    struct pool_kit x;
+    open_pool(&x);
+    compute(&x, TOKENS_MAX, 0);
+    struct tsr_slots_desc s = slots_of(&x, TOKENS_MAX, 0, 0);
+    struct tsr_slots_desc to = slots_of(&x, TOKENS_MAX, 0, SLOTS - TOKENS_MAX);
+    CHECK_INT(tsr_kvpool_store_kv(x.p, &s), TOKENS_MAX);
+    CHECK_INT(tsr_kvpool_load_kv(x.p, &to), TOKENS_MAX);
+    CHECK(right(&x, 0, TOKENS_MAX, SLOTS - TOKENS_MAX));
+    close_pool(&x);
+}
+
+TEST(what_the_cache_has_lost_ends_a_load_and_is_stored_again)
+{
+    struct pool_kit x;
+    static const char *const small[] = {"host_size", "1M", NULL};
+    open_pool_with(&x, small);
+    uint64_t seed = 19;
+    for (uint32_t round = 0; round < 60; round++) {
+        uint32_t n = CK_CHUNK * (1 + (uint32_t)(test_rand(&seed) % (TOKENS_MAX / CK_CHUNK)));
+        uint32_t text = (uint32_t)(test_rand(&seed) % 6), first = (uint32_t)(test_rand(&seed) % 64);
+        for (uint32_t i = 0; i < TOKENS_MAX; i++)
+            tokens[i] = i < 160 ? i : i * 7 + text;
+        struct tsr_slots_desc s = slots_of(&x, n, 0, first);
+        int loaded = tsr_kvpool_load_kv(x.p, &s);
+        CHECK(loaded >= 0 && loaded % (int)CK_CHUNK == 0);
+        CHECK(right(&x, 0, (uint32_t)loaded, first));
+        compute(&x, n, first);
+        CHECK(tsr_kvpool_store_kv(x.p, &s) >= 0);
+        if (round % 7 == 6) CHECK(tsr_cache_evict(x.k.cache, 512 << 10) >= 0);
+    }
+    CHECK(n_delivered(&x) > 0);
+    close_pool(&x);
+}
+
 int main(void)
 {
-    for (uint32_t i = 0; i < 128; i++)
-        tokens[i] = i * 7 + 1;
     RUN(what_was_stored_is_loaded_into_other_slots);
     RUN(a_prefix_that_the_engine_has_is_padded_and_not_touched);
     RUN(a_node_is_locked_until_its_write_is_done);
     RUN(a_writer_with_too_much_to_do_refuses_and_locks_nothing);
     RUN(reset_forgets_everything_and_a_lease_keeps);
     RUN(another_salt_is_another_text);
+    RUN(kv_goes_straight_where_the_cache_has_the_device_of_the_pool);
+    RUN(a_text_of_many_chunks_is_stored_and_loaded_whole);
+    RUN(what_the_cache_has_lost_ends_a_load_and_is_stored_again);
     return test_end();
 }
