@@ -62,7 +62,9 @@ extern "C" {
 enum tsr_delivery_flags {
     /* The space keeps rows in the int8 form of struct tsr_kv_cells: it has TSR_DTYPE_INT8, one head
      * and a k_dim of tsr_int8_row_bytes(). The layout has the engine's own dtype and heads. */
-    TSR_DELIVERY_INT8 = 1
+    TSR_DELIVERY_INT8 = 1,
+    /* A stream that the delivery opens itself gives way to the engine's (TSR_STREAM_LOW). */
+    TSR_DELIVERY_LOW_PRIORITY = 2
 };
 
 struct tsr_delivery_desc {

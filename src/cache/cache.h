@@ -107,6 +107,14 @@ TSR_MUST bool tsri_hold_pages(struct tsri_holder *x, uint64_t n);
 void tsri_unhold_pages(struct tsri_holder *x, uint64_t n);
 /* Entries to be filled; 0: everything is there already. */
 uint32_t tsri_put_n_blocks(const struct tsr_put *put);
+/* What an open put takes in: entries to be filled, and tokens from its first one on that are there
+ * once it is committed; fewer than were given when there is no room for more. Of a put that a server
+ * has, all tokens. */
+struct tsri_put_extent {
+    uint32_t n_blocks, n_tokens;
+    bool sent; /* to a server */
+};
+struct tsri_put_extent tsri_put_extent(const struct tsr_put *put);
 /* As tsr_put_layer, of several layers; the view begins at the first of them. `source`: the
  * region of tsri_region_init_remote in which the view lies; NULL: it is memory. */
 TSR_MUST int tsri_put_layers_from(struct tsr_put *put, uint32_t first, uint32_t n,

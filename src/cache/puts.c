@@ -255,6 +255,9 @@ int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
         if (e == TSR_EFULL || e == TSR_EAGAIN) tsri_stats_add(c->stats, TSRI_M_stores_refused, 1);
         goto out;
     }
+    const struct block *last = &put->blocks[put->n_blocks - (put->n_blocks > 0)];
+    put->base.n_blocks = put->n_blocks;
+    put->base.n_tokens = put->n_blocks ? last->offset + last->n_tokens : put->view_tokens;
     *out = put;
     return 0;
 out:
@@ -318,6 +321,12 @@ int tsri_put_layers_from(struct tsr_put *put, uint32_t first, uint32_t n,
 uint32_t tsri_put_n_blocks(const struct tsr_put *put)
 {
     return put->n_blocks;
+}
+
+struct tsri_put_extent tsri_put_extent(const struct tsr_put *put)
+{
+    const struct tsri_put_base *base = (const struct tsri_put_base *)put;
+    return (struct tsri_put_extent){base->n_blocks, base->n_tokens, base->sent};
 }
 
 struct tsri_put_block tsri_put_block(const struct tsr_put *put, uint32_t i)

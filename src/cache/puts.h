@@ -13,7 +13,8 @@
 /* Every put begins with this. */
 struct tsri_put_base {
     struct tsr_client *client;
-    bool sent; /* to a server, layer by layer; its blocks are not here */
+    bool sent;                   /* to a server, layer by layer; its blocks are not here */
+    uint32_t n_blocks, n_tokens; /* as in struct tsri_put_extent, since it was opened */
 };
 TSR_MUST int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
                            const struct tsr_store_desc *store, bool use_view);

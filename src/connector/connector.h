@@ -347,7 +347,8 @@ struct tsri_lane {
     uint8_t *staging;
     size_t staging_bytes;
     int64_t *slots; /* of TSRI_LANE_RUNS chunks */
-    /* Loads into host memory need no staging: straight out of the cache's own, or a server's. */
+    /* Loads into host memory need no staging: straight out of the cache's own, or a server's. Saves
+     * go the same way back. */
     struct tsr_delivery *deliveries[TSR_GROUPS_MAX];
 };
 #define TSRI_LANE_RUNS 64u

@@ -1,15 +1,24 @@
-/* keeping.c - a save in the background: chunk by chunk out of the engine's blocks into staging
- * memory, and from there into the cache. When the last chunk has been read the engine may have its
- * blocks back, whatever the cache does with it. An owner that does not answer is left alone for a
- * while, so that blocks are not held for its sake. */
+/* keeping.c - a save in the background: piece by piece out of the engine's blocks into the cache. A
+ * piece is some chunks of one group, and one put: a delivery gathers it straight into the cache's
+ * pages, or into the memory that a server copies from. Where that cannot be, it goes chunk by chunk
+ * through staging memory. When the last piece has been read the engine may have its blocks back,
+ * whatever the cache does with it. An owner that does not answer is left alone for a while, so that
+ * blocks are not held for its sake. */
 #include "connector/connector.h"
+#include "deliver/collect.h"
 
 #define OFF_NS ((uint64_t)2000000000)
+/* A put costs some 100 us besides its copy: it should have ms of work. And an engine that wants its
+ * blocks back waits for one piece, which should not take long. */
+#define PIECE_TOKENS 2048u
+#define PIECE_BYTES ((size_t)256 << 20)
 
 struct keeping {
     struct tsri_kv_job *job;
     struct tsri_lane *lane;
     uint32_t n_left; /* chunks of all groups that are still to be read */
+    bool written;    /* what the engine had queued before this save is over */
+    bool taken_back; /* the engine has its memory back */
 };
 
 static bool owner_is_away(int err)
@@ -17,55 +26,179 @@ static bool owner_is_away(int err)
     return err == TSR_EAGAIN || err == TSR_ETIME || err == TSR_EIO;
 }
 
-static int read_chunk(struct keeping *k, uint32_t group, uint32_t from)
+/* What is read first waits for the engine's queue; the rest is read later. Waiting each time would
+ * be for steps that have begun since. */
+static struct tsr_device_event *before_reading(const struct keeping *k)
 {
-    struct tsri_kv_job *job = k->job;
-    const struct tsri_terms *t = &job->worker->terms;
-    struct tsri_kvmem *mem = &k->lane->mem[group];
-    uint32_t n = t->chunk_tokens;
-    uint32_t there = tsri_block_slots(k->lane->slots, job->save.tables.blocks[group],
-                                      t->groups[group].block_tokens, job->save.from, from, n);
-    if (there < n) return tsri_fail(TSR_EINVAL, "save: token %u has no block", from);
-    struct tsri_kvmem_run run = {.n_tokens = n, .slots = k->lane->slots};
-    if (!tsri_job_touch(job)) return TSR_ETIME;
-    int e = tsri_kvmem_move(mem, false, &run, 1, 0, mem->layout.n_layers);
-    tsri_job_touched(job);
-    if (!e && --k->n_left == 0) tsri_job_read(job);
-    return e;
+    return k->written ? NULL : k->job->worker->written;
 }
 
-static int keep_chunk(struct keeping *k, uint32_t group, uint32_t from)
+static bool begin_reading(void *keeping)
+{
+    struct keeping *k = keeping;
+    k->taken_back = !tsri_job_touch(k->job);
+    return !k->taken_back;
+}
+
+static void end_reading(void *keeping)
+{
+    struct keeping *k = keeping;
+    tsri_job_touched(k->job);
+    k->written = true;
+}
+
+/* The engine's memory is not needed any more for so many chunks. */
+static void have_read(struct keeping *k, uint32_t n_chunks)
+{
+    k->n_left -= n_chunks;
+    if (n_chunks && k->n_left == 0) tsri_job_read(k->job);
+}
+
+/* `n` is what the cache said: tokens that are new, or an error. */
+static void count(struct keeping *k, uint32_t n_gathered, int n, size_t token_bytes)
 {
     struct tsri_kv_job *job = k->job;
     struct tsr_worker *w = job->worker;
-    const struct tsri_terms *t = &w->terms;
-    struct tsri_kvmem *mem = &k->lane->mem[group];
-    int e = read_chunk(k, group, from);
-    if (e) return e;
-    uint32_t to = from + t->chunk_tokens;
-    struct tsr_store_desc store = {
-        .size = sizeof store,
-        .space = t->spaces[w->rank * t->n_groups + group],
-        .kind = TSR_KIND_PREFIX,
-        .tokens = job->save.tokens,
-        .n_tokens = to,
-        .from = from,
-        .extra = job->save.extras.items,
-        .n_extra = tsri_extras_within(&job->save.extras, to),
-        .view = {.data = mem->staging,
-                 .bytes = (size_t)t->chunk_tokens * mem->row_bytes * mem->layout.n_layers}};
-    int n = tsr_client_store(t->client, &store);
+    uint32_t n_new = n > 0 ? (uint32_t)n : 0;
     pthread_mutex_lock(&w->lock);
-    w->stats.chunks_gathered++;
-    if (n == 0) w->stats.chunks_wasted++;
-    if (n > 0) {
-        w->stats.tokens_saved += (uint32_t)n;
-        w->stats.bytes_saved += store.view.bytes;
-        job->n_tokens += (uint32_t)n;
-    }
+    w->stats.chunks_gathered += n_gathered;
+    if (n >= 0) w->stats.chunks_wasted += n_gathered - n_new / w->terms.chunk_tokens;
+    w->stats.tokens_saved += n_new;
+    w->stats.bytes_saved += n_new * token_bytes;
+    job->n_tokens += n_new;
     if (owner_is_away(n)) w->saves_off_until_ns = tsri_now_ns() + OFF_NS;
     pthread_mutex_unlock(&w->lock);
+}
+
+/* Tokens [from, to) of a group as a store without its KV, and their slots. */
+static int describe(struct keeping *k, uint32_t group, uint32_t from, uint32_t to,
+                    struct tsr_store_desc *store)
+{
+    struct tsri_kv_job *job = k->job;
+    const struct tsri_terms *t = &job->worker->terms;
+    uint32_t there =
+        tsri_block_slots(k->lane->slots, job->save.tables.blocks[group],
+                         t->groups[group].block_tokens, job->save.from, from, to - from);
+    if (there < to - from) return tsri_fail(TSR_EINVAL, "save: token %u has no block", from);
+    *store = (struct tsr_store_desc){.size = sizeof *store,
+                                     .space = t->spaces[job->worker->rank * t->n_groups + group],
+                                     .kind = TSR_KIND_PREFIX,
+                                     .tokens = job->save.tokens,
+                                     .n_tokens = to,
+                                     .from = from,
+                                     .extra = job->save.extras.items,
+                                     .n_extra = tsri_extras_within(&job->save.extras, to)};
+    return 0;
+}
+
+/* ---- through staging memory ---- */
+
+static int keep_chunk(struct keeping *k, uint32_t group, uint32_t from)
+{
+    const struct tsri_terms *t = &k->job->worker->terms;
+    struct tsri_kvmem *mem = &k->lane->mem[group];
+    struct tsr_store_desc store;
+    int e = describe(k, group, from, from + t->chunk_tokens, &store);
+    if (e) return e;
+    struct tsri_kvmem_run run = {.n_tokens = t->chunk_tokens, .slots = k->lane->slots};
+    struct tsr_device_event *after = before_reading(k);
+    if (after) e = tsri_event_wait(mem->device, after, mem->stream);
+    if (e) return e;
+    if (!begin_reading(k)) return TSR_ETIME;
+    e = tsri_kvmem_move(mem, false, &run, 1, 0, mem->layout.n_layers);
+    end_reading(k);
+    if (e) return e;
+    have_read(k, 1);
+    size_t token_bytes = mem->row_bytes * mem->layout.n_layers;
+    store.view = (struct tsr_view){.data = mem->staging, .bytes = t->chunk_tokens * token_bytes};
+    int n = tsr_client_store(t->client, &store);
+    count(k, 1, n, token_bytes);
     return n < 0 ? n : 0;
+}
+
+static int keep_chunks(struct keeping *k, uint32_t group, uint32_t from, uint32_t to)
+{
+    int e = 0;
+    for (; !e && from < to; from += k->job->worker->terms.chunk_tokens)
+        e = keep_chunk(k, group, from);
+    return e;
+}
+
+/* ---- straight ---- */
+
+/* Fills an open put, or aborts it. */
+static int fill(struct keeping *k, uint32_t group, struct tsr_put *put, uint32_t n_tokens)
+{
+    struct tsri_reading reading = {
+        .after = before_reading(k), .begin = begin_reading, .end = end_reading, .arg = k};
+    int e =
+        tsri_delivery_collect(k->lane->deliveries[group], put, k->lane->slots, n_tokens, &reading);
+    if (e) tsr_put_abort(put);
+    return e;
+}
+
+/* One put from `from` on, of at most [from, to). *end: how far it went. TSR_EUNSUP: it cannot go
+ * this way now, but in smaller pieces through staging memory. */
+static int keep_put(struct keeping *k, uint32_t group, uint32_t from, uint32_t to, uint32_t *end)
+{
+    struct tsr_worker *w = k->job->worker;
+    uint32_t chunk = w->terms.chunk_tokens;
+    struct tsr_store_desc store;
+    struct tsr_put *put;
+    int e = describe(k, group, from, to, &store);
+    if (e) return e;
+    e = tsr_put_open(&put, w->terms.client, &store);
+    if (e == TSR_EFULL) return TSR_EUNSUP; /* one chunk may find room where many do not */
+    if (e) {
+        count(k, 0, e, 0);
+        return e;
+    }
+    struct tsri_put_extent extent = tsri_put_extent(put);
+    *end = from + extent.n_tokens;
+    if (extent.n_blocks == 0) {
+        tsr_put_abort(put);
+        have_read(k, extent.n_tokens / chunk);
+        return 0;
+    }
+    e = fill(k, group, put, to - from);
+    if (e == TSR_EAGAIN && !extent.sent) return TSR_EUNSUP; /* the pages are not page-locked yet */
+    uint32_t n_gathered = extent.sent ? (to - from) / chunk : extent.n_blocks;
+    if (e) {
+        count(k, 0, extent.sent && !k->taken_back ? e : 0, 0);
+        return e;
+    }
+    have_read(k, extent.n_tokens / chunk);
+    int n = tsr_put_commit(put);
+    count(k, n_gathered, n, tsr_space_token_bytes(store.space));
+    return n < 0 ? n : 0;
+}
+
+static int keep_piece(struct keeping *k, uint32_t group, uint32_t from, uint32_t to)
+{
+    int e = k->lane->deliveries[group] ? 0 : TSR_EUNSUP;
+    while (!e && from < to) {
+        uint32_t end = from;
+        e = keep_put(k, group, from, to, &end);
+        if (!e) from = end;
+    }
+    return e == TSR_EUNSUP ? keep_chunks(k, group, from, to) : e;
+}
+
+/* ---- all of it ---- */
+
+static uint32_t piece_tokens(const struct keeping *k, uint64_t mine)
+{
+    const struct tsri_terms *t = &k->job->worker->terms;
+    size_t token_bytes = 1;
+    for (uint32_t g = 0; g < t->n_groups; g++) {
+        const struct tsri_kvmem *mem = &k->lane->mem[g];
+        size_t bytes = mem->row_bytes * mem->layout.n_layers;
+        if (mine >> g & 1 && bytes > token_bytes) token_bytes = bytes;
+    }
+    size_t n = PIECE_BYTES / token_bytes;
+    n = n < PIECE_TOKENS ? n : PIECE_TOKENS;
+    uint32_t n_chunks = tsri_min_u32((uint32_t)n / t->chunk_tokens, TSRI_LANE_RUNS);
+    return (n_chunks ? n_chunks : 1) * t->chunk_tokens;
 }
 
 static int keep_all(struct keeping *k)
@@ -81,11 +214,12 @@ static int keep_all(struct keeping *k)
     bool off = w->closing || tsri_now_ns() < w->saves_off_until_ns;
     pthread_mutex_unlock(&w->lock);
     if (off && k->n_left) return TSR_EAGAIN;
-    int e = tsri_event_wait(w->device, w->written, k->lane->stream);
-    /* All groups of a chunk before the next chunk: a lookup needs them all. */
-    for (uint32_t from = job->save.from; !e && from < job->save.to; from += t->chunk_tokens)
+    uint32_t step = piece_tokens(k, mine);
+    int e = 0;
+    /* All groups of a piece before the next piece: a lookup needs them all. */
+    for (uint32_t from = job->save.from; !e && from < job->save.to; from += step)
         for (uint32_t g = 0; !e && g < t->n_groups; g++)
-            if (mine >> g & 1) e = keep_chunk(k, g, from);
+            if (mine >> g & 1) e = keep_piece(k, g, from, tsri_min_u32(from + step, job->save.to));
     return e;
 }
 

@@ -18,6 +18,7 @@ static void open_deliveries(struct tsri_lane *lane, struct tsr_worker *w)
                                            .layout = &lane->mem[g].layout,
                                            .ranges_max = TSRI_LANE_RUNS,
                                            .tokens_max = TSRI_LANE_RUNS * t->chunk_tokens};
+        if (lane == &w->lanes[TSRI_LANE_SAVE]) config.flags = TSR_DELIVERY_LOW_PRIORITY;
         if (tsr_delivery_open(&lane->deliveries[g], t->client, &config) != 0)
             tsri_log(TSR_LOG_DEBUG, "connector: loads go through staging memory: %s", tsr_errmsg());
     }
@@ -40,7 +41,8 @@ int tsri_lane_init(struct tsri_lane *lane, struct tsr_worker *w, const char *nam
     void *staging = NULL;
     int e = tsri_device_host_alloc(w->device, &staging, lane->staging_bytes);
     lane->staging = staging;
-    if (!e) e = tsri_stream_open(&lane->stream, w->device, NULL, 0);
+    uint32_t low = lane == &w->lanes[TSRI_LANE_SAVE] ? TSR_STREAM_LOW : 0;
+    if (!e) e = tsri_stream_open(&lane->stream, w->device, NULL, low);
     lane->slots = tsri_alloc((size_t)TSRI_LANE_RUNS * t->chunk_tokens, sizeof *lane->slots);
     if (!e && !lane->slots) e = TSR_ENOMEM;
     for (uint32_t g = 0; !e && g < t->n_groups; g++) {
@@ -54,7 +56,7 @@ int tsri_lane_init(struct tsri_lane *lane, struct tsr_worker *w, const char *nam
             .staging_bytes = lane->staging_bytes};
         e = tsri_kvmem_init(&lane->mem[g], &desc);
     }
-    if (!e && lane != &w->lanes[TSRI_LANE_SAVE]) open_deliveries(lane, w);
+    if (!e) open_deliveries(lane, w);
     if (!e) e = tsri_work_open(&lane->work, name, 1, QUEUE_MAX);
     if (e) tsri_lane_fini(lane);
     return e;

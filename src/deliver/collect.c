@@ -176,7 +176,8 @@ int tsri_delivery_collect(struct tsr_delivery *d, struct tsr_put *put, const int
     if (e) return e;
     if (!put || !slots) return tsri_fail(TSR_EINVAL, "collect: NULL");
     if (d->source.n) return tsri_fail(TSR_EBUSY, "collect: finish the started delivery first");
-    e = tsri_delivery_follow(d);
+    bool after = reading && reading->after;
+    e = after ? tsri_event_wait(d->device, reading->after, d->stream) : tsri_delivery_follow(d);
     if (e) return e;
     bool sent = ((const struct tsri_put_base *)put)->sent;
     return sent ? collect_there(d, put, slots, n, reading)

@@ -7,11 +7,14 @@
 #ifndef TSRI_COLLECT_H
 #define TSRI_COLLECT_H
 
+#include "device/device.h"
+
 #include <tessera/deliver.h>
 
-#include <stdbool.h>
-
 struct tsri_reading {
+    /* Of the cache's device: the engine's memory is read behind it. NULL: behind what `compute` has
+     * queued. */
+    struct tsr_device_event *after;
     bool (*begin)(void *arg); /* false: the engine's memory must not be read any more */
     void (*end)(void *arg);   /* after each begin that was true: what was read is in host memory */
     void *arg;

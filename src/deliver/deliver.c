@@ -23,7 +23,7 @@ static int check_desc(const struct tsr_cache *c, const struct tsr_delivery_desc 
         return tsri_fail(TSR_EINVAL, "delivery: size is not set");
     if (!desc->space || desc->space->cache != c)
         return tsri_fail(TSR_ESPACE, "delivery: the space is not of this cache");
-    if (desc->flags & ~(uint32_t)TSR_DELIVERY_INT8)
+    if (desc->flags & ~(uint32_t)(TSR_DELIVERY_INT8 | TSR_DELIVERY_LOW_PRIORITY))
         return tsri_fail(TSR_EINVAL, "delivery: unknown flags %#x", desc->flags);
     int e = tsri_layout_check(desc->layout);
     if (!e && desc->rope) e = tsri_rope_check(desc->rope);
@@ -54,7 +54,8 @@ static int open_device(struct tsr_delivery *d, const struct tsr_delivery_desc *d
     if (e) return e;
     if (!d->device) d->device = d->own_device;
     e = tsri_batch_open(&d->batch, d->device, &d->limits);
-    if (!e) e = tsri_stream_open(&d->stream, d->device, desc->stream, 0);
+    uint32_t low = desc->flags & TSR_DELIVERY_LOW_PRIORITY ? TSR_STREAM_LOW : 0;
+    if (!e) e = tsri_stream_open(&d->stream, d->device, desc->stream, low);
     if (!e && desc->compute) e = tsri_stream_open(&d->compute, d->device, desc->compute, 0);
     if (!e) e = tsri_event_open(&d->before, d->device);
     for (uint32_t i = 0; i < d->layout.n_layers && !e; i++)

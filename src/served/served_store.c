@@ -310,6 +310,8 @@ int tsri_served_put_open(struct tsr_put **out, struct tsr_client *client,
         return e;
     }
     put->all_there = n_blocks == 0;
+    put->base.n_blocks = n_blocks;
+    put->base.n_tokens = put->n_tokens;
     *out = (struct tsr_put *)put;
     return 0;
 }

@@ -2,6 +2,9 @@
 #include "support/connector_kit.h"
 #include "support/test.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static uint32_t tokens[128];
 static int32_t blocks[64];
 
@@ -80,6 +83,48 @@ TEST(all_groups_of_a_chunk_are_saved)
     ck_close(&k);
 }
 
+static uint64_t metric(struct ck *k, const char *line)
+{
+    char text[65536];
+    CHECK(tsr_cache_stats_text(k->cache, "json", text, sizeof text) > 0);
+    const char *at = strstr(text, line);
+    CHECK(at);
+    return at ? strtoull(at + strlen(line), NULL, 10) : 0;
+}
+
+/* Not one for each chunk: a put has a price. */
+TEST(chunks_of_a_save_are_one_put)
+{
+    struct ck k;
+    ck_open(&k, &(struct ck_options){.n_groups = 2});
+    uint64_t before = metric(&k, "\"stores\":");
+    ck_save_prompt(&k, 1, tokens, 128, 0);
+    CHECK_INT(metric(&k, "\"stores\":") - before, 2);
+    CHECK_INT(ck_worker_stats(&k, 0).chunks_gathered, 16);
+    CHECK_INT(ck_worker_stats(&k, 0).tokens_saved, 256);
+    CHECK_INT(ck_worker_stats(&k, 0).bytes_saved,
+              256 * (uint64_t)(CK_LAYERS * CK_PLANES * CK_ROW_BYTES));
+    CHECK_INT(ck_find(&k, tokens, 128), 127);
+    ck_close(&k);
+}
+
+TEST(a_save_larger_than_the_cache_keeps_its_beginning)
+{
+    static const char *const small[] = {"host_size", "1M", "host_page_size", "256K", NULL};
+    struct ck k;
+    ck_open(&k, &(struct ck_options){.cache = small});
+    begin(&k, 1, 128);
+    CHECK_INT(ck_finish(&k, 1, 128, 128), 1);
+    struct ck_answer answer;
+    ck_settle(&k, &answer);
+    CHECK_INT(answer.n_sent, 1);
+    CHECK_INT(ck_stats(&k).saves_failed, 1);
+    CHECK_INT(ck_stats(&k).jobs_in_flight, 0);
+    int found = ck_find(&k, tokens, 128);
+    CHECK(found > 0 && found <= 64);
+    ck_close(&k);
+}
+
 int main(void)
 {
     for (uint32_t i = 0; i < 128; i++)
@@ -90,5 +135,7 @@ int main(void)
     RUN(a_cache_without_room_fails_the_save_and_nothing_else);
     RUN(what_stands_behind_a_failed_save_is_not_gathered);
     RUN(all_groups_of_a_chunk_are_saved);
+    RUN(chunks_of_a_save_are_one_put);
+    RUN(a_save_larger_than_the_cache_keeps_its_beginning);
     return test_end();
 }

@@ -83,7 +83,7 @@ static void check_reads(bool served)
     open_all(&r, served);
     struct tsr_prompt prompt = kit_prefix_prompt(r.tokens, PREFIX);
     struct reader reader = {.n_allowed = 0};
-    struct tsri_reading reading = {begin_reading, end_reading, &reader};
+    struct tsri_reading reading = {NULL, begin_reading, end_reading, &reader};
     struct tsr_put *put = open_put(&r);
     CHECK_INT(tsri_delivery_collect(r.delivery, put, r.slots, PREFIX, &reading), TSR_ETIME);
     CHECK_INT(reader.n_ended, 0);
