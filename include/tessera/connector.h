@@ -268,8 +268,8 @@ struct tsr_worker_desc {
     uint32_t device_number;
     uint32_t n_threads; /* that the device may use to copy; 0: none but the worker's own */
     void *stream;       /* the engine's queue (a cudaStream_t); NULL: the device's default one */
-    uint64_t staging_bytes; /* host memory for KV on its way, three times; 0: 64 MiB; at least what
-                             * a chunk takes. Taken when first used */
+    uint64_t staging_bytes; /* host memory for KV on its way, at most three times; 0: 64 MiB; at
+                             * least what a chunk takes. Taken when first used */
 };
 /* `desc` is the scheduler's. */
 TSR_API TSR_MUST int tsr_worker_open(struct tsr_worker **out, struct tsr_cache *cache,
@@ -356,6 +356,7 @@ struct tsr_connector_stats {
     uint64_t chunks_wasted;   /* .. of them, chunks that the cache already had */
     uint64_t chunks_known;    /* not gathered: cached already, or being saved for another request */
     uint64_t jobs_in_flight;
+    uint64_t bytes_staged; /* of bytes_loaded: those that went through staging memory */
 };
 /* A half fills what it knows. Any thread. */
 TSR_API TSR_MUST int tsr_scheduler_stats(const struct tsr_scheduler *s,

@@ -410,6 +410,7 @@ class ConnectorStats(Struct):
         ("saves_failed", c_uint64), ("saves_given_up", c_uint64), ("saves_skipped", c_uint64),
         ("tokens_saved", c_uint64), ("bytes_saved", c_uint64), ("chunks_gathered", c_uint64),
         ("chunks_wasted", c_uint64), ("chunks_known", c_uint64), ("jobs_in_flight", c_uint64),
+        ("bytes_staged", c_uint64),
     ]
 
 

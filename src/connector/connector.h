@@ -293,18 +293,28 @@ void tsri_scheduler_settle(struct tsr_scheduler *s, struct tsri_req *r);
 
 /* ---- kvmem.c: the engine's memory of one group, and staging memory beside it ---- */
 
+/* Page-locked memory that all groups of a lane copy through, one after the other. Taken when it is
+ * first used: most lanes never need it. */
+struct tsri_staging {
+    struct tsri_device *device;
+    uint8_t *data;
+    size_t bytes;
+};
+void tsri_staging_fini(struct tsri_staging *s);
+
 struct tsri_kvmem {
     struct tsri_device *device;
     struct tsr_device_stream *stream;
     struct tsr_kv_layout layout; /* with own arrays of layer pointers */
     void **layer_pointers;
+    struct tsri_staging *shared;
+    uint32_t runs_max, run_tokens;
+    /* from tsri_kvmem_take on: */
+    uint8_t *staging;
     struct tsri_batch *batch;
     struct tsr_kv_cells *cells; /* [runs_max] */
     struct tsr_kv_run *runs;
     void **planes;
-    uint8_t *staging;
-    size_t staging_bytes;
-    uint32_t runs_max, run_tokens;
     size_t row_bytes; /* of a token in one layer, all planes */
 };
 struct tsri_kvmem_desc {
@@ -313,11 +323,13 @@ struct tsri_kvmem_desc {
     const struct tsr_kv_layout *layout;
     const struct tsri_shape *shape; /* that its rows must have */
     uint32_t run_tokens;            /* of a run at most */
-    uint8_t *staging;
-    size_t staging_bytes;
+    struct tsri_staging *staging;   /* outlives it */
 };
 TSR_MUST int tsri_kvmem_init(struct tsri_kvmem *m, const struct tsri_kvmem_desc *desc);
 void tsri_kvmem_fini(struct tsri_kvmem *m);
+/* Takes staging memory and what the device keeps for a batch, unless they are there; every move
+ * does. */
+TSR_MUST int tsri_kvmem_take(struct tsri_kvmem *m);
 /* How many layers of so many tokens fit into staging memory; at least 1 of run_tokens does. */
 uint32_t tsri_kvmem_layers(const struct tsri_kvmem *m, uint32_t n_tokens);
 /* Runs between staging memory and the engine, each packed [layer][plane][token] and beginning at
@@ -338,20 +350,34 @@ uint32_t tsri_block_slots(int64_t *out, const int32_t *blocks, uint32_t block_to
 
 /* ---- worker.c, jobs.c, fetching.c, keeping.c: the worker half ---- */
 
+/* Rows of a load in one group, as many as go together: those that go straight from the pages of the
+ * cache, or of its server, into the engine's memory, and those that go through staging memory. */
+struct tsri_lane_rows {
+    struct tsr_delivery_range *ranges; /* [rows_max]; NULL: not open yet */
+    uint32_t *rows;                    /* [rows_max]: of each range */
+    uint32_t *staged;                  /* [rows_max]: the others */
+    int64_t *slots;                    /* [rows_max x chunk_tokens]: of the ranges */
+    uint32_t n_ranges, n_staged;
+};
+
 /* One thread, and what it copies through. */
 struct tsri_lane {
     struct tsr_worker *worker;
     struct tsri_work *work;
     struct tsr_device_stream *stream;
     struct tsri_kvmem mem[TSR_GROUPS_MAX];
-    uint8_t *staging;
-    size_t staging_bytes;
-    int64_t *slots; /* of TSRI_LANE_RUNS chunks */
-    /* Loads into host memory need no staging: straight out of the cache's own, or a server's. Saves
-     * go the same way back. */
+    struct tsri_staging staging;
+    int64_t *slots;                             /* of TSRI_LANE_RUNS chunks */
+    uint32_t rows_max;                          /* of a load that go together */
+    struct tsri_lane_rows rows[TSR_GROUPS_MAX]; /* opened by the first load */
     struct tsr_delivery *deliveries[TSR_GROUPS_MAX];
+    bool has_asked[TSR_GROUPS_MAX]; /* for a delivery; NULL then: there is none */
 };
 #define TSRI_LANE_RUNS 64u
+/* Tokens and chunks that are one delivery: enough for all but the longest prompts, so that the bus
+ * has no pause. Their tables take 6 MB of host and of device memory for each group and lane. */
+#define TSRI_LANE_TOKENS (128u << 10)
+#define TSRI_LANE_ROWS 1024u
 enum { TSRI_LANE_LOAD, TSRI_LANE_LOAD_ASYNC, TSRI_LANE_SAVE, TSRI_LANES };
 
 enum tsri_job_state {
@@ -386,7 +412,7 @@ struct tsri_kv_job {
 struct tsr_worker {
     struct tsri_terms terms;
     uint32_t rank, flags;
-    struct tsri_device *device;
+    struct tsri_device *device, *own_device; /* own: NULL where it is the cache's */
     struct tsr_device_stream *engine_stream;
     struct tsr_device_event *written; /* behind what the engine had queued when the step began */
     bool registered;
@@ -419,8 +445,9 @@ void tsri_job_layers(struct tsri_kv_job *job, uint32_t group, uint32_t n_layers)
 void tsri_job_fail_at(struct tsri_kv_job *job, uint32_t token, int err);
 void tsri_job_read(struct tsri_kv_job *job);
 void tsri_job_done(struct tsri_kv_job *job);
-/* Under lock: no more touching, and waits while it does; memory is copied at that time, so it is
- * short. */
+/* Under lock: no more touching, and waits while it does. Only memory is copied at that time, never a
+ * disk or a server waited for, so that is as short as copying a layer, or, where the device queues,
+ * as all that was queued takes on the bus. */
 void tsri_job_give_up(struct tsr_worker *w, struct tsri_kv_job *job, int err);
 
 /* fetching.c, keeping.c: run in a lane. */
@@ -431,5 +458,10 @@ void tsri_keeping_run(struct tsri_job *job);
 TSR_MUST int tsri_lane_init(struct tsri_lane *lane, struct tsr_worker *w, const char *name,
                             const struct tsr_kv_layout *layouts);
 void tsri_lane_fini(struct tsri_lane *lane);
+/* In the lane's thread. The group's delivery, opened by the first call; NULL: there is none, and
+ * everything goes through staging memory. */
+struct tsr_delivery *tsri_lane_delivery(struct tsri_lane *lane, uint32_t group);
+/* Takes the memory for the rows of a load. */
+TSR_MUST int tsri_lane_open_rows(struct tsri_lane *lane, uint32_t group);
 
 #endif

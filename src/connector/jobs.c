@@ -1,7 +1,9 @@
 /* jobs.c - the states of a worker's jobs. A lane's thread does a job; the engine's thread waits for
  * it, asks what has become of it, or gives it up. Giving up is what makes every wait end: from then
  * on the job may go on waiting for a disk or a server, but it never touches the engine's memory
- * again, so the engine may do with its blocks what it likes. */
+ * again, so the engine may do with its blocks what it likes. A device that queues cannot be stopped:
+ * giving up then waits until it has done what was queued. That is bounded by the bus, because
+ * nothing is queued before all of it is in memory. */
 #include "connector/connector.h"
 
 bool tsri_job_touch(struct tsri_kv_job *job)

@@ -175,7 +175,7 @@ static int keep_put(struct keeping *k, uint32_t group, uint32_t from, uint32_t t
 
 static int keep_piece(struct keeping *k, uint32_t group, uint32_t from, uint32_t to)
 {
-    int e = k->lane->deliveries[group] ? 0 : TSR_EUNSUP;
+    int e = tsri_lane_delivery(k->lane, group) ? 0 : TSR_EUNSUP;
     while (!e && from < to) {
         uint32_t end = from;
         e = keep_put(k, group, from, to, &end);

@@ -28,31 +28,23 @@ static int copy_layout(struct tsri_kvmem *m, const struct tsr_kv_layout *from)
     return tsri_layout_check(&m->layout);
 }
 
+void tsri_staging_fini(struct tsri_staging *s)
+{
+    if (s->data) tsri_device_host_free(s->device, s->data);
+    *s = (struct tsri_staging){0};
+}
+
 int tsri_kvmem_init(struct tsri_kvmem *m, const struct tsri_kvmem_desc *d)
 {
     *m = (struct tsri_kvmem){.device = d->device,
                              .stream = d->stream,
-                             .staging = d->staging,
-                             .staging_bytes = d->staging_bytes,
+                             .shared = d->staging,
                              .runs_max = RUNS_MAX,
                              .run_tokens = d->run_tokens};
     int e = copy_layout(m, d->layout);
     if (!e) e = tsri_shape_fits(d->shape, &m->layout, false);
-    if (e) goto out;
-    uint32_t n_planes = m->layout.n_layers * m->layout.n_planes;
-    for (uint32_t p = 0; p < m->layout.n_planes; p++)
+    for (uint32_t p = 0; !e && p < m->layout.n_planes; p++)
         m->row_bytes += tsri_row_bytes(&m->layout.planes[p]);
-    struct tsr_batch_limits limits = {.runs = RUNS_MAX,
-                                      .tokens = RUNS_MAX * d->run_tokens,
-                                      .cells = RUNS_MAX,
-                                      .plane_pointers = RUNS_MAX * n_planes};
-    e = tsri_batch_open(&m->batch, d->device, &limits);
-    if (e) goto out;
-    m->cells = tsri_alloc(RUNS_MAX, sizeof *m->cells);
-    m->runs = tsri_alloc(RUNS_MAX, sizeof *m->runs);
-    m->planes = tsri_alloc((size_t)RUNS_MAX * n_planes, sizeof *m->planes);
-    e = m->cells && m->runs && m->planes ? 0 : TSR_ENOMEM;
-out:
     if (e) tsri_kvmem_fini(m);
     return e;
 }
@@ -67,9 +59,35 @@ void tsri_kvmem_fini(struct tsri_kvmem *m)
     *m = (struct tsri_kvmem){0};
 }
 
+static int take_staging(struct tsri_staging *s)
+{
+    void *data = NULL;
+    int e = s->data ? 0 : tsri_device_host_alloc(s->device, &data, s->bytes);
+    if (data) s->data = data;
+    return e;
+}
+
+int tsri_kvmem_take(struct tsri_kvmem *m)
+{
+    if (m->batch) return 0;
+    int e = take_staging(m->shared);
+    if (e) return e;
+    m->staging = m->shared->data;
+    uint32_t n_planes = m->layout.n_layers * m->layout.n_planes;
+    struct tsr_batch_limits limits = {.runs = RUNS_MAX,
+                                      .tokens = RUNS_MAX * m->run_tokens,
+                                      .cells = RUNS_MAX,
+                                      .plane_pointers = RUNS_MAX * n_planes};
+    if (!m->cells) m->cells = tsri_alloc(RUNS_MAX, sizeof *m->cells);
+    if (!m->runs) m->runs = tsri_alloc(RUNS_MAX, sizeof *m->runs);
+    if (!m->planes) m->planes = tsri_alloc((size_t)RUNS_MAX * n_planes, sizeof *m->planes);
+    if (!m->cells || !m->runs || !m->planes) return TSR_ENOMEM;
+    return tsri_batch_open(&m->batch, m->device, &limits);
+}
+
 uint32_t tsri_kvmem_layers(const struct tsri_kvmem *m, uint32_t n_tokens)
 {
-    uint64_t n = m->staging_bytes / ((uint64_t)m->row_bytes * n_tokens);
+    uint64_t n = m->shared->bytes / ((uint64_t)m->row_bytes * n_tokens);
     return n < m->layout.n_layers ? (uint32_t)n : m->layout.n_layers;
 }
 
@@ -80,7 +98,7 @@ static void describe(struct tsri_kvmem *m, uint32_t i, const struct tsri_kvmem_r
     const struct tsr_kv_layout *l = &m->layout;
     void **planes = m->planes + (size_t)i * l->n_layers * l->n_planes;
     uint8_t *at = m->staging + run->at;
-    TSR_ASSERT(run->at + (size_t)run->n_tokens * m->row_bytes * n_layers <= m->staging_bytes);
+    TSR_ASSERT(run->at + (size_t)run->n_tokens * m->row_bytes * n_layers <= m->shared->bytes);
     for (uint32_t k = 0; k < l->n_layers * l->n_planes; k++)
         planes[k] = at;
     for (uint32_t k = layer_first; k < layer_first + n_layers; k++)
@@ -105,13 +123,15 @@ int tsri_kvmem_move(struct tsri_kvmem *m, bool to_engine, const struct tsri_kvme
                     uint32_t n, uint32_t layer_first, uint32_t n_layers)
 {
     TSR_ASSERT(n > 0 && n <= m->runs_max);
+    int e = tsri_kvmem_take(m);
+    if (e) return e;
     for (uint32_t i = 0; i < n; i++)
         describe(m, i, &runs[i], layer_first, n_layers);
     struct tsri_batch_desc desc = {.direction = to_engine ? TSRI_BATCH_SCATTER : TSRI_BATCH_GATHER,
                                    .n_runs = n,
                                    .layout = &m->layout,
                                    .runs = m->runs};
-    int e = tsri_batch_set(m->batch, m->stream, &desc);
+    e = tsri_batch_set(m->batch, m->stream, &desc);
     if (!e)
         e = to_engine ? tsri_batch_scatter(m->batch, layer_first, n_layers)
                       : tsri_batch_gather(m->batch, layer_first, n_layers);

@@ -44,7 +44,7 @@ struct side {
     struct tsr_delivery *delivery; /* NULL: all of it goes through staging memory */
     uint32_t chunks_max;           /* of one delivery */
     struct tsri_kvmem mem;
-    void *staging;
+    struct tsri_staging staging;
     struct tsr_device_stream *stream; /* of what goes through staging memory */
     struct tsr_device_stream *engine; /* NULL: the device's default queue */
     struct tsr_device_event *behind;  /* what the engine has queued */
@@ -116,9 +116,9 @@ static int side_init(struct side *s, struct tsr_kvpool *p, const struct tsr_kvpo
 {
     uint64_t bytes = d->staging_bytes ? d->staging_bytes : STAGING_BYTES;
     bytes = tsri_align_up(bytes > p->chunk_bytes ? bytes : p->chunk_bytes, 4096);
-    int e = tsri_device_host_alloc(p->device, &s->staging, bytes);
+    s->staging = (struct tsri_staging){.device = p->device, .bytes = bytes};
     uint32_t flags = s == &p->storing ? TSR_STREAM_LOW : 0;
-    if (!e) e = tsri_stream_open(&s->stream, p->device, NULL, flags);
+    int e = tsri_stream_open(&s->stream, p->device, NULL, flags);
     if (!e && d->stream) e = tsri_stream_open(&s->engine, p->device, d->stream, 0);
     if (!e) e = tsri_event_open(&s->behind, p->device);
     struct tsri_kvmem_desc mem = {.device = p->device,
@@ -126,8 +126,7 @@ static int side_init(struct side *s, struct tsr_kvpool *p, const struct tsr_kvpo
                                   .layout = d->layout,
                                   .shape = tsri_space_shape(p->space),
                                   .run_tokens = p->chunk_tokens,
-                                  .staging = s->staging,
-                                  .staging_bytes = bytes};
+                                  .staging = &s->staging};
     if (!e) e = tsri_kvmem_init(&s->mem, &mem);
     if (!e) open_delivery(s, p, d);
     return e;
@@ -140,7 +139,7 @@ static void side_fini(struct side *s, struct tsr_kvpool *p)
     if (s->behind) tsri_event_close(p->device, s->behind);
     if (s->engine) tsri_stream_close(p->device, s->engine);
     if (s->stream) tsri_stream_close(p->device, s->stream);
-    if (s->staging) tsri_device_host_free(p->device, s->staging);
+    tsri_staging_fini(&s->staging);
     pthread_mutex_destroy(&s->lock);
 }
 
@@ -356,6 +355,7 @@ static uint32_t load_staged(struct tsr_kvpool *p, const struct pool_load *w, uin
     struct tsr_load_desc loads[STAGED_MAX];
     struct tsri_kvmem_run runs[STAGED_MAX];
     struct tsri_kvmem *mem = &p->loading.mem;
+    if (tsri_kvmem_take(mem) != 0) return 0;
     for (uint32_t k = 0; k < n; k++) {
         size_t at = k * p->chunk_bytes;
         loads[k] =
@@ -379,7 +379,7 @@ static uint32_t load_staged(struct tsr_kvpool *p, const struct pool_load *w, uin
 /* Chunks [i, i + n) into the pool; returns how many, contiguously. */
 static uint32_t load_some(struct tsr_kvpool *p, const struct pool_load *w, uint32_t i, uint32_t n)
 {
-    uint32_t fits = (uint32_t)(p->loading.mem.staging_bytes / p->chunk_bytes), k = 0;
+    uint32_t fits = (uint32_t)(p->loading.staging.bytes / p->chunk_bytes), k = 0;
     fits = tsri_min_u32(fits, STAGED_MAX);
     deliver(p, w, i, n);
     while (k < n) {

@@ -64,6 +64,44 @@ TEST(what_is_in_a_lower_tier_is_loaded_between_steps)
     cold_close(&c);
 }
 
+#define LOADED ((uint64_t)64 * CK_LAYERS * CK_PLANES * CK_ROW_BYTES)
+
+TEST(a_load_goes_straight_where_the_cache_can_deliver)
+{
+    struct ck k;
+    struct ck_answer answer;
+    ck_open(&k, &(struct ck_options){.n_groups = 2});
+    ck_save_prompt(&k, 1, tokens, 64, 0);
+    ask(&k);
+    ck_settle(&k, &answer);
+    CHECK_INT(answer.n_bad, 0);
+    CHECK(ck_right_all(&k, tokens, 0, 64, blocks + 20));
+    CHECK_INT(ck_worker_stats(&k, 0).bytes_loaded, 2 * LOADED);
+    CHECK_INT(ck_worker_stats(&k, 0).bytes_staged, 0);
+    ck_close(&k);
+}
+
+/* As it is on a device that the cache has not got. */
+TEST(without_deliveries_loads_go_through_staging_memory)
+{
+    struct ck k;
+    struct ck_answer answer;
+    for (uint32_t sync = 0; sync < 2; sync++) {
+        ck_open(&k,
+                &(struct ck_options){.n_groups = 2, .flags = sync ? TSR_CONNECTOR_LOAD_SYNC : 0});
+        for (uint32_t i = 0; i < TSRI_LANES; i++)
+            memset(k.workers[0]->lanes[i].has_asked, true, sizeof k.workers[0]->lanes[i].has_asked);
+        ck_save_prompt(&k, 1, tokens, 64, 0);
+        ask(&k);
+        ck_settle(&k, &answer);
+        CHECK_INT(answer.n_bad, 0);
+        CHECK(ck_right_all(&k, tokens, 0, 64, blocks + 20));
+        CHECK_INT(ck_worker_stats(&k, 0).bytes_loaded, 2 * LOADED);
+        CHECK_INT(ck_worker_stats(&k, 0).bytes_staged, 2 * LOADED);
+        ck_close(&k);
+    }
+}
+
 TEST(a_tier_that_fails_is_blocks_to_recompute)
 {
     struct cold c;
@@ -281,6 +319,8 @@ int main(void)
     for (int32_t i = 0; i < 64; i++)
         blocks[i] = i;
     RUN(what_is_in_a_lower_tier_is_loaded_between_steps);
+    RUN(a_load_goes_straight_where_the_cache_can_deliver);
+    RUN(without_deliveries_loads_go_through_staging_memory);
     RUN(a_tier_that_fails_is_blocks_to_recompute);
     RUN(a_damaged_entry_is_blocks_to_recompute);
     RUN(a_step_waits_for_a_stuck_tier_only_so_long);

@@ -63,8 +63,9 @@ TEST(every_layout_is_the_same_kv)
     static const int64_t from[TOKENS] = {8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7};
     int64_t to[TOKENS];
     struct tsri_device *device;
-    static uint8_t staging[TOKENS * LAYERS * 2 * HEADS * DIM * 2];
     CHECK_INT(tsri_device_open(&device, "cpu", NULL), 0);
+    struct tsri_staging staging = {.device = device,
+                                   .bytes = TOKENS * LAYERS * 2 * HEADS * DIM * 2};
     for (uint32_t t = 0; t < TOKENS; t++)
         to[t] = 24 + t;
     for (uint32_t a = 0; a < 4; a++)
@@ -78,11 +79,11 @@ TEST(every_layout_is_the_same_kv)
                                         .layout = &la,
                                         .shape = &shape,
                                         .run_tokens = TOKENS,
-                                        .staging = staging,
-                                        .staging_bytes = sizeof staging};
+                                        .staging = &staging};
             CHECK_INT(tsri_kvmem_init(&ma, &d), 0);
             d.layout = &lb;
             CHECK_INT(tsri_kvmem_init(&mb, &d), 0);
+            CHECK(!mb.batch && !mb.staging);
             for (uint32_t i = 0; i < LAYERS * 2 * TOKENS * HEADS * DIM; i++) {
                 uint32_t e = i % DIM, h = i / DIM % HEADS, t = i / DIM / HEADS % TOKENS;
                 uint32_t p = i / DIM / HEADS / TOKENS % 2, l = i / DIM / HEADS / TOKENS / 2;
@@ -97,9 +98,12 @@ TEST(every_layout_is_the_same_kv)
                 uint32_t p = i / DIM / HEADS / TOKENS % 2, l = i / DIM / HEADS / TOKENS / 2;
                 CHECK_INT(*at(&lb, l, p, to[t], h, e), value(l, p, t, h, e));
             }
+            CHECK(ma.staging && ma.staging == mb.staging && ma.staging == staging.data);
             tsri_kvmem_fini(&ma);
             tsri_kvmem_fini(&mb);
         }
+    tsri_staging_fini(&staging);
+    CHECK(!staging.data);
     tsri_device_close(device);
 }
 

@@ -14,6 +14,7 @@ _SHOWN = {
     "tokens_hit": "prompt tokens found in Tessera",
     "tokens_loaded": "tokens loaded from Tessera",
     "bytes_loaded": "bytes loaded from Tessera",
+    "bytes_staged": "bytes loaded through staging memory instead of straight into KV blocks",
     "loads_failed": "failed loads from Tessera; their tokens were computed",
     "tokens_saved": "tokens saved to Tessera",
     "bytes_saved": "bytes saved to Tessera",
