@@ -123,7 +123,7 @@ linked = $(filter-out %.a,$^) $(filter %/libtessera-cli.a,$^) $(filter %/libtess
 LIBS_SO := $(B)/lib/libtessera.so
 TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_SRC))
 PLUGINS := $(patsubst tests/device/plugin_%.c,$(B)/tests/device/libtessera-%.so,\
-             $(wildcard tests/device/plugin_*.c))
+             $(wildcard tests/device/plugin_*.c)) $(B)/tests/device/libtessera-fakegpu.so
 BENS  := $(patsubst bench/%.c,$(B)/bench/%,$(BEN_SRC))
 EXS   := $(patsubst examples/%.c,$(B)/examples/%,$(EX_SRC))
 FUZZ  := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
@@ -301,6 +301,14 @@ $(B)/bench/bench_cuda: $(B)/obj/bench/bench_cuda.o $(B)/obj/bench/cuda_side.o $(
 $(B)/tests/device/libtessera-%.so: $(B)/obj/tests/device/plugin_%.o
 	@mkdir -p $(@D)
 	$(Q)$(CC) -shared $(SANF) $(LDFLAGS) $< -o $@
+
+# A GPU for tests, over the reference of src/device. Programs that have loaded it find it by its soname.
+$(B)/tests/device/libtessera-fakegpu.so: $(call obj,$(wildcard tests/fakegpu/*.c)) $(LIBA)
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) -Wl,--exclude-libs,ALL $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
+FAKEGPU_TESTS := $(patsubst %,$(B)/tests/%,device/test_contract device/test_fakegpu)
+$(FAKEGPU_TESTS): | $(B)/tests/device/libtessera-fakegpu.so
 
 $(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)

@@ -3,6 +3,7 @@
  * touch; what is computed must agree within the bounds of <tessera/device.h>. A device that is not
  * there is skipped with one line. */
 #include "kv.h"
+#include "support/fakegpu.h"
 
 static struct tsri_device *reference, *subject;
 
@@ -592,6 +593,8 @@ int main(void)
     run_device("cpu", NULL, 3);
     for (uint32_t i = 0; tsri_device_known(i); i++)
         if (strcmp(tsri_device_known(i), "cpu") != 0) run_device(tsri_device_known(i), NULL, 0);
+    fakegpu_load();
+    run_device("fakegpu", NULL, 0);
     tsri_device_close(reference);
     return test_end();
 }
