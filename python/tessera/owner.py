@@ -1,8 +1,14 @@
 """The owner of the cache in an engine with several processes.
 
 The scheduler process opens the cache and serves it on a Unix socket (owner: embedded); workers
-are its clients. With owner: daemon both are clients of a tesserad. Options come from
-TESSERA_CONFIG_FILE, then TESSERA_* variables, then the engine's own configuration.
+are its clients. A worker in the scheduler's own process uses the owner's handle instead: its loads
+and saves then need no round trip and move straight between the pool and the engine's memory. With
+owner: daemon both are clients of a tesserad. Options come from TESSERA_CONFIG_FILE, then TESSERA_*
+variables, then the engine's own configuration.
+
+Workers tell this module their device when their KV memory is there, which is before the scheduler
+opens the cache. So the owner knows whether a worker shares its process, and which device its pool
+is page-locked for. A scheduler process without a worker never touches a device.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ import ctypes
 import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +25,14 @@ from typing import Any
 from ._lib import check, library
 from .cache import configure
 
-__all__ = ["EngineCache", "private_socket"]
+__all__ = ["EngineCache", "announce_worker", "private_socket", "worker_device", "worker_gone"]
+
+Device = tuple[str, int]  # name and number, as the options device and device_number have them
+
+_lock = threading.Lock()  # of the two tables
+# By engine and process: a forked child must not use a handle whose threads it does not have.
+_owners: dict[tuple[str, int], _Opened] = {}
+_workers: dict[tuple[str, int], list[Device]] = {}
 
 
 def private_socket(engine: str) -> str:
@@ -32,18 +46,44 @@ def private_socket(engine: str) -> str:
     return str(folder / (hashlib.sha256(engine.encode()).hexdigest()[:16] + ".sock"))
 
 
-class EngineCache:
-    """A cache for one half: the owner itself with its server, or a client."""
+def announce_worker(engine: str, device: Device) -> None:
+    """A worker of this process has its KV memory on this device."""
+    with _lock:
+        _workers.setdefault((engine, os.getpid()), []).append(device)
 
-    def __init__(self, options: Mapping[str, Any], engine: str, serve: bool) -> None:
-        lib = library()
-        self._lib = lib
+
+def worker_gone(engine: str, device: Device) -> None:
+    key = engine, os.getpid()
+    with _lock:
+        devices = _workers.get(key, [])
+        if device in devices:
+            devices.remove(device)
+        if not devices:
+            _workers.pop(key, None)
+
+
+def worker_device(engine: str) -> Device | None:
+    """The device of the engine's worker in this process; None: it has none, or several."""
+    with _lock:
+        devices = set(_workers.get((engine, os.getpid()), ()))
+    return devices.pop() if len(devices) == 1 else None
+
+
+class _Opened:
+    """An open cache, with its server if it has one, for as long as it has users."""
+
+    def __init__(
+        self, options: Mapping[str, Any], engine: str, serve: bool, device: Device | None
+    ) -> None:
+        self._lib = lib = library()
         self.handle = ctypes.c_void_p()
         self._server = ctypes.c_void_p()
+        self.users = 1  # under _lock
         config = ctypes.c_void_p()
         check(lib.tsr_config_open(ctypes.byref(config)))
         try:
             configure(config, None, True, options)
+            _choose_device(config, options, device)
             daemon = lib.tsr_config_get(config, b"owner") == b"daemon"
             if not daemon:
                 if not lib.tsr_config_get(config, b"server_socket"):
@@ -64,14 +104,82 @@ class EngineCache:
         finally:
             lib.tsr_config_close(config)
 
-    def connected(self, timeout_ms: int) -> bool:
-        """Whether the server is reachable; always true for the owner itself."""
-        return bool(self._lib.tsr_cache_connected(self.handle, timeout_ms) == 0)
-
-    def close(self) -> None:
-        """Writes queued entries. May be called twice."""
+    def close_server(self) -> None:
         if self._server:
             self._lib.tsr_server_close(self._server)
             self._server = ctypes.c_void_p()
+
+    def close(self) -> None:
+        self.close_server()
         self._lib.tsr_cache_close(self.handle)
         self.handle = ctypes.c_void_p()
+
+
+def _choose_device(config: Any, options: Mapping[str, Any], device: Device | None) -> None:
+    """The worker's device, unless the configuration names another; and its number with it."""
+    if device is None or device[0] == "cpu":
+        return
+    lib = library()
+    name = device[0].encode()
+    if not lib.tsr_config_get(config, b"device"):
+        check(lib.tsr_config_set(config, b"device", name))
+    if lib.tsr_config_get(config, b"device") == name and "device_number" not in options:
+        check(lib.tsr_config_set(config, b"device_number", str(device[1]).encode()))
+
+
+class EngineCache:
+    """A cache for one half: the owner itself with its server, or a client. The device is that of
+    the worker in this process, if there is one."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        engine: str,
+        serve: bool,
+        device: Device | None = None,
+    ) -> None:
+        opened = _Opened(options, engine, serve, device)
+        self._attach(opened)
+        self._key: tuple[str, int] | None = None
+        if self.serves:
+            self._key = engine, os.getpid()
+            with _lock:
+                _owners[self._key] = opened
+
+    def _attach(self, opened: _Opened) -> None:
+        self._opened: _Opened | None = opened
+        self.handle = opened.handle
+        self.socket = opened.socket
+        self.serves = opened.serves
+
+    @classmethod
+    def join(cls, engine: str) -> EngineCache | None:
+        """The owner's own cache, if this process has it open. It stays open until all its users
+        have closed it."""
+        with _lock:
+            opened = _owners.get((engine, os.getpid()))
+            if opened is None:
+                return None
+            opened.users += 1
+        cache = cls.__new__(cls)
+        cache._key = None
+        cache._attach(opened)
+        return cache
+
+    def connected(self, timeout_ms: int) -> bool:
+        """Whether the server is reachable; always true for the owner itself."""
+        return bool(library().tsr_cache_connected(self.handle, timeout_ms) == 0)
+
+    def close(self) -> None:
+        """The last user's writes queued entries. May be called twice."""
+        opened, self._opened = self._opened, None
+        self.handle = ctypes.c_void_p()
+        if opened is None:
+            return
+        with _lock:
+            if self._key is not None and _owners.get(self._key) is opened:
+                del _owners[self._key]  # from here on it gets no new users
+            opened.users -= 1
+            last = opened.users == 0
+        if last:
+            opened.close()

@@ -185,8 +185,7 @@ class TestHalves(unittest.TestCase):
         half.new_request(2, tokens, len(tokens), NONE, 0)
         found, _ = half.matched(2, 0)
         half.allocated(2, [[10, 11, 12]], found)
-        self.engine.client._lib.tsr_server_close(self.engine.owner._server)
-        self.engine.owner._server = ctypes.c_void_p()
+        self.engine.owner._opened.close_server()
         _sent, _received, bad = self.engine.step()
         self.assertEqual(bad, {(0, 10), (0, 11)})
 

@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 
 from .. import set_logger
 from .._connector import SchedulerHalf, WorkerHalf
-from ..owner import EngineCache
+from ..owner import EngineCache, worker_device
 from .metrics import TesseraPromMetrics, TesseraStats
 from .shape import model_shape, split_options
 
@@ -73,11 +73,13 @@ class ConnectorBase(KVConnectorBase_V1):
         own, options = split_options(transfer.kv_connector_extra_config)
         set_logger(_log)
         self._own = own
+        self._options = options
+        self._engine = str(transfer.engine_id)
         self._layerwise = bool(own.get("layerwise", False))
         self._shape = model_shape(config, self._kv_cache_config, own)
-        engine = str(transfer.engine_id)
-        self._cache = EngineCache(options, engine, role == KVConnectorRole.SCHEDULER)
         if role == KVConnectorRole.SCHEDULER:
+            device = worker_device(self._engine) if self._shape.ranks == 1 else None
+            self._cache = EngineCache(options, self._engine, True, device)
             self._open_scheduler()
         # A worker's half is opened when its KV memory is known and the scheduler is there.
 

@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from .._connector import WorkerHalf
 from ..blend_job import BlendJob, BlendOutcome, blend_settings
+from ..owner import EngineCache, announce_worker, worker_gone
 from .base import ConnectorBase, guarded, logger
 from .blend import BlendWorker
 from .messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
@@ -35,6 +36,9 @@ class WorkerSide(ConnectorBase):
         self._unloaded: set[int] = set()  # blocks of loads that were not begun
         self._told_off = False
         self._layouts: list[tuple[Any, Any]] = []
+        self._place: tuple[str, int] | None = (
+            None  # device and number; None: off, or no KV memory yet
+        )
         self._stream: torch.cuda.Stream | None = None  # that the worker was opened with
         self._blender: BlendWorker | None = None
         self._retired: BlendWorker | None = None  # of the time before this worker gave up
@@ -45,7 +49,7 @@ class WorkerSide(ConnectorBase):
         super().__init__(vllm_config, role, kv_cache_config)
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        if self._cache is None:
+        if self._trouble is not None:
             return
         try:
             self._register(kv_caches)
@@ -64,11 +68,14 @@ class WorkerSide(ConnectorBase):
             for g, group in enumerate(self._shape.groups)
             for layer, name in enumerate(group.layers)
         }
+        self._place = self._device.type, self._device.index or 0
+        announce_worker(self._engine, self._place)
 
     def get_handshake_metadata(self) -> TesseraHandshake:
-        """Asked when the scheduler is there, and with it the server that this worker is a client
-        of, so that the first step finds it connected. A tesserad that is away may come later."""
-        if self._layouts and self._half is None and self._cache is not None:
+        """Asked when the scheduler is there, and with it the cache: in this process, or behind a
+        server that this worker connects to now, so that the first step finds it connected. A
+        tesserad that is away may come later."""
+        if self._place is not None and self._half is None:
             try:
                 self._open_worker()
             except Exception as error:
@@ -79,7 +86,7 @@ class WorkerSide(ConnectorBase):
         return TesseraHandshake(trouble, None, self._blender.model)
 
     def _open_worker(self) -> None:
-        assert self._cache is not None
+        self._cache = self._open_cache()
         if not self._cache.connected(_CONNECT_MS):
             logger.warning("tessera: no server at %s yet", self._cache.socket)
         device = self._device
@@ -93,6 +100,11 @@ class WorkerSide(ConnectorBase):
         self._half = self._worker
         self._worker.register([layout for layout, _keep in self._layouts])
         self._open_blender()
+
+    def _open_cache(self) -> EngineCache:
+        """One rank may be in the process of its scheduler, and then uses the owner's handle."""
+        shared = EngineCache.join(self._engine) if self._shape.ranks == 1 else None
+        return shared or EngineCache(self._options, self._engine, False, self._place)
 
     def _open_blender(self) -> None:
         """What stands in the way of blending leaves exact reuse as it is."""
@@ -108,6 +120,9 @@ class WorkerSide(ConnectorBase):
         if self._blender is not None:
             self._blender.close()
             self._retired, self._blender = self._blender, None
+        if self._place is not None:
+            worker_gone(self._engine, self._place)
+            self._place = None
         super()._close()
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:

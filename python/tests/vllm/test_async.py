@@ -105,6 +105,10 @@ class TestSchedules(unittest.TestCase):
         self.assertGreater(rig.preemptions, 0)
         self.assertEqual(counters["loads_failed"], 0)
         self.assertEqual(rig.scheduler.connector._complaints, set())
+        # One rank shares the handle of its scheduler's process; several are clients.
+        owner = rig.scheduler.connector._cache.handle.value
+        shares = [one.connector._cache.handle.value == owner for one in rig.ranks]
+        self.assertEqual(shares, [len(rig.ranks) == 1] * len(rig.ranks))
         for one, worker in zip(rig.ranks, workers):
             self.assertEqual(one.connector._complaints, set())
             if len(rig.ranks) == 1:

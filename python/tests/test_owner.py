@@ -1,0 +1,147 @@
+"""Who has the cache of an engine: its own process, which all halves in it share, or a server."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from sandbox import needs_shared_memory
+
+from tessera import owner
+from tessera._connector import GroupShape, ModelShape, SchedulerHalf, WorkerHalf
+from tessera._lib import TesseraError, check, library
+from tessera.owner import EngineCache, announce_worker, worker_device, worker_gone
+
+SHAPE = ModelShape("unit", b"w", "test", 1, (GroupShape(("layer",), 16, 128),), chunk_tokens=16)
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "s.sock")
+        self.options = dict(host_size="16M", server_socket=self.path)
+
+    def open(self, serve, engine="unit"):
+        cache = EngineCache(self.options, engine, serve)
+        self.addCleanup(cache.close)
+        return cache
+
+    def join(self, engine="unit"):
+        cache = EngineCache.join(engine)
+        self.addCleanup(cache.close)
+        return cache
+
+
+@needs_shared_memory
+class TestSharing(Folder):
+    def test_a_half_in_the_process_of_the_owner_has_its_handle(self):
+        cache = self.open(True)
+        shared = self.join()
+        self.assertEqual(shared.handle.value, cache.handle.value)
+        self.assertEqual((shared.socket, shared.serves), (self.path, True))
+        self.assertTrue(shared.connected(0))
+
+    def test_only_an_owner_of_the_same_engine_is_shared(self):
+        self.assertIsNone(EngineCache.join("unit"))
+        self.open(True)
+        self.assertIsNone(EngineCache.join("another"))
+        self.open(False, "client")
+        self.assertIsNone(EngineCache.join("client"))
+
+    def test_the_server_is_there_for_others(self):
+        self.open(True)
+        self.join()
+        client = self.open(False)
+        self.assertTrue(client.connected(5000))
+        self.assertFalse(client.serves)
+
+    def test_the_last_user_closes_the_cache(self):
+        for first in ("worker", "scheduler"):
+            with self.subTest(first=first):
+                users = {"scheduler": self.open(True), "worker": self.join()}
+                halves = {
+                    "scheduler": SchedulerHalf(users["scheduler"].handle, SHAPE),
+                    "worker": WorkerHalf(users["worker"].handle, SHAPE, 0, "cpu"),
+                }
+                second = "scheduler" if first == "worker" else "worker"
+                halves[first].close()
+                users[first].close()
+                users[first].close()
+                self.assertTrue(self.open(False).connected(5000))
+                self.assertTrue(users[second].connected(0))
+                halves[second].close()
+                users[second].close()
+                self.assertFalse(os.path.exists(self.path))
+
+    def test_an_owner_that_is_closed_gets_no_new_users(self):
+        cache = self.open(True)
+        shared = self.join()
+        cache.close()
+        self.assertIsNone(EngineCache.join("unit"))
+        shared.close()
+
+    def test_closing_an_old_owner_leaves_the_new_one(self):
+        old = self.open(True)
+        self.options["server_socket"] = self.path + "2"
+        new = self.open(True)
+        old.close()
+        self.assertEqual(self.join().handle.value, new.handle.value)
+
+    def test_an_owner_that_did_not_open_is_not_found(self):
+        self.options["host_size"] = "nonsense"
+        with self.assertRaises(TesseraError):
+            EngineCache(self.options, "unit", True)
+        self.assertIsNone(EngineCache.join("unit"))
+
+    def test_a_forked_child_has_no_owner(self):
+        self.open(True)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if EngineCache.join("unit") is None else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+
+class TestDevices(unittest.TestCase):
+    def test_the_device_of_the_one_worker_in_this_process(self):
+        self.assertIsNone(worker_device("e"))
+        announce_worker("e", ("cuda", 3))
+        self.assertEqual(worker_device("e"), ("cuda", 3))
+        self.assertIsNone(worker_device("f"))
+        announce_worker("e", ("cuda", 4))
+        self.assertIsNone(worker_device("e"))
+        worker_gone("e", ("cuda", 4))
+        self.assertEqual(worker_device("e"), ("cuda", 3))
+        worker_gone("e", ("cuda", 3))
+        self.assertIsNone(worker_device("e"))
+        self.assertEqual(owner._workers, {})
+        worker_gone("e", ("cuda", 3))
+
+    def chosen(self, worker, **options):
+        lib = library()
+        config = ctypes.c_void_p()
+        check(lib.tsr_config_open(ctypes.byref(config)))
+        try:
+            owner.configure(config, None, False, options)
+            owner._choose_device(config, options, worker)
+            return tuple(lib.tsr_config_get(config, key) for key in (b"device", b"device_number"))
+        finally:
+            lib.tsr_config_close(config)
+
+    def test_the_worker_decides_unless_the_configuration_does(self):
+        self.assertEqual(self.chosen(None), (b"", b"0"))
+        self.assertEqual(self.chosen(("cpu", 0)), (b"", b"0"))
+        self.assertEqual(self.chosen(("cuda", 3)), (b"cuda", b"3"))
+        self.assertEqual(self.chosen(("cuda", 3), device="cuda"), (b"cuda", b"3"))
+        self.assertEqual(self.chosen(("cuda", 3), device_number=1), (b"cuda", b"1"))
+        self.assertEqual(self.chosen(("cuda", 3), device="cpu"), (b"cpu", b"0"))
+
+    def test_no_torch(self):
+        code = "import sys, tessera.owner; sys.exit('torch' in sys.modules)"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+if __name__ == "__main__":
+    unittest.main()
