@@ -26,8 +26,12 @@
  * from the device pool (option device_pool_size) if it is there, otherwise from host memory, after
  * it was fetched if only a lower tier has it.
  *
- * A client of a cache server (owner: daemon) delivers out of the server's memory, which is
- * page-locked for the device when the first delivery starts. If the server ends the session during
+ * Devices such as cuda reach host memory that is page-locked. Host memory of a cache is locked in
+ * the background from open on, that of a server from the first delivery on, at a few GB per second.
+ * A range that is not locked yet is not delivered (TSR_EAGAIN). Locked memory is resident: all of
+ * host_size, also where it holds nothing yet.
+ *
+ * A client of a cache server (owner: daemon) delivers out of the server's memory. If the server ends the session during
  * a delivery, finish returns TSR_ENOENT: none of it can be used, nor anything computed from it.
  * With a `compute` stream, call finish before an answer leaves the engine.
  *
@@ -103,7 +107,8 @@ struct tsr_delivery_range {
 
 /* Starts the delivery of n ranges; a slot may occur once. Returns how many will arrive. The others
  * have their result set: TSR_ENOENT the entry is gone, TSR_ECORRUPT it holds another text,
- * TSR_EUNSUP it has another frequency set or needs a rope. freq_set is that of the prompt, see
+ * TSR_EUNSUP it has another frequency set or needs a rope, TSR_EAGAIN its host memory is not
+ * page-locked for the device yet (load it with tsr_client_load()). freq_set is that of the prompt, see
  * tsr_rope_choose(). Waits for lower tiers. An earlier start that was not finished is given up;
  * some of its layers never arrive. */
 TSR_API TSR_MUST int tsr_delivery_start(struct tsr_delivery *d, struct tsr_delivery_range *ranges,
@@ -117,7 +122,8 @@ TSR_API TSR_MUST int tsr_delivery_finish(struct tsr_delivery *d);
 /* Fills every layer of a put (tsr_put_open(), in the delivery's space) from the engine's memory:
  * slots[i] is the slot of token i of the put's view, n of them. Runs after what `compute` has
  * queued, and waits until it is done; call tsr_put_commit() next. Chunks that the cache has already
- * are not read. */
+ * are not read. TSR_EAGAIN: host memory of the put is not page-locked for the device yet, and
+ * nothing was written; fill the put with tsr_put_layer(), or abort it. */
 TSR_API TSR_MUST int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put,
                                           const int64_t *slots, uint32_t n);
 

@@ -66,6 +66,9 @@ static int range_bind(struct range *r)
     uint32_t n_planes = tsri_source_n_planes(r->from);
     r->planes = tsri_alloc((size_t)n_planes + 1, sizeof *r->planes);
     if (!r->planes) return TSR_ENOMEM;
+    /* Not page-locked yet: computing it is faster than waiting for that. */
+    bool needs_lock = tsri_device_caps(f->device) & TSR_DEVICE_NEEDS_LOCK;
+    if (needs_lock && !tsri_source_is_locked(r->from)) return TSR_EAGAIN;
     uint32_t offset = tsri_source_cells(r->from, r->planes, &r->cells);
     r->cells.int8 = r->int8;
     r->run = (struct tsr_kv_run){.cells = &r->cells,

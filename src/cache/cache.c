@@ -113,7 +113,7 @@ bool tsri_cache_is_forked(const struct tsr_cache *c)
 
 bool tsri_cache_device_reads(const struct tsr_cache *c)
 {
-    return c->device && (c->pool_locked || !(tsri_device_caps(c->device) & TSR_DEVICE_NEEDS_LOCK));
+    return c->device && (c->locking || !(tsri_device_caps(c->device) & TSR_DEVICE_NEEDS_LOCK));
 }
 
 int tsri_cache_lacking(struct tsr_space *const *spaces, uint32_t n_spaces,
@@ -244,6 +244,7 @@ void tsri_cache_stats(struct tsr_cache *c, struct tsr_stats *out)
     tsri_stats_gauge_set(s, TSRI_M_pinned_entries, c->n_pinned);
     tsri_stats_gauge_set(s, TSRI_M_host_bytes, host);
     tsri_stats_gauge_set(s, TSRI_M_host_used_bytes, used);
+    tsri_stats_gauge_set(s, TSRI_M_host_locked_bytes, tsri_locking_done(c->locking));
     tsri_stats_gauge_set(s, TSRI_M_metadata_bytes, c->arena.region.bytes);
     tsri_stats_gauge_set(s, TSRI_M_metadata_used_bytes, c->arena.bytes_used);
     tsri_stats_gauge_set(s, TSRI_M_windows, c->windows.n_used);

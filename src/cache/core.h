@@ -16,6 +16,7 @@
 #include "cache/events.h"
 #include "cache/holds.h"
 #include "cache/index.h"
+#include "device/locking.h"
 #include "policy/policy.h"
 #include "cache/pool.h"
 #include "cache/windows.h"
@@ -105,8 +106,8 @@ struct tsr_cache {
     uint64_t n_closed; /* closes of spaces by the last who had them open */
     uint32_t n_clients;
 
-    struct tsri_device *device; /* of the engines here, or NULL */
-    bool pool_locked;           /* the pool's pages are page-locked for it */
+    struct tsri_device *device;   /* of the engines here, or NULL */
+    struct tsri_locking *locking; /* of the pool, for a device that needs it; NULL: none does */
 
     struct tsri_manager *manager; /* tiers below, and the I/O threads */
     struct tsri_ops *ops;

@@ -398,8 +398,8 @@ static int add_tier(struct tsri_manager *m, const struct tsri_tier_plan *plan,
     return 0;
 }
 
-/* The device, and page-locked host memory for it; then its pool, as the last of the tiers: their
- * numbers do not depend on it. */
+/* The device, for which host memory is page-locked in the background; then its pool, as the last of
+ * the tiers: their numbers do not depend on it. */
 static int add_device(struct tsri_manager *m, const struct tsr_config *cfg)
 {
     struct tsr_cache *c = m->c;
@@ -411,9 +411,10 @@ static int add_device(struct tsri_manager *m, const struct tsr_config *cfg)
     int e = tsri_device_open(&c->device, o->device, &config);
     if (e) return e;
     if (tsri_device_caps(c->device) & TSR_DEVICE_NEEDS_LOCK) {
-        e = tsri_device_host_register(c->device, c->pool.region.data, c->pool.region.bytes);
+        size_t page_bytes = (size_t)1 << c->pool.page_shift;
+        e = tsri_locking_open(&c->locking, c->device, c->pool.region.data,
+                              c->pool.n_pages * page_bytes, page_bytes);
         if (e) return e;
-        c->pool_locked = true;
     }
     if (!o->device_pool_size) return 0;
     struct tsri_hot_setup setup = {c->device, o->device_pool_size, (size_t)o->host_page_size};
@@ -432,7 +433,8 @@ static int add_device(struct tsri_manager *m, const struct tsr_config *cfg)
 
 static void remove_device(struct tsr_cache *c)
 {
-    if (c->pool_locked) tsri_device_host_unregister(c->device, c->pool.region.data);
+    tsri_locking_close(c->locking);
+    c->locking = NULL;
     tsri_device_close(c->device);
     c->device = NULL;
 }

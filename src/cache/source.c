@@ -217,7 +217,7 @@ static void touch_hot(struct tsri_source *s)
 static void use_pool(struct tsri_source *s)
 {
     s->memory = s->c->pool.region.data;
-    s->locked = s->c->pool_locked;
+    s->locking = s->c->locking;
 }
 
 uint32_t tsri_source_open_own(struct tsri_source *s)
@@ -328,6 +328,15 @@ static uint32_t held_tokens(const struct tsri_source_range *r)
     return (uint32_t)((end < r->entry_tokens ? end : r->entry_tokens) - first);
 }
 
+bool tsri_source_is_locked(const struct tsri_source_range *r)
+{
+    if (r->where == TSRI_HOT) return true;
+    size_t locked = tsri_locking_done(r->source->locking) / r->shape->page_bytes;
+    for (uint32_t i = 0; i < r->n_pages; i++)
+        if (r->pages[i] >= locked) return false;
+    return true;
+}
+
 uint32_t tsri_source_n_planes(const struct tsri_source_range *r)
 {
     const struct tsri_shape *s = r->shape;
@@ -360,7 +369,8 @@ uint32_t tsri_source_cells(const struct tsri_source_range *r, void **planes,
                                  .n_tokens = n_tokens,
                                  .n_layers = s->n_layers,
                                  .n_planes = s->n_planes,
-                                 .memory = source->locked ? TSR_MEMORY_LOCKED : TSR_MEMORY_HOST};
+                                 .memory = tsri_source_is_locked(r) ? TSR_MEMORY_LOCKED
+                                                                    : TSR_MEMORY_HOST};
     return r->offset - r->cell_first * s->cell_tokens;
 }
 

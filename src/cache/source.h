@@ -28,6 +28,7 @@
 #include "tier/hot.h"
 
 struct tsri_entry;
+struct tsri_locking;
 struct tsri_meta;
 
 /* ---- wanted.c: what matches stand for in their prompts ---- */
@@ -104,9 +105,9 @@ struct tsri_source {
     void (*layer_done)(struct tsri_source_range *r, uint32_t layer);
     void *arg;
     /* the source's: */
-    uint8_t *memory;           /* that the pages are of */
-    bool locked;               /* it is page-locked for the device */
-    struct tsri_borrow borrow; /* of a server, from fetch on */
+    uint8_t *memory;                    /* that the pages are of */
+    const struct tsri_locking *locking; /* of it; NULL: the device needs none, or there is none */
+    struct tsri_borrow borrow;          /* of a server, from fetch on */
 };
 
 /* Is it a match of this cache that a lookup could have made, and do its offsets fit? TSR_EINVAL or
@@ -126,6 +127,8 @@ static inline bool tsri_source_holds(const struct tsri_source *s)
 /* Layers [first, + n) of a range that is HERE, or whose layers have arrived. */
 void tsri_source_copy(const struct tsri_source_range *r, uint32_t first, uint32_t n,
                       const struct tsr_view *view);
+/* Are all of its pages page-locked for the device of the cache? From then on they are. */
+bool tsri_source_is_locked(const struct tsri_source_range *r);
 /* Describes the cells that hold a range as if the entry had no others, in `planes`, which has room
  * for _n_planes pointers; a HOT one as all of its entry, which needs none. Returns where in them
  * the range begins. Whether they are in the int8 form is the caller's to say. */

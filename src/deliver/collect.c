@@ -33,8 +33,7 @@ static int check_slots(const struct tsr_delivery *d, const int64_t *slots, uint3
 /* ---- into blocks that are here ---- */
 
 /* Everything that can be wrong with any of the put's chunks. */
-static int check_put(const struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
-                     uint32_t n)
+static int check_put(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots, uint32_t n)
 {
     if (tsri_client_cache(((const struct tsri_put_base *)put)->client) != d->c ||
         tsri_put_space(put) != d->space)
@@ -48,6 +47,9 @@ static int check_put(const struct tsr_delivery *d, struct tsr_put *put, const in
                              b.n_tokens, d->limits.tokens);
         int e = check_slots(d, slots + b.offset, b.n_tokens);
         if (e) return e;
+        tsri_source_filling(&d->source, &d->source.ranges[0], d->space, b.id);
+        if (!tsri_delivery_reaches(d, &d->source.ranges[0]))
+            return tsri_fail(TSR_EAGAIN, "collect: the memory of the put is not page-locked yet");
     }
     return 0;
 }

@@ -184,6 +184,11 @@ static bool can_turn(const struct tsr_delivery *d)
     return any && d->has_rope;
 }
 
+bool tsri_delivery_reaches(const struct tsr_delivery *d, const struct tsri_source_range *r)
+{
+    return !(tsri_device_caps(d->device) & TSR_DEVICE_NEEDS_LOCK) || tsri_source_is_locked(r);
+}
+
 /* Of everything that can be had; returns whether something must turn. */
 static bool make_runs(struct tsr_delivery *d, struct tsr_delivery_range *ranges, uint32_t freq_set)
 {
@@ -201,6 +206,10 @@ static bool make_runs(struct tsr_delivery *d, struct tsr_delivery_range *ranges,
         uint64_t n_planes = tsri_source_n_planes(s);
         if (n_planes > d->limits.plane_pointers - d->n_planes) {
             r->result = TSR_EUNSUP; /* of a server whose cells are smaller: see set_limits */
+            continue;
+        }
+        if (!tsri_delivery_reaches(d, s)) {
+            r->result = TSR_EAGAIN;
             continue;
         }
         struct tsr_kv_cells *cells = &d->cells[d->n_runs];

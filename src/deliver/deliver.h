@@ -38,19 +38,22 @@ struct tsr_delivery {
     bool turns; /* some of the runs */
     uint32_t freq_set;
     uint32_t n_queued;           /* layers */
-    struct tsri_mapping *locked; /* of a server, page-locked for the device; or NULL */
+    struct tsri_mapping *locked; /* of a server, being page-locked for the device; or NULL */
+    struct tsri_locking *locking;
 };
 
 /* ---- deliver.c ---- */
 
 /* Is it a delivery, and of this process? */
 TSR_MUST int tsri_delivery_check(const struct tsr_delivery *d);
+/* Can the device reach where the range is? Host memory must be page-locked for some. */
+bool tsri_delivery_reaches(const struct tsr_delivery *d, const struct tsri_source_range *r);
 /* The stream goes on behind what the engine has queued so far. */
 TSR_MUST int tsri_delivery_follow(struct tsr_delivery *d);
 
 /* ---- lent.c: the memory of a server ---- */
 
-/* What the source has borrowed is page-locked for the device, if that needs it. */
+/* What the source has borrowed is being page-locked for the device, if that needs it. */
 TSR_MUST int tsri_lent_lock(struct tsr_delivery *d);
 void tsri_lent_unlock(struct tsr_delivery *d);
 

@@ -195,7 +195,7 @@ int tsri_source_fetch_served(struct tsri_source *s, const atomic_bool *stop)
         return away ? 0 : e;
     }
     s->memory = s->borrow.mapping->pool.data;
-    s->locked = false;
+    s->locking = NULL;
     return 0;
 }
 

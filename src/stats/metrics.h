@@ -77,6 +77,7 @@
     X(leased_entries,       GAUGE,     "entries", "Leased entries")                                \
     X(host_bytes,           GAUGE,     "bytes",   "Host memory reserved for KV")                   \
     X(host_used_bytes,      GAUGE,     "bytes",   "Host memory in use by KV")                      \
+    X(host_locked_bytes,    GAUGE,     "bytes",   "Host memory that is page-locked for the device") \
     X(metadata_bytes,       GAUGE,     "bytes",   "Memory reserved for index, tokens and digests") \
     X(metadata_used_bytes,  GAUGE,     "bytes",   "Memory in use by index, tokens and digests")    \
     X(windows,              GAUGE,     "windows", "Indexed windows, including those of removed entries") \

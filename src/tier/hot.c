@@ -8,7 +8,7 @@
  * the cells' device addresses, so that a pinned entry is ready for a batch. Everything but copies
  * happens under one lock; copies have one stream, used by one thread at a time. Device memory is
  * trusted as host memory is: there are no checksums. */
-#include "device/device.h"
+#include "device/locking.h"
 #include "tier/hot.h"
 #include "chunk/cells.h"
 #include "wire/wire.h"
@@ -189,13 +189,20 @@ static void flush_list(struct list *l)
     l->n = 0;
 }
 
+/* A device may refuse a copy that is not in one piece of page-locked memory. */
+static bool begins_piece(const void *p)
+{
+    return (uintptr_t)p % TSRI_LOCKING_ALIGN == 0;
+}
+
 /* Planes that follow each other on both sides, as they do when both are pages, are one copy. */
 static void add_copy(struct list *l, void *dst, const void *src, size_t bytes)
 {
     if (l->n) {
         struct tsr_copy *last = &l->copies[l->n - 1];
         if ((uint8_t *)last->dst + last->bytes == dst &&
-            (const uint8_t *)last->src + last->bytes == src) {
+            (const uint8_t *)last->src + last->bytes == src && !begins_piece(dst) &&
+            !begins_piece(src)) {
             last->bytes += bytes;
             return;
         }

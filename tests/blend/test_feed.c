@@ -1,6 +1,7 @@
 /* Loading pieces layer by layer, turned to their places. */
 #include "cache/manager.h"
 #include "support/blend_kit.h"
+#include "support/lock_kit.h"
 #include "support/test.h"
 
 #include <math.h>
@@ -258,8 +259,27 @@ TEST(memory_of_another_shape_is_refused)
     CHECK(blend_kit_close(&k));
 }
 
+TEST(memory_that_is_not_page_locked_yet_fails_its_range)
+{
+    struct blend_kit k;
+    uint32_t tokens[512];
+    blend_kit_open(&k, "qwen2", TSR_DTYPE_F32, 0);
+    store_document(&k);
+    struct tsri_feed_range range = range_of(&k, 20, 60, 300);
+    struct tsr_prompt prompt = elsewhere(&k, tokens);
+    const struct tsr_device_ops *ops = k.blend->device->ops;
+    lock_kit_wrap(k.blend->device);
+    struct tsri_feed *f = feed_of(&k, &prompt, &range, 1);
+    CHECK_INT(tsri_feed_wait(f, 0, 5000), 1);
+    CHECK_INT(tsri_feed_result(f, 0), TSR_EAGAIN);
+    tsri_feed_close(f);
+    k.blend->device->ops = ops;
+    CHECK(blend_kit_close(&k));
+}
+
 int main(void)
 {
+    RUN(memory_that_is_not_page_locked_yet_fails_its_range);
     RUN(k_arrives_turned_and_v_as_it_was);
     RUN(what_the_device_pool_has_is_taken_from_there);
     RUN(what_was_computed_elsewhere_is_not_taken_for_exact);

@@ -4,8 +4,11 @@
 #include "cache/source.h"
 #include "cache/manager.h"
 #include "support/fake_tier.h"
+#include "support/lock_kit.h"
 #include "support/served_kit.h"
 #include "support/test.h"
+
+#include <sys/mman.h>
 
 #define N 150u
 
@@ -286,8 +289,38 @@ TEST(what_a_server_lends_is_worth_nothing_once_it_has_gone)
     rig_close(&x);
 }
 
+/* Page numbers alone: nothing is read. */
+TEST(a_range_is_locked_when_all_of_its_pages_are)
+{
+    struct tsri_device device = {.ops = &lock_ops};
+    struct tsri_locking *locking;
+    size_t bytes = 3 * LOCK_PIECE;
+    void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    lock_kit_reset(LOCK_CALLS, 2); /* the third piece stays as it is */
+    CHECK_INT(tsri_locking_open(&locking, &device, memory, bytes, 1 << 20), 0);
+    CHECK(!tsri_locking_wait(locking, bytes, tsri_now_ns() + LOCK_SOON_NS));
+    struct tsri_shape shape = {.page_bytes = 1 << 20};
+    uint32_t below[] = {255, 0, 17}, above[] = {0, 256, 17};
+    struct tsri_source source = {.locking = locking};
+    struct tsri_source_range r = {
+        .source = &source, .where = TSRI_HERE, .shape = &shape, .pages = below, .n_pages = 3};
+    CHECK(tsri_source_is_locked(&r));
+    r.pages = above;
+    CHECK(!tsri_source_is_locked(&r));
+    r.n_pages = 1;
+    CHECK(tsri_source_is_locked(&r));
+    source.locking = NULL;
+    CHECK(!tsri_source_is_locked(&r));
+    r.where = TSRI_HOT; /* memory of the device */
+    CHECK(tsri_source_is_locked(&r));
+    tsri_locking_close(locking);
+    munmap(memory, bytes);
+}
+
 int main(void)
 {
+    RUN(a_range_is_locked_when_all_of_its_pages_are);
     RUN(the_bytes_are_the_same_wherever_they_are_read);
     RUN(another_text_is_told_and_counted_wherever_it_is);
     RUN(no_more_is_compared_than_the_reader_allows);

@@ -105,8 +105,28 @@ TEST(the_engines_memory_is_read_only_when_it_may_be)
     check_reads(true);
 }
 
+TEST(pages_that_are_not_locked_yet_are_not_written)
+{
+    struct rig r;
+    if (tsri_device_caps(device) & TSR_DEVICE_NEEDS_LOCK) SKIP("the device has its own locks");
+    open_all(&r, false);
+    rig_close_gate(&r);
+    struct tsr_prompt prompt = kit_prefix_prompt(r.tokens, PREFIX);
+    struct reader reader = {.n_allowed = 100};
+    struct tsri_reading reading = {.begin = begin_reading, .end = end_reading, .arg = &reader};
+    struct tsr_put *put = open_put(&r);
+    CHECK_INT(tsri_delivery_collect(r.delivery, put, r.slots, PREFIX, &reading), TSR_EAGAIN);
+    CHECK_INT(reader.n_begun, 0);
+    rig_open_gate(&r);
+    CHECK_INT(tsri_delivery_collect(r.delivery, put, r.slots, PREFIX, &reading), 0);
+    CHECK_INT(tsr_put_commit(put), PREFIX);
+    CHECK_INT(kit_load_and_check(&r.kit, &prompt), PREFIX);
+    close_all(&r, false);
+}
+
 static void run_all(void)
 {
+    RUN(pages_that_are_not_locked_yet_are_not_written);
     RUN(the_engines_memory_is_read_only_when_it_may_be);
 }
 

@@ -475,8 +475,29 @@ TEST(frequency_sets_texts_and_slots_are_there_for_callers)
     CHECK_INT(tsr_int8_row_bytes(8, 4096), 0);
 }
 
+TEST(what_is_not_page_locked_yet_is_told_and_left_alone)
+{
+    struct rig r;
+    static struct ask a;
+    if (tsri_device_caps(device) & TSR_DEVICE_NEEDS_LOCK) SKIP("the device has its own locks");
+    rig_open(&r, "0", false);
+    rig_close_gate(&r);
+    ask_for(&r, &a, 5);
+    forget_engines(&r);
+    CHECK_INT(deliver(&r, &a.want, 1), 0);
+    CHECK_INT(a.want.result, TSR_EAGAIN);
+    CHECK(same_images(&r));
+    CHECK_INT(metric(&r, TSRI_M_host_locked_bytes), 0);
+    rig_open_gate(&r);
+    CHECK_INT(metric(&r, TSRI_M_host_locked_bytes), metric(&r, TSRI_M_host_bytes));
+    check_own(&r, 5);
+    rig_close(&r);
+    CHECK_INT(locks.n_unlocked, locks.n);
+}
+
 static void run_all(void)
 {
+    RUN(what_is_not_page_locked_yet_is_told_and_left_alone);
     RUN(a_range_of_host_memory_arrives_turned_to_its_place);
     RUN(a_part_of_a_match_arrives_and_nothing_else_is_written);
     RUN(the_engines_stream_waits_for_a_layer_and_the_caller_does_not);

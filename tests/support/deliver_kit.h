@@ -8,6 +8,7 @@
 #include "device/kv.h"
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"
+#include "support/lock_kit.h"
 
 enum { SLOTS = 1024, SEGMENT = 100, PREFIX = 64 };
 
@@ -79,6 +80,8 @@ static inline void rig_open_empty(struct rig *r, const char *pool, bool below)
         fake_tier_plan_init(&r->below, &mem_tier, &r->store);
     }
     kit_open_tiers(&r->kit, options, &r->below, below);
+    struct tsri_locking *locking = r->kit.cache->locking;
+    if (locking) CHECK(tsri_locking_wait(locking, SIZE_MAX, tsri_now_ns() + LOCK_SOON_NS));
     rig_open_engines(r, TSR_MEMORY_DEVICE);
 }
 
@@ -98,6 +101,25 @@ static inline void rig_close(struct rig *r)
     if (!r->has_below) return;
     fake_tier_plan_fini(&r->below);
     mem_tier_store_fini(&r->store);
+}
+
+/* From now on the device of the cache needs page-locked memory, and nothing is locked before
+ * lock_kit_allow. For devices without a need of their own. */
+static inline void rig_close_gate(struct rig *r)
+{
+    struct tsr_cache *c = r->kit.cache;
+    size_t page_bytes = (size_t)1 << c->pool.page_shift;
+    lock_kit_reset(0, LOCK_CALLS);
+    lock_kit_wrap(c->device);
+    CHECK_INT(tsri_locking_open(&c->locking, c->device, c->pool.region.data,
+                                c->pool.n_pages * page_bytes, page_bytes),
+              0);
+}
+
+static inline void rig_open_gate(struct rig *r)
+{
+    lock_kit_allow(LOCK_CALLS);
+    CHECK(tsri_locking_wait(r->kit.cache->locking, SIZE_MAX, tsri_now_ns() + LOCK_SOON_NS));
 }
 
 /* Until what lookups asked to be promoted is in the pool. */

@@ -1,6 +1,6 @@
 /* The device pool beyond what the contract of tiers asks: its bound, pins, and a device that fails.
  */
-#include "device/device.h"
+#include "device/locking.h"
 #include "support/kv_entry.h"
 #include "support/test.h"
 #include "tier/hot.h"
@@ -179,6 +179,51 @@ TEST(a_lost_device_costs_its_entries_and_nothing_else)
     kv_entry_fini(&room);
 }
 
+/* ---- page-locked memory in pieces ---- */
+
+static uint32_t n_copies, n_across;
+
+static int counting_copy(struct tsr_device *d, struct tsr_device_stream *s,
+                         const struct tsr_copy *copies, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uintptr_t first = (uintptr_t)copies[i].src, last = first + copies[i].bytes - 1;
+        n_across += first / TSRI_LOCKING_ALIGN != last / TSRI_LOCKING_ALIGN;
+        n_copies++;
+    }
+    return real->copy(d, s, copies, n);
+}
+
+/* An entry whose cells follow each other, before and behind the end of a piece. */
+TEST(no_copy_is_in_two_pieces_of_locked_memory)
+{
+    struct kv_entry e;
+    kv_entry_init(&e, &shape, 1);
+    uint8_t *memory = aligned_alloc(TSRI_LOCKING_ALIGN, 2 * TSRI_LOCKING_ALIGN);
+    CHECK(memory);
+    uint8_t *at = memory + TSRI_LOCKING_ALIGN - (size_t)2 * 64 * 16;
+    for (uint32_t cell = 0; cell < e.n_cells; cell++)
+        for (uint32_t i = 0; i < 4; i++) {
+            size_t bytes = (size_t)tsri_head_cell_tokens(&e.head, cell) * 16;
+            memcpy(at, e.planes[i * e.n_cells + cell], bytes);
+            e.planes[i * e.n_cells + cell] = at;
+            at += bytes;
+        }
+    real = device->ops;
+    failing = *real;
+    failing.copy = counting_copy;
+    device->ops = &failing;
+    struct tsr_tier_io io = kv_entry_io(&e);
+    CHECK_INT(tsri_tier_put(pool, &io, 1), 1);
+    device->ops = real;
+    CHECK(n_copies < 8); /* neighbours go together */
+    CHECK_INT(n_across, 0);
+    struct tsr_tier_ref ref = ref_of(1);
+    CHECK_INT(tsri_tier_drop(pool, &ref, 1), 1);
+    kv_entry_fini(&e);
+    free(memory);
+}
+
 #define RUN_ON_POOL(promise) \
     do { \
         struct tsri_hot_setup setup = {device, (uint64_t)PAGES * PAGE, PAGE}; \
@@ -197,6 +242,7 @@ int main(void)
     RUN_ON_POOL(a_key_put_again_while_pinned_has_two_lives);
     RUN_ON_POOL(a_pool_without_a_page_does_not_open);
     RUN_ON_POOL(a_device_out_of_memory_is_told_at_open);
+    RUN_ON_POOL(no_copy_is_in_two_pieces_of_locked_memory);
     RUN_ON_POOL(a_lost_device_costs_its_entries_and_nothing_else);
     tsri_device_close(device);
     return test_end();
