@@ -161,7 +161,9 @@ static int keep_put(struct keeping *k, uint32_t group, uint32_t from, uint32_t t
         return 0;
     }
     e = fill(k, group, put, to - from);
-    if (e == TSR_EAGAIN && !extent.sent) return TSR_EUNSUP; /* the pages are not page-locked yet */
+    /* The pages are not page-locked yet, or a layer of so many tokens does not fit in the memory
+     * that the server copies from. */
+    if ((e == TSR_EAGAIN && !extent.sent) || e == TSR_ERANGE) return TSR_EUNSUP;
     uint32_t n_gathered = extent.sent ? (to - from) / chunk : extent.n_blocks;
     if (e) {
         count(k, 0, extent.sent && !k->taken_back ? e : 0, 0);

@@ -1,13 +1,11 @@
 /* collect.c - the way back: a put filled from the engine's slots. Blocks of a cache of our own are
  * filled where they stand, in as few batches as fit. A server's are gathered some layers at a time
- * into memory that the device can write, and go from there through the connection. */
+ * into the memory that it copies from; the device fills one part while the server empties another. */
 #include "deliver/collect.h"
 #include "cache/clients.h"
 #include "cache/puts.h"
 #include "deliver/deliver.h"
 #include "served/served.h"
-
-#define BOUNCE_BYTES ((size_t)32 << 20) /* or one layer, where that is more */
 
 /* Layers [first, + n) of the batch, when the engine's memory may be read; 0 layers are all. Returns
  * when they have moved. */
@@ -93,24 +91,18 @@ static int collect_here(struct tsr_delivery *d, struct tsr_put *put, const int64
 
 /* ---- into a server's ---- */
 
-struct bounce {
-    uint8_t *data;
-    uint32_t n_layers; /* that fit */
-    size_t layer_bytes, k_bytes;
-};
-
-/* All layers of one big cell; layers that are not moved together share memory. */
-static void describe(const struct tsr_delivery *d, const struct bounce *b, uint32_t n,
-                     void **planes, struct tsr_kv_cells *out)
+/* All layers as one big cell that lies where the server copies from. */
+static void describe(const struct tsr_delivery *d, const struct tsri_staged_put *stage, uint32_t n,
+                     struct tsr_kv_cells *out)
 {
     const struct tsri_shape *s = &d->space->shape;
     for (uint32_t l = 0; l < s->n_layers; l++)
         for (uint32_t p = 0; p < s->n_planes; p++)
-            planes[l * s->n_planes + p] =
-                b->data + (l % b->n_layers) * b->layer_bytes + (p ? b->k_bytes : 0);
+            d->planes[l * s->n_planes + p] =
+                tsri_staged_layer(stage, l) + (p ? (size_t)n * s->row_bytes[0] : 0);
     bool locked = tsri_device_caps(d->device) & TSR_DEVICE_NEEDS_LOCK;
     *out = (struct tsr_kv_cells){.size = sizeof *out,
-                                 .planes = planes,
+                                 .planes = d->planes,
                                  .n_cells = 1,
                                  .cell_tokens = n,
                                  .n_tokens = n,
@@ -120,20 +112,20 @@ static void describe(const struct tsr_delivery *d, const struct bounce *b, uint3
                                  .memory = locked ? TSR_MEMORY_LOCKED : TSR_MEMORY_HOST};
 }
 
-static int give_layers(struct tsr_delivery *d, const struct bounce *b, struct tsr_put *put,
-                       const struct tsri_reading *reading)
+static int give_layers(struct tsr_delivery *d, struct tsri_staged_put *stage, const int64_t *slots,
+                       uint32_t n, const struct tsri_reading *reading)
 {
-    const struct tsri_shape *s = &d->space->shape;
-    int e = 0;
-    for (uint32_t first = 0; first < s->n_layers && !e; first += b->n_layers) {
-        uint32_t n = tsri_min_u32(b->n_layers, s->n_layers - first);
-        e = gather(d, first, n, reading);
-        for (uint32_t l = 0; l < n && !e; l++) {
-            struct tsr_view view = {.data = b->data + l * b->layer_bytes,
-                                    .bytes = b->layer_bytes,
-                                    .plane_stride = b->k_bytes};
-            e = tsri_served_put_layer(put, first + l, &view);
-        }
+    uint32_t n_layers = d->space->shape.n_layers, step = stage->part_layers;
+    struct tsr_kv_run run = {.cells = d->cells, .slots = slots, .n_tokens = n};
+    struct tsri_batch_desc desc = {
+        .direction = TSRI_BATCH_GATHER, .n_runs = 1, .layout = &d->layout, .runs = &run};
+    describe(d, stage, n, d->cells);
+    int e = tsri_batch_set(d->batch, d->stream, &desc);
+    for (uint32_t l = 0; !e && l < n_layers; l += step) {
+        uint32_t n_now = tsri_min_u32(step, n_layers - l);
+        e = tsri_staged_wait(stage, l);
+        if (!e) e = gather(d, l, n_now, reading);
+        if (!e) e = tsri_staged_send(stage, l, n_now);
     }
     return e;
 }
@@ -141,32 +133,16 @@ static int give_layers(struct tsr_delivery *d, const struct bounce *b, struct ts
 static int collect_there(struct tsr_delivery *d, struct tsr_put *put, const int64_t *slots,
                          uint32_t n, const struct tsri_reading *reading)
 {
-    const struct tsri_shape *s = &d->space->shape;
-    int e = tsri_served_put_check(put, d->client, d->space, n);
-    if (!e && (n == 0 || n > d->limits.tokens))
-        e = tsri_fail(TSR_ERANGE, "collect: %u tokens, tokens_max is %u", n, d->limits.tokens);
-    if (!e) e = check_slots(d, slots, n);
+    struct tsri_staged_put stage;
+    int all_there = tsri_served_put_check(put, d->client, d->space, n);
+    if (all_there < 0) return all_there;
+    if (n == 0 || n > d->limits.tokens)
+        return tsri_fail(TSR_ERANGE, "collect: %u tokens, tokens_max is %u", n, d->limits.tokens);
+    int e = check_slots(d, slots, n);
+    if (e || all_there) return e;
+    e = tsri_staged_open(&stage, put, d->device);
     if (e) return e;
-    struct bounce b = {.k_bytes = (size_t)n * s->row_bytes[0],
-                       .layer_bytes = (size_t)n * (s->row_bytes[0] + s->row_bytes[1])};
-    b.n_layers = (uint32_t)(BOUNCE_BYTES / b.layer_bytes);
-    b.n_layers = tsri_min_u32(b.n_layers ? b.n_layers : 1, s->n_layers);
-    void *memory = NULL, **planes = tsri_alloc((size_t)s->n_layers * s->n_planes, sizeof *planes);
-    if (!planes) return TSR_ENOMEM;
-    e = tsri_device_host_alloc(d->device, &memory, b.n_layers * b.layer_bytes);
-    b.data = memory;
-    if (!e) {
-        struct tsr_kv_cells cells;
-        describe(d, &b, n, planes, &cells);
-        struct tsr_kv_run run = {.cells = &cells, .slots = slots, .n_tokens = n};
-        struct tsri_batch_desc desc = {
-            .direction = TSRI_BATCH_GATHER, .n_runs = 1, .layout = &d->layout, .runs = &run};
-        e = tsri_batch_set(d->batch, d->stream, &desc);
-        if (!e) e = give_layers(d, &b, put, reading);
-    }
-    tsri_device_host_free(d->device, memory);
-    tsri_free(planes);
-    return e;
+    return tsri_staged_close(&stage, give_layers(d, &stage, slots, n, reading));
 }
 
 /* ---- either ---- */

@@ -107,6 +107,7 @@ static void wait_change(struct tsri_link *l, uint64_t until_ns)
 void tsri_mapping_release(struct tsri_mapping *m)
 {
     if (!m || atomic_fetch_sub(&m->refs, 1) != 1) return;
+    tsri_locking_close(m->staging_locking);
     tsri_region_fini(&m->pool);
     tsri_region_fini(&m->control);
     tsri_region_fini(&m->staging);

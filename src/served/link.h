@@ -7,6 +7,7 @@
 #ifndef TSRI_LINK_H
 #define TSRI_LINK_H
 
+#include "device/locking.h"
 #include "wire/wire.h"
 
 /* What a session lets its client read, and where the client writes what the server is to copy. It
@@ -15,7 +16,8 @@
  * over. */
 struct tsri_mapping {
     struct tsri_region pool, control;
-    struct tsri_region staging; /* no data: nothing is stored */
+    struct tsri_region staging;           /* no data: nothing is stored */
+    struct tsri_locking *staging_locking; /* for a device that writes there; NULL: none does */
     struct tsri_wire_welcome welcome;
     _Atomic uint32_t refs;
 };

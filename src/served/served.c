@@ -640,9 +640,9 @@ static void served_close(struct tsr_cache *c)
 {
     struct tsri_served *r = c->served;
     if (!r) return;
+    tsri_seat_close(r->seat);
     tsri_device_close(r->c->device);
     r->c->device = NULL;
-    tsri_seat_close(r->seat);
     for (uint32_t i = 0; r->spaces && i < r->c->options.spaces_max; i++)
         tsri_free(r->spaces[i].texts);
     tsri_free(r->spaces);

@@ -74,9 +74,34 @@ TSR_MUST int tsri_served_put_open(struct tsr_put **out, struct tsr_client *clien
                                   const struct tsr_store_desc *store);
 TSR_MUST int tsri_served_put_layer(struct tsr_put *put, uint32_t layer,
                                    const struct tsr_view *view);
-/* Is it one of this client and space, for so many tokens? */
+/* Is it one of this client and space, for so many tokens? 1: the server has them all. */
 TSR_MUST int tsri_served_put_check(const struct tsr_put *put, const struct tsr_client *client,
                                    const struct tsr_space *space, uint32_t n_tokens);
+/* Layers of a put that a device writes straight into the staging area, some at a time: while the
+ * server copies one part, the next is filled. From open to close no other store of the client goes
+ * on. Layers are counted from the put's first one; those of one part, which begins at a multiple of
+ * part_layers, are waited for, filled and sent together. */
+#define TSRI_STAGE_PARTS 4u
+struct tsri_staged_put {
+    struct tsri_seat *seat;
+    uint64_t session;
+    struct tsri_mapping *mapping;
+    const struct tsri_shape *shape; /* of the server: [layer][plane][token], packed */
+    uint32_t put, n_tokens, layer_first;
+    uint32_t part_layers;
+    size_t layer_bytes;
+    struct tsri_answer *answers[TSRI_STAGE_PARTS];
+};
+/* Page-locks the staging area for the device, if that needs it; TSR_EUNSUP when it cannot be. */
+TSR_MUST int tsri_staged_open(struct tsri_staged_put *s, struct tsr_put *put,
+                              struct tsri_device *device);
+/* Where layer i goes. */
+uint8_t *tsri_staged_layer(const struct tsri_staged_put *s, uint32_t i);
+/* Until the server has copied what is in the part of layer i. */
+TSR_MUST int tsri_staged_wait(struct tsri_staged_put *s, uint32_t i);
+TSR_MUST int tsri_staged_send(struct tsri_staged_put *s, uint32_t i, uint32_t n);
+/* Waits for what was sent; returns e, or if that is 0, how it went. */
+TSR_MUST int tsri_staged_close(struct tsri_staged_put *s, int e);
 TSR_MUST int tsri_served_put_commit(struct tsr_put *put);
 void tsri_served_put_abort(struct tsr_put *put);
 

@@ -7,7 +7,9 @@
 #include "cache/puts.h"
 #include "served/served.h"
 
-#define PARTS 4u /* of the staging area */
+#define PARTS TSRI_STAGE_PARTS
+#define UNIT_BYTES ((size_t)2 << 20)      /* of page-locking */
+#define LOCKING_NS ((uint64_t)5000000000) /* that it may take, once */
 
 struct served_put {
     struct tsri_put_base base; /* first */
@@ -47,17 +49,6 @@ static void pack(const struct tsri_shape *s, const struct tsr_view *view, uint32
         }
 }
 
-/* ---- one put, piece by piece ---- */
-
-struct pieces {
-    struct tsri_seat *seat;
-    uint64_t session;
-    const struct tsri_region *staging;
-    const struct tsri_shape *shape;
-    const struct tsr_view *view;
-    uint32_t put, layer_first, n_layers, n_tokens;
-};
-
 static struct tsri_wire_view staged_view(const struct tsri_shape *s, uint32_t n_tokens,
                                          size_t offset, size_t bytes)
 {
@@ -67,43 +58,80 @@ static struct tsri_wire_view staged_view(const struct tsri_shape *s, uint32_t n_
                                    .plane_stride = (uint64_t)n_tokens * s->row_bytes[0]};
 }
 
-/* Under staging_lock; all layers of the view, which begins at layer_first. */
-static int give_layers(const struct pieces *x)
+/* ---- layers of a put, part by part ---- */
+
+/* Under staging_lock. */
+static int stage_init(struct tsri_staged_put *s)
 {
-    const struct tsri_region *staging = x->staging;
-    size_t part = staging->bytes / PARTS, layer = layer_bytes(x->shape, x->n_tokens);
-    size_t at_once = part / layer;
-    if (at_once == 0)
+    size_t part = s->mapping->staging.bytes / PARTS;
+    s->layer_bytes = layer_bytes(s->shape, s->n_tokens);
+    s->part_layers = (uint32_t)tsri_min_u32((uint32_t)(part / s->layer_bytes), s->shape->n_layers);
+    if (s->part_layers == 0)
         return tsri_fail(TSR_ERANGE,
                          "a layer has %zu bytes: server_staging must be at least %u times that",
-                         layer, PARTS);
-    struct tsri_answer *answers[PARTS] = {NULL};
-    uint64_t patience_ns = x->seat->served->patience_ns;
-    int e = tsri_link_may_stage(x->seat->link, x->session);
-    for (uint32_t l = 0, k = 0; e >= 0 && l < x->n_layers; k = (k + 1) % PARTS) {
-        uint32_t n = at_once < x->n_layers - l ? (uint32_t)at_once : x->n_layers - l;
-        uint64_t until_ns = tsri_now_ns() + patience_ns;
-        if (answers[k]) { /* the server has copied what stands in this part */
-            e = tsri_link_wait(answers[k], until_ns);
-            tsri_link_end(answers[k]);
-            answers[k] = NULL;
-            if (e < 0) break;
-        }
-        pack(x->shape, x->view, l, n, x->n_tokens, staging->data + k * part);
-        struct tsri_request q;
-        tsri_request_clear(&q, TSRI_WIRE_PUT_LAYERS);
-        q.put = (struct tsri_wire_put_layers){x->put, x->layer_first + l, n};
-        q.view = staged_view(x->shape, x->n_tokens, k * part, n * layer);
-        e = tsri_link_start(x->seat->link, x->session, &q, until_ns, &answers[k]);
-        l += n;
-    }
-    for (uint32_t k = 0; k < PARTS; k++) {
-        if (!answers[k]) continue;
-        int last = tsri_link_wait(answers[k], tsri_now_ns() + patience_ns);
-        if (e >= 0 && last < 0) e = last;
-        tsri_link_end(answers[k]);
-    }
+                         s->layer_bytes, PARTS);
+    return tsri_link_may_stage(s->seat->link, s->session);
+}
+
+static size_t part_at(const struct tsri_staged_put *s, uint32_t part)
+{
+    return part * (s->mapping->staging.bytes / PARTS);
+}
+
+uint8_t *tsri_staged_layer(const struct tsri_staged_put *s, uint32_t i)
+{
+    uint32_t part = i / s->part_layers % PARTS;
+    return s->mapping->staging.data + part_at(s, part) + i % s->part_layers * s->layer_bytes;
+}
+
+static int end_answer(struct tsri_staged_put *s, uint32_t part)
+{
+    struct tsri_answer *answer = s->answers[part];
+    if (!answer) return 0;
+    int e = tsri_link_wait(answer, tsri_now_ns() + s->seat->served->patience_ns);
+    tsri_link_end(answer);
+    s->answers[part] = NULL;
     return e < 0 ? e : 0;
+}
+
+int tsri_staged_wait(struct tsri_staged_put *s, uint32_t i)
+{
+    return end_answer(s, i / s->part_layers % PARTS);
+}
+
+int tsri_staged_send(struct tsri_staged_put *s, uint32_t i, uint32_t n)
+{
+    uint32_t part = i / s->part_layers % PARTS;
+    TSR_ASSERT(n <= s->part_layers && i % s->part_layers == 0 && !s->answers[part]);
+    struct tsri_request q;
+    tsri_request_clear(&q, TSRI_WIRE_PUT_LAYERS);
+    q.put = (struct tsri_wire_put_layers){s->put, s->layer_first + i, n};
+    q.view = staged_view(s->shape, s->n_tokens, part_at(s, part), n * s->layer_bytes);
+    return tsri_link_start(s->seat->link, s->session, &q,
+                           tsri_now_ns() + s->seat->served->patience_ns, &s->answers[part]);
+}
+
+/* Waits for what was sent. */
+static int stage_finish(struct tsri_staged_put *s, int e)
+{
+    for (uint32_t part = 0; part < PARTS; part++) {
+        int last = end_answer(s, part);
+        if (!e) e = last;
+    }
+    return e;
+}
+
+/* All layers of the view, which begins at layer_first. Under staging_lock. */
+static int give_layers(struct tsri_staged_put *s, const struct tsr_view *view, uint32_t n_layers)
+{
+    int e = stage_init(s);
+    for (uint32_t l = 0; !e && l < n_layers; l += s->part_layers) {
+        uint32_t n = tsri_min_u32(s->part_layers, n_layers - l);
+        e = tsri_staged_wait(s, l);
+        if (!e) pack(s->shape, view, l, n, s->n_tokens, tsri_staged_layer(s, l));
+        if (!e) e = tsri_staged_send(s, l, n);
+    }
+    return stage_finish(s, e);
 }
 
 static int open_put(struct tsri_seat *seat, uint64_t session, const struct tsr_store_desc *store,
@@ -174,22 +202,20 @@ static int store_small(const struct storing *x, uint32_t n_tokens)
 
 static int store_pieces(const struct storing *x, uint32_t n_tokens)
 {
-    struct pieces p = {.seat = x->seat,
-                       .session = x->session,
-                       .staging = &x->mapping->staging,
-                       .shape = &x->space.shape,
-                       .view = &x->view,
-                       .n_layers = x->space.shape.n_layers,
-                       .n_tokens = n_tokens};
+    struct tsri_staged_put s = {.seat = x->seat,
+                                .session = x->session,
+                                .mapping = x->mapping,
+                                .shape = &x->space.shape,
+                                .n_tokens = n_tokens};
     uint32_t n_blocks;
-    int e = open_put(x->seat, x->session, x->store, x->space.number, &p.put, &n_blocks);
+    int e = open_put(x->seat, x->session, x->store, x->space.number, &s.put, &n_blocks);
     if (e) return e;
-    if (n_blocks) e = give_layers(&p);
+    if (n_blocks) e = give_layers(&s, &x->view, s.shape->n_layers);
     if (e || n_blocks == 0) {
-        end_put(x->seat, x->session, p.put, false);
+        end_put(x->seat, x->session, s.put, false);
         return e;
     }
-    return end_put(x->seat, x->session, p.put, true);
+    return end_put(x->seat, x->session, s.put, true);
 }
 
 static int store_some(const struct storing *x)
@@ -316,6 +342,26 @@ int tsri_served_put_open(struct tsr_put **out, struct tsr_client *client,
     return 0;
 }
 
+static int stage_open(struct tsri_staged_put *s, struct served_put *put, uint32_t layer_first)
+{
+    *s = (struct tsri_staged_put){.seat = put->seat,
+                                  .session = put->session,
+                                  .mapping = tsri_link_mapping(put->seat->link, put->session),
+                                  .shape = &put->shape,
+                                  .put = put->put,
+                                  .n_tokens = put->n_tokens,
+                                  .layer_first = layer_first};
+    if (!s->mapping) return tsri_fail(TSR_EAGAIN, "put: lost the connection to the server");
+    pthread_mutex_lock(&s->seat->staging_lock);
+    return 0;
+}
+
+static void stage_close(struct tsri_staged_put *s)
+{
+    pthread_mutex_unlock(&s->seat->staging_lock);
+    tsri_mapping_release(s->mapping);
+}
+
 int tsri_served_put_layer(struct tsr_put *handle, uint32_t layer, const struct tsr_view *view)
 {
     struct served_put *put = (struct served_put *)handle;
@@ -324,21 +370,42 @@ int tsri_served_put_layer(struct tsr_put *handle, uint32_t layer, const struct t
         return tsri_fail(TSR_EINVAL, "put: layer %u of %u", layer, put->shape.n_layers);
     int e = tsri_view_check(&put->shape, &v, put->n_tokens, 1);
     if (e || put->all_there) return e;
-    struct tsri_mapping *mapping = tsri_link_mapping(put->seat->link, put->session);
-    if (!mapping) return tsri_fail(TSR_EAGAIN, "put: lost the connection to the server");
-    struct pieces p = {.seat = put->seat,
-                       .session = put->session,
-                       .staging = &mapping->staging,
-                       .shape = &put->shape,
-                       .view = &v,
-                       .put = put->put,
-                       .layer_first = layer,
-                       .n_layers = 1,
-                       .n_tokens = put->n_tokens};
-    pthread_mutex_lock(&put->seat->staging_lock);
-    e = give_layers(&p);
-    pthread_mutex_unlock(&put->seat->staging_lock);
-    tsri_mapping_release(mapping);
+    struct tsri_staged_put s;
+    e = stage_open(&s, put, layer);
+    if (e) return e;
+    e = give_layers(&s, &v, 1);
+    stage_close(&s);
+    return e;
+}
+
+/* For the device, once; a device that refuses cannot write there. */
+static int lock_staging(struct tsri_mapping *m, struct tsri_device *device)
+{
+    if (!(tsri_device_caps(device) & TSR_DEVICE_NEEDS_LOCK)) return 0;
+    int e = m->staging_locking ? 0
+                               : tsri_locking_open(&m->staging_locking, device, m->staging.data,
+                                                   m->staging.bytes, UNIT_BYTES);
+    if (e) return e;
+    if (tsri_locking_wait(m->staging_locking, m->staging.bytes, tsri_now_ns() + LOCKING_NS))
+        return 0;
+    return tsri_fail(TSR_EUNSUP, "the staging area cannot be page-locked");
+}
+
+int tsri_staged_open(struct tsri_staged_put *s, struct tsr_put *handle, struct tsri_device *device)
+{
+    struct served_put *put = (struct served_put *)handle;
+    int e = stage_open(s, put, 0);
+    if (e) return e;
+    e = lock_staging(s->mapping, device);
+    if (!e) e = stage_init(s);
+    if (e) stage_close(s);
+    return e;
+}
+
+int tsri_staged_close(struct tsri_staged_put *s, int e)
+{
+    e = stage_finish(s, e);
+    stage_close(s);
     return e;
 }
 
@@ -350,7 +417,7 @@ int tsri_served_put_check(const struct tsr_put *handle, const struct tsr_client 
         return tsri_fail(TSR_ESPACE, "collect: the put belongs to another client or space");
     if (put->n_tokens != n_tokens)
         return tsri_fail(TSR_EINVAL, "collect: %u slots for %u tokens", n_tokens, put->n_tokens);
-    return 0;
+    return put->all_there;
 }
 
 int tsri_served_put_commit(struct tsr_put *handle)
