@@ -290,9 +290,11 @@ TSR_API void tsr_worker_close(struct tsr_worker *w);
 TSR_API TSR_MUST int tsr_worker_register_kv_caches(struct tsr_worker *w,
                                                    const struct tsr_kv_layout *layouts, uint32_t n);
 
-/* Before anything else in a step: waits until saves that read blocks of requests preempted in this
- * step have done so, or gives them up, after save_timeout_ms at most. A save that was given up
- * never becomes visible. Usually there is nothing to wait for. */
+/* Before anything else in a step, and before the engine queues its forward: what it has queued by
+ * then is all that the step's loads and saves wait for. (Without this call, that is what it has
+ * queued by start_load_kv.) Waits until saves that read blocks of requests preempted in this step
+ * have done so, or gives them up, after save_timeout_ms at most. A save that was given up never
+ * becomes visible. Usually there is nothing to wait for. */
 TSR_API TSR_MUST int tsr_worker_handle_preemptions(struct tsr_worker *w, const void *meta,
                                                    size_t meta_bytes);
 /* Starts the step's loads and saves in the background and returns. Call it in steps without tokens

@@ -396,6 +396,7 @@ struct tsri_kv_job {
     struct tsri_save_order save;
     void *memory; /* of the order */
     uint64_t started_ns;
+    struct tsr_device_event *written; /* what the engine had queued before the step is over */
     /* under worker->lock: */
     enum tsri_job_state state;
     bool given_up; /* must not touch the engine's memory any more */
@@ -414,7 +415,11 @@ struct tsr_worker {
     uint32_t rank, flags;
     struct tsri_device *device, *own_device; /* own: NULL where it is the cache's */
     struct tsr_device_stream *engine_stream;
-    struct tsr_device_event *written; /* behind what the engine had queued when the step began */
+    /* The engine's thread's: `marks` goes on behind what the engine had queued when the step began,
+     * and each job gets an event of it. */
+    struct tsr_device_event *written;
+    struct tsr_device_stream *marks;
+    bool has_written; /* for the step that begins */
     bool registered;
     uint32_t n_step_loads, n_step_saves; /* of this step that it waits for; the engine's thread's */
     uint64_t staging_bytes;

@@ -161,7 +161,8 @@ static int move(struct fetching *f, bool tell)
     bool queues = tsri_device_caps(w->device) & TSR_DEVICE_ASYNC;
     int e = tsri_job_touch(f->job) ? 0 : TSR_ETIME;
     for (uint32_t g = 0; !e && g < f->n_groups; g++)
-        if (f->lane->rows[g].n_ranges) e = tsri_delivery_begin(f->lane->deliveries[g], w->written);
+        if (f->lane->rows[g].n_ranges)
+            e = tsri_delivery_begin(f->lane->deliveries[g], f->job->written);
     if (!e && (!queues || f->job->in_step)) e = move_layers(f, queues, tell);
     /* Was it all still lent while it was copied? After an error: what is queued is waited for, and
      * the rest is never queued. */
@@ -297,7 +298,7 @@ void tsri_fetching_run(struct tsri_job *base)
                                    .extra = job->load.extras.items,
                                    .n_extra = job->load.extras.n};
     /* Blocks may have been another request's until now, whose last step is still queued. */
-    int e = tsri_event_wait(w->device, w->written, lane->stream);
+    int e = tsri_event_wait(w->device, job->written, lane->stream);
     if (e) fail_row(&f, 0, e);
     uint32_t n_all = f.n_rows;
     for (uint32_t row = 0; row < f.n_rows; row += lane->rows_max) {

@@ -30,7 +30,7 @@ static bool owner_is_away(int err)
  * be for steps that have begun since. */
 static struct tsr_device_event *before_reading(const struct keeping *k)
 {
-    return k->written ? NULL : k->job->worker->written;
+    return k->written ? NULL : k->job->written;
 }
 
 static bool begin_reading(void *keeping)

@@ -34,6 +34,7 @@ static int open_device(struct tsr_worker *w, const struct tsr_worker_desc *d)
     if (e) return e;
     if (!w->device) w->device = w->own_device;
     e = tsri_event_open(&w->written, w->device);
+    if (!e) e = tsri_stream_open(&w->marks, w->device, NULL, 0);
     if (!e && d->stream) e = tsri_stream_open(&w->engine_stream, w->device, d->stream, 0);
     return e;
 }
@@ -68,6 +69,7 @@ int tsr_worker_open(struct tsr_worker **out, struct tsr_cache *cache,
 
 static void job_free(struct tsri_kv_job *job)
 {
+    if (job->written) tsri_event_close(job->worker->device, job->written);
     tsri_free(job->memory);
     tsri_free(job);
 }
@@ -91,6 +93,7 @@ void tsr_worker_close(struct tsr_worker *w)
     }
     if (w->engine_stream) tsri_stream_close(w->device, w->engine_stream);
     if (w->written) tsri_event_close(w->device, w->written);
+    if (w->marks) tsri_stream_close(w->device, w->marks);
     tsri_device_close(w->own_device);
     tsri_terms_fini(&w->terms);
     tsri_bytes_fini(&w->meta);
@@ -139,12 +142,25 @@ static void await_read(struct tsr_worker *w, struct tsri_kv_job *job, uint64_t u
             tsri_job_give_up(w, job, TSR_ETIME);
 }
 
+/* What loads and saves of a step wait for is queued before it: blocks that another request had until
+ * now are not read or written any more after that, and what is saved was written. */
+static int mark_written(struct tsr_worker *w, const struct tsri_step_head *head)
+{
+    if (w->has_written || !(head->n_loads || head->n_saves)) return 0;
+    int e = tsri_event_record(w->device, w->written, w->engine_stream);
+    if (!e) e = tsri_event_wait(w->device, w->written, w->marks);
+    w->has_written = !e;
+    return e;
+}
+
 int tsr_worker_handle_preemptions(struct tsr_worker *w, const void *meta, size_t meta_bytes)
 {
     if (!w) return no_half();
     struct tsri_order_reader r;
     struct tsri_step_head head;
     int e = tsri_meta_read_step(&r, &w->terms, meta, meta_bytes, &head);
+    w->has_written = false; /* of a step that was not begun */
+    if (!e) e = mark_written(w, &head);
     if (e) return e;
     uint64_t until_ns = tsri_now_ns() + w->terms.save_timeout_ns;
     for (uint32_t i = 0; i < head.n_preempted; i++) {
@@ -166,10 +182,16 @@ static void fail_unstarted(struct tsri_kv_job *job, int err)
     job->state = TSRI_JOB_DONE;
 }
 
+static int open_event(struct tsr_worker *w, struct tsri_kv_job *job)
+{
+    job->worker = w;
+    int e = tsri_event_open(&job->written, w->device);
+    return e ? e : tsri_event_record(w->device, job->written, w->marks);
+}
+
 /* Takes over the job. */
 static void start(struct tsr_worker *w, struct tsri_kv_job *job, uint32_t lane)
 {
-    job->worker = w;
     job->failed_at = UINT32_MAX;
     job->started_ns = tsri_now_ns();
     job->job.run = job->is_save ? tsri_keeping_run : tsri_fetching_run;
@@ -188,8 +210,9 @@ static int start_load(struct tsr_worker *w, struct tsri_order_reader *r)
     struct tsri_kv_job *job = tsri_alloc(1, sizeof *job);
     if (!job) return TSR_ENOMEM;
     int e = tsri_meta_read_load(r, &job->load, &job->memory);
+    if (!e) e = open_event(w, job);
     if (e) {
-        tsri_free(job);
+        job_free(job);
         return e;
     }
     bool async = job->load.flags & TSRI_LOAD_ASYNC;
@@ -205,8 +228,9 @@ static int start_save(struct tsr_worker *w, struct tsri_order_reader *r)
     if (!job) return TSR_ENOMEM;
     job->is_save = true;
     int e = tsri_meta_read_save(r, &job->save, &job->memory);
+    if (!e) e = open_event(w, job);
     if (e) {
-        tsri_free(job);
+        job_free(job);
         return e;
     }
     job->in_step = (job->save.flags & TSRI_SAVE_IN_STEP) || (w->flags & TSR_WORKER_SAVE_IN_STEP);
@@ -236,10 +260,9 @@ int tsr_worker_start_load_kv(struct tsr_worker *w, const void *meta, size_t meta
     w->n_step_loads = w->n_step_saves = 0;
     if (!w->registered && (head.n_loads || head.n_saves))
         return tsri_fail(TSR_EINVAL, "connector: the kv caches are not registered");
-    if (head.n_loads || head.n_saves) {
-        e = tsri_event_record(w->device, w->written, w->engine_stream);
-        if (e) return e;
-    }
+    e = mark_written(w, &head);
+    w->has_written = false;
+    if (e) return e;
     uint64_t unused;
     for (uint32_t i = 0; !e && i < head.n_preempted; i++)
         e = tsri_meta_read_id(&r, &unused);

@@ -132,6 +132,7 @@ class WorkerSide(ConnectorBase):
         if self._half is None or not kv_connector_metadata.data:
             return
         try:
+            self._order_stream()  # loads wait for what is queued now, not for this step's forward
             self._worker.preemptions(kv_connector_metadata.data)
         except Exception as error:
             self._abandon(str(error))
