@@ -116,7 +116,12 @@ static int check_holds(const struct tsr_delivery *d)
 /* Waits for what was queued and lets go; what was not queued stays so. */
 static int give_up(struct tsr_delivery *d)
 {
-    int e = d->n_queued ? tsri_event_sync(d->device, d->events[d->n_queued - 1]) : 0;
+    int e = 0;
+    if (d->unmarked)
+        e = tsri_stream_sync(d->device, d->stream);
+    else if (d->n_queued)
+        e = tsri_event_sync(d->device, d->events[d->n_queued - 1]);
+    d->unmarked = false;
     int lost = d->n_queued ? check_holds(d) : 0;
     tsri_source_close(&d->source);
     d->source.n = d->n_runs = d->n_planes = d->n_queued = 0;
@@ -261,6 +266,7 @@ static int queue(struct tsr_delivery *d, uint32_t layer)
         /* Marked even when it failed halfway: whoever waits for the mark waits for what was queued.
          */
         int mark = tsri_event_record(d->device, d->events[last], d->stream);
+        d->unmarked |= mark != 0;
         for (uint32_t l = first; l <= last; l++)
             d->step_last[l] = last;
         d->n_queued = last + 1;

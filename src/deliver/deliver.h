@@ -38,6 +38,7 @@ struct tsr_delivery {
     bool turns; /* some of the runs */
     uint32_t freq_set;
     uint32_t n_queued;           /* layers */
+    bool unmarked;               /* one of them has no event behind it */
     struct tsri_mapping *locked; /* of a server, being page-locked for the device; or NULL */
     struct tsri_locking *locking;
 };

@@ -6,10 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define DELAY_ONE_IN 8u
 #define DELAY_US 100u
 
 struct fake_state fake = {.lock = PTHREAD_MUTEX_INITIALIZER,
                           .passed = PTHREAD_COND_INITIALIZER,
+                          .delay_one_in = DELAY_ONE_IN,
                           .delay_us = DELAY_US,
                           .seed = 1};
 
@@ -178,10 +180,11 @@ static void control_register_max(uint64_t bytes)
     pthread_mutex_unlock(&fake.lock);
 }
 
-static void control_delay(uint64_t seed, uint32_t most_us)
+static void control_delay(uint64_t seed, uint32_t one_in, uint32_t most_us)
 {
     pthread_mutex_lock(&fake.lock);
     fake.seed = seed;
+    fake.delay_one_in = one_in ? one_in : 1;
     fake.delay_us = most_us;
     pthread_mutex_unlock(&fake.lock);
 }
@@ -207,6 +210,7 @@ static void control_reset(void)
     pthread_mutex_lock(&fake.lock);
     fake.held = fake.lost = false;
     fake.seed = 1;
+    fake.delay_one_in = DELAY_ONE_IN;
     fake.delay_us = DELAY_US;
     fake_register_max = UINT64_MAX;
     fake_faults_reset();

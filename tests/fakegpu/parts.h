@@ -21,7 +21,7 @@ struct fake_state {
     pthread_mutex_t lock;
     pthread_cond_t passed; /* an operation has run, a hold has ended */
     bool held, lost;
-    uint32_t delay_us;
+    uint32_t delay_one_in, delay_us;
     uint64_t seed;
     uint32_t n_open[FAKE_ORDINALS]; /* handles */
     struct fake_queue *defaults[FAKE_ORDINALS];

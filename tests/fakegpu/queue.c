@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* What an engine names the default stream with, as cudaStreamLegacy. */
+#define DEFAULT_STREAM ((void *)1)
+
 struct fake_queue {
     struct fake_queue *next; /* of all */
     uint32_t ordinal;
@@ -43,12 +46,12 @@ void fake_mark_wait(struct fake_mark *m)
 /* ---- queues ---- */
 
 /* Streams that give way do so more often. */
-static void pause_before(struct fake_queue *q, uint32_t most_us)
+static void pause_before(struct fake_queue *q, uint32_t one_in, uint32_t most_us)
 {
-    uint32_t often = q->low ? 2 : 8;
+    if (q->low && one_in > 2) one_in = 2;
     q->dice = q->dice * 6364136223846793005u + 1442695040888963407u;
     uint64_t r = q->dice >> 33;
-    if (most_us && r % often == 0) usleep((useconds_t)(r / often % most_us));
+    if (most_us && r % one_in == 0) usleep((useconds_t)(r / one_in % most_us));
 }
 
 static void op_free(struct fake_op *op)
@@ -68,9 +71,9 @@ static void run_first(struct fake_queue *q)
     while (op->run && fake.held && !fake.lost)
         pthread_cond_wait(&fake.passed, &fake.lock);
     if (op->run && !fake.lost) {
-        uint32_t delay_us = fake.delay_us;
+        uint32_t one_in = fake.delay_one_in, delay_us = fake.delay_us;
         pthread_mutex_unlock(&fake.lock);
-        pause_before(q, delay_us);
+        pause_before(q, one_in, delay_us);
         op->run(op);
         pthread_mutex_lock(&fake.lock);
     }
@@ -223,6 +226,7 @@ int fake_stream_open(struct tsr_device *d, struct tsr_device_stream **out, void 
     s->owned = !native;
     s->queue = native ? native : fake_queue_open(d->ordinal, flags);
     pthread_mutex_lock(&fake.lock);
+    if (native == DEFAULT_STREAM) s->queue = fake.defaults[d->ordinal];
     d->n_streams++;
     pthread_mutex_unlock(&fake.lock);
     *out = s;
