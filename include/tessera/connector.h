@@ -77,8 +77,13 @@ enum tsr_connector_flags {
     TSR_CONNECTOR_NO_SAVE = 2,     /* a consumer: nothing is saved */
     TSR_CONNECTOR_SAVE_DECODE = 4, /* also what requests generate, not only their prompts */
     TSR_CONNECTOR_LOAD_SYNC = 8,   /* load within a step .. */
-    TSR_CONNECTOR_LOAD_ASYNC = 16  /* .. or always between steps. Neither: KV that is all in host
+    TSR_CONNECTOR_LOAD_ASYNC = 16, /* .. or always between steps. Neither: KV that is all in host
                                     * memory is loaded within the step, anything else between */
+    /* For engines that queue a step before they know how the last one went: within a step only what
+     * cannot fail and keeps no other request waiting. Both halves share one cache that is not a
+     * server's, all of it is verified KV in host memory, and it is little, or the request is the
+     * only one. On a device that queues, the step's wait returns when the engine's stream waits. */
+    TSR_CONNECTOR_LOAD_SURE = 32
 };
 
 /* Layers that share a block table. */
@@ -290,19 +295,23 @@ TSR_API void tsr_worker_close(struct tsr_worker *w);
 TSR_API TSR_MUST int tsr_worker_register_kv_caches(struct tsr_worker *w,
                                                    const struct tsr_kv_layout *layouts, uint32_t n);
 
-/* Before anything else in a step, and before the engine queues its forward: what it has queued by
- * then is all that the step's loads and saves wait for. (Without this call, that is what it has
- * queued by start_load_kv.) Waits until saves that read blocks of requests preempted in this step
- * have done so, or gives them up, after save_timeout_ms at most. A save that was given up never
- * becomes visible. Usually there is nothing to wait for. */
+/* Before anything else in a step: waits until saves that read blocks of requests preempted in this
+ * step have done so, or gives them up, after save_timeout_ms at most. A save that was given up
+ * never becomes visible. Usually there is nothing to wait for. */
 TSR_API TSR_MUST int tsr_worker_handle_preemptions(struct tsr_worker *w, const void *meta,
                                                    size_t meta_bytes);
+/* (optional, after handle_preemptions) Loads and saves of this step wait for what the engine's stream
+ * has queued now, instead of at start_load_kv: for engines that call that when they have queued the
+ * step. Whatever clears or copies the step's blocks must have been queued. Does not block. */
+TSR_API TSR_MUST int tsr_worker_mark_queue(struct tsr_worker *w, const void *meta,
+                                           size_t meta_bytes);
 /* Starts the step's loads and saves in the background and returns. Call it in steps without tokens
  * too. TSR_EVERSION, TSR_EINVAL, TSR_ESPACE: the bytes are not for this worker; nothing started. */
 TSR_API TSR_MUST int tsr_worker_start_load_kv(struct tsr_worker *w, const void *meta,
                                               size_t meta_bytes);
 /* Waits until this layer of the step's loads (those that are not asynchronous) is in place, or has
- * failed, or load_timeout_ms have passed since they began. Failures are not errors of this
+ * failed, or load_timeout_ms have passed since they began; with TSR_CONNECTOR_LOAD_SURE, in place
+ * for whatever is queued on the engine's stream from then on. Failures are not errors of this
  * call; they are blocks with load errors. */
 TSR_API TSR_MUST int tsr_worker_wait_for_layer_load(struct tsr_worker *w, uint32_t group,
                                                     uint32_t layer);

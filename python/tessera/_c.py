@@ -23,6 +23,7 @@ BASE_UNKNOWN = 4294967295
 BOUNDARY_IN_FLIGHT = 0
 BOUNDARY_PLACEHOLDERS = 1
 CONNECTOR_LOAD_ASYNC = 16
+CONNECTOR_LOAD_SURE = 32
 CONNECTOR_LOAD_SYNC = 8
 CONNECTOR_NO_LOAD = 1
 CONNECTOR_NO_SAVE = 2
@@ -524,6 +525,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_worker_get_block_ids_with_load_errors": (c_int, [c_void_p, POINTER(BadBlock), c_uint32]),
     "tsr_worker_get_finished": (c_int, [c_void_p, POINTER(Finished)]),
     "tsr_worker_handle_preemptions": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "tsr_worker_mark_queue": (c_int, [c_void_p, c_void_p, c_size_t]),
     "tsr_worker_open": (c_int, [POINTER(c_void_p), c_void_p, POINTER(ConnectorDesc),
     POINTER(WorkerDesc)]),
     "tsr_worker_register_kv_caches": (c_int, [c_void_p, POINTER(KvLayout), c_uint32]),

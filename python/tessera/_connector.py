@@ -24,6 +24,7 @@ SCHEDULER_FLAGS = {
     "save_decode": c.CONNECTOR_SAVE_DECODE,
     "load_sync": c.CONNECTOR_LOAD_SYNC,
     "load_async": c.CONNECTOR_LOAD_ASYNC,
+    "load_sure": c.CONNECTOR_LOAD_SURE,
 }
 BOUNDARIES = {"in_flight": c.BOUNDARY_IN_FLIGHT, "placeholders": c.BOUNDARY_PLACEHOLDERS}
 _EVENT_ROUNDS = 64
@@ -313,6 +314,9 @@ class WorkerHalf:
 
     def preemptions(self, data: bytes) -> None:
         check(self._lib.tsr_worker_handle_preemptions(self._handle, data, len(data)))
+
+    def mark_queue(self, data: bytes) -> None:
+        check(self._lib.tsr_worker_mark_queue(self._handle, data, len(data)))
 
     def start(self, data: bytes) -> None:
         check(self._lib.tsr_worker_start_load_kv(self._handle, data, len(data)))

@@ -93,7 +93,10 @@ static inline uint32_t tsri_tables_n(const struct tsr_group *g, uint32_t first, 
     return (end + g->block_tokens - 1) / g->block_tokens - first / g->block_tokens;
 }
 
-enum { TSRI_LOAD_ASYNC = 1 };
+enum {
+    TSRI_LOAD_ASYNC = 1,
+    TSRI_LOAD_SURE = 2 /* within the step, and cannot fail: the engine's stream may wait for it */
+};
 enum { TSRI_SAVE_IN_STEP = 1 };
 
 /* Tokens [first, end) into the engine's memory. `rows` of matches cover them. */
@@ -197,7 +200,7 @@ struct tsri_req {
     uint64_t load;
     uint32_t found;                /* tokens that every space has, from 0 on */
     uint32_t load_first, load_end; /* tokens to be loaded */
-    bool load_async;
+    bool load_async, load_sure;
     uint32_t n_load_reports; /* still to come */
     struct tsr_match *rows;  /* [n_rows][n_spaces] */
     uint32_t n_rows, rows_max;
@@ -249,7 +252,9 @@ struct tsr_scheduler {
     uint64_t *ready; /* requests with a load to go out */
     uint32_t n_ready, ready_max;
     uint32_t n_saves_out, n_loads_sent;
-    uint32_t n_held; /* requests that have ended and whose blocks are held */
+    uint32_t n_live;     /* requests that have not ended */
+    uint64_t sure_bytes; /* of a load that may keep others waiting */
+    uint32_t n_held;     /* requests that have ended and whose blocks are held */
     uint64_t last_load, last_saving, step;
     struct tsri_saving *savings; /* [jobs_max] */
     uint32_t savings_free, n_savings;
@@ -402,7 +407,8 @@ struct tsri_kv_job {
     bool given_up; /* must not touch the engine's memory any more */
     bool touching; /* is doing so right now */
     bool in_step;  /* the step waits for it */
-    bool told_request;
+    bool queued;   /* a sure load that the engine's stream waits for: as good as loaded */
+    bool told_request, reported;
     uint32_t n_blocks_told;
     int result;
     uint32_t n_tokens;  /* saved */
@@ -446,6 +452,8 @@ struct tsr_worker {
 bool tsri_job_touch(struct tsri_kv_job *job);
 void tsri_job_touched(struct tsri_kv_job *job);
 void tsri_job_layers(struct tsri_kv_job *job, uint32_t group, uint32_t n_layers);
+/* All of a sure load is queued, and the engine's stream waits for it. */
+void tsri_job_queued(struct tsri_kv_job *job);
 /* A load lacks its tokens from this one on. */
 void tsri_job_fail_at(struct tsri_kv_job *job, uint32_t token, int err);
 void tsri_job_read(struct tsri_kv_job *job);

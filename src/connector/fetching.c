@@ -153,6 +153,25 @@ static void drop(struct fetching *f)
             tsri_log(TSR_LOG_WARN, "connector: %s", tsr_errmsg());
 }
 
+/* Of a load that cannot fail: all of it is queued, and the engine's queue goes on behind it. */
+static int hand_over(struct fetching *f)
+{
+    int e = 0;
+    for (uint32_t g = 0; !e && g < f->n_groups; g++)
+        if (f->lane->rows[g].n_ranges)
+            e = tsri_delivery_hold(f->lane->deliveries[g], f->job->worker->engine_stream);
+    if (!e) tsri_job_queued(f->job);
+    return e;
+}
+
+static bool is_handed_over(const struct fetching *f, bool queues, bool last)
+{
+    bool all = true;
+    for (uint32_t g = 0; g < f->n_groups; g++)
+        all = all && f->lane->rows[g].n_staged == 0;
+    return all && queues && last && f->job->load.flags & TSRI_LOAD_SURE;
+}
+
 /* What was prepared. With a device that queues, wake-ups for layers are for steps that wait for
  * them; all others wait once, for the end. */
 static int move(struct fetching *f, bool tell)
@@ -163,7 +182,9 @@ static int move(struct fetching *f, bool tell)
     for (uint32_t g = 0; !e && g < f->n_groups; g++)
         if (f->lane->rows[g].n_ranges)
             e = tsri_delivery_begin(f->lane->deliveries[g], f->job->written);
-    if (!e && (!queues || f->job->in_step)) e = move_layers(f, queues, tell);
+    bool handed = is_handed_over(f, queues, tell);
+    if (!e && handed) e = hand_over(f);
+    if (!e && !handed && (!queues || f->job->in_step)) e = move_layers(f, queues, tell);
     /* Was it all still lent while it was copied? After an error: what is queued is waited for, and
      * the rest is never queued. */
     for (uint32_t g = 0; !e && g < f->n_groups; g++)

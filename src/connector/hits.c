@@ -54,6 +54,19 @@ static bool is_slow(const struct tsri_terms *t, const struct tsri_req *r, uint32
     return false;
 }
 
+/* May it be within a step of which the engine has to know at once that it succeeds? */
+static bool is_sure(const struct tsr_scheduler *s, const struct tsri_req *r, uint32_t n_computed)
+{
+    const struct tsri_terms *t = &s->terms;
+    uint64_t token_bytes = 0;
+    if (tsri_cache_options(t->cache)->owner == TSRI_OWNER_DAEMON ||
+        is_slow(t, r, n_computed / t->chunk_tokens))
+        return false;
+    for (uint32_t g = 0; g < t->n_groups; g++)
+        token_bytes += tsr_space_token_bytes(t->spaces[g]);
+    return s->n_live == 1 || (r->found - n_computed) * token_bytes <= s->sure_bytes;
+}
+
 int tsri_hits_find(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_computed,
                    uint32_t *load_async)
 {
@@ -63,7 +76,10 @@ int tsri_hits_find(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_compu
     uint32_t whole = r->n_tokens / t->chunk_tokens * t->chunk_tokens;
     if (r->no_load || (t->flags & TSR_CONNECTOR_NO_LOAD) || whole <= n_computed) return 0;
     r->found = look_up(s, r, whole);
-    bool async = r->found > n_computed && is_slow(t, r, n_computed / t->chunk_tokens);
+    bool any = r->found > n_computed;
+    bool async = any && is_slow(t, r, n_computed / t->chunk_tokens);
+    r->load_sure = any && (t->flags & TSR_CONNECTOR_LOAD_SURE) && is_sure(s, r, n_computed);
+    if (t->flags & TSR_CONNECTOR_LOAD_SURE) async = !r->load_sure;
     if (t->flags & TSR_CONNECTOR_LOAD_SYNC) async = false;
     if (t->flags & TSR_CONNECTOR_LOAD_ASYNC) async = true;
     /* Within a step something must be left to compute; between steps the engine sees to it. */
@@ -139,7 +155,9 @@ static void send(struct tsr_scheduler *s, struct tsri_req *r)
     TSR_ASSERT(r->load_first < r->load_end && end_row <= r->n_rows);
     struct tsri_load_order o = {.request = r->id,
                                 .load = ++s->last_load,
-                                .flags = r->load_async ? TSRI_LOAD_ASYNC : 0,
+                                .flags = r->load_async  ? TSRI_LOAD_ASYNC
+                                         : r->load_sure ? TSRI_LOAD_SURE
+                                                        : 0,
                                 .first = r->load_first,
                                 .end = r->load_end,
                                 .n_rows = end_row - first_row,

@@ -34,6 +34,15 @@ void tsri_job_layers(struct tsri_kv_job *job, uint32_t group, uint32_t n_layers)
     pthread_mutex_unlock(&w->lock);
 }
 
+void tsri_job_queued(struct tsri_kv_job *job)
+{
+    struct tsr_worker *w = job->worker;
+    pthread_mutex_lock(&w->lock);
+    job->queued = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
 void tsri_job_fail_at(struct tsri_kv_job *job, uint32_t token, int err)
 {
     struct tsr_worker *w = job->worker;

@@ -347,7 +347,7 @@ static int read_load(struct tsri_order_reader *r, struct tsri_load_order *o, voi
     o->n_tokens = f[3];
     o->n_rows = f[4];
     uint32_t chunk = r->terms->chunk_tokens;
-    if (o->flags > TSRI_LOAD_ASYNC || o->first >= o->end || o->end > TSRI_META_TOKENS_MAX ||
+    if (o->flags > TSRI_LOAD_SURE || o->first >= o->end || o->end > TSRI_META_TOKENS_MAX ||
         o->n_tokens > TSRI_META_TOKENS_MAX ||
         (o->n_tokens && (o->n_tokens < o->end || o->n_tokens % chunk)) ||
         o->n_rows != (o->end + chunk - 1) / chunk - o->first / chunk)

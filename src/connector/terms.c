@@ -88,7 +88,7 @@ static int settle(struct tsri_terms *t, const struct tsr_connector_desc *d, uint
                          t->n_groups);
     if (t->boundary > TSR_BOUNDARY_PLACEHOLDERS)
         return tsri_fail(TSR_EINVAL, "connector: unknown boundary %u", t->boundary);
-    if (t->flags >= TSR_CONNECTOR_LOAD_ASYNC * 2)
+    if (t->flags >= TSR_CONNECTOR_LOAD_SURE * 2)
         return tsri_fail(TSR_EINVAL, "connector: unknown flags %#x", t->flags);
     if (t->jobs_max > JOBS_LIMIT) return tsri_fail(TSR_ERANGE, "connector: %u jobs", t->jobs_max);
     if (rank != TSRI_ALL_RANKS && rank >= t->n_ranks)

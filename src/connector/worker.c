@@ -159,9 +159,8 @@ int tsr_worker_handle_preemptions(struct tsr_worker *w, const void *meta, size_t
     struct tsri_order_reader r;
     struct tsri_step_head head;
     int e = tsri_meta_read_step(&r, &w->terms, meta, meta_bytes, &head);
-    w->has_written = false; /* of a step that was not begun */
-    if (!e) e = mark_written(w, &head);
     if (e) return e;
+    w->has_written = false; /* of a step that was not begun */
     uint64_t until_ns = tsri_now_ns() + w->terms.save_timeout_ns;
     for (uint32_t i = 0; i < head.n_preempted; i++) {
         uint64_t id;
@@ -173,6 +172,15 @@ int tsr_worker_handle_preemptions(struct tsr_worker *w, const void *meta, size_t
         pthread_mutex_unlock(&w->lock);
     }
     return 0;
+}
+
+int tsr_worker_mark_queue(struct tsr_worker *w, const void *meta, size_t meta_bytes)
+{
+    if (!w) return no_half();
+    struct tsri_order_reader r;
+    struct tsri_step_head head;
+    int e = tsri_meta_read_step(&r, &w->terms, meta, meta_bytes, &head);
+    return e ? e : mark_written(w, &head);
 }
 
 static void fail_unstarted(struct tsri_kv_job *job, int err)
@@ -285,7 +293,7 @@ static void await_loads(struct tsr_worker *w, uint32_t group, uint32_t layer)
     for (struct tsri_kv_job *job = w->jobs; job; job = job->next) {
         if (job->is_save || !job->in_step) continue;
         uint64_t until_ns = job->started_ns + w->terms.load_timeout_ns;
-        while (job->state != TSRI_JOB_DONE && !job->given_up &&
+        while (job->state != TSRI_JOB_DONE && !job->given_up && !job->queued &&
                (group == w->terms.n_groups || job->layers_ready[group] <= layer))
             if (!tsri_cond_wait(&w->changed, &w->lock, until_ns) && job->state != TSRI_JOB_DONE)
                 tsri_job_give_up(w, job, TSR_ETIME);
@@ -349,7 +357,7 @@ static void give_up_late(struct tsr_worker *w)
 {
     uint64_t now = tsri_now_ns();
     for (struct tsri_kv_job *job = w->jobs; job; job = job->next) {
-        if (job->given_up || job->state >= TSRI_JOB_READ) continue;
+        if (job->given_up || job->queued || job->state >= TSRI_JOB_READ) continue;
         uint64_t limit = job->is_save ? w->terms.save_timeout_ns : w->terms.load_timeout_ns;
         if (now - job->started_ns > limit) tsri_job_give_up(w, job, TSR_ETIME);
     }
@@ -490,7 +498,9 @@ int tsr_worker_build_connector_worker_meta(struct tsr_worker *w, const void **me
     struct tsri_kv_job **at = &w->jobs;
     while (*at) {
         struct tsri_kv_job *job = *at;
-        if (!is_over(w, job) || note(w, job)) {
+        bool tell = (is_over(w, job) || job->queued) && !job->reported;
+        if (tell && note(w, job) == 0) job->reported = true;
+        if (!is_over(w, job) || !job->reported) {
             at = &job->next;
             continue;
         }

@@ -311,6 +311,12 @@ int tsri_delivery_begin(struct tsr_delivery *d, struct tsr_device_event *after)
     return e;
 }
 
+int tsri_delivery_hold(struct tsr_delivery *d, struct tsr_device_stream *stream)
+{
+    TSR_ASSERT(d->n_queued == d->layout.n_layers);
+    return tsri_event_wait(d->device, d->events[d->n_queued - 1], stream);
+}
+
 int tsri_delivery_drop(struct tsr_delivery *d)
 {
     int e = give_up(d);

@@ -27,6 +27,8 @@ TSR_MUST int tsri_delivery_prepare(struct tsr_delivery *d, struct tsr_delivery_r
 /* `after`: an event of the cache's device behind which the layers go; NULL: behind what `compute`
  * has queued. Waits for nothing. After an error some layers may have been queued: drop. */
 TSR_MUST int tsri_delivery_begin(struct tsr_delivery *d, struct tsr_device_event *after);
+/* After begin, on a device that queues: the stream goes on when all layers are in place. */
+TSR_MUST int tsri_delivery_hold(struct tsr_delivery *d, struct tsr_device_stream *stream);
 /* 0, or an error of the device. */
 int tsri_delivery_drop(struct tsr_delivery *d);
 

@@ -143,7 +143,7 @@ TEST(a_flag_that_is_not_known_is_refused)
     struct tsri_bytes b = {0};
     struct tsri_step_head head = {.n_loads = 1};
     struct tsri_load_order load = a_load();
-    load.flags = 2;
+    load.flags = 4;
     tsri_meta_put_step(&b, &terms, &head);
     tsri_meta_put_load(&b, &terms, &load);
     CHECK_INT(tsri_meta_check_step(&terms, b.data, b.n), TSR_EINVAL);

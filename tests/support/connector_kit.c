@@ -78,17 +78,45 @@ static struct tsr_kv_layout layout_of(struct ck *k, uint8_t *memory)
     return l;
 }
 
+/* Of one rank and group; where the engine sees it. */
+static uint8_t *take_memory(struct ck *k, uint32_t rank, uint32_t group)
+{
+    size_t bytes = (size_t)k->n_slots * CK_LAYERS * CK_PLANES * CK_ROW_BYTES;
+    void *p = NULL;
+    if (k->o.gpu) {
+        MUST(tsri_device_alloc(k->workers[rank]->device, &p, bytes) == 0);
+        k->on_device[rank][group] = p;
+        k->memory[rank][group] = k->o.gpu->view(p);
+        return p;
+    }
+    p = calloc(1, bytes);
+    MUST(p);
+    k->memory[rank][group] = p;
+    return p;
+}
+
+static void give_memory(struct ck *k, struct tsri_device *device, uint32_t rank, uint32_t group)
+{
+    if (k->o.gpu)
+        tsri_device_free(device, k->on_device[rank][group]);
+    else
+        free(k->memory[rank][group]);
+}
+
 static void open_worker(struct ck *k, uint32_t rank)
 {
     struct tsr_cache *cache = k->o.workers ? k->o.workers : k->cache;
-    struct tsr_worker_desc d = {
-        .size = sizeof d, .rank = rank, .flags = k->o.worker_flags, .staging_bytes = 64 << 10};
+    struct tsr_worker_desc d = {.size = sizeof d,
+                                .rank = rank,
+                                .flags = k->o.worker_flags,
+                                .device = k->o.gpu ? "fakegpu" : NULL,
+                                .stream = k->stream,
+                                .staging_bytes = 64 << 10};
     MUST(tsr_worker_open(&k->workers[rank], cache, &k->desc, &d) == 0);
     struct tsr_kv_layout layouts[CK_GROUPS_MAX];
     for (uint32_t g = 0; g < k->o.n_groups; g++) {
-        k->memory[rank][g] = calloc((size_t)k->n_slots * CK_LAYERS * CK_PLANES, CK_ROW_BYTES);
-        MUST(k->memory[rank][g]);
-        layouts[g] = layout_of(k, k->memory[rank][g]);
+        layouts[g] = layout_of(k, take_memory(k, rank, g));
+        layouts[g].memory = k->o.gpu ? TSR_MEMORY_DEVICE : TSR_MEMORY_HOST;
     }
     MUST(tsr_worker_register_kv_caches(k->workers[rank], layouts, k->o.n_groups) == 0);
 }
@@ -103,6 +131,7 @@ void ck_open(struct ck *k, const struct ck_options *o)
     k->n_slots = k->o.n_blocks * CK_BLOCK;
     k->own_cache = !o->shared;
     k->cache = o->shared ? o->shared : open_cache(o->cache);
+    if (k->o.gpu) k->stream = k->o.gpu->stream_open(0);
     describe(k);
     MUST(tsr_scheduler_open(&k->scheduler, k->cache, &k->desc) == 0);
     for (uint32_t r = 0; r < k->o.n_ranks; r++)
@@ -112,10 +141,12 @@ void ck_open(struct ck *k, const struct ck_options *o)
 void ck_close(struct ck *k)
 {
     for (uint32_t r = 0; r < k->o.n_ranks; r++) {
+        struct tsri_device *device = tsri_cache_device(k->workers[r]->terms.cache);
         tsr_worker_close(k->workers[r]);
         for (uint32_t g = 0; g < k->o.n_groups; g++)
-            free(k->memory[r][g]);
+            give_memory(k, device, r, g);
     }
+    if (k->o.gpu) k->o.gpu->stream_close(k->stream);
     tsr_scheduler_close(k->scheduler);
     if (k->own_cache) tsr_cache_close(k->cache);
 }

@@ -6,6 +6,7 @@
 #define TSRI_CONNECTOR_KIT_H
 
 #include "connector/connector.h"
+#include "support/fakegpu.h"
 
 #define CK_LAYERS 2u
 #define CK_PLANES 2u
@@ -22,6 +23,8 @@ struct ck_options {
     const char *const *cache;  /* options, "key", "value", .., NULL */
     struct tsr_cache *shared;  /* the scheduler's cache; NULL: an own one */
     struct tsr_cache *workers; /* theirs; NULL: the scheduler's */
+    /* The engine's memory is this device's, and so is option `device` of the workers' cache. */
+    const struct fakegpu_control *gpu;
 };
 
 /* Blocks of 8 tokens, chunks of 16. Owns everything but caches that it was given. */
@@ -36,7 +39,9 @@ struct ck {
     struct tsr_connector_desc desc;
     struct tsr_scheduler *scheduler;
     struct tsr_worker *workers[CK_RANKS_MAX];
-    uint8_t *memory[CK_RANKS_MAX][CK_GROUPS_MAX]; /* [layer][plane][slot][row] */
+    uint8_t *memory[CK_RANKS_MAX][CK_GROUPS_MAX]; /* [layer][plane][slot][row], for the host */
+    void *on_device[CK_RANKS_MAX][CK_GROUPS_MAX];
+    void *stream; /* the engine's, of a device */
     uint32_t n_slots;
 };
 void ck_open(struct ck *k, const struct ck_options *o);

@@ -19,7 +19,7 @@ from .. import set_logger
 from .._connector import SchedulerHalf, WorkerHalf
 from ..owner import EngineCache, worker_device
 from .metrics import TesseraPromMetrics, TesseraStats
-from .shape import model_shape, split_options
+from .shape import between_steps, model_shape, split_options
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -79,6 +79,8 @@ class ConnectorBase(KVConnectorBase_V1):
         self._shape = model_shape(config, self._kv_cache_config, own)
         if role == KVConnectorRole.SCHEDULER:
             device = worker_device(self._engine) if self._shape.ranks == 1 else None
+            if device is None:  # what workers in other processes load may fail
+                self._shape = between_steps(self._shape)
             self._cache = EngineCache(options, self._engine, True, device)
             self._open_scheduler()
         # A worker's half is opened when its KV memory is known and the scheduler is there.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,9 +59,10 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
     if len(groups) > 1:
         load = "async"  # vLLM can be told of a failed load of one of several groups only that way
     if vllm_config.scheduler_config.async_scheduling:
-        # A load within a step that fails: vLLM (0.32) computes it anew, but has scheduled the next
-        # step on top of it, keeps what that makes, and counts a token that never comes.
-        load = "async"
+        # A load within a step that fails: vLLM (0.32) recomputes it, but has scheduled the next
+        # step on top of it, keeps what that makes, and counts a token that never comes. So only
+        # loads that cannot fail are within a step.
+        load = "sure" if load == "auto" else "async"
     if load != "auto":
         flags.append(f"load_{load}")
     boundary = own.get("boundary", "in_flight")
@@ -77,6 +79,12 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
         flags=tuple(flags),
         load_timeout_ms=int(own.get("load_timeout_ms", 0)),
     )
+
+
+def between_steps(shape: ModelShape) -> ModelShape:
+    """The same where no load is sure to succeed."""
+    flags = ("load_async" if flag == "load_sure" else flag for flag in shape.flags)
+    return replace(shape, flags=tuple(flags))
 
 
 def refuse_unsupported(vllm_config: Any, kv_cache_config: Any) -> None:

@@ -132,10 +132,21 @@ class WorkerSide(ConnectorBase):
         if self._half is None or not kv_connector_metadata.data:
             return
         try:
-            self._order_stream()  # loads wait for what is queued now, not for this step's forward
             self._worker.preemptions(kv_connector_metadata.data)
         except Exception as error:
             self._abandon(str(error))
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Model runner V2 queues a step between this call and start_load_kv: loads and saves need
+        not wait for it. What it clears in new blocks is queued before."""
+        super().bind_connector_metadata(connector_metadata)
+        self._mark_queue(connector_metadata)
+
+    @guarded(lambda: None)
+    def _mark_queue(self, meta: KVConnectorMetadata) -> None:
+        if self._stream is not None and isinstance(meta, TesseraMetadata) and meta.data:
+            self._order_stream()
+            self._worker.mark_queue(meta.data)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         meta = self._get_connector_metadata()
@@ -165,6 +176,8 @@ class WorkerSide(ConnectorBase):
             self._worker.start(meta.data)
             if meta.wait and not self._layerwise:
                 self._worker.wait_loads()
+            if meta.wait:
+                self._order_engine()
             return True
         except Exception as error:
             self._abandon(str(error))
@@ -201,6 +214,13 @@ class WorkerSide(ConnectorBase):
             current = torch.cuda.current_stream(self._device)
             if current != self._stream:
                 self._stream.wait_stream(current)
+
+    def _order_engine(self) -> None:
+        """The other way round: loads within the step are queued before what follows."""
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._device)
+            if current != self._stream:
+                current.wait_stream(self._stream)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         meta = self._connector_metadata
