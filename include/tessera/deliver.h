@@ -27,13 +27,13 @@
  * it was fetched if only a lower tier has it.
  *
  * Devices such as cuda reach host memory that is page-locked. Host memory of a cache is locked in
- * the background from open on, that of a server from the first delivery on, at a few GB per second.
- * A range that is not locked yet is not delivered (TSR_EAGAIN). Locked memory is resident: all of
- * host_size, also where it holds nothing yet.
+ * the background from open on, that of a server from the first connection on, at a few GB per
+ * second. A range that is not locked yet is not delivered (TSR_EAGAIN). Locked memory is resident:
+ * all of host_size, also where it holds nothing yet.
  *
- * A client of a cache server (owner: daemon) delivers out of the server's memory. If the server ends the session during
- * a delivery, finish returns TSR_ENOENT: none of it can be used, nor anything computed from it.
- * With a `compute` stream, call finish before an answer leaves the engine.
+ * A client of a cache server (owner: daemon) delivers out of the server's memory. If the server ends
+ * the session during a delivery, finish returns TSR_ENOENT: none of it can be used, nor anything
+ * computed from it. With a `compute` stream, call finish before an answer leaves the engine.
  *
  * Delivery is as exact as a load: a range at the position where it was computed is copied byte by
  * byte. Any other range is rotated once, by the difference, in float, and rounded once.

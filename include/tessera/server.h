@@ -64,10 +64,10 @@ TSR_API const char *tsr_server_path(const struct tsr_server *server);
  * answer). A cache of this process's own is always there. */
 TSR_API TSR_MUST int tsr_cache_connected(struct tsr_cache *cache, int timeout_ms);
 
-/* The memory that a server shares with this client, for page-locking it (such as with
- * cudaHostRegister and cudaHostRegisterReadOnly). It stays mapped until tsr_shared_close(), also
- * when the connection is lost; a new connection has new memory. TSR_EUNSUP for a cache of this
- * process's own. */
+/* The memory that a server shares with the clients of a cache handle, for page-locking it (such as
+ * with cudaHostRegister and cudaHostRegisterReadOnly; with option `device` the library does that
+ * itself). It stays mapped until tsr_shared_close(), also when the connection is lost; a server that
+ * was started again has new memory. TSR_EUNSUP for a cache of this process's own. */
 struct tsr_shared {
     size_t size;
     const void *data;

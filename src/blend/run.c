@@ -71,7 +71,7 @@ static int check_memory(const struct tsr_blend *b, const struct tsr_kv_layout *l
     return tsri_layout_check(l);
 }
 
-/* Memory of an accelerator is reached by the cache's device, to which the pool is page-locked. */
+/* Memory of an accelerator is reached by the cache's device. */
 static int choose_mover(struct tsr_run *run)
 {
     const struct tsr_cache *c = run->blend->cache;
@@ -79,9 +79,6 @@ static int choose_mover(struct tsr_run *run)
     run->mover = run->blend->device;
     if (run->layout.memory != TSR_MEMORY_DEVICE) return 0;
     if (!c && !(run->ask.flags & TSR_ASK_FILL)) return 0; /* nothing is moved */
-    if (device && !tsri_cache_device_reads(c))
-        return tsri_fail(TSR_EDEVICE,
-                         "blend: KV is in device memory, but the cache belongs to a server");
     if (!device || !(tsri_device_caps(device) & TSR_DEVICE_SEPARATE))
         return tsri_fail(
             TSR_EDEVICE,

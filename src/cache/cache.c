@@ -111,11 +111,6 @@ bool tsri_cache_is_forked(const struct tsr_cache *c)
     return tsri_forked(c);
 }
 
-bool tsri_cache_device_reads(const struct tsr_cache *c)
-{
-    return c->device && (c->locking || !(tsri_device_caps(c->device) & TSR_DEVICE_NEEDS_LOCK));
-}
-
 int tsri_cache_lacking(struct tsr_space *const *spaces, uint32_t n_spaces,
                        const struct tsr_prompt *prompt, uint32_t from, struct tsri_chain *chain,
                        struct tsr_key *keys, uint64_t *lacking)

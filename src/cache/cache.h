@@ -30,9 +30,6 @@ const struct tsri_options *tsri_cache_options(const struct tsr_cache *c);
 struct tsri_stats *tsri_cache_metrics(const struct tsr_cache *c);
 /* Of the engines here, or NULL. */
 struct tsri_device *tsri_cache_device(const struct tsr_cache *c);
-/* Can it read entries where they are? A device that needs page-locked memory cannot read that of a
- * server. */
-bool tsri_cache_device_reads(const struct tsr_cache *c);
 /* Its threads, for work beside that of the cache. */
 struct tsri_work *tsri_cache_work(const struct tsr_cache *c);
 /* Is this a forked child, which must leave it alone? */

@@ -133,7 +133,6 @@ void tsr_delivery_close(struct tsr_delivery *d)
     if (!d) return;
     if (!tsri_forked(d->c)) {
         int e = give_up(d);
-        tsri_lent_unlock(d);
         if (e && e != TSR_ENOENT)
             tsri_log(TSR_LOG_WARN, "device %s: %s", tsri_device_name(d->device), tsr_errmsg());
         tsri_batch_close(d->batch);
@@ -285,7 +284,6 @@ int tsri_delivery_prepare(struct tsr_delivery *d, struct tsr_delivery_range *ran
     if (e || n == 0) return e;
     d->source.n = n;
     e = tsri_source_open(&d->source) ? tsri_source_fetch(&d->source, NULL) : 0;
-    if (!e) e = tsri_lent_lock(d);
     if (e) {
         (void)give_up(d);
         return e;

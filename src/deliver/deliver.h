@@ -1,5 +1,5 @@
-/* deliver.h - what the parts of a delivery share: deliver.c moves what a source has (source.h),
- * collect.c goes the other way, and lent.c knows what is special about the memory of a server.
+/* deliver.h - what the parts of a delivery share: deliver.c moves what a source has (source.h), and
+ * collect.c goes the other way.
  *
  * What a delivery has started is pinned until it is finished, because a device reads it later than
  * it is told to.
@@ -37,10 +37,8 @@ struct tsr_delivery {
     uint32_t n_runs, n_planes;
     bool turns; /* some of the runs */
     uint32_t freq_set;
-    uint32_t n_queued;           /* layers */
-    bool unmarked;               /* one of them has no event behind it */
-    struct tsri_mapping *locked; /* of a server, being page-locked for the device; or NULL */
-    struct tsri_locking *locking;
+    uint32_t n_queued; /* layers */
+    bool unmarked;     /* one of them has no event behind it */
 };
 
 /* ---- deliver.c ---- */
@@ -51,11 +49,5 @@ TSR_MUST int tsri_delivery_check(const struct tsr_delivery *d);
 bool tsri_delivery_reaches(const struct tsr_delivery *d, const struct tsri_source_range *r);
 /* The stream goes on behind what the engine has queued so far. */
 TSR_MUST int tsri_delivery_follow(struct tsr_delivery *d);
-
-/* ---- lent.c: the memory of a server ---- */
-
-/* What the source has borrowed is being page-locked for the device, if that needs it. */
-TSR_MUST int tsri_lent_lock(struct tsr_delivery *d);
-void tsri_lent_unlock(struct tsr_delivery *d);
 
 #endif

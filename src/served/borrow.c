@@ -194,8 +194,8 @@ int tsri_source_fetch_served(struct tsri_source *s, const atomic_bool *stop)
         fail_all(s, away ? TSR_ENOENT : e);
         return away ? 0 : e;
     }
-    s->memory = s->borrow.mapping->pool.data;
-    s->locking = NULL;
+    s->memory = s->borrow.mapping->pool->region.data;
+    s->locking = s->borrow.mapping->pool->locking;
     return 0;
 }
 

@@ -42,6 +42,7 @@ struct tsri_link {
     uint32_t owner;
     uint64_t patience_ns;
     size_t staging_bytes;
+    struct tsri_shared_pools *pools;
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -108,7 +109,7 @@ void tsri_mapping_release(struct tsri_mapping *m)
 {
     if (!m || atomic_fetch_sub(&m->refs, 1) != 1) return;
     tsri_locking_close(m->staging_locking);
-    tsri_region_fini(&m->pool);
+    tsri_shared_pool_release(m->pool);
     tsri_region_fini(&m->control);
     tsri_region_fini(&m->staging);
     tsri_free(m);
@@ -121,8 +122,8 @@ bool tsri_mapping_holds(const struct tsri_mapping *m)
     return atomic_load_explicit(&words[m->welcome.slot], memory_order_relaxed) == m->welcome.word;
 }
 
-static int mapping_open(struct tsri_mapping **out, const struct tsri_wire_welcome *w,
-                        const int fds[2])
+static int mapping_open(struct tsri_mapping **out, struct tsri_shared_pools *pools,
+                        const struct tsri_wire_welcome *w, const int fds[2])
 {
     struct tsri_mapping *m = tsri_alloc(1, sizeof *m);
     if (!m) return TSR_ENOMEM;
@@ -132,7 +133,7 @@ static int mapping_open(struct tsri_mapping **out, const struct tsri_wire_welcom
     if (w->page_bytes == 0 || w->pool_bytes / w->page_bytes > UINT32_MAX ||
         ((uint64_t)w->slot + 1) * sizeof(uint64_t) > w->control_bytes)
         e = tsri_fail(TSR_EINVAL, "the server sent an invalid welcome");
-    if (e == 0) e = tsri_region_init_reader(&m->pool, fds[0], (size_t)w->pool_bytes);
+    if (e == 0) e = tsri_shared_pool_take(&m->pool, pools, w, fds[0]);
     if (e == 0) e = tsri_region_init_reader(&m->control, fds[1], (size_t)w->control_bytes);
     if (e) {
         tsri_mapping_release(m);
@@ -219,7 +220,7 @@ static void take_welcome(struct tsri_link *l, const struct tsri_wire_head *head,
     if (e == 0 && r.status < 0)
         e = tsri_fail(r.status, "%.*s", (int)tsri_min_u32(r.text_bytes, 200), r.text);
     if (e == 0 && l->n_fds != 2) e = tsri_fail(TSR_EINVAL, "the server shares no memory");
-    if (e == 0) e = mapping_open(&l->mapping, &r.welcome, l->fds);
+    if (e == 0) e = mapping_open(&l->mapping, l->pools, &r.welcome, l->fds);
     for (uint32_t i = 0; i < l->n_fds; i++)
         close(l->fds[i]);
     l->n_fds = 0;
@@ -591,6 +592,7 @@ int tsri_link_open(struct tsri_link **out, const struct tsri_link_desc *desc)
     l->fd = -1;
     l->staging.fd = -1;
     l->owner = desc->owner;
+    l->pools = desc->pools;
     l->patience_ns = (uint64_t)desc->patience_ms * 1000000;
     l->retry_ns = RETRY_NS_MIN;
     int e = tsri_socket_path(desc->path, l->path);

@@ -7,7 +7,7 @@
 #ifndef TSRI_LINK_H
 #define TSRI_LINK_H
 
-#include "device/locking.h"
+#include "served/shared_pool.h"
 #include "wire/wire.h"
 
 /* What a session lets its client read, and where the client writes what the server is to copy. It
@@ -15,7 +15,8 @@
  * two sessions have the same staging area: the server may still copy from it when the session is
  * over. */
 struct tsri_mapping {
-    struct tsri_region pool, control;
+    struct tsri_shared_pool *pool;
+    struct tsri_region control;
     struct tsri_region staging;           /* no data: nothing is stored */
     struct tsri_locking *staging_locking; /* for a device that writes there; NULL: none does */
     struct tsri_wire_welcome welcome;
@@ -33,6 +34,7 @@ struct tsri_link_desc {
     uint32_t owner;         /* uid of a server that is trusted besides our own and root's */
     uint64_t staging_bytes; /* 0: stores nothing */
     uint32_t patience_ms;   /* a server that is silent for so long is given up */
+    struct tsri_shared_pools *pools; /* (optional) whose links share one mapping of its memory */
 };
 struct tsri_link;
 /* Does not connect yet. */

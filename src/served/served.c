@@ -5,6 +5,7 @@
 #include "cache/clients.h"
 #include "find/find.h"
 #include "cache/manager.h"
+#include "cache/ops.h"
 #include "served/served.h"
 #include "cache/source.h"
 
@@ -630,9 +631,10 @@ static int served_open(struct tsr_cache *c, const struct tsr_config *cfg)
                                       .owner = owner,
                                       .staging_bytes = o->server_staging,
                                       .patience_ms = o->server_patience};
-    /* Memory is page-locked for it when something is first delivered: it is the server's. */
     struct tsr_device_desc device = {.size = sizeof device, .ordinal = o->device_number};
     int e = o->device[0] ? tsri_device_open(&c->device, o->device, &device) : 0;
+    if (!e) e = tsri_shared_pools_open(&r->pools, c->device, tsri_ops_work(c->ops));
+    r->desc.pools = r->pools;
     return e ? e : seat_open(&r->seat, r, false);
 }
 
@@ -640,6 +642,7 @@ static void served_close(struct tsr_cache *c)
 {
     struct tsri_served *r = c->served;
     if (!r) return;
+    tsri_shared_pools_close(r->pools);
     tsri_seat_close(r->seat);
     tsri_device_close(r->c->device);
     r->c->device = NULL;
@@ -670,8 +673,8 @@ static int served_shared(struct tsr_client *client, struct tsr_shared *out)
     uint64_t session = tsri_link_session(link);
     struct tsri_mapping *m = session ? tsri_link_mapping(link, session) : NULL;
     if (!m) return TSR_EAGAIN;
-    out->data = m->pool.data;
-    out->bytes = m->pool.bytes;
+    out->data = m->pool->region.data;
+    out->bytes = m->pool->region.bytes;
     out->handle = m;
     return 0;
 }

@@ -35,6 +35,7 @@ struct tsri_seat_space {
 struct tsri_served {
     struct tsr_cache *c;
     struct tsri_link_desc desc;
+    struct tsri_shared_pools *pools;
     char *path, *token;
     uint64_t deadline_ns, patience_ns;
     struct tsri_seat *seat; /* for calls that no client makes */

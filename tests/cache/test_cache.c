@@ -568,7 +568,6 @@ TEST(the_rest_of_the_library_sees_a_cache_through_functions)
     CHECK_INT(tsri_cache_options(k.cache)->host_page_size, 16384);
     CHECK(tsri_cache_metrics(k.cache) != NULL);
     CHECK(tsri_cache_device(k.cache) == NULL);
-    CHECK(!tsri_cache_device_reads(k.cache));
     CHECK(!tsri_cache_is_forked(k.cache));
     CHECK(tsri_cache_work(k.cache) != NULL);
     CHECK_INT(tsri_cache_n_lost(k.cache), 0);

@@ -4,6 +4,8 @@
 #include "cache/manager.h"
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"
+#include "support/fakegpu.h"
+#include "support/lock_kit.h"
 #include "support/test.h"
 #include "support/tmpdir.h"
 
@@ -627,8 +629,50 @@ TEST(a_tier_that_does_not_open_is_no_cache_and_no_leak)
     }
 }
 
+/* ---- the device ---- */
+
+static const char *const on_gpu[] = {"device", "fakegpu", NULL};
+
+static bool wait_locked(struct kit *k)
+{
+    return tsri_locking_wait(k->cache->locking, SIZE_MAX, tsri_now_ns() + LOCK_SOON_NS);
+}
+
+TEST(host_memory_is_locked_for_the_device_until_close)
+{
+    struct kit k;
+    const struct fakegpu_control *gpu = fakegpu_load();
+    kit_open(&k, on_gpu);
+    CHECK(wait_locked(&k));
+    struct tsri_cache_memory memory = tsri_cache_memory(k.cache);
+    CHECK_INT(gpu->registered_bytes(), (uint64_t)memory.n_pages * memory.page_bytes);
+    kit_stats(&k);
+    CHECK_INT(tsri_stats_read(k.cache->stats, TSRI_M_host_locked_bytes), gpu->registered_bytes());
+    kit_close(&k);
+    CHECK_INT(gpu->registered_bytes(), 0);
+}
+
+TEST(memory_that_cannot_be_locked_is_a_cache_all_the_same)
+{
+    struct kit k;
+    const struct fakegpu_control *gpu = fakegpu_load();
+    gpu->register_max(0);
+    kit_open(&k, on_gpu);
+    CHECK(!wait_locked(&k));
+    uint32_t *tokens = kit_tokens(1, 100);
+    struct tsr_range segment;
+    struct tsr_prompt prompt = kit_segment_prompt(tokens, 100, &segment);
+    CHECK_INT(kit_store_segment(&k, tokens, 100), 100);
+    CHECK_INT(kit_load_and_check(&k, &prompt), 100);
+    kit_close(&k);
+    free(tokens);
+    gpu->reset();
+}
+
 int main(void)
 {
+    RUN(host_memory_is_locked_for_the_device_until_close);
+    RUN(memory_that_cannot_be_locked_is_a_cache_all_the_same);
     RUN(what_was_written_is_found_after_a_restart);
     RUN(what_computing_cost_is_known_after_a_restart);
     RUN(a_chain_grows_behind_blocks_of_an_earlier_run);

@@ -2,9 +2,6 @@
  * is right or is told to be missing, nothing is queued any more when a call says that it is over,
  * and nothing stays pinned. */
 #include "support/deliver_kit.h"
-#include "support/fakegpu.h"
-
-static const struct fakegpu_control *gpu;
 
 static void open_all(struct rig *r)
 {

@@ -17,6 +17,7 @@ static void open_all(struct rig *r)
     server_open_tiers(&server, NULL, &plan, 1);
     *r = (struct rig){0};
     served_kit_open(&r->kit, server.path, options);
+    rig_wait_locked(r);
     rig_open_engines(r, TSR_MEMORY_DEVICE);
     r->tokens = kit_tokens(1, SEGMENT);
     CHECK_INT(kit_store_segment(&r->kit, r->tokens, SEGMENT), SEGMENT);
@@ -164,8 +165,33 @@ TEST(ranges_that_are_gone_are_left_out)
     close_all(&r);
 }
 
+/* Two deliveries of a client, and one of another client of the same cache handle. */
+TEST(the_memory_of_a_server_is_locked_once)
+{
+    struct rig r;
+    open_all(&r);
+    struct rig other = {.kit = r.kit};
+    CHECK_INT(tsr_client_open(&other.kit.client, r.kit.cache), 0);
+    rig_open_engines(&other, TSR_MEMORY_DEVICE);
+    struct tsr_delivery_desc config = config_of(&r);
+    struct tsr_delivery *first = r.delivery;
+    CHECK_INT(tsr_delivery_open(&r.delivery, r.kit.client, &config), 0);
+    check_own(&r, 5);
+    other.tokens = r.tokens;
+    check_own(&other, 6);
+    CHECK_INT(gpu->registered_bytes(), tsri_cache_memory(server.k.cache).n_pages *
+                                           (uint64_t)tsri_cache_memory(server.k.cache).page_bytes);
+    tsr_delivery_close(first);
+    rig_close_engines(&other);
+    tsr_client_close(other.kit.client);
+    check_own(&r, 7);
+    close_all(&r);
+    CHECK_INT(gpu->registered_bytes(), 0);
+}
+
 static void run_all(void)
 {
+    if (strcmp(device_name, "fakegpu") == 0) RUN(the_memory_of_a_server_is_locked_once);
     RUN(what_the_server_has_arrives_turned_to_its_place);
     RUN(part_of_a_match_arrives_and_the_rest_is_left_alone);
     RUN(what_only_a_tier_of_the_server_has_is_fetched);

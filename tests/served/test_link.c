@@ -249,12 +249,12 @@ TEST(a_mapping_outlives_its_session_and_tells_that_it_is_over)
     struct tsri_link *l = link_open(&p, 10000);
     uint64_t session = meet(l, &p);
     struct tsri_mapping *m = tsri_link_mapping(l, session);
-    CHECK(m && m->pool.bytes == 1 << 20 && m->pool.data[99] == 7);
+    CHECK(m && m->pool->region.bytes == 1 << 20 && m->pool->region.data[99] == 7);
     CHECK(tsri_mapping_holds(m));
     atomic_store(&((_Atomic uint64_t *)(void *)p.control.data)[3], 0);
     CHECK(!tsri_mapping_holds(m));
     tsri_link_close(l);
-    CHECK(m->pool.data[99] == 7);
+    CHECK(m->pool->region.data[99] == 7);
     tsri_mapping_release(m);
     tsri_mapping_release(NULL);
     peer_close(&p);

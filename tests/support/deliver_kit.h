@@ -4,16 +4,20 @@
 #ifndef TSRI_DELIVER_KIT_H
 #define TSRI_DELIVER_KIT_H
 
+#include "cache/clients.h"
 #include "deliver/deliver.h"
 #include "device/kv.h"
+#include "served/served.h"
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"
+#include "support/fakegpu.h"
 #include "support/lock_kit.h"
 
 enum { SLOTS = 1024, SEGMENT = 100, PREFIX = 64 };
 
 static const char *device_name;
 static struct tsri_device *device; /* the tests' own */
+static const struct fakegpu_control *gpu;
 
 static const struct kv_shape engine_shape = {.kind = KV_BLOCKS,
                                              .dtype = TSR_DTYPE_F16,
@@ -68,6 +72,18 @@ static inline void rig_close_engines(struct rig *r)
     kv_engine_fini(&r->expected);
 }
 
+/* Until host memory, or that of the server, is page-locked for the device, if that needs it. */
+static inline void rig_wait_locked(struct rig *r)
+{
+    struct tsr_cache *c = r->kit.cache;
+    if (!(tsri_device_caps(c->device) & TSR_DEVICE_NEEDS_LOCK)) return;
+    struct tsri_link *link = c->served ? tsri_client_seat(r->kit.client)->link : NULL;
+    struct tsri_mapping *m = link ? tsri_link_mapping(link, tsri_link_session(link)) : NULL;
+    struct tsri_locking *locking = m ? m->pool->locking : c->locking;
+    CHECK(locking && tsri_locking_wait(locking, SIZE_MAX, tsri_now_ns() + LOCK_SOON_NS));
+    tsri_mapping_release(m);
+}
+
 /* A cache on the device with a pool of that size, perhaps a tier in memory below it, and nothing in
  * it. */
 static inline void rig_open_empty(struct rig *r, const char *pool, bool below)
@@ -80,8 +96,7 @@ static inline void rig_open_empty(struct rig *r, const char *pool, bool below)
         fake_tier_plan_init(&r->below, &mem_tier, &r->store);
     }
     kit_open_tiers(&r->kit, options, &r->below, below);
-    struct tsri_locking *locking = r->kit.cache->locking;
-    if (locking) CHECK(tsri_locking_wait(locking, SIZE_MAX, tsri_now_ns() + LOCK_SOON_NS));
+    rig_wait_locked(r);
     rig_open_engines(r, TSR_MEMORY_DEVICE);
 }
 
@@ -238,19 +253,27 @@ static inline void check_own(struct rig *r, uint32_t ahead)
     check_segment(r, r->tokens, SEGMENT, ahead);
 }
 
-/* Once for every known device that is here. */
+static inline void rig_on_device(const char *name, void (*run_all)(void))
+{
+    device_name = name;
+    printf("%s:\n", name);
+    if (tsri_device_open(&device, name, NULL) != 0) {
+        printf("    skipped: %s\n", tsr_errmsg());
+        test_n_skipped++;
+        return;
+    }
+    run_all();
+    tsri_device_close(device);
+}
+
+/* Once for every known device that is here, and for one that queues on any machine. */
 static inline int rig_each_device(void (*run_all)(void))
 {
-    for (uint32_t i = 0; (device_name = tsri_device_known(i)) != NULL; i++) {
-        printf("%s:\n", device_name);
-        if (tsri_device_open(&device, device_name, NULL) != 0) {
-            printf("    skipped: %s\n", tsr_errmsg());
-            test_n_skipped++;
-            continue;
-        }
-        run_all();
-        tsri_device_close(device);
-    }
+    const char *name;
+    gpu = fakegpu_load();
+    for (uint32_t i = 0; (name = tsri_device_known(i)) != NULL; i++)
+        rig_on_device(name, run_all);
+    rig_on_device("fakegpu", run_all);
     return test_end();
 }
 
