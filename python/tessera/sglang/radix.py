@@ -98,6 +98,8 @@ def pool_shape(pool: Any, context: Any) -> PoolShape:
         raise Refused(f"KV of shape {tuple(first.shape)} on {first.device.type}")
     stream = 0
     if first.device.type == "cuda":
+        # Models run on this stream, or without overlap on the scheduler's own, which is waited for
+        # when slots are read (_places).
         stream = context.tp_worker.model_runner.forward_stream.cuda_stream
     model = context.model_config
     facts = {
@@ -185,7 +187,7 @@ class TesseraRadixCache(RadixCache):
         self._writes: dict[int, Any] = {}  # the tree's nodes that the writer reads
         super().__init__(params)
         self._shape = shape
-        self._cache = Cache(env=True, **options)
+        self._cache = Cache(env=True, **_device(shape), **options)
         try:
             self._pool = KvPool(self._cache._open(), shape)
             if self._pool.chunk_tokens % self.page_size:
@@ -278,7 +280,7 @@ class TesseraRadixCache(RadixCache):
 
     def _fill(self, offer: _Offer, n_cached: int, slots: torch.Tensor) -> int:
         assert self._pool is not None
-        places = array("q", slots.tolist())
+        places = _places(slots)
         try:
             return self._pool.load(
                 offer.tokens, offer.n_tokens, n_cached, places, _extra(offer.key)
@@ -323,7 +325,7 @@ class TesseraRadixCache(RadixCache):
             req.full_untruncated_fill_ids[:count], req.extra_key, cache_salt=req.cache_salt
         )
         number = next(self._numbers)
-        places = array("q", slots[:count].tolist())
+        places = _places(slots[:count])
         if self._pool.store_start(_tokens(key), places, _extra(key), number):
             self.inc_lock_ref(req.last_node)
             self._writes[number] = req.last_node
@@ -371,6 +373,20 @@ class TesseraRadixCache(RadixCache):
         except Exception as error:
             logger.warning("tessera: off, SGLang runs without it: %s", error)
             self.shutdown()
+
+
+def _device(shape: PoolShape) -> dict[str, Any]:
+    """The cache's device is the pool's: KV then goes straight between pages and slots."""
+    if shape.device == "cpu":
+        return {}
+    return {"device": shape.device, "device_number": shape.device_number}
+
+
+def _places(slots: torch.Tensor) -> array[int]:
+    """The numbers in a tensor. Waits for the current stream."""
+    places = array("q")
+    places.frombytes(slots.to("cpu", torch.int64).contiguous().numpy().tobytes())
+    return places
 
 
 def _tokens(key: RadixKey) -> array[int]:
