@@ -11,6 +11,8 @@
  * which is a number in a table: the engine asks before it frees slots, or takes the nodes whose
  * writes have ended and undoes its own reference. */
 #include "connector/connector.h"
+#include "deliver/collect.h"
+#include "deliver/steps.h"
 
 #define STAGING_BYTES ((uint64_t)64 << 20)
 #define WRITES_MAX 256u
@@ -88,13 +90,19 @@ static bool same_device(const struct tsr_cache *cache, const struct tsr_kvpool_d
 
 static int open_device(struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
 {
-    p->device = same_device(p->cache, d) ? tsri_cache_device(p->cache) : NULL;
-    if (p->device) return 0;
     struct tsr_device_desc config = {
         .size = sizeof config, .ordinal = d->device_number, .n_threads = d->n_threads};
-    int e = tsri_device_open(&p->own_device, d->device ? d->device : "cpu", &config);
-    p->device = p->own_device;
-    return e;
+    p->device = same_device(p->cache, d) ? tsri_cache_device(p->cache) : NULL;
+    int e = 0;
+    if (!p->device) {
+        e = tsri_device_open(&p->own_device, d->device ? d->device : "cpu", &config);
+        p->device = p->own_device;
+    }
+    if (e) return e;
+    bool separate = tsri_device_caps(p->device) & TSR_DEVICE_SEPARATE;
+    if (d->layout->memory != TSR_MEMORY_DEVICE || separate) return 0;
+    return tsri_fail(TSR_EDEVICE, "kvpool: device %s has no memory of its own",
+                     tsri_device_name(p->device));
 }
 
 static void open_delivery(struct side *s, struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
@@ -102,9 +110,9 @@ static void open_delivery(struct side *s, struct tsr_kvpool *p, const struct tsr
     struct tsr_delivery_desc config = {.size = sizeof config,
                                        .space = p->space,
                                        .layout = &s->mem.layout,
-                                       .compute = d->stream,
                                        .ranges_max = s->chunks_max,
                                        .tokens_max = s->chunks_max * p->chunk_tokens};
+    if (s == &p->storing) config.flags = TSR_DELIVERY_LOW_PRIORITY;
     if (!same_device(p->cache, d)) return;
     if (tsr_delivery_open(&s->delivery, p->client, &config) != 0)
         tsri_log(TSR_LOG_INFO, "kvpool: KV goes through staging memory: %s", tsr_errmsg());
@@ -294,20 +302,17 @@ int tsr_kvpool_release(struct tsr_kvpool *p, uint64_t lease)
 
 /* ---- behind the engine ---- */
 
-/* What goes through staging memory waits in its queue. */
-static int follow_engine(struct tsr_kvpool *p, struct side *s)
+/* Everything here goes behind this mark: slots may have readers and writers in the queue. */
+static int mark_engine(struct tsr_kvpool *p, struct side *s)
 {
-    int e = tsri_event_record(p->device, s->behind, s->engine);
-    return e ? e : tsri_event_wait(p->device, s->behind, s->stream);
+    return tsri_event_record(p->device, s->behind, s->engine);
 }
 
-/* A delivery follows the engine's queue itself, if it was given one. The default queue has no name
- * that every device knows, so the caller waits. */
-static int await_default_queue(struct tsr_kvpool *p, struct side *s)
+/* What goes through staging memory. */
+static int follow_engine(struct tsr_kvpool *p, struct side *s)
 {
-    if (s->engine) return 0;
-    int e = tsri_event_record(p->device, s->behind, NULL);
-    return e ? e : tsri_event_sync(p->device, s->behind);
+    int e = mark_engine(p, s);
+    return e ? e : tsri_event_wait(p->device, s->behind, s->stream);
 }
 
 /* ---- load ---- */
@@ -335,9 +340,15 @@ static void deliver(struct tsr_kvpool *p, const struct pool_load *w, uint32_t i,
                                                    .slots = chunk_slots(p, w, i + k),
                                                    .result = d ? 0 : TSR_EAGAIN};
     if (!d) return;
-    int e = await_default_queue(p, &p->loading);
-    if (!e) e = tsr_delivery_start(d, p->ranges, n, 0);
-    if (e > 0) e = tsr_delivery_finish(d);
+    int n_coming = tsri_delivery_prepare(d, p->ranges, n, 0);
+    int e = n_coming < 0 ? n_coming : 0;
+    if (n_coming > 0) {
+        e = mark_engine(p, &p->loading);
+        if (!e) e = tsri_delivery_begin(d, p->loading.behind);
+        if (!e) e = tsr_delivery_finish(d);
+    }
+    /* Waits for what was queued before an error, and lets go what none of was delivered. */
+    (void)tsri_delivery_drop(d);
     for (uint32_t k = 0; e && k < n; k++)
         if (p->ranges[k].result == 0) p->ranges[k].result = e;
     if (e) tsri_log(TSR_LOG_INFO, "kvpool: load: %s", tsr_errmsg());
@@ -432,19 +443,39 @@ int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots_desc *x)
 
 /* ---- store ---- */
 
-/* Straight into the cache's pages; *staged: the device cannot reach them yet. */
-static int store_straight(struct tsr_kvpool *p, const struct tsr_store_desc *store,
-                          const int64_t *slots, bool *staged)
+/* Nothing is taken back: slots stay until the store has ended. */
+static bool may_read(void *pool)
 {
+    (void)pool;
+    return true;
+}
+
+static void have_read(void *pool)
+{
+    (void)pool;
+}
+
+/* Straight into the cache's pages, or a server's. *n_done: tokens that are taken care of, which may
+ * be fewer than were given. TSR_EUNSUP: it cannot go this way now, but chunk by chunk through
+ * staging memory. */
+static int store_straight(struct tsr_kvpool *p, const struct tsr_store_desc *store,
+                          const int64_t *slots, uint32_t *n_done)
+{
+    struct tsri_reading reading = {
+        .after = p->storing.behind, .begin = may_read, .end = have_read, .arg = p};
     struct tsr_put *put;
-    int e = await_default_queue(p, &p->storing);
+    int e = mark_engine(p, &p->storing);
     if (!e) e = tsr_put_open(&put, p->client, store);
+    if (e == TSR_EFULL) return TSR_EUNSUP; /* one chunk may find room where many do not */
     if (e) return e;
-    e = tsr_delivery_collect(p->storing.delivery, put, slots, store->n_tokens - store->from);
-    *staged = e == TSR_EAGAIN;
-    if (!e) return tsr_put_commit(put);
+    struct tsri_put_extent extent = tsri_put_extent(put);
+    *n_done = extent.n_tokens;
+    if (extent.n_blocks)
+        e = tsri_delivery_collect(p->storing.delivery, put, slots, store->n_tokens - store->from,
+                                  &reading);
+    if (!e && extent.n_blocks) return tsr_put_commit(put);
     tsr_put_abort(put);
-    return e;
+    return e == TSR_EAGAIN && !extent.sent ? TSR_EUNSUP : e; /* not page-locked yet */
 }
 
 /* One chunk, through staging memory. */
@@ -461,7 +492,7 @@ static int store_staged(struct tsr_kvpool *p, const struct tsr_store_desc *store
     return tsr_client_store(p->client, &packed);
 }
 
-/* Chunks from token `from` on, *n_tokens of them at most; set to how many it tried. */
+/* Chunks from token `from` on, *n_tokens of them at most; set to how many are taken care of. */
 static int store_some(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
                       const struct tsri_extras *extras, uint32_t from, uint32_t *n_tokens)
 {
@@ -469,7 +500,6 @@ static int store_some(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
     for (uint32_t i = 0; i < *n_tokens; i++)
         if (slots[i] < 0)
             return tsri_fail(TSR_EINVAL, "kvpool: token %u has no slot to store from", from + i);
-    bool staged = !p->storing.delivery;
     struct tsr_store_desc store = {.size = sizeof store,
                                    .space = p->space,
                                    .kind = TSR_KIND_PREFIX,
@@ -478,8 +508,8 @@ static int store_some(struct tsr_kvpool *p, const struct tsr_slots_desc *x,
                                    .from = from,
                                    .extra = extras->items,
                                    .n_extra = tsri_extras_within(extras, from + *n_tokens)};
-    int n = staged ? 0 : store_straight(p, &store, slots, &staged);
-    if (!staged) return n;
+    int n = p->storing.delivery ? store_straight(p, &store, slots, n_tokens) : TSR_EUNSUP;
+    if (n != TSR_EUNSUP) return n;
     *n_tokens = p->chunk_tokens;
     store.n_tokens = from + p->chunk_tokens;
     store.n_extra = tsri_extras_within(extras, store.n_tokens);

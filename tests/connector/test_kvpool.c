@@ -2,6 +2,8 @@
 #include "support/connector_kit.h"
 #include "support/test.h"
 
+#include <unistd.h>
+
 #define SLOTS 4096u
 #define TOKENS_MAX 1536u
 
@@ -13,17 +15,29 @@ struct pool_kit {
 };
 static uint32_t tokens[TOKENS_MAX];
 
-/* Options of the cache: "key", "value", .., NULL. */
-static void open_pool_with(struct pool_kit *x, const char *const *options)
+struct pool_options {
+    const char *const *cache; /* "key", "value", .., NULL */
+    const struct fakegpu_control *gpu;
+    bool default_queue; /* of the gpu is the engine's */
+};
+
+static void open_pool_with(struct pool_kit *x, const struct pool_options *o)
 {
-    ck_open(&x->k, &(struct ck_options){.n_blocks = SLOTS / CK_BLOCK, .cache = options});
+    ck_open(&x->k,
+            &(struct ck_options){.n_blocks = SLOTS / CK_BLOCK, .cache = o->cache, .gpu = o->gpu});
     struct tsr_kv_layout l = x->k.workers[0]->lanes[0].mem[0].layout;
     l.block_tokens = 0;
     for (uint32_t p = 0; p < l.n_planes; p++)
         l.planes[p].block_stride = 0;
     struct tsr_space_desc space = x->k.spaces[0];
     space.block_tokens = CK_CHUNK;
-    struct tsr_kvpool_desc d = {.size = sizeof d, .space = &space, .layout = &l, .writes_max = 4};
+    struct tsr_kvpool_desc d = {.size = sizeof d,
+                                .space = &space,
+                                .layout = &l,
+                                .device = o->gpu ? "fakegpu" : NULL,
+                                .stream = o->default_queue ? NULL : x->k.stream,
+                                .staging_bytes = 64 << 10,
+                                .writes_max = 4};
     CHECK_INT(tsr_kvpool_open(&x->p, x->k.cache, &d), 0);
     for (uint32_t i = 0; i < SLOTS; i++)
         x->slots[i] = (i * 37) % SLOTS; /* scattered */
@@ -33,7 +47,7 @@ static void open_pool_with(struct pool_kit *x, const char *const *options)
 
 static void open_pool(struct pool_kit *x)
 {
-    open_pool_with(x, NULL);
+    open_pool_with(x, &(struct pool_options){0});
 }
 
 static uint64_t n_delivered(const struct pool_kit *x)
@@ -196,7 +210,7 @@ TEST(kv_goes_straight_where_the_cache_has_the_device_of_the_pool)
     static const char *const cpu[] = {"device", "cpu", NULL};
     const char *const *same[] = {NULL, cpu};
     for (size_t i = 0; i < TSRI_COUNT(same); i++) {
-        open_pool_with(&x, same[i]);
+        open_pool_with(&x, &(struct pool_options){.cache = same[i]});
         compute(&x, 64, 0);
         struct tsr_slots_desc s = slots_of(&x, 64, 0, 0), to = slots_of(&x, 64, 0, 100);
         CHECK_INT(tsr_kvpool_store_kv(x.p, &s), 64);
@@ -220,27 +234,175 @@ TEST(a_text_of_many_chunks_is_stored_and_loaded_whole)
     close_pool(&x);
 }
 
-TEST(what_the_cache_has_lost_ends_a_load_and_is_stored_again)
+/* Texts with a common beginning are loaded, computed and stored in a cache that is too small for
+ * them. Calls may fail where calls of the device do. */
+static void live(struct pool_kit *x, uint32_t n_rounds, bool may_fail)
 {
-    struct pool_kit x;
-    static const char *const small[] = {"host_size", "1M", NULL};
-    open_pool_with(&x, small);
     uint64_t seed = 19;
-    for (uint32_t round = 0; round < 60; round++) {
+    for (uint32_t round = 0; round < n_rounds; round++) {
         uint32_t n = CK_CHUNK * (1 + (uint32_t)(test_rand(&seed) % (TOKENS_MAX / CK_CHUNK)));
         uint32_t text = (uint32_t)(test_rand(&seed) % 6), first = (uint32_t)(test_rand(&seed) % 64);
         for (uint32_t i = 0; i < TOKENS_MAX; i++)
             tokens[i] = i < 160 ? i : i * 7 + text;
-        struct tsr_slots_desc s = slots_of(&x, n, 0, first);
-        int loaded = tsr_kvpool_load_kv(x.p, &s);
+        struct tsr_slots_desc s = slots_of(x, n, 0, first);
+        int loaded = tsr_kvpool_load_kv(x->p, &s);
         CHECK(loaded >= 0 && loaded % (int)CK_CHUNK == 0);
-        CHECK(right(&x, 0, (uint32_t)loaded, first));
-        compute(&x, n, first);
-        CHECK(tsr_kvpool_store_kv(x.p, &s) >= 0);
-        if (round % 7 == 6) CHECK(tsr_cache_evict(x.k.cache, 512 << 10) >= 0);
+        CHECK(right(x, 0, (uint32_t)loaded, first));
+        compute(x, n, first);
+        int stored = tsr_kvpool_store_kv(x->p, &s);
+        CHECK(stored >= 0 || may_fail);
+        if (round % 7 == 6) CHECK(tsr_cache_evict(x->k.cache, 512 << 10) >= 0);
     }
+}
+
+TEST(what_the_cache_has_lost_ends_a_load_and_is_stored_again)
+{
+    struct pool_kit x;
+    static const char *const small[] = {"host_size", "1M", NULL};
+    open_pool_with(&x, &(struct pool_options){.cache = small});
+    live(&x, 60, false);
     CHECK(n_delivered(&x) > 0);
     close_pool(&x);
+}
+
+TEST(memory_of_a_device_is_refused_on_the_cpu)
+{
+    struct pool_kit x;
+    struct tsr_kvpool *p;
+    open_pool(&x);
+    struct tsr_kv_layout l = x.k.workers[0]->lanes[0].mem[0].layout;
+    l.memory = TSR_MEMORY_DEVICE;
+    struct tsr_kvpool_desc d = {.size = sizeof d, .space = &x.k.spaces[0], .layout = &l};
+    CHECK_INT(tsr_kvpool_open(&p, x.k.cache, &d), TSR_EDEVICE);
+    CHECK(!p);
+    close_pool(&x);
+}
+
+/* ---- on a device that queues ---- */
+
+static const char *const on_gpu[] = {"device", "fakegpu", NULL};
+static const char *const small_on_gpu[] = {"device", "fakegpu", "host_size", "1M", NULL};
+
+static void wait_until_locked(const struct fakegpu_control *gpu, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < 10000 && gpu->registered_bytes() < bytes; i++)
+        usleep(1000);
+    CHECK(gpu->registered_bytes() >= bytes);
+}
+
+static uint64_t n_staged(const struct pool_kit *x)
+{
+    return tsri_stats_read(tsri_cache_metrics(x->k.cache), TSRI_M_delivery_misses);
+}
+
+/* What the engine's kernels do in their turn. */
+struct kernel {
+    struct pool_kit *x;
+    uint32_t first_slot;
+    bool right;
+};
+static void write_kv(void *arg)
+{
+    struct kernel *k = arg;
+    compute(k->x, 64, k->first_slot);
+}
+static void read_kv(void *arg)
+{
+    struct kernel *k = arg;
+    k->right = right(k->x, 0, 64, k->first_slot);
+}
+
+TEST(a_store_does_not_overtake_the_writers_of_its_slots)
+{
+    const struct fakegpu_control *gpu = fakegpu_load();
+    struct pool_kit x;
+    open_pool_with(&x, &(struct pool_options){.cache = on_gpu, .gpu = gpu});
+    wait_until_locked(gpu, 16 << 20);
+    gpu->delay(3, 1, 2000);
+    struct kernel write = {.x = &x};
+    struct tsr_slots_desc s = slots_of(&x, 64, 0, 0), to = slots_of(&x, 64, 0, 100);
+    for (uint32_t i = 0; i < 20; i++) {
+        for (uint32_t k = 0; k < 64; k++)
+            tokens[k]++;
+        gpu->launch(x.k.stream, write_kv, &write);
+        CHECK_INT(tsr_kvpool_store_kv(x.p, &s), 64);
+        CHECK_INT(tsr_kvpool_load_kv(x.p, &to), 64);
+        CHECK(right(&x, 0, 64, 100));
+    }
+    CHECK_INT(n_staged(&x), 0);
+    gpu->reset();
+    close_pool(&x);
+}
+
+/* Readers of the slots that a load writes are in the queue. */
+TEST(a_load_does_not_overtake_the_readers_of_its_slots)
+{
+    const struct fakegpu_control *gpu = fakegpu_load();
+    struct pool_kit x;
+    open_pool_with(&x, &(struct pool_options){.cache = on_gpu, .gpu = gpu});
+    wait_until_locked(gpu, 16 << 20);
+    compute(&x, 64, 0);
+    struct tsr_slots_desc s = slots_of(&x, 64, 0, 0);
+    CHECK_INT(tsr_kvpool_store_kv(x.p, &s), 64);
+    struct kernel read = {.x = &x};
+    gpu->delay(5, 1, 2000);
+    for (uint32_t i = 0; i < 20; i++) {
+        compute(&x, 64, 0);
+        gpu->launch(x.k.stream, read_kv, &read);
+        struct tsr_slots_desc shifted = slots_of(&x, 64, 0, 1); /* scatters over what is read */
+        CHECK_INT(tsr_kvpool_load_kv(x.p, &shifted), 64);
+        gpu->stream_sync(x.k.stream);
+        CHECK(read.right);
+        CHECK(right(&x, 0, 64, 1));
+    }
+    gpu->reset();
+    close_pool(&x);
+}
+
+TEST(the_default_queue_of_the_device_does_as_well)
+{
+    const struct fakegpu_control *gpu = fakegpu_load();
+    struct pool_kit x;
+    open_pool_with(&x, &(struct pool_options){small_on_gpu, gpu, true});
+    gpu->delay(7, 4, 50);
+    live(&x, 30, false);
+    gpu->reset();
+    close_pool(&x);
+}
+
+TEST(pages_that_are_not_locked_yet_go_through_staging_memory)
+{
+    const struct fakegpu_control *gpu = fakegpu_load();
+    struct pool_kit x;
+    gpu->register_max(0);
+    open_pool_with(&x, &(struct pool_options){small_on_gpu, gpu, false});
+    live(&x, 30, false);
+    CHECK(n_staged(&x) > 0);
+    CHECK_INT(n_delivered(&x), n_staged(&x));
+    /* Nothing is held that was loaded last. */
+    struct tsr_slots_desc s = slots_of(&x, 160, 0, 0);
+    CHECK_INT(tsr_kvpool_load_kv(x.p, &s), 160);
+    CHECK(tsr_cache_evict(x.k.cache, SIZE_MAX) > 0);
+    CHECK_INT(tsr_kvpool_match_prefix(x.p, &s, 0), 0);
+    gpu->reset();
+    close_pool(&x);
+}
+
+TEST(no_failure_of_the_device_makes_a_wrong_byte)
+{
+    static const char *const ops[] = {"scatter",   "gather",      "event_record", "event_wait",
+                                      "batch_set", "stream_sync", "event_sync"};
+    const struct fakegpu_control *gpu = fakegpu_load();
+    for (size_t i = 0; i < TSRI_COUNT(ops); i++) {
+        struct pool_kit x;
+        open_pool_with(&x, &(struct pool_options){small_on_gpu, gpu, false});
+        gpu->delay(i, 4, 50);
+        gpu->fail_often(ops[i], 200);
+        live(&x, 25, true);
+        gpu->reset();
+        live(&x, 5, false);
+        close_pool(&x);
+    }
 }
 
 int main(void)
@@ -254,5 +416,11 @@ int main(void)
     RUN(kv_goes_straight_where_the_cache_has_the_device_of_the_pool);
     RUN(a_text_of_many_chunks_is_stored_and_loaded_whole);
     RUN(what_the_cache_has_lost_ends_a_load_and_is_stored_again);
+    RUN(memory_of_a_device_is_refused_on_the_cpu);
+    RUN(a_store_does_not_overtake_the_writers_of_its_slots);
+    RUN(a_load_does_not_overtake_the_readers_of_its_slots);
+    RUN(the_default_queue_of_the_device_does_as_well);
+    RUN(pages_that_are_not_locked_yet_go_through_staging_memory);
+    RUN(no_failure_of_the_device_makes_a_wrong_byte);
     return test_end();
 }
