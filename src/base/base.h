@@ -168,7 +168,15 @@ TSR_MUST int tsri_work_open(struct tsri_work **out, const char *name, uint32_t n
 void tsri_work_close(struct tsri_work *w);
 /* Queues a job; TSR_EAGAIN when queue_max jobs wait. */
 TSR_MUST int tsri_work_push(struct tsri_work *w, struct tsri_job *job);
+/* Queues a job if a thread has nothing else to do. */
+TSR_MUST bool tsri_work_push_idle(struct tsri_work *w, struct tsri_job *job);
 /* Waits until the queue is empty and every thread idle. */
 void tsri_work_drain(struct tsri_work *w);
+
+/* Items 0 .. n_items - 1, each once, by the caller and by at most n_helpers of those threads that
+ * have nothing else to do. Returns when all are done. */
+typedef void (*tsri_item_fn)(void *arg, uint32_t i);
+void tsri_spread(struct tsri_work *work, uint32_t n_helpers, uint32_t n_items, tsri_item_fn run,
+                 void *arg);
 
 #endif

@@ -123,20 +123,31 @@ void tsri_work_close(struct tsri_work *w)
     tsri_free(w);
 }
 
-int tsri_work_push(struct tsri_work *w, struct tsri_job *job)
+/* False when the queue is full or, with `idle`, when no thread would take it at once. */
+static bool push(struct tsri_work *w, struct tsri_job *job, bool idle)
 {
     job->next = NULL;
     pthread_mutex_lock(&w->lock);
-    bool full = w->n_queued == w->queue_max;
-    if (!full) {
+    bool may = idle ? w->n_queued + w->n_busy < w->n_threads : w->n_queued < w->queue_max;
+    if (may) {
         *w->tail = job;
         w->tail = &job->next;
         w->n_queued++;
         pthread_cond_signal(&w->more);
     }
     pthread_mutex_unlock(&w->lock);
-    if (full) return tsri_fail(TSR_EAGAIN, "%s: queue of %u jobs is full", w->name, w->queue_max);
-    return 0;
+    return may;
+}
+
+int tsri_work_push(struct tsri_work *w, struct tsri_job *job)
+{
+    if (push(w, job, false)) return 0;
+    return tsri_fail(TSR_EAGAIN, "%s: queue of %u jobs is full", w->name, w->queue_max);
+}
+
+bool tsri_work_push_idle(struct tsri_work *w, struct tsri_job *job)
+{
+    return push(w, job, true);
 }
 
 void tsri_work_drain(struct tsri_work *w)

@@ -3,10 +3,15 @@
  * everything back. A prefix becomes one entry a block; a segment is one entry. */
 #include "cache/puts.h"
 #include "cache/clients.h"
+#include "cache/ops.h"
 #include "find/find.h"
 #include "cache/manager.h"
 
 #include <math.h>
+
+/* What a client has staged is read by idle I/O threads too, from this much on: one thread reads
+ * less than a device writes. */
+#define SPREAD_BYTES ((size_t)4 << 20)
 
 struct block {
     uint32_t id, n_tokens;
@@ -276,6 +281,47 @@ static void note_layers(struct tsr_put *put, uint32_t first, uint32_t n)
         atomic_fetch_or_explicit(&put->layers[l / 64], (uint64_t)1 << l % 64, memory_order_release);
 }
 
+/* Layers of a put on their way into its blocks, perhaps by several threads. */
+struct filling {
+    struct tsr_put *put;
+    struct tsr_view view; /* checked; begins at layer `first` */
+    const struct tsri_region *source;
+    uint32_t first, n;
+    bool by_layer; /* an item is one layer of a block; else all of them */
+    atomic_int result;
+};
+
+static void fill_item(void *arg, uint32_t i)
+{
+    struct filling *f = arg;
+    struct tsr_put *put = f->put;
+    const struct tsri_shape *shape = &put->space->shape;
+    uint32_t layer = f->by_layer ? i % f->n : 0;
+    const struct block *b = &put->blocks[f->by_layer ? i / f->n : i];
+    if (atomic_load_explicit(&f->result, memory_order_relaxed)) return;
+    struct tsri_meta *m = tsri_meta(put->c, &put->c->entries[b->id]);
+    struct tsri_cell_move move = {.pool = put->c->pool.region.data,
+                                  .shape = shape,
+                                  .pages = tsri_meta_pages(m),
+                                  .entry_tokens = b->n_tokens,
+                                  .n_tokens = b->n_tokens,
+                                  .layer_first = f->first + layer,
+                                  .n_layers = f->by_layer ? 1 : f->n};
+    struct tsr_view part = f->view;
+    size_t stride = part.token_stride ? part.token_stride : shape->row_bytes[0];
+    part.data = (uint8_t *)part.data + b->offset * stride + layer * part.layer_stride;
+    /* With a stride of its own each plane's rows are apart; packed K and V rows may differ in size.
+     */
+    if (!part.token_stride && shape->n_planes > 1)
+        part.plane_stride += (size_t)b->offset * shape->row_bytes[1] - b->offset * stride;
+    int e = 0;
+    if (f->source)
+        e = tsri_cells_read(&move, &part, f->source);
+    else
+        tsri_cells_move(&move, &part);
+    if (e) atomic_store_explicit(&f->result, e, memory_order_relaxed);
+}
+
 int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n, const struct tsr_view *given)
 {
     return tsri_put_layers_from(put, first, n, given, NULL);
@@ -292,30 +338,19 @@ int tsri_put_layers_from(struct tsr_put *put, uint32_t first, uint32_t n,
     struct tsr_view view = given ? *given : put->view;
     int e = tsri_view_check(shape, &view, put->view_tokens, n);
     if (e) return e;
-    for (uint32_t i = 0; e == 0 && i < put->n_blocks; i++) {
-        const struct block *b = &put->blocks[i];
-        struct tsri_meta *m = tsri_meta(put->c, &put->c->entries[b->id]);
-        struct tsri_cell_move move = {.pool = put->c->pool.region.data,
-                                      .shape = shape,
-                                      .pages = tsri_meta_pages(m),
-                                      .entry_tokens = b->n_tokens,
-                                      .n_tokens = b->n_tokens,
-                                      .layer_first = first,
-                                      .n_layers = n};
-        struct tsr_view part = view;
-        size_t stride = view.token_stride ? view.token_stride : shape->row_bytes[0];
-        part.data = (uint8_t *)view.data + b->offset * stride;
-        /* With a stride of its own each plane's rows are apart; packed K and V rows may differ in
-         * size. */
-        if (!view.token_stride && shape->n_planes > 1)
-            part.plane_stride += (size_t)b->offset * shape->row_bytes[1] - b->offset * stride;
-        if (source)
-            e = tsri_cells_read(&move, &part, source);
-        else
-            tsri_cells_move(&move, &part);
+    struct filling f = {.put = put, .view = view, .source = source, .first = first, .n = n};
+    size_t bytes = (size_t)put->view_tokens * n * (shape->row_bytes[0] + shape->row_bytes[1]);
+    if (source && bytes >= SPREAD_BYTES) {
+        f.by_layer = true;
+        tsri_spread(tsri_ops_work(put->c->ops), put->c->options.io_threads, put->n_blocks * n,
+                    fill_item, &f);
+    } else {
+        for (uint32_t i = 0; i < put->n_blocks; i++)
+            fill_item(&f, i);
     }
+    e = atomic_load(&f.result);
     if (e == 0) note_layers(put, first, n);
-    return e;
+    return e ? tsri_fail(e, "put: the rows cannot be read") : 0;
 }
 
 uint32_t tsri_put_n_blocks(const struct tsr_put *put)

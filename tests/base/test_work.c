@@ -117,6 +117,27 @@ TEST(a_wait_ends_at_its_deadline)
     pthread_cond_destroy(&cond);
 }
 
+TEST(a_job_for_idle_threads_is_not_queued_behind_others)
+{
+    struct tsri_work *w;
+    atomic_int count = 0;
+    sem_t gate;
+    sem_init(&gate, 0, 0);
+    struct counted jobs[3];
+    for (int i = 0; i < 3; i++)
+        jobs[i] = (struct counted){{count_up, NULL}, &count, &gate};
+    CHECK_INT(tsri_work_open(&w, "test", 2, 16), 0);
+    CHECK(tsri_work_push_idle(w, &jobs[0].job));
+    CHECK(tsri_work_push_idle(w, &jobs[1].job));
+    CHECK(!tsri_work_push_idle(w, &jobs[2].job));
+    sem_post(&gate);
+    sem_post(&gate);
+    tsri_work_drain(w);
+    CHECK_INT(atomic_load(&count), 2);
+    tsri_work_close(w);
+    sem_destroy(&gate);
+}
+
 int main(void)
 {
     RUN(every_pushed_job_runs_once_before_drain_returns);
@@ -125,5 +146,6 @@ int main(void)
     RUN(close_in_a_forked_child_waits_for_nobody);
     RUN(absurd_sizes_are_refused);
     RUN(a_wait_ends_at_its_deadline);
+    RUN(a_job_for_idle_threads_is_not_queued_behind_others);
     return test_end();
 }

@@ -50,6 +50,29 @@ TEST(a_store_larger_than_the_staging_area_goes_in_pieces)
     CHECK(server_end(&s));
 }
 
+TEST(a_large_store_that_several_threads_read_is_right)
+{
+    struct server_kit s;
+    struct kit k;
+    struct tsr_range range;
+    struct tsr_space_desc desc = wide_desc();
+    server_open(&s, (const char *const[]){"host_size", "64M", "host_page_size", "256K",
+                                          "io_threads", "3", NULL});
+    served_kit_open(&k, s.path, NULL);
+    tsr_space_close(k.space);
+    k.space = kit_space(k.cache, &desc);
+    uint32_t *tokens = kit_tokens(7, 200); /* 19 MB */
+    struct tsr_prompt p = kit_prefix_prompt(tokens, 200);
+    CHECK_INT(kit_store_prefix(&k, tokens, 200), 192);
+    CHECK_INT(kit_load_and_check(&k, &p), 192);
+    p = kit_segment_prompt(tokens, 100, &range); /* one block */
+    CHECK_INT(kit_store_segment(&k, tokens, 100), 100);
+    CHECK_INT(kit_load_and_check(&k, &p), 100);
+    free(tokens);
+    kit_close(&k);
+    CHECK(server_end(&s));
+}
+
 TEST(a_prefix_of_which_no_layer_fits_goes_some_blocks_at_a_time)
 {
     struct server_kit s;
@@ -335,6 +358,7 @@ TEST(a_put_that_was_opened_too_late_ends_with_its_session)
 int main(void)
 {
     RUN(a_store_larger_than_the_staging_area_goes_in_pieces);
+    RUN(a_large_store_that_several_threads_read_is_right);
     RUN(a_prefix_of_which_no_layer_fits_goes_some_blocks_at_a_time);
     RUN(what_a_prefix_cost_is_shared_out_over_its_parts);
     RUN(layers_may_be_given_one_by_one);
