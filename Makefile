@@ -74,7 +74,7 @@ LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 # daemon is up to tessera.c (tools/check-tree.sh): base < ... < cache < tessera.c < these < cli.
 LAYERS   := base config stats chunk policy device wire tier disk redis s3 cache find served deliver blend connector
 TESSERAD_SRC := src/daemon/tesserad.c src/daemon/http.c
-CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c
+CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c src/device/cuda_stage.c
 REDIS_SRC := $(wildcard src/redis/*.c)
 S3_SRC   := $(wildcard src/s3/*.c)
 ABSENT_SRC := $(CUDA_SRC) $(if $(REDIS),,$(REDIS_SRC)) $(if $(S3),,$(S3_SRC))

@@ -1,5 +1,5 @@
 /* cuda.c - the CUDA device's host half: memory, streams, events and the table of operations;
- * batches are in cuda_batch.c. Built into libtessera-cuda.so with the kernels of cuda_kv.cu and
+ * batches are in cuda_batch.c, the buffers they share in cuda_stage.c. Built into libtessera-cuda.so with the kernels of cuda_kv.cu and
  * cuda_select.cu; the core loads it with dlopen and finds tsr_device_cuda. Nothing here waits for
  * the device except where the name says so. */
 #include "device/cuda_host.h"
@@ -30,6 +30,26 @@ int tsri_cuda_enter(const struct tsr_device *d)
     return 0;
 }
 
+enum cudaStreamCaptureMode tsri_cuda_relax(void)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    return mode;
+}
+
+void tsri_cuda_restore(enum cudaStreamCaptureMode mode)
+{
+    cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
+/* A call that takes, gives back or waits for something. */
+#define RELAXED(call) \
+    do { \
+        enum cudaStreamCaptureMode relaxed_mode = tsri_cuda_relax(); \
+        (call); \
+        tsri_cuda_restore(relaxed_mode); \
+    } while (0)
+
 /* ---- open ---- */
 
 static int cuda_open(struct tsr_device **out, const struct tsr_device_desc *desc)
@@ -53,12 +73,14 @@ static int cuda_open(struct tsr_device **out, const struct tsr_device_desc *desc
         free(d);
         return err;
     }
+    tsri_cuda_staging_init(d);
     *out = d;
     return 0;
 }
 
 static void cuda_close(struct tsr_device *d)
 {
+    tsri_cuda_staging_fini(d);
     free(d);
 }
 
@@ -84,27 +106,30 @@ static int cuda_alloc(struct tsr_device *d, void **out, size_t bytes)
 {
     int err = tsri_cuda_enter(d);
     if (err) return err;
-    TSRI_CUDA_TRY(d, cudaMalloc(out, bytes), "cannot allocate device memory");
+    cudaError_t e;
+    RELAXED(e = cudaMalloc(out, bytes));
+    TSRI_CUDA_TRY(d, e, "cannot allocate device memory");
     return 0;
 }
 
 static void cuda_free(struct tsr_device *d, void *p)
 {
-    if (tsri_cuda_enter(d) == 0) cudaFree(p);
+    if (tsri_cuda_enter(d) == 0) RELAXED(cudaFree(p));
 }
 
 static int cuda_host_alloc(struct tsr_device *d, void **out, size_t bytes)
 {
     int err = tsri_cuda_enter(d);
     if (err) return err;
-    TSRI_CUDA_TRY(d, cudaHostAlloc(out, bytes, cudaHostAllocPortable),
-                  "cannot allocate page-locked memory");
+    cudaError_t e;
+    RELAXED(e = cudaHostAlloc(out, bytes, cudaHostAllocPortable));
+    TSRI_CUDA_TRY(d, e, "cannot allocate page-locked memory");
     return 0;
 }
 
 static void cuda_host_free(struct tsr_device *d, void *p)
 {
-    if (tsri_cuda_enter(d) == 0) cudaFreeHost(p);
+    if (tsri_cuda_enter(d) == 0) RELAXED(cudaFreeHost(p));
 }
 
 /* A pool that another process owns is mapped read-only, and only the read-only flag can lock that.
@@ -114,16 +139,18 @@ static int cuda_host_register(struct tsr_device *d, void *p, size_t bytes)
     int err = tsri_cuda_enter(d);
     if (err) return err;
     unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
-    if (cudaHostRegister(p, bytes, flags) == cudaSuccess) return 0;
+    cudaError_t e;
+    RELAXED(e = cudaHostRegister(p, bytes, flags));
+    if (e == cudaSuccess) return 0;
     cudaGetLastError();
-    TSRI_CUDA_TRY(d, cudaHostRegister(p, bytes, flags | cudaHostRegisterReadOnly),
-                  "cannot page-lock memory");
+    RELAXED(e = cudaHostRegister(p, bytes, flags | cudaHostRegisterReadOnly));
+    TSRI_CUDA_TRY(d, e, "cannot page-lock memory");
     return 0;
 }
 
 static void cuda_host_unregister(struct tsr_device *d, void *p)
 {
-    if (tsri_cuda_enter(d) == 0) cudaHostUnregister(p);
+    if (tsri_cuda_enter(d) == 0) RELAXED(cudaHostUnregister(p));
 }
 
 /* ---- streams and events ---- */
@@ -168,7 +195,9 @@ static int cuda_stream_sync(struct tsr_device *d, struct tsr_device_stream *s)
 {
     int err = tsri_cuda_enter(d);
     if (err) return err;
-    TSRI_CUDA_TRY(d, cudaStreamSynchronize(tsri_cuda_native(s)), "the stream failed");
+    cudaError_t e;
+    RELAXED(e = cudaStreamSynchronize(tsri_cuda_native(s)));
+    TSRI_CUDA_TRY(d, e, "the stream failed");
     return 0;
 }
 
@@ -216,7 +245,9 @@ static int cuda_event_sync(struct tsr_device *d, struct tsr_device_event *e)
 {
     int err = tsri_cuda_enter(d);
     if (err) return err;
-    TSRI_CUDA_TRY(d, cudaEventSynchronize(e->native), "an event failed");
+    cudaError_t waited;
+    RELAXED(waited = cudaEventSynchronize(e->native));
+    TSRI_CUDA_TRY(d, waited, "an event failed");
     return 0;
 }
 
@@ -237,16 +268,6 @@ static int cuda_copy(struct tsr_device *d, struct tsr_device_stream *s,
 static int launched(const struct tsr_device *d, int e, const char *what)
 {
     return e == cudaSuccess ? 0 : tsri_cuda_failed(d, (cudaError_t)e, what);
-}
-
-static int cuda_gather(struct tsr_device *d, struct tsr_device_stream *s,
-                       const struct tsr_batch *batch, uint32_t layer_first, uint32_t n_layers)
-{
-    int err = tsri_cuda_enter(d);
-    if (err) return err;
-    int e = tsri_cuda_gather(tsri_cuda_batch_job(batch->device), layer_first, n_layers,
-                             tsri_cuda_native(s));
-    return tsri_cuda_batch_used(d, batch->device, s, e, "gather");
 }
 
 static int cuda_top_k(struct tsr_device *d, struct tsr_device_stream *s, const struct tsr_top_k *t)
@@ -282,7 +303,7 @@ TSR_API const struct tsr_device_ops tsr_device_cuda = {
     .batch_open = tsri_cuda_batch_open,
     .batch_close = tsri_cuda_batch_close,
     .batch_set = tsri_cuda_batch_set,
-    .gather = cuda_gather,
+    .gather = tsri_cuda_batch_gather,
     .scatter = tsri_cuda_batch_scatter,
     .scatter_rotate = tsri_cuda_batch_rotate,
     .top_k = cuda_top_k,

@@ -69,21 +69,24 @@ struct tsri_cuda_job {
     struct tsri_cuda_plane planes[TSR_KV_PLANES_MAX];
 };
 
-/* A piece of one layer whose rows have been copied to the device: plane i, token first + k of the
- * batch at base + offset[i] + k * row. */
+/* Rows of a batch in a buffer of the device instead of in their cells: those of layer
+ * layer_first + l, plane i, token first + k at base + l * layer_bytes + offset[i] + k * row. */
 struct tsri_cuda_stage {
-    const void *base;
+    void *base;
     uint64_t offset[TSR_KV_PLANES_MAX];
+    uint64_t layer_bytes;
+    uint32_t layer_first;
     uint32_t first, n_tokens;
 };
 
-/* stream: a cudaStream_t. turn: rotate the runs that ask for it. staged NULL: from the cells. */
+/* stream: a cudaStream_t. turn: rotate the runs that ask for it. staged NULL: from the cells, or
+ * into them; otherwise the layers begin with the first of the buffer. */
 int tsri_cuda_scatter(const struct tsri_cuda_job *job, const struct tsri_cuda_stage *staged,
                       uint32_t layer_first, uint32_t n_layers, int turn, void *stream);
+int tsri_cuda_gather(const struct tsri_cuda_job *job, const struct tsri_cuda_stage *staged,
+                     uint32_t layer_first, uint32_t n_layers, void *stream);
 /* Fills where and turns. */
 int tsri_cuda_expand(const struct tsri_cuda_job *job, uint32_t n_runs, void *stream);
-int tsri_cuda_gather(const struct tsri_cuda_job *job, uint32_t layer_first, uint32_t n_layers,
-                     void *stream);
 int tsri_cuda_top_k(const struct tsr_top_k *t, void *stream);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* cuda_kv.cu - moving KV between cells and an engine's paged memory: scatter, scatter with
  * rotation, gather, and the int8 forms of them. Cells may be device memory or page-locked host
- * memory: the same kernel reads the latter over the bus, so that a load needs no staging and no
- * second pass.
+ * memory: the same kernel reads or writes the latter over the bus. Where copy engines are to move the
+ * bytes, the rows of a piece are in a buffer of the device instead (struct tsri_cuda_stage).
  *
  * A warp takes a few consecutive tokens of one (layer, plane). On the fast path each lane moves
  * 16-byte vectors; for NEOX pairs a lane holds the vector of the first elements and the one half a
@@ -58,13 +58,8 @@ struct place {
     uint32_t run; /* with flags */
 };
 
-/* Where the cells of a piece of the batch have been staged; base NULL: they are read where they
- * are. */
-struct stage {
-    const uint8_t *base;
-    uint64_t offset[TSR_KV_PLANES_MAX];
-    uint32_t first, n_tokens; /* of the batch */
-};
+/* Rows in a buffer; base NULL: in their cells. */
+typedef tsri_cuda_stage stage;
 
 /* The place of one token; engine NULL for one that is skipped. Loads that depend on each other, so
  * the lanes of a warp do this for its tokens all at once; those that do not are asked for together,
@@ -85,7 +80,8 @@ static __device__ place find(const tsri_cuda_job &job, const stage &st, uint32_t
         (uint8_t *)__ldg(job.layers + lp) + block * p.block_stride + in_block * p.token_stride;
     uint32_t row = out.run & TSRI_CUDA_RUN_INT8 ? p.row_bytes_int8 : p.row_bytes;
     if (st.base)
-        out.cell = (uint8_t *)st.base + st.offset[plane] + (size_t)(token - st.first) * row;
+        out.cell = (uint8_t *)st.base + (layer - st.layer_first) * st.layer_bytes +
+                   st.offset[plane] + (size_t)(token - st.first) * row;
     else
         out.cell =
             (uint8_t *)__ldg(job.cells + where.x + (size_t)lp * where.y) + (size_t)where.z * row;
@@ -573,16 +569,16 @@ __global__ void __launch_bounds__(WARPS * 32, HOT ? BLOCKS : 2)
 }
 
 __global__ void __launch_bounds__(WARPS * 32)
-    gather_kernel(const __grid_constant__ tsri_cuda_job job, uint32_t layer_first)
+    gather_kernel(const __grid_constant__ tsri_cuda_job job, const __grid_constant__ stage st,
+                  uint32_t layer_first)
 {
     uint32_t lane = threadIdx.x % 32;
     uint32_t layer = layer_first + blockIdx.y / job.n_planes, plane = blockIdx.y % job.n_planes;
     const tsri_cuda_plane &p = job.planes[plane];
     uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * TOKENS_PER_WARP;
     place mine = {NULL, NULL, 0};
-    stage none = {};
-    if (lane < TOKENS_PER_WARP && first + lane < job.n_tokens)
-        mine = find(job, none, first + lane, layer, plane);
+    if (lane < TOKENS_PER_WARP && first + lane < st.n_tokens)
+        mine = find(job, st, st.first + first + lane, layer, plane);
     for (int t = 0; t < TOKENS_PER_WARP; t++) {
         place at = pick(mine, t);
         if (!at.engine) continue;
@@ -641,20 +637,20 @@ static void scatter_planes(const tsri_cuda_job *job, const stage &st, const span
                                                               at.plane_first, at.n_planes, turn);
 }
 
+/* All of the batch, in its cells. */
+static stage no_stage(const tsri_cuda_job *job)
+{
+    stage st = {};
+    st.n_tokens = job->n_tokens;
+    return st;
+}
+
 /* Planes of one dtype go in one launch; usually that is all of them. */
 int tsri_cuda_scatter(const struct tsri_cuda_job *job, const struct tsri_cuda_stage *staged,
                       uint32_t layer_first, uint32_t n_layers, int turn, void *stream)
 {
     cudaStream_t s = (cudaStream_t)stream;
-    stage st = {};
-    st.n_tokens = job->n_tokens;
-    if (staged) {
-        st.base = (const uint8_t *)staged->base;
-        st.first = staged->first;
-        st.n_tokens = staged->n_tokens;
-        for (uint32_t i = 0; i < TSR_KV_PLANES_MAX; i++)
-            st.offset[i] = staged->offset[i];
-    }
+    stage st = staged ? *staged : no_stage(job);
     for (uint32_t p = 0; p < job->n_planes;) {
         uint32_t n = 1, dtype = job->planes[p].dtype;
         while (p + n < job->n_planes && job->planes[p + n].dtype == dtype)
@@ -671,11 +667,12 @@ int tsri_cuda_scatter(const struct tsri_cuda_job *job, const struct tsri_cuda_st
     return (int)cudaGetLastError();
 }
 
-int tsri_cuda_gather(const struct tsri_cuda_job *job, uint32_t layer_first, uint32_t n_layers,
-                     void *stream)
+int tsri_cuda_gather(const struct tsri_cuda_job *job, const struct tsri_cuda_stage *staged,
+                     uint32_t layer_first, uint32_t n_layers, void *stream)
 {
-    dim3 grid = grid_of(job->n_tokens, n_layers * job->n_planes);
-    gather_kernel<<<grid, WARPS * 32, 0, (cudaStream_t)stream>>>(*job, layer_first);
+    stage st = staged ? *staged : no_stage(job);
+    dim3 grid = grid_of(st.n_tokens, n_layers * job->n_planes);
+    gather_kernel<<<grid, WARPS * 32, 0, (cudaStream_t)stream>>>(*job, st, layer_first);
     return (int)cudaGetLastError();
 }
 
