@@ -328,7 +328,12 @@ void tsri_fetching_run(struct tsri_job *base)
     }
     pthread_mutex_lock(&w->lock);
     w->stats.loads++;
-    if (job->failed_at != UINT32_MAX || job->given_up)
+    /* Too late is failed, also where all of it has come while giving up waited. */
+    if (job->given_up) {
+        job->failed_at = job->load.first;
+        if (!job->result) job->result = TSR_ETIME;
+    }
+    if (job->failed_at != UINT32_MAX)
         w->stats.loads_failed++;
     else
         w->stats.tokens_loaded += job->load.end - job->load.first;

@@ -139,6 +139,34 @@ TEST(nor_a_cache_that_is_far_too_small)
     run_depths(o);
 }
 
+/* Half the size, because every step waits for threads of the device. */
+static struct sim_options on_gpu(uint64_t seed)
+{
+    static const char *const cache[] = {"device", "fakegpu", NULL};
+    struct sim_options o = options(seed);
+    o.n_requests /= 2;
+    o.kit.gpu = fakegpu_load();
+    o.kit.cache = cache;
+    return o;
+}
+
+TEST(nor_the_memory_of_a_gpu)
+{
+    struct sim_options o = on_gpu(10);
+    o.drafts_max = 2;
+    o.kit.n_groups = 2;
+    o.kit.window_tokens = 48;
+    run_depths(o);
+}
+
+TEST(nor_loads_between_steps_on_a_gpu)
+{
+    struct sim_options o = on_gpu(11);
+    o.drafts_max = 2;
+    o.kit.flags |= TSR_CONNECTOR_LOAD_ASYNC;
+    run_depths(o);
+}
+
 int main(void)
 {
     RUN(no_schedule_gives_a_wrong_byte);
@@ -150,5 +178,7 @@ int main(void)
     RUN(nor_saves_that_a_step_waits_for);
     RUN(nor_the_other_boundary);
     RUN(nor_a_cache_that_is_far_too_small);
+    RUN(nor_the_memory_of_a_gpu);
+    RUN(nor_loads_between_steps_on_a_gpu);
     return test_end();
 }

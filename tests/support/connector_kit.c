@@ -84,7 +84,7 @@ static uint8_t *take_memory(struct ck *k, uint32_t rank, uint32_t group)
     size_t bytes = (size_t)k->n_slots * CK_LAYERS * CK_PLANES * CK_ROW_BYTES;
     void *p = NULL;
     if (k->o.gpu) {
-        MUST(tsri_device_alloc(k->workers[rank]->device, &p, bytes) == 0);
+        MUST(tsri_device_alloc(k->device, &p, bytes) == 0);
         k->on_device[rank][group] = p;
         k->memory[rank][group] = k->o.gpu->view(p);
         return p;
@@ -95,10 +95,10 @@ static uint8_t *take_memory(struct ck *k, uint32_t rank, uint32_t group)
     return p;
 }
 
-static void give_memory(struct ck *k, struct tsri_device *device, uint32_t rank, uint32_t group)
+static void give_memory(struct ck *k, uint32_t rank, uint32_t group)
 {
     if (k->o.gpu)
-        tsri_device_free(device, k->on_device[rank][group]);
+        tsri_device_free(k->device, k->on_device[rank][group]);
     else
         free(k->memory[rank][group]);
 }
@@ -131,7 +131,10 @@ void ck_open(struct ck *k, const struct ck_options *o)
     k->n_slots = k->o.n_blocks * CK_BLOCK;
     k->own_cache = !o->shared;
     k->cache = o->shared ? o->shared : open_cache(o->cache);
-    if (k->o.gpu) k->stream = k->o.gpu->stream_open(0);
+    if (k->o.gpu) {
+        k->stream = k->o.gpu->stream_open(0);
+        MUST(tsri_device_open(&k->device, "fakegpu", NULL) == 0);
+    }
     describe(k);
     MUST(tsr_scheduler_open(&k->scheduler, k->cache, &k->desc) == 0);
     for (uint32_t r = 0; r < k->o.n_ranks; r++)
@@ -141,12 +144,12 @@ void ck_open(struct ck *k, const struct ck_options *o)
 void ck_close(struct ck *k)
 {
     for (uint32_t r = 0; r < k->o.n_ranks; r++) {
-        struct tsri_device *device = tsri_cache_device(k->workers[r]->terms.cache);
         tsr_worker_close(k->workers[r]);
         for (uint32_t g = 0; g < k->o.n_groups; g++)
-            give_memory(k, device, r, g);
+            give_memory(k, r, g);
     }
     if (k->o.gpu) k->o.gpu->stream_close(k->stream);
+    tsri_device_close(k->device);
     tsr_scheduler_close(k->scheduler);
     if (k->own_cache) tsr_cache_close(k->cache);
 }

@@ -23,7 +23,7 @@ struct ck_options {
     const char *const *cache;  /* options, "key", "value", .., NULL */
     struct tsr_cache *shared;  /* the scheduler's cache; NULL: an own one */
     struct tsr_cache *workers; /* theirs; NULL: the scheduler's */
-    /* The engine's memory is this device's, and so is option `device` of the workers' cache. */
+    /* The engine's memory is this device's. The workers' cache has it too (option device), or not. */
     const struct fakegpu_control *gpu;
 };
 
@@ -41,7 +41,8 @@ struct ck {
     struct tsr_worker *workers[CK_RANKS_MAX];
     uint8_t *memory[CK_RANKS_MAX][CK_GROUPS_MAX]; /* [layer][plane][slot][row], for the host */
     void *on_device[CK_RANKS_MAX][CK_GROUPS_MAX];
-    void *stream; /* the engine's, of a device */
+    struct tsri_device *device; /* that it was taken from */
+    void *stream;               /* the engine's, of a device */
     uint32_t n_slots;
 };
 void ck_open(struct ck *k, const struct ck_options *o);

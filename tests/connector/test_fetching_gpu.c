@@ -1,0 +1,308 @@
+/* Loads into the memory of a device that queues: straight from page-locked pages, behind what the
+ * engine had queued, and over when the job says so. */
+#include "cache/core.h"
+#include "device/locking.h"
+#include "support/cache_kit.h"
+#include "support/connector_kit.h"
+#include "support/fake_tier.h"
+#include "support/served_kit.h"
+#include "support/test.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#define LOADED ((uint64_t)64 * CK_LAYERS * CK_PLANES * CK_ROW_BYTES)
+#define SOON_NS UINT64_C(10000000000)
+
+static const struct fakegpu_control *gpu;
+static const char *const on_gpu[] = {"device", "fakegpu", NULL};
+static uint32_t tokens[128];
+static int32_t blocks[64];
+
+/* Until all of host memory is page-locked. */
+static void await_locks(struct tsr_cache *c)
+{
+    CHECK(tsri_locking_wait(c->locking, SIZE_MAX, tsri_now_ns() + SOON_NS));
+}
+
+/* A cache on the GPU in which a prompt of 64 tokens was saved. */
+static void gpu_open(struct ck *k, const struct ck_options *o)
+{
+    struct ck_options with = *o;
+    with.gpu = gpu;
+    if (!with.shared && !with.cache) with.cache = on_gpu;
+    ck_open(k, &with);
+    ck_save_prompt(k, 1, tokens, 64, 0);
+}
+
+/* Asks for a load of 64 tokens into blocks 20 and on. */
+static void ask(struct ck *k, uint64_t id)
+{
+    uint32_t async;
+    ck_new(k, id, tokens, 70);
+    CHECK_INT(tsr_scheduler_get_num_new_matched_tokens(k->scheduler, id, 0, &async), 64);
+    CHECK_INT(ck_alloc(k, id, blocks + 20, 9, 64), 0);
+}
+
+static void load(struct ck *k, uint64_t id, uint32_t n_bad)
+{
+    struct ck_answer answer;
+    ask(k, id);
+    ck_settle(k, &answer);
+    CHECK_INT(answer.n_bad, n_bad);
+    if (!n_bad) CHECK(ck_right_all(k, tokens, 0, 64, blocks + 20));
+}
+
+TEST(loads_go_straight_into_device_memory)
+{
+    for (uint32_t sync = 0; sync < 2; sync++) {
+        struct ck k;
+        gpu_open(&k, &(struct ck_options){.n_groups = 2,
+                                          .flags = sync ? TSR_CONNECTOR_LOAD_SYNC
+                                                        : TSR_CONNECTOR_LOAD_ASYNC});
+        await_locks(k.cache);
+        load(&k, 2, 0);
+        CHECK_INT(ck_worker_stats(&k, 0).bytes_loaded, 2 * LOADED);
+        CHECK_INT(ck_worker_stats(&k, 0).bytes_staged, 0);
+        const struct tsri_lane *lane =
+            &k.workers[0]->lanes[sync ? TSRI_LANE_LOAD : TSRI_LANE_LOAD_ASYNC];
+        CHECK(!lane->staging.data && !lane->mem[0].batch);
+        ck_close(&k);
+    }
+}
+
+TEST(loads_of_a_cache_without_the_device_are_staged)
+{
+    static const char *const on_cpu[] = {"device", "cpu", NULL};
+    static const char *const on_another[] = {"device", "fakegpu", "device_number", "1", NULL};
+    static const char *const none[] = {NULL};
+    const char *const *const caches[] = {none, on_cpu, on_another};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct ck k;
+        gpu_open(&k, &(struct ck_options){.cache = caches[i]});
+        load(&k, 2, 0);
+        CHECK_INT(ck_worker_stats(&k, 0).bytes_loaded, LOADED);
+        CHECK_INT(ck_worker_stats(&k, 0).bytes_staged, LOADED);
+        ck_close(&k);
+    }
+}
+
+TEST(pages_that_are_not_locked_yet_are_staged_and_the_others_are_not)
+{
+    struct ck k;
+    gpu->register_max(0);
+    gpu_open(&k, &(struct ck_options){.n_groups = 2});
+    load(&k, 2, 0);
+    CHECK_INT(ck_worker_stats(&k, 0).bytes_staged, 2 * LOADED);
+    gpu->register_max(UINT64_MAX);
+    tsri_locking_close(k.cache->locking);
+    CHECK_INT(tsri_locking_open(&k.cache->locking, k.cache->device, k.cache->pool.region.data,
+                                (size_t)3 * 4096, 4096),
+              0);
+    await_locks(k.cache);
+    load(&k, 3, 0);
+    CHECK_INT(ck_worker_stats(&k, 0).bytes_loaded, 4 * LOADED);
+    CHECK_INT(ck_worker_stats(&k, 0).bytes_staged, 2 * LOADED + 2 * LOADED * 5 / 8);
+    ck_close(&k);
+}
+
+/* ---- behind the engine ---- */
+
+static void write_late(void *arg)
+{
+    usleep(30 * 1000);
+    ck_write_all(arg, tokens + 5, 0, 64, blocks + 20);
+}
+
+TEST(blocks_are_loaded_behind_what_the_engine_had_queued)
+{
+    struct ck k;
+    gpu_open(&k, &(struct ck_options){0});
+    await_locks(k.cache);
+    for (uint64_t id = 2; id < 4; id++) {
+        gpu->launch(k.stream, write_late, &k);
+        load(&k, id, 0);
+    }
+    ck_close(&k);
+}
+
+/* As model runners do that start loads when the forward is queued. */
+TEST(a_load_does_not_wait_for_what_is_queued_behind_the_mark)
+{
+    struct ck k;
+    struct tsr_step_desc none = {.size = sizeof none};
+    struct ck_answer answer;
+    const void *meta;
+    size_t bytes;
+    gpu_open(&k, &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_ASYNC});
+    await_locks(k.cache);
+    ask(&k, 2);
+    CHECK_INT(tsr_scheduler_build_connector_meta(k.scheduler, &none, &meta, &bytes), 0);
+    CHECK_INT(tsr_worker_handle_preemptions(k.workers[0], meta, bytes), 0);
+    CHECK_INT(tsr_worker_mark_queue(k.workers[0], meta, bytes), 0);
+    gpu->launch(k.stream, write_late, &k);
+    CHECK_INT(tsr_worker_start_load_kv(k.workers[0], meta, bytes), 0);
+    uint64_t until_ns = tsri_now_ns() + SOON_NS;
+    while (ck_worker_stats(&k, 0).loads < 1 && tsri_now_ns() < until_ns)
+        usleep(200);
+    CHECK(!ck_right_all(&k, tokens + 5, 0, 64, blocks + 20)); /* the launch is not over */
+    gpu->stream_sync(k.stream);
+    CHECK(ck_right_all(&k, tokens + 5, 0, 64, blocks + 20));
+    ck_settle(&k, &answer);
+    CHECK_INT(answer.n_bad, 0);
+    ck_close(&k);
+}
+
+/* ---- giving up ---- */
+
+static void *let_go(void *unused)
+{
+    (void)unused;
+    usleep(150 * 1000);
+    gpu->hold(false);
+    return NULL;
+}
+
+TEST(giving_up_waits_for_what_was_queued)
+{
+    struct ck k;
+    struct ck_answer answer;
+    pthread_t thread;
+    gpu_open(&k, &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_SYNC, .load_timeout_ms = 50});
+    await_locks(k.cache);
+    ask(&k, 2);
+    gpu->hold(true);
+    uint64_t start_ns = tsri_now_ns();
+    CHECK_INT(pthread_create(&thread, NULL, let_go, NULL), 0);
+    ck_step(&k, NULL, &answer);
+    CHECK(tsri_now_ns() - start_ns >= 140 * 1000000u);
+    CHECK_INT(gpu->queued(), 0);
+    CHECK_INT(answer.n_bad, 8);
+    pthread_join(thread, NULL);
+    ck_write_all(&k, tokens + 3, 0, 64, blocks + 20);
+    ck_settle(&k, NULL);
+    CHECK(ck_right_all(&k, tokens + 3, 0, 64, blocks + 20));
+    CHECK_INT(ck_stats(&k).loads_failed, 1);
+    ck_close(&k);
+}
+
+TEST(a_load_that_is_given_up_while_its_tier_is_stuck_is_never_queued)
+{
+    struct fake_tier_plan plan;
+    struct mem_tier_store store;
+    struct kit kit;
+    struct ck k;
+    struct ck_answer answer;
+    mem_tier_store_init(&store, 0);
+    fake_tier_plan_init(&plan, &mem_tier, &store);
+    kit_open_tiers(&kit, on_gpu, &plan, 1);
+    gpu_open(&k, &(struct ck_options){
+                     .shared = kit.cache, .flags = TSR_CONNECTOR_LOAD_SYNC, .load_timeout_ms = 60});
+    await_locks(kit.cache);
+    CHECK_INT(tsr_cache_flush(kit.cache), 0);
+    CHECK(kit_evict_all(&kit) >= 4);
+    ask(&k, 2);
+    fake_tier_gate(&plan, FAKE_GET);
+    uint64_t n_before = gpu->calls("scatter");
+    ck_step(&k, NULL, &answer);
+    CHECK_INT(answer.n_bad, 8);
+    ck_write_all(&k, tokens + 3, 0, 64, blocks + 20);
+    fake_tier_gate(&plan, 0);
+    ck_settle(&k, NULL);
+    CHECK(ck_right_all(&k, tokens + 3, 0, 64, blocks + 20));
+    CHECK_INT(gpu->calls("scatter"), n_before);
+    load(&k, 3, 0); /* and from the tier after all */
+    ck_close(&k);
+    kit_close(&kit);
+    fake_tier_plan_fini(&plan);
+    mem_tier_store_fini(&store);
+}
+
+/* ---- failures ---- */
+
+TEST(a_device_that_fails_is_blocks_to_recompute)
+{
+    static const char *const ops[] = {"scatter",    "scatter",      "event_wait",   "event_wait",
+                                      "event_sync", "event_record", "event_record", "batch_open",
+                                      "batch_set",  "host_alloc"};
+    /* The first two records and the first wait are of the step. */
+    static const uint32_t nth[] = {1, 2, 2, 3, 1, 3, 4, 1, 1, 1};
+    for (uint32_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        for (uint32_t sync = 0; sync < 2; sync++) {
+            struct ck k;
+            struct ck_answer answer;
+            gpu_open(&k, &(struct ck_options){.flags = sync ? TSR_CONNECTOR_LOAD_SYNC
+                                                            : TSR_CONNECTOR_LOAD_ASYNC});
+            await_locks(k.cache);
+            ask(&k, 2);
+            gpu->fail(ops[i], nth[i], TSR_EDEVICE);
+            ck_settle(&k, &answer);
+            CHECK(answer.n_bad == 8 || ck_right_all(&k, tokens, 0, 64, blocks + 20));
+            gpu->reset();
+            load(&k, 3, 0);
+            ck_close(&k);
+        }
+}
+
+/* The server goes away while the device reads its memory. */
+static void lose_server(int how)
+{
+    struct served s = {.pid = 0};
+    struct kit a, b;
+    struct ck k;
+    struct ck_answer answer;
+    served_start(&s, NULL);
+    served_kit_open(&a, s.path, NULL);
+    served_kit_open(&b, s.path, on_gpu);
+    gpu_open(&k, &(struct ck_options){
+                     .shared = a.cache, .workers = b.cache, .flags = TSR_CONNECTOR_LOAD_ASYNC});
+    /* Until the mapping is page-locked, loads are staged. */
+    uint64_t staged = 1, id = 2, until_ns = tsri_now_ns() + SOON_NS;
+    for (; staged && tsri_now_ns() < until_ns; id++) {
+        staged = ck_worker_stats(&k, 0).bytes_staged;
+        load(&k, id, 0);
+        CHECK_INT(ck_finish(&k, id, 70, 64), 0);
+        staged = ck_worker_stats(&k, 0).bytes_staged - staged;
+    }
+    CHECK_INT(staged, 0);
+    ask(&k, id);
+    gpu->hold(true);
+    ck_step(&k, NULL, &answer);
+    while (!gpu->queued() && tsri_now_ns() < until_ns)
+        usleep(200);
+    served_stop(&s, how);
+    gpu->hold(false);
+    ck_settle(&k, &answer);
+    /* Memory of a server that was killed stays as it was. */
+    CHECK(answer.n_bad == 8 || (how == SIGKILL && ck_right_all(&k, tokens, 0, 64, blocks + 20)));
+    ck_close(&k);
+    kit_close(&a);
+    kit_close(&b);
+    served_end(&s);
+}
+
+TEST(a_server_that_goes_away_in_mid_load_is_blocks_to_recompute)
+{
+    if (TEST_TSAN) SKIP("the thread sanitizer starts no threads in a forked process");
+    lose_server(SIGTERM);
+    lose_server(SIGKILL);
+}
+
+int main(void)
+{
+    gpu = fakegpu_load();
+    for (uint32_t i = 0; i < 128; i++)
+        tokens[i] = i * 7 + 1;
+    for (int32_t i = 0; i < 64; i++)
+        blocks[i] = i;
+    RUN(loads_go_straight_into_device_memory);
+    RUN(loads_of_a_cache_without_the_device_are_staged);
+    RUN(pages_that_are_not_locked_yet_are_staged_and_the_others_are_not);
+    RUN(blocks_are_loaded_behind_what_the_engine_had_queued);
+    RUN(a_load_does_not_wait_for_what_is_queued_behind_the_mark);
+    RUN(giving_up_waits_for_what_was_queued);
+    RUN(a_load_that_is_given_up_while_its_tier_is_stuck_is_never_queued);
+    RUN(a_device_that_fails_is_blocks_to_recompute);
+    RUN(a_server_that_goes_away_in_mid_load_is_blocks_to_recompute);
+    return test_end();
+}
