@@ -1,6 +1,7 @@
 /* bench_cuda.cu - the CUDA device against the copies the driver itself makes, an 8B model's KV (32
  * layers, 8 heads of 128, bf16) in paged memory of 16-token blocks at random places. Timed with
- * CUDA events, in interleaved pairs. Skips with one line where there is no GPU.
+ * CUDA events, in interleaved pairs; then whole pages as vLLM's connector moves them, both ways,
+ * what that does to an engine's launches, and page-locking. Skips with one line where there is no GPU.
  *
  * The library is looked for in build/lib, or where TESSERA_CUDA_LIB says. */
 extern "C" {
@@ -12,9 +13,13 @@ extern "C" {
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #define N_LAYERS 32u
@@ -334,6 +339,274 @@ static void bench_launch()
     bench_launch_copies(256, 0);
 }
 
+/* ---- whole pages, as vLLM's connector moves them ---- */
+
+#define PAGE_ROW (2u * ROW)
+
+/* n tokens of opaque pages of an engine, and page-locked cells, [cell][layer][token][row]. */
+struct page_setup {
+    setup engine;
+    uint8_t *cells;
+    std::vector<void *> planes;
+};
+
+static page_setup make_pages(uint32_t n_tokens)
+{
+    page_setup p;
+    p.engine = make_engine(n_tokens);
+    CK(cudaHostAlloc((void **)&p.cells, p.engine.bytes, cudaHostAllocPortable));
+    memset(p.cells, 0x3c, p.engine.bytes);
+    uint32_t n = p.engine.n_cells;
+    p.planes.resize((size_t)N_LAYERS * n);
+    for (uint32_t c = 0; c < n; c++)
+        for (uint32_t l = 0; l < N_LAYERS; l++)
+            p.planes[(size_t)l * n + c] = p.cells + ((size_t)c * N_LAYERS + l) * CELL * PAGE_ROW;
+    return p;
+}
+
+static void free_pages(page_setup &p)
+{
+    CK(cudaFreeHost(p.cells));
+    free_engine(p.engine);
+}
+
+static void set_pages(struct gpu *k, page_setup &p, int gather)
+{
+    struct gpu_batch b = {};
+    b.layers_k = p.engine.layers_k.data();
+    b.n_layers = N_LAYERS, b.block = BLOCK, b.opaque = PAGE_ROW;
+    b.n_slots = (uint64_t)p.engine.n_tokens * 2;
+    b.planes = p.planes.data();
+    b.n_tokens = p.engine.n_tokens, b.n_cells = p.engine.n_cells, b.cell_tokens = CELL;
+    b.slots = p.engine.slots.data();
+    b.n_chunks = 1;
+    b.memory = GPU_LOCKED, b.gather = gather;
+    OK(gpu_set(k, &b));
+}
+
+static void bench_pages(uint32_t n_tokens)
+{
+    page_setup p = make_pages(n_tokens);
+    uint8_t *device;
+    char name[64];
+    CK(cudaMalloc(&device, p.engine.bytes));
+    set_pages(gpu, p, 0);
+    snprintf(name, sizeof name, "h2d pages by layer, %uK tokens", n_tokens / 1024);
+    pair(
+        name, (double)p.engine.bytes,
+        [&] {
+            for (uint32_t l = 0; l < N_LAYERS; l++)
+                OK(gpu_scatter(gpu, l, 1));
+        },
+        [&] {
+            CK(cudaMemcpyAsync(device, p.cells, p.engine.bytes, cudaMemcpyHostToDevice, stream));
+        },
+        0.95);
+    set_pages(gpu, p, 1);
+    snprintf(name, sizeof name, "d2h pages, %uK tokens", n_tokens / 1024);
+    pair(
+        name, (double)p.engine.bytes, [&] { OK(gpu_gather(gpu, 0, N_LAYERS)); },
+        [&] {
+            CK(cudaMemcpyAsync(p.cells, device, p.engine.bytes, cudaMemcpyDeviceToHost, stream));
+        },
+        0.95);
+    CK(cudaFree(device));
+    free_pages(p);
+}
+
+/* A load and a save at once, on two threads and streams, against a copy in each direction at once.
+ * Bytes are those of both. */
+static void bench_both_ways(uint32_t n_tokens)
+{
+    page_setup in = make_pages(n_tokens), out = make_pages(n_tokens);
+    uint8_t *device;
+    cudaStream_t beside;
+    cudaEvent_t fork, join;
+    struct gpu *saver;
+    CK(cudaMalloc(&device, 2 * in.engine.bytes));
+    CK(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking));
+    CK(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
+    CK(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
+    OK(gpu_open_beside(&saver, gpu, beside));
+    set_pages(gpu, in, 0);
+    set_pages(saver, out, 1);
+    auto both = [&](const fn &load, const fn &save) {
+        CK(cudaEventRecord(fork, stream));
+        CK(cudaStreamWaitEvent(beside, fork, 0));
+        std::thread thread(save);
+        load();
+        thread.join();
+        CK(cudaEventRecord(join, beside));
+        CK(cudaStreamWaitEvent(stream, join, 0));
+    };
+    size_t bytes = in.engine.bytes;
+    char name[64];
+    snprintf(name, sizeof name, "both ways at once, %uK tokens", n_tokens / 1024);
+    pair(
+        name, 2.0 * (double)bytes,
+        [&] {
+            both([&] { OK(gpu_scatter(gpu, 0, N_LAYERS)); },
+                 [&] { OK(gpu_gather(saver, 0, N_LAYERS)); });
+        },
+        [&] {
+            both(
+                [&] {
+                    CK(cudaMemcpyAsync(device, in.cells, bytes, cudaMemcpyHostToDevice, stream));
+                },
+                [&] {
+                    CK(cudaMemcpyAsync(out.cells, device + bytes, bytes, cudaMemcpyDeviceToHost,
+                                       beside));
+                });
+        },
+        0.95);
+    gpu_close(saver);
+    CK(cudaEventDestroy(fork));
+    CK(cudaEventDestroy(join));
+    CK(cudaStreamDestroy(beside));
+    CK(cudaFree(device));
+    free_pages(in);
+    free_pages(out);
+}
+
+/* How long an engine's launches take on their thread while another queues a load and a save of 32K
+ * tokens: the driver has one lock for both. Microseconds, 99 of 100 below. */
+static void bench_launch_beside(uint32_t n_tokens)
+{
+    page_setup p = make_pages(n_tokens);
+    cudaStream_t engine;
+    CK(cudaStreamCreateWithFlags(&engine, cudaStreamNonBlocking));
+    double p99[2], worst[2];
+    for (int busy = 0; busy < 2; busy++) {
+        std::vector<double> us;
+        std::atomic<bool> done(busy == 0);
+        std::thread thread([&] {
+            if (!busy) return;
+            set_pages(gpu, p, 0);
+            OK(gpu_scatter(gpu, 0, N_LAYERS));
+            set_pages(gpu, p, 1);
+            OK(gpu_gather(gpu, 0, N_LAYERS));
+            done = true;
+        });
+        for (int i = 0; i < 2000 || !done; i++) {
+            uint64_t t = bench_now_ns();
+            nothing<<<1, 32, 0, engine>>>();
+            us.push_back((double)(bench_now_ns() - t) / 1e3);
+            if (i % 64 == 63) CK(cudaStreamSynchronize(engine));
+        }
+        thread.join();
+        CK(cudaStreamSynchronize(stream));
+        std::sort(us.begin(), us.end());
+        p99[busy] = us[us.size() * 99 / 100];
+        worst[busy] = us.back();
+    }
+    bench_report("launch beside a queued load, p99", p99[1], "us", p99[0], 0, false);
+    bench_report("launch beside a queued load, worst", worst[1], "us", worst[0], 0, false);
+    CK(cudaStreamDestroy(engine));
+    free_pages(p);
+}
+
+/* ---- page-locking ---- */
+
+/* Seconds for each GB that page-locking takes in pieces, of memory nobody has touched: mapped to
+ * write, or only to read. Returns the mapping, still locked; NULL where it is refused. */
+static uint8_t *lock_memfd(int fd, size_t bytes, bool writes, const char *name)
+{
+    const size_t piece = (size_t)256 << 20;
+    int prot = writes ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *p = mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) exit(1);
+    uint64_t t = bench_now_ns();
+    for (size_t at = 0; at < bytes; at += piece)
+        if (gpu_lock(gpu, (uint8_t *)p + at, piece) < 0) {
+            fprintf(stderr, "%s: refused: %s\n", name, gpu_message());
+            return NULL;
+        }
+    bench_report(name, (double)(bench_now_ns() - t) / 1e6 / ((double)bytes / 1e9), "ms/GB", 0, 0,
+                 false);
+    return (uint8_t *)p;
+}
+
+static void unlock_memfd(uint8_t *p, size_t bytes)
+{
+    const size_t piece = (size_t)256 << 20;
+    for (size_t at = 0; p && at < bytes; at += piece)
+        gpu_unlock(gpu, p + at);
+    if (p) munmap(p, bytes);
+}
+
+/* 1 when a batch of copies from p arrives. */
+static int copies_arrive(const uint8_t *p, size_t bytes)
+{
+    uint8_t *device;
+    std::vector<uint8_t> back(bytes);
+    CK(cudaMalloc(&device, bytes));
+    void *dsts[2] = {device, device + bytes / 2};
+    const void *srcs[2] = {p, p + bytes / 2};
+    size_t sizes[2] = {bytes / 2, bytes / 2}, first = 0;
+    cudaMemcpyAttributes attributes = {};
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    cudaError_t e = cudaMemcpyBatchAsync(dsts, srcs, sizes, 2, &attributes, &first, 1, stream);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(stream);
+    if (e == cudaSuccess) e = cudaMemcpy(back.data(), device, bytes, cudaMemcpyDeviceToHost);
+    if (e != cudaSuccess) fprintf(stderr, "copies from locked memory: %s\n", cudaGetErrorString(e));
+    cudaGetLastError();
+    CK(cudaFree(device));
+    return e == cudaSuccess && memcmp(back.data(), p, bytes) == 0;
+}
+
+static void bench_locking()
+{
+    const size_t bytes = (size_t)2 << 30, some = (size_t)8 << 20;
+    int fd = memfd_create("bench_cuda", 0), fresh = memfd_create("bench_cuda", 0);
+    if (fd < 0 || fresh < 0 || ftruncate(fd, (off_t)bytes) || ftruncate(fresh, (off_t)bytes)) {
+        fprintf(stderr, "page-locking: no memfd here\n");
+        return;
+    }
+    uint8_t *rw = lock_memfd(fd, bytes, true, "page-lock, untouched, to write");
+    uint8_t *ro = lock_memfd(fresh, bytes, false, "page-lock, untouched, to read");
+    unlock_memfd(ro, bytes);
+    for (size_t i = 0; rw && i < some; i++)
+        rw[i] = (uint8_t)(i * 7 + i / 4096);
+    ro = lock_memfd(fd, bytes, false, "page-lock, touched, to read");
+    if (rw)
+        bench_report("copies from memory locked to write", copies_arrive(rw, some), "", 0, 1, true);
+    if (ro)
+        bench_report("copies from memory locked to read", copies_arrive(ro, some), "", 0, 1, true);
+    unlock_memfd(ro, bytes);
+    unlock_memfd(rw, bytes);
+    close(fd);
+    close(fresh);
+}
+
+/* An engine captures a graph while another thread page-locks memory: both must succeed. */
+static void bench_lock_in_capture()
+{
+    const size_t bytes = (size_t)64 << 20;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cudaStream_t engine;
+    cudaGraph_t graph = NULL;
+    int locked = -1;
+    if (p == MAP_FAILED) exit(1);
+    CK(cudaStreamCreateWithFlags(&engine, cudaStreamNonBlocking));
+    CK(cudaStreamBeginCapture(engine, cudaStreamCaptureModeGlobal));
+    nothing<<<1, 32, 0, engine>>>();
+    std::thread thread([&] {
+        locked = gpu_lock(gpu, p, bytes);
+        if (locked == 0) gpu_unlock(gpu, p);
+    });
+    thread.join();
+    nothing<<<1, 32, 0, engine>>>();
+    cudaError_t e = cudaStreamEndCapture(engine, &graph);
+    if (locked < 0) fprintf(stderr, "page-lock in a capture: refused\n");
+    if (e != cudaSuccess) fprintf(stderr, "capture: %s\n", cudaGetErrorString(e));
+    cudaGetLastError();
+    bench_report("page-lock while a graph is captured", locked == 0 && e == cudaSuccess, "", 0, 1,
+                 true);
+    if (graph) CK(cudaGraphDestroy(graph));
+    CK(cudaStreamDestroy(engine));
+    munmap(p, bytes);
+}
+
 static void bench_select()
 {
     const uint32_t n = 32768;
@@ -365,7 +638,13 @@ int main(int argc, char **argv)
     bench_device_to_device(4096);
     bench_device_to_device(16384);
     bench_host(4096);
+    bench_pages(8192);
+    bench_pages(32768);
+    bench_both_ways(8192);
     bench_launch();
+    bench_launch_beside(32768);
+    bench_locking();
+    bench_lock_in_capture();
     bench_select();
     gpu_close(gpu);
     return bench_end();

@@ -23,11 +23,19 @@ struct gpu_batch {
     uint32_t n_chunks; /* entries that the tokens are cut into, of n_cells / n_chunks cells each */
     int memory, int8, gather;
     int64_t delta;
+    /* 0, or bytes of a token in opaque pages: one plane, whose layers are layers_k, and planes of
+     * cells for that one */
+    uint32_t opaque;
 };
 
 /* Opens the CUDA device on the caller's stream (a cudaStream_t). */
 int gpu_open(struct gpu **out, void *stream);
+/* Another batch on the same device, on another stream of the caller. */
+int gpu_open_beside(struct gpu **out, struct gpu *first, void *stream);
 void gpu_close(struct gpu *k);
+/* Page-locks memory as a cache does. */
+int gpu_lock(struct gpu *k, void *p, size_t bytes);
+void gpu_unlock(struct gpu *k, void *p);
 int gpu_set(struct gpu *k, const struct gpu_batch *b);
 int gpu_scatter(struct gpu *k, uint32_t layer, uint32_t n_layers);
 /* How many layers from this one on are best moved together. */
