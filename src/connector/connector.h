@@ -380,9 +380,10 @@ struct tsri_lane {
 };
 #define TSRI_LANE_RUNS 64u
 /* Tokens and chunks that are one delivery: enough for all but the longest prompts, so that the bus
- * has no pause. Their tables take 6 MB of host and of device memory for each group and lane. */
+ * has no pause. Tables for chunks of 256 tokens take 6 MB of host and of device memory for each
+ * group and lane, those for smaller ones at most twice that. */
 #define TSRI_LANE_TOKENS (128u << 10)
-#define TSRI_LANE_ROWS 1024u
+#define TSRI_LANE_ROWS 2048u
 enum { TSRI_LANE_LOAD, TSRI_LANE_LOAD_ASYNC, TSRI_LANE_SAVE, TSRI_LANES };
 
 enum tsri_job_state {

@@ -71,6 +71,24 @@ TEST(loads_go_straight_into_device_memory)
     }
 }
 
+TEST(a_load_of_more_rows_than_go_together_takes_several_deliveries)
+{
+    for (uint32_t rows_max = 1; rows_max <= 3; rows_max++)
+        for (uint32_t sync = 0; sync < 2; sync++) {
+            struct ck k;
+            gpu_open(&k, &(struct ck_options){.n_groups = 2,
+                                              .flags = sync ? TSR_CONNECTOR_LOAD_SYNC
+                                                            : TSR_CONNECTOR_LOAD_ASYNC});
+            await_locks(k.cache);
+            for (uint32_t i = 0; i < TSRI_LANES; i++)
+                k.workers[0]->lanes[i].rows_max = rows_max;
+            load(&k, 2, 0);
+            CHECK_INT(ck_worker_stats(&k, 0).bytes_loaded, 2 * LOADED);
+            CHECK_INT(ck_worker_stats(&k, 0).bytes_staged, 0);
+            ck_close(&k);
+        }
+}
+
 TEST(loads_of_a_cache_without_the_device_are_staged)
 {
     static const char *const on_cpu[] = {"device", "cpu", NULL};
@@ -122,6 +140,8 @@ TEST(blocks_are_loaded_behind_what_the_engine_had_queued)
     for (uint64_t id = 2; id < 4; id++) {
         gpu->launch(k.stream, write_late, &k);
         load(&k, id, 0);
+        gpu->stream_sync(k.stream);
+        CHECK(ck_right_all(&k, tokens, 0, 64, blocks + 20));
     }
     ck_close(&k);
 }
@@ -168,15 +188,22 @@ TEST(giving_up_waits_for_what_was_queued)
     struct ck k;
     struct ck_answer answer;
     pthread_t thread;
-    gpu_open(&k, &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_SYNC, .load_timeout_ms = 50});
+    gpu_open(&k, &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_ASYNC, .load_timeout_ms = 300});
     await_locks(k.cache);
     ask(&k, 2);
     gpu->hold(true);
+    ck_step(&k, NULL, &answer);
+    CHECK_INT(answer.n_received, 0);
+    uint64_t until_ns = tsri_now_ns() + SOON_NS;
+    while (!gpu->queued() && tsri_now_ns() < until_ns)
+        usleep(200);
+    usleep(300 * 1000);
     uint64_t start_ns = tsri_now_ns();
     CHECK_INT(pthread_create(&thread, NULL, let_go, NULL), 0);
     ck_step(&k, NULL, &answer);
     CHECK(tsri_now_ns() - start_ns >= 140 * 1000000u);
     CHECK_INT(gpu->queued(), 0);
+    CHECK_INT(answer.n_received, 1);
     CHECK_INT(answer.n_bad, 8);
     pthread_join(thread, NULL);
     ck_write_all(&k, tokens + 3, 0, 64, blocks + 20);
@@ -296,6 +323,7 @@ int main(void)
     for (int32_t i = 0; i < 64; i++)
         blocks[i] = i;
     RUN(loads_go_straight_into_device_memory);
+    RUN(a_load_of_more_rows_than_go_together_takes_several_deliveries);
     RUN(loads_of_a_cache_without_the_device_are_staged);
     RUN(pages_that_are_not_locked_yet_are_staged_and_the_others_are_not);
     RUN(blocks_are_loaded_behind_what_the_engine_had_queued);
