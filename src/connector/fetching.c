@@ -120,7 +120,9 @@ static void prepare(struct fetching *f, uint32_t group, uint32_t first, uint32_t
         else if (result)
             fail_row(f, r->rows[i], result);
     }
-    if (e <= 0) r->n_ranges = 0;
+    if (e > 0) return;
+    r->n_ranges = 0;
+    (void)tsri_delivery_drop(f->lane->deliveries[group]); /* nothing is queued: it cannot fail */
 }
 
 /* Every layer of all groups, told as it arrives. A job that nothing is queued for can be given up

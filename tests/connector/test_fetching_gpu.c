@@ -1,6 +1,7 @@
 /* Loads into the memory of a device that queues: straight from page-locked pages, behind what the
  * engine had queued, and over when the job says so. */
 #include "cache/core.h"
+#include "deliver/deliver.h"
 #include "device/locking.h"
 #include "support/cache_kit.h"
 #include "support/connector_kit.h"
@@ -112,6 +113,9 @@ TEST(pages_that_are_not_locked_yet_are_staged_and_the_others_are_not)
     gpu_open(&k, &(struct ck_options){.n_groups = 2});
     load(&k, 2, 0);
     CHECK_INT(ck_worker_stats(&k, 0).bytes_staged, 2 * LOADED);
+    for (uint32_t i = 0; i < TSRI_LANES; i++) /* nothing stays pinned */
+        CHECK(!k.workers[0]->lanes[i].deliveries[0] ||
+              k.workers[0]->lanes[i].deliveries[0]->source.n == 0);
     gpu->register_max(UINT64_MAX);
     tsri_locking_close(k.cache->locking);
     CHECK_INT(tsri_locking_open(&k.cache->locking, k.cache->device, k.cache->pool.region.data,
@@ -146,6 +150,15 @@ TEST(blocks_are_loaded_behind_what_the_engine_had_queued)
     ck_close(&k);
 }
 
+static atomic_bool may_write;
+
+static void write_when_told(void *arg)
+{
+    while (!atomic_load(&may_write))
+        usleep(200);
+    ck_write_all(arg, tokens + 5, 0, 64, blocks + 20);
+}
+
 /* As model runners do that start loads when the forward is queued. */
 TEST(a_load_does_not_wait_for_what_is_queued_behind_the_mark)
 {
@@ -160,12 +173,14 @@ TEST(a_load_does_not_wait_for_what_is_queued_behind_the_mark)
     CHECK_INT(tsr_scheduler_build_connector_meta(k.scheduler, &none, &meta, &bytes), 0);
     CHECK_INT(tsr_worker_handle_preemptions(k.workers[0], meta, bytes), 0);
     CHECK_INT(tsr_worker_mark_queue(k.workers[0], meta, bytes), 0);
-    gpu->launch(k.stream, write_late, &k);
+    atomic_store(&may_write, false);
+    gpu->launch(k.stream, write_when_told, &k);
     CHECK_INT(tsr_worker_start_load_kv(k.workers[0], meta, bytes), 0);
     uint64_t until_ns = tsri_now_ns() + SOON_NS;
     while (ck_worker_stats(&k, 0).loads < 1 && tsri_now_ns() < until_ns)
         usleep(200);
-    CHECK(!ck_right_all(&k, tokens + 5, 0, 64, blocks + 20)); /* the launch is not over */
+    CHECK(ck_right_all(&k, tokens, 0, 64, blocks + 20));
+    atomic_store(&may_write, true);
     gpu->stream_sync(k.stream);
     CHECK(ck_right_all(&k, tokens + 5, 0, 64, blocks + 20));
     ck_settle(&k, &answer);
