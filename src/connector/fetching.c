@@ -166,9 +166,10 @@ static int hand_over(struct fetching *f)
     return e;
 }
 
+/* Not one that did fail: the engine has to hear of it in this step. */
 static bool is_handed_over(const struct fetching *f, bool queues, bool last)
 {
-    bool all = true;
+    bool all = f->n_rows == f->job->load.n_rows;
     for (uint32_t g = 0; g < f->n_groups; g++)
         all = all && f->lane->rows[g].n_staged == 0;
     return all && queues && last && f->job->load.flags & TSRI_LOAD_SURE;

@@ -176,6 +176,35 @@ TEST(loads_and_saves_follow_the_mark_of_their_step)
     ck_close(&k);
 }
 
+/* Cannot be, as long as leases hold; the engine hears of it before it computes on what is not there.
+ */
+TEST(what_is_gone_all_the_same_is_told_within_the_step)
+{
+    const struct fakegpu_control *gpu = fakegpu_load();
+    struct ck k;
+    struct ck_answer answer;
+    uint32_t async;
+    ck_open(&k,
+            &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_SURE, .cache = on_gpu, .gpu = gpu});
+    wait_until_locked(gpu);
+    ck_save_prompt(&k, 1, tokens, 64, 0);
+    ck_new(&k, 3, tokens, 40);
+    CHECK_INT(tsr_scheduler_get_num_new_matched_tokens(k.scheduler, 3, 0, &async), 32);
+    CHECK_INT(ask(&k, 2), 0);
+    tsr_client_release(k.scheduler->terms.client, 2);
+    struct tsr_prompt all = {.size = sizeof all, .tokens = tokens, .n_tokens = 64};
+    struct tsr_clear_desc clear = {
+        .size = sizeof clear, .space = k.scheduler->terms.spaces[0], .prompt = &all, .tier = -1};
+    CHECK_INT(tsr_cache_clear(k.cache, &clear), 2); /* the other request's stay */
+    gpu->delay(1, 1, 3000);
+    ck_step(&k, NULL, &answer);
+    gpu->reset();
+    CHECK_INT(answer.n_bad, 4);
+    CHECK_INT(answer.bad[0].block, 24);
+    CHECK(ck_right_all(&k, tokens, 0, 32, blocks + 20));
+    ck_close(&k);
+}
+
 int main(void)
 {
     for (uint32_t i = 0; i < 128; i++)
@@ -188,5 +217,6 @@ int main(void)
     RUN(the_engines_stream_waits_and_not_its_thread);
     RUN(the_pages_stay_while_the_device_reads_them);
     RUN(loads_and_saves_follow_the_mark_of_their_step);
+    RUN(what_is_gone_all_the_same_is_told_within_the_step);
     return test_end();
 }
