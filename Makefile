@@ -307,12 +307,7 @@ $(B)/tests/device/libtessera-fakegpu.so: $(call obj,$(wildcard tests/fakegpu/*.c
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) -Wl,--exclude-libs,ALL $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
-FAKEGPU_TESTS := $(patsubst %,$(B)/tests/%,device/test_contract device/test_fakegpu \
-    deliver/test_deliver_gpu connector/test_sure deliver/test_collect deliver/test_deliver \
-    deliver/test_deliver_pool deliver/test_lent served/test_shared_pool cache/test_manager \
-    blend/test_feed_device connector/test_kvpool connector/test_fetching_gpu \
-    connector/test_schedule)
-$(FAKEGPU_TESTS): | $(B)/tests/device/libtessera-fakegpu.so
+$(TESTS): | $(B)/tests/device/libtessera-fakegpu.so
 
 $(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)

@@ -192,33 +192,34 @@ static void fail_unstarted(struct tsri_kv_job *job, int err)
 
 static int open_event(struct tsr_worker *w, struct tsri_kv_job *job)
 {
-    job->worker = w;
     int e = tsri_event_open(&job->written, w->device);
     return e ? e : tsri_event_record(w->device, job->written, w->marks);
 }
 
-/* Takes over the job. */
-static void start(struct tsr_worker *w, struct tsri_kv_job *job, uint32_t lane)
+/* Takes over the job. What a device refuses fails the job and not the step, of which others have
+ * begun. `marked`: whether the step's mark is in the engine's queue. */
+static void start(struct tsr_worker *w, struct tsri_kv_job *job, uint32_t lane, int marked)
 {
+    job->worker = w;
     job->failed_at = UINT32_MAX;
     job->started_ns = tsri_now_ns();
     job->job.run = job->is_save ? tsri_keeping_run : tsri_fetching_run;
+    int e = marked ? marked : open_event(w, job);
     pthread_mutex_lock(&w->lock);
     *w->jobs_tail = job;
     w->jobs_tail = &job->next;
     pthread_mutex_unlock(&w->lock);
-    if (tsri_work_push(w->lanes[lane].work, &job->job) == 0) return;
+    if (!e && tsri_work_push(w->lanes[lane].work, &job->job) == 0) return;
     pthread_mutex_lock(&w->lock);
-    fail_unstarted(job, TSR_EAGAIN);
+    fail_unstarted(job, e ? e : TSR_EAGAIN);
     pthread_mutex_unlock(&w->lock);
 }
 
-static int start_load(struct tsr_worker *w, struct tsri_order_reader *r)
+static int start_load(struct tsr_worker *w, struct tsri_order_reader *r, int marked)
 {
     struct tsri_kv_job *job = tsri_alloc(1, sizeof *job);
     if (!job) return TSR_ENOMEM;
     int e = tsri_meta_read_load(r, &job->load, &job->memory);
-    if (!e) e = open_event(w, job);
     if (e) {
         job_free(job);
         return e;
@@ -226,24 +227,23 @@ static int start_load(struct tsr_worker *w, struct tsri_order_reader *r)
     bool async = job->load.flags & TSRI_LOAD_ASYNC;
     job->in_step = !async;
     w->n_step_loads += !async;
-    start(w, job, async ? TSRI_LANE_LOAD_ASYNC : TSRI_LANE_LOAD);
+    start(w, job, async ? TSRI_LANE_LOAD_ASYNC : TSRI_LANE_LOAD, marked);
     return 0;
 }
 
-static int start_save(struct tsr_worker *w, struct tsri_order_reader *r)
+static int start_save(struct tsr_worker *w, struct tsri_order_reader *r, int marked)
 {
     struct tsri_kv_job *job = tsri_alloc(1, sizeof *job);
     if (!job) return TSR_ENOMEM;
     job->is_save = true;
     int e = tsri_meta_read_save(r, &job->save, &job->memory);
-    if (!e) e = open_event(w, job);
     if (e) {
         job_free(job);
         return e;
     }
     job->in_step = (job->save.flags & TSRI_SAVE_IN_STEP) || (w->flags & TSR_WORKER_SAVE_IN_STEP);
     w->n_step_saves += job->in_step;
-    start(w, job, TSRI_LANE_SAVE);
+    start(w, job, TSRI_LANE_SAVE, marked);
     return 0;
 }
 
@@ -268,17 +268,16 @@ int tsr_worker_start_load_kv(struct tsr_worker *w, const void *meta, size_t meta
     w->n_step_loads = w->n_step_saves = 0;
     if (!w->registered && (head.n_loads || head.n_saves))
         return tsri_fail(TSR_EINVAL, "connector: the kv caches are not registered");
-    e = mark_written(w, &head);
+    int marked = mark_written(w, &head);
     w->has_written = false;
-    if (e) return e;
     uint64_t unused;
     for (uint32_t i = 0; !e && i < head.n_preempted; i++)
         e = tsri_meta_read_id(&r, &unused);
     if (!e) e = take_ended(w, &r, head.n_ended);
     for (uint32_t i = 0; !e && i < head.n_loads; i++)
-        e = start_load(w, &r);
+        e = start_load(w, &r, marked);
     for (uint32_t i = 0; !e && i < head.n_saves; i++)
-        e = start_save(w, &r);
+        e = start_save(w, &r, marked);
     w->stats.steps++;
     return e;
 }

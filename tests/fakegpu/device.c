@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define DELAY_ONE_IN 8u
 #define DELAY_US 100u
@@ -128,6 +129,7 @@ static int device_register(struct tsr_device *d, void *p, size_t bytes)
 {
     int e = fake_fault(d, FAKE_HOST_REGISTER);
     if (e) return e;
+    usleep(fake.register_us);
     pthread_mutex_lock(&fake.lock);
     e = fake_memory_register(d, p, bytes);
     pthread_mutex_unlock(&fake.lock);
@@ -180,6 +182,11 @@ static void control_register_max(uint64_t bytes)
     pthread_mutex_unlock(&fake.lock);
 }
 
+static void control_register_delay(uint32_t us)
+{
+    fake.register_us = us;
+}
+
 static void control_delay(uint64_t seed, uint32_t one_in, uint32_t most_us)
 {
     pthread_mutex_lock(&fake.lock);
@@ -212,6 +219,7 @@ static void control_reset(void)
     fake.seed = 1;
     fake.delay_one_in = DELAY_ONE_IN;
     fake.delay_us = DELAY_US;
+    fake.register_us = 0;
     fake_register_max = UINT64_MAX;
     fake_faults_reset();
     pthread_cond_broadcast(&fake.passed);
@@ -231,6 +239,7 @@ const struct fakegpu_control fakegpu_control = {
     .fail = fake_control_fail,
     .fail_often = fake_control_fail_often,
     .register_max = control_register_max,
+    .register_delay = control_register_delay,
     .delay = control_delay,
     .hold = control_hold,
     .lose = control_lose,

@@ -22,6 +22,7 @@ struct fake_state {
     pthread_cond_t passed; /* an operation has run, a hold has ended */
     bool held, lost;
     uint32_t delay_one_in, delay_us;
+    _Atomic uint32_t register_us;
     uint64_t seed;
     uint32_t n_open[FAKE_ORDINALS]; /* handles */
     struct fake_queue *defaults[FAKE_ORDINALS];

@@ -154,6 +154,11 @@ void ck_close(struct ck *k)
     if (k->own_cache) tsr_cache_close(k->cache);
 }
 
+void ck_sync(struct ck *k)
+{
+    if (k->o.gpu) k->o.gpu->stream_sync(k->stream);
+}
+
 /* ---- memory ---- */
 
 static uint64_t mix(uint64_t x)

@@ -47,6 +47,8 @@ struct ck {
 };
 void ck_open(struct ck *k, const struct ck_options *o);
 void ck_close(struct ck *k);
+/* What the engine has queued on its stream has run. */
+void ck_sync(struct ck *k);
 
 /* ---- memory ---- */
 

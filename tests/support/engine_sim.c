@@ -158,8 +158,25 @@ static void preempt(struct sim *s, struct sim_request *r)
     r->life++;
 }
 
+/* What a request has computed and loaded is still there when it ends: nothing wrote into its blocks
+ * that was given up or was another's. */
+static void check_blocks(struct sim *s, const struct sim_request *r)
+{
+    ck_sync(&s->k);
+    for (uint32_t rank = 0; rank < s->k.o.n_ranks; rank++)
+        for (uint32_t g = 0; g < s->k.o.n_groups; g++)
+            for (uint32_t i = 0; i + 1 < r->n_known; i++) {
+                int64_t slot = ck_slot(r->blocks[g], i);
+                if (slot < 0 || ck_right(&s->k, rank, g, slot, r->seen[i])) continue;
+                sim_wrong(s, "request %llu ends with a wrong byte at token %u of %u",
+                          (unsigned long long)r->id, i, r->n_known);
+                return;
+            }
+}
+
 static void end(struct sim *s, struct sim_request *r, bool aborted)
 {
+    if (!aborted && s->k.o.gpu) check_blocks(s, r);
     struct tsr_finish_desc f = {.size = sizeof f,
                                 .id = r->id,
                                 .n_computed = r->n_computed,
@@ -464,7 +481,10 @@ static void take_row(struct sim *s, const struct sim_row *row)
 
 static void process(struct sim *s, struct sim_step *step)
 {
-    if (s->n_executed == s->n_processed + 1) sim_arrive(s); /* its own: it has an output */
+    if (s->n_executed == s->n_processed + 1) { /* its own: it has an output */
+        sim_arrive(s);
+        ck_sync(&s->k);
+    }
     for (uint32_t r = 0; r < s->k.o.n_ranks; r++) {
         if (tsr_scheduler_update_connector_output(s->k.scheduler, step->reports[r],
                                                   step->report_bytes[r]) != 0)
@@ -558,6 +578,7 @@ void engine_run(const struct sim_options *o, struct sim_result *out)
     struct sim s = {.o = o, .out = out, .rng = o->seed};
     memset(out, 0, sizeof *out);
     ck_open(&s.k, &o->kit);
+    if (o->opened) o->opened();
     s.next = &s.steps[0];
     for (uint32_t g = 0; g < s.k.o.n_groups; g++) {
         s.free_blocks[g] = malloc(s.k.o.n_blocks * sizeof(int32_t));

@@ -29,6 +29,8 @@ struct sim_options {
     uint32_t lose_per_1000; /* loads whose entries are gone when they begin */
     bool lagging;           /* a step's KV is written when the next one has begun, as on a device */
     bool lockstep;
+    void (*opened)(void); /* called when both halves are open; NULL: nothing is */
+    bool no_races; /* writes of an engine on a device wait for each other: thread sanitizer */
 };
 struct sim_result {
     char wrong[160]; /* "": nothing */

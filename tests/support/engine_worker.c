@@ -29,11 +29,43 @@ static void write_token(struct sim *s, const struct sim_row *row, uint32_t i, ui
         }
 }
 
+/* A forward on a device: what it writes, and where. */
+struct launch {
+    struct ck *k;
+    uint32_t n;
+    struct sim_write writes[];
+};
+
+static void write_all(struct ck *k, const struct sim_write *writes, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        ck_write(k, writes[i].rank, writes[i].group, writes[i].slot, writes[i].seen);
+}
+
+static void launch_run(void *arg)
+{
+    struct launch *l = arg;
+    write_all(l->k, l->writes, l->n);
+    free(l);
+}
+
+static void launch(struct sim *s)
+{
+    size_t bytes = s->n_writes * sizeof *s->writes;
+    struct launch *l = malloc(sizeof *l + bytes);
+    if (!l) abort();
+    l->k = &s->k;
+    l->n = s->n_writes;
+    memcpy(l->writes, s->writes, bytes);
+    s->k.o.gpu->launch(s->k.stream, launch_run, l);
+}
+
 void sim_arrive(struct sim *s)
 {
-    for (uint32_t i = 0; i < s->n_writes; i++)
-        ck_write(&s->k, s->writes[i].rank, s->writes[i].group, s->writes[i].slot,
-                 s->writes[i].seen);
+    if (s->k.o.gpu && s->n_writes)
+        launch(s);
+    else
+        write_all(&s->k, s->writes, s->n_writes);
     s->n_writes = 0;
 }
 
@@ -46,6 +78,8 @@ static void forward(struct sim *s, struct sim_row *row)
         r->w_computed = row->first;
     }
     if (row->load_end) {
+        /* The engine's queue may be what waits for the load. */
+        if (s->k.o.flags & TSR_CONNECTOR_LOAD_SURE) ck_sync(&s->k);
         row->rubbish =
             !is_right(s, r, (const int32_t(*)[SIM_BLOCKS_MAX])row->blocks, 0, row->load_end);
     }
@@ -66,8 +100,11 @@ static void forward(struct sim *s, struct sim_row *row)
     r->w_computed = first + n_right;
 }
 
+/* At once, also on a device: nothing may depend on these blocks any more. What their last owner has
+ * queued may still be written afterwards. */
 static void poison_freed(struct sim *s, struct sim_step *step)
 {
+    if (s->o->no_races && step->n_freed) ck_sync(&s->k);
     for (uint32_t i = 0; i < step->n_freed; i++)
         ck_poison(&s->k, step->freed[i].group, step->freed[i].block, s->n_executed * 1000 + i);
 }
@@ -160,7 +197,7 @@ void sim_execute(struct sim *s, struct sim_step *step)
                     sim_wrong(s, "layer: %s", tsr_errmsg());
     for (uint32_t i = 0; i < step->n_rows; i++)
         forward(s, &step->rows[i]);
-    if (!s->o->lagging) sim_arrive(s);
+    if (!s->o->lagging || s->k.o.gpu) sim_arrive(s); /* a device lags by itself */
     for (uint32_t r = 0; step->n_rows && r < s->k.o.n_ranks; r++)
         if (tsr_worker_wait_for_save(s->k.workers[r]) != 0) sim_wrong(s, "save: %s", tsr_errmsg());
     for (uint32_t r = 0; r < s->k.o.n_ranks; r++)

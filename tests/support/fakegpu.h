@@ -33,6 +33,7 @@ struct fakegpu_control {
     /* Calls fail at random. */
     void (*fail_often)(const char *op, uint32_t per_1000);
     void (*register_max)(uint64_t bytes); /* UINT64_MAX: no limit */
+    void (*register_delay)(uint32_t us);  /* of every host_register */
     /* One in so many operations waits up to most_us before it runs. */
     void (*delay)(uint64_t seed, uint32_t one_in, uint32_t most_us);
     /* Nothing that moves bytes starts while held. */
