@@ -213,8 +213,8 @@ static uint32_t layers_together(const struct tsr_device_batch *b, uint32_t n)
 static struct cursor cut_piece(const struct tsr_device_batch *b, struct piece *p)
 {
     struct cursor to = p->from;
-    uint32_t tokens = tokens_max(b);
-    uint32_t copies = TSRI_CUDA_COPIES / (b->job.n_planes * p->n_layers);
+    uint32_t tokens = tokens_max(b), planes = b->job.n_planes * p->n_layers;
+    uint32_t copies = planes ? TSRI_CUDA_COPIES / planes : 0;
     while (to.run < b->n_runs && tokens && copies) {
         uint32_t rows = part_rows(b, &to, tokens);
         advance(b, &to, rows);
