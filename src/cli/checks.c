@@ -1,6 +1,7 @@
 /* checks.c - the checks of `tessera doctor` about memory and disk. Limits are asked where they are
  * set: the machine, each control group from this process up to the root, the process. */
 #include "cli/cli.h"
+#include "device/device.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -70,19 +71,27 @@ static void limit_by_groups(uint64_t *total, uint64_t *available)
     }
 }
 
+/* What this process may have at most, and now. */
+static bool read_memory(uint64_t *total, uint64_t *available)
+{
+    if (!read_number("/proc/meminfo", "MemTotal:", total) ||
+        !read_number("/proc/meminfo", "MemAvailable:", available))
+        return false;
+    *total *= 1024;
+    *available *= 1024;
+    limit_by_groups(total, available);
+    return true;
+}
+
 void tsri_check_host_memory(const struct tsri_options *o, struct tsri_finding *f)
 {
     char want[32], have[32];
     uint64_t total, available;
     tsri_cli_size(o->host_size, want);
-    if (!read_number("/proc/meminfo", "MemTotal:", &total) ||
-        !read_number("/proc/meminfo", "MemAvailable:", &available)) {
+    if (!read_memory(&total, &available)) {
         tsri_finding_say(f, TSRI_DOCTOR_WARN, "not known: /proc/meminfo cannot be read");
         return;
     }
-    total *= 1024;
-    available *= 1024;
-    limit_by_groups(&total, &available);
     if (o->host_size > total) {
         tsri_finding_say(f, TSRI_DOCTOR_FAIL, "host_size %s, but this machine has at most %s", want,
                          tsri_cli_size(total, have));
@@ -128,33 +137,59 @@ static double lock_ns(uint64_t most)
     return locked ? (double)(took ? took : 1) / (double)bytes : 0;
 }
 
-/* What a device copies from and to must be page-locked: at open for all of host_size, which takes
- * time and makes every page resident. */
+/* Will a device have host_size page-locked? One that cannot be opened here is taken for one. */
+static bool is_locked(const struct tsri_options *o)
+{
+    struct tsr_device_desc desc = {.size = sizeof desc, .ordinal = o->device_number};
+    struct tsri_device *d;
+    if (!o->device[0] || o->owner == TSRI_OWNER_DAEMON) return false;
+    if (tsri_device_open(&d, o->device, &desc) != 0) return true;
+    bool locked = tsri_device_caps(d) & TSR_DEVICE_NEEDS_LOCK;
+    tsri_device_close(d);
+    return locked;
+}
+
+/* " for device cuda, and stays resident; 20.0 GiB available"; false: not so much is available. */
+static bool name_locked(const struct tsri_options *o, char *out, size_t bytes)
+{
+    uint64_t total, available;
+    char have[32];
+    if (!read_memory(&total, &available)) {
+        snprintf(out, bytes, " for device %s, and stays resident", o->device);
+        return true;
+    }
+    snprintf(out, bytes, " for device %s, and stays resident; %s available", o->device,
+             tsri_cli_size(available, have));
+    return o->host_size <= available;
+}
+
+/* What a device copies from and to must be page-locked, in the background. That makes all of
+ * host_size resident, whatever it holds. */
 void tsri_check_memlock(const struct tsri_options *o, struct tsri_finding *f)
 {
     struct rlimit limit;
-    char size[32], want[32], cost[128] = "";
+    char size[32], want[32], cost[64] = "", use[128] = "";
     if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) {
         tsri_finding_say(f, TSRI_DOCTOR_WARN, "not known: %s", strerror(errno));
         tsri_finding_advise(f, "check the limit with ulimit -l");
         return;
     }
-    bool endless = limit.rlim_cur == RLIM_INFINITY;
+    bool endless = limit.rlim_cur == RLIM_INFINITY, locked = is_locked(o);
+    bool fits = !locked || name_locked(o, use, sizeof use);
     double ns = lock_ns(limit.rlim_cur);
-    if (ns > 0)
-        snprintf(cost, sizeof cost, "; page-locking host_size would take about %.1f ms",
-                 ns * (double)o->host_size / 1e6);
+    if (ns > 0) snprintf(cost, sizeof cost, " in about %.1f ms", ns * (double)o->host_size / 1e6);
     tsri_cli_size(limit.rlim_cur, size);
-    if (endless || limit.rlim_cur >= o->host_size) {
-        tsri_finding_say(f, TSRI_DOCTOR_OK, "%s%s%s", endless ? "no limit" : "limit ",
-                         endless ? "" : size, cost);
-        return;
-    }
-    tsri_finding_say(f, TSRI_DOCTOR_WARN, "limit %s, less than host_size %s%s", size,
-                     tsri_cli_size(o->host_size, want), cost);
-    tsri_finding_advise(f, "only matters if a device copies from host memory and its driver "
-                           "respects the limit: ulimit -l unlimited, or LimitMEMLOCK=infinity in "
-                           "a systemd unit");
+    bool enough = endless || limit.rlim_cur >= o->host_size;
+    tsri_finding_say(f, enough && fits ? TSRI_DOCTOR_OK : TSRI_DOCTOR_WARN,
+                     "%s%s; host_size %s %s page-locked%s%s", endless ? "no limit" : "limit ",
+                     endless ? "" : size, tsri_cli_size(o->host_size, want),
+                     locked ? "is" : "would be", cost, use);
+    if (!fits)
+        tsri_finding_advise(f, "set host_size to less than is available");
+    else if (!enough)
+        tsri_finding_advise(f, "only matters if a device copies from host memory and its driver "
+                               "respects the limit: ulimit -l unlimited, or "
+                               "LimitMEMLOCK=infinity in a systemd unit");
 }
 
 /* ---- disk ---- */

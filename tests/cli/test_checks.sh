@@ -24,6 +24,17 @@ a_small_limit_of_locked_memory_is_a_warning() {
     return "$result"
 }
 
+what_a_device_locks_is_said() {
+    t doctor --host_size=1M --device=cuda
+    exits 0 && says 'host_size 1.0 MiB is page-locked' && says 'for device cuda, and stays resident' || return
+    t doctor --host_size=1M --device=cpu
+    exits 0 && says 'host_size 1.0 MiB would be page-locked' || return
+    t doctor --host_size=1M --device=cuda --owner=daemon
+    says 'would be page-locked' || return
+    t doctor --host_size=16T --device=cuda
+    verdict warn 'locked memory' && says 'less than is available'
+}
+
 without_a_disk_tier_nothing_is_asked_of_disks() {
     t doctor --host_size=1M
     verdict ok 'disk path' && verdict ok 'disk space' && verdict ok O_DIRECT || return
@@ -86,6 +97,7 @@ the_second_disk_tier_is_looked_at_too() {
 
 run more_memory_than_there_is_fails_with_a_number_to_use
 run a_small_limit_of_locked_memory_is_a_warning
+run what_a_device_locks_is_said
 run without_a_disk_tier_nothing_is_asked_of_disks
 run a_private_directory_is_ok_and_a_public_one_a_warning
 run a_directory_that_can_be_made_is_ok

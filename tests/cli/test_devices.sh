@@ -22,10 +22,10 @@ what_page_locking_costs_is_said() {
         ulimit -S -l 8192 2>/dev/null || exit 77
         t doctor --host_size=1M
         exits 0 || return 1
-        grep -qE '^ok +locked memory .*host_size would take about [0-9.]+ ms' <<<"$out" ||
+        grep -qE '^ok +locked memory .*page-locked in about [0-9.]+ ms' <<<"$out" ||
             fail "$out"
         t doctor --host_size=64M
-        grep -qE '^warn +locked memory .*host_size would take about [0-9.]+ ms' <<<"$out" ||
+        grep -qE '^warn +locked memory .*page-locked in about [0-9.]+ ms' <<<"$out" ||
             fail "$out"
     )
     local result=$?
