@@ -83,7 +83,8 @@ enum tsr_connector_flags {
      * cannot fail and keeps no other request waiting. Both halves share one cache that is not a
      * server's, all of it is verified KV in host memory, and it is little, or the request is the
      * only one. On a device that queues, the step's wait returns when the engine's stream waits. */
-    TSR_CONNECTOR_LOAD_SURE = 32
+    TSR_CONNECTOR_LOAD_SURE = 32,
+    TSR_CONNECTOR_NO_WAIT = 64 /* no request waits for saves in flight */
 };
 
 /* Layers that share a block table. */
@@ -114,6 +115,10 @@ struct tsr_connector_desc {
     uint32_t load_timeout_ms; /* a load that takes longer has failed; 0: 30000 */
     uint32_t save_timeout_ms; /* the longest wait for saves; 0: 30000 */
     uint32_t jobs_max;        /* saves in flight; more are skipped; 0: 4096 */
+    /* A request whose prefix is in a save in flight waits for it if that is faster than computing
+     * the same tokens: at most so long, and 200 ms as long as the speeds of saves and of the
+     * engine are not known. 0: 2000; TSR_CONNECTOR_NO_WAIT: never. */
+    uint32_t save_wait_ms;
 };
 
 /* ---- scheduler half ----------------------------------------------------------------------- */
@@ -160,7 +165,8 @@ TSR_API TSR_MUST int tsr_scheduler_append_tokens(struct tsr_scheduler *s, uint64
  * tokens, and the engine computes the last one itself. You may ask again, also with more tokens
  * after a preemption. What was found stays leased until the load has ended, you ask again, or the
  * request ends. Waits for a server at most option server_deadline, and for nothing else.
- * TSR_EAGAIN: not known yet, ask in the next step. An unknown id is a miss. */
+ * TSR_EAGAIN: ask again in the next step; a save in flight has more of it (save_wait_ms). An unknown
+ * id is a miss. */
 TSR_API TSR_MUST int tsr_scheduler_get_num_new_matched_tokens(struct tsr_scheduler *s, uint64_t id,
                                                               uint32_t n_computed,
                                                               uint32_t *load_async);
@@ -368,6 +374,7 @@ struct tsr_connector_stats {
     uint64_t chunks_known;    /* not gathered: cached already, or being saved for another request */
     uint64_t jobs_in_flight;
     uint64_t bytes_staged; /* of bytes_loaded: those that went through staging memory */
+    uint64_t waits;        /* for saves in flight that had more of a request than the cache */
 };
 /* A half fills what it knows. Any thread. */
 TSR_API TSR_MUST int tsr_scheduler_stats(const struct tsr_scheduler *s,

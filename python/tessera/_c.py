@@ -384,7 +384,7 @@ class ConnectorDesc(Struct):
         ("size", c_size_t), ("n_ranks", c_uint32), ("n_groups", c_uint32),
         ("spaces", POINTER(SpaceDesc)), ("groups", POINTER(Group)), ("chunk_tokens", c_uint32),
         ("boundary", c_uint32), ("flags", c_uint32), ("load_timeout_ms", c_uint32),
-        ("save_timeout_ms", c_uint32), ("jobs_max", c_uint32),
+        ("save_timeout_ms", c_uint32), ("jobs_max", c_uint32), ("save_wait_ms", c_uint32),
     ]
 
 
@@ -411,7 +411,7 @@ class ConnectorStats(Struct):
         ("saves_failed", c_uint64), ("saves_given_up", c_uint64), ("saves_skipped", c_uint64),
         ("tokens_saved", c_uint64), ("bytes_saved", c_uint64), ("chunks_gathered", c_uint64),
         ("chunks_wasted", c_uint64), ("chunks_known", c_uint64), ("jobs_in_flight", c_uint64),
-        ("bytes_staged", c_uint64),
+        ("bytes_staged", c_uint64), ("waits", c_uint64),
     ]
 
 

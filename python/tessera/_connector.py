@@ -59,6 +59,7 @@ class ModelShape:
     flags: tuple[str, ...] = ()
     load_timeout_ms: int = 0
     save_timeout_ms: int = 0
+    save_wait_ms: int = 0
 
 
 @dataclass
@@ -106,6 +107,7 @@ def describe(shape: ModelShape) -> _Desc:
         flags=flags,
         load_timeout_ms=shape.load_timeout_ms,
         save_timeout_ms=shape.save_timeout_ms,
+        save_wait_ms=shape.save_wait_ms,
     )
     return _Desc(desc, [weights, spaces, groups])
 

@@ -1,6 +1,6 @@
 /* connector.h - the two halves of a connector inside: what they agree on (terms.c), the bytes
  * between them (meta.c), what the scheduler half knows of each request (request.c), what it may
- * save (boundary.c, saves.c) and load (hits.c), the engine's memory (kvmem.c), and what the worker
+ * save (boundary.c, saves.c), load (hits.c) and wait for (waits.c), the engine's memory (kvmem.c), and what the worker
  * half does in the background (jobs.c, fetching.c, keeping.c).
  *
  * The scheduler half is all bookkeeping: one thread, no locks, and nothing in it knows where KV
@@ -29,6 +29,7 @@ struct tsri_terms {
     uint32_t chunk_tokens;
     uint32_t boundary, flags;
     uint64_t load_timeout_ns, save_timeout_ns;
+    uint64_t save_wait_ns; /* 0: no request waits for saves */
     uint32_t jobs_max;
     struct tsr_group groups[TSR_GROUPS_MAX];
     uint8_t identity[16]; /* of all spaces, groups and the chunk: who differs may not talk */
@@ -72,7 +73,7 @@ uint32_t tsri_window_first(const struct tsr_group *group, uint32_t n_computed);
 
 /* ---- meta.c: the bytes between the halves ---- */
 
-#define TSRI_META_VERSION 2u
+#define TSRI_META_VERSION 3u
 #define TSRI_META_TOKENS_MAX (1u << 24)
 
 /* Bytes that grow; `failed` once there was no memory. */
@@ -150,6 +151,7 @@ struct tsri_save_report {
     uint64_t job;
     int32_t result; /* 0, or why it was not saved */
     uint32_t n_tokens;
+    uint32_t busy_us; /* that the worker was at it */
 };
 struct tsri_load_report {
     uint64_t request, load;
@@ -202,7 +204,12 @@ struct tsri_req {
     uint32_t load_first, load_end; /* tokens to be loaded */
     bool load_async, load_sure;
     uint32_t n_load_reports; /* still to come */
-    struct tsr_match *rows;  /* [n_rows][n_spaces] */
+    /* waits */
+    uint64_t awaited;       /* a save in flight that it waits for; 0: none */
+    uint64_t wait_until_ns; /* .. no longer than this .. */
+    uint64_t wait_end_ns;   /* .. and for all saves no longer than this; 0: not set yet */
+    uint32_t seen_computed; /* in its last step; UINT32_MAX: none */
+    struct tsr_match *rows; /* [n_rows][n_spaces] */
     uint32_t n_rows, rows_max;
 };
 
@@ -230,11 +237,18 @@ void tsri_req_restart(struct tsri_req *r);
 struct tsri_saving {
     uint64_t id; /* 0: free */
     uint64_t request;
-    uint32_t life;             /* of the request */
-    uint32_t n_reports;        /* still to come */
-    uint32_t n_chunks, chunks; /* in `pending` */
+    uint32_t life;      /* of the request */
+    uint32_t n_reports; /* still to come */
+    uint32_t chunks;    /* the first of them in `pending` */
+    uint32_t from, to;  /* tokens */
+    uint32_t busy_us;   /* of the slowest rank so far */
     bool failed;
-    uint32_t next_free;
+    uint32_t prev, next; /* in flight, in the order of their orders; of a free one: the next free */
+};
+#define TSRI_NO_SAVING UINT32_MAX
+/* How long tokens take: sums in which the past fades. */
+struct tsri_speed {
+    uint64_t n_tokens, ns;
 };
 /* A chunk of a save in flight, by its key in the first space. */
 struct tsri_pending {
@@ -258,6 +272,9 @@ struct tsr_scheduler {
     uint64_t last_load, last_saving, step;
     struct tsri_saving *savings; /* [jobs_max] */
     uint32_t savings_free, n_savings;
+    uint32_t savings_first, savings_last; /* in flight */
+    struct tsri_speed save_speed, compute_speed;
+    uint64_t step_ns;             /* when the last step was built */
     struct tsri_pending *pending; /* [pending_max] */
     uint32_t *pending_buckets;
     uint32_t pending_max, pending_free;
@@ -291,6 +308,22 @@ void tsri_saves_report(struct tsr_scheduler *s, const struct tsri_save_report *r
 /* As tsr_scheduler_keys. */
 TSR_MUST int tsri_saves_keys(struct tsr_scheduler *s, const struct tsri_req *r, uint32_t first,
                              uint32_t n, struct tsr_key *keys);
+
+/* waits.c */
+struct tsri_coming {
+    uint64_t saving;   /* the last save that brings some of it; 0: none */
+    uint32_t end;      /* tokens that are there then */
+    uint64_t n_before; /* tokens that are saved until then */
+};
+/* A save has ended well. */
+void tsri_waits_saved(struct tsr_scheduler *s, uint32_t n_tokens, uint64_t busy_ns);
+/* A row of a step: adds what was computed since the last one. */
+void tsri_waits_computed(struct tsri_req *r, uint32_t n_computed, uint32_t *sum);
+void tsri_waits_step(struct tsr_scheduler *s, uint32_t n_computed);
+/* Is it still waiting? Costs next to nothing: asked in every step. */
+bool tsri_waits_on(struct tsr_scheduler *s, struct tsri_req *r);
+/* Less was found than the request has: does it wait for more? */
+bool tsri_waits_begin(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_computed);
 
 /* scheduler.c */
 /* Frees a request that has ended when nothing of it is under way. */
@@ -413,6 +446,7 @@ struct tsri_kv_job {
     uint32_t n_blocks_told;
     int result;
     uint32_t n_tokens;  /* saved */
+    uint64_t busy_ns;   /* of a save */
     uint32_t failed_at; /* first token that is not in place; UINT32_MAX: none */
     uint32_t layers_ready[TSR_GROUPS_MAX];
 };

@@ -75,7 +75,12 @@ int tsri_hits_find(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_compu
     tsri_hits_drop(s, r);
     uint32_t whole = r->n_tokens / t->chunk_tokens * t->chunk_tokens;
     if (r->no_load || (t->flags & TSR_CONNECTOR_NO_LOAD) || whole <= n_computed) return 0;
+    if (tsri_waits_on(s, r)) return TSR_EAGAIN;
     r->found = look_up(s, r, whole);
+    if (r->found < whole && tsri_waits_begin(s, r, n_computed)) {
+        let_go(s, r);
+        return TSR_EAGAIN;
+    }
     bool any = r->found > n_computed;
     bool async = any && is_slow(t, r, n_computed / t->chunk_tokens);
     r->load_sure = any && (t->flags & TSR_CONNECTOR_LOAD_SURE) && is_sure(s, r, n_computed);

@@ -230,12 +230,14 @@ void tsri_keeping_run(struct tsri_job *base)
     struct tsri_kv_job *job = (struct tsri_kv_job *)base;
     struct tsr_worker *w = job->worker;
     struct keeping k = {.job = job, .lane = &w->lanes[TSRI_LANE_SAVE]};
+    uint64_t start_ns = tsri_now_ns();
     int e = keep_all(&k);
     if (e)
         tsri_log(TSR_LOG_DEBUG, "connector: saving %u tokens failed: %s",
                  job->save.to - job->save.from, tsr_strerror(e));
     pthread_mutex_lock(&w->lock);
     w->stats.saves++;
+    job->busy_ns = tsri_now_ns() - start_ns;
     if (e) {
         w->stats.saves_failed++;
         job->result = e;

@@ -14,7 +14,7 @@
 #define MAGIC 0x4d525354u /* "TSRM" */
 enum { KIND_STEP = 1, KIND_REPORT = 2 };
 #define MATCH_BYTES 46u
-#define SAVE_REPORT_BYTES 16u
+#define SAVE_REPORT_BYTES 20u
 #define LOAD_REPORT_BYTES 24u
 #define MATCH_TIERS 64u
 
@@ -158,6 +158,7 @@ void tsri_meta_put_report(struct tsri_bytes *b, const struct tsri_terms *t,
         put_u64(b, saves[i].job);
         put_u32(b, (uint32_t)saves[i].result);
         put_u32(b, saves[i].n_tokens);
+        put_u32(b, saves[i].busy_us);
     }
     for (uint32_t i = 0; i < head->n_loads; i++) {
         put_u64(b, loads[i].request);
@@ -458,11 +459,12 @@ int tsri_meta_read_report(struct tsri_order_reader *r, const struct tsri_terms *
 
 void tsri_meta_read_save_report(struct tsri_order_reader *r, struct tsri_save_report *out)
 {
-    uint32_t f[2];
-    bool ok = take(r, &out->job, 8) && take_u32s(r, f, 2);
+    uint32_t f[3];
+    bool ok = take(r, &out->job, 8) && take_u32s(r, f, 3);
     TSR_ASSERT(ok); /* the length was checked */
     out->result = (int32_t)f[0];
     out->n_tokens = f[1];
+    out->busy_us = f[2];
 }
 
 void tsri_meta_read_load_report(struct tsri_order_reader *r, struct tsri_load_report *out)

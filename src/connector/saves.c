@@ -8,7 +8,7 @@
  * request is saved: the chain behind it would have no parent. */
 #include "connector/connector.h"
 
-#define NONE UINT32_MAX
+#define NONE TSRI_NO_SAVING
 #define PENDING_PER_JOB 16u
 
 int tsri_saves_init(struct tsr_scheduler *s)
@@ -21,7 +21,8 @@ int tsri_saves_init(struct tsr_scheduler *s)
     s->pending_buckets = tsri_alloc(s->pending_max, sizeof *s->pending_buckets);
     if (!s->savings || !s->pending || !s->pending_buckets) return TSR_ENOMEM;
     for (uint32_t i = 0; i < n_jobs; i++)
-        s->savings[i].next_free = i + 1 < n_jobs ? i + 1 : NONE;
+        s->savings[i].next = i + 1 < n_jobs ? i + 1 : NONE;
+    s->savings_first = s->savings_last = NONE;
     for (uint32_t i = 0; i < s->pending_max; i++) {
         s->pending[i].of_saving = i + 1 < s->pending_max ? i + 1 : NONE;
         s->pending_buckets[i] = NONE;
@@ -143,10 +144,14 @@ static struct tsri_saving *take_saving(struct tsr_scheduler *s)
     uint32_t i = s->savings_free;
     if (i == NONE) return NULL;
     struct tsri_saving *x = &s->savings[i];
-    s->savings_free = x->next_free;
+    s->savings_free = x->next;
     *x = (struct tsri_saving){.id = ++s->last_saving * s->terms.jobs_max + i,
                               .n_reports = s->terms.n_ranks,
-                              .chunks = NONE};
+                              .chunks = NONE,
+                              .prev = s->savings_last,
+                              .next = NONE};
+    *(x->prev == NONE ? &s->savings_first : &s->savings[x->prev].next) = i;
+    s->savings_last = i;
     s->n_savings++;
     return x;
 }
@@ -154,8 +159,10 @@ static struct tsri_saving *take_saving(struct tsr_scheduler *s)
 static void give_saving(struct tsr_scheduler *s, struct tsri_saving *x)
 {
     remove_pending(s, x);
+    *(x->prev == NONE ? &s->savings_first : &s->savings[x->prev].next) = x->next;
+    *(x->next == NONE ? &s->savings_last : &s->savings[x->next].prev) = x->prev;
     x->id = 0;
-    x->next_free = s->savings_free;
+    x->next = s->savings_free;
     s->savings_free = (uint32_t)(x - s->savings);
     s->n_savings--;
 }
@@ -169,6 +176,8 @@ static bool order(struct tsr_scheduler *s, struct tsri_req *r, uint32_t from, ui
     if (!x) return false;
     x->request = r->id;
     x->life = r->life;
+    x->from = from * t->chunk_tokens;
+    x->to = to * t->chunk_tokens;
     for (uint32_t i = from; i < to; i++) {
         struct tsri_key key;
         memcpy(&key, &s->keys[i], sizeof key);
@@ -280,7 +289,9 @@ void tsri_saves_report(struct tsr_scheduler *s, const struct tsri_save_report *r
         tsri_log(TSR_LOG_DEBUG, "connector: request %llu: save failed: %s",
                  (unsigned long long)x->request, tsr_strerror(report->result));
     }
+    if (report->busy_us > x->busy_us) x->busy_us = report->busy_us;
     if (--x->n_reports) return;
+    if (!x->failed) tsri_waits_saved(s, x->to - x->from, x->busy_us * (uint64_t)1000);
     bool now = r && r->life == x->life;
     give_saving(s, x);
     if (!r) return;

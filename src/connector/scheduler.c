@@ -178,7 +178,7 @@ static uint32_t first_kept(const struct tsr_scheduler *s, struct tsri_req *r, ui
 
 static int take_row(struct tsr_scheduler *s, const struct tsr_step_row *row,
                     const uint32_t *new_tokens, const uint32_t *n_new_blocks,
-                    const int32_t *new_blocks)
+                    const int32_t *new_blocks, uint32_t *n_computed)
 {
     struct tsri_req *r = tsri_reqs_find(&s->reqs, row->id);
     if (!r || r->ended) return 0;
@@ -200,6 +200,7 @@ static int take_row(struct tsr_scheduler *s, const struct tsr_step_row *row,
                               .n_prompt = r->n_prompt};
     uint32_t boundary = tsri_boundary(s->terms.boundary, TSRI_RUNNING, &c);
     uint32_t kept = first_kept(s, r, row->n_computed);
+    tsri_waits_computed(r, row->n_computed, n_computed);
     if (boundary / s->terms.chunk_tokens * s->terms.chunk_tokens <= r->upto) return 0;
     tsri_saves_plan(s, r, boundary, kept);
     return 0;
@@ -209,10 +210,11 @@ static int take_rows(struct tsr_scheduler *s, const struct tsr_step_desc *step)
 {
     const uint32_t *tokens = step->new_tokens, *n_blocks = step->n_new_blocks;
     const int32_t *blocks = step->new_blocks;
+    uint32_t n_computed = 0;
     for (uint32_t i = 0; i < step->n_rows; i++) {
         const struct tsr_step_row *row = &step->rows[i];
         if (row->n_new_tokens && !tokens) return tsri_fail(TSR_EINVAL, "step: no new tokens");
-        int e = take_row(s, row, tokens, n_blocks, blocks);
+        int e = take_row(s, row, tokens, n_blocks, blocks, &n_computed);
         if (e) return e;
         if (tokens) tokens += row->n_new_tokens;
         for (uint32_t g = 0; n_blocks && g < s->terms.n_groups; g++) {
@@ -223,6 +225,7 @@ static int take_rows(struct tsr_scheduler *s, const struct tsr_step_desc *step)
         }
         if (n_blocks) n_blocks += s->terms.n_groups;
     }
+    tsri_waits_step(s, n_computed);
     return 0;
 }
 

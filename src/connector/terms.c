@@ -6,6 +6,7 @@
 #include "connector/connector.h"
 
 #define TIMEOUT_MS 30000u
+#define SAVE_WAIT_MS 2000u
 #define JOBS_MAX 4096u
 #define JOBS_LIMIT (1u << 20)
 #define CHUNK_MAX 65536u
@@ -88,7 +89,7 @@ static int settle(struct tsri_terms *t, const struct tsr_connector_desc *d, uint
                          t->n_groups);
     if (t->boundary > TSR_BOUNDARY_PLACEHOLDERS)
         return tsri_fail(TSR_EINVAL, "connector: unknown boundary %u", t->boundary);
-    if (t->flags >= TSR_CONNECTOR_LOAD_SURE * 2)
+    if (t->flags >= TSR_CONNECTOR_NO_WAIT * 2)
         return tsri_fail(TSR_EINVAL, "connector: unknown flags %#x", t->flags);
     if (t->jobs_max > JOBS_LIMIT) return tsri_fail(TSR_ERANGE, "connector: %u jobs", t->jobs_max);
     if (rank != TSRI_ALL_RANKS && rank >= t->n_ranks)
@@ -116,6 +117,8 @@ int tsri_terms_init(struct tsri_terms *t, struct tsr_cache *cache,
     t->flags = d.flags;
     t->load_timeout_ns = (uint64_t)(d.load_timeout_ms ? d.load_timeout_ms : TIMEOUT_MS) * 1000000;
     t->save_timeout_ns = (uint64_t)(d.save_timeout_ms ? d.save_timeout_ms : TIMEOUT_MS) * 1000000;
+    t->save_wait_ns = (uint64_t)(d.save_wait_ms ? d.save_wait_ms : SAVE_WAIT_MS) * 1000000;
+    if (d.flags & TSR_CONNECTOR_NO_WAIT) t->save_wait_ns = 0;
     t->jobs_max = d.jobs_max ? d.jobs_max : JOBS_MAX;
     int e = settle(t, &d, rank);
     if (e) tsri_terms_fini(t);

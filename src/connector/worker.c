@@ -472,7 +472,11 @@ static int note(struct tsr_worker *w, const struct tsri_kv_job *job)
                           sizeof *w->save_reports);
         if (e) return e;
         w->save_reports[w->n_save_reports++] = (struct tsri_save_report){
-            .job = job->save.job, .result = job->result, .n_tokens = job->n_tokens};
+            .job = job->save.job,
+            .result = job->result,
+            .n_tokens = job->n_tokens,
+            .busy_us =
+                (uint32_t)(job->busy_ns / 1000 < UINT32_MAX ? job->busy_ns / 1000 : UINT32_MAX)};
         return 0;
     }
     int e = tsri_grow(&w->load_reports, &w->load_reports_max, w->n_load_reports + 1,

@@ -128,7 +128,7 @@ TEST(another_version_or_identity_is_refused_by_name)
     struct tsri_bytes b = a_step();
     b.data[4]++;
     CHECK_INT(tsri_meta_check_step(&terms, b.data, b.n), TSR_EVERSION);
-    CHECK_HAS(tsr_errmsg(), "expected 2");
+    CHECK_HAS(tsr_errmsg(), "expected 3");
     b.data[4]--;
     b.data[12]++;
     CHECK_INT(tsri_meta_check_step(&terms, b.data, b.n), TSR_ESPACE);
@@ -178,7 +178,8 @@ TEST(a_report_is_read_as_it_was_written)
 {
     struct tsri_bytes b = {0};
     struct tsri_report_head head = {.rank = 1, .n_saves = 1, .n_loads = 1, .n_sent = 1}, got;
-    struct tsri_save_report save = {.job = 5, .result = TSR_EFULL, .n_tokens = 16}, save_got;
+    struct tsri_save_report save = {.job = 5, .result = TSR_EFULL, .n_tokens = 16, .busy_us = 77},
+                            save_got;
     struct tsri_load_report load = {.request = 6, .load = 7, .result = 0, .loaded = 31}, load_got;
     uint64_t sent = 99, id;
     struct tsri_order_reader r;
@@ -186,6 +187,7 @@ TEST(a_report_is_read_as_it_was_written)
     CHECK_INT(tsri_meta_read_report(&r, &terms, b.data, b.n, &got), 0);
     CHECK_INT(got.rank, 1);
     tsri_meta_read_save_report(&r, &save_got);
+    CHECK_INT(save_got.busy_us, 77);
     CHECK_INT(save_got.result, TSR_EFULL);
     tsri_meta_read_load_report(&r, &load_got);
     CHECK_INT(load_got.loaded, 31);

@@ -54,6 +54,7 @@ static void describe(struct ck *k)
                                           .flags = k->o.flags,
                                           .load_timeout_ms = k->o.load_timeout_ms,
                                           .save_timeout_ms = k->o.save_timeout_ms,
+                                          .save_wait_ms = k->o.save_wait_ms,
                                           .jobs_max = k->o.jobs_max};
 }
 

@@ -267,6 +267,7 @@ static void admit(struct sim *s, struct sim_request *r, uint32_t *budget)
         sim_wrong(s, "append: %s", tsr_errmsg());
     r->n_tokens_told = r->n_known;
     int found = tsr_scheduler_get_num_new_matched_tokens(s->k.scheduler, r->id, 0, &async);
+    if (found == TSR_EAGAIN) return; /* asked again in a later step */
     if (found < 0) sim_wrong(s, "lookup: %s", tsr_errmsg());
     if (found < 0 || (uint32_t)found > r->n_known || (!async && (uint32_t)found >= r->n_known)) {
         sim_wrong(s, "request %llu: %d tokens found", (unsigned long long)r->id, found);

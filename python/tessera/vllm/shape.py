@@ -27,7 +27,16 @@ from .._connector import BOUNDARIES, GroupShape, ModelShape, page_layout
 from ..identity import files_digest
 
 # Keys of kv_connector_extra_config that are not options of the library.
-OWN_KEYS = ("save_decode", "load", "boundary", "layerwise", "salt", "load_timeout_ms", "blend")
+OWN_KEYS = (
+    "save_decode",
+    "load",
+    "boundary",
+    "layerwise",
+    "salt",
+    "load_timeout_ms",
+    "save_wait_ms",
+    "blend",
+)
 _SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec)
 
 
@@ -78,6 +87,7 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
         boundary=boundary,
         flags=tuple(flags),
         load_timeout_ms=int(own.get("load_timeout_ms", 0)),
+        save_wait_ms=int(own.get("save_wait_ms", 0)),
     )
 
 
