@@ -282,7 +282,9 @@ struct tsr_worker_desc {
     uint64_t staging_bytes; /* host memory for KV on its way, at most three times; 0: 64 MiB; at
                              * least what a chunk takes. Taken when first used */
 };
-/* `desc` is the scheduler's. */
+/* `desc` is the scheduler's. If the cache has the same device (options device, device_number), KV goes
+ * straight between its pages and the engine's blocks, else through staging memory
+ * (tsr_connector_stats.bytes_staged). */
 TSR_API TSR_MUST int tsr_worker_open(struct tsr_worker **out, struct tsr_cache *cache,
                                      const struct tsr_connector_desc *desc,
                                      const struct tsr_worker_desc *worker);
