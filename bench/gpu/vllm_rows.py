@@ -114,7 +114,7 @@ def overhead_rows(
     time, which other processes of the machine disturb less."""
     anchors = {"alone": "vLLM alone", "noop": "a connector that does nothing"}
     labels = {"tessera": "nothing cached", "broken": "broken cache", "noop": anchors["noop"],
-              "twin": "a second vLLM alone"}  # fmt: skip
+              "twin": "a second vLLM alone", "disk": "nothing cached, saving to disk"}  # fmt: skip
 
     def spent(one: dict[str, Any]) -> float:
         return float(sum(one["threads"].values()))
@@ -133,7 +133,7 @@ def overhead_rows(
     if processor:
         kinds.append((spent, ", processor time", None))
     for cost, suffix, target in kinds:
-        for name in ("tessera", "broken"):
+        for name in ("tessera", "disk", "broken"):
             pair(name, "alone", target, cost, suffix)
             pair(name, "noop", None, cost, suffix)
         for name in ("noop", "twin"):

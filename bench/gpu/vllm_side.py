@@ -150,6 +150,10 @@ class Side:
             "arrived": len(arrived),
         }
 
+    async def spent(self) -> float:
+        """Seconds of processor time of this engine so far."""
+        return sum(processor_seconds().values())
+
     async def batch(
         self, seed: int, n_prompts: int, n_tokens: int, n_out: int, in_flight: int
     ) -> dict[str, Any]:
