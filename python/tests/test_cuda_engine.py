@@ -437,7 +437,7 @@ class TestEngine(unittest.TestCase):
         options = dict(host_size=host_size, server_socket=os.path.join(folder.name, "s.sock"))
         owner = EngineCache(options, "fake", True)
         self.addCleanup(owner.close)
-        client = EngineCache(options, "fake", False)
+        client = EngineCache(options, "fake", False, (DEVICE, 0))
         self.addCleanup(client.close)
         self.assertTrue(client.connected(5000))
         return owner, client
@@ -511,10 +511,6 @@ class TestEngine(unittest.TestCase):
             # What a chunk stands behind may have left, and then it is not saved.
             self.run_schedules(seed, 1, model(flags=(load, "save_decode")), none_of=())
 
-    def test_halves_that_share_one_cache(self):
-        self.caches = self.caches[0], self.caches[0]
-        self.run_schedules(9, 1, model(flags=("load_sync", "save_decode")))
-
     def test_one_wrong_bit_is_seen(self):
         engine, requests = self.engine(10, model(flags=("load_sync",)), n=20)
         engine.spoil = True
@@ -540,6 +536,22 @@ class TestEngine(unittest.TestCase):
         engine.run(requests, 2)
         wrong, _step = engine.memory.verdict()
         self.assertGreater(wrong, 0)
+
+
+class TestOwnHandle(TestEngine):
+    """Both halves in one process: the worker uses the owner's cache, whose pool is page-locked."""
+
+    n_requests = 150 if DEVICE == "cuda" else 60
+
+    def open_caches(self, host_size):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        options = dict(host_size=host_size, server_socket=os.path.join(folder.name, "s.sock"))
+        owner = EngineCache(options, "fake", True, (DEVICE, 0))
+        self.addCleanup(owner.close)
+        worker = EngineCache.join("fake")
+        self.addCleanup(worker.close)
+        return owner, worker
 
 
 if __name__ == "__main__":
