@@ -326,7 +326,7 @@ static int move_any(struct tsr_device *d, struct tsr_device_stream *s,
     const char *what = m->way == TSRI_CUDA_IN ? "scatter" : "gather";
     int err = tsri_cuda_enter(d), e = cudaSuccess;
     if (err) return err;
-    int copies = b->staged && !(m->way == TSRI_CUDA_OUT && b->skips);
+    int copies = m->way == TSRI_CUDA_IN ? b->staged > 0 : b->staged > 1 && !b->skips;
     if (copies && tsri_cuda_staging_open(d, m->way) == 0) {
         err = tsri_cuda_staged(d, b, stream, m);
         if (err) return err;

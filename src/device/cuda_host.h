@@ -68,7 +68,8 @@ struct tsr_device_batch {
     struct tsri_cuda_job job;
     const struct tsr_kv_run *runs;
     uint32_t n_runs, n_cells;
-    uint32_t staged;      /* cells go over the bus in copies, not in loads of a kernel */
+    uint32_t staged;      /* cells go over the bus in copies, not in loads of a kernel: 0 not, 1 to
+                           * the device, 2 both ways */
     uint32_t staged_int8; /* all of them in the int8 form, or none */
     uint32_t skips;       /* a slot is -1: a copy out would write a row that nobody asked for */
     uint32_t followed;    /* the bus waits for what filled the cells */
@@ -111,7 +112,7 @@ void tsri_cuda_staging_init(struct tsr_device *d);
 void tsri_cuda_staging_fini(struct tsr_device *d);
 /* Takes buffers and stream of a direction unless they are there. 0, or there is no memory. */
 int tsri_cuda_staging_open(struct tsr_device *d, enum tsri_cuda_way way);
-/* Whether the rows of a batch that was set pay being staged. */
+/* Whether staging the rows of a batch that was set pays: `staged` of it. */
 int tsri_cuda_wants_stage(const struct tsr_device_batch *b, const struct tsr_batch *batch);
 
 struct tsri_cuda_move {
