@@ -1,202 +1,12 @@
-"""Tessera below SGLang's radix tree: real requests, tree, allocators and a KV pool on the CPU, with
-a model whose KV of a token is a digest of all tokens up to it. One wrong byte fails."""
+"""Tessera below SGLang's radix tree, on the CPU: real requests, tree, allocators and KV pool
+(radix_kit.py). python/tests/gpu/test_sglang.py does the same on a GPU."""
 
-import hashlib
-import os
-import random
 import tempfile
 import unittest
-from array import array
-from types import SimpleNamespace
 
-import numpy
-import torch
-from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req
-from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InitLoadBackParams
-from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.common import release_kv_cache
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
-from sglang.srt.mem_cache.registry import get_radix_cache_factory
-from sglang.srt.runtime_context import get_context
-from sglang.srt.sampling.sampling_params import SamplingParams
-from sglang.srt.server_args import ServerArgs
+from radix_kit import CHUNK, Engine
 
-import tessera.sglang.plugin
 from tessera.sglang import radix
-
-LAYERS, HEADS, DIM, CHUNK = 3, 2, 8, 16
-ROW = HEADS * DIM * 4
-tessera.sglang.plugin.register()
-get_context().set_server_args(
-    ServerArgs(model_path=os.environ["TESSERA_TEST_VLLM_MODEL"], device="cpu")
-)
-
-
-def expected_kv(tokens):
-    """[layer, K or V, token, byte]: digests of the prefix."""
-    out = numpy.zeros((LAYERS, 2, len(tokens), ROW), numpy.uint8)
-    state = hashlib.blake2b(digest_size=64)
-    for i, token in enumerate(tokens):
-        state.update(int(token).to_bytes(4, "little"))
-        digest = numpy.frombuffer(state.digest(), numpy.uint8)
-        for layer in range(LAYERS):
-            out[layer, 0, i] = digest ^ (2 * layer)
-            out[layer, 1, i] = digest ^ (2 * layer + 1)
-    return out
-
-
-class Engine:
-    """SGLang's memory, its tree by the registry, and requests as its scheduler runs them."""
-
-    def __init__(self, size=512, page=1, model="unit", **options):
-        self.pool = MHATokenToKVPool(
-            size=size,
-            page_size=page,
-            dtype=torch.float32,
-            head_num=HEADS,
-            head_dim=DIM,
-            layer_num=LAYERS,
-            device="cpu",
-            enable_memory_saver=False,
-            enable_alt_stream=False,
-        )
-        layers = zip(self.pool.k_buffer, self.pool.v_buffer)
-        self.bytes = [
-            [half.view(torch.uint8).numpy().reshape(-1, ROW) for half in pair] for pair in layers
-        ]
-        if page == 1:
-            self.slots = TokenToKVPoolAllocator(size, torch.float32, "cpu", self.pool, False)
-        else:
-            self.slots = PagedTokenToKVPoolAllocator(
-                size, page, torch.float32, "cpu", self.pool, False
-            )
-        self.page = page
-        self.rows = ReqToTokenPool(8, 1024, "cpu", False)
-        params = CacheInitParams(
-            disable=False,
-            req_to_token_pool=self.rows,
-            token_to_kv_pool_allocator=self.slots,
-            page_size=page,
-        )
-        self.context = SimpleNamespace(
-            params=params,
-            server_args=SimpleNamespace(attention_backend=None, revision=None),
-            disable_radix_cache=False,
-            enable_hierarchical_cache=False,
-            is_hybrid_swa=False,
-            is_hybrid_ssm=False,
-            tp_size=1,
-            model_config=SimpleNamespace(
-                model_path=model,
-                dtype=torch.float32,
-                quantization=None,
-                hf_config=SimpleNamespace(to_dict=lambda: {}),
-            ),
-        )
-        self.open(options)
-        self.count = self.checked = 0
-
-    def open(self, options):
-        settings = dict(host_size="32M", chunk_size=CHUNK, **options)
-        names = {f"TESSERA_{key.upper()}": str(value) for key, value in settings.items()}
-        os.environ.update(names)
-        try:
-            self.tree = get_radix_cache_factory("tessera")(self.context)
-        finally:
-            for name in names:
-                del os.environ[name]
-
-    def close(self):
-        self.tree.shutdown()
-
-    def take(self, count):
-        """Slots, as SGLang's scheduler gets them: it evicts where there are none left."""
-        lacking = count - self.slots.available_size()
-        if lacking > 0:
-            self.tree.evict(EvictParams(num_tokens=lacking))
-        slots = self.slots.alloc(count)
-        assert slots is not None, "no memory left"
-        return slots
-
-    def begin(self, tokens, **more):
-        """A request that waits, matched."""
-        self.count += 1
-        params = SamplingParams(max_new_tokens=4)
-        req = Req(f"r{self.count}", "", array("q", tokens), params, **more)
-        req.init_next_round_input(self.tree)
-        return req
-
-    def admit(self, req):
-        """Tokens of its prompt that need not be computed."""
-        tree = self.tree
-        if req.host_hit_length:
-            lock = tree.lock(req.last_node)
-            order = InitLoadBackParams(
-                best_match_node=req.best_match_node, host_hit_length=req.host_hit_length, req=req
-            )
-            loaded, req.last_node = tree.init_load_back(order)
-            tree.unlock(lock)
-            assert loaded in (0, req.host_hit_length)
-            req.prefix_len += loaded
-            req.kv.cache_protected_len = req.prefix_len
-        req.lock = tree.lock(req.last_node)
-        return req.prefix_len
-
-    def compute(self, req, tokens, first, prefix):
-        """Compares what is there, writes the rest."""
-        known = expected_kv(tokens)
-        slots = prefix.tolist()
-        self.compare(known, slots)
-        count = len(tokens) - first
-        padded = -(-count // self.page) * self.page
-        news = self.take(padded)[:count]
-        for layer in range(LAYERS):
-            for half in range(2):
-                self.bytes[layer][half][news.numpy()] = known[layer, half, first:]
-        return news
-
-    def compare(self, known, slots):
-        for layer in range(LAYERS):
-            for half in range(2):
-                seen = self.bytes[layer][half][slots]
-                assert numpy.array_equal(seen, known[layer, half, : len(slots)]), "wrong KV"
-        self.checked += len(slots)
-
-    def finish(self, req, n_found):
-        tokens = list(req.origin_input_ids)
-        prefix = self.tree.path_device_indices(req.last_node)[:n_found]
-        # Whole pages, of which the answer takes what is left.
-        n_answer = -len(tokens) % self.page
-        answer = [7000 + i for i in range(n_answer + 1)]
-        news = self.compute(req, tokens + answer[:-1], n_found, prefix)
-        self.rows.alloc([req])
-        row = req.kv.req_pool_idx
-        total = len(tokens) + n_answer
-        self.rows.write((row, slice(0, n_found)), prefix)
-        self.rows.write((row, slice(n_found, total)), news)
-        req.kv.kv_committed_len = req.kv.kv_allocated_len = total
-        req.output_ids.extend(answer)
-        req.finished_reason = FINISH_LENGTH(len(answer))
-        release_kv_cache(req, self.tree, checkpoint=True)
-
-    def run(self, tokens, **more):
-        """Tokens of a request's prompt that were not computed."""
-        req = self.begin(tokens, **more)
-        found = self.admit(req)
-        self.finish(req, found)
-        sizes = self.tree.evictable_size(), self.tree.protected_size(), self.slots.available_size()
-        assert sum(sizes) == self.pool.size, f"lost slots: {sizes}"  # as SGLang checks when idle
-        return found
-
-    def written(self):
-        self.tree._pool.drain(10000)
-        self.tree._settle()
-
-    def lose(self):
-        """The tree forgets everything, as it does under pressure."""
-        self.written()
-        self.tree.evict(EvictParams(num_tokens=1 << 30))
 
 
 class TestRadix(unittest.TestCase):
@@ -266,16 +76,9 @@ class TestRadix(unittest.TestCase):
             self.assertEqual(engine.run(self.tokens, **more), 5 * CHUNK, more)
 
     def test_under_pressure(self):
-        chance = random.Random(1)
-        beginnings = [[chance.randrange(9000) for _ in range(150)] for _ in range(4)]
         for page in (1, 4):
             engine = self.engine(size=256, page=page)
-            found = 0
-            for _ in range(150):
-                tokens = chance.choice(beginnings)[: chance.randrange(150)]
-                tokens = tokens + [chance.randrange(9000) for _ in range(chance.randrange(1, 40))]
-                found += engine.run(tokens)
-            engine.lose()
+            found = engine.run_under_pressure(150)
             print(f"    pages of {page}: {found} tokens found, {engine.checked} compared")
             self.assertGreater(found, 3000)
             self.assertEqual(engine.slots.available_size(), 256)
