@@ -251,7 +251,7 @@ int tsr_put_open(struct tsr_put **out, struct tsr_client *client,
     COMPLETE(s, store);
     struct tsr_cache *c = tsri_client_cache(client);
     tsri_losses_join(&c->losses);
-    return c->backend->put_open(out, client, &s);
+    return c->backend->put_open(out, client, &s, NULL);
 }
 
 static struct tsr_cache *put_cache(const struct tsr_put *put)

@@ -46,8 +46,9 @@ struct tsri_backend {
     uint32_t (*source_open)(struct tsri_source *s);
     int (*source_fetch)(struct tsri_source *s, const atomic_bool *stop);
     int (*store)(struct tsr_client *client, const struct tsr_store_desc *store);
+    /* As tsri_cache_put_open. */
     int (*put_open)(struct tsr_put **out, struct tsr_client *client,
-                    const struct tsr_store_desc *store);
+                    const struct tsr_store_desc *store, struct tsri_chain *chain);
     int (*put_layer)(struct tsr_put *put, uint32_t layer, const struct tsr_view *view);
     int (*put_commit)(struct tsr_put *put);
     void (*put_abort)(struct tsr_put *put); /* of a forked child too */

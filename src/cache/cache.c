@@ -119,6 +119,16 @@ int tsri_cache_lacking(struct tsr_space *const *spaces, uint32_t n_spaces,
     return backend->lacking(spaces, n_spaces, prompt, from, chain, keys, lacking);
 }
 
+int tsri_cache_put_open(struct tsr_put **out, struct tsr_client *client,
+                        const struct tsr_store_desc *store, struct tsri_chain *chain)
+{
+    struct tsr_cache *c = tsri_client_cache(client);
+    *out = NULL;
+    if (tsri_forked(c)) return tsri_fail(TSR_EFORK, "the cache belongs to the parent process");
+    tsri_losses_join(&c->losses);
+    return c->backend->put_open(out, client, store, chain);
+}
+
 void tsri_cache_bring_up(struct tsr_space *space, const struct tsr_prompt *prompt)
 {
     space->cache->backend->bring_up(space, prompt);

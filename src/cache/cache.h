@@ -155,6 +155,10 @@ struct tsri_chain {
 TSR_MUST int tsri_cache_lacking(struct tsr_space *const *spaces, uint32_t n_spaces,
                                 const struct tsr_prompt *prompt, uint32_t from,
                                 struct tsri_chain *chain, struct tsr_key *keys, uint64_t *lacking);
+/* As tsr_put_open of a prefix, for stores that go on where the last one ended: *chain, which begins
+ * empty and belongs to one text in one space, saves hashing what is before them again. */
+TSR_MUST int tsri_cache_put_open(struct tsr_put **out, struct tsr_client *client,
+                                 const struct tsr_store_desc *store, struct tsri_chain *chain);
 /* A lookup has found something of the prompt: what of it is in lower tiers alone is brought up in
  * the background. */
 void tsri_cache_bring_up(struct tsr_space *space, const struct tsr_prompt *prompt);

@@ -141,9 +141,9 @@ static int own_discover(struct tsr_client *client, struct tsr_space *space,
 }
 
 static int own_put_open(struct tsr_put **out, struct tsr_client *client,
-                        const struct tsr_store_desc *store)
+                        const struct tsr_store_desc *store, struct tsri_chain *chain)
 {
-    return tsri_put_open(out, client, store, false);
+    return tsri_put_open(out, client, store, false, chain);
 }
 
 static int own_put_layer(struct tsr_put *put, uint32_t layer, const struct tsr_view *view)

@@ -158,12 +158,19 @@ static int reserve_block(struct tsr_put *put, const struct tsr_store_desc *store
     return e && put->n_blocks ? 1 : e;
 }
 
+/* *chain is left before the last block that was looked at: a store that goes on behind it needs the
+ * key of that block, its parent. */
 static int reserve_prefix(struct tsr_put *put, const struct tsr_store_desc *store,
-                          struct tsri_walk *w)
+                          struct tsri_walk *w, struct tsri_chain *chain)
 {
     struct tsri_chunk chunk, before;
     bool have_before = false;
+    if (chain && chain->n_tokens && chain->n_tokens < store->from) {
+        w->block = chain->n_tokens / w->block_tokens;
+        w->chain = chain->digest;
+    }
     while (tsri_walk_block(w, &chunk)) {
+        if (chain) *chain = (struct tsri_chain){chunk.digest, chunk.range.offset};
         if (chunk.range.offset >= store->from) {
             int e = reserve_block(put, store, &chunk, have_before ? &before : NULL);
             if (e) return e == 1 ? 0 : e;
@@ -192,7 +199,8 @@ static int reserve_segment(struct tsr_put *put, const struct tsr_store_desc *sto
     return e < 0 ? e : 0;
 }
 
-static int reserve_all(struct tsr_put *put, const struct tsr_store_desc *store)
+static int reserve_all(struct tsr_put *put, const struct tsr_store_desc *store,
+                       struct tsri_chain *chain)
 {
     struct tsri_walk w;
     struct tsr_range all = {0, store->n_tokens};
@@ -212,14 +220,14 @@ static int reserve_all(struct tsr_put *put, const struct tsr_store_desc *store)
         put->has_parent = false;
         e = tsri_walk_init(&w, put->space, &prompt);
         if (e) return e;
-        e = store->kind == TSR_KIND_PREFIX ? reserve_prefix(put, store, &w)
+        e = store->kind == TSR_KIND_PREFIX ? reserve_prefix(put, store, &w, chain)
                                            : reserve_segment(put, store, &w);
     }
     return e == RETRY ? tsri_fail(TSR_EAGAIN, "store: the chain changed during the store") : e;
 }
 
 int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
-                  const struct tsr_store_desc *store, bool use_view)
+                  const struct tsr_store_desc *store, bool use_view, struct tsri_chain *chain)
 {
     struct tsr_cache *c = tsri_client_cache(client);
     struct tsr_space *space = store->space;
@@ -254,7 +262,7 @@ int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
     e = too_short ? 0 : tsri_manager_reserve(c, n_blocks);
     if (e == 0 && !too_short) {
         put->n_reserved = n_blocks;
-        e = reserve_all(put, store);
+        e = reserve_all(put, store, chain);
     }
     if (e) {
         if (e == TSR_EFULL || e == TSR_EAGAIN) tsri_stats_add(c->stats, TSRI_M_stores_refused, 1);
@@ -485,7 +493,7 @@ int tsri_put_all_from(struct tsr_client *client, const struct tsr_store_desc *st
 {
     struct tsr_put *put;
     uint64_t start = tsri_now_ns();
-    int e = tsri_put_open(&put, client, store, true);
+    int e = tsri_put_open(&put, client, store, true, NULL);
     if (e) return e;
     if (put->n_blocks == 0) {
         tsri_put_abort(put);

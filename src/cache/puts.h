@@ -17,7 +17,8 @@ struct tsri_put_base {
     uint32_t n_blocks, n_tokens; /* as in struct tsri_put_extent, since it was opened */
 };
 TSR_MUST int tsri_put_open(struct tsr_put **out, struct tsr_client *client,
-                           const struct tsr_store_desc *store, bool use_view);
+                           const struct tsr_store_desc *store, bool use_view,
+                           struct tsri_chain *chain);
 /* Copies layers [first, first + n) from a view whose strides are set; the view begins at `first`.
  */
 TSR_MUST int tsri_put_layers(struct tsr_put *put, uint32_t first, uint32_t n,

@@ -17,20 +17,13 @@ struct keeping {
     struct tsri_kv_job *job;
     struct tsri_lane *lane;
     uint32_t n_left; /* chunks of all groups that are still to be read */
-    bool written;    /* what the engine had queued before this save is over */
     bool taken_back; /* the engine has its memory back */
+    struct tsri_chain chains[TSR_GROUPS_MAX];
 };
 
 static bool owner_is_away(int err)
 {
     return err == TSR_EAGAIN || err == TSR_ETIME || err == TSR_EIO;
-}
-
-/* What is read first waits for the engine's queue; the rest is read later. Waiting each time would
- * be for steps that have begun since. */
-static struct tsr_device_event *before_reading(const struct keeping *k)
-{
-    return k->written ? NULL : k->job->written;
 }
 
 static bool begin_reading(void *keeping)
@@ -44,7 +37,6 @@ static void end_reading(void *keeping)
 {
     struct keeping *k = keeping;
     tsri_job_touched(k->job);
-    k->written = true;
 }
 
 /* The engine's memory is not needed any more for so many chunks. */
@@ -101,8 +93,7 @@ static int keep_chunk(struct keeping *k, uint32_t group, uint32_t from)
     int e = describe(k, group, from, from + t->chunk_tokens, &store);
     if (e) return e;
     struct tsri_kvmem_run run = {.n_tokens = t->chunk_tokens, .slots = k->lane->slots};
-    struct tsr_device_event *after = before_reading(k);
-    if (after) e = tsri_event_wait(mem->device, after, mem->stream);
+    e = tsri_event_wait(mem->device, k->job->written, mem->stream);
     if (e) return e;
     if (!begin_reading(k)) return TSR_ETIME;
     e = tsri_kvmem_move(mem, false, &run, 1, 0, mem->layout.n_layers);
@@ -130,7 +121,7 @@ static int keep_chunks(struct keeping *k, uint32_t group, uint32_t from, uint32_
 static int fill(struct keeping *k, uint32_t group, struct tsr_put *put, uint32_t n_tokens)
 {
     struct tsri_reading reading = {
-        .after = before_reading(k), .begin = begin_reading, .end = end_reading, .arg = k};
+        .after = k->job->written, .begin = begin_reading, .end = end_reading, .arg = k};
     int e =
         tsri_delivery_collect(k->lane->deliveries[group], put, k->lane->slots, n_tokens, &reading);
     if (e) tsr_put_abort(put);
@@ -147,7 +138,7 @@ static int keep_put(struct keeping *k, uint32_t group, uint32_t from, uint32_t t
     struct tsr_put *put;
     int e = describe(k, group, from, to, &store);
     if (e) return e;
-    e = tsr_put_open(&put, w->terms.client, &store);
+    e = tsri_cache_put_open(&put, w->terms.client, &store, &k->chains[group]);
     if (e == TSR_EFULL) return TSR_EUNSUP; /* one chunk may find room where many do not */
     if (e) {
         count(k, 0, e, 0);

@@ -72,7 +72,7 @@ void tsri_served_stored(struct tsri_served *r, uint64_t life);
 
 TSR_MUST int tsri_served_store(struct tsr_client *client, const struct tsr_store_desc *store);
 TSR_MUST int tsri_served_put_open(struct tsr_put **out, struct tsr_client *client,
-                                  const struct tsr_store_desc *store);
+                                  const struct tsr_store_desc *store, struct tsri_chain *chain);
 TSR_MUST int tsri_served_put_layer(struct tsr_put *put, uint32_t layer,
                                    const struct tsr_view *view);
 /* Is it one of this client and space, for so many tokens? 1: the server has them all. */

@@ -345,6 +345,35 @@ static int put_all(struct kit *k, struct tsr_put *put, const struct tsr_view *al
     return tsr_put_commit(put);
 }
 
+/* The chain is of what was stored last; a store that goes back, or on from elsewhere, is as right. */
+TEST(stores_that_go_on_need_not_hash_what_is_before_them)
+{
+    struct kit k;
+    kit_open(&k, NULL);
+    uint32_t *tokens = kit_tokens(1, 160);
+    static const uint32_t parts[][2] = {{0, 32}, {32, 64},  {64, 80},
+                                        {0, 48}, {80, 144}, {144, 160}};
+    struct tsri_chain chain = {0};
+    for (size_t i = 0; i < TSRI_COUNT(parts); i++) {
+        struct tsr_store_desc s = put_store(&k, TSR_KIND_PREFIX, tokens, parts[i][1]);
+        s.from = parts[i][0];
+        struct tsr_view all = kit_store_view(&s);
+        struct tsr_put *put;
+        CHECK_INT(tsri_cache_put_open(&put, k.client, &s, &chain), 0);
+        CHECK_INT(chain.n_tokens, parts[i][1] - 16);
+        CHECK_INT(put_all(&k, put, &all), i == 3 ? 0 : parts[i][1] - parts[i][0]);
+        free(all.data);
+    }
+    CHECK_INT(load_prefix(&k, tokens, 160), 160);
+    struct tsr_store_desc s = put_store(&k, TSR_KIND_PREFIX, tokens + 1, 64); /* another text */
+    struct tsr_put *put;
+    s.from = 48;
+    chain = (struct tsri_chain){0};
+    CHECK_INT(tsri_cache_put_open(&put, k.client, &s, &chain), TSR_ENOENT);
+    free(tokens);
+    CHECK(kit_end(&k));
+}
+
 TEST(of_two_puts_of_the_same_text_the_first_to_commit_stays)
 {
     struct kit k;
@@ -597,5 +626,6 @@ int main(void)
     RUN(short_segments_are_not_stored_when_a_minimum_is_set);
     RUN(the_least_recently_used_go_first_and_chains_from_their_ends);
     RUN(evict_frees_as_much_as_it_was_asked_to);
+    RUN(stores_that_go_on_need_not_hash_what_is_before_them);
     return test_end();
 }
