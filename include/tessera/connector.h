@@ -386,7 +386,11 @@ TSR_API TSR_MUST int tsr_worker_stats(struct tsr_worker *w, struct tsr_connector
 /* ---- KV by slots: for engines with a pool of tokens and a radix tree ---------------------- */
 
 /* One worker's pool: a space, and where the pool's slots are. There are no halves here: every rank
- * calls it for itself. Calls from any thread, one load at a time. */
+ * calls it for itself. Calls from any thread, one load at a time.
+ *
+ * KV goes straight between the slots and the cache's pages if the cache has the pool's device
+ * (options device and device_number; for "cpu" it needs none), otherwise through staging memory.
+ * Loads and stores go behind what `stream` has queued and are done when the call returns. */
 struct tsr_kvpool;
 
 struct tsr_kvpool_desc {
@@ -397,7 +401,7 @@ struct tsr_kvpool_desc {
     uint32_t device_number;
     uint32_t n_threads;
     void *stream;           /* the engine's queue; NULL: the device's default one */
-    uint64_t staging_bytes; /* 0: 64 MiB */
+    uint64_t staging_bytes; /* host memory for each direction, taken when first used; 0: 64 MiB */
     uint32_t writes_max;    /* waiting for the writer; 0: 256 */
 };
 TSR_API TSR_MUST int tsr_kvpool_open(struct tsr_kvpool **out, struct tsr_cache *cache,

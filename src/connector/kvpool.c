@@ -429,10 +429,9 @@ int tsr_kvpool_load_kv(struct tsr_kvpool *p, const struct tsr_slots_desc *x)
                                      .n_extra = tsri_extras_within(&extras, whole)}};
     pthread_mutex_lock(&p->loading.lock);
     while (i < end) {
-        uint32_t n = tsri_min_u32(end - i, p->loading.chunks_max);
-        uint32_t n_loaded = load_some(p, &w, i, n);
+        uint32_t n_loaded = load_some(p, &w, i, tsri_min_u32(end - i, p->loading.chunks_max));
         i += n_loaded;
-        if (n_loaded < n) break;
+        if (!n_loaded) break; /* fewer than asked for: a server lends only so much at once */
     }
     pthread_mutex_unlock(&p->loading.lock);
     tsri_free(rows);

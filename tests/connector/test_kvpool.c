@@ -1,7 +1,9 @@
 /* KV by slots: what a radix-tree engine does with its pool. */
 #include "support/connector_kit.h"
+#include "support/served_kit.h"
 #include "support/test.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #define SLOTS 4096u
@@ -19,12 +21,15 @@ struct pool_options {
     const char *const *cache; /* "key", "value", .., NULL */
     const struct fakegpu_control *gpu;
     bool default_queue; /* of the gpu is the engine's */
+    struct tsr_cache *shared;
 };
 
 static void open_pool_with(struct pool_kit *x, const struct pool_options *o)
 {
-    ck_open(&x->k,
-            &(struct ck_options){.n_blocks = SLOTS / CK_BLOCK, .cache = o->cache, .gpu = o->gpu});
+    ck_open(&x->k, &(struct ck_options){.n_blocks = SLOTS / CK_BLOCK,
+                                        .cache = o->cache,
+                                        .gpu = o->gpu,
+                                        .shared = o->shared});
     struct tsr_kv_layout l = x->k.workers[0]->lanes[0].mem[0].layout;
     l.block_tokens = 0;
     for (uint32_t p = 0; p < l.n_planes; p++)
@@ -363,7 +368,8 @@ TEST(the_default_queue_of_the_device_does_as_well)
 {
     const struct fakegpu_control *gpu = fakegpu_load();
     struct pool_kit x;
-    open_pool_with(&x, &(struct pool_options){small_on_gpu, gpu, true});
+    open_pool_with(
+        &x, &(struct pool_options){.cache = small_on_gpu, .gpu = gpu, .default_queue = true});
     gpu->delay(7, 4, 50);
     live(&x, 30, false);
     gpu->reset();
@@ -375,7 +381,7 @@ TEST(pages_that_are_not_locked_yet_go_through_staging_memory)
     const struct fakegpu_control *gpu = fakegpu_load();
     struct pool_kit x;
     gpu->register_max(0);
-    open_pool_with(&x, &(struct pool_options){small_on_gpu, gpu, false});
+    open_pool_with(&x, &(struct pool_options){.cache = small_on_gpu, .gpu = gpu});
     live(&x, 30, false);
     CHECK(n_staged(&x) > 0);
     CHECK_INT(n_delivered(&x), n_staged(&x));
@@ -395,7 +401,7 @@ TEST(no_failure_of_the_device_makes_a_wrong_byte)
     const struct fakegpu_control *gpu = fakegpu_load();
     for (size_t i = 0; i < TSRI_COUNT(ops); i++) {
         struct pool_kit x;
-        open_pool_with(&x, &(struct pool_options){small_on_gpu, gpu, false});
+        open_pool_with(&x, &(struct pool_options){.cache = small_on_gpu, .gpu = gpu});
         gpu->delay(i, 4, 50);
         gpu->fail_often(ops[i], 200);
         live(&x, 25, true);
@@ -403,6 +409,52 @@ TEST(no_failure_of_the_device_makes_a_wrong_byte)
         live(&x, 5, false);
         close_pool(&x);
     }
+}
+
+/* A server lends a client half of its memory at a time. */
+TEST(more_than_a_server_lends_at_once_is_loaded_piece_by_piece)
+{
+    struct served server = {.pid = 0};
+    struct kit kit;
+    struct pool_kit x;
+    static const char *const size[] = {"host_size", "2M", NULL};
+    served_start(&server, size);
+    served_kit_open(&kit, server.path, NULL);
+    open_pool_with(&x, &(struct pool_options){.shared = kit.cache});
+    compute(&x, TOKENS_MAX, 0);
+    struct tsr_slots_desc s = slots_of(&x, TOKENS_MAX, 0, 0);
+    struct tsr_slots_desc to = slots_of(&x, TOKENS_MAX, 0, SLOTS - TOKENS_MAX);
+    CHECK_INT(tsr_kvpool_store_kv(x.p, &s), TOKENS_MAX);
+    CHECK_INT(tsr_kvpool_load_kv(x.p, &to), TOKENS_MAX);
+    CHECK(right(&x, 0, TOKENS_MAX, SLOTS - TOKENS_MAX));
+    close_pool(&x);
+    kit_close(&kit);
+    served_stop(&server, SIGTERM);
+    served_end(&server);
+}
+
+TEST(a_server_lends_its_memory_and_may_go_away)
+{
+    const struct fakegpu_control *gpu = fakegpu_load();
+    struct served server = {.pid = 0};
+    struct kit kit;
+    struct pool_kit x;
+    static const char *const size[] = {"host_size", "16M", NULL};
+    served_start(&server, size);
+    served_kit_open(&kit, server.path, on_gpu);
+    open_pool_with(&x, &(struct pool_options){.gpu = gpu, .shared = kit.cache});
+    live(&x, 20, false);
+    CHECK(n_delivered(&x) > n_staged(&x));
+    compute(&x, 160, 0);
+    struct tsr_slots_desc s = slots_of(&x, 160, 0, 0), to = slots_of(&x, 160, 0, 1000);
+    CHECK_INT(tsr_kvpool_load_kv(x.p, &to), 160);
+    served_stop(&server, SIGKILL);
+    CHECK_INT(tsr_kvpool_load_kv(x.p, &to), 0);
+    tokens[0]++;
+    CHECK(tsr_kvpool_store_kv(x.p, &s) < 0);
+    close_pool(&x);
+    kit_close(&kit);
+    served_end(&server);
 }
 
 int main(void)
@@ -422,5 +474,7 @@ int main(void)
     RUN(the_default_queue_of_the_device_does_as_well);
     RUN(pages_that_are_not_locked_yet_go_through_staging_memory);
     RUN(no_failure_of_the_device_makes_a_wrong_byte);
+    RUN(more_than_a_server_lends_at_once_is_loaded_piece_by_piece);
+    RUN(a_server_lends_its_memory_and_may_go_away);
     return test_end();
 }
