@@ -1,12 +1,19 @@
 /* cuda.c - the CUDA device's host half: memory, streams, events and the table of operations;
- * batches are in cuda_batch.c, the buffers they share in cuda_stage.c. Built into libtessera-cuda.so with the kernels of cuda_kv.cu and
- * cuda_select.cu; the core loads it with dlopen and finds tsr_device_cuda. Nothing here waits for
- * the device except where the name says so. */
+ * batches are in cuda_batch.c, the buffers they share in cuda_stage.c. Built into
+ * libtessera-cuda.so with the kernels of cuda_kv.cu and cuda_select.cu; the core loads it with
+ * dlopen and finds tsr_device_cuda. Nothing here waits for the device except where the name says
+ * so. */
 #include "device/cuda_host.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+/* The runtime's own waits hold a core for as long as they last, and a load of 32K tokens lasts 80
+ * ms. What is over soon is looked at all the time, the rest every now and then. */
+#define SPIN_NS 100000
+#define PAUSE_NS 50000
 
 /* ---- errors ---- */
 
@@ -49,6 +56,27 @@ void tsri_cuda_restore(enum cudaStreamCaptureMode mode)
         (call); \
         tsri_cuda_restore(relaxed_mode); \
     } while (0)
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Until the event, or without one the stream, has passed. */
+static cudaError_t await(cudaStream_t stream, cudaEvent_t event)
+{
+    int64_t spin_until = now_ns() + SPIN_NS;
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    cudaError_t e;
+    for (;;) {
+        RELAXED(e = event ? cudaEventQuery(event) : cudaStreamQuery(stream));
+        if (e != cudaErrorNotReady) return e;
+        cudaGetLastError(); /* not ready is remembered like an error */
+        if (now_ns() > spin_until) nanosleep(&pause, NULL);
+    }
+}
 
 /* ---- open ---- */
 
@@ -195,9 +223,7 @@ static int cuda_stream_sync(struct tsr_device *d, struct tsr_device_stream *s)
 {
     int err = tsri_cuda_enter(d);
     if (err) return err;
-    cudaError_t e;
-    RELAXED(e = cudaStreamSynchronize(tsri_cuda_native(s)));
-    TSRI_CUDA_TRY(d, e, "the stream failed");
+    TSRI_CUDA_TRY(d, await(tsri_cuda_native(s), NULL), "the stream failed");
     return 0;
 }
 
@@ -245,9 +271,7 @@ static int cuda_event_sync(struct tsr_device *d, struct tsr_device_event *e)
 {
     int err = tsri_cuda_enter(d);
     if (err) return err;
-    cudaError_t waited;
-    RELAXED(waited = cudaEventSynchronize(e->native));
-    TSRI_CUDA_TRY(d, waited, "an event failed");
+    TSRI_CUDA_TRY(d, await(NULL, e->native), "an event failed");
     return 0;
 }
 
