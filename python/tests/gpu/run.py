@@ -25,6 +25,17 @@ def names() -> list[str]:
     return re.findall(r"^@case\ndef (\w+)", (HERE / "cases.py").read_text(), re.M)
 
 
+def why_not() -> str | None:
+    """What this machine lacks for any case."""
+    if os.environ.get("TESSERA_TEST_DEVICE") == "cpu":
+        return None
+    try:
+        import torch
+    except ImportError:
+        return "no torch"
+    return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
 def run(name: str) -> tuple[str, int, float, str]:
     start = time.monotonic()
     process = subprocess.Popen(
@@ -50,6 +61,11 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     chosen = [n for n in names() if not args.names or any(part in n for part in args.names)]
+    lacking = why_not()
+    if lacking:
+        for name in chosen:
+            print(f"skip  {name}: {lacking}")
+        return 0
     failed = skipped = 0
     with ThreadPoolExecutor(args.jobs) as pool:
         for name, code, seconds, text in pool.map(run, chosen):
