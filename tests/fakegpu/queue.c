@@ -17,7 +17,7 @@ struct fake_queue {
     pthread_t thread;
     pthread_cond_t work;
     struct fake_op *first, **last;
-    uint64_t n_queued, dice;
+    uint64_t dice;
     bool closing, low;
 };
 
@@ -80,7 +80,6 @@ static void run_first(struct fake_queue *q)
     if (op->sets) op->sets->passed = true;
     q->first = op->next;
     if (!q->first) q->last = &q->first;
-    q->n_queued--;
     op_free(op);
     pthread_cond_broadcast(&fake.passed);
 }
@@ -144,7 +143,6 @@ void fake_push(struct fake_queue *q, struct fake_op *op)
     if (q->closing) fake_die("%s: the stream is closed", op->what);
     *q->last = op;
     q->last = &op->next;
-    q->n_queued++;
     pthread_cond_signal(&q->work);
 }
 
@@ -192,7 +190,8 @@ uint64_t fake_control_queued(void)
     uint64_t n = 0;
     pthread_mutex_lock(&fake.lock);
     for (const struct fake_queue *q = fake.queues; q; q = q->next)
-        n += q->n_queued;
+        for (const struct fake_op *op = q->first; op; op = op->next)
+            n += op->run != NULL;
     pthread_mutex_unlock(&fake.lock);
     return n;
 }

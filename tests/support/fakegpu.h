@@ -43,7 +43,7 @@ struct fakegpu_control {
     /* Failures, limits, delays, holds and counts as at the start. */
     void (*reset)(void);
     uint64_t (*calls)(const char *op);
-    uint64_t (*queued)(void);           /* operations that have not run yet, of all streams */
+    uint64_t (*queued)(void);           /* operations on memory that have not run yet */
     uint64_t (*registered_bytes)(void); /* by host_register, now */
     /* The engine's side. Where the host sees device memory, as if it were the device: */
     void *(*view)(const void *device);
