@@ -9,6 +9,7 @@
 #include "support/kv_tier.h"
 #include "support/tmpdir.h"
 
+#include <tessera/deliver.h>
 #include <tessera/server.h>
 
 #include <signal.h>
@@ -26,6 +27,7 @@ enum {
     ON_DISK = 100000,
     SAMPLES = 4000,
     MOVED_TOKENS = 4096, /* 512 MB */
+    SAVED_TOKENS = 2048, /* at once */
     CLIENTS = 64
 };
 
@@ -170,6 +172,7 @@ static pid_t start_server(void)
 struct work {
     struct tsr_cache *cache;
     struct tsr_space *space, *tiny;
+    struct tsr_delivery *delivery;
     struct tsr_client *client;
     uint32_t *tokens;
     struct tsr_range segments[CHUNKS];
@@ -323,6 +326,51 @@ static void store_all(void *arg)
     }
 }
 
+/* As a connector saves: a prefix in pieces out of an engine's pages, each one put. */
+static void save_all(void *arg)
+{
+    struct work *w = arg;
+    int64_t slots[SAVED_TOKENS];
+    w->tokens[0] = 0x20000000u + ++w->text;
+    for (uint32_t from = 0; from < MOVED_TOKENS; from += SAVED_TOKENS) {
+        struct tsr_store_desc s = {.size = sizeof s,
+                                   .space = w->space,
+                                   .kind = TSR_KIND_PREFIX,
+                                   .tokens = w->tokens,
+                                   .n_tokens = from + SAVED_TOKENS,
+                                   .from = from};
+        struct tsr_put *put;
+        for (uint32_t i = 0; i < SAVED_TOKENS; i++)
+            slots[i] = (from + i) ^ 0x70; /* pages out of order */
+        BENCH_CHECK(tsr_put_open(&put, w->client, &s) == 0);
+        BENCH_CHECK(tsr_delivery_collect(w->delivery, put, slots, SAVED_TOKENS) == 0);
+        BENCH_CHECK(tsr_put_commit(put) == SAVED_TOKENS);
+    }
+}
+
+/* The engine's pages are w->user: [layer][plane][slot]. */
+static void open_delivery(struct work *w)
+{
+    size_t row = 8 * 128 * 2, plane = MOVED_TOKENS * row;
+    struct tsr_kv_layout layout = {.size = sizeof layout,
+                                   .n_layers = 32,
+                                   .n_planes = 2,
+                                   .block_tokens = 16,
+                                   .n_slots = MOVED_TOKENS};
+    for (uint32_t p = 0; p < 2; p++)
+        layout.planes[p] = (struct tsr_kv_plane){.base = w->user.data + p * plane,
+                                                 .layer_stride = 2 * plane,
+                                                 .block_stride = 16 * row,
+                                                 .token_stride = row,
+                                                 .head_stride = 256,
+                                                 .element_stride = 2,
+                                                 .dtype = TSR_DTYPE_BF16,
+                                                 .n_heads = 8,
+                                                 .dim = 128};
+    struct tsr_delivery_desc desc = {.size = sizeof desc, .space = w->space, .layout = &layout};
+    BENCH_CHECK(tsr_delivery_open(&w->delivery, w->client, &desc) == 0);
+}
+
 static void load_all(void *arg)
 {
     struct work *w = arg;
@@ -379,6 +427,11 @@ static void measure_moves(struct work *w)
     c.baseline = copy_user;
     c.target = 0.45;
     bench_run(&c);
+    open_delivery(w);
+    c.name = "save 512 MB";
+    c.run = save_all;
+    bench_run(&c);
+    tsr_delivery_close(w->delivery);
     tsr_shared_close(&w->shared);
     tsri_region_fini(&w->user);
     tsri_region_fini(&w->other);

@@ -54,6 +54,22 @@ TEST(only_prompts_are_saved_unless_asked)
     ck_close(&k);
 }
 
+TEST(what_a_request_leaves_is_saved_with_the_next_step_although_it_has_no_tokens)
+{
+    struct ck k;
+    struct ck_answer answer;
+    ck_open(&k, &(struct ck_options){0});
+    begin(&k, 1, 64);
+    ck_write_all(&k, tokens, 0, 64, blocks);
+    CHECK_INT(ck_finish(&k, 1, 64, 64), 1);
+    ck_step(&k, NULL, &answer);
+    CHECK_INT(tsr_worker_drain(k.workers[0], 10000), 0);
+    CHECK_INT(ck_find(&k, tokens, 70), 64); /* before any report */
+    if (!answer.n_sent) ck_step(&k, NULL, &answer);
+    CHECK_INT(answer.n_sent, 1);
+    ck_close(&k);
+}
+
 TEST(two_requests_with_the_same_beginning_save_it_once)
 {
     struct ck k;
@@ -204,6 +220,7 @@ int main(void)
         blocks[i] = i;
     RUN(chunks_are_saved_once_their_kv_is_written);
     RUN(only_prompts_are_saved_unless_asked);
+    RUN(what_a_request_leaves_is_saved_with_the_next_step_although_it_has_no_tokens);
     RUN(two_requests_with_the_same_beginning_save_it_once);
     RUN(only_the_rank_that_lacks_it_saves);
     RUN(what_has_left_a_window_is_not_saved);
