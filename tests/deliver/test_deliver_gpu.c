@@ -1,17 +1,39 @@
 /* test_deliver_gpu.c - deliveries on a device that queues, of which any call may fail: what arrives
  * is right or is told to be missing, nothing is queued any more when a call says that it is over,
- * and nothing stays pinned. */
+ * and nothing stays pinned. Over a cache of one's own and over a server's. */
 #include "support/deliver_kit.h"
+#include "support/served_kit.h"
+
+static bool served;
+static struct server_kit server;
 
 static void open_all(struct rig *r)
 {
-    rig_open(r, "0", false);
+    const char *const options[] = {"device", "fakegpu", NULL};
+    if (!served) {
+        rig_open(r, "0", false);
+        return;
+    }
+    *r = (struct rig){0};
+    server_open(&server, NULL);
+    served_kit_open(&r->kit, server.path, options);
+    rig_wait_locked(r);
+    rig_open_engines(r, TSR_MEMORY_DEVICE);
+    r->tokens = kit_tokens(1, SEGMENT);
+    CHECK_INT(kit_store_segment(&r->kit, r->tokens, SEGMENT), SEGMENT);
 }
 
 static void close_all(struct rig *r)
 {
     gpu->reset();
-    rig_close(r);
+    if (!served) {
+        rig_close(r);
+        return;
+    }
+    rig_close_engines(r);
+    kit_close(&r->kit);
+    free(r->tokens);
+    CHECK(server_end(&server));
 }
 
 /* Starts, waits for all layers and finishes; 0, or the first error. */
@@ -206,6 +228,10 @@ int main(void)
     gpu = fakegpu_load();
     device_name = "fakegpu";
     if (tsri_device_open(&device, device_name, NULL) != 0) return 1;
+    printf("a cache of one's own:\n");
+    run_all();
+    served = true;
+    printf("a server's:\n");
     run_all();
     tsri_device_close(device);
     return test_end();
