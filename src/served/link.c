@@ -108,10 +108,9 @@ static void wait_change(struct tsri_link *l, uint64_t until_ns)
 void tsri_mapping_release(struct tsri_mapping *m)
 {
     if (!m || atomic_fetch_sub(&m->refs, 1) != 1) return;
-    tsri_locking_close(m->staging_locking);
     tsri_shared_pool_release(m->pool);
+    tsri_shared_pool_release(m->staging);
     tsri_region_fini(&m->control);
-    tsri_region_fini(&m->staging);
     tsri_free(m);
 }
 
@@ -122,8 +121,9 @@ bool tsri_mapping_holds(const struct tsri_mapping *m)
     return atomic_load_explicit(&words[m->welcome.slot], memory_order_relaxed) == m->welcome.word;
 }
 
-static int mapping_open(struct tsri_mapping **out, struct tsri_shared_pools *pools,
-                        const struct tsri_wire_welcome *w, const int fds[2])
+/* Takes the staging area over, if there is one. */
+static int mapping_open(struct tsri_mapping **out, struct tsri_link *l,
+                        const struct tsri_wire_welcome *w)
 {
     struct tsri_mapping *m = tsri_alloc(1, sizeof *m);
     if (!m) return TSR_ENOMEM;
@@ -133,8 +133,9 @@ static int mapping_open(struct tsri_mapping **out, struct tsri_shared_pools *poo
     if (w->page_bytes == 0 || w->pool_bytes / w->page_bytes > UINT32_MAX ||
         ((uint64_t)w->slot + 1) * sizeof(uint64_t) > w->control_bytes)
         e = tsri_fail(TSR_EINVAL, "the server sent an invalid welcome");
-    if (e == 0) e = tsri_shared_pool_take(&m->pool, pools, w, fds[0]);
-    if (e == 0) e = tsri_region_init_reader(&m->control, fds[1], (size_t)w->control_bytes);
+    if (e == 0) e = tsri_shared_pool_take(&m->pool, l->pools, w, l->fds[0]);
+    if (e == 0) e = tsri_region_init_reader(&m->control, l->fds[1], (size_t)w->control_bytes);
+    if (e == 0 && l->staging.data) e = tsri_shared_pool_give(&m->staging, l->pools, &l->staging);
     if (e) {
         tsri_mapping_release(m);
         return e;
@@ -220,7 +221,7 @@ static void take_welcome(struct tsri_link *l, const struct tsri_wire_head *head,
     if (e == 0 && r.status < 0)
         e = tsri_fail(r.status, "%.*s", (int)tsri_min_u32(r.text_bytes, 200), r.text);
     if (e == 0 && l->n_fds != 2) e = tsri_fail(TSR_EINVAL, "the server shares no memory");
-    if (e == 0) e = mapping_open(&l->mapping, l->pools, &r.welcome, l->fds);
+    if (e == 0) e = mapping_open(&l->mapping, l, &r.welcome);
     for (uint32_t i = 0; i < l->n_fds; i++)
         close(l->fds[i]);
     l->n_fds = 0;
@@ -230,8 +231,6 @@ static void take_welcome(struct tsri_link *l, const struct tsri_wire_head *head,
         give_up(l, tsr_errmsg());
         return;
     }
-    l->mapping->staging = l->staging;
-    l->staging = (struct tsri_region){.fd = -1};
     l->state = OPEN;
     l->session++;
     l->n_late = 0;

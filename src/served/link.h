@@ -17,8 +17,7 @@
 struct tsri_mapping {
     struct tsri_shared_pool *pool;
     struct tsri_region control;
-    struct tsri_region staging;           /* no data: nothing is stored */
-    struct tsri_locking *staging_locking; /* for a device that writes there; NULL: none does */
+    struct tsri_shared_pool *staging; /* NULL: nothing is stored */
     struct tsri_wire_welcome welcome;
     _Atomic uint32_t refs;
 };

@@ -8,8 +8,7 @@
 #include "served/served.h"
 
 #define PARTS TSRI_STAGE_PARTS
-#define UNIT_BYTES ((size_t)2 << 20)      /* of page-locking */
-#define LOCKING_NS ((uint64_t)5000000000) /* that it may take, once */
+#define LOCKING_NS ((uint64_t)5000000000) /* that page-locking may take, once */
 
 struct served_put {
     struct tsri_put_base base; /* first */
@@ -63,7 +62,7 @@ static struct tsri_wire_view staged_view(const struct tsri_shape *s, uint32_t n_
 /* Under staging_lock. */
 static int stage_init(struct tsri_staged_put *s)
 {
-    size_t part = s->mapping->staging.bytes / PARTS;
+    size_t part = s->mapping->staging->region.bytes / PARTS;
     s->layer_bytes = layer_bytes(s->shape, s->n_tokens);
     s->part_layers = (uint32_t)tsri_min_u32((uint32_t)(part / s->layer_bytes), s->shape->n_layers);
     if (s->part_layers == 0)
@@ -75,13 +74,14 @@ static int stage_init(struct tsri_staged_put *s)
 
 static size_t part_at(const struct tsri_staged_put *s, uint32_t part)
 {
-    return part * (s->mapping->staging.bytes / PARTS);
+    return part * (s->mapping->staging->region.bytes / PARTS);
 }
 
 uint8_t *tsri_staged_layer(const struct tsri_staged_put *s, uint32_t i)
 {
     uint32_t part = i / s->part_layers % PARTS;
-    return s->mapping->staging.data + part_at(s, part) + i % s->part_layers * s->layer_bytes;
+    return s->mapping->staging->region.data + part_at(s, part) +
+           i % s->part_layers * s->layer_bytes;
 }
 
 static int end_answer(struct tsri_staged_put *s, uint32_t part)
@@ -189,7 +189,7 @@ static int store_small(const struct storing *x, uint32_t n_tokens)
     uint64_t until_ns = tsri_now_ns() + x->seat->served->patience_ns;
     int n = tsri_link_may_stage(x->seat->link, x->session);
     if (n) return n;
-    pack(s, &x->view, 0, s->n_layers, n_tokens, x->mapping->staging.data);
+    pack(s, &x->view, 0, s->n_layers, n_tokens, x->mapping->staging->region.data);
     tsri_request_clear(&q, TSRI_WIRE_STORE)->store = *x->store;
     q.space = x->space.number;
     q.view = staged_view(s, n_tokens, 0, s->n_layers * layer_bytes(s, n_tokens));
@@ -222,14 +222,14 @@ static int store_some(const struct storing *x)
 {
     uint32_t n_tokens = x->store->n_tokens - x->store->from;
     size_t bytes = x->space.shape.n_layers * layer_bytes(&x->space.shape, n_tokens);
-    size_t part = x->mapping->staging.bytes / PARTS;
+    size_t part = x->mapping->staging->region.bytes / PARTS;
     return bytes <= part ? store_small(x, n_tokens) : store_pieces(x, n_tokens);
 }
 
 /* A long prefix, so many blocks at a time that a layer of them fits. */
 static int store_blocks(const struct storing *x)
 {
-    size_t part = x->mapping->staging.bytes / PARTS;
+    size_t part = x->mapping->staging->region.bytes / PARTS;
     size_t token = x->space.shape.row_bytes[0] + x->space.shape.row_bytes[1];
     uint32_t block = x->store->space->block_tokens;
     size_t blocks = part / token / block;
@@ -298,7 +298,7 @@ int tsri_served_store(struct tsr_client *client, const struct tsr_store_desc *st
         end(&x);
         return e;
     }
-    size_t part = x.mapping->staging.bytes / PARTS;
+    size_t part = x.mapping->staging->region.bytes / PARTS;
     bool long_prefix =
         store->kind == TSR_KIND_PREFIX && layer_bytes(&x.space.shape, n_tokens) > part;
     uint64_t start = tsri_now_ns();
@@ -383,13 +383,7 @@ int tsri_served_put_layer(struct tsr_put *handle, uint32_t layer, const struct t
 static int lock_staging(struct tsri_mapping *m, struct tsri_device *device)
 {
     if (!(tsri_device_caps(device) & TSR_DEVICE_NEEDS_LOCK)) return 0;
-    int e = m->staging_locking ? 0
-                               : tsri_locking_open(&m->staging_locking, device, m->staging.data,
-                                                   m->staging.bytes, UNIT_BYTES);
-    if (e) return e;
-    if (tsri_locking_wait(m->staging_locking, m->staging.bytes, tsri_now_ns() + LOCKING_NS))
-        return 0;
-    return tsri_fail(TSR_EUNSUP, "the staging area cannot be page-locked");
+    return tsri_shared_pool_lock(m->staging, tsri_now_ns() + LOCKING_NS);
 }
 
 int tsri_staged_open(struct tsri_staged_put *s, struct tsr_put *handle, struct tsri_device *device)

@@ -13,10 +13,12 @@ struct tsri_shared_pools {
     struct tsri_work *work;
     pid_t owner;
     pthread_mutex_t lock;
+    pthread_cond_t changed;
     /* under lock: */
     struct tsri_device *device; /* NULL: nothing is to be locked, or no longer */
     struct tsri_shared_pool *pools;
-    uint32_t refs; /* of its owner and of each pool */
+    uint32_t refs;     /* of its owner and of each pool */
+    uint32_t n_ending; /* pools that `work` is to unlock */
 };
 
 /* ---- the set ---- */
@@ -33,6 +35,7 @@ int tsri_shared_pools_open(struct tsri_shared_pools **out, struct tsri_device *d
     set->owner = getpid();
     set->refs = 1;
     pthread_mutex_init(&set->lock, NULL);
+    tsri_cond_init(&set->changed);
     *out = set;
     return 0;
 }
@@ -43,6 +46,7 @@ static void leave(struct tsri_shared_pools *set)
     bool last = --set->refs == 0;
     pthread_mutex_unlock(&set->lock);
     if (!last) return;
+    pthread_cond_destroy(&set->changed);
     pthread_mutex_destroy(&set->lock);
     tsri_free(set);
 }
@@ -56,6 +60,8 @@ void tsri_shared_pools_close(struct tsri_shared_pools *set)
         tsri_locking_close(p->locking);
         p->locking = NULL;
     }
+    while (set->n_ending)
+        pthread_cond_wait(&set->changed, &set->lock);
     pthread_mutex_unlock(&set->lock);
     leave(set);
 }
@@ -71,16 +77,29 @@ static void pool_free(struct tsri_shared_pool *p)
     if (set) leave(set);
 }
 
+/* Of a pool that is locked and no longer in the set. */
+static void end(struct tsri_shared_pool *p)
+{
+    struct tsri_shared_pools *set = p->set;
+    tsri_locking_close(p->locking);
+    p->locking = NULL;
+    pthread_mutex_lock(&set->lock);
+    set->n_ending--;
+    pthread_cond_broadcast(&set->changed);
+    pthread_mutex_unlock(&set->lock);
+    pool_free(p);
+}
+
 static void run_end(struct tsri_job *job)
 {
-    pool_free((struct tsri_shared_pool *)((uint8_t *)job - offsetof(struct tsri_shared_pool, end)));
+    end((struct tsri_shared_pool *)((uint8_t *)job - offsetof(struct tsri_shared_pool, job)));
 }
 
 static struct tsri_shared_pool *find(struct tsri_shared_pools *set,
                                      const struct tsri_shared_pool *like, uint64_t bytes)
 {
     for (struct tsri_shared_pool *p = set->pools; p; p = p->next)
-        if (p->boot_id == like->boot_id && p->device_id == like->device_id &&
+        if (!p->is_own && p->boot_id == like->boot_id && p->device_id == like->device_id &&
             p->inode == like->inode && p->region.bytes == bytes)
             return p;
     return NULL;
@@ -111,6 +130,14 @@ static void begin_locking(struct tsri_shared_pool *p, struct tsri_device *device
                  tsri_device_name(device), tsr_errmsg());
 }
 
+/* Under lock. */
+static void add(struct tsri_shared_pools *set, struct tsri_shared_pool *p)
+{
+    p->next = set->pools;
+    set->pools = p;
+    set->refs++;
+}
+
 int tsri_shared_pool_take(struct tsri_shared_pool **out, struct tsri_shared_pools *set,
                           const struct tsri_wire_welcome *w, int fd)
 {
@@ -130,14 +157,44 @@ int tsri_shared_pool_take(struct tsri_shared_pool **out, struct tsri_shared_pool
         e = map(&p, &like, fd, (size_t)w->pool_bytes);
         if (e == 0) {
             begin_locking(p, set->device, w->page_bytes);
-            p->next = set->pools;
-            set->pools = p;
-            set->refs++;
+            add(set, p);
         }
     }
     pthread_mutex_unlock(&set->lock);
     if (e == 0) *out = p;
     return e;
+}
+
+int tsri_shared_pool_give(struct tsri_shared_pool **out, struct tsri_shared_pools *set,
+                          struct tsri_region *region)
+{
+    struct tsri_shared_pool *p = tsri_alloc(1, sizeof *p);
+    *out = p;
+    if (!p) return TSR_ENOMEM;
+    *p = (struct tsri_shared_pool){.region = *region, .set = set, .is_own = true, .refs = 1};
+    *region = (struct tsri_region){.fd = -1};
+    if (!set) return 0;
+    pthread_mutex_lock(&set->lock);
+    add(set, p);
+    pthread_mutex_unlock(&set->lock);
+    return 0;
+}
+
+int tsri_shared_pool_lock(struct tsri_shared_pool *p, uint64_t until_ns)
+{
+    struct tsri_shared_pools *set = p->set;
+    size_t bytes = p->region.bytes;
+    int e = 0;
+    if (set) {
+        pthread_mutex_lock(&set->lock);
+        if (!p->locking && set->device)
+            e = tsri_locking_open(&p->locking, set->device, p->region.data, bytes,
+                                  tsri_pow2_up(bytes));
+        pthread_mutex_unlock(&set->lock);
+    }
+    if (e) return e;
+    if (p->locking && tsri_locking_wait(p->locking, bytes, until_ns)) return 0;
+    return tsri_fail(TSR_EUNSUP, "%zu MiB of shared memory are not page-locked", bytes >> 20);
 }
 
 void tsri_shared_pool_release(struct tsri_shared_pool *p)
@@ -156,8 +213,13 @@ void tsri_shared_pool_release(struct tsri_shared_pool *p)
             *at = p->next;
             break;
         }
+    bool locked = last && p->locking;
+    set->n_ending += locked;
     pthread_mutex_unlock(&set->lock);
     if (!last) return;
-    p->end = (struct tsri_job){.run = run_end};
-    if (!p->locking || tsri_work_push(set->work, &p->end) != 0) pool_free(p);
+    p->job = (struct tsri_job){.run = run_end};
+    if (!locked)
+        pool_free(p);
+    else if (tsri_work_push(set->work, &p->job) != 0)
+        end(p);
 }

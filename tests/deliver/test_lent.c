@@ -9,9 +9,9 @@ static struct mem_tier_store store;
 static struct fake_tier_plan plan;
 
 /* A rig whose cache the server has, with a segment in it. */
-static void open_all(struct rig *r)
+static void open_with(struct rig *r, const char *staging)
 {
-    const char *const options[] = {"device", device_name, NULL};
+    const char *const options[] = {"device", device_name, "server_staging", staging, NULL};
     mem_tier_store_init(&store, 0);
     fake_tier_plan_init(&plan, &mem_tier, &store);
     server_open_tiers(&server, NULL, &plan, 1);
@@ -21,6 +21,11 @@ static void open_all(struct rig *r)
     rig_open_engines(r, TSR_MEMORY_DEVICE);
     r->tokens = kit_tokens(1, SEGMENT);
     CHECK_INT(kit_store_segment(&r->kit, r->tokens, SEGMENT), SEGMENT);
+}
+
+static void open_all(struct rig *r)
+{
+    open_with(r, "1M");
 }
 
 static void close_client(struct rig *r)
@@ -189,9 +194,55 @@ TEST(the_memory_of_a_server_is_locked_once)
     CHECK_INT(gpu->registered_bytes(), 0);
 }
 
+/* The engine's KV of the segment, as another one's. */
+static void collect(struct rig *r, uint64_t seed)
+{
+    uint32_t *other = kit_tokens(seed, SEGMENT);
+    struct tsr_store_desc s = {.size = sizeof s,
+                               .space = r->kit.space,
+                               .kind = TSR_KIND_SEGMENT,
+                               .tokens = other,
+                               .n_tokens = SEGMENT};
+    struct tsr_put *put;
+    CHECK_INT(tsr_put_open(&put, r->kit.client, &s), 0);
+    CHECK_INT(tsr_delivery_collect(r->delivery, put, r->slots, SEGMENT), 0);
+    CHECK_INT(tsr_put_commit(put), SEGMENT);
+    free(other);
+}
+
+/* Then the device is closed, and what was page-locked for it must not be. */
+TEST(a_handle_of_the_servers_memory_may_outlive_the_cache)
+{
+    struct rig r;
+    struct tsr_shared shared = {.size = sizeof shared};
+    open_all(&r);
+    collect(&r, 2);
+    CHECK_INT(tsr_shared_open(r.kit.client, &shared), 0);
+    close_all(&r);
+    CHECK_INT(gpu->registered_bytes(), 0);
+    CHECK_INT(((const uint8_t *)shared.data)[shared.bytes - 1], 0); /* still mapped */
+    tsr_shared_close(&shared);
+}
+
+/* Rows lie anywhere in it, and a copy must not go from one piece into the next. */
+TEST(a_large_staging_area_is_locked_in_one_piece)
+{
+    struct rig r;
+    open_with(&r, "130M");
+    uint64_t n = gpu->calls("host_register"), bytes = gpu->registered_bytes();
+    collect(&r, 2);
+    CHECK_INT(gpu->calls("host_register"), n + 1);
+    CHECK_INT(gpu->registered_bytes(), bytes + (130u << 20));
+    close_all(&r);
+}
+
 static void run_all(void)
 {
-    if (strcmp(device_name, "fakegpu") == 0) RUN(the_memory_of_a_server_is_locked_once);
+    if (strcmp(device_name, "fakegpu") == 0) {
+        RUN(the_memory_of_a_server_is_locked_once);
+        RUN(a_handle_of_the_servers_memory_may_outlive_the_cache);
+        RUN(a_large_staging_area_is_locked_in_one_piece);
+    }
     RUN(what_the_server_has_arrives_turned_to_its_place);
     RUN(part_of_a_match_arrives_and_the_rest_is_left_alone);
     RUN(what_only_a_tier_of_the_server_has_is_fetched);

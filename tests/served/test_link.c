@@ -271,9 +271,9 @@ TEST(every_session_has_a_staging_area_of_its_own)
     CHECK_INT(tsri_link_open(&l, &desc), 0);
     uint64_t first = meet(l, &p);
     struct tsri_mapping *before = tsri_link_mapping(l, first);
-    CHECK(before && before->staging.bytes >= 1 << 20);
+    CHECK(before && before->staging->region.bytes >= 1 << 20);
     CHECK_INT(tsri_link_may_stage(l, first), 0);
-    before->staging.data[0] = 7;
+    before->staging->region.data[0] = 7;
     close(p.fd);
     p.fd = -1;
     struct tsri_answer *lost = ping(l, first);
@@ -284,9 +284,9 @@ TEST(every_session_has_a_staging_area_of_its_own)
     CHECK_INT(tsri_link_may_stage(l, first), TSR_EAGAIN);
     CHECK_INT(tsri_link_may_stage(l, second), 0);
     struct tsri_mapping *after = tsri_link_mapping(l, second);
-    CHECK(after && after->staging.bytes >= 1 << 20);
-    after->staging.data[0] = 9;
-    CHECK_INT(before->staging.data[0], 7);
+    CHECK(after && after->staging->region.bytes >= 1 << 20);
+    after->staging->region.data[0] = 9;
+    CHECK_INT(before->staging->region.data[0], 7);
     /* Nor is it written to while an answer is late. */
     struct tsri_answer *late = ping(l, second);
     CHECK_INT(tsri_link_wait(late, in_ms(10)), TSR_ETIME);

@@ -110,6 +110,70 @@ TEST(releasing_does_not_wait_for_the_device)
     CHECK_INT(locks.n_unlocked, locks.n);
 }
 
+static void *allow_soon(void *unused)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+    lock_kit_allow(LOCK_CALLS);
+    return unused;
+}
+
+/* The device is closed next. */
+TEST(closing_the_set_waits_until_what_was_released_is_unlocked)
+{
+    struct rig x;
+    pthread_t thread;
+    rig_open(&x, "cpu");
+    lock_kit_reset(0, LOCK_CALLS);
+    lock_kit_wrap(x.device);
+    rig_open_set(&x);
+    tsri_shared_pool_release(take(&x));
+    CHECK_INT(pthread_create(&thread, NULL, allow_soon, NULL), 0);
+    tsri_shared_pools_close(x.set);
+    CHECK_INT(locks.n_unlocked, 1);
+    pthread_join(thread, NULL);
+    x.set = NULL;
+    rig_close(&x);
+}
+
+/* ---- memory of our own ---- */
+
+static struct tsri_shared_pool *give(struct tsri_shared_pools *set)
+{
+    struct tsri_region own;
+    struct tsri_shared_pool *p = NULL;
+    CHECK_INT(tsri_region_init_shared(&own, "tessera-test", BYTES), 0);
+    CHECK_INT(tsri_shared_pool_give(&p, set, &own), 0);
+    CHECK(!own.data);
+    p->region.data[12345] = 7;
+    return p;
+}
+
+TEST(memory_of_our_own_is_locked_when_it_is_needed)
+{
+    struct rig x;
+    gpu->reset();
+    rig_open(&x, "fakegpu");
+    rig_open_set(&x);
+    struct tsri_shared_pool *a = give(x.set), *b = give(x.set);
+    CHECK(a != b);
+    CHECK_INT(gpu->registered_bytes(), 0);
+    CHECK_INT(tsri_shared_pool_lock(a, tsri_now_ns() + LOCK_SOON_NS), 0);
+    CHECK_INT(tsri_shared_pool_lock(a, tsri_now_ns() + LOCK_SOON_NS), 0);
+    CHECK_INT(gpu->registered_bytes(), BYTES);
+    CHECK_INT(gpu->calls("host_register"), 1);
+    gpu->register_max(BYTES);
+    CHECK_INT(tsri_shared_pool_lock(b, tsri_now_ns() + LOCK_SOON_NS), TSR_EUNSUP);
+    tsri_shared_pool_release(b);
+    rig_close(&x);
+    CHECK_INT(gpu->registered_bytes(), 0);
+    CHECK_INT(a->region.data[12345], 7); /* outlives the set, too */
+    tsri_shared_pool_release(a);
+    b = give(NULL);
+    CHECK_INT(tsri_shared_pool_lock(b, tsri_now_ns() + LOCK_SOON_NS), TSR_EUNSUP);
+    tsri_shared_pool_release(b);
+    gpu->reset();
+}
+
 TEST(a_mapping_outlives_the_set_without_its_locks)
 {
     struct rig x;
@@ -169,6 +233,8 @@ int main(void)
     RUN(sessions_share_one_mapping_that_is_locked_once);
     RUN(a_server_that_was_started_again_has_other_memory);
     RUN(releasing_does_not_wait_for_the_device);
+    RUN(closing_the_set_waits_until_what_was_released_is_unlocked);
+    RUN(memory_of_our_own_is_locked_when_it_is_needed);
     RUN(a_mapping_outlives_the_set_without_its_locks);
     RUN(memory_that_cannot_be_locked_can_be_read);
     RUN(nothing_is_locked_without_a_device_that_needs_it);
