@@ -9,6 +9,7 @@ other version nothing is wrapped, and position-independent reuse is off (blend.p
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from typing import Any
@@ -18,20 +19,26 @@ _model: weakref.ref[Any] | None = None
 
 
 def register() -> None:
+    """vLLM does not start if a plug-in fails. Every process calls this, also of engines that have
+    no connector, so what fails is said by the connector (idle.py, blend.py) and not here."""
+    with contextlib.suppress(Exception):
+        _register_name()
+    with contextlib.suppress(Exception):
+        if supported():
+            _hold_models()
+
+
+def _register_name() -> None:
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-    try:
+    with contextlib.suppress(ValueError):  # vLLM calls plug-ins more than once in a process
         KVConnectorFactory.register_connector(
             "TesseraConnector", "tessera.vllm", "TesseraConnector"
         )
-    except ValueError:
-        pass  # vLLM calls plug-ins more than once in a process
-    if supported():
-        _hold_models()
 
 
 def supported() -> bool:
-    """Whether this version of vLLM is supported."""
+    """Whether blending works with this version of vLLM."""
     import vllm
 
     return str(vllm.__version__).startswith(VERSIONS)

@@ -16,8 +16,8 @@ from .._connector import SchedulerHalf
 from ..blend_job import BlendJob, blend_settings
 from ..cache import _extras
 from ..identity import files_digest
+from . import compat, plugin
 from .base import ConnectorBase, guarded, logger
-from .events import KvEvents
 from .marks import Blending
 from .messages import TesseraMetadata, TesseraWorkerMetadata
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
+
+    from .events import KvEvents
 
 _NEVER = 1 << 62
 
@@ -68,11 +70,13 @@ class SchedulerSide(ConnectorBase):
         self._unblended: list[BlendJob] = []  # that vLLM counts on since this side has given up
         self._events: KvEvents | None = None
         self._loads: dict[int, tuple[int, ...] | None] = {}
+        self._block_tables = compat.BlockTables()
         super().__init__(vllm_config, role, kv_cache_config)
 
     def _open_scheduler(self) -> None:
         assert self._cache is not None
         self._windowed = [group.window_tokens > 0 for group in self._shape.groups]
+        self._in_flight = compat.InFlight(self._vllm_config)
         self._save_decode = bool(self._own.get("save_decode"))
         self._half = self._scheduler = SchedulerHalf(self._cache.handle, self._shape)
         policy = self._vllm_config.kv_transfer_config.kv_load_failure_policy
@@ -100,9 +104,17 @@ class SchedulerSide(ConnectorBase):
         elif len(self._shape.groups) > 1:
             logger.warning("tessera: no KV events: several KV groups")
         else:
-            block = self._shape.groups[0].block_tokens
-            hashed = getattr(self._kv_cache_config, "hash_block_size", None) or block
-            self._events = KvEvents(self._scheduler, block, hashed)
+            self._give_events()
+
+    def _give_events(self) -> None:
+        try:
+            from .events import KvEvents
+        except ImportError as error:
+            logger.warning("tessera: no KV events: vLLM %s: %s", compat.VERSION, error)
+            return
+        block = self._shape.groups[0].block_tokens
+        hashed = getattr(self._kv_cache_config, "hash_block_size", None) or block
+        self._events = KvEvents(self._scheduler, block, hashed)
 
     def _open_blending(self) -> None:
         """What is wrong with it costs blending, not the cache."""
@@ -111,6 +123,9 @@ class SchedulerSide(ConnectorBase):
             settings = blend_settings(self._own)
             if settings is None:
                 return
+            if not plugin.supported():
+                known = ", ".join(version + "*" for version in plugin.VERSIONS)
+                raise ValueError(f"vLLM {compat.VERSION}: blending needs {known}")
             role = self._vllm_config.kv_transfer_config
             if not (role.is_kv_producer and role.is_kv_consumer):
                 raise ValueError(f"kv_role is {role.kv_role}: blending needs to load and save")
@@ -253,10 +268,11 @@ class SchedulerSide(ConnectorBase):
         if live is None:
             return
         tables = self._tables(blocks.get_block_ids())
+        size = self._shape.groups[0].block_tokens
+        first, end = live.asked, live.asked + num_external_tokens
+        filled = tuple(tables[0][first // size : -(-end // size)])
         if num_external_tokens and not live.asynchronous:
-            size = self._shape.groups[0].block_tokens
-            first, end = live.asked, live.asked + num_external_tokens
-            self._loads[live.number] = tuple(tables[0][first // size : -(-end // size)])
+            self._loads[live.number] = filled
         elif num_external_tokens:
             self._loads[live.number] = None
             self._names[live.number] = request.request_id
@@ -264,6 +280,8 @@ class SchedulerSide(ConnectorBase):
                 self._blocks[live.number] = frozenset(
                     (group, block) for group, table in enumerate(tables) for block in table
                 )
+            elif not compat.FAILED_BY_REQUEST:
+                self._blocks[live.number] = frozenset((0, block) for block in filled)
         self._scheduler.allocated(live.number, tables, num_external_tokens)
 
     def _tables(self, block_ids: Iterable[Iterable[int]]) -> list[Any]:
@@ -274,15 +292,17 @@ class SchedulerSide(ConnectorBase):
         ]
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> TesseraMetadata:
-        meta = TesseraMetadata(wait=scheduler_output.has_sync_kv_loads)
+        meta = TesseraMetadata()
         if self._half is not None:
             try:
                 meta.data = self._build(scheduler_output)
             except Exception as error:
                 self._complain("build_connector_meta", error)
+            self._in_flight.begun(scheduler_output)
         meta.names, self._names = self._names, {}
         meta.blocks, self._blocks = self._blocks, {}
         meta.loads, self._loads = self._loads, {}
+        meta.wait = any(blocks is not None for blocks in meta.loads.values())
         meta.off = self._half is None
         meta.blends, self._unblended = self._unblended, []
         if self._blending is not None:
@@ -297,12 +317,12 @@ class SchedulerSide(ConnectorBase):
             self._tell_preemptions(lives[name] for name in preempted if name in lives)
         rows: list[tuple[int, ...]] = []
         tokens, counts, blocks = array("I"), array("I"), array("i")
-        state = scheduler_output.kv_connector_block_state
+        self._block_tables.take(scheduler_output, lives)
         for name in scheduler_output.num_scheduled_tokens:
             live = lives.get(name)
             if live is None or live.request.num_computed_tokens < live.wake:
                 continue
-            tables = state.get_block_ids(name) if state is not None else None
+            tables = self._block_tables.of(name)
             if tables is None:
                 continue
             request = live.request
@@ -317,7 +337,7 @@ class SchedulerSide(ConnectorBase):
                     live.number,
                     request.num_computed_tokens,
                     request.num_output_placeholders,
-                    request.num_in_flight_tokens,
+                    self._in_flight.tokens(request),
                     live.known,
                     len(news),
                     c.ROW_RESET_BLOCKS,
@@ -334,7 +354,8 @@ class SchedulerSide(ConnectorBase):
     def _next_wake(self, live: _Live) -> int:
         """When the half has to hear of this request again: at the next whole chunk."""
         request = live.request
-        safe = min(request.num_computed_tokens - request.num_in_flight_tokens, request.num_tokens)
+        written = request.num_computed_tokens - self._in_flight.tokens(request)
+        safe = min(written, request.num_tokens)
         chunk = self._scheduler.chunk_tokens
         wake = (max(safe, 0) // chunk + 1) * chunk
         return wake if self._save_decode or wake <= request.num_prompt_tokens else _NEVER
@@ -374,25 +395,26 @@ class SchedulerSide(ConnectorBase):
     ) -> tuple[bool, dict[str, Any] | None]:
         told = self._blending.finished(request.request_id) if self._blending else None
         live = self._live.pop(request.request_id, None)
+        self._block_tables.forget(request.request_id)
         if live is None:
             return False, told
         if self._events is not None:
             self._tell_tokens(live)
             self._remember(live)
+        aborted = request.status not in (
+            RequestStatus.FINISHED_STOPPED,
+            RequestStatus.FINISHED_LENGTH_CAPPED,
+        )
         held = self._scheduler.finished(
             live.number,
             (
                 request.num_computed_tokens,
                 request.num_output_placeholders,
-                request.num_in_flight_tokens,
+                self._in_flight.tokens(request, aborted),
             ),
             request.num_tokens,
             request.all_token_ids[live.known :],
-            request.status
-            not in (
-                RequestStatus.FINISHED_STOPPED,
-                RequestStatus.FINISHED_LENGTH_CAPPED,
-            ),
+            aborted,
             self._tables(block_ids),
         )
         if held:

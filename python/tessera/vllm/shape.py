@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import vllm
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
@@ -25,6 +24,7 @@ from vllm.v1.kv_cache_interface import (
 from .. import _c as c
 from .._connector import BOUNDARIES, GroupShape, ModelShape, page_layout
 from ..identity import files_digest
+from . import compat
 
 # Keys of kv_connector_extra_config that are not options of the library.
 OWN_KEYS = (
@@ -62,6 +62,9 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
     if own.get("save_decode"):
         flags.append("save_decode")
     groups = tuple(_group(group) for group in kv_cache_config.kv_cache_groups)
+    why = compat.cannot_load(len(groups), any(group.window_tokens for group in groups))
+    if why is not None:
+        raise Refused(why)
     load = own.get("load", "auto")
     if load not in ("auto", "sync", "async"):
         raise Refused(f"load '{load}' is not one of auto, sync, async")
@@ -109,7 +112,7 @@ def refuse_unsupported(vllm_config: Any, kv_cache_config: Any) -> None:
         raise Refused(f"speculative decoding with a draft model ({draft.method})")
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
         raise Refused("KV scales computed at run time (calculate_kv_scales)")
-    layout = kv_cache_config.kv_cache_layout
+    layout = compat.kv_layout(vllm_config, kv_cache_config)
     if layout in ("LHBNC", "BHLNC"):
         raise Refused(f"KV layout {layout}, whose blocks are not contiguous")
 
@@ -121,9 +124,11 @@ def _group(group: Any) -> GroupShape:
         if len({one.page_size_bytes for one in inner}) > 1:
             raise Refused("layers of one KV group with different page sizes")
         spec = inner[0]
-    if type(spec) not in _SPECS or group.is_eagle_group or group.host_resident:
+    host_resident = getattr(group, "host_resident", False)  # from vLLM 0.30 on
+    if type(spec) not in _SPECS or group.is_eagle_group or host_resident:
         raise Refused(f"KV groups of kind {type(spec).__name__}")
-    if not group.enable_kv_transfer or spec.page_size_bytes % spec.block_size:
+    moves = getattr(group, "enable_kv_transfer", True)  # from vLLM 0.29 on
+    if not moves or spec.page_size_bytes % spec.block_size:
         raise Refused(f"KV groups of kind {type(spec).__name__} with this page layout")
     window = spec.sliding_window if isinstance(spec, SlidingWindowSpec) else 0
     return GroupShape(tuple(group.layer_names), spec.block_size, spec.page_size_bytes, window)
@@ -135,13 +140,13 @@ def _identity(vllm_config: Any, kv_cache_config: Any) -> str:
     model = vllm_config.model_config
     cache = vllm_config.cache_config
     facts = {
-        "vllm": vllm.__version__,
+        "vllm": compat.VERSION,
         "torch": torch.__version__,
         "config": model.hf_config.to_dict(),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
         "cache_dtype": str(cache.cache_dtype),
-        "layout": str(kv_cache_config.kv_cache_layout),
+        "layout": compat.kv_layout(vllm_config, kv_cache_config),
         "backend": str(vllm_config.attention_config.backend),
         "max_model_len": model.max_model_len if _long_rope(model) else 0,
         "device": current_platform.get_device_name(),

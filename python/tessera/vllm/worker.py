@@ -9,12 +9,12 @@ import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorMetadata,
     KVConnectorRole,
-    KVConnectorTransferResults,
 )
 
 from .._connector import WorkerHalf
 from ..blend_job import BlendJob, BlendOutcome, blend_settings
 from ..owner import EngineCache, announce_worker, worker_gone
+from . import compat
 from .base import ConnectorBase, guarded, logger
 from .blend import BlendWorker
 from .messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
@@ -238,7 +238,7 @@ class WorkerSide(ConnectorBase):
     def wait_for_save(self) -> None:
         self._worker.wait_save()
 
-    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         if self._half is None:
             return self._give_back()
         try:
@@ -247,13 +247,15 @@ class WorkerSide(ConnectorBase):
             self._abandon(str(error))
             return self._give_back()
 
-    def _give_back(self) -> KVConnectorTransferResults:
+    def _give_back(self) -> Any:
         """Everything that vLLM waits for, of a worker that has given up."""
-        results = KVConnectorTransferResults()
+        results = compat.TransferResults()
         for number, name in self._names.items():
             if number in self._arriving:
                 results.finished_recving.add(name)
                 results.failed_recving.add(name)
+                if not compat.FAILED_BY_REQUEST:
+                    self._unloaded.update(block for _, block in self._blocks.get(number, ()))
             else:
                 results.finished_sending.add(name)
         self._names = {}
@@ -261,9 +263,9 @@ class WorkerSide(ConnectorBase):
         self._arriving = set()
         return results
 
-    def _results(self) -> KVConnectorTransferResults:
-        results = KVConnectorTransferResults()
-        if self._blocks:  # several groups: failures are told by request
+    def _results(self) -> Any:
+        results = compat.TransferResults()
+        if len(self._shape.groups) > 1 and self._blocks:  # failures are told by request
             bad = self._worker.bad_blocks()
             if bad:
                 self._failed |= {n for n, blocks in self._blocks.items() if blocks & bad}

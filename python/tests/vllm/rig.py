@@ -11,12 +11,14 @@ scheduling the scheduler's runs ahead by the drafts that it does not know to be 
 
 import copy
 import ctypes
+import dataclasses
 import hashlib
 import time
 
 import engines  # sets the environment first
 import numpy
 import torch
+import vllm
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.engine.arg_utils import EngineArgs
@@ -33,11 +35,29 @@ from tessera import _c as c
 from tessera._connector import describe
 from tessera._lib import check, library
 from tessera.vllm import TesseraConnector
+from tessera.vllm.versions import minor
 
 BLOCK, BLOCKS, HEAD = 16, 48, 8
 LAYERS = ["model.layers.0.attn", "model.layers.1.attn"]
 ROW = 2 * HEAD * 4  # bytes of a token in one layer
 SEQUENCE_MAX = 512
+
+
+MINOR = minor(vllm.__version__)
+# Steps that may be under way when one is scheduled: before 0.30 vLLM's scheduler loses requests
+# that are preempted with more than one, and its engine never has more.
+AHEAD_MAX = 4 if MINOR >= 30 else 1
+
+
+def known(kind, **more):
+    """What of it a dataclass of this vLLM has."""
+    names = {one.name for one in dataclasses.fields(kind)}
+    return {name: value for name, value in more.items() if name in names}
+
+
+def starts_before(output):
+    """Whether a step's loads start before its forward: from 0.29 on only if it needs them."""
+    return getattr(output, "has_sync_kv_loads", True)
 
 
 def expected_kv(tokens, rank=0):
@@ -97,7 +117,7 @@ class Rank:
         connector = self.connector
         connector.handle_preemptions(output.kv_connector_metadata)
         connector.bind_connector_metadata(output.kv_connector_metadata)
-        if output.has_sync_kv_loads:
+        if starts_before(output):
             connector.start_load_kv(None)
         self.bad = connector.get_block_ids_with_load_errors()
         self.check_loads()
@@ -126,14 +146,14 @@ class Rank:
 
     def end(self, output):
         connector = self.connector
-        if not output.has_sync_kv_loads:
+        if not starts_before(output):
             connector.start_load_kv(None)
         connector.wait_for_save()
         results = connector.get_transfer_results(output.finished_req_ids)
         told = KVConnectorOutput(
             finished_sending=results.finished_sending,
             finished_recving=results.finished_recving,
-            failed_recving=results.failed_recving,
+            **known(KVConnectorOutput, failed_recving=results.failed_recving),
             invalid_block_ids=self.bad | connector.get_block_ids_with_load_errors(),
             kv_connector_worker_meta=connector.build_connector_worker_meta(),
         )
@@ -168,7 +188,7 @@ class Rig:
             num_blocks=BLOCKS,
             kv_cache_tensors=[],
             kv_cache_groups=[KVCacheGroupSpec(LAYERS, spec)],
-            kv_cache_layout="LBHNC",
+            **known(KVCacheConfig, kv_cache_layout="LBHNC"),
         )
         kind = AsyncScheduler if asynchronous else Scheduler
         self.asynchronous = asynchronous
@@ -312,7 +332,8 @@ class Rig:
         for i, name in enumerate(names):
             lengths[i] = self.written[name] + 1  # the last one sampled has no KV yet
             tokens[i, : lengths[i]] = self.sequences[name][: lengths[i]]
-        drafts = self.proposer.propose(self.proposer.k, sampled, lengths, tokens)
+        counts = [self.proposer.k] if MINOR > 23 else []
+        drafts = self.proposer.propose(*counts, sampled, lengths, tokens)
         self.drafts.update((name, list(draft)) for name, draft in zip(names, drafts))
 
     def update(self, output, result):

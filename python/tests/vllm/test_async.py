@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import engines  # sets the environment first
 import torch
-from rig import BLOCK, BLOCKS, LAYERS, Rig
+from rig import AHEAD_MAX, BLOCK, BLOCKS, LAYERS, MINOR, Rig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
@@ -73,14 +73,16 @@ class TestSchedules(unittest.TestCase):
                     rig.update(output, result)
                     if len(flight) <= depth and output.num_scheduled_tokens:
                         break
-            self.disturb(rig, chance, live)
+            self.disturb(rig, chance, live, flight)
             live = [name for name in live if name in rig.scheduler.requests]
 
-    def disturb(self, rig, chance, live):
+    def disturb(self, rig, chance, live, flight):
         if live and chance.random() < 0.02:
             gone = live.pop(chance.randrange(len(live)))
             rig.scheduler.finish_requests(gone, RequestStatus.FINISHED_ABORTED)
-        if rig.scheduler.running and chance.random() < 0.02:
+        # Before 0.30 vLLM preempts only within schedule().
+        may_preempt = rig.scheduler.running and (AHEAD_MAX > 1 or not flight)
+        if may_preempt and chance.random() < 0.02:
             rig.preempt(chance.choice(rig.scheduler.running))
         if len(rig.ranks) > 1 and chance.random() < 0.01:
             rig.evict(chance.randrange(len(rig.ranks)))
@@ -123,7 +125,7 @@ class TestSchedules(unittest.TestCase):
         self.run_schedules(False, 0, 1, 120, save_decode=True)
 
     def test_asynchronous_one_to_four_steps_ahead(self):
-        for depth in range(1, 5):
+        for depth in range(1, AHEAD_MAX + 1):
             with self.subTest(depth=depth):
                 self.run_schedules(True, depth, 1 + depth, 160, save_decode=True)
 
@@ -137,19 +139,20 @@ class TestSchedules(unittest.TestCase):
         self.run_schedules(False, 0, 6, 120, dict(drafts=3), save_decode=True)
 
     def test_drafts_one_to_four_steps_ahead(self):
-        for depth in range(1, 5):
+        for depth in range(1, AHEAD_MAX + 1):
             with self.subTest(depth=depth):
                 rig = dict(drafts=depth)
                 self.run_schedules(True, depth, 10 + depth, 120, rig, save_decode=True)
 
     def test_drafts_and_loads_between_steps(self):
         rig = dict(drafts=4)
-        self.run_schedules(True, 3, 20, 120, rig, save_decode=True, load="async")
+        depth = min(3, AHEAD_MAX)
+        self.run_schedules(True, depth, 20, 120, rig, save_decode=True, load="async")
 
     def test_two_ranks(self):
-        for depth in (0, 2, 4):
+        for depth in (0, min(2, AHEAD_MAX), AHEAD_MAX):
             with self.subTest(depth=depth):
-                rig = dict(ranks=2, drafts=3 if depth == 2 else 0)
+                rig = dict(ranks=2, drafts=3 if depth in (1, 2) else 0)
                 self.run_schedules(depth > 0, depth, 30 + depth, 100, rig, save_decode=True)
 
 
@@ -401,6 +404,8 @@ class TestRefused(unittest.TestCase):
             (states, "MambaSpec"),
             (option, "chunk_size"),
         ):
+            if word in ("LHBNC", "BHLNC") and MINOR < 29:
+                continue  # vLLM has no such layouts
             with self.subTest(word):
                 self.assertIn(word, self.off(change))
 
