@@ -123,7 +123,8 @@ TSR_API TSR_MUST int tsr_delivery_finish(struct tsr_delivery *d);
  * slots[i] is the slot of token i of the put's view, n of them. Runs after what `compute` has
  * queued, and waits until it is done; call tsr_put_commit() next. Chunks that the cache has already
  * are not read. TSR_EAGAIN: host memory of the put is not page-locked for the device yet, and
- * nothing was written; fill the put with tsr_put_layer(), or abort it. */
+ * nothing was written; fill the put with tsr_put_layer(), or abort it. TSR_EUNSUP: the same for the
+ * memory that a server copies from, for good. */
 TSR_API TSR_MUST int tsr_delivery_collect(struct tsr_delivery *d, struct tsr_put *put,
                                           const int64_t *slots, uint32_t n);
 

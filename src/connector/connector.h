@@ -205,11 +205,13 @@ struct tsri_req {
     bool load_async, load_sure;
     uint32_t n_load_reports; /* still to come */
     /* waits */
-    uint64_t awaited;       /* a save in flight that it waits for; 0: none */
-    uint64_t wait_until_ns; /* .. no longer than this .. */
-    uint64_t wait_end_ns;   /* .. and for all saves no longer than this; 0: not set yet */
-    uint32_t seen_computed; /* in its last step; UINT32_MAX: none */
-    struct tsr_match *rows; /* [n_rows][n_spaces] */
+    uint64_t awaited;        /* a save in flight that it waits for; 0: none */
+    uint64_t wait_until_ns;  /* .. no longer than this .. */
+    uint64_t wait_end_ns;    /* .. and for all saves no longer than this; 0: not set yet */
+    uint32_t asked_computed; /* when it was last looked up */
+    uint32_t seen_computed;  /* whose output was processed before step .. */
+    uint64_t seen_step;      /* .. this one; 0: none */
+    struct tsr_match *rows;  /* [n_rows][n_spaces] */
     uint32_t n_rows, rows_max;
 };
 
@@ -317,8 +319,10 @@ struct tsri_coming {
 };
 /* A save has ended well. */
 void tsri_waits_saved(struct tsr_scheduler *s, uint32_t n_tokens, uint64_t busy_ns);
-/* A row of a step: adds what was computed since the last one. */
-void tsri_waits_computed(struct tsri_req *r, uint32_t n_computed, uint32_t *sum);
+/* So many tokens of a request are computed, and their output processed, when the next step begins.
+ * Returns how many are new since the step before, if that is known. */
+uint32_t tsri_waits_computed(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_computed);
+/* Of all requests in the step. */
 void tsri_waits_step(struct tsr_scheduler *s, uint32_t n_computed);
 /* Is it still waiting? Costs next to nothing: asked in every step. */
 bool tsri_waits_on(struct tsr_scheduler *s, struct tsri_req *r);

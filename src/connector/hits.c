@@ -73,6 +73,7 @@ int tsri_hits_find(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_compu
     const struct tsri_terms *t = &s->terms;
     if (r->load_state == TSRI_LOAD_SENT) return 0; /* one load of a request at a time */
     tsri_hits_drop(s, r);
+    r->asked_computed = n_computed;
     uint32_t whole = r->n_tokens / t->chunk_tokens * t->chunk_tokens;
     if (r->no_load || (t->flags & TSR_CONNECTOR_NO_LOAD) || whole <= n_computed) return 0;
     if (tsri_waits_on(s, r)) return TSR_EAGAIN;

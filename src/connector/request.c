@@ -91,7 +91,6 @@ struct tsri_req *tsri_reqs_add(struct tsri_reqs *t, uint64_t id)
     if (t->n >= t->n_buckets && t->n_buckets < 1u << 24) grow_table(t);
     uint32_t to = bucket_of(t, id);
     r->id = id;
-    r->seen_computed = UINT32_MAX;
     r->next = t->buckets[to];
     t->buckets[to] = r;
     t->n++;
@@ -147,6 +146,5 @@ void tsri_req_restart(struct tsri_req *r)
     r->life++;
     r->found = r->n_rows = 0;
     r->counted = false;
-    r->awaited = 0;
-    r->seen_computed = UINT32_MAX;
+    r->awaited = r->seen_step = 0;
 }

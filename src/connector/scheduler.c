@@ -141,6 +141,7 @@ int tsr_scheduler_update_state_after_alloc(struct tsr_scheduler *s, uint64_t id,
     struct tsri_req *r = tsri_reqs_find(&s->reqs, id);
     if (!r) return n_external ? tsri_fail(TSR_ENOENT, "connector: no such request") : 0;
     int e = take_blocks(s, r, true, blocks);
+    if (!e) (void)tsri_waits_computed(s, r, r->asked_computed + n_external);
     return e ? e : tsri_hits_take(s, r, n_external);
 }
 
@@ -200,7 +201,8 @@ static int take_row(struct tsr_scheduler *s, const struct tsr_step_row *row,
                               .n_prompt = r->n_prompt};
     uint32_t boundary = tsri_boundary(s->terms.boundary, TSRI_RUNNING, &c);
     uint32_t kept = first_kept(s, r, row->n_computed);
-    tsri_waits_computed(r, row->n_computed, n_computed);
+    uint32_t in_flight = tsri_min_u32(row->n_in_flight, row->n_computed);
+    *n_computed += tsri_waits_computed(s, r, row->n_computed - in_flight);
     if (boundary / s->terms.chunk_tokens * s->terms.chunk_tokens <= r->upto) return 0;
     tsri_saves_plan(s, r, boundary, kept);
     return 0;

@@ -37,11 +37,14 @@ void tsri_waits_saved(struct tsr_scheduler *s, uint32_t n_tokens, uint64_t busy_
     measure(&s->save_speed, n_tokens, busy_ns);
 }
 
-void tsri_waits_computed(struct tsri_req *r, uint32_t n_computed, uint32_t *sum)
+uint32_t tsri_waits_computed(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_computed)
 {
-    if (r->seen_computed != UINT32_MAX && n_computed > r->seen_computed)
-        *sum += n_computed - r->seen_computed;
+    /* An engine may leave out rows in which there is nothing to save. */
+    bool known = r->seen_step && r->seen_step == s->step && n_computed > r->seen_computed;
+    uint32_t n = known ? n_computed - r->seen_computed : 0;
     r->seen_computed = n_computed;
+    r->seen_step = s->step + 1;
+    return n;
 }
 
 /* Steps that compute less than a chunk are mostly decoding, which is slower for each token. */

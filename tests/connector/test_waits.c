@@ -157,9 +157,11 @@ TEST(nobody_waits_when_computing_is_faster)
     ck_close(&k);
 }
 
-static void compute(struct ck *k, uint64_t id, uint32_t n_computed, uint32_t n_tokens)
+static void compute(struct ck *k, uint64_t id, uint32_t n_computed, uint32_t n_in_flight,
+                    uint32_t n_tokens)
 {
-    struct tsr_step_row row = {.id = id, .n_computed = n_computed, .n_tokens = n_tokens};
+    struct tsr_step_row row = {
+        .id = id, .n_computed = n_computed, .n_in_flight = n_in_flight, .n_tokens = n_tokens};
     struct tsr_step_desc s = {.size = sizeof s, .rows = &row, .n_rows = 1};
     ck_step(k, &s, NULL);
 }
@@ -171,13 +173,17 @@ TEST(speeds_are_measured_from_reports_and_steps)
     ck_new(&k, 1, tokens, 128);
     CHECK_INT(ck_alloc(&k, 1, blocks, 16, 0), 0);
     ck_write_all(&k, tokens, 0, 128, blocks);
-    compute(&k, 1, 32, 128); /* where it begins, it has not computed */
+    ck_step(&k, NULL, NULL);     /* its first step: the engine left out the row */
+    compute(&k, 1, 32, 32, 128); /* asynchronous: not yet computed */
     CHECK_INT(k.scheduler->compute_speed.n_tokens, 0);
-    compute(&k, 1, 40, 128); /* less than a chunk: decoding */
-    CHECK_INT(k.scheduler->compute_speed.n_tokens, 0);
-    compute(&k, 1, 104, 128);
-    CHECK_INT(k.scheduler->compute_speed.n_tokens, 64);
+    compute(&k, 1, 33, 1, 128);
+    CHECK_INT(k.scheduler->compute_speed.n_tokens, 32);
     CHECK(k.scheduler->compute_speed.ns > 0);
+    compute(&k, 1, 40, 0, 128); /* less than a chunk: decoding */
+    CHECK_INT(k.scheduler->compute_speed.n_tokens, 32);
+    ck_step(&k, NULL, NULL);
+    compute(&k, 1, 104, 0, 128); /* in how many steps is not known */
+    CHECK_INT(k.scheduler->compute_speed.n_tokens, 32);
     ck_settle(&k, NULL);
     CHECK(k.scheduler->save_speed.n_tokens > 0 && k.scheduler->save_speed.ns > 0);
     ck_close(&k);
