@@ -464,7 +464,8 @@ struct tsr_worker {
      * and each job gets an event of it. */
     struct tsr_device_event *written;
     struct tsr_device_stream *marks;
-    bool has_written; /* for the step that begins */
+    bool has_written; /* for the step that begins, .. */
+    uint64_t marked;  /* .. which is this one */
     bool registered;
     uint32_t n_step_loads, n_step_saves; /* of this step that it waits for; the engine's thread's */
     uint64_t staging_bytes;

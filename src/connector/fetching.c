@@ -166,10 +166,12 @@ static int hand_over(struct fetching *f)
     return e;
 }
 
-/* Not one that did fail: the engine has to hear of it in this step. */
+/* Not one that did fail: the engine has to hear of it in this step. Nor one out of a server's pages:
+ * whether they were lent to the end is known at the end. */
 static bool is_handed_over(const struct fetching *f, bool queues, bool last)
 {
-    bool all = f->n_rows == f->job->load.n_rows;
+    const struct tsri_options *o = tsri_cache_options(f->job->worker->terms.cache);
+    bool all = f->n_rows == f->job->load.n_rows && o->owner != TSRI_OWNER_DAEMON;
     for (uint32_t g = 0; g < f->n_groups; g++)
         all = all && f->lane->rows[g].n_staged == 0;
     return all && queues && last && f->job->load.flags & TSRI_LOAD_SURE;

@@ -146,10 +146,12 @@ static void await_read(struct tsr_worker *w, struct tsri_kv_job *job, uint64_t u
  * now are not read or written any more after that, and what is saved was written. */
 static int mark_written(struct tsr_worker *w, const struct tsri_step_head *head)
 {
-    if (w->has_written || !(head->n_loads || head->n_saves)) return 0;
+    bool is_marked = w->has_written && w->marked == head->step;
+    if (is_marked || !(head->n_loads || head->n_saves)) return 0;
     int e = tsri_event_record(w->device, w->written, w->engine_stream);
     if (!e) e = tsri_event_wait(w->device, w->written, w->marks);
     w->has_written = !e;
+    w->marked = head->step;
     return e;
 }
 

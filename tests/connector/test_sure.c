@@ -176,6 +176,65 @@ TEST(loads_and_saves_follow_the_mark_of_their_step)
     ck_close(&k);
 }
 
+/* A step that was marked and never started: its mark says nothing about what was queued since. */
+TEST(a_mark_is_of_one_step_only)
+{
+    const struct fakegpu_control *gpu = fakegpu_load();
+    struct ck k;
+    const void *meta;
+    size_t bytes;
+    ck_open(&k,
+            &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_ASYNC, .cache = on_gpu, .gpu = gpu});
+    wait_until_locked(gpu);
+    ck_save_prompt(&k, 1, tokens, 64, 0);
+    uint64_t n = gpu->calls("event_record");
+    for (uint64_t id = 2; id < 4; id++) {
+        CHECK_INT(ask(&k, id), 1);
+        struct tsr_step_desc step = {.size = sizeof step};
+        CHECK_INT(tsr_scheduler_build_connector_meta(k.scheduler, &step, &meta, &bytes), 0);
+        CHECK_INT(tsr_worker_mark_queue(k.workers[0], meta, bytes), 0);
+        CHECK_INT(gpu->calls("event_record"), ++n);
+    }
+    CHECK_INT(tsr_worker_start_load_kv(k.workers[0], meta, bytes), 0);
+    ck_close(&k);
+}
+
+static void *let_go(void *gpu)
+{
+    usleep(50 * 1000);
+    ((const struct fakegpu_control *)gpu)->hold(false);
+    return NULL;
+}
+
+/* What a server lends it may take back, so the engine must not go on before it is there. */
+TEST(a_worker_whose_cache_is_a_servers_is_waited_for)
+{
+    const struct fakegpu_control *gpu = fakegpu_load();
+    struct server_kit server;
+    struct kit client;
+    struct ck k;
+    struct ck_answer answer;
+    pthread_t thread;
+    server_open(&server, (const char *const[]){"host_size", "16M", "host_page_size", "4K", NULL});
+    served_kit_open(&client, server.path, on_gpu);
+    ck_open(&k, &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_SURE,
+                                     .shared = server.k.cache,
+                                     .workers = client.cache,
+                                     .gpu = gpu});
+    wait_until_locked(gpu);
+    ck_save_prompt(&k, 1, tokens, 64, 0);
+    CHECK_INT(ask(&k, 2), 0);
+    gpu->hold(true);
+    CHECK_INT(pthread_create(&thread, NULL, let_go, (void *)(uintptr_t)gpu), 0);
+    ck_step(&k, NULL, &answer);
+    CHECK_INT(answer.n_bad, 0);
+    CHECK(ck_right_all(&k, tokens, 0, 64, blocks + 20));
+    pthread_join(thread, NULL);
+    ck_close(&k);
+    kit_close(&client);
+    CHECK(server_end(&server));
+}
+
 /* Cannot be, as long as leases hold; the engine hears of it before it computes on what is not there.
  */
 TEST(what_is_gone_all_the_same_is_told_within_the_step)
@@ -217,6 +276,8 @@ int main(void)
     RUN(the_engines_stream_waits_and_not_its_thread);
     RUN(the_pages_stay_while_the_device_reads_them);
     RUN(loads_and_saves_follow_the_mark_of_their_step);
+    RUN(a_mark_is_of_one_step_only);
+    RUN(a_worker_whose_cache_is_a_servers_is_waited_for);
     RUN(what_is_gone_all_the_same_is_told_within_the_step);
     return test_end();
 }
