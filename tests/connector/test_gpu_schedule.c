@@ -128,6 +128,21 @@ TEST(nor_one_that_the_engines_queue_waits_for)
     run_depths(o);
 }
 
+/* As vLLM's model runner V2 does. */
+TEST(nor_loads_and_saves_that_start_when_the_step_is_queued)
+{
+    struct sim_options o = options(8);
+    o.late_start = true;
+    o.kit.n_blocks = 300; /* blocks have another owner soon */
+    o.kit.flags |= TSR_CONNECTOR_LOAD_ASYNC;
+    run_depths(o);
+    o = options(9);
+    o.late_start = true;
+    o.kit.n_blocks = 300;
+    o.kit.flags |= TSR_CONNECTOR_LOAD_SURE;
+    run_depths(o);
+}
+
 TEST(nor_few_blocks)
 {
     struct sim_options o = options(4);
@@ -246,6 +261,7 @@ int main(int argc, char **argv)
     RUN(no_load_within_a_step_gives_a_wrong_byte);
     RUN(nor_one_between_steps);
     RUN(nor_one_that_the_engines_queue_waits_for);
+    RUN(nor_loads_and_saves_that_start_when_the_step_is_queued);
     RUN(nor_few_blocks);
     RUN(nor_two_ranks_and_a_group_with_a_window);
     RUN(nor_saves_that_a_step_waits_for);

@@ -28,6 +28,9 @@ struct sim_options {
     uint32_t abort_per_1000, preempt_per_1000, evict_per_1000;
     uint32_t lose_per_1000; /* loads whose entries are gone when they begin */
     bool lagging;           /* a step's KV is written when the next one has begun, as on a device */
+    /* Steps are marked (tsr_worker_mark_queue), and those without a load of their own are queued
+     * before loads and saves start. */
+    bool late_start;
     bool lockstep;
     void (*opened)(void); /* called when both halves are open; NULL: nothing is */
     bool no_races; /* writes of an engine on a device wait for each other: thread sanitizer */

@@ -179,6 +179,23 @@ static void check_loads(struct sim *s, struct sim_step *step)
     }
 }
 
+static void start(struct sim *s, const struct sim_step *step)
+{
+    for (uint32_t r = 0; r < s->k.o.n_ranks; r++)
+        if (tsr_worker_start_load_kv(s->k.workers[r], step->meta, step->meta_bytes) != 0)
+            sim_wrong(s, "start: %s", tsr_errmsg());
+}
+
+/* Returns whether loads and saves may start when the step is queued. */
+static bool mark(struct sim *s, const struct sim_step *step)
+{
+    for (uint32_t r = 0; r < s->k.o.n_ranks; r++) /* an engine may go on after an error */
+        (void)!tsr_worker_mark_queue(s->k.workers[r], step->meta, step->meta_bytes);
+    for (uint32_t i = 0; i < step->n_rows; i++)
+        if (step->rows[i].load_end) return false;
+    return true;
+}
+
 void sim_execute(struct sim *s, struct sim_step *step)
 {
     if (step->loads) sim_arrive(s); /* a device's queue sees to that */
@@ -186,11 +203,10 @@ void sim_execute(struct sim *s, struct sim_step *step)
         if (tsr_worker_handle_preemptions(s->k.workers[r], step->meta, step->meta_bytes) != 0)
             sim_wrong(s, "preemptions: %s", tsr_errmsg());
     poison_freed(s, step);
-    for (uint32_t r = 0; r < s->k.o.n_ranks; r++)
-        if (tsr_worker_start_load_kv(s->k.workers[r], step->meta, step->meta_bytes) != 0)
-            sim_wrong(s, "start: %s", tsr_errmsg());
+    bool late = s->o->late_start && mark(s, step);
+    if (!late) start(s, step);
     sim_arrive(s);
-    for (uint32_t r = 0; step->n_rows && r < s->k.o.n_ranks; r++)
+    for (uint32_t r = 0; !late && step->n_rows && r < s->k.o.n_ranks; r++)
         for (uint32_t l = 0; l < CK_LAYERS; l++)
             for (uint32_t g = 0; g < s->k.o.n_groups; g++)
                 if (tsr_worker_wait_for_layer_load(s->k.workers[r], g, l) != 0)
@@ -198,6 +214,7 @@ void sim_execute(struct sim *s, struct sim_step *step)
     for (uint32_t i = 0; i < step->n_rows; i++)
         forward(s, &step->rows[i]);
     if (!s->o->lagging || s->k.o.gpu) sim_arrive(s); /* a device lags by itself */
+    if (late) start(s, step);
     for (uint32_t r = 0; step->n_rows && r < s->k.o.n_ranks; r++)
         if (tsr_worker_wait_for_save(s->k.workers[r]) != 0) sim_wrong(s, "save: %s", tsr_errmsg());
     for (uint32_t r = 0; r < s->k.o.n_ranks; r++)
