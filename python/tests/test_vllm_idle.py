@@ -49,11 +49,14 @@ MAKE = """
 from tessera.vllm import TesseraConnector
 worker = TesseraConnector({}, KVConnectorRole.WORKER, None)
 one = TesseraConnector({}, KVConnectorRole.SCHEDULER, None)
+import pickle
 told = dict(
     lines=lines,
     name=TesseraConnector.__name__,
     matched=one.get_num_new_matched_tokens(None, 0),
-    meta=isinstance(one.build_connector_meta(None), KVConnectorMetadata),
+    meta=isinstance(
+        pickle.loads(pickle.dumps(one.build_connector_meta(None))), KVConnectorMetadata
+    ),
     finished=one.request_finished(None, []),
     new=one.a_hook_that_nobody_knows(1),
 )

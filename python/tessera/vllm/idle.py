@@ -66,9 +66,6 @@ def idle_connector(why: str) -> Any:
     """A connector for any vLLM: finds nothing, saves nothing, holds nothing."""
     from vllm.distributed.kv_transfer.kv_connector.v1 import base
 
-    class IdleMetadata(base.KVConnectorMetadata):
-        pass
-
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         base.KVConnectorBase_V1.__init__(self, *args, **kwargs)
         if getattr(getattr(self, "_role", None), "name", "SCHEDULER") == "SCHEDULER":
@@ -80,7 +77,7 @@ def idle_connector(why: str) -> Any:
         "__init__": init,
         "requires_kv_delivery": property(lambda self: False),
         "get_num_new_matched_tokens": lambda self, *args, **kwargs: (0, False),
-        "build_connector_meta": lambda self, *args, **kwargs: IdleMetadata(),
+        "build_connector_meta": lambda self, *args, **kwargs: base.KVConnectorMetadata(),
         "request_finished": lambda self, *args, **kwargs: (False, None),
         "request_finished_all_groups": lambda self, *args, **kwargs: (False, None),
     }
