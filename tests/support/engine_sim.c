@@ -6,6 +6,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+/* A step without work takes a few microseconds, and a save may take seconds. */
+#define STEPS_BUSY 10000u
+#define STEPS_MAX 100000u
 
 #define VOCABULARY 50000u
 
@@ -550,6 +555,7 @@ static void run(struct sim *s)
     while (!s->out->wrong[0] && (!is_over(s) || s->n_processed < s->n_scheduled)) {
         /* Scheduled, executed and processed at their own pace, in order. */
         bool may_schedule = s->n_scheduled - s->n_processed < s->o->depth && !is_over(s);
+        if (s->n_scheduled > STEPS_BUSY) usleep(100); /* for saves that hold blocks, usually */
         if (may_schedule && (s->n_executed == s->n_scheduled || sim_random(s, 2)))
             schedule(s);
         else if (s->n_executed < s->n_scheduled &&
@@ -557,7 +563,7 @@ static void run(struct sim *s)
             sim_execute(s, &s->steps[s->n_executed % (SIM_DEPTH_MAX + 1)]);
         else if (s->n_processed < s->n_executed)
             process(s, &s->steps[s->n_processed % (SIM_DEPTH_MAX + 1)]);
-        if (s->n_scheduled > 100000) sim_wrong(s, "it does not end");
+        if (s->n_scheduled > STEPS_MAX) sim_wrong(s, "it does not end");
     }
 }
 
