@@ -261,7 +261,10 @@ TSR_API TSR_MUST int tsr_scheduler_take_events(struct tsr_scheduler *s, struct t
  * number of chunks: fewer if fewer tokens are known, 0 for an unknown request. Does not block. */
 TSR_API TSR_MUST int tsr_scheduler_keys(struct tsr_scheduler *s, uint64_t id, uint32_t first,
                                         uint32_t n, struct tsr_key *keys);
-/* Discards lookups and clears the connector's spaces in the cache. */
+/* Discards lookups and clears the connector's spaces in the cache: KV of before the call is not found
+ * again, such as that of other weights. Until loads and saves that are under way have ended, nothing
+ * is found or saved. What requests have in their blocks is not saved, unless they are preempted and
+ * compute it again. Returns how many entries it dropped. */
 TSR_API TSR_MUST int tsr_scheduler_reset_cache(struct tsr_scheduler *s);
 
 /* ---- worker half -------------------------------------------------------------------------- */

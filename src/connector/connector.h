@@ -1,6 +1,6 @@
 /* connector.h - the two halves of a connector inside: what they agree on (terms.c), the bytes
  * between them (meta.c), what the scheduler half knows of each request (request.c), what it may
- * save (boundary.c, saves.c), load (hits.c) and wait for (waits.c), the engine's memory (kvmem.c), and what the worker
+ * save (boundary.c, saves.c), load (hits.c), wait for (waits.c) and must forget (resets.c), the engine's memory (kvmem.c), and what the worker
  * half does in the background (jobs.c, fetching.c, keeping.c).
  *
  * The scheduler half is all bookkeeping: one thread, no locks, and nothing in it knows where KV
@@ -189,6 +189,7 @@ struct tsri_req {
     int32_t *blocks[TSR_GROUPS_MAX];
     uint32_t n_blocks[TSR_GROUPS_MAX], blocks_max[TSR_GROUPS_MAX];
     bool no_load, no_save, ended, counted;
+    bool has_old;            /* its blocks have KV of before a reset */
     uint32_t n_sent_reports; /* still to come, of a request whose blocks are held */
     uint32_t reach;          /* most tokens computed since it has these blocks, drafts and all */
     /* saves: chunks of [0, upto) are there, or in a save, or were decided against */
@@ -203,6 +204,7 @@ struct tsri_req {
     uint32_t found;                /* tokens that every space has, from 0 on */
     uint32_t load_first, load_end; /* tokens to be loaded */
     bool load_async, load_sure;
+    bool load_old;           /* sent before a reset */
     uint32_t n_load_reports; /* still to come */
     /* waits */
     uint64_t awaited;        /* a save in flight that it waits for; 0: none */
@@ -245,6 +247,7 @@ struct tsri_saving {
     uint32_t from, to;  /* tokens */
     uint32_t busy_us;   /* of the slowest rank so far */
     bool failed;
+    bool old;            /* of before a reset */
     uint32_t prev, next; /* in flight, in the order of their orders; of a free one: the next free */
 };
 #define TSRI_NO_SAVING UINT32_MAX
@@ -272,6 +275,10 @@ struct tsr_scheduler {
     uint64_t sure_bytes; /* of a load that may keep others waiting */
     uint32_t n_held;     /* requests that have ended and whose blocks are held */
     uint64_t last_load, last_saving, step;
+    bool resetting;              /* resets.c: until what was under way has ended, .. */
+    uint32_t n_old;              /* .. which are so many saves and loads, .. */
+    uint64_t reset_ns;           /* .. and not before then */
+    uint64_t sure_ns;            /* the last report of a sure load; 0: none yet */
     struct tsri_saving *savings; /* [jobs_max] */
     uint32_t savings_free, n_savings;
     uint32_t savings_first, savings_last; /* in flight */
@@ -310,6 +317,12 @@ void tsri_saves_report(struct tsr_scheduler *s, const struct tsri_save_report *r
 /* As tsr_scheduler_keys. */
 TSR_MUST int tsri_saves_keys(struct tsr_scheduler *s, const struct tsri_req *r, uint32_t first,
                              uint32_t n, struct tsr_key *keys);
+
+/* resets.c */
+/* Is a reset still under way? Then nothing is looked up or saved. */
+bool tsri_resets_on(struct tsr_scheduler *s);
+/* A save or load has ended; *old says whether it was of before a reset. */
+void tsri_resets_ended(struct tsr_scheduler *s, bool *old);
 
 /* waits.c */
 struct tsri_coming {

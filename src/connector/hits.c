@@ -74,6 +74,7 @@ int tsri_hits_find(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_compu
     if (r->load_state == TSRI_LOAD_SENT) return 0; /* one load of a request at a time */
     tsri_hits_drop(s, r);
     r->asked_computed = n_computed;
+    if (tsri_resets_on(s)) return 0;
     uint32_t whole = r->n_tokens / t->chunk_tokens * t->chunk_tokens;
     if (r->no_load || (t->flags & TSR_CONNECTOR_NO_LOAD) || whole <= n_computed) return 0;
     if (tsri_waits_on(s, r)) return TSR_EAGAIN;
@@ -213,6 +214,8 @@ void tsri_hits_report(struct tsr_scheduler *s, const struct tsri_load_report *re
         }
     }
     if (--r->n_load_reports) return;
+    if (r->load_sure) s->sure_ns = tsri_now_ns();
+    tsri_resets_ended(s, &r->load_old);
     let_go(s, r);
     TSR_ASSERT(s->n_loads_sent > 0);
     s->n_loads_sent--;

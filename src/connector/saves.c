@@ -252,7 +252,8 @@ void tsri_saves_plan(struct tsr_scheduler *s, struct tsri_req *r, uint32_t bound
     uint32_t to = limit / t->chunk_tokens * t->chunk_tokens;
     /* KV computed behind a load is worth what the load is. */
     if (to <= r->upto || r->no_save || (t->flags & TSR_CONNECTOR_NO_SAVE) ||
-        r->load_state == TSRI_LOAD_READY || r->load_state == TSRI_LOAD_SENT)
+        r->load_state == TSRI_LOAD_READY || r->load_state == TSRI_LOAD_SENT || r->has_old ||
+        tsri_resets_on(s))
         return;
     TSR_ASSERT(to <= boundary && boundary <= r->n_tokens && r->upto % t->chunk_tokens == 0);
     bool kept = first_kept <= r->upto && has_blocks(t, r, to);
@@ -293,6 +294,7 @@ void tsri_saves_report(struct tsr_scheduler *s, const struct tsri_save_report *r
     if (--x->n_reports) return;
     if (!x->failed) tsri_waits_saved(s, x->to - x->from, x->busy_us * (uint64_t)1000);
     bool now = r && r->life == x->life;
+    tsri_resets_ended(s, &x->old);
     give_saving(s, x);
     if (!r) return;
     TSR_ASSERT(r->n_saves > 0 && (!now || r->n_saves_now > 0));

@@ -67,6 +67,7 @@ static void forget(struct tsr_scheduler *s, struct tsri_req *r)
 {
     if (r->load_state == TSRI_LOAD_SENT) {
         s->n_loads_sent--;
+        tsri_resets_ended(s, &r->load_old);
         tsr_client_release(s->terms.client, r->id);
     }
     tsri_hits_drop(s, r);
@@ -304,6 +305,7 @@ int tsr_scheduler_update_connector_output(struct tsr_scheduler *s, const void *m
         TSR_ASSERT(e == 0); /* the length was checked */
         take_sent(s, id);
     }
+    (void)tsri_resets_on(s);
     return 0;
 }
 
@@ -371,24 +373,6 @@ int tsr_scheduler_keys(struct tsr_scheduler *s, uint64_t id, uint32_t first, uin
     if (!s || (!keys && n)) return no_half();
     const struct tsri_req *r = tsri_reqs_find(&s->reqs, id);
     return r ? tsri_saves_keys(s, r, first, n, keys) : 0;
-}
-
-int tsr_scheduler_reset_cache(struct tsr_scheduler *s)
-{
-    if (!s) return no_half();
-    int sum = 0;
-    for (uint32_t i = 0; i < s->reqs.n_buckets; i++)
-        for (struct tsri_req *r = s->reqs.buckets[i]; r; r = r->next) {
-            tsri_hits_drop(s, r);
-            r->upto = r->chain.n_tokens = 0;
-        }
-    for (uint32_t k = 0; k < s->terms.n_spaces; k++) {
-        struct tsr_clear_desc what = {.size = sizeof what, .space = s->terms.spaces[k], .tier = -1};
-        int n = tsr_cache_clear(s->terms.cache, &what);
-        if (n < 0) return n;
-        sum += n;
-    }
-    return sum;
 }
 
 int tsr_scheduler_stats(const struct tsr_scheduler *s, struct tsr_connector_stats *out)
