@@ -330,6 +330,78 @@ TEST(a_server_that_goes_away_in_mid_load_is_blocks_to_recompute)
     lose_server(SIGKILL);
 }
 
+/* ---- two users of one server ---- */
+
+struct user {
+    struct ck k;
+    const uint32_t *as; /* its KV of the prompt is what these tokens have */
+    uint32_t n_loaded;
+};
+
+static void user_open(struct user *u, const char *salt, struct tsr_cache *cache)
+{
+    ck_open(&u->k, &(struct ck_options){.salt = salt,
+                                        .shared = cache,
+                                        .gpu = gpu,
+                                        .n_groups = 2,
+                                        .flags = TSR_CONNECTOR_LOAD_ASYNC});
+    CHECK_INT(ck_find(&u->k, tokens, 70), 0); /* whatever others have saved */
+}
+
+static void *save_and_load(void *arg)
+{
+    struct user *u = arg;
+    ck_new(&u->k, 1, tokens, 64);
+    (void)ck_alloc(&u->k, 1, blocks, 8, 0);
+    ck_write_all(&u->k, u->as, 0, 64, blocks);
+    if (ck_finish(&u->k, 1, 64, 64)) ck_settle(&u->k, NULL);
+    for (uint64_t id = 2; id < 22; id++) {
+        uint32_t async;
+        ck_poison(&u->k, 0, 20, id);
+        ck_new(&u->k, id, tokens, 70);
+        if (tsr_scheduler_get_num_new_matched_tokens(u->k.scheduler, id, 0, &async) != 64) break;
+        (void)ck_alloc(&u->k, id, blocks + 20, 9, 64);
+        ck_settle(&u->k, NULL);
+        u->n_loaded += ck_right_all(&u->k, u->as, 0, 64, blocks + 20);
+        (void)ck_finish(&u->k, id, 70, 64);
+    }
+    return NULL;
+}
+
+TEST(salts_share_a_server_and_its_mapping_and_no_entry)
+{
+    static const char *const options[] = {"host_size", "16M", "host_page_size", "4K", NULL};
+    struct server_kit s;
+    struct kit client;
+    struct user a = {.as = tokens}, b = {.as = tokens + 9}, c = {.as = tokens};
+    pthread_t threads[2];
+    server_open(&s, options);
+    served_kit_open(&client, s.path, on_gpu);
+    user_open(&a, "a", client.cache);
+    user_open(&b, "b", client.cache);
+    gpu->delay(1, 2, 500);
+    CHECK_INT(pthread_create(&threads[0], NULL, save_and_load, &a), 0);
+    CHECK_INT(pthread_create(&threads[1], NULL, save_and_load, &b), 0);
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    CHECK_INT(a.n_loaded, 20);
+    CHECK_INT(b.n_loaded, 20);
+    user_open(&c, NULL, client.cache);
+    /* What one's scheduler has found the other's worker does not load. */
+    struct tsr_step_desc none = {.size = sizeof none};
+    const void *meta;
+    size_t bytes;
+    ask(&a.k, 99);
+    CHECK_INT(tsr_scheduler_build_connector_meta(a.k.scheduler, &none, &meta, &bytes), 0);
+    CHECK_INT(tsr_worker_start_load_kv(b.k.workers[0], meta, bytes), TSR_ESPACE);
+    ck_close(&c.k);
+    ck_close(&b.k);
+    ck_close(&a.k);
+    kit_close(&client);
+    CHECK(server_end(&s));
+    gpu->reset();
+}
+
 int main(void)
 {
     gpu = fakegpu_load();
@@ -347,5 +419,6 @@ int main(void)
     RUN(a_load_that_is_given_up_while_its_tier_is_stuck_is_never_queued);
     RUN(a_device_that_fails_is_blocks_to_recompute);
     RUN(a_server_that_goes_away_in_mid_load_is_blocks_to_recompute);
+    RUN(salts_share_a_server_and_its_mapping_and_no_entry);
     return test_end();
 }

@@ -33,6 +33,7 @@ static void describe(struct ck *k)
         for (uint32_t g = 0; g < n_groups; g++)
             k->spaces[r * n_groups + g] = (struct tsr_space_desc){.size = sizeof k->spaces[0],
                                                                   .model = "connector kit",
+                                                                  .salt = k->o.salt,
                                                                   .dtype = TSR_DTYPE_F16,
                                                                   .n_layers = CK_LAYERS,
                                                                   .n_heads = 1,

@@ -20,6 +20,7 @@ struct ck_options {
     uint32_t n_blocks;          /* of each group; 0: 64 */
     uint32_t boundary, flags, worker_flags;
     uint32_t load_timeout_ms, save_timeout_ms, save_wait_ms, jobs_max;
+    const char *salt;          /* of all spaces */
     const char *const *cache;  /* options, "key", "value", .., NULL */
     struct tsr_cache *shared;  /* the scheduler's cache; NULL: an own one */
     struct tsr_cache *workers; /* theirs; NULL: the scheduler's */
