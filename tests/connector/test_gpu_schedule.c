@@ -143,6 +143,14 @@ TEST(nor_loads_and_saves_that_start_when_the_step_is_queued)
     run_depths(o);
 }
 
+TEST(nor_an_engine_on_the_default_queue)
+{
+    struct sim_options o = options(16);
+    o.kit.default_stream = true;
+    o.kit.flags |= TSR_CONNECTOR_LOAD_SURE;
+    run_depths(o);
+}
+
 TEST(nor_few_blocks)
 {
     struct sim_options o = options(4);
@@ -262,6 +270,7 @@ int main(int argc, char **argv)
     RUN(nor_one_between_steps);
     RUN(nor_one_that_the_engines_queue_waits_for);
     RUN(nor_loads_and_saves_that_start_when_the_step_is_queued);
+    RUN(nor_an_engine_on_the_default_queue);
     RUN(nor_few_blocks);
     RUN(nor_two_ranks_and_a_group_with_a_window);
     RUN(nor_saves_that_a_step_waits_for);

@@ -315,9 +315,14 @@ void fake_control_stream_close(void *native)
     fake_queue_close(native);
 }
 
+static struct fake_queue *engines_queue(void *native)
+{
+    return native ? native : fake.defaults[0];
+}
+
 void fake_control_stream_sync(void *native)
 {
-    sync_queue(native);
+    sync_queue(engines_queue(native));
 }
 
 struct call {
@@ -346,6 +351,6 @@ void fake_control_launch(void *native, void (*fn)(void *arg), void *arg)
     op->end = call_end;
     op->arg = c;
     pthread_mutex_lock(&fake.lock);
-    fake_push(native, op);
+    fake_push(engines_queue(native), op);
     pthread_mutex_unlock(&fake.lock);
 }

@@ -134,7 +134,7 @@ void ck_open(struct ck *k, const struct ck_options *o)
     k->own_cache = !o->shared;
     k->cache = o->shared ? o->shared : open_cache(o->cache);
     if (k->o.gpu) {
-        k->stream = k->o.gpu->stream_open(0);
+        k->stream = o->default_stream ? NULL : k->o.gpu->stream_open(0);
         MUST(tsri_device_open(&k->device, "fakegpu", NULL) == 0);
     }
     describe(k);
@@ -150,7 +150,7 @@ void ck_close(struct ck *k)
         for (uint32_t g = 0; g < k->o.n_groups; g++)
             give_memory(k, r, g);
     }
-    if (k->o.gpu) k->o.gpu->stream_close(k->stream);
+    if (k->stream) k->o.gpu->stream_close(k->stream);
     tsri_device_close(k->device);
     tsr_scheduler_close(k->scheduler);
     if (k->own_cache) tsr_cache_close(k->cache);

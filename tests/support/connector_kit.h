@@ -26,6 +26,7 @@ struct ck_options {
     struct tsr_cache *workers; /* theirs; NULL: the scheduler's */
     /* The engine's memory is this device's. The workers' cache has it too (option device), or not. */
     const struct fakegpu_control *gpu;
+    bool default_stream; /* is the engine's */
 };
 
 /* Blocks of 8 tokens, chunks of 16. Owns everything but caches that it was given. */
@@ -43,7 +44,7 @@ struct ck {
     uint8_t *memory[CK_RANKS_MAX][CK_GROUPS_MAX]; /* [layer][plane][slot][row], for the host */
     void *on_device[CK_RANKS_MAX][CK_GROUPS_MAX];
     struct tsri_device *device; /* that it was taken from */
-    void *stream;               /* the engine's, of a device */
+    void *stream;               /* the engine's, of a device; NULL: the default one */
     uint32_t n_slots;
 };
 void ck_open(struct ck *k, const struct ck_options *o);

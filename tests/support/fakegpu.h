@@ -47,7 +47,8 @@ struct fakegpu_control {
     uint64_t (*registered_bytes)(void); /* by host_register, now */
     /* The engine's side. Where the host sees device memory, as if it were the device: */
     void *(*view)(const void *device);
-    /* A stream of the engine: `native` of stream_open. launch runs fn on it, in order. */
+    /* A stream of the engine: `native` of stream_open. launch runs fn on it, in order. NULL, for
+     * launch and sync: the default one of device 0, while that is open. */
     void *(*stream_open)(uint32_t ordinal);
     void (*stream_close)(void *native);
     void (*stream_sync)(void *native);
