@@ -345,6 +345,8 @@ class SchedulerSide(ConnectorBase):
             )
             live.wake = self._next_wake(live)
         data = scheduler.build(rows, tokens, counts, blocks)
+        if not scheduler.pending():
+            data = b""  # most steps: workers have nothing to do, and nothing to tell
         if self._events is not None:
             for name in scheduler_output.num_scheduled_tokens:
                 if name in lives:

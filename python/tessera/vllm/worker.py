@@ -35,6 +35,7 @@ class WorkerSide(ConnectorBase):
         self._arriving: set[int] = set()  # requests with a load between steps
         self._unloaded: set[int] = set()  # blocks of loads that were not begun
         self._told_off = False
+        self._idle = False  # nothing is under way in this step: the half is not asked
         self._layouts: list[tuple[Any, Any]] = []
         self._place: tuple[str, int] | None = (
             None  # device and number; None: off, or no KV memory yet
@@ -151,6 +152,9 @@ class WorkerSide(ConnectorBase):
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         meta = self._get_connector_metadata()
         assert isinstance(meta, TesseraMetadata)
+        if not (meta.data or meta.names or meta.loads or meta.blends or self._names):
+            self._idle = not self._outcomes
+            return
         for job in meta.blends:  # until it has been blended
             self._bad_blends.update(self._context_blocks(job))
         self._names.update(meta.names)
@@ -164,6 +168,7 @@ class WorkerSide(ConnectorBase):
         blended = [job.number for job in meta.blends if job.number in meta.names]
         self._arriving.update(blended)
         self._arrived += blended
+        self._idle = False
 
     def _begin(self, meta: TesseraMetadata) -> bool:
         """Loads and saves of a step; False: they were not begun, and never will be."""
@@ -236,11 +241,14 @@ class WorkerSide(ConnectorBase):
 
     @guarded(lambda: None)
     def wait_for_save(self) -> None:
-        self._worker.wait_save()
+        if not self._idle:
+            self._worker.wait_save()
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         if self._half is None:
             return self._give_back()
+        if self._idle:
+            return compat.TransferResults()
         try:
             return self._results()
         except Exception as error:
@@ -294,7 +302,7 @@ class WorkerSide(ConnectorBase):
         bad = self._bad_blends | self._unloaded
         self._bad_blends = set()
         self._unloaded = set()
-        failed: set[int] = self._failed_loads()
+        failed: set[int] = set() if self._idle else self._failed_loads()
         return bad | failed
 
     @guarded(set)
@@ -312,6 +320,8 @@ class WorkerSide(ConnectorBase):
 
     @guarded(lambda: None)
     def _build_meta(self) -> TesseraWorkerMetadata | None:
+        if self._idle:
+            return None
         data = self._worker.output()
         outcomes, self._outcomes = self._outcomes, []
         if not data and not outcomes:

@@ -176,6 +176,39 @@ class TestResume(unittest.TestCase):
                 self.assertEqual(counters["tokens_hit"], 3 * BLOCK)
 
 
+class TestIdle(unittest.TestCase):
+    def test_a_step_with_nothing_under_way_asks_no_worker(self):
+        rig = Rig({}, True)
+        self.addCleanup(rig.close)
+        rig.add("r", list(range(10, 10 + 8 * BLOCK)), 3 * BLOCK + 5, 60)
+        calls = []
+
+        class Counting:
+            def __init__(self, half):
+                self.half = half
+
+            def __getattr__(self, name):
+                calls.append(name)
+                return getattr(self.half, name)
+
+        n_idle = 0
+        for _ in range(40):
+            if rig.worker._half is rig.worker._worker:
+                rig.worker._half = rig.worker._worker = Counting(rig.worker._worker)
+            calls.clear()
+            output, sampling = rig.schedule()
+            rig.update(output, rig.execute(output, sampling))
+            # The rig asks for bad blocks before the step has begun, too.
+            asked = [name for name in calls if name not in ("stats", "bad_blocks")]
+            data = output.kv_connector_metadata.data
+            n_idle += not data
+            self.assertEqual(bool(asked), bool(data), (asked, data))
+            time.sleep(0.001)  # for saves to end
+        self.assertGreater(n_idle, 20)
+        rig.drain()
+        rig.check_answers()
+
+
 class TestGivingUp(unittest.TestCase):
     """A half that fails in the middle of work: nothing wrong is read, nothing waits for ever."""
 
