@@ -104,10 +104,12 @@ TEST(releasing_does_not_wait_for_the_device)
     lock_kit_reset(0, LOCK_CALLS);
     lock_kit_wrap(x.device);
     rig_open_set(&x);
-    tsri_shared_pool_release(take(&x)); /* the device is still at the first piece */
+    struct tsri_shared_pool *p = take(&x);
+    lock_kit_wait_begun(1);
+    tsri_shared_pool_release(p); /* the device is still at the first piece */
     lock_kit_allow(LOCK_CALLS);
     rig_close(&x);
-    CHECK_INT(locks.n_unlocked, locks.n);
+    CHECK_INT(locks.n_unlocked, 1);
 }
 
 static void *allow_soon(void *unused)
@@ -126,7 +128,9 @@ TEST(closing_the_set_waits_until_what_was_released_is_unlocked)
     lock_kit_reset(0, LOCK_CALLS);
     lock_kit_wrap(x.device);
     rig_open_set(&x);
-    tsri_shared_pool_release(take(&x));
+    struct tsri_shared_pool *p = take(&x);
+    lock_kit_wait_begun(1);
+    tsri_shared_pool_release(p);
     CHECK_INT(pthread_create(&thread, NULL, allow_soon, NULL), 0);
     tsri_shared_pools_close(x.set);
     CHECK_INT(locks.n_unlocked, 1);

@@ -20,12 +20,15 @@ static struct {
     uint8_t *at[LOCK_CALLS];
     size_t bytes[LOCK_CALLS];
     uint32_t n, n_unlocked, n_allowed, fails_at;
+    uint32_t n_begun; /* calls that have come, whether they wait or not */
 } locks = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static int lock_kit_register(struct tsr_device *d, void *p, size_t bytes)
 {
     (void)d;
     pthread_mutex_lock(&locks.lock);
+    locks.n_begun++;
+    pthread_cond_broadcast(&locks.changed);
     while (locks.n >= locks.n_allowed)
         pthread_cond_wait(&locks.changed, &locks.lock);
     int e = locks.n == locks.fails_at ? tsri_fail(TSR_EDEVICE, "gate: cannot lock") : 0;
@@ -62,10 +65,19 @@ static inline void lock_kit_allow(uint32_t n)
     pthread_mutex_unlock(&locks.lock);
 }
 
+/* Until the device is at a piece, which it then locks even if it is told to stop. */
+static inline void lock_kit_wait_begun(uint32_t n)
+{
+    pthread_mutex_lock(&locks.lock);
+    while (locks.n_begun < n)
+        pthread_cond_wait(&locks.changed, &locks.lock);
+    pthread_mutex_unlock(&locks.lock);
+}
+
 static inline void lock_kit_reset(uint32_t n_allowed, uint32_t fails_at)
 {
     memset(locks.at, 0, sizeof locks.at);
-    locks.n = locks.n_unlocked = 0;
+    locks.n = locks.n_unlocked = locks.n_begun = 0;
     locks.n_allowed = n_allowed;
     locks.fails_at = fails_at;
 }
