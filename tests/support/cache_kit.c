@@ -30,15 +30,19 @@ static void *must_alloc(size_t bytes)
 
 /* ---- opening ---- */
 
+/* Small, and with a server that may be slow: on a busy machine an answer takes longer than the 100
+ * ms after which a client goes on without it. */
 struct tsr_config *kit_config(const char *const *options)
 {
-    static const char *const small[] = {
-        "host_size", "1M",          "host_page_size", "16K", "metadata_size",
-        "1M",        "entries_max", "1024",           NULL};
+    static const char *const usual[][2] = {{"host_size", "1M"},
+                                           {"host_page_size", "16K"},
+                                           {"metadata_size", "1M"},
+                                           {"entries_max", "1024"},
+                                           {"server_deadline", "10000"}};
     struct tsr_config *cfg;
     must(tsr_config_open(&cfg), "config");
-    for (const char *const *o = small; *o; o += 2)
-        must(tsr_config_set(cfg, o[0], o[1]), "config");
+    for (size_t i = 0; i < TSRI_COUNT(usual); i++)
+        must(tsr_config_set(cfg, usual[i][0], usual[i][1]), "config");
     for (const char *const *o = options; o && *o; o += 2)
         must(tsr_config_set(cfg, o[0], o[1]), "config");
     return cfg;
