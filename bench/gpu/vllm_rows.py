@@ -100,8 +100,8 @@ def first_token_rows(
             report.add(case, 1e3 * ours, "ms", "computing", baseline=1e3 * base,
                        ratio=base / ours, target=SPEED_UP.get(n), at_least=True)  # fmt: skip
         if "tesserad" in median:
-            # A load may take a tenth longer. It takes the bus time or more, so this limit is strict.
-            # Subtracting a hot prefix cache instead would leave less than the bus time.
+            # A load may take a tenth longer, and takes the bus time or more: a strict limit. What a
+            # hot prefix cache leaves of the time to first token can be less than the bus time.
             limit = ours + TESSERAD_SHARE * bus_s
             case = f"first token, {n} tokens through a tesserad, {mode}"
             anchor = f"embedded {1e3 * ours:.1f} ms + {TESSERAD_SHARE} x bus {1e3 * bus_s:.1f} ms"
