@@ -51,7 +51,7 @@ static void slow(void)
 /* Loads the prompt into blocks 20 and on; true: all of it arrived. */
 static bool load(struct ck *k, uint64_t id)
 {
-    struct ck_answer answer;
+    struct ck_answer answer, bad = {.n_bad = 0};
     uint32_t async;
     for (int32_t i = 0; i < N_BLOCKS; i++)
         for (uint32_t g = 0; g < 2; g++)
@@ -61,13 +61,14 @@ static bool load(struct ck *k, uint64_t id)
     CHECK_INT(ck_alloc(k, id, blocks + 20, N_BLOCKS + 1, N_TOKENS), 0);
     do {
         ck_step(k, NULL, &answer);
+        if (answer.n_bad) bad = answer; /* perhaps a step before the request is named */
         if (async && !answer.n_received) usleep(500);
     } while (async && !answer.n_received);
     CHECK_INT(gpu->queued(), 0);
-    bool whole = answer.n_bad == 0;
-    uint32_t n = whole ? N_TOKENS : (uint32_t)(answer.bad[0].block - 20) * CK_BLOCK;
-    for (uint32_t i = 0; i < answer.n_bad; i++)
-        CHECK(answer.bad[i].block >= answer.bad[0].block);
+    bool whole = bad.n_bad == 0;
+    uint32_t n = whole ? N_TOKENS : (uint32_t)(bad.bad[0].block - 20) * CK_BLOCK;
+    for (uint32_t i = 0; i < bad.n_bad; i++)
+        CHECK(bad.bad[i].block >= bad.bad[0].block);
     CHECK(ck_right_all(k, tokens, 0, n, blocks + 20));
     CHECK_INT(ck_finish(k, id, N_TOKENS + 6, n), 0);
     ck_settle(k, NULL);
