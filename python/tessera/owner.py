@@ -83,8 +83,9 @@ class _Opened:
         check(lib.tsr_config_open(ctypes.byref(config)))
         try:
             configure(config, None, True, options)
-            _choose_device(config, options, device)
             daemon = lib.tsr_config_get(config, b"owner") == b"daemon"
+            if not (daemon and serve):  # a scheduler beside a tesserad moves no KV
+                _choose_device(config, options, device)
             if not daemon:
                 if not lib.tsr_config_get(config, b"server_socket"):
                     path = private_socket(engine).encode()

@@ -138,6 +138,12 @@ class TestDevices(unittest.TestCase):
         self.assertEqual(self.chosen(("cuda", 3), device_number=1), (b"cuda", b"1"))
         self.assertEqual(self.chosen(("cuda", 3), device="cpu"), (b"cpu", b"0"))
 
+    def test_a_scheduler_beside_a_tesserad_has_no_device(self):
+        options = {"owner": "daemon", "server_socket": "/nonexistent/tesserad.sock"}
+        EngineCache(options, "unit", True, ("no-such-device", 0)).close()
+        with self.assertRaises(TesseraError):
+            EngineCache(options, "unit", False, ("no-such-device", 0))
+
     def test_no_torch(self):
         code = "import sys, tessera.owner; sys.exit('torch' in sys.modules)"
         subprocess.run([sys.executable, "-c", code], check=True)

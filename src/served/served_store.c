@@ -77,9 +77,15 @@ static size_t part_at(const struct tsri_staged_put *s, uint32_t part)
     return part * (s->mapping->staging->region.bytes / PARTS);
 }
 
+static uint32_t part_of(const struct tsri_staged_put *s, uint32_t i)
+{
+    TSR_ASSERT(s->part_layers > 0); /* stage_init sees to it; the analyser cannot know */
+    return i / s->part_layers % PARTS;
+}
+
 uint8_t *tsri_staged_layer(const struct tsri_staged_put *s, uint32_t i)
 {
-    uint32_t part = i / s->part_layers % PARTS;
+    uint32_t part = part_of(s, i);
     return s->mapping->staging->region.data + part_at(s, part) +
            i % s->part_layers * s->layer_bytes;
 }
@@ -96,12 +102,12 @@ static int end_answer(struct tsri_staged_put *s, uint32_t part)
 
 int tsri_staged_wait(struct tsri_staged_put *s, uint32_t i)
 {
-    return end_answer(s, i / s->part_layers % PARTS);
+    return end_answer(s, part_of(s, i));
 }
 
 int tsri_staged_send(struct tsri_staged_put *s, uint32_t i, uint32_t n)
 {
-    uint32_t part = i / s->part_layers % PARTS;
+    uint32_t part = part_of(s, i);
     TSR_ASSERT(n <= s->part_layers && i % s->part_layers == 0 && !s->answers[part]);
     struct tsri_request q;
     tsri_request_clear(&q, TSRI_WIRE_PUT_LAYERS);
