@@ -145,6 +145,7 @@ static struct sim_options on_gpu(uint64_t seed)
     static const char *const cache[] = {"device", "fakegpu", NULL};
     struct sim_options o = options(seed);
     o.n_requests /= 2;
+    o.no_races = TEST_TSAN;
     o.kit.gpu = fakegpu_load();
     o.kit.cache = cache;
     return o;
