@@ -181,13 +181,19 @@ static inline void kv_engine_init(struct kv_engine *g, struct tsri_device *d,
     kv_engine_fill(g, 7);
 }
 
-static inline uint8_t *kv_engine_image(const struct kv_engine *g)
+/* The first bytes of its memory. */
+static inline uint8_t *kv_engine_image_of(const struct kv_engine *g, size_t bytes)
 {
-    uint8_t *image = malloc(g->bytes);
-    struct tsr_copy copy = {image, g->data, g->bytes};
+    uint8_t *image = malloc(bytes);
+    struct tsr_copy copy = {image, g->data, bytes};
     CHECK_INT(tsri_device_copy(g->device, NULL, &copy, 1), 0);
     CHECK_INT(tsri_stream_sync(g->device, NULL), 0);
     return image;
+}
+
+static inline uint8_t *kv_engine_image(const struct kv_engine *g)
+{
+    return kv_engine_image_of(g, g->bytes);
 }
 
 /* ---- cells ---- */
