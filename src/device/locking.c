@@ -6,8 +6,9 @@
 #include <sys/mman.h>
 
 /* Drivers hold a lock while they pin a piece, and launches of other threads wait for it: 128 MiB
- * that are resident already take 9 ms on an H200, and untouched ones several times that. Much smaller pieces would be thousands of
- * entries in the driver's tables, and more than 200 GB in one piece fail on some drivers. */
+ * that are resident already take 9 ms on an H200, and untouched ones several times that. Much
+ * smaller pieces would be thousands of entries in the driver's tables, and more than 200 GB in one
+ * piece fail on some drivers. */
 #define PIECE_BYTES ((size_t)128 << 20)
 #define PAGE_BYTES 4096u
 
