@@ -346,7 +346,17 @@ bool tsri_waits_begin(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_co
 /* Frees a request that has ended when nothing of it is under way. */
 void tsri_scheduler_settle(struct tsr_scheduler *s, struct tsri_req *r);
 
-/* ---- kvmem.c: the engine's memory of one group, and staging memory beside it ---- */
+/* ---- kvmem.c: the engine's device, its memory of one group, and staging memory beside it ---- */
+
+/* The device of that name (NULL: cpu) and number: the cache's where it is the same, so that batches
+ * share what it keeps and deliveries can go behind the engine's events. Else a new one, which is
+ * *own, to be closed. */
+TSR_MUST int tsri_engine_device_open(struct tsri_device **device, struct tsri_device **own,
+                                     struct tsr_cache *cache, const char *name,
+                                     const struct tsr_device_desc *desc);
+/* Does the cache deliver to memory of that device? It needs option device for all but the cpu, and
+ * the cpu copies nothing for another device. */
+bool tsri_engine_device_delivers(const struct tsri_device *device, const struct tsr_cache *cache);
 
 /* Page-locked memory that all groups of a lane copy through, one after the other. Taken when it is
  * first used: most lanes never need it. */

@@ -1,11 +1,43 @@
-/* kvmem.c - the engine's memory of one group, described by strides, and staging memory beside it
- * in the order in which the cache takes and gives KV: [layer][K, V][token]. Moving goes through the
- * device that the engine runs on, which knows how to walk any strides; the cache's calls see packed
- * memory only. One more copy than there could be, in exchange for engines of every layout and
- * caches in every process. */
+/* kvmem.c - the engine's device, and its memory of one group, described by strides, with staging
+ * memory beside it in the order in which the cache takes and gives KV: [layer][K, V][token]. For
+ * what cannot go straight between the cache's pages and the engine's: moving goes through the
+ * device that the engine runs on, which knows how to walk any strides, and the cache's calls see
+ * packed memory only. */
 #include "connector/connector.h"
 
 #define RUNS_MAX 64u
+
+/* ---- the device ---- */
+
+int tsri_engine_device_open(struct tsri_device **device, struct tsri_device **own,
+                            struct tsr_cache *cache, const char *name,
+                            const struct tsr_device_desc *desc)
+{
+    struct tsri_device *of_cache = tsri_cache_device(cache);
+    if (!name) name = "cpu";
+    *own = NULL;
+    /* Threads that the engine asks for are its own. */
+    bool threads = of_cache && desc->n_threads && !(tsri_device_caps(of_cache) & TSR_DEVICE_ASYNC);
+    if (of_cache && !threads && strcmp(tsri_device_name(of_cache), name) == 0 &&
+        tsri_cache_options(cache)->device_number == desc->ordinal) {
+        *device = of_cache;
+        return 0;
+    }
+    int e = tsri_device_open(own, name, desc);
+    *device = *own;
+    return e;
+}
+
+bool tsri_engine_device_delivers(const struct tsri_device *device, const struct tsr_cache *cache)
+{
+    const struct tsri_device *of_cache = tsri_cache_device(cache);
+    uint32_t not_cpu = TSR_DEVICE_ASYNC | TSR_DEVICE_SEPARATE;
+    if (device == of_cache) return true;
+    return !(tsri_device_caps(device) & not_cpu) &&
+           (!of_cache || !(tsri_device_caps(of_cache) & not_cpu));
+}
+
+/* ---- memory ---- */
 
 /* The caller's arrays of pointers go away. */
 static int copy_layout(struct tsri_kvmem *m, const struct tsr_kv_layout *from)

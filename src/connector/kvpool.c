@@ -78,26 +78,11 @@ static int no_pool(void)
 
 /* ---- open and close ---- */
 
-/* Also where neither has a device: both are the cpu's. */
-static bool same_device(const struct tsr_cache *cache, const struct tsr_kvpool_desc *d)
-{
-    const struct tsri_device *device = tsri_cache_device(cache);
-    const char *name = d->device ? d->device : "cpu";
-    if (!device) return strcmp(name, "cpu") == 0;
-    return strcmp(name, tsri_device_name(device)) == 0 &&
-           d->device_number == tsri_cache_options(cache)->device_number;
-}
-
 static int open_device(struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
 {
     struct tsr_device_desc config = {
         .size = sizeof config, .ordinal = d->device_number, .n_threads = d->n_threads};
-    p->device = same_device(p->cache, d) ? tsri_cache_device(p->cache) : NULL;
-    int e = 0;
-    if (!p->device) {
-        e = tsri_device_open(&p->own_device, d->device ? d->device : "cpu", &config);
-        p->device = p->own_device;
-    }
+    int e = tsri_engine_device_open(&p->device, &p->own_device, p->cache, d->device, &config);
     if (e) return e;
     bool separate = tsri_device_caps(p->device) & TSR_DEVICE_SEPARATE;
     if (d->layout->memory != TSR_MEMORY_DEVICE || separate) return 0;
@@ -105,7 +90,7 @@ static int open_device(struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
                      tsri_device_name(p->device));
 }
 
-static void open_delivery(struct side *s, struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
+static void open_delivery(struct side *s, struct tsr_kvpool *p)
 {
     struct tsr_delivery_desc config = {.size = sizeof config,
                                        .space = p->space,
@@ -113,7 +98,7 @@ static void open_delivery(struct side *s, struct tsr_kvpool *p, const struct tsr
                                        .ranges_max = s->chunks_max,
                                        .tokens_max = s->chunks_max * p->chunk_tokens};
     if (s == &p->storing) config.flags = TSR_DELIVERY_LOW_PRIORITY;
-    if (!same_device(p->cache, d)) return;
+    if (!tsri_engine_device_delivers(p->device, p->cache)) return;
     if (tsr_delivery_open(&s->delivery, p->client, &config) != 0)
         tsri_log(TSR_LOG_INFO, "kvpool: KV goes through staging memory: %s", tsr_errmsg());
 }
@@ -136,7 +121,7 @@ static int side_init(struct side *s, struct tsr_kvpool *p, const struct tsr_kvpo
                                   .run_tokens = p->chunk_tokens,
                                   .staging = &s->staging};
     if (!e) e = tsri_kvmem_init(&s->mem, &mem);
-    if (!e) open_delivery(s, p, d);
+    if (!e) open_delivery(s, p);
     return e;
 }
 

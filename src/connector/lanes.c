@@ -9,17 +9,6 @@
 
 #define QUEUE_MAX 65536u
 
-/* Does the cache deliver on the worker's device? It needs option device for all but the cpu, and
- * the cpu copies nothing for another device. */
-static bool can_deliver(const struct tsr_worker *w)
-{
-    struct tsri_device *device = tsri_cache_device(w->terms.cache);
-    uint32_t not_cpu = TSR_DEVICE_ASYNC | TSR_DEVICE_SEPARATE;
-    if (device == w->device) return true;
-    return !(tsri_device_caps(w->device) & not_cpu) &&
-           (!device || !(tsri_device_caps(device) & not_cpu));
-}
-
 struct tsr_delivery *tsri_lane_delivery(struct tsri_lane *lane, uint32_t group)
 {
     struct tsr_worker *w = lane->worker;
@@ -33,9 +22,10 @@ struct tsr_delivery *tsri_lane_delivery(struct tsri_lane *lane, uint32_t group)
                                      .ranges_max = n,
                                      .tokens_max = n * t->chunk_tokens};
     if (lane == &w->lanes[TSRI_LANE_SAVE]) desc.flags = TSR_DELIVERY_LOW_PRIORITY;
-    int e = can_deliver(w) ? tsr_delivery_open(&lane->deliveries[group], t->client, &desc)
-                           : tsri_fail(TSR_EDEVICE, "the cache has no device %s (option device)",
-                                       tsri_device_name(w->device));
+    int e = tsri_engine_device_delivers(w->device, t->cache)
+                ? tsr_delivery_open(&lane->deliveries[group], t->client, &desc)
+                : tsri_fail(TSR_EDEVICE, "the cache has no device %s (option device)",
+                            tsri_device_name(w->device));
     if (e) tsri_log(TSR_LOG_INFO, "connector: KV goes through staging memory: %s", tsr_errmsg());
     return lane->deliveries[group];
 }

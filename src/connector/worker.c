@@ -12,28 +12,12 @@ static int no_half(void)
 
 /* ---- open and close ---- */
 
-/* The cache's own device where it is the same one: its batches and those of the lanes share what it
- * keeps, and deliveries can go behind the engine's events. */
-static struct tsri_device *cache_device(struct tsr_cache *cache, const struct tsr_worker_desc *d)
-{
-    struct tsri_device *device = tsri_cache_device(cache);
-    const char *name = d->device ? d->device : "cpu";
-    bool threads = device && d->n_threads && !(tsri_device_caps(device) & TSR_DEVICE_ASYNC);
-    bool same = device && !threads && strcmp(tsri_device_name(device), name) == 0 &&
-                tsri_cache_options(cache)->device_number == d->device_number;
-    return same ? device : NULL;
-}
-
 static int open_device(struct tsr_worker *w, const struct tsr_worker_desc *d)
 {
-    struct tsr_device_desc config = {
-        .size = sizeof config, .ordinal = d->device_number, .n_threads = d->n_threads};
-    w->device = cache_device(w->terms.cache, d);
-    int e =
-        w->device ? 0 : tsri_device_open(&w->own_device, d->device ? d->device : "cpu", &config);
-    if (e) return e;
-    if (!w->device) w->device = w->own_device;
-    e = tsri_event_open(&w->written, w->device);
+    struct tsr_device_desc desc = {
+        .size = sizeof desc, .ordinal = d->device_number, .n_threads = d->n_threads};
+    int e = tsri_engine_device_open(&w->device, &w->own_device, w->terms.cache, d->device, &desc);
+    if (!e) e = tsri_event_open(&w->written, w->device);
     if (!e) e = tsri_stream_open(&w->marks, w->device, NULL, 0);
     if (!e && d->stream) e = tsri_stream_open(&w->engine_stream, w->device, d->stream, 0);
     return e;
