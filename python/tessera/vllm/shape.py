@@ -62,6 +62,9 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
     if own.get("save_decode"):
         flags.append("save_decode")
     groups = tuple(_group(group) for group in kv_cache_config.kv_cache_groups)
+    if getattr(kv_cache_config, "has_mixed_precision_kv_cache", False):
+        # vLLM clears such blocks when it gives them away, perhaps before a save has read them.
+        raise Refused("KV groups of mixed precision")
     why = compat.cannot_load(len(groups), any(group.window_tokens for group in groups))
     if why is not None:
         raise Refused(why)
