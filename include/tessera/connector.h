@@ -263,8 +263,9 @@ TSR_API TSR_MUST int tsr_scheduler_keys(struct tsr_scheduler *s, uint64_t id, ui
                                         uint32_t n, struct tsr_key *keys);
 /* Discards lookups and clears the connector's spaces in the cache: KV of before the call is not found
  * again, such as that of other weights. Until loads and saves that are under way have ended, nothing
- * is found or saved. What requests have in their blocks is not saved, unless they are preempted and
- * compute it again. Returns how many entries it dropped. */
+ * is found or saved. Requests that live at the time are neither loaded nor saved any more. If the
+ * weights have changed, give requests that come later a salt of their own (struct tsr_extra), because
+ * the spaces are still named after the old ones. Returns how many entries it dropped. */
 TSR_API TSR_MUST int tsr_scheduler_reset_cache(struct tsr_scheduler *s);
 
 /* ---- worker half -------------------------------------------------------------------------- */

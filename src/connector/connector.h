@@ -189,7 +189,6 @@ struct tsri_req {
     int32_t *blocks[TSR_GROUPS_MAX];
     uint32_t n_blocks[TSR_GROUPS_MAX], blocks_max[TSR_GROUPS_MAX];
     bool no_load, no_save, ended, counted;
-    bool has_old;            /* its blocks have KV of before a reset */
     uint32_t n_sent_reports; /* still to come, of a request whose blocks are held */
     uint32_t reach;          /* most tokens computed since it has these blocks, drafts and all */
     /* saves: chunks of [0, upto) are there, or in a save, or were decided against */

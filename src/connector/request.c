@@ -145,7 +145,6 @@ void tsri_req_restart(struct tsri_req *r)
     r->n_saves_now = 0;
     r->life++;
     r->found = r->n_rows = 0;
-    r->has_old = false;
     r->counted = false;
     r->awaited = r->seen_step = 0;
 }

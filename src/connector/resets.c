@@ -2,8 +2,8 @@
  * KV of the old ones must not be found again. What is in the cache is cleared. What is under way is
  * not there to be cleared yet: a save becomes visible when it ends, and a load keeps its entries
  * until then. So nothing is looked up or saved while something of before is under way, and then it
- * is cleared once more. What requests have computed or loaded before is not saved either, unless
- * they start again. */
+ * is cleared once more. Requests that live at the time are neither loaded nor saved any more: what
+ * they have in their blocks is of before, and so is the identity that they were announced with. */
 #include "connector/connector.h"
 
 /* A sure load is reported when it is queued, and its pages are pinned until the device has read
@@ -22,18 +22,11 @@ static int clear(struct tsr_scheduler *s)
     return sum;
 }
 
-static bool has_blocks(const struct tsr_scheduler *s, const struct tsri_req *r)
-{
-    for (uint32_t g = 0; g < s->terms.n_groups; g++)
-        if (r->n_blocks[g]) return true;
-    return false;
-}
-
 static void reset_request(struct tsr_scheduler *s, struct tsri_req *r)
 {
     tsri_hits_drop(s, r);
     r->upto = r->chain.n_tokens = 0;
-    r->has_old = has_blocks(s, r);
+    r->no_load = r->no_save = true;
     if (r->load_state != TSRI_LOAD_SENT || r->load_old) return;
     r->load_old = true;
     s->n_old++;

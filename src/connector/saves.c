@@ -252,8 +252,7 @@ void tsri_saves_plan(struct tsr_scheduler *s, struct tsri_req *r, uint32_t bound
     uint32_t to = limit / t->chunk_tokens * t->chunk_tokens;
     /* KV computed behind a load is worth what the load is. */
     if (to <= r->upto || r->no_save || (t->flags & TSR_CONNECTOR_NO_SAVE) ||
-        r->load_state == TSRI_LOAD_READY || r->load_state == TSRI_LOAD_SENT || r->has_old ||
-        tsri_resets_on(s))
+        r->load_state == TSRI_LOAD_READY || r->load_state == TSRI_LOAD_SENT || tsri_resets_on(s))
         return;
     TSR_ASSERT(to <= boundary && boundary <= r->n_tokens && r->upto % t->chunk_tokens == 0);
     bool kept = first_kept <= r->upto && has_blocks(t, r, to);

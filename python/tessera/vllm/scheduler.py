@@ -4,6 +4,7 @@ half of connector.h, which decides, and marked requests for marks.py, which has 
 from __future__ import annotations
 
 import itertools
+import os
 from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,7 @@ class SchedulerSide(ConnectorBase):
         self._events: KvEvents | None = None
         self._loads: dict[int, tuple[int, ...] | None] = {}
         self._block_tables = compat.BlockTables()
+        self._since = ""  # begins every salt since the last reset
         super().__init__(vllm_config, role, kv_cache_config)
 
     def _open_scheduler(self) -> None:
@@ -183,7 +185,7 @@ class SchedulerSide(ConnectorBase):
         tokens = request.all_token_ids[:]
         flags = c.REQUEST_NO_LOAD if request.skip_reading_prefix_cache else 0
         self._scheduler.new_request(
-            number, tokens, request.num_prompt_tokens, _request_extras(request), flags
+            number, tokens, request.num_prompt_tokens, _request_extras(request, self._since), flags
         )
         live = _Live(number, request, len(tokens), self._scheduler.chunk_tokens)
         self._live[request.request_id] = live
@@ -429,6 +431,9 @@ class SchedulerSide(ConnectorBase):
 
     @guarded(lambda: None)
     def reset_cache(self) -> bool | None:
+        # Weights may have changed, and nothing tells how. What is computed from now on is for this
+        # engine only: no other one, nor this one after a restart, knows the salt.
+        self._since = os.urandom(16).hex()
         self._scheduler.reset()
         if self._blending is not None:
             self._blending.reset()
@@ -444,8 +449,8 @@ class SchedulerSide(ConnectorBase):
         return self._events.take() if self._events is not None else ()
 
 
-def _request_extras(request: Request) -> Any:
-    """Adapter, cache salt and media of a request: part of every key."""
+def _request_extras(request: Request, since: str) -> Any:
+    """Adapter, salts and media of a request: part of every key."""
     adapter = None
     if request.lora_request is not None:
         lora = request.lora_request
@@ -454,4 +459,4 @@ def _request_extras(request: Request) -> Any:
         (item.mm_position.offset, item.mm_position.length, item.identifier.encode())
         for item in request.mm_features
     ]
-    return _extras(adapter, request.cache_salt, media)
+    return _extras(adapter, since + (request.cache_salt or ""), media)

@@ -177,6 +177,34 @@ class TestResume(unittest.TestCase):
                 self.assertEqual(counters["tokens_hit"], 3 * BLOCK)
 
 
+class TestReset(unittest.TestCase):
+    def test_what_is_computed_afterwards_is_for_this_engine_only(self):
+        tokens = list(range(10, 10 + 8 * BLOCK))
+
+        def hit(rig, name):
+            before = rig.scheduler.connector._scheduler.stats()["tokens_hit"]
+            rig.add(name, tokens, 4 * BLOCK + 5, 3)
+            rig.drain()
+            return rig.scheduler.connector._scheduler.stats()["tokens_hit"] - before
+
+        with engines.scratch() as folder:
+            disk = dict(disk_path=folder, disk_size="64M", disk_segment_size="4M")
+            rig = Rig(disk, False)
+            self.assertEqual(hit(rig, "first"), 0)
+            self.assertEqual(hit(rig, "again"), 4 * BLOCK)
+            self.assertTrue(rig.scheduler.reset_prefix_cache(True, reset_connector=True))
+            deadline = time.monotonic() + 10
+            while rig.scheduler.connector._scheduler.stats()["tokens_saved"] == 4 * BLOCK:
+                self.assertEqual(hit(rig, f"new {time.monotonic()}"), 0)
+                self.assertLess(time.monotonic(), deadline)
+            self.assertEqual(hit(rig, "found"), 4 * BLOCK)
+            rig.check_answers()
+            rig.close()
+            restarted = Rig(disk, False)
+            self.addCleanup(restarted.close)
+            self.assertEqual(hit(restarted, "other weights"), 0)
+
+
 class TestIdle(unittest.TestCase):
     def test_a_step_with_nothing_under_way_asks_no_worker(self):
         rig = Rig({}, True)
