@@ -177,7 +177,10 @@ void tsri_check_memlock(const struct tsri_options *o, struct tsri_finding *f)
     bool endless = limit.rlim_cur == RLIM_INFINITY, locked = is_locked(o);
     bool fits = !locked || name_locked(o, use, sizeof use);
     double ns = lock_ns(limit.rlim_cur);
-    if (ns > 0) snprintf(cost, sizeof cost, " in about %.1f ms", ns * (double)o->host_size / 1e6);
+    double ms = ns * (double)o->host_size / 1e6;
+    if (ns > 0)
+        snprintf(cost, sizeof cost, " in about %.1f %s", ms < 1000 ? ms : ms / 1000,
+                 ms < 1000 ? "ms" : "s");
     tsri_cli_size(limit.rlim_cur, size);
     bool enough = endless || limit.rlim_cur >= o->host_size;
     tsri_finding_say(f, enough && fits ? TSRI_DOCTOR_OK : TSRI_DOCTOR_WARN,

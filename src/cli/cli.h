@@ -173,7 +173,7 @@ void tsri_check_disk_space(const struct tsri_checked_disk *d, struct tsri_findin
 void tsri_check_direct(const struct tsri_checked_disk *d, struct tsri_finding *f);
 void tsri_check_io_uring(const struct tsri_options *o, struct tsri_finding *f);
 /* One known device, by its place in the list of tsri_device_known(). */
-void tsri_check_device(const char *name, struct tsri_finding *f);
+void tsri_check_device(const char *name, const struct tsri_options *o, struct tsri_finding *f);
 
 /* ---- libraries.c: what a build or a machine may lack; a version or a path, or false and why ---- */
 

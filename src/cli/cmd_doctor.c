@@ -189,6 +189,27 @@ static void check_libraries(struct tsri_cli *cli, int count[3])
     print_finding(cli, "ask store", &store, count);
 }
 
+static void check_device(struct tsri_cli *cli, const char *device, int count[3])
+{
+    struct tsri_finding f = {0};
+    char name[48];
+    snprintf(name, sizeof name, "device %s", device);
+    tsri_check_device(device, tsri_config_options(cli->config), &f);
+    print_finding(cli, name, &f, count);
+}
+
+/* Those that are known by name, and the one that is wanted. */
+static void check_devices(struct tsri_cli *cli, int count[3])
+{
+    const char *device, *wanted = tsri_config_options(cli->config)->device;
+    bool seen = !wanted[0];
+    for (uint32_t i = 0; (device = tsri_device_known(i)) != NULL; i++) {
+        seen = seen || strcmp(device, wanted) == 0;
+        check_device(cli, device, count);
+    }
+    if (!seen) check_device(cli, wanted, count);
+}
+
 int tsri_cmd_doctor(struct tsri_cli *cli)
 {
     int count[3] = {0};
@@ -203,14 +224,7 @@ int tsri_cmd_doctor(struct tsri_cli *cli)
     }
     check_disks(cli, count);
     check_libraries(cli, count);
-    const char *device;
-    for (uint32_t i = 0; (device = tsri_device_known(i)) != NULL; i++) {
-        struct tsri_finding f = {0};
-        char name[48];
-        snprintf(name, sizeof name, "device %s", device);
-        tsri_check_device(device, &f);
-        print_finding(cli, name, &f, count);
-    }
+    check_devices(cli, count);
     if (cli->json)
         printf("\n],\"ok\":%d,\"warn\":%d,\"fail\":%d}\n", count[0], count[1], count[2]);
     else

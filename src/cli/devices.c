@@ -13,15 +13,19 @@ static void name_memory(const struct tsr_device_info *info, char *out, size_t by
                  tsri_cli_size(info->bytes_free, left));
 }
 
-/* A device that is not there is no fault of the machine: most have none. */
-void tsri_check_device(const char *name, struct tsri_finding *f)
+/* A device that is not there is no fault of the machine, unless it is wanted: most have none. */
+void tsri_check_device(const char *name, const struct tsri_options *o, struct tsri_finding *f)
 {
+    bool wanted = strcmp(name, o->device) == 0;
+    struct tsr_device_desc desc = {.size = sizeof desc, .ordinal = wanted ? o->device_number : 0};
     struct tsr_device_info info = {.size = sizeof info};
     struct tsri_device *d;
     char memory[96];
-    int e = tsri_device_open(&d, name, NULL);
+    int e = tsri_device_open(&d, name, &desc);
     if (e) {
-        tsri_finding_say(f, TSRI_DOCTOR_OK, "not available: %s", tsr_errmsg());
+        tsri_finding_say(f, wanted ? TSRI_DOCTOR_FAIL : TSRI_DOCTOR_OK, "not available: %s",
+                         tsr_errmsg());
+        if (wanted) tsri_finding_advise(f, "option device asks for it; see docs/backends.md");
         return;
     }
     e = tsri_device_info(d, &info);

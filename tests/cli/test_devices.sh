@@ -17,6 +17,16 @@ a_missing_device_is_one_line_and_no_warning() {
     grep -qE '^ok +device cuda +not available: .*libtessera-cuda.so' <<<"$out" || fail "$out"
 }
 
+a_device_that_is_wanted_and_missing_fails() {
+    local device
+    for device in cuda none_such; do
+        LD_LIBRARY_PATH=$tmp/lib t doctor --host_size=1M --device="$device"
+        exits 1 || return
+        grep -qE "^fail +device $device +not available: .*libtessera-$device.so" <<<"$out" || fail "$out" || return
+        grep -q 'option device asks for it' <<<"$out" || fail "$out" || return
+    done
+}
+
 what_page_locking_costs_is_said() {
     (
         ulimit -S -l 8192 2>/dev/null || exit 77
@@ -35,5 +45,6 @@ what_page_locking_costs_is_said() {
 
 run the_cpu_is_named_with_its_code_path_and_memory
 run a_missing_device_is_one_line_and_no_warning
+run a_device_that_is_wanted_and_missing_fails
 run what_page_locking_costs_is_said
 test_end
