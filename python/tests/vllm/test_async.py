@@ -201,8 +201,9 @@ class TestReset(unittest.TestCase):
             rig.check_answers()
             rig.close()
             restarted = Rig(disk, False)
-            self.addCleanup(restarted.close)
-            self.assertEqual(hit(restarted, "other weights"), 0)
+            found = hit(restarted, "other weights")
+            restarted.close()
+            self.assertEqual(found, 0)
 
 
 class TestIdle(unittest.TestCase):
