@@ -20,12 +20,6 @@ static const char *const on_gpu[] = {"device", "fakegpu", NULL};
 static uint32_t tokens[128];
 static int32_t blocks[64];
 
-/* Until all of host memory is page-locked. */
-static void await_locks(struct tsr_cache *c)
-{
-    CHECK(tsri_locking_wait(c->locking, SIZE_MAX, tsri_now_ns() + SOON_NS));
-}
-
 /* A cache on the GPU in which a prompt of 64 tokens was saved. */
 static void gpu_open(struct ck *k, const struct ck_options *o)
 {
@@ -61,7 +55,7 @@ TEST(loads_go_straight_into_device_memory)
         gpu_open(&k, &(struct ck_options){.n_groups = 2,
                                           .flags = sync ? TSR_CONNECTOR_LOAD_SYNC
                                                         : TSR_CONNECTOR_LOAD_ASYNC});
-        await_locks(k.cache);
+        ck_wait_locked(k.cache);
         load(&k, 2, 0);
         CHECK_INT(ck_worker_stats(&k, 0).bytes_loaded, 2 * LOADED);
         CHECK_INT(ck_worker_stats(&k, 0).bytes_staged, 0);
@@ -80,7 +74,7 @@ TEST(a_load_of_more_rows_than_go_together_takes_several_deliveries)
             gpu_open(&k, &(struct ck_options){.n_groups = 2,
                                               .flags = sync ? TSR_CONNECTOR_LOAD_SYNC
                                                             : TSR_CONNECTOR_LOAD_ASYNC});
-            await_locks(k.cache);
+            ck_wait_locked(k.cache);
             for (uint32_t i = 0; i < TSRI_LANES; i++)
                 k.workers[0]->lanes[i].rows_max = rows_max;
             load(&k, 2, 0);
@@ -121,7 +115,7 @@ TEST(pages_that_are_not_locked_yet_are_staged_and_the_others_are_not)
     CHECK_INT(tsri_locking_open(&k.cache->locking, k.cache->device, k.cache->pool.region.data,
                                 (size_t)3 * 4096, 4096),
               0);
-    await_locks(k.cache);
+    ck_wait_locked(k.cache);
     load(&k, 3, 0);
     CHECK_INT(ck_worker_stats(&k, 0).bytes_loaded, 4 * LOADED);
     CHECK_INT(ck_worker_stats(&k, 0).bytes_staged, 2 * LOADED + 2 * LOADED * 5 / 8);
@@ -140,7 +134,7 @@ TEST(blocks_are_loaded_behind_what_the_engine_had_queued)
 {
     struct ck k;
     gpu_open(&k, &(struct ck_options){0});
-    await_locks(k.cache);
+    ck_wait_locked(k.cache);
     for (uint64_t id = 2; id < 4; id++) {
         gpu->launch(k.stream, write_late, &k);
         load(&k, id, 0);
@@ -168,7 +162,7 @@ TEST(a_load_does_not_wait_for_what_is_queued_behind_the_mark)
     const void *meta;
     size_t bytes;
     gpu_open(&k, &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_ASYNC});
-    await_locks(k.cache);
+    ck_wait_locked(k.cache);
     ask(&k, 2);
     CHECK_INT(tsr_scheduler_build_connector_meta(k.scheduler, &none, &meta, &bytes), 0);
     CHECK_INT(tsr_worker_handle_preemptions(k.workers[0], meta, bytes), 0);
@@ -204,7 +198,7 @@ TEST(giving_up_waits_for_what_was_queued)
     struct ck_answer answer;
     pthread_t thread;
     gpu_open(&k, &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_ASYNC, .load_timeout_ms = 300});
-    await_locks(k.cache);
+    ck_wait_locked(k.cache);
     ask(&k, 2);
     gpu->hold(true);
     ck_step(&k, NULL, &answer);
@@ -240,7 +234,7 @@ TEST(a_load_that_is_given_up_while_its_tier_is_stuck_is_never_queued)
     kit_open_tiers(&kit, on_gpu, &plan, 1);
     gpu_open(&k, &(struct ck_options){
                      .shared = kit.cache, .flags = TSR_CONNECTOR_LOAD_SYNC, .load_timeout_ms = 60});
-    await_locks(kit.cache);
+    ck_wait_locked(kit.cache);
     CHECK_INT(tsr_cache_flush(kit.cache), 0);
     CHECK(kit_evict_all(&kit) >= 4);
     ask(&k, 2);
@@ -275,7 +269,7 @@ TEST(a_device_that_fails_is_blocks_to_recompute)
             struct ck_answer answer;
             gpu_open(&k, &(struct ck_options){.flags = sync ? TSR_CONNECTOR_LOAD_SYNC
                                                             : TSR_CONNECTOR_LOAD_ASYNC});
-            await_locks(k.cache);
+            ck_wait_locked(k.cache);
             ask(&k, 2);
             gpu->fail(ops[i], nth[i], TSR_EDEVICE);
             ck_settle(&k, &answer);

@@ -2,15 +2,12 @@
  * memory that a server copies from; behind what the engine had queued, and the blocks are free as
  * soon as they were read. */
 #include "cache/core.h"
-#include "device/locking.h"
 #include "support/cache_kit.h"
 #include "support/connector_kit.h"
 #include "support/served_kit.h"
 #include "support/test.h"
 
 #include <unistd.h>
-
-#define SOON_NS UINT64_C(10000000000)
 
 static const struct fakegpu_control *gpu;
 static const char *const on_gpu[] = {"device", "fakegpu", NULL};
@@ -23,8 +20,7 @@ static void gpu_open(struct ck *k, const struct ck_options *o)
     with.gpu = gpu;
     if (!with.shared && !with.cache) with.cache = on_gpu;
     ck_open(k, &with);
-    if (k->cache->locking)
-        CHECK(tsri_locking_wait(k->cache->locking, SIZE_MAX, tsri_now_ns() + SOON_NS));
+    ck_wait_locked(k->cache);
 }
 
 /* What was saved is loaded into other blocks, and right. */

@@ -12,8 +12,7 @@ static void gpu_open(struct ck *k, uint32_t flags)
 {
     static const char *const on_gpu[] = {"device", "fakegpu", NULL};
     ck_open(k, &(struct ck_options){.flags = flags, .cache = on_gpu, .gpu = gpu});
-    for (uint32_t i = 0; i < 10000 && gpu->registered_bytes() < (16u << 20); i++)
-        usleep(1000);
+    ck_wait_locked(k->cache);
 }
 
 /* A request that has computed 64 tokens. */

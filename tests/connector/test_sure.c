@@ -83,14 +83,6 @@ TEST(what_a_tier_has_is_not_sure)
 
 /* ---- on a device that queues ---- */
 
-/* Until then loads go through staging memory, which the engine's thread waits for. */
-static void wait_until_locked(const struct fakegpu_control *gpu)
-{
-    for (uint32_t i = 0; i < 10000 && gpu->registered_bytes() < (16u << 20); i++)
-        usleep(1000);
-    CHECK(gpu->registered_bytes() >= (16u << 20));
-}
-
 struct look {
     struct ck *k;
     bool right;
@@ -109,7 +101,7 @@ TEST(the_engines_stream_waits_and_not_its_thread)
     struct ck_answer answer;
     ck_open(&k, &(struct ck_options){
                     .flags = TSR_CONNECTOR_LOAD_SURE, .n_groups = 2, .cache = on_gpu, .gpu = gpu});
-    wait_until_locked(gpu);
+    ck_wait_locked(k.cache);
     ck_save_prompt(&k, 1, tokens, 64, 0);
     CHECK_INT(ask(&k, 2), 0);
     gpu->hold(true);
@@ -135,7 +127,7 @@ TEST(the_pages_stay_while_the_device_reads_them)
     struct ck k;
     ck_open(&k,
             &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_SURE, .cache = on_gpu, .gpu = gpu});
-    wait_until_locked(gpu);
+    ck_wait_locked(k.cache);
     ck_save_prompt(&k, 1, tokens, 64, 0);
     CHECK_INT(ask(&k, 2), 0);
     gpu->hold(true);
@@ -158,7 +150,7 @@ TEST(loads_and_saves_follow_the_mark_of_their_step)
     size_t bytes;
     ck_open(&k,
             &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_ASYNC, .cache = on_gpu, .gpu = gpu});
-    wait_until_locked(gpu);
+    ck_wait_locked(k.cache);
     ck_save_prompt(&k, 1, tokens, 64, 0);
     CHECK_INT(ask(&k, 2), 1);
     struct tsr_step_desc step = {.size = sizeof step};
@@ -185,7 +177,7 @@ TEST(a_mark_is_of_one_step_only)
     size_t bytes;
     ck_open(&k,
             &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_ASYNC, .cache = on_gpu, .gpu = gpu});
-    wait_until_locked(gpu);
+    ck_wait_locked(k.cache);
     ck_save_prompt(&k, 1, tokens, 64, 0);
     uint64_t n = gpu->calls("event_record");
     for (uint64_t id = 2; id < 4; id++) {
@@ -221,7 +213,7 @@ TEST(a_worker_whose_cache_is_a_servers_is_waited_for)
                                      .shared = server.k.cache,
                                      .workers = client.cache,
                                      .gpu = gpu});
-    wait_until_locked(gpu);
+    ck_wait_locked(k.cache);
     ck_save_prompt(&k, 1, tokens, 64, 0);
     CHECK_INT(ask(&k, 2), 0);
     gpu->hold(true);
@@ -245,7 +237,7 @@ TEST(what_is_gone_all_the_same_is_told_within_the_step)
     uint32_t async;
     ck_open(&k,
             &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_SURE, .cache = on_gpu, .gpu = gpu});
-    wait_until_locked(gpu);
+    ck_wait_locked(k.cache);
     ck_save_prompt(&k, 1, tokens, 64, 0);
     ck_new(&k, 3, tokens, 40);
     CHECK_INT(tsr_scheduler_get_num_new_matched_tokens(k.scheduler, 3, 0, &async), 32);

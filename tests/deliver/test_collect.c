@@ -3,7 +3,6 @@
  * deliveries are (test_deliver.c, test_lent.c). */
 #include "deliver/collect.h"
 #include "support/deliver_kit.h"
-#include "support/served_kit.h"
 
 static struct server_kit server;
 
@@ -30,12 +29,9 @@ static void end_reading(void *arg)
 static void open_all(struct rig *r, bool served)
 {
     const char *const options[] = {"device", device_name, "chunk_size", "16", NULL};
-    *r = (struct rig){0};
     if (served) {
         server_open(&server, options + 2);
-        served_kit_open(&r->kit, server.path, options);
-        rig_wait_locked(r);
-        rig_open_engines(r, TSR_MEMORY_DEVICE);
+        rig_open_served(r, server.path, options);
     } else {
         rig_open_empty(r, "0", false);
     }
@@ -60,9 +56,7 @@ static void close_all(struct rig *r, bool served)
         rig_close(r);
         return;
     }
-    rig_close_engines(r);
-    kit_close(&r->kit);
-    free(r->tokens);
+    rig_close_served(r);
     CHECK(server_end(&server));
 }
 

@@ -2,7 +2,6 @@
  * is right or is told to be missing, nothing is queued any more when a call says that it is over,
  * and nothing stays pinned. Over a cache of one's own and over a server's. */
 #include "support/deliver_kit.h"
-#include "support/served_kit.h"
 
 static bool served;
 static struct server_kit server;
@@ -14,11 +13,8 @@ static void open_all(struct rig *r)
         rig_open(r, "0", false);
         return;
     }
-    *r = (struct rig){0};
     server_open(&server, NULL);
-    served_kit_open(&r->kit, server.path, options);
-    rig_wait_locked(r);
-    rig_open_engines(r, TSR_MEMORY_DEVICE);
+    rig_open_served(r, server.path, options);
     r->tokens = kit_tokens(1, SEGMENT);
     CHECK_INT(kit_store_segment(&r->kit, r->tokens, SEGMENT), SEGMENT);
 }
@@ -30,9 +26,7 @@ static void close_all(struct rig *r)
         rig_close(r);
         return;
     }
-    rig_close_engines(r);
-    kit_close(&r->kit);
-    free(r->tokens);
+    rig_close_served(r);
     CHECK(server_end(&server));
 }
 

@@ -2,7 +2,6 @@
  * what a cache of one's own delivers, what is collected is stored, and a session that ends on the
  * way is told. */
 #include "support/deliver_kit.h"
-#include "support/served_kit.h"
 
 static struct server_kit server;
 static struct mem_tier_store store;
@@ -15,10 +14,7 @@ static void open_with(struct rig *r, const char *staging)
     mem_tier_store_init(&store, 0);
     fake_tier_plan_init(&plan, &mem_tier, &store);
     server_open_tiers(&server, NULL, &plan, 1);
-    *r = (struct rig){0};
-    served_kit_open(&r->kit, server.path, options);
-    rig_wait_locked(r);
-    rig_open_engines(r, TSR_MEMORY_DEVICE);
+    rig_open_served(r, server.path, options);
     r->tokens = kit_tokens(1, SEGMENT);
     CHECK_INT(kit_store_segment(&r->kit, r->tokens, SEGMENT), SEGMENT);
 }
@@ -28,16 +24,9 @@ static void open_all(struct rig *r)
     open_with(r, "1M");
 }
 
-static void close_client(struct rig *r)
-{
-    rig_close_engines(r);
-    kit_close(&r->kit);
-    free(r->tokens);
-}
-
 static void close_all(struct rig *r)
 {
-    close_client(r);
+    rig_close_served(r);
     CHECK(server_end(&server));
     fake_tier_plan_fini(&plan);
     mem_tier_store_fini(&store);

@@ -1,5 +1,7 @@
 /* connector_kit.c - see connector_kit.h. */
 #include "support/connector_kit.h"
+#include "cache/core.h"
+#include "device/locking.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,6 +156,12 @@ void ck_close(struct ck *k)
     tsri_device_close(k->device);
     tsr_scheduler_close(k->scheduler);
     if (k->own_cache) tsr_cache_close(k->cache);
+}
+
+void ck_wait_locked(const struct tsr_cache *c)
+{
+    if (!c->locking) return;
+    MUST(tsri_locking_wait(c->locking, SIZE_MAX, tsri_now_ns() + UINT64_C(10000000000)));
 }
 
 void ck_sync(struct ck *k)

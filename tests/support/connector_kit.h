@@ -51,6 +51,8 @@ void ck_open(struct ck *k, const struct ck_options *o);
 void ck_close(struct ck *k);
 /* What the engine has queued on its stream has run. */
 void ck_sync(struct ck *k);
+/* Until all of its host memory is page-locked, if a device wants it to be. */
+void ck_wait_locked(const struct tsr_cache *c);
 
 /* ---- memory ---- */
 

@@ -12,6 +12,7 @@
 #include "support/fake_tier.h"
 #include "support/fakegpu.h"
 #include "support/lock_kit.h"
+#include "support/served_kit.h"
 
 enum { SLOTS = 1024, SEGMENT = 100, PREFIX = 64 };
 
@@ -82,6 +83,22 @@ static inline void rig_wait_locked(struct rig *r)
     struct tsri_locking *locking = m ? m->pool->locking : c->locking;
     CHECK(locking && tsri_locking_wait(locking, SIZE_MAX, tsri_now_ns() + LOCK_SOON_NS));
     tsri_mapping_release(m);
+}
+
+/* A client on the device of the server at that path, and nothing in it. */
+static inline void rig_open_served(struct rig *r, const char *path, const char *const *options)
+{
+    *r = (struct rig){0};
+    served_kit_open(&r->kit, path, options);
+    rig_wait_locked(r);
+    rig_open_engines(r, TSR_MEMORY_DEVICE);
+}
+
+static inline void rig_close_served(struct rig *r)
+{
+    rig_close_engines(r);
+    kit_close(&r->kit);
+    free(r->tokens);
 }
 
 /* A cache on the device with a pool of that size, perhaps a tier in memory below it, and nothing in
