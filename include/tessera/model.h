@@ -91,11 +91,13 @@ struct tsr_model_row {
 };
 
 #define TSR_MODEL_RANGES_MAX 2u
-/* Consecutive rows that see the same ranges of slots, each row up to and with its own slot. */
+/* Consecutive rows that see the same ranges of slots. The last range holds the rows: each sees it up
+ * to and with its own slot. The range before it, if there is one, is seen whole, and may lie
+ * anywhere: before the rows, or after them. At least one slot lies between the two. */
 struct tsr_model_group {
     uint32_t n_rows;
     uint32_t n_ranges;
-    struct tsr_range sees[TSR_MODEL_RANGES_MAX]; /* ascending, apart */
+    struct tsr_range sees[TSR_MODEL_RANGES_MAX];
 };
 
 struct tsr_model_pass {

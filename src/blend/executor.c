@@ -255,12 +255,12 @@ static bool range_has(const struct tsr_range *r, uint32_t slot)
 static int check_group(const struct tsr_session *s, const struct tsr_model_group *g, uint32_t i)
 {
     bool good = g->n_rows && (g->n_ranges == 1 || g->n_ranges == 2);
-    uint64_t end = 0;
+    uint64_t end[TSR_MODEL_RANGES_MAX] = {0};
     for (uint32_t r = 0; good && r < g->n_ranges; r++) {
-        good = g->sees[r].n_tokens && (r == 0 || g->sees[r].offset > end);
-        end = (uint64_t)g->sees[r].offset + g->sees[r].n_tokens;
-        good = good && end <= s->n_slots;
+        end[r] = (uint64_t)g->sees[r].offset + g->sees[r].n_tokens;
+        good = g->sees[r].n_tokens && end[r] <= s->n_slots;
     }
+    if (good && g->n_ranges == 2) good = g->sees[1].offset > end[0] || g->sees[0].offset > end[1];
     return good ? 0
                 : tsri_fail(TSR_EINVAL, "pass: group %u of %u rows has invalid ranges", i,
                             g->n_rows);
@@ -280,8 +280,10 @@ static int check_row(const struct tsr_session *s, const struct tsr_model_pass *p
     if (i && r->slot <= p->rows[i - 1].slot)
         return tsri_fail(TSR_EINVAL, "pass: row %u: slot %u does not follow slot %u", i, r->slot,
                          p->rows[i - 1].slot);
-    if (!range_has(&g->sees[0], r->slot) && (g->n_ranges == 1 || !range_has(&g->sees[1], r->slot)))
-        return tsri_fail(TSR_EINVAL, "pass: row %u at slot %u does not see itself", i, r->slot);
+    if (!range_has(&g->sees[g->n_ranges - 1], r->slot))
+        return tsri_fail(TSR_EINVAL,
+                         "pass: row %u at slot %u is not in the last range of its group", i,
+                         r->slot);
     return 0;
 }
 

@@ -47,6 +47,7 @@ struct tsr_executor_session {
     size_t row_bytes, plane_bytes; /* of a layer's K or V */
     /* the open pass: */
     uint32_t n_rows, n_bias, n_bias_rows, n_mass_rows;
+    uint32_t seen_end; /* no row sees a slot from here on */
     struct tsr_model_row *rows;
     struct tsr_range (*sees)[TSR_MODEL_RANGES_MAX];
     float *bias; /* [n_slots] */
@@ -434,12 +435,12 @@ static float *wide_row(const struct tsr_executor_session *s, uint32_t plane, uin
     return s->wide + (plane * (size_t)s->n_slots + slot) * kv;
 }
 
-/* The layer's rows up to the last one that is computed, as the memory holds them. */
+/* The layer's rows up to the last one that is seen, as the memory holds them. */
 static void widen(struct tsr_executor_session *s, uint32_t layer)
 {
     size_t kv = (size_t)s->x->n_kv_heads * s->x->head_dim;
     for (uint32_t plane = 0; plane < 2; plane++)
-        for (uint32_t t = 0; t <= s->rows[s->n_rows - 1].slot; t++)
+        for (uint32_t t = 0; t < s->seen_end; t++)
             for (size_t e = 0; e < kv; e++)
                 wide_row(s, plane, t)[e] =
                     read_float(kv_row(s, plane, layer, t), s->x->kv_dtype, e);
@@ -503,15 +504,16 @@ static void attend(struct tsr_executor_session *s, const struct tsr_model_layer 
 
 /* ---- passes ---- */
 
-/* The group's ranges up to the row's own slot; those it has not are empty. */
+/* The group's ranges, the last one up to the row's own slot; those it does not have are empty. */
 static void see(struct tsr_executor_session *s, uint32_t row, const struct tsr_model_group *group)
 {
-    uint32_t end = s->rows[row].slot + 1;
     for (uint32_t r = 0; r < TSR_MODEL_RANGES_MAX; r++) {
         struct tsr_range range = {0, 0};
-        if (r < group->n_ranges && group->sees[r].offset < end) range = group->sees[r];
-        range.n_tokens = tsri_min_u32(range.n_tokens, end - range.offset);
+        if (r < group->n_ranges) range = group->sees[r];
+        if (r + 1 == group->n_ranges) range.n_tokens = s->rows[row].slot + 1 - range.offset;
         s->sees[row][r] = range;
+        if (range.offset + range.n_tokens > s->seen_end)
+            s->seen_end = range.offset + range.n_tokens;
     }
 }
 
@@ -527,6 +529,7 @@ static int tiny_begin(struct tsr_executor_session *s, const struct tsr_model_pas
     tsri_rope_set_init(&s->freq, &x->rope, pass->freq_set);
     memcpy(s->rows, pass->rows, pass->n_rows * sizeof *s->rows);
     uint32_t row = 0;
+    s->seen_end = 0;
     for (uint32_t g = 0; g < pass->n_groups; g++)
         for (uint32_t i = 0; i < pass->groups[g].n_rows; i++, row++)
             see(s, row, &pass->groups[g]);

@@ -21,6 +21,12 @@ static void set_range(ggml_fp16_t *row, const struct tsri_sight *sight,
                (biased - batch->kv_first - from) * sizeof *row);
 }
 
+/* Where a row at `slot` stops looking at range k of its group. */
+static uint32_t seen_end(const struct tsr_model_group *g, uint32_t k, uint32_t slot)
+{
+    return k + 1 == g->n_ranges ? slot + 1 : g->sees[k].offset + g->sees[k].n_tokens;
+}
+
 void tsri_mask_fill(const struct tsri_sight *sight, const struct tsri_row_batch *batch,
                     ggml_fp16_t *mask)
 {
@@ -31,23 +37,17 @@ void tsri_mask_fill(const struct tsri_sight *sight, const struct tsri_row_batch 
         if (i >= batch->n_rows) continue;
         uint32_t r = batch->row_first + i, slot = sight->slots[r];
         const struct tsr_model_group *g = &sight->groups[sight->groups_of[r]];
-        for (uint32_t k = 0; k < g->n_ranges; k++) {
-            uint32_t first = g->sees[k].offset, end = first + g->sees[k].n_tokens;
-            if (end > slot + 1) end = slot + 1;
-            if (first < end)
-                set_range(row, sight, batch, first, end,
-                          sight->n_bias > 0 && r >= sight->bias_row_first);
-        }
+        for (uint32_t k = 0; k < g->n_ranges; k++)
+            set_range(row, sight, batch, g->sees[k].offset, seen_end(g, k, slot),
+                      sight->n_bias > 0 && r >= sight->bias_row_first);
     }
 }
 
-/* The slots that rows of a group up to `slot` look at, widened into [*first, *end). */
+/* Widens [*first, *end) by the slots that a row of the group looks at. */
 static void widen(const struct tsr_model_group *g, uint32_t slot, uint32_t *first, uint32_t *end)
 {
     for (uint32_t k = 0; k < g->n_ranges; k++) {
-        uint32_t a = g->sees[k].offset, b = a + g->sees[k].n_tokens;
-        if (b > slot + 1) b = slot + 1;
-        if (a >= b) continue;
+        uint32_t a = g->sees[k].offset, b = seen_end(g, k, slot);
         if (a < *first) *first = a;
         if (b > *end) *end = b;
     }

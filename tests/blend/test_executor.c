@@ -42,7 +42,11 @@ TEST(a_pass_that_makes_no_sense_is_refused_before_it_begins)
         {{1, 1, {{0, 2}}}},                   /* too few */
         {{2, 1, {{0, 17}}}},                  /* beyond the session */
         {{2, 2, {{0, 1}, {1, 1}}}},           /* ranges that touch */
+        {{2, 2, {{2, 1}, {0, 2}}}},           /* also the other way round */
+        {{2, 2, {{0, 5}, {1, 2}}}},           /* ranges that overlap */
         {{2, 1, {{0, 1}}}},                   /* a row that does not see itself */
+        {{2, 2, {{0, 2}, {3, 2}}}},           /* rows in the range that is seen whole */
+        {{2, 2, {{0, 2}, {16, 1}}}},          /* the last range beyond the session */
         {{2, 3, {{0, 2}}}},                   /* too many ranges */
         {{2, 1, {{0, 0}}}},                   /* an empty range */
     };

@@ -319,6 +319,51 @@ TEST(groups_see_their_ranges_and_nothing_else)
     rig_fini(&alone);
 }
 
+/* The first of two ranges is seen whole, also when its slots follow those of the rows. */
+TEST(a_range_behind_the_rows_is_seen_like_one_before_them)
+{
+    enum { A = 60, B = 70, GAP = 9 };
+    struct rig r, plain;
+    struct pass p, q;
+    float first[ROW_MAX] = {0}, second[ROW_MAX] = {0};
+    rig_init(&r);
+    rig_init(&plain);
+    causal(&q, &plain, 0, A + B);
+    run_pass(&plain, &q.pass, 0, NULL);
+    /* B in slots 0 .. B, then a gap, then A: both in one pass. */
+    struct tsr_model_group groups[] = {{B, 2, {{B + GAP, A}, {0, B}}}, {A, 1, {{B + GAP, A}}}};
+    causal(&p, &r, 0, A + B);
+    for (uint32_t i = 0; i < A + B; i++) {
+        uint32_t at = i < B ? A + i : i - B;
+        p.rows[i] = (struct tsr_model_row){plain.tokens[at], at, i < B ? i : i + GAP};
+    }
+    p.pass.groups = groups;
+    p.pass.n_groups = 2;
+    run_pass(&r, &p.pass, 0, NULL);
+    for (uint32_t l = 0; l < r.info.n_layers; l++)
+        for (uint32_t i = 0; i < B; i += 23)
+            for (uint32_t plane = 0; plane < 2; plane++) {
+                row_floats(&r, plane, l, i, first);
+                row_floats(&plain, plane, l, A + i, second);
+                check_rows(&r, first, second, 0.02f); /* summed in another order */
+            }
+    /* A computed before gives the same bits as A in the same pass. */
+    uint8_t *together = image(&r, 0, B);
+    groups[0] = (struct tsr_model_group){A, 1, {{B + GAP, A}}};
+    p.pass.rows = p.rows + B;
+    p.pass.n_rows = A;
+    p.pass.n_groups = 1;
+    run_pass(&r, &p.pass, 0, NULL);
+    groups[0] = (struct tsr_model_group){B, 2, {{B + GAP, A}, {0, B}}};
+    p.pass.rows = p.rows;
+    p.pass.n_rows = B;
+    run_pass(&r, &p.pass, 0, NULL);
+    CHECK(same_image(&r, together, 0, B));
+    free(together);
+    rig_fini(&r);
+    rig_fini(&plain);
+}
+
 static void turn(const struct rig *r, float *row, int64_t delta)
 {
     struct tsri_rope_set set;
@@ -526,6 +571,7 @@ static void run_all(void)
     RUN(rows_with_gaps_over_their_own_kv_change_nothing);
     RUN(logits_of_many_rows_are_those_of_each);
     RUN(groups_see_their_ranges_and_nothing_else);
+    RUN(a_range_behind_the_rows_is_seen_like_one_before_them);
     RUN(k_stands_turned_to_its_position_and_v_does_not_turn);
     RUN(attention_adds_up_to_one_for_each_row_and_follows_the_bias);
     RUN(a_bias_is_for_its_rows_alone);

@@ -16,10 +16,12 @@ static const struct tsri_fit fit = {SLOTS, 8};
 static bool sees(const struct tsri_sight *s, uint32_t row, uint32_t slot)
 {
     const struct tsr_model_group *g = &s->groups[s->groups_of[row]];
-    for (uint32_t i = 0; i < g->n_ranges; i++)
+    for (uint32_t i = 0; i < g->n_ranges; i++) {
+        bool whole = i + 1 < g->n_ranges;
         if (slot >= g->sees[i].offset && slot < g->sees[i].offset + g->sees[i].n_tokens &&
-            slot <= s->slots[row])
+            (whole || slot <= s->slots[row]))
             return true;
+    }
     return false;
 }
 
@@ -81,9 +83,14 @@ TEST(random_groups_biases_and_gaps_are_exact)
                 slot += 1 + (uint32_t)(test_rand(&seed) % 2);
             }
             groups[g] = (struct tsr_model_group){0, 2, {{0, begin / 2}, {begin, SLOTS - begin}}};
-            if (test_rand(&seed) % 3 == 0) {
+            if (begin < 2 || test_rand(&seed) % 3 == 0) {
                 groups[g].n_ranges = 1;
                 groups[g].sees[0] = (struct tsr_range){first, SLOTS - first};
+            } else if (slot < SLOTS - 2 && test_rand(&seed) % 2 == 0) {
+                uint32_t behind = slot + 1 + (uint32_t)(test_rand(&seed) % (SLOTS - 1 - slot));
+                uint32_t whole = 1 + (uint32_t)(test_rand(&seed) % (SLOTS - behind));
+                groups[g].sees[0] = (struct tsr_range){behind, whole};
+                groups[g].sees[1] = (struct tsr_range){first, slot - first};
             }
             g++;
         }

@@ -338,8 +338,8 @@ class BlendExecutor:
         values: torch.Tensor,
         mass: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Each row over the slots that its group sees, up to its own: [rows, heads x dim]. Adds
-        what the mass rows look at to `mass`."""
+        """Each row over the slots that its group sees: [rows, heads x dim]. Adds what the mass rows
+        look at to `mass`."""
         n = len(q)
         out = torch.empty(n, q.shape[1] * q.shape[2], dtype=q.dtype)
         asked = n - self._n_mass if mass is not None else n
@@ -365,7 +365,7 @@ class BlendExecutor:
         n_all = at.count(slots[rows.start])
         mask = None
         if n_all < n_keys:
-            mask = at.slots[:n_keys] <= self._slots[rows, None]
+            mask = at.seen_from[:n_keys] <= self._slots[rows, None]
         heads = self._by_kv_head(q[rows])
         keys, values = (
             plane[:n_keys].transpose(0, 1).unsqueeze(1).expand(-1, heads.shape[1], -1, -1)
@@ -392,10 +392,10 @@ class BlendExecutor:
         folded = (heads * self._parts.scale).reshape(n_kv, n_group * n_rows, dim)
         weights = torch.bmm(folded, at.keys[:n_keys].permute(1, 2, 0)).float()
         weights = weights.view(n_kv, n_group, n_rows, n_keys)
-        weights.masked_fill_(at.slots[:n_keys] > self._slots[rows, None], float("-inf"))
+        weights.masked_fill_(at.seen_from[:n_keys] > self._slots[rows, None], float("-inf"))
         weights = torch.softmax(weights, -1)
         looked = weights.sum((0, 1, 2)) / (n_kv * n_group)
-        total = torch.zeros(max(len(mass), int(at.slots[n_keys - 1]) + 1))
+        total = torch.zeros(max(len(mass), int(at.slots[:n_keys].max()) + 1))
         total[at.slots[:n_keys]] = looked
         mass += total[: len(mass)]
         folded = weights.to(q.dtype).view(n_kv, n_group * n_rows, n_keys)
@@ -411,24 +411,30 @@ class BlendExecutor:
 
 
 class _Seen:
-    """Keys and values of the ranges that a group of rows sees, and which slots those are."""
+    """Keys and values of the ranges that a group of rows sees, which slots those are, and from which
+    row's slot on each is seen: the last range by rows at its slot or after it, one before it by
+    all."""
 
     def __init__(
         self, keys: torch.Tensor, values: torch.Tensor, sees: list[tuple[int, int]]
     ) -> None:
-        self._sees = sees
-        if len(sees) == 1:
+        whole = sum(b - a for a, b in sees[:-1])
+        self._whole, self._last = whole, sees[-1]
+        if not whole:
             a, b = sees[0]
             self.keys, self.values = keys[a:b], values[a:b]
-            self.slots = torch.arange(a, b)
+            self.slots = self.seen_from = torch.arange(a, b)
         else:
             self.keys = torch.cat([keys[a:b] for a, b in sees])
             self.values = torch.cat([values[a:b] for a, b in sees])
             self.slots = torch.cat([torch.arange(a, b) for a, b in sees])
+            self.seen_from = self.slots.clone()
+            self.seen_from[:whole] = -1
 
     def count(self, slot: int) -> int:
-        """How many of the keys stand at `slot` or before it."""
-        return sum(max(0, min(b, slot + 1) - a) for a, b in self._sees)
+        """How many of the keys a row at `slot` sees: these are the first so many."""
+        first, end = self._last
+        return self._whole + min(end, slot + 1) - first
 
 
 def _put(plane: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
