@@ -83,9 +83,10 @@ struct tsr_check {
 struct tsr_frontier {
     uint32_t selector, context, n_prompts, reserved;
     double ratio, bias;
-    double kl;        /* mean of KL(prefill || blend) at the first answer token */
-    double agreement; /* share of prompts with the same first token */
-    double speedup;   /* time to the first token: prefill / blend */
+    double layers_from, layers_to; /* as query_layers; 0 and 0: not asked */
+    double kl;                     /* mean of KL(prefill || blend) at the first answer token */
+    double agreement;              /* share of prompts with the same first token */
+    double speedup;                /* time to the first token: prefill / blend */
 };
 
 struct tsr_profile {
@@ -103,6 +104,8 @@ struct tsr_profile {
     uint32_t bias_reused; /* 1: the bias is for tokens that are not recomputed only */
     uint32_t bias_answer; /* 1: rows after the prompt have the bias too, see tsr_blend_bias() */
     double ratio;         /* of the reused tokens that are recomputed */
+    /* Layers whose attention chooses tokens, from and to, as shares of the depth. */
+    double query_layers[2];
     struct tsr_check checks[TSR_PROFILE_CHECKS_MAX];
     /* The bias of the question's rows on reused context: by the ratio, times by the number of
      * chunks that are not exact. */

@@ -162,8 +162,8 @@ class Curve(Struct):
 class Frontier(Struct):
     _fields_ = [
         ("selector", c_uint32), ("context", c_uint32), ("n_prompts", c_uint32),
-        ("reserved", c_uint32), ("ratio", c_double), ("bias", c_double), ("kl", c_double),
-        ("agreement", c_double), ("speedup", c_double),
+        ("reserved", c_uint32), ("ratio", c_double), ("bias", c_double), ("layers_from", c_double),
+        ("layers_to", c_double), ("kl", c_double), ("agreement", c_double), ("speedup", c_double),
     ]
 
 
@@ -173,9 +173,10 @@ class Profile(Struct):
         ("context", c_uint32), ("boundary", c_uint32), ("first_tokens", c_uint32),
         ("query_rows", c_uint32), ("n_checks", c_uint32), ("n_frontier", c_uint32),
         ("bias_reused", c_uint32), ("bias_answer", c_uint32), ("ratio", c_double),
-        ("checks", Check * 4), ("bias", Curve), ("bias_chunks", Curve), ("gate_limit", c_double),
-        ("gate_ratio_max", c_double), ("gate_full", c_double), ("gate", c_double * 7),
-        ("gate_plain", c_double * 7), ("frontier", Frontier * 64),
+        ("query_layers", c_double * 2), ("checks", Check * 4), ("bias", Curve),
+        ("bias_chunks", Curve), ("gate_limit", c_double), ("gate_ratio_max", c_double),
+        ("gate_full", c_double), ("gate", c_double * 7), ("gate_plain", c_double * 7),
+        ("frontier", Frontier * 64),
     ]
 
 

@@ -96,6 +96,10 @@ static int check_profile(const struct tsr_blend *b)
         p->bias_chunks.n > TSR_PROFILE_POINTS_MAX || !tsri_selector_of(p->selector))
         return tsri_fail(TSR_EINVAL, "blend: invalid profile: selector %u, %u checks", p->selector,
                          p->n_checks);
+    const double *layers = p->query_layers;
+    if (!(layers[0] >= 0 && layers[0] < layers[1] && layers[1] <= 1))
+        return tsri_fail(TSR_EINVAL, "blend: invalid profile: query_layers %g to %g", layers[0],
+                         layers[1]);
     for (uint32_t i = 0; i < p->n_checks; i++)
         if (p->checks[i].layer >= b->info.n_layers)
             return tsri_fail(TSR_EINVAL, "blend: the profile checks layer %u of %u",

@@ -173,6 +173,17 @@ static bool begin_query(struct tsr_run *run, struct tsr_model_pass *pass)
     return true;
 }
 
+/* A third is written with three digits: so much below a layer's number still means that layer. */
+#define LAYER_SLACK 0.05
+
+bool tsri_pass_weighs(const struct tsr_run *run, uint32_t layer)
+{
+    const double *share = run->blend->profile.query_layers, n = run->blend->info.n_layers;
+    double first = fmin(floor(share[0] * n + LAYER_SLACK), n - 1);
+    double end = fmax(floor(share[1] * n + LAYER_SLACK), first + 1);
+    return layer >= first && layer < end;
+}
+
 /* ---- blend ---- */
 
 static int choose(struct tsr_run *run)

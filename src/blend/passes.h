@@ -57,6 +57,8 @@ struct tsr_run {
 /* The pass of the run's phase, or of the first after it that has one; false: none has rows, and
  * the phase is the last. */
 bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass);
+/* The attention of this layer of the question's pass is wanted. */
+bool tsri_pass_weighs(const struct tsr_run *run, uint32_t layer);
 /* The check of hkvd at a layer; NULL: none. */
 const struct tsr_check *tsri_pass_check_of(const struct tsr_run *run, uint32_t layer);
 /* After deviations: fills keep and returns how many rows stay; 0: all of them. */

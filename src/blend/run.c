@@ -344,7 +344,7 @@ static int step_layer(struct tsr_run *run, struct tsr_blend_step *step)
         return give(run, step, TSR_STEP_DEVIATION, TSRI_STAGE_CHECKED);
     }
     run->checked = false;
-    bool asked = run->phase == TSRI_PHASE_QUERY;
+    bool asked = run->phase == TSRI_PHASE_QUERY && tsri_pass_weighs(run, run->layer);
     step->layer = (struct tsr_model_layer){.size = sizeof step->layer,
                                            .layer = run->layer++,
                                            .mass = asked ? run->mass : NULL,

@@ -66,14 +66,17 @@ static bool is_first(const struct tsri_quality_rows *rows, size_t at)
     return true;
 }
 
-/* The best bias for a selector, context and ratio; false when nothing was measured there. */
-static bool best_bias(const struct tsri_quality_rows *rows, struct tsri_setting *s, double *kl)
+/* The best bias for a selector, context and ratio, and the best layers unless they are given; false
+ * when nothing was measured there. */
+static bool best_bias(const struct tsri_quality_rows *rows, struct tsri_setting *s, bool any_layers,
+                      double *kl)
 {
     struct tsri_setting wanted = *s;
     bool found = false;
     for (size_t i = 0; i < rows->n; i++) {
         struct tsri_setting one = rows->items[i].setting;
         wanted.bias = one.bias;
+        if (any_layers) memcpy(wanted.layers, one.layers, sizeof one.layers);
         if (!tsri_setting_same(&one, &wanted) || !is_first(rows, i)) continue;
         double mean = mean_answer(rows, &one);
         if (found && mean >= *kl) continue;
@@ -90,9 +93,9 @@ static bool best_setting(const struct tsri_quality_rows *rows, double ratio,
     double best = INFINITY;
     for (uint32_t context = TSR_CONTEXT_SAME; context <= TSR_CONTEXT_PURE; context++)
         for (uint32_t selector = TSR_SELECT_QUERY; selector <= TSR_SELECT_NONE; selector++) {
-            struct tsri_setting s = {selector, context, ratio, 0, false};
+            struct tsri_setting s = {selector, context, ratio, 0, false, {0, 0}};
             double kl;
-            if (!best_bias(rows, &s, &kl) || kl >= best) continue;
+            if (!best_bias(rows, &s, true, &kl) || kl >= best) continue;
             best = kl;
             *out = s;
         }
@@ -124,8 +127,10 @@ static void fill_bias(const struct tsri_quality_rows *rows, const struct tsri_se
         struct tsri_setting s = rows->items[i].setting;
         double kl;
         bool none = s.selector == TSR_SELECT_NONE;
-        if (s.context != chosen->context || s.int8 || (!none && s.selector != chosen->selector) ||
-            has_point(out, s.ratio) || !best_bias(rows, &s, &kl))
+        bool like_chosen = s.selector == chosen->selector && s.layers[0] == chosen->layers[0] &&
+                           s.layers[1] == chosen->layers[1];
+        if (s.context != chosen->context || s.int8 || (!none && !like_chosen) ||
+            has_point(out, s.ratio) || !best_bias(rows, &s, false, &kl))
             continue;
         add_point(out, s.ratio, s.bias);
     }
@@ -150,6 +155,8 @@ static void fill_frontier(const struct tsri_quality_rows *rows, struct tsr_profi
             .n_prompts = n,
             .ratio = s.ratio,
             .bias = s.bias,
+            .layers_from = s.layers[0],
+            .layers_to = s.layers[1],
             .kl = mean_kl(rows, &s),
             .agreement = tsri_quality_mean(rows, &s, offsetof(struct tsri_quality_row, same)),
             .speedup = blend > 0 ? full / blend : 0};
@@ -262,6 +269,7 @@ int tsri_choose_profile(const struct tsri_quality_rows *rows, double ratio, doub
     out->selector = chosen.selector;
     out->context = chosen.context;
     out->ratio = chosen.ratio;
+    if (chosen.layers[1] > 0) memcpy(out->query_layers, chosen.layers, sizeof chosen.layers);
     fill_bias(rows, &chosen, &out->bias);
     fill_frontier(rows, out);
     return fit_gate(rows, &chosen, kl_limit, out, gate);

@@ -11,6 +11,12 @@
 
 #define SETTINGS_MAX 63u /* one more is the prefill */
 #define LIST_MAX 16
+#define LAYERS_DEFAULT "0.667-1"
+
+struct layer_lists {
+    double at[LIST_MAX][2];
+    int n;
+};
 
 struct calibrating {
     struct tsri_cli *cli;
@@ -19,6 +25,7 @@ struct calibrating {
     struct tsri_quality_rows rows;
     struct tsri_setting settings[SETTINGS_MAX];
     uint32_t n_settings;
+    struct layer_lists layers;
     double ratio, kl_limit, answer_max, n_questions;
 };
 
@@ -42,6 +49,26 @@ static int read_numbers(const struct tsri_cli *cli, const char *name, const char
     }
 }
 
+/* "0-1,0.667-1" */
+static int read_layers(const struct tsri_cli *cli, struct layer_lists *out)
+{
+    const char *text = tsri_cli_flag(cli, "layers"), *at = text ? text : LAYERS_DEFAULT;
+    for (out->n = 0; out->n < LIST_MAX; at++) {
+        char *end;
+        double from = strtod(at, &end), to = 0;
+        bool good = end != at && *end == '-';
+        if (good) to = strtod(at = end + 1, &end);
+        if (!good || end == at || !(from >= 0 && from < to && to <= 1) || (*end && *end != ','))
+            break;
+        out->at[out->n][0] = from;
+        out->at[out->n++][1] = to;
+        if (!*end) return 0;
+        at = end;
+    }
+    return tsri_cli_usage(cli, "--layers=%s: up to %d of FROM-TO, shares of the depth from 0 to 1",
+                          text, LIST_MAX);
+}
+
 static bool names(const char *list, const char *name)
 {
     size_t n = strlen(name);
@@ -60,6 +87,18 @@ static int add_setting(struct calibrating *x, struct tsri_setting s)
     return 0;
 }
 
+/* Where the question is asked for its attention, once for each of --layers. */
+static int add_layers(struct calibrating *x, struct tsri_setting s)
+{
+    if (s.selector != TSR_SELECT_QUERY) return add_setting(x, s);
+    int e = 0;
+    for (int i = 0; i < x->layers.n && !e; i++) {
+        memcpy(s.layers, x->layers.at[i], sizeof s.layers);
+        e = add_setting(x, s);
+    }
+    return e;
+}
+
 static int add_settings(struct calibrating *x, uint32_t context, const char *selectors,
                         const double *ratios, int n_ratios, const double *biases, int n_biases)
 {
@@ -72,8 +111,8 @@ static int add_settings(struct calibrating *x, uint32_t context, const char *sel
             for (int b = 0; b < n_biases && !e; b++) {
                 if ((s == TSR_SELECT_NONE) != (ratios[r] == 0)) continue;
                 if (biased || biases[b] == 0)
-                    e = add_setting(x,
-                                    (struct tsri_setting){s, context, ratios[r], biases[b], false});
+                    e = add_layers(
+                        x, (struct tsri_setting){s, context, ratios[r], biases[b], false, {0, 0}});
             }
     }
     return e;
@@ -107,7 +146,8 @@ static int read_flags(struct calibrating *x)
     x->ratio = 0.05;
     x->kl_limit = 0.05;
     x->n_questions = 1e9;
-    int e = tsri_cli_flag_number(cli, "ratio", 0, 1, &x->ratio);
+    int e = read_layers(cli, &x->layers);
+    if (!e) e = tsri_cli_flag_number(cli, "ratio", 0, 1, &x->ratio);
     if (!e) e = tsri_cli_flag_number(cli, "kl", 1e-6, 100, &x->kl_limit);
     if (!e) e = tsri_cli_flag_count(cli, "limit", 1, 1e9, &x->n_questions);
     if (!e) e = tsri_cli_flag_count(cli, "answers", 0, 256, &x->answer_max);
@@ -172,15 +212,24 @@ static void add_number(struct tsri_table *t, const char *format, double v)
     tsri_table_add(t, "%s", isnan(v) ? "-" : text);
 }
 
+static void add_layers_of(struct tsri_table *t, const struct tsr_frontier *f)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%.3g-%.3g", f->layers_from, f->layers_to);
+    tsri_table_add(t, "%s", f->layers_to > 0 ? text : "-");
+}
+
 static int print_table(const struct calibrating *x, const struct tsr_profile *p)
 {
     struct tsri_table t;
-    tsri_table_init(&t, "llrrrrrrrr",
-                    "selector|context|ratio|bias|KL|answer|same first|gold|F1|speed-up");
+    tsri_table_init(&t, "lllrrrrrrrr",
+                    "selector|layers|context|ratio|bias|KL|answer|same first|gold|F1|speed-up");
     for (uint32_t i = 0; i < p->n_frontier; i++) {
         const struct tsr_frontier *f = &p->frontier[i];
-        struct tsri_setting s = {f->selector, f->context, f->ratio, f->bias, false};
+        struct tsri_setting s = {f->selector, f->context, f->ratio,
+                                 f->bias,     false,      {f->layers_from, f->layers_to}};
         tsri_table_add(&t, "%s", tsr_selector_name(f->selector));
+        add_layers_of(&t, f);
         tsri_table_add(&t, "%s", f->context == TSR_CONTEXT_PURE ? "pure" : "same");
         add_number(&t, "%.3g", f->ratio);
         add_number(&t, "%.2f", f->bias);

@@ -13,7 +13,7 @@
 /* X(id, name, usage, one line of help, details) */
 /* clang-format off */
 #define TSRI_LAB_COMMANDS(X) \
-    X(calibrate, "calibrate", "[--json] --prompts=FILE [--model=FILE] [--out=FILE] [--csv=FILE] [--limit=N] [--ratio=R] [--kl=K] [--ratios=LIST] [--biases=LIST] [--selectors=LIST] [--contexts=LIST] [--answers=N] [--int8] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
+    X(calibrate, "calibrate", "[--json] --prompts=FILE [--model=FILE] [--out=FILE] [--csv=FILE] [--limit=N] [--ratio=R] [--kl=K] [--ratios=LIST] [--biases=LIST] [--selectors=LIST] [--contexts=LIST] [--layers=LIST] [--answers=N] [--int8] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
       "measure how blending changes a model's answers, and write a profile", \
       "Answers every question with a full prefill and with every setting. The profile has the best\n" \
       "setting, its bias, the results of all settings and a gate. `tessera ask` finds it by itself.\n" \
@@ -28,6 +28,8 @@
       "  --biases=LIST     biases to measure (default: 0,-0.3,-0.7,-1.2)\n" \
       "  --selectors=LIST  selectors to measure (default: query,hkvd,link,none)\n" \
       "  --contexts=LIST   contexts to measure (default: same,pure)\n" \
+      "  --layers=LIST     layers whose attention selector query sums, FROM-TO as shares of the\n" \
+      "                    depth (default: 0.667-1)\n" \
       "  --answers=N       also generate answers of up to N tokens and compare them; slow\n" \
       "  --int8            also measure --ratio with entries stored as int8\n") \
     X(bench_copy, "bench copy", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \

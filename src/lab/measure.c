@@ -187,37 +187,50 @@ static bool is_kind(const struct tsri_setting *s, uint32_t context, bool int8)
     return s->context == context && s->int8 == int8;
 }
 
+static int open_blend(struct tsr_blend **out, const struct tsri_reader *r,
+                      const struct tsri_setting *s)
+{
+    struct tsr_profile profile = {.size = sizeof profile};
+    tsr_profile_init(&profile);
+    profile.context = s->context;
+    if (s->layers[1] > 0) memcpy(profile.query_layers, s->layers, sizeof s->layers);
+    struct tsr_blend_desc config = {.size = sizeof config,
+                                    .model = r->model,
+                                    .cache = r->cache,
+                                    .profile = &profile,
+                                    .flags = s->int8 ? TSR_BLEND_INT8 : 0,
+                                    .blend_min_tokens = UINT32_MAX};
+    return tsr_blend_open(out, &config) < 0 ? tsri_cli_failed() : 0;
+}
+
+/* The documents are stored as the setting wants them; later asks only load. */
+static int fill(const struct tsri_reader *r, struct tsr_blend *blend, const struct truth *t,
+                float *logits)
+{
+    struct tsr_ask_desc ask = ask_of(r, t);
+    ask.selector = TSR_SELECT_NONE;
+    ask.flags = TSR_ASK_FILL;
+    return tsr_blend_ask(blend, &ask, logits, NULL) < 0 ? tsri_cli_failed() : 0;
+}
+
 /* All settings of one kind of stored segments; `rows` are in the order of the settings. */
 static int one_kind(const struct tsri_measure *m, uint32_t context, bool int8,
                     const struct tsri_question *q, const struct truth *t, float *logits,
                     struct tsri_quality_row *rows)
 {
-    struct tsri_reader *r = m->reader;
-    struct tsr_profile profile = {.size = sizeof profile};
-    struct tsr_blend *blend = NULL;
-    bool wanted = false;
-    for (uint32_t i = 0; i < m->n_settings; i++)
-        wanted |= is_kind(&m->settings[i], context, int8);
-    if (!wanted) return 0;
-    tsr_profile_init(&profile);
-    profile.context = context;
-    struct tsr_blend_desc config = {.size = sizeof config,
-                                    .model = r->model,
-                                    .cache = r->cache,
-                                    .profile = &profile,
-                                    .flags = int8 ? TSR_BLEND_INT8 : 0,
-                                    .blend_min_tokens = UINT32_MAX};
-    if (tsr_blend_open(&blend, &config) < 0) return tsri_cli_failed();
-    struct tsr_ask_desc fill = ask_of(r, t);
-    fill.selector = TSR_SELECT_NONE;
-    fill.flags = TSR_ASK_FILL;
-    int e = tsr_blend_ask(blend, &fill, logits, NULL) < 0 ? tsri_cli_failed() : 0;
+    bool filled = false;
+    int e = 0;
     for (uint32_t i = 0; i < m->n_settings && !e; i++) {
-        if (!is_kind(&m->settings[i], context, int8)) continue;
-        start_row(&rows[i], q, &m->settings[i], t);
-        e = one_setting(m, blend, q, t, logits, &rows[i]);
+        const struct tsri_setting *s = &m->settings[i];
+        struct tsr_blend *blend = NULL;
+        if (!is_kind(s, context, int8)) continue;
+        e = open_blend(&blend, m->reader, s);
+        if (!e && !filled) e = fill(m->reader, blend, t, logits);
+        filled = true;
+        start_row(&rows[i], q, s, t);
+        if (!e) e = one_setting(m, blend, q, t, logits, &rows[i]);
+        tsr_blend_close(blend);
     }
-    tsr_blend_close(blend);
     return e;
 }
 

@@ -37,7 +37,8 @@ struct tsri_setting {
     uint32_t selector; /* enum tsr_selector */
     uint32_t context;  /* TSR_CONTEXT_SAME or PURE */
     double ratio, bias;
-    bool int8; /* segments are stored as int8 */
+    bool int8;        /* segments are stored as int8 */
+    double layers[2]; /* as query_layers of a profile; 0 and 0 where the question is not asked */
 };
 
 #define TSRI_QUALITY_NAME_BYTES 64u

@@ -4,15 +4,43 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HEADING \
-    "set,id,selector,context,stored,ratio,bias,kl,kl_answer,same,gold,exact,f1,full_s,blend_s," \
-    "tokens," \
-    "recomputed,moved,mass,fresh,entropy,chunk_tokens,chunks\n"
-#define NUMBERS 18
+/* The first fields of a row are text, the others numbers, which a file may have in any order. Those
+ * that it lacks were not measured when it was written. */
+static const char *const texts[] = {"set", "id", "selector", "context", "stored"};
+struct column {
+    const char *name;
+    size_t offset;
+};
+#define ROW(member) offsetof(struct tsri_quality_row, member)
+static const struct column columns[] = {
+    {"ratio", ROW(setting.ratio)},
+    {"bias", ROW(setting.bias)},
+    {"layers_from", ROW(setting.layers[0])},
+    {"layers_to", ROW(setting.layers[1])},
+    {"kl", ROW(kl)},
+    {"kl_answer", ROW(kl_answer)},
+    {"same", ROW(same)},
+    {"gold", ROW(gold)},
+    {"exact", ROW(exact)},
+    {"f1", ROW(f1)},
+    {"full_s", ROW(full_s)},
+    {"blend_s", ROW(blend_s)},
+    {"tokens", ROW(n_tokens)},
+    {"recomputed", ROW(n_recomputed)},
+    {"moved", ROW(gate.moved)},
+    {"mass", ROW(gate.mass)},
+    {"fresh", ROW(gate.fresh)},
+    {"entropy", ROW(gate.entropy)},
+    {"chunk_tokens", ROW(gate.chunk_tokens)},
+    {"chunks", ROW(gate.n_chunks)},
+};
+#define TEXTS TSRI_COUNT(texts)
+#define NUMBERS TSRI_COUNT(columns)
 
 int tsri_quality_add(struct tsri_quality_rows *rows, const struct tsri_quality_row *row)
 {
@@ -37,44 +65,44 @@ bool tsri_quality_has(const struct tsri_quality_rows *rows, const struct tsri_qu
     return false;
 }
 
+static bool near(double a, double b)
+{
+    return fabs(a - b) < 1e-9;
+}
+
 bool tsri_setting_same(const struct tsri_setting *a, const struct tsri_setting *b)
 {
     return a->selector == b->selector && a->context == b->context && a->int8 == b->int8 &&
-           fabs(a->ratio - b->ratio) < 1e-9 && fabs(a->bias - b->bias) < 1e-9;
+           near(a->ratio, b->ratio) && near(a->bias, b->bias) && near(a->layers[0], b->layers[0]) &&
+           near(a->layers[1], b->layers[1]);
 }
 
-/* The numbers of a row, in the order of the heading. */
-static void numbers_of(struct tsri_quality_row *r, double *at[NUMBERS])
+static double *number_of(struct tsri_quality_row *r, size_t column)
 {
-    double *all[NUMBERS] = {&r->setting.ratio,
-                            &r->setting.bias,
-                            &r->kl,
-                            &r->kl_answer,
-                            &r->same,
-                            &r->gold,
-                            &r->exact,
-                            &r->f1,
-                            &r->full_s,
-                            &r->blend_s,
-                            &r->n_tokens,
-                            &r->n_recomputed,
-                            &r->gate.moved,
-                            &r->gate.mass,
-                            &r->gate.fresh,
-                            &r->gate.entropy,
-                            &r->gate.chunk_tokens,
-                            &r->gate.n_chunks};
-    memcpy(at, all, sizeof all);
+    return (double *)(void *)((char *)r + columns[column].offset);
 }
 
-static bool parse_row(char *line, struct tsri_quality_row *row)
+/* Which column each number of a row is; 0: the file is no table of ours. */
+static size_t parse_heading(char *line, size_t order[NUMBERS])
 {
-    char *rest = NULL, *field[5];
-    double *number[NUMBERS];
-    memset(row, 0, sizeof *row);
-    numbers_of(row, number);
-    for (int i = 0; i < 5; i++)
-        if (!(field[i] = strtok_r(i ? NULL : line, ",", &rest))) return false;
+    char *rest = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < TEXTS; i++) {
+        const char *name = strtok_r(i ? NULL : line, ",\n", &rest);
+        if (!name || strcmp(name, texts[i]) != 0) return 0;
+    }
+    for (const char *name; (name = strtok_r(NULL, ",\n", &rest)); n++) {
+        size_t k = 0;
+        while (k < NUMBERS && strcmp(columns[k].name, name) != 0)
+            k++;
+        if (k == NUMBERS || n == NUMBERS) return 0;
+        order[n] = k;
+    }
+    return n;
+}
+
+static bool parse_texts(char *const field[TEXTS], struct tsri_quality_row *row)
+{
     int selector = tsr_selector_find(field[2]);
     bool same = strcmp(field[3], "same") == 0, int8 = strcmp(field[4], "int8") == 0;
     if (selector < 0 || (!same && strcmp(field[3], "pure") != 0) ||
@@ -86,11 +114,28 @@ static bool parse_row(char *line, struct tsri_quality_row *row)
     row->setting.selector = (uint32_t)selector;
     row->setting.context = same ? TSR_CONTEXT_SAME : TSR_CONTEXT_PURE;
     row->setting.int8 = int8;
-    for (int i = 0; i < NUMBERS; i++) {
+    return true;
+}
+
+static bool parse_row(char *line, const size_t *order, size_t n, struct tsri_quality_row *row)
+{
+    char *rest = NULL, *field[TEXTS];
+    memset(row, 0, sizeof *row);
+    for (size_t i = 0; i < TEXTS; i++)
+        if (!(field[i] = strtok_r(i ? NULL : line, ",", &rest))) return false;
+    if (!parse_texts(field, row)) return false;
+    for (size_t i = 0; i < NUMBERS; i++)
+        *number_of(row, i) = NAN;
+    for (size_t i = 0; i < n; i++) {
         char *text = strtok_r(NULL, ",\n", &rest), *end;
         if (!text) return false;
-        *number[i] = strtod(text, &end);
+        *number_of(row, order[i]) = strtod(text, &end);
         if (*end || end == text) return false;
+    }
+    /* Older tables summed the attention of all layers. */
+    if (isnan(row->setting.layers[1])) {
+        row->setting.layers[0] = 0;
+        row->setting.layers[1] = row->setting.selector == TSR_SELECT_QUERY;
     }
     return strtok_r(NULL, ",\n", &rest) == NULL;
 }
@@ -98,7 +143,7 @@ static bool parse_row(char *line, struct tsri_quality_row *row)
 int tsri_quality_load(struct tsri_quality_rows *rows, const char *path)
 {
     char *line = NULL;
-    size_t room = 0, number = 0;
+    size_t room = 0, number = 0, order[NUMBERS], n_numbers = 0;
     off_t good = 0;
     bool cut_off = false;
     int e = 0;
@@ -108,14 +153,15 @@ int tsri_quality_load(struct tsri_quality_rows *rows, const char *path)
         struct tsri_quality_row row;
         bool whole = line[n - 1] == '\n';
         if (number++ == 0) {
-            if (whole && strcmp(line, HEADING) != 0)
+            if (whole && !(n_numbers = parse_heading(line, order)))
                 e = tsri_cli_fail("%s: not a table of measurements: unknown heading", path);
         }
         cut_off = !whole;
         if (cut_off) break;
         if (number > 1)
-            e = parse_row(line, &row) ? tsri_quality_add(rows, &row)
-                                      : tsri_cli_fail("%s:%zu: not a valid row", path, number);
+            e = parse_row(line, order, n_numbers, &row)
+                    ? tsri_quality_add(rows, &row)
+                    : tsri_cli_fail("%s:%zu: not a valid row", path, number);
     }
     free(line);
     fclose(in);
@@ -124,22 +170,29 @@ int tsri_quality_load(struct tsri_quality_rows *rows, const char *path)
     return e;
 }
 
+static void put_heading(FILE *out)
+{
+    for (size_t i = 0; i < TEXTS; i++)
+        fprintf(out, "%s%s", i ? "," : "", texts[i]);
+    for (size_t i = 0; i < NUMBERS; i++)
+        fprintf(out, ",%s", columns[i].name);
+    fputc('\n', out);
+}
+
 int tsri_quality_append(const char *path, const struct tsri_quality_row *rows, size_t n)
 {
     struct stat st;
     bool is_new = stat(path, &st) != 0 || st.st_size == 0;
     FILE *out = fopen(path, "a");
     if (!out) return tsri_cli_fail("%s: %s", path, strerror(errno));
-    if (is_new) fputs(HEADING, out);
+    if (is_new) put_heading(out);
     for (size_t i = 0; i < n; i++) {
         struct tsri_quality_row row = rows[i];
-        double *number[NUMBERS];
-        numbers_of(&row, number);
         fprintf(out, "%s,%s,%s,%s,%s", row.set, row.id, tsr_selector_name(row.setting.selector),
                 row.setting.context == TSR_CONTEXT_PURE ? "pure" : "same",
                 row.setting.int8 ? "int8" : "plain");
-        for (int k = 0; k < NUMBERS; k++)
-            fprintf(out, ",%.8g", *number[k]);
+        for (size_t k = 0; k < NUMBERS; k++)
+            fprintf(out, ",%.8g", *number_of(&row, k));
         fputc('\n', out);
     }
     bool failed = ferror(out);

@@ -73,6 +73,42 @@ TEST(the_question_looks_first_and_asks_for_its_attention)
     CHECK(blend_kit_close(&k));
 }
 
+/* Bits of the layers that are asked for their attention. */
+static uint32_t weighed(const char *model, double from, double to)
+{
+    struct blend_kit k;
+    struct tsr_blend_step step;
+    uint32_t layers = 0;
+    int result;
+    blend_kit_open(&k, model, TSR_DTYPE_F16, 0);
+    k.profile.query_layers[0] = from, k.profile.query_layers[1] = to;
+    blend_kit_reopen(&k);
+    blend_kit_prompt(&k, 2, 20, docs, 3, NULL);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
+    struct tsr_run *run = run_to_pass(&k, TSR_SELECT_QUERY, 0, 1, &step);
+    for (result = tsr_session_begin(k.model.session, &step.pass); result == 0;) {
+        if (tsr_blend_next(run, 0, &step) != 1 || step.kind != TSR_STEP_LAYER) break;
+        if (step.layer.mass) layers |= 1u << step.layer.layer;
+        CHECK_INT(step.layer.n_mass, step.layer.mass ? k.n_tokens : 0);
+        result = tsr_session_layer(k.model.session, &step.layer);
+    }
+    CHECK_INT(result, 0);
+    tsr_session_end(k.model.session);
+    tsr_blend_end(run, NULL, NULL);
+    CHECK(blend_kit_close(&k));
+    return layers;
+}
+
+TEST(only_the_layers_of_the_profile_are_asked_for_their_attention)
+{
+    CHECK_INT(weighed("llama layers=6", 0, 1), 0x3f);
+    CHECK_INT(weighed("llama layers=6", 0.667, 1), 0x30);
+    CHECK_INT(weighed("llama layers=6", 0.333, 0.667), 0x0c);
+    CHECK_INT(weighed("llama layers=7", 0.667, 1), 0x70);
+    CHECK_INT(weighed("llama layers=3", 0.99, 1), 0x4); /* always one */
+    CHECK_INT(weighed("llama layers=3", 0.01, 0.02), 0x1);
+}
+
 TEST(much_new_text_is_hidden_from_the_question)
 {
     struct blend_kit k;
@@ -180,6 +216,7 @@ int main(void)
 {
     RUN(segments_are_filled_alone_at_their_canonical_place);
     RUN(the_question_looks_first_and_asks_for_its_attention);
+    RUN(only_the_layers_of_the_profile_are_asked_for_their_attention);
     RUN(much_new_text_is_hidden_from_the_question);
     RUN(the_bias_is_for_the_question_on_what_is_not_exact);
     RUN(a_bias_that_is_given_counts_and_changes_the_answer);

@@ -21,6 +21,7 @@ TEST(what_is_saved_is_loaded_again)
     p.ratio = 0.05;
     p.boundary = 3, p.first_tokens = 4, p.query_rows = 16, p.bias_reused = 0;
     p.bias_answer = 1;
+    p.query_layers[0] = 0.25, p.query_layers[1] = 0.75;
     p.n_checks = 2;
     p.checks[1] = (struct tsr_check){.layer = 7, .ratio = 0.25, .threshold = 1.5};
     p.bias = (struct tsr_curve){.n = 2, .points = {{0, -0.7}, {1, 0}}};
@@ -35,6 +36,8 @@ TEST(what_is_saved_is_loaded_again)
                                               .n_prompts = i,
                                               .ratio = 0.25,
                                               .bias = -0.5,
+                                              .layers_from = 0.5,
+                                              .layers_to = 1,
                                               .kl = 0.125,
                                               .agreement = 0.75,
                                               .speedup = 12};
@@ -68,6 +71,9 @@ TEST(what_is_no_profile_is_refused_with_its_place_and_changes_nothing)
                {"selector: best", "unknown selector"},
                {"context: other", "neither same nor pure"},
                {"boundary: 1.5", "whole"},
+               {"query_layers: [0.5, 0.5]", "ascending"},
+               {"query_layers: [0, 1.1]", "shares of the depth"},
+               {"query_layers: [0.5]", "too short"},
                {"space: xyz", "fingerprint"},
                {"space: 0011", "fingerprint"},
                {"bias: 3", "not a list"},

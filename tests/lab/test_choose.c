@@ -28,7 +28,7 @@ static void add_rows(const char *set, uint32_t n, struct tsri_setting s, double 
 
 static struct tsri_setting setting(uint32_t selector, uint32_t context, double ratio, double bias)
 {
-    return (struct tsri_setting){selector, context, ratio, bias, false};
+    return (struct tsri_setting){selector, context, ratio, bias, false, {0, 0}};
 }
 
 TEST(sets_count_alike_however_many_questions_they_have)
@@ -65,6 +65,27 @@ TEST(the_best_setting_at_the_ratio_wins_with_a_bias_for_each_ratio)
     tsri_quality_fini(&rows);
 }
 
+TEST(the_layers_that_chose_best_are_in_the_profile)
+{
+    struct tsr_profile p = {.size = sizeof p};
+    struct tsri_gate_result gate;
+    struct tsri_setting all = setting(TSR_SELECT_QUERY, TSR_CONTEXT_SAME, 0.05, 0), late = all;
+    all.layers[1] = 1;
+    late.layers[0] = 0.75, late.layers[1] = 1;
+    add_rows("a", 2, all, 0.3);
+    add_rows("a", 2, late, 0.1);
+    all.ratio = late.ratio = 0.15;
+    all.bias = -1;
+    add_rows("a", 2, all, 0.01); /* of other layers: no point of the curve */
+    add_rows("a", 2, late, 0.02);
+    CHECK_INT(tsri_choose_profile(&rows, 0.05, 0.05, &p, &gate), 0);
+    CHECK(p.query_layers[0] == 0.75 && p.query_layers[1] == 1);
+    CHECK(tsr_profile_bias(&p, 0.15, 4) == 0);
+    CHECK_INT(p.n_frontier, 4);
+    CHECK(p.frontier[0].layers_to == 1 && p.frontier[1].layers_from == 0.75);
+    tsri_quality_fini(&rows);
+}
+
 /* A world in which entropy says it all: the gate must find it, also for questions it has not seen.
  */
 TEST(the_gate_learns_what_can_be_learned)
@@ -90,6 +111,7 @@ int main(void)
     said_init();
     RUN(sets_count_alike_however_many_questions_they_have);
     RUN(the_best_setting_at_the_ratio_wins_with_a_bias_for_each_ratio);
+    RUN(the_layers_that_chose_best_are_in_the_profile);
     RUN(the_gate_learns_what_can_be_learned);
     return test_end();
 }

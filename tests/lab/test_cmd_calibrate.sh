@@ -11,8 +11,9 @@ it_writes_a_profile_that_ask_finds() {
     ask_init llama || return
     one_question 1 >"$tmp/q.jsonl"
     lab calibrate --model="$model" --threads=1 --prompts="$tmp/q.jsonl" --ratios=0,0.05 --biases=0,-0.3 \
-        --contexts=same --selectors=query,none
+        --contexts=same --selectors=query,none --layers=0-0.5,0.5-1
     exits 0 || return
+    [[ $out == *'query     0-0.5 '*'query     0.5-1 '* ]] || fail "$out" || return
     [[ $out == *'speed-up'*'selector query, context same, ratio 0.05, bias '* ]] || fail "$out" || return
     ask --stats --docs="$tmp/docs" 'why'
     exits 0 || return
@@ -42,6 +43,8 @@ wrong_flags_and_files_are_named() {
     exits 1 && complains 'q.jsonl:1: unknown member docs' || return
     lab calibrate --prompts="$tmp/q.jsonl" --ratios=2
     exits 2 && complains '--ratios=2: up to 16 numbers from 0 to 1' || return
+    lab calibrate --prompts="$tmp/q.jsonl" --layers=0.5-0.2
+    exits 2 && complains '--layers=0.5-0.2: up to 16 of FROM-TO' || return
     lab calibrate --prompts="$tmp/q.jsonl" --selectors=query --ratios=0
     exits 2 && complains 'no settings to measure'
 }

@@ -65,7 +65,7 @@ a_plain_prompt_is_its_texts_and_nothing_else() {
     calibrate --ratio=0 --ratios=0 --biases=0 --selectors=none --contexts=pure --answers=4
     exits 0 || return
     # At most a token for each letter of ours; a template and names would be 100 more.
-    awk -F, '$3 == "none" { ok = $23 == 2 && $22 <= 305 && $16 - 2 * $22 <= 28 } END { exit !ok }' "$tmp/rows.csv" ||
+    awk -F, '$3 == "none" { ok = $25 == 2 && $24 <= 305 && $18 - 2 * $24 <= 28 } END { exit !ok }' "$tmp/rows.csv" ||
         fail "$(cat "$tmp/rows.csv")"
 }
 

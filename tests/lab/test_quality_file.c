@@ -13,14 +13,15 @@ static char path[4200];
 
 static struct tsri_quality_row row_of(const char *id, double kl)
 {
-    struct tsri_quality_row r = {.set = "nq",
-                                 .setting = {TSR_SELECT_QUERY, TSR_CONTEXT_PURE, 0.05, -0.3, false},
-                                 .kl = kl,
-                                 .exact = NAN,
-                                 .f1 = NAN,
-                                 .full_s = 2,
-                                 .blend_s = 0.5,
-                                 .gate = {0.25, 0.5, 0.125, NAN, 100, 8}};
+    struct tsri_quality_row r = {
+        .set = "nq",
+        .setting = {TSR_SELECT_QUERY, TSR_CONTEXT_PURE, 0.05, -0.3, false, {0.5, 1}},
+        .kl = kl,
+        .exact = NAN,
+        .f1 = NAN,
+        .full_s = 2,
+        .blend_s = 0.5,
+        .gate = {0.25, 0.5, 0.125, NAN, 100, 8}};
     snprintf(r.id, sizeof r.id, "%s", id);
     return r;
 }
@@ -65,15 +66,32 @@ TEST(half_a_line_is_left_out_and_overwritten)
     tsri_quality_fini(&rows);
 }
 
+TEST(a_table_from_before_a_column_was_added_is_read)
+{
+    struct tsri_quality_rows rows = {0};
+    FILE *out = fopen(path, "w");
+    CHECK(out);
+    fputs("set,id,selector,context,stored,ratio,bias,kl\n"
+          "nq,1,query,same,plain,0.05,0,0.5\nnq,1,none,same,plain,0,0,0.7\n",
+          out);
+    fclose(out);
+    CHECK_INT(tsri_quality_load(&rows, path), 0);
+    CHECK(rows.n == 2 && rows.items[0].kl == 0.5 && isnan(rows.items[0].f1));
+    const double *layers = rows.items[0].setting.layers;
+    CHECK(layers[0] == 0 && layers[1] == 1); /* as it was then */
+    CHECK(rows.items[1].setting.layers[1] == 0);
+    tsri_quality_fini(&rows);
+}
+
 TEST(other_files_are_refused)
 {
     struct tsri_quality_rows rows = {0};
     FILE *out = fopen(path, "a");
     CHECK(out);
-    fputs("nq,4,query,pure,0.05,x,1,1,1,1,1,1,1,1,1,1,1,1,1\n", out);
+    fputs("nq,4,query,pure,plain,0.05,x,1\n", out);
     fclose(out);
     CHECK_INT(tsri_quality_load(&rows, path), CLI_FAILED);
-    CHECK_HAS(said(), ":6: not a valid row");
+    CHECK_HAS(said(), ":4: not a valid row");
     tsri_quality_fini(&rows);
     out = fopen(path, "w");
     CHECK(out);
@@ -91,6 +109,7 @@ int main(void)
     snprintf(path, sizeof path, "%s/rows.csv", dir.path);
     RUN(rows_come_back_as_they_were_written);
     RUN(half_a_line_is_left_out_and_overwritten);
+    RUN(a_table_from_before_a_column_was_added_is_read);
     RUN(other_files_are_refused);
     tmpdir_fini(&dir);
     return test_end();
