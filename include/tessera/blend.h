@@ -4,6 +4,7 @@
  *   tsr_blend_open()     joins a model and a cache; opens the model's space
  *   tsr_blend_ask()      runs one prompt: the session then holds its KV, ready to decode, and you
  *                        get the logits of its last token
+ *   tsr_blend_learn()    stores the documents of a prompt after its answer (TSR_ASK_FIRST)
  *
  * Engines that run the model themselves drive the same loop: tsr_blend_start(), then
  * tsr_blend_next() returns the next step (begin a pass of these rows; layer 7 is loaded, run it;
@@ -190,7 +191,15 @@ enum tsr_ask_flags {
      * must be recomputed, there is no pass at all. No gate, which needs logits, and no bias, which
      * is for the question's rows. A pass that reads the question's attention may overwrite its
      * slots. */
-    TSR_ASK_CONTEXT = 64
+    TSR_ASK_CONTEXT = 64,
+    /* If most of the text is not cached, do not fill: everything but exact KV is computed in the
+     * prompt, so that the answer is that of a prefill, and comes as soon. tsr_blend_learn() stores
+     * the segments afterwards. */
+    TSR_ASK_FIRST = 128,
+    /* Only fills: segments that are not cached are computed alone and stored. There is no answer,
+     * and the slots of the prompt are scratch memory. For engines that run the model themselves;
+     * others call tsr_blend_learn(). */
+    TSR_ASK_LEARN = 256
 };
 
 struct tsr_ask_desc {
@@ -220,7 +229,8 @@ enum tsr_blend_reason {
     TSR_BLEND_REFUSED = 8, /* the cache had no room for what was computed */
     TSR_BLEND_RAISED = 16, /* the gate raised the ratio */
     TSR_BLEND_FULL = 32,   /* the gate fell back to computing everything */
-    TSR_BLEND_UNABLE = 64  /* the executor lacks what the selector or the bias needs */
+    TSR_BLEND_UNABLE = 64, /* the executor lacks what the selector or the bias needs */
+    TSR_BLEND_FIRST = 128  /* most of it was not cached: computed whole, see TSR_ASK_FIRST */
 };
 
 struct tsr_blend_report {
@@ -248,6 +258,21 @@ struct tsr_blend_report {
  * tsr_blend_bias(). */
 TSR_API TSR_MUST int tsr_blend_ask(struct tsr_blend *blend, const struct tsr_ask_desc *ask,
                                    float *logits, struct tsr_blend_report *report);
+
+/* How far tsr_blend_learn() is. */
+struct tsr_learn {
+    uint32_t n_segments, n_segments_done; /* that were not cached */
+    uint32_t n_tokens, n_tokens_done;     /* of these; the segment being computed counts in part */
+    const uint32_t *segments;             /* [n_segments]: indices into ask->segments */
+};
+/* Called at the start and after every layer. Not 0: stop; complete segments stay stored. */
+typedef int (*tsr_learn_fn)(void *arg, const struct tsr_learn *learn);
+/* Computes and stores the segments of a prompt that are not cached, one after another. Works in a
+ * session of its own: ask->session is not touched and may be NULL, and the bias of the last ask
+ * stays. `progress` may be NULL; it is not called if everything is cached. Needs a tsr_model.
+ * Returns the number of tokens stored; TSR_EFULL: the cache has no room for a segment. */
+TSR_API TSR_MUST int tsr_blend_learn(struct tsr_blend *blend, const struct tsr_ask_desc *ask,
+                                     tsr_learn_fn progress, void *arg);
 
 /* ---- step by step ---------------------------------------------------------------------------- */
 

@@ -48,6 +48,7 @@ struct tsri_plan_desc {
     uint32_t selector; /* resolved */
     uint32_t freq_set, min_tokens;
     bool same_context; /* segments see the system prompt */
+    bool rounded;      /* stored segments are int8: those at their own place are not exact either */
 };
 
 struct tsri_plan {
@@ -66,6 +67,10 @@ TSR_MUST int tsri_plan_init(struct tsri_plan *p, const struct tsri_plan_desc *de
 void tsri_plan_fini(struct tsri_plan *p);
 /* States from the pieces; forgets what was selected. */
 void tsri_plan_paint(struct tsri_plan *p);
+/* Filling would cost more than blending saves: compute the prompt whole, and fill later. */
+bool tsri_plan_unknown(const struct tsri_plan *p);
+/* What is not filled yet, and is not exact, is computed in the prompt instead. */
+void tsri_plan_skip_fills(struct tsri_plan *p);
 /* A piece cannot be loaded: a whole segment is filled where that is allowed. */
 void tsri_plan_lose(struct tsri_plan *p, uint32_t piece);
 /* Tokens that the blend pass computes. */
@@ -156,6 +161,7 @@ TSR_MUST int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens,
 /* ---- blender.c ---- */
 
 struct tsr_blend {
+    struct tsr_model *model; /* NULL: an engine runs it */
     struct tsr_model_info info;
     struct tsr_cache *cache;
     struct tsr_client *client;
@@ -169,6 +175,9 @@ struct tsr_blend {
     float *bias;
     uint32_t n_bias;
 };
+
+/* One step of a run, over a session. */
+TSR_MUST int tsri_blend_step(struct tsr_session *s, const struct tsr_blend_step *step);
 
 /* run.c */
 #define TSRI_TIMEOUT_MS 5000u

@@ -124,6 +124,7 @@ int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc)
     struct tsr_blend *b = tsri_alloc(1, sizeof *b);
     if (!b) return TSR_ENOMEM;
     pthread_mutex_init(&b->lock, NULL);
+    b->model = desc->model;
     b->cache = desc->cache;
     b->int8 = desc->flags & TSR_BLEND_INT8;
     b->min_tokens = desc->blend_min_tokens ? desc->blend_min_tokens : TSRI_MIN_TOKENS;
@@ -174,7 +175,7 @@ const float *tsr_blend_bias(const struct tsr_blend *b, uint32_t *n)
 
 /* ---- asking ---- */
 
-static int do_step(struct tsr_session *s, const struct tsr_blend_step *step)
+int tsri_blend_step(struct tsr_session *s, const struct tsr_blend_step *step)
 {
     switch (step->kind) {
     case TSR_STEP_BEGIN:
@@ -203,7 +204,7 @@ int tsr_blend_ask(struct tsr_blend *b, const struct tsr_ask_desc *ask, float *lo
     int e = tsr_blend_start(&run, b, ask, NULL);
     if (e) return e;
     for (int result = 0; (e = tsr_blend_next(run, result, &step)) > 0;)
-        result = do_step(ask->session, &step);
+        result = tsri_blend_step(ask->session, &step);
     tsr_session_end(ask->session);
     tsr_blend_end(run, logits, report);
     return e;

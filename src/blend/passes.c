@@ -13,6 +13,11 @@
 #define RAISE_FACTOR 3.0
 #define RAISE_FROM 0.05
 
+static bool learns(const struct tsr_run *run)
+{
+    return run->ask.flags & TSR_ASK_LEARN;
+}
+
 static void add_row(struct tsr_run *run, uint32_t token, uint32_t position)
 {
     run->rows[run->n_rows++] = (struct tsr_model_row){run->ask.tokens[token], position, token};
@@ -218,7 +223,8 @@ bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass)
 {
     if (run->phase == TSRI_PHASE_FILL) {
         if (begin_fill(run, pass)) return true;
-        run->phase = TSRI_PHASE_QUERY;
+        run->phase = learns(run) ? TSRI_PHASE_DONE : TSRI_PHASE_QUERY;
+        if (learns(run)) return false;
     }
     if (run->phase == TSRI_PHASE_QUERY) {
         run->asked = false;
@@ -358,7 +364,7 @@ int tsri_pass_after(struct tsr_run *run)
 {
     run->stage = TSRI_STAGE_PASS;
     if (run->phase == TSRI_PHASE_FILL) {
-        run->phase = TSRI_PHASE_QUERY;
+        run->phase = learns(run) ? TSRI_PHASE_DONE : TSRI_PHASE_QUERY;
         return after_fill(run);
     }
     if (run->phase == TSRI_PHASE_QUERY) {

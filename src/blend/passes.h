@@ -54,6 +54,15 @@ struct tsr_run {
     struct tsr_blend_report report;
 };
 
+/* Whether a prompt can be answered in so many slots. */
+TSR_MUST int tsri_ask_check(const struct tsr_blend *b, const struct tsr_ask_desc *ask,
+                            uint64_t n_slots);
+/* A run that is planned, then its loads. The rope is that of a prompt of rope_tokens. */
+TSR_MUST int tsri_run_open(struct tsr_run **out, struct tsr_blend *b,
+                           const struct tsr_ask_desc *ask, const struct tsr_kv_layout *layout,
+                           uint32_t rope_tokens);
+TSR_MUST int tsri_run_load(struct tsr_run *run);
+
 /* The pass of the run's phase, or of the first after it that has one; false: none has rows, and
  * the phase is the last. */
 bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass);

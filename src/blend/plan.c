@@ -179,20 +179,83 @@ uint32_t tsri_plan_count(const struct tsri_plan *p, uint32_t state)
     return n;
 }
 
-/* ---- the whole ---- */
+/* ---- what is worth it ---- */
+
+/* Filling computes all unknown text; then the blend saves at most what is known. With more unknown
+ * than known text that is less than half of a prefill, and the answer is still approximate: a
+ * prefill is exact, and the text is stored after the answer. Exact pieces do not count. They cost
+ * the same either way. */
+bool tsri_plan_unknown(const struct tsri_plan *p)
+{
+    uint64_t n_unknown = 0, n_known = 0;
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        const struct tsri_piece *piece = &p->pieces[i];
+        if (piece->exact || piece->kind == TSRI_PIECE_LOST) continue;
+        if (piece->kind == TSRI_PIECE_FILL && !piece->placed)
+            n_unknown += piece->match.n_tokens;
+        else
+            n_known += piece->match.n_tokens;
+    }
+    return n_unknown > n_known;
+}
+
+void tsri_plan_skip_fills(struct tsri_plan *p)
+{
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        struct tsri_piece *piece = &p->pieces[i];
+        if (piece->kind == TSRI_PIECE_FILL && !piece->placed && !piece->exact)
+            piece->kind = TSRI_PIECE_LOST;
+    }
+    p->may_fill = false;
+    p->reasons |= TSR_BLEND_FIRST;
+}
+
+static void keep_exact(struct tsri_plan *p, bool rounded)
+{
+    uint32_t n_kept = 0;
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        bool bits = !rounded || p->pieces[i].match.kind == TSR_KIND_PREFIX;
+        if (p->pieces[i].exact && bits) p->pieces[n_kept++] = p->pieces[i];
+    }
+    p->n_pieces = n_kept;
+}
+
+/* For learning: what is to be filled, and the system prompt that it sees. */
+static void keep_fills(struct tsri_plan *p)
+{
+    uint32_t n_kept = 0, n_fills = 0;
+    for (uint32_t i = 0; i < p->n_pieces; i++)
+        n_fills += p->pieces[i].kind == TSRI_PIECE_FILL;
+    for (uint32_t i = 0; n_fills && i < p->n_pieces; i++)
+        if (p->pieces[i].kind == TSRI_PIECE_FILL || p->pieces[i].match.prompt_offset < p->n_system)
+            p->pieces[n_kept++] = p->pieces[i];
+    p->n_pieces = n_kept;
+}
 
 /* Blending has a price; for little text plain computing is as fast and exact. */
 static void drop_little(struct tsri_plan *p, uint32_t min_tokens)
 {
-    uint32_t n_approximate = 0, n_kept = 0;
+    uint32_t n_approximate = 0;
     for (uint32_t i = 0; i < p->n_pieces; i++)
         if (!p->pieces[i].exact) n_approximate += p->pieces[i].match.n_tokens;
     if (n_approximate == 0 || n_approximate >= min_tokens) return;
-    for (uint32_t i = 0; i < p->n_pieces; i++)
-        if (p->pieces[i].exact) p->pieces[n_kept++] = p->pieces[i];
-    p->n_pieces = n_kept;
+    keep_exact(p, false);
     p->reasons |= TSR_BLEND_FEW;
 }
+
+static void drop_useless(struct tsri_plan *p, const struct tsri_plan_desc *d)
+{
+    if (d->ask->flags & TSR_ASK_LEARN) {
+        keep_fills(p);
+    } else if (d->ask->flags & TSR_ASK_FIRST && tsri_plan_unknown(p)) {
+        tsri_plan_skip_fills(p);
+        keep_exact(p, d->rounded);
+    } else {
+        drop_little(p, d->min_tokens);
+    }
+}
+
+/* ---- the whole ---- */
 
 int tsri_plan_init(struct tsri_plan *p, const struct tsri_plan_desc *d)
 {
@@ -214,7 +277,7 @@ int tsri_plan_init(struct tsri_plan *p, const struct tsri_plan_desc *d)
         return TSR_ENOMEM;
     }
     gather(p, d);
-    drop_little(p, d->min_tokens);
+    drop_useless(p, d);
     tsri_plan_paint(p);
     return 0;
 }

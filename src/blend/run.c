@@ -32,8 +32,7 @@ static int check_segments(const struct tsr_ask_desc *ask)
     return 0;
 }
 
-static int check_ask(const struct tsr_blend *b, const struct tsr_ask_desc *ask,
-                     const struct tsr_kv_layout *layout)
+int tsri_ask_check(const struct tsr_blend *b, const struct tsr_ask_desc *ask, uint64_t n_slots)
 {
     if (!ask || ask->size < sizeof *ask || !ask->tokens || !ask->n_tokens ||
         (ask->n_segments && !ask->segments))
@@ -41,10 +40,10 @@ static int check_ask(const struct tsr_blend *b, const struct tsr_ask_desc *ask,
     if (ask->n_segments > TSRI_SEGMENTS_MAX)
         return tsri_fail(TSR_ERANGE, "ask: %u segments, limit %u", ask->n_segments,
                          TSRI_SEGMENTS_MAX);
-    if (ask->n_tokens > layout->n_slots || ask->n_tokens > b->info.context)
+    uint64_t max = n_slots < b->info.context ? n_slots : b->info.context;
+    if (ask->n_tokens > max)
         return tsri_fail(TSR_ERANGE, "prompt of %u tokens, context limit %llu", ask->n_tokens,
-                         (unsigned long long)(layout->n_slots < b->info.context ? layout->n_slots
-                                                                                : b->info.context));
+                         (unsigned long long)max);
     for (uint32_t i = 0; i < ask->n_tokens; i++)
         if (ask->tokens[i] >= b->info.n_vocab)
             return tsri_fail(TSR_EINVAL, "ask: token %u is %u, outside the vocabulary of %u", i,
@@ -210,13 +209,14 @@ static int make_plan(struct tsr_run *run)
                                   .selector = run->selector->id,
                                   .freq_set = run->freq_set,
                                   .min_tokens = run->blend->min_tokens,
-                                  .same_context = run->same_context};
+                                  .same_context = run->same_context,
+                                  .rounded = run->blend->int8};
     if (!e) e = tsri_plan_init(&run->plan, &desc);
     tsri_free(found.matches);
     return e;
 }
 
-static int open_feed(struct tsr_run *run)
+int tsri_run_load(struct tsr_run *run)
 {
     const struct tsri_plan *p = &run->plan;
     run->feed_pieces = tsri_alloc((size_t)p->n_pieces + 1, sizeof *run->feed_pieces);
@@ -261,15 +261,11 @@ static void run_free(struct tsr_run *run)
     tsri_free(run);
 }
 
-int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_ask_desc *ask,
-                    const struct tsr_kv_layout *layout)
+int tsri_run_open(struct tsr_run **out, struct tsr_blend *b, const struct tsr_ask_desc *ask,
+                  const struct tsr_kv_layout *layout, uint32_t rope_tokens)
 {
-    if (!out || !b) return tsri_fail(TSR_EINVAL, "blend: out or blend is NULL");
-    *out = NULL;
-    if (!layout && ask && ask->session) layout = tsr_session_layout(ask->session);
-    if (!layout) return tsri_fail(TSR_EINVAL, "blend: session or layout is required");
     int e = check_memory(b, layout);
-    if (!e) e = check_ask(b, ask, layout);
+    if (!e) e = tsri_ask_check(b, ask, layout->n_slots);
     if (e) return e;
     struct tsr_run *run = tsri_alloc(1, sizeof *run);
     if (!run) return TSR_ENOMEM;
@@ -277,7 +273,8 @@ int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_
     run->ask = *ask;
     run->layout = *layout;
     run->started_ns = tsri_now_ns();
-    run->freq_set = tsri_rope_set_id(&b->info.rope, ask->n_tokens);
+    if (ask->flags & TSR_ASK_LEARN) run->ask.flags = TSR_ASK_LEARN | TSR_ASK_FILL | TSR_ASK_CONTEXT;
+    run->freq_set = tsri_rope_set_id(&b->info.rope, rope_tokens);
     run->same_context = b->profile.context != TSR_CONTEXT_PURE;
     run->gate = (struct tsr_gate){NAN, NAN, NAN, NAN, NAN, NAN};
     run->predicted = NAN;
@@ -285,13 +282,28 @@ int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_
     e = choose_mover(run);
     if (!e) e = allocate(run);
     if (!e) e = make_plan(run);
-    if (!e) e = open_feed(run);
     if (e) {
         run_free(run);
         return e;
     }
     *out = run;
     return 0;
+}
+
+int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_ask_desc *ask,
+                    const struct tsr_kv_layout *layout)
+{
+    if (!out || !b) return tsri_fail(TSR_EINVAL, "blend: out or blend is NULL");
+    *out = NULL;
+    if (!layout && ask && ask->session) layout = tsr_session_layout(ask->session);
+    if (!layout) return tsri_fail(TSR_EINVAL, "blend: session or layout is required");
+    int e = tsri_run_open(out, b, ask, layout, ask ? ask->n_tokens : 0);
+    if (!e) e = tsri_run_load(*out);
+    if (e && *out) {
+        run_free(*out);
+        *out = NULL;
+    }
+    return e;
 }
 
 const uint8_t *tsr_blend_states(const struct tsr_run *run)
@@ -318,6 +330,16 @@ static bool lost_pieces(struct tsr_run *run, uint32_t layer)
         tsri_plan_lose(&run->plan, piece);
     }
     return true;
+}
+
+/* Without what was lost, most may be unknown. Loads go on, each before its layer is computed, and
+ * what they bring is computed like the rest. */
+static void answer_first(struct tsr_run *run)
+{
+    if (!(run->ask.flags & TSR_ASK_FIRST) || !tsri_plan_unknown(&run->plan)) return;
+    tsri_plan_skip_fills(&run->plan);
+    run->selector = tsri_selector_of(TSR_SELECT_FULL);
+    run->ratio = 1;
 }
 
 /* ---- steps ---- */
@@ -394,6 +416,7 @@ static int advance(struct tsr_run *run, struct tsr_blend_step *step)
     case TSRI_STAGE_AFTER:
         return tsri_pass_after(run);
     case TSRI_STAGE_RESTART:
+        answer_first(run);
         tsri_plan_paint(&run->plan);
         run->phase = TSRI_PHASE_FILL;
         run->stage = TSRI_STAGE_PASS;
@@ -477,7 +500,7 @@ void tsr_blend_end(struct tsr_run *run, float *logits, struct tsr_blend_report *
 {
     if (!run) return;
     if (run->phase == TSRI_PHASE_DONE && !run->failed) {
-        keep_bias(run);
+        if (!(run->ask.flags & TSR_ASK_LEARN)) keep_bias(run);
         if (logits && !(run->ask.flags & TSR_ASK_CONTEXT))
             memcpy(logits, run->logits, run->blend->info.n_vocab * sizeof *logits);
         if (report && report->size >= sizeof report->size) fill_report(run, report);
