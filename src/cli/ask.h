@@ -113,9 +113,14 @@ struct tsri_more {
     float *logits;     /* [n_logits][n_vocab] */
 };
 int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *more);
-/* The model that is meant: `named` (NULL: none), that of the environment, or the one of tools/setup
- * --model, into buf. */
-const char *tsri_reader_model(const char *named, char *buf, size_t bytes);
+/* The path of the model that is meant, in buf or not: `named` (NULL: none), that of the environment,
+ * or the best of tools/setup --model that is there. `fallback`, if given: it is only the one that
+ * is used when no better one could be fetched. */
+const char *tsri_reader_model(const char *named, char *buf, size_t bytes, bool *fallback);
+/* The models of tools/setup --model: how many there are; the name of one and its path, NULL where it
+ * is not installed. */
+uint32_t tsri_reader_models(void);
+const char *tsri_reader_installed(uint32_t i, char *buf, size_t bytes);
 /* The library that runs models, beside the program; NULL: wherever the system finds it. */
 const char *tsri_reader_library(char *buf, size_t bytes);
 /* The folder of the store, which the configuration may name. */

@@ -346,6 +346,9 @@ static int prepare(struct asking *a)
     for (size_t i = 0; i < a->documents.n && !e; i++)
         e = tsri_dialog_add_document(&a->dialog, &a->documents.items[i]);
     if (e) return e;
+    if (!a->reader.profiled && a->documents.n > 0)
+        tsri_cli_note("no profile was measured for this model: using cautious settings "
+                      "(tessera-lab calibrate measures one)");
     a->tokens = malloc(((size_t)a->answer_max + 1) * sizeof *a->tokens);
     a->first_logits = malloc(a->reader.info.n_vocab * sizeof *a->first_logits);
     a->text = tsri_cli_grow(NULL, &a->text_room, 1, 1);

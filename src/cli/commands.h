@@ -12,8 +12,8 @@
       "The model reads each document once. The result is kept in a store, and later questions reuse\n" \
       "it, with any documents in any order. The store is in the user's cache folder, or at the\n" \
       "option disk_path. Prints the answer to standard output, and its cost to standard error.\n" \
-      "  --model=FILE     GGUF file of a llama, qwen2 or qwen3 model (default: TESSERA_MODEL, or the\n" \
-      "                   model that tools/setup --model installs)\n" \
+      "  --model=FILE     GGUF file of a llama, qwen2 or qwen3 model, or 0.5b, 1.5b or 135m for one that\n" \
+      "                   tools/setup --model installed (default: TESSERA_MODEL, or the first of these)\n" \
       "  --doc=FILE       a document; repeat it for more; - is standard input\n" \
       "  --docs=DIR       all text files in a folder and its subfolders\n" \
       "  --system=TEXT    system prompt\n" \

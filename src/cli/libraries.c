@@ -145,7 +145,7 @@ void tsri_check_library(uint32_t i, const struct tsri_options *o, struct tsri_fi
 bool tsri_model_find(char *text, size_t bytes)
 {
     char path[4096];
-    const char *model = tsri_reader_model(NULL, path, sizeof path);
+    const char *model = tsri_reader_model(NULL, path, sizeof path, NULL);
     bool found = access(model, R_OK) == 0;
     snprintf(text, bytes, found ? "%s" : "none: %s: %s", model, strerror(errno));
     return found;
@@ -163,14 +163,34 @@ bool tsri_store_find(const struct tsr_config *config, char *text, size_t bytes)
     return on;
 }
 
+/* "; installed: 0.5b, 135m", or nothing. */
+static void list_models(char *text, size_t bytes)
+{
+    char path[4096];
+    size_t at = 0;
+    text[0] = 0;
+    for (uint32_t i = 0; i < tsri_reader_models(); i++) {
+        const char *name = tsri_reader_installed(i, path, sizeof path);
+        if (name && at < bytes)
+            at +=
+                (size_t)snprintf(text + at, bytes - at, "%s%s", at ? ", " : "; installed: ", name);
+    }
+}
+
 void tsri_check_model(struct tsri_finding *f)
 {
-    char text[sizeof f->found];
-    bool found = tsri_model_find(text, sizeof text);
-    tsri_finding_say(f, found ? TSRI_DOCTOR_OK : TSRI_DOCTOR_WARN, "%s", text);
+    char text[sizeof f->found - 64], path[4096], names[64];
+    bool fallback, found = tsri_model_find(text, sizeof text);
+    tsri_reader_model(NULL, path, sizeof path, &fallback);
+    list_models(names, sizeof names);
+    tsri_finding_say(f, found && !fallback ? TSRI_DOCTOR_OK : TSRI_DOCTOR_WARN, "%s%s", text,
+                     names);
     if (!found)
         tsri_finding_advise(f, "only for tessera ask: run tools/setup --model, or set "
                                "TESSERA_MODEL to a GGUF file");
+    else if (fallback)
+        tsri_finding_advise(f, "its answers are often wrong: run tools/setup --model for a better "
+                               "one");
 }
 
 /* As a disk tier is checked; but ask goes on without a store, so nothing here is a failure. */

@@ -9,7 +9,16 @@
 #include <strings.h>
 #include <unistd.h>
 
-#define DEFAULT_MODEL "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+/* The models that tools/setup --model installs, by the names that --model takes. Without one, the
+ * first that is there is used; the last one is for want of a better one. */
+static const struct {
+    const char *name, *file;
+} models[] = {
+    {"0.5b", "models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"},
+    {"1.5b", "models/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"},
+    {"135m", "models/SmolLM2-135M-Instruct.Q4_1.gguf"},
+};
+#define FALLBACK (TSRI_COUNT(models) - 1)
 
 /* ---- folders ---- */
 
@@ -44,11 +53,34 @@ static bool beside(const char *rest, char *buf, size_t bytes)
 
 /* ---- model ---- */
 
-const char *tsri_reader_model(const char *named, char *buf, size_t bytes)
+const char *tsri_reader_installed(uint32_t i, char *buf, size_t bytes)
 {
+    path_of(models[i].file, buf, bytes);
+    return access(buf, R_OK) == 0 ? models[i].name : NULL;
+}
+
+uint32_t tsri_reader_models(void)
+{
+    return TSRI_COUNT(models);
+}
+
+const char *tsri_reader_model(const char *named, char *buf, size_t bytes, bool *fallback)
+{
+    if (fallback) *fallback = false;
     if (!named) named = getenv("TESSERA_MODEL");
+    for (uint32_t i = 0; named && i < TSRI_COUNT(models); i++) {
+        /* A file of that name comes first: that is what the flag is for. */
+        if (strcasecmp(named, models[i].name) != 0 || access(named, F_OK) == 0) continue;
+        path_of(models[i].file, buf, bytes);
+        return buf;
+    }
     if (named) return named;
-    path_of(DEFAULT_MODEL, buf, bytes);
+    for (uint32_t i = 0; i < TSRI_COUNT(models); i++) {
+        if (!tsri_reader_installed(i, buf, bytes)) continue;
+        if (fallback) *fallback = i == FALLBACK;
+        return buf;
+    }
+    path_of(models[0].file, buf, bytes);
     return buf;
 }
 
@@ -77,10 +109,17 @@ static int open_model(struct tsri_reader *r, struct tsri_cli *cli)
 {
     char path[4096], library[4096];
     double threads = 0;
-    const char *model = tsri_reader_model(tsri_cli_flag(cli, "model"), path, sizeof path);
+    bool fallback;
+    const char *named = tsri_cli_flag(cli, "model");
+    const char *model = tsri_reader_model(named, path, sizeof path, &fallback);
     if (model == path && access(path, R_OK) != 0)
-        return tsri_cli_fail("no model is installed: run `tools/setup --model` in the source "
-                             "folder, or use --model=FILE");
+        return tsri_cli_fail("no model is installed%s%s: run `tools/setup --model%s` in the source "
+                             "folder, or use --model=FILE",
+                             named ? " as " : "", named ? named : "",
+                             strstr(path, "-1.5b-") ? "=1.5b" : "");
+    if (fallback)
+        tsri_cli_note("using SmolLM2-135M, whose answers are often wrong; `tools/setup --model` "
+                      "in the source folder gets a better model");
     int e = tsri_cli_flag_count(cli, "threads", 1, 512, &threads);
     if (e) return e;
     struct tsr_model_desc config = {.size = sizeof config,

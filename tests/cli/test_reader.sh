@@ -11,6 +11,44 @@ the_model_of_the_environment_is_used() {
     exits 1 && complains 'none.gguf: No such file'
 }
 
+the_best_installed_model_is_used_and_the_fallback_is_said() {
+    ask_init llama || return
+    local small=$tmp/deps/models/SmolLM2-135M-Instruct.Q4_1.gguf
+    local large=$tmp/deps/models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
+    mkdir -p "$tmp/deps/models"
+    cp "$model" "$small"
+    t ask --threads=1 --max=4 'why'
+    exits 0 || return
+    [ "$(grep -c 'using SmolLM2-135M.*tools/setup --model' <<<"$err")" -eq 1 ] || fail "$err" || return
+    t doctor --host_size=1M
+    grep -A 1 "^warn  ask model      $small; installed: 135m" <<<"$out" | grep -q 'often wrong' || fail "$out" || return
+    cp "$model" "$large"
+    t ask --threads=1 --max=4 'why'
+    exits 0 || return
+    [[ $err != *SmolLM2* ]] || fail "$err" || return
+    t doctor --host_size=1M
+    says "ok    ask model      $large; installed: 0.5b, 135m" || return
+    # Asked for by name, there is nothing to say about it.
+    t ask --threads=1 --max=4 --model=135M 'why'
+    exits 0 || return
+    [[ $err != *SmolLM2* ]] || fail "$err" || return
+    t ask --model=1.5b 'why'
+    # shellcheck disable=SC2016  # a command in a message
+    exits 1 && complains 'no model is installed as 1.5b: run `tools/setup --model=1.5b`'
+}
+
+a_model_without_a_profile_is_said_when_documents_are_read() {
+    ask_init llama || return
+    ask 'why'
+    [[ $err != *profile* ]] || fail "$err" || return
+    ask --doc="$tmp/docs/a.md" 'why'
+    [ "$(grep -c 'no profile was measured for this model' <<<"$err")" -eq 1 ] || fail "$err" || return
+    echo 'ratio: 0.2' >"$tmp/p.yaml"
+    ask --profile="$tmp/p.yaml" --doc="$tmp/docs/a.md" 'why'
+    exits 0 || return
+    [[ $err != *'no profile'* ]] || fail "$err"
+}
+
 the_store_is_in_the_cache_folder_unless_named() {
     ask_init llama || return
     ask --doc="$tmp/docs/a.md" 'why'
@@ -37,6 +75,8 @@ a_profile_that_cannot_be_read_is_an_error() {
 }
 
 run the_model_of_the_environment_is_used
+run the_best_installed_model_is_used_and_the_fallback_is_said
+run a_model_without_a_profile_is_said_when_documents_are_read
 run the_store_is_in_the_cache_folder_unless_named
 run converted_weights_are_another_model_to_the_store
 run a_profile_that_cannot_be_read_is_an_error
