@@ -251,8 +251,11 @@ class Drawer:
         return Value(text, [text.replace(" ", ""), text.replace("-", " "), text.replace(" ", "-")])
 
     def version(self, _: str) -> Value:
-        rng = self.rng
-        return Value(f"{rng.randrange(1, 9)}.{rng.randrange(10)}.{rng.randrange(1, 30)}")
+        self.release = (self.rng.randrange(1, 9), self.rng.randrange(10))
+        return Value("{}.{}.{}".format(*self.release, self.rng.randrange(1, 30)))
+
+    def newer(self, _: str) -> Value:
+        return Value(f"{self.release[0]}.{self.release[1] + 1}.{self.rng.randrange(1, 30)}")
 
     def ip(self, _: str) -> Value:
         return Value(".".join(str(self.rng.randrange(11, 250)) for _ in range(4)))
