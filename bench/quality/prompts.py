@@ -1,60 +1,82 @@
 #!/usr/bin/env python3
-"""prompts.py - turns question answering data sets into the questions that `tessera-lab calibrate` reads.
+"""prompts.py - question answering data sets as questions for `tessera-lab answers` and `calibrate`.
 
-  prompts.py DATA [--questions N] [--passages P] [--words W] [--format chat|plain]
-             [--short] > questions.jsonl
+  prompts.py DATA [--sets LIST] [--half tune|test|all] [--short] [--questions N] [--passages P]
+             [--words W] [--format chat|plain] > questions.jsonl
 
-DATA is a folder with musique.json (MuSiQue, 10 passages a question), nq-open-oracle.jsonl.gz (NQ-open
-with its gold passage; passages of other questions are added), kv-retrieval-75.jsonl.gz (a value in
-many keys) and multi_news.jsonl (several articles, to be summarised); those that are missing are left
-out. Formats: chat, where the model's template, names of documents and "Question:" are added by who
-reads this; plain, where everything is said here, as a model without a template reads it: passages,
-then "Question: ... Answer:". The choice is drawn from a fixed seed, so the same data gives the same questions."""
-import argparse, gzip, json, pathlib, random, re, sys
+DATA is a folder with musique.json (MuSiQue, 10 passages a question), nq-open-oracle.jsonl.gz
+(NQ-open with its gold passage; passages of other questions are added), kv-retrieval-75.jsonl.gz (a
+value in many keys) and multi_news.jsonl (several articles, to be summarised). Missing files are
+left out.
+
+--short asks for a few words (sets nq-short and musique-short). --half gives one half of every set
+(halves.py). In format chat, the reader adds the model's template and "Question:". In format plain,
+the prompt is complete, for models without a template: passages, then "Question: ... Answer:".
+
+Everything is drawn from fixed seeds: a question is the same whatever else is asked for."""
+
+import argparse
+import gzip
+import itertools
+import json
+import pathlib
+import random
+import re
+import sys
+
+from halves import HALVES, wanted
+
+# Questions of each set, unless --questions says less. Passages that are added to questions of NQ
+# come from those behind the last one.
+SIZES = {"musique": 150, "nq": 1100, "kv": 100, "multi_news": 50}
 
 
 def words(text, n):
-    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ufffe\uffff]", " ", text)  # no YAML, so no JSON for us
+    # No YAML, so no JSON for us.
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ufffe\uffff]", " ", text)
     return " ".join(text.split()[:n])
 
 
+def texts(x):
+    return x["answers"] if isinstance(x["answers"], list) else [x["answers"]]
+
+
 def musique(folder, a):
-    for i, x in enumerate(json.load(open(folder / "musique.json"))[: a.questions]):
+    for i, x in enumerate(json.load(open(folder / "musique.json"))):
         documents = [(c.get("title", "") + "\n" + c["text"]).strip() for c in x["ctxs"]]
-        answers = x["answers"] if isinstance(x["answers"], list) else [x["answers"]]
-        yield "musique", str(i), [words(d, 10 * a.words) for d in documents], x["question"], answers
+        documents = [words(d, 10 * a.words) for d in documents]
+        yield "musique", str(i), documents, x["question"], texts(x)
 
 
 def nq(folder, a):
-    rows = [json.loads(l) for l in gzip.open(folder / "nq-open-oracle.jsonl.gz", "rt")]
-    rng = random.Random(1)
-    for i in range(a.questions):
-        gold = rows[i]
-        others = rng.sample(rows[a.questions :], a.passages - 1)
-        documents = [r["ctxs"][0]["title"] + "\n" + words(r["ctxs"][0]["text"], a.words) for r in [gold] + others]
-        first = documents.pop(0)
-        documents.insert(rng.randrange(a.passages), first)
-        yield "nq", str(i), documents, gold["question"], gold["answers"]
+    rows = [json.loads(line) for line in gzip.open(folder / "nq-open-oracle.jsonl.gz", "rt")]
+    n = SIZES["nq"]
+    for i in range(n):
+        rng = random.Random(f"nq {i}")
+        others = rng.sample(rows[n:], a.passages - 1)
+        others.insert(rng.randrange(a.passages), rows[i])
+        passages = [r["ctxs"][0] for r in others]
+        documents = [c["title"] + "\n" + words(c["text"], a.words) for c in passages]
+        yield "nq", str(i), documents, rows[i]["question"], rows[i]["answers"]
 
 
 def kv(folder, a):
-    rows = [json.loads(l) for l in gzip.open(folder / "kv-retrieval-75.jsonl.gz", "rt")]
-    for i, x in enumerate(rows[: a.questions]):
-        pairs = x["ordered_kv_records"]
+    for i, line in enumerate(gzip.open(folder / "kv-retrieval-75.jsonl.gz", "rt")):
+        x = json.loads(line)
+        pairs = [f'"{k}": "{v}"' for k, v in x["ordered_kv_records"]]
         size = -(-len(pairs) // a.passages)
-        documents = ["\n".join('"%s": "%s"' % (k, v) for k, v in pairs[at : at + size]) for at in range(0, len(pairs), size)]
-        yield "kv", str(i), documents, 'Which value belongs to the key "%s"? Give only the value.' % x["key"], [x["value"]]
+        documents = ["\n".join(pairs[at : at + size]) for at in range(0, len(pairs), size)]
+        question = f'Which value belongs to the key "{x["key"]}"? Give only the value.'
+        yield "kv", str(i), documents, question, [x["value"]]
 
 
 def multi_news(folder, a):
     for i, line in enumerate(open(folder / "multi_news.jsonl")):
-        if i == a.questions:
-            return
         x = json.loads(line)
         documents = [d.strip() for d in re.split(r"Passage \d+:\n", x["context"]) if d.strip()]
-        answers = x["answers"] if isinstance(x["answers"], list) else [x["answers"]]
         documents = [words(d, 5 * a.words) for d in documents[:10]]
-        yield "multi_news", str(i), documents, "Write a short summary of all of these articles.", answers
+        question = "Write a short summary of all of these articles."
+        yield "multi_news", str(i), documents, question, texts(x)
 
 
 def short(name, number, documents, question, answers):
@@ -65,37 +87,50 @@ def short(name, number, documents, question, answers):
 
 def prompt(form, name, number, documents, question, answers):
     if form == "chat":
-        return {"set": name, "id": number, "documents": documents, "question": question, "answers": answers}
-    return {"set": name + "-plain", "id": number, "plain": True, "system": "Answer the question using the passages below.\n\n",
-            "documents": ["Passage: %s\n\n" % d for d in documents], "question": "Question: %s\nAnswer:" % question,
-            "answers": [" " + a for a in answers]}
+        system = {}
+    else:
+        name += "-plain"
+        system = {"plain": True, "system": "Answer the question using the passages below.\n\n"}
+        documents = [f"Passage: {d}\n\n" for d in documents]
+        question = f"Question: {question}\nAnswer:"
+        answers = [" " + text for text in answers]
+    rest = {"documents": documents, "question": question, "answers": answers}
+    return {"set": name, "id": number} | system | rest
 
 
 def main():
+    files = {"musique": "musique.json", "nq": "nq-open-oracle.jsonl.gz"}
+    files |= {"kv": "kv-retrieval-75.jsonl.gz", "multi_news": "multi_news.jsonl"}
+    makers = {"musique": musique, "nq": nq, "kv": kv, "multi_news": multi_news}
     p = argparse.ArgumentParser()
     p.add_argument("data", type=pathlib.Path)
-    p.add_argument("--questions", type=int, default=50, help="of each set")
+    p.add_argument("--sets", default=",".join(files), help="default: %(default)s")
+    p.add_argument("--half", choices=HALVES, default="all")
+    p.add_argument("--short", action="store_true", help="ask for a few words (musique, nq)")
+    p.add_argument("--questions", type=int, default=10**9, help="at most, of each set")
     p.add_argument("--passages", type=int, default=8, help="of nq and kv")
-    p.add_argument("--words", type=int, default=90, help="of a passage of nq; musique has up to 10 times, multi_news 5 times")
-    p.add_argument("--sets", default="musique,nq,kv,multi_news")
-    p.add_argument("--short", action="store_true", help="ask for a few words, where that is an answer (musique, nq)")
+    p.add_argument(
+        "--words",
+        type=int,
+        default=90,
+        help="of a passage of nq; musique has up to 10 times, multi_news 5 times",
+    )
     p.add_argument("--format", choices=("chat", "plain"), default="chat")
     a = p.parse_args()
-    makers = {"musique": (musique, "musique.json"), "nq": (nq, "nq-open-oracle.jsonl.gz"),
-              "kv": (kv, "kv-retrieval-75.jsonl.gz"), "multi_news": (multi_news, "multi_news.jsonl")}
     lists = []
     for name in a.sets.split(","):
-        make, file = makers[name]
-        if (a.data / file).exists():
-            lists.append(list(make(a.data, a)))
-        else:
-            print("%s is not there: left out" % file, file=sys.stderr)
+        if not (a.data / files[name]).exists():
+            print(f"{files[name]}: not found, left out", file=sys.stderr)
+            continue
+        rows = itertools.islice(makers[name](a.data, a), SIZES[name])
+        made = [prompt(a.format, *(short(*row) if a.short else row)) for row in rows]
+        made = [q for q in made if wanted(a.half, q["set"], q["id"])]
+        lists.append(made[: a.questions])
     # One of each in turn, so that a run that is stopped early has all of them.
-    for i in range(max(map(len, lists), default=0)):
-        for rows in lists:
-            if i < len(rows):
-                row = short(*rows[i]) if a.short else rows[i]
-                print(json.dumps(prompt(a.format, *row), ensure_ascii=False))
+    for turn in itertools.zip_longest(*lists):
+        for question in turn:
+            if question:
+                print(json.dumps(question, ensure_ascii=False))
 
 
 main()
