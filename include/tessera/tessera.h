@@ -278,7 +278,8 @@ struct tsr_range {
 enum tsr_prompt_flags {
     TSR_PROMPT_PREFIX = 1,   /* find a prefix chain from token 0 */
     TSR_PROMPT_SEGMENTS = 2, /* find the given `segments`, or those between separators */
-    TSR_PROMPT_CONTEXT = 4,  /* the first segment is a system prompt; the others may have seen it */
+    TSR_PROMPT_CONTEXT = 4,  /* the first segment is a system prompt; the others may have seen it,
+                              * or `context` where that is given */
     TSR_PROMPT_BLENDED = 8,  /* also return `blended` entries made with this `recipe` */
     TSR_PROMPT_ANY = 16,     /* also find runs of tokens anywhere in stored text */
     TSR_PROMPT_OTHER = 32    /* with ANY: also runs that saw other text when they were computed:
@@ -309,6 +310,14 @@ struct tsr_prompt {
     const struct tsr_extra *extra;
     const void *recipe; /* how blended KV was made */
     size_t recipe_bytes;
+    /* The text that segments may have seen when they were computed, as in struct tsr_store_desc; it
+     * need not be in the prompt. A match with TSR_CONTEXT_SAME saw exactly this text. With
+     * TSR_PROMPT_CONTEXT the first segment is left out: it is always computed alone. NULL: the
+     * first segment with TSR_PROMPT_CONTEXT, none without. Text only: tokens do not identify
+     * media. */
+    const uint32_t *context;
+    uint32_t n_context;
+    uint32_t reserved;
 };
 
 /* Sets the separator, in several spellings (a tokenizer may merge it with its neighbours): spelling
@@ -414,8 +423,9 @@ struct tsr_store_desc {
     uint32_t n_tokens;
     const uint32_t *tokens;
     uint32_t from; /* PREFIX only */
-    /* SEGMENT: the system prompt it was computed after, if any. A system prompt with media cannot
-     * be identified by its tokens: store such a segment only if it was computed alone. */
+    /* SEGMENT: the text it was computed after, if any: a system prompt, or another text that
+     * lookups name as `context`. Tokens do not identify media: store a segment only if the text
+     * before it has none, or if it was computed alone. */
     uint32_t n_context;
     const uint32_t *context;
     uint32_t n_extra;

@@ -248,6 +248,7 @@ class Prompt(Struct):
         ("size", c_size_t), ("tokens", c_void_p), ("n_tokens", c_uint32), ("flags", c_uint32),
         ("segments", POINTER(Range)), ("n_segments", c_uint32), ("n_extra", c_uint32),
         ("extra", POINTER(Extra)), ("recipe", c_void_p), ("recipe_bytes", c_size_t),
+        ("context", c_void_p), ("n_context", c_uint32), ("reserved", c_uint32),
     ]
 
 

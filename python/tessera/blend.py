@@ -39,8 +39,8 @@ def pass_table(rows: c.ModelPass) -> Any:
 
 
 def pass_visible(rows: c.ModelPass) -> list[tuple[int, list[tuple[int, int]]]]:
-    """For each group: its number of rows, and ranges (first, end) of slots that they see: of the last
-    one each row up to its own slot, of one before it everything."""
+    """For each group: its number of rows, and ranges (first, end) of slots that they see. Of
+    the last range each row sees up to its own slot, of one before it everything."""
     groups = [rows.groups[i] for i in range(rows.n_groups)]
     return [
         (g.n_rows, [(s.offset, s.offset + s.n_tokens) for s in g.sees[: g.n_ranges]])

@@ -80,8 +80,10 @@ class _Prompt:
         media: Sequence[Media],
         flags: int = 0,
         segments: Sequence[tuple[int, int]] = (),
+        context: Any = (),
     ) -> None:
         address, count, self._tokens = as_tokens(tokens)
+        context_address, n_context, self._context = as_tokens(context)
         self._extra = _extras(adapter, salt, media)
         self._segments = (c.Range * len(segments))(*[c.Range(*pair) for pair in segments])
         self.c = c.Prompt(
@@ -93,6 +95,8 @@ class _Prompt:
             n_segments=len(segments),
             n_extra=len(self._extra),
             extra=self._extra,
+            context=context_address if n_context else None,
+            n_context=n_context,
         )
 
 
@@ -303,7 +307,7 @@ class Space:
         cost_s: float = 0.0,
     ) -> int:
         """Stores KV and returns the number of new tokens. `kv` begins at token `start`, a block
-        boundary; `context` is the system prompt before a segment when it was computed."""
+        boundary; `context` is the text before a segment when it was computed."""
         address, count, _keep = as_tokens(tokens)
         context_address, n_context, _keep_context = as_tokens(context)
         extra = _extras(adapter, salt, media)
@@ -331,19 +335,21 @@ class Space:
         segments: Sequence[tuple[int, int]] | None = None,
         any_offset: bool = False,
         other_context: bool = False,
+        context: Any = (),
         adapter: str | None = None,
         salt: str | None = None,
         media: Sequence[Media] = (),
         request: int = 0,
     ) -> Found:
         """Finds the cached parts of a prompt: its prefix and, on request, `segments` (offset,
-        length) or text at any offset. With `request`, matches stay until Cache.release()."""
+        length) or text at any offset; `context` is the text that segments may have been computed
+        after. With `request`, matches stay until Cache.release()."""
         flags = c.PROMPT_PREFIX
         flags |= c.PROMPT_SEGMENTS if segments is not None else 0
         flags |= (c.PROMPT_ANY if any_offset or other_context else 0) | (
             c.PROMPT_OTHER if other_context else 0
         )
-        prompt = _Prompt(tokens, adapter, salt, media, flags, segments or ())
+        prompt = _Prompt(tokens, adapter, salt, media, flags, segments or (), context)
         most = max(prompt.c.n_tokens, 1)
         rows = (c.Match * most)()
         spaces = (ctypes.c_void_p * 1)(self._open())

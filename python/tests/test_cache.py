@@ -117,6 +117,17 @@ class TestStoreAndLoad(WithCache):
         self.assertEqual(self.space.load(found, shaped(out, 104), prefix_only=False), 100)
         self.assertEqual(shaped(out, 104)[0, 0, 3, 0], 500 * 1000)
 
+    def test_a_segment_is_found_by_the_context_it_was_computed_after(self):
+        primer, text = list(range(300, 340)), list(range(500, 600))
+        self.space.store(text, kv_of(text), kind="segment", context=primer, base=len(primer))
+        for other in ((), primer[:-1], text):
+            self.assertFalse(self.space.lookup(text, segments=[(0, 100)], context=other))
+        found = self.space.lookup(text, segments=[(0, 100)], context=primer)
+        self.assertEqual([(m.context, m.base) for m in found.matches], [("same", 40)])
+        out = array.array("f", bytes(4 * 100 * 2 * LAYERS * ROW))
+        self.assertEqual(self.space.load(found, shaped(out, 100), prefix_only=False), 100)
+        self.assertEqual(out, kv_of(text))
+
     def test_spaces_share_nothing(self):
         tokens = list(range(32))
         self.space.store(tokens, kv_of(tokens))

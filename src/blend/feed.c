@@ -44,9 +44,10 @@ struct tsri_feed {
     struct tsr_kv_layout layout;
     struct tsr_rope rope;
     uint32_t freq_set;
-    struct tsr_prompt prompt; /* own copies of tokens and segments */
+    struct tsr_prompt prompt; /* own copies of tokens, segments and context */
     uint32_t *tokens;
     struct tsr_range *segments;
+    uint32_t *context;
     struct range *ranges;
     uint32_t n_ranges;
     struct portion portions[2]; /* what lookups found in memory, and what they found below */
@@ -139,6 +140,7 @@ static void feed_free(struct tsri_feed *f)
     tsri_free(f->ranges);
     tsri_free(f->tokens);
     tsri_free(f->segments);
+    tsri_free(f->context);
     tsri_free(f);
 }
 
@@ -206,12 +208,16 @@ static int copy_prompt(struct tsri_feed *f, const struct tsr_prompt *prompt)
     f->prompt = *prompt;
     f->tokens = tsri_alloc(prompt->n_tokens, sizeof *f->tokens);
     f->segments = tsri_alloc((size_t)prompt->n_segments + 1, sizeof *f->segments);
-    if (!f->tokens || !f->segments) return TSR_ENOMEM;
+    f->context = tsri_alloc((size_t)prompt->n_context + 1, sizeof *f->context);
+    if (!f->tokens || !f->segments || !f->context) return TSR_ENOMEM;
     memcpy(f->tokens, prompt->tokens, prompt->n_tokens * sizeof *f->tokens);
     if (prompt->n_segments)
         memcpy(f->segments, prompt->segments, prompt->n_segments * sizeof *f->segments);
     f->prompt.tokens = f->tokens;
     f->prompt.segments = prompt->n_segments ? f->segments : NULL;
+    if (prompt->n_context)
+        memcpy(f->context, prompt->context, prompt->n_context * sizeof *f->context);
+    f->prompt.context = prompt->n_context ? f->context : NULL;
     return 0;
 }
 

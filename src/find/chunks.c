@@ -47,6 +47,22 @@ static int find_segments(struct tsri_walk *w, const struct tsr_space *space)
     return 0;
 }
 
+static void find_context(struct tsri_walk *w, uint32_t flags)
+{
+    const struct tsr_prompt *p = w->prompt;
+    bool given = p->n_context && flags & ~(uint32_t)TSR_PROMPT_PREFIX;
+    if (given) tsri_digest_context(w->hash, p->context, p->n_context, &w->context);
+    w->has_context = given;
+    if (!(flags & TSR_PROMPT_CONTEXT) || w->n_segments == 0) return;
+    struct tsr_range first = w->segments[0];
+    w->has_system = true;
+    /* The digest of a context is made of tokens, which do not tell two images apart: behind a
+     * system prompt with media only pure segments are found. */
+    if (given || (w->has_media && tsri_extra_has_media(p->extra, p->n_extra, first))) return;
+    w->has_context = true;
+    tsri_digest_context(w->hash, p->tokens + first.offset, first.n_tokens, &w->context);
+}
+
 int tsri_walk_init(struct tsri_walk *w, const struct tsr_space *space,
                    const struct tsr_prompt *prompt)
 {
@@ -56,12 +72,14 @@ int tsri_walk_init(struct tsri_walk *w, const struct tsr_space *space,
     w->hash = c->hash;
     w->block_tokens = space->block_tokens;
     w->n_blocks = w->block = w->n_segments = w->segment = 0;
-    w->has_context = w->blended = false;
+    w->has_context = w->has_system = w->blended = false;
     if (w->block_tokens == 0)
         return tsri_fail(TSR_ENOENT, "the space is known only from a tier: open it first");
     if (!prompt->tokens || prompt->n_tokens == 0) return tsri_fail(TSR_EINVAL, "prompt: no tokens");
     if (prompt->n_tokens > INT32_MAX)
         return tsri_fail(TSR_ERANGE, "prompt: %u tokens", prompt->n_tokens);
+    if (prompt->n_context > INT32_MAX || (prompt->n_context && !prompt->context))
+        return tsri_fail(TSR_EINVAL, "prompt: context of %u tokens", prompt->n_context);
     int e = tsri_extra_check(prompt->extra, prompt->n_extra, prompt->n_tokens);
     if (e) return e;
     uint32_t flags = prompt->flags ? prompt->flags : TSR_PROMPT_PREFIX;
@@ -84,17 +102,9 @@ int tsri_walk_init(struct tsri_walk *w, const struct tsr_space *space,
         w->blended = true;
         tsri_digest_recipe(w->hash, prompt->recipe, prompt->recipe_bytes, &w->recipe);
     }
-    if (!(flags & (TSR_PROMPT_SEGMENTS | TSR_PROMPT_BLENDED))) return 0;
-    e = find_segments(w, space);
-    if (e || !(flags & TSR_PROMPT_CONTEXT) || w->n_segments == 0) return e;
-    /* The digest of a context is made of tokens, which do not tell two images apart: behind a
-     * system prompt with media only pure segments are found. */
-    if (w->has_media && tsri_extra_has_media(prompt->extra, prompt->n_extra, w->segments[0]))
-        return 0;
-    w->has_context = true;
-    tsri_digest_context(w->hash, prompt->tokens + w->segments[0].offset, w->segments[0].n_tokens,
-                        &w->context);
-    return 0;
+    if (flags & (TSR_PROMPT_SEGMENTS | TSR_PROMPT_BLENDED)) e = find_segments(w, space);
+    if (!e) find_context(w, flags);
+    return e;
 }
 
 bool tsri_walk_block(struct tsri_walk *w, struct tsri_chunk *out)
@@ -139,7 +149,7 @@ bool tsri_walk_segment(struct tsri_walk *w, struct tsri_chunk *out)
         if (w->has_media && tsri_extra_has_media(p->extra, p->n_extra, r)) continue;
         out->range = r;
         out->kind = TSR_KIND_SEGMENT;
-        out->system = first && w->has_context;
+        out->system = first && w->has_system;
         out->tokens_hash = tsri_tokens_hash(p->tokens + r.offset, r.n_tokens);
         out->extra = w->common;
         out->extra_bytes = w->common_bytes;

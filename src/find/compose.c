@@ -36,7 +36,7 @@ static void parts_init(struct gaps *p, const struct tsri_walk *w, const struct t
     p->io = io;
     p->row = p->media = p->n_media = p->at = 0;
     p->n_tokens = prompt->n_tokens;
-    p->system_end = w->has_context ? end_of(w->segments[0]) : 0;
+    p->system_end = w->has_system ? end_of(w->segments[0]) : 0;
     for (uint32_t i = 0; w->has_media && i < prompt->n_extra; i++)
         if (prompt->extra[i].kind == TSR_EXTRA_MEDIA)
             p->blocked[p->n_media++] =

@@ -27,8 +27,10 @@ struct tsri_walk {
     struct tsri_digest chain;               /* of the blocks before it */
     const struct tsr_range *segments;
     uint32_t n_segments, segment;
-    struct tsri_digest context; /* of the first segment; zero without TSR_PROMPT_CONTEXT */
-    bool has_context, has_media, blended;
+    struct tsri_digest context; /* of the prompt's context, or of the first segment */
+    bool has_context;           /* segments may have seen it */
+    bool has_system;            /* the first segment is a system prompt */
+    bool has_media, blended;
     struct tsri_digest recipe;
     uint32_t common_bytes;
     struct tsri_key common_hash;

@@ -80,9 +80,10 @@ static void prompt_part(struct tsri_wire *w, struct tsri_request *r)
     tsri_wire_u32(w, &p->n_segments);
     tsri_wire_u32(w, &p->n_extra);
     tsri_wire_u32(w, &recipe_bytes);
-    tsri_wire_zero_u32(w);
+    tsri_wire_u32(w, &p->n_context);
     tsri_wire_limit(w, p->n_segments, TSRI_WIRE_SEGMENTS_MAX);
     TSRI_WIRE_ARRAY(w, p->tokens, p->n_tokens);
+    TSRI_WIRE_ARRAY(w, p->context, p->n_context);
     TSRI_WIRE_ARRAY(w, p->segments, p->n_segments);
     p->extra = extra_part(w, p->extra, p->n_extra, r->extra);
     recipe_part(w, &p->recipe, &p->recipe_bytes, recipe_bytes);

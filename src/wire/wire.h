@@ -24,8 +24,8 @@
 /* ---- frames ---- */
 
 #define TSRI_WIRE_MAGIC 0x57525354u /* "TSRW" */
-#define TSRI_WIRE_VERSION_MIN 2u
-#define TSRI_WIRE_VERSION_MAX 2u
+#define TSRI_WIRE_VERSION_MIN 3u
+#define TSRI_WIRE_VERSION_MAX 3u
 #define TSRI_WIRE_VERSION_HELLO 1u /* in the head of a hello and its reply, for ever */
 #define TSRI_WIRE_HEAD_BYTES 24u
 /* What a server takes at most unless it says less: a prompt of 16 million tokens. */

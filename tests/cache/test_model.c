@@ -37,7 +37,7 @@ struct model {
     const struct plan *plan;
     struct mem_tier_store stores[2];
     struct fake_tier_plan tiers[2];
-    uint32_t *chains[N_CHAINS], *segments[N_SEGMENTS], *system;
+    uint32_t *chains[N_CHAINS], *segments[N_SEGMENTS], *system, *primer;
     uint32_t lengths[N_SEGMENTS];
     atomic_bool stop;
     _Atomic uint64_t n_lookups, n_loads, n_loaded_tokens, n_stored_tokens;
@@ -93,6 +93,10 @@ static void draw_text(struct worker *w, struct text *t)
         if (kind == 3) {
             t->prompt.flags |= TSR_PROMPT_CONTEXT;
             add_segment(t, m->system, 12);
+            if (draw(w, 2)) { /* which is not in the prompt */
+                t->prompt.context = m->primer;
+                t->prompt.n_context = 12;
+            }
         }
         for (uint32_t n = 1 + draw(w, 5); n > 0; n--) {
             uint32_t s = draw(w, N_SEGMENTS);
@@ -120,7 +124,7 @@ static struct tsr_store_desc draw_store(struct worker *w)
         s.tokens = m->segments[i];
         s.n_tokens = m->lengths[i];
         if (draw(w, 3) == 0) {
-            s.context = m->system;
+            s.context = draw(w, 2) ? m->system : m->primer;
             s.n_context = 12;
         }
     }
@@ -391,6 +395,7 @@ static void model_open(struct model *m, const struct plan *plan)
         m->segments[i] = kit_tokens(1000 + i, m->lengths[i]);
     }
     m->system = kit_tokens(2000, 12);
+    m->primer = kit_tokens(2001, 12);
 }
 
 /* Where keys collide a pin may be out of reach of every prompt: it was made while only a tier had
@@ -431,6 +436,10 @@ static void unpin_everything(struct model *m)
             p.n_segments = 2;
             while (tsr_space_unpin(spaces[s], &p) > 0) {
             }
+            p.context = m->primer;
+            p.n_context = 12;
+            while (tsr_space_unpin(spaces[s], &p) > 0) {
+            }
         }
     }
 }
@@ -462,6 +471,7 @@ static void model_end(struct model *m)
     for (uint32_t i = 0; i < N_SEGMENTS; i++)
         free(m->segments[i]);
     free(m->system);
+    free(m->primer);
 }
 
 static void pause_ms(long ms)

@@ -36,7 +36,7 @@ TEST(a_client_is_welcomed_with_a_pool_it_can_only_read)
     CHECK(wc_connect(&c, s.path));
     CHECK(wc_stage(&c, 1 << 20));
     CHECK_INT(wc_hello(&c, NULL), 0);
-    CHECK_INT(c.welcome.version, 2);
+    CHECK_INT(c.welcome.version, 3);
     CHECK_INT(c.welcome.page_bytes, 16384);
     CHECK_INT(c.welcome.pool_bytes, 64 * 16384);
     CHECK_INT(c.welcome.block_tokens, s.k.cache->options.chunk_size);
@@ -86,7 +86,7 @@ TEST(versions_that_do_not_meet_are_answered_with_ours)
         uint32_t low, high;
         int status;
     } cases[] = {
-        {3, 9, TSR_EVERSION}, {0, 1, TSR_EVERSION}, {3, 2, TSR_EVERSION}, {2, 9, 0}, {0, 2, 0}};
+        {4, 9, TSR_EVERSION}, {0, 2, TSR_EVERSION}, {4, 3, TSR_EVERSION}, {3, 9, 0}, {0, 3, 0}};
     struct server_kit s;
     server_open(&s, NULL);
     for (size_t i = 0; i < TSRI_COUNT(cases); i++) {
@@ -102,7 +102,7 @@ TEST(versions_that_do_not_meet_are_answered_with_ours)
             CHECK(is_error(&c, TSR_EVERSION, "client supports versions"));
             CHECK(wc_ends(&c));
         } else {
-            CHECK_INT(c.reply.welcome.version, 2);
+            CHECK_INT(c.reply.welcome.version, 3);
         }
         wc_close(&c);
     }
@@ -130,10 +130,10 @@ TEST(what_comes_before_hello_or_after_it_again_ends_the_session)
     CHECK(wc_open(&c, s.path, 0));
     struct wire_bytes b;
     wb_head(&b, TSRI_WIRE_PING, 6, 0);
-    b.data[4] = 3;
+    b.data[4] = 4;
     CHECK(wc_send_bytes(&c, b.data, b.n));
     CHECK(wc_receive(&c));
-    CHECK(is_error(&c, TSR_EVERSION, "version 3"));
+    CHECK(is_error(&c, TSR_EVERSION, "version 4"));
     CHECK(wc_ends(&c));
     wc_close(&c);
     CHECK(server_end(&s));
@@ -178,7 +178,7 @@ TEST(a_staging_area_that_could_hurt_is_refused)
     struct wire_bytes b;
     CHECK(wc_connect(&c, s.path));
     wb_head(&b, TSRI_WIRE_HELLO, 5, 0);
-    wb_u32(&b, 2), wb_u32(&b, 2), wb_u64(&b, 4096), wb_u64(&b, 0);
+    wb_u32(&b, 3), wb_u32(&b, 3), wb_u64(&b, 4096), wb_u64(&b, 0);
     wb_end(&b);
     CHECK(wc_send_bytes(&c, b.data, b.n));
     CHECK(wc_receive(&c));

@@ -250,6 +250,45 @@ TEST(the_first_segment_is_the_context_of_the_others)
     kit_close(&k);
 }
 
+TEST(a_context_that_is_given_is_that_of_all_segments_but_the_system_prompt)
+{
+    struct kit k;
+    kit_open(&k, NULL);
+    uint32_t *tokens = kit_tokens(1, 100), *primer = kit_tokens(2, 30);
+    struct tsr_range ranges[] = {{0, 10}, {20, 30}, {60, 20}};
+    struct tsr_extra image = {TSR_EXTRA_MEDIA, 5, 2, 4, "imgA"};
+    struct tsr_prompt p = kit_segments_prompt(tokens, 100, ranges, 3);
+    p.context = primer;
+    p.n_context = 30;
+    static struct tsri_walk w;
+    struct tsri_chunk chunk;
+    struct tsri_digest context;
+    tsri_digest_context(k.cache->hash, primer, 30, &context);
+    for (uint32_t system = 0; system < 2; system++) {
+        p.flags = TSR_PROMPT_SEGMENTS | (system ? TSR_PROMPT_CONTEXT : 0);
+        CHECK_INT(tsri_walk_init(&w, k.space, &p), 0);
+        CHECK(w.has_context && w.has_system == (system == 1));
+        CHECK(tsri_digest_equal(&w.context, &context));
+        for (uint32_t i = 0; i < 3; i++) {
+            CHECK(tsri_walk_segment(&w, &chunk));
+            CHECK(chunk.system == (system && i == 0));
+        }
+    }
+    /* An image in the system prompt is no matter: nothing else has seen it. */
+    p.extra = &image;
+    p.n_extra = 1;
+    CHECK_INT(tsri_walk_init(&w, k.space, &p), 0);
+    CHECK(w.has_context && w.has_system && tsri_digest_equal(&w.context, &context));
+    p.flags = TSR_PROMPT_PREFIX;
+    CHECK_INT(tsri_walk_init(&w, k.space, &p), 0);
+    CHECK(!w.has_context && !w.has_system);
+    p.context = NULL;
+    CHECK_INT(walk_of(&k, &p), TSR_EINVAL);
+    CHECK_HAS(tsr_errmsg(), "context of 30 tokens");
+    free(tokens), free(primer);
+    kit_close(&k);
+}
+
 TEST(segments_never_cover_media_and_carry_the_other_extras)
 {
     struct kit k;
@@ -392,6 +431,7 @@ int main(void)
     RUN(segments_that_make_no_sense_are_refused_by_number);
     RUN(separators_cut_and_the_question_is_no_segment);
     RUN(the_first_segment_is_the_context_of_the_others);
+    RUN(a_context_that_is_given_is_that_of_all_segments_but_the_system_prompt);
     RUN(segments_never_cover_media_and_carry_the_other_extras);
     RUN(a_system_prompt_with_media_is_nobodys_context);
     RUN(a_key_is_made_of_kind_space_digest_extra_and_tokens);

@@ -193,6 +193,18 @@ TEST(the_context_of_a_run_is_same_pure_or_other)
     prompt.flags &= ~(uint32_t)TSR_PROMPT_OTHER;
     CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 300);
     CHECK_INT(hits.matches[0].context, TSR_CONTEXT_PURE);
+    /* A context that is given takes the place of the system prompt. */
+    segments[0] = (struct tsr_range){0, 50};
+    prompt.n_segments = 2;
+    prompt.context = alien;
+    prompt.n_context = 50;
+    CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 300);
+    CHECK_INT(hits.matches[0].context, TSR_CONTEXT_SAME);
+    CHECK(match_rows_are_right(&k, &hits, 300, &prompt, &docs[0], 1));
+    prompt.n_context = 49; /* nothing was stored behind that */
+    CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 300);
+    CHECK_INT(hits.matches[0].context, TSR_CONTEXT_PURE);
+    CHECK(match_rows_are_right(&k, &hits, 300, &prompt, &docs[1], 1));
     free(system);
     free(alien);
     free(doc);

@@ -238,6 +238,51 @@ TEST(a_segment_with_the_same_context_goes_before_a_pure_one_and_another_context_
     CHECK(kit_end(&k));
 }
 
+/* One text behind two primers, behind the system prompt and alone: each is found by its own name. */
+TEST(only_the_context_that_is_asked_for_is_found)
+{
+    struct kit k;
+    kit_open(&k, NULL);
+    uint32_t *system = kit_tokens(1, 10), *doc = kit_tokens(2, 20);
+    uint32_t *primer = kit_tokens(3, 30), *other = kit_tokens(4, 30);
+    uint32_t *tokens = joined(system, 10, doc, 20);
+    const struct tsr_range ranges[] = {{0, 10}, {10, 20}};
+    struct tsr_prompt behind = kit_segments_prompt(tokens, 30, ranges, 2);
+    struct kit_hits hits;
+    behind.flags |= TSR_PROMPT_CONTEXT;
+    struct tsr_prompt primed = behind;
+    primed.context = primer;
+    primed.n_context = 30;
+
+    CHECK_INT(kit_store_behind(&k, other, 30, doc, 20), 20);
+    CHECK_INT(kit_store_behind(&k, primer, 29, doc, 20), 20);
+    CHECK_INT(kit_store_behind(&k, system, 10, doc, 20), 20);
+    CHECK_INT(kit_lookup(&k, &primed, 0, &hits), 0);
+    CHECK_INT(kit_store_behind(&k, primer, 30, doc, 20), 20);
+    CHECK_INT(kit_lookup(&k, &primed, 0, &hits), 20);
+    CHECK_INT(hits.matches[0].context, TSR_CONTEXT_SAME);
+    CHECK_INT(hits.matches[0].base, 30);
+    CHECK_INT(kit_load_and_check(&k, &primed), 20);
+    CHECK_INT(kit_load_and_check(&k, &behind), 20);
+    primed.context = other;
+    CHECK_INT(kit_load_and_check(&k, &primed), 20);
+
+    /* A system prompt is never taken from behind a primer, the same tokens as a document are. */
+    CHECK_INT(kit_store_behind(&k, primer, 30, system, 10), 10);
+    primed.context = primer;
+    CHECK_INT(kit_lookup(&k, &primed, 0, &hits), 20);
+    primed.flags &= ~(uint32_t)TSR_PROMPT_CONTEXT;
+    CHECK_INT(kit_lookup(&k, &primed, 0, &hits), 30);
+    CHECK_INT(kit_load_and_check(&k, &primed), 30);
+    struct tsr_clear_desc what = {
+        .size = sizeof what, .space = k.space, .prompt = &primed, .tier = -1};
+    CHECK_INT(tsr_cache_clear(k.cache, &what), 2);
+    CHECK_INT(kit_lookup(&k, &primed, 0, &hits), 0);
+    CHECK_INT(kit_load_and_check(&k, &behind), 20);
+    free(system), free(doc), free(primer), free(other), free(tokens);
+    CHECK(kit_end(&k));
+}
+
 /* ---- composed ---- */
 
 TEST(prefix_and_segments_never_overlap)
@@ -459,6 +504,7 @@ int main(void)
     RUN(more_segments_than_a_batch_are_found_in_order);
     RUN(separators_cut_a_prompt_into_segments_and_a_question);
     RUN(a_segment_with_the_same_context_goes_before_a_pure_one_and_another_context_is_not_used);
+    RUN(only_the_context_that_is_asked_for_is_found);
     RUN(prefix_and_segments_never_overlap);
     RUN(a_lookup_fills_no_more_rows_than_it_was_given);
     RUN(a_key_collision_is_a_miss_and_never_a_wrong_byte);

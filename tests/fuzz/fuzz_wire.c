@@ -20,6 +20,7 @@ static uint64_t touch(const struct tsri_request *r)
 {
     uint64_t s = sum(r->prompt.tokens, (size_t)r->prompt.n_tokens * 4) +
                  sum(r->prompt.segments, (size_t)r->prompt.n_segments * 8) +
+                 sum(r->prompt.context, (size_t)r->prompt.n_context * 4) +
                  sum(r->prompt.recipe, r->prompt.recipe_bytes) +
                  sum(r->store.tokens, (size_t)r->store.n_tokens * 4) +
                  sum(r->store.context, (size_t)r->store.n_context * 4) +

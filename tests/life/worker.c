@@ -117,7 +117,10 @@ static void ask_make(struct ask *a, uint32_t text)
     a->prompt.flags = t->chain ? TSR_PROMPT_PREFIX : TSR_PROMPT_SEGMENTS;
     if (t->chain) return;
     uint32_t n = 0;
-    if (t->n_context) {
+    if (t->n_context && text % 2) { /* named, and no segment of the prompt */
+        a->prompt.context = t->tokens;
+        a->prompt.n_context = t->n_context;
+    } else if (t->n_context) {
         a->segments[n++] = (struct tsr_range){0, t->n_context};
         a->prompt.flags |= TSR_PROMPT_CONTEXT;
     }
@@ -326,7 +329,8 @@ static int names_make(struct names **out, struct tsr_space *space)
             return got;
         }
         x->first[text] = n;
-        for (int i = a.text.n_context ? 1 : 0; i < got; i++) /* a context is a chunk of its own */
+        for (int i = a.prompt.n_segments > 1 ? 1 : 0; i < got;
+             i++) /* a context is a chunk of its own */
             x->keys[n++] = keys[i];
     }
     x->first[LIFE_TEXTS] = n;

@@ -99,6 +99,48 @@ TEST(the_same_calls_give_the_same_answers)
     CHECK(server_end(&s));
 }
 
+/* Also of what only a tier of the server has. */
+TEST(only_the_context_that_is_asked_for_is_found_through_a_server)
+{
+    struct server_kit s;
+    struct kit k;
+    struct tmpdir dir;
+    char path[sizeof dir.path + 8];
+    tmpdir_init_fast(&dir);
+    snprintf(path, sizeof path, "%s/kv", dir.path);
+    const char *const options[] = {"disk_path",         path, "disk_size", "64M",
+                                   "disk_segment_size", "4M", NULL};
+    uint32_t *doc = kit_tokens(2, 40), *primers[3];
+    struct tsr_range range;
+    struct tsr_prompt p = kit_segment_prompt(doc, 40, &range);
+    struct kit_hits hits;
+    for (uint32_t i = 0; i < 3; i++)
+        primers[i] = kit_tokens(10 + i, 31);
+    server_open(&s, options);
+    served_kit_open(&k, s.path, NULL);
+    for (uint32_t i = 0; i < 2; i++)
+        CHECK_INT(kit_store_behind(&k, primers[i], 30, doc, 40), 40);
+    for (uint32_t cold = 0; cold < 2; cold++) {
+        CHECK_INT(kit_lookup(&k, &p, 0, &hits), 0);
+        for (uint32_t i = 0; i < 3; i++) {
+            p.context = primers[i];
+            p.n_context = 30;
+            CHECK_INT(kit_load_and_check(&k, &p), i < 2 ? 40 : 0);
+            p.n_context = 31; /* one token more is another text */
+            CHECK_INT(kit_lookup(&k, &p, 0, &hits), 0);
+        }
+        p.n_context = 0;
+        CHECK_INT(tsr_cache_flush(k.cache), 0);
+        CHECK_INT(kit_evict_all(&s.k), 2);
+    }
+    kit_close(&k);
+    CHECK(server_end(&s));
+    for (uint32_t i = 0; i < 3; i++)
+        free(primers[i]);
+    free(doc);
+    tmpdir_fini(&dir);
+}
+
 TEST(mistakes_are_errors_as_they_are_in_process)
 {
     struct server_kit s;
@@ -725,6 +767,7 @@ TEST(no_more_keys_and_events_are_announced_than_were_sent)
 int main(void)
 {
     RUN(the_same_calls_give_the_same_answers);
+    RUN(only_the_context_that_is_asked_for_is_found_through_a_server);
     RUN(mistakes_are_errors_as_they_are_in_process);
     RUN(separators_are_split_here);
     RUN(leases_are_the_clients_and_end_with_it);

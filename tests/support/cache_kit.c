@@ -348,7 +348,9 @@ uint64_t kit_match_seen(const struct tsr_space *space, const struct tsr_prompt *
     uint64_t seed = kit_extra(kit_seed(space), prompt->extra, prompt->n_extra);
     if (m->kind == TSR_KIND_PREFIX) return kit_seen(seed, prompt->tokens, m->prompt_offset);
     if (m->kind == TSR_KIND_BLENDED) seed = ~seed;
-    if (m->kind == TSR_KIND_SEGMENT && m->context == TSR_CONTEXT_SAME) {
+    if (m->kind == TSR_KIND_SEGMENT && m->context == TSR_CONTEXT_SAME && prompt->n_context) {
+        seed = kit_seen(seed, prompt->context, prompt->n_context);
+    } else if (m->kind == TSR_KIND_SEGMENT && m->context == TSR_CONTEXT_SAME) {
         if (!prompt->segments) stop("a context needs explicit segments here");
         const struct tsr_range *system = &prompt->segments[0];
         seed = kit_seen(seed, prompt->tokens + system->offset, system->n_tokens);

@@ -44,7 +44,7 @@ static inline void wb_head(struct wire_bytes *b, uint16_t type, uint64_t id, int
 {
     memset(b, 0, sizeof *b);
     wb_bytes(b, "TSRW", 4);
-    wb_u16(b, (type & 0x7fff) == 1 ? 1 : 2); /* a hello says 1, whatever comes later */
+    wb_u16(b, (type & 0x7fff) == 1 ? 1 : 3); /* a hello says 1, whatever comes later */
     wb_u16(b, type);
     wb_u64(b, id);
     wb_u32(b, 0);

@@ -37,6 +37,7 @@ static bool is(struct wire_bytes *want)
 }
 
 static const uint32_t tokens[3] = {7, 8, 9};
+static const uint32_t context[5] = {90, 91, 92, 93, 94};
 static const struct tsr_range segments[2] = {{0, 1}, {1, 2}};
 static const struct tsr_extra extras[2] = {
     {.kind = TSR_EXTRA_SALT, .bytes = 3, .data = "abc"},
@@ -53,7 +54,9 @@ static struct tsr_prompt a_prompt(void)
                                .extra = extras,
                                .n_extra = 2,
                                .recipe = "R",
-                               .recipe_bytes = 1};
+                               .recipe_bytes = 1,
+                               .context = context,
+                               .n_context = 5};
 }
 
 static void wb_extras(struct wire_bytes *b)
@@ -66,8 +69,11 @@ static void wb_extras(struct wire_bytes *b)
 
 static void wb_prompt(struct wire_bytes *b)
 {
-    wb_u32(b, 3), wb_u32(b, 2 | 8), wb_u32(b, 2), wb_u32(b, 2), wb_u32(b, 1), wb_u32(b, 0);
+    wb_u32(b, 3), wb_u32(b, 2 | 8), wb_u32(b, 2), wb_u32(b, 2), wb_u32(b, 1), wb_u32(b, 5);
     wb_u32(b, 7), wb_u32(b, 8), wb_u32(b, 9), wb_fill(b);
+    for (uint32_t i = 90; i < 95; i++)
+        wb_u32(b, i);
+    wb_fill(b);
     wb_u32(b, 0), wb_u32(b, 1), wb_u32(b, 1), wb_u32(b, 2);
     wb_extras(b);
     wb_bytes(b, "R", 1), wb_fill(b);
@@ -81,7 +87,8 @@ static bool same_prompt(const struct tsr_prompt *p)
            p->extra[0].kind == TSR_EXTRA_SALT && p->extra[0].bytes == 3 &&
            memcmp(p->extra[0].data, "abc", 3) == 0 && p->extra[1].offset == 1 &&
            p->extra[1].n_tokens == 2 && memcmp(p->extra[1].data, "12345678", 8) == 0 &&
-           p->recipe_bytes == 1 && memcmp(p->recipe, "R", 1) == 0;
+           p->recipe_bytes == 1 && memcmp(p->recipe, "R", 1) == 0 && p->n_context == 5 &&
+           memcmp(p->context, context, 20) == 0;
 }
 
 TEST(hello_is_these_bytes)

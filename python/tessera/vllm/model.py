@@ -411,9 +411,9 @@ class BlendExecutor:
 
 
 class _Seen:
-    """Keys and values of the ranges that a group of rows sees, which slots those are, and from which
-    row's slot on each is seen: the last range by rows at its slot or after it, one before it by
-    all."""
+    """Keys and values of the ranges that a group of rows sees, which slots those are, and from
+    which row's slot on each is seen: the last range by rows at its slot or after it, one before it
+    by all rows."""
 
     def __init__(
         self, keys: torch.Tensor, values: torch.Tensor, sees: list[tuple[int, int]]
