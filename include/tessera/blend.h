@@ -61,7 +61,7 @@ TSR_API int tsr_selector_find(const char *name);
 #define TSR_PROFILE_POINTS_MAX 8u
 #define TSR_PROFILE_CHECKS_MAX 4u
 #define TSR_PROFILE_FRONTIER_MAX 64u
-#define TSR_GATE_TERMS 7
+#define TSR_GATE_WEIGHTS_MAX 16u
 
 /* Straight lines between points, constant before the first and after the last; none: 0. */
 struct tsr_curve {
@@ -111,12 +111,10 @@ struct tsr_profile {
     /* The bias of the question's rows on reused context: by the ratio, times by the number of
      * chunks that are not exact. */
     struct tsr_curve bias, bias_chunks;
-    /* The gate predicts log KL = c0 + c1 log(moved) + c2 log(mass) + ... in the order of struct
-     * tsr_gate; without a question's pass by gate_plain, whose [1] to [3] are 0. Above gate_limit
-     * the ratio is raised, up to gate_ratio_max; what is then above gate_full is computed whole. 0
-     * in gate_limit: no gate; in gate_full: the same as gate_limit. */
-    double gate_limit, gate_ratio_max, gate_full;
-    double gate[TSR_GATE_TERMS], gate_plain[TSR_GATE_TERMS];
+    /* The gate: below this probability that the answer is the one a prefill gives, more is
+     * computed. Its weights have names, see tsr_gate_weight_name(); all of them 0: no gate. */
+    double gate_limit;
+    double gate[TSR_GATE_WEIGHTS_MAX];
     struct tsr_frontier frontier[TSR_PROFILE_FRONTIER_MAX];
 };
 
@@ -133,19 +131,28 @@ TSR_API double tsr_profile_bias(const struct tsr_profile *profile, double ratio,
 
 /* ---- the gate -------------------------------------------------------------------------------- */
 
-/* What shows that a blended answer may be wrong. NAN: not known. */
+/* What shows whether a blended answer is the one that a prefill gives. NAN: not known. */
 struct tsr_gate {
-    double moved;   /* KL between the answer at r = 0, the bias included, and the blended one */
+    double moved;   /* KL between the first token's distribution before the last recomputing (at
+                       r = 0, the bias included) and after it */
+    double changed; /* 1: its most likely token is another one than before, 0: the same */
     double mass;    /* share of the question's attention on tokens that stay as they were loaded */
     double fresh;   /* and on those that were loaded and recomputed */
-    double entropy; /* of the blended answer's first token */
+    double entropy; /* of the blended answer's first token, in nats */
+    double top, margin; /* its largest probability, and how far the second one is below */
     double chunk_tokens, n_chunks; /* mean length and number of chunks that are not exact */
+    double ratio;                  /* of the reused tokens that were recomputed */
 };
+/* Names of profile->gate[weight]: "constant", then those of the members above; NULL after the last.
+ * moved, chunk_tokens and n_chunks count as log(value + 1e-4), the others as they are. */
+TSR_API const char *tsr_gate_weight_name(uint32_t weight);
+/* The probability that the answer is the one that a prefill gives: 1 / (1 + exp(-sum)) of the
+ * weighted values. NAN: the profile has no gate, or a value that it needs is not known. */
 TSR_API double tsr_gate_predict(const struct tsr_profile *profile, const struct tsr_gate *gate);
-/* Fits profile->gate and gate_plain to prompts with known KL (ridge regression of its logarithm).
- */
+/* Fits profile->gate to prompts with known answers, same[i] 1: as a prefill's, 0: another (logistic
+ * regression with a ridge). Prompts with a value that is not known are left out. */
 TSR_API TSR_MUST int tsr_gate_fit(struct tsr_profile *profile, const struct tsr_gate *gates,
-                                  const double *kl, uint32_t n);
+                                  const double *same, uint32_t n);
 /* KL(p || q) of two rows of logits; the largest probability of one, and its entropy in nats. */
 TSR_API double tsr_logits_kl(const float *p, const float *q, uint32_t n);
 TSR_API double tsr_logits_top(const float *logits, uint32_t n, uint32_t *token);
@@ -184,7 +191,7 @@ enum tsr_ask_flags {
                            their text is computed once and the next answer is the same */
     TSR_ASK_ANY = 2,    /* also use runs of stored text at any offset */
     TSR_ASK_PREFIX = 4, /* also use, and store, exact prefixes */
-    TSR_ASK_GATE = 8,   /* predict trouble; raise the ratio, then compute everything */
+    TSR_ASK_GATE = 8,   /* compute everything where the profile's gate is not sure enough */
     TSR_ASK_RATIO = 16, /* `ratio` is given; otherwise it is the profile's */
     TSR_ASK_BIAS = 32,  /* `bias` is given; otherwise it is the profile's */
     /* Only the context: the caller computes the question, and no logits are returned. If nothing
@@ -248,7 +255,7 @@ struct tsr_blend_report {
     uint32_t selector, reasons; /* enum tsr_selector; enum tsr_blend_reason */
     uint32_t tier_tokens[8];    /* loaded, by tier */
     double ratio, bias;
-    double predicted_kl; /* NAN: not predicted */
+    double sure; /* probability that the answer is the one a prefill gives; NAN: no gate */
     struct tsr_gate gate;
     double lookup_s, wait_s, total_s; /* wait: for tiers, not hidden behind compute */
 };

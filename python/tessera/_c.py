@@ -77,8 +77,9 @@ STEP_NARROW = 4
 
 class Gate(Struct):
     _fields_ = [
-        ("moved", c_double), ("mass", c_double), ("fresh", c_double), ("entropy", c_double),
-        ("chunk_tokens", c_double), ("n_chunks", c_double),
+        ("moved", c_double), ("changed", c_double), ("mass", c_double), ("fresh", c_double),
+        ("entropy", c_double), ("top", c_double), ("margin", c_double), ("chunk_tokens", c_double),
+        ("n_chunks", c_double), ("ratio", c_double),
     ]
 
 
@@ -88,9 +89,8 @@ class BlendReport(Struct):
         ("n_recomputed", c_uint32), ("n_new", c_uint32), ("n_filled", c_uint32),
         ("n_filled_reused", c_uint32), ("n_stored", c_uint32), ("n_failed", c_uint32),
         ("n_chunks", c_uint32), ("selector", c_uint32), ("reasons", c_uint32),
-        ("tier_tokens", c_uint32 * 8), ("ratio", c_double), ("bias", c_double),
-        ("predicted_kl", c_double), ("gate", Gate), ("lookup_s", c_double), ("wait_s", c_double),
-        ("total_s", c_double),
+        ("tier_tokens", c_uint32 * 8), ("ratio", c_double), ("bias", c_double), ("sure", c_double),
+        ("gate", Gate), ("lookup_s", c_double), ("wait_s", c_double), ("total_s", c_double),
     ]
 
 
@@ -174,8 +174,7 @@ class Profile(Struct):
         ("query_rows", c_uint32), ("n_checks", c_uint32), ("n_frontier", c_uint32),
         ("bias_reused", c_uint32), ("bias_answer", c_uint32), ("ratio", c_double),
         ("query_layers", c_double * 2), ("checks", Check * 4), ("bias", Curve),
-        ("bias_chunks", Curve), ("gate_limit", c_double), ("gate_ratio_max", c_double),
-        ("gate_full", c_double), ("gate", c_double * 7), ("gate_plain", c_double * 7),
+        ("bias_chunks", Curve), ("gate_limit", c_double), ("gate", c_double * 16),
         ("frontier", Frontier * 64),
     ]
 

@@ -158,6 +158,13 @@ TSR_MUST int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask_de
 TSR_MUST int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens, uint32_t from,
                               uint32_t n_tokens);
 
+/* ---- gate.c ---- */
+
+/* Fills what logits say; before: those of the round before, or NULL. */
+#define TSRI_GATE_UNKNOWN ((struct tsr_gate){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN})
+void tsri_gate_read(struct tsr_gate *g, const float *logits, const float *before, uint32_t n);
+bool tsri_gate_is_fitted(const struct tsr_profile *p);
+
 /* ---- blender.c ---- */
 
 struct tsr_blend {

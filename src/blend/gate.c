@@ -1,19 +1,13 @@
-/* gate.c - does this answer deserve trust? What costs nothing shows trouble: how far recomputing
- * some tokens has moved the answer, how much attention rests on tokens that stayed as they were
- * loaded and on those that were computed anew, how open the answer is, and how the context is cut.
- * The logarithm of the error is predicted as a linear function of their logarithms (so products are
- * among the things it can learn), fitted by ridge regression to prompts where the error is known.
- */
+/* gate.c - is this the answer that a prefill gives? What a run knows anyway says how likely: how far
+ * the last round of recomputing moved the answer and whether its first token changed, how much
+ * attention is on tokens that stayed as they were loaded and on recomputed ones, how open the first
+ * token is, and how the context is cut. A logistic regression, fitted to prompts where both answers
+ * are known, makes a probability of it. Also here: the bias by ratio and chunks. */
 #include "blend/blend.h"
 
 #include <math.h>
 
-#define N TSR_GATE_TERMS
-/* Keep logarithms of zero finite. Smaller errors do not matter, and shall not draw the fit. */
-#define FEATURE_MIN 1e-4
-#define KL_MIN 1e-3
-/* As if so many prompts spoke for a term of zero. */
-#define RIDGE 3.0
+/* ---- rows of logits ---- */
 
 double tsr_logits_kl(const float *p, const float *q, uint32_t n)
 {
@@ -60,117 +54,271 @@ double tsr_logits_entropy(const float *logits, uint32_t n)
     return n ? log(sum) - mean / sum : 0;
 }
 
-static bool is_plain(const struct tsr_gate *g)
+void tsri_gate_read(struct tsr_gate *g, const float *logits, const float *before, uint32_t n)
 {
-    return isnan(g->moved) || isnan(g->mass) || isnan(g->fresh);
+    uint32_t token, token_before;
+    float second = -INFINITY;
+    g->top = tsr_logits_top(logits, n, &token);
+    g->entropy = tsr_logits_entropy(logits, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (i != token && logits[i] > second) second = logits[i];
+    g->margin = g->top * (1 - exp((double)second - logits[token]));
+    if (!before) return;
+    (void)tsr_logits_top(before, n, &token_before);
+    g->moved = tsr_logits_kl(before, logits, n);
+    g->changed = token != token_before;
 }
 
-static void features(const struct tsr_gate *g, bool plain, double out[N])
+/* ---- features ---- */
+
+/* Keeps logarithms of zero finite. */
+#define LOG_MIN 1e-4
+
+static double plain(double value)
 {
-    const double values[N - 1] = {g->moved,   g->mass,         g->fresh,
-                                  g->entropy, g->chunk_tokens, g->n_chunks};
-    out[0] = 1;
-    for (int i = 1; i < N; i++)
-        out[i] = plain && i <= 3 ? 0 : log(fmax(values[i - 1], 0) + FEATURE_MIN);
+    return value;
 }
 
-double tsr_gate_predict(const struct tsr_profile *profile, const struct tsr_gate *g)
+static double logarithm(double value)
 {
-    double x[N], sum = 0;
-    bool plain = is_plain(g);
-    const double *weights = plain ? profile->gate_plain : profile->gate;
-    features(g, plain, x);
-    for (int i = 0; i < N; i++)
-        sum += weights[i] * x[i];
-    return exp(sum);
+    return log(fmax(value, 0) + LOG_MIN);
+}
+
+static double one(double value)
+{
+    (void)value;
+    return 1;
+}
+
+/* What the weights of a profile belong to, by name. A feature more is a line here. */
+struct feature {
+    const char *name;
+    size_t offset; /* of a double in struct tsr_gate */
+    double (*shape)(double value);
+};
+#define GATE(member) offsetof(struct tsr_gate, member)
+static const struct feature features[] = {
+    {"constant", 0, one}, /* first */
+    {"moved", GATE(moved), logarithm},
+    {"changed", GATE(changed), plain},
+    {"mass", GATE(mass), plain},
+    {"fresh", GATE(fresh), plain},
+    {"entropy", GATE(entropy), plain},
+    {"top", GATE(top), plain},
+    {"margin", GATE(margin), plain},
+    {"chunk_tokens", GATE(chunk_tokens), logarithm},
+    {"n_chunks", GATE(n_chunks), logarithm},
+    {"ratio", GATE(ratio), plain},
+};
+#define N TSRI_COUNT(features)
+_Static_assert(N <= TSR_GATE_WEIGHTS_MAX, "struct tsr_profile has a weight for each feature");
+
+const char *tsr_gate_weight_name(uint32_t weight)
+{
+    return weight < N ? features[weight].name : NULL;
+}
+
+static double feature_of(const struct tsr_gate *g, size_t i)
+{
+    double value;
+    memcpy(&value, (const char *)g + features[i].offset, sizeof value);
+    return features[i].shape(value);
+}
+
+static bool is_known(const struct tsr_gate *g)
+{
+    for (size_t i = 0; i < N; i++)
+        if (!isfinite(feature_of(g, i))) return false;
+    return true;
+}
+
+/* ---- predicting ---- */
+
+static double logistic(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+bool tsri_gate_is_fitted(const struct tsr_profile *p)
+{
+    for (size_t i = 0; i < N; i++)
+        if (p->gate[i] != 0) return true;
+    return false;
+}
+
+double tsr_gate_predict(const struct tsr_profile *p, const struct tsr_gate *g)
+{
+    double sum = 0;
+    if (!tsri_gate_is_fitted(p)) return NAN;
+    for (size_t i = 0; i < N; i++)
+        if (p->gate[i] != 0) sum += p->gate[i] * feature_of(g, i);
+    return logistic(sum);
+}
+
+/* ---- fitting ---- */
+
+/* As if so many prompts spoke for a weight of zero. */
+#define RIDGE 1.0
+#define CONSTANT_RIDGE 1e-6
+#define STEPS_MAX 50
+#define STEP_MIN 1e-9
+#define WIDTH_MIN 1e-9
+
+/* Features of the prompts, moved and scaled so that the ridge weighs on all of them alike. */
+struct gate_cases {
+    double (*x)[N];
+    double *y; /* the probability to come near to */
+    uint32_t n;
+    double mean[N], width[N];
+};
+
+static void standardise(struct gate_cases *c)
+{
+    for (size_t k = 1; k < N; k++) {
+        double sum = 0, squares = 0;
+        for (uint32_t i = 0; i < c->n; i++)
+            sum += c->x[i][k] / c->n;
+        for (uint32_t i = 0; i < c->n; i++)
+            squares += (c->x[i][k] - sum) * (c->x[i][k] - sum) / c->n;
+        c->mean[k] = sum;
+        c->width[k] = sqrt(squares);
+        for (uint32_t i = 0; i < c->n; i++)
+            c->x[i][k] = c->width[k] > WIDTH_MIN ? (c->x[i][k] - sum) / c->width[k] : 0;
+    }
+}
+
+static double ridge_of(size_t k)
+{
+    return k ? RIDGE : CONSTANT_RIDGE;
+}
+
+static double sum_of(const double x[N], const double w[N])
+{
+    double sum = 0;
+    for (size_t k = 0; k < N; k++)
+        sum += w[k] * x[k];
+    return sum;
+}
+
+/* What the fit makes small: minus the log-likelihood, and the ridge. */
+static double loss(const struct gate_cases *c, const double w[N])
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        double s = sum_of(c->x[i], w);
+        sum += fmax(s, 0) + log1p(exp(-fabs(s))) - c->y[i] * s;
+    }
+    for (size_t k = 0; k < N; k++)
+        sum += 0.5 * ridge_of(k) * w[k] * w[k];
+    return sum;
 }
 
 /* Gauss with the largest pivot; the ridge keeps it solvable. */
 static void solve(double a[N][N + 1], double out[N])
 {
-    for (int c = 0; c < N; c++) {
-        int best = c;
-        for (int r = c + 1; r < N; r++)
+    for (size_t c = 0; c < N; c++) {
+        size_t best = c;
+        for (size_t r = c + 1; r < N; r++)
             if (fabs(a[r][c]) > fabs(a[best][c])) best = r;
-        for (int k = 0; k <= N; k++) {
+        for (size_t k = 0; k <= N; k++) {
             double t = a[c][k];
             a[c][k] = a[best][k];
             a[best][k] = t;
         }
-        for (int r = 0; r < N; r++) {
+        for (size_t r = 0; r < N; r++) {
             if (r == c) continue;
             double by = a[r][c] / a[c][c];
-            for (int k = c; k <= N; k++)
+            for (size_t k = c; k <= N; k++)
                 a[r][k] -= by * a[c][k];
         }
     }
-    for (int i = 0; i < N; i++)
+    for (size_t i = 0; i < N; i++)
         out[i] = a[i][N] / a[i][i];
 }
 
-/* Where the features lie, so that the ridge weighs on all of them alike. */
-struct scale {
-    double mean[N], width[N];
-    uint32_t n;
-};
-
-static struct scale scale_of(const struct tsr_gate *gates, uint32_t n, bool plain)
+static void newton_step(const struct gate_cases *c, const double w[N], double step[N])
 {
-    struct scale s = {.n = 0};
-    double x[N];
+    double a[N][N + 1] = {{0}};
+    for (size_t k = 0; k < N; k++) {
+        a[k][k] = ridge_of(k);
+        a[k][N] = -ridge_of(k) * w[k];
+    }
+    for (uint32_t i = 0; i < c->n; i++) {
+        const double *x = c->x[i];
+        double p = logistic(sum_of(x, w));
+        for (size_t r = 0; r < N; r++) {
+            for (size_t k = 0; k < N; k++)
+                a[r][k] += p * (1 - p) * x[r] * x[k];
+            a[r][N] += (c->y[i] - p) * x[r];
+        }
+    }
+    solve(a, step);
+}
+
+/* Halves a step that leads too far. */
+static void descend(const struct gate_cases *c, double w[N])
+{
+    double now = loss(c, w), step[N], next[N], then = 0;
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        double by = 1;
+        newton_step(c, w, step);
+        for (; by > STEP_MIN; by /= 2) {
+            for (size_t k = 0; k < N; k++)
+                next[k] = w[k] + by * step[k];
+            if ((then = loss(c, next)) < now) break;
+        }
+        if (by <= STEP_MIN) return;
+        memcpy(w, next, sizeof next);
+        if (now - then < STEP_MIN) return;
+        now = then;
+    }
+}
+
+/* Prompts whose features are known. A share of 0 or 1 is not believed to the end (Platt's targets):
+ * thirty equal answers out of thirty do not promise the next one for sure. */
+static void gather(struct gate_cases *c, const struct tsr_gate *gates, const double *same,
+                   uint32_t n)
+{
+    double n_same = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (!plain && is_plain(&gates[i])) continue;
-        features(&gates[i], plain, x);
-        s.n++;
-        for (int k = 1; k < N; k++) {
-            double before = s.mean[k];
-            s.mean[k] += (x[k] - before) / s.n;
-            s.width[k] += (x[k] - before) * (x[k] - s.mean[k]);
-        }
+        if (!is_known(&gates[i])) continue;
+        for (size_t k = 0; k < N; k++)
+            c->x[c->n][k] = feature_of(&gates[i], k);
+        n_same += same[i] > 0;
+        c->y[c->n++] = same[i];
     }
-    for (int k = 1; k < N; k++)
-        s.width[k] = s.n ? sqrt(s.width[k] / s.n) : 0;
-    return s;
+    for (uint32_t i = 0; i < c->n; i++)
+        c->y[i] = c->y[i] > 0 ? (n_same + 1) / (n_same + 2) : 1 / (c->n - n_same + 2);
 }
 
-static void fit(const struct tsr_gate *gates, const double *kl, uint32_t n, bool plain,
-                double out[N])
-{
-    struct scale s = scale_of(gates, n, plain);
-    double a[N][N + 1] = {{0}}, x[N];
-    a[0][0] = 1e-6;
-    for (int i = 1; i < N; i++)
-        a[i][i] = RIDGE;
-    for (uint32_t r = 0; r < n; r++) {
-        if (!plain && is_plain(&gates[r])) continue;
-        features(&gates[r], plain, x);
-        for (int k = 1; k < N; k++)
-            x[k] = s.width[k] > 1e-9 ? (x[k] - s.mean[k]) / s.width[k] : 0;
-        for (int i = 0; i < N; i++) {
-            for (int k = 0; k < N; k++)
-                a[i][k] += x[i] * x[k];
-            a[i][N] += x[i] * log(kl[r] + KL_MIN);
-        }
-    }
-    solve(a, out);
-    for (int k = 1; k < N; k++) {
-        out[k] = s.width[k] > 1e-9 ? out[k] / s.width[k] : 0;
-        out[0] -= out[k] * s.mean[k];
-    }
-}
-
-int tsr_gate_fit(struct tsr_profile *profile, const struct tsr_gate *gates, const double *kl,
+int tsr_gate_fit(struct tsr_profile *profile, const struct tsr_gate *gates, const double *same,
                  uint32_t n)
 {
-    if (!profile || !gates || !kl || n < 2 * N)
-        return tsri_fail(TSR_EINVAL, "gate: %u prompts are too few to learn from", n);
+    if (!profile || !gates || !same)
+        return tsri_fail(TSR_EINVAL, "gate: profile, gates or answers are missing");
     for (uint32_t i = 0; i < n; i++)
-        if (!(kl[i] >= 0) || !isfinite(kl[i]) || !(gates[i].entropy >= 0))
-            return tsri_fail(TSR_EINVAL, "gate: prompt %u: invalid KL %g or entropy %g", i, kl[i],
-                             gates[i].entropy);
-    fit(gates, kl, n, false, profile->gate);
-    fit(gates, kl, n, true, profile->gate_plain);
-    return 0;
+        if (same[i] != 0 && same[i] != 1)
+            return tsri_fail(TSR_EINVAL, "gate: prompt %u: %g is neither 0 nor 1", i, same[i]);
+    struct gate_cases c = {.x = tsri_alloc((size_t)n + 1, sizeof *c.x),
+                           .y = tsri_alloc((size_t)n + 1, sizeof *c.y)};
+    int e = c.x && c.y ? 0 : TSR_ENOMEM;
+    if (!e) gather(&c, gates, same, n);
+    if (!e && c.n < 2 * N)
+        e = tsri_fail(TSR_EINVAL, "gate: %u prompts are too few to learn from", c.n);
+    if (!e) {
+        double w[N] = {0};
+        standardise(&c);
+        descend(&c, w);
+        memset(profile->gate, 0, sizeof profile->gate);
+        profile->gate[0] = w[0];
+        for (size_t k = 1; k < N; k++) {
+            if (c.width[k] > WIDTH_MIN) profile->gate[k] = w[k] / c.width[k];
+            profile->gate[0] -= profile->gate[k] * c.mean[k];
+        }
+    }
+    tsri_free(c.x);
+    tsri_free(c.y);
+    return e;
 }
 
 /* ---- the bias ---- */

@@ -9,9 +9,6 @@
 /* A question's pass takes in other new text up to so many rows; beyond that it is hidden from the
  * question, where the executor can. */
 #define QUERY_NEW_MAX 128u
-/* The gate's first answer to trouble. */
-#define RAISE_FACTOR 3.0
-#define RAISE_FROM 0.05
 
 static bool learns(const struct tsr_run *run)
 {
@@ -290,14 +287,14 @@ int tsri_pass_narrow(struct tsr_run *run)
 static void judge(struct tsr_run *run)
 {
     const struct tsri_plan *p = &run->plan;
-    uint32_t n_vocab = run->blend->info.n_vocab;
+    struct tsr_gate *g = &run->gate;
     double all = 0, left = 0, fresh = 0;
-    run->gate = (struct tsr_gate){.moved = NAN,
-                                  .mass = NAN,
-                                  .fresh = NAN,
-                                  .entropy = tsr_logits_entropy(run->logits, n_vocab),
-                                  .n_chunks = p->n_chunks};
-    if (p->n_chunks) run->gate.chunk_tokens = (double)(p->n_candidates + p->n_always) / p->n_chunks;
+    *g = TSRI_GATE_UNKNOWN;
+    tsri_gate_read(g, run->logits, run->asked ? run->logits_before : NULL,
+                   run->blend->info.n_vocab);
+    g->n_chunks = p->n_chunks;
+    g->ratio = run->ratio;
+    if (p->n_chunks) g->chunk_tokens = (double)(p->n_candidates + p->n_always) / p->n_chunks;
     if (run->asked) {
         for (uint32_t i = 0; i < p->n_tokens; i++) {
             all += run->mass[i];
@@ -305,31 +302,25 @@ static void judge(struct tsr_run *run)
             if (p->states[i] == TSR_TOKEN_ALWAYS || p->states[i] == TSR_TOKEN_SELECTED)
                 fresh += run->mass[i];
         }
-        run->gate.moved = tsr_logits_kl(run->logits_before, run->logits, n_vocab);
-        run->gate.mass = all > 0 ? left / all : 0;
-        run->gate.fresh = all > 0 ? fresh / all : 0;
+        g->mass = all > 0 ? left / all : 0;
+        g->fresh = all > 0 ? fresh / all : 0;
     }
     bool exact = tsri_plan_count(p, TSR_TOKEN_CANDIDATE) == 0;
-    if (run->blend->profile.gate_limit > 0)
-        run->predicted = exact ? 0 : tsr_gate_predict(&run->blend->profile, &run->gate);
+    run->sure = tsr_gate_predict(&run->blend->profile, g);
+    if (exact && tsri_gate_is_fitted(&run->blend->profile)) run->sure = 1;
 }
 
-/* Trouble: more tokens first, then all. True when the blend goes again. */
+/* True when the blend goes again, with everything computed. Selectors without a question's pass
+ * leave the gate nothing to judge by. */
 static bool again(struct tsr_run *run)
 {
     const struct tsr_profile *p = &run->blend->profile;
-    if (!(run->ask.flags & TSR_ASK_GATE) || !(run->predicted > p->gate_limit)) return false;
-    if (run->asked && run->ratio < p->gate_ratio_max) {
-        double raised = fmax(run->ratio * RAISE_FACTOR, RAISE_FROM);
-        run->ratio = fmin(raised, p->gate_ratio_max);
-        run->reasons |= TSR_BLEND_RAISED;
-    } else if (!(run->predicted > p->gate_full)) {
+    if (!(run->ask.flags & TSR_ASK_GATE) || !tsri_gate_is_fitted(p) || !run->selector->asks ||
+        run->sure >= p->gate_limit)
         return false;
-    } else {
-        run->selector = tsri_selector_of(TSR_SELECT_FULL);
-        run->ratio = 1;
-        run->reasons |= TSR_BLEND_FULL;
-    }
+    run->selector = tsri_selector_of(TSR_SELECT_FULL);
+    run->ratio = 1;
+    run->reasons |= TSR_BLEND_FULL;
     return true;
 }
 

@@ -50,7 +50,7 @@ struct tsr_run {
     uint32_t reasons;
     uint64_t started_ns, pass_ns; /* when the run, and its pass, began */
     struct tsr_gate gate;
-    double predicted;
+    double sure;
     struct tsr_blend_report report;
 };
 

@@ -31,7 +31,7 @@ void tsr_profile_init(struct tsr_profile *p)
                               .query_layers = {0.667, 1},
                               .n_checks = 1,
                               .checks = {{.layer = 1}},
-                              .gate_ratio_max = 0.3};
+                              .gate_limit = 0.95};
 }
 
 /* ---- reading ---- */
@@ -110,9 +110,7 @@ static const struct field profile_fields[] = {
     {"query_rows", FIELD_COUNT, PROFILE(query_rows), 1, 1024},
     {"bias_reused", FIELD_COUNT, PROFILE(bias_reused), 0, 1},
     {"bias_answer", FIELD_COUNT, PROFILE(bias_answer), 0, 1},
-    {"gate_limit", FIELD_NUMBER, PROFILE(gate_limit), 0, 1000},
-    {"gate_ratio_max", FIELD_NUMBER, PROFILE(gate_ratio_max), 0, 1},
-    {"gate_full", FIELD_NUMBER, PROFILE(gate_full), 0, 1000},
+    {"gate_limit", FIELD_NUMBER, PROFILE(gate_limit), 0, 1},
 };
 #define CHECK_AT(field) offsetof(struct tsr_check, field)
 static const struct field check_fields[] = {
@@ -240,6 +238,26 @@ static int read_layers(struct profile_reader *r, yaml_node_t *n, double out[2])
     return e;
 }
 
+/* {moved: -0.4, entropy: -0.2}; others are 0. */
+static int read_weights(struct profile_reader *r, yaml_node_t *n, double *out)
+{
+    if (n->type != YAML_MAPPING_NODE) return refuse(r, n, "not a mapping", text_of(n));
+    bool seen[TSR_GATE_WEIGHTS_MAX] = {false};
+    for (yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top; p++) {
+        yaml_node_t *key = yaml_document_get_node(&r->doc, p->key);
+        uint32_t i = 0;
+        const char *name;
+        while ((name = tsr_gate_weight_name(i)) && strcmp(name, text_of(key)) != 0)
+            i++;
+        if (!name) return refuse(r, key, "unknown weight", text_of(key));
+        if (seen[i]) return refuse(r, key, "duplicate key:", text_of(key));
+        seen[i] = true;
+        int e = read_number(r, yaml_document_get_node(&r->doc, p->value), -1e9, 1e9, &out[i]);
+        if (e) return e;
+    }
+    return 0;
+}
+
 static int read_special(struct profile_reader *r, const yaml_node_t *key, yaml_node_t *value)
 {
     struct tsr_profile *p = r->to;
@@ -262,9 +280,7 @@ static int read_special(struct profile_reader *r, const yaml_node_t *key, yaml_n
     if (strcmp(name, "query_layers") == 0) return read_layers(r, value, p->query_layers);
     if (strcmp(name, "bias") == 0) return read_curve(r, value, &p->bias);
     if (strcmp(name, "bias_chunks") == 0) return read_curve(r, value, &p->bias_chunks);
-    if (strcmp(name, "gate") == 0) return read_numbers(r, value, p->gate, TSR_GATE_TERMS);
-    if (strcmp(name, "gate_plain") == 0)
-        return read_numbers(r, value, p->gate_plain, TSR_GATE_TERMS);
+    if (strcmp(name, "gate") == 0) return read_weights(r, value, p->gate);
     if (strcmp(name, "checks") == 0) {
         n = read_list(r, value, check_fields, TSRI_COUNT(check_fields), (uint8_t *)p->checks,
                       sizeof p->checks[0], TSR_PROFILE_CHECKS_MAX);
@@ -404,6 +420,19 @@ static void put_numbers(FILE *to, const char *name, const double *v, uint32_t n)
     fputs("]\n", to);
 }
 
+static void put_weights(FILE *to, const double *weights)
+{
+    const char *name, *between = "";
+    fputs("gate: {", to);
+    for (uint32_t i = 0; (name = tsr_gate_weight_name(i)); i++) {
+        if (weights[i] == 0) continue;
+        fprintf(to, "%s%s: ", between, name);
+        put_number(to, "", weights[i], "");
+        between = ", ";
+    }
+    fputs("}\n", to);
+}
+
 /* In single quotes, where YAML knows one escape. */
 static void put_text(FILE *to, const char *name, const char *text)
 {
@@ -427,8 +456,7 @@ static void put_profile(FILE *to, const struct tsr_profile *p)
     put_numbers(to, "query_layers", p->query_layers, 2);
     put_curve(to, "bias", &p->bias);
     put_curve(to, "bias_chunks", &p->bias_chunks);
-    put_numbers(to, "gate", p->gate, TSR_GATE_TERMS);
-    put_numbers(to, "gate_plain", p->gate_plain, TSR_GATE_TERMS);
+    put_weights(to, p->gate);
     fputs(p->n_checks ? "checks:\n" : "checks: []\n", to);
     for (uint32_t i = 0; i < p->n_checks; i++) {
         fputs("  - {", to);

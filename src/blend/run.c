@@ -276,8 +276,8 @@ int tsri_run_open(struct tsr_run **out, struct tsr_blend *b, const struct tsr_as
     if (ask->flags & TSR_ASK_LEARN) run->ask.flags = TSR_ASK_LEARN | TSR_ASK_FILL | TSR_ASK_CONTEXT;
     run->freq_set = tsri_rope_set_id(&b->info.rope, rope_tokens);
     run->same_context = b->profile.context != TSR_CONTEXT_PURE;
-    run->gate = (struct tsr_gate){NAN, NAN, NAN, NAN, NAN, NAN};
-    run->predicted = NAN;
+    run->gate = TSRI_GATE_UNKNOWN;
+    run->sure = NAN;
     resolve(run);
     e = choose_mover(run);
     if (!e) e = allocate(run);
@@ -473,7 +473,7 @@ static void fill_report(struct tsr_run *run, struct tsr_blend_report *out)
     r->ratio = run->ratio;
     r->bias = run->bias;
     r->gate = run->gate;
-    r->predicted_kl = run->predicted;
+    r->sure = run->sure;
     r->total_s = (double)(tsri_now_ns() - run->started_ns) * 1e-9;
     size_t size = out->size < sizeof *out ? out->size : sizeof *out;
     r->size = out->size;

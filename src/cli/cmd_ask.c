@@ -94,7 +94,8 @@ static void print_line(const struct asking *a)
     fprintf(stderr, "first token after %.2f s; %u tokens: %u reused%s, %u recomputed, %u new",
             a->ttft_s, r->n_tokens, known, known ? source_name(r) : "", r->n_recomputed,
             r->n_new + r->n_filled_reused);
-    if (!isnan(r->predicted_kl)) fprintf(stderr, "; predicted KL %.3f", r->predicted_kl);
+    if (!isnan(r->sure))
+        fprintf(stderr, "; same answer as a full prefill: %.0f %% likely", 100 * r->sure);
     if (a->compare)
         fprintf(stderr, "; true KL %.4f, full prefill %.2f s (%.1fx)", a->kl, a->full_s,
                 a->full_s / a->ttft_s);
@@ -142,7 +143,7 @@ static void print_json(const struct asking *a, const char *question)
     printf("],\"selector\":\"%s\",\"reasons\":%u", tsr_selector_name(r->selector), r->reasons);
     print_number("ratio", r->ratio);
     print_number("bias", r->bias);
-    print_number("predicted_kl", r->predicted_kl);
+    print_number("sure", r->sure);
     print_number("ttft_s", a->ttft_s);
     print_number("answer_s", a->answer_s);
     print_number("wait_s", r->wait_s);
@@ -188,7 +189,7 @@ static int read_prompt(struct asking *a)
                                               .selector = a->report.selector,
                                               .bias = a->report.bias,
                                               .ratio = a->report.ratio,
-                                              .predicted_kl = NAN};
+                                              .sure = NAN};
         return e;
     }
     a->ask.session = r->session;

@@ -9,11 +9,8 @@
 
 #define FOLDS 5u
 #define SETS_MAX 32u
-#define RECALL_WANTED 0.9
-/* Three times the usual ratio, once. Beyond that a prefill is nearly as fast, and only answers that
- * are far off are worth one. */
-#define GATE_RATIO_MAX 0.15
-#define GATE_FULL_FACTOR 10
+/* Fewer answers are not worth a gate. */
+#define CASES_MIN 40u
 
 /* ---- means ---- */
 
@@ -165,112 +162,132 @@ static void fill_frontier(const struct tsri_quality_rows *rows, struct tsr_profi
 
 /* ---- the gate ---- */
 
-struct cases {
+/* Answers with known labels. A question's answers share a fold, since they resemble each other. */
+struct judged {
     struct tsr_gate *gates;
-    double *kl, *predicted;
+    double *same, *sure;
+    uint32_t *folds;
     uint32_t n;
 };
 
-/* Predicts every case with what was learned from the other folds. */
-static int predict_left_out(struct cases *c, struct tsr_profile *scratch)
+static bool judged_init(struct judged *j, size_t n)
 {
-    struct tsr_gate *gates = malloc(c->n * sizeof *gates);
-    double *kl = malloc(c->n * sizeof *kl);
-    if (!gates || !kl) {
-        free(gates);
-        free(kl);
+    *j = (struct judged){malloc(n * sizeof *j->gates), malloc(n * sizeof *j->same),
+                         malloc(n * sizeof *j->sure), malloc(n * sizeof *j->folds), 0};
+    return j->gates && j->same && j->sure && j->folds;
+}
+
+static void judged_fini(struct judged *j)
+{
+    free(j->gates);
+    free(j->same);
+    free(j->sure);
+    free(j->folds);
+}
+
+static void judged_add(struct judged *j, const struct tsr_gate *gate, double same, uint32_t fold)
+{
+    j->gates[j->n] = *gate;
+    j->same[j->n] = same;
+    j->folds[j->n++] = fold;
+}
+
+static uint32_t fold_of(const struct tsri_quality_row *row)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (const char *c = row->set; *c; c++)
+        hash = (hash ^ (uint8_t)*c) * 16777619u;
+    for (const char *c = row->id; *c; c++)
+        hash = (hash ^ (uint8_t)*c) * 16777619u;
+    return hash % FOLDS;
+}
+
+/* Predicts every answer with what was learned from the other folds. */
+static int predict_left_out(struct judged *all, const struct tsr_profile *p)
+{
+    struct tsr_profile scratch = *p;
+    struct judged others;
+    if (!judged_init(&others, all->n)) {
+        judged_fini(&others);
         return tsri_cli_fail("no memory");
     }
     int e = 0;
     for (uint32_t fold = 0; fold < FOLDS && !e; fold++) {
-        uint32_t n = 0;
-        for (uint32_t i = 0; i < c->n; i++) {
-            if (i % FOLDS == fold) continue;
-            gates[n] = c->gates[i];
-            kl[n++] = c->kl[i];
-        }
-        if (tsr_gate_fit(scratch, gates, kl, n) < 0) e = tsri_cli_failed();
-        for (uint32_t i = fold; i < c->n && !e; i += FOLDS)
-            c->predicted[i] = tsr_gate_predict(scratch, &c->gates[i]);
+        others.n = 0;
+        for (uint32_t i = 0; i < all->n; i++)
+            if (all->folds[i] != fold)
+                judged_add(&others, &all->gates[i], all->same[i], all->folds[i]);
+        if (tsr_gate_fit(&scratch, others.gates, others.same, others.n) < 0) e = tsri_cli_failed();
+        for (uint32_t i = 0; i < all->n && !e; i++)
+            if (all->folds[i] == fold) all->sure[i] = tsr_gate_predict(&scratch, &all->gates[i]);
     }
-    free(gates);
-    free(kl);
+    judged_fini(&others);
     return e;
 }
 
-static void judge(const struct cases *c, double kl_limit, double limit,
-                  struct tsri_gate_result *out)
+static void assess(const struct judged *j, double limit, struct tsri_gate_result *out)
 {
-    double bad = 0, caught = 0, alarms = 0;
-    for (uint32_t i = 0; i < c->n; i++) {
-        bool is_bad = c->kl[i] > kl_limit, alarm = c->predicted[i] > limit;
-        bad += is_bad;
-        caught += is_bad && alarm;
-        alarms += !is_bad && alarm;
+    static const double from[TSRI_GATE_BINS] = {0, 0.5, 0.8, 0.9, 0.95};
+    double n_same = 0, n_shown = 0, n_shown_same = 0;
+    for (uint32_t b = 0; b < TSRI_GATE_BINS; b++)
+        out->bins[b] = (struct tsri_gate_bin){.from = from[b]};
+    for (uint32_t i = 0; i < j->n; i++) {
+        uint32_t b = TSRI_GATE_BINS - 1;
+        while (b > 0 && j->sure[i] < from[b])
+            b--;
+        out->bins[b].n++;
+        out->bins[b].n_same += j->same[i];
+        out->bins[b].mean += j->sure[i];
+        n_same += j->same[i];
+        n_shown += j->sure[i] >= limit;
+        n_shown_same += j->sure[i] >= limit ? j->same[i] : 0;
     }
-    out->bad = bad / c->n;
-    out->recall = bad > 0 ? caught / bad : 1;
-    out->false_alarms = bad < c->n ? alarms / (c->n - bad) : 0;
+    for (uint32_t b = 0; b < TSRI_GATE_BINS; b++)
+        if (out->bins[b].n > 0) out->bins[b].mean /= out->bins[b].n;
+    out->n = j->n;
+    out->same = n_same / j->n;
+    out->shown = n_shown / j->n;
+    out->shown_same = n_shown > 0 ? n_shown_same / n_shown : NAN;
 }
 
-/* The highest limit that still catches enough. */
-static double best_limit(const struct cases *c, double kl_limit)
+static bool is_known(const struct tsr_gate *g)
 {
-    double best = 0;
-    for (uint32_t i = 0; i < c->n; i++) {
-        struct tsri_gate_result r;
-        double limit = c->predicted[i] * (1 - 1e-9); /* this one is caught */
-        judge(c, kl_limit, limit, &r);
-        if (r.recall >= RECALL_WANTED && limit > best) best = limit;
-    }
-    return best;
+    return !isnan(g->moved) && !isnan(g->mass) && !isnan(g->margin);
 }
 
 static int fit_gate(const struct tsri_quality_rows *rows, const struct tsri_setting *s,
-                    double kl_limit, struct tsr_profile *p, struct tsri_gate_result *out)
+                    struct tsr_profile *p, struct tsri_gate_result *out)
 {
-    struct cases c = {malloc(rows->n * sizeof *c.gates), malloc(rows->n * sizeof *c.kl),
-                      malloc(rows->n * sizeof *c.predicted), 0};
-    if (!c.gates || !c.kl || !c.predicted) {
-        free(c.gates);
-        free(c.kl);
-        free(c.predicted);
-        return tsri_cli_fail("no memory");
+    struct judged j;
+    int e = judged_init(&j, rows->n) ? 0 : tsri_cli_fail("no memory");
+    for (size_t i = 0; i < rows->n && !e; i++) {
+        const struct tsri_quality_row *row = &rows->items[i];
+        if (tsri_setting_same(&row->setting, s) && is_known(&row->gate) && !isnan(row->same_answer))
+            judged_add(&j, &row->gate, row->same_answer, fold_of(row));
     }
-    int e = 0;
-    for (size_t i = 0; i < rows->n; i++) {
-        if (!tsri_setting_same(&rows->items[i].setting, s)) continue;
-        c.gates[c.n] = rows->items[i].gate;
-        c.kl[c.n++] = rows->items[i].kl;
+    *out = (struct tsri_gate_result){0};
+    if (!e && j.n >= CASES_MIN) {
+        e = predict_left_out(&j, p);
+        if (!e && tsr_gate_fit(p, j.gates, j.same, j.n) < 0) e = tsri_cli_failed();
+        if (!e) assess(&j, p->gate_limit, out);
     }
-    *out = (struct tsri_gate_result){NAN, NAN, NAN};
-    struct tsr_profile scratch = *p;
-    if (c.n >= 4 * FOLDS) {
-        e = predict_left_out(&c, &scratch);
-        if (!e && tsr_gate_fit(p, c.gates, c.kl, c.n) < 0) e = tsri_cli_failed();
-        p->gate_limit = e ? 0 : best_limit(&c, kl_limit);
-        p->gate_ratio_max = GATE_RATIO_MAX;
-        p->gate_full = GATE_FULL_FACTOR * p->gate_limit;
-        if (!e) judge(&c, kl_limit, p->gate_limit, out);
-    }
-    free(c.gates);
-    free(c.kl);
-    free(c.predicted);
+    judged_fini(&j);
     return e;
 }
 
-int tsri_choose_profile(const struct tsri_quality_rows *rows, double ratio, double kl_limit,
+int tsri_choose_profile(const struct tsri_quality_rows *rows, const struct tsri_choose *wanted,
                         struct tsr_profile *out, struct tsri_gate_result *gate)
 {
     struct tsri_setting chosen;
     tsr_profile_init(out);
-    if (!best_setting(rows, ratio, &chosen))
-        return tsri_cli_fail("no measurements at ratio %g", ratio);
+    if (!best_setting(rows, wanted->ratio, &chosen))
+        return tsri_cli_fail("no measurements at ratio %g", wanted->ratio);
     out->selector = chosen.selector;
     out->context = chosen.context;
     out->ratio = chosen.ratio;
     if (chosen.layers[1] > 0) memcpy(out->query_layers, chosen.layers, sizeof chosen.layers);
     fill_bias(rows, &chosen, &out->bias);
     fill_frontier(rows, out);
-    return fit_gate(rows, &chosen, kl_limit, out, gate);
+    out->gate_limit = wanted->gate_limit;
+    return fit_gate(rows, &chosen, out, gate);
 }

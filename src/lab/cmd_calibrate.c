@@ -26,7 +26,8 @@ struct calibrating {
     struct tsri_setting settings[SETTINGS_MAX];
     uint32_t n_settings;
     struct layer_lists layers;
-    double ratio, kl_limit, answer_max, n_questions;
+    struct tsri_choose wanted;
+    double answer_max, n_questions;
 };
 
 /* ---- what to measure ---- */
@@ -125,7 +126,7 @@ static int add_int8(struct calibrating *x)
     for (uint32_t i = 0, n = x->n_settings; i < n && !e; i++) {
         struct tsri_setting s = x->settings[i];
         s.int8 = true;
-        if (s.selector == TSR_SELECT_QUERY && fabs(s.ratio - x->ratio) < 1e-9)
+        if (s.selector == TSR_SELECT_QUERY && fabs(s.ratio - x->wanted.ratio) < 1e-9)
             e = add_setting(x, s);
     }
     return e;
@@ -143,12 +144,12 @@ static int read_flags(struct calibrating *x)
     if (n_ratios < 0) return -n_ratios;
     int n_biases = read_numbers(cli, "biases", "0,-0.3,-0.7,-1.2", -10, 10, biases);
     if (n_biases < 0) return -n_biases;
-    x->ratio = 0.05;
-    x->kl_limit = 0.05;
+    x->wanted = (struct tsri_choose){.ratio = 0.05, .gate_limit = 0.95};
+    x->answer_max = 32;
     x->n_questions = 1e9;
     int e = read_layers(cli, &x->layers);
-    if (!e) e = tsri_cli_flag_number(cli, "ratio", 0, 1, &x->ratio);
-    if (!e) e = tsri_cli_flag_number(cli, "kl", 1e-6, 100, &x->kl_limit);
+    if (!e) e = tsri_cli_flag_number(cli, "ratio", 0, 1, &x->wanted.ratio);
+    if (!e) e = tsri_cli_flag_number(cli, "sure", 0.01, 0.9999, &x->wanted.gate_limit);
     if (!e) e = tsri_cli_flag_count(cli, "limit", 1, 1e9, &x->n_questions);
     if (!e) e = tsri_cli_flag_count(cli, "answers", 0, 256, &x->answer_max);
     if (!e && names(contexts, "same"))
@@ -172,13 +173,13 @@ static bool counts_for(const struct tsri_setting *s, double ratio)
 static int check_ratio(const struct calibrating *x)
 {
     for (uint32_t i = 0; i < x->n_settings; i++)
-        if (counts_for(&x->settings[i], x->ratio)) return 0;
+        if (counts_for(&x->settings[i], x->wanted.ratio)) return 0;
     for (size_t i = 0; i < x->rows.n; i++)
-        if (counts_for(&x->rows.items[i].setting, x->ratio)) return 0;
+        if (counts_for(&x->rows.items[i].setting, x->wanted.ratio)) return 0;
     return tsri_cli_usage(x->cli,
                           "no setting has ratio %g: add it to --ratios (for 0, add selector "
                           "none), or choose another --ratio",
-                          x->ratio);
+                          x->wanted.ratio);
 }
 
 /* ---- measuring ---- */
@@ -246,14 +247,25 @@ static int print_table(const struct calibrating *x, const struct tsr_profile *p)
     return tsri_table_print(&t, x->cli);
 }
 
+/* On answers that the fit has not seen. */
 static void print_gate(const struct tsr_profile *p, const struct tsri_gate_result *g)
 {
-    if (isnan(g->recall))
-        printf("no gate: too few questions\n");
+    if (g->n == 0) {
+        printf("no gate: too few questions with an answer\n");
+        return;
+    }
+    printf("gate: %.1f %% of %u answers are those of a prefill; ", 100 * g->same, g->n);
+    if (isnan(g->shown_same))
+        printf("it is sure of none\n");
     else
-        printf("gate: %.0f %% of the questions are above the KL limit; it detects %.0f %% of them, "
-               "with %.0f %% false alarms (predicted KL above %.3g)\n",
-               100 * g->bad, 100 * g->recall, 100 * g->false_alarms, p->gate_limit);
+        printf("it is sure of %.1f %% (probability %g or more), and %.1f %% of these are\n",
+               100 * g->shown, p->gate_limit, 100 * g->shown_same);
+    for (uint32_t i = 0; i < TSRI_GATE_BINS; i++) {
+        const struct tsri_gate_bin *b = &g->bins[i];
+        if (b->n > 0)
+            printf("  from %4.2f: %4.0f answers, predicted %5.1f %%, true %5.1f %%\n", b->from,
+                   b->n, 100 * b->mean, 100 * b->n_same / b->n);
+    }
 }
 
 /* What storing segments as int8 adds, beside the same setting without. */
@@ -276,7 +288,7 @@ static int conclude(struct calibrating *x)
     struct tsri_gate_result gate;
     const char *named = tsri_cli_flag(x->cli, "out");
     char path[4096];
-    int e = tsri_choose_profile(&x->rows, x->ratio, x->kl_limit, &p, &gate);
+    int e = tsri_choose_profile(&x->rows, &x->wanted, &p, &gate);
     if (e) return e;
     snprintf(p.model, sizeof p.model, "%s", x->reader.info.name);
     tsri_reader_space(&x->reader, p.space);

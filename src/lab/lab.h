@@ -13,7 +13,7 @@
 /* X(id, name, usage, one line of help, details) */
 /* clang-format off */
 #define TSRI_LAB_COMMANDS(X) \
-    X(calibrate, "calibrate", "[--json] --prompts=FILE [--model=FILE] [--out=FILE] [--csv=FILE] [--limit=N] [--ratio=R] [--kl=K] [--ratios=LIST] [--biases=LIST] [--selectors=LIST] [--contexts=LIST] [--layers=LIST] [--answers=N] [--int8] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
+    X(calibrate, "calibrate", "[--json] --prompts=FILE [--model=FILE] [--out=FILE] [--csv=FILE] [--limit=N] [--ratio=R] [--sure=P] [--ratios=LIST] [--biases=LIST] [--selectors=LIST] [--contexts=LIST] [--layers=LIST] [--answers=N] [--int8] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
       "measure how blending changes a model's answers, and write a profile", \
       "Answers every question with a full prefill and with every setting. The profile has the best\n" \
       "setting, its bias, the results of all settings and a gate. `tessera ask` finds it by itself.\n" \
@@ -23,14 +23,16 @@
       "  --csv=FILE        table of all measurements; an interrupted run continues where it ends\n" \
       "  --limit=N         only the first N questions\n" \
       "  --ratio=R         ratio to choose the setting for (default: 0.05)\n" \
-      "  --kl=K            the gate must detect answers with a KL above K (default: 0.05)\n" \
+      "  --sure=P          the gate shows answers that are a prefill's own with probability P or\n" \
+      "                    more; others are computed whole (default: 0.95)\n" \
       "  --ratios=LIST     ratios to measure, with the one of --ratio (default: 0,0.05,0.15)\n" \
       "  --biases=LIST     biases to measure (default: 0,-0.3,-0.7,-1.2)\n" \
       "  --selectors=LIST  selectors to measure (default: query,hkvd,link,none)\n" \
       "  --contexts=LIST   contexts to measure (default: same,pure)\n" \
       "  --layers=LIST     layers whose attention selector query sums, FROM-TO as shares of the\n" \
       "                    depth (default: 0.667-1)\n" \
-      "  --answers=N       also generate answers of up to N tokens and compare them; slow\n" \
+      "  --answers=N       generate answers of up to N tokens and compare them; the gate needs\n" \
+      "                    them (default: 32; 0: none)\n" \
       "  --int8            also measure --ratio with entries stored as int8\n") \
     X(bench_copy, "bench copy", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
       "measure how fast the devices of this machine move KV", \

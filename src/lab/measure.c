@@ -2,11 +2,13 @@
  * documents are read once for each context; every setting then starts from the same stored KV, as
  * it would in use. Times are those of the whole prompt with everything in host memory. */
 #include "lab/quality.h"
+#include "blend/blend.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #define GOLD_TOKENS_MAX 32u
+#define ANSWER_BYTES 4096u
 
 /* What every setting is compared with. */
 struct truth {
@@ -14,6 +16,7 @@ struct truth {
     uint32_t n_prompt;
     uint32_t gold[GOLD_TOKENS_MAX]; /* a right answer */
     uint32_t n_gold;
+    char answer[ANSWER_BYTES]; /* the prefill's own */
     float *logits; /* [n_gold or 1][n_vocab]: of the first answer token, then behind each of gold */
     uint32_t first;
     double gold_ll, seconds;
@@ -70,23 +73,21 @@ static int read_gold(const struct tsri_reader *r, const struct tsr_blend *blend,
 
 /* ---- greedy answers ---- */
 
-static int answer(const struct tsri_measure *m, const struct tsr_blend *blend,
+static int decode(const struct tsri_measure *m, const struct tsr_blend *blend,
                   const struct truth *t, const float *first, const struct tsri_question *q,
-                  struct tsri_quality_row *row)
+                  char text[ANSWER_BYTES])
 {
     const struct tsri_reader *r = m->reader;
-    char text[4096];
     size_t bytes = 0;
     int e = 0;
-    row->exact = row->f1 = NAN;
-    if (!m->answer_max || !q->n_answers) return 0;
     memcpy(r->logits, first, r->info.n_vocab * sizeof *first);
     for (uint32_t i = 0; i < m->answer_max && !e; i++) {
         uint32_t token;
         tsr_logits_top(r->logits, r->info.n_vocab, &token);
         if (tsr_model_is_end(r->model, token)) break;
-        int n = tsr_model_detokenize(r->model, &token, 1, 0, text + bytes, sizeof text - 1 - bytes);
-        if (n < 0 || bytes + (size_t)n >= sizeof text) break;
+        int n =
+            tsr_model_detokenize(r->model, &token, 1, 0, text + bytes, ANSWER_BYTES - 1 - bytes);
+        if (n < 0 || bytes + (size_t)n >= ANSWER_BYTES) break;
         bytes += (size_t)n;
         /* Without a template nothing else ends an answer. */
         if (q->plain && memchr(text, '\n', bytes)) break;
@@ -94,9 +95,24 @@ static int answer(const struct tsri_measure *m, const struct tsr_blend *blend,
     }
     text[bytes] = 0;
     if (q->plain) text[strcspn(text, "\n")] = 0;
+    return e;
+}
+
+/* Compares an answer with the right ones and with the prefill's own. */
+static int answer(const struct tsri_measure *m, const struct tsr_blend *blend,
+                  const struct truth *t, const float *first, const struct tsri_question *q,
+                  struct tsri_quality_row *row)
+{
+    char text[ANSWER_BYTES], *own = (char *)t->answer;
+    row->exact = row->f1 = row->same_answer = NAN;
+    if (!m->answer_max) return 0;
+    int e = decode(m, blend, t, first, q, text);
+    if (e) return e;
+    row->same_answer = tsri_answer_exact(text, &own, 1);
+    if (!q->n_answers) return 0;
     row->exact = tsri_answer_exact(text, q->answers, q->n_answers);
     row->f1 = tsri_answer_f1(text, q->answers, q->n_answers);
-    return e;
+    return 0;
 }
 
 /* ---- the prefill, and the settings ---- */
@@ -143,7 +159,8 @@ static int prefill(const struct tsri_measure *m, const struct tsri_question *q, 
     row->same = 1;
     row->blend_s = t->seconds;
     row->n_recomputed = t->n_prompt;
-    row->gate = (struct tsr_gate){NAN, NAN, NAN, NAN, NAN, NAN};
+    row->gate = TSRI_GATE_UNKNOWN;
+    if (!e && m->answer_max) e = decode(m, plain, t, t->logits, q, t->answer);
     if (!e) e = answer(m, plain, t, t->logits, q, row);
     tsr_blend_close(plain);
     return e;

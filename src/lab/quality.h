@@ -46,11 +46,12 @@ struct tsri_setting {
 struct tsri_quality_row {
     char set[TSRI_QUALITY_NAME_BYTES], id[TSRI_QUALITY_NAME_BYTES];
     struct tsri_setting setting;
-    double kl;        /* KL(prefill || blend) at the first answer token */
-    double kl_answer; /* mean over the tokens of a right answer */
-    double same;      /* 1: the same first token */
-    double gold;      /* log-likelihood of a right answer: blend less prefill */
-    double exact, f1; /* of the greedy answer; NAN: not asked for */
+    double kl;          /* KL(prefill || blend) at the first answer token */
+    double kl_answer;   /* mean over the tokens of a right answer */
+    double same;        /* 1: the same first token */
+    double gold;        /* log-likelihood of a right answer: blend less prefill */
+    double exact, f1;   /* of the greedy answer; NAN: not asked for */
+    double same_answer; /* 1: its words are those of the prefill's greedy answer */
     double full_s, blend_s;
     double n_tokens, n_recomputed;
     struct tsr_gate gate;
@@ -84,13 +85,25 @@ bool tsri_setting_same(const struct tsri_setting *a, const struct tsri_setting *
 
 /* ---- choose.c: from rows to a profile ---- */
 
+/* How well the gate knows answers that were left out of its fit. */
+#define TSRI_GATE_BINS 5u
 struct tsri_gate_result {
-    double recall, false_alarms; /* of prompts left out of the fit */
-    double bad;                  /* share of prompts whose KL is above the wanted one */
+    uint32_t n;        /* answers; 0: too few to fit a gate */
+    double same;       /* share that is the prefill's own */
+    double shown;      /* share that the gate is sure enough of */
+    double shown_same; /* of those, share that is the prefill's own; NAN: none is shown */
+    /* Reliability: answers whose probability is at least `from`, and below that of the next. */
+    struct tsri_gate_bin {
+        double from, n, n_same, mean;
+    } bins[TSRI_GATE_BINS];
+};
+struct tsri_choose {
+    double ratio;      /* to choose the setting for */
+    double gate_limit; /* of the profile */
 };
 /* The profile that the rows speak for: the setting with the smallest mean KL over answers (sets
- * count alike) at the ratio, its bias curve, the frontier, and a gate for `kl_limit`. */
-int tsri_choose_profile(const struct tsri_quality_rows *rows, double ratio, double kl_limit,
+ * count alike) at the ratio, its bias curve, the frontier, and a gate. */
+int tsri_choose_profile(const struct tsri_quality_rows *rows, const struct tsri_choose *wanted,
                         struct tsr_profile *out, struct tsri_gate_result *gate);
 /* Mean over sets of the means over their questions; NAN without any. */
 double tsri_quality_mean(const struct tsri_quality_rows *rows, const struct tsri_setting *s,

@@ -28,14 +28,18 @@ static const struct column columns[] = {
     {"gold", ROW(gold)},
     {"exact", ROW(exact)},
     {"f1", ROW(f1)},
+    {"same_answer", ROW(same_answer)},
     {"full_s", ROW(full_s)},
     {"blend_s", ROW(blend_s)},
     {"tokens", ROW(n_tokens)},
     {"recomputed", ROW(n_recomputed)},
     {"moved", ROW(gate.moved)},
+    {"changed", ROW(gate.changed)},
     {"mass", ROW(gate.mass)},
     {"fresh", ROW(gate.fresh)},
     {"entropy", ROW(gate.entropy)},
+    {"top", ROW(gate.top)},
+    {"margin", ROW(gate.margin)},
     {"chunk_tokens", ROW(gate.chunk_tokens)},
     {"chunks", ROW(gate.n_chunks)},
 };
@@ -132,6 +136,7 @@ static bool parse_row(char *line, const size_t *order, size_t n, struct tsri_qua
         *number_of(row, order[i]) = strtod(text, &end);
         if (*end || end == text) return false;
     }
+    row->gate.ratio = row->setting.ratio;
     /* Older tables summed the attention of all layers. */
     if (isnan(row->setting.layers[1])) {
         row->setting.layers[0] = 0;

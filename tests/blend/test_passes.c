@@ -180,35 +180,48 @@ TEST(a_bias_that_is_given_counts_and_changes_the_answer)
     CHECK(blend_kit_close(&k));
 }
 
-TEST(the_gate_raises_the_ratio_and_then_computes_everything)
+TEST(an_answer_that_the_gate_is_not_sure_of_is_computed_whole)
 {
     struct blend_kit k;
     float prefill[128];
     blend_kit_open(&k, "qwen2", TSR_DTYPE_F16, 0);
-    k.profile.gate_limit = 1e-12;
-    k.profile.gate[0] = 3; /* always predicts e^3 */
-    k.profile.gate_plain[0] = 3;
-    blend_kit_reopen(&k);
     blend_kit_prompt(&k, 6, 20, docs, 3, NULL);
     blend_kit_prefill(&k, prefill);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.1, TSR_ASK_FILL | TSR_ASK_GATE), 0);
+    CHECK(isnan(k.report.sure) && k.report.reasons == 0); /* no gate */
+    k.profile.gate[0] = 1;                                /* always 73 % */
+    blend_kit_reopen(&k);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.1, TSR_ASK_FILL), 0);
     CHECK_INT(k.report.reasons, 0); /* not asked to act */
-    CHECK(fabs(k.report.predicted_kl - exp(3)) < 1e-9);
+    CHECK(fabs(k.report.sure - 1 / (1 + exp(-1))) < 1e-9);
     CHECK(k.report.gate.mass > 0 && k.report.gate.mass < 1 && k.report.gate.entropy > 0);
     CHECK(k.report.gate.fresh > 0 && k.report.gate.fresh + k.report.gate.mass < 1);
     CHECK(k.report.gate.n_chunks == 2 && k.report.gate.chunk_tokens == 53);
+    CHECK(k.report.gate.moved >= 0 && k.report.gate.top > k.report.gate.margin);
+    CHECK(k.report.gate.ratio == 0.1);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.1, TSR_ASK_FILL | TSR_ASK_GATE), 0);
-    CHECK_INT(k.report.reasons, TSR_BLEND_RAISED | TSR_BLEND_FULL);
-    CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
-    CHECK(k.report.predicted_kl == 0);
-    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL | TSR_ASK_GATE), 0);
     CHECK_INT(k.report.reasons, TSR_BLEND_FULL);
     CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
-    k.profile.gate_full = exp(4); /* not that bad */
+    CHECK(k.report.sure == 1);
+    k.profile.gate_limit = 0.7;
     blend_kit_reopen(&k);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.1, TSR_ASK_FILL | TSR_ASK_GATE), 0);
-    CHECK_INT(k.report.reasons, TSR_BLEND_RAISED);
-    CHECK(k.report.ratio == k.profile.gate_ratio_max);
+    CHECK_INT(k.report.reasons, 0); /* sure enough */
+    CHECK(blend_kit_close(&k));
+}
+
+TEST(the_gate_has_nothing_to_judge_by_where_the_question_is_not_asked)
+{
+    struct blend_kit k;
+    blend_kit_open(&k, "qwen2", TSR_DTYPE_F16, 0);
+    for (uint32_t i = 0; tsr_gate_weight_name(i); i++)
+        k.profile.gate[i] = -1;
+    blend_kit_reopen(&k);
+    blend_kit_prompt(&k, 6, 20, docs, 3, NULL);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_LINK, 0.1, TSR_ASK_FILL | TSR_ASK_GATE), 0);
+    CHECK(isnan(k.report.sure) && k.report.reasons == 0);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_FULL, 1, TSR_ASK_FILL | TSR_ASK_GATE), 0);
+    CHECK(k.report.sure == 1);
     CHECK(blend_kit_close(&k));
 }
 
@@ -220,6 +233,7 @@ int main(void)
     RUN(much_new_text_is_hidden_from_the_question);
     RUN(the_bias_is_for_the_question_on_what_is_not_exact);
     RUN(a_bias_that_is_given_counts_and_changes_the_answer);
-    RUN(the_gate_raises_the_ratio_and_then_computes_everything);
+    RUN(an_answer_that_the_gate_is_not_sure_of_is_computed_whole);
+    RUN(the_gate_has_nothing_to_judge_by_where_the_question_is_not_asked);
     return test_end();
 }

@@ -26,9 +26,9 @@ TEST(what_is_saved_is_loaded_again)
     p.checks[1] = (struct tsr_check){.layer = 7, .ratio = 0.25, .threshold = 1.5};
     p.bias = (struct tsr_curve){.n = 2, .points = {{0, -0.7}, {1, 0}}};
     p.bias_chunks = (struct tsr_curve){.n = 1, .points = {{4, 0.5}}};
-    p.gate_limit = 0.05, p.gate_ratio_max = 0.4, p.gate_full = 0.75;
-    for (int i = 0; i < TSR_GATE_TERMS; i++)
-        p.gate[i] = i * 0.5 - 1, p.gate_plain[i] = -i;
+    p.gate_limit = 0.75;
+    for (uint32_t i = 0; tsr_gate_weight_name(i); i++)
+        p.gate[i] = i * 0.5 - 1;
     p.n_frontier = TSR_PROFILE_FRONTIER_MAX;
     for (uint32_t i = 0; i < p.n_frontier; i++)
         p.frontier[i] = (struct tsr_frontier){.selector = 1 + i % 5,
@@ -80,7 +80,11 @@ TEST(what_is_no_profile_is_refused_with_its_place_and_changes_nothing)
                {"bias: [[0, 1], [0, 2]]", "ascend"},
                {"bias: [[0, 1, 2]]", "too long"},
                {"bias: [[0]]", "too short"},
-               {"gate: [1, 2, 3]", "too short"},
+               {"gate: [1, 2, 3]", "not a mapping"},
+               {"gate: {mood: 1}", "unknown weight \"mood\""},
+               {"gate: {moved: x}", "not a number"},
+               {"gate: {moved: 1, moved: 2}", "duplicate"},
+               {"gate_limit: 1.5", "not a number in range"},
                {"checks: [{layer: 1}, {layers: 1}]", "layers"},
                {"checks: [3]", "not a mapping"},
                {"checks: [{}, {}, {}, {}, {}]", "too long"},

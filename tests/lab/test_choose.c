@@ -1,5 +1,6 @@
 /* test_choose.c - the profile is the one that the rows speak for. */
 #include "lab/quality.h"
+#include "blend/blend.h"
 
 #include "support/said.h"
 #include "support/test.h"
@@ -8,6 +9,7 @@
 #include <stddef.h>
 
 static struct tsri_quality_rows rows;
+static const struct tsri_choose wanted = {.ratio = 0.05, .gate_limit = 0.8};
 
 static double mean_kl(const struct tsri_setting *s)
 {
@@ -21,7 +23,8 @@ static void add_rows(const char *set, uint32_t n, struct tsri_setting s, double 
             .setting = s, .kl = kl, .kl_answer = kl, .full_s = 10, .blend_s = 2, .same = 1};
         snprintf(r.set, sizeof r.set, "%s", set);
         snprintf(r.id, sizeof r.id, "%u", i);
-        r.gate = (struct tsr_gate){NAN, NAN, NAN, 0.5, 100, 8};
+        r.gate = TSRI_GATE_UNKNOWN;
+        r.same_answer = NAN;
         CHECK_INT(tsri_quality_add(&rows, &r), 0);
     }
 }
@@ -53,14 +56,15 @@ TEST(the_best_setting_at_the_ratio_wins_with_a_bias_for_each_ratio)
     add_rows("a", 2, setting(TSR_SELECT_QUERY, TSR_CONTEXT_PURE, 0.15, 0), 0.01);
     add_rows("a", 2, setting(TSR_SELECT_QUERY, TSR_CONTEXT_SAME, 0.05, -0.3), 0.2);
     add_rows("a", 2, setting(TSR_SELECT_HKVD, TSR_CONTEXT_SAME, 0.05, 0), 0.15);
-    CHECK_INT(tsri_choose_profile(&rows, 0.05, 0.05, &p, &gate), 0);
+    CHECK_INT(tsri_choose_profile(&rows, &wanted, &p, &gate), 0);
     CHECK(p.selector == TSR_SELECT_QUERY && p.context == TSR_CONTEXT_PURE && p.ratio == 0.05);
     CHECK(tsr_profile_bias(&p, 0, 4) == -0.7 && tsr_profile_bias(&p, 0.05, 4) == -0.3);
     CHECK(tsr_profile_bias(&p, 0.15, 4) == 0);
     CHECK_INT(p.n_frontier, 7);
     CHECK(p.frontier[3].kl == 0.1 && p.frontier[3].speedup == 5 && p.frontier[3].n_prompts == 2);
-    CHECK(isnan(gate.recall) && p.gate_limit == 0); /* too few to learn from */
-    CHECK_INT(tsri_choose_profile(&rows, 0.5, 0.05, &p, &gate), CLI_FAILED);
+    CHECK(gate.n == 0 && isnan(tsr_gate_predict(&p, &rows.items[0].gate))); /* too few */
+    struct tsri_choose half = {.ratio = 0.5, .gate_limit = 0.95};
+    CHECK_INT(tsri_choose_profile(&rows, &half, &p, &gate), CLI_FAILED);
     CHECK_HAS(said(), "ratio 0.5");
     tsri_quality_fini(&rows);
 }
@@ -78,7 +82,7 @@ TEST(the_layers_that_chose_best_are_in_the_profile)
     all.bias = -1;
     add_rows("a", 2, all, 0.01); /* of other layers: no point of the curve */
     add_rows("a", 2, late, 0.02);
-    CHECK_INT(tsri_choose_profile(&rows, 0.05, 0.05, &p, &gate), 0);
+    CHECK_INT(tsri_choose_profile(&rows, &wanted, &p, &gate), 0);
     CHECK(p.query_layers[0] == 0.75 && p.query_layers[1] == 1);
     CHECK(tsr_profile_bias(&p, 0.15, 4) == 0);
     CHECK_INT(p.n_frontier, 4);
@@ -92,17 +96,25 @@ TEST(the_gate_learns_what_can_be_learned)
 {
     struct tsr_profile p = {.size = sizeof p};
     struct tsri_gate_result gate;
-    add_rows("a", 60, setting(TSR_SELECT_QUERY, TSR_CONTEXT_SAME, 0.05, 0), 0);
-    for (uint32_t i = 0; i < 60; i++) {
-        double entropy = 0.01 + 0.9 * ((i * 37) % 60) / 60.0;
-        rows.items[i].gate = (struct tsr_gate){0.1, 0.1, 0.1, entropy, 100, 8};
-        rows.items[i].kl = 0.1 * entropy * entropy;
+    add_rows("a", 100, setting(TSR_SELECT_QUERY, TSR_CONTEXT_SAME, 0.05, 0), 0);
+    for (uint32_t i = 0; i < 100; i++) {
+        double entropy = 2.0 * ((i * 37) % 100) / 100.0;
+        rows.items[i].gate = (struct tsr_gate){.moved = 0.1, .mass = 0.1, .entropy = entropy};
+        rows.items[i].same_answer = entropy < 1;
     }
-    CHECK_INT(tsri_choose_profile(&rows, 0.05, 0.02, &p, &gate), 0);
-    CHECK(gate.bad > 0.3 && gate.recall >= 0.9 && gate.false_alarms < 0.05);
-    struct tsr_gate sure = {0.1, 0.1, 0.1, 0.05, 100, 8}, unsure = {0.1, 0.1, 0.1, 0.9, 100, 8};
-    CHECK(tsr_gate_predict(&p, &sure) < p.gate_limit);
-    CHECK(tsr_gate_predict(&p, &unsure) > p.gate_limit);
+    CHECK_INT(tsri_choose_profile(&rows, &wanted, &p, &gate), 0);
+    CHECK_INT(gate.n, 100);
+    CHECK(fabs(gate.same - 0.5) < 1e-9);
+    CHECK(gate.shown > 0.3 && gate.shown <= 0.5 && gate.shown_same > 0.95);
+    double n = 0;
+    for (uint32_t i = 0; i < TSRI_GATE_BINS; i++)
+        n += gate.bins[i].n;
+    CHECK(n == 100 && gate.bins[0].n_same / gate.bins[0].n < 0.1);
+    CHECK(gate.bins[TSRI_GATE_BINS - 1].mean >= 0.95);
+    struct tsr_gate sure = {.moved = 0.1, .mass = 0.1, .entropy = 0.1}, unsure = sure;
+    unsure.entropy = 1.9;
+    CHECK(p.gate_limit == 0.8);
+    CHECK(tsr_gate_predict(&p, &sure) > 0.9 && tsr_gate_predict(&p, &unsure) < 0.1);
     tsri_quality_fini(&rows);
 }
 

@@ -21,7 +21,13 @@ static struct tsri_quality_row row_of(const char *id, double kl)
         .f1 = NAN,
         .full_s = 2,
         .blend_s = 0.5,
-        .gate = {0.25, 0.5, 0.125, NAN, 100, 8}};
+        .same_answer = 1,
+        .gate = {.moved = 0.25,
+                 .changed = 1,
+                 .mass = 0.5,
+                 .entropy = NAN,
+                 .margin = 0.75,
+                 .n_chunks = 8}};
     snprintf(r.id, sizeof r.id, "%s", id);
     return r;
 }
@@ -42,7 +48,9 @@ TEST(rows_come_back_as_they_were_written)
     CHECK(tsri_setting_same(&rows.items[1].setting, &two[1].setting));
     CHECK(!tsri_setting_same(&rows.items[0].setting, &rows.items[1].setting));
     CHECK(isnan(rows.items[0].f1) && rows.items[0].gate.mass == 0.5 &&
-          rows.items[0].gate.n_chunks == 8 && rows.items[0].blend_s == 0.5);
+          rows.items[0].gate.n_chunks == 8 && rows.items[0].gate.changed == 1 &&
+          rows.items[0].gate.margin == 0.75 && rows.items[0].gate.ratio == 0.05 &&
+          rows.items[0].same_answer == 1 && rows.items[0].blend_s == 0.5);
     CHECK(tsri_quality_has(&rows, &q));
     q.id = (char *)"3";
     CHECK(!tsri_quality_has(&rows, &q));
