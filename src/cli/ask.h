@@ -96,7 +96,7 @@ struct tsri_reader {
     uint32_t n_slots;
     float *logits;
     double open_s;
-    bool profiled; /* a profile of this model is in use */
+    bool profiled; /* a profile that was measured, or named, is in use */
 };
 
 /* Opens model, cache and profile as the flags of the command say. */

@@ -225,7 +225,8 @@ static int use_profile(struct tsri_reader *r, struct tsri_cli *cli)
     if (tsr_profile_load(&profile, named ? named : path) < 0) return tsri_cli_failed();
     tsr_blend_close(r->blend);
     r->blend = NULL;
-    r->profiled = true;
+    /* One that is shipped may hold nothing but the defaults, until they are measured. */
+    r->profiled = named || profile.n_frontier > 0;
     return open_blend(r, &profile, true, &r->blend);
 }
 
