@@ -387,11 +387,11 @@ bench-vllm: $(LIBS_SO) $(B)/bin/tessera-lab $(MODEL_LIB)
 check-long: all fuzz
 	@B=$(B) tests/run-long.sh
 
-# Without a network or a model the demo does with less.
+# Without a network or a model the demo does with less. DEMO=--check: fail if an answer is wrong.
 demo: setup
 	@tools/setup --model || true
-	@$(MAKE) --no-print-directory $(if $(findstring j,$(filter -j% --jobserver%,$(MAKEFLAGS))),,-j$$(nproc)) $(B)/bin/tessera $(B)/bin/tessera-lab $$(test -f "$$(tools/setup-model --print-dir)/include/llama.h" && echo $(B)/lib/libtessera-model.so)
-	@tools/demo $(B)/bin/tessera
+	@$(MAKE) --no-print-directory $(if $(findstring j,$(filter -j% --jobserver%,$(MAKEFLAGS))),,-j$$(nproc)) $(B)/bin/tessera $(B)/bin/tessera-lab $(PROFILES) $$(test -f "$$(tools/setup-model --print-dir)/include/llama.h" && echo $(B)/lib/libtessera-model.so)
+	@tools/demo $(DEMO) $(B)/bin/tessera
 
 lint: lib $(BINS)
 	@B=$(B) tools/lint
