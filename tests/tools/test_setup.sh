@@ -136,7 +136,11 @@ a_model_needs_cmake_and_pip() {
     add_command python3 'case "$*" in *pip*) exit 1 ;; esac'
     add_apt
     out=$(setup_here --dry-run --model) && { fail "succeeded: $out" || return; }
-    [[ $out == *'missing: cmake python3-pip' ]] || fail "said: $out"
+    [[ $out == *'missing: cmake python3-pip' ]] || fail "said: $out" || return
+    out=$(setup_here --dry-run --model=1.5b) && { fail "succeeded: $out" || return; }
+    [[ $out == *'missing: cmake python3-pip' ]] || fail "said: $out" || return
+    out=$(setup_here --dry-run --model=7b) && { fail "succeeded: $out" || return; }
+    [[ $out == *"unknown option '--model=7b'"* ]] || fail "said: $out"
 }
 
 run with_nothing_missing_it_says_so_in_one_line_and_asks_nobody

