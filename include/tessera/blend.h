@@ -60,6 +60,7 @@ TSR_API int tsr_selector_find(const char *name);
 
 #define TSR_PROFILE_POINTS_MAX 8u
 #define TSR_PROFILE_CHECKS_MAX 4u
+#define TSR_PROFILE_ROUNDS_MAX 8u
 #define TSR_PROFILE_FRONTIER_MAX 64u
 #define TSR_GATE_WEIGHTS_MAX 16u
 
@@ -103,6 +104,7 @@ struct tsr_profile {
     uint32_t n_checks;
     uint32_t n_frontier;
     uint32_t bias_reused; /* 1: the bias is for tokens that are not recomputed only */
+    uint32_t n_rounds;
     uint32_t bias_answer; /* 1: rows after the prompt have the bias too, see tsr_blend_bias() */
     double ratio;         /* of the reused tokens that are recomputed */
     /* Layers whose attention chooses tokens, from and to, as shares of the depth. */
@@ -111,8 +113,12 @@ struct tsr_profile {
     /* The bias of the question's rows on reused context: by the ratio, times by the number of
      * chunks that are not exact. */
     struct tsr_curve bias, bias_chunks;
-    /* The gate: below this probability that the answer is the one a prefill gives, more is
-     * computed. Its weights have names, see tsr_gate_weight_name(); all of them 0: no gate. */
+    /* With a gate: ratios, ascending, of rounds that each recompute more, by selector query; none:
+     * one round at `ratio`. */
+    double rounds[TSR_PROFILE_ROUNDS_MAX];
+    /* The gate: below this probability that the answer is the one a prefill gives, another round
+     * follows, and after the last one everything is computed. Its weights have names, see
+     * tsr_gate_weight_name(); all of them 0: no gate. */
     double gate_limit;
     double gate[TSR_GATE_WEIGHTS_MAX];
     struct tsr_frontier frontier[TSR_PROFILE_FRONTIER_MAX];
@@ -133,8 +139,8 @@ TSR_API double tsr_profile_bias(const struct tsr_profile *profile, double ratio,
 
 /* What shows whether a blended answer is the one that a prefill gives. NAN: not known. */
 struct tsr_gate {
-    double moved;   /* KL between the first token's distribution before the last recomputing (at
-                       r = 0, the bias included) and after it */
+    double moved;   /* KL between the first token's distribution before the last round (before
+                       the first: at r = 0, the bias included) and after it */
     double changed; /* 1: its most likely token is another one than before, 0: the same */
     double mass;    /* share of the question's attention on tokens that stay as they were loaded */
     double fresh;   /* and on those that were loaded and recomputed */
@@ -191,8 +197,9 @@ enum tsr_ask_flags {
                            their text is computed once and the next answer is the same */
     TSR_ASK_ANY = 2,    /* also use runs of stored text at any offset */
     TSR_ASK_PREFIX = 4, /* also use, and store, exact prefixes */
-    TSR_ASK_GATE = 8,   /* compute everything where the profile's gate is not sure enough */
-    TSR_ASK_RATIO = 16, /* `ratio` is given; otherwise it is the profile's */
+    TSR_ASK_GATE = 8,   /* recompute more, in the profile's rounds, and then everything, until its
+                           gate is sure enough */
+    TSR_ASK_RATIO = 16, /* `ratio` is given: one round; otherwise it is the profile's */
     TSR_ASK_BIAS = 32,  /* `bias` is given; otherwise it is the profile's */
     /* Only the context: the caller computes the question, and no logits are returned. If nothing
      * must be recomputed, there is no pass at all. No gate, which needs logits, and no bias, which
@@ -206,7 +213,10 @@ enum tsr_ask_flags {
     /* Only fills: segments that are not cached are computed alone and stored. There is no answer,
      * and the slots of the prompt are scratch memory. For engines that run the model themselves;
      * others call tsr_blend_learn(). */
-    TSR_ASK_LEARN = 256
+    TSR_ASK_LEARN = 256,
+    /* All rounds of the profile, whatever the gate says, and no prefill after them: to measure
+     * rounds. */
+    TSR_ASK_ROUNDS = 512
 };
 
 struct tsr_ask_desc {
@@ -234,7 +244,7 @@ enum tsr_blend_reason {
     TSR_BLEND_FAULT = 2,   /* a tier failed, was late or returned bad data */
     TSR_BLEND_FREQ = 4,    /* computed with other frequencies */
     TSR_BLEND_REFUSED = 8, /* the cache had no room for what was computed */
-    TSR_BLEND_RAISED = 16, /* the gate raised the ratio */
+    TSR_BLEND_RAISED = 16, /* more than one round */
     TSR_BLEND_FULL = 32,   /* the gate fell back to computing everything */
     TSR_BLEND_UNABLE = 64, /* the executor lacks what the selector or the bias needs */
     TSR_BLEND_FIRST = 128  /* most of it was not cached: computed whole, see TSR_ASK_FIRST */
@@ -254,9 +264,11 @@ struct tsr_blend_report {
     uint32_t n_chunks;          /* that are not exact */
     uint32_t selector, reasons; /* enum tsr_selector; enum tsr_blend_reason */
     uint32_t tier_tokens[8];    /* loaded, by tier */
-    double ratio, bias;
-    double sure; /* probability that the answer is the one a prefill gives; NAN: no gate */
-    struct tsr_gate gate;
+    uint32_t n_rounds;          /* of recomputing; a prefill after them does not count */
+    uint32_t reserved;
+    double ratio, bias;   /* of the last round */
+    double sure;          /* probability that the answer is the one a prefill gives; NAN: no gate */
+    struct tsr_gate gate; /* after the last round */
     double lookup_s, wait_s, total_s; /* wait: for tiers, not hidden behind compute */
 };
 

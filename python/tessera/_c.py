@@ -89,8 +89,9 @@ class BlendReport(Struct):
         ("n_recomputed", c_uint32), ("n_new", c_uint32), ("n_filled", c_uint32),
         ("n_filled_reused", c_uint32), ("n_stored", c_uint32), ("n_failed", c_uint32),
         ("n_chunks", c_uint32), ("selector", c_uint32), ("reasons", c_uint32),
-        ("tier_tokens", c_uint32 * 8), ("ratio", c_double), ("bias", c_double), ("sure", c_double),
-        ("gate", Gate), ("lookup_s", c_double), ("wait_s", c_double), ("total_s", c_double),
+        ("tier_tokens", c_uint32 * 8), ("n_rounds", c_uint32), ("reserved", c_uint32),
+        ("ratio", c_double), ("bias", c_double), ("sure", c_double), ("gate", Gate),
+        ("lookup_s", c_double), ("wait_s", c_double), ("total_s", c_double),
     ]
 
 
@@ -172,10 +173,10 @@ class Profile(Struct):
         ("size", c_size_t), ("space", c_char * 33), ("model", c_char * 128), ("selector", c_uint32),
         ("context", c_uint32), ("boundary", c_uint32), ("first_tokens", c_uint32),
         ("query_rows", c_uint32), ("n_checks", c_uint32), ("n_frontier", c_uint32),
-        ("bias_reused", c_uint32), ("bias_answer", c_uint32), ("ratio", c_double),
-        ("query_layers", c_double * 2), ("checks", Check * 4), ("bias", Curve),
-        ("bias_chunks", Curve), ("gate_limit", c_double), ("gate", c_double * 16),
-        ("frontier", Frontier * 64),
+        ("bias_reused", c_uint32), ("n_rounds", c_uint32), ("bias_answer", c_uint32),
+        ("ratio", c_double), ("query_layers", c_double * 2), ("checks", Check * 4), ("bias", Curve),
+        ("bias_chunks", Curve), ("rounds", c_double * 8), ("gate_limit", c_double),
+        ("gate", c_double * 16), ("frontier", Frontier * 64),
     ]
 
 

@@ -73,6 +73,8 @@ bool tsri_plan_unknown(const struct tsri_plan *p);
 void tsri_plan_skip_fills(struct tsri_plan *p);
 /* A piece cannot be loaded: a whole segment is filled where that is allowed. */
 void tsri_plan_lose(struct tsri_plan *p, uint32_t piece);
+/* Segments that are exact but for being stored as int8 are selected too: for a prefill's bits. */
+void tsri_plan_drop_rounded(struct tsri_plan *p);
 /* Tokens that the blend pass computes. */
 bool tsri_plan_computes(const struct tsri_plan *p, uint32_t token);
 uint32_t tsri_plan_count(const struct tsri_plan *p, uint32_t state);
@@ -99,7 +101,7 @@ struct tsri_selector {
 /* NULL for an unknown id. */
 const struct tsri_selector *tsri_selector_of(uint32_t id);
 size_t tsri_select_bytes(uint32_t n_tokens);
-/* How many candidates a ratio stands for, seams included. */
+/* How many candidates a ratio stands for, seams included; those of earlier rounds count. */
 uint32_t tsri_select_budget(const struct tsri_plan *p, double ratio);
 /* hkvd: of n candidates with these deviations, which stay; fills keep (ascending) and returns how
  * many. memory: n floats. */

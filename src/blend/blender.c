@@ -89,6 +89,14 @@ static int take_info(struct tsr_blend *b, const struct tsr_blend_desc *desc)
     return e;
 }
 
+static bool ascend_below_one(const double *rounds, uint32_t n)
+{
+    bool good = n <= TSR_PROFILE_ROUNDS_MAX;
+    for (uint32_t i = 0; good && i < n; i++)
+        good = rounds[i] > (i ? rounds[i - 1] : 0) && rounds[i] < 1;
+    return good;
+}
+
 static int check_profile(const struct tsr_blend *b)
 {
     const struct tsr_profile *p = &b->profile;
@@ -96,6 +104,10 @@ static int check_profile(const struct tsr_blend *b)
         p->bias_chunks.n > TSR_PROFILE_POINTS_MAX || !tsri_selector_of(p->selector))
         return tsri_fail(TSR_EINVAL, "blend: invalid profile: selector %u, %u checks", p->selector,
                          p->n_checks);
+    if (!ascend_below_one(p->rounds, p->n_rounds))
+        return tsri_fail(TSR_EINVAL,
+                         "blend: invalid profile: %u rounds must ascend, between 0 and 1",
+                         p->n_rounds);
     const double *layers = p->query_layers;
     if (!(layers[0] >= 0 && layers[0] < layers[1] && layers[1] <= 1))
         return tsri_fail(TSR_EINVAL, "blend: invalid profile: query_layers %g to %g", layers[0],

@@ -1,7 +1,8 @@
 /* passes.c - the three passes of a run: which rows they compute, what those may see, and what
  * follows. *fill*: segments that nobody knows, each behind the system prompt or behind nothing.
  * *query*: the question alone, over what was loaded; its attention says what matters, and its
- * answer is that of r = 0. *blend*: everything that must be computed, seeing everything. */
+ * answer is that of r = 0. *blend*: everything that must be computed, seeing everything; in rounds
+ * (rounds.c), each over what the one before has computed. */
 #include "blend/passes.h"
 
 #include <math.h>
@@ -155,7 +156,7 @@ static void give_bias(const struct tsr_run *run, struct tsr_model_pass *pass)
 static bool begin_query(struct tsr_run *run, struct tsr_model_pass *pass)
 {
     const struct tsri_plan *p = &run->plan;
-    if (!run->selector->asks || tsri_select_budget(p, run->ratio) == 0) return false;
+    if (!run->selector->asks || !tsri_rounds_begin(run)) return false;
     uint32_t n_new = tsri_plan_count(p, TSR_TOKEN_NEW), n_asked = p->n_tokens - p->question;
     n_asked = tsri_min_u32(n_asked, run->blend->profile.query_rows);
     bool hides = n_new > QUERY_NEW_MAX && run->blend->info.caps & TSR_MODEL_BIAS;
@@ -195,10 +196,13 @@ static int choose(struct tsr_run *run)
                             .ratio = run->ratio,
                             .scores = run->mass,
                             .memory = run->scratch};
-    tsri_plan_paint(&run->plan);
+    if (!run->continues) tsri_plan_paint(&run->plan);
     /* Scores that nobody has asked for would be all zero. */
     if (run->selector->asks && !run->asked) return 0;
-    return run->selector->choose(&s);
+    int e = run->selector->choose(&s);
+    if (run->selector->id == TSR_SELECT_FULL && run->blend->int8)
+        tsri_plan_drop_rounded(&run->plan);
+    return e;
 }
 
 static bool begin_blend(struct tsr_run *run, struct tsr_model_pass *pass)
@@ -207,7 +211,7 @@ static bool begin_blend(struct tsr_run *run, struct tsr_model_pass *pass)
     uint32_t end = run->ask.flags & TSR_ASK_CONTEXT ? p->question : p->n_tokens;
     run->n_rows = 0;
     for (uint32_t i = 0; i < end; i++)
-        if (tsri_plan_computes(p, i)) add_row(run, i, i);
+        if (tsri_plan_computes(p, i) && !tsri_rounds_keep(run, i)) add_row(run, i, i);
     /* Which rows hkvd lets go is not known yet. */
     paint_bias(run, run->selector->checks || !run->blend->profile.bias_reused);
     if (!run->n_rows) return false;
@@ -284,46 +288,6 @@ int tsri_pass_narrow(struct tsr_run *run)
 
 /* ---- afterwards ---- */
 
-static void judge(struct tsr_run *run)
-{
-    const struct tsri_plan *p = &run->plan;
-    struct tsr_gate *g = &run->gate;
-    double all = 0, left = 0, fresh = 0;
-    *g = TSRI_GATE_UNKNOWN;
-    tsri_gate_read(g, run->logits, run->asked ? run->logits_before : NULL,
-                   run->blend->info.n_vocab);
-    g->n_chunks = p->n_chunks;
-    g->ratio = run->ratio;
-    if (p->n_chunks) g->chunk_tokens = (double)(p->n_candidates + p->n_always) / p->n_chunks;
-    if (run->asked) {
-        for (uint32_t i = 0; i < p->n_tokens; i++) {
-            all += run->mass[i];
-            if (p->states[i] == TSR_TOKEN_CANDIDATE) left += run->mass[i];
-            if (p->states[i] == TSR_TOKEN_ALWAYS || p->states[i] == TSR_TOKEN_SELECTED)
-                fresh += run->mass[i];
-        }
-        g->mass = all > 0 ? left / all : 0;
-        g->fresh = all > 0 ? fresh / all : 0;
-    }
-    bool exact = tsri_plan_count(p, TSR_TOKEN_CANDIDATE) == 0;
-    run->sure = tsr_gate_predict(&run->blend->profile, g);
-    if (exact && tsri_gate_is_fitted(&run->blend->profile)) run->sure = 1;
-}
-
-/* True when the blend goes again, with everything computed. Selectors without a question's pass
- * leave the gate nothing to judge by. */
-static bool again(struct tsr_run *run)
-{
-    const struct tsr_profile *p = &run->blend->profile;
-    if (!(run->ask.flags & TSR_ASK_GATE) || !tsri_gate_is_fitted(p) || !run->selector->asks ||
-        run->sure >= p->gate_limit)
-        return false;
-    run->selector = tsri_selector_of(TSR_SELECT_FULL);
-    run->ratio = 1;
-    run->reasons |= TSR_BLEND_FULL;
-    return true;
-}
-
 /* Tokens at the front whose KV is the same bits as a prefill gives. */
 static uint32_t exact_front(const struct tsr_run *run)
 {
@@ -331,7 +295,8 @@ static uint32_t exact_front(const struct tsr_run *run)
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_pieces && run->blend->int8; i++)
         if (p->pieces[i].exact && p->pieces[i].match.kind != TSR_KIND_PREFIX) return 0;
-    while (n < p->n_tokens && p->states[n] != TSR_TOKEN_CANDIDATE)
+    uint32_t end = run->continues ? run->n_front : p->n_tokens;
+    while (n < end && p->states[n] != TSR_TOKEN_CANDIDATE)
         n++;
     /* Rows of the question that were computed with a bias, or over what was loaded only, are not
      * what a prefill gives. */
@@ -354,6 +319,7 @@ static void store_prefix(struct tsr_run *run)
 int tsri_pass_after(struct tsr_run *run)
 {
     run->stage = TSRI_STAGE_PASS;
+    run->loaded = true;
     if (run->phase == TSRI_PHASE_FILL) {
         run->phase = learns(run) ? TSRI_PHASE_DONE : TSRI_PHASE_QUERY;
         return after_fill(run);
@@ -363,8 +329,7 @@ int tsri_pass_after(struct tsr_run *run)
         run->phase = TSRI_PHASE_BLEND;
         return choose(run);
     }
-    if (!(run->ask.flags & TSR_ASK_CONTEXT)) judge(run);
-    if (again(run)) return choose(run);
+    if (!(run->ask.flags & TSR_ASK_CONTEXT) && tsri_rounds_next(run)) return choose(run);
     store_prefix(run);
     run->phase = TSRI_PHASE_DONE;
     return 0;

@@ -35,7 +35,15 @@ struct tsr_run {
     uint32_t layer;
     bool checked; /* the check of `layer` is done */
     bool asked;   /* mass and logits_before are there */
+    bool loaded;  /* a pass has seen all layers of all pieces: nothing can be lost any more */
     int failed;
+
+    /* of rounds: */
+    uint32_t round;    /* index in the profile's; UINT32_MAX: there is but one */
+    uint32_t n_rounds; /* done */
+    bool continues;    /* rows of earlier rounds keep their K and V */
+    uint32_t n_front;  /* tokens at the front that the first round left exact */
+    uint8_t *computed; /* [n_tokens]: 1: in a round that is done */
 
     /* of the open pass: */
     struct tsr_model_row *rows; /* current ones */
@@ -62,6 +70,19 @@ TSR_MUST int tsri_run_open(struct tsr_run **out, struct tsr_blend *b,
                            const struct tsr_ask_desc *ask, const struct tsr_kv_layout *layout,
                            uint32_t rope_tokens);
 TSR_MUST int tsri_run_load(struct tsr_run *run);
+
+/* ---- rounds.c: recomputing more, until the answer can be trusted ---- */
+
+/* The ratio of the first round, for the selector that is asked for. */
+void tsri_rounds_init(struct tsr_run *run, const struct tsri_selector *selector);
+/* Goes on to the first round that selects something; false: none does. */
+bool tsri_rounds_begin(struct tsr_run *run);
+/* The token was computed in an earlier round and stays as it is. */
+bool tsri_rounds_keep(const struct tsr_run *run, uint32_t token);
+/* After a round: judges the answer. True: another round follows, or a prefill. */
+bool tsri_rounds_next(struct tsr_run *run);
+
+/* ---- passes.c ---- */
 
 /* The pass of the run's phase, or of the first after it that has one; false: none has rows, and
  * the phase is the last. */

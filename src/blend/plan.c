@@ -165,6 +165,16 @@ void tsri_plan_lose(struct tsri_plan *p, uint32_t i)
     p->n_pieces = n;
 }
 
+void tsri_plan_drop_rounded(struct tsri_plan *p)
+{
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        const struct tsri_piece *piece = &p->pieces[i];
+        if (!piece->exact || piece->match.kind == TSR_KIND_PREFIX || piece->kind == TSRI_PIECE_LOST)
+            continue;
+        paint_range(p, piece->match.prompt_offset, piece->match.n_tokens, TSR_TOKEN_SELECTED);
+    }
+}
+
 bool tsri_plan_computes(const struct tsri_plan *p, uint32_t token)
 {
     uint8_t s = p->states[token];

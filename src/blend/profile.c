@@ -258,6 +258,20 @@ static int read_weights(struct profile_reader *r, yaml_node_t *n, double *out)
     return 0;
 }
 
+static int read_rounds(struct profile_reader *r, yaml_node_t *n, struct tsr_profile *to)
+{
+    yaml_node_t *items[TSR_PROFILE_ROUNDS_MAX];
+    int count = items_of(r, n, TSR_PROFILE_ROUNDS_MAX, items);
+    for (int i = 0; i < count; i++) {
+        int e = read_number(r, items[i], 0, 1, &to->rounds[i]);
+        if (e) return e;
+        if (!(to->rounds[i] > (i ? to->rounds[i - 1] : 0) && to->rounds[i] < 1))
+            return refuse(r, items[i], "rounds must ascend, between 0 and 1:", text_of(items[i]));
+    }
+    if (count >= 0) to->n_rounds = (uint32_t)count;
+    return count < 0 ? count : 0;
+}
+
 static int read_special(struct profile_reader *r, const yaml_node_t *key, yaml_node_t *value)
 {
     struct tsr_profile *p = r->to;
@@ -278,6 +292,7 @@ static int read_special(struct profile_reader *r, const yaml_node_t *key, yaml_n
     }
     if (strcmp(name, "model") == 0) return read_text(r, value, p->model, sizeof p->model);
     if (strcmp(name, "query_layers") == 0) return read_layers(r, value, p->query_layers);
+    if (strcmp(name, "rounds") == 0) return read_rounds(r, value, p);
     if (strcmp(name, "bias") == 0) return read_curve(r, value, &p->bias);
     if (strcmp(name, "bias_chunks") == 0) return read_curve(r, value, &p->bias_chunks);
     if (strcmp(name, "gate") == 0) return read_weights(r, value, p->gate);
@@ -454,6 +469,7 @@ static void put_profile(FILE *to, const struct tsr_profile *p)
     put_fields(to, profile_fields, TSRI_COUNT(profile_fields), p, "\n");
     fputs("\n", to);
     put_numbers(to, "query_layers", p->query_layers, 2);
+    put_numbers(to, "rounds", p->rounds, p->n_rounds);
     put_curve(to, "bias", &p->bias);
     put_curve(to, "bias_chunks", &p->bias_chunks);
     put_weights(to, p->gate);
@@ -475,7 +491,7 @@ int tsr_profile_save(const struct tsr_profile *p, const char *path)
 {
     char beside[4096];
     if (!p || !path || p->n_checks > TSR_PROFILE_CHECKS_MAX ||
-        p->n_frontier > TSR_PROFILE_FRONTIER_MAX)
+        p->n_rounds > TSR_PROFILE_ROUNDS_MAX || p->n_frontier > TSR_PROFILE_FRONTIER_MAX)
         return tsri_fail(TSR_EINVAL, "profile: path is missing, or a list is too long");
     if ((size_t)snprintf(beside, sizeof beside, "%s.%ld.new", path, (long)getpid()) >=
         sizeof beside)

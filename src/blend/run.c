@@ -52,8 +52,8 @@ int tsri_ask_check(const struct tsr_blend *b, const struct tsr_ask_desc *ask, ui
         return tsri_fail(TSR_EINVAL, "ask: selector %u", ask->selector);
     if (!(ask->ratio >= 0 && ask->ratio <= 1) || !isfinite(ask->bias))
         return tsri_fail(TSR_EINVAL, "ask: ratio %g, bias %g", ask->ratio, ask->bias);
-    if (ask->flags & TSR_ASK_CONTEXT && ask->flags & TSR_ASK_GATE)
-        return tsri_fail(TSR_EINVAL, "ask: a gate needs the logits of the question");
+    if (ask->flags & TSR_ASK_CONTEXT && ask->flags & (TSR_ASK_GATE | TSR_ASK_ROUNDS))
+        return tsri_fail(TSR_EINVAL, "ask: a gate and rounds need the logits of the question");
     return check_segments(ask);
 }
 
@@ -90,7 +90,7 @@ static void resolve(struct tsr_run *run)
 {
     const struct tsr_profile *p = &run->blend->profile;
     uint32_t id = run->ask.selector ? run->ask.selector : p->selector;
-    run->ratio = run->ask.flags & TSR_ASK_RATIO ? run->ask.ratio : p->ratio;
+    tsri_rounds_init(run, tsri_selector_of(id));
     if (run->ratio >= 1) id = TSR_SELECT_FULL;
     if (run->ratio <= 0 && id != TSR_SELECT_FULL) id = TSR_SELECT_NONE;
     run->selector = tsri_selector_of(id);
@@ -111,7 +111,9 @@ static int allocate(struct tsr_run *run)
     run->mass = tsri_alloc(n, 4 * sizeof(float));
     run->logits = tsri_alloc(vocab, 2 * sizeof(float));
     run->scratch = tsri_alloc(1, tsri_select_bytes((uint32_t)n));
-    if (!run->rows || !run->groups || !run->keep || !run->mass || !run->logits || !run->scratch)
+    run->computed = tsri_alloc(n, 1);
+    if (!run->rows || !run->groups || !run->keep || !run->mass || !run->logits || !run->scratch ||
+        !run->computed)
         return TSR_ENOMEM;
     run->kept = run->keep + n;
     run->bias_row = run->mass + n;
@@ -252,8 +254,8 @@ int tsri_run_load(struct tsr_run *run)
 
 static void run_free(struct tsr_run *run)
 {
-    void *const all[] = {run->rows,   run->groups,  run->keep,       run->mass,
-                         run->logits, run->scratch, run->feed_pieces};
+    void *const all[] = {run->rows,   run->groups,  run->keep,        run->mass,
+                         run->logits, run->scratch, run->feed_pieces, run->computed};
     tsri_feed_close(run->feed);
     tsri_plan_fini(&run->plan);
     for (size_t i = 0; i < TSRI_COUNT(all); i++)
@@ -316,7 +318,7 @@ const uint8_t *tsr_blend_states(const struct tsr_run *run)
 /* Waits for a layer; true when pieces were lost since. Nothing is computed over what is missing. */
 static bool lost_pieces(struct tsr_run *run, uint32_t layer)
 {
-    if (!run->feed) return false;
+    if (!run->feed || run->loaded) return false;
     uint32_t timeout = run->ask.timeout_ms ? run->ask.timeout_ms : TSRI_TIMEOUT_MS;
     uint64_t t0 = tsri_now_ns();
     int n_failed = tsri_feed_wait(run->feed, layer, timeout);
@@ -474,6 +476,7 @@ static void fill_report(struct tsr_run *run, struct tsr_blend_report *out)
     r->bias = run->bias;
     r->gate = run->gate;
     r->sure = run->sure;
+    r->n_rounds = run->n_rounds;
     r->total_s = (double)(tsri_now_ns() - run->started_ns) * 1e-9;
     size_t size = out->size < sizeof *out ? out->size : sizeof *out;
     r->size = out->size;

@@ -44,8 +44,9 @@ static int choose_scored(const struct tsri_select *s)
     struct tsri_plan *p = s->plan;
     uint32_t *tokens = s->memory, *chosen = tokens + p->n_tokens, n = 0;
     float *scores = (void *)(chosen + p->n_tokens);
-    uint32_t k = tsri_select_budget(p, s->ratio);
-    if (k == 0) return 0;
+    uint32_t k = tsri_select_budget(p, s->ratio), n_before = tsri_plan_count(p, TSR_TOKEN_SELECTED);
+    if (k <= n_before) return 0;
+    k -= n_before;
     for (uint32_t i = 0; i < p->n_tokens; i++) {
         if (p->states[i] != TSR_TOKEN_CANDIDATE) continue;
         tokens[n] = i;

@@ -21,7 +21,7 @@
       "  --selector=NAME  how to choose these tokens: query, hkvd, link, none or full\n" \
       "  --profile=FILE   profile of the model, from tessera-lab calibrate (default: the one that is\n" \
       "                   installed for the model)\n" \
-      "  --no-gate        do not compute everything when the answer is unlikely to be a full prefill's\n" \
+      "  --no-gate        recompute once, even if the answer is unlikely to be a full prefill's\n" \
       "  --max=N          maximum length of the answer in tokens (default: 256)\n" \
       "  --temperature=T, --top-p=P, --seed=N  sample tokens (default: take the most likely one)\n" \
       "  --weights=q8_0   convert the weights while loading: more memory, faster on some machines\n" \

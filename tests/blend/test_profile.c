@@ -26,6 +26,7 @@ TEST(what_is_saved_is_loaded_again)
     p.checks[1] = (struct tsr_check){.layer = 7, .ratio = 0.25, .threshold = 1.5};
     p.bias = (struct tsr_curve){.n = 2, .points = {{0, -0.7}, {1, 0}}};
     p.bias_chunks = (struct tsr_curve){.n = 1, .points = {{4, 0.5}}};
+    p.n_rounds = 3, p.rounds[0] = 0.0625, p.rounds[1] = 0.25, p.rounds[2] = 0.5;
     p.gate_limit = 0.75;
     for (uint32_t i = 0; tsr_gate_weight_name(i); i++)
         p.gate[i] = i * 0.5 - 1;
@@ -80,6 +81,10 @@ TEST(what_is_no_profile_is_refused_with_its_place_and_changes_nothing)
                {"bias: [[0, 1], [0, 2]]", "ascend"},
                {"bias: [[0, 1, 2]]", "too long"},
                {"bias: [[0]]", "too short"},
+               {"rounds: [0.1, 0.1]", "ascend"},
+               {"rounds: [0.1, 1]", "between 0 and 1"},
+               {"rounds: [0]", "between 0 and 1"},
+               {"rounds: [.1, .2, .3, .4, .5, .6, .7, .8, .9]", "too long"},
                {"gate: [1, 2, 3]", "not a mapping"},
                {"gate: {mood: 1}", "unknown weight \"mood\""},
                {"gate: {moved: x}", "not a number"},

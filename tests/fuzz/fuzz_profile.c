@@ -23,6 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(p.n_checks <= TSR_PROFILE_CHECKS_MAX && p.n_frontier <= TSR_PROFILE_FRONTIER_MAX);
     require(p.bias.n <= TSR_PROFILE_POINTS_MAX && p.bias_chunks.n <= TSR_PROFILE_POINTS_MAX);
     require(p.ratio >= 0 && p.ratio <= 1 && tsr_selector_name(p.selector));
+    require(p.n_rounds <= TSR_PROFILE_ROUNDS_MAX);
     require(p.query_layers[0] < p.query_layers[1] && p.query_layers[1] <= 1);
     require(tsr_profile_bias(&p, 0.1, 4) == tsr_profile_bias(&p, 0.1, 4));
     return 0;

@@ -96,9 +96,9 @@ struct tsr_ask_desc blend_kit_ask_of(struct blend_kit *k, uint32_t selector, dou
                                  .segments = k->segments,
                                  .n_segments = k->n_segments,
                                  .system = k->has_system,
-                                 .flags = flags | TSR_ASK_RATIO,
+                                 .flags = flags | (ratio < 0 ? 0 : TSR_ASK_RATIO),
                                  .selector = selector,
-                                 .ratio = ratio};
+                                 .ratio = ratio < 0 ? 0 : ratio};
 }
 
 int blend_kit_ask(struct blend_kit *k, uint32_t selector, double ratio, uint32_t flags)

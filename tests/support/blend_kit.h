@@ -40,6 +40,7 @@ void blend_kit_reopen(struct blend_kit *k);
  * of `order` (NULL: 0, 1, ..), and the same question. */
 void blend_kit_prompt(struct blend_kit *k, uint64_t seed, uint32_t n_system, const uint32_t *docs,
                       uint32_t n_docs, const uint32_t *order);
+/* ratio < 0: the profile's, or its rounds. */
 struct tsr_ask_desc blend_kit_ask_of(struct blend_kit *k, uint32_t selector, double ratio,
                                      uint32_t flags);
 /* Asks; fills logits and report. */

@@ -1,0 +1,124 @@
+/* rounds.c - recomputing more, until the answer can be trusted. Some prompts need nothing, some need
+ * half of their tokens. A round selects more tokens by the same scores and computes only these and
+ * the question: rows of earlier rounds keep their K and V, though they have seen neighbours as these
+ * were loaded. The gate judges after each round. When it is not sure after the last one, everything
+ * that is not exact is computed, as a prefill does. */
+#include "blend/passes.h"
+
+#include <math.h>
+
+#define ONE_ROUND UINT32_MAX
+
+void tsri_rounds_init(struct tsr_run *run, const struct tsri_selector *selector)
+{
+    const struct tsr_profile *p = &run->blend->profile;
+    uint32_t flags = run->ask.flags;
+    /* Without a gate nothing would tell when to stop. */
+    bool stops = flags & TSR_ASK_ROUNDS || (flags & TSR_ASK_GATE && tsri_gate_is_fitted(p));
+    bool able = selector->asks && !(selector->needs & ~run->blend->info.caps);
+    run->round = stops && able && p->n_rounds && !(flags & TSR_ASK_RATIO) ? 0 : ONE_ROUND;
+    run->ratio = flags & TSR_ASK_RATIO ? run->ask.ratio : p->ratio;
+    if (run->round == 0) run->ratio = p->rounds[0];
+}
+
+static uint32_t n_more(const struct tsr_run *run)
+{
+    uint32_t n_selected = tsri_plan_count(&run->plan, TSR_TOKEN_SELECTED);
+    uint32_t budget = tsri_select_budget(&run->plan, run->ratio);
+    return budget > n_selected ? budget - n_selected : 0;
+}
+
+/* The next round that adds a token; false: there is none. */
+static bool raise(struct tsr_run *run)
+{
+    const struct tsr_profile *p = &run->blend->profile;
+    while (run->round != ONE_ROUND && run->round + 1 < p->n_rounds) {
+        run->ratio = p->rounds[++run->round];
+        if (n_more(run)) return true;
+    }
+    return false;
+}
+
+bool tsri_rounds_begin(struct tsr_run *run)
+{
+    if (run->round != ONE_ROUND) { /* a piece was lost: from the beginning */
+        run->round = 0;
+        run->ratio = run->blend->profile.rounds[0];
+    }
+    return n_more(run) || raise(run);
+}
+
+/* The question sees what changed, so its rows are computed in every round. */
+bool tsri_rounds_keep(const struct tsr_run *run, uint32_t token)
+{
+    return run->continues && run->computed[token] && token < run->plan.question;
+}
+
+static void judge(struct tsr_run *run)
+{
+    const struct tsri_plan *p = &run->plan;
+    struct tsr_gate *g = &run->gate;
+    double all = 0, left = 0, fresh = 0;
+    *g = TSRI_GATE_UNKNOWN;
+    tsri_gate_read(g, run->logits, run->asked ? run->logits_before : NULL,
+                   run->blend->info.n_vocab);
+    g->n_chunks = p->n_chunks;
+    g->ratio = run->ratio;
+    if (p->n_chunks) g->chunk_tokens = (double)(p->n_candidates + p->n_always) / p->n_chunks;
+    if (run->asked) {
+        for (uint32_t i = 0; i < p->n_tokens; i++) {
+            all += run->mass[i];
+            if (p->states[i] == TSR_TOKEN_CANDIDATE) left += run->mass[i];
+            if (p->states[i] == TSR_TOKEN_ALWAYS || p->states[i] == TSR_TOKEN_SELECTED)
+                fresh += run->mass[i];
+        }
+        g->mass = all > 0 ? left / all : 0;
+        g->fresh = all > 0 ? fresh / all : 0;
+    }
+    bool exact = !run->continues && tsri_plan_count(p, TSR_TOKEN_CANDIDATE) == 0;
+    run->sure = tsr_gate_predict(&run->blend->profile, g);
+    if (exact && tsri_gate_is_fitted(&run->blend->profile)) run->sure = 1;
+}
+
+/* Selectors without a question's pass leave the gate nothing to judge by. */
+static bool is_enough(const struct tsr_run *run)
+{
+    const struct tsr_profile *p = &run->blend->profile;
+    if (run->ask.flags & TSR_ASK_ROUNDS) return false;
+    return !(run->ask.flags & TSR_ASK_GATE) || !tsri_gate_is_fitted(p) || !run->selector->asks ||
+           run->sure >= p->gate_limit;
+}
+
+/* Tokens before the first one that is approximate. */
+static uint32_t n_exact(const struct tsri_plan *p)
+{
+    uint32_t n = 0;
+    while (n < p->n_tokens && p->states[n] != TSR_TOKEN_CANDIDATE)
+        n++;
+    return n;
+}
+
+bool tsri_rounds_next(struct tsr_run *run)
+{
+    const struct tsri_plan *p = &run->plan;
+    bool full = run->selector->id == TSR_SELECT_FULL;
+    judge(run);
+    run->n_rounds += !full;
+    if (full || is_enough(run)) return false;
+    if (run->asked && raise(run)) {
+        if (!run->continues) run->n_front = n_exact(p);
+        run->continues = true;
+        run->reasons |= TSR_BLEND_RAISED;
+        for (uint32_t i = 0; i < p->n_tokens; i++)
+            run->computed[i] |= tsri_plan_computes(p, i);
+        memcpy(run->logits_before, run->logits,
+               run->blend->info.n_vocab * sizeof *run->logits_before);
+        return true;
+    }
+    if (run->ask.flags & TSR_ASK_ROUNDS) return false;
+    run->continues = false;
+    run->selector = tsri_selector_of(TSR_SELECT_FULL);
+    run->ratio = 1;
+    run->reasons |= TSR_BLEND_FULL;
+    return true;
+}

@@ -1,0 +1,297 @@
+/* Rounds of recomputing: each goes on from the one before, and a prefill ends them. */
+#include "blend/passes.h"
+#include "support/blend_kit.h"
+#include "support/test.h"
+
+#include <math.h>
+
+static const uint32_t docs[] = {70, 40, 66, 50};
+#define N_DOCS 4u
+#define QUESTION (20u + 70 + 40 + 66 + 50)
+/* Tokens that are not exact: all but the first document, behind the system prompt. */
+#define KNOWN (40u + 66 + 50)
+
+static void set_weight(struct tsr_profile *p, const char *name, double weight)
+{
+    for (uint32_t i = 0; tsr_gate_weight_name(i); i++)
+        if (strcmp(tsr_gate_weight_name(i), name) == 0) p->gate[i] = weight;
+}
+
+/* Three rounds, and a gate that is sure from a ratio on. */
+static void open_kit(struct blend_kit *k, const char *model, uint32_t flags, double sure_from)
+{
+    blend_kit_open(k, model, TSR_DTYPE_F16, flags);
+    k->profile.n_rounds = 3;
+    k->profile.rounds[0] = 0.1, k->profile.rounds[1] = 0.25, k->profile.rounds[2] = 0.5;
+    k->profile.gate_limit = 0.5;
+    set_weight(&k->profile, "constant", -100 * sure_from);
+    set_weight(&k->profile, "ratio", 100);
+    blend_kit_reopen(k);
+    blend_kit_prompt(k, 3, 20, docs, N_DOCS, NULL);
+}
+
+static int ask(struct blend_kit *k, uint32_t flags)
+{
+    return blend_kit_ask(k, TSR_SELECT_QUERY, -1, TSR_ASK_FILL | flags);
+}
+
+static uint32_t n_of(double ratio)
+{
+    return (uint32_t)floor(ratio * KNOWN + 0.5);
+}
+
+TEST(a_sure_answer_stops_the_rounds)
+{
+    const double ratios[] = {0.1, 0.25, 0.5};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct blend_kit k;
+        open_kit(&k, "llama", 0, ratios[i] - 0.01);
+        CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+        CHECK_INT(k.report.n_rounds, i + 1);
+        CHECK(k.report.ratio == ratios[i] && k.report.gate.ratio == ratios[i]);
+        CHECK(k.report.sure > 0.5 && k.report.sure < 1);
+        CHECK_INT(k.report.reasons, i ? TSR_BLEND_RAISED : 0);
+        CHECK_INT(k.report.n_recomputed, n_of(ratios[i])); /* each token once */
+        CHECK_INT(k.report.n_reused, KNOWN - k.report.n_recomputed);
+        CHECK(blend_kit_close(&k));
+    }
+}
+
+TEST(after_the_last_round_comes_a_prefill)
+{
+    const char *const models[] = {"llama", "qwen2", "qwen3"};
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint32_t flags = 0; flags <= TSR_BLEND_INT8; flags++) {
+            struct blend_kit k;
+            float prefill[128];
+            open_kit(&k, models[i], flags, 0.9);
+            k.profile.bias = (struct tsr_curve){.n = 1, .points = {{0, -0.5}}};
+            blend_kit_reopen(&k);
+            blend_kit_prefill(&k, prefill);
+            CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+            CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
+            CHECK_INT(k.report.n_rounds, 3);
+            CHECK_INT(k.report.reasons, TSR_BLEND_RAISED | TSR_BLEND_FULL);
+            CHECK(k.report.sure == 1 && k.report.ratio == 1 && k.report.bias == 0);
+            CHECK_INT(k.report.n_reused, 0);
+            CHECK_INT(k.report.n_recomputed + k.report.n_exact, QUESTION);
+            uint32_t n;
+            CHECK(tsr_blend_bias(k.blend, &n) == NULL);
+            CHECK(blend_kit_close(&k));
+        }
+}
+
+struct pass_seen {
+    uint8_t rows[512], states[512]; /* by token: has a row; what the plan says of it */
+    float bias[512];
+    uint32_t n_rows;
+};
+
+/* Every pass of a run whose documents are known. */
+static uint32_t watch(struct blend_kit *k, struct pass_seen *seen, uint32_t max)
+{
+    struct tsr_ask_desc desc = blend_kit_ask_of(k, TSR_SELECT_QUERY, -1, TSR_ASK_GATE);
+    struct tsr_blend_step step;
+    struct tsr_run *run;
+    uint32_t n = 0;
+    int result = 0;
+    CHECK_INT(tsr_blend_start(&run, k->blend, &desc, NULL), 0);
+    while (tsr_blend_next(run, result, &step) > 0) {
+        if (step.kind == TSR_STEP_BEGIN && n < max) {
+            struct pass_seen *s = &seen[n++];
+            *s = (struct pass_seen){.n_rows = step.pass.n_rows};
+            for (uint32_t i = 0; i < step.pass.n_rows; i++)
+                s->rows[step.pass.rows[i].slot] = 1;
+            memcpy(s->states, tsr_blend_states(run), k->n_tokens);
+            if (step.pass.bias) memcpy(s->bias, step.pass.bias, k->n_tokens * sizeof *s->bias);
+        }
+        result = tsri_blend_step(desc.session, &step);
+    }
+    k->report = (struct tsr_blend_report){.size = sizeof k->report};
+    tsr_blend_end(run, k->logits, &k->report);
+    return n;
+}
+
+TEST(a_round_computes_what_it_adds_and_the_question)
+{
+    static struct pass_seen seen[8];
+    struct blend_kit k;
+    open_kit(&k, "llama", 0, 0.4);
+    k.profile.bias = (struct tsr_curve){.n = 2, .points = {{0, -1}, {1, 0}}};
+    blend_kit_reopen(&k);
+    CHECK_INT(ask(&k, 0), 0);
+    CHECK_INT(watch(&k, seen, 8), 4); /* the question's pass, three rounds */
+    CHECK_INT(seen[1].n_rows, n_of(0.1) + 12);
+    CHECK_INT(seen[2].n_rows, n_of(0.25) - n_of(0.1) + 12);
+    CHECK_INT(seen[3].n_rows, n_of(0.5) - n_of(0.25) + 12);
+    for (uint32_t i = 0; i < QUESTION; i++) {
+        CHECK(seen[1].rows[i] + seen[2].rows[i] + seen[3].rows[i] <= 1);
+        bool stays = seen[3].states[i] == TSR_TOKEN_CANDIDATE;
+        CHECK(fabsf(seen[3].bias[i] - (stays ? -0.5f : 0)) < 1e-6f);
+        /* What was selected once stays selected. */
+        if (seen[1].states[i] == TSR_TOKEN_SELECTED)
+            CHECK_INT(seen[3].states[i], TSR_TOKEN_SELECTED);
+    }
+    for (uint32_t i = QUESTION; i < k.n_tokens; i++)
+        CHECK(seen[1].rows[i] && seen[2].rows[i] && seen[3].rows[i]);
+    CHECK_INT(k.report.n_recomputed, n_of(0.5));
+    CHECK(blend_kit_close(&k));
+}
+
+TEST(the_answer_moves_from_round_to_round)
+{
+    struct blend_kit one, two;
+    open_kit(&one, "llama", 0, 0.09);
+    open_kit(&two, "llama", 0, 0.24);
+    CHECK_INT(ask(&one, TSR_ASK_GATE), 0);
+    CHECK_INT(ask(&two, TSR_ASK_GATE), 0);
+    double moved = tsr_logits_kl(one.logits, two.logits, 128);
+    CHECK(moved > 0 && fabs(two.report.gate.moved - moved) < 1e-12);
+    CHECK(two.report.gate.mass < one.report.gate.mass);
+    CHECK(two.report.gate.fresh > one.report.gate.fresh);
+    CHECK(blend_kit_close(&one));
+    CHECK(blend_kit_close(&two));
+}
+
+TEST(without_a_gate_or_with_a_ratio_there_is_one_round)
+{
+    struct blend_kit k;
+    open_kit(&k, "llama", 0, 0.09);
+    k.profile.ratio = 0.2;
+    blend_kit_reopen(&k);
+    CHECK_INT(ask(&k, 0), 0); /* the gate is not asked for */
+    CHECK(k.report.n_rounds == 1 && k.report.ratio == 0.2 && k.report.sure > 0.5);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.3, TSR_ASK_FILL | TSR_ASK_GATE), 0);
+    CHECK(k.report.n_rounds == 1 && k.report.ratio == 0.3);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.05, TSR_ASK_FILL | TSR_ASK_GATE), 0);
+    CHECK(k.report.n_rounds == 1 && k.report.reasons == TSR_BLEND_FULL); /* not sure of that */
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_LINK, -1, TSR_ASK_FILL | TSR_ASK_GATE), 0);
+    CHECK(k.report.n_rounds == 1 && k.report.ratio == 0.2 && k.report.reasons == 0);
+    memset(k.profile.gate, 0, sizeof k.profile.gate);
+    blend_kit_reopen(&k);
+    CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+    CHECK(k.report.n_rounds == 1 && k.report.ratio == 0.2 && isnan(k.report.sure));
+    CHECK(blend_kit_close(&k));
+}
+
+TEST(all_rounds_can_be_asked_for)
+{
+    struct blend_kit k;
+    open_kit(&k, "llama", 0, 0.09);
+    for (uint32_t fitted = 0; fitted < 2; fitted++) {
+        CHECK_INT(ask(&k, TSR_ASK_ROUNDS), 0);
+        CHECK(k.report.n_rounds == 3 && k.report.ratio == 0.5);
+        CHECK_INT(k.report.reasons, TSR_BLEND_RAISED);
+        memset(k.profile.gate, 0, sizeof k.profile.gate);
+        blend_kit_reopen(&k);
+    }
+    struct tsr_run *run;
+    struct tsr_ask_desc bad =
+        blend_kit_ask_of(&k, TSR_SELECT_QUERY, -1, TSR_ASK_ROUNDS | TSR_ASK_CONTEXT);
+    CHECK_INT(tsr_blend_start(&run, k.blend, &bad, NULL), TSR_EINVAL);
+    CHECK(blend_kit_close(&k));
+}
+
+TEST(rounds_that_add_nothing_are_skipped)
+{
+    struct blend_kit k;
+    float prefill[128];
+    open_kit(&k, "llama", 0, 0.24);
+    k.profile.first_tokens = 8; /* more than a tenth */
+    blend_kit_reopen(&k);
+    blend_kit_prefill(&k, prefill);
+    CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+    CHECK(k.report.n_rounds == 1 && k.report.ratio == 0.25 && k.report.gate.moved >= 0);
+    CHECK_INT(k.report.n_recomputed, n_of(0.25));
+    /* Nearly all: there is nothing to choose, and nothing to judge by. */
+    k.profile.first_tokens = 45;
+    set_weight(&k.profile, "mass", -1);
+    blend_kit_reopen(&k);
+    CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+    CHECK_INT(k.report.reasons, TSR_BLEND_FULL);
+    CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
+    CHECK(blend_kit_close(&k));
+}
+
+TEST(a_tier_that_fails_costs_its_tokens_and_not_the_answer)
+{
+    for (uint32_t i = 1; i < 8; i++)
+        for (uint32_t sure = 0; sure < 2; sure++) {
+            struct blend_kit k;
+            float alone[128];
+            open_kit(&k, "llama", 0, sure ? 0.4 : 0.9);
+            blend_kit_ask_alone(&k, TSR_SELECT_QUERY, -1, TSR_ASK_FILL | TSR_ASK_GATE);
+            memcpy(alone, k.logits, sizeof alone);
+            struct tsr_blend_report expected = k.report;
+            CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+            blend_kit_make_cold(&k);
+            fake_tier_fail(&k.tier, FAKE_GET, i, 100, TSR_EIO);
+            CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+            CHECK(memcmp(alone, k.logits, sizeof alone) == 0);
+            CHECK_INT(k.report.n_rounds, expected.n_rounds);
+            CHECK_INT(k.report.n_recomputed, expected.n_recomputed);
+            if (i == 1) CHECK(k.report.n_failed > 0);
+            CHECK(blend_kit_close(&k));
+        }
+}
+
+/* Rounds overwrite what was loaded, so nothing may start over once they have begun. It need not: a
+ * pass has seen every layer of every piece by then. But a tier may still report trouble after its
+ * last layer was copied. */
+TEST(trouble_that_a_tier_reports_late_changes_nothing)
+{
+    struct blend_kit k;
+    float expected[128];
+    open_kit(&k, "llama", 0, 0.4);
+    CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+    memcpy(expected, k.logits, sizeof expected);
+    struct tsr_ask_desc desc = blend_kit_ask_of(&k, TSR_SELECT_QUERY, -1, TSR_ASK_GATE);
+    struct tsr_blend_step step;
+    struct tsr_run *run;
+    int result = 0;
+    uint32_t n_layers = 0;
+    CHECK_INT(tsr_blend_start(&run, k.blend, &desc, NULL), 0);
+    while (tsr_blend_next(run, result, &step) > 0) {
+        result = tsri_blend_step(desc.session, &step);
+        n_layers += step.kind == TSR_STEP_LAYER;
+        if (n_layers == 7 && step.kind == TSR_STEP_LAYER) run->n_lost = -1; /* in round two */
+    }
+    CHECK_INT(n_layers, 4 * 3);
+    tsr_blend_end(run, k.logits, NULL);
+    CHECK(memcmp(expected, k.logits, sizeof expected) == 0);
+    CHECK(blend_kit_close(&k));
+}
+
+/* At the end of these rounds every token was recomputed, but the first ones over what was loaded.
+ */
+TEST(what_rounds_leave_is_not_taken_for_exact)
+{
+    struct blend_kit k;
+    float prefill[128];
+    open_kit(&k, "llama", 0, 0.9981);
+    k.profile.rounds[2] = 0.998;
+    blend_kit_reopen(&k);
+    blend_kit_prefill(&k, prefill);
+    CHECK_INT(ask(&k, TSR_ASK_ROUNDS | TSR_ASK_PREFIX), 0);
+    CHECK_INT(k.report.n_reused, 0);
+    CHECK(k.report.sure < 1);
+    CHECK(memcmp(prefill, k.logits, sizeof prefill) != 0);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_FULL, 1, TSR_ASK_PREFIX), 0);
+    CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0); /* no such prefix was stored */
+    CHECK(blend_kit_close(&k));
+}
+
+int main(void)
+{
+    RUN(a_sure_answer_stops_the_rounds);
+    RUN(after_the_last_round_comes_a_prefill);
+    RUN(a_round_computes_what_it_adds_and_the_question);
+    RUN(the_answer_moves_from_round_to_round);
+    RUN(without_a_gate_or_with_a_ratio_there_is_one_round);
+    RUN(all_rounds_can_be_asked_for);
+    RUN(rounds_that_add_nothing_are_skipped);
+    RUN(a_tier_that_fails_costs_its_tokens_and_not_the_answer);
+    RUN(trouble_that_a_tier_reports_late_changes_nothing);
+    RUN(what_rounds_leave_is_not_taken_for_exact);
+    return test_end();
+}
