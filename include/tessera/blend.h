@@ -62,6 +62,7 @@ TSR_API int tsr_selector_find(const char *name);
 #define TSR_PROFILE_CHECKS_MAX 4u
 #define TSR_PROFILE_ROUNDS_MAX 8u
 #define TSR_PROFILE_FRONTIER_MAX 64u
+#define TSR_PROFILE_PRIMER_BYTES 4096u
 #define TSR_GATE_WEIGHTS_MAX 16u
 
 /* Straight lines between points, constant before the first and after the last; none: 0. */
@@ -96,9 +97,11 @@ struct tsr_profile {
     char space[33]; /* fingerprint in hexadecimal; "": any */
     char model[TSR_MODEL_NAME_BYTES];
     uint32_t selector; /* enum tsr_selector */
-    uint32_t context;  /* enum tsr_context: SAME, chunks are computed after the system prompt; or
-                          PURE */
-    uint32_t boundary; /* tokens at each seam inside a chunk that are always computed */
+    /* enum tsr_context, what chunks are computed after: SAME, the system prompt; PURE, nothing;
+     * PRIMER, the primer and no system prompt, so that one entry serves every prompt. The system
+     * prompt itself is always computed alone. */
+    uint32_t context;
+    uint32_t boundary;     /* tokens at each seam inside a chunk that are always computed */
     uint32_t first_tokens; /* of each chunk, always computed when something is selected */
     uint32_t query_rows;   /* of the question, asked for their attention */
     uint32_t n_checks;
@@ -109,6 +112,7 @@ struct tsr_profile {
     double ratio;         /* of the reused tokens that are recomputed */
     /* Layers whose attention chooses tokens, from and to, as shares of the depth. */
     double query_layers[2];
+    char primer[TSR_PROFILE_PRIMER_BYTES]; /* text for context PRIMER; ends with a zero */
     struct tsr_check checks[TSR_PROFILE_CHECKS_MAX];
     /* The bias of the question's rows on reused context: by the ratio, times by the number of
      * chunks that are not exact. */
@@ -124,7 +128,8 @@ struct tsr_profile {
     struct tsr_frontier frontier[TSR_PROFILE_FRONTIER_MAX];
 };
 
-/* Cautious defaults for a model that was not measured: no bias, no gate. */
+/* Cautious defaults for a model that was not measured: no bias, no gate. The primer is a neutral
+ * text: two short passages. */
 TSR_API void tsr_profile_init(struct tsr_profile *profile);
 /* A YAML file. Unknown keys, wrong types and numbers out of range: TSR_ECONFIG with the line. */
 TSR_API TSR_MUST int tsr_profile_load(struct tsr_profile *profile, const char *path);
@@ -183,7 +188,14 @@ struct tsr_blend_desc {
      * kv_dtype, identities and rope are read. Copied, but for what the rope points to, which stays
      * in place until the blend is closed. */
     const struct tsr_model_info *info;
+    /* The tokens of profile->primer, copied: from the tokenizer of an engine that runs the model
+     * itself, with the begin token of the model if it has one. NULL: `model` tokenizes the text.
+     * Without context PRIMER they are not used; with it, one of both is required. */
+    const uint32_t *primer;
+    uint32_t n_primer; /* at most TSR_PRIMER_TOKENS_MAX */
+    uint32_t reserved;
 };
+#define TSR_PRIMER_TOKENS_MAX 1024u
 
 struct tsr_blend;
 TSR_API TSR_MUST int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc);
@@ -191,6 +203,10 @@ TSR_API void tsr_blend_close(struct tsr_blend *blend);
 /* Of prefixes and, without TSR_BLEND_INT8, of segments; NULL without a cache. */
 TSR_API struct tsr_space *tsr_blend_space(const struct tsr_blend *blend);
 TSR_API const struct tsr_profile *tsr_blend_profile(const struct tsr_blend *blend);
+/* Tokens of the primer; 0 without context PRIMER. While segments are filled, its KV is in as many
+ * slots after the prompt: give sessions and layouts that room. Without it (TSR_BLEND_ROOM) cached
+ * segments are reused as always; the others are computed in the prompt, and not stored. */
+TSR_API uint32_t tsr_blend_primer(const struct tsr_blend *blend);
 
 enum tsr_ask_flags {
     TSR_ASK_FILL = 1,   /* segments that are not cached are computed alone and stored, so that
@@ -221,7 +237,8 @@ enum tsr_ask_flags {
 
 struct tsr_ask_desc {
     size_t size;
-    struct tsr_session *session; /* its slots from 0 on are overwritten */
+    /* Its slots from 0 on are overwritten, and as many as the primer has after the prompt. */
+    struct tsr_session *session;
     const uint32_t *tokens;
     uint32_t n_tokens;
     uint32_t n_segments;
@@ -247,7 +264,8 @@ enum tsr_blend_reason {
     TSR_BLEND_RAISED = 16, /* more than one round */
     TSR_BLEND_FULL = 32,   /* the gate fell back to computing everything */
     TSR_BLEND_UNABLE = 64, /* the executor lacks what the selector or the bias needs */
-    TSR_BLEND_FIRST = 128  /* most of it was not cached: computed whole, see TSR_ASK_FIRST */
+    TSR_BLEND_FIRST = 128, /* most of it was not cached: computed whole, see TSR_ASK_FIRST */
+    TSR_BLEND_ROOM = 256   /* no room for the primer, see tsr_blend_primer() */
 };
 
 struct tsr_blend_report {
@@ -315,8 +333,9 @@ struct tsr_blend_step {
 };
 
 struct tsr_run;
-/* ask->session may be NULL when layout describes the engine's memory: token i belongs to slot i. It
- * has two planes, K with rope_dims and V, as the model's info says. */
+/* ask->session may be NULL when layout describes the engine's memory: token i belongs to slot i, and
+ * slots after the prompt are for the primer. It has two planes, K with rope_dims and V, as the
+ * model's info says. */
 TSR_API TSR_MUST int tsr_blend_start(struct tsr_run **out, struct tsr_blend *blend,
                                      const struct tsr_ask_desc *ask,
                                      const struct tsr_kv_layout *layout);

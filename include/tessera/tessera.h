@@ -335,7 +335,12 @@ TSR_API TSR_MUST int tsr_space_split(const struct tsr_space *space, const uint32
 /* ---- lookup ------------------------------------------------------------------------------- */
 
 enum tsr_kind { TSR_KIND_PREFIX = 1, TSR_KIND_SEGMENT = 2, TSR_KIND_BLENDED = 3 };
-enum tsr_context { TSR_CONTEXT_SAME = 1, TSR_CONTEXT_PURE = 2, TSR_CONTEXT_OTHER = 3 };
+enum tsr_context {
+    TSR_CONTEXT_SAME = 1,
+    TSR_CONTEXT_PURE = 2,
+    TSR_CONTEXT_OTHER = 3,
+    TSR_CONTEXT_PRIMER = 4 /* of profiles (blend.h); matches with it are SAME */
+};
 /* How much of its entry a match covers. FULL: all of it. PARTIAL: together with the other matches
  * of the entry around edited tokens, at least the option min_match_ratio. RUN: less than that. */
 enum tsr_coverage { TSR_COVERAGE_FULL = 1, TSR_COVERAGE_PARTIAL = 2, TSR_COVERAGE_RUN = 3 };

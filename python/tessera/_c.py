@@ -174,9 +174,9 @@ class Profile(Struct):
         ("context", c_uint32), ("boundary", c_uint32), ("first_tokens", c_uint32),
         ("query_rows", c_uint32), ("n_checks", c_uint32), ("n_frontier", c_uint32),
         ("bias_reused", c_uint32), ("n_rounds", c_uint32), ("bias_answer", c_uint32),
-        ("ratio", c_double), ("query_layers", c_double * 2), ("checks", Check * 4), ("bias", Curve),
-        ("bias_chunks", Curve), ("rounds", c_double * 8), ("gate_limit", c_double),
-        ("gate", c_double * 16), ("frontier", Frontier * 64),
+        ("ratio", c_double), ("query_layers", c_double * 2), ("primer", c_char * 4096),
+        ("checks", Check * 4), ("bias", Curve), ("bias_chunks", Curve), ("rounds", c_double * 8),
+        ("gate_limit", c_double), ("gate", c_double * 16), ("frontier", Frontier * 64),
     ]
 
 
@@ -206,7 +206,8 @@ class BlendDesc(Struct):
     _fields_ = [
         ("size", c_size_t), ("model", c_void_p), ("cache", c_void_p), ("profile", POINTER(Profile)),
         ("flags", c_uint32), ("blend_min_tokens", c_uint32), ("salt", c_char_p),
-        ("info", POINTER(ModelInfo)),
+        ("info", POINTER(ModelInfo)), ("primer", c_void_p), ("n_primer", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

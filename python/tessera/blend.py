@@ -28,7 +28,7 @@ SELECTORS = {
     "none": c.SELECT_NONE,
     "full": c.SELECT_FULL,
 }
-REASONS = ("few", "fault", "freq", "refused", "raised", "full", "unable")
+REASONS = ("few", "fault", "freq", "refused", "raised", "full", "unable", "first", "room")
 _ALWAYS_WORTH_IT = 0xFFFFFFFF
 
 

@@ -48,6 +48,9 @@ struct tsri_plan_desc {
     uint32_t selector; /* resolved */
     uint32_t freq_set, min_tokens;
     bool same_context; /* segments see the system prompt */
+    uint32_t n_primer; /* or so many tokens of the primer; 0: none */
+    uint32_t context;  /* positions of the model */
+    bool no_room;      /* for the primer's KV: nothing can be computed behind it */
     bool rounded;      /* stored segments are int8: those at their own place are not exact either */
 };
 
@@ -62,11 +65,16 @@ struct tsri_plan {
     uint32_t boundary, first_tokens;
     uint32_t reasons; /* enum tsr_blend_reason */
     bool may_fill, same_context;
+    /* Segments but the system prompt are computed behind the primer, if they are no longer than
+     * this. */
+    uint32_t n_primer, primed_max;
 };
 TSR_MUST int tsri_plan_init(struct tsri_plan *p, const struct tsri_plan_desc *desc);
 void tsri_plan_fini(struct tsri_plan *p);
 /* States from the pieces; forgets what was selected. */
 void tsri_plan_paint(struct tsri_plan *p);
+/* A piece that is to be computed behind the primer. */
+bool tsri_plan_primes(const struct tsri_plan *p);
 /* Filling would cost more than blending saves: compute the prompt whole, and fill later. */
 bool tsri_plan_unknown(const struct tsri_plan *p);
 /* What is not filled yet, and is not exact, is computed in the prompt instead. */
@@ -141,6 +149,16 @@ void tsri_feed_close(struct tsri_feed *f);
 
 /* ---- fill.c: what was computed alone is stored and turned to its place ---- */
 
+/* Rows of n tokens of all layers, packed as [layer][K, V][token]. */
+struct tsri_rows {
+    struct tsri_device *device; /* whose memory `data` is, where it must be page-locked */
+    uint8_t *data;
+    size_t bytes;
+    void **planes;
+    int64_t *slots;
+    struct tsr_kv_cells cells;
+};
+
 struct tsri_fill {
     struct tsr_client *client; /* NULL: nothing is stored */
     struct tsr_space *space;
@@ -150,7 +168,17 @@ struct tsri_fill {
     uint32_t freq_set;
     bool int8;
     double token_s; /* seconds that computing a token took */
+    /* What segments with TSR_CONTEXT_SAME have seen. */
+    const uint32_t *context;
+    uint32_t n_context;
 };
+/* Rows for tokens in slots from `slot` on. */
+TSR_MUST int tsri_rows_init(struct tsri_rows *r, const struct tsri_fill *f, uint32_t slot,
+                            uint32_t n);
+void tsri_rows_fini(struct tsri_rows *r);
+/* TSRI_BATCH_GATHER from the slots, or TSRI_BATCH_SCATTER to them with K turned by delta. */
+TSR_MUST int tsri_rows_move(const struct tsri_fill *f, struct tsri_rows *r, uint32_t direction,
+                            int64_t delta);
 /* Segment `piece` of the plan stands in its slots, K at its canonical base. Stores it as a segment
  * and turns K. Returns the tokens stored; TSR_EFULL and the like mean only that it was not kept,
  * with *placed true. */
@@ -167,6 +195,25 @@ TSR_MUST int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens,
 void tsri_gate_read(struct tsr_gate *g, const float *logits, const float *before, uint32_t n);
 bool tsri_gate_is_fitted(const struct tsr_profile *p);
 
+/* ---- primer.c: the text that documents are computed behind ---- */
+
+/* Of a blend. */
+struct tsri_primer {
+    uint32_t *tokens;
+    uint32_t n_tokens; /* 0: none */
+    /* Its KV, under the blend's lock: */
+    bool kept;
+    struct tsri_rows rows;
+    struct tsri_device *mover; /* that can write `rows` */
+    uint32_t freq_set;
+};
+/* The neutral text of default profiles. */
+extern const char tsri_primer_text[];
+/* Tokens for a profile with context PRIMER. */
+TSR_MUST int tsri_primer_init(struct tsri_primer *p, const struct tsr_profile *profile,
+                              const struct tsr_model_info *info, const struct tsr_blend_desc *desc);
+void tsri_primer_fini(struct tsri_primer *p);
+
 /* ---- blender.c ---- */
 
 struct tsr_blend {
@@ -177,6 +224,7 @@ struct tsr_blend {
     struct tsr_space *exact, *segments; /* the same without int8 */
     struct tsri_device *device;
     struct tsr_profile profile;
+    struct tsri_primer primer;
     uint32_t min_tokens;
     bool int8;
     /* of the last ask, under lock: */
@@ -184,6 +232,10 @@ struct tsr_blend {
     float *bias;
     uint32_t n_bias;
 };
+
+/* profile.c: "same", "pure", "primer"; -1: none of them. */
+const char *tsri_context_name(uint32_t context);
+int tsri_context_find(const char *name);
 
 /* One step of a run, over a session. */
 TSR_MUST int tsri_blend_step(struct tsr_session *s, const struct tsr_blend_step *step);

@@ -146,6 +146,7 @@ int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc)
     else
         tsr_profile_init(&b->profile);
     int e = take_info(b, desc);
+    if (!e) e = tsri_primer_init(&b->primer, &b->profile, &b->info, desc);
     if (!e) e = tsri_device_open(&b->device, "cpu", NULL);
     if (!e) e = open_cache(b, desc);
     if (!e) e = check_profile(b);
@@ -163,6 +164,7 @@ void tsr_blend_close(struct tsr_blend *b)
     if (b->segments != b->exact) tsr_space_close(b->segments);
     tsr_space_close(b->exact);
     if (b->client) tsr_client_close(b->client);
+    tsri_primer_fini(&b->primer);
     tsri_device_close(b->device);
     pthread_mutex_destroy(&b->lock);
     tsri_free(b->bias);
@@ -177,6 +179,11 @@ struct tsr_space *tsr_blend_space(const struct tsr_blend *b)
 const struct tsr_profile *tsr_blend_profile(const struct tsr_blend *b)
 {
     return &b->profile;
+}
+
+uint32_t tsr_blend_primer(const struct tsr_blend *b)
+{
+    return b->primer.n_tokens;
 }
 
 const float *tsr_blend_bias(const struct tsr_blend *b, uint32_t *n)

@@ -5,17 +5,7 @@
  * as the second. Exact prefixes are gathered and stored as they are. */
 #include "blend/blend.h"
 
-/* Rows of n tokens of all layers, packed as [layer][K, V][token]. */
-struct fill_rows {
-    struct tsri_device *device; /* whose memory `data` is, where it must be page-locked */
-    uint8_t *data;
-    size_t bytes;
-    void **planes;
-    int64_t *slots;
-    struct tsr_kv_cells cells;
-};
-
-static void rows_fini(struct fill_rows *r)
+void tsri_rows_fini(struct tsri_rows *r)
 {
     if (r->device)
         tsri_device_host_free(r->device, r->data);
@@ -25,7 +15,7 @@ static void rows_fini(struct fill_rows *r)
     tsri_free(r->slots);
 }
 
-static int rows_alloc(struct fill_rows *r, struct tsri_device *device)
+static int rows_alloc(struct tsri_rows *r, struct tsri_device *device)
 {
     void *data;
     if (!(tsri_device_caps(device) & TSR_DEVICE_NEEDS_LOCK)) {
@@ -39,7 +29,7 @@ static int rows_alloc(struct fill_rows *r, struct tsri_device *device)
     return 0;
 }
 
-static int rows_init(struct fill_rows *r, const struct tsri_fill *f, uint32_t slot, uint32_t n)
+int tsri_rows_init(struct tsri_rows *r, const struct tsri_fill *f, uint32_t slot, uint32_t n)
 {
     const struct tsr_kv_layout *l = f->layout;
     size_t row[2], token = 0;
@@ -48,13 +38,13 @@ static int rows_init(struct fill_rows *r, const struct tsri_fill *f, uint32_t sl
         row[p] = f->int8 ? tsri_row_bytes_int8(plane->n_heads, plane->dim) : tsri_row_bytes(plane);
         token += row[p];
     }
-    *r = (struct fill_rows){.bytes = token * l->n_layers * n};
+    *r = (struct tsri_rows){.bytes = token * l->n_layers * n};
     int e = rows_alloc(r, f->device);
     if (e) return e;
     r->planes = tsri_alloc(2 * (size_t)l->n_layers, sizeof *r->planes);
     r->slots = tsri_alloc(n, sizeof *r->slots);
     if (!r->planes || !r->slots) {
-        rows_fini(r);
+        tsri_rows_fini(r);
         return TSR_ENOMEM;
     }
     for (uint32_t i = 0; i < 2 * l->n_layers; i++)
@@ -73,7 +63,8 @@ static int rows_init(struct fill_rows *r, const struct tsri_fill *f, uint32_t sl
     return 0;
 }
 
-static int move(const struct tsri_fill *f, struct fill_rows *r, uint32_t direction, int64_t delta)
+int tsri_rows_move(const struct tsri_fill *f, struct tsri_rows *r, uint32_t direction,
+                   int64_t delta)
 {
     struct tsr_kv_run run = {.cells = &r->cells,
                              .slots = r->slots,
@@ -107,12 +98,12 @@ int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask_desc *ask,
 {
     const struct tsr_match *m = &plan->pieces[i].match;
     int64_t delta = (int64_t)m->prompt_offset - m->base;
-    struct fill_rows rows;
+    struct tsri_rows rows;
     *placed = false;
-    int e = rows_init(&rows, f, m->prompt_offset, m->n_tokens);
+    int e = tsri_rows_init(&rows, f, m->prompt_offset, m->n_tokens);
     if (e) return e;
     int n_stored = 0;
-    e = move(f, &rows, TSRI_BATCH_GATHER, 0);
+    e = tsri_rows_move(f, &rows, TSRI_BATCH_GATHER, 0);
     if (!e && f->client) {
         struct tsr_store_desc store = {.size = sizeof store,
                                        .space = f->space,
@@ -124,13 +115,13 @@ int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask_desc *ask,
                                        .cost_s = (float)(f->token_s * m->n_tokens),
                                        .view = {.data = rows.data, .bytes = rows.bytes}};
         if (m->context == TSR_CONTEXT_SAME) {
-            store.context = ask->tokens;
-            store.n_context = plan->n_system;
+            store.context = f->context;
+            store.n_context = f->n_context;
         }
         n_stored = tsr_client_store(f->client, &store);
     }
-    if (!e && (delta || f->int8)) e = move(f, &rows, TSRI_BATCH_SCATTER, delta);
-    rows_fini(&rows);
+    if (!e && (delta || f->int8)) e = tsri_rows_move(f, &rows, TSRI_BATCH_SCATTER, delta);
+    tsri_rows_fini(&rows);
     *placed = e == 0;
     return e ? e : n_stored;
 }
@@ -138,10 +129,10 @@ int tsri_fill_settle(const struct tsri_fill *f, const struct tsr_ask_desc *ask,
 int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens, uint32_t from,
                      uint32_t n_tokens)
 {
-    struct fill_rows rows;
-    int e = rows_init(&rows, f, from, n_tokens - from);
+    struct tsri_rows rows;
+    int e = tsri_rows_init(&rows, f, from, n_tokens - from);
     if (e) return e;
-    e = move(f, &rows, TSRI_BATCH_GATHER, 0);
+    e = tsri_rows_move(f, &rows, TSRI_BATCH_GATHER, 0);
     struct tsr_store_desc store = {.size = sizeof store,
                                    .space = f->space,
                                    .kind = TSR_KIND_PREFIX,
@@ -151,6 +142,6 @@ int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens, uint32_t
                                    .freq_set = f->freq_set,
                                    .view = {.data = rows.data, .bytes = rows.bytes}};
     if (!e) e = tsr_client_store(f->client, &store);
-    rows_fini(&rows);
+    tsri_rows_fini(&rows);
     return e;
 }

@@ -1,7 +1,8 @@
 /* learn.c - documents are stored after the answer. The first question about a text is answered by a
  * prefill (TSR_ASK_FIRST); this computes its segments alone, one after another, in a session of its
  * own, so that the dialog's KV stays as it is and the work can stop after any layer. Each segment
- * is a short prompt: the system prompt, the segment, and one token for a question. */
+ * is a short prompt: the system prompt if it sees that, the segment, and one token for a question.
+ */
 #include "blend/passes.h"
 
 struct learner {
@@ -17,9 +18,11 @@ struct learner {
     bool stopped;
 };
 
-static uint32_t n_system(const struct tsr_ask_desc *ask)
+/* Tokens of the system prompt that a segment's short prompt begins with. */
+static uint32_t n_system(const struct learner *l, uint32_t segment)
 {
-    return ask->system ? ask->segments[0].n_tokens : 0;
+    if (!l->ask->system || (segment && l->blend->primer.n_tokens)) return 0;
+    return l->ask->segments[0].n_tokens;
 }
 
 /* The short prompt of a segment. */
@@ -27,7 +30,7 @@ static struct tsr_ask_desc prompt_of(struct learner *l, uint32_t segment)
 {
     const struct tsr_ask_desc *ask = l->ask;
     const struct tsr_range *s = &ask->segments[segment];
-    uint32_t n = n_system(ask), n_ranges = 0;
+    uint32_t n = n_system(l, segment), n_ranges = 0, system = n > 0;
     if (n) l->ranges[n_ranges++] = (struct tsr_range){0, n};
     memcpy(l->tokens, ask->tokens, n * sizeof *l->tokens);
     if (!n || segment) {
@@ -41,7 +44,7 @@ static struct tsr_ask_desc prompt_of(struct learner *l, uint32_t segment)
                                  .n_tokens = n,
                                  .segments = l->ranges,
                                  .n_segments = n_ranges,
-                                 .system = ask->system,
+                                 .system = system,
                                  .timeout_ms = ask->timeout_ms,
                                  .flags = TSR_ASK_LEARN};
 }
@@ -118,10 +121,11 @@ static int open_learner(struct learner *l)
     uint32_t longest = 0;
     for (uint32_t i = 0; i < ask->n_segments; i++)
         if (ask->segments[i].n_tokens > longest) longest = ask->segments[i].n_tokens;
-    uint32_t n_slots = n_system(ask) + longest + 1;
+    uint32_t n_slots = n_system(l, 0) + longest + 1;
     l->tokens = tsri_alloc(n_slots, sizeof *l->tokens);
     l->wanted = tsri_alloc(ask->n_segments, sizeof *l->wanted);
     if (!l->tokens || !l->wanted) return TSR_ENOMEM;
+    n_slots = tsri_min_u32(n_slots + l->blend->primer.n_tokens, l->blend->info.context);
     return tsr_session_open(&l->session, l->blend->model, n_slots);
 }
 

@@ -1,5 +1,5 @@
 /* passes.c - the three passes of a run: which rows they compute, what those may see, and what
- * follows. *fill*: segments that nobody knows, each behind the system prompt or behind nothing.
+ * follows. *fill*: segments that nobody knows, behind the system prompt, the primer or nothing.
  * *query*: the question alone, over what was loaded; its attention says what matters, and its
  * answer is that of r = 0. *blend*: everything that must be computed, seeing everything; in rounds
  * (rounds.c), each over what the one before has computed. */
@@ -42,7 +42,7 @@ static void see_all(struct tsr_run *run, struct tsr_model_pass *pass)
 
 static bool needs_system(const struct tsri_plan *p)
 {
-    for (uint32_t i = 0; i < p->n_pieces; i++)
+    for (uint32_t i = 0; !p->n_primer && i < p->n_pieces; i++)
         if (p->pieces[i].kind == TSRI_PIECE_FILL && !p->pieces[i].placed &&
             p->pieces[i].match.context == TSR_CONTEXT_SAME)
             return true;
@@ -54,14 +54,25 @@ static struct tsr_model_group fill_group(const struct tsri_plan *p, const struct
 {
     struct tsr_model_group g = {m->n_tokens, 1, {{m->prompt_offset, m->n_tokens}}};
     if (m->context != TSR_CONTEXT_SAME) return g;
-    if (m->prompt_offset == p->n_system) {
+    if (!p->n_primer && m->prompt_offset == p->n_system) {
         g.sees[0] = (struct tsr_range){0, p->n_system + m->n_tokens};
         return g;
     }
     g.n_ranges = 2;
     g.sees[1] = g.sees[0];
     g.sees[0] = (struct tsr_range){0, p->n_system};
+    if (p->n_primer) g.sees[0] = (struct tsr_range){p->n_tokens, p->n_primer};
     return g;
+}
+
+/* The primer's own rows: after all others, because rows ascend by their slots. */
+static uint32_t add_primer(struct tsr_run *run)
+{
+    const struct tsri_primer *primer = &run->blend->primer;
+    uint32_t first = run->plan.n_tokens, n = primer->n_tokens;
+    for (uint32_t i = 0; i < n; i++)
+        run->rows[run->n_rows++] = (struct tsr_model_row){primer->tokens[i], i, first + i};
+    return n;
 }
 
 static bool begin_fill(struct tsr_run *run, struct tsr_model_pass *pass)
@@ -82,12 +93,18 @@ static bool begin_fill(struct tsr_run *run, struct tsr_model_pass *pass)
             add_row(run, piece->match.prompt_offset + k, piece->match.base + k);
     }
     if (!run->n_rows) return false;
+    run->fills_primer = tsri_plan_primes(p) && !tsri_primer_place(run);
+    if (run->fills_primer) {
+        uint32_t n = add_primer(run);
+        run->groups[n_groups++] = (struct tsr_model_group){n, 1, {{p->n_tokens, n}}};
+    }
     open_pass(run, pass, n_groups);
     return true;
 }
 
-static struct tsri_fill fill_of(const struct tsr_run *run, bool exact)
+struct tsri_fill tsri_pass_fill(const struct tsr_run *run, bool exact)
 {
+    const struct tsri_primer *primer = &run->blend->primer;
     const struct tsr_blend *b = run->blend;
     return (struct tsri_fill){.client = b->client,
                               .space = exact ? b->exact : b->segments,
@@ -95,13 +112,17 @@ static struct tsri_fill fill_of(const struct tsr_run *run, bool exact)
                               .layout = &run->layout,
                               .rope = &b->info.rope,
                               .freq_set = run->freq_set,
-                              .int8 = b->int8 && !exact};
+                              .int8 = b->int8 && !exact,
+                              .context = primer->n_tokens ? primer->tokens : run->ask.tokens,
+                              .n_context =
+                                  primer->n_tokens ? primer->n_tokens : run->plan.n_system};
 }
 
 static int after_fill(struct tsr_run *run)
 {
-    struct tsri_fill fill = fill_of(run, false);
+    struct tsri_fill fill = tsri_pass_fill(run, false);
     fill.token_s = (double)(tsri_now_ns() - run->pass_ns) * 1e-9 / run->n_rows;
+    if (run->fills_primer) tsri_primer_keep(run, fill.token_s);
     for (uint32_t i = 0; i < run->plan.n_pieces; i++) {
         struct tsri_piece *piece = &run->plan.pieces[i];
         if (piece->kind != TSRI_PIECE_FILL || piece->placed) continue;
@@ -306,7 +327,7 @@ static uint32_t exact_front(const struct tsr_run *run)
 
 static void store_prefix(struct tsr_run *run)
 {
-    struct tsri_fill fill = fill_of(run, true);
+    struct tsri_fill fill = tsri_pass_fill(run, true);
     uint32_t n = exact_front(run), block = fill.client ? tsri_space_block_tokens(fill.space) : 0;
     if (!(run->ask.flags & TSR_ASK_PREFIX) || !fill.client) return;
     uint32_t from = run->n_prefix / block * block;

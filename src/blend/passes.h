@@ -24,6 +24,8 @@ struct tsr_run {
     double ratio, bias;
     uint32_t freq_set, n_prefix;
     bool same_context;
+    bool primed;       /* the primer's KV is in the slots after the prompt */
+    bool fills_primer; /* the open pass computes it */
     struct tsri_plan plan;
     struct tsri_feed *feed; /* NULL: nothing is loaded */
     uint32_t *feed_pieces;  /* [n_feed]: which piece a range of the feed is */
@@ -82,8 +84,17 @@ bool tsri_rounds_keep(const struct tsr_run *run, uint32_t token);
 /* After a round: judges the answer. True: another round follows, or a prefill. */
 bool tsri_rounds_next(struct tsr_run *run);
 
+/* ---- primer.c ---- */
+
+/* Puts the primer's KV into the slots after the prompt: what the blend keeps, or what the
+ * cache has. False: it must be computed there. */
+bool tsri_primer_place(struct tsr_run *run);
+/* It was computed there, at token_s seconds a token: keeps and stores it. */
+void tsri_primer_keep(struct tsr_run *run, double token_s);
+
 /* ---- passes.c ---- */
 
+struct tsri_fill tsri_pass_fill(const struct tsr_run *run, bool exact);
 /* The pass of the run's phase, or of the first after it that has one; false: none has rows, and
  * the phase is the last. */
 bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass);

@@ -13,7 +13,8 @@ static uint32_t end_of(struct tsr_range r)
 /* The position of a segment's first token when it is computed alone. */
 static uint32_t base_of(const struct tsri_plan *p, uint32_t offset)
 {
-    return p->same_context && offset >= p->n_system ? p->n_system : 0;
+    if (offset < p->n_system) return 0;
+    return p->n_primer ? p->n_primer : p->same_context ? p->n_system : 0;
 }
 
 /* The segment that holds the token; NULL: none. */
@@ -65,8 +66,12 @@ static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, stru
             return false;
         }
         if (end > p->question) return false;
-        /* What is filled behind the system prompt is kept as having seen that very text. */
-        if (p->may_fill && p->same_context && m.prompt_offset < p->n_system) return false;
+        /* A system prompt is computed whole: it is exact then, and what is filled behind it is kept
+         * as having seen that very text. */
+        bool apart = p->same_context || p->n_primer;
+        if (p->may_fill && apart && m.prompt_offset < p->n_system) return false;
+        /* Behind the primer it is far nearer to what a prefill gives. */
+        if (p->may_fill && p->n_primer && s && m.context == TSR_CONTEXT_PURE) return false;
         /* A segment of which little is known is better read alone, once. */
         if (p->may_fill && s && m.coverage == TSR_COVERAGE_RUN) return false;
     }
@@ -76,10 +81,24 @@ static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, stru
     return true;
 }
 
+static bool is_system(const struct tsri_plan *p, struct tsr_range s)
+{
+    return s.offset == 0 && s.n_tokens == p->n_system;
+}
+
+/* The primer's KV and positions must fit; what does not is computed in the prompt. */
+static bool can_fill(struct tsri_plan *p, struct tsr_range s)
+{
+    if (!p->may_fill) return false;
+    if (!p->n_primer || is_system(p, s) || s.n_tokens <= p->primed_max) return true;
+    p->reasons |= TSR_BLEND_ROOM;
+    return false;
+}
+
 static void add_fill(struct tsri_plan *p, struct tsr_range s)
 {
     uint32_t base = base_of(p, s.offset);
-    bool system = s.offset == 0 && s.n_tokens == p->n_system;
+    bool system = is_system(p, s), primed = p->n_primer && !system;
     struct tsr_match m = {.prompt_offset = s.offset,
                           .n_tokens = s.n_tokens,
                           .entry_tokens = s.n_tokens,
@@ -90,7 +109,7 @@ static void add_fill(struct tsri_plan *p, struct tsr_range s)
                           .coverage = TSR_COVERAGE_FULL};
     p->pieces[p->n_pieces++] = (struct tsri_piece){.match = m,
                                                    .kind = TSRI_PIECE_FILL,
-                                                   .exact = base == s.offset,
+                                                   .exact = base == s.offset && !primed,
                                                    .starts = true,
                                                    .ends = true};
 }
@@ -113,7 +132,8 @@ static void gather(struct tsri_plan *p, const struct tsri_plan_desc *d)
                                      start;
         while (m < d->n_matches && d->matches[m].prompt_offset < end)
             covered |= take_match(p, d, d->matches[m++]);
-        if (p->may_fill && !covered && end < p->n_tokens) add_fill(p, ask->segments[s]);
+        if (!covered && end < p->n_tokens && can_fill(p, ask->segments[s]))
+            add_fill(p, ask->segments[s]);
     }
 }
 
@@ -153,11 +173,11 @@ void tsri_plan_lose(struct tsri_plan *p, uint32_t i)
     piece->failed = true;
     p->reasons |= TSR_BLEND_FAULT;
     bool whole = piece->starts && piece->ends;
-    if (!p->may_fill || !whole || m->kind != TSR_KIND_SEGMENT) {
+    struct tsr_range segment = {m->prompt_offset, m->n_tokens};
+    if (!whole || m->kind != TSR_KIND_SEGMENT || !can_fill(p, segment)) {
         piece->kind = TSRI_PIECE_LOST;
         return;
     }
-    struct tsr_range segment = {m->prompt_offset, m->n_tokens};
     uint32_t n = p->n_pieces;
     p->n_pieces = i;
     add_fill(p, segment);
@@ -173,6 +193,15 @@ void tsri_plan_drop_rounded(struct tsri_plan *p)
             continue;
         paint_range(p, piece->match.prompt_offset, piece->match.n_tokens, TSR_TOKEN_SELECTED);
     }
+}
+
+bool tsri_plan_primes(const struct tsri_plan *p)
+{
+    for (uint32_t i = 0; p->n_primer && i < p->n_pieces; i++)
+        if (p->pieces[i].kind == TSRI_PIECE_FILL && !p->pieces[i].placed &&
+            p->pieces[i].match.context == TSR_CONTEXT_SAME)
+            return true;
+    return false;
 }
 
 bool tsri_plan_computes(const struct tsri_plan *p, uint32_t token)
@@ -236,8 +265,9 @@ static void keep_fills(struct tsri_plan *p)
     uint32_t n_kept = 0, n_fills = 0;
     for (uint32_t i = 0; i < p->n_pieces; i++)
         n_fills += p->pieces[i].kind == TSRI_PIECE_FILL;
+    uint32_t n_seen = p->n_primer ? 0 : p->n_system;
     for (uint32_t i = 0; n_fills && i < p->n_pieces; i++)
-        if (p->pieces[i].kind == TSRI_PIECE_FILL || p->pieces[i].match.prompt_offset < p->n_system)
+        if (p->pieces[i].kind == TSRI_PIECE_FILL || p->pieces[i].match.prompt_offset < n_seen)
             p->pieces[n_kept++] = p->pieces[i];
     p->n_pieces = n_kept;
 }
@@ -276,7 +306,9 @@ int tsri_plan_init(struct tsri_plan *p, const struct tsri_plan_desc *d)
                             .boundary = d->profile->boundary,
                             .first_tokens = selector->forces ? d->profile->first_tokens : 0,
                             .may_fill = ask->flags & TSR_ASK_FILL,
-                            .same_context = d->same_context && ask->system};
+                            .same_context = d->same_context && ask->system,
+                            .n_primer = d->n_primer};
+    if (d->n_primer && !d->no_room) p->primed_max = d->context - d->n_primer;
     /* Without segments only the last token is surely no context. */
     p->question = ask->n_segments ? end_of(ask->segments[ask->n_segments - 1]) : ask->n_tokens - 1;
     if (ask->n_context) p->question = ask->n_context;

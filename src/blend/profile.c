@@ -32,6 +32,27 @@ void tsr_profile_init(struct tsr_profile *p)
                               .n_checks = 1,
                               .checks = {{.layer = 1}},
                               .gate_limit = 0.95};
+    snprintf(p->primer, sizeof p->primer, "%s", tsri_primer_text);
+}
+
+static const struct {
+    const char *name;
+    uint32_t id;
+} contexts[] = {
+    {"same", TSR_CONTEXT_SAME}, {"pure", TSR_CONTEXT_PURE}, {"primer", TSR_CONTEXT_PRIMER}};
+
+const char *tsri_context_name(uint32_t context)
+{
+    for (size_t i = 0; i < TSRI_COUNT(contexts); i++)
+        if (contexts[i].id == context) return contexts[i].name;
+    return NULL;
+}
+
+int tsri_context_find(const char *name)
+{
+    for (size_t i = 0; i < TSRI_COUNT(contexts); i++)
+        if (strcmp(contexts[i].name, name) == 0) return (int)contexts[i].id;
+    return -1;
 }
 
 /* ---- reading ---- */
@@ -74,12 +95,9 @@ static int read_selector(const struct profile_reader *r, const yaml_node_t *n, u
 
 static int read_context(const struct profile_reader *r, const yaml_node_t *n, uint32_t *out)
 {
-    if (strcmp(text_of(n), "same") == 0)
-        *out = TSR_CONTEXT_SAME;
-    else if (strcmp(text_of(n), "pure") == 0)
-        *out = TSR_CONTEXT_PURE;
-    else
-        return refuse(r, n, "neither same nor pure:", text_of(n));
+    int id = tsri_context_find(text_of(n));
+    if (id < 0) return refuse(r, n, "none of same, pure, primer:", text_of(n));
+    *out = (uint32_t)id;
     return 0;
 }
 
@@ -291,6 +309,10 @@ static int read_special(struct profile_reader *r, const yaml_node_t *key, yaml_n
         return 0;
     }
     if (strcmp(name, "model") == 0) return read_text(r, value, p->model, sizeof p->model);
+    if (strcmp(name, "primer") == 0) {
+        memset(p->primer, 0, sizeof p->primer); /* the default text is longer than some */
+        return read_text(r, value, p->primer, sizeof p->primer);
+    }
     if (strcmp(name, "query_layers") == 0) return read_layers(r, value, p->query_layers);
     if (strcmp(name, "rounds") == 0) return read_rounds(r, value, p);
     if (strcmp(name, "bias") == 0) return read_curve(r, value, &p->bias);
@@ -410,7 +432,8 @@ static void put_fields(FILE *to, const struct field *fields, size_t n, const voi
             const char *name = tsr_selector_name(count);
             fputs(name ? name : "none", to);
         } else if (fields[i].type == FIELD_CONTEXT) {
-            fputs(count == TSR_CONTEXT_PURE ? "pure" : "same", to);
+            const char *name = tsri_context_name(count);
+            fputs(name ? name : "same", to);
         } else {
             fprintf(to, "%u", count);
         }
@@ -459,6 +482,22 @@ static void put_text(FILE *to, const char *name, const char *text)
     fputs("'\n", to);
 }
 
+/* In double quotes, so that lines and spaces stay as they are. */
+static void put_escaped(FILE *to, const char *name, const char *text)
+{
+    fprintf(to, "%s: \"", name);
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '\n')
+            fputs("\\n", to);
+        else if (c < ' ' || c == 127)
+            fprintf(to, "\\x%02x", c);
+        else
+            fprintf(to, c == '"' || c == '\\' ? "\\%c" : "%c", c);
+    }
+    fputs("\"\n", to);
+}
+
 static void put_profile(FILE *to, const struct tsr_profile *p)
 {
     fprintf(to,
@@ -470,6 +509,8 @@ static void put_profile(FILE *to, const struct tsr_profile *p)
     fputs("\n", to);
     put_numbers(to, "query_layers", p->query_layers, 2);
     put_numbers(to, "rounds", p->rounds, p->n_rounds);
+    /* The default text may change with the program; what was measured was this one. */
+    if (p->context == TSR_CONTEXT_PRIMER) put_escaped(to, "primer", p->primer);
     put_curve(to, "bias", &p->bias);
     put_curve(to, "bias_chunks", &p->bias_chunks);
     put_weights(to, p->gate);

@@ -105,8 +105,8 @@ static void resolve(struct tsr_run *run)
 static int allocate(struct tsr_run *run)
 {
     size_t n = run->ask.n_tokens, vocab = run->blend->info.n_vocab;
-    run->rows = tsri_alloc(n, sizeof *run->rows);
-    run->groups = tsri_alloc((size_t)run->ask.n_segments + 2, sizeof *run->groups);
+    run->rows = tsri_alloc(n + run->blend->primer.n_tokens, sizeof *run->rows);
+    run->groups = tsri_alloc((size_t)run->ask.n_segments + 3, sizeof *run->groups);
     run->keep = tsri_alloc(n, 2 * sizeof *run->keep);
     run->mass = tsri_alloc(n, 4 * sizeof(float));
     run->logits = tsri_alloc(vocab, 2 * sizeof(float));
@@ -128,13 +128,18 @@ static int allocate(struct tsr_run *run)
 static struct tsr_prompt prompt_of(const struct tsr_run *run)
 {
     const struct tsr_ask_desc *ask = &run->ask;
+    const struct tsri_primer *primer = &run->blend->primer;
     struct tsr_prompt p = {.size = sizeof p,
                            .tokens = ask->tokens,
                            .n_tokens = ask->n_tokens,
                            .segments = ask->segments,
                            .n_segments = ask->n_segments};
     if (ask->n_segments) p.flags |= TSR_PROMPT_SEGMENTS;
-    if (ask->system && run->same_context) p.flags |= TSR_PROMPT_CONTEXT;
+    if (primer->n_tokens) {
+        p.context = primer->tokens;
+        p.n_context = primer->n_tokens;
+    }
+    if (ask->system && (run->same_context || primer->n_tokens)) p.flags |= TSR_PROMPT_CONTEXT;
     if (ask->flags & TSR_ASK_ANY) p.flags |= TSR_PROMPT_ANY;
     if (ask->flags & TSR_ASK_PREFIX && !run->blend->int8) p.flags |= TSR_PROMPT_PREFIX;
     return p;
@@ -196,6 +201,7 @@ static int look_up(struct tsr_run *run, struct rows_found *found)
 static int make_plan(struct tsr_run *run)
 {
     uint32_t max = run->ask.n_segments + run->ask.n_tokens / 8 + 16;
+    uint32_t n_primer = run->blend->primer.n_tokens;
     struct rows_found found = {.max = max};
     found.matches = tsri_alloc(max, sizeof *found.matches);
     if (!found.matches) return TSR_ENOMEM;
@@ -212,6 +218,10 @@ static int make_plan(struct tsr_run *run)
                                   .freq_set = run->freq_set,
                                   .min_tokens = run->blend->min_tokens,
                                   .same_context = run->same_context,
+                                  .n_primer = n_primer,
+                                  .context = run->blend->info.context,
+                                  .no_room =
+                                      (uint64_t)run->ask.n_tokens + n_primer > run->layout.n_slots,
                                   .rounded = run->blend->int8};
     if (!e) e = tsri_plan_init(&run->plan, &desc);
     tsri_free(found.matches);
@@ -277,7 +287,7 @@ int tsri_run_open(struct tsr_run **out, struct tsr_blend *b, const struct tsr_as
     run->started_ns = tsri_now_ns();
     if (ask->flags & TSR_ASK_LEARN) run->ask.flags = TSR_ASK_LEARN | TSR_ASK_FILL | TSR_ASK_CONTEXT;
     run->freq_set = tsri_rope_set_id(&b->info.rope, rope_tokens);
-    run->same_context = b->profile.context != TSR_CONTEXT_PURE;
+    run->same_context = b->profile.context == TSR_CONTEXT_SAME;
     run->gate = TSRI_GATE_UNKNOWN;
     run->sure = NAN;
     resolve(run);

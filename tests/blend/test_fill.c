@@ -22,7 +22,9 @@ static void settle(struct blend_kit *k, bool int8, uint8_t *after, size_t bytes,
                              .device = k->blend->device,
                              .layout = tsr_session_layout(k->model.session),
                              .rope = &k->model.info.rope,
-                             .int8 = int8};
+                             .int8 = int8,
+                             .context = ask.tokens,
+                             .n_context = 24};
     bool placed;
     *stored = tsri_fill_settle(&fill, &ask, &plan, 2, &placed);
     CHECK(placed);

@@ -50,6 +50,35 @@ TEST(what_is_saved_is_loaded_again)
     tmpdir_fini(&dir);
 }
 
+TEST(a_primer_is_loaded_as_it_was_saved_and_the_default_is_two_passages)
+{
+    struct tsr_profile p, q;
+    struct tmpdir dir;
+    char path[300], text[TSR_PROFILE_PRIMER_BYTES + 64];
+    tmpdir_init(&dir);
+    snprintf(path, sizeof path, "%s/profile.yaml", dir.path);
+    tsr_profile_init(&p);
+    CHECK(strlen(p.primer) > 500 && strcmp(p.primer, tsri_primer_text) == 0);
+    const char *second = strstr(p.primer, "\n\n");
+    CHECK(second && strcmp(strstr(second + 2, "\n\n"), "\n\n") == 0);
+    p.context = TSR_CONTEXT_PRIMER;
+    CHECK_INT(tsr_profile_save(&p, path), 0);
+    CHECK_INT(tsr_profile_load(&q, path), 0);
+    CHECK(memcmp(&p, &q, sizeof p) == 0);
+    memset(p.primer, 0, sizeof p.primer);
+    strcpy(p.primer, " \"Z\xc3\xbcrich\": it's 5 %\\\n\tC:\\new # no\r\x01\x7f\n\n");
+    CHECK_INT(tsr_profile_save(&p, path), 0);
+    CHECK_INT(tsr_profile_load(&q, path), 0);
+    CHECK(memcmp(&p, &q, sizeof p) == 0);
+    size_t n = strlen(strcpy(text, "primer: "));
+    memset(text + n, 'x', TSR_PROFILE_PRIMER_BYTES);
+    text[n + TSR_PROFILE_PRIMER_BYTES] = 0;
+    CHECK_INT(parse(&q, text), TSR_ECONFIG);
+    text[n + TSR_PROFILE_PRIMER_BYTES - 1] = 0;
+    CHECK_INT(parse(&q, text), 0);
+    tmpdir_fini(&dir);
+}
+
 TEST(an_empty_profile_is_the_default)
 {
     struct tsr_profile p, q;
@@ -70,7 +99,9 @@ TEST(what_is_no_profile_is_refused_with_its_place_and_changes_nothing)
                {"ratoi: 0.1", "unknown key \"ratoi\""},
                {"version: 2", "unknown version"},
                {"selector: best", "unknown selector"},
-               {"context: other", "neither same nor pure"},
+               {"context: other", "none of same, pure, primer"},
+               {"primer: [a]", "missing or too long"},
+               {"primer: \"a\\0b\"", "missing or too long"},
                {"boundary: 1.5", "whole"},
                {"query_layers: [0.5, 0.5]", "ascending"},
                {"query_layers: [0, 1.1]", "shares of the depth"},
@@ -129,6 +160,7 @@ TEST(files_that_are_not_there_or_cannot_be_written_say_so)
 int main(void)
 {
     RUN(what_is_saved_is_loaded_again);
+    RUN(a_primer_is_loaded_as_it_was_saved_and_the_default_is_two_passages);
     RUN(an_empty_profile_is_the_default);
     RUN(what_is_no_profile_is_refused_with_its_place_and_changes_nothing);
     RUN(files_that_are_not_there_or_cannot_be_written_say_so);

@@ -44,6 +44,14 @@ static bool same(const float *a, const float *b)
     return memcmp(a, b, 128 * sizeof *a) == 0;
 }
 
+static void prime(struct blend_kit *k, uint64_t seed)
+{
+    k->profile.context = TSR_CONTEXT_PRIMER;
+    k->n_primer = 40;
+    model_kit_tokens(&k->model, k->primer, 40, seed);
+    blend_kit_reopen(k);
+}
+
 TEST(answers_and_reports_are_those_of_a_cache_of_ones_own)
 {
     for (uint32_t selector = TSR_SELECT_QUERY; selector <= TSR_SELECT_FULL; selector++)
@@ -51,6 +59,7 @@ TEST(answers_and_reports_are_those_of_a_cache_of_ones_own)
             struct blend_kit own, k;
             blend_kit_open(&own, "llama", TSR_DTYPE_F16, flags);
             open_all(&k, "llama", flags);
+            if (selector % 2) prime(&own, 1), prime(&k, 1);
             for (uint32_t round = 0; round < 4; round++) {
                 const uint32_t *how = round == 0 ? NULL : order; /* the documents change places */
                 blend_kit_prompt(&own, selector, 24, docs, 4, how);
@@ -76,6 +85,31 @@ TEST(answers_and_reports_are_those_of_a_cache_of_ones_own)
             CHECK(blend_kit_close(&own));
             close_all(&k);
         }
+}
+
+TEST(another_primer_is_a_miss_through_a_server)
+{
+    struct blend_kit k;
+    float answers[2][128];
+    open_all(&k, "qwen3", 0);
+    blend_kit_prompt(&k, 1, 24, docs, 4, NULL);
+    for (uint32_t i = 0; i < 6; i++) {
+        prime(&k, i % 2);
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
+        CHECK_INT(k.report.n_filled, i == 0 ? 24 + 209 : i == 1 ? 209 : 0);
+        if (i < 2) {
+            memcpy(answers[i], k.logits, sizeof answers[i]);
+            blend_kit_ask_alone(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL);
+        }
+        CHECK(same(k.logits, answers[i % 2]));
+        if (i != 3) continue;
+        CHECK_INT(tsr_cache_flush(k.cache.cache), 0);
+        tsri_work_drain(tsri_ops_work(k.cache.cache->ops));
+        CHECK(server_wait_leased(&server, 0));
+        CHECK(kit_evict_all(&server.k) > 0);
+    }
+    CHECK(!same(answers[0], answers[1]));
+    close_all(&k);
 }
 
 /* As an engine's worker has it: what the server lends is all there is to do. */
@@ -183,6 +217,7 @@ TEST(a_tier_of_the_server_that_fails_is_computed_around)
 int main(void)
 {
     RUN(answers_and_reports_are_those_of_a_cache_of_ones_own);
+    RUN(another_primer_is_a_miss_through_a_server);
     RUN(context_from_a_server_is_complete_without_a_pass);
     RUN(exact_prefixes_are_bit_equal);
     RUN(text_is_reused_at_any_offset);

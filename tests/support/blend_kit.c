@@ -20,7 +20,9 @@ void blend_kit_reopen(struct blend_kit *k)
                                     .cache = k->cache.cache,
                                     .profile = &k->profile,
                                     .flags = k->flags,
-                                    .blend_min_tokens = UINT32_MAX};
+                                    .blend_min_tokens = UINT32_MAX,
+                                    .primer = k->primer,
+                                    .n_primer = k->n_primer};
     MUST(tsr_blend_open(&k->blend, &config));
 }
 
@@ -114,7 +116,9 @@ void blend_kit_ask_alone(struct blend_kit *k, uint32_t selector, double ratio, u
                                     .model = k->model.model,
                                     .profile = &k->profile,
                                     .flags = k->flags,
-                                    .blend_min_tokens = UINT32_MAX};
+                                    .blend_min_tokens = UINT32_MAX,
+                                    .primer = k->primer,
+                                    .n_primer = k->n_primer};
     struct tsr_blend *with_cache = k->blend;
     MUST(tsr_blend_open(&k->blend, &config));
     MUST(blend_kit_ask(k, selector, ratio, flags));

@@ -18,6 +18,7 @@ struct blend_kit {
     struct tsr_profile profile;
     struct tsr_blend *blend;
     uint32_t flags; /* of the blend */
+    uint32_t primer[64], n_primer;
     /* the prompt: */
     uint32_t tokens[BLEND_KIT_TOKENS_MAX];
     struct tsr_range segments[BLEND_KIT_SEGMENTS_MAX];

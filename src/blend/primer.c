@@ -1,0 +1,198 @@
+/* primer.c - the text that documents are computed behind. A document that is read first is taken for
+ * the first of its kind; behind other passages it is nearer to what it is in a prompt. So documents
+ * are computed behind a fixed text that no prompt holds, and that is no part of their entries: only
+ * its digest is. The primer's own KV is in the slots after the prompt while segments are filled. It
+ * is computed once: the blend keeps it in host memory, and the cache has it as a segment of its own
+ * for the next process. Losing it costs the time to compute it again, nothing else. */
+#include "blend/passes.h"
+
+/* Passages like those that retrieval finds, in the form that `tessera ask` gives documents: names,
+ * numbers and dates of harmless subjects. Another text is another context: entries behind this one
+ * are then not found any more. */
+const char tsri_primer_text[] =
+    "Lake Constance\n"
+    "Lake Constance lies where Germany, Switzerland and Austria meet, at the northern foot of the "
+    "Alps. It is 63 kilometres long, up to 14 kilometres wide and 251 metres deep, and the Rhine "
+    "flows through it from south to west. About 60 fish species live in its water, which supplies "
+    "more than four million people. The steamship Hohentwiel, launched in 1913, still carries "
+    "passengers in summer. In February 1963 the whole lake froze, and thousands of people crossed "
+    "it on foot.\n\n"
+    "The History of the Bicycle\n"
+    "In 1817 Karl Drais presented a wooden machine with two wheels that its rider pushed along "
+    "with both feet. Pedals on the front wheel followed in Paris in the 1860s, built by Pierre "
+    "Michaux and Pierre Lallement. The Rover of 1885, designed by John Kemp Starley in Coventry, "
+    "had two wheels of equal size and a chain to the rear one; most bicycles still look like it. "
+    "Three years later John Boyd Dunlop made air-filled tyres in Belfast. Today more than a "
+    "hundred million bicycles are made every year.\n\n";
+
+/* ---- tokens ---- */
+
+static int tokenize(struct tsri_primer *p, const struct tsr_profile *profile,
+                    const struct tsr_model *model)
+{
+    size_t bytes = strnlen(profile->primer, sizeof profile->primer);
+    if (!bytes || bytes == sizeof profile->primer)
+        return tsri_fail(TSR_EINVAL, "blend: the profile's primer has %zu bytes, limit %zu", bytes,
+                         sizeof profile->primer - 1);
+    p->tokens = tsri_alloc(TSR_PRIMER_TOKENS_MAX, sizeof *p->tokens);
+    if (!p->tokens) return TSR_ENOMEM;
+    int n = tsr_model_tokenize(model, profile->primer, bytes, TSR_TEXT_START, p->tokens,
+                               TSR_PRIMER_TOKENS_MAX);
+    p->n_tokens = n > 0 ? (uint32_t)n : 0;
+    return n < 0 ? n : 0;
+}
+
+static int copy_tokens(struct tsri_primer *p, const struct tsr_blend_desc *desc)
+{
+    p->n_tokens = desc->n_primer;
+    if (p->n_tokens > TSR_PRIMER_TOKENS_MAX) return 0; /* is refused below */
+    p->tokens = tsri_alloc(p->n_tokens, sizeof *p->tokens);
+    if (!p->tokens) return TSR_ENOMEM;
+    memcpy(p->tokens, desc->primer, p->n_tokens * sizeof *p->tokens);
+    return 0;
+}
+
+int tsri_primer_init(struct tsri_primer *p, const struct tsr_profile *profile,
+                     const struct tsr_model_info *info, const struct tsr_blend_desc *desc)
+{
+    if (profile->context != TSR_CONTEXT_PRIMER) return 0;
+    bool given = desc->primer && desc->n_primer;
+    if (!given && !(desc->model && info->caps & TSR_MODEL_TEXT))
+        return tsri_fail(TSR_EINVAL, "blend: the profile has a primer, but there are no tokens of "
+                                     "it and no tokenizer of the model");
+    int e = given ? copy_tokens(p, desc) : tokenize(p, profile, desc->model);
+    if (e) return e;
+    if (!p->n_tokens || p->n_tokens > TSR_PRIMER_TOKENS_MAX || p->n_tokens >= info->context)
+        return tsri_fail(TSR_ERANGE, "blend: primer of %u tokens, limit %u", p->n_tokens,
+                         tsri_min_u32(TSR_PRIMER_TOKENS_MAX, info->context - 1));
+    for (uint32_t i = 0; i < p->n_tokens; i++)
+        if (p->tokens[i] >= info->n_vocab)
+            return tsri_fail(TSR_EINVAL,
+                             "blend: token %u of the primer is %u, outside the "
+                             "vocabulary of %u",
+                             i, p->tokens[i], info->n_vocab);
+    return 0;
+}
+
+void tsri_primer_fini(struct tsri_primer *p)
+{
+    if (p->kept) tsri_rows_fini(&p->rows);
+    tsri_free(p->tokens);
+    *p = (struct tsri_primer){0};
+}
+
+/* ---- its KV ---- */
+
+/* Copies what is in the slots. Without memory for it nothing is kept. */
+static int copy_rows(const struct tsr_run *run, struct tsri_rows *rows)
+{
+    struct tsri_fill fill = tsri_pass_fill(run, true);
+    int e = tsri_rows_init(rows, &fill, run->plan.n_tokens, run->blend->primer.n_tokens);
+    if (e) return e;
+    e = tsri_rows_move(&fill, rows, TSRI_BATCH_GATHER, 0);
+    if (e) tsri_rows_fini(rows);
+    return e;
+}
+
+/* Takes over the rows. One copy is enough: prompts of one length, or a rope that does not change
+ * with it, are what there is. */
+static void keep_rows(struct tsr_run *run, struct tsri_rows *rows)
+{
+    struct tsr_blend *b = run->blend;
+    struct tsri_primer *p = &b->primer;
+    pthread_mutex_lock(&b->lock);
+    struct tsri_rows old = p->rows;
+    bool had = p->kept;
+    p->rows = *rows;
+    p->mover = run->mover;
+    p->freq_set = run->freq_set;
+    p->kept = true;
+    pthread_mutex_unlock(&b->lock);
+    if (had) tsri_rows_fini(&old);
+}
+
+static bool place_kept(struct tsr_run *run)
+{
+    struct tsr_blend *b = run->blend;
+    struct tsri_primer *p = &b->primer;
+    struct tsri_fill fill = tsri_pass_fill(run, true);
+    pthread_mutex_lock(&b->lock);
+    bool placed = p->kept && p->mover == run->mover && p->freq_set == run->freq_set;
+    if (placed) {
+        for (uint32_t i = 0; i < p->n_tokens; i++)
+            p->rows.slots[i] = (int64_t)run->plan.n_tokens + i;
+        placed = tsri_rows_move(&fill, &p->rows, TSRI_BATCH_SCATTER, 0) == 0;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return placed;
+}
+
+/* As a segment of its own, as if it were the whole prompt. */
+static bool find(const struct tsr_run *run, const struct tsr_prompt *prompt, struct tsr_match *out)
+{
+    struct tsr_blend *b = run->blend;
+    struct tsr_lookup_desc io = {
+        .size = sizeof io, .spaces = &b->exact, .n_spaces = 1, .matches = out, .matches_max = 1};
+    return b->client && tsr_client_lookup(b->client, prompt, &io) == (int)prompt->n_tokens &&
+           io.n_matches == 1 && out->n_tokens == prompt->n_tokens;
+}
+
+static bool place_stored(struct tsr_run *run)
+{
+    const struct tsri_primer *p = &run->blend->primer;
+    struct tsr_range whole = {0, p->n_tokens};
+    struct tsr_prompt prompt = {.size = sizeof prompt,
+                                .tokens = p->tokens,
+                                .n_tokens = p->n_tokens,
+                                .flags = TSR_PROMPT_SEGMENTS,
+                                .segments = &whole,
+                                .n_segments = 1};
+    struct tsri_feed_range range = {.space = run->blend->exact, .exact = true};
+    if (!find(run, &prompt, &range.match)) return false;
+    int64_t slots[TSR_PRIMER_TOKENS_MAX];
+    for (uint32_t i = 0; i < p->n_tokens; i++)
+        slots[i] = (int64_t)run->plan.n_tokens + i;
+    range.slots = slots;
+    struct tsri_feed_desc desc = {.cache = run->blend->cache,
+                                  .prompt = &prompt,
+                                  .device = run->mover,
+                                  .layout = &run->layout,
+                                  .rope = &run->blend->info.rope,
+                                  .freq_set = run->freq_set,
+                                  .ranges = &range,
+                                  .n_ranges = 1};
+    struct tsri_feed *feed;
+    if (tsri_feed_open(&feed, &desc) != 0) return false;
+    uint32_t timeout = run->ask.timeout_ms ? run->ask.timeout_ms : TSRI_TIMEOUT_MS;
+    bool placed = tsri_feed_wait(feed, run->blend->info.n_layers - 1, timeout) == 0;
+    tsri_feed_close(feed);
+    return placed;
+}
+
+bool tsri_primer_place(struct tsr_run *run)
+{
+    struct tsri_rows rows;
+    if (run->primed || place_kept(run)) return run->primed = true;
+    run->primed = place_stored(run);
+    if (run->primed && copy_rows(run, &rows) == 0) keep_rows(run, &rows);
+    return run->primed;
+}
+
+void tsri_primer_keep(struct tsr_run *run, double token_s)
+{
+    const struct tsr_blend *b = run->blend;
+    struct tsri_rows rows;
+    run->primed = true;
+    if (copy_rows(run, &rows) != 0) return;
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = b->exact,
+                                   .kind = TSR_KIND_SEGMENT,
+                                   .n_tokens = b->primer.n_tokens,
+                                   .tokens = b->primer.tokens,
+                                   .freq_set = run->freq_set,
+                                   .cost_s = (float)(token_s * b->primer.n_tokens),
+                                   .view = {.data = rows.data, .bytes = rows.bytes}};
+    int e = b->client ? tsr_client_store(b->client, &store) : 0;
+    (void)e; /* not stored: the next process computes it */
+    keep_rows(run, &rows);
+}
