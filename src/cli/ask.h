@@ -96,7 +96,8 @@ struct tsri_reader {
     uint32_t n_slots;
     float *logits;
     double open_s;
-    bool profiled; /* a profile that was measured, or named, is in use */
+    bool profiled;  /* a profile that was measured, or named, is in use */
+    bool storeless; /* the store could not be opened: nothing outlives the process */
 };
 
 /* Opens model, cache and profile as the flags of the command say. */
@@ -109,8 +110,9 @@ struct tsri_more {
     const struct tsr_blend *blend; /* what the session's prompt was blended by: its bias goes on */
     const uint32_t *tokens;        /* [n] */
     uint32_t held, n;
-    uint32_t n_logits; /* of the last rows */
-    float *logits;     /* [n_logits][n_vocab] */
+    uint32_t n_logits;           /* of the last rows */
+    float *logits;               /* [n_logits][n_vocab] */
+    struct tsr_session *session; /* NULL: the reader's */
 };
 int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *more);
 /* The path of the model that is meant, in buf or not: `named` (NULL: none), that of the environment,
@@ -125,6 +127,9 @@ const char *tsri_reader_installed(uint32_t i, char *buf, size_t bytes);
 const char *tsri_reader_library(char *buf, size_t bytes);
 /* The folder of the store, which the configuration may name. */
 void tsri_reader_store(const struct tsr_config *config, char *buf, size_t bytes);
+/* A file of this model in the folder of the store, named by its space: <space>.<kind>. */
+void tsri_reader_beside(const struct tsri_reader *r, struct tsri_cli *cli, const char *kind,
+                        char *path, size_t bytes);
 /* Where the profile of this model is looked for first: beside the store, named by its space. */
 void tsri_reader_profile(const struct tsri_reader *r, struct tsri_cli *cli, char *path,
                          size_t bytes);

@@ -7,11 +7,15 @@
 /* X(id, name, usage, one line of help, details) */
 /* clang-format off */
 #define TSRI_COMMANDS(X) \
-    X(ask, "ask", "[--model=FILE] [--doc=FILE] [--docs=DIR] [--system=TEXT] [--ratio=R] [--selector=NAME] [--profile=FILE] [--no-gate] [--max=N] [--temperature=T] [--top-p=P] [--seed=N] [--weights=TYPE] [--device=NAME] [--threads=N] [--stats] [--compare] [--json] [--chat[=FILE] | QUESTION]", \
+    X(ask, "ask", "[--model=FILE] [--doc=FILE] [--docs=DIR] [--system=TEXT] [--ratio=R] [--selector=NAME] [--profile=FILE] [--no-gate] [--no-store] [--max=N] [--temperature=T] [--top-p=P] [--seed=N] [--no-repeat-stop] [--weights=TYPE] [--device=NAME] [--threads=N] [--stats] [--compare] [--json] [--chat[=FILE] | QUESTION]", \
       "answer a question about documents", \
       "The model reads each document once. The result is kept in a store, and later questions reuse\n" \
       "it, with any documents in any order. The store is in the user's cache folder, or at the\n" \
-      "option disk_path. Prints the answer to standard output, and its cost to standard error.\n" \
+      "option disk_path. The first question about new documents is answered by reading everything;\n" \
+      "after the answer the documents are stored (Ctrl-C stops that without harm; ingest stores them\n" \
+      "ahead). Prints the answer to standard output, and its cost to standard error: the time to the\n" \
+      "first token, how much faster than a full read that is, and how likely a full read would give\n" \
+      "the same answer.\n" \
       "  --model=FILE     GGUF file of a llama, qwen2 or qwen3 model, or 0.5b, 1.5b or 135m for one that\n" \
       "                   tools/setup --model installed (default: TESSERA_MODEL, or the first of these)\n" \
       "  --doc=FILE       a document; repeat it for more; - is standard input\n" \
@@ -22,13 +26,15 @@
       "  --profile=FILE   profile of the model, from tessera-lab calibrate (default: the one that is\n" \
       "                   installed for the model)\n" \
       "  --no-gate        recompute once, even if the answer is unlikely to be a full prefill's\n" \
+      "  --no-store       use the store, but store nothing\n" \
       "  --max=N          maximum length of the answer in tokens (default: 256)\n" \
       "  --temperature=T, --top-p=P, --seed=N  sample tokens (default: take the most likely one)\n" \
+      "  --no-repeat-stop do not end an answer that repeats itself\n" \
       "  --weights=q8_0   convert the weights while loading: more memory, faster on some machines\n" \
       "  --device=NAME    cpu, or a ggml device such as cuda\n" \
       "  --threads=N      number of CPU threads\n" \
       "  --stats          print more about the cost\n" \
-      "  --compare        also compute the whole prompt; print how far off the answer is, and the time\n" \
+      "  --compare        also answer by a full read; print both answers, with their times\n" \
       "  --chat[=FILE]    several questions, one per line, from FILE or standard input\n") \
     X(ingest, "ingest", "[--json] [--model=FILE] [--system=TEXT] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] PATH ...", \
       "read documents into the store before the first question", \

@@ -171,6 +171,7 @@ static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
     if (e) return e;
     if (tsr_cache_open(&r->cache, cli->config) == 0) return 0;
     tsri_cli_note("continuing without the store: %s", tsr_errmsg());
+    r->storeless = true;
     if (tsr_config_set(cli->config, "disk_enabled", "false") < 0 ||
         tsr_cache_open(&r->cache, cli->config) < 0)
         return tsri_cli_failed();
@@ -189,12 +190,18 @@ static int open_blend(struct tsri_reader *r, const struct tsr_profile *profile, 
     return tsr_blend_open(out, &config) < 0 ? tsri_cli_failed() : 0;
 }
 
-void tsri_reader_profile(const struct tsri_reader *r, struct tsri_cli *cli, char *path,
-                         size_t bytes)
+void tsri_reader_beside(const struct tsri_reader *r, struct tsri_cli *cli, const char *kind,
+                        char *path, size_t bytes)
 {
     char hex[33];
     tsri_reader_space(r, hex);
-    snprintf(path, bytes, "%s/%s.yaml", tsr_config_get(cli->config, "disk_path"), hex);
+    snprintf(path, bytes, "%s/%s.%s", tsr_config_get(cli->config, "disk_path"), hex, kind);
+}
+
+void tsri_reader_profile(const struct tsri_reader *r, struct tsri_cli *cli, char *path,
+                         size_t bytes)
+{
+    tsri_reader_beside(r, cli, "yaml", path, bytes);
 }
 
 void tsri_reader_space(const struct tsri_reader *r, char hex[static 33])
@@ -271,6 +278,7 @@ int tsri_reader_make_room(struct tsri_reader *r, size_t n_slots)
 
 int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *m)
 {
+    struct tsr_session *session = m->session ? m->session : r->session;
     struct tsr_model_group group = {.n_rows = m->n, .n_ranges = 1, .sees = {{0, m->held + m->n}}};
     struct tsr_model_row *rows = malloc(m->n * sizeof *rows);
     uint32_t *last = malloc(m->n_logits * sizeof *last);
@@ -284,13 +292,13 @@ int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *m)
     if (m->n == 1) pass.flags = TSR_PASS_DECODE;
     pass.bias = tsr_blend_bias(m->blend, &pass.n_bias);
     pass.n_bias_rows = pass.bias ? m->n : 0;
-    if (!e) e = tsr_session_begin(r->session, &pass);
+    if (!e) e = tsr_session_begin(session, &pass);
     for (uint32_t l = 0; e >= 0 && l < r->info.n_layers; l++) {
         struct tsr_model_layer layer = {.size = sizeof layer, .layer = l};
-        e = tsr_session_layer(r->session, &layer);
+        e = tsr_session_layer(session, &layer);
     }
-    if (e >= 0) e = tsr_session_logits(r->session, last, m->n_logits, m->logits);
-    tsr_session_end(r->session);
+    if (e >= 0) e = tsr_session_logits(session, last, m->n_logits, m->logits);
+    tsr_session_end(session);
     free(rows);
     free(last);
     if (e == TSR_ENOMEM) return tsri_cli_fail("no memory");

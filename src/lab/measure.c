@@ -47,7 +47,12 @@ static int make_prompt(struct truth *t, const struct tsri_reader *r, const struc
 static int go_on(const struct tsri_reader *r, const struct tsr_blend *blend, const uint32_t *tokens,
                  uint32_t held, uint32_t n, float *logits)
 {
-    struct tsri_more more = {blend, tokens, held, n, n, logits};
+    struct tsri_more more = {.blend = blend,
+                             .tokens = tokens,
+                             .held = held,
+                             .n = n,
+                             .n_logits = n,
+                             .logits = logits};
     return tsri_reader_go_on(r, &more);
 }
 

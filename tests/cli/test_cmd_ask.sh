@@ -3,37 +3,49 @@
 # shellcheck source=tests/cli/ask_kit.sh
 . "$(dirname "$0")/ask_kit.sh"
 
-an_answer_comes_and_then_a_line_about_its_cost() {
+an_answer_comes_and_then_lines_about_its_cost() {
     ask_init llama || return
     ask --doc="$tmp/docs/a.md" 'why'
     exits 0 || return
     [ -n "$out" ] || fail 'no answer' || return
-    [[ $err == *'first token after '*' s; '*' tokens: 0 reused, '*' recomputed, '*' new' ]] || fail "$err"
+    local line
+    read -r line < <(grep '^first token' <<<"$err")
+    [[ $line == 'first token after '*' s; exactly the answer of a full read'* ]] || fail "$err" || return
+    [[ $err == *$'\n'*' tokens: 0 reused, 0 recomputed, '*' new'* ]] || fail "$err"
 }
 
-# The number before a word of the line.
-told() { sed -nE "s/.*[ :]([0-9]+) $1.*/\1/p" <<<"$err"; }
+# The number before a word of the second line.
+told() { sed -nE "s/^[0-9]+ tokens:.*[ :]([0-9]+) $1.*/\1/p; s/^([0-9]+) $1:.*/\1/p" <<<"$err"; }
 
 the_line_tells_what_was_recomputed_when_something_was_filled() {
     ask_init llama || return
     needs_python || return
-    local one recomputed
-    for one in "$tmp/docs/a.md" "$tmp/docs/b.txt"; do
-        # The first time nothing is known, the second time one of two documents is.
-        [ "$one" = "$tmp/docs/a.md" ] || ask --disk_path="$tmp/one" --doc="$tmp/docs/a.md" 'why' || return
-        cp -r "$tmp/one" "$tmp/two" 2>/dev/null
-        ask --json --disk_path="$tmp/two" --doc="$tmp/docs/a.md" --doc="$one" --ratio=0.2 'how'
-        exits 0 || return
-        recomputed=$(count recomputed)
-        [ "$(count filled)" -gt 300 ] && [ "$recomputed" -gt 20 ] || fail "$out" || return
-        rm -rf "$tmp/two"
-        cp -r "$tmp/one" "$tmp/two" 2>/dev/null
-        ask --disk_path="$tmp/two" --doc="$tmp/docs/a.md" --doc="$one" --ratio=0.2 'how'
-        is "$(told recomputed)" "$recomputed" || return
-        is $(($(told reused) + $(told recomputed) + $(told new))) "$(told tokens)" || return
-    done
-    # Of the document that was known, all but what was computed anew was reused.
-    [ "$(told reused)" -gt 250 ] || fail "$err"
+    letters 300 c >"$tmp/c.txt"
+    ask --disk_path="$tmp/one" --docs="$tmp/docs" 'why'
+    cp -r "$tmp/one" "$tmp/two"
+    # Two documents are known, the third one is not: less unknown than known text is filled.
+    local flags=(--doc="$tmp/docs/b.txt" --doc="$tmp/docs/a.md" --doc="$tmp/c.txt" --ratio=0.2)
+    ask --json --disk_path="$tmp/one" "${flags[@]}" 'how'
+    exits 0 || return
+    local recomputed
+    recomputed=$(count recomputed)
+    [ "$(count filled)" -gt 250 ] && [ "$recomputed" -gt 20 ] || fail "$out" || return
+    is "$(json 'x["first"]')" False || return
+    ask --disk_path="$tmp/two" "${flags[@]}" 'how'
+    is "$(told recomputed)" "$recomputed" || return
+    is $(($(told reused) + $(told recomputed) + $(told new))) "$(told tokens)" || return
+    # Of the documents that were known, all but what was computed again was reused.
+    [ "$(told reused)" -gt 500 ] || fail "$err"
+}
+
+the_first_answer_is_that_of_a_full_read() {
+    ask_init llama || return
+    needs_python || return
+    ask --json --docs="$tmp/docs" --compare 'why'
+    exits 0 || return
+    is "$(json '[x["first"], x["exact"], x["sure"], x["kl"], x["same_answer"]]')" \
+        '[True, True, 1, 0, True]' || return
+    is "$(count reused)" 0
 }
 
 documents_are_known_the_second_time_and_the_answer_is_the_same() {
@@ -43,11 +55,13 @@ documents_are_known_the_second_time_and_the_answer_is_the_same() {
     exits 0 || return
     local first
     first=$(json 'x["answer"]')
-    [ "$(count filled)" -gt 800 ] || fail "$out" || return
+    is "$(json 'x["first"]')" True || return
     ask --json --docs="$tmp/docs" 'why'
     exits 0 || return
-    [ "$(count filled)" -eq 0 ] || fail "$out" || return
-    [ "$(json 'sum(x["tiers"]) > 800')" = True ] || fail "$out" || return
+    is "$(count filled)" 0 || return
+    is "$(json 'x["first"]')" False || return
+    # Exactly, from the prefix that the first question left.
+    [ "$(json 'sum(x["tiers"]) > 700')" = True ] || fail "$out" || return
     is "$(json 'x["answer"]')" "$first"
 }
 
@@ -74,13 +88,36 @@ recomputing_everything_is_a_full_prefill_to_the_last_bit() {
     done
 }
 
-a_comparison_gives_the_true_distance() {
+a_comparison_shows_both_answers_and_their_times() {
     ask_init llama || return
     needs_python || return
-    ask --docs="$tmp/docs" --ratio=5% --compare --stats 'why'
+    ask --docs="$tmp/docs" 'why'
+    local flags=(--doc="$tmp/docs/b.txt" --doc="$tmp/docs/a.md" --ratio=5%)
+    ask "${flags[@]}" --compare --stats 'why'
     exits 0 || return
-    [[ $err == *'; true KL '*', full prefill '*'x)'* ]] || fail "$err" || return
-    [[ $err == *'  model '*'  tokens '* ]] || fail "$err"
+    [[ $out == 'from the store (after '*' s):'*'full read (after '*' s):'* ]] || fail "$out" || return
+    [[ $err == *'x faster than a full read; '*'the same answer as a full read gives'* ]] || fail "$err" ||
+        return
+    [[ $err == *'  model '*'  tokens '*'  full read '*'KL of the first token '* ]] || fail "$err" || return
+    ask "${flags[@]}" --compare --json 'why'
+    is "$(json 'x["same_answer"] == (x["answer"] == x["full_answer"])')" True || return
+    is "$(json 'x["speedup"] == x["full_s"] / x["ttft_s"] or abs(x["speedup"] - x["full_s"] / x["ttft_s"]) < .01')" True
+}
+
+how_much_faster_is_guessed_from_a_full_read_before() {
+    ask_init llama || return
+    needs_python || return
+    "$tessera" ingest --model="$model" --threads=1 "$tmp/docs" >"$tmp/out" 2>&1
+    # Nothing was read whole yet: nothing is said.
+    ask --json --docs="$tmp/docs" 'why'
+    is "$(json '[x["full_estimate_s"], x["speedup"]]')" '[None, None]' || return
+    ask --json --docs="$tmp/docs" --selector=full 'how'
+    ask --json --disk_path="$tmp/new" --docs="$tmp/docs" 'why'
+    ask --json --disk_path="$tmp/new" --doc="$tmp/docs/b.txt" --doc="$tmp/docs/a.md" 'why'
+    is "$(json 'x["full_estimate_s"] > 0 and x["speedup"] > 0')" True || return
+    ask --disk_path="$tmp/new" --doc="$tmp/docs/b.txt" --doc="$tmp/docs/a.md" 'why'
+    [[ $err == *'faster than a full read (estimated); same answer as a full read: not calibrated'* ]] ||
+        fail "$err"
 }
 
 several_turns_go_on_where_the_last_one_ended() {
@@ -92,14 +129,16 @@ several_turns_go_on_where_the_last_one_ended() {
     [ "$(wc -l <<<"$out")" -eq 3 ] || fail "$out" || return
     out=$(tail -n1 <<<"$out")
     [ "$(count new)" -lt 60 ] || fail "$out" || return
-    # What turns hold is blended as the first one was: reused, and not called exact.
-    [ "$(count exact)" -eq 0 ] || fail "$out" || return
-    [ "$(count reused)" -gt 700 ] || fail "$out" || return
-    t ask --model="$model" --threads=1 --max=8 --json --docs="$tmp/docs" --chat="$tmp/questions" --selector=full
+    # The first turn was a full read, and so are those after it.
+    [ "$(count exact)" -gt 700 ] || fail "$out" || return
+    [ "$(count reused)" -eq 0 ] || fail "$out" || return
+    # Over a blended turn they are blended: reused, and not called exact.
+    t ask --model="$model" --threads=1 --max=8 --json --doc="$tmp/docs/b.txt" --doc="$tmp/docs/a.md" \
+        --chat="$tmp/questions"
     exits 0 || return
     out=$(tail -n1 <<<"$out")
-    [ "$(count exact)" -gt 700 ] || fail "$out" || return
-    [ "$(count reused)" -eq 0 ] || fail "$out"
+    [ "$(count exact)" -eq 0 ] || fail "$out" || return
+    [ "$(count reused)" -gt 700 ] || fail "$out"
 }
 
 a_chat_without_a_file_asks_standard_input() {
@@ -120,7 +159,7 @@ no_documents_is_a_question_alone() {
     ask_init llama || return
     ask 'why'
     exits 0 || return
-    [[ $err == *' 0 reused'* ]] || fail "$err"
+    [[ $err == *'exactly the answer of a full read'*' 0 reused'* ]] || fail "$err"
 }
 
 what_cannot_be_asked_about_is_refused() {
@@ -187,12 +226,14 @@ a_store_in_use_is_no_reason_not_to_answer() {
     [[ $err == *'continuing without the store'* ]] || fail "$err"
 }
 
-run an_answer_comes_and_then_a_line_about_its_cost
+run an_answer_comes_and_then_lines_about_its_cost
 run the_line_tells_what_was_recomputed_when_something_was_filled
+run the_first_answer_is_that_of_a_full_read
 run documents_are_known_the_second_time_and_the_answer_is_the_same
 run documents_are_known_in_another_order_and_company
 run recomputing_everything_is_a_full_prefill_to_the_last_bit
-run a_comparison_gives_the_true_distance
+run a_comparison_shows_both_answers_and_their_times
+run how_much_faster_is_guessed_from_a_full_read_before
 run several_turns_go_on_where_the_last_one_ended
 run a_chat_without_a_file_asks_standard_input
 run no_documents_is_a_question_alone

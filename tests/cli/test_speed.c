@@ -1,0 +1,81 @@
+/* test_speed.c - how long a full read takes is remembered, and guessed with care. */
+#include "cli/asking.h"
+
+#include "support/test.h"
+#include "support/tmpdir.h"
+
+#include <math.h>
+#include <sys/stat.h>
+
+static struct tmpdir dir;
+static char path[300];
+
+static bool is(double a, double b)
+{
+    return fabs(a - b) < 1e-6;
+}
+
+TEST(nothing_is_known_at_first)
+{
+    snprintf(path, sizeof path, "%s/a.speed", dir.path);
+    CHECK(isnan(tsri_speed_guess(path, "CPU", 1000)));
+}
+
+TEST(the_nearest_length_is_scaled)
+{
+    snprintf(path, sizeof path, "%s/b.speed", dir.path);
+    tsri_speed_note(path, "CPU, 2 threads", 1000, 10);
+    CHECK(is(tsri_speed_guess(path, "CPU, 2 threads", 1000), 10));
+    CHECK(is(tsri_speed_guess(path, "CPU, 2 threads", 3000), 30));
+    CHECK(is(tsri_speed_guess(path, "CPU, 2 threads", 500), 5));
+    /* Far shorter ones take less than their share. */
+    CHECK(isnan(tsri_speed_guess(path, "CPU, 2 threads", 499)));
+    tsri_speed_note(path, "CPU, 2 threads", 100, 0.5);
+    CHECK(is(tsri_speed_guess(path, "CPU, 2 threads", 200), 1));
+    CHECK(is(tsri_speed_guess(path, "CPU, 2 threads", 900), 9));
+    /* Another machine's times are its own. */
+    CHECK(isnan(tsri_speed_guess(path, "CUDA0", 1000)));
+    struct stat st;
+    CHECK(stat(path, &st) == 0 && (st.st_mode & 0777) == 0600);
+}
+
+TEST(the_fastest_time_of_a_length_stays)
+{
+    snprintf(path, sizeof path, "%s/c.speed", dir.path);
+    tsri_speed_note(path, "CPU", 1000, 10);
+    tsri_speed_note(path, "CPU", 1000, 40);
+    CHECK(is(tsri_speed_guess(path, "CPU", 1000), 10));
+    tsri_speed_note(path, "CPU", 900, 4.5);
+    CHECK(is(tsri_speed_guess(path, "CPU", 1000), 5));
+}
+
+TEST(what_is_no_measurement_is_left_out)
+{
+    snprintf(path, sizeof path, "%s/d.speed", dir.path);
+    tsri_speed_note(path, "CPU", 10, 1);
+    tsri_speed_note(path, "CPU", 1000, 0);
+    tsri_speed_note(path, "CPU", 1000, NAN);
+    CHECK(isnan(tsri_speed_guess(path, "CPU", 1000)));
+    FILE *out = fopen(path, "w");
+    CHECK(out);
+    fputs("rubbish\n-5 3 CPU\n1000 nan CPU\n1000 -1 CPU\n99999999999999 1 CPU\n\n1000 2 CPU\n", out);
+    for (int i = 0; i < 1000; i++)
+        fputs("2000 1 x\n", out);
+    fclose(out);
+    CHECK(is(tsri_speed_guess(path, "CPU", 1000), 2));
+    for (uint32_t i = 0; i < 100; i++)
+        tsri_speed_note(path, "CPU", 64u << i % 20, 1);
+    CHECK(is(tsri_speed_guess(path, "CPU", 64), 1));
+    tsri_speed_note("/proc/nowhere/x.speed", "CPU", 1000, 1);
+}
+
+int main(void)
+{
+    tmpdir_init(&dir);
+    RUN(nothing_is_known_at_first);
+    RUN(the_nearest_length_is_scaled);
+    RUN(the_fastest_time_of_a_length_stays);
+    RUN(what_is_no_measurement_is_left_out);
+    tmpdir_fini(&dir);
+    return test_end();
+}
