@@ -84,7 +84,8 @@ struct tsr_check {
 
 /* What one setting gave on the prompts it was measured with. */
 struct tsr_frontier {
-    uint32_t selector, context, n_prompts, reserved;
+    uint32_t selector, context, n_prompts;
+    uint32_t n_rounds; /* 0: one */
     double ratio, bias;
     double layers_from, layers_to; /* as query_layers; 0 and 0: not asked */
     double kl;                     /* mean of KL(prefill || blend) at the first answer token */

@@ -163,7 +163,7 @@ class Curve(Struct):
 class Frontier(Struct):
     _fields_ = [
         ("selector", c_uint32), ("context", c_uint32), ("n_prompts", c_uint32),
-        ("reserved", c_uint32), ("ratio", c_double), ("bias", c_double), ("layers_from", c_double),
+        ("n_rounds", c_uint32), ("ratio", c_double), ("bias", c_double), ("layers_from", c_double),
         ("layers_to", c_double), ("kl", c_double), ("agreement", c_double), ("speedup", c_double),
     ]
 

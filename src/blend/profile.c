@@ -145,6 +145,7 @@ static const struct field frontier_fields[] = {
     {"bias", FIELD_NUMBER, FRONTIER(bias), -100, 100},
     {"layers_from", FIELD_NUMBER, FRONTIER(layers_from), 0, 1},
     {"layers_to", FIELD_NUMBER, FRONTIER(layers_to), 0, 1},
+    {"rounds", FIELD_COUNT, FRONTIER(n_rounds), 0, TSR_PROFILE_ROUNDS_MAX},
     {"kl", FIELD_NUMBER, FRONTIER(kl), 0, 1e6},
     {"agreement", FIELD_NUMBER, FRONTIER(agreement), 0, 1},
     {"speedup", FIELD_NUMBER, FRONTIER(speedup), 0, 1e9},

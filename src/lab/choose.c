@@ -90,7 +90,7 @@ static bool best_setting(const struct tsri_quality_rows *rows, double ratio,
     double best = INFINITY;
     for (uint32_t context = TSR_CONTEXT_SAME; context <= TSR_CONTEXT_PURE; context++)
         for (uint32_t selector = TSR_SELECT_QUERY; selector <= TSR_SELECT_NONE; selector++) {
-            struct tsri_setting s = {selector, context, ratio, 0, false, {0, 0}};
+            struct tsri_setting s = {selector, context, ratio, 0, false, {0, 0}, 0};
             double kl;
             if (!best_bias(rows, &s, true, &kl) || kl >= best) continue;
             best = kl;
@@ -116,17 +116,21 @@ static bool has_point(const struct tsr_curve *c, double at)
     return false;
 }
 
+static bool like_chosen(const struct tsri_setting *s, const struct tsri_setting *chosen)
+{
+    return s->selector == chosen->selector && s->context == chosen->context && !s->int8 &&
+           s->layers[0] == chosen->layers[0] && s->layers[1] == chosen->layers[1];
+}
+
 /* By the ratio: nothing recomputed, and each ratio that was measured with the selector. */
 static void fill_bias(const struct tsri_quality_rows *rows, const struct tsri_setting *chosen,
-                      struct tsr_curve *out)
+                      bool rounds, struct tsr_curve *out)
 {
     for (size_t i = 0; i < rows->n; i++) {
         struct tsri_setting s = rows->items[i].setting;
         double kl;
-        bool none = s.selector == TSR_SELECT_NONE;
-        bool like_chosen = s.selector == chosen->selector && s.layers[0] == chosen->layers[0] &&
-                           s.layers[1] == chosen->layers[1];
-        if (s.context != chosen->context || s.int8 || (!none && !like_chosen) ||
+        bool none = s.selector == TSR_SELECT_NONE && s.context == chosen->context && !s.int8;
+        if ((!none && !like_chosen(&s, chosen)) || (s.n_rounds > 0) != rounds ||
             has_point(out, s.ratio) || !best_bias(rows, &s, false, &kl))
             continue;
         add_point(out, s.ratio, s.bias);
@@ -150,6 +154,7 @@ static void fill_frontier(const struct tsri_quality_rows *rows, struct tsr_profi
             .selector = s.selector,
             .context = s.context,
             .n_prompts = n,
+            .n_rounds = (uint32_t)s.n_rounds,
             .ratio = s.ratio,
             .bias = s.bias,
             .layers_from = s.layers[0],
@@ -255,6 +260,17 @@ static bool is_known(const struct tsr_gate *g)
     return !isnan(g->moved) && !isnan(g->mass) && !isnan(g->margin);
 }
 
+/* An answer that the gate of this profile would have to judge. */
+static bool is_judged(const struct tsri_setting *s, const struct tsri_setting *chosen,
+                      const struct tsr_profile *p)
+{
+    bool first = s->n_rounds == 0 && fabs(s->ratio - chosen->ratio) < 1e-9;
+    bool later = s->n_rounds > 1 && s->n_rounds <= p->n_rounds &&
+                 fabs(s->ratio - p->rounds[(uint32_t)s->n_rounds - 1]) < 1e-9;
+    return like_chosen(s, chosen) && (first || later) &&
+           fabs(s->bias - tsr_profile_bias(p, s->ratio, 1)) < 1e-9;
+}
+
 static int fit_gate(const struct tsri_quality_rows *rows, const struct tsri_setting *s,
                     struct tsr_profile *p, struct tsri_gate_result *out)
 {
@@ -262,7 +278,7 @@ static int fit_gate(const struct tsri_quality_rows *rows, const struct tsri_sett
     int e = judged_init(&j, rows->n) ? 0 : tsri_cli_fail("no memory");
     for (size_t i = 0; i < rows->n && !e; i++) {
         const struct tsri_quality_row *row = &rows->items[i];
-        if (tsri_setting_same(&row->setting, s) && is_known(&row->gate) && !isnan(row->same_answer))
+        if (is_judged(&row->setting, s, p) && is_known(&row->gate) && !isnan(row->same_answer))
             judged_add(&j, &row->gate, row->same_answer, fold_of(row));
     }
     *out = (struct tsri_gate_result){0};
@@ -286,7 +302,10 @@ int tsri_choose_profile(const struct tsri_quality_rows *rows, const struct tsri_
     out->context = chosen.context;
     out->ratio = chosen.ratio;
     if (chosen.layers[1] > 0) memcpy(out->query_layers, chosen.layers, sizeof chosen.layers);
-    fill_bias(rows, &chosen, &out->bias);
+    out->n_rounds = wanted->n_rounds;
+    if (wanted->n_rounds) memcpy(out->rounds, wanted->rounds, out->n_rounds * sizeof(double));
+    if (wanted->n_rounds) fill_bias(rows, &chosen, true, &out->bias);
+    fill_bias(rows, &chosen, false, &out->bias);
     fill_frontier(rows, out);
     out->gate_limit = wanted->gate_limit;
     return fit_gate(rows, &chosen, out, gate);

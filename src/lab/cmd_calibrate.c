@@ -27,7 +27,7 @@ struct calibrating {
     uint32_t n_settings;
     struct layer_lists layers;
     struct tsri_choose wanted;
-    double answer_max, n_questions;
+    double rounds[LIST_MAX], answer_max, n_questions;
 };
 
 /* ---- what to measure ---- */
@@ -112,11 +112,44 @@ static int add_settings(struct calibrating *x, uint32_t context, const char *sel
             for (int b = 0; b < n_biases && !e; b++) {
                 if ((s == TSR_SELECT_NONE) != (ratios[r] == 0)) continue;
                 if (biased || biases[b] == 0)
-                    e = add_layers(
-                        x, (struct tsri_setting){s, context, ratios[r], biases[b], false, {0, 0}});
+                    e = add_layers(x, (struct tsri_setting){
+                                          s, context, ratios[r], biases[b], false, {0, 0}, 0});
             }
     }
     return e;
+}
+
+/* What is asked by the question at the ratio of the first round, with further rounds too. */
+static int add_rounds(struct calibrating *x)
+{
+    int e = 0;
+    for (uint32_t i = 0, n = x->n_settings; i < n; i++) {
+        struct tsri_setting s = x->settings[i];
+        if (s.selector != TSR_SELECT_QUERY || fabs(s.ratio - x->rounds[0]) > 1e-9) continue;
+        for (uint32_t k = 2; k <= x->wanted.n_rounds && !e; k++) {
+            s.n_rounds = k;
+            s.ratio = x->rounds[k - 1];
+            e = add_setting(x, s);
+        }
+    }
+    return e;
+}
+
+static int read_rounds(struct calibrating *x)
+{
+    if (!tsri_cli_flag(x->cli, "rounds")) return 0;
+    int n = read_numbers(x->cli, "rounds", "", 0, 1, x->rounds);
+    if (n < 0) return -n;
+    bool good = n <= (int)TSR_PROFILE_ROUNDS_MAX;
+    for (int i = 0; good && i < n; i++)
+        good = x->rounds[i] > (i ? x->rounds[i - 1] : 0) && x->rounds[i] < 1;
+    if (!good)
+        return tsri_cli_usage(x->cli, "--rounds=%s: up to %u ratios between 0 and 1, ascending",
+                              tsri_cli_flag(x->cli, "rounds"), TSR_PROFILE_ROUNDS_MAX);
+    x->wanted.rounds = x->rounds;
+    x->wanted.n_rounds = (uint32_t)n;
+    x->wanted.ratio = x->rounds[0];
+    return 0;
 }
 
 /* What is asked by the question at the chosen ratio, over int8 entries too. */
@@ -148,7 +181,11 @@ static int read_flags(struct calibrating *x)
     x->answer_max = 32;
     x->n_questions = 1e9;
     int e = read_layers(cli, &x->layers);
+    if (!e) e = read_rounds(x);
     if (!e) e = tsri_cli_flag_number(cli, "ratio", 0, 1, &x->wanted.ratio);
+    if (!e && x->wanted.n_rounds && x->wanted.ratio != x->rounds[0])
+        e = tsri_cli_usage(cli, "--ratio=%g, but the first of --rounds is %g", x->wanted.ratio,
+                           x->rounds[0]);
     if (!e) e = tsri_cli_flag_number(cli, "sure", 0.01, 0.9999, &x->wanted.gate_limit);
     if (!e) e = tsri_cli_flag_count(cli, "limit", 1, 1e9, &x->n_questions);
     if (!e) e = tsri_cli_flag_count(cli, "answers", 0, 256, &x->answer_max);
@@ -157,6 +194,7 @@ static int read_flags(struct calibrating *x)
     if (!e && names(contexts, "pure"))
         e = add_settings(x, TSR_CONTEXT_PURE, selectors, ratios, n_ratios, biases, n_biases);
     if (!e && tsri_cli_flag(cli, "int8")) e = add_int8(x);
+    if (!e) e = add_rounds(x);
     if (!e && x->n_settings == 0)
         e = tsri_cli_usage(cli, "no settings to measure: selectors are query, hkvd, link and none "
                                 "(for ratio 0), contexts are same and pure");
@@ -187,7 +225,11 @@ static int check_ratio(const struct calibrating *x)
 static int measure_all(struct calibrating *x)
 {
     const char *csv = tsri_cli_flag(x->cli, "csv");
-    struct tsri_measure m = {&x->reader, (uint32_t)x->answer_max, x->settings, x->n_settings};
+    struct tsri_measure m = {.reader = &x->reader,
+                             .answer_max = (uint32_t)x->answer_max,
+                             .settings = x->settings,
+                             .n_settings = x->n_settings,
+                             .rounds = x->rounds};
     struct tsri_quality_row rows[SETTINGS_MAX + 1];
     size_t most = (size_t)x->n_questions, n = x->questions.n < most ? x->questions.n : most;
     int e = 0;
@@ -223,15 +265,21 @@ static void add_layers_of(struct tsri_table *t, const struct tsr_frontier *f)
 static int print_table(const struct calibrating *x, const struct tsr_profile *p)
 {
     struct tsri_table t;
-    tsri_table_init(&t, "lllrrrrrrrr",
-                    "selector|layers|context|ratio|bias|KL|answer|same first|gold|F1|speed-up");
+    tsri_table_init(
+        &t, "lllrrrrrrrrr",
+        "selector|layers|context|rounds|ratio|bias|KL|answer|same first|gold|F1|speed-up");
     for (uint32_t i = 0; i < p->n_frontier; i++) {
         const struct tsr_frontier *f = &p->frontier[i];
-        struct tsri_setting s = {f->selector, f->context, f->ratio,
-                                 f->bias,     false,      {f->layers_from, f->layers_to}};
+        struct tsri_setting s = {.selector = f->selector,
+                                 .context = f->context,
+                                 .ratio = f->ratio,
+                                 .bias = f->bias,
+                                 .layers = {f->layers_from, f->layers_to},
+                                 .n_rounds = f->n_rounds};
         tsri_table_add(&t, "%s", tsr_selector_name(f->selector));
         add_layers_of(&t, f);
         tsri_table_add(&t, "%s", f->context == TSR_CONTEXT_PURE ? "pure" : "same");
+        tsri_table_add(&t, "%u", f->n_rounds ? f->n_rounds : f->ratio > 0);
         add_number(&t, "%.3g", f->ratio);
         add_number(&t, "%.2f", f->bias);
         add_number(&t, "%.4f", f->kl);

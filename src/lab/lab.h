@@ -13,7 +13,7 @@
 /* X(id, name, usage, one line of help, details) */
 /* clang-format off */
 #define TSRI_LAB_COMMANDS(X) \
-    X(calibrate, "calibrate", "[--json] --prompts=FILE [--model=FILE] [--out=FILE] [--csv=FILE] [--limit=N] [--ratio=R] [--sure=P] [--ratios=LIST] [--biases=LIST] [--selectors=LIST] [--contexts=LIST] [--layers=LIST] [--answers=N] [--int8] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
+    X(calibrate, "calibrate", "[--json] --prompts=FILE [--model=FILE] [--out=FILE] [--csv=FILE] [--limit=N] [--ratio=R] [--rounds=LIST] [--sure=P] [--ratios=LIST] [--biases=LIST] [--selectors=LIST] [--contexts=LIST] [--layers=LIST] [--answers=N] [--int8] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
       "measure how blending changes a model's answers, and write a profile", \
       "Answers every question with a full prefill and with every setting. The profile has the best\n" \
       "setting, its bias, the results of all settings and a gate. `tessera ask` finds it by itself.\n" \
@@ -23,6 +23,8 @@
       "  --csv=FILE        table of all measurements; an interrupted run continues where it ends\n" \
       "  --limit=N         only the first N questions\n" \
       "  --ratio=R         ratio to choose the setting for (default: 0.05)\n" \
+      "  --rounds=LIST     rounds of the profile, ascending ratios such as 0.05,0.15,0.4; the first\n" \
+      "                    one is --ratio (default: one round)\n" \
       "  --sure=P          the gate shows answers that are a prefill's own with probability P or\n" \
       "                    more; others are computed whole (default: 0.95)\n" \
       "  --ratios=LIST     ratios to measure, with the one of --ratio (default: 0,0.05,0.15)\n" \

@@ -181,7 +181,7 @@ static int one_setting(const struct tsri_measure *m, struct tsr_blend *blend,
     uint32_t v = r->info.n_vocab, first;
     double ll;
     ask.selector = row->setting.selector;
-    ask.flags = TSR_ASK_RATIO | TSR_ASK_BIAS;
+    ask.flags = TSR_ASK_BIAS | (row->setting.n_rounds > 0 ? TSR_ASK_ROUNDS : TSR_ASK_RATIO);
     ask.ratio = row->setting.ratio;
     ask.bias = row->setting.bias;
     double start = tsri_cli_now_s();
@@ -209,13 +209,16 @@ static bool is_kind(const struct tsri_setting *s, uint32_t context, bool int8)
     return s->context == context && s->int8 == int8;
 }
 
-static int open_blend(struct tsr_blend **out, const struct tsri_reader *r,
+static int open_blend(struct tsr_blend **out, const struct tsri_measure *m,
                       const struct tsri_setting *s)
 {
+    const struct tsri_reader *r = m->reader;
     struct tsr_profile profile = {.size = sizeof profile};
     tsr_profile_init(&profile);
     profile.context = s->context;
     if (s->layers[1] > 0) memcpy(profile.query_layers, s->layers, sizeof s->layers);
+    profile.n_rounds = (uint32_t)s->n_rounds;
+    if (s->n_rounds > 0) memcpy(profile.rounds, m->rounds, profile.n_rounds * sizeof *m->rounds);
     struct tsr_blend_desc config = {.size = sizeof config,
                                     .model = r->model,
                                     .cache = r->cache,
@@ -246,7 +249,7 @@ static int one_kind(const struct tsri_measure *m, uint32_t context, bool int8,
         const struct tsri_setting *s = &m->settings[i];
         struct tsr_blend *blend = NULL;
         if (!is_kind(s, context, int8)) continue;
-        e = open_blend(&blend, m->reader, s);
+        e = open_blend(&blend, m, s);
         if (!e && !filled) e = fill(m->reader, blend, t, logits);
         filled = true;
         start_row(&rows[i], q, s, t);

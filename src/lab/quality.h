@@ -39,6 +39,7 @@ struct tsri_setting {
     double ratio, bias;
     bool int8;        /* segments are stored as int8 */
     double layers[2]; /* as query_layers of a profile; 0 and 0 where the question is not asked */
+    double n_rounds;  /* 0: one round; else the first so many of the rounds, the last at `ratio` */
 };
 
 #define TSRI_QUALITY_NAME_BYTES 64u
@@ -62,6 +63,7 @@ struct tsri_measure {
     uint32_t answer_max; /* tokens of greedy answers; 0: none */
     const struct tsri_setting *settings;
     uint32_t n_settings;
+    const double *rounds; /* ascending ratios, for settings with n_rounds */
 };
 /* Rows for every setting, and one of the prefill itself (selector FULL) first: rows has room for
  * n_settings + 1. */
@@ -98,11 +100,13 @@ struct tsri_gate_result {
     } bins[TSRI_GATE_BINS];
 };
 struct tsri_choose {
-    double ratio;      /* to choose the setting for */
-    double gate_limit; /* of the profile */
+    double ratio;         /* to choose the setting for */
+    double gate_limit;    /* of the profile */
+    const double *rounds; /* of the profile; the first one is the ratio */
+    uint32_t n_rounds;
 };
 /* The profile that the rows speak for: the setting with the smallest mean KL over answers (sets
- * count alike) at the ratio, its bias curve, the frontier, and a gate. */
+ * count alike) at the ratio, its bias curve, the frontier, and a gate for its rounds. */
 int tsri_choose_profile(const struct tsri_quality_rows *rows, const struct tsri_choose *wanted,
                         struct tsr_profile *out, struct tsri_gate_result *gate);
 /* Mean over sets of the means over their questions; NAN without any. */

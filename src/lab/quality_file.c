@@ -22,6 +22,7 @@ static const struct column columns[] = {
     {"bias", ROW(setting.bias)},
     {"layers_from", ROW(setting.layers[0])},
     {"layers_to", ROW(setting.layers[1])},
+    {"rounds", ROW(setting.n_rounds)},
     {"kl", ROW(kl)},
     {"kl_answer", ROW(kl_answer)},
     {"same", ROW(same)},
@@ -78,7 +79,7 @@ bool tsri_setting_same(const struct tsri_setting *a, const struct tsri_setting *
 {
     return a->selector == b->selector && a->context == b->context && a->int8 == b->int8 &&
            near(a->ratio, b->ratio) && near(a->bias, b->bias) && near(a->layers[0], b->layers[0]) &&
-           near(a->layers[1], b->layers[1]);
+           near(a->layers[1], b->layers[1]) && near(a->n_rounds, b->n_rounds);
 }
 
 static double *number_of(struct tsri_quality_row *r, size_t column)
@@ -137,6 +138,7 @@ static bool parse_row(char *line, const size_t *order, size_t n, struct tsri_qua
         if (*end || end == text) return false;
     }
     row->gate.ratio = row->setting.ratio;
+    if (isnan(row->setting.n_rounds)) row->setting.n_rounds = 0;
     /* Older tables summed the attention of all layers. */
     if (isnan(row->setting.layers[1])) {
         row->setting.layers[0] = 0;

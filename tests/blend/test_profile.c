@@ -39,6 +39,7 @@ TEST(what_is_saved_is_loaded_again)
                                               .bias = -0.5,
                                               .layers_from = 0.5,
                                               .layers_to = 1,
+                                              .n_rounds = i % 3,
                                               .kl = 0.125,
                                               .agreement = 0.75,
                                               .speedup = 12};

@@ -31,7 +31,7 @@ static void add_rows(const char *set, uint32_t n, struct tsri_setting s, double 
 
 static struct tsri_setting setting(uint32_t selector, uint32_t context, double ratio, double bias)
 {
-    return (struct tsri_setting){selector, context, ratio, bias, false, {0, 0}};
+    return (struct tsri_setting){selector, context, ratio, bias, false, {0, 0}, 0};
 }
 
 TEST(sets_count_alike_however_many_questions_they_have)
@@ -118,6 +118,34 @@ TEST(the_gate_learns_what_can_be_learned)
     tsri_quality_fini(&rows);
 }
 
+/* Round one knows nothing, round two everything: both are learned from, by what they moved. */
+TEST(the_gate_learns_from_every_round)
+{
+    const double ratios[] = {0.05, 0.2};
+    struct tsri_choose two = {.ratio = 0.05, .gate_limit = 0.8, .rounds = ratios, .n_rounds = 2};
+    struct tsr_profile p = {.size = sizeof p};
+    struct tsri_gate_result gate;
+    struct tsri_setting one = setting(TSR_SELECT_QUERY, TSR_CONTEXT_SAME, 0.05, 0), second = one;
+    second.ratio = 0.2, second.n_rounds = 2;
+    struct tsri_setting other = second; /* at once: no round of the profile */
+    other.n_rounds = 0;
+    add_rows("a", 50, one, 0.5);
+    add_rows("a", 50, second, 0.1);
+    add_rows("a", 50, other, 0.1);
+    for (uint32_t i = 0; i < 150; i++) {
+        bool later = i >= 50;
+        rows.items[i].gate = (struct tsr_gate){.moved = later ? 0.001 : 0.5};
+        rows.items[i].same_answer = later;
+    }
+    CHECK_INT(tsri_choose_profile(&rows, &two, &p, &gate), 0);
+    CHECK_INT(gate.n, 100);
+    CHECK(fabs(gate.shown - 0.5) < 1e-9 && gate.shown_same == 1);
+    CHECK(p.n_rounds == 2 && p.rounds[1] == 0.2 && p.ratio == 0.05);
+    CHECK_INT(p.n_frontier, 3);
+    CHECK_INT(p.frontier[1].n_rounds, 2);
+    tsri_quality_fini(&rows);
+}
+
 int main(void)
 {
     said_init();
@@ -125,5 +153,6 @@ int main(void)
     RUN(the_best_setting_at_the_ratio_wins_with_a_bias_for_each_ratio);
     RUN(the_layers_that_chose_best_are_in_the_profile);
     RUN(the_gate_learns_what_can_be_learned);
+    RUN(the_gate_learns_from_every_round);
     return test_end();
 }

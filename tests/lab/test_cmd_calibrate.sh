@@ -43,6 +43,10 @@ wrong_flags_and_files_are_named() {
     exits 1 && complains 'q.jsonl:1: unknown member docs' || return
     lab calibrate --prompts="$tmp/q.jsonl" --ratios=2
     exits 2 && complains '--ratios=2: up to 16 numbers from 0 to 1' || return
+    lab calibrate --prompts="$tmp/q.jsonl" --rounds=0.2,0.1
+    exits 2 && complains '--rounds=0.2,0.1: up to 8 ratios' || return
+    lab calibrate --prompts="$tmp/q.jsonl" --rounds=0.1,0.2 --ratio=0.2
+    exits 2 && complains '--ratio=0.2, but the first of --rounds is 0.1' || return
     lab calibrate --prompts="$tmp/q.jsonl" --layers=0.5-0.2
     exits 2 && complains '--layers=0.5-0.2: up to 16 of FROM-TO' || return
     lab calibrate --prompts="$tmp/q.jsonl" --selectors=query --ratios=0

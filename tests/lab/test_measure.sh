@@ -46,6 +46,22 @@ assert ("query", "pure") in seen and ("hkvd", "same") in seen, seen
 END
 }
 
+rounds_are_measured_one_after_the_other() {
+    calibrate_init || return
+    calibrate --limit=1 --rounds=0.1,0.3,0.6 --ratios=0,0.1 --biases=0 --selectors=none,query --contexts=same --answers=4
+    exits 0 || return
+    python3 - "$tmp/rows.csv" <<'END' || fail "$(cat "$tmp/rows.csv")"
+import csv, sys
+rows = [r for r in csv.DictReader(open(sys.argv[1])) if r["selector"] == "query"]
+assert [(r["rounds"], r["ratio"]) for r in rows] == [("0", "0.1"), ("2", "0.3"), ("3", "0.6")], rows
+share = [float(r["recomputed"]) / 378 for r in rows]
+assert all(abs(s - w) < 0.02 for s, w in zip(share, (0.1, 0.3, 0.6))), share
+assert float(rows[0]["mass"]) > float(rows[1]["mass"]) > float(rows[2]["mass"]), rows
+END
+    grep -qx 'rounds: \[0.1, 0.3, 0.6\]' "$tmp/profile.yaml" && grep -qx 'ratio: 0.1' "$tmp/profile.yaml" ||
+        fail "$(cat "$tmp/profile.yaml")"
+}
+
 int8_entries_are_measured_beside_the_others() {
     calibrate_init || return
     calibrate --limit=1 --ratio=0.1 --ratios=0,0.1 --biases=0 --selectors=none,query --contexts=same --int8
@@ -66,11 +82,12 @@ a_plain_prompt_is_its_texts_and_nothing_else() {
     calibrate --ratio=0 --ratios=0 --biases=0 --selectors=none --contexts=pure --answers=4
     exits 0 || return
     # At most a token for each letter of ours; a template and names would be 100 more.
-    awk -F, '$3 == "none" { ok = $29 == 2 && $28 <= 305 && $19 - 2 * $28 <= 28 } END { exit !ok }' "$tmp/rows.csv" ||
+    awk -F, '$3 == "none" { ok = $30 == 2 && $29 <= 305 && $20 - 2 * $29 <= 28 } END { exit !ok }' "$tmp/rows.csv" ||
         fail "$(cat "$tmp/rows.csv")"
 }
 
 run recomputing_everything_changes_nothing_and_nothing_changes_something
+run rounds_are_measured_one_after_the_other
 run int8_entries_are_measured_beside_the_others
 run a_plain_prompt_is_its_texts_and_nothing_else
 test_end

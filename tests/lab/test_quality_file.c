@@ -15,7 +15,7 @@ static struct tsri_quality_row row_of(const char *id, double kl)
 {
     struct tsri_quality_row r = {
         .set = "nq",
-        .setting = {TSR_SELECT_QUERY, TSR_CONTEXT_PURE, 0.05, -0.3, false, {0.5, 1}},
+        .setting = {TSR_SELECT_QUERY, TSR_CONTEXT_PURE, 0.05, -0.3, false, {0.5, 1}, 2},
         .kl = kl,
         .exact = NAN,
         .f1 = NAN,
@@ -88,6 +88,7 @@ TEST(a_table_from_before_a_column_was_added_is_read)
     const double *layers = rows.items[0].setting.layers;
     CHECK(layers[0] == 0 && layers[1] == 1); /* as it was then */
     CHECK(rows.items[1].setting.layers[1] == 0);
+    CHECK(rows.items[0].setting.n_rounds == 0);
     tsri_quality_fini(&rows);
 }
 
