@@ -75,6 +75,31 @@ static double best(const char *given, char *const *right, size_t n, bool exact)
     return top;
 }
 
+static bool holds(const struct words *text, const struct words *part)
+{
+    for (uint32_t at = 0; part->n && at + part->n <= text->n; at++) {
+        uint32_t i = 0;
+        while (i < part->n && strcmp(text->word[at + i], part->word[i]) == 0)
+            i++;
+        if (i == part->n) return true;
+    }
+    return false;
+}
+
+double tsri_answer_right(const char *given, char *const *right, size_t n)
+{
+    struct words a, b;
+    bool found = false;
+    if (!words_init(&a, given)) return 0;
+    for (size_t i = 0; i < n && !found; i++) {
+        if (!words_init(&b, right[i])) continue;
+        found = holds(&a, &b);
+        free(b.text);
+    }
+    free(a.text);
+    return found;
+}
+
 double tsri_answer_exact(const char *given, char *const *right, size_t n)
 {
     return best(given, right, n, true);

@@ -24,14 +24,7 @@ struct truth {
 
 static int make_prompt(struct truth *t, const struct tsri_reader *r, const struct tsri_question *q)
 {
-    int e = q->plain ? tsri_dialog_init_plain(&t->dialog, r->model, q->system)
-                     : tsri_dialog_init(&t->dialog, r->model, q->system);
-    for (size_t i = 0; i < q->n_documents && !e; i++) {
-        char name[] = ""; /* the texts of the sets have their titles */
-        struct tsri_document doc = {name, q->documents[i], strlen(q->documents[i])};
-        e = tsri_dialog_add_document(&t->dialog, &doc);
-    }
-    if (!e) e = tsri_dialog_add_question(&t->dialog, q->question);
+    int e = tsri_question_dialog(q, r->model, &t->dialog);
     t->n_prompt = (uint32_t)t->dialog.n_tokens;
     if (e || !q->n_answers) return e;
     int n = tsr_model_tokenize(r->model, q->answers[0], strlen(q->answers[0]), 0, t->gold,

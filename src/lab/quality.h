@@ -21,6 +21,9 @@ struct tsri_questions {
     struct tsri_question *items;
     size_t n;
 };
+/* The question as the model reads it, with a template or plain. */
+int tsri_question_dialog(const struct tsri_question *q, const struct tsr_model *model,
+                         struct tsri_dialog *out);
 int tsri_questions_load(struct tsri_questions *f, const char *path);
 void tsri_questions_fini(struct tsri_questions *f);
 
@@ -30,6 +33,9 @@ void tsri_questions_fini(struct tsri_questions *f);
  * articles; and the harmonic mean of precision and recall of words. */
 double tsri_answer_exact(const char *given, char *const *right, size_t n);
 double tsri_answer_f1(const char *given, char *const *right, size_t n);
+/* 1 when the words of a right answer are somewhere in the given one, in a row: for models that
+ * answer in sentences. */
+double tsri_answer_right(const char *given, char *const *right, size_t n);
 
 /* ---- measure.c: one question, many settings ---- */
 

@@ -25,6 +25,18 @@ TEST(f1_is_the_overlap_with_the_nearest_answer)
     CHECK(tsri_answer_f1("nothing of it", right, 2) == 0);
 }
 
+TEST(a_sentence_with_a_right_answer_in_it_is_right)
+{
+    CHECK(tsri_answer_right("It is the Eiffel Tower, of course.", right, 2) == 1);
+    CHECK(tsri_answer_right("Eiffel built a tower.", right, 2) == 0); /* in a row */
+    CHECK(tsri_answer_right("The Eiffel Towers", right, 2) == 0);     /* whole words */
+    CHECK(tsri_answer_right("tower", right, 2) == 0);
+    char *time[] = {(char *)"9:40"}, *none[] = {(char *)"the"};
+    CHECK(tsri_answer_right("At 9.40 am.", time, 1) == 1);
+    CHECK(tsri_answer_right("At 19:40.", time, 1) == 0);
+    CHECK(tsri_answer_right("the", none, 1) == 0); /* nothing is left of it */
+}
+
 TEST(long_answers_are_cut_and_not_overrun)
 {
     static char many[4096];
@@ -38,6 +50,7 @@ int main(void)
 {
     RUN(case_punctuation_and_articles_do_not_count);
     RUN(f1_is_the_overlap_with_the_nearest_answer);
+    RUN(a_sentence_with_a_right_answer_in_it_is_right);
     RUN(long_answers_are_cut_and_not_overrun);
     return test_end();
 }
