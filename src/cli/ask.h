@@ -72,6 +72,9 @@ int tsri_dialog_add_nothing(struct tsri_dialog *d);
 int tsri_dialog_add_answer(struct tsri_dialog *d, const uint32_t *tokens, size_t n);
 int tsri_dialog_next_turn(struct tsri_dialog *d);
 
+/* How a prompt is answered unless flags say otherwise. */
+#define TSRI_ASK_FLAGS (TSR_ASK_FILL | TSR_ASK_PREFIX | TSR_ASK_GATE | TSR_ASK_FIRST)
+
 /* ---- choosing tokens ---- */
 
 struct tsri_sampler {

@@ -184,9 +184,7 @@ static int read_flags(struct tsri_asking *a)
 {
     struct tsri_cli *cli = a->cli;
     double answer_max = ANSWER_TOKENS;
-    a->ask = (struct tsr_ask_desc){.size = sizeof a->ask,
-                                   .flags = TSR_ASK_FILL | TSR_ASK_PREFIX | TSR_ASK_GATE |
-                                            TSR_ASK_FIRST};
+    a->ask = (struct tsr_ask_desc){.size = sizeof a->ask, .flags = TSRI_ASK_FLAGS};
     const char *selector = tsri_cli_flag(cli, "selector");
     int found = selector ? tsr_selector_find(selector) : TSR_SELECT_DEFAULT;
     if (found < 0)

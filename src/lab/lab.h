@@ -36,6 +36,21 @@
       "  --answers=N       generate answers of up to N tokens and compare them; the gate needs\n" \
       "                    them (default: 32; 0: none)\n" \
       "  --int8            also measure --ratio with entries stored as int8\n") \
+    X(answers, "answers", "[--json] [--prompts=FILE] [--half=HALF] [--methods=LIST] [--csv=FILE] [--shard=I/N] [--limit=N] [--tokens=N] [--summary] [--model=FILE] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] [TABLE...]", \
+      "count the answers that stay right when documents are reused", \
+      "Answers every question greedily with a full prefill, with plain reuse, with CacheBlend and as\n" \
+      "`tessera ask` does, with the documents known. Prints right answers, F1, exact matches and\n" \
+      "agreement with the prefill, with the difference to the prefill on the same questions and its\n" \
+      "interval of 95 %. The store on disk is not used.\n" \
+      "  --prompts=FILE    questions, as for calibrate, with answers\n" \
+      "  --half=HALF       tune, test or all (default) of every set, by a hash of set and id\n" \
+      "  --methods=LIST    reuse, cacheblend, tessera (default: these three), or a method with a\n" \
+      "                    ratio and without the gate: cacheblend@0.3, tessera@0.05\n" \
+      "  --csv=FILE        table of all answers; an interrupted run continues where it ends\n" \
+      "  --shard=I/N       only part I of N parts, for several processes, each with its own --csv\n" \
+      "  --limit=N         only the first N questions of the half\n" \
+      "  --tokens=N        tokens of an answer, at most (default: 32)\n" \
+      "  --summary         no model: only print what the tables given as arguments say\n") \
     X(bench_copy, "bench copy", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
       "measure how fast the devices of this machine move KV", \
       "Times loads and saves between cells and an engine's pages, alternating with plain copies of\n" \

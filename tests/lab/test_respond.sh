@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# One question by every method, on a random model: what recomputes everything says what the prefill
+# says, and what reuses documents does not.
+# shellcheck source=tests/cli/ask_kit.sh
+. "$(dirname "$0")/../cli/ask_kit.sh"
+
+question() {
+    printf '{"set":"s","id":"%s","documents":["%s","%s"],"question":"why","answers":["abc"]%s}\n' "$1" \
+        "$(letters 300 a)" "$(letters 300 b)" "${2:-}"
+}
+
+answers() {
+    lab answers --model="$model" --threads=1 --prompts="$tmp/q.jsonl" --csv="$tmp/rows.csv" "$@"
+}
+
+# Column $2 of the row of method $1.
+cell() { awk -F, -v m="$1" -v c="$2" 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i } $4 == m { print $at[c] }' "$tmp/rows.csv"; }
+
+recomputing_everything_gives_the_prefills_answer() {
+    ask_init llama || return
+    question 1 >"$tmp/q.jsonl"
+    answers --methods=reuse,cacheblend,tessera@0,tessera@1
+    exits 0 || return
+    local all
+    all=$(cat "$tmp/rows.csv")
+    is "$(cell tessera@1 same_tokens) $(cell tessera@1 same_words) $(cell tessera@1 kl)" '1 1 0' || fail "$all" || return
+    is "$(cell tessera@1 answer)" "$(cell prefill answer)" || fail "$all" || return
+    # Nothing is recomputed: the KL is that of plain reuse, and not 0.
+    is "$(cell tessera@0 kl_answer)" "$(cell reuse kl_answer)" || fail "$all" || return
+    [ "$(cell reuse kl)" != 0 ] && is "$(cell reuse recomputed)" 0 || fail "$all" || return
+    # Of about 300 tokens that are not exact.
+    local n
+    n=$(cell cacheblend recomputed)
+    [ "$n" -gt 30 ] && [ "$n" -lt 60 ] || fail "$all" || return
+    is "$(cell prefill computed)" "$(cell prefill tokens)" || fail "$all"
+}
+
+# The same prompt and settings as ask: as many tokens recomputed, and the same logits but for rounding.
+the_shipped_method_is_what_ask_does() {
+    ask_init llama || return
+    needs_python || return
+    printf '{"set":"s","id":"1","documents":["%s","%s"],"question":"why"}\n' \
+        "a.md\\n$(letters 400 a)" "b.txt\\n$(letters 400 b)" >"$tmp/q.jsonl"
+    answers --methods=tessera --tokens=8
+    exits 0 || return
+    t ingest --model="$model" --threads=1 "$tmp/docs"
+    exits 0 || return
+    ask --docs="$tmp/docs" --max=1 --json --compare 'why'
+    exits 0 || return
+    is "$(cell tessera tokens) $(cell tessera recomputed)" "$(count prompt) $(count recomputed)" || return
+    is "$(json "abs(x['kl'] / $(cell tessera kl) - 1) < 0.01")" True
+}
+
+a_plain_answer_ends_with_its_line() {
+    ask_init llama || return
+    question 1 ',"plain":true,"system":"some text"' >"$tmp/q.jsonl"
+    answers --methods=tessera@1
+    exits 0 || return
+    is "$(cell tessera@1 same_tokens)" 1
+}
+
+a_question_that_is_too_long_is_left_out() {
+    ask_init llama || return
+    { question 1 && printf '{"set":"s","id":"2","documents":["%s"],"question":"why"}\n' "$(letters 3000 a)"; } >"$tmp/q.jsonl"
+    answers --methods=reuse
+    exits 0 && complains 's 2: left out: ' || return
+    is "$(wc -l <"$tmp/rows.csv")" 3
+}
+
+run recomputing_everything_gives_the_prefills_answer
+run the_shipped_method_is_what_ask_does
+run a_plain_answer_ends_with_its_line
+run a_question_that_is_too_long_is_left_out
+test_end

@@ -1,0 +1,104 @@
+/* test_responses_file.c - answers come back as they were written, and a table that was cut off goes
+ * on where it was whole. */
+#include "lab/answers.h"
+
+#include "support/said.h"
+#include "support/test.h"
+#include "support/tmpdir.h"
+
+#include <math.h>
+
+static struct tmpdir dir;
+static char path[4200];
+
+static struct tsri_response row_of(const char *id, const char *method, const char *text)
+{
+    struct tsri_response r = {.set = "facts",
+                              .n_tokens = 500,
+                              .n_computed = 20,
+                              .seconds = 0.25,
+                              .f1 = 0.5,
+                              .right = 1,
+                              .same_words = 1,
+                              .kl = 0.125,
+                              .sure = NAN,
+                              .rounds = 2,
+                              .reasons = TSR_BLEND_FULL};
+    snprintf(r.id, sizeof r.id, "%s", id);
+    snprintf(r.method, sizeof r.method, "%s", method);
+    snprintf(r.text, sizeof r.text, "%s", text);
+    return r;
+}
+
+static void add_text(const char *text)
+{
+    FILE *out = fopen(path, "a");
+    CHECK(out);
+    fputs(text, out);
+    fclose(out);
+}
+
+TEST(rows_come_back_as_they_were_written)
+{
+    struct tsri_responses rows = {.model = "tiny"}, back = {.n = 0};
+    struct tsri_response two[] = {row_of("1", "prefill", "It says \"9:40\", they\nsaid\xff."),
+                                  row_of("1", "tessera@0.05", "")};
+    CHECK_INT(tsri_responses_load(&back, path, true), 0); /* not there yet */
+    CHECK_INT(tsri_responses_append(&rows, path, two, 2), 0);
+    CHECK_INT(tsri_responses_load(&back, path, true), 0);
+    CHECK_INT(back.n, 2);
+    CHECK_STR(back.model, "tiny");
+    CHECK_STR(back.items[0].text, "It says \"9:40\", they said?."); /* one line of UTF-8 */
+    const struct tsri_response *r = tsri_responses_find(&back, "facts", "1", "tessera@0.05");
+    CHECK(r == &back.items[1] && r->n_computed == 20 && r->seconds == 0.25 && r->kl == 0.125);
+    CHECK(isnan(r->sure) && r->rounds == 2 && r->reasons == TSR_BLEND_FULL && r->right == 1);
+    CHECK(!tsri_responses_find(&back, "facts", "2", "prefill"));
+    CHECK(!tsri_responses_find(&back, "nq", "1", "prefill"));
+    tsri_responses_fini(&back);
+}
+
+TEST(half_a_line_is_left_out_and_overwritten)
+{
+    struct tsri_responses rows = {.model = "tiny"}, back = {.n = 0};
+    struct tsri_response one = row_of("2", "reuse", "x");
+    add_text("tiny,facts,2,reu");
+    CHECK_INT(tsri_responses_load(&back, path, false), 0); /* the run may be on */
+    CHECK_INT(back.n, 2);
+    tsri_responses_fini(&back);
+    CHECK_INT(tsri_responses_load(&back, path, true), 0);
+    tsri_responses_fini(&back);
+    CHECK_INT(tsri_responses_append(&rows, path, &one, 1), 0);
+    CHECK_INT(tsri_responses_load(&back, path, true), 0);
+    CHECK(back.n == 3 && strcmp(back.items[2].id, "2") == 0);
+    tsri_responses_fini(&back);
+}
+
+TEST(other_tables_are_refused)
+{
+    struct tsri_responses back = {.model = "other"};
+    CHECK_INT(tsri_responses_load(&back, path, false), CLI_FAILED);
+    CHECK_HAS(said(), ":2: of model tiny, not other");
+    tsri_responses_fini(&back);
+    add_text("tiny,facts,3,reuse,1,2,3\n");
+    CHECK_INT(tsri_responses_load(&back, path, false), CLI_FAILED);
+    CHECK_HAS(said(), ":5: not a valid row");
+    tsri_responses_fini(&back);
+    snprintf(path, sizeof path, "%s/other.csv", dir.path);
+    CHECK_INT(tsri_responses_load(&back, path, false), CLI_FAILED);
+    CHECK_HAS(said(), "No such file");
+    add_text("a,b\n1,2\n");
+    CHECK_INT(tsri_responses_load(&back, path, true), CLI_FAILED);
+    CHECK_HAS(said(), "not a table of answers");
+}
+
+int main(void)
+{
+    said_init();
+    tmpdir_init(&dir);
+    snprintf(path, sizeof path, "%s/answers.csv", dir.path);
+    RUN(rows_come_back_as_they_were_written);
+    RUN(half_a_line_is_left_out_and_overwritten);
+    RUN(other_tables_are_refused);
+    tmpdir_fini(&dir);
+    return test_end();
+}
