@@ -62,6 +62,7 @@ struct tsri_plan {
     uint32_t n_pieces;
     uint32_t n_candidates, n_always; /* tokens that have approximate KV: both together */
     uint32_t n_chunks;               /* pieces that are not exact */
+    uint32_t n_unfilled; /* tokens of segments that are not cached and cannot be filled */
     uint32_t boundary, first_tokens;
     uint32_t reasons; /* enum tsr_blend_reason */
     bool may_fill, same_context;

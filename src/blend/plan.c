@@ -132,8 +132,11 @@ static void gather(struct tsri_plan *p, const struct tsri_plan_desc *d)
                                      start;
         while (m < d->n_matches && d->matches[m].prompt_offset < end)
             covered |= take_match(p, d, d->matches[m++]);
-        if (!covered && end < p->n_tokens && can_fill(p, ask->segments[s]))
+        if (covered || end >= p->n_tokens) continue;
+        if (can_fill(p, ask->segments[s]))
             add_fill(p, ask->segments[s]);
+        else
+            p->n_unfilled += ask->segments[s].n_tokens;
     }
 }
 
@@ -226,11 +229,12 @@ uint32_t tsri_plan_count(const struct tsri_plan *p, uint32_t state)
  * the same either way. */
 bool tsri_plan_unknown(const struct tsri_plan *p)
 {
-    uint64_t n_unknown = 0, n_known = 0;
+    uint64_t n_unknown = p->n_unfilled, n_known = 0;
     for (uint32_t i = 0; i < p->n_pieces; i++) {
         const struct tsri_piece *piece = &p->pieces[i];
-        if (piece->exact || piece->kind == TSRI_PIECE_LOST) continue;
-        if (piece->kind == TSRI_PIECE_FILL && !piece->placed)
+        bool fills = piece->kind == TSRI_PIECE_FILL && !piece->placed;
+        if (piece->exact) continue;
+        if (fills || piece->kind == TSRI_PIECE_LOST)
             n_unknown += piece->match.n_tokens;
         else
             n_known += piece->match.n_tokens;

@@ -122,7 +122,8 @@ static int pose(struct tsri_asking *a, const char *question)
     if (later && d->n_tokens + 1 > r->n_slots)
         return tsri_cli_fail("the conversation is too long: %zu tokens", d->n_tokens);
     /* A dialog cannot move to another session, so that it gets room for more from the start. */
-    size_t room = d->n_tokens + a->answer_max;
+    uint32_t n_primer = tsr_blend_primer(r->blend);
+    size_t room = d->n_tokens + (a->answer_max > n_primer ? a->answer_max : n_primer);
     return later ? 0 : tsri_reader_make_room(r, tsri_cli_flag(a->cli, "chat") ? 4 * room : room);
 }
 

@@ -1,6 +1,6 @@
 /* cmd_ingest.c - `tessera ingest`: reads documents into the store ahead of the first question, so
  * that this one finds them known. What the store has already is not computed again. */
-#include "cli/ask.h"
+#include "cli/asking.h"
 #include "cli/store.h"
 
 #include <stdlib.h>
@@ -9,44 +9,56 @@ struct ingesting {
     struct tsri_cli *cli;
     struct tsri_reader reader;
     struct tsri_documents documents;
-    uint64_t n_tokens, n_known, n_stored;
+    uint64_t n_tokens, n_stored;
 };
 
-/* As many pieces of a document at a time as the context has room for: each is computed by itself.
- */
-static int ingest_document(struct ingesting *x, const struct tsri_document *doc)
+/* A piece that was computed just now shows how fast the model reads. */
+static void note_speed(const struct ingesting *x, uint32_t n_tokens, double seconds)
+{
+    char path[4096];
+    tsri_reader_beside(&x->reader, x->cli, "speed", path, sizeof path);
+    tsri_speed_note(path, x->reader.info.device, n_tokens, seconds);
+}
+
+static int ingest_piece(struct ingesting *x, const struct tsri_document *piece)
 {
     struct tsri_reader *r = &x->reader;
-    struct tsri_document part = {.name = doc->name};
+    struct tsri_dialog d;
+    int e = tsri_dialog_init(&d, r->model, tsri_cli_flag(x->cli, "system"));
+    if (!e) e = tsri_dialog_add_document(&d, piece);
+    if (!e) e = tsri_dialog_add_nothing(&d);
+    if (!e && d.n_tokens > r->info.context)
+        e = tsri_cli_fail("%s: a piece has %zu tokens, the model's context has %u", piece->name,
+                          d.n_tokens, r->info.context);
+    struct tsr_ask_desc ask = {.size = sizeof ask,
+                               .tokens = d.tokens,
+                               .n_tokens = (uint32_t)d.n_tokens,
+                               .segments = d.segments,
+                               .n_segments = (uint32_t)d.n_segments,
+                               .system = 1};
+    double start = tsri_cli_now_s();
+    int stored = e ? 0 : tsr_blend_learn(r->blend, &ask, NULL, NULL);
+    if (stored == TSR_EFULL)
+        e = tsri_cli_fail("%s: the store is full", piece->name);
+    else if (stored < 0)
+        e = tsri_cli_failed();
+    else
+        note_speed(x, (uint32_t)stored, tsri_cli_now_s() - start);
+    x->n_tokens += d.n_tokens;
+    if (stored > 0) x->n_stored += (uint32_t)stored;
+    tsri_dialog_fini(&d);
+    return e;
+}
+
+/* Piece by piece, as in a question: each is computed by itself. */
+static int ingest_document(struct ingesting *x, const struct tsri_document *doc)
+{
+    struct tsri_document piece = {.name = doc->name};
     int e = 0;
-    for (size_t done = 0; done < doc->bytes && !e;) {
-        struct tsri_dialog d;
-        part.text = doc->text + done;
-        part.bytes = tsri_piece_bytes(part.text, doc->bytes - done);
-        done += part.bytes;
-        e = tsri_dialog_init(&d, r->model, tsri_cli_flag(x->cli, "system"));
-        if (!e) e = tsri_dialog_add_document(&d, &part);
-        if (!e) e = tsri_dialog_add_nothing(&d);
-        if (!e && d.n_tokens > r->info.context)
-            e = tsri_cli_fail("%s: a piece has %zu tokens, the model's context has %u", doc->name,
-                              d.n_tokens, r->info.context);
-        if (!e) e = tsri_reader_make_room(r, d.n_tokens);
-        struct tsr_blend_report report = {.size = sizeof report};
-        struct tsr_ask_desc ask = {.size = sizeof ask,
-                                   .session = r->session,
-                                   .tokens = d.tokens,
-                                   .n_tokens = (uint32_t)d.n_tokens,
-                                   .segments = d.segments,
-                                   .n_segments = (uint32_t)d.n_segments,
-                                   .system = 1,
-                                   .selector = TSR_SELECT_NONE,
-                                   .flags = TSR_ASK_FILL};
-        if (!e && tsr_blend_ask(r->blend, &ask, r->logits, &report) < 0) e = tsri_cli_failed();
-        if (!e && report.reasons & TSR_BLEND_REFUSED)
-            e = tsri_cli_fail("%s: the store is full", doc->name);
-        x->n_tokens += report.n_tokens;
-        x->n_stored += report.n_stored;
-        tsri_dialog_fini(&d);
+    for (size_t done = 0; done < doc->bytes && !e; done += piece.bytes) {
+        piece.text = doc->text + done;
+        piece.bytes = tsri_piece_bytes(piece.text, doc->bytes - done);
+        e = ingest_piece(x, &piece);
     }
     return e;
 }

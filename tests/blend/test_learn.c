@@ -106,6 +106,25 @@ TEST(a_prompt_is_blended_once_half_of_its_text_is_known)
     CHECK(!(reasons_with(6, 6) & TSR_BLEND_FIRST));
 }
 
+TEST(text_that_may_not_be_filled_is_unknown_too)
+{
+    struct blend_kit k;
+    float prefill[128];
+    blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
+    blend_kit_prompt(&k, 13, 20, docs, 2, NULL);
+    CHECK(learn(&k, NULL, NULL) > 0);
+    blend_kit_prompt(&k, 13, 20, docs, 4, (const uint32_t[]){2, 3, 1, 0});
+    blend_kit_prefill(&k, prefill);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FIRST), 0);
+    CHECK(!(k.report.reasons & TSR_BLEND_FIRST)); /* 99 tokens are not known, 110 are */
+    blend_kit_prompt(&k, 13, 20, docs, 4, (const uint32_t[]){2, 3, 1, 0});
+    k.segments[4].n_tokens -= 15; /* now it is another document */
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FIRST), 0);
+    CHECK(k.report.reasons & TSR_BLEND_FIRST);
+    CHECK(same(k.logits, prefill));
+    CHECK(blend_kit_close(&k));
+}
+
 TEST(what_a_tier_loses_makes_it_a_first_question)
 {
     for (uint32_t a = 0; a < 3; a++) {
@@ -339,6 +358,7 @@ int main(void)
     RUN(without_a_cache_every_question_is_the_first);
     RUN(exact_prefixes_are_stored_and_reused_by_first_questions);
     RUN(a_prompt_is_blended_once_half_of_its_text_is_known);
+    RUN(text_that_may_not_be_filled_is_unknown_too);
     RUN(what_a_tier_loses_makes_it_a_first_question);
     RUN(after_learning_the_answer_is_the_one_of_filled_documents);
     RUN(kv_is_learnt_with_the_frequencies_of_the_prompt);
