@@ -236,7 +236,8 @@ class Drawer:
     def person(self, _: str) -> Value:
         first, last = self.names.pop()
         name = f"{first} {last}"
-        return Value(name, [last, f"{name}'s", f"{last}'s"])
+        # The last name alone is not enough: first names of other documents get mixed in.
+        return Value(name, [f"{name}'s"])
 
     def pick(self, arguments: str) -> Value:
         text = self.rng.choice(arguments.split("|"))
