@@ -106,7 +106,7 @@ struct tsri_reader {
 /* Opens model, cache and profile as the flags of the command say. */
 int tsri_reader_open(struct tsri_reader *r, struct tsri_cli *cli);
 void tsri_reader_close(struct tsri_reader *r);
-/* Sessions for prompts and answers of n_slots tokens together. */
+/* Sessions for prompts and answers of n_slots tokens together, and for the primer of the profile. */
 int tsri_reader_make_room(struct tsri_reader *r, size_t n_slots);
 /* Tokens after those that the session holds. */
 struct tsri_more {

@@ -27,9 +27,11 @@ static int ingest_piece(struct ingesting *x, const struct tsri_document *piece)
     int e = tsri_dialog_init(&d, r->model, tsri_cli_flag(x->cli, "system"));
     if (!e) e = tsri_dialog_add_document(&d, piece);
     if (!e) e = tsri_dialog_add_nothing(&d);
-    if (!e && d.n_tokens > r->info.context)
-        e = tsri_cli_fail("%s: a piece has %zu tokens, the model's context has %u", piece->name,
-                          d.n_tokens, r->info.context);
+    uint32_t n_primer = tsr_blend_primer(r->blend);
+    if (!e && d.n_tokens + n_primer > r->info.context)
+        e = tsri_cli_fail(
+            "%s: a piece has %zu tokens and the primer %u, the model's context has %u", piece->name,
+            d.n_tokens, n_primer, r->info.context);
     struct tsr_ask_desc ask = {.size = sizeof ask,
                                .tokens = d.tokens,
                                .n_tokens = (uint32_t)d.n_tokens,

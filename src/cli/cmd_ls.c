@@ -16,12 +16,19 @@ static int by_size(const void *a, const void *b)
     return x->bytes < y->bytes ? 1 : x->bytes > y->bytes ? -1 : by_key(a, b);
 }
 
+/* The digest of the text that a segment was computed after; false: none. */
+static bool context_of(const struct tsri_store_entry *e, char hex[static 65])
+{
+    tsri_cli_hex(e->head.digest, 32, hex);
+    return e->head.kind == TSR_KIND_SEGMENT && strspn(hex, "0") != 64;
+}
+
 static void print_json(const struct tsri_store *s)
 {
     printf("{\"entries\":[");
     for (size_t i = 0; i < s->n_entries; i++) {
         const struct tsri_store_entry *e = &s->entries[i];
-        char key[33], space[33], parent[33];
+        char key[33], space[33], parent[33], context[65];
         tsri_cli_hex(e->head.key.bytes, 16, key);
         tsri_cli_hex(e->head.space, 16, space);
         tsri_cli_hex(e->head.parent.bytes, 16, parent);
@@ -30,6 +37,7 @@ static void print_json(const struct tsri_store *s)
                i ? "," : "", key, space, tsri_store_kind(e->head.kind), e->head.n_tokens,
                (unsigned long long)e->bytes, e->head.base, e->head.n_layers, e->order);
         if (strspn(parent, "0") != 32) printf(",\"parent\":\"%s\"", parent);
+        if (context_of(e, context)) printf(",\"context\":\"%s\"", context);
         printf("}");
     }
     printf("]}\n");
@@ -38,15 +46,16 @@ static void print_json(const struct tsri_store *s)
 static int print_table(const struct tsri_cli *cli, const struct tsri_store *s)
 {
     struct tsri_table t;
-    tsri_table_init(&t, "lllrrrr", "key|space|kind|tokens|layers|KV per token|on disk");
+    tsri_table_init(&t, "llllrrrr", "key|space|kind|after|tokens|layers|KV per token|on disk");
     uint64_t bytes = 0, tokens = 0;
-    char a[32], b[32], key[33], space[33];
+    char a[32], b[32], key[33], space[33], context[65];
     for (size_t i = 0; i < s->n_entries; i++) {
         const struct tsri_store_entry *e = &s->entries[i];
         tsri_cli_hex(e->head.key.bytes, 16, key);
         tsri_cli_hex(e->head.space, 4, space);
-        tsri_table_row(&t, "%s|%s|%s|%u|%u|%s|%s", key, space, tsri_store_kind(e->head.kind),
-                       e->head.n_tokens, e->head.n_layers,
+        bool after = context_of(e, context);
+        tsri_table_row(&t, "%s|%s|%s|%.8s|%u|%u|%s|%s", key, space, tsri_store_kind(e->head.kind),
+                       after ? context : "-", e->head.n_tokens, e->head.n_layers,
                        tsri_cli_size(tsri_store_token_bytes(&e->head), a),
                        tsri_cli_size(e->bytes, b));
         bytes += e->bytes;

@@ -266,7 +266,7 @@ void tsri_reader_close(struct tsri_reader *r)
 int tsri_reader_make_room(struct tsri_reader *r, size_t n_slots)
 {
     /* Answers and dialogs grow: in steps, so that sessions are seldom reopened. */
-    n_slots = (n_slots + 511) / 512 * 512;
+    n_slots = (n_slots + tsr_blend_primer(r->blend) + 511) / 512 * 512;
     if (n_slots > r->info.context) n_slots = r->info.context;
     if (r->session && r->n_slots >= n_slots) return 0;
     tsr_session_close(r->session);

@@ -88,7 +88,7 @@ static bool best_setting(const struct tsri_quality_rows *rows, double ratio,
                          struct tsri_setting *out)
 {
     double best = INFINITY;
-    for (uint32_t context = TSR_CONTEXT_SAME; context <= TSR_CONTEXT_PURE; context++)
+    for (uint32_t context = TSR_CONTEXT_SAME; context <= TSR_CONTEXT_PRIMER; context++)
         for (uint32_t selector = TSR_SELECT_QUERY; selector <= TSR_SELECT_NONE; selector++) {
             struct tsri_setting s = {selector, context, ratio, 0, false, {0, 0}, 0};
             double kl;

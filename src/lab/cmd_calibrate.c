@@ -172,7 +172,7 @@ static int read_flags(struct calibrating *x)
     const char *selectors = tsri_cli_flag(cli, "selectors");
     const char *contexts = tsri_cli_flag(cli, "contexts");
     if (!selectors) selectors = "query,hkvd,link,none";
-    if (!contexts) contexts = "same,pure";
+    if (!contexts) contexts = "primer,same";
     int n_ratios = read_numbers(cli, "ratios", "0,0.05,0.15", 0, 1, ratios);
     if (n_ratios < 0) return -n_ratios;
     int n_biases = read_numbers(cli, "biases", "0,-0.3,-0.7,-1.2", -10, 10, biases);
@@ -189,15 +189,14 @@ static int read_flags(struct calibrating *x)
     if (!e) e = tsri_cli_flag_number(cli, "sure", 0.01, 0.9999, &x->wanted.gate_limit);
     if (!e) e = tsri_cli_flag_count(cli, "limit", 1, 1e9, &x->n_questions);
     if (!e) e = tsri_cli_flag_count(cli, "answers", 0, 256, &x->answer_max);
-    if (!e && names(contexts, "same"))
-        e = add_settings(x, TSR_CONTEXT_SAME, selectors, ratios, n_ratios, biases, n_biases);
-    if (!e && names(contexts, "pure"))
-        e = add_settings(x, TSR_CONTEXT_PURE, selectors, ratios, n_ratios, biases, n_biases);
+    for (uint32_t c = TSR_CONTEXT_SAME; c <= TSR_CONTEXT_PRIMER && !e; c++)
+        if (tsri_context_name(c) && names(contexts, tsri_context_name(c)))
+            e = add_settings(x, c, selectors, ratios, n_ratios, biases, n_biases);
     if (!e && tsri_cli_flag(cli, "int8")) e = add_int8(x);
     if (!e) e = add_rounds(x);
     if (!e && x->n_settings == 0)
         e = tsri_cli_usage(cli, "no settings to measure: selectors are query, hkvd, link and none "
-                                "(for ratio 0), contexts are same and pure");
+                                "(for ratio 0), contexts are same, pure and primer");
     return e;
 }
 
@@ -278,7 +277,7 @@ static int print_table(const struct calibrating *x, const struct tsr_profile *p)
                                  .n_rounds = f->n_rounds};
         tsri_table_add(&t, "%s", tsr_selector_name(f->selector));
         add_layers_of(&t, f);
-        tsri_table_add(&t, "%s", f->context == TSR_CONTEXT_PURE ? "pure" : "same");
+        tsri_table_add(&t, "%s", tsri_context_name(f->context));
         tsri_table_add(&t, "%u", f->n_rounds ? f->n_rounds : f->ratio > 0);
         add_number(&t, "%.3g", f->ratio);
         add_number(&t, "%.2f", f->bias);
@@ -339,6 +338,7 @@ static int conclude(struct calibrating *x)
     int e = tsri_choose_profile(&x->rows, &x->wanted, &p, &gate);
     if (e) return e;
     snprintf(p.model, sizeof p.model, "%s", x->reader.info.name);
+    memcpy(p.primer, tsr_blend_profile(x->reader.blend)->primer, sizeof p.primer);
     tsri_reader_space(&x->reader, p.space);
     tsri_reader_profile(&x->reader, x->cli, path, sizeof path);
     if (named) snprintf(path, sizeof path, "%s", named);
@@ -346,8 +346,8 @@ static int conclude(struct calibrating *x)
     if (x->cli->json) {
         tsri_cli_json("{\"profile\":", path);
         printf(",\"selector\":\"%s\",\"context\":\"%s\",\"ratio\":%g,\"bias\":%g,\"rows\":%zu}\n",
-               tsr_selector_name(p.selector), p.context == TSR_CONTEXT_PURE ? "pure" : "same",
-               p.ratio, tsr_profile_bias(&p, p.ratio, 8), x->rows.n);
+               tsr_selector_name(p.selector), tsri_context_name(p.context), p.ratio,
+               tsr_profile_bias(&p, p.ratio, 8), x->rows.n);
         return 0;
     }
     e = print_table(x, &p);
@@ -355,7 +355,7 @@ static int conclude(struct calibrating *x)
     print_gate(&p, &gate);
     print_int8(x);
     printf("%s: selector %s, context %s, ratio %g, bias %g\n", tsri_plain(path),
-           tsr_selector_name(p.selector), p.context == TSR_CONTEXT_PURE ? "pure" : "same", p.ratio,
+           tsr_selector_name(p.selector), tsri_context_name(p.context), p.ratio,
            tsr_profile_bias(&p, p.ratio, 8));
     return 0;
 }

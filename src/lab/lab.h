@@ -30,7 +30,7 @@
       "  --ratios=LIST     ratios to measure, with the one of --ratio (default: 0,0.05,0.15)\n" \
       "  --biases=LIST     biases to measure (default: 0,-0.3,-0.7,-1.2)\n" \
       "  --selectors=LIST  selectors to measure (default: query,hkvd,link,none)\n" \
-      "  --contexts=LIST   contexts to measure (default: same,pure)\n" \
+      "  --contexts=LIST   contexts to measure: same, pure, primer (default: primer,same)\n" \
       "  --layers=LIST     layers whose attention selector query sums, FROM-TO as shares of the\n" \
       "                    depth (default: 0.667-1)\n" \
       "  --answers=N       generate answers of up to N tokens and compare them; the gate needs\n" \

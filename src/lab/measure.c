@@ -40,12 +40,8 @@ static int make_prompt(struct truth *t, const struct tsri_reader *r, const struc
 static int go_on(const struct tsri_reader *r, const struct tsr_blend *blend, const uint32_t *tokens,
                  uint32_t held, uint32_t n, float *logits)
 {
-    struct tsri_more more = {.blend = blend,
-                             .tokens = tokens,
-                             .held = held,
-                             .n = n,
-                             .n_logits = n,
-                             .logits = logits};
+    struct tsri_more more = {
+        .blend = blend, .tokens = tokens, .held = held, .n = n, .n_logits = n, .logits = logits};
     return tsri_reader_go_on(r, &more);
 }
 
@@ -209,6 +205,7 @@ static int open_blend(struct tsr_blend **out, const struct tsri_measure *m,
     struct tsr_profile profile = {.size = sizeof profile};
     tsr_profile_init(&profile);
     profile.context = s->context;
+    memcpy(profile.primer, tsr_blend_profile(r->blend)->primer, sizeof profile.primer);
     if (s->layers[1] > 0) memcpy(profile.query_layers, s->layers, sizeof s->layers);
     profile.n_rounds = (uint32_t)s->n_rounds;
     if (s->n_rounds > 0) memcpy(profile.rounds, m->rounds, profile.n_rounds * sizeof *m->rounds);
@@ -252,6 +249,14 @@ static int one_kind(const struct tsri_measure *m, uint32_t context, bool int8,
     return e;
 }
 
+/* The reader's own profile may have no primer. */
+static size_t primer_room(const struct tsri_measure *m)
+{
+    for (uint32_t i = 0; i < m->n_settings; i++)
+        if (m->settings[i].context == TSR_CONTEXT_PRIMER) return TSR_PRIMER_TOKENS_MAX;
+    return 0;
+}
+
 int tsri_measure_question(const struct tsri_measure *m, const struct tsri_question *q,
                           struct tsri_quality_row *rows)
 {
@@ -263,7 +268,7 @@ int tsri_measure_question(const struct tsri_measure *m, const struct tsri_questi
     if (!e && slots > r->info.context)
         e = tsri_cli_fail("%s %s: %zu tokens, the model's context has %u", q->set, q->id, slots,
                           r->info.context);
-    if (!e) e = tsri_reader_make_room(r, slots);
+    if (!e) e = tsri_reader_make_room(r, slots + primer_room(m));
     size_t n_logits = (size_t)(t.n_gold ? t.n_gold : 1) * r->info.n_vocab;
     if (!e) {
         t.logits = malloc(n_logits * sizeof *logits);
@@ -271,9 +276,9 @@ int tsri_measure_question(const struct tsri_measure *m, const struct tsri_questi
         if (!t.logits || !logits) e = tsri_cli_fail("no memory");
     }
     if (!e) e = prefill(m, q, &t, &rows[0]);
-    for (uint32_t kind = 0; kind < 4 && !e; kind++)
-        e = one_kind(m, kind & 1 ? TSR_CONTEXT_PURE : TSR_CONTEXT_SAME, kind & 2, q, &t, logits,
-                     rows + 1);
+    static const uint32_t contexts[] = {TSR_CONTEXT_SAME, TSR_CONTEXT_PURE, TSR_CONTEXT_PRIMER};
+    for (uint32_t kind = 0; kind < 2 * TSRI_COUNT(contexts) && !e; kind++)
+        e = one_kind(m, contexts[kind / 2], kind % 2, q, &t, logits, rows + 1);
     free(logits);
     free(t.logits);
     tsri_dialog_fini(&t.dialog);

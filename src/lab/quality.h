@@ -6,6 +6,7 @@
 #ifndef TSRI_CLI_QUALITY_H
 #define TSRI_CLI_QUALITY_H
 
+#include "blend/blend.h"
 #include "cli/ask.h"
 #include "lab/lab.h"
 
@@ -41,7 +42,7 @@ double tsri_answer_right(const char *given, char *const *right, size_t n);
 
 struct tsri_setting {
     uint32_t selector; /* enum tsr_selector */
-    uint32_t context;  /* TSR_CONTEXT_SAME or PURE */
+    uint32_t context;  /* TSR_CONTEXT_SAME, PURE or PRIMER */
     double ratio, bias;
     bool int8;        /* segments are stored as int8 */
     double layers[2]; /* as query_layers of a profile; 0 and 0 where the question is not asked */

@@ -108,16 +108,15 @@ static size_t parse_heading(char *line, size_t order[NUMBERS])
 
 static bool parse_texts(char *const field[TEXTS], struct tsri_quality_row *row)
 {
-    int selector = tsr_selector_find(field[2]);
-    bool same = strcmp(field[3], "same") == 0, int8 = strcmp(field[4], "int8") == 0;
-    if (selector < 0 || (!same && strcmp(field[3], "pure") != 0) ||
-        (!int8 && strcmp(field[4], "plain") != 0) || strlen(field[0]) >= sizeof row->set ||
-        strlen(field[1]) >= sizeof row->id)
+    int selector = tsr_selector_find(field[2]), context = tsri_context_find(field[3]);
+    bool int8 = strcmp(field[4], "int8") == 0;
+    if (selector < 0 || context < 0 || (!int8 && strcmp(field[4], "plain") != 0) ||
+        strlen(field[0]) >= sizeof row->set || strlen(field[1]) >= sizeof row->id)
         return false;
     strcpy(row->set, field[0]);
     strcpy(row->id, field[1]);
     row->setting.selector = (uint32_t)selector;
-    row->setting.context = same ? TSR_CONTEXT_SAME : TSR_CONTEXT_PURE;
+    row->setting.context = (uint32_t)context;
     row->setting.int8 = int8;
     return true;
 }
@@ -196,8 +195,7 @@ int tsri_quality_append(const char *path, const struct tsri_quality_row *rows, s
     for (size_t i = 0; i < n; i++) {
         struct tsri_quality_row row = rows[i];
         fprintf(out, "%s,%s,%s,%s,%s", row.set, row.id, tsr_selector_name(row.setting.selector),
-                row.setting.context == TSR_CONTEXT_PURE ? "pure" : "same",
-                row.setting.int8 ? "int8" : "plain");
+                tsri_context_name(row.setting.context), row.setting.int8 ? "int8" : "plain");
         for (size_t k = 0; k < NUMBERS; k++)
             fprintf(out, ",%.8g", *number_of(&row, k));
         fputc('\n', out);

@@ -51,6 +51,30 @@ short_documents_are_stored_behind_a_primer() {
     [ "$(json '30 < x["stored"] < 90')" = True ] || fail "$out"
 }
 
+# One entry for all: behind the primer, not behind a system prompt.
+behind_a_primer_documents_are_known_to_every_system_prompt() {
+    ask_init llama || return
+    needs_python || return
+    printf 'context: primer\nprimer: "%s\\n\\n"\n' "$(letters 60 c)" >"$tmp/p.yaml"
+    printf 'context: primer\nprimer: "%s\\n\\n"\n' "$(letters 60 d)" >"$tmp/q.yaml"
+    ingest --profile="$tmp/p.yaml" "$tmp/docs"
+    exits 0 || return
+    ask --json --profile="$tmp/p.yaml" --system='Be brief.' --docs="$tmp/docs" 'why'
+    exits 0 || return
+    [ "$(count new)" -lt 200 ] && [ "$(count reused)" -gt 500 ] || fail "$out" || return
+    # Another primer is another text.
+    ask --json --no-store --profile="$tmp/q.yaml" --system='Be brief.' --docs="$tmp/docs" 'why'
+    exits 0 || return
+    [ "$(count reused)" -eq 0 ] || fail "$out" || return
+    ingest --json --profile="$tmp/q.yaml" "$tmp/docs"
+    [ "$(json 'x["stored"] > 700')" = True ] || fail "$out" || return
+    t ls "$TESSERA_DEPS_DIR/store"
+    exits 0 || return
+    # Three alone: two primers and the system prompt of ingest. The rest after one text or another.
+    [ "$(grep -c ' segment  *-  ' <<<"$out")" -ge 3 ] || fail "$out" || return
+    is "$(awk '$3 == "segment" && $4 != "-" { print $4 }' <<<"$out" | sort -u | wc -l)" 2
+}
+
 nothing_to_ingest_is_an_error() {
     ask_init llama || return
     ingest && exits 2 && complains 'missing argument' || return
@@ -63,5 +87,6 @@ run what_was_ingested_is_known_to_the_first_question
 run what_is_there_already_is_not_computed_again
 run another_system_prompt_or_model_makes_it_unknown
 run short_documents_are_stored_behind_a_primer
+run behind_a_primer_documents_are_known_to_every_system_prompt
 run nothing_to_ingest_is_an_error
 test_end

@@ -24,12 +24,14 @@ calibrate() {
 
 recomputing_everything_changes_nothing_and_nothing_changes_something() {
     calibrate_init || return
-    calibrate --limit=1 --ratio=0 --ratios=0,0.1,1 --biases=0,-0.5 --selectors=none,query,hkvd,link --answers=4
+    printf 'context: primer\nprimer: "%s\\n\\n"\n' "$(letters 60 c)" >"$tmp/primer.yaml"
+    calibrate --limit=1 --ratio=0 --ratios=0,0.1,1 --biases=0,-0.5 --selectors=none,query,hkvd,link --answers=4 \
+        --contexts=same,pure,primer --profile="$tmp/primer.yaml"
     exits 0 || return
     python3 - "$tmp/rows.csv" <<'END' || fail "$(cat "$tmp/rows.csv")"
 import csv, math, sys
 rows = list(csv.DictReader(open(sys.argv[1])))
-assert len(rows) == 1 + 2 * (2 + 2 * 2 + 2 + 2), len(rows)
+assert len(rows) == 1 + 3 * (2 + 2 * 2 + 2 + 2), len(rows)
 seen = set()
 for r in rows:
     kl, ratio, bias = float(r["kl"]), float(r["ratio"]), float(r["bias"])
@@ -42,7 +44,7 @@ for r in rows:
         share = float(r["recomputed"]) / (378 if r["context"] == "same" else 753)  # the first one is exact behind
         assert 0.09 < share < 0.12, r
     seen.add((r["selector"], r["context"]))
-assert ("query", "pure") in seen and ("hkvd", "same") in seen, seen
+assert ("query", "pure") in seen and ("hkvd", "same") in seen and ("query", "primer") in seen, seen
 END
 }
 
