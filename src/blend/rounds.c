@@ -75,7 +75,7 @@ static void judge(struct tsr_run *run)
         g->mass = all > 0 ? left / all : 0;
         g->fresh = all > 0 ? fresh / all : 0;
     }
-    bool exact = !run->continues && tsri_plan_count(p, TSR_TOKEN_CANDIDATE) == 0;
+    bool exact = !run->continues && run->bias == 0 && !tsri_plan_count(p, TSR_TOKEN_CANDIDATE);
     run->sure = tsr_gate_predict(&run->blend->profile, g);
     if (exact && tsri_gate_is_fitted(&run->blend->profile)) run->sure = 1;
 }

@@ -10,7 +10,9 @@
 
 double tsri_cost_sure(const struct tsr_blend_report *r)
 {
-    bool exact = r->n_reused == 0 && r->bias == 0;
+    /* Rows of an earlier round have seen text as it was loaded. */
+    bool mixed = r->n_rounds > 1 && !(r->reasons & TSR_BLEND_FULL);
+    bool exact = r->n_reused == 0 && r->bias == 0 && !mixed;
     return exact ? 1 : r->sure;
 }
 
@@ -151,6 +153,7 @@ void tsri_cost_json(const struct tsri_asking *a, const char *question)
     print_flag("first", r->reasons & TSR_BLEND_FIRST);
     print_flag("exact", sure >= 1);
     print_number("sure", sure);
+    printf(",\"rounds\":%u", r->n_rounds);
     print_number("ttft_s", a->answer.ttft_s);
     print_number("answer_s", a->answer.answer_s);
     print_number("wait_s", r->wait_s);

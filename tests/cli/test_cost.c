@@ -15,6 +15,10 @@ TEST(what_was_not_approximated_is_exact)
     CHECK(isnan(tsri_cost_sure(&r)));
     r.sure = 0.97;
     CHECK(tsri_cost_sure(&r) == 0.97);
+    r = (struct tsr_blend_report){.n_recomputed = 9, .n_rounds = 2, .sure = 0.9};
+    CHECK(tsri_cost_sure(&r) == 0.9);
+    r.reasons = TSR_BLEND_FULL;
+    CHECK(tsri_cost_sure(&r) == 1);
     r = (struct tsr_blend_report){.n_new = 10, .bias = -0.5, .sure = NAN};
     CHECK(isnan(tsri_cost_sure(&r)));
 }
