@@ -227,9 +227,6 @@ static int prepare(struct tsri_asking *a)
     if (e) return e;
     if (!a->stores) tsr_cache_freeze(a->reader.cache, 1);
     a->stores &= !a->reader.storeless;
-    if (!a->reader.profiled && a->documents.n > 0)
-        tsri_cli_note("no profile was measured for this model: using cautious settings "
-                      "(tessera-lab calibrate measures one)");
     a->first_logits = malloc(a->reader.info.n_vocab * sizeof *a->first_logits);
     a->ends = malloc((a->documents.n + 1) * sizeof *a->ends);
     if (!a->first_logits || !a->ends) return tsri_cli_fail("no memory");

@@ -37,16 +37,20 @@ the_best_installed_model_is_used_and_the_fallback_is_said() {
     exits 1 && complains 'no model is installed as 1.5b: run `tools/setup --model=1.5b`'
 }
 
-a_model_without_a_profile_is_said_when_documents_are_read() {
+a_shipped_profile_without_measurements_does_not_count_as_measured() {
     ask_init llama || return
-    ask 'why'
-    [[ $err != *profile* ]] || fail "$err" || return
-    ask --doc="$tmp/docs/a.md" 'why'
-    [ "$(grep -c 'no profile was measured for this model' <<<"$err")" -eq 1 ] || fail "$err" || return
-    echo 'ratio: 0.2' >"$tmp/p.yaml"
-    ask --profile="$tmp/p.yaml" --doc="$tmp/docs/a.md" 'why'
+    needs_python || return
+    local space
+    ask --stats --doc="$tmp/docs/a.md" 'why'
+    exits 0 && [[ $err == *'profile      none'* ]] || fail "$err" || return
+    t ls --json "$tmp/deps/store"
+    space=$(json 'x["entries"][0]["space"]')
+    echo 'ratio: 0.2' >"$tmp/deps/store/$space.yaml"
+    ask --stats --doc="$tmp/docs/a.md" 'why'
+    exits 0 && [[ $err == *'profile      none'* ]] || fail "$err" || return
+    ask --stats --profile="$tmp/deps/store/$space.yaml" --doc="$tmp/docs/a.md" 'why'
     exits 0 || return
-    [[ $err != *'no profile'* ]] || fail "$err"
+    [[ $err == *'profile      measured'* ]] || fail "$err"
 }
 
 the_store_is_in_the_cache_folder_unless_named() {
@@ -76,7 +80,7 @@ a_profile_that_cannot_be_read_is_an_error() {
 
 run the_model_of_the_environment_is_used
 run the_best_installed_model_is_used_and_the_fallback_is_said
-run a_model_without_a_profile_is_said_when_documents_are_read
+run a_shipped_profile_without_measurements_does_not_count_as_measured
 run the_store_is_in_the_cache_folder_unless_named
 run converted_weights_are_another_model_to_the_store
 run a_profile_that_cannot_be_read_is_an_error
