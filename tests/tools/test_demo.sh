@@ -20,7 +20,7 @@ case \${!#} in
 *) answer='Beech wood' s=2.0 ;;
 esac
 [ -n "\$answer" ] || { echo 'tessera: no memory' >&2; exit 1; }
-printf '{"answer":"%s","ttft_s":%s,"tokens":{"prompt":600}}\n' "\$answer" "\$s"
+printf '{"answer":"%s","open_s":0,"answer_s":0,"ttft_s":%s,"tokens":{"prompt":600}}\n' "\$answer" "\$s"
 END
     chmod +x "$tmp/bin/tessera"
 }
