@@ -161,7 +161,8 @@ double tsr_gate_predict(const struct tsr_profile *p, const struct tsr_gate *g)
 #define RIDGE 1.0
 #define CONSTANT_RIDGE 1e-6
 #define STEPS_MAX 50
-#define STEP_MIN 1e-9
+#define HALVINGS_MAX 30u
+#define GAIN_MIN 1e-9
 #define WIDTH_MIN 1e-9
 
 /* Features of the prompts, moved and scaled so that the ridge weighs on all of them alike. */
@@ -260,16 +261,16 @@ static void descend(const struct gate_cases *c, double w[N])
 {
     double now = loss(c, w), step[N], next[N], then = 0;
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        double by = 1;
+        uint32_t n_halved = 0;
         newton_step(c, w, step);
-        for (; by > STEP_MIN; by /= 2) {
+        for (; n_halved < HALVINGS_MAX; n_halved++) {
             for (size_t k = 0; k < N; k++)
-                next[k] = w[k] + by * step[k];
+                next[k] = w[k] + ldexp(step[k], -(int)n_halved);
             if ((then = loss(c, next)) < now) break;
         }
-        if (by <= STEP_MIN) return;
+        if (n_halved == HALVINGS_MAX) return;
         memcpy(w, next, sizeof next);
-        if (now - then < STEP_MIN) return;
+        if (now - then < GAIN_MIN) return;
         now = then;
     }
 }

@@ -275,7 +275,7 @@ int tsri_measure_question(const struct tsri_measure *m, const struct tsri_questi
         logits = malloc(n_logits * sizeof *logits);
         if (!t.logits || !logits) e = tsri_cli_fail("no memory");
     }
-    if (!e) e = prefill(m, q, &t, &rows[0]);
+    if (!e && t.logits) e = prefill(m, q, &t, &rows[0]);
     static const uint32_t contexts[] = {TSR_CONTEXT_SAME, TSR_CONTEXT_PURE, TSR_CONTEXT_PRIMER};
     for (uint32_t kind = 0; kind < 2 * TSRI_COUNT(contexts) && !e; kind++)
         e = one_kind(m, contexts[kind / 2], kind % 2, q, &t, logits, rows + 1);

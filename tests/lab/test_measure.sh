@@ -60,8 +60,7 @@ share = [float(r["recomputed"]) / 378 for r in rows]
 assert all(abs(s - w) < 0.02 for s, w in zip(share, (0.1, 0.3, 0.6))), share
 assert float(rows[0]["mass"]) > float(rows[1]["mass"]) > float(rows[2]["mass"]), rows
 END
-    grep -qx 'rounds: \[0.1, 0.3, 0.6\]' "$tmp/profile.yaml" && grep -qx 'ratio: 0.1' "$tmp/profile.yaml" ||
-        fail "$(cat "$tmp/profile.yaml")"
+    [[ $(cat "$tmp/profile.yaml") == *$'\nratio: 0.1\n'*$'\nrounds: [0.1, 0.3, 0.6]\n'* ]] || fail "$(cat "$tmp/profile.yaml")"
 }
 
 int8_entries_are_measured_beside_the_others() {
