@@ -167,26 +167,32 @@ static struct score score_of(const struct answer_pairs *p, double *room)
 
 typedef void (*score_fn)(void *arg, const char *set, const char *method, const struct score *s);
 
+static void score_all(const struct summary *s, struct answer_pairs *some, double *room, score_fn fn,
+                      void *arg)
+{
+    for (uint32_t i = 0; i < s->sets.n; i++)
+        for (uint32_t k = 0; k < s->methods.n; k++) {
+            const char *set = s->sets.items[i], *method = s->methods.items[k];
+            some->n = 0;
+            for (size_t j = 0; j < s->pairs.n; j++)
+                if (counts(&s->pairs.items[j], set, method))
+                    some->items[some->n++] = s->pairs.items[j];
+            if (some->n == 0) continue;
+            struct score score = score_of(some, room);
+            fn(arg, set, method, &score);
+        }
+}
+
 /* Every method on every set. */
 static int each_score(const struct summary *s, score_fn fn, void *arg)
 {
-    double *room = malloc(s->pairs.n * sizeof *room);
-    struct answer_pairs some = {.items = malloc(s->pairs.n * sizeof *some.items)};
-    int e = room && some.items ? 0 : tsri_cli_fail("no memory");
-    for (uint32_t i = 0; i < s->sets.n && !e; i++)
-        for (uint32_t k = 0; k < s->methods.n; k++) {
-            const char *set = s->sets.items[i], *method = s->methods.items[k];
-            some.n = 0;
-            for (size_t j = 0; j < s->pairs.n; j++)
-                if (counts(&s->pairs.items[j], set, method))
-                    some.items[some.n++] = s->pairs.items[j];
-            if (some.n == 0) continue;
-            struct score score = score_of(&some, room);
-            fn(arg, set, method, &score);
-        }
-    free(some.items);
-    free(room);
-    return e;
+    double *room = tsri_alloc(s->pairs.n, sizeof *room);
+    struct answer_pairs some = {.items = tsri_alloc(s->pairs.n, sizeof *some.items)};
+    bool able = room && some.items;
+    if (able) score_all(s, &some, room, fn, arg);
+    tsri_free(some.items);
+    tsri_free(room);
+    return able ? 0 : tsri_cli_failed();
 }
 
 /* ---- tables ---- */
