@@ -29,6 +29,7 @@ CONNECTOR_NO_LOAD = 1
 CONNECTOR_NO_SAVE = 2
 CONNECTOR_SAVE_DECODE = 4
 CONTEXT_OTHER = 3
+CONTEXT_PRIMER = 4
 CONTEXT_PURE = 2
 CONTEXT_SAME = 1
 COVERAGE_FULL = 1
@@ -448,6 +449,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_blend_end": (None, [c_void_p, POINTER(c_float), POINTER(BlendReport)]),
     "tsr_blend_next": (c_int, [c_void_p, c_int, POINTER(BlendStep)]),
     "tsr_blend_open": (c_int, [POINTER(c_void_p), POINTER(BlendDesc)]),
+    "tsr_blend_primer": (c_uint32, [c_void_p]),
     "tsr_blend_space": (c_void_p, [c_void_p]),
     "tsr_blend_start": (c_int, [POINTER(c_void_p), c_void_p, POINTER(AskDesc), POINTER(KvLayout)]),
     "tsr_cache_clear": (c_int, [c_void_p, POINTER(ClearDesc)]),

@@ -1,6 +1,6 @@
 """blend.h for Python, for engines that run the model themselves.
 
-    blend = Blend(cache.handle, info, profile=None, min_tokens=256, salt=None)
+    blend = Blend(cache.handle, info, profile=None, min_tokens=256, salt=None, primer=())
     report = blend.run(Ask(tokens, segments, ...), layout, executor)
 
 The library decides what is looked up, loaded, rotated, selected and stored. It says which rows to
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from . import _c as c
 from ._lib import check, library
 
-__all__ = ["Ask", "Blend", "Executor", "pass_table", "pass_visible"]
+__all__ = ["Ask", "Blend", "Executor", "pass_table", "pass_visible", "primer_text"]
 
 SELECTORS = {
     "query": c.SELECT_QUERY,
@@ -30,6 +30,22 @@ SELECTORS = {
 }
 REASONS = ("few", "fault", "freq", "refused", "raised", "full", "unable", "first", "room")
 _ALWAYS_WORTH_IT = 0xFFFFFFFF
+
+
+def _profile(path: str | None) -> c.Profile:
+    measured = c.Profile(size=ctypes.sizeof(c.Profile))
+    library().tsr_profile_init(ctypes.byref(measured))
+    if path is not None:
+        check(library().tsr_profile_load(ctypes.byref(measured), path.encode()))
+    return measured
+
+
+def primer_text(profile: str | None) -> str | None:
+    """The text that documents are computed after; None: the profile wants none. A blend needs its
+    tokens, with the model's begin token if there is one."""
+    measured = _profile(profile)
+    primed = measured.context == c.CONTEXT_PRIMER
+    return bytes(measured.primer).decode() if primed else None
 
 
 def pass_table(rows: c.ModelPass) -> Any:
@@ -76,7 +92,7 @@ class Ask:
 
 
 class Blend:
-    """A model and a cache together. One run at a time."""
+    """A model and a cache together. One run at a time. `primer`: the tokens of primer_text()."""
 
     def __init__(
         self,
@@ -85,24 +101,32 @@ class Blend:
         profile: str | None = None,
         min_tokens: int = 256,
         salt: bytes | None = None,
+        primer: Sequence[int] = (),
     ) -> None:
         self._lib = library()
         self._handle = c_void_p()
         self._cache = cache
-        measured = c.Profile(size=ctypes.sizeof(c.Profile))
-        self._lib.tsr_profile_init(ctypes.byref(measured))
-        if profile is not None:
-            check(self._lib.tsr_profile_load(ctypes.byref(measured), profile.encode()))
         self._info = info  # its rope may point to memory of ours
-        config = c.BlendDesc(
+        self._primer = (c_uint32 * len(primer))(*primer)
+        self._config = c.BlendDesc(
             size=ctypes.sizeof(c.BlendDesc),
             cache=cache,
-            profile=ctypes.pointer(measured),
+            profile=ctypes.pointer(_profile(profile)),
             blend_min_tokens=min_tokens or _ALWAYS_WORTH_IT,
             salt=salt or None,
             info=ctypes.pointer(info),
+            primer=ctypes.addressof(self._primer) if primer else None,
+            n_primer=len(primer),
         )
-        check(self._lib.tsr_blend_open(ctypes.byref(self._handle), ctypes.byref(config)))
+        self._open()
+
+    def _open(self) -> None:
+        check(self._lib.tsr_blend_open(ctypes.byref(self._handle), ctypes.byref(self._config)))
+
+    @property
+    def n_primer(self) -> int:
+        """Slots that the layout of a run has after the prompt, for the primer."""
+        return int(self._lib.tsr_blend_primer(self._handle))
 
     def close(self) -> None:
         """May be called twice."""
@@ -110,7 +134,8 @@ class Blend:
         self._handle = c_void_p()
 
     def run(self, ask: Ask, layout: c.KvLayout, executor: Executor) -> dict[str, float | int | str]:
-        """Fills in the context of a prompt: token i in slot i of `layout`. Returns the report.
+        """Fills in the context of a prompt: token i in slot i of `layout`, which has n_primer slots
+        more. Returns the report.
         After an exception the contents of these slots are undefined."""
         tokens, segments = _packed(ask)
         desc = c.AskDesc(
@@ -140,28 +165,48 @@ class Blend:
         return _told(report)
 
     def forget(self, ask: Ask) -> int:
-        """Drops the stored segments of a prompt and returns the number of entries dropped."""
+        """Drops the stored segments of a prompt and the primer, also the copy that the blend keeps
+        in memory. Returns the number of entries dropped."""
         if self._cache is None:
             return 0
         tokens, segments = _packed(ask)
-        dropped = 0
-        for flags in (c.PROMPT_SEGMENTS, c.PROMPT_SEGMENTS | c.PROMPT_CONTEXT)[: 1 + ask.system]:
+        prompt = c.Prompt(
+            size=ctypes.sizeof(c.Prompt),
+            tokens=ctypes.addressof(tokens),
+            n_tokens=len(ask.tokens) // 4,
+            flags=c.PROMPT_SEGMENTS,
+            segments=segments,
+            n_segments=len(segments),
+        )
+        dropped = self._drop(prompt)
+        n_primer = self.n_primer
+        if ask.system or n_primer:
+            prompt.flags |= c.PROMPT_CONTEXT if ask.system else 0
+            prompt.context, prompt.n_context = self._config.primer, n_primer
+            dropped += self._drop(prompt)
+        if n_primer:
+            whole = (c.Range * 1)(c.Range(0, n_primer))
             prompt = c.Prompt(
                 size=ctypes.sizeof(c.Prompt),
-                tokens=ctypes.addressof(tokens),
-                n_tokens=len(ask.tokens) // 4,
-                flags=flags,
-                segments=segments,
-                n_segments=len(segments),
+                tokens=self._config.primer,
+                n_tokens=n_primer,
+                flags=c.PROMPT_SEGMENTS,
+                segments=whole,
+                n_segments=1,
             )
-            order = c.ClearDesc(
-                size=ctypes.sizeof(c.ClearDesc),
-                space=self._lib.tsr_blend_space(self._handle),
-                prompt=ctypes.pointer(prompt),
-                tier=-1,
-            )
-            dropped += check(self._lib.tsr_cache_clear(self._cache, ctypes.byref(order)))
+            dropped += self._drop(prompt)
+            self.close()
+            self._open()
         return dropped
+
+    def _drop(self, prompt: c.Prompt) -> int:
+        order = c.ClearDesc(
+            size=ctypes.sizeof(c.ClearDesc),
+            space=self._lib.tsr_blend_space(self._handle),
+            prompt=ctypes.pointer(prompt),
+            tier=-1,
+        )
+        return check(self._lib.tsr_cache_clear(self._cache, ctypes.byref(order)))
 
     def clear(self) -> None:
         """Drops everything stored in its space."""

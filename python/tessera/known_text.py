@@ -1,8 +1,8 @@
 """Finds stored text anywhere in a prompt, before a blend.
 
 The scheduler of an engine must know whether a prompt will be blended before a worker sees it. So it
-looks into the space that the worker's blend will use, for text that was computed without a system
-prompt. Entries are not leased: what is evicted before the worker needs it is computed.
+looks into the space that the worker's blend will use, for text that was computed alone or after the
+primer. Entries are not leased: what is evicted before the worker needs it is computed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from . import _c as c
 from ._lib import check, library
@@ -24,13 +25,19 @@ class KnownText:
     """Used by one thread at a time."""
 
     def __init__(
-        self, cache: ctypes.c_void_p, model: bytes, engine_salt: str | None, world: int
+        self,
+        cache: ctypes.c_void_p,
+        model: bytes,
+        engine_salt: str | None,
+        world: int,
+        primer: Sequence[int] = (),
     ) -> None:
         self._lib = library()
         self._cache = cache
         self._model = c.ModelInfo.from_buffer_copy(model)
         self._engine_salt = engine_salt
         self._world = world
+        self._primer = array("I", primer)
         self._blends: OrderedDict[bytes, Blend] = OrderedDict()
         self._rows = (c.Match * _ROWS)()
         self._client = ctypes.c_void_p()
@@ -47,8 +54,14 @@ class KnownText:
     def find(self, tokens: array[int], salt: bytes) -> tuple[int, int]:
         """(number of tokens covered by stored text, end of the last match)."""
         address, count = tokens.buffer_info()
+        context, n_context = self._primer.buffer_info()
         prompt = c.Prompt(
-            size=ctypes.sizeof(c.Prompt), tokens=address, n_tokens=count, flags=c.PROMPT_ANY
+            size=ctypes.sizeof(c.Prompt),
+            tokens=address,
+            n_tokens=count,
+            flags=c.PROMPT_ANY,
+            context=context if n_context else None,
+            n_context=n_context,
         )
         spaces = (ctypes.c_void_p * 1)(self._space(salt))
         order = c.LookupDesc(

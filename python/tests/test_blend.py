@@ -12,7 +12,7 @@ from sandbox import needs_shared_memory
 
 from tessera import _c as c
 from tessera._lib import TesseraError, declare, library
-from tessera.blend import Ask, Blend, pass_table, pass_visible
+from tessera.blend import Ask, Blend, pass_table, pass_visible, primer_text
 from tessera.owner import EngineCache
 
 VOCAB = 128
@@ -228,6 +228,38 @@ class TestBlend(unittest.TestCase):
         self.assertEqual(self.blend.forget(ask), 3)
         _tokens, report = self.ask((2, 1, 0), ratio=0.0)
         self.assertEqual(report["n_filled"], CONTEXT - DOCUMENTS[2])
+
+    def test_behind_a_primer_documents_serve_every_system_prompt(self):
+        profile = os.path.join(self.folder.name, "primer.yaml")
+        with open(profile, "w") as file:
+            file.write("context: primer\nprimer: A text.\n")
+        self.assertEqual(primer_text(profile), "A text.")
+        self.assertIsNone(primer_text(None))
+        with self.assertRaisesRegex(TesseraError, "no tokens"):
+            Blend(self.client.handle, self.tiny.info, profile)
+        self.blend.close()
+        self.blend = Blend(self.client.handle, self.tiny.info, profile, 0, primer=range(30))
+        self.assertEqual(self.blend.n_primer, 30)
+        tokens, report = self.ask((0, 1, 2), ratio=0.0)
+        (n_rows, _first, visible), *_more = self.tiny.passes
+        self.assertEqual(n_rows, CONTEXT + 30)
+        behind = (len(tokens), len(tokens) + 30)
+        self.assertEqual(visible[1], (70, [behind, (20, 90)]))
+        self.assertEqual(visible[-1], (30, [behind]))
+        self.assertEqual(report["n_exact"], SYSTEM)
+        passes = len(self.tiny.passes)
+        tokens, segments = prompt((2, 0, 1))
+        tokens[:SYSTEM] = array("I", range(SYSTEM))
+        ask = Ask(tokens.tobytes(), segments, system=True, ratio=0.0)
+        report = self.blend.run(ask, self.tiny.layout, self.tiny)
+        self.assertEqual(report["n_filled"], SYSTEM)
+        self.assertEqual(report["n_reused"], sum(DOCUMENTS))
+        self.assertEqual([n for n, *_rest in self.tiny.passes[passes:]], [SYSTEM])
+        # Three documents, the system prompt and the primer; then everything is computed again.
+        self.assertEqual(self.blend.forget(ask), 5)
+        passes = len(self.tiny.passes)
+        self.blend.run(ask, self.tiny.layout, self.tiny)
+        self.assertEqual(self.tiny.passes[passes][0], CONTEXT + 30)
 
     def test_what_makes_no_sense_is_refused_in_the_librarys_words(self):
         with self.assertRaisesRegex(TesseraError, "context of 5 tokens"):

@@ -30,10 +30,10 @@ class TestKnownText(unittest.TestCase):
         self.cache.close()
         self.folder.cleanup()
 
-    def store(self, salt):
+    def store(self, salt, profile=None, primer=()):
         """The documents 0, 1 and 2, as a worker's blend stores them."""
         name = space_salt("engine", salt)
-        blend = Blend(self.cache.handle, self.tiny.info, min_tokens=0, salt=name)
+        blend = Blend(self.cache.handle, self.tiny.info, profile, 0, name, primer)
         tokens, segments = prompt((0, 1, 2))
         ask = Ask(tokens.tobytes(), segments, ratio=0.0)  # behind no system prompt
         blend.run(ask, self.tiny.layout, self.tiny)
@@ -50,6 +50,19 @@ class TestKnownText(unittest.TestCase):
             self.assertGreaterEqual(found, 63)
             self.assertEqual(end, place + n)
         self.assertEqual(self.known.find(before + behind, b""), (0, 0))
+
+    def test_text_after_the_primer_is_found_by_that_primer(self):
+        profile = os.path.join(self.folder.name, "primer.yaml")
+        with open(profile, "w") as file:
+            file.write("context: primer\n")
+        tokens, _segments = self.store(b"", profile, range(40))
+        model = bytes(self.tiny.info)
+        for primer, least in (((), 0), (range(41), 0), (range(40), 100)):
+            known = KnownText(self.cache.handle, model, "engine", 1, primer)
+            found, _end = known.find(tokens[1:], b"")
+            known.close()
+            self.assertGreaterEqual(found, least)
+            self.assertEqual(found > 0, least > 0)
 
     def test_what_was_cleared_is_not_found(self):
         tokens, _segments = self.store(b"one")

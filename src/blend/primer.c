@@ -13,17 +13,16 @@ const char tsri_primer_text[] =
     "Lake Constance\n"
     "Lake Constance lies where Germany, Switzerland and Austria meet, at the northern foot of the "
     "Alps. It is 63 kilometres long, up to 14 kilometres wide and 251 metres deep, and the Rhine "
-    "flows through it from south to west. About 60 fish species live in its water, which supplies "
-    "more than four million people. The steamship Hohentwiel, launched in 1913, still carries "
-    "passengers in summer. In February 1963 the whole lake froze, and thousands of people crossed "
-    "it on foot.\n\n"
+    "flows through it. Its water supplies more than four million people. The steamship "
+    "Hohentwiel, launched in 1913, still carries passengers in summer. In February 1963 the whole "
+    "lake froze, and thousands of people crossed it on foot.\n\n"
     "The History of the Bicycle\n"
     "In 1817 Karl Drais presented a wooden machine with two wheels that its rider pushed along "
-    "with both feet. Pedals on the front wheel followed in Paris in the 1860s, built by Pierre "
-    "Michaux and Pierre Lallement. The Rover of 1885, designed by John Kemp Starley in Coventry, "
-    "had two wheels of equal size and a chain to the rear one; most bicycles still look like it. "
-    "Three years later John Boyd Dunlop made air-filled tyres in Belfast. Today more than a "
-    "hundred million bicycles are made every year.\n\n";
+    "with both feet. Pedals on the front wheel followed in Paris in the 1860s. The Rover of 1885, "
+    "designed by John Kemp Starley in Coventry, had two wheels of nearly equal size and a chain "
+    "to the rear one; most bicycles still look like it. Three years later John Boyd Dunlop made "
+    "air-filled tyres in Belfast. Today more than a hundred million bicycles are made every "
+    "year.\n\n";
 
 /* ---- tokens ---- */
 

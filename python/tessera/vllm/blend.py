@@ -26,10 +26,11 @@ from vllm.logger import init_logger
 from .. import _c as c
 from .._connector import ModelShape
 from ..blend import Ask, Blend, Executor, pass_table
-from ..blend_job import BlendJob, BlendOutcome, BlendSettings, space_salt
+from ..blend_job import BadBlend, BlendJob, BlendOutcome, BlendSettings, space_salt
 from ..owner import EngineCache
 from . import plugin
 from .model import BlendExecutor, Staging, model_info, take_apart
+from .primer import primer_tokens
 from .shape import Refused
 
 __all__ = ["BlendWorker"]
@@ -71,6 +72,10 @@ class BlendWorker:
             hashlib.sha256(shape.weights).digest(),
             hashlib.sha256(shape.identity.encode()).digest()[:16],
         )
+        try:
+            self._primer = primer_tokens(settings.profile, vllm_config.model_config)
+        except BadBlend as error:
+            raise Refused(str(error)) from error
         self._staging = Staging(self._parts)
         self._executor = BlendExecutor(self._parts, self._staging)
         self._ranks: _Agreed | None = None
@@ -113,8 +118,8 @@ class BlendWorker:
 
     def _blend(self, job: BlendJob) -> dict[str, float | int | str]:
         try:
-            self._staging.fit(len(job.tokens) // 4)
             blend = self._opened(job.salt)
+            self._staging.fit(len(job.tokens) // 4 + blend.n_primer)
         except Exception:
             self.decline()
             raise
@@ -187,6 +192,7 @@ class BlendWorker:
                 settings.profile,
                 settings.min_tokens,
                 space_salt(self._engine_salt, salt, self._rank, self._world),
+                self._primer,
             )
             self._blends[salt] = blend
         self._blends.move_to_end(salt)

@@ -31,6 +31,7 @@ from ..blend_job import (
 from ..known_text import KnownText
 from ..owner import EngineCache
 from ..separators import Separators, spellings
+from .primer import primer_tokens
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -145,6 +146,7 @@ class Blending:
         self.matcher: Matcher | None = None
         self._separators: Separators | None = None
         self._known_text: KnownText | None = None
+        self._primer: tuple[int, ...] = ()
         self._seen = False
         self._complained = False
         self._blended: dict[str, _Blended] = {}
@@ -154,11 +156,13 @@ class Blending:
         self._era = b""  # enters every salt
 
     def open(self, cache: EngineCache, vllm_config: VllmConfig) -> None:
-        """Finds the spellings of the configured separators. BadBlend: one has none."""
+        """Finds the spellings of the configured separators, and the primer's tokens. BadBlend: a
+        separator has none, or there is no tokenizer."""
         self.between_steps = bool(vllm_config.scheduler_config.async_scheduling)
+        model = vllm_config.model_config
+        self._primer = primer_tokens(self.settings.profile, model)
         if not self.settings.separators:
             return
-        model = vllm_config.model_config
         if model.skip_tokenizer_init:
             raise BadBlend("separators need the tokenizer, but skip_tokenizer_init is set")
         tokenizer = cached_tokenizer_from_config(model)
@@ -178,7 +182,7 @@ class Blending:
     def start(self, cache: EngineCache, model: bytes, salt: str | None, ranks: int) -> None:
         """Every worker has said that it can; the first one's model."""
         if model:
-            self._known_text = KnownText(cache.handle, model, salt, ranks)
+            self._known_text = KnownText(cache.handle, model, salt, ranks, self._primer)
             self.matcher = self._known_text.find
         elif self.settings.any_offset:
             logger.warning("tessera: any-offset lookup is not possible with this model")

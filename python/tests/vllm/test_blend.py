@@ -2,8 +2,9 @@
 where little is, documents found in any order, and nothing approximate in an exact cache.
 
 One engine without a connector says what is right; one with blending, and with vLLM's own prefix
-cache, does everything else; a third one comes after a restart over a disk that lies. Equality is
-claimed as in test_engine. Tests run in their order and share what they have computed.
+cache, does everything else; a third one comes after a restart over a disk that lies; a fourth has a
+primer. Equality is claimed as in test_engine. Tests run in their order and share what they have
+computed.
 """
 
 import os
@@ -293,6 +294,35 @@ class Test3Restart(BlendTest):
             print(f"    KL {kl:.3f}; {counters}")
             self.assertLess(kl, 0.5)
             self.assertGreater(counters["blend_tokens_failed"], 0)
+            self.assertNotIn("blend_failed", counters)
+
+
+class Test4Primer(BlendTest):
+    """An engine whose profile has documents computed after a primer."""
+
+    def test_one_document_serves_every_system_prompt(self):
+        profile = os.path.join(Shared.folder.name, "primer.yaml")
+        Path(profile).write_text("context: primer\n")
+        own = os.path.join(Shared.folder.name, "primed")
+        blend = {"min_tokens": 1, "separators": ["##"], "any_offset": True, "profile": profile}
+        with Engine(options(blend=blend, disk_path=own), **SETTINGS) as engine:
+            made, want = Shared.small[0], Shared.small_answers[0]
+            (answer,) = engine.ask([tokens_of(made)], TOKENS, wishes=[made.wishes(ratio=1)])
+            self.assert_same([answer], [want])
+            document = "Story time. " + story(4, 12)
+            n_document = len(engine.tokens_of(document + "##"))
+            filled = []
+            for system in ("You are helpful.", "You are a poet, and patient.", "Be brief."):
+                chat = f"{system}##A short note.##{document}##What is it about?"
+                (answer,) = engine.ask([chat], TOKENS, wishes=[{"system": True, "ratio": 0}])
+                filled.append(answer.told["tessera"]["n_filled"])
+            self.assertGreaterEqual(filled[0], n_document)
+            self.assertLess(max(filled[1:]), 20)
+            prompt = f"Somebody wrote this down. {document} And that was all. Was it?"
+            (answer,) = engine.ask([prompt], TOKENS)
+            told = answer.told["tessera"]
+            self.assertGreater(told["n_reused"] + told["n_recomputed"], n_document // 2)
+            counters = engine.connector._blending.counters.values
             self.assertNotIn("blend_failed", counters)
 
 

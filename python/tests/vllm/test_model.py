@@ -175,6 +175,19 @@ class Architecture:
         self.close(kv[:, :, :80], self.it.computed(torch.cat([system, one]))[0])
         self.close(kv[:, :, 80:140], self.it.computed(torch.cat([system, two]))[0][:, :, 20:])
 
+    def test_rows_see_a_range_that_follows_them_whole(self):
+        tokens = tokens_of(140, 8)
+        primer, one, two = tokens[:20], tokens[20:80], tokens[80:]
+        rows = [(t, 20 + i, i) for i, t in enumerate(one)]
+        rows += [(t, 20 + i, 60 + i) for i, t in enumerate(two)]
+        rows += [(t, i, 200 + i) for i, t in enumerate(primer)]
+        behind = (200, 220)
+        self.it.run(rows, [(60, [behind, (0, 60)]), (60, [behind, (60, 120)]), (20, [behind])])
+        kv = self.it.staging.kv
+        for first, text in ((0, one), (60, two)):
+            want = self.it.computed(torch.cat([primer, text]))[0]
+            self.close(kv[:, :, first : first + 60], want[:, :, 20:])
+
     def test_attention_of_the_last_rows(self):
         tokens = tokens_of(150, 6)
         want, weights = self.it.computed(tokens)

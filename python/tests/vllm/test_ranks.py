@@ -164,6 +164,8 @@ def _rank(number, path, steps, results):
 class _Stub:
     """The blend and the staging memory of a rank that is about to blend."""
 
+    n_primer = 0
+
     def __init__(self, ranks, forgets):
         self.ranks = ranks
         self.forgets = forgets
