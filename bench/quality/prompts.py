@@ -27,7 +27,7 @@ import sys
 from halves import HALVES, wanted
 
 # Questions of each set, unless --questions says less. Passages that are added to questions of NQ
-# come from those behind the last one.
+# come from those after the last one.
 SIZES = {"musique": 150, "nq": 1100, "kv": 100, "multi_news": 50}
 
 

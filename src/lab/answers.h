@@ -24,7 +24,7 @@ bool tsri_half_has(enum tsri_half half, const char *set, const char *id);
 
 enum tsri_method_kind {
     TSRI_METHOD_PREFILL,    /* everything is computed */
-    TSRI_METHOD_REUSE,      /* documents read behind the system prompt, nothing recomputed */
+    TSRI_METHOD_REUSE,      /* documents read after the system prompt, nothing recomputed */
     TSRI_METHOD_CACHEBLEND, /* the same, and 15 % of the tokens recomputed (hkvd) */
     TSRI_METHOD_TESSERA     /* as `tessera ask` does it: the model's profile and gate */
 };
@@ -63,7 +63,7 @@ struct tsri_responder {
     struct tsri_reader *reader;
     struct tsri_methods methods;
     uint32_t answer_max;
-    struct tsr_blend *plain, *same; /* without a cache; documents behind the system prompt */
+    struct tsr_blend *plain, *same; /* without a cache; documents after the system prompt */
 };
 int tsri_responder_init(struct tsri_responder *p, struct tsri_reader *reader,
                         const struct tsri_methods *methods, uint32_t answer_max);

@@ -1,7 +1,7 @@
 /* respond.c - one question by every method, as a user would get the answer: greedy, with the
  * documents known. The prefill comes first; all others are compared with it.
  *
- * The tokens of the prefill's answer are read once more behind each method's prompt, in one pass.
+ * The tokens of the prefill's answer are read once more after each method's prompt, in one pass.
  * That gives the KL over the answer, and the method's own answer up to where it says something else;
  * only what follows is decoded token by token. */
 #include "lab/answers.h"
@@ -90,7 +90,7 @@ static int decode(const struct tsri_responder *p, const struct tsr_blend *blend,
     return e;
 }
 
-/* logits[0] is there; reads the prefill's answer behind the prompt for the others. */
+/* logits[0] is there; reads the prefill's answer after the prompt for the others. */
 static int follow(const struct tsri_responder *p, const struct tsr_blend *blend,
                   const struct spoken *full, float *logits)
 {
