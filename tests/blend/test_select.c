@@ -69,6 +69,29 @@ TEST(query_takes_what_the_question_looks_at)
     CHECK_INT(states[72], TSR_TOKEN_SELECTED);
 }
 
+TEST(a_larger_ratio_adds_to_what_is_selected)
+{
+    struct tsri_plan p = plan_of();
+    float scores[100] = {0};
+    for (uint32_t i = 0; i < 100; i++)
+        scores[i] = (float)((i * 37) % 100);
+    uint8_t before[100];
+    CHECK_INT(choose(TSR_SELECT_QUERY, &p, 14.0 / 80, scores), 0);
+    CHECK_INT(tsri_plan_count(&p, TSR_TOKEN_SELECTED), 10);
+    memcpy(before, states, sizeof before);
+    CHECK_INT(choose(TSR_SELECT_QUERY, &p, 34.0 / 80, scores), 0);
+    CHECK_INT(tsri_plan_count(&p, TSR_TOKEN_SELECTED), 30);
+    for (uint32_t i = 0; i < 100; i++)
+        if (before[i] == TSR_TOKEN_SELECTED) CHECK_INT(states[i], TSR_TOKEN_SELECTED);
+    memcpy(before, states, sizeof before);
+    CHECK_INT(choose(TSR_SELECT_QUERY, &p, 14.0 / 80, scores), 0); /* nothing is taken back */
+    CHECK(memcmp(before, states, sizeof before) == 0);
+    /* The same as at once. */
+    tsri_plan_paint(&p);
+    CHECK_INT(choose(TSR_SELECT_QUERY, &p, 34.0 / 80, scores), 0);
+    CHECK(memcmp(before, states, sizeof before) == 0);
+}
+
 TEST(link_takes_the_front_of_every_chunk)
 {
     struct tsri_plan p = plan_of();
@@ -110,6 +133,7 @@ int main(void)
     RUN(names_and_numbers_agree);
     RUN(a_budget_counts_the_seams);
     RUN(query_takes_what_the_question_looks_at);
+    RUN(a_larger_ratio_adds_to_what_is_selected);
     RUN(link_takes_the_front_of_every_chunk);
     RUN(none_takes_nothing_and_full_everything);
     RUN(checks_keep_by_ratio_or_by_threshold);
