@@ -60,15 +60,15 @@ an_interrupt_keeps_what_is_complete() {
     ask_init llama 16384 || return
     needs_python || return
     local i pid
-    for i in c d e f g h i; do letters 1900 $i >"$tmp/docs/$i.txt"; done
+    for i in c d e f g h i; do letters 1900 "$i" >"$tmp/docs/$i.txt"; done
     "$tessera" ask --model="$model" --threads=1 --max=4 --docs="$tmp/docs" why >"$tmp/out" 2>"$tmp/err" &
     pid=$!
     for i in $(seq 600); do
         grep -q '^storing ' "$tmp/err" && break
         sleep 0.05
     done
-    kill -INT $pid
-    wait $pid
+    kill -INT "$pid"
+    wait "$pid"
     is $? 0 || return
     err=$(cat "$tmp/err")
     # Where a machine is faster than the signal, everything is stored.
