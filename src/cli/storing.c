@@ -114,5 +114,6 @@ void tsri_storing_finish(struct tsri_asking *a)
 bool tsri_storing_wait(struct tsri_asking *a)
 {
     store(a, true, true);
+    if (interrupted) a->stores = false; /* a user who leaves does not want to wait */
     return !interrupted;
 }
