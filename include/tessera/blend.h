@@ -61,6 +61,7 @@ TSR_API int tsr_selector_find(const char *name);
 #define TSR_PROFILE_POINTS_MAX 8u
 #define TSR_PROFILE_CHECKS_MAX 4u
 #define TSR_PROFILE_ROUNDS_MAX 8u
+#define TSR_PROFILE_DRAFT_MAX 256u
 #define TSR_PROFILE_FRONTIER_MAX 64u
 #define TSR_PROFILE_PRIMER_BYTES 4096u
 #define TSR_GATE_WEIGHTS_MAX 16u
@@ -109,8 +110,13 @@ struct tsr_profile {
     uint32_t n_frontier;
     uint32_t bias_reused; /* 1: the bias is for tokens that are not recomputed only */
     uint32_t n_rounds;
+    uint32_t draft;       /* tokens of the answer that the gate compares before and after a round */
     uint32_t bias_answer; /* 1: rows after the prompt have the bias too, see tsr_blend_bias() */
-    double ratio;         /* of the reused tokens that are recomputed */
+    uint32_t reserved;
+    double ratio; /* of the reused tokens that are recomputed */
+    /* A token of the draft at r = 0 with a margin below this: everything is computed at once,
+     * because rounds would hardly lead to an answer that can be trusted. */
+    double draft_floor;
     /* Layers whose attention chooses tokens, from and to, as shares of the depth. */
     double query_layers[2];
     char primer[TSR_PROFILE_PRIMER_BYTES]; /* text for context PRIMER; ends with a zero */
@@ -154,6 +160,12 @@ struct tsr_gate {
     double top, margin; /* its largest probability, and how far the second one is below */
     double chunk_tokens, n_chunks; /* mean length and number of chunks that are not exact */
     double ratio;                  /* of the reused tokens that were recomputed */
+    /* Of the draft, up to the first token that the last round changed; without one, of the first
+     * token alone, and nothing agrees. */
+    double agree; /* 1: the last round gives every token of it */
+    double worst; /* smallest margin of a token */
+    double doubt; /* mean of log(margin + 0.02) */
+    double low;   /* tokens with a margin below 0.2 */
 };
 /* Names of profile->gate[weight]: "constant", then those of the members above; NULL after the last.
  * moved, chunk_tokens and n_chunks count as log(value + 1e-4), the others as they are. */

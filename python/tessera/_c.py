@@ -80,7 +80,8 @@ class Gate(Struct):
     _fields_ = [
         ("moved", c_double), ("changed", c_double), ("mass", c_double), ("fresh", c_double),
         ("entropy", c_double), ("top", c_double), ("margin", c_double), ("chunk_tokens", c_double),
-        ("n_chunks", c_double), ("ratio", c_double),
+        ("n_chunks", c_double), ("ratio", c_double), ("agree", c_double), ("worst", c_double),
+        ("doubt", c_double), ("low", c_double),
     ]
 
 
@@ -174,8 +175,9 @@ class Profile(Struct):
         ("size", c_size_t), ("space", c_char * 33), ("model", c_char * 128), ("selector", c_uint32),
         ("context", c_uint32), ("boundary", c_uint32), ("first_tokens", c_uint32),
         ("query_rows", c_uint32), ("n_checks", c_uint32), ("n_frontier", c_uint32),
-        ("bias_reused", c_uint32), ("n_rounds", c_uint32), ("bias_answer", c_uint32),
-        ("ratio", c_double), ("query_layers", c_double * 2), ("primer", c_char * 4096),
+        ("bias_reused", c_uint32), ("n_rounds", c_uint32), ("draft", c_uint32),
+        ("bias_answer", c_uint32), ("reserved", c_uint32), ("ratio", c_double),
+        ("draft_floor", c_double), ("query_layers", c_double * 2), ("primer", c_char * 4096),
         ("checks", Check * 4), ("bias", Curve), ("bias_chunks", Curve), ("rounds", c_double * 8),
         ("gate_limit", c_double), ("gate", c_double * 16), ("frontier", Frontier * 64),
     ]

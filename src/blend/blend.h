@@ -192,9 +192,15 @@ TSR_MUST int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens,
 /* ---- gate.c ---- */
 
 /* Fills what logits say; before: those of the round before, or NULL. */
-#define TSRI_GATE_UNKNOWN ((struct tsr_gate){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN})
+#define TSRI_GATE_UNKNOWN \
+    ((struct tsr_gate){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN})
 void tsri_gate_read(struct tsr_gate *g, const float *logits, const float *before, uint32_t n);
 bool tsri_gate_is_fitted(const struct tsr_profile *p);
+/* The most likely token, and how far the second one's probability is below its own. */
+double tsri_logits_margin(const float *logits, uint32_t n, uint32_t *token);
+/* See struct tsr_gate. */
+#define TSRI_MARGIN_LOW 0.2
+#define TSRI_DOUBT_MIN 0.02
 
 /* ---- primer.c: the text that documents are computed behind ---- */
 

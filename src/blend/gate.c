@@ -54,15 +54,21 @@ double tsr_logits_entropy(const float *logits, uint32_t n)
     return n ? log(sum) - mean / sum : 0;
 }
 
+double tsri_logits_margin(const float *logits, uint32_t n, uint32_t *token)
+{
+    float second = -INFINITY;
+    double top = tsr_logits_top(logits, n, token);
+    for (uint32_t i = 0; i < n; i++)
+        if (i != *token && logits[i] > second) second = logits[i];
+    return top * (1 - exp((double)second - logits[*token]));
+}
+
 void tsri_gate_read(struct tsr_gate *g, const float *logits, const float *before, uint32_t n)
 {
     uint32_t token, token_before;
-    float second = -INFINITY;
     g->top = tsr_logits_top(logits, n, &token);
     g->entropy = tsr_logits_entropy(logits, n);
-    for (uint32_t i = 0; i < n; i++)
-        if (i != token && logits[i] > second) second = logits[i];
-    g->margin = g->top * (1 - exp((double)second - logits[token]));
+    g->margin = tsri_logits_margin(logits, n, &token);
     if (!before) return;
     (void)tsr_logits_top(before, n, &token_before);
     g->moved = tsr_logits_kl(before, logits, n);
@@ -109,6 +115,10 @@ static const struct feature features[] = {
     {"chunk_tokens", GATE(chunk_tokens), logarithm},
     {"n_chunks", GATE(n_chunks), logarithm},
     {"ratio", GATE(ratio), plain},
+    {"agree", GATE(agree), plain},
+    {"worst", GATE(worst), plain},
+    {"doubt", GATE(doubt), plain},
+    {"low", GATE(low), plain},
 };
 #define N TSRI_COUNT(features)
 _Static_assert(N <= TSR_GATE_WEIGHTS_MAX, "struct tsr_profile has a weight for each feature");

@@ -1,8 +1,8 @@
 /* passes.c - the three passes of a run: which rows they compute, what those may see, and what
  * follows. *fill*: segments that nobody knows, behind the system prompt, the primer or nothing.
  * *query*: the question alone, over what was loaded; its attention says what matters, and its
- * answer is that of r = 0. *blend*: everything that must be computed, seeing everything; in rounds
- * (rounds.c), each over what the one before has computed. */
+ * answer is that of r = 0. *draft*: one token of that answer (draft.c). *blend*: everything that must
+ * be computed, seeing everything; in rounds (rounds.c). */
 #include "blend/passes.h"
 
 #include <math.h>
@@ -34,7 +34,8 @@ static void open_pass(struct tsr_run *run, struct tsr_model_pass *pass, uint32_t
 
 static void see_all(struct tsr_run *run, struct tsr_model_pass *pass)
 {
-    run->groups[0] = (struct tsr_model_group){run->n_rows, 1, {{0, run->plan.n_tokens}}};
+    uint32_t end = run->rows[run->n_rows - 1].slot + 1;
+    run->groups[0] = (struct tsr_model_group){run->n_rows, 1, {{0, end}}};
     open_pass(run, pass, 1);
 }
 
@@ -191,6 +192,7 @@ static bool begin_query(struct tsr_run *run, struct tsr_model_pass *pass)
         else
             run->bias_row[i] = -INFINITY;
     }
+    if (hides) run->draft_max = 0; /* an answer without that text says nothing */
     see_all(run, pass);
     pass->n_mass_rows = tsri_min_u32(n_asked, run->n_rows);
     if (hides || run->bias != 0) give_bias(run, pass);
@@ -217,7 +219,7 @@ static int choose(struct tsr_run *run)
                             .ratio = run->ratio,
                             .scores = run->mass,
                             .memory = run->scratch};
-    if (!run->continues) tsri_plan_paint(&run->plan);
+    tsri_plan_paint(&run->plan);
     /* Scores that nobody has asked for would be all zero. */
     if (run->selector->asks && !run->asked) return 0;
     int e = run->selector->choose(&s);
@@ -232,10 +234,11 @@ static bool begin_blend(struct tsr_run *run, struct tsr_model_pass *pass)
     uint32_t end = run->ask.flags & TSR_ASK_CONTEXT ? p->question : p->n_tokens;
     run->n_rows = 0;
     for (uint32_t i = 0; i < end; i++)
-        if (tsri_plan_computes(p, i) && !tsri_rounds_keep(run, i)) add_row(run, i, i);
+        if (tsri_plan_computes(p, i)) add_row(run, i, i);
     /* Which rows hkvd lets go is not known yet. */
     paint_bias(run, run->selector->checks || !run->blend->profile.bias_reused);
     if (!run->n_rows) return false;
+    tsri_draft_add_rows(run);
     see_all(run, pass);
     if (run->bias != 0) give_bias(run, pass);
     return true;
@@ -254,6 +257,10 @@ bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass)
         run->phase = TSRI_PHASE_BLEND;
         run->failed = choose(run);
         if (run->failed) return false;
+    }
+    if (run->phase == TSRI_PHASE_DRAFT) {
+        tsri_draft_pass(run, pass);
+        return true;
     }
     return begin_blend(run, pass);
 }
@@ -316,8 +323,7 @@ static uint32_t exact_front(const struct tsr_run *run)
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_pieces && run->blend->int8; i++)
         if (p->pieces[i].exact && p->pieces[i].match.kind != TSR_KIND_PREFIX) return 0;
-    uint32_t end = run->continues ? run->n_front : p->n_tokens;
-    while (n < end && p->states[n] != TSR_TOKEN_CANDIDATE)
+    while (n < p->n_tokens && p->states[n] != TSR_TOKEN_CANDIDATE)
         n++;
     /* Rows of the question that were computed with a bias, or over what was loaded only, are not
      * what a prefill gives. */
@@ -337,6 +343,15 @@ static void store_prefix(struct tsr_run *run)
     if (e > 0) run->report.n_stored += (uint32_t)e;
 }
 
+/* With the answer before it, as far as it is wanted. */
+static int begin_round(struct tsr_run *run)
+{
+    run->phase = run->draft_open ? TSRI_PHASE_DRAFT : TSRI_PHASE_BLEND;
+    if (run->draft_open) return 0;
+    tsri_rounds_try(run);
+    return choose(run);
+}
+
 int tsri_pass_after(struct tsr_run *run)
 {
     run->stage = TSRI_STAGE_PASS;
@@ -347,10 +362,14 @@ int tsri_pass_after(struct tsr_run *run)
     }
     if (run->phase == TSRI_PHASE_QUERY) {
         run->asked = true;
-        run->phase = TSRI_PHASE_BLEND;
-        return choose(run);
+        tsri_draft_begin(run);
+        return begin_round(run);
     }
-    if (!(run->ask.flags & TSR_ASK_CONTEXT) && tsri_rounds_next(run)) return choose(run);
+    if (run->phase == TSRI_PHASE_DRAFT) {
+        tsri_draft_add(run);
+        return begin_round(run);
+    }
+    if (!(run->ask.flags & TSR_ASK_CONTEXT) && tsri_rounds_next(run)) return begin_round(run);
     store_prefix(run);
     run->phase = TSRI_PHASE_DONE;
     return 0;

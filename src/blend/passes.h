@@ -5,7 +5,13 @@
 
 #include "blend/blend.h"
 
-enum tsri_phase { TSRI_PHASE_FILL = 0, TSRI_PHASE_QUERY, TSRI_PHASE_BLEND, TSRI_PHASE_DONE };
+enum tsri_phase {
+    TSRI_PHASE_FILL = 0,
+    TSRI_PHASE_QUERY,
+    TSRI_PHASE_DRAFT,
+    TSRI_PHASE_BLEND,
+    TSRI_PHASE_DONE
+};
 enum tsri_pass_stage {
     TSRI_STAGE_PASS = 0, /* which rows? */
     TSRI_STAGE_LAYER,
@@ -43,18 +49,22 @@ struct tsr_run {
     /* of rounds: */
     uint32_t round;    /* index in the profile's; UINT32_MAX: there is but one */
     uint32_t n_rounds; /* done */
-    bool continues;    /* rows of earlier rounds keep their K and V */
-    uint32_t n_front;  /* tokens at the front that the first round left exact */
-    uint8_t *computed; /* [n_tokens]: 1: in a round that is done */
+
+    /* of the draft: the answer as it was before the round */
+    uint32_t *draft; /* [draft_max] */
+    uint32_t n_draft, draft_max;
+    bool draft_open;    /* more tokens of it are wanted */
+    double draft_worst; /* smallest margin of its tokens when they were decoded */
 
     /* of the open pass: */
     struct tsr_model_row *rows; /* current ones */
     uint32_t n_rows;
     struct tsr_model_group *groups;
-    uint32_t *keep, *kept;         /* [n_tokens] each */
-    float *mass, *bias_row;        /* [n_tokens] each */
-    float *dev_k, *dev_v;          /* [n_tokens] each */
-    float *logits, *logits_before; /* [n_vocab] each: blended, and at r = 0 */
+    uint32_t *keep, *kept;  /* [n_tokens + draft_max] each */
+    float *mass, *bias_row; /* [n_tokens] each */
+    float *dev_k, *dev_v;   /* [n_tokens] each */
+    float *logits; /* [1 + draft_max][n_vocab]: of the first token, and after each of the draft */
+    float *logits_before; /* [n_vocab]: of the first token, before the round */
     void *scratch;
 
     uint32_t reasons;
@@ -79,10 +89,25 @@ TSR_MUST int tsri_run_load(struct tsr_run *run);
 void tsri_rounds_init(struct tsr_run *run, const struct tsri_selector *selector);
 /* Goes on to the first round that selects something; false: none does. */
 bool tsri_rounds_begin(struct tsr_run *run);
-/* The token was computed in an earlier round and stays as it is. */
-bool tsri_rounds_keep(const struct tsr_run *run, uint32_t token);
+/* The draft at r = 0 is there; when it promises nothing, a prefill follows instead of rounds. */
+void tsri_rounds_try(struct tsr_run *run);
 /* After a round: judges the answer. True: another round follows, or a prefill. */
 bool tsri_rounds_next(struct tsr_run *run);
+
+/* ---- draft.c: does the round change the answer? ---- */
+
+/* Tokens of an answer that this run may draft; 0: none. */
+uint32_t tsri_draft_max(const struct tsr_run *run);
+/* The question's pass is done: begins a draft with its most likely token. */
+void tsri_draft_begin(struct tsr_run *run);
+/* The next token's pass, and what follows from it. */
+void tsri_draft_pass(struct tsr_run *run, struct tsr_model_pass *pass);
+void tsri_draft_add(struct tsr_run *run);
+/* Rows of it that a round computes after the prompt, and adds them to the pass. */
+uint32_t tsri_draft_rows(const struct tsr_run *run);
+void tsri_draft_add_rows(struct tsr_run *run);
+/* After a round: tells the gate, and turns the draft into this round's answer. */
+void tsri_draft_check(struct tsr_run *run);
 
 /* ---- primer.c ---- */
 

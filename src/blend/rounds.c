@@ -1,7 +1,8 @@
 /* rounds.c - recomputing more, until the answer can be trusted. Some prompts need nothing, some need
- * half of their tokens. A round selects more tokens by the same scores and computes only these and
- * the question: rows of earlier rounds keep their K and V, though they have seen neighbours as these
- * were loaded. The gate judges after each round. When it is not sure after the last one, everything
+ * half of their tokens. A round selects more tokens by the same scores and computes them all, those
+ * of earlier rounds again: what these saw of the new ones was as it was loaded, and keeping it costs
+ * more than half of what the round gains (docs/quality.md). So a round gives what one ask at its
+ * ratio gives. The gate judges after each round. When it is not sure after the last one, everything
  * that is not exact is computed, as a prefill does. */
 #include "blend/passes.h"
 
@@ -48,12 +49,6 @@ bool tsri_rounds_begin(struct tsr_run *run)
     return n_more(run) || raise(run);
 }
 
-/* The question sees what changed, so its rows are computed in every round. */
-bool tsri_rounds_keep(const struct tsr_run *run, uint32_t token)
-{
-    return run->continues && run->computed[token] && token < run->plan.question;
-}
-
 static void judge(struct tsr_run *run)
 {
     const struct tsri_plan *p = &run->plan;
@@ -62,6 +57,7 @@ static void judge(struct tsr_run *run)
     *g = TSRI_GATE_UNKNOWN;
     tsri_gate_read(g, run->logits, run->asked ? run->logits_before : NULL,
                    run->blend->info.n_vocab);
+    tsri_draft_check(run);
     g->n_chunks = p->n_chunks;
     g->ratio = run->ratio;
     if (p->n_chunks) g->chunk_tokens = (double)(p->n_candidates + p->n_always) / p->n_chunks;
@@ -75,7 +71,7 @@ static void judge(struct tsr_run *run)
         g->mass = all > 0 ? left / all : 0;
         g->fresh = all > 0 ? fresh / all : 0;
     }
-    bool exact = !run->continues && run->bias == 0 && !tsri_plan_count(p, TSR_TOKEN_CANDIDATE);
+    bool exact = run->bias == 0 && !tsri_plan_count(p, TSR_TOKEN_CANDIDATE);
     run->sure = tsr_gate_predict(&run->blend->profile, g);
     if (exact && tsri_gate_is_fitted(&run->blend->profile)) run->sure = 1;
 }
@@ -89,36 +85,35 @@ static bool is_enough(const struct tsr_run *run)
            run->sure >= p->gate_limit;
 }
 
-/* Tokens before the first one that is approximate. */
-static uint32_t n_exact(const struct tsri_plan *p)
+static void compute_all(struct tsr_run *run)
 {
-    uint32_t n = 0;
-    while (n < p->n_tokens && p->states[n] != TSR_TOKEN_CANDIDATE)
-        n++;
-    return n;
+    run->n_draft = 0;
+    run->draft_open = false;
+    run->selector = tsri_selector_of(TSR_SELECT_FULL);
+    run->ratio = 1;
+    run->reasons |= TSR_BLEND_FULL;
+}
+
+void tsri_rounds_try(struct tsr_run *run)
+{
+    bool first = run->n_rounds == 0 && !(run->ask.flags & TSR_ASK_ROUNDS);
+    if (first && run->n_draft && run->draft_worst < run->blend->profile.draft_floor)
+        compute_all(run);
 }
 
 bool tsri_rounds_next(struct tsr_run *run)
 {
-    const struct tsri_plan *p = &run->plan;
     bool full = run->selector->id == TSR_SELECT_FULL;
     judge(run);
     run->n_rounds += !full;
     if (full || is_enough(run)) return false;
     if (run->asked && raise(run)) {
-        if (!run->continues) run->n_front = n_exact(p);
-        run->continues = true;
         run->reasons |= TSR_BLEND_RAISED;
-        for (uint32_t i = 0; i < p->n_tokens; i++)
-            run->computed[i] |= tsri_plan_computes(p, i);
         memcpy(run->logits_before, run->logits,
                run->blend->info.n_vocab * sizeof *run->logits_before);
         return true;
     }
     if (run->ask.flags & TSR_ASK_ROUNDS) return false;
-    run->continues = false;
-    run->selector = tsri_selector_of(TSR_SELECT_FULL);
-    run->ratio = 1;
-    run->reasons |= TSR_BLEND_FULL;
+    compute_all(run);
     return true;
 }

@@ -105,21 +105,24 @@ static void resolve(struct tsr_run *run)
 static int allocate(struct tsr_run *run)
 {
     size_t n = run->ask.n_tokens, vocab = run->blend->info.n_vocab;
-    run->rows = tsri_alloc(n + run->blend->primer.n_tokens, sizeof *run->rows);
+    run->draft_max = tsri_draft_max(run);
+    size_t more =
+        run->draft_max > run->blend->primer.n_tokens ? run->draft_max : run->blend->primer.n_tokens;
+    run->rows = tsri_alloc(n + more, sizeof *run->rows);
     run->groups = tsri_alloc((size_t)run->ask.n_segments + 3, sizeof *run->groups);
-    run->keep = tsri_alloc(n, 2 * sizeof *run->keep);
+    run->keep = tsri_alloc(n + more, 2 * sizeof *run->keep);
     run->mass = tsri_alloc(n, 4 * sizeof(float));
-    run->logits = tsri_alloc(vocab, 2 * sizeof(float));
+    run->logits = tsri_alloc(vocab, (2 + run->draft_max) * sizeof(float));
+    run->draft = tsri_alloc((size_t)run->draft_max + 1, sizeof *run->draft);
     run->scratch = tsri_alloc(1, tsri_select_bytes((uint32_t)n));
-    run->computed = tsri_alloc(n, 1);
     if (!run->rows || !run->groups || !run->keep || !run->mass || !run->logits || !run->scratch ||
-        !run->computed)
+        !run->draft)
         return TSR_ENOMEM;
-    run->kept = run->keep + n;
+    run->kept = run->keep + n + more;
     run->bias_row = run->mass + n;
     run->dev_k = run->bias_row + n;
     run->dev_v = run->dev_k + n;
-    run->logits_before = run->logits + vocab;
+    run->logits_before = run->logits + (1 + run->draft_max) * vocab;
     return 0;
 }
 
@@ -265,7 +268,7 @@ int tsri_run_load(struct tsr_run *run)
 static void run_free(struct tsr_run *run)
 {
     void *const all[] = {run->rows,   run->groups,  run->keep,        run->mass,
-                         run->logits, run->scratch, run->feed_pieces, run->computed};
+                         run->logits, run->scratch, run->feed_pieces, run->draft};
     tsri_feed_close(run->feed);
     tsri_plan_fini(&run->plan);
     for (size_t i = 0; i < TSRI_COUNT(all); i++)
@@ -407,9 +410,10 @@ static int advance(struct tsr_run *run, struct tsr_blend_step *step)
         if (run->layer < run->blend->info.n_layers) return step_layer(run, step);
         run->stage = TSRI_STAGE_END;
         if (run->phase == TSRI_PHASE_FILL || run->ask.flags & TSR_ASK_CONTEXT) return 0;
-        run->keep[0] = run->n_rows - 1;
         step->keep = run->keep;
-        step->n_keep = 1;
+        step->n_keep = 1 + (run->phase == TSRI_PHASE_BLEND ? tsri_draft_rows(run) : 0);
+        for (uint32_t i = 0; i < step->n_keep; i++)
+            run->keep[i] = run->n_rows - step->n_keep + i;
         step->logits = run->phase == TSRI_PHASE_QUERY ? run->logits_before : run->logits;
         return give(run, step, TSR_STEP_LOGITS, TSRI_STAGE_END);
     case TSRI_STAGE_CHECKED: {

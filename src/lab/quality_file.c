@@ -43,6 +43,10 @@ static const struct column columns[] = {
     {"margin", ROW(gate.margin)},
     {"chunk_tokens", ROW(gate.chunk_tokens)},
     {"chunks", ROW(gate.n_chunks)},
+    {"agree", ROW(gate.agree)},
+    {"worst", ROW(gate.worst)},
+    {"doubt", ROW(gate.doubt)},
+    {"low", ROW(gate.low)},
 };
 #define TEXTS TSRI_COUNT(texts)
 #define NUMBERS TSRI_COUNT(columns)

@@ -1,4 +1,4 @@
-/* Rounds of recomputing: each goes on from the one before, and a prefill ends them. */
+/* Rounds of recomputing: each recomputes more, and a prefill ends them. */
 #include "blend/passes.h"
 #include "support/blend_kit.h"
 #include "support/test.h"
@@ -112,7 +112,7 @@ static uint32_t watch(struct blend_kit *k, struct pass_seen *seen, uint32_t max)
     return n;
 }
 
-TEST(a_round_computes_what_it_adds_and_the_question)
+TEST(a_round_computes_all_that_is_selected_and_the_question)
 {
     static struct pass_seen seen[8];
     struct blend_kit k;
@@ -122,19 +122,30 @@ TEST(a_round_computes_what_it_adds_and_the_question)
     CHECK_INT(ask(&k, 0), 0);
     CHECK_INT(watch(&k, seen, 8), 4); /* the question's pass, three rounds */
     CHECK_INT(seen[1].n_rows, n_of(0.1) + 12);
-    CHECK_INT(seen[2].n_rows, n_of(0.25) - n_of(0.1) + 12);
-    CHECK_INT(seen[3].n_rows, n_of(0.5) - n_of(0.25) + 12);
+    CHECK_INT(seen[2].n_rows, n_of(0.25) + 12);
+    CHECK_INT(seen[3].n_rows, n_of(0.5) + 12);
     for (uint32_t i = 0; i < QUESTION; i++) {
-        CHECK(seen[1].rows[i] + seen[2].rows[i] + seen[3].rows[i] <= 1);
         bool stays = seen[3].states[i] == TSR_TOKEN_CANDIDATE;
         CHECK(fabsf(seen[3].bias[i] - (stays ? -0.5f : 0)) < 1e-6f);
         /* What was selected once stays selected. */
-        if (seen[1].states[i] == TSR_TOKEN_SELECTED)
-            CHECK_INT(seen[3].states[i], TSR_TOKEN_SELECTED);
+        CHECK(seen[1].rows[i] <= seen[2].rows[i] && seen[2].rows[i] <= seen[3].rows[i]);
     }
     for (uint32_t i = QUESTION; i < k.n_tokens; i++)
         CHECK(seen[1].rows[i] && seen[2].rows[i] && seen[3].rows[i]);
     CHECK_INT(k.report.n_recomputed, n_of(0.5));
+    CHECK(blend_kit_close(&k));
+}
+
+TEST(a_round_gives_what_one_ask_at_its_ratio_gives)
+{
+    struct blend_kit k;
+    float rounds[128];
+    open_kit(&k, "llama", 0, 0.4);
+    CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+    CHECK_INT(k.report.n_rounds, 3);
+    memcpy(rounds, k.logits, sizeof rounds);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.5, TSR_ASK_FILL), 0);
+    CHECK(memcmp(rounds, k.logits, sizeof rounds) == 0);
     CHECK(blend_kit_close(&k));
 }
 
@@ -262,9 +273,8 @@ TEST(trouble_that_a_tier_reports_late_changes_nothing)
     CHECK(blend_kit_close(&k));
 }
 
-/* At the end of these rounds every token was recomputed, but the first ones over what was loaded.
- */
-TEST(what_rounds_leave_is_not_taken_for_exact)
+/* The last of these rounds recomputes every token, over nothing that was loaded. */
+TEST(a_round_of_everything_is_a_prefill)
 {
     struct blend_kit k;
     float prefill[128];
@@ -274,10 +284,10 @@ TEST(what_rounds_leave_is_not_taken_for_exact)
     blend_kit_prefill(&k, prefill);
     CHECK_INT(ask(&k, TSR_ASK_ROUNDS | TSR_ASK_PREFIX), 0);
     CHECK_INT(k.report.n_reused, 0);
-    CHECK(k.report.sure < 1);
-    CHECK(memcmp(prefill, k.logits, sizeof prefill) != 0);
+    CHECK(k.report.sure == 1);
+    CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_FULL, 1, TSR_ASK_PREFIX), 0);
-    CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0); /* no such prefix was stored */
+    CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0); /* the stored prefix is exact */
     CHECK(blend_kit_close(&k));
 }
 
@@ -285,13 +295,14 @@ int main(void)
 {
     RUN(a_sure_answer_stops_the_rounds);
     RUN(after_the_last_round_comes_a_prefill);
-    RUN(a_round_computes_what_it_adds_and_the_question);
+    RUN(a_round_computes_all_that_is_selected_and_the_question);
+    RUN(a_round_gives_what_one_ask_at_its_ratio_gives);
     RUN(the_answer_moves_from_round_to_round);
     RUN(without_a_gate_or_with_a_ratio_there_is_one_round);
     RUN(all_rounds_can_be_asked_for);
     RUN(rounds_that_add_nothing_are_skipped);
     RUN(a_tier_that_fails_costs_its_tokens_and_not_the_answer);
     RUN(trouble_that_a_tier_reports_late_changes_nothing);
-    RUN(what_rounds_leave_is_not_taken_for_exact);
+    RUN(a_round_of_everything_is_a_prefill);
     return test_end();
 }

@@ -1,0 +1,105 @@
+/* draft.c - does recomputing change the answer? The first token of an answer often says little: the
+ * words that matter come later. So the answer is decoded from what is there before a round, and the
+ * round computes its tokens along with its own rows: each of them shows what the round would have
+ * said in its place. An answer that both give, with no token near to another one, is seldom another
+ * than a prefill's (docs/quality.md). A token costs a decoding step, and a row in each round. */
+#include "blend/passes.h"
+
+#include <math.h>
+
+/* Decoding steps have no bias: it is for rows of the question. */
+static bool is_biased(const struct tsr_run *run)
+{
+    return run->ask.flags & TSR_ASK_BIAS ? run->ask.bias != 0 : run->blend->profile.bias.n > 0;
+}
+
+uint32_t tsri_draft_max(const struct tsr_run *run)
+{
+    const struct tsr_profile *p = &run->blend->profile;
+    uint32_t flags = run->ask.flags, n = run->ask.n_tokens;
+    bool judged = flags & TSR_ASK_ROUNDS || (flags & TSR_ASK_GATE && tsri_gate_is_fitted(p));
+    if (!judged || !run->selector->asks || is_biased(run)) return 0;
+    uint64_t slots = run->layout.n_slots, context = run->blend->info.context;
+    uint64_t room = (slots < context ? slots : context) - n;
+    return room < p->draft ? (uint32_t)room : p->draft;
+}
+
+static bool is_end(const struct tsr_run *run, uint32_t token)
+{
+    const struct tsr_blend *b = run->blend;
+    return b->model && b->info.caps & TSR_MODEL_TEXT && tsr_model_is_end(b->model, token);
+}
+
+/* The most likely token, as the answer's token `at`. */
+static void put(struct tsr_run *run, uint32_t at, const float *logits)
+{
+    double margin = tsri_logits_margin(logits, run->blend->info.n_vocab, &run->draft[at]);
+    run->draft_worst = fmin(run->draft_worst, margin);
+    run->n_draft = at + 1;
+    run->draft_open = run->n_draft < run->draft_max && !is_end(run, run->draft[at]);
+}
+
+void tsri_draft_begin(struct tsr_run *run)
+{
+    run->n_draft = 0;
+    run->draft_open = false;
+    run->draft_worst = 1;
+    if (run->draft_max) put(run, 0, run->logits_before);
+}
+
+void tsri_draft_pass(struct tsr_run *run, struct tsr_model_pass *pass)
+{
+    uint32_t at = run->plan.n_tokens + run->n_draft - 1;
+    run->rows[0] = (struct tsr_model_row){run->draft[run->n_draft - 1], at, at};
+    run->n_rows = 1;
+    run->groups[0] = (struct tsr_model_group){1, 1, {{0, at + 1}}};
+    *pass = (struct tsr_model_pass){.size = sizeof *pass,
+                                    .rows = run->rows,
+                                    .n_rows = 1,
+                                    .groups = run->groups,
+                                    .n_groups = 1,
+                                    .freq_set = run->freq_set,
+                                    .flags = TSR_PASS_DECODE};
+}
+
+void tsri_draft_add(struct tsr_run *run)
+{
+    put(run, run->n_draft, run->logits);
+}
+
+/* The last token is only compared: nothing is asked after it. */
+uint32_t tsri_draft_rows(const struct tsr_run *run)
+{
+    return run->n_draft ? run->n_draft - 1 : 0;
+}
+
+void tsri_draft_add_rows(struct tsr_run *run)
+{
+    for (uint32_t i = 0; i < tsri_draft_rows(run); i++) {
+        uint32_t at = run->plan.n_tokens + i;
+        run->rows[run->n_rows++] = (struct tsr_model_row){run->draft[i], at, at};
+    }
+}
+
+void tsri_draft_check(struct tsr_run *run)
+{
+    struct tsr_gate *g = &run->gate;
+    uint32_t n_vocab = run->blend->info.n_vocab, n = run->n_draft ? run->n_draft : 1, i = 0;
+    bool agree = run->n_draft > 0;
+    g->worst = 1;
+    g->doubt = g->low = 0;
+    do {
+        const float *logits = run->logits + (size_t)i * n_vocab;
+        uint32_t token;
+        double margin = tsri_logits_margin(logits, n_vocab, &token);
+        g->worst = fmin(g->worst, margin);
+        g->doubt += log(margin + TSRI_DOUBT_MIN);
+        g->low += margin < TSRI_MARGIN_LOW;
+        agree = agree && token == run->draft[i];
+        i++;
+    } while (agree && i < n);
+    g->doubt /= i;
+    g->agree = agree;
+    run->draft_open = false;
+    if (run->n_draft && !agree) put(run, i - 1, run->logits + (size_t)(i - 1) * n_vocab);
+}
