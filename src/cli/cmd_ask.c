@@ -50,7 +50,7 @@ static int read_prompt(struct tsri_asking *a)
     a->ask.system = 1;
     a->report.size = sizeof a->report;
     if (tsr_blend_ask(r->blend, &a->ask, r->logits, &a->report) < 0) return tsri_cli_failed();
-    a->blended = a->report.n_reused > 0;
+    a->blended = !(tsri_cost_sure(&a->report) >= 1);
     return 0;
 }
 

@@ -15,6 +15,8 @@ TEST(what_was_not_approximated_is_exact)
     CHECK(isnan(tsri_cost_sure(&r)));
     r.sure = 0.97;
     CHECK(tsri_cost_sure(&r) == 0.97);
+    r.sure = 1;
+    CHECK_STR(tsri_cost_words(tsri_cost_sure(&r)), "same answer as a full read: very likely");
     r = (struct tsr_blend_report){.n_recomputed = 9, .n_rounds = 2, .sure = 0.9};
     CHECK(tsri_cost_sure(&r) == 0.9);
     r.reasons = TSR_BLEND_FULL;
