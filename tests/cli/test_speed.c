@@ -58,7 +58,8 @@ TEST(what_is_no_measurement_is_left_out)
     CHECK(isnan(tsri_speed_guess(path, "CPU", 1000)));
     FILE *out = fopen(path, "w");
     CHECK(out);
-    fputs("rubbish\n-5 3 CPU\n1000 nan CPU\n1000 -1 CPU\n99999999999999 1 CPU\n\n1000 2 CPU\n", out);
+    fputs("rubbish\n-5 3 CPU\n1000 nan CPU\n1000 -1 CPU\n99999999999999 1 CPU\n\n1000 2 CPU\n",
+          out);
     for (int i = 0; i < 1000; i++)
         fputs("2000 1 x\n", out);
     fclose(out);
