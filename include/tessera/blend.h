@@ -136,7 +136,7 @@ struct tsr_profile {
 };
 
 /* Cautious defaults for a model that was not measured: no bias, no gate. The primer is a neutral
- * text: two short passages. */
+ * text: six short passages. */
 TSR_API void tsr_profile_init(struct tsr_profile *profile);
 /* A YAML file. Unknown keys, wrong types and numbers out of range: TSR_ECONFIG with the line. */
 TSR_API TSR_MUST int tsr_profile_load(struct tsr_profile *profile, const char *path);

@@ -6,28 +6,74 @@
  * for the next process. Losing it costs the time to compute it again, nothing else. */
 #include "blend/passes.h"
 
-/* Passages like those that retrieval finds, in the form that `tessera ask` gives documents: names,
- * numbers and dates of harmless subjects. Another text is another context: entries behind this one
- * are then not found any more. */
+/* Passages of several kinds, in the form that `tessera ask` gives documents, with invented names,
+ * numbers and dates. Six did better than four on short notes of all kinds, and ten no better than
+ * six (docs/quality.md). Another text is another context: entries behind this one are then not found
+ * any more. */
 const char tsri_primer_text[] =
-    "Lake Constance\n"
-    "Lake Constance lies where Germany, Switzerland and Austria meet, at the northern foot of the "
-    "Alps. It is 63 kilometres long, up to 14 kilometres wide and 251 metres deep, and the Rhine "
-    "flows through it. Its water supplies more than four million people. The steamship "
-    "Hohentwiel, launched in 1913, still carries passengers in summer. In February 1963 the whole "
-    "lake froze, and thousands of people crossed it on foot.\n\n"
-    "The History of the Bicycle\n"
-    "In 1817 Karl Drais presented a wooden machine with two wheels that its rider pushed along "
-    "with both feet. Pedals on the front wheel followed in Paris in the 1860s. The Rover of 1885, "
-    "designed by John Kemp Starley in Coventry, had two wheels of nearly equal size and a chain "
-    "to the rear one; most bicycles still look like it. Three years later John Boyd Dunlop made "
-    "air-filled tyres in Belfast. Today more than a hundred million bicycles are made every "
-    "year.\n\n";
+    "Harbour towns of the northern coast\n"
+    "Many towns of the northern coast began as small fishing settlements in the twelfth "
+    "century. Stone quays replaced wooden ones after the storm of 1634, and a customs house "
+    "was built soon afterwards. By 1870 about 4,200 people lived around the largest of these "
+    "harbours, most of whom worked in the herring trade. The railway, opened in 1889, brought "
+    "visitors in summer, and several hotels still date from that time.\n\n"
+    "FAQ: returning an order\n"
+    "You can return most items within 30 days of delivery. Print the label from your account, "
+    "put the goods in their original box and hand the parcel in at any branch of ParcelLine. "
+    "Refunds reach your card after five to seven working days. Opened software, earplugs and "
+    "swimwear cannot be returned. For faulty goods call 0300 555 0142 between 8:30 and 17:00.\n\n"
+    "Margaret Ellery Sutton\n"
+    "Margaret Ellery Sutton (14 March 1821 - 2 November 1897) was a painter and teacher of "
+    "drawing. She studied in Antwerp under Joseph Verhaegen and returned in 1846 to open a "
+    "school with her sister Anne. Her best known work, \"The Mill at Evening\", was shown in "
+    "1855 and is now in the collection of the town museum. She wrote two books on perspective "
+    "and taught until she was seventy.\n\n"
+    "Minutes of the planning group, 6 February 2019\n"
+    "Present: Ingrid Halvorsen (chair), Tom Baker, Priya Nair, Luis Ortega. The group agreed "
+    "to move the spring fair from the school hall to the market square. Tom Baker will ask "
+    "the council for a permit by the end of the month. The budget was raised from 1,800 to "
+    "2,250 pounds. Priya Nair reported that eleven stalls are already booked. Next meeting: 5 "
+    "March, 6 pm, Room 12.\n\n"
+    "Municipal library, opening hours and loans\n"
+    "The municipal library is open from 10 am to 7 pm on weekdays and until 2 pm on "
+    "Saturdays. Readers may borrow up to twelve items for four weeks, films and music for one "
+    "week. A card costs 15 euros a year and is free below the age of eighteen. Items can be "
+    "returned at the box beside the entrance in Mill Lane at any time. For questions ask Mr "
+    "Daniel Osei at the desk on the first floor.\n\n"
+    "Model TX-410 cordless drill\n"
+    "Voltage: 18 V\n"
+    "Weight: 1.4 kg with battery\n"
+    "Maximum torque: 52 Nm\n"
+    "Chuck: 13 mm, keyless\n"
+    "Charging time: 45 minutes\n"
+    "Warranty: three years\n"
+    "The TX-410 is made for wood, metal and light masonry. Two batteries, a charger and a "
+    "case are included. Keep the tool dry and remove the battery before changing a bit.\n\n";
 
 /* ---- tokens ---- */
 
+/* In a prompt documents follow the opening of a chat, and models read the first tokens of all in a
+ * way of their own. So the primer has an opening too, with a system prompt that is nobody's. */
+#define SYSTEM "You are a helpful assistant."
+#define MARK "\x01"
+#define OPENING_BYTES_MAX 4096u
+
+/* Tokens of the opening, at most max; 0: the model has no template, or none that can be cut. */
+static int open_chat(const struct tsr_model *model, uint32_t *tokens, uint32_t max)
+{
+    const struct tsr_chat_message messages[] = {{"system", SYSTEM}, {"user", MARK}};
+    char text[OPENING_BYTES_MAX + 1];
+    int n = tsr_model_chat(model, messages, 2, text, OPENING_BYTES_MAX);
+    if (n < 0 || n > (int)OPENING_BYTES_MAX) return 0;
+    text[n] = 0;
+    const char *end = strstr(text, MARK);
+    if (!end) return 0;
+    return tsr_model_tokenize(model, text, (size_t)(end - text), TSR_TEXT_START | TSR_TEXT_SPECIAL,
+                              tokens, max);
+}
+
 static int tokenize(struct tsri_primer *p, const struct tsr_profile *profile,
-                    const struct tsr_model *model)
+                    const struct tsr_model *model, bool chats)
 {
     size_t bytes = strnlen(profile->primer, sizeof profile->primer);
     if (!bytes || bytes == sizeof profile->primer)
@@ -35,9 +81,12 @@ static int tokenize(struct tsri_primer *p, const struct tsr_profile *profile,
                          sizeof profile->primer - 1);
     p->tokens = tsri_alloc(TSR_PRIMER_TOKENS_MAX, sizeof *p->tokens);
     if (!p->tokens) return TSR_ENOMEM;
-    int n = tsr_model_tokenize(model, profile->primer, bytes, TSR_TEXT_START, p->tokens,
-                               TSR_PRIMER_TOKENS_MAX);
-    p->n_tokens = n > 0 ? (uint32_t)n : 0;
+    int n_open = chats ? open_chat(model, p->tokens, TSR_PRIMER_TOKENS_MAX) : 0;
+    if (n_open < 0) return n_open;
+    uint32_t used = tsri_min_u32((uint32_t)n_open, TSR_PRIMER_TOKENS_MAX);
+    int n = tsr_model_tokenize(model, profile->primer, bytes, used ? 0 : TSR_TEXT_START,
+                               p->tokens + used, TSR_PRIMER_TOKENS_MAX - used);
+    p->n_tokens = n > 0 ? (uint32_t)(n_open + n) : 0;
     return n < 0 ? n : 0;
 }
 
@@ -59,7 +108,8 @@ int tsri_primer_init(struct tsri_primer *p, const struct tsr_profile *profile,
     if (!given && !(desc->model && info->caps & TSR_MODEL_TEXT))
         return tsri_fail(TSR_EINVAL, "blend: the profile has a primer, but there are no tokens of "
                                      "it and no tokenizer of the model");
-    int e = given ? copy_tokens(p, desc) : tokenize(p, profile, desc->model);
+    int e = given ? copy_tokens(p, desc)
+                  : tokenize(p, profile, desc->model, info->caps & TSR_MODEL_CHAT);
     if (e) return e;
     if (!p->n_tokens || p->n_tokens > TSR_PRIMER_TOKENS_MAX || p->n_tokens >= info->context)
         return tsri_fail(TSR_ERANGE, "blend: primer of %u tokens, limit %u", p->n_tokens,
