@@ -93,7 +93,8 @@ struct tsr_model_row {
 #define TSR_MODEL_RANGES_MAX 2u
 /* Consecutive rows that see the same ranges of slots. The last range holds the rows: each sees it up
  * to and with its own slot. The range before it, if there is one, is seen whole, and may lie
- * anywhere: before the rows, or after them. At least one slot lies between the two. */
+ * anywhere: before the rows, or after them; after them, it must hold no rows of the same pass, which
+ * executors may compute slot by slot. At least one slot lies between the two. */
 struct tsr_model_group {
     uint32_t n_rows;
     uint32_t n_ranges;

@@ -266,6 +266,25 @@ static int check_group(const struct tsr_session *s, const struct tsr_model_group
                             g->n_rows);
 }
 
+/* Slots after a group's own are there before the pass begins. */
+static int check_behind(const struct tsr_model_pass *p, uint32_t i)
+{
+    const struct tsr_model_group *g = &p->groups[i];
+    const struct tsr_range *whole = &g->sees[0];
+    if (g->n_ranges == 1 || whole->offset < g->sees[1].offset) return 0;
+    uint32_t lo = 0, hi = p->n_rows;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (p->rows[mid].slot < whole->offset)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (lo == p->n_rows || !range_has(whole, p->rows[lo].slot)) return 0;
+    return tsri_fail(TSR_EINVAL, "pass: group %u sees slot %u after it, which the pass computes", i,
+                     p->rows[lo].slot);
+}
+
 static int check_row(const struct tsr_session *s, const struct tsr_model_pass *p, uint32_t i,
                      const struct tsr_model_group *g)
 {
@@ -311,9 +330,12 @@ static int check_pass(const struct tsr_session *s, const struct tsr_model_pass *
         if (e) return e;
         row += p->groups[g].n_rows;
     }
-    return row == p->n_rows
-               ? 0
-               : tsri_fail(TSR_EINVAL, "pass: groups have %u rows, not %u", row, p->n_rows);
+    if (row != p->n_rows)
+        return tsri_fail(TSR_EINVAL, "pass: groups have %u rows, not %u", row, p->n_rows);
+    int e = 0;
+    for (uint32_t g = 0; !e && g < p->n_groups; g++)
+        e = check_behind(p, g);
+    return e;
 }
 
 int tsr_session_begin(struct tsr_session *s, const struct tsr_model_pass *pass)

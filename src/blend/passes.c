@@ -66,14 +66,16 @@ static struct tsr_model_group fill_group(const struct tsri_plan *p, const struct
     return g;
 }
 
-/* The primer's own rows: after all others, because rows ascend by their slots. */
-static uint32_t add_primer(struct tsr_run *run)
+/* The primer alone: what sees it comes in the next pass, because its slots are behind theirs. */
+static void begin_primer(struct tsr_run *run, struct tsr_model_pass *pass)
 {
     const struct tsri_primer *primer = &run->blend->primer;
     uint32_t first = run->plan.n_tokens, n = primer->n_tokens;
+    run->n_rows = n;
     for (uint32_t i = 0; i < n; i++)
-        run->rows[run->n_rows++] = (struct tsr_model_row){primer->tokens[i], i, first + i};
-    return n;
+        run->rows[i] = (struct tsr_model_row){primer->tokens[i], i, first + i};
+    run->groups[0] = (struct tsr_model_group){n, 1, {{first, n}}};
+    open_pass(run, pass, 1);
 }
 
 static bool begin_fill(struct tsr_run *run, struct tsr_model_pass *pass)
@@ -81,6 +83,11 @@ static bool begin_fill(struct tsr_run *run, struct tsr_model_pass *pass)
     const struct tsri_plan *p = &run->plan;
     uint32_t n_groups = 0;
     run->n_rows = 0;
+    run->fills_primer = tsri_plan_primes(p) && !tsri_primer_place(run);
+    if (run->fills_primer) {
+        begin_primer(run, pass);
+        return true;
+    }
     /* A system prompt that is no piece of its own, or only in parts. */
     for (uint32_t i = 0; needs_system(p) && i < p->n_system; i++)
         if (p->states[i] == TSR_TOKEN_NEW) add_row(run, i, i);
@@ -94,11 +101,6 @@ static bool begin_fill(struct tsr_run *run, struct tsr_model_pass *pass)
             add_row(run, piece->match.prompt_offset + k, piece->match.base + k);
     }
     if (!run->n_rows) return false;
-    run->fills_primer = tsri_plan_primes(p) && !tsri_primer_place(run);
-    if (run->fills_primer) {
-        uint32_t n = add_primer(run);
-        run->groups[n_groups++] = (struct tsr_model_group){n, 1, {{p->n_tokens, n}}};
-    }
     open_pass(run, pass, n_groups);
     return true;
 }
@@ -123,7 +125,11 @@ static int after_fill(struct tsr_run *run)
 {
     struct tsri_fill fill = tsri_pass_fill(run, false);
     fill.token_s = (double)(tsri_now_ns() - run->pass_ns) * 1e-9 / run->n_rows;
-    if (run->fills_primer) tsri_primer_keep(run, fill.token_s);
+    if (run->fills_primer) {
+        run->phase = TSRI_PHASE_FILL; /* now the segments */
+        tsri_primer_keep(run, fill.token_s);
+        return 0;
+    }
     for (uint32_t i = 0; i < run->plan.n_pieces; i++) {
         struct tsri_piece *piece = &run->plan.pieces[i];
         if (piece->kind != TSRI_PIECE_FILL || piece->placed) continue;

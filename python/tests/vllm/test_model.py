@@ -180,9 +180,9 @@ class Architecture:
         primer, one, two = tokens[:20], tokens[20:80], tokens[80:]
         rows = [(t, 20 + i, i) for i, t in enumerate(one)]
         rows += [(t, 20 + i, 60 + i) for i, t in enumerate(two)]
-        rows += [(t, i, 200 + i) for i, t in enumerate(primer)]
+        self.it.run([(t, i, 200 + i) for i, t in enumerate(primer)], [(20, [(200, 220)])])
         behind = (200, 220)
-        self.it.run(rows, [(60, [behind, (0, 60)]), (60, [behind, (60, 120)]), (20, [behind])])
+        self.it.run(rows, [(60, [behind, (0, 60)]), (60, [behind, (60, 120)])])
         kv = self.it.staging.kv
         for first, text in ((0, one), (60, two)):
             want = self.it.computed(torch.cat([primer, text]))[0]
