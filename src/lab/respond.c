@@ -284,6 +284,9 @@ static int prepare(struct tsri_responder *p, struct spoken *full, bool *fits)
     if (!*fits)
         tsri_cli_note("%s %s: left out: %zu tokens, the model's context has %u", q->set, q->id,
                       slots, r->info.context);
+    /* The gate drafts answers after the prompt; `tessera ask` has room for that. */
+    uint32_t draft = tsr_blend_profile(r->blend)->draft;
+    if (draft > p->answer_max) slots += draft - p->answer_max;
     return *fits ? tsri_reader_make_room(r, slots) : 0;
 }
 
