@@ -10,14 +10,16 @@
 #include <unistd.h>
 
 /* The models that tools/setup --model installs, by the names that --model takes. Without one, the
- * first that is there is used; the last one is for want of a better one. */
+ * first that is there is used, the one with the best answers first; the last one is for want of a
+ * better one. */
 static const struct {
     const char *name, *file;
 } models[] = {
-    {"0.5b", "models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"},
     {"1.5b", "models/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"},
+    {"0.5b", "models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"},
     {"135m", "models/SmolLM2-135M-Instruct.Q4_1.gguf"},
 };
+#define DEFAULT 1u /* what tools/setup --model installs */
 #define FALLBACK (TSRI_COUNT(models) - 1)
 
 /* ---- folders ---- */
@@ -80,7 +82,7 @@ const char *tsri_reader_model(const char *named, char *buf, size_t bytes, bool *
         if (fallback) *fallback = i == FALLBACK;
         return buf;
     }
-    path_of(models[0].file, buf, bytes);
+    path_of(models[DEFAULT].file, buf, bytes);
     return buf;
 }
 
