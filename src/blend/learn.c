@@ -101,7 +101,7 @@ static int learn_one(struct learner *l, uint32_t segment)
         result = tsri_blend_step(l->session, &step);
         if (step.kind != TSR_STEP_LAYER) continue;
         uint64_t part = (uint64_t)n * step.layer.layer / l->blend->info.n_layers;
-        l->state.n_tokens_done = before + (uint32_t)part;
+        if (!run->fills_primer) l->state.n_tokens_done = before + (uint32_t)part;
         tell(l);
     }
     tsr_session_end(l->session);

@@ -144,6 +144,14 @@ TEST(one_entry_serves_every_system_prompt_and_every_place)
     }
 }
 
+static int goes_on(void *arg, const struct tsr_learn *learn)
+{
+    uint32_t *last = arg;
+    CHECK(learn->n_tokens_done >= *last);
+    *last = learn->n_tokens_done;
+    return 0;
+}
+
 TEST(documents_are_stored_after_the_first_question_without_the_system_prompt)
 {
     struct blend_kit k;
@@ -155,7 +163,9 @@ TEST(documents_are_stored_after_the_first_question_without_the_system_prompt)
         blend_kit_ask_of(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL | TSR_ASK_FIRST);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL | TSR_ASK_FIRST), 0);
     CHECK(same(k.logits, prefill));
-    CHECK_INT(tsr_blend_learn(k.blend, &ask, NULL, NULL), DOCS);
+    uint32_t last = 0;
+    CHECK_INT(tsr_blend_learn(k.blend, &ask, goes_on, &last), DOCS);
+    CHECK(last > 0);
     CHECK_INT(tsr_blend_learn(k.blend, &ask, NULL, NULL), 0);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL | TSR_ASK_FIRST), 0);
     CHECK_INT(k.report.n_reused, DOCS);
@@ -279,9 +289,11 @@ TEST(another_primer_is_a_miss)
     /* The first tokens of a primer are another primer, too. */
     k.n_primer--;
     blend_kit_reopen(&k);
-    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, 0), 0);
-    CHECK_INT(k.report.n_reused, 0);
-    CHECK_INT(k.report.n_new, k.n_tokens - 20);
+    for (uint32_t flags = 0; flags <= TSR_ASK_ANY; flags += TSR_ASK_ANY) {
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, flags), 0);
+        CHECK_INT(k.report.n_reused, 0);
+        CHECK_INT(k.report.n_new, k.n_tokens - 20);
+    }
     CHECK(blend_kit_close(&k));
 }
 
