@@ -97,6 +97,12 @@ static bool ascend_below_one(const double *rounds, uint32_t n)
     return good;
 }
 
+static bool is_share(double x)
+{
+    return x >= 0 && x <= 1;
+}
+
+/* A profile from a file was checked as it was read; one that a program has filled was not. */
 static int check_profile(const struct tsr_blend *b)
 {
     const struct tsr_profile *p = &b->profile;
@@ -108,6 +114,12 @@ static int check_profile(const struct tsr_blend *b)
         return tsri_fail(TSR_EINVAL,
                          "blend: invalid profile: %u rounds must ascend, between 0 and 1",
                          p->n_rounds);
+    if (!is_share(p->ratio) || !is_share(p->draft_floor) || !is_share(p->gate_limit) ||
+        !p->query_rows || p->draft > TSR_PROFILE_DRAFT_MAX)
+        return tsri_fail(TSR_EINVAL,
+                         "blend: invalid profile: ratio %g, draft_floor %g, gate_limit %g, "
+                         "%u query_rows, draft of %u",
+                         p->ratio, p->draft_floor, p->gate_limit, p->query_rows, p->draft);
     const double *layers = p->query_layers;
     if (!(layers[0] >= 0 && layers[0] < layers[1] && layers[1] <= 1))
         return tsri_fail(TSR_EINVAL, "blend: invalid profile: query_layers %g to %g", layers[0],

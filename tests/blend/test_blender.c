@@ -64,6 +64,38 @@ TEST(a_profile_for_another_model_is_refused)
     CHECK(blend_kit_close(&k));
 }
 
+TEST(numbers_that_no_profile_may_have_are_refused)
+{
+    const struct {
+        size_t offset;
+        double value;
+        bool counts;
+    } numbers[] = {{offsetof(struct tsr_profile, query_rows), 0, true},
+                   {offsetof(struct tsr_profile, draft), TSR_PROFILE_DRAFT_MAX + 1, true},
+                   {offsetof(struct tsr_profile, ratio), NAN, false},
+                   {offsetof(struct tsr_profile, ratio), 1.5, false},
+                   {offsetof(struct tsr_profile, draft_floor), NAN, false},
+                   {offsetof(struct tsr_profile, gate_limit), -0.1, false}};
+    struct blend_kit k;
+    struct tsr_blend *b;
+    blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
+    CHECK_INT(open_with(&k, &b, NULL), 0);
+    tsr_blend_close(b);
+    for (size_t i = 0; i < TSRI_COUNT(numbers); i++) {
+        struct tsr_profile good = k.profile;
+        uint32_t count = (uint32_t)(numbers[i].counts ? numbers[i].value : 0);
+        char *at = (char *)&k.profile + numbers[i].offset;
+        if (numbers[i].counts)
+            memcpy(at, &count, sizeof count);
+        else
+            memcpy(at, &numbers[i].value, sizeof numbers[i].value);
+        CHECK_INT(open_with(&k, &b, NULL), TSR_EINVAL);
+        tsr_blend_close(b);
+        k.profile = good;
+    }
+    CHECK(blend_kit_close(&k));
+}
+
 TEST(little_text_is_not_blended)
 {
     struct blend_kit k;
@@ -235,6 +267,7 @@ int main(void)
     RUN(models_and_tenants_have_spaces_of_their_own);
     RUN(a_space_has_the_name_of_its_model);
     RUN(a_profile_for_another_model_is_refused);
+    RUN(numbers_that_no_profile_may_have_are_refused);
     RUN(little_text_is_not_blended);
     RUN(an_executor_without_attention_links_instead);
     RUN(int8_entries_are_near_and_prefixes_stay_exact);
