@@ -297,9 +297,11 @@ struct tsr_blend_report {
     uint32_t tier_tokens[8];    /* loaded, by tier */
     uint32_t n_rounds;          /* of recomputing; a prefill after them does not count */
     uint32_t reserved;
-    double ratio, bias;   /* of the last round */
-    double sure;          /* probability that the answer is the one a prefill gives; NAN: no gate */
-    struct tsr_gate gate; /* after the last round */
+    double ratio, bias; /* of the last round */
+    /* Probability that the answer is the one a prefill gives; NAN: no gate, or nothing but int8
+     * rounding makes it another one. */
+    double sure;
+    struct tsr_gate gate;             /* after the last round */
     double lookup_s, wait_s, total_s; /* wait: for tiers, not hidden behind compute */
 };
 

@@ -84,6 +84,8 @@ void tsri_plan_skip_fills(struct tsri_plan *p);
 void tsri_plan_lose(struct tsri_plan *p, uint32_t piece);
 /* Segments that are exact but for being stored as int8 are selected too: for a prefill's bits. */
 void tsri_plan_drop_rounded(struct tsri_plan *p);
+/* With int8: whether there are such segments that are not selected. */
+bool tsri_plan_is_rounded(const struct tsri_plan *p);
 /* Tokens that the blend pass computes. */
 bool tsri_plan_computes(const struct tsri_plan *p, uint32_t token);
 uint32_t tsri_plan_count(const struct tsri_plan *p, uint32_t state);

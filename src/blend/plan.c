@@ -188,13 +188,27 @@ void tsri_plan_lose(struct tsri_plan *p, uint32_t i)
     p->n_pieces = n;
 }
 
+/* Exact but for being stored as int8. */
+static bool only_rounded(const struct tsri_piece *piece)
+{
+    return piece->exact && piece->match.kind != TSR_KIND_PREFIX && piece->kind != TSRI_PIECE_LOST;
+}
+
+bool tsri_plan_is_rounded(const struct tsri_plan *p)
+{
+    for (uint32_t i = 0; i < p->n_pieces; i++)
+        if (only_rounded(&p->pieces[i]) &&
+            p->states[p->pieces[i].match.prompt_offset] == TSR_TOKEN_EXACT)
+            return true;
+    return false;
+}
+
 void tsri_plan_drop_rounded(struct tsri_plan *p)
 {
     for (uint32_t i = 0; i < p->n_pieces; i++) {
-        const struct tsri_piece *piece = &p->pieces[i];
-        if (!piece->exact || piece->match.kind == TSR_KIND_PREFIX || piece->kind == TSRI_PIECE_LOST)
-            continue;
-        paint_range(p, piece->match.prompt_offset, piece->match.n_tokens, TSR_TOKEN_SELECTED);
+        const struct tsr_match *m = &p->pieces[i].match;
+        if (only_rounded(&p->pieces[i]))
+            paint_range(p, m->prompt_offset, m->n_tokens, TSR_TOKEN_SELECTED);
     }
 }
 

@@ -49,6 +49,12 @@ bool tsri_rounds_begin(struct tsr_run *run)
     return n_more(run) || raise(run);
 }
 
+/* Everything is exact or computed. */
+static bool is_whole(const struct tsr_run *run)
+{
+    return run->bias == 0 && !tsri_plan_count(&run->plan, TSR_TOKEN_CANDIDATE);
+}
+
 static void judge(struct tsr_run *run)
 {
     const struct tsri_plan *p = &run->plan;
@@ -71,9 +77,10 @@ static void judge(struct tsr_run *run)
         g->mass = all > 0 ? left / all : 0;
         g->fresh = all > 0 ? fresh / all : 0;
     }
-    bool exact = run->bias == 0 && !tsri_plan_count(p, TSR_TOKEN_CANDIDATE);
     run->sure = tsr_gate_predict(&run->blend->profile, g);
-    if (exact && tsri_gate_is_fitted(&run->blend->profile)) run->sure = 1;
+    /* The gate knows nothing of rounding. */
+    if (is_whole(run) && tsri_gate_is_fitted(&run->blend->profile))
+        run->sure = run->blend->int8 && tsri_plan_is_rounded(p) ? NAN : 1;
 }
 
 /* Selectors without a question's pass leave the gate nothing to judge by. */
@@ -82,7 +89,7 @@ static bool is_enough(const struct tsr_run *run)
     const struct tsr_profile *p = &run->blend->profile;
     if (run->ask.flags & TSR_ASK_ROUNDS) return false;
     return !(run->ask.flags & TSR_ASK_GATE) || !tsri_gate_is_fitted(p) || !run->selector->asks ||
-           run->sure >= p->gate_limit;
+           is_whole(run) || run->sure >= p->gate_limit;
 }
 
 static void compute_all(struct tsr_run *run)

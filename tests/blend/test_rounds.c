@@ -81,6 +81,24 @@ TEST(after_the_last_round_comes_a_prefill)
         }
 }
 
+TEST(an_answer_over_rounded_text_is_not_called_sure)
+{
+    for (uint32_t flags = 0; flags <= TSR_BLEND_INT8; flags++) {
+        struct blend_kit k;
+        float prefill[128];
+        open_kit(&k, "llama", flags, 0.9);
+        blend_kit_prompt(&k, 3, 60, docs, 0, NULL); /* a system prompt and a question */
+        blend_kit_prefill(&k, prefill);
+        CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+        CHECK_INT(k.report.n_exact, 60);
+        CHECK_INT(k.report.reasons, 0);
+        bool exact = memcmp(prefill, k.logits, sizeof prefill) == 0;
+        CHECK(exact == !flags);
+        CHECK(flags ? isnan(k.report.sure) : k.report.sure == 1);
+        CHECK(blend_kit_close(&k));
+    }
+}
+
 struct pass_seen {
     uint8_t rows[512], states[512]; /* by token: has a row; what the plan says of it */
     float bias[512];
@@ -295,6 +313,7 @@ int main(void)
 {
     RUN(a_sure_answer_stops_the_rounds);
     RUN(after_the_last_round_comes_a_prefill);
+    RUN(an_answer_over_rounded_text_is_not_called_sure);
     RUN(a_round_computes_all_that_is_selected_and_the_question);
     RUN(a_round_gives_what_one_ask_at_its_ratio_gives);
     RUN(the_answer_moves_from_round_to_round);
