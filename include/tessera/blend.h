@@ -366,6 +366,12 @@ TSR_API const uint8_t *tsr_blend_states(const struct tsr_run *run);
  * [*n] floats; NULL: none (always without bias_answer in the profile). Valid until the next ask or
  * close. */
 TSR_API const float *tsr_blend_bias(const struct tsr_blend *blend, uint32_t *n);
+/* The first tokens of the answer to the blend's last ask, as the gate's draft has shown them: each is
+ * the most likely one after those before it, and the last may end the answer. K and V of all but the
+ * last are in the slots after the prompt, so that decoding goes on with the last one. *n 0: none, as
+ * always without `draft` in the profile or after everything was computed. Valid until the next ask or
+ * close. */
+TSR_API const uint32_t *tsr_blend_draft(const struct tsr_blend *blend, uint32_t *n);
 
 #ifdef __cplusplus
 }

@@ -240,6 +240,7 @@ struct tsr_blend {
     pthread_mutex_t lock;
     float *bias;
     uint32_t n_bias;
+    uint32_t draft[TSR_PROFILE_DRAFT_MAX], n_draft;
 };
 
 /* profile.c: "same", "pure", "primer"; -1: none of them. */

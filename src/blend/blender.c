@@ -204,6 +204,12 @@ const float *tsr_blend_bias(const struct tsr_blend *b, uint32_t *n)
     return b->bias;
 }
 
+const uint32_t *tsr_blend_draft(const struct tsr_blend *b, uint32_t *n)
+{
+    *n = b->n_draft;
+    return b->draft;
+}
+
 /* ---- asking ---- */
 
 int tsri_blend_step(struct tsr_session *s, const struct tsr_blend_step *step)

@@ -21,7 +21,8 @@ uint32_t tsri_draft_max(const struct tsr_run *run)
     if (!judged || !run->selector->asks || is_biased(run)) return 0;
     uint64_t slots = run->layout.n_slots, context = run->blend->info.context;
     uint64_t room = (slots < context ? slots : context) - n;
-    return room < p->draft ? (uint32_t)room : p->draft;
+    uint32_t most = tsri_min_u32(p->draft, TSR_PROFILE_DRAFT_MAX);
+    return room < most ? (uint32_t)room : most;
 }
 
 static bool is_end(const struct tsr_run *run, uint32_t token)

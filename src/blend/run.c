@@ -513,10 +513,21 @@ static void keep_bias(struct tsr_run *run)
     pthread_mutex_unlock(&b->lock);
 }
 
+static void keep_draft(struct tsr_run *run, bool done)
+{
+    struct tsr_blend *b = run->blend;
+    pthread_mutex_lock(&b->lock);
+    b->n_draft = done ? run->n_draft : 0;
+    memcpy(b->draft, run->draft, b->n_draft * sizeof *b->draft);
+    pthread_mutex_unlock(&b->lock);
+}
+
 void tsr_blend_end(struct tsr_run *run, float *logits, struct tsr_blend_report *report)
 {
     if (!run) return;
-    if (run->phase == TSRI_PHASE_DONE && !run->failed) {
+    bool done = run->phase == TSRI_PHASE_DONE && !run->failed;
+    if (!(run->ask.flags & TSR_ASK_LEARN)) keep_draft(run, done);
+    if (done) {
         if (!(run->ask.flags & TSR_ASK_LEARN)) keep_bias(run);
         if (logits && !(run->ask.flags & TSR_ASK_CONTEXT))
             memcpy(logits, run->logits, run->blend->info.n_vocab * sizeof *logits);

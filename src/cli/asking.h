@@ -33,8 +33,10 @@ struct tsri_decode {
     const struct tsr_blend *blend; /* what they were blended by */
     struct tsri_sampler *sampler;
     uint32_t n_prompt, n_max; /* n_max: tokens of the answer */
-    double start_s;           /* when the question was asked */
-    bool shows;               /* to standard output, as it comes */
+    const uint32_t *draft;    /* [n_draft]: how the answer begins, if it is known */
+    uint32_t n_draft;
+    double start_s; /* when the question was asked */
+    bool shows;     /* to standard output, as it comes */
     bool may_repeat;
 };
 

@@ -91,6 +91,7 @@ static int compare(struct tsri_asking *a, struct tsri_decode *d)
     if (tsr_session_open(&r->plain_session, r->model, r->n_slots) < 0) return tsri_cli_failed();
     ask.session = d->session = r->plain_session;
     d->blend = r->plain;
+    d->n_draft = 0;
     d->start_s = tsri_cli_now_s();
     if (tsr_blend_ask(r->plain, &ask, r->logits, NULL) < 0) return tsri_cli_failed();
     a->kl = tsr_logits_kl(r->logits, a->first_logits, r->info.n_vocab);
@@ -143,6 +144,7 @@ static int answer(struct tsri_asking *a, double start_s)
                                  .start_s = start_s,
                                  .shows = !a->cli->json && !a->compare,
                                  .may_repeat = a->may_repeat};
+    if (a->n_turns == 1) decode.draft = tsr_blend_draft(r->blend, &decode.n_draft);
     int e = tsri_told_decode(&a->answer, &decode);
     uint32_t n = a->answer.n_tokens;
     if (!e) e = tsri_dialog_add_answer(d, a->answer.tokens, n);

@@ -83,13 +83,15 @@ int tsri_told_decode(struct tsri_told *a, const struct tsri_decode *d)
 {
     const struct tsri_reader *r = d->reader;
     uint32_t max = a->n_max < d->n_max ? a->n_max : d->n_max;
+    uint32_t n_known = d->sampler->temperature > 0 ? 0 : d->n_draft;
     int e = 0;
     a->n_tokens = 0;
     a->n_text = a->n_shown = 0;
     a->text[0] = 0;
     a->ended = TSRI_ENDED_LENGTH;
     for (uint32_t i = 0; i < max && !e; i++) {
-        uint32_t token = tsri_sampler_pick(d->sampler, r->logits, r->info.n_vocab);
+        uint32_t token =
+            i < n_known ? d->draft[i] : tsri_sampler_pick(d->sampler, r->logits, r->info.n_vocab);
         if (i == 0) a->ttft_s = tsri_cli_now_s() - d->start_s;
         if (tsr_model_is_end(r->model, token)) {
             a->ended = TSRI_ENDED_STOP;
@@ -99,6 +101,7 @@ int tsri_told_decode(struct tsri_told *a, const struct tsri_decode *d)
         if (!e && !d->may_repeat && repeats(a)) break;
         if (!e) e = show_safe(a, d);
         if (e || i + 1 == max) break;
+        if (i + 1 < n_known) continue; /* its KV is there */
         struct tsri_more more = {.blend = d->blend,
                                  .tokens = &token,
                                  .held = d->n_prompt + i,

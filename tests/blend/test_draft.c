@@ -139,6 +139,37 @@ static uint32_t watch(struct blend_kit *k, uint32_t flags, uint32_t *n_rows, uin
     return n;
 }
 
+/* Where the draft ends, decoding goes on as if it had decoded all of it. */
+TEST(the_draft_is_handed_over)
+{
+    const double ratios[] = {0.1, 0.3};
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        struct blend_kit k;
+        uint32_t n;
+        float on[VOCAB], again[VOCAB];
+        open_kit(&k, seed, ratios, 2);
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, -1, TSR_ASK_GATE), 0);
+        const uint32_t *draft = tsr_blend_draft(k.blend, &n);
+        CHECK(n > 0 && n <= DRAFT);
+        memcpy(k.tokens + k.n_tokens, draft, n * sizeof *draft);
+        model_kit_prefill(&k.model, k.tokens, k.n_tokens + n - 1, 1, on);
+        struct answer a = decode(&k);
+        CHECK(memcmp(a.tokens, draft, n * sizeof *draft) == 0);
+        model_kit_prefill(&k.model, k.tokens, k.n_tokens + n - 1, 1, again);
+        CHECK(memcmp(on, again, sizeof on) == 0);
+        /* None after an ask without one, or that computes everything. */
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.1, 0), 0);
+        (void)tsr_blend_draft(k.blend, &n);
+        CHECK_INT(n, 0);
+        set_weight(&k.profile, "constant", -1e6);
+        blend_kit_reopen(&k);
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, -1, TSR_ASK_GATE), 0);
+        (void)tsr_blend_draft(k.blend, &n);
+        CHECK_INT(n, 0);
+        CHECK(blend_kit_close(&k));
+    }
+}
+
 TEST(a_draft_costs_a_row_a_token)
 {
     const double ratios[] = {0.3};
@@ -210,6 +241,7 @@ int main(void)
 {
     RUN(the_gate_is_told_whether_a_round_changes_the_answer);
     RUN(a_draft_does_not_change_the_answer);
+    RUN(the_draft_is_handed_over);
     RUN(a_draft_costs_a_row_a_token);
     RUN(a_draft_ends_where_the_slots_do);
     RUN(an_answer_that_wavers_is_not_tried);

@@ -43,7 +43,31 @@ a_dialog_goes_on_after_a_repetition() {
     is "$(json 'x["ended"]')" repeat
 }
 
+# The gate's draft begins the answer: the same answer, by fewer steps.
+a_draft_begins_the_answer() {
+    ask_init llama || return
+    needs_python || return
+    local n plain
+    for n in 0 5 16; do
+        cat >"$tmp/profile.yaml" <<END
+version: 1
+rounds: [0.2]
+draft: $n
+gate: {constant: 5}
+END
+        t ingest --model="$model" --threads=1 "$tmp/docs"
+        ask --json --no-repeat-stop --profile="$tmp/profile.yaml" --docs="$tmp/docs" 'why'
+        exits 0 || return
+        is "$(json 'x["rounds"]')" 1 || return
+        [ "$n" != 0 ] || plain=$(json 'x["answer"]')
+        is "$(json 'x["answer"]')" "$plain" || return
+        is "$(count answer)" 8 || return
+        rm -rf "$TESSERA_DEPS_DIR/store"
+    done
+}
+
 run an_answer_that_repeats_itself_ends_before_that
 run an_answer_that_is_too_long_says_so
 run a_dialog_goes_on_after_a_repetition
+run a_draft_begins_the_answer
 test_end
