@@ -250,7 +250,8 @@ enum tsr_ask_flags {
 
 struct tsr_ask_desc {
     size_t size;
-    /* Its slots from 0 on are overwritten, and as many as the primer has after the prompt. */
+    /* Its slots from 0 on are overwritten. After the prompt, as many as the primer has, and with a
+     * gate or rounds as many as the profile's draft has, as far as there are slots. */
     struct tsr_session *session;
     const uint32_t *tokens;
     uint32_t n_tokens;
@@ -349,8 +350,8 @@ struct tsr_blend_step {
 
 struct tsr_run;
 /* ask->session may be NULL when layout describes the engine's memory: token i belongs to slot i, and
- * slots after the prompt are for the primer. It has two planes, K with rope_dims and V, as the
- * model's info says. */
+ * slots after the prompt are for the primer and for drafts of the answer. It has two planes, K with
+ * rope_dims and V, as the model's info says. */
 TSR_API TSR_MUST int tsr_blend_start(struct tsr_run **out, struct tsr_blend *blend,
                                      const struct tsr_ask_desc *ask,
                                      const struct tsr_kv_layout *layout);
