@@ -22,14 +22,14 @@
 struct speed_time {
     uint32_t n_tokens;
     double seconds;
-    char how[80];
+    char how[sizeof((struct tsr_model_info){0}.device)];
 };
 
 static uint32_t load(const char *path, struct speed_time *times)
 {
     FILE *in = fopen(path, "re");
     uint32_t n = 0;
-    char line[160];
+    char line[256];
     while (in && n < TIMES_MAX && fgets(line, sizeof line, in)) {
         struct speed_time *t = &times[n];
         char *end;

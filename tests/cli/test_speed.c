@@ -70,6 +70,16 @@ TEST(what_is_no_measurement_is_left_out)
     tsri_speed_note("/proc/nowhere/x.speed", "CPU", 1000, 1);
 }
 
+TEST(the_longest_name_of_a_device_is_known_again)
+{
+    char device[sizeof((struct tsr_model_info){0}.device)];
+    snprintf(path, sizeof path, "%s/e.speed", dir.path);
+    memset(device, 'x', sizeof device - 1);
+    device[sizeof device - 1] = 0;
+    tsri_speed_note(path, device, 1000, 10);
+    CHECK(is(tsri_speed_guess(path, device, 1000), 10));
+}
+
 int main(void)
 {
     tmpdir_init(&dir);
@@ -77,6 +87,7 @@ int main(void)
     RUN(the_nearest_length_is_scaled);
     RUN(the_fastest_time_of_a_length_stays);
     RUN(what_is_no_measurement_is_left_out);
+    RUN(the_longest_name_of_a_device_is_known_again);
     tmpdir_fini(&dir);
     return test_end();
 }
