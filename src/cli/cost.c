@@ -13,9 +13,7 @@
 
 double tsri_cost_sure(const struct tsr_blend_report *r)
 {
-    /* Rows of an earlier round have seen text as it was loaded. */
-    bool mixed = r->n_rounds > 1 && !(r->reasons & TSR_BLEND_FULL);
-    bool exact = r->n_reused == 0 && r->bias == 0 && !mixed;
+    bool exact = r->n_reused == 0 && r->bias == 0;
     if (exact || isnan(r->sure)) return exact ? 1 : NAN;
     return fmin(r->sure, SURE_MAX);
 }

@@ -17,9 +17,9 @@ TEST(what_was_not_approximated_is_exact)
     CHECK(tsri_cost_sure(&r) == 0.97);
     r.sure = 1;
     CHECK_STR(tsri_cost_words(tsri_cost_sure(&r)), "same answer as a full read: very likely");
-    r = (struct tsr_blend_report){.n_recomputed = 9, .n_rounds = 2, .sure = 0.9};
+    r = (struct tsr_blend_report){.n_recomputed = 9, .n_reused = 1, .n_rounds = 2, .sure = 0.9};
     CHECK(tsri_cost_sure(&r) == 0.9);
-    r.reasons = TSR_BLEND_FULL;
+    r.n_reused = 0; /* the last round computed everything */
     CHECK(tsri_cost_sure(&r) == 1);
     r = (struct tsr_blend_report){.n_new = 10, .bias = -0.5, .sure = NAN};
     CHECK(isnan(tsri_cost_sure(&r)));
