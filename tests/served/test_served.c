@@ -99,19 +99,6 @@ TEST(the_same_calls_give_the_same_answers)
     CHECK(server_end(&s));
 }
 
-/* A lease ends when the server has read that it does, which nobody waits for. */
-static int evict(struct server_kit *s, int n_wanted)
-{
-    int n = 0;
-    for (uint32_t i = 0; i < 5000 && n < n_wanted; i++) {
-        if (i) sleep_ms(1);
-        int evicted = kit_evict_all(&s->k);
-        if (evicted < 0) return evicted;
-        n += evicted;
-    }
-    return n;
-}
-
 /* Also of what only a tier of the server has. */
 TEST(only_the_context_that_is_asked_for_is_found_through_a_server)
 {
@@ -144,7 +131,8 @@ TEST(only_the_context_that_is_asked_for_is_found_through_a_server)
         }
         p.n_context = 0;
         CHECK_INT(tsr_cache_flush(k.cache), 0);
-        CHECK_INT(evict(&s, 2), 2);
+        CHECK(server_wait_leased(&s, 0)); /* the server has read that they end */
+        CHECK_INT(kit_evict_all(&s.k), 2);
     }
     kit_close(&k);
     CHECK(server_end(&s));
