@@ -459,7 +459,7 @@ class TestApart(MarksTest):
         self.assertIs(worker._opened(b"era/"), new)
         worker._era = b"before"
         worker._settings = worker._cache = worker._info = unittest.mock.Mock()
-        worker._engine_salt, worker._rank, worker._world = None, 0, 1
+        worker._engine_salt, worker._rank, worker._world, worker._primer = None, 0, 1, ()
         with unittest.mock.patch("tessera.vllm.blend.Blend") as made:
             self.assertIs(worker._opened(b"era/"), made.return_value)
         for one in (*old, new):
