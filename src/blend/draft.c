@@ -48,19 +48,15 @@ void tsri_draft_begin(struct tsr_run *run)
     if (run->draft_max) put(run, 0, run->logits_before);
 }
 
-void tsri_draft_pass(struct tsr_run *run, struct tsr_model_pass *pass)
+static void add_row(struct tsr_run *run, uint32_t i)
 {
-    uint32_t at = run->plan.n_tokens + run->n_draft - 1;
-    run->rows[0] = (struct tsr_model_row){run->draft[run->n_draft - 1], at, at};
-    run->n_rows = 1;
-    run->groups[0] = (struct tsr_model_group){1, 1, {{0, at + 1}}};
-    *pass = (struct tsr_model_pass){.size = sizeof *pass,
-                                    .rows = run->rows,
-                                    .n_rows = 1,
-                                    .groups = run->groups,
-                                    .n_groups = 1,
-                                    .freq_set = run->freq_set,
-                                    .flags = TSR_PASS_DECODE};
+    uint32_t at = run->plan.n_tokens + i;
+    run->rows[run->n_rows++] = (struct tsr_model_row){run->draft[i], at, at};
+}
+
+void tsri_draft_add_last(struct tsr_run *run)
+{
+    add_row(run, run->n_draft - 1);
 }
 
 void tsri_draft_add(struct tsr_run *run)
@@ -76,10 +72,8 @@ uint32_t tsri_draft_rows(const struct tsr_run *run)
 
 void tsri_draft_add_rows(struct tsr_run *run)
 {
-    for (uint32_t i = 0; i < tsri_draft_rows(run); i++) {
-        uint32_t at = run->plan.n_tokens + i;
-        run->rows[run->n_rows++] = (struct tsr_model_row){run->draft[i], at, at};
-    }
+    for (uint32_t i = 0; i < tsri_draft_rows(run); i++)
+        add_row(run, i);
 }
 
 void tsri_draft_check(struct tsr_run *run)

@@ -54,13 +54,19 @@ double tsr_logits_entropy(const float *logits, uint32_t n)
     return n ? log(sum) - mean / sum : 0;
 }
 
-double tsri_logits_margin(const float *logits, uint32_t n, uint32_t *token)
+/* How far the second token is below the first, as a share of the first one's probability. */
+static double gap(const float *logits, uint32_t n, uint32_t token)
 {
     float second = -INFINITY;
-    double top = tsr_logits_top(logits, n, token);
     for (uint32_t i = 0; i < n; i++)
-        if (i != *token && logits[i] > second) second = logits[i];
-    return top * (1 - exp((double)second - logits[*token]));
+        if (i != token && logits[i] > second) second = logits[i];
+    return 1 - exp((double)second - logits[token]);
+}
+
+double tsri_logits_margin(const float *logits, uint32_t n, uint32_t *token)
+{
+    double top = tsr_logits_top(logits, n, token);
+    return top * gap(logits, n, *token);
 }
 
 void tsri_gate_read(struct tsr_gate *g, const float *logits, const float *before, uint32_t n)
@@ -68,7 +74,7 @@ void tsri_gate_read(struct tsr_gate *g, const float *logits, const float *before
     uint32_t token, token_before;
     g->top = tsr_logits_top(logits, n, &token);
     g->entropy = tsr_logits_entropy(logits, n);
-    g->margin = tsri_logits_margin(logits, n, &token);
+    g->margin = g->top * gap(logits, n, token);
     if (!before) return;
     (void)tsr_logits_top(before, n, &token_before);
     g->moved = tsr_logits_kl(before, logits, n);

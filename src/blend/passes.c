@@ -1,4 +1,4 @@
-/* passes.c - the three passes of a run: which rows they compute, what those may see, and what
+/* passes.c - the passes of a run: which rows they compute, what those may see, and what
  * follows. *fill*: segments that nobody knows, behind the system prompt, the primer or nothing.
  * *query*: the question alone, over what was loaded; its attention says what matters, and its
  * answer is that of r = 0. *draft*: one token of that answer (draft.c). *blend*: everything that must
@@ -216,6 +216,16 @@ bool tsri_pass_weighs(const struct tsr_run *run, uint32_t layer)
     return layer >= first && layer < end;
 }
 
+/* ---- draft ---- */
+
+static void begin_draft(struct tsr_run *run, struct tsr_model_pass *pass)
+{
+    run->n_rows = 0;
+    tsri_draft_add_last(run);
+    see_all(run, pass);
+    pass->flags = TSR_PASS_DECODE;
+}
+
 /* ---- blend ---- */
 
 static int choose(struct tsr_run *run)
@@ -265,7 +275,7 @@ bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass)
         if (run->failed) return false;
     }
     if (run->phase == TSRI_PHASE_DRAFT) {
-        tsri_draft_pass(run, pass);
+        begin_draft(run, pass);
         return true;
     }
     return begin_blend(run, pass);

@@ -82,6 +82,9 @@ TSR_MUST int tsri_run_open(struct tsr_run **out, struct tsr_blend *b,
                            const struct tsr_ask_desc *ask, const struct tsr_kv_layout *layout,
                            uint32_t rope_tokens);
 TSR_MUST int tsri_run_load(struct tsr_run *run);
+/* A feed into the run's memory; what is given stays in place until it is opened. */
+struct tsri_feed_desc tsri_run_feed(const struct tsr_run *run, const struct tsr_prompt *prompt,
+                                    const struct tsri_feed_range *ranges, uint32_t n);
 
 /* ---- rounds.c: recomputing more, until the answer can be trusted ---- */
 
@@ -100,8 +103,8 @@ bool tsri_rounds_next(struct tsr_run *run);
 uint32_t tsri_draft_max(const struct tsr_run *run);
 /* The question's pass is done: begins a draft with its most likely token. */
 void tsri_draft_begin(struct tsr_run *run);
-/* The next token's pass, and what follows from it. */
-void tsri_draft_pass(struct tsr_run *run, struct tsr_model_pass *pass);
+/* Adds the row of its last token to the pass; after that pass, takes the next token. */
+void tsri_draft_add_last(struct tsr_run *run);
 void tsri_draft_add(struct tsr_run *run);
 /* Rows of it that a round computes after the prompt, and adds them to the pass. */
 uint32_t tsri_draft_rows(const struct tsr_run *run);

@@ -202,14 +202,7 @@ static bool place_stored(struct tsr_run *run)
     for (uint32_t i = 0; i < p->n_tokens; i++)
         slots[i] = (int64_t)run->plan.n_tokens + i;
     range.slots = slots;
-    struct tsri_feed_desc desc = {.cache = run->blend->cache,
-                                  .prompt = &prompt,
-                                  .device = run->mover,
-                                  .layout = &run->layout,
-                                  .rope = &run->blend->info.rope,
-                                  .freq_set = run->freq_set,
-                                  .ranges = &range,
-                                  .n_ranges = 1};
+    struct tsri_feed_desc desc = tsri_run_feed(run, &prompt, &range, 1);
     struct tsri_feed *feed;
     if (tsri_feed_open(&feed, &desc) != 0) return false;
     uint32_t timeout = run->ask.timeout_ms ? run->ask.timeout_ms : TSRI_TIMEOUT_MS;

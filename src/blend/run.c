@@ -231,6 +231,19 @@ static int make_plan(struct tsr_run *run)
     return e;
 }
 
+struct tsri_feed_desc tsri_run_feed(const struct tsr_run *run, const struct tsr_prompt *prompt,
+                                    const struct tsri_feed_range *ranges, uint32_t n)
+{
+    return (struct tsri_feed_desc){.cache = run->blend->cache,
+                                   .prompt = prompt,
+                                   .device = run->mover,
+                                   .layout = &run->layout,
+                                   .rope = &run->blend->info.rope,
+                                   .freq_set = run->freq_set,
+                                   .ranges = ranges,
+                                   .n_ranges = n};
+}
+
 int tsri_run_load(struct tsr_run *run)
 {
     const struct tsri_plan *p = &run->plan;
@@ -250,14 +263,7 @@ int tsri_run_load(struct tsr_run *run)
     }
     struct tsr_prompt prompt = prompt_of(run);
     if (run->blend->int8 && run->ask.flags & TSR_ASK_PREFIX) prompt.flags |= TSR_PROMPT_PREFIX;
-    struct tsri_feed_desc desc = {.cache = run->blend->cache,
-                                  .prompt = &prompt,
-                                  .device = run->mover,
-                                  .layout = &run->layout,
-                                  .rope = &run->blend->info.rope,
-                                  .freq_set = run->freq_set,
-                                  .ranges = ranges,
-                                  .n_ranges = run->n_feed};
+    struct tsri_feed_desc desc = tsri_run_feed(run, &prompt, ranges, run->n_feed);
     if (!e && run->n_feed) e = tsri_feed_open(&run->feed, &desc);
     tsri_free(ranges);
     return e;

@@ -19,8 +19,8 @@ struct answering {
     int half;
     double answer_max, limit;
     unsigned shard, n_shards; /* 1 of 1: all */
-    size_t *todo;             /* indices of questions */
-    size_t n_todo;
+    size_t *wanted;           /* indices of questions */
+    size_t n_wanted;
 };
 
 /* ---- flags ---- */
@@ -64,12 +64,12 @@ static bool answered(const struct answering *x, const struct tsri_question *q)
 static int choose_questions(struct answering *x)
 {
     size_t n = 0;
-    x->todo = malloc(x->questions.n * sizeof *x->todo);
-    if (!x->todo) return tsri_cli_fail("no memory");
+    x->wanted = malloc(x->questions.n * sizeof *x->wanted);
+    if (!x->wanted) return tsri_cli_fail("no memory");
     for (size_t i = 0; i < x->questions.n && (double)n < x->limit; i++) {
         const struct tsri_question *q = &x->questions.items[i];
         if (!tsri_half_has((enum tsri_half)x->half, q->set, q->id)) continue;
-        if (n++ % x->n_shards == x->shard - 1 && !answered(x, q)) x->todo[x->n_todo++] = i;
+        if (n++ % x->n_shards == x->shard - 1 && !answered(x, q)) x->wanted[x->n_wanted++] = i;
     }
     return n ? 0 : tsri_cli_fail("no questions of this half");
 }
@@ -82,11 +82,11 @@ static void tell(const struct answering *x, size_t done, double start, double *t
     double now = tsri_cli_now_s(), rate = (double)done / (now - start);
     if (done)
         snprintf(what, sizeof what, "answers: %.3g questions a minute, %.0f min left", 60 * rate,
-                 (double)(x->n_todo - done) / rate / 60);
-    tsri_cli_progress(what, done, x->n_todo);
+                 (double)(x->n_wanted - done) / rate / 60);
+    tsri_cli_progress(what, done, x->n_wanted);
     if (!done || isatty(STDERR_FILENO) || now - *told < NOTE_S) return;
     *told = now;
-    tsri_cli_note("%zu of %zu %s", done, x->n_todo, what);
+    tsri_cli_note("%zu of %zu %s", done, x->n_wanted, what);
 }
 
 static int answer_one(struct answering *x, const struct tsri_question *q)
@@ -109,9 +109,9 @@ static int answer_all(struct answering *x)
 {
     double start = tsri_cli_now_s(), told = start;
     int e = tsri_responder_init(&x->responder, &x->reader, &x->methods, (uint32_t)x->answer_max);
-    for (size_t i = 0; i < x->n_todo && !e; i++) {
+    for (size_t i = 0; i < x->n_wanted && !e; i++) {
         tell(x, i, start, &told);
-        e = answer_one(x, &x->questions.items[x->todo[i]]);
+        e = answer_one(x, &x->questions.items[x->wanted[i]]);
     }
     tsri_cli_progress_end();
     return e;
@@ -148,8 +148,8 @@ static int run(struct answering *x)
     if (!e) e = tsri_questions_load(&x->questions, prompts);
     if (!e && csv) e = tsri_responses_load(&x->rows, csv, true);
     if (!e) e = choose_questions(x);
-    if (!e && x->n_todo) e = open_reader(x);
-    return e || !x->n_todo ? e : answer_all(x);
+    if (!e && x->n_wanted) e = open_reader(x);
+    return e || !x->n_wanted ? e : answer_all(x);
 }
 
 static int load_tables(struct answering *x)
@@ -172,7 +172,7 @@ int tsri_cmd_answers(struct tsri_cli *cli)
     tsri_reader_close(&x->reader);
     tsri_questions_fini(&x->questions);
     tsri_responses_fini(&x->rows);
-    free(x->todo);
+    free(x->wanted);
     tsri_free(x);
     return e;
 }

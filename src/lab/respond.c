@@ -29,9 +29,8 @@ struct spoken {
 
 static uint32_t top_of(const float *logits, uint32_t n)
 {
-    uint32_t top = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (logits[i] > logits[top]) top = i;
+    uint32_t top;
+    (void)tsr_logits_top(logits, n, &top);
     return top;
 }
 

@@ -9,12 +9,6 @@ static const uint32_t docs[] = {70, 40, 66, 50};
 #define VOCAB 128u
 #define DRAFT 8u
 
-static void set_weight(struct tsr_profile *p, const char *name, double weight)
-{
-    for (uint32_t i = 0; tsr_gate_weight_name(i); i++)
-        if (strcmp(tsr_gate_weight_name(i), name) == 0) p->gate[i] = weight;
-}
-
 /* Rounds at these ratios, and a gate that is sure of the last one. */
 static void open_kit(struct blend_kit *k, uint64_t seed, const double *ratios, uint32_t n)
 {
@@ -23,8 +17,8 @@ static void open_kit(struct blend_kit *k, uint64_t seed, const double *ratios, u
     memcpy(k->profile.rounds, ratios, n * sizeof *ratios);
     k->profile.draft = DRAFT;
     k->profile.gate_limit = 0.5;
-    set_weight(&k->profile, "constant", -1000 * (ratios[n - 1] - 0.01));
-    set_weight(&k->profile, "ratio", 1000);
+    blend_kit_set_weight(k, "constant", -1000 * (ratios[n - 1] - 0.01));
+    blend_kit_set_weight(k, "ratio", 1000);
     blend_kit_reopen(k);
     blend_kit_prompt(k, seed, 20, docs, 4, NULL);
     CHECK_INT(blend_kit_ask(k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
@@ -112,7 +106,7 @@ TEST(a_draft_does_not_change_the_answer)
     CHECK_INT(n_equal(&drafted, &plain), DRAFT);
     /* A gate that is never sure: a prefill, bit by bit. */
     k.profile.draft = DRAFT;
-    set_weight(&k.profile, "constant", -1e6);
+    blend_kit_set_weight(&k, "constant", -1e6);
     blend_kit_reopen(&k);
     blend_kit_prefill(&k, prefill);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, -1, TSR_ASK_GATE), 0);
@@ -161,7 +155,7 @@ TEST(the_draft_is_handed_over)
         CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.1, 0), 0);
         (void)tsr_blend_draft(k.blend, &n);
         CHECK_INT(n, 0);
-        set_weight(&k.profile, "constant", -1e6);
+        blend_kit_set_weight(&k, "constant", -1e6);
         blend_kit_reopen(&k);
         CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, -1, TSR_ASK_GATE), 0);
         (void)tsr_blend_draft(k.blend, &n);

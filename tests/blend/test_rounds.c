@@ -11,12 +11,6 @@ static const uint32_t docs[] = {70, 40, 66, 50};
 /* Tokens that are not exact: all but the first document, behind the system prompt. */
 #define KNOWN (40u + 66 + 50)
 
-static void set_weight(struct tsr_profile *p, const char *name, double weight)
-{
-    for (uint32_t i = 0; tsr_gate_weight_name(i); i++)
-        if (strcmp(tsr_gate_weight_name(i), name) == 0) p->gate[i] = weight;
-}
-
 /* Three rounds, and a gate that is sure from a ratio on. */
 static void open_kit(struct blend_kit *k, const char *model, uint32_t flags, double sure_from)
 {
@@ -24,8 +18,8 @@ static void open_kit(struct blend_kit *k, const char *model, uint32_t flags, dou
     k->profile.n_rounds = 3;
     k->profile.rounds[0] = 0.1, k->profile.rounds[1] = 0.25, k->profile.rounds[2] = 0.5;
     k->profile.gate_limit = 0.5;
-    set_weight(&k->profile, "constant", -100 * sure_from);
-    set_weight(&k->profile, "ratio", 100);
+    blend_kit_set_weight(k, "constant", -100 * sure_from);
+    blend_kit_set_weight(k, "ratio", 100);
     blend_kit_reopen(k);
     blend_kit_prompt(k, 3, 20, docs, N_DOCS, NULL);
 }
@@ -234,7 +228,7 @@ TEST(rounds_that_add_nothing_are_skipped)
     CHECK_INT(k.report.n_recomputed, n_of(0.25));
     /* Nearly all: there is nothing to choose, and nothing to judge by. */
     k.profile.first_tokens = 45;
-    set_weight(&k.profile, "mass", -1);
+    blend_kit_set_weight(&k, "mass", -1);
     blend_kit_reopen(&k);
     CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
     CHECK_INT(k.report.reasons, TSR_BLEND_FULL);

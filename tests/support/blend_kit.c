@@ -88,6 +88,12 @@ void blend_kit_prompt(struct blend_kit *k, uint64_t seed, uint32_t n_system, con
     append(k, seed * 100 + 2, 12, false);
 }
 
+void blend_kit_set_weight(struct blend_kit *k, const char *name, double weight)
+{
+    for (uint32_t i = 0; tsr_gate_weight_name(i); i++)
+        if (strcmp(tsr_gate_weight_name(i), name) == 0) k->profile.gate[i] = weight;
+}
+
 struct tsr_ask_desc blend_kit_ask_of(struct blend_kit *k, uint32_t selector, double ratio,
                                      uint32_t flags)
 {

@@ -37,6 +37,8 @@ void blend_kit_open_pool(struct blend_kit *k, const char *path, uint32_t dtype);
 bool blend_kit_close(struct blend_kit *k);
 /* Opens the blend anew, after a change of k->profile or k->flags. */
 void blend_kit_reopen(struct blend_kit *k);
+/* A weight of the profile's gate; the blend must then be opened anew. */
+void blend_kit_set_weight(struct blend_kit *k, const char *name, double weight);
 /* A prompt of these lengths; n_system 0: none. The same seed gives the same documents, in the order
  * of `order` (NULL: 0, 1, ..), and the same question. */
 void blend_kit_prompt(struct blend_kit *k, uint64_t seed, uint32_t n_system, const uint32_t *docs,
