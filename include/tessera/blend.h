@@ -207,6 +207,13 @@ struct tsr_blend_desc {
     const uint32_t *primer;
     uint32_t n_primer; /* at most TSR_PRIMER_TOKENS_MAX */
     uint32_t reserved;
+    /* (optional) The space in which an engine's connector keeps what plain requests compute, as K and
+     * V. Asks with TSR_ASK_ANY then use its text too: the exact prefix of the prompt as exact, and
+     * runs anywhere else, which saw other text, where nothing better is cached and no segment is to
+     * be filled. model, weights, tokenizer, adapter, salt, rank, world, group and block_tokens are
+     * read; shape and rope are the model's own, so that KV of another shape is never found. Not used
+     * for a rope whose frequencies change with the length (DYNAMIC, LONGROPE). */
+    const struct tsr_space_desc *traffic;
 };
 #define TSR_PRIMER_TOKENS_MAX 1024u
 
@@ -266,7 +273,10 @@ struct tsr_ask_desc {
     double bias;
     uint32_t n_context; /* where the question begins; 0: after the last segment, and without
                            segments the last token */
-    uint32_t reserved;
+    /* Adapter and cache salt of the request, no media: only plain requests with the same ones are
+     * found in tsr_blend_desc.traffic. */
+    uint32_t n_extra;
+    const struct tsr_extra *extra;
 };
 
 /* Why less was reused than there was, as bits. */
@@ -297,8 +307,8 @@ struct tsr_blend_report {
     uint32_t selector, reasons; /* enum tsr_selector; enum tsr_blend_reason */
     uint32_t tier_tokens[8];    /* loaded, by tier */
     uint32_t n_rounds;          /* of recomputing; a prefill after them does not count */
-    uint32_t reserved;
-    double ratio, bias; /* of the last round */
+    uint32_t n_other;           /* of n_reused: from plain requests, computed after other text */
+    double ratio, bias;         /* of the last round */
     /* Probability that the answer is the one a prefill gives; NAN: no gate, or nothing but int8
      * rounding makes it another one. */
     double sure;

@@ -91,7 +91,7 @@ class BlendReport(Struct):
         ("n_recomputed", c_uint32), ("n_new", c_uint32), ("n_filled", c_uint32),
         ("n_filled_reused", c_uint32), ("n_stored", c_uint32), ("n_failed", c_uint32),
         ("n_chunks", c_uint32), ("selector", c_uint32), ("reasons", c_uint32),
-        ("tier_tokens", c_uint32 * 8), ("n_rounds", c_uint32), ("reserved", c_uint32),
+        ("tier_tokens", c_uint32 * 8), ("n_rounds", c_uint32), ("n_other", c_uint32),
         ("ratio", c_double), ("bias", c_double), ("sure", c_double), ("gate", Gate),
         ("lookup_s", c_double), ("wait_s", c_double), ("total_s", c_double),
     ]
@@ -205,12 +205,30 @@ class ModelInfo(Struct):
     ]
 
 
+class SpaceDesc(Struct):
+    _fields_ = [
+        ("size", c_size_t), ("model", c_char_p), ("weights", c_void_p), ("weights_bytes", c_size_t),
+        ("tokenizer", c_char_p), ("adapter", c_char_p), ("salt", c_char_p), ("rope", c_char_p),
+        ("dtype", c_uint32), ("layout", c_uint32), ("n_layers", c_uint32),
+        ("layer_first", c_uint32), ("n_heads", c_uint32), ("k_dim", c_uint32), ("v_dim", c_uint32),
+        ("rank", c_uint32), ("world", c_uint32), ("group", c_uint32), ("block_tokens", c_uint32),
+    ]
+
+
 class BlendDesc(Struct):
     _fields_ = [
         ("size", c_size_t), ("model", c_void_p), ("cache", c_void_p), ("profile", POINTER(Profile)),
         ("flags", c_uint32), ("blend_min_tokens", c_uint32), ("salt", c_char_p),
         ("info", POINTER(ModelInfo)), ("primer", c_void_p), ("n_primer", c_uint32),
-        ("reserved", c_uint32),
+        ("reserved", c_uint32), ("traffic", POINTER(SpaceDesc)),
+    ]
+
+
+class Extra(Struct):
+    _sized_ = ("data",)
+    _fields_ = [
+        ("kind", c_uint32), ("offset", c_uint32), ("n_tokens", c_uint32), ("bytes", c_uint32),
+        ("data", c_char_p),
     ]
 
 
@@ -219,7 +237,8 @@ class AskDesc(Struct):
         ("size", c_size_t), ("session", c_void_p), ("tokens", c_void_p), ("n_tokens", c_uint32),
         ("n_segments", c_uint32), ("segments", POINTER(Range)), ("flags", c_uint32),
         ("system", c_uint32), ("selector", c_uint32), ("timeout_ms", c_uint32), ("ratio", c_double),
-        ("bias", c_double), ("n_context", c_uint32), ("reserved", c_uint32),
+        ("bias", c_double), ("n_context", c_uint32), ("n_extra", c_uint32),
+        ("extra", POINTER(Extra)),
     ]
 
 
@@ -236,14 +255,6 @@ class KvLayout(Struct):
     _fields_ = [
         ("size", c_size_t), ("memory", c_uint32), ("n_layers", c_uint32), ("n_planes", c_uint32),
         ("block_tokens", c_uint32), ("n_slots", c_uint64), ("planes", KvPlane * 4),
-    ]
-
-
-class Extra(Struct):
-    _sized_ = ("data",)
-    _fields_ = [
-        ("kind", c_uint32), ("offset", c_uint32), ("n_tokens", c_uint32), ("bytes", c_uint32),
-        ("data", c_char_p),
     ]
 
 
@@ -334,16 +345,6 @@ class SlotsDesc(Struct):
         ("size", c_size_t), ("tokens", c_void_p), ("n_tokens", c_uint32), ("offset", c_uint32),
         ("slots", c_void_p), ("extra", POINTER(Extra)), ("n_extra", c_uint32),
         ("reserved", c_uint32),
-    ]
-
-
-class SpaceDesc(Struct):
-    _fields_ = [
-        ("size", c_size_t), ("model", c_char_p), ("weights", c_void_p), ("weights_bytes", c_size_t),
-        ("tokenizer", c_char_p), ("adapter", c_char_p), ("salt", c_char_p), ("rope", c_char_p),
-        ("dtype", c_uint32), ("layout", c_uint32), ("n_layers", c_uint32),
-        ("layer_first", c_uint32), ("n_heads", c_uint32), ("k_dim", c_uint32), ("v_dim", c_uint32),
-        ("rank", c_uint32), ("world", c_uint32), ("group", c_uint32), ("block_tokens", c_uint32),
     ]
 
 

@@ -90,6 +90,20 @@ bool tsri_plan_is_rounded(const struct tsri_plan *p);
 bool tsri_plan_computes(const struct tsri_plan *p, uint32_t token);
 uint32_t tsri_plan_count(const struct tsri_plan *p, uint32_t state);
 
+/* ---- known.c: which text of a prompt the cache has ---- */
+
+struct tsri_known {
+    struct tsr_match *matches; /* ascending, apart */
+    uint32_t n, max, n_prefix; /* n_prefix: tokens at the front that are exact */
+};
+/* prompt: for the blend's own spaces. Matches of kind PREFIX are in the space of plain requests, if
+ * the blend has one. To be given back also after an error. */
+TSR_MUST int tsri_known_find(struct tsri_known *k, const struct tsr_blend *b,
+                             const struct tsr_ask_desc *ask, const struct tsr_prompt *prompt);
+void tsri_known_fini(struct tsri_known *k);
+/* The prompt for the space of plain requests. */
+struct tsr_prompt tsri_known_plain(const struct tsr_ask_desc *ask);
+
 /* ---- select.c: which candidates are computed anew ---- */
 
 struct tsri_select {
@@ -126,6 +140,7 @@ struct tsri_feed_range {
     struct tsr_space *space;
     bool int8;            /* entries of the space are in the int8 form */
     bool exact;           /* no turning allowed: it would not be the same bits */
+    bool plain;           /* a prefix of plain requests, found with the extras of the ask */
     const int64_t *slots; /* of its tokens, copied; -1: skipped. NULL: their place in the prompt */
 };
 struct tsri_feed_desc {
@@ -137,6 +152,8 @@ struct tsri_feed_desc {
     uint32_t freq_set;
     const struct tsri_feed_range *ranges; /* copied */
     uint32_t n_ranges;
+    const struct tsr_extra *extra; /* of ranges that are plain, copied */
+    uint32_t n_extra;
 };
 struct tsri_feed;
 /* Begins to load. A range that cannot be had is no error here. */
@@ -231,6 +248,7 @@ struct tsr_blend {
     struct tsr_cache *cache;
     struct tsr_client *client;
     struct tsr_space *exact, *segments; /* the same without int8 */
+    struct tsr_space *traffic;          /* of plain requests; NULL: not used */
     struct tsri_device *device;
     struct tsr_profile profile;
     struct tsri_primer primer;

@@ -26,8 +26,9 @@ static const char *label(const struct tsr_model_info *i, char out[LABEL_BYTES])
     return out;
 }
 
+/* `plain`: who else stores in the space, if it is not the blend's own. */
 static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool int8,
-                      const char *salt)
+                      const char *salt, const struct tsr_space_desc *plain)
 {
     const struct tsr_model_info *i = &b->info;
     char tokenizer[2 * sizeof i->tokenizer + 1], rope[ROPE_TEXT_BYTES], model[LABEL_BYTES];
@@ -42,22 +43,38 @@ static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool in
                                   .weights = i->weights,
                                   .weights_bytes = sizeof i->weights,
                                   .tokenizer = tokenizer,
-                                  .salt = salt,
-                                  .rope = rope,
-                                  .dtype = int8 ? TSR_DTYPE_INT8 : i->kv_dtype,
-                                  .n_layers = i->n_layers,
-                                  .n_heads = int8 ? 1 : i->n_kv_heads,
-                                  .k_dim = int8 ? (uint32_t)row : i->head_dim};
+                                  .salt = salt};
+    if (plain) memcpy(&desc, plain, plain->size < sizeof desc ? plain->size : sizeof desc);
+    desc.size = sizeof desc;
+    desc.rope = rope;
+    desc.dtype = int8 ? TSR_DTYPE_INT8 : i->kv_dtype;
+    desc.layout = TSR_LAYOUT_STANDARD;
+    desc.n_layers = i->n_layers;
+    desc.n_heads = int8 ? 1 : i->n_kv_heads;
+    desc.k_dim = int8 ? (uint32_t)row : i->head_dim;
+    desc.v_dim = 0;
     return tsr_space_open(out, b->cache, &desc);
+}
+
+/* Where the frequencies change with the length of a prompt, nobody knows with which ones an engine
+ * computed a plain request. */
+static bool turns_alike(const struct tsr_rope *r)
+{
+    return r->scaling != TSR_ROPE_DYNAMIC && r->scaling != TSR_ROPE_LONGROPE;
 }
 
 static int open_cache(struct tsr_blend *b, const struct tsr_blend_desc *desc)
 {
+    const struct tsr_space_desc *plain = desc->traffic;
+    if (plain && plain->size < offsetof(struct tsr_space_desc, dtype))
+        return tsri_fail(TSR_EINVAL, "blend: traffic: size is missing");
     if (!b->cache) return 0;
     int e = tsr_client_open(&b->client, b->cache);
-    if (!e) e = open_space(&b->exact, b, false, desc->salt);
-    if (!e && b->int8) e = open_space(&b->segments, b, true, desc->salt);
+    if (!e) e = open_space(&b->exact, b, false, desc->salt, NULL);
+    if (!e && b->int8) e = open_space(&b->segments, b, true, desc->salt, NULL);
     if (!b->int8) b->segments = b->exact;
+    if (!e && plain && turns_alike(&b->info.rope))
+        e = open_space(&b->traffic, b, false, NULL, plain);
     return e;
 }
 
@@ -175,6 +192,7 @@ void tsr_blend_close(struct tsr_blend *b)
     if (!b) return;
     if (b->segments != b->exact) tsr_space_close(b->segments);
     tsr_space_close(b->exact);
+    tsr_space_close(b->traffic);
     if (b->client) tsr_client_close(b->client);
     tsri_primer_fini(&b->primer);
     tsri_device_close(b->device);

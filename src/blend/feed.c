@@ -15,7 +15,7 @@ struct range {
     struct tsri_feed *feed;
     struct tsr_match match;
     struct tsr_space *space;
-    bool int8, exact;
+    bool int8, exact, plain;
     const struct tsri_source_range *from;
     void **planes;
     int64_t *slots;
@@ -45,6 +45,9 @@ struct tsri_feed {
     struct tsr_rope rope;
     uint32_t freq_set;
     struct tsr_prompt prompt; /* own copies of tokens, segments and context */
+    struct tsr_prompt plain;  /* the same for ranges that are; own copies of extras */
+    struct tsr_extra *extra;
+    uint8_t *extra_data;
     uint32_t *tokens;
     struct tsr_range *segments;
     uint32_t *context;
@@ -141,6 +144,8 @@ static void feed_free(struct tsri_feed *f)
     tsri_free(f->tokens);
     tsri_free(f->segments);
     tsri_free(f->context);
+    tsri_free(f->extra);
+    tsri_free(f->extra_data);
     tsri_free(f);
 }
 
@@ -221,13 +226,37 @@ static int copy_prompt(struct tsri_feed *f, const struct tsr_prompt *prompt)
     return 0;
 }
 
+static int copy_plain(struct tsri_feed *f, const struct tsr_extra *extra, uint32_t n)
+{
+    size_t bytes = 0, at = 0;
+    for (uint32_t i = 0; i < n; i++)
+        bytes += extra[i].bytes;
+    f->extra = tsri_alloc((size_t)n + 1, sizeof *f->extra);
+    f->extra_data = tsri_alloc(bytes + 1, 1);
+    if (!f->extra || !f->extra_data) return TSR_ENOMEM;
+    for (uint32_t i = 0; i < n; i++) {
+        f->extra[i] = extra[i];
+        f->extra[i].data = f->extra_data + at;
+        if (extra[i].bytes) memcpy(f->extra_data + at, extra[i].data, extra[i].bytes);
+        at += extra[i].bytes;
+    }
+    f->plain = (struct tsr_prompt){.size = sizeof f->plain,
+                                   .tokens = f->tokens,
+                                   .n_tokens = f->prompt.n_tokens,
+                                   .flags = TSR_PROMPT_PREFIX,
+                                   .extra = f->extra,
+                                   .n_extra = n};
+    return 0;
+}
+
 static int range_open(struct range *r, struct tsri_feed *f, const struct tsri_feed_range *from)
 {
     *r = (struct range){.feed = f,
                         .match = from->match,
                         .space = from->space,
                         .int8 = from->int8,
-                        .exact = from->exact};
+                        .exact = from->exact,
+                        .plain = from->plain};
     r->slots = tsri_alloc(from->match.n_tokens, sizeof *r->slots);
     if (!r->slots) return TSR_ENOMEM;
     for (uint32_t i = 0; i < from->match.n_tokens; i++)
@@ -252,7 +281,8 @@ static int portion_open(struct tsri_feed *f, bool below)
         struct range *r = &f->ranges[i];
         if ((r->match.tier != 0) != below) continue;
         struct tsri_source_range *from = &p->source.ranges[p->source.n];
-        struct tsri_want want = {.space = r->space, .match = &r->match, .prompt = &f->prompt};
+        const struct tsr_prompt *prompt = r->plain ? &f->plain : &f->prompt;
+        struct tsri_want want = {.space = r->space, .match = &r->match, .prompt = prompt};
         int e = tsri_source_want(from, f->cache, &want);
         if (e) return e;
         r->from = from;
@@ -294,6 +324,7 @@ int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
     pthread_mutex_init(&f->lock, NULL);
     f->ranges = tsri_alloc((size_t)d->n_ranges + 1, sizeof *f->ranges);
     e = f->ranges ? copy_prompt(f, d->prompt) : TSR_ENOMEM;
+    if (!e) e = copy_plain(f, d->extra, d->n_extra);
     for (; !e && f->n_ranges < d->n_ranges; f->n_ranges++)
         e = range_open(&f->ranges[f->n_ranges], f, &d->ranges[f->n_ranges]);
     if (!e) e = portion_open(f, false);

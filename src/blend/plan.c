@@ -36,6 +36,7 @@ static const struct tsr_range *segment_of(const struct tsr_ask_desc *ask, uint32
 static bool is_exact(const struct tsri_plan *p, const struct tsri_plan_desc *d,
                      const struct tsr_match *m)
 {
+    if (m->context == TSR_CONTEXT_OTHER) return false;
     if (m->kind == TSR_KIND_PREFIX) return m->prompt_offset < d->n_prefix_tokens;
     if (m->kind != TSR_KIND_SEGMENT || m->prompt_offset < m->entry_offset) return false;
     uint32_t start = m->prompt_offset - m->entry_offset;
@@ -72,8 +73,10 @@ static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, stru
         if (p->may_fill && apart && m.prompt_offset < p->n_system) return false;
         /* Behind the primer it is far nearer to what a prefill gives. */
         if (p->may_fill && p->n_primer && s && m.context == TSR_CONTEXT_PURE) return false;
-        /* A segment of which little is known is better read alone, once. */
-        if (p->may_fill && s && m.coverage == TSR_COVERAGE_RUN) return false;
+        /* A segment of which little is known, or only what saw other text, is better read alone,
+         * once. */
+        bool other = m.context == TSR_CONTEXT_OTHER;
+        if (p->may_fill && s && (other || m.coverage == TSR_COVERAGE_RUN)) return false;
     }
     piece.starts = s && s->offset == m.prompt_offset;
     piece.ends = s && end == end_of(*s);

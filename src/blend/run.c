@@ -54,6 +54,12 @@ int tsri_ask_check(const struct tsr_blend *b, const struct tsr_ask_desc *ask, ui
         return tsri_fail(TSR_EINVAL, "ask: ratio %g, bias %g", ask->ratio, ask->bias);
     if (ask->flags & TSR_ASK_CONTEXT && ask->flags & (TSR_ASK_GATE | TSR_ASK_ROUNDS))
         return tsri_fail(TSR_EINVAL, "ask: a gate and rounds need the logits of the question");
+    if (b->traffic && ask->flags & TSR_ASK_PREFIX)
+        return tsri_fail(TSR_EINVAL, "ask: prefixes are those of plain requests");
+    int e = tsri_extra_check(ask->extra, ask->n_extra, ask->n_tokens);
+    for (uint32_t i = 0; !e && i < ask->n_extra; i++)
+        if (ask->extra[i].kind == TSR_EXTRA_MEDIA) e = tsri_fail(TSR_EINVAL, "ask: media");
+    if (e) return e;
     return check_segments(ask);
 }
 
@@ -148,75 +154,20 @@ static struct tsr_prompt prompt_of(const struct tsr_run *run)
     return p;
 }
 
-struct rows_found {
-    struct tsr_match *matches;
-    uint32_t n, max, n_prefix;
-};
-
-static int look(struct tsr_run *run, struct tsr_space *space, const struct tsr_prompt *prompt,
-                struct rows_found *found)
-{
-    struct tsr_lookup_desc io = {.size = sizeof io,
-                                 .spaces = &space,
-                                 .n_spaces = 1,
-                                 .matches = found->matches + found->n,
-                                 .matches_max = found->max - found->n};
-    int e = tsr_client_lookup(run->blend->client, prompt, &io);
-    if (e < 0) return e;
-    found->n += io.n_matches;
-    if (io.n_prefix_tokens) found->n_prefix = io.n_prefix_tokens;
-    return 0;
-}
-
-/* With int8 the prefix is looked up in a space of its own: what it covers is cut off the others. */
-static void cut(struct rows_found *f, uint32_t first)
-{
-    uint32_t n = first;
-    for (uint32_t i = first; i < f->n; i++) {
-        struct tsr_match m = f->matches[i];
-        uint32_t by = m.prompt_offset < f->n_prefix ? f->n_prefix - m.prompt_offset : 0;
-        if (by >= m.n_tokens) continue;
-        m.prompt_offset += by;
-        m.entry_offset += by;
-        m.n_tokens -= by;
-        if (by) m.coverage = TSR_COVERAGE_RUN;
-        f->matches[n++] = m;
-    }
-    f->n = n;
-}
-
-static int look_up(struct tsr_run *run, struct rows_found *found)
-{
-    const struct tsr_blend *b = run->blend;
-    struct tsr_prompt prompt = prompt_of(run);
-    int e = 0;
-    if (b->int8 && run->ask.flags & TSR_ASK_PREFIX) {
-        struct tsr_prompt prefix = prompt;
-        prefix.flags = TSR_PROMPT_PREFIX;
-        e = look(run, b->exact, &prefix, found);
-    }
-    uint32_t n_prefix_rows = found->n;
-    if (!e && prompt.flags) e = look(run, b->segments, &prompt, found);
-    if (!e && n_prefix_rows) cut(found, n_prefix_rows);
-    return e;
-}
-
 static int make_plan(struct tsr_run *run)
 {
-    uint32_t max = run->ask.n_segments + run->ask.n_tokens / 8 + 16;
     uint32_t n_primer = run->blend->primer.n_tokens;
-    struct rows_found found = {.max = max};
-    found.matches = tsri_alloc(max, sizeof *found.matches);
-    if (!found.matches) return TSR_ENOMEM;
+    struct tsri_known known = {0};
+    struct tsr_prompt prompt = prompt_of(run);
     uint64_t t0 = tsri_now_ns();
-    int e = run->blend->cache ? look_up(run, &found) : 0;
+    int e = run->blend->cache ? tsri_known_find(&known, run->blend, &run->ask, &prompt) : 0;
     run->report.lookup_s = (double)(tsri_now_ns() - t0) * 1e-9;
-    run->n_prefix = found.n_prefix;
+    run->n_prefix = known.n_prefix;
     struct tsri_plan_desc desc = {.ask = &run->ask,
                                   .profile = &run->blend->profile,
-                                  .matches = found.matches,
-                                  .n_matches = found.n,
-                                  .n_prefix_tokens = found.n_prefix,
+                                  .matches = known.matches,
+                                  .n_matches = known.n,
+                                  .n_prefix_tokens = known.n_prefix,
                                   .selector = run->selector->id,
                                   .freq_set = run->freq_set,
                                   .min_tokens = run->blend->min_tokens,
@@ -227,7 +178,7 @@ static int make_plan(struct tsr_run *run)
                                       (uint64_t)run->ask.n_tokens + n_primer > run->layout.n_slots,
                                   .rounded = run->blend->int8};
     if (!e) e = tsri_plan_init(&run->plan, &desc);
-    tsri_free(found.matches);
+    tsri_known_fini(&known);
     return e;
 }
 
@@ -247,23 +198,28 @@ struct tsri_feed_desc tsri_run_feed(const struct tsr_run *run, const struct tsr_
 int tsri_run_load(struct tsr_run *run)
 {
     const struct tsri_plan *p = &run->plan;
+    const struct tsr_blend *b = run->blend;
     run->feed_pieces = tsri_alloc((size_t)p->n_pieces + 1, sizeof *run->feed_pieces);
     struct tsri_feed_range *ranges = tsri_alloc((size_t)p->n_pieces + 1, sizeof *ranges);
     int e = run->feed_pieces && ranges ? 0 : TSR_ENOMEM;
     for (uint32_t i = 0; !e && i < p->n_pieces; i++) {
         const struct tsri_piece *piece = &p->pieces[i];
         if (piece->kind != TSRI_PIECE_LOAD) continue;
-        bool prefix = piece->match.kind == TSR_KIND_PREFIX;
-        ranges[run->n_feed] =
-            (struct tsri_feed_range){.match = piece->match,
-                                     .space = prefix ? run->blend->exact : run->blend->segments,
-                                     .int8 = run->blend->int8 && !prefix,
-                                     .exact = piece->exact};
+        bool prefix = piece->match.kind == TSR_KIND_PREFIX, plain = prefix && b->traffic;
+        ranges[run->n_feed] = (struct tsri_feed_range){.match = piece->match,
+                                                       .space = plain    ? b->traffic
+                                                                : prefix ? b->exact
+                                                                         : b->segments,
+                                                       .int8 = b->int8 && !prefix,
+                                                       .exact = piece->exact,
+                                                       .plain = plain};
         run->feed_pieces[run->n_feed++] = i;
     }
     struct tsr_prompt prompt = prompt_of(run);
-    if (run->blend->int8 && run->ask.flags & TSR_ASK_PREFIX) prompt.flags |= TSR_PROMPT_PREFIX;
+    if (b->int8 && run->ask.flags & TSR_ASK_PREFIX) prompt.flags |= TSR_PROMPT_PREFIX;
     struct tsri_feed_desc desc = tsri_run_feed(run, &prompt, ranges, run->n_feed);
+    desc.extra = run->ask.extra;
+    desc.n_extra = run->ask.n_extra;
     if (!e && run->n_feed) e = tsri_feed_open(&run->feed, &desc);
     tsri_free(ranges);
     return e;
@@ -468,6 +424,9 @@ static void count_piece(struct tsr_blend_report *r, const struct tsri_plan *p,
 {
     const struct tsr_match *m = &piece->match;
     if (piece->kind == TSRI_PIECE_LOAD) r->tier_tokens[m->tier % 8u] += m->n_tokens;
+    if (piece->kind == TSRI_PIECE_LOAD && m->context == TSR_CONTEXT_OTHER)
+        for (uint32_t i = 0; i < m->n_tokens; i++)
+            r->n_other += p->states[m->prompt_offset + i] == TSR_TOKEN_CANDIDATE;
     if (piece->kind != TSRI_PIECE_FILL) return;
     r->n_filled += m->n_tokens;
     for (uint32_t i = m->prompt_offset; i < m->prompt_offset + m->n_tokens && i < r->n_tokens; i++)

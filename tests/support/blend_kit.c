@@ -22,7 +22,8 @@ void blend_kit_reopen(struct blend_kit *k)
                                     .flags = k->flags,
                                     .blend_min_tokens = UINT32_MAX,
                                     .primer = k->primer,
-                                    .n_primer = k->n_primer};
+                                    .n_primer = k->n_primer,
+                                    .traffic = k->traffic.size ? &k->traffic : NULL};
     MUST(tsr_blend_open(&k->blend, &config));
 }
 
@@ -106,7 +107,9 @@ struct tsr_ask_desc blend_kit_ask_of(struct blend_kit *k, uint32_t selector, dou
                                  .system = k->has_system,
                                  .flags = flags | (ratio < 0 ? 0 : TSR_ASK_RATIO),
                                  .selector = selector,
-                                 .ratio = ratio < 0 ? 0 : ratio};
+                                 .ratio = ratio < 0 ? 0 : ratio,
+                                 .extra = &k->extra,
+                                 .n_extra = k->extra.kind != 0};
 }
 
 int blend_kit_ask(struct blend_kit *k, uint32_t selector, double ratio, uint32_t flags)
@@ -140,6 +143,38 @@ void blend_kit_prefill(struct blend_kit *k, float *logits)
     model_kit_prefill(&k->model, k->tokens, 0, k->n_tokens, logits);
     tsr_session_close(k->model.session);
     k->model.session = own;
+}
+
+uint32_t blend_kit_plain(struct blend_kit *k, uint32_t n_tokens, const struct tsr_extra *extra,
+                         uint32_t n_extra)
+{
+    struct tsr_session *own = k->model.session;
+    struct tsri_rows rows;
+    float logits[128];
+    MUST(tsr_session_open(&k->model.session, k->model.model, BLEND_KIT_TOKENS_MAX));
+    k->model.freq_set = tsri_rope_set_id(&k->model.info.rope, k->n_tokens);
+    model_kit_prefill(&k->model, k->tokens, 0, k->n_tokens, logits);
+    struct tsri_fill fill = {.client = k->blend->client,
+                             .space = k->blend->traffic,
+                             .device = k->blend->device,
+                             .layout = tsr_session_layout(k->model.session),
+                             .rope = &k->model.info.rope};
+    MUST(tsri_rows_init(&rows, &fill, 0, n_tokens));
+    MUST(tsri_rows_move(&fill, &rows, TSRI_BATCH_GATHER, 0));
+    struct tsr_store_desc store = {.size = sizeof store,
+                                   .space = fill.space,
+                                   .kind = TSR_KIND_PREFIX,
+                                   .n_tokens = n_tokens,
+                                   .tokens = k->tokens,
+                                   .extra = extra,
+                                   .n_extra = n_extra,
+                                   .view = {.data = rows.data, .bytes = rows.bytes}};
+    int n = tsr_client_store(fill.client, &store);
+    MUST(n);
+    tsri_rows_fini(&rows);
+    tsr_session_close(k->model.session);
+    k->model.session = own;
+    return (uint32_t)n;
 }
 
 void blend_kit_make_cold(struct blend_kit *k)

@@ -19,6 +19,8 @@ struct blend_kit {
     struct tsr_blend *blend;
     uint32_t flags; /* of the blend */
     uint32_t primer[64], n_primer;
+    struct tsr_space_desc traffic; /* of plain requests; size 0: none */
+    struct tsr_extra extra;        /* of the asks; kind 0: none */
     /* the prompt: */
     uint32_t tokens[BLEND_KIT_TOKENS_MAX];
     struct tsr_range segments[BLEND_KIT_SEGMENTS_MAX];
@@ -52,6 +54,10 @@ int blend_kit_ask(struct blend_kit *k, uint32_t selector, double ratio, uint32_t
 void blend_kit_ask_alone(struct blend_kit *k, uint32_t selector, double ratio, uint32_t flags);
 /* Logits of a plain prefill, in another session. */
 void blend_kit_prefill(struct blend_kit *k, float *logits);
+/* The prompt as a plain request: computed whole, and its first n_tokens stored as a prefix, with
+ * these extras, in the space of plain requests. Returns the tokens stored. */
+uint32_t blend_kit_plain(struct blend_kit *k, uint32_t n_tokens, const struct tsr_extra *extra,
+                         uint32_t n_extra);
 /* Everything that is stored goes to the tier below, and out of host memory. */
 void blend_kit_make_cold(struct blend_kit *k);
 
