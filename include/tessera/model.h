@@ -130,7 +130,9 @@ struct tsr_model_layer {
     uint32_t layer; /* the first is 0, then one after the other */
     uint32_t n_mass;
     /* [n_mass], or NULL. Attention of the mass rows is added: mass[s] += sum over those rows of the
-     * mean over heads of their softmax weight on slot s; slots from n_mass on are left out. */
+     * mean over heads of their softmax weight on slot s; slots from n_mass on are left out.
+     * In a blend it is the same memory for all layers of a pass, and read when the pass has ended:
+     * an executor may add everything at its end. */
     float *mass;
 };
 

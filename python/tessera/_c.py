@@ -232,16 +232,6 @@ class Extra(Struct):
     ]
 
 
-class AskDesc(Struct):
-    _fields_ = [
-        ("size", c_size_t), ("session", c_void_p), ("tokens", c_void_p), ("n_tokens", c_uint32),
-        ("n_segments", c_uint32), ("segments", POINTER(Range)), ("flags", c_uint32),
-        ("system", c_uint32), ("selector", c_uint32), ("timeout_ms", c_uint32), ("ratio", c_double),
-        ("bias", c_double), ("n_context", c_uint32), ("n_extra", c_uint32),
-        ("extra", POINTER(Extra)),
-    ]
-
-
 class KvPlane(Struct):
     _fields_ = [
         ("base", c_void_p), ("layers", POINTER(c_void_p)), ("layer_bytes", c_uint64),
@@ -255,6 +245,17 @@ class KvLayout(Struct):
     _fields_ = [
         ("size", c_size_t), ("memory", c_uint32), ("n_layers", c_uint32), ("n_planes", c_uint32),
         ("block_tokens", c_uint32), ("n_slots", c_uint64), ("planes", KvPlane * 4),
+    ]
+
+
+class AskDesc(Struct):
+    _fields_ = [
+        ("size", c_size_t), ("session", c_void_p), ("tokens", c_void_p), ("n_tokens", c_uint32),
+        ("n_segments", c_uint32), ("segments", POINTER(Range)), ("flags", c_uint32),
+        ("system", c_uint32), ("selector", c_uint32), ("timeout_ms", c_uint32), ("ratio", c_double),
+        ("bias", c_double), ("n_context", c_uint32), ("n_extra", c_uint32),
+        ("extra", POINTER(Extra)), ("slots", c_void_p), ("rest", POINTER(KvLayout)),
+        ("compute", c_void_p),
     ]
 
 

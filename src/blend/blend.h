@@ -154,6 +154,7 @@ struct tsri_feed_desc {
     uint32_t n_ranges;
     const struct tsr_extra *extra; /* of ranges that are plain, copied */
     uint32_t n_extra;
+    void *compute; /* the engine's queue: nothing is written before what it holds now; NULL: none */
 };
 struct tsri_feed;
 /* Begins to load. A range that cannot be had is no error here. */
@@ -166,6 +167,40 @@ int tsri_feed_wait(struct tsri_feed *f, uint32_t layer, uint32_t timeout_ms);
 int tsri_feed_result(struct tsri_feed *f, uint32_t range);
 /* Nothing is written to the layout's memory after this; does not wait for tiers. */
 void tsri_feed_close(struct tsri_feed *f);
+
+/* ---- bulk.c: ranges that are in memory, on a device that queues ---- */
+
+struct tsri_source_range;
+struct tsri_bulk_range {
+    const struct tsri_source_range *from; /* pinned until the bulk is closed */
+    const struct tsr_match *match;
+    const int64_t *slots;
+    bool int8, exact;
+};
+struct tsri_bulk_desc {
+    struct tsri_device *device;
+    const struct tsr_kv_layout *layout;
+    const struct tsr_rope *rope;
+    uint32_t freq_set;
+    const struct tsri_bulk_range *ranges; /* each passes tsri_bulk_check */
+    uint32_t n_ranges;
+    struct tsr_device_event *after; /* nothing is written before it has passed; NULL: at once */
+};
+struct tsri_bulk;
+/* How many positions K moves. */
+int64_t tsri_bulk_delta(const struct tsri_bulk_range *r);
+/* 0, or why the range must be computed. */
+TSR_MUST int tsri_bulk_check(struct tsri_device *device, const struct tsri_bulk_range *r);
+TSR_MUST int tsri_bulk_open(struct tsri_bulk **out, const struct tsri_bulk_desc *desc);
+/* Queues the next layers; returns how many are queued now. */
+TSR_MUST int tsri_bulk_queue(struct tsri_bulk *b);
+/* Waits for a layer that is queued, also while another thread queues more. Returns how many layers
+ * are in place then. */
+TSR_MUST int tsri_bulk_wait(struct tsri_bulk *b, uint32_t layer);
+/* Waits for what is queued. */
+void tsri_bulk_drain(struct tsri_bulk *b);
+/* The same, and frees it. Accepts NULL. */
+void tsri_bulk_close(struct tsri_bulk *b);
 
 /* ---- fill.c: what was computed alone is stored and turned to its place ---- */
 
@@ -184,6 +219,7 @@ struct tsri_fill {
     struct tsr_space *space;
     struct tsri_device *device;
     const struct tsr_kv_layout *layout;
+    const int64_t *slots; /* of each token in the layout; NULL: token i is in slot i */
     const struct tsr_rope *rope;
     uint32_t freq_set;
     bool int8;
@@ -192,8 +228,8 @@ struct tsri_fill {
     const uint32_t *context;
     uint32_t n_context;
 };
-/* Rows for tokens in slots from `slot` on. */
-TSR_MUST int tsri_rows_init(struct tsri_rows *r, const struct tsri_fill *f, uint32_t slot,
+/* Rows for tokens from `first` on. */
+TSR_MUST int tsri_rows_init(struct tsri_rows *r, const struct tsri_fill *f, uint32_t first,
                             uint32_t n);
 void tsri_rows_fini(struct tsri_rows *r);
 /* TSRI_BATCH_GATHER from the slots, or TSRI_BATCH_SCATTER to them with K turned by delta. */

@@ -5,6 +5,9 @@
  * (cache/source.h), the pool's pages, the device pool or the pages of a server, into the engine's
  * slots, and a layer counts when the source still held after it was copied.
  *
+ * On a device that queues, everything that is in memory goes together (bulk.c): whoever comes first,
+ * the job or the one who waits, queues all layers, and the latter waits for each.
+ *
  * A feed has several owners: who opened it, and each job. A job whose tier stalls outlives the
  * owner's interest: once a range is given up, or the feed closed, its job may go on reading into
  * the cache but never again touches the engine's memory. The last owner frees it. */
@@ -23,6 +26,7 @@ struct range {
     struct tsr_kv_run run;
     struct tsri_batch *batch;
     /* under feed->lock: */
+    bool bulk;        /* goes with the others of the feed's bulk, whose layers count */
     bool here;        /* where it is read from is known, so that anybody may copy it */
     uint32_t n_ready; /* layers in place */
     int result;
@@ -53,12 +57,18 @@ struct tsri_feed {
     uint32_t *context;
     struct range *ranges;
     uint32_t n_ranges;
-    struct portion portions[2]; /* what lookups found in memory, and what they found below */
+    struct portion portions[2];        /* what lookups found in memory, and what they found below */
+    struct tsr_device_stream *compute; /* the engine's; NULL: it has queued nothing */
+    struct tsr_device_event *before;   /* what it had queued when the feed was opened */
+    struct tsri_bulk *bulk;            /* NULL: none, or it could not be opened */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock: */
     uint32_t n_owners;
     bool closed;
+    bool bulk_taken, bulk_queues;   /* somebody has begun, and is at it */
+    bool bulk_failed, bulk_settled; /* nothing of it is wanted any more, or under way */
+    uint32_t bulk_queued, bulk_ready;
 };
 
 /* ---- one range ---- */
@@ -121,13 +131,105 @@ static void range_layer(struct range *r, uint32_t layer)
     pthread_mutex_unlock(&f->lock);
 }
 
+/* ---- what goes together ---- */
+
+/* Under lock. */
+static void bulk_fail(struct tsri_feed *f, int e)
+{
+    f->bulk_failed = true;
+    for (uint32_t i = 0; i < f->n_ranges; i++)
+        if (f->ranges[i].bulk && f->ranges[i].result == 0) f->ranges[i].result = e;
+    pthread_cond_broadcast(&f->changed);
+}
+
+/* Queues all layers, unless somebody else does or nobody wants them any more. */
+static void bulk_run(struct tsri_feed *f)
+{
+    uint32_t n_layers = f->layout.n_layers;
+    pthread_mutex_lock(&f->lock);
+    bool mine = f->bulk && !f->bulk_taken && !f->closed;
+    f->bulk_taken |= mine;
+    while (mine && f->bulk_queued < n_layers && !f->closed && !f->bulk_failed) {
+        f->bulk_queues = true;
+        pthread_mutex_unlock(&f->lock);
+        int n = tsri_bulk_queue(f->bulk);
+        pthread_mutex_lock(&f->lock);
+        f->bulk_queues = false;
+        if (n < 0)
+            bulk_fail(f, n);
+        else
+            f->bulk_queued = (uint32_t)n;
+        pthread_cond_broadcast(&f->changed);
+    }
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* Under lock, which is let go meanwhile: waits for a layer that is queued. By one thread. */
+static void bulk_wait(struct tsri_feed *f, uint32_t layer)
+{
+    if (!f->bulk || f->bulk_failed || f->bulk_queued <= layer || f->bulk_ready > layer) return;
+    pthread_mutex_unlock(&f->lock);
+    int n = tsri_bulk_wait(f->bulk, layer);
+    for (uint32_t i = 0; n > 0 && i < 2; i++)
+        if (!tsri_source_holds(&f->portions[i].source)) n = TSR_ENOENT; /* copied in vain */
+    pthread_mutex_lock(&f->lock);
+    if (n < 0)
+        bulk_fail(f, n);
+    else
+        f->bulk_ready = (uint32_t)n;
+}
+
+/* Under lock, which is let go meanwhile: after a failure nothing is written any more, because its
+ * slots are computed now. */
+static void bulk_settle(struct tsri_feed *f)
+{
+    if (!f->bulk || !f->bulk_failed || f->bulk_settled) return;
+    f->bulk_taken = f->bulk_settled = true;
+    while (f->bulk_queues)
+        pthread_cond_wait(&f->changed, &f->lock);
+    pthread_mutex_unlock(&f->lock);
+    tsri_bulk_drain(f->bulk);
+    pthread_mutex_lock(&f->lock);
+}
+
+/* Before any job runs: takes what is in memory. What fails here costs its ranges. */
+static int bulk_open(struct tsri_feed *f)
+{
+    uint32_t n = 0;
+    struct tsri_bulk_range *rows = tsri_alloc((size_t)f->n_ranges + 1, sizeof *rows);
+    if (!rows) return TSR_ENOMEM;
+    for (uint32_t i = 0; i < f->n_ranges; i++) {
+        struct range *r = &f->ranges[i];
+        if (!r->here || r->result) continue;
+        rows[n] = (struct tsri_bulk_range){.from = r->from,
+                                           .match = &r->match,
+                                           .slots = r->slots,
+                                           .int8 = r->int8,
+                                           .exact = r->exact};
+        r->result = tsri_bulk_check(f->device, &rows[n]);
+        r->bulk = r->result == 0;
+        n += r->bulk;
+    }
+    struct tsri_bulk_desc desc = {.device = f->device,
+                                  .layout = &f->layout,
+                                  .rope = &f->rope,
+                                  .freq_set = f->freq_set,
+                                  .ranges = rows,
+                                  .n_ranges = n,
+                                  .after = f->before};
+    int e = n ? tsri_bulk_open(&f->bulk, &desc) : 0;
+    tsri_free(rows);
+    if (e) bulk_fail(f, e);
+    return 0;
+}
+
 /* ---- jobs ---- */
 
 static void feed_free(struct tsri_feed *f)
 {
     for (uint32_t i = 0; f->ranges && i < f->n_ranges; i++) {
         struct range *r = &f->ranges[i];
-        tsri_batch_close(r->batch);
         tsri_free(r->planes);
         tsri_free(r->slots);
     }
@@ -149,6 +251,21 @@ static void feed_free(struct tsri_feed *f)
     tsri_free(f);
 }
 
+/* Everything that is the device's: it may be closed before a job that is held up ends. */
+static void close_device(struct tsri_feed *f)
+{
+    tsri_bulk_close(f->bulk);
+    f->bulk = NULL;
+    for (uint32_t i = 0; f->ranges && i < f->n_ranges; i++) {
+        tsri_batch_close(f->ranges[i].batch);
+        f->ranges[i].batch = NULL;
+    }
+    if (f->before) tsri_event_close(f->device, f->before);
+    if (f->compute) tsri_stream_close(f->device, f->compute);
+    f->before = NULL;
+    f->compute = NULL;
+}
+
 static void leave(struct tsri_feed *f)
 {
     pthread_mutex_lock(&f->lock);
@@ -161,7 +278,7 @@ static void copy_here(struct portion *p)
 {
     for (uint32_t l = 0; l < p->feed->layout.n_layers; l++)
         for (uint32_t i = 0; i < p->source.n; i++)
-            if (p->ranges[i]->here) range_layer(p->ranges[i], l);
+            if (p->ranges[i]->here && !p->ranges[i]->bulk) range_layer(p->ranges[i], l);
 }
 
 static void layer_fetched(struct tsri_source_range *from, uint32_t layer)
@@ -176,6 +293,7 @@ static void hand_over(struct portion *p)
     pthread_mutex_lock(&p->feed->lock);
     for (uint32_t i = 0; i < p->source.n; i++) {
         struct range *r = p->ranges[i];
+        if (r->bulk) continue;
         if (r->result == 0) r->result = r->from->result;
         r->here = r->from->result == 0;
     }
@@ -186,6 +304,7 @@ static void hand_over(struct portion *p)
 static void run_portion(struct tsri_job *job)
 {
     struct portion *p = (struct portion *)job;
+    bulk_run(p->feed);
     copy_here(p);
     if (p->n_below) {
         int e = tsri_source_fetch(&p->source, NULL);
@@ -305,6 +424,31 @@ static bool portion_pin(struct portion *p)
     return any;
 }
 
+/* What the engine has queued comes before everything that is written here. */
+static int follow(struct tsri_feed *f, void *native)
+{
+    if (!native || !(tsri_device_caps(f->device) & TSR_DEVICE_ASYNC)) return 0;
+    int e = tsri_stream_open(&f->compute, f->device, native, 0);
+    if (!e) e = tsri_event_open(&f->before, f->device);
+    if (!e) e = tsri_event_record(f->device, f->before, f->compute);
+    return e;
+}
+
+static void begin(struct tsri_feed *f)
+{
+    bool here = portion_pin(&f->portions[0]), below = portion_pin(&f->portions[1]);
+    bool queues = tsri_device_caps(f->device) & TSR_DEVICE_ASYNC;
+    int e = queues ? bulk_open(f) : 0;
+    /* Ranges from below are copied as they come, by streams that know nothing of the engine's. */
+    if (!e && f->before && (f->portions[0].n_below || f->portions[1].n_below || !f->bulk))
+        e = tsri_event_sync(f->device, f->before);
+    for (uint32_t i = 0; e && i < f->n_ranges; i++)
+        if (!f->ranges[i].result) f->ranges[i].result = e;
+    if (e) return;
+    if (below) start(f, &f->portions[1]);
+    if (here) start(f, &f->portions[0]);
+}
+
 int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
 {
     *out = NULL;
@@ -329,14 +473,14 @@ int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
         e = range_open(&f->ranges[f->n_ranges], f, &d->ranges[f->n_ranges]);
     if (!e) e = portion_open(f, false);
     if (!e) e = portion_open(f, true);
+    if (!e) e = follow(f, d->compute);
     if (e) {
+        close_device(f);
         feed_free(f);
         return e;
     }
     *out = f;
-    bool here = portion_pin(&f->portions[0]), below = portion_pin(&f->portions[1]);
-    if (below) start(f, &f->portions[1]);
-    if (here) start(f, &f->portions[0]);
+    begin(f);
     return 0;
 }
 
@@ -354,8 +498,9 @@ static uint32_t n_missing(const struct tsri_feed *f, uint32_t layer, uint64_t *p
     *progress = 0;
     for (uint32_t i = 0; i < f->n_ranges; i++) {
         const struct range *r = &f->ranges[i];
-        *progress += r->n_ready + (r->result ? f->layout.n_layers : 0);
-        n += r->result == 0 && r->n_ready <= layer;
+        uint32_t n_ready = r->bulk ? f->bulk_ready : r->n_ready;
+        *progress += n_ready + (r->result ? f->layout.n_layers : 0);
+        n += r->result == 0 && n_ready <= layer;
     }
     return n;
 }
@@ -364,9 +509,15 @@ static uint32_t n_missing(const struct tsri_feed *f, uint32_t layer, uint64_t *p
  * because the threads are busy, or stuck with a tier. */
 static void help(struct tsri_feed *f, uint32_t layer)
 {
+    if (f->bulk && !f->bulk_taken) {
+        pthread_mutex_unlock(&f->lock);
+        bulk_run(f);
+        pthread_mutex_lock(&f->lock);
+    }
+    bulk_wait(f, layer);
     for (uint32_t i = 0; i < f->n_ranges; i++) {
         struct range *r = &f->ranges[i];
-        while (r->here && r->result == 0 && !r->writing && r->n_ready <= layer) {
+        while (r->here && !r->bulk && r->result == 0 && !r->writing && r->n_ready <= layer) {
             uint32_t next = r->n_ready;
             pthread_mutex_unlock(&f->lock);
             range_layer(r, next);
@@ -377,9 +528,10 @@ static void help(struct tsri_feed *f, uint32_t layer)
 
 static void give_up(struct tsri_feed *f, uint32_t layer)
 {
+    if (f->bulk && f->bulk_ready <= layer) bulk_fail(f, TSR_ETIME);
     for (uint32_t i = 0; i < f->n_ranges; i++) {
         struct range *r = &f->ranges[i];
-        if (r->result || r->n_ready > layer) continue;
+        if (r->result || r->bulk || r->n_ready > layer) continue;
         r->result = TSR_ETIME;
         while (r->writing)
             pthread_cond_wait(&f->changed, &f->lock);
@@ -404,6 +556,7 @@ int tsri_feed_wait(struct tsri_feed *f, uint32_t layer, uint32_t timeout_ms)
             break;
         }
     }
+    bulk_settle(f);
     for (uint32_t i = 0; i < f->n_ranges; i++)
         n_failed += f->ranges[i].result != 0;
     pthread_mutex_unlock(&f->lock);
@@ -426,11 +579,9 @@ void tsri_feed_close(struct tsri_feed *f)
     for (uint32_t i = 0; i < f->n_ranges; i++)
         while (f->ranges[i].writing)
             pthread_cond_wait(&f->changed, &f->lock);
+    while (f->bulk_queues)
+        pthread_cond_wait(&f->changed, &f->lock);
     pthread_mutex_unlock(&f->lock);
-    /* The device may be closed before a job that is held up ends. */
-    for (uint32_t i = 0; i < f->n_ranges; i++) {
-        tsri_batch_close(f->ranges[i].batch);
-        f->ranges[i].batch = NULL;
-    }
+    close_device(f);
     leave(f);
 }

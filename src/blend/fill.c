@@ -29,7 +29,7 @@ static int rows_alloc(struct tsri_rows *r, struct tsri_device *device)
     return 0;
 }
 
-int tsri_rows_init(struct tsri_rows *r, const struct tsri_fill *f, uint32_t slot, uint32_t n)
+int tsri_rows_init(struct tsri_rows *r, const struct tsri_fill *f, uint32_t first, uint32_t n)
 {
     const struct tsr_kv_layout *l = f->layout;
     size_t row[2], token = 0;
@@ -50,7 +50,7 @@ int tsri_rows_init(struct tsri_rows *r, const struct tsri_fill *f, uint32_t slot
     for (uint32_t i = 0; i < 2 * l->n_layers; i++)
         r->planes[i] = r->data + (i / 2 * token + (i % 2 ? row[0] : 0)) * n;
     for (uint32_t i = 0; i < n; i++)
-        r->slots[i] = (int64_t)slot + i;
+        r->slots[i] = f->slots ? f->slots[first + i] : (int64_t)first + i;
     r->cells = (struct tsr_kv_cells){.size = sizeof r->cells,
                                      .planes = r->planes,
                                      .n_cells = 1,

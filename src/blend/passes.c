@@ -113,6 +113,7 @@ struct tsri_fill tsri_pass_fill(const struct tsr_run *run, bool exact)
                               .space = exact ? b->exact : b->segments,
                               .device = run->mover,
                               .layout = &run->layout,
+                              .slots = run->ask.slots,
                               .rope = &b->info.rope,
                               .freq_set = run->freq_set,
                               .int8 = b->int8 && !exact,

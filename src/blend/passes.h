@@ -25,6 +25,8 @@ struct tsr_run {
     struct tsr_blend *blend;
     struct tsr_ask_desc ask;
     struct tsr_kv_layout layout;
+    /* Of what follows the context, if the context is in slots of its own (ask.slots). */
+    struct tsr_kv_layout rest;
     struct tsri_device *mover; /* copies KV to and from the layout: borrowed */
     const struct tsri_selector *selector;
     double ratio, bias;
@@ -82,7 +84,9 @@ TSR_MUST int tsri_run_open(struct tsr_run **out, struct tsr_blend *b,
                            const struct tsr_ask_desc *ask, const struct tsr_kv_layout *layout,
                            uint32_t rope_tokens);
 TSR_MUST int tsri_run_load(struct tsr_run *run);
-/* A feed into the run's memory; what is given stays in place until it is opened. */
+/* Where the slots after the prompt begin: the first of them, in *layout. */
+uint32_t tsri_run_behind(const struct tsr_run *run, const struct tsr_kv_layout **layout);
+/* A feed into the context's memory; what is given stays in place until it is opened. */
 struct tsri_feed_desc tsri_run_feed(const struct tsr_run *run, const struct tsr_prompt *prompt,
                                     const struct tsri_feed_range *ranges, uint32_t n);
 

@@ -53,9 +53,11 @@ static bool is_exact(const struct tsri_plan *p, const struct tsri_plan_desc *d,
 static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, struct tsr_match m)
 {
     /* The last token is always computed: its logits are wanted. */
-    if (m.prompt_offset + m.n_tokens > p->n_tokens - 1) {
-        if (m.prompt_offset >= p->n_tokens - 1) return false;
-        m.n_tokens = p->n_tokens - 1 - m.prompt_offset;
+    /* An engine that gives slots for the context computes what follows it. */
+    uint32_t max = d->ask->slots ? p->question : p->n_tokens - 1;
+    if (m.prompt_offset + m.n_tokens > max) {
+        if (m.prompt_offset >= max) return false;
+        m.n_tokens = max - m.prompt_offset;
         m.coverage = TSR_COVERAGE_RUN;
     }
     struct tsri_piece piece = {.match = m, .kind = TSRI_PIECE_LOAD, .exact = is_exact(p, d, &m)};

@@ -132,11 +132,20 @@ void tsri_primer_fini(struct tsri_primer *p)
 
 /* ---- its KV ---- */
 
+/* Its slots are the first ones after the prompt. */
+static uint32_t behind(const struct tsr_run *run, struct tsri_fill *fill)
+{
+    *fill = tsri_pass_fill(run, true);
+    fill->slots = NULL;
+    return tsri_run_behind(run, &fill->layout);
+}
+
 /* Copies what is in the slots. Without memory for it nothing is kept. */
 static int copy_rows(const struct tsr_run *run, struct tsri_rows *rows)
 {
-    struct tsri_fill fill = tsri_pass_fill(run, true);
-    int e = tsri_rows_init(rows, &fill, run->plan.n_tokens, run->blend->primer.n_tokens);
+    struct tsri_fill fill;
+    uint32_t first = behind(run, &fill);
+    int e = tsri_rows_init(rows, &fill, first, run->blend->primer.n_tokens);
     if (e) return e;
     e = tsri_rows_move(&fill, rows, TSRI_BATCH_GATHER, 0);
     if (e) tsri_rows_fini(rows);
@@ -164,12 +173,13 @@ static bool place_kept(struct tsr_run *run)
 {
     struct tsr_blend *b = run->blend;
     struct tsri_primer *p = &b->primer;
-    struct tsri_fill fill = tsri_pass_fill(run, true);
+    struct tsri_fill fill;
+    uint32_t first = behind(run, &fill);
     pthread_mutex_lock(&b->lock);
     bool placed = p->kept && p->mover == run->mover && p->freq_set == run->freq_set;
     if (placed) {
         for (uint32_t i = 0; i < p->n_tokens; i++)
-            p->rows.slots[i] = (int64_t)run->plan.n_tokens + i;
+            p->rows.slots[i] = (int64_t)first + i;
         placed = tsri_rows_move(&fill, &p->rows, TSRI_BATCH_SCATTER, 0) == 0;
     }
     pthread_mutex_unlock(&b->lock);
@@ -199,10 +209,11 @@ static bool place_stored(struct tsr_run *run)
     struct tsri_feed_range range = {.space = run->blend->exact, .exact = true};
     if (!find(run, &prompt, &range.match)) return false;
     int64_t slots[TSR_PRIMER_TOKENS_MAX];
-    for (uint32_t i = 0; i < p->n_tokens; i++)
-        slots[i] = (int64_t)run->plan.n_tokens + i;
-    range.slots = slots;
     struct tsri_feed_desc desc = tsri_run_feed(run, &prompt, &range, 1);
+    uint32_t first = tsri_run_behind(run, &desc.layout);
+    for (uint32_t i = 0; i < p->n_tokens; i++)
+        slots[i] = (int64_t)first + i;
+    range.slots = slots;
     struct tsri_feed *feed;
     if (tsri_feed_open(&feed, &desc) != 0) return false;
     uint32_t timeout = run->ask.timeout_ms ? run->ask.timeout_ms : TSRI_TIMEOUT_MS;

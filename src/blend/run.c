@@ -92,6 +92,33 @@ static int choose_mover(struct tsr_run *run)
     return 0;
 }
 
+uint32_t tsri_run_behind(const struct tsr_run *run, const struct tsr_kv_layout **layout)
+{
+    *layout = run->ask.slots ? &run->rest : &run->layout;
+    return run->ask.slots ? run->ask.n_tokens - run->ask.n_context : run->ask.n_tokens;
+}
+
+/* With slots for the context, what follows it is in memory of its own. */
+static int check_places(const struct tsr_blend *b, const struct tsr_ask_desc *ask,
+                        const struct tsr_kv_layout *layout)
+{
+    if (!ask->slots) return 0;
+    if (!(ask->flags & TSR_ASK_CONTEXT) || !ask->n_context || !ask->rest)
+        return tsri_fail(TSR_EINVAL, "ask: slots need TSR_ASK_CONTEXT, n_context and rest");
+    int e = tsri_slots_check(ask->slots, ask->n_context, layout->n_slots, NULL);
+    if (!e) e = check_memory(b, ask->rest);
+    if (e) return e;
+    if (ask->rest->memory != layout->memory)
+        return tsri_fail(TSR_EINVAL, "ask: rest is in another kind of memory");
+    uint32_t n = ask->n_tokens - ask->n_context;
+    if (ask->rest->n_slots < n)
+        return tsri_fail(TSR_ERANGE, "ask: rest has %llu slots for a question of %u tokens",
+                         (unsigned long long)ask->rest->n_slots, n);
+    for (uint32_t i = 0; i < ask->n_context; i++)
+        if (ask->slots[i] < 0) return tsri_fail(TSR_EINVAL, "ask: token %u has no slot", i);
+    return 0;
+}
+
 static void resolve(struct tsr_run *run)
 {
     const struct tsr_profile *p = &run->blend->profile;
@@ -159,6 +186,8 @@ static int make_plan(struct tsr_run *run)
     uint32_t n_primer = run->blend->primer.n_tokens;
     struct tsri_known known = {0};
     struct tsr_prompt prompt = prompt_of(run);
+    const struct tsr_kv_layout *layout;
+    uint64_t first_behind = tsri_run_behind(run, &layout);
     uint64_t t0 = tsri_now_ns();
     int e = run->blend->cache ? tsri_known_find(&known, run->blend, &run->ask, &prompt) : 0;
     run->report.lookup_s = (double)(tsri_now_ns() - t0) * 1e-9;
@@ -174,8 +203,7 @@ static int make_plan(struct tsr_run *run)
                                   .same_context = run->same_context,
                                   .n_primer = n_primer,
                                   .context = run->blend->info.context,
-                                  .no_room =
-                                      (uint64_t)run->ask.n_tokens + n_primer > run->layout.n_slots,
+                                  .no_room = first_behind + n_primer > layout->n_slots,
                                   .rounded = run->blend->int8};
     if (!e) e = tsri_plan_init(&run->plan, &desc);
     tsri_known_fini(&known);
@@ -192,7 +220,8 @@ struct tsri_feed_desc tsri_run_feed(const struct tsr_run *run, const struct tsr_
                                    .rope = &run->blend->info.rope,
                                    .freq_set = run->freq_set,
                                    .ranges = ranges,
-                                   .n_ranges = n};
+                                   .n_ranges = n,
+                                   .compute = run->ask.compute};
 }
 
 int tsri_run_load(struct tsr_run *run)
@@ -213,6 +242,7 @@ int tsri_run_load(struct tsr_run *run)
                                                        .int8 = b->int8 && !prefix,
                                                        .exact = piece->exact,
                                                        .plain = plain};
+        if (run->ask.slots) ranges[run->n_feed].slots = run->ask.slots + piece->match.prompt_offset;
         run->feed_pieces[run->n_feed++] = i;
     }
     struct tsr_prompt prompt = prompt_of(run);
@@ -243,12 +273,14 @@ int tsri_run_open(struct tsr_run **out, struct tsr_blend *b, const struct tsr_as
 {
     int e = check_memory(b, layout);
     if (!e) e = tsri_ask_check(b, ask, layout->n_slots);
+    if (!e) e = check_places(b, ask, layout);
     if (e) return e;
     struct tsr_run *run = tsri_alloc(1, sizeof *run);
     if (!run) return TSR_ENOMEM;
     run->blend = b;
     run->ask = *ask;
     run->layout = *layout;
+    if (ask->slots) run->rest = *ask->rest;
     run->started_ns = tsri_now_ns();
     if (ask->flags & TSR_ASK_LEARN) run->ask.flags = TSR_ASK_LEARN | TSR_ASK_FILL | TSR_ASK_CONTEXT;
     run->freq_set = tsri_rope_set_id(&b->info.rope, rope_tokens);

@@ -1,0 +1,156 @@
+/* bulk.c - many ranges that are in memory, moved to the engine's memory by one batch on a device that
+ * queues: all layers one after another on a stream of its own, with an event behind each step. One
+ * range and layer at a time would wait for the device a thousand times for a prompt of documents.
+ *
+ * What is queued goes on whatever becomes of it: closing waits for it. */
+#include "blend/blend.h"
+#include "cache/source.h"
+
+struct tsri_bulk {
+    struct tsri_device *device;
+    struct tsr_device_stream *stream;
+    struct tsri_batch *batch;
+    struct tsr_device_event **events; /* [n_layers]: behind the last layer of a step */
+    uint32_t *step_last;              /* [n_layers]: of the step that a layer is in */
+    uint32_t n_layers, n_queued;
+    bool unmarked; /* something was queued without an event behind it */
+    struct tsr_kv_layout layout;
+    struct tsr_rope rope;
+    struct tsr_kv_cells *cells; /* [n_runs] */
+    struct tsr_kv_run *runs;    /* [n_runs] */
+    uint32_t n_runs;
+    void **planes;
+};
+
+int tsri_bulk_check(struct tsri_device *device, const struct tsri_bulk_range *r)
+{
+    bool needs_lock = tsri_device_caps(device) & TSR_DEVICE_NEEDS_LOCK;
+    /* Not page-locked yet: computing it is faster than waiting for that. */
+    if (needs_lock && !tsri_source_is_locked(r->from)) return TSR_EAGAIN;
+    return r->exact && tsri_bulk_delta(r) ? TSR_ESPACE : 0;
+}
+
+int64_t tsri_bulk_delta(const struct tsri_bulk_range *r)
+{
+    return (int64_t)r->match->prompt_offset - r->match->entry_offset - r->from->base;
+}
+
+static int make_runs(struct tsri_bulk *b, const struct tsri_bulk_desc *d,
+                     struct tsr_batch_limits *limits)
+{
+    size_t n_planes = 0;
+    for (uint32_t i = 0; i < d->n_ranges; i++)
+        n_planes += tsri_source_n_planes(d->ranges[i].from);
+    b->cells = tsri_alloc(d->n_ranges, sizeof *b->cells);
+    b->runs = tsri_alloc(d->n_ranges, sizeof *b->runs);
+    b->planes = tsri_alloc(n_planes + 1, sizeof *b->planes);
+    if (!b->cells || !b->runs || !b->planes) return TSR_ENOMEM;
+    void **planes = b->planes;
+    for (uint32_t i = 0; i < d->n_ranges; i++) {
+        const struct tsri_bulk_range *r = &d->ranges[i];
+        struct tsr_kv_cells *cells = &b->cells[i];
+        uint32_t offset = tsri_source_cells(r->from, planes, cells);
+        planes += tsri_source_n_planes(r->from);
+        cells->int8 = r->int8;
+        b->runs[i] = (struct tsr_kv_run){.cells = cells,
+                                         .slots = r->slots,
+                                         .offset = offset,
+                                         .n_tokens = r->match->n_tokens,
+                                         .delta = tsri_bulk_delta(r),
+                                         .freq_set = r->from->freq_set};
+        limits->tokens += r->match->n_tokens;
+        limits->cells += cells->n_cells;
+        limits->plane_pointers += cells->n_cells * cells->n_layers * cells->n_planes;
+    }
+    b->n_runs = limits->runs = d->n_ranges;
+    return 0;
+}
+
+static int open_queue(struct tsri_bulk *b, const struct tsri_bulk_desc *d,
+                      const struct tsr_batch_limits *limits)
+{
+    b->events = tsri_alloc(b->n_layers, sizeof *b->events);
+    b->step_last = tsri_alloc(b->n_layers, sizeof *b->step_last);
+    if (!b->events || !b->step_last) return TSR_ENOMEM;
+    int e = tsri_stream_open(&b->stream, b->device, NULL, 0);
+    for (uint32_t i = 0; !e && i < b->n_layers; i++)
+        e = tsri_event_open(&b->events[i], b->device);
+    if (!e) e = tsri_batch_open(&b->batch, b->device, limits);
+    if (!e && d->after) e = tsri_event_wait(b->device, d->after, b->stream);
+    struct tsri_batch_desc batch = {.direction = TSRI_BATCH_SCATTER,
+                                    .n_runs = b->n_runs,
+                                    .layout = &b->layout,
+                                    .runs = b->runs,
+                                    .rope = &b->rope,
+                                    .freq_set = d->freq_set};
+    b->unmarked = true; /* its tables are sent on the stream */
+    return e ? e : tsri_batch_set(b->batch, b->stream, &batch);
+}
+
+int tsri_bulk_open(struct tsri_bulk **out, const struct tsri_bulk_desc *d)
+{
+    *out = NULL;
+    struct tsri_bulk *b = tsri_alloc(1, sizeof *b);
+    if (!b) return TSR_ENOMEM;
+    b->device = d->device;
+    b->layout = *d->layout;
+    b->rope = *d->rope;
+    b->n_layers = d->layout->n_layers;
+    struct tsr_batch_limits limits = {0};
+    int e = make_runs(b, d, &limits);
+    if (!e) e = open_queue(b, d, &limits);
+    if (e) {
+        tsri_bulk_close(b);
+        return e;
+    }
+    *out = b;
+    return 0;
+}
+
+int tsri_bulk_queue(struct tsri_bulk *b)
+{
+    if (b->n_queued == b->n_layers) return (int)b->n_queued;
+    uint32_t first = b->n_queued, n = tsri_batch_step(b->batch, first), last = first + n - 1;
+    int e = tsri_batch_scatter(b->batch, first, n);
+    int mark = tsri_event_record(b->device, b->events[last], b->stream);
+    b->unmarked = e || mark;
+    if (e || mark) return e ? e : mark;
+    for (uint32_t l = first; l <= last; l++)
+        b->step_last[l] = last;
+    b->n_queued = last + 1;
+    return (int)b->n_queued;
+}
+
+int tsri_bulk_wait(struct tsri_bulk *b, uint32_t layer)
+{
+    uint32_t last = b->step_last[layer];
+    int e = tsri_event_sync(b->device, b->events[last]);
+    return e ? e : (int)last + 1;
+}
+
+void tsri_bulk_drain(struct tsri_bulk *b)
+{
+    int e = 0;
+    if (b->unmarked)
+        e = tsri_stream_sync(b->device, b->stream);
+    else if (b->n_queued)
+        e = tsri_event_sync(b->device, b->events[b->n_queued - 1]);
+    if (e) tsri_log(TSR_LOG_WARN, "device %s: %s", tsri_device_name(b->device), tsr_errmsg());
+    b->unmarked = false;
+}
+
+void tsri_bulk_close(struct tsri_bulk *b)
+{
+    if (!b) return;
+    tsri_bulk_drain(b);
+    tsri_batch_close(b->batch);
+    for (uint32_t i = 0; b->events && i < b->n_layers; i++)
+        if (b->events[i]) tsri_event_close(b->device, b->events[i]);
+    if (b->stream) tsri_stream_close(b->device, b->stream);
+    tsri_free(b->step_last);
+    tsri_free(b->events);
+    tsri_free(b->planes);
+    tsri_free(b->runs);
+    tsri_free(b->cells);
+    tsri_free(b);
+}

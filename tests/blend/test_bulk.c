@@ -1,0 +1,128 @@
+/* test_bulk.c - feeds of several ranges on every device that is here: on one that queues they go in
+ * one batch, behind what the engine has queued, and a failure costs them and nothing else. */
+#include "blend/blend.h"
+#include "support/deliver_kit.h"
+
+enum { HALF = SEGMENT / 2, AHEAD = 9 };
+
+/* Two ranges: both halves of the rig's segment, AHEAD of where it was stored. */
+struct halves {
+    struct ask ask;
+    struct tsri_feed_range ranges[2];
+    struct tsri_feed_desc desc;
+};
+
+static void halves_init(struct halves *h, struct rig *r, void *compute)
+{
+    ask_for(r, &h->ask, AHEAD);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct tsr_match m = h->ask.hits.matches[0];
+        m.entry_offset += i * HALF;
+        m.prompt_offset += i * HALF;
+        m.n_tokens = HALF;
+        m.coverage = TSR_COVERAGE_RUN;
+        h->ranges[i] = (struct tsri_feed_range){
+            .match = m, .space = r->kit.space, .slots = r->slots + i * HALF};
+    }
+    h->desc = (struct tsri_feed_desc){.cache = r->kit.cache,
+                                      .prompt = &h->ask.prompt,
+                                      .device = r->kit.cache->device,
+                                      .layout = &r->engine.layout,
+                                      .rope = &rope,
+                                      .ranges = h->ranges,
+                                      .n_ranges = 2,
+                                      .compute = compute};
+}
+
+static void end(struct rig *r, struct tsri_feed *f)
+{
+    tsri_feed_close(f);
+    tsri_work_drain(tsri_cache_work(r->kit.cache));
+    rig_close(r);
+}
+
+TEST(several_ranges_arrive_turned_in_their_blocks)
+{
+    static struct halves h;
+    for (uint32_t pool = 0; pool < 2; pool++) {
+        struct rig r;
+        struct tsri_feed *f;
+        rig_open(&r, pool ? "1M" : "0", false);
+        halves_init(&h, &r, pool ? NULL : (void *)1); /* the default stream */
+        if (pool) settle(&r);
+        forget_engines(&r);
+        expect(&r, r.tokens, SEGMENT, AHEAD);
+        CHECK_INT(tsri_feed_open(&f, &h.desc), 0);
+        for (uint32_t l = 0; l < 2; l++)
+            CHECK_INT(tsri_feed_wait(f, l, 5000), 0);
+        CHECK(same_images(&r));
+        end(&r, f);
+    }
+}
+
+TEST(closing_early_leaves_the_memory_alone)
+{
+    static struct halves h;
+    struct rig r;
+    struct tsri_feed *f;
+    rig_open(&r, "0", false);
+    halves_init(&h, &r, NULL);
+    CHECK_INT(tsri_feed_open(&f, &h.desc), 0);
+    tsri_feed_close(f);
+    forget_engines(&r); /* a late copy would be seen */
+    tsri_work_drain(tsri_cache_work(r.kit.cache));
+    CHECK(same_images(&r));
+    rig_close(&r);
+}
+
+/* The n-th call of an operation fails; true: that call was made. Whoever is told of a failure may
+ * write to the slots: nothing is queued any more. */
+static bool feed_with_failure(struct rig *r, struct halves *h, const char *op, uint32_t n)
+{
+    struct tsri_feed *f;
+    uint64_t before = gpu->calls(op);
+    forget_engines(r);
+    expect(r, r->tokens, SEGMENT, AHEAD);
+    before = gpu->calls(op);
+    gpu->fail(op, n, TSR_EDEVICE);
+    int e = tsri_feed_open(&f, &h->desc);
+    int n_failed = e ? 0 : tsri_feed_wait(f, 1, 5000);
+    gpu->fail(op, 0, 0);
+    bool made = gpu->calls(op) - before >= n;
+    CHECK(n_failed == 0 || n_failed == 2);
+    if (n_failed) CHECK_INT(gpu->queued(), 0);
+    if (!e && !n_failed) CHECK(same_images(r));
+    if (!e) tsri_feed_close(f);
+    CHECK_INT(gpu->queued(), 0);
+    tsri_work_drain(tsri_cache_work(r->kit.cache));
+    return made && (e || n_failed);
+}
+
+TEST(a_device_that_fails_costs_the_ranges_and_writes_nothing_later)
+{
+    static const char *const ops[] = {"stream_open", "event_open", "event_record", "event_wait",
+                                      "batch_open",  "batch_set",  "scatter",      "event_sync"};
+    static struct halves h;
+    uint32_t n_failed = 0;
+    struct rig r;
+    rig_open(&r, "0", false);
+    halves_init(&h, &r, (void *)1);
+    for (uint32_t i = 0; i < TSRI_COUNT(ops); i++)
+        for (uint32_t n = 1; n < 8; n++)
+            n_failed += feed_with_failure(&r, &h, ops[i], n);
+    CHECK(n_failed >= 10);
+    rig_close(&r);
+}
+
+static void run_all(void)
+{
+    RUN(several_ranges_arrive_turned_in_their_blocks);
+    RUN(closing_early_leaves_the_memory_alone);
+    if (strcmp(device_name, "fakegpu") == 0)
+        RUN(a_device_that_fails_costs_the_ranges_and_writes_nothing_later);
+}
+
+int main(void)
+{
+    return rig_each_device(run_all);
+}
