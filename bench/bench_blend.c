@@ -294,8 +294,9 @@ static void fifth_turn(struct work *w)
 
 /* ---- against libllama ---- */
 
-/* Behind a prefill libllama computes the last layer for the last row alone, we for all: another
- * order of sums, which eight bits of activation make a difference of. A decoded token is computed
+/* Behind a prefill libllama computes the last layer for one row with the kernels for one row, we
+ * with those for many: another order of sums, which eight bits of activation make a difference of.
+ * A decoded token is computed
  * alone by both, over the KV that each has written: there the logits are the same. */
 static void check_logits(const struct work *w, const float *theirs, double kl_max)
 {

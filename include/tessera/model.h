@@ -12,7 +12,8 @@
  *   tsr_session_begin()       a pass: which rows, at which positions, and what each may see
  *   tsr_session_layer()       one layer of the pass: K and V of its rows are written in place
  *   tsr_session_logits()      after the last layer
- *   tsr_session_end()         at any layer; nothing of the pass stays but the K and V it wrote
+ *   tsr_session_end()         at any layer; nothing of the pass stays but the K and V it wrote.
+ *                             Before, they may still be on their way: an accelerator queues layers
  *
  * A prefill is a pass of all rows, decoding one of a single row. K is stored rotated to its
  * position (post-RoPE); row s of a layer is slot s.
@@ -130,9 +131,10 @@ struct tsr_model_layer {
     uint32_t layer; /* the first is 0, then one after the other */
     uint32_t n_mass;
     /* [n_mass], or NULL. Attention of the mass rows is added: mass[s] += sum over those rows of the
-     * mean over heads of their softmax weight on slot s; slots from n_mass on are left out.
-     * In a blend it is the same memory for all layers of a pass, and read when the pass has ended:
-     * an executor may add everything at its end. */
+     * mean over heads of their softmax weight on slot s; slots from n_mass on are left out. It is
+     * complete when logits were asked for or the pass has ended, and must stay in place until then:
+     * an accelerator adds up all layers before the host reads anything. In a blend it is the same
+     * memory for all layers of a pass. */
     float *mass;
 };
 
@@ -263,7 +265,8 @@ struct tsr_executor_ops {
     int (*deviation)(struct tsr_executor_session *s, const struct tsr_model_deviation *deviation);
     int (*narrow)(struct tsr_executor_session *s, const uint32_t *keep, uint32_t n);
     int (*logits)(struct tsr_executor_session *s, const uint32_t *rows, uint32_t n, float *logits);
-    /* After begin, at any layer, also after a failure; frees or keeps for the next pass. */
+    /* After begin, at any layer, also after a failure; frees or keeps for the next pass. What layers
+     * have queued is done when it returns: K and V are in their slots, mass is added. */
     void (*end)(struct tsr_executor_session *s);
 
     /* Members above belong to abi 1; append below, never reorder. */

@@ -14,11 +14,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NODES 96 /* of a graph; a layer has at most 60 */
+#define NODES 96u      /* of a graph; a layer has at most 60 */
+#define MASS_NODES 16u /* more for TSRI_MASS_STEP rows whose attention is added up in it */
+
+static uint32_t mass_steps(uint32_t n_mass)
+{
+    return (n_mass + TSRI_MASS_STEP - 1) / TSRI_MASS_STEP;
+}
+
+static size_t bytes_of(uint32_t n_nodes)
+{
+    return 2 * n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false);
+}
 
 size_t tsri_graph_scratch_bytes(void)
 {
-    return 2 * NODES * ggml_tensor_overhead() + ggml_graph_overhead_custom(NODES, false);
+    return bytes_of(NODES + mass_steps(TSRI_MASS_ROWS_MAX) * MASS_NODES);
 }
 
 /* ---- building blocks ---- */
@@ -34,15 +45,16 @@ struct work {
     uint32_t rows_least; /* see struct tsri_fit */
 };
 
-static bool work_init(struct work *b, struct tsr_executor_session *s, uint32_t layer, void *memory)
+static bool work_init(struct work *b, struct tsr_executor_session *s, uint32_t layer,
+                      uint32_t n_nodes, void *memory)
 {
     struct ggml_init_params params = {
-        .mem_size = tsri_graph_scratch_bytes(), .mem_buffer = memory, .no_alloc = true};
+        .mem_size = bytes_of(n_nodes), .mem_buffer = memory, .no_alloc = true};
     *b = (struct work){.s = s, .h = &s->x->header, .layer = layer, .rows_least = s->fit.rows_least};
     b->w = s->x->weights.layers[layer];
     b->ctx = ggml_init(params);
     if (!b->ctx) return false;
-    b->graph = ggml_new_graph_custom(b->ctx, NODES, false);
+    b->graph = ggml_new_graph_custom(b->ctx, n_nodes, false);
     return true;
 }
 
@@ -195,9 +207,7 @@ static int failed(struct tsr_executor_session *s, const char *what)
 
 static int compute(struct tsr_executor_session *s, struct ggml_cgraph *graph)
 {
-    if (ggml_backend_graph_compute(s->backend, graph) != GGML_STATUS_SUCCESS)
-        return failed(s, "compute");
-    return 0;
+    return tsri_queue_compute(&s->queue, graph) == 0 ? 0 : failed(s, "compute");
 }
 
 /* Allocates and runs a graph that is not kept; its results are valid until the next one. */
@@ -205,6 +215,21 @@ static int compute_once(struct work *b)
 {
     int e = ggml_gallocr_alloc_graph(b->s->memory, b->graph) ? 0 : failed(b->s, "reserve memory");
     return e ? e : compute(b->s, b->graph);
+}
+
+/* Memory that may be too small is replaced by more: graphs that are queued must not be reading it
+ * then. All layers of a pass need the same, so this waits for the first of them at most. */
+static void make_room(struct tsr_executor_session *s, struct tsri_room *room,
+                      const struct tsri_layer_spec *spec)
+{
+    const struct tsri_row_batch *batch = spec->batch;
+    uint64_t rows = batch->n_padded > batch->n_wide ? batch->n_padded : batch->n_wide;
+    uint64_t step = spec->n_mass < TSRI_MASS_STEP ? spec->n_mass : TSRI_MASS_STEP;
+    uint64_t mass = s->queue.apart ? step * batch->n_kv : 0;
+    if (rows <= room->rows && mass <= room->mass) return;
+    tsri_queue_wait(&s->queue);
+    if (rows > room->rows) room->rows = rows;
+    if (mass > room->mass) room->mass = mass;
 }
 
 /* ---- one layer ---- */
@@ -217,12 +242,59 @@ static void write_kv(struct work *b, struct ggml_tensor *h, struct ggml_tensor *
     also(b, ggml_set_rows(b->ctx, b->s->v[b->layer], make_v(b, h, slots->ne[0]), slots));
 }
 
+/* softmax(Q K + mask) of n rows of q from `first` on, for each head: [n_kv, n, n_heads]. */
+static struct ggml_tensor *weights_of(struct work *b, struct ggml_tensor *q, uint32_t first,
+                                      uint32_t n, struct ggml_tensor *mask,
+                                      const struct tsri_row_batch *batch)
+{
+    q = ggml_view_3d(b->ctx, q, q->ne[0], q->ne[1], n, q->nb[1], q->nb[2], first * q->nb[2]);
+    q = ggml_permute(b->ctx, q, 0, 2, 1, 3);
+    /* Products of Q and K are beyond 16 bits in real models. CUDA adds them up in 16 bits unless it
+     * is told otherwise, and so do Arm processors wherever keys are of that type. */
+    struct ggml_tensor *k = kept(b, b->s->k[b->layer], batch);
+    bool cpu = ggml_backend_dev_type(b->s->x->weights.device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    if (cpu && k->type != GGML_TYPE_F32) k = ggml_cast(b->ctx, k, GGML_TYPE_F32);
+    struct ggml_tensor *kq = ggml_mul_mat(b->ctx, k, q);
+    in_full_precision(kq);
+    return ggml_soft_max_ext(b->ctx, kq, mask, b->h->attention_scale, 0);
+}
+
+/* Adds the attention of rows of q from `first` on, the batch's rows from mass_first on, to the sums
+ * of the pass: nothing is brought to the host before the pass is over. */
+static void add_up(struct work *b, const struct tsri_layer_spec *spec, struct ggml_tensor *q,
+                   uint32_t first)
+{
+    const struct tsri_row_batch *batch = spec->batch;
+    struct ggml_tensor *sums = items(b, b->s->in.mass, batch->kv_first, batch->n_kv);
+    for (uint32_t done = 0; done < spec->n_mass; done += TSRI_MASS_STEP) {
+        uint32_t n = spec->n_mass - done < TSRI_MASS_STEP ? spec->n_mass - done : TSRI_MASS_STEP;
+        struct ggml_tensor *mask = mask_rows(b, batch, spec->mass_first + done, n);
+        struct ggml_tensor *w = weights_of(b, q, first + done, n, mask, batch);
+        w = ggml_reshape_2d(b->ctx, w, w->ne[0], w->ne[1] * w->ne[2]);
+        w = ggml_sum_rows(b->ctx, ggml_cont(b->ctx, ggml_transpose(b->ctx, w)));
+        sums = ggml_add_inplace(b->ctx, sums, ggml_reshape_1d(b->ctx, w, batch->n_kv));
+        also(b, sums);
+    }
+}
+
 /* Q of some rows, to be asked for attention later. */
-static void leave_q(struct work *b, const struct tsri_layer_spec *spec, struct ggml_tensor *q)
+static void leave_q(struct work *b, const struct tsri_layer_spec *spec, struct ggml_tensor *q,
+                    uint32_t first)
 {
     q = ggml_reshape_2d(b->ctx, q, q->ne[0] * q->ne[1], q->ne[2]);
-    if (q->ne[1] > spec->n_mass) q = rows(b, q, spec->mass_first, spec->n_mass);
+    q = rows(b, q, first, spec->n_mass);
     also(b, ggml_cpy(b->ctx, q, rows(b, b->s->in.mass_q, spec->mass_at, spec->n_mass)));
+}
+
+/* The rows that are asked for their attention begin at `first` of q. */
+static void weigh(struct work *b, const struct tsri_layer_spec *spec, struct ggml_tensor *q,
+                  uint32_t first)
+{
+    if (!spec->n_mass) return;
+    if (b->s->queue.apart)
+        add_up(b, spec, q, first);
+    else
+        leave_q(b, spec, q, first);
 }
 
 static void build_layer(struct work *b, const struct tsri_layer_spec *spec)
@@ -237,16 +309,17 @@ static void build_layer(struct work *b, const struct tsri_layer_spec *spec)
     if (spec->layer + 1 == b->h->n_layers) {
         write_kv(b, h, positions, slots);
         if (spec->n_mass)
-            leave_q(
+            weigh(
                 b, spec,
                 make_q(b, filled(b, rows(b, h, spec->mass_first, spec->n_mass)),
-                       items(b, in->positions, batch->row_first + spec->mass_first, spec->n_mass)));
+                       items(b, in->positions, batch->row_first + spec->mass_first, spec->n_mass)),
+                0);
         return;
     }
     struct ggml_tensor *q = make_q(b, h, positions);
     also(b, q);
     write_kv(b, h, positions, slots);
-    if (spec->n_mass) leave_q(b, spec, q);
+    weigh(b, spec, q, spec->mass_first);
     struct ggml_tensor *r = ggml_add_inplace(b->ctx, x, attention(b, q, batch));
     also(b, ggml_add_inplace(b->ctx, r, feed_forward(b, r)));
 }
@@ -311,20 +384,23 @@ static int build_kept(struct tsri_shape_cache *c, struct work *b, struct tsri_gr
 int tsri_graph_layer(struct tsr_executor_session *s, const struct tsri_layer_spec *spec)
 {
     struct work b;
+    uint32_t n_nodes = NODES + (s->queue.apart ? mass_steps(spec->n_mass) * MASS_NODES : 0);
     /* Only a pass of one small batch: its tensors begin at row 0. */
     if (s->n_batches == 1 && spec->batch->n_rows <= TSRI_TILE_ROWS) {
         struct tsri_shape_cache *c = cache_of(s, spec);
         struct tsri_graph *g = &c->graphs[spec->layer];
         if (!g->ctx) {
-            if (!work_init(&b, s, spec->layer, NULL)) return failed(s, "build a graph");
+            if (!work_init(&b, s, spec->layer, n_nodes, NULL)) return failed(s, "build a graph");
             build_layer(&b, spec);
+            make_room(s, &c->room, spec);
             int e = build_kept(c, &b, g);
             if (e) return e;
         }
         return compute(s, g->graph);
     }
-    if (!work_init(&b, s, spec->layer, s->scratch)) return failed(s, "build a graph");
+    if (!work_init(&b, s, spec->layer, n_nodes, s->scratch)) return failed(s, "build a graph");
     build_layer(&b, spec);
+    make_room(s, &s->room, spec);
     int e = compute_once(&b);
     ggml_free(b.ctx);
     return e;
@@ -332,39 +408,18 @@ int tsri_graph_layer(struct tsr_executor_session *s, const struct tsri_layer_spe
 
 /* ---- the others ---- */
 
-/* The sum of all rows of weights, where they are not in host memory: one row to bring over instead
- * of one for each head and row that asks. */
-static struct ggml_tensor *summed(struct work *b, struct ggml_tensor *weights)
-{
-    int64_t n_rows = weights->ne[1] * weights->ne[2];
-    struct ggml_tensor *all = ggml_reshape_2d(b->ctx, weights, weights->ne[0], n_rows);
-    return ggml_sum_rows(b->ctx, ggml_cont(b->ctx, ggml_transpose(b->ctx, all)));
-}
-
-const float *tsri_graph_mass(struct tsr_executor_session *s, const struct tsri_mass_spec *spec,
-                             uint32_t *n_rows)
+const float *tsri_graph_mass(struct tsr_executor_session *s, const struct tsri_mass_spec *spec)
 {
     struct work b;
-    const struct tsri_row_batch *batch = spec->batch;
-    if (!work_init(&b, s, spec->layer, s->scratch)) return NULL;
+    if (!work_init(&b, s, spec->layer, NODES, s->scratch)) return NULL;
     struct ggml_tensor *q = rows(&b, s->in.mass_q, spec->first, spec->n);
     q = ggml_reshape_3d(b.ctx, q, b.h->head_dim, b.h->n_heads, spec->n);
-    q = ggml_permute(b.ctx, q, 0, 2, 1, 3);
-    /* Products of Q and K are beyond 16 bits in real models. CUDA adds them up in 16 bits unless it
-     * is told otherwise, and so do Arm processors wherever keys are of that type. */
-    struct ggml_tensor *k = kept(&b, s->k[spec->layer], batch);
-    if (s->host && k->type != GGML_TYPE_F32) k = ggml_cast(b.ctx, k, GGML_TYPE_F32);
-    struct ggml_tensor *kq = ggml_mul_mat(b.ctx, k, q);
-    in_full_precision(kq);
-    struct ggml_tensor *mask = mask_rows(&b, batch, spec->mask_row, spec->n);
-    struct ggml_tensor *weights = ggml_soft_max_ext(b.ctx, kq, mask, b.h->attention_scale, 0);
-    *n_rows = s->host ? b.h->n_heads * spec->n : 1;
-    if (!s->host) weights = summed(&b, weights);
+    struct ggml_tensor *mask = mask_rows(&b, spec->batch, spec->mask_row, spec->n);
+    struct ggml_tensor *weights = weights_of(&b, q, 0, spec->n, mask, spec->batch);
     ggml_set_output(weights);
     also(&b, weights);
     int e = compute_once(&b);
-    const float *result = e ? NULL : s->host ? weights->data : s->mass_host;
-    if (!e && !s->host) ggml_backend_tensor_get(weights, s->mass_host, 0, ggml_nbytes(weights));
+    const float *result = e ? NULL : weights->data;
     ggml_free(b.ctx);
     return result;
 }
@@ -387,7 +442,7 @@ int tsri_graph_deviation(struct tsr_executor_session *s, uint32_t layer,
 {
     struct work b;
     uint32_t n = batch->n_rows;
-    if (!work_init(&b, s, layer, s->scratch)) return failed(s, "build a graph");
+    if (!work_init(&b, s, layer, NODES, s->scratch)) return failed(s, "build a graph");
     struct ggml_tensor *h =
         filled(&b, norm(&b, rows(&b, s->in.hidden, batch->row_first, n), b.w[TSRI_ATTN_NORM]));
     struct ggml_tensor *positions = items(&b, s->in.positions, batch->row_first, n);
@@ -396,8 +451,8 @@ int tsri_graph_deviation(struct tsr_executor_session *s, uint32_t layer,
     if (k) dk = distance(&b, make_k(&b, h, positions), s->k[layer], slots);
     if (v) dv = distance(&b, make_v(&b, h, n), s->v[layer], slots);
     int e = compute_once(&b);
-    if (!e && dk) ggml_backend_tensor_get(dk, k + batch->row_first, 0, n * sizeof *k);
-    if (!e && dv) ggml_backend_tensor_get(dv, v + batch->row_first, 0, n * sizeof *v);
+    if (!e && dk) tsri_queue_get(&s->queue, dk, k + batch->row_first, n * sizeof *k);
+    if (!e && dv) tsri_queue_get(&s->queue, dv, v + batch->row_first, n * sizeof *v);
     ggml_free(b.ctx);
     return e;
 }
@@ -405,7 +460,7 @@ int tsri_graph_deviation(struct tsr_executor_session *s, uint32_t layer,
 int tsri_graph_narrow(struct tsr_executor_session *s, uint32_t n)
 {
     struct work b;
-    if (!work_init(&b, s, 0, s->scratch)) return failed(s, "build a graph");
+    if (!work_init(&b, s, 0, NODES, s->scratch)) return failed(s, "build a graph");
     struct ggml_tensor *some =
         ggml_get_rows(b.ctx, rows(&b, s->in.hidden, 0, s->n_rows), items(&b, s->in.picks, 0, n));
     also(&b, ggml_cpy(b.ctx, some, rows(&b, s->in.hidden, 0, n)));
@@ -420,7 +475,8 @@ int tsri_graph_logits(struct tsr_executor_session *s, const struct tsri_row_batc
     struct work b;
     uint32_t n = batch->n_rows;
     const struct tsri_weights *w = &s->x->weights;
-    if (!work_init(&b, s, s->x->header.n_layers - 1, s->scratch)) return failed(s, "build a graph");
+    if (!work_init(&b, s, s->x->header.n_layers - 1, NODES, s->scratch))
+        return failed(s, "build a graph");
     struct ggml_tensor *x =
         ggml_get_rows(b.ctx, rows(&b, s->in.hidden, 0, s->n_rows), items(&b, s->in.picks, 0, n));
     struct ggml_tensor *q =
@@ -434,7 +490,7 @@ int tsri_graph_logits(struct tsr_executor_session *s, const struct tsri_row_batc
     ggml_set_output(out);
     also(&b, out);
     int e = compute_once(&b);
-    if (!e) ggml_backend_tensor_get(out, logits, 0, n * out->nb[1]);
+    if (!e) tsri_queue_get(&s->queue, out, logits, n * out->nb[1]);
     ggml_free(b.ctx);
     return e;
 }

@@ -13,8 +13,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define MASK_ROOM_MAX \
-    ((size_t)24 << 20) /* elements kept for a pass; more are made for each layer */
+/* Elements of masks kept for a pass; more are made for each layer. Where memory is apart, that is a
+ * wait and a copy a layer: there all masks of 16K rows fit. */
+#define MASK_ROOM_MAX ((size_t)24 << 20)
+#define MASK_ROOM_MAX_APART ((size_t)128 << 20)
 #define HUGE_PAGE ((size_t)2 << 20)
 
 static int no_memory(const struct tsr_executor *x, const char *what)
@@ -27,17 +29,18 @@ static int no_memory(const struct tsr_executor *x, const char *what)
 static int make_backend(struct tsr_executor_session *s)
 {
     struct tsr_executor *x = s->x;
-    s->backend = ggml_backend_dev_init(x->weights.device, NULL);
-    if (!s->backend)
+    s->queue.backend = ggml_backend_dev_init(x->weights.device, NULL);
+    if (!s->queue.backend)
         return tsri_model_fail(x->fail, TSR_EDEVICE, "model: device %s cannot be used",
                                ggml_backend_dev_name(x->weights.device));
     void *address = ggml_backend_reg_get_proc_address(
         ggml_backend_dev_backend_reg(x->weights.device), "ggml_backend_set_n_threads");
     ggml_backend_set_n_threads_t set_threads;
     memcpy(&set_threads, &address, sizeof set_threads);
-    if (set_threads) set_threads(s->backend, (int)x->n_threads);
-    ggml_backend_buffer_type_t kind = ggml_backend_get_default_buffer_type(s->backend);
-    s->host = ggml_backend_buft_is_host(kind);
+    if (set_threads) set_threads(s->queue.backend, (int)x->n_threads);
+    ggml_backend_buffer_type_t kind = ggml_backend_get_default_buffer_type(s->queue.backend);
+    s->host = ggml_backend_buft_is_host(kind) && !x->apart;
+    s->queue.apart = !s->host;
     s->memory = ggml_gallocr_new(kind);
     for (int i = 0; i < TSRI_SHAPES; i++) {
         s->shapes[i].memory = ggml_gallocr_new(kind);
@@ -47,6 +50,25 @@ static int make_backend(struct tsr_executor_session *s)
     s->scratch_bytes = tsri_graph_scratch_bytes();
     s->scratch = malloc(s->scratch_bytes);
     return s->memory && s->scratch ? 0 : no_memory(x, "graphs");
+}
+
+/* What is copied to the device, from memory that its copy engines reach where there is some. */
+static int make_staging(struct tsr_executor_session *s, size_t n_batch)
+{
+    size_t mask_rows = n_batch < TSRI_TILE_ROWS ? TSRI_TILE_ROWS : n_batch;
+    size_t mask_bytes = mask_rows * s->n_slots_padded * sizeof *s->mask_host;
+    size_t embd_bytes = n_batch * s->x->header.n_embd * sizeof *s->embd;
+    ggml_backend_buffer_type_t kind = ggml_backend_dev_host_buffer_type(s->x->weights.device);
+    if (kind && !s->host)
+        s->staging = ggml_backend_buft_alloc_buffer(kind, mask_bytes + embd_bytes);
+    if (s->staging) {
+        s->mask_host = ggml_backend_buffer_get_base(s->staging);
+        s->embd = (float *)(void *)((uint8_t *)s->mask_host + mask_bytes);
+        return 0;
+    }
+    s->embd = malloc(embd_bytes);
+    if (!s->host) s->mask_host = malloc(mask_bytes);
+    return s->embd && (s->host || s->mask_host) ? 0 : no_memory(s->x, "a session");
 }
 
 static int make_arrays(struct tsr_executor_session *s)
@@ -65,17 +87,11 @@ static int make_arrays(struct tsr_executor_session *s)
     s->bias = malloc(n * sizeof *s->bias);
     s->batches_max = s->n_slots / TSRI_TILE_ROWS + 2;
     s->batches = malloc(s->batches_max * sizeof *s->batches);
-    s->embd = malloc(n_batch * h->n_embd * sizeof *s->embd);
-    if (!s->host) {
-        size_t mask_rows = n_batch < TSRI_TILE_ROWS ? TSRI_TILE_ROWS : n_batch;
-        s->mask_host = malloc(mask_rows * s->n_slots_padded * sizeof *s->mask_host);
-        s->mass_host = malloc(s->n_slots_padded * sizeof *s->mass_host);
-        if (!s->mask_host || !s->mass_host) return no_memory(s->x, "a session");
-    }
+    s->mass_host = malloc(s->n_slots_padded * sizeof *s->mass_host);
     if (!s->k || !s->v || !s->k_data || !s->v_data || !s->slots || !s->positions || !s->groups_of ||
-        !s->numbers || !s->groups || !s->bias || !s->batches || !s->embd)
+        !s->numbers || !s->groups || !s->bias || !s->batches || !s->mass_host)
         return no_memory(s->x, "a session");
-    return 0;
+    return make_staging(s, n_batch);
 }
 
 /* K and V of all layers, one tensor after the other. */
@@ -104,7 +120,7 @@ static int make_kv(struct tsr_executor_session *s)
         (void)madvise(s->kv_map, s->kv_map_bytes, MADV_HUGEPAGE); /* faster where there are some */
         s->kv_buffer = ggml_backend_cpu_buffer_from_ptr(s->kv_map, s->kv_map_bytes);
     } else {
-        s->kv_buffer = ggml_backend_alloc_ctx_tensors(s->tensors, s->backend);
+        s->kv_buffer = ggml_backend_alloc_ctx_tensors(s->tensors, s->queue.backend);
     }
     if (!s->kv_buffer) return no_memory(s->x, "KV");
     if (!s->host) ggml_backend_buffer_clear(s->kv_buffer, 0);
@@ -127,7 +143,8 @@ static int make_inputs(struct tsr_executor_session *s)
     uint64_t n = s->n_slots, batch = n < TSRI_BATCH_ROWS ? n : TSRI_BATCH_ROWS;
     uint64_t mask = (uint64_t)s->n_slots_padded * s->n_slots_padded;
     if (batch < TSRI_TILE_ROWS) batch = TSRI_TILE_ROWS;
-    s->mask_room = mask < MASK_ROOM_MAX ? (size_t)mask : MASK_ROOM_MAX;
+    size_t room_max = s->host ? MASK_ROOM_MAX : MASK_ROOM_MAX_APART;
+    s->mask_room = mask < room_max ? (size_t)mask : room_max;
     /* The context holds K and V too, which have their memory; only the new ones get some here. */
     in->hidden = ggml_new_tensor_2d(s->tensors, GGML_TYPE_F32, h->n_embd, (int64_t)n);
     in->positions = ggml_new_tensor_1d(s->tensors, GGML_TYPE_I32, (int64_t)n);
@@ -139,7 +156,8 @@ static int make_inputs(struct tsr_executor_session *s)
         ggml_new_tensor_1d(s->tensors, GGML_TYPE_F16, (int64_t)(batch * s->n_slots_padded));
     in->mass_q = ggml_new_tensor_2d(s->tensors, GGML_TYPE_F32, (int64_t)h->head_dim * h->n_heads,
                                     TSRI_MASS_ROWS_MAX);
-    s->in_buffer = ggml_backend_alloc_ctx_tensors(s->tensors, s->backend);
+    in->mass = ggml_new_tensor_1d(s->tensors, GGML_TYPE_F32, (int64_t)s->n_slots_padded);
+    s->in_buffer = ggml_backend_alloc_ctx_tensors(s->tensors, s->queue.backend);
     return s->in_buffer ? 0 : no_memory(s->x, "a session");
 }
 
@@ -166,6 +184,7 @@ int tsri_ggml_session_open(struct tsr_executor *x, struct tsr_executor_session *
 void tsri_ggml_session_close(struct tsr_executor_session *s)
 {
     if (!s) return;
+    tsri_queue_wait(&s->queue);
     tsri_graph_forget(s);
     for (int i = 0; i < TSRI_SHAPES; i++) {
         if (s->shapes[i].memory) ggml_gallocr_free(s->shapes[i].memory);
@@ -176,7 +195,9 @@ void tsri_ggml_session_close(struct tsr_executor_session *s)
     ggml_backend_buffer_free(s->kv_buffer);
     if (s->kv_map) munmap(s->kv_map, s->kv_map_bytes);
     ggml_free(s->tensors);
-    ggml_backend_free(s->backend);
+    ggml_backend_free(s->queue.backend);
+    if (s->staging) s->embd = NULL, s->mask_host = NULL;
+    ggml_backend_buffer_free(s->staging);
     void *memory[] = {s->scratch, s->k,         s->v,       s->k_data,    s->v_data,
                       s->slots,   s->positions, s->numbers, s->groups_of, s->groups,
                       s->bias,    s->batches,   s->embd,    s->mask_host, s->mass_host};
@@ -228,7 +249,7 @@ static void put_mask(struct tsr_executor_session *s, const struct tsri_sight *si
     size_t at = own ? b->mask_at : 0, n = (size_t)b->n_padded * b->n_kv;
     ggml_fp16_t *to = s->host ? (ggml_fp16_t *)t->data + at : s->mask_host;
     tsri_mask_fill(sight, b, to);
-    if (!s->host) ggml_backend_tensor_set(t, to, at * sizeof *to, n * sizeof *to);
+    if (!s->host) tsri_queue_put(&s->queue, t, to, at * sizeof *to, n * sizeof *to);
 }
 
 /* Cuts the current rows into batches and hands their numbers and masks to the graphs. */
@@ -245,10 +266,10 @@ static void lay_out(struct tsr_executor_session *s)
         used += n;
         put_mask(s, &sight, b);
     }
-    ggml_backend_tensor_set(s->in.positions, s->positions, 0, s->n_rows * sizeof *s->positions);
+    tsri_queue_put(&s->queue, s->in.positions, s->positions, 0, s->n_rows * sizeof *s->positions);
     for (uint32_t i = 0; i < s->n_rows; i++)
         s->numbers[i] = s->slots[i];
-    ggml_backend_tensor_set(s->in.slots, s->numbers, 0, s->n_rows * sizeof *s->numbers);
+    tsri_queue_put(&s->queue, s->in.slots, s->numbers, 0, s->n_rows * sizeof *s->numbers);
 }
 
 static void embed(struct tsr_executor_session *s, const struct tsr_model_row *rows)
@@ -260,7 +281,7 @@ static void embed(struct tsr_executor_session *s, const struct tsr_model_row *ro
         for (uint32_t i = 0; i < n; i++)
             tsri_weights_embed(&x->weights, rows[first + i].token, x->header.n_embd,
                                s->embd + (size_t)i * x->header.n_embd);
-        ggml_backend_tensor_set(s->in.hidden, s->embd, first * row, n * row);
+        tsri_queue_put(&s->queue, s->in.hidden, s->embd, first * row, n * row);
     }
 }
 
@@ -291,6 +312,7 @@ int tsri_ggml_session_begin(struct tsr_executor_session *s, const struct tsr_mod
     }
     embed(s, pass->rows);
     lay_out(s);
+    if (s->n_mass && s->queue.apart) tsri_queue_zero(&s->queue, s->in.mass);
     return 0;
 }
 
@@ -300,7 +322,7 @@ int tsri_ggml_session_begin(struct tsr_executor_session *s, const struct tsr_mod
 static void add_mass(const struct tsr_executor_session *s, const struct tsri_row_batch *b,
                      const float *weights, uint32_t n_rows, const struct tsr_model_layer *layer)
 {
-    if (!layer->mass || layer->n_mass <= b->kv_first) return;
+    if (layer->n_mass <= b->kv_first) return;
     uint32_t n_kv = layer->n_mass - b->kv_first < b->n_kv ? layer->n_mass - b->kv_first : b->n_kv;
     float *mass = layer->mass + b->kv_first, share = 1.0f / (float)s->x->header.n_heads;
     for (size_t r = 0; r < n_rows; r++) {
@@ -308,6 +330,49 @@ static void add_mass(const struct tsr_executor_session *s, const struct tsri_row
         for (uint32_t i = 0; i < n_kv; i++)
             mass[i] += share * row[i];
     }
+}
+
+/* What a device has added up since the pass began, to the caller's slots. */
+static void hand_over_mass(struct tsr_executor_session *s)
+{
+    if (!s->mass_to) return;
+    uint32_t n = s->n_mass_to < s->n_slots_padded ? s->n_mass_to : s->n_slots_padded;
+    float share = 1.0f / (float)s->x->header.n_heads;
+    tsri_queue_get(&s->queue, s->in.mass, s->mass_host, n * sizeof *s->mass_host);
+    for (uint32_t i = 0; i < n; i++)
+        s->mass_to[i] += share * s->mass_host[i];
+    s->mass_to = NULL;
+}
+
+/* The sums of a pass go to one place. A caller that names another one gets those so far first. */
+static void take_mass(struct tsr_executor_session *s, const struct tsr_model_layer *layer)
+{
+    bool same = s->mass_to == layer->mass && s->n_mass_to == layer->n_mass;
+    if (!layer->mass || !s->queue.apart || same) return;
+    if (s->mass_to) {
+        hand_over_mass(s);
+        tsri_queue_zero(&s->queue, s->in.mass);
+    }
+    s->mass_to = layer->mass;
+    s->n_mass_to = layer->n_mass;
+}
+
+/* On the host: rows of the batch whose Q the layer has left. */
+static int read_mass(struct tsr_executor_session *s, const struct tsri_layer_spec *spec,
+                     const struct tsr_model_layer *layer)
+{
+    for (uint32_t done = 0; done < spec->n_mass; done += TSRI_MASS_STEP) {
+        uint32_t n = spec->n_mass - done < TSRI_MASS_STEP ? spec->n_mass - done : TSRI_MASS_STEP;
+        struct tsri_mass_spec mass = {.layer = layer->layer,
+                                      .batch = spec->batch,
+                                      .first = spec->mass_at + done,
+                                      .n = n,
+                                      .mask_row = spec->mass_first + done};
+        const float *weights = tsri_graph_mass(s, &mass);
+        if (!weights) return tsri_model_fail(s->x->fail, TSR_EDEVICE, "model: no attention");
+        add_mass(s, spec->batch, weights, s->x->header.n_heads * n, layer);
+    }
+    return 0;
 }
 
 static int run_batch(struct tsr_executor_session *s, const struct tsri_row_batch *b,
@@ -325,23 +390,12 @@ static int run_batch(struct tsr_executor_session *s, const struct tsri_row_batch
         put_mask(s, &sight, b);
     }
     int e = tsri_graph_layer(s, &spec);
-    for (uint32_t done = 0; !e && done < spec.n_mass; done += TSRI_MASS_STEP) {
-        uint32_t n = spec.n_mass - done < TSRI_MASS_STEP ? spec.n_mass - done : TSRI_MASS_STEP;
-        struct tsri_mass_spec mass = {.layer = layer->layer,
-                                      .batch = b,
-                                      .first = spec.mass_at + done,
-                                      .n = n,
-                                      .mask_row = spec.mass_first + done};
-        uint32_t n_sums;
-        const float *weights = tsri_graph_mass(s, &mass, &n_sums);
-        if (!weights) return tsri_model_fail(s->x->fail, TSR_EDEVICE, "model: no attention");
-        add_mass(s, b, weights, n_sums, layer);
-    }
-    return e;
+    return e || s->queue.apart ? e : read_mass(s, &spec, layer);
 }
 
 int tsri_ggml_session_layer(struct tsr_executor_session *s, const struct tsr_model_layer *layer)
 {
+    take_mass(s, layer);
     for (uint32_t i = 0; i < s->n_batches; i++) {
         int e = run_batch(s, &s->batches[i], layer);
         if (e) return e;
@@ -350,14 +404,15 @@ int tsri_ggml_session_layer(struct tsr_executor_session *s, const struct tsr_mod
 }
 
 /* Numbers below 2^31, the same bits signed and unsigned. */
-static void put_i32(struct ggml_tensor *to, const uint32_t *from, uint32_t n)
+static void put_i32(struct tsr_executor_session *s, struct ggml_tensor *to, const uint32_t *from,
+                    uint32_t n)
 {
-    ggml_backend_tensor_set(to, from, 0, n * sizeof *from);
+    tsri_queue_put(&s->queue, to, from, 0, n * sizeof *from);
 }
 
 int tsri_ggml_session_deviation(struct tsr_executor_session *s, const struct tsr_model_deviation *d)
 {
-    put_i32(s->in.numbers, s->slots, s->n_rows);
+    put_i32(s, s->in.numbers, s->slots, s->n_rows);
     for (uint32_t i = 0; i < s->n_batches; i++) {
         int e = tsri_graph_deviation(s, d->layer, &s->batches[i], d->k, d->v);
         if (e) return e;
@@ -367,7 +422,7 @@ int tsri_ggml_session_deviation(struct tsr_executor_session *s, const struct tsr
 
 int tsri_ggml_session_narrow(struct tsr_executor_session *s, const uint32_t *keep, uint32_t n)
 {
-    put_i32(s->in.picks, keep, n);
+    put_i32(s, s->in.picks, keep, n);
     int e = tsri_graph_narrow(s, n);
     if (e) return e;
     uint32_t mass_begin = s->n_rows - s->n_mass, bias_begin = s->n_rows - s->n_bias_rows;
@@ -404,8 +459,8 @@ static int some_logits(struct tsr_executor_session *s, const uint32_t *rows, uin
     if (tsri_batches_cut(&sight, n, &s->fit, &batch, 1) != 1 || batch.n_rows != n)
         return tsri_model_fail(s->x->fail, TSR_EINVAL, "model: logits of %u rows", n);
     put_mask(s, &sight, &batch);
-    put_i32(s->in.picks, rows, n);
-    put_i32(s->in.numbers, positions, n);
+    put_i32(s, s->in.picks, rows, n);
+    put_i32(s, s->in.numbers, positions, n);
     return tsri_graph_logits(s, &batch, logits);
 }
 
@@ -417,10 +472,14 @@ int tsri_ggml_session_logits(struct tsr_executor_session *s, const uint32_t *row
         int e = some_logits(s, rows + done, some, logits + (size_t)done * s->x->header.n_vocab);
         if (e) return e;
     }
+    hand_over_mass(s);
     return 0;
 }
 
+/* What the pass has written is in place when it has ended: others read it. */
 void tsri_ggml_session_end(struct tsr_executor_session *s)
 {
+    hand_over_mass(s);
+    tsri_queue_wait(&s->queue);
     s->n_rows = s->n_mass = s->n_batches = 0;
 }

@@ -194,6 +194,7 @@ struct tsr_executor {
     uint32_t rows_least; /* that a matrix is multiplied with: tsri_rows_least() */
     uint32_t kv_dtype;   /* enum tsr_dtype */
     enum ggml_type kv_type;
+    bool apart; /* for tests: sessions treat host memory as if it were an accelerator's */
     uint8_t digest[TSR_MODEL_WEIGHTS_BYTES], tokenizer[16];
 };
 
@@ -254,6 +255,30 @@ uint32_t tsri_rows_wide(uint32_t rows_least, uint32_t n_rows);
 uint32_t tsri_rows_least(uint32_t n_threads, uint32_t n_out);
 uint32_t tsri_threads_most(uint32_t n_out);
 
+/* ---- what a session sends to its backend ---- */
+
+/* Calls since the queue was opened. Tests count them: a pass must not wait once a layer. */
+struct tsri_traffic {
+    uint64_t graphs, waits, puts, gets;
+};
+
+/* Where the host computes, a graph is done when its call returns. Where memory is apart, graphs are
+ * queued one behind the other, and the host waits only before it reads or writes such memory. */
+struct tsri_ggml_queue {
+    ggml_backend_t backend;
+    bool apart;
+    bool busy; /* graphs were queued since the last wait */
+    struct tsri_traffic n;
+};
+
+int tsri_queue_compute(struct tsri_ggml_queue *q, struct ggml_cgraph *graph);
+void tsri_queue_wait(struct tsri_ggml_queue *q);
+void tsri_queue_put(struct tsri_ggml_queue *q, struct ggml_tensor *to, const void *from, size_t at,
+                    size_t bytes);
+void tsri_queue_zero(struct tsri_ggml_queue *q, struct ggml_tensor *t);
+void tsri_queue_get(struct tsri_ggml_queue *q, const struct ggml_tensor *from, void *to,
+                    size_t bytes);
+
 /* ---- sessions and graphs ---- */
 
 #define TSRI_MASS_ROWS_MAX 256u
@@ -271,6 +296,13 @@ struct tsri_inputs {
     struct ggml_tensor *mask;      /* f16, all batches of a pass, or as many as fit */
     struct ggml_tensor *mask_scratch;
     struct ggml_tensor *mass_q; /* [head_dim * n_heads][TSRI_MASS_ROWS_MAX] f32 */
+    struct ggml_tensor *mass;   /* [slots] f32: sums of a pass where memory is apart */
+};
+
+/* What memory for graphs was reserved for: graphs of no more rows, and attention of no more rows
+ * and keys, fit. */
+struct tsri_room {
+    uint64_t rows, mass;
 };
 
 /* A graph that is built and has its memory. */
@@ -292,14 +324,16 @@ enum { TSRI_SHAPES = 2 }; /* small passes alternate between few shapes: question
 struct tsri_shape_cache {
     struct tsri_graph_shape shape;
     ggml_gallocr_t memory;
+    struct tsri_room room;
     struct tsri_graph *graphs; /* [n_layers], ctx NULL: not built yet */
     uint64_t used;
 };
 
 struct tsr_executor_session {
     struct tsr_executor *x;
-    ggml_backend_t backend;
+    struct tsri_ggml_queue queue;
     ggml_gallocr_t memory; /* of graphs that are not kept */
+    struct tsri_room room;
     struct tsri_shape_cache shapes[TSRI_SHAPES];
     uint64_t clock;
     uint8_t *scratch; /* where graphs that are not kept are built */
@@ -317,7 +351,10 @@ struct tsr_executor_session {
     bool host;              /* the session's tensors are host memory */
     float *embd;            /* staging of embeddings, one batch */
     ggml_fp16_t *mask_host; /* staging of a mask, one batch, where tensors are elsewhere */
-    float *mass_host;       /* staging of one row of attention weights, likewise */
+    float *mass_host;       /* staging of sums of attention, likewise */
+    float *mass_to;         /* of the caller: the pass has sums for it; NULL: it has none */
+    uint32_t n_mass_to;
+    ggml_backend_buffer_t staging; /* page-locked memory of embd and mask_host; NULL: plain */
 
     /* The pass; arrays have n_slots items, which is as many rows as there can be. */
     uint32_t n_rows, n_mass, n_bias_rows;
@@ -333,7 +370,8 @@ struct tsr_executor_session {
 
 /* Builds the graph of a batch in a layer: K and V of its rows written, rows of `hidden` brought to
  * the next layer (in the last layer only K and V: the rest is done for rows asked for logits). Rows
- * from mass_first on leave their Q in mass_q. */
+ * from mass_first on leave their Q in mass_q; where memory is apart, their attention is added up in
+ * `mass` instead. */
 struct tsri_layer_spec {
     uint32_t layer;
     const struct tsri_row_batch *batch;
@@ -342,17 +380,16 @@ struct tsri_layer_spec {
 };
 int tsri_graph_layer(struct tsr_executor_session *s, const struct tsri_layer_spec *spec);
 /* Attention of n rows of mass_q from `first` on, whose masks are those of the batch from mask_row
- * on, over the batch's keys. */
+ * on, over the batch's keys; only where the host computes. */
 struct tsri_mass_spec {
     uint32_t layer;
     const struct tsri_row_batch *batch;
     uint32_t first, n;
     uint32_t mask_row;
 };
-/* Computes weights whose rows add up to the sum over rows and heads: [*n_rows][n_kv] in host
- * memory, valid until the next graph; NULL when it failed. */
-const float *tsri_graph_mass(struct tsr_executor_session *s, const struct tsri_mass_spec *spec,
-                             uint32_t *n_rows);
+/* Weights of all heads and rows: [n_heads * n][n_kv], valid until the next graph; NULL when it
+ * failed. */
+const float *tsri_graph_mass(struct tsr_executor_session *s, const struct tsri_mass_spec *spec);
 int tsri_graph_deviation(struct tsr_executor_session *s, uint32_t layer,
                          const struct tsri_row_batch *batch, float *k, float *v);
 /* hidden[i] = hidden[picks[i]] for i < n, picks ascending. */
