@@ -192,10 +192,12 @@ struct tsr_blend_desc {
     size_t size;
     struct tsr_model *model;           /* NULL: `info` is given */
     struct tsr_cache *cache;           /* NULL: nothing is loaded or stored */
-    const struct tsr_profile *profile; /* copied; NULL: the defaults */
+    /* Copied; NULL: the defaults. Options blend_check_layers, blend_recompute_ratios,
+     * blend_thresholds and blend_boundary of the cache override it where they are set. */
+    const struct tsr_profile *profile;
     uint32_t flags;                    /* enum tsr_blend_flags */
-    uint32_t blend_min_tokens; /* fewer approximate tokens are not worth it: computed; 0: 256,
-                                  UINT32_MAX: always worth it */
+    uint32_t blend_min_tokens; /* fewer approximate tokens are not worth it: computed; 0: the
+                                  cache's option of that name, UINT32_MAX: always worth it */
     const char *salt;          /* tenant salt of the space */
     /* Of an engine that runs the model itself: caps, layers, heads, dims, vocabulary, context,
      * kv_dtype, identities and rope are read. Copied, but for what the rope points to, which stays

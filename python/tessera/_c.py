@@ -478,6 +478,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_config_get": (c_char_p, [c_void_p, Text]),
     "tsr_config_load_env": (c_int, [c_void_p]),
     "tsr_config_load_file": (c_int, [c_void_p, Text]),
+    "tsr_config_load_text": (c_int, [c_void_p, Text, c_size_t, Text]),
     "tsr_config_open": (c_int, [POINTER(c_void_p)]),
     "tsr_config_set": (c_int, [c_void_p, Text, Text]),
     "tsr_errmsg": (c_char_p, []),

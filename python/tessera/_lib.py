@@ -6,7 +6,9 @@ copy that `pip install ./python` bundles, the build folder of a source tree, the
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 from . import _c as c
 from ._checked import arguments
 
-__all__ = ["TesseraError", "check", "library", "library_path", "set_logger"]
+__all__ = ["TesseraError", "check", "default_logger", "library", "library_path", "set_logger"]
 
 
 class TesseraError(Exception):
@@ -93,3 +95,13 @@ def set_logger(function: Any, level_max: int = 2) -> None:
         )
     library().tsr_log_set(callback, None, level_max)
     _logger = callback
+
+
+def default_logger() -> None:
+    """Log lines go to logging.getLogger("tessera"), unless set_logger() was called before."""
+    if _logger is not None:
+        return
+    levels = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+    target = logging.getLogger("tessera")
+    set_logger(lambda level, text: target.log(levels[max(0, min(level, 3))], "%s", text))
+    atexit.register(set_logger, None)  # threads of the library may outlive the interpreter

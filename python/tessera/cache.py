@@ -12,6 +12,7 @@ Every method may be called from any thread; close() only when no other thread is
 from __future__ import annotations
 
 import ctypes
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from . import _c as c
 from ._buffers import as_tokens, as_view
 from ._checked import check_text, counters
-from ._lib import check, library
+from ._lib import check, default_logger, library
 
 __all__ = ["Cache", "Found", "Match", "Space"]
 
@@ -106,6 +107,7 @@ class Cache:
     options override both."""
 
     def __init__(self, file: str | None = None, env: bool = False, **options: Any) -> None:
+        default_logger()
         self._lib = library()
         self._handle = ctypes.c_void_p()
         self._client = ctypes.c_void_p()
@@ -456,9 +458,23 @@ def configure(
     if env:
         check(lib.tsr_config_load_env(config))
     for key, value in options.items():
-        text = (str(value).lower() if isinstance(value, bool) else str(value)).encode()
+        if value is None:
+            continue  # the default
+        if isinstance(value, Mapping):  # keys below a key, as in a file
+            text = json.dumps({key: value}, allow_nan=False).encode()
+            check(lib.tsr_config_load_text(config, text, len(text), key.encode()))
+            continue
+        text = _option_text(value).encode()
         check_text(key, text)
         check(lib.tsr_config_set(config, key.encode(), text))
+
+
+def _option_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_option_text, value))
+    return str(value)
 
 
 def _match(row: c.Match) -> Match:

@@ -276,6 +276,10 @@ TSR_MUST int tsri_primer_init(struct tsri_primer *p, const struct tsr_profile *p
                               const struct tsr_model_info *info, const struct tsr_blend_desc *desc);
 void tsri_primer_fini(struct tsri_primer *p);
 
+/* ---- overrides.c ---- */
+
+TSR_MUST int tsri_profile_override(struct tsr_profile *p, const struct tsri_options *o);
+
 /* ---- blender.c ---- */
 
 struct tsr_blend {

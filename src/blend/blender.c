@@ -156,6 +156,20 @@ static int check_profile(const struct tsr_blend *b)
     return 0;
 }
 
+/* What the program gives, else what the cache was configured with. */
+static int take_settings(struct tsr_blend *b, const struct tsr_blend_desc *desc)
+{
+    const struct tsri_options *o = b->cache ? tsri_cache_options(b->cache) : NULL;
+    b->min_tokens = o ? o->blend_min_tokens : TSRI_MIN_TOKENS;
+    if (desc->blend_min_tokens) b->min_tokens = desc->blend_min_tokens;
+    if (desc->blend_min_tokens == UINT32_MAX) b->min_tokens = 0;
+    if (desc->profile)
+        b->profile = *desc->profile;
+    else
+        tsr_profile_init(&b->profile);
+    return o ? tsri_profile_override(&b->profile, o) : 0;
+}
+
 int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc)
 {
     if (!out) return tsri_fail(TSR_EINVAL, "blend: out is NULL");
@@ -168,13 +182,8 @@ int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc)
     b->model = desc->model;
     b->cache = desc->cache;
     b->int8 = desc->flags & TSR_BLEND_INT8;
-    b->min_tokens = desc->blend_min_tokens ? desc->blend_min_tokens : TSRI_MIN_TOKENS;
-    if (desc->blend_min_tokens == UINT32_MAX) b->min_tokens = 0;
-    if (desc->profile)
-        b->profile = *desc->profile;
-    else
-        tsr_profile_init(&b->profile);
-    int e = take_info(b, desc);
+    int e = take_settings(b, desc);
+    if (!e) e = take_info(b, desc);
     if (!e) e = tsri_primer_init(&b->primer, &b->profile, &b->info, desc);
     if (!e) e = tsri_device_open(&b->device, "cpu", NULL);
     if (!e) e = open_cache(b, desc);

@@ -159,7 +159,9 @@ static void load_config(struct tsri_cli *cli)
 int tsri_cli_config(struct tsri_cli *cli)
 {
     tsri_log_tell(&cli->held, cli->log_level, tsr_log_stderr, NULL);
-    return cli->config ? 0 : tsri_cli_fail("%s", cli->config_error);
+    if (!cli->config) return tsri_cli_fail("%s", cli->config_error);
+    tsri_config_warn(cli->config);
+    return 0;
 }
 
 /* ---- help ---- */

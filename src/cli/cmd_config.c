@@ -67,17 +67,19 @@ int tsri_cmd_config_show(struct tsri_cli *cli)
 
 /* ---- check ---- */
 
-/* What is accepted and has no effect. */
+/* What is accepted and does not do what it says. */
 static void check_warnings(const struct tsr_config *cfg, bool json)
 {
-    char text[TSRI_WARNING_BYTES], shown[TSRI_WARNING_BYTES];
+    char shown[1024];
     const char *comma = "";
-    for (size_t i = 0; tsri_config_warning(cfg, &i, text); comma = ",") {
-        if (!json) {
-            printf("warning: %s\n", tsri_printable(text, shown, sizeof shown));
-            continue;
-        }
-        tsri_cli_json(comma, text);
+    const struct tsri_note *note;
+    for (size_t i = 0; (note = tsri_config_note_at(cfg, i)); i++) {
+        if (note->level > TSR_LOG_WARN) continue;
+        if (json)
+            tsri_cli_json(comma, note->text);
+        else
+            printf("warning: %s\n", tsri_printable(note->text, shown, sizeof shown));
+        comma = ",";
     }
 }
 

@@ -1,6 +1,6 @@
 /* compat.c - settings written for LMCache, UCM and the chunk cache of vLLM: looked up in
- * compat_keys.h, converted, and passed on as one of our options, or ignored with one log line. The
- * level of a line depends on whether somebody may miss what is ignored. */
+ * compat_keys.h, converted, and passed on as one of our options, or ignored with a note, which
+ * becomes one log line. Its level depends on whether somebody may miss what is ignored. */
 #include "config/config.h"
 #include "config/compat_keys.h"
 
@@ -22,10 +22,24 @@ const struct tsri_compat *tsri_compat_at(size_t i)
     return &table[i];
 }
 
+static bool is_pattern(const struct tsri_compat *c)
+{
+    return c->key[strlen(c->key) - 1] == '*';
+}
+
+static bool begins_like(const char *pattern, const char *key)
+{
+    for (; *pattern != '*'; pattern++, key++)
+        if (*key != *pattern && !(*pattern == '_' && *key == '-')) return false;
+    return true;
+}
+
 const struct tsri_compat *tsri_compat_find(const char *key)
 {
     for (size_t i = 0; i < TSRI_COUNT(table); i++)
         if (tsri_same_name(table[i].key, key)) return &table[i];
+    for (size_t i = 0; i < TSRI_COUNT(table); i++)
+        if (is_pattern(&table[i]) && begins_like(table[i].key, key)) return &table[i];
     return NULL;
 }
 
@@ -35,27 +49,33 @@ const char *tsri_compat_owner_text(const struct tsri_compat *c)
     return names[c->owner];
 }
 
+const char *tsri_compat_does_text(const struct tsri_compat *c)
+{
+    if (*c->option) return c->option;
+    if (c->action == TSRI_COMPAT_EXTRA) return "the keys in it";
+    if (c->action == TSRI_COMPAT_ALWAYS) return "always on";
+    return c->owner == TSRI_OWNER_ENGINE ? "not ours" : "ignored";
+}
+
+bool tsri_compat_is_switch(const struct tsri_compat *c)
+{
+    const struct tsri_option *o = *c->option ? tsri_option_find(c->option) : NULL;
+    bool named = strncmp(c->key, "enable_", 7) == 0 || strncmp(c->key, "use_", 4) == 0;
+    return o ? o->type == TSRI_OPTION_BOOL && c->action != TSRI_COMPAT_ENGINE
+             : c->action == TSRI_COMPAT_ALWAYS || named;
+}
+
 /* None is Python's null. */
 static bool is_none(const char *value)
 {
     return !value || strcasecmp(value, "none") == 0 || strcasecmp(value, "null") == 0;
 }
 
-void tsri_compat_ignore(const struct tsri_compat *c, const char *value,
-                        const struct tsri_place *place)
-{
-    char where[TSRI_PLACE_BYTES];
-    bool on = true;
-    bool asks = !is_none(value) && (!tsri_parse_bool(value, &on) || on);
-    tsri_log(asks ? (int)c->level : TSR_LOG_INFO, "%s%s (%s): ignored: %s",
-             tsri_place_text(place, where, sizeof where), c->key, tsri_compat_owner_text(c),
-             c->note);
-}
-
 /* What every conversion needs. */
 struct setting {
     struct tsr_config *cfg;
     const struct tsri_compat *row;
+    const char *key; /* as the row has it; of a pattern, as it was written */
     const char *value;
     const struct tsri_place *place; /* with the row's key as alias */
 };
@@ -65,11 +85,25 @@ static int pass_on(const struct setting *s, const char *value)
     return tsri_config_put(s->cfg, s->row->option, value, s->place);
 }
 
-static void say(const struct setting *s, int level, const char *what)
+/* Adds a note about the setting; `what` says what becomes of it. */
+static int note(const struct setting *s, int level, const char *what)
 {
-    char where[TSRI_PLACE_BYTES], shown[80];
-    tsri_log(level, "%s%s: %s: %s", tsri_place_text(s->place, where, sizeof where), s->row->key,
-             tsri_printable(s->value, shown, sizeof shown), what);
+    char where[TSRI_PLACE_BYTES], text[TSRI_PLACE_BYTES + 384], shown[80];
+    snprintf(text, sizeof text, "%s%s: %s: %s", tsri_place_text(s->place, where, sizeof where),
+             s->key, tsri_printable(s->value, shown, sizeof shown), what);
+    return tsri_config_note(s->cfg, s->key, level, text);
+}
+
+/* Nothing is set. Whether somebody may miss it depends on the value too. */
+static int ignore(const struct setting *s)
+{
+    char where[TSRI_PLACE_BYTES], text[TSRI_PLACE_BYTES + 384];
+    bool on = true;
+    bool asks = !is_none(s->value) && (!tsri_parse_bool(s->value, &on) || on);
+    snprintf(text, sizeof text, "%s%s (%s): ignored: %s",
+             tsri_place_text(s->place, where, sizeof where), s->key, tsri_compat_owner_text(s->row),
+             s->row->note);
+    return tsri_config_note(s->cfg, s->key, asks ? (int)s->row->level : TSR_LOG_INFO, text);
 }
 
 static int refuse(const struct setting *s, const char *why)
@@ -85,11 +119,9 @@ static int put_gb(const struct setting *s)
     double gb;
     if (!tsri_parse_float(s->value, &gb) || gb < 0 || gb > (double)(1 << 20))
         return refuse(s, "is not a number of GB");
-    if (gb <= 0 && strcmp(s->row->option, "disk_size") == 0) {
-        say(s, TSR_LOG_INFO,
-            "ignored: disk_size is unchanged; without disk_path there is no disk tier");
-        return 0;
-    }
+    if (gb <= 0 && strcmp(s->row->option, "disk_size") == 0)
+        return note(s, TSR_LOG_INFO,
+                    "ignored: disk_size is unchanged; without disk_path there is no disk tier");
     char bytes[32];
     snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)(gb * (double)TSRI_GIB));
     return pass_on(s, bytes);
@@ -111,8 +143,10 @@ static int put_dir(const struct setting *s)
     if (n >= sizeof first) return refuse(s, "is too long for a path");
     memcpy(first, path, n);
     first[n] = 0;
-    say(s, TSR_LOG_WARN, "only the first of several paths is used");
-    return pass_on(s, first);
+    int err = note(s, TSR_LOG_WARN,
+                   "only the first of several paths is used; a second disk tier "
+                   "is disk2_path");
+    return err ? err : pass_on(s, first);
 }
 
 static int put_digest(const struct setting *s)
@@ -120,8 +154,8 @@ static int put_digest(const struct setting *s)
     if (strncasecmp(s->value, "xxh", 3) == 0) return pass_on(s, "xxh3");
     if (strncasecmp(s->value, "sha256", 6) == 0) return pass_on(s, "sha256");
     if (strcasecmp(s->value, "builtin") == 0 || strcasecmp(s->value, "blake3") == 0) {
-        say(s, TSR_LOG_INFO, "using sha256 instead");
-        return pass_on(s, "sha256");
+        int err = note(s, TSR_LOG_WARN, "using sha256 instead; write hash: sha256 or xxh3");
+        return err ? err : pass_on(s, "sha256");
     }
     return pass_on(s, s->value);
 }
@@ -134,18 +168,56 @@ static int put_evict(const struct setting *s)
         if (strcasecmp(s->value, o->names[i]) == 0) return pass_on(s, s->value);
     for (size_t i = 0; i < TSRI_COUNT(foreign); i++) {
         if (strcasecmp(s->value, foreign[i]) != 0) continue;
-        say(s, TSR_LOG_WARN, "is not a policy here: using adaptive instead");
-        return pass_on(s, "adaptive");
+        int err = note(s, TSR_LOG_WARN,
+                       "is not a policy here: using adaptive instead; write policy: lru, s3fifo or "
+                       "adaptive");
+        return err ? err : pass_on(s, "adaptive");
     }
     return pass_on(s, s->value);
 }
 
-static int put_chunks(const struct setting *s)
+/* ---- documents at any place ---- */
+
+/* Turns a mode on, with the separator that its users expect where none is set. */
+static int put_mode(const struct setting *s, const char *separator)
+{
+    bool on = false;
+    int err = pass_on(s, s->value);
+    if (err || !tsri_parse_bool(s->value, &on) || !on || *tsri_config_options(s->cfg)->separator)
+        return err;
+    return tsri_config_put(s->cfg, "separator", separator, s->place);
+}
+
+/* UCM cuts a prompt into chunks of so many tokens and looks for each of them anywhere in stored
+ * text. Here the runs that are found have their own length: shorter ones than a chunk are left. */
+static int put_runs(const struct setting *s)
 {
     int err = pass_on(s, s->value);
-    const struct tsri_options *now = tsri_config_options(s->cfg);
-    if (err || !now->chunked || *now->separator) return err;
-    return tsri_config_put(s->cfg, "separator", "##", s->place);
+    if (!err) err = tsri_config_put(s->cfg, "blend", "true", s->place);
+    return err ? err : tsri_config_put(s->cfg, "blend_any_offset", "true", s->place);
+}
+
+/* The kind of LMCache's server. */
+static int put_engine(const struct setting *s)
+{
+    if (strcasecmp(s->value, "default") == 0) return 0;
+    if (strncasecmp(s->value, "blend", 5) != 0)
+        return refuse(s, "is not an engine here: default or blend");
+    struct setting on = *s;
+    on.value = "true";
+    return put_mode(&on, TSRI_LMCACHE_SEPARATOR);
+}
+
+/* What is always so cannot be turned off. */
+static int put_always(const struct setting *s)
+{
+    bool on = true;
+    char where[TSRI_PLACE_BYTES];
+    if (is_none(s->value) || !tsri_parse_bool(s->value, &on) || on ||
+        s->row->level != TSR_LOG_ERROR)
+        return 0;
+    return tsri_fail(TSR_ECONFIG, "%s%s: false is not possible: %s",
+                     tsri_place_text(s->place, where, sizeof where), s->key, s->row->note);
 }
 
 /* ---- where a remote cache is ---- */
@@ -217,24 +289,23 @@ static int put_remote(const struct setting *s)
         explicit_bzero(rest, sizeof rest); /* it may hold a password */
         return err;
     }
-    tsri_log(TSR_LOG_WARN, "%s: ignored: only redis://, valkey:// and s3:// are supported",
-             s->row->key);
-    return 0;
+    /* Without the value: it may hold a password. */
+    return tsri_config_note(
+        s->cfg, s->key, TSR_LOG_WARN,
+        "remote_url: ignored: only redis://, valkey:// and s3:// are supported; "
+        "a server of ours is owner: daemon");
 }
 
-int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const char *value,
-                    const struct tsri_place *place)
+int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const char *key,
+                    const char *value, const struct tsri_place *place)
 {
     struct tsri_place here = *place;
     here.alias = strcmp(c->key, c->option) != 0 ? c->key : NULL;
-    struct setting s = {cfg, c, value, &here};
-    if (c->action == TSRI_COMPAT_IGNORE) {
-        tsri_compat_ignore(c, value, place);
-        return 0;
-    }
+    struct setting s = {cfg, c, is_pattern(c) ? key : c->key, value, &here};
     /* In a text, None is a word like any other. */
-    bool text = tsri_option_find(c->option)->type == TSRI_OPTION_STRING;
-    if (text ? !value : is_none(value)) return pass_on(&s, NULL);
+    const struct tsri_option *o = *c->option ? tsri_option_find(c->option) : NULL;
+    bool none = o && o->type == TSRI_OPTION_STRING ? !value : is_none(value);
+    if (o && none) return pass_on(&s, NULL);
     switch (c->action) {
     case TSRI_COMPAT_KEEP:
         return pass_on(&s, value);
@@ -247,11 +318,21 @@ int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const c
     case TSRI_COMPAT_EVICT:
         return put_evict(&s);
     case TSRI_COMPAT_CHUNKS:
-        return put_chunks(&s);
+        return put_mode(&s, TSRI_CHUNK_SEPARATOR);
+    case TSRI_COMPAT_BLEND:
+        return put_mode(&s, TSRI_LMCACHE_SEPARATOR);
+    case TSRI_COMPAT_RUNS:
+        return put_runs(&s);
+    case TSRI_COMPAT_ENGINE:
+        return put_engine(&s);
     case TSRI_COMPAT_REMOTE:
         return put_remote(&s);
+    case TSRI_COMPAT_EXTRA:
+        return none ? 0 : tsri_yaml_put_extra(cfg, value, place);
+    case TSRI_COMPAT_ALWAYS:
+        return put_always(&s);
     case TSRI_COMPAT_IGNORE:
-        break;
+        return ignore(&s);
     }
     return 0;
 }

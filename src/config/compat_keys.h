@@ -1,8 +1,8 @@
 /* compat_keys.h - THE table of foreign keys: what LMCache, UCM and chunk-cache users already have
- * in their files and environments, and what becomes of it here. Every row is either mapped to one
- * of our options or accepted and ignored with one log line, so that an existing configuration
- * starts. In the environment a row is LMCACHE_<KEY>; rows of the engine named VLLM_* are variables
- * as they stand.
+ * in their files and environments, and what becomes of it here. A row sets one of our options, or is
+ * accepted and ignored with one log line, so that an existing configuration starts. In the
+ * environment a row is LMCACHE_<KEY>; rows of the engine named VLLM_* are variables as they stand. A
+ * key that ends in * stands for all keys that begin like it.
  *
  * Row: X(key, owner, action, option, level, note)
  *   action KEEP     the value as it stands
@@ -11,7 +11,12 @@
  *          DIGEST   hash names of Python and vLLM become ours
  *          EVICT    cache policies; those we do not have become adaptive
  *          CHUNKS   sets chunked, and separator to "##" where none is set
+ *          BLEND    sets blend, and separator to " # # " where none is set
+ *          RUNS     sets match_min_tokens, and blend at any offset
+ *          ENGINE   the kind of LMCache's server: default, or blend as BLEND does
  *          REMOTE   a URL: redis://, valkey:// and s3:// become options of those tiers; none is off
+ *          EXTRA    a mapping of further keys, or the text of one
+ *          ALWAYS   what Tessera does in any case; at level ERROR, false is refused
  *          IGNORE   one log line at `level` (INFO where the value asks for nothing), whole subtree
  *   level  WARN where somebody may miss what is ignored, INFO where nothing is lost
  *   note   the documentation and, for IGNORE, the reason in the log line
@@ -19,10 +24,15 @@
 #ifndef TSRI_COMPAT_KEYS_H
 #define TSRI_COMPAT_KEYS_H
 
-#define TSRI_BLEND "for vLLM: blend in kv_connector_extra_config (docs/engines.md); in C: blend.h"
-#define TSRI_PROFILE "part of a profile, which tessera-lab calibrate creates for a model"
+#define TSRI_CHUNK_SEPARATOR "##"
+#define TSRI_LMCACHE_SEPARATOR " # # "
 #define TSRI_NO_PEERS "engines share KV through tesserad, Redis or S3, not directly"
 #define TSRI_ENGINE "an option of the engine, not of the cache"
+#define TSRI_ONE_FOLDER "a disk tier has one directory; disk2_path is a second tier"
+#define TSRI_TIMEOUTS "set tier_load_ms, tier_store_ms, server_deadline or server_patience"
+#define TSRI_PLUGINS "tiers of your own are attached with tsr_tier_attach() (tier.h)"
+#define TSRI_ALL_AT_OPEN \
+    "memory is reserved at open and touched when it is used; host_size limits it"
 #define TSRI_IN_SPACE "the space describes the model"
 #define TSRI_SERVER "the server is tesserad, on the Unix socket server_socket"
 #define TSRI_HTTP "http_listen sets the address of tesserad's status page and metrics"
@@ -43,37 +53,62 @@
       "the disk tier also needs its path") \
     X(max_local_disk_size, LMCACHE, GB, "disk_size", INFO, \
       "in GB of 1024^3 bytes; 0 keeps disk_size unchanged") \
-    X(local_disk_path_sharding, LMCACHE, IGNORE, "", INFO, \
-      "a disk tier has one directory; disk2_path is a second tier") \
+    X(local_disk_path_sharding, LMCACHE, IGNORE, "", WARN, TSRI_ONE_FOLDER) \
+    X(local_cpu_use_hugepages, LMCACHE, IGNORE, "", WARN, \
+      "set the kernel's transparent huge pages instead") \
+    X(reserve_local_cpu_size, LMCACHE, IGNORE, "", WARN, "host_size is all that is used") \
+    X(lazy_memory_*, LMCACHE, IGNORE, "", INFO, TSRI_ALL_AT_OPEN) \
+    X(enable_lazy_memory_allocator, LMCACHE, IGNORE, "", INFO, TSRI_ALL_AT_OPEN) \
+    X(gds_*, LMCACHE, IGNORE, "", WARN, "use disk_path; disk_direct bypasses the page cache") \
+    X(use_gds, LMCACHE, IGNORE, "", INFO, "use disk_path; disk_direct bypasses the page cache") \
+    X(maru_*, LMCACHE, IGNORE, "", WARN, "use disk_path on a file system in that memory") \
     X(save_unfull_chunk, LMCACHE, KEEP, "save_partial", INFO, \
       "also store an incomplete last block") \
-    X(save_decode_cache, LMCACHE, IGNORE, "", WARN, \
-      "the engine's connector decides what is stored") \
+    X(save_decode_cache, LMCACHE, KEEP, "save_decode", INFO, "also save generated tokens") \
     X(cache_policy, LMCACHE, EVICT, "policy", INFO, \
       "LRU, LFU, FIFO, MRU; unsupported policies become adaptive") \
     X(pre_caching_hash_algorithm, LMCACHE, DIGEST, "hash", INFO, \
       "sha256 and xxhash variants; builtin differs between processes and becomes sha256") \
-    X(numa_mode, LMCACHE, IGNORE, "", INFO, "memory is allocated on the node that first touches it") \
+    X(cost_aware_*, LMCACHE, IGNORE, "", WARN, "use policy: adaptive") \
+    X(numa_mode, LMCACHE, IGNORE, "", WARN, \
+      "memory is allocated on the node that first touches it; use numactl") \
     X(use_layerwise, LMCACHE, IGNORE, "", INFO, \
       "layer-by-layer loads and stores are always available") \
     X(enable_async_loading, LMCACHE, IGNORE, "", INFO, \
-      "the caller chooses asynchronous loads") \
+      "loads are asynchronous where that is faster; in vLLM load: async makes all of them so") \
     X(enable_freeze_mode, CHUNKCACHE, KEEP, "frozen", INFO, "start frozen") \
-    X(min_retrieve_tokens, LMCACHE, IGNORE, "", WARN, "every hit is reported; the caller decides") \
-    X(lookup_timeout_ms, LMCACHE, IGNORE, "", INFO, "lookups do not wait") \
-    X(blocking_timeout_secs, LMCACHE, IGNORE, "", INFO, "every wait has its own timeout") \
-    X(pin_timeout_sec, LMCACHE, IGNORE, "", INFO, \
+    X(min_retrieve_tokens, LMCACHE, IGNORE, "", WARN, "every hit is used; chunk_size is the smallest") \
+    X(lookup_timeout_ms, LMCACHE, IGNORE, "", WARN, "lookups wait for a server only: server_deadline") \
+    X(lookup_server_worker_ids, LMCACHE, IGNORE, "", INFO, "the scheduler always looks up directly") \
+    X(blocking_timeout_secs, LMCACHE, IGNORE, "", WARN, TSRI_TIMEOUTS) \
+    X(pin_timeout_sec, LMCACHE, IGNORE, "", WARN, \
+      "leases end with their client, and never during a read; lease_entries_max limits them") \
+    X(pin_check_interval_sec, LMCACHE, IGNORE, "", INFO, \
       "leases end with their client, and never during a read") \
     X(enable_scheduler_bypass_lookup, LMCACHE, IGNORE, "", INFO, \
       "the scheduler always looks up directly") \
     X(enable_kv_events, LMCACHE, IGNORE, "", INFO, "events are always recorded; see events_max") \
     X(py_enable_gc, LMCACHE, IGNORE, "", INFO, "Tessera has no garbage collector") \
     X(priority_limit, LMCACHE, IGNORE, "", WARN, "Tessera has no request priorities") \
-    X(hit_miss_ratio, LMCACHE, IGNORE, "", WARN, "every hit is reported; the caller decides") \
+    X(hit_miss_ratio, LMCACHE, IGNORE, "", WARN, "every hit is used") \
     X(store_location, LMCACHE, IGNORE, "", WARN, "disk_write sets when entries are written to disk") \
-    X(retrieve_locations, LMCACHE, IGNORE, "", WARN, "tiers are tried in order, fastest first") \
-    X(extra_config, LMCACHE, IGNORE, "", WARN, "settings for LMCache's own backends") \
-    X(use_experimental, LMCACHE, IGNORE, "", INFO, "no feature of Tessera depends on it") \
+    X(retrieve_locations, LMCACHE, IGNORE, "", WARN, \
+      "tiers are tried in order, fastest first; tiers sets the order") \
+    X(extra_config, LMCACHE, EXTRA, "", INFO, \
+      "each key of the mapping as if it stood outside; unknown ones are ignored with a line") \
+    X(use_experimental, LMCACHE, IGNORE, "", INFO, "deprecated; no feature of Tessera depends on it") \
+    X(use_gpu_connector_v3, LMCACHE, IGNORE, "", INFO, "no feature of Tessera depends on it") \
+    X(storage_plugins, LMCACHE, IGNORE, "", WARN, TSRI_PLUGINS) \
+    X(external_backends, LMCACHE, IGNORE, "", WARN, TSRI_PLUGINS) \
+    X(remote_storage_plugins, LMCACHE, IGNORE, "", WARN, TSRI_PLUGINS) \
+    X(runtime_plugin_locations, LMCACHE, IGNORE, "", WARN, TSRI_PLUGINS) \
+    X(plugin_locations, LMCACHE, IGNORE, "", WARN, TSRI_PLUGINS) \
+    X(script_allowed_imports, LMCACHE, IGNORE, "", INFO, "Tessera runs no scripts") \
+    X(enable_chunk_statistics, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
+    X(chunk_statistics_*, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
+    X(enable_hidden_state_cache, LMCACHE, IGNORE, "", WARN, "Tessera stores KV only") \
+    X(hidden_state*, LMCACHE, IGNORE, "", INFO, "Tessera stores KV only") \
+    X(max_hidden_state_cpu_size, LMCACHE, IGNORE, "", INFO, "Tessera stores KV only") \
     X(track_usage, LMCACHE, IGNORE, "", INFO, "Tessera does not collect usage data") \
     X(config_file, LMCACHE, IGNORE, "", WARN, \
       "a file cannot name another; the variable LMCACHE_CONFIG_FILE names the file to load if " \
@@ -84,23 +119,32 @@
     X(remote_serde, LMCACHE, IGNORE, "", INFO, "entries are sent as stored, with checksums") \
     X(remote_config_url, LMCACHE, IGNORE, "", WARN, \
       "settings are read from a file and the environment") \
+    X(app_id, LMCACHE, IGNORE, "", INFO, "settings are read from a file and the environment") \
+    X(audit_actual_remote_url, LMCACHE, IGNORE, "", WARN, "set redis_address or s3_bucket") \
+    X(external_lookup_client, LMCACHE, IGNORE, "", WARN, "set owner: daemon and server_socket") \
+    X(mp_*, LMCACHE, IGNORE, "", WARN, "set owner: daemon and server_socket") \
     X(enable_p2p, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
     X(enable_pd, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
-    X(pd_allocation_timeout_sec, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(enable_xpyd, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
+    X(pd_*, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(p2p_*, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \
     X(enable_nixl, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
+    X(nixl_*, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(controller_*, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(lmcache_worker_*, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(ec_*, LMCACHE, IGNORE, "", WARN, "encoder outputs are not stored") \
     X(transfer_channel, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \
     X(enable_controller, LMCACHE, IGNORE, "", WARN, TSRI_NO_PEERS) \
     X(lmcache_instance_id, LMCACHE, IGNORE, "", INFO, TSRI_NO_PEERS) \
-    X(internal_api_server_enabled, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
-    X(internal_api_server_host, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
-    X(internal_api_server_port_start, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
+    X(internal_api_server_enabled, LMCACHE, IGNORE, "", WARN, TSRI_METRICS) \
+    X(internal_api_server_*, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
     /* LMCache, multi-process server */ \
     X(l1_size_gb, LMCACHE, GB, "host_size", INFO, "in GB of 1024^3 bytes") \
     X(eviction_policy, LMCACHE, EVICT, "policy", INFO, \
       "LRU, ARC, IsolatedLRU, noop; unsupported policies become adaptive") \
     X(hash_algorithm, LMCACHE, DIGEST, "hash", INFO, "blake3 and builtin become sha256") \
-    X(engine_type, LMCACHE, IGNORE, "", WARN, TSRI_BLEND) \
-    X(max_workers, LMCACHE, IGNORE, "", INFO, "server_threads and io_threads set the number of threads") \
+    X(engine_type, LMCACHE, ENGINE, "blend", INFO, "default, or blend; others are refused") \
+    X(max_workers, LMCACHE, IGNORE, "", WARN, "server_threads and io_threads set the number of threads") \
     X(port, LMCACHE, IGNORE, "", WARN, TSRI_SERVER) \
     X(http_host, LMCACHE, IGNORE, "", WARN, TSRI_HTTP) \
     X(http_port, LMCACHE, IGNORE, "", WARN, TSRI_HTTP) \
@@ -109,27 +153,30 @@
     X(transfer_mode, LMCACHE, IGNORE, "", INFO, \
       "clients map the server's memory and copy from it") \
     /* LMCache: blending */ \
-    X(enable_blending, LMCACHE, IGNORE, "", WARN, TSRI_BLEND) \
-    X(blend_special_str, LMCACHE, KEEP, "separator", INFO, \
-      "this option " TSRI_IDLE_NOTE) \
-    X(blend_check_layers, LMCACHE, IGNORE, "", INFO, TSRI_PROFILE) \
-    X(blend_recompute_ratios, LMCACHE, IGNORE, "", INFO, TSRI_BLEND) \
-    X(blend_thresholds, LMCACHE, IGNORE, "", INFO, TSRI_PROFILE) \
-    X(blend_min_tokens, LMCACHE, IGNORE, "", INFO, TSRI_BLEND) \
-    X(enable_sparse, LMCACHE, IGNORE, "", INFO, TSRI_ENGINE) \
+    X(enable_blending, LMCACHE, BLEND, "blend", INFO, \
+      "also sets separator to \" # # \" if it is not set") \
+    X(blend_special_str, LMCACHE, KEEP, "separator", INFO, "blanks around it do not count") \
+    X(blend_check_layers, LMCACHE, KEEP, "blend_check_layers", INFO, "layers, separated by commas") \
+    X(blend_recompute_ratios, LMCACHE, KEEP, "blend_recompute_ratios", INFO, \
+      "one, or one per check layer") \
+    X(blend_thresholds, LMCACHE, KEEP, "blend_thresholds", INFO, "one, or one per check layer") \
+    X(blend_min_tokens, LMCACHE, KEEP, "blend_min_tokens", INFO, "shorter contexts are computed") \
+    X(enable_sparse, LMCACHE, ALWAYS, "", INFO, \
+      "only recomputed tokens are queries, and each sees all tokens before it") \
     /* UCM blending */ \
-    X(blend_chunk_size, UCM, IGNORE, "", INFO, "documents of any length are stored whole") \
+    X(blend_chunk_size, UCM, RUNS, "match_min_tokens", INFO, \
+      "shorter runs of known text are computed; also sets blend and blend_any_offset") \
     X(min_match_ratio, UCM, KEEP, "min_match_ratio", INFO, \
       "share of an entry that a partial match must cover") \
-    X(position_correction, UCM, IGNORE, "", INFO, "blending always rotates K to its new position") \
-    X(recompute_boundary, UCM, IGNORE, "", INFO, TSRI_PROFILE) \
+    X(position_correction, UCM, ALWAYS, "", ERROR, \
+      "K is always rotated to its new position; false is refused") \
+    X(recompute_boundary, UCM, KEEP, "blend_boundary", INFO, "tokens at each edit") \
     X(rope_theta, UCM, IGNORE, "", INFO, TSRI_IN_SPACE) \
     X(head_dim, UCM, IGNORE, "", INFO, TSRI_IN_SPACE) \
     /* the chunk cache for vLLM */ \
     X(enable_chunk_cache, CHUNKCACHE, CHUNKS, "chunked", INFO, \
-      "also sets separator to \"##\" if it is not set; " TSRI_IDLE_NOTE) \
-    X(chunk_separator, CHUNKCACHE, KEEP, "separator", INFO, \
-      "this option " TSRI_IDLE_NOTE) \
+      "also sets separator to \"##\" if it is not set") \
+    X(chunk_separator, CHUNKCACHE, KEEP, "separator", INFO, "text between documents") \
     X(chunk_hash_algo, CHUNKCACHE, DIGEST, "hash", INFO, "xxhash becomes xxh3") \
     X(chunk_cache_gpu_memory_utilization, CHUNKCACHE, IGNORE, "", WARN, \
       "device_pool_size sets the size of the pool in device memory, in bytes") \

@@ -35,6 +35,7 @@ static const char markdown_head[] =
     "- *size*: bytes, or a number with K, M, G or T (binary; `1.5G` works)\n"
     "- *count*: a whole number\n"
     "- *bool*: true, yes, on, 1 or false, no, off, 0\n"
+    "- *list*: numbers, separated by commas\n"
     "\n"
     "## Options\n"
     "\n"
@@ -61,12 +62,17 @@ static const char markdown_compat[] =
     "\n"
     "Tessera reads files and environments written for LMCache, UCM or the chunk cache of vLLM. "
     "Each\n"
-    "of their keys sets an option, or is ignored with one log line that says why.\n"
+    "of their keys sets an option, or is ignored with one log line that says why and what to "
+    "write\n"
+    "instead. The lines are written when the cache is opened, and by `tessera config check`.\n"
     "\n"
     "- In the environment, a key is `LMCACHE_` and the key in capitals; for the chunk cache also\n"
     "  `LMCACHE_CHUNK_` and the key. `TESSERA_*` wins over both.\n"
     "- `LMCACHE_CONFIG_FILE` names the file if `TESSERA_CONFIG_FILE` is not set.\n"
     "- Unknown `LMCACHE_*` variables are ignored with a log line.\n"
+    "- On the command line, switches need no value: `--enable-chunk-cache "
+    "--chunk-separator=\"##\"`.\n"
+    "- A key that ends in `*` stands for all keys that begin like it.\n"
     "\n"
     "| key | of | sets | |\n"
     "| --- | --- | --- | --- |\n";
@@ -91,7 +97,7 @@ void tsri_config_doc_markdown(FILE *to)
         const struct tsri_compat *c = tsri_compat_at(i);
         const char *tick = *c->option ? "`" : "";
         fprintf(to, "| `%s` | %s | %s%s%s | %s |\n", c->key, tsri_compat_owner_text(c), tick,
-                *c->option ? c->option : "ignored", tick, c->note);
+                tsri_compat_does_text(c), tick, c->note);
     }
 }
 
@@ -127,6 +133,7 @@ static const char man_head[] =
     ".Pp\n"
     "A size is a number of bytes, or a number with K, M, G or T (binary).\n"
     "A bool is true, yes, on, 1 or false, no, off, 0.\n"
+    "A list is numbers, separated by commas.\n"
     ".Sh OPTIONS\n"
     ".Bl -tag -width Ds\n";
 
@@ -200,8 +207,10 @@ void tsri_config_doc_man(FILE *to)
         fprintf(to, ".It Cm %s Pq %s\n", c->key, tsri_compat_owner_text(c));
         if (*c->option)
             fprintf(to, "Sets\n.Cm %s :\n", c->option);
-        else
+        else if (c->action == TSRI_COMPAT_IGNORE)
             fputs("Ignored:\n", to);
+        else
+            fprintf(to, "%s:\n", c->action == TSRI_COMPAT_EXTRA ? "Its keys count" : "Always on");
         man_line(to, c->note);
     }
     fputs(man_tail, to);

@@ -12,9 +12,17 @@ struct slot {
     char *text, *origin;
 };
 
+/* Apart, because logging them changes them and not the configuration. */
+struct notes {
+    struct tsri_note rows[TSRI_NOTES_MAX];
+    bool told[TSRI_NOTES_MAX];
+    size_t n;
+};
+
 struct tsr_config {
     struct tsri_options values;
     struct slot *slots; /* one per row of the table */
+    struct notes *notes;
     struct tsri_attached attached[TSRI_ATTACHED_MAX];
     size_t n_attached;
 };
@@ -27,6 +35,15 @@ static void slots_free(struct slot *slots)
         tsri_free(slots[i].origin);
     }
     tsri_free(slots);
+}
+
+static void notes_free(struct notes *notes)
+{
+    for (size_t i = 0; notes && i < notes->n; i++) {
+        tsri_free(notes->rows[i].key);
+        tsri_free(notes->rows[i].text);
+    }
+    tsri_free(notes);
 }
 
 static void field_write(struct tsr_config *cfg, const struct tsri_option *o, union tsri_value v,
@@ -50,6 +67,9 @@ static void field_write(struct tsr_config *cfg, const struct tsri_option *o, uni
         break;
     case TSRI_OPTION_ENUM:
         memcpy(field, &v.as_enum, sizeof v.as_enum);
+        break;
+    case TSRI_OPTION_LIST:
+        memcpy(field, &v.as_list, sizeof v.as_list);
         break;
     case TSRI_OPTION_STRING:
     case TSRI_OPTION_PATH:
@@ -121,7 +141,8 @@ int tsr_config_open(struct tsr_config **out)
     struct tsr_config *cfg = tsri_alloc(1, sizeof *cfg);
     if (!cfg) return TSR_ENOMEM;
     cfg->slots = tsri_alloc(N_OPTIONS, sizeof *cfg->slots);
-    int err = cfg->slots ? 0 : TSR_ENOMEM;
+    cfg->notes = tsri_alloc(1, sizeof *cfg->notes);
+    int err = cfg->slots && cfg->notes ? 0 : TSR_ENOMEM;
     for (size_t i = 0; !err && i < N_OPTIONS; i++)
         err = set_default(cfg, tsri_option_at(i));
     if (err) {
@@ -136,6 +157,7 @@ void tsr_config_close(struct tsr_config *cfg)
 {
     if (!cfg) return;
     slots_free(cfg->slots);
+    notes_free(cfg->notes);
     tsri_free(cfg);
 }
 
@@ -201,7 +223,7 @@ int tsri_config_put(struct tsr_config *cfg, const char *key, const char *value,
 {
     const struct tsri_option *o = tsri_option_find(key);
     const struct tsri_compat *foreign = o ? NULL : tsri_compat_find(key);
-    if (foreign) return tsri_compat_put(cfg, foreign, value, place);
+    if (foreign) return tsri_compat_put(cfg, foreign, key, value, place);
     if (!o) return tsri_config_fail_unknown(key, place);
     if (!value) return set_default(cfg, o);
     char why[256];
@@ -233,6 +255,14 @@ static struct tsr_config *clone(const struct tsr_config *from)
 {
     struct tsr_config *cfg = NULL;
     if (tsr_config_open(&cfg)) return NULL;
+    for (size_t i = 0; i < from->notes->n; i++) {
+        const struct tsri_note *note = &from->notes->rows[i];
+        if (tsri_config_note(cfg, note->key, note->level, note->text)) {
+            tsr_config_close(cfg);
+            return NULL;
+        }
+        cfg->notes->told[i] = from->notes->told[i];
+    }
     cfg->values = from->values;
     memcpy(cfg->attached, from->attached, sizeof cfg->attached);
     cfg->n_attached = from->n_attached;
@@ -267,6 +297,29 @@ int tsri_config_try(struct tsr_config *cfg, int (*fill)(struct tsr_config *, voi
     return result;
 }
 
+/* Lists with a number per check layer. */
+static int check_blend(const struct tsri_options *v)
+{
+    const struct {
+        const char *name;
+        const struct tsri_list *list;
+    } lists[] = {{"blend_recompute_ratios", &v->blend_recompute_ratios},
+                 {"blend_thresholds", &v->blend_thresholds}};
+    uint32_t n_layers = v->blend_check_layers.n;
+    for (size_t i = 0; i < TSRI_COUNT(lists); i++) {
+        uint32_t n = lists[i].list->n;
+        if (n > 1 && n != n_layers)
+            return tsri_fail(TSR_ECONFIG, "%s: %u numbers for %u blend_check_layers", lists[i].name,
+                             n, n_layers);
+    }
+    const double *layers = v->blend_check_layers.values;
+    for (uint32_t i = 1; i < n_layers; i++)
+        if (layers[i] <= layers[i - 1])
+            return tsri_fail(TSR_ECONFIG, "blend_check_layers: %g after %g: must ascend", layers[i],
+                             layers[i - 1]);
+    return 0;
+}
+
 int tsri_config_check(const struct tsr_config *cfg)
 {
     const struct tsri_options *v = &cfg->values;
@@ -274,6 +327,8 @@ int tsri_config_check(const struct tsr_config *cfg)
         return tsri_fail(TSR_ECONFIG, "host_page_size: %s is larger than host_size, %s",
                          tsr_config_get(cfg, "host_page_size"), tsr_config_get(cfg, "host_size"));
     if (v->chunked && !*v->separator) return tsri_fail(TSR_ECONFIG, "chunked: separator is empty");
+    int err = check_blend(v);
+    if (err) return err;
     bool disk = *v->disk_path && v->disk_enabled;
     if (disk && v->disk_segment_size > v->disk_size / 2)
         return tsri_fail(TSR_ECONFIG, "disk_segment_size: %s is more than half of disk_size, %s",
@@ -294,24 +349,39 @@ int tsri_config_check(const struct tsr_config *cfg)
     return 0;
 }
 
-const char *tsri_config_warning(const struct tsr_config *cfg, size_t *i,
-                                char text[TSRI_WARNING_BYTES])
+int tsri_config_note(struct tsr_config *cfg, const char *key, int level, const char *text)
 {
-    while (*i < N_OPTIONS) {
-        const struct slot *slot = &cfg->slots[*i];
-        const struct tsri_option *o = tsri_option_at((*i)++);
-        if (!(o->flags & TSRI_OPT_IDLE) || strcmp(slot->text, o->def) == 0) continue;
-        snprintf(text, TSRI_WARNING_BYTES, "%s (%s) " TSRI_IDLE_NOTE, o->name, slot->origin);
-        return text;
+    struct notes *notes = cfg->notes;
+    size_t i = 0;
+    while (i < notes->n && strcmp(notes->rows[i].key, key) != 0)
+        i++;
+    if (i == TSRI_NOTES_MAX) return 0;
+    struct tsri_note new = {tsri_strdup(key), tsri_strdup(text), level};
+    if (!new.key || !new.text) {
+        tsri_free(new.key);
+        tsri_free(new.text);
+        return TSR_ENOMEM;
     }
-    return NULL;
+    tsri_free(notes->rows[i].key);
+    tsri_free(notes->rows[i].text);
+    notes->rows[i] = new;
+    notes->told[i] = false;
+    if (i == notes->n) notes->n++;
+    return 0;
+}
+
+const struct tsri_note *tsri_config_note_at(const struct tsr_config *cfg, size_t i)
+{
+    return i < cfg->notes->n ? &cfg->notes->rows[i] : NULL;
 }
 
 void tsri_config_warn(const struct tsr_config *cfg)
 {
-    char text[TSRI_WARNING_BYTES];
-    for (size_t i = 0; tsri_config_warning(cfg, &i, text);)
-        tsri_log(TSR_LOG_WARN, "%s", text);
+    struct notes *notes = cfg->notes;
+    for (size_t i = 0; i < notes->n; i++) {
+        if (!notes->told[i]) tsri_log(notes->rows[i].level, "%s", notes->rows[i].text);
+        notes->told[i] = true;
+    }
 }
 
 int tsri_config_attach(struct tsr_config *cfg, const void *ops, void *arg)

@@ -19,12 +19,16 @@
 const struct tsri_options *tsri_config_options(const struct tsr_config *cfg);
 /* The rules between options, which single settings cannot know. Call before using the values. */
 TSR_MUST int tsri_config_check(const struct tsr_config *cfg);
-/* Options that are set and have no effect, one line each: the first from row *i of the table on,
- * with *i then behind it, or NULL when there is none. Begin with *i = 0. */
-#define TSRI_WARNING_BYTES 640
-const char *tsri_config_warning(const struct tsr_config *cfg, size_t *i,
-                                char text[TSRI_WARNING_BYTES]);
-/* Logs all of them. */
+/* What should be said about the settings: keys that are ignored, and values that were replaced. One
+ * note per key, the latest. They wait in the configuration until a log is on. */
+struct tsri_note {
+    char *key, *text;
+    int level; /* enum tsr_log_level */
+};
+#define TSRI_NOTES_MAX 128u
+/* The i-th, or NULL after the last. Valid until the next change. */
+const struct tsri_note *tsri_config_note_at(const struct tsr_config *cfg, size_t i);
+/* Logs those that were not logged yet. */
 void tsri_config_warn(const struct tsr_config *cfg);
 
 /* Things that have no text form ride along with a configuration: tables of tiers of the caller's
@@ -56,6 +60,7 @@ enum tsri_option_type {
     TSRI_OPTION_SIZE,
     TSRI_OPTION_FLOAT,
     TSRI_OPTION_ENUM,
+    TSRI_OPTION_LIST,
     TSRI_OPTION_STRING,
     TSRI_OPTION_PATH,
 };
@@ -91,7 +96,12 @@ enum tsri_compat_action {
     TSRI_COMPAT_DIGEST,
     TSRI_COMPAT_EVICT,
     TSRI_COMPAT_CHUNKS,
+    TSRI_COMPAT_BLEND,
+    TSRI_COMPAT_RUNS,
+    TSRI_COMPAT_ENGINE,
     TSRI_COMPAT_REMOTE,
+    TSRI_COMPAT_EXTRA,
+    TSRI_COMPAT_ALWAYS,
     TSRI_COMPAT_IGNORE,
 };
 enum tsri_compat_owner {
@@ -102,7 +112,7 @@ enum tsri_compat_owner {
 };
 
 struct tsri_compat {
-    const char *key, *option, *note; /* option "" for IGNORE */
+    const char *key, *option, *note; /* option "" where none is set */
     enum tsri_compat_owner owner;
     enum tsri_compat_action action;
     enum tsr_log_level level;
@@ -110,7 +120,10 @@ struct tsri_compat {
 
 size_t tsri_compat_count(void);
 const struct tsri_compat *tsri_compat_at(size_t i);
+/* A row whose key ends in * stands for all keys that begin like it and have no row of their own. */
 const struct tsri_compat *tsri_compat_find(const char *key);
+/* What a row does, for documents: an option, "ignored", .. */
+const char *tsri_compat_does_text(const struct tsri_compat *c);
 const char *tsri_compat_owner_text(const struct tsri_compat *c);
 
 /* ---- documents made from the tables; they print what is the same in every build ---- */
@@ -120,7 +133,7 @@ void tsri_config_doc_man(FILE *to);      /* tessera.conf(5), in mdoc */
 
 /* ---- inside config ---- */
 
-#define TSRI_OPTION_TEXT_BYTES 64 /* canonical text of any value that is not STRING or PATH */
+#define TSRI_OPTION_TEXT_BYTES 256 /* canonical text of any value that is not STRING or PATH */
 #define TSRI_PLACE_BYTES 320
 
 /* Where a setting stands, for messages and origins. */
@@ -136,6 +149,7 @@ union tsri_value {
     uint64_t as_number; /* COUNT and SIZE */
     double as_float;
     int as_enum;
+    struct tsri_list as_list;
 };
 
 /* Text to value, checked against type and range; STRING and PATH are checked only. On failure
@@ -166,12 +180,17 @@ int tsri_config_fail_unknown(const char *key, const struct tsri_place *place);
 /* Sets one option by name or alias; value NULL means its default. */
 TSR_MUST int tsri_config_put(struct tsr_config *cfg, const char *key, const char *value,
                              const struct tsri_place *place);
-/* One foreign setting: converted and passed on, or ignored. */
-TSR_MUST int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const char *value,
-                             const struct tsri_place *place);
-/* Writes the log line of an ignored setting; value NULL where it is null. */
-void tsri_compat_ignore(const struct tsri_compat *c, const char *value,
-                        const struct tsri_place *place);
+/* One foreign setting: converted and passed on, or ignored with a note. `key` as it was written. */
+TSR_MUST int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const char *key,
+                             const char *value, const struct tsri_place *place);
+/* A setting on the command line that may be there without a value: "true". */
+bool tsri_compat_is_switch(const struct tsri_compat *c);
+/* Adds a note about `key`; one that is there already is replaced. */
+TSR_MUST int tsri_config_note(struct tsr_config *cfg, const char *key, int level, const char *text);
+/* Settings inside a text of YAML or JSON, the value of a setting itself. Keys that are not known are
+ * ignored with a note. */
+TSR_MUST int tsri_yaml_put_extra(struct tsr_config *cfg, const char *text,
+                                 const struct tsri_place *place);
 /* The i-th key that may wrap a YAML file's options, or NULL behind the last. */
 const char *tsri_yaml_wrapper(size_t i);
 /* Runs fill on a copy and keeps the copy only when fill succeeds; returns fill's result. */

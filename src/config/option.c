@@ -37,6 +37,7 @@ static const char *const names_s3_path_style[] = {TSRI_ENUM_s3_path_style(NAME) 
 #define NAMES_SIZE(name) NULL
 #define NAMES_FLOAT(name) NULL
 #define NAMES_ENUM(name) names_##name
+#define NAMES_LIST(name) NULL
 #define NAMES_STRING(name) NULL
 #define NAMES_PATH(name) NULL
 #define ROW(name, type, def, min, max, flags, help) \
@@ -58,6 +59,7 @@ static const struct tsri_option table[] = {TSRI_OPTIONS(ROW)};
 #define FITS_SIZE(max) ((max) <= (uint64_t)1 << 53)
 #define FITS_FLOAT(max) true
 #define FITS_ENUM(max) true
+#define FITS_LIST(max) true
 #define FITS_STRING(max) ((max) <= 65535)
 #define FITS_PATH(max) ((max) <= 65535)
 #define FITS(name, type, def, min, max, flags, help) \
@@ -88,7 +90,8 @@ const struct tsri_option *tsri_option_find(const char *name)
 
 const char *tsri_option_type_text(const struct tsri_option *o)
 {
-    static const char *const names[] = {"bool", "count", "size", "float", "enum", "string", "path"};
+    static const char *const names[] = {"bool", "count", "size",   "float",
+                                        "enum", "list",  "string", "path"};
     return names[o->type];
 }
 
@@ -225,6 +228,41 @@ static bool parse_text(const struct tsri_option *o, const char *text, char *why,
     return false;
 }
 
+/* One number of a list, blanks around it allowed. */
+static bool parse_item(const struct tsri_option *o, const char *text, size_t n, double *out)
+{
+    char item[48];
+    while (n && isspace((unsigned char)*text))
+        text++, n--;
+    while (n && isspace((unsigned char)text[n - 1]))
+        n--;
+    if (!n || n >= sizeof item) return false;
+    memcpy(item, text, n);
+    item[n] = 0;
+    if (!tsri_parse_float(item, out) || *out < o->min || *out > o->max) return false;
+    return !(o->flags & TSRI_OPT_WHOLE) || (double)(uint64_t)*out >= *out;
+}
+
+static bool parse_list(const struct tsri_option *o, const char *text, struct tsri_list *out,
+                       char *why, size_t bytes)
+{
+    const uint32_t most = o->flags & TSRI_OPT_ONE ? 1 : TSRI_LIST_MAX;
+    char shown[80], range[160];
+    *out = (struct tsri_list){0};
+    if (!text[strspn(text, " ")]) return true;
+    for (const char *at = text, *end; at; at = *end ? end + 1 : NULL) {
+        end = at + strcspn(at, ",");
+        if (out->n < most && parse_item(o, at, (size_t)(end - at), &out->values[out->n])) {
+            out->n++;
+            continue;
+        }
+        tsri_option_range_text(o, range, sizeof range);
+        snprintf(why, bytes, "\"%s\" is not %s", tsri_printable(text, shown, sizeof shown), range);
+        return false;
+    }
+    return true;
+}
+
 bool tsri_option_parse(const struct tsri_option *o, const char *text, union tsri_value *out,
                        char *why, size_t why_bytes)
 {
@@ -249,6 +287,8 @@ bool tsri_option_parse(const struct tsri_option *o, const char *text, union tsri
         return false;
     case TSRI_OPTION_ENUM:
         return parse_enum(o, text, &out->as_enum, why, why_bytes);
+    case TSRI_OPTION_LIST:
+        return parse_list(o, text, &out->as_list, why, why_bytes);
     case TSRI_OPTION_STRING:
     case TSRI_OPTION_PATH:
         return parse_text(o, text, why, why_bytes);
@@ -288,6 +328,17 @@ static void format_float(double v, char *buf, size_t bytes)
     }
 }
 
+static void format_list(const struct tsri_list *list, char *buf, size_t bytes)
+{
+    char item[32];
+    size_t at = 0;
+    buf[0] = 0;
+    for (uint32_t i = 0; i < list->n && at < bytes; i++) {
+        format_float(list->values[i], item, sizeof item);
+        at += (size_t)snprintf(buf + at, bytes - at, "%s%s", i ? "," : "", item);
+    }
+}
+
 void tsri_option_format(const struct tsri_option *o, union tsri_value v, char *buf, size_t bytes)
 {
     TSR_ASSERT(o->type != TSRI_OPTION_STRING && o->type != TSRI_OPTION_PATH);
@@ -306,6 +357,9 @@ void tsri_option_format(const struct tsri_option *o, union tsri_value v, char *b
         return;
     case TSRI_OPTION_ENUM:
         snprintf(buf, bytes, "%s", o->names[v.as_enum]);
+        return;
+    case TSRI_OPTION_LIST:
+        format_list(&v.as_list, buf, bytes);
         return;
     case TSRI_OPTION_STRING:
     case TSRI_OPTION_PATH:
@@ -338,6 +392,11 @@ void tsri_option_range_text(const struct tsri_option *o, char *buf, size_t bytes
         break;
     case TSRI_OPTION_ENUM:
         range_names(o, buf, bytes);
+        return;
+    case TSRI_OPTION_LIST:
+        snprintf(buf, bytes, "%s%s%s from %g to %g", o->flags & TSRI_OPT_ONE ? "one" : "up to 8",
+                 o->flags & TSRI_OPT_WHOLE ? " whole" : "",
+                 o->flags & TSRI_OPT_ONE ? " number" : " numbers", o->min, o->max);
         return;
     case TSRI_OPTION_STRING:
     case TSRI_OPTION_PATH:

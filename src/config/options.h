@@ -8,6 +8,7 @@
  *   SIZE    bytes with K, M, G or T (binary), a uint64_t field
  *   FLOAT   a decimal number, a double field       (min and max are numbers)
  *   ENUM    one name of TSRI_ENUM_<name>, an int field (min and max unused)
+ *   LIST    up to TSRI_LIST_MAX decimal numbers from min to max, separated by commas; empty: none
  *   STRING  text of min to max bytes
  *   PATH    a path of min to max bytes
  * Names are words joined by '_', so that `host: {size: 1G}` in YAML is host_size.
@@ -29,13 +30,15 @@ enum {
     TSRI_OPT_POW2 = 2,   /* a power of two */
     TSRI_OPT_SECRET = 8, /* the value is never shown */
     TSRI_OPT_ZERO = 4,   /* 0 is allowed below min: derived from the other options */
-    TSRI_OPT_IDLE = 16,  /* has no effect: setting it logs a warning (tsri_config_warn) */
+    TSRI_OPT_WHOLE = 16, /* LIST: whole numbers */
+    TSRI_OPT_ONE = 32,   /* LIST: at most one number */
 };
 
-/* What is wrong with the IDLE options and what to do instead. */
-#define TSRI_IDLE_NOTE \
-    "has no effect yet: for vLLM set separators in blend (docs/engines.md), in C call " \
-    "tsr_separators_set()"
+#define TSRI_LIST_MAX 8u
+struct tsri_list {
+    uint32_t n;
+    double values[TSRI_LIST_MAX];
+};
 
 /* ---- the names of ENUM options; the first is number 0 ---- */
 
@@ -80,10 +83,26 @@ enum {
       "also store an incomplete last block") \
     X(hash, ENUM, "sha256", 0, 0, 0, \
       "hash function for prefix chains and contexts") \
-    X(chunked, BOOL, "false", 0, 0, TSRI_OPT_IDLE, \
-      "split prompts at the separator; no effect yet, see blend (engines.md) and tsr_separators_set()") \
-    X(separator, STRING, "", 0, 255, TSRI_OPT_IDLE, \
-      "text between documents; no effect yet, see blend (engines.md) and tsr_separators_set()") \
+    X(chunked, BOOL, "false", 0, 0, 0, \
+      "split prompts at the separator and reuse each document at any place, as blend does") \
+    X(separator, STRING, "", 0, 255, 0, \
+      "text between documents: SYSTEM sep DOCUMENT sep DOCUMENT sep QUESTION; empty: none") \
+    X(blend, BOOL, "false", 0, 0, 0, \
+      "engines: reuse documents at any place of a prompt and recompute a few tokens (engines.md)") \
+    X(blend_any_offset, BOOL, "false", 0, 0, 0, \
+      "engines: with blend, also reuse stored text that nothing in the prompt marks") \
+    X(blend_min_tokens, COUNT, "256", 0, 1048576, 0, \
+      "compute a prompt if fewer tokens than this could be blended") \
+    X(blend_check_layers, LIST, "", 0, 4096, TSRI_OPT_WHOLE, \
+      "select tokens by deviation (hkvd) at these layers, at most 4; empty: as the profile says") \
+    X(blend_recompute_ratios, LIST, "", 0, 1, 0, \
+      "share of reused tokens to recompute: one, or one per check layer; empty: the profile's") \
+    X(blend_thresholds, LIST, "", 0, 1000000, 0, \
+      "recompute tokens whose deviation is above so many times the mean: one, or one per check layer") \
+    X(blend_boundary, LIST, "", 0, 1024, TSRI_OPT_WHOLE | TSRI_OPT_ONE, \
+      "tokens to recompute at each edit inside a document; empty: the profile's") \
+    X(save_decode, BOOL, "false", 0, 0, 0, \
+      "engines: also save generated tokens, not only prompts") \
     X(segments_max, COUNT, "4096", 1, 4096, 0, \
       "maximum number of segments in one prompt") \
     X(segment_min_tokens, COUNT, "0", 0, 1048576, 0, \
@@ -274,6 +293,7 @@ enum tsri_s3_path_style { TSRI_ENUM_s3_path_style(TSRI_ENUM_ITEM) };
 #define TSRI_FIELD_SIZE uint64_t
 #define TSRI_FIELD_FLOAT double
 #define TSRI_FIELD_ENUM int
+#define TSRI_FIELD_LIST struct tsri_list
 #define TSRI_FIELD_STRING const char *
 #define TSRI_FIELD_PATH const char *
 

@@ -54,11 +54,13 @@ static int put_foreign(struct tsr_config *cfg, const struct variable *v)
     struct tsri_place place = {.from = TSRI_FROM_ENV, .name = v->name};
     if (strcmp(v->name, LMCACHE "CONFIG_FILE") == 0) return 0; /* loaded before the variables */
     const struct tsri_compat *c = foreign_row(v);
-    if (c) return tsri_compat_put(cfg, c, v->value, &place);
+    const char *key = starts(v->name, LMCACHE) ? v->lower + strlen(LMCACHE) : v->lower;
+    if (c) return tsri_compat_put(cfg, c, key, v->value, &place);
+    if (!starts(v->name, LMCACHE)) return 0;
     /* Others' names are theirs to invent: a new LMCache must not keep us from starting. */
-    if (starts(v->name, LMCACHE))
-        tsri_log(TSR_LOG_WARN, "environment variable %s: ignored: unknown", v->name);
-    return 0;
+    char text[NAME_BYTES + 64];
+    snprintf(text, sizeof text, "environment variable %s: ignored: unknown", v->name);
+    return tsri_config_note(cfg, v->name, TSR_LOG_WARN, text);
 }
 
 static int put_ours(struct tsr_config *cfg, const struct variable *v)
@@ -81,10 +83,12 @@ static int load_env_file(struct tsr_config *cfg)
     const char *ours = getenv(OURS "CONFIG_FILE"), *theirs = getenv(LMCACHE "CONFIG_FILE");
     const char *path = ours && *ours ? ours : theirs;
     if (!path || !*path) return 0;
-    if (path == ours && theirs && *theirs)
-        tsri_log(TSR_LOG_INFO, "environment variable " LMCACHE "CONFIG_FILE: ignored: " OURS
-                               "CONFIG_FILE names the file");
-    int err = tsr_config_load_file(cfg, path);
+    int err = path == ours && theirs && *theirs
+                  ? tsri_config_note(cfg, LMCACHE "CONFIG_FILE", TSR_LOG_INFO,
+                                     "environment variable " LMCACHE "CONFIG_FILE: ignored: " OURS
+                                     "CONFIG_FILE names the file")
+                  : 0;
+    if (!err) err = tsr_config_load_file(cfg, path);
     if (err == TSR_ENOENT || err == TSR_EIO)
         return tsri_fail(err, "environment variable %s: %s",
                          path == ours ? OURS "CONFIG_FILE" : LMCACHE "CONFIG_FILE", tsr_errmsg());
@@ -154,10 +158,10 @@ static int put_flag(struct tsr_config *cfg, int n_left, char *const *at)
     const char *value = equals ? equals + 1 : next;
     int took = equals || !value ? 1 : 2;
     const struct tsri_option *o = tsri_option_find(key);
-    if (!o && !tsri_compat_find(key)) return tsri_config_fail_unknown(key, &place);
-    bool unused;
-    if (o && o->type == TSRI_OPTION_BOOL && !equals &&
-        (!value || !tsri_parse_bool(value, &unused))) {
+    const struct tsri_compat *foreign = o ? NULL : tsri_compat_find(key);
+    if (!o && !foreign) return tsri_config_fail_unknown(key, &place);
+    bool unused, is_switch = o ? o->type == TSRI_OPTION_BOOL : tsri_compat_is_switch(foreign);
+    if (is_switch && !equals && (!value || !tsri_parse_bool(value, &unused))) {
         value = "true";
         took = 1;
     }

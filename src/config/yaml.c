@@ -30,6 +30,7 @@ struct reader {
     const char *text, *name; /* name stands for the file in messages */
     size_t bytes;
     unsigned depth;
+    bool extra; /* all of it is below extra_config */
     size_t n_seen;
     struct seen seen[KEYS_MAX];
 };
@@ -38,6 +39,7 @@ struct reader {
 struct path {
     char raw[PATH_BYTES];    /* "tessera.host." */
     char joined[PATH_BYTES]; /* "host" */
+    bool extra;              /* below extra_config: others' names are theirs to invent */
 };
 
 /* Keys that only wrap ours, as other programs' files do it; they add nothing to the name. */
@@ -53,6 +55,9 @@ const char *tsri_yaml_wrapper(size_t i)
 {
     return i < TSRI_COUNT(wrappers) ? wrappers[i] : NULL;
 }
+
+/* LMCache's settings for backends and experiments, a mapping or the text of one. */
+#define EXTRA "extra_config"
 
 static bool is_wrapper(const char *key)
 {
@@ -210,13 +215,29 @@ static int read_list(struct reader *r, char *out, size_t bytes, yaml_mark_t mark
     }
 }
 
+static bool is_known(const char *key)
+{
+    return tsri_option_find(key) || tsri_compat_find(key);
+}
+
+static int ignore_extra(struct reader *r, const struct path *path, yaml_mark_t mark)
+{
+    char where[TSRI_PLACE_BYTES], shown[80], text[TSRI_PLACE_BYTES + 160];
+    struct tsri_place place = place_of(r, mark);
+    snprintf(text, sizeof text, "%s" EXTRA ": %s: ignored: unknown",
+             tsri_place_text(&place, where, sizeof where),
+             tsri_printable(path->joined, shown, sizeof shown));
+    return tsri_config_note(r->cfg, path->raw, TSR_LOG_WARN, text);
+}
+
 static int put(struct reader *r, const struct path *path, const char *value, yaml_mark_t key_mark,
                yaml_mark_t value_mark)
 {
     const char *key = path->joined;
-    int err = note_key(r, key, key_mark);
+    bool known = is_known(key);
+    int err = note_key(r, path->extra ? path->raw : key, key_mark);
     if (err) return err;
-    bool known = tsri_option_find(key) || tsri_compat_find(key);
+    if (!known && path->extra) return ignore_extra(r, path, key_mark);
     struct tsri_place place = place_of(r, known ? value_mark : key_mark);
     return tsri_config_put(r->cfg, key, value, &place);
 }
@@ -231,6 +252,10 @@ static int extend(const struct reader *r, struct path *path, const yaml_event_t 
         return refuse_at(r, key->start_mark, "key too long");
     snprintf(path->raw + raw, PATH_BYTES - raw, "%s.", text);
     if (joined == 0 && is_wrapper(text)) return 0;
+    if (joined == 0 && strcmp(text, EXTRA) == 0) {
+        path->extra = true;
+        return 0;
+    }
     snprintf(path->joined + joined, PATH_BYTES - joined, "%s%s", joined ? "_" : "", text);
     return 0;
 }
@@ -245,11 +270,35 @@ static int read_nested(struct reader *r, const struct path *path, const yaml_eve
         int err = note_key(r, path->joined, key_mark);
         if (err) return err;
         struct tsri_place place = place_of(r, key_mark);
-        tsri_compat_ignore(c, "a mapping", &place);
-        return skip(r, value->start_mark);
+        err = tsri_compat_put(r->cfg, c, path->joined, "a mapping", &place);
+        return err ? err : skip(r, value->start_mark);
     }
     int err = note_key(r, path->raw, key_mark);
     return err ? err : read_mapping(r, path, value->start_mark);
+}
+
+/* The value of a key that wraps options. */
+static int read_wrapped_text(struct reader *r, const struct path *path, const yaml_event_t *ev,
+                             yaml_mark_t key_mark)
+{
+    int err = note_key(r, path->raw, key_mark);
+    if (err || is_null(ev)) return err;
+    if (!path->extra) return refuse_at(r, ev->start_mark, "expected options below this key");
+    struct tsri_place place = place_of(r, ev->start_mark);
+    return tsri_yaml_put_extra(r->cfg, (const char *)ev->data.scalar.value, &place);
+}
+
+static int read_sequence(struct reader *r, const struct path *path, yaml_mark_t key_mark,
+                         yaml_mark_t mark)
+{
+    char list[LIST_BYTES];
+    if (!*path->joined) return refuse_at(r, mark, "expected options below this key");
+    if (path->extra && !is_known(path->joined)) {
+        int err = ignore_extra(r, path, key_mark);
+        return err ? err : skip(r, mark);
+    }
+    int err = read_list(r, list, sizeof list, mark);
+    return err ? err : put(r, path, list, key_mark, mark);
 }
 
 /* The value of the key that ends the path. */
@@ -258,24 +307,16 @@ static int read_value(struct reader *r, const struct path *path, yaml_mark_t key
     yaml_event_t ev;
     int err = next_event(r, &ev);
     if (err) return err;
-    char list[LIST_BYTES];
     switch (ev.type) {
     case YAML_SCALAR_EVENT:
         if (*path->joined)
             err = put(r, path, is_null(&ev) ? NULL : (const char *)ev.data.scalar.value, key_mark,
                       ev.start_mark);
-        else if (!is_null(&ev)) /* a wrapper */
-            err = refuse_at(r, ev.start_mark, "expected options below this key");
         else
-            err = note_key(r, path->raw, key_mark);
+            err = read_wrapped_text(r, path, &ev, key_mark);
         break;
     case YAML_SEQUENCE_START_EVENT:
-        if (!*path->joined) {
-            err = refuse_at(r, ev.start_mark, "expected options below this key");
-            break;
-        }
-        err = read_list(r, list, sizeof list, ev.start_mark);
-        if (!err) err = put(r, path, list, key_mark, ev.start_mark);
+        err = read_sequence(r, path, key_mark, ev.start_mark);
         break;
     case YAML_MAPPING_START_EVENT:
         err = read_nested(r, path, &ev, key_mark);
@@ -315,7 +356,7 @@ static int read_mapping(struct reader *r, const struct path *path, yaml_mark_t m
 /* Stream, at most one document, its mapping. */
 static int read_stream(struct reader *r)
 {
-    struct path top = {{0}, {0}};
+    struct path top = {.extra = r->extra};
     unsigned n_documents = 0;
     for (;;) {
         yaml_event_t ev;
@@ -337,6 +378,7 @@ static int read_stream(struct reader *r)
 struct source {
     const char *text, *name;
     size_t bytes;
+    bool extra;
 };
 
 static int fill_from_text(struct tsr_config *draft, void *arg)
@@ -348,6 +390,7 @@ static int fill_from_text(struct tsr_config *draft, void *arg)
     r->text = s->text;
     r->bytes = s->bytes;
     r->name = s->name;
+    r->extra = s->extra;
     int err = TSR_ENOMEM;
     if (yaml_parser_initialize(&r->parser)) {
         yaml_parser_set_encoding(&r->parser, YAML_UTF8_ENCODING);
@@ -366,9 +409,15 @@ static int fill_from_text(struct tsr_config *draft, void *arg)
 int tsr_config_load_text(struct tsr_config *cfg, const char *text, size_t bytes, const char *name)
 {
     if (!cfg || !text) return tsri_fail(TSR_EINVAL, "config: %s is NULL", !cfg ? "cfg" : "text");
-    struct source s = {text, name ? name : "text", bytes};
+    struct source s = {text, name ? name : "text", bytes, false};
     if (bytes > FILE_BYTES_MAX)
         return tsri_fail(TSR_ECONFIG, "%s: %zu bytes, more than 1 MiB", s.name, bytes);
+    return tsri_config_try(cfg, fill_from_text, &s);
+}
+
+int tsri_yaml_put_extra(struct tsr_config *cfg, const char *text, const struct tsri_place *place)
+{
+    struct source s = {text, place->name ? place->name : EXTRA, strlen(text), true};
     return tsri_config_try(cfg, fill_from_text, &s);
 }
 

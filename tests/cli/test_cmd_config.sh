@@ -61,17 +61,17 @@ check_names_the_place_of_a_mistake() {
     [[ $(json 'x["error"]') == *bad.yaml:2:* ]] || fail "$out"
 }
 
-check_warns_of_options_that_have_no_effect() {
-    printf 'enable_chunk_cache: true\n' >"$tmp/idle.yaml"
-    t config check "$tmp/idle.yaml"
+check_warns_of_keys_that_are_ignored() {
+    printf 'enable_chunk_cache: true\nenable_p2p: true\nextra_config: {mine: 1}\n' >"$tmp/keys.yaml"
+    t config check "$tmp/keys.yaml"
     exits 0 && is_silent || return
-    is "$(grep -c '^warning: ' <<<"$out")" 2 && says 'chunked (' && says 'separator (' || return
-    says tsr_separators_set && says "$tmp/idle.yaml: ok" || return
+    is "$(grep -c '^warning: ' <<<"$out")" 2 && says 'enable_p2p (LMCache): ignored: ' || return
+    says 'extra_config: mine: ignored: unknown' && says "$tmp/keys.yaml: ok" || return
     needs_python || return
-    t config check --json "$tmp/idle.yaml"
+    t config check --json "$tmp/keys.yaml"
     is "$(json 'len(x["warnings"])')" 2 || return
-    echo 'separator: ""' >"$tmp/idle.yaml"
-    t config check --json "$tmp/idle.yaml"
+    echo 'enable_p2p: false' >"$tmp/keys.yaml"
+    t config check --json "$tmp/keys.yaml"
     is "$(json 'x["warnings"]')" '[]'
 }
 
@@ -112,7 +112,7 @@ run show_takes_names_and_refuses_unknown_ones
 run show_json_is_json_whatever_the_values_hold
 run check_says_ok_for_a_good_file
 run check_names_the_place_of_a_mistake
-run check_warns_of_options_that_have_no_effect
+run check_warns_of_keys_that_are_ignored
 run check_reads_the_file_alone
 run a_bad_environment_is_reported_where_it_counts
 run doc_describes_every_option_in_both_forms

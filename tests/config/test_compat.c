@@ -39,9 +39,21 @@ static int logged(const char *part)
     return n;
 }
 
+/* What is said about settings waits in the configuration: here it is said at once. */
+static int said(int result)
+{
+    tsri_config_warn(cfg);
+    return result;
+}
+
 static int load(const char *text)
 {
-    return tsr_config_load_text(cfg, text, strlen(text), "t.yaml");
+    return said(tsr_config_load_text(cfg, text, strlen(text), "t.yaml"));
+}
+
+static int set(const char *key, const char *value)
+{
+    return said(tsr_config_set(cfg, key, value));
 }
 
 /* Sets the variables of a shell file of `export NAME=VALUE  # comment` lines. */
@@ -70,8 +82,10 @@ TEST(every_row_maps_to_an_option_or_says_why_not)
         CHECK(tsri_compat_find(c->key) == c); /* no key twice */
         CHECK(strlen(c->note) > 3);
         bool ignored = c->action == TSRI_COMPAT_IGNORE;
-        CHECK(ignored == !*c->option);
-        CHECK(ignored || tsri_option_find(c->option));
+        bool sets_none =
+            ignored || c->action == TSRI_COMPAT_ALWAYS || c->action == TSRI_COMPAT_EXTRA;
+        CHECK(sets_none == !*c->option);
+        CHECK(sets_none || tsri_option_find(c->option));
         /* Ours come first in lookups: a foreign key of the same name must mean the same. */
         const struct tsri_option *ours = tsri_option_find(c->key);
         CHECK(!ours || (c->action == TSRI_COMPAT_KEEP && strcmp(c->option, c->key) == 0));
@@ -123,7 +137,7 @@ TEST(every_key_users_have_is_mapped_or_ignored)
 TEST(the_lmcache_file_for_sglang_loads)
 {
     reopen();
-    CHECK_INT(tsr_config_load_file(cfg, FIXTURES "lmcache_config.yaml"), 0);
+    CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "lmcache_config.yaml")), 0);
     CHECK_STR(tsr_config_get(cfg, "chunk_size"), "64");
     CHECK_STR(tsr_config_get(cfg, "host_size"), "60G");
     CHECK_STR(tsri_config_origin(cfg, tsri_option_find("host_size")),
@@ -137,7 +151,7 @@ TEST(the_lmcache_environment_for_sglang_loads_its_file)
     load_exports(FIXTURES "lmcache_sglang.env");
     CHECK_STR(getenv("LMCACHE_CONFIG_FILE"), "lmcache_config.yaml");
     setenv("LMCACHE_CONFIG_FILE", FIXTURES "lmcache_config.yaml", 1);
-    CHECK_INT(tsr_config_load_env(cfg), 0);
+    CHECK_INT(said(tsr_config_load_env(cfg)), 0);
     CHECK_STR(tsr_config_get(cfg, "chunk_size"), "64");
     CHECK_INT(logged("use_experimental"), 1);
 }
@@ -146,23 +160,30 @@ TEST(the_lmcache_environment_for_blending_loads)
 {
     reopen();
     load_exports(FIXTURES "lmcache_blend.env");
-    CHECK_INT(tsr_config_load_env(cfg), 0);
+    CHECK_INT(said(tsr_config_load_env(cfg)), 0);
     CHECK_STR(tsr_config_get(cfg, "chunk_size"), "256");
     CHECK_STR(tsr_config_get(cfg, "host_size"), "5G");
     CHECK_STR(tsr_config_get(cfg, "separator"), " # # ");
-    CHECK_INT(logged("environment variable LMCACHE_ENABLE_BLENDING: enable_blending (LMCache): "
-                     "ignored: for vLLM: blend in kv_connector_extra_config"),
-              1);
-    CHECK_INT(logged("LMCACHE_EXTRA_CONFIG"), 1);
+    const struct tsri_options *v = tsri_config_options(cfg);
+    CHECK(v->blend && !v->chunked && !v->blend_any_offset);
+    CHECK_INT(v->blend_check_layers.n, 1);
+    CHECK_INT(v->blend_check_layers.values[0], 1);
+    CHECK_INT(v->blend_recompute_ratios.n, 1);
+    CHECK(v->blend_recompute_ratios.values[0] > 0.149 &&
+          v->blend_recompute_ratios.values[0] < 0.151);
+    CHECK_INT(v->blend_min_tokens, 256);
+    CHECK_INT(tsri_config_check(cfg), 0);
     CHECK_INT(logged("VLLM_ATTENTION_BACKEND"), 1);
-    CHECK_INT(n_lines, 7);
+    CHECK_INT(logged("LMCACHE_LOCAL_CPU"), 1);
+    CHECK_INT(logged("LMCACHE_USE_LAYERWISE"), 1);
+    CHECK_INT(n_lines, 3);
 }
 
 TEST(the_lmcache_environment_for_asynchronous_scheduling_loads)
 {
     reopen();
     load_exports(FIXTURES "lmcache_async.env");
-    CHECK_INT(tsr_config_load_env(cfg), 0);
+    CHECK_INT(said(tsr_config_load_env(cfg)), 0);
     CHECK_STR(tsri_config_origin(cfg, tsri_option_find("chunk_size")), "env LMCACHE_CHUNK_SIZE");
     CHECK_INT(n_lines, 2);
 }
@@ -170,7 +191,7 @@ TEST(the_lmcache_environment_for_asynchronous_scheduling_loads)
 TEST(the_engine_file_for_asynchronous_scheduling_loads)
 {
     reopen();
-    CHECK_INT(tsr_config_load_file(cfg, FIXTURES "vllm_async.yaml"), 0);
+    CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "vllm_async.yaml")), 0);
     CHECK_INT(n_lines, 2);
     CHECK_INT(logged("an option of the engine"), 2);
 }
@@ -178,20 +199,29 @@ TEST(the_engine_file_for_asynchronous_scheduling_loads)
 TEST(the_ucm_files_load)
 {
     reopen();
-    CHECK_INT(tsr_config_load_file(cfg, FIXTURES "ucm_blend.yaml"), 0);
-    CHECK_INT(n_lines, 5);
-    CHECK_INT(logged("(UCM): ignored: "), 5);
+    CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "ucm_blend.yaml")), 0);
+    const struct tsri_options *v = tsri_config_options(cfg);
+    CHECK(v->blend && v->blend_any_offset);
+    CHECK_INT(v->match_min_tokens, 64);
+    CHECK_INT(v->blend_boundary.n, 1);
+    CHECK_INT(v->blend_boundary.values[0], 2);
+    CHECK_INT(logged("(UCM): ignored: the space describes the model"), 2);
+    CHECK_INT(n_lines, 2);
     CHECK_STR(tsri_config_origin(cfg, tsri_option_find("min_match_ratio")),
               FIXTURES "ucm_blend.yaml:4");
+    CHECK_STR(tsri_config_origin(cfg, tsri_option_find("blend")),
+              FIXTURES "ucm_blend.yaml:3 (blend_chunk_size)");
     reopen();
-    CHECK_INT(tsr_config_load_file(cfg, FIXTURES "ucm_connector.yaml"), 0);
-    CHECK_INT(n_lines, 5);
+    CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "ucm_connector.yaml")), 0);
+    CHECK_INT(n_lines, 3);
+    CHECK_INT(logged("an option of the engine"), 3);
+    CHECK(tsri_config_options(cfg)->blend && tsri_config_options(cfg)->blend_any_offset);
 }
 
 TEST(the_chunk_cache_file_loads)
 {
     reopen();
-    CHECK_INT(tsr_config_load_file(cfg, FIXTURES "chunk_cache.yaml"), 0);
+    CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "chunk_cache.yaml")), 0);
     const struct tsri_options *v = tsri_config_options(cfg);
     CHECK(!v->chunked && !v->disk_enabled && !v->frozen);
     CHECK_STR(v->separator, "##");
@@ -206,7 +236,7 @@ TEST(the_chunk_cache_environment_loads)
 {
     reopen();
     load_exports(FIXTURES "chunk_cache.env");
-    CHECK_INT(tsr_config_load_env(cfg), 0);
+    CHECK_INT(said(tsr_config_load_env(cfg)), 0);
     const struct tsri_options *v = tsri_config_options(cfg);
     CHECK(v->chunked && v->disk_enabled && v->frozen);
     CHECK_STR(v->separator, "##");
@@ -221,16 +251,16 @@ TEST(the_chunk_cache_environment_loads)
 TEST(sizes_in_gb_become_bytes)
 {
     reopen();
-    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "0.5"), 0);
+    CHECK_INT(set("max_local_cpu_size", "0.5"), 0);
     CHECK_STR(tsr_config_get(cfg, "host_size"), "512M");
-    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "5"), 0);
+    CHECK_INT(set("max_local_cpu_size", "5"), 0);
     CHECK_STR(tsr_config_get(cfg, "host_size"), "5G");
-    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "five"), TSR_ECONFIG);
+    CHECK_INT(set("max_local_cpu_size", "five"), TSR_ECONFIG);
     CHECK_STR(tsr_errmsg(), "max_local_cpu_size (host_size here): \"five\" is not a number of GB");
-    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "-1"), TSR_ECONFIG);
-    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "0"), TSR_ECONFIG);
+    CHECK_INT(set("max_local_cpu_size", "-1"), TSR_ECONFIG);
+    CHECK_INT(set("max_local_cpu_size", "0"), TSR_ECONFIG);
     CHECK_STR(tsr_errmsg(), "max_local_cpu_size (host_size here): 0 is out of range (1M to 16T)");
-    CHECK_INT(tsr_config_set(cfg, "max_local_cpu_size", "1e30"), TSR_ECONFIG);
+    CHECK_INT(set("max_local_cpu_size", "1e30"), TSR_ECONFIG);
     CHECK_STR(tsr_config_get(cfg, "host_size"), "5G");
 }
 
@@ -257,23 +287,23 @@ TEST(hash_names_become_ours)
                                            {"builtin", "sha256"}, {"blake3", "sha256"}};
     reopen();
     for (size_t i = 0; i < TSRI_COUNT(names); i++) {
-        CHECK_INT(tsr_config_set(cfg, "chunk_hash_algo", names[i][0]), 0);
+        CHECK_INT(set("chunk_hash_algo", names[i][0]), 0);
         CHECK_STR(tsr_config_get(cfg, "hash"), names[i][1]);
     }
     CHECK_INT(logged("using sha256 instead"), 2);
-    CHECK_INT(tsr_config_set(cfg, "chunk_hash_algo", "md5"), TSR_ECONFIG);
+    CHECK_INT(set("chunk_hash_algo", "md5"), TSR_ECONFIG);
     CHECK_HAS(tsr_errmsg(), "chunk_hash_algo (hash here): \"md5\" is not one of sha256, xxh3");
 }
 
 TEST(policies_we_do_not_have_become_adaptive_with_a_warning)
 {
     reopen();
-    CHECK_INT(tsr_config_set(cfg, "cache_policy", "LRU"), 0);
+    CHECK_INT(set("cache_policy", "LRU"), 0);
     CHECK_INT(n_lines, 0);
-    CHECK_INT(tsr_config_set(cfg, "cache_policy", "LFU"), 0);
+    CHECK_INT(set("cache_policy", "LFU"), 0);
     CHECK_INT(logged("cache_policy: LFU: is not a policy here: using adaptive"), 1);
     CHECK_INT(levels[0], TSR_LOG_WARN);
-    CHECK_INT(tsr_config_set(cfg, "cache_policy", "best"), TSR_ECONFIG);
+    CHECK_INT(set("cache_policy", "best"), TSR_ECONFIG);
 }
 
 TEST(switching_the_chunk_cache_on_brings_its_separator)
@@ -317,9 +347,9 @@ TEST(of_an_alias_and_our_name_the_last_one_wins)
 TEST(what_asks_for_nothing_is_no_warning)
 {
     reopen();
-    CHECK_INT(load("enable_blending: true\n"), 0);
+    CHECK_INT(load("enable_pd: true\n"), 0);
     CHECK_INT(levels[0], TSR_LOG_WARN);
-    CHECK_INT(load("enable_blending: false\n"), 0);
+    CHECK_INT(load("enable_pd: false\n"), 0);
     CHECK_INT(levels[1], TSR_LOG_INFO);
     CHECK_INT(load("remote_config_url: null\n"), 0);
     CHECK_INT(levels[2], TSR_LOG_INFO);
@@ -387,13 +417,142 @@ TEST(a_remote_url_of_another_kind_is_ignored_and_a_wrong_one_refused)
 TEST(an_ignored_key_may_hold_a_tree)
 {
     reopen();
-    CHECK_INT(load("extra_config: {enable_sparse: true, deep: [1, {a: b}]}\nhash: xxh3\n"), 0);
+    CHECK_INT(load("transfer_channel: {enable_sparse: true, deep: [1, {a: b}]}\nhash: xxh3\n"), 0);
     CHECK_INT(n_lines, 1);
     CHECK_STR(tsr_config_get(cfg, "hash"), "xxh3");
-    CHECK_INT(load("blend_check_layers: [1, 2]\n"), 0);
-    CHECK_INT(n_lines, 2);
+}
+
+TEST(keys_in_extra_config_count_and_unknown_ones_are_named)
+{
+    reopen();
+    CHECK_INT(
+        load("extra_config: {enable_sparse: true, blend_check_layers: [1, 2], nothing_known: 1,\n"
+             "  deep: [1, {a: b}], map: {a: 1}}\nhash: xxh3\n"),
+        0);
+    CHECK_STR(tsr_config_get(cfg, "blend_check_layers"), "1,2");
+    CHECK_STR(tsr_config_get(cfg, "hash"), "xxh3");
+    CHECK_INT(n_lines, 3);
+    CHECK_INT(logged(": extra_config: nothing_known: ignored: unknown"), 1);
+    CHECK_INT(logged("extra_config: deep: ignored: unknown"), 1);
+    CHECK_INT(logged("extra_config: map_a: ignored: unknown"), 1);
+    CHECK_INT(levels[0], TSR_LOG_WARN);
+    reopen();
+    setenv("LMCACHE_EXTRA_CONFIG", "{\"max_local_cpu_size\": 2, \"my_own\": true}", 1);
+    CHECK_INT(said(tsr_config_load_env(cfg)), 0);
+    CHECK_STR(tsr_config_get(cfg, "host_size"), "2G");
+    CHECK_INT(logged(": extra_config: my_own: ignored: unknown"), 1);
+    CHECK_INT(set("extra_config", "null"), 0);
+    CHECK_INT(set("extra_config", "just words"), TSR_ECONFIG);
+    CHECK_INT(set("extra_config", "{chunk_size: 64, hash: md5}"), TSR_ECONFIG);
+    CHECK_STR(tsr_config_get(cfg, "chunk_size"), "256"); /* nothing of it */
     CHECK_INT(load("extra_config: {a: 1}\nextra_config: {a: 2}\n"), TSR_ECONFIG);
     CHECK_HAS(tsr_errmsg(), "t.yaml:2:1: extra_config: duplicate key, first on line 1");
+}
+
+TEST(blending_is_turned_on_as_lmcache_does_it)
+{
+    reopen();
+    CHECK_INT(load("enable_blending: true\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "blend"), "true");
+    CHECK_STR(tsr_config_get(cfg, "separator"), " # # ");
+    reopen();
+    CHECK_INT(load("enable_blending: true\nblend_special_str: '@@'\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "separator"), "@@");
+    reopen();
+    CHECK_INT(load("enable_blending: false\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "separator"), "");
+    CHECK_INT(load("engine_type: default\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "blend"), "false");
+    CHECK_INT(load("engine_type: blend\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "blend"), "true");
+    CHECK_STR(tsr_config_get(cfg, "separator"), " # # ");
+    CHECK_INT(load("engine_type: other\n"), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "engine_type (blend here): \"other\" is not an engine here");
+    CHECK_INT(n_lines, 0);
+}
+
+TEST(position_correction_cannot_be_turned_off)
+{
+    reopen();
+    CHECK_INT(load("position_correction: true\n"), 0);
+    CHECK_INT(load("enable_sparse: false\n"), 0);
+    CHECK_INT(n_lines, 0);
+    CHECK_INT(load("position_correction: false\n"), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "t.yaml:1:22: position_correction: false is not possible: K is always");
+}
+
+TEST(ratios_and_thresholds_go_with_their_check_layers)
+{
+    reopen();
+    CHECK_INT(load("blend_check_layers: [1, 4]\nblend_recompute_ratios: [0.3, 0.15]\n"
+                   "blend_thresholds: [2]\n"),
+              0);
+    CHECK_INT(tsri_config_check(cfg), 0);
+    CHECK_STR(tsr_config_get(cfg, "blend_recompute_ratios"), "0.3,0.15");
+    CHECK_INT(load("blend_recompute_ratios: [0.3, 0.2, 0.1]\n"), 0);
+    CHECK_INT(tsri_config_check(cfg), TSR_ECONFIG);
+    CHECK_STR(tsr_errmsg(), "blend_recompute_ratios: 3 numbers for 2 blend_check_layers");
+    CHECK_INT(load("blend_recompute_ratios: null\nblend_check_layers: 4, 1\n"), 0);
+    CHECK_INT(tsri_config_check(cfg), TSR_ECONFIG);
+    CHECK_INT(load("blend_check_layers: 1.5\n"), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "\"1.5\" is not up to 8 whole numbers from 0 to 4096");
+    CHECK_INT(load("recompute_boundary: [1, 2]\n"), TSR_ECONFIG);
+}
+
+TEST(the_command_line_of_the_chunk_cache_works)
+{
+    char *argv[] = {"--enable-chunk-cache",
+                    "--chunk-separator",
+                    "@@",
+                    "--chunk-size",
+                    "128",
+                    "--max-local-cpu-size=2.5",
+                    "--enable-disk",
+                    "--local-disk-path",
+                    "/var/cache/kv",
+                    "--max-local-disk-size",
+                    "20",
+                    "--chunk-hash-algo",
+                    "sha256",
+                    "--enable-async-loading",
+                    "--enable-freeze-mode",
+                    "false",
+                    "a question"};
+    int n = (int)TSRI_COUNT(argv);
+    reopen();
+    CHECK_INT(said(tsr_config_load_args(cfg, n, argv)), n - 1);
+    const struct tsri_options *v = tsri_config_options(cfg);
+    CHECK(v->chunked && v->disk_enabled && !v->frozen);
+    CHECK_STR(v->separator, "@@");
+    CHECK_STR(v->disk_path, "/var/cache/kv");
+    CHECK_INT(v->chunk_size, 128);
+    CHECK_INT(v->host_size, (uint64_t)5 << 29);
+    CHECK_INT(v->hash, TSRI_HASH_SHA256);
+    CHECK_INT(tsri_config_check(cfg), 0);
+    CHECK_INT(n_lines, 1); /* enable_async_loading */
+    CHECK_INT(levels[0], TSR_LOG_INFO);
+}
+
+TEST(a_key_is_spoken_of_once)
+{
+    reopen();
+    setenv("LMCACHE_ENABLE_P2P", "true", 1);
+    CHECK_INT(tsr_config_load_env(cfg), 0);
+    CHECK_INT(tsr_config_load_text(cfg, "enable_p2p: true\n", 17, "t.yaml"), 0);
+    CHECK_INT(n_lines, 0); /* no log is on yet */
+    tsri_config_warn(cfg);
+    tsri_config_warn(cfg);
+    CHECK_INT(logged("enable_p2p"), 1);
+    CHECK_INT(logged("engines share KV through tesserad, Redis or S3"), 1);
+}
+
+TEST(keys_of_one_kind_share_a_row)
+{
+    reopen();
+    CHECK_INT(load("pd_peer_host: a\npd_role: sender\nnixl_buffer_size: 5\n"), 0);
+    CHECK_INT(n_lines, 3);
+    CHECK_INT(logged("t.yaml:1:15: pd_peer_host (LMCache): ignored: "), 1);
+    CHECK_INT(load("pdx: 1\n"), TSR_ECONFIG);
 }
 
 TEST(unknown_lmcache_variables_are_ignored_with_a_line)
@@ -401,7 +560,7 @@ TEST(unknown_lmcache_variables_are_ignored_with_a_line)
     reopen();
     setenv("LMCACHE_SOMETHING_NEW", "1", 1);
     setenv("VLLM_USE_V1", "1", 1);
-    CHECK_INT(tsr_config_load_env(cfg), 0);
+    CHECK_INT(said(tsr_config_load_env(cfg)), 0);
     CHECK_INT(n_lines, 1);
     CHECK_STR(lines[0], "environment variable LMCACHE_SOMETHING_NEW: ignored: unknown");
 }
@@ -436,6 +595,13 @@ int main(void)
     RUN(a_remote_url_becomes_options_of_our_tiers);
     RUN(a_remote_url_of_another_kind_is_ignored_and_a_wrong_one_refused);
     RUN(an_ignored_key_may_hold_a_tree);
+    RUN(keys_in_extra_config_count_and_unknown_ones_are_named);
+    RUN(blending_is_turned_on_as_lmcache_does_it);
+    RUN(position_correction_cannot_be_turned_off);
+    RUN(ratios_and_thresholds_go_with_their_check_layers);
+    RUN(the_command_line_of_the_chunk_cache_works);
+    RUN(a_key_is_spoken_of_once);
+    RUN(keys_of_one_kind_share_a_row);
     RUN(unknown_lmcache_variables_are_ignored_with_a_line);
     RUN(a_misspelt_foreign_key_is_refused_with_the_nearest);
     tsr_log_set(NULL, NULL, 0);

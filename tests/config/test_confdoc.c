@@ -35,7 +35,7 @@ TEST(the_markdown_page_has_a_row_for_every_option_and_key)
     CHECK_HAS(text, "| `host_size` | size | `1G` | 1M to 16T | host memory for KV |\n");
     CHECK_HAS(text, "| `separator` | string | empty | up to 255 bytes | ");
     CHECK_HAS(text, "| `max_local_cpu_size` | LMCache | `host_size` | ");
-    CHECK_HAS(text, "| `enable_blending` | LMCache | ignored | ");
+    CHECK_HAS(text, "| `enable_pd` | LMCache | ignored | ");
     free(text);
 }
 

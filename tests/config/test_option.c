@@ -180,6 +180,27 @@ TEST(floats_are_read_and_written_alike_in_every_locale)
     setlocale(LC_ALL, "C");
 }
 
+TEST(lists_hold_numbers_in_range_and_read_back)
+{
+    const struct tsri_option *ratios = tsri_option_find("blend_recompute_ratios");
+    const struct tsri_option *boundary = tsri_option_find("blend_boundary");
+    union tsri_value v;
+    char text[TSRI_OPTION_TEXT_BYTES];
+    CHECK(parse(ratios, "", &v) && v.as_list.n == 0);
+    CHECK(parse(ratios, " 0.3 ,0.15", &v) && v.as_list.n == 2);
+    tsri_option_format(ratios, v, text, sizeof text);
+    CHECK_STR(text, "0.3,0.15");
+    CHECK(parse(ratios, "0,0.1,0.2,0.3,0.4,0.5,0.6,1", &v) && v.as_list.n == TSRI_LIST_MAX);
+    static const char *const wrong[] = {",",  "0.1,", "0.1,,0.2", "two",
+                                        "-1", "1.01", "[0.1]",    "0,0,0,0,0,0,0,0,0"};
+    for (size_t i = 0; i < TSRI_COUNT(wrong); i++)
+        CHECK(!parse(ratios, wrong[i], &v));
+    CHECK_STR(why, "\"0,0,0,0,0,0,0,0,0\" is not up to 8 numbers from 0 to 1");
+    CHECK(parse(boundary, "3", &v) && v.as_list.n == 1);
+    CHECK(!parse(boundary, "3,4", &v) && !parse(boundary, "2.5", &v));
+    CHECK_STR(why, "\"2.5\" is not one whole number from 0 to 1024");
+}
+
 TEST(text_longer_than_its_limit_is_refused)
 {
     union tsri_value v;
@@ -206,6 +227,7 @@ int main(void)
     RUN(booleans_take_the_usual_words_in_any_case);
     RUN(an_unknown_enum_name_lists_the_names_and_the_nearest);
     RUN(floats_are_read_and_written_alike_in_every_locale);
+    RUN(lists_hold_numbers_in_range_and_read_back);
     RUN(text_longer_than_its_limit_is_refused);
     return test_end();
 }

@@ -139,8 +139,8 @@ TEST(what_files_of_configuration_do_not_need_is_refused)
     CHECK(refused("separator: \"a\\0b\"\n", "t.yaml:1:12: text contains a zero byte"));
     CHECK(refused("a: {b: {c: {d: {e: {f: {g: {h: {i: 1}}}}}}}}\n",
                   "t.yaml:1:32: nested more than 8 levels deep"));
-    CHECK(refused("extra_config: [[[[[[[[[[1]]]]]]]]]]\n",
-                  "t.yaml:1:16: a list may only hold single values"));
+    CHECK(refused("transfer_channel: [[[[[[[[[[1]]]]]]]]]]\n",
+                  "t.yaml:1:20: a list may only hold single values"));
     CHECK(refused("extra_config: {a: [[[[[[[[1]]]]]]]]}\n",
                   "t.yaml:1:25: nested more than 8 levels deep"));
 }

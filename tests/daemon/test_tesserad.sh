@@ -70,16 +70,16 @@ check_looks_at_the_configuration_and_ends() {
     "$tesserad" --check --config "$tmp/good.yaml" | grep -q 'is valid' || fail "good" || return
     "$tesserad" --check --config="$tmp/bad.yaml" 2>"$tmp/err" && fail "bad passed" && return 1
     grep -q 'bad.yaml:1' "$tmp/err" || fail "no place: $(cat "$tmp/err")" || return
-    "$tesserad" --check --separator='##' 2>"$tmp/err" >"$tmp/out" || fail "separator" || return
-    [ "$(grep -c 'separator .* has no effect' "$tmp/err")" = 1 ] || fail "no warning" || return
+    "$tesserad" --check --enable_p2p=true 2>"$tmp/err" >"$tmp/out" || fail "enable_p2p" || return
+    [ "$(grep -c 'enable_p2p .* ignored: ' "$tmp/err")" = 1 ] || fail "no warning" || return
     [ ! -e "$tmp/run" ] || fail "it made something"
 }
 
-an_option_without_effect_is_named_once_for_all_tenants() {
-    start --server_allow=54321,54322 --separator='##' || return
+an_ignored_key_is_named_once_for_all_tenants() {
+    start --server_allow=54321,54322 --enable_p2p=true || return
     stop || fail "status $?" "$(cat "$tmp/log")" || return
     grep -q 'serves 3 tenants' "$tmp/log" || fail "$(cat "$tmp/log")" || return
-    [ "$(grep -c 'separator .* has no effect' "$tmp/log")" = 1 ] || fail "$(cat "$tmp/log")"
+    [ "$(grep -c 'enable_p2p .* ignored: ' "$tmp/log")" = 1 ] || fail "$(cat "$tmp/log")"
 }
 
 it_serves_until_it_is_told_to_stop() {
@@ -161,7 +161,7 @@ no_process() { ! kill -0 "$1" 2>/dev/null; }
 run it_says_what_it_is
 run reading_the_configuration_is_logged_at_its_own_level
 run check_looks_at_the_configuration_and_ends
-run an_option_without_effect_is_named_once_for_all_tenants
+run an_ignored_key_is_named_once_for_all_tenants
 run it_serves_until_it_is_told_to_stop
 run a_second_one_is_refused
 run killed_it_starts_again_in_its_place

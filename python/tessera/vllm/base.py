@@ -18,6 +18,7 @@ from vllm.logger import init_logger
 from .. import set_logger
 from .._connector import SchedulerHalf, WorkerHalf
 from ..owner import EngineCache, worker_device
+from ..settings import own_settings
 from .metrics import TesseraPromMetrics, TesseraStats
 from .shape import between_steps, model_shape, split_options
 
@@ -72,7 +73,7 @@ class ConnectorBase(KVConnectorBase_V1):
         transfer = config.kv_transfer_config
         own, options = split_options(transfer.kv_connector_extra_config)
         set_logger(_log)
-        self._own = own
+        self._own = own = own_settings(own, options)
         self._options = options
         self._engine = str(transfer.engine_id)
         self._layerwise = bool(own.get("layerwise", False))
