@@ -296,6 +296,9 @@ TSR_API TSR_MUST int tsr_worker_open(struct tsr_worker **out, struct tsr_cache *
  * The engine's memory is not touched after the call. */
 TSR_API void tsr_worker_close(struct tsr_worker *w);
 
+/* Tokens per chunk, as tsr_scheduler_chunk_tokens() of the same description. */
+TSR_API uint32_t tsr_worker_chunk_tokens(const struct tsr_worker *w);
+
 /* Where the engine's KV is, one layout per group, by strides (device.h); checked against the
  * spaces and copied, with the arrays of layer pointers. Planes in the space's order: K and V, or
  * one plane for MLA and for an engine's opaque pages. n_slots = blocks x block_tokens; a slot is

@@ -35,13 +35,24 @@ _N_NEW_TOKENS = 5  # its field
 
 
 @dataclass(frozen=True)
+class Planes:
+    """K and V of a layer as rows of known shape, which can be moved to other positions."""
+
+    dtype: int  # enum tsr_dtype
+    n_heads: int
+    head_dim: int
+    rope: bytes  # tsr_rope_text()
+
+
+@dataclass(frozen=True)
 class GroupShape:
-    """Layers that share a block table: opaque pages of page_bytes each."""
+    """Layers that share a block table: opaque pages of page_bytes each, or planes."""
 
     layers: tuple[str, ...]
     block_tokens: int
     page_bytes: int
     window_tokens: int = 0
+    planes: Planes | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,32 @@ class ModelShape:
     save_wait_ms: int = 0
 
 
+def space_of(shape: ModelShape, g: int, rank: int) -> tuple[c.SpaceDesc, Any]:
+    """The space of a group on a rank, and what it points to; the connector adds block_tokens."""
+    group = shape.groups[g]
+    weights = ctypes.create_string_buffer(shape.weights, len(shape.weights))
+    desc = c.SpaceDesc(
+        size=ctypes.sizeof(c.SpaceDesc),
+        model=shape.model.encode(),
+        weights=ctypes.addressof(weights),
+        weights_bytes=len(shape.weights),
+        tokenizer=shape.identity.encode(),
+        salt=shape.salt.encode() if shape.salt else None,
+        n_layers=len(group.layers),
+        rank=rank,
+        world=shape.ranks,
+        group=g,
+    )
+    if group.planes is None:
+        desc.dtype, desc.layout = c.DTYPE_OPAQUE, c.LAYOUT_OPAQUE
+        desc.n_heads, desc.k_dim = 1, group.page_bytes // group.block_tokens
+    else:
+        desc.dtype, desc.layout = group.planes.dtype, c.LAYOUT_STANDARD
+        desc.n_heads, desc.k_dim = group.planes.n_heads, group.planes.head_dim
+        desc.rope = group.planes.rope
+    return desc, weights
+
+
 @dataclass
 class _Desc:
     """A struct tsr_connector_desc and everything it points to."""
@@ -71,28 +108,12 @@ class _Desc:
 
 
 def describe(shape: ModelShape) -> _Desc:
-    weights = ctypes.create_string_buffer(shape.weights, len(shape.weights))
-    spaces = (c.SpaceDesc * (shape.ranks * len(shape.groups)))()
+    numbers = range(len(shape.groups))
+    rows = [space_of(shape, g, rank) for rank in range(shape.ranks) for g in numbers]
+    spaces = (c.SpaceDesc * len(rows))(*[desc for desc, _keep in rows])
     groups = (c.Group * len(shape.groups))()
     for g, group in enumerate(shape.groups):
         groups[g] = c.Group(ctypes.sizeof(c.Group), group.block_tokens, group.window_tokens)
-        for rank in range(shape.ranks):
-            spaces[rank * len(shape.groups) + g] = c.SpaceDesc(
-                size=ctypes.sizeof(c.SpaceDesc),
-                model=shape.model.encode(),
-                weights=ctypes.addressof(weights),
-                weights_bytes=len(shape.weights),
-                tokenizer=shape.identity.encode(),
-                salt=shape.salt.encode() if shape.salt else None,
-                dtype=c.DTYPE_OPAQUE,
-                layout=c.LAYOUT_OPAQUE,
-                n_layers=len(group.layers),
-                n_heads=1,
-                k_dim=group.page_bytes // group.block_tokens,
-                rank=rank,
-                world=shape.ranks,
-                group=g,
-            )
     flags = 0
     for name in shape.flags:
         flags |= SCHEDULER_FLAGS[name]
@@ -109,7 +130,7 @@ def describe(shape: ModelShape) -> _Desc:
         save_timeout_ms=shape.save_timeout_ms,
         save_wait_ms=shape.save_wait_ms,
     )
-    return _Desc(desc, [weights, spaces, groups])
+    return _Desc(desc, [rows, spaces, groups])
 
 
 class SchedulerHalf:
@@ -286,6 +307,7 @@ class WorkerHalf:
     ) -> None:
         self._lib = library()
         self._handle = ctypes.c_void_p()
+        self.chunk_tokens = 0
         self.n_layers = [len(group.layers) for group in shape.groups]
         desc = describe(shape)
         worker = c.WorkerDesc(
@@ -300,6 +322,7 @@ class WorkerHalf:
                 ctypes.byref(self._handle), cache, ctypes.byref(desc.c), ctypes.byref(worker)
             )
         )
+        self.chunk_tokens = int(self._lib.tsr_worker_chunk_tokens(self._handle))
         self._sent = (c_uint64 * 1024)()
         self._received = (c_uint64 * 1024)()
         self._bad = (c.BadBlock * 4096)()
@@ -428,6 +451,70 @@ def page_layout(
         dim=row,
     )
     return layout, pointers
+
+
+@dataclass(frozen=True)
+class Strides:
+    """Where K or V is in a layer's memory, in elements: of token t in block b, head h, element i at
+    first + b * block + t * token + h * head + i * element."""
+
+    first: int
+    block: int
+    token: int
+    head: int
+    element: int
+
+
+def traffic_spaces(shape: ModelShape, chunk_tokens: int) -> list[tuple[c.SpaceDesc, Any]]:
+    """Where each rank keeps plain requests, in the form that blends read; of one group."""
+    rows = [space_of(shape, 0, rank) for rank in range(shape.ranks)]
+    for desc, _keep in rows:
+        desc.block_tokens = chunk_tokens
+    return rows
+
+
+def plane_layout(
+    layers: Sequence[int],
+    strides: Sequence[Strides],
+    planes: Planes,
+    item_bytes: int,
+    block_tokens: int,
+    n_blocks: int,
+    device: bool,
+    rope_dims: int,
+) -> tuple[c.KvLayout, Any]:
+    """A group whose layers are K and V: layers[i] is where layer i's memory begins."""
+    layout = c.KvLayout(
+        size=ctypes.sizeof(c.KvLayout),
+        memory=c.MEMORY_DEVICE if device else c.MEMORY_HOST,
+        n_layers=len(layers),
+        n_planes=len(strides),
+        block_tokens=block_tokens,
+        n_slots=n_blocks * block_tokens,
+    )
+    keep = []
+    for p, at in enumerate(strides):
+        pointers = (c_void_p * len(layers))(*[one + at.first * item_bytes for one in layers])
+        keep.append(pointers)
+        last = (
+            (n_blocks - 1) * at.block
+            + (block_tokens - 1) * at.token
+            + (planes.n_heads - 1) * at.head
+            + (planes.head_dim - 1) * at.element
+        )
+        layout.planes[p] = c.KvPlane(
+            layers=pointers,
+            layer_bytes=(last + 1) * item_bytes,
+            block_stride=at.block * item_bytes,
+            token_stride=at.token * item_bytes,
+            head_stride=at.head * item_bytes,
+            element_stride=at.element * item_bytes,
+            dtype=planes.dtype,
+            n_heads=planes.n_heads,
+            dim=planes.head_dim,
+            rope_dims=rope_dims if p == 0 else 0,
+        )
+    return layout, keep
 
 
 def _stats(function: Any, handle: ctypes.c_void_p) -> dict[str, int]:

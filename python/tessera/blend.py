@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from . import _c as c
 from ._lib import check, library
+from .cache import _extras
 
 __all__ = ["Ask", "Blend", "Executor", "pass_table", "pass_visible", "primer_text"]
 
@@ -89,10 +90,12 @@ class Ask:
     fill: bool = True
     any_offset: bool = False
     timeout_ms: int = 0
+    plain_salt: str = ""  # of the request, as the connector keeps its plain requests under it
 
 
 class Blend:
-    """A model and a cache together. One run at a time. `primer`: the tokens of primer_text()."""
+    """A model and a cache together. One run at a time. `primer`: the tokens of primer_text().
+    `traffic`: the space in which a connector keeps plain requests, to find their text too."""
 
     def __init__(
         self,
@@ -102,6 +105,7 @@ class Blend:
         min_tokens: int = 256,
         salt: bytes | None = None,
         primer: Sequence[int] = (),
+        traffic: c.SpaceDesc | None = None,
     ) -> None:
         self._lib = library()
         self._handle = c_void_p()
@@ -117,6 +121,7 @@ class Blend:
             info=ctypes.pointer(info),
             primer=ctypes.addressof(self._primer) if primer else None,
             n_primer=len(primer),
+            traffic=ctypes.pointer(traffic) if traffic is not None else None,
         )
         self._open()
 
@@ -138,6 +143,7 @@ class Blend:
         more. Returns the report.
         After an exception the contents of these slots are undefined."""
         tokens, segments = _packed(ask)
+        extra = _extras(None, ask.plain_salt, ())
         desc = c.AskDesc(
             size=ctypes.sizeof(c.AskDesc),
             tokens=ctypes.addressof(tokens),
@@ -153,6 +159,8 @@ class Blend:
             timeout_ms=ask.timeout_ms,
             ratio=ask.ratio or 0.0,
             n_context=ask.n_context,
+            n_extra=len(extra),
+            extra=extra,
         )
         run = c_void_p()
         report = c.BlendReport(size=ctypes.sizeof(c.BlendReport))

@@ -36,6 +36,7 @@ class BlendJob:
     ratio: float | None  # None: the profile's
     salt: bytes  # enters the key of everything that is loaded and stored; empty: none
     any_offset: bool = False  # also runs of stored text that no segment names
+    plain_salt: str = ""  # under which its plain requests are kept; see from_traffic
 
     def context_blocks(self, block_tokens: int) -> tuple[int, ...]:
         """The blocks that hold the context; the last one may hold the question's beginning too."""
@@ -71,6 +72,7 @@ class BlendSettings:
     selector: str | None = None
     separators: tuple[str, ...] = ()
     any_offset: bool = False
+    from_traffic: bool = False  # any_offset also finds what plain requests have computed
     min_tokens: int = 256  # fewer reused tokens are not worth it
     profile: str | None = None  # a file, see tsr_profile_load()
 
@@ -98,10 +100,18 @@ def blend_settings(extra: Mapping[str, Any]) -> BlendSettings | None:
         ratio=checked_ratio(given.get("ratio")),
         selector=checked_selector(given.get("selector")),
         separators=tuple(separators),
-        any_offset=bool(given.get("any_offset", False)),
+        any_offset=_flag(given, "any_offset"),
+        from_traffic=_flag(given, "from_traffic"),
         min_tokens=min_tokens,
         profile=given.get("profile"),
     )
+
+
+def _flag(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name, False)
+    if not isinstance(value, bool):
+        raise BadBlend(f"blend: {name} {value!r} is neither true nor false")
+    return value
 
 
 def checked_ratio(value: Any) -> float | None:

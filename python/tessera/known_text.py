@@ -2,7 +2,8 @@
 
 The scheduler of an engine must know whether a prompt will be blended before a worker sees it. So it
 looks into the space that the worker's blend will use, for text that was computed alone or after the
-primer. Entries are not leased: what is evicted before the worker needs it is computed.
+primer, and into the spaces of plain requests, if blends may use those. Entries are not leased: what
+is evicted before the worker needs it is computed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from . import _c as c
 from ._lib import check, library
 from .blend import Blend
 from .blend_job import space_salt
+from .cache import _extras
 
 _ROWS = 1024
 _SPACES_MAX = 64  # tenants whose spaces are kept open
@@ -31,6 +33,7 @@ class KnownText:
         engine_salt: str | None,
         world: int,
         primer: Sequence[int] = (),
+        traffic: Sequence[c.SpaceDesc] = (),
     ) -> None:
         self._lib = library()
         self._cache = cache
@@ -39,44 +42,69 @@ class KnownText:
         self._world = world
         self._primer = array("I", primer)
         self._blends: OrderedDict[bytes, Blend] = OrderedDict()
-        self._rows = (c.Match * _ROWS)()
         self._client = ctypes.c_void_p()
+        self._traffic: list[ctypes.c_void_p] = []  # one space for each rank
         check(self._lib.tsr_client_open(ctypes.byref(self._client), cache))
+        try:
+            for desc in traffic:
+                space = ctypes.c_void_p()
+                check(self._lib.tsr_space_open(ctypes.byref(space), cache, ctypes.byref(desc)))
+                self._traffic.append(space)
+        except Exception:
+            self.close()
+            raise
+        self._rows = (c.Match * (_ROWS * max(len(self._traffic), 1)))()
 
     def close(self) -> None:
         """May be called twice; before the cache is closed."""
         for blend in self._blends.values():
             blend.close()
         self._blends.clear()
+        while self._traffic:
+            self._lib.tsr_space_close(self._traffic.pop())
         self._lib.tsr_client_close(self._client)
         self._client = ctypes.c_void_p()
 
-    def find(self, tokens: array[int], salt: bytes) -> tuple[int, int]:
-        """(number of tokens covered by stored text, end of the last match)."""
-        address, count = tokens.buffer_info()
+    def find(self, tokens: array[int], salt: bytes, plain_salt: str = "") -> tuple[int, int]:
+        """(number of tokens that a blend would reuse, end of the last one). The exact prefix of
+        plain requests does not count: exact reuse needs no blend."""
         context, n_context = self._primer.buffer_info()
-        prompt = c.Prompt(
-            size=ctypes.sizeof(c.Prompt),
-            tokens=address,
-            n_tokens=count,
-            flags=c.PROMPT_ANY,
-            context=context if n_context else None,
-            n_context=n_context,
-        )
-        spaces = (ctypes.c_void_p * 1)(self._space(salt))
+        prompt = self._prompt(tokens, c.PROMPT_ANY)
+        prompt.context, prompt.n_context = context if n_context else None, n_context
+        ranges, _exact = self._look(prompt, [self._space(salt)])
+        exact = 0
+        if self._traffic:
+            prompt = self._prompt(tokens, c.PROMPT_PREFIX | c.PROMPT_ANY | c.PROMPT_OTHER)
+            prompt.extra = extra = _extras(None, plain_salt, ())
+            prompt.n_extra = len(extra)
+            more, exact = self._look(prompt, [space.value for space in self._traffic])
+            ranges += more
+        covered, end = 0, exact
+        for first, last in sorted(ranges):
+            covered += max(last - max(first, end), 0)
+            end = max(end, last)
+        return (covered, end) if covered else (0, 0)
+
+    def _prompt(self, tokens: array[int], flags: int) -> c.Prompt:
+        address, count = tokens.buffer_info()
+        return c.Prompt(size=ctypes.sizeof(c.Prompt), tokens=address, n_tokens=count, flags=flags)
+
+    def _look(
+        self, prompt: c.Prompt, spaces: Sequence[int | None]
+    ) -> tuple[list[tuple[int, int]], int]:
+        """(first, end) of what all spaces have, and the end of the exact prefix."""
         order = c.LookupDesc(
             size=ctypes.sizeof(c.LookupDesc),
-            spaces=spaces,
-            n_spaces=1,
+            spaces=(ctypes.c_void_p * len(spaces))(*spaces),
+            n_spaces=len(spaces),
             matches_max=_ROWS,
             matches=self._rows,
         )
         lookup = self._lib.tsr_client_lookup
-        covered = check(lookup(self._client, ctypes.byref(prompt), ctypes.byref(order)))
-        if order.n_matches == 0:
-            return 0, 0
-        last = self._rows[order.n_matches - 1]
-        return covered, last.prompt_offset + last.n_tokens
+        check(lookup(self._client, ctypes.byref(prompt), ctypes.byref(order)))
+        rows = [self._rows[i * len(spaces)] for i in range(order.n_matches)]
+        ranges = [(row.prompt_offset, row.prompt_offset + row.n_tokens) for row in rows]
+        return ranges, order.n_prefix_tokens
 
     def _space(self, salt: bytes) -> int | None:
         blend = self._blends.get(salt)

@@ -1,13 +1,17 @@
 """Text that one blend has stored is found anywhere in later prompts, by its own tenant alone."""
 
+import ctypes
 import os
+import random
 import tempfile
 import unittest
 from array import array
 
 from sandbox import needs_shared_memory
-from test_blend import Tiny, prompt
+from test_blend import VOCAB, Tiny, prompt
 
+from tessera import Cache
+from tessera import _c as c
 from tessera.blend import Ask, Blend
 from tessera.blend_job import space_salt
 from tessera.known_text import KnownText
@@ -81,6 +85,27 @@ class TestKnownText(unittest.TestCase):
         for i in range(200):  # more tenants than are kept
             self.known.find(tokens, b"%d" % i)
         self.assertGreater(self.known.find(tokens, b"one")[0], 100)
+
+    def test_text_of_plain_requests(self):
+        """Its exact prefix needs no blend; what is elsewhere does, and only its salt finds it."""
+        desc = c.SpaceDesc(size=ctypes.sizeof(c.SpaceDesc), model=b"m", block_tokens=64)
+        desc.dtype, desc.n_layers, desc.n_heads, desc.k_dim = c.DTYPE_F32, 1, 1, 4
+        model = bytes(self.tiny.info)
+        known = KnownText(self.cache.handle, model, "engine", 1, (), [desc])
+        chance = random.Random(5)
+        text = array("I", [chance.randrange(VOCAB) for _ in range(256)])
+        with Cache(owner="daemon", server_socket=self.cache.socket) as client:
+            space = client.space(
+                model="m", dtype="f32", n_layers=1, n_heads=1, k_dim=4, block_tokens=64
+            )
+            rows = memoryview(bytes(256 * 2 * 4 * 4)).cast("f", (1, 2, 256, 1, 4))
+            self.assertEqual(space.store(text, rows, salt="mine"), 256)
+        other = array("I", range(40)) + text[64:192] + array("I", range(20))
+        self.assertEqual(known.find(text, b"", "mine"), (0, 0))
+        self.assertEqual(known.find(other, b"", "mine"), (128, 168))
+        for salt in ("", "hers", "min"):
+            self.assertEqual(known.find(other, b"", salt), (0, 0))
+        known.close()
 
     def test_salts_of_spaces(self):
         self.assertIsNone(space_salt(None, b""))

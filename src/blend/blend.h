@@ -36,6 +36,7 @@ struct tsri_piece {
     uint8_t kind;           /* enum tsri_piece_kind */
     bool exact;             /* the same bits as a prefill gives */
     bool starts, ends;      /* at the borders of a segment: what is beyond them is no edit */
+    bool follows;           /* goes on where the one before it ends, there as here: no seam */
     bool failed;            /* was to be loaded */
     bool placed;            /* a FILL that was computed, stored and turned */
 };

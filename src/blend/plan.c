@@ -49,6 +49,17 @@ static bool is_exact(const struct tsri_plan *p, const struct tsri_plan_desc *d,
     return m->context == TSR_CONTEXT_SAME && d->same_context && start == p->n_system;
 }
 
+/* Blocks of a plain request that followed each other when they were computed. */
+static bool follows(const struct tsri_piece *before, const struct tsr_match *m)
+{
+    const struct tsr_match *b = &before->match;
+    return m->context == TSR_CONTEXT_OTHER && b->context == TSR_CONTEXT_OTHER &&
+           m->kind == TSR_KIND_PREFIX && b->kind == TSR_KIND_PREFIX &&
+           b->prompt_offset + b->n_tokens == m->prompt_offset && m->base != TSR_BASE_UNKNOWN &&
+           m->entry_offset == 0 && b->entry_offset + b->n_tokens == b->entry_tokens &&
+           b->base + b->entry_tokens == m->base;
+}
+
 /* False: of no use here. */
 static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, struct tsr_match m)
 {
@@ -82,6 +93,7 @@ static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, stru
     }
     piece.starts = s && s->offset == m.prompt_offset;
     piece.ends = s && end == end_of(*s);
+    piece.follows = p->n_pieces && follows(&p->pieces[p->n_pieces - 1], &m);
     p->pieces[p->n_pieces++] = piece;
     return true;
 }
@@ -162,11 +174,13 @@ void tsri_plan_paint(struct tsri_plan *p)
         if (piece->kind == TSRI_PIECE_LOST) continue;
         paint_range(p, at, n, piece->exact ? TSR_TOKEN_EXACT : TSR_TOKEN_CANDIDATE);
         if (piece->exact) continue;
-        uint32_t front = piece->starts ? p->first_tokens : p->boundary;
-        uint32_t back = piece->ends ? 0 : tsri_min_u32(p->boundary, n);
+        bool joined = piece->follows && piece[-1].kind == TSRI_PIECE_LOAD;
+        bool goes_on = i + 1 < p->n_pieces && piece[1].follows && piece[1].kind == TSRI_PIECE_LOAD;
+        uint32_t front = joined ? 0 : piece->starts ? p->first_tokens : p->boundary;
+        uint32_t back = piece->ends || goes_on ? 0 : tsri_min_u32(p->boundary, n);
         paint_range(p, at, tsri_min_u32(front, n), TSR_TOKEN_ALWAYS);
         paint_range(p, at + n - back, back, TSR_TOKEN_ALWAYS);
-        p->n_chunks++;
+        p->n_chunks += !joined;
     }
     for (uint32_t i = 0; i < p->n_tokens; i++) {
         p->n_candidates += p->states[i] == TSR_TOKEN_CANDIDATE;

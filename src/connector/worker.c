@@ -90,6 +90,11 @@ void tsr_worker_close(struct tsr_worker *w)
     tsri_free(w);
 }
 
+uint32_t tsr_worker_chunk_tokens(const struct tsr_worker *w)
+{
+    return w ? w->terms.chunk_tokens : 0;
+}
+
 int tsr_worker_register_kv_caches(struct tsr_worker *w, const struct tsr_kv_layout *layouts,
                                   uint32_t n)
 {

@@ -157,6 +157,40 @@ TEST(prefix_blocks_elsewhere_are_approximate_and_edges_are_seams)
     tsri_plan_fini(&p);
 }
 
+TEST(blocks_that_followed_each_other_have_no_seam_between_them)
+{
+    struct tsri_plan p;
+    struct tsr_match m[3];
+    for (uint32_t i = 0; i < 3; i++)
+        m[i] = (struct tsr_match){.prompt_offset = 130 + 32 * i,
+                                  .n_tokens = 32,
+                                  .entry_tokens = 32,
+                                  .base = 64 + 32 * i,
+                                  .kind = TSR_KIND_PREFIX,
+                                  .context = TSR_CONTEXT_OTHER,
+                                  .verified = 1,
+                                  .coverage = TSR_COVERAGE_FULL};
+    plan_of(&p, m, 3, 0, &plain);
+    CHECK_INT(tsri_plan_count(&p, TSR_TOKEN_CANDIDATE), 3 * 32 - 4);
+    CHECK_INT(p.n_chunks, 1);
+    /* One that is lost leaves seams. */
+    tsri_plan_lose(&p, 1);
+    tsri_plan_paint(&p);
+    CHECK_INT(tsri_plan_count(&p, TSR_TOKEN_CANDIDATE), 2 * 32 - 8);
+    CHECK_INT(p.n_chunks, 2);
+    tsri_plan_fini(&p);
+    /* Another block between them, there, or other text of a block. */
+    m[1].base += 32;
+    plan_of(&p, m, 3, 0, &plain);
+    CHECK_INT(tsri_plan_count(&p, TSR_TOKEN_CANDIDATE), 3 * 32 - 12);
+    tsri_plan_fini(&p);
+    m[1].base -= 32;
+    m[1].entry_tokens = 40;
+    plan_of(&p, m, 3, 0, &plain);
+    CHECK_INT(tsri_plan_count(&p, TSR_TOKEN_CANDIDATE), 3 * 32 - 8);
+    tsri_plan_fini(&p);
+}
+
 TEST(little_is_not_worth_blending)
 {
     struct tsri_plan p;
@@ -263,6 +297,7 @@ int main(void)
     RUN(nothing_approximate_stands_in_a_system_prompt_that_is_filled_behind);
     RUN(the_last_token_is_always_computed);
     RUN(prefix_blocks_elsewhere_are_approximate_and_edges_are_seams);
+    RUN(blocks_that_followed_each_other_have_no_seam_between_them);
     RUN(little_is_not_worth_blending);
     RUN(other_frequencies_are_of_no_use);
     RUN(what_is_lost_is_filled_when_it_is_a_whole_segment);

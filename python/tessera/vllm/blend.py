@@ -29,7 +29,7 @@ from ..blend import Ask, Blend, Executor, pass_table
 from ..blend_job import BadBlend, BlendJob, BlendOutcome, BlendSettings, space_salt
 from ..owner import EngineCache
 from . import plugin
-from .model import BlendExecutor, Staging, model_info, take_apart
+from .model import BlendExecutor, ModelParts, Staging, model_info, take_apart
 from .primer import primer_tokens
 from .shape import Refused
 
@@ -84,6 +84,12 @@ class BlendWorker:
         self._blends: OrderedDict[bytes, Blend] = OrderedDict()
         self._era = b""
         self._complaints: set[str] = set()
+        # The space in which plain requests are kept as K and V, and what it points to.
+        self.traffic: tuple[c.SpaceDesc, Any] | None = None
+
+    @property
+    def parts(self) -> ModelParts:
+        return self._parts
 
     @property
     def model(self) -> bytes:
@@ -132,6 +138,7 @@ class BlendWorker:
             ratio=job.ratio if job.ratio is not None else self._settings.ratio,
             any_offset=job.any_offset,
             timeout_ms=self._timeout_ms,
+            plain_salt=job.plain_salt,
         )
         try:
             return self._run(blend, ask)
@@ -193,6 +200,7 @@ class BlendWorker:
                 settings.min_tokens,
                 space_salt(self._engine_salt, salt, self._rank, self._world),
                 self._primer,
+                self.traffic[0] if self.traffic is not None else None,
             )
             self._blends[salt] = blend
         self._blends.move_to_end(salt)

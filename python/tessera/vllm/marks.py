@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.logger import init_logger
 from vllm.tokenizers import cached_tokenizer_from_config
 
+from .. import _c as c
 from .._lib import TesseraError
 from ..blend_job import (
     BadBlend,
@@ -46,13 +47,14 @@ _UNSEEN_WARNING = 64  # requests without a separator before somebody is told
 _REPORTED = {
     "n_exact": "blend_tokens_exact",
     "n_reused": "blend_tokens_reused",
+    "n_other": "blend_tokens_other",
     "n_recomputed": "blend_tokens_recomputed",
     "n_filled": "blend_tokens_filled",
     "n_new": "blend_tokens_new",
     "n_failed": "blend_tokens_failed",
 }
-# (tokens, salt): how many tokens are known, and where the last known one ends.
-Matcher = Callable[["array[int]", bytes], tuple[int, int]]
+# (tokens, salt, salt of plain requests): how many tokens are known, and where the last one ends.
+Matcher = Callable[["array[int]", bytes, str], tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class _Blended:
     mark: Mark
     tokens: bytes
     salt: bytes
+    plain_salt: str = ""
     failed: bool = False
     outcome: BlendOutcome | None = None
 
@@ -154,6 +157,7 @@ class Blending:
         self._refused: dict[str, str] = {}
         self._jobs: list[BlendJob] = []
         self._era = b""  # enters every salt
+        self.since = ""  # begins the salts of plain requests (SchedulerSide)
 
     def open(self, cache: EngineCache, vllm_config: VllmConfig) -> None:
         """Finds the spellings of the configured separators, and the primer's tokens. BadBlend: a
@@ -179,10 +183,18 @@ class Blending:
             wanted += [found[i] for found in lists if i < len(found)]
         self._separators = Separators(cache.handle, wanted)
 
-    def start(self, cache: EngineCache, model: bytes, salt: str | None, ranks: int) -> None:
-        """Every worker has said that it can; the first one's model."""
+    def start(
+        self,
+        cache: EngineCache,
+        model: bytes,
+        salt: str | None,
+        ranks: int,
+        traffic: Sequence[c.SpaceDesc] = (),
+    ) -> None:
+        """Every worker has said that it can; the first one's model. `traffic`: where each rank
+        keeps plain requests, if blends are to find them."""
         if model:
-            self._known_text = KnownText(cache.handle, model, salt, ranks, self._primer)
+            self._known_text = KnownText(cache.handle, model, salt, ranks, self._primer, traffic)
             self.matcher = self._known_text.find
         elif self.settings.any_offset:
             logger.warning("tessera: any-offset lookup is not possible with this model")
@@ -257,7 +269,12 @@ class Blending:
     def _known(self, tokens: array[int], request: Request) -> tuple[int, int]:
         if self.matcher is None:
             return 0, 0
-        return self.matcher(tokens, self._salt(request_salt(request)))
+        salt = self._salt(request_salt(request))
+        return self.matcher(tokens, salt, self._plain_salt(request))
+
+    def _plain_salt(self, request: Request) -> str:
+        """As the other half of the connector has it in the keys of plain requests."""
+        return self.since + (request.cache_salt or "")
 
     def _salt(self, request: bytes) -> bytes:
         return self._era + b"/" + request if self._era else request
@@ -281,7 +298,8 @@ class Blending:
             return False
         if mark is None:
             return False
-        row = _Blended(number, request, mark, tokens.tobytes(), request_salt(request))
+        salt, plain_salt = request_salt(request), self._plain_salt(request)
+        row = _Blended(number, request, mark, tokens.tobytes(), salt, plain_salt)
         isolate(request)
         self._blended[request.request_id] = self._by_number[number] = row
         self.counters.add("blend_requests")
@@ -325,6 +343,7 @@ class Blending:
             ratio=mark.ratio,
             salt=self._salt(row.salt),
             any_offset=mark.any_offset,
+            plain_salt=row.plain_salt,
         )
         self._jobs.append(job)
         return job

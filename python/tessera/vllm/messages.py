@@ -11,6 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
+from .._connector import Planes
 from ..blend_job import BlendJob, BlendOutcome
 
 
@@ -52,3 +53,4 @@ class TesseraHandshake(KVConnectorHandshakeMetadata):
     trouble: str | None = None
     blend_trouble: str | None = "the worker did not report that it is able to"
     blend_model: bytes = b""
+    planes: Planes | None = None  # how it keeps plain requests; None: as opaque pages

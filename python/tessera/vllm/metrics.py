@@ -27,6 +27,7 @@ _SHOWN = {
     "blend_seconds": "time that workers spent blending, in seconds",
     "blend_tokens_exact": "tokens of blended contexts loaded exactly",
     "blend_tokens_reused": "tokens of blended contexts reused without recomputing",
+    "blend_tokens_other": "of those, tokens of plain requests, computed after other text",
     "blend_tokens_recomputed": "tokens of blended contexts loaded and recomputed",
     "blend_tokens_filled": "tokens of unknown documents, computed alone and stored",
     "blend_tokens_new": "tokens of blended contexts not cached, computed in the prompt",

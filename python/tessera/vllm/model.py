@@ -54,6 +54,11 @@ class ModelParts:
     rope: c.Rope
 
 
+def kv_dtype(parts: ModelParts) -> int:
+    """enum tsr_dtype of K and V."""
+    return _DTYPES[parts.dtype]
+
+
 def take_apart(model: torch.nn.Module, vllm_config: Any) -> ModelParts:
     """The parts of a model that vLLM has loaded. Refused, with the name of what is in the way."""
     architecture = _MODELS.get(type(model).__name__)

@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.request import RequestStatus
 
 from .. import _c as c
-from .._connector import SchedulerHalf
+from .._connector import Planes, SchedulerHalf, traffic_spaces
 from ..blend_job import BlendJob, blend_settings
 from ..cache import _extras
 from ..identity import files_digest
@@ -21,6 +21,7 @@ from . import compat, plugin
 from .base import ConnectorBase, guarded, logger
 from .marks import Blending
 from .messages import TesseraMetadata, TesseraWorkerMetadata
+from .shape import as_planes
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -80,7 +81,7 @@ class SchedulerSide(ConnectorBase):
         self._windowed = [group.window_tokens > 0 for group in self._shape.groups]
         self._in_flight = compat.InFlight(self._vllm_config)
         self._save_decode = bool(self._own.get("save_decode"))
-        self._half = self._scheduler = SchedulerHalf(self._cache.handle, self._shape)
+        self._open_half()
         policy = self._vllm_config.kv_transfer_config.kv_load_failure_policy
         if policy != "recompute":
             logger.warning(
@@ -93,8 +94,12 @@ class SchedulerSide(ConnectorBase):
             self._scheduler.chunk_tokens,
             self._cache.socket,
         )
-        self._open_events()
         self._open_blending()
+
+    def _open_half(self) -> None:
+        assert self._cache is not None
+        self._half = self._scheduler = SchedulerHalf(self._cache.handle, self._shape)
+        self._open_events()
 
     def _open_events(self) -> None:
         wanted = self._vllm_config.kv_events_config
@@ -164,13 +169,36 @@ class SchedulerSide(ConnectorBase):
             why = getattr(worker, "blend_trouble", "no reason given")
             if why and self._blending is not None:
                 self._blend_off(f"worker {rank}: {why}")
+        if self._half is not None:
+            self._keep_as({getattr(worker, "planes", None) for worker in metadata.values()})
         if self._blending is not None:
             self._start_blending(getattr(metadata.get(0), "blend_model", b""))
+
+    def _keep_as(self, forms: set[Planes | None]) -> None:
+        """Workers know how vLLM's pages are made: they say whether plain requests are kept as K
+        and V or as pages. Before the first request."""
+        planes = forms.pop() if len(forms) == 1 else None
+        try:
+            if forms:
+                raise RuntimeError("workers keep plain requests in different forms")
+            if planes is None:
+                return
+            self._scheduler.close()
+            self._half = None
+            self._shape = as_planes(self._shape, planes)
+            self._open_half()
+            logger.info("tessera: plain requests are stored for blending, too")
+        except Exception as error:
+            self._give_up(error)
 
     def _start_blending(self, model: bytes) -> None:
         assert self._blending is not None and self._cache is not None
         try:
-            self._blending.start(self._cache, model, self._shape.salt, self._shape.ranks)
+            rows = []
+            if self._shape.groups[0].planes is not None:
+                rows = traffic_spaces(self._shape, self._scheduler.chunk_tokens)
+            spaces = [desc for desc, _keep in rows]
+            self._blending.start(self._cache, model, self._shape.salt, self._shape.ranks, spaces)
             logger.info("tessera: blending marked requests")
         except Exception as error:
             self._blend_off(str(error))
@@ -437,6 +465,7 @@ class SchedulerSide(ConnectorBase):
         self._scheduler.reset()
         if self._blending is not None:
             self._blending.reset()
+            self._blending.since = self._since
         if self._events is not None:
             self._events.cleared()
             for live in self._live.values():

@@ -22,7 +22,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from .. import _c as c
-from .._connector import BOUNDARIES, GroupShape, ModelShape, page_layout
+from .._connector import BOUNDARIES, GroupShape, ModelShape, Planes, page_layout
 from ..identity import files_digest
 from . import compat
 
@@ -101,6 +101,12 @@ def between_steps(shape: ModelShape) -> ModelShape:
     """The same where no load is sure to succeed."""
     flags = ("load_async" if flag == "load_sure" else flag for flag in shape.flags)
     return replace(shape, flags=tuple(flags))
+
+
+def as_planes(shape: ModelShape, planes: Planes) -> ModelShape:
+    """The same with plain requests kept as K and V; of one group."""
+    (group,) = shape.groups
+    return replace(shape, groups=(replace(group, planes=planes),))
 
 
 def refuse_unsupported(vllm_config: Any, kv_cache_config: Any) -> None:

@@ -11,14 +11,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
 )
 
-from .._connector import WorkerHalf
+from .._connector import WorkerHalf, traffic_spaces
 from ..blend_job import BlendJob, BlendOutcome, blend_settings
 from ..owner import EngineCache, announce_worker, worker_gone
 from . import compat
 from .base import ConnectorBase, guarded, logger
 from .blend import BlendWorker
 from .messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
-from .shape import group_layout
+from .planes import group_planes
+from .shape import as_planes, group_layout
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -37,6 +38,7 @@ class WorkerSide(ConnectorBase):
         self._told_off = False
         self._idle = False  # nothing is under way in this step: the half is not asked
         self._layouts: list[tuple[Any, Any]] = []
+        self._kv_caches: dict[str, torch.Tensor] = {}
         self._place: tuple[str, int] | None = (
             None  # device and number; None: off, or no KV memory yet
         )
@@ -61,6 +63,7 @@ class WorkerSide(ConnectorBase):
         self._device = next(iter(kv_caches.values())).device
         if self._device.type not in ("cpu", "cuda"):
             raise RuntimeError(f"KV on a device of kind '{self._device.type}'")
+        self._kv_caches = kv_caches
         n_blocks = self._kv_cache_config.num_blocks
         for group in self._shape.groups:
             self._layouts.append(group_layout(group, kv_caches, n_blocks))
@@ -84,7 +87,8 @@ class WorkerSide(ConnectorBase):
         trouble = None if self._half is not None else self._trouble or "no KV memory"
         if self._blender is None:
             return TesseraHandshake(trouble, self._blend_trouble)
-        return TesseraHandshake(trouble, None, self._blender.model)
+        planes = self._shape.groups[0].planes
+        return TesseraHandshake(trouble, None, self._blender.model, planes)
 
     def _open_worker(self) -> None:
         self._cache = self._open_cache()
@@ -95,12 +99,14 @@ class WorkerSide(ConnectorBase):
             self._stream = torch.cuda.current_stream(device)
         stream = self._stream.cuda_stream if self._stream is not None else 0
         rank = self._vllm_config.parallel_config.rank % self._shape.ranks
+        self._open_blender()
         self._worker = WorkerHalf(
             self._cache.handle, self._shape, rank, device.type, device.index or 0, stream
         )
         self._half = self._worker
         self._worker.register([layout for layout, _keep in self._layouts])
-        self._open_blender()
+        if self._blender is not None and self._shape.groups[0].planes is not None:
+            self._blender.traffic = traffic_spaces(self._shape, self._worker.chunk_tokens)[rank]
 
     def _open_cache(self) -> EngineCache:
         """One rank may be in the process of its scheduler, and then uses the owner's handle."""
@@ -114,8 +120,23 @@ class WorkerSide(ConnectorBase):
             settings = blend_settings(self._own)
             if settings is not None:
                 self._blender = BlendWorker(self._vllm_config, self._shape, settings, self._cache)
+                if settings.from_traffic:
+                    self._use_planes(self._blender)
         except Exception as error:
             self._blend_trouble = f"{type(error).__name__}: {error}"
+
+    def _use_planes(self, blender: BlendWorker) -> None:
+        """Keeps plain requests as K and V, which blends can move. A form of pages that is not
+        understood leaves them as they are."""
+        try:
+            (group,) = self._shape.groups
+            planes, layout = group_planes(
+                group, blender.parts, self._kv_caches, self._kv_cache_config.num_blocks
+            )
+        except Exception as error:
+            logger.warning("tessera: blends do not find plain requests: %s", error)
+            return
+        self._shape, self._layouts = as_planes(self._shape, planes), [layout]
 
     def _close(self) -> None:
         if self._blender is not None:

@@ -90,7 +90,8 @@ class Engine:
         if options is not None:
             settings["kv_transfer_config"] = transfer_config(options, role)
         self.llm = LLM(**settings)
-        self.tokenizer = self.llm.get_tokenizer()
+        bare = settings.get("skip_tokenizer_init")
+        self.tokenizer = None if bare else self.llm.get_tokenizer()
 
     def __enter__(self) -> Engine:
         return self

@@ -259,7 +259,7 @@ class TestRequests(MarksTest):
         rig = self.rig(blend={"any_offset": True, "min_tokens": 40})
         asked = []
 
-        def known(tokens, salt):
+        def known(tokens, salt, _plain):
             asked.append(salt)
             return (64, 80) if tokens[0] == PROMPT[0] else (39, 80)
 
@@ -431,7 +431,7 @@ class TestApart(MarksTest):
     def test_after_a_reset_nothing_old_is_found(self):
         rig = self.rig()
         asked = []
-        rig.blending.matcher = lambda _tokens, salt: (asked.append(salt), (0, 0))[1]
+        rig.blending.matcher = lambda _tokens, salt, _plain: (asked.append(salt), (0, 0))[1]
         request = rig.ask("b", PROMPT, 30, wishes={"segments": SEGMENTS})
         rig.step()
         self.assertTrue(rig.scheduler.reset_prefix_cache(True, reset_connector=True))
@@ -460,6 +460,7 @@ class TestApart(MarksTest):
         worker._era = b"before"
         worker._settings = worker._cache = worker._info = unittest.mock.Mock()
         worker._engine_salt, worker._rank, worker._world, worker._primer = None, 0, 1, ()
+        worker.traffic = None
         with unittest.mock.patch("tessera.vllm.blend.Blend") as made:
             self.assertIs(worker._opened(b"era/"), made.return_value)
         for one in (*old, new):
