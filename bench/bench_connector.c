@@ -1,7 +1,8 @@
 /* bench_connector - what a connector costs an engine: a step of the scheduler half in which nothing
  * is to be done, what asynchronous scheduling adds to it, and how fast the worker half loads and
  * saves a prompt of 3072 tokens of SmolLM2-135M in float32 (30 layers, 3 heads of 64), as a vLLM on
- * a CPU has them: blocks of 128 tokens, K column-major, or the same blocks as opaque bytes. */
+ * a CPU has them: blocks of 128 tokens, K column-major, or the same blocks as opaque bytes. Then what
+ * it costs to keep plain requests in a form that blends can use: as K and V instead of blocks. */
 #include "support/bench.h"
 
 #include "connector/connector.h"
@@ -20,6 +21,12 @@
 #define SLOTS (PROMPT * 3)
 #define TOKEN_BYTES ((size_t)LAYERS * 2 * HEADS * DIM * 4)
 
+enum form {
+    COLUMNS, /* K column-major, as vLLM on a CPU has it */
+    PAGES,   /* the same as opaque bytes */
+    ROWS     /* a row for each token, as vLLM on a GPU has it */
+};
+
 struct rig {
     struct tsr_cache *cache;
     struct tsr_scheduler *scheduler;
@@ -32,12 +39,12 @@ struct rig {
     uint64_t last_id;
 };
 
-static void open_rig(struct rig *r, bool opaque)
+static void open_rig(struct rig *r, enum form form, bool any_offset)
 {
     struct tsr_config *cfg;
     BENCH_CHECK(tsr_config_open(&cfg) == 0);
     BENCH_CHECK(tsr_config_set(cfg, "host_size", "768M") == 0);
-    BENCH_CHECK(tsr_config_set(cfg, "any_offset", "false") == 0);
+    BENCH_CHECK(tsr_config_set(cfg, "any_offset", any_offset ? "true" : "false") == 0);
     BENCH_CHECK(tsr_cache_open(&r->cache, cfg) == 0);
     tsr_config_close(cfg);
     r->space = (struct tsr_space_desc){.size = sizeof r->space,
@@ -46,7 +53,7 @@ static void open_rig(struct rig *r, bool opaque)
                                        .n_layers = LAYERS,
                                        .n_heads = HEADS,
                                        .k_dim = DIM};
-    if (opaque) {
+    if (form == PAGES) {
         r->space.dtype = TSR_DTYPE_OPAQUE;
         r->space.layout = TSR_LAYOUT_OPAQUE;
         r->space.n_heads = 1;
@@ -64,8 +71,34 @@ static void open_rig(struct rig *r, bool opaque)
         r->tokens[i] = i * 31 % 49152;
 }
 
-/* A block is [head][K column-major, V row-major]; both planes in one allocation a layer. */
-static void open_worker(struct rig *r, bool opaque)
+/* A block is [head][K column-major, V row-major], or [K, V][token][head]; both planes in one
+ * allocation a layer. */
+static void set_planes(struct tsr_kv_layout *l, enum form form)
+{
+    size_t head = (size_t)BLOCK * DIM * sizeof(float), block = 2 * HEADS * head;
+    struct tsr_kv_plane *k = &l->planes[0], *v = &l->planes[1];
+    k->token_stride = sizeof(float);
+    k->element_stride = BLOCK * sizeof(float);
+    v->token_stride = DIM * sizeof(float);
+    v->element_stride = sizeof(float);
+    k->head_stride = v->head_stride = 2 * head;
+    if (form == ROWS) {
+        k->token_stride = v->token_stride = HEADS * DIM * sizeof(float);
+        k->head_stride = v->head_stride = DIM * sizeof(float);
+        k->element_stride = v->element_stride = sizeof(float);
+    }
+    v->base = (uint8_t *)v->base + (form == ROWS ? HEADS * head : head);
+    if (form == PAGES) {
+        l->n_planes = 1;
+        k->dtype = TSR_DTYPE_OPAQUE;
+        k->n_heads = 1;
+        k->dim = (uint32_t)(block / BLOCK);
+        k->token_stride = k->head_stride = block / BLOCK;
+        k->element_stride = 1;
+    }
+}
+
+static void open_worker(struct rig *r, enum form form)
 {
     struct tsr_worker_desc d = {.size = sizeof d};
     size_t block = (size_t)BLOCK * HEADS * DIM * 2 * 4, layer = SLOTS / BLOCK * block;
@@ -82,23 +115,9 @@ static void open_worker(struct rig *r, bool opaque)
                                  .dtype = TSR_DTYPE_F32,
                                  .n_heads = HEADS,
                                  .dim = DIM};
-    size_t head = (size_t)BLOCK * DIM * sizeof(float);
     l.n_planes = 2;
     l.planes[0] = l.planes[1] = plane;
-    l.planes[0].head_stride = l.planes[1].head_stride = 2 * head;
-    l.planes[0].token_stride = sizeof(float);
-    l.planes[0].element_stride = BLOCK * sizeof(float);
-    l.planes[1].base = r->kv + head;
-    l.planes[1].token_stride = DIM * sizeof(float);
-    l.planes[1].element_stride = sizeof(float);
-    if (opaque) {
-        l.n_planes = 1;
-        l.planes[0].dtype = TSR_DTYPE_OPAQUE;
-        l.planes[0].n_heads = 1;
-        l.planes[0].dim = (uint32_t)(block / BLOCK);
-        l.planes[0].token_stride = l.planes[0].head_stride = block / BLOCK;
-        l.planes[0].element_stride = 1;
-    }
+    set_planes(&l, form);
     BENCH_CHECK(tsr_worker_open(&r->worker, r->cache, &r->desc, &d) == 0);
     BENCH_CHECK(tsr_worker_register_kv_caches(r->worker, &l, 1) == 0);
 }
@@ -149,7 +168,7 @@ static void async_step(void *arg)
 static void bench_scheduler(void)
 {
     static struct idle x;
-    open_rig(&x.r, false);
+    open_rig(&x.r, COLUMNS, false);
     int32_t blocks[4] = {1, 2, 3, 4};
     uint32_t n_blocks = 4;
     struct tsr_blocks b = {.blocks = blocks, .n_blocks = &n_blocks};
@@ -274,16 +293,16 @@ static void check_loaded(struct rig *r)
         }
 }
 
-static void bench_worker(bool opaque)
+static void bench_worker(enum form form)
 {
     static struct rig r;
     memset(&r, 0, sizeof r);
-    open_rig(&r, opaque);
-    open_worker(&r, opaque);
+    open_rig(&r, form, false);
+    open_worker(&r, form);
     const char *names[2][2] = {
         {"save, 3072 tokens, by strides", "load, 3072 tokens, by strides"},
         {"save, 3072 tokens, opaque blocks", "load, 3072 tokens, opaque blocks"}};
-    struct bench_case c = {.name = names[opaque][0],
+    struct bench_case c = {.name = names[form][0],
                            .run = save,
                            .baseline = copy,
                            .prepare = forget,
@@ -295,18 +314,116 @@ static void bench_worker(bool opaque)
     forget(&r);
     save(&r);
     check_loaded(&r);
-    c.name = names[opaque][1];
+    c.name = names[form][1];
     c.run = load;
     c.prepare = NULL;
     bench_run(&c);
     close_rig(&r);
 }
 
+/* ---- plain requests, kept for blends ---- */
+
+struct kept {
+    struct rig pages, rows; /* opaque, and as K and V */
+};
+
+static void save_rows(void *arg)
+{
+    save(&((struct kept *)arg)->rows);
+}
+static void save_pages(void *arg)
+{
+    save(&((struct kept *)arg)->pages);
+}
+static void load_rows(void *arg)
+{
+    load(&((struct kept *)arg)->rows);
+}
+static void load_pages(void *arg)
+{
+    load(&((struct kept *)arg)->pages);
+}
+static void forget_both(void *arg)
+{
+    forget(&((struct kept *)arg)->rows);
+    forget(&((struct kept *)arg)->pages);
+}
+
+static void look(struct rig *r, uint32_t flags)
+{
+    static struct tsr_match matches[1024];
+    struct tsr_space *space = r->scheduler->terms.spaces[0];
+    struct tsr_prompt prompt = {
+        .size = sizeof prompt, .tokens = r->tokens, .n_tokens = PROMPT, .flags = flags};
+    struct tsr_lookup_desc io = {.size = sizeof io,
+                                 .spaces = &space,
+                                 .n_spaces = 1,
+                                 .matches = matches,
+                                 .matches_max = 1024};
+    BENCH_CHECK(tsr_client_lookup(r->scheduler->terms.client, &prompt, &io) == 0);
+}
+static void look_anywhere(void *arg)
+{
+    struct kept *k = arg;
+    look(&k->rows, TSR_PROMPT_PREFIX | TSR_PROMPT_ANY | TSR_PROMPT_OTHER);
+}
+static void look_at_prefix(void *arg)
+{
+    struct kept *k = arg;
+    look(&k->rows, TSR_PROMPT_PREFIX);
+}
+
+/* Targets are none: it is off by default. A prompt that is unknown has to be looked up everywhere
+ * before it is known to be a plain one. */
+static void bench_kept(enum form form)
+{
+    static struct kept k;
+    memset(&k, 0, sizeof k);
+    open_rig(&k.pages, PAGES, true);
+    open_worker(&k.pages, PAGES);
+    open_rig(&k.rows, form, true);
+    open_worker(&k.rows, form);
+    bool rows = form == ROWS;
+    struct bench_case c = {.name = rows ? "save as K and V, blocks of rows (x: of opaque blocks)"
+                                        : "save as K and V, K column-major (x: of opaque blocks)",
+                           .run = save_rows,
+                           .baseline = save_pages,
+                           .prepare = forget_both,
+                           .arg = &k,
+                           .n_pairs = 15,
+                           .work = PROMPT * TOKEN_BYTES,
+                           .unit = "GB/s"};
+    bench_run(&c);
+    forget_both(&k);
+    save_rows(&k);
+    save_pages(&k);
+    check_loaded(&k.rows);
+    c.name = rows ? "load of K and V, blocks of rows (x: of opaque blocks)"
+                  : "load of K and V, K column-major (x: of opaque blocks)";
+    c.run = load_rows;
+    c.baseline = load_pages;
+    c.prepare = NULL;
+    bench_run(&c);
+    k.rows.tokens[0] += 7; /* known to nobody, as a prefix */
+    for (uint32_t i = 0; i < PROMPT; i++)
+        k.rows.tokens[i] += i % 8 == 0;
+    c = (struct bench_case){.name = "lookup of 3072 unknown tokens at any offset (x: of a prefix)",
+                            .run = look_anywhere,
+                            .baseline = look_at_prefix,
+                            .arg = &k,
+                            .n_pairs = 15};
+    if (rows) bench_run(&c);
+    close_rig(&k.pages);
+    close_rig(&k.rows);
+}
+
 int main(int argc, char **argv)
 {
     bench_init("bench_connector", argc, argv);
     bench_scheduler();
-    bench_worker(false);
-    bench_worker(true);
+    bench_worker(COLUMNS);
+    bench_worker(PAGES);
+    bench_kept(ROWS);
+    bench_kept(COLUMNS);
     return bench_end();
 }
