@@ -85,8 +85,8 @@ void tsri_draft_check(struct tsr_run *run)
     g->doubt = g->low = 0;
     do {
         const float *logits = run->logits + (size_t)i * n_vocab;
-        uint32_t token;
-        double margin = tsri_logits_margin(logits, n_vocab, &token);
+        uint32_t token = 0;
+        double margin = run->n_draft ? tsri_logits_margin(logits, n_vocab, &token) : g->margin;
         g->worst = fmin(g->worst, margin);
         g->doubt += log(margin + TSRI_DOUBT_MIN);
         g->low += margin < TSRI_MARGIN_LOW;

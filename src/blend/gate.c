@@ -9,76 +9,101 @@
 
 /* ---- rows of logits ---- */
 
+/* What a row says. Vocabularies have 150,000 tokens: each exponential is taken once. */
+struct logits_row {
+    uint32_t token; /* the most likely one */
+    float top, second;
+    double sum, mean; /* of exp(logit - top), and of logit - top weighted by that */
+};
+
+static struct logits_row read_row(const float *logits, uint32_t n)
+{
+    struct logits_row r = {.top = n ? logits[0] : -INFINITY, .second = -INFINITY};
+    for (uint32_t i = 1; i < n; i++) {
+        if (!(logits[i] > r.second)) continue;
+        bool first = logits[i] > r.top;
+        r.second = first ? r.top : logits[i];
+        if (!first) continue;
+        r.top = logits[i];
+        r.token = i;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        double below = (double)logits[i] - r.top, weight = exp(below);
+        r.sum += weight;
+        if (weight > 0) r.mean += weight * below;
+    }
+    return r;
+}
+
+/* How far the second token is below the first, as a share of the first one's probability. */
+static double gap(const struct logits_row *r)
+{
+    return 1 - exp((double)r->second - r->top);
+}
+
+static double entropy(const struct logits_row *r)
+{
+    return log(r->sum) - r->mean / r->sum;
+}
+
+/* of_q: what q's row says. */
+static double divergence(const float *p, const float *q, const struct logits_row *of_q, uint32_t n)
+{
+    double top = -INFINITY, sum = 0, apart = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (p[i] > top) top = p[i];
+    for (uint32_t i = 0; i < n; i++) {
+        double weight = exp(p[i] - top);
+        sum += weight;
+        if (weight > 0) apart += weight * ((double)p[i] - q[i]);
+    }
+    double kl = apart / sum - (top + log(sum)) + (of_q->top + log(of_q->sum));
+    return kl > 0 ? kl : 0;
+}
+
 double tsr_logits_kl(const float *p, const float *q, uint32_t n)
 {
-    double top_p = -INFINITY, top_q = -INFINITY, sum_p = 0, sum_q = 0, kl = 0;
-    if (n == 0) return 0;
-    for (uint32_t i = 0; i < n; i++) {
-        if (p[i] > top_p) top_p = p[i];
-        if (q[i] > top_q) top_q = q[i];
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        sum_p += exp(p[i] - top_p);
-        sum_q += exp(q[i] - top_q);
-    }
-    double norm_p = top_p + log(sum_p), norm_q = top_q + log(sum_q);
-    for (uint32_t i = 0; i < n; i++) {
-        double weight = exp(p[i] - norm_p);
-        if (weight > 0) kl += weight * ((p[i] - norm_p) - (q[i] - norm_q));
-    }
-    return kl > 0 ? kl : 0;
+    struct logits_row of_q = read_row(q, n);
+    return n ? divergence(p, q, &of_q, n) : 0;
 }
 
 double tsr_logits_top(const float *logits, uint32_t n, uint32_t *token)
 {
-    uint32_t best = 0;
-    double sum = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best]) best = i;
-    for (uint32_t i = 0; i < n; i++)
-        sum += exp((double)logits[i] - logits[best]);
-    if (token) *token = best;
-    return 1 / sum;
+    struct logits_row r = read_row(logits, n);
+    if (token) *token = r.token;
+    return 1 / r.sum;
 }
 
 double tsr_logits_entropy(const float *logits, uint32_t n)
 {
-    double top = -INFINITY, sum = 0, mean = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (logits[i] > top) top = logits[i];
-    for (uint32_t i = 0; i < n; i++) {
-        double weight = exp(logits[i] - top);
-        sum += weight;
-        if (weight > 0) mean += weight * (logits[i] - top);
-    }
-    return n ? log(sum) - mean / sum : 0;
-}
-
-/* How far the second token is below the first, as a share of the first one's probability. */
-static double gap(const float *logits, uint32_t n, uint32_t token)
-{
-    float second = -INFINITY;
-    for (uint32_t i = 0; i < n; i++)
-        if (i != token && logits[i] > second) second = logits[i];
-    return 1 - exp((double)second - logits[token]);
+    struct logits_row r = read_row(logits, n);
+    return n ? entropy(&r) : 0;
 }
 
 double tsri_logits_margin(const float *logits, uint32_t n, uint32_t *token)
 {
-    double top = tsr_logits_top(logits, n, token);
-    return top * gap(logits, n, *token);
+    struct logits_row r = read_row(logits, n);
+    *token = r.token;
+    return gap(&r) / r.sum;
+}
+
+static uint32_t most_likely(const float *logits, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
 }
 
 void tsri_gate_read(struct tsr_gate *g, const float *logits, const float *before, uint32_t n)
 {
-    uint32_t token, token_before;
-    g->top = tsr_logits_top(logits, n, &token);
-    g->entropy = tsr_logits_entropy(logits, n);
-    g->margin = g->top * gap(logits, n, token);
+    struct logits_row r = read_row(logits, n);
+    g->top = 1 / r.sum;
+    g->entropy = entropy(&r);
+    g->margin = gap(&r) / r.sum;
     if (!before) return;
-    (void)tsr_logits_top(before, n, &token_before);
-    g->moved = tsr_logits_kl(before, logits, n);
-    g->changed = token != token_before;
+    g->moved = divergence(before, logits, &r, n);
+    g->changed = r.token != most_likely(before, n);
 }
 
 /* ---- features ---- */
