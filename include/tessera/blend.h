@@ -326,7 +326,9 @@ struct tsr_blend_report {
      * rounding makes it another one. */
     double sure;
     struct tsr_gate gate;             /* after the last round */
-    double lookup_s, wait_s, total_s; /* wait: for tiers, not hidden behind compute */
+    double lookup_s, wait_s, total_s; /* wait: for loads, not hidden behind compute */
+    /* Parts of total_s besides: passes without their waits, choosing tokens, judging the answer. */
+    double fill_s, query_s, draft_s, blend_s, select_s, judge_s;
 };
 
 /* Logits of the last token, [n_vocab], not touched with TSR_ASK_CONTEXT; report may be NULL. The

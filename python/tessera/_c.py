@@ -93,7 +93,9 @@ class BlendReport(Struct):
         ("n_chunks", c_uint32), ("selector", c_uint32), ("reasons", c_uint32),
         ("tier_tokens", c_uint32 * 8), ("n_rounds", c_uint32), ("n_other", c_uint32),
         ("ratio", c_double), ("bias", c_double), ("sure", c_double), ("gate", Gate),
-        ("lookup_s", c_double), ("wait_s", c_double), ("total_s", c_double),
+        ("lookup_s", c_double), ("wait_s", c_double), ("total_s", c_double), ("fill_s", c_double),
+        ("query_s", c_double), ("draft_s", c_double), ("blend_s", c_double), ("select_s", c_double),
+        ("judge_s", c_double),
     ]
 
 

@@ -24,6 +24,7 @@ static void add_row(struct tsr_run *run, uint32_t token, uint32_t position)
 static void open_pass(struct tsr_run *run, struct tsr_model_pass *pass, uint32_t n_groups)
 {
     run->pass_ns = tsri_now_ns();
+    run->pass_wait_s = run->report.wait_s;
     *pass = (struct tsr_model_pass){.size = sizeof *pass,
                                     .rows = run->rows,
                                     .n_rows = run->n_rows,
@@ -231,6 +232,7 @@ static void begin_draft(struct tsr_run *run, struct tsr_model_pass *pass)
 
 static int choose(struct tsr_run *run)
 {
+    uint64_t start_ns = tsri_now_ns();
     struct tsri_select s = {.plan = &run->plan,
                             .device = run->blend->device,
                             .ratio = run->ratio,
@@ -242,6 +244,7 @@ static int choose(struct tsr_run *run)
     int e = run->selector->choose(&s);
     if (run->selector->id == TSR_SELECT_FULL && run->blend->int8)
         tsri_plan_drop_rounded(&run->plan);
+    run->report.select_s += (double)(tsri_now_ns() - start_ns) * 1e-9;
     return e;
 }
 
@@ -369,8 +372,22 @@ static int begin_round(struct tsr_run *run)
     return choose(run);
 }
 
+/* A pass that had rows is over. */
+static void count_time(struct tsr_run *run)
+{
+    struct tsr_blend_report *r = &run->report;
+    double *const parts[] = {[TSRI_PHASE_FILL] = &r->fill_s,
+                             [TSRI_PHASE_QUERY] = &r->query_s,
+                             [TSRI_PHASE_DRAFT] = &r->draft_s,
+                             [TSRI_PHASE_BLEND] = &r->blend_s};
+    if (!run->pass_ns) return;
+    *parts[run->phase] +=
+        (double)(tsri_now_ns() - run->pass_ns) * 1e-9 - (r->wait_s - run->pass_wait_s);
+}
+
 int tsri_pass_after(struct tsr_run *run)
 {
+    count_time(run);
     run->stage = TSRI_STAGE_PASS;
     run->loaded = true;
     if (run->phase == TSRI_PHASE_FILL) {

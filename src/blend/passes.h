@@ -71,6 +71,7 @@ struct tsr_run {
 
     uint32_t reasons;
     uint64_t started_ns, pass_ns; /* when the run, and its pass, began */
+    double pass_wait_s;           /* what had been waited by then */
     struct tsr_gate gate;
     double sure;
     struct tsr_blend_report report;

@@ -57,6 +57,7 @@ static bool is_whole(const struct tsr_run *run)
 
 static void judge(struct tsr_run *run)
 {
+    uint64_t start_ns = tsri_now_ns();
     const struct tsri_plan *p = &run->plan;
     struct tsr_gate *g = &run->gate;
     double all = 0, left = 0, fresh = 0;
@@ -81,6 +82,7 @@ static void judge(struct tsr_run *run)
     /* The gate knows nothing of rounding. */
     if (is_whole(run) && tsri_gate_is_fitted(&run->blend->profile))
         run->sure = run->blend->int8 && tsri_plan_is_rounded(p) ? NAN : 1;
+    run->report.judge_s += (double)(tsri_now_ns() - start_ns) * 1e-9;
 }
 
 /* Selectors without a question's pass leave the gate nothing to judge by. */

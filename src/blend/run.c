@@ -387,6 +387,7 @@ static int step_layer(struct tsr_run *run, struct tsr_blend_step *step)
 static int no_pass(struct tsr_run *run)
 {
     bool lost = lost_pieces(run, run->blend->info.n_layers - 1);
+    run->pass_ns = 0;
     run->stage = lost ? TSRI_STAGE_RESTART : TSRI_STAGE_AFTER;
     return 0;
 }

@@ -62,6 +62,16 @@
     X(bench_rope, "bench rope", "[--json] [--size=SIZE] [--device=NAME] [--variant=NAME] [--threads=N]", \
       "measure loads that rotate K to another position", \
       "Like bench copy, with K rotated and V copied. Takes the same flags.\n") \
+    X(bench_blend, "bench blend", "[--json] [--tokens=LIST] [--document=N] [--ratio=R] [--rounds=N] [--model=FILE] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N]", \
+      "measure where the time of an answer from cached documents goes", \
+      "Asks random questions about random documents that are cached in host memory: with a full\n" \
+      "prefill, with everything reused and with a share recomputed. Prints medians, in ms: the whole;\n" \
+      "looking up; waiting for loads; the question's pass; choosing tokens; the pass that computes;\n" \
+      "judging the answer; the rest. The store on disk is not used.\n" \
+      "  --tokens=LIST     lengths of prompts (default: 1024,6144)\n" \
+      "  --document=N      tokens of a document (default: 600)\n" \
+      "  --ratio=R         share to recompute, by the question's attention (default: 0.05)\n" \
+      "  --rounds=N        rounds to take medians of (default: 9)\n") \
     X(replay, "replay", "[--json] [--host-size=LIST] [--policy=LIST] [--disk-size=SIZE] [--keep=DIR] [--redis=ADDRESS] [--s3=URL] [--plot=FILE] [--as=FORM] [--limit=N] [TRACE]", \
       "replay an access trace and print hit rates", \
       "Looks up each request of the trace in a real cache, loads and compares the hits, and stores\n" \

@@ -107,6 +107,26 @@ TEST(the_first_answer_is_the_second_and_the_one_from_a_tier)
             }
 }
 
+TEST(a_report_has_the_parts_of_its_time)
+{
+    struct blend_kit k;
+    blend_kit_open(&k, "qwen2", TSR_DTYPE_F16, 0);
+    blend_kit_prompt(&k, 3, 24, docs, 4, NULL);
+    for (int known = 0; known < 2; known++) {
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, 0.2, TSR_ASK_FILL), 0);
+        const struct tsr_blend_report *r = &k.report;
+        CHECK((r->fill_s > 0) == !known);
+        CHECK(r->query_s > 0 && r->blend_s > 0 && r->select_s > 0 && r->judge_s > 0);
+        CHECK(r->draft_s == 0);
+        CHECK(r->lookup_s + r->wait_s + r->fill_s + r->query_s + r->blend_s + r->select_s +
+                  r->judge_s <=
+              r->total_s);
+    }
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, 0), 0);
+    CHECK(k.report.query_s == 0 && k.report.blend_s > 0);
+    CHECK(blend_kit_close(&k));
+}
+
 /* Mean KL over prompts against a prefill. */
 static double mean_kl(const char *path, uint32_t selector, double ratio, uint32_t *n_recomputed)
 {
@@ -502,6 +522,7 @@ int main(void)
     RUN(reuse_at_the_same_place_behind_the_same_text_is_bit_equal);
     RUN(exact_prefixes_are_stored_and_reused_bit_equal);
     RUN(the_first_answer_is_the_second_and_the_one_from_a_tier);
+    RUN(a_report_has_the_parts_of_its_time);
     RUN(every_selector_brings_the_answer_nearer_to_a_prefill);
     RUN(hkvd_narrows_at_every_check);
     RUN(edited_documents_are_computed_at_their_edits);
