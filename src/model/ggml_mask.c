@@ -8,6 +8,17 @@
 
 #define HIDDEN ((ggml_fp16_t)0xFC00) /* minus infinity */
 
+/* Four at a time: masks of a long prompt have millions. */
+static void hide(ggml_fp16_t *row, uint32_t n)
+{
+    static const ggml_fp16_t hidden[4] = {HIDDEN, HIDDEN, HIDDEN, HIDDEN};
+    uint32_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        memcpy(row + i, hidden, sizeof hidden);
+    for (; i < n; i++)
+        row[i] = HIDDEN;
+}
+
 static void set_range(ggml_fp16_t *row, const struct tsri_sight *sight,
                       const struct tsri_row_batch *batch, uint32_t first, uint32_t end, bool bias)
 {
@@ -32,14 +43,22 @@ void tsri_mask_fill(const struct tsri_sight *sight, const struct tsri_row_batch 
 {
     for (uint32_t i = 0; i < batch->n_padded; i++) {
         ggml_fp16_t *row = mask + (size_t)i * batch->n_kv;
-        for (uint32_t s = 0; s < batch->n_kv; s++)
-            row[s] = HIDDEN;
-        if (i >= batch->n_rows) continue;
-        uint32_t r = batch->row_first + i, slot = sight->slots[r];
+        if (i >= batch->n_rows) {
+            hide(row, batch->n_kv);
+            continue;
+        }
+        uint32_t r = batch->row_first + i, slot = sight->slots[r], done = 0;
         const struct tsr_model_group *g = &sight->groups[sight->groups_of[r]];
-        for (uint32_t k = 0; k < g->n_ranges; k++)
-            set_range(row, sight, batch, g->sees[k].offset, seen_end(g, k, slot),
-                      sight->n_bias > 0 && r >= sight->bias_row_first);
+        bool biased = sight->n_bias > 0 && r >= sight->bias_row_first;
+        bool turned = g->n_ranges == 2 && g->sees[0].offset > g->sees[1].offset;
+        for (uint32_t n = 0; n < g->n_ranges; n++) { /* by offset */
+            uint32_t k = turned ? 1 - n : n, end = seen_end(g, k, slot);
+            uint32_t first = g->sees[k].offset;
+            hide(row + done, first - batch->kv_first - done);
+            set_range(row, sight, batch, first, end, biased);
+            done = end - batch->kv_first;
+        }
+        hide(row + done, batch->n_kv - done);
     }
 }
 
@@ -104,7 +123,7 @@ uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows,
 {
     uint32_t n = 0, done = 0;
     while (done < n_rows && n < max) {
-        uint32_t left = n_rows - done, parts = (left + TSRI_BATCH_ROWS - 1) / TSRI_BATCH_ROWS;
+        uint32_t left = n_rows - done, parts = (left + fit->rows_max - 1) / fit->rows_max;
         uint32_t rows = parts_of((left + parts - 1) / parts) * PART_ROWS;
         if (rows > left) rows = left;
         uint32_t group = sight->groups_of[done];

@@ -41,6 +41,7 @@ static int make_backend(struct tsr_executor_session *s)
     ggml_backend_buffer_type_t kind = ggml_backend_get_default_buffer_type(s->queue.backend);
     s->host = ggml_backend_buft_is_host(kind) && !x->apart;
     s->queue.apart = !s->host;
+    s->rows_max = s->host ? TSRI_BATCH_ROWS : TSRI_BATCH_ROWS_APART;
     s->memory = ggml_gallocr_new(kind);
     for (int i = 0; i < TSRI_SHAPES; i++) {
         s->shapes[i].memory = ggml_gallocr_new(kind);
@@ -74,7 +75,7 @@ static int make_staging(struct tsr_executor_session *s, size_t n_batch)
 static int make_arrays(struct tsr_executor_session *s)
 {
     const struct tsri_header *h = &s->x->header;
-    size_t n = s->n_slots, n_batch = n < TSRI_BATCH_ROWS ? n : TSRI_BATCH_ROWS;
+    size_t n = s->n_slots, n_batch = n < s->rows_max ? n : s->rows_max;
     s->k = calloc(h->n_layers, sizeof *s->k);
     s->v = calloc(h->n_layers, sizeof *s->v);
     s->k_data = calloc(h->n_layers, sizeof *s->k_data);
@@ -140,7 +141,7 @@ static int make_inputs(struct tsr_executor_session *s)
 {
     const struct tsri_header *h = &s->x->header;
     struct tsri_inputs *in = &s->in;
-    uint64_t n = s->n_slots, batch = n < TSRI_BATCH_ROWS ? n : TSRI_BATCH_ROWS;
+    uint64_t n = s->n_slots, batch = n < s->rows_max ? n : s->rows_max;
     uint64_t mask = (uint64_t)s->n_slots_padded * s->n_slots_padded;
     if (batch < TSRI_TILE_ROWS) batch = TSRI_TILE_ROWS;
     size_t room_max = s->host ? MASK_ROOM_MAX : MASK_ROOM_MAX_APART;
@@ -276,8 +277,8 @@ static void embed(struct tsr_executor_session *s, const struct tsr_model_row *ro
 {
     const struct tsr_executor *x = s->x;
     size_t row = x->header.n_embd * sizeof(float);
-    for (uint32_t first = 0; first < s->n_rows; first += TSRI_BATCH_ROWS) {
-        uint32_t n = s->n_rows - first < TSRI_BATCH_ROWS ? s->n_rows - first : TSRI_BATCH_ROWS;
+    for (uint32_t first = 0; first < s->n_rows; first += s->rows_max) {
+        uint32_t n = s->n_rows - first < s->rows_max ? s->n_rows - first : s->rows_max;
         for (uint32_t i = 0; i < n; i++)
             tsri_weights_embed(&x->weights, rows[first + i].token, x->header.n_embd,
                                s->embd + (size_t)i * x->header.n_embd);
@@ -295,7 +296,7 @@ int tsri_ggml_session_begin(struct tsr_executor_session *s, const struct tsr_mod
         return tsri_model_fail(s->x->fail, TSR_ERANGE, "model: %u groups for %u slots",
                                pass->n_groups, s->n_slots);
     bool decode = (pass->flags & TSR_PASS_DECODE) && pass->n_rows < TSRI_DECODE_ROWS_END;
-    s->fit = (struct tsri_fit){s->n_slots_padded, decode ? 0 : s->x->rows_least};
+    s->fit = (struct tsri_fit){s->n_slots_padded, decode ? 0 : s->x->rows_least, s->rows_max};
     s->n_rows = pass->n_rows;
     s->n_mass = pass->n_mass_rows;
     s->n_bias = pass->bias ? (pass->n_bias < s->n_slots ? pass->n_bias : s->n_slots) : 0;

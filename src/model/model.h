@@ -226,13 +226,17 @@ void tsri_mask_fill(const struct tsri_sight *sight, const struct tsri_row_batch 
 struct tsri_fit {
     uint32_t n_slots;
     uint32_t rows_least; /* of the executor; 0: rows of an answer, nothing is filled up */
+    uint32_t rows_max;   /* of a batch */
 };
 
 /* Cuts rows into batches, at most max of them; returns how many. */
 uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows,
                           const struct tsri_fit *fit, struct tsri_row_batch *batches, uint32_t max);
 
+/* On a processor more rows at once push weights out of its caches. On an accelerator each batch costs
+ * its launches again: there the rows that a blend computes should be one. */
 #define TSRI_BATCH_ROWS 512u
+#define TSRI_BATCH_ROWS_APART 1024u
 /* ggml's attention on a CPU has three kernels: for one row, for fewer than 64, and a much faster
  * one in tiles of 64 rows by 64 keys. Rounding differs between them. Few rows are filled up to a
  * tile: that is faster from about 8 rows on, and makes the result of a row independent of its
@@ -349,6 +353,7 @@ struct tsr_executor_session {
     struct tsri_inputs in;
     size_t mask_room;       /* elements of in.mask */
     bool host;              /* the session's tensors are host memory */
+    uint32_t rows_max;      /* of a batch */
     float *embd;            /* staging of embeddings, one batch */
     ggml_fp16_t *mask_host; /* staging of a mask, one batch, where tensors are elsewhere */
     float *mass_host;       /* staging of sums of attention, likewise */

@@ -11,7 +11,7 @@ static uint32_t slots[SLOTS], groups_of[SLOTS];
 static struct tsr_model_group groups[SLOTS];
 static ggml_fp16_t bias[SLOTS], mask[512 * SLOTS];
 static struct tsri_row_batch batches[SLOTS / 64 + 2];
-static const struct tsri_fit fit = {SLOTS, 8};
+static const struct tsri_fit fit = {SLOTS, 8, TSRI_BATCH_ROWS};
 
 static bool sees(const struct tsri_sight *s, uint32_t row, uint32_t slot)
 {
