@@ -398,13 +398,64 @@ static int add_tier(struct tsri_manager *m, const struct tsri_tier_plan *plan,
     return 0;
 }
 
-/* The device, for which host memory is page-locked in the background; then its pool, as the last of
- * the tiers: their numbers do not depend on it. */
+#define POOL_MIN_BYTES ((uint64_t)1 << 20)
+
+/* The size of the pool. A share is of all memory of the device, and leaves a sixteenth of what is
+ * free now: copies need some, too. 0: none. */
+static uint64_t pool_bytes(const struct tsr_cache *c)
+{
+    const struct tsri_options *o = &c->options;
+    struct tsr_device_info info = {.size = sizeof info};
+    if (o->device_pool_size || !(o->device_pool_share > 0)) return o->device_pool_size;
+    if (tsri_device_info(c->device, &info) != 0) info.bytes_total = info.bytes_free = 0;
+    uint64_t most = info.bytes_free - info.bytes_free / 16;
+    uint64_t bytes = (uint64_t)(o->device_pool_share * (double)info.bytes_total);
+    if (bytes <= most && bytes >= POOL_MIN_BYTES) return bytes;
+    tsri_log(TSR_LOG_WARN, "device_pool_share: %.0f of %.0f MiB wanted, %.0f MiB free: %s",
+             (double)bytes / 0x1p20, (double)info.bytes_total / 0x1p20,
+             (double)info.bytes_free / 0x1p20,
+             bytes < POOL_MIN_BYTES || most < POOL_MIN_BYTES ? "no pool" : "a smaller pool");
+    return bytes < POOL_MIN_BYTES || most < POOL_MIN_BYTES ? 0 : most;
+}
+
+/* The pool, as the last of the tiers: their numbers do not depend on it. */
+static int add_pool(struct tsri_manager *m, const struct tsr_config *cfg)
+{
+    struct tsr_cache *c = m->c;
+    const struct tsri_options *o = &c->options;
+    uint64_t bytes = pool_bytes(c);
+    if (!bytes) return 0;
+    struct tsri_hot_setup setup = {c->device, bytes, (size_t)o->host_page_size};
+    struct tsri_tier_plan plan = {.name = "device",
+                                  .ops = &tsri_tier_hot,
+                                  .arg = &setup,
+                                  .policy = "lru",
+                                  .write = TSRI_DISK_WRITE_BACK,
+                                  .admission = TSRI_DISK_ADMISSION_SECOND_TOUCH};
+    if (m->n_lower + 1 >= TSR_TIERS_MAX)
+        return tsri_fail(TSR_ERANGE, "device_pool_size: too many tiers (%u)", m->n_lower);
+    uint32_t before = m->n_lower;
+    int e = add_tier(m, &plan, cfg);
+    if (e == 0) m->hot = m->n_lower;
+    if (e && m->n_lower == before && !o->device_pool_size) {
+        /* What was free a moment ago is not any more: a share is a wish. */
+        tsri_log(TSR_LOG_WARN, "device_pool_share: no pool: %s", tsr_errmsg());
+        return 0;
+    }
+    return e;
+}
+
+/* The device, for which host memory is page-locked in the background; then its pool. */
 static int add_device(struct tsri_manager *m, const struct tsr_config *cfg)
 {
     struct tsr_cache *c = m->c;
     const struct tsri_options *o = &c->options;
-    if (!o->device[0] && !o->device_pool_size) return 0;
+    if (!o->device[0] && !o->device_pool_size) {
+        /* Files for the chunk cache have it, whether or not there is a device. */
+        if (o->device_pool_share > 0)
+            tsri_log(TSR_LOG_INFO, "device_pool_share: no pool: no device (option device)");
+        return 0;
+    }
     if (!o->device[0])
         return tsri_fail(TSR_ECONFIG, "device_pool_size: no device is configured (option device)");
     struct tsr_device_desc config = {.size = sizeof config, .ordinal = o->device_number};
@@ -416,19 +467,7 @@ static int add_device(struct tsri_manager *m, const struct tsr_config *cfg)
                               c->pool.n_pages * page_bytes, page_bytes);
         if (e) return e;
     }
-    if (!o->device_pool_size) return 0;
-    struct tsri_hot_setup setup = {c->device, o->device_pool_size, (size_t)o->host_page_size};
-    struct tsri_tier_plan plan = {.name = "device",
-                                  .ops = &tsri_tier_hot,
-                                  .arg = &setup,
-                                  .policy = "lru",
-                                  .write = TSRI_DISK_WRITE_BACK,
-                                  .admission = TSRI_DISK_ADMISSION_SECOND_TOUCH};
-    if (m->n_lower + 1 >= TSR_TIERS_MAX)
-        return tsri_fail(TSR_ERANGE, "device_pool_size: too many tiers (%u)", m->n_lower);
-    e = add_tier(m, &plan, cfg);
-    if (e == 0) m->hot = m->n_lower;
-    return e;
+    return add_pool(m, cfg);
 }
 
 static void remove_device(struct tsr_cache *c)

@@ -178,8 +178,8 @@
       "also sets separator to \"##\" if it is not set") \
     X(chunk_separator, CHUNKCACHE, KEEP, "separator", INFO, "text between documents") \
     X(chunk_hash_algo, CHUNKCACHE, DIGEST, "hash", INFO, "xxhash becomes xxh3") \
-    X(chunk_cache_gpu_memory_utilization, CHUNKCACHE, IGNORE, "", WARN, \
-      "device_pool_size sets the size of the pool in device memory, in bytes") \
+    X(chunk_cache_gpu_memory_utilization, CHUNKCACHE, KEEP, "device_pool_share", INFO, \
+      "share of device memory; acts if there is a device") \
     /* engines */ \
     X(kv_connector, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
     X(kv_connector_module_path, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \

@@ -196,7 +196,9 @@ struct tsri_list {
     X(device_number, COUNT, "0", 0, 255, 0, \
       "number of the device, if the machine has several") \
     X(device_pool_size, SIZE, "0", TSRI_MIB, 16 * TSRI_TIB, TSRI_OPT_ZERO, \
-      "device memory for copies of reused entries; 0: none") \
+      "device memory for copies of reused entries; 0: device_pool_share") \
+    X(device_pool_share, FLOAT, "0", 0, 1, 0, \
+      "device_pool_size as a share of the device's memory, as far as that is free; 0: no pool") \
     X(http_listen, STRING, "127.0.0.1:7464", 0, 63, 0, \
       "tesserad: address of status page and metrics, or off; non-loopback requires http_token") \
     X(http_token, PATH, "", 0, 4095, 0, \

@@ -228,6 +228,7 @@ TEST(the_chunk_cache_file_loads)
     CHECK_STR(v->disk_path, "");
     CHECK_INT(v->host_size, (uint64_t)5 << 30);
     CHECK_INT(v->disk_size, (uint64_t)16 << 30);
+    CHECK(v->device_pool_share == 0.15);
     CHECK_INT(v->hash, TSRI_HASH_XXH3);
     CHECK_INT(tsri_config_check(cfg), 0);
 }

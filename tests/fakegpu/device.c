@@ -82,7 +82,10 @@ static void device_close(struct tsr_device *d)
 static int device_info(struct tsr_device *d, struct tsr_device_info *out)
 {
     snprintf(out->text, sizeof out->text, "fake GPU %u, for tests", d->ordinal);
-    out->bytes_total = out->bytes_free = (uint64_t)1 << 30;
+    pthread_mutex_lock(&fake.lock);
+    out->bytes_total = fake_memory_max;
+    out->bytes_free = fake_memory_max > fake_allocated ? fake_memory_max - fake_allocated : 0;
+    pthread_mutex_unlock(&fake.lock);
     return 0;
 }
 
@@ -212,6 +215,13 @@ static void control_lose(bool lost)
     pthread_mutex_unlock(&fake.lock);
 }
 
+static void control_memory_max(uint64_t bytes)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake_memory_max = bytes;
+    pthread_mutex_unlock(&fake.lock);
+}
+
 static void control_reset(void)
 {
     pthread_mutex_lock(&fake.lock);
@@ -221,6 +231,7 @@ static void control_reset(void)
     fake.delay_us = DELAY_US;
     fake.register_us = 0;
     fake_register_max = UINT64_MAX;
+    fake_memory_max = FAKE_MEMORY;
     fake_faults_reset();
     pthread_cond_broadcast(&fake.passed);
     pthread_mutex_unlock(&fake.lock);
@@ -243,6 +254,7 @@ const struct fakegpu_control fakegpu_control = {
     .delay = control_delay,
     .hold = control_hold,
     .lose = control_lose,
+    .memory_max = control_memory_max,
     .reset = control_reset,
     .calls = fake_control_calls,
     .queued = fake_control_queued,

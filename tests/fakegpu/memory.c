@@ -25,6 +25,7 @@ static struct freed {
 } freed[FREED_MAX];
 static uint32_t n_freed;
 uint64_t fake_register_max = UINT64_MAX, fake_registered;
+uint64_t fake_memory_max = FAKE_MEMORY, fake_allocated;
 
 static const char *kind_name(enum fake_kind kind)
 {
@@ -71,10 +72,13 @@ static void *map_guarded(size_t bytes)
 int fake_memory_add(struct tsr_device *d, enum fake_kind kind, void **out, size_t bytes)
 {
     size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
+    if (kind == FAKE_DEVICE && fake_allocated + whole > fake_memory_max)
+        return d->fail(TSR_ENOMEM, "fakegpu: out of device memory");
     uint8_t *at = map_guarded(whole), *p = at;
     if (at && kind == FAKE_DEVICE) p = map(whole + PAGE, PROT_NONE);
     if (!at || !p) return d->fail(TSR_ENOMEM, "fakegpu: out of memory");
     memset(at, 0xa5, whole);
+    if (kind == FAKE_DEVICE) fake_allocated += whole;
     add(d, kind, p, bytes, at);
     *out = p;
     return 0;
@@ -115,6 +119,7 @@ static void unmap(const struct range *r)
         fake_registered -= r->span.bytes;
         return;
     }
+    if (r->kind == FAKE_DEVICE) fake_allocated -= whole;
     munmap(r->bytes, whole + PAGE);
 }
 

@@ -72,6 +72,8 @@ struct fake_span {
     size_t bytes;
 };
 extern uint64_t fake_register_max, fake_registered;
+#define FAKE_MEMORY ((uint64_t)1 << 30)
+extern uint64_t fake_memory_max, fake_allocated; /* of the devices together */
 
 int fake_memory_add(struct tsr_device *d, enum fake_kind kind, void **out, size_t bytes);
 int fake_memory_register(struct tsr_device *d, void *p, size_t bytes);

@@ -40,6 +40,8 @@ struct fakegpu_control {
     void (*hold)(bool held);
     /* The device falls off the bus: what is queued never runs, every call fails. */
     void (*lose)(bool lost);
+    /* All device memory, 1 GiB at the start; what is allocated is not free. */
+    void (*memory_max)(uint64_t bytes);
     /* Failures, limits, delays, holds and counts as at the start. */
     void (*reset)(void);
     uint64_t (*calls)(const char *op);
