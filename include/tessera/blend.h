@@ -112,7 +112,8 @@ struct tsr_profile {
     uint32_t n_rounds;
     uint32_t draft;       /* tokens of the answer that the gate compares before and after a round */
     uint32_t bias_answer; /* 1: rows after the prompt have the bias too, see tsr_blend_bias() */
-    uint32_t reserved;
+    /* 1: tokens that the draft looks at are chosen along with those that the question looks at. */
+    uint32_t draft_selects;
     double ratio; /* of the reused tokens that are recomputed */
     /* A token of the draft at r = 0 with a margin below this: everything is computed at once,
      * because rounds would hardly lead to an answer that can be trusted. */
@@ -190,12 +191,12 @@ enum tsr_blend_flags {
 
 struct tsr_blend_desc {
     size_t size;
-    struct tsr_model *model;           /* NULL: `info` is given */
-    struct tsr_cache *cache;           /* NULL: nothing is loaded or stored */
+    struct tsr_model *model; /* NULL: `info` is given */
+    struct tsr_cache *cache; /* NULL: nothing is loaded or stored */
     /* Copied; NULL: the defaults. Options blend_check_layers, blend_recompute_ratios,
      * blend_thresholds and blend_boundary of the cache override it where they are set. */
     const struct tsr_profile *profile;
-    uint32_t flags;                    /* enum tsr_blend_flags */
+    uint32_t flags;            /* enum tsr_blend_flags */
     uint32_t blend_min_tokens; /* fewer approximate tokens are not worth it: computed; 0: the
                                   cache's option of that name, UINT32_MAX: always worth it */
     const char *salt;          /* tenant salt of the space */

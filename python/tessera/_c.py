@@ -178,7 +178,7 @@ class Profile(Struct):
         ("context", c_uint32), ("boundary", c_uint32), ("first_tokens", c_uint32),
         ("query_rows", c_uint32), ("n_checks", c_uint32), ("n_frontier", c_uint32),
         ("bias_reused", c_uint32), ("n_rounds", c_uint32), ("draft", c_uint32),
-        ("bias_answer", c_uint32), ("reserved", c_uint32), ("ratio", c_double),
+        ("bias_answer", c_uint32), ("draft_selects", c_uint32), ("ratio", c_double),
         ("draft_floor", c_double), ("query_layers", c_double * 2), ("primer", c_char * 4096),
         ("checks", Check * 4), ("bias", Curve), ("bias_chunks", Curve), ("rounds", c_double * 8),
         ("gate_limit", c_double), ("gate", c_double * 16), ("frontier", Frontier * 64),

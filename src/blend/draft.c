@@ -2,7 +2,8 @@
  * words that matter come later. So the answer is decoded from what is there before a round, and the
  * round computes its tokens along with its own rows: each of them shows what the round would have
  * said in its place. An answer that both give, with no token near to another one, is seldom another
- * than a prefill's (docs/quality.md). A token costs a decoding step, and a row in each round. */
+ * than a prefill's (docs/quality.md). A token costs a decoding step, and a row in each round.
+ * What the draft looks at is what the answer is made of, so it helps to choose tokens as well. */
 #include "blend/passes.h"
 
 #include <math.h>
@@ -45,7 +46,14 @@ void tsri_draft_begin(struct tsr_run *run)
     run->n_draft = 0;
     run->draft_open = false;
     run->draft_worst = 1;
+    run->n_draft_weighed = 0;
+    memset(run->draft_mass, 0, run->plan.n_tokens * sizeof *run->draft_mass);
     if (run->draft_max) put(run, 0, run->logits_before);
+}
+
+bool tsri_draft_weighs(const struct tsr_run *run)
+{
+    return run->blend->profile.draft_selects;
 }
 
 static void add_row(struct tsr_run *run, uint32_t i)
@@ -61,6 +69,7 @@ void tsri_draft_add_last(struct tsr_run *run)
 
 void tsri_draft_add(struct tsr_run *run)
 {
+    run->n_draft_weighed += tsri_draft_weighs(run);
     put(run, run->n_draft, run->logits);
 }
 

@@ -202,7 +202,7 @@ static bool begin_query(struct tsr_run *run, struct tsr_model_pass *pass)
     }
     if (hides) run->draft_max = 0; /* an answer without that text says nothing */
     see_all(run, pass);
-    pass->n_mass_rows = tsri_min_u32(n_asked, run->n_rows);
+    pass->n_mass_rows = run->n_mass_rows = tsri_min_u32(n_asked, run->n_rows);
     if (hides || run->bias != 0) give_bias(run, pass);
     return true;
 }
@@ -210,12 +210,20 @@ static bool begin_query(struct tsr_run *run, struct tsr_model_pass *pass)
 /* A third is written with three digits: so much below a layer's number still means that layer. */
 #define LAYER_SLACK 0.05
 
-bool tsri_pass_weighs(const struct tsr_run *run, uint32_t layer)
+static bool weighs(const struct tsr_run *run, uint32_t layer)
 {
     const double *share = run->blend->profile.query_layers, n = run->blend->info.n_layers;
     double first = fmin(floor(share[0] * n + LAYER_SLACK), n - 1);
     double end = fmax(floor(share[1] * n + LAYER_SLACK), first + 1);
     return layer >= first && layer < end;
+}
+
+float *tsri_pass_mass(const struct tsr_run *run, uint32_t layer)
+{
+    bool question = run->phase == TSRI_PHASE_QUERY;
+    bool draft = run->phase == TSRI_PHASE_DRAFT && tsri_draft_weighs(run);
+    if (!(question || draft) || !weighs(run, layer)) return NULL;
+    return question ? run->mass : run->draft_mass;
 }
 
 /* ---- draft ---- */
@@ -226,9 +234,19 @@ static void begin_draft(struct tsr_run *run, struct tsr_model_pass *pass)
     tsri_draft_add_last(run);
     see_all(run, pass);
     pass->flags = TSR_PASS_DECODE;
+    pass->n_mass_rows = tsri_draft_weighs(run) ? run->n_rows : 0;
 }
 
 /* ---- blend ---- */
+
+/* What a row of the question and a token of the draft look at, in the mean of each. */
+static void score(struct tsr_run *run)
+{
+    float of_row = run->n_mass_rows ? 1.0f / (float)run->n_mass_rows : 0;
+    float of_token = run->n_draft_weighed ? 1.0f / (float)run->n_draft_weighed : 0;
+    for (uint32_t i = 0; i < run->plan.n_tokens; i++)
+        run->scores[i] = run->mass[i] * of_row + run->draft_mass[i] * of_token;
+}
 
 static int choose(struct tsr_run *run)
 {
@@ -236,11 +254,12 @@ static int choose(struct tsr_run *run)
     struct tsri_select s = {.plan = &run->plan,
                             .device = run->blend->device,
                             .ratio = run->ratio,
-                            .scores = run->mass,
+                            .scores = run->scores,
                             .memory = run->scratch};
     tsri_plan_paint(&run->plan);
     /* Scores that nobody has asked for would be all zero. */
     if (run->selector->asks && !run->asked) return 0;
+    score(run);
     int e = run->selector->choose(&s);
     if (run->selector->id == TSR_SELECT_FULL && run->blend->int8)
         tsri_plan_drop_rounded(&run->plan);

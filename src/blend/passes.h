@@ -55,8 +55,9 @@ struct tsr_run {
     /* of the draft: the answer as it was before the round */
     uint32_t *draft; /* [draft_max] */
     uint32_t n_draft, draft_max;
-    bool draft_open;    /* more tokens of it are wanted */
-    double draft_worst; /* smallest margin of its tokens when they were decoded */
+    bool draft_open;          /* more tokens of it are wanted */
+    double draft_worst;       /* smallest margin of its tokens when they were decoded */
+    uint32_t n_draft_weighed; /* tokens whose attention is in draft_mass */
 
     /* of the open pass: */
     struct tsr_model_row *rows; /* current ones */
@@ -64,6 +65,9 @@ struct tsr_run {
     struct tsr_model_group *groups;
     uint32_t *keep, *kept;  /* [n_tokens + draft_max] each */
     float *mass, *bias_row; /* [n_tokens] each */
+    float *draft_mass;      /* [n_tokens]: what tokens of the draft look at */
+    float *scores;          /* [n_tokens] */
+    uint32_t n_mass_rows;   /* of the question, whose attention is in `mass` */
     float *dev_k, *dev_v;   /* [n_tokens] each */
     float *logits; /* [1 + draft_max][n_vocab]: of the first token, and after each of the draft */
     float *logits_before; /* [n_vocab]: of the first token, before the round */
@@ -108,6 +112,8 @@ bool tsri_rounds_next(struct tsr_run *run);
 uint32_t tsri_draft_max(const struct tsr_run *run);
 /* The question's pass is done: begins a draft with its most likely token. */
 void tsri_draft_begin(struct tsr_run *run);
+/* Its attention is wanted, to choose tokens by. */
+bool tsri_draft_weighs(const struct tsr_run *run);
 /* Adds the row of its last token to the pass; after that pass, takes the next token. */
 void tsri_draft_add_last(struct tsr_run *run);
 void tsri_draft_add(struct tsr_run *run);
@@ -131,8 +137,8 @@ struct tsri_fill tsri_pass_fill(const struct tsr_run *run, bool exact);
 /* The pass of the run's phase, or of the first after it that has one; false: none has rows, and
  * the phase is the last. */
 bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass);
-/* The attention of this layer of the question's pass is wanted. */
-bool tsri_pass_weighs(const struct tsr_run *run, uint32_t layer);
+/* Where the attention of this layer is to be added; NULL: it is not wanted. */
+float *tsri_pass_mass(const struct tsr_run *run, uint32_t layer);
 /* The check of hkvd at a layer; NULL: none. */
 const struct tsr_check *tsri_pass_check_of(const struct tsr_run *run, uint32_t layer);
 /* After deviations: fills keep and returns how many rows stay; 0: all of them. */

@@ -129,6 +129,7 @@ static const struct field profile_fields[] = {
     {"bias_reused", FIELD_COUNT, PROFILE(bias_reused), 0, 1},
     {"bias_answer", FIELD_COUNT, PROFILE(bias_answer), 0, 1},
     {"draft", FIELD_COUNT, PROFILE(draft), 0, TSR_PROFILE_DRAFT_MAX},
+    {"draft_selects", FIELD_COUNT, PROFILE(draft_selects), 0, 1},
     {"draft_floor", FIELD_NUMBER, PROFILE(draft_floor), 0, 1},
     {"gate_limit", FIELD_NUMBER, PROFILE(gate_limit), 0, 1},
 };

@@ -144,7 +144,7 @@ static int allocate(struct tsr_run *run)
     run->rows = tsri_alloc(n + more, sizeof *run->rows);
     run->groups = tsri_alloc((size_t)run->ask.n_segments + 3, sizeof *run->groups);
     run->keep = tsri_alloc(n + more, 2 * sizeof *run->keep);
-    run->mass = tsri_alloc(n, 4 * sizeof(float));
+    run->mass = tsri_alloc(n, 6 * sizeof(float));
     run->logits = tsri_alloc(vocab, (2 + run->draft_max) * sizeof(float));
     run->draft = tsri_alloc((size_t)run->draft_max + 1, sizeof *run->draft);
     run->scratch = tsri_alloc(1, tsri_select_bytes((uint32_t)n));
@@ -155,6 +155,8 @@ static int allocate(struct tsr_run *run)
     run->bias_row = run->mass + n;
     run->dev_k = run->bias_row + n;
     run->dev_v = run->dev_k + n;
+    run->draft_mass = run->dev_v + n;
+    run->scores = run->draft_mass + n;
     run->logits_before = run->logits + (1 + run->draft_max) * vocab;
     return 0;
 }
@@ -375,11 +377,11 @@ static int step_layer(struct tsr_run *run, struct tsr_blend_step *step)
         return give(run, step, TSR_STEP_DEVIATION, TSRI_STAGE_CHECKED);
     }
     run->checked = false;
-    bool asked = run->phase == TSRI_PHASE_QUERY && tsri_pass_weighs(run, run->layer);
+    float *mass = tsri_pass_mass(run, run->layer);
     step->layer = (struct tsr_model_layer){.size = sizeof step->layer,
                                            .layer = run->layer++,
-                                           .mass = asked ? run->mass : NULL,
-                                           .n_mass = asked ? run->plan.n_tokens : 0};
+                                           .mass = mass,
+                                           .n_mass = mass ? run->plan.n_tokens : 0};
     return give(run, step, TSR_STEP_LAYER, TSRI_STAGE_LAYER);
 }
 

@@ -8,6 +8,7 @@
 static const uint32_t docs[] = {70, 40, 66, 50};
 #define VOCAB 128u
 #define DRAFT 8u
+#define MAX_TOKENS 320u
 
 /* Rounds at these ratios, and a gate that is sure of the last one. */
 static void open_kit(struct blend_kit *k, uint64_t seed, const double *ratios, uint32_t n)
@@ -231,6 +232,91 @@ TEST(an_answer_that_wavers_is_not_tried)
     CHECK(blend_kit_close(&k));
 }
 
+/* The states that a run chooses for its round, and what rows look at, added up apart from it. */
+struct looks {
+    uint8_t states[MAX_TOKENS];
+    float question[MAX_TOKENS], draft[MAX_TOKENS];
+    uint32_t n_question, n_draft;
+};
+
+static void add_looks(struct looks *l, const struct tsr_model_pass *pass, const float *mass,
+                      uint32_t n)
+{
+    float *sum = pass->flags & TSR_PASS_DECODE ? l->draft : l->question;
+    for (uint32_t i = 0; i < n; i++)
+        sum[i] += mass[i];
+}
+
+static void watch_looks(struct blend_kit *k, struct looks *l)
+{
+    struct tsr_ask_desc desc = blend_kit_ask_of(k, TSR_SELECT_QUERY, -1, TSR_ASK_GATE);
+    struct tsr_blend_step step;
+    struct tsr_model_pass pass = {0};
+    struct tsr_run *run;
+    float mass[MAX_TOKENS];
+    int result = 0;
+    memset(l, 0, sizeof *l);
+    CHECK_INT(tsr_blend_start(&run, k->blend, &desc, NULL), 0);
+    while (tsr_blend_next(run, result, &step) > 0) {
+        float *wanted = step.kind == TSR_STEP_LAYER ? step.layer.mass : NULL;
+        if (step.kind == TSR_STEP_BEGIN) {
+            pass = step.pass;
+            if (pass.flags & TSR_PASS_DECODE)
+                l->n_draft += pass.n_mass_rows;
+            else
+                l->n_question += pass.n_mass_rows;
+        }
+        if (wanted) {
+            memset(mass, 0, sizeof mass);
+            step.layer.mass = mass;
+        }
+        result = tsri_blend_step(desc.session, &step);
+        for (uint32_t i = 0; wanted && i < step.layer.n_mass; i++)
+            wanted[i] += mass[i];
+        if (wanted) add_looks(l, &pass, mass, step.layer.n_mass);
+    }
+    CHECK_INT(result, 0);
+    memcpy(l->states, tsr_blend_states(run), k->n_tokens);
+    tsr_blend_end(run, k->logits, NULL);
+}
+
+/* A token that is chosen has no smaller score than one that is not. */
+static bool is_best(const struct looks *l, uint32_t n)
+{
+    float least = INFINITY, most = -INFINITY;
+    for (uint32_t i = 0; i < n; i++) {
+        float score = l->question[i] / (float)l->n_question;
+        if (l->n_draft) score += l->draft[i] / (float)l->n_draft;
+        if (l->states[i] == TSR_TOKEN_SELECTED) least = fminf(least, score);
+        if (l->states[i] == TSR_TOKEN_CANDIDATE) most = fmaxf(most, score);
+    }
+    return isfinite(least) && isfinite(most) && least >= most * (1 - 1e-5f);
+}
+
+TEST(what_the_draft_looks_at_is_chosen_too)
+{
+    const double ratios[] = {0.2};
+    uint32_t n_other = 0;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        struct blend_kit k;
+        struct looks alone, both;
+        open_kit(&k, seed, ratios, 1);
+        CHECK(k.n_tokens <= MAX_TOKENS);
+        watch_looks(&k, &alone);
+        CHECK_INT(alone.n_draft, 0);
+        CHECK(is_best(&alone, k.n_tokens));
+        k.profile.draft_selects = 1;
+        blend_kit_reopen(&k);
+        watch_looks(&k, &both);
+        CHECK_INT(both.n_draft, DRAFT - 1);
+        CHECK(memcmp(alone.question, both.question, sizeof alone.question) == 0);
+        CHECK(is_best(&both, k.n_tokens));
+        n_other += memcmp(alone.states, both.states, k.n_tokens) != 0;
+        CHECK(blend_kit_close(&k));
+    }
+    CHECK(n_other > 0);
+}
+
 int main(void)
 {
     RUN(the_gate_is_told_whether_a_round_changes_the_answer);
@@ -239,5 +325,6 @@ int main(void)
     RUN(a_draft_costs_a_row_a_token);
     RUN(a_draft_ends_where_the_slots_do);
     RUN(an_answer_that_wavers_is_not_tried);
+    RUN(what_the_draft_looks_at_is_chosen_too);
     return test_end();
 }
