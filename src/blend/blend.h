@@ -156,6 +156,7 @@ struct tsri_feed_desc {
     const struct tsr_extra *extra; /* of ranges that are plain, copied */
     uint32_t n_extra;
     void *compute; /* the engine's queue: nothing is written before what it holds now; NULL: none */
+    struct tsri_bulk_spare *spare; /* outlives the feed; NULL: none */
 };
 struct tsri_feed;
 /* Begins to load. A range that cannot be had is no error here. */
@@ -178,6 +179,18 @@ struct tsri_bulk_range {
     const int64_t *slots;
     bool int8, exact;
 };
+/* What the last bulk had of its device, for the next one: page-locked memory, a stream and events
+ * take the driver about as long as a short prompt needs. One feed at a time has it; others open their
+ * own. Any thread. */
+struct tsri_bulk_kit;
+struct tsri_bulk_spare {
+    pthread_mutex_t lock;
+    struct tsri_bulk_kit *kit;
+};
+void tsri_bulk_spare_init(struct tsri_bulk_spare *s);
+/* Before the device is closed. */
+void tsri_bulk_spare_fini(struct tsri_bulk_spare *s);
+
 struct tsri_bulk_desc {
     struct tsri_device *device;
     const struct tsr_kv_layout *layout;
@@ -186,6 +199,7 @@ struct tsri_bulk_desc {
     const struct tsri_bulk_range *ranges; /* each passes tsri_bulk_check */
     uint32_t n_ranges;
     struct tsr_device_event *after; /* nothing is written before it has passed; NULL: at once */
+    struct tsri_bulk_spare *spare;  /* NULL: none */
 };
 struct tsri_bulk;
 /* How many positions K moves. */
@@ -295,6 +309,7 @@ struct tsr_blend {
     struct tsri_primer primer;
     uint32_t min_tokens;
     bool int8;
+    struct tsri_bulk_spare spare;
     /* of the last ask, under lock: */
     pthread_mutex_t lock;
     float *bias;

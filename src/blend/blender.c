@@ -179,6 +179,7 @@ int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc)
     struct tsr_blend *b = tsri_alloc(1, sizeof *b);
     if (!b) return TSR_ENOMEM;
     pthread_mutex_init(&b->lock, NULL);
+    tsri_bulk_spare_init(&b->spare);
     b->model = desc->model;
     b->cache = desc->cache;
     b->int8 = desc->flags & TSR_BLEND_INT8;
@@ -205,6 +206,7 @@ void tsr_blend_close(struct tsr_blend *b)
     if (b->client) tsr_client_close(b->client);
     tsri_primer_fini(&b->primer);
     tsri_device_close(b->device);
+    tsri_bulk_spare_fini(&b->spare);
     pthread_mutex_destroy(&b->lock);
     tsri_free(b->bias);
     tsri_free(b);

@@ -6,12 +6,20 @@
 #include "blend/blend.h"
 #include "cache/source.h"
 
-struct tsri_bulk {
+struct tsri_bulk_kit {
     struct tsri_device *device;
     struct tsr_device_stream *stream;
     struct tsri_batch *batch;
+    struct tsr_batch_limits limits;   /* of the batch */
     struct tsr_device_event **events; /* [n_layers]: behind the last layer of a step */
-    uint32_t *step_last;              /* [n_layers]: of the step that a layer is in */
+    uint32_t n_layers;
+};
+
+struct tsri_bulk {
+    struct tsri_device *device;
+    struct tsri_bulk_spare *spare; /* where the kit goes in the end; NULL: nowhere */
+    struct tsri_bulk_kit *kit;
+    uint32_t *step_last; /* [n_layers]: of the step that a layer is in */
     uint32_t n_layers, n_queued;
     bool unmarked; /* something was queued without an event behind it */
     struct tsr_kv_layout layout;
@@ -66,17 +74,101 @@ static int make_runs(struct tsri_bulk *b, const struct tsri_bulk_desc *d,
     return 0;
 }
 
+/* ---- what it has of the device ---- */
+
+static void kit_close(struct tsri_bulk_kit *kit)
+{
+    if (!kit) return;
+    tsri_batch_close(kit->batch);
+    for (uint32_t i = 0; kit->events && i < kit->n_layers; i++)
+        if (kit->events[i]) tsri_event_close(kit->device, kit->events[i]);
+    if (kit->stream) tsri_stream_close(kit->device, kit->stream);
+    tsri_free(kit->events);
+    tsri_free(kit);
+}
+
+/* With room for prompts that are a little longer, so that the next one fits as well. */
+static uint32_t roomy(uint32_t n)
+{
+    uint32_t size = 64;
+    while (size < n && size < UINT32_MAX / 2)
+        size *= 2;
+    return size < n ? n : size;
+}
+
+static int kit_open(struct tsri_bulk_kit **out, struct tsri_device *device, uint32_t n_layers,
+                    const struct tsr_batch_limits *need)
+{
+    struct tsri_bulk_kit *kit = tsri_alloc(1, sizeof *kit);
+    if (!kit) return TSR_ENOMEM;
+    *kit = (struct tsri_bulk_kit){.device = device,
+                                  .n_layers = n_layers,
+                                  .limits = {roomy(need->runs), roomy(need->tokens),
+                                             roomy(need->cells), roomy(need->plane_pointers)},
+                                  .events = tsri_alloc(n_layers, sizeof *kit->events)};
+    int e = kit->events ? tsri_stream_open(&kit->stream, device, NULL, 0) : TSR_ENOMEM;
+    for (uint32_t i = 0; !e && i < n_layers; i++)
+        e = tsri_event_open(&kit->events[i], device);
+    if (!e) e = tsri_batch_open(&kit->batch, device, &kit->limits);
+    if (e) {
+        kit_close(kit);
+        return e;
+    }
+    *out = kit;
+    return 0;
+}
+
+static bool kit_serves(const struct tsri_bulk_kit *kit, const struct tsri_device *device,
+                       uint32_t n_layers, const struct tsr_batch_limits *need)
+{
+    const struct tsr_batch_limits *has = &kit->limits;
+    return kit->device == device && kit->n_layers == n_layers && has->runs >= need->runs &&
+           has->tokens >= need->tokens && has->cells >= need->cells &&
+           has->plane_pointers >= need->plane_pointers;
+}
+
+/* Exchanges what the spare holds. */
+static struct tsri_bulk_kit *exchange(struct tsri_bulk_spare *s, struct tsri_bulk_kit *kit)
+{
+    if (!s) return kit;
+    pthread_mutex_lock(&s->lock);
+    struct tsri_bulk_kit *before = s->kit;
+    s->kit = kit;
+    pthread_mutex_unlock(&s->lock);
+    return before;
+}
+
+static int kit_take(struct tsri_bulk *b, const struct tsr_batch_limits *need)
+{
+    b->kit = exchange(b->spare, NULL);
+    if (b->kit && kit_serves(b->kit, b->device, b->n_layers, need)) return 0;
+    kit_close(b->kit);
+    b->kit = NULL;
+    return kit_open(&b->kit, b->device, b->n_layers, need);
+}
+
+void tsri_bulk_spare_init(struct tsri_bulk_spare *s)
+{
+    pthread_mutex_init(&s->lock, NULL);
+    s->kit = NULL;
+}
+
+void tsri_bulk_spare_fini(struct tsri_bulk_spare *s)
+{
+    kit_close(s->kit);
+    s->kit = NULL;
+    pthread_mutex_destroy(&s->lock);
+}
+
+/* ---- moving ---- */
+
 static int open_queue(struct tsri_bulk *b, const struct tsri_bulk_desc *d,
                       const struct tsr_batch_limits *limits)
 {
-    b->events = tsri_alloc(b->n_layers, sizeof *b->events);
     b->step_last = tsri_alloc(b->n_layers, sizeof *b->step_last);
-    if (!b->events || !b->step_last) return TSR_ENOMEM;
-    int e = tsri_stream_open(&b->stream, b->device, NULL, 0);
-    for (uint32_t i = 0; !e && i < b->n_layers; i++)
-        e = tsri_event_open(&b->events[i], b->device);
-    if (!e) e = tsri_batch_open(&b->batch, b->device, limits);
-    if (!e && d->after) e = tsri_event_wait(b->device, d->after, b->stream);
+    int e = b->step_last ? kit_take(b, limits) : TSR_ENOMEM;
+    if (!e && d->after) e = tsri_event_wait(b->device, d->after, b->kit->stream);
+    if (e) return e;
     struct tsri_batch_desc batch = {.direction = TSRI_BATCH_SCATTER,
                                     .n_runs = b->n_runs,
                                     .layout = &b->layout,
@@ -84,7 +176,7 @@ static int open_queue(struct tsri_bulk *b, const struct tsri_bulk_desc *d,
                                     .rope = &b->rope,
                                     .freq_set = d->freq_set};
     b->unmarked = true; /* its tables are sent on the stream */
-    return e ? e : tsri_batch_set(b->batch, b->stream, &batch);
+    return tsri_batch_set(b->kit->batch, b->kit->stream, &batch);
 }
 
 int tsri_bulk_open(struct tsri_bulk **out, const struct tsri_bulk_desc *d)
@@ -93,6 +185,7 @@ int tsri_bulk_open(struct tsri_bulk **out, const struct tsri_bulk_desc *d)
     struct tsri_bulk *b = tsri_alloc(1, sizeof *b);
     if (!b) return TSR_ENOMEM;
     b->device = d->device;
+    b->spare = d->spare;
     b->layout = *d->layout;
     b->rope = *d->rope;
     b->n_layers = d->layout->n_layers;
@@ -110,9 +203,9 @@ int tsri_bulk_open(struct tsri_bulk **out, const struct tsri_bulk_desc *d)
 int tsri_bulk_queue(struct tsri_bulk *b)
 {
     if (b->n_queued == b->n_layers) return (int)b->n_queued;
-    uint32_t first = b->n_queued, n = tsri_batch_step(b->batch, first), last = first + n - 1;
-    int e = tsri_batch_scatter(b->batch, first, n);
-    int mark = tsri_event_record(b->device, b->events[last], b->stream);
+    uint32_t first = b->n_queued, n = tsri_batch_step(b->kit->batch, first), last = first + n - 1;
+    int e = tsri_batch_scatter(b->kit->batch, first, n);
+    int mark = tsri_event_record(b->device, b->kit->events[last], b->kit->stream);
     b->unmarked = e || mark;
     if (e || mark) return e ? e : mark;
     for (uint32_t l = first; l <= last; l++)
@@ -124,31 +217,33 @@ int tsri_bulk_queue(struct tsri_bulk *b)
 int tsri_bulk_wait(struct tsri_bulk *b, uint32_t layer)
 {
     uint32_t last = b->step_last[layer];
-    int e = tsri_event_sync(b->device, b->events[last]);
+    int e = tsri_event_sync(b->device, b->kit->events[last]);
     return e ? e : (int)last + 1;
+}
+
+static int drain(struct tsri_bulk *b)
+{
+    int e = 0;
+    if (b->unmarked)
+        e = tsri_stream_sync(b->device, b->kit->stream);
+    else if (b->n_queued)
+        e = tsri_event_sync(b->device, b->kit->events[b->n_queued - 1]);
+    if (e) tsri_log(TSR_LOG_WARN, "device %s: %s", tsri_device_name(b->device), tsr_errmsg());
+    b->unmarked = false;
+    return e;
 }
 
 void tsri_bulk_drain(struct tsri_bulk *b)
 {
-    int e = 0;
-    if (b->unmarked)
-        e = tsri_stream_sync(b->device, b->stream);
-    else if (b->n_queued)
-        e = tsri_event_sync(b->device, b->events[b->n_queued - 1]);
-    if (e) tsri_log(TSR_LOG_WARN, "device %s: %s", tsri_device_name(b->device), tsr_errmsg());
-    b->unmarked = false;
+    (void)drain(b);
 }
 
 void tsri_bulk_close(struct tsri_bulk *b)
 {
     if (!b) return;
-    tsri_bulk_drain(b);
-    tsri_batch_close(b->batch);
-    for (uint32_t i = 0; b->events && i < b->n_layers; i++)
-        if (b->events[i]) tsri_event_close(b->device, b->events[i]);
-    if (b->stream) tsri_stream_close(b->device, b->stream);
+    /* A device that has failed may still be using it: closing it waits in its own way. */
+    if (b->kit) kit_close(drain(b) ? b->kit : exchange(b->spare, b->kit));
     tsri_free(b->step_last);
-    tsri_free(b->events);
     tsri_free(b->planes);
     tsri_free(b->runs);
     tsri_free(b->cells);

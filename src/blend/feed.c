@@ -61,6 +61,7 @@ struct tsri_feed {
     struct tsr_device_stream *compute; /* the engine's; NULL: it has queued nothing */
     struct tsr_device_event *before;   /* what it had queued when the feed was opened */
     struct tsri_bulk *bulk;            /* NULL: none, or it could not be opened */
+    struct tsri_bulk_spare *spare;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock: */
@@ -217,7 +218,8 @@ static int bulk_open(struct tsri_feed *f)
                                   .freq_set = f->freq_set,
                                   .ranges = rows,
                                   .n_ranges = n,
-                                  .after = f->before};
+                                  .after = f->before,
+                                  .spare = f->spare};
     int e = n ? tsri_bulk_open(&f->bulk, &desc) : 0;
     tsri_free(rows);
     if (e) bulk_fail(f, e);
@@ -463,6 +465,7 @@ int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *d)
     f->layout = *d->layout;
     f->rope = *d->rope;
     f->freq_set = d->freq_set;
+    f->spare = d->spare;
     f->n_owners = 1;
     tsri_cond_init(&f->changed);
     pthread_mutex_init(&f->lock, NULL);

@@ -223,7 +223,8 @@ struct tsri_feed_desc tsri_run_feed(const struct tsr_run *run, const struct tsr_
                                    .freq_set = run->freq_set,
                                    .ranges = ranges,
                                    .n_ranges = n,
-                                   .compute = run->ask.compute};
+                                   .compute = run->ask.compute,
+                                   .spare = &run->blend->spare};
 }
 
 int tsri_run_load(struct tsr_run *run)

@@ -111,6 +111,51 @@ TEST(a_device_that_fails_costs_the_ranges_and_writes_nothing_later)
         for (uint32_t n = 1; n < 8; n++)
             n_failed += feed_with_failure(&r, &h, ops[i], n);
     CHECK(n_failed >= 10);
+    struct tsri_bulk_spare spare;
+    tsri_bulk_spare_init(&spare);
+    h.desc.spare = &spare; /* what is left by a failure serves the next feed, or is closed */
+    for (uint32_t i = 0; i < TSRI_COUNT(ops); i++)
+        for (uint32_t n = 1; n < 8; n++) {
+            (void)feed_with_failure(&r, &h, ops[i], n);
+            CHECK(!feed_with_failure(&r, &h, ops[i], UINT32_MAX));
+        }
+    tsri_bulk_spare_fini(&spare);
+    rig_close(&r);
+}
+
+static uint64_t opened(void)
+{
+    return gpu->calls("batch_open") + gpu->calls("stream_open") + gpu->calls("event_open");
+}
+
+TEST(the_next_feed_opens_nothing_on_the_device)
+{
+    static struct halves h;
+    struct tsri_bulk_spare spare;
+    struct rig r;
+    rig_open(&r, "0", false);
+    halves_init(&h, &r, NULL);
+    tsri_bulk_spare_init(&spare);
+    h.desc.spare = &spare;
+    for (int i = 0; i < 3; i++) {
+        struct tsri_feed *f, *beside;
+        forget_engines(&r);
+        expect(&r, r.tokens, SEGMENT, AHEAD);
+        uint64_t before = opened();
+        CHECK_INT(tsri_feed_open(&f, &h.desc), 0);
+        CHECK_INT(tsri_feed_wait(f, 1, 5000), 0);
+        CHECK((opened() == before) == (i > 0));
+        CHECK(same_images(&r));
+        if (i == 1) { /* one that is open at the same time opens its own */
+            CHECK_INT(tsri_feed_open(&beside, &h.desc), 0);
+            CHECK_INT(tsri_feed_wait(beside, 1, 5000), 0);
+            CHECK(opened() > before);
+            tsri_feed_close(beside);
+        }
+        tsri_feed_close(f);
+    }
+    tsri_bulk_spare_fini(&spare);
+    tsri_work_drain(tsri_cache_work(r.kit.cache));
     rig_close(&r);
 }
 
@@ -118,8 +163,9 @@ static void run_all(void)
 {
     RUN(several_ranges_arrive_turned_in_their_blocks);
     RUN(closing_early_leaves_the_memory_alone);
-    if (strcmp(device_name, "fakegpu") == 0)
-        RUN(a_device_that_fails_costs_the_ranges_and_writes_nothing_later);
+    if (strcmp(device_name, "fakegpu") != 0) return;
+    RUN(a_device_that_fails_costs_the_ranges_and_writes_nothing_later);
+    RUN(the_next_feed_opens_nothing_on_the_device);
 }
 
 int main(void)
