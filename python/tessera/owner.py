@@ -25,7 +25,15 @@ from typing import Any
 from ._lib import check, library
 from .cache import configure
 
-__all__ = ["EngineCache", "announce_worker", "private_socket", "worker_device", "worker_gone"]
+__all__ = [
+    "EngineCache",
+    "announce_worker",
+    "device_pool_share",
+    "forbid_pool",
+    "private_socket",
+    "worker_device",
+    "worker_gone",
+]
 
 Device = tuple[str, int]  # name and number, as the options device and device_number have them
 
@@ -33,6 +41,7 @@ _lock = threading.Lock()  # of the two tables
 # By engine and process: a forked child must not use a handle whose threads it does not have.
 _owners: dict[tuple[str, int], _Opened] = {}
 _workers: dict[tuple[str, int], list[Device]] = {}
+_poolless: set[tuple[str, int]] = set()  # engines whose device has no room for a pool
 
 
 def private_socket(engine: str) -> str:
@@ -69,6 +78,28 @@ def worker_device(engine: str) -> Device | None:
     return devices.pop() if len(devices) == 1 else None
 
 
+def device_pool_share(options: Mapping[str, Any]) -> float:
+    """The share of device memory that a cache with these options takes for its pool; 0: none, or a
+    number of bytes."""
+    lib = library()
+    config = ctypes.c_void_p()
+    check(lib.tsr_config_open(ctypes.byref(config)))
+    try:
+        configure(config, None, True, options)
+        fixed = lib.tsr_config_get(config, b"device_pool_size") != b"0"
+        served = lib.tsr_config_get(config, b"owner") == b"daemon"
+        share = float(lib.tsr_config_get(config, b"device_pool_share") or 0)
+    finally:
+        lib.tsr_config_close(config)
+    return 0.0 if fixed or served else share
+
+
+def forbid_pool(engine: str) -> None:
+    """The engine's cache, which this process will open, takes no share of device memory."""
+    with _lock:
+        _poolless.add((engine, os.getpid()))
+
+
 class _Opened:
     """An open cache, with its server if it has one, for as long as it has users."""
 
@@ -86,6 +117,8 @@ class _Opened:
             daemon = lib.tsr_config_get(config, b"owner") == b"daemon"
             if not (daemon and serve):  # a scheduler beside a tesserad moves no KV
                 _choose_device(config, options, device)
+            if (engine, os.getpid()) in _poolless:
+                check(lib.tsr_config_set(config, b"device_pool_share", b"0"))
             if not daemon:
                 if not lib.tsr_config_get(config, b"server_socket"):
                     path = private_socket(engine).encode()

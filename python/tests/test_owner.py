@@ -1,6 +1,7 @@
 """Who has the cache of an engine: its own process, which all halves in it share, or a server."""
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -50,6 +51,25 @@ class TestSharing(Folder):
         self.assertIsNone(EngineCache.join("another"))
         self.open(False, "client")
         self.assertIsNone(EngineCache.join("client"))
+
+    def test_an_engine_without_room_has_no_pool(self):
+        self.options["device_pool_share"] = 0.01
+        self.assertEqual(owner.device_pool_share(self.options), 0.01)
+        forms = [dict(device_pool_size="8M"), dict(owner="daemon"), dict(device_pool_share=0)]
+        for more in forms:
+            self.assertEqual(owner.device_pool_share({**self.options, **more}), 0)
+        self.options["device"] = "cpu"
+        self.assertGreater(self.pool_bytes("roomy"), 0)
+        owner.forbid_pool("unit")
+        self.addCleanup(owner._poolless.clear)
+        self.assertEqual(self.pool_bytes("unit"), 0)
+
+    def pool_bytes(self, engine):
+        text = ctypes.create_string_buffer(1 << 16)
+        cache = EngineCache(self.options, engine, True)
+        check(library().tsr_cache_stats_text(cache.handle, b"json", text, len(text)))
+        cache.close()
+        return json.loads(text.value)["device_pool_bytes"]
 
     def test_the_server_is_there_for_others(self):
         self.open(True)

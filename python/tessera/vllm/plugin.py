@@ -4,7 +4,8 @@ hold of the model that a worker loads.
 
 vLLM has no hook for the latter: a connector is made after the model and never gets to see it. So
 Worker.load_model is wrapped, which every worker of the versions named here goes through; in any
-other version nothing is wrapped, and position-independent reuse is off (blend.py says so).
+other version nothing is wrapped, and position-independent reuse is off (blend.py says so). And none
+for memory that others need on its device: Worker.determine_available_memory is wrapped (room.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def register() -> None:
     with contextlib.suppress(Exception):
         if supported():
             _hold_models()
+            _leave_room()
 
 
 def _register_name() -> None:
@@ -65,3 +67,23 @@ def _hold_models() -> None:
 
     load_model.tessera = True  # type: ignore[attr-defined]
     Worker.load_model = load_model
+
+
+def _leave_room() -> None:
+    from vllm.v1.worker.gpu_worker import Worker
+
+    determine = Worker.determine_available_memory
+    if getattr(determine, "tessera", False):
+        return
+
+    @functools.wraps(determine)
+    def determine_available_memory(self: Any, *args: Any, **kwargs: Any) -> Any:
+        available = determine(self, *args, **kwargs)
+        with contextlib.suppress(Exception):  # the connector says what is wrong
+            from .room import leave_room
+
+            return leave_room(self, available)
+        return available
+
+    determine_available_memory.tessera = True  # type: ignore[attr-defined]
+    Worker.determine_available_memory = determine_available_memory
