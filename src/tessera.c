@@ -125,7 +125,23 @@ int tsr_space_split(const struct tsr_space *space, const uint32_t *tokens, uint3
     return tsri_split(space->separators, tokens, n_tokens, ranges, ranges_max);
 }
 
+int tsr_text_split(const char *text, size_t bytes, const char *separator,
+                   struct tsr_text_part *parts, uint32_t parts_max)
+{
+    if (!text || !separator || !parts) return no_handle("text, separator or parts");
+    return tsri_text_split(text, bytes, separator, parts, parts_max);
+}
+
 /* ---- lookup ---- */
+
+/* What a prompt without flags asks for. */
+static uint32_t default_flags(const struct tsr_space *space, const struct tsr_prompt *p)
+{
+    bool chunked = space->cache->options.chunked && !p->segments && p->tokens &&
+                   tsri_space_has_separator(space, p->tokens, p->n_tokens);
+    return chunked ? TSR_PROMPT_PREFIX | TSR_PROMPT_SEGMENTS | TSR_PROMPT_CONTEXT
+                   : TSR_PROMPT_PREFIX;
+}
 
 static int check_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
                         const struct tsr_lookup_desc *io)
@@ -157,6 +173,7 @@ int tsr_client_lookup(struct tsr_client *client, const struct tsr_prompt *prompt
     if (tsri_forked(c)) return 0;
     struct tsr_prompt p = {0};
     COMPLETE(p, prompt);
+    if (!p.flags) p.flags = default_flags(lookup->spaces[0], &p);
     uint64_t start = tsri_now_ns();
     n = c->backend->lookup(client, &p, lookup);
     if (n < 0) return n;

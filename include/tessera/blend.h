@@ -266,7 +266,9 @@ struct tsr_ask_desc {
     const uint32_t *tokens;
     uint32_t n_tokens;
     uint32_t n_segments;
-    /* Documents, ascending; what follows the last one is the question, at least one token. */
+    /* Documents, ascending; what follows the last one is the question, at least one token. None,
+     * with option chunked and separators in tsr_blend_space() (tsr_separators_set()): the prompt is
+     * cut there, and begins with a system prompt. TSR_EPROMPT: it is malformed. */
     const struct tsr_range *segments;
     uint32_t flags;      /* enum tsr_ask_flags */
     uint32_t system;     /* 1: the first segment is a system prompt, from token 0 on */

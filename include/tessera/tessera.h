@@ -300,7 +300,9 @@ struct tsr_prompt {
     size_t size;
     const uint32_t *tokens;
     uint32_t n_tokens;
-    uint32_t flags; /* enum tsr_prompt_flags; 0: PREFIX */
+    /* enum tsr_prompt_flags. 0: PREFIX; with option chunked, in a space that has separators, also
+     * SEGMENTS and CONTEXT if a separator is in the prompt. */
+    uint32_t flags;
     /* Explicit segments, ascending and not overlapping. NULL with TSR_PROMPT_SEGMENTS: split at the
      * separators of tsr_separators_set(). A separator belongs to the chunk before it; what follows
      * the last separator is the question, which is not looked up. */
@@ -331,6 +333,17 @@ TSR_API TSR_MUST int tsr_separators_set(struct tsr_space *space, const uint32_t 
 TSR_API TSR_MUST int tsr_space_split(const struct tsr_space *space, const uint32_t *tokens,
                                      uint32_t n_tokens, struct tsr_range *ranges,
                                      uint32_t ranges_max);
+
+/* A part of a prompt's text, in bytes. */
+struct tsr_text_part {
+    size_t offset, bytes;
+};
+/* The same for a text that is not tokenized yet: cuts it at a separator, around which blanks do not
+ * count, and fills at most parts_max parts without separators: system prompt, documents, question.
+ * Returns how many there are. TSR_EPROMPT: no separator, an empty part or too many parts; the message
+ * gives the byte. */
+TSR_API TSR_MUST int tsr_text_split(const char *text, size_t bytes, const char *separator,
+                                    struct tsr_text_part *parts, uint32_t parts_max);
 
 /* ---- lookup ------------------------------------------------------------------------------- */
 

@@ -41,11 +41,13 @@ def _profile(path: str | None) -> c.Profile:
     return measured
 
 
-def primer_text(profile: str | None) -> str | None:
+def primer_text(profile: str | None, any_system: bool = False) -> str | None:
     """The text that documents are computed after; None: the profile wants none. A blend needs its
-    tokens, with the model's begin token if there is one."""
+    tokens, with the model's begin token if there is one. `any_system`: as option chunked has it,
+    which has a primer where the profile has the system prompt."""
     measured = _profile(profile)
     primed = measured.context == c.CONTEXT_PRIMER
+    primed |= any_system and measured.context == c.CONTEXT_SAME
     return bytes(measured.primer).decode() if primed else None
 
 

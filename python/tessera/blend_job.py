@@ -73,6 +73,7 @@ class BlendSettings:
     separators: tuple[str, ...] = ()
     any_offset: bool = False
     from_traffic: bool = False  # any_offset also finds what plain requests have computed
+    any_system: bool = False  # documents are stored for every system prompt (option chunked)
     min_tokens: int = 256  # fewer reused tokens are not worth it
     profile: str | None = None  # a file, see tsr_profile_load()
 
@@ -102,6 +103,7 @@ def blend_settings(extra: Mapping[str, Any]) -> BlendSettings | None:
         separators=tuple(separators),
         any_offset=_flag(given, "any_offset"),
         from_traffic=_flag(given, "from_traffic"),
+        any_system=_flag(given, "any_system"),
         min_tokens=min_tokens,
         profile=given.get("profile"),
     )

@@ -20,6 +20,7 @@ __all__ = ["blending_options", "option_texts", "own_settings"]
 _READ = (
     "blend",
     "blend_any_offset",
+    "blend_from_traffic",
     "blend_min_tokens",
     "chunked",
     "save_decode",
@@ -50,6 +51,8 @@ def own_settings(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str
         given = {} if blend is True else dict(blend)
         derived: dict[str, Any] = {
             "any_offset": texts["blend_any_offset"] == "true",
+            "any_system": texts["chunked"] == "true",
+            "from_traffic": texts["blend_from_traffic"] == "true",
             "min_tokens": int(texts["blend_min_tokens"]),
         }
         if texts["separator"]:

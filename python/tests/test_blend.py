@@ -235,6 +235,7 @@ class TestBlend(unittest.TestCase):
             file.write("context: primer\nprimer: A text.\n")
         self.assertEqual(primer_text(profile), "A text.")
         self.assertIsNone(primer_text(None))
+        self.assertIn("\n", primer_text(None, any_system=True))  # the neutral text
         with self.assertRaisesRegex(TesseraError, "no tokens"):
             Blend(self.client.handle, self.tiny.info, profile)
         self.blend.close()

@@ -43,6 +43,7 @@ class TestOwnSettings(unittest.TestCase):
         settings = blend_settings(settle(options={"enable_chunk_cache": True}))
         self.assertEqual(settings.separators, ("##",))
         self.assertFalse(settings.any_offset)
+        self.assertTrue(settings.any_system)
         chunks = {"enable_chunk_cache": "true", "chunk_separator": "@@"}
         self.assertEqual(blend_settings(settle(options=chunks)).separators, ("@@",))
         self.assertIsNone(blend_settings(settle(options={"chunk_separator": "@@"})))
@@ -57,7 +58,7 @@ class TestOwnSettings(unittest.TestCase):
     def test_the_file_of_ucm_blends_at_any_offset(self):
         wrapped = {"ucm_connector_config": {"blend_chunk_size": 64, "position_correction": True}}
         settings = blend_settings(settle(options=wrapped))
-        self.assertTrue(settings.any_offset)
+        self.assertTrue(settings.any_offset and settings.from_traffic)
         self.assertEqual(settings.separators, ())
 
     def test_the_engines_own_keys_win(self):

@@ -293,7 +293,16 @@ void tsri_primer_fini(struct tsri_primer *p);
 
 /* ---- overrides.c ---- */
 
-TSR_MUST int tsri_profile_override(struct tsr_profile *p, const struct tsri_options *o);
+/* can_prime: the primer's tokens are there, or a tokenizer for them. */
+TSR_MUST int tsri_profile_override(struct tsr_profile *p, const struct tsri_options *o,
+                                   bool can_prime);
+
+/* ---- chunked.c ---- */
+
+/* *cut is *ask, with segments between separators where chunked mode wants them; *ranges are these,
+ * for the caller to free, or NULL. TSR_EPROMPT: the prompt is malformed. */
+TSR_MUST int tsri_chunked_split(const struct tsr_blend *b, const struct tsr_ask_desc *ask,
+                                struct tsr_ask_desc *cut, struct tsr_range **ranges);
 
 /* ---- blender.c ---- */
 

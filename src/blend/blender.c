@@ -167,7 +167,16 @@ static int take_settings(struct tsr_blend *b, const struct tsr_blend_desc *desc)
         b->profile = *desc->profile;
     else
         tsr_profile_init(&b->profile);
-    return o ? tsri_profile_override(&b->profile, o) : 0;
+    uint32_t context = b->profile.context;
+    bool can_prime = desc->n_primer || (desc->model && b->info.caps & TSR_MODEL_TEXT);
+    int e = o ? tsri_profile_override(&b->profile, o, can_prime) : 0;
+    if (!e) e = tsri_primer_init(&b->primer, &b->profile, &b->info, desc);
+    if (e != TSR_ERANGE || context == TSR_CONTEXT_PRIMER) return e;
+    /* The option asks for a primer, not the profile, and it does not fit: do without. */
+    tsri_primer_fini(&b->primer);
+    b->primer = (struct tsri_primer){0};
+    b->profile.context = TSR_CONTEXT_PURE;
+    return 0;
 }
 
 int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc)
@@ -183,9 +192,8 @@ int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc)
     b->model = desc->model;
     b->cache = desc->cache;
     b->int8 = desc->flags & TSR_BLEND_INT8;
-    int e = take_settings(b, desc);
-    if (!e) e = take_info(b, desc);
-    if (!e) e = tsri_primer_init(&b->primer, &b->profile, &b->info, desc);
+    int e = take_info(b, desc);
+    if (!e) e = take_settings(b, desc);
     if (!e) e = tsri_device_open(&b->device, "cpu", NULL);
     if (!e) e = open_cache(b, desc);
     if (!e) e = check_profile(b);

@@ -129,10 +129,9 @@ static int open_learner(struct learner *l)
     return tsr_session_open(&l->session, l->blend->model, n_slots);
 }
 
-int tsr_blend_learn(struct tsr_blend *b, const struct tsr_ask_desc *ask, tsr_learn_fn progress,
-                    void *arg)
+static int learn_all(struct tsr_blend *b, const struct tsr_ask_desc *ask, tsr_learn_fn progress,
+                     void *arg)
 {
-    if (!b || !b->model) return tsri_fail(TSR_EINVAL, "learn: a blend with a model is required");
     int e = tsri_ask_check(b, ask, b->info.context);
     if (e || !b->client || !ask->n_segments) return e;
     struct learner l = {.blend = b, .ask = ask, .progress = progress, .arg = arg};
@@ -148,4 +147,16 @@ int tsr_blend_learn(struct tsr_blend *b, const struct tsr_ask_desc *ask, tsr_lea
     tsri_free(l.tokens);
     tsri_free(l.wanted);
     return e < 0 ? e : (int)n_stored;
+}
+
+int tsr_blend_learn(struct tsr_blend *b, const struct tsr_ask_desc *ask, tsr_learn_fn progress,
+                    void *arg)
+{
+    if (!b || !b->model) return tsri_fail(TSR_EINVAL, "learn: a blend with a model is required");
+    struct tsr_ask_desc cut;
+    struct tsr_range *chunks;
+    int e = tsri_chunked_split(b, ask, &cut, &chunks);
+    if (!e) e = learn_all(b, chunks ? &cut : ask, progress, arg);
+    tsri_free(chunks);
+    return e;
 }

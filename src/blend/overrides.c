@@ -28,7 +28,7 @@ static int override_checks(struct tsr_profile *p, const struct tsri_options *o)
     return 0;
 }
 
-int tsri_profile_override(struct tsr_profile *p, const struct tsri_options *o)
+int tsri_profile_override(struct tsr_profile *p, const struct tsri_options *o, bool can_prime)
 {
     const struct tsri_list *ratios = &o->blend_recompute_ratios;
     if (o->blend_boundary.n) p->boundary = (uint32_t)o->blend_boundary.values[0];
@@ -36,5 +36,8 @@ int tsri_profile_override(struct tsr_profile *p, const struct tsri_options *o)
         p->ratio = ratios->values[ratios->n - 1];
         p->n_rounds = 0;
     }
+    /* In chunked mode a document is the same whatever system prompt is before it. */
+    if (o->chunked && p->context == TSR_CONTEXT_SAME)
+        p->context = can_prime ? TSR_CONTEXT_PRIMER : TSR_CONTEXT_PURE;
     return o->blend_check_layers.n || o->blend_thresholds.n ? override_checks(p, o) : 0;
 }

@@ -24,6 +24,7 @@ enum tsri_pass_stage {
 struct tsr_run {
     struct tsr_blend *blend;
     struct tsr_ask_desc ask;
+    struct tsr_range *chunks; /* that ask.segments points to, where they were found here */
     struct tsr_kv_layout layout;
     /* Of what follows the context, if the context is in slots of its own (ask.slots). */
     struct tsr_kv_layout rest;

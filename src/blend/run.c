@@ -262,8 +262,8 @@ int tsri_run_load(struct tsr_run *run)
 
 static void run_free(struct tsr_run *run)
 {
-    void *const all[] = {run->rows,   run->groups,  run->keep,        run->mass,
-                         run->logits, run->scratch, run->feed_pieces, run->draft};
+    void *const all[] = {run->rows,    run->groups,      run->keep,  run->mass,  run->logits,
+                         run->scratch, run->feed_pieces, run->draft, run->chunks};
     tsri_feed_close(run->feed);
     tsri_plan_fini(&run->plan);
     for (size_t i = 0; i < TSRI_COUNT(all); i++)
@@ -309,7 +309,15 @@ int tsr_blend_start(struct tsr_run **out, struct tsr_blend *b, const struct tsr_
     *out = NULL;
     if (!layout && ask && ask->session) layout = tsr_session_layout(ask->session);
     if (!layout) return tsri_fail(TSR_EINVAL, "blend: session or layout is required");
-    int e = tsri_run_open(out, b, ask, layout, ask ? ask->n_tokens : 0);
+    struct tsr_ask_desc cut;
+    struct tsr_range *chunks;
+    int e = tsri_chunked_split(b, ask, &cut, &chunks);
+    if (e) return e;
+    e = tsri_run_open(out, b, chunks ? &cut : ask, layout, ask ? ask->n_tokens : 0);
+    if (*out)
+        (*out)->chunks = chunks;
+    else
+        tsri_free(chunks);
     if (!e) e = tsri_run_load(*out);
     if (e && *out) {
         run_free(*out);

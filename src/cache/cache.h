@@ -76,6 +76,8 @@ TSR_MUST int tsri_space_find(struct tsr_space **out, struct tsr_cache *c,
                              const uint8_t fingerprint[16], bool *shaped);
 /* Do separators cut its prompts into segments? */
 bool tsri_space_is_split(const struct tsr_space *space);
+/* Is one of them in this prompt? */
+bool tsri_space_has_separator(const struct tsr_space *space, const uint32_t *tokens, uint32_t n);
 uint32_t tsri_space_block_tokens(const struct tsr_space *space);
 const struct tsri_shape *tsri_space_shape(const struct tsr_space *space);
 /* Spaces that are open or have entries, for people to look at. */

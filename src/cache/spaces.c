@@ -194,6 +194,11 @@ bool tsri_space_is_split(const struct tsr_space *space)
     return space->separators != NULL;
 }
 
+bool tsri_space_has_separator(const struct tsr_space *space, const uint32_t *tokens, uint32_t n)
+{
+    return space->separators && tsri_separators_seen(space->separators, tokens, n);
+}
+
 uint32_t tsri_space_block_tokens(const struct tsr_space *space)
 {
     return space->block_tokens;

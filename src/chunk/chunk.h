@@ -147,6 +147,12 @@ TSR_MUST int tsri_split(const struct tsri_separators *s, const uint32_t *tokens,
  * none of those that were set. */
 bool tsri_separators_seen(const struct tsri_separators *s, const uint32_t *tokens,
                           uint32_t n_tokens);
+
+/* ---- parts.c ---- */
+
+TSR_MUST int tsri_text_split(const char *text, size_t bytes, const char *separator,
+                             struct tsr_text_part *parts, uint32_t parts_max);
+
 /* The KV of an entry stands in cells of at most so many tokens, in memory and in files. */
 #define TSRI_CELL_TOKENS_MAX 64u
 /* How many blocks of block_tokens: the whole ones, and the partial one at the end if asked. */

@@ -36,6 +36,8 @@ int tsri_documents_add_file(struct tsri_documents *d, const char *path);
 /* Every file below a folder, in order of its path; hidden ones are left out, and those that are no
  * text are named on stderr and left out. */
 int tsri_documents_add_folder(struct tsri_documents *d, const char *path);
+/* A text of no name. */
+int tsri_documents_add_text(struct tsri_documents *d, const char *text, size_t bytes);
 /* A file or a folder. */
 int tsri_documents_add_path(struct tsri_documents *d, const char *path);
 void tsri_documents_fini(struct tsri_documents *d);

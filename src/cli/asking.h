@@ -57,7 +57,8 @@ struct tsri_asking {
     struct tsr_ask_desc ask;
     uint32_t answer_max;
     bool compare, stats, may_repeat, stores;
-    FILE *chat; /* where questions come from, NULL without --chat */
+    char *system; /* of a chunked prompt, NULL without one */
+    FILE *chat;   /* where questions come from, NULL without --chat */
     const char *chat_name;
     uint32_t n_turns;
     uint32_t n_held; /* tokens of the dialog that the session has */

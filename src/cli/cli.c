@@ -331,7 +331,9 @@ static int take_option(struct walk *w)
     struct tsri_cli *cli = w->cli;
     if (!w->scratch && tsr_config_open(&w->scratch) < 0) return tsri_cli_fail("%s", tsr_errmsg());
     /* One at a time: what follows may be a flag of the command. */
-    int n = strchr(w->argv[w->i], '=') || w->i + 1 == w->argc ? 1 : 2;
+    bool alone = strchr(w->argv[w->i], '=') || w->i + 1 == w->argc ||
+                 strncmp(w->argv[w->i + 1], "--", 2) == 0;
+    int n = alone ? 1 : 2;
     n = tsr_config_load_args(w->scratch, n, w->argv + w->i);
     if (n < 0) return tsri_cli_usage(cli, "%s", tsr_errmsg());
     for (int k = 0; k < (n ? n : 1); k++)

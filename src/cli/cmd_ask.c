@@ -219,11 +219,42 @@ static int read_documents(struct tsri_asking *a)
     return e;
 }
 
+/* With option chunked, a prompt that has separators is all of it: system prompt, documents and
+ * question. *question then is its end. */
+static int split_prompt(struct tsri_asking *a, const char **question)
+{
+    const struct tsr_config *config = a->cli->config;
+    const struct tsri_options *o = config ? tsri_config_options(config) : NULL;
+    const char *text = *question;
+    struct tsr_text_part *parts;
+    if (!o || !o->chunked || !*o->separator) return 0;
+    parts = malloc(TSRI_DOCUMENTS_MAX * sizeof *parts);
+    if (!parts) return tsri_cli_fail("no memory");
+    int n = tsr_text_split(text, strlen(text), o->separator, parts, TSRI_DOCUMENTS_MAX);
+    int e = 0;
+    if (n < 0 && !strstr(text, o->separator)) {
+        n = 0; /* a question alone */
+    } else if (n < 0) {
+        e = tsri_cli_failed();
+    } else if (tsri_cli_flag(a->cli, "system")) {
+        e = tsri_cli_usage(a->cli, "--system: the prompt begins with its own system prompt");
+    } else {
+        a->system = strndup(text + parts[0].offset, parts[0].bytes);
+        if (!a->system) e = tsri_cli_fail("no memory");
+        *question = text + parts[n - 1].offset;
+    }
+    for (int i = 1; !e && i < n - 1; i++)
+        e = tsri_documents_add_text(&a->documents, text + parts[i].offset, parts[i].bytes);
+    free(parts);
+    return e;
+}
+
 static int prepare(struct tsri_asking *a)
 {
+    const char *system = a->system ? a->system : tsri_cli_flag(a->cli, "system");
     int e = tsri_reader_open(&a->reader, a->cli);
     if (!e) e = tsri_sampler_init(&a->sampler, a->cli, a->reader.info.n_vocab);
-    if (!e) e = tsri_dialog_init(&a->dialog, a->reader.model, tsri_cli_flag(a->cli, "system"));
+    if (!e) e = tsri_dialog_init(&a->dialog, a->reader.model, system);
     if (!e) e = tsri_told_init(&a->answer, a->answer_max);
     if (!e) e = tsri_told_init(&a->full, a->answer_max);
     if (e) return e;
@@ -294,12 +325,14 @@ int tsri_cmd_ask(struct tsri_cli *cli)
     struct tsri_asking *a = tsri_alloc(1, sizeof *a);
     if (!a) return tsri_cli_fail("no memory");
     a->cli = cli;
+    const char *question = cli->args[0];
     int e = check_question(cli, chat);
     if (!e) e = read_flags(a);
     if (!e && chat) e = open_chat(a, chat);
+    if (!e && !chat) e = split_prompt(a, &question);
     if (!e) e = read_documents(a);
     if (!e) e = prepare(a);
-    if (!e) e = chat ? all_turns(a) : one_turn(a, cli->args[0]);
+    if (!e) e = chat ? all_turns(a) : one_turn(a, question);
     if (!e) tsri_storing_finish(a);
     tsri_reader_close(&a->reader);
     tsri_sampler_fini(&a->sampler);
@@ -308,6 +341,7 @@ int tsri_cmd_ask(struct tsri_cli *cli)
     tsri_told_fini(&a->answer);
     tsri_told_fini(&a->full);
     free(a->ends);
+    free(a->system);
     free(a->first_logits);
     if (a->chat && a->chat != stdin) fclose(a->chat);
     tsri_free(a);

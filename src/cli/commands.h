@@ -35,7 +35,9 @@
       "  --threads=N      number of CPU threads\n" \
       "  --stats          print more about the cost\n" \
       "  --compare        also answer by a full read; print both answers, with their times\n" \
-      "  --chat[=FILE]    several questions, one per line, from FILE or standard input\n") \
+      "  --chat[=FILE]    several questions, one per line, from FILE or standard input\n" \
+      "With the option chunked (--enable-chunk-cache), QUESTION may be a whole prompt, cut at the\n" \
+      "option separator (##): SYSTEM ## DOCUMENT ## DOCUMENT ## QUESTION.\n") \
     X(ingest, "ingest", "[--json] [--model=FILE] [--system=TEXT] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] PATH ...", \
       "read documents into the store before the first question", \
       "PATH is a file, or a folder with everything in it. Use the model, system prompt and store of\n" \

@@ -121,6 +121,20 @@ static int add_file(struct tsri_documents *d, const char *path, bool skip)
     return e;
 }
 
+int tsri_documents_add_text(struct tsri_documents *d, const char *text, size_t bytes)
+{
+    size_t at = 0;
+    char *copy = malloc(bytes + 1);
+    if (!copy) return tsri_cli_fail("no memory");
+    memcpy(copy, text, bytes);
+    copy[bytes] = 0;
+    const char *what = not_text(copy, bytes, &at);
+    int e = what ? tsri_cli_fail("document %zu of the prompt %s (byte %zu)", d->n + 1, what, at)
+                 : keep(d, "", copy, tidy(copy, bytes));
+    if (e) free(copy);
+    return e;
+}
+
 int tsri_documents_add_file(struct tsri_documents *d, const char *path)
 {
     return add_file(d, path, false);

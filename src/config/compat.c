@@ -194,7 +194,8 @@ static int put_runs(const struct setting *s)
 {
     int err = pass_on(s, s->value);
     if (!err) err = tsri_config_put(s->cfg, "blend", "true", s->place);
-    return err ? err : tsri_config_put(s->cfg, "blend_any_offset", "true", s->place);
+    if (!err) err = tsri_config_put(s->cfg, "blend_any_offset", "true", s->place);
+    return err ? err : tsri_config_put(s->cfg, "blend_from_traffic", "true", s->place);
 }
 
 /* The kind of LMCache's server. */

@@ -12,7 +12,7 @@
  *          EVICT    cache policies; those we do not have become adaptive
  *          CHUNKS   sets chunked, and separator to "##" where none is set
  *          BLEND    sets blend, and separator to " # # " where none is set
- *          RUNS     sets match_min_tokens, and blend at any offset
+ *          RUNS     sets match_min_tokens, and blend at any offset and from traffic
  *          ENGINE   the kind of LMCache's server: default, or blend as BLEND does
  *          REMOTE   a URL: redis://, valkey:// and s3:// become options of those tiers; none is off
  *          EXTRA    a mapping of further keys, or the text of one
@@ -165,7 +165,7 @@
       "only recomputed tokens are queries, and each sees all tokens before it") \
     /* UCM blending */ \
     X(blend_chunk_size, UCM, RUNS, "match_min_tokens", INFO, \
-      "shorter runs of known text are computed; also sets blend and blend_any_offset") \
+      "shorter runs of known text are computed; also sets blend, blend_any_offset and blend_from_traffic") \
     X(min_match_ratio, UCM, KEEP, "min_match_ratio", INFO, \
       "share of an entry that a partial match must cover") \
     X(position_correction, UCM, ALWAYS, "", ERROR, \

@@ -91,6 +91,8 @@ struct tsri_list {
       "engines: reuse documents at any place of a prompt and recompute a few tokens (engines.md)") \
     X(blend_any_offset, BOOL, "false", 0, 0, 0, \
       "engines: with blend, also reuse stored text that nothing in the prompt marks") \
+    X(blend_from_traffic, BOOL, "false", 0, 0, 0, \
+      "engines: with blend_any_offset, also reuse what plain requests have computed") \
     X(blend_min_tokens, COUNT, "256", 0, 1048576, 0, \
       "compute a prompt if fewer tokens than this could be blended") \
     X(blend_check_layers, LIST, "", 0, 4096, TSRI_OPT_WHOLE, \

@@ -4,6 +4,7 @@
 #include "support/test.h"
 
 static struct tsr_profile p;
+static bool primes;
 
 static bool near(double a, double b)
 {
@@ -21,7 +22,7 @@ static int apply(const char *yaml)
     int e = tsr_config_load_text(cfg, yaml, strlen(yaml), "t.yaml");
     CHECK_INT(e, 0);
     CHECK_INT(tsri_config_check(cfg), 0);
-    e = tsri_profile_override(&p, tsri_config_options(cfg));
+    e = tsri_profile_override(&p, tsri_config_options(cfg), primes);
     tsr_config_close(cfg);
     return e;
 }
@@ -67,6 +68,18 @@ TEST(thresholds_and_boundaries_are_taken_over)
     CHECK_INT(p.checks[0].layer, 1);
     CHECK(near(p.checks[0].threshold, 2.5));
     CHECK_INT(p.boundary, 4);
+}
+
+TEST(chunked_mode_makes_documents_independent_of_system_prompts)
+{
+    CHECK_INT(apply("enable_chunk_cache: true\n"), 0);
+    CHECK_INT(p.context, TSR_CONTEXT_PURE);
+    primes = true;
+    CHECK_INT(apply("enable_chunk_cache: true\n"), 0);
+    CHECK_INT(p.context, TSR_CONTEXT_PRIMER);
+    primes = false;
+    CHECK_INT(apply("enable_blending: true\n"), 0);
+    CHECK_INT(p.context, TSR_CONTEXT_SAME);
 }
 
 /* Through the whole path: the cache's configuration reaches the blend, and rows are recomputed. */
@@ -116,6 +129,7 @@ int main(void)
     RUN(check_layers_select_by_deviation_each_with_its_ratio);
     RUN(a_ratio_alone_keeps_the_selector);
     RUN(thresholds_and_boundaries_are_taken_over);
+    RUN(chunked_mode_makes_documents_independent_of_system_prompts);
     RUN(a_blend_takes_the_options_of_its_cache);
     return test_end();
 }

@@ -161,6 +161,28 @@ no_documents_is_a_question_alone() {
     [[ $err == *'exactly the answer of a full read'*' 0 reused'* ]] || fail "$err"
 }
 
+a_chunked_prompt_brings_its_system_prompt_and_documents() {
+    ask_init && needs_python || return
+    local a b
+    a=$(letters 400 c) b=$(letters 400 d)
+    ask --json --enable-chunk-cache "Be kind.##$a##$b##what is it" || return
+    exits 0 || return
+    is "$(json 'x["question"]')" 'what is it' || return
+    is "$(json 'x["first"]')" True && [ "$(count prompt)" -gt 750 ] || fail "$out" || return
+    # Another system prompt, another order, another question.
+    ask --json --enable-chunk-cache --no-gate --ratio=0 "Different words.##$b##$a##tell me more"
+    exits 0 || return
+    [ "$(count reused)" -gt 600 ] || fail "$out" || return
+    ask --enable-chunk-cache 'sys####question'
+    exits 1 && complains 'nothing before the separator at byte 5' || return
+    ask --enable-chunk-cache --chunk-separator=@@ 'sys@@doc@@ '
+    exits 1 && complains 'nothing after the separator at byte 8' || return
+    ask --enable-chunk-cache --system=x 'sys##doc##q'
+    exits 2 && complains 'its own system prompt' || return
+    ask --json 'is ## a heading'
+    exits 0 && is "$(json 'x["question"]')" 'is ## a heading'
+}
+
 what_cannot_be_asked_about_is_refused() {
     ask_init llama || return
     : >"$tmp/empty.txt"
@@ -236,6 +258,7 @@ run how_much_faster_is_guessed_from_a_full_read_before
 run several_turns_go_on_where_the_last_one_ended
 run a_chat_without_a_file_asks_standard_input
 run no_documents_is_a_question_alone
+run a_chunked_prompt_brings_its_system_prompt_and_documents
 run what_cannot_be_asked_about_is_refused
 run what_does_not_fit_is_refused_with_the_numbers
 run a_missing_model_says_what_to_run

@@ -201,7 +201,7 @@ TEST(the_ucm_files_load)
     reopen();
     CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "ucm_blend.yaml")), 0);
     const struct tsri_options *v = tsri_config_options(cfg);
-    CHECK(v->blend && v->blend_any_offset);
+    CHECK(v->blend && v->blend_any_offset && v->blend_from_traffic);
     CHECK_INT(v->match_min_tokens, 64);
     CHECK_INT(v->blend_boundary.n, 1);
     CHECK_INT(v->blend_boundary.values[0], 2);

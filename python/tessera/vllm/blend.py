@@ -73,7 +73,9 @@ class BlendWorker:
             hashlib.sha256(shape.identity.encode()).digest()[:16],
         )
         try:
-            self._primer = primer_tokens(settings.profile, vllm_config.model_config)
+            self._primer = primer_tokens(
+                settings.profile, vllm_config.model_config, settings.any_system
+            )
         except BadBlend as error:
             raise Refused(str(error)) from error
         self._staging = Staging(self._parts)

@@ -164,7 +164,7 @@ class Blending:
         separator has none, or there is no tokenizer."""
         self.between_steps = bool(vllm_config.scheduler_config.async_scheduling)
         model = vllm_config.model_config
-        self._primer = primer_tokens(self.settings.profile, model)
+        self._primer = primer_tokens(self.settings.profile, model, self.settings.any_system)
         if not self.settings.separators:
             return
         if model.skip_tokenizer_init:

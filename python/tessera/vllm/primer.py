@@ -35,14 +35,18 @@ def opening(tokenizer: Any) -> list[int]:
     return list(tokenizer.encode(before, add_special_tokens=False)) if mark else []
 
 
-def primer_tokens(profile: str | None, model_config: Any) -> tuple[int, ...]:
+def primer_tokens(
+    profile: str | None, model_config: Any, any_system: bool = False
+) -> tuple[int, ...]:
     """With the begin token, if the model has one; empty: the profile wants no primer."""
     try:
-        text = primer_text(profile)
+        text = primer_text(profile, any_system)
     except TesseraError as error:
         raise BadBlend(str(error)) from error
     if text is None:
         return ()
+    if model_config.skip_tokenizer_init and any_system:
+        return ()  # each document is computed alone
     if model_config.skip_tokenizer_init:
         raise BadBlend("the profile's primer needs the tokenizer, but skip_tokenizer_init is set")
     tokenizer = cached_tokenizer_from_config(model_config)
