@@ -85,14 +85,43 @@ class Side:
 
         return TokensPrompt(prompt_token_ids=prompt_tokens(seed, n_tokens, self.vocabulary))
 
-    async def first(self, prompt: Any) -> dict[str, Any]:
+    async def first(self, prompt: Any, wishes: Any = None) -> dict[str, Any]:
+        """`wishes`: what the request says to Tessera."""
+        params = self.params(1 if wishes is None else 3)  # the report needs a step after the first
+        if wishes is not None:
+            params.extra_args = {"kv_transfer_params": {"tessera": wishes}}
         start = time.perf_counter()
-        seconds, found, token = 0.0, 0, None
-        async for output in self.llm.generate(prompt, self.params(1), f"r{next(self.names)}"):
+        seconds, found, token, told = 0.0, 0, None, None
+        async for output in self.llm.generate(prompt, params, f"r{next(self.names)}"):
             if token is None and output.outputs[0].token_ids:
                 seconds, token = time.perf_counter() - start, output.outputs[0].token_ids[0]
                 found = output.num_cached_tokens or 0
-        return {"seconds": seconds, "found": found, "token": token}
+            told = (getattr(output, "kv_transfer_params", None) or {}).get("tessera", told)
+        return {"seconds": seconds, "found": found, "token": token, "told": told}
+
+    async def documents(
+        self,
+        seed: int,
+        question: int,
+        order: list[int],
+        n_tokens: int,
+        n_question: int,
+        wishes: dict[str, Any] | None = None,
+        pause_s: float = 0.0,
+    ) -> dict[str, Any]:
+        """Time to the first token of a prompt of documents in this order, and a question."""
+        from vllm import TokensPrompt
+
+        tokens: list[int] = []
+        segments = []
+        for i in order:
+            segments.append((len(tokens), n_tokens))
+            tokens += prompt_tokens(seed + i, n_tokens, self.vocabulary)
+        tokens += prompt_tokens(question, n_question, self.vocabulary)
+        marks = None if wishes is None else {**wishes, "segments": segments}
+        answer = await self.first(TokensPrompt(prompt_token_ids=tokens), marks)
+        await asyncio.sleep(pause_s)
+        return answer
 
     async def ask(self, seed: int, n_tokens: int) -> dict[str, Any]:
         """Time to the first token of a prompt, and how many tokens were not computed."""

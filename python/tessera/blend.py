@@ -20,7 +20,16 @@ from . import _c as c
 from ._lib import check, library
 from .cache import _extras
 
-__all__ = ["Ask", "Blend", "Executor", "pass_table", "pass_visible", "primer_text"]
+__all__ = [
+    "Ask",
+    "Blend",
+    "BlendRun",
+    "Executor",
+    "Paged",
+    "pass_table",
+    "pass_visible",
+    "primer_text",
+]
 
 SELECTORS = {
     "query": c.SELECT_QUERY,
@@ -72,11 +81,25 @@ class Executor(Protocol):
 
     def begin(self, rows: c.ModelPass) -> None: ...
     def layer(self, layer: int, mass: Any) -> None:
-        """Runs a layer; adds attention to `mass`, a ctypes array of floats, unless it is None."""
+        """Runs a layer; adds attention to `mass`, a ctypes array of floats, unless it is None. That
+        may wait for end(): all layers of a pass have the same array."""
 
     def deviation(self, layer: int, k: Any, v: Any) -> None: ...
     def narrow(self, keep: Any) -> None: ...
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Everything that the pass writes is in place, and `mass` of its layers complete."""
+
+    def abandon(self) -> None:
+        """Gives up an open pass; nothing of it is written any more."""
+
+
+@dataclass(frozen=True)
+class Paged:
+    """Memory in pages (struct tsr_ask_desc.slots)."""
+
+    slots: bytes  # int64, of the context's tokens
+    rest: c.KvLayout  # for the question and the primer
+    compute: int = 0  # the engine's stream; 1: the default one
 
 
 @dataclass(frozen=True)
@@ -140,39 +163,25 @@ class Blend:
         self._lib.tsr_blend_close(self._handle)
         self._handle = c_void_p()
 
-    def run(self, ask: Ask, layout: c.KvLayout, executor: Executor) -> dict[str, float | int | str]:
+    def run(
+        self, ask: Ask, layout: c.KvLayout, executor: Executor, paged: Paged | None = None
+    ) -> dict[str, float | int | str]:
         """Fills in the context of a prompt: token i in slot i of `layout`, which has n_primer slots
-        more. Returns the report.
+        more, or in the slots of `paged`. Returns the report.
         After an exception the contents of these slots are undefined."""
-        tokens, segments = _packed(ask)
-        extra = _extras(None, ask.plain_salt, ())
-        desc = c.AskDesc(
-            size=ctypes.sizeof(c.AskDesc),
-            tokens=ctypes.addressof(tokens),
-            n_tokens=len(ask.tokens) // 4,
-            n_segments=len(segments),
-            segments=segments,
-            flags=c.ASK_CONTEXT
-            | (c.ASK_FILL if ask.fill else 0)
-            | (c.ASK_ANY if ask.any_offset else 0)
-            | (c.ASK_RATIO if ask.ratio is not None else 0),
-            system=int(ask.system),
-            selector=SELECTORS[ask.selector] if ask.selector is not None else 0,
-            timeout_ms=ask.timeout_ms,
-            ratio=ask.ratio or 0.0,
-            n_context=ask.n_context,
-            n_extra=len(extra),
-            extra=extra,
-        )
-        run = c_void_p()
-        report = c.BlendReport(size=ctypes.sizeof(c.BlendReport))
-        start = self._lib.tsr_blend_start
-        check(start(ctypes.byref(run), self._handle, ctypes.byref(desc), ctypes.byref(layout)))
+        run = self.start(ask, layout, executor, paged)
         try:
-            self._take_steps(run, executor)
+            while run.step():
+                pass
         finally:
-            self._lib.tsr_blend_end(run, None, ctypes.byref(report))
-        return _told(report)
+            report = run.end()
+        return report
+
+    def start(
+        self, ask: Ask, layout: c.KvLayout, executor: Executor, paged: Paged | None = None
+    ) -> BlendRun:
+        """The same step by step."""
+        return BlendRun(self._handle, ask, layout, executor, paged)
 
     def forget(self, ask: Ask) -> int:
         """Drops the stored segments of a prompt and the primer, also the copy that the blend keeps
@@ -227,17 +236,73 @@ class Blend:
         )
         check(self._lib.tsr_cache_clear(self._cache, ctypes.byref(order)))
 
-    def _take_steps(self, run: c_void_p, executor: Executor) -> None:
-        step = c.BlendStep()
-        following = ctypes.byref(step)
-        open_ = False
+
+class BlendRun:
+    """A run under way. end() must be called, once; it waits for what is being loaded."""
+
+    def __init__(
+        self,
+        blend: c_void_p,
+        ask: Ask,
+        layout: c.KvLayout,
+        executor: Executor,
+        paged: Paged | None = None,
+    ) -> None:
+        self._lib = library()
+        self._executor = executor
+        self._open = False  # a pass
+        self._step = c.BlendStep()
+        self._run = c_void_p()
+        tokens, segments = _packed(ask)
+        extra = _extras(None, ask.plain_salt, ())
+        desc = c.AskDesc(
+            size=ctypes.sizeof(c.AskDesc),
+            tokens=ctypes.addressof(tokens),
+            n_tokens=len(ask.tokens) // 4,
+            n_segments=len(segments),
+            segments=segments,
+            flags=c.ASK_CONTEXT
+            | (c.ASK_FILL if ask.fill else 0)
+            | (c.ASK_ANY if ask.any_offset else 0)
+            | (c.ASK_RATIO if ask.ratio is not None else 0),
+            system=int(ask.system),
+            selector=SELECTORS[ask.selector] if ask.selector is not None else 0,
+            timeout_ms=ask.timeout_ms,
+            ratio=ask.ratio or 0.0,
+            n_context=ask.n_context,
+            n_extra=len(extra),
+            extra=extra,
+        )
+        slots = None
+        if paged is not None:
+            if len(paged.slots) != 8 * ask.n_context:
+                raise ValueError(f"{len(paged.slots)} bytes of slots for {ask.n_context} tokens")
+            slots = (c_uint8 * len(paged.slots)).from_buffer_copy(paged.slots)
+            desc.slots = ctypes.addressof(slots)
+            desc.rest = ctypes.pointer(paged.rest)
+            desc.compute = paged.compute
+        self._kept = tokens, segments, extra, slots, paged, layout  # the run reads them
+        run, what = ctypes.byref(self._run), ctypes.byref(desc)
+        check(self._lib.tsr_blend_start(run, blend, what, ctypes.byref(layout)))
+
+    def step(self) -> bool:
+        """Has the executor take the next step. False: there is none."""
+        if check(self._lib.tsr_blend_next(self._run, 0, ctypes.byref(self._step))) == 0:
+            return False
+        self._open = self._step.kind != c.STEP_END
+        _take(self._step, self._executor)
+        return True
+
+    def end(self) -> dict[str, float | int | str]:
+        """The report, which is empty if there are steps left."""
+        report = c.BlendReport(size=ctypes.sizeof(c.BlendReport))
         try:
-            while check(self._lib.tsr_blend_next(run, 0, following)) > 0:
-                open_ = step.kind != c.STEP_END
-                _take(step, executor)
+            if self._open:
+                self._executor.abandon()
         finally:
-            if open_:
-                executor.end()
+            self._lib.tsr_blend_end(self._run, None, ctypes.byref(report))
+            self._run = c_void_p()
+        return _told(report)
 
 
 def _packed(ask: Ask) -> tuple[Any, Any]:

@@ -102,6 +102,9 @@ class Tiny:
         self.lib.tsr_session_end(self.session)
         self.open = False
 
+    def abandon(self):
+        self.end()
+
     def answer(self, tokens, first):
         """Logits of the last token, with rows computed from `first` on."""
         rows = (c.ModelRow * (len(tokens) - first))(

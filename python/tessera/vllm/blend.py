@@ -1,9 +1,9 @@
 """A worker's blends: contexts put into vLLM's KV cache from documents that were computed once.
 
-For each BlendJob the library plans and loads (tessera.blend), the model's own modules compute what
-must be computed (model.py), both in a contiguous copy of the prompt's K and V; then vLLM's own
-attention writes that copy into the pages of the request, so that no page format is known here. vLLM
-goes on with the question as if it had computed all of it.
+For each BlendJob the library plans and loads (tessera.blend), and the model's own modules compute
+what must be computed (executor.py): on a GPU in the pages of the request themselves, on a CPU in a
+copy that vLLM's own attention writes into them afterwards (places.py). vLLM goes on with the
+question as if it had computed all of it.
 
 Whatever goes wrong costs the blend, never the request: the outcome is not ok, the caller names the
 blocks as invalid, and vLLM computes them.
@@ -28,8 +28,11 @@ from .._connector import ModelShape
 from ..blend import Ask, Blend, Executor, pass_table
 from ..blend_job import BadBlend, BlendJob, BlendOutcome, BlendSettings, space_salt
 from ..owner import EngineCache
-from . import plugin
-from .model import BlendExecutor, ModelParts, Staging, model_info, take_apart
+from . import fused, plugin
+from .attention import Attention
+from .executor import BlendExecutor
+from .model import ModelParts, model_info, take_apart
+from .places import Pages, Staging
 from .primer import primer_tokens
 from .shape import Refused
 
@@ -37,7 +40,7 @@ __all__ = ["BlendWorker"]
 
 logger = init_logger("vllm.tessera")
 _SALTS_MAX = 16  # tenants whose spaces are kept open
-_BEGIN, _LAYER, _DEVIATION, _NARROW, _DONE, _FAILED = 1, 2, 3, 4, 5, 6
+_BEGIN, _LAYER, _DEVIATION, _NARROW, _END, _DONE, _FAILED = 1, 2, 3, 4, 5, 6, 7
 
 
 class BlendWorker:
@@ -57,7 +60,7 @@ class BlendWorker:
         if len(shape.groups) > 1:
             raise Refused("several KV cache groups")
         self._parts = take_apart(model, vllm_config)
-        if self._parts.device.type != "cpu":
+        if self._parts.device.type not in ("cpu", "cuda"):
             raise Refused(f"models on {self._parts.device.type}, which was never tested")
         self._block = shape.groups[0].block_tokens
         self._settings = settings
@@ -78,8 +81,8 @@ class BlendWorker:
             )
         except BadBlend as error:
             raise Refused(str(error)) from error
-        self._staging = Staging(self._parts)
-        self._executor = BlendExecutor(self._parts, self._staging)
+        self._place = self._open_place()
+        self._executor = BlendExecutor(self._parts, self._place, self._open_attention())
         self._ranks: _Agreed | None = None
         if self._world > 1:
             self._ranks = _Agreed(self._executor, group.cpu_group, self._world)
@@ -92,6 +95,29 @@ class BlendWorker:
     @property
     def parts(self) -> ModelParts:
         return self._parts
+
+    def _open_place(self) -> Pages | Staging:
+        if self._parts.device.type == "cpu":
+            return Staging(self._parts)
+        layers: Any = self._parts.layers
+        with torch.inference_mode():
+            pages = Pages(self._parts, [layer.self_attn.attn.kv_cache for layer in layers])
+            pages.check()
+        return pages
+
+    def _open_attention(self) -> Attention:
+        parts = self._parts
+        attention = Attention(parts.n_kv_heads, parts.scale)
+        if parts.device.type == "cpu":
+            return attention
+        like = torch.empty((parts.n_heads, parts.head_dim), dtype=parts.dtype, device=parts.device)
+        with torch.inference_mode():
+            why = fused.usable(attention, like, parts.n_kv_heads)
+        if why is None:
+            attention.fused = fused.attend
+        else:
+            logger.warning("tessera: blending with torch's attention, which is slower: %s", why)
+        return attention
 
     @property
     def model(self) -> bytes:
@@ -110,12 +136,13 @@ class BlendWorker:
         try:
             with torch.inference_mode():
                 report = self._blend(job)
-                self._hand_over(job)
+                if isinstance(self._place, Staging):
+                    self._hand_over(job, self._place)
             ok = True
         except Exception as error:
             ok = False
             self._complain(error)
-        self._staging.rest()
+        self._place.rest()
         return BlendOutcome(job.number, ok, report, time.perf_counter() - start)
 
     def _complain(self, error: Exception) -> None:
@@ -127,7 +154,9 @@ class BlendWorker:
     def _blend(self, job: BlendJob) -> dict[str, float | int | str]:
         try:
             blend = self._opened(job.salt)
-            self._staging.fit(len(job.tokens) // 4 + blend.n_primer)
+            n_behind = len(job.tokens) // 4 - job.n_context + blend.n_primer
+            blocks = job.context_blocks(self._block)
+            self._place.prepare(blocks, self._block, job.n_context, n_behind)
         except Exception:
             self.decline()
             raise
@@ -169,11 +198,11 @@ class BlendWorker:
                 self._ranks.agree(_FAILED)  # they try it once more
 
     def _run(self, blend: Blend, ask: Ask) -> dict[str, float | int | str]:
-        layout, ranks = self._staging.layout(), self._ranks
+        layout, ranks, paged = self._place.layout(), self._ranks, self._place.paged()
         if ranks is None:
-            return blend.run(ask, layout, self._executor)
+            return blend.run(ask, layout, self._executor, paged)
         try:
-            report = blend.run(ask, layout, ranks)
+            report = blend.run(ask, layout, ranks, paged)
         except _Apart:
             raise
         except Exception:
@@ -208,14 +237,14 @@ class BlendWorker:
         self._blends.move_to_end(salt)
         return blend
 
-    def _hand_over(self, job: BlendJob) -> None:
+    def _hand_over(self, job: BlendJob, staging: Staging) -> None:
         """Writes into the request's pages, the way that vLLM does."""
         n = job.n_context
         blocks = torch.tensor(job.context_blocks(self._block), dtype=torch.int64)
         if len(blocks) * self._block < n:
             raise ValueError(f"{len(blocks)} blocks for a context of {n} tokens")
         slots = (blocks[:, None] * self._block + torch.arange(self._block)).flatten()[:n]
-        for layer, (keys, values) in zip(self._parts.layers, self._staging.kv):
+        for layer, (keys, values) in zip(self._parts.layers, staging.kv):
             attn: Any = layer.self_attn.attn
             attn.impl.do_kv_cache_update(attn, keys[:n], values[:n], attn.kv_cache, slots)
 
@@ -235,6 +264,8 @@ class _Agreed:
         self._group = group
         self._world = world
         self._n_rows = 0
+        self._own: Any = None  # this rank's attention of the open pass, and where the sum goes
+        self._mass: Any = None
 
     def agree(self, *facts: int) -> None:
         mine = zlib.crc32(repr(facts).encode())
@@ -251,16 +282,14 @@ class _Agreed:
     def begin(self, rows: c.ModelPass) -> None:
         self.agree(_BEGIN, rows.n_mass_rows, zlib.crc32(pass_table(rows)))
         self._n_rows = rows.n_rows
+        self._own = self._mass = None
         self._inner.begin(rows)
 
     def layer(self, layer: int, mass: Any) -> None:
         self.agree(_LAYER, layer)
-        if mass is None:
-            self._inner.layer(layer, None)
-            return
-        own = (ctypes.c_float * len(mass))()
-        self._inner.layer(layer, own)
-        torch.frombuffer(mass, dtype=torch.float32).add_(self._sum(own) / self._world)
+        if mass is not None and self._own is None:
+            self._own, self._mass = (ctypes.c_float * len(mass))(), mass
+        self._inner.layer(layer, self._own if mass is not None else None)
 
     def deviation(self, layer: int, k: Any, v: Any) -> None:
         self.agree(_DEVIATION, layer)
@@ -277,3 +306,11 @@ class _Agreed:
 
     def end(self) -> None:
         self._inner.end()
+        self.agree(_END)
+        if self._own is not None:
+            total = self._sum(self._own) / self._world
+            torch.frombuffer(self._mass, dtype=torch.float32).add_(total)
+        self._own = self._mass = None
+
+    def abandon(self) -> None:
+        self._inner.abandon()

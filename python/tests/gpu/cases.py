@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import blending
 from small_engine import CPU, Engine, Seen, far_pages, tokens_of, torch, up_to, wrong_pages
 
 CHUNK = 64
@@ -327,6 +328,43 @@ def connected_again(engine: Engine, turn: int) -> None:
         assert time.monotonic() < deadline, "the new daemon is never used"
         engine.settle()
         time.sleep(0.2)
+
+
+# ---- blending ------------------------------------------------------------------------------------
+
+
+def blended(**more: Any) -> blending.Blended:
+    if CPU:
+        raise Skip("on a CPU blends are tested by python/tests/vllm")
+    return blending.Blended(**more)
+
+
+@case
+def blend() -> None:
+    it = blended()
+    blending.reuse(it)
+    blending.beside_others(it)
+    blending.failures(it)
+
+
+@case
+def blend_runner_v1() -> None:
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+    blending.reuse(blended())
+
+
+@case
+def blend_synchronous_scheduling() -> None:
+    it = blended(async_scheduling=False)
+    blending.reuse(it)
+    blending.failures(it)
+
+
+@case
+def blend_compiled_with_graphs() -> None:
+    it = blended(enforce_eager=False)
+    blending.reuse(it)
+    blending.beside_others(it)
 
 
 @case

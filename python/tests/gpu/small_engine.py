@@ -9,7 +9,9 @@ import json
 import os
 import random
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -232,23 +234,32 @@ class Engine:
         if not CPU:
             torch.cuda.synchronize()
 
-    def params(self, n_out: int) -> SamplingParams:
-        return SamplingParams(temperature=0, max_tokens=n_out, ignore_eos=True, detokenize=False)
+    def params(self, n_out: int, wishes: dict[str, Any] | None) -> SamplingParams:
+        extra = {"kv_transfer_params": {"tessera": wishes}} if wishes is not None else None
+        return SamplingParams(
+            temperature=0, max_tokens=n_out, ignore_eos=True, detokenize=False, extra_args=extra
+        )
 
-    def ask(self, tokens: list[int], n_out: int = 4) -> Seen:
-        """One request alone; its pages are taken when its first token comes."""
-        (seen,) = self.ask_all([tokens], n_out)
+    def ask(self, tokens: list[int], n_out: int = 4, wishes: dict[str, Any] | None = None) -> Seen:
+        """One request alone; its pages are taken when its first token comes. `wishes`: what it
+        says to Tessera."""
+        (seen,) = self.ask_all([tokens], n_out, [wishes])
         return seen
 
-    def ask_all(self, prompts: list[list[int]], n_out: int = 4) -> list[Seen]:
+    def ask_all(
+        self,
+        prompts: list[list[int]],
+        n_out: int = 4,
+        wishes: Sequence[dict[str, Any] | None] = (),
+    ) -> list[Seen]:
         """Requests at once."""
         engine = self.llm.llm_engine
         lengths = {}
-        for tokens in prompts:
+        for tokens, wish in zip_longest(prompts, wishes):
             self.count += 1
             lengths[f"q{self.count}-"] = len(tokens)
             prompt = TokensPrompt(prompt_token_ids=tokens)
-            engine.add_request(f"q{self.count}-", prompt, self.params(n_out))
+            engine.add_request(f"q{self.count}-", prompt, self.params(n_out, wish))
         first: dict[str, Pages] = {}
         last: dict[str, Pages] = {}
         done: dict[str, Any] = {}

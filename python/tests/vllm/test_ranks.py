@@ -162,7 +162,7 @@ def _rank(number, path, steps, results):
 
 
 class _Stub:
-    """The blend and the staging memory of a rank that is about to blend."""
+    """The blend and the memory of a rank that is about to blend."""
 
     n_primer = 0
 
@@ -170,13 +170,16 @@ class _Stub:
         self.ranks = ranks
         self.forgets = forgets
 
-    def fit(self, n):
+    def prepare(self, *what):
         pass
 
     def layout(self):
         pass
 
-    def run(self, ask, layout, executor):
+    def paged(self):
+        pass
+
+    def run(self, ask, layout, executor, paged):
         self.ranks.agree(1, 2, 3)
         return {}
 
@@ -194,12 +197,13 @@ def _worker(number, path, kinds, results):
     worker = BlendWorker.__new__(BlendWorker)
     worker._ranks = _Agreed(None, torch.distributed.group.WORLD, 2)
     worker._settings, worker._timeout_ms = BlendSettings(), 0
-    worker._staging = _Stub(worker._ranks, kind != "forgets not")
+    worker._block = 32
+    worker._place = _Stub(worker._ranks, kind != "forgets not")
 
     def opened(salt):
         if kind == "no space":
             raise OSError("no space")
-        return worker._staging
+        return worker._place
 
     worker._opened = opened
     job = BlendJob(1, bytes(40), (), False, 5, (0,), None, None, b"")

@@ -1,0 +1,198 @@
+"""The steps of a blend with a loaded vLLM model: rows at any positions, over keys that others have
+put there (tessera.blend.Executor).
+
+vLLM runs a model as a whole, over sequences that it knows. A blend needs single layers over chosen
+rows, so the model's own modules are called here one after the other: norms, projections, q and k
+norms, rotary embedding, output, MLP. Only the attention is ours (attention.py). What computes is
+vLLM's in every other respect: its weights, its kernels, its all-reduces. They are the modules
+themselves, so that vLLM's compiled forward and its graphs are not touched.
+
+On a GPU everything is queued on the engine's stream. Attention that the library asks for is summed
+there and read once, when the pass ends; that also waits for the pass, because the library reads K
+and V by streams of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import _c as c
+from ..blend import pass_table, pass_visible
+from .attention import Asked, Attention, Bias
+from .model import ModelParts
+from .places import Place, Rows
+
+__all__ = ["BlendExecutor"]
+
+# Rows that are projected at once: enough for full speed, little enough to stay in caches, or to
+# take little memory beside the engine's.
+_ROWS = {"cpu": 1024}
+_ROWS_GPU = 8192
+
+
+@dataclass
+class _Projected:
+    """q, k and v of the current rows at one layer, and the residual that goes with them."""
+
+    layer: int
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+
+
+class BlendExecutor:
+    def __init__(self, parts: ModelParts, place: Place, attention: Attention | None = None) -> None:
+        self._parts = parts
+        self._place = place
+        self._attention = attention or Attention(parts.n_kv_heads, parts.scale)
+        self._piece = _ROWS.get(parts.device.type, _ROWS_GPU)
+        self._groups: list[tuple[int, list[tuple[int, int]]]] = []
+        self._n_mass = self._n_bias_rows = 0
+        self._rows = Rows(torch.zeros(1, dtype=torch.int64), torch.device("cpu"))
+        self._hidden = self._positions = torch.empty(0)
+        self._residual: torch.Tensor | None = None
+        self._projected: _Projected | None = None
+        self._bias: torch.Tensor | None = None
+        self._mass: torch.Tensor | None = None
+        self._mass_to: Any = None
+
+    # ---- steps --------------------------------------------------------------------------------
+
+    def begin(self, rows: c.ModelPass) -> None:
+        device = self._parts.device
+        self._forget()
+        table = torch.frombuffer(pass_table(rows), dtype=torch.int32).view(-1, 3).long()
+        on_device = table.to(device)
+        self._rows = Rows(table[:, 2].contiguous(), device)
+        self._positions = on_device[:, 1].contiguous()
+        self._groups = pass_visible(rows)
+        self._n_mass = rows.n_mass_rows
+        if rows.bias:
+            address = ctypes.addressof(rows.bias.contents)
+            given = (ctypes.c_float * rows.n_bias).from_address(address)
+            self._bias = torch.frombuffer(given, dtype=torch.float32).to(device, copy=True)
+            self._n_bias_rows = rows.n_bias_rows
+        self._hidden = self._parts.embed(on_device[:, 0].contiguous())
+
+    def layer(self, layer: int, mass: Any) -> None:
+        row = self._project(layer)
+        self._projected = None
+        self._place.put(layer, self._rows, row.k, row.v)
+        asked = None
+        if mass is not None:
+            if self._mass is None:
+                self._mass = torch.zeros(len(mass), device=self._parts.device)
+                self._mass_to = mass
+            asked = Asked(self._n_mass, self._mass)
+        elif layer == len(self._parts.layers) - 1:
+            return  # nobody asks for what comes behind the last layer's K and V
+        bias = None
+        if self._bias is not None:
+            bias = Bias(self._bias, len(self._rows) - self._n_bias_rows)
+        ranges = [one for _n, sees in self._groups for one in sees]
+        first, end = min(a for a, _b in ranges), max(b for _a, b in ranges)
+        kv = self._place.seen(layer, first, end)
+        seen = self._attention.attend(row.q, kv, self._rows, self._groups, asked, bias)
+        self._finish(self._parts.layers[layer], seen)
+
+    def deviation(self, layer: int, k: Any, v: Any) -> None:
+        row = self._project(layer)
+        for fresh, stands, out in zip((row.k, row.v), self._place.take(layer, self._rows), (k, v)):
+            if not out:
+                continue
+            apart = (fresh.float() - stands.float()).square_().sum((1, 2))
+            address = ctypes.addressof(out.contents)
+            target = (ctypes.c_float * len(apart)).from_address(address)
+            torch.frombuffer(target, dtype=torch.float32).copy_(apart)
+
+    def narrow(self, keep: Any) -> None:
+        kept = torch.frombuffer(keep, dtype=torch.int32).long()
+        n_rows = len(self._rows)
+        borders = [0]
+        for n, _sees in self._groups:
+            borders.append(borders[-1] + n)
+        ends = torch.searchsorted(kept, torch.tensor(borders)).tolist()
+        groups = [(b - a, sees) for a, b, (_n, sees) in zip(ends, ends[1:], self._groups)]
+        self._groups = [group for group in groups if group[0]]
+        self._n_mass = int((kept >= n_rows - self._n_mass).sum())
+        self._n_bias_rows = int((kept >= n_rows - self._n_bias_rows).sum())
+        self._rows = Rows(self._rows.host[kept], self._parts.device)
+        chosen = kept.to(self._parts.device)
+        self._positions, self._hidden = self._positions[chosen], self._hidden[chosen]
+        if self._residual is not None:
+            self._residual = self._residual[chosen]
+        if self._projected is not None:
+            row = self._projected
+            self._projected = _Projected(row.layer, row.q[chosen], row.k[chosen], row.v[chosen])
+
+    def end(self) -> None:
+        """Everything is in place when it returns."""
+        if self._mass is not None:
+            found = self._mass.cpu()
+            torch.frombuffer(self._mass_to, dtype=torch.float32).add_(found)
+        self._wait()
+        self._forget()
+
+    def abandon(self) -> None:
+        """Nothing of an open pass is wanted, and nothing of it is written any more."""
+        with contextlib.suppress(Exception):  # of a device that is lost: nothing runs there
+            self._wait()
+        self._forget()
+
+    def _wait(self) -> None:
+        if self._parts.device.type == "cuda":
+            torch.cuda.current_stream(self._parts.device).synchronize()
+
+    def _forget(self) -> None:
+        self._hidden = self._positions = torch.empty(0)
+        self._residual = self._projected = None
+        self._bias = self._mass = self._mass_to = None
+        self._n_bias_rows = 0
+
+    # ---- one layer ----------------------------------------------------------------------------
+
+    def _project(self, layer: int) -> _Projected:
+        """Norm, q, k and v of all current rows; once for a layer that is compared and then run."""
+        if self._projected is not None and self._projected.layer == layer:
+            return self._projected
+        module = self._parts.layers[layer]
+        attention: Any = module.self_attn
+        n, dim = len(self._rows), self._parts.head_dim
+        if self._residual is None:
+            self._residual = torch.empty_like(self._hidden).copy_(self._hidden)
+            normal = module.input_layernorm(self._hidden)
+        else:
+            normal, self._residual = module.input_layernorm(self._hidden, self._residual)
+        parts = []
+        for first in range(0, n, self._piece):
+            rows = slice(first, first + self._piece)
+            qkv, _ = attention.qkv_proj(normal[rows])
+            q, k, v = qkv.split([attention.q_size, attention.kv_size, attention.kv_size], dim=-1)
+            if hasattr(attention, "q_norm"):
+                q = attention.q_norm(q.reshape(-1, dim)).view(q.shape)
+                k = attention.k_norm(k.reshape(-1, dim)).view(k.shape)
+            q, k = attention.rotary_emb(self._positions[rows], q.contiguous(), k.contiguous())
+            parts.append((q, k, v))
+        q, k, v = (one[0] if len(parts) == 1 else torch.cat(one) for one in zip(*parts))
+        self._projected = _Projected(
+            layer, q.view(n, -1, dim), k.view(n, -1, dim), v.reshape(n, -1, dim)
+        )
+        return self._projected
+
+    def _finish(self, module: Any, seen: torch.Tensor) -> None:
+        """Output projection, norm and MLP."""
+        assert self._residual is not None
+        hidden = torch.empty_like(self._residual)
+        for first in range(0, len(seen), self._piece):
+            rows = slice(first, first + self._piece)
+            out, _ = module.self_attn.o_proj(seen[rows])
+            out, rest = module.post_attention_layernorm(out, self._residual[rows])
+            if rest.data_ptr() != self._residual[rows].data_ptr():
+                self._residual[rows] = rest
+            hidden[rows] = module.mlp(out)
+        self._hidden = hidden

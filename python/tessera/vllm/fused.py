@@ -1,0 +1,174 @@
+"""Attention on a GPU for rows that each see the first so many keys, in Triton (attention.py).
+
+A program has a few rows of one head and goes over a share of their keys, as FlashAttention does.
+Few rows would leave most of the GPU idle, so their keys are shared out among several programs,
+whose results are merged by their log-sum-exp.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # torch does it then
+    triton = None
+
+if TYPE_CHECKING:
+    from .attention import Attention, Bias
+
+__all__ = ["attend", "usable"]
+
+_LOG2E = 1.4426950408889634
+_PROGRAMS = 512  # wanted: a few for each multiprocessor of a large GPU
+_SPLITS_MAX = 32
+_KEYS_MIN = 512  # of a program
+_TOLERANCE = 0.02  # of the largest value, for bf16
+
+
+if triton is not None:
+
+    @triton.jit
+    def _kernel(  # type: ignore[no-untyped-def]  # Triton reads the types of arguments otherwise
+        q_at, k_at, v_at, counts_at, bias_at, out_at, sums_at,
+        n_rows, share, bias_first, scale,
+        q_row, q_head, k_row, k_head, v_row, v_head, out_split, out_row, out_head,
+        sums_split, sums_row,
+        GROUP: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+        BIASED: tl.constexpr, EXACT: tl.constexpr,
+    ):  # fmt: skip
+        head = tl.program_id(1)
+        split = tl.program_id(2)
+        rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        dims = tl.arange(0, DIM)
+        here = rows < n_rows
+        counts = tl.load(counts_at + rows, mask=here, other=0)
+        begin = split * share
+        end = tl.minimum(tl.max(counts, 0), begin + share)
+        wide = rows.to(tl.int64)
+        q = tl.load(
+            q_at + wide[:, None] * q_row + head * q_head + dims[None, :],
+            mask=here[:, None],
+            other=0.0,
+        )
+        k_at += (head // GROUP) * k_head
+        v_at += (head // GROUP) * v_head
+        most = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        acc = tl.zeros([ROWS, DIM], tl.float32)
+        for first in range(begin, end, KEYS):
+            keys = first + tl.arange(0, KEYS)
+            there = keys < end
+            at = keys.to(tl.int64)[:, None]
+            k = tl.load(k_at + at * k_row + dims[None, :], mask=there[:, None], other=0.0)
+            if EXACT:
+                logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+            else:
+                logits = tl.dot(q, tl.trans(k)) * scale
+            if BIASED:
+                added = tl.load(bias_at + keys, mask=there, other=0.0) * 1.4426950408889634
+                logits += tl.where(rows[:, None] >= bias_first, added[None, :], 0.0)
+            seen = (keys[None, :] < counts[:, None]) & there[None, :]
+            logits = tl.where(seen, logits, float("-inf"))
+            larger = tl.maximum(most, tl.max(logits, 1))
+            base = tl.where(larger == float("-inf"), 0.0, larger)
+            weights = tl.exp2(logits - base[:, None])
+            shrink = tl.exp2(most - base)
+            total = total * shrink + tl.sum(weights, 1)
+            v = tl.load(v_at + at * v_row + dims[None, :], mask=there[:, None], other=0.0)
+            if EXACT:
+                acc = acc * shrink[:, None] + tl.dot(weights, v, input_precision="ieee")
+            else:
+                acc = acc * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
+            most = larger
+        safe = tl.where(total > 0, total, 1.0)
+        tl.store(
+            out_at + split * out_split + wide[:, None] * out_row + head * out_head + dims[None, :],
+            (acc / safe[:, None]).to(out_at.dtype.element_ty),
+            mask=here[:, None],
+        )
+        sums = tl.where(total > 0, most + tl.log2(safe), float("-inf"))
+        tl.store(sums_at + split * sums_split + rows * sums_row + head, sums, mask=here)
+
+
+def attend(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    counts: torch.Tensor,
+    bias: Bias | None,
+    scale: float,
+) -> torch.Tensor:
+    """q [rows, heads, dim], keys and values [keys, KV heads, dim], counts [rows] ascending."""
+    n, n_heads, dim = q.shape
+    n_keys = len(keys)
+    tile_rows = 128 if n >= 256 else 32
+    n_tiles = -(-n // tile_rows)
+    n_splits = min(-(-_PROGRAMS // (n_tiles * n_heads)), -(-n_keys // _KEYS_MIN), _SPLITS_MAX)
+    n_splits = max(n_splits, 1)
+    share = -(-n_keys // (n_splits * 64)) * 64
+    n_splits = -(-n_keys // share)
+    dtype = q.dtype if n_splits == 1 else torch.float32
+    out = torch.empty((n_splits, n, n_heads, dim), dtype=dtype, device=q.device)
+    sums = torch.empty((n_splits, n, n_heads), dtype=torch.float32, device=q.device)
+    _kernel[(n_tiles, n_heads, n_splits)](
+        q, keys, values, counts, bias.by_key if bias is not None else counts, out, sums,
+        n, share, bias.first if bias is not None else 0, scale * _LOG2E,
+        q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), values.stride(0),
+        values.stride(1), out.stride(0), out.stride(1), out.stride(2), sums.stride(0),
+        sums.stride(1),
+        GROUP=n_heads // keys.shape[1], DIM=dim, ROWS=tile_rows, KEYS=64,
+        BIASED=bias is not None, EXACT=q.dtype == torch.float32,
+        num_warps=8 if tile_rows == 128 else 4, num_stages=2,
+    )  # fmt: skip
+    if n_splits == 1:
+        return out[0]
+    weights = torch.exp2(sums - sums.max(0).values)
+    weights = weights / weights.sum(0)
+    return (out * weights[..., None]).sum(0).to(q.dtype)
+
+
+def usable(attention: Attention, q_like: torch.Tensor, n_kv_heads: int) -> str | None:
+    """None: it gives what torch gives, on this GPU and for this shape. Otherwise why not. It also
+    compiles the kernels before a request needs them."""
+    if triton is None:
+        return "triton is not installed"
+    dim = q_like.shape[-1]
+    if dim & (dim - 1) or dim < 16:
+        return f"heads of {dim} elements"
+    try:
+        return _compared(attention, q_like, n_kv_heads)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _compared(attention: Attention, q_like: torch.Tensor, n_kv_heads: int) -> str | None:
+    from .attention import Bias
+    from .places import Rows
+
+    device, (n_heads, dim) = q_like.device, q_like.shape
+    generator = torch.Generator().manual_seed(7)
+
+    def noise(*shape: int) -> Any:
+        return torch.randn(shape, generator=generator).to(q_like.dtype).to(device)
+
+    n_keys = 2000
+    keys, values = noise(n_keys, n_kv_heads, 2 * dim).split(dim, -1)
+    for n in (9, 300):
+        slots = torch.arange(n) * ((n_keys - 1) // n) + (n_keys - 1) % n
+        rows, q = Rows(slots, device), noise(n, n_heads, dim)
+        groups = [(n, [(0, n_keys)])]
+        added = torch.linspace(-1, 1, n_keys, device=device)
+        for bias in (None, Bias(added, n // 2)):
+            attention.fused = None
+            want = attention.attend(q, (keys, values), rows, groups, None, bias).float()
+            attention.fused = attend
+            got = attention.attend(q, (keys, values), rows, groups, None, bias).float()
+            attention.fused = None
+            off = float((got - want).abs().max() / want.abs().max())
+            if not off <= _TOLERANCE:
+                return f"{n} rows are {off:.3f} off"
+    return None

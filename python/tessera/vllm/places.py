@@ -1,0 +1,285 @@
+"""Where the K and V of a prompt are while it is blended. Tokens are numbered from 0 on, the prompt
+first and then the primer; these numbers are the slots of a pass (blend.h).
+
+Pages: those that vLLM has given to the request. The library's device writes into them, vLLM's own
+kernel does for rows that were computed, and one layer at a time is gathered for the attention. Only
+what follows the context, the question and the primer, has memory of ours.
+
+Staging: a contiguous copy of the whole prompt, for pages whose format is not known here (vLLM on a
+CPU packs them for the processor). vLLM's own attention writes it into the pages afterwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from .. import _c as c
+from ..blend import Paged
+from .model import ModelParts, kv_dtype
+from .shape import Refused
+
+__all__ = ["Pages", "Place", "Rows", "Staging"]
+
+_DEFAULT_STREAM = 1  # as CUDA names it where 0 stands for none
+_KEPT_BYTES = 1 << 30  # of memory for prompts, between them
+
+
+class Rows:
+    """The slots of a pass's rows, ascending, here and on the device."""
+
+    def __init__(self, slots: torch.Tensor, device: torch.device) -> None:
+        self.host = slots
+        self.device = slots.to(device)
+        self.first, self.last = int(slots[0]), int(slots[-1])
+
+    def __len__(self) -> int:
+        return len(self.host)
+
+    @property
+    def dense(self) -> bool:
+        return self.last - self.first + 1 == len(self.host)
+
+
+class Place(Protocol):
+    """What an executor needs."""
+
+    def put(self, layer: int, rows: Rows, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Writes K and V [rows, heads, dim]."""
+
+    def take(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V [rows, heads, dim] as they are."""
+
+    def seen(self, layer: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V by slot, of which [first, end) are valid until the next call."""
+
+
+class Staging:
+    """Contiguous K and V: slot i in row i of every layer. Grows, and is kept for the next prompt
+    unless it is large."""
+
+    def __init__(self, parts: ModelParts) -> None:
+        self._parts = parts
+        self.n_slots = 0
+        self.kv = torch.empty(0)
+
+    def fit(self, n_slots: int) -> None:
+        if n_slots <= self.n_slots:
+            return
+        parts = self._parts
+        self.n_slots = min(-(-n_slots // 1024) * 1024, max(parts.context, n_slots))
+        self.kv = torch.empty(0)  # the old one goes before the new one comes
+        shape = (len(parts.layers), 2, self.n_slots, parts.n_kv_heads, parts.head_dim)
+        self.kv = torch.empty(shape, dtype=parts.dtype, device=parts.device)
+
+    def prepare(
+        self, blocks: Sequence[int], block_tokens: int, n_context: int, n_behind: int
+    ) -> None:
+        """The next request: how many slots it needs."""
+        self.fit(n_context + n_behind)
+
+    def paged(self) -> None:
+        """Token i is in slot i of the layout."""
+
+    def rest(self) -> None:
+        """No prompt is in work: memory that is worth having back is given back."""
+        if self.kv.numel() * self.kv.element_size() > _KEPT_BYTES:
+            self.n_slots = 0
+            self.kv = torch.empty(0)
+
+    def put(self, layer: int, rows: Rows, keys: torch.Tensor, values: torch.Tensor) -> None:
+        for plane, fresh in zip(self.kv[layer], (keys, values)):
+            if rows.dense:
+                plane[rows.first : rows.last + 1] = fresh
+            else:
+                plane.index_copy_(0, rows.device, fresh)
+
+    def take(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self.kv[layer]
+        return keys.index_select(0, rows.device), values.index_select(0, rows.device)
+
+    def seen(self, layer: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self.kv[layer]
+        return keys, values
+
+    def layout(self) -> c.KvLayout:
+        """Where it is, for the library."""
+        parts = self._parts
+        item = self.kv.element_size()
+        layout = _layout(parts, self.n_slots)
+        for i in range(2):
+            plane = layout.planes[i]
+            plane.base = self.kv[:, i].data_ptr()
+            plane.layer_bytes = (self.kv.numel() - i * self.kv.stride(1)) * item
+            plane.layer_stride = self.kv.stride(0) * item
+            plane.token_stride = self.kv.stride(2) * item
+            plane.head_stride = self.kv.stride(3) * item
+            plane.element_stride = item
+        return layout
+
+
+class Pages:
+    """The pages of one request at a time. `caches`: vLLM's tensor of each layer, blocks of
+    [heads, tokens, K and V], in any order in memory."""
+
+    def __init__(self, parts: ModelParts, caches: Sequence[torch.Tensor]) -> None:
+        self._parts = parts
+        first = caches[0]
+        self._block = first.shape[2] if first.dim() == 4 else 0
+        for cache in caches:
+            if (
+                cache.dim() != 4
+                or cache.shape != first.shape
+                or cache.stride() != first.stride()
+                or cache.shape[1] != parts.n_kv_heads
+                or cache.shape[3] != 2 * parts.head_dim
+                or cache.stride(3) != 1
+                or cache.dtype != parts.dtype
+                or self._block & (self._block - 1)
+            ):
+                raise Refused(f"KV pages of shape {tuple(cache.shape)} and type {cache.dtype}")
+        self._caches = tuple(caches)
+        self._by_token = tuple(cache.transpose(1, 2) for cache in caches)
+        item, dim = first.element_size(), parts.head_dim
+        n = len(caches)
+        self._bases = [
+            (ctypes.c_void_p * n)(*[cache.data_ptr() + i * dim * item for cache in caches])
+            for i in range(2)
+        ]
+        self.behind = Staging(parts)  # slots from n_context on
+        self.n_context = 0
+        self.slots = torch.empty(0, dtype=torch.int64)  # of the context's tokens, in the caches
+        self._slots = self._blocks = self._gathered = torch.empty(0)
+
+    def check(self) -> None:
+        """Refused: what vLLM writes is not where it is read here. Uses vLLM's null block, which no
+        request ever has."""
+        parts, device = self._parts, self._parts.device
+        shape = (self._block, parts.n_kv_heads, parts.head_dim)
+        slots = torch.arange(self._block)
+        generator = torch.Generator().manual_seed(1)
+        for layer in (0, len(self._caches) - 1):
+            keys, values = (
+                torch.randn(shape, generator=generator).to(parts.dtype).to(device) for _ in range(2)
+            )
+            page = self._by_token[layer][0]
+            page.zero_()
+            self._write(layer, keys, values, slots.to(device))
+            if not (
+                torch.equal(page[..., : parts.head_dim], keys)
+                and torch.equal(page[..., parts.head_dim :], values)
+            ):
+                impl: Any = parts.layers[layer].self_attn.attn.impl
+                raise Refused(f"KV pages as {type(impl).__name__} fills them")
+
+    def prepare(
+        self, blocks: Sequence[int], block_tokens: int, n_context: int, n_behind: int
+    ) -> None:
+        """The next request: the engine's blocks of its context, and how many slots follow it."""
+        ids = torch.tensor(blocks, dtype=torch.int64)
+        if len(ids) * block_tokens < n_context:
+            raise ValueError(f"{len(ids)} blocks for a context of {n_context} tokens")
+        slots = (ids[:, None] * block_tokens + torch.arange(block_tokens)).flatten()
+        if n_context and int(slots.max()) >= self._caches[0].shape[0] * self._block:
+            raise ValueError(f"block {int(ids.max())} is not in the KV cache")
+        self.n_context = n_context
+        self.slots = slots[:n_context].contiguous()
+        self._slots = self.slots.to(self._parts.device)
+        # Kernels may see a block of the engine as several small ones.
+        n_blocks = -(-n_context // self._block)
+        self._blocks = (slots[:: self._block][:n_blocks] // self._block).to(self._parts.device)
+        self.behind.fit(n_behind)
+        self._gathered = torch.empty(0)
+
+    def rest(self) -> None:
+        self.behind.rest()
+        self._gathered = torch.empty(0)
+
+    def put(self, layer: int, rows: Rows, keys: torch.Tensor, values: torch.Tensor) -> None:
+        n = self._n_inside(rows)
+        if n:
+            self._write(layer, keys[:n], values[:n], self._slots[rows.device[:n]])
+        if n < len(rows):
+            after = rows.device[n:] - self.n_context
+            for plane, fresh in zip(self.behind.kv[layer], (keys, values)):
+                plane.index_copy_(0, after, fresh[n:])
+
+    def take(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        n, dim = self._n_inside(rows), self._parts.head_dim
+        slots = self._slots[rows.device[:n]]
+        inside = self._by_token[layer][slots // self._block, slots % self._block]
+        after = rows.device[n:] - self.n_context
+        keys, values = self.behind.kv[layer]
+        return (
+            torch.cat([inside[..., :dim], keys.index_select(0, after)]),
+            torch.cat([inside[..., dim:], values.index_select(0, after)]),
+        )
+
+    def seen(self, layer: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        parts, dim, size = self._parts, self._parts.head_dim, self._block
+        n_all = len(self._blocks) * size + self.behind.n_slots
+        if len(self._gathered) < n_all:
+            shape = (n_all, parts.n_kv_heads, 2 * dim)
+            self._gathered = torch.empty(shape, dtype=parts.dtype, device=parts.device)
+        a, b = first // size, -(-min(end, self.n_context) // size)
+        if a < b:
+            out = self._gathered[a * size : b * size].view(b - a, size, parts.n_kv_heads, 2 * dim)
+            torch.index_select(self._by_token[layer], 0, self._blocks[a:b], out=out)
+        if end > self.n_context:  # over what the last block holds after the context
+            after = self._gathered[self.n_context : end]
+            keys, values = self.behind.kv[layer]
+            after[..., :dim] = keys[: len(after)]
+            after[..., dim:] = values[: len(after)]
+        return self._gathered[..., :dim], self._gathered[..., dim:]
+
+    def layout(self) -> c.KvLayout:
+        """The caches, for the library: slots are those of `slots`."""
+        first = self._caches[0]
+        item = first.element_size()
+        layout = _layout(self._parts, first.shape[0] * self._block)
+        layout.block_tokens = self._block
+        for i in range(2):
+            plane = layout.planes[i]
+            plane.layers = ctypes.cast(self._bases[i], type(plane.layers))
+            plane.block_stride = first.stride(0) * item
+            plane.head_stride = first.stride(1) * item
+            plane.token_stride = first.stride(2) * item
+            plane.element_stride = item
+        return layout
+
+    def paged(self) -> Paged:
+        device, compute = self._parts.device, 0
+        if device.type == "cuda":
+            compute = torch.cuda.current_stream(device).cuda_stream or _DEFAULT_STREAM
+        return Paged(self.slots.numpy().tobytes(), self.behind.layout(), compute)
+
+    def _n_inside(self, rows: Rows) -> int:
+        return int(torch.searchsorted(rows.host, self.n_context))
+
+    def _write(
+        self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor
+    ) -> None:
+        attn: Any = self._parts.layers[layer].self_attn.attn
+        attn.impl.do_kv_cache_update(
+            attn, keys.contiguous(), values.contiguous(), self._caches[layer], slots
+        )
+
+
+def _layout(parts: ModelParts, n_slots: int) -> c.KvLayout:
+    layout = c.KvLayout(
+        size=ctypes.sizeof(c.KvLayout),
+        memory=c.MEMORY_HOST if parts.device.type == "cpu" else c.MEMORY_DEVICE,
+        n_layers=len(parts.layers),
+        n_planes=2,
+        n_slots=n_slots,
+    )
+    for i in range(2):
+        plane = layout.planes[i]
+        plane.dtype = kv_dtype(parts)
+        plane.n_heads = parts.n_kv_heads
+        plane.dim = parts.head_dim
+        plane.rope_dims = parts.rope.dims if i == 0 else 0
+    return layout
