@@ -53,6 +53,7 @@ struct tsri_response {
     double seconds;                            /* to the first token */
     double exact, f1, right;                   /* NAN: no right answer is known */
     double same_tokens, same_words;            /* as the prefill's answer */
+    double says_same;                          /* the same facts as that, in whatever words */
     double kl, kl_answer; /* KL(prefill || this): first token; mean over the prefill's answer */
     double sure, rounds;  /* NAN: not predicted */
     double reasons;       /* enum tsr_blend_reason */
@@ -106,7 +107,8 @@ struct tsri_interval tsri_interval_of_share(size_t k, size_t n);
 
 /* ---- summary.c: what the rows say ---- */
 
-/* Tables or JSON of every set and of all questions; `half` leaves out the others. */
+/* Tables or JSON of every set and of all questions, and of how far the gate can be trusted; `half`
+ * leaves out the others. */
 int tsri_responses_print(const struct tsri_responses *r, enum tsri_half half,
                          const struct tsri_cli *cli);
 

@@ -170,7 +170,7 @@ static void fill_frontier(const struct tsri_quality_rows *rows, struct tsr_profi
 /* Answers with known labels. A question's answers share a fold, since they resemble each other. */
 struct judged {
     struct tsr_gate *gates;
-    double *same, *sure;
+    double *same, *words, *sure;
     uint32_t *folds;
     uint32_t n;
 };
@@ -178,23 +178,18 @@ struct judged {
 static bool judged_init(struct judged *j, size_t n)
 {
     *j = (struct judged){malloc(n * sizeof *j->gates), malloc(n * sizeof *j->same),
-                         malloc(n * sizeof *j->sure), malloc(n * sizeof *j->folds), 0};
-    return j->gates && j->same && j->sure && j->folds;
+                         malloc(n * sizeof *j->words), malloc(n * sizeof *j->sure),
+                         malloc(n * sizeof *j->folds), 0};
+    return j->gates && j->same && j->words && j->sure && j->folds;
 }
 
 static void judged_fini(struct judged *j)
 {
     free(j->gates);
     free(j->same);
+    free(j->words);
     free(j->sure);
     free(j->folds);
-}
-
-static void judged_add(struct judged *j, const struct tsr_gate *gate, double same, uint32_t fold)
-{
-    j->gates[j->n] = *gate;
-    j->same[j->n] = same;
-    j->folds[j->n++] = fold;
 }
 
 static uint32_t fold_of(const struct tsri_quality_row *row)
@@ -205,6 +200,26 @@ static uint32_t fold_of(const struct tsri_quality_row *row)
     for (const char *c = row->id; *c; c++)
         hash = (hash ^ (uint8_t)*c) * 16777619u;
     return hash % FOLDS;
+}
+
+/* Older tables do not know whether an answer says the same in other words. */
+static double label_of(const struct tsri_quality_row *row)
+{
+    return isnan(row->says_same) ? row->same_answer : row->says_same;
+}
+
+static void judged_add(struct judged *j, const struct tsri_quality_row *row)
+{
+    j->gates[j->n] = row->gate;
+    j->same[j->n] = label_of(row);
+    j->words[j->n] = row->same_answer;
+    j->folds[j->n++] = fold_of(row);
+}
+
+static void judged_copy(struct judged *to, const struct judged *from, uint32_t i)
+{
+    to->gates[to->n] = from->gates[i];
+    to->same[to->n++] = from->same[i];
 }
 
 /* Predicts every answer with what was learned from the other folds. */
@@ -220,8 +235,7 @@ static int predict_left_out(struct judged *all, const struct tsr_profile *p)
     for (uint32_t fold = 0; fold < FOLDS && !e; fold++) {
         others.n = 0;
         for (uint32_t i = 0; i < all->n; i++)
-            if (all->folds[i] != fold)
-                judged_add(&others, &all->gates[i], all->same[i], all->folds[i]);
+            if (all->folds[i] != fold) judged_copy(&others, all, i);
         if (tsr_gate_fit(&scratch, others.gates, others.same, others.n) < 0) e = tsri_cli_failed();
         for (uint32_t i = 0; i < all->n && !e; i++)
             if (all->folds[i] == fold) all->sure[i] = tsr_gate_predict(&scratch, &all->gates[i]);
@@ -233,26 +247,32 @@ static int predict_left_out(struct judged *all, const struct tsr_profile *p)
 static void assess(const struct judged *j, double limit, struct tsri_gate_result *out)
 {
     static const double from[TSRI_GATE_BINS] = {0, 0.5, 0.8, 0.9, 0.95};
-    double n_same = 0, n_shown = 0, n_shown_same = 0;
+    double n_same = 0, n_words = 0, n_shown = 0, n_shown_same = 0, n_shown_words = 0;
     for (uint32_t b = 0; b < TSRI_GATE_BINS; b++)
         out->bins[b] = (struct tsri_gate_bin){.from = from[b]};
     for (uint32_t i = 0; i < j->n; i++) {
         uint32_t b = TSRI_GATE_BINS - 1;
+        bool shown = j->sure[i] >= limit;
         while (b > 0 && j->sure[i] < from[b])
             b--;
         out->bins[b].n++;
         out->bins[b].n_same += j->same[i];
+        out->bins[b].n_words += j->words[i];
         out->bins[b].mean += j->sure[i];
         n_same += j->same[i];
-        n_shown += j->sure[i] >= limit;
-        n_shown_same += j->sure[i] >= limit ? j->same[i] : 0;
+        n_words += j->words[i];
+        n_shown += shown;
+        n_shown_same += shown ? j->same[i] : 0;
+        n_shown_words += shown ? j->words[i] : 0;
     }
     for (uint32_t b = 0; b < TSRI_GATE_BINS; b++)
         if (out->bins[b].n > 0) out->bins[b].mean /= out->bins[b].n;
     out->n = j->n;
     out->same = n_same / j->n;
+    out->words = n_words / j->n;
     out->shown = n_shown / j->n;
     out->shown_same = n_shown > 0 ? n_shown_same / n_shown : NAN;
+    out->shown_words = n_shown > 0 ? n_shown_words / n_shown : NAN;
 }
 
 static bool is_known(const struct tsr_gate *g)
@@ -279,7 +299,7 @@ static int fit_gate(const struct tsri_quality_rows *rows, const struct tsri_sett
     for (size_t i = 0; i < rows->n && !e; i++) {
         const struct tsri_quality_row *row = &rows->items[i];
         if (is_judged(&row->setting, s, p) && is_known(&row->gate) && !isnan(row->same_answer))
-            judged_add(&j, &row->gate, row->same_answer, fold_of(row));
+            judged_add(&j, row);
     }
     *out = (struct tsri_gate_result){0};
     if (!e && j.n >= CASES_MIN) {

@@ -301,17 +301,19 @@ static void print_gate(const struct tsr_profile *p, const struct tsri_gate_resul
         printf("no gate: too few questions with an answer\n");
         return;
     }
-    printf("gate: %.1f %% of %u answers are those of a prefill; ", 100 * g->same, g->n);
+    printf("gate: %.1f %% of %u answers say what a prefill says (%.1f %% in the same words); ",
+           100 * g->same, g->n, 100 * g->words);
     if (isnan(g->shown_same))
         printf("it is sure of none\n");
     else
-        printf("it is sure of %.1f %% (probability %g or more), and %.1f %% of these are\n",
-               100 * g->shown, p->gate_limit, 100 * g->shown_same);
+        printf(
+            "it is sure of %.1f %% (probability %g or more), and %.1f %% of these do (%.1f %%)\n",
+            100 * g->shown, p->gate_limit, 100 * g->shown_same, 100 * g->shown_words);
     for (uint32_t i = 0; i < TSRI_GATE_BINS; i++) {
         const struct tsri_gate_bin *b = &g->bins[i];
         if (b->n > 0)
-            printf("  from %4.2f: %4.0f answers, predicted %5.1f %%, true %5.1f %%\n", b->from,
-                   b->n, 100 * b->mean, 100 * b->n_same / b->n);
+            printf("  from %4.2f: %4.0f answers, predicted %5.1f %%, true %5.1f %% (%5.1f %%)\n",
+                   b->from, b->n, 100 * b->mean, 100 * b->n_same / b->n, 100 * b->n_words / b->n);
     }
 }
 

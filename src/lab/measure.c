@@ -98,11 +98,12 @@ static int answer(const struct tsri_measure *m, const struct tsr_blend *blend,
                   struct tsri_quality_row *row)
 {
     char text[ANSWER_BYTES], *own = (char *)t->answer;
-    row->exact = row->f1 = row->same_answer = NAN;
+    row->exact = row->f1 = row->same_answer = row->says_same = NAN;
     if (!m->answer_max) return 0;
     int e = decode(m, blend, t, first, q, text);
     if (e) return e;
     row->same_answer = tsri_answer_exact(text, &own, 1);
+    row->says_same = tsri_fact_words_same(q->question, own, text);
     if (!q->n_answers) return 0;
     row->exact = tsri_answer_exact(text, q->answers, q->n_answers);
     row->f1 = tsri_answer_f1(text, q->answers, q->n_answers);

@@ -38,6 +38,11 @@ double tsri_answer_f1(const char *given, char *const *right, size_t n);
  * answer in sentences. */
 double tsri_answer_right(const char *given, char *const *right, size_t n);
 
+/* ---- fact_words.c ---- */
+
+/* Whether two answers say the same, in whatever words: neither has a fact that the other lacks. */
+bool tsri_fact_words_same(const char *question, const char *one, const char *other);
+
 /* ---- measure.c: one question, many settings ---- */
 
 struct tsri_setting {
@@ -60,6 +65,7 @@ struct tsri_quality_row {
     double gold;        /* log-likelihood of a right answer: blend less prefill */
     double exact, f1;   /* of the greedy answer; NAN: not asked for */
     double same_answer; /* 1: its words are those of the prefill's greedy answer */
+    double says_same;   /* 1: it says what that says, in whatever words */
     double full_s, blend_s;
     double n_tokens, n_recomputed;
     struct tsr_gate gate;
@@ -97,13 +103,15 @@ bool tsri_setting_same(const struct tsri_setting *a, const struct tsri_setting *
 /* How well the gate knows answers that were left out of its fit. */
 #define TSRI_GATE_BINS 5u
 struct tsri_gate_result {
-    uint32_t n;        /* answers; 0: too few to fit a gate */
-    double same;       /* share that is the prefill's own */
-    double shown;      /* share that the gate is sure enough of */
-    double shown_same; /* of those, share that is the prefill's own; NAN: none is shown */
+    uint32_t n; /* answers; 0: too few to fit a gate */
+    /* Shares that say what the prefill says, which is what the gate learns; and of these in the same
+     * words. */
+    double same, words;
+    double shown;                   /* share that the gate is sure enough of */
+    double shown_same, shown_words; /* of those; NAN: none is shown */
     /* Reliability: answers whose probability is at least `from`, and below that of the next. */
     struct tsri_gate_bin {
-        double from, n, n_same, mean;
+        double from, n, n_same, n_words, mean;
     } bins[TSRI_GATE_BINS];
 };
 struct tsri_choose {

@@ -30,6 +30,7 @@ static const struct column columns[] = {
     {"exact", ROW(exact)},
     {"f1", ROW(f1)},
     {"same_answer", ROW(same_answer)},
+    {"says_same", ROW(says_same)},
     {"full_s", ROW(full_s)},
     {"blend_s", ROW(blend_s)},
     {"tokens", ROW(n_tokens)},

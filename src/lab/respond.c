@@ -189,6 +189,7 @@ static void judge(struct tsri_response *row, const struct spoken *full)
     const struct tsri_question *q = full->question;
     char *said[] = {(char *)full->text};
     row->same_words = tsri_answer_exact(row->text, said, 1);
+    row->says_same = tsri_fact_words_same(q->question, full->text, row->text);
     row->exact = row->f1 = row->right = NAN;
     if (!q->n_answers) return;
     row->exact = tsri_answer_exact(row->text, q->answers, q->n_answers);

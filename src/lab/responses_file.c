@@ -11,16 +11,15 @@
 #include <unistd.h>
 
 #define HEADING \
-    "model,set,id,method,tokens,computed,recomputed,seconds,exact,f1,right,same_tokens,same_" \
-    "words," \
-    "kl,kl_answer,sure,rounds,reasons,answer\n"
+    "model,set,id,method,tokens,computed,recomputed,seconds,exact,f1,right,same_tokens," \
+    "same_words,says_same,kl,kl_answer,sure,rounds,reasons,answer\n"
 
 #define AT(member) offsetof(struct tsri_response, member)
 /* In the order of the heading. */
 static const size_t numbers[] = {AT(n_tokens),   AT(n_computed), AT(n_recomputed), AT(seconds),
                                  AT(exact),      AT(f1),         AT(right),        AT(same_tokens),
-                                 AT(same_words), AT(kl),         AT(kl_answer),    AT(sure),
-                                 AT(rounds),     AT(reasons)};
+                                 AT(same_words), AT(says_same),  AT(kl),           AT(kl_answer),
+                                 AT(sure),       AT(rounds),     AT(reasons)};
 
 static double *number_at(struct tsri_response *row, size_t i)
 {

@@ -35,7 +35,7 @@ struct score {
     double exact, f1, right;
     struct tsri_interval exact_more, f1_more, right_more; /* than the prefill */
     struct tsri_interval kept; /* of the prefill's right answers, those that are right here */
-    double same_tokens, same_words, kl, kl_answer, computed, seconds, speedup;
+    double same_tokens, same_words, says_same, kl, kl_answer, computed, seconds, speedup;
 };
 
 #define AT(member) offsetof(struct tsri_response, member)
@@ -147,6 +147,7 @@ static struct score score_of(const struct answer_pairs *p, double *room)
                       .kept = kept_of(p),
                       .same_tokens = mean_of(p, AT(same_tokens)),
                       .same_words = mean_of(p, AT(same_words)),
+                      .says_same = mean_of(p, AT(says_same)),
                       .kl = mean_of(p, AT(kl)),
                       .kl_answer = mean_of(p, AT(kl_answer))};
     size_t n = 0;
@@ -235,6 +236,7 @@ static void add_score(void *arg, const char *set, const char *method, const stru
     tsri_table_add(&t->same, "%s", method);
     add_number(&t->same, "%.1f %%", 100 * s->same_tokens);
     add_number(&t->same, "%.1f %%", 100 * s->same_words);
+    add_number(&t->same, "%.1f %%", 100 * s->says_same);
     add_number(&t->same, "%.4f", s->kl);
     add_number(&t->same, "%.4f", s->kl_answer);
     add_number(&t->same, "%.1f %%", 100 * s->computed);
@@ -248,9 +250,9 @@ static int print_scores(const struct summary *s)
     tsri_table_init(&t.right, "llrrrrrrrr",
                     "set|method|questions|right|to prefill (95 %)|stays right|F1|to prefill (95 %)|"
                     "exact|to prefill (95 %)");
-    tsri_table_init(&t.same, "llrrrrrrr",
-                    "set|method|same tokens|same words|KL first|KL answer|computed|first token|"
-                    "speed-up");
+    tsri_table_init(&t.same, "llrrrrrrrr",
+                    "set|method|same tokens|same words|says the same|KL first|KL answer|computed|"
+                    "first token|speed-up");
     int e = each_score(s, add_score, &t);
     if (!e) {
         e = tsri_table_print(&t.right, s->cli);
@@ -265,49 +267,96 @@ static int print_scores(const struct summary *s)
 
 /* ---- how far the gate can be trusted ---- */
 
-static const double limits[] = {0.5, 0.8, 0.9, 0.95, 0.98, 0.99};
+/* The first one: every answer that the gate let pass. */
+static const double limits[] = {0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99};
 
-/* Of prompts with a prediction: those computed whole, where there is nothing to trust; of the others
- * those at least as sure as the limit, and of these the ones with the prefill's answer. */
+/* Of prompts with a prediction: those computed whole, where there is nothing to trust; and of the
+ * others those as sure as wanted, and what became of these. */
 struct trust {
-    size_t n, n_whole, n_shown, n_words, n_tokens;
+    size_t n, n_whole, n_shown;
+    size_t n_says, n_words, n_tokens; /* as the prefill */
+    size_t n_right, n_kept;           /* the prefill is right; and so are these */
+    double sure;                      /* sum */
 };
 
-static struct trust trust_of(const struct summary *s, double limit)
+/* Sure as `from` or more, and less than `below`. */
+static struct trust trust_of(const struct summary *s, double from, double below)
 {
     struct trust t = {0};
     for (size_t i = 0; i < s->pairs.n; i++) {
-        const struct tsri_response *own = s->pairs.items[i].own;
+        const struct tsri_response *own = s->pairs.items[i].own, *full = s->pairs.items[i].full;
         if (strcmp(own->method, "tessera") != 0 || isnan(own->sure)) continue;
         bool whole = ((uint32_t)own->reasons & (TSR_BLEND_FULL | TSR_BLEND_FIRST)) != 0;
-        bool shown = !whole && own->sure >= limit;
         t.n++;
         t.n_whole += whole;
-        t.n_shown += shown;
-        t.n_words += shown && own->same_words == 1;
-        t.n_tokens += shown && own->same_tokens == 1;
+        if (whole || own->sure < from || own->sure >= below) continue;
+        t.n_shown++;
+        t.n_says += own->says_same == 1;
+        t.n_words += own->same_words == 1;
+        t.n_tokens += own->same_tokens == 1;
+        t.n_right += full->right == 1;
+        t.n_kept += full->right == 1 && own->right == 1;
+        t.sure += own->sure;
     }
     return t;
 }
 
-static int print_trust(const struct summary *s)
+static void add_share(struct tsri_table *t, size_t k, size_t n)
+{
+    struct tsri_interval share = tsri_interval_of_share(k, n);
+    add_interval(t, "%.1f %% (%.1f to %.1f)", &share, true);
+}
+
+static int print_shown(const struct summary *s)
 {
     struct tsri_table table;
-    struct trust all = trust_of(s, 0);
-    if (all.n == 0) return 0;
-    printf("\n%zu of %zu prompts were computed whole; of the others:\n", all.n_whole, all.n);
-    tsri_table_init(&table, "rrrrr", "sure|answers|of all|same words|same tokens");
+    tsri_table_init(&table, "lrrrrr", "sure|answers|of all|says the same|same tokens|stays right");
     for (size_t i = 0; i < TSRI_COUNT(limits); i++) {
-        struct trust t = trust_of(s, limits[i]);
-        struct tsri_interval words = tsri_interval_of_share(t.n_words, t.n_shown);
-        struct tsri_interval tokens = tsri_interval_of_share(t.n_tokens, t.n_shown);
-        tsri_table_add(&table, ">= %.2f", limits[i]);
+        struct trust t = trust_of(s, limits[i], INFINITY);
+        if (i)
+            tsri_table_add(&table, ">= %.2f", limits[i]);
+        else
+            tsri_table_add(&table, "any");
         tsri_table_add(&table, "%zu", t.n_shown);
         tsri_table_add(&table, "%.1f %%", 100.0 * (double)t.n_shown / (double)t.n);
-        add_interval(&table, "%.1f %% (%.1f to %.1f)", &words, true);
-        add_interval(&table, "%.1f %% (%.1f to %.1f)", &tokens, true);
+        add_share(&table, t.n_says, t.n_shown);
+        add_share(&table, t.n_tokens, t.n_shown);
+        add_share(&table, t.n_kept, t.n_right);
     }
     return tsri_table_print(&table, s->cli);
+}
+
+static double upper_limit(size_t i)
+{
+    return i + 1 < TSRI_COUNT(limits) ? limits[i + 1] : INFINITY;
+}
+
+/* A gate is reliable if answers come true as often as it says. */
+static int print_reliability(const struct summary *s)
+{
+    struct tsri_table table;
+    tsri_table_init(&table, "rrrrr", "sure from|answers|predicted|says the same|same tokens");
+    for (size_t i = 0; i < TSRI_COUNT(limits); i++) {
+        struct trust t = trust_of(s, limits[i], upper_limit(i));
+        if (t.n_shown == 0) continue;
+        tsri_table_add(&table, "%.2f", limits[i]);
+        tsri_table_add(&table, "%zu", t.n_shown);
+        tsri_table_add(&table, "%.1f %%", 100 * t.sure / (double)t.n_shown);
+        add_share(&table, t.n_says, t.n_shown);
+        add_share(&table, t.n_tokens, t.n_shown);
+    }
+    return tsri_table_print(&table, s->cli);
+}
+
+static int print_trust(const struct summary *s)
+{
+    struct trust all = trust_of(s, 0, INFINITY);
+    if (all.n == 0) return 0;
+    printf("\n%zu of %zu prompts were computed whole; of the others:\n", all.n_whole, all.n);
+    int e = print_shown(s);
+    if (e || all.n_shown == 0) return e;
+    putchar('\n');
+    return print_reliability(s);
 }
 
 /* ---- JSON ---- */
@@ -345,12 +394,20 @@ static void json_score(void *arg, const char *set, const char *method, const str
     json_interval("exact_more", &s->exact_more);
     json_number("same_tokens", s->same_tokens);
     json_number("same_words", s->same_words);
+    json_number("says_same", s->says_same);
     json_number("kl", s->kl);
     json_number("kl_answer", s->kl_answer);
     json_number("computed", s->computed);
     json_number("seconds", s->seconds);
     json_number("speedup", s->speedup);
     putchar('}');
+}
+
+static void json_trust(const struct trust *t)
+{
+    printf(",\"shown\":%zu,\"says_same\":%zu,\"same_words\":%zu,\"same_tokens\":%zu,"
+           "\"right\":%zu,\"stays_right\":%zu}",
+           t->n_shown, t->n_says, t->n_words, t->n_tokens, t->n_right, t->n_kept);
 }
 
 static int print_json(const struct summary *s, const char *model)
@@ -361,10 +418,17 @@ static int print_json(const struct summary *s, const char *model)
     int e = each_score(s, json_score, &later);
     fputs("],\n\"sure\":[", stdout);
     for (size_t i = 0; i < TSRI_COUNT(limits); i++) {
-        struct trust t = trust_of(s, limits[i]);
-        printf("%s{\"limit\":%g,\"predicted\":%zu,\"whole\":%zu,\"shown\":%zu,"
-               "\"same_words\":%zu,\"same_tokens\":%zu}",
-               i ? "," : "", limits[i], t.n, t.n_whole, t.n_shown, t.n_words, t.n_tokens);
+        struct trust t = trust_of(s, limits[i], INFINITY);
+        printf("%s{\"limit\":%g,\"predicted\":%zu,\"whole\":%zu", i ? "," : "", limits[i], t.n,
+               t.n_whole);
+        json_trust(&t);
+    }
+    fputs("],\n\"reliability\":[", stdout);
+    for (size_t i = 0; i < TSRI_COUNT(limits); i++) {
+        struct trust t = trust_of(s, limits[i], upper_limit(i));
+        printf("%s{\"from\":%g", i ? "," : "", limits[i]);
+        json_number("predicted", t.n_shown ? t.sure / (double)t.n_shown : NAN);
+        json_trust(&t);
     }
     puts("]}");
     return e;

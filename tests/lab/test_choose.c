@@ -24,7 +24,7 @@ static void add_rows(const char *set, uint32_t n, struct tsri_setting s, double 
         snprintf(r.set, sizeof r.set, "%s", set);
         snprintf(r.id, sizeof r.id, "%u", i);
         r.gate = TSRI_GATE_UNKNOWN;
-        r.same_answer = NAN;
+        r.same_answer = r.says_same = NAN;
         CHECK_INT(tsri_quality_add(&rows, &r), 0);
     }
 }
@@ -118,6 +118,29 @@ TEST(the_gate_learns_what_can_be_learned)
     tsri_quality_fini(&rows);
 }
 
+/* What an answer says counts, not its words; a table without that has only the words. */
+TEST(the_gate_learns_what_answers_say)
+{
+    struct tsr_profile p = {.size = sizeof p};
+    struct tsri_gate_result gate;
+    add_rows("a", 100, setting(TSR_SELECT_QUERY, TSR_CONTEXT_SAME, 0.05, 0), 0);
+    for (uint32_t i = 0; i < 100; i++) {
+        double entropy = 2.0 * ((i * 37) % 100) / 100.0;
+        rows.items[i].gate = (struct tsr_gate){.moved = 0.1, .mass = 0.1, .entropy = entropy};
+        rows.items[i].says_same = i < 10 ? NAN : entropy < 1;
+        rows.items[i].same_answer = i < 10 ? entropy < 1 : i % 4 == 0;
+    }
+    CHECK_INT(tsri_choose_profile(&rows, &wanted, &p, &gate), 0);
+    CHECK_INT(gate.n, 100);
+    CHECK(fabs(gate.same - 0.5) < 1e-9 && gate.words < 0.35);
+    CHECK(gate.shown > 0.3 && gate.shown_same > 0.95 && gate.shown_words < 0.5);
+    double n_words = 0;
+    for (uint32_t i = 0; i < TSRI_GATE_BINS; i++)
+        n_words += gate.bins[i].n_words;
+    CHECK(fabs(n_words - 100 * gate.words) < 1e-9);
+    tsri_quality_fini(&rows);
+}
+
 /* Round one knows nothing, round two everything: both are learned from, by what they moved. */
 TEST(the_gate_learns_from_every_round)
 {
@@ -153,6 +176,7 @@ int main(void)
     RUN(the_best_setting_at_the_ratio_wins_with_a_bias_for_each_ratio);
     RUN(the_layers_that_chose_best_are_in_the_profile);
     RUN(the_gate_learns_what_can_be_learned);
+    RUN(the_gate_learns_what_answers_say);
     RUN(the_gate_learns_from_every_round);
     return test_end();
 }

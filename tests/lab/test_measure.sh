@@ -36,8 +36,8 @@ seen = set()
 for r in rows:
     kl, ratio, bias = float(r["kl"]), float(r["ratio"]), float(r["bias"])
     assert kl >= 0 and float(r["blend_s"]) > 0 and 0 <= float(r["f1"]) <= 1
-    if r["selector"] == "full" or (ratio == 1 and bias == 0): assert kl < 1e-6 and float(r["same_answer"]) == 1, r
-    assert float(r["same_answer"]) in (0, 1), r
+    if r["selector"] == "full" or (ratio == 1 and bias == 0): assert kl < 1e-6 and float(r["same_answer"]) == float(r["says_same"]) == 1, r
+    assert float(r["same_answer"]) in (0, 1) and float(r["says_same"]) in (0, 1), r
     if r["selector"] == "none": assert kl > 1e-9 and float(r["recomputed"]) == 0, r
     if r["selector"] == "query" and ratio == 0.1:
         assert 0 < float(r["mass"]) < 1 and not math.isnan(float(r["moved"])), r
@@ -83,7 +83,7 @@ a_plain_prompt_is_its_texts_and_nothing_else() {
     calibrate --ratio=0 --ratios=0 --biases=0 --selectors=none --contexts=pure --answers=4
     exits 0 || return
     # At most a token for each letter of ours; a template and names would be 100 more.
-    awk -F, '$3 == "none" { ok = $30 == 2 && $29 <= 305 && $20 - 2 * $29 <= 28 } END { exit !ok }' "$tmp/rows.csv" ||
+    awk -F, '$3 == "none" { ok = $31 == 2 && $30 <= 305 && $21 - 2 * $30 <= 28 } END { exit !ok }' "$tmp/rows.csv" ||
         fail "$(cat "$tmp/rows.csv")"
 }
 

@@ -7,9 +7,9 @@ plot() { PYTHONDONTWRITEBYTECODE=1 python3 "$(dirname "$0")/../../bench/quality/
 
 # MODEL SET ID METHOD SECONDS RIGHT, one line a row
 table() {
-    echo 'model,set,id,method,tokens,computed,recomputed,seconds,exact,f1,right,same_tokens,same_words,kl,kl_answer,sure,rounds,reasons,answer'
+    echo 'model,set,id,method,tokens,computed,recomputed,seconds,exact,f1,right,same_tokens,same_words,says_same,kl,kl_answer,sure,rounds,reasons,answer'
     while read -r model set id method seconds right; do
-        echo "$model,$set,$id,$method,100,10,0,$seconds,0,0,$right,1,1,0,0,nan,0,0,\"a \"\"b\"\", c\""
+        echo "$model,$set,$id,$method,100,10,0,$seconds,0,0,$right,1,1,1,0,0,nan,0,0,\"a \"\"b\"\", c\""
     done
 }
 

@@ -23,7 +23,7 @@ recomputing_everything_gives_the_prefills_answer() {
     exits 0 || return
     local all
     all=$(cat "$tmp/rows.csv")
-    is "$(cell tessera@1 same_tokens) $(cell tessera@1 same_words) $(cell tessera@1 kl)" '1 1 0' || fail "$all" || return
+    is "$(cell tessera@1 same_tokens) $(cell tessera@1 same_words) $(cell tessera@1 says_same) $(cell tessera@1 kl)" '1 1 1 0' || fail "$all" || return
     is "$(cell tessera@1 answer)" "$(cell prefill answer)" || fail "$all" || return
     # Nothing is recomputed: the KL is that of plain reuse, and not 0.
     is "$(cell tessera@0 kl_answer)" "$(cell reuse kl_answer)" || fail "$all" || return

@@ -19,7 +19,8 @@ static struct tsri_response row_of(const char *id, const char *method, const cha
                               .seconds = 0.25,
                               .f1 = 0.5,
                               .right = 1,
-                              .same_words = 1,
+                              .same_words = 0,
+                              .says_same = 1,
                               .kl = 0.125,
                               .sure = NAN,
                               .rounds = 2,
@@ -52,6 +53,7 @@ TEST(rows_come_back_as_they_were_written)
     const struct tsri_response *r = tsri_responses_find(&back, "facts", "1", "tessera@0.05");
     CHECK(r == &back.items[1] && r->n_computed == 20 && r->seconds == 0.25 && r->kl == 0.125);
     CHECK(isnan(r->sure) && r->rounds == 2 && r->reasons == TSR_BLEND_FULL && r->right == 1);
+    CHECK(r->same_words == 0 && r->says_same == 1);
     CHECK(!tsri_responses_find(&back, "facts", "2", "prefill"));
     CHECK(!tsri_responses_find(&back, "nq", "1", "prefill"));
     tsri_responses_fini(&back);
