@@ -93,7 +93,7 @@ int tsri_quality_add(struct tsri_quality_rows *rows, const struct tsri_quality_r
 void tsri_quality_fini(struct tsri_quality_rows *rows);
 /* Rows of a file; a last line that was cut off is left out. A file that is not there has none. */
 int tsri_quality_load(struct tsri_quality_rows *rows, const char *path);
-/* Appends; a new file begins with a heading. */
+/* Appends; a new file begins with a heading. Refuses a file with other columns. */
 int tsri_quality_append(const char *path, const struct tsri_quality_row *rows, size_t n);
 bool tsri_quality_has(const struct tsri_quality_rows *rows, const struct tsri_question *q);
 bool tsri_setting_same(const struct tsri_setting *a, const struct tsri_setting *b);

@@ -190,12 +190,30 @@ static void put_heading(FILE *out)
     fputc('\n', out);
 }
 
+/* Whether rows of this program fit under the heading of a file. */
+static bool has_all_columns(FILE *file)
+{
+    char *line = NULL;
+    size_t room = 0, order[NUMBERS], n = 0, same = 0;
+    rewind(file);
+    if (getline(&line, &room, file) > 0) n = parse_heading(line, order);
+    while (same < n && order[same] == same)
+        same++;
+    free(line);
+    return same == NUMBERS;
+}
+
 int tsri_quality_append(const char *path, const struct tsri_quality_row *rows, size_t n)
 {
-    struct stat st;
-    bool is_new = stat(path, &st) != 0 || st.st_size == 0;
-    FILE *out = fopen(path, "a");
+    FILE *out = fopen(path, "a+e");
     if (!out) return tsri_cli_fail("%s: %s", path, strerror(errno));
+    struct stat st;
+    bool is_new = fstat(fileno(out), &st) == 0 && st.st_size == 0;
+    if (!is_new && !has_all_columns(out)) {
+        fclose(out);
+        return tsri_cli_fail("%s: has other columns than this version writes; begin another table",
+                             path);
+    }
     if (is_new) put_heading(out);
     for (size_t i = 0; i < n; i++) {
         struct tsri_quality_row row = rows[i];

@@ -94,6 +94,17 @@ TEST(a_table_from_before_a_column_was_added_is_read)
     tsri_quality_fini(&rows);
 }
 
+TEST(rows_do_not_go_below_a_heading_without_their_columns)
+{
+    struct tsri_quality_rows rows = {0};
+    struct tsri_quality_row r = row_of("9", 1);
+    CHECK_INT(tsri_quality_append(path, &r, 1), CLI_FAILED);
+    CHECK_HAS(said(), "has other columns than this version writes");
+    CHECK_INT(tsri_quality_load(&rows, path), 0);
+    CHECK_INT(rows.n, 2);
+    tsri_quality_fini(&rows);
+}
+
 TEST(other_files_are_refused)
 {
     struct tsri_quality_rows rows = {0};
@@ -121,6 +132,7 @@ int main(void)
     RUN(rows_come_back_as_they_were_written);
     RUN(half_a_line_is_left_out_and_overwritten);
     RUN(a_table_from_before_a_column_was_added_is_read);
+    RUN(rows_do_not_go_below_a_heading_without_their_columns);
     RUN(other_files_are_refused);
     tmpdir_fini(&dir);
     return test_end();
