@@ -5,7 +5,9 @@
  * 512 paragraphs of 64 tokens. Cold is with the caches of the processor full of other things. The
  * baseline is one pass of a hash over the prompt's tokens (xxh3), about the least a lookup can do.
  * Then what a window costs in memory and in time to register, and what several threads bring for
- * long prompts, against one, in turns.
+ * long prompts, against one, in turns. All of that is without frequent edits; what looking for them
+ * adds (partial: edits against runs) is measured for the same texts, in turns, and for text with a
+ * token changed in every 20, of which windows find nothing.
  *
  * Entries are made under the API, without KV: matching does not look at it. */
 #include "find/find.h"
@@ -30,6 +32,7 @@ struct work {
     uint32_t found;
     uint32_t next; /* entry to register anew */
     uint32_t slice_tokens;
+    bool edits; /* partial: edits */
 };
 
 static uint64_t seed = 42;
@@ -94,7 +97,7 @@ static void open_cache(struct work *w)
         add_entry(w);
     pthread_mutex_unlock(&w->cache->lock);
     w->tokens = malloc(LONG_TOKENS * sizeof w->tokens[0]);
-    w->memory = malloc(tsri_matcher_bytes(LONG_TOKENS));
+    w->memory = malloc(tsri_matcher_bytes(w->cache, LONG_TOKENS));
     BENCH_CHECK(w->tokens && w->memory);
     w->prompt = (struct tsr_prompt){.size = sizeof w->prompt,
                                     .tokens = w->tokens,
@@ -126,6 +129,7 @@ static void match(void *arg)
     struct tsri_matcher m;
     tsri_matcher_init(&m, w->space, &w->walk, w->memory);
     if (w->slice_tokens) m.slice_tokens = w->slice_tokens;
+    m.edits = w->edits;
     tsri_matcher_scan(&m, (struct tsr_range){0, w->prompt.n_tokens});
     tsri_matcher_choose(&m);
     w->found = 0;
@@ -170,6 +174,14 @@ static double best_ns(struct work *w, bench_fn prepare)
     return best;
 }
 
+static void match_edits(void *arg)
+{
+    struct work *w = arg;
+    w->edits = true;
+    match(w);
+    w->edits = false;
+}
+
 /* One slice of everything is one thread. */
 static void match_alone(void *arg)
 {
@@ -208,6 +220,24 @@ static void bench_long(struct work *w)
     }
 }
 
+/* The best of interleaved turns with edits and without. */
+static void bench_edits(struct work *w, const char *name)
+{
+    double with = 1e300, without = 1e300;
+    char title[64];
+    for (uint32_t i = 0; i < 300; i++) {
+        uint64_t begin = bench_now_ns();
+        match(w);
+        uint64_t middle = bench_now_ns();
+        match_edits(w);
+        uint64_t end = bench_now_ns();
+        if ((double)(middle - begin) < without) without = (double)(middle - begin);
+        if ((double)(end - middle) < with) with = (double)(end - middle);
+    }
+    snprintf(title, sizeof title, "%s, added by edits, a token", name);
+    bench_report(title, (with - without) / N_TOKENS, "ns", 0, 15, false);
+}
+
 struct text {
     const char *name, *cold_name;
     uint32_t run, apart, edit_every;
@@ -230,6 +260,19 @@ static void bench_text(struct work *w, const struct text *t)
     if (hot.ran) bench_report(name, best_ns(w, NULL) / N_TOKENS, "ns", 0, t->target, false);
     snprintf(name, sizeof name, "%s, a token", t->cold_name);
     if (cold.ran) bench_report(name, best_ns(w, chill) / N_TOKENS, "ns", 0, 0, false);
+    if (hot.ran) bench_edits(w, t->name);
+}
+
+static void bench_frequent(struct work *w)
+{
+    make_prompt(w, 640, 0, 20);
+    match(w);
+    uint32_t without = w->found;
+    match_edits(w);
+    BENCH_CHECK(without < N_TOKENS / 20 && w->found > N_TOKENS * 9 / 10);
+    struct bench_result r = bench_run(&(struct bench_case){
+        .name = "edit every 20, edits : runs", .run = match_edits, .baseline = match, .arg = w});
+    if (r.ran) bench_edits(w, "edit every 20");
 }
 
 int main(int argc, char **argv)
@@ -250,9 +293,12 @@ int main(int argc, char **argv)
 
     for (size_t i = 0; i < TSRI_COUNT(texts); i++)
         bench_text(&w, &texts[i]);
+    bench_frequent(&w);
     uint32_t n_windows = N_WINDOWS;
     bench_report("memory of a window", (double)x->n_buckets * 72 / (double)n_windows, "bytes", 0,
                  16, false);
+    bench_report("more for edits", (double)w.cache->shingles.n_buckets * 72 / (double)n_windows,
+                 "bytes", 0, 16, false);
     struct bench_result add =
         bench_run(&(struct bench_case){.name = "register 2K tokens", .run = add_again, .arg = &w});
     if (add.ran) bench_report("register, a token", add.value / ENTRY_TOKENS, "ns", 0, 0, false);

@@ -286,15 +286,16 @@ enum tsr_prompt_flags {
                               * segments after another context, and prefix blocks */
 };
 
-/* What ANY finds: among the tokens not covered by prefix and segments, every run of 63 tokens or
- * more that the prompt shares with an entry, and many shorter ones down to match_min_tokens. A
- * replaced, inserted or deleted token splits a text into two matches of the same entry; `coverage`
- * says how much of the entry was found in total. Tokens are compared, so a match is that text. Its
- * KV is that of the entry's tokens as computed, at base + entry_offset and after the text that came
- * before them there: rotate K to its new position, and recompute a few tokens at each end and
- * around edits. Media, and entries with media, are left out. Text that only a lower tier has is not
- * a match yet; it is loaded into host memory for the next lookup. Option any_offset turns this off.
- */
+/* What ANY finds, among the tokens not covered by prefix and segments: every run of 63 tokens or
+ * more that the prompt shares with an entry, many shorter ones down to match_min_tokens, and text
+ * with frequent edits of which at least min_match_ratio is equal (option partial: edits). A
+ * replaced, inserted or deleted token splits a text into two matches of the same entry, down to 8
+ * tokens each; `coverage` says how much of the entry was found in total. Tokens are compared, so a
+ * match is that text. Its KV is that of the entry's tokens as computed, at base + entry_offset and
+ * after the text that came before them there: rotate K to its new position, and recompute a few
+ * tokens at each end and around edits. Media, and entries with media, are left out. Text that only
+ * a lower tier has is not a match yet; it is loaded into host memory for the next lookup. Option
+ * any_offset turns this off. */
 
 struct tsr_prompt {
     size_t size;
@@ -354,8 +355,9 @@ enum tsr_context {
     TSR_CONTEXT_OTHER = 3,
     TSR_CONTEXT_PRIMER = 4 /* of profiles (blend.h); matches with it are SAME */
 };
-/* How much of its entry a match covers. FULL: all of it. PARTIAL: together with the other matches
- * of the entry around edited tokens, at least the option min_match_ratio. RUN: less than that. */
+/* How much of its entry a match covers. FULL: all of it. PARTIAL: together with the other equal
+ * tokens of the entry around edited ones, at least the option min_match_ratio. RUN: less than that.
+ */
 enum tsr_coverage { TSR_COVERAGE_FULL = 1, TSR_COVERAGE_PARTIAL = 2, TSR_COVERAGE_RUN = 3 };
 
 /* In base and freq_set of a match that is not verified: only the tier that holds the entry knows

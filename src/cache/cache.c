@@ -75,6 +75,7 @@ void tsri_cache_close(struct tsr_cache *c)
         free(c->touch);
     }
     tsri_holds_fini(&c->holds);
+    tsri_shingles_fini(&c->shingles);
     tsri_windows_fini(&c->windows);
     tsri_arena_fini(&c->arena);
     tsri_pool_fini(&c->pool);
@@ -253,6 +254,7 @@ void tsri_cache_stats(struct tsr_cache *c, struct tsr_stats *out)
     tsri_stats_gauge_set(s, TSRI_M_metadata_bytes, c->arena.region.bytes);
     tsri_stats_gauge_set(s, TSRI_M_metadata_used_bytes, c->arena.bytes_used);
     tsri_stats_gauge_set(s, TSRI_M_windows, c->windows.n_used);
+    tsri_stats_gauge_set(s, TSRI_M_shingles, c->shingles.n_used);
     tsri_stats_gauge_set(s, TSRI_M_spaces, c->n_spaces);
     tsri_stats_gauge_set(s, TSRI_M_clients, c->n_clients);
     out->tier_entries[0] = c->n_host;

@@ -19,6 +19,7 @@
 #include "device/locking.h"
 #include "policy/policy.h"
 #include "cache/pool.h"
+#include "cache/shingles.h"
 #include "cache/windows.h"
 
 #include <pthread.h>
@@ -84,6 +85,7 @@ struct tsr_cache {
 
     struct tsri_index index;
     struct tsri_windows windows;
+    struct tsri_shingles shingles; /* partial: edits */
     struct tsri_entry *entries;
     struct tsri_region entries_region;
     uint32_t ids_max;

@@ -214,6 +214,7 @@ void tsri_entry_publish(struct tsr_cache *c, uint32_t id, uint32_t parent)
     tsri_index_insert(&c->index, tsri_entry_key(e), id);
     rank(c, id);
     tsri_windows_add(c, id);
+    tsri_shingles_add(c, id);
     tell(c, e, TSR_EVENT_STORED);
 }
 
@@ -241,6 +242,7 @@ void tsri_entry_warm(struct tsr_cache *c, uint32_t id, uint32_t meta)
     c->n_cold--;
     rank(c, id);
     tsri_windows_add(c, id);
+    tsri_shingles_add(c, id);
 }
 
 uint32_t tsri_entry_live(struct tsr_cache *c, struct tsri_key key)

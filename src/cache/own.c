@@ -57,6 +57,8 @@ static int open_memory(struct tsr_cache *c)
         e = tsri_holds_init(&c->holds, c->pool.n_pages, c->ids_max);
     if (e == 0) e = tsri_arena_init(&c->arena, derive_metadata(o));
     if (e == 0) e = tsri_windows_init(&c->windows, derive_windows(o), c->ids_max);
+    if (e == 0 && o->partial == TSRI_PARTIAL_EDITS)
+        e = tsri_shingles_init(&c->shingles, derive_windows(o), c->ids_max);
     return e;
 }
 

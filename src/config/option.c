@@ -12,6 +12,7 @@
 
 #define NAME(constant, text) text,
 static const char *const names_hash[] = {TSRI_ENUM_hash(NAME) NULL};
+static const char *const names_partial[] = {TSRI_ENUM_partial(NAME) NULL};
 static const char *const names_policy[] = {TSRI_ENUM_policy(NAME) NULL};
 static const char *const names_owner[] = {TSRI_ENUM_owner(NAME) NULL};
 static const char *const names_log_level[] = {TSRI_ENUM_log_level(NAME) NULL};

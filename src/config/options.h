@@ -44,6 +44,8 @@ struct tsri_list {
 
 /* clang-format off */
 #define TSRI_ENUM_hash(N)           N(HASH_SHA256, "sha256") N(HASH_XXH3, "xxh3")
+#define TSRI_ENUM_partial(N)        N(PARTIAL_OFF, "off") N(PARTIAL_RUNS, "runs") \
+                                    N(PARTIAL_EDITS, "edits")
 #define TSRI_ENUM_policy(N)         N(POLICY_LRU, "lru") N(POLICY_S3FIFO, "s3fifo") \
                                     N(POLICY_ADAPTIVE, "adaptive")
 #define TSRI_ENUM_owner(N)          N(OWNER_PROCESS, "process") N(OWNER_EMBEDDED, "embedded") \
@@ -112,11 +114,13 @@ struct tsri_list {
     X(any_offset, BOOL, "true", 0, 0, 0, \
       "index windows of tokens, so that lookups find stored text at any offset of a prompt") \
     X(windows_max, COUNT, "0", 1024, (uint64_t)1 << 30, TSRI_OPT_ZERO, \
-      "maximum number of indexed windows (32 tokens, 14 bytes each); 0: derived from metadata_size") \
+      "maximum number of windows (32 tokens, 14 bytes; edits: 29) in the index; 0: from metadata_size") \
+    X(partial, ENUM, "edits", 0, 0, 0, \
+      "text to find at any offset: off (whole entries), runs (63 equal tokens), edits (any small edits)") \
     X(match_min_tokens, COUNT, "32", 1, 1048576, 0, \
-      "ignore shorter matches at any offset") \
+      "ignore matches at any offset with fewer equal tokens") \
     X(min_match_ratio, FLOAT, "0.8", 0, 1, 0, \
-      "share of an entry that matches around edits must cover to count as a partial match") \
+      "share of equal tokens that makes edited text a match, and a match of an entry a partial one") \
     X(policy, ENUM, "adaptive", 0, 0, 0, \
       "eviction policy: lru, s3fifo (entries used only once go first), adaptive (follows the traffic)") \
     X(owner, ENUM, "process", 0, 0, 0, \
@@ -283,6 +287,7 @@ struct tsri_list {
 
 #define TSRI_ENUM_ITEM(constant, text) TSRI_##constant,
 enum tsri_hash { TSRI_ENUM_hash(TSRI_ENUM_ITEM) };
+enum { TSRI_ENUM_partial(TSRI_ENUM_ITEM) };
 enum { TSRI_ENUM_policy(TSRI_ENUM_ITEM) };
 enum tsri_owner { TSRI_ENUM_owner(TSRI_ENUM_ITEM) };
 enum tsri_log_level { TSRI_ENUM_log_level(TSRI_ENUM_ITEM) };

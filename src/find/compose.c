@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* A prompt of 4K tokens needs no memory but the stack's. */
-#define STACK_BYTES 12288u
+#define STACK_BYTES 24576u
 
 /* ---- the parts of the prompt that are free ---- */
 
@@ -119,13 +119,14 @@ static void first_pieces(struct composing *x)
 static void intersect(struct composing *x, const struct tsri_matcher *m)
 {
     struct tsr_range *in = x->pieces + (x->pieces_max - x->n_pieces);
-    uint32_t n_in = x->n_pieces, n = 0, min = m->min_tokens;
+    uint32_t n_in = x->n_pieces, n = 0;
     memmove(in, x->pieces, n_in * sizeof in[0]);
     for (uint32_t i = 0, k = 0; i < n_in && k < m->n_chosen;) {
         const struct tsri_run *run = &m->chosen[k];
         uint32_t run_end = run->prompt_offset + run->n_tokens, piece_end = end_of(in[i]);
         uint32_t from = in[i].offset > run->prompt_offset ? in[i].offset : run->prompt_offset;
         uint32_t to = tsri_min_u32(run_end, piece_end);
+        uint32_t min = run->edits ? tsri_matcher_run_min(m) : m->min_tokens;
         if (piece_end <= run_end) i++;
         if (run_end <= piece_end) k++;
         if (from < to && to - from >= min && &x->pieces[n] < &in[i])
@@ -195,12 +196,23 @@ static bool pin_row(struct composing *x, const struct tsri_run *const *runs, uin
     return false;
 }
 
+/* Counts a row that was found around edits; `group` is the last of which a match was counted. */
+static void count_edits(struct tsr_cache *c, const struct tsri_run *run, uint32_t n_tokens,
+                        uint32_t *group)
+{
+    if (!run->aligned) return;
+    tsri_stats_add(c->stats, TSRI_M_lookup_tokens_edits, n_tokens);
+    if (run->coverage != TSR_COVERAGE_PARTIAL || run->group == *group) return;
+    tsri_stats_add(c->stats, TSRI_M_edit_matches, 1);
+    *group = run->group;
+}
+
 /* Writes the pieces behind the rows there are; returns how many tokens. */
 static uint32_t add_rows(struct composing *x)
 {
     struct tsr_lookup_desc *io = x->q->io;
     struct tsr_cache *c = x->matchers[0].c;
-    uint32_t n_tokens = 0, at[TSRI_LOOKUP_SPACES_MAX] = {0};
+    uint32_t n_tokens = 0, group = UINT32_MAX, at[TSRI_LOOKUP_SPACES_MAX] = {0};
     for (uint32_t i = 0; i < x->n_pieces; i++) {
         const struct tsri_run *runs[TSRI_LOOKUP_SPACES_MAX];
         for (uint32_t s = 0; s < io->n_spaces; s++) {
@@ -215,6 +227,7 @@ static uint32_t add_rows(struct composing *x)
             fill(c, runs[s], x->pieces[i], &row[s]);
             x->q->took(x->q->arg, runs[s]->id);
         }
+        count_edits(c, runs[0], x->pieces[i].n_tokens, &group);
         n_tokens += x->pieces[i].n_tokens;
     }
     return n_tokens;
@@ -230,7 +243,7 @@ static uint32_t compose(struct composing *x, void *stack)
 {
     struct tsr_lookup_desc *io = x->q->io;
     uint32_t n_tokens = x->q->walk->prompt->n_tokens;
-    size_t bytes = tsri_matcher_bytes(n_tokens);
+    size_t bytes = tsri_matcher_bytes(io->spaces[0]->cache, n_tokens);
     for (uint32_t s = 0; s < io->n_spaces && (s == 0 || x->n_pieces); s++) {
         struct tsri_matcher *m = &x->matchers[s];
         bool fits = s == 0 && bytes <= STACK_BYTES;

@@ -50,14 +50,43 @@ bool tsri_walk_segment(struct tsri_walk *w, struct tsri_chunk *out);
 struct tsri_key tsri_chunk_key(const struct tsr_space *space, const struct tsri_chunk *chunk,
                                const struct tsri_digest *digest);
 
+/* ---- align.c: the equal tokens of two texts around small edits ---- */
+
+struct tsri_equal {
+    uint32_t a, b, n; /* where in a, where in b, how many */
+};
+struct tsri_alignment {
+    const uint32_t *a, *b;
+    uint32_t a_begin, a_end, b_end; /* what may be compared: a from a_begin on, b from 0 on */
+    int32_t edit_cost;              /* equal tokens that must make up for an edit, at most 64 */
+    uint32_t run_min;               /* shorter runs are counted in n_equal only */
+    uint64_t budget;                /* steps of about a nanosecond; what is used is taken off */
+    struct tsri_equal *runs;        /* ascending in both, the caller's */
+    uint32_t n, max;
+    uint32_t n_equal;
+    uint32_t n_beyond; /* more of them up to the ends of b, where those are near but do not pay */
+    uint32_t a_near_from, a_near_to;     /* what the path with those runs through */
+    uint32_t a_from, a_to, b_from, b_to; /* what the path runs through */
+};
+/* Follows both texts from a run of n equal tokens in both directions, as far as it pays. */
+void tsri_align(struct tsri_alignment *x, uint32_t a_at, uint32_t b_at, uint32_t n);
+
 /* ---- match.c: runs of tokens that a prompt and the entries of one space have in common ---- */
+
+/* How many of the n tokens from a and b on, or before a and b, are the same one after the other. */
+uint32_t tsri_same_ahead(const uint32_t *a, const uint32_t *b, uint32_t n);
+uint32_t tsri_same_behind(const uint32_t *a, const uint32_t *b, uint32_t n);
 
 struct tsri_run {
     uint32_t id; /* pinned */
     uint32_t prompt_offset, entry_offset, n_tokens;
     uint32_t group, group_tokens;    /* runs of one entry around edits, and their tokens */
+    uint32_t beside;                 /* equal tokens around it, in runs too short to be worth it */
     uint8_t kind, context, coverage; /* enum tsr_kind, tsr_context, tsr_coverage */
+    bool edits;                      /* edits.c has looked around it: joined to others like it */
+    bool aligned;                    /* of an alignment, with other runs around edits */
 };
+#define TSRI_MATCHER_ASKED 16u
 struct tsri_matcher {
     struct tsr_cache *c;
     const struct tsr_space *space;
@@ -66,15 +95,19 @@ struct tsri_matcher {
     uint32_t extra_bytes;
     const struct tsri_digest *context; /* what SAME means where it scans; NULL: nothing */
     bool other;                        /* takes runs computed behind other text */
+    bool whole;                        /* takes nothing but whole entries */
+    bool edits;                        /* looks for text with frequent edits, too */
     uint32_t min_tokens;
-    uint64_t seed, budget;
+    uint64_t seed, budget, edit_budget;
     struct tsri_run *runs, *chosen;
     uint32_t n_runs, n_chosen, runs_max;
-    uint32_t slice_tokens; /* what one thread takes at a time */
-    uint64_t *taken;       /* a bit for each token of the prompt */
+    uint32_t slice_tokens;              /* what one thread takes at a time */
+    uint64_t *taken;                    /* a bit for each token of the prompt */
+    uint64_t asked[TSRI_MATCHER_ASKED]; /* entries of lower tiers that were asked for last */
+    uint32_t n_asked;
 };
 /* Memory a matcher needs for a prompt; the caller's, until fini. */
-size_t tsri_matcher_bytes(uint32_t n_tokens);
+size_t tsri_matcher_bytes(const struct tsr_cache *c, uint32_t n_tokens);
 void tsri_matcher_init(struct tsri_matcher *m, const struct tsr_space *space,
                        const struct tsri_walk *walk, void *memory);
 void tsri_matcher_fini(struct tsri_matcher *m);
@@ -84,11 +117,24 @@ void tsri_matcher_scan(struct tsri_matcher *m, struct tsr_range part);
 void tsri_matcher_scan_slice(struct tsri_matcher *m, struct tsr_range part, struct tsr_range slice);
 /* Takes over a run with its pin. When there are too many the shorter half goes. */
 void tsri_matcher_keep(struct tsri_matcher *m, const struct tsri_run *run);
-uint32_t tsri_matcher_runs_max(uint32_t n_tokens);
+uint32_t tsri_matcher_runs_max(uint32_t n_tokens, bool edits);
+/* Has an entry of a lower tier loaded for the next lookup, unless it was asked for already. */
+void tsri_matcher_ask_for(struct tsri_matcher *m, uint64_t handle);
+/* The fewest tokens that a run around edits may have. */
+uint32_t tsri_matcher_run_min(const struct tsri_matcher *m);
+/* Whether a pinned entry may be used for this prompt; context: enum tsr_context. */
+bool tsri_matcher_may_use(const struct tsri_matcher *m, const struct tsri_entry *e,
+                          struct tsri_meta *meta, uint8_t *context);
 /* Tokens that runs may grow over before they grow window by window. */
 uint64_t tsri_matcher_budget(uint32_t n_tokens);
 /* slices.c: tsri_matcher_scan in several threads; false without memory, and then nothing is done */
 bool tsri_slices_scan(struct tsri_matcher *m, struct tsr_range part);
+/* edits.c: adds what is found around frequent edits in a part, where the windows of the part have
+ * found the runs from first_run on */
+void tsri_edits_scan(struct tsri_matcher *m, struct tsr_range part, uint32_t first_run);
+/* A bit for each token: the first from `at` on, before end, that is set or not; set some. */
+uint32_t tsri_taken_next(const uint64_t *taken, uint32_t at, uint32_t end, bool is_taken);
+void tsri_taken_add(uint64_t *taken, uint32_t at, uint32_t end);
 /* Turns `runs` into `chosen`: they do not overlap and ascend. */
 void tsri_matcher_choose(struct tsri_matcher *m);
 

@@ -25,6 +25,9 @@
  * a thread takes a tenth of that (bench_match, docs/performance.md). */
 #define SLICE_TOKENS 32768u
 #define MARGIN (TSRI_WINDOW - 1)
+/* Around edits: the shortest run worth its ends, and the mean length that there is memory for. */
+#define EDIT_RUN_MIN 8u
+#define EDIT_RUN 16u
 #define RECENT 16u
 #define AHEAD 32u
 #define SUSPECTS 64u
@@ -63,7 +66,7 @@ static bool same_tokens(const uint32_t *a, const uint32_t *b, uint32_t n)
 }
 
 /* How many of the first n tokens are the same, one after the other. */
-static uint32_t same_ahead(const uint32_t *a, const uint32_t *b, uint32_t n)
+uint32_t tsri_same_ahead(const uint32_t *a, const uint32_t *b, uint32_t n)
 {
     uint32_t i = 0;
     while (n - i >= 64 && same_tokens(a + i, b + i, 64))
@@ -76,7 +79,7 @@ static uint32_t same_ahead(const uint32_t *a, const uint32_t *b, uint32_t n)
 }
 
 /* The same before a and b. */
-static uint32_t same_behind(const uint32_t *a, const uint32_t *b, uint32_t n)
+uint32_t tsri_same_behind(const uint32_t *a, const uint32_t *b, uint32_t n)
 {
     uint32_t i = 0;
     while (n - i >= 64 && same_tokens(a - i - 64, b - i - 64, 64))
@@ -90,9 +93,14 @@ static uint32_t same_behind(const uint32_t *a, const uint32_t *b, uint32_t n)
 
 /* ---- a matcher ---- */
 
-uint32_t tsri_matcher_runs_max(uint32_t n_tokens)
+uint32_t tsri_matcher_runs_max(uint32_t n_tokens, bool edits)
 {
-    return tsri_min_u32(n_tokens / TSRI_WINDOW + 64, RUNS_MAX);
+    return tsri_min_u32(n_tokens / (edits ? EDIT_RUN : TSRI_WINDOW) + 64, RUNS_MAX);
+}
+
+uint32_t tsri_matcher_run_min(const struct tsri_matcher *m)
+{
+    return tsri_min_u32(EDIT_RUN_MIN, m->min_tokens);
 }
 
 static size_t taken_bytes(uint32_t n_tokens)
@@ -105,9 +113,15 @@ uint64_t tsri_matcher_budget(uint32_t n_tokens)
     return (uint64_t)n_tokens * 32 + 65536;
 }
 
-size_t tsri_matcher_bytes(uint32_t n_tokens)
+static bool finds_edits(const struct tsr_cache *c)
 {
-    return taken_bytes(n_tokens) + 2 * sizeof(struct tsri_run) * tsri_matcher_runs_max(n_tokens);
+    return c->shingles.n_buckets > 0;
+}
+
+size_t tsri_matcher_bytes(const struct tsr_cache *c, uint32_t n_tokens)
+{
+    return taken_bytes(n_tokens) +
+           2 * sizeof(struct tsri_run) * tsri_matcher_runs_max(n_tokens, finds_edits(c));
 }
 
 void tsri_matcher_init(struct tsri_matcher *m, const struct tsr_space *space,
@@ -120,12 +134,15 @@ void tsri_matcher_init(struct tsri_matcher *m, const struct tsr_space *space,
                                .extra = walk->common,
                                .extra_bytes = walk->common_bytes,
                                .other = (prompt->flags & TSR_PROMPT_OTHER) != 0,
+                               .whole = space->cache->options.partial == TSRI_PARTIAL_OFF,
+                               .edits = finds_edits(space->cache),
                                .min_tokens = space->cache->options.match_min_tokens,
                                .seed = tsri_window_seed(space->fingerprint, walk->common_hash),
                                .budget = tsri_matcher_budget(prompt->n_tokens),
-                               .runs_max = tsri_matcher_runs_max(prompt->n_tokens),
+                               .edit_budget = (uint64_t)prompt->n_tokens * 16 + 32768,
                                .slice_tokens = SLICE_TOKENS,
                                .taken = memory};
+    m->runs_max = tsri_matcher_runs_max(prompt->n_tokens, m->edits);
     memset(m->taken, 0, taken_bytes(prompt->n_tokens));
     m->runs = (struct tsri_run *)(void *)((uint8_t *)memory + taken_bytes(prompt->n_tokens));
     m->chosen = m->runs + m->runs_max;
@@ -219,16 +236,16 @@ static bool grow(struct run_scan *s, const struct tsri_nominee *n, const uint32_
     uint32_t behind = reach(m, tsri_min_u32(n->at - s->part.offset, n->entry_offset));
     bool inside = is_deep_right(s, c, n->at), grown = !inside;
     if (grown) {
-        ahead = same_ahead(prompt + at, tokens + in_entry, ahead);
+        ahead = tsri_same_ahead(prompt + at, tokens + in_entry, ahead);
         spend(m, ahead);
         inside = at + ahead <= c->end;
         if (inside && is_deep_left(s, c, n->at)) return false;
     }
-    behind = same_behind(prompt + n->at, tokens + n->entry_offset, behind);
+    behind = tsri_same_behind(prompt + n->at, tokens + n->entry_offset, behind);
     spend(m, behind);
     if (inside && n->at - behind >= c->begin) return false;
     if (!grown) {
-        ahead = same_ahead(prompt + at, tokens + in_entry, ahead);
+        ahead = tsri_same_ahead(prompt + at, tokens + in_entry, ahead);
         spend(m, ahead);
     }
     run->prompt_offset = n->at - behind;
@@ -250,6 +267,19 @@ static uint8_t context_of(const struct tsri_matcher *m, const struct tsri_entry 
     return other;
 }
 
+static bool has_same_extra(const struct tsri_matcher *m, struct tsri_meta *meta)
+{
+    return meta->extra_bytes == m->extra_bytes &&
+           memcmp(tsri_meta_extra(meta), m->extra, m->extra_bytes) == 0;
+}
+
+bool tsri_matcher_may_use(const struct tsri_matcher *m, const struct tsri_entry *e,
+                          struct tsri_meta *meta, uint8_t *context)
+{
+    *context = context_of(m, e, meta);
+    return *context && e->space == m->space->id && has_same_extra(m, meta);
+}
+
 /* Looks at a pinned entry; true when a run was taken, with the pin. */
 static bool take(struct run_scan *s, const struct tsri_nominee *n)
 {
@@ -259,8 +289,7 @@ static bool take(struct run_scan *s, const struct tsri_nominee *n)
     const uint32_t *tokens = tsri_meta_tokens(meta);
     if (e->space != m->space->id || (uint64_t)n->entry_offset + TSRI_WINDOW > e->n_tokens ||
         !same_tokens(m->prompt->tokens + n->at, tokens + n->entry_offset, TSRI_WINDOW) ||
-        meta->extra_bytes != m->extra_bytes ||
-        memcmp(tsri_meta_extra(meta), m->extra, m->extra_bytes) != 0) {
+        !has_same_extra(m, meta)) {
         tsri_stats_add(m->c->stats, TSRI_M_windows_false, 1);
         return false;
     }
@@ -268,12 +297,13 @@ static bool take(struct run_scan *s, const struct tsri_nominee *n)
     if (!run.context || is_deep(s, &s->covers[rank_of(run.context)], n->at)) return false;
     if (!grow(s, n, tokens, e->n_tokens, &run)) return false;
     uint32_t end = run.prompt_offset + run.n_tokens;
-    cover(s, rank_of(run.context), run.prompt_offset, end);
+    bool taken = !m->whole || run.n_tokens == e->n_tokens;
+    if (taken) cover(s, rank_of(run.context), run.prompt_offset, end);
     s->recent[s->n_recent % RECENT].id = n->id;
     s->recent[s->n_recent % RECENT].diagonal = n->at - n->entry_offset;
     s->recent[s->n_recent++ % RECENT].end = end;
-    tsri_matcher_keep(m, &run);
-    return true;
+    if (taken) tsri_matcher_keep(m, &run);
+    return taken;
 }
 
 /* ---- nominees ---- */
@@ -295,6 +325,14 @@ static bool is_covered(const struct tsri_matcher *m, uint32_t at)
             return true;
     }
     return false;
+}
+
+void tsri_matcher_ask_for(struct tsri_matcher *m, uint64_t handle)
+{
+    for (uint32_t i = 0; i < tsri_min_u32(m->n_asked, TSRI_MATCHER_ASKED); i++)
+        if (m->asked[i] == handle) return;
+    m->asked[m->n_asked++ % TSRI_MATCHER_ASKED] = handle;
+    tsri_cache_prefetch_one(m->c, handle, NULL);
 }
 
 /* A window that stayed alone. Of 63 common tokens no more need be found, so it is not passed over;
@@ -330,7 +368,7 @@ static void suspect(struct run_scan *s, const struct tsri_nominee *n)
     if (x->asked || s->n_prefetched == PREFETCHES_MAX) return;
     x->asked = true;
     s->n_prefetched++;
-    tsri_cache_prefetch_one(m->c, handle, NULL);
+    tsri_matcher_ask_for(m, handle);
 }
 
 /* The cover in which no better run can be. */
@@ -405,8 +443,10 @@ void tsri_matcher_scan_slice(struct tsri_matcher *m, struct tsr_range part, stru
 void tsri_matcher_scan(struct tsri_matcher *m, struct tsr_range part)
 {
     if (part.n_tokens < TSRI_WINDOW) return;
-    if (part.n_tokens / 2 >= m->slice_tokens && tsri_slices_scan(m, part)) return;
-    tsri_matcher_scan_slice(m, part, part);
+    uint32_t first = m->n_runs;
+    if (part.n_tokens / 2 < m->slice_tokens || !tsri_slices_scan(m, part))
+        tsri_matcher_scan_slice(m, part, part);
+    if (m->edits) tsri_edits_scan(m, part, tsri_min_u32(first, m->n_runs));
 }
 
 /* ---- joining ---- */
@@ -415,6 +455,7 @@ static int by_entry(const void *a, const void *b)
 {
     const struct tsri_run *x = a, *y = b;
     if (x->id != y->id) return x->id < y->id ? -1 : 1;
+    if (x->edits != y->edits) return x->edits ? -1 : 1;
     if (x->prompt_offset != y->prompt_offset) return x->prompt_offset < y->prompt_offset ? -1 : 1;
     if (x->n_tokens != y->n_tokens) return x->n_tokens > y->n_tokens ? -1 : 1;
     return x->entry_offset < y->entry_offset ? -1 : x->entry_offset > y->entry_offset;
@@ -425,7 +466,8 @@ static int by_entry(const void *a, const void *b)
 static bool goes_on(const struct tsri_matcher *m, const struct tsri_run *last,
                     const struct tsri_run *next)
 {
-    if (next->id != last->id || next->entry_offset <= last->entry_offset ||
+    if (next->id != last->id || next->edits != last->edits ||
+        next->entry_offset <= last->entry_offset ||
         next->entry_offset + next->n_tokens <= last->entry_offset + last->n_tokens ||
         next->prompt_offset + next->n_tokens <= last->prompt_offset + last->n_tokens)
         return false;
@@ -490,7 +532,7 @@ static int by_prompt(const void *a, const void *b)
 }
 
 /* The first token from `at` on, before end, that is taken or not. */
-static uint32_t next_token(const uint64_t *taken, uint32_t at, uint32_t end, bool is_taken)
+uint32_t tsri_taken_next(const uint64_t *taken, uint32_t at, uint32_t end, bool is_taken)
 {
     while (at < end) {
         uint64_t word = is_taken ? taken[at / 64] : ~taken[at / 64];
@@ -501,7 +543,7 @@ static uint32_t next_token(const uint64_t *taken, uint32_t at, uint32_t end, boo
     return end;
 }
 
-static void take_tokens(uint64_t *taken, uint32_t at, uint32_t end)
+void tsri_taken_add(uint64_t *taken, uint32_t at, uint32_t end)
 {
     while (at < end) {
         uint32_t n = tsri_min_u32(64 - at % 64, end - at);
@@ -514,21 +556,33 @@ static void take_tokens(uint64_t *taken, uint32_t at, uint32_t end)
 static void keep_free(struct tsri_matcher *m, const struct tsri_run *run)
 {
     uint32_t end = run->prompt_offset + run->n_tokens;
+    uint32_t min = run->edits ? tsri_matcher_run_min(m) : m->min_tokens;
     bool pinned = true;
     for (uint32_t at = run->prompt_offset; at < end;) {
-        uint32_t from = next_token(m->taken, at, end, false);
-        at = next_token(m->taken, from, end, true);
-        if (at - from < m->min_tokens || m->n_chosen == m->runs_max) continue;
+        uint32_t from = tsri_taken_next(m->taken, at, end, false);
+        at = tsri_taken_next(m->taken, from, end, true);
+        if (at - from < min || m->n_chosen == m->runs_max) continue;
         if (!pinned && tsri_pin(m->c, run->id) != TSRI_HOST) break;
         struct tsri_run *part = &m->chosen[m->n_chosen++];
         *part = *run;
         part->prompt_offset = from;
         part->entry_offset += from - run->prompt_offset;
         part->n_tokens = at - from;
-        take_tokens(m->taken, from, at);
+        part->beside = pinned ? run->beside : 0;
+        tsri_taken_add(m->taken, from, at);
         pinned = false;
     }
     if (pinned) tsri_unpin(m->c, run->id);
+}
+
+/* What better groups have left of one may be too little to be worth anything. */
+static bool is_too_little(const struct tsri_matcher *m, const struct tsri_run *runs, uint32_t n)
+{
+    uint64_t sum = 0;
+    if (m->whole) return runs[0].n_tokens < m->c->entries[runs[0].id].n_tokens;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (uint64_t)runs[i].n_tokens + runs[i].beside;
+    return runs[0].edits && sum < m->min_tokens;
 }
 
 /* Runs of one group stand together here: what is left of them tells how much of the entry is. */
@@ -537,14 +591,25 @@ static void tell_coverage(const struct tsri_matcher *m, struct tsri_run *runs, u
     uint32_t entry_tokens = m->c->entries[runs[0].id].n_tokens;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < n; i++)
-        sum += runs[i].n_tokens;
+        sum += (uint64_t)runs[i].n_tokens + runs[i].beside;
     uint8_t coverage = TSR_COVERAGE_RUN;
-    if (n == 1 && sum == entry_tokens)
+    if (n == 1 && runs[0].n_tokens == entry_tokens)
         coverage = TSR_COVERAGE_FULL;
     else if ((double)sum >= m->c->options.min_match_ratio * entry_tokens)
         coverage = TSR_COVERAGE_PARTIAL;
     for (uint32_t i = 0; i < n; i++)
         runs[i].coverage = coverage;
+}
+
+/* Gives back the chosen runs from `first` on. */
+static void let_go(struct tsri_matcher *m, uint32_t first)
+{
+    while (m->n_chosen > first) {
+        const struct tsri_run *r = &m->chosen[--m->n_chosen];
+        for (uint32_t at = r->prompt_offset; at < r->prompt_offset + r->n_tokens; at++)
+            m->taken[at / 64] &= ~((uint64_t)1 << at % 64);
+        tsri_unpin(m->c, r->id);
+    }
 }
 
 void tsri_matcher_choose(struct tsri_matcher *m)
@@ -555,7 +620,11 @@ void tsri_matcher_choose(struct tsri_matcher *m)
         keep_free(m, &m->runs[i]);
         bool last = i + 1 == m->n_runs || m->runs[i + 1].group != m->runs[i].group;
         if (!last) continue;
-        if (m->n_chosen > first) tell_coverage(m, m->chosen + first, m->n_chosen - first);
+        uint32_t n = m->n_chosen - first;
+        if (n && is_too_little(m, m->chosen + first, n))
+            let_go(m, first);
+        else if (n)
+            tell_coverage(m, m->chosen + first, n);
         first = m->n_chosen;
     }
     m->n_runs = 0;

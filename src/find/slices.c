@@ -24,7 +24,7 @@ static void scan_slice(void *arg, uint32_t i)
 static struct slice_work *work_open(const struct tsri_matcher *m, struct tsr_range part)
 {
     uint32_t n = (part.n_tokens + m->slice_tokens - 1) / m->slice_tokens;
-    uint32_t runs_max = tsri_matcher_runs_max(m->slice_tokens);
+    uint32_t runs_max = tsri_matcher_runs_max(m->slice_tokens, false);
     size_t at = sizeof(struct slice_work) + n * sizeof(struct slice);
     struct slice_work *w = tsri_alloc(1, at + (size_t)n * runs_max * sizeof(struct tsri_run));
     if (!w) return NULL;

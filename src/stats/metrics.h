@@ -20,6 +20,10 @@
     X(windows_dropped,      COUNTER,   "windows", "Windows overwritten because the table was full") \
     X(windows_false,        COUNTER,   "windows", "Window candidates rejected because their tokens differed") \
     X(windows_cold,         COUNTER,   "windows", "Window candidates in lower tiers")              \
+    X(lookup_tokens_edits,  COUNTER,   "tokens",  "Prompt tokens found around frequent edits")      \
+    X(edit_matches,         COUNTER,   "matches", "Stored texts found around frequent edits, at least min_match_ratio of them") \
+    X(shingles_dropped,     COUNTER,   "shingles", "Shingles not indexed or overwritten because there was no room") \
+    X(shingles_false,       COUNTER,   "shingles", "Shingle candidates rejected because their tokens differed") \
     X(loads,                COUNTER,   "ranges",  "Ranges requested by loads")                     \
     X(load_misses,          COUNTER,   "ranges",  "Ranges that a load could not deliver")          \
     X(load_bytes,           COUNTER,   "bytes",   "KV bytes delivered by loads")                   \
@@ -81,6 +85,7 @@
     X(metadata_bytes,       GAUGE,     "bytes",   "Memory reserved for index, tokens and digests") \
     X(metadata_used_bytes,  GAUGE,     "bytes",   "Memory in use by index, tokens and digests")    \
     X(windows,              GAUGE,     "windows", "Indexed windows, including those of removed entries") \
+    X(shingles,             GAUGE,     "shingles", "Indexed shingles, including those of removed entries") \
     X(spaces,               GAUGE,     "spaces",  "Open spaces")                                   \
     X(clients,              GAUGE,     "clients", "Open clients")                                  \
     X(sessions,             GAUGE,     "sessions", "Connected clients")                            \

@@ -84,7 +84,7 @@ TEST(text_that_matches_at_every_offset_takes_no_more_than_linear_work)
 TEST(windows_made_to_collide_are_told_apart_by_their_tokens)
 {
     static const int32_t nothing[6] = {37, -679, -869, -428, 816, -133};
-    reopen(NULL);
+    reopen((const char *const[]){"partial", "runs", NULL});
     uint32_t *doc = kit_tokens(1, 1024), *forged = malloc(1024 * sizeof *forged);
     CHECK(forged);
     for (uint32_t i = 0; i < 1024; i++)

@@ -12,8 +12,8 @@ static void reopen(const char *const *more)
 {
     const char *options[32] = {"host_size",   "64M",   "host_page_size", "4K",
                                "windows_max", "65536", "metadata_size",  "16M",
-                               "entries_max", "4096"};
-    uint32_t n = 10;
+                               "entries_max", "4096",  "partial",        "runs"};
+    uint32_t n = 12;
     for (; more && *more; more++)
         options[n++] = *more;
     if (k.cache) kit_close(&k);

@@ -10,10 +10,10 @@ static struct kit k;
 static void reopen(const char *io_threads, const char *io_queue_max)
 {
     if (k.cache) kit_close(&k);
-    kit_open(&k,
-             (const char *const[]){"host_size", "64M", "host_page_size", "4K", "windows_max",
-                                   "65536", "metadata_size", "16M", "entries_max", "4096",
-                                   "io_threads", io_threads, "io_queue_max", io_queue_max, NULL});
+    kit_open(&k, (const char *const[]){"host_size", "64M", "host_page_size", "4K", "windows_max",
+                                       "65536", "metadata_size", "16M", "entries_max", "4096",
+                                       "io_threads", io_threads, "io_queue_max", io_queue_max,
+                                       "partial", "runs", NULL});
 }
 
 static uint64_t scan(struct matching *x, const struct text *t, uint32_t slice_tokens)

@@ -104,7 +104,7 @@ void match_begin(struct matching *x, struct kit *k, const uint32_t *tokens, uint
     x->prompt = (struct tsr_prompt){
         .size = sizeof x->prompt, .tokens = tokens, .n_tokens = n, .flags = flags | TSR_PROMPT_ANY};
     if (tsri_walk_init(&x->walk, k->space, &x->prompt) != 0) stop(tsr_errmsg());
-    x->memory = malloc(tsri_matcher_bytes(n));
+    x->memory = malloc(tsri_matcher_bytes(k->cache, n));
     if (!x->memory) stop("no memory");
     tsri_matcher_init(&x->m, k->space, &x->walk, x->memory);
 }
