@@ -120,7 +120,8 @@ class Ask:
 
 class Blend:
     """A model and a cache together. One run at a time. `primer`: the tokens of primer_text().
-    `traffic`: the space in which a connector keeps plain requests, to find their text too."""
+    `traffic`: the space in which a connector keeps plain requests, to find their text too.
+    `any_system`: as in primer_text(); without tokens for it, documents are computed alone."""
 
     def __init__(
         self,
@@ -131,16 +132,20 @@ class Blend:
         salt: bytes | None = None,
         primer: Sequence[int] = (),
         traffic: c.SpaceDesc | None = None,
+        any_system: bool = False,
     ) -> None:
         self._lib = library()
         self._handle = c_void_p()
         self._cache = cache
         self._info = info  # its rope may point to memory of ours
         self._primer = (c_uint32 * len(primer))(*primer)
+        measured = _profile(profile)
+        if any_system and measured.context == c.CONTEXT_SAME:
+            measured.context = c.CONTEXT_PRIMER if primer else c.CONTEXT_PURE
         self._config = c.BlendDesc(
             size=ctypes.sizeof(c.BlendDesc),
             cache=cache,
-            profile=ctypes.pointer(_profile(profile)),
+            profile=ctypes.pointer(measured),
             blend_min_tokens=min_tokens or _ALWAYS_WORTH_IT,
             salt=salt or None,
             info=ctypes.pointer(info),

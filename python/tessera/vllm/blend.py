@@ -232,6 +232,7 @@ class BlendWorker:
                 space_salt(self._engine_salt, salt, self._rank, self._world),
                 self._primer,
                 self.traffic[0] if self.traffic is not None else None,
+                settings.any_system,
             )
             self._blends[salt] = blend
         self._blends.move_to_end(salt)

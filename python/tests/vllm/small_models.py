@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    AutoTokenizer,
     LlamaConfig,
     PreTrainedConfig,
     Qwen2Config,
@@ -42,11 +43,17 @@ ROPES: dict[str, dict[str, Any]] = {
 }
 
 
-def make(folder: str, architecture: str, rope: str = "default") -> str:
-    """Writes a checkpoint and returns its folder."""
+def make(
+    folder: str, architecture: str, rope: str = "default", tokenizer: str | None = None
+) -> str:
+    """Writes a checkpoint and returns its folder. With the tokenizer of another one it has as many
+    tokens as that."""
+    vocab = VOCAB
+    if tokenizer is not None:
+        vocab = len(AutoTokenizer.from_pretrained(tokenizer))
     torch.manual_seed(7)
     config = _CONFIGS[architecture](
-        vocab_size=VOCAB,
+        vocab_size=vocab,
         hidden_size=128,
         intermediate_size=192,
         num_hidden_layers=3,
@@ -67,4 +74,6 @@ def make(folder: str, architecture: str, rope: str = "default") -> str:
                 weight.normal_(1, 0.2)
     path = Path(folder) / f"{architecture}-{rope}"
     model.save_pretrained(path)
+    if tokenizer is not None:
+        AutoTokenizer.from_pretrained(tokenizer).save_pretrained(path)
     return str(path)

@@ -87,6 +87,8 @@ class TestWishes(MarksTest):
             {"selector": "best"},
             {"separators": [""]},
             {"min_tokens": -1},
+            {"from_traffic": "yes"},
+            {"any_system": 1},
         ):
             with self.subTest(given=given), self.assertRaises(BadBlend):
                 blend_settings({"blend": given})
