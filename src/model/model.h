@@ -323,7 +323,9 @@ struct tsri_graph_shape {
     size_t mask_at;
 };
 
-enum { TSRI_SHAPES = 2 }; /* small passes alternate between few shapes: question, decode */
+/* Small passes alternate between few shapes: a question in layers with and without its attention, the
+ * same at r = 0, decoding. */
+enum { TSRI_SHAPES = 4 };
 
 struct tsri_shape_cache {
     struct tsri_graph_shape shape;
