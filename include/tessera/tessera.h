@@ -380,7 +380,8 @@ struct tsr_match {
     uint32_t freq_set;     /* frequency set of that rotation, or TSR_BASE_UNKNOWN */
     uint32_t entry_tokens; /* of the whole entry */
     uint8_t coverage;      /* enum tsr_coverage */
-    uint8_t reserved[3];
+    uint8_t edits;         /* 1: fewer than 63 tokens, found around frequent edits */
+    uint8_t reserved[2];
 };
 
 struct tsr_lookup_desc {

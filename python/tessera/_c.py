@@ -306,7 +306,8 @@ class Match(Struct):
         ("entry", c_uint64), ("epoch", c_uint64), ("prompt_offset", c_uint32),
         ("entry_offset", c_uint32), ("n_tokens", c_uint32), ("kind", c_uint8), ("context", c_uint8),
         ("tier", c_uint8), ("verified", c_uint8), ("base", c_uint32), ("freq_set", c_uint32),
-        ("entry_tokens", c_uint32), ("coverage", c_uint8), ("reserved", c_uint8 * 3),
+        ("entry_tokens", c_uint32), ("coverage", c_uint8), ("edits", c_uint8),
+        ("reserved", c_uint8 * 2),
     ]
 
 

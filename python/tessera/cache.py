@@ -53,6 +53,7 @@ class Match:
     coverage: str
     tier: int
     entry_offset: int
+    edits: bool  # fewer than 63 tokens, found around frequent edits
     base: int | None  # where its first K was turned to; None: known when it was loaded
 
 
@@ -486,6 +487,7 @@ def _match(row: c.Match) -> Match:
         coverage=_COVERAGES.get(row.coverage, "full"),
         tier=row.tier,
         entry_offset=row.entry_offset,
+        edits=bool(row.edits),
         base=None if row.base == c.BASE_UNKNOWN else row.base,
     )
 

@@ -117,6 +117,19 @@ class TestStoreAndLoad(WithCache):
         self.assertEqual(self.space.load(found, shaped(out, 104), prefix_only=False), 100)
         self.assertEqual(shaped(out, 104)[0, 0, 3, 0], 500 * 1000)
 
+    def test_a_segment_is_found_around_edits(self):
+        text = list(range(500, 660))
+        self.space.store(text, kv_of(text), kind="segment")
+        edited = [7 if i % 20 == 10 else token for i, token in enumerate(text)]
+        found = self.space.lookup([1, 2, 3, *edited, 8], any_offset=True)
+        self.assertEqual(found.tokens, 152)
+        self.assertEqual({(m.coverage, m.edits) for m in found.matches}, {("partial", True)})
+        for m in found.matches:
+            at = m.offset - 3
+            self.assertEqual(
+                edited[at : at + m.n_tokens], text[m.entry_offset : m.entry_offset + m.n_tokens]
+            )
+
     def test_a_segment_is_found_by_the_context_it_was_computed_after(self):
         primer, text = list(range(300, 340)), list(range(500, 600))
         self.space.store(text, kv_of(text), kind="segment", context=primer, base=len(primer))

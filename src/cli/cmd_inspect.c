@@ -194,7 +194,7 @@ static const char *text_name(const struct inspect *x, size_t i, char buf[static 
     return buf;
 }
 
-/* By which of the three ways a match was found. */
+/* By which of the four ways a match was found. */
 static const char *way_of(const struct inspect *x, const struct tsr_match *m)
 {
     if (m->kind == TSR_KIND_PREFIX && m->context == TSR_CONTEXT_SAME) return "prefix";
@@ -204,7 +204,7 @@ static const char *way_of(const struct inspect *x, const struct tsr_match *m)
         if (part->offset + part->n_tokens == end && part->n_tokens == m->entry_tokens)
             return "segment";
     }
-    return "anywhere";
+    return m->edits ? "edits" : "anywhere";
 }
 
 struct found {
@@ -353,7 +353,7 @@ static int print_all(const struct inspect *x, const struct found *found, uint64_
         printf("%s%s %s%s: %u tokens, match %s", document_color(x, i + 1),
                i < x->file.n_documents ? "document" : "entry", text_name(x, i, name),
                tsri_cli_plain(x->cli), text_tokens(x, i), tsri_match_coverage(found[i].coverage));
-        if (found[i].coverage == TSR_COVERAGE_RUN)
+        if (found[i].coverage == TSR_COVERAGE_RUN || found[i].coverage == TSR_COVERAGE_PARTIAL)
             printf(", %llu tokens", (unsigned long long)found[i].n_tokens);
         putchar('\n');
     }

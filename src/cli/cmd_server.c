@@ -309,10 +309,10 @@ int tsri_cmd_unpin(struct tsri_cli *cli)
 static void print_match_json(const struct tsri_wire_match *m, bool first)
 {
     printf("%s{\"offset\":%u,\"tokens\":%u,\"entry_offset\":%u,\"entry_tokens\":%u,\"kind\":\"%s\","
-           "\"coverage\":\"%s\",\"context\":\"%s\",\"tier\":%u}",
+           "\"coverage\":\"%s\",\"context\":\"%s\",\"tier\":%u,\"edits\":%s}",
            first ? "" : ",", m->prompt_offset, m->n_tokens, m->entry_offset, m->entry_tokens,
            tsri_store_kind(m->kind), tsri_match_coverage(m->coverage),
-           tsri_match_context(m->context), m->tier);
+           tsri_match_context(m->context), m->tier, m->edits ? "true" : "false");
 }
 
 static int print_matches(const struct tsri_cli *cli, const struct tsri_reply *reply)

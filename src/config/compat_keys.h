@@ -167,7 +167,7 @@
     X(blend_chunk_size, UCM, RUNS, "match_min_tokens", INFO, \
       "shorter runs of known text are computed; also sets blend, blend_any_offset and blend_from_traffic") \
     X(min_match_ratio, UCM, KEEP, "min_match_ratio", INFO, \
-      "share of an entry that a partial match must cover") \
+      "share of equal tokens; text with at least that many is reused around its edits") \
     X(position_correction, UCM, ALWAYS, "", ERROR, \
       "K is always rotated to its new position; false is refused") \
     X(recompute_boundary, UCM, KEEP, "blend_boundary", INFO, "tokens at each edit") \

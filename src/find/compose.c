@@ -177,7 +177,8 @@ static void fill(struct tsr_cache *c, const struct tsri_run *run, struct tsr_ran
         .base = meta->base,
         .freq_set = meta->freq_set,
         .entry_tokens = e->n_tokens,
-        .coverage = coverage_of(run, piece.n_tokens, e->n_tokens, c->options.min_match_ratio)};
+        .coverage = coverage_of(run, piece.n_tokens, e->n_tokens, c->options.min_match_ratio),
+        .edits = run->aligned};
 }
 
 /* One more pin on each entry of a row; all or none. */

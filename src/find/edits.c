@@ -113,7 +113,7 @@ static void keep(struct edit_scan *s, const struct edit_place *p, const struct t
                                .kind = p->kind,
                                .context = p->context,
                                .edits = true,
-                               .aligned = true};
+                               .aligned = r->n < 2 * TSRI_WINDOW - 1};
         /* Dropped since: our own pin keeps its memory, but nobody else may have it. */
         if (tsri_pin(m->c, p->id) != TSRI_HOST) return;
         tsri_matcher_keep(m, &run);

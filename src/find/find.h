@@ -84,7 +84,7 @@ struct tsri_run {
     uint32_t beside;                 /* equal tokens around it, in runs too short to be worth it */
     uint8_t kind, context, coverage; /* enum tsr_kind, tsr_context, tsr_coverage */
     bool edits;                      /* edits.c has looked around it: joined to others like it */
-    bool aligned;                    /* of an alignment, with other runs around edits */
+    bool aligned;                    /* of an alignment, and shorter than windows promise */
 };
 #define TSRI_MATCHER_ASKED 16u
 struct tsri_matcher {

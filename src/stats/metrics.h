@@ -20,8 +20,8 @@
     X(windows_dropped,      COUNTER,   "windows", "Windows overwritten because the table was full") \
     X(windows_false,        COUNTER,   "windows", "Window candidates rejected because their tokens differed") \
     X(windows_cold,         COUNTER,   "windows", "Window candidates in lower tiers")              \
-    X(lookup_tokens_edits,  COUNTER,   "tokens",  "Prompt tokens found around frequent edits")      \
-    X(edit_matches,         COUNTER,   "matches", "Stored texts found around frequent edits, at least min_match_ratio of them") \
+    X(lookup_tokens_edits,  COUNTER,   "tokens",  "Prompt tokens found around frequent edits, in runs of fewer than 63") \
+    X(edit_matches,         COUNTER,   "matches", "Partial matches found around frequent edits") \
     X(shingles_dropped,     COUNTER,   "shingles", "Shingles not indexed or overwritten because there was no room") \
     X(shingles_false,       COUNTER,   "shingles", "Shingle candidates rejected because their tokens differed") \
     X(loads,                COUNTER,   "ranges",  "Ranges requested by loads")                     \

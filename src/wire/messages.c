@@ -21,7 +21,8 @@ void tsri_wire_match_put(const struct tsr_match *m, struct tsri_wire_match *out)
                                     .base = m->base,
                                     .freq_set = m->freq_set,
                                     .entry_tokens = m->entry_tokens,
-                                    .coverage = m->coverage};
+                                    .coverage = m->coverage,
+                                    .edits = m->edits};
 }
 
 void tsri_wire_match_get(const struct tsri_wire_match *m, struct tsr_match *out)
@@ -38,7 +39,8 @@ void tsri_wire_match_get(const struct tsri_wire_match *m, struct tsr_match *out)
                               .base = m->base,
                               .freq_set = m->freq_set,
                               .entry_tokens = m->entry_tokens,
-                              .coverage = m->coverage};
+                              .coverage = m->coverage,
+                              .edits = m->edits};
 }
 
 /* ---- parts that several requests have ---- */

@@ -168,7 +168,8 @@ struct tsri_wire_match {
     uint32_t base, freq_set;
     uint32_t entry_tokens; /* of the whole entry; 0: not told */
     uint8_t coverage;      /* how much of the entry this is; 0: not told */
-    uint8_t reserved[3];
+    uint8_t edits;         /* found around frequent edits */
+    uint8_t reserved[2];
 };
 void tsri_wire_match_put(const struct tsr_match *m, struct tsri_wire_match *out);
 void tsri_wire_match_get(const struct tsri_wire_match *m, struct tsr_match *out);

@@ -18,11 +18,22 @@ matches_are_named_with_their_places() {
     t inspect "$tmp/prompt"
     exits 0 && is_silent || return
     says 'prompt: 504 tokens, 499 found (99.0 %)' || return
-    says 'document 1: 200 tokens, match full' && says 'document 2: 300 tokens, match partial' &&
+    says 'document 1: 200 tokens, match full' && says 'document 2: 300 tokens, match partial, 299 tokens' &&
         says 'document 3: 100 tokens, match none' || return
     grep -qE '^ *200 +3..202 +1 +0..199 of 200 +full +anywhere +pure$' <<<"$out" || fail "$out" || return
     grep -qE '^ *100 +204..303 +2 +0..99 of 300 +partial +anywhere +pure$' <<<"$out" || fail "$out" || return
     grep -qE '^ *199 +305..503 +2 +101..299 of 300 +partial +anywhere +pure$' <<<"$out" || fail "$out"
+}
+
+# A document of 60 tokens with its tokens 20 and 40 changed.
+short_runs_are_found_around_edits() {
+    printf '{"documents":[[%s]],"prompt":[1,2,3,%s,7,%s,8,%s,9]}\n' "$(numbers 1000 60)" \
+        "$(numbers 1000 20)" "$(numbers 1021 19)" "$(numbers 1041 19)" >"$tmp/prompt"
+    t inspect "$tmp/prompt"
+    exits 0 && says 'document 1: 60 tokens, match partial, 58 tokens' || return
+    grep -qE '^ *19 +24..42 +1 +21..39 of 60 +partial +edits +pure$' <<<"$out" || fail "$out" || return
+    t inspect --partial=runs "$tmp/prompt"
+    exits 0 && says 'document 1: 60 tokens, match none' && says ' 0 found'
 }
 
 json_has_the_same() {
@@ -115,6 +126,7 @@ documents_that_do_not_fit_are_named() {
 }
 
 run matches_are_named_with_their_places
+run short_runs_are_found_around_edits
 run json_has_the_same
 run the_prompt_is_shown_with_what_was_found_in_it
 run a_terminal_gets_colours

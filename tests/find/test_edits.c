@@ -384,6 +384,54 @@ TEST(many_entries_with_the_same_boilerplate_take_no_more_than_their_budget)
     free(form);
 }
 
+static void *write_on(void *arg)
+{
+    for (uint32_t i = 0; i < 1500; i++) {
+        uint32_t n = 512 + i % 5 * 30, *tokens = kit_tokens(i % 11, n);
+        uint32_t id = match_entry(&k, i, tokens, n, TSR_KIND_SEGMENT);
+        free(tokens);
+        if (id == TSRI_ID_NONE || i % 3 == 0) continue;
+        pthread_mutex_lock(&k.cache->lock);
+        if (tsri_word_state(atomic_load(&k.cache->entries[id].word)) == TSRI_HOST)
+            tsri_entry_drop(k.cache, id, TSR_EVENT_DROPPED);
+        pthread_mutex_unlock(&k.cache->lock);
+    }
+    return arg;
+}
+
+TEST(runs_are_right_while_entries_come_and_go)
+{
+    pthread_t thread;
+    struct text t;
+    match_reopen(&k, (const char *const[]){"host_size", "4M", "entries_max", "32", NULL});
+    text_init(&t, 8000);
+    for (uint32_t i = 0; i < 11; i++) {
+        uint32_t *tokens = kit_tokens(i, 630);
+        for (uint32_t p = 10; p < 630; p += 18)
+            tokens[p] = new_token();
+        text_add(&t, tokens, 630);
+        free(tokens);
+    }
+    CHECK_INT(pthread_create(&thread, NULL, write_on, NULL), 0);
+    uint64_t n_runs = 0;
+    bool right = true;
+    for (uint32_t i = 0; i < 300; i++) {
+        struct matching x;
+        match_begin(&x, &k, t.tokens, t.n, 0);
+        tsri_matcher_scan(&x.m, (struct tsr_range){0, t.n});
+        tsri_matcher_choose(&x.m);
+        n_runs += x.m.n_chosen;
+        for (uint32_t r = 0; r < x.m.n_chosen; r++)
+            right &= match_run_is_right(&k, &x, &x.m.chosen[r], false);
+        match_end(&x);
+    }
+    pthread_join(thread, NULL);
+    CHECK(right);
+    CHECK(n_runs > 0);
+    CHECK(kit_valid(&k));
+    text_fini(&t);
+}
+
 int main(void)
 {
     RUN(a_chunk_of_64_tokens_with_any_4_edits_is_a_partial_match);
@@ -399,6 +447,7 @@ int main(void)
     RUN(random_edits_give_right_runs_and_most_of_the_text);
     RUN(hostile_text_takes_no_more_than_its_budget);
     RUN(many_entries_with_the_same_boilerplate_take_no_more_than_their_budget);
+    RUN(runs_are_right_while_entries_come_and_go);
     if (k.cache) kit_close(&k);
     return test_end();
 }

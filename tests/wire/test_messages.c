@@ -238,7 +238,8 @@ TEST(a_match_comes_back_as_it_was)
                                 .base = 8,
                                 .freq_set = 9,
                                 .entry_tokens = 10,
-                                .coverage = 11};
+                                .coverage = 11,
+                                .edits = 1};
     struct tsri_wire_match wire;
     struct tsr_match again;
     memset(&again, 0, sizeof again);
