@@ -31,7 +31,8 @@ _TOLERANCE = 0.02  # of the largest value, for bf16
 
 if triton is not None:
 
-    @triton.jit
+    # Numbers that differ from request to request: a kernel for each kind of them would be compiled.
+    @triton.jit(do_not_specialize=["n_rows", "share", "bias_first"])
     def _kernel(  # type: ignore[no-untyped-def]  # Triton reads the types of arguments otherwise
         q_at, k_at, v_at, counts_at, bias_at, out_at, sums_at,
         n_rows, share, bias_first, scale,
