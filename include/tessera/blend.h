@@ -282,10 +282,10 @@ struct tsr_ask_desc {
      * found in tsr_blend_desc.traffic. */
     uint32_t n_extra;
     const struct tsr_extra *extra;
-    /* Of engines that run the model themselves, with TSR_ASK_CONTEXT, for tsr_blend_start(): */
+    /* Of engines that run the model themselves, for tsr_blend_start(): */
     /* [n_context], the slot of each token of the context in the layout, for memory in pages. What
-     * follows the context, the question and then the primer, is then in slots 0 .. of `rest`, memory
-     * of the same kind. Rows still name tokens: slot i of a pass is token i. NULL: token i is in
+     * follows the context, the question and then the primer or a draft of the answer, is then in
+     * slots 0 .. of `rest`, memory of the same kind. Rows still name tokens: slot i of a pass is token i. NULL: token i is in
      * slot i of the layout, and rest is not used. */
     const int64_t *slots;
     const struct tsr_kv_layout *rest;

@@ -26,6 +26,7 @@ __all__ = [
     "BlendRun",
     "Executor",
     "Paged",
+    "corrects",
     "pass_table",
     "pass_visible",
     "primer_text",
@@ -60,6 +61,12 @@ def primer_text(profile: str | None, any_system: bool = False) -> str | None:
     return bytes(measured.primer).decode() if primed else None
 
 
+def corrects(profile: str | None) -> bool:
+    """Whether a profile has a bias or a gate, which act if the question is computed too."""
+    measured = _profile(profile)
+    return measured.bias.n > 0 or any(measured.gate)
+
+
 def pass_table(rows: c.ModelPass) -> Any:
     """The rows of a pass as one array of uint32: token, position, slot, token, ..."""
     address = ctypes.addressof(rows.rows.contents)
@@ -86,6 +93,10 @@ class Executor(Protocol):
 
     def deviation(self, layer: int, k: Any, v: Any) -> None: ...
     def narrow(self, keep: Any) -> None: ...
+    def logits(self, keep: Any, out: Any) -> None:
+        """Logits of these rows, after the last layer, into `out`, a ctypes array of floats. Only
+        for asks with `question`."""
+
     def end(self) -> None:
         """Everything that the pass writes is in place, and `mass` of its layers complete."""
 
@@ -104,7 +115,9 @@ class Paged:
 
 @dataclass(frozen=True)
 class Ask:
-    """A prompt whose context is to be filled in (struct tsr_ask_desc with TSR_ASK_CONTEXT)."""
+    """A prompt whose context is to be filled in (struct tsr_ask_desc with TSR_ASK_CONTEXT); with
+    `question`, its question is computed too, with the profile's bias, and `gate` lets its gate
+    decide how much is recomputed."""
 
     tokens: bytes  # uint32
     segments: Sequence[tuple[int, int]] = ()  # (first, n)
@@ -115,6 +128,8 @@ class Ask:
     fill: bool = True
     any_offset: bool = False
     timeout_ms: int = 0
+    question: bool = False
+    gate: bool = False
     plain_salt: str = ""  # of the request, as the connector keeps its plain requests under it
 
 
@@ -163,6 +178,11 @@ class Blend:
         """Slots that the layout of a run has after the prompt, for the primer."""
         return int(self._lib.tsr_blend_primer(self._handle))
 
+    @property
+    def n_draft(self) -> int:
+        """Slots after the prompt that a gate uses, the same as the primer's."""
+        return int(self._config.profile.contents.draft)
+
     def close(self) -> None:
         """May be called twice."""
         self._lib.tsr_blend_close(self._handle)
@@ -186,7 +206,7 @@ class Blend:
         self, ask: Ask, layout: c.KvLayout, executor: Executor, paged: Paged | None = None
     ) -> BlendRun:
         """The same step by step."""
-        return BlendRun(self._handle, ask, layout, executor, paged)
+        return BlendRun(self._handle, self._info.n_vocab, ask, layout, executor, paged)
 
     def forget(self, ask: Ask) -> int:
         """Drops the stored segments of a prompt and the primer, also the copy that the blend keeps
@@ -248,6 +268,7 @@ class BlendRun:
     def __init__(
         self,
         blend: c_void_p,
+        n_vocab: int,
         ask: Ask,
         layout: c.KvLayout,
         executor: Executor,
@@ -255,6 +276,7 @@ class BlendRun:
     ) -> None:
         self._lib = library()
         self._executor = executor
+        self._n_vocab = n_vocab
         self._open = False  # a pass
         self._step = c.BlendStep()
         self._run = c_void_p()
@@ -266,7 +288,8 @@ class BlendRun:
             n_tokens=len(ask.tokens) // 4,
             n_segments=len(segments),
             segments=segments,
-            flags=c.ASK_CONTEXT
+            flags=(0 if ask.question else c.ASK_CONTEXT)
+            | (c.ASK_GATE if ask.gate else 0)
             | (c.ASK_FILL if ask.fill else 0)
             | (c.ASK_ANY if ask.any_offset else 0)
             | (c.ASK_RATIO if ask.ratio is not None else 0),
@@ -295,7 +318,7 @@ class BlendRun:
         if check(self._lib.tsr_blend_next(self._run, 0, ctypes.byref(self._step))) == 0:
             return False
         self._open = self._step.kind != c.STEP_END
-        _take(self._step, self._executor)
+        _take(self._step, self._executor, self._n_vocab)
         return True
 
     def end(self) -> dict[str, float | int | str]:
@@ -317,7 +340,7 @@ def _packed(ask: Ask) -> tuple[Any, Any]:
     return tokens, (c.Range * len(ask.segments))(*[c.Range(*pair) for pair in ask.segments])
 
 
-def _take(step: c.BlendStep, executor: Executor) -> None:
+def _take(step: c.BlendStep, executor: Executor, n_vocab: int) -> None:
     if step.kind == c.STEP_BEGIN:
         executor.begin(step.pass_)
     elif step.kind == c.STEP_LAYER:
@@ -328,10 +351,13 @@ def _take(step: c.BlendStep, executor: Executor) -> None:
         executor.deviation(step.deviation.layer, step.deviation.k, step.deviation.v)
     elif step.kind == c.STEP_NARROW:
         executor.narrow((c_uint32 * step.n_keep).from_address(step.keep))
+    elif step.kind == c.STEP_LOGITS:
+        keep = (c_uint32 * step.n_keep).from_address(step.keep)
+        executor.logits(keep, _floats(step.logits, step.n_keep * n_vocab))
     elif step.kind == c.STEP_END:
         executor.end()
     else:
-        raise RuntimeError(f"unknown kind of step: {step.kind}")  # logits are not asked for
+        raise RuntimeError(f"unknown kind of step: {step.kind}")
 
 
 def _floats(pointer: Any, n: int) -> Any:
@@ -351,5 +377,7 @@ def _told(report: c.BlendReport) -> dict[str, float | int | str]:
     )
     told["ratio"] = report.ratio
     told["bias"] = report.bias
+    if report.sure == report.sure:  # a gate has judged
+        told["sure"] = report.sure
     told["tiers"] = " ".join(str(n) for n in report.tier_tokens)
     return told

@@ -28,7 +28,7 @@ class BlendJob:
     tokens: bytes  # uint32 little endian, the whole prompt
     segments: tuple[tuple[int, int], ...]  # (first, n), ascending: documents
     system: bool  # segments[0] is a system prompt, from token 0 on
-    n_context: int  # tokens up to the question, counted as computed when the step begins
+    n_context: int  # tokens up to the question
     blocks: tuple[
         int, ...
     ]  # of the engine's cache, in order, at least as many as the context needs
@@ -36,11 +36,18 @@ class BlendJob:
     ratio: float | None  # None: the profile's
     salt: bytes  # enters the key of everything that is loaded and stored; empty: none
     any_offset: bool = False  # also runs of stored text that no segment names
+    # Tokens that count as computed when the step begins: the context, or all but the last one, if
+    # the worker computes the question too; 0: the context.
+    n_given: int = 0
     plain_salt: str = ""  # under which its plain requests are kept; see from_traffic
 
     def context_blocks(self, block_tokens: int) -> tuple[int, ...]:
-        """The blocks that hold the context; the last one may hold the question's beginning too."""
-        return self.blocks[: -(-self.n_context // block_tokens)]
+        """The blocks that the worker fills; the last one may hold what follows, too."""
+        return self.blocks[: -(-self.given // block_tokens)]
+
+    @property
+    def given(self) -> int:
+        return self.n_given or self.n_context
 
 
 def space_salt(engine: str | None, request: bytes, rank: int = 0, world: int = 1) -> bytes | None:

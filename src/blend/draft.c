@@ -20,8 +20,9 @@ uint32_t tsri_draft_max(const struct tsr_run *run)
     uint32_t flags = run->ask.flags, n = run->ask.n_tokens;
     bool judged = flags & TSR_ASK_ROUNDS || (flags & TSR_ASK_GATE && tsri_gate_is_fitted(p));
     if (!judged || !run->selector->asks || is_biased(run)) return 0;
-    uint64_t slots = run->layout.n_slots, context = run->blend->info.context;
-    uint64_t room = (slots < context ? slots : context) - n;
+    const struct tsr_kv_layout *layout;
+    uint64_t first = tsri_run_behind(run, &layout), context = run->blend->info.context - n;
+    uint64_t slots = layout->n_slots - first, room = slots < context ? slots : context;
     uint32_t most = tsri_min_u32(p->draft, TSR_PROFILE_DRAFT_MAX);
     return room < most ? (uint32_t)room : most;
 }

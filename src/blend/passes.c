@@ -366,7 +366,7 @@ static uint32_t exact_front(const struct tsr_run *run)
         n++;
     /* Rows of the question that were computed with a bias, or over what was loaded only, are not
      * what a prefill gives. */
-    bool question = run->bias == 0 && !(run->ask.flags & TSR_ASK_CONTEXT);
+    bool question = run->bias == 0 && !(run->ask.flags & TSR_ASK_CONTEXT) && !run->ask.slots;
     return question ? n : tsri_min_u32(n, p->question);
 }
 

@@ -103,8 +103,8 @@ static int check_places(const struct tsr_blend *b, const struct tsr_ask_desc *as
                         const struct tsr_kv_layout *layout)
 {
     if (!ask->slots) return 0;
-    if (!(ask->flags & TSR_ASK_CONTEXT) || !ask->n_context || !ask->rest)
-        return tsri_fail(TSR_EINVAL, "ask: slots need TSR_ASK_CONTEXT, n_context and rest");
+    if (!ask->n_context || !ask->rest)
+        return tsri_fail(TSR_EINVAL, "ask: slots need n_context and rest");
     int e = tsri_slots_check(ask->slots, ask->n_context, layout->n_slots, NULL);
     if (!e) e = check_memory(b, ask->rest);
     if (e) return e;

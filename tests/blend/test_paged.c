@@ -12,6 +12,7 @@ static const uint32_t order[] = {2, 0, 3, 1};
 #define BLOCK 16u
 #define CONTEXT (TSR_ASK_FILL | TSR_ASK_CONTEXT)
 #define PRIMER 20u
+#define MORE PRIMER /* slots after the prompt, for the primer or a draft */
 #define LAYERS 3u
 #define ROW 16u /* floats */
 
@@ -91,7 +92,7 @@ static float *element(const struct pages *p, uint32_t plane, uint32_t layer, uin
 static void mirror(struct blend_kit *k, struct pages *p, bool to_pages, uint32_t layer)
 {
     uint32_t n_heads = k->model.info.n_kv_heads, dim = k->model.info.head_dim;
-    for (uint32_t i = 0; i < 2 * (k->n_tokens + k->n_primer); i++)
+    for (uint32_t i = 0; i < 2 * (k->n_tokens + MORE); i++)
         for (uint32_t h = 0; h < n_heads; h++) {
             float *mine = model_kit_row(&k->model, i % 2, layer, i / 2) + (size_t)h * dim;
             float *theirs = element(p, i % 2, layer, i / 2, h);
@@ -108,7 +109,8 @@ static int do_step(struct blend_kit *k, struct pages *p, const struct tsr_blend_
     return e;
 }
 
-static void drive(struct blend_kit *k, struct pages *p, const struct tsr_ask_desc *asked)
+static void drive(struct blend_kit *k, struct pages *p, const struct tsr_ask_desc *asked,
+                  float *logits)
 {
     struct tsr_ask_desc ask = *asked;
     struct tsr_run *run;
@@ -125,7 +127,7 @@ static void drive(struct blend_kit *k, struct pages *p, const struct tsr_ask_des
         CHECK_INT(result, 0);
     }
     CHECK_INT(e, 0);
-    tsr_blend_end(run, NULL, &k->report);
+    tsr_blend_end(run, logits, &k->report);
     for (uint32_t l = 0; l < LAYERS; l++)
         mirror(k, p, false, l);
 }
@@ -148,7 +150,7 @@ TEST(a_context_in_pages_gives_the_answer_of_one_in_a_row)
                 blend_kit_prompt(&k, selector, 24, docs, 4, round ? order : NULL);
                 blend_kit_reopen(&k);
                 struct tsr_ask_desc ask = blend_kit_ask_of(&k, selector, 0.2, CONTEXT);
-                drive(&k, &p, &ask);
+                drive(&k, &p, &ask, NULL);
                 CHECK_INT(k.report.n_filled, round ? 0 : N_CONTEXT);
                 CHECK_INT(k.report.n_exact + k.report.n_reused + k.report.n_recomputed, N_CONTEXT);
                 model_kit_prefill(&k.model, k.tokens, N_CONTEXT, k.n_tokens - N_CONTEXT, mine);
@@ -158,6 +160,48 @@ TEST(a_context_in_pages_gives_the_answer_of_one_in_a_row)
             pages_fini(&p);
             CHECK(blend_kit_close(&k));
         }
+}
+
+/* The question is computed too, with the bias of the profile and a gate that is never sure: drafts
+ * and rounds, and then everything. */
+TEST(questions_are_answered_over_pages_with_bias_and_gate)
+{
+    for (uint32_t gated = 0; gated < 2; gated++) {
+        struct blend_kit k;
+        struct pages p;
+        float mine[128];
+        blend_kit_open(&k, "llama", TSR_DTYPE_F32, 0);
+        if (gated) {
+            blend_kit_set_weight(&k, "constant", -5);
+            k.profile.gate_limit = 0.5;
+            k.profile.rounds[0] = 0.1;
+            k.profile.rounds[1] = 0.3;
+            k.profile.n_rounds = 2;
+            k.profile.draft = 6;
+        } else {
+            k.profile.bias = (struct tsr_curve){.n = 1, .points = {{0, -0.7}}};
+        }
+        pages_init(&p, &k);
+        for (uint32_t round = 0; round < 2; round++) {
+            uint32_t flags = TSR_ASK_FILL | (gated ? (uint32_t)TSR_ASK_GATE : 0);
+            blend_kit_prompt(&k, 5, 24, docs, 4, round ? order : NULL);
+            blend_kit_reopen(&k);
+            struct tsr_ask_desc ask = blend_kit_ask_of(&k, TSR_SELECT_QUERY, -1, flags);
+            drive(&k, &p, &ask, mine);
+            struct tsr_blend_report report = k.report;
+            CHECK(gated ? report.n_rounds == 2 && report.reasons & TSR_BLEND_FULL
+                        : report.bias == -0.7);
+            CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, -1, flags), 0);
+            CHECK(memcmp(mine, k.logits, sizeof mine) == 0);
+            CHECK_INT(report.n_rounds, k.report.n_rounds);
+            if (gated) {
+                blend_kit_prefill(&k, k.logits);
+                CHECK(memcmp(mine, k.logits, sizeof mine) == 0);
+            }
+        }
+        pages_fini(&p);
+        CHECK(blend_kit_close(&k));
+    }
 }
 
 TEST(places_that_make_no_sense_are_refused)
@@ -179,9 +223,6 @@ TEST(places_that_make_no_sense_are_refused)
     bad = good;
     bad.n_context = 0;
     CHECK_INT(tsr_blend_start(&run, k.blend, &bad, &p.layout), TSR_EINVAL);
-    bad = good;
-    bad.flags = TSR_ASK_FILL;
-    CHECK_INT(tsr_blend_start(&run, k.blend, &bad, &p.layout), TSR_EINVAL);
     p.slots[5] = -1;
     CHECK_INT(tsr_blend_start(&run, k.blend, &good, &p.layout), TSR_EINVAL);
     CHECK_HAS(tsr_errmsg(), "token 5");
@@ -197,6 +238,7 @@ TEST(places_that_make_no_sense_are_refused)
 int main(void)
 {
     RUN(a_context_in_pages_gives_the_answer_of_one_in_a_row);
+    RUN(questions_are_answered_over_pages_with_bias_and_gate);
     RUN(places_that_make_no_sense_are_refused);
     return test_end();
 }

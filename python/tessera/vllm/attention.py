@@ -62,6 +62,11 @@ class _Keys:
             tuple(sees),
         )
 
+    def without(self, hidden: torch.Tensor) -> _Keys:
+        """Keys that no row sees may hold anything, and no number times anything is none."""
+        out = hidden[:, None, None]
+        return _Keys(self.keys.masked_fill(out, 0), self.values.masked_fill(out, 0), self.ranges)
+
     def counts(self, slots: torch.Tensor) -> torch.Tensor:
         whole = sum(b - a for a, b in self.ranges[:-1])
         first, end = self.ranges[-1]
@@ -116,6 +121,7 @@ class Attention:
                 here = None
                 if bias is not None and b > bias.first:
                     here = Bias(at.pick(bias.by_key), max(bias.first - a, 0))
+                    at = at.without(here.by_key == float("-inf"))
                 if a >= border:
                     assert asked is not None
                     self._weigh(q[a:b], at, rows, slice(a, b), here, asked.mass, out[a:b])

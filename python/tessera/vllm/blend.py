@@ -136,8 +136,7 @@ class BlendWorker:
         try:
             with torch.inference_mode():
                 report = self._blend(job)
-                if isinstance(self._place, Staging):
-                    self._hand_over(job, self._place)
+                self._place.hand_over(job.given)
             ok = True
         except Exception as error:
             ok = False
@@ -152,9 +151,14 @@ class BlendWorker:
             logger.warning("tessera: a blend failed, vLLM computes the prompt: %s", what)
 
     def _blend(self, job: BlendJob) -> dict[str, float | int | str]:
+        question = job.given > job.n_context
+        self._executor.question = job.n_context if question else None
+        selector = job.selector or self._settings.selector
+        ratio = job.ratio if job.ratio is not None else self._settings.ratio
         try:
             blend = self._opened(job.salt)
-            n_behind = len(job.tokens) // 4 - job.n_context + blend.n_primer
+            more = max(blend.n_primer, blend.n_draft if question else 0)
+            n_behind = len(job.tokens) // 4 - job.n_context + more
             blocks = job.context_blocks(self._block)
             self._place.prepare(blocks, self._block, job.n_context, n_behind)
         except Exception:
@@ -165,11 +169,13 @@ class BlendWorker:
             job.segments,
             system=job.system,
             n_context=job.n_context,
-            selector=job.selector or self._settings.selector,
-            ratio=job.ratio if job.ratio is not None else self._settings.ratio,
+            selector=selector,
+            ratio=ratio,
             any_offset=job.any_offset,
             timeout_ms=self._timeout_ms,
             plain_salt=job.plain_salt,
+            question=question,
+            gate=question and selector is None and ratio is None,
         )
         try:
             return self._run(blend, ask)
@@ -238,17 +244,6 @@ class BlendWorker:
         self._blends.move_to_end(salt)
         return blend
 
-    def _hand_over(self, job: BlendJob, staging: Staging) -> None:
-        """Writes into the request's pages, the way that vLLM does."""
-        n = job.n_context
-        blocks = torch.tensor(job.context_blocks(self._block), dtype=torch.int64)
-        if len(blocks) * self._block < n:
-            raise ValueError(f"{len(blocks)} blocks for a context of {n} tokens")
-        slots = (blocks[:, None] * self._block + torch.arange(self._block)).flatten()[:n]
-        for layer, (keys, values) in zip(self._parts.layers, staging.kv):
-            attn: Any = layer.self_attn.attn
-            attn.impl.do_kv_cache_update(attn, keys[:n], values[:n], attn.kv_cache, slots)
-
 
 class _Apart(Exception):
     """Ranks that were about to do different things."""
@@ -304,6 +299,9 @@ class _Agreed:
         self.agree(_NARROW, zlib.crc32(keep))
         self._n_rows = len(keep)
         self._inner.narrow(keep)
+
+    def logits(self, keep: Any, out: Any) -> None:
+        raise RuntimeError("questions are computed by one rank alone")  # marks.py asks for none
 
     def end(self) -> None:
         self._inner.end()

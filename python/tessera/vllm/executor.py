@@ -50,6 +50,9 @@ class BlendExecutor:
         self._parts = parts
         self._place = place
         self._attention = attention or Attention(parts.n_kv_heads, parts.scale)
+        # Where the question begins, if its logits will be asked for; None: they are not.
+        self.question: int | None = None
+        self._n_cut = 0  # rows in front that the last layer has left out
         self._piece = _ROWS.get(parts.device.type, _ROWS_GPU)
         self._groups: list[tuple[int, list[tuple[int, int]]]] = []
         self._n_mass = self._n_bias_rows = 0
@@ -89,8 +92,10 @@ class BlendExecutor:
                 self._mass = torch.zeros(len(mass), device=self._parts.device)
                 self._mass_to = mass
             asked = Asked(self._n_mass, self._mass)
-        elif layer == len(self._parts.layers) - 1:
-            return  # nobody asks for what comes behind the last layer's K and V
+        if layer == len(self._parts.layers) - 1:
+            row = self._last_rows(row, asked)
+            if not len(row.q):
+                return
         bias = None
         if self._bias is not None:
             bias = Bias(self._bias, len(self._rows) - self._n_bias_rows)
@@ -98,7 +103,42 @@ class BlendExecutor:
         first, end = min(a for a, _b in ranges), max(b for _a, b in ranges)
         kv = self._place.seen(layer, first, end)
         seen = self._attention.attend(row.q, kv, self._rows, self._groups, asked, bias)
+        if layer == len(self._parts.layers) - 1 and self.question is None:
+            return  # nobody asks for what comes behind it
         self._finish(self._parts.layers[layer], seen)
+
+    def _last_rows(self, row: _Projected, asked: Asked | None) -> _Projected:
+        """Of the last layer, K and V are all that is wanted of most rows: goes on with those that
+        are asked for their attention or their logits, all of them at the end."""
+        first = self._rows.last + 1 if self.question is None else self.question
+        n = len(self._rows) - int(torch.searchsorted(self._rows.host, first))
+        n = max(n, asked.n_rows if asked is not None else 0)
+        self._n_cut = cut = len(self._rows) - n
+        if cut == 0 or n == 0:
+            return row if n else _Projected(row.layer, row.q[:0], row.k, row.v)
+        assert self._residual is not None
+        self._residual = self._residual[cut:].contiguous()
+        self._rows = Rows(self._rows.host[cut:], self._parts.device)
+        groups = []
+        for n_rows, sees in reversed(self._groups):
+            groups.append((min(n_rows, n), sees))
+            n -= groups[-1][0]
+        self._groups = [group for group in reversed(groups) if group[0]]
+        return _Projected(row.layer, row.q[cut:], row.k, row.v)
+
+    def logits(self, keep: Any, out: Any) -> None:
+        chosen = torch.frombuffer(keep, dtype=torch.int32).long() - self._n_cut
+        rows = chosen.to(self._parts.device)
+        assert self._residual is not None
+        hidden = self._hidden[rows]
+        hidden, _ = self._parts.norm(hidden, self._residual[rows])
+        found = self._parts.logits(hidden)
+        if found is None:
+            raise RuntimeError("this rank has no logits")
+        target = torch.frombuffer(out, dtype=torch.float32).view(len(rows), -1)
+        target.fill_(float("-inf"))  # of tokens that nobody can say
+        n = min(found.shape[-1], target.shape[-1])
+        target[:, :n].copy_(found[:, :n])
 
     def deviation(self, layer: int, k: Any, v: Any) -> None:
         row = self._project(layer)
@@ -152,7 +192,7 @@ class BlendExecutor:
         self._hidden = self._positions = torch.empty(0)
         self._residual = self._projected = None
         self._bias = self._mass = self._mass_to = None
-        self._n_bias_rows = 0
+        self._n_bias_rows = self._n_cut = 0
 
     # ---- one layer ----------------------------------------------------------------------------
 

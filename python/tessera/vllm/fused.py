@@ -30,7 +30,6 @@ _TOLERANCE = 0.02  # of the largest value, for bf16
 
 
 if triton is not None:
-
     # Numbers that differ from request to request: a kernel for each kind of them would be compiled.
     @triton.jit(do_not_specialize=["n_rows", "share", "bias_first"])
     def _kernel(  # type: ignore[no-untyped-def]  # Triton reads the types of arguments otherwise

@@ -21,6 +21,7 @@ from vllm.tokenizers import cached_tokenizer_from_config
 
 from .. import _c as c
 from .._lib import TesseraError
+from ..blend import corrects
 from ..blend_job import (
     BadBlend,
     BlendJob,
@@ -42,6 +43,9 @@ logger = init_logger("vllm.tessera")
 _KEYS = ("blend", "segments", "system", "ratio", "selector", "any_offset")
 _SEGMENTS_MAX = 4096
 _REASON_MAX = 300  # characters: it may quote what a client has sent, whatever that is
+_QUESTION_MAX = (
+    2048  # tokens that a worker computes with corrections; vLLM has chunks for longer ones
+)
 _UNSEEN_WARNING = 64  # requests without a separator before somebody is told
 # Fields of tsr_blend_report that are counters of their own.
 _REPORTED = {
@@ -64,6 +68,7 @@ class Mark:
     segments: tuple[tuple[int, int], ...]
     system: bool
     n_context: int
+    n_given: int  # by the worker: the context, or all but the last token
     selector: str | None
     ratio: float | None
     any_offset: bool
@@ -150,6 +155,7 @@ class Blending:
         self._separators: Separators | None = None
         self._known_text: KnownText | None = None
         self._primer: tuple[int, ...] = ()
+        self._corrects = False  # the profile has a bias or a gate
         self._seen = False
         self._complained = False
         self._blended: dict[str, _Blended] = {}
@@ -165,6 +171,8 @@ class Blending:
         self.between_steps = bool(vllm_config.scheduler_config.async_scheduling)
         model = vllm_config.model_config
         self._primer = primer_tokens(self.settings.profile, model, self.settings.any_system)
+        one_rank = vllm_config.parallel_config.tensor_parallel_size == 1
+        self._corrects = one_rank and corrects(self.settings.profile)
         if not self.settings.separators:
             return
         if model.skip_tokenizer_init:
@@ -239,14 +247,22 @@ class Blending:
         elif sum(n for _first, n in segments) < self.settings.min_tokens:
             self.counters.add("blend_short")
             return None
+        n_context = sum(segments[-1]) if segments else min(end, len(tokens) - 1)
         return Mark(
             segments=segments,
             system=bool(system and segments),
-            n_context=sum(segments[-1]) if segments else min(end, len(tokens) - 1),
+            n_context=n_context,
+            n_given=self._given(n_context, len(tokens)),
             selector=selector or self.settings.selector,
             ratio=self.settings.ratio if ratio is None else ratio,
             any_offset=any_offset,
         )
+
+    def _given(self, n_context: int, n_tokens: int) -> int:
+        """A question that the worker computes, too, with the profile's corrections. vLLM always
+        computes the last token itself."""
+        short = n_tokens - n_context <= _QUESTION_MAX
+        return n_tokens - 1 if self._corrects and short else n_context
 
     def _split(self, tokens: array[int]) -> tuple[tuple[int, int], ...]:
         """The chunks between separators, without the question."""
@@ -323,7 +339,7 @@ class Blending:
         """Tokens that a blend would add, and whether between steps. A resumed request is blended
         again, unless vLLM still has its blocks, or its blend failed: then it is computed."""
         row = self._blended[name]
-        more = 0 if row.failed else max(row.mark.n_context - n_computed, 0)
+        more = 0 if row.failed else max(row.mark.n_given - n_computed, 0)
         return more, self.between_steps and more > 0
 
     def allocated(self, name: str, blocks: Sequence[int], n_external: int) -> BlendJob | None:
@@ -338,6 +354,7 @@ class Blending:
             segments=mark.segments,
             system=mark.system,
             n_context=mark.n_context,
+            n_given=mark.n_given,
             blocks=tuple(blocks),
             selector=mark.selector,
             ratio=mark.ratio,

@@ -5,6 +5,7 @@ name."""
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ class ModelParts:
 
     architecture: str
     embed: torch.nn.Module
+    norm: torch.nn.Module  # after the last layer
+    logits: Callable[[torch.Tensor], torch.Tensor | None]
     layers: tuple[torch.nn.Module, ...]
     n_heads: int
     n_kv_heads: int
@@ -69,6 +72,8 @@ def take_apart(model: torch.nn.Module, vllm_config: Any) -> ModelParts:
     return ModelParts(
         architecture=architecture,
         embed=inner.embed_tokens,
+        norm=inner.norm,
+        logits=model.compute_logits,
         layers=layers,
         n_heads=first.num_heads,
         n_kv_heads=first.num_kv_heads,
@@ -137,7 +142,7 @@ def model_info(parts: ModelParts, name: str, weights: bytes, identity: bytes) ->
         architecture=parts.architecture.encode(),
         name=name.encode()[-127:],
         device=str(parts.device).encode()[:95],
-        caps=c.MODEL_MASS | c.MODEL_DEVIATION,
+        caps=c.MODEL_MASS | c.MODEL_DEVIATION | c.MODEL_BIAS,
         n_layers=len(parts.layers),
         n_heads=parts.n_heads,
         n_kv_heads=parts.n_kv_heads,

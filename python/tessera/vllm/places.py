@@ -65,6 +65,7 @@ class Staging:
         self._parts = parts
         self.n_slots = 0
         self.kv = torch.empty(0)
+        self._slots = torch.empty(0, dtype=torch.int64)
 
     def fit(self, n_slots: int) -> None:
         if n_slots <= self.n_slots:
@@ -78,8 +79,19 @@ class Staging:
     def prepare(
         self, blocks: Sequence[int], block_tokens: int, n_context: int, n_behind: int
     ) -> None:
-        """The next request: how many slots it needs."""
+        """The next request: its blocks, and how many slots it needs."""
+        self._slots = _slots_of(blocks, block_tokens)
         self.fit(n_context + n_behind)
+
+    def hand_over(self, n_tokens: int) -> None:
+        """Writes so many tokens into the request's pages, the way that vLLM does."""
+        if len(self._slots) < n_tokens:
+            raise ValueError(f"{len(self._slots)} slots for {n_tokens} tokens")
+        slots = self._slots[:n_tokens]
+        for layer, (keys, values) in zip(self._parts.layers, self.kv):
+            attn: Any = layer.self_attn.attn
+            rows = keys[:n_tokens], values[:n_tokens]
+            attn.impl.do_kv_cache_update(attn, *rows, attn.kv_cache, slots)
 
     def paged(self) -> None:
         """Token i is in slot i of the layout."""
@@ -179,20 +191,30 @@ class Pages:
         self, blocks: Sequence[int], block_tokens: int, n_context: int, n_behind: int
     ) -> None:
         """The next request: the engine's blocks of its context, and how many slots follow it."""
-        ids = torch.tensor(blocks, dtype=torch.int64)
-        if len(ids) * block_tokens < n_context:
-            raise ValueError(f"{len(ids)} blocks for a context of {n_context} tokens")
-        slots = (ids[:, None] * block_tokens + torch.arange(block_tokens)).flatten()
+        slots = _slots_of(blocks, block_tokens)
+        if len(slots) < n_context:
+            raise ValueError(f"{len(blocks)} blocks for a context of {n_context} tokens")
         if n_context and int(slots.max()) >= self._caches[0].shape[0] * self._block:
-            raise ValueError(f"block {int(ids.max())} is not in the KV cache")
+            raise ValueError(f"block {max(blocks)} is not in the KV cache")
         self.n_context = n_context
         self.slots = slots[:n_context].contiguous()
-        self._slots = self.slots.to(self._parts.device)
+        self._slots = slots.to(self._parts.device)
         # Kernels may see a block of the engine as several small ones.
         n_blocks = -(-n_context // self._block)
         self._blocks = (slots[:: self._block][:n_blocks] // self._block).to(self._parts.device)
         self.behind.fit(n_behind)
         self._gathered = torch.empty(0)
+
+    def hand_over(self, n_tokens: int) -> None:
+        """The context is there; the question's first tokens follow it, up to n_tokens of all."""
+        n = n_tokens - self.n_context
+        if n <= 0:
+            return
+        if len(self._slots) < n_tokens:
+            raise ValueError(f"{len(self._slots)} slots for {n_tokens} tokens")
+        slots = self._slots[self.n_context : n_tokens]
+        for layer, (keys, values) in enumerate(self.behind.kv):
+            self._write(layer, keys[:n], values[:n], slots)
 
     def rest(self) -> None:
         self.behind.rest()
@@ -266,6 +288,11 @@ class Pages:
         attn.impl.do_kv_cache_update(
             attn, keys.contiguous(), values.contiguous(), self._caches[layer], slots
         )
+
+
+def _slots_of(blocks: Sequence[int], block_tokens: int) -> torch.Tensor:
+    ids = torch.tensor(blocks, dtype=torch.int64)
+    return (ids[:, None] * block_tokens + torch.arange(block_tokens)).flatten()
 
 
 def _layout(parts: ModelParts, n_slots: int) -> c.KvLayout:

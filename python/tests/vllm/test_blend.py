@@ -326,5 +326,45 @@ class Test4Primer(BlendTest):
             self.assertNotIn("blend_failed", counters)
 
 
+class Test5Corrections(BlendTest):
+    """Profiles with a bias or a gate: the worker computes the question too."""
+
+    def engine(self, name, text):
+        profile = os.path.join(Shared.folder.name, f"{name}.yaml")
+        Path(profile).write_text(text)
+        blend = {"min_tokens": 1, "profile": profile}
+        own = os.path.join(Shared.folder.name, name)
+        return Engine(options(blend=blend, disk_path=own), **SETTINGS)
+
+    def test_a_gate_that_is_never_sure_ends_with_the_answer_of_plain_vllm(self):
+        gate = "gate: {constant: -9}\ngate_limit: 0.5\nrounds: [0.1, 0.3]\ndraft: 4\n"
+        with self.engine("gate", gate) as engine:
+            for made, want in zip(Shared.small[:3], Shared.small_answers):
+                (answer,) = engine.ask([tokens_of(made)], TOKENS, wishes=[made.wishes()])
+                self.assert_same([answer], [want])
+                told = answer.told["tessera"]
+                self.assertEqual((told["sure"], told["n_rounds"]), (1.0, 2))
+                self.assertIn("full", told["reasons"])
+                self.assertEqual(answer.cached, len(made.tokens) - 1)
+            # A given ratio is one round: the gate judges it and changes nothing.
+            made = Shared.small[0]
+            (answer,) = engine.ask([tokens_of(made)], TOKENS, wishes=[made.wishes(ratio=0.1)])
+            told = answer.told["tessera"]
+            self.assertLess(told["sure"], 0.5)
+            self.assertEqual(told["n_rounds"], 1)
+
+    def test_the_bias_of_a_profile_acts_and_is_reported(self):
+        made = Shared.small[0]
+        rows = []
+        for bias in (0, -3):
+            with self.engine(f"bias{bias}", f"bias: [[0, {bias}]]\n") as engine:
+                asked = [tokens_of(made)], TOKENS
+                (answer,) = engine.ask(*asked, wishes=[made.wishes(ratio=0)])
+                rows.append(answer)
+                self.assertEqual(answer.told["tessera"]["bias"], bias)
+        worst = max(abs(a - b) for a, b in zip(rows[0].logprobs, rows[1].logprobs))
+        self.assertGreater(worst, 1e-3)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2, failfast=False)

@@ -87,6 +87,8 @@ def parts_of():
     return ModelParts(
         architecture="llama",
         embed=torch.nn.Embedding(VOCAB, HIDDEN),
+        norm=Norm(),
+        logits=torch.nn.Linear(HIDDEN, VOCAB),
         layers=tuple(Layer() for _ in range(LAYERS)),
         n_heads=HEADS,
         n_kv_heads=KV_HEADS,
@@ -129,6 +131,42 @@ class Cache:
 
     def close(self):
         library().tsr_cache_close(self.handle)
+
+
+class Spy(BlendExecutor):
+    """Keeps the last logits."""
+
+    def logits(self, keep, out):
+        super().logits(keep, out)
+        self.last = torch.tensor(list(out)).view(len(keep), -1)[0]
+
+
+@torch.inference_mode()
+def answered(parts, place, cache, order, salt, profile, ratio=None):
+    """Logits of the question's last token, which is computed too; the report; and K and V that are
+    in the pages then."""
+    tokens, segments = prompt(order)
+    info = model_info(parts, "plain", bytes(32), bytes(16))
+    blend = Blend(cache.handle, info, profile, 0, salt)
+    given = len(tokens) - 1
+    blocks = [(7 * i + 3) % BLOCKS for i in range(-(-given // BLOCK))]
+    place.prepare(blocks, BLOCK, CONTEXT, QUESTION + blend.n_draft)
+    ask = Ask(array("I", tokens).tobytes(), segments, True, CONTEXT, ratio=ratio, question=True,
+              gate=ratio is None)  # fmt: skip
+    executor = Spy(parts, place)
+    executor.question = CONTEXT
+    report = blend.run(ask, place.layout(), executor, place.paged())
+    blend.close()
+    caches = caches_of(False)
+    for layer, cache in zip(parts.layers, caches):
+        layer.self_attn.attn.kv_cache = cache  # where Staging writes to
+    if isinstance(place, Pages):
+        caches = place._caches
+    place.hand_over(given)
+    slots = torch.tensor(blocks).repeat_interleave(BLOCK) * BLOCK
+    slots = (slots + torch.arange(BLOCK).repeat(len(blocks)))[:given]
+    rows = [cache.transpose(1, 2)[slots // BLOCK, slots % BLOCK] for cache in caches]
+    return executor.last, report, torch.stack(rows)
 
 
 @torch.inference_mode()
@@ -183,6 +221,36 @@ class TestPages(unittest.TestCase):
                     (got, told), (want, _also) = self.both(*how)
                     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
                     self.assertEqual(told["n_filled"] > 0, (order[0], ratio) == (0, 0.0))
+
+    def test_questions_with_a_bias_and_a_gate(self):
+        profiles = {
+            "bias: [[0, -0.5]]\nratio: 0.2\n": None,
+            "gate: {constant: -5}\ngate_limit: 0.5\nrounds: [0.1, 0.3]\ndraft: 5\n": None,
+            "ratio: 0.2\n": 1.0,
+        }
+        found = []
+        for text, ratio in profiles.items():
+            with tempfile.NamedTemporaryFile("w", suffix=".yaml") as profile:
+                profile.write(text)
+                profile.flush()
+                both = []
+                for place in (Pages(self.parts, caches_of(True)), Staging(self.parts)):
+                    salt = type(place).__name__.encode() + text.encode().hex().encode()[:40]
+                    for order in ((0, 1, 2), (2, 0, 1)):
+                        how = self.cache, order, salt, profile.name, ratio
+                        logits, told, kv = answered(self.parts, place, *how)
+                    both.append((logits, told, kv))
+                torch.testing.assert_close(both[0][0], both[1][0], rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(both[0][2], both[1][2], rtol=1e-3, atol=1e-4)
+                found.append(both[0])
+        biased, gated, full = found
+        self.assertEqual(biased[1]["bias"], -0.5)
+        self.assertGreater(float((biased[0] - full[0]).abs().max()), 1e-3)
+        # A gate that is never sure: drafts, two rounds, then everything.
+        self.assertEqual((gated[1]["n_rounds"], gated[1]["sure"]), (2, 1.0))
+        self.assertIn("full", gated[1]["reasons"])
+        torch.testing.assert_close(gated[0], full[0], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(gated[2], full[2], rtol=1e-3, atol=1e-4)
 
     def test_everything_computed_is_a_prefill(self):
         tokens, _segments = prompt((0, 1, 2))
