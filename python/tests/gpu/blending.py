@@ -35,11 +35,11 @@ class Prompt:
 class Blended:
     """An engine that blends, and what became of each request."""
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(self, options: dict[str, Any] = BLEND, **more: Any) -> None:
         from tessera.vllm import plugin
 
         plugin.register()  # as vLLM does by itself where the package is installed
-        self.engine = Engine("llama", BLEND, max_model_len=4096, **more)
+        self.engine = Engine("llama", options, max_model_len=4096, **more)
         blending = self.engine.scheduler.connector._blending
         assert blending is not None and blending.ready, (
             f"blending is off: {self.engine.llm.llm_engine.vllm_config.kv_transfer_config}"
@@ -143,6 +143,29 @@ def moved_documents(
             assert torch.allclose(*sizes, rtol=0.02), "K was not turned but changed"
     assert n_wrong == 0, f"V of {n_wrong} tokens is not what was stored"
     print(f"{sum(DOCUMENTS)} tokens in another order: V has the bytes that were stored")
+
+
+def unmarked(it: Blended) -> None:
+    """Documents that only a plain request has had are found in another prompt."""
+    first, second = Prompt(ORDERS[0]), Prompt(ORDERS[1], 907)
+    second.tokens[:SYSTEM] = tokens_of(950, SYSTEM)
+    want = it.values(it.engine.ask(second.tokens, 4, {"blend": False}).pages)
+    it.engine.settle()
+    assert it.engine.llm.reset_prefix_cache(reset_connector=True)  # it would be an exact hit
+    it.engine.ask(first.tokens)
+    it.engine.settle()
+    for ratio, most in ((1.0, 0.05), (0.0, math.inf)):
+        it.engine.scribble()
+        before = dict(it.counters)
+        seen = it.engine.ask(second.tokens, 4, {"ratio": ratio})
+        assert it.counters["blend_runs"] == before.get("blend_runs", 0) + 1, it.counters
+        assert it.counters.get("blend_failed", 0) == before.get("blend_failed", 0), it.counters
+        off = apart(it.values(seen.pages), want, range(SYSTEM, CONTEXT))
+        print(f"unmarked documents, ratio {ratio}: {off:.2e} from a prefill")
+        assert off < most, "a prefill of ours is not one of vLLM"
+    n_other = it.counters["blend_tokens_other"]
+    print(f"{n_other:.0f} of {sum(DOCUMENTS)} tokens from a plain request")
+    assert n_other > 0.8 * sum(DOCUMENTS)
 
 
 def beside_others(it: Blended) -> None:

@@ -368,6 +368,65 @@ def blend_compiled_with_graphs() -> None:
 
 
 @case
+def from_traffic() -> None:
+    """Plain requests are kept as K and V: exact reuse is byte by byte as before, and blends find
+    documents in them."""
+    blend = {"any_offset": True, "from_traffic": True, "min_tokens": 100}
+    more = {"dtype": "float32"} if CPU else {}  # bf16 is packed there
+    it = blending.Blended(dict(OPTIONS, blend=blend), **more)
+    assert it.engine.scheduler.connector._shape.groups[0].planes is not None
+    reuse(it.engine)
+    blending.unmarked(it)
+
+
+@case
+def device_pool_within_the_engines_share() -> None:
+    if CPU:
+        raise Skip("a CPU has no device pool")
+    from tessera.vllm import plugin, room
+
+    plugin.register()
+    told: list[tuple[int, int]] = []
+    original = room.leave_room
+
+    def leave_room(worker: Any, available: int) -> int:
+        left = original(worker, available)
+        told.append((available, left))
+        return left
+
+    room.leave_room = leave_room
+    engine = Engine("llama", dict(OPTIONS, device_pool_share=0.02), kv_cache_memory_bytes=None)
+    total = torch.cuda.get_device_properties(0).total_memory
+    ((available, left),) = told
+    assert abs(available - left - 0.02 * total) < 0.001 * total, told
+    reuse(engine)
+    tokens = tokens_of(70, 1000)
+    computed = engine.ask(tokens)
+    for _ in range(3):  # what is found is copied there, and then taken from there
+        engine.scribble()
+        check(computed, engine.ask(tokens), 1000)
+        time.sleep(0.5)
+    counts = metrics_of(engine)
+    print(f"pool: {counts['device_pool_bytes'] >> 20} MiB, {counts['delivery_pool_hits']} hits")
+    assert counts["device_pool_bytes"] > 0.01 * total
+    assert counts["delivery_pool_hits"] > 0
+
+
+def metrics_of(engine: Engine) -> dict[str, Any]:
+    import ctypes
+    import json
+
+    from tessera._lib import check as checked
+    from tessera._lib import library
+
+    text = ctypes.create_string_buffer(1 << 16)
+    handle = engine.scheduler.connector._cache.handle
+    checked(library().tsr_cache_stats_text(handle, b"json", text, len(text)))
+    counts: dict[str, Any] = json.loads(text.value)
+    return counts
+
+
+@case
 def one_wrong_byte_is_seen() -> None:
     """The comparison itself."""
     engine = Engine("llama", OPTIONS)
