@@ -189,7 +189,7 @@ static int open_blend(struct tsri_reader *r, const struct tsr_profile *profile, 
                                     .model = r->model,
                                     .cache = cached ? r->cache : NULL,
                                     .profile = profile};
-    return tsr_blend_open(out, &config) < 0 ? tsri_cli_failed() : 0;
+    return tsr_blend_open(out, &config);
 }
 
 void tsri_reader_beside(const struct tsri_reader *r, struct tsri_cli *cli, const char *kind,
@@ -213,7 +213,7 @@ void tsri_reader_space(const struct tsri_reader *r, char hex[static 33])
     tsri_cli_hex(id, sizeof id, hex);
 }
 
-/* The profile of this space: beside the store, or shipped with the program. */
+/* The profile that was measured for this space: beside the store, or shipped with the program. */
 static bool find_profile(const struct tsri_reader *r, struct tsri_cli *cli, char *path,
                          size_t bytes)
 {
@@ -225,18 +225,31 @@ static bool find_profile(const struct tsri_reader *r, struct tsri_cli *cli, char
     return beside(rest, path, bytes);
 }
 
-static int use_profile(struct tsri_reader *r, struct tsri_cli *cli)
+static int use_profile(struct tsri_reader *r, struct tsri_cli *cli, const char *path)
+{
+    struct tsr_profile profile = {.size = sizeof profile};
+    struct tsr_blend *blend;
+    int e = tsr_profile_load(&profile, path);
+    if (!e) e = open_blend(r, &profile, true, &blend);
+    if (e) return e;
+    tsr_blend_close(r->blend);
+    r->blend = blend;
+    /* One that is shipped may hold nothing but the defaults, until they are measured. */
+    r->profiled = tsri_cli_flag(cli, "profile") || profile.n_frontier > 0;
+    return 0;
+}
+
+static int choose_profile(struct tsri_reader *r, struct tsri_cli *cli)
 {
     char path[4096];
-    struct tsr_profile profile = {.size = sizeof profile};
     const char *named = tsri_cli_flag(cli, "profile");
-    if (!named && !find_profile(r, cli, path, sizeof path)) return 0;
-    if (tsr_profile_load(&profile, named ? named : path) < 0) return tsri_cli_failed();
-    tsr_blend_close(r->blend);
-    r->blend = NULL;
-    /* One that is shipped may hold nothing but the defaults, until they are measured. */
-    r->profiled = named || profile.n_frontier > 0;
-    return open_blend(r, &profile, true, &r->blend);
+    if (!named && !find_profile(r, cli, path, sizeof path)) {
+        /* For models that were not measured. One whose primer would be too long has the defaults. */
+        if (!beside("share/tessera/profiles/safe.yaml", path, sizeof path)) return 0;
+        int e = use_profile(r, cli, path);
+        return e == TSR_ERANGE ? 0 : e < 0 ? tsri_cli_failed() : 0;
+    }
+    return use_profile(r, cli, named ? named : path) < 0 ? tsri_cli_failed() : 0;
 }
 
 int tsri_reader_open(struct tsri_reader *r, struct tsri_cli *cli)
@@ -245,8 +258,8 @@ int tsri_reader_open(struct tsri_reader *r, struct tsri_cli *cli)
     memset(r, 0, sizeof *r);
     int e = open_model(r, cli);
     if (!e) e = open_cache(r, cli);
-    if (!e) e = open_blend(r, NULL, true, &r->blend);
-    if (!e) e = use_profile(r, cli);
+    if (!e && open_blend(r, NULL, true, &r->blend) < 0) e = tsri_cli_failed();
+    if (!e) e = choose_profile(r, cli);
     r->open_s = tsri_cli_now_s() - start;
     return e;
 }

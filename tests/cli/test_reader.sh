@@ -53,6 +53,28 @@ a_shipped_profile_without_measurements_does_not_count_as_measured() {
     [[ $err == *'profile      measured'* ]] || fail "$err"
 }
 
+a_model_that_was_not_measured_gets_the_safe_profile() {
+    ask_init llama || return
+    needs_python || return
+    # A program of its own, with a primer that fits the test model.
+    mkdir -p "$tmp/own/bin" "$tmp/own/share/tessera/profiles"
+    ln -s "$(realpath "$(dirname "$tessera")/../lib")" "$tmp/own/lib"
+    cp "$tessera" "$tmp/own/bin/tessera"
+    { cat profiles/safe.yaml; echo "primer: 'Some text.'"; } >"$tmp/own/share/tessera/profiles/safe.yaml"
+    local tessera=$tmp/own/bin/tessera
+    ask --doc="$tmp/docs/a.md" 'why'
+    exits 0 || return
+    ask --stats --doc="$tmp/docs/a.md" 'why'
+    exits 0 && [[ $err == *'profile      none; selector'* ]] || fail "$err" || return
+    ask --json --doc="$tmp/docs/a.md" 'why'
+    exits 0 || return
+    [ "$(json 'x["ratio"]')" = 0.25 ] || fail "$out" || return
+    rm "$tmp/own/share/tessera/profiles/safe.yaml"
+    ask --json --doc="$tmp/docs/a.md" 'why'
+    exits 0 || return
+    [ "$(json 'x["ratio"]')" = 0.15 ] || fail "$out"
+}
+
 the_store_is_in_the_cache_folder_unless_named() {
     ask_init llama || return
     ask --doc="$tmp/docs/a.md" 'why'
@@ -81,6 +103,7 @@ a_profile_that_cannot_be_read_is_an_error() {
 run the_model_of_the_environment_is_used
 run the_best_installed_model_is_used_and_the_fallback_is_said
 run a_shipped_profile_without_measurements_does_not_count_as_measured
+run a_model_that_was_not_measured_gets_the_safe_profile
 run the_store_is_in_the_cache_folder_unless_named
 run converted_weights_are_another_model_to_the_store
 run a_profile_that_cannot_be_read_is_an_error
