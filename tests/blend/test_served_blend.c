@@ -112,6 +112,46 @@ TEST(another_primer_is_a_miss_through_a_server)
     close_all(&k);
 }
 
+static void use_traffic(struct blend_kit *k)
+{
+    k->traffic =
+        (struct tsr_space_desc){.size = sizeof k->traffic, .model = "plain", .block_tokens = 64};
+    blend_kit_reopen(k);
+}
+
+/* A plain request, and then its documents in another order and behind other text. */
+static void ask_after_plain(struct blend_kit *k, const struct tsr_extra *salt)
+{
+    static const uint32_t longer[] = {200, 230}, back[] = {1, 0};
+    k->extra = (struct tsr_extra){0};
+    blend_kit_prompt(k, 3, 30, longer, 2, NULL);
+    CHECK_INT(blend_kit_plain(k, k->n_tokens, salt, 1), k->n_tokens / 64 * 64);
+    blend_kit_prompt(k, 3, 45, longer, 2, back);
+    k->n_segments = 0;
+    k->has_system = false;
+    CHECK_INT(blend_kit_ask(k, TSR_SELECT_NONE, 0, TSR_ASK_ANY), 0);
+    CHECK_INT(k->report.n_other, 0); /* of another salt */
+    k->extra = *salt;
+    CHECK_INT(blend_kit_ask(k, TSR_SELECT_QUERY, 0.2, TSR_ASK_ANY), 0);
+}
+
+TEST(text_of_plain_requests_is_found_through_a_server)
+{
+    struct tsr_extra salt = {.kind = TSR_EXTRA_SALT, .bytes = 4, .data = "mine"};
+    struct blend_kit own, k;
+    blend_kit_open(&own, "llama", TSR_DTYPE_F16, 0);
+    open_all(&k, "llama", 0);
+    use_traffic(&own);
+    use_traffic(&k);
+    ask_after_plain(&own, &salt);
+    ask_after_plain(&k, &salt);
+    CHECK(k.report.n_other > 200);
+    CHECK_INT(k.report.n_other, own.report.n_other);
+    CHECK(same(k.logits, own.logits));
+    CHECK(blend_kit_close(&own));
+    close_all(&k);
+}
+
 /* As an engine's worker has it: what the server lends is all there is to do. */
 TEST(context_from_a_server_is_complete_without_a_pass)
 {
@@ -218,6 +258,7 @@ int main(void)
 {
     RUN(answers_and_reports_are_those_of_a_cache_of_ones_own);
     RUN(another_primer_is_a_miss_through_a_server);
+    RUN(text_of_plain_requests_is_found_through_a_server);
     RUN(context_from_a_server_is_complete_without_a_pass);
     RUN(exact_prefixes_are_bit_equal);
     RUN(text_is_reused_at_any_offset);

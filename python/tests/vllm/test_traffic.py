@@ -48,7 +48,7 @@ def tearDownModule():
     Shared.folder.cleanup()
 
 
-def engine(options):
+def engine(options, **more):
     return Engine(
         options,
         model=Shared.model,
@@ -56,6 +56,7 @@ def engine(options):
         max_model_len=1024,
         enable_prefix_caching=True,
         num_gpu_blocks_override=80,
+        **more,
     )
 
 
@@ -175,6 +176,25 @@ class Test3Restart(TrafficTest):
             self.assertIsNone(of.connector._shape.groups[0].planes)
             ask(of, PLAIN)
             self.assertIsNone(ask(of, TURNED).told)
+
+
+class Test4Ranks(TrafficTest):
+    def test_two_workers_find_it_too(self):
+        """Each keeps and finds its own heads."""
+        with engine(
+            {"chunk_size": BLOCK, "host_size": "64M", "blend": BLEND},
+            tensor_parallel_size=2,
+            distributed_executor_backend="mp",
+        ) as two:
+            self.assert_same(ask(two, PLAIN), Shared.plain)
+            self.assert_same(ask(two, TURNED, {"ratio": 1}), Shared.turned)
+            told = ask(two, TURNED, {"ratio": 0}).told["tessera"]
+            self.assertGreater(told["n_other"], 300)
+            self.assertIsNone(ask(two, TURNED, salt="neighbour").told)
+            two.llm.reset_prefix_cache()
+            self.assert_same(ask(two, PLAIN), Shared.plain)
+            counters = two.connector._blending.counters.values
+            self.assertNotIn("blend_failed", counters)
 
 
 HEADS, DIM, SIZE = 2, 8, 16
