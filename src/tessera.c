@@ -414,7 +414,21 @@ int tsr_space_touch(struct tsr_space *space, const struct tsr_prompt *prompt)
 int tsr_cache_evict(struct tsr_cache *cache, size_t free_bytes)
 {
     if (!cache) return no_handle("cache");
-    return tsri_forked(cache) ? 0 : cache->backend->evict(cache, free_bytes);
+    return tsri_forked(cache) ? 0 : cache->backend->evict(cache, free_bytes, NULL, 0);
+}
+
+int tsr_cache_evict_keys(struct tsr_cache *cache, size_t free_bytes, struct tsr_key *keys,
+                         uint32_t keys_max)
+{
+    if (!cache || !keys) return no_handle("cache or keys");
+    if (keys_max > INT32_MAX) return tsri_fail(TSR_ERANGE, "evict: %u keys", keys_max);
+    return tsri_forked(cache) ? 0 : cache->backend->evict(cache, free_bytes, keys, keys_max);
+}
+
+int tsr_cache_list(struct tsr_cache *cache, struct tsr_listed *entries, uint32_t entries_max)
+{
+    if (!cache || (!entries && entries_max)) return no_handle("cache or entries");
+    return tsri_forked(cache) ? 0 : cache->backend->list(cache, entries, entries_max);
 }
 
 int tsr_cache_clear(struct tsr_cache *cache, const struct tsr_clear_desc *clear)

@@ -64,6 +64,24 @@ TSR_API TSR_MUST int tsr_space_touch(struct tsr_space *space, const struct tsr_p
  * evictable is left. Skips pinned and leased entries. Returns how many were evicted. */
 TSR_API TSR_MUST int tsr_cache_evict(struct tsr_cache *cache, size_t free_bytes);
 
+/* The same for at most keys_max entries, and says which: fills their keys in the order in which
+ * they went. Call it until it returns less than keys_max. */
+TSR_API TSR_MUST int tsr_cache_evict_keys(struct tsr_cache *cache, size_t free_bytes,
+                                          struct tsr_key *keys, uint32_t keys_max);
+/* The entries in host memory, the next to be evicted first: with policy lru, the least recently used
+ * one. Entries in use are listed too, and skipped by an eviction. Fills at most entries_max of them
+ * and returns how many there are. TSR_EUNSUP on a client of a cache server, as the call above. */
+struct tsr_listed {
+    struct tsr_key key;
+    uint8_t space[16]; /* fingerprint */
+    uint32_t n_tokens;
+    uint32_t pins; /* of users, leases and loads that run */
+    uint8_t kind;  /* enum tsr_kind */
+    uint8_t reserved[7];
+};
+TSR_API TSR_MUST int tsr_cache_list(struct tsr_cache *cache, struct tsr_listed *entries,
+                                    uint32_t entries_max);
+
 struct tsr_clear_desc {
     size_t size;
     struct tsr_space *space;         /* NULL: all spaces */

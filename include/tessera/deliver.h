@@ -103,6 +103,8 @@ struct tsr_delivery_range {
     uint32_t offset, n_tokens;       /* within the match; n_tokens 0: to its end */
     const int64_t *slots;            /* [n_tokens]; -1: the token is skipped */
     int result; /* out: 0, or why the range must be recomputed; none of it was written then */
+    uint32_t position_offset; /* K is rotated so many positions further: the prompt does not begin
+                                 at position 0 of the engine */
 };
 
 /* Starts the delivery of n ranges; a slot may occur once. Returns how many will arrive. The others

@@ -178,6 +178,10 @@ struct tsr_stats {
     uint64_t entries, pinned;
     uint64_t host_bytes, host_bytes_used;
     uint64_t tier_entries[8], tier_bytes[8];
+    uint64_t tier_bytes_max[8]; /* 0: not known, or there is no such tier */
+    struct tsr_tier_name {
+        char text[16]; /* "host", "disk", ..; "": there is no such tier */
+    } tier_names[8];
 };
 /* The main numbers. tsr_cache_stats_text() (admin.h) has all of them. */
 TSR_API TSR_MUST int tsr_cache_stats(struct tsr_cache *cache, struct tsr_stats *out);

@@ -2,9 +2,21 @@
 SGLang: `tessera.vllm.TesseraConnector`, `tessera.sglang.TesseraStorage`."""
 
 from ._lib import TesseraError, library, library_path, set_logger
-from .cache import Cache, Found, Match, Space
+from .cache import Cache, Found, Listed, Match, Space
+from .kv_cache import KvCache, Rope
 
-__all__ = ["Cache", "Found", "Match", "Space", "TesseraError", "library_path", "set_logger"]
+__all__ = [
+    "Cache",
+    "Found",
+    "KvCache",
+    "Listed",
+    "Match",
+    "Rope",
+    "Space",
+    "TesseraError",
+    "library_path",
+    "set_logger",
+]
 
 
 def __getattr__(name: str) -> str:

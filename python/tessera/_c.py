@@ -60,11 +60,19 @@ MODEL_BIAS = 4
 MODEL_DEVIATION = 2
 MODEL_MASS = 1
 PROMPT_ANY = 16
+PROMPT_BLENDED = 8
 PROMPT_CONTEXT = 4
 PROMPT_OTHER = 32
 PROMPT_PREFIX = 1
 PROMPT_SEGMENTS = 2
 REQUEST_NO_LOAD = 1
+ROPE_DYNAMIC = 2
+ROPE_GPTJ = 2
+ROPE_LINEAR = 1
+ROPE_LLAMA3 = 4
+ROPE_NEOX = 1
+ROPE_PLAIN = 0
+ROPE_YARN = 3
 ROW_RESET_BLOCKS = 1
 SELECT_FULL = 5
 SELECT_HKVD = 2
@@ -292,6 +300,19 @@ class Event(Struct):
     ]
 
 
+class Listed(Struct):
+    _fields_ = [
+        ("key", Key), ("space", c_uint8 * 16), ("n_tokens", c_uint32), ("pins", c_uint32),
+        ("kind", c_uint8), ("reserved", c_uint8 * 7),
+    ]
+
+
+class TierName(Struct):
+    _fields_ = [
+        ("text", c_char * 16),
+    ]
+
+
 class Stats(Struct):
     _fields_ = [
         ("size", c_size_t), ("lookups", c_uint64), ("tokens_asked", c_uint64),
@@ -301,6 +322,7 @@ class Stats(Struct):
         ("dropped", c_uint64), ("collisions", c_uint64), ("corrupt", c_uint64),
         ("entries", c_uint64), ("pinned", c_uint64), ("host_bytes", c_uint64),
         ("host_bytes_used", c_uint64), ("tier_entries", c_uint64 * 8), ("tier_bytes", c_uint64 * 8),
+        ("tier_bytes_max", c_uint64 * 8), ("tier_names", TierName * 8),
     ]
 
 
@@ -344,6 +366,22 @@ class StoreDesc(Struct):
         ("tokens", c_void_p), ("from_", c_uint32), ("n_context", c_uint32), ("context", c_void_p),
         ("n_extra", c_uint32), ("base", c_uint32), ("extra", POINTER(Extra)), ("recipe", c_void_p),
         ("recipe_bytes", c_size_t), ("freq_set", c_uint32), ("cost_s", c_float), ("view", View),
+    ]
+
+
+class DeliveryDesc(Struct):
+    _fields_ = [
+        ("size", c_size_t), ("space", c_void_p), ("layout", POINTER(KvLayout)),
+        ("rope", POINTER(Rope)), ("stream", c_void_p), ("compute", c_void_p),
+        ("ranges_max", c_uint32), ("tokens_max", c_uint32), ("flags", c_uint32),
+    ]
+
+
+class DeliveryRange(Struct):
+    _fields_ = [
+        ("size", c_size_t), ("match", POINTER(Match)), ("prompt", POINTER(Prompt)),
+        ("offset", c_uint32), ("n_tokens", c_uint32), ("slots", c_void_p), ("result", c_int),
+        ("position_offset", c_uint32),
     ]
 
 
@@ -468,8 +506,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_cache_contains": (c_int, [c_void_p, POINTER(Key), c_uint32, POINTER(c_int8)]),
     "tsr_cache_events": (c_int, [c_void_p, POINTER(Event), c_uint32]),
     "tsr_cache_evict": (c_int, [c_void_p, c_size_t]),
+    "tsr_cache_evict_keys": (c_int, [c_void_p, c_size_t, POINTER(Key), c_uint32]),
     "tsr_cache_flush": (c_int, [c_void_p]),
     "tsr_cache_freeze": (None, [c_void_p, c_int]),
+    "tsr_cache_list": (c_int, [c_void_p, POINTER(Listed), c_uint32]),
     "tsr_cache_open": (c_int, [POINTER(c_void_p), c_void_p]),
     "tsr_cache_stats": (c_int, [c_void_p, POINTER(Stats)]),
     "tsr_cache_stats_text": (c_int, [c_void_p, Text, c_char_p, c_size_t]),
@@ -488,6 +528,12 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_config_open": (c_int, [POINTER(c_void_p)]),
     "tsr_config_set": (c_int, [c_void_p, Text, Text]),
     "tsr_errmsg": (c_char_p, []),
+    "tsr_kv_cache_lookup": (c_int, [c_void_p, POINTER(Prompt), POINTER(LookupDesc)]),
+    "tsr_kv_cache_register": (c_int, [POINTER(c_void_p), c_void_p, POINTER(DeliveryDesc)]),
+    "tsr_kv_cache_retrieve": (c_int, [c_void_p, POINTER(DeliveryRange), c_uint32, c_uint32]),
+    "tsr_kv_cache_store": (c_int, [c_void_p, POINTER(StoreDesc), c_void_p]),
+    "tsr_kv_cache_store_final": (c_int, [c_void_p, POINTER(StoreDesc), c_void_p]),
+    "tsr_kv_cache_unregister": (None, [c_void_p]),
     "tsr_kvpool_chunk_size": (c_uint32, [c_void_p]),
     "tsr_kvpool_close": (None, [c_void_p]),
     "tsr_kvpool_drain": (c_int, [c_void_p, c_int]),
@@ -501,6 +547,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_log_set": (None, [LogFn, c_void_p, c_int]),
     "tsr_profile_init": (None, [POINTER(Profile)]),
     "tsr_profile_load": (c_int, [POINTER(Profile), Text]),
+    "tsr_rope_choose": (c_int, [POINTER(Rope), c_uint64, POINTER(c_uint32)]),
     "tsr_rope_text": (c_int, [POINTER(Rope), c_char_p, c_size_t]),
     "tsr_scheduler_append_tokens": (c_int, [c_void_p, c_uint64, c_uint32, c_void_p, c_uint32]),
     "tsr_scheduler_build_connector_meta": (c_int, [c_void_p, POINTER(StepDesc), POINTER(c_void_p),

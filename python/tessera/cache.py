@@ -15,14 +15,17 @@ import ctypes
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _c as c
-from ._buffers import as_tokens, as_view
+from ._buffers import Block, as_block, as_tokens, as_view
 from ._checked import check_text, counters
 from ._lib import check, default_logger, library
 
-__all__ = ["Cache", "Found", "Match", "Space"]
+if TYPE_CHECKING:
+    from .kv_cache import Rope
+
+__all__ = ["Cache", "Found", "Listed", "Match", "Space"]
 
 DTYPES = {
     "f16": c.DTYPE_F16,
@@ -71,6 +74,17 @@ class Found:
         return self.tokens > 0
 
 
+@dataclass(frozen=True)
+class Listed:
+    """An entry in host memory (struct tsr_listed)."""
+
+    key: bytes
+    space: bytes  # fingerprint
+    n_tokens: int
+    kind: str
+    pins: int
+
+
 class _Prompt:
     """A struct tsr_prompt and everything it points to."""
 
@@ -84,6 +98,7 @@ class _Prompt:
         segments: Sequence[tuple[int, int]] = (),
         context: Any = (),
     ) -> None:
+        self.recipe = b""  # that c.recipe points to
         address, count, self._tokens = as_tokens(tokens)
         context_address, n_context, self._context = as_tokens(context)
         self._extra = _extras(adapter, salt, media)
@@ -203,7 +218,40 @@ class Cache:
         check(self._lib.tsr_cache_flush(self._open()))
 
     def evict(self, free_bytes: int) -> int:
+        """Evicts until so many bytes of host memory are free; returns how many entries went."""
         return check(self._lib.tsr_cache_evict(self._open(), free_bytes))
+
+    def evict_keys(self, free_bytes: int) -> list[bytes]:
+        """The same, with the keys of what went, in that order."""
+        gone: list[bytes] = []
+        rows = (c.Key * 256)()
+        while True:
+            call = self._lib.tsr_cache_evict_keys
+            count = check(call(self._open(), free_bytes, rows, len(rows)))
+            gone += [bytes(row.bytes) for row in rows[:count]]
+            if count < len(rows):
+                return gone
+
+    def lru_list(self) -> list[Listed]:
+        """The entries in host memory, the next to be evicted first: with policy lru, the least
+        recently used one."""
+        need = check(self._lib.tsr_cache_list(self._open(), None, 0))
+        while True:
+            rows = (c.Listed * max(need, 1))()
+            count = check(self._lib.tsr_cache_list(self._open(), rows, len(rows)))
+            if count <= len(rows):
+                break
+            need = count  # it grew in between
+        return [
+            Listed(
+                key=bytes(row.key.bytes),
+                space=bytes(row.space),
+                n_tokens=row.n_tokens,
+                kind=_KIND_NAMES.get(row.kind, "unknown"),
+                pins=row.pins,
+            )
+            for row in rows[:count]
+        ]
 
     def freeze(self, frozen: bool = True) -> None:
         self._lib.tsr_cache_freeze(self._open(), int(frozen))
@@ -223,13 +271,34 @@ class Cache:
         check(self._lib.tsr_cache_contains(self._open(), rows, len(wanted), tiers))
         return list(tiers)
 
+    def batched_contains(self, keys: Iterable[bytes]) -> tuple[int, dict[str, list[bytes]]]:
+        """How many of the keys the cache has, and which ones each tier has, by its name."""
+        wanted = list(keys)
+        names = [one["name"] for one in self.stats()["tiers"]]
+        where: dict[str, list[bytes]] = {}
+        for key, tier in zip(wanted, self.contains(wanted)):
+            if tier >= 0:
+                where.setdefault(names[tier], []).append(key)
+        return sum(map(len, where.values())), where
+
     def stats(self) -> dict[str, Any]:
-        """Counters of struct tsr_stats."""
+        """Counters of struct tsr_stats. "tiers": name, entries, bytes and bytes_max of each tier,
+        host memory first; "tier_entries" and "tier_bytes" are the same as lists."""
         row = c.Stats(size=ctypes.sizeof(c.Stats))
         check(self._lib.tsr_cache_stats(self._open(), ctypes.byref(row)))
         result: dict[str, Any] = counters(row)
         result["tier_entries"] = list(row.tier_entries)
         result["tier_bytes"] = list(row.tier_bytes)
+        result["tiers"] = [
+            {
+                "name": name.text.decode(),
+                "entries": row.tier_entries[i],
+                "bytes": row.tier_bytes[i],
+                "bytes_max": row.tier_bytes_max[i],
+            }
+            for i, name in enumerate(row.tier_names)
+            if name.text
+        ]
         return result
 
     def stats_text(self, form: str = "prometheus") -> str:
@@ -273,6 +342,7 @@ class Space:
         check(
             self._lib.tsr_space_open(ctypes.byref(self._handle), cache._open(), ctypes.byref(desc))
         )
+        self._desc = desc
         k_dim = desc.k_dim
         self._planes = 2 if desc.layout == 0 or desc.v_dim else 1
         self._row_bytes = desc.n_heads * k_dim * _DTYPE_BYTES[desc.dtype]
@@ -371,11 +441,23 @@ class Space:
         )
         return Found(prompt, rows, order.n_matches, covered, order.n_prefix_tokens)
 
-    def load(self, found: Found, out: Any, prefix_only: bool = True) -> int:
+    def load(
+        self,
+        found: Found,
+        out: Any,
+        prefix_only: bool = True,
+        rope: Rope | None = None,
+        position_offset: int = 0,
+    ) -> int:
         """Copies the matches into `out`, which has room for the whole prompt: token i of the prompt
         becomes token i of `out`. Returns the number of tokens loaded from the start without a gap,
         or with prefix_only=False the total. Tokens that are no longer cached are left untouched.
-        K keeps the position where it was computed: `base` of each loaded match."""
+        K keeps the position where it was computed, `base` of each loaded match; with `rope`, K of
+        all matches is rotated to its place in the prompt, and `position_offset` further."""
+        if rope is not None:
+            return self._load_rotated(found, out, rope, position_offset)
+        if position_offset:
+            raise ValueError("position_offset needs the rope of the model")
         rows = [
             i for i, match in enumerate(found.matches) if match.kind == "prefix" or not prefix_only
         ]
@@ -408,6 +490,25 @@ class Space:
             elif prefix_only:
                 break
         return total
+
+    def _load_rotated(self, found: Found, out: Any, rope: Rope, position_offset: int) -> int:
+        from .kv_cache import KvCache
+
+        block = as_block(out, True)
+        if len(block.shape) != 5 or block.shape[1] != 2:
+            raise ValueError("the array to load into must be [layer, K or V, token, head, dim]")
+        count = found._prompt.c.n_tokens
+        if block.shape[2] < count:
+            raise ValueError(f"{count} tokens are required, the array has {block.shape[2]}")
+
+        def plane(layer: int, i: int) -> Block:
+            address = block.address + layer * block.strides[0] + i * block.strides[1]
+            return Block(address, block.shape[2:], block.strides[2:], block.item, block.keep)
+
+        layers = [(plane(layer, 0), plane(layer, 1)) for layer in range(block.shape[0])]
+        with KvCache(self, layers, rope) as kv:
+            arrived = kv.retrieve_pre_computed(found, range(count), position_offset)
+        return sum(n for _offset, n in arrived)
 
     def keys(self, tokens: Any, adapter: str | None = None, salt: str | None = None) -> list[bytes]:
         """The keys of a prompt's prefix blocks."""

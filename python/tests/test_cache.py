@@ -57,6 +57,45 @@ class WithCache(unittest.TestCase):
         self.addCleanup(self.cache.close)
 
 
+class TestOrder(unittest.TestCase):
+    def test_evict_gives_the_keys_in_the_order_of_the_list(self):
+        with tessera.Cache(host_size="64M", policy="lru") as cache:
+            space = cache.space(**SHAPE)
+            texts = [list(range(100 * i, 100 * i + 16)) for i in range(4)]
+            for text in texts:
+                space.store(text, kv_of(text))
+            space.touch(texts[0])
+            listed = cache.lru_list()
+            self.assertEqual([one.n_tokens for one in listed], [16] * 4)
+            self.assertEqual({one.kind for one in listed}, {"prefix"})
+            self.assertEqual(listed[-1].key, space.keys(texts[0])[0])
+            self.assertEqual(listed[0].key, space.keys(texts[1])[0])
+            space.pin(texts[1])
+            gone = cache.evict_keys(1 << 40)
+            self.assertEqual(gone, [listed[2 - 1].key, listed[2].key, listed[3].key])
+            self.assertEqual([one.key for one in cache.lru_list()], [listed[0].key])
+            self.assertEqual(cache.lru_list()[0].pins, 1)
+
+    def test_keys_are_found_by_tier_and_tiers_have_totals(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with tessera.Cache(host_size="8M", disk_path=folder, **DISK) as cache:
+                space = cache.space(**SHAPE)
+                texts = [list(range(100 * i, 100 * i + 16)) for i in range(3)]
+                for text in texts:
+                    space.store(text, kv_of(text))
+                cache.flush()
+                keys = [space.keys(text)[0] for text in texts]
+                space.clear(texts[0], tier=0)
+                count, where = cache.batched_contains([*keys, bytes(16)])
+                self.assertEqual(count, 3)
+                self.assertEqual(where, {"host": keys[1:], "disk": keys[:1]})
+                host, disk = cache.stats()["tiers"]
+                self.assertEqual((host["name"], disk["name"]), ("host", "disk"))
+                self.assertEqual((host["bytes_max"], disk["bytes_max"]), (8 << 20, 64 << 20))
+                self.assertEqual((host["entries"], disk["entries"]), (2, 3))
+                self.assertGreater(disk["bytes"], 0)
+
+
 class TestStoreAndLoad(WithCache):
     def test_what_was_stored_comes_back_byte_for_byte(self):
         tokens = list(range(100, 164))

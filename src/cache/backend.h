@@ -54,7 +54,9 @@ struct tsri_backend {
     void (*put_abort)(struct tsr_put *put); /* of a forked child too */
 
     int (*flush)(struct tsr_cache *c);
-    int (*evict)(struct tsr_cache *c, size_t free_bytes);
+    /* keys NULL: all that must go. */
+    int (*evict)(struct tsr_cache *c, size_t free_bytes, struct tsr_key *keys, uint32_t keys_max);
+    int (*list)(struct tsr_cache *c, struct tsr_listed *out, uint32_t max);
     int (*clear)(struct tsr_cache *c, const struct tsr_clear_desc *what);
     void (*freeze)(struct tsr_cache *c, bool frozen);
     int (*stats)(struct tsr_cache *c, struct tsr_stats *out);

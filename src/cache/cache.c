@@ -259,6 +259,8 @@ void tsri_cache_stats(struct tsr_cache *c, struct tsr_stats *out)
     tsri_stats_gauge_set(s, TSRI_M_clients, c->n_clients);
     out->tier_entries[0] = c->n_host;
     out->tier_bytes[0] = used;
+    out->tier_bytes_max[0] = host;
+    snprintf(out->tier_names[0].text, sizeof out->tier_names[0].text, "host");
     out->entries = (uint64_t)c->n_host + c->n_cold;
     out->pinned = c->n_pinned;
     pthread_mutex_unlock(&c->lock);

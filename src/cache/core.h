@@ -172,7 +172,10 @@ TSR_MUST int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uin
 void tsri_room_give(struct tsr_cache *c, uint32_t meta);
 /* Sees to it that an entry can be had; TSR_EFULL. Under lock. */
 TSR_MUST int tsri_room_id(struct tsr_cache *c);
-int tsri_room_evict(struct tsr_cache *c, size_t free_bytes);
+int tsri_room_evict(struct tsr_cache *c, size_t free_bytes, struct tsr_key *keys,
+                    uint32_t keys_max);
+/* As tsr_cache_list(). */
+int tsri_room_list(struct tsr_cache *c, struct tsr_listed *out, uint32_t max);
 /* Tells the policy what readers used. Under lock. */
 void tsri_touch_drain(struct tsr_cache *c);
 /* Lock-free; the last id is the most recent. */

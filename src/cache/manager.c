@@ -557,8 +557,11 @@ void tsri_manager_stats(struct tsr_cache *c, struct tsr_stats *out)
         pthread_mutex_lock(&c->lock);
         out->tier_entries[t] = m->lower[t].n_entries;
         pthread_mutex_unlock(&c->lock);
+        snprintf(out->tier_names[t].text, sizeof out->tier_names[t].text, "%s",
+                 m->lower[t].tier->ops->name);
         if (tsri_tier_stats(m->lower[t].tier, &s) != 0) continue;
         out->tier_bytes[t] = s.bytes_used;
+        out->tier_bytes_max[t] = s.bytes_max;
         set_gauges(c, m->lower[t].tier, out->tier_entries[t], &s);
     }
     pthread_mutex_lock(&m->lock);

@@ -236,6 +236,7 @@ const struct tsri_backend tsri_backend_own = {
     .put_abort = tsri_put_abort,
     .flush = own_flush,
     .evict = tsri_room_evict,
+    .list = tsri_room_list,
     .clear = own_clear,
     .freeze = own_freeze,
     .stats = own_stats,

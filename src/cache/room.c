@@ -78,20 +78,32 @@ static int may_go(void *arg, uint32_t id)
     return e->first_child == TSRI_ID_NONE || (tiers & ~1u) != 0;
 }
 
-/* Which one went; TSRI_ID_NONE when nothing may go. */
-static uint32_t evict_next(struct tsr_cache *c)
+static struct tsr_key key_of(const struct tsri_entry *e)
+{
+    struct tsri_key key = tsri_entry_key(e);
+    struct tsr_key out;
+    memcpy(&out, &key, sizeof out);
+    return out;
+}
+
+/* Which one went; TSRI_ID_NONE when nothing may go. *key, if it is not NULL, is what it was. */
+static uint32_t evict_next(struct tsr_cache *c, struct tsr_key *key)
 {
     /* A reader may pin a victim in the moment it is chosen; then the next one is asked for. */
     for (uint32_t tries = 0; tries < 64; tries++) {
         uint32_t id = c->policy->ops->victim(c->policy, may_go, c);
-        if (id == TSRI_POLICY_NONE || tsri_entry_evict(c, id)) return id;
+        if (id == TSRI_POLICY_NONE) return id;
+        struct tsr_key was = key_of(&c->entries[id]);
+        if (!tsri_entry_evict(c, id)) continue;
+        if (key) *key = was;
+        return id;
     }
     return TSRI_ID_NONE;
 }
 
 static bool evict_one(struct tsr_cache *c)
 {
-    return evict_next(c) != TSRI_ID_NONE;
+    return evict_next(c, NULL) != TSRI_ID_NONE;
 }
 
 static int refuse(struct tsr_cache *c, uint32_t n_pages)
@@ -137,7 +149,7 @@ int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_t
 static bool give_up_one(struct tsr_cache *c)
 {
     if (c->n_cold > c->n_host / 16 && tsri_manager_shed(c)) return true;
-    uint32_t id = evict_next(c);
+    uint32_t id = evict_next(c, NULL);
     if (id == TSRI_ID_NONE) return tsri_manager_shed(c);
     const struct tsri_entry *e = &c->entries[id];
     uint64_t w = atomic_load_explicit(&e->word, memory_order_relaxed);
@@ -166,7 +178,7 @@ void tsri_room_give(struct tsr_cache *c, uint32_t meta)
 #define EVICT_BATCH 256
 
 /* In batches, so that others who want the lock wait for a batch only. */
-int tsri_room_evict(struct tsr_cache *c, size_t free_bytes)
+int tsri_room_evict(struct tsr_cache *c, size_t free_bytes, struct tsr_key *keys, uint32_t keys_max)
 {
     size_t page_bytes = (size_t)1 << c->pool.page_shift;
     size_t want = free_bytes / page_bytes + (free_bytes % page_bytes != 0);
@@ -175,10 +187,31 @@ int tsri_room_evict(struct tsr_cache *c, size_t free_bytes)
         pthread_mutex_lock(&c->lock);
         tsri_touch_drain(c);
         for (int i = 0; more && i < EVICT_BATCH; i++) {
-            more = tsri_pool_n_free(&c->pool) < want && evict_one(c);
+            more = tsri_pool_n_free(&c->pool) < want && (!keys || (uint32_t)n < keys_max) &&
+                   evict_next(c, keys ? &keys[n] : NULL) != TSRI_ID_NONE;
             n += more;
         }
         pthread_mutex_unlock(&c->lock);
     }
     return n;
+}
+
+int tsri_room_list(struct tsr_cache *c, struct tsr_listed *out, uint32_t max)
+{
+    uint32_t *ids = tsri_alloc((size_t)c->ids_max, sizeof *ids);
+    if (!ids) return TSR_ENOMEM;
+    pthread_mutex_lock(&c->lock);
+    tsri_touch_drain(c);
+    size_t n = c->policy->ops->order(c->policy, ids, c->ids_max);
+    for (size_t i = 0; i < n && i < max; i++) {
+        const struct tsri_entry *e = &c->entries[ids[i]];
+        out[i] = (struct tsr_listed){.key = key_of(e),
+                                     .n_tokens = e->n_tokens,
+                                     .pins = tsri_word_pins(atomic_load(&e->word)),
+                                     .kind = e->kind};
+        memcpy(out[i].space, c->spaces[e->space].fingerprint, sizeof out[i].space);
+    }
+    pthread_mutex_unlock(&c->lock);
+    tsri_free(ids);
+    return (int)n;
 }

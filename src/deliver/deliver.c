@@ -202,7 +202,8 @@ static bool make_runs(struct tsr_delivery *d, struct tsr_delivery_range *ranges,
         struct tsr_delivery_range *r = &ranges[i];
         r->result = s->result;
         if (r->result) continue;
-        int64_t delta = (int64_t)r->match->prompt_offset - r->match->entry_offset - s->base;
+        int64_t delta = (int64_t)r->match->prompt_offset + r->position_offset -
+                        r->match->entry_offset - s->base;
         if (s->freq_set != freq_set || (delta && !can_turn(d))) {
             r->result = TSR_EUNSUP;
             continue;

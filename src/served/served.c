@@ -485,9 +485,25 @@ static int served_clear(struct tsr_cache *c, const struct tsr_clear_desc *what)
     return e;
 }
 
-static int served_evict(struct tsr_cache *c, size_t free_bytes)
+static int unlisted(const char *call)
+{
+    return tsri_fail(TSR_EUNSUP, "%s: not on a client of a cache server", call);
+}
+
+static int served_list(struct tsr_cache *c, struct tsr_listed *out, uint32_t max)
+{
+    (void)c;
+    (void)out;
+    (void)max;
+    return unlisted("list");
+}
+
+static int served_evict(struct tsr_cache *c, size_t free_bytes, struct tsr_key *keys,
+                        uint32_t keys_max)
 {
     struct tsri_request q;
+    (void)keys_max;
+    if (keys) return unlisted("evict_keys");
     tsri_request_clear(&q, TSRI_WIRE_EVICT)->bytes = free_bytes;
     return ask_status(c->served->seat, &q, c->served->patience_ns);
 }
@@ -701,6 +717,7 @@ const struct tsri_backend tsri_backend_served = {
     .put_abort = tsri_served_put_abort,
     .flush = served_flush,
     .evict = served_evict,
+    .list = served_list,
     .clear = served_clear,
     .freeze = served_freeze,
     .stats = served_stats,

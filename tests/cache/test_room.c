@@ -421,6 +421,36 @@ TEST(evict_frees_as_many_bytes_as_asked_for_and_no_more)
     kit_close(&k);
 }
 
+TEST(the_list_is_the_order_in_which_entries_go_and_evict_names_them)
+{
+    static const char *const policies[] = {"lru", "s3fifo", "adaptive"};
+    for (size_t p = 0; p < TSRI_COUNT(policies); p++) {
+        struct kit k;
+        struct tsr_listed listed[PAGES];
+        struct tsr_key keys[PAGES];
+        kit_open(&k, (const char *[]){"policy", policies[p], NULL});
+        for (uint32_t i = 0; i < 8; i++)
+            CHECK(kit_entry(&k, i, 1, TSRI_ID_NONE) != TSRI_ID_NONE);
+        CHECK_INT(tsr_cache_list(k.cache, NULL, 0), 8);
+        CHECK_INT(tsr_cache_list(k.cache, listed, PAGES), 8);
+        CHECK_INT(listed[0].n_tokens, 1);
+        CHECK_INT(tsri_pin(k.cache, find(&k, 7)), TSRI_HOST);
+        size_t want = (size_t)(PAGES - 8 + 3) * 16384;
+        CHECK_INT(tsr_cache_evict_keys(k.cache, want, keys, 2), 2);
+        CHECK_INT(tsr_cache_evict_keys(k.cache, want, keys + 2, PAGES - 2), 1);
+        if (p == 0)
+            for (uint32_t i = 0; i < 3; i++)
+                CHECK(memcmp(&keys[i], &listed[i].key, sizeof keys[i]) == 0);
+        CHECK_INT(tsr_cache_list(k.cache, listed, PAGES), 5);
+        uint32_t n_pinned = 0;
+        for (uint32_t i = 0; i < 5; i++)
+            n_pinned += listed[i].pins;
+        CHECK_INT(n_pinned, 1);
+        tsri_unpin(k.cache, find(&k, 7));
+        kit_close(&k);
+    }
+}
+
 TEST(evict_of_more_than_there_is_evicts_everything)
 {
     struct kit k;
@@ -583,6 +613,7 @@ int main(void)
     RUN(when_metadata_runs_out_the_oldest_go);
     RUN(a_frozen_cache_evicts_nothing);
     RUN(evict_frees_as_many_bytes_as_asked_for_and_no_more);
+    RUN(the_list_is_the_order_in_which_entries_go_and_evict_names_them);
     RUN(evict_of_more_than_there_is_evicts_everything);
     RUN(uses_wait_for_whoever_next_holds_the_lock);
     RUN(the_last_of_a_batch_is_the_most_recent);

@@ -112,6 +112,8 @@ TEST(null_handles_are_refused)
     REFUSED(tsr_space_unpin(NULL, &p.prefix), TSR_EINVAL);
     REFUSED(tsr_space_touch(p.k.space, NULL), TSR_EINVAL);
     REFUSED(tsr_cache_evict(NULL, 1), TSR_EINVAL);
+    REFUSED(tsr_cache_evict_keys(NULL, 1, NULL, 1), TSR_EINVAL);
+    REFUSED(tsr_cache_list(NULL, NULL, 0), TSR_EINVAL);
     REFUSED(tsr_cache_clear(NULL, NULL), TSR_EINVAL);
     REFUSED(tsr_cache_stats(NULL, &stats), TSR_EINVAL);
     REFUSED(tsr_cache_stats(c, NULL), TSR_EINVAL);

@@ -91,6 +91,11 @@ TEST(what_is_stored_is_found_at_any_offset_with_leases_and_retrieved_to_its_plac
         expect(&r, r.tokens, SEGMENT, ahead[i]);
         CHECK_INT(tsr_kv_cache_retrieve(kv, &range, 1, 0), 1);
         CHECK(same_images(&r));
+        range.position_offset = 11; /* the prompt itself stands behind other text */
+        forget_engines(&r);
+        expect(&r, r.tokens, SEGMENT, ahead[i] + 11);
+        CHECK_INT(tsr_kv_cache_retrieve(kv, &range, 1, 0), 1);
+        CHECK(same_images(&r));
         tsr_client_release(r.kit.client, 5);
     }
     if (served) CHECK(server_wait_leased(&server, 0));
