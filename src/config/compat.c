@@ -214,9 +214,12 @@ static int put_always(const struct setting *s)
 {
     bool on = true;
     char where[TSRI_PLACE_BYTES];
-    if (is_none(s->value) || !tsri_parse_bool(s->value, &on) || on ||
-        s->row->level != TSR_LOG_ERROR)
-        return 0;
+    if (is_none(s->value) || !tsri_parse_bool(s->value, &on) || on) return 0;
+    if (s->row->level != TSR_LOG_ERROR) {
+        char what[320];
+        snprintf(what, sizeof what, "has no effect: %s", s->row->note);
+        return note(s, (int)s->row->level, what);
+    }
     return tsri_fail(TSR_ECONFIG, "%s%s: false is not possible: %s",
                      tsri_place_text(s->place, where, sizeof where), s->key, s->row->note);
 }

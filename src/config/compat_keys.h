@@ -16,7 +16,7 @@
  *          ENGINE   the kind of LMCache's server: default, or blend as BLEND does
  *          REMOTE   a URL: redis://, valkey:// and s3:// become options of those tiers; none is off
  *          EXTRA    a mapping of further keys, or the text of one
- *          ALWAYS   what Tessera does in any case; at level ERROR, false is refused
+ *          ALWAYS   what Tessera does in any case; false is refused at level ERROR, else one log line
  *          IGNORE   one log line at `level` (INFO where the value asks for nothing), whole subtree
  *   level  WARN where somebody may miss what is ignored, INFO where nothing is lost
  *   note   the documentation and, for IGNORE, the reason in the log line
@@ -43,7 +43,7 @@
 #define TSRI_COMPAT(X) \
     /* LMCache, in-process: memory and disk */ \
     X(chunk_size, LMCACHE, KEEP, "chunk_size", INFO, "tokens per prefix block") \
-    X(local_cpu, LMCACHE, IGNORE, "", WARN, \
+    X(local_cpu, LMCACHE, ALWAYS, "", WARN, \
       "host memory is always the first tier; host_size limits it") \
     X(max_local_cpu_size, LMCACHE, GB, "host_size", INFO, \
       "in GB of 1024^3 bytes") \

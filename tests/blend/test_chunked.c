@@ -14,6 +14,7 @@ static void open_all(bool chunked)
 {
     struct tsr_config *cfg;
     CHECK_INT(tsr_config_open(&cfg), 0);
+    CHECK_INT(tsr_config_load_file(cfg, "tests/config/fixtures/chunk_cache.yaml"), 0);
     CHECK_INT(tsr_config_set(cfg, "host_size", "16M"), 0);
     CHECK_INT(tsr_config_set(cfg, "enable_chunk_cache", chunked ? "true" : "false"), 0);
     CHECK_INT(tsr_config_set(cfg, "blend_min_tokens", "0"), 0);

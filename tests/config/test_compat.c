@@ -142,7 +142,10 @@ TEST(the_lmcache_file_for_sglang_loads)
     CHECK_STR(tsr_config_get(cfg, "host_size"), "60G");
     CHECK_STR(tsri_config_origin(cfg, tsri_option_find("host_size")),
               FIXTURES "lmcache_config.yaml:6 (max_local_cpu_size)");
-    CHECK_INT(logged("local_cpu (LMCache): ignored: "), 1);
+    CHECK_INT(n_lines, 0);
+    CHECK_INT(load("local_cpu: false\n"), 0);
+    CHECK_INT(logged("local_cpu: false: has no effect: host memory is always the first tier"), 1);
+    CHECK_INT(levels[0], TSR_LOG_WARN);
 }
 
 TEST(the_lmcache_environment_for_sglang_loads_its_file)
@@ -174,9 +177,8 @@ TEST(the_lmcache_environment_for_blending_loads)
     CHECK_INT(v->blend_min_tokens, 256);
     CHECK_INT(tsri_config_check(cfg), 0);
     CHECK_INT(logged("VLLM_ATTENTION_BACKEND"), 1);
-    CHECK_INT(logged("LMCACHE_LOCAL_CPU"), 1);
     CHECK_INT(logged("LMCACHE_USE_LAYERWISE"), 1);
-    CHECK_INT(n_lines, 3);
+    CHECK_INT(n_lines, 2);
 }
 
 TEST(the_lmcache_environment_for_asynchronous_scheduling_loads)
@@ -185,7 +187,7 @@ TEST(the_lmcache_environment_for_asynchronous_scheduling_loads)
     load_exports(FIXTURES "lmcache_async.env");
     CHECK_INT(said(tsr_config_load_env(cfg)), 0);
     CHECK_STR(tsri_config_origin(cfg, tsri_option_find("chunk_size")), "env LMCACHE_CHUNK_SIZE");
-    CHECK_INT(n_lines, 2);
+    CHECK_INT(n_lines, 1);
 }
 
 TEST(the_engine_file_for_asynchronous_scheduling_loads)
@@ -476,8 +478,10 @@ TEST(position_correction_cannot_be_turned_off)
 {
     reopen();
     CHECK_INT(load("position_correction: true\n"), 0);
-    CHECK_INT(load("enable_sparse: false\n"), 0);
     CHECK_INT(n_lines, 0);
+    CHECK_INT(load("enable_sparse: false\n"), 0);
+    CHECK_INT(logged("enable_sparse: false: has no effect: "), 1);
+    CHECK_INT(levels[0], TSR_LOG_INFO);
     CHECK_INT(load("position_correction: false\n"), TSR_ECONFIG);
     CHECK_HAS(tsr_errmsg(), "t.yaml:1:22: position_correction: false is not possible: K is always");
 }
