@@ -126,7 +126,7 @@ class _Blended:
     mark: Mark
     tokens: bytes
     salt: bytes
-    plain_salt: str = ""
+    cache_salt: str = ""  # its own, before it was isolated
     failed: bool = False
     outcome: BlendOutcome | None = None
 
@@ -286,11 +286,11 @@ class Blending:
         if self.matcher is None:
             return 0, 0
         salt = self._salt(request_salt(request))
-        return self.matcher(tokens, salt, self._plain_salt(request))
+        return self.matcher(tokens, salt, self._plain_salt(request.cache_salt or ""))
 
-    def _plain_salt(self, request: Request) -> str:
-        """As the other half of the connector has it in the keys of plain requests."""
-        return self.since + (request.cache_salt or "")
+    def _plain_salt(self, cache_salt: str) -> str:
+        """As the other half of the connector has it in the keys of plain requests, now."""
+        return self.since + cache_salt
 
     def _salt(self, request: bytes) -> bytes:
         return self._era + b"/" + request if self._era else request
@@ -314,8 +314,8 @@ class Blending:
             return False
         if mark is None:
             return False
-        salt, plain_salt = request_salt(request), self._plain_salt(request)
-        row = _Blended(number, request, mark, tokens.tobytes(), salt, plain_salt)
+        salt, own = request_salt(request), request.cache_salt or ""
+        row = _Blended(number, request, mark, tokens.tobytes(), salt, own)
         isolate(request)
         self._blended[request.request_id] = self._by_number[number] = row
         self.counters.add("blend_requests")
@@ -360,7 +360,7 @@ class Blending:
             ratio=mark.ratio,
             salt=self._salt(row.salt),
             any_offset=mark.any_offset,
-            plain_salt=row.plain_salt,
+            plain_salt=self._plain_salt(row.cache_salt),
         )
         self._jobs.append(job)
         return job

@@ -447,6 +447,9 @@ class TestApart(MarksTest):
         self.assertEqual(old, b"")
         self.assertEqual(len({old, again, tenant}), 3)
         self.assertEqual(asked, [again])
+        plain = [job.plain_salt for job in rig.blender.jobs]
+        since = rig.scheduler.connector._since
+        self.assertEqual(plain, ["", since, since + "tenant"])  # also of one that lived before
 
     def test_a_worker_drops_what_was_before_a_reset(self):
         worker = BlendWorker.__new__(BlendWorker)
