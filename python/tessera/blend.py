@@ -278,6 +278,7 @@ class BlendRun:
         self._executor = executor
         self._n_vocab = n_vocab
         self._open = False  # a pass
+        self._n_rows = 0
         self._step = c.BlendStep()
         self._run = c_void_p()
         tokens, segments = _packed(ask)
@@ -315,11 +316,33 @@ class BlendRun:
 
     def step(self) -> bool:
         """Has the executor take the next step. False: there is none."""
-        if check(self._lib.tsr_blend_next(self._run, 0, ctypes.byref(self._step))) == 0:
-            return False
-        self._open = self._step.kind != c.STEP_END
-        _take(self._step, self._executor, self._n_vocab)
-        return True
+        more = self.next()
+        if more:
+            self.take()
+        return more
+
+    def next(self) -> bool:
+        """Waits for the next step and does not take it; from any thread. What it waits for: before
+        a layer, until it is loaded; after a pass, until what it computed is stored; and where
+        nothing is computed, until everything is loaded."""
+        return check(self._lib.tsr_blend_next(self._run, 0, ctypes.byref(self._step))) > 0
+
+    def take(self) -> int:
+        """Takes the step, and returns how many rows went through a layer."""
+        step = self._step
+        self._open = step.kind != c.STEP_END
+        if step.kind == c.STEP_BEGIN:
+            self._n_rows = step.pass_.n_rows
+        elif step.kind == c.STEP_NARROW:
+            self._n_rows = step.n_keep
+        n = self._n_rows if step.kind == c.STEP_LAYER else 0
+        _take(step, self._executor, self._n_vocab)
+        return n
+
+    @property
+    def in_pass(self) -> bool:
+        """Between the begin and the end of a pass."""
+        return self._open
 
     def end(self) -> dict[str, float | int | str]:
         """The report, which is empty if there are steps left."""

@@ -14,9 +14,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import math
 import time
 import zlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -25,7 +28,7 @@ from vllm.logger import init_logger
 
 from .. import _c as c
 from .._connector import ModelShape
-from ..blend import Ask, Blend, Executor, pass_table
+from ..blend import Ask, Blend, BlendRun, Executor, pass_table
 from ..blend_job import BadBlend, BlendJob, BlendOutcome, BlendSettings, space_salt
 from ..owner import EngineCache
 from . import fused, plugin
@@ -40,6 +43,11 @@ __all__ = ["BlendWorker"]
 
 logger = init_logger("vllm.tessera")
 _SALTS_MAX = 16  # tenants whose spaces are kept open
+_HELD_S, _HELD_ALONE_S = 0.025, 0.1  # that a step may be held, beside other requests and alone
+# What a blend does between two places where it may pause: rows through a layer, or something that
+# it waits for. Its end is the report.
+_Report = dict[str, "float | int | str"]
+_Steps = Generator["int | Future[bool]", None, _Report]
 _BEGIN, _LAYER, _DEVIATION, _NARROW, _END, _DONE, _FAILED = 1, 2, 3, 4, 5, 6, 7
 
 
@@ -89,6 +97,8 @@ class BlendWorker:
         self._blends: OrderedDict[bytes, Blend] = OrderedDict()
         self._era = b""
         self._complaints: set[str] = set()
+        self._queue: deque[_Begun] = deque()
+        self._thread = ThreadPoolExecutor(1, "tessera-blend")
         # The space in which plain requests are kept as K and V, and what it points to.
         self.traffic: tuple[c.SpaceDesc, Any] | None = None
 
@@ -126,23 +136,62 @@ class BlendWorker:
 
     def close(self) -> None:
         """Before the cache is closed. May be called twice."""
+        while self._queue:
+            with contextlib.suppress(Exception):
+                self._queue.popleft().close()
+        self._thread.shutdown()
         while self._blends:
             self._blends.popitem()[1].close()
 
     def run(self, job: BlendJob) -> BlendOutcome:
-        """Never raises."""
-        start = time.perf_counter()
-        report: dict[str, float | int | str] = {}
-        try:
-            with torch.inference_mode():
-                report = self._blend(job)
-                self._place.hand_over(job.given)
-            ok = True
-        except Exception as error:
-            ok = False
-            self._complain(error)
-        self._place.rest()
-        return BlendOutcome(job.number, ok, report, time.perf_counter() - start)
+        """All of it, now. Never raises."""
+        self.add(job)
+        outcomes = self.advance()
+        return outcomes[-1]
+
+    def add(self, job: BlendJob) -> None:
+        """A blend to be done by advance(), after those before it."""
+        self._queue.append(_Begun(job, self._steps(job)))
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._queue)
+
+    def advance(self, budget: int | None = None, wait_s: float = 0) -> list[BlendOutcome]:
+        """Goes on with what was added, for so many tokens through all layers, and waits so long for
+        loads and stores; None: to the end. Returns what has ended. Never raises.
+
+        Ranks do all of it at once: they would have to stop at the same step, and what one of them
+        waits for the others do not know."""
+        outcomes = []
+        if self._world > 1:
+            budget = None
+        left = math.inf if budget is None else float(budget * len(self._parts.layers))
+        held_s = _HELD_ALONE_S if wait_s else _HELD_S
+        until = math.inf if budget is None else time.perf_counter() + held_s
+        while self._queue and left > 0 and time.perf_counter() < until:
+            begun = self._queue[0]
+            try:
+                with torch.inference_mode():
+                    spent = begun.go_on(None if budget is None else wait_s)
+            except StopIteration as end:
+                outcomes.append(BlendOutcome(begun.job.number, True, end.value, begun.seconds))
+            except Exception as error:
+                self._complain(error)
+                outcomes.append(BlendOutcome(begun.job.number, False, {}, begun.seconds))
+            else:
+                if spent is None:
+                    break
+                left -= spent
+                continue
+            self._queue.popleft()
+            self._place.rest()
+        return outcomes
+
+    def _steps(self, job: BlendJob) -> _Steps:
+        report = yield from self._blend(job)
+        self._place.hand_over(job.given)
+        return report
 
     def _complain(self, error: Exception) -> None:
         what = f"{type(error).__name__}: {error}"
@@ -150,7 +199,7 @@ class BlendWorker:
             self._complaints.add(what)
             logger.warning("tessera: a blend failed, vLLM computes the prompt: %s", what)
 
-    def _blend(self, job: BlendJob) -> dict[str, float | int | str]:
+    def _blend(self, job: BlendJob) -> _Steps:
         question = job.given > job.n_context
         self._executor.question = job.n_context if question else None
         selector = job.selector or self._settings.selector
@@ -178,11 +227,11 @@ class BlendWorker:
             gate=question and selector is None and ratio is None,
         )
         try:
-            return self._run(blend, ask)
+            return (yield from self._run(blend, ask))
         except _Apart:
             # What one rank has lost the others would keep, and so be apart forever.
             self._forget(blend, ask)
-            return self._run(blend, ask)
+            return (yield from self._run(blend, ask))
 
     def _forget(self, blend: Blend, ask: Ask) -> None:
         try:
@@ -203,10 +252,10 @@ class BlendWorker:
             with contextlib.suppress(_Apart):
                 self._ranks.agree(_FAILED)  # they try it once more
 
-    def _run(self, blend: Blend, ask: Ask) -> dict[str, float | int | str]:
+    def _run(self, blend: Blend, ask: Ask) -> _Steps:
         layout, ranks, paged = self._place.layout(), self._ranks, self._place.paged()
         if ranks is None:
-            return blend.run(ask, layout, self._executor, paged)
+            return (yield from self._in_pieces(blend.start(ask, layout, self._executor, paged)))
         try:
             report = blend.run(ask, layout, ranks, paged)
         except _Apart:
@@ -215,6 +264,27 @@ class BlendWorker:
             ranks.agree(_FAILED)
             raise
         ranks.agree(_DONE)
+        return report
+
+    def _in_pieces(self, run: BlendRun) -> _Steps:
+        """What takes long without computing is waited for by a thread: documents that arrive while
+        nothing is computed, and what is stored after a pass."""
+        waiting: Future[bool] | None = None
+        try:
+            while True:
+                if run.in_pass:
+                    more = run.next()
+                else:
+                    waiting = self._thread.submit(run.next)
+                    yield waiting
+                    more = waiting.result()
+                if not more:
+                    break
+                yield run.take()
+        finally:
+            if waiting is not None:
+                wait([waiting])
+            report = run.end()
         return report
 
     def _opened(self, salt: bytes) -> Blend:
@@ -243,6 +313,39 @@ class BlendWorker:
             self._blends[salt] = blend
         self._blends.move_to_end(salt)
         return blend
+
+
+class _Begun:
+    """A blend that was begun, or will be."""
+
+    def __init__(self, job: BlendJob, steps: _Steps) -> None:
+        self.job = job
+        self._steps = steps
+        self._waiting: Future[bool] | None = None
+        self._start: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start if self._start is not None else 0.0
+
+    def go_on(self, wait_s: float | None) -> int | None:
+        """Rows through a layer; None: it waits for what is not there within wait_s (None: however
+        long that takes). StopIteration has the report."""
+        if self._start is None:
+            self._start = time.perf_counter()
+        if self._waiting is not None:
+            wait([self._waiting], wait_s)
+            if not self._waiting.done():
+                return None
+            self._waiting = None
+        found = next(self._steps)
+        if isinstance(found, Future):
+            self._waiting = found
+            return 0
+        return found
+
+    def close(self) -> None:
+        self._steps.close()
 
 
 class _Apart(Exception):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .events import KvEvents
 
 _NEVER = 1 << 62
+_BLEND_TOKENS_MIN = 512  # that a blend computes beside a full step, so that it ends some day
 
 
 class _Live:
@@ -74,6 +75,7 @@ class SchedulerSide(ConnectorBase):
         self._loads: dict[int, tuple[int, ...] | None] = {}
         self._block_tables = compat.BlockTables()
         self._since = ""  # begins every salt since the last reset
+        self._step_tokens = int(vllm_config.scheduler_config.max_num_batched_tokens)
         super().__init__(vllm_config, role, kv_cache_config)
 
     def _open_scheduler(self) -> None:
@@ -337,6 +339,9 @@ class SchedulerSide(ConnectorBase):
         meta.blends, self._unblended = self._unblended, []
         if self._blending is not None:
             meta.blends += self._blending.take_jobs()
+            n_scheduled = scheduler_output.total_num_scheduled_tokens
+            meta.budget = max(self._step_tokens - n_scheduled, _BLEND_TOKENS_MIN)
+            meta.alone = n_scheduled == 0
         return meta
 
     def _build(self, scheduler_output: SchedulerOutput) -> bytes:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 _CONNECT_MS = 2000
+_ALONE_WAIT_S = 0.05  # that a step without other requests waits for a blend
 
 
 class WorkerSide(ConnectorBase):
@@ -48,7 +49,8 @@ class WorkerSide(ConnectorBase):
         self._blend_trouble: str | None = "blending is off"
         self._bad_blends: set[int] = set()
         self._outcomes: list[BlendOutcome] = []
-        self._arrived: list[int] = []  # blends that vLLM waits for
+        self._open_blends: dict[int, BlendJob] = {}  # that vLLM waits for
+        self._arrived: list[int] = []  # of these, those that have ended
         super().__init__(vllm_config, role, kv_cache_config)
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -176,8 +178,12 @@ class WorkerSide(ConnectorBase):
         if not (meta.data or meta.names or meta.loads or meta.blends or self._names):
             self._idle = not self._outcomes
             return
-        for job in meta.blends:  # until it has been blended
-            self._bad_blends.update(self._context_blocks(job))
+        for job in meta.blends:
+            if job.number in meta.names:  # between steps: vLLM waits for it
+                self._open_blends[job.number] = job
+                self._arriving.add(job.number)
+            else:  # until it has been blended
+                self._bad_blends.update(self._context_blocks(job))
         self._names.update(meta.names)
         self._blocks.update(meta.blocks)
         self._arriving.update(number for number, blocks in meta.loads.items() if blocks is None)
@@ -186,9 +192,6 @@ class WorkerSide(ConnectorBase):
         if self._begin(meta):
             self._unloaded -= filled
         self._blend_all(meta)
-        blended = [job.number for job in meta.blends if job.number in meta.names]
-        self._arriving.update(blended)
-        self._arrived += blended
         self._idle = False
 
     def _begin(self, meta: TesseraMetadata) -> bool:
@@ -217,12 +220,44 @@ class WorkerSide(ConnectorBase):
     def _blend_all(self, meta: TesseraMetadata) -> None:
         for job in meta.blends:
             try:
-                if self._blender is not None:
+                if self._blender is None:
+                    if self._retired is not None:
+                        self._retired.decline()  # other ranks may be about to do it
+                elif job.number in self._open_blends:
+                    self._blender.add(job)
+                else:
                     self._run_blend(self._blender, job)
-                elif self._retired is not None:
-                    self._retired.decline()  # other ranks may be about to do it
             except Exception as error:
                 self._complain("blending", error)
+        self._advance_blends(meta)
+
+    def _advance_blends(self, meta: TesseraMetadata) -> None:
+        """Blends between steps, cut in pieces that share steps with other requests."""
+        if self._blender is None:
+            self._end_blends()
+            return
+        try:
+            wait_s = _ALONE_WAIT_S if meta.alone else 0.0
+            for outcome in self._blender.advance(meta.budget, wait_s):
+                self._outcomes.append(outcome)
+                self._blend_ended(outcome.number, outcome.ok)
+        except Exception as error:
+            self._complain("blending", error)
+        if not self._blender.busy:
+            self._end_blends()
+
+    def _blend_ended(self, number: int, ok: bool) -> None:
+        job = self._open_blends.pop(number, None)
+        if job is None:
+            return
+        self._arrived.append(number)
+        if not ok:
+            self._bad_blends.update(self._context_blocks(job))
+
+    def _end_blends(self) -> None:
+        """Whatever is still open will not be blended."""
+        for number in list(self._open_blends):
+            self._blend_ended(number, False)
 
     def _run_blend(self, blender: BlendWorker, job: BlendJob) -> None:
         outcome = blender.run(job)
@@ -278,6 +313,8 @@ class WorkerSide(ConnectorBase):
 
     def _give_back(self) -> Any:
         """Everything that vLLM waits for, of a worker that has given up."""
+        self._end_blends()
+        self._arrived = []
         results = compat.TransferResults()
         for number, name in self._names.items():
             if number in self._arriving:

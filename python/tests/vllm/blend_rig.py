@@ -28,12 +28,31 @@ class FakeBlender:
         self.names = {}  # of requests, by their tokens
         self.fail = lambda: False
         self.n_declined = 0
+        self.queue = []
+        self.pieces = 1  # steps that a blend between steps takes
 
     def close(self):
         pass
 
     def decline(self):
         self.n_declined += 1
+
+    def add(self, job):
+        self.queue.append([job, self.pieces])
+
+    @property
+    def busy(self):
+        return bool(self.queue)
+
+    def advance(self, budget, wait_s):
+        assert budget > 0 and wait_s >= 0
+        done = []
+        while self.queue and self.queue[0][1] == 1:
+            job, _ = self.queue.pop(0)
+            done.append(self.run(job))
+        if self.queue:
+            self.queue[0][1] -= 1
+        return done
 
     def run(self, job):
         self.jobs.append(job)

@@ -476,9 +476,11 @@ class TestApart(MarksTest):
 class TestSchedules(MarksTest):
     """Blended and plain requests of the same texts together: preemptions, aborts, failures."""
 
-    def schedules(self, asynchronous, depth, seed, n_requests, ranks=1):
+    def schedules(self, asynchronous, depth, seed, n_requests, ranks=1, pieces=1):
         chance = random.Random(seed)
         rig = self.rig(asynchronous, save_decode=True, ranks=ranks)
+        for one in rig.ranks:
+            one.blender.pieces = pieces
         rig.ranks[-1].blender.fail = lambda: chance.random() < 0.1
         flight, live, made = deque(), [], 0
         while made < n_requests or flight or rig.scheduler.has_requests():
@@ -526,6 +528,10 @@ class TestSchedules(MarksTest):
 
     def test_asynchronous_two_steps_ahead(self):
         self.schedules(True, 2, 3, 160)
+
+    def test_asynchronous_with_blends_that_take_several_steps(self):
+        self.schedules(True, 1, 5, 160, pieces=4)
+        self.schedules(True, 2, 6, 120, pieces=9)
 
     def test_two_ranks_of_which_one_fails(self):
         self.schedules(False, 0, 4, 80, ranks=2)

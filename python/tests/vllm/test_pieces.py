@@ -1,0 +1,134 @@
+"""Blends that share steps with other requests: cut after so many rows, and never held by a load or
+a store. The model is that of test_places.py."""
+
+import threading
+import time
+import unittest
+from array import array
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+
+import torch
+from test_places import BLOCK, BLOCKS, CONTEXT, CPU, LAYERS, Cache, caches_of, parts_of, prompt
+
+from tessera.blend import Blend, BlendRun
+from tessera.blend_job import BlendJob, BlendSettings
+from tessera.vllm.blend import BlendWorker
+from tessera.vllm.executor import BlendExecutor
+from tessera.vllm.model import model_info
+from tessera.vllm.places import Pages, Rows
+
+
+class TestPieces(unittest.TestCase):
+    def setUp(self):
+        cache = Cache()
+        self.addCleanup(cache.close)
+        parts = parts_of()
+        worker = self.worker = BlendWorker.__new__(BlendWorker)
+        worker._parts, worker._block, worker._world, worker._ranks = parts, BLOCK, 1, None
+        worker._settings, worker._timeout_ms = BlendSettings(), 0
+        worker._complaints, worker._queue, worker._blends = set(), deque(), {}
+        worker._thread = ThreadPoolExecutor(1)
+        worker._place = Pages(parts, caches_of(False))
+        worker._executor = BlendExecutor(parts, worker._place)
+        info = model_info(parts, "plain", bytes(32), bytes(16))
+        blend = Blend(cache.handle, info, None, 0, b"pieces")
+        self.addCleanup(blend.close)
+        self.addCleanup(worker._thread.shutdown)
+        worker._opened = lambda salt: blend
+
+    def job(self, number, order, ratio, first=3):
+        tokens, segments = prompt(order)
+        blocks = tuple((7 * i + first) % BLOCKS for i in range(-(-CONTEXT // BLOCK)))
+        selector = "query" if ratio else "none"
+        packed = array("I", tokens).tobytes()
+        return BlendJob(
+            number, packed, tuple(segments), True, CONTEXT, blocks, selector, ratio, b""
+        )
+
+    def advance_all(self, budget, wait_s=5.0):
+        """How many calls it takes, and what comes of it."""
+        for n in range(1, 10000):
+            outcomes = self.worker.advance(budget, wait_s)
+            if outcomes:
+                return n, outcomes
+        raise AssertionError("it never ends")
+
+    def kv(self):
+        rows = Rows(torch.arange(CONTEXT), CPU)
+        return torch.stack([torch.stack(self.worker._place.take(i, rows)) for i in range(LAYERS)])
+
+    def test_pieces_give_what_one_run_gives(self):
+        for order, ratio in (((0, 1, 2), 0.0), ((2, 0, 1), 0.4), ((1, 2, 0), 0.0)):
+            self.worker.add(self.job(1, order, ratio))
+            n, (outcome,) = self.advance_all(20)
+            self.assertTrue(outcome.ok)
+            self.assertEqual(n > 2, ratio > 0 or order == (0, 1, 2), n)
+            pieces = self.kv()
+            self.assertTrue(self.worker.run(self.job(2, order, ratio)).ok)
+            torch.testing.assert_close(pieces, self.kv(), rtol=1e-4, atol=1e-5)
+            self.assertFalse(self.worker.busy)
+
+    def test_a_piece_has_as_many_rows_as_it_may(self):
+        self.worker.add(self.job(1, (0, 1, 2), 0.0))  # all documents in one pass
+        taken = []
+        take = BlendRun.take
+
+        def counted(run):
+            taken.append(take(run))
+            return taken[-1]
+
+        with mock.patch.object(BlendRun, "take", counted), torch.inference_mode():
+            while not self.worker.advance(CONTEXT // 2, 5.0):
+                self.assertLessEqual(sum(taken), CONTEXT // 2 * LAYERS + CONTEXT)
+                taken.clear()
+
+    def test_nobody_waits_for_a_load(self):
+        self.assertTrue(self.worker.run(self.job(1, (0, 1, 2), 0.0)).ok)
+        gate = threading.Event()
+        waits = BlendRun.next
+
+        def slow(run):
+            gate.wait(20)
+            return waits(run)
+
+        with mock.patch.object(BlendRun, "next", slow):
+            self.worker.add(self.job(2, (2, 0, 1), 0.0))
+            start = time.perf_counter()
+            for _ in range(10):
+                self.assertEqual(self.worker.advance(1000, 0.0), [])
+            self.assertLess(time.perf_counter() - start, 5)
+            self.assertTrue(self.worker.busy)
+            gate.set()
+            _n, (outcome,) = self.advance_all(1000)
+        self.assertTrue(outcome.ok)
+
+    def test_a_failure_ends_one_blend_and_the_next_goes_on(self):
+        self.worker.add(self.job(1, (0, 1, 2), 0.3))
+        self.worker.add(self.job(2, (0, 1, 2), 0.3))
+        layer, calls = self.worker._executor.layer, []
+
+        def broken(*args):
+            calls.append(args)
+            if len(calls) == 2:
+                raise RuntimeError("made to fail")
+            return layer(*args)
+
+        self.worker._executor.layer = broken
+        _n, (first, *rest) = self.advance_all(10)
+        self.assertFalse(first.ok)
+        second = rest[0] if rest else self.advance_all(10)[1][0]
+        self.assertEqual((second.number, second.ok), (2, True))
+
+    def test_closing_ends_what_is_open(self):
+        self.worker.add(self.job(1, (0, 1, 2), 0.3))
+        self.worker.add(self.job(2, (0, 1, 2), 0.3))
+        self.worker.advance(10, 5.0)
+        self.worker.close()
+        self.assertFalse(self.worker.busy)
+        self.assertEqual(self.worker.advance(10, 0.0), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
