@@ -125,7 +125,7 @@ static bool go_on(const struct align_side *s, struct leg *leg, int32_t edits, st
     const int32_t high = leg->high < BAND ? leg->high + 1 : BAND;
     const int32_t *before = leg->reach[edits - 1];
     int32_t *reach = leg->reach[edits];
-    uint64_t steps = (uint64_t)(high - low + 1);
+    uint32_t steps = (uint32_t)(high - low + 1);
     leg->low = BAND + 1;
     leg->high = -BAND - 1;
     for (int32_t k = low - 1; k <= high + 1; k++)

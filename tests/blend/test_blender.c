@@ -220,6 +220,35 @@ TEST(what_was_blended_is_never_stored_as_a_prefix)
     }
 }
 
+/* A document comes back with a token changed in every 20: all but the edits and two tokens on either
+ * side of them is reused, and recomputing everything is a prefill. */
+TEST(a_document_with_frequent_edits_is_reused_around_them)
+{
+    for (uint32_t cold = 0; cold < 2; cold++) {
+        struct blend_kit k;
+        float prefill[128];
+        blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
+        blend_kit_prompt(&k, 7, 0, (const uint32_t[]){60, 200}, 2, NULL);
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
+        blend_kit_prompt(&k, 7, 0, (const uint32_t[]){60, 200}, 2, (const uint32_t[]){1, 0});
+        for (uint32_t i = 10; i < 200; i += 20)
+            k.tokens[i] ^= 1;
+        if (cold) {
+            blend_kit_make_cold(&k);
+            CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_ANY), 0);
+            /* If not found already, it is on its way into memory for the next prompt. */
+            tsri_work_drain(tsri_ops_work(k.cache.cache->ops));
+        }
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_ANY), 0);
+        CHECK_INT(k.report.n_new, 10 + k.n_tokens - 260);
+        CHECK(k.report.n_reused >= 260 - 10 - 10 * 4 - 8);
+        blend_kit_prefill(&k, prefill);
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_FULL, 1, TSR_ASK_ANY), 0);
+        CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
+        CHECK(blend_kit_close(&k));
+    }
+}
+
 /* Random documents, orders, edits, losses and selectors: recomputing everything is a prefill, and
  * the second answer is the first. */
 TEST(random_prompts_keep_every_promise)
@@ -272,6 +301,7 @@ int main(void)
     RUN(an_executor_without_attention_links_instead);
     RUN(int8_entries_are_near_and_prefixes_stay_exact);
     RUN(what_was_blended_is_never_stored_as_a_prefix);
+    RUN(a_document_with_frequent_edits_is_reused_around_them);
     RUN(random_prompts_keep_every_promise);
     return test_end();
 }
