@@ -374,6 +374,7 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 	@B=$(B) python/tests/engine.sh vllm/test_events.py
 	@B=$(B) python/tests/engine.sh vllm/test_engine.py
 	@B=$(B) python/tests/engine.sh vllm/test_blend.py
+	@B=$(B) python/tests/engine.sh vllm/test_chunked.py
 	@B=$(B) python/tests/engine.sh vllm/test_context.py
 	@B=$(B) python/tests/engine.sh vllm/test_room.py
 	@B=$(B) python/tests/engine.sh vllm/test_traffic.py

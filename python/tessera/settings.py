@@ -15,7 +15,7 @@ from typing import Any
 from ._lib import check, library
 from .cache import configure
 
-__all__ = ["blending_options", "option_texts", "own_settings"]
+__all__ = ["option_texts", "own_settings", "without_effect"]
 
 _READ = (
     "blend",
@@ -24,8 +24,19 @@ _READ = (
     "blend_min_tokens",
     "chunked",
     "save_decode",
+    "save_partial",
     "separator",
 )
+_WHOLE = "whole chunks are saved; set a smaller chunk_size"
+_EXACT = "exact prefixes are reused there"
+_UNABLE = {
+    "vLLM": {"save_partial": _WHOLE},
+    "SGLang": {
+        "chunked": _EXACT,
+        "blend": _EXACT,
+        "save_partial": _WHOLE,
+    },
+}
 
 
 def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
@@ -62,7 +73,11 @@ def own_settings(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str
     return settled
 
 
-def blending_options(options: Mapping[str, Any]) -> list[str]:
-    """Options that ask for blending, for an engine that cannot."""
+def without_effect(options: Mapping[str, Any], engine: str) -> list[str]:
+    """Options that are on and that this engine's connector cannot follow, each with the reason."""
     texts = option_texts(options)
-    return [name for name in ("chunked", "blend") if texts[name] == "true"]
+    return [
+        f"{name}: no effect in {engine}: {why}"
+        for name, why in _UNABLE[engine].items()
+        if texts[name] == "true"
+    ]

@@ -10,7 +10,7 @@ from unittest import mock
 
 import tessera
 from tessera.blend_job import BlendSettings, blend_settings
-from tessera.settings import blending_options, option_texts, own_settings
+from tessera.settings import option_texts, own_settings, without_effect
 
 LMCACHE_BLEND = {
     "LMCACHE_CHUNK_SIZE": "256",
@@ -84,10 +84,13 @@ class TestOwnSettings(unittest.TestCase):
             with self.assertRaisesRegex(tessera.TesseraError, name):
                 option_texts(options)
 
-    def test_an_engine_that_cannot_blend_names_the_option(self):
-        self.assertEqual(blending_options({"enable_chunk_cache": True}), ["chunked"])
-        self.assertEqual(blending_options({"enable_blending": True}), ["blend"])
-        self.assertEqual(blending_options({}), [])
+    def test_what_a_connector_cannot_follow_is_named_with_the_reason(self):
+        (line,) = without_effect({"enable_chunk_cache": True}, "SGLang")
+        self.assertEqual(line, "chunked: no effect in SGLang: exact prefixes are reused there")
+        self.assertEqual(without_effect({"enable_chunk_cache": True}, "vLLM"), [])
+        (line,) = without_effect({"save_unfull_chunk": True}, "vLLM")
+        self.assertIn("save_partial: no effect in vLLM: whole chunks are saved", line)
+        self.assertEqual(without_effect({}, "SGLang"), [])
 
 
 class TestConfigure(unittest.TestCase):

@@ -58,6 +58,8 @@ const char *tsri_yaml_wrapper(size_t i)
 
 /* LMCache's settings for backends and experiments, a mapping or the text of one. */
 #define EXTRA "extra_config"
+/* Texts in texts would be as deep as somebody likes. */
+#define EXTRA_TWICE EXTRA " inside " EXTRA
 
 static bool is_wrapper(const char *key)
 {
@@ -235,6 +237,7 @@ static int put(struct reader *r, const struct path *path, const char *value, yam
 {
     const char *key = path->joined;
     bool known = is_known(key);
+    if (path->extra && tsri_same_name(EXTRA, key)) return refuse_at(r, key_mark, EXTRA_TWICE);
     int err = note_key(r, path->extra ? path->raw : key, key_mark);
     if (err) return err;
     if (!known && path->extra) return ignore_extra(r, path, key_mark);
@@ -253,6 +256,7 @@ static int extend(const struct reader *r, struct path *path, const yaml_event_t 
     snprintf(path->raw + raw, PATH_BYTES - raw, "%s.", text);
     if (joined == 0 && is_wrapper(text)) return 0;
     if (joined == 0 && strcmp(text, EXTRA) == 0) {
+        if (path->extra) return refuse_at(r, key->start_mark, EXTRA_TWICE);
         path->extra = true;
         return 0;
     }

@@ -448,6 +448,14 @@ TEST(keys_in_extra_config_count_and_unknown_ones_are_named)
     CHECK_INT(set("extra_config", "just words"), TSR_ECONFIG);
     CHECK_INT(set("extra_config", "{chunk_size: 64, hash: md5}"), TSR_ECONFIG);
     CHECK_STR(tsr_config_get(cfg, "chunk_size"), "256"); /* nothing of it */
+    static const char *const deep[] = {"extra_config: {extra_config: {a: 1}}\n",
+                                       "extra_config: {extra: {config: '{a: 1}'}}\n",
+                                       "extra_config: \"extra_config: '{a: 1}'\"\n",
+                                       "extra_config: \"extra: {config: '{a: 1}'}\"\n"};
+    for (size_t i = 0; i < TSRI_COUNT(deep); i++) {
+        CHECK_INT(load(deep[i]), TSR_ECONFIG);
+        CHECK_HAS(tsr_errmsg(), "extra_config inside extra_config");
+    }
     CHECK_INT(load("extra_config: {a: 1}\nextra_config: {a: 2}\n"), TSR_ECONFIG);
     CHECK_HAS(tsr_errmsg(), "t.yaml:2:1: extra_config: duplicate key, first on line 1");
 }

@@ -42,7 +42,7 @@ from .. import set_logger
 from .._kvpool import KvPool, PoolPlane, PoolShape
 from ..cache import Cache, _extras
 from ..identity import files_digest
-from ..settings import blending_options
+from ..settings import without_effect
 
 __all__ = ["TesseraRadixCache", "build"]
 
@@ -189,8 +189,8 @@ class TesseraRadixCache(RadixCache):
         super().__init__(params)
         self._shape = shape
         self._cache = Cache(env=True, **_device(shape), **options)
-        for name in blending_options(options):
-            logger.warning("tessera: %s: no effect: SGLang reuses exact prefixes only", name)
+        for line in without_effect(options, "SGLang"):
+            logger.warning("tessera: %s", line)
         try:
             self._pool = KvPool(self._cache._open(), shape)
             if self._pool.chunk_tokens % self.page_size:

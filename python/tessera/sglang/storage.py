@@ -36,7 +36,7 @@ from .. import set_logger
 from ..identity import files_digest
 from ..owner import EngineCache
 from ..pages import Pages, PageShape
-from ..settings import blending_options
+from ..settings import without_effect
 
 __all__ = ["TesseraStorage"]
 
@@ -63,8 +63,8 @@ class TesseraStorage(HiCacheStorage):
         set_logger(_log)
         try:
             self._cache = EngineCache(options, self._engine(), self._is_first())
-            for name in blending_options(options):
-                logger.warning("tessera: %s: no effect: SGLang reuses exact prefixes only", name)
+            for line in without_effect(options, "SGLang"):
+                logger.warning("tessera: %s", line)
         except Exception as error:
             self._give_up(error)
 

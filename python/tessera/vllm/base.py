@@ -18,7 +18,7 @@ from vllm.logger import init_logger
 from .. import set_logger
 from .._connector import SchedulerHalf, WorkerHalf
 from ..owner import EngineCache, worker_device
-from ..settings import own_settings
+from ..settings import own_settings, without_effect
 from .metrics import TesseraPromMetrics, TesseraStats
 from .shape import between_steps, model_shape, split_options
 
@@ -79,6 +79,8 @@ class ConnectorBase(KVConnectorBase_V1):
         self._layerwise = bool(own.get("layerwise", False))
         self._shape = model_shape(config, self._kv_cache_config, own)
         if role == KVConnectorRole.SCHEDULER:
+            for line in without_effect(options, "vLLM"):
+                logger.warning("tessera: %s", line)
             device = worker_device(self._engine) if self._shape.ranks == 1 else None
             if device is None:  # what workers in other processes load may fail
                 self._shape = between_steps(self._shape)
