@@ -7,6 +7,7 @@ import random
 import tempfile
 import unittest
 from array import array
+from types import SimpleNamespace
 
 import engines
 import small_models
@@ -197,7 +198,7 @@ def _worker(number, path, kinds, results):
     worker = BlendWorker.__new__(BlendWorker)
     worker._ranks = _Agreed(None, torch.distributed.group.WORLD, 2)
     worker._settings, worker._timeout_ms = BlendSettings(), 0
-    worker._block = 32
+    worker._block, worker._executor = 32, SimpleNamespace()
     worker._place = _Stub(worker._ranks, kind != "forgets not")
 
     def opened(salt):
@@ -211,7 +212,8 @@ def _worker(number, path, kinds, results):
         if kind == "gone":
             worker.decline()
         else:
-            worker._blend(job)
+            for _piece in worker._blend(job):
+                pass
         results.put((number, "done"))
     except (OSError, _Apart) as error:
         results.put((number, type(error).__name__))
