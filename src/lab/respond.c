@@ -25,6 +25,7 @@ struct spoken {
     float *logits;                          /* [said.n][n_vocab], each before its token */
     uint32_t top[TSRI_RESPONSE_TOKENS_MAX]; /* of these logits */
     char text[TSRI_RESPONSE_BYTES];
+    bool lost; /* the cache did not give the documents back: nothing can be compared */
 };
 
 static uint32_t top_of(const float *logits, uint32_t n)
@@ -149,7 +150,7 @@ static void choose(const struct tsri_method *m, struct tsr_ask_desc *ask)
 
 /* Stores the documents as the method wants them, then asks. */
 static int read_prompt(const struct tsri_responder *p, const struct tsri_method *m,
-                       const struct spoken *full, float *logits, struct tsri_response *row)
+                       struct spoken *full, float *logits, struct tsri_response *row)
 {
     struct tsr_blend *blend = blend_of(p, m);
     struct tsr_blend_report report = {.size = sizeof report};
@@ -168,8 +169,11 @@ static int read_prompt(const struct tsri_responder *p, const struct tsri_method 
     row->reasons = report.reasons;
     bool reused = !(report.reasons & (TSR_BLEND_UNABLE | TSR_BLEND_FAULT)) &&
                   report.n_new <= full->n_prompt / 2;
-    if (cached && m->kind != TSRI_METHOD_TESSERA && !reused)
-        return tsri_cli_fail("%s %s: the documents were not reused", row->set, row->id);
+    full->lost = cached && m->kind != TSRI_METHOD_TESSERA && !reused;
+    if (full->lost)
+        tsri_cli_note(
+            "%s %s: left out: documents were not reused (%u of %u tokens new, reasons %u)",
+            row->set, row->id, report.n_new, full->n_prompt, report.reasons);
     return 0;
 }
 
@@ -218,7 +222,7 @@ static int respond_full(struct tsri_responder *p, struct spoken *full, struct ts
 }
 
 static int respond_method(struct tsri_responder *p, const struct tsri_method *m,
-                          const struct spoken *full, float *logits, struct tsri_response *row)
+                          struct spoken *full, float *logits, struct tsri_response *row)
 {
     const struct tsri_reader *r = p->reader;
     const struct tsr_blend *blend = blend_of(p, m);
@@ -226,8 +230,8 @@ static int respond_method(struct tsri_responder *p, const struct tsri_method *m,
     struct said said = {.n = 0};
     start_row(row, full->question, m);
     int e = read_prompt(p, m, full, logits, row);
-    if (!e) e = follow(p, blend, full, logits);
-    if (e) return e;
+    if (!e && !full->lost) e = follow(p, blend, full, logits);
+    if (e || full->lost) return e;
     for (uint32_t i = 0; i < n; i++) {
         const float *own = logits + (size_t)i * v;
         double kl = tsr_logits_kl(full->logits + (size_t)i * v, own, v);
@@ -300,8 +304,9 @@ int tsri_respond(struct tsri_responder *p, const struct tsri_question *q,
     int e = full.logits && logits ? prepare(p, &full, &fits) : tsri_cli_fail("no memory");
     *n = 0;
     if (!e && fits) e = respond_full(p, &full, &rows[(*n)++]);
-    for (uint32_t i = 1; i < p->methods.n && !e && fits; i++)
+    for (uint32_t i = 1; i < p->methods.n && !e && fits && !full.lost; i++)
         e = respond_method(p, &p->methods.items[i], &full, logits, &rows[(*n)++]);
+    if (full.lost) *n = 0;
     tsri_dialog_fini(&full.dialog);
     free(full.logits);
     free(logits);
