@@ -177,7 +177,10 @@ FIELDS = {
         "rank": FIRST,
         "tensor_parallel_size": FIRST,
     },
-    "vllm.config.scheduler:SchedulerConfig": {"async_scheduling": FIRST},
+    "vllm.config.scheduler:SchedulerConfig": {
+        "async_scheduling": FIRST,
+        "max_num_batched_tokens": FIRST,
+    },
     "vllm.config.speculative:SpeculativeConfig": {"method": FIRST},
     "vllm.config.vllm:VllmConfig": {
         "attention_config": FIRST,
@@ -211,6 +214,7 @@ FIELDS = {
         "preempted_req_ids": FIRST,
         "scheduled_cached_reqs": FIRST,
         "scheduled_new_reqs": FIRST,
+        "total_num_scheduled_tokens": FIRST,
     },
     "vllm.v1.kv_cache_interface:KVCacheConfig": {
         "kv_cache_groups": FIRST,
