@@ -4,7 +4,6 @@
 . "$(dirname "$0")/tessera.sh"
 tesserad=${tessera}d
 shape=(--model=m --dtype=f32 --layers=2 --heads=2 --dim=4)
-size=64M
 
 # A document of 40 tokens and its KV, and a prompt that has it behind 5 other tokens.
 files() {
@@ -13,7 +12,7 @@ files() {
     echo "{\"prompt\":[$numbers]}" >"$tmp/doc.json"
     echo "{\"prompt\":[1,2,3,4,5,$numbers,9]}" >"$tmp/prompt.json"
     head -c $((2 * 2 * 40 * 8 * 4)) /dev/zero | tr '\0' '@' >"$tmp/doc.kv" # 3.00.. in every place
-    cache=(--host_size=8M --disk_path="$tmp/store" --disk_size=$size --disk_segment_size=4M)
+    cache=(--host_size=8M --disk_path="$tmp/store" --disk_size=64M --disk_segment_size=4M)
 }
 
 kv() {
@@ -33,7 +32,8 @@ all_calls_work() {
     kv lookup --theta=10000 "$tmp/prompt.json"
     exits 0 && says '5..44' || return
     kv retrieve --theta=10000 --position-offset=3 "$tmp/prompt.json" "$tmp/moved.kv"
-    exits 0 && [ "$(stat -c %s "$tmp/moved.kv")" = $((2 * 2 * 46 * 8 * 4)) ] || fail "size" || return
+    exits 0 || return
+    [ "$(stat -c %s "$tmp/moved.kv")" = $((2 * 2 * 46 * 8 * 4)) ] || fail "size" || return
     # V is not rotated: it has the bytes of the document, behind five empty rows.
     cmp -n $((40 * 32)) -i $(((46 + 5) * 32)):0 "$tmp/moved.kv" "$tmp/doc.kv" || return
     cmp -s -n 32 -i $((5 * 32)):0 "$tmp/moved.kv" "$tmp/doc.kv" && fail "K was not rotated" && return 1
@@ -42,7 +42,8 @@ all_calls_work() {
     kv lookup --theta=10000 --recipe='hkvd 0.15' "$tmp/prompt.json"
     exits 0 && says blended || return
     kv lookup --theta=10000 --recipe=other "$tmp/prompt.json"
-    exits 0 && [[ $out != *blended* ]] || fail "$out"
+    exits 0 || return
+    [[ $out != *blended* ]] || fail "$out"
 }
 
 a_store_keeps_what_was_computed_ahead() {
