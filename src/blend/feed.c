@@ -256,8 +256,11 @@ static void feed_free(struct tsri_feed *f)
 /* Everything that is the device's: it may be closed before a job that is held up ends. */
 static void close_device(struct tsri_feed *f)
 {
-    tsri_bulk_close(f->bulk);
+    pthread_mutex_lock(&f->lock); /* a late job looks whether there is one */
+    struct tsri_bulk *bulk = f->bulk;
     f->bulk = NULL;
+    pthread_mutex_unlock(&f->lock);
+    tsri_bulk_close(bulk);
     for (uint32_t i = 0; f->ranges && i < f->n_ranges; i++) {
         tsri_batch_close(f->ranges[i].batch);
         f->ranges[i].batch = NULL;
