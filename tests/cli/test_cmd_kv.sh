@@ -63,7 +63,7 @@ a_server_has_the_same_calls() {
     all_calls_work
     local status=$?
     kill "$pid" && wait "$pid"
-    return $status
+    return "$status"
 }
 
 json_has_every_match() {
