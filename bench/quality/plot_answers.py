@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """plot_answers.py - right answers against time to the first token, as an SVG.
 
-  plot_answers.py [--half tune|test|all] [--sets LIST] answers.csv [more.csv ...] > answers.svg
+  plot_answers.py [--half tune|test|all] [--sets LIST] [--times FILE] answers.csv ... > answers.svg
 
 Tables are those of `tessera-lab answers --csv`, of one or more models. A row of panels is a model,
 a column a set of questions. A point is a method: the median time to the first token, and the share
 of right answers with its interval of 95 % (Wilson). Only questions that all methods answered count.
+With --times the times are those of another table, such as a few questions on another machine, and
+models and sets that it does not have are left out.
 Nothing but Python is needed, and nothing in the picture is fetched from elsewhere."""
 
 import argparse
@@ -50,6 +52,7 @@ class Point:
     high: float
     seconds: float
     speedup: float
+    n_times: int
 
 
 def wilson(k: int, n: int) -> tuple[float, float]:
@@ -77,15 +80,23 @@ def read(paths: list[str], half: str) -> Answers:
     return out
 
 
-def points(questions: dict[str, dict[str, tuple[float, float]]]) -> list[Point]:
+Questions = dict[str, dict[str, tuple[float, float]]]
+
+
+def complete(questions: Questions, methods: list[str]) -> list[dict[str, tuple[float, float]]]:
+    return [q for q in questions.values() if all(m in q for m in methods)]
+
+
+def points(questions: Questions, timed: Questions) -> list[Point]:
     methods = [m for m in METHODS if any(m in q for q in questions.values())]
-    rows = [q for q in questions.values() if all(m in q for m in methods)]
+    rows, times = complete(questions, methods), complete(timed, methods)
     made = []
-    for m in methods if rows else []:
+    for m in methods if rows and times else []:
         k = round(sum(q[m][0] for q in rows))
-        seconds = statistics.median(q[m][1] for q in rows)
-        speedup = statistics.median(q["prefill"][1] / q[m][1] for q in rows)
-        made.append(Point(m, len(rows), k / len(rows), *wilson(k, len(rows)), seconds, speedup))
+        seconds = statistics.median(q[m][1] for q in times)
+        speedup = statistics.median(q["prefill"][1] / q[m][1] for q in times)
+        share, (low, high) = k / len(rows), wilson(k, len(rows))
+        made.append(Point(m, len(rows), share, low, high, seconds, speedup, len(times)))
     return made
 
 
@@ -129,10 +140,11 @@ class Panel:
             x = self.x(t)
             out.append(f'<path d="M{x:.1f} {self.y0 + TOP}V{bottom}" class="g"/>')
             out.append(f'<text x="{x:.1f}" y="{bottom + 16}" class="m">{seconds_text(t)}</text>')
-        n = self.points[0].n
+        n, n_times = self.points[0].n, self.points[0].n_times
+        told = f"{n} questions" if n == n_times else f"{n_times} of {n} questions"
         out.append(
             f'<text x="{(left + right) / 2}" y="{bottom + 34}" class="m d">'
-            f"time to the first token, {n} questions</text>"
+            f"time to the first token, {told}</text>"
         )
         return out
 
@@ -177,8 +189,12 @@ def legend() -> list[str]:
     return [*out, f'<text x="{x + 6}" y="24" class="d">{note}</text>']
 
 
-def draw(answers: Answers, sets: list[str]) -> str:
-    made = {m: {s: points(answers[m][s]) for s in sets if s in answers[m]} for m in answers}
+def draw(answers: Answers, times: Answers, sets: list[str]) -> str:
+    made = {
+        m: {s: points(answers[m][s], times[m][s]) for s in sets if s in answers[m]} for m in answers
+    }
+    made = {m: panels for m, panels in made.items() if any(panels.values())}
+    sets = [s for s in sets if any(panels.get(s) for panels in made.values())]
     spans = {s: span_of([made[m][s] for m in made if made[m].get(s)]) for s in sets}
     width = max(WIDTH * len(sets), 900)
     height = LEGEND + (HEAD + HEIGHT) * len(made)
@@ -205,14 +221,16 @@ def main() -> None:
     p.add_argument("tables", nargs="+")
     p.add_argument("--half", choices=HALVES, default="all")
     p.add_argument("--sets", help="default: all in the tables")
+    p.add_argument("--times", help="a table to take the times from")
     a = p.parse_args()
     answers = read(a.tables, a.half)
     found = list(dict.fromkeys(s for sets in answers.values() for s in sets))
     sets = a.sets.split(",") if a.sets else [s for s in SETS if s in found]
     sets += [] if a.sets else [s for s in found if s not in SETS]
-    if not any(points(answers[m][s]) for m in answers for s in sets if s in answers[m]):
+    times = read([a.times], a.half) if a.times else answers
+    if not any(points(answers[m][s], times[m][s]) for m in list(answers) for s in sets):
         raise SystemExit("no answers of this half and these sets")
-    print(draw(answers, sets))
+    print(draw(answers, times, sets))
 
 
 if __name__ == "__main__":

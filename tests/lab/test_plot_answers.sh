@@ -34,6 +34,25 @@ END
     grep -q 'a&lt;b: right answers' "$tmp/a.svg"
 }
 
+times_can_come_from_another_table() {
+    needs_python || return
+    table <<'END' >"$tmp/a.csv"
+one facts 1 prefill 4 1
+one facts 1 tessera 1 1
+one facts 2 prefill 4 1
+one facts 2 tessera 1 1
+one nq-short 1 prefill 4 1
+one nq-short 1 tessera 1 1
+END
+    table <<'END' >"$tmp/t.csv"
+one facts 1 prefill 30 0
+one facts 1 tessera 10 0
+END
+    plot --times "$tmp/t.csv" "$tmp/a.csv" >"$tmp/a.svg" || fail 'no plot' || return
+    is "$(grep -c 'token, 1 of 2 questions' "$tmp/a.svg") $(grep -c '>3.0x<' "$tmp/a.svg")" '1 1' || return
+    is "$(grep -c 'NQ' "$tmp/a.svg") $(grep -c '>10 s<' "$tmp/a.svg")" '0 1'
+}
+
 nothing_to_plot_is_an_error() {
     needs_python || return
     table </dev/null >"$tmp/a.csv"
@@ -41,5 +60,6 @@ nothing_to_plot_is_an_error() {
 }
 
 run every_model_and_set_has_a_panel_with_its_methods
+run times_can_come_from_another_table
 run nothing_to_plot_is_an_error
 test_end
