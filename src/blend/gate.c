@@ -57,6 +57,7 @@ static double divergence(const float *p, const float *q, const struct logits_row
         sum += weight;
         if (weight > 0) apart += weight * ((double)p[i] - q[i]);
     }
+    if (!(sum > 0)) return 0;
     double kl = apart / sum - (top + log(sum)) + (of_q->top + log(of_q->sum));
     return kl > 0 ? kl : 0;
 }

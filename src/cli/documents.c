@@ -129,8 +129,11 @@ int tsri_documents_add_text(struct tsri_documents *d, const char *text, size_t b
     memcpy(copy, text, bytes);
     copy[bytes] = 0;
     const char *what = not_text(copy, bytes, &at);
-    int e = what ? tsri_cli_fail("document %zu of the prompt %s (byte %zu)", d->n + 1, what, at)
-                 : keep(d, "", copy, tidy(copy, bytes));
+    if (what) {
+        free(copy);
+        return tsri_cli_fail("document %zu of the prompt %s (byte %zu)", d->n + 1, what, at);
+    }
+    int e = keep(d, "", copy, tidy(copy, bytes));
     if (e) free(copy);
     return e;
 }

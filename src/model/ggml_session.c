@@ -67,8 +67,8 @@ static int make_staging(struct tsr_executor_session *s, size_t n_batch)
         s->embd = (float *)(void *)((uint8_t *)s->mask_host + mask_bytes);
         return 0;
     }
-    s->embd = malloc(embd_bytes);
-    if (!s->host) s->mask_host = malloc(mask_bytes);
+    s->embd = malloc(embd_bytes + 1);
+    if (!s->host) s->mask_host = malloc(mask_bytes + 1);
     return s->embd && (s->host || s->mask_host) ? 0 : no_memory(s->x, "a session");
 }
 
