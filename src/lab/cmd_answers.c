@@ -131,11 +131,14 @@ static int name_model(struct answering *x)
     return 0;
 }
 
-/* A store on disk would know prompts of earlier runs. */
+/* A store on disk would know prompts of earlier runs. Other policies than lru may evict the
+ * documents of a long prompt before it is asked, in favour of those of earlier questions. */
 static int open_reader(struct answering *x)
 {
     int e = tsri_cli_config(x->cli);
-    if (!e && tsr_config_set(x->cli->config, "disk_enabled", "false") < 0) e = tsri_cli_failed();
+    if (!e && (tsr_config_set(x->cli->config, "disk_enabled", "false") < 0 ||
+               tsr_config_set(x->cli->config, "policy", "lru") < 0))
+        e = tsri_cli_failed();
     if (!e) e = tsri_reader_open(&x->reader, x->cli);
     return e ? e : name_model(x);
 }
