@@ -193,6 +193,7 @@ FIELDS = {
         "parallel_config": FIRST,
         "scheduler_config": FIRST,
         "speculative_config": FIRST,
+        "use_v2_model_runner": FIRST,
     },
     "vllm.lora.request:LoRARequest": {
         "adapter_id": FIRST,

@@ -34,6 +34,7 @@ from ..known_text import KnownText
 from ..owner import EngineCache
 from ..separators import Separators, spellings
 from .primer import primer_tokens
+from .shape import undoes_steps
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -148,8 +149,7 @@ class Blending:
         self.settings = settings
         self.counters = BlendCounters()
         self.ready = False  # every worker has said that it can
-        # With steps ahead of the results vLLM would deliver a token of the step that follows a
-        # failed blend; between steps there is none.
+        # Within a step only where vLLM can undo one whose blend failed.
         self.between_steps = False
         self.matcher: Matcher | None = None
         self._separators: Separators | None = None
@@ -168,7 +168,7 @@ class Blending:
     def open(self, cache: EngineCache, vllm_config: VllmConfig) -> None:
         """Finds the spellings of the configured separators, and the primer's tokens. BadBlend: a
         separator has none, or there is no tokenizer."""
-        self.between_steps = bool(vllm_config.scheduler_config.async_scheduling)
+        self.between_steps = not undoes_steps(vllm_config)
         model = vllm_config.model_config
         self._primer = primer_tokens(self.settings.profile, model, self.settings.any_system)
         one_rank = vllm_config.parallel_config.tensor_parallel_size == 1

@@ -73,10 +73,7 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
         raise Refused(f"load '{load}' is not one of auto, sync, async")
     if len(groups) > 1:
         load = "async"  # vLLM can be told of a failed load of one of several groups only that way
-    if vllm_config.scheduler_config.async_scheduling:
-        # A load within a step that fails: vLLM (0.32) recomputes it, but has scheduled the next
-        # step on top of it, keeps what that makes, and counts a token that never comes. So only
-        # loads that cannot fail are within a step.
+    if not undoes_steps(vllm_config):  # only loads that cannot fail are within a step
         load = "sure" if load == "auto" else "async"
     if load != "auto":
         flags.append(f"load_{load}")
@@ -95,6 +92,20 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
         load_timeout_ms=int(own.get("load_timeout_ms", 0)),
         save_wait_ms=int(own.get("save_wait_ms", 0)),
     )
+
+
+def undoes_steps(vllm_config: Any) -> bool:
+    """Whether vLLM (0.32) can compute what a step failed to load. It sets the request's number of
+    computed tokens back, and so runs it again, but
+
+    - with asynchronous scheduling it has scheduled the next step on top of this one, keeps what
+      that makes, and counts a token that never comes;
+    - model runner V2 counts the tokens of a running request by itself, and never back: it would
+      compute the prompt at positions behind its end, and leave what is wrong in its pages.
+
+    Loads between steps are not concerned: their requests do not run yet."""
+    asynchronous = vllm_config.scheduler_config.async_scheduling
+    return not (asynchronous or vllm_config.use_v2_model_runner)
 
 
 def between_steps(shape: ModelShape) -> ModelShape:

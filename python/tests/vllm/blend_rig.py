@@ -87,9 +87,9 @@ class BlendRank(Rank):
 class BlendRig(Rig):
     rank_class = BlendRank
 
-    def __init__(self, asynchronous=False, blend=True, ranks=1, **more):
+    def __init__(self, asynchronous=False, blend=True, ranks=1, runner=1, **more):
         options = {"blend": {"min_tokens": 1} if blend is True else blend, **more}
-        super().__init__(options, asynchronous, ranks=ranks, prefix_caching=True)
+        super().__init__(options, asynchronous, ranks=ranks, prefix_caching=True, runner=runner)
 
     @property
     def blender(self):

@@ -6,14 +6,18 @@ what is expected: before each step every position that the model would read is c
 from vLLM's own n-gram proposer; those that are rejected leave wrong KV behind, as in a real model.
 
 As a worker does, the rig keeps its own count of the tokens of a request: under asynchronous
-scheduling the scheduler's runs ahead by the drafts that it does not know to be rejected yet.
+scheduling the scheduler's runs ahead by the drafts that it does not know to be rejected yet. With
+`runner=2` that count only grows while a request runs, as in vLLM's model runner V2: it stays as it
+is when the scheduler's goes back because a load within a step failed.
 """
 
 import copy
 import ctypes
 import dataclasses
 import hashlib
+import os
 import time
+from unittest import mock
 
 import engines  # sets the environment first
 import numpy
@@ -175,7 +179,9 @@ class Rig:
         ranks=1,
         events=None,
         prefix_caching=False,
+        runner=1,
     ):
+        self.runner = runner
         self.config = engine_config(options, budget, drafts, events, prefix_caching)
         self.config.scheduler_config.async_scheduling = asynchronous
         self.config.cache_config.num_gpu_blocks = BLOCKS
@@ -192,10 +198,12 @@ class Rig:
         )
         kind = AsyncScheduler if asynchronous else Scheduler
         self.asynchronous = asynchronous
-        self.scheduler = kind(
-            self.config, self.kv_config, StructuredOutputManager(self.config), BLOCK, BLOCK
-        )
-        self.ranks = [self.rank_class(self.config, self.kv_config, rank) for rank in range(ranks)]
+        with mock.patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER=str(runner - 1)):
+            assert self.config.use_v2_model_runner == (runner == 2)
+            self.scheduler = kind(
+                self.config, self.kv_config, StructuredOutputManager(self.config), BLOCK, BLOCK
+            )
+            self.ranks = [self.rank_class(self.config, self.kv_config, i) for i in range(ranks)]
         self.scheduler.connector.set_xfer_handshake_metadata_pp_aware(
             {(0, one.rank): one.connector.get_handshake_metadata() for one in self.ranks}
         )
@@ -287,7 +295,7 @@ class Rig:
                 begun[name] = told
             else:
                 self.tables[name] += news[0] if news is not None else []
-                if any(one.may_fail for one in self.ranks):
+                if self.runner == 1 and any(one.may_fail for one in self.ranks):
                     self.written[name] = min(told, self.written[name])
                     continue
                 assert told >= self.written[name], f"{name}: {told}, {self.written[name]} written"
@@ -314,7 +322,8 @@ class Rig:
         places = numpy.arange(start + count)
         slots = blocks[places // BLOCK] * BLOCK + places % BLOCK
         if any(not one.bad.isdisjoint(self.tables[name]) for one in self.ranks):
-            self.written[name] = 0  # vLLM will throw this step away, and begin anew
+            # vLLM will throw this step away, and tell a runner that listens to begin again.
+            self.written[name] = 0 if self.runner == 1 else known
             return [sequence[known]] if samples else []
         for one in self.ranks:
             one.compare_and_write(name, slots, start, known + accepted)

@@ -6,6 +6,7 @@ rejected, requests are aborted and preempted at any moment, up to four steps are
 KV may be spread over two ranks of which one loses what it has.
 """
 
+import itertools
 import os
 import random
 import time
@@ -133,6 +134,10 @@ class TestSchedules(unittest.TestCase):
     def test_loads_between_steps(self):
         self.run_schedules(True, 1, 4, 160, save_decode=True, load="async")
 
+    def test_model_runner_v2(self):
+        self.run_schedules(False, 0, 40, 120, dict(runner=2), save_decode=True)
+        self.run_schedules(True, 1, 41, 120, dict(runner=2), save_decode=True)
+
     def test_prompts_only_and_larger_chunks(self):
         self.run_schedules(True, 1, 5, 120, chunk_size=2 * BLOCK)
 
@@ -242,8 +247,8 @@ class TestIdle(unittest.TestCase):
 class TestGivingUp(unittest.TestCase):
     """A half that fails in the middle of work: nothing wrong is read, nothing waits for ever."""
 
-    def break_half(self, half, name, asynchronous, load, ranks):
-        rig = Rig(dict(load=load, save_decode=True), asynchronous, ranks=ranks)
+    def break_half(self, half, name, asynchronous, load, ranks, runner):
+        rig = Rig(dict(load=load, save_decode=True), asynchronous, ranks=ranks, runner=runner)
         self.addCleanup(rig.close)
         tokens = list(range(10, 10 + 12 * BLOCK))
         rig.add("first", tokens, 6 * BLOCK, 3)
@@ -268,18 +273,17 @@ class TestGivingUp(unittest.TestCase):
         self.assertEqual(free, BLOCKS - 1, "blocks were never given back")
 
     def test_calls_that_fail(self):
-        for half, name in (
+        calls = (
             ("scheduler", "allocated"),
             ("scheduler", "build"),
             ("worker", "start"),
             ("worker", "finished"),
-        ):
-            for asynchronous in (False, True):
-                for load in ("sync", "async"):
-                    for ranks in (1, 2):
-                        case = (half, name, asynchronous, load, ranks)
-                        with self.subTest(case):
-                            self.break_half(*case)
+        )
+        ways = itertools.product(calls, (False, True), ("sync", "async"), (1, 2), (1, 2))
+        for (half, name), asynchronous, load, ranks, runner in ways:
+            case = (half, name, asynchronous, load, ranks, runner)
+            with self.subTest(case):
+                self.break_half(*case)
 
 
 class TestRanks(unittest.TestCase):

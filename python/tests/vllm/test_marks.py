@@ -353,17 +353,21 @@ class TestApart(MarksTest):
         self.assertEqual(self.computed(rig, "p2", PROMPT), (96, 0))
 
     def test_a_failed_blend_is_computed_whole_and_stays_apart(self):
-        rig = self.rig(save_decode=True)
-        rig.blender.fail = lambda: True
-        request = rig.ask("b", PROMPT, wishes={"segments": SEGMENTS})
-        rig.step()
-        self.assertEqual(request.num_computed_tokens, 0)
-        told = rig.run_all()["b"]["tessera"]
-        self.assertFalse(told["blended"])
-        self.assertEqual(len(rig.blender.jobs), 1)
-        self.assertEqual(rig.counters["blend_failed"], 1)
-        self.assertNotIn("blend_runs", rig.counters)
-        self.assertEqual(self.computed(rig, "p", PROMPT), (0, 0))
+        for asynchronous in (False, True):
+            for runner in (1, 2):
+                with self.subTest(asynchronous=asynchronous, runner=runner):
+                    rig = self.rig(asynchronous, save_decode=True, runner=runner)
+                    rig.blender.fail = lambda: True
+                    request = rig.ask("b", PROMPT, wishes={"segments": SEGMENTS})
+                    rig.step()
+                    self.assertEqual(request.num_computed_tokens, 0)
+                    told = rig.run_all()["b"]["tessera"]
+                    rig.check_answers()
+                    self.assertFalse(told["blended"])
+                    self.assertEqual(len(rig.blender.jobs), 1)
+                    self.assertEqual(rig.counters["blend_failed"], 1)
+                    self.assertNotIn("blend_runs", rig.counters)
+                    self.assertEqual(self.computed(rig, "p", PROMPT), (0, 0))
 
     def test_a_blender_that_raises_is_a_failed_load(self):
         rig = self.rig()
@@ -476,9 +480,9 @@ class TestApart(MarksTest):
 class TestSchedules(MarksTest):
     """Blended and plain requests of the same texts together: preemptions, aborts, failures."""
 
-    def schedules(self, asynchronous, depth, seed, n_requests, ranks=1, pieces=1):
+    def schedules(self, asynchronous, depth, seed, n_requests, ranks=1, pieces=1, runner=1):
         chance = random.Random(seed)
-        rig = self.rig(asynchronous, save_decode=True, ranks=ranks)
+        rig = self.rig(asynchronous, save_decode=True, ranks=ranks, runner=runner)
         for one in rig.ranks:
             one.blender.pieces = pieces
         rig.ranks[-1].blender.fail = lambda: chance.random() < 0.1
@@ -535,6 +539,11 @@ class TestSchedules(MarksTest):
 
     def test_two_ranks_of_which_one_fails(self):
         self.schedules(False, 0, 4, 80, ranks=2)
+
+    def test_model_runner_v2(self):
+        self.schedules(False, 0, 7, 120, runner=2)
+        self.schedules(True, 1, 8, 120, runner=2)
+        self.schedules(False, 0, 9, 80, ranks=2, pieces=3, runner=2)
 
 
 if __name__ == "__main__":
