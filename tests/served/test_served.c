@@ -132,7 +132,9 @@ TEST(only_the_context_that_is_asked_for_is_found_through_a_server)
         p.n_context = 0;
         CHECK_INT(tsr_cache_flush(k.cache), 0);
         CHECK(server_wait_leased(&s, 0)); /* the server has read that they end */
-        CHECK_INT(kit_evict_all(&s.k), 2);
+        /* Not the second time: then lookups have started prefetches, which may still hold or bring
+         * up an entry. */
+        if (!cold) CHECK_INT(kit_evict_all(&s.k), 2);
     }
     kit_close(&k);
     CHECK(server_end(&s));
