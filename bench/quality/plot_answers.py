@@ -6,8 +6,11 @@
 Tables are those of `tessera-lab answers --csv`, of one or more models. A row of panels is a model,
 a column a set of questions. A point is a method: the median time to the first token, and the share
 of right answers with its interval of 95 % (Wilson). Only questions that all methods answered count.
-With --times the times are those of another table, such as a few questions on another machine, and
-models and sets that it does not have are left out.
+With --times the times come from another table, such as a few questions on another machine: of each
+method and outcome (accepted, computed whole at once, computed whole after a round) it gives the
+median share of the prefill's time, and each question has that of its own outcome. Models and sets
+that it does not have are left out. --one-round counts answers that only a later round accepted as
+computed whole.
 Nothing but Python is needed, and nothing in the picture is fetched from elsewhere."""
 
 import argparse
@@ -15,7 +18,7 @@ import csv
 import math
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from halves import HALVES, wanted
@@ -34,7 +37,7 @@ SETS = {
     "kv": "key-value retrieval",
 }
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 330, 250, 48, 16, 34, 44
-LEGEND, HEAD, LABEL, LABEL_WIDTH = 34, 28, 14, 30
+LEGEND, HEAD, LABEL, LABEL_WIDTH = 50, 28, 14, 30
 STYLE = """<style>
 text { font: 12px system-ui, sans-serif; fill: #333 }
 .t { font-weight: 600 } .m { text-anchor: middle } .e { text-anchor: end }
@@ -52,7 +55,6 @@ class Point:
     high: float
     seconds: float
     speedup: float
-    n_times: int
 
 
 def wilson(k: int, n: int) -> tuple[float, float]:
@@ -63,11 +65,25 @@ def wilson(k: int, n: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-Answers = dict[str, dict[str, dict[str, dict[str, tuple[float, float]]]]]
+@dataclass
+class Row:
+    right: float
+    seconds: float
+    outcome: str
+    rounds: int
+
+
+Question = dict[str, Row]
+Answers = dict[str, dict[str, dict[str, Question]]]
+
+
+def outcome(r: dict[str, str]) -> str:
+    whole = float(r["sure"] or "nan") == 1
+    return ("whole" if whole else "kept") + (" after a round" if int(r["rounds"]) else "")
 
 
 def read(paths: list[str], half: str) -> Answers:
-    """{model: {set: {id: {method: (right, seconds)}}}}"""
+    """{model: {set: {id: {method: row}}}}"""
     out: Answers = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for path in paths:
         with open(path, newline="", errors="replace") as f:
@@ -76,27 +92,59 @@ def read(paths: list[str], half: str) -> Answers:
                 if r["method"] in METHODS and not math.isnan(right):
                     if wanted(half, r["set"], r["id"]):
                         question = out[r["model"]][r["set"]][r["id"]]
-                        question.setdefault(r["method"], (right, float(r["seconds"])))
+                        row = Row(right, float(r["seconds"]), outcome(r), int(r["rounds"]))
+                        question.setdefault(r["method"], row)
     return out
 
 
-Questions = dict[str, dict[str, tuple[float, float]]]
+def end_after_one_round(answers: Answers) -> None:
+    for sets in answers.values():
+        for questions in sets.values():
+            for q in questions.values():
+                for row in q.values():
+                    if row.rounds > 1:
+                        row.right, row.outcome = q["prefill"].right, "whole after a round"
 
 
-def complete(questions: Questions, methods: list[str]) -> list[dict[str, tuple[float, float]]]:
+def complete(questions: dict[str, Question], methods: list[str]) -> list[Question]:
     return [q for q in questions.values() if all(m in q for m in methods)]
 
 
-def points(questions: Questions, timed: Questions) -> list[Point]:
+class Times:
+    """Of another machine: seconds of a prefill by set, shares of it by method and outcome."""
+
+    def __init__(self, sets: dict[str, dict[str, Question]]) -> None:
+        self.prefill = {s: [q["prefill"].seconds for q in sets[s].values()] for s in sets}
+        shares: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for questions in sets.values():
+            for q in questions.values():
+                for m, row in q.items():
+                    shares[m, row.outcome].append(row.seconds / q["prefill"].seconds)
+        self.shares = {key: statistics.median(all_) for key, all_ in shares.items()}
+
+    def of(self, name: str, rows: list[Question]) -> list[Question]:
+        """The rows whose outcomes were timed, with times of that machine."""
+        if not self.prefill.get(name):
+            return []
+        base = statistics.median(self.prefill[name])
+        known = [q for q in rows if all((m, q[m].outcome) in self.shares for m in q)]
+        return [
+            {m: replace(row, seconds=base * self.shares[m, row.outcome]) for m, row in q.items()}
+            for q in known
+        ]
+
+
+def points(name: str, questions: dict[str, Question], times: Times | None) -> list[Point]:
     methods = [m for m in METHODS if any(m in q for q in questions.values())]
-    rows, times = complete(questions, methods), complete(timed, methods)
+    rows = complete(questions, methods)
+    timed = times.of(name, rows) if times else rows
     made = []
-    for m in methods if rows and times else []:
-        k = round(sum(q[m][0] for q in rows))
-        seconds = statistics.median(q[m][1] for q in times)
-        speedup = statistics.median(q["prefill"][1] / q[m][1] for q in times)
+    for m in methods if timed else []:
+        k = round(sum(q[m].right for q in rows))
+        seconds = statistics.median(q[m].seconds for q in timed)
+        speedup = statistics.median(q["prefill"].seconds / q[m].seconds for q in timed)
         share, (low, high) = k / len(rows), wilson(k, len(rows))
-        made.append(Point(m, len(rows), share, low, high, seconds, speedup, len(times)))
+        made.append(Point(m, len(rows), share, low, high, seconds, speedup))
     return made
 
 
@@ -140,11 +188,10 @@ class Panel:
             x = self.x(t)
             out.append(f'<path d="M{x:.1f} {self.y0 + TOP}V{bottom}" class="g"/>')
             out.append(f'<text x="{x:.1f}" y="{bottom + 16}" class="m">{seconds_text(t)}</text>')
-        n, n_times = self.points[0].n, self.points[0].n_times
-        told = f"{n} questions" if n == n_times else f"{n_times} of {n} questions"
+        n = self.points[0].n
         out.append(
             f'<text x="{(left + right) / 2}" y="{bottom + 34}" class="m d">'
-            f"time to the first token, {told}</text>"
+            f"time to the first token, {n} questions</text>"
         )
         return out
 
@@ -186,17 +233,20 @@ def legend() -> list[str]:
         out.append(f'<text x="{x + 12}" y="24">{name}</text>')
         x += 36 + 7 * len(name)
     note = "bars: 95 %; numbers: times faster to the first token than the prefill (median)"
-    return [*out, f'<text x="{x + 6}" y="24" class="d">{note}</text>']
+    return [*out, f'<text x="{LEFT}" y="44" class="d">{note}</text>']
 
 
-def draw(answers: Answers, times: Answers, sets: list[str]) -> str:
-    made = {
-        m: {s: points(answers[m][s], times[m][s]) for s in sets if s in answers[m]} for m in answers
-    }
+def draw(answers: Answers, times: Answers | None, sets: list[str]) -> str:
+    made = {}
+    for m in answers:
+        clock = Times(times[m]) if times else None
+        made[m] = {s: points(s, answers[m][s], clock) for s in sets if s in answers[m]}
     made = {m: panels for m, panels in made.items() if any(panels.values())}
     sets = [s for s in sets if any(panels.get(s) for panels in made.values())]
+    if not sets:
+        raise SystemExit("no answers of this half and these sets")
     spans = {s: span_of([made[m][s] for m in made if made[m].get(s)]) for s in sets}
-    width = max(WIDTH * len(sets), 900)
+    width = max(WIDTH * len(sets), 660)
     height = LEGEND + (HEAD + HEIGHT) * len(made)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -222,15 +272,15 @@ def main() -> None:
     p.add_argument("--half", choices=HALVES, default="all")
     p.add_argument("--sets", help="default: all in the tables")
     p.add_argument("--times", help="a table to take the times from")
+    p.add_argument("--one-round", action="store_true", help="as if there were no second round")
     a = p.parse_args()
     answers = read(a.tables, a.half)
     found = list(dict.fromkeys(s for sets in answers.values() for s in sets))
     sets = a.sets.split(",") if a.sets else [s for s in SETS if s in found]
     sets += [] if a.sets else [s for s in found if s not in SETS]
-    times = read([a.times], a.half) if a.times else answers
-    if not any(points(answers[m][s], times[m][s]) for m in list(answers) for s in sets):
-        raise SystemExit("no answers of this half and these sets")
-    print(draw(answers, times, sets))
+    if a.one_round:
+        end_after_one_round(answers)
+    print(draw(answers, read([a.times], a.half) if a.times else None, sets))
 
 
 if __name__ == "__main__":
