@@ -17,8 +17,8 @@ static uint32_t base_of(const struct tsri_plan *p, uint32_t offset)
     return p->n_primer ? p->n_primer : p->same_context ? p->n_system : 0;
 }
 
-/* The segment that holds the token; NULL: none. */
-static const struct tsr_range *segment_of(const struct tsr_ask_desc *ask, uint32_t token)
+/* How many segments begin at the token or before it. */
+static uint32_t segments_before(const struct tsr_ask_desc *ask, uint32_t token)
 {
     uint32_t lo = 0, hi = ask->n_segments;
     while (lo < hi) {
@@ -28,7 +28,14 @@ static const struct tsr_range *segment_of(const struct tsr_ask_desc *ask, uint32
         else
             hi = mid;
     }
-    return lo && token < end_of(ask->segments[lo - 1]) ? &ask->segments[lo - 1] : NULL;
+    return lo;
+}
+
+/* The segment that holds the token; NULL: none. */
+static const struct tsr_range *segment_of(const struct tsr_ask_desc *ask, uint32_t token)
+{
+    uint32_t n = segments_before(ask, token);
+    return n && token < end_of(ask->segments[n - 1]) ? &ask->segments[n - 1] : NULL;
 }
 
 /* ---- pieces ---- */
@@ -60,6 +67,20 @@ static bool follows(const struct tsri_piece *before, const struct tsr_match *m)
            b->base + b->entry_tokens == m->base;
 }
 
+/* A match that begins between segments keeps what is before the next one, which it must not replace.
+ * False: no more than its seams. */
+static bool end_before_segment(const struct tsri_plan *p, const struct tsr_ask_desc *ask,
+                               struct tsr_match *m)
+{
+    uint32_t next = segments_before(ask, m->prompt_offset);
+    if (next == ask->n_segments) return true;
+    uint32_t room = ask->segments[next].offset - m->prompt_offset;
+    if (m->n_tokens <= room) return true;
+    m->n_tokens = room;
+    m->coverage = TSR_COVERAGE_RUN;
+    return room > 2 * p->boundary;
+}
+
 /* False: of no use here. */
 static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, struct tsr_match m)
 {
@@ -71,7 +92,7 @@ static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, stru
         m.n_tokens = max - m.prompt_offset;
         m.coverage = TSR_COVERAGE_RUN;
     }
-    struct tsri_piece piece = {.match = m, .kind = TSRI_PIECE_LOAD, .exact = is_exact(p, d, &m)};
+    struct tsri_piece piece = {.kind = TSRI_PIECE_LOAD, .exact = is_exact(p, d, &m)};
     uint32_t end = m.prompt_offset + m.n_tokens;
     const struct tsr_range *s = segment_of(d->ask, m.prompt_offset);
     if (!piece.exact) {
@@ -88,9 +109,11 @@ static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, stru
         if (p->may_fill && p->n_primer && s && m.context == TSR_CONTEXT_PURE) return false;
         /* A segment of which little is known, or only what saw other text, is better read alone,
          * once. */
-        bool other = m.context == TSR_CONTEXT_OTHER;
-        if (p->may_fill && s && (other || m.coverage == TSR_COVERAGE_RUN)) return false;
+        bool little = m.context == TSR_CONTEXT_OTHER || m.coverage == TSR_COVERAGE_RUN;
+        if (p->may_fill && little && (s || !end_before_segment(p, d->ask, &m))) return false;
+        end = m.prompt_offset + m.n_tokens;
     }
+    piece.match = m;
     piece.starts = s && s->offset == m.prompt_offset;
     piece.ends = s && end == end_of(*s);
     piece.follows = p->n_pieces && follows(&p->pieces[p->n_pieces - 1], &m);

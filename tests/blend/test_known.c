@@ -171,6 +171,26 @@ TEST(marked_documents_are_computed_alone_rather_than_taken_from_traffic)
     CHECK(blend_kit_close(&k));
 }
 
+/* The first two tokens of each document are a separator now: runs begin there, outside of any
+ * segment, and reach into the document. */
+TEST(text_that_begins_before_a_marked_document_does_not_replace_it)
+{
+    struct blend_kit k;
+    open_kit(&k, "llama", TSR_DTYPE_F16);
+    k.profile.context = TSR_CONTEXT_PURE;
+    blend_kit_reopen(&k);
+    serve_plain(&k, NULL);
+    blend_kit_prompt(&k, 3, 45, docs, 2, back);
+    for (uint32_t i = 1; i < k.n_segments; i++) {
+        k.segments[i].offset += 2;
+        k.segments[i].n_tokens -= 2;
+    }
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_ANY | TSR_ASK_FILL), 0);
+    CHECK_INT(k.report.n_filled, 45 + 430 - 2 * 2);
+    CHECK_INT(k.report.n_other, 0);
+    CHECK(blend_kit_close(&k));
+}
+
 /* Segments that were computed alone, and text of plain requests between and around them. */
 TEST(text_of_plain_requests_takes_the_places_that_are_left)
 {
@@ -280,6 +300,7 @@ int main(void)
     RUN(nobody_reads_the_text_of_another_salt);
     RUN(engines_with_another_salt_weights_rank_or_blocks_share_nothing);
     RUN(marked_documents_are_computed_alone_rather_than_taken_from_traffic);
+    RUN(text_that_begins_before_a_marked_document_does_not_replace_it);
     RUN(text_of_plain_requests_takes_the_places_that_are_left);
     RUN(random_traffic_keeps_every_promise);
     RUN(a_rope_that_changes_with_the_length_is_left_alone);
