@@ -158,12 +158,14 @@ static int read_memory(struct kv *k, const char *path)
     return status;
 }
 
-/* KV is the user's own text. */
+/* KV is the user's own text: a file that was there before is closed to others first. */
 static int write_memory(const struct kv *k, const char *path)
 {
+    struct stat st;
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     size_t at = 0;
-    bool good = fd >= 0;
+    bool good = fd >= 0 && fstat(fd, &st) == 0;
+    if (good && S_ISREG(st.st_mode) && st.st_mode & 077) good = fchmod(fd, 0600) == 0;
     while (good && at < k->bytes) {
         ssize_t n = write(fd, k->data + at, k->bytes - at);
         good = n > 0;

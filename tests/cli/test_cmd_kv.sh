@@ -29,6 +29,9 @@ all_calls_work() {
     kv retrieve --theta=10000 "$tmp/doc.json" "$tmp/back.kv"
     exits 0 && cmp "$tmp/doc.kv" "$tmp/back.kv" || return
     [ "$(stat -c %a "$tmp/back.kv")" = 600 ] || fail "mode of the file" || return
+    chmod 644 "$tmp/back.kv"
+    kv retrieve --theta=10000 "$tmp/doc.json" "$tmp/back.kv"
+    [ "$(stat -c %a "$tmp/back.kv")" = 600 ] || fail "mode of a file that was there" || return
     kv lookup --theta=10000 "$tmp/prompt.json"
     exits 0 && says '5..44' || return
     kv retrieve --theta=10000 --position-offset=3 "$tmp/prompt.json" "$tmp/moved.kv"
