@@ -345,7 +345,8 @@ class Space:
         self._desc = desc
         k_dim = desc.k_dim
         self._planes = 2 if desc.layout == 0 or desc.v_dim else 1
-        self._row_bytes = desc.n_heads * k_dim * _DTYPE_BYTES[desc.dtype]
+        self._item_bytes = _DTYPE_BYTES[desc.dtype]
+        self._row_bytes = desc.n_heads * k_dim * self._item_bytes
         if self._planes == 2 and desc.v_dim not in (0, k_dim):
             self._row_bytes = -1  # rows of K and V differ: only packed memory describes that
         self.token_bytes = int(self._lib.tsr_space_token_bytes(self._handle))

@@ -93,6 +93,9 @@ class KvCache:
         self._handle = ctypes.c_void_p()
         self._space = space
         self._rope = rope._struct() if rope is not None else None
+        kept_as = space._desc.rope
+        if rope is not None and kept_as and kept_as != rope.text.encode():
+            raise ValueError("the space is of a model with another rope, so K would be wrong")
         blocks = [[_block(one) for one in pair] for pair in layers]
         self._layout, self._keep = _layout(blocks, space, rope)
         desc = c.DeliveryDesc(
@@ -296,6 +299,10 @@ def _layout(
         if any(one.shape != blocks[0].shape or one.strides != blocks[0].strides for one in blocks):
             raise ValueError("planes of different shapes")
         one = blocks[0]
+        if any(block.item != space._item_bytes for block in blocks):
+            raise ValueError(
+                f"elements of {one.item} bytes, those of the space have {space._item_bytes}"
+            )
         pointers = (ctypes.c_void_p * len(blocks))(*[block.address for block in blocks])
         keep.append(pointers)
         layout.planes[i] = c.KvPlane(

@@ -120,6 +120,16 @@ class TestBlendServer(unittest.TestCase):
             self.kv.store_pre_computed(self.document, range(200, 264))
         with self.assertRaisesRegex(tessera.TesseraError, "request_id"):
             self.kv.lookup_pre_computed(self.document, request=0)
+        twice = [
+            tuple(
+                memoryview(bytearray(8 * SLOTS * ROW)).cast("d", (SLOTS, HEADS, DIM)) for _ in "kv"
+            )
+            for _layer in range(LAYERS)
+        ]
+        with self.assertRaisesRegex(ValueError, "8 bytes"):
+            tessera.KvCache(self.space, twice, ROPE)
+        with self.assertRaisesRegex(ValueError, "another rope"):
+            tessera.KvCache(self.space, self.memory.layers, tessera.Rope(theta=5e5, dims=DIM))
         with self.assertRaisesRegex(ValueError, "2 layers"):
             tessera.KvCache(self.space, self.memory.layers[:1])
         self.kv.unregister()
