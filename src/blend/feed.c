@@ -449,7 +449,10 @@ static void begin(struct tsri_feed *f)
         e = tsri_event_sync(f->device, f->before);
     for (uint32_t i = 0; e && i < f->n_ranges; i++)
         if (!f->ranges[i].result) f->ranges[i].result = e;
-    if (e) return;
+    if (e) {
+        bulk_fail(f, e); /* whoever waits must not begin it */
+        return;
+    }
     if (below) start(f, &f->portions[1]);
     if (here) start(f, &f->portions[0]);
 }

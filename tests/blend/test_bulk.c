@@ -123,6 +123,56 @@ TEST(a_device_that_fails_costs_the_ranges_and_writes_nothing_later)
     rig_close(&r);
 }
 
+/* One range is here and one is below: the latter is copied by a stream that knows nothing of the
+ * engine's, so what that has queued is waited for first. When this fails nothing is begun. */
+TEST(a_feed_that_could_not_follow_the_engine_queues_nothing)
+{
+    static const struct tsr_range segments[] = {{AHEAD, SEGMENT}, {AHEAD + SEGMENT, SEGMENT}};
+    struct tsr_match matches[4];
+    struct tsri_feed_range ranges[2];
+    struct tsri_feed *f;
+    struct rig r;
+    rig_open(&r, "0", true);
+    CHECK_INT(tsr_cache_flush(r.kit.cache), 0);
+    CHECK_INT(tsr_cache_evict(r.kit.cache, SIZE_MAX), 1);
+    uint32_t *tokens = kit_tokens(9, AHEAD + 2 * SEGMENT), *second = kit_tokens(2, SEGMENT);
+    CHECK_INT(kit_store_segment(&r.kit, second, SEGMENT), SEGMENT);
+    memcpy(tokens + AHEAD, r.tokens, SEGMENT * sizeof *tokens);
+    memcpy(tokens + AHEAD + SEGMENT, second, SEGMENT * sizeof *tokens);
+    struct tsr_prompt prompt = {.size = sizeof prompt,
+                                .tokens = tokens,
+                                .n_tokens = AHEAD + 2 * SEGMENT,
+                                .segments = segments,
+                                .n_segments = 2,
+                                .flags = TSR_PROMPT_SEGMENTS};
+    struct tsr_lookup_desc io = {.size = sizeof io,
+                                 .spaces = &r.kit.space,
+                                 .n_spaces = 1,
+                                 .matches = matches,
+                                 .matches_max = 4};
+    CHECK_INT(tsr_client_lookup(r.kit.client, &prompt, &io), 2 * SEGMENT);
+    CHECK(matches[0].tier != 0 && matches[1].tier == 0);
+    for (uint32_t i = 0; i < 2; i++)
+        ranges[i] = (struct tsri_feed_range){.match = matches[i], .space = r.kit.space};
+    struct tsri_feed_desc desc = {.cache = r.kit.cache,
+                                  .prompt = &prompt,
+                                  .device = r.kit.cache->device,
+                                  .layout = &r.engine.layout,
+                                  .rope = &rope,
+                                  .ranges = ranges,
+                                  .n_ranges = 2,
+                                  .compute = (void *)1};
+    uint64_t before = gpu->calls("scatter");
+    gpu->fail("event_sync", 1, TSR_EDEVICE);
+    CHECK_INT(tsri_feed_open(&f, &desc), 0);
+    CHECK_INT(tsri_feed_wait(f, 0, 5000), 2);
+    CHECK_INT(gpu->calls("scatter") - before, 0);
+    gpu->fail("event_sync", 0, 0);
+    free(tokens);
+    free(second);
+    end(&r, f);
+}
+
 static uint64_t opened(void)
 {
     return gpu->calls("batch_open") + gpu->calls("stream_open") + gpu->calls("event_open");
@@ -165,6 +215,7 @@ static void run_all(void)
     RUN(closing_early_leaves_the_memory_alone);
     if (strcmp(device_name, "fakegpu") != 0) return;
     RUN(a_device_that_fails_costs_the_ranges_and_writes_nothing_later);
+    RUN(a_feed_that_could_not_follow_the_engine_queues_nothing);
     RUN(the_next_feed_opens_nothing_on_the_device);
 }
 
