@@ -269,6 +269,51 @@ TEST(random_traffic_keeps_every_promise)
     }
 }
 
+/* Whatever a prompt was answered from, what it has stored is its documents computed alone: the same
+ * prompt without text at any offset gives the bits that it gives without a cache. */
+TEST(nothing_of_other_text_is_stored_with_a_document)
+{
+    static const uint32_t contexts[] = {TSR_CONTEXT_SAME, TSR_CONTEXT_PURE, TSR_CONTEXT_PRIMER};
+    uint64_t state = 5;
+    uint32_t n_stored = 0, n_other = 0;
+    for (uint32_t round = 0; round < (TEST_SANITIZED ? 3u : 9u); round++) {
+        struct blend_kit k;
+        float stored[128];
+        uint32_t lengths[3], order[3] = {0, 1, 2};
+        open_kit(&k, round % 2 ? "llama" : "qwen3", TSR_DTYPE_F16);
+        k.profile.context = contexts[round % 3];
+        k.n_primer = 20;
+        for (uint32_t i = 0; i < k.n_primer; i++)
+            k.primer[i] = 3 + i;
+        blend_kit_reopen(&k);
+        for (uint32_t i = 0; i < 3; i++)
+            lengths[i] = 60 + (uint32_t)(test_rand(&state) >> 40) % 120;
+        for (uint32_t ask = 0; ask < 4; ask++) {
+            uint32_t r = (uint32_t)(test_rand(&state) >> 32), gap = r % 4 * 3;
+            order[0] = r / 4 % 3, order[1] = (order[0] + 1 + r / 16 % 2) % 3;
+            blend_kit_prompt(&k, 90 + round, r / 32 % 3 * 25, lengths, 2, order);
+            (void)blend_kit_plain(&k, k.n_tokens, NULL, 0);
+            order[2] = order[0], order[0] = order[1], order[1] = order[2];
+            /* One that was computed without a system prompt would be taken behind one, too. */
+            blend_kit_prompt(&k, 90 + round, 25 + r / 128 % 2 * 25, lengths, 2, order);
+            for (uint32_t i = k.has_system; i < k.n_segments; i++) {
+                k.segments[i].offset += gap;
+                k.segments[i].n_tokens -= gap;
+            }
+            if (r / 512 % 2) blend_kit_make_cold(&k);
+            uint32_t selector = TSR_SELECT_QUERY + r / 1024 % 4;
+            CHECK_INT(blend_kit_ask(&k, selector, 0.3, TSR_ASK_ANY | TSR_ASK_FILL), 0);
+            n_stored += k.report.n_stored, n_other += k.report.n_other;
+            CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
+            memcpy(stored, k.logits, sizeof stored);
+            blend_kit_ask_alone(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL);
+            CHECK(memcmp(stored, k.logits, sizeof stored) == 0);
+        }
+        CHECK(blend_kit_close(&k));
+    }
+    CHECK(n_stored > 0 && n_other > 0);
+}
+
 TEST(a_rope_that_changes_with_the_length_is_left_alone)
 {
     struct blend_kit k;
@@ -303,6 +348,7 @@ int main(void)
     RUN(text_that_begins_before_a_marked_document_does_not_replace_it);
     RUN(text_of_plain_requests_takes_the_places_that_are_left);
     RUN(random_traffic_keeps_every_promise);
+    RUN(nothing_of_other_text_is_stored_with_a_document);
     RUN(a_rope_that_changes_with_the_length_is_left_alone);
     RUN(what_cannot_be_is_refused);
     return test_end();
