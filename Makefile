@@ -380,6 +380,7 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 	@B=$(B) python/tests/engine.sh vllm/test_traffic.py
 	@B=$(B) python/tests/engine.sh vllm/test_model.py
 	@B=$(B) python/tests/engine.sh vllm/test_ranks.py
+	@B=$(B) TESSERA_TEST_DEVICE=cpu python/tests/engine.sh gpu/run.py --jobs=2 failed
 test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_storage.py
 	@B=$(B) python/tests/engine.sh sglang/test_radix.py

@@ -2,7 +2,8 @@
 
     cases.py NAME [ARGUMENT...]     one case, in this process; run.py runs them all
 
-Every engine has random weights, and KV memory that is overwritten before anything is loaded.
+Every engine has random weights, and KV memory that is overwritten before anything is loaded. A name
+with `runner_v1` or `runner_v2` says which of vLLM's two model runners the case has.
 """
 
 from __future__ import annotations
@@ -21,8 +22,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import blending
-from small_engine import CPU, Engine, Seen, far_pages, tokens_of, torch, up_to, wrong_pages
+for _i, _runner in enumerate(("runner_v1", "runner_v2")):  # before vLLM is imported
+    if _runner in "".join(sys.argv[1:2]):
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(_i)
+
+import blending  # noqa: E402
+from small_engine import (  # noqa: E402
+    CPU,
+    Engine,
+    Seen,
+    far_pages,
+    tokens_of,
+    torch,
+    up_to,
+    wrong_pages,
+)
 
 CHUNK = 64
 OPTIONS: dict[str, Any] = dict(host_size="1G", chunk_size=CHUNK)
@@ -76,15 +90,11 @@ def dense() -> None:
 
 @case
 def dense_runner_v1() -> None:
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     reuse(Engine("llama", OPTIONS))
 
 
 @case
 def dense_runner_v2() -> None:
-    if CPU:
-        raise Skip("vLLM for CPUs has one model runner")
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
     reuse(Engine("llama", OPTIONS))
 
 
@@ -98,6 +108,12 @@ def synchronous_scheduling() -> None:
 @case
 def layerwise() -> None:
     reuse(Engine("llama", dict(OPTIONS, layerwise=True), async_scheduling=False))
+
+
+@case
+def layerwise_runner_v1() -> None:
+    """The only way to have every load within a step."""
+    reuse(Engine("llama", dict(OPTIONS, layerwise=True, load="sync"), async_scheduling=False))
 
 
 @case
@@ -344,20 +360,50 @@ def blend() -> None:
     it = blended()
     blending.reuse(it)
     blending.beside_others(it)
-    blending.failures(it)
 
 
 @case
 def blend_runner_v1() -> None:
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     blending.reuse(blended())
 
 
 @case
 def blend_synchronous_scheduling() -> None:
-    it = blended(async_scheduling=False)
-    blending.reuse(it)
+    blending.reuse(blended(async_scheduling=False))
+
+
+def failed(asynchronous: bool) -> None:
+    """Whatever fails within a step or between steps, vLLM computes."""
+    if CPU and asynchronous:
+        raise Skip("vLLM for CPUs schedules synchronously")
+    more = {"dtype": "float32"} if CPU else {}  # bf16 is packed there
+    options = dict(blending.BLEND, load="sync", chunk_size=CHUNK)
+    it = blending.Blended(options, async_scheduling=asynchronous, **more)
+    config = it.engine.llm.llm_engine.vllm_config
+    assert config.use_v2_model_runner == (os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1")
+    assert bool(config.scheduler_config.async_scheduling) == asynchronous
     blending.failures(it)
+    blending.failed_load(it)
+
+
+@case
+def failed_runner_v1() -> None:
+    failed(True)
+
+
+@case
+def failed_runner_v1_synchronous() -> None:
+    failed(False)
+
+
+@case
+def failed_runner_v2() -> None:
+    failed(True)
+
+
+@case
+def failed_runner_v2_synchronous() -> None:
+    failed(False)
 
 
 @case

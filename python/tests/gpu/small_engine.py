@@ -1,6 +1,7 @@
 """Real vLLM with random weights and few layers, whose KV the tests can read byte by byte.
 
 Scheduler and worker are in this process. TESSERA_TEST_DEVICE=cpu runs the same over vLLM for CPUs.
+Model runner V2 needs Triton, which vLLM lacks there: its interpreter runs the kernels.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 CPU = os.environ.get("TESSERA_TEST_DEVICE") == "cpu"
@@ -32,6 +34,11 @@ if CPU:
         GLOO_SOCKET_IFNAME="lo",
         OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", "1"),
     )
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        os.environ["TRITON_INTERPRET"] = "1"
+        from triton.backends import backends
+
+        backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
 
 import numpy  # noqa: E402  the environment comes first
 import torch  # noqa: E402
