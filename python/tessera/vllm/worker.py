@@ -205,7 +205,6 @@ class WorkerSide(ConnectorBase):
             self._worker.start(meta.data)
             if meta.wait and not self._layerwise:
                 self._worker.wait_loads()
-            if meta.wait:
                 self._order_engine()
             return True
         except Exception as error:
@@ -289,6 +288,7 @@ class WorkerSide(ConnectorBase):
             return
         if self._layerwise and meta.wait and layer_name in self._layers:
             self._worker.wait_layer(*self._layers[layer_name])
+            self._order_engine()
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any

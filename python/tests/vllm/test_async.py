@@ -27,6 +27,7 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
 from tessera.vllm import TesseraConnector
+from tessera.vllm.messages import TesseraMetadata
 
 
 def invent(chance, beginnings):
@@ -242,6 +243,22 @@ class TestIdle(unittest.TestCase):
         self.assertGreater(n_idle, 20)
         rig.drain()
         rig.check_answers()
+
+
+class TestLayers(unittest.TestCase):
+    def test_what_follows_a_wait_for_a_layer_comes_after_its_load(self):
+        """A load that cannot fail may only be queued when the wait returns, on the stream that the
+        worker was opened with."""
+        rig = Rig(dict(layerwise=True), False)
+        self.addCleanup(rig.close)
+        worker, calls = rig.worker, []
+        worker._worker.wait_layer = lambda *at: calls.append(at)
+        worker._order_engine = lambda: calls.append("ordered")
+        worker.bind_connector_metadata(TesseraMetadata(wait=True))
+        for layer in LAYERS:
+            worker.wait_for_layer_load(layer)
+        self.assertEqual(calls, [(0, 0), "ordered", (0, 1), "ordered"])
+        worker.clear_connector_metadata()
 
 
 class TestGivingUp(unittest.TestCase):
