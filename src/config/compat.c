@@ -236,9 +236,9 @@ static int put_option(const struct setting *s, const char *option, const char *v
 /* "user:password@hosts/database", each but the hosts optional; the text is taken apart. */
 static int put_redis_url(const struct setting *s, char *rest)
 {
-    char *hosts = strrchr(rest, '@'), *slash = strchr(rest, '/');
+    char *hosts = strrchr(rest, '@'); /* a password may hold any other character */
     int err = 0;
-    if (hosts && (!slash || slash > hosts)) {
+    if (hosts) {
         *hosts++ = '\0';
         char *password = strchr(rest, ':');
         if (password) *password++ = '\0';
@@ -247,7 +247,7 @@ static int put_redis_url(const struct setting *s, char *rest)
     } else {
         hosts = rest;
     }
-    slash = strchr(hosts, '/');
+    char *slash = strchr(hosts, '/');
     if (slash) *slash++ = '\0';
     if (!err && slash && slash[0]) err = put_option(s, "redis_database", slash);
     if (!err && !hosts[0]) err = tsri_fail(TSR_ECONFIG, "remote_url: no server given");
@@ -258,6 +258,8 @@ static int put_redis_url(const struct setting *s, char *rest)
 static int put_s3_url(const struct setting *s, char *rest)
 {
     char *slash = strchr(rest, '/'), *amazon = strstr(rest, ".s3.");
+    if (strchr(rest, '@'))
+        return tsri_fail(TSR_ECONFIG, "remote_url: an s3 URL holds no keys: set s3_access_key");
     if (slash && slash[1] == '\0') *slash = '\0';
     if (slash && *slash) {
         *slash++ = '\0';

@@ -378,6 +378,11 @@ TEST(a_remote_url_becomes_options_of_our_tiers)
     CHECK_STR(tsri_config_options(cfg)->redis_password, "sesame");
     CHECK_INT(n_lines, 0);
     reopen();
+    CHECK_INT(load("remote_url: \"redis://me:open/se@same@a:1/3\"\n"), 0);
+    check_option("redis_address", "a:1");
+    check_option("redis_database", "3");
+    CHECK_STR(tsri_config_options(cfg)->redis_password, "open/se@same");
+    reopen();
     CHECK_INT(load("remote_url: \"valkey://:sesame@cache/\"\n"), 0);
     check_option("redis_address", "cache");
     check_option("redis_user", "");
@@ -407,8 +412,13 @@ TEST(a_remote_url_of_another_kind_is_ignored_and_a_wrong_one_refused)
     CHECK_INT(levels[0], TSR_LOG_WARN);
     check_option("redis_address", "");
     check_option("s3_bucket", "");
-    static const char *const wrong[] = {"redis://", "redis://me:sesame@", "s3://a.b.c",
-                                        "s3://key:sesame@host", "redis://me:sesame@host/x"};
+    static const char *const wrong[] = {"redis://",
+                                        "redis://me:sesame@",
+                                        "s3://a.b.c",
+                                        "s3://key:sesame@host",
+                                        "redis://me:sesame@host/x",
+                                        "redis://me:open/sesame@host/x",
+                                        "s3://key:open/sesame@host"};
     for (size_t i = 0; i < TSRI_COUNT(wrong); i++) {
         char text[128];
         snprintf(text, sizeof text, "remote_url: \"%s\"\n", wrong[i]);
