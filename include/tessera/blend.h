@@ -279,7 +279,8 @@ struct tsr_ask_desc {
     uint32_t n_context; /* where the question begins; 0: after the last segment, and without
                            segments the last token */
     /* Adapter and cache salt of the request, no media: only plain requests with the same ones are
-     * found in tsr_blend_desc.traffic. */
+     * found in tsr_blend_desc.traffic. The blend's own documents are not kept apart by them: open a
+     * blend with its own salt for each. */
     uint32_t n_extra;
     const struct tsr_extra *extra;
     /* Of engines that run the model themselves, for tsr_blend_start(): */
