@@ -153,6 +153,16 @@ class BlendWorker:
         """A blend to be done by advance(), after those before it."""
         self._queue.append(_Begun(job, self._steps(job)))
 
+    def drop(self, number: int) -> bool:
+        """Forgets a blend that was added and not begun. One that was begun goes on to its end: it
+        may be waiting for a tier, and what it computes is stored. Ranks must do the same, so several
+        drop none. False: it is not there."""
+        for begun in self._queue if self._world == 1 else ():
+            if begun.job.number == number and not begun.started:
+                self._queue.remove(begun)
+                return True
+        return False
+
     @property
     def busy(self) -> bool:
         return bool(self._queue)
@@ -323,6 +333,10 @@ class _Begun:
         self._steps = steps
         self._waiting: Future[bool] | None = None
         self._start: float | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._start is not None
 
     @property
     def seconds(self) -> float:

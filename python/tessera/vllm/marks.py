@@ -129,6 +129,7 @@ class _Blended:
     salt: bytes
     cache_salt: str = ""  # its own, before it was isolated
     failed: bool = False
+    sent: bool = False  # a worker has it, or will
     outcome: BlendOutcome | None = None
 
 
@@ -162,6 +163,7 @@ class Blending:
         self._by_number: dict[int, _Blended] = {}
         self._refused: dict[str, str] = {}
         self._jobs: list[BlendJob] = []
+        self._aborted: list[int] = []
         self._era = b""  # enters every salt
         self.since = ""  # begins the salts of plain requests (SchedulerSide)
 
@@ -363,11 +365,18 @@ class Blending:
             plain_salt=self._plain_salt(row.cache_salt),
         )
         self._jobs.append(job)
+        row.sent = True
         return job
 
     def take_jobs(self) -> list[BlendJob]:
         jobs, self._jobs = self._jobs, []
         return jobs
+
+    def take_aborted(self) -> list[int]:
+        """Blends of requests that have ended before them. vLLM keeps their blocks until a worker
+        says that it is done."""
+        aborted, self._aborted = self._aborted, []
+        return aborted
 
     def outcomes(self, rows: Iterable[BlendOutcome]) -> None:
         """Of all ranks: good is what is good on each of them; the first report counts."""
@@ -399,6 +408,8 @@ class Blending:
         if row is None:
             return None
         self._by_number.pop(row.number, None)
+        if self.between_steps and row.sent and row.outcome is None:
+            self._aborted.append(row.number)
         told: dict[str, Any] = {"blended": not row.failed, "n_context": row.mark.n_context}
         told["n_segments"] = len(row.mark.segments)
         if row.outcome is not None:  # not yet, when a request ends with its first step

@@ -28,6 +28,7 @@ class TesseraMetadata(KVConnectorMetadata):
     loads: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
     off: bool = False  # the scheduler side is off
     blends: list[BlendJob] = field(default_factory=list)
+    aborted: list[int] = field(default_factory=list)  # blends that nobody waits for any more
     budget: int = 0  # tokens that blends between steps may compute beside this step
     alone: bool = True  # the step computes nothing else
 

@@ -339,6 +339,7 @@ class SchedulerSide(ConnectorBase):
         meta.blends, self._unblended = self._unblended, []
         if self._blending is not None:
             meta.blends += self._blending.take_jobs()
+            meta.aborted = self._blending.take_aborted()
             n_scheduled = scheduler_output.total_num_scheduled_tokens
             meta.budget = max(self._step_tokens - n_scheduled, _BLEND_TOKENS_MIN)
             meta.alone = n_scheduled == 0

@@ -228,6 +228,10 @@ class WorkerSide(ConnectorBase):
                     self._run_blend(self._blender, job)
             except Exception as error:
                 self._complain("blending", error)
+        for number in meta.aborted:
+            if self._blender is not None and self._blender.drop(number):
+                self._open_blends.pop(number, None)
+                self._arrived.append(number)
         self._advance_blends(meta)
 
     def _advance_blends(self, meta: TesseraMetadata) -> None:

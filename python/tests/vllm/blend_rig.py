@@ -27,7 +27,7 @@ class FakeBlender:
         self.jobs = []
         self.names = {}  # of requests, by their tokens
         self.fail = lambda: False
-        self.n_declined = 0
+        self.n_declined = self.n_dropped = 0
         self.queue = []
         self.pieces = 1  # steps that a blend between steps takes
 
@@ -39,6 +39,14 @@ class FakeBlender:
 
     def add(self, job):
         self.queue.append([job, self.pieces])
+
+    def drop(self, number):
+        for row in self.queue[1:]:
+            if row[0].number == number:
+                self.queue.remove(row)
+                self.n_dropped += 1
+                return True
+        return False
 
     @property
     def busy(self):

@@ -515,6 +515,22 @@ class TestSchedules(MarksTest):
         free = rig.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         self.assertEqual(free, BLOCKS - 1, "blocks were never given back")
 
+    def test_blends_of_aborted_requests_are_not_begun(self):
+        rig = self.rig(True)
+        rig.blender.pieces = 6
+        prompts = [document(i, 60) + [i, 6, 7] for i in range(3)]
+        for i, prompt in enumerate(prompts):
+            rig.ask(f"r{i}", prompt, wishes={"segments": [[0, 60]]})
+        rig.step()
+        rig.scheduler.finish_requests("r1", RequestStatus.FINISHED_ABORTED)
+        told = rig.run_all()
+        blended = {name for name in ("r0", "r2") if told[name]["tessera"]["blended"]}
+        self.assertEqual(blended, {"r0", "r2"})
+        self.assertEqual((rig.blender.n_dropped, len(rig.blender.jobs)), (1, 2))
+        self.assertEqual(rig.blending.take_aborted(), [])
+        free = rig.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        self.assertEqual(free, BLOCKS - 1, "blocks were never given back")
+
     def add(self, rig, chance, name):
         texts = [document(chance.randrange(4), chance.choice((20, 33, 48))) for _ in range(3)]
         question = [int(name[1:])] + [chance.randrange(900) for _ in range(chance.randrange(30))]

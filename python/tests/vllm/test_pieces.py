@@ -121,6 +121,16 @@ class TestPieces(unittest.TestCase):
         second = rest[0] if rest else self.advance_all(10)[1][0]
         self.assertEqual((second.number, second.ok), (2, True))
 
+    def test_what_was_not_begun_can_be_dropped(self):
+        for number in (1, 2, 3):
+            self.worker.add(self.job(number, (0, 1, 2), 0.3))
+        self.worker.advance(10, 5.0)
+        self.assertEqual([self.worker.drop(n) for n in (1, 2, 2, 9)], [False, True, False, False])
+        ended = []
+        while self.worker.busy:
+            ended += [(one.number, one.ok) for one in self.worker.advance(1000, 5.0)]
+        self.assertEqual(ended, [(1, True), (3, True)])
+
     def test_closing_ends_what_is_open(self):
         self.worker.add(self.job(1, (0, 1, 2), 0.3))
         self.worker.add(self.job(2, (0, 1, 2), 0.3))
