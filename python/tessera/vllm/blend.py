@@ -155,8 +155,8 @@ class BlendWorker:
 
     def drop(self, number: int) -> bool:
         """Forgets a blend that was added and not begun. One that was begun goes on to its end: it
-        may be waiting for a tier, and what it computes is stored. Ranks must do the same, so several
-        drop none. False: it is not there."""
+        may be waiting for a tier, and what it computes is stored. Several ranks drop none: all of
+        them must do the same. False: it is not there."""
         for begun in self._queue if self._world == 1 else ():
             if begun.job.number == number and not begun.started:
                 self._queue.remove(begun)
