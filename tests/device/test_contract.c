@@ -45,7 +45,9 @@ struct scene {
     uint32_t cell_tokens; /* 0: CELL_TOKENS */
     uint32_t direction, pairing;
     int64_t slots[2][100];
-    struct tsr_kv_run runs[3];
+    struct tsr_kv_run runs[2]
+                          [3]; /* in turn: those of a batch stay in place until it is set again */
+    uint32_t n_set;
     struct tsr_rope rope;
     struct twin twins[2];
 };
@@ -68,12 +70,13 @@ static void scene_open_twin(struct scene *s, struct twin *t)
 static void scene_set(struct scene *s, struct twin *t, struct tsr_device_stream *stream,
                       const int64_t deltas[3])
 {
-    s->runs[0] = (struct tsr_kv_run){&t->cells[0].cells, s->slots[0], 0, 70, deltas[0], 0, 0};
-    s->runs[1] = (struct tsr_kv_run){&t->cells[0].cells, s->slots[0] + 70, 71, 29, deltas[1], 0, 0};
-    s->runs[2] = (struct tsr_kv_run){&t->cells[1].cells, s->slots[1], 33, 50, deltas[2], 0, 0};
+    struct tsr_kv_run *runs = s->runs[s->n_set++ % 2];
+    runs[0] = (struct tsr_kv_run){&t->cells[0].cells, s->slots[0], 0, 70, deltas[0], 0, 0};
+    runs[1] = (struct tsr_kv_run){&t->cells[0].cells, s->slots[0] + 70, 71, 29, deltas[1], 0, 0};
+    runs[2] = (struct tsr_kv_run){&t->cells[1].cells, s->slots[1], 33, 50, deltas[2], 0, 0};
     bool rotates = deltas[0] || deltas[1] || deltas[2];
     struct tsri_batch_desc desc = {
-        s->direction, 3, &t->engine.layout, s->runs, rotates ? &s->rope : NULL, 0};
+        s->direction, 3, &t->engine.layout, runs, rotates ? &s->rope : NULL, 0};
     CHECK_INT(tsri_batch_set(t->batch, stream, &desc), 0);
 }
 
