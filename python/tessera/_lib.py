@@ -84,6 +84,15 @@ def check(result: int) -> int:
     return result
 
 
+def rope_text(rope: c.Rope) -> bytes:
+    """The parameters of a rope, as they are part of a space's identity."""
+    lib = library()
+    need = check(lib.tsr_rope_text(ctypes.byref(rope), None, 0))
+    text = ctypes.create_string_buffer(need + 1)
+    check(lib.tsr_rope_text(ctypes.byref(rope), text, need + 1))
+    return text.value
+
+
 def set_logger(function: Any, level_max: int = 2) -> None:
     """Sends log lines of the library to function(level, text); None: discards them."""
     global _logger

@@ -22,7 +22,7 @@ from typing import Any
 
 from . import _c as c
 from ._buffers import Block, as_block, as_tokens
-from ._lib import check, library
+from ._lib import check, library, rope_text
 from .cache import Found, Space, _extras, _Prompt
 
 __all__ = ["KvCache", "Rope"]
@@ -75,12 +75,7 @@ class Rope:
     @property
     def text(self) -> str:
         """For Cache.space(rope=...): spaces with other parameters share nothing."""
-        lib = library()
-        rope = self._struct()
-        need = check(lib.tsr_rope_text(ctypes.byref(rope), None, 0))
-        text = ctypes.create_string_buffer(need + 1)
-        check(lib.tsr_rope_text(ctypes.byref(rope), text, need + 1))
-        return text.value.decode()
+        return rope_text(self._struct()).decode()
 
 
 class KvCache:

@@ -8,14 +8,13 @@ packed in another way, as for a matrix unit, are refused: they are stored as the
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 
 from .. import _c as c
 from .._connector import GroupShape, Planes, Strides, plane_layout
-from .._lib import check, library
+from .._lib import rope_text
 from .model import ModelParts, kv_dtype
 from .shape import Refused
 
@@ -38,7 +37,7 @@ def group_planes(
     if len(forms) > 1 or len({type(attn.impl) for attn in attns}) > 1:
         raise Refused("KV layers of different forms")
     strides = find_strides(attns[0], tensors[0], n_blocks, group.block_tokens, parts)
-    planes = Planes(kv_dtype(parts), parts.n_kv_heads, parts.head_dim, _rope_text(parts.rope))
+    planes = Planes(kv_dtype(parts), parts.n_kv_heads, parts.head_dim, rope_text(parts.rope))
     layout = plane_layout(
         [one.data_ptr() for one in tensors],
         strides,
@@ -50,14 +49,6 @@ def group_planes(
         parts.rope.dims,
     )
     return planes, layout
-
-
-def _rope_text(rope: c.Rope) -> bytes:
-    text = ctypes.create_string_buffer(8192)
-    n = check(library().tsr_rope_text(ctypes.byref(rope), text, len(text)))
-    if n >= len(text):
-        raise Refused(f"rope parameters of {n} bytes")
-    return text.value
 
 
 class _Scratch:
