@@ -39,6 +39,15 @@ static void serve_plain(struct blend_kit *k, const struct tsr_extra *extra)
     CHECK_INT(blend_kit_plain(k, k->n_tokens, extra, extra != NULL), n);
 }
 
+/* The kit for documents that are computed alone, after a plain request. */
+static void open_pure(struct blend_kit *k)
+{
+    open_kit(k, "llama", TSR_DTYPE_F16);
+    k->profile.context = TSR_CONTEXT_PURE;
+    blend_kit_reopen(k);
+    serve_plain(k, NULL);
+}
+
 static uint32_t n_used(const struct blend_kit *k)
 {
     return k->report.n_exact + k->report.n_reused + k->report.n_recomputed;
@@ -155,10 +164,7 @@ TEST(engines_with_another_salt_weights_rank_or_blocks_share_nothing)
 TEST(marked_documents_are_computed_alone_rather_than_taken_from_traffic)
 {
     struct blend_kit k;
-    open_kit(&k, "llama", TSR_DTYPE_F16);
-    k.profile.context = TSR_CONTEXT_PURE;
-    blend_kit_reopen(&k);
-    serve_plain(&k, NULL);
+    open_pure(&k);
     blend_kit_prompt(&k, 3, 45, docs, 2, back);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_ANY | TSR_ASK_FILL), 0);
     CHECK_INT(k.report.n_filled, 45 + 430);
@@ -176,10 +182,7 @@ TEST(marked_documents_are_computed_alone_rather_than_taken_from_traffic)
 TEST(text_that_begins_before_a_marked_document_does_not_replace_it)
 {
     struct blend_kit k;
-    open_kit(&k, "llama", TSR_DTYPE_F16);
-    k.profile.context = TSR_CONTEXT_PURE;
-    blend_kit_reopen(&k);
-    serve_plain(&k, NULL);
+    open_pure(&k);
     blend_kit_prompt(&k, 3, 45, docs, 2, back);
     for (uint32_t i = 1; i < k.n_segments; i++) {
         k.segments[i].offset += 2;
@@ -195,10 +198,7 @@ TEST(text_that_begins_before_a_marked_document_does_not_replace_it)
 TEST(text_of_plain_requests_takes_the_places_that_are_left)
 {
     struct blend_kit k;
-    open_kit(&k, "llama", TSR_DTYPE_F16);
-    k.profile.context = TSR_CONTEXT_PURE;
-    blend_kit_reopen(&k);
-    serve_plain(&k, NULL);
+    open_pure(&k);
     blend_kit_prompt(&k, 3, 0, docs, 1, NULL); /* the first document, marked once */
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
     CHECK_INT(k.report.n_filled, 200);

@@ -386,16 +386,8 @@ TEST(many_entries_with_the_same_boilerplate_take_no_more_than_their_budget)
 
 static void *write_on(void *arg)
 {
-    for (uint32_t i = 0; i < 1500; i++) {
-        uint32_t n = 512 + i % 5 * 30, *tokens = kit_tokens(i % 11, n);
-        uint32_t id = match_entry(&k, i, tokens, n, TSR_KIND_SEGMENT);
-        free(tokens);
-        if (id == TSRI_ID_NONE || i % 3 == 0) continue;
-        pthread_mutex_lock(&k.cache->lock);
-        if (tsri_word_state(atomic_load(&k.cache->entries[id].word)) == TSRI_HOST)
-            tsri_entry_drop(k.cache, id, TSR_EVENT_DROPPED);
-        pthread_mutex_unlock(&k.cache->lock);
-    }
+    for (uint32_t i = 0; i < 1500; i++)
+        match_churn(&k, i, 512 + i % 5 * 30);
     return arg;
 }
 

@@ -400,16 +400,8 @@ struct writer {
 static void *write_on(void *arg)
 {
     struct writer *w = arg;
-    for (uint32_t i = 0; i < w->n_rounds; i++) {
-        uint32_t *tokens = kit_tokens(i % 11, 512 + i % 5 * 100);
-        uint32_t id = match_entry(&k, i, tokens, 512 + i % 5 * 100, TSR_KIND_SEGMENT);
-        free(tokens);
-        if (id == TSRI_ID_NONE || i % 3 == 0) continue;
-        pthread_mutex_lock(&k.cache->lock);
-        if (tsri_word_state(atomic_load(&k.cache->entries[id].word)) == TSRI_HOST)
-            tsri_entry_drop(k.cache, id, TSR_EVENT_DROPPED);
-        pthread_mutex_unlock(&k.cache->lock);
-    }
+    for (uint32_t i = 0; i < w->n_rounds; i++)
+        match_churn(&k, i, 512 + i % 5 * 100);
     return NULL;
 }
 

@@ -98,6 +98,18 @@ uint32_t match_entry(struct kit *k, uint64_t seed, const uint32_t *tokens, uint3
     return id;
 }
 
+void match_churn(struct kit *k, uint32_t i, uint32_t n)
+{
+    uint32_t *tokens = kit_tokens(i % 11, n);
+    uint32_t id = match_entry(k, i, tokens, n, TSR_KIND_SEGMENT);
+    free(tokens);
+    if (id == TSRI_ID_NONE || i % 3 == 0) return;
+    pthread_mutex_lock(&k->cache->lock);
+    if (tsri_word_state(atomic_load(&k->cache->entries[id].word)) == TSRI_HOST)
+        tsri_entry_drop(k->cache, id, TSR_EVENT_DROPPED);
+    pthread_mutex_unlock(&k->cache->lock);
+}
+
 void match_begin(struct matching *x, struct kit *k, const uint32_t *tokens, uint32_t n,
                  uint32_t flags)
 {

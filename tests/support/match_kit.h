@@ -29,6 +29,10 @@ void text_add_edited(struct text *t, uint64_t *seed, const uint32_t *tokens, uin
 uint32_t match_entry(struct kit *k, uint64_t seed, const uint32_t *tokens, uint32_t n,
                      uint32_t kind);
 
+/* The i-th step of a writer beside lookups: an entry of n tokens of one of 11 texts, of which two in
+ * three are dropped at once. */
+void match_churn(struct kit *k, uint32_t i, uint32_t n);
+
 /* Begins to match a prompt against the kit's space; the memory is freed by match_end. */
 struct matching {
     struct tsr_prompt prompt;

@@ -1,4 +1,4 @@
-"""The device pool within what vLLM is given of a GPU, with a stub of its worker."""
+"""The device pool within what vLLM is given of a GPU, with a stand-in for its worker."""
 
 import os
 import unittest
