@@ -59,6 +59,8 @@ void tsri_log_tell(struct tsri_log_held *held, int level_max, tsr_log_fn fn, voi
 /* Length of the UTF-8 sequence that starts here; 0 when it is none (RFC 3629: no overlong forms, no
  * surrogates, nothing above U+10FFFF). Reads no further than the final zero. */
 int tsri_utf8_length(const char *s);
+/* Bytes at the end of a text that begin a character and do not finish it. */
+size_t tsri_utf8_unfinished(const char *text, size_t n);
 /* Whether a control character begins here, of one byte or of two. */
 bool tsri_is_control(const char *s);
 /* Control characters and what is no UTF-8 become '?', in place. Messages and log lines are made so
@@ -71,6 +73,9 @@ char *tsri_plain(char *text);
 void *tsri_alloc(size_t n, size_t size);
 void tsri_free(void *p);
 char *tsri_strdup(const char *s);
+/* The array with room for n items, which may be somewhere else now; NULL with tsr_errmsg, and the old
+ * one stays. */
+void *tsri_make_room(void *items, size_t *room, size_t n, size_t item_bytes);
 
 /* A large span of zeroed, page-aligned memory whose pages are taken on first touch, in huge pages
  * where the machine allows it. */

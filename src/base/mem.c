@@ -36,6 +36,18 @@ char *tsri_strdup(const char *s)
     return copy;
 }
 
+void *tsri_make_room(void *items, size_t *room, size_t n, size_t item_bytes)
+{
+    if (items && n <= *room) return items;
+    size_t more = n > 2 * *room ? n + 16 : 2 * *room;
+    void *moved = more < SIZE_MAX / item_bytes ? realloc(items, more * item_bytes) : NULL;
+    if (moved)
+        *room = more;
+    else
+        (void)tsri_fail(TSR_ENOMEM, "no memory");
+    return moved;
+}
+
 int tsri_region_init(struct tsri_region *r, size_t bytes)
 {
     *r = (struct tsri_region){.fd = -1};

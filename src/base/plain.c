@@ -27,6 +27,17 @@ int tsri_utf8_length(const char *s)
     return n;
 }
 
+size_t tsri_utf8_unfinished(const char *text, size_t n)
+{
+    for (size_t back = 1; back <= 3 && back <= n; back++) {
+        unsigned char c = (unsigned char)text[n - back];
+        if ((c & 0xC0) == 0x80) continue;
+        size_t want = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC0 ? 2 : 1;
+        return want > back ? back : 0;
+    }
+    return 0;
+}
+
 bool tsri_is_control(const char *s)
 {
     unsigned char c = (unsigned char)*s;

@@ -1,5 +1,5 @@
-/* ask.h - what `tessera ask` and `tessera ingest` share: documents, the prompt they become, the
- * model that reads it, and how an answer is chosen.
+/* ask.h - what `tessera ask`, `tessera ingest` and `tessera serve` share: the model, its cache and its
+ * profile, opened as the command line says.
  *
  * Memory:  structs here are embedded; fini gives back what they hold and accepts what was only
  *          zeroed.
@@ -8,87 +8,16 @@
 #ifndef TSRI_CLI_ASK_H
 #define TSRI_CLI_ASK_H
 
+#include "answer/answer.h"
 #include "cli/cli.h"
-
-#include <tessera/blend.h>
-
-/* ---- documents ---- */
-
-#define TSRI_DOCUMENT_BYTES_MAX ((size_t)16 << 20)
-#define TSRI_DOCUMENTS_MAX 4096u
-/* Documents are cut into pieces of at most so many bytes, about 1000 tokens: what is edited later
- * costs one piece, and a question needs some of them only. */
-#define TSRI_PIECE_BYTES 4096u
-
-struct tsri_document {
-    char *name; /* of the file, without folders; "": none */
-    char *text; /* UTF-8, lines ended by \n alone, nothing but text at both ends */
-    size_t bytes;
-};
-
-struct tsri_documents {
-    struct tsri_document *items;
-    size_t n, n_room;
-};
-
-/* One file, or standard input as "-". Empty and binary files are refused. */
-int tsri_documents_add_file(struct tsri_documents *d, const char *path);
-/* Every file below a folder, in order of its path; hidden ones are left out, and those that are no
- * text are named on stderr and left out. */
-int tsri_documents_add_folder(struct tsri_documents *d, const char *path);
-/* A text of no name. */
-int tsri_documents_add_text(struct tsri_documents *d, const char *text, size_t bytes);
-/* A file or a folder. */
-int tsri_documents_add_path(struct tsri_documents *d, const char *path);
-void tsri_documents_fini(struct tsri_documents *d);
-/* The number of bytes of the first piece of a text: ends at a paragraph if there is one to end at,
- * else at a line, a sentence, a word, or a character. */
-size_t tsri_piece_bytes(const char *text, size_t bytes);
-
-/* ---- prompts ---- */
-
-/* Tokens of a prompt: system prompt and pieces of documents are segments, the question follows. */
-struct tsri_dialog {
-    const struct tsr_model *model;
-    uint32_t context; /* tokens that fit */
-    uint32_t *tokens;
-    size_t n_tokens, n_room;
-    struct tsr_range *segments;
-    size_t n_segments, n_segments_room;
-    char *tail; /* template text behind a question: opens the answer */
-    char *turn; /* template text between an answer and the next question */
-    bool plain; /* no template, no names, nothing cut: the prompt is its texts, one after another */
-};
-
-int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model, const char *system);
-int tsri_dialog_init_plain(struct tsri_dialog *d, const struct tsr_model *model,
-                           const char *system);
-void tsri_dialog_fini(struct tsri_dialog *d);
-/* Adds a document after the others, as segments. */
-int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *doc);
-/* The question, and everything up to where the answer begins. */
-int tsri_dialog_add_question(struct tsri_dialog *d, const char *question);
-/* Instead of a question, if only documents are to be read. */
-int tsri_dialog_add_nothing(struct tsri_dialog *d);
-/* Adds tokens of an answer, then the template text between it and the next question. */
-int tsri_dialog_add_answer(struct tsri_dialog *d, const uint32_t *tokens, size_t n);
-int tsri_dialog_next_turn(struct tsri_dialog *d);
 
 /* How a prompt is answered unless flags say otherwise. */
 #define TSRI_ASK_FLAGS (TSR_ASK_FILL | TSR_ASK_PREFIX | TSR_ASK_GATE | TSR_ASK_FIRST)
 
-/* ---- choosing tokens ---- */
-
-struct tsri_sampler {
-    double temperature; /* 0: always the most likely token */
-    double top_p;       /* of the probability, 1: all */
-    uint64_t state;
-    struct tsri_sample *room; /* [n_vocab] */
-};
-
-int tsri_sampler_init(struct tsri_sampler *s, struct tsri_cli *cli, uint32_t n_vocab);
-void tsri_sampler_fini(struct tsri_sampler *s);
-uint32_t tsri_sampler_pick(struct tsri_sampler *s, const float *logits, uint32_t n_vocab);
+/* Temperature, top-p and seed of the command line; without a seed, one of its own. */
+int tsri_ask_sampler(struct tsri_sampler *s, struct tsri_cli *cli, uint32_t n_vocab);
+/* For tsri_documents.skipped: names the file on standard error. */
+void tsri_ask_skipped(const char *path, const char *what);
 
 /* ---- the model and its cache ---- */
 

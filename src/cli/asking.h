@@ -81,10 +81,6 @@ bool tsri_storing_wait(struct tsri_asking *a);
 
 /* ---- cost.c ---- */
 
-/* The probability that the answer is that of a full read; 1: it is exact, NAN: not known. */
-double tsri_cost_sure(const struct tsr_blend_report *r);
-/* The same in words. */
-const char *tsri_cost_words(double sure);
 /* On standard error, after the answer. */
 void tsri_cost_line(const struct tsri_asking *a);
 void tsri_cost_stats(const struct tsri_asking *a);
@@ -101,14 +97,5 @@ struct tsri_sides {
 void tsri_sides_print(FILE *out, const struct tsri_sides *s, uint32_t width);
 /* Columns of the terminal that `fd` is; 0: it is none. */
 uint32_t tsri_sides_width(int fd);
-
-/* ---- speed.c ---- */
-
-/* How long a model takes to read a prompt: measured where a whole prompt was computed, and kept in
- * a small file of the store. `how`: what runs the model, no line breaks. */
-void tsri_speed_note(const char *path, const char *how, uint32_t n_tokens, double seconds);
-/* The seconds of a full read, from the measurement with the nearest length, scaled to this one.
- * NAN: none is near enough. */
-double tsri_speed_guess(const char *path, const char *how, uint32_t n_tokens);
 
 #endif

@@ -48,6 +48,11 @@ int tsri_cli_failed(void)
     return tsri_cli_fail("%s", tsr_errmsg());
 }
 
+int tsri_cli_check(int e)
+{
+    return e < 0 ? tsri_cli_failed() : 0;
+}
+
 /* In lines that fit a terminal; what is in brackets stays together. */
 static void print_usage(const struct tsri_program *p, const struct tsri_command *c, FILE *to)
 {
@@ -122,18 +127,6 @@ int tsri_cli_flag_count(const struct tsri_cli *cli, const char *name, double min
 double tsri_cli_now_s(void)
 {
     return 1e-9 * (double)tsri_now_ns();
-}
-
-void *tsri_cli_grow(void *items, size_t *room, size_t n, size_t item_bytes)
-{
-    if (items && n <= *room) return items;
-    size_t more = n > 2 * *room ? n + 16 : 2 * *room;
-    void *moved = more < SIZE_MAX / item_bytes ? realloc(items, more * item_bytes) : NULL;
-    if (moved)
-        *room = more;
-    else
-        (void)tsri_fail(TSR_ENOMEM, "no memory");
-    return moved;
 }
 
 /* The configuration as files, environment and flags have it. Reading it has log lines, and the level

@@ -78,6 +78,8 @@ int tsri_cli_usage(const struct tsri_cli *cli, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* The same as tsri_cli_fail with the message of the library. */
 int tsri_cli_failed(void);
+/* 0, or that if a call has returned one of enum tsr_err. */
+int tsri_cli_check(int e);
 /* Refuses other numbers of arguments than min..max; 0 when it is right, else CLI_USAGE. */
 int tsri_cli_want_args(const struct tsri_cli *cli, int min, int max);
 /* The value of one of the command's own flags, or NULL when it was not given. */
@@ -92,10 +94,6 @@ double tsri_cli_now_s(void);
 /* For commands that need cli->config: 0, or the exit status after having said why. Others do not fail
  * for a bad configuration, and its log lines are not theirs. */
 int tsri_cli_config(struct tsri_cli *cli);
-
-/* The array with room for n items, which may be somewhere else now; NULL with tsr_errmsg, and the old
- * one stays. */
-void *tsri_cli_grow(void *items, size_t *room, size_t n, size_t item_bytes);
 
 /* ---- printing ---- */
 

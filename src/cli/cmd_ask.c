@@ -50,7 +50,7 @@ static int read_prompt(struct tsri_asking *a)
     a->ask.system = 1;
     a->report.size = sizeof a->report;
     if (tsr_blend_ask(r->blend, &a->ask, r->logits, &a->report) < 0) return tsri_cli_failed();
-    a->blended = !(tsri_cost_sure(&a->report) >= 1);
+    a->blended = !(tsri_trust_sure(&a->report) >= 1);
     return 0;
 }
 
@@ -116,8 +116,8 @@ static int pose(struct tsri_asking *a, const char *question)
     struct tsri_dialog *d = &a->dialog;
     struct tsri_reader *r = &a->reader;
     bool later = a->n_turns++ > 0;
-    int e = later ? tsri_dialog_next_turn(d) : 0;
-    if (!e) e = tsri_dialog_add_question(d, question);
+    int e = later ? tsri_cli_check(tsri_dialog_next_turn(d)) : 0;
+    if (!e) e = tsri_cli_check(tsri_dialog_add_question(d, question));
     if (!e) e = check_fit(a);
     if (e) return e;
     if (later && d->n_tokens + 1 > r->n_slots)
@@ -147,7 +147,7 @@ static int answer(struct tsri_asking *a, double start_s)
     if (a->n_turns == 1) decode.draft = tsr_blend_draft(r->blend, &decode.n_draft);
     int e = tsri_told_decode(&a->answer, &decode);
     uint32_t n = a->answer.n_tokens;
-    if (!e) e = tsri_dialog_add_answer(d, a->answer.tokens, n);
+    if (!e) e = tsri_cli_check(tsri_dialog_add_answer(d, a->answer.tokens, n));
     a->n_held = n_prompt + (n ? n - 1 : 0);
     if (e) return e;
     a->full_guess_s = guess_speed(a);
@@ -212,9 +212,9 @@ static int read_documents(struct tsri_asking *a)
     int e = 0;
     for (int i = 0; i < cli->n_flags && !e; i++) {
         if (strcmp(cli->flags[i].name, "doc") == 0)
-            e = tsri_documents_add_file(&a->documents, cli->flags[i].value);
+            e = tsri_cli_check(tsri_documents_add_file(&a->documents, cli->flags[i].value));
         else if (strcmp(cli->flags[i].name, "docs") == 0)
-            e = tsri_documents_add_folder(&a->documents, cli->flags[i].value);
+            e = tsri_cli_check(tsri_documents_add_folder(&a->documents, cli->flags[i].value));
     }
     return e;
 }
@@ -244,7 +244,8 @@ static int split_prompt(struct tsri_asking *a, const char **question)
         *question = text + parts[n - 1].offset;
     }
     for (int i = 1; !e && i < n - 1; i++)
-        e = tsri_documents_add_text(&a->documents, text + parts[i].offset, parts[i].bytes);
+        e = tsri_cli_check(
+            tsri_documents_add_text(&a->documents, text + parts[i].offset, parts[i].bytes));
     free(parts);
     return e;
 }
@@ -253,8 +254,8 @@ static int prepare(struct tsri_asking *a)
 {
     const char *system = a->system ? a->system : tsri_cli_flag(a->cli, "system");
     int e = tsri_reader_open(&a->reader, a->cli);
-    if (!e) e = tsri_sampler_init(&a->sampler, a->cli, a->reader.info.n_vocab);
-    if (!e) e = tsri_dialog_init(&a->dialog, a->reader.model, system);
+    if (!e) e = tsri_ask_sampler(&a->sampler, a->cli, a->reader.info.n_vocab);
+    if (!e) e = tsri_cli_check(tsri_dialog_init(&a->dialog, a->reader.model, system));
     if (!e) e = tsri_told_init(&a->answer, a->answer_max);
     if (!e) e = tsri_told_init(&a->full, a->answer_max);
     if (e) return e;
@@ -264,7 +265,7 @@ static int prepare(struct tsri_asking *a)
     a->ends = malloc((a->documents.n + 1) * sizeof *a->ends);
     if (!a->first_logits || !a->ends) return tsri_cli_fail("no memory");
     for (size_t i = 0; i < a->documents.n && !e; i++) {
-        e = tsri_dialog_add_document(&a->dialog, &a->documents.items[i]);
+        e = tsri_cli_check(tsri_dialog_add_document(&a->dialog, &a->documents.items[i]));
         a->ends[i] = a->dialog.n_segments;
     }
     return e;
@@ -325,6 +326,7 @@ int tsri_cmd_ask(struct tsri_cli *cli)
     struct tsri_asking *a = tsri_alloc(1, sizeof *a);
     if (!a) return tsri_cli_fail("no memory");
     a->cli = cli;
+    a->documents.skipped = tsri_ask_skipped;
     const char *question = cli->args[0];
     int e = check_question(cli, chat);
     if (!e) e = read_flags(a);

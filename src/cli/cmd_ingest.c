@@ -24,9 +24,9 @@ static int ingest_piece(struct ingesting *x, const struct tsri_document *piece)
 {
     struct tsri_reader *r = &x->reader;
     struct tsri_dialog d;
-    int e = tsri_dialog_init(&d, r->model, tsri_cli_flag(x->cli, "system"));
-    if (!e) e = tsri_dialog_add_document(&d, piece);
-    if (!e) e = tsri_dialog_add_nothing(&d);
+    int e = tsri_cli_check(tsri_dialog_init(&d, r->model, tsri_cli_flag(x->cli, "system")));
+    if (!e) e = tsri_cli_check(tsri_dialog_add_document(&d, piece));
+    if (!e) e = tsri_cli_check(tsri_dialog_add_nothing(&d));
     uint32_t n_primer = tsr_blend_primer(r->blend);
     if (!e && d.n_tokens + n_primer > r->info.context)
         e = tsri_cli_fail(
@@ -70,9 +70,10 @@ int tsri_cmd_ingest(struct tsri_cli *cli)
     struct ingesting *x = tsri_alloc(1, sizeof *x);
     if (!x) return tsri_cli_fail("no memory");
     x->cli = cli;
+    x->documents.skipped = tsri_ask_skipped;
     int e = tsri_cli_want_args(cli, 1, INT32_MAX);
     for (int i = 0; i < cli->n_args && !e; i++)
-        e = tsri_documents_add_path(&x->documents, cli->args[i]);
+        e = tsri_cli_check(tsri_documents_add_path(&x->documents, cli->args[i]));
     if (!e) e = tsri_reader_open(&x->reader, cli);
     double start = tsri_cli_now_s();
     for (size_t i = 0; i < x->documents.n && !e; i++) {

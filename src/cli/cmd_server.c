@@ -38,7 +38,7 @@ struct rows {
 
 static bool keep(struct rows *rows, const struct tsri_wire_entry *more, size_t n)
 {
-    void *list = tsri_cli_grow(rows->list, &rows->room, rows->n + n, sizeof *more);
+    void *list = tsri_make_room(rows->list, &rows->room, rows->n + n, sizeof *more);
     if (!list) return false;
     rows->list = list;
     if (n) memcpy(rows->list + rows->n, more, n * sizeof *more);

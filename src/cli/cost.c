@@ -6,28 +6,6 @@
 #include <math.h>
 #include <unistd.h>
 
-/* ---- trust ---- */
-
-/* A prediction is never exact, whatever it is rounded to. */
-#define SURE_MAX 0.9999
-
-double tsri_cost_sure(const struct tsr_blend_report *r)
-{
-    bool exact = r->n_reused == 0 && r->bias == 0;
-    if (exact || isnan(r->sure)) return exact ? 1 : NAN;
-    return fmin(r->sure, SURE_MAX);
-}
-
-const char *tsri_cost_words(double sure)
-{
-    if (isnan(sure)) return "same answer as a full read: not calibrated for this model";
-    if (sure >= 1) return "exactly the answer of a full read";
-    if (sure >= 0.95) return "same answer as a full read: very likely";
-    if (sure >= 0.8) return "same answer as a full read: likely";
-    if (sure >= 0.5) return "same answer as a full read: uncertain";
-    return "same answer as a full read: unlikely";
-}
-
 static bool same_answer(const struct tsri_asking *a)
 {
     return strcmp(a->answer.text, a->full.text) == 0;
@@ -72,7 +50,7 @@ void tsri_cost_line(const struct tsri_asking *a)
         fprintf(stderr, "; %s as a full read gives",
                 same_answer(a) ? "the same answer" : "not the same answer");
     else if (a->n_turns == 1)
-        fprintf(stderr, "; %s", tsri_cost_words(tsri_cost_sure(r)));
+        fprintf(stderr, "; %s", tsri_trust_words(tsri_trust_sure(r)));
     if (a->answer.ended == TSRI_ENDED_REPEAT) fputs("; ended where it repeats itself", stderr);
     if (a->answer.ended == TSRI_ENDED_LENGTH)
         fprintf(stderr, "; ended after %u tokens", a->answer.n_tokens);
@@ -139,7 +117,7 @@ static void print_compared(const struct tsri_asking *a)
 void tsri_cost_json(const struct tsri_asking *a, const char *question)
 {
     const struct tsr_blend_report *r = &a->report;
-    double sure = a->n_turns == 1 ? tsri_cost_sure(r) : NAN;
+    double sure = a->n_turns == 1 ? tsri_trust_sure(r) : NAN;
     tsri_cli_json("{\"question\":", question);
     tsri_cli_json(",\"answer\":", a->answer.text);
     printf(",\"ended\":\"%s\"", ended_name(a->answer.ended));

@@ -2,7 +2,7 @@
  * itself. What is shown is never taken back: text that may turn out to be a repetition is held back
  * until something else follows. */
 #include "cli/asking.h"
-#include "cli/repeat.h"
+#include "answer/repeat.h"
 
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@ int tsri_told_init(struct tsri_told *a, uint32_t n_max)
     *a = (struct tsri_told){.n_max = n_max};
     a->tokens = malloc(((size_t)n_max + 1) * sizeof *a->tokens);
     a->ends = malloc(((size_t)n_max + 1) * sizeof *a->ends);
-    a->text = tsri_cli_grow(NULL, &a->n_room, 1, 1);
+    a->text = tsri_make_room(NULL, &a->n_room, 1, 1);
     return a->tokens && a->ends && a->text ? 0 : tsri_cli_fail("no memory");
 }
 
@@ -21,18 +21,6 @@ void tsri_told_fini(struct tsri_told *a)
     free(a->ends);
     free(a->text);
     memset(a, 0, sizeof *a);
-}
-
-/* Bytes at the end of a text that begin a character and do not finish it. */
-static size_t unfinished(const char *text, size_t n)
-{
-    for (size_t back = 1; back <= 3 && back <= n; back++) {
-        unsigned char c = (unsigned char)text[n - back];
-        if ((c & 0xC0) == 0x80) continue;
-        size_t want = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC0 ? 2 : 1;
-        return want > back ? back : 0;
-    }
-    return 0;
 }
 
 static int show(struct tsri_told *a, size_t n, bool last)
@@ -47,7 +35,7 @@ static int add_token(struct tsri_told *a, const struct tsr_model *model, uint32_
 {
     int n = tsr_model_detokenize(model, &token, 1, 0, NULL, 0);
     if (n < 0) return tsri_cli_failed();
-    char *more = tsri_cli_grow(a->text, &a->n_room, a->n_text + (size_t)n + 1, 1);
+    char *more = tsri_make_room(a->text, &a->n_room, a->n_text + (size_t)n + 1, 1);
     if (!more) return tsri_cli_failed();
     a->text = more;
     if (tsr_model_detokenize(model, &token, 1, 0, a->text + a->n_text, (size_t)n) != n)
@@ -76,7 +64,7 @@ static int show_safe(struct tsri_told *a, const struct tsri_decode *d)
 {
     if (!d->shows) return 0;
     size_t n = d->may_repeat ? a->n_text : tsri_repeat_safe(a->text, a->n_text);
-    return show(a, n - unfinished(a->text, n), false);
+    return show(a, n - tsri_utf8_unfinished(a->text, n), false);
 }
 
 int tsri_told_decode(struct tsri_told *a, const struct tsri_decode *d)

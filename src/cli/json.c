@@ -45,7 +45,7 @@ static int64_t take(struct tsri_json_lines *l, int end)
         if (n == l->bytes_max)
             return tsri_fail(TSR_ERANGE, "%s:%zu: more than %zu bytes", l->path, l->number,
                              l->bytes_max);
-        char *more = tsri_cli_grow(l->text, &l->room, n + 1, 1);
+        char *more = tsri_make_room(l->text, &l->room, n + 1, 1);
         if (!more) return TSR_ENOMEM;
         l->text = more;
         l->text[n] = (char)c;

@@ -319,3 +319,21 @@ int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *m)
     if (e == TSR_ENOMEM) return tsri_cli_fail("no memory");
     return e < 0 ? tsri_cli_failed() : 0;
 }
+
+/* ---- what flags say about answers ---- */
+
+int tsri_ask_sampler(struct tsri_sampler *s, struct tsri_cli *cli, uint32_t n_vocab)
+{
+    double seed = -1;
+    int e = tsri_cli_check(tsri_sampler_init(s, n_vocab));
+    if (!e) e = tsri_cli_flag_number(cli, "temperature", 0, 100, &s->temperature);
+    if (!e) e = tsri_cli_flag_number(cli, "top-p", 0, 1, &s->top_p);
+    if (!e) e = tsri_cli_flag_number(cli, "seed", 0, 0x1p52, &seed);
+    s->state = seed < 0 ? tsri_nonce() : (uint64_t)seed;
+    return e;
+}
+
+void tsri_ask_skipped(const char *path, const char *what)
+{
+    tsri_cli_note("%s %s: skipped", path, what);
+}

@@ -11,7 +11,7 @@
 static int add_entry(void *arg, const struct tsr_entry_head *head, tsr_tier_loc loc, uint64_t bytes)
 {
     struct tsri_store *s = arg;
-    void *more = tsri_cli_grow(s->entries, &s->n_room, s->n_entries + 1, sizeof *s->entries);
+    void *more = tsri_make_room(s->entries, &s->n_room, s->n_entries + 1, sizeof *s->entries);
     if (!more) return TSR_ENOMEM;
     s->entries = more;
     s->entries[s->n_entries] = (struct tsri_store_entry){.head = *head, .loc = loc, .bytes = bytes};

@@ -81,7 +81,8 @@ void tsri_table_fini(struct tsri_table *t)
 
 void tsri_table_add(struct tsri_table *t, const char *fmt, ...)
 {
-    char **cells = tsri_cli_grow(t->cells, &t->n_room, t->n_cells + 1, sizeof *cells), *cell = NULL;
+    char **cells = tsri_make_room(t->cells, &t->n_room, t->n_cells + 1, sizeof *cells),
+         *cell = NULL;
     if (cells) t->cells = cells;
     va_list ap;
     va_start(ap, fmt);

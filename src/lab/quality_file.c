@@ -54,7 +54,7 @@ static const struct column columns[] = {
 
 int tsri_quality_add(struct tsri_quality_rows *rows, const struct tsri_quality_row *row)
 {
-    void *more = tsri_cli_grow(rows->items, &rows->n_room, rows->n + 1, sizeof *row);
+    void *more = tsri_make_room(rows->items, &rows->n_room, rows->n + 1, sizeof *row);
     if (!more) return tsri_cli_failed();
     rows->items = more;
     rows->items[rows->n++] = *row;

@@ -118,14 +118,14 @@ static int read_question(struct tsri_question *q, const json_t *object)
 int tsri_question_dialog(const struct tsri_question *q, const struct tsr_model *model,
                          struct tsri_dialog *out)
 {
-    int e = q->plain ? tsri_dialog_init_plain(out, model, q->system)
-                     : tsri_dialog_init(out, model, q->system);
+    int e = q->plain ? tsri_cli_check(tsri_dialog_init_plain(out, model, q->system))
+                     : tsri_cli_check(tsri_dialog_init(out, model, q->system));
     for (size_t i = 0; i < q->n_documents && !e; i++) {
         char name[] = ""; /* the texts of the sets have their titles */
         struct tsri_document doc = {name, q->documents[i], strlen(q->documents[i])};
-        e = tsri_dialog_add_document(out, &doc);
+        e = tsri_cli_check(tsri_dialog_add_document(out, &doc));
     }
-    return e ? e : tsri_dialog_add_question(out, q->question);
+    return e ? e : tsri_cli_check(tsri_dialog_add_question(out, q->question));
 }
 
 /* ---- the file ---- */

@@ -34,7 +34,7 @@ void tsri_responses_fini(struct tsri_responses *r)
 
 int tsri_responses_add(struct tsri_responses *r, const struct tsri_response *row)
 {
-    void *more = tsri_cli_grow(r->items, &r->n_room, r->n + 1, sizeof *row);
+    void *more = tsri_make_room(r->items, &r->n_room, r->n + 1, sizeof *row);
     if (!more) return tsri_cli_failed();
     r->items = more;
     r->items[r->n++] = *row;

@@ -64,8 +64,8 @@ static int collect(struct summary *s, const struct tsri_responses *r, enum tsri_
             continue;
         const struct tsri_response *full = tsri_responses_find(r, own->set, own->id, "prefill");
         if (!full) continue;
-        void *more =
-            tsri_cli_grow(s->pairs.items, &s->pairs.n_room, s->pairs.n + 1, sizeof *s->pairs.items);
+        void *more = tsri_make_room(s->pairs.items, &s->pairs.n_room, s->pairs.n + 1,
+                                    sizeof *s->pairs.items);
         if (!more) return tsri_cli_failed();
         s->pairs.items = more;
         s->pairs.items[s->pairs.n++] = (struct answer_pair){full, own};

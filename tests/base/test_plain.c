@@ -39,6 +39,16 @@ TEST(what_is_no_utf8_is_not_passed_on)
               "??a");
 }
 
+TEST(a_character_that_is_not_complete_is_told)
+{
+    CHECK_INT(tsri_utf8_unfinished("ab", 2), 0);
+    CHECK_INT(tsri_utf8_unfinished("a\xc3\xa9", 3), 0);
+    CHECK_INT(tsri_utf8_unfinished("a\xc3", 2), 1);
+    CHECK_INT(tsri_utf8_unfinished("\xf0\x9f\x98", 3), 3);
+    CHECK_INT(tsri_utf8_unfinished("\x98\x98\x98\x98", 4), 0); /* none begins here */
+    CHECK_INT(tsri_utf8_unfinished("", 0), 0);
+}
+
 static char line[256];
 
 static void keep(void *arg, int level, const char *text)
@@ -62,6 +72,7 @@ int main(void)
     RUN(control_characters_of_one_byte_and_of_two_are_not_obeyed);
     RUN(other_text_stays);
     RUN(what_is_no_utf8_is_not_passed_on);
+    RUN(a_character_that_is_not_complete_is_told);
     RUN(messages_and_log_lines_are_made_so);
     return test_end();
 }

@@ -3,41 +3,6 @@
 # shellcheck source=tests/cli/ask_kit.sh
 . "$(dirname "$0")/ask_kit.sh"
 
-an_answer_comes_and_then_lines_about_its_cost() {
-    ask_init llama || return
-    ask --doc="$tmp/docs/a.md" 'why'
-    exits 0 || return
-    [ -n "$out" ] || fail 'no answer' || return
-    local line
-    read -r line < <(grep '^first token' <<<"$err")
-    [[ $line == 'first token after '*' s; exactly the answer of a full read'* ]] || fail "$err" || return
-    [[ $err == *$'\n'*' tokens: 0 reused, 0 recomputed, '*' new'* ]] || fail "$err"
-}
-
-# The number before a word of the second line.
-told() { sed -nE "s/^[0-9]+ tokens:.*[ :]([0-9]+) $1.*/\1/p; s/^([0-9]+) $1:.*/\1/p" <<<"$err"; }
-
-the_line_tells_what_was_recomputed_when_something_was_filled() {
-    ask_init llama || return
-    needs_python || return
-    letters 300 c >"$tmp/c.txt"
-    ask --disk_path="$tmp/one" --docs="$tmp/docs" 'why'
-    cp -r "$tmp/one" "$tmp/two"
-    # Two documents are known, the third one is not: less unknown than known text is filled.
-    local flags=(--doc="$tmp/docs/b.txt" --doc="$tmp/docs/a.md" --doc="$tmp/c.txt" --ratio=0.2)
-    ask --json --disk_path="$tmp/one" "${flags[@]}" 'how'
-    exits 0 || return
-    local recomputed
-    recomputed=$(count recomputed)
-    [ "$(count filled)" -gt 250 ] && [ "$recomputed" -gt 20 ] || fail "$out" || return
-    is "$(json 'x["first"]')" False || return
-    ask --disk_path="$tmp/two" "${flags[@]}" 'how'
-    is "$(told recomputed)" "$recomputed" || return
-    is $(($(told reused) + $(told recomputed) + $(told new))) "$(told tokens)" || return
-    # Of the documents that were known, all but what was computed again was reused.
-    [ "$(told reused)" -gt 500 ] || fail "$err"
-}
-
 the_first_answer_is_that_of_a_full_read() {
     ask_init llama || return
     needs_python || return
@@ -102,21 +67,6 @@ a_comparison_shows_both_answers_and_their_times() {
     ask "${flags[@]}" --compare --json 'why'
     is "$(json 'x["same_answer"] == (x["answer"] == x["full_answer"])')" True || return
     is "$(json 'x["speedup"] == x["full_s"] / x["ttft_s"] or abs(x["speedup"] - x["full_s"] / x["ttft_s"]) < .01')" True
-}
-
-how_much_faster_is_guessed_from_a_full_read_before() {
-    ask_init llama || return
-    needs_python || return
-    ask --json --docs="$tmp/docs" 'why'
-    # Nothing was read before: nothing is said.
-    is "$(json '[x["full_estimate_s"], x["speedup"]]')" '[None, None]' || return
-    ask --json --doc="$tmp/docs/b.txt" --doc="$tmp/docs/a.md" 'why'
-    is "$(json 'x["full_estimate_s"] > 0 and x["speedup"] > 0')" True || return
-    # Documents that were stored ahead tell it too.
-    "$tessera" ingest --model="$model" --threads=1 --disk_path="$tmp/new" "$tmp/docs" >"$tmp/out" 2>&1
-    ask --disk_path="$tmp/new" --doc="$tmp/docs/b.txt" --doc="$tmp/docs/a.md" 'why'
-    [[ $err == *'faster than a full read (estimated); same answer as a full read: not calibrated'* ]] ||
-        fail "$err"
 }
 
 several_turns_go_on_where_the_last_one_ended() {
@@ -247,14 +197,11 @@ a_store_in_use_is_no_reason_not_to_answer() {
     [[ $err == *'continuing without the store'* ]] || fail "$err"
 }
 
-run an_answer_comes_and_then_lines_about_its_cost
-run the_line_tells_what_was_recomputed_when_something_was_filled
 run the_first_answer_is_that_of_a_full_read
 run documents_are_known_the_second_time_and_the_answer_is_the_same
 run documents_are_known_in_another_order_and_company
 run recomputing_everything_is_a_full_prefill_to_the_last_bit
 run a_comparison_shows_both_answers_and_their_times
-run how_much_faster_is_guessed_from_a_full_read_before
 run several_turns_go_on_where_the_last_one_ended
 run a_chat_without_a_file_asks_standard_input
 run no_documents_is_a_question_alone

@@ -1,10 +1,11 @@
 /* documents.c - texts to ask about: read from files, folders and standard input, checked to be
  * text, and cut into pieces. A piece ends at a paragraph if possible, else at a line or a
  * sentence: the model reads a piece without its neighbours. */
-#include "cli/ask.h"
+#include "answer/answer.h"
 
 #include <errno.h>
 #include <fts.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -15,10 +16,10 @@ static int read_all(FILE *f, const char *name, char **text, size_t *bytes)
     size_t n = 0, room = 0;
     char *all = NULL;
     for (;;) {
-        char *more = tsri_cli_grow(all, &room, n + 4096, 1);
+        char *more = tsri_make_room(all, &room, n + 4096, 1);
         if (!more) {
             free(all);
-            return tsri_cli_failed();
+            return TSR_ENOMEM;
         }
         all = more;
         size_t got = fread(all + n, 1, room - n - 1, f);
@@ -26,9 +27,9 @@ static int read_all(FILE *f, const char *name, char **text, size_t *bytes)
         if (got == 0 || n > TSRI_DOCUMENT_BYTES_MAX) break;
     }
     if (ferror(f) || n > TSRI_DOCUMENT_BYTES_MAX) {
-        int e = ferror(f)
-                    ? tsri_cli_fail("%s: %s", name, strerror(errno))
-                    : tsri_cli_fail("%s: more than %zu MB", name, TSRI_DOCUMENT_BYTES_MAX >> 20);
+        int e = ferror(f) ? tsri_fail(TSR_EIO, "%s: %s", name, strerror(errno))
+                          : tsri_fail(TSR_ERANGE, "%s: more than %zu MB", name,
+                                      TSRI_DOCUMENT_BYTES_MAX >> 20);
         free(all);
         return e;
     }
@@ -78,14 +79,14 @@ static size_t tidy(char *text, size_t bytes)
 static int keep(struct tsri_documents *d, const char *path, char *text, size_t bytes)
 {
     if (d->n == TSRI_DOCUMENTS_MAX)
-        return tsri_cli_fail("more than %u documents", TSRI_DOCUMENTS_MAX);
-    void *more = tsri_cli_grow(d->items, &d->n_room, d->n + 1, sizeof *d->items);
-    if (!more) return tsri_cli_failed();
+        return tsri_fail(TSR_ERANGE, "more than %u documents", TSRI_DOCUMENTS_MAX);
+    void *more = tsri_make_room(d->items, &d->n_room, d->n + 1, sizeof *d->items);
+    if (!more) return TSR_ENOMEM;
     d->items = more;
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     struct tsri_document *doc = &d->items[d->n];
     doc->name = strdup(strcmp(path, "-") == 0 ? "standard input" : name);
-    if (!doc->name) return tsri_cli_fail("no memory");
+    if (!doc->name) return tsri_fail(TSR_ENOMEM, "no memory");
     doc->text = text;
     doc->bytes = bytes;
     d->n++;
@@ -99,20 +100,20 @@ static int add_file(struct tsri_documents *d, const char *path, bool skip)
     const char *shown = standard ? "standard input" : path;
     struct stat st;
     FILE *f = standard ? stdin : fopen(path, "rb");
-    if (!f) return tsri_cli_fail("%s: %s", path, strerror(errno));
+    if (!f) return tsri_fail(TSR_EIO, "%s: %s", path, strerror(errno));
     char *text = NULL;
     size_t bytes = 0, at = 0;
     int e = fstat(fileno(f), &st) == 0 && S_ISDIR(st.st_mode)
-                ? tsri_cli_fail("%s is a folder: use --docs=%s", path, path)
+                ? tsri_fail(TSR_EINVAL, "%s is a folder: use --docs=%s", path, path)
                 : read_all(f, shown, &text, &bytes);
     if (!standard) fclose(f);
     if (e) return e;
     const char *what = not_text(text, bytes, &at);
     if (what && skip) {
-        tsri_cli_note("%s %s: skipped", path, what);
+        if (d->skipped) d->skipped(path, what);
     } else if (what) {
-        e = at ? tsri_cli_fail("%s %s (byte %zu)", shown, what, at)
-               : tsri_cli_fail("%s %s", shown, what);
+        e = at ? tsri_fail(TSR_EINVAL, "%s %s (byte %zu)", shown, what, at)
+               : tsri_fail(TSR_EINVAL, "%s %s", shown, what);
     } else {
         e = keep(d, path, text, tidy(text, bytes));
         if (!e) return 0;
@@ -125,13 +126,14 @@ int tsri_documents_add_text(struct tsri_documents *d, const char *text, size_t b
 {
     size_t at = 0;
     char *copy = malloc(bytes + 1);
-    if (!copy) return tsri_cli_fail("no memory");
+    if (!copy) return tsri_fail(TSR_ENOMEM, "no memory");
     memcpy(copy, text, bytes);
     copy[bytes] = 0;
     const char *what = not_text(copy, bytes, &at);
     if (what) {
         free(copy);
-        return tsri_cli_fail("document %zu of the prompt %s (byte %zu)", d->n + 1, what, at);
+        return tsri_fail(TSR_EINVAL, "document %zu of the prompt %s (byte %zu)", d->n + 1, what,
+                         at);
     }
     int e = keep(d, "", copy, tidy(copy, bytes));
     if (e) free(copy);
@@ -151,11 +153,12 @@ static int by_path(const FTSENT **a, const FTSENT **b)
 int tsri_documents_add_folder(struct tsri_documents *d, const char *path)
 {
     struct stat st;
-    if (stat(path, &st) != 0) return tsri_cli_fail("%s: %s", path, strerror(errno));
-    if (!S_ISDIR(st.st_mode)) return tsri_cli_fail("%s is not a folder: use --doc=%s", path, path);
+    if (stat(path, &st) != 0) return tsri_fail(TSR_EIO, "%s: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return tsri_fail(TSR_EINVAL, "%s is not a folder: use --doc=%s", path, path);
     char *roots[] = {(char *)(uintptr_t)path, NULL};
     FTS *walk = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_path);
-    if (!walk) return tsri_cli_fail("%s: %s", path, strerror(errno));
+    if (!walk) return tsri_fail(TSR_EIO, "%s: %s", path, strerror(errno));
     size_t before = d->n;
     int e = 0;
     for (FTSENT *f = fts_read(walk); f && !e; f = fts_read(walk)) {
@@ -166,7 +169,7 @@ int tsri_documents_add_folder(struct tsri_documents *d, const char *path)
         if (f->fts_info == FTS_F) e = add_file(d, f->fts_path, true);
     }
     fts_close(walk);
-    if (!e && d->n == before) return tsri_cli_fail("%s: no documents found", path);
+    if (!e && d->n == before) return tsri_fail(TSR_EINVAL, "%s: no documents found", path);
     return e;
 }
 

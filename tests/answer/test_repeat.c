@@ -1,5 +1,5 @@
 /* test_repeat.c - loops of a model are noticed; lists, tables, code and songs are not. */
-#include "cli/repeat.h"
+#include "answer/repeat.h"
 
 #include "support/test.h"
 

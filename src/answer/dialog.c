@@ -3,8 +3,9 @@
  * which special tokens count. Documents and questions are tokenised by themselves, without special
  * tokens, and joined as tokens: nothing that a document says can end it, and its tokens are the
  * same at every place, so the cache finds it again. */
-#include "cli/ask.h"
+#include "answer/answer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define DEFAULT_SYSTEM \
@@ -27,8 +28,8 @@
 
 static int add_tokens(struct tsri_dialog *d, const uint32_t *tokens, size_t n)
 {
-    void *more = tsri_cli_grow(d->tokens, &d->n_room, d->n_tokens + n, sizeof *tokens);
-    if (!more) return tsri_cli_failed();
+    void *more = tsri_make_room(d->tokens, &d->n_room, d->n_tokens + n, sizeof *tokens);
+    if (!more) return TSR_ENOMEM;
     d->tokens = more;
     if (n) memcpy(d->tokens + d->n_tokens, tokens, n * sizeof *tokens);
     d->n_tokens += n;
@@ -38,12 +39,12 @@ static int add_tokens(struct tsri_dialog *d, const uint32_t *tokens, size_t n)
 static int add_text(struct tsri_dialog *d, const char *text, size_t bytes, uint32_t flags)
 {
     int n = tsr_model_tokenize(d->model, text, bytes, flags, NULL, 0);
-    if (n < 0) return tsri_cli_failed();
+    if (n < 0) return n;
     uint32_t *tokens = malloc(((size_t)n + 1) * sizeof *tokens);
-    if (!tokens) return tsri_cli_fail("no memory");
+    if (!tokens) return tsri_fail(TSR_ENOMEM, "no memory");
     int e = tsr_model_tokenize(d->model, text, bytes, flags, tokens, (uint32_t)n) == n
                 ? add_tokens(d, tokens, (size_t)n)
-                : tsri_cli_failed();
+                : tsri_fail(TSR_EIO, "the tokenizer gives two results for one text");
     free(tokens);
     return e;
 }
@@ -51,8 +52,8 @@ static int add_text(struct tsri_dialog *d, const char *text, size_t bytes, uint3
 static int end_segment(struct tsri_dialog *d, size_t first)
 {
     void *more =
-        tsri_cli_grow(d->segments, &d->n_segments_room, d->n_segments + 1, sizeof *d->segments);
-    if (!more) return tsri_cli_failed();
+        tsri_make_room(d->segments, &d->n_segments_room, d->n_segments + 1, sizeof *d->segments);
+    if (!more) return TSR_ENOMEM;
     d->segments = more;
     d->segments[d->n_segments++] =
         (struct tsr_range){(uint32_t)first, (uint32_t)(d->n_tokens - first)};
@@ -90,23 +91,23 @@ int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model, const
     struct tsr_model_info info = {.size = sizeof info};
     memset(d, 0, sizeof *d);
     d->model = model;
-    if (tsr_model_info(model, &info) < 0) return tsri_cli_failed();
+    int e = tsr_model_info(model, &info);
+    if (e < 0) return e;
     d->context = info.context;
     if (!system) system = DEFAULT_SYSTEM;
     char *text = render(model, system, (info.caps & TSR_MODEL_CHAT) != 0);
-    if (!text) return tsri_cli_fail("the model's chat template failed: %s", tsr_errmsg());
+    if (!text) return tsri_fail(TSR_EUNSUP, "the model's chat template failed: %s", tsr_errmsg());
     char *one = strstr(text, MARK_1), *two = one ? strstr(one, MARK_2) : NULL;
     char *three = two ? strstr(two, MARK_3) : NULL;
-    int e = 0;
     if (!three) {
-        e = tsri_cli_fail("the model's chat template drops messages");
+        e = tsri_fail(TSR_EUNSUP, "the model's chat template drops messages");
     } else {
         *three = 0;
         d->turn = strdup(two + strlen(MARK_2));
         d->tail = strdup(three + strlen(MARK_3));
         e = d->turn && d->tail
                 ? add_text(d, text, (size_t)(one - text), TSR_TEXT_START | TSR_TEXT_SPECIAL)
-                : tsri_cli_fail("no memory");
+                : tsri_fail(TSR_ENOMEM, "no memory");
     }
     if (!e) e = end_segment(d, 0);
     free(text);
@@ -119,12 +120,13 @@ int tsri_dialog_init_plain(struct tsri_dialog *d, const struct tsr_model *model,
     memset(d, 0, sizeof *d);
     d->model = model;
     d->plain = true;
-    if (tsr_model_info(model, &info) < 0) return tsri_cli_failed();
+    int e = tsr_model_info(model, &info);
+    if (e < 0) return e;
     d->context = info.context;
     d->turn = strdup("");
     d->tail = strdup("");
-    int e = d->turn && d->tail ? add_text(d, system, strlen(system), TSR_TEXT_START)
-                               : tsri_cli_fail("no memory");
+    e = d->turn && d->tail ? add_text(d, system, strlen(system), TSR_TEXT_START)
+                           : tsri_fail(TSR_ENOMEM, "no memory");
     return e ? e : end_segment(d, 0);
 }
 
@@ -156,7 +158,7 @@ int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *
         size_t bytes = tsri_piece_bytes(doc->text + done, doc->bytes - done);
         size_t room = strlen(doc->name) + bytes + 32, first = d->n_tokens;
         char *piece = malloc(room);
-        if (!piece) return tsri_cli_fail("no memory");
+        if (!piece) return tsri_fail(TSR_ENOMEM, "no memory");
         int n = snprintf(piece, room, "%s%s%.*s", doc->name, doc->name[0] ? "\n" : "", (int)bytes,
                          doc->text + done);
         while (n > 0 && (piece[n - 1] == '\n' || piece[n - 1] == ' '))
@@ -179,8 +181,9 @@ int tsri_dialog_add_question(struct tsri_dialog *d, const char *question)
     if (!e) e = add_text(d, d->tail, strlen(d->tail), TSR_TEXT_SPECIAL);
     if (e) return e;
     if (d->n_tokens - documents >= d->context)
-        return tsri_cli_fail("the question alone has %zu tokens, the model's context has %u",
-                             d->n_tokens - documents, d->context);
+        return tsri_fail(TSR_ERANGE,
+                         "the question alone has %zu tokens, the model's context has %u",
+                         d->n_tokens - documents, d->context);
     return 0;
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Documents of tessera ask and ingest: folders, standard input, pieces.
 # shellcheck source=tests/cli/ask_kit.sh
-. "$(dirname "$0")/ask_kit.sh"
+. "$(dirname "$0")/../cli/ask_kit.sh"
 
 ingest() { t ingest --model="$model" --threads=1 --json "$@"; }
 

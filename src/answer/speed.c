@@ -7,11 +7,12 @@
  * A guess takes the nearest length and scales it. It is rather too short than too long, so that
  * nothing is praised too much: the machine was not busy at the fastest time, and attention grows
  * with the square of the length. Scaling down would err the other way, and is limited. */
-#include "cli/asking.h"
+#include "answer/answer.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 

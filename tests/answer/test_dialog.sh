@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From documents and questions to a prompt.
 # shellcheck source=tests/cli/ask_kit.sh
-. "$(dirname "$0")/ask_kit.sh"
+. "$(dirname "$0")/../cli/ask_kit.sh"
 
 the_system_prompt_is_part_of_what_documents_saw() {
     ask_init llama || return

@@ -5,7 +5,7 @@
  * A text that repeats with a cycle of q bytes equals itself moved by q. So for each q we count the
  * bytes at the end that equal those q before them: this *run* is everything behind the first time
  * that the cycle is said. */
-#include "cli/repeat.h"
+#include "answer/repeat.h"
 
 #include <ctype.h>
 #include <stdbool.h>

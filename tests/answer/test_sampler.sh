@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How tessera ask chooses tokens.
 # shellcheck source=tests/cli/ask_kit.sh
-. "$(dirname "$0")/ask_kit.sh"
+. "$(dirname "$0")/../cli/ask_kit.sh"
 
 without_a_temperature_answers_repeat() {
     ask_init llama || return

@@ -1,5 +1,5 @@
 /* test_speed.c - how long a full read takes is remembered, and guessed with care. */
-#include "cli/asking.h"
+#include "answer/answer.h"
 
 #include "support/test.h"
 #include "support/tmpdir.h"

@@ -1,34 +1,21 @@
 /* sampler.c - which token comes next: the most likely one, or one drawn from the most likely ones
  * with a generator that a seed starts, so that an answer can be repeated. */
-#include "cli/ask.h"
+#include "answer/answer.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 struct tsri_sample {
     double p;
     uint32_t token;
 };
 
-int tsri_sampler_init(struct tsri_sampler *s, struct tsri_cli *cli, uint32_t n_vocab)
+int tsri_sampler_init(struct tsri_sampler *s, uint32_t n_vocab)
 {
-    double seed = -1;
     memset(s, 0, sizeof *s);
     s->top_p = 1;
-    int e = tsri_cli_flag_number(cli, "temperature", 0, 100, &s->temperature);
-    if (!e) e = tsri_cli_flag_number(cli, "top-p", 0, 1, &s->top_p);
-    if (!e) e = tsri_cli_flag_number(cli, "seed", 0, 0x1p52, &seed);
-    if (e) return e;
-    if (seed < 0) {
-        struct timespec now;
-        clock_gettime(CLOCK_REALTIME, &now);
-        s->state = (uint64_t)now.tv_sec * 1000000007u + (uint64_t)now.tv_nsec;
-    } else {
-        s->state = (uint64_t)seed;
-    }
     s->room = malloc(n_vocab * sizeof *s->room);
-    return s->room ? 0 : tsri_cli_fail("no memory");
+    return s->room ? 0 : tsri_fail(TSR_ENOMEM, "no memory");
 }
 
 void tsri_sampler_fini(struct tsri_sampler *s)

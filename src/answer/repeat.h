@@ -1,6 +1,6 @@
 /* repeat.h - text that repeats itself. Pure functions over the bytes of an answer. */
-#ifndef TSRI_CLI_REPEAT_H
-#define TSRI_CLI_REPEAT_H
+#ifndef TSRI_ANSWER_REPEAT_H
+#define TSRI_ANSWER_REPEAT_H
 
 #include <stddef.h>
 

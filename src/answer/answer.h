@@ -1,0 +1,111 @@
+/* answer.h - what every program that answers questions shares: documents, the prompt they become,
+ * how tokens are chosen, how long a full read takes and how far an answer can be trusted. Knows
+ * nothing of command lines or connections.
+ *
+ * Threads: a struct belongs to one thread at a time; the functions of speed.c and trust.c keep nothing.
+ * Memory:  structs here are embedded; fini gives back what they hold and accepts what was only
+ *          zeroed.
+ * Errors:  0, or one of enum tsr_err with tsr_errmsg().
+ */
+#ifndef TSRI_ANSWER_H
+#define TSRI_ANSWER_H
+
+#include "base/base.h"
+
+#include <tessera/blend.h>
+
+/* ---- documents ---- */
+
+#define TSRI_DOCUMENT_BYTES_MAX ((size_t)16 << 20)
+#define TSRI_DOCUMENTS_MAX 4096u
+/* Documents are cut into pieces of at most so many bytes, about 1000 tokens: what is edited later
+ * costs one piece, and a question needs some of them only. */
+#define TSRI_PIECE_BYTES 4096u
+
+struct tsri_document {
+    char *name; /* of the file, without folders; "": none */
+    char *text; /* UTF-8, lines ended by \n alone, nothing but text at both ends */
+    size_t bytes;
+};
+
+struct tsri_documents {
+    struct tsri_document *items;
+    size_t n, n_room;
+    /* (optional) Told of a file of a folder that is left out, and what it is: "is binary". */
+    void (*skipped)(const char *path, const char *what);
+};
+
+/* One file, or standard input as "-". Empty and binary files are refused. */
+TSR_MUST int tsri_documents_add_file(struct tsri_documents *d, const char *path);
+/* Every file below a folder, in order of its path; hidden ones are left out, and those that are no
+ * text are told to `skipped` and left out. */
+TSR_MUST int tsri_documents_add_folder(struct tsri_documents *d, const char *path);
+/* A text of no name. */
+TSR_MUST int tsri_documents_add_text(struct tsri_documents *d, const char *text, size_t bytes);
+/* A file or a folder. */
+TSR_MUST int tsri_documents_add_path(struct tsri_documents *d, const char *path);
+void tsri_documents_fini(struct tsri_documents *d);
+/* The number of bytes of the first piece of a text: ends at a paragraph if there is one to end at,
+ * else at a line, a sentence, a word, or a character. */
+size_t tsri_piece_bytes(const char *text, size_t bytes);
+
+/* ---- prompts ---- */
+
+/* Tokens of a prompt: system prompt and pieces of documents are segments, the question follows. */
+struct tsri_dialog {
+    const struct tsr_model *model;
+    uint32_t context; /* tokens that fit */
+    uint32_t *tokens;
+    size_t n_tokens, n_room;
+    struct tsr_range *segments;
+    size_t n_segments, n_segments_room;
+    char *tail; /* template text behind a question: opens the answer */
+    char *turn; /* template text between an answer and the next question */
+    bool plain; /* no template, no names, nothing cut: the prompt is its texts, one after another */
+};
+
+TSR_MUST int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model,
+                              const char *system);
+TSR_MUST int tsri_dialog_init_plain(struct tsri_dialog *d, const struct tsr_model *model,
+                                    const char *system);
+void tsri_dialog_fini(struct tsri_dialog *d);
+/* Adds a document after the others, as segments. */
+TSR_MUST int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *doc);
+/* The question, and everything up to where the answer begins. */
+TSR_MUST int tsri_dialog_add_question(struct tsri_dialog *d, const char *question);
+/* Instead of a question, if only documents are to be read. */
+TSR_MUST int tsri_dialog_add_nothing(struct tsri_dialog *d);
+/* Adds tokens of an answer, then the template text between it and the next question. */
+TSR_MUST int tsri_dialog_add_answer(struct tsri_dialog *d, const uint32_t *tokens, size_t n);
+TSR_MUST int tsri_dialog_next_turn(struct tsri_dialog *d);
+
+/* ---- choosing tokens ---- */
+
+struct tsri_sampler {
+    double temperature;       /* 0: always the most likely token */
+    double top_p;             /* of the probability, 1: all */
+    uint64_t state;           /* begins as the seed */
+    struct tsri_sample *room; /* [n_vocab] */
+};
+
+/* Temperature 0, top_p 1 and state 0, for the caller to change. */
+TSR_MUST int tsri_sampler_init(struct tsri_sampler *s, uint32_t n_vocab);
+void tsri_sampler_fini(struct tsri_sampler *s);
+uint32_t tsri_sampler_pick(struct tsri_sampler *s, const float *logits, uint32_t n_vocab);
+
+/* ---- how long a full read takes (speed.c) ---- */
+
+/* How long a model takes to read a prompt: measured where a whole prompt was computed, and kept in
+ * a small file of the store. `how`: what runs the model, no line breaks. */
+void tsri_speed_note(const char *path, const char *how, uint32_t n_tokens, double seconds);
+/* The seconds of a full read, from the measurement with the nearest length, scaled to this one.
+ * NAN: none is near enough. */
+double tsri_speed_guess(const char *path, const char *how, uint32_t n_tokens);
+
+/* ---- trust ---- */
+
+/* The probability that the answer is that of a full read; 1: it is exact, NAN: not known. */
+double tsri_trust_sure(const struct tsr_blend_report *r);
+/* The same in words. */
+const char *tsri_trust_words(double sure);
+#endif
