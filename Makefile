@@ -47,11 +47,13 @@ PKGS     := yaml-0.1 libxxhash libcrypto $(URING) $(REDIS) $(S3)
 PKG_CF   := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(filter-out $(S3),$(PKGS)) 2>/dev/null)
 HTTP_LIBS := $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
-# Only the program reads JSON.
-JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
-ifeq ($(and $(PKG_LIBS),$(HTTP_LIBS),$(JSON_LIBS)),)
+# Only the programs read JSON and search documents. libxml2 is loaded when the first page is read.
+PROGRAM_PKGS := jansson sqlite3
+XML_CF   := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags libxml-2.0 2>/dev/null))
+PROGRAM_LIBS := $(if $(XML_CF),$(shell pkg-config --libs $(PROGRAM_PKGS) 2>/dev/null))
+ifeq ($(and $(PKG_LIBS),$(HTTP_LIBS),$(PROGRAM_LIBS)),)
 ifneq ($(filter-out setup test demo clean help,$(or $(MAKECMDGOALS),all)),)
-$(error pkg-config does not find all of $(PKGS) libmicrohttpd jansson: run tools/setup (docs/dependencies.md))
+$(error pkg-config does not find all of $(PKGS) libmicrohttpd $(PROGRAM_PKGS) libxml-2.0: run tools/setup (docs/dependencies.md))
 endif
 endif
 
@@ -82,7 +84,7 @@ LIB_SRC  := $(filter-out $(ABSENT_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*
             $(filter-out $(TESSERAD_SRC),$(wildcard src/daemon/*.c))
 # The programs' own code is an archive, so that tests and benches reach it; their mains are apart.
 MAIN_SRC := src/cli/commands.c src/lab/lab.c
-CLI_SRC  := $(filter-out $(MAIN_SRC),$(wildcard src/answer/*.c src/cli/*.c src/lab/*.c))
+CLI_SRC  := $(filter-out $(MAIN_SRC),$(wildcard src/search/*.c src/answer/*.c src/cli/*.c src/lab/*.c))
 SUP_SRC  := $(filter-out $(if $(REDIS),,tests/support/redis%) $(if $(S3),,tests/support/s3%),$(wildcard tests/support/*.c))
 TEST_SRC := $(filter-out $(if $(REDIS),,tests/redis/%) \
               $(if $(S3),,tests/s3/%),$(wildcard tests/*/test_*.c))
@@ -195,6 +197,7 @@ $(B)/tessera.pc: tessera.pc.in VERSION FORCE
 
 $(call obj,src/base/error.c src/stats/stats.c tests/stats/test_stats.c): VERSION
 
+$(B)/obj/src/search/html.o $(B)/obj-fuzz/src/search/html.o: private CPPF += $(XML_CF)
 # liburing tells its version from 2.4 on only.
 $(B)/obj/src/cli/libraries.o $(B)/obj-fuzz/src/cli/libraries.o: private CPPF += $(if $(URING),-DTSRI_URING_VERSION='"$(shell pkg-config --modversion liburing)"')
 $(B)/bin/tessera: $(call obj,src/cli/commands.c)
@@ -202,7 +205,7 @@ $(B)/bin/tessera-lab: $(call obj,src/lab/lab.c)
 $(B)/bin/tessera $(B)/bin/tessera-lab: $(CLIA) $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
-	$(Q)$(CC) $(SANF) $(LDFLAGS) $(linked) -o $@ $(JSON_LIBS) $(LIBS)
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $(linked) -o $@ $(PROGRAM_LIBS) $(LIBS)
 
 $(B)/bin/tesserad: $(call obj,$(TESSERAD_SRC)) $(B)/obj/page.o $(LIBA)
 	@mkdir -p $(@D)
@@ -229,9 +232,9 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $(linked) -o $@ $(LIBS)
 
 # They see the inside of the programs, and some start them.
-CLI_TESTS := $(filter $(addprefix $(B)/tests/,answer/% cli/% lab/%),$(TESTS))
+CLI_TESTS := $(filter $(addprefix $(B)/tests/,search/% answer/% cli/% lab/%),$(TESTS))
 $(CLI_TESTS): $(CLIA) | $(BINS)
-$(CLI_TESTS): private LIBS += $(JSON_LIBS)
+$(CLI_TESTS): private LIBS += $(PROGRAM_LIBS)
 
 # The example is one of the tiers that it tests.
 $(B)/tests/tier/test_contract: $(B)/obj/tests/tier/custom_tier.o
@@ -316,7 +319,7 @@ $(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 
 # They measure and read traces as tessera-lab does.
 $(B)/bench/bench_copy $(B)/bench/bench_policy: $(CLIA)
-$(B)/bench/bench_copy $(B)/bench/bench_policy: private LIBS += $(JSON_LIBS)
+$(B)/bench/bench_copy $(B)/bench/bench_policy: private LIBS += $(PROGRAM_LIBS)
 
 # Examples link the shared library, as a user's program would.
 $(B)/examples/%: $(B)/obj/examples/%.o $(LIBS_SO)
@@ -345,9 +348,9 @@ $(B)/fuzz/%: tests/fuzz/%.c $(FUZZA)
 	@echo "  FUZZ  $@"
 	$(Q)$(FUZZC) -Itests -fsanitize=fuzzer,address,undefined $(linked) -o $@ $(LIBS)
 # Readers of the programs' files, which are not in the library.
-CLI_FUZZ := $(addprefix $(B)/fuzz/fuzz_,prompt_file questions trace)
+CLI_FUZZ := $(addprefix $(B)/fuzz/fuzz_,prompt_file questions trace html passages)
 $(CLI_FUZZ): $(B)/fuzz/libtessera-cli.a
-$(CLI_FUZZ): private LIBS += $(JSON_LIBS)
+$(CLI_FUZZ): private LIBS += $(PROGRAM_LIBS)
 # Files of models are parsed by ggml first.
 $(B)/fuzz/fuzz_gguf: $(if $(LLAMA_CF),$(B)/obj-fuzz/src/model/gguf.o)
 $(B)/fuzz/fuzz_gguf $(B)/obj-fuzz/src/model/gguf.o: private CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)

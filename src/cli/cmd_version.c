@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <sqlite3.h>
 #include <openssl/crypto.h>
 #include <sys/utsname.h>
 #include <xxhash.h>
@@ -67,6 +68,7 @@ int tsri_cmd_version(struct tsri_cli *cli)
         {"libyaml", yaml_get_version_string()},
         {"xxhash", xxhash},
         {"jansson", jansson_version_str()},
+        {"sqlite", sqlite3_libversion()},
         {"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)},
         {"cpu", tsri_cli_cpu_features(features, sizeof features)},
         {"policies", names_of("policy", policies, sizeof policies)},

@@ -15,7 +15,7 @@ the_number_is_the_one_of_the_file_VERSION() {
 compiler_and_libraries_are_named() {
     local name
     t version
-    for name in compiler libyaml xxhash jansson openssl cpu policies digests; do
+    for name in compiler libyaml xxhash jansson sqlite openssl cpu policies digests; do
         grep -qE "^  $name +[^ ]" <<<"$out" || fail "$name is missing: $out" || return
     done
 }
