@@ -387,6 +387,7 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_storage.py
 	@B=$(B) python/tests/engine.sh sglang/test_radix.py
+	@B=$(B) python/tests/engine.sh sglang/test_ranks.py
 	@B=$(B) python/tests/engine.sh sglang/test_commands.py
 	@B=$(B) TESSERA_TEST_DEVICE=cpu python/tests/engine.sh gpu/test_sglang.py TestStorage
 bench-vllm: $(LIBS_SO) $(B)/bin/tessera-lab $(MODEL_LIB)

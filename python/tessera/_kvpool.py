@@ -34,12 +34,15 @@ class PoolShape:
     weights: bytes
     identity: str  # everything else that changes KV and is not in the tokens
     dtype: int  # enum tsr_dtype
-    planes: tuple[PoolPlane, PoolPlane]
+    planes: tuple[PoolPlane, ...]  # K and V, or with mla the latent rows
     n_slots: int
     device: str = "cpu"
     device_number: int = 0
     stream: int = 0
     salt: str | None = None
+    mla: bool = False
+    rank: int = 0  # among `world` ranks with other heads of the same tokens
+    world: int = 1
 
 
 class KvPool:
@@ -58,10 +61,13 @@ class KvPool:
             tokenizer=shape.identity.encode(),
             salt=shape.salt.encode() if shape.salt else None,
             dtype=shape.dtype,
+            layout=c.LAYOUT_MLA if shape.mla else c.LAYOUT_STANDARD,
             n_layers=len(keys.layers),
             n_heads=keys.n_heads,
             k_dim=keys.dim,
-            v_dim=shape.planes[1].dim,
+            v_dim=0 if shape.mla else shape.planes[1].dim,
+            rank=shape.rank,
+            world=shape.world,
         )
         layout, _keep = _layout(shape)
         desc = c.KvpoolDesc(
@@ -132,7 +138,7 @@ def _layout(shape: PoolShape) -> tuple[c.KvLayout, Any]:
         size=ctypes.sizeof(c.KvLayout),
         memory=c.MEMORY_DEVICE if shape.device != "cpu" else c.MEMORY_HOST,
         n_layers=len(shape.planes[0].layers),
-        n_planes=2,
+        n_planes=len(shape.planes),
         n_slots=shape.n_slots,
     )
     keep = []

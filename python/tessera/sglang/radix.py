@@ -4,26 +4,27 @@
     python -m sglang.launch_server --model-path MODEL --radix-cache-backend tessera
 
 A request is matched in the tree first. SGLang sees what Tessera has beyond that as a host hit:
-when the request is admitted, slots are allocated and filled, and the tree gets a node. When a
-request has finished, its part of the tree is stored in the background; its node stays locked
-until the writer has read the slots. A failure costs a log line and the cache: SGLang then uses
-its own tree. Used by the scheduler's thread.
+when the request is admitted, slots are allocated and filled, and the tree gets a node. If only a
+part of it could be loaded, the tree gets that part, and SGLang computes the rest. When a request
+has finished, its part of the tree is stored in the background; its node stays locked until the
+writer has read the slots. A failure costs a log line and the cache: SGLang then uses its own tree.
+
+With tensor parallelism every rank has such a tree, and all trees must stay the same: whatever
+depends on the cache is agreed on first (ranks.py). Nothing between two agreements may fail on one
+rank alone, so calls of the cache are guarded one by one. Used by the scheduler's thread.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
-import json
 import logging
-import uuid
+import secrets
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import sglang
 import torch
 from sglang.srt.mem_cache.base_prefix_cache import (
     CacheRequestHandle,
@@ -34,39 +35,64 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchPrefixParams,
     MatchResult,
 )
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 from sglang.srt.mem_cache.registry import default_radix_cache_factory
 
 from .. import set_logger
-from .._kvpool import KvPool, PoolPlane, PoolShape
+from .._kvpool import KvPool, PoolShape
 from ..cache import Cache, _extras
-from ..identity import files_digest
+from ..owner import EngineCache
 from ..settings import without_effect
+from .ranks import Ranks, engine_name
+from .shape import Refused, pool_shape
 
 __all__ = ["TesseraRadixCache", "build"]
 
 logger = logging.getLogger(__name__)
-_DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
 _WAIT_MS = 2000  # for the writer, where SGLang needs the slots that it reads
+_MATCHES_PER_SETTLE = 16  # of several ranks
 _Result = TypeVar("_Result")
 
 
-class Refused(Exception):
-    """A feature of the engine that is not supported."""
-
-
 def build(context: Any) -> Any:
-    """For register_radix_cache_backend. Where Tessera cannot work: SGLang's own choice."""
-    set_logger(_log)
+    """For register_radix_cache_backend. Where Tessera cannot work: SGLang's own choice, on all
+    ranks."""
+    ranks: Ranks | None = None
+    tree: TesseraRadixCache | None = None
+    why = "another rank could not start it"
     try:
-        _refuse(context)
-        pool = context.params.token_to_kv_pool_allocator.get_kvcache()
-        shape = pool_shape(pool, context)
-        return TesseraRadixCache(context.params, shape)
+        set_logger(_log)
+        _refuse(context)  # the same on all ranks, as is the next line
+        ranks = Ranks(context)
     except Exception as error:
-        logger.warning("tessera: off, SGLang runs without it: %s: %s", type(error).__name__, error)
-        return default_radix_cache_factory(context)
+        return _without(context, f"{type(error).__name__}: {error}")
+    for owns in (True, False):  # clients come when the owner is there
+        if ranks.first == owns:
+            try:
+                tree = _open(context, ranks)
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}"
+        chunk = 0 if tree is None else tree.chunk_tokens
+        if owns:
+            ranks.least(chunk)
+    least, most = ranks.least(chunk, -chunk)
+    if tree is None or least != chunk or -most != chunk or not chunk:
+        if tree is not None:
+            tree.shutdown()
+        return _without(context, why)
+    logger.info("tessera: on, chunks of %d tokens", chunk)
+    return tree
+
+
+def _without(context: Any, why: str) -> Any:
+    logger.warning("tessera: off, SGLang runs without it: %s", why)
+    return default_radix_cache_factory(context)
+
+
+def _open(context: Any, ranks: Ranks) -> TesseraRadixCache:
+    pool = context.params.token_to_kv_pool_allocator.get_kvcache()
+    shape = pool_shape(pool, context, ranks)
+    return TesseraRadixCache(context.params, shape, ranks, engine_name(context))
 
 
 def _refuse(context: Any) -> None:
@@ -77,9 +103,12 @@ def _refuse(context: Any) -> None:
             "the hierarchical cache: use --hicache-storage-backend",
             context.enable_hierarchical_cache,
         ),
-        ("tensor parallelism", context.tp_size > 1),
         ("pipeline parallelism", params.pp_size > 1),
         ("context parallelism", params.attn_cp_size > 1),
+        (
+            "decode context parallelism",
+            (getattr(context.server_args, "dcp_size", 1) or 1) > 1,
+        ),
         ("sliding windows", context.is_hybrid_swa),
         ("Mamba", context.is_hybrid_ssm),
         ("EAGLE", params.is_eagle),
@@ -88,75 +117,22 @@ def _refuse(context: Any) -> None:
             raise Refused(name)
 
 
-def pool_shape(pool: Any, context: Any) -> PoolShape:
-    """Where the pool's tokens are, from the tensors' own strides."""
-    if type(pool) is not MHATokenToKVPool:
-        raise Refused(f"a KV pool of kind {type(pool).__name__}")
-    if pool.store_dtype not in _DTYPES:
-        raise Refused(f"KV of dtype {pool.store_dtype}")
-    first = pool.k_buffer[0]
-    if first.dim() != 3 or first.device.type not in ("cpu", "cuda"):
-        raise Refused(f"KV of shape {tuple(first.shape)} on {first.device.type}")
-    stream = 0
-    if first.device.type == "cuda":
-        # Models run on this stream, or without overlap on the scheduler's own, which is waited for
-        # when slots are read (_places).
-        stream = context.tp_worker.model_runner.forward_stream.cuda_stream
-    model = context.model_config
-    facts = {
-        "sglang": sglang.__version__,
-        "torch": torch.__version__,
-        "config": model.hf_config.to_dict(),
-        "dtype": str(model.dtype),
-        "quantization": str(model.quantization),
-        "layers": (pool.start_layer, pool.end_layer),
-        "attention": str(getattr(context.server_args, "attention_backend", None)),
-        "revision": str(getattr(context.server_args, "revision", None)),
-        "commit": str(getattr(model.hf_config, "_commit_hash", None)),
-    }
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
-    return PoolShape(
-        model=model.model_path,
-        weights=files_digest(model.model_path),
-        identity="sglang " + digest,
-        dtype=_DTYPES[pool.store_dtype],
-        planes=(_plane(pool.k_buffer), _plane(pool.v_buffer)),
-        n_slots=first.shape[0],
-        device=first.device.type,
-        device_number=first.device.index or 0,
-        stream=stream,
-    )
-
-
-def _plane(layers: list[torch.Tensor]) -> PoolPlane:
-    first = layers[0]
-    if any(one.shape != first.shape or one.stride() != first.stride() for one in layers):
-        raise Refused("layers of different shapes")
-    token, head, element = (step * first.element_size() for step in first.stride())
-    _slots, n_heads, dim = first.shape
-    return PoolPlane(
-        layers=[one.data_ptr() for one in layers],
-        layer_bytes=first.shape[0] * token,
-        token_stride=token,
-        head_stride=head,
-        element_stride=element,
-        n_heads=n_heads,
-        dim=dim,
-    )
-
-
 @dataclass
 class _Offer:
-    """What match_prefix has found for a request, until it is loaded or the request ends."""
+    """What Tessera has of a request, until it is loaded or the request ends."""
 
-    lease: int
+    lease: int  # 0: nothing is held, as the tree has as much
     tokens: array[int]
     key: RadixKey
-    n_tokens: int  # that Tessera has, from the first on
+    n_asked: int
+    n_tokens: int = 0  # that every rank has, from the first on
+
+    def answers(self, n_asked: int, n_in_tree: int) -> bool:
+        return n_asked == self.n_asked and (self.lease != 0 or self.n_tokens <= n_in_tree)
 
 
 def _guarded(default: Callable[[], _Result]) -> Callable[..., Any]:
-    """Logs a failure once, and then answers as SGLang would without Tessera."""
+    """For calls of the cache: logs a failure once, and then answers as SGLang would without it."""
 
     def wrap(method: Callable[..., _Result]) -> Callable[..., _Result]:
         @functools.wraps(method)
@@ -168,9 +144,8 @@ def _guarded(default: Callable[[], _Result]) -> Callable[..., Any]:
             except Exception as error:
                 if not self._complained:
                     self._complained = True
-                    logger.warning(
-                        "tessera: %s failed, continuing without it: %s", method.__name__, error
-                    )
+                    name = method.__name__.strip("_")
+                    logger.warning("tessera: %s failed, continuing without it: %s", name, error)
                 return default()
 
         return call
@@ -179,29 +154,46 @@ def _guarded(default: Callable[[], _Result]) -> Callable[..., Any]:
 
 
 class TesseraRadixCache(RadixCache):
-    def __init__(self, params: Any, shape: PoolShape, **options: Any) -> None:
+    def __init__(
+        self, params: Any, shape: PoolShape, ranks: Ranks, engine: str, **options: Any
+    ) -> None:
         self._pool: KvPool | None = None
-        self._cache: Cache | None = None
+        self._cache: Cache | EngineCache | None = None
         self._complained = False
+        self._ranks = ranks
+        self._writer = ranks.rank == 0 or not shape.mla
+        self._leases = itertools.count(1)
         self._numbers = itertools.count(1)
+        self._n_matches = 0
         self._offers: dict[CacheRequestHandle, _Offer] = {}
-        self._writes: dict[int, Any] = {}  # the tree's nodes that the writer reads
+        self._writes: dict[int, Any] = {}  # the tree's nodes that a writer reads, oldest first
+        self._ended: set[int] = set()  # of these, writes that have ended on this rank
         super().__init__(params)
         self._shape = shape
-        self._cache = Cache(env=True, **_device(shape), **options)
-        for line in without_effect(options, "SGLang"):
-            logger.warning("tessera: %s", line)
+        if ranks.processes == 1:
+            self._cache = Cache(env=True, **_device(shape), **options)
+        else:
+            device = shape.device, shape.device_number
+            self._cache = EngineCache(options, engine, ranks.first, device)
+        if ranks.first:
+            for line in without_effect(options, "SGLang"):
+                logger.warning("tessera: %s", line)
         try:
-            self._pool = KvPool(self._cache._open(), shape)
-            if self._pool.chunk_tokens % self.page_size:
+            self._pool = KvPool(self._handle(), shape)
+            self.chunk_tokens = self._pool.chunk_tokens
+            if self.chunk_tokens % self.page_size:
                 raise Refused(
-                    f"chunk_size {self._pool.chunk_tokens} is not a multiple of the page size "
+                    f"chunk_size {self.chunk_tokens} is not a multiple of the page size "
                     f"{self.page_size} tokens"
                 )
         except Exception:
             self.shutdown()
             raise
-        logger.info("tessera: on, chunks of %d tokens", self._pool.chunk_tokens)
+
+    def _handle(self) -> Any:
+        cache = self._cache
+        assert cache is not None
+        return cache.handle if isinstance(cache, EngineCache) else cache._open()
 
     def shutdown(self) -> None:
         """Waits for what is being written. May be called twice."""
@@ -217,61 +209,89 @@ class TesseraRadixCache(RadixCache):
     # ---- finding and loading ------------------------------------------------------------------
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        if params.req is not None:
+            self._settle_for(len(params.key))
         found = super().match_prefix(params)
         if params.req is None:
             return found
-        more: int = self._offer(params, found)
+        more = self._offer(params, found)
         return found._replace(host_hit_length=more) if more else found
 
-    @_guarded(lambda: 0)
     def _offer(self, params: MatchPrefixParams, found: MatchResult) -> int:
-        """How many more tokens of a request Tessera has than the tree; kept for its load."""
-        assert self._pool is not None
-        self._forget(params.req.cache_request_handle)
+        """How many more tokens of a request Tessera has than the tree; kept for its load. A request
+        that waits is matched again and again, and asked once."""
+        handle = params.req.cache_request_handle
         key = params.key.page_aligned(self.page_size)
-        chunk = self._pool.chunk_tokens
-        if len(key) // chunk * chunk <= found.device_prefix_len:
+        before = int(found.device_prefix_len)
+        if len(key) // self.chunk_tokens * self.chunk_tokens <= before:
+            self._forget(handle)
             return 0
-        offer = _Offer(next(self._numbers), _tokens(key), key, 0)
-        offer.n_tokens = self._pool.match(offer.tokens, _extra(key), offer.lease)
-        more = int(offer.n_tokens - found.device_prefix_len)
-        if more <= 0:
-            self._pool.release(offer.lease)
-            return 0
-        offer.key = _copy(key, offer.n_tokens)
-        self._offers[params.req.cache_request_handle] = offer
-        return more
+        offer = self._offers.get(handle)
+        if offer is None or not offer.answers(len(key), before):
+            self._forget(handle)
+            offer = _Offer(next(self._leases), _tokens(key), key, len(key))
+            offer.n_tokens = self._ranks.least(self._match(offer))[0]
+            offer.key = _copy(key, offer.n_tokens)
+            if offer.n_tokens <= before:
+                self._release(offer.lease)
+                offer.lease = 0
+            self._offers[handle] = offer
+        return max(0, offer.n_tokens - before)
 
-    def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Any]:
-        """Loads all that was promised, or nothing, as SGLang requires."""
-        node = params.best_match_node
-        loaded: tuple[int, Any] | None = self._load_back(params)
-        if params.req is not None:
-            self._forget(params.req.cache_request_handle)
-        return loaded or (0, node)
+    @_guarded(lambda: 0)
+    def _match(self, offer: _Offer) -> int:
+        assert self._pool is not None
+        return self._pool.match(offer.tokens, _extra(offer.key), offer.lease)
 
     @_guarded(lambda: None)
-    def _load_back(self, params: InitLoadBackParams) -> tuple[int, Any] | None:
-        assert self._pool is not None and params.req is not None
-        offer = self._offers.get(params.req.cache_request_handle)
-        before = self.path_device_indices(params.best_match_node)
-        if offer is None or len(before) + params.host_hit_length != offer.n_tokens:
-            return None
+    def _release(self, lease: int) -> None:
+        assert self._pool is not None
+        self._pool.release(lease)
+
+    def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Any]:
+        """Loads what was promised. SGLang takes all of it or nothing; a part is therefore counted
+        as if the tree had had it when the request was matched, and SGLang computes the rest."""
+        req, node = params.req, params.best_match_node
+        offer = self._offers.get(req.cache_request_handle) if req is not None else None
+        if offer is None:
+            return 0, node
+        before = self.path_device_indices(node)
+        promised = offer.n_tokens - len(before)
+        loaded, last = 0, node
+        if promised > 0 and params.host_hit_length == promised:
+            loaded, last = self._load_back(offer, node, before)
+        self._forget(req.cache_request_handle)
+        if loaded == promised or not loaded:
+            return loaded, last
+        if req.prefix_len != len(before):
+            return 0, node
+        req.prefix_len += loaded
+        return 0, last
+
+    def _load_back(self, offer: _Offer, node: Any, before: torch.Tensor) -> tuple[int, Any]:
+        """Fills slots and adds to the tree what every rank has loaded."""
+        allocator = self.token_to_kv_pool_allocator
         count = offer.n_tokens - len(before)
-        self.inc_lock_ref(params.best_match_node)
+        self.inc_lock_ref(node)
         try:
             slots = self._allocate(count)
-            if slots is None:
-                return None
-            if self._fill(offer, len(before), slots) < count:
-                self.token_to_kv_pool_allocator.free(slots)
-                return None
         finally:
-            self.dec_lock_ref(params.best_match_node)
-        result = self.insert(InsertParams(key=offer.key, value=torch.cat([before, slots])))
+            self.dec_lock_ref(node)
+        if slots is None:
+            return 0, node
+        loaded = self._ranks.least(self._fill(offer, len(before), slots))[0]
+        loaded = min(loaded, count) // self.page_size * self.page_size
+        if loaded < count:
+            allocator.free(slots[loaded:])
+        if not loaded:
+            return 0, node
+        end = len(before) + loaded
+        result = self.insert(
+            InsertParams(key=_copy(offer.key, end), value=torch.cat([before, slots[:loaded]]))
+        )
         if result.prefix_len > len(before):  # another request of this batch has loaded it, too
-            self.token_to_kv_pool_allocator.free(slots[: result.prefix_len - len(before)])
-        return count, result.last_device_node
+            allocator.free(slots[: result.prefix_len - len(before)])
+        return loaded, result.last_device_node
 
     def _allocate(self, count: int) -> torch.Tensor | None:
         allocator = self.token_to_kv_pool_allocator
@@ -281,21 +301,17 @@ class TesseraRadixCache(RadixCache):
         slots: torch.Tensor | None = allocator.alloc(count)
         return slots
 
+    @_guarded(lambda: 0)
     def _fill(self, offer: _Offer, n_cached: int, slots: torch.Tensor) -> int:
         assert self._pool is not None
-        places = _places(slots)
-        try:
-            return self._pool.load(
-                offer.tokens, offer.n_tokens, n_cached, places, _extra(offer.key)
-            )
-        except Exception:
-            self.token_to_kv_pool_allocator.free(slots)
-            raise
+        return self._pool.load(
+            offer.tokens, offer.n_tokens, n_cached, _places(slots), _extra(offer.key)
+        )
 
     def _forget(self, handle: CacheRequestHandle) -> None:
         offer = self._offers.pop(handle, None)
-        if offer is not None and self._pool is not None:
-            self._pool.release(offer.lease)
+        if offer is not None and offer.lease:
+            self._release(offer.lease)
 
     def release_aborted_request(self, handle: CacheRequestHandle) -> None:
         self._forget(handle)
@@ -310,44 +326,72 @@ class TesseraRadixCache(RadixCache):
         if not self.disable and req.finished():
             self._store(req, up_to)
 
-    @_guarded(lambda: None)
     def _store(self, req: Any, up_to: int) -> None:
         """The part of a finished request in the tree whose KV is known to be written: the last
         sampled token has not been computed, and drafts beyond it may be wrong."""
-        assert self._pool is not None
         self._settle()
         if req.input_embeds is not None or req.positional_embed_overrides is not None:
             return  # tokens do not tell what these prompts are
         n_answer = max(len(req.output_ids) - 1, 0)
         written = min(up_to, req.kv.kv_committed_len, len(req.origin_input_ids) + n_answer)
         slots = self.path_device_indices(req.last_node)
-        count = min(written, len(slots)) // self._pool.chunk_tokens * self._pool.chunk_tokens
+        count = min(written, len(slots)) // self.chunk_tokens * self.chunk_tokens
         if not count:
             return
         key = RadixKey(
             req.full_untruncated_fill_ids[:count], req.extra_key, cache_salt=req.cache_salt
         )
         number = next(self._numbers)
-        places = _places(slots[:count])
-        if self._pool.store_start(_tokens(key), places, _extra(key), number):
-            self.inc_lock_ref(req.last_node)
-            self._writes[number] = req.last_node
+        self.inc_lock_ref(req.last_node)
+        self._writes[number] = req.last_node
+        if not self._start_write(key, slots[:count], number):
+            self._ended.add(number)
+
+    @_guarded(lambda: False)
+    def _start_write(self, key: RadixKey, slots: torch.Tensor, number: int) -> bool:
+        assert self._pool is not None
+        if not self._writer:
+            return False
+        return self._pool.store_start(_tokens(key), _places(slots), _extra(key), number)
+
+    @_guarded(list)
+    def _take_written(self) -> list[int]:
+        assert self._pool is not None
+        return self._pool.written()
+
+    def _settle(self) -> None:
+        """Unlocks nodes that have been read on every rank, oldest first."""
+        if not self._writes:
+            return
+        self._ended.update(self._take_written())
+        done = (number in self._ended or self._pool is None for number in self._writes)
+        count = self._ranks.least(sum(itertools.takewhile(bool, done)))[0]
+        for number in list(itertools.islice(self._writes, count)):
+            self._ended.discard(number)
+            self.dec_lock_ref(self._writes.pop(number))
+
+    def _settle_for(self, n_tokens: int) -> None:
+        """Nodes that a writer reads cannot be evicted. A request that needs their slots is not
+        admitted, and is matched again. To agree takes ranks a message, so they do it only where
+        memory is short, and every now and then: what other requests will take is not known here.
+        """
+        self._n_matches += 1
+        free = self.token_to_kv_pool_allocator.available_size() + self.evictable_size()
+        short = free < n_tokens + self.page_size
+        if short or self._ranks.world == 1 or self._n_matches % _MATCHES_PER_SETTLE == 0:
+            self._settle()
 
     @_guarded(lambda: None)
-    def _settle(self) -> None:
-        """Unlocks nodes that have been read."""
+    def _drain(self) -> None:
         assert self._pool is not None
-        for number in self._pool.written():
-            node = self._writes.pop(number, None)
-            if node is not None:
-                self.dec_lock_ref(node)
+        self._pool.drain(_WAIT_MS)
 
     def evict(self, params: EvictParams) -> EvictResult:
         self._settle()
         result = super().evict(params)
         lacking = params.num_tokens - result.num_tokens_evicted
-        if lacking > 0 and self._writes and self._pool is not None:
-            self._pool.drain(_WAIT_MS)
+        if lacking > 0 and self._writes:
+            self._drain()
             self._settle()
             more = super().evict(replace(params, num_tokens=lacking))
             result.num_tokens_evicted += more.num_tokens_evicted
@@ -362,20 +406,23 @@ class TesseraRadixCache(RadixCache):
         super().reset()
         self._offers.clear()
         self._writes.clear()
-        if self._pool is not None:
-            self._start_anew()
+        self._ended.clear()
+        if self._cache is not None:  # not while the tree is being made
+            # The same on all ranks, as those of an MLA model share a space.
+            salt = self._ranks.least(secrets.randbits(62))[0]
+            self._start_anew(f"{salt:x}")
 
-    def _start_anew(self) -> None:
-        assert self._pool is not None and self._cache is not None
+    def _start_anew(self, salt: str) -> None:
+        if self._pool is None:
+            return
         try:
             self._pool.reset()
             self._pool.close()
             self._pool = None
-            shape = replace(self._shape, salt=uuid.uuid4().hex)
-            self._pool = KvPool(self._cache._open(), shape)
+            self._pool = KvPool(self._handle(), replace(self._shape, salt=salt))
         except Exception as error:
+            # Lookups miss from now on, and so they do on the other ranks.
             logger.warning("tessera: off, SGLang runs without it: %s", error)
-            self.shutdown()
 
 
 def _device(shape: PoolShape) -> dict[str, Any]:

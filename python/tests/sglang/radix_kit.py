@@ -11,6 +11,7 @@ import hashlib
 import os
 import random
 import tempfile
+import time
 from array import array
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -18,11 +19,16 @@ from types import SimpleNamespace
 import numpy
 import torch
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req
+from sglang.srt.managers.schedule_policy import PrefillAdder
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InitLoadBackParams
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.common import release_kv_cache
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
+from sglang.srt.mem_cache.memory_pool import (
+    MHATokenToKVPool,
+    MLATokenToKVPool,
+    ReqToTokenPool,
+)
 from sglang.srt.mem_cache.registry import get_radix_cache_factory
 from sglang.srt.runtime_context import get_context
 from sglang.srt.sampling.sampling_params import SamplingParams
@@ -50,10 +56,10 @@ def prepare():
 _model = prepare()
 
 
-def expected_kv(tokens):
-    """[layer, K or V, token, byte]: digests of the prefix."""
+def expected_kv(tokens, rank=0):
+    """[layer, K or V, token, byte]: digests of the prefix, others on each rank."""
     out = numpy.zeros((LAYERS, 2, len(tokens), ROW), numpy.uint8)
-    state = hashlib.blake2b(digest_size=ROW)
+    state = hashlib.blake2b(digest_size=ROW, person=bytes([rank]))
     for i, token in enumerate(tokens):
         state.update(int(token).to_bytes(4, "little"))
         digest = numpy.frombuffer(state.digest(), numpy.uint8)
@@ -64,22 +70,46 @@ def expected_kv(tokens):
 
 
 class Engine:
-    """SGLang's memory, its tree by the registry, and requests as its scheduler runs them."""
+    """SGLang's memory, its tree by the registry, and requests as its scheduler runs them. With a
+    group, one rank of several: each runs the same requests in a process of its own."""
 
-    def __init__(self, size=512, page=1, model="unit", device="cpu", stream=None, **options):
+    def __init__(
+        self,
+        size=512,
+        page=1,
+        model="unit",
+        device="cpu",
+        stream=None,
+        mla=False,
+        group=None,
+        **options,
+    ):
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
-        self.pool = MHATokenToKVPool(
+        self.group = group
+        self.rank = torch.distributed.get_rank(group) if group else 0
+        self.kv_rank = 0 if mla else self.rank
+        common = dict(
             size=size,
             page_size=page,
             dtype=dtype,
-            head_num=HEADS,
-            head_dim=ROW // HEADS // dtype.itemsize,
             layer_num=LAYERS,
             device=device,
             enable_memory_saver=False,
-            enable_alt_stream=False,
         )
-        layers = zip(self.pool.k_buffer, self.pool.v_buffer)
+        if mla:
+            rope = ROW // 4 // dtype.itemsize
+            self.pool = MLATokenToKVPool(
+                kv_lora_rank=ROW // dtype.itemsize - rope, qk_rope_head_dim=rope, **common
+            )
+            layers = zip(self.pool.kv_buffer)
+        else:
+            self.pool = MHATokenToKVPool(
+                head_num=HEADS,
+                head_dim=ROW // HEADS // dtype.itemsize,
+                enable_alt_stream=False,
+                **common,
+            )
+            layers = zip(self.pool.k_buffer, self.pool.v_buffer)
         self.bytes = [[half.view(torch.uint8).reshape(-1, ROW) for half in pair] for pair in layers]
         if page == 1:
             self.slots = TokenToKVPoolAllocator(size, dtype, device, self.pool, False)
@@ -91,7 +121,7 @@ class Engine:
         self.forward = torch.cuda.Stream() if self.cuda else None
         self.wrong = torch.zeros((), dtype=torch.int64, device=device)
         self.chance = random.Random(size * 31 + page)
-        self.count = self.checked = 0
+        self.count = self.checked = self.waited = 0
         self.context = self.build_context(dtype, model, stream or self.forward)
         self.open(options)
 
@@ -101,15 +131,18 @@ class Engine:
             req_to_token_pool=self.rows,
             token_to_kv_pool_allocator=self.slots,
             page_size=self.page,
+            tp_cache_group=self.group,
+            attn_tp_cache_group=self.group,
         )
         return SimpleNamespace(
             params=params,
-            server_args=SimpleNamespace(attention_backend=None, revision=None),
+            server_args=SimpleNamespace(attention_backend=None, revision=None, nnodes=1),
             disable_radix_cache=False,
             enable_hierarchical_cache=False,
             is_hybrid_swa=False,
             is_hybrid_ssm=False,
-            tp_size=1,
+            tp_size=torch.distributed.get_world_size(self.group) if self.group else 1,
+            tp_rank=self.rank,
             tp_worker=SimpleNamespace(model_runner=SimpleNamespace(forward_stream=stream)),
             model_config=SimpleNamespace(
                 model_path=model,
@@ -150,36 +183,41 @@ class Engine:
         return req
 
     def admit(self, req):
-        """Tokens of its prompt that need not be computed."""
-        tree = self.tree
-        if req.host_hit_length:
-            lock = tree.lock(req.last_node)
-            order = InitLoadBackParams(
-                best_match_node=req.best_match_node, host_hit_length=req.host_hit_length, req=req
+        """Tokens of its prompt that need not be computed. A request that finds no memory waits and
+        is matched again, as SGLang's scheduler does it."""
+        for _ in range(2000):
+            adder = PrefillAdder(
+                page_size=self.page,
+                tree_cache=self.tree,
+                token_to_kv_pool_allocator=self.slots,
+                running_batch=None,
+                new_token_ratio=0.5,
+                rem_input_tokens=1 << 20,
+                rem_chunk_tokens=None,
             )
-            loaded, req.last_node = tree.init_load_back(order)
-            tree.unlock(lock)
-            assert loaded in (0, req.host_hit_length)
-            req.prefix_len += loaded
-            req.kv.cache_protected_len = req.prefix_len
-        req.lock = tree.lock(req.last_node)
-        return req.prefix_len
+            adder.add_one_req(req, has_chunked_req=False, truncation_align_size=None)
+            if adder.can_run_list:
+                return req.prefix_len
+            self.waited += 1
+            time.sleep(0.001)
+            req.init_next_round_input(self.tree)
+        raise AssertionError("a request was never admitted")
 
     def compute(self, tokens, first, prefix):
         """Compares what is there, writes the rest."""
         count = len(tokens) - first
         padded = -(-count // self.page) * self.page
         news = self.take(padded)[:count]
-        known = expected_kv(tokens)
+        known = expected_kv(tokens, self.kv_rank)
         if self.cuda:
             known = known.pin_memory().to(self.device, non_blocking=True)
             self.forward.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.forward) if self.cuda else nullcontext():
             if self.cuda:
                 torch.cuda._sleep(self.chance.choice((0, 0, 1_000_000, 10_000_000)))
-            for layer in range(LAYERS):
-                for half in range(2):
-                    kv, right = self.bytes[layer][half], known[layer, half]
+            for layer, planes in enumerate(self.bytes):
+                for half, kv in enumerate(planes):
+                    right = known[layer, half]
                     self.wrong += (kv[prefix] != right[: len(prefix)]).sum()
                     kv[news] = right[first:]
         for tensor in (known, prefix, news):

@@ -3,8 +3,9 @@
 
 import tempfile
 import unittest
+from pathlib import Path
 
-from radix_kit import CHUNK, Engine
+from radix_kit import CHUNK, Engine, expected_kv
 
 from tessera.sglang import radix
 
@@ -67,6 +68,17 @@ class TestRadix(unittest.TestCase):
         other = self.engine(model="another", **self.options)
         self.assertEqual(other.run(self.tokens), 0)
 
+    def test_latent_rows_of_mla(self):
+        for page in (1, 16):
+            with self.subTest(page=page):
+                engine = self.engine(page=page, mla=True)
+                self.assertEqual(engine.run(self.tokens), 0)
+                engine.lose()
+                self.assertEqual(engine.run(self.tokens), 5 * CHUNK)
+                engine.lose()
+                self.assertEqual(engine.slots.available_size(), 512)
+        self.assertGreater(engine.run_under_pressure(60), 1000)
+
     def test_adapters_and_salts_share_nothing(self):
         engine = self.engine()
         for more in ({}, dict(extra_key="poems"), dict(cache_salt="a"), dict(cache_salt="b")):
@@ -126,6 +138,26 @@ class TestRadix(unittest.TestCase):
         self.assertEqual(second.run(self.tokens), 0)
 
 
+def shortened(load):
+    """The first three chunks are there, and no more."""
+    return lambda tokens, count, *more: load(tokens, min(count, 3 * CHUNK), *more)
+
+
+def damage(folder, row):
+    """Turns one bit of every copy of these bytes; returns how many there were."""
+    count = 0
+    for path in Path(folder).rglob("*"):
+        data = path.read_bytes() if path.is_file() else b""
+        at = data.find(row)
+        while at >= 0:
+            with open(path, "r+b") as file:
+                file.seek(at)
+                file.write(bytes([row[0] ^ 1]))
+            count += 1
+            at = data.find(row, at + 1)
+    return count
+
+
 class TestBroken(unittest.TestCase):
     tokens = TestRadix.tokens
 
@@ -134,10 +166,44 @@ class TestBroken(unittest.TestCase):
         self.addCleanup(engine.close)
         engine.run(self.tokens)
         engine.lose()
-        engine.tree._pool.load = lambda *args: 3 * CHUNK
+        engine.tree._pool.load = lambda *args: 0
         self.assertEqual(engine.run(self.tokens), 0)
         engine.lose()
         self.assertEqual(engine.slots.available_size(), 512)
+
+    def test_a_part_that_was_loaded_is_used_and_the_rest_computed(self):
+        for page in (1, 4, 16):
+            with self.subTest(page=page):
+                engine = Engine(page=page)
+                self.addCleanup(engine.close)
+                engine.run(self.tokens)
+                engine.lose()
+                engine.tree._pool.load = shortened(engine.tree._pool.load)
+                self.assertEqual(engine.run(self.tokens), 3 * CHUNK)
+                del engine.tree._pool.load
+                engine.lose()
+                self.assertEqual(engine.slots.available_size(), 512)
+                self.assertEqual(engine.run(self.tokens), 5 * CHUNK)
+                self.assertFalse(engine.tree._complained)
+
+    def test_a_damaged_entry_on_disk_costs_what_follows_it(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        disk = dict(disk_path=folder, disk_size="64M", disk_segment_size="4M")
+        first = Engine(**disk)
+        first.run(self.tokens)
+        first.close()
+        row = bytes(expected_kv(self.tokens)[1, 1, 3 * CHUNK + 5].numpy())
+        self.assertEqual(damage(folder, row), 1)
+        second = Engine(**disk)
+        self.addCleanup(second.close)
+        req = second.begin(self.tokens)
+        self.assertEqual(req.host_hit_length, 5 * CHUNK)  # not known before it is read
+        found = second.admit(req)
+        self.assertEqual(found, 3 * CHUNK)
+        second.finish(req, found)
+        second.lose()
+        self.assertEqual(second.slots.available_size(), 512)
+        self.assertEqual(second.run(self.tokens), 5 * CHUNK)  # stored again
 
     def test_calls_that_fail_cost_a_line(self):
         engine = Engine()
@@ -165,7 +231,7 @@ class TestBroken(unittest.TestCase):
             for options, change in (
                 (disk, {}),
                 (dict(host_sise="1G"), {}),
-                ({}, dict(tp_size=2)),
+                ({}, dict(tp_size=2)),  # without a process group
                 ({}, dict(is_hybrid_swa=True)),
             ):
                 with self.assertLogs("tessera.sglang.radix", "WARNING") as log:
