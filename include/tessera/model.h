@@ -15,6 +15,10 @@
  *   tsr_session_end()         at any layer; nothing of the pass stays but the K and V it wrote.
  *                             Before, they may still be on their way: an accelerator queues layers
  *
+ * Several sequences: tsr_decoder_run() computes one row for each of several sessions and reads the
+ * weights once for all of them. tsr_session_cut() lets long layers be run in pieces, so that others
+ * get a turn between them.
+ *
  * A prefill is a pass of all rows, decoding one of a single row. K is stored rotated to its
  * position (post-RoPE); row s of a layer is slot s.
  *
@@ -214,14 +218,59 @@ TSR_API uint32_t tsr_session_rows(const struct tsr_session *session);
 /* Does nothing when no pass is open. */
 TSR_API void tsr_session_end(struct tsr_session *session);
 
+/* From the next pass on, layers are run in pieces of about n_rows rows: tsr_session_layer() returns 1
+ * while rows are left; call it again with the same layer. 0: whole layers, as at first. Results are
+ * the same. Executors that cannot do it run whole layers. */
+TSR_API void tsr_session_cut(struct tsr_session *session, uint32_t n_rows);
+
+/* ---- several sessions at once -------------------------------------------------------------- */
+
+#define TSR_DECODER_ROWS_MAX 64u
+
+/* The next token of one session: its slot is its position, and it sees all slots before it. */
+struct tsr_decoder_row {
+    struct tsr_session *session; /* of the decoder's model; no pass is open; each only once */
+    uint32_t token, position;
+    const float *bias; /* as in struct tsr_model_pass; NULL: none */
+    uint32_t n_bias, reserved;
+};
+
+enum tsr_decoder_flags {
+    /* A row has the same bits whichever rows it is decoded with. Without it, the fastest kernels for
+     * this number of rows are used. */
+    TSR_DECODER_ALIKE = 1
+};
+
+/* Work memory for decoding; used by one thread at a time. */
+struct tsr_decoder;
+/* Of at most rows_max rows, up to TSR_DECODER_ROWS_MAX. */
+TSR_API TSR_MUST int tsr_decoder_open(struct tsr_decoder **out, struct tsr_model *model,
+                                      uint32_t rows_max);
+/* Before its model is closed. Accepts NULL. */
+TSR_API void tsr_decoder_close(struct tsr_decoder *decoder);
+/* K and V of the rows are in their slots then, and logits has [n][n_vocab]. After an error K and V
+ * of these slots are undefined, all others are as they were. */
+TSR_API TSR_MUST int tsr_decoder_run(struct tsr_decoder *decoder,
+                                     const struct tsr_decoder_row *rows, uint32_t n, uint32_t flags,
+                                     float *logits);
+
 /* ---- writing an executor ------------------------------------------------------------------ */
 
-#define TSR_EXECUTOR_ABI 1u
+#define TSR_EXECUTOR_ABI 2u
 #define TSR_EXECUTOR_SYMBOL "tsr_executor"
 
 /* Yours to define; the core only hands them back. */
 struct tsr_executor;
 struct tsr_executor_session;
+struct tsr_executor_decoder;
+
+/* struct tsr_decoder_row as an executor gets it. */
+struct tsr_executor_row {
+    struct tsr_executor_session *session;
+    uint32_t token, position;
+    const float *bias;
+    uint32_t n_bias, reserved;
+};
 
 /* Only src/blend calls through the table. It has checked: sizes, rows that ascend and lie inside
  * the session, tokens below n_vocab, groups that cover all rows, a bias, mass or deviation only
@@ -269,7 +318,19 @@ struct tsr_executor_ops {
      * have queued is done when it returns: K and V are in their slots, mass is added. */
     void (*end)(struct tsr_executor_session *s);
 
-    /* Members above belong to abi 1; append below, never reorder. */
+    /* Members above belong to abi 1. */
+
+    /* (optional) `layer` then returns 1 while rows of the layer are left. */
+    void (*cut)(struct tsr_executor_session *s, uint32_t n_rows);
+    /* (optional) All three or none; without them rows are decoded by passes, one after another. A
+     * session may have been closed since the last call, and another one opened at its address. */
+    int (*decoder_open)(struct tsr_executor *x, struct tsr_executor_decoder **out,
+                        uint32_t rows_max);
+    void (*decoder_close)(struct tsr_executor_decoder *b);
+    int (*decoder_run)(struct tsr_executor_decoder *b, const struct tsr_executor_row *rows,
+                       uint32_t n, uint32_t flags, float *logits);
+
+    /* Members above belong to abi 2; append below, never reorder. */
 };
 
 /* The plain executor: C loops in float, weights made from a seed. Its `path` is a description,

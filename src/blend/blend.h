@@ -330,7 +330,7 @@ struct tsr_blend {
 const char *tsri_context_name(uint32_t context);
 int tsri_context_find(const char *name);
 
-/* One step of a run, over a session. */
+/* One step of a run, over a session. 1: a piece of a layer (tsr_session_cut()), call it again. */
 TSR_MUST int tsri_blend_step(struct tsr_session *s, const struct tsr_blend_step *step);
 
 /* run.c */

@@ -278,7 +278,9 @@ int tsr_blend_ask(struct tsr_blend *b, const struct tsr_ask_desc *ask, float *lo
     int e = tsr_blend_start(&run, b, ask, NULL);
     if (e) return e;
     for (int result = 0; (e = tsr_blend_next(run, result, &step)) > 0;)
-        result = tsri_blend_step(ask->session, &step);
+        do
+            result = tsri_blend_step(ask->session, &step);
+        while (result > 0);
     tsr_session_end(ask->session);
     tsr_blend_end(run, logits, report);
     return e;

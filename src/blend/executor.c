@@ -28,6 +28,12 @@ struct tsr_session {
     bool failed;
 };
 
+struct tsr_decoder {
+    struct tsr_model *model;
+    struct tsr_executor_decoder *impl; /* NULL: rows go one after another */
+    uint32_t rows_max;
+};
+
 static int fail_text(int err, const char *text)
 {
     return tsri_fail(err, "%s", text);
@@ -57,6 +63,9 @@ static int check_table(const struct tsr_executor_ops *ops)
         !ops->session_open || !ops->session_close || !ops->session_layout || !ops->begin ||
         !ops->layer || !ops->narrow || !ops->logits || !ops->end)
         return tsri_fail(TSR_EDEVICE, "executor: the table lacks a required member");
+    if (ops->abi >= 2 &&
+        (!ops->decoder_open != !ops->decoder_run || !ops->decoder_open != !ops->decoder_close))
+        return tsri_fail(TSR_EDEVICE, "executor: the table has a part of the decoder only");
     return 0;
 }
 
@@ -378,7 +387,13 @@ int tsr_session_layer(struct tsr_session *s, const struct tsr_model_layer *layer
         return tsri_fail(TSR_EINVAL, "session: the pass has no rows with attention mass");
     e = s->model->ops->layer(s->impl, layer);
     if (!e) s->layer++;
-    return note(s, e);
+    return e > 0 ? 1 : note(s, e);
+}
+
+void tsr_session_cut(struct tsr_session *s, uint32_t n_rows)
+{
+    const struct tsr_executor_ops *ops = s->model->ops;
+    if (ops->abi >= 2 && ops->cut) ops->cut(s->impl, n_rows);
 }
 
 int tsr_session_deviation(struct tsr_session *s, const struct tsr_model_deviation *d)
@@ -439,4 +454,106 @@ void tsr_session_end(struct tsr_session *s)
     if (!s || !s->n_rows) return;
     s->model->ops->end(s->impl);
     s->n_rows = 0;
+}
+
+/* ---- several sessions ---- */
+
+int tsr_decoder_open(struct tsr_decoder **out, struct tsr_model *model, uint32_t rows_max)
+{
+    if (!out) return tsri_fail(TSR_EINVAL, "decoder: out is NULL");
+    *out = NULL;
+    if (!model || !rows_max || rows_max > TSR_DECODER_ROWS_MAX)
+        return tsri_fail(TSR_EINVAL, "decoder: %u rows, limit %u", rows_max, TSR_DECODER_ROWS_MAX);
+    struct tsr_decoder *b = tsri_alloc(1, sizeof *b);
+    if (!b) return TSR_ENOMEM;
+    *b = (struct tsr_decoder){.model = model, .rows_max = rows_max};
+    int e = 0;
+    if (model->ops->abi >= 2 && model->ops->decoder_open)
+        e = model->ops->decoder_open(model->impl, &b->impl, rows_max);
+    if (e) {
+        tsri_free(b);
+        return e;
+    }
+    *out = b;
+    return 0;
+}
+
+void tsr_decoder_close(struct tsr_decoder *b)
+{
+    if (!b) return;
+    if (b->impl) b->model->ops->decoder_close(b->impl);
+    tsri_free(b);
+}
+
+static int check_batch_row(const struct tsr_decoder *b, const struct tsr_decoder_row *rows,
+                           uint32_t i)
+{
+    const struct tsr_decoder_row *r = &rows[i];
+    const struct tsr_model_info *info = &b->model->info;
+    if (!r->session || r->session->model != b->model)
+        return tsri_fail(TSR_EINVAL, "decoder: row %u has no session of this model", i);
+    if (r->session->n_rows)
+        return tsri_fail(TSR_EBUSY, "decoder: a pass is open in the session of row %u", i);
+    if (r->token >= info->n_vocab)
+        return tsri_fail(TSR_EINVAL, "decoder: row %u: token %u is outside the vocabulary of %u", i,
+                         r->token, info->n_vocab);
+    if (r->position >= r->session->n_slots)
+        return tsri_fail(TSR_ERANGE, "decoder: row %u: slot %u of %u is out of range", i,
+                         r->position, r->session->n_slots);
+    if (r->bias && (!(info->caps & TSR_MODEL_BIAS) || !r->n_bias))
+        return tsri_fail(TSR_EUNSUP, "decoder: row %u has a bias that cannot be used", i);
+    for (uint32_t k = 0; k < i; k++)
+        if (rows[k].session == r->session)
+            return tsri_fail(TSR_EINVAL, "decoder: rows %u and %u are of the same session", k, i);
+    return 0;
+}
+
+static int decode_alone(const struct tsr_decoder_row *r, uint32_t n_layers, float *logits)
+{
+    struct tsr_model_row row = {r->token, r->position, r->position};
+    struct tsr_model_group group = {1, 1, {{0, r->position + 1}}};
+    struct tsr_model_pass pass = {.size = sizeof pass,
+                                  .rows = &row,
+                                  .n_rows = 1,
+                                  .groups = &group,
+                                  .n_groups = 1,
+                                  .bias = r->bias,
+                                  .n_bias = r->n_bias,
+                                  .n_bias_rows = r->bias ? 1 : 0,
+                                  .flags = TSR_PASS_DECODE};
+    const uint32_t last = 0;
+    int e = tsr_session_begin(r->session, &pass);
+    for (uint32_t l = 0; !e && l < n_layers; l++) {
+        struct tsr_model_layer layer = {.size = sizeof layer, .layer = l};
+        do
+            e = tsr_session_layer(r->session, &layer);
+        while (e > 0);
+    }
+    if (!e) e = tsr_session_logits(r->session, &last, 1, logits);
+    tsr_session_end(r->session);
+    return e;
+}
+
+int tsr_decoder_run(struct tsr_decoder *b, const struct tsr_decoder_row *rows, uint32_t n,
+                    uint32_t flags, float *logits)
+{
+    if (!b || !rows || !n || n > b->rows_max || !logits || flags & ~(uint32_t)TSR_DECODER_ALIKE)
+        return tsri_fail(TSR_EINVAL, "decoder: %u rows of %u, flags %x", n, b ? b->rows_max : 0,
+                         flags);
+    struct tsr_executor_row own[TSR_DECODER_ROWS_MAX];
+    for (uint32_t i = 0; i < n; i++) {
+        int e = check_batch_row(b, rows, i);
+        if (e) return e;
+        own[i] = (struct tsr_executor_row){.session = rows[i].session->impl,
+                                           .token = rows[i].token,
+                                           .position = rows[i].position,
+                                           .bias = rows[i].bias,
+                                           .n_bias = rows[i].bias ? rows[i].n_bias : 0};
+    }
+    if (b->impl) return b->model->ops->decoder_run(b->impl, own, n, flags, logits);
+    int e = 0;
+    for (uint32_t i = 0; !e && i < n; i++)
+        e = decode_alone(&rows[i], b->model->info.n_layers,
+                         logits + (size_t)i * b->model->info.n_vocab);
+    return e;
 }

@@ -48,6 +48,8 @@ struct tsr_executor_session {
     /* the open pass: */
     uint32_t n_rows, n_bias, n_bias_rows, n_mass_rows;
     uint32_t seen_end; /* no row sees a slot from here on */
+    uint32_t cut;      /* rows of a layer at once; 0: all */
+    uint32_t row_at;   /* the next row of the layer; its K and V are written */
     struct tsr_model_row *rows;
     struct tsr_range (*sees)[TSR_MODEL_RANGES_MAX];
     float *bias; /* [n_slots] */
@@ -521,6 +523,7 @@ static int tiny_begin(struct tsr_executor_session *s, const struct tsr_model_pas
 {
     const struct tsr_executor *x = s->x;
     s->n_rows = pass->n_rows;
+    s->row_at = 0;
     s->n_bias_rows = pass->n_bias_rows;
     s->n_mass_rows = pass->n_mass_rows;
     s->has_bias = pass->bias != NULL;
@@ -566,12 +569,13 @@ static int tiny_layer(struct tsr_executor_session *s, const struct tsr_model_lay
 {
     const struct tsr_executor *x = s->x;
     const struct tiny_layer *l = &x->layers[step->layer];
-    for (uint32_t i = 0; i < s->n_rows; i++) {
+    for (uint32_t i = 0; i < s->n_rows && s->row_at == 0; i++) {
         row_kv(s, l, i);
         write_kv(s, step->layer, s->rows[i].slot);
     }
+    uint32_t end = s->cut && s->row_at + s->cut < s->n_rows ? s->row_at + s->cut : s->n_rows;
     widen(s, step->layer);
-    for (uint32_t i = 0; i < s->n_rows; i++) {
+    for (uint32_t i = s->row_at; i < end; i++) {
         float *hidden = s->hidden + (size_t)i * x->n_embd;
         norm(s->normed, hidden, l->attn_norm, x->n_embd);
         multiply(s->q, l->q, s->normed, l->q_bias, x->n_embd, x->n_embd);
@@ -582,7 +586,13 @@ static int tiny_layer(struct tsr_executor_session *s, const struct tsr_model_lay
             hidden[e] += s->normed[e];
         feed_forward(s, l, hidden);
     }
-    return 0;
+    s->row_at = end < s->n_rows ? end : 0;
+    return s->row_at > 0;
+}
+
+static void tiny_cut(struct tsr_executor_session *s, uint32_t n_rows)
+{
+    s->cut = n_rows;
 }
 
 /* Compared as the memory would hold them, so that what is the same differs by nothing. */
@@ -656,6 +666,7 @@ const struct tsr_executor_ops *tsr_executor_tiny(void)
                                                 .deviation = tiny_deviation,
                                                 .narrow = tiny_narrow,
                                                 .logits = tiny_logits,
-                                                .end = tiny_end};
+                                                .end = tiny_end,
+                                                .cut = tiny_cut};
     return &ops;
 }

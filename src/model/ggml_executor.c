@@ -292,4 +292,8 @@ const struct tsr_executor_ops tsr_executor = {
     .narrow = tsri_ggml_session_narrow,
     .logits = tsri_ggml_session_logits,
     .end = tsri_ggml_session_end,
+    .cut = tsri_ggml_session_cut,
+    .decoder_open = tsri_ggml_decoder_open,
+    .decoder_close = tsri_ggml_decoder_close,
+    .decoder_run = tsri_ggml_decoder_run,
 };

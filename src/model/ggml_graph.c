@@ -36,7 +36,8 @@ size_t tsri_graph_scratch_bytes(void)
 
 /* A graph under construction. */
 struct work {
-    struct tsr_executor_session *s;
+    const struct tsr_executor *x;
+    struct tsr_executor_session *s; /* NULL: of a batch */
     struct ggml_context *ctx;
     struct ggml_cgraph *graph;
     const struct tsri_header *h;
@@ -50,7 +51,8 @@ static bool work_init(struct work *b, struct tsr_executor_session *s, uint32_t l
 {
     struct ggml_init_params params = {
         .mem_size = bytes_of(n_nodes), .mem_buffer = memory, .no_alloc = true};
-    *b = (struct work){.s = s, .h = &s->x->header, .layer = layer, .rows_least = s->fit.rows_least};
+    *b = (struct work){
+        .x = s->x, .s = s, .h = &s->x->header, .layer = layer, .rows_least = s->fit.rows_least};
     b->w = s->x->weights.layers[layer];
     b->ctx = ggml_init(params);
     if (!b->ctx) return false;
@@ -109,7 +111,7 @@ static struct ggml_tensor *turned(struct work *b, struct ggml_tensor *y, uint32_
                                   struct ggml_tensor *norm_weight, struct ggml_tensor *positions)
 {
     const struct tsri_ggml_rope *t = &b->h->turn;
-    const struct tsri_weights *w = &b->s->x->weights;
+    const struct tsri_weights *w = &b->x->weights;
     struct ggml_tensor *factors = w->rope_freqs ? w->rope_freqs : w->rope_long;
     y = ggml_reshape_3d(b->ctx, y, b->h->head_dim, n_heads, positions->ne[0]);
     if (norm_weight) y = norm(b, y, norm_weight);
@@ -139,13 +141,20 @@ static struct ggml_tensor *make_v(struct work *b, struct ggml_tensor *x, int64_t
     return project(b, TSRI_ATTN_V, TSRI_ATTN_V_BIAS, x, n);
 }
 
-/* Keys or values of the batch's slots: [head_dim, n_kv, n_kv_heads]. */
+/* Keys or values of n slots from `first` on: [head_dim, n, n_kv_heads]. */
+static struct ggml_tensor *slots_of(struct work *b, struct ggml_tensor *kv, uint32_t first,
+                                    uint32_t n)
+{
+    size_t head = ggml_row_size(kv->type, b->h->head_dim);
+    return ggml_view_3d(b->ctx, kv, b->h->head_dim, n, b->h->n_kv_heads, kv->nb[1], head,
+                        first * kv->nb[1]);
+}
+
+/* Those of a batch. */
 static struct ggml_tensor *kept(struct work *b, struct ggml_tensor *kv,
                                 const struct tsri_row_batch *batch)
 {
-    size_t head = ggml_row_size(kv->type, b->h->head_dim);
-    return ggml_view_3d(b->ctx, kv, b->h->head_dim, batch->n_kv, b->h->n_kv_heads, kv->nb[1], head,
-                        batch->kv_first * kv->nb[1]);
+    return slots_of(b, kv, batch->kv_first, batch->n_kv);
 }
 
 static struct ggml_tensor *mask_rows(struct work *b, const struct tsri_row_batch *batch,
@@ -493,4 +502,82 @@ int tsri_graph_logits(struct tsr_executor_session *s, const struct tsri_row_batc
     if (!e) tsri_queue_get(&s->queue, out, logits, n * out->nb[1]);
     ggml_free(b.ctx);
     return e;
+}
+
+/* ---- rows of several sessions ---- */
+
+#define SHARED_NODES 48u /* of a layer, for all rows */
+#define ROW_NODES 16u    /* of a layer, more for each row */
+
+static bool batch_init(struct work *w, struct tsr_executor_decoder *b)
+{
+    uint32_t n_nodes = b->x->header.n_layers * (SHARED_NODES + b->n_rows * ROW_NODES) + NODES;
+    struct ggml_init_params params = {.mem_size = bytes_of(n_nodes), .no_alloc = true};
+    *w = (struct work){.x = b->x, .h = &b->x->header};
+    w->ctx = ggml_init(params);
+    if (!w->ctx) return false;
+    w->graph = ggml_new_graph_custom(w->ctx, n_nodes, false);
+    return true;
+}
+
+/* Attention of one row over the KV of its session; its K and V go there first. */
+static void attend_row(struct work *w, struct tsr_executor_decoder *b, uint32_t i,
+                       struct ggml_tensor *const qkv[3])
+{
+    struct tsr_executor_session *s = b->sessions[i];
+    struct ggml_tensor *slot = items(w, b->slots, i, 1), *q = qkv[0];
+    also(w, ggml_set_rows(w->ctx, s->k[w->layer], rows(w, qkv[1], i, 1), slot));
+    also(w, ggml_set_rows(w->ctx, s->v[w->layer], rows(w, qkv[2], i, 1), slot));
+    q = ggml_view_3d(w->ctx, q, q->ne[0], q->ne[1], 1, q->nb[1], q->nb[2], i * q->nb[2]);
+    uint32_t n_kv = b->shape[i].n_kv;
+    struct ggml_tensor *a = ggml_flash_attn_ext(
+        w->ctx, ggml_permute(w->ctx, q, 0, 2, 1, 3), slots_of(w, s->k[w->layer], 0, n_kv),
+        slots_of(w, s->v[w->layer], 0, n_kv), b->masks[i], w->h->attention_scale, 0, 0);
+    in_full_precision(a);
+    a = ggml_reshape_2d(w->ctx, a, a->ne[0] * a->ne[1], 1);
+    also(w, ggml_cpy(w->ctx, a, rows(w, b->attended, i, 1)));
+}
+
+/* Matrices are multiplied with n_wide rows, those after the last one are zeros; attention goes row by
+ * row, each over its own session. */
+static struct ggml_tensor *batch_layer(struct work *w, struct tsr_executor_decoder *b,
+                                       struct ggml_tensor *x)
+{
+    struct ggml_tensor *positions = items(w, b->positions, 0, b->n_wide);
+    struct ggml_tensor *h = norm(w, x, w->w[TSRI_ATTN_NORM]);
+    struct ggml_tensor *qkv[3] = {make_q(w, h, positions), make_k(w, h, positions),
+                                  make_v(w, h, b->n_wide)};
+    for (uint32_t i = 0; i < 3; i++)
+        also(w, qkv[i]);
+    for (uint32_t i = 0; i < b->n_rows; i++)
+        attend_row(w, b, i, qkv);
+    struct ggml_tensor *a =
+        multiply(w, w->w[TSRI_ATTN_OUT], rows(w, b->attended, 0, b->n_wide), b->n_wide);
+    struct ggml_tensor *r = ggml_add(w->ctx, a, x);
+    return ggml_add(w->ctx, feed_forward(w, r), r);
+}
+
+int tsri_graph_decoder(struct tsr_executor_decoder *b)
+{
+    struct work w;
+    ggml_free(b->graph.ctx);
+    b->graph = (struct tsri_graph){0};
+    if (!batch_init(&w, b)) return tsri_model_fail(b->x->fail, TSR_ENOMEM, "model: no memory");
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        b->masks[i] = ggml_new_tensor_2d(w.ctx, GGML_TYPE_F16, b->shape[i].n_kv, 1);
+        ggml_set_input(b->masks[i]);
+    }
+    struct ggml_tensor *x = rows(&w, b->hidden, 0, b->n_wide);
+    for (w.layer = 0; w.layer < w.h->n_layers; w.layer++) {
+        w.w = b->x->weights.layers[w.layer];
+        x = batch_layer(&w, b, x);
+    }
+    struct ggml_tensor *head = norm(&w, x, b->x->weights.output_norm);
+    b->logits = multiply(&w, b->x->weights.output, head, b->n_wide);
+    ggml_set_output(b->logits);
+    also(&w, b->logits);
+    b->graph = (struct tsri_graph){w.ctx, w.graph};
+    return ggml_gallocr_alloc_graph(b->memory, w.graph)
+               ? 0
+               : tsri_model_fail(b->x->fail, TSR_ENOMEM, "model: no memory for %u rows", b->n_rows);
 }

@@ -9,6 +9,7 @@
  * faster for them and round differently. */
 #include "model/model.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,18 +27,25 @@ static int no_memory(const struct tsr_executor *x, const char *what)
 
 /* ---- opening ---- */
 
-static int make_backend(struct tsr_executor_session *s)
+int tsri_ggml_backend_open(struct tsr_executor *x, ggml_backend_t *out)
 {
-    struct tsr_executor *x = s->x;
-    s->queue.backend = ggml_backend_dev_init(x->weights.device, NULL);
-    if (!s->queue.backend)
+    *out = ggml_backend_dev_init(x->weights.device, NULL);
+    if (!*out)
         return tsri_model_fail(x->fail, TSR_EDEVICE, "model: device %s cannot be used",
                                ggml_backend_dev_name(x->weights.device));
     void *address = ggml_backend_reg_get_proc_address(
         ggml_backend_dev_backend_reg(x->weights.device), "ggml_backend_set_n_threads");
     ggml_backend_set_n_threads_t set_threads;
     memcpy(&set_threads, &address, sizeof set_threads);
-    if (set_threads) set_threads(s->queue.backend, (int)x->n_threads);
+    if (set_threads) set_threads(*out, (int)x->n_threads);
+    return 0;
+}
+
+static int make_backend(struct tsr_executor_session *s)
+{
+    struct tsr_executor *x = s->x;
+    int e = tsri_ggml_backend_open(x, &s->queue.backend);
+    if (e) return e;
     ggml_backend_buffer_type_t kind = ggml_backend_get_default_buffer_type(s->queue.backend);
     s->host = ggml_backend_buft_is_host(kind) && !x->apart;
     s->queue.apart = !s->host;
@@ -162,12 +170,15 @@ static int make_inputs(struct tsr_executor_session *s)
     return s->in_buffer ? 0 : no_memory(s->x, "a session");
 }
 
+static atomic_uint_fast64_t next_id = 1;
+
 int tsri_ggml_session_open(struct tsr_executor *x, struct tsr_executor_session **out,
                            uint32_t n_slots)
 {
     struct tsr_executor_session *s = calloc(1, sizeof *s);
     if (!s) return no_memory(x, "a session");
     s->x = x;
+    s->id = atomic_fetch_add(&next_id, 1);
     s->n_slots = n_slots;
     s->n_slots_padded = (n_slots + TSRI_KV_STEP - 1) / TSRI_KV_STEP * TSRI_KV_STEP;
     int e = make_backend(s);
@@ -296,7 +307,10 @@ int tsri_ggml_session_begin(struct tsr_executor_session *s, const struct tsr_mod
         return tsri_model_fail(s->x->fail, TSR_ERANGE, "model: %u groups for %u slots",
                                pass->n_groups, s->n_slots);
     bool decode = (pass->flags & TSR_PASS_DECODE) && pass->n_rows < TSRI_DECODE_ROWS_END;
-    s->fit = (struct tsri_fit){s->n_slots_padded, decode ? 0 : s->x->rows_least, s->rows_max};
+    uint32_t rows_max = s->cut && s->cut < s->rows_max ? s->cut : s->rows_max;
+    if (rows_max < TSRI_TILE_ROWS) rows_max = TSRI_TILE_ROWS;
+    s->fit = (struct tsri_fit){s->n_slots_padded, decode ? 0 : s->x->rows_least, rows_max};
+    s->batch_at = 0;
     s->n_rows = pass->n_rows;
     s->n_mass = pass->n_mass_rows;
     s->n_bias = pass->bias ? (pass->n_bias < s->n_slots ? pass->n_bias : s->n_slots) : 0;
@@ -396,12 +410,23 @@ static int run_batch(struct tsr_executor_session *s, const struct tsri_row_batch
 
 int tsri_ggml_session_layer(struct tsr_executor_session *s, const struct tsr_model_layer *layer)
 {
+    uint32_t n = 0;
     take_mass(s, layer);
-    for (uint32_t i = 0; i < s->n_batches; i++) {
-        int e = run_batch(s, &s->batches[i], layer);
+    while (s->batch_at < s->n_batches) {
+        const struct tsri_row_batch *b = &s->batches[s->batch_at];
+        if (n && s->cut && n + b->n_rows > s->cut) return 1;
+        int e = run_batch(s, b, layer);
         if (e) return e;
+        n += b->n_rows;
+        s->batch_at++;
     }
+    s->batch_at = 0;
     return 0;
+}
+
+void tsri_ggml_session_cut(struct tsr_executor_session *s, uint32_t n_rows)
+{
+    s->cut = n_rows;
 }
 
 /* Numbers below 2^31, the same bits signed and unsigned. */

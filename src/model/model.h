@@ -6,6 +6,7 @@
  *   weights.c   the file mapped, and each tensor placed where its kernels want it
  *   ggml_graph.c ggml graphs of one layer, of the last one and of the head
  *   ggml_session.c KV memory; passes over its rows, cut into batches
+ *   ggml_decoder.c one row of each of several sessions, in one pass over the weights
  *   ggml_mask.c  who sees whom, as the numbers that ggml's attention adds
  *   vocab.c     tokens and chat templates, by libllama
  *   guard.cpp   what those two throw or assert, as errors
@@ -337,6 +338,7 @@ struct tsri_shape_cache {
 
 struct tsr_executor_session {
     struct tsr_executor *x;
+    uint64_t id; /* no other session of the process has had it */
     struct tsri_ggml_queue queue;
     ggml_gallocr_t memory; /* of graphs that are not kept */
     struct tsri_room room;
@@ -373,7 +375,43 @@ struct tsr_executor_session {
     uint32_t n_bias;
     struct tsri_row_batch *batches;
     uint32_t n_batches, batches_max;
+    uint32_t cut;      /* rows of a layer at once; 0: all */
+    uint32_t batch_at; /* the next batch of the layer */
 };
+
+/* A graph of all layers for one row of each of several sessions. It is built anew when the sessions
+ * change, or one of them needs more keys (TSRI_KV_STEP). */
+struct tsri_decoder_shape {
+    uint64_t session; /* its id */
+    uint32_t n_kv, reserved;
+};
+struct tsr_executor_decoder {
+    struct tsr_executor *x;
+    struct tsri_ggml_queue queue;
+    ggml_gallocr_t memory;
+    struct ggml_context *tensors;
+    ggml_backend_buffer_t buffer;
+    struct ggml_tensor *hidden, *attended; /* [..][rows_max, filled up] f32 */
+    struct ggml_tensor *positions, *slots; /* i32, i64 */
+    uint32_t rows_max, wide_max;
+    float *embd;             /* staging */
+    ggml_fp16_t *mask;       /* staging of one row */
+    size_t mask_room;        /* its elements */
+    struct tsri_graph graph; /* ctx NULL: none */
+    struct ggml_tensor *logits;
+    struct ggml_tensor *masks[TSR_DECODER_ROWS_MAX];
+    /* what it was built for: */
+    uint32_t n_rows, n_wide;
+    struct tsri_decoder_shape shape[TSR_DECODER_ROWS_MAX];
+    struct tsr_executor_session *sessions[TSR_DECODER_ROWS_MAX];
+};
+/* The graph for the shape that is set. */
+int tsri_graph_decoder(struct tsr_executor_decoder *b);
+int tsri_ggml_decoder_open(struct tsr_executor *x, struct tsr_executor_decoder **out,
+                           uint32_t rows_max);
+void tsri_ggml_decoder_close(struct tsr_executor_decoder *b);
+int tsri_ggml_decoder_run(struct tsr_executor_decoder *b, const struct tsr_executor_row *rows,
+                          uint32_t n, uint32_t flags, float *logits);
 
 /* Builds the graph of a batch in a layer: K and V of its rows written, rows of `hidden` brought to
  * the next layer (in the last layer only K and V: the rest is done for rows asked for logits). Rows
@@ -419,5 +457,8 @@ int tsri_ggml_session_narrow(struct tsr_executor_session *s, const uint32_t *kee
 int tsri_ggml_session_logits(struct tsr_executor_session *s, const uint32_t *rows, uint32_t n,
                              float *logits);
 void tsri_ggml_session_end(struct tsr_executor_session *s);
+void tsri_ggml_session_cut(struct tsr_executor_session *s, uint32_t n_rows);
+/* A ggml backend for one thread, with the executor's number of threads. */
+int tsri_ggml_backend_open(struct tsr_executor *x, ggml_backend_t *out);
 
 #endif

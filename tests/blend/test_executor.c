@@ -185,8 +185,88 @@ TEST(a_model_without_a_tokenizer_says_so)
     model_kit_close(&k);
 }
 
+/* ---- several sessions ---- */
+
+#define SEVERAL "qwen2 layers=2 heads=2 kv_heads=1 head_dim=8 ff=24 vocab=64 context=64"
+
+/* Two models alike: one decodes by passes, the other by the decoder. */
+TEST(a_decoder_gives_what_passes_give)
+{
+    struct model_kit k[2];
+    struct tsr_session *more;
+    struct tsr_decoder *decoder;
+    uint32_t tokens[20];
+    float logits[2][64], one[64];
+    for (int i = 0; i < 2; i++)
+        model_kit_open(&k[i], SEVERAL, TSR_DTYPE_F16, 32);
+    model_kit_tokens(&k[0], tokens, 20, 3);
+    CHECK_INT(tsr_session_open(&more, k[0].model, 64), 0);
+    CHECK_INT(tsr_decoder_open(&decoder, k[0].model, 2), 0);
+    struct tsr_session *own = k[0].session;
+    model_kit_prefill(&k[0], tokens, 0, 10, one);
+    k[0].session = more;
+    model_kit_prefill(&k[0], tokens, 0, 19, one);
+    k[0].session = own;
+    struct tsr_decoder_row rows[2] = {{.session = own, .token = tokens[10], .position = 10},
+                                      {.session = more, .token = tokens[19], .position = 19}};
+    CHECK_INT(tsr_decoder_run(decoder, rows, 2, TSR_DECODER_ALIKE, logits[0]), 0);
+    model_kit_prefill(&k[1], tokens, 0, 11, one);
+    CHECK(memcmp(one, logits[0], sizeof one) == 0);
+    model_kit_prefill(&k[1], tokens, 0, 20, one);
+    CHECK(memcmp(one, logits[1], sizeof one) == 0);
+
+    struct tsr_decoder_row bad[2] = {rows[0], rows[0]};
+    CHECK_INT(tsr_decoder_run(decoder, bad, 2, 0, logits[0]), TSR_EINVAL);
+    bad[1] = (struct tsr_decoder_row){.session = k[1].session, .token = 1, .position = 1};
+    CHECK_INT(tsr_decoder_run(decoder, bad, 2, 0, logits[0]), TSR_EINVAL);
+    bad[0].token = 64;
+    CHECK_INT(tsr_decoder_run(decoder, bad, 1, 0, logits[0]), TSR_EINVAL);
+    bad[0] = rows[0];
+    bad[0].position = 32;
+    CHECK_INT(tsr_decoder_run(decoder, bad, 1, 0, logits[0]), TSR_ERANGE);
+    CHECK_INT(tsr_decoder_run(decoder, rows, 2, 2, logits[0]), TSR_EINVAL);
+    CHECK_INT(tsr_decoder_run(decoder, rows, 3, 0, logits[0]), TSR_EINVAL);
+    CHECK_INT(model_kit_begin(&k[0], tokens, 0, 5), 0);
+    CHECK_INT(tsr_decoder_run(decoder, rows, 2, 0, logits[0]), TSR_EBUSY);
+    tsr_session_end(own);
+    tsr_decoder_close(decoder);
+    CHECK_INT(tsr_decoder_open(&decoder, k[0].model, TSR_DECODER_ROWS_MAX + 1), TSR_EINVAL);
+    CHECK(decoder == NULL);
+    tsr_session_close(more);
+    for (int i = 0; i < 2; i++)
+        model_kit_close(&k[i]);
+}
+
+TEST(layers_in_pieces_give_the_same)
+{
+    struct model_kit k;
+    uint32_t tokens[30], n_pieces = 0;
+    float whole[64], pieces[64];
+    model_kit_open(&k, SEVERAL, TSR_DTYPE_F16, 32);
+    model_kit_tokens(&k, tokens, 30, 3);
+    model_kit_prefill(&k, tokens, 0, 30, whole);
+    tsr_session_cut(k.session, 8);
+    CHECK_INT(model_kit_begin(&k, tokens, 0, 30), 0);
+    for (uint32_t l = 0; l < 2; l++) {
+        struct tsr_model_layer layer = {.size = sizeof layer, .layer = l};
+        int e;
+        while ((e = tsr_session_layer(k.session, &layer)) > 0)
+            n_pieces++;
+        CHECK_INT(e, 0);
+        n_pieces++;
+    }
+    CHECK_INT(n_pieces, 8);
+    const uint32_t last = 29;
+    CHECK_INT(tsr_session_logits(k.session, &last, 1, pieces), 0);
+    CHECK(memcmp(whole, pieces, sizeof whole) == 0);
+    tsr_session_end(k.session);
+    model_kit_close(&k);
+}
+
 int main(void)
 {
+    RUN(a_decoder_gives_what_passes_give);
+    RUN(layers_in_pieces_give_the_same);
     RUN(a_pass_that_makes_no_sense_is_refused_before_it_begins);
     RUN(layers_come_one_after_the_other_and_logits_behind_the_last);
     RUN(a_pass_that_failed_must_be_ended_and_is_ended_once);
