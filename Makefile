@@ -84,7 +84,7 @@ LIB_SRC  := $(filter-out $(ABSENT_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*
             $(filter-out $(TESSERAD_SRC),$(wildcard src/daemon/*.c))
 # The programs' own code is an archive, so that tests and benches reach it; their mains are apart.
 MAIN_SRC := src/cli/commands.c src/lab/lab.c
-CLI_SRC  := $(filter-out $(MAIN_SRC),$(wildcard src/search/*.c src/answer/*.c src/cli/*.c src/lab/*.c))
+CLI_SRC  := $(filter-out $(MAIN_SRC),$(wildcard src/search/*.c src/answer/*.c src/serve/*.c src/cli/*.c src/lab/*.c))
 SUP_SRC  := $(filter-out $(if $(REDIS),,tests/support/redis%) $(if $(S3),,tests/support/s3%),$(wildcard tests/support/*.c))
 TEST_SRC := $(filter-out $(if $(REDIS),,tests/redis/%) \
               $(if $(S3),,tests/s3/%),$(wildcard tests/*/test_*.c))
@@ -232,7 +232,7 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $(linked) -o $@ $(LIBS)
 
 # They see the inside of the programs, and some start them.
-CLI_TESTS := $(filter $(addprefix $(B)/tests/,search/% answer/% cli/% lab/%),$(TESTS))
+CLI_TESTS := $(filter $(addprefix $(B)/tests/,search/% answer/% serve/% cli/% lab/%),$(TESTS))
 $(CLI_TESTS): $(CLIA) | $(BINS)
 $(CLI_TESTS): private LIBS += $(PROGRAM_LIBS)
 

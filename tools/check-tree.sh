@@ -11,7 +11,7 @@ B=${B:-build}
 LINES_MAX=800
 # From left to right. Folders joined by commas are on one level and do not see each other; those
 # joined by + are rooms of one layer, which do.
-LAYERS='base config stats chunk policy device wire tier disk,redis,s3 cache+find+served tessera.c deliver blend,connector,daemon,search answer cli lab'
+LAYERS='base config stats chunk policy device wire tier disk,redis,s3 cache+find+served tessera.c deliver blend,connector,daemon,search answer serve cli lab'
 # Of the cache, the layers right of deliver see these headers; the others are its inside.
 CACHE_SHOWS='cache/cache.h cache/events.h cache/source.h served/link.h'
 # For awk: may_see(a, b), whether a file of folder a may use folder b.

@@ -1,0 +1,433 @@
+/* Many requests at once: none is lost, each has the answer that it has alone, and turns are fair. */
+#include "serve/engine_kit.h"
+
+#include <math.h>
+#include <time.h>
+
+#define VOCAB 128u
+#define MODEL "qwen2 layers=2 heads=2 kv_heads=1 head_dim=8 ff=24 vocab=128 context=1024"
+
+/* ---- many at once ---- */
+
+enum { JOBS = 200, CLIENTS = 32, PROMPT = 200, ANSWER = 16 };
+
+struct crowd {
+    struct engine_kit kit;
+    struct engine_job jobs[JOBS];
+    struct tsri_job_desc descs[JOBS];
+    uint32_t tokens[JOBS][PROMPT];
+    uint32_t next;
+    bool cancels;
+};
+
+/* One client: its next request comes when the last one has ended. */
+static void *client(void *arg)
+{
+    struct crowd *c = arg;
+    for (;;) {
+        uint32_t i = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED);
+        if (i >= JOBS) return NULL;
+        struct engine_job *j = &c->jobs[i];
+        j->cancel_after = c->cancels && i % 5 == 3 ? 1 + i % 7 : 0;
+        if (engine_kit_submit(&c->kit, j, &c->descs[i]) < 0) abort();
+        if (c->cancels && i % 11 == 5) tsri_engine_cancel(c->kit.engine, j->id);
+        pthread_mutex_lock(&c->kit.lock);
+        while (!j->n_ends)
+            pthread_cond_wait(&c->kit.ended, &c->kit.lock);
+        pthread_mutex_unlock(&c->kit.lock);
+    }
+}
+
+static void crowd_prompts(struct crowd *c, uint32_t n_vocab)
+{
+    for (uint32_t i = 0; i < JOBS; i++) {
+        c->descs[i] = engine_kit_desc(c->tokens[i], 4 + (i * 37) % (PROMPT - 3), n_vocab, i % 150);
+        c->descs[i].max_tokens = 1 + i % ANSWER;
+        c->descs[i].client = i % CLIENTS;
+    }
+}
+
+static void crowd_run(struct crowd *c, uint32_t n_clients, bool cancels)
+{
+    pthread_t threads[CLIENTS];
+    c->next = 0;
+    c->cancels = cancels;
+    for (uint32_t i = 0; i < n_clients; i++)
+        CHECK_INT(pthread_create(&threads[i], NULL, client, c), 0);
+    for (uint32_t i = 0; i < n_clients; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void check_crowd(const struct crowd *c, const struct engine_job *alone)
+{
+    uint32_t n_cancelled = 0;
+    for (uint32_t i = 0; i < JOBS; i++) {
+        const struct engine_job *j = &c->jobs[i];
+        bool whole = j->why == TSRI_END_LENGTH || j->why == TSRI_END_STOP;
+        CHECK_INT(j->n_ends, 1);
+        CHECK_INT(j->n_late, 0);
+        CHECK(whole || j->why == TSRI_END_CANCELLED);
+        n_cancelled += !whole;
+        if (whole) CHECK_INT(j->n_tokens, alone[i].n_tokens);
+        CHECK(j->n_tokens <= alone[i].n_tokens);
+        CHECK(memcmp(j->tokens, alone[i].tokens, j->n_tokens * sizeof *j->tokens) == 0);
+    }
+    CHECK(n_cancelled >= 20 && n_cancelled <= JOBS / 2);
+}
+
+TEST(none_of_200_requests_is_lost_and_each_has_the_answer_it_has_alone)
+{
+    struct crowd *c = calloc(1, sizeof *c);
+    struct engine_job *alone = calloc(JOBS, sizeof *alone);
+    CHECK(c && alone);
+    crowd_prompts(c, VOCAB);
+    engine_kit_open(&c->kit, MODEL, &(struct tsri_engine_desc){.n_running_max = 1});
+    crowd_run(c, 1, false);
+    memcpy(alone, c->jobs, JOBS * sizeof *alone);
+    engine_kit_close(&c->kit);
+    engine_kit_open(&c->kit, MODEL, &(struct tsri_engine_desc){.n_running_max = 8});
+    crowd_run(c, CLIENTS, true);
+    check_crowd(c, alone);
+    struct tsri_engine_stats stats;
+    do /* they are published after a turn */
+        tsri_engine_stats(c->kit.engine, &stats);
+    while (stats.n_stopped + stats.n_cancelled < JOBS);
+    CHECK_INT(stats.n_submitted, JOBS);
+    CHECK_INT(stats.n_stopped + stats.n_cancelled, JOBS);
+    CHECK(stats.answer_tokens > stats.n_passes);
+    engine_kit_close(&c->kit);
+    free(alone);
+    free(c);
+}
+
+/* ---- one answer ---- */
+
+/* What a prefill of prompt and answer says, token by token. */
+static void greedy(struct engine_kit *k, const uint32_t *prompt, uint32_t n, uint32_t *answer,
+                   uint32_t n_answer)
+{
+    uint32_t tokens[BLEND_KIT_TOKENS_MAX];
+    float logits[VOCAB];
+    memcpy(tokens, prompt, n * sizeof *tokens);
+    for (uint32_t i = 0; i < n_answer; i++) {
+        model_kit_prefill(&k->blend.model, tokens, 0, n + i, logits);
+        tsr_logits_top(logits, VOCAB, &answer[i]);
+        tokens[n + i] = answer[i];
+    }
+}
+
+TEST(an_answer_is_that_of_the_model)
+{
+    struct engine_kit k;
+    struct engine_job j = {0};
+    uint32_t tokens[50], answer[8];
+    engine_kit_open(&k, MODEL, NULL);
+    struct tsri_job_desc d = engine_kit_desc(tokens, 50, VOCAB, 3);
+    d.n_top = 3;
+    CHECK_INT(engine_kit_submit(&k, &j, &d), 0);
+    engine_kit_wait(&k, 1);
+    greedy(&k, tokens, 50, answer, 8);
+    CHECK_INT(j.why, TSRI_END_LENGTH);
+    CHECK_INT(j.n_read, 1);
+    CHECK_INT(j.n_tokens, 8);
+    CHECK(memcmp(j.tokens, answer, sizeof answer) == 0);
+    CHECK_INT(j.report.n_tokens, 50);
+    CHECK_INT(j.n_top, 3);
+    CHECK_INT(j.top_token, j.tokens[7]);
+    CHECK(j.top_logprob == j.logprobs[7] && j.top_logprob < 0);
+    engine_kit_close(&k);
+}
+
+TEST(a_seed_repeats_an_answer)
+{
+    struct engine_kit k;
+    struct engine_job j[3] = {{0}};
+    uint32_t tokens[50];
+    engine_kit_open(&k, MODEL, NULL);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct tsri_job_desc d = engine_kit_desc(tokens, 50, VOCAB, 3);
+        d.temperature = 1.5;
+        d.seed = i / 2;
+        d.max_tokens = 32;
+        CHECK_INT(engine_kit_submit(&k, &j[i], &d), 0);
+    }
+    engine_kit_wait(&k, 3);
+    CHECK(memcmp(j[0].tokens, j[1].tokens, sizeof j[0].tokens) == 0);
+    CHECK(memcmp(j[0].tokens, j[2].tokens, sizeof j[0].tokens) != 0);
+    CHECK(isnan(j[0].logprobs[0]));
+    engine_kit_close(&k);
+}
+
+TEST(an_answer_ends_with_the_context)
+{
+    struct engine_kit k;
+    struct engine_job j = {0};
+    uint32_t tokens[1020];
+    engine_kit_open(&k, MODEL, NULL);
+    struct tsri_job_desc d = engine_kit_desc(tokens, 1020, VOCAB, 3);
+    d.max_tokens = 1000;
+    CHECK_INT(engine_kit_submit(&k, &j, &d), 0);
+    engine_kit_wait(&k, 1);
+    CHECK_INT(j.why, TSRI_END_LENGTH);
+    CHECK_INT(j.n_tokens, 4);
+    engine_kit_close(&k);
+}
+
+/* ---- limits ---- */
+
+TEST(a_full_queue_refuses_and_goes_on)
+{
+    struct engine_kit k;
+    struct engine_job j[40] = {{0}};
+    uint32_t tokens[100], n_taken = 0;
+    engine_kit_open(&k, MODEL, &(struct tsri_engine_desc){.n_running_max = 1, .n_queued_max = 3});
+    for (uint32_t i = 0; i < 40; i++) {
+        struct tsri_job_desc d = engine_kit_desc(tokens, 100, VOCAB, i);
+        d.max_tokens = 40;
+        int e = engine_kit_submit(&k, &j[n_taken], &d);
+        CHECK(e == 0 || e == TSR_EAGAIN);
+        if (e) CHECK_HAS(tsr_errmsg(), "3 requests are waiting");
+        n_taken += e == 0;
+    }
+    CHECK(n_taken >= 3 && n_taken < 40);
+    engine_kit_wait(&k, n_taken);
+    struct tsri_engine_stats stats;
+    tsri_engine_stats(k.engine, &stats);
+    CHECK_INT(stats.n_refused, 40 - n_taken);
+    struct tsri_job_desc d = engine_kit_desc(tokens, 100, VOCAB, 1);
+    CHECK_INT(engine_kit_submit(&k, &j[0], &d), 0);
+    engine_kit_wait(&k, n_taken + 1);
+    engine_kit_close(&k);
+}
+
+TEST(requests_that_cannot_be_answered_are_refused)
+{
+    struct engine_kit k;
+    struct engine_job j = {0};
+    static uint32_t tokens[2000];
+    engine_kit_open(&k, MODEL, &(struct tsri_engine_desc){.n_slots_max = 512});
+    struct tsri_job_desc d = engine_kit_desc(tokens, 1024, VOCAB, 3);
+    CHECK_INT(engine_kit_submit(&k, &j, &d), TSR_ERANGE);
+    CHECK_HAS(tsr_errmsg(), "context is 1024");
+    d.n_tokens = 510;
+    CHECK_INT(engine_kit_submit(&k, &j, &d), TSR_ERANGE);
+    CHECK_HAS(tsr_errmsg(), "limit 512");
+    d.n_tokens = 10;
+    d.max_tokens = 0;
+    CHECK_INT(engine_kit_submit(&k, &j, &d), TSR_EINVAL);
+    d.max_tokens = 1;
+    d.n_top = TSRI_ENGINE_TOP_MAX + 1;
+    CHECK_INT(engine_kit_submit(&k, &j, &d), TSR_EINVAL);
+    d.n_top = 0;
+    d.temperature = NAN;
+    CHECK_INT(engine_kit_submit(&k, &j, &d), TSR_EINVAL);
+    d.temperature = 0;
+    struct tsr_range bad = {5, 5};
+    d.segments = &bad;
+    d.n_segments = 1;
+    CHECK_INT(engine_kit_submit(&k, &j, &d), TSR_EPROMPT);
+    d.n_segments = 0;
+    tokens[3] = VOCAB; /* the run says so */
+    CHECK_INT(engine_kit_submit(&k, &j, &d), 0);
+    engine_kit_wait(&k, 1);
+    CHECK_INT(j.why, TSRI_END_FAILED);
+    CHECK_INT(j.err, TSR_EINVAL);
+    CHECK_HAS(j.text, "outside the vocabulary");
+    engine_kit_close(&k);
+}
+
+TEST(closing_ends_what_runs_and_what_waits)
+{
+    struct engine_kit k;
+    struct engine_job j[12] = {{0}};
+    uint32_t tokens[200];
+    struct tsr_range documents = {0, 199};
+    engine_kit_open(&k, MODEL, &(struct tsri_engine_desc){.n_running_max = 2});
+    for (uint32_t i = 0; i < 12; i++) {
+        struct tsri_job_desc d = engine_kit_desc(tokens, 200, VOCAB, i);
+        d.max_tokens = 700;
+        if (i % 3 == 2) {
+            d.mode = TSRI_MODE_LEARN;
+            d.segments = &documents;
+            d.n_segments = 1;
+        }
+        CHECK_INT(engine_kit_submit(&k, &j[i], &d), 0);
+    }
+    tsri_engine_close(k.engine);
+    for (uint32_t i = 0; i < 12; i++) {
+        CHECK_INT(j[i].n_ends, 1);
+        CHECK_INT(j[i].why, TSRI_END_CANCELLED);
+    }
+    CHECK(blend_kit_close(&k.blend));
+}
+
+/* ---- documents ---- */
+
+static const uint32_t docs[] = {170, 140, 166}, order[] = {2, 0, 1};
+
+static struct tsri_job_desc documents_desc(struct engine_kit *k, const uint32_t *documents_order,
+                                           enum tsri_mode mode)
+{
+    blend_kit_prompt(&k->blend, 5, 20, docs, 3, documents_order);
+    return (struct tsri_job_desc){.tokens = k->blend.tokens,
+                                  .n_tokens = k->blend.n_tokens,
+                                  .segments = k->blend.segments,
+                                  .n_segments = k->blend.n_segments,
+                                  .system = 1,
+                                  .max_tokens = 8,
+                                  .mode = mode,
+                                  .event = kit_event};
+}
+
+static void wait_until_learned(struct engine_kit *k, uint64_t n_tokens)
+{
+    struct tsri_engine_stats stats;
+    struct timespec pause = {0, 1000000};
+    do {
+        nanosleep(&pause, NULL);
+        tsri_engine_stats(k->engine, &stats);
+    } while (stats.learned_tokens < n_tokens || stats.n_learning);
+}
+
+TEST(documents_of_the_first_question_are_stored_after_it)
+{
+    struct engine_kit k;
+    struct engine_job j[4] = {{0}};
+    engine_kit_open(&k, MODEL, NULL);
+    struct tsri_job_desc d = documents_desc(&k, NULL, TSRI_MODE_AUTO);
+    CHECK_INT(engine_kit_submit(&k, &j[0], &d), 0);
+    engine_kit_wait(&k, 1);
+    CHECK(j[0].report.reasons & TSR_BLEND_FIRST);
+    CHECK_INT(j[0].report.n_reused, 0);
+    /* The first one, right after the system prompt, is as exact there as alone: it is stored. */
+    wait_until_learned(&k, 140 + 166);
+    d = documents_desc(&k, order, TSRI_MODE_FAST);
+    CHECK_INT(engine_kit_submit(&k, &j[1], &d), 0);
+    engine_kit_wait(&k, 2);
+    CHECK(j[1].report.n_new < 20 + 12 && j[1].report.n_reused > 0);
+    CHECK_INT(j[1].n_tokens, 8);
+    /* The same in mode exact: as if nothing were stored. */
+    d.mode = TSRI_MODE_EXACT;
+    CHECK_INT(engine_kit_submit(&k, &j[2], &d), 0);
+    engine_kit_wait(&k, 3);
+    CHECK_INT(j[2].report.n_reused, 0);
+    uint32_t answer[8];
+    greedy(&k, k.blend.tokens, k.blend.n_tokens, answer, 8);
+    CHECK(memcmp(j[2].tokens, answer, sizeof answer) == 0);
+    /* And once more: the prefix that the last one has left. */
+    CHECK_INT(engine_kit_submit(&k, &j[3], &d), 0);
+    engine_kit_wait(&k, 4);
+    CHECK(j[3].report.n_exact >= 128);
+    CHECK(memcmp(j[3].tokens, answer, sizeof answer) == 0);
+    engine_kit_close(&k);
+}
+
+TEST(documents_are_stored_without_a_question)
+{
+    struct engine_kit k;
+    struct engine_job j[2] = {{0}};
+    engine_kit_open(&k, MODEL, NULL);
+    struct tsri_job_desc d = documents_desc(&k, NULL, TSRI_MODE_LEARN);
+    CHECK_INT(engine_kit_submit(&k, &j[0], &d), 0);
+    engine_kit_wait(&k, 1);
+    CHECK_INT(j[0].why, TSRI_END_DONE);
+    CHECK_INT(j[0].n_learn_events, 4);
+    CHECK_INT(j[0].n_read, 0);
+    d = documents_desc(&k, order, TSRI_MODE_FAST);
+    CHECK_INT(engine_kit_submit(&k, &j[1], &d), 0);
+    engine_kit_wait(&k, 2);
+    CHECK(j[1].report.n_new < 20 + 12 && j[1].report.n_reused > 0);
+    engine_kit_close(&k);
+}
+
+/* ---- fairness ---- */
+
+TEST(a_client_with_many_requests_does_not_keep_another_waiting)
+{
+    struct engine_kit k;
+    struct engine_job greedy_jobs[20] = {{0}}, j = {0};
+    uint32_t tokens[200], n_before = 0;
+    engine_kit_open(&k, MODEL, &(struct tsri_engine_desc){.n_running_max = 2});
+    for (uint32_t i = 0; i < 20; i++) {
+        struct tsri_job_desc d = engine_kit_desc(tokens, 200, VOCAB, i);
+        d.max_tokens = 60;
+        d.client = 1;
+        CHECK_INT(engine_kit_submit(&k, &greedy_jobs[i], &d), 0);
+    }
+    struct tsri_job_desc d = engine_kit_desc(tokens, 50, VOCAB, 77);
+    d.client = 2;
+    CHECK_INT(engine_kit_submit(&k, &j, &d), 0);
+    engine_kit_wait(&k, 21);
+    for (uint32_t i = 0; i < 20; i++)
+        n_before += greedy_jobs[i].end_at < j.end_at;
+    CHECK(n_before <= 6);
+    engine_kit_close(&k);
+}
+
+/* ---- faults ---- */
+
+static struct tsr_executor_ops faulty;
+static uint32_t n_calls, fails_at;
+
+static int faulty_layer(struct tsr_executor_session *s, const struct tsr_model_layer *layer)
+{
+    uint32_t n = __atomic_add_fetch(&n_calls, 1, __ATOMIC_RELAXED);
+    if (n == __atomic_load_n(&fails_at, __ATOMIC_RELAXED))
+        return tsri_fail(TSR_EDEVICE, "call %u fails", n);
+    return tsr_executor_tiny()->layer(s, layer);
+}
+
+TEST(the_fault_of_one_request_is_not_the_end_of_the_others)
+{
+    struct engine_kit k;
+    struct tsr_model *model;
+    struct tsr_blend *blend;
+    struct tsr_model_desc md = {.size = sizeof md, .path = MODEL};
+    faulty = *tsr_executor_tiny();
+    faulty.layer = faulty_layer;
+    CHECK_INT(tsr_model_open(&model, &faulty, &md), 0);
+    CHECK_INT(tsr_blend_open(&blend, &(struct tsr_blend_desc){.size = sizeof(struct tsr_blend_desc),
+                                                              .model = model}),
+              0);
+    for (uint32_t at = 1; at < 60; at += 7) {
+        struct engine_job j[4] = {{0}};
+        uint32_t tokens[100], n_failed = 0;
+        __atomic_store_n(&n_calls, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&fails_at, at, __ATOMIC_RELAXED);
+        engine_kit_init(&k);
+        CHECK_INT(
+            tsri_engine_open(&k.engine, &(struct tsri_engine_desc){.model = model, .blend = blend}),
+            0);
+        for (uint32_t i = 0; i < 4; i++) {
+            struct tsri_job_desc d = engine_kit_desc(tokens, 20 + i, VOCAB, i);
+            CHECK_INT(engine_kit_submit(&k, &j[i], &d), 0);
+        }
+        engine_kit_wait(&k, 4);
+        for (uint32_t i = 0; i < 4; i++) {
+            n_failed += j[i].why == TSRI_END_FAILED;
+            if (j[i].why == TSRI_END_FAILED) CHECK_HAS(j[i].text, "fails");
+            if (j[i].why != TSRI_END_FAILED) CHECK_INT(j[i].n_tokens, 8);
+        }
+        CHECK(n_failed <= 1); /* a pass that fails is tried again, each alone */
+        if (at < 8) CHECK_INT(n_failed, 1);
+        tsri_engine_close(k.engine);
+    }
+    tsr_blend_close(blend);
+    tsr_model_close(model);
+}
+
+int main(void)
+{
+    RUN(none_of_200_requests_is_lost_and_each_has_the_answer_it_has_alone);
+    RUN(an_answer_is_that_of_the_model);
+    RUN(a_seed_repeats_an_answer);
+    RUN(an_answer_ends_with_the_context);
+    RUN(a_full_queue_refuses_and_goes_on);
+    RUN(requests_that_cannot_be_answered_are_refused);
+    RUN(closing_ends_what_runs_and_what_waits);
+    RUN(documents_of_the_first_question_are_stored_after_it);
+    RUN(documents_are_stored_without_a_question);
+    RUN(a_client_with_many_requests_does_not_keep_another_waiting);
+    RUN(the_fault_of_one_request_is_not_the_end_of_the_others);
+    return test_end();
+}

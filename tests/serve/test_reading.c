@@ -1,0 +1,57 @@
+/* A prompt in pieces: as many slots as it needs, and running answers go on between the pieces. */
+#include "serve/engine_kit.h"
+#include "serve/task.h"
+
+#define MODEL "qwen2 layers=2 heads=2 kv_heads=1 head_dim=8 ff=24 vocab=128 context=1024"
+
+TEST(slots_hold_the_prompt_and_what_follows_it)
+{
+    struct engine_kit k;
+    uint32_t tokens[1000];
+    engine_kit_open(&k, MODEL, NULL);
+    struct tsri_job_desc d = engine_kit_desc(tokens, 100, 128, 1);
+    CHECK_INT(tsri_reading_slots(k.engine, &d), 108);
+    d.max_tokens = 5000;
+    CHECK_INT(tsri_reading_slots(k.engine, &d), 1024);
+    struct tsr_range documents[2] = {{0, 10}, {10, 50}};
+    d.segments = documents;
+    d.n_segments = 2;
+    d.mode = TSRI_MODE_LEARN;
+    CHECK_INT(tsri_reading_slots(k.engine, &d), 51 + tsr_blend_primer(k.blend.blend));
+    engine_kit_close(&k);
+}
+
+TEST(an_answer_goes_on_while_a_long_prompt_is_read)
+{
+    struct engine_kit k;
+    struct engine_job answer = {0}, prompt = {0};
+    uint32_t tokens[64], many[900];
+    engine_kit_open(&k, MODEL, NULL);
+    struct tsri_job_desc d = engine_kit_desc(tokens, 64, 128, 1);
+    d.max_tokens = 900;
+    CHECK_INT(engine_kit_submit(&k, &answer, &d), 0);
+    while (!__atomic_load_n(&answer.n_read, __ATOMIC_RELAXED)) {
+        pthread_mutex_lock(&k.lock);
+        pthread_mutex_unlock(&k.lock);
+    }
+    struct tsri_job_desc long_one = engine_kit_desc(many, 900, 128, 2);
+    long_one.max_tokens = 1;
+    CHECK_INT(engine_kit_submit(&k, &prompt, &long_one), 0);
+    pthread_mutex_lock(&k.lock);
+    uint32_t before = k.order;
+    pthread_mutex_unlock(&k.lock);
+    engine_kit_wait(&k, 1);
+    /* Two layers of 900 rows are at least 14 pieces of 128; a turn may take several. */
+    CHECK_INT(prompt.n_ends, 1);
+    CHECK(prompt.first_at - before >= 4);
+    tsri_engine_cancel(k.engine, answer.id);
+    engine_kit_wait(&k, 2);
+    engine_kit_close(&k);
+}
+
+int main(void)
+{
+    RUN(slots_hold_the_prompt_and_what_follows_it);
+    RUN(an_answer_goes_on_while_a_long_prompt_is_read);
+    return test_end();
+}
