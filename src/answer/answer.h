@@ -108,4 +108,10 @@ double tsri_speed_guess(const char *path, const char *how, uint32_t n_tokens);
 double tsri_trust_sure(const struct tsr_blend_report *r);
 /* The same in words. */
 const char *tsri_trust_words(double sure);
+
+/* ---- comparing answers (fact_words.c) ---- */
+
+/* Whether two answers say the same, in whatever words: neither has a fact that the other lacks. */
+bool tsri_fact_words_same(const char *question, const char *one, const char *other);
+
 #endif

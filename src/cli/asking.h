@@ -64,6 +64,7 @@ struct tsri_asking {
     uint32_t n_held; /* tokens of the dialog that the session has */
     bool blended;    /* they were computed over approximate KV */
     /* this turn: */
+    const char *question;
     struct tsri_told answer, full; /* full: of a prefill, with --compare */
     double kl;                     /* of the first token, KL(full || answer) */
     float *first_logits;           /* what the first token was chosen from */
@@ -84,7 +85,7 @@ bool tsri_storing_wait(struct tsri_asking *a);
 /* On standard error, after the answer. */
 void tsri_cost_line(const struct tsri_asking *a);
 void tsri_cost_stats(const struct tsri_asking *a);
-void tsri_cost_json(const struct tsri_asking *a, const char *question);
+void tsri_cost_json(const struct tsri_asking *a);
 /* Both answers of --compare, on standard output. */
 void tsri_cost_both(const struct tsri_asking *a);
 

@@ -159,6 +159,7 @@ static int answer(struct tsri_asking *a, double start_s)
 static int one_turn(struct tsri_asking *a, const char *question)
 {
     struct tsri_reader *r = &a->reader;
+    a->question = question;
     int e = pose(a, question);
     if (e) return e;
     bool terminal = isatty(STDERR_FILENO) && !a->cli->json;
@@ -172,7 +173,7 @@ static int one_turn(struct tsri_asking *a, const char *question)
     if (e) return e;
     note_speed(a);
     if (a->cli->json) {
-        tsri_cost_json(a, question);
+        tsri_cost_json(a);
         return 0;
     }
     if (a->compare) tsri_cost_both(a);

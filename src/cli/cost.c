@@ -11,6 +11,18 @@ static bool same_answer(const struct tsri_asking *a)
     return strcmp(a->answer.text, a->full.text) == 0;
 }
 
+static bool says_same(const struct tsri_asking *a)
+{
+    return tsri_fact_words_same(a->question, a->answer.text, a->full.text);
+}
+
+static const char *compared(const struct tsri_asking *a)
+{
+    if (same_answer(a)) return "the same answer as a full read gives";
+    return says_same(a) ? "a full read says the same in other words"
+                        : "not the same answer as a full read gives";
+}
+
 /* ---- the line ---- */
 
 static const char *source_name(const struct tsr_blend_report *r)
@@ -47,8 +59,7 @@ void tsri_cost_line(const struct tsri_asking *a)
     fprintf(stderr, "first token after %.2f s", a->answer.ttft_s);
     print_speed(a);
     if (a->compare)
-        fprintf(stderr, "; %s as a full read gives",
-                same_answer(a) ? "the same answer" : "not the same answer");
+        fprintf(stderr, "; %s", compared(a));
     else if (a->n_turns == 1)
         fprintf(stderr, "; %s", tsri_trust_words(tsri_trust_sure(r)));
     if (a->answer.ended == TSRI_ENDED_REPEAT) fputs("; ended where it repeats itself", stderr);
@@ -110,15 +121,16 @@ static void print_compared(const struct tsri_asking *a)
     print_number("full_answer_s", full->answer_s);
     print_number("kl", a->kl);
     print_flag("same_answer", same_answer(a));
+    print_flag("says_same", says_same(a));
     print_flag("same_first_token",
                x->n_tokens && full->n_tokens && x->tokens[0] == full->tokens[0]);
 }
 
-void tsri_cost_json(const struct tsri_asking *a, const char *question)
+void tsri_cost_json(const struct tsri_asking *a)
 {
     const struct tsr_blend_report *r = &a->report;
     double sure = a->n_turns == 1 ? tsri_trust_sure(r) : NAN;
-    tsri_cli_json("{\"question\":", question);
+    tsri_cli_json("{\"question\":", a->question);
     tsri_cli_json(",\"answer\":", a->answer.text);
     printf(",\"ended\":\"%s\"", ended_name(a->answer.ended));
     printf(",\"tokens\":{\"prompt\":%u,\"exact\":%u,\"reused\":%u,\"recomputed\":%u,\"new\":%u,"

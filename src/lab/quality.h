@@ -38,11 +38,6 @@ double tsri_answer_f1(const char *given, char *const *right, size_t n);
  * answer in sentences. */
 double tsri_answer_right(const char *given, char *const *right, size_t n);
 
-/* ---- fact_words.c ---- */
-
-/* Whether two answers say the same, in whatever words: neither has a fact that the other lacks. */
-bool tsri_fact_words_same(const char *question, const char *one, const char *other);
-
 /* ---- measure.c: one question, many settings ---- */
 
 struct tsri_setting {

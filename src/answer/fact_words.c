@@ -9,7 +9,7 @@
  * It errs on the side of a difference. A word is compared without case, and without the endings of
  * plurals and verbs unless it is a name or a number. "two" and "2", or "quick" and "fast", differ. Not
  * noticed: who did what to whom ("Ann met Bo", "Bo met Ann"), and prepositions. */
-#include "lab/quality.h"
+#include "answer/answer.h"
 
 #include <ctype.h>
 

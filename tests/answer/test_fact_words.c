@@ -1,6 +1,6 @@
 /* test_fact_words.c - answers that differ only in their wording say the same; with another, a missing
  * or an added fact they do not. */
-#include "lab/quality.h"
+#include "answer/answer.h"
 
 #include "support/test.h"
 
