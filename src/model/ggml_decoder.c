@@ -2,9 +2,10 @@
  * are read once for all rows, and only attention goes session by session. All layers are one graph,
  * which is kept until another set of sessions comes or one of them has grown by TSRI_KV_STEP keys.
  *
- * With TSR_DECODER_ALIKE matrices are multiplied with as many rows as take the kernels for many
- * (tsri_rows_wide), so that a row has the same bits in any company. Attention has one row at a time
- * in any case. */
+ * With TSR_DECODER_ALIKE a row has the bits that it has alone. Filling up to the kernels for many rows
+ * would do that too, but takes three times as long for one row. Instead, matrices are multiplied with
+ * groups of rows, each as large as rounds like one row; how large that is, is tried out for each kind
+ * of matrix when it is first needed. Attention has one row at a time in any case. */
 #include "model/model.h"
 
 #include <stdlib.h>
@@ -23,7 +24,7 @@ static int make_tensors(struct tsr_executor_decoder *b)
     struct ggml_init_params params = {.mem_size = 8 * ggml_tensor_overhead(), .no_alloc = true};
     b->tensors = ggml_init(params);
     if (!b->tensors) return no_memory(b->x);
-    int64_t n = b->wide_max;
+    int64_t n = b->rows_max;
     b->hidden = ggml_new_tensor_2d(b->tensors, GGML_TYPE_F32, h->n_embd, n);
     b->attended =
         ggml_new_tensor_2d(b->tensors, GGML_TYPE_F32, (int64_t)h->head_dim * h->n_heads, n);
@@ -36,6 +37,8 @@ static int make_tensors(struct tsr_executor_decoder *b)
     return 0;
 }
 
+/* ---- opening ---- */
+
 int tsri_ggml_decoder_open(struct tsr_executor *x, struct tsr_executor_decoder **out,
                            uint32_t rows_max)
 {
@@ -43,7 +46,6 @@ int tsri_ggml_decoder_open(struct tsr_executor *x, struct tsr_executor_decoder *
     if (!b) return no_memory(x);
     b->x = x;
     b->rows_max = rows_max;
-    b->wide_max = tsri_rows_wide(x->rows_least, rows_max);
     int e = tsri_ggml_backend_open(x, &b->queue.backend);
     if (!e) {
         ggml_backend_buffer_type_t kind = ggml_backend_get_default_buffer_type(b->queue.backend);
@@ -73,6 +75,117 @@ void tsri_ggml_decoder_close(struct tsr_executor_decoder *b)
     free(b);
 }
 
+/* ---- rows that round alike ---- */
+
+static struct tsri_alike_kind kind_of(const struct ggml_tensor *matrix)
+{
+    return (struct tsri_alike_kind){.type = matrix->type,
+                                    .place = ggml_backend_buffer_get_type(matrix->buffer),
+                                    .n_in = matrix->ne[0],
+                                    .n_out = matrix->ne[1]};
+}
+
+static const struct tsri_alike_kind *find_kind(const struct tsr_executor_decoder *d,
+                                               const struct ggml_tensor *matrix)
+{
+    struct tsri_alike_kind k = kind_of(matrix);
+    for (uint32_t i = 0; i < d->n_kinds; i++)
+        if (d->kinds[i].type == k.type && d->kinds[i].place == k.place &&
+            d->kinds[i].n_in == k.n_in && d->kinds[i].n_out == k.n_out)
+            return &d->kinds[i];
+    return NULL;
+}
+
+uint32_t tsri_decoder_group(const struct tsr_executor_decoder *d, const struct ggml_tensor *matrix)
+{
+    const struct tsri_alike_kind *k = find_kind(d, matrix);
+    return k ? k->n_rows : 1;
+}
+
+/* The product of a matrix with rows [first, first + n) of x, into out. */
+static int product(struct tsr_executor_decoder *d, struct ggml_tensor *matrix,
+                   struct ggml_tensor *x, uint32_t first, uint32_t n, float *out)
+{
+    struct ggml_init_params params = {.mem_size = 8 * ggml_tensor_overhead() +
+                                                  ggml_graph_overhead_custom(8, false),
+                                      .no_alloc = true};
+    struct ggml_context *ctx = ggml_init(params);
+    if (!ctx) return no_memory(d->x);
+    struct ggml_cgraph *graph = ggml_new_graph_custom(ctx, 8, false);
+    struct ggml_tensor *y =
+        ggml_mul_mat(ctx, matrix, ggml_view_2d(ctx, x, x->ne[0], n, x->nb[1], first * x->nb[1]));
+    ggml_set_output(y);
+    ggml_build_forward_expand(graph, y);
+    int e = ggml_gallocr_alloc_graph(d->memory, graph) ? 0 : no_memory(d->x);
+    if (!e && tsri_queue_compute(&d->queue, graph))
+        e = tsri_model_fail(d->x->fail, TSR_EDEVICE, "model: ggml could not compute");
+    if (!e) tsri_queue_get(&d->queue, y, out, n * y->nb[1]);
+    ggml_free(ctx);
+    return e;
+}
+
+/* How many rows of x at once give what each of them gives alone. */
+static int try_matrix(struct tsr_executor_decoder *d, struct ggml_tensor *matrix,
+                      struct ggml_tensor *x, uint32_t *group)
+{
+    uint32_t most = d->rows_max < TSRI_ALIKE_ROWS_MAX ? d->rows_max : TSRI_ALIKE_ROWS_MAX;
+    size_t row = (size_t)matrix->ne[1];
+    float *alone = malloc(2 * most * row * sizeof *alone), *all = alone ? alone + most * row : NULL;
+    int e = alone ? 0 : no_memory(d->x);
+    for (uint32_t i = 0; !e && i < most; i++)
+        e = product(d, matrix, x, i, 1, alone + i * row);
+    for (*group = 1; !e && *group < most; ++*group) {
+        uint32_t n = *group + 1;
+        e = product(d, matrix, x, 0, n, all);
+        if (e || memcmp(all, alone, n * row * sizeof *all) != 0) break;
+    }
+    free(alone);
+    return e;
+}
+
+static int try_kind(struct tsr_executor_decoder *d, struct ggml_tensor *matrix)
+{
+    if (!matrix || find_kind(d, matrix) || d->n_kinds == TSRI_ALIKE_KINDS_MAX) return 0;
+    size_t n = (size_t)matrix->ne[0] * TSRI_ALIKE_ROWS_MAX;
+    struct ggml_init_params params = {.mem_size = 2 * ggml_tensor_overhead(), .no_alloc = true};
+    struct ggml_context *ctx = ggml_init(params);
+    if (!ctx) return no_memory(d->x);
+    struct ggml_tensor *x =
+        ggml_new_tensor_2d(ctx, GGML_TYPE_F32, matrix->ne[0], TSRI_ALIKE_ROWS_MAX);
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, d->queue.backend);
+    float *random = malloc(n * sizeof *random);
+    uint64_t seed = 88172645463325252u;
+    struct tsri_alike_kind kind = kind_of(matrix);
+    int e = buffer && random ? 0 : no_memory(d->x);
+    for (size_t i = 0; !e && i < n; i++) {
+        seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+        random[i] = (float)(int32_t)(seed >> 32) * 0x1p-30f;
+    }
+    if (!e) tsri_queue_put(&d->queue, x, random, 0, n * sizeof *random);
+    if (!e) e = try_matrix(d, matrix, x, &kind.n_rows);
+    if (!e) d->kinds[d->n_kinds++] = kind;
+    free(random);
+    ggml_backend_buffer_free(buffer);
+    ggml_free(ctx);
+    return e;
+}
+
+static int try_out(struct tsr_executor_decoder *d)
+{
+    static const enum tsri_layer_tensor matrices[] = {TSRI_ATTN_Q,   TSRI_ATTN_K,   TSRI_ATTN_V,
+                                                      TSRI_ATTN_OUT, TSRI_FFN_GATE, TSRI_FFN_UP,
+                                                      TSRI_FFN_DOWN};
+    int e = try_kind(d, d->x->weights.output);
+    for (uint32_t l = 0; !e && l < d->x->header.n_layers; l++)
+        for (size_t i = 0; !e && i < sizeof matrices / sizeof matrices[0]; i++)
+            e = try_kind(d, d->x->weights.layers[l][matrices[i]]);
+    ggml_free(d->graph.ctx); /* its memory was used */
+    d->graph = (struct tsri_graph){0};
+    return e;
+}
+
+/* ---- a row of each session ---- */
+
 /* Keys that a row looks at, rounded up as in passes. */
 static uint32_t keys_of(const struct tsr_executor_row *row)
 {
@@ -82,16 +195,16 @@ static uint32_t keys_of(const struct tsr_executor_row *row)
 
 /* The graph for these rows: the one that is there, or a new one. */
 static int choose_graph(struct tsr_executor_decoder *b, const struct tsr_executor_row *rows,
-                        uint32_t n, uint32_t n_wide)
+                        uint32_t n, bool alike)
 {
     struct tsri_decoder_shape shape[TSR_DECODER_ROWS_MAX] = {{0}};
     for (uint32_t i = 0; i < n; i++)
         shape[i] = (struct tsri_decoder_shape){rows[i].session->id, keys_of(&rows[i]), 0};
-    if (b->graph.ctx && b->n_rows == n && b->n_wide == n_wide &&
+    if (b->graph.ctx && b->n_rows == n && b->alike == alike &&
         memcmp(b->shape, shape, sizeof shape) == 0)
         return 0;
     b->n_rows = n;
-    b->n_wide = n_wide;
+    b->alike = alike;
     memcpy(b->shape, shape, sizeof shape);
     for (uint32_t i = 0; i < n; i++)
         b->sessions[i] = rows[i].session;
@@ -134,8 +247,9 @@ static int put_row(struct tsr_executor_decoder *b, const struct tsr_executor_row
 int tsri_ggml_decoder_run(struct tsr_executor_decoder *b, const struct tsr_executor_row *rows,
                           uint32_t n, uint32_t flags, float *logits)
 {
-    uint32_t n_wide = flags & TSR_DECODER_ALIKE ? tsri_rows_wide(b->x->rows_least, n) : n;
-    int e = choose_graph(b, rows, n, n_wide);
+    bool alike = flags & TSR_DECODER_ALIKE && n > 1;
+    int e = alike && !b->n_kinds ? try_out(b) : 0;
+    if (!e) e = choose_graph(b, rows, n, alike);
     for (uint32_t i = 0; !e && i < n; i++)
         e = put_row(b, &rows[i], i);
     if (e) return e;

@@ -43,7 +43,8 @@ struct work {
     const struct tsri_header *h;
     struct ggml_tensor *const *w; /* the layer's weights */
     uint32_t layer;
-    uint32_t rows_least; /* see struct tsri_fit */
+    uint32_t rows_least;                /* see struct tsri_fit */
+    struct tsr_executor_decoder *alike; /* a matrix has its rows in groups; NULL: all at once */
 };
 
 static bool work_init(struct work *b, struct tsr_executor_session *s, uint32_t layer,
@@ -88,11 +89,27 @@ static struct ggml_tensor *filled(struct work *b, struct ggml_tensor *x)
     return wide > n ? ggml_pad(b->ctx, x, 0, (int)(wide - n), 0, 0) : x;
 }
 
+/* Groups of rows so small that each row has the bits that it has alone. */
+static struct ggml_tensor *multiply_alike(struct work *b, struct ggml_tensor *matrix,
+                                          struct ggml_tensor *x)
+{
+    uint32_t n = (uint32_t)x->ne[1], most = tsri_decoder_group(b->alike, matrix);
+    struct ggml_tensor *y = NULL;
+    for (uint32_t done = 0, left = n; left > 0; left = n - done) {
+        uint32_t some = left < most ? left : most;
+        struct ggml_tensor *part = ggml_mul_mat(b->ctx, matrix, rows(b, x, done, some));
+        y = y ? ggml_concat(b->ctx, y, part, 1) : part;
+        done += some;
+    }
+    return y;
+}
+
 /* A matrix times the rows of x, which are filled; the first n rows of the product. Every
  * multiplication with weights is done here. */
 static struct ggml_tensor *multiply(struct work *b, struct ggml_tensor *matrix,
                                     struct ggml_tensor *x, int64_t n)
 {
+    if (b->alike) return multiply_alike(b, matrix, x);
     struct ggml_tensor *y = ggml_mul_mat(b->ctx, matrix, x);
     return y->ne[1] > n ? rows(b, y, 0, (uint32_t)n) : y;
 }
@@ -507,13 +524,13 @@ int tsri_graph_logits(struct tsr_executor_session *s, const struct tsri_row_batc
 /* ---- rows of several sessions ---- */
 
 #define SHARED_NODES 48u /* of a layer, for all rows */
-#define ROW_NODES 16u    /* of a layer, more for each row */
+#define ROW_NODES 40u    /* of a layer, more for each row */
 
 static bool batch_init(struct work *w, struct tsr_executor_decoder *b)
 {
     uint32_t n_nodes = b->x->header.n_layers * (SHARED_NODES + b->n_rows * ROW_NODES) + NODES;
     struct ggml_init_params params = {.mem_size = bytes_of(n_nodes), .no_alloc = true};
-    *w = (struct work){.x = b->x, .h = &b->x->header};
+    *w = (struct work){.x = b->x, .h = &b->x->header, .alike = b->alike ? b : NULL};
     w->ctx = ggml_init(params);
     if (!w->ctx) return false;
     w->graph = ggml_new_graph_custom(w->ctx, n_nodes, false);
@@ -538,21 +555,20 @@ static void attend_row(struct work *w, struct tsr_executor_decoder *b, uint32_t 
     also(w, ggml_cpy(w->ctx, a, rows(w, b->attended, i, 1)));
 }
 
-/* Matrices are multiplied with n_wide rows, those after the last one are zeros; attention goes row by
- * row, each over its own session. */
+/* Matrices are multiplied with all rows; attention goes row by row, each over its own session. */
 static struct ggml_tensor *batch_layer(struct work *w, struct tsr_executor_decoder *b,
                                        struct ggml_tensor *x)
 {
-    struct ggml_tensor *positions = items(w, b->positions, 0, b->n_wide);
+    struct ggml_tensor *positions = items(w, b->positions, 0, b->n_rows);
     struct ggml_tensor *h = norm(w, x, w->w[TSRI_ATTN_NORM]);
     struct ggml_tensor *qkv[3] = {make_q(w, h, positions), make_k(w, h, positions),
-                                  make_v(w, h, b->n_wide)};
+                                  make_v(w, h, b->n_rows)};
     for (uint32_t i = 0; i < 3; i++)
         also(w, qkv[i]);
     for (uint32_t i = 0; i < b->n_rows; i++)
         attend_row(w, b, i, qkv);
     struct ggml_tensor *a =
-        multiply(w, w->w[TSRI_ATTN_OUT], rows(w, b->attended, 0, b->n_wide), b->n_wide);
+        multiply(w, w->w[TSRI_ATTN_OUT], rows(w, b->attended, 0, b->n_rows), b->n_rows);
     struct ggml_tensor *r = ggml_add(w->ctx, a, x);
     return ggml_add(w->ctx, feed_forward(w, r), r);
 }
@@ -567,13 +583,13 @@ int tsri_graph_decoder(struct tsr_executor_decoder *b)
         b->masks[i] = ggml_new_tensor_2d(w.ctx, GGML_TYPE_F16, b->shape[i].n_kv, 1);
         ggml_set_input(b->masks[i]);
     }
-    struct ggml_tensor *x = rows(&w, b->hidden, 0, b->n_wide);
+    struct ggml_tensor *x = rows(&w, b->hidden, 0, b->n_rows);
     for (w.layer = 0; w.layer < w.h->n_layers; w.layer++) {
         w.w = b->x->weights.layers[w.layer];
         x = batch_layer(&w, b, x);
     }
     struct ggml_tensor *head = norm(&w, x, b->x->weights.output_norm);
-    b->logits = multiply(&w, b->x->weights.output, head, b->n_wide);
+    b->logits = multiply(&w, b->x->weights.output, head, b->n_rows);
     ggml_set_output(b->logits);
     also(&w, b->logits);
     b->graph = (struct tsri_graph){w.ctx, w.graph};

@@ -385,15 +385,29 @@ struct tsri_decoder_shape {
     uint64_t session; /* its id */
     uint32_t n_kv, reserved;
 };
+/* A kind of matrix, and how many rows it may be multiplied with at once so that each of them has the
+ * bits that it has alone. ggml has several kernels, by the number of rows, and on some processors
+ * they round alike. Nothing says which do: it is tried out with random rows. */
+#define TSRI_ALIKE_ROWS_MAX 8u
+#define TSRI_ALIKE_KINDS_MAX 32u
+struct tsri_alike_kind {
+    enum ggml_type type;
+    ggml_backend_buffer_type_t place; /* weights are repacked in some */
+    int64_t n_in, n_out;
+    uint32_t n_rows;
+};
+
 struct tsr_executor_decoder {
     struct tsr_executor *x;
     struct tsri_ggml_queue queue;
     ggml_gallocr_t memory;
     struct ggml_context *tensors;
     ggml_backend_buffer_t buffer;
-    struct ggml_tensor *hidden, *attended; /* [..][rows_max, filled up] f32 */
+    struct ggml_tensor *hidden, *attended; /* [..][rows_max] f32 */
     struct ggml_tensor *positions, *slots; /* i32, i64 */
-    uint32_t rows_max, wide_max;
+    uint32_t rows_max;
+    struct tsri_alike_kind kinds[TSRI_ALIKE_KINDS_MAX];
+    uint32_t n_kinds;        /* 0: not tried out yet */
     float *embd;             /* staging */
     ggml_fp16_t *mask;       /* staging of one row */
     size_t mask_room;        /* its elements */
@@ -401,10 +415,13 @@ struct tsr_executor_decoder {
     struct ggml_tensor *logits;
     struct ggml_tensor *masks[TSR_DECODER_ROWS_MAX];
     /* what it was built for: */
-    uint32_t n_rows, n_wide;
+    uint32_t n_rows;
+    bool alike;
     struct tsri_decoder_shape shape[TSR_DECODER_ROWS_MAX];
     struct tsr_executor_session *sessions[TSR_DECODER_ROWS_MAX];
 };
+/* Rows that this matrix may be multiplied with; 1 if it was not tried out. */
+uint32_t tsri_decoder_group(const struct tsr_executor_decoder *d, const struct ggml_tensor *matrix);
 /* The graph for the shape that is set. */
 int tsri_graph_decoder(struct tsr_executor_decoder *b);
 int tsri_ggml_decoder_open(struct tsr_executor *x, struct tsr_executor_decoder **out,
