@@ -18,9 +18,6 @@
 
 #define TSRI_DOCUMENT_BYTES_MAX ((size_t)16 << 20)
 #define TSRI_DOCUMENTS_MAX 4096u
-/* Documents are cut into pieces of at most so many bytes, about 1000 tokens: what is edited later
- * costs one piece, and a question needs some of them only. */
-#define TSRI_PIECE_BYTES 4096u
 
 struct tsri_document {
     char *name; /* of the file, without folders; "": none */
@@ -31,27 +28,17 @@ struct tsri_document {
 struct tsri_documents {
     struct tsri_document *items;
     size_t n, n_room;
-    /* (optional) Told of a file of a folder that is left out, and what it is: "is binary". */
-    void (*skipped)(const char *path, const char *what);
 };
 
 /* One file, or standard input as "-". Empty and binary files are refused. */
 TSR_MUST int tsri_documents_add_file(struct tsri_documents *d, const char *path);
-/* Every file below a folder, in order of its path; hidden ones are left out, and those that are no
- * text are told to `skipped` and left out. */
-TSR_MUST int tsri_documents_add_folder(struct tsri_documents *d, const char *path);
 /* A text of no name. */
 TSR_MUST int tsri_documents_add_text(struct tsri_documents *d, const char *text, size_t bytes);
-/* A file or a folder. */
-TSR_MUST int tsri_documents_add_path(struct tsri_documents *d, const char *path);
 void tsri_documents_fini(struct tsri_documents *d);
-/* The number of bytes of the first piece of a text: ends at a paragraph if there is one to end at,
- * else at a line, a sentence, a word, or a character. */
-size_t tsri_piece_bytes(const char *text, size_t bytes);
 
 /* ---- prompts ---- */
 
-/* Tokens of a prompt: system prompt and pieces of documents are segments, the question follows. */
+/* Tokens of a prompt: system prompt and passages of documents (search/search.h) are segments, the question follows. */
 struct tsri_dialog {
     const struct tsr_model *model;
     uint32_t context; /* tokens that fit */

@@ -4,6 +4,7 @@
  * tokens, and joined as tokens: nothing that a document says can end it, and its tokens are the
  * same at every place, so the cache finds it again. */
 #include "answer/answer.h"
+#include "search/search.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,7 +156,7 @@ int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *
 {
     if (d->plain) return add_plain(d, doc);
     for (size_t done = 0; done < doc->bytes;) {
-        size_t bytes = tsri_piece_bytes(doc->text + done, doc->bytes - done);
+        size_t bytes = tsri_passage_bytes(doc->text + done, doc->bytes - done);
         size_t room = strlen(doc->name) + bytes + 32, first = d->n_tokens;
         char *piece = malloc(room);
         if (!piece) return tsri_fail(TSR_ENOMEM, "no memory");

@@ -1,10 +1,8 @@
-/* documents.c - texts to ask about: read from files, folders and standard input, checked to be
- * text, and cut into pieces. A piece ends at a paragraph if possible, else at a line or a
- * sentence: the model reads a piece without its neighbours. */
+/* documents.c - texts to ask about: read from files and standard input, and checked to be text. Folders
+ * are read by src/search. */
 #include "answer/answer.h"
 
 #include <errno.h>
-#include <fts.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -93,8 +91,7 @@ static int keep(struct tsri_documents *d, const char *path, char *text, size_t b
     return 0;
 }
 
-/* skip: what is no text is named and left out; otherwise it is an error. */
-static int add_file(struct tsri_documents *d, const char *path, bool skip)
+int tsri_documents_add_file(struct tsri_documents *d, const char *path)
 {
     bool standard = strcmp(path, "-") == 0;
     const char *shown = standard ? "standard input" : path;
@@ -109,9 +106,7 @@ static int add_file(struct tsri_documents *d, const char *path, bool skip)
     if (!standard) fclose(f);
     if (e) return e;
     const char *what = not_text(text, bytes, &at);
-    if (what && skip) {
-        if (d->skipped) d->skipped(path, what);
-    } else if (what) {
+    if (what) {
         e = at ? tsri_fail(TSR_EINVAL, "%s %s (byte %zu)", shown, what, at)
                : tsri_fail(TSR_EINVAL, "%s %s", shown, what);
     } else {
@@ -140,46 +135,6 @@ int tsri_documents_add_text(struct tsri_documents *d, const char *text, size_t b
     return e;
 }
 
-int tsri_documents_add_file(struct tsri_documents *d, const char *path)
-{
-    return add_file(d, path, false);
-}
-
-static int by_path(const FTSENT **a, const FTSENT **b)
-{
-    return strcmp((*a)->fts_name, (*b)->fts_name);
-}
-
-int tsri_documents_add_folder(struct tsri_documents *d, const char *path)
-{
-    struct stat st;
-    if (stat(path, &st) != 0) return tsri_fail(TSR_EIO, "%s: %s", path, strerror(errno));
-    if (!S_ISDIR(st.st_mode))
-        return tsri_fail(TSR_EINVAL, "%s is not a folder: use --doc=%s", path, path);
-    char *roots[] = {(char *)(uintptr_t)path, NULL};
-    FTS *walk = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_path);
-    if (!walk) return tsri_fail(TSR_EIO, "%s: %s", path, strerror(errno));
-    size_t before = d->n;
-    int e = 0;
-    for (FTSENT *f = fts_read(walk); f && !e; f = fts_read(walk)) {
-        if (f->fts_level > 0 && f->fts_name[0] == '.') {
-            fts_set(walk, f, FTS_SKIP);
-            continue;
-        }
-        if (f->fts_info == FTS_F) e = add_file(d, f->fts_path, true);
-    }
-    fts_close(walk);
-    if (!e && d->n == before) return tsri_fail(TSR_EINVAL, "%s: no documents found", path);
-    return e;
-}
-
-int tsri_documents_add_path(struct tsri_documents *d, const char *path)
-{
-    struct stat st;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return tsri_documents_add_folder(d, path);
-    return tsri_documents_add_file(d, path);
-}
-
 void tsri_documents_fini(struct tsri_documents *d)
 {
     for (size_t i = 0; i < d->n; i++) {
@@ -188,32 +143,4 @@ void tsri_documents_fini(struct tsri_documents *d)
     }
     free(d->items);
     memset(d, 0, sizeof *d);
-}
-
-/* ---- pieces ---- */
-
-/* The end of the last `mark` that ends in (min, max]; 0: none. */
-static size_t last_end(const char *text, size_t min, size_t max, const char *mark)
-{
-    size_t n = strlen(mark);
-    for (size_t end = max; end > min && end >= n; end--)
-        if (memcmp(text + end - n, mark, n) == 0) return end;
-    return 0;
-}
-
-size_t tsri_piece_bytes(const char *text, size_t bytes)
-{
-    static const char *const marks[] = {"\n\n", "\n", ". ", " "};
-    if (bytes <= TSRI_PIECE_BYTES) return bytes;
-    /* Cuts do not depend on what comes later, so that a text that grows keeps its pieces; only the
-     * last two share what is left, instead of a crumb at the end. */
-    size_t max = TSRI_PIECE_BYTES;
-    if (bytes < TSRI_PIECE_BYTES + TSRI_PIECE_BYTES / 4) max = bytes * 5 / 8;
-    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
-        size_t end = last_end(text, TSRI_PIECE_BYTES / 4, max, marks[i]);
-        if (end) return end;
-    }
-    while (max > 1 && ((unsigned char)text[max] & 0xC0) == 0x80)
-        max--;
-    return max;
 }

@@ -10,14 +10,33 @@
 
 #include "answer/answer.h"
 #include "cli/cli.h"
+#include "search/search.h"
 
 /* How a prompt is answered unless flags say otherwise. */
 #define TSRI_ASK_FLAGS (TSR_ASK_FILL | TSR_ASK_PREFIX | TSR_ASK_GATE | TSR_ASK_FIRST)
 
 /* Temperature, top-p and seed of the command line; without a seed, one of its own. */
 int tsri_ask_sampler(struct tsri_sampler *s, struct tsri_cli *cli, uint32_t n_vocab);
-/* For tsri_documents.skipped: names the file on standard error. */
-void tsri_ask_skipped(const char *path, const char *what);
+/* ---- folders (ask_folders.c) ---- */
+
+struct tsri_folders {
+    const char *names[TSRI_SEARCH_FOLDERS_MAX];
+    uint32_t n;
+    struct tsri_search *search; /* NULL without folders */
+    struct tsri_search_stats stats;
+};
+
+/* The name is kept. */
+int tsri_folders_add(struct tsri_folders *f, const char *name);
+/* Looks through the folders for what is new. `stores`: the database is beside the store, else in
+ * memory. */
+int tsri_folders_open(struct tsri_folders *f, struct tsri_cli *cli, bool stores);
+void tsri_folders_fini(struct tsri_folders *f);
+/* Every passage, in order, until `each` is not 0. */
+int tsri_folders_each(struct tsri_folders *f, int (*each)(void *arg, const struct tsri_passage *p),
+                      void *arg);
+/* A passage as a document by the name of its file. */
+int tsri_folders_take(struct tsri_documents *d, const struct tsri_passage *p);
 
 /* ---- the model and its cache ---- */
 

@@ -1,5 +1,5 @@
-/* asking.h - one `tessera ask` from inside: cmd_ask.c runs it, decode.c writes answers, cost.c says
- * what they cost, storing.c stores documents after them.
+/* asking.h - one `tessera ask` from inside: cmd_ask.c runs it, choosing.c chooses what the prompt
+ * has, decode.c writes answers, cost.c says what they cost, storing.c stores documents after them.
  *
  * Memory:  embedded in the command's struct; fini accepts what was only zeroed.
  * Errors:  0, or the exit status after having said why.
@@ -51,8 +51,13 @@ struct tsri_asking {
     struct tsri_cli *cli;
     struct tsri_reader reader;
     struct tsri_documents documents;
+    struct tsri_folders folders;
+    bool all;              /* everything in them goes into the prompt, however large */
+    bool chooses;          /* they are too large for that: each question gets its passages */
+    uint32_t passages_max; /* of a question */
     struct tsri_dialog dialog;
     size_t *ends; /* [documents.n]: segments of the dialog up to a document and with it */
+    size_t n_ends;
     struct tsri_sampler sampler;
     struct tsr_ask_desc ask;
     uint32_t answer_max;
@@ -65,12 +70,20 @@ struct tsri_asking {
     bool blended;    /* they were computed over approximate KV */
     /* this turn: */
     const char *question;
+    struct tsri_passages found;    /* what was chosen for its question */
     struct tsri_told answer, full; /* full: of a prefill, with --compare */
     double kl;                     /* of the first token, KL(full || answer) */
     float *first_logits;           /* what the first token was chosen from */
     double full_guess_s;           /* the time of a full read as far as known, else NAN */
     struct tsr_blend_report report;
 };
+
+/* ---- choosing.c ---- */
+
+/* The documents of the flags into the dialog, and the folders if they are small enough. */
+int tsri_choosing_begin(struct tsri_asking *a);
+/* The passages that a question is about into the dialog, where the folders are too large. */
+int tsri_choosing_find(struct tsri_asking *a, const char *question);
 
 /* ---- storing.c ---- */
 
@@ -84,6 +97,8 @@ bool tsri_storing_wait(struct tsri_asking *a);
 
 /* On standard error, after the answer. */
 void tsri_cost_line(const struct tsri_asking *a);
+/* Which passages the answer is from, where some were chosen. */
+void tsri_cost_passages(const struct tsri_asking *a);
 void tsri_cost_stats(const struct tsri_asking *a);
 void tsri_cost_json(const struct tsri_asking *a);
 /* Both answers of --compare, on standard output. */

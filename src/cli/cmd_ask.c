@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #define ANSWER_TOKENS 256u
+#define PASSAGES 8u
 #define QUESTION_BYTES_MAX ((size_t)1 << 20)
 
 /* ---- answering ---- */
@@ -117,6 +118,7 @@ static int pose(struct tsri_asking *a, const char *question)
     struct tsri_reader *r = &a->reader;
     bool later = a->n_turns++ > 0;
     int e = later ? tsri_cli_check(tsri_dialog_next_turn(d)) : 0;
+    if (!e) e = tsri_choosing_find(a, question);
     if (!e) e = tsri_cli_check(tsri_dialog_add_question(d, question));
     if (!e) e = check_fit(a);
     if (e) return e;
@@ -178,6 +180,7 @@ static int one_turn(struct tsri_asking *a, const char *question)
     }
     if (a->compare) tsri_cost_both(a);
     tsri_cost_line(a);
+    tsri_cost_passages(a);
     if (a->stats) tsri_cost_stats(a);
     return 0;
 }
@@ -187,7 +190,7 @@ static int one_turn(struct tsri_asking *a, const char *question)
 static int read_flags(struct tsri_asking *a)
 {
     struct tsri_cli *cli = a->cli;
-    double answer_max = ANSWER_TOKENS;
+    double answer_max = ANSWER_TOKENS, passages_max = PASSAGES;
     a->ask = (struct tsr_ask_desc){.size = sizeof a->ask, .flags = TSRI_ASK_FLAGS};
     const char *selector = tsri_cli_flag(cli, "selector");
     int found = selector ? tsr_selector_find(selector) : TSR_SELECT_DEFAULT;
@@ -202,6 +205,9 @@ static int read_flags(struct tsri_asking *a)
     a->answer_max = (uint32_t)answer_max;
     a->compare = tsri_cli_flag(cli, "compare") != NULL;
     a->stats = tsri_cli_flag(cli, "stats") != NULL;
+    a->all = tsri_cli_flag(cli, "all") != NULL;
+    if (!e) e = tsri_cli_flag_count(cli, "passages", 1, 64, &passages_max);
+    a->passages_max = (uint32_t)passages_max;
     a->may_repeat = tsri_cli_flag(cli, "no-repeat-stop") != NULL;
     a->stores = tsri_cli_flag(cli, "no-store") == NULL;
     return e;
@@ -215,9 +221,9 @@ static int read_documents(struct tsri_asking *a)
         if (strcmp(cli->flags[i].name, "doc") == 0)
             e = tsri_cli_check(tsri_documents_add_file(&a->documents, cli->flags[i].value));
         else if (strcmp(cli->flags[i].name, "docs") == 0)
-            e = tsri_cli_check(tsri_documents_add_folder(&a->documents, cli->flags[i].value));
+            e = tsri_folders_add(&a->folders, cli->flags[i].value);
     }
-    return e;
+    return e ? e : tsri_folders_open(&a->folders, cli, a->stores);
 }
 
 /* With option chunked, a prompt that has separators is all of it: system prompt, documents and
@@ -263,13 +269,8 @@ static int prepare(struct tsri_asking *a)
     if (!a->stores) tsr_cache_freeze(a->reader.cache, 1);
     a->stores &= !a->reader.storeless;
     a->first_logits = malloc(a->reader.info.n_vocab * sizeof *a->first_logits);
-    a->ends = malloc((a->documents.n + 1) * sizeof *a->ends);
-    if (!a->first_logits || !a->ends) return tsri_cli_fail("no memory");
-    for (size_t i = 0; i < a->documents.n && !e; i++) {
-        e = tsri_cli_check(tsri_dialog_add_document(&a->dialog, &a->documents.items[i]));
-        a->ends[i] = a->dialog.n_segments;
-    }
-    return e;
+    if (!a->first_logits) return tsri_cli_fail("no memory");
+    return tsri_choosing_begin(a);
 }
 
 /* Before the model is loaded: that takes long, and a mistake should show at once. */
@@ -327,7 +328,6 @@ int tsri_cmd_ask(struct tsri_cli *cli)
     struct tsri_asking *a = tsri_alloc(1, sizeof *a);
     if (!a) return tsri_cli_fail("no memory");
     a->cli = cli;
-    a->documents.skipped = tsri_ask_skipped;
     const char *question = cli->args[0];
     int e = check_question(cli, chat);
     if (!e) e = read_flags(a);
@@ -341,6 +341,8 @@ int tsri_cmd_ask(struct tsri_cli *cli)
     tsri_sampler_fini(&a->sampler);
     tsri_dialog_fini(&a->dialog);
     tsri_documents_fini(&a->documents);
+    tsri_folders_fini(&a->folders);
+    tsri_passages_fini(&a->found);
     tsri_told_fini(&a->answer);
     tsri_told_fini(&a->full);
     free(a->ends);

@@ -69,6 +69,35 @@ void tsri_cost_line(const struct tsri_asking *a)
             n_known(r) ? source_name(r) : "", r->n_recomputed, r->n_new + r->n_filled_reused);
 }
 
+static bool same_file(const struct tsri_passage *a, const struct tsri_passage *b)
+{
+    return a->folder == b->folder && strcmp(a->name, b->name) == 0;
+}
+
+/* harbor.txt (2, 5), garden.md: numbers where a file has several passages. */
+void tsri_cost_passages(const struct tsri_asking *a)
+{
+    const struct tsri_passages *f = &a->found;
+    if (f->n == 0) return;
+    fprintf(stderr, "from %zu of %llu passages:", f->n,
+            (unsigned long long)a->folders.stats.n_passages);
+    for (size_t i = 0; i < f->n; i++) {
+        bool told = false, more = false;
+        for (size_t j = 0; j < i; j++)
+            told |= same_file(&f->items[i], &f->items[j]);
+        if (told) continue;
+        char name[256];
+        fprintf(stderr, "%s %s", i ? "," : "", tsri_printable(f->items[i].name, name, sizeof name));
+        for (size_t j = i; j < f->n && f->items[i].n_in_file > 1; j++) {
+            if (!same_file(&f->items[i], &f->items[j])) continue;
+            fprintf(stderr, "%s%u", more ? ", " : " (", f->items[j].number + 1);
+            more = true;
+        }
+        fputs(more ? ")" : "", stderr);
+    }
+    fputs("\n", stderr);
+}
+
 void tsri_cost_stats(const struct tsri_asking *a)
 {
     const struct tsr_blend_report *r = &a->report;
@@ -126,6 +155,22 @@ static void print_compared(const struct tsri_asking *a)
                x->n_tokens && full->n_tokens && x->tokens[0] == full->tokens[0]);
 }
 
+static void print_passages(const struct tsri_asking *a)
+{
+    printf(",\"passages\":[");
+    for (size_t i = 0; i < a->found.n; i++) {
+        const struct tsri_passage *p = &a->found.items[i];
+        tsri_cli_json(i ? ",{\"document\":" : "{\"document\":", p->name);
+        tsri_cli_json(",\"folder\":", a->folders.names[p->folder]);
+        printf(",\"passage\":%u,\"of\":%u,\"first_byte\":%llu", p->number + 1, p->n_in_file,
+               (unsigned long long)p->first_byte);
+        print_number("rank", p->rank);
+        tsri_cli_json(",\"text\":", p->text);
+        putchar('}');
+    }
+    putchar(']');
+}
+
 void tsri_cost_json(const struct tsri_asking *a)
 {
     const struct tsr_blend_report *r = &a->report;
@@ -153,6 +198,7 @@ void tsri_cost_json(const struct tsri_asking *a)
     print_number("full_estimate_s", a->compare ? NAN : a->full_guess_s);
     print_number("speedup", n_known(r) ? a->full_guess_s / a->answer.ttft_s : NAN);
     if (a->compare) print_compared(a);
+    if (a->chooses) print_passages(a);
     puts("}");
     fflush(stdout);
 }

@@ -332,8 +332,3 @@ int tsri_ask_sampler(struct tsri_sampler *s, struct tsri_cli *cli, uint32_t n_vo
     s->state = seed < 0 ? tsri_nonce() : (uint64_t)seed;
     return e;
 }
-
-void tsri_ask_skipped(const char *path, const char *what)
-{
-    tsri_cli_note("%s %s: skipped", path, what);
-}

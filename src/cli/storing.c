@@ -36,13 +36,20 @@ static size_t document_of(const struct tsri_asking *a, uint32_t segment)
     return i;
 }
 
+/* Passages of one file come one after another. */
+static bool same_document(const struct tsri_asking *a, size_t i, size_t j)
+{
+    if (i >= a->documents.n || j >= a->documents.n) return i == j;
+    return strcmp(a->documents.items[i].name, a->documents.items[j].name) == 0;
+}
+
 /* Documents with one of the segments [from, n) of the list. */
 static size_t count_documents(const struct tsri_asking *a, const struct tsr_learn *l, uint32_t from)
 {
     size_t n = 0, last = a->documents.n;
     for (uint32_t i = from; i < l->n_segments; i++) {
         size_t document = document_of(a, l->segments[i]);
-        n += document != last && document < a->documents.n;
+        n += document < a->documents.n && !same_document(a, document, last);
         last = document;
     }
     return n;

@@ -225,13 +225,28 @@ static int take_folder(struct tsri_search *s, const char *folder)
     return 0;
 }
 
+/* And the folders above it. */
+static int make_home(const char *home)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s", home) >= (int)sizeof path)
+        return tsri_fail(TSR_EINVAL, "%s: path too long", home);
+    for (char *at = path + 1; (at = strchr(at, '/')); at++) {
+        *at = 0;
+        (void)mkdir(path, 0700);
+        *at = '/';
+    }
+    if (mkdir(home, 0700) != 0 && errno != EEXIST)
+        return tsri_fail(TSR_EIO, "%s: %s", home, strerror(errno));
+    return 0;
+}
+
 static int make_path(struct tsri_search *s, const char *home)
 {
     struct tsri_prose folders = {0};
     char path[PATH_MAX];
-    if (mkdir(home, 0700) != 0 && errno != EEXIST)
-        return tsri_fail(TSR_EIO, "%s: %s", home, strerror(errno));
-    int err = folders_text(s, &folders);
+    int err = make_home(home);
+    if (!err) err = folders_text(s, &folders);
     if (err) return err;
     int n = snprintf(path, sizeof path, "%s/search-%016llx.db", home,
                      (unsigned long long)XXH3_64bits(folders.data, folders.bytes));

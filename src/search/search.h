@@ -18,8 +18,8 @@
 
 /* ---- passages (passages.c) ---- */
 
-/* A text of at most so many bytes is one passage: about 700 tokens. */
-#define TSRI_PASSAGE_BYTES_MAX 3072u
+/* A text of at most so many bytes is one passage: about 1000 tokens. */
+#define TSRI_PASSAGE_BYTES_MAX 4096u
 
 /* The number of bytes of the first passage of a text: ends at a paragraph if there is one to end at,
  * else at a line, a sentence, a word, or a character. */
@@ -84,6 +84,7 @@ struct tsri_passages {
     size_t n, n_room;
 };
 void tsri_passages_fini(struct tsri_passages *f); /* accepts what was only zeroed */
+void tsri_passages_drop(struct tsri_passages *f, size_t i);
 
 /* Best first by BM25, at most max passages and max_bytes of text together. A question is free text:
  * nothing in it is a query language. One that shares no word with the documents finds nothing. */

@@ -18,6 +18,14 @@ void tsri_passages_fini(struct tsri_passages *f)
     memset(f, 0, sizeof *f);
 }
 
+void tsri_passages_drop(struct tsri_passages *f, size_t i)
+{
+    free((char *)(uintptr_t)f->items[i].name);
+    free((char *)(uintptr_t)f->items[i].text);
+    memmove(&f->items[i], &f->items[i + 1], (f->n - i - 1) * sizeof *f->items);
+    f->n--;
+}
+
 /* name, folder, number, n_passages, first_byte, hash, text */
 #define COLUMNS "f.name, f.folder, p.number, f.n_passages, p.first_byte, p.hash, p.text"
 
@@ -74,13 +82,6 @@ static int take_passage(struct tsri_search *s, sqlite3_stmt *q, int64_t id, doub
     return err;
 }
 
-static void drop_last(struct tsri_passages *out)
-{
-    out->n--;
-    free((char *)(uintptr_t)out->items[out->n].name);
-    free((char *)(uintptr_t)out->items[out->n].text);
-}
-
 static int find_in_order(struct tsri_search *s, const struct finding *x, sqlite3_stmt *ranked,
                          sqlite3_stmt *passage, struct tsri_passages *out)
 {
@@ -95,7 +96,7 @@ static int find_in_order(struct tsri_search *s, const struct finding *x, sqlite3
         err = take_passage(s, passage, sqlite3_column_int64(ranked, 0), rank, out);
         if (err) break;
         if (n_bytes + out->items[out->n - 1].bytes > x->max_bytes)
-            drop_last(out); /* a shorter one may still fit */
+            tsri_passages_drop(out, out->n - 1); /* a shorter one may still fit */
         else
             n_bytes += out->items[out->n - 1].bytes;
     }

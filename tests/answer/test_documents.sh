@@ -1,23 +1,9 @@
 #!/usr/bin/env bash
-# Documents of tessera ask and ingest: folders, standard input, pieces.
+# Documents of tessera ask and ingest: files, standard input, passages.
 # shellcheck source=tests/cli/ask_kit.sh
 . "$(dirname "$0")/../cli/ask_kit.sh"
 
 ingest() { t ingest --model="$model" --threads=1 --json "$@"; }
-
-a_folder_is_read_to_the_bottom_without_hidden_and_binary_files() {
-    ask_init llama || return
-    needs_python || return
-    mkdir -p "$tmp/docs/deep/er" "$tmp/docs/.git"
-    letters 50 c >"$tmp/docs/deep/er/c.txt"
-    letters 50 d >"$tmp/docs/.hidden.txt"
-    letters 50 e >"$tmp/docs/.git/e.txt"
-    printf '\0\0' >"$tmp/docs/image.png"
-    ingest "$tmp/docs"
-    exits 0 || return
-    is "$(json 'x["documents"]')" 3 || return
-    [[ $err == *'image.png is binary: skipped'* ]] || fail "$err"
-}
 
 standard_input_is_a_document() {
     ask_init llama || return
@@ -54,7 +40,6 @@ a_changed_paragraph_costs_its_piece_and_no_more() {
     [ "$(json '0 < x["stored"] < 4500')" = True ] || fail "$out"
 }
 
-run a_folder_is_read_to_the_bottom_without_hidden_and_binary_files
 run standard_input_is_a_document
 run line_ends_and_blanks_around_do_not_make_another_document
 run a_changed_paragraph_costs_its_piece_and_no_more

@@ -150,7 +150,7 @@ what_cannot_be_asked_about_is_refused() {
 
 what_does_not_fit_is_refused_with_the_numbers() {
     ask_init llama 512 || return
-    ask --docs="$tmp/docs" 'why'
+    ask --docs="$tmp/docs" --all 'why'
     exits 1 && complains "the model's context has 512: use fewer documents" || return
     ask "$(letters 600 c)"
     exits 1 && complains 'the question alone has '

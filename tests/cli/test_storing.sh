@@ -61,7 +61,7 @@ an_interrupt_keeps_what_is_complete() {
     needs_python || return
     local i pid
     for i in c d e f g h i; do letters 1900 "$i" >"$tmp/docs/$i.txt"; done
-    "$tessera" ask --model="$model" --threads=1 --max=4 --docs="$tmp/docs" why >"$tmp/out" 2>"$tmp/err" &
+    "$tessera" ask --model="$model" --threads=1 --max=4 --docs="$tmp/docs" --all why >"$tmp/out" 2>"$tmp/err" &
     pid=$!
     for i in $(seq 600); do
         grep -q '^storing ' "$tmp/err" && break
@@ -73,7 +73,7 @@ an_interrupt_keeps_what_is_complete() {
     err=$(cat "$tmp/err")
     # Where a machine is faster than the signal, everything is stored.
     [[ $err == *$'\nstopped; '*' documents are stored' || $err == *$'\nstored '* ]] || fail "$err" || return
-    ask --docs="$tmp/docs" 'why'
+    ask --docs="$tmp/docs" --all 'why'
     exits 0
 }
 

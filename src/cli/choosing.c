@@ -1,0 +1,134 @@
+/* choosing.c - what of the documents a prompt has. Files that were named are in it. Folders are in it
+ * whole while they are small: then nothing is left out, and every question finds the same KV. Of
+ * larger folders each question gets the passages that it is about. */
+#include "cli/asking.h"
+
+#include <stdlib.h>
+
+/* Folders of at most so many tokens go whole, or half of the model's context if that is less. */
+#define WHOLE_TOKENS 8192u
+/* No text has fewer bytes to a token than this on average: what is larger need not be counted. */
+#define BYTES_PER_TOKEN_MAX 16u
+/* Passages that a later question adds to a conversation. */
+#define LATER_PASSAGES 3u
+
+/* Documents from `first` on into the dialog. */
+static int add_documents(struct tsri_asking *a, size_t first)
+{
+    void *more = tsri_make_room(a->ends, &a->n_ends, a->documents.n + 1, sizeof *a->ends);
+    if (!more) return tsri_cli_failed();
+    a->ends = more;
+    int e = 0;
+    for (size_t i = first; i < a->documents.n && !e; i++) {
+        e = tsri_cli_check(tsri_dialog_add_document(&a->dialog, &a->documents.items[i]));
+        a->ends[i] = a->dialog.n_segments;
+    }
+    return e;
+}
+
+struct mark {
+    size_t n_documents, n_tokens, n_segments;
+};
+
+static struct mark mark_of(const struct tsri_asking *a)
+{
+    return (struct mark){a->documents.n, a->dialog.n_tokens, a->dialog.n_segments};
+}
+
+static void go_back(struct tsri_asking *a, const struct mark *m)
+{
+    while (a->documents.n > m->n_documents) {
+        struct tsri_document *doc = &a->documents.items[--a->documents.n];
+        free(doc->name);
+        free(doc->text);
+    }
+    a->dialog.n_tokens = m->n_tokens;
+    a->dialog.n_segments = m->n_segments;
+}
+
+/* ---- whole folders ---- */
+
+static int take(void *arg, const struct tsri_passage *p)
+{
+    return tsri_folders_take(arg, p);
+}
+
+static int add_whole(struct tsri_asking *a)
+{
+    struct mark before = mark_of(a);
+    uint32_t context = a->reader.info.context;
+    size_t max = context / 2 < WHOLE_TOKENS ? context / 2 : WHOLE_TOKENS;
+    a->chooses = !a->all && a->folders.stats.n_bytes > (uint64_t)max * BYTES_PER_TOKEN_MAX;
+    if (a->chooses) return 0;
+    int e = tsri_folders_each(&a->folders, take, &a->documents);
+    if (!e) e = add_documents(a, before.n_documents);
+    if (e || a->all || a->dialog.n_tokens - before.n_tokens <= max) return e;
+    a->chooses = true;
+    go_back(a, &before);
+    return 0;
+}
+
+int tsri_choosing_begin(struct tsri_asking *a)
+{
+    int e = add_documents(a, 0);
+    return e || !a->folders.search ? e : add_whole(a);
+}
+
+/* ---- passages ---- */
+
+static bool is_in_prompt(const struct tsri_asking *a, const struct tsri_passage *p)
+{
+    for (size_t i = 0; i < a->documents.n; i++)
+        if (a->documents.items[i].bytes == p->bytes &&
+            memcmp(a->documents.items[i].text, p->text, p->bytes) == 0)
+            return true;
+    return false;
+}
+
+/* The rest of the prompt must fit too; the bytes of a question are more than its tokens. */
+static bool fits(const struct tsri_asking *a, const char *question)
+{
+    size_t room = a->n_turns > 1 ? a->reader.n_slots : a->reader.info.context;
+    return a->dialog.n_tokens + strlen(question) + a->answer_max + 64 <= room;
+}
+
+/* Best last, right before the question: small models look there. */
+static int add_found(struct tsri_asking *a, const char *question)
+{
+    int e = 0;
+    while (a->found.n) {
+        struct mark before = mark_of(a);
+        for (size_t i = a->found.n; i > 0 && !e; i--)
+            e = tsri_folders_take(&a->documents, &a->found.items[i - 1]);
+        if (!e) e = add_documents(a, before.n_documents);
+        if (e || fits(a, question)) return e;
+        go_back(a, &before);
+        tsri_passages_drop(&a->found, a->found.n - 1);
+    }
+    return 0;
+}
+
+int tsri_choosing_find(struct tsri_asking *a, const char *question)
+{
+    bool later = a->n_turns > 1;
+    if (!a->chooses) return 0;
+    tsri_passages_fini(&a->found);
+    if (tsri_search_find(a->folders.search, question, a->passages_max, SIZE_MAX, &a->found) != 0)
+        return tsri_cli_failed();
+    if (a->found.n == 0 && !later)
+        return tsri_cli_fail(
+            "none of the %llu documents has a word of the question: use words that "
+            "they use, or name files with --doc",
+            (unsigned long long)a->folders.stats.n_files);
+    for (size_t i = a->found.n; later && i > 0; i--)
+        if (is_in_prompt(a, &a->found.items[i - 1])) tsri_passages_drop(&a->found, i - 1);
+    while (later && a->found.n > LATER_PASSAGES)
+        tsri_passages_drop(&a->found, a->found.n - 1);
+    bool found = a->found.n > 0;
+    int e = add_found(a, question);
+    if (!e && found && a->found.n == 0 && !later)
+        return tsri_cli_fail("no passage fits into the model's context of %u tokens beside the "
+                             "question and %u tokens of answer: use a smaller --max",
+                             a->reader.info.context, a->answer_max);
+    return e;
+}
