@@ -87,15 +87,29 @@ enum tsr_connector_flags {
     TSR_CONNECTOR_NO_WAIT = 64 /* no request waits for saves in flight */
 };
 
+enum tsr_group_flags {
+    /* A block holds no KV of its tokens but the state after the last of them (Mamba, linear
+     * attention), and only if a step has ended there. The engine keeps the state of n_computed -
+     * n_in_flight tokens until wait_for_save of the step has returned, and gives blocks without a
+     * state as -1. States are saved at multiples of chunk_tokens, and a hit ends at one. All such
+     * groups have the same block_tokens. Requests with media are not cached. */
+    TSR_GROUP_STATE = 1
+};
+
 /* Layers that share a block table. */
 struct tsr_group {
     size_t size;
-    uint32_t block_tokens; /* tokens of one engine block; a power of two */
+    uint32_t block_tokens; /* tokens of one engine block */
     /* Of sliding-window attention; 0: full attention. From a step on, the engine may free blocks
      * without notice if none of their tokens is among the window_tokens that the step's first token
      * sees: itself, which is number n_computed, and those before it. It keeps what the step sees
      * until wait_for_save of the step has returned. Blocks that may be gone are not saved. */
     uint32_t window_tokens;
+    /* Layers of a draft model are among them (EAGLE, MTP): how many tokens it looks ahead; 0: none
+     * are. Its KV of a token depends on the tokens after it. So a hit ends one block before the end
+     * of what was found, and the last draft_tokens - 1 written tokens are not saved yet. */
+    uint32_t draft_tokens;
+    uint32_t flags; /* enum tsr_group_flags */
 };
 
 struct tsr_connector_desc {

@@ -48,6 +48,7 @@ EVENT_STORED = 1
 EXTRA_ADAPTER = 1
 EXTRA_MEDIA = 3
 EXTRA_SALT = 2
+GROUP_STATE = 1
 KIND_BLENDED = 3
 KIND_PREFIX = 1
 KIND_SEGMENT = 2
@@ -428,6 +429,7 @@ class RequestDesc(Struct):
 class Group(Struct):
     _fields_ = [
         ("size", c_size_t), ("block_tokens", c_uint32), ("window_tokens", c_uint32),
+        ("draft_tokens", c_uint32), ("flags", c_uint32),
     ]
 
 

@@ -53,6 +53,8 @@ class GroupShape:
     page_bytes: int
     window_tokens: int = 0
     planes: Planes | None = None
+    draft_tokens: int = 0  # that a draft model among the layers looks ahead
+    states: bool = False  # a block holds the state after its last token
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,13 @@ def describe(shape: ModelShape) -> _Desc:
     spaces = (c.SpaceDesc * len(rows))(*[desc for desc, _keep in rows])
     groups = (c.Group * len(shape.groups))()
     for g, group in enumerate(shape.groups):
-        groups[g] = c.Group(ctypes.sizeof(c.Group), group.block_tokens, group.window_tokens)
+        groups[g] = c.Group(
+            ctypes.sizeof(c.Group),
+            group.block_tokens,
+            group.window_tokens,
+            group.draft_tokens,
+            c.GROUP_STATE if group.states else 0,
+        )
     flags = 0
     for name in shape.flags:
         flags |= SCHEDULER_FLAGS[name]
@@ -438,6 +446,8 @@ def page_layout(
         block_tokens=block_tokens,
         n_slots=n_blocks * block_tokens,
     )
+    if block_tokens & (block_tokens - 1) and block_stride == page_bytes:
+        layout.block_tokens = 0  # without gaps, blocks may have any size
     row = page_bytes // block_tokens
     layout.planes[0] = c.KvPlane(
         layers=pointers,

@@ -32,12 +32,25 @@ struct tsri_terms {
     uint64_t save_wait_ns; /* 0: no request waits for saves */
     uint32_t jobs_max;
     struct tsr_group groups[TSR_GROUPS_MAX];
-    uint8_t identity[16]; /* of all spaces, groups and the chunk: who differs may not talk */
+    uint32_t n_states;     /* groups of states .. */
+    uint32_t state_tokens; /* .. the block size of all of them; 0: there are none */
+    uint32_t draft_block;  /* the largest block size of groups with a draft model; 0: none */
+    uint32_t draft_tokens; /* written tokens that may still change */
+    uint8_t identity[16];  /* of all spaces, groups and the chunk: who differs may not talk */
     struct tsr_cache *cache;
     struct tsr_client *client;
+    struct tsr_client *state_client;         /* leases of states; NULL: there are none */
     struct tsr_space *spaces[TSR_RANKS_MAX]; /* [n_ranks][n_groups]; only those of `rank` in a
                                               * worker, the others NULL */
 };
+/* Does a space belong to a group of states? */
+static inline bool tsri_is_state(const struct tsri_terms *t, uint32_t space)
+{
+    return t->groups[space % t->n_groups].flags & TSR_GROUP_STATE;
+}
+/* Those that do (or do not), one after the other; returns how many. */
+uint32_t tsri_terms_spaces(const struct tsri_terms *t, bool states,
+                           struct tsr_space *out[TSR_RANKS_MAX]);
 #define TSRI_ALL_RANKS UINT32_MAX
 /* Opens spaces (of one rank, or all) and a client. */
 TSR_MUST int tsri_terms_init(struct tsri_terms *t, struct tsr_cache *cache,
@@ -73,7 +86,7 @@ uint32_t tsri_window_first(const struct tsr_group *group, uint32_t n_computed);
 
 /* ---- meta.c: the bytes between the halves ---- */
 
-#define TSRI_META_VERSION 3u
+#define TSRI_META_VERSION 4u
 #define TSRI_META_TOKENS_MAX (1u << 24)
 
 /* Bytes that grow; `failed` once there was no memory. */
@@ -98,9 +111,13 @@ enum {
     TSRI_LOAD_ASYNC = 1,
     TSRI_LOAD_SURE = 2 /* within the step, and cannot fail: the engine's stream may wait for it */
 };
-enum { TSRI_SAVE_IN_STEP = 1 };
+enum {
+    TSRI_SAVE_IN_STEP = 1,
+    TSRI_SAVE_STATE = 2 /* the states after `to` tokens; the chunk is the last one before */
+};
 
-/* Tokens [first, end) into the engine's memory. `rows` of matches cover them. */
+/* Tokens [first, end) into the engine's memory. `rows` of matches cover them; in spaces of states the
+ * last row alone has a match, a segment after everything before it, and the others have none. */
 struct tsri_load_order {
     uint64_t request, load;
     uint32_t flags, first, end;
@@ -193,6 +210,7 @@ struct tsri_req {
     uint32_t reach;          /* most tokens computed since it has these blocks, drafts and all */
     /* saves: chunks of [0, upto) are there, or in a save, or were decided against */
     uint32_t upto;
+    uint32_t state_at;       /* the last tokens whose states are saved, or were decided against */
     struct tsri_chain chain; /* as far as it was asked for */
     uint32_t life;           /* counts restarts */
     uint32_t n_saves;        /* in flight .. */
@@ -246,6 +264,7 @@ struct tsri_saving {
     uint32_t from, to;  /* tokens */
     uint32_t busy_us;   /* of the slowest rank so far */
     bool failed;
+    bool states;         /* no chunk, but the states at its end */
     bool old;            /* of before a reset */
     uint32_t prev, next; /* in flight, in the order of their orders; of a free one: the next free */
 };
@@ -312,6 +331,9 @@ void tsri_saves_fini(struct tsr_scheduler *s);
  * have lost their blocks in windowed groups. */
 void tsri_saves_plan(struct tsr_scheduler *s, struct tsri_req *r, uint32_t boundary,
                      uint32_t first_kept);
+/* Orders the save of the states after `at` tokens, if a step has ended there and they are wanted;
+ * boundary: as above. */
+void tsri_saves_states(struct tsr_scheduler *s, struct tsri_req *r, uint32_t at, uint32_t boundary);
 void tsri_saves_report(struct tsr_scheduler *s, const struct tsri_save_report *report);
 /* As tsr_scheduler_keys. */
 TSR_MUST int tsri_saves_keys(struct tsr_scheduler *s, const struct tsri_req *r, uint32_t first,

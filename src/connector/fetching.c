@@ -24,6 +24,8 @@ struct fetching {
     uint32_t n_rows; /* that are still wanted */
     uint64_t bytes, bytes_staged;
     struct tsr_prompt prompt;
+    struct tsr_prompt states; /* the same, to its last block, which is a segment after the rest */
+    struct tsr_range last;
 };
 
 /* Tokens of a row that are to be loaded. */
@@ -65,10 +67,26 @@ static uint32_t row_slots(const struct fetching *f, uint32_t group, struct tsr_r
                             range.offset, range.n_tokens);
 }
 
+/* Tokens of a row in a group: those of the chunk, or the block that ends with a state. */
+static struct tsr_range range_of(const struct fetching *f, uint32_t group, uint32_t row)
+{
+    const struct tsr_match *m = match_of(f, group, row);
+    if (tsri_is_state(&f->job->worker->terms, group))
+        return (struct tsr_range){m->prompt_offset, m->n_tokens};
+    return row_range(f, row);
+}
+
 static uint64_t row_bytes(const struct fetching *f, uint32_t group, uint32_t row)
 {
     const struct tsri_kvmem *m = &f->lane->mem[group];
-    return (uint64_t)row_range(f, row).n_tokens * m->row_bytes * m->layout.n_layers;
+    return (uint64_t)range_of(f, group, row).n_tokens * m->row_bytes * m->layout.n_layers;
+}
+
+/* What matches that are not verified are compared with; NULL: there are none. */
+static const struct tsr_prompt *prompt_of(const struct fetching *f, uint32_t group)
+{
+    if (!f->job->load.n_tokens) return NULL;
+    return tsri_is_state(&f->job->worker->terms, group) ? &f->states : &f->prompt;
 }
 
 /* ---- straight ---- */
@@ -76,14 +94,14 @@ static uint64_t row_bytes(const struct fetching *f, uint32_t group, uint32_t row
 static void make_ranges(struct fetching *f, uint32_t group, uint32_t first, uint32_t end)
 {
     struct tsri_lane_rows *r = &f->lane->rows[group];
-    const struct tsr_prompt *prompt = f->job->load.n_tokens ? &f->prompt : NULL;
+    const struct tsr_prompt *prompt = prompt_of(f, group);
     bool straight = tsri_lane_delivery(f->lane, group) != NULL;
     int64_t *slots = r->slots;
     r->n_ranges = r->n_staged = 0;
     for (uint32_t row = first; row < end; row++) {
-        struct tsr_range range = row_range(f, row);
+        struct tsr_range range = range_of(f, group, row);
         const struct tsr_match *m = match_of(f, group, row);
-        if (!row_slots(f, group, range, slots)) continue;
+        if (!row_slots(f, group, range, slots)) continue; /* also where there is no state */
         if (!straight) {
             r->staged[r->n_staged++] = row;
             continue;
@@ -229,7 +247,7 @@ static uint32_t fetch_some(struct fetching *f, uint32_t group, uint32_t i, uint3
     int64_t *slots = f->lane->slots;
     for (; i + n < r->n_staged && r->staged[i + n] < f->n_rows && n < RANGES_MAX; n++) {
         uint32_t row = r->staged[i + n];
-        struct tsr_range range = row_range(f, row);
+        struct tsr_range range = range_of(f, group, row);
         const struct tsr_match *m = match_of(f, group, row);
         size_t bytes = (size_t)range.n_tokens * mem->row_bytes * n_layers;
         size_t room = n ? STEP_BYTES : f->lane->staging.bytes;
@@ -240,7 +258,7 @@ static uint32_t fetch_some(struct fetching *f, uint32_t group, uint32_t i, uint3
         loads[n] = (struct tsr_load_desc){.size = sizeof loads[n],
                                           .space = t->spaces[space_of(f, group)],
                                           .match = m,
-                                          .prompt = job->load.n_tokens ? &f->prompt : NULL,
+                                          .prompt = prompt_of(f, group),
                                           .offset = range.offset - m->prompt_offset,
                                           .n_tokens = range.n_tokens,
                                           .layer_first = layer,
@@ -323,6 +341,16 @@ void tsri_fetching_run(struct tsri_job *base)
                                    .flags = TSR_PROMPT_PREFIX,
                                    .extra = job->load.extras.items,
                                    .n_extra = job->load.extras.n};
+    uint32_t n_state = w->terms.state_tokens;
+    if (n_state && job->load.n_tokens) {
+        f.last = (struct tsr_range){job->load.end - n_state, n_state};
+        f.states = f.prompt;
+        f.states.flags = TSR_PROMPT_SEGMENTS;
+        f.states.segments = &f.last;
+        f.states.n_segments = 1;
+        f.states.context = f.prompt.tokens;
+        f.states.n_context = f.last.offset;
+    }
     /* Blocks may have been another request's until now, whose last step is still queued. */
     int e = tsri_event_wait(w->device, job->written, lane->stream);
     if (e) fail_row(&f, 0, e);

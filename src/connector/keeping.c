@@ -177,6 +177,71 @@ static int keep_piece(struct keeping *k, uint32_t group, uint32_t from, uint32_t
     return e == TSR_EUNSUP ? keep_chunks(k, group, from, to) : e;
 }
 
+/* ---- states ---- */
+
+/* The last block of a group: the state after all tokens. */
+static int describe_state(struct keeping *k, uint32_t group, struct tsr_store_desc *store)
+{
+    const struct tsri_save_order *o = &k->job->save;
+    uint32_t n = k->job->worker->terms.state_tokens;
+    int e = describe(k, group, o->to - n, o->to, store);
+    if (e) return e;
+    store->kind = TSR_KIND_SEGMENT;
+    store->from = 0;
+    store->tokens = o->tokens + o->to - n;
+    store->n_tokens = n;
+    store->context = o->tokens;
+    store->n_context = store->base = o->to - n;
+    return 0;
+}
+
+static int keep_state_staged(struct keeping *k, uint32_t group, struct tsr_store_desc *store)
+{
+    const struct tsri_terms *t = &k->job->worker->terms;
+    struct tsri_kvmem *mem = &k->lane->mem[group];
+    struct tsri_kvmem_run run = {.n_tokens = t->state_tokens, .slots = k->lane->slots};
+    int e = tsri_event_wait(mem->device, k->job->written, mem->stream);
+    if (e) return e;
+    if (!begin_reading(k)) return TSR_ETIME;
+    e = tsri_kvmem_move(mem, false, &run, 1, 0, mem->layout.n_layers);
+    end_reading(k);
+    if (e) return e;
+    size_t token_bytes = mem->row_bytes * mem->layout.n_layers;
+    store->view = (struct tsr_view){.data = mem->staging, .bytes = t->state_tokens * token_bytes};
+    return tsr_client_store(t->client, store);
+}
+
+static int keep_state(struct keeping *k, uint32_t group)
+{
+    struct tsr_worker *w = k->job->worker;
+    struct tsr_store_desc store;
+    struct tsr_put *put = NULL;
+    int n = describe_state(k, group, &store);
+    if (n) return n;
+    int e = tsri_lane_delivery(k->lane, group)
+                ? tsri_cache_put_open(&put, w->terms.client, &store, NULL)
+                : TSR_EUNSUP;
+    if (!e && tsri_put_extent(put).n_blocks == 0) { /* it is there */
+        tsr_put_abort(put);
+        have_read(k, 1);
+        return 0;
+    }
+    if (!e) {
+        e = fill(k, group, put, w->terms.state_tokens);
+        n = e ? e : tsr_put_commit(put);
+    }
+    if (e == TSR_EUNSUP || e == TSR_EAGAIN || e == TSR_ERANGE)
+        n = k->taken_back ? TSR_ETIME : keep_state_staged(k, group, &store);
+    else if (e)
+        n = e;
+    if (n >= 0) have_read(k, 1);
+    pthread_mutex_lock(&w->lock);
+    if (n > 0) w->stats.bytes_saved += (uint64_t)n * tsr_space_token_bytes(store.space);
+    if (owner_is_away(n)) w->saves_off_until_ns = tsri_now_ns() + OFF_NS;
+    pthread_mutex_unlock(&w->lock);
+    return n < 0 ? n : 0;
+}
+
 /* ---- all of it ---- */
 
 static uint32_t piece_tokens(const struct keeping *k, uint64_t mine)
@@ -209,6 +274,11 @@ static int keep_all(struct keeping *k)
     if (off && k->n_left) return TSR_EAGAIN;
     uint32_t step = piece_tokens(k, mine);
     int e = 0;
+    if (job->save.flags & TSRI_SAVE_STATE) {
+        for (uint32_t g = 0; !e && g < t->n_groups; g++)
+            if (mine >> g & 1) e = keep_state(k, g);
+        return e;
+    }
     /* All groups of a piece before the next piece: a lookup needs them all. */
     for (uint32_t from = job->save.from; !e && from < job->save.to; from += step)
         for (uint32_t g = 0; !e && g < t->n_groups; g++)

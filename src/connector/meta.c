@@ -280,10 +280,17 @@ static bool read_tables(struct tsri_order_reader *r, struct room *room, struct t
 
 /* Does the row say of every space what a lookup would: whole chunks, each where the row is? */
 static bool row_is_sound(const struct tsri_order_reader *r, const struct tsri_load_order *o,
-                         const struct tsr_match *m, uint32_t row)
+                         const struct tsr_match *m, uint32_t row, bool states)
 {
     uint32_t chunk = r->terms->chunk_tokens;
     uint64_t offset = (uint64_t)(o->first / chunk + row) * chunk;
+    if (states) { /* the last row alone has one: what its last block ends with */
+        uint32_t n = r->terms->state_tokens;
+        if (row + 1 < o->n_rows) return m->verified == 1 && m->n_tokens == 0;
+        return m->kind == TSR_KIND_SEGMENT && m->verified <= 1 && m->tier < MATCH_TIERS &&
+               offset + chunk == o->end && m->prompt_offset == o->end - n && m->entry_offset == 0 &&
+               m->n_tokens == n && m->entry_tokens == n && (m->verified || o->n_tokens);
+    }
     return m->kind == TSR_KIND_PREFIX && m->verified <= 1 && m->tier < MATCH_TIERS &&
            m->prompt_offset == offset && m->entry_offset == 0 && m->n_tokens == chunk &&
            m->entry_tokens == chunk && (m->verified || o->n_tokens);
@@ -314,7 +321,9 @@ static bool read_rows(struct tsri_order_reader *r, struct room *room, struct tsr
                                      .context = TSR_CONTEXT_SAME,
                                      .coverage = TSR_COVERAGE_FULL,
                                      .verified = verified};
-        if (!row_is_sound(r, o, &rows[i], (uint32_t)(i / r->terms->n_spaces))) return false;
+        bool states = tsri_is_state(r->terms, (uint32_t)(i % r->terms->n_spaces));
+        if (states && !rows[i].prompt_offset) rows[i].context = TSR_CONTEXT_PURE;
+        if (!row_is_sound(r, o, &rows[i], (uint32_t)(i / r->terms->n_spaces), states)) return false;
     }
     o->rows = rows;
     return true;
@@ -377,9 +386,15 @@ static int read_save(struct tsri_order_reader *r, struct tsri_save_order *o, voi
     o->from = f[1];
     o->to = f[2];
     uint32_t chunk = r->terms->chunk_tokens, n_spaces = r->terms->n_spaces;
-    if (o->flags > TSRI_SAVE_IN_STEP || o->from >= o->to || o->to > TSRI_META_TOKENS_MAX ||
-        o->from % chunk || o->to % chunk || !o->spaces || (n_spaces < 64 && o->spaces >> n_spaces))
+    bool states = o->flags & TSRI_SAVE_STATE;
+    if (o->flags > (TSRI_SAVE_IN_STEP | TSRI_SAVE_STATE) || o->from >= o->to ||
+        o->to > TSRI_META_TOKENS_MAX || o->from % chunk || o->to % chunk || !o->spaces ||
+        (n_spaces < 64 && o->spaces >> n_spaces))
         return refuse("invalid save");
+    if (states && o->to - o->from != chunk) return refuse("invalid save");
+    for (uint32_t i = 0; i < n_spaces; i++)
+        if (o->spaces >> i & 1 && tsri_is_state(r->terms, i) != states)
+            return refuse("invalid save");
     if (o->to > left(r) / 4) return refuse("truncated");
     struct room room;
     *memory = room_for(&room, r, o->to, 0, (struct tsr_range){o->from, o->to - o->from});

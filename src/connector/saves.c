@@ -4,6 +4,10 @@
  * twice; what is in the cache is asked of its owner, for each space, because ranks may have evicted
  * different entries. A save is one run of chunks that the same spaces lack.
  *
+ * States (TSR_GROUP_STATE) go by themselves: those of the tokens that are computed now, if these are
+ * whole chunks, within the step, because the engine has them no longer. Whether the cache has them
+ * is found out by the store.
+ *
  * A save counts as in flight until every rank has reported. When one fails, nothing more of its
  * request is saved: the chain behind it would have no parent. */
 #include "connector/connector.h"
@@ -124,6 +128,15 @@ int tsri_saves_keys(struct tsr_scheduler *s, const struct tsri_req *r, uint32_t 
     return (int)n;
 }
 
+/* Bits of the spaces that hold no states, as bits of all spaces. */
+static uint64_t among_all(const struct tsri_terms *t, uint64_t bits)
+{
+    uint64_t all = 0;
+    for (uint32_t i = 0, k = 0; i < t->n_spaces; i++)
+        if (!tsri_is_state(t, i)) all |= (bits >> k++ & 1) << i;
+    return all;
+}
+
 /* Fills keys and lacking of chunks [upto, to). */
 static int ask(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
 {
@@ -133,8 +146,12 @@ static int ask(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
     uint32_t first = r->upto / s->terms.chunk_tokens;
     memset(s->lacking + first, 0, (n - first) * sizeof *s->lacking);
     struct tsr_prompt prompt = prompt_of(r, to);
-    return tsri_cache_lacking(s->terms.spaces, s->terms.n_spaces, &prompt, r->upto, &r->chain,
-                              s->keys, s->lacking);
+    struct tsr_space *spaces[TSR_RANKS_MAX];
+    uint32_t n_spaces = tsri_terms_spaces(&s->terms, false, spaces);
+    e = tsri_cache_lacking(spaces, n_spaces, &prompt, r->upto, &r->chain, s->keys, s->lacking);
+    for (uint32_t i = first; !e && n_spaces < s->terms.n_spaces && i < n; i++)
+        s->lacking[i] = among_all(&s->terms, s->lacking[i]);
+    return e;
 }
 
 /* ---- orders ---- */
@@ -167,6 +184,28 @@ static void give_saving(struct tsr_scheduler *s, struct tsri_saving *x)
     s->n_savings--;
 }
 
+static void send(struct tsr_scheduler *s, struct tsri_req *r, const struct tsri_saving *x,
+                 uint64_t spaces, uint32_t flags)
+{
+    const struct tsri_terms *t = &s->terms;
+    struct tsri_save_order o = {.job = x->id,
+                                .request = r->id,
+                                .spaces = spaces,
+                                .flags = flags,
+                                .from = x->from,
+                                .to = x->to,
+                                .tokens = r->tokens,
+                                .extras = r->extras};
+    o.extras.n = tsri_extras_within(&r->extras, o.to);
+    for (uint32_t g = 0; g < t->n_groups; g++)
+        o.tables.blocks[g] = r->blocks[g] + o.from / t->groups[g].block_tokens;
+    tsri_meta_put_save(&s->saves, t, &o);
+    s->n_saves_out++;
+    r->n_saves++;
+    r->n_saves_now++;
+    s->stats.saves++;
+}
+
 /* Chunks [from, to), in chunks. */
 static bool order(struct tsr_scheduler *s, struct tsri_req *r, uint32_t from, uint32_t to,
                   uint64_t spaces)
@@ -185,24 +224,11 @@ static bool order(struct tsr_scheduler *s, struct tsri_req *r, uint32_t from, ui
         give_saving(s, x);
         return false;
     }
-    struct tsri_save_order o = {.job = x->id,
-                                .request = r->id,
-                                .spaces = spaces,
-                                .from = from * t->chunk_tokens,
-                                .to = to * t->chunk_tokens,
-                                .tokens = r->tokens,
-                                .extras = r->extras};
-    o.extras.n = tsri_extras_within(&r->extras, o.to);
-    for (uint32_t g = 0; g < t->n_groups; g++) {
-        o.tables.blocks[g] = r->blocks[g] + o.from / t->groups[g].block_tokens;
-        /* The engine frees blocks that leave a window without telling anybody. */
-        if (t->groups[g].window_tokens) o.flags = TSRI_SAVE_IN_STEP;
-    }
-    tsri_meta_put_save(&s->saves, t, &o);
-    s->n_saves_out++;
-    r->n_saves++;
-    r->n_saves_now++;
-    s->stats.saves++;
+    uint32_t flags = 0;
+    /* The engine frees blocks that leave a window without telling anybody. */
+    for (uint32_t g = 0; g < t->n_groups; g++)
+        if (t->groups[g].window_tokens) flags = TSRI_SAVE_IN_STEP;
+    send(s, r, x, spaces, flags);
     return true;
 }
 
@@ -237,23 +263,70 @@ static bool has_blocks(const struct tsri_terms *t, const struct tsri_req *r, uin
     for (uint32_t g = 0; g < t->n_groups; g++) {
         uint32_t n = t->groups[g].block_tokens;
         if ((uint64_t)r->n_blocks[g] * n < to) return false;
+        if (t->groups[g].flags & TSR_GROUP_STATE) continue;
         for (uint32_t i = r->upto / n; i < to / n; i++)
             if (r->blocks[g][i] < 0) return false;
     }
     return true;
 }
 
+/* Up to where a request is saved if so much of it is written. */
+static uint32_t limit_of(const struct tsri_terms *t, const struct tsri_req *r, uint32_t boundary)
+{
+    if (t->draft_tokens > 1) /* the draft model will compute them again */
+        boundary -= tsri_min_u32(boundary, t->draft_tokens - 1);
+    if (t->flags & TSR_CONNECTOR_SAVE_DECODE) return boundary;
+    return tsri_min_u32(boundary, r->n_prompt);
+}
+
+/* KV computed behind a load is worth what the load is. */
+static bool may_save(struct tsr_scheduler *s, const struct tsri_req *r)
+{
+    return !r->no_save && !(s->terms.flags & TSR_CONNECTOR_NO_SAVE) &&
+           r->load_state != TSRI_LOAD_READY && r->load_state != TSRI_LOAD_SENT &&
+           !tsri_resets_on(s);
+}
+
+/* Blocks for so many tokens in every group, and states after them. */
+static bool has_blocks_for(const struct tsri_terms *t, const struct tsri_req *r, uint32_t at)
+{
+    for (uint32_t g = 0; g < t->n_groups; g++) {
+        uint32_t n = t->groups[g].block_tokens;
+        if ((uint64_t)r->n_blocks[g] * n < at) return false;
+        if (t->groups[g].flags & TSR_GROUP_STATE && r->blocks[g][at / n - 1] < 0) return false;
+    }
+    return true;
+}
+
+void tsri_saves_states(struct tsr_scheduler *s, struct tsri_req *r, uint32_t at, uint32_t boundary)
+{
+    const struct tsri_terms *t = &s->terms;
+    if (!at || at % t->chunk_tokens || at > limit_of(t, r, boundary) || at == r->state_at ||
+        !may_save(s, r) || !has_blocks_for(t, r, at))
+        return;
+    uint64_t spaces = 0;
+    for (uint32_t i = 0; i < t->n_spaces; i++)
+        spaces |= (uint64_t)tsri_is_state(t, i) << i;
+    struct tsri_saving *x = take_saving(s);
+    r->state_at = at;
+    if (!x) {
+        s->stats.saves_skipped++;
+        return;
+    }
+    x->request = r->id;
+    x->life = r->life;
+    x->states = true;
+    x->from = at - t->chunk_tokens;
+    x->to = at;
+    send(s, r, x, spaces, TSRI_SAVE_IN_STEP | TSRI_SAVE_STATE);
+}
+
 void tsri_saves_plan(struct tsr_scheduler *s, struct tsri_req *r, uint32_t boundary,
                      uint32_t first_kept)
 {
     const struct tsri_terms *t = &s->terms;
-    uint32_t limit = boundary;
-    if (!(t->flags & TSR_CONNECTOR_SAVE_DECODE)) limit = tsri_min_u32(limit, r->n_prompt);
-    uint32_t to = limit / t->chunk_tokens * t->chunk_tokens;
-    /* KV computed behind a load is worth what the load is. */
-    if (to <= r->upto || r->no_save || (t->flags & TSR_CONNECTOR_NO_SAVE) ||
-        r->load_state == TSRI_LOAD_READY || r->load_state == TSRI_LOAD_SENT || tsri_resets_on(s))
-        return;
+    uint32_t to = limit_of(t, r, boundary) / t->chunk_tokens * t->chunk_tokens;
+    if (to <= r->upto || !may_save(s, r)) return;
     TSR_ASSERT(to <= boundary && boundary <= r->n_tokens && r->upto % t->chunk_tokens == 0);
     bool kept = first_kept <= r->upto && has_blocks(t, r, to);
     if (tsri_log_wants(TSR_LOG_DEBUG))
@@ -285,13 +358,13 @@ void tsri_saves_report(struct tsr_scheduler *s, const struct tsri_save_report *r
     if (report->result && !x->failed) {
         x->failed = true;
         s->stats.saves_failed++;
-        if (r && r->life == x->life) r->no_save = true;
+        if (r && r->life == x->life && !x->states) r->no_save = true;
         tsri_log(TSR_LOG_DEBUG, "connector: request %llu: save failed: %s",
                  (unsigned long long)x->request, tsr_strerror(report->result));
     }
     if (report->busy_us > x->busy_us) x->busy_us = report->busy_us;
     if (--x->n_reports) return;
-    if (!x->failed) tsri_waits_saved(s, x->to - x->from, x->busy_us * (uint64_t)1000);
+    if (!x->failed && !x->states) tsri_waits_saved(s, x->to - x->from, x->busy_us * (uint64_t)1000);
     bool now = r && r->life == x->life;
     tsri_resets_ended(s, &x->old);
     give_saving(s, x);

@@ -69,6 +69,7 @@ static void forget(struct tsr_scheduler *s, struct tsri_req *r)
         s->n_loads_sent--;
         tsri_resets_ended(s, &r->load_old);
         tsr_client_release(s->terms.client, r->id);
+        if (s->terms.n_states) tsr_client_release(s->terms.state_client, r->id);
     }
     tsri_hits_drop(s, r);
     if (r->n_sent_reports) s->n_held--;
@@ -97,6 +98,10 @@ int tsr_scheduler_on_new_request(struct tsr_scheduler *s, const struct tsr_reque
     s->n_live++;
     e = tsri_extras_init(&r->extras, request->extra, request->n_extra, r->n_tokens,
                          s->terms.chunk_tokens);
+    /* What a state was computed after is known by its tokens alone. */
+    for (uint32_t i = 0; !e && s->terms.n_states && i < r->extras.n; i++)
+        if (r->extras.items[i].kind == TSR_EXTRA_MEDIA)
+            e = tsri_fail(TSR_EUNSUP, "media before states");
     if (e) { /* what cannot be told apart must not be cached; the request itself is fine */
         tsri_log(TSR_LOG_WARN, "connector: request %llu is not cached: %s",
                  (unsigned long long)r->id, tsr_errmsg());
@@ -204,6 +209,7 @@ static int take_row(struct tsr_scheduler *s, const struct tsr_step_row *row,
     uint32_t kept = first_kept(s, r, row->n_computed);
     uint32_t in_flight = tsri_min_u32(row->n_in_flight, row->n_computed);
     *n_computed += tsri_waits_computed(s, r, row->n_computed - in_flight);
+    if (s->terms.n_states) tsri_saves_states(s, r, row->n_computed - in_flight, boundary);
     if (boundary / s->terms.chunk_tokens * s->terms.chunk_tokens <= r->upto) return 0;
     tsri_saves_plan(s, r, boundary, kept);
     return 0;
@@ -329,7 +335,11 @@ int tsr_scheduler_request_finished(struct tsr_scheduler *s, const struct tsr_fin
                               .n_prompt = r->n_prompt};
     enum tsri_stage stage = f->aborted ? TSRI_ABORTED : TSRI_FINISHED;
     uint32_t kept = first_kept(s, r, f->n_computed);
-    if (!e) tsri_saves_plan(s, r, tsri_boundary(s->terms.boundary, stage, &c), kept);
+    uint32_t boundary = e ? 0 : tsri_boundary(s->terms.boundary, stage, &c);
+    if (!e) tsri_saves_plan(s, r, boundary, kept);
+    if (!e && s->terms.n_states)
+        tsri_saves_states(s, r, f->n_computed - tsri_min_u32(f->n_in_flight, f->n_computed),
+                          boundary);
     bool held = r->n_saves_now > 0;
     if (held) {
         s->ended[s->n_ended++] = r->id;

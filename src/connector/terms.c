@@ -18,26 +18,64 @@ static void copy_sized(void *out, size_t out_bytes, const void *array, size_t st
     memcpy(out, (const uint8_t *)array + i * stride, stride < out_bytes ? stride : out_bytes);
 }
 
+/* What is special about a group. */
+static int settle_group(struct tsri_terms *t, const struct tsr_group *group, uint32_t g)
+{
+    if (group->flags > TSR_GROUP_STATE)
+        return tsri_fail(TSR_EINVAL, "connector: group %u: unknown flags %#x", g, group->flags);
+    if (group->draft_tokens && group->block_tokens > t->draft_block)
+        t->draft_block = group->block_tokens;
+    if (group->draft_tokens > t->draft_tokens) t->draft_tokens = group->draft_tokens;
+    if (!(group->flags & TSR_GROUP_STATE)) return 0;
+    if (group->window_tokens || group->draft_tokens)
+        return tsri_fail(TSR_EINVAL, "connector: group %u: states have no window and no drafts", g);
+    if (t->state_tokens && t->state_tokens != group->block_tokens)
+        return tsri_fail(TSR_EUNSUP, "connector: group %u: block size %u, other states have %u", g,
+                         group->block_tokens, t->state_tokens);
+    t->state_tokens = group->block_tokens;
+    t->n_states++;
+    return 0;
+}
+
 static int settle_groups(struct tsri_terms *t, const struct tsr_connector_desc *d)
 {
     if (!d->groups || d->groups[0].size < sizeof(size_t) || d->groups[0].size > 4096)
         return tsri_fail(TSR_EINVAL, "connector: no groups");
     for (uint32_t g = 0; g < t->n_groups; g++) {
         copy_sized(&t->groups[g], sizeof t->groups[g], d->groups, d->groups[0].size, g);
-        uint32_t n = t->groups[g].block_tokens;
-        if (!n || n > CHUNK_MAX || (n & (n - 1)))
-            return tsri_fail(TSR_EUNSUP, "connector: group %u: block size %u is not a power of two",
-                             g, n);
+        const struct tsr_group *group = &t->groups[g];
+        uint32_t n = group->block_tokens;
+        if (!n || n > CHUNK_MAX)
+            return tsri_fail(TSR_EUNSUP, "connector: group %u: block size %u, limit %u", g, n,
+                             CHUNK_MAX);
+        int e = settle_group(t, group, g);
+        if (e) return e;
     }
+    if (t->n_states == t->n_groups)
+        return tsri_fail(TSR_EUNSUP, "connector: groups of states alone have no chunks");
     return 0;
 }
 
-/* Powers of two: the largest is a multiple of all. */
+/* The least common multiple; 0: more than a chunk may have. */
+static uint32_t common_multiple(uint32_t a, uint32_t b)
+{
+    uint32_t x = a, y = b;
+    while (y) {
+        uint32_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    uint64_t n = (uint64_t)a / x * b;
+    return n <= CHUNK_MAX ? (uint32_t)n : 0;
+}
+
 static int settle_chunk(struct tsri_terms *t, const struct tsr_connector_desc *d)
 {
     uint32_t block = 1;
-    for (uint32_t g = 0; g < t->n_groups; g++)
-        if (t->groups[g].block_tokens > block) block = t->groups[g].block_tokens;
+    for (uint32_t g = 0; block && g < t->n_groups; g++)
+        block = common_multiple(block, t->groups[g].block_tokens);
+    if (!block)
+        return tsri_fail(TSR_EUNSUP, "connector: no chunk is a multiple of every block size");
     uint32_t wanted = tsri_cache_options(t->cache)->chunk_size;
     t->chunk_tokens = d->chunk_tokens;
     if (!t->chunk_tokens) t->chunk_tokens = wanted <= block ? block : wanted / block * block;
@@ -73,6 +111,8 @@ static int settle_spaces(struct tsri_terms *t, const struct tsr_connector_desc *
     for (uint32_t g = 0; g < t->n_groups; g++) {
         words[n++] = t->groups[g].block_tokens;
         words[n++] = t->groups[g].window_tokens;
+        words[n++] = t->groups[g].draft_tokens;
+        words[n++] = t->groups[g].flags;
     }
     words[n++] = t->n_ranks;
     words[n++] = t->chunk_tokens;
@@ -97,7 +137,9 @@ static int settle(struct tsri_terms *t, const struct tsr_connector_desc *d, uint
     int e = settle_groups(t, d);
     if (!e) e = settle_chunk(t, d);
     if (!e) e = settle_spaces(t, d, rank);
-    return e ? e : tsr_client_open(&t->client, t->cache);
+    if (!e) e = tsr_client_open(&t->client, t->cache);
+    if (!e && t->n_states) e = tsr_client_open(&t->state_client, t->cache);
+    return e;
 }
 
 int tsri_terms_init(struct tsri_terms *t, struct tsr_cache *cache,
@@ -128,9 +170,19 @@ int tsri_terms_init(struct tsri_terms *t, struct tsr_cache *cache,
 void tsri_terms_fini(struct tsri_terms *t)
 {
     if (t->client) tsr_client_close(t->client);
+    if (t->state_client) tsr_client_close(t->state_client);
     for (uint32_t i = 0; i < TSR_RANKS_MAX; i++)
         if (t->spaces[i]) tsr_space_close(t->spaces[i]);
     memset(t, 0, sizeof *t);
+}
+
+uint32_t tsri_terms_spaces(const struct tsri_terms *t, bool states,
+                           struct tsr_space *out[TSR_RANKS_MAX])
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->n_spaces; i++)
+        if (tsri_is_state(t, i) == states) out[n++] = t->spaces[i];
+    return n;
 }
 
 /* ---- extras ---- */

@@ -93,8 +93,8 @@ static struct tsri_coming find_coming(const struct tsr_scheduler *s, const struc
     for (uint32_t i = s->savings_first; i != TSRI_NO_SAVING && n < SAVINGS_MAX; n++) {
         const struct tsri_saving *x = &s->savings[i];
         i = x->next;
-        n_tokens += x->to - x->from;
-        if (x->failed || x->from > out.end || x->to <= out.end) continue;
+        n_tokens += x->states ? 0 : x->to - x->from;
+        if (x->failed || x->states || x->from > out.end || x->to <= out.end) continue;
         const struct tsri_req *other = tsri_reqs_find(&s->reqs, x->request);
         uint32_t end = other ? common(r, other, out.end, x->to, s->terms.chunk_tokens) : 0;
         if (end <= out.end) continue;

@@ -108,7 +108,8 @@ int tsr_worker_register_kv_caches(struct tsr_worker *w, const struct tsr_kv_layo
     for (uint32_t g = 0; g < n; g++) {
         const struct tsr_kv_layout *l =
             (const void *)((const uint8_t *)layouts + g * layouts[0].size);
-        if (l->block_tokens != w->terms.groups[g].block_tokens)
+        /* 0: blocks without gaps, of any size */
+        if (l->block_tokens && l->block_tokens != w->terms.groups[g].block_tokens)
             return tsri_fail(TSR_EINVAL, "kv caches: group %u: block size %u, expected %u", g,
                              l->block_tokens, w->terms.groups[g].block_tokens);
     }

@@ -128,7 +128,7 @@ TEST(another_version_or_identity_is_refused_by_name)
     struct tsri_bytes b = a_step();
     b.data[4]++;
     CHECK_INT(tsri_meta_check_step(&terms, b.data, b.n), TSR_EVERSION);
-    CHECK_HAS(tsr_errmsg(), "expected 3");
+    CHECK_HAS(tsr_errmsg(), "expected 4");
     b.data[4]--;
     b.data[12]++;
     CHECK_INT(tsri_meta_check_step(&terms, b.data, b.n), TSR_ESPACE);

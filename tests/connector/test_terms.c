@@ -43,9 +43,15 @@ TEST(what_cannot_be_is_refused)
     struct tsr_connector_desc d = k.desc;
     d.chunk_tokens = 12; /* no multiple of a block */
     CHECK_INT(terms(&t, &d), TSR_EINVAL);
-    struct tsr_group odd = {.size = sizeof odd, .block_tokens = 12};
+    struct tsr_group odd = {.size = sizeof odd, .block_tokens = 65537};
     d = k.desc;
     d.groups = &odd;
+    CHECK_INT(terms(&t, &d), TSR_EUNSUP);
+    odd.block_tokens = 0;
+    CHECK_INT(terms(&t, &d), TSR_EUNSUP);
+    odd = (struct tsr_group){.size = sizeof odd, .block_tokens = 4, .flags = 2};
+    CHECK_INT(terms(&t, &d), TSR_EINVAL);
+    odd.flags = TSR_GROUP_STATE; /* and nothing else */
     CHECK_INT(terms(&t, &d), TSR_EUNSUP);
     d = k.desc;
     d.n_ranks = 65;

@@ -4,12 +4,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-/* Two ranks, two groups, an identity of zeros. */
-static const struct tsri_terms terms = {.n_ranks = 2,
-                                        .n_groups = 2,
-                                        .n_spaces = 4,
-                                        .chunk_tokens = 16,
-                                        .groups = {{.block_tokens = 8}, {.block_tokens = 16}}};
+/* Two ranks, two groups, an identity of zeros. The second group has KV, and then states. */
+static struct tsri_terms terms = {.n_ranks = 2,
+                                  .n_groups = 2,
+                                  .n_spaces = 4,
+                                  .chunk_tokens = 16,
+                                  .groups = {{.block_tokens = 8}, {.block_tokens = 16}}};
 
 static void read_report(const uint8_t *data, size_t bytes)
 {
@@ -87,7 +87,12 @@ static uint64_t read_step(const uint8_t *data, size_t bytes)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     read_report(data, bytes);
-    if (tsri_meta_check_step(&terms, data, bytes) != 0) return 0;
-    TSR_ASSERT(read_step(data, bytes) == read_step(data, bytes));
+    for (uint32_t states = 0; states < 2; states++) {
+        terms.groups[1].flags = states ? TSR_GROUP_STATE : 0;
+        terms.n_states = states;
+        terms.state_tokens = states ? 16 : 0;
+        if (tsri_meta_check_step(&terms, data, bytes) != 0) continue;
+        TSR_ASSERT(read_step(data, bytes) == read_step(data, bytes));
+    }
     return 0;
 }

@@ -46,13 +46,16 @@ static void describe(struct ck *k)
     for (uint32_t g = 0; g < n_groups; g++)
         k->groups[g] = (struct tsr_group){.size = sizeof k->groups[0],
                                           .block_tokens = CK_BLOCK,
-                                          .window_tokens = g ? k->o.window_tokens : 0};
+                                          .window_tokens = g ? k->o.window_tokens : 0,
+                                          .draft_tokens = g ? 0 : k->o.draft_tokens,
+                                          .flags = g && k->o.states ? TSR_GROUP_STATE : 0};
     k->desc = (struct tsr_connector_desc){.size = sizeof k->desc,
                                           .n_ranks = n_ranks,
                                           .n_groups = n_groups,
                                           .spaces = k->spaces,
                                           .groups = k->groups,
-                                          .chunk_tokens = CK_CHUNK,
+                                          .chunk_tokens =
+                                              k->o.chunk_tokens ? k->o.chunk_tokens : CK_CHUNK,
                                           .boundary = k->o.boundary,
                                           .flags = k->o.flags,
                                           .load_timeout_ms = k->o.load_timeout_ms,

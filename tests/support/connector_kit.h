@@ -17,6 +17,9 @@
 struct ck_options {
     uint32_t n_ranks, n_groups; /* 0: 1 */
     uint32_t window_tokens;     /* of group 1 */
+    uint32_t draft_tokens;      /* of group 0 */
+    bool states;                /* group 1 holds states */
+    uint32_t chunk_tokens;      /* 0: CK_CHUNK */
     uint32_t n_blocks;          /* of each group; 0: 64 */
     uint32_t boundary, flags, worker_flags;
     uint32_t load_timeout_ms, save_timeout_ms, save_wait_ms, jobs_max;

@@ -11,6 +11,9 @@ rest of the package is written once. docs/engines.md says what each version can 
 |      |                                                | KV groups refused                     |
 | 0.31 | to_event_extra_keys                            | no KV events                          |
 | 0.32 | what blending needs                            | no blending (plugin.py)               |
+| 0.32 | boundary_state_offloads, which names the       | Mamba and linear attention refused    |
+|      | blocks of states                               |                                       |
+| 0.32 | num_prefill_lookahead_tokens                   | draft models refused                  |
 
 What the package uses of vLLM is listed in python/tests/vllm_uses.py, and compared there with the
 sources of every version.
@@ -31,6 +34,8 @@ from .versions import minor
 
 __all__ = [
     "FAILED_BY_REQUEST",
+    "HANDS_OVER_STATES",
+    "TELLS_DRAFTS",
     "VERSION",
     "BlockTables",
     "InFlight",
@@ -45,6 +50,8 @@ _COUNTS_IN_FLIGHT = _MINOR >= 26
 _TELLS_LAYOUT = _MINOR >= 29
 _TELLS_BLOCKS = _MINOR >= 30
 FAILED_BY_REQUEST = _MINOR >= 30
+HANDS_OVER_STATES = _MINOR >= 32
+TELLS_DRAFTS = _MINOR >= 32
 
 
 @dataclass
@@ -107,6 +114,14 @@ class BlockTables:
                 tables = self._state.get_block_ids(name)
             return tables
         return self._tables.get(name)
+
+    def states(self) -> dict[str, list[tuple[int, int, int]]]:
+        """Of this step, by request: group, block, and after how many tokens its state will be, once
+        the step has run."""
+        if self._state is None or not HANDS_OVER_STATES:
+            return {}
+        handed: dict[str, list[tuple[int, int, int]]] = self._state.boundary_state_offloads
+        return handed
 
     def forget(self, name: str) -> None:
         self._tables.pop(name, None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -50,6 +50,7 @@ class _Live:
         "preemptions",
         "told",
         "asked",
+        "states",
     )
 
     def __init__(self, number: int, request: Request, known: int, wake: int) -> None:
@@ -61,6 +62,8 @@ class _Live:
         self.preemptions = request.num_preemptions  # that the half has been told
         self.told = 0  # chunks that KV events know of
         self.asked = 0  # tokens that vLLM had itself when it was looked up
+        # By group and number of tokens: the block in which vLLM has the state after these.
+        self.states: dict[tuple[int, int], int] = {}
 
 
 class SchedulerSide(ConnectorBase):
@@ -80,7 +83,11 @@ class SchedulerSide(ConnectorBase):
 
     def _open_scheduler(self) -> None:
         assert self._cache is not None
-        self._windowed = [group.window_tokens > 0 for group in self._shape.groups]
+        # Block 0 of these is nobody's.
+        self._sparse = [group.window_tokens > 0 or group.states for group in self._shape.groups]
+        self._state_blocks = {
+            g: group.block_tokens for g, group in enumerate(self._shape.groups) if group.states
+        }
         self._in_flight = compat.InFlight(self._vllm_config)
         self._save_decode = bool(self._own.get("save_decode"))
         self._open_half()
@@ -268,6 +275,7 @@ class SchedulerSide(ConnectorBase):
         for one in gone:
             one.preemptions = one.request.num_preemptions
             one.wake = self._scheduler.chunk_tokens
+            one.states = {}
         if gone:
             self._scheduler.preempted(one.number for one in gone)
 
@@ -317,11 +325,37 @@ class SchedulerSide(ConnectorBase):
         self._scheduler.allocated(live.number, tables, num_external_tokens)
 
     def _tables(self, block_ids: Iterable[Iterable[int]]) -> list[Any]:
-        """Block 0 of a windowed group is nobody's."""
         return [
-            [block or -1 for block in table] if windowed else table
-            for table, windowed in zip(block_ids, self._windowed)
+            [block or -1 for block in table] if sparse else table
+            for table, sparse in zip(block_ids, self._sparse)
         ]
+
+    def _saved_tables(self, live: _Live, block_ids: Sequence[Sequence[int]]) -> list[Any]:
+        """Tables for saves: of states, only blocks that vLLM has handed over for the tokens before
+        them, and that are still in their place."""
+        tables = self._tables(block_ids)
+        for group, size in self._state_blocks.items():
+            kept = [-1] * len(tables[group])
+            for (of_group, n_tokens), block in live.states.items():
+                at = n_tokens // size - 1
+                if of_group == group and at < len(kept) and tables[group][at] == block:
+                    kept[at] = block
+            tables[group] = kept
+        return tables
+
+    def _take_states(self, handed: dict[str, list[tuple[int, int, int]]]) -> None:
+        """States that there are once the step has run, and so from the next step on."""
+        for name, states in handed.items():
+            live = self._live.get(name)
+            if live is None:
+                continue
+            request = live.request
+            done = request.num_computed_tokens - self._in_flight.tokens(request)
+            live.states = {key: block for key, block in live.states.items() if key[1] >= done}
+            for group, block, n_tokens in states:
+                size = self._state_blocks.get(group)
+                if size and n_tokens % size == 0:
+                    live.states[group, n_tokens] = block
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> TesseraMetadata:
         meta = TesseraMetadata()
@@ -365,7 +399,7 @@ class SchedulerSide(ConnectorBase):
             news = request.all_token_ids[live.known :] if request.num_tokens > live.known else ()
             tokens.extend(news)
             live.known += len(news)
-            for table in self._tables(tables):
+            for table in self._saved_tables(live, tables):
                 counts.append(len(table))
                 blocks.extend(table)
             rows.append(
@@ -380,6 +414,8 @@ class SchedulerSide(ConnectorBase):
                 )
             )
             live.wake = self._next_wake(live)
+        if self._state_blocks:
+            self._take_states(self._block_tables.states())
         data = scheduler.build(rows, tokens, counts, blocks)
         if not scheduler.pending():
             data = b""  # most steps: workers have nothing to do, and nothing to tell
@@ -453,7 +489,7 @@ class SchedulerSide(ConnectorBase):
             request.num_tokens,
             request.all_token_ids[live.known :],
             aborted,
-            self._tables(block_ids),
+            self._saved_tables(live, block_ids),
         )
         if held:
             self._names[live.number] = request.request_id

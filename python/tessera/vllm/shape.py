@@ -16,6 +16,7 @@ import torch
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
+    MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
@@ -37,7 +38,9 @@ OWN_KEYS = (
     "save_wait_ms",
     "blend",
 )
-_SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec)
+_SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, MambaSpec)
+# Draft models whose KV is in the engine's blocks, and of which vLLM drops the last block of a hit.
+_DRAFTS = ("eagle", "eagle3", "mtp")
 
 
 class Refused(Exception):
@@ -61,7 +64,9 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
         flags.append("no_save")
     if own.get("save_decode"):
         flags.append("save_decode")
-    groups = tuple(_group(group) for group in kv_cache_config.kv_cache_groups)
+    groups = _with_drafts(
+        vllm_config, kv_cache_config, tuple(map(_group, _groups(kv_cache_config)))
+    )
     if getattr(kv_cache_config, "has_mixed_precision_kv_cache", False):
         # vLLM clears such blocks when it gives them away, perhaps before a save has read them.
         raise Refused("KV groups of mixed precision")
@@ -127,9 +132,7 @@ def refuse_unsupported(vllm_config: Any, kv_cache_config: Any) -> None:
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise Refused(f"context parallelism ({name})")
-    draft = vllm_config.speculative_config
-    if draft is not None and draft.method not in ("ngram", "ngram_gpu", "suffix"):
-        raise Refused(f"speculative decoding with a draft model ({draft.method})")
+    _refuse_drafts(vllm_config, kv_cache_config)
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
         raise Refused("KV scales computed at run time (calculate_kv_scales)")
     layout = compat.kv_layout(vllm_config, kv_cache_config)
@@ -137,21 +140,81 @@ def refuse_unsupported(vllm_config: Any, kv_cache_config: Any) -> None:
         raise Refused(f"KV layout {layout}, whose blocks are not contiguous")
 
 
-def _group(group: Any) -> GroupShape:
+def _refuse_drafts(vllm_config: Any, kv_cache_config: Any) -> None:
+    draft = vllm_config.speculative_config
+    if draft is None:
+        return
+    if any(isinstance(spec, MambaSpec) for spec in map(_spec, _groups(kv_cache_config))):
+        # vLLM moves states of drafts that were refused between blocks.
+        raise Refused(f"speculative decoding ({draft.method}) with Mamba or linear attention")
+    if draft.method in ("ngram", "ngram_gpu", "suffix"):
+        return
+    if draft.method not in _DRAFTS:
+        raise Refused(f"speculative decoding with a draft model ({draft.method})")
+    if not compat.TELLS_DRAFTS:
+        raise Refused(f"speculative decoding with {draft.method} in vLLM {compat.VERSION}")
+    if not draft.use_eagle_block_drop():
+        raise Refused(f"speculative decoding with {draft.method} and disable_eagle_block_drop")
+
+
+def _with_drafts(
+    vllm_config: Any, kv_cache_config: Any, groups: tuple[GroupShape, ...]
+) -> tuple[GroupShape, ...]:
+    """vLLM's own rule: hits are one block shorter in groups with layers of a draft model, which it
+    names; where it names none, in all of them."""
+    draft = vllm_config.speculative_config
+    if draft is None or draft.method not in _DRAFTS:
+        return groups
+    named = [group.is_eagle_group for group in _groups(kv_cache_config)]
+    n_tokens = max(int(vllm_config.num_prefill_lookahead_tokens), 1)
+    return tuple(
+        replace(group, draft_tokens=n_tokens) if is_draft or not any(named) else group
+        for group, is_draft in zip(groups, named)
+    )
+
+
+def _groups(kv_cache_config: Any) -> list[Any]:
+    return list(kv_cache_config.kv_cache_groups)
+
+
+def _spec(group: Any) -> Any:
+    """That of a group's layers."""
     spec = group.kv_cache_spec
-    if isinstance(spec, UniformTypeKVCacheSpecs):
-        inner = list(spec.kv_cache_specs.values())
-        if len({one.page_size_bytes for one in inner}) > 1:
-            raise Refused("layers of one KV group with different page sizes")
-        spec = inner[0]
+    if not isinstance(spec, UniformTypeKVCacheSpecs):
+        return spec
+    inner = list(spec.kv_cache_specs.values())
+    if len({one.page_size_bytes for one in inner}) > 1:
+        raise Refused("layers of one KV group with different page sizes")
+    return inner[0]
+
+
+def _group(group: Any) -> GroupShape:
+    spec = _spec(group)
     host_resident = getattr(group, "host_resident", False)  # from vLLM 0.30 on
-    if type(spec) not in _SPECS or group.is_eagle_group or host_resident:
+    if type(spec) not in _SPECS or host_resident:
         raise Refused(f"KV groups of kind {type(spec).__name__}")
     moves = getattr(group, "enable_kv_transfer", True)  # from vLLM 0.29 on
     if not moves or spec.page_size_bytes % spec.block_size:
         raise Refused(f"KV groups of kind {type(spec).__name__} with this page layout")
     window = spec.sliding_window if isinstance(spec, SlidingWindowSpec) else 0
-    return GroupShape(tuple(group.layer_names), spec.block_size, spec.page_size_bytes, window)
+    states = isinstance(spec, MambaSpec)
+    if states:
+        _refuse_states(spec)
+    layers = tuple(group.layer_names)
+    return GroupShape(layers, spec.block_size, spec.page_size_bytes, window, states=states)
+
+
+def _refuse_states(spec: Any) -> None:
+    """States are saved at the ends of steps, as vLLM hands them over."""
+    if spec.mamba_cache_mode != "align":
+        raise Refused(
+            f"Mamba or linear attention with mamba_cache_mode {spec.mamba_cache_mode}, which keeps "
+            "no state that can be reused; use --enable-prefix-caching and align"
+        )
+    if not compat.HANDS_OVER_STATES:
+        raise Refused(f"Mamba or linear attention in vLLM {compat.VERSION}")
+    if spec.num_speculative_blocks or spec.num_prefill_checkpoint_blocks:
+        raise Refused("Mamba or linear attention with states of drafts or within a step")
 
 
 def _identity(vllm_config: Any, kv_cache_config: Any) -> str:
@@ -171,10 +234,21 @@ def _identity(vllm_config: Any, kv_cache_config: Any) -> str:
         "max_model_len": model.max_model_len if _long_rope(model) else 0,
         "device": current_platform.get_device_name(),
         "processor": _processor(),
+        "draft": _draft(vllm_config),
         "specs": [repr(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups],
     }
     text = json.dumps(facts, sort_keys=True, default=str)
     return "vllm " + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _draft(vllm_config: Any) -> str:
+    """Its layers are in the pages, too."""
+    draft = vllm_config.speculative_config
+    if draft is None or draft.method not in _DRAFTS:
+        return ""
+    model = draft.draft_model_config
+    weights = _weights(model, draft.draft_load_config or vllm_config.load_config).hex()
+    return f"{draft.method} {weights} {json.dumps(model.hf_config.to_dict(), default=str)}"
 
 
 def _long_rope(model: Any) -> bool:

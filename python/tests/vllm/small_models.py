@@ -10,6 +10,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    Lfm2Config,
     LlamaConfig,
     PreTrainedConfig,
     Qwen2Config,
@@ -44,7 +45,11 @@ ROPES: dict[str, dict[str, Any]] = {
 
 
 def make(
-    folder: str, architecture: str, rope: str = "default", tokenizer: str | None = None
+    folder: str,
+    architecture: str,
+    rope: str = "default",
+    tokenizer: str | None = None,
+    width: int = 128,
 ) -> str:
     """Writes a checkpoint and returns its folder. With the tokenizer of another one it has as many
     tokens as that."""
@@ -54,8 +59,8 @@ def make(
     torch.manual_seed(7)
     config = _CONFIGS[architecture](
         vocab_size=vocab,
-        hidden_size=128,
-        intermediate_size=192,
+        hidden_size=width,
+        intermediate_size=width * 3 // 2,
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -76,4 +81,31 @@ def make(
     model.save_pretrained(path)
     if tokenizer is not None:
         AutoTokenizer.from_pretrained(tokenizer).save_pretrained(path)
+    return str(path)
+
+
+def make_hybrid(folder: str) -> str:
+    """Short convolutions, whose layers have a state, between layers of attention (LFM2)."""
+    torch.manual_seed(11)
+    config = Lfm2Config(
+        vocab_size=VOCAB,
+        hidden_size=128,
+        intermediate_size=192,
+        num_hidden_layers=5,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        conv_L_cache=4,
+        block_auto_adjust_ff_dim=False,
+        layer_types=["conv", "full_attention", "conv", "conv", "full_attention"],
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+        initializer_range=0.2,
+    )
+    # vLLM reads these, which the class does not have any more.
+    config.conv_dim = config.conv_dim_out = config.block_dim = config.hidden_size
+    config.block_ff_dim = config.intermediate_size
+    config.block_multiple_of, config.block_ffn_dim_multiplier = 32, 1.0
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    path = Path(folder) / "lfm2"
+    model.save_pretrained(path)
     return str(path)

@@ -466,7 +466,7 @@ class TestRefused(unittest.TestCase):
             rig.kv_config.kv_cache_layout = "BHLNC"
 
         def drafts(rig):
-            rig.config.speculative_config = SimpleNamespace(method="eagle")
+            rig.config.speculative_config = SimpleNamespace(method="draft_model")
 
         def states(rig):
             (group,) = rig.kv_config.kv_cache_groups
@@ -489,8 +489,8 @@ class TestRefused(unittest.TestCase):
             (scales, "calculate_kv_scales"),
             (heads, "LHBNC"),
             (bytes_apart, "BHLNC"),
-            (drafts, "eagle"),
-            (states, "MambaSpec"),
+            (drafts, "draft model (draft_model)"),
+            (states, "mamba_cache_mode none"),
             (precision, "mixed precision"),
             (option, "chunk_size"),
         ):
