@@ -79,7 +79,8 @@ TESSERAD_SRC := src/daemon/tesserad.c src/daemon/http.c
 CUDA_SRC := src/device/cuda.c src/device/cuda_batch.c src/device/cuda_stage.c
 REDIS_SRC := $(wildcard src/redis/*.c)
 S3_SRC   := $(wildcard src/s3/*.c)
-ABSENT_SRC := $(CUDA_SRC) $(if $(REDIS),,$(REDIS_SRC)) $(if $(S3),,$(S3_SRC))
+ASCEND_SRC := $(wildcard src/device/ascend*.c)
+ABSENT_SRC := $(CUDA_SRC) $(ASCEND_SRC) $(if $(REDIS),,$(REDIS_SRC)) $(if $(S3),,$(S3_SRC))
 LIB_SRC  := $(filter-out $(ABSENT_SRC),$(foreach d,$(LAYERS),$(wildcard src/$d/*.c))) src/tessera.c \
             $(filter-out $(TESSERAD_SRC),$(wildcard src/daemon/*.c))
 # The programs' own code is an archive, so that tests and benches reach it; their mains are apart.
@@ -137,6 +138,8 @@ NVFLAGS   ?= -O3 -gencode arch=compute_80,code=compute_80 -gencode arch=compute_
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/dev/null)))
 CUDA_OBJ  := $(call obj,$(CUDA_SRC)) $(B)/obj/src/device/cuda_kv.o $(B)/obj/src/device/cuda_select.o
 CUDA_LIB  := $(B)/lib/libtessera-cuda.so $(B)/bench/bench_cuda
+ASCEND_LIB := $(B)/lib/libtessera-ascend.so
+FAKEACL := $(addprefix $(B)/tests/fakeacl/,libascendcl.so libascendcl-bare.so)
 CUDA_ALL  := $(if $(WITH_CUDA),$(CUDA_LIB))
 MODEL_LIB := $(if $(LLAMA_CF),$(B)/lib/libtessera-model.so $(MODEL_MAKE))
 PROFILES := $(patsubst %,$(B)/share/tessera/%,$(wildcard profiles/*.yaml))
@@ -145,7 +148,7 @@ BINS  := $(B)/bin/tessera $(B)/bin/tessera-lab $(B)/bin/tesserad
 PYTHON ?= python3
 
 .PHONY: all lib cuda gpu-kit check-arm test check check-long test-python test-vllm test-sglang bench-vllm demo lint install uninstall doc clean help fuzz setup FORCE
-all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(CUDA_ALL) $(MODEL_LIB) $(PROFILES)
+all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(ASCEND_LIB) $(FAKEACL) $(CUDA_ALL) $(MODEL_LIB) $(PROFILES)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 cuda: $(CUDA_LIB)
 gpu-kit: $(CUDA_LIB) $(LIBS_SO) $(BINS) $(TESTS)
@@ -300,6 +303,12 @@ $(B)/bench/bench_cuda: $(B)/obj/bench/bench_cuda.o $(B)/obj/bench/cuda_side.o $(
 	@echo "  LD    $@"
 	$(Q)$(NVCC) $(NVFLAGS) $^ -o $@ $(PKG_LIBS) -lm -ldl
 
+# The device for Ascend NPUs, which opens AscendCL at run time and computes with the loops of the cpu device.
+$(ASCEND_LIB): $(call obj,$(ASCEND_SRC)) $(LIBA)
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) -Wl,--exclude-libs,ALL $(SANF) $(LDFLAGS) $^ -o $@ -lm -ldl -lpthread
+
 # Devices as shared objects, next to the tests that load them.
 $(B)/tests/device/libtessera-%.so: $(B)/obj/tests/device/plugin_%.o
 	@mkdir -p $(@D)
@@ -310,7 +319,14 @@ $(B)/tests/device/libtessera-fakegpu.so: $(call obj,$(wildcard tests/fakegpu/*.c
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) -Wl,--exclude-libs,ALL $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS)
-$(TESTS): | $(B)/tests/device/libtessera-fakegpu.so
+# AscendCL for tests, and one that has only what every CANN has.
+ACL_OBJ := $(call obj,$(wildcard tests/fakeacl/*.c))
+$(B)/tests/fakeacl/libascendcl.so $(B)/tests/fakeacl/libascendcl-bare.so: $(ACL_OBJ) $(LIBA) tests/fakeacl/bare.map
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(findstring bare,$@),-Wl$(comma)--version-script=tests/fakeacl/bare.map) \
+	    -Wl,--exclude-libs,ALL $(SANF) $(LDFLAGS) $(filter-out %.map,$^) -o $@ -lm -lpthread
+$(TESTS): | $(B)/tests/device/libtessera-fakegpu.so $(FAKEACL) $(ASCEND_LIB)
 
 $(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
@@ -415,7 +431,7 @@ LIB_TO     := $(DESTDIR)$(LIBDIR)
 UNITS_TO   := $(INSTALL_TO)/lib/systemd/system
 MAN_TO      = $(INSTALL_TO)/share/man/man$(subst .,,$(suffix $1))/$(notdir $1)
 MAN_PAGES  := $(wildcard man/*.[1-8])
-install: lib $(BINS) $(CUDA_ALL) $(if $(MODEL_LIB),$(B)/installed/libtessera-model.so)
+install: lib $(BINS) $(ASCEND_LIB) $(CUDA_ALL) $(if $(MODEL_LIB),$(B)/installed/libtessera-model.so)
 	install -d $(INSTALL_TO)/include/tessera $(LIB_TO)/pkgconfig
 	install -m 644 include/tessera/*.h $(INSTALL_TO)/include/tessera/
 	install -m 644 $(LIBA) $(LIB_TO)/
@@ -423,6 +439,7 @@ install: lib $(BINS) $(CUDA_ALL) $(if $(MODEL_LIB),$(B)/installed/libtessera-mod
 	ln -sf libtessera.so.$(VERSION) $(LIB_TO)/libtessera.so.$(SOMAJOR)
 	ln -sf libtessera.so.$(SOMAJOR) $(LIB_TO)/libtessera.so
 	$(if $(WITH_CUDA),install -m 755 $(B)/lib/libtessera-cuda.so $(LIB_TO)/)
+	install -m 755 $(ASCEND_LIB) $(LIB_TO)/
 	$(if $(MODEL_LIB),install -m 755 $(B)/installed/libtessera-model.so $(LIB_TO)/)
 	$(if $(LLAMA_TAKE),install -d $(LIB_TO)/tessera && cp -P $(LLAMA_TAKE)/lib*.so.* $(LIB_TO)/tessera/)
 	$(if $(wildcard $(LLAMA_DIR)/LICENSE),install -D -m 644 $(LLAMA_DIR)/LICENSE $(INSTALL_TO)/share/doc/tessera/LICENSE.llama.cpp)
@@ -438,7 +455,7 @@ install: lib $(BINS) $(CUDA_ALL) $(if $(MODEL_LIB),$(B)/installed/libtessera-mod
 # Also what only another build installs (CUDA, a model). Folders go unless somebody else's files are in them.
 uninstall:
 	rm -f $(addprefix $(INSTALL_TO)/,$(wildcard include/tessera/*.h) $(addprefix bin/,$(notdir $(BINS))))
-	rm -f $(addprefix $(LIB_TO)/,libtessera.a libtessera.so libtessera.so.* libtessera-cuda.so libtessera-model.so pkgconfig/tessera.pc)
+	rm -f $(addprefix $(LIB_TO)/,libtessera.a libtessera.so libtessera.so.* libtessera-cuda.so libtessera-ascend.so libtessera-model.so pkgconfig/tessera.pc)
 	rm -f $(foreach p,$(MAN_PAGES),$(call MAN_TO,$p)) $(UNITS_TO)/tesserad.service $(UNITS_TO)/tesserad.socket
 	rm -f $(LIB_TO)/tessera/lib*.so.* $(addprefix $(INSTALL_TO)/share/,doc/tessera/LICENSE.llama.cpp $(addprefix tessera/,$(wildcard profiles/*.yaml)))
 	for d in $(LIB_TO)/tessera $(addprefix $(INSTALL_TO)/,include/tessera share/tessera/profiles share/tessera share/doc/tessera); do \

@@ -11,7 +11,8 @@
 static const struct known {
     const char *name;
     const struct tsr_device_ops *ops;
-} known[] = {{"cpu", &tsri_device_cpu}, {"cuda", NULL}};
+    const char *file; /* that its library is named after; NULL: the name */
+} known[] = {{"cpu", &tsri_device_cpu, NULL}, {"cuda", NULL, NULL}, {"npu", NULL, "ascend"}};
 
 const char *tsri_device_known(uint32_t i)
 {
@@ -31,10 +32,17 @@ static bool is_name(const char *s)
     return n > 0 && n <= 32 && s[n] == '\0';
 }
 
+static const char *file_of(const char *name)
+{
+    for (uint32_t i = 0; i < TSRI_COUNT(known); i++)
+        if (known[i].file && strcmp(known[i].name, name) == 0) return known[i].file;
+    return name;
+}
+
 static int load(struct tsri_device *d, const char *name, const char *path)
 {
     char library[64], symbol[64];
-    snprintf(library, sizeof library, "libtessera-%s.so", name);
+    snprintf(library, sizeof library, "libtessera-%s.so", file_of(name));
     snprintf(symbol, sizeof symbol, "tsr_device_%s", name);
     /* Accelerator runtimes keep threads and thread-local data: once loaded they stay. */
     d->library = dlopen(path ? path : library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

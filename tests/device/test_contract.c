@@ -3,6 +3,7 @@
  * touch; what is computed must agree within the bounds of <tessera/device.h>. A device that is not
  * there is skipped with one line. */
 #include "kv.h"
+#include "support/fakeacl.h"
 #include "support/fakegpu.h"
 
 static struct tsri_device *reference, *subject;
@@ -588,16 +589,42 @@ static void run_variants(void)
         run_device("cpu", tsri_kernels_arm(i)->name, 0);
 }
 
-int main(void)
+/* The device "npu" over the fake AscendCL: as it is, with buffers that rows do not fit into
+ * together and, if all is asked for, without batches of copies, with the reference's loops and over
+ * a runtime that has only what it must. */
+static void run_npu(bool all)
+{
+    static const char *const variants[] = {NULL, "small", "plain", "reference"};
+    const struct fakeacl_control *acl = fakeacl_load("libascendcl.so");
+    for (size_t i = 0; i < (all ? TSRI_COUNT(variants) : 2); i++) {
+        run_device("npu", variants[i], 0);
+        acl->check_closed();
+    }
+    if (!all) return;
+    acl = fakeacl_load("libascendcl-bare.so");
+    run_device("npu", NULL, 0);
+    acl->check_closed();
+}
+
+int main(int argc, char **argv)
 {
     struct tsr_device_desc config = {.size = sizeof config, .variant = "reference"};
     if (tsri_device_open(&reference, "cpu", &config) != 0) return 1;
+    if (argc == 2 && strcmp(argv[1], "npu") == 0) {
+        if (getenv("TESSERA_TEST_NPU"))
+            run_device("npu", NULL, 0); /* a real one */
+        else
+            run_npu(true);
+        tsri_device_close(reference);
+        return test_end();
+    }
     if (!TEST_TSAN) run_variants();
     run_device("cpu", NULL, 3);
     for (uint32_t i = 0; tsri_device_known(i); i++)
         if (strcmp(tsri_device_known(i), "cpu") != 0) run_device(tsri_device_known(i), NULL, 0);
     fakegpu_load();
     run_device("fakegpu", NULL, 0);
+    if (!TEST_TSAN) run_npu(getenv("TESSERA_TEST_LONG") != NULL);
     tsri_device_close(reference);
     return test_end();
 }

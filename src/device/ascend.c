@@ -1,0 +1,466 @@
+/* ascend.c - the device "npu": memory, streams, events and the table of operations. Copies are in
+ * ascend_copy.c, gather and scatter in ascend_move.c, the runtime's loading in ascend_load.c. Built
+ * as libtessera-ascend.so. It has never run on an NPU.
+ *
+ * What is copied goes as it is, in copies of the runtime on the caller's stream. What is computed
+ * (rotation, int8) is computed by the processor in page-locked staging, with the loops of the cpu
+ * device, so that its results are those of the cpu device bit for bit. Computing reads host memory
+ * while the call lasts, so copies into host memory that are still queued on the stream are waited
+ * for first; `writes_host` of streams and events follows them. */
+#include "device/ascend.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* As for CUDA: what is over soon is looked at all the time, the rest every now and then. */
+#define SPIN_NS 100000u
+#define PAUSE_NS 50000
+
+int tsri_ascend_enter(const struct tsr_device *d)
+{
+    int32_t now = -1;
+    if (d->acl.aclrtGetDevice(&now) == 0 && now == d->ordinal) return 0;
+    TSRI_ACL_TRY(d, d->acl.aclrtSetDevice(d->ordinal), "cannot use the device");
+    return 0;
+}
+
+/* ---- open and close ---- */
+
+/* Code paths for tests: "reference" computes with the plain loops that are right by definition,
+ * "plain" copies one by one where the runtime could take many, "small" has small buffers and
+ * registers memory in small pieces. */
+static int choose_variant(struct tsr_device *d, const char *variant)
+{
+    const struct tsri_kernels *k = &tsri_kernels_plain, *more;
+    for (uint32_t i = 0; (more = tsri_kernels_x86(i)) != NULL; i++)
+        if (more->supported()) k = more;
+    for (uint32_t i = 0; (more = tsri_kernels_arm(i)) != NULL; i++)
+        if (more->supported()) k = more;
+    d->kernels = k;
+    d->piece_bytes = TSRI_ASCEND_PIECE_BYTES;
+    d->buffer_bytes = TSRI_ASCEND_BUFFER_BYTES;
+    if (!variant) return 0;
+    if (strcmp(variant, "reference") == 0)
+        d->kernels = NULL;
+    else if (strcmp(variant, "plain") == 0)
+        atomic_store(&d->batches, false);
+    else if (strcmp(variant, "small") == 0)
+        d->piece_bytes = d->buffer_bytes = (size_t)64 << 10;
+    else
+        return d->fail(TSR_EINVAL, "npu: no such variant");
+    return 0;
+}
+
+static int open_stream(struct tsr_device *d, struct tsr_device_stream *s, uint32_t priority)
+{
+    s->owned = true;
+    TSRI_ACL_TRY(d,
+                 d->acl.aclrtCreateStreamWithConfig(
+                     &s->native, priority, TSRI_ACL_STREAM_FAST_LAUNCH | TSRI_ACL_STREAM_FAST_SYNC),
+                 "cannot create a stream");
+    return 0;
+}
+
+static int ascend_open(struct tsr_device **out, const struct tsr_device_desc *desc)
+{
+    struct tsr_device *d = calloc(1, sizeof *d);
+    if (!d) return desc->fail(TSR_ENOMEM, "npu: out of memory");
+    d->fail = desc->fail;
+    d->ordinal = (int32_t)desc->ordinal;
+    uint32_t n = 0;
+    int err = tsri_ascend_load(d);
+    if (!err) err = choose_variant(d, desc->variant);
+    if (!err) {
+        int e = d->acl.aclrtGetDeviceCount(&n);
+        if (e) err = tsri_ascend_failed(d, e, "no usable driver");
+    }
+    if (!err && desc->ordinal >= n) err = d->fail(TSR_EDEVICE, "npu: no such device number");
+    if (!err) err = tsri_ascend_enter(d);
+    if (!err) err = open_stream(d, &d->stream, 0);
+    if (err) {
+        free(d);
+        return err;
+    }
+    pthread_mutex_init(&d->ranges_lock, NULL);
+    pthread_mutex_init(&d->staging_lock, NULL);
+    *out = d;
+    return 0;
+}
+
+static void ascend_close(struct tsr_device *d)
+{
+    if (tsri_ascend_enter(d) == 0) {
+        tsri_ascend_staging_fini(d);
+        d->acl.aclrtSynchronizeStream(d->stream.native);
+        d->acl.aclrtDestroyStream(d->stream.native);
+    }
+    for (struct tsri_ascend_range *r = d->ranges, *next; r; r = next) {
+        next = r->next;
+        free(r);
+    }
+    pthread_mutex_destroy(&d->staging_lock);
+    pthread_mutex_destroy(&d->ranges_lock);
+    free(d);
+}
+
+static int ascend_info(struct tsr_device *d, struct tsr_device_info *out)
+{
+    int err = tsri_ascend_enter(d);
+    if (err) return err;
+    size_t n_free = 0, n_total = 0;
+    TSRI_ACL_TRY(d, d->acl.aclrtGetMemInfo(TSRI_ACL_HBM, &n_free, &n_total),
+                 "cannot read free memory");
+    snprintf(out->text, sizeof out->text, "%.23s, CANN %.23s, %s copies; never run on an NPU",
+             d->soc[0] ? d->soc : "unnamed NPU", d->cann[0] ? d->cann : "of unknown version",
+             d->batches ? "batched" : "single");
+    out->bytes_total = n_total;
+    out->bytes_free = n_free;
+    return 0;
+}
+
+/* ---- memory ---- */
+
+/* Under the lock; NULL: none. */
+static struct tsri_ascend_range *find_range(struct tsr_device *d, const void *p)
+{
+    const uint8_t *at = p;
+    struct tsri_ascend_range *r = d->ranges;
+    while (r && (at < r->p || (size_t)(at - r->p) >= r->bytes))
+        r = r->next;
+    return r;
+}
+
+static void add_range(struct tsr_device *d, struct tsri_ascend_range *r)
+{
+    pthread_mutex_lock(&d->ranges_lock);
+    r->next = d->ranges;
+    d->ranges = r;
+    pthread_mutex_unlock(&d->ranges_lock);
+}
+
+/* Takes it off the list. */
+static struct tsri_ascend_range *take_range(struct tsr_device *d, const void *p)
+{
+    pthread_mutex_lock(&d->ranges_lock);
+    struct tsri_ascend_range **at = &d->ranges;
+    while (*at && (*at)->p != p)
+        at = &(*at)->next;
+    struct tsri_ascend_range *r = *at;
+    if (r) *at = r->next;
+    pthread_mutex_unlock(&d->ranges_lock);
+    TSR_ASSERT(r); /* given back what was never taken */
+    return r;
+}
+
+uint32_t tsri_ascend_memory(struct tsr_device *d, const void *p, size_t *bytes)
+{
+    uint32_t memory = TSR_MEMORY_HOST;
+    pthread_mutex_lock(&d->ranges_lock);
+    const struct tsri_ascend_range *r = find_range(d, p);
+    if (r) {
+        size_t at = (size_t)((const uint8_t *)p - r->p), piece = r->piece_bytes;
+        size_t in_piece = piece - at % piece, left = r->bytes - at;
+        *bytes = in_piece < left ? in_piece : left;
+        memory = r->memory;
+    }
+    pthread_mutex_unlock(&d->ranges_lock);
+    if (r) return memory;
+    struct tsri_acl_attributes a = {0};
+    *bytes = SIZE_MAX;
+    if (d->acl.aclrtPointerGetAttributes && d->acl.aclrtPointerGetAttributes(p, &a) == 0 &&
+        a.location.type == TSRI_ACL_AT_DEVICE)
+        return TSR_MEMORY_DEVICE; /* an engine's */
+    return TSR_MEMORY_HOST;
+}
+
+/* bytes in pieces of piece_bytes. */
+static struct tsri_ascend_range *new_range(struct tsr_device *d, uint32_t memory, size_t bytes,
+                                           size_t piece_bytes)
+{
+    struct tsri_ascend_range *r = calloc(1, sizeof *r);
+    if (!r) {
+        d->fail(TSR_ENOMEM, "npu: out of memory");
+        return NULL;
+    }
+    r->memory = memory;
+    r->bytes = bytes;
+    r->piece_bytes = piece_bytes;
+    return r;
+}
+
+static int take_memory(struct tsr_device *d, uint32_t memory, void **out, size_t bytes)
+{
+    int err = tsri_ascend_enter(d);
+    if (err) return err;
+    struct tsri_ascend_range *r = new_range(d, memory, bytes, SIZE_MAX);
+    if (!r) return TSR_ENOMEM;
+    void *p = NULL;
+    int e = memory == TSR_MEMORY_DEVICE ? d->acl.aclrtMalloc(&p, bytes, TSRI_ACL_HUGE_FIRST)
+                                        : d->acl.aclrtMallocHost(&p, bytes);
+    if (e) {
+        free(r);
+        return tsri_ascend_failed(d, e,
+                                  memory == TSR_MEMORY_DEVICE
+                                      ? "cannot allocate device memory"
+                                      : "cannot allocate page-locked memory");
+    }
+    r->p = p;
+    add_range(d, r);
+    *out = p;
+    return 0;
+}
+
+static int ascend_alloc(struct tsr_device *d, void **out, size_t bytes)
+{
+    return take_memory(d, TSR_MEMORY_DEVICE, out, bytes);
+}
+
+static void ascend_free(struct tsr_device *d, void *p)
+{
+    free(take_range(d, p));
+    if (tsri_ascend_enter(d) == 0) d->acl.aclrtFree(p);
+}
+
+static int ascend_host_alloc(struct tsr_device *d, void **out, size_t bytes)
+{
+    return take_memory(d, TSR_MEMORY_LOCKED, out, bytes);
+}
+
+static void ascend_host_free(struct tsr_device *d, void *p)
+{
+    free(take_range(d, p));
+    if (tsri_ascend_enter(d) == 0) d->acl.aclrtFreeHost(p);
+}
+
+/* The second form pins by name; a runtime that has it may still refuse the flag. */
+static int register_piece(struct tsr_device *d, void *p, size_t bytes)
+{
+    void *mapped = NULL;
+    if (d->acl.aclrtHostRegisterV2 &&
+        d->acl.aclrtHostRegisterV2(p, bytes, TSRI_ACL_REG_MAPPED | TSRI_ACL_REG_PINNED) == 0)
+        return 0;
+    return d->acl.aclrtHostRegister(p, bytes, TSRI_ACL_REGISTER_MAPPED, &mapped);
+}
+
+static void unregister_pieces(struct tsr_device *d, const struct tsri_ascend_range *r, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += r->piece_bytes)
+        d->acl.aclrtHostUnregister(r->p + at);
+}
+
+static int ascend_host_register(struct tsr_device *d, void *p, size_t bytes)
+{
+    int err = tsri_ascend_enter(d);
+    if (err) return err;
+    struct tsri_ascend_range *r = new_range(d, TSR_MEMORY_LOCKED, bytes, d->piece_bytes);
+    if (!r) return TSR_ENOMEM;
+    r->p = p;
+    if (bytes > r->piece_bytes) atomic_store(&d->has_pieces, true);
+    for (size_t at = 0; at < bytes; at += r->piece_bytes) {
+        size_t n = bytes - at < r->piece_bytes ? bytes - at : r->piece_bytes;
+        int e = register_piece(d, r->p + at, n);
+        if (!e) continue;
+        err = tsri_ascend_failed(d, e, "cannot page-lock memory");
+        unregister_pieces(d, r, at);
+        free(r);
+        return err;
+    }
+    add_range(d, r);
+    return 0;
+}
+
+static void ascend_host_unregister(struct tsr_device *d, void *p)
+{
+    struct tsri_ascend_range *r = take_range(d, p);
+    if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, r->bytes);
+    free(r);
+}
+
+/* ---- streams and events ---- */
+
+struct tsr_device_stream *tsri_ascend_stream(struct tsr_device *d, struct tsr_device_stream *s)
+{
+    return s ? s : &d->stream;
+}
+
+static int ascend_stream_open(struct tsr_device *d, struct tsr_device_stream **out, void *native,
+                              uint32_t flags)
+{
+    int err = tsri_ascend_enter(d);
+    if (err) return err;
+    struct tsr_device_stream *s = calloc(1, sizeof *s);
+    if (!s) return d->fail(TSR_ENOMEM, "npu: out of memory");
+    if (native)
+        s->native = native;
+    else
+        err = open_stream(d, s, flags & TSR_STREAM_LOW ? TSRI_ACL_PRIORITY_LEAST : 0);
+    if (err) {
+        free(s);
+        return err;
+    }
+    *out = s;
+    return 0;
+}
+
+static void ascend_stream_close(struct tsr_device *d, struct tsr_device_stream *s)
+{
+    if (s->owned && tsri_ascend_enter(d) == 0) {
+        d->acl.aclrtSynchronizeStream(s->native); /* it may not go while it has work */
+        d->acl.aclrtDestroyStream(s->native);
+    }
+    free(s);
+}
+
+int tsri_ascend_sync(struct tsr_device *d, struct tsr_device_stream *s)
+{
+    TSRI_ACL_TRY(d, d->acl.aclrtSynchronizeStream(s->native), "the stream failed");
+    s->writes_host = false;
+    return 0;
+}
+
+/* An engine's stream may have several handles, so the mark is not theirs. */
+void tsri_ascend_writes_host(struct tsr_device *d, struct tsr_device_stream *s)
+{
+    s->writes_host = true;
+    if (!s->owned) atomic_store(&d->engine_writes_host, true);
+}
+
+static bool may_write_host(struct tsr_device *d, const struct tsr_device_stream *s)
+{
+    return s->writes_host || (!s->owned && atomic_load(&d->engine_writes_host));
+}
+
+int tsri_ascend_settle(struct tsr_device *d, struct tsr_device_stream *s)
+{
+    return may_write_host(d, s) ? tsri_ascend_sync(d, s) : 0;
+}
+
+int tsri_ascend_abandon(struct tsr_device *d, struct tsr_device_stream *s, int err)
+{
+    if (err) d->acl.aclrtSynchronizeStream(s->native);
+    return err;
+}
+
+static int ascend_stream_sync(struct tsr_device *d, struct tsr_device_stream *s)
+{
+    int err = tsri_ascend_enter(d);
+    return err ? err : tsri_ascend_sync(d, tsri_ascend_stream(d, s));
+}
+
+int tsri_ascend_event_init(struct tsr_device *d, struct tsr_device_event *e)
+{
+    *e = (struct tsr_device_event){0};
+    TSRI_ACL_TRY(d, d->acl.aclrtCreateEventExWithFlag(&e->native, TSRI_ACL_EVENT_SYNC),
+                 "cannot create an event");
+    return 0;
+}
+
+void tsri_ascend_event_fini(struct tsr_device *d, struct tsr_device_event *e)
+{
+    if (e->native) d->acl.aclrtDestroyEvent(e->native);
+    e->native = NULL;
+}
+
+int tsri_ascend_record(struct tsr_device *d, struct tsr_device_event *e,
+                       struct tsr_device_stream *s)
+{
+    TSRI_ACL_TRY(d, d->acl.aclrtRecordEvent(e->native, s->native), "cannot record an event");
+    e->recorded = true;
+    e->writes_host = may_write_host(d, s);
+    return 0;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+int tsri_ascend_await(struct tsr_device *d, struct tsr_device_event *e)
+{
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    uint64_t spin_until = now_ns() + SPIN_NS;
+    uint32_t status = 0;
+    if (!e->recorded) return 0; /* what the runtime says of such an event is not documented */
+    for (;;) {
+        TSRI_ACL_TRY(d, d->acl.aclrtQueryEventStatus(e->native, &status), "an event failed");
+        if (status == TSRI_ACL_EVENT_COMPLETE) return 0;
+        if (now_ns() > spin_until) nanosleep(&pause, NULL);
+    }
+}
+
+static int ascend_event_open(struct tsr_device *d, struct tsr_device_event **out)
+{
+    int err = tsri_ascend_enter(d);
+    if (err) return err;
+    struct tsr_device_event *e = calloc(1, sizeof *e);
+    if (!e) return d->fail(TSR_ENOMEM, "npu: out of memory");
+    err = tsri_ascend_event_init(d, e);
+    if (err) {
+        free(e);
+        return err;
+    }
+    *out = e;
+    return 0;
+}
+
+static void ascend_event_close(struct tsr_device *d, struct tsr_device_event *e)
+{
+    if (tsri_ascend_enter(d) == 0) tsri_ascend_event_fini(d, e);
+    free(e);
+}
+
+static int ascend_event_record(struct tsr_device *d, struct tsr_device_event *e,
+                               struct tsr_device_stream *s)
+{
+    int err = tsri_ascend_enter(d);
+    return err ? err : tsri_ascend_record(d, e, tsri_ascend_stream(d, s));
+}
+
+static int ascend_event_wait(struct tsr_device *d, struct tsr_device_event *e,
+                             struct tsr_device_stream *s)
+{
+    struct tsr_device_stream *to = tsri_ascend_stream(d, s);
+    int err = tsri_ascend_enter(d);
+    if (err || !e->recorded) return err;
+    TSRI_ACL_TRY(d, d->acl.aclrtStreamWaitEvent(to->native, e->native), "cannot wait for an event");
+    to->writes_host = to->writes_host || e->writes_host;
+    return 0;
+}
+
+static int ascend_event_sync(struct tsr_device *d, struct tsr_device_event *e)
+{
+    int err = tsri_ascend_enter(d);
+    return err ? err : tsri_ascend_await(d, e);
+}
+
+extern const struct tsr_device_ops tsr_device_npu;
+TSR_API const struct tsr_device_ops tsr_device_npu = {
+    .abi = TSR_DEVICE_ABI,
+    .caps = TSR_DEVICE_ASYNC | TSR_DEVICE_SEPARATE | TSR_DEVICE_NEEDS_LOCK,
+    .name = "npu",
+    .open = ascend_open,
+    .close = ascend_close,
+    .info = ascend_info,
+    .alloc = ascend_alloc,
+    .free = ascend_free,
+    .host_alloc = ascend_host_alloc,
+    .host_free = ascend_host_free,
+    .host_register = ascend_host_register,
+    .host_unregister = ascend_host_unregister,
+    .stream_open = ascend_stream_open,
+    .stream_close = ascend_stream_close,
+    .stream_sync = ascend_stream_sync,
+    .event_open = ascend_event_open,
+    .event_close = ascend_event_close,
+    .event_record = ascend_event_record,
+    .event_wait = ascend_event_wait,
+    .event_sync = ascend_event_sync,
+    .copy = tsri_ascend_copy,
+    .gather = tsri_ascend_gather,
+    .scatter = tsri_ascend_scatter,
+    .scatter_rotate = tsri_ascend_scatter,
+    .top_k = tsri_ascend_top_k,
+};

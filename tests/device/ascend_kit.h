@@ -1,0 +1,134 @@
+/* ascend_kit.h - moves of the device "npu" over the fake AscendCL, and the same on the cpu to compare
+ * with. */
+#ifndef TSRI_ASCEND_KIT_H
+#define TSRI_ASCEND_KIT_H
+
+#include "kv.h"
+#include "support/fakeacl.h"
+
+static const struct fakeacl_control *acl;
+
+enum { N_TOKENS = 60, CELL = 16 };
+
+/* One move on one device: what it is, and the bytes that are left behind. */
+struct job {
+    struct kv_shape shape;
+    bool int8, on_device, gather, rotates;
+    size_t shift; /* of the cells' address, in bytes */
+};
+struct result {
+    uint8_t *engine, *cells;
+    size_t engine_bytes, cells_bytes;
+};
+
+static inline void result_free(struct result *r)
+{
+    free(r->engine);
+    free(r->cells);
+}
+
+static inline struct tsri_device *open_device(const char *name, const char *variant)
+{
+    struct tsr_device_desc desc = {.size = sizeof desc, .variant = variant};
+    struct tsri_device *d;
+    CHECK_INT(tsri_device_open(&d, name, &desc), 0);
+    return d;
+}
+
+/* Copies the cells to device memory, and points to them there. */
+static inline void *to_device(struct kv_cells *c, size_t shift)
+{
+    void *p;
+    CHECK_INT(tsri_device_alloc(c->device, &p, c->bytes + shift), 0);
+    struct tsr_copy copy = {(uint8_t *)p + shift, c->data, c->bytes};
+    CHECK_INT(tsri_device_copy(c->device, NULL, &copy, 1), 0);
+    CHECK_INT(tsri_stream_sync(c->device, NULL), 0);
+    size_t n = (size_t)c->cells.n_layers * c->cells.n_planes * c->cells.n_cells;
+    for (size_t i = 0; i < n; i++)
+        c->planes[i] = (uint8_t *)p + shift + ((uint8_t *)c->planes[i] - c->data);
+    c->cells.memory = TSR_MEMORY_DEVICE;
+    return p;
+}
+
+/* The bytes of the cells, wherever they are. */
+static inline uint8_t *cells_image(const struct kv_cells *c, const uint8_t *at)
+{
+    uint8_t *image = malloc(c->bytes);
+    struct tsr_copy copy = {image, at, c->bytes};
+    CHECK_INT(tsri_device_copy(c->device, NULL, &copy, 1), 0);
+    CHECK_INT(tsri_stream_sync(c->device, NULL), 0);
+    return image;
+}
+
+static inline int move_all(struct tsri_batch *b, const struct job *j, struct tsri_device *d)
+{
+    int e = j->gather ? tsri_batch_gather(b, 0, 0) : tsri_batch_scatter(b, 0, 0);
+    int sync = tsri_stream_sync(d, NULL);
+    return e ? e : sync;
+}
+
+/* Returns the first error of the move itself, which may be asked for. */
+static inline int run_job(struct tsri_device *d, const struct job *j, struct result *out)
+{
+    struct kv_engine engine;
+    struct kv_cells cells;
+    struct tsri_batch *batch;
+    int64_t slots[N_TOKENS];
+    struct tsr_batch_limits limits = {2, 200, 100, 1000};
+    struct tsr_rope rope = {
+        .size = sizeof rope, .pairing = TSR_ROPE_NEOX, .dims = j->shape.rope_dims, .theta = 10000};
+    kv_engine_init(&engine, d, &j->shape);
+    kv_cells_init(&cells, d, &engine.layout, N_TOKENS, CELL, j->int8, 3);
+    kv_cells_numbers(&cells, &engine.layout, 4);
+    kv_slots(slots, N_TOKENS, j->shape.n_slots, 77);
+    void *moved = j->on_device ? to_device(&cells, j->shift) : NULL;
+    struct tsr_kv_run runs[2] = {{&cells.cells, slots, 0, 40, j->rotates ? 321 : 0, 0, 0},
+                                 {&cells.cells, slots + 40, 41, N_TOKENS - 41, 0, 0, 0}};
+    struct tsri_batch_desc desc = {j->gather ? TSRI_BATCH_GATHER : TSRI_BATCH_SCATTER,
+                                   2,
+                                   &engine.layout,
+                                   runs,
+                                   j->rotates ? &rope : NULL,
+                                   0};
+    CHECK_INT(tsri_batch_open(&batch, d, &limits), 0);
+    int e = tsri_batch_set(batch, NULL, &desc);
+    if (!e) e = move_all(batch, j, d);
+    if (!e) {
+        out->engine = kv_engine_image(&engine);
+        out->cells = cells_image(&cells, moved ? (uint8_t *)moved + j->shift : cells.data);
+        out->engine_bytes = engine.bytes;
+        out->cells_bytes = cells.bytes;
+    }
+    tsri_batch_close(batch);
+    tsri_device_free(d, moved);
+    kv_cells_fini(&cells);
+    kv_engine_fini(&engine);
+    return e;
+}
+
+static const struct kv_shape plain_shape = {KV_SPLIT, TSR_DTYPE_BF16, 2, 2, 64, 64, 0, 64, 16, 128};
+
+static inline void check_same(const char *variant, const struct job *j)
+{
+    struct tsri_device *npu = open_device("npu", variant);
+    struct tsri_device *cpu =
+        open_device("cpu", variant && !strcmp(variant, "reference") ? variant : NULL);
+    struct result a = {0}, b = {0};
+    CHECK_INT(run_job(cpu, j, &a), 0);
+    CHECK_INT(run_job(npu, j, &b), 0);
+    bool same = a.engine_bytes == b.engine_bytes && a.cells_bytes == b.cells_bytes &&
+                memcmp(a.engine, b.engine, a.engine_bytes) == 0 &&
+                memcmp(a.cells, b.cells, a.cells_bytes) == 0;
+    if (!same)
+        printf("    %s, int8 %d, device %d, gather %d, rotates %d, shift %zu\n",
+               kv_kind_names[j->shape.kind], j->int8, j->on_device, j->gather, j->rotates,
+               j->shift);
+    CHECK(same);
+    result_free(&a);
+    result_free(&b);
+    tsri_device_close(npu);
+    tsri_device_close(cpu);
+    acl->check_closed();
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* The device "npu" over the fake AscendCL: order and memory. What it shares with other devices is in
+ * test_contract.c. Everything also runs with the fake's checks, which stop the process. */
+#include "ascend_kit.h"
+
+/* ---- order ---- */
+
+/* Two devices and a scene whose cells are filled by a gather that is still queued. */
+static void gather_then_turn(bool other_stream, struct result *out, struct tsri_device *d)
+{
+    struct kv_engine from, to;
+    struct kv_cells cells;
+    struct tsri_batch *batch[2];
+    struct tsr_device_stream *streams[2];
+    struct tsr_device_event *e;
+    int64_t slots[N_TOKENS];
+    struct tsr_batch_limits limits = {2, 200, 100, 1000};
+    struct tsr_rope rope = {
+        .size = sizeof rope, .pairing = TSR_ROPE_NEOX, .dims = 64, .theta = 10000};
+    kv_engine_init(&from, d, &plain_shape);
+    kv_engine_init(&to, d, &plain_shape);
+    kv_cells_init(&cells, d, &from.layout, N_TOKENS, CELL, false, 3);
+    memset(cells.data, 0, cells.bytes);
+    for (int64_t i = 0; i < N_TOKENS; i++)
+        slots[i] = i * 2;
+    struct tsr_kv_run run = {&cells.cells, slots, 0, N_TOKENS, 0, 0, 0}, turned = run;
+    turned.delta = 55;
+    struct tsri_batch_desc desc[2] = {{TSRI_BATCH_GATHER, 1, &from.layout, &run, NULL, 0},
+                                      {TSRI_BATCH_SCATTER, 1, &to.layout, &turned, &rope, 0}};
+    CHECK_INT(tsri_event_open(&e, d), 0);
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(tsri_stream_open(&streams[i], d, NULL, 0), 0);
+        CHECK_INT(tsri_batch_open(&batch[i], d, &limits), 0);
+    }
+    CHECK_INT(tsri_batch_set(batch[0], streams[0], &desc[0]), 0);
+    CHECK_INT(tsri_batch_gather(batch[0], 0, 0), 0);
+    CHECK_INT(tsri_event_record(d, e, streams[0]), 0);
+    CHECK_INT(tsri_event_wait(d, e, streams[1]), 0);
+    CHECK_INT(tsri_batch_set(batch[1], streams[other_stream], &desc[1]), 0);
+    CHECK_INT(tsri_batch_scatter(batch[1], 0, 0), 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_INT(tsri_stream_sync(d, streams[i]), 0);
+    out->engine = kv_engine_image(&to);
+    out->engine_bytes = to.bytes;
+    for (int i = 0; i < 2; i++) {
+        tsri_batch_close(batch[i]);
+        tsri_stream_close(d, streams[i]);
+    }
+    tsri_event_close(d, e);
+    kv_cells_fini(&cells);
+    kv_engine_fini(&from);
+    kv_engine_fini(&to);
+}
+
+TEST(cells_that_a_queued_gather_fills_are_read_when_they_are_full)
+{
+    for (int other = 0; other < 2; other++) {
+        struct tsri_device *npu = open_device("npu", NULL), *cpu = open_device("cpu", NULL);
+        struct result a = {0}, b = {0};
+        gather_then_turn(other, &a, cpu);
+        gather_then_turn(other, &b, npu);
+        CHECK(memcmp(a.engine, b.engine, a.engine_bytes) == 0);
+        result_free(&a);
+        result_free(&b);
+        tsri_device_close(npu);
+        tsri_device_close(cpu);
+        acl->check_closed();
+    }
+}
+
+/* A load as the connector makes it: layer by layer, an event behind each. */
+TEST(layers_arrive_in_order_and_an_event_tells_when)
+{
+    enum { LAYERS = 4 };
+    struct tsri_device *d = open_device("npu", NULL);
+    struct kv_shape shape = plain_shape;
+    struct kv_engine engine;
+    struct kv_cells cells;
+    struct tsri_batch *batch;
+    struct tsr_device_stream *s;
+    struct tsr_device_event *events[LAYERS];
+    struct tsr_batch_limits limits = {2, 200, 100, 1000};
+    int64_t slots[N_TOKENS];
+    shape.n_layers = LAYERS;
+    kv_engine_init(&engine, d, &shape);
+    kv_cells_init(&cells, d, &engine.layout, N_TOKENS, N_TOKENS, false, 3);
+    for (int64_t i = 0; i < N_TOKENS; i++)
+        slots[i] = i;
+    struct tsr_kv_run run = {&cells.cells, slots, 0, N_TOKENS, 0, 0, 0};
+    struct tsri_batch_desc desc = {TSRI_BATCH_SCATTER, 1, &engine.layout, &run, NULL, 0};
+    CHECK_INT(tsri_stream_open(&s, d, NULL, 0), 0);
+    CHECK_INT(tsri_batch_open(&batch, d, &limits), 0);
+    CHECK_INT(tsri_batch_set(batch, s, &desc), 0);
+    acl->hold(true);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        CHECK_INT(tsri_event_open(&events[l], d), 0);
+        CHECK_INT(tsri_batch_scatter(batch, l, 1), 0);
+        CHECK_INT(tsri_event_record(d, events[l], s), 0);
+    }
+    acl->hold(false);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        CHECK_INT(tsri_event_sync(d, events[l]), 0);
+        const struct tsr_kv_plane *p = &engine.layout.planes[0];
+        CHECK(memcmp(acl->view(tsri_layer_base(p, l)), cells.planes[l * 2],
+                     N_TOKENS / 16 * 16 * tsri_row_bytes(p)) == 0);
+    }
+    CHECK_INT(tsri_stream_sync(d, s), 0);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        tsri_event_close(d, events[l]);
+    tsri_batch_close(batch);
+    tsri_stream_close(d, s);
+    kv_cells_fini(&cells);
+    kv_engine_fini(&engine);
+    tsri_device_close(d);
+    acl->check_closed();
+}
+
+TEST(memory_is_registered_in_pieces_and_unregistered_whole)
+{
+    enum { BYTES = 5 * 65536 + 4096 };
+    struct tsri_device *d = open_device("npu", "small");
+    uint8_t *p = aligned_alloc(4096, BYTES), *before = malloc(BYTES);
+    void *there;
+    CHECK_INT(tsri_device_host_register(d, p, BYTES), 0);
+    CHECK_INT(acl->registrations(), 6);
+    CHECK_INT(tsri_device_alloc(d, &there, BYTES), 0);
+    kv_random_bytes(p, BYTES, 3);
+    memcpy(before, p, BYTES);
+    struct tsr_copy out = {there, p, BYTES}, back = {p, there, BYTES};
+    CHECK_INT(tsri_device_copy(d, NULL, &out, 1), 0);
+    CHECK_INT(tsri_stream_sync(d, NULL), 0);
+    memset(p, 0, BYTES);
+    CHECK_INT(tsri_device_copy(d, NULL, &back, 1), 0);
+    CHECK_INT(tsri_stream_sync(d, NULL), 0);
+    CHECK(memcmp(p, before, BYTES) == 0);
+    tsri_device_host_unregister(d, p);
+    CHECK_INT(acl->registrations(), 0);
+    tsri_device_free(d, there);
+    tsri_device_close(d);
+    free(p);
+    free(before);
+    acl->check_closed();
+}
+
+TEST(more_memory_than_there_is_is_refused)
+{
+    struct tsri_device *d = open_device("npu", NULL);
+    void *p;
+    CHECK_INT(tsri_device_alloc(d, &p, (size_t)1 << 40), TSR_ENOMEM);
+    CHECK_HAS(tsr_errmsg(), "npu: cannot allocate device memory: error 207001");
+    tsri_device_close(d);
+}
+
+int main(void)
+{
+    acl = fakeacl_load("libascendcl.so");
+    RUN(cells_that_a_queued_gather_fills_are_read_when_they_are_full);
+    RUN(layers_arrive_in_order_and_an_event_tells_when);
+    RUN(memory_is_registered_in_pieces_and_unregistered_whole);
+    RUN(more_memory_than_there_is_is_refused);
+    return test_end();
+}

@@ -1,0 +1,52 @@
+/* fakeacl.h - AscendCL for machines without an NPU: libascendcl.so and its functions as the device
+ * "npu" calls them, over plain memory (sources in tests/fakeacl). It trusts its callers with
+ * nothing.
+ *
+ * Device memory cannot be touched from the host: an access is a segmentation fault. Every stream
+ * runs in a thread of its own, some time after an operation was queued. What the host writes to
+ * must not be read by a queued copy, and what a copy will write holds 0xdb until it has. The process
+ * stops with a line "fakeacl: ..." when
+ *   - a copy has the wrong kind, overlaps itself, leaves its allocation or registration, or is
+ *     within device memory at an address that is no multiple of 64;
+ *   - a copy reads or writes memory that is not page-locked, was freed, or has another device;
+ *   - a copy meets another one of another stream with no event between them;
+ *   - the source of a copy changes before it has run;
+ *   - memory, a stream or an event goes while something is queued that the caller has not waited
+ *     for;
+ *   - bytes around an allocation of host memory were written.
+ * fakeacl_control.check_closed stops it when something was not given back.
+ *
+ * Options from the environment:
+ *   FAKEACL_CANN=8.3.RC1     the version it says it is; 9.0.0
+ *   FAKEACL_SOC=Ascend310P3  the chip; Ascend910B3
+ *   FAKEACL_NO_BATCH=1       aclrtMemcpyBatchAsync says it is not supported
+ *   FAKEACL_CHECK=1          check_closed when the process ends
+ *
+ * Threads: everything here may be called from any thread.
+ */
+#ifndef TSRI_FAKEACL_H
+#define TSRI_FAKEACL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Exported by the library as fakeacl_control. */
+struct fakeacl_control {
+    /* The n-th call from now on that can fail does so, once; 0: none does. */
+    void (*fail)(uint64_t n);
+    uint64_t (*calls)(void); /* that can fail, since the last reset */
+    /* Nothing that moves bytes starts while held. */
+    void (*hold)(bool held);
+    /* Where the host sees device memory, as if it were the device. */
+    void *(*view)(const void *device);
+    uint64_t (*registrations)(void); /* now */
+    uint64_t (*batches)(void);       /* calls of aclrtMemcpyBatchAsync since the last reset */
+    void (*reset)(void);
+    void (*check_closed)(void);
+};
+
+/* Points the device "npu" to the fake and loads both; stops the program when one is not there.
+ * file: "libascendcl.so", or another of the folder. */
+const struct fakeacl_control *fakeacl_load(const char *file);
+
+#endif
