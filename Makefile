@@ -179,7 +179,7 @@ $(B)/obj/%.o: %.cpp Makefile $(B)/flags
 $(B)/obj/tests/%.o $(B)/obj/bench/%.o: CPPF += -Itests
 
 $(LIBA): $(call obj,$(LIB_SRC))
-$(CLIA): $(call obj,$(CLI_SRC))
+$(CLIA): $(call obj,$(CLI_SRC)) $(B)/obj/serve_page.o
 $(LIBA) $(CLIA):
 	@mkdir -p $(@D)
 	@echo "  AR    $@"
@@ -220,13 +220,21 @@ $(B)/share/tessera/profiles/%.yaml: profiles/%.yaml
 	@mkdir -p $(@D)
 	$(Q)cp $< $@
 
-# The page as an array of bytes, so that tesserad is one file.
+# Pages as arrays of bytes, so that a program is one file: $(call embed,name,file).
+define embed
+{ echo 'extern const unsigned char $1[]; extern const size_t $1_bytes;'; \
+  echo 'const unsigned char $1[] = {'; od -An -v -tu1 $2 | sed 's/[0-9][0-9]*/&,/g'; \
+  echo '}; const size_t $1_bytes = sizeof $1;'; }
+endef
 $(B)/obj/page.c: src/daemon/page.html
 	@mkdir -p $(@D)
-	$(Q){ echo '#include <stddef.h>'; \
-	  echo 'extern const unsigned char tsri_page[]; extern const size_t tsri_page_bytes;'; \
-	  echo 'const unsigned char tsri_page[] = {'; od -An -v -tu1 $< | sed 's/[0-9][0-9]*/&,/g'; \
-	  echo '}; const size_t tsri_page_bytes = sizeof tsri_page;'; } > $@
+	$(Q){ echo '#include <stddef.h>'; $(call embed,tsri_page,$<); } > $@
+$(B)/obj/serve_page.c: src/serve/page.html src/serve/page.js src/serve/page.css
+	@mkdir -p $(@D)
+	$(Q){ echo '#include <stddef.h>'; $(call embed,tsri_serve_page,src/serve/page.html); \
+	  $(call embed,tsri_serve_script,src/serve/page.js); $(call embed,tsri_serve_style,src/serve/page.css); } > $@
+$(B)/obj/serve_page.o: $(B)/obj/serve_page.c
+	$(Q)$(CC) $(ALLC) -c $< -o $@
 $(B)/obj/page.o: $(B)/obj/page.c
 	$(Q)$(CC) $(ALLC) -c $< -o $@
 
@@ -354,7 +362,7 @@ $(B)/obj-fuzz/%.o: %.c Makefile
 	$(Q)$(FUZZC) -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c $< -o $@
 
 $(FUZZA): $(FUZZ_OBJ)
-$(B)/fuzz/libtessera-cli.a: $(patsubst %.c,$(B)/obj-fuzz/%.o,$(CLI_SRC))
+$(B)/fuzz/libtessera-cli.a: $(patsubst %.c,$(B)/obj-fuzz/%.o,$(CLI_SRC)) $(B)/obj/serve_page.o
 $(FUZZA) $(B)/fuzz/libtessera-cli.a:
 	@mkdir -p $(@D)
 	@echo "  AR    $@"

@@ -102,7 +102,7 @@ class Browser:
     def press(self, key):
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key,
-                      windowsVirtualKeyCode={"Tab": 9, "Enter": 13}.get(key, 0))
+                      windowsVirtualKeyCode={"Tab": 9, "Enter": 13, "Escape": 27}.get(key, 0))
 
     def screenshot(self, path):
         picture = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]

@@ -1,0 +1,275 @@
+/* page.js - sends questions to /v1/chat/completions and shows what comes: the answer as it is written,
+ * the passages that were used, what came from the cache and what it cost. Text of documents, answers
+ * and errors is only ever set as text, never as markup. */
+'use strict';
+const $ = id => document.getElementById(id);
+const ABOUT_MS = 10000, KINDS = ['exact', 'reused', 'recomputed', 'new'];
+const MEANING = {exact: 'exact from the cache', reused: 'reused', recomputed: 'recomputed', new: 'new'};
+let token = '', model = '', turns = [], chat = 0, running = null;
+
+/* ---- the token: in the fragment of the address, which is never sent ---- */
+function takeToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get('token');
+  if (given) {
+    sessionStorage.setItem('tessera-serve-token', given);
+    history.replaceState(null, '', location.pathname);
+  }
+  token = sessionStorage.getItem('tessera-serve-token') || '';
+}
+const headers = more => Object.assign(token ? {Authorization: 'Bearer ' + token} : {}, more);
+function askToken(wanted) {
+  $('login').hidden = !wanted;
+  if (wanted) $('token').focus();
+}
+
+/* ---- pieces of the page ---- */
+function make(name, parent, className, text) {
+  const e = document.createElement(name);
+  if (className) e.className = className;
+  if (text !== undefined) e.textContent = text;
+  if (parent) parent.append(e);
+  return e;
+}
+const seconds = v => v < 0.0995 ? (v * 1000).toFixed(0) + ' ms' : v < 9.95 ? v.toFixed(2) + ' s' : v.toFixed(0) + ' s';
+const count = (n, what) => n.toLocaleString('en') + ' ' + what + (n === 1 ? '' : 's');
+function state(text) {
+  if ($('state').textContent !== text) $('state').textContent = text;
+}
+/* Keeps the end in view for a reader who is at the end. */
+function following(change) {
+  const m = document.querySelector('main'), atEnd = m.scrollHeight - m.scrollTop - m.clientHeight < 80;
+  change();
+  if (atEnd) m.scrollTop = m.scrollHeight;
+}
+
+function showTokens(parent, tokens) {
+  const all = KINDS.reduce((sum, k) => sum + (tokens[k] || 0), 0);
+  if (!all) return;
+  const words = KINDS.filter(k => tokens[k]).map(k => tokens[k].toLocaleString('en') + ' ' + MEANING[k]);
+  const bar = make('div', parent, 'bar');
+  bar.setAttribute('role', 'img');
+  bar.setAttribute('aria-label', 'Prompt of ' + count(all, 'token') + ': ' + words.join(', '));
+  const list = make('ul', parent, 'legend');
+  for (const k of KINDS) {
+    if (!tokens[k]) continue;
+    make('span', bar, k).style.flexGrow = tokens[k];
+    const item = make('li', list);
+    make('i', item, k);
+    item.append(tokens[k].toLocaleString('en') + ' ' + MEANING[k]);
+  }
+}
+
+function showDocuments(parent, documents) {
+  if (!documents || !documents.length) return;
+  const box = make('details', parent);
+  const names = [...new Set(documents.map(d => d.name || 'a document of the request'))];
+  make('summary', box, '', 'From ' + count(documents.length, 'passage') + ': ' + names.join(', '));
+  for (const d of documents) {
+    const one = make('details', box);
+    const where = d.passages > 1 ? ', passage ' + d.passage + ' of ' + d.passages : '';
+    make('summary', one, '', (d.name || 'a document of the request') + where);
+    make('pre', one, '', d.text || '(text of the request)').tabIndex = 0;
+  }
+}
+
+/* What it cost, in words: the time, what a full read takes, and how far the answer can be trusted. */
+function showCost(side, about, full) {
+  const p = make('p', side.box, 'numbers');
+  const first = about.seconds && about.seconds.first_token != null ? about.seconds.first_token : side.first;
+  side.first = first;
+  if (first != null) {
+    p.append('first token after ');
+    make('b', p, '', seconds(first));
+  }
+  const read = about.seconds && about.seconds.full_read_estimate;
+  if (!full && read && first) {
+    p.append('; a full read takes about ' + seconds(read));
+    if (read / first >= 1.05) {
+      p.append(', ');
+      make('b', p, '', (read / first).toFixed(1) + 'x faster');
+    }
+  }
+  if (!full && about.trust) p.append('; ' + about.trust);
+  if (about.tokens) showTokens(side.box, about.tokens);
+}
+
+/* ---- one answer ---- */
+function newSide(parent, title) {
+  const box = make('div', parent, 'side writing');
+  if (title) make('h2', box, '', title);
+  return {box, said: make('p', box, 'said'), text: '', first: null, about: null, ended: ''};
+}
+function fail(side, text) {
+  following(() => { make('p', side.box, 'problem', text).setAttribute('role', 'alert'); });
+}
+
+/* Events of the stream, one object each. */
+async function* events(body) {
+  const reader = body.getReader(), decoder = new TextDecoder();
+  let buffer = '';
+  for (;;) {
+    const {value, done} = await reader.read();
+    if (done) return;
+    buffer += decoder.decode(value, {stream: true});
+    for (let at; (at = buffer.search(/\r?\n\r?\n/)) >= 0;) {
+      const event = buffer.slice(0, at);
+      buffer = buffer.slice(at).replace(/^\r?\n\r?\n/, '');
+      const data = event.split(/\r?\n/).filter(l => l.startsWith('data:')).map(l => l.slice(5)).join('\n').trim();
+      if (data === '[DONE]') return;
+      if (data) yield JSON.parse(data);
+    }
+  }
+}
+
+function take(side, event, start) {
+  if (event.error) throw new Error(event.error.message || 'the server failed');
+  const choice = event.choices && event.choices[0];
+  const more = choice && choice.delta && choice.delta.content;
+  if (event.tessera) side.about = event.tessera;
+  if (choice && choice.finish_reason) side.ended = choice.finish_reason;
+  if (!more) return;
+  if (side.first === null) side.first = (performance.now() - start) / 1000;
+  side.text += more;
+  following(() => { side.said.textContent = side.text; });
+}
+
+async function refusal(response) {
+  const body = await response.json().catch(() => null);
+  return new Error(body && body.error && body.error.message || 'the server answered ' + response.status);
+}
+
+/* Whether the answer came to its end. */
+async function write(side, messages, tessera) {
+  const start = performance.now();
+  const body = {model, messages, stream: true, temperature: 0, tessera, stream_options: {include_usage: true}};
+  try {
+    const response = await fetch('/v1/chat/completions', {
+      method: 'POST', signal: running.signal, headers: headers({'Content-Type': 'application/json'}),
+      body: JSON.stringify(body)});
+    if (response.status === 401) askToken(true);
+    if (!response.ok) throw await refusal(response);
+    for await (const event of events(response.body)) take(side, event, start);
+    state('');
+    if (!side.ended) throw new TypeError();
+    if (side.ended === 'length') make('p', side.box, 'numbers', 'ended at its limit of length');
+    return true;
+  } catch (e) {
+    if (running.signal.aborted) make('p', side.box, 'numbers', 'stopped');
+    else if (e instanceof TypeError) {
+      state('no connection');
+      fail(side, 'The server is gone. What it wrote so far stays; ask again when it is back.');
+    } else fail(side, e.message);
+    return false;
+  } finally {
+    side.box.classList.remove('writing');
+  }
+}
+
+function busy(on) {
+  $('send').disabled = on;
+  $('stop').hidden = !on;
+  $('talk').setAttribute('aria-busy', String(on));
+  document.querySelectorAll('.compare').forEach(b => { b.disabled = on; });
+  if (on) running = new AbortController();
+}
+
+async function compare(card, sides, side, messages, button) {
+  if ($('send').disabled) return;
+  busy(true);
+  button.parentElement.remove();
+  side.box.prepend(make('h2', null, '', 'With the cache'));
+  const full = newSide(sides, 'Full read, without the cache');
+  const ended = await write(full, messages, {mode: 'exact', cache: false});
+  if (full.about) showCost(full, full.about, true);
+  if (ended) {
+    const p = make('p', card, 'numbers');
+    p.append(side.text === full.text ? 'The same answer' : 'Not the same answer');
+    if (side.first && full.first) {
+      p.append('; the first token was ');
+      make('b', p, '', (full.first / side.first).toFixed(1) + 'x');
+      p.append(' faster with the cache');
+    }
+  }
+  busy(false);
+  $('question').focus();
+}
+
+async function ask(text) {
+  const mode = $('mode').value, mine = chat;
+  $('empty').hidden = true;
+  busy(true);
+  const messages = turns.concat({role: 'user', content: text});
+  make('h2', $('talk'), 'unseen', 'You asked');
+  make('div', $('talk'), 'question', text);
+  const card = make('article', $('talk'), 'answer');
+  card.setAttribute('aria-label', 'Answer');
+  const sides = make('div', card, 'sides'), side = newSide(sides);
+  following(() => {});
+  card.scrollIntoView({block: 'end'});
+  const ended = await write(side, messages, {mode});
+  if (side.text && mine === chat) turns = messages.concat({role: 'assistant', content: side.text});
+  following(() => {
+    if (side.about) {
+      showCost(side, side.about, false);
+      showDocuments(card, side.about.documents);
+    }
+    if (ended) {
+      const row = make('div', card, 'row'), button = make('button', row, 'compare', 'Compare with a full read');
+      button.type = 'button';
+      button.addEventListener('click', () => compare(card, sides, side, messages, button));
+    } else if (!side.text) $('question').value = text;
+  });
+  busy(false);
+  $('question').focus();
+}
+
+/* ---- the form ---- */
+$('ask').addEventListener('submit', e => {
+  e.preventDefault();
+  const text = $('question').value.trim();
+  if (!text || $('send').disabled) return;
+  $('question').value = '';
+  ask(text);
+});
+$('question').addEventListener('keydown', e => {
+  if (e.key === 'Enter' && !e.shiftKey && !e.isComposing) {
+    e.preventDefault();
+    $('ask').requestSubmit();
+  }
+});
+document.addEventListener('keydown', e => { if (e.key === 'Escape' && running) running.abort(); });
+$('stop').addEventListener('click', () => running && running.abort());
+$('clear').addEventListener('click', () => {
+  if (running) running.abort();
+  turns = [];
+  chat++;
+  for (const e of [...$('talk').children]) if (e.id !== 'empty') e.remove();
+  $('empty').hidden = false;
+  $('question').focus();
+});
+$('login').addEventListener('submit', e => {
+  e.preventDefault();
+  token = $('token').value.trim();
+  sessionStorage.setItem('tessera-serve-token', token);
+  about();
+});
+
+/* ---- what the server has ---- */
+async function about() {
+  try {
+    const response = await fetch('/tessera/status', {headers: headers(), cache: 'no-store'});
+    askToken(response.status === 401);
+    state('');
+    if (!response.ok) return;
+    const s = await response.json();
+    model = s.model;
+    const d = s.documents;
+    $('about').textContent = s.model + (d ? ', ' + count(d.files, 'document') + ' in ' + count(d.passages, 'passage') : ', no documents');
+  } catch (e) {
+    state('no connection');
+  }
+}
+takeToken();
+about();
+setInterval(() => { if (!document.hidden) about(); }, ABOUT_MS);
+$('question').focus();

@@ -1,0 +1,250 @@
+"""page_check.py - looks at the page of `tessera serve` as a person would, in a headless browser, over a
+server made up here that answers as the real one does: with texts that try to be markup, slow ones,
+errors, and none at all.
+
+  page_check.py chat | compare | token | gone | pictures FOLDER"""
+import http.server, json, pathlib, sys, threading, time
+
+top = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(top / "tests/support"))
+from browser import Browser
+
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+TOKEN = "0123456789abcdef0123456789abcdef"
+POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+          "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'")
+FILES = {"/": ("page.html", "text/html"), "/page.js": ("page.js", "text/javascript"), "/page.css": ("page.css", "text/css")}
+WORDS = ["The ", "ferry ", "sails ", "at ", "06:40, ", "every ", "day ", "but ", "Sunday."]
+DOCUMENTS = [
+    {"name": "harbor/ferry.md", "bytes": 42, "passage": 2, "passages": 5, "first_byte": 0, "text": "The ferry to Aldmouth sails at 06:40.\n" + HOSTILE},
+    {"name": HOSTILE + ".txt", "bytes": 9, "passage": 1, "passages": 1, "first_byte": 0, "text": "Not on Sundays."}]
+
+
+def about(full, mode):
+    tokens = {"exact": 0, "reused": 0, "recomputed": 0, "new": 1480} if full else {"exact": 38, "reused": 1310, "recomputed": 84, "new": 48}
+    return {"mode": mode, "exact": full, "sure": 1 if full else 0.97,
+            "trust": "exactly the answer of a full read" if full else "same answer as a full read: very likely",
+            "tokens": tokens, "documents": DOCUMENTS,
+            "seconds": {"queued": 0, "first_token": 12.5 if full else 0.62, "full_read_estimate": None if full else 11.8, "total": 13}}
+
+
+class MadeUp(http.server.BaseHTTPRequestHandler):
+    wants_token, asked, slow, dies = False, [], 0, False
+
+    def send(self, status, kind, body):
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Security-Policy", POLICY)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def allowed(self):
+        if not self.wants_token or self.headers.get("Authorization") == "Bearer " + TOKEN:
+            return True
+        self.send(401, "application/json", b'{"error":{"message":"wrong token"}}')
+        return False
+
+    def do_GET(self):
+        if self.path in FILES:
+            name, kind = FILES[self.path]
+            self.send(200, kind + "; charset=utf-8", (top / "src/serve" / name).read_bytes())
+        elif self.path == "/tessera/status" and self.allowed():
+            self.send(200, "application/json", json.dumps(
+                {"model": "qwen2.5-coder-0.5b", "version": "9.9.9", "context": 32768,
+                 "documents": {"files": 74, "passages": 812, "bytes": 900000}}).encode())
+
+    def event(self, choices, **more):
+        self.wfile.write(b"data: " + json.dumps({"choices": choices, **more}).encode() + b"\n\n")
+        self.wfile.flush()
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.allowed():
+            return
+        MadeUp.asked.append(body)
+        question = body["messages"][-1]["content"]
+        if "refuse" in question:
+            return self.send(400, "application/json", json.dumps({"error": {"message": "too long: " + HOSTILE}}).encode())
+        full = body["tessera"]["mode"] == "exact"
+        self.send(200, "text/event-stream", b"")
+        self.event([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+        for i, word in enumerate([HOSTILE + "\n"] + WORDS if "markup" in question else WORDS):
+            time.sleep(self.slow)
+            if self.dies and i == 3:
+                return
+            self.event([{"index": 0, "delta": {"content": word}, "finish_reason": None}])
+        self.event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
+        self.event([], usage={"prompt_tokens": 1480}, tessera=about(full, body["tessera"]["mode"]))
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def handle(self):
+        try:
+            super().handle()
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # stopped
+
+    def log_message(self, *unused):
+        pass
+
+
+def serve():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), MadeUp)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server, "http://127.0.0.1:%d/" % server.server_port
+
+
+def text(b, selector):
+    return b.evaluate("[...document.querySelectorAll('%s')].map(e => e.textContent).join('|')" % selector)
+
+
+def expect(got, wanted):
+    assert wanted in got, "%r has no %r" % (got, wanted)
+
+
+READY = "!document.getElementById('send').disabled"
+
+
+def ask(b, question, waits=True):
+    b.evaluate("document.getElementById('question').focus()")
+    b.call("Input.insertText", text=question)
+    b.press("Enter")
+    b.wait("!" + READY + " || document.querySelectorAll('.answer').length > 0")
+    if waits:
+        b.wait(READY)
+
+
+def opened(b, fragment=""):
+    server, url = serve()
+    b.open(url + fragment)
+    b.wait("document.getElementById('about').textContent.includes('74 documents in 812 passages')")
+    return server
+
+
+def chat(b):
+    opened(b)
+    assert b.evaluate("document.activeElement.id") == "question", "the question has no focus"
+    ask(b, "When does the ferry sail, with markup?")
+    expect(text(b, ".said"), HOSTILE + "\nThe ferry sails at 06:40, every day but Sunday.")
+    expect(text(b, ".question"), "with markup?")
+    expect(text(b, ".numbers"), "first token after 0.62 s; a full read takes about 12 s, 19.0x faster; same answer as a full read: very likely")
+    expect(text(b, ".legend"), "38 exact from the cache1,310 reused84 recomputed48 new")
+    expect(b.evaluate("document.querySelector('.bar').getAttribute('aria-label')"), "Prompt of 1,480 tokens: 38 exact")
+    expect(text(b, ".answer > details > summary"), "From 2 passages: harbor/ferry.md, " + HOSTILE)
+    expect(text(b, "details details summary"), "harbor/ferry.md, passage 2 of 5")
+    expect(text(b, "details pre"), "sails at 06:40.\n" + HOSTILE)
+    assert b.evaluate("document.querySelectorAll('#talk img, #talk script').length") == 0, "text became markup"
+    assert b.evaluate("document.activeElement.id") == "question", "the focus is lost"
+    # The second turn has the first one before it.
+    ask(b, "And on Sunday?")
+    sent = MadeUp.asked[-1]["messages"]
+    assert [m["role"] for m in sent] == ["user", "assistant", "user"], sent
+    # A refusal says why, and the question is not lost.
+    ask(b, "refuse this")
+    expect(text(b, ".problem"), "too long: " + HOSTILE)
+    assert b.evaluate("document.getElementById('question').value") == "refuse this"
+    # A new chat forgets.
+    b.evaluate("document.getElementById('clear').click()")
+    assert b.evaluate("document.querySelectorAll('.answer').length") == 0
+    b.evaluate("document.getElementById('question').value = ''")
+    ask(b, "Again?")
+    assert len(MadeUp.asked[-1]["messages"]) == 1
+    assert not [s for s in b.said if "400" not in s], b.said
+    # Nothing inline, nothing from elsewhere, and no wider than the window.
+    assert b.evaluate("performance.getEntriesByType('resource').every(r => r.name.startsWith(location.origin))")
+    b.dark(False)
+    light = b.evaluate("getComputedStyle(document.body).backgroundColor")
+    b.dark(True)
+    assert light != b.evaluate("getComputedStyle(document.body).backgroundColor"), "dark is light"
+    for width in (320, 390, 768, 1280):
+        b.size(width, 800)
+        over = b.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert over <= 0, "at %d pixels the page is %d too wide" % (width, over)
+
+
+def compare(b):
+    opened(b)
+    ask(b, "When does the ferry sail?")
+    b.evaluate("document.querySelector('.compare').click()")
+    b.wait("document.querySelectorAll('.side').length === 2 && " + READY)
+    assert MadeUp.asked[-1]["tessera"] == {"mode": "exact", "cache": False}, MadeUp.asked[-1]
+    assert MadeUp.asked[-1]["messages"] == MadeUp.asked[-2]["messages"]
+    expect(text(b, ".side h2"), "With the cache|Full read, without the cache")
+    expect(text(b, ".numbers"), "first token after 13 s")
+    expect(text(b, ".answer > .numbers"), "The same answer; the first token was 20.2x faster")
+    assert b.said == [], b.said
+
+
+def stop(b):
+    MadeUp.slow = 0.3
+    opened(b)
+    for how in ("document.getElementById('stop').click()", None):
+        ask(b, "When does the ferry sail?", waits=False)
+        b.wait("[...document.querySelectorAll('.said')].pop().textContent.includes('The')")
+        assert b.evaluate("document.getElementById('talk').getAttribute('aria-busy')") == "true"
+        if how:
+            b.evaluate(how)
+        else:
+            b.press("Escape")
+        b.wait(READY)
+        assert b.evaluate("document.getElementById('stop').hidden"), "it can still be stopped"
+        expect(text(b, ".answer:last-child .numbers"), "stopped")
+        assert "Sunday" not in text(b, ".answer:last-child .said")
+
+
+def token(b):
+    MadeUp.wants_token = True
+    server, url = serve()
+    b.open(url)
+    b.wait("!document.getElementById('login').hidden")
+    b.evaluate("document.getElementById('token').value = '%s'; document.getElementById('login').requestSubmit()" % TOKEN)
+    b.wait("document.getElementById('login').hidden && document.getElementById('about').textContent.includes('74')")
+    b.evaluate("sessionStorage.clear()")
+    b.open("about:blank")
+    b.open(url + "#token=" + TOKEN)
+    b.wait("document.getElementById('about').textContent.includes('74')")
+    assert b.evaluate("location.hash") == "", "the token stays in the address"
+    ask(b, "When?")
+    expect(text(b, ".said"), "The ferry")
+    assert not [s for s in b.said if "401" not in s], b.said
+
+
+def gone(b):
+    server = opened(b)
+    MadeUp.dies = True
+    ask(b, "When does the ferry sail?")
+    expect(text(b, ".said"), "The ferry sails")
+    expect(text(b, ".problem"), "The server is gone. What it wrote so far stays")
+    expect(text(b, "#state"), "no connection")
+    server.shutdown()
+    server.server_close()
+    ask(b, "Still there?")
+    assert b.evaluate("document.querySelectorAll('.problem').length") == 2
+    assert b.evaluate("document.getElementById('question').value") == "Still there?"
+    expect(text(b, ".said"), "The ferry sails")
+
+
+def pictures(b, folder):
+    opened(b)
+    ask(b, "When does the ferry to Aldmouth sail, and on which days does it not?")
+    b.evaluate("document.querySelector('.compare').click()")
+    b.wait("document.querySelectorAll('.side').length === 2 && " + READY)
+    ask(b, "Who is the harbor master?")
+    b.evaluate("[...document.querySelectorAll('.answer:last-child details')].slice(0, 2).forEach(d => { d.open = true; })")
+    b.evaluate("document.querySelector('main').scrollTop = 1e6")
+    for width, height in ((1280, 1000), (390, 844)):
+        for dark in (False, True):
+            b.size(width, height)
+            b.dark(dark)
+            time.sleep(0.3)
+            b.screenshot("%s/page-%d-%s.png" % (folder, width, "dark" if dark else "light"))
+
+
+def main():
+    b = Browser()
+    try:
+        {f.__name__: f for f in (chat, compare, stop, token, gone, pictures)}[sys.argv[1]](b, *sys.argv[2:])
+    finally:
+        b.close()
+
+
+main()

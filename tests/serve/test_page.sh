@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The page of `tessera serve` in a browser, over a server that is made up: what it shows, by keyboard,
+# dark and light, narrow and wide, and what it does when answers are stopped, refused or cut off.
+# shellcheck source=tests/support/test.sh
+. "$(dirname "$0")/../support/test.sh"
+
+look() {
+    command -v chromium chromium-browser google-chrome >/dev/null || { skip "no chromium here"; return; }
+    timeout 100 python3 tests/serve/page_check.py "$@" 2>"$tmp/err" || fail "$(tail -3 "$tmp/err")"
+}
+
+it_shows_answers_passages_and_cost_as_text() { look chat; }
+it_compares_with_a_full_read() { look compare; }
+an_answer_can_be_stopped() { look stop; }
+it_takes_its_token_from_the_address_or_asks() { look token; }
+what_was_written_stays_when_the_server_is_gone() { look gone; }
+
+nothing_is_inline_and_nothing_becomes_markup() {
+    ! grep -nE '<script>|<style| style=| on[a-z]+=' src/serve/page.html || fail 'inline in page.html' || return
+    ! grep -nE 'innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function' src/serve/page.js ||
+        fail 'markup in page.js'
+}
+
+run it_shows_answers_passages_and_cost_as_text
+run it_compares_with_a_full_read
+run an_answer_can_be_stopped
+run it_takes_its_token_from_the_address_or_asks
+run what_was_written_stays_when_the_server_is_gone
+run nothing_is_inline_and_nothing_becomes_markup
+test_end
