@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -48,9 +49,13 @@ class Report:
     facts: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     samples: dict[str, Any] = field(default_factory=dict)  # everything measured, for the JSON file
+    lines: bool = False  # every row is printed as a JSON line when it is there
 
     def add(self, case: str, value: float, unit: str, anchor: str = "", **more: Any) -> None:
-        self.rows.append(Row(case, value, unit, anchor, **more))
+        row = Row(case, value, unit, anchor, **more)
+        self.rows.append(row)
+        if self.lines:
+            print(json.dumps({**asdict(row), "met": row.met}), flush=True)
 
     def ratio(
         self, case: str, seconds: float, anchor: str, base: float, target: float | None

@@ -66,12 +66,13 @@ class Side:
 
         self.vocabulary = settings["vocabulary"]
         self.names = itertools.count()
-        self.params = lambda n: SamplingParams(
+        self.params = lambda n, **more: SamplingParams(
             temperature=0,
             max_tokens=n,
             ignore_eos=True,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
+            **more,
         )
         arguments = settings["engine"]
         if settings["connector"]:
@@ -178,6 +179,84 @@ class Side:
             "gaps": len(gaps),
             "arrived": len(arrived),
         }
+
+    async def beside(
+        self,
+        seed: int,
+        n_requests: int,
+        n_out: int,
+        period_s: float,
+        documents: dict[str, int] | None,
+        wishes: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Requests that generate n_out tokens each while a prompt of the same documents in another
+        order comes every period_s: the times between tokens, and what became of the prompts."""
+        gaps: list[float] = []
+        running = [
+            asyncio.create_task(self.stream(self.prompt(seed + i, 128), n_out, gaps))
+            for i in range(n_requests)
+        ]
+        arrived: list[asyncio.Task[Any]] = []
+        chance = random.Random(seed)
+        while documents is not None and not all(task.done() for task in running):
+            await asyncio.wait(running, timeout=period_s)
+            order = chance.sample(range(documents["n"]), documents["n"])
+            question, sizes = (
+                seed + 500 + len(arrived),
+                (documents["n_tokens"], documents["n_question"]),
+            )
+            one = self.documents(documents["seed"], question, order, *sizes, wishes)
+            arrived.append(asyncio.create_task(one))
+        await asyncio.gather(*running, *arrived)
+        answers = [task.result() for task in arrived]
+        ordered = sorted(gaps)
+        return {
+            "p50": statistics.median(ordered),
+            "p99": ordered[int(len(ordered) * 0.99)],
+            "gaps": len(gaps),
+            "arrived": len(arrived),
+            "blended": sum(bool((one["told"] or {}).get("blended")) for one in answers),
+            "first_s": statistics.median(one["seconds"] for one in answers) if answers else 0.0,
+        }
+
+    async def many(
+        self,
+        requests: list[dict[str, Any]],
+        n_out: int,
+        in_flight: int,
+        best: int = 0,
+        ends: list[int] | None = None,
+    ) -> dict[str, Any]:
+        """Requests with their tokens and wishes, in_flight at a time: what each of them answered,
+        with the `best` tokens of every step if wanted. `ends`: tokens that end an answer."""
+        from vllm import TokensPrompt
+
+        answers: list[dict[str, Any]] = [{} for _ in requests]
+        places = asyncio.Semaphore(in_flight)
+
+        async def one(number: int, request: dict[str, Any]) -> None:
+            params = self.params(n_out, logprobs=best or None, stop_token_ids=ends or [])
+            if request["wishes"] is not None:
+                params.extra_args = {"kv_transfer_params": {"tessera": request["wishes"]}}
+            prompt = TokensPrompt(prompt_token_ids=request["tokens"])
+            answer: dict[str, Any] = {"first_s": None, "tokens": [], "best": [], "found": 0}
+            told = None
+            async with places:
+                start = time.perf_counter()
+                async for output in self.llm.generate(prompt, params, f"r{next(self.names)}"):
+                    made = output.outputs[0]
+                    if answer["first_s"] is None and made.token_ids:
+                        answer["first_s"] = time.perf_counter() - start
+                        answer["found"] = output.num_cached_tokens or 0
+                    answer["tokens"] += made.token_ids
+                    for step in made.logprobs or ():
+                        answer["best"].append([(t, row.logprob) for t, row in step.items()])
+                    told = (getattr(output, "kv_transfer_params", None) or {}).get("tessera", told)
+            answers[number] = dict(answer, told=told)
+
+        start = time.perf_counter()
+        await asyncio.gather(*(one(i, request) for i, request in enumerate(requests)))
+        return {"seconds": time.perf_counter() - start, "answers": answers}
 
     async def spent(self) -> float:
         """Seconds of processor time of this engine so far."""

@@ -1,7 +1,7 @@
-"""Turns a GGUF file of the llama family into a folder that vLLM reads: float32 safetensors,
-config.json, tokenizer. What was quantised stays as exact as the GGUF file is.
+"""Turns a GGUF file of the llama or qwen2 family into a folder that vLLM reads: safetensors,
+config.json, tokenizer. Weights that were quantised stay as exact as the GGUF file in float32.
 
-    python make_model.py model.gguf folder
+    python make_model.py model.gguf folder [float32|bfloat16]
 """
 
 import json
@@ -13,28 +13,28 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
-def main(source: str, target: str) -> None:
+def main(source: str, target: str, dtype: str = "float32") -> None:
     gguf = Path(source)
     folder = Path(target)
     names = dict(pretrained_model_name_or_path=str(gguf.parent), gguf_file=gguf.name)
-    model = AutoModelForCausalLM.from_pretrained(**names, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(**names, dtype=getattr(torch, dtype))
     part = folder.with_name(folder.name + ".part")
     part.mkdir(parents=True, exist_ok=True)
-    # The output matrix is the embedding's; written once, config.json says so.
-    weights = {
-        name: tensor.contiguous()
-        for name, tensor in model.state_dict().items()
-        if name != "lm_head.weight"
-    }
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    # An output matrix that is the embedding's is written once, and config.json says so.
+    output, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    tied = torch.equal(output.weight, embedding.weight)
+    if tied:
+        del weights["lm_head.weight"]
     save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
     AutoTokenizer.from_pretrained(**names).save_pretrained(part)
     config = model.config.to_dict()
     for word in ("quantization_config", "_name_or_path"):
         config.pop(word, None)
-    config.update(tie_word_embeddings=True, dtype="float32", architectures=["LlamaForCausalLM"])
+    config.update(tie_word_embeddings=tied, dtype=dtype, architectures=[type(model).__name__])
     (part / "config.json").write_text(json.dumps(config, indent=2, default=str))
     part.rename(folder)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:4])
