@@ -69,6 +69,7 @@ class BlendOutcome:
     ok: bool
     report: dict[str, float | int | str] = field(default_factory=dict)  # of tsr_blend_report
     seconds: float = 0.0
+    stopped: bool = False  # its request had ended: nothing of it counts
 
 
 @dataclass(frozen=True)

@@ -154,14 +154,26 @@ class BlendWorker:
         self._queue.append(_Begun(job, self._steps(job)))
 
     def drop(self, number: int) -> bool:
-        """Forgets a blend that was added and not begun. One that was begun goes on to its end: it
-        may be waiting for a tier, and what it computes is stored. Several ranks drop none: all of
-        them must do the same. False: it is not there."""
+        """Nobody waits for this blend any more. True: nothing writes into its blocks from now on.
+        False: it is not there, or it waits for a tier, and advance() says when it has stopped.
+        Passes that it has ended are stored. Several ranks drop none: all of them must do the same,
+        and do all of a blend in one step."""
         for begun in self._queue if self._world == 1 else ():
-            if begun.job.number == number and not begun.started:
-                self._queue.remove(begun)
-                return True
+            if begun.job.number == number:
+                begun.unwanted = True
+                return self._stopped(begun, 0)
         return False
+
+    def _stopped(self, begun: _Begun, wait_s: float | None) -> bool:
+        """Ends a blend that nobody wants, unless it waits for longer than wait_s."""
+        if not begun.rests(wait_s):
+            return False
+        with torch.inference_mode(), contextlib.suppress(Exception):
+            begun.close()
+        self._queue.remove(begun)
+        if begun.started:
+            self._place.rest()
+        return True
 
     @property
     def busy(self) -> bool:
@@ -181,6 +193,13 @@ class BlendWorker:
         until = math.inf if budget is None else time.perf_counter() + held_s
         while self._queue and left > 0 and time.perf_counter() < until:
             begun = self._queue[0]
+            if begun.unwanted:
+                if not self._stopped(begun, None if budget is None else wait_s):
+                    break
+                outcomes.append(
+                    BlendOutcome(begun.job.number, False, {}, begun.seconds, stopped=True)
+                )
+                continue
             try:
                 with torch.inference_mode():
                     spent = begun.go_on(None if budget is None else wait_s)
@@ -333,6 +352,7 @@ class _Begun:
         self._steps = steps
         self._waiting: Future[bool] | None = None
         self._start: float | None = None
+        self.unwanted = False  # its request has ended
 
     @property
     def started(self) -> bool:
@@ -347,16 +367,21 @@ class _Begun:
         long that takes). StopIteration has the report."""
         if self._start is None:
             self._start = time.perf_counter()
-        if self._waiting is not None:
-            wait([self._waiting], wait_s)
-            if not self._waiting.done():
-                return None
-            self._waiting = None
+        if not self.rests(wait_s):
+            return None
+        self._waiting = None
         found = next(self._steps)
         if isinstance(found, Future):
             self._waiting = found
             return 0
         return found
+
+    def rests(self, wait_s: float | None) -> bool:
+        """False: it still waits for something after wait_s."""
+        if self._waiting is None:
+            return True
+        wait([self._waiting], wait_s)
+        return self._waiting.done()
 
     def close(self) -> None:
         self._steps.close()

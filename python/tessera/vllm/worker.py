@@ -230,8 +230,7 @@ class WorkerSide(ConnectorBase):
                 self._complain("blending", error)
         for number in meta.aborted:
             if self._blender is not None and self._blender.drop(number):
-                self._open_blends.pop(number, None)
-                self._arrived.append(number)
+                self._blend_ended(number, True)
         self._advance_blends(meta)
 
     def _advance_blends(self, meta: TesseraMetadata) -> None:
@@ -242,8 +241,9 @@ class WorkerSide(ConnectorBase):
         try:
             wait_s = _ALONE_WAIT_S if meta.alone else 0.0
             for outcome in self._blender.advance(meta.budget, wait_s):
-                self._outcomes.append(outcome)
-                self._blend_ended(outcome.number, outcome.ok)
+                if not outcome.stopped:
+                    self._outcomes.append(outcome)
+                self._blend_ended(outcome.number, outcome.ok or outcome.stopped)
         except Exception as error:
             self._complain("blending", error)
         if not self._blender.busy:

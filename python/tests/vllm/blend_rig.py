@@ -27,7 +27,7 @@ class FakeBlender:
         self.jobs = []
         self.names = {}  # of requests, by their tokens
         self.fail = lambda: False
-        self.n_declined = self.n_dropped = 0
+        self.n_declined = self.n_dropped = self.n_stopped = 0
         self.queue = []
         self.pieces = 1  # steps that a blend between steps takes
 
@@ -38,10 +38,14 @@ class FakeBlender:
         self.n_declined += 1
 
     def add(self, job):
-        self.queue.append([job, self.pieces])
+        self.queue.append([job, self.pieces, False])
 
     def drop(self, number):
-        for row in self.queue[1:]:
+        """The first one is begun, and waits for something."""
+        for row in self.queue:
+            if row[0].number == number and row is self.queue[0]:
+                row[2] = True
+                return False
             if row[0].number == number:
                 self.queue.remove(row)
                 self.n_dropped += 1
@@ -55,9 +59,13 @@ class FakeBlender:
     def advance(self, budget, wait_s):
         assert budget > 0 and wait_s >= 0
         done = []
-        while self.queue and self.queue[0][1] == 1:
-            job, _ = self.queue.pop(0)
-            done.append(self.run(job))
+        while self.queue and (self.queue[0][1] == 1 or self.queue[0][2]):
+            job, _, stopped = self.queue.pop(0)
+            self.n_stopped += stopped
+            if stopped:
+                done.append(BlendOutcome(job.number, False, {}, 0.25, stopped=True))
+            else:
+                done.append(self.run(job))
         if self.queue:
             self.queue[0][1] -= 1
         return done

@@ -515,18 +515,21 @@ class TestSchedules(MarksTest):
         free = rig.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         self.assertEqual(free, BLOCKS - 1, "blocks were never given back")
 
-    def test_blends_of_aborted_requests_are_not_begun(self):
+    def test_blends_of_aborted_requests_are_not_begun_or_stop(self):
         rig = self.rig(True)
         rig.blender.pieces = 6
-        prompts = [document(i, 60) + [i, 6, 7] for i in range(3)]
+        prompts = [document(i, 60) + [i, 6, 7] for i in range(4)]
         for i, prompt in enumerate(prompts):
             rig.ask(f"r{i}", prompt, wishes={"segments": [[0, 60]]})
         rig.step()
-        rig.scheduler.finish_requests("r1", RequestStatus.FINISHED_ABORTED)
+        for name in ("r0", "r1"):  # of which the first was begun
+            rig.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
         told = rig.run_all()
-        blended = {name for name in ("r0", "r2") if told[name]["tessera"]["blended"]}
-        self.assertEqual(blended, {"r0", "r2"})
-        self.assertEqual((rig.blender.n_dropped, len(rig.blender.jobs)), (1, 2))
+        blended = {name for name in ("r2", "r3") if told[name]["tessera"]["blended"]}
+        self.assertEqual(blended, {"r2", "r3"})
+        blender = rig.blender
+        self.assertEqual((blender.n_dropped, blender.n_stopped, len(blender.jobs)), (1, 1, 2))
+        self.assertNotIn("blend_failed", rig.counters)
         self.assertEqual(rig.blending.take_aborted(), [])
         free = rig.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         self.assertEqual(free, BLOCKS - 1, "blocks were never given back")

@@ -121,15 +121,46 @@ class TestPieces(unittest.TestCase):
         second = rest[0] if rest else self.advance_all(10)[1][0]
         self.assertEqual((second.number, second.ok), (2, True))
 
-    def test_what_was_not_begun_can_be_dropped(self):
+    def ended(self):
+        """Everything that ends from now on."""
+        found = []
+        while self.worker.busy:
+            found += [(one.number, one.ok) for one in self.worker.advance(1000, 5.0)]
+        return found
+
+    def test_a_dropped_blend_ends_whether_it_was_begun_or_not(self):
         for number in (1, 2, 3):
             self.worker.add(self.job(number, (0, 1, 2), 0.3))
-        self.worker.advance(10, 5.0)
-        self.assertEqual([self.worker.drop(n) for n in (1, 2, 2, 9)], [False, True, False, False])
-        ended = []
-        while self.worker.busy:
-            ended += [(one.number, one.ok) for one in self.worker.advance(1000, 5.0)]
-        self.assertEqual(ended, [(1, True), (3, True)])
+        while not self.layers_of_first():
+            self.worker.advance(10, 5.0)
+        self.assertEqual([self.worker.drop(n) for n in (1, 2, 2, 9)], [True, True, False, False])
+        self.assertEqual(self.ended(), [(3, True)])
+        self.assertTrue(self.worker.run(self.job(4, (2, 0, 1), 0.3)).ok)
+
+    def layers_of_first(self):
+        """Whether the first blend is in a pass, and waits for nothing."""
+        (begun, *_rest) = self.worker._queue
+        return begun.rests(5.0) and len(self.worker._executor._hidden) > 0
+
+    def test_a_dropped_blend_that_waits_ends_when_it_has_waited(self):
+        gate = threading.Event()
+        waits = BlendRun.next
+
+        def slow(run):
+            gate.wait(20)
+            return waits(run)
+
+        with mock.patch.object(BlendRun, "next", slow):
+            for number in (1, 2):
+                self.worker.add(self.job(number, (0, 1, 2), 0.0))
+            self.assertEqual(self.worker.advance(1000, 0.0), [])
+            self.assertFalse(self.worker.drop(1))
+            self.assertEqual(self.worker.advance(1000, 0.0), [], "it was ended while it waited")
+            gate.set()
+            (first, *rest) = self.advance_all(1000)[1]
+            self.assertEqual((first.number, first.ok, first.stopped), (1, False, True))
+            self.assertEqual([one.number for one in rest] or [n for n, _ok in self.ended()], [2])
+        self.assertEqual(self.worker._complaints, set())
 
     def test_closing_ends_what_is_open(self):
         self.worker.add(self.job(1, (0, 1, 2), 0.3))
