@@ -407,6 +407,10 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 	@B=$(B) python/tests/engine.sh vllm/test_hybrid.py
 	@B=$(B) python/tests/engine.sh vllm/test_traffic.py
 	@B=$(B) python/tests/engine.sh vllm/test_model.py
+	@B=$(B) python/tests/engine.sh vllm/test_places.py
+	@B=$(B) python/tests/engine.sh vllm/test_pieces.py
+	@B=$(B) python/tests/engine.sh vllm/test_host_work.py
+	@B=$(B) python/tests/engine.sh vllm/test_fused.py
 	@B=$(B) python/tests/engine.sh vllm/test_ranks.py
 	@B=$(B) TESSERA_TEST_DEVICE=cpu python/tests/engine.sh gpu/run.py --jobs=2 failed
 test-sglang: $(LIBS_SO)

@@ -20,9 +20,11 @@ __all__ = ["Asked", "Attention", "Bias", "Fused"]
 _PIECE = {"cpu": 32}
 _PIECE_GPU = 512
 
-# rows, keys and values, how many keys each row sees, bias, scale: [rows, heads, dim]
+# rows, keys and values, how many keys each row sees, bias, scale, and where the result goes: [rows,
+# heads, dim]
 Fused = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, "Bias | None", float], torch.Tensor
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, "Bias | None", float, torch.Tensor],
+    None,
 ]
 
 
@@ -32,6 +34,7 @@ class Bias:
 
     by_key: torch.Tensor  # float
     first: int
+    hides: bool = True  # some of it may be minus infinity
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,23 @@ class Asked:
 
     n_rows: int
     mass: torch.Tensor
+
+
+@dataclass
+class _Counts:
+    """How many keys each of some rows sees."""
+
+    host: torch.Tensor
+    most: int
+    device: torch.Tensor  # int32
+    _hidden: torch.Tensor | None = None
+
+    def hidden(self) -> torch.Tensor:
+        """Which of the first `most` keys each row does not see."""
+        if self._hidden is None:
+            keys = torch.arange(self.most, device=self.device.device)
+            self._hidden = keys >= self.device[:, None]
+        return self._hidden
 
 
 @dataclass(frozen=True)
@@ -67,7 +87,17 @@ class _Keys:
         out = hidden[:, None, None]
         return _Keys(self.keys.masked_fill(out, 0), self.values.masked_fill(out, 0), self.ranges)
 
-    def counts(self, slots: torch.Tensor) -> torch.Tensor:
+    def counts(self, rows: Rows, part: slice) -> _Counts:
+        """Of these rows, in every layer of a pass the same."""
+        key = part.start, part.stop, self.ranges
+        found: _Counts | None = rows.counts.get(key)
+        if found is None:
+            host = self._count(rows.host[part])
+            there = self._count(rows.device[part]).to(torch.int32)
+            found = rows.counts[key] = _Counts(host, int(host[-1]), there)
+        return found
+
+    def _count(self, slots: torch.Tensor) -> torch.Tensor:
         whole = sum(b - a for a, b in self.ranges[:-1])
         first, end = self.ranges[-1]
         return (slots + 1).clamp(max=end) - first + whole
@@ -121,13 +151,16 @@ class Attention:
                 here = None
                 if bias is not None and b > bias.first:
                     here = Bias(at.pick(bias.by_key), max(bias.first - a, 0))
-                    at = at.without(here.by_key == float("-inf"))
+                    if bias.hides:
+                        at = at.without(here.by_key == float("-inf"))
                 if a >= border:
                     assert asked is not None
                     self._weigh(q[a:b], at, rows, slice(a, b), here, asked.mass, out[a:b])
                 elif self.fused is not None:
-                    counts = at.counts(rows.device[a:b]).to(torch.int32)
-                    out[a:b] = self.fused(q[a:b], at.keys, at.values, counts, here, self._scale)
+                    counts = at.counts(rows, slice(a, b)).device
+                    whole = a == 0 and b == n
+                    mine, into = (q, out) if whole else (q[a:b], out[a:b])
+                    self.fused(mine, at.keys, at.values, counts, here, self._scale, into)
                 else:
                     self._in_pieces(q, at, rows, slice(a, b), here, out)
             first = end
@@ -142,8 +175,8 @@ class Attention:
         bias: Bias | None,
         out: torch.Tensor,
     ) -> None:
-        counts = at.counts(rows.host[part])
-        on_device = at.counts(rows.device[part])
+        all_counts = at.counts(rows, part)
+        counts, on_device = all_counts.host, all_counts.device
         size = _PIECE.get(q.device.type, _PIECE_GPU)
         n = part.stop - part.start
         for a in range(0, n, size):
@@ -180,7 +213,8 @@ class Attention:
         out: torch.Tensor,
     ) -> None:
         """The same with the weights in hand."""
-        n_keys = int(at.counts(rows.host[part.stop - 1 : part.stop]))
+        counts = at.counts(rows, part)
+        n_keys = counts.most
         heads = self._by_kv_head(q)
         n_kv, n_group, n_rows, dim = heads.shape
         folded = (heads * self._scale).reshape(n_kv, n_group * n_rows, dim)
@@ -188,8 +222,7 @@ class Attention:
         weights = weights.view(n_kv, n_group, n_rows, n_keys)
         if bias is not None:
             weights[:, :, bias.first :] += bias.by_key[:n_keys]
-        hidden = ~self._mask(at.counts(rows.device[part]), n_keys)
-        weights = torch.softmax(weights.masked_fill_(hidden, float("-inf")), -1)
+        weights = torch.softmax(weights.masked_fill_(counts.hidden(), float("-inf")), -1)
         at.add_to(mass, weights.sum((0, 1, 2)) / (n_kv * n_group))
         folded = weights.to(q.dtype).view(n_kv, n_group * n_rows, n_keys)
         seen = torch.bmm(folded, at.values[:n_keys].transpose(0, 1))

@@ -55,12 +55,14 @@ class BlendExecutor:
         self._n_cut = 0  # rows in front that the last layer has left out
         self._piece = _ROWS.get(parts.device.type, _ROWS_GPU)
         self._groups: list[tuple[int, list[tuple[int, int]]]] = []
+        self._span = 0, 0
         self._n_mass = self._n_bias_rows = 0
         self._rows = Rows(torch.zeros(1, dtype=torch.int64), torch.device("cpu"))
         self._hidden = self._positions = torch.empty(0)
         self._residual: torch.Tensor | None = None
         self._projected: _Projected | None = None
         self._bias: torch.Tensor | None = None
+        self._hides = False  # the bias hides keys altogether
         self._mass: torch.Tensor | None = None
         self._mass_to: Any = None
 
@@ -69,18 +71,26 @@ class BlendExecutor:
     def begin(self, rows: c.ModelPass) -> None:
         device = self._parts.device
         self._forget()
-        table = torch.frombuffer(pass_table(rows), dtype=torch.int32).view(-1, 3).long()
-        on_device = table.to(device)
-        self._rows = Rows(table[:, 2].contiguous(), device)
-        self._positions = on_device[:, 1].contiguous()
-        self._groups = pass_visible(rows)
+        table = (
+            torch.frombuffer(pass_table(rows), dtype=torch.int32)
+            .view(-1, 3)
+            .t()
+            .contiguous()
+            .long()
+        )
+        tokens, positions, slots = table.to(device)  # one copy: each waits for the stream
+        self._rows = Rows(table[2], device, slots)
+        self._positions = positions
+        self._see(pass_visible(rows))
         self._n_mass = rows.n_mass_rows
         if rows.bias:
             address = ctypes.addressof(rows.bias.contents)
             given = (ctypes.c_float * rows.n_bias).from_address(address)
-            self._bias = torch.frombuffer(given, dtype=torch.float32).to(device, copy=True)
+            added = torch.frombuffer(given, dtype=torch.float32)
+            self._hides = bool(added.min() == float("-inf"))
+            self._bias = added.to(device, copy=True)
             self._n_bias_rows = rows.n_bias_rows
-        self._hidden = self._parts.embed(on_device[:, 0].contiguous())
+        self._hidden = self._parts.embed(tokens)
 
     def layer(self, layer: int, mass: Any) -> None:
         row = self._project(layer)
@@ -98,10 +108,8 @@ class BlendExecutor:
                 return
         bias = None
         if self._bias is not None:
-            bias = Bias(self._bias, len(self._rows) - self._n_bias_rows)
-        ranges = [one for _n, sees in self._groups for one in sees]
-        first, end = min(a for a, _b in ranges), max(b for _a, b in ranges)
-        kv = self._place.seen(layer, first, end)
+            bias = Bias(self._bias, len(self._rows) - self._n_bias_rows, self._hides)
+        kv = self._place.seen(layer, *self._span)
         seen = self._attention.attend(row.q, kv, self._rows, self._groups, asked, bias)
         if layer == len(self._parts.layers) - 1 and self.question is None:
             return  # nobody asks for what comes behind it
@@ -118,13 +126,19 @@ class BlendExecutor:
             return row if n else _Projected(row.layer, row.q[:0], row.k, row.v)
         assert self._residual is not None
         self._residual = self._residual[cut:].contiguous()
-        self._rows = Rows(self._rows.host[cut:], self._parts.device)
+        self._rows = self._rows.behind(cut)
         groups = []
         for n_rows, sees in reversed(self._groups):
             groups.append((min(n_rows, n), sees))
             n -= groups[-1][0]
-        self._groups = [group for group in reversed(groups) if group[0]]
+        self._see([group for group in reversed(groups) if group[0]])
         return _Projected(row.layer, row.q[cut:], row.k, row.v)
+
+    def _see(self, groups: list[tuple[int, list[tuple[int, int]]]]) -> None:
+        """What the rows see, and the slots from the first of it to the last."""
+        self._groups = groups
+        ranges = [one for _n, sees in groups for one in sees]
+        self._span = min(a for a, _b in ranges), max(b for _a, b in ranges)
 
     def logits(self, keep: Any, out: Any) -> None:
         chosen = torch.frombuffer(keep, dtype=torch.int32).long() - self._n_cut
@@ -158,11 +172,11 @@ class BlendExecutor:
             borders.append(borders[-1] + n)
         ends = torch.searchsorted(kept, torch.tensor(borders)).tolist()
         groups = [(b - a, sees) for a, b, (_n, sees) in zip(ends, ends[1:], self._groups)]
-        self._groups = [group for group in groups if group[0]]
+        self._see([group for group in groups if group[0]])
         self._n_mass = int((kept >= n_rows - self._n_mass).sum())
         self._n_bias_rows = int((kept >= n_rows - self._n_bias_rows).sum())
-        self._rows = Rows(self._rows.host[kept], self._parts.device)
         chosen = kept.to(self._parts.device)
+        self._rows = self._rows.chosen(kept, chosen)
         self._positions, self._hidden = self._positions[chosen], self._hidden[chosen]
         if self._residual is not None:
             self._residual = self._residual[chosen]
@@ -216,7 +230,7 @@ class BlendExecutor:
             if hasattr(attention, "q_norm"):
                 q = attention.q_norm(q.reshape(-1, dim)).view(q.shape)
                 k = attention.k_norm(k.reshape(-1, dim)).view(k.shape)
-            q, k = attention.rotary_emb(self._positions[rows], q.contiguous(), k.contiguous())
+            q, k = attention.rotary_emb(self._positions[rows], q, k)
             parts.append((q, k, v))
         q, k, v = (one[0] if len(parts) == 1 else torch.cat(one) for one in zip(*parts))
         self._projected = _Projected(
@@ -227,6 +241,11 @@ class BlendExecutor:
     def _finish(self, module: Any, seen: torch.Tensor) -> None:
         """Output projection, norm and MLP."""
         assert self._residual is not None
+        if len(seen) <= self._piece:
+            out, _ = module.self_attn.o_proj(seen)
+            out, self._residual = module.post_attention_layernorm(out, self._residual)
+            self._hidden = module.mlp(out)
+            return
         hidden = torch.empty_like(self._residual)
         for first in range(0, len(seen), self._piece):
             rows = slice(first, first + self._piece)

@@ -2,7 +2,7 @@
 
 A program has a few rows of one head and goes over a share of their keys, as FlashAttention does.
 Few rows would leave most of the GPU idle, so their keys are shared out among several programs,
-whose results are merged by their log-sum-exp.
+whose results a second kernel merges by their log-sum-exp.
 """
 
 from __future__ import annotations
@@ -93,6 +93,35 @@ if triton is not None:
         sums = tl.where(total > 0, most + tl.log2(safe), float("-inf"))
         tl.store(sums_at + split * sums_split + rows * sums_row + head, sums, mask=here)
 
+    @triton.jit(do_not_specialize=["n_splits"])
+    def _merge(  # type: ignore[no-untyped-def]
+        parts_at, sums_at, out_at, n_splits,
+        parts_split, parts_row, parts_head, sums_split, sums_row, out_row, out_head,
+        DIM: tl.constexpr, SPLITS: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0).to(tl.int64)
+        head = tl.program_id(1)
+        splits = tl.arange(0, SPLITS)
+        dims = tl.arange(0, DIM)
+        here = splits < n_splits
+        sums = tl.load(
+            sums_at + splits * sums_split + row * sums_row + head, mask=here, other=float("-inf")
+        )
+        most = tl.max(sums, 0)
+        weights = tl.exp2(sums - tl.where(most == float("-inf"), 0.0, most))
+        total = tl.sum(weights, 0)
+        weights = weights / tl.where(total > 0, total, 1.0)
+        wide = splits.to(tl.int64)[:, None]
+        parts = tl.load(
+            parts_at + wide * parts_split + row * parts_row + head * parts_head + dims[None, :],
+            mask=here[:, None],
+            other=0.0,
+        )
+        merged = tl.sum(parts * weights[:, None], 0)
+        tl.store(
+            out_at + row * out_row + head * out_head + dims, merged.to(out_at.dtype.element_ty)
+        )
+
 
 def attend(
     q: torch.Tensor,
@@ -101,8 +130,10 @@ def attend(
     counts: torch.Tensor,
     bias: Bias | None,
     scale: float,
-) -> torch.Tensor:
-    """q [rows, heads, dim], keys and values [keys, KV heads, dim], counts [rows] ascending."""
+    out: torch.Tensor,
+) -> None:
+    """q and out [rows, heads, dim], keys and values [keys, KV heads, dim], counts [rows]
+    ascending."""
     n, n_heads, dim = q.shape
     n_keys = len(keys)
     tile_rows = 128 if n >= 256 else 32
@@ -111,24 +142,26 @@ def attend(
     n_splits = max(n_splits, 1)
     share = -(-n_keys // (n_splits * 64)) * 64
     n_splits = -(-n_keys // share)
-    dtype = q.dtype if n_splits == 1 else torch.float32
-    out = torch.empty((n_splits, n, n_heads, dim), dtype=dtype, device=q.device)
+    parts = out[None]
+    if n_splits > 1:
+        parts = torch.empty((n_splits, n, n_heads, dim), dtype=torch.float32, device=q.device)
     sums = torch.empty((n_splits, n, n_heads), dtype=torch.float32, device=q.device)
     _kernel[(n_tiles, n_heads, n_splits)](
-        q, keys, values, counts, bias.by_key if bias is not None else counts, out, sums,
+        q, keys, values, counts, bias.by_key if bias is not None else counts, parts, sums,
         n, share, bias.first if bias is not None else 0, scale * _LOG2E,
         q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), values.stride(0),
-        values.stride(1), out.stride(0), out.stride(1), out.stride(2), sums.stride(0),
+        values.stride(1), parts.stride(0), parts.stride(1), parts.stride(2), sums.stride(0),
         sums.stride(1),
         GROUP=n_heads // keys.shape[1], DIM=dim, ROWS=tile_rows, KEYS=64,
         BIASED=bias is not None, EXACT=q.dtype == torch.float32,
         num_warps=8 if tile_rows == 128 else 4, num_stages=2,
     )  # fmt: skip
-    if n_splits == 1:
-        return out[0]
-    weights = torch.exp2(sums - sums.max(0).values)
-    weights = weights / weights.sum(0)
-    return (out * weights[..., None]).sum(0).to(q.dtype)
+    if n_splits > 1:
+        _merge[(n, n_heads)](
+            parts, sums, out, n_splits,
+            parts.stride(0), parts.stride(1), parts.stride(2), sums.stride(0), sums.stride(1),
+            out.stride(0), out.stride(1), DIM=dim, SPLITS=_SPLITS_MAX, num_warps=1,
+        )  # fmt: skip
 
 
 def usable(attention: Attention, q_like: torch.Tensor, n_kv_heads: int) -> str | None:

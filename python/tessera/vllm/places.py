@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -29,19 +30,43 @@ _KEPT_BYTES = 1 << 30  # of memory for prompts, between them
 
 
 class Rows:
-    """The slots of a pass's rows, ascending, here and on the device."""
+    """The slots of a pass's rows, ascending, here and on the device. What every layer needs of them
+    is worked out once and kept here: `places` by Pages, `counts` by Attention."""
 
-    def __init__(self, slots: torch.Tensor, device: torch.device) -> None:
+    def __init__(
+        self, slots: torch.Tensor, device: torch.device, there: torch.Tensor | None = None
+    ) -> None:
+        """`there`: the same slots on the device, if they are there already."""
         self.host = slots
-        self.device = slots.to(device)
+        self.device = slots.to(device) if there is None else there
         self.first, self.last = int(slots[0]), int(slots[-1])
+        self.places: _Places | None = None
+        self.counts: dict[Any, Any] = {}
 
     def __len__(self) -> int:
         return len(self.host)
 
+    def behind(self, cut: int) -> Rows:
+        """Without the first so many."""
+        return Rows(self.host[cut:], self.device.device, self.device[cut:])
+
+    def chosen(self, kept: torch.Tensor, there: torch.Tensor) -> Rows:
+        """Those with these numbers, given here and on the device."""
+        return Rows(self.host[kept], self.device.device, self.device[there])
+
     @property
     def dense(self) -> bool:
         return self.last - self.first + 1 == len(self.host)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where rows are in pages: the first n in slots of the caches, the others behind them."""
+
+    of: torch.Tensor  # the request's slots that this was made from
+    n: int
+    inside: torch.Tensor
+    after: torch.Tensor
 
 
 class Place(Protocol):
@@ -221,23 +246,24 @@ class Pages:
         self._gathered = torch.empty(0)
 
     def put(self, layer: int, rows: Rows, keys: torch.Tensor, values: torch.Tensor) -> None:
-        n = self._n_inside(rows)
+        at = self._places(rows)
+        n = at.n
+        if n == len(rows):
+            self._write(layer, keys, values, at.inside)
+            return
         if n:
-            self._write(layer, keys[:n], values[:n], self._slots[rows.device[:n]])
-        if n < len(rows):
-            after = rows.device[n:] - self.n_context
-            for plane, fresh in zip(self.behind.kv[layer], (keys, values)):
-                plane.index_copy_(0, after, fresh[n:])
+            self._write(layer, keys[:n], values[:n], at.inside)
+        for plane, fresh in zip(self.behind.kv[layer], (keys, values)):
+            plane.index_copy_(0, at.after, fresh[n:])
 
     def take(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        n, dim = self._n_inside(rows), self._parts.head_dim
-        slots = self._slots[rows.device[:n]]
+        at, dim = self._places(rows), self._parts.head_dim
+        slots = at.inside
         inside = self._by_token[layer][slots // self._block, slots % self._block]
-        after = rows.device[n:] - self.n_context
         keys, values = self.behind.kv[layer]
         return (
-            torch.cat([inside[..., :dim], keys.index_select(0, after)]),
-            torch.cat([inside[..., dim:], values.index_select(0, after)]),
+            torch.cat([inside[..., :dim], keys.index_select(0, at.after)]),
+            torch.cat([inside[..., dim:], values.index_select(0, at.after)]),
         )
 
     def seen(self, layer: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -251,10 +277,9 @@ class Pages:
             out = self._gathered[a * size : b * size].view(b - a, size, parts.n_kv_heads, 2 * dim)
             torch.index_select(self._by_token[layer], 0, self._blocks[a:b], out=out)
         if end > self.n_context:  # over what the last block holds after the context
-            after = self._gathered[self.n_context : end]
-            keys, values = self.behind.kv[layer]
-            after[..., :dim] = keys[: len(after)]
-            after[..., dim:] = values[: len(after)]
+            n = end - self.n_context
+            after = self._gathered[self.n_context : end].view(n, parts.n_kv_heads, 2, dim)
+            after.copy_(self.behind.kv[layer][:, :n].permute(1, 2, 0, 3))
         return self._gathered[..., :dim], self._gathered[..., dim:]
 
     def layout(self) -> c.KvLayout:
@@ -278,16 +303,19 @@ class Pages:
             compute = torch.cuda.current_stream(device).cuda_stream or _DEFAULT_STREAM
         return Paged(self.slots.numpy().tobytes(), self.behind.layout(), compute)
 
-    def _n_inside(self, rows: Rows) -> int:
-        return int(torch.searchsorted(rows.host, self.n_context))
+    def _places(self, rows: Rows) -> _Places:
+        if rows.places is None or rows.places.of is not self._slots:
+            n = int(torch.searchsorted(rows.host, self.n_context))
+            inside, after = self._slots[rows.device[:n]], rows.device[n:] - self.n_context
+            rows.places = _Places(self._slots, n, inside, after)
+        return rows.places
 
     def _write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor
     ) -> None:
+        """K and V may be parts of one tensor, as vLLM's own layers give them to its kernel."""
         attn: Any = self._parts.layers[layer].self_attn.attn
-        attn.impl.do_kv_cache_update(
-            attn, keys.contiguous(), values.contiguous(), self._caches[layer], slots
-        )
+        attn.impl.do_kv_cache_update(attn, keys, values, self._caches[layer], slots)
 
 
 def _slots_of(blocks: Sequence[int], block_tokens: int) -> torch.Tensor:

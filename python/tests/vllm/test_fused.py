@@ -89,7 +89,8 @@ class TestFused(unittest.TestCase):
         self.assertIn("24 elements", fused.usable(attention, torch.empty(4, 24), 2))
 
         def wrong(*args):
-            return fused_attend(*args) * 1.1
+            fused_attend(*args)
+            args[-1].mul_(1.1)
 
         fused_attend, fused.attend = fused.attend, wrong
         try:
