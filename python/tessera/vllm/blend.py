@@ -48,7 +48,7 @@ _HELD_S, _HELD_ALONE_S = 0.025, 0.1  # that a step may be held, beside other req
 # it waits for. Its end is the report.
 _Report = dict[str, "float | int | str"]
 _Steps = Generator["int | Future[bool]", None, _Report]
-_BEGIN, _LAYER, _DEVIATION, _NARROW, _END, _DONE, _FAILED = 1, 2, 3, 4, 5, 6, 7
+_BEGIN, _LAYER, _DEVIATION, _NARROW, _END, _DONE, _FAILED, _LOGITS = range(1, 9)
 
 
 class BlendWorker:
@@ -93,6 +93,7 @@ class BlendWorker:
         self._executor = BlendExecutor(self._parts, self._place, self._open_attention())
         self._ranks: _Agreed | None = None
         if self._world > 1:
+            self._executor.needs_logits = self._rank == 0
             self._ranks = _Agreed(self._executor, group.cpu_group, self._world)
         self._blends: OrderedDict[bytes, Blend] = OrderedDict()
         self._era = b""
@@ -395,7 +396,8 @@ class _Agreed:
     """An executor on one of several ranks. Each has its own heads, its own space in the cache and
     its own luck with it, but all must compute the same rows, or they would wait for each other
     forever. So before every step they compare what they are about to do, and when it differs all
-    of them give up. Attention and deviation are summed over ranks, so all select the same rows."""
+    of them give up. Attention and deviation are summed over ranks, so all select the same rows; the
+    first rank's logits count for all, so they draft the same answer and a gate decides the same."""
 
     def __init__(self, inner: Executor, group: Any, world: int) -> None:
         self._inner = inner
@@ -418,7 +420,8 @@ class _Agreed:
         return total
 
     def begin(self, rows: c.ModelPass) -> None:
-        self.agree(_BEGIN, rows.n_mass_rows, zlib.crc32(pass_table(rows)))
+        bias = (rows.n_bias, rows.n_bias_rows) if rows.bias else ()
+        self.agree(_BEGIN, rows.n_mass_rows, zlib.crc32(pass_table(rows)), *bias)
         self._n_rows = rows.n_rows
         self._own = self._mass = None
         self._inner.begin(rows)
@@ -443,7 +446,11 @@ class _Agreed:
         self._inner.narrow(keep)
 
     def logits(self, keep: Any, out: Any) -> None:
-        raise RuntimeError("questions are computed by one rank alone")  # marks.py asks for none
+        """vLLM gathers them on all ranks or on the first one alone."""
+        self.agree(_LOGITS, zlib.crc32(keep))
+        self._inner.logits(keep, out)
+        shared = torch.frombuffer(out, dtype=torch.float32)
+        torch.distributed.broadcast(shared, group=self._group, group_src=0)
 
     def end(self) -> None:
         self._inner.end()

@@ -52,6 +52,7 @@ class BlendExecutor:
         self._attention = attention or Attention(parts.n_kv_heads, parts.scale)
         # Where the question begins, if its logits will be asked for; None: they are not.
         self.question: int | None = None
+        self.needs_logits = True  # False: a rank that gets those of another
         self._n_cut = 0  # rows in front that the last layer has left out
         self._piece = _ROWS.get(parts.device.type, _ROWS_GPU)
         self._groups: list[tuple[int, list[tuple[int, int]]]] = []
@@ -148,7 +149,9 @@ class BlendExecutor:
         hidden, _ = self._parts.norm(hidden, self._residual[rows])
         found = self._parts.logits(hidden)
         if found is None:
-            raise RuntimeError("this rank has no logits")
+            if self.needs_logits:
+                raise RuntimeError("this rank has no logits")
+            return
         target = torch.frombuffer(out, dtype=torch.float32).view(len(rows), -1)
         target.fill_(float("-inf"))  # of tokens that nobody can say
         n = min(found.shape[-1], target.shape[-1])

@@ -173,8 +173,7 @@ class Blending:
         self.between_steps = not undoes_steps(vllm_config)
         model = vllm_config.model_config
         self._primer = primer_tokens(self.settings.profile, model, self.settings.any_system)
-        one_rank = vllm_config.parallel_config.tensor_parallel_size == 1
-        self._corrects = one_rank and corrects(self.settings.profile)
+        self._corrects = corrects(self.settings.profile)
         if not self.settings.separators:
             return
         if model.skip_tokenizer_init:

@@ -1,6 +1,8 @@
 """Several ranks blend as one does: two workers of vLLM with half of the heads each give the answers
-of one, select the same rows, and find together again when one of them has lost what it had."""
+of one, select the same rows, draft the same answers, let a gate decide the same, and find together
+again when one of them has lost what it had."""
 
+import ctypes
 import multiprocessing
 import os
 import random
@@ -24,6 +26,19 @@ plugin.register()
 TOLERANCE = 1e-4
 DOCUMENTS = (150, 90, 130)
 SETTINGS = ((1.0, "full"), (0.0, "none"), (0.3, "query"), (0.3, "hkvd"))
+# A bias, a draft of the answer, and a gate: one that accepts nothing, and one that accepts all.
+PROFILE = """selector: query
+context: same
+ratio: 0.2
+query_rows: 9
+rounds: [0.2, 0.5]
+bias: [[0, -0.7], [0.5, -0.4]]
+draft: 4
+draft_selects: 1
+gate_limit: 0.5
+gate: {{constant: {}, agree: 0.1}}
+"""
+STRICT, LAX = -9, 9
 _start_blending = TesseraConnector._start_blending
 _models = []  # what workers have said of theirs
 
@@ -48,7 +63,8 @@ def prompt(order):
 
 
 class Engine:
-    def __init__(self, model, ranks):
+    def __init__(self, model, ranks, profile=None):
+        blend = {"min_tokens": 0, **({"profile": profile} if profile else {})}
         self.llm = LLM(
             model=model,
             dtype="float32",
@@ -61,9 +77,7 @@ class Engine:
             disable_log_stats=True,
             tensor_parallel_size=ranks,
             distributed_executor_backend="mp" if ranks > 1 else None,
-            kv_transfer_config=engines.transfer_config(
-                {"host_size": "64M", "blend": {"min_tokens": 0}}
-            ),
+            kv_transfer_config=engines.transfer_config({"host_size": "64M", "blend": blend}),
         )
 
     def close(self):
@@ -91,6 +105,7 @@ class Engine:
         (output,) = self.llm.generate(
             [TokensPrompt(prompt_token_ids=tokens)], params, use_tqdm=False
         )
+        self.told = (output.kv_transfer_params or {}).get("tessera", {})
         one = output.outputs[0]
         weights = [step[token].logprob for token, step in zip(one.token_ids, one.logprobs)]
         return list(one.token_ids), weights, output.num_cached_tokens
@@ -102,6 +117,16 @@ class Engine:
             tokens, segments = prompt(order)
             found.append(self.ask(tokens))
             found += [self.ask(tokens, segments, *setting) for setting in SETTINGS]
+        return found
+
+    def judged(self):
+        """What the profile makes of two orders, the second of them known: answers and reports."""
+        found = []
+        for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
+            tokens, segments = prompt(order)
+            answer = self.ask(tokens, segments, None)
+            keys = ("blended", "n_recomputed", "n_reused", "reasons", "bias", "sure")
+            found.append((answer, {key: self.told.get(key) for key in keys}))
         return found
 
 
@@ -131,6 +156,29 @@ class TestEngines(unittest.TestCase):
             finally:
                 engine.close()
 
+    def test_two_ranks_judge_as_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = small_models.make(folder, "llama")
+            for constant in (STRICT, LAX):
+                profile = os.path.join(folder, f"{constant}.yaml")
+                with open(profile, "w") as file:
+                    file.write(PROFILE.format(constant))
+                found = []
+                for ranks in (1, 2):
+                    engine = Engine(model, ranks, profile)
+                    try:
+                        found.append(engine.judged())
+                    finally:
+                        engine.close()
+                for i, ((want, alone), (got, pair)) in enumerate(zip(*found, strict=True)):
+                    with self.subTest(constant=constant, prompt=i):
+                        print(f"    gate {constant}: {pair}")
+                        self.assert_same(got, want)
+                        self.assertAlmostEqual(alone.pop("sure"), pair.pop("sure"), 3)
+                        self.assertEqual(pair, alone)
+                        self.assertTrue(pair["blended"])
+                        self.assertEqual("full" in pair["reasons"], constant == STRICT)
+
     def one_rank_loses(self, engine, want):
         """What is gone for one of them is computed by both, once."""
         tokens, segments = prompt((2, 0, 1))
@@ -157,6 +205,32 @@ def _rank(number, path, steps, results):
         for step in steps[number]:
             agreed.agree(*step)
         results.put((number, "together"))
+    except _Apart:
+        results.put((number, "apart"))
+    torch.distributed.destroy_process_group()
+
+
+class _Speaker:
+    """An executor of a rank whose logits are its own."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def logits(self, keep, out):
+        if self.number != 1 or len(keep) < 2:  # the other rank may have none
+            out[:] = [float(self.number + i) for i in range(len(out))]
+
+
+def _speaks(number, path, keeps, results):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{path}", rank=number, world_size=2
+    )
+    agreed = _Agreed(_Speaker(number), torch.distributed.group.WORLD, 2)
+    keep = (ctypes.c_uint32 * len(keeps[number]))(*keeps[number])
+    out = (ctypes.c_float * (3 * len(keep)))()
+    try:
+        agreed.logits(keep, out)
+        results.put((number, list(out)))
     except _Apart:
         results.put((number, "apart"))
     torch.distributed.destroy_process_group()
@@ -241,6 +315,12 @@ class TestAgreement(unittest.TestCase):
         self.assertEqual(self.outcome(same, same), ("together", "together"))
         other = same[:2] + [(1, 2, 4)]  # begins anew where the other runs its next layer
         self.assertEqual(self.outcome(same, other), ("apart", "apart"))
+
+    def test_the_first_ranks_logits_count(self):
+        for keep in ([4], [4, 5]):
+            want = [float(i) for i in range(3 * len(keep))]
+            self.assertEqual(self.outcome(keep, keep, target=_speaks), (want, want))
+        self.assertEqual(self.outcome([4], [5], target=_speaks), ("apart", "apart"))
 
     def test_no_rank_waits_for_one_that_will_not_come(self):
         for kinds, want in {
