@@ -414,6 +414,19 @@ def blend_compiled_with_graphs() -> None:
 
 
 @case
+def blend_two_ranks_on_one_device() -> None:
+    import two_ranks
+
+    with folder() as home:
+        try:
+            engine = two_ranks.Engine(home, blending.BLEND)
+        except two_ranks.NoEngine as why:
+            raise Skip(f"vLLM does not start two workers on one device: {why}") from why
+        two_ranks.blends(engine, blending.ORDERS, blending.Prompt)
+        engine.close()
+
+
+@case
 def from_traffic() -> None:
     """Plain requests are kept as K and V: exact reuse is byte by byte as before, and blends find
     documents in them."""
