@@ -246,6 +246,8 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 CLI_TESTS := $(filter $(addprefix $(B)/tests/,search/% answer/% serve/% cli/% lab/%),$(TESTS))
 $(CLI_TESTS): $(CLIA) | $(BINS)
 $(CLI_TESTS): private LIBS += $(PROGRAM_LIBS)
+# Runs a model that it makes.
+$(B)/tests/serve/test_engine_model: | $(MODEL_LIB)
 
 # The example is one of the tiers that it tests.
 $(B)/tests/tier/test_contract: $(B)/obj/tests/tier/custom_tier.o

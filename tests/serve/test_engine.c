@@ -1,5 +1,5 @@
 /* Many requests at once: none is lost, each has the answer that it has alone, and turns are fair. */
-#include "serve/engine_kit.h"
+#include "serve/crowd.h"
 
 #include <math.h>
 #include <time.h>
@@ -9,85 +9,18 @@
 
 /* ---- many at once ---- */
 
-enum { JOBS = 200, CLIENTS = 32, PROMPT = 200, ANSWER = 16 };
-
-struct crowd {
-    struct engine_kit kit;
-    struct engine_job jobs[JOBS];
-    struct tsri_job_desc descs[JOBS];
-    uint32_t tokens[JOBS][PROMPT];
-    uint32_t next;
-    bool cancels;
-};
-
-/* One client: its next request comes when the last one has ended. */
-static void *client(void *arg)
-{
-    struct crowd *c = arg;
-    for (;;) {
-        uint32_t i = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED);
-        if (i >= JOBS) return NULL;
-        struct engine_job *j = &c->jobs[i];
-        j->cancel_after = c->cancels && i % 5 == 3 ? 1 + i % 7 : 0;
-        if (engine_kit_submit(&c->kit, j, &c->descs[i]) < 0) abort();
-        if (c->cancels && i % 11 == 5) tsri_engine_cancel(c->kit.engine, j->id);
-        pthread_mutex_lock(&c->kit.lock);
-        while (!j->n_ends)
-            pthread_cond_wait(&c->kit.ended, &c->kit.lock);
-        pthread_mutex_unlock(&c->kit.lock);
-    }
-}
-
-static void crowd_prompts(struct crowd *c, uint32_t n_vocab)
-{
-    for (uint32_t i = 0; i < JOBS; i++) {
-        c->descs[i] = engine_kit_desc(c->tokens[i], 4 + (i * 37) % (PROMPT - 3), n_vocab, i % 150);
-        c->descs[i].max_tokens = 1 + i % ANSWER;
-        c->descs[i].client = i % CLIENTS;
-    }
-}
-
-static void crowd_run(struct crowd *c, uint32_t n_clients, bool cancels)
-{
-    pthread_t threads[CLIENTS];
-    c->next = 0;
-    c->cancels = cancels;
-    for (uint32_t i = 0; i < n_clients; i++)
-        CHECK_INT(pthread_create(&threads[i], NULL, client, c), 0);
-    for (uint32_t i = 0; i < n_clients; i++)
-        pthread_join(threads[i], NULL);
-}
-
-static void check_crowd(const struct crowd *c, const struct engine_job *alone)
-{
-    uint32_t n_cancelled = 0;
-    for (uint32_t i = 0; i < JOBS; i++) {
-        const struct engine_job *j = &c->jobs[i];
-        bool whole = j->why == TSRI_END_LENGTH || j->why == TSRI_END_STOP;
-        CHECK_INT(j->n_ends, 1);
-        CHECK_INT(j->n_late, 0);
-        CHECK(whole || j->why == TSRI_END_CANCELLED);
-        n_cancelled += !whole;
-        if (whole) CHECK_INT(j->n_tokens, alone[i].n_tokens);
-        CHECK(j->n_tokens <= alone[i].n_tokens);
-        CHECK(memcmp(j->tokens, alone[i].tokens, j->n_tokens * sizeof *j->tokens) == 0);
-    }
-    CHECK(n_cancelled >= 20 && n_cancelled <= JOBS / 2);
-}
-
 TEST(none_of_200_requests_is_lost_and_each_has_the_answer_it_has_alone)
 {
     struct crowd *c = calloc(1, sizeof *c);
-    struct engine_job *alone = calloc(JOBS, sizeof *alone);
-    CHECK(c && alone);
+    CHECK(c);
     crowd_prompts(c, VOCAB);
     engine_kit_open(&c->kit, MODEL, &(struct tsri_engine_desc){.n_running_max = 1});
     crowd_run(c, 1, false);
-    memcpy(alone, c->jobs, JOBS * sizeof *alone);
+    memcpy(c->alone, c->jobs, sizeof c->alone);
     engine_kit_close(&c->kit);
     engine_kit_open(&c->kit, MODEL, &(struct tsri_engine_desc){.n_running_max = 8});
     crowd_run(c, CLIENTS, true);
-    check_crowd(c, alone);
+    crowd_check(c);
     struct tsri_engine_stats stats;
     do /* they are published after a turn */
         tsri_engine_stats(c->kit.engine, &stats);
@@ -96,7 +29,6 @@ TEST(none_of_200_requests_is_lost_and_each_has_the_answer_it_has_alone)
     CHECK_INT(stats.n_stopped + stats.n_cancelled, JOBS);
     CHECK(stats.answer_tokens > stats.n_passes);
     engine_kit_close(&c->kit);
-    free(alone);
     free(c);
 }
 
