@@ -288,13 +288,15 @@ $(B)/tests/model/%: $(B)/obj/tests/model/%.o \
 	$(Q)$(if $(LLAMA_CF),$(CXX),$(CC)) $(SANF) $(LDFLAGS) $^ -o $@ $(LLAMA_LIBS) $(LIBS)
 
 # Runs beside libllama where there is one; otherwise it only says so.
-BLEND_OBJ := $(call obj,bench/bench_blend.c bench/llama_side.c)
+BLEND_OBJ := $(call obj,bench/bench_blend.c bench/bench_serve.c bench/llama_side.c)
 $(BLEND_OBJ): $(B)/llama
 $(BLEND_OBJ): CPPF += -Ibench $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA)
-$(B)/bench/bench_blend: $(BLEND_OBJ) $(call obj,$(SUP_SRC)) $(LIBA)
+$(B)/bench/bench_serve: $(CLIA)
+$(B)/bench/bench_serve: private LIBS := $(PROGRAM_LIBS) $(LIBS)
+$(B)/bench/bench_blend $(B)/bench/bench_serve: $(B)/bench/%: $(B)/obj/bench/%.o $(B)/obj/bench/llama_side.o $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
-	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LLAMA_LIBS) $(LIBS)
+	$(Q)$(CC) $(SANF) $(LDFLAGS) $(linked) -o $@ $(LLAMA_LIBS) $(LIBS)
 
 $(call obj,$(CUDA_SRC)): CPPF += -isystem $(CUDA_HOME)/include
 $(B)/obj/%.o: %.cu Makefile

@@ -19,4 +19,18 @@ const float *llama_side_decode(struct llama_side *s, uint32_t token);
  */
 uint32_t llama_side_reuse(struct llama_side *s, const uint32_t *tokens, uint32_t n);
 
+/* Several sequences in one context, as llama-server has them: n_each tokens for each. `loaded` (or NULL)
+ * is called when the weights are there and nothing else. */
+struct llama_team;
+struct llama_team *llama_team_open(const char *path, uint32_t n_sequences, uint32_t n_each,
+                                   uint32_t n_threads, void (*loaded)(void));
+void llama_team_close(struct llama_team *t);
+/* Forgets a sequence, then reads the tokens. */
+void llama_team_prefill(struct llama_team *t, uint32_t sequence, const uint32_t *tokens,
+                        uint32_t n);
+/* One more token of each of the first n sequences, in one batch; logits of the first. */
+const float *llama_team_decode(struct llama_team *t, const uint32_t *tokens, uint32_t n);
+/* Forgets the last n tokens of every sequence. */
+void llama_team_back(struct llama_team *t, uint32_t n);
+
 #endif

@@ -502,10 +502,27 @@ int tsri_ggml_session_logits(struct tsr_executor_session *s, const uint32_t *row
     return 0;
 }
 
+/* Sessions whose layers are cut are many that take turns: each would keep the work memory of its
+ * longest pass. The next pass takes some again, which is little beside its work. */
+static void release(struct tsr_executor_session *s)
+{
+    ggml_backend_buffer_type_t kind = ggml_backend_get_default_buffer_type(s->queue.backend);
+    tsri_graph_forget(s);
+    for (int i = -1; i < TSRI_SHAPES; i++) {
+        ggml_gallocr_t *memory = i < 0 ? &s->memory : &s->shapes[i].memory;
+        ggml_gallocr_t fresh = ggml_gallocr_new(kind);
+        if (!fresh) return; /* keeps what it has */
+        ggml_gallocr_free(*memory);
+        *memory = fresh;
+        *(i < 0 ? &s->room : &s->shapes[i].room) = (struct tsri_room){0};
+    }
+}
+
 /* What the pass has written is in place when it has ended: others read it. */
 void tsri_ggml_session_end(struct tsr_executor_session *s)
 {
     hand_over_mass(s);
     tsri_queue_wait(&s->queue);
     s->n_rows = s->n_mass = s->n_batches = 0;
+    if (s->cut) release(s);
 }
