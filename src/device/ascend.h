@@ -53,6 +53,7 @@ struct tsri_acl_batch { /* aclrtMemcpyBatchAttr */
     struct tsri_acl_location dst, src;
     uint8_t reserved[16];
 };
+#define TSRI_ACL_BATCH struct tsri_acl_batch /* theirs has no tag to stand for it */
 struct tsri_acl_version { /* aclCANNPackageVersion */
     char version[128];
     char parts[4][64];
@@ -92,7 +93,7 @@ struct tsri_acl_version { /* aclCANNPackageVersion */
     X(aclrtHostRegisterV2, int, (void *p, uint64_t bytes, uint32_t flags)) \
     X(aclrtPointerGetAttributes, int, (const void *p, struct tsri_acl_attributes *out)) \
     X(aclrtMemcpyBatchAsync, int, (void **dsts, size_t *dst_maxs, void **srcs, size_t *sizes, \
-                                   size_t n, struct tsri_acl_batch *attrs, size_t *attr_indexes, \
+                                   size_t n, TSRI_ACL_BATCH *attrs, size_t *attr_indexes, \
                                    size_t n_attrs, size_t *fail_index, void *stream))
 /* clang-format on */
 
