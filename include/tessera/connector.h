@@ -84,7 +84,10 @@ enum tsr_connector_flags {
      * server's, all of it is verified KV in host memory, and it is little, or the request is the
      * only one. On a device that queues, the step's wait returns when the engine's stream waits. */
     TSR_CONNECTOR_LOAD_SURE = 32,
-    TSR_CONNECTOR_NO_WAIT = 64 /* no request waits for saves in flight */
+    TSR_CONNECTOR_NO_WAIT = 64, /* no request waits for saves in flight */
+    /* Ranks with the same space hold the same KV (MLA, replicated heads): the first of them saves
+     * it, and all load it. Without the flag, equal spaces are refused as a mistake. */
+    TSR_CONNECTOR_SHARED_SPACES = 128
 };
 
 enum tsr_group_flags {

@@ -42,6 +42,7 @@ struct tsri_terms {
     struct tsr_client *state_client;         /* leases of states; NULL: there are none */
     struct tsr_space *spaces[TSR_RANKS_MAX]; /* [n_ranks][n_groups]; only those of `rank` in a
                                               * worker, the others NULL */
+    uint64_t copies; /* of them, those that an earlier rank has, too: it saves them */
 };
 /* Does a space belong to a group of states? */
 static inline bool tsri_is_state(const struct tsri_terms *t, uint32_t space)

@@ -151,6 +151,8 @@ static int ask(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
     e = tsri_cache_lacking(spaces, n_spaces, &prompt, r->upto, &r->chain, s->keys, s->lacking);
     for (uint32_t i = first; !e && n_spaces < s->terms.n_spaces && i < n; i++)
         s->lacking[i] = among_all(&s->terms, s->lacking[i]);
+    for (uint32_t i = first; !e && i < n; i++)
+        s->lacking[i] &= ~s->terms.copies;
     return e;
 }
 

@@ -101,9 +101,13 @@ static int settle_spaces(struct tsri_terms *t, const struct tsr_connector_desc *
         tsri_space_fingerprint(&space, fingerprint);
         memcpy(words + n, fingerprint, sizeof fingerprint);
         n += 4;
-        for (uint32_t k = 0; k < i; k++)
-            if (memcmp(words + (size_t)4 * k, fingerprint, sizeof fingerprint) == 0)
+        for (uint32_t k = 0; k < i; k++) {
+            if (memcmp(words + (size_t)4 * k, fingerprint, sizeof fingerprint) != 0) continue;
+            bool may = t->flags & TSR_CONNECTOR_SHARED_SPACES && k / t->n_groups != i / t->n_groups;
+            if (!may)
                 return tsri_fail(TSR_EINVAL, "connector: spaces %u and %u are the same", k, i);
+            t->copies |= UINT64_C(1) << i;
+        }
         if (rank != TSRI_ALL_RANKS && i / t->n_groups != rank) continue;
         e = tsr_space_open(&t->spaces[i], t->cache, &space);
         if (e) return e;
@@ -129,7 +133,7 @@ static int settle(struct tsri_terms *t, const struct tsr_connector_desc *d, uint
                          t->n_groups);
     if (t->boundary > TSR_BOUNDARY_PLACEHOLDERS)
         return tsri_fail(TSR_EINVAL, "connector: unknown boundary %u", t->boundary);
-    if (t->flags >= TSR_CONNECTOR_NO_WAIT * 2)
+    if (t->flags >= TSR_CONNECTOR_SHARED_SPACES * 2)
         return tsri_fail(TSR_EINVAL, "connector: unknown flags %#x", t->flags);
     if (t->jobs_max > JOBS_LIMIT) return tsri_fail(TSR_ERANGE, "connector: %u jobs", t->jobs_max);
     if (rank != TSRI_ALL_RANKS && rank >= t->n_ranks)

@@ -71,6 +71,21 @@ TEST(what_cannot_be_is_refused)
     CHECK_INT(tsri_terms_init(&t, k.cache, &k.desc, 2), TSR_EINVAL);
 }
 
+/* Pipeline stages have the same tensor-parallel rank and other layers. */
+TEST(stages_are_told_apart_by_their_layers)
+{
+    struct tsri_terms t;
+    struct tsr_connector_desc d = k.desc;
+    struct tsr_space_desc stages[2] = {k.spaces[0], k.spaces[0]};
+    stages[1].layer_first = CK_LAYERS;
+    stages[1].n_layers = CK_LAYERS + 1; /* they need not have equally many */
+    d.spaces = stages;
+    CHECK_INT(terms(&t, &d), 0);
+    CHECK(t.spaces[0] && t.spaces[1]);
+    CHECK(memcmp(t.identity, k.scheduler->terms.identity, sizeof t.identity) != 0);
+    tsri_terms_fini(&t);
+}
+
 TEST(a_chunk_is_made_a_multiple_of_the_blocks)
 {
     struct tsri_terms t;
@@ -117,6 +132,7 @@ int main(void)
     RUN(both_halves_come_to_the_same_identity);
     RUN(any_difference_gives_another_identity);
     RUN(what_cannot_be_is_refused);
+    RUN(stages_are_told_apart_by_their_layers);
     RUN(a_chunk_is_made_a_multiple_of_the_blocks);
     RUN(media_are_cut_at_chunk_boundaries);
     ck_close(&k);
