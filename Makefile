@@ -404,6 +404,8 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 	@B=$(B) python/tests/engine.sh vllm/test_marks.py
 	@B=$(B) python/tests/engine.sh vllm/test_events.py
 	@B=$(B) python/tests/engine.sh vllm/test_engine.py
+	@B=$(B) python/tests/engine.sh vllm/test_stages.py
+	@B=$(B) python/tests/engine.sh vllm/test_workers.py
 	@B=$(B) python/tests/engine.sh vllm/test_blend.py
 	@B=$(B) python/tests/engine.sh vllm/test_chunked.py
 	@B=$(B) python/tests/engine.sh vllm/test_context.py

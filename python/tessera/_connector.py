@@ -25,6 +25,7 @@ SCHEDULER_FLAGS = {
     "load_sync": c.CONNECTOR_LOAD_SYNC,
     "load_async": c.CONNECTOR_LOAD_ASYNC,
     "load_sure": c.CONNECTOR_LOAD_SURE,
+    "shared_spaces": c.CONNECTOR_SHARED_SPACES,
 }
 BOUNDARIES = {"in_flight": c.BOUNDARY_IN_FLIGHT, "placeholders": c.BOUNDARY_PLACEHOLDERS}
 _EVENT_ROUNDS = 64
@@ -55,17 +56,34 @@ class GroupShape:
     planes: Planes | None = None
     draft_tokens: int = 0  # that a draft model among the layers looks ahead
     states: bool = False  # a block holds the state after its last token
+    shard: int = 0  # of the rank's, where its heads are stored in parts
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The layers of a pipeline stage."""
+
+    layer_first: int
+    n_layers: int
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What both halves must agree on; made by both from the engine's configuration."""
+    """What both halves must agree on; made by both from the engine's configuration.
+
+    With pipeline parallelism `groups` are those of the caller's own stage, and all stages are in
+    `stages`. Rank r is tensor-parallel rank r % tensor_ranks of stage r // tensor_ranks."""
 
     model: str
     weights: bytes
     identity: str  # everything else that changes what a page's bytes mean
-    ranks: int
+    ranks: int  # of all stages
     groups: tuple[GroupShape, ...]
+    stages: tuple[Stage, ...] = ()  # empty: one, with all layers
+    # The model's KV heads are stored in so many equal parts, whichever rank has them, and a group
+    # is one part; 0: by rank. Ranks that outnumber them have the same part.
+    shards: int = 0
+    shard_identity: str = ""  # the identity of the parts; empty: there is nothing to cut
     salt: str | None = None
     chunk_tokens: int = 0
     boundary: str = "in_flight"
@@ -74,10 +92,17 @@ class ModelShape:
     save_timeout_ms: int = 0
     save_wait_ms: int = 0
 
+    @property
+    def tensor_ranks(self) -> int:
+        """Of one stage."""
+        return self.ranks // max(len(self.stages), 1)
+
 
 def space_of(shape: ModelShape, g: int, rank: int) -> tuple[c.SpaceDesc, Any]:
     """The space of a group on a rank, and what it points to; the connector adds block_tokens."""
     group = shape.groups[g]
+    stage, tensor_rank = divmod(rank, shape.tensor_ranks)
+    layers = shape.stages[stage] if shape.stages else Stage(0, len(group.layers))
     weights = ctypes.create_string_buffer(shape.weights, len(shape.weights))
     desc = c.SpaceDesc(
         size=ctypes.sizeof(c.SpaceDesc),
@@ -86,18 +111,22 @@ def space_of(shape: ModelShape, g: int, rank: int) -> tuple[c.SpaceDesc, Any]:
         weights_bytes=len(shape.weights),
         tokenizer=shape.identity.encode(),
         salt=shape.salt.encode() if shape.salt else None,
-        n_layers=len(group.layers),
-        rank=rank,
-        world=shape.ranks,
+        n_layers=layers.n_layers,
+        layer_first=layers.layer_first,
+        rank=tensor_rank,
+        world=shape.tensor_ranks,
         group=g,
     )
+    if shape.shards:
+        desc.rank = tensor_rank * shape.shards // shape.tensor_ranks + group.shard
+        desc.world, desc.group = shape.shards, 0
     if group.planes is None:
         desc.dtype, desc.layout = c.DTYPE_OPAQUE, c.LAYOUT_OPAQUE
         desc.n_heads, desc.k_dim = 1, group.page_bytes // group.block_tokens
     else:
         desc.dtype, desc.layout = group.planes.dtype, c.LAYOUT_STANDARD
         desc.n_heads, desc.k_dim = group.planes.n_heads, group.planes.head_dim
-        desc.rope = group.planes.rope
+        desc.rope = group.planes.rope or None
     return desc, weights
 
 

@@ -95,6 +95,7 @@ HOOKS = {
     "reset_cache": (FIRST, ()),
     "save_kv_layer": (FIRST, ("layer_name", "kv_layer", "attn_metadata", "**kwargs")),
     "set_xfer_handshake_metadata": (FIRST, ("metadata",)),
+    "set_xfer_handshake_metadata_pp_aware": (FIRST, ("metadata",)),
     "shutdown": (FIRST, ()),
     "start_load_kv": (FIRST, ("forward_context", "**kwargs")),
     "take_events": (FIRST, ()),
@@ -111,7 +112,6 @@ CALLS = {
         ("vllm_config", "role", "kv_cache_config"),
     ),
     f"{_V1}.base:KVConnectorBase_V1._get_connector_metadata": (FIRST, ()),
-    f"{_V1}.base:KVConnectorBase_V1.set_xfer_handshake_metadata_pp_aware": (FIRST, ("metadata",)),
     f"{_V1}.metrics:KVConnectorStats.aggregate": (FIRST, ("other",)),
     f"{_V1}.metrics:KVConnectorStats.is_empty": (FIRST, ()),
     f"{_V1}.metrics:KVConnectorStats.reduce": (FIRST, ()),
@@ -124,6 +124,8 @@ CALLS = {
         FIRST,
         ("transfer_stats_data", "engine_idx"),
     ),
+    "vllm.config.model:ModelConfig.get_layers_start_end_indices": (FIRST, ("parallel_config",)),
+    "vllm.config.model:ModelConfig.get_total_num_kv_heads": (FIRST, ()),
     "vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory.register_connector": (
         FIRST,
         ("name", "module_path", "class_name"),
@@ -153,6 +155,7 @@ FIELDS = {
     },
     "vllm.config.attention:AttentionConfig": {"backend": FIRST},
     "vllm.config.cache:CacheConfig": {"cache_dtype": FIRST},
+    "vllm.config.compilation:CompilationConfig": {"static_forward_context": FIRST},
     "vllm.config.kv_events:KVEventsConfig": {"enable_kv_cache_events": FIRST},
     "vllm.config.kv_transfer:KVTransferConfig": {
         "engine_id": FIRST,
@@ -165,6 +168,8 @@ FIELDS = {
     "vllm.config.load:LoadConfig": {"load_format": FIRST},
     "vllm.config.model:ModelConfig": {
         "dtype": FIRST,
+        "get_layers_start_end_indices": FIRST,
+        "get_total_num_kv_heads": FIRST,
         "hf_config": FIRST,
         "hf_text_config": FIRST,
         "max_model_len": FIRST,
@@ -191,6 +196,7 @@ FIELDS = {
     "vllm.config.vllm:VllmConfig": {
         "attention_config": FIRST,
         "cache_config": FIRST,
+        "compilation_config": FIRST,
         "kv_events_config": FIRST,
         "kv_transfer_config": FIRST,
         "load_config": FIRST,

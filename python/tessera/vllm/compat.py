@@ -14,6 +14,7 @@ rest of the package is written once. docs/engines.md says what each version can 
 | 0.32 | boundary_state_offloads, which names the       | Mamba and linear attention refused    |
 |      | blocks of states                               |                                       |
 | 0.32 | num_prefill_lookahead_tokens                   | draft models refused                  |
+| 0.32 | reports of every pipeline stage, checked here  | pipeline parallelism is refused       |
 
 What the package uses of vLLM is listed in python/tests/vllm_uses.py, and compared there with the
 sources of every version.
@@ -35,6 +36,7 @@ from .versions import minor
 __all__ = [
     "FAILED_BY_REQUEST",
     "HANDS_OVER_STATES",
+    "PIPELINES",
     "TELLS_DRAFTS",
     "VERSION",
     "BlockTables",
@@ -52,6 +54,7 @@ _TELLS_BLOCKS = _MINOR >= 30
 FAILED_BY_REQUEST = _MINOR >= 30
 HANDS_OVER_STATES = _MINOR >= 32
 TELLS_DRAFTS = _MINOR >= 32
+PIPELINES = _MINOR >= 32
 
 
 @dataclass

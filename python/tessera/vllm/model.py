@@ -48,8 +48,10 @@ class ModelParts:
     rope: c.Rope
 
 
-def kv_dtype(parts: ModelParts) -> int:
+def kv_dtype(parts: Any) -> int:
     """enum tsr_dtype of K and V."""
+    if parts.dtype not in _DTYPES:
+        raise Refused(f"KV of {parts.dtype}")
     return _DTYPES[parts.dtype]
 
 

@@ -8,7 +8,9 @@ packed in another way, as for a matrix unit, are refused: they are stored as the
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 
@@ -18,9 +20,81 @@ from .._lib import rope_text
 from .model import ModelParts, kv_dtype
 from .shape import Refused
 
-__all__ = ["find_strides", "group_planes"]
+__all__ = ["find_strides", "group_planes", "shard_planes"]
 
 _BLOCKS = 2
+
+
+class Rows(Protocol):
+    """K and V of a token in one layer."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def n_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class _AttentionRows:
+    dtype: torch.dtype
+    n_kv_heads: int
+    head_dim: int
+
+
+def _group_strides(
+    group: GroupShape,
+    attns: Sequence[Any],
+    caches: dict[str, torch.Tensor],
+    n_blocks: int,
+    rows: Rows,
+) -> tuple[Strides, Strides]:
+    """Of K and V, the same in all layers."""
+    if group.window_tokens:
+        raise Refused("sliding windows")
+    tensors = [caches[name] for name in group.layers]
+    forms = {(one.shape, one.stride(), one.dtype) for one in tensors}
+    if len(forms) > 1 or len({type(attn.impl) for attn in attns}) > 1:
+        raise Refused("KV layers of different forms")
+    return find_strides(attns[0], tensors[0], n_blocks, group.block_tokens, rows)
+
+
+def shard_planes(
+    group: GroupShape,
+    attns: Sequence[Any],
+    n_shards: int,
+    caches: dict[str, torch.Tensor],
+    n_blocks: int,
+) -> tuple[Planes, list[tuple[c.KvLayout, Any]]]:
+    """The K and V of a rank's heads in n_shards equal parts: the form of a part, and where each of
+    them is."""
+    tensors = [caches[name] for name in group.layers]
+    heads, dim = attns[0].num_kv_heads, attns[0].head_size
+    if {(attn.num_kv_heads, attn.head_size) for attn in attns} != {(heads, dim)}:
+        raise Refused("KV layers with different heads")
+    if heads % n_shards:
+        raise Refused(f"{heads} KV heads of a rank in {n_shards} parts")
+    rows = _AttentionRows(tensors[0].dtype, heads, dim)
+    strides = _group_strides(group, attns, caches, n_blocks, rows)
+    planes = Planes(kv_dtype(rows), heads // n_shards, dim, b"")
+    layouts = []
+    for shard in range(n_shards):
+        first_head = shard * planes.n_heads
+        parts = [replace(at, first=at.first + first_head * at.head) for at in strides]
+        layouts.append(
+            plane_layout(
+                [one.data_ptr() for one in tensors],
+                parts,
+                planes,
+                tensors[0].element_size(),
+                group.block_tokens,
+                n_blocks,
+                tensors[0].device.type != "cpu",
+                0,
+            )
+        )
+    return planes, layouts
 
 
 def group_planes(
@@ -30,13 +104,8 @@ def group_planes(
     attns: list[Any] = [layer.self_attn.attn for layer in parts.layers]
     if group.layers != tuple(attn.layer_name for attn in attns):
         raise Refused("KV layers in another order than the model's")
-    if group.window_tokens:
-        raise Refused("sliding windows")
     tensors = [caches[name] for name in group.layers]
-    forms = {(one.shape, one.stride(), one.dtype) for one in tensors}
-    if len(forms) > 1 or len({type(attn.impl) for attn in attns}) > 1:
-        raise Refused("KV layers of different forms")
-    strides = find_strides(attns[0], tensors[0], n_blocks, group.block_tokens, parts)
+    strides = _group_strides(group, attns, caches, n_blocks, parts)
     planes = Planes(kv_dtype(parts), parts.n_kv_heads, parts.head_dim, rope_text(parts.rope))
     layout = plane_layout(
         [one.data_ptr() for one in tensors],
@@ -54,7 +123,7 @@ def group_planes(
 class _Scratch:
     """Some blocks of a layer, in memory of their own that nothing else uses."""
 
-    def __init__(self, attn: Any, tensor: torch.Tensor, n_blocks: int, parts: ModelParts) -> None:
+    def __init__(self, attn: Any, tensor: torch.Tensor, n_blocks: int, parts: Rows) -> None:
         if tensor.dtype != parts.dtype or tensor.shape[0] % n_blocks:
             raise Refused(f"a KV tensor of {tensor.dtype} and shape {tuple(tensor.shape)}")
         shape = (_BLOCKS * (tensor.shape[0] // n_blocks), *tensor.shape[1:])
@@ -69,7 +138,7 @@ class _Scratch:
 
 
 def find_strides(
-    attn: Any, tensor: torch.Tensor, n_blocks: int, block_tokens: int, parts: ModelParts
+    attn: Any, tensor: torch.Tensor, n_blocks: int, block_tokens: int, parts: Rows
 ) -> tuple[Strides, Strides]:
     """Of K and V. Refused: there are none."""
     scratch = _Scratch(attn, tensor, n_blocks, parts)
@@ -94,7 +163,7 @@ def find_strides(
     return found
 
 
-def _measure(scratch: _Scratch, plane: int, block_tokens: int, parts: ModelParts) -> Strides:
+def _measure(scratch: _Scratch, plane: int, block_tokens: int, parts: Rows) -> Strides:
     def place(slot: int, head: int, element: int) -> int:
         rows = torch.zeros(2, 1, parts.n_kv_heads, parts.head_dim)
         rows[plane, 0, head, element] = 1

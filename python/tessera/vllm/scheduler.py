@@ -21,7 +21,7 @@ from . import compat, plugin
 from .base import ConnectorBase, guarded, logger
 from .marks import Blending
 from .messages import TesseraMetadata, TesseraWorkerMetadata
-from .shape import as_planes
+from .shape import as_planes, as_shards, by_rank
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -83,11 +83,6 @@ class SchedulerSide(ConnectorBase):
 
     def _open_scheduler(self) -> None:
         assert self._cache is not None
-        # Block 0 of these is nobody's.
-        self._sparse = [group.window_tokens > 0 or group.states for group in self._shape.groups]
-        self._state_blocks = {
-            g: group.block_tokens for g, group in enumerate(self._shape.groups) if group.states
-        }
         self._in_flight = compat.InFlight(self._vllm_config)
         self._save_decode = bool(self._own.get("save_decode"))
         self._open_half()
@@ -108,6 +103,11 @@ class SchedulerSide(ConnectorBase):
     def _open_half(self) -> None:
         assert self._cache is not None
         self._half = self._scheduler = SchedulerHalf(self._cache.handle, self._shape)
+        # Block 0 of these is nobody's.
+        self._sparse = [group.window_tokens > 0 or group.states for group in self._shape.groups]
+        self._state_blocks = {
+            g: group.block_tokens for g, group in enumerate(self._shape.groups) if group.states
+        }
         self._open_events()
 
     def _open_events(self) -> None:
@@ -142,6 +142,8 @@ class SchedulerSide(ConnectorBase):
             if not plugin.supported():
                 known = ", ".join(version + "*" for version in plugin.VERSIONS)
                 raise ValueError(f"vLLM {compat.VERSION}: blending needs {known}")
+            if self._shape.stages:
+                raise ValueError("pipeline parallelism")
             role = self._vllm_config.kv_transfer_config
             if not (role.is_kv_producer and role.is_kv_consumer):
                 raise ValueError(f"kv_role is {role.kv_role}: blending needs to load and save")
@@ -170,6 +172,12 @@ class SchedulerSide(ConnectorBase):
             counters.update(self._blending.counters.values)
         return counters
 
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        """By pipeline stage and tensor-parallel rank."""
+        n = self._vllm_config.parallel_config.tensor_parallel_size
+        ranks = {stage * n + rank: worker for (stage, rank), worker in metadata.items()}
+        self.set_xfer_handshake_metadata(ranks)
+
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
         for rank, worker in sorted(metadata.items()):
             trouble = getattr(worker, "trouble", "no reason given")
@@ -190,13 +198,18 @@ class SchedulerSide(ConnectorBase):
         try:
             if forms:
                 raise RuntimeError("workers keep plain requests in different forms")
-            if planes is None:
+            if planes is None and not self._shape.shard_identity:
                 return
             self._scheduler.close()
             self._half = None
-            self._shape = as_planes(self._shape, planes)
+            if planes is None:
+                self._shape = by_rank(self._shape)
+            elif self._shape.shard_identity:
+                self._shape = as_shards(self._shape, planes)
+            else:
+                self._shape = as_planes(self._shape, planes)
+                logger.info("tessera: plain requests are stored for blending, too")
             self._open_half()
-            logger.info("tessera: plain requests are stored for blending, too")
         except Exception as error:
             self._give_up(error)
 
@@ -204,7 +217,7 @@ class SchedulerSide(ConnectorBase):
         assert self._blending is not None and self._cache is not None
         try:
             rows = []
-            if self._shape.groups[0].planes is not None:
+            if self._shape.groups[0].planes is not None and not self._shape.shards:
                 rows = traffic_spaces(self._shape, self._scheduler.chunk_tokens)
             spaces = [desc for desc, _keep in rows]
             self._blending.start(self._cache, model, self._shape.salt, self._shape.ranks, spaces)
@@ -325,6 +338,9 @@ class SchedulerSide(ConnectorBase):
         self._scheduler.allocated(live.number, tables, num_external_tokens)
 
     def _tables(self, block_ids: Iterable[Iterable[int]]) -> list[Any]:
+        if len(self._shape.groups) > 1 and self._shape.shards:
+            (table,) = block_ids  # parts of the heads have the blocks of them all
+            return [table] * len(self._shape.groups)
         return [
             [block or -1 for block in table] if sparse else table
             for table, sparse in zip(block_ids, self._sparse)

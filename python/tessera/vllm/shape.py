@@ -6,6 +6,7 @@ What Tessera does not support is refused here, by name, before a byte moves.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -23,7 +24,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from .. import _c as c
-from .._connector import BOUNDARIES, GroupShape, ModelShape, Planes, page_layout
+from .._connector import BOUNDARIES, GroupShape, ModelShape, Planes, Stage, page_layout
 from ..identity import files_digest
 from . import compat
 
@@ -37,6 +38,7 @@ OWN_KEYS = (
     "load_timeout_ms",
     "save_wait_ms",
     "blend",
+    "head_shards",
 )
 _SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, MambaSpec)
 # Draft models whose KV is in the engine's blocks, and of which vLLM drops the last block of a hit.
@@ -56,6 +58,7 @@ def split_options(extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> ModelShape:
     refuse_unsupported(vllm_config, kv_cache_config)
     model = vllm_config.model_config
+    parallel = vllm_config.parallel_config
     role = vllm_config.kv_transfer_config
     flags = []
     if not role.is_kv_consumer:
@@ -76,7 +79,10 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
     load = own.get("load", "auto")
     if load not in ("auto", "sync", "async"):
         raise Refused(f"load '{load}' is not one of auto, sync, async")
-    if len(groups) > 1:
+    shards = _shards(model, parallel, kv_cache_config, own)
+    if parallel.tensor_parallel_size > shards > 0:
+        flags.append("shared_spaces")
+    if len(groups) > 1 or shards > parallel.tensor_parallel_size:
         load = "async"  # vLLM can be told of a failed load of one of several groups only that way
     if not undoes_steps(vllm_config):  # only loads that cannot fail are within a step
         load = "sure" if load == "auto" else "async"
@@ -89,8 +95,11 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
         model=model.model,
         weights=_weights(model, vllm_config.load_config),
         identity=_identity(vllm_config, kv_cache_config),
-        ranks=vllm_config.parallel_config.tensor_parallel_size,
+        ranks=parallel.tensor_parallel_size * parallel.pipeline_parallel_size,
         groups=groups,
+        stages=_stages(model, parallel, groups),
+        shards=shards,
+        shard_identity=_shard_identity(vllm_config, kv_cache_config) if shards else "",
         salt=own.get("salt"),
         boundary=boundary,
         flags=tuple(flags),
@@ -105,12 +114,14 @@ def undoes_steps(vllm_config: Any) -> bool:
 
     - with asynchronous scheduling it has scheduled the next step on top of this one, keeps what
       that makes, and counts a token that never comes;
+    - with pipeline parallelism the next part of a prompt may be scheduled before this step ends;
     - model runner V2 counts the tokens of a running request by itself, and never back: it would
       compute the prompt at positions behind its end, and leave what is wrong in its pages.
 
     Loads between steps are not concerned: their requests do not run yet."""
-    asynchronous = vllm_config.scheduler_config.async_scheduling
-    return not (asynchronous or vllm_config.use_v2_model_runner)
+    ahead = vllm_config.scheduler_config.async_scheduling
+    ahead = ahead or vllm_config.parallel_config.pipeline_parallel_size > 1
+    return not (ahead or vllm_config.use_v2_model_runner)
 
 
 def between_steps(shape: ModelShape) -> ModelShape:
@@ -127,8 +138,8 @@ def as_planes(shape: ModelShape, planes: Planes) -> ModelShape:
 
 def refuse_unsupported(vllm_config: Any, kv_cache_config: Any) -> None:
     parallel = vllm_config.parallel_config
-    if parallel.pipeline_parallel_size > 1:
-        raise Refused("pipeline parallelism")
+    if parallel.pipeline_parallel_size > 1 and not compat.PIPELINES:
+        raise Refused(f"pipeline parallelism in vLLM {compat.VERSION}")
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise Refused(f"context parallelism ({name})")
@@ -217,11 +228,88 @@ def _refuse_states(spec: Any) -> None:
         raise Refused("Mamba or linear attention with states of drafts or within a step")
 
 
-def _identity(vllm_config: Any, kv_cache_config: Any) -> str:
+def _stages(model: Any, parallel: Any, groups: tuple[GroupShape, ...]) -> tuple[Stage, ...]:
+    """The layers of every pipeline stage, which no process of vLLM's is told: the scheduler knows
+    those of the first stage and a worker its own. So they follow from vLLM's rule, and each process
+    compares it with what it knows."""
+    n = parallel.pipeline_parallel_size
+    if n == 1:
+        return ()
+    if len(groups) > 1:
+        raise Refused("pipeline parallelism with several KV groups")
+    if groups[0].draft_tokens:
+        raise Refused("pipeline parallelism with a draft model")
+    ends = []
+    for stage in range(n):
+        there = copy.copy(parallel)
+        there.rank = stage * parallel.tensor_parallel_size
+        ends.append(model.get_layers_start_end_indices(there))
+    first, end = ends[parallel.rank // parallel.tensor_parallel_size % n]
+    numbers = [
+        [int(part) for part in name.split(".") if part.isdigit()] for name in groups[0].layers
+    ]
+    if numbers != [[layer] for layer in range(first, end)]:
+        raise Refused("pipeline parallelism with stages that are not runs of equal layers")
+    return tuple(Stage(first, end - first) for first, end in ends)
+
+
+def _shards(model: Any, parallel: Any, kv_cache_config: Any, own: dict[str, Any]) -> int:
+    """Into how many parts the model's KV heads are cut, so that engines with other numbers of ranks
+    find theirs; 0: not at all."""
+    wanted = own.get("head_shards", 0)
+    if wanted == 0:
+        return 0
+    if type(wanted) is not int or wanted < 0:
+        raise Refused(f"head_shards {wanted!r} is not a number of parts")
+    if len(kv_cache_config.kv_cache_groups) > 1:
+        raise Refused("head_shards with several KV groups")
+    if isinstance(_spec(kv_cache_config.kv_cache_groups[0]), MLAAttentionSpec):
+        return 1  # every rank has all of it
+    heads, ranks = model.get_total_num_kv_heads(), parallel.tensor_parallel_size
+    if heads % wanted:
+        raise Refused(f"head_shards {wanted} for {heads} KV heads")
+    replicated = wanted == heads and ranks % wanted == 0
+    if wanted % ranks and not replicated:
+        raise Refused(f"head_shards {wanted} for {ranks} tensor-parallel ranks")
+    if wanted > ranks and not compat.FAILED_BY_REQUEST:
+        raise Refused(f"head_shards in vLLM {compat.VERSION}")
+    return wanted
+
+
+def shards_of_rank(shape: ModelShape) -> int:
+    """How many parts of the heads each rank has."""
+    return max(shape.shards // shape.tensor_ranks, 1)
+
+
+def as_shards(shape: ModelShape, planes: Planes) -> ModelShape:
+    """The same with the heads of a rank stored in parts of this form, each of them a group."""
+    (group,) = shape.groups
+    groups = tuple(
+        replace(group, planes=planes, shard=shard) for shard in range(shards_of_rank(shape))
+    )
+    return replace(shape, groups=groups, identity=shape.shard_identity)
+
+
+def by_rank(shape: ModelShape) -> ModelShape:
+    """The same with everything that a rank has stored as its own."""
+    return replace(shape, shards=0, shard_identity="")
+
+
+def _shard_identity(vllm_config: Any, kv_cache_config: Any) -> str:
+    """That of K and V in parts by heads: nothing of it depends on the number of ranks, or on the
+    form of a page."""
+    spec = _spec(kv_cache_config.kv_cache_groups[0])
+    if isinstance(spec, MLAAttentionSpec):
+        return ""
+    return _identity(vllm_config, kv_cache_config, f"heads of {spec.head_size} {spec.dtype}")
+
+
+def _identity(vllm_config: Any, kv_cache_config: Any, form: str | None = None) -> str:
     """Everything that changes a page's bytes and is neither weights nor tokens: the model's own
-    configuration, dtypes, and how this vLLM on this processor packs a page."""
+    configuration, dtypes, and how this vLLM on this processor packs a page, or `form`."""
     model = vllm_config.model_config
     cache = vllm_config.cache_config
+    specs = [repr(_spec(group)) for group in kv_cache_config.kv_cache_groups]
     facts = {
         "vllm": compat.VERSION,
         "torch": torch.__version__,
@@ -235,7 +323,7 @@ def _identity(vllm_config: Any, kv_cache_config: Any) -> str:
         "device": current_platform.get_device_name(),
         "processor": _processor(),
         "draft": _draft(vllm_config),
-        "specs": [repr(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups],
+        "specs": specs if form is None else form,
     }
     text = json.dumps(facts, sort_keys=True, default=str)
     return "vllm " + hashlib.sha256(text.encode()).hexdigest()

@@ -18,8 +18,8 @@ from . import compat
 from .base import ConnectorBase, guarded, logger
 from .blend import BlendWorker
 from .messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
-from .planes import group_planes
-from .shape import as_planes, group_layout
+from .planes import group_planes, shard_planes
+from .shape import as_planes, as_shards, by_rank, group_layout, shards_of_rank
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -47,6 +47,7 @@ class WorkerSide(ConnectorBase):
         self._blender: BlendWorker | None = None
         self._retired: BlendWorker | None = None  # of the time before this worker gave up
         self._blend_trouble: str | None = "blending is off"
+        self._traffic = False  # plain requests are stored for blends
         self._bad_blends: set[int] = set()
         self._outcomes: list[BlendOutcome] = []
         self._open_blends: dict[int, BlendJob] = {}  # that vLLM waits for
@@ -87,9 +88,9 @@ class WorkerSide(ConnectorBase):
             except Exception as error:
                 self._give_up(error)
         trouble = None if self._half is not None else self._trouble or "no KV memory"
+        planes = self._shape.groups[0].planes if self._half is not None else None
         if self._blender is None:
-            return TesseraHandshake(trouble, self._blend_trouble)
-        planes = self._shape.groups[0].planes
+            return TesseraHandshake(trouble, self._blend_trouble, planes=planes)
         return TesseraHandshake(trouble, None, self._blender.model, planes)
 
     def _open_worker(self) -> None:
@@ -100,14 +101,16 @@ class WorkerSide(ConnectorBase):
         if device.type == "cuda":
             self._stream = torch.cuda.current_stream(device)
         stream = self._stream.cuda_stream if self._stream is not None else 0
-        rank = self._vllm_config.parallel_config.rank % self._shape.ranks
+        rank = self._vllm_config.parallel_config.rank % self._shape.ranks  # of all stages
         self._open_blender()
+        if self._shape.shard_identity:
+            self._cut_heads()
         self._worker = WorkerHalf(
             self._cache.handle, self._shape, rank, device.type, device.index or 0, stream
         )
         self._half = self._worker
         self._worker.register([layout for layout, _keep in self._layouts])
-        if self._blender is not None and self._shape.groups[0].planes is not None:
+        if self._blender is not None and self._traffic:
             self._blender.traffic = traffic_spaces(self._shape, self._worker.chunk_tokens)[rank]
 
     def _open_cache(self) -> EngineCache:
@@ -120,9 +123,13 @@ class WorkerSide(ConnectorBase):
         assert self._cache is not None
         try:
             settings = blend_settings(self._own)
+            if settings is not None and self._shape.stages:
+                raise ValueError("pipeline parallelism")
             if settings is not None:
                 self._blender = BlendWorker(self._vllm_config, self._shape, settings, self._cache)
-                if settings.from_traffic:
+                if settings.from_traffic and self._shape.shards:
+                    logger.warning("tessera: blends do not find plain requests: head_shards is set")
+                elif settings.from_traffic:
                     self._use_planes(self._blender)
         except Exception as error:
             self._blend_trouble = f"{type(error).__name__}: {error}"
@@ -139,6 +146,26 @@ class WorkerSide(ConnectorBase):
             logger.warning("tessera: blends do not find plain requests: %s", error)
             return
         self._shape, self._layouts = as_planes(self._shape, planes), [layout]
+        self._traffic = True
+
+    def _cut_heads(self) -> None:
+        """Stores K and V in parts by heads, which engines with other numbers of ranks find. Pages
+        whose form is not understood stay as they are, for engines with as many ranks."""
+        (group,) = self._shape.groups
+        layers = self._vllm_config.compilation_config.static_forward_context
+        try:
+            planes, layouts = shard_planes(
+                group,
+                [layers[name] for name in group.layers],
+                shards_of_rank(self._shape),
+                self._kv_caches,
+                self._kv_cache_config.num_blocks,
+            )
+        except Exception as error:
+            logger.warning("tessera: KV is stored by rank, head_shards has no effect: %s", error)
+            self._shape = by_rank(self._shape)
+            return
+        self._shape, self._layouts = as_shards(self._shape, planes), layouts
 
     def _close(self) -> None:
         if self._blender is not None:

@@ -7,6 +7,7 @@ a test can look at the connector's counters; the worker is a process of its own,
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import itertools
 import multiprocessing
@@ -38,6 +39,9 @@ from vllm import LLM, SamplingParams, TokensPrompt  # noqa: E402  the environmen
 from vllm.config import KVTransferConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
 
+from tessera import _c as c  # noqa: E402
+from tessera._connector import describe  # noqa: E402
+from tessera._lib import check, library  # noqa: E402
 from tessera.vllm import plugin  # noqa: E402
 
 plugin.register()  # as vLLM does by itself where the package is installed
@@ -214,11 +218,15 @@ class Engine:
         max_tokens: int,
         together: bool = False,
         wishes: list[dict[str, Any] | None] | None = None,
+        handed: list[dict[str, Any] | None] | None = None,
     ) -> list[Answer]:
-        """Greedy answers, one request at a time unless `together`."""
+        """Greedy answers, one request at a time unless `together`. `handed` is what another engine
+        has told of these requests."""
         params = [
             sampling(max_tokens, wish, logprobs=0) for wish in wishes or [None] * len(prompts)
         ]
+        for one, told in zip(params, handed or ()):
+            one.extra_args = {"kv_transfer_params": told}
         pairs = list(zip(prompts, params))
         batches = [pairs] if together else [[pair] for pair in pairs]
         answers = []
@@ -289,6 +297,21 @@ def _serve(pipe: Any, options: Any, role: str, more: dict[str, Any]) -> None:
     except BaseException as error:
         pipe.send(("error", f"{type(error).__name__}: {error}"))
         raise
+
+
+def evict(connector: Any, rank: int) -> int:
+    """Drops what one rank has in the cache, leased chunks excepted; how many entries."""
+    lib = library()
+    desc = describe(connector._shape)
+    desc.c.spaces[rank].block_tokens = connector._scheduler.chunk_tokens
+    space = ctypes.c_void_p()
+    handle = connector._cache.handle
+    check(lib.tsr_space_open(ctypes.byref(space), handle, ctypes.byref(desc.c.spaces[rank])))
+    order = c.ClearDesc(ctypes.sizeof(c.ClearDesc), space, None, -1)
+    try:
+        return check(lib.tsr_cache_clear(handle, ctypes.byref(order)))
+    finally:
+        lib.tsr_space_close(space)
 
 
 def scratch() -> tempfile.TemporaryDirectory:

@@ -12,7 +12,6 @@ is when the scheduler's goes back because a load within a step failed.
 """
 
 import copy
-import ctypes
 import dataclasses
 import hashlib
 import os
@@ -35,14 +34,11 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.spec_decode.ngram_proposer import NgramProposer
 from vllm.v1.structured_output import StructuredOutputManager
 
-from tessera import _c as c
-from tessera._connector import describe
-from tessera._lib import check, library
 from tessera.vllm import TesseraConnector
 from tessera.vllm.versions import minor
 
 BLOCK, BLOCKS, HEAD = 16, 48, 8
-LAYERS = ["model.layers.0.attn", "model.layers.1.attn"]
+LAYERS = ["model.layers.0.attn", "model.layers.1.attn"]  # of the first pipeline stage
 ROW = 2 * HEAD * 4  # bytes of a token in one layer
 SEQUENCE_MAX = 512
 
@@ -62,6 +58,11 @@ def known(kind, **more):
 def starts_before(output):
     """Whether a step's loads start before its forward: from 0.29 on only if it needs them."""
     return getattr(output, "has_sync_kv_loads", True)
+
+
+def layer_names(stage):
+    """Of a pipeline stage; each has as many layers."""
+    return [f"model.layers.{stage * len(LAYERS) + i}.attn" for i in range(len(LAYERS))]
 
 
 def expected_kv(tokens, rank=0):
@@ -109,10 +110,15 @@ class Rank:
         config = copy.deepcopy(config)
         config.parallel_config.rank = rank
         self.rank = rank
+        self.stage, self.tensor_rank = divmod(rank, config.parallel_config.tensor_parallel_size)
+        layers = layer_names(self.stage)
+        kv_config = copy.deepcopy(kv_config)
+        for group in kv_config.kv_cache_groups:  # vLLM gives a worker the layers of its stage
+            group.layer_names = layers
         self.memory = torch.zeros((len(LAYERS), BLOCKS, 1, BLOCK, 2 * HEAD), dtype=torch.float32)
         self.bytes = self.memory.numpy().view(numpy.uint8).reshape(len(LAYERS), -1, ROW)
         self.connector = TesseraConnector(config, KVConnectorRole.WORKER, kv_config)
-        self.connector.register_kv_caches(dict(zip(LAYERS, self.memory)))
+        self.connector.register_kv_caches(dict(zip(layers, self.memory)))
         self.expected = {}
         self.bad = set()
         self.may_fail = False
@@ -177,6 +183,7 @@ class Rig:
         budget=64,
         drafts=0,
         ranks=1,
+        stages=1,
         events=None,
         prefix_caching=False,
         runner=1,
@@ -186,7 +193,12 @@ class Rig:
         self.config.scheduler_config.async_scheduling = asynchronous
         self.config.cache_config.num_gpu_blocks = BLOCKS
         self.config.parallel_config.tensor_parallel_size = ranks
+        self.config.parallel_config.pipeline_parallel_size = stages
+        ranks *= stages
         self.config.parallel_config.world_size = ranks
+        if stages > 1:
+            model = self.config.model_config
+            model.model_arch_config.total_num_hidden_layers = stages * len(LAYERS)
         spec = FullAttentionSpec(
             block_size=BLOCK, num_kv_heads=1, head_size=HEAD, dtype=torch.float32
         )
@@ -205,7 +217,10 @@ class Rig:
             )
             self.ranks = [self.rank_class(self.config, self.kv_config, i) for i in range(ranks)]
         self.scheduler.connector.set_xfer_handshake_metadata_pp_aware(
-            {(0, one.rank): one.connector.get_handshake_metadata() for one in self.ranks}
+            {
+                (one.stage, one.tensor_rank): one.connector.get_handshake_metadata()
+                for one in self.ranks
+            }
         )
         self.aggregator = KVOutputAggregator(ranks)
         self.proposer = NgramProposer(self.config) if drafts else None
@@ -376,15 +391,4 @@ class Rig:
                 assert request.num_output_tokens == request.max_tokens, request.request_id
 
     def evict(self, rank):
-        """Drops what one rank has in the cache, leased chunks excepted; how many entries."""
-        connector, lib = self.scheduler.connector, library()
-        desc = describe(connector._shape)
-        desc.c.spaces[rank].block_tokens = connector._scheduler.chunk_tokens
-        space = ctypes.c_void_p()
-        handle = connector._cache.handle
-        check(lib.tsr_space_open(ctypes.byref(space), handle, ctypes.byref(desc.c.spaces[rank])))
-        order = c.ClearDesc(ctypes.sizeof(c.ClearDesc), space, None, -1)
-        try:
-            return check(lib.tsr_cache_clear(handle, ctypes.byref(order)))
-        finally:
-            lib.tsr_space_close(space)
+        return engines.evict(self.scheduler.connector, rank)

@@ -162,6 +162,12 @@ class TestSchedules(unittest.TestCase):
                 rig = dict(ranks=2, drafts=3 if depth in (1, 2) else 0)
                 self.run_schedules(depth > 0, depth, 30 + depth, 100, rig, save_decode=True)
 
+    def test_pipeline_stages(self):
+        for ranks, depth in ((1, 0), (1, min(2, AHEAD_MAX)), (2, 1)):
+            with self.subTest(ranks=ranks, depth=depth):
+                rig = dict(ranks=ranks, stages=2)
+                self.run_schedules(depth > 0, depth, 50 + depth, 100, rig, save_decode=True)
+
 
 class TestResume(unittest.TestCase):
     def test_preempted_and_resumed_in_one_step_it_is_loaded(self):
