@@ -406,6 +406,7 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 	@B=$(B) python/tests/engine.sh vllm/test_engine.py
 	@B=$(B) python/tests/engine.sh vllm/test_stages.py
 	@B=$(B) python/tests/engine.sh vllm/test_workers.py
+	@B=$(B) python/tests/engine.sh vllm/test_handover.py
 	@B=$(B) python/tests/engine.sh vllm/test_blend.py
 	@B=$(B) python/tests/engine.sh vllm/test_chunked.py
 	@B=$(B) python/tests/engine.sh vllm/test_context.py

@@ -251,6 +251,7 @@ FIELDS = {
         "all_token_ids": FIRST,
         "block_hashes": FIRST,
         "cache_salt": FIRST,
+        "kv_transfer_params": FIRST,
         "lora_request": FIRST,
         "mm_features": FIRST,
         "num_computed_tokens": FIRST,

@@ -19,6 +19,7 @@ from ..cache import _extras
 from ..identity import files_digest
 from . import compat, plugin
 from .base import ConnectorBase, guarded, logger
+from .handover import Arrival, expected, told
 from .marks import Blending
 from .messages import TesseraMetadata, TesseraWorkerMetadata
 from .shape import as_planes, as_shards, by_rank
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .events import KvEvents
 
 _NEVER = 1 << 62
+_WAIT_MS = 2000  # save_wait_ms of connector.h
 _BLEND_TOKENS_MIN = 512  # that a blend computes beside a full step, so that it ends some day
 
 
@@ -51,6 +53,7 @@ class _Live:
         "told",
         "asked",
         "states",
+        "arrival",
     )
 
     def __init__(self, number: int, request: Request, known: int, wake: int) -> None:
@@ -64,6 +67,7 @@ class _Live:
         self.asked = 0  # tokens that vLLM had itself when it was looked up
         # By group and number of tokens: the block in which vLLM has the state after these.
         self.states: dict[tuple[int, int], int] = {}
+        self.arrival: Arrival | None = None  # what it waits for
 
 
 class SchedulerSide(ConnectorBase):
@@ -85,6 +89,9 @@ class SchedulerSide(ConnectorBase):
         assert self._cache is not None
         self._in_flight = compat.InFlight(self._vllm_config)
         self._save_decode = bool(self._own.get("save_decode"))
+        self._loads_any = "no_load" not in self._shape.flags
+        self._hands_over = not self._loads_any  # what a producer stores is for others
+        self._wait_ms = self._shape.save_wait_ms or _WAIT_MS
         self._open_half()
         policy = self._vllm_config.kv_transfer_config.kv_load_failure_policy
         if policy != "recompute":
@@ -238,6 +245,9 @@ class SchedulerSide(ConnectorBase):
             number, tokens, request.num_prompt_tokens, _request_extras(request, self._since), flags
         )
         live = _Live(number, request, len(tokens), self._scheduler.chunk_tokens)
+        if self._loads_any and not flags:
+            params = request.kv_transfer_params
+            live.arrival = expected(self._scheduler, number, params, self._wait_ms)
         self._live[request.request_id] = live
         self._remember(live)
 
@@ -273,13 +283,27 @@ class SchedulerSide(ConnectorBase):
         live = self._live.get(request.request_id)
         if live is None:
             return 0, False
+        if live.arrival is not None and live.arrival.too_early():
+            return None, False
         self._tell_preemptions([live])
         self._tell_tokens(live)
         live.asked = num_computed_tokens
         found, live.asynchronous = self._scheduler.matched(live.number, num_computed_tokens)
+        if found is not None and self._awaits(live, num_computed_tokens + found):
+            return None, False
         if found:
             self._remember(live, num_computed_tokens + found)
         return found, live.asynchronous
+
+    def _awaits(self, live: _Live, n_there: int) -> bool:
+        """Whether a request waits for more that a producer is storing."""
+        assert self._cache is not None
+        if live.arrival is None:
+            return False
+        if live.arrival.waits(n_there) and self._cache.connected(0):
+            return True
+        live.arrival = None
+        return False
 
     def _tell_preemptions(self, lives: Iterable[_Live]) -> None:
         """At the latest before a request is looked up again: vLLM may preempt and resume it in one
@@ -483,11 +507,11 @@ class SchedulerSide(ConnectorBase):
     def _finished(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        told = self._blending.finished(request.request_id) if self._blending else None
+        report = self._blending.finished(request.request_id) if self._blending else None
         live = self._live.pop(request.request_id, None)
         self._block_tables.forget(request.request_id)
         if live is None:
-            return False, told
+            return False, report
         if self._events is not None:
             self._tell_tokens(live)
             self._remember(live)
@@ -495,6 +519,8 @@ class SchedulerSide(ConnectorBase):
             RequestStatus.FINISHED_STOPPED,
             RequestStatus.FINISHED_LENGTH_CAPPED,
         )
+        if self._hands_over and not aborted:
+            report = told(self._scheduler, live.number, request.num_prompt_tokens)
         held = self._scheduler.finished(
             live.number,
             (
@@ -509,7 +535,7 @@ class SchedulerSide(ConnectorBase):
         )
         if held:
             self._names[live.number] = request.request_id
-        return held, told
+        return held, report
 
     @guarded(lambda: False)
     def has_pending_push_work(self) -> bool:
