@@ -444,6 +444,8 @@ int tsr_cache_clear(struct tsr_cache *cache, const struct tsr_clear_desc *clear)
     if (what.space && what.space->cache != cache)
         return tsri_fail(TSR_ESPACE, "clear: the space is not of this cache");
     if (what.prompt && !what.space) return tsri_fail(TSR_EINVAL, "clear: a prompt needs a space");
+    if (what.from && (!what.prompt || what.from % what.space->block_tokens))
+        return tsri_fail(TSR_EINVAL, "clear: from token %u, which no block begins with", what.from);
     struct tsr_prompt p = {0};
     if (what.prompt) {
         if (what.prompt->size < SIZE_MIN) return bad_size("prompt");

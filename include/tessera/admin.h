@@ -87,6 +87,9 @@ struct tsr_clear_desc {
     struct tsr_space *space;         /* NULL: all spaces */
     const struct tsr_prompt *prompt; /* NULL: all entries; else its chunks (needs space) */
     int32_t tier; /* -1: everywhere; 0: from host memory only, 1.. a lower tier */
+    /* Of a prompt's prefix, the blocks from this token on; a block boundary. TSR_EUNSUP on a client
+     * of a cache server if it is not 0. */
+    uint32_t from;
 };
 /* Drops entries that are not pinned or leased and returns how many. A block that follows a dropped
  * block is dropped too. clear NULL: everything. */

@@ -286,6 +286,7 @@ class Prompt(Struct):
 class ClearDesc(Struct):
     _fields_ = [
         ("size", c_size_t), ("space", c_void_p), ("prompt", POINTER(Prompt)), ("tier", c_int32),
+        ("from_", c_uint32),
     ]
 
 

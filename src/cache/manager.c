@@ -330,7 +330,7 @@ static int purge_key(struct tsri_manager *m, uint32_t t, const struct tsr_tier_r
 }
 
 int tsri_manager_purge_prompt(struct tsr_space *space, const struct tsr_prompt *prompt,
-                              int32_t tier)
+                              uint32_t from, int32_t tier)
 {
     struct tsr_cache *c = space->cache;
     struct tsri_manager *m = c->manager;
@@ -344,7 +344,7 @@ int tsri_manager_purge_prompt(struct tsr_space *space, const struct tsr_prompt *
     if (!keys) return TSR_ENOMEM;
     n_keys = tsri_find_keys(space, prompt, keys, (uint32_t)n_keys);
     tsri_manager_drain(c);
-    for (int i = 0; i < n_keys; i++) {
+    for (int i = (int)(from / space->block_tokens); i < n_keys; i++) {
         struct tsr_tier_ref ref = {.key = keys[i]};
         struct tsri_key key;
         memcpy(&key, &keys[i], sizeof key);

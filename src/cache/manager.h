@@ -81,7 +81,7 @@ void tsri_manager_stats(struct tsr_cache *c, struct tsr_stats *out);
 int tsri_manager_purge(struct tsr_cache *c, const uint8_t *space, int32_t tier);
 /* The same, of the chunks of a prompt. */
 int tsri_manager_purge_prompt(struct tsr_space *space, const struct tsr_prompt *prompt,
-                              int32_t tier);
+                              uint32_t from, int32_t tier);
 /* These entries of the device pool were used: they leave it last. */
 void tsri_manager_touch_hot(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
 /* Under cache->lock: how tier t knows the entry. */

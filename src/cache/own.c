@@ -126,7 +126,7 @@ static int own_mark(struct tsr_space *space, const struct tsr_prompt *prompt, en
         int e = tsri_discover_start(space, prompt);
         if (e < 0) return e;
     }
-    return tsri_find_each(space, prompt, fns[mark], NULL);
+    return tsri_find_each(space, prompt, 0, fns[mark], NULL);
 }
 
 static void own_bring_up(struct tsr_space *space, const struct tsr_prompt *prompt)
@@ -154,11 +154,12 @@ static int own_put_layer(struct tsr_put *put, uint32_t layer, const struct tsr_v
 }
 
 /* Also what tiers have of it although the index has no place for it. */
-static int clear_prompt(struct tsr_space *space, const struct tsr_prompt *prompt, int32_t tier)
+static int clear_prompt(const struct tsr_clear_desc *what)
 {
-    int n = tsri_find_each(space, prompt, tsri_cache_clear_one, &tier);
+    int32_t tier = what->tier;
+    int n = tsri_find_each(what->space, what->prompt, what->from, tsri_cache_clear_one, &tier);
     if (n < 0 || tier == 0) return n;
-    int more = tsri_manager_purge_prompt(space, prompt, tier);
+    int more = tsri_manager_purge_prompt(what->space, what->prompt, what->from, tier);
     return more < 0 ? more : n + more;
 }
 
@@ -167,8 +168,7 @@ static int own_clear(struct tsr_cache *c, const struct tsr_clear_desc *what)
     int32_t tier = what->tier;
     /* One tier alone: what waits to be written must have got to its place first. */
     if (tier >= 0) tsri_manager_drain(c);
-    int n = what->prompt ? clear_prompt(what->space, what->prompt, tier)
-                         : tsri_cache_clear(c, what->space, tier);
+    int n = what->prompt ? clear_prompt(what) : tsri_cache_clear(c, what->space, tier);
     /* What was cleared is gone from the tiers, too, and does not come back after a restart. */
     if (n > 0) tsri_manager_drain(c);
     return n;

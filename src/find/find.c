@@ -403,8 +403,8 @@ static int each_chunk(struct tsr_space *space, struct tsri_walk *w, const struct
     return fn(space->cache, tsri_handle(p.found.id, tsri_word_gen(word)), arg);
 }
 
-int tsri_find_each(struct tsr_space *space, const struct tsr_prompt *prompt, tsri_each_fn fn,
-                   void *arg)
+int tsri_find_each(struct tsr_space *space, const struct tsr_prompt *prompt, uint32_t from,
+                   tsri_each_fn fn, void *arg)
 {
     struct tsri_walk w;
     struct tsri_chunk chunk;
@@ -412,7 +412,7 @@ int tsri_find_each(struct tsr_space *space, const struct tsr_prompt *prompt, tsr
     if (e) return e;
     while (tsri_walk_block(&w, &chunk)) {
         struct tsri_digest digest = chunk.digest;
-        n = each_chunk(space, &w, &chunk, &digest, fn, arg);
+        n = chunk.range.offset < from ? 0 : each_chunk(space, &w, &chunk, &digest, fn, arg);
         if (n < 0) break;
         sum += n;
         tsri_walk_passed(&w, &chunk);

@@ -165,7 +165,7 @@ TSR_MUST int tsri_find(struct tsr_client *client, const struct tsr_prompt *promp
 /* Calls fn for every chunk of the prompt that the space has and adds up what it returns. A prefix
  * ends at its first missing block. The entry is not pinned: it may be gone when fn looks. */
 typedef int (*tsri_each_fn)(struct tsr_cache *c, uint64_t handle, void *arg);
-TSR_MUST int tsri_find_each(struct tsr_space *space, const struct tsr_prompt *prompt,
+TSR_MUST int tsri_find_each(struct tsr_space *space, const struct tsr_prompt *prompt, uint32_t from,
                             tsri_each_fn fn, void *arg);
 /* As tsri_cache_lacking, where the entries are here: without a call for each space, and the chain
  * goes on from where it was left. */

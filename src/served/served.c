@@ -471,6 +471,7 @@ static int served_clear(struct tsr_cache *c, const struct tsr_clear_desc *what)
     struct tsri_request q;
     struct tsri_answer *a;
     uint64_t session = tsri_link_session(seat->link);
+    if (what->from) return tsri_fail(TSR_EUNSUP, "clear: from token %u, by a server", what->from);
     if (!session) return TSR_EAGAIN;
     uint64_t until_ns = tsri_now_ns() + c->served->patience_ns;
     tsri_request_clear(&q, TSRI_WIRE_CLEAR)->tier = what->tier;

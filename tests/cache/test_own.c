@@ -66,11 +66,30 @@ TEST(a_prompt_to_clear_may_be_of_an_older_header)
     kit_close(&k);
 }
 
+TEST(a_prompt_may_be_cleared_from_a_block_on)
+{
+    struct kit k;
+    kit_open(&k, NULL);
+    uint32_t *tokens = kit_tokens(1, 48);
+    CHECK_INT(kit_store_prefix(&k, tokens, 48), 48);
+    struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
+    struct tsr_clear_desc clear = {
+        .size = sizeof clear, .tier = -1, .space = k.space, .prompt = &prompt, .from = 10};
+    CHECK_INT(tsr_cache_clear(k.cache, &clear), TSR_EINVAL);
+    clear.from = 16;
+    CHECK_INT(tsr_cache_clear(k.cache, &clear), 2);
+    clear.from = 0;
+    CHECK_INT(tsr_cache_clear(k.cache, &clear), 1);
+    free(tokens);
+    kit_close(&k);
+}
+
 int main(void)
 {
     RUN(both_backends_answer_every_call);
     RUN(a_cache_of_ones_own_is_always_there_and_shares_no_memory);
     RUN(an_unknown_format_of_numbers_is_refused);
     RUN(a_prompt_to_clear_may_be_of_an_older_header);
+    RUN(a_prompt_may_be_cleared_from_a_block_on);
     return test_end();
 }

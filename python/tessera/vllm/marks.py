@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = init_logger("vllm.tessera")
-_KEYS = ("blend", "segments", "system", "ratio", "selector", "any_offset")
+_KEYS = ("blend", "segments", "system", "ratio", "selector", "any_offset", "hints")
 _SEGMENTS_MAX = 4096
 _REASON_MAX = 300  # characters: it may quote what a client has sent, whatever that is
 _QUESTION_MAX = (

@@ -20,6 +20,7 @@ from ..identity import files_digest
 from . import compat, plugin
 from .base import ConnectorBase, guarded, logger
 from .handover import Arrival, expected, told
+from .hints import Hint, Hints, Text, read_hints
 from .marks import Blending
 from .messages import TesseraMetadata, TesseraWorkerMetadata
 from .shape import as_planes, as_shards, by_rank
@@ -54,6 +55,8 @@ class _Live:
         "asked",
         "states",
         "arrival",
+        "hints",
+        "before",
     )
 
     def __init__(self, number: int, request: Request, known: int, wake: int) -> None:
@@ -68,6 +71,8 @@ class _Live:
         # By group and number of tokens: the block in which vLLM has the state after these.
         self.states: dict[tuple[int, int], int] = {}
         self.arrival: Arrival | None = None  # what it waits for
+        self.hints: list[Hint] = []
+        self.before = 0  # tokens that the cache had when it came; known if it has a time to live
 
 
 class SchedulerSide(ConnectorBase):
@@ -79,6 +84,7 @@ class SchedulerSide(ConnectorBase):
         self._blending: Blending | None = None
         self._unblended: list[BlendJob] = []  # that vLLM counts on since this side has given up
         self._events: KvEvents | None = None
+        self._hints: Hints | None = None  # from the first hint on
         self._loads: dict[int, tuple[int, ...] | None] = {}
         self._block_tables = compat.BlockTables()
         self._since = ""  # begins every salt since the last reset
@@ -171,12 +177,17 @@ class SchedulerSide(ConnectorBase):
         if blending is not None:
             self._unblended += blending.take_jobs()
             blending.close()
+        hints, self._hints = self._hints, None
+        if hints is not None:
+            hints.close()
         super()._close()
 
     def _counters(self) -> dict[str, float]:
         counters = super()._counters()
         if self._blending is not None:
             counters.update(self._blending.counters.values)
+        if self._hints is not None:
+            counters.update(self._hints.counters)
         return counters
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
@@ -250,6 +261,44 @@ class SchedulerSide(ConnectorBase):
             live.arrival = expected(self._scheduler, number, params, self._wait_ms)
         self._live[request.request_id] = live
         self._remember(live)
+        if request.kv_transfer_params or getattr(request, "kv_hints", None):  # from vLLM 0.32 on
+            self._take_hints(live)
+
+    def _take_hints(self, live: _Live) -> None:
+        """What is wrong with a hint costs the hint."""
+        request = live.request
+        try:
+            allowed = bool(self._own.get("hints"))
+            hints, n_bad = read_hints(
+                getattr(request, "kv_hints", None), request.kv_transfer_params, allowed
+            )
+            if not hints and not n_bad:
+                return
+            if self._hints is None:
+                assert self._cache is not None
+                chunk = self._scheduler.chunk_tokens
+                self._hints = Hints(self._cache.handle, self._shape, chunk)
+            self._hints.refused(n_bad)
+            live.hints = hints
+            text = self._text(live)
+            if any(hint.kind == "ttl" for hint in hints):
+                live.before = self._hints.known(text)
+            self._hints.arrived(text, hints)
+        except Exception as error:
+            self._complain("hints", error)
+
+    def _text(self, live: _Live) -> Text:
+        tokens = live.request.all_token_ids[: live.request.num_prompt_tokens]
+        if self._save_decode:
+            tokens = live.request.all_token_ids[:]
+        return Text(array("I", tokens), _request_extras(live.request, self._since))
+
+    def _end_hints(self, live: _Live) -> None:
+        try:
+            if self._hints is not None:
+                self._hints.ended(self._text(live), live.hints, live.before)
+        except Exception as error:
+            self._complain("hints", error)
 
     def _remember(self, live: _Live, n_found: int = 0) -> None:
         """Chunks that may be saved from now on, and what was found, for KV events."""
@@ -512,6 +561,8 @@ class SchedulerSide(ConnectorBase):
         self._block_tables.forget(request.request_id)
         if live is None:
             return False, report
+        if live.hints:
+            self._end_hints(live)
         if self._events is not None:
             self._tell_tokens(live)
             self._remember(live)

@@ -39,6 +39,7 @@ OWN_KEYS = (
     "save_wait_ms",
     "blend",
     "head_shards",
+    "hints",
 )
 _SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, MambaSpec)
 # Draft models whose KV is in the engine's blocks, and of which vLLM drops the last block of a hit.

@@ -564,5 +564,32 @@ class TestRefused(unittest.TestCase):
             first.close()
 
 
+@unittest.skipIf(MINOR < 32, "vLLM has no hints")
+class TestHints(unittest.TestCase):
+    def test_hints_of_vllm_and_of_clients_reach_the_cache(self):
+        from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope
+
+        for allowed in (False, True):
+            with self.subTest(allowed):
+                rig = Rig({"hints": allowed}, False)
+                self.addCleanup(rig.close)
+                payloads = {"pin": {"seconds": 60}, "ttl": {"seconds": 60}, "prefetch": {}}
+                actions = [
+                    KvHintAction("id", f"tessera.{kind}", "1", payload)
+                    for kind, payload in payloads.items()
+                ]
+                envelope = KvHintsEnvelope("1", "message", actions)
+                rig.add("vllm", list(range(100)), 80, 5, kv_hints=envelope)
+                rig.drain()
+                counters = rig.scheduler.connector._hints.counters
+                # a pin when it comes and when it ends
+                self.assertEqual((counters["hints"], counters["hints_refused"]), (4, 0))
+                client = {"tessera": {"hints": [{"action": "pin", "seconds": 60}, "nonsense"]}}
+                rig.add("client", list(range(100, 200)), 80, 5, params=client)
+                rig.drain()
+                expected = (6, 1) if allowed else (4, 2)
+                self.assertEqual((counters["hints"], counters["hints_refused"]), expected)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)
