@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TEAM = 4, CONTEXT = 200, STEPS = 8, PROMPT = 1024, SLOTS = 2048, ROUNDS = 5, CUT = 128 };
+enum { TEAM = 4, CONTEXT = 64, STEPS = 6, PROMPT = 512, SLOTS = 2048, ROUNDS = 3, CUT = 128 };
 
 struct work {
     struct tsr_model *model;
@@ -110,7 +110,7 @@ static double llama_decode_steps(struct work *w, uint32_t n)
     for (uint32_t step = 0; step < STEPS; step++)
         bench_keep((uint64_t)llama_team_decode(w->llama, w->tokens + step, n)[0]);
     double s = clock_s(w) - start;
-    llama_team_back(w->llama, STEPS);
+    llama_team_back(w->llama, n, STEPS);
     return s;
 }
 
@@ -120,7 +120,7 @@ static void decode_case(struct work *w, const char *name, uint32_t n, uint32_t f
 {
     double ratios[ROUNDS], ours[ROUNDS], theirs[ROUNDS];
     if (!bench_wanted(name)) return;
-    for (uint32_t i = 0; i < TEAM; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         prefill(w, i, CONTEXT);
         llama_team_prefill(w->llama, i, w->tokens, CONTEXT);
     }
@@ -129,9 +129,6 @@ static void decode_case(struct work *w, const char *name, uint32_t n, uint32_t f
     for (uint32_t r = 0; r < ROUNDS; r++) {
         ours[r] = n * STEPS / decode(w, n, flags);
         theirs[r] = n * STEPS / llama_decode_steps(w, n);
-        /* The sequences that were not decoded went back as well. */
-        for (uint32_t i = n; i < TEAM; i++)
-            llama_team_prefill(w->llama, i, w->tokens, 1);
         ratios[r] = ours[r] / theirs[r];
     }
     double baseline = bench_median(theirs, ROUNDS), ratio = bench_median(ratios, ROUNDS);
@@ -143,7 +140,7 @@ static void prefill_case(struct work *w, const char *name, uint32_t n, uint32_t 
     double ratios[ROUNDS], theirs[ROUNDS];
     if (!bench_wanted(name)) return;
     tsr_session_cut(w->sessions[0], cut);
-    for (uint32_t r = 0; r < 3; r++) {
+    for (uint32_t r = 0; r < ROUNDS; r++) {
         double start = clock_s(w);
         prefill(w, 0, n);
         double own = clock_s(w) - start;
@@ -152,7 +149,7 @@ static void prefill_case(struct work *w, const char *name, uint32_t n, uint32_t 
         theirs[r] = n / (clock_s(w) - start);
         ratios[r] = n / own / theirs[r];
     }
-    double baseline = bench_median(theirs, 3), ratio = bench_median(ratios, 3);
+    double baseline = bench_median(theirs, ROUNDS), ratio = bench_median(ratios, ROUNDS);
     bench_report(name, baseline * ratio, "tokens/s", baseline, 0.97, true);
 }
 
@@ -305,8 +302,8 @@ int main(int argc, char **argv)
     decode_case(&w, "decode 1", 1, 0);
     decode_case(&w, "decode 4", TEAM, 0);
     decode_case(&w, "decode 4 exact", TEAM, TSR_DECODER_ALIKE);
-    prefill_case(&w, "prefill 1024", PROMPT, 0);
-    prefill_case(&w, "prefill 1024 in pieces", PROMPT, CUT);
+    prefill_case(&w, "prefill 512", PROMPT, 0);
+    prefill_case(&w, "prefill 512 in pieces", PROMPT, CUT);
     llama_team_close(w.llama);
     gap_case(&w, "gap: longest");
     for (uint32_t i = 0; i < TEAM; i++)

@@ -121,7 +121,7 @@ struct llama_team {
     struct llama_model *model;
     struct llama_context *ctx;
     struct llama_batch batch;
-    uint32_t n_sequences, n[TEAM_MAX];
+    uint32_t n[TEAM_MAX]; /* tokens of each sequence */
 };
 
 struct llama_team *llama_team_open(const char *path, uint32_t n_sequences, uint32_t n_each,
@@ -136,7 +136,7 @@ struct llama_team *llama_team_open(const char *path, uint32_t n_sequences, uint3
     params.devices = none;
     t->model = llama_model_load_from_file(path, params);
     if (loaded) loaded();
-    t->n_sequences = p.n_seq_max = n_sequences;
+    p.n_seq_max = n_sequences;
     p.n_ctx = n_sequences * n_each;
     p.n_batch = 2048; /* as llama-server */
     p.n_ubatch = 512;
@@ -195,10 +195,10 @@ const float *llama_team_decode(struct llama_team *t, const uint32_t *tokens, uin
     return llama_get_logits_ith(t->ctx, 0);
 }
 
-void llama_team_back(struct llama_team *t, uint32_t n)
+void llama_team_back(struct llama_team *t, uint32_t n_sequences, uint32_t n)
 {
-    for (uint32_t i = 0; i < t->n_sequences; i++) {
-        t->n[i] = t->n[i] > n ? t->n[i] - n : 0;
+    for (uint32_t i = 0; i < n_sequences; i++) {
+        t->n[i] -= n;
         llama_memory_seq_rm(llama_get_memory(t->ctx), (llama_seq_id)i, (llama_pos)t->n[i], -1);
     }
 }

@@ -30,7 +30,7 @@ void llama_team_prefill(struct llama_team *t, uint32_t sequence, const uint32_t 
                         uint32_t n);
 /* One more token of each of the first n sequences, in one batch; logits of the first. */
 const float *llama_team_decode(struct llama_team *t, const uint32_t *tokens, uint32_t n);
-/* Forgets the last n tokens of every sequence. */
-void llama_team_back(struct llama_team *t, uint32_t n);
+/* Forgets the last n tokens of each of the first sequences. */
+void llama_team_back(struct llama_team *t, uint32_t n_sequences, uint32_t n);
 
 #endif

@@ -524,5 +524,6 @@ void tsri_ggml_session_end(struct tsr_executor_session *s)
     hand_over_mass(s);
     tsri_queue_wait(&s->queue);
     s->n_rows = s->n_mass = s->n_batches = 0;
-    if (s->cut) release(s);
+    /* Rows of a draft come one by one, and keep their graphs. */
+    if (s->cut && s->fit.rows_least) release(s);
 }
