@@ -28,7 +28,12 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MLAAttentionSpec,
+)
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.spec_decode.ngram_proposer import NgramProposer
@@ -187,6 +192,7 @@ class Rig:
         events=None,
         prefix_caching=False,
         runner=1,
+        mla=False,
     ):
         self.runner = runner
         self.config = engine_config(options, budget, drafts, events, prefix_caching)
@@ -199,9 +205,9 @@ class Rig:
         if stages > 1:
             model = self.config.model_config
             model.model_arch_config.total_num_hidden_layers = stages * len(LAYERS)
-        spec = FullAttentionSpec(
-            block_size=BLOCK, num_kv_heads=1, head_size=HEAD, dtype=torch.float32
-        )
+        self.mla = mla  # every rank has the same KV
+        kind, size = (MLAAttentionSpec, 2 * HEAD) if mla else (FullAttentionSpec, HEAD)
+        spec = kind(block_size=BLOCK, num_kv_heads=1, head_size=size, dtype=torch.float32)
         self.kv_config = KVCacheConfig(
             num_blocks=BLOCKS,
             kv_cache_tensors=[],
@@ -256,7 +262,7 @@ class Rig:
         )
         self.sequences[name] = sequence
         for one in self.ranks:
-            one.expected[name] = expected_kv(sequence, one.rank)
+            one.expected[name] = expected_kv(sequence, 0 if self.mla else one.rank)
         self.requests.append(request)
         self.scheduler.add_request(request)
         return request
