@@ -47,13 +47,13 @@ PKGS     := yaml-0.1 libxxhash libcrypto $(URING) $(REDIS) $(S3)
 PKG_CF   := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(filter-out $(S3),$(PKGS)) 2>/dev/null)
 HTTP_LIBS := $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
-# Only the programs read JSON and search documents. libxml2 is loaded when the first page is read.
-PROGRAM_PKGS := jansson sqlite3
+# Only the programs read JSON, search documents and speak HTTP. libxml2 is loaded when the first page is read.
+PROGRAM_PKGS := jansson sqlite3 libmicrohttpd
 XML_CF   := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags libxml-2.0 2>/dev/null))
 PROGRAM_LIBS := $(if $(XML_CF),$(shell pkg-config --libs $(PROGRAM_PKGS) 2>/dev/null))
 ifeq ($(and $(PKG_LIBS),$(HTTP_LIBS),$(PROGRAM_LIBS)),)
 ifneq ($(filter-out setup test demo clean help,$(or $(MAKECMDGOALS),all)),)
-$(error pkg-config does not find all of $(PKGS) libmicrohttpd $(PROGRAM_PKGS) libxml-2.0: run tools/setup (docs/dependencies.md))
+$(error pkg-config does not find all of $(PKGS) $(PROGRAM_PKGS) libxml-2.0: run tools/setup (docs/dependencies.md))
 endif
 endif
 
@@ -376,7 +376,7 @@ $(B)/fuzz/%: tests/fuzz/%.c $(FUZZA)
 	@echo "  FUZZ  $@"
 	$(Q)$(FUZZC) -Itests -fsanitize=fuzzer,address,undefined $(linked) -o $@ $(LIBS)
 # Readers of the programs' files, which are not in the library.
-CLI_FUZZ := $(addprefix $(B)/fuzz/fuzz_,prompt_file questions trace html passages)
+CLI_FUZZ := $(addprefix $(B)/fuzz/fuzz_,prompt_file questions trace html passages api)
 $(CLI_FUZZ): $(B)/fuzz/libtessera-cli.a
 $(CLI_FUZZ): private LIBS += $(PROGRAM_LIBS)
 # Files of models are parsed by ggml first.

@@ -35,6 +35,9 @@ TSR_MUST int tsri_documents_add_file(struct tsri_documents *d, const char *path)
 /* A text of no name. */
 TSR_MUST int tsri_documents_add_text(struct tsri_documents *d, const char *text, size_t bytes);
 void tsri_documents_fini(struct tsri_documents *d);
+/* One way to end lines, and nothing around the text, in place: texts that differ in this only are the
+ * same. Returns the bytes that are left. */
+size_t tsri_text_tidy(char *text, size_t bytes);
 
 /* ---- prompts ---- */
 
@@ -51,11 +54,21 @@ struct tsri_dialog {
     bool plain; /* no template, no names, nothing cut: the prompt is its texts, one after another */
 };
 
+/* What is asked for without a system prompt. */
+#define TSRI_SYSTEM \
+    "You answer questions about the documents that the user gives you. Answer briefly, and only " \
+    "from the documents."
+
 TSR_MUST int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model,
                               const char *system);
 TSR_MUST int tsri_dialog_init_plain(struct tsri_dialog *d, const struct tsr_model *model,
                                     const char *system);
 void tsri_dialog_fini(struct tsri_dialog *d);
+/* Tokens of a text after what is there; flags of tsr_model_tokenize(). */
+TSR_MUST int tsri_dialog_add_text(struct tsri_dialog *d, const char *text, size_t bytes,
+                                  uint32_t flags);
+/* What follows token `first` is a segment. */
+TSR_MUST int tsri_dialog_end_segment(struct tsri_dialog *d, size_t first);
 /* Adds a document after the others, as segments. */
 TSR_MUST int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *doc);
 /* The question, and everything up to where the answer begins. */
@@ -65,6 +78,23 @@ TSR_MUST int tsri_dialog_add_nothing(struct tsri_dialog *d);
 /* Adds tokens of an answer, then the template text between it and the next question. */
 TSR_MUST int tsri_dialog_add_answer(struct tsri_dialog *d, const uint32_t *tokens, size_t n);
 TSR_MUST int tsri_dialog_next_turn(struct tsri_dialog *d);
+
+/* One message of a conversation (conversation.c). */
+struct tsri_message {
+    const char *role; /* "system", "user" or "assistant" */
+    /* A text of ours, without documents: part of the template's text, as in tsri_dialog_init(). */
+    bool trusted;
+    const char *text; /* [bytes], after the documents */
+    size_t bytes;
+    const struct tsri_document *documents; /* [n_documents] */
+    size_t n_documents;
+};
+/* The prompt of a whole conversation, up to where the next answer begins. With a system prompt, or
+ * template text before the first other message, that is segment 0, and `system` of an ask is 1; only
+ * a model without a template and a conversation without a system prompt have none, and the first
+ * segment does not begin at token 0. */
+TSR_MUST int tsri_dialog_init_messages(struct tsri_dialog *d, const struct tsr_model *model,
+                                       const struct tsri_message *messages, uint32_t n);
 
 /* ---- choosing tokens ---- */
 

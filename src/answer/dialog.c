@@ -9,9 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define DEFAULT_SYSTEM \
-    "You answer questions about the documents that the user gives you. Answer briefly, and only " \
-    "from the documents."
 /* No template has control characters of its own. */
 #define MARK_1 \
     "\x01" \
@@ -37,7 +34,7 @@ static int add_tokens(struct tsri_dialog *d, const uint32_t *tokens, size_t n)
     return 0;
 }
 
-static int add_text(struct tsri_dialog *d, const char *text, size_t bytes, uint32_t flags)
+int tsri_dialog_add_text(struct tsri_dialog *d, const char *text, size_t bytes, uint32_t flags)
 {
     int n = tsr_model_tokenize(d->model, text, bytes, flags, NULL, 0);
     if (n < 0) return n;
@@ -50,7 +47,7 @@ static int add_text(struct tsri_dialog *d, const char *text, size_t bytes, uint3
     return e;
 }
 
-static int end_segment(struct tsri_dialog *d, size_t first)
+int tsri_dialog_end_segment(struct tsri_dialog *d, size_t first)
 {
     void *more =
         tsri_make_room(d->segments, &d->n_segments_room, d->n_segments + 1, sizeof *d->segments);
@@ -95,7 +92,7 @@ int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model, const
     int e = tsr_model_info(model, &info);
     if (e < 0) return e;
     d->context = info.context;
-    if (!system) system = DEFAULT_SYSTEM;
+    if (!system) system = TSRI_SYSTEM;
     char *text = render(model, system, (info.caps & TSR_MODEL_CHAT) != 0);
     if (!text) return tsri_fail(TSR_EUNSUP, "the model's chat template failed: %s", tsr_errmsg());
     char *one = strstr(text, MARK_1), *two = one ? strstr(one, MARK_2) : NULL;
@@ -106,11 +103,11 @@ int tsri_dialog_init(struct tsri_dialog *d, const struct tsr_model *model, const
         *three = 0;
         d->turn = strdup(two + strlen(MARK_2));
         d->tail = strdup(three + strlen(MARK_3));
-        e = d->turn && d->tail
-                ? add_text(d, text, (size_t)(one - text), TSR_TEXT_START | TSR_TEXT_SPECIAL)
-                : tsri_fail(TSR_ENOMEM, "no memory");
+        e = d->turn && d->tail ? tsri_dialog_add_text(d, text, (size_t)(one - text),
+                                                      TSR_TEXT_START | TSR_TEXT_SPECIAL)
+                               : tsri_fail(TSR_ENOMEM, "no memory");
     }
-    if (!e) e = end_segment(d, 0);
+    if (!e) e = tsri_dialog_end_segment(d, 0);
     free(text);
     return e;
 }
@@ -126,9 +123,9 @@ int tsri_dialog_init_plain(struct tsri_dialog *d, const struct tsr_model *model,
     d->context = info.context;
     d->turn = strdup("");
     d->tail = strdup("");
-    e = d->turn && d->tail ? add_text(d, system, strlen(system), TSR_TEXT_START)
+    e = d->turn && d->tail ? tsri_dialog_add_text(d, system, strlen(system), TSR_TEXT_START)
                            : tsri_fail(TSR_ENOMEM, "no memory");
-    return e ? e : end_segment(d, 0);
+    return e ? e : tsri_dialog_end_segment(d, 0);
 }
 
 void tsri_dialog_fini(struct tsri_dialog *d)
@@ -145,8 +142,8 @@ void tsri_dialog_fini(struct tsri_dialog *d)
 static int add_plain(struct tsri_dialog *d, const struct tsri_document *doc)
 {
     size_t first = d->n_tokens;
-    int e = add_text(d, doc->text, doc->bytes, 0);
-    return e ? e : end_segment(d, first);
+    int e = tsri_dialog_add_text(d, doc->text, doc->bytes, 0);
+    return e ? e : tsri_dialog_end_segment(d, first);
 }
 
 /* Every piece begins with the name, as a title: a piece may be read without its neighbours. Not
@@ -165,9 +162,9 @@ int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *
         while (n > 0 && (piece[n - 1] == '\n' || piece[n - 1] == ' '))
             n--;
         memcpy(piece + n, "\n\n", 2);
-        int e = add_text(d, piece, (size_t)n + 2, 0);
+        int e = tsri_dialog_add_text(d, piece, (size_t)n + 2, 0);
         free(piece);
-        if (!e) e = end_segment(d, first);
+        if (!e) e = tsri_dialog_end_segment(d, first);
         if (e) return e;
         done += bytes;
     }
@@ -177,9 +174,9 @@ int tsri_dialog_add_document(struct tsri_dialog *d, const struct tsri_document *
 int tsri_dialog_add_question(struct tsri_dialog *d, const char *question)
 {
     size_t documents = d->n_tokens;
-    int e = d->n_segments > 1 && !d->plain ? add_text(d, "Question: ", 10, 0) : 0;
-    if (!e) e = add_text(d, question, strlen(question), 0);
-    if (!e) e = add_text(d, d->tail, strlen(d->tail), TSR_TEXT_SPECIAL);
+    int e = d->n_segments > 1 && !d->plain ? tsri_dialog_add_text(d, "Question: ", 10, 0) : 0;
+    if (!e) e = tsri_dialog_add_text(d, question, strlen(question), 0);
+    if (!e) e = tsri_dialog_add_text(d, d->tail, strlen(d->tail), TSR_TEXT_SPECIAL);
     if (e) return e;
     if (d->n_tokens - documents >= d->context)
         return tsri_fail(TSR_ERANGE,
@@ -190,7 +187,7 @@ int tsri_dialog_add_question(struct tsri_dialog *d, const char *question)
 
 int tsri_dialog_add_nothing(struct tsri_dialog *d)
 {
-    return add_text(d, "\n", 1, 0);
+    return tsri_dialog_add_text(d, "\n", 1, 0);
 }
 
 int tsri_dialog_add_answer(struct tsri_dialog *d, const uint32_t *tokens, size_t n)
@@ -200,5 +197,5 @@ int tsri_dialog_add_answer(struct tsri_dialog *d, const uint32_t *tokens, size_t
 
 int tsri_dialog_next_turn(struct tsri_dialog *d)
 {
-    return add_text(d, d->turn, strlen(d->turn), TSR_TEXT_SPECIAL);
+    return tsri_dialog_add_text(d, d->turn, strlen(d->turn), TSR_TEXT_SPECIAL);
 }

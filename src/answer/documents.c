@@ -53,9 +53,7 @@ static const char *not_text(const char *text, size_t bytes, size_t *at)
     return something ? NULL : "is empty";
 }
 
-/* One way to end lines, and nothing around the text: files that differ in this only are the same.
- */
-static size_t tidy(char *text, size_t bytes)
+size_t tsri_text_tidy(char *text, size_t bytes)
 {
     size_t from = 0, n = 0;
     if (bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) from = 3;
@@ -110,7 +108,7 @@ int tsri_documents_add_file(struct tsri_documents *d, const char *path)
         e = at ? tsri_fail(TSR_EINVAL, "%s %s (byte %zu)", shown, what, at)
                : tsri_fail(TSR_EINVAL, "%s %s", shown, what);
     } else {
-        e = keep(d, path, text, tidy(text, bytes));
+        e = keep(d, path, text, tsri_text_tidy(text, bytes));
         if (!e) return 0;
     }
     free(text);
@@ -130,7 +128,7 @@ int tsri_documents_add_text(struct tsri_documents *d, const char *text, size_t b
         return tsri_fail(TSR_EINVAL, "document %zu of the prompt %s (byte %zu)", d->n + 1, what,
                          at);
     }
-    int e = keep(d, "", copy, tidy(copy, bytes));
+    int e = keep(d, "", copy, tsri_text_tidy(copy, bytes));
     if (e) free(copy);
     return e;
 }

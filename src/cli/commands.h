@@ -45,6 +45,26 @@
       "read documents into the store before the first question", \
       "PATH is a file, or a folder with everything in it. Use the model, system prompt and store of\n" \
       "the questions. Documents that are already in the store are not computed again.\n") \
+    X(serve, "serve", "[--docs=DIR] [--port=N] [--host=ADDRESS] [--token-file=FILE] [--no-open] [--no-read-ahead] [--max=N] [--temperature=T] [--at-once=N] [--time-limit=S] [--model=FILE] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] [--json]", \
+      "answer OpenAI clients and a chat page, with documents", \
+      "Starts an HTTP server on this machine with the OpenAI API (/v1/chat/completions,\n" \
+      "/v1/completions, /v1/models). Prints the address of its page, with a token; the same token is\n" \
+      "the API key. With --docs, passages that fit the question come before it, and the answer names\n" \
+      "them. The documents are indexed and then read ahead in the background; changes are noticed.\n" \
+      "Ctrl-C or SIGTERM ends it: answers that are being written are finished.\n" \
+      "  --docs=DIR       answer from the files in a folder and its subfolders; repeat it for more\n" \
+      "  --port=N         port to listen at (default: 7465); 0: any that is free\n" \
+      "  --host=ADDRESS   address to listen at (default: 127.0.0.1); others need --token-file\n" \
+      "  --token-file=FILE  file with the token, mode 0600 (default: serve.token in the store, made\n" \
+      "                   if it is missing)\n" \
+      "  --no-open        do not open the page in a browser\n" \
+      "  --no-read-ahead  read documents when they are asked about\n" \
+      "  --max=N          length of an answer in tokens, if a request names none (default: 1024)\n" \
+      "  --temperature=T  if a request names none (default: 0, the most likely token)\n" \
+      "  --at-once=N      answers that are written at the same time (default: 4)\n" \
+      "  --time-limit=S   seconds for one answer (default: 600)\n" \
+      "  --model, --profile, --weights, --device, --threads  as for ask\n" \
+      "  --json           print the address as JSON\n") \
     X(config_show, "config show", "[--json] [KEY ...]", \
       "show all options, their values and where the values come from", \
       "Flags override the environment, the environment overrides the file, and the file overrides\n" \

@@ -1,0 +1,254 @@
+/* folders.c - the documents of `tessera serve`. Files are cut into passages and indexed at once; the
+ * model reads the passages ahead while nobody asks, so that the first question finds them known.
+ * Passages that the store has are not read again. */
+#include "cli/serving.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define BATCH_PASSAGES 16u
+#define BATCH_TOKENS 2048u
+#define TELL_S 5.0 /* between two lines about the progress */
+#define WAIT_MS 250u
+
+/* ---- files ---- */
+
+static void on_sync(void *arg, const struct tsri_sync_state *s)
+{
+    const struct tsri_serving *v = arg;
+    if (s->skipped) {
+        tsri_cli_progress_end();
+        tsri_cli_note("%s: %s; left out", s->skipped, s->why);
+    }
+    if (!v->cli->json) tsri_cli_progress("indexing documents", s->n_bytes_done, s->n_bytes);
+}
+
+static int sync_folders(struct tsri_serving *v, bool first)
+{
+    struct tsri_sync_result r = {0};
+    struct tsri_search_stats all = {0};
+    int e = tsri_search_sync(v->search, on_sync, v, NULL, &r);
+    tsri_cli_progress_end();
+    if (!e) e = tsri_search_stats(v->search, &all);
+    if (e < 0) return tsri_cli_failed();
+    if (first || r.n_new || r.n_changed || r.n_gone)
+        fprintf(stderr,
+                "documents: %llu files, %llu passages (%llu new, %llu changed, %llu gone)\n",
+                (unsigned long long)all.n_files, (unsigned long long)all.n_passages,
+                (unsigned long long)r.n_new, (unsigned long long)r.n_changed,
+                (unsigned long long)r.n_gone);
+    return 0;
+}
+
+int tsri_serving_open_folders(struct tsri_serving *v)
+{
+    char store[3072], home[3200];
+    for (int i = 0; i < v->cli->n_flags; i++) {
+        if (strcmp(v->cli->flags[i].name, "docs") != 0) continue;
+        if (v->n_folders == TSRI_SEARCH_FOLDERS_MAX)
+            return tsri_cli_usage(v->cli, "--docs: at most %u folders", TSRI_SEARCH_FOLDERS_MAX);
+        v->folders[v->n_folders++] = v->cli->flags[i].value;
+    }
+    if (v->n_folders == 0) return 0;
+    tsri_reader_store(v->cli->config, store, sizeof store);
+    snprintf(home, sizeof home, "%s/search", store);
+    int e =
+        tsri_search_open(&v->search, v->reader.storeless ? NULL : home, v->folders, v->n_folders);
+    if (e < 0) return tsri_cli_failed();
+    /* From before the first look on, so that no change is missed. */
+    if (tsri_folder_watch_open(&v->watch, v->folders, v->n_folders) < 0)
+        tsri_cli_note("changes of the documents are not noticed: %s", tsr_errmsg());
+    return sync_folders(v, true);
+}
+
+void tsri_serving_close_folders(struct tsri_serving *v)
+{
+    tsri_folder_watch_close(v->watch);
+    tsri_search_close(v->search);
+    v->watch = NULL;
+    v->search = NULL;
+}
+
+/* ---- reading ahead ---- */
+
+struct ahead {
+    struct tsri_serving *v;
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool over; /* under lock: the job that was submitted last */
+    enum tsri_end why;
+    char failed[256];
+    uint64_t n_tokens, n_done, n_computed;
+    double start_s, told_s, computed_s;
+    bool told;
+};
+
+static void on_event(void *arg, const struct tsri_job_event *e)
+{
+    struct ahead *a = arg;
+    if (e->kind != TSRI_EVENT_END) return;
+    pthread_mutex_lock(&a->lock);
+    a->over = true;
+    a->why = e->why;
+    if (e->why == TSRI_END_FAILED) snprintf(a->failed, sizeof a->failed, "%s", e->text);
+    pthread_cond_signal(&a->ended);
+    pthread_mutex_unlock(&a->lock);
+}
+
+static void say_time(char *text, size_t bytes, double seconds)
+{
+    if (!isfinite(seconds))
+        snprintf(text, bytes, "not known yet");
+    else if (seconds < 90)
+        snprintf(text, bytes, "%.0f s", seconds);
+    else if (seconds < 5400)
+        snprintf(text, bytes, "%.0f min", seconds / 60);
+    else
+        snprintf(text, bytes, "%.1f h", seconds / 3600);
+}
+
+static uint64_t kv_bytes(const struct tsr_model_info *m, uint64_t n_tokens)
+{
+    uint64_t number = m->kv_dtype == TSR_DTYPE_F32 ? 4 : 2;
+    return n_tokens * 2 * m->n_layers * m->n_kv_heads * m->head_dim * number;
+}
+
+/* Before it begins: how much there is, how long that takes, and what it takes on disk. */
+static void tell_estimate(const struct ahead *a)
+{
+    const struct tsri_reader *r = &a->v->reader;
+    char path[4096], time[32];
+    tsri_reader_beside(r, a->v->cli, "speed", path, sizeof path);
+    double seconds = tsri_speed_guess(path, r->info.device, 512) / 512 * (double)a->n_tokens;
+    say_time(time, sizeof time, seconds);
+    fprintf(stderr,
+            "reading ahead: %llu tokens at most, time %s, disk %s; what the store has is skipped\n",
+            (unsigned long long)a->n_tokens, time,
+            tsri_cli_size(kv_bytes(&r->info, a->n_tokens), (char[32]){0}));
+}
+
+static void tell_progress(struct ahead *a)
+{
+    double now = tsri_cli_now_s();
+    char time[32];
+    if (a->v->cli->json || now - a->told_s < TELL_S) return;
+    double rate = (double)a->n_done / (now - a->start_s);
+    say_time(time, sizeof time, (double)(a->n_tokens - a->n_done) / rate);
+    bool terminal = isatty(STDERR_FILENO);
+    fprintf(stderr, "%sread %llu of %llu tokens, %.0f a second, %s left%s", terminal ? "\r" : "",
+            (unsigned long long)a->n_done, (unsigned long long)a->n_tokens, rate, time,
+            terminal ? "\033[K" : "\n");
+    fflush(stderr);
+    a->told_s = now;
+    a->told = true;
+}
+
+static int passage_dialog(const struct ahead *a, const struct tsri_passage *p,
+                          struct tsri_dialog *d)
+{
+    struct tsri_document doc = {
+        .name = (char *)(uintptr_t)p->title, .text = (char *)(uintptr_t)p->text, .bytes = p->bytes};
+    (void)a;
+    return tsri_dialog_add_document(d, &doc);
+}
+
+/* Submits a prompt of passages and waits until they are stored; false: it ends, or failed. */
+static bool read_batch(struct ahead *a, const struct tsri_dialog *d)
+{
+    struct tsri_job_desc job = {.tokens = d->tokens,
+                                .n_tokens = (uint32_t)d->n_tokens,
+                                .segments = d->segments,
+                                .n_segments = (uint32_t)d->n_segments,
+                                .system = 1,
+                                .max_tokens = 1,
+                                .mode = TSRI_MODE_LEARN,
+                                .event = on_event,
+                                .arg = a};
+    struct tsri_engine *engine = tsri_serve_engine(a->v->serve);
+    uint64_t number = 0;
+    a->over = false;
+    if (tsri_engine_submit(engine, &job, &number) < 0) {
+        snprintf(a->failed, sizeof a->failed, "%s", tsr_errmsg());
+        return false;
+    }
+    bool cancelled = false;
+    pthread_mutex_lock(&a->lock);
+    while (!a->over) {
+        (void)tsri_cond_wait(&a->ended, &a->lock, tsri_now_ns() + WAIT_MS * (uint64_t)1000000);
+        if (tsri_serving_ends() && !cancelled) {
+            pthread_mutex_unlock(&a->lock);
+            tsri_engine_cancel(engine, number);
+            pthread_mutex_lock(&a->lock);
+            cancelled = true;
+        }
+    }
+    bool done = a->why == TSRI_END_DONE;
+    pthread_mutex_unlock(&a->lock);
+    return done;
+}
+
+/* All passages, in prompts of several; `counts` only counts their tokens. */
+static int each_batch(struct ahead *a, bool counts)
+{
+    struct tsri_passages page = {0}, more = {0};
+    int e = tsri_search_list(a->v->search, NULL, BATCH_PASSAGES, &page);
+    while (!e && page.n && !tsri_serving_ends()) {
+        struct tsri_dialog d = {0};
+        e = tsri_dialog_init(&d, a->v->reader.model, NULL);
+        size_t first = d.n_tokens, i = 0;
+        while (!e && i < page.n && (i == 0 || d.n_tokens - first < BATCH_TOKENS))
+            e = passage_dialog(a, &page.items[i++], &d);
+        size_t n = d.n_tokens - first;
+        if (!e && counts) a->n_tokens += n;
+        if (!e && !counts) {
+            e = tsri_dialog_add_nothing(&d);
+            if (!e && !read_batch(a, &d)) e = TSR_EIO;
+            a->n_done += n;
+            if (!e) tell_progress(a);
+        }
+        tsri_dialog_fini(&d);
+        if (!e) e = tsri_search_list(a->v->search, &page.items[i - 1], BATCH_PASSAGES, &more);
+        tsri_passages_fini(&page);
+        page = more;
+        more = (struct tsri_passages){0};
+    }
+    tsri_passages_fini(&page);
+    return e;
+}
+
+static void read_ahead(struct tsri_serving *v)
+{
+    struct ahead a = {.v = v, .start_s = tsri_cli_now_s(), .told_s = tsri_cli_now_s()};
+    pthread_mutex_init(&a.lock, NULL);
+    tsri_cond_init(&a.ended);
+    int e = each_batch(&a, true);
+    if (!e && a.n_tokens && !tsri_serving_ends()) {
+        if (!v->cli->json) tell_estimate(&a);
+        a.start_s = tsri_cli_now_s();
+        e = each_batch(&a, false);
+    }
+    if (a.told && isatty(STDERR_FILENO)) fputc('\n', stderr);
+    if (e < 0 && !tsri_serving_ends())
+        tsri_cli_note("reading ahead stopped: %s", a.failed[0] ? a.failed : tsr_errmsg());
+    else if (!tsri_serving_ends() && a.n_tokens && !v->cli->json)
+        fprintf(stderr, "read %llu tokens in %.1f s: all documents are known\n",
+                (unsigned long long)a.n_done, tsri_cli_now_s() - a.start_s);
+    if (a.n_done && tsr_cache_flush(v->reader.cache) < 0)
+        tsri_cli_note("not everything was stored: %s", tsr_errmsg());
+    pthread_cond_destroy(&a.ended);
+    pthread_mutex_destroy(&a.lock);
+}
+
+void tsri_serving_run(struct tsri_serving *v)
+{
+    bool reads = v->search && !tsri_cli_flag(v->cli, "no-read-ahead") && !v->reader.storeless;
+    if (reads) read_ahead(v);
+    while (!tsri_serving_ends()) {
+        int changed = v->watch ? tsri_folder_watch_wait(v->watch, WAIT_MS) : 0;
+        if (!v->watch) usleep(WAIT_MS * 1000);
+        if (changed <= 0 || tsri_serving_ends()) continue;
+        if (sync_folders(v, false) == 0 && reads) read_ahead(v);
+    }
+}

@@ -1,0 +1,66 @@
+/* api.h - a request of the OpenAI API as we understand it, and errors as that API has them. Pure:
+ * bytes in, a struct or a refusal out. What OpenAI ignores is ignored; what we cannot do is refused
+ * by name, so that nobody takes an answer for one that obeyed.
+ *
+ * Memory:  strings and documents live as long as the request; fini accepts what was only zeroed.
+ * Errors:  false, and the refusal says why.
+ */
+#ifndef TSRI_SERVE_API_H
+#define TSRI_SERVE_API_H
+
+#include "answer/answer.h"
+#include "serve/engine.h"
+
+#include <jansson.h>
+
+#define TSRI_API_MESSAGES_MAX 1024u
+#define TSRI_API_STOPS_MAX 16u
+#define TSRI_API_STOP_BYTES_MAX 256u
+#define TSRI_API_TOP_MAX TSRI_ENGINE_TOP_MAX
+
+/* An error on its way to a client. */
+struct tsri_refusal {
+    unsigned status;  /* of HTTP */
+    const char *type; /* static: "invalid_request_error", ... */
+    const char *code; /* static, or NULL */
+    char param[64];   /* "": none */
+    char message[640];
+};
+/* Fills it in; returns false. */
+bool tsri_refuse(struct tsri_refusal *r, unsigned status, const char *code, const char *param,
+                 const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* {"error": {...}}, for the caller to release; NULL without memory. */
+json_t *tsri_refusal_json(const struct tsri_refusal *r);
+
+enum tsri_api { TSRI_API_CHAT, TSRI_API_COMPLETIONS };
+
+struct tsri_api_request {
+    enum tsri_api api;
+    json_t *body;      /* holds the strings below */
+    const char *model; /* NULL: not named */
+    /* Chat: messages. Completions: one of the role "user". */
+    struct tsri_message *messages;
+    uint32_t n_messages;
+    struct tsri_document *documents; /* of the list, then of the messages */
+    size_t n_documents, n_listed;    /* the first n_listed are of the list */
+    const uint32_t *tokens;          /* completions: a prompt given as tokens; NULL: text */
+    uint32_t n_tokens;
+    const char *stops[TSRI_API_STOPS_MAX];
+    uint32_t n_stops;
+    uint32_t max_tokens; /* 0: the server's default */
+    uint32_t n_top;
+    bool logprobs, stream, include_usage, has_seed;
+    bool search; /* tessera.search, true unless it is false: look into the server's documents */
+    enum tsri_mode mode;
+    double temperature; /* below 0: the server's default */
+    double top_p;
+    uint64_t seed;
+};
+
+TSR_MUST bool tsri_api_parse(struct tsri_api_request *q, enum tsri_api api, const char *body,
+                             size_t bytes, struct tsri_refusal *no);
+void tsri_api_fini(struct tsri_api_request *q);
+/* "auto", "exact", "fast". */
+const char *tsri_mode_name(enum tsri_mode mode);
+
+#endif

@@ -1,0 +1,173 @@
+/* prompts.c - from a request to the tokens that the model reads. Documents are segments: those of the
+ * request's list and those that a search has found come before the last question, those among the
+ * messages where they are. */
+#include "serve/serve.h"
+
+#include "search/search.h"
+
+#include <stdio.h>
+
+/* What a search may bring: passages, and the part of the context that they may take. */
+#define FOUND_MAX 24u
+#define FOUND_PART 2u      /* half of it */
+#define BYTES_PER_TOKEN 3u /* of text, rather too few than too many */
+#define FOUND_BYTES_MAX ((size_t)24 << 10)
+
+static struct tsri_message *last_question(struct tsri_api_request *q)
+{
+    for (uint32_t i = q->n_messages; i-- > 0;)
+        if (strcmp(q->messages[i].role, "user") == 0) return &q->messages[i];
+    return NULL;
+}
+
+static bool no_memory(struct tsri_refusal *no)
+{
+    return tsri_refuse(no, 503, NULL, NULL, "no memory");
+}
+
+static bool name_document(struct tsri_flow *f, const struct tsri_document *d,
+                          const struct tsri_passage *p)
+{
+    json_t *row = json_pack("{s:s, s:I}", "name", p ? p->name : d->name, "bytes",
+                            (json_int_t)(p ? p->bytes : d->bytes));
+    if (row && p) {
+        json_object_set_new(row, "passage", json_integer(p->number + 1));
+        json_object_set_new(row, "passages", json_integer(p->n_in_file));
+        json_object_set_new(row, "first_byte", json_integer((json_int_t)p->first_byte));
+        json_object_set_new(row, "text", json_stringn(p->text, p->bytes));
+    }
+    return row && json_array_append_new(f->documents, row) == 0;
+}
+
+static bool name_own(struct tsri_flow *f, struct tsri_refusal *no)
+{
+    f->documents = json_array();
+    if (!f->documents) return no_memory(no);
+    for (size_t i = 0; i < f->request.n_documents; i++)
+        if (!name_document(f, &f->request.documents[i], NULL)) return no_memory(no);
+    return true;
+}
+
+/* Passages for a question, as documents before it; without any, there are just none. */
+static bool search(struct tsri_flow *f, const struct tsri_message *question,
+                   struct tsri_passages *found, struct tsri_refusal *no)
+{
+    const struct tsri_serve *s = f->serve;
+    size_t bytes = (size_t)s->info.context / FOUND_PART * BYTES_PER_TOKEN;
+    if (bytes > FOUND_BYTES_MAX) bytes = FOUND_BYTES_MAX;
+    int e = tsri_search_find(s->desc.search, question->text, FOUND_MAX, bytes, found);
+    if (e < 0) return tsri_refuse(no, 503, NULL, NULL, "search: %s", tsr_errmsg());
+    for (size_t i = 0; i < found->n; i++)
+        if (!name_document(f, NULL, &found->items[i])) return no_memory(no);
+    return true;
+}
+
+/* The question with what comes before it: listed documents, passages, and its own. */
+static struct tsri_document *gather(const struct tsri_api_request *q, const struct tsri_message *m,
+                                    const struct tsri_passages *found, size_t *n)
+{
+    struct tsri_document *all =
+        tsri_alloc(q->n_listed + found->n + m->n_documents + 1, sizeof *all);
+    *n = 0;
+    if (!all) return NULL;
+    for (size_t i = 0; i < q->n_listed; i++)
+        all[(*n)++] = q->documents[i];
+    for (size_t i = 0; i < found->n; i++)
+        all[(*n)++] = (struct tsri_document){.name = (char *)(uintptr_t)found->items[i].title,
+                                             .text = (char *)(uintptr_t)found->items[i].text,
+                                             .bytes = found->items[i].bytes};
+    for (size_t i = 0; i < m->n_documents; i++)
+        all[(*n)++] = m->documents[i];
+    return all;
+}
+
+/* ---- chat ---- */
+
+static int make_chat(struct tsri_api_request *q, const struct tsr_model *model, bool documents,
+                     struct tsri_dialog *d)
+{
+    if (!documents || strcmp(q->messages[0].role, "system") == 0)
+        return tsri_dialog_init_messages(d, model, q->messages, q->n_messages);
+    /* Documents without a system prompt get the one of `tessera ask`. */
+    struct tsri_message *with = tsri_alloc(q->n_messages + 1, sizeof *with);
+    if (!with) return TSR_ENOMEM;
+    with[0] = (struct tsri_message){.role = "system", .trusted = true, .text = TSRI_SYSTEM};
+    memcpy(with + 1, q->messages, q->n_messages * sizeof *with);
+    int e = tsri_dialog_init_messages(d, model, with, q->n_messages + 1);
+    tsri_free(with);
+    return e;
+}
+
+/* ---- completions ---- */
+
+static int make_plain(const struct tsri_api_request *q, const struct tsri_message *m,
+                      const struct tsr_model *model, struct tsri_dialog *d)
+{
+    struct tsr_model_info info = {.size = sizeof info};
+    memset(d, 0, sizeof *d);
+    d->model = model;
+    d->plain = true;
+    int e = tsr_model_info(model, &info);
+    d->context = info.context;
+    /* A text that begins the prompt may get a token before it. */
+    if (!e) e = tsri_dialog_add_text(d, "", 0, TSR_TEXT_START);
+    for (size_t i = 0; m && i < m->n_documents && !e; i++)
+        e = tsri_dialog_add_document(d, &m->documents[i]);
+    if (!e && q->tokens) {
+        d->tokens = tsri_make_room(d->tokens, &d->n_room, d->n_tokens + q->n_tokens, 4);
+        if (!d->tokens) return TSR_ENOMEM;
+        for (uint32_t i = 0; i < q->n_tokens && !e; i++)
+            if (q->tokens[i] >= info.n_vocab)
+                e = tsri_fail(TSR_EINVAL, "prompt: token %u is not one of the model's %u",
+                              q->tokens[i], info.n_vocab);
+        if (!e) memcpy(d->tokens, q->tokens, q->n_tokens * sizeof *d->tokens);
+        d->n_tokens = q->n_tokens;
+        return e;
+    }
+    return e ? e : tsri_dialog_add_text(d, m->text, m->bytes, 0);
+}
+
+/* ---- both ---- */
+
+static bool refuse_error(struct tsri_refusal *no, int e)
+{
+    unsigned status = e == TSR_ENOMEM ? 503 : e == TSR_EIO || e == TSR_EDEVICE ? 500 : 400;
+    return tsri_refuse(no, status, NULL, NULL, "%s", tsr_errmsg());
+}
+
+bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_refusal *no)
+{
+    struct tsri_api_request *q = &f->request;
+    struct tsri_passages found = {0};
+    struct tsri_document *all = NULL;
+    struct tsri_message *m = last_question(q);
+    memset(d, 0, sizeof *d);
+    if (!name_own(f, no)) return false;
+    bool chat = q->api == TSRI_API_CHAT, ok = true;
+    if (q->tokens && q->n_documents)
+        return tsri_refuse(no, 400, NULL, "documents", "documents need a prompt that is text");
+    if (m && chat && f->serve->desc.search && q->search && q->n_documents == 0)
+        ok = search(f, m, &found, no);
+    size_t n = 0;
+    if (ok && m && (q->n_listed || found.n)) {
+        all = gather(q, m, &found, &n);
+        if (!all) ok = no_memory(no);
+        m->documents = all;
+        m->n_documents = n;
+    }
+    if (ok) {
+        const struct tsr_model *model = f->serve->desc.model;
+        int e = chat ? make_chat(q, model, q->n_documents + found.n > 0, d)
+                     : make_plain(q, m, model, d);
+        if (e < 0) ok = refuse_error(no, e);
+    }
+    if (m && all) m->documents = NULL, m->n_documents = 0;
+    tsri_free(all);
+    tsri_passages_fini(&found);
+    if (ok && d->n_tokens >= d->context)
+        ok = tsri_refuse(no, 400, "context_length_exceeded", chat ? "messages" : "prompt",
+                         "the prompt has %zu tokens, the model's context has %u", d->n_tokens,
+                         d->context);
+    if (!ok) tsri_dialog_fini(d);
+    return ok;
+}

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Documents of tessera serve: read ahead with an estimate and progress, watched for changes.
+# shellcheck source=tests/serve/serve_kit.sh
+. "$(dirname "$0")/../serve/serve_kit.sh"
+serve_needs
+
+# Waits until the server's errors have a line.
+told() {
+    local i
+    for ((i = 0; i < 300; i++)); do
+        grep -q "$1" "$home/err" 2>/dev/null && return
+        sleep 0.1
+    done
+    fail "no line '$1': $(cat "$home/err")"
+}
+
+start_with_documents() {
+    mkdir -p "$tmp/docs"
+    { letters 900 a && echo 'The ferry leaves at dawn.'; } >"$tmp/docs/ferry.md"
+    { letters 900 b && echo 'The train leaves at noon.'; } >"$tmp/docs/train.md"
+    home=$tmp/server
+    mkdir -p "$home"
+    export TESSERA_DEPS_DIR=$home/deps
+    model=$home/m.gguf
+    [ -f "$model" ] || "$B/tests/model/make_gguf" "$model" llama
+    "$tessera" serve --model="$model" --threads=1 --port=0 --no-open --docs="$tmp/docs" >"$home/out" 2>"$home/err" &
+    pid=$!
+    told 'all documents are known' || return
+    url=$(sed -n 's/^OpenAI API \(.*\)\/v1,.*/\1/p' "$home/out")
+    token=$(cat "$home/deps/store/serve.token")
+}
+ferry() { post /v1/chat/completions '{"max_tokens":2,"messages":[{"role":"user","content":"When does the ferry leave?"}]}'; }
+
+documents_are_read_ahead_and_the_first_question_finds_them() {
+    start_with_documents || return
+    grep -qE '^reading ahead: [0-9]+ tokens at most, time .*, disk [0-9.]+ .*iB' "$home/err" || fail "$(cat "$home/err")" || return
+    ferry
+    answers 200 || return
+    is "$(json 'x["usage"]["prompt_tokens_details"]["cached_tokens"] > 300')" True || return
+    is "$(json 'x["tessera"]["documents"][0]["name"]')" ferry.md || return
+    serve_end
+    # What the store has is not computed again.
+    local before after
+    before=$(du -sb "$home/deps/store" | cut -f1)
+    start_with_documents || return
+    serve_end
+    after=$(du -sb "$home/deps/store" | cut -f1)
+    [ "$after" -lt $((before + before / 4 + 65536)) ] || fail "$before bytes became $after"
+}
+
+a_file_that_is_new_is_found() {
+    start_with_documents || return
+    echo 'The zeppelin leaves at midnight.' >"$tmp/docs/zeppelin.md"
+    told '1 new, 0 changed' || return
+    post /v1/chat/completions '{"max_tokens":2,"messages":[{"role":"user","content":"When does the zeppelin leave?"}]}'
+    is "$(json 'x["tessera"]["documents"][0]["name"]')" zeppelin.md || return
+    serve_end
+}
+
+run documents_are_read_ahead_and_the_first_question_finds_them
+run a_file_that_is_new_is_found
+test_end

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Answers on their way out: whole, streamed, stopped, given up.
+# shellcheck source=tests/serve/serve_kit.sh
+. "$(dirname "$0")/serve_kit.sh"
+serve_needs
+serve_start "$tmp_all/server" || exit 1
+
+ask_chat() { post /v1/chat/completions "{$hello,\"max_tokens\":24,$1}"; }
+
+a_stream_has_the_text_of_a_whole_answer() {
+    ask_chat '"stream":false'
+    answers 200 || return
+    local whole
+    whole=$(json 'x["choices"][0]["message"]["content"].encode()')
+    ask_chat '"stream":true'
+    answers 200 || return
+    is "$(events 't.encode()')" "$whole" || return
+    is "$(events 'e[0]["choices"][0]["delta"]')" "{'role': 'assistant', 'content': ''}" || return
+    is "$(events '[c["finish_reason"] for x in e for c in x["choices"]][-2:]')" "[None, 'length']" || return
+    is "$(events '{x["object"] for x in e}')" "{'chat.completion.chunk'}" || return
+    is "$(events 'len({x["id"] for x in e})')" 1 || return
+    is "$(events '"tessera" in e[-1] and "usage" not in e[-1]')" True
+}
+
+usage_comes_last_where_it_is_asked_for() {
+    ask_chat '"stream":true,"stream_options":{"include_usage":true}'
+    is "$(events 'e[-1]["choices"] == [] and e[-1]["usage"]["completion_tokens"] == 24')" True || return
+    is "$(events 'all(x["usage"] is None for x in e[:-1])')" True
+}
+
+a_stop_string_ends_the_answer_before_it() {
+    ask_chat '"stream":false'
+    local stop kept
+    # Two characters from the middle that are not of one token, and what is before them.
+    stop=$(json '(lambda t: t[9:12])(x["choices"][0]["message"]["content"])')
+    kept=$(json '(lambda t: t[:t.index(t[9:12])].encode())(x["choices"][0]["message"]["content"])')
+    stop=$(python3 -c 'import json, sys; print(json.dumps(sys.argv[1]))' "$stop")
+    [[ $stop != *ufffd* ]] || skip 'the model says nothing of sense here' || return
+    ask_chat "\"stop\":$stop"
+    is "$(json 'x["choices"][0]["finish_reason"]')" stop || return
+    is "$(json 'x["choices"][0]["message"]["content"].encode()')" "$kept" || return
+    ask_chat "\"stream\":true,\"stop\":[\"never there\",$stop]"
+    is "$(events 't.encode()')" "$kept"
+}
+
+logprobs_have_the_form_of_either_api() {
+    ask_chat '"logprobs":true,"top_logprobs":3'
+    is "$(json 'len(x["choices"][0]["logprobs"]["content"])')" 24 || return
+    is "$(json 'sorted(x["choices"][0]["logprobs"]["content"][5])')" \
+        "['bytes', 'logprob', 'token', 'top_logprobs']" || return
+    is "$(json 'all(len(c["top_logprobs"]) == 3 and c["top_logprobs"][0]["logprob"] == c["logprob"] for c in x["choices"][0]["logprobs"]["content"])')" True || return
+    post /v1/completions '{"prompt":"once","max_tokens":6,"logprobs":2}'
+    is "$(json '[len(v) for k, v in sorted(x["choices"][0]["logprobs"].items())]')" '[6, 6, 6, 6]' || return
+    ask_chat '"logprobs":true,"stream":true'
+    is "$(events 'sum(len(c["logprobs"]["content"]) for x in e for c in x["choices"] if c["logprobs"])')" 24
+}
+
+a_seed_repeats_an_answer_and_the_most_likely_one_needs_none() {
+    local first
+    ask_chat '"temperature":1.5,"seed":7'
+    first=$(json 'x["choices"][0]["message"]["content"].encode()')
+    ask_chat '"temperature":1.5,"seed":7'
+    is "$(json 'x["choices"][0]["message"]["content"].encode()')" "$first" || return
+    ask_chat '"temperature":1.5,"seed":8'
+    [ "$(json 'x["choices"][0]["message"]["content"].encode()')" != "$first" ] || fail "$first"
+}
+
+a_client_that_leaves_ends_its_answer() {
+    local i askers=()
+    timeout 0.3 curl -sN "$url/v1/chat/completions" -H "Authorization: Bearer $token" \
+        -d "{$hello,\"max_tokens\":1900,\"stream\":true}" >/dev/null &
+    askers+=($!)
+    timeout 0.3 curl -s "$url/v1/chat/completions" -H "Authorization: Bearer $token" \
+        -d "{$hello,\"max_tokens\":1900}" >/dev/null &
+    askers+=($!)
+    wait "${askers[@]}"
+    for ((i = 0; i < 100; i++)); do
+        get /metrics
+        grep -q '^tessera_serve_answers 0$' <<<"$out" &&
+            grep -qE '^tessera_serve_gone_total [12]$' <<<"$out" && return
+        sleep 0.1
+    done
+    fail "$(grep serve_ <<<"$out")"
+}
+
+run a_stream_has_the_text_of_a_whole_answer
+run usage_comes_last_where_it_is_asked_for
+run a_stop_string_ends_the_answer_before_it
+run logprobs_have_the_form_of_either_api
+run a_seed_repeats_an_answer_and_the_most_likely_one_needs_none
+run a_client_that_leaves_ends_its_answer
+serve_end
+test_end

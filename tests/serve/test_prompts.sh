@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# From requests to prompts: documents, templates, plain prompts, limits of the context.
+# shellcheck source=tests/serve/serve_kit.sh
+. "$(dirname "$0")/serve_kit.sh"
+serve_needs
+mkdir -p "$tmp_all/docs"
+for name in ferry train; do
+    { echo "# The $name" && letters 900 a && echo && echo "The $name leaves at dawn." && letters 600 b; } \
+        >"$tmp_all/docs/$name.md"
+done
+serve_start "$tmp_all/server" --docs="$tmp_all/docs" --no-read-ahead || exit 1
+
+# A document of so many letters, as a JSON string.
+text() { python3 -c 'import json, sys; print(json.dumps(sys.stdin.read()))' < <(letters "$1" "$2"); }
+chat() { post /v1/chat/completions "{\"max_tokens\":4,$1}"; }
+used() { json 'x["tessera"]["documents"]'; }
+
+documents_of_a_list_and_of_messages_are_the_same_prompt() {
+    local doc n
+    doc=$(text 400 c)
+    chat "$hello,\"tessera\":{\"search\":false},\"documents\":[{\"name\":\"c.md\",\"text\":$doc}]"
+    answers 200 || return
+    n=$(json 'x["usage"]["prompt_tokens"]')
+    [ "$n" -gt 250 ] || fail "$out" || return
+    chat "\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"document\",\"title\":\"c.md\",\"content\":$doc},{\"type\":\"text\",\"text\":\"why\"}]}]"
+    answers 200 || return
+    is "$(json 'x["usage"]["prompt_tokens"]')" "$n" || return
+    # The same tokens: the whole prompt but its end is known.
+    is "$(json 'x["usage"]["prompt_tokens_details"]["cached_tokens"] > 200')" True || return
+    is "$(json 'x["tessera"]["documents"][0]["name"]')" c.md
+}
+
+a_question_finds_its_passages_and_names_them() {
+    chat '"messages":[{"role":"user","content":"When does the ferry leave?"}]'
+    answers 200 || return
+    is "$(json 'x["tessera"]["documents"][0]["name"]')" ferry.md || return
+    [[ $(json 'x["tessera"]["documents"][0]["text"]') == *'ferry'* ]] || fail "$out" || return
+    chat '"messages":[{"role":"user","content":"When does the ferry leave?"}],"tessera":{"search":false}'
+    is "$(used)" '[]'
+}
+
+a_mode_is_obeyed_and_told() {
+    local mode
+    for mode in exact auto fast; do
+        chat "$hello,\"tessera\":{\"mode\":\"$mode\"}"
+        answers 200 || return
+        is "$(json 'x["tessera"]["mode"]')" "$mode" || return
+    done
+    chat "$hello,\"tessera\":{\"mode\":\"exact\"}"
+    is "$(json '[x["tessera"]["exact"], x["tessera"]["sure"]]')" '[True, 1.0]'
+}
+
+special_tokens_in_texts_are_letters() {
+    chat '"messages":[{"role":"user","content":"a"}],"tessera":{"search":false}'
+    local n
+    n=$(json 'x["usage"]["prompt_tokens"]')
+    chat '"messages":[{"role":"user","content":"a<|im_end|>"}],"tessera":{"search":false}'
+    [ $(($(json 'x["usage"]["prompt_tokens"]') - n)) -ge 5 ] || fail "$out" || return
+    chat '"messages":[{"role":"system","content":"a<|im_end|>"},{"role":"user","content":"a"}],"tessera":{"search":false}'
+    [ $(($(json 'x["usage"]["prompt_tokens"]') - n)) -ge 5 ] || fail "$out"
+}
+
+a_conversation_keeps_its_turns() {
+    chat '"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}],"tessera":{"search":false}'
+    answers 200
+}
+
+a_completion_takes_text_or_tokens() {
+    post /v1/completions '{"prompt":[5,6,7],"max_tokens":3}'
+    answers 200 || return
+    is "$(json 'x["usage"]["prompt_tokens"]')" 3 || return
+    is "$(json 'x["object"]')" text_completion || return
+    post /v1/completions '{"prompt":[999999],"max_tokens":3}'
+    refuses 400 None 'is not one of the model' || return
+    post /v1/completions "{\"prompt\":\"why\",\"documents\":[$(text 400 d)],\"max_tokens\":3}"
+    answers 200
+}
+
+what_does_not_fit_is_refused_with_the_numbers() {
+    chat "\"messages\":[{\"role\":\"user\",\"content\":$(text 9000 a)}],\"tessera\":{\"search\":false}"
+    refuses 400 messages "the model's context has 2048" || return
+    is "$(json 'x["error"]["code"]')" context_length_exceeded
+}
+
+run documents_of_a_list_and_of_messages_are_the_same_prompt
+run a_question_finds_its_passages_and_names_them
+run a_mode_is_obeyed_and_told
+run special_tokens_in_texts_are_letters
+run a_conversation_keeps_its_turns
+run a_completion_takes_text_or_tokens
+run what_does_not_fit_is_refused_with_the_numbers
+serve_end
+test_end

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# HTTP in front of the engine: addresses, methods, who may ask, limits of bodies.
+# shellcheck source=tests/serve/serve_kit.sh
+. "$(dirname "$0")/serve_kit.sh"
+serve_needs
+serve_start "$tmp_all/server" || exit 1
+
+health_and_the_page_need_no_token_and_hold_no_data() {
+    req GET /health
+    answers 200 || return
+    is "$out" '{"status":"ok"}' || return
+    req GET /
+    answers 200 || return
+    [[ $out != *"$token"* ]] || fail 'the page has the token'
+}
+
+everything_else_needs_the_token() {
+    local path
+    for path in /v1/models /metrics /tessera/status; do
+        req GET "$path"
+        refuses 401 None 'token' || return
+    done
+    req POST /v1/chat/completions "{$hello}" -H 'Authorization: Bearer wrong'
+    refuses 401 None 'token' || return
+    req POST /v1/chat/completions "{$hello}" -H "Authorization: Bearer ${token:0:31}"
+    answers 401 || return
+    get /v1/models
+    answers 200
+}
+
+names_of_hosts_and_other_origins_are_refused() {
+    get /v1/models -H 'Host: evil.example'
+    refuses 403 None 'address' || return
+    post /v1/chat/completions "{$hello}" -H 'Origin: http://evil.example'
+    refuses 403 None 'other sites' || return
+    post /v1/chat/completions "{$hello}" -H 'Origin: null'
+    answers 403 || return
+    post /v1/chat/completions "{$hello,\"max_tokens\":1}" -H "Origin: $url"
+    answers 200
+}
+
+no_reply_lets_other_sites_read_it() {
+    local head
+    head=$(curl -si -m 60 -X OPTIONS "$url/v1/models" -H 'Origin: http://evil.example')
+    [[ ${head,,} != *access-control* ]] || fail "$head" || return
+    head=$(curl -si -m 60 "$url/v1/models" -H "Authorization: Bearer $token")
+    [[ ${head,,} != *access-control* ]] || fail "$head"
+}
+
+unknown_addresses_and_methods_are_errors() {
+    get /v2/models
+    refuses 404 None 'no such address' || return
+    get /v1/chat/completions
+    refuses 405 None 'use POST' || return
+    post /v1/models '{}'
+    refuses 405 None 'use GET' || return
+    get /v1/models/other
+    refuses 404 model 'only m'
+}
+
+embeddings_are_refused_clearly() {
+    post /v1/embeddings '{"input":"x","model":"m"}'
+    refuses 400 None 'none for embeddings'
+}
+
+a_body_that_is_too_large_is_413() {
+    head -c 17000000 /dev/zero | tr '\0' ' ' >"$tmp/big"
+    post /v1/chat/completions "@$tmp/big"
+    refuses 413 None 'more than' || return
+    post /v1/chat/completions "@$tmp/big" -H 'Transfer-Encoding: chunked' -H 'Content-Length:'
+    refuses 413 None 'more than'
+}
+
+a_connection_may_ask_again() {
+    local both
+    both=$(curl -s -m 60 -H "Authorization: Bearer $token" "$url/v1/models" "$url/v1/models" -w '%{num_connects} ' -o /dev/null -o /dev/null)
+    is "$both" '1 0 '
+}
+
+numbers_are_prometheus_text() {
+    post /v1/chat/completions "{$hello,\"max_tokens\":2}"
+    get /metrics
+    answers 200 || return
+    grep -qE '^tessera_serve_requests_total [1-9]' <<<"$out" || fail "$out" || return
+    grep -q '^tessera_lookups' <<<"$out" || fail "$out"
+}
+
+run health_and_the_page_need_no_token_and_hold_no_data
+run everything_else_needs_the_token
+run names_of_hosts_and_other_origins_are_refused
+run no_reply_lets_other_sites_read_it
+run unknown_addresses_and_methods_are_errors
+run embeddings_are_refused_clearly
+run a_body_that_is_too_large_is_413
+run a_connection_may_ask_again
+run numbers_are_prometheus_text
+serve_end
+test_end
