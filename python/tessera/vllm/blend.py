@@ -30,10 +30,10 @@ from .. import _c as c
 from .._connector import ModelShape
 from ..blend import Ask, Blend, BlendRun, Executor, pass_table
 from ..blend_job import BadBlend, BlendJob, BlendOutcome, BlendSettings, space_salt
+from ..compute.attention import Attention
+from ..compute.executor import BlendExecutor
 from ..owner import EngineCache
 from . import fused, plugin
-from .attention import Attention
-from .executor import BlendExecutor
 from .model import ModelParts, model_info, take_apart
 from .places import Pages, Staging
 from .primer import primer_tokens

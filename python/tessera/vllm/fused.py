@@ -18,7 +18,7 @@ except ImportError:  # torch does it then
     triton = None
 
 if TYPE_CHECKING:
-    from .attention import Attention, Bias
+    from ..compute.attention import Attention, Bias
 
 __all__ = ["attend", "usable"]
 
@@ -179,7 +179,7 @@ def usable(attention: Attention, q_like: torch.Tensor, n_kv_heads: int) -> str |
 
 
 def _compared(attention: Attention, q_like: torch.Tensor, n_kv_heads: int) -> str | None:
-    from .attention import Bias
+    from ..compute.attention import Bias
     from .places import Rows
 
     device, (n_heads, dim) = q_like.device, q_like.shape

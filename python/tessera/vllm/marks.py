@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from ..blend_job import (
     checked_selector,
 )
 from ..known_text import KnownText
+from ..marks import checked_segments, read_wishes
 from ..owner import EngineCache
 from ..separators import Separators, spellings
 from .primer import primer_tokens
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = init_logger("vllm.tessera")
-_KEYS = ("blend", "segments", "system", "ratio", "selector", "any_offset", "hints")
-_SEGMENTS_MAX = 4096
 _REASON_MAX = 300  # characters: it may quote what a client has sent, whatever that is
 _QUESTION_MAX = (
     2048  # tokens that a worker computes with corrections; vLLM has chunks for longer ones
@@ -73,49 +72,6 @@ class Mark:
     selector: str | None
     ratio: float | None
     any_offset: bool
-
-
-def read_wishes(params: Any) -> Mapping[str, Any] | None:
-    """The part of a request's kv_transfer_params that is meant for Tessera."""
-    wishes = params.get("tessera") if isinstance(params, Mapping) else None
-    if wishes is None:
-        return None
-    if not isinstance(wishes, Mapping):
-        raise BadBlend(f"tessera: {wishes!r} is not an object")
-    unknown = sorted(set(wishes) - set(_KEYS))
-    if unknown:
-        raise BadBlend(f"unknown key {unknown[0]!r}; known keys: {', '.join(_KEYS)}")
-    for key in ("blend", "system", "any_offset"):
-        if not isinstance(wishes.get(key, False), bool):
-            raise BadBlend(f"{key} {wishes[key]!r} is neither true nor false")
-    return wishes
-
-
-def checked_segments(given: Any, system: bool, n_prompt: int) -> tuple[tuple[int, int], ...]:
-    """(first, n) pairs as they came from a client, ascending, with a question behind them."""
-    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)) or not given:
-        raise BadBlend("segments must be a list of [first, n]")
-    if len(given) > _SEGMENTS_MAX:
-        raise BadBlend(f"{len(given)} segments, at most {_SEGMENTS_MAX}")
-    rows: list[tuple[int, int]] = []
-    end = 0
-    for i, pair in enumerate(given):
-        if (
-            not isinstance(pair, Sequence)
-            or len(pair) != 2
-            or not all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
-        ):
-            raise BadBlend(f"segment {i} is not [first, n]")
-        first, n = pair
-        if first < end or n < 1:
-            raise BadBlend(f"segment {i} begins at {first} with {n} tokens, behind {end}")
-        end = first + n
-        rows.append((first, n))
-    if end >= n_prompt:
-        raise BadBlend(f"the segments end at {end} of {n_prompt} tokens, so there is no question")
-    if system and rows[0][0] != 0:
-        raise BadBlend("the system prompt must begin at token 0")
-    return tuple(rows)
 
 
 @dataclass

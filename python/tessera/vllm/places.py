@@ -1,5 +1,4 @@
-"""Where the K and V of a prompt are while it is blended. Tokens are numbered from 0 on, the prompt
-first and then the primer; these numbers are the slots of a pass (blend.h).
+"""Where the K and V of a prompt are in vLLM while it is blended (compute/places.py).
 
 Pages: those that vLLM has given to the request. The library's device writes into them, vLLM's own
 kernel does for rows that were computed, and one layer at a time is gathered for the attention. Only
@@ -14,49 +13,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from .. import _c as c
 from ..blend import Paged
-from .model import ModelParts, kv_dtype
-from .shape import Refused
+from ..compute.parts import ModelParts, Refused
+from ..compute.places import Contiguous, Place, Rows, kv_layout
 
 __all__ = ["Pages", "Place", "Rows", "Staging"]
 
 _DEFAULT_STREAM = 1  # as CUDA names it where 0 stands for none
-_KEPT_BYTES = 1 << 30  # of memory for prompts, between them
-
-
-class Rows:
-    """The slots of a pass's rows, ascending, here and on the device. What every layer needs of them
-    is worked out once and kept here: `places` by Pages, `counts` by Attention."""
-
-    def __init__(
-        self, slots: torch.Tensor, device: torch.device, there: torch.Tensor | None = None
-    ) -> None:
-        """`there`: the same slots on the device, if they are there already."""
-        self.host = slots
-        self.device = slots.to(device) if there is None else there
-        self.first, self.last = int(slots[0]), int(slots[-1])
-        self.places: _Places | None = None
-        self.counts: dict[Any, Any] = {}
-
-    def __len__(self) -> int:
-        return len(self.host)
-
-    def behind(self, cut: int) -> Rows:
-        """Without the first so many."""
-        return Rows(self.host[cut:], self.device.device, self.device[cut:])
-
-    def chosen(self, kept: torch.Tensor, there: torch.Tensor) -> Rows:
-        """Those with these numbers, given here and on the device."""
-        return Rows(self.host[kept], self.device.device, self.device[there])
-
-    @property
-    def dense(self) -> bool:
-        return self.last - self.first + 1 == len(self.host)
 
 
 @dataclass(frozen=True)
@@ -69,37 +37,12 @@ class _Places:
     after: torch.Tensor
 
 
-class Place(Protocol):
-    """What an executor needs."""
-
-    def put(self, layer: int, rows: Rows, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Writes K and V [rows, heads, dim]."""
-
-    def take(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V [rows, heads, dim] as they are."""
-
-    def seen(self, layer: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V by slot, of which [first, end) are valid until the next call."""
-
-
-class Staging:
-    """Contiguous K and V: slot i in row i of every layer. Grows, and is kept for the next prompt
-    unless it is large."""
+class Staging(Contiguous):
+    """A contiguous copy, which vLLM's own attention writes into the pages."""
 
     def __init__(self, parts: ModelParts) -> None:
-        self._parts = parts
-        self.n_slots = 0
-        self.kv = torch.empty(0)
+        super().__init__(parts)
         self._slots = torch.empty(0, dtype=torch.int64)
-
-    def fit(self, n_slots: int) -> None:
-        if n_slots <= self.n_slots:
-            return
-        parts = self._parts
-        self.n_slots = min(-(-n_slots // 1024) * 1024, max(parts.context, n_slots))
-        self.kv = torch.empty(0)  # the old one goes before the new one comes
-        shape = (len(parts.layers), 2, self.n_slots, parts.n_kv_heads, parts.head_dim)
-        self.kv = torch.empty(shape, dtype=parts.dtype, device=parts.device)
 
     def prepare(
         self, blocks: Sequence[int], block_tokens: int, n_context: int, n_behind: int
@@ -117,45 +60,6 @@ class Staging:
             attn: Any = layer.self_attn.attn
             rows = keys[:n_tokens], values[:n_tokens]
             attn.impl.do_kv_cache_update(attn, *rows, attn.kv_cache, slots)
-
-    def paged(self) -> None:
-        """Token i is in slot i of the layout."""
-
-    def rest(self) -> None:
-        """No prompt is in work: memory that is worth having back is given back."""
-        if self.kv.numel() * self.kv.element_size() > _KEPT_BYTES:
-            self.n_slots = 0
-            self.kv = torch.empty(0)
-
-    def put(self, layer: int, rows: Rows, keys: torch.Tensor, values: torch.Tensor) -> None:
-        for plane, fresh in zip(self.kv[layer], (keys, values)):
-            if rows.dense:
-                plane[rows.first : rows.last + 1] = fresh
-            else:
-                plane.index_copy_(0, rows.device, fresh)
-
-    def take(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = self.kv[layer]
-        return keys.index_select(0, rows.device), values.index_select(0, rows.device)
-
-    def seen(self, layer: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = self.kv[layer]
-        return keys, values
-
-    def layout(self) -> c.KvLayout:
-        """Where it is, for the library."""
-        parts = self._parts
-        item = self.kv.element_size()
-        layout = _layout(parts, self.n_slots)
-        for i in range(2):
-            plane = layout.planes[i]
-            plane.base = self.kv[:, i].data_ptr()
-            plane.layer_bytes = (self.kv.numel() - i * self.kv.stride(1)) * item
-            plane.layer_stride = self.kv.stride(0) * item
-            plane.token_stride = self.kv.stride(2) * item
-            plane.head_stride = self.kv.stride(3) * item
-            plane.element_stride = item
-        return layout
 
 
 class Pages:
@@ -286,7 +190,7 @@ class Pages:
         """The caches, for the library: slots are those of `slots`."""
         first = self._caches[0]
         item = first.element_size()
-        layout = _layout(self._parts, first.shape[0] * self._block)
+        layout = kv_layout(self._parts, first.shape[0] * self._block)
         layout.block_tokens = self._block
         for i in range(2):
             plane = layout.planes[i]
@@ -308,7 +212,8 @@ class Pages:
             n = int(torch.searchsorted(rows.host, self.n_context))
             inside, after = self._slots[rows.device[:n]], rows.device[n:] - self.n_context
             rows.places = _Places(self._slots, n, inside, after)
-        return rows.places
+        found: _Places = rows.places
+        return found
 
     def _write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor
@@ -321,20 +226,3 @@ class Pages:
 def _slots_of(blocks: Sequence[int], block_tokens: int) -> torch.Tensor:
     ids = torch.tensor(blocks, dtype=torch.int64)
     return (ids[:, None] * block_tokens + torch.arange(block_tokens)).flatten()
-
-
-def _layout(parts: ModelParts, n_slots: int) -> c.KvLayout:
-    layout = c.KvLayout(
-        size=ctypes.sizeof(c.KvLayout),
-        memory=c.MEMORY_HOST if parts.device.type == "cpu" else c.MEMORY_DEVICE,
-        n_layers=len(parts.layers),
-        n_planes=2,
-        n_slots=n_slots,
-    )
-    for i in range(2):
-        plane = layout.planes[i]
-        plane.dtype = kv_dtype(parts)
-        plane.n_heads = parts.n_kv_heads
-        plane.dim = parts.head_dim
-        plane.rope_dims = parts.rope.dims if i == 0 else 0
-    return layout

@@ -25,6 +25,7 @@ from vllm.v1.kv_cache_interface import (
 
 from .. import _c as c
 from .._connector import BOUNDARIES, GroupShape, ModelShape, Planes, Stage, page_layout
+from ..compute.parts import Refused as Refused
 from ..identity import files_digest
 from . import compat
 
@@ -44,10 +45,6 @@ OWN_KEYS = (
 _SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, MambaSpec)
 # Draft models whose KV is in the engine's blocks, and of which vLLM drops the last block of a hit.
 _DRAFTS = ("eagle", "eagle3", "mtp")
-
-
-class Refused(Exception):
-    """A feature of the engine that the connector does not work with."""
 
 
 def split_options(extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -7,8 +7,8 @@ os.environ["TRITON_INTERPRET"] = "1"  # before it is imported
 
 import torch  # noqa: E402
 
+from tessera.compute.attention import Asked, Attention, Bias  # noqa: E402
 from tessera.vllm import fused  # noqa: E402
-from tessera.vllm.attention import Asked, Attention, Bias  # noqa: E402
 from tessera.vllm.places import Rows  # noqa: E402
 
 CPU = torch.device("cpu")

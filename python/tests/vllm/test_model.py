@@ -20,8 +20,8 @@ from vllm.model_executor.layers.rotary_embedding import get_rope
 
 from tessera import _c as c
 from tessera.blend import Ask, Blend
+from tessera.compute.executor import BlendExecutor
 from tessera.vllm import plugin
-from tessera.vllm.executor import BlendExecutor
 from tessera.vllm.model import model_info, take_apart
 from tessera.vllm.places import Staging
 from tessera.vllm.shape import Refused

@@ -14,8 +14,8 @@ from test_places import BLOCK, BLOCKS, CONTEXT, CPU, LAYERS, Cache, caches_of, p
 
 from tessera.blend import Blend, BlendRun
 from tessera.blend_job import BlendJob, BlendSettings
+from tessera.compute.executor import BlendExecutor
 from tessera.vllm.blend import BlendWorker
-from tessera.vllm.executor import BlendExecutor
 from tessera.vllm.model import model_info
 from tessera.vllm.places import Pages, Rows
 

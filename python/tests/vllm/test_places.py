@@ -13,7 +13,7 @@ from tessera import _c as c
 from tessera._lib import check, library
 from tessera.blend import Ask, Blend
 from tessera.cache import configure
-from tessera.vllm.executor import BlendExecutor
+from tessera.compute.executor import BlendExecutor
 from tessera.vllm.model import ModelParts, model_info
 from tessera.vllm.places import Pages, Rows, Staging
 from tessera.vllm.shape import Refused

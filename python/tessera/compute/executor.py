@@ -1,11 +1,11 @@
-"""The steps of a blend with a loaded vLLM model: rows at any positions, over keys that others have
+"""The steps of a blend with a loaded model: rows at any positions, over keys that others have
 put there (tessera.blend.Executor).
 
-vLLM runs a model as a whole, over sequences that it knows. A blend needs single layers over chosen
-rows, so the model's own modules are called here one after the other: norms, projections, q and k
-norms, rotary embedding, output, MLP. Only the attention is ours (attention.py). What computes is
-vLLM's in every other respect: its weights, its kernels, its all-reduces. They are the modules
-themselves, so that vLLM's compiled forward and its graphs are not touched.
+An engine runs a model as a whole, over sequences that it knows. A blend needs single layers over
+chosen rows, so the model's own modules are called here one after the other: norms, projections, q
+and k norms, rotary embedding, output, MLP. Only the attention is ours (attention.py). What computes
+is the engine's in every other respect: its weights, its kernels, its all-reduces. They are the
+modules themselves, so that vLLM's compiled forward and its graphs are not touched.
 
 On a GPU everything is queued on the engine's stream. Attention that the library asks for is summed
 there and read once, when the pass ends; that also waits for the pass, because the library reads K
@@ -24,7 +24,7 @@ import torch
 from .. import _c as c
 from ..blend import pass_table, pass_visible
 from .attention import Asked, Attention, Bias
-from .model import ModelParts
+from .parts import ModelParts
 from .places import Place, Rows
 
 __all__ = ["BlendExecutor"]
