@@ -28,10 +28,11 @@ _READ = (
     "separator",
 )
 _WHOLE = "whole chunks are saved; set a smaller chunk_size"
-_EXACT = "exact prefixes are reused there"
+_EXACT = "exact prefixes are reused there; --radix-cache-backend tessera blends"
 _UNABLE = {
     "vLLM": {"save_partial": _WHOLE},
-    "SGLang": {
+    "SGLang": {"save_partial": _WHOLE},
+    "SGLang's hierarchical cache": {
         "chunked": _EXACT,
         "blend": _EXACT,
         "save_partial": _WHOLE,

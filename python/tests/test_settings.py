@@ -85,8 +85,9 @@ class TestOwnSettings(unittest.TestCase):
                 option_texts(options)
 
     def test_what_a_connector_cannot_follow_is_named_with_the_reason(self):
-        (line,) = without_effect({"enable_chunk_cache": True}, "SGLang")
-        self.assertEqual(line, "chunked: no effect in SGLang: exact prefixes are reused there")
+        (line,) = without_effect({"enable_chunk_cache": True}, "SGLang's hierarchical cache")
+        self.assertIn("chunked: no effect in SGLang's hierarchical cache: exact prefixes", line)
+        self.assertEqual(without_effect({"enable_chunk_cache": True}, "SGLang"), [])
         self.assertEqual(without_effect({"enable_chunk_cache": True}, "vLLM"), [])
         (line,) = without_effect({"save_unfull_chunk": True}, "vLLM")
         self.assertIn("save_partial: no effect in vLLM: whole chunks are saved", line)

@@ -40,9 +40,11 @@ from sglang.srt.mem_cache.registry import default_radix_cache_factory
 
 from .. import set_logger
 from .._kvpool import KvPool, PoolShape
+from ..blend_job import blend_settings
 from ..cache import Cache, _extras
 from ..owner import EngineCache
-from ..settings import without_effect
+from ..settings import own_settings, without_effect
+from .blend import Blended, Blends, isolate
 from .ranks import Ranks, engine_name
 from .shape import Refused, pool_shape
 
@@ -51,6 +53,7 @@ __all__ = ["TesseraRadixCache", "build"]
 logger = logging.getLogger(__name__)
 _WAIT_MS = 2000  # for the writer, where SGLang needs the slots that it reads
 _MATCHES_PER_SETTLE = 16  # of several ranks
+_MARK = "tessera_blended"  # of a request: how it is blended; None: it is not
 _Result = TypeVar("_Result")
 
 
@@ -92,7 +95,12 @@ def _without(context: Any, why: str) -> Any:
 def _open(context: Any, ranks: Ranks) -> TesseraRadixCache:
     pool = context.params.token_to_kv_pool_allocator.get_kvcache()
     shape = pool_shape(pool, context, ranks)
-    return TesseraRadixCache(context.params, shape, ranks, engine_name(context))
+    tree = TesseraRadixCache(context.params, shape, ranks, engine_name(context))
+    try:
+        tree.open_blends(context)
+    except Exception as error:
+        logger.warning("tessera: no blending, exact prefixes are reused: %s", error)
+    return tree
 
 
 def _refuse(context: Any) -> None:
@@ -168,6 +176,7 @@ class TesseraRadixCache(RadixCache):
         self._offers: dict[CacheRequestHandle, _Offer] = {}
         self._writes: dict[int, Any] = {}  # the tree's nodes that a writer reads, oldest first
         self._ended: set[int] = set()  # of these, writes that have ended on this rank
+        self._blends: Blends | None = None
         super().__init__(params)
         self._shape = shape
         if ranks.processes == 1:
@@ -175,6 +184,8 @@ class TesseraRadixCache(RadixCache):
         else:
             device = shape.device, shape.device_number
             self._cache = EngineCache(options, engine, ranks.first, device)
+            if not ranks.first:
+                self._cache.connected(_WAIT_MS)  # until then lookups miss
         if ranks.first:
             for line in without_effect(options, "SGLang"):
                 logger.warning("tessera: %s", line)
@@ -195,8 +206,18 @@ class TesseraRadixCache(RadixCache):
         assert cache is not None
         return cache.handle if isinstance(cache, EngineCache) else cache._open()
 
+    def open_blends(self, context: Any) -> None:
+        """If options say so. Raises what is in the way."""
+        settings = blend_settings(own_settings({}, {}))
+        if settings is not None:
+            self._blends = Blends(context, settings, self._handle(), self._shape, self._ranks)
+            logger.info("tessera: documents are blended")
+
     def shutdown(self) -> None:
         """Waits for what is being written. May be called twice."""
+        if self._blends is not None:
+            self._blends.close()
+            self._blends = None
         pool, self._pool = self._pool, None
         cache, self._cache = self._cache, None
         if pool is not None:
@@ -209,12 +230,17 @@ class TesseraRadixCache(RadixCache):
     # ---- finding and loading ------------------------------------------------------------------
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
-        if params.req is not None:
-            self._settle_for(len(params.key))
-        found = super().match_prefix(params)
-        if params.req is None:
-            return found
-        more = self._offer(params, found)
+        req = params.req
+        if req is None:
+            return super().match_prefix(params)
+        self._settle_for(len(params.key))
+        mark = self._marked(req)
+        if mark is None:
+            found = super().match_prefix(params)
+            more = self._offer(params, found)
+        else:
+            found = super().match_prefix(replace(params, key=_isolated(params.key, req)))
+            more = self._offer_blend(mark, len(params.key), found)
         return found._replace(host_hit_length=more) if more else found
 
     def _offer(self, params: MatchPrefixParams, found: MatchResult) -> int:
@@ -252,6 +278,9 @@ class TesseraRadixCache(RadixCache):
         """Loads what was promised. SGLang takes all of it or nothing; a part is therefore counted
         as if the tree had had it when the request was matched, and SGLang computes the rest."""
         req, node = params.req, params.best_match_node
+        mark: Blended | None = getattr(req, _MARK, None)
+        if mark is not None:
+            return self._blend_back(req, mark, node, params.host_hit_length)
         offer = self._offers.get(req.cache_request_handle) if req is not None else None
         if offer is None:
             return 0, node
@@ -293,6 +322,43 @@ class TesseraRadixCache(RadixCache):
             allocator.free(slots[: result.prefix_len - len(before)])
         return loaded, result.last_device_node
 
+    # A request that is blended has its mark as an attribute, and a salt of its own.
+
+    def _marked(self, req: Any) -> Blended | None:
+        """Looks at a request once, before the tree does."""
+        if self._blends is None:
+            return None
+        if not hasattr(req, _MARK):
+            mark = self._blends.mark(req)
+            setattr(req, _MARK, mark)
+            if mark is not None:
+                isolate(req)
+        return getattr(req, _MARK)  # type: ignore[no-any-return]
+
+    def _offer_blend(self, mark: Blended, n_key: int, found: MatchResult) -> int:
+        if mark.failed:
+            return 0
+        n: int = min(mark.n_context, n_key) // self.page_size * self.page_size
+        return max(0, n - int(found.device_prefix_len))
+
+    def _blend_back(self, req: Any, mark: Blended, node: Any, count: int) -> tuple[int, Any]:
+        before = self.path_device_indices(node)
+        self.inc_lock_ref(node)
+        try:
+            slots = self._allocate(count)
+        finally:
+            self.dec_lock_ref(node)
+        if slots is None:
+            return 0, node
+        if self._blends is None or not self._blends.run(req, mark, slots, len(before)):
+            mark.failed = True
+            self.token_to_kv_pool_allocator.free(slots)
+            return 0, node
+        tokens = req.origin_input_ids[: len(before) + count]
+        key = RadixKey(tokens, req.extra_key, cache_salt=req.cache_salt)
+        result = self.insert(InsertParams(key=key, value=torch.cat([before, slots])))
+        return count, result.last_device_node
+
     def _allocate(self, count: int) -> torch.Tensor | None:
         allocator = self.token_to_kv_pool_allocator
         lacking = count - allocator.available_size()
@@ -332,6 +398,8 @@ class TesseraRadixCache(RadixCache):
         self._settle()
         if req.input_embeds is not None or req.positional_embed_overrides is not None:
             return  # tokens do not tell what these prompts are
+        if getattr(req, _MARK, None) is not None:
+            return  # approximate
         n_answer = max(len(req.output_ids) - 1, 0)
         written = min(up_to, req.kv.kv_committed_len, len(req.origin_input_ids) + n_answer)
         slots = self.path_device_indices(req.last_node)
@@ -407,6 +475,8 @@ class TesseraRadixCache(RadixCache):
         self._offers.clear()
         self._writes.clear()
         self._ended.clear()
+        if self._blends is not None:
+            self._blends.reset()
         if self._cache is not None:  # not while the tree is being made
             # The same on all ranks, as those of an MLA model share a space.
             salt = self._ranks.least(secrets.randbits(62))[0]
@@ -446,6 +516,10 @@ def _tokens(key: RadixKey) -> array[int]:
 def _copy(key: RadixKey, count: int) -> RadixKey:
     """A request's own tokens go on growing."""
     return RadixKey(key.raw_token_ids()[:count], key.extra_key, cache_salt=key.cache_salt)
+
+
+def _isolated(key: RadixKey, req: Any) -> RadixKey:
+    return RadixKey(key.token_ids, key.extra_key, limit=key.limit, cache_salt=req.cache_salt)
 
 
 def _extra(key: RadixKey) -> Any:

@@ -15,16 +15,13 @@ import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 
 from .._kvpool import PoolPlane, PoolShape
+from ..compute.parts import Refused
 from ..identity import files_digest
 from .ranks import Ranks
 
 __all__ = ["Refused", "pool_shape"]
 
 _DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
-
-
-class Refused(Exception):
-    """A feature of the engine that is not supported."""
 
 
 def pool_shape(pool: Any, context: Any, ranks: Ranks) -> PoolShape:

@@ -63,7 +63,7 @@ class TesseraStorage(HiCacheStorage):
         set_logger(_log)
         try:
             self._cache = EngineCache(options, self._engine(), self._is_first())
-            for line in without_effect(options, "SGLang"):
+            for line in without_effect(options, "SGLang's hierarchical cache"):
                 logger.warning("tessera: %s", line)
         except Exception as error:
             self._give_up(error)

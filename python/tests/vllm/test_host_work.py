@@ -13,8 +13,8 @@ from test_places import BLOCK, BLOCKS, CONTEXT, LAYERS, QUESTION, Cache, caches_
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tessera.blend import Ask, Blend
-from tessera.vllm.attention import Attention
-from tessera.vllm.executor import BlendExecutor
+from tessera.compute.attention import Attention
+from tessera.compute.executor import BlendExecutor
 from tessera.vllm.model import model_info
 from tessera.vllm.places import Pages
 
