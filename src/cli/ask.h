@@ -44,6 +44,7 @@ struct tsri_reader {
     struct tsr_model *model;
     struct tsr_model_info info;
     struct tsr_cache *cache;
+    struct tsr_server *server; /* NULL: the store is not shared, or another process serves it */
     struct tsr_blend *blend, *plain; /* plain: without a cache, to compare with */
     struct tsr_session *session, *plain_session;
     uint32_t n_slots;

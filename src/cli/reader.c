@@ -1,8 +1,10 @@
 /* reader.c - a model and its cache, opened as the command line says: the model that was named or
  * the one of tools/setup --model, the store in the user's cache folder unless the configuration has
- * another, and the profile that was measured for this model. If another process has the store
- * open, questions are answered without it. */
+ * another, and the profile that was measured for this model. The first process that opens the store
+ * serves it to the others, which become its clients. */
 #include "cli/ask.h"
+
+#include <tessera/server.h>
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,6 +21,8 @@ static const struct {
     {"0.5b", "models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"},
     {"135m", "models/SmolLM2-135M-Instruct.Q4_1.gguf"},
 };
+#define CONNECT_MS 2000
+#define SOCKET_BYTES_MAX 107u
 #define DEFAULT 1u /* what tools/setup --model installs */
 #define FALLBACK (TSRI_COUNT(models) - 1)
 
@@ -162,6 +166,43 @@ void tsri_reader_store(const struct tsr_config *config, char *buf, size_t bytes)
         path_of("store", buf, bytes);
 }
 
+/* Another process has the store open and serves it. */
+static int become_client(struct tsri_reader *r, struct tsri_cli *cli)
+{
+    int e = tsr_config_set(cli->config, "owner", "daemon");
+    if (!e) e = tsr_cache_open(&r->cache, cli->config);
+    if (!e) e = tsr_cache_connected(r->cache, CONNECT_MS);
+    if (e == 0) {
+        tsri_cli_note("sharing the store with the process that has it open");
+        return 0;
+    }
+    tsr_cache_close(r->cache);
+    r->cache = NULL;
+    (void)!tsr_config_set(cli->config, "owner", "process");
+    return e;
+}
+
+/* A store has one owner. It serves the others at a socket in the store, unless the configuration
+ * says who owns the cache; a path that is too long for a socket is not shared. */
+static int open_shared(struct tsri_reader *r, struct tsri_cli *cli, const char *store)
+{
+    char path[SOCKET_BYTES_MAX + 1];
+    const char *owner = tsr_config_get(cli->config, "owner");
+    bool shares = owner && strcmp(owner, "process") == 0 &&
+                  (size_t)snprintf(path, sizeof path, "%s/share/socket", store) < sizeof path;
+    if (shares && (tsr_config_set(cli->config, "owner", "embedded") < 0 ||
+                   tsr_config_set(cli->config, "server_socket", path) < 0))
+        return TSR_ECONFIG;
+    int e = tsr_cache_open(&r->cache, cli->config);
+    /* A client that stores nothing would have to freeze the cache of all. */
+    if (e == TSR_EBUSY && shares && !tsri_cli_flag(cli, "no-store")) return become_client(r, cli);
+    /* Without a server the store is this process's alone, as it is without sharing. */
+    if (e == 0 && shares && tsr_server_open(&r->server, r->cache, cli->config) < 0)
+        tsri_log(TSR_LOG_INFO, "store: not shared: %s", tsr_errmsg());
+    if (e < 0 && shares) (void)!tsr_config_set(cli->config, "owner", "process");
+    return e;
+}
+
 static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
 {
     char store[4096];
@@ -171,7 +212,7 @@ static int open_cache(struct tsri_reader *r, struct tsri_cli *cli)
     if (tsr_config_set(cli->config, "disk_path", store) < 0) return tsri_cli_failed();
     e = use_device(cli);
     if (e) return e;
-    if (tsr_cache_open(&r->cache, cli->config) == 0) return 0;
+    if (open_shared(r, cli, store) == 0) return 0;
     tsri_cli_note("continuing without the store: %s", tsr_errmsg());
     r->storeless = true;
     if (tsr_config_set(cli->config, "disk_enabled", "false") < 0 ||
@@ -272,6 +313,7 @@ void tsri_reader_close(struct tsri_reader *r)
     tsr_blend_close(r->plain);
     if (r->cache && tsr_cache_flush(r->cache) < 0)
         tsri_cli_note("not everything was stored: %s", tsr_errmsg());
+    tsr_server_close(r->server);
     tsr_cache_close(r->cache);
     tsr_model_close(r->model);
     free(r->logits);

@@ -100,6 +100,35 @@ a_profile_that_cannot_be_read_is_an_error() {
     exits 1 && complains 'p.yaml'
 }
 
+two_processes_share_one_store() {
+    ask_init llama || return
+    needs_python || return
+    needs_shared_memory
+    mkfifo "$tmp/questions"
+    # The first one stays, with the store open and the documents of its first question stored.
+    "$tessera" ask --model="$model" --threads=1 --max=4 --docs="$tmp/docs" --chat="$tmp/questions" \
+        >"$tmp/first" 2>"$tmp/first_err" &
+    local first=$! i
+    exec 7>"$tmp/questions"
+    echo why >&7
+    for ((i = 0; i < 200; i++)); do
+        grep -q 'tokens:' "$tmp/first_err" && break
+        sleep 0.1
+    done
+    ask --json --docs="$tmp/docs" 'why'
+    exits 0 || return
+    [[ $err == *'sharing the store with the process that has it open'* ]] || fail "$err" || return
+    # It has stored the documents through the first one, and finds them there.
+    ask --json --docs="$tmp/docs" 'why'
+    is "$(json 'sum(x["tiers"]) > 300')" True || return
+    exec 7>&-
+    wait "$first"
+    # What was stored outlives both.
+    ask --json --docs="$tmp/docs" 'why'
+    [[ $err != *sharing* ]] || fail "$err" || return
+    is "$(json 'sum(x["tiers"]) > 300')" True
+}
+
 run the_model_of_the_environment_is_used
 run the_best_installed_model_is_used_and_the_fallback_is_said
 run a_shipped_profile_without_measurements_does_not_count_as_measured
@@ -107,4 +136,5 @@ run a_model_that_was_not_measured_gets_the_safe_profile
 run the_store_is_in_the_cache_folder_unless_named
 run converted_weights_are_another_model_to_the_store
 run a_profile_that_cannot_be_read_is_an_error
+run two_processes_share_one_store
 test_end
