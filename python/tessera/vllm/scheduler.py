@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -80,6 +80,9 @@ class SchedulerSide(ConnectorBase):
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
         self._live: dict[str, _Live] = {}
+        # Those of which something may still be saved: a step looks at no others, of which there may
+        # be a thousand that generate.
+        self._awake: dict[str, _Live] = {}
         self._numbers = itertools.count(1)
         self._blending: Blending | None = None
         self._unblended: list[BlendJob] = []  # that vLLM counts on since this side has given up
@@ -259,7 +262,7 @@ class SchedulerSide(ConnectorBase):
         if self._loads_any and not flags:
             params = request.kv_transfer_params
             live.arrival = expected(self._scheduler, number, params, self._wait_ms)
-        self._live[request.request_id] = live
+        self._live[request.request_id] = self._awake[request.request_id] = live
         self._remember(live)
         if request.kv_transfer_params or getattr(request, "kv_hints", None):  # from vLLM 0.32 on
             self._take_hints(live)
@@ -361,6 +364,7 @@ class SchedulerSide(ConnectorBase):
         for one in gone:
             one.preemptions = one.request.num_preemptions
             one.wake = self._scheduler.chunk_tokens
+            self._awake[one.request.request_id] = one
             one.states = {}
         if gone:
             self._scheduler.preempted(one.number for one in gone)
@@ -432,11 +436,14 @@ class SchedulerSide(ConnectorBase):
             tables[group] = kept
         return tables
 
-    def _take_states(self, handed: dict[str, list[tuple[int, int, int]]]) -> None:
-        """States that there are once the step has run, and so from the next step on."""
+    def _take_states(
+        self, handed: dict[str, list[tuple[int, int, int]]], scheduled: Container[str]
+    ) -> None:
+        """States that there are once the step has run, and so from the next step on. Who is not in
+        the step has been preempted, and has no blocks any more."""
         for name, states in handed.items():
             live = self._live.get(name)
-            if live is None:
+            if live is None or name not in scheduled:
                 continue
             request = live.request
             done = request.num_computed_tokens - self._in_flight.tokens(request)
@@ -477,9 +484,9 @@ class SchedulerSide(ConnectorBase):
         rows: list[tuple[int, ...]] = []
         tokens, counts, blocks = array("I"), array("I"), array("i")
         self._block_tables.take(scheduler_output, lives)
-        for name in scheduler_output.num_scheduled_tokens:
-            live = lives.get(name)
-            if live is None or live.request.num_computed_tokens < live.wake:
+        scheduled = scheduler_output.num_scheduled_tokens
+        for name, live in list(self._awake.items()):
+            if live.request.num_computed_tokens < live.wake or name not in scheduled:
                 continue
             tables = self._block_tables.of(name)
             if tables is None:
@@ -503,8 +510,10 @@ class SchedulerSide(ConnectorBase):
                 )
             )
             live.wake = self._next_wake(live)
+            if live.wake == _NEVER:
+                del self._awake[name]
         if self._state_blocks:
-            self._take_states(self._block_tables.states())
+            self._take_states(self._block_tables.states(), scheduled)
         data = scheduler.build(rows, tokens, counts, blocks)
         if not scheduler.pending():
             data = b""  # most steps: workers have nothing to do, and nothing to tell
@@ -558,6 +567,7 @@ class SchedulerSide(ConnectorBase):
     ) -> tuple[bool, dict[str, Any] | None]:
         report = self._blending.finished(request.request_id) if self._blending else None
         live = self._live.pop(request.request_id, None)
+        self._awake.pop(request.request_id, None)
         self._block_tables.forget(request.request_id)
         if live is None:
             return False, report

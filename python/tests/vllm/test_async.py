@@ -564,6 +564,49 @@ class TestRefused(unittest.TestCase):
             first.close()
 
 
+@unittest.skipIf(MINOR < 32, "draft models are refused")
+class TestDrafts(unittest.TestCase):
+    """EAGLE and MTP: the groups in which hits are one block shorter are those of vLLM's own prefix
+    cache. What that does is tested in C (connector/test_states)."""
+
+    def coordinator(self, kv_config):
+        from vllm.v1.core.kv_cache_coordinator import get_kv_cache_coordinator
+
+        return get_kv_cache_coordinator(
+            kv_config, 4096, 4096, True, True, False, 1, 1, BLOCK, BLOCK, num_prefill_lookahead=1
+        )
+
+    def test_groups_are_those_of_vllm(self):
+        from tessera.vllm.shape import Refused, model_shape
+
+        rig = Rig({}, False)
+        self.addCleanup(rig.close)
+        drops = True
+        rig.config.speculative_config = SimpleNamespace(
+            method="eagle",
+            use_eagle=lambda: True,
+            use_eagle_block_drop=lambda: drops,
+            use_multi_module_mtp=lambda: False,
+            draft_model_config=rig.config.model_config,
+            draft_load_config=None,
+        )
+        (group,) = rig.kv_config.kv_cache_groups
+        plain = model_shape(Rig({}, False).config, rig.kv_config, {}).identity
+        for named in ([False], [True], [False, True], [False, False]):
+            with self.subTest(named):
+                rig.kv_config.kv_cache_groups = [
+                    KVCacheGroupSpec([f"layer{i}"], group.kv_cache_spec, is_eagle_group=one)
+                    for i, one in enumerate(named)
+                ]
+                shape = model_shape(rig.config, rig.kv_config, {})
+                ours = {i for i, one in enumerate(shape.groups) if one.draft_tokens}
+                self.assertEqual(ours, self.coordinator(rig.kv_config).eagle_group_ids)
+                self.assertNotEqual(shape.identity, plain)
+        drops = False
+        with self.assertRaisesRegex(Refused, "disable_eagle_block_drop"):
+            model_shape(rig.config, rig.kv_config, {})
+
+
 @unittest.skipIf(MINOR < 32, "vLLM has no hints")
 class TestHints(unittest.TestCase):
     def test_hints_of_vllm_and_of_clients_reach_the_cache(self):
