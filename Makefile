@@ -412,6 +412,7 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad
 	@B=$(B) python/tests/engine.sh vllm/test_context.py
 	@B=$(B) python/tests/engine.sh vllm/test_room.py
 	@B=$(B) python/tests/engine.sh vllm/test_hybrid.py
+	@B=$(B) python/tests/engine.sh vllm/test_many.py
 	@B=$(B) python/tests/engine.sh vllm/test_traffic.py
 	@B=$(B) python/tests/engine.sh vllm/test_model.py
 	@B=$(B) python/tests/engine.sh vllm/test_places.py
