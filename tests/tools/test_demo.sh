@@ -4,8 +4,8 @@
 # shellcheck source=tests/support/test.sh
 . "$(dirname "$0")/../support/test.sh"
 
-# $tmp/bin/tessera, with a model named $1: says $2 about the train, and is five times faster from
-# the second question on.
+# $tmp/bin/tessera, with a model named $1: says $2 about the oven. It is five times faster from the
+# second question on, and has a full read of ten seconds.
 make_tessera() {
     command -v python3 >/dev/null || skip 'no python3 to read JSON with' || return
     mkdir -p "$tmp/bin" "$tmp/lib"
@@ -13,14 +13,20 @@ make_tessera() {
     : >"$tmp/$1"
     cat >"$tmp/bin/tessera" <<END
 #!/usr/bin/env bash
-[ "\$1" != version ] || { echo '{"model":"$tmp/$1"}'; exit; }
-case \${!#} in
-*train*) answer='$2' s=10.0 ;;
-*master*) answer='Ines Calloway, since\n eleven years' s=2.0 ;;
-*) answer='Beech wood' s=2.0 ;;
+case \$1 in
+version) echo '{"model":"$tmp/$1"}'; exit ;;
+help) exit 0 ;;
 esac
+full='' s=2.0 known=300
+case \${!#} in
+*master*) answer='Ines Calloway, since\n eleven years' ;;
+*) answer='$2' full=',"full_s":10.0,"full_answer":"Beech, as ever","full_answer_s":1' ;;
+esac
+[ -e "$tmp/seen" ] || s=10.0 known=0
+: >"$tmp/seen"
 [ -n "\$answer" ] || { echo 'tessera: no memory' >&2; exit 1; }
-printf '{"answer":"%s","open_s":0,"answer_s":0,"ttft_s":%s,"tokens":{"prompt":600}}\n' "\$answer" "\$s"
+printf '{"answer":"%s","open_s":0,"answer_s":0,"ttft_s":%s,"tokens":{"prompt":340,"exact":0,"reused":%s,"recomputed":9}%s}\n' \
+    "\$answer" "\$s" "\$known" "\$full"
 END
     chmod +x "$tmp/bin/tessera"
 }
@@ -33,24 +39,28 @@ demo() {
 }
 
 answers_and_times_are_shown() {
-    make_tessera big.gguf 'It leaves at 21:40.' || return
+    make_tessera big.gguf 'It burns beech wood.' || return
     demo 0 --check || return
-    [[ $out == *'It leaves at 21:40.'*'first word after 10.0 s'* ]] || fail "$out" || return
-    [[ $out == *'Ines Calloway, since eleven years'*'after 2.0 s, 5.0x faster'* ]] || fail "$out" || return
-    [[ $out == *'10.0 s when the documents are new, 2.0 s when they are known: 5.0x faster.'* ]] || fail "$out" || return
+    [[ $out == *'Ines Calloway, since eleven years'*'0 from the store'*'after 10.0 s'*'stored: '* ]] || fail "$out" || return
+    [[ $out == *'It burns beech wood.'*'300 from the store, 9 recomputed. First word after 2.0 s.'* ]] || fail "$out" || return
+    [[ $out == *'from the store, first word after 2.0 s'*'full read, first word after 10.0 s'*'Beech, as ever'* ]] ||
+        fail "$out" || return
+    [[ $out == *'5.0x faster than the full read.'*'5.0x faster than the first time.'* ]] || fail "$out" || return
+    [[ $out == *'A page to talk to: '*' serve --docs='* ]] || fail "$out" || return
     [[ $out != *wrong* ]] || fail "$out"
 }
 
 a_wrong_answer_is_said_and_fails_a_check() {
-    make_tessera big.gguf 'At 7:05.' || return
+    make_tessera big.gguf 'Oak.' || return
     demo 0 || return
-    [[ $out == *'This is wrong: the document says 21:40.'* ]] || fail "$out" || return
+    [[ $out == *'This is wrong: the document says beech.'* ]] || fail "$out" || return
+    rm "$tmp/seen"
     demo 1 --check || return
     [[ $out == *'demo: an answer is wrong' ]] || fail "$out"
 }
 
 the_fallback_is_said_and_not_checked() {
-    make_tessera SmolLM2.gguf 'At 7:05.' || return
+    make_tessera SmolLM2.gguf 'Oak.' || return
     demo 0 --check || return
     [[ $out == *'tools/setup --model gets a better one'*'not checked' ]] || fail "$out"
 }
