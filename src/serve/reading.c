@@ -44,6 +44,10 @@ static struct tsr_ask_desc ask_of(const struct tsri_task *t)
         ask.selector = TSR_SELECT_FULL;
         ask.n_segments = d->system ? 1 : 0;
     }
+    if (d->mode == TSRI_MODE_EXACT && d->fresh) {
+        ask.flags = 0;
+        ask.n_segments = ask.system = 0;
+    }
     return ask;
 }
 

@@ -49,9 +49,29 @@ TEST(an_answer_goes_on_while_a_long_prompt_is_read)
     engine_kit_close(&k);
 }
 
+TEST(a_fresh_read_takes_nothing_from_the_cache)
+{
+    struct engine_kit k;
+    struct engine_job jobs[3] = {0};
+    uint32_t tokens[600];
+    engine_kit_open(&k, MODEL, NULL);
+    struct tsri_job_desc d = engine_kit_desc(tokens, 600, 128, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        d.fresh = i == 2;
+        CHECK_INT(engine_kit_submit(&k, &jobs[i], &d), 0);
+        engine_kit_wait(&k, i + 1);
+    }
+    CHECK(jobs[1].report.n_exact > 0); /* of the first one */
+    CHECK_INT(jobs[2].report.n_exact, 0);
+    CHECK_INT(jobs[2].report.n_new, 600);
+    CHECK(memcmp(jobs[0].tokens, jobs[2].tokens, sizeof jobs[0].tokens) == 0);
+    engine_kit_close(&k);
+}
+
 int main(void)
 {
     RUN(slots_hold_the_prompt_and_what_follows_it);
     RUN(an_answer_goes_on_while_a_long_prompt_is_read);
+    RUN(a_fresh_read_takes_nothing_from_the_cache);
     return test_end();
 }
