@@ -17,16 +17,16 @@ case \$1 in
 version) echo '{"model":"$tmp/$1"}'; exit ;;
 help) exit 0 ;;
 esac
-full='' s=2.0 known=300
+full='' s=2.0 known=300 first=false
 case \${!#} in
 *master*) answer='Ines Calloway, since\n eleven years' ;;
 *) answer='$2' full=',"full_s":10.0,"full_answer":"Beech, as ever","full_answer_s":1' ;;
 esac
-[ -e "$tmp/seen" ] || s=10.0 known=0
+[ -e "$tmp/seen" ] || s=10.0 known=20 first=true
 : >"$tmp/seen"
 [ -n "\$answer" ] || { echo 'tessera: no memory' >&2; exit 1; }
-printf '{"answer":"%s","open_s":0,"answer_s":0,"ttft_s":%s,"tokens":{"prompt":340,"exact":0,"reused":%s,"recomputed":9}%s}\n' \
-    "\$answer" "\$s" "\$known" "\$full"
+printf '{"answer":"%s","open_s":0,"answer_s":0,"ttft_s":%s,"tokens":{"prompt":340,"exact":0,"reused":%s,"recomputed":9,"filled":0},"first":%s%s}\n' \
+    "\$answer" "\$s" "\$known" "\$first" "\$full"
 END
     chmod +x "$tmp/bin/tessera"
 }
