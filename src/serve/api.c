@@ -384,19 +384,23 @@ static bool read_seed(struct tsri_api_request *q, struct tsri_refusal *no)
     return true;
 }
 
-/* Our own member: {"mode": "exact" | "auto" | "fast", "search": false}. */
+/* Our own member: {"mode": "exact" | "auto" | "fast", "search": false, "cache": false}. Without the
+ * cache every answer is exact. */
 static bool read_tessera(struct tsri_api_request *q, struct tsri_refusal *no)
 {
     const json_t *v = member(q->body, "tessera");
     if (!v) return true;
     if (!json_is_object(v)) return bad(no, "tessera", "must be an object");
-    if (!read_flag(v, "search", &q->search, no)) return false;
+    bool cache = true;
+    if (!read_flag(v, "search", &q->search, no) || !read_flag(v, "cache", &cache, no)) return false;
+    q->fresh = !cache;
+    if (q->fresh) q->mode = TSRI_MODE_EXACT;
     const json_t *mode = member(v, "mode");
     if (!mode) return true;
     const char *name = json_string_value(mode);
     for (int m = TSRI_MODE_AUTO; name && m <= TSRI_MODE_FAST; m++)
         if (strcmp(name, tsri_mode_name((enum tsri_mode)m)) == 0) {
-            q->mode = (enum tsri_mode)m;
+            if (!q->fresh) q->mode = (enum tsri_mode)m;
             return true;
         }
     return bad(no, "tessera.mode", "must be exact, auto or fast");

@@ -50,6 +50,7 @@ struct tsri_api_request {
     uint32_t max_tokens; /* 0: the server's default */
     uint32_t n_top;
     bool logprobs, stream, include_usage, has_seed;
+    bool fresh;  /* tessera.cache is false: nothing comes from the cache */
     bool search; /* tessera.search, true unless it is false: look into the server's documents */
     enum tsri_mode mode;
     double temperature; /* below 0: the server's default */

@@ -288,6 +288,7 @@ static struct tsri_job_desc job_of(struct tsri_flow *f, const struct tsri_dialog
         .system = q->api == TSRI_API_CHAT && d->n_segments && d->segments[0].offset == 0,
         .max_tokens = max < left ? max : left,
         .mode = q->mode,
+        .fresh = q->fresh,
         .n_top = q->n_top,
         .logprobs = q->logprobs,
         .temperature = q->temperature < 0 ? desc->temperature : q->temperature,

@@ -38,6 +38,17 @@ TEST(null_is_as_good_as_absent_and_what_nobody_knows_is_ignored)
                "\"tools\":[],\"logit_bias\":{},\"frequency_penalty\":0,\"n\":1"));
 }
 
+TEST(without_the_cache_an_answer_is_exact)
+{
+    CHECK(chat("\"tessera\":{\"cache\":false}"));
+    CHECK(q.fresh && q.mode == TSRI_MODE_EXACT);
+    CHECK(chat("\"tessera\":{\"cache\":false,\"mode\":\"fast\"}"));
+    CHECK(q.fresh && q.mode == TSRI_MODE_EXACT);
+    CHECK(chat("\"tessera\":{\"cache\":true,\"mode\":\"fast\"}"));
+    CHECK(!q.fresh && q.mode == TSRI_MODE_FAST);
+    CHECK(!chat("\"tessera\":{\"cache\":1}"));
+}
+
 TEST(numbers_have_types_and_limits)
 {
     CHECK(chat("\"temperature\":0.5,\"top_p\":0.9,\"seed\":-1,\"max_tokens\":7"));
@@ -178,6 +189,7 @@ int main(void)
 {
     RUN(a_request_has_defaults);
     RUN(null_is_as_good_as_absent_and_what_nobody_knows_is_ignored);
+    RUN(without_the_cache_an_answer_is_exact);
     RUN(numbers_have_types_and_limits);
     RUN(contents_are_strings_or_parts);
     RUN(documents_have_names_that_are_one_line);
