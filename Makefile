@@ -426,6 +426,8 @@ test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_radix.py
 	@B=$(B) python/tests/engine.sh sglang/test_ranks.py
 	@B=$(B) python/tests/engine.sh sglang/test_isolation.py
+	@B=$(B) python/tests/engine.sh sglang/test_engine.py TestBlending
+	@B=$(B) python/tests/engine.sh sglang/test_engine.py TestRanks
 	@B=$(B) python/tests/engine.sh sglang/test_commands.py
 	@B=$(B) TESSERA_TEST_DEVICE=cpu python/tests/engine.sh gpu/test_sglang.py TestStorage
 bench-vllm: $(LIBS_SO) $(B)/bin/tessera-lab $(MODEL_LIB)
