@@ -399,8 +399,9 @@ test-python: $(LIBS_SO)
 	@PYTHONPATH=python TESSERA_LIBRARY=$(abspath $(LIBS_SO)) $(PYTHON) -m unittest discover -s python/tests
 
 # Real engines, in their own environment; each program says what it needs (python/tests/engine.sh).
-test-vllm: $(LIBS_SO) $(B)/bin/tesserad
+test-vllm: $(LIBS_SO) $(B)/bin/tesserad $(ASCEND_LIB) $(FAKEACL)
 	@B=$(B) python/tests/engine.sh vllm/test_async.py
+	@B=$(B) python/tests/engine.sh vllm/test_npu.py
 	@B=$(B) python/tests/engine.sh vllm/test_marks.py
 	@B=$(B) python/tests/engine.sh vllm/test_events.py
 	@B=$(B) python/tests/engine.sh vllm/test_engine.py

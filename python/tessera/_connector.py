@@ -57,6 +57,7 @@ class GroupShape:
     draft_tokens: int = 0  # that a draft model among the layers looks ahead
     states: bool = False  # a block holds the state after its last token
     shard: int = 0  # of the rank's, where its heads are stored in parts
+    parts: tuple[int, ...] = ()  # bytes of a token in each of two tensors of a layer; (): one
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ def space_of(shape: ModelShape, g: int, rank: int) -> tuple[c.SpaceDesc, Any]:
     if group.planes is None:
         desc.dtype, desc.layout = c.DTYPE_OPAQUE, c.LAYOUT_OPAQUE
         desc.n_heads, desc.k_dim = 1, group.page_bytes // group.block_tokens
+        if group.parts:
+            desc.k_dim, desc.v_dim = group.parts
     else:
         desc.dtype, desc.layout = group.planes.dtype, c.LAYOUT_STANDARD
         desc.n_heads, desc.k_dim = group.planes.n_heads, group.planes.head_dim

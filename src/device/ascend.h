@@ -54,7 +54,7 @@ struct tsri_acl_batch { /* aclrtMemcpyBatchAttr */
     uint8_t reserved[16];
 };
 #define TSRI_ACL_BATCH struct tsri_acl_batch /* theirs has no tag to stand for it */
-struct tsri_acl_version { /* aclCANNPackageVersion */
+struct tsri_acl_version {                    /* aclCANNPackageVersion */
     char version[128];
     char parts[4][64];
     char reserved[128];

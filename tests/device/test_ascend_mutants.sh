@@ -67,7 +67,7 @@ fresh() {
 # A test that fails, or is stopped by the fake; one that takes too long has noticed nothing.
 notices() {
     local rc=0
-    TESSERA_ASCEND_LIB=$work/libtessera-ascend.so timeout 300 "$@" >"$work/log" 2>&1 || rc=$?
+    TESSERA_TEST_ASCEND_LIB=$work/libtessera-ascend.so timeout 300 "$@" >"$work/log" 2>&1 || rc=$?
     [ "$rc" -ne 0 ] && [ "$rc" -ne 124 ]
 } 2>/dev/null
 

@@ -23,11 +23,11 @@ static void *load(const char *format, const char *file, char path[4096 + 128])
 }
 
 /* A library that is loaded is found by its soname: "npu" then works as the name of a device without
- * LD_LIBRARY_PATH. TESSERA_ASCEND_LIB names another build of it. */
+ * LD_LIBRARY_PATH. TESSERA_TEST_ASCEND_LIB names another build of it. */
 const struct fakeacl_control *fakeacl_load(const char *file)
 {
     char path[4096 + 128];
-    const char *given = getenv("TESSERA_ASCEND_LIB");
+    const char *given = getenv("TESSERA_TEST_ASCEND_LIB");
     load(given ? "%.0s%s" : "%s/../../lib/%s", given ? given : "libtessera-ascend.so", path);
     void *library = load("%s/../fakeacl/%s", file, path);
     setenv("TESSERA_ASCENDCL_LIB", path, 1);

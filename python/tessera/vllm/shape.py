@@ -27,7 +27,7 @@ from .. import _c as c
 from .._connector import BOUNDARIES, GroupShape, ModelShape, Planes, Stage, page_layout
 from ..compute.parts import Refused as Refused
 from ..identity import files_digest
-from . import compat
+from . import compat, npu
 
 # Keys of kv_connector_extra_config that are not options of the library.
 OWN_KEYS = (
@@ -68,6 +68,8 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
     groups = _with_drafts(
         vllm_config, kv_cache_config, tuple(map(_group, _groups(kv_cache_config)))
     )
+    if npu.on_npu():
+        groups = npu.in_parts(groups, map(_spec, _groups(kv_cache_config)), vllm_config)
     if getattr(kv_cache_config, "has_mixed_precision_kv_cache", False):
         # vLLM clears such blocks when it gives them away, perhaps before a save has read them.
         raise Refused("KV groups of mixed precision")
@@ -200,7 +202,7 @@ def _spec(group: Any) -> Any:
 def _group(group: Any) -> GroupShape:
     spec = _spec(group)
     host_resident = getattr(group, "host_resident", False)  # from vLLM 0.30 on
-    if type(spec) not in _SPECS or host_resident:
+    if not (type(spec) in _SPECS or npu.knows(spec)) or host_resident:
         raise Refused(f"KV groups of kind {type(spec).__name__}")
     moves = getattr(group, "enable_kv_transfer", True)  # from vLLM 0.29 on
     if not moves or spec.page_size_bytes % spec.block_size:
@@ -362,6 +364,8 @@ def group_layout(
     shape: GroupShape, caches: dict[str, torch.Tensor], n_blocks: int
 ) -> tuple[c.KvLayout, Any]:
     """Where a group's pages are, read from the tensors' own strides."""
+    if shape.parts:
+        return npu.parts_layout(shape, caches, n_blocks, _page)
     pages = []
     strides = set()
     for name in shape.layers:

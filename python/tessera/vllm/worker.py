@@ -14,7 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from .._connector import WorkerHalf, traffic_spaces
 from ..blend_job import BlendJob, BlendOutcome, blend_settings
 from ..owner import EngineCache, announce_worker, worker_gone
-from . import compat
+from . import compat, npu
 from .base import ConnectorBase, guarded, logger
 from .blend import BlendWorker
 from .messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
@@ -43,7 +43,7 @@ class WorkerSide(ConnectorBase):
         self._place: tuple[str, int] | None = (
             None  # device and number; None: off, or no KV memory yet
         )
-        self._stream: torch.cuda.Stream | None = None  # that the worker was opened with
+        self._stream: Any = None  # of torch, that the worker was opened with
         self._blender: BlendWorker | None = None
         self._retired: BlendWorker | None = None  # of the time before this worker gave up
         self._blend_trouble: str | None = "blending is off"
@@ -63,8 +63,8 @@ class WorkerSide(ConnectorBase):
             self._give_up(error)
 
     def _register(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        self._device = next(iter(kv_caches.values())).device
-        if self._device.type not in ("cpu", "cuda"):
+        self._device = npu.device_of(kv_caches)
+        if self._device.type not in ("cpu", "cuda", "npu"):
             raise RuntimeError(f"KV on a device of kind '{self._device.type}'")
         self._kv_caches = kv_caches
         n_blocks = self._kv_cache_config.num_blocks
@@ -98,9 +98,9 @@ class WorkerSide(ConnectorBase):
         if not self._cache.connected(_CONNECT_MS):
             logger.warning("tessera: no server at %s yet", self._cache.socket)
         device = self._device
-        if device.type == "cuda":
-            self._stream = torch.cuda.current_stream(device)
-        stream = self._stream.cuda_stream if self._stream is not None else 0
+        if device.type != "cpu":
+            self._stream = npu.current_stream(device)
+        stream = npu.stream(self._stream, device) if self._stream is not None else 0
         rank = self._vllm_config.parallel_config.rank % self._shape.ranks  # of all stages
         self._open_blender()
         if self._shape.shard_identity:
@@ -302,14 +302,14 @@ class WorkerSide(ConnectorBase):
         """vLLM may change to a stream of its own after the worker was opened; what it has queued
         there comes before whatever the worker does in this step."""
         if self._stream is not None:
-            current = torch.cuda.current_stream(self._device)
+            current = npu.current_stream(self._device)
             if current != self._stream:
                 self._stream.wait_stream(current)
 
     def _order_engine(self) -> None:
         """The other way round: loads within the step are queued before what follows."""
         if self._stream is not None:
-            current = torch.cuda.current_stream(self._device)
+            current = npu.current_stream(self._device)
             if current != self._stream:
                 current.wait_stream(self._stream)
 
