@@ -55,8 +55,14 @@ class BlendWorker:
     """Opened when the KV cache is there. Refused: this engine cannot blend, and why."""
 
     def __init__(
-        self, vllm_config: Any, shape: ModelShape, settings: BlendSettings, cache: EngineCache
+        self,
+        vllm_config: Any,
+        shape: ModelShape,
+        settings: BlendSettings,
+        cache: EngineCache,
+        n_blocks: int,
     ) -> None:
+        """`n_blocks`: of the engine's KV memory."""
         if not plugin.supported():
             known = ", ".join(version + "*" for version in plugin.VERSIONS)
             raise Refused(f"a vLLM version other than {known}")
@@ -89,7 +95,7 @@ class BlendWorker:
             )
         except BadBlend as error:
             raise Refused(str(error)) from error
-        self._place = self._open_place()
+        self._place = self._open_place(n_blocks)
         self._executor = BlendExecutor(self._parts, self._place, self._open_attention())
         self._ranks: _Agreed | None = None
         if self._world > 1:
@@ -107,14 +113,13 @@ class BlendWorker:
     def parts(self) -> ModelParts:
         return self._parts
 
-    def _open_place(self) -> Pages | Staging:
+    def _open_place(self, n_blocks: int) -> Pages | Staging:
         if self._parts.device.type == "cpu":
             return Staging(self._parts)
         layers: Any = self._parts.layers
+        caches = [layer.self_attn.attn.kv_cache for layer in layers]
         with torch.inference_mode():
-            pages = Pages(self._parts, [layer.self_attn.attn.kv_cache for layer in layers])
-            pages.check()
-        return pages
+            return Pages.of(self._parts, caches, n_blocks, self._block)
 
     def _open_attention(self) -> Attention:
         parts = self._parts

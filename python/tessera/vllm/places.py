@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from .. import _c as c
+from .._connector import Strides
 from ..blend import Paged
 from ..compute.parts import ModelParts, Refused
 from ..compute.places import Contiguous, Place, Rows, kv_layout
+from .planes import check_forms, find_strides
 
 __all__ = ["Pages", "Place", "Rows", "Staging"]
 
@@ -63,58 +65,56 @@ class Staging(Contiguous):
 
 
 class Pages:
-    """The pages of one request at a time. `caches`: vLLM's tensor of each layer, blocks of
-    [heads, tokens, K and V], in any order in memory."""
+    """The pages of one request at a time. `caches`: vLLM's tensor of each layer; `strides`: where K
+    and V are in all of them (planes.py), in blocks of `block` tokens."""
 
-    def __init__(self, parts: ModelParts, caches: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        parts: ModelParts,
+        caches: Sequence[torch.Tensor],
+        strides: tuple[Strides, Strides],
+        block: int,
+    ) -> None:
         self._parts = parts
-        first = caches[0]
-        self._block = first.shape[2] if first.dim() == 4 else 0
-        for cache in caches:
-            if (
-                cache.dim() != 4
-                or cache.shape != first.shape
-                or cache.stride() != first.stride()
-                or cache.shape[1] != parts.n_kv_heads
-                or cache.shape[3] != 2 * parts.head_dim
-                or cache.stride(3) != 1
-                or cache.dtype != parts.dtype
-                or self._block & (self._block - 1)
-            ):
-                raise Refused(f"KV pages of shape {tuple(cache.shape)} and type {cache.dtype}")
         self._caches = tuple(caches)
-        self._by_token = tuple(cache.transpose(1, 2) for cache in caches)
-        item, dim = first.element_size(), parts.head_dim
-        n = len(caches)
+        self._strides = strides
+        self._block = block
+        dim = parts.head_dim
+        keys, values = strides
+        self._planes = [tuple(self._plane(cache, at, dim) for at in strides) for cache in caches]
+        # Side by side, K and V of a token are gathered at once.
+        beside = replace(keys, first=keys.first + dim) == values and keys.element == 1
+        self._both = [self._plane(one, keys, 2 * dim) for one in caches] if beside else None
+        item, n = caches[0].element_size(), len(caches)
         self._bases = [
-            (ctypes.c_void_p * n)(*[cache.data_ptr() + i * dim * item for cache in caches])
-            for i in range(2)
+            (ctypes.c_void_p * n)(*[cache.data_ptr() + at.first * item for cache in caches])
+            for at in strides
         ]
         self.behind = Staging(parts)  # slots from n_context on
         self.n_context = 0
         self.slots = torch.empty(0, dtype=torch.int64)  # of the context's tokens, in the caches
         self._slots = self._blocks = self._gathered = torch.empty(0)
 
-    def check(self) -> None:
-        """Refused: what vLLM writes is not where it is read here. Uses vLLM's null block, which no
-        request ever has."""
-        parts, device = self._parts, self._parts.device
-        shape = (self._block, parts.n_kv_heads, parts.head_dim)
-        slots = torch.arange(self._block)
-        generator = torch.Generator().manual_seed(1)
-        for layer in (0, len(self._caches) - 1):
-            keys, values = (
-                torch.randn(shape, generator=generator).to(parts.dtype).to(device) for _ in range(2)
-            )
-            page = self._by_token[layer][0]
-            page.zero_()
-            self._write(layer, keys, values, slots.to(device))
-            if not (
-                torch.equal(page[..., : parts.head_dim], keys)
-                and torch.equal(page[..., parts.head_dim :], values)
-            ):
-                impl: Any = parts.layers[layer].self_attn.attn.impl
-                raise Refused(f"KV pages as {type(impl).__name__} fills them")
+    @classmethod
+    def of(
+        cls, parts: ModelParts, caches: Sequence[torch.Tensor], n_blocks: int, block_tokens: int
+    ) -> Pages:
+        """Finds out where K and V are, in memory of its own. Refused: that is not known. Kernels
+        may see a block of the engine as several small ones, which the tensors then count."""
+        first = caches[0]
+        attns: list[Any] = [layer.self_attn.attn for layer in parts.layers]
+        check_forms(attns, caches)
+        n = first.shape[0]
+        block = block_tokens * n_blocks // n if n and n % n_blocks == 0 else 0
+        if not block or block & (block - 1):
+            raise Refused(f"KV pages of shape {tuple(first.shape)}")
+        return cls(parts, caches, find_strides(attns[0], first, n, block, parts), block)
+
+    def _plane(self, cache: torch.Tensor, at: Strides, dim: int) -> torch.Tensor:
+        """[blocks, tokens, heads, dim]"""
+        shape = (cache.shape[0], self._block, self._parts.n_kv_heads, dim)
+        steps = (at.block, at.token, at.head, at.element)
+        return cache.as_strided(shape, steps, cache.storage_offset() + at.first)
 
     def prepare(
         self, blocks: Sequence[int], block_tokens: int, n_context: int, n_behind: int
@@ -161,14 +161,13 @@ class Pages:
             plane.index_copy_(0, at.after, fresh[n:])
 
     def take(self, layer: int, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        at, dim = self._places(rows), self._parts.head_dim
-        slots = at.inside
-        inside = self._by_token[layer][slots // self._block, slots % self._block]
-        keys, values = self.behind.kv[layer]
-        return (
-            torch.cat([inside[..., :dim], keys.index_select(0, at.after)]),
-            torch.cat([inside[..., dim:], values.index_select(0, at.after)]),
+        at = self._places(rows)
+        where = at.inside // self._block, at.inside % self._block
+        keys, values = (
+            torch.cat([plane[where], behind.index_select(0, at.after)])
+            for plane, behind in zip(self._planes[layer], self.behind.kv[layer])
         )
+        return keys, values
 
     def seen(self, layer: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         parts, dim, size = self._parts, self._parts.head_dim, self._block
@@ -179,7 +178,11 @@ class Pages:
         a, b = first // size, -(-min(end, self.n_context) // size)
         if a < b:
             out = self._gathered[a * size : b * size].view(b - a, size, parts.n_kv_heads, 2 * dim)
-            torch.index_select(self._by_token[layer], 0, self._blocks[a:b], out=out)
+            if self._both is not None:
+                torch.index_select(self._both[layer], 0, self._blocks[a:b], out=out)
+            else:
+                for half, plane in zip(out.split(dim, -1), self._planes[layer]):
+                    half.copy_(plane.index_select(0, self._blocks[a:b]))
         if end > self.n_context:  # over what the last block holds after the context
             n = end - self.n_context
             after = self._gathered[self.n_context : end].view(n, parts.n_kv_heads, 2, dim)
@@ -192,13 +195,13 @@ class Pages:
         item = first.element_size()
         layout = kv_layout(self._parts, first.shape[0] * self._block)
         layout.block_tokens = self._block
-        for i in range(2):
+        for i, at in enumerate(self._strides):
             plane = layout.planes[i]
             plane.layers = ctypes.cast(self._bases[i], type(plane.layers))
-            plane.block_stride = first.stride(0) * item
-            plane.head_stride = first.stride(1) * item
-            plane.token_stride = first.stride(2) * item
-            plane.element_stride = item
+            plane.block_stride = at.block * item
+            plane.head_stride = at.head * item
+            plane.token_stride = at.token * item
+            plane.element_stride = at.element * item
         return layout
 
     def paged(self) -> Paged:

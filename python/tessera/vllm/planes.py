@@ -20,7 +20,7 @@ from .._lib import rope_text
 from .model import ModelParts, kv_dtype
 from .shape import Refused
 
-__all__ = ["find_strides", "group_planes", "shard_planes"]
+__all__ = ["check_forms", "find_strides", "group_planes", "shard_planes"]
 
 _BLOCKS = 2
 
@@ -54,9 +54,7 @@ def _group_strides(
     if group.window_tokens:
         raise Refused("sliding windows")
     tensors = [caches[name] for name in group.layers]
-    forms = {(one.shape, one.stride(), one.dtype) for one in tensors}
-    if len(forms) > 1 or len({type(attn.impl) for attn in attns}) > 1:
-        raise Refused("KV layers of different forms")
+    check_forms(attns, tensors)
     return find_strides(attns[0], tensors[0], n_blocks, group.block_tokens, rows)
 
 
@@ -118,6 +116,13 @@ def group_planes(
         parts.rope.dims,
     )
     return planes, layout
+
+
+def check_forms(attns: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
+    """Refused: what is true of one layer need not be true of the others."""
+    forms = {(one.shape, one.stride(), one.dtype) for one in tensors}
+    if len(forms) > 1 or len({type(attn.impl) for attn in attns}) > 1:
+        raise Refused("KV layers of different forms")
 
 
 class _Scratch:

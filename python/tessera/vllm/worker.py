@@ -126,7 +126,10 @@ class WorkerSide(ConnectorBase):
             if settings is not None and self._shape.stages:
                 raise ValueError("pipeline parallelism")
             if settings is not None:
-                self._blender = BlendWorker(self._vllm_config, self._shape, settings, self._cache)
+                n_blocks = self._kv_cache_config.num_blocks
+                self._blender = BlendWorker(
+                    self._vllm_config, self._shape, settings, self._cache, n_blocks
+                )
                 if settings.from_traffic and self._shape.shards:
                     logger.warning("tessera: blends do not find plain requests: head_shards is set")
                 elif settings.from_traffic:

@@ -1,4 +1,4 @@
-"""Two tensor-parallel workers that blend, on one GPU (or on a CPU): what the case of cases.py checks.
+"""Two tensor-parallel workers that blend, on one GPU or on a CPU: what the case of cases.py checks.
 
 vLLM wants a GPU for each worker, and NCCL refuses two ranks on one. Here vLLM is told of two, both
 are the same, and gloo carries what the ranks exchange. vLLM was not made for that, so an engine

@@ -9,14 +9,24 @@ from array import array
 from collections import Counter
 
 import torch
-from test_places import BLOCK, BLOCKS, CONTEXT, LAYERS, QUESTION, Cache, caches_of, parts_of, prompt
+from test_places import (
+    BLOCK,
+    BLOCKS,
+    CONTEXT,
+    LAYERS,
+    QUESTION,
+    Cache,
+    caches_of,
+    pages_of,
+    parts_of,
+    prompt,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tessera.blend import Ask, Blend
 from tessera.compute.attention import Attention
 from tessera.compute.executor import BlendExecutor
 from tessera.vllm.model import model_info
-from tessera.vllm.places import Pages
 
 # Operations that only describe memory: no kernel is queued for them.
 VIEWS = set(
@@ -95,7 +105,7 @@ class TestHostWork(unittest.TestCase):
         self.parts = parts_of()
         cache = Cache()
         self.addCleanup(cache.close)
-        self.pages = Pages(self.parts, caches_of(False))
+        self.pages = pages_of(self.parts, caches_of(False))
         info = model_info(self.parts, "plain", bytes(32), bytes(16))
         self.blend = Blend(cache.handle, info, None, 0, b"work")
         self.addCleanup(self.blend.close)

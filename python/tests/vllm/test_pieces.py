@@ -10,14 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import torch
-from test_places import BLOCK, BLOCKS, CONTEXT, CPU, LAYERS, Cache, caches_of, parts_of, prompt
+from test_places import (
+    BLOCK,
+    BLOCKS,
+    CONTEXT,
+    CPU,
+    LAYERS,
+    Cache,
+    caches_of,
+    pages_of,
+    parts_of,
+    prompt,
+)
 
 from tessera.blend import Blend, BlendRun
 from tessera.blend_job import BlendJob, BlendSettings
 from tessera.compute.executor import BlendExecutor
 from tessera.vllm.blend import BlendWorker
 from tessera.vllm.model import model_info
-from tessera.vllm.places import Pages, Rows
+from tessera.vllm.places import Rows
 
 
 class TestPieces(unittest.TestCase):
@@ -30,7 +41,7 @@ class TestPieces(unittest.TestCase):
         worker._settings, worker._timeout_ms = BlendSettings(), 0
         worker._complaints, worker._queue, worker._blends = set(), deque(), {}
         worker._thread = ThreadPoolExecutor(1)
-        worker._place = Pages(parts, caches_of(False))
+        worker._place = pages_of(parts, caches_of(False))
         worker._executor = BlendExecutor(parts, worker._place)
         info = model_info(parts, "plain", bytes(32), bytes(16))
         blend = Blend(cache.handle, info, None, 0, b"pieces")

@@ -109,6 +109,18 @@ def caches_of(transposed):
     return [cache.transpose(1, 2) for cache in caches] if transposed else caches
 
 
+def pages_of(parts, caches):
+    return Pages.of(parts, caches, BLOCKS, BLOCK)
+
+
+class ApartImpl(Impl):
+    """Writes K and V in planes of their own, as FlashInfer's pages have them."""
+
+    def do_kv_cache_update(self, attn, keys, values, cache, slots):
+        for plane, rows in enumerate((keys, values)):
+            cache[slots // BLOCK, plane, slots % BLOCK] = rows
+
+
 def prompt(order):
     generator = torch.Generator().manual_seed(9)
     texts = [torch.randint(0, VOCAB, (n,), generator=generator) for n in (SYSTEM, *DOCUMENTS)]
@@ -194,7 +206,10 @@ class TestPages(unittest.TestCase):
 
     def both(self, transposed, order, ratio, selector, profile=None):
         """In pages, and in a row, each with a space of its own."""
-        places = {b"pages": Pages(self.parts, caches_of(transposed)), b"row": Staging(self.parts)}
+        places = {
+            b"pages": pages_of(self.parts, caches_of(transposed)),
+            b"row": Staging(self.parts),
+        }
         how, name = (self.cache, order, ratio, selector), f"{transposed}{profile}".encode()
         return [blended(self.parts, at, *how, kind + name, profile) for kind, at in places.items()]
 
@@ -234,7 +249,7 @@ class TestPages(unittest.TestCase):
                 profile.write(text)
                 profile.flush()
                 both = []
-                for place in (Pages(self.parts, caches_of(True)), Staging(self.parts)):
+                for place in (pages_of(self.parts, caches_of(True)), Staging(self.parts)):
                     salt = type(place).__name__.encode() + text.encode().hex().encode()[:40]
                     for order in ((0, 1, 2), (2, 0, 1)):
                         how = self.cache, order, salt, profile.name, ratio
@@ -275,7 +290,7 @@ class TestPages(unittest.TestCase):
 
     def test_other_blocks_keep_their_bytes(self):
         caches = caches_of(False)
-        pages = Pages(self.parts, caches)
+        pages = pages_of(self.parts, caches)
         blended(self.parts, pages, self.cache, (0, 1, 2), 0.3, "query", b"other")
         mine = set(pages.slots.tolist())
         for cache in caches:
@@ -284,17 +299,36 @@ class TestPages(unittest.TestCase):
                 self.assertEqual(bool((by_slot[slot] == 7.0).all()), slot not in mine)
 
     def test_the_format_is_proven_and_what_is_not_known_is_refused(self):
-        pages = Pages(self.parts, caches_of(True))
-        pages.check()
-        with self.assertRaisesRegex(Refused, "KV pages of shape"):
-            Pages(self.parts, [torch.empty(2, BLOCKS, BLOCK, KV_HEADS, DIM)] * LAYERS)
-        for layer in self.parts.layers:
-            layer.self_attn.attn.impl.do_kv_cache_update = lambda *args: None
-        with self.assertRaisesRegex(Refused, "as Impl fills them"):
-            pages.check()
+        def refused(why, caches):
+            with self.assertRaisesRegex(Refused, why):
+                pages_of(self.parts, caches)
+
+        refused("KV pages of shape", [torch.empty(2, BLOCKS, BLOCK, KV_HEADS, DIM)] * LAYERS)
+        refused("different forms", [*caches_of(True)[1:], caches_of(False)[0]])
+        refused("torch.float16", [cache.half() for cache in caches_of(True)])
+        impls = [layer.self_attn.attn.impl for layer in self.parts.layers]
+        for impl in impls:
+            impl.do_kv_cache_update = lambda *args: None
+        refused("hold a number 0 times", caches_of(True))
+        self.parts.layers[1].self_attn.attn.impl = ApartImpl()
+        refused("different forms", caches_of(True))
+
+    def test_keys_and_values_in_planes_of_their_own(self):
+        other = parts_of()
+        for layer in other.layers:
+            layer.self_attn.attn.impl = ApartImpl()
+        caches = [torch.full((BLOCKS, 2, BLOCK, KV_HEADS, DIM), 7.0) for _ in range(LAYERS)]
+        apart, row = pages_of(other, caches), Staging(self.parts)
+        for order in ((0, 1, 2), (2, 0, 1)):
+            for ratio, selector in ((0.0, "none"), (0.3, "query"), (0.3, "hkvd"), (1.0, "full")):
+                how = self.cache, order, ratio, selector
+                got, told = blended(other, apart, *how, b"apart")
+                want, _also = blended(self.parts, row, *how, b"in a row")
+                torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        self.assertEqual(told["n_filled"], 0)
 
     def test_blocks_that_do_not_fit_are_refused(self):
-        pages = Pages(self.parts, caches_of(False))
+        pages = pages_of(self.parts, caches_of(False))
         with self.assertRaisesRegex(ValueError, "1 blocks"):
             pages.prepare([1], BLOCK, 17, 5)
         with self.assertRaisesRegex(ValueError, "block 64"):
