@@ -10,6 +10,7 @@
 #include "served/served.h"
 #include "support/cache_kit.h"
 #include "support/fake_tier.h"
+#include "support/fakeacl.h"
 #include "support/fakegpu.h"
 #include "support/lock_kit.h"
 #include "support/served_kit.h"
@@ -288,6 +289,7 @@ static inline int rig_each_device(void (*run_all)(void))
 {
     const char *name;
     gpu = fakegpu_load();
+    fakeacl_load("libascendcl.so"); /* "npu" is one of the known names */
     for (uint32_t i = 0; (name = tsri_device_known(i)) != NULL; i++)
         rig_on_device(name, run_all);
     rig_on_device("fakegpu", run_all);
