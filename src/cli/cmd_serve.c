@@ -179,7 +179,7 @@ static void open_browser(const struct tsri_serving *v)
             v->token);
     if (fclose(f) != 0) return;
     char *arguments[] = {(char *)(uintptr_t) "xdg-open", path, NULL};
-    pid_t child;
+    pid_t child; /* nobody waits for it */
     (void)!posix_spawnp(&child, "xdg-open", NULL, NULL, arguments, environ);
 }
 
@@ -202,7 +202,8 @@ static void catch_signals(void)
     sigaction(SIGINT, &ours, NULL);
     sigaction(SIGTERM, &ours, NULL);
     sigaction(SIGPIPE, &none, NULL);
-    sigaction(SIGCHLD, &none, NULL); /* nobody waits for a browser */
+    /* Not ignored, whatever our parent did: pdftotext's status is waited for. */
+    signal(SIGCHLD, SIG_DFL);
 }
 
 int tsri_cmd_serve(struct tsri_cli *cli)

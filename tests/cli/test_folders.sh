@@ -57,6 +57,19 @@ a_file_that_is_new_is_found() {
     serve_end
 }
 
+# The server's signals are not in the way of the program that reads them.
+pdfs_are_read() {
+    mkdir -p "$tmp/bin" "$tmp/docs"
+    printf '#!/bin/sh\necho The balloon leaves at ten.\n' >"$tmp/bin/pdftotext"
+    chmod 700 "$tmp/bin/pdftotext"
+    printf '%%PDF-1.4\n' >"$tmp/docs/balloon.pdf"
+    PATH=$tmp/bin:$PATH start_with_documents || return
+    post /v1/chat/completions '{"max_tokens":2,"messages":[{"role":"user","content":"When does the balloon leave?"}]}'
+    serve_end
+    is "$(json 'x["tessera"]["documents"][0]["name"]')" balloon.pdf
+}
+
 run documents_are_read_ahead_and_the_first_question_finds_them
 run a_file_that_is_new_is_found
+run pdfs_are_read
 test_end
