@@ -122,6 +122,8 @@ static bool add_document(struct tsri_api_request *q, const json_t *v, const char
     if (q->n_documents == TSRI_DOCUMENTS_MAX) return bad(no, param, "too many documents");
     /* The names of documents are lines of the prompt. */
     if (!name || strpbrk(name, "\r\n")) name = "";
+    if (strlen(name) > TSRI_API_NAME_BYTES_MAX)
+        return bad(no, param, "the name of a document is too long");
     /* In place: the string is ours, and nobody asks the parser for it again. */
     char *own = (char *)(uintptr_t)text;
     size_t bytes = tsri_text_tidy(own, strlen(own));
@@ -162,6 +164,8 @@ static bool document_part(struct tsri_api_request *q, const json_t *part, struct
     if (!add_document(q, inner ? inner : part, "messages", no)) return false;
     if (!q->documents[before].name[0] && inner) {
         const char *name = string_of(part, "name", "title");
+        if (name && strlen(name) > TSRI_API_NAME_BYTES_MAX)
+            return bad(no, "messages", "the name of a document is too long");
         if (name && !strpbrk(name, "\r\n")) q->documents[before].name = (char *)(uintptr_t)name;
     }
     return true;
@@ -460,11 +464,30 @@ static bool read_body(struct tsri_api_request *q, struct tsri_refusal *no)
            read_logprobs(q, no) && read_stream(q, no) && read_tessera(q, no) && read_others(q, no);
 }
 
+/* At least as many as there are: every value but the first begins after one of these. */
+static size_t count_values(const char *body, size_t bytes)
+{
+    size_t n = 1;
+    bool text = false;
+    for (size_t i = 0; i < bytes; i++) {
+        if (text && body[i] == '\\')
+            i++;
+        else if (body[i] == '"')
+            text = !text;
+        else if (!text)
+            n += body[i] == ',' || body[i] == '[' || body[i] == '{';
+    }
+    return n;
+}
+
 bool tsri_api_parse(struct tsri_api_request *q, enum tsri_api api, const char *body, size_t bytes,
                     struct tsri_refusal *no)
 {
     json_error_t e;
     *q = (struct tsri_api_request){.api = api, .temperature = -1, .top_p = 1, .search = true};
+    if (count_values(body, bytes) > TSRI_API_VALUES_MAX)
+        return tsri_refuse(no, 413, "too_large", NULL, "the body has more than %u values",
+                           TSRI_API_VALUES_MAX);
     q->body = json_loadb(body, bytes, 0, &e);
     if (!q->body)
         return tsri_refuse(no, 400, NULL, NULL, "the body is no JSON: line %d, column %d: %s",

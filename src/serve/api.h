@@ -16,6 +16,9 @@
 #define TSRI_API_MESSAGES_MAX 1024u
 #define TSRI_API_STOPS_MAX 16u
 #define TSRI_API_STOP_BYTES_MAX 256u
+#define TSRI_API_NAME_BYTES_MAX 1024u /* of a document: it stands before every piece of it */
+#define TSRI_API_VALUES_MAX \
+    (256u << 10) /* of JSON in a body: each one costs far more than its bytes */
 #define TSRI_API_TOP_MAX TSRI_ENGINE_TOP_MAX
 
 /* An error on its way to a client. */

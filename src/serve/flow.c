@@ -5,6 +5,7 @@
  * suspended and goes on with the next bytes. */
 #include "serve/serve.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -292,7 +293,7 @@ static struct tsri_job_desc job_of(struct tsri_flow *f, const struct tsri_dialog
         .n_top = q->n_top,
         .logprobs = q->logprobs,
         .temperature = q->temperature < 0 ? desc->temperature : q->temperature,
-        .top_p = q->top_p,
+        .top_p = q->top_p > 0 ? q->top_p : DBL_MIN, /* 0: the most likely token alone */
         .seed = q->has_seed ? q->seed : tsri_nonce(),
         .client = (uint64_t)f->fd, /* a connection is a client */
         .event = on_event,

@@ -146,6 +146,8 @@ bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_re
     bool chat = q->api == TSRI_API_CHAT, ok = true;
     if (q->tokens && q->n_documents)
         return tsri_refuse(no, 400, NULL, "documents", "documents need a prompt that is text");
+    if (q->n_listed && !m)
+        return tsri_refuse(no, 400, NULL, "documents", "documents need a message of the user");
     if (m && chat && f->serve->desc.search && q->search && q->n_documents == 0)
         ok = search(f, m, &found, no);
     size_t n = 0;

@@ -138,6 +138,50 @@ TEST(documents_have_names_that_are_one_line)
     CHECK_STR(q.documents[2].text, "c");
 }
 
+/* A document in pieces has its name before each of them. */
+TEST(documents_have_short_names)
+{
+    char name[TSRI_API_NAME_BYTES_MAX + 2], body[4096];
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = 0;
+    for (int longer = 1; longer >= 0; longer--) {
+        name[TSRI_API_NAME_BYTES_MAX] = longer ? 'n' : 0;
+        snprintf(body, sizeof body,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],"
+                 "\"documents\":[{\"name\":\"%s\",\"text\":\"t\"}]}",
+                 name);
+        CHECK(parse(TSRI_API_CHAT, body) == !longer);
+        if (longer) CHECK_STR(no.param, "documents");
+        snprintf(body, sizeof body,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"document\","
+                 "\"title\":\"%s\",\"source\":{\"data\":\"d\"}}]}]}",
+                 name);
+        CHECK(parse(TSRI_API_CHAT, body) == !longer);
+        if (longer) CHECK_STR(no.param, "messages");
+    }
+}
+
+/* Three bytes of a body can be a hundred of memory. */
+TEST(a_body_has_a_limit_of_values)
+{
+    static const char head[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],\"x\":";
+    size_t room = 3 * (size_t)TSRI_API_VALUES_MAX + 1024;
+    char *body = malloc(room);
+    CHECK(body != NULL);
+    size_t n = (size_t)snprintf(body, room, "%s[[]", head);
+    for (size_t i = 0; i < TSRI_API_VALUES_MAX / 2; i++, n += 3)
+        memcpy(body + n, ",[]", 4);
+    memcpy(body + n, "]}", 3);
+    CHECK(!parse(TSRI_API_CHAT, body));
+    CHECK_INT(no.status, 413);
+    /* What is inside of a string counts as one. */
+    n = (size_t)snprintf(body, room, "%s\"\\\"", head);
+    memset(body + n, ',', TSRI_API_VALUES_MAX + 8);
+    memcpy(body + n + TSRI_API_VALUES_MAX + 8, "\"}", 3);
+    CHECK(parse(TSRI_API_CHAT, body));
+    free(body);
+}
+
 TEST(a_prompt_is_text_or_tokens)
 {
     CHECK(parse(TSRI_API_COMPLETIONS, "{\"prompt\":\"p\",\"logprobs\":2}"));
@@ -193,6 +237,8 @@ int main(void)
     RUN(numbers_have_types_and_limits);
     RUN(contents_are_strings_or_parts);
     RUN(documents_have_names_that_are_one_line);
+    RUN(documents_have_short_names);
+    RUN(a_body_has_a_limit_of_values);
     RUN(a_prompt_is_text_or_tokens);
     RUN(what_is_no_json_is_told_with_its_place);
     RUN(errors_have_the_form_of_openai);

@@ -82,12 +82,18 @@ what_does_not_fit_is_refused_with_the_numbers() {
     is "$(json 'x["error"]["code"]')" context_length_exceeded
 }
 
+documents_without_a_question_are_refused() {
+    chat '"messages":[{"role":"assistant","content":"well"}],"documents":["d"]'
+    refuses 400 documents 'need a message of the user'
+}
+
 run documents_of_a_list_and_of_messages_are_the_same_prompt
 run a_question_finds_its_passages_and_names_them
 run a_mode_is_obeyed_and_told
 run special_tokens_in_texts_are_letters
 run a_conversation_keeps_its_turns
 run a_completion_takes_text_or_tokens
+run documents_without_a_question_are_refused
 run what_does_not_fit_is_refused_with_the_numbers
 serve_end
 test_end
