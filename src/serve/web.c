@@ -423,10 +423,9 @@ void tsri_web_watch(struct tsri_serve *s, uint64_t now_ns)
 
 bool tsri_web_is_gone(int fd)
 {
-    char byte;
-    if (fd < 0) return false;
-    ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    /* Not recv(): bytes of a next request would hide the end behind them. */
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return fd >= 0 && poll(&p, 1, 0) > 0;
 }
 
 static void log_problem(void *arg, const char *format, va_list ap)

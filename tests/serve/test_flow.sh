@@ -65,6 +65,42 @@ a_seed_repeats_an_answer_and_the_most_likely_one_needs_none() {
     [ "$(json 'x["choices"][0]["message"]["content"].encode()')" != "$first" ] || fail "$first"
 }
 
+top_p_of_zero_is_the_most_likely_token_alone() {
+    local likely
+    ask_chat '"temperature":0'
+    likely=$(json 'x["choices"][0]["message"]["content"].encode()')
+    ask_chat '"temperature":2,"top_p":0,"seed":7'
+    is "$(json 'x["choices"][0]["message"]["content"].encode()')" "$likely"
+}
+
+# A number of /metrics.
+number() {
+    get /metrics
+    sed -n "s/^tessera_serve_$1 //p" <<<"$out"
+}
+
+# The bytes of the next request are no sign that somebody is there.
+a_client_that_leaves_with_a_second_question_under_way_ends_its_answer() {
+    local i before after
+    before=$(number answer_tokens_total)
+    python3 - "$url" "$token" "{$hello,\"max_tokens\":1900}" <<'P' || fail 'cannot ask' || return
+import socket, sys, time
+url, token, body = sys.argv[1:]
+host = url[len("http://"):]
+head = "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n"
+s = socket.create_connection(host.split(":"))
+s.sendall((head % (host, token, len(body)) + body).encode())
+time.sleep(0.1)
+s.sendall(b"GET /health HTTP/1.1\r\nHost: " + host.encode() + b"\r\n\r\n")
+P
+    for ((i = 0; i < 600; i++)); do
+        [ "$(number answers)" = 0 ] && break
+        sleep 0.1
+    done
+    after=$(number answer_tokens_total)
+    [ $((after - before)) -lt 1900 ] || fail "$((after - before)) tokens were written"
+}
+
 a_client_that_leaves_ends_its_answer() {
     local i askers=()
     timeout 0.3 curl -sN "$url/v1/chat/completions" -H "Authorization: Bearer $token" \
@@ -88,6 +124,8 @@ run usage_comes_last_where_it_is_asked_for
 run a_stop_string_ends_the_answer_before_it
 run logprobs_have_the_form_of_either_api
 run a_seed_repeats_an_answer_and_the_most_likely_one_needs_none
+run top_p_of_zero_is_the_most_likely_token_alone
+run a_client_that_leaves_with_a_second_question_under_way_ends_its_answer
 run a_client_that_leaves_ends_its_answer
 serve_end
 test_end
