@@ -5,9 +5,17 @@
 
 #include <dlfcn.h>
 #include <libxml/HTMLparser.h>
+#include <time.h>
+
+/* Of the processor. Ordinary pages take milliseconds, but libxml2 compares every attribute of a tag
+ * with all before it: a page of a few hundred kilobytes could take hours. */
+#define PARSE_NS (3 * (uint64_t)1000000000)
 
 struct html {
-    htmlDocPtr (*read)(const char *, int, const char *, const char *, int);
+    htmlParserCtxtPtr (*begin)(void);
+    htmlDocPtr (*read)(htmlParserCtxtPtr, xmlInputReadCallback, xmlInputCloseCallback, void *,
+                       const char *, const char *, int);
+    void (*end)(htmlParserCtxtPtr);
     void (*free_doc)(xmlDocPtr);
     xmlNodePtr (*root)(const xmlDoc *);
     bool ready;
@@ -19,14 +27,17 @@ static void load(void *arg)
     void *library = dlopen("libxml2.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     void (*init)(void) = NULL;
     if (!library) return;
-    void *functions[] = {dlsym(library, "htmlReadMemory"), dlsym(library, "xmlFreeDoc"),
+    void *functions[] = {dlsym(library, "htmlNewParserCtxt"),    dlsym(library, "htmlCtxtReadIO"),
+                         dlsym(library, "htmlFreeParserCtxt"),   dlsym(library, "xmlFreeDoc"),
                          dlsym(library, "xmlDocGetRootElement"), dlsym(library, "xmlInitParser")};
-    memcpy(&h->read, &functions[0], sizeof h->read);
-    memcpy(&h->free_doc, &functions[1], sizeof h->free_doc);
-    memcpy(&h->root, &functions[2], sizeof h->root);
-    memcpy(&init, &functions[3], sizeof init);
+    memcpy(&h->begin, &functions[0], sizeof h->begin);
+    memcpy(&h->read, &functions[1], sizeof h->read);
+    memcpy(&h->end, &functions[2], sizeof h->end);
+    memcpy(&h->free_doc, &functions[3], sizeof h->free_doc);
+    memcpy(&h->root, &functions[4], sizeof h->root);
+    memcpy(&init, &functions[5], sizeof init);
     if (init) init();
-    h->ready = h->read && h->free_doc && h->root && init;
+    h->ready = h->begin && h->read && h->end && h->free_doc && h->root && init;
 }
 
 static struct html loaded;
@@ -161,6 +172,35 @@ static int write_tree(const xmlNode *root, struct tsri_prose *out)
 
 /* ---- reading ---- */
 
+/* A page that is handed to the parser piece by piece, to see how long it takes. */
+struct feed {
+    htmlParserCtxtPtr parser;
+    const char *data;
+    size_t bytes;
+    uint64_t end_ns;
+    bool late;
+};
+
+static uint64_t busy_ns(void)
+{
+    struct timespec t = {0};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static int give(void *arg, char *buf, int room)
+{
+    struct feed *f = arg;
+    f->late |= busy_ns() > f->end_ns;
+    /* The tag that it is in would become part of the tree, which takes even longer. */
+    if (f->late) f->parser->sax->startElement = NULL;
+    size_t n = f->late || room < 0 ? 0 : (size_t)room < f->bytes ? (size_t)room : f->bytes;
+    memcpy(buf, f->data, n);
+    f->data += n;
+    f->bytes -= n;
+    return (int)n;
+}
+
 /* Pages say in which encoding they are, and many are wrong: what is valid UTF-8 is UTF-8. */
 static bool is_utf8(const char *data, size_t bytes)
 {
@@ -181,10 +221,15 @@ int tsri_html_text(const char *data, size_t bytes, struct tsri_prose *out)
     if (bytes > TSRI_SEARCH_FILE_BYTES_MAX) return tsri_fail(TSR_ERANGE, "html: too large");
     int err = tsri_prose_add(out, "", 0);
     if (err || !bytes) return err;
-    htmlDocPtr doc =
-        loaded.read(data, (int)bytes, NULL, is_utf8(data, bytes) ? "UTF-8" : NULL, options);
+    struct feed feed = {.parser = loaded.begin(), .data = data, .bytes = bytes};
+    if (!feed.parser) return tsri_fail(TSR_ENOMEM, "search: no memory to read HTML");
+    feed.end_ns = busy_ns() + PARSE_NS;
+    htmlDocPtr doc = loaded.read(feed.parser, give, NULL, &feed, NULL,
+                                 is_utf8(data, bytes) ? "UTF-8" : NULL, options);
+    loaded.end(feed.parser);
     if (!doc) return tsri_fail(TSR_EIO, "cannot be parsed as HTML");
-    err = write_tree(loaded.root(doc), out);
+    err = feed.late ? tsri_fail(TSR_ERANGE, "takes too long to read as HTML")
+                    : write_tree(loaded.root(doc), out);
     loaded.free_doc(doc);
     return err;
 }

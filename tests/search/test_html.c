@@ -63,6 +63,22 @@ TEST(deep_nesting_ends)
     tsri_prose_fini(&t);
 }
 
+TEST(a_page_that_takes_too_long_is_refused)
+{
+    struct tsri_prose t = {0};
+    size_t room = 8 << 20, n = 3;
+    char *page = malloc(room);
+    CHECK(page != NULL);
+    memcpy(page, "<p ", 4);
+    for (unsigned i = 0; n + 16 < room; i++)
+        n += (size_t)snprintf(page + n, room - n, "a%u=1 ", i);
+    int err = tsri_html_text(page, n, &t);
+    free(page);
+    tsri_prose_fini(&t);
+    if (err == TSR_EUNSUP) SKIP("libxml2 is not installed");
+    CHECK_INT(err, TSR_ERANGE);
+}
+
 int main(void)
 {
     RUN(blocks_are_paragraphs_and_spaces_collapse);
@@ -72,5 +88,6 @@ int main(void)
     RUN(utf8_is_taken_for_what_it_is);
     RUN(broken_markup_gives_what_it_can);
     RUN(deep_nesting_ends);
+    RUN(a_page_that_takes_too_long_is_refused);
     return test_end();
 }
