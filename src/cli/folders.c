@@ -193,16 +193,26 @@ static bool read_batch(struct ahead *a, const struct tsri_dialog *d)
 static int each_batch(struct ahead *a, bool counts)
 {
     struct tsri_passages page = {0}, more = {0};
+    uint32_t n_after =
+        tsr_blend_primer(a->v->reader.blend) + 8; /* the primer, a token to end with */
     int e = tsri_search_list(a->v->search, NULL, BATCH_PASSAGES, &page);
     while (!e && page.n && !tsri_serving_ends()) {
         struct tsri_dialog d = {0};
         e = tsri_dialog_init(&d, a->v->reader.model, NULL);
         size_t first = d.n_tokens, i = 0;
-        while (!e && i < page.n && (i == 0 || d.n_tokens - first < BATCH_TOKENS))
+        while (!e && i < page.n && d.n_tokens - first < BATCH_TOKENS) {
+            size_t n_tokens = d.n_tokens, n_segments = d.n_segments;
             e = passage_dialog(a, &page.items[i++], &d);
+            if (e || d.n_tokens + n_after <= d.context) continue;
+            /* It does not fit: the next prompt has it, or none where it is too long alone. */
+            i -= n_tokens > first;
+            d.n_tokens = n_tokens;
+            d.n_segments = n_segments;
+            if (n_tokens > first) break;
+        }
         size_t n = d.n_tokens - first;
         if (!e && counts) a->n_tokens += n;
-        if (!e && !counts) {
+        if (!e && !counts && n) {
             e = tsri_dialog_add_nothing(&d);
             if (!e && !read_batch(a, &d)) e = TSR_EIO;
             a->n_done += n;

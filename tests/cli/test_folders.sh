@@ -69,7 +69,19 @@ pdfs_are_read() {
     is "$(json 'x["tessera"]["documents"][0]["name"]')" balloon.pdf
 }
 
+passages_are_read_in_prompts_that_fit_the_context() {
+    mkdir -p "$tmp/docs"
+    local i
+    # 900 tokens each, in a context of 2048.
+    for i in a b c d e; do letters 1000 $i >"$tmp/docs/$i.md"; done
+    # Too long for any prompt, with a token for each letter.
+    letters 2900 f >"$tmp/docs/f.md"
+    start_with_documents || return
+    serve_end
+}
+
 run documents_are_read_ahead_and_the_first_question_finds_them
 run a_file_that_is_new_is_found
 run pdfs_are_read
+run passages_are_read_in_prompts_that_fit_the_context
 test_end
