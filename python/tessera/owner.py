@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from . import _c as c
 from ._lib import check, library
 from .cache import configure
 
@@ -203,6 +204,13 @@ class EngineCache:
     def connected(self, timeout_ms: int) -> bool:
         """Whether the server is reachable; always true for the owner itself."""
         return bool(library().tsr_cache_connected(self.handle, timeout_ms) == 0)
+
+    def has_all(self, keys: list[bytes]) -> bool:
+        """Whether every one of these is in some tier."""
+        rows = (c.Key * len(keys))(*[c.Key((ctypes.c_uint8 * 16)(*key)) for key in keys])
+        tiers = (ctypes.c_int8 * len(keys))()
+        check(library().tsr_cache_contains(self.handle, rows, len(keys), tiers))
+        return min(tiers) >= 0
 
     def close(self) -> None:
         """The last user's writes queued entries. May be called twice."""

@@ -5,7 +5,8 @@ of the last chunk of that. Who sends the request on passes this with it, as prox
 all kv_transfer_params, and the engine that gets it waits until so much is there: the producer
 answers before its last save has ended. It waits only if it would look for that same key, so that
 engines which share nothing do not wait for each other, and no longer than save_wait_ms. Whatever
-has not arrived by then is computed.
+has not arrived by then is computed. It has arrived when that chunk is there, on every rank: what a
+request may load of it can be less, such as all but the last token, or all but a draft's block.
 """
 
 from __future__ import annotations
@@ -20,25 +21,29 @@ from .._lib import TesseraError
 __all__ = ["KEY", "Arrival", "expected", "told"]
 
 KEY = "tessera_handover"  # in kv_transfer_params
-_POLL_S = 0.005  # between two lookups of a request that waits
+_TOKENS_MAX = 1 << 31
+_POLL_S = 0.005  # at least, between two lookups of a request that waits
+_POLL_SHARE = 8  # and this part of the time that it has waited: many may wait in vain
 
 
 class Arrival:
     """What a request waits for."""
 
-    __slots__ = ("_asked_at", "_until", "n_tokens")
+    __slots__ = ("_ask_at", "_since", "_until", "keys", "n_tokens")
 
-    def __init__(self, n_tokens: int, wait_ms: int) -> None:
+    def __init__(self, n_tokens: int, keys: list[bytes], wait_ms: int) -> None:
         self.n_tokens = n_tokens
-        self._until = time.monotonic() + wait_ms / 1000
-        self._asked_at = 0.0
+        self.keys = keys  # of its last chunk, in all spaces
+        self._since = time.monotonic()
+        self._until = self._since + wait_ms / 1000
+        self._ask_at = 0.0
 
     def too_early(self) -> bool:
         """Whether it is not yet time to look again. True only while there is time to wait."""
         now = time.monotonic()
-        if now < self._until and now < self._asked_at + _POLL_S:
+        if now < self._until and now < self._ask_at:
             return True
-        self._asked_at = now
+        self._ask_at = now + max(_POLL_S, (now - self._since) / _POLL_SHARE)
         return False
 
     def waits(self, n_there: int) -> bool:
@@ -46,21 +51,22 @@ class Arrival:
         return n_there < self.n_tokens and time.monotonic() < self._until
 
 
-def _key(half: SchedulerHalf, number: int, n_tokens: int) -> str | None:
-    """Of a request's last chunk before so many tokens, in the first space; None: unknown, perhaps
+def _keys(half: SchedulerHalf, number: int, n_tokens: int) -> list[bytes]:
+    """Of a request's last chunk before so many tokens, in all spaces; empty: unknown, perhaps
     because the server is unreachable."""
     try:
         keys = half.keys(number, n_tokens // half.chunk_tokens - 1, 1)
     except TesseraError:
-        return None
-    return keys[0][0].hex() if keys else None
+        return []
+    return keys[0] if keys else []
 
 
-def told(half: SchedulerHalf, number: int, n_prompt: int) -> dict[str, Any] | None:
-    """What a producer says of a request that has not been forgotten; None: nothing is stored."""
-    n_tokens = n_prompt // half.chunk_tokens * half.chunk_tokens
-    key = _key(half, number, n_tokens) if n_tokens else None
-    return {KEY: {"tokens": n_tokens, "key": key}} if key is not None else None
+def told(half: SchedulerHalf, number: int, n_saved: int) -> dict[str, Any] | None:
+    """What a producer says of a request that has not been forgotten, of which so many tokens are
+    saved as far as they are whole chunks; None: nothing is stored."""
+    n_tokens = n_saved // half.chunk_tokens * half.chunk_tokens
+    keys = _keys(half, number, n_tokens) if n_tokens > 0 else []
+    return {KEY: {"tokens": n_tokens, "key": keys[0].hex()}} if keys else None
 
 
 def expected(half: SchedulerHalf, number: int, params: Any, wait_ms: int) -> Arrival | None:
@@ -69,8 +75,9 @@ def expected(half: SchedulerHalf, number: int, params: Any, wait_ms: int) -> Arr
     if not isinstance(given, Mapping):
         return None
     n_tokens, key = given.get("tokens"), given.get("key")
-    if type(n_tokens) is not int or n_tokens < 1 or n_tokens % half.chunk_tokens:
+    if type(n_tokens) is not int or not 0 < n_tokens < _TOKENS_MAX or n_tokens % half.chunk_tokens:
         return None
-    if key is None or _key(half, number, n_tokens) != key:
+    keys = _keys(half, number, n_tokens)
+    if not keys or keys[0].hex() != key:
         return None
-    return Arrival(n_tokens, wait_ms)
+    return Arrival(n_tokens, keys, wait_ms)

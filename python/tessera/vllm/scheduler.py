@@ -352,10 +352,17 @@ class SchedulerSide(ConnectorBase):
         assert self._cache is not None
         if live.arrival is None:
             return False
-        if live.arrival.waits(n_there) and self._cache.connected(0):
+        waits = live.arrival.waits(n_there) and self._cache.connected(0)
+        if waits and not self._has_arrived(live.arrival):
             return True
         live.arrival = None
         return False
+
+    def _has_arrived(self, arrival: Arrival) -> bool:
+        assert self._cache is not None
+        groups = self._shape.groups  # states have no chunks
+        keys = [key for i, key in enumerate(arrival.keys) if not groups[i % len(groups)].states]
+        return self._cache.has_all(keys)
 
     def _tell_preemptions(self, lives: Iterable[_Live]) -> None:
         """At the latest before a request is looked up again: vLLM may preempt and resume it in one
@@ -581,7 +588,9 @@ class SchedulerSide(ConnectorBase):
             RequestStatus.FINISHED_LENGTH_CAPPED,
         )
         if self._hands_over and not aborted:
-            report = told(self._scheduler, live.number, request.num_prompt_tokens)
+            ahead = max(group.draft_tokens for group in self._shape.groups)  # not saved yet
+            n_saved = request.num_prompt_tokens - max(ahead - 1, 0)
+            report = told(self._scheduler, live.number, n_saved)
         held = self._scheduler.finished(
             live.number,
             (

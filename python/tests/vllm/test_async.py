@@ -27,6 +27,7 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
 from tessera.vllm import TesseraConnector
+from tessera.vllm.handover import told
 from tessera.vllm.messages import TesseraMetadata
 
 
@@ -632,6 +633,29 @@ class TestHints(unittest.TestCase):
                 rig.drain()
                 expected = (6, 1) if allowed else (4, 2)
                 self.assertEqual((counters["hints"], counters["hints_refused"]), expected)
+
+
+class TestHandover(unittest.TestCase):
+    def test_what_has_arrived_is_not_waited_for_although_a_load_leaves_a_token(self):
+        """A load within a step leaves the last token to be computed, one of drafts a block."""
+        for load in ("sync", "async"):
+            with self.subTest(load):
+                rig = Rig({"load": load, "save_wait_ms": 20000}, False)
+                self.addCleanup(rig.close)
+                half = rig.scheduler.connector._scheduler
+                n = 4 * half.chunk_tokens
+                tokens = list(range(100, 100 + n + 5))
+                rig.add("producer", tokens, n, 5)
+                number = rig.scheduler.connector._live["producer"].number
+                said = told(half, number, n)
+                rig.drain()
+                start = time.monotonic()
+                rig.add("consumer", tokens, n, 5, params=said)
+                self.assertIsNotNone(rig.scheduler.connector._live["consumer"].arrival)
+                rig.drain(300000)
+                self.assertLess(time.monotonic() - start, 10)
+                self.assertGreaterEqual(half.stats()["tokens_hit"], n - 1)
+                rig.check_answers()
 
 
 if __name__ == "__main__":

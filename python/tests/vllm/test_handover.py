@@ -53,6 +53,8 @@ class TestTerms(unittest.TestCase):
         self.assertIsNone(told(Half(-1), 1, 50))
         for given in (7, {}, {"tokens": "48"}, {"tokens": True}, {"tokens": -48}, {"tokens": 40}):
             self.assertIsNone(expected(Half(3), 1, {KEY: given}, 100), given)
+        huge = {**said[KEY], "tokens": 48 + (16 << 32)}  # which is 48 in 32 bits
+        self.assertIsNone(expected(Half(1 << 40), 1, {KEY: huge}, 100))
 
     def test_a_wait_ends(self):
         arrival = expected(Half(3), 1, told(Half(3), 1, 50), 60)
