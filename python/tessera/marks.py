@@ -24,7 +24,7 @@ def read_wishes(params: Any) -> Mapping[str, Any] | None:
     unknown = sorted(set(wishes) - set(_KEYS))
     if unknown:
         raise BadBlend(f"unknown key {unknown[0]!r}; known keys: {', '.join(_KEYS)}")
-    for key in ("blend", "system", "any_offset", "hints"):
+    for key in ("blend", "system", "any_offset"):  # "hints" are read by vllm/hints.py
         if not isinstance(wishes.get(key, False), bool):
             raise BadBlend(f"{key} {wishes[key]!r} is neither true nor false")
     return wishes

@@ -4,9 +4,11 @@ import time
 import unittest
 from array import array
 from types import SimpleNamespace
+from unittest import mock
 
 import tessera
 from tessera._connector import GroupShape, ModelShape, space_of
+from tessera._lib import TesseraError
 from tessera.cache import _extras
 from tessera.vllm import hints as h
 
@@ -183,6 +185,36 @@ class TestActing(unittest.TestCase):
             self.hints.ended(text, [h.Hint("ttl", 3600.0)], 0)
         self.assertEqual(self.hints.counters["hints_refused"], 10)
         self.hints._drops.clear()
+
+    def test_the_tokens_of_hints_that_wait_have_a_limit(self):
+        text = h.Text(array("I", bytes(4 << 18)), _extras(None, None, ()))
+        n = h.WAITING_TOKENS_MAX >> 18
+        for _ in range(n + 3):
+            self.hints.ended(text, [h.Hint("ttl", 3600.0)], 0)
+        self.assertEqual(self.hints.counters["hints"], n)
+        self.assertEqual(self.hints.counters["hints_refused"], 3)
+        self.hints._drops.clear()
+
+    def test_a_pin_that_fails_gives_its_share_back(self):
+        text, lookup = self.text(1000, 512), self.hints._lookup
+        failures = []
+
+        def fail(*_args):
+            failures.append(1)
+            raise TesseraError(-1, "no server")
+
+        self.hints._lookup = fail
+        with mock.patch.object(h, "_RETRY_S", 0.001):
+            for i in range(30):  # more than half of the memory if none were given back
+                self.hints.arrived(text, [h.Hint("pin", 3600.0)])
+                self.until(lambda n=i + 1: self.hints.counters["hints_refused"] == n)
+        self.assertEqual(self.hints._pinned, {})
+        self.assertEqual(self.hints._n_waiting, 0)
+        self.assertGreater(len(failures), 30)  # a server that is away for a moment is asked again
+        self.hints._lookup = lookup
+        self.store(text)
+        self.hints.arrived(text, [h.Hint("pin", 3600.0)])
+        self.until(lambda: self.pins() == 32)
 
 
 class TestPrefetch(unittest.TestCase):

@@ -25,7 +25,7 @@ from typing import Any
 
 from .. import _c as c
 from .._connector import ModelShape, space_of
-from .._lib import check, library
+from .._lib import TesseraError, check, library
 
 __all__ = ["BadHint", "Hint", "Hints", "Text", "read_hints"]
 
@@ -33,6 +33,7 @@ PREFIX = "tessera."
 VERSION = "1"
 HINTS_MAX = 16  # of one request
 LIVE_MAX = 4096  # of all requests
+WAITING_TOKENS_MAX = 1 << 24  # of them
 SECONDS_MAX = 86400.0
 PIN_SECONDS = 300.0
 TOKENS_MAX = 1 << 18  # of a prompt to prefetch
@@ -143,7 +144,8 @@ class Hints:
         self._spaces: list[ctypes.c_void_p] = []
         self._ids = itertools.count(1)
         self._order = itertools.count()
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, int, Callable[[], None]]] = []  # when, order, tokens
+        self._n_waiting = 0  # tokens of what is due
         self._pinned: dict[int, int] = {}  # bytes by lease; under the lock
         self._drops: dict[int, Callable[[], None]] = {}  # of times to live that have not ended
         self._changed = threading.Condition()
@@ -187,7 +189,8 @@ class Hints:
         for hint in hints:
             if hint.kind == "prefetch":
                 tokens = array("I", hint.tokens) if hint.tokens else text.tokens
-                self._at(0, functools.partial(self._prefetch, Text(tokens, text.extra)))
+                work = functools.partial(self._prefetch, Text(tokens, text.extra))
+                self._at(0, len(tokens), work)
             elif hint.kind == "pin":
                 self._pin(self._cut(text, hint), hint.seconds, _RETRIES // 2)
 
@@ -199,24 +202,27 @@ class Hints:
             elif hint.kind == "ttl" and len(text.tokens) // self._chunk * self._chunk > n_before:
                 number = next(self._ids)
                 self._drops[number] = functools.partial(self._drop, number, text, n_before)
-                if not self._at(hint.seconds, self._drops[number]):
+                if not self._at(hint.seconds, len(text.tokens), self._drops[number]):
                     del self._drops[number]
 
     def _cut(self, text: Text, hint: Hint) -> Text:
         n = min(hint.n_tokens or len(text.tokens), len(text.tokens)) // self._chunk * self._chunk
         return Text(text.tokens[:n], text.extra)
 
-    def _at(self, delay_s: float, work: Callable[[], None]) -> bool:
+    def _at(self, delay_s: float, n_tokens: int, work: Callable[[], None]) -> bool:
         with self._changed:
-            if len(self._due) >= LIVE_MAX:
+            full = self._n_waiting and self._n_waiting + n_tokens > WAITING_TOKENS_MAX
+            if full or len(self._due) >= LIVE_MAX:
                 self.counters["hints_refused"] += 1
                 return False
             self.counters["hints"] += 1
-            self._push(delay_s, work)
+            self._push(delay_s, n_tokens, work)
         return True
 
-    def _push(self, delay_s: float, work: Callable[[], None]) -> None:
-        heapq.heappush(self._due, (time.monotonic() + delay_s, next(self._order), work))
+    def _push(self, delay_s: float, n_tokens: int, work: Callable[[], None]) -> None:
+        when = time.monotonic() + delay_s
+        heapq.heappush(self._due, (when, next(self._order), n_tokens, work))
+        self._n_waiting += n_tokens
         self._changed.notify()
 
     # ---- in the thread
@@ -229,7 +235,8 @@ class Hints:
                     self._changed.wait(wait)
                 if self._closing:
                     return
-                _when, _order, work = heapq.heappop(self._due)
+                _when, _order, n_tokens, work = heapq.heappop(self._due)
+                self._n_waiting -= n_tokens
             try:
                 work()
             except Exception:
@@ -246,23 +253,28 @@ class Hints:
                 return
             self._pinned[number] = n_bytes
         end = time.monotonic() + seconds
-        if not self._at(0, lambda: self._hold(number, text, end, attempt)):
+        if not self._at(0, len(text.tokens), lambda: self._hold(number, text, end, attempt)):
             self._release(number)
 
     def _hold(self, number: int, text: Text, end: float, attempt: int) -> None:
-        """A lease; again while the prompt is being saved."""
-        found = self._lookup(text, number)
+        """A lease; again while the prompt is being saved, or the server is away."""
+        try:
+            found = self._lookup(text, number)
+        except TesseraError:
+            found = 0
         now = time.monotonic()
-        if now >= end:
-            self._release(number)
-        elif found < len(text.tokens) and attempt < _RETRIES:
-            self._again(_RETRY_S, lambda: self._hold(number, text, end, attempt + 1))
+        if now < end and found < len(text.tokens) and attempt < _RETRIES:
+            retry = functools.partial(self._hold, number, text, end, attempt + 1)
+            self._again(_RETRY_S, len(text.tokens), retry)
+        elif now < end and found:
+            self._again(end - now, 0, lambda: self._release(number))
         else:
-            self._again(end - now, lambda: self._release(number))
+            self._release(number)
+            self.counters["hints_refused"] += not found
 
-    def _again(self, delay_s: float, work: Callable[[], None]) -> None:
+    def _again(self, delay_s: float, n_tokens: int, work: Callable[[], None]) -> None:
         with self._changed:
-            self._push(delay_s, work)
+            self._push(delay_s, n_tokens, work)
 
     def _release(self, number: int) -> None:
         self._lib.tsr_client_release(self._client, number)

@@ -282,7 +282,7 @@ class SchedulerSide(ConnectorBase):
                 chunk = self._scheduler.chunk_tokens
                 self._hints = Hints(self._cache.handle, self._shape, chunk)
             self._hints.refused(n_bad)
-            live.hints = hints
+            live.hints = [hint for hint in hints if hint.kind != "prefetch"]  # for its end
             text = self._text(live)
             if any(hint.kind == "ttl" for hint in hints):
                 live.before = self._hints.known(text)

@@ -65,6 +65,8 @@ def model_shape(vllm_config: Any, kv_cache_config: Any, own: dict[str, Any]) -> 
         flags.append("no_save")
     if own.get("save_decode"):
         flags.append("save_decode")
+    if not isinstance(own.get("hints", False), bool):  # "false" must not turn them on
+        raise Refused(f"hints {own['hints']!r} is neither true nor false")
     groups = _with_drafts(
         vllm_config, kv_cache_config, tuple(map(_group, _groups(kv_cache_config)))
     )

@@ -634,6 +634,14 @@ class TestHints(unittest.TestCase):
                 expected = (6, 1) if allowed else (4, 2)
                 self.assertEqual((counters["hints"], counters["hints_refused"]), expected)
 
+    def test_a_setting_that_is_no_switch_does_not_let_clients_in(self):
+        from tessera.vllm.shape import Refused, model_shape
+
+        rig = Rig({}, False)
+        self.addCleanup(rig.close)
+        with self.assertRaisesRegex(Refused, "hints 'false'"):
+            model_shape(rig.config, rig.kv_config, {"hints": "false"})
+
 
 class TestHandover(unittest.TestCase):
     def test_what_has_arrived_is_not_waited_for_although_a_load_leaves_a_token(self):

@@ -69,6 +69,8 @@ class TestWishes(MarksTest):
     def test_keys_and_types(self):
         self.assertIsNone(read_wishes(None))
         self.assertIsNone(read_wishes({"do_remote_prefill": True}))
+        both = {"segments": [[0, 4]], "hints": [{"action": "pin", "seconds": 60}]}
+        self.assertEqual(read_wishes({"tessera": both}), both)
         for given in (5, {"segment": []}, {"blend": 1}, {"system": "yes"}, {"any_offset": None}):
             with self.subTest(given=given), self.assertRaises(BadBlend):
                 read_wishes({"tessera": given})
