@@ -255,7 +255,10 @@ class TesseraRadixCache(RadixCache):
         offer = self._offers.get(handle)
         if offer is None or not offer.answers(len(key), before):
             self._forget(handle)
-            offer = _Offer(next(self._leases), _tokens(key), key, len(key))
+            tokens = _tokens(key)
+            if tokens is None:
+                return 0
+            offer = _Offer(next(self._leases), tokens, key, len(key))
             offer.n_tokens = self._ranks.least(self._match(offer))[0]
             offer.key = _copy(key, offer.n_tokens)
             if offer.n_tokens <= before:
@@ -418,9 +421,10 @@ class TesseraRadixCache(RadixCache):
     @_guarded(lambda: False)
     def _start_write(self, key: RadixKey, slots: torch.Tensor, number: int) -> bool:
         assert self._pool is not None
-        if not self._writer:
+        tokens = _tokens(key)
+        if not self._writer or tokens is None:
             return False
-        return self._pool.store_start(_tokens(key), _places(slots), _extra(key), number)
+        return self._pool.store_start(tokens, _places(slots), _extra(key), number)
 
     @_guarded(list)
     def _take_written(self) -> list[int]:
@@ -509,8 +513,12 @@ def _places(slots: torch.Tensor) -> array[int]:
     return places
 
 
-def _tokens(key: RadixKey) -> array[int]:
-    return array("I", key.raw_token_ids())
+def _tokens(key: RadixKey) -> array[int] | None:
+    """None: there are images among them, whose places SGLang fills with wider numbers."""
+    try:
+        return array("I", key.raw_token_ids())
+    except OverflowError:
+        return None
 
 
 def _copy(key: RadixKey, count: int) -> RadixKey:

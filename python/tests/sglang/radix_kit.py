@@ -61,7 +61,7 @@ def expected_kv(tokens, rank=0):
     out = numpy.zeros((LAYERS, 2, len(tokens), ROW), numpy.uint8)
     state = hashlib.blake2b(digest_size=ROW, person=bytes([rank]))
     for i, token in enumerate(tokens):
-        state.update(int(token).to_bytes(4, "little"))
+        state.update(int(token).to_bytes(8, "little"))
         digest = numpy.frombuffer(state.digest(), numpy.uint8)
         for layer in range(LAYERS):
             out[layer, 0, i] = digest ^ (2 * layer)

@@ -87,6 +87,17 @@ class TestRadix(unittest.TestCase):
         for more in ({}, dict(extra_key="poems"), dict(cache_salt="a"), dict(cache_salt="b")):
             self.assertEqual(engine.run(self.tokens, **more), 5 * CHUNK, more)
 
+    def test_images_are_left_to_the_tree(self):
+        """Their places in a prompt are numbers of 62 bits, which are no tokens."""
+        engine = self.engine()
+        image = self.tokens[:CHUNK] + [10**6 + (1 << 61)] * CHUNK + self.tokens[CHUNK:]
+        for _ in range(2):
+            self.assertEqual(engine.run(image), 0)
+            engine.lose()
+        engine.run(self.tokens)
+        engine.lose()
+        self.assertEqual(engine.run(self.tokens), 5 * CHUNK)
+
     def test_under_pressure(self):
         for page in (1, 4):
             engine = self.engine(size=256, page=page)
