@@ -210,7 +210,7 @@ class EngineCache:
         rows = (c.Key * len(keys))(*[c.Key((ctypes.c_uint8 * 16)(*key)) for key in keys])
         tiers = (ctypes.c_int8 * len(keys))()
         check(library().tsr_cache_contains(self.handle, rows, len(keys), tiers))
-        return min(tiers) >= 0
+        return all(tier >= 0 for tier in tiers)
 
     def close(self) -> None:
         """The last user's writes queued entries. May be called twice."""
