@@ -18,6 +18,8 @@
 #include <unistd.h>
 
 #define REQUEST_NS (30 * (uint64_t)1000000000) /* until a request is there */
+/* The same while most connections are taken: who has no token could keep all others out. */
+#define CROWDED_NS (2 * (uint64_t)1000000000)
 #define IDLE_S 60u
 #define HEAD_BYTES_MAX ((size_t)64 << 10) /* of a request's head, and of a reply on its way */
 
@@ -417,8 +419,10 @@ static void note_connection(void *arg, struct MHD_Connection *c, void **state,
 /* Drop by drop is no way to ask. */
 void tsri_web_watch(struct tsri_serve *s, uint64_t now_ns)
 {
+    uint32_t many = s->desc.connections_max - s->desc.connections_max / 4;
+    uint64_t patience_ns = s->n_conns >= many ? CROWDED_NS : REQUEST_NS;
     for (struct tsri_conn *c = s->conns; c; c = c->next)
-        if (c->since_ns && now_ns - c->since_ns > REQUEST_NS) shutdown(c->fd, SHUT_RDWR);
+        if (c->since_ns && now_ns - c->since_ns > patience_ns) shutdown(c->fd, SHUT_RDWR);
 }
 
 bool tsri_web_is_gone(int fd)

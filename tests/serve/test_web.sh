@@ -77,6 +77,15 @@ a_connection_may_ask_again() {
     is "$both" '1 0 '
 }
 
+connections_that_ask_nothing_keep_nobody_out() {
+    python3 - "$url" <<'P' || fail 'the server was out of reach'
+import socket, sys, urllib.request
+host = sys.argv[1][len("http://"):].split(":")
+idle = [socket.create_connection(host) for _ in range(128)]
+assert urllib.request.urlopen(sys.argv[1] + "/health", timeout=20).status == 200
+P
+}
+
 numbers_are_prometheus_text() {
     post /v1/chat/completions "{$hello,\"max_tokens\":2}"
     get /metrics
@@ -93,6 +102,7 @@ run unknown_addresses_and_methods_are_errors
 run embeddings_are_refused_clearly
 run a_body_that_is_too_large_is_413
 run a_connection_may_ask_again
+run connections_that_ask_nothing_keep_nobody_out
 run numbers_are_prometheus_text
 serve_end
 test_end
