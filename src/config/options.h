@@ -198,7 +198,7 @@ struct tsri_list {
     X(server_patience, COUNT, "10000", 1, 600000, 0, \
       "clients: milliseconds that loads, stores and flush wait before they give up on the server") \
     X(device, STRING, "", 0, 32, 0, \
-      "device of engines: cpu, cuda or npu (keep all of host_size resident), a libtessera-NAME.so; empty: none") \
+      "device of engines: cpu, cuda, npu (both keep host_size resident), libtessera-NAME.so; empty: none") \
     X(device_number, COUNT, "0", 0, 255, 0, \
       "number of the device, if the machine has several") \
     X(device_pool_size, SIZE, "0", TSRI_MIB, 16 * TSRI_TIB, TSRI_OPT_ZERO, \
