@@ -73,7 +73,7 @@ static bool look_up_states(struct tsr_scheduler *s, struct tsri_req *r, uint32_t
 {
     const struct tsri_terms *t = &s->terms;
     struct tsr_space *spaces[TSR_RANKS_MAX];
-    struct tsr_match found[TSR_RANKS_MAX];
+    struct tsr_match found[TSR_RANKS_MAX] = {{0}};
     struct tsr_range last = {at - t->state_tokens, t->state_tokens};
     struct tsr_prompt prompt = {.size = sizeof prompt,
                                 .tokens = r->tokens,

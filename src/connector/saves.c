@@ -308,7 +308,7 @@ void tsri_saves_states(struct tsr_scheduler *s, struct tsri_req *r, uint32_t at,
         return;
     uint64_t spaces = 0;
     for (uint32_t i = 0; i < t->n_spaces; i++)
-        spaces |= (uint64_t)tsri_is_state(t, i) << i;
+        if (tsri_is_state(t, i)) spaces |= UINT64_C(1) << i;
     struct tsri_saving *x = take_saving(s);
     r->state_at = at;
     if (!x) {

@@ -157,7 +157,7 @@ static int try_kind(struct tsr_executor_decoder *d, struct ggml_tensor *matrix)
     uint64_t seed = 88172645463325252u;
     struct tsri_alike_kind kind = kind_of(matrix);
     int e = buffer && random ? 0 : no_memory(d->x);
-    for (size_t i = 0; !e && i < n; i++) {
+    for (size_t i = 0; random && i < n; i++) {
         seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
         random[i] = (float)(int32_t)(seed >> 32) * 0x1p-30f;
     }

@@ -290,6 +290,7 @@ static void say(struct syncing *x, const char *skipped, const char *why)
     x->state.skipped = skipped;
     x->state.why = why;
     if (x->progress) x->progress(x->arg, &x->state);
+    x->state.skipped = x->state.why = NULL;
 }
 
 static int64_t real_ns(void)

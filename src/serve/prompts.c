@@ -25,26 +25,31 @@ static bool no_memory(struct tsri_refusal *no)
     return tsri_refuse(no, 503, NULL, NULL, "no memory");
 }
 
-static bool name_document(struct tsri_flow *f, const struct tsri_document *d,
-                          const struct tsri_passage *p)
+static json_t *name_document(struct tsri_flow *f, const char *name, size_t bytes)
 {
-    json_t *row = json_pack("{s:s, s:I}", "name", p ? p->name : d->name, "bytes",
-                            (json_int_t)(p ? p->bytes : d->bytes));
-    if (row && p) {
-        json_object_set_new(row, "passage", json_integer(p->number + 1));
-        json_object_set_new(row, "passages", json_integer(p->n_in_file));
-        json_object_set_new(row, "first_byte", json_integer((json_int_t)p->first_byte));
-        json_object_set_new(row, "text", json_stringn(p->text, p->bytes));
-    }
-    return row && json_array_append_new(f->documents, row) == 0;
+    json_t *row = json_pack("{s:s, s:I}", "name", name, "bytes", (json_int_t)bytes);
+    return row && json_array_append_new(f->documents, row) == 0 ? row : NULL;
+}
+
+static bool name_passage(struct tsri_flow *f, const struct tsri_passage *p)
+{
+    json_t *row = name_document(f, p->name, p->bytes);
+    if (!row) return false;
+    json_object_set_new(row, "passage", json_integer(p->number + 1));
+    json_object_set_new(row, "passages", json_integer(p->n_in_file));
+    json_object_set_new(row, "first_byte", json_integer((json_int_t)p->first_byte));
+    json_object_set_new(row, "text", json_stringn(p->text, p->bytes));
+    return true;
 }
 
 static bool name_own(struct tsri_flow *f, struct tsri_refusal *no)
 {
     f->documents = json_array();
     if (!f->documents) return no_memory(no);
-    for (size_t i = 0; i < f->request.n_documents; i++)
-        if (!name_document(f, &f->request.documents[i], NULL)) return no_memory(no);
+    for (size_t i = 0; i < f->request.n_documents; i++) {
+        const struct tsri_document *d = &f->request.documents[i];
+        if (!name_document(f, d->name, d->bytes)) return no_memory(no);
+    }
     return true;
 }
 
@@ -58,7 +63,7 @@ static bool search(struct tsri_flow *f, const struct tsri_message *question,
     int e = tsri_search_find(s->desc.search, question->text, FOUND_MAX, bytes, found);
     if (e < 0) return tsri_refuse(no, 503, NULL, NULL, "search: %s", tsr_errmsg());
     for (size_t i = 0; i < found->n; i++)
-        if (!name_document(f, NULL, &found->items[i])) return no_memory(no);
+        if (!name_passage(f, &found->items[i])) return no_memory(no);
     return true;
 }
 

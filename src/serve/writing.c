@@ -47,13 +47,13 @@ static uint32_t choose(struct tsri_engine *e, struct tsri_task *t, const float *
 /* The logarithm of what all probabilities are to be divided by. */
 static double log_sum(const float *logits, uint32_t n)
 {
-    float top = logits[0];
-    double sum = 0;
+    uint32_t top = 0;
+    double sum = 1; /* of the top one */
     for (uint32_t i = 1; i < n; i++)
-        top = logits[i] > top ? logits[i] : top;
+        if (logits[i] > logits[top]) top = i;
     for (uint32_t i = 0; i < n; i++)
-        sum += (double)expf(logits[i] - top);
-    return (double)top + log(sum);
+        if (i != top) sum += (double)expf(logits[i] - logits[top]);
+    return (double)logits[top] + log(sum);
 }
 
 /* The n most likely tokens, best first; equal ones by their number. */

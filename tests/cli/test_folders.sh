@@ -73,7 +73,7 @@ passages_are_read_in_prompts_that_fit_the_context() {
     mkdir -p "$tmp/docs"
     local i
     # 900 tokens each, in a context of 2048.
-    for i in a b c d e; do letters 1000 $i >"$tmp/docs/$i.md"; done
+    for i in a b c d e; do letters 1000 "$i" >"$tmp/docs/$i.md"; done
     # Too long for any prompt, with a token for each letter.
     letters 2900 f >"$tmp/docs/f.md"
     start_with_documents || return

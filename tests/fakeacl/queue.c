@@ -282,6 +282,7 @@ static uint32_t kind_of(const struct tsri_acl_batch *a)
 }
 
 /* A call that fails has queued the first half. */
+/* NOLINTNEXTLINE(readability-function-size): the library's signature */
 TSR_API int aclrtMemcpyBatchAsync(void **dsts, size_t *dst_maxs, void **srcs, size_t *sizes,
                                   size_t n, struct tsri_acl_batch *attrs, size_t *attr_indexes,
                                   size_t n_attrs, size_t *fail_index, void *stream)

@@ -106,7 +106,9 @@ TEST(contents_are_strings_or_parts)
     CHECK_STR(q.messages[1].documents[0].name, "n");
     CHECK_STR(q.messages[1].documents[0].text, "d\ne"); /* as the same text of a file */
     CHECK_STR(q.messages[2].text, "");
-    static const char *const bad[] = {
+    const char *system_document = "{\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":"
+                                  "\"document\",\"text\":\"d\"}]}]}";
+    const char *const bad[] = {
         "{}",
         "{\"messages\":[]}",
         "{\"messages\":{}}",
@@ -118,8 +120,7 @@ TEST(contents_are_strings_or_parts)
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"document\"}]}]}",
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":1}]}]}",
         "{\"messages\":[{\"role\":\"user\",\"content\":[1]}]}",
-        "{\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":\"document\",\"text\":\"d\"}]}]"
-        "}",
+        system_document,
     };
     for (size_t i = 0; i < TSRI_COUNT(bad); i++) {
         CHECK(!parse(TSRI_API_CHAT, bad[i]));

@@ -22,7 +22,7 @@ static void look(void *arg, const struct tsri_job_event *e)
         s->sorted = true;
         s->has_chosen = false;
         for (uint32_t i = 0; i < e->n_top; i++) {
-            s->sum += exp(e->top[i].logprob);
+            s->sum += exp((double)e->top[i].logprob);
             s->sorted = s->sorted && (i == 0 || e->top[i].logprob <= e->top[i - 1].logprob);
             s->has_chosen |= e->top[i].token == e->token && e->top[i].logprob == e->logprob;
         }
