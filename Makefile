@@ -399,29 +399,15 @@ test-python: $(LIBS_SO)
 	@PYTHONPATH=python TESSERA_LIBRARY=$(abspath $(LIBS_SO)) $(PYTHON) -m unittest discover -s python/tests
 
 # Real engines, in their own environment; each program says what it needs (python/tests/engine.sh).
+# What most rests on comes first: .ci/run goes as far as its time lasts. On the command line: some of them.
+VLLM_TESTS := async engine stages workers hybrid events marks model npu places pieces host_work fused failed blend ranks handover many traffic chunked context room
 test-vllm: $(LIBS_SO) $(B)/bin/tesserad $(ASCEND_LIB) $(FAKEACL)
-	@B=$(B) python/tests/engine.sh vllm/test_async.py
-	@B=$(B) python/tests/engine.sh vllm/test_npu.py
-	@B=$(B) python/tests/engine.sh vllm/test_marks.py
-	@B=$(B) python/tests/engine.sh vllm/test_events.py
-	@B=$(B) python/tests/engine.sh vllm/test_engine.py
-	@B=$(B) python/tests/engine.sh vllm/test_stages.py
-	@B=$(B) python/tests/engine.sh vllm/test_workers.py
-	@B=$(B) python/tests/engine.sh vllm/test_handover.py
-	@B=$(B) python/tests/engine.sh vllm/test_blend.py
-	@B=$(B) python/tests/engine.sh vllm/test_chunked.py
-	@B=$(B) python/tests/engine.sh vllm/test_context.py
-	@B=$(B) python/tests/engine.sh vllm/test_room.py
-	@B=$(B) python/tests/engine.sh vllm/test_hybrid.py
-	@B=$(B) python/tests/engine.sh vllm/test_many.py
-	@B=$(B) python/tests/engine.sh vllm/test_traffic.py
-	@B=$(B) python/tests/engine.sh vllm/test_model.py
-	@B=$(B) python/tests/engine.sh vllm/test_places.py
-	@B=$(B) python/tests/engine.sh vllm/test_pieces.py
-	@B=$(B) python/tests/engine.sh vllm/test_host_work.py
-	@B=$(B) python/tests/engine.sh vllm/test_fused.py
-	@B=$(B) python/tests/engine.sh vllm/test_ranks.py
-	@B=$(B) TESSERA_TEST_DEVICE=cpu python/tests/engine.sh gpu/run.py --jobs=2 failed
+	@for t in $(VLLM_TESTS); do \
+	    case $$t in \
+	    failed) B=$(B) TESSERA_TEST_DEVICE=cpu python/tests/engine.sh gpu/run.py --jobs=2 failed ;; \
+	    *) B=$(B) python/tests/engine.sh vllm/test_$$t.py ;; \
+	    esac || exit; \
+	done
 test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_storage.py
 	@B=$(B) python/tests/engine.sh sglang/test_radix.py
