@@ -287,7 +287,7 @@ void tsri_search_close(struct tsri_search *s)
 {
     if (!s) return;
     close_db(s);
-    for (uint32_t i = 0; i < s->n_folders; i++)
+    for (uint32_t i = 0; s->folders && i < s->n_folders; i++)
         free(s->folders[i]);
     tsri_free(s->folders);
     free(s->path);

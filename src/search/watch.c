@@ -84,7 +84,7 @@ void tsri_folder_watch_close(struct tsri_folder_watch *w)
     if (!w) return;
     if (w->notify >= 0) close(w->notify);
     if (w->wake >= 0) close(w->wake);
-    for (uint32_t i = 0; i < w->n_folders; i++)
+    for (uint32_t i = 0; w->folders && i < w->n_folders; i++)
         tsri_free(w->folders[i]);
     tsri_free(w->folders);
     tsri_free(w);
