@@ -98,17 +98,6 @@ static int read_names(DIR *d, char ***out, size_t *n_out)
     return 0;
 }
 
-/* Names go into prompts and JSON. */
-static bool is_utf8(const char *name)
-{
-    while (*name) {
-        int n = tsri_utf8_length(name);
-        if (n == 0) return false;
-        name += n;
-    }
-    return true;
-}
-
 static int walk_folder(struct walking *w, int fd, const char *prefix, uint32_t depth);
 
 static int walk_entry(struct walking *w, int fd, const char *prefix, const char *entry,
@@ -120,7 +109,9 @@ static int walk_entry(struct walking *w, int fd, const char *prefix, const char 
         (int)sizeof name)
         return 0;
     if (fstatat(fd, entry, &st, AT_SYMLINK_NOFOLLOW) != 0) return 0; /* gone */
-    if (!is_utf8(entry)) return keep(w, name, &st, "has a name that is not UTF-8");
+    /* Names go into prompts and JSON. */
+    if (!tsri_is_utf8(entry, strlen(entry)))
+        return keep(w, name, &st, "has a name that is not UTF-8");
     if (S_ISREG(st.st_mode)) return keep(w, name, &st, NULL);
     if (S_ISLNK(st.st_mode))
         return leads_out(w, fd, entry) ? keep(w, name, &st, "is a link that leaves the folder") : 0;

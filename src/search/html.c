@@ -201,17 +201,6 @@ static int give(void *arg, char *buf, int room)
     return (int)n;
 }
 
-/* Pages say in which encoding they are, and many are wrong: what is valid UTF-8 is UTF-8. */
-static bool is_utf8(const char *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes;) {
-        int n = tsri_utf8_length(data + i);
-        if (n == 0 || data[i] == 0) return false;
-        i += (size_t)n;
-    }
-    return true;
-}
-
 int tsri_html_text(const char *data, size_t bytes, struct tsri_prose *out)
 {
     const int options = HTML_PARSE_RECOVER | HTML_PARSE_NOERROR | HTML_PARSE_NOWARNING |
@@ -224,8 +213,9 @@ int tsri_html_text(const char *data, size_t bytes, struct tsri_prose *out)
     struct feed feed = {.parser = loaded.begin(), .data = data, .bytes = bytes};
     if (!feed.parser) return tsri_fail(TSR_ENOMEM, "search: no memory to read HTML");
     feed.end_ns = busy_ns() + PARSE_NS;
-    htmlDocPtr doc = loaded.read(feed.parser, give, NULL, &feed, NULL,
-                                 is_utf8(data, bytes) ? "UTF-8" : NULL, options);
+    /* Pages say in which encoding they are, and many are wrong: what is valid UTF-8 is UTF-8. */
+    const char *encoding = tsri_is_utf8(data, bytes) ? "UTF-8" : NULL;
+    htmlDocPtr doc = loaded.read(feed.parser, give, NULL, &feed, NULL, encoding, options);
     loaded.end(feed.parser);
     if (!doc) return tsri_fail(TSR_EIO, "cannot be parsed as HTML");
     err = feed.late ? tsri_fail(TSR_ERANGE, "takes too long to read as HTML")

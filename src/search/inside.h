@@ -23,6 +23,8 @@ void tsri_prose_fini(struct tsri_prose *t);
 /* One way to end lines, pages as paragraphs, nothing around the text; in place. Files that differ
  * only in this have the same passages. */
 void tsri_prose_tidy(struct tsri_prose *t);
+/* No zero byte either. */
+bool tsri_is_utf8(const char *data, size_t bytes);
 /* NULL when it is UTF-8 text with something in it, else what it is. */
 const char *tsri_prose_flaw(const struct tsri_prose *t);
 

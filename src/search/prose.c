@@ -48,6 +48,16 @@ void tsri_prose_tidy(struct tsri_prose *t)
     t->bytes = n;
 }
 
+bool tsri_is_utf8(const char *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes;) {
+        int n = tsri_utf8_length(data + i);
+        if (n == 0 || data[i] == 0) return false;
+        i += (size_t)n;
+    }
+    return true;
+}
+
 const char *tsri_prose_flaw(const struct tsri_prose *t)
 {
     bool something = false;
