@@ -1,12 +1,10 @@
 /* The fake AscendCL itself: what its callers do wrong ends the process with a line that says what.
  * Each mistake is made in a child. */
 #include "device/ascend.h"
+#include "support/dies.h"
 #include "support/fakeacl.h"
-#include "support/test.h"
 
 #include <dlfcn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static const struct fakeacl_control *control;
 static struct tsri_acl acl;
@@ -41,32 +39,20 @@ static void up(size_t at, size_t bytes, int stream)
          stream);
 }
 
-static void check_caught(void (*mistake)(void), const char *words)
+struct mistake {
+    void (*make)(void);
+};
+
+static void make_mistake(void *arg)
 {
-    int ends[2];
-    char line[512] = "";
-    CHECK_INT(pipe(ends), 0);
-    fflush(stdout);
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        dup2(ends[1], STDERR_FILENO);
-        close(ends[0]);
-        if (setjmp(test_stop)) _exit(0); /* a CHECK failed: nothing was caught */
-        rig_open();
-        mistake();
-        _exit(0);
-    }
-    close(ends[1]);
-    size_t n = 0;
-    for (ssize_t got;
-         n < sizeof line - 1 && (got = read(ends[0], line + n, sizeof line - 1 - n)) > 0;)
-        n += (size_t)got;
-    close(ends[0]);
-    int status;
-    CHECK_INT(waitpid(pid, &status, 0), pid);
-    CHECK(WIFSIGNALED(status) || (TEST_SANITIZED && WEXITSTATUS(status) != 0));
-    CHECK_HAS(line, words);
+    const struct mistake *m = arg;
+    rig_open();
+    m->make();
+}
+
+static void check_caught(void (*make)(void), const char *words)
+{
+    check_dies(make_mistake, &(struct mistake){make}, words);
 }
 
 /* ---- copies ---- */

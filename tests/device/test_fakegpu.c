@@ -1,11 +1,10 @@
 /* The fake GPU itself: what its callers do wrong ends the process with a line that says what, and
  * calls fail when they are told to. Each mistake is made in a child. */
 #include "kv.h"
+#include "support/dies.h"
 #include "support/fakegpu.h"
 
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static const struct fakegpu_control *gpu;
 
@@ -73,34 +72,21 @@ static void move_cells(struct rig *r, uint8_t *to)
         r->cells.planes[i] = to + ((uint8_t *)r->cells.planes[i] - r->cells.data);
 }
 
-/* Makes the mistake in a child; its line must have the words. */
-static void check_caught(void (*mistake)(struct rig *r), const char *words)
+struct mistake {
+    void (*make)(struct rig *r);
+};
+
+static void make_mistake(void *arg)
 {
-    int ends[2];
-    char line[512] = "";
-    CHECK_INT(pipe(ends), 0);
-    fflush(stdout);
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        struct rig r;
-        dup2(ends[1], STDERR_FILENO);
-        close(ends[0]);
-        if (setjmp(test_stop)) _exit(0); /* a CHECK failed: nothing was caught */
-        rig_open(&r);
-        mistake(&r);
-        _exit(0);
-    }
-    close(ends[1]);
-    size_t n = 0;
-    for (ssize_t got;
-         n < sizeof line - 1 && (got = read(ends[0], line + n, sizeof line - 1 - n)) > 0;)
-        n += (size_t)got;
-    close(ends[0]);
-    int status;
-    CHECK_INT(waitpid(pid, &status, 0), pid);
-    CHECK(WIFSIGNALED(status) || (TEST_SANITIZED && WEXITSTATUS(status) != 0));
-    CHECK_HAS(line, words);
+    const struct mistake *m = arg;
+    struct rig r;
+    rig_open(&r);
+    m->make(&r);
+}
+
+static void check_caught(void (*make)(struct rig *r), const char *words)
+{
+    check_dies(make_mistake, &(struct mistake){make}, words);
 }
 
 /* ---- memory ---- */
