@@ -12,7 +12,20 @@ import torch
 
 from .. import _c as c
 
-__all__ = ["ModelParts", "Refused", "has_dtype", "kv_dtype", "model_info", "rope_of"]
+__all__ = [
+    "ModelParts",
+    "Refused",
+    "architecture_of",
+    "check_layer_class",
+    "has_dtype",
+    "kv_dtype",
+    "model_info",
+    "rope_of",
+]
+
+# Both engines name their classes alike.
+_MODELS = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+_LAYERS = ("LlamaDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
 
 _ROTARY = {
     "RotaryEmbedding": 0,
@@ -46,6 +59,20 @@ class ModelParts:
     n_vocab: int
     context: int
     rope: c.Rope
+
+
+def architecture_of(model: torch.nn.Module) -> str:
+    """The name of the model's order of calls."""
+    name = type(model).__name__
+    if name not in _MODELS:
+        raise Refused(f"models of class {name}")
+    return _MODELS[name]
+
+
+def check_layer_class(layer: torch.nn.Module) -> None:
+    """Refused: a layer of another kind in a model that is known."""
+    if type(layer).__name__ not in _LAYERS:
+        raise Refused(f"layers of class {type(layer).__name__}")
 
 
 def kv_dtype(parts: Any) -> int:

@@ -7,19 +7,14 @@ from typing import Any
 
 import torch
 
-from ..compute.parts import ModelParts, Refused, has_dtype, rope_of
+from ..compute.parts import ModelParts, Refused, architecture_of, check_layer_class, has_dtype, rope_of
 
 __all__ = ["take_apart"]
-
-_MODELS = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
-_LAYERS = ("LlamaDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
 
 
 def take_apart(model: torch.nn.Module, config: Any) -> ModelParts:
     """`config`: SGLang's ModelConfig."""
-    architecture = _MODELS.get(type(model).__name__)
-    if architecture is None:
-        raise Refused(f"models of class {type(model).__name__}")
+    architecture = architecture_of(model)
     if config.quantization is not None:
         raise Refused(f"models quantised with {config.quantization}")
     if not has_dtype(config.dtype):
@@ -52,8 +47,7 @@ def _no_logits(hidden: torch.Tensor) -> torch.Tensor | None:
 
 
 def _check_layer(layer: Any) -> None:
-    if type(layer).__name__ not in _LAYERS:
-        raise Refused(f"layers of class {type(layer).__name__}")
+    check_layer_class(layer)
     attn = layer.self_attn.attn
     unusual = {
         "sliding windows": attn.sliding_window_size != -1,

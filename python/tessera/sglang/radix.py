@@ -304,11 +304,7 @@ class TesseraRadixCache(RadixCache):
         """Fills slots and adds to the tree what every rank has loaded."""
         allocator = self.token_to_kv_pool_allocator
         count = offer.n_tokens - len(before)
-        self.inc_lock_ref(node)
-        try:
-            slots = self._allocate(count)
-        finally:
-            self.dec_lock_ref(node)
+        slots = self._allocate(count, node)
         if slots is None:
             return 0, node
         loaded = self._ranks.least(self._fill(offer, len(before), slots))[0]
@@ -346,11 +342,7 @@ class TesseraRadixCache(RadixCache):
 
     def _blend_back(self, req: Any, mark: Blended, node: Any, count: int) -> tuple[int, Any]:
         before = self.path_device_indices(node)
-        self.inc_lock_ref(node)
-        try:
-            slots = self._allocate(count)
-        finally:
-            self.dec_lock_ref(node)
+        slots = self._allocate(count, node)
         if slots is None:
             return 0, node
         if self._blends is None or not self._blends.run(req, mark, slots, len(before)):
@@ -362,12 +354,17 @@ class TesseraRadixCache(RadixCache):
         result = self.insert(InsertParams(key=key, value=torch.cat([before, slots])))
         return count, result.last_device_node
 
-    def _allocate(self, count: int) -> torch.Tensor | None:
+    def _allocate(self, count: int, node: Any) -> torch.Tensor | None:
+        """Slots, for which others may be evicted, but not those of `node` and before it."""
         allocator = self.token_to_kv_pool_allocator
         lacking = count - allocator.available_size()
-        if lacking > 0:
-            self.evict(EvictParams(num_tokens=lacking))
-        slots: torch.Tensor | None = allocator.alloc(count)
+        self.inc_lock_ref(node)
+        try:
+            if lacking > 0:
+                self.evict(EvictParams(num_tokens=lacking))
+            slots: torch.Tensor | None = allocator.alloc(count)
+        finally:
+            self.dec_lock_ref(node)
         return slots
 
     @_guarded(lambda: 0)

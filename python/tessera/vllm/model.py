@@ -7,19 +7,23 @@ from typing import Any
 
 import torch
 
-from ..compute.parts import ModelParts, Refused, has_dtype, kv_dtype, model_info, rope_of
+from ..compute.parts import (
+    ModelParts,
+    Refused,
+    architecture_of,
+    check_layer_class,
+    has_dtype,
+    kv_dtype,
+    model_info,
+    rope_of,
+)
 
 __all__ = ["ModelParts", "kv_dtype", "model_info", "take_apart"]
-
-_MODELS = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
-_LAYERS = ("LlamaDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
 
 
 def take_apart(model: torch.nn.Module, vllm_config: Any) -> ModelParts:
     """The parts of a model that vLLM has loaded. Refused, with the name of what is in the way."""
-    architecture = _MODELS.get(type(model).__name__)
-    if architecture is None:
-        raise Refused(f"models of class {type(model).__name__}")
+    architecture = architecture_of(model)
     if vllm_config.lora_config is not None:
         raise Refused("adapters (LoRA)")
     config = vllm_config.model_config
@@ -50,8 +54,7 @@ def take_apart(model: torch.nn.Module, vllm_config: Any) -> ModelParts:
 
 
 def _check_layer(layer: Any) -> None:
-    if type(layer).__name__ not in _LAYERS:
-        raise Refused(f"layers of class {type(layer).__name__}")
+    check_layer_class(layer)
     attn = layer.self_attn.attn
     impl = attn.impl
     if not hasattr(impl, "do_kv_cache_update"):

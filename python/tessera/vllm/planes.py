@@ -58,6 +58,27 @@ def _group_strides(
     return find_strides(attns[0], tensors[0], n_blocks, group.block_tokens, rows)
 
 
+def _layout(
+    group: GroupShape,
+    tensors: Sequence[torch.Tensor],
+    strides: Sequence[Strides],
+    planes: Planes,
+    n_blocks: int,
+    rope_dims: int,
+) -> tuple[c.KvLayout, Any]:
+    first = tensors[0]
+    return plane_layout(
+        [one.data_ptr() for one in tensors],
+        strides,
+        planes,
+        first.element_size(),
+        group.block_tokens,
+        n_blocks,
+        first.device.type != "cpu",
+        rope_dims,
+    )
+
+
 def shard_planes(
     group: GroupShape,
     attns: Sequence[Any],
@@ -80,18 +101,7 @@ def shard_planes(
     for shard in range(n_shards):
         first_head = shard * planes.n_heads
         parts = [replace(at, first=at.first + first_head * at.head) for at in strides]
-        layouts.append(
-            plane_layout(
-                [one.data_ptr() for one in tensors],
-                parts,
-                planes,
-                tensors[0].element_size(),
-                group.block_tokens,
-                n_blocks,
-                tensors[0].device.type != "cpu",
-                0,
-            )
-        )
+        layouts.append(_layout(group, tensors, parts, planes, n_blocks, 0))
     return planes, layouts
 
 
@@ -105,17 +115,7 @@ def group_planes(
     tensors = [caches[name] for name in group.layers]
     strides = _group_strides(group, attns, caches, n_blocks, parts)
     planes = Planes(kv_dtype(parts), parts.n_kv_heads, parts.head_dim, rope_text(parts.rope))
-    layout = plane_layout(
-        [one.data_ptr() for one in tensors],
-        strides,
-        planes,
-        tensors[0].element_size(),
-        group.block_tokens,
-        n_blocks,
-        tensors[0].device.type != "cpu",
-        parts.rope.dims,
-    )
-    return planes, layout
+    return planes, _layout(group, tensors, strides, planes, n_blocks, parts.rope.dims)
 
 
 def check_forms(attns: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
