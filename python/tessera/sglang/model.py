@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 
-from ..compute.parts import ModelParts, Refused, architecture_of, check_layer_class, has_dtype, rope_of
+from ..compute.parts import (
+    ModelParts,
+    Refused,
+    architecture_of,
+    check_layer_class,
+    has_dtype,
+    rope_of,
+)
 
 __all__ = ["take_apart"]
 
