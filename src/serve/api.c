@@ -461,7 +461,8 @@ static bool read_body(struct tsri_api_request *q, struct tsri_refusal *no)
     if (!(q->api == TSRI_API_CHAT ? read_messages(q, no) : read_prompt(q, no))) return false;
     return read_lengths(q, no) && read_real(q->body, "temperature", 2, &q->temperature, no) &&
            read_real(q->body, "top_p", 1, &q->top_p, no) && read_seed(q, no) && read_stops(q, no) &&
-           read_logprobs(q, no) && read_stream(q, no) && read_tessera(q, no) && read_others(q, no);
+           read_logprobs(q, no) && read_flag(q->body, "ignore_eos", &q->ignore_end, no) &&
+           read_stream(q, no) && read_tessera(q, no) && read_others(q, no);
 }
 
 /* At least as many as there are: every value but the first begins after one of these. */

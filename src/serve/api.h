@@ -53,8 +53,9 @@ struct tsri_api_request {
     uint32_t max_tokens; /* 0: the server's default */
     uint32_t n_top;
     bool logprobs, stream, include_usage, has_seed;
-    bool fresh;  /* tessera.cache is false: nothing comes from the cache */
-    bool search; /* tessera.search, true unless it is false: look into the server's documents */
+    bool ignore_end; /* ignore_eos, as vLLM and llama-server name it: as long as max_tokens */
+    bool fresh;      /* tessera.cache is false: nothing comes from the cache */
+    bool search;     /* tessera.search, true unless it is false: look into the server's documents */
     enum tsri_mode mode;
     double temperature; /* below 0: the server's default */
     double top_p;

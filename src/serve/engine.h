@@ -57,6 +57,7 @@ struct tsri_job_desc {
     enum tsri_mode mode;
     uint32_t n_top;     /* likely tokens beside the chosen one; up to TSRI_ENGINE_TOP_MAX */
     bool logprobs;      /* of the chosen tokens; implied by n_top */
+    bool ignore_end;    /* the token that ends an answer is one like others */
     bool fresh;         /* mode EXACT: nothing comes from the cache, and nothing goes into it */
     double temperature; /* 0: always the most likely token */
     double top_p;       /* 0 and 1: all */

@@ -289,6 +289,7 @@ static struct tsri_job_desc job_of(struct tsri_flow *f, const struct tsri_dialog
         .system = q->api == TSRI_API_CHAT && d->n_segments && d->segments[0].offset == 0,
         .max_tokens = max < left ? max : left,
         .mode = q->mode,
+        .ignore_end = q->ignore_end,
         .fresh = q->fresh,
         .n_top = q->n_top,
         .logprobs = q->logprobs,

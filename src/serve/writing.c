@@ -75,7 +75,7 @@ static uint32_t likely(const float *logits, uint32_t n_vocab, double all, uint32
 /* Gives a token to the client, or ends the answer. logits NULL: they are not wanted. */
 static void put(struct tsri_engine *e, struct tsri_task *t, uint32_t token, const float *logits)
 {
-    if (tsr_model_is_end(e->model, token)) {
+    if (!t->desc.ignore_end && tsr_model_is_end(e->model, token)) {
         tsri_writing_end(e, t, TSRI_END_STOP, 0, NULL);
         return;
     }

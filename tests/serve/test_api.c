@@ -28,6 +28,7 @@ TEST(a_request_has_defaults)
     CHECK_STR(q.messages[0].role, "user");
     CHECK_INT(q.max_tokens, 0);
     CHECK(q.temperature < 0 && q.top_p == 1 && !q.stream && !q.logprobs && !q.has_seed);
+    CHECK(!q.ignore_end);
     CHECK(q.mode == TSRI_MODE_AUTO && q.search && q.model == NULL);
 }
 
@@ -56,6 +57,8 @@ TEST(numbers_have_types_and_limits)
     CHECK_INT(q.max_tokens, 7);
     CHECK(chat("\"max_tokens\":7,\"max_completion_tokens\":9"));
     CHECK_INT(q.max_tokens, 9);
+    CHECK(chat("\"ignore_eos\":true"));
+    CHECK(q.ignore_end);
     static const char *const bad[][2] = {
         {"\"temperature\":3", "temperature"},
         {"\"temperature\":\"1\"", "temperature"},
@@ -66,6 +69,7 @@ TEST(numbers_have_types_and_limits)
         {"\"seed\":\"x\"", "seed"},
         {"\"n\":2", "n"},
         {"\"stream\":1", "stream"},
+        {"\"ignore_eos\":1", "ignore_eos"},
         {"\"logprobs\":3", "logprobs"},
         {"\"top_logprobs\":2", "top_logprobs"},
         {"\"logprobs\":true,\"top_logprobs\":21", "top_logprobs"},
