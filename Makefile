@@ -459,8 +459,8 @@ install: lib $(BINS) $(ASCEND_LIB) $(CUDA_ALL) $(if $(MODEL_LIB),$(B)/installed/
 	    sed -i 's/^\.Os$$/.Os Tessera $(VERSION)/' $(call MAN_TO,$p) &&) true
 	$(foreach p,$(wildcard profiles/*.yaml),install -D -m 644 $p $(INSTALL_TO)/share/tessera/$p &&) true
 	install -d $(UNITS_TO)
-	sed 's|@PREFIX@|$(PREFIX)|' dist/tesserad.service > $(UNITS_TO)/tesserad.service
-	install -m 644 dist/tesserad.socket $(UNITS_TO)/
+	sed 's|@PREFIX@|$(PREFIX)|' packaging/systemd/tesserad.service > $(UNITS_TO)/tesserad.service
+	install -m 644 packaging/systemd/tesserad.socket $(UNITS_TO)/
 
 # Also what only another build installs (CUDA, a model). Folders go unless somebody else's files are in them.
 uninstall:

@@ -169,7 +169,7 @@ check_words() {
     mapfile -t sources < <(files 'c|cpp|h|cu|map' src include)
     mapfile -t all < <(
         files 'c|cpp|h|cu|map|sh|py' src include tests bench examples python
-        files '[1-8]|md|in' man docs README.md CONTRIBUTING.md CHANGELOG.md tessera.pc.in
+        files '[1-8]|md|in' man docs README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md tessera.pc.in
         find Makefile tools .ci -type f ! -name check-tree.sh 2>/dev/null
     )
     forbid 'unfinished work' \

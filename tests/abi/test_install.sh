@@ -48,7 +48,7 @@ pkg_config_gives_the_version_of_the_library() {
 the_version_is_written_in_one_file() {
     local version again page
     version=$(cat VERSION)
-    again=$(grep -rnF "$version" Makefile tessera.pc.in man dist tools include src/base src/cli \
+    again=$(grep -rnF "$version" Makefile tessera.pc.in man packaging tools include src/base src/cli \
         python --include='*' --exclude-dir=__pycache__ --exclude='*.txt') &&
         { fail "again in: $again" || return; }
     grep -qE "^## ${version//./\\.}( |$)" CHANGELOG.md || fail "no such heading in CHANGELOG.md" || return
