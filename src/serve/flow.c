@@ -72,6 +72,12 @@ static void note_speed(const struct tsri_flow *f)
     tsri_speed_note(f->serve->desc.speed_path, f->serve->info.device, n, r->total_s - r->wait_s);
 }
 
+void tsri_flow_gone(struct tsri_flow *f)
+{
+    if (!f->gone) f->serve->n_gone++;
+    f->gone = true;
+}
+
 void tsri_flow_leave(struct tsri_flow *f)
 {
     struct tsri_serve *s = f->serve;
@@ -79,7 +85,7 @@ void tsri_flow_leave(struct tsri_flow *f)
     bool running = f->engine_has && !f->done;
     uint64_t job = f->job;
     f->connection = NULL;
-    if (running) s->n_gone++;
+    if (running) tsri_flow_gone(f);
     bool last = is_last(f);
     pthread_mutex_unlock(&s->lock);
     if (last) {

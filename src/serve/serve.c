@@ -19,6 +19,7 @@ static void look(struct tsri_serve *s)
     uint32_t n = 0;
     for (struct tsri_flow *f = s->flows; f && n < CANCELS_MAX; f = f->next) {
         bool gone = f->connection && !f->done && tsri_web_is_gone(f->fd);
+        if (gone) tsri_flow_gone(f);
         if (tsri_flow_watch(f, now) || gone) jobs[n++] = f->job;
     }
     tsri_web_watch(s, now);

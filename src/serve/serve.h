@@ -75,6 +75,7 @@ struct tsri_flow {
     struct MHD_Connection *connection; /* NULL: it is gone */
     int fd;
     bool suspended, done, late, engine_has;
+    bool gone; /* it counts as one whose client has left */
     unsigned status;
     char *out; /* bytes of the reply, of which n_sent are sent */
     size_t n_out, n_sent, out_room;
@@ -112,6 +113,8 @@ TSR_MUST bool tsri_flow_open(struct tsri_flow **out, struct tsri_serve *s, enum 
                              const char *body, size_t bytes, struct tsri_refusal *no);
 /* Gives it to the engine. A refusal: the flow is the caller's, as before. */
 TSR_MUST bool tsri_flow_start(struct tsri_flow *f, struct tsri_refusal *no);
+/* With the lock held: counts one whose client has left, once. */
+void tsri_flow_gone(struct tsri_flow *f);
 /* The connection is gone, or its reply is out. */
 void tsri_flow_leave(struct tsri_flow *f);
 void tsri_flow_free(struct tsri_flow *f);

@@ -6,7 +6,10 @@ serve_needs
 
 it_says_where_it_is_and_what_the_key_is() {
     ask_init llama || return
-    timeout -s INT 5 "$tessera" serve --model="$model" --threads=1 --port=0 --no-open >"$tmp/out" 2>"$tmp/err"
+    "$tessera" serve --model="$model" --threads=1 --port=0 --no-open >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    while ! grep -q Ctrl-C "$tmp/out" && kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+    serve_end
     out=$(cat "$tmp/out")
     says 'model      m, context 2048 tokens' || return
     local key

@@ -7,7 +7,7 @@ serve_needs
 # Waits until the server's errors have a line.
 told() {
     local i
-    for ((i = 0; i < 300; i++)); do
+    for ((i = 0; i < 3000; i++)); do
         grep -q "$1" "$home/err" 2>/dev/null && return
         sleep 0.1
     done

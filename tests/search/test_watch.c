@@ -17,20 +17,20 @@ TEST(nothing_happens_while_nothing_changes)
 TEST(files_that_come_change_and_go_are_noticed)
 {
     folder_say(tmp.path, "a.txt", "one");
-    CHECK_INT(tsri_folder_watch_wait(w, 5000), 1);
+    CHECK_INT(tsri_folder_watch_wait(w, 300000), 1);
     folder_say(tmp.path, "a.txt", "two");
-    CHECK_INT(tsri_folder_watch_wait(w, 5000), 1);
+    CHECK_INT(tsri_folder_watch_wait(w, 300000), 1);
     folder_remove(tmp.path, "a.txt");
-    CHECK_INT(tsri_folder_watch_wait(w, 5000), 1);
+    CHECK_INT(tsri_folder_watch_wait(w, 300000), 1);
     CHECK_INT(tsri_folder_watch_wait(w, 50), 0);
 }
 
 TEST(folders_that_come_are_watched_too)
 {
     folder_say(tmp.path, "new/deep/a.txt", "one");
-    CHECK_INT(tsri_folder_watch_wait(w, 5000), 1);
+    CHECK_INT(tsri_folder_watch_wait(w, 300000), 1);
     folder_say(tmp.path, "new/deep/b.txt", "two");
-    CHECK_INT(tsri_folder_watch_wait(w, 5000), 1);
+    CHECK_INT(tsri_folder_watch_wait(w, 300000), 1);
 }
 
 static void *wake(void *arg)
@@ -45,9 +45,9 @@ TEST(a_wait_can_be_ended)
     pthread_t thread;
     uint64_t start = tsri_now_ns();
     CHECK_INT(pthread_create(&thread, NULL, wake, w), 0);
-    CHECK_INT(tsri_folder_watch_wait(w, 60000), 0);
+    CHECK_INT(tsri_folder_watch_wait(w, 600000), 0);
     CHECK_INT(pthread_join(thread, NULL), 0);
-    CHECK(tsri_now_ns() - start < 30u * 1000000000ull);
+    CHECK(tsri_now_ns() - start < 300u * 1000000000ull);
 }
 
 int main(void)

@@ -11,7 +11,7 @@ question = [{"role": "user", "content": "why is the sky blue"}]
 def openai() -> None:
     from openai import AuthenticationError, BadRequestError, NotFoundError, OpenAI
 
-    client = OpenAI(base_url=base, api_key=token, max_retries=0, timeout=60)
+    client = OpenAI(base_url=base, api_key=token, max_retries=0, timeout=300)
     model = client.models.list().data[0].id
     whole = client.chat.completions.create(
         model=model, messages=question, max_tokens=8, logprobs=True, top_logprobs=2

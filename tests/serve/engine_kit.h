@@ -16,6 +16,7 @@ struct engine_kit {
     pthread_mutex_t lock; /* of all jobs */
     pthread_cond_t ended;
     uint32_t n_over, order; /* jobs that have ended; events so far */
+    bool held, released;    /* see `holds` of a job */
 };
 
 /* A job, and what was told about it. */
@@ -32,6 +33,9 @@ struct engine_job {
     char text[128];
     struct tsr_blend_report report;
     uint32_t cancel_after; /* tokens; 0: never */
+    /* Stops the engine in the event that its prompt is read, until engine_kit_release(): what a
+     * test does meanwhile comes before the next turn, however slow the machine is. */
+    bool holds;
 };
 
 static void kit_event(void *arg, const struct tsri_job_event *e)
@@ -44,6 +48,10 @@ static void kit_event(void *arg, const struct tsri_job_event *e)
     if (e->kind == TSRI_EVENT_READ) {
         j->n_read++;
         j->report = *e->report;
+        j->kit->held = j->holds;
+        pthread_cond_broadcast(&j->kit->ended);
+        while (j->holds && !j->kit->released)
+            pthread_cond_wait(&j->kit->ended, &j->kit->lock);
     }
     if (e->kind == TSRI_EVENT_LEARN) j->n_learn_events++;
     if (e->kind == TSRI_EVENT_TOKEN) {
@@ -74,6 +82,7 @@ static inline void engine_kit_init(struct engine_kit *k)
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->ended, NULL);
     k->n_over = k->order = 0;
+    k->held = k->released = false;
 }
 
 static inline void engine_kit_start(struct engine_kit *k, const struct tsri_engine_desc *limits)
@@ -118,9 +127,27 @@ static inline int engine_kit_submit(struct engine_kit *k, struct engine_job *j,
                                     struct tsri_job_desc *d)
 {
     uint32_t cancel_after = j->cancel_after;
-    *j = (struct engine_job){.kit = k, .cancel_after = cancel_after};
+    bool holds = j->holds;
+    *j = (struct engine_job){.kit = k, .cancel_after = cancel_after, .holds = holds};
     d->arg = j;
     return tsri_engine_submit(k->engine, d, &j->id);
+}
+
+/* Until the engine is stopped by a job that holds it. */
+static inline void engine_kit_await_held(struct engine_kit *k)
+{
+    pthread_mutex_lock(&k->lock);
+    while (!k->held)
+        pthread_cond_wait(&k->ended, &k->lock);
+    pthread_mutex_unlock(&k->lock);
+}
+
+static inline void engine_kit_release(struct engine_kit *k)
+{
+    pthread_mutex_lock(&k->lock);
+    k->released = true;
+    pthread_cond_broadcast(&k->ended);
+    pthread_mutex_unlock(&k->lock);
 }
 
 /* Until so many jobs of the kit have ended. */

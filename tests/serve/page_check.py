@@ -29,7 +29,7 @@ def about(full, mode):
 
 
 class MadeUp(http.server.BaseHTTPRequestHandler):
-    wants_token, asked, slow, dies = False, [], 0, False
+    wants_token, asked, holds, dies = False, [], False, False
 
     def send(self, status, kind, body):
         self.send_response(status)
@@ -69,9 +69,11 @@ class MadeUp(http.server.BaseHTTPRequestHandler):
         self.send(200, "text/event-stream", b"")
         self.event([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
         for i, word in enumerate([HOSTILE + "\n"] + WORDS if "markup" in question else WORDS):
-            time.sleep(self.slow)
             if self.dies and i == 3:
                 return
+            while self.holds and i == 3:  # until the page leaves: the writing fails then
+                self.wfile.write(b": still here\n\n")
+                time.sleep(0.05)
             self.event([{"index": 0, "delta": {"content": word}, "finish_reason": None}])
         self.event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
         self.event([], usage={"prompt_tokens": 1480}, tessera=about(full, body["tessera"]["mode"]))
@@ -175,7 +177,7 @@ def compare(b):
 
 
 def stop(b):
-    MadeUp.slow = 0.3
+    MadeUp.holds = True
     opened(b)
     for how in ("document.getElementById('stop').click()", None):
         ask(b, "When does the ferry sail?", waits=False)

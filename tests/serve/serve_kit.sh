@@ -28,7 +28,7 @@ serve_start() {
     "$tessera" serve --model="$model" --threads=1 --port=0 --json "$@" >"$home/out" 2>"$home/err" &
     pid=$!
     local i
-    for ((i = 0; i < 600; i++)); do
+    for ((i = 0; i < 6000; i++)); do
         [ -s "$home/out" ] && break
         kill -0 "$pid" 2>/dev/null || break
         sleep 0.05
@@ -49,7 +49,7 @@ req() {
     shift 2
     [ $# -gt 0 ] && [ -n "$1" ] && data=(--data-binary "$1")
     [ $# -gt 0 ] && shift
-    status=$(curl -sN -m 60 -o "$tmp/body" -w '%{http_code}' -X "$method" "${data[@]}" "$@" "$url$path")
+    status=$(curl -sN -m 300 -o "$tmp/body" -w '%{http_code}' -X "$method" "${data[@]}" "$@" "$url$path")
     out=$(tr -d '\0' <"$tmp/body")
 }
 post() {

@@ -6,7 +6,7 @@
 
 look() {
     command -v chromium chromium-browser google-chrome >/dev/null || { skip "no chromium here"; return; }
-    timeout 100 python3 tests/serve/page_check.py "$@" 2>"$tmp/err" || fail "$(tail -3 "$tmp/err")"
+    timeout 900 python3 tests/serve/page_check.py "$@" 2>"$tmp/err" || fail "$(tail -3 "$tmp/err")"
 }
 
 it_shows_answers_passages_and_cost_as_text() { look chat; }

@@ -60,7 +60,7 @@ class Browser:
         elif message.get("method") == "Log.entryAdded":
             self.said.append(p["entry"]["text"])
 
-    def call(self, method, timeout=30, **params):
+    def call(self, method, timeout=300, **params):
         self.number += 1
         message = {"id": self.number, "method": method, "params": params}
         if self.session:
@@ -84,7 +84,7 @@ class Browser:
             raise RuntimeError(r["exceptionDetails"].get("exception", {}).get("description", expression))
         return r["result"].get("value")
 
-    def wait(self, expression, seconds=20):
+    def wait(self, expression, seconds=300):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
