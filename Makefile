@@ -376,7 +376,7 @@ $(B)/fuzz/%: tests/fuzz/%.c $(FUZZA)
 	@echo "  FUZZ  $@"
 	$(Q)$(FUZZC) -Itests -fsanitize=fuzzer,address,undefined $(linked) -o $@ $(LIBS)
 # Readers of the programs' files, which are not in the library.
-CLI_FUZZ := $(addprefix $(B)/fuzz/fuzz_,prompt_file questions trace html passages api)
+CLI_FUZZ := $(addprefix $(B)/fuzz/fuzz_,prompt_file questions trace html passages api top)
 $(CLI_FUZZ): $(B)/fuzz/libtessera-cli.a
 $(CLI_FUZZ): private LIBS += $(PROGRAM_LIBS)
 # Files of models are parsed by ggml first.

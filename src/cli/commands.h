@@ -81,6 +81,19 @@
       "Opens a cache with the given configuration and prints its metrics.\n" \
       "  --all               also print metrics that are 0\n" \
       "  --connect[=SOCKET]  the metrics of a running server\n") \
+    X(top, "top", "[--connect[=SOCKET]] [--token-file=FILE] [--interval=S] [--once] [--json] [URL]", \
+      "watch a running server", \
+      "Shows what a cache server does, live: hit rate, tokens and bytes per second, tiers, tenants and\n" \
+      "the slowest calls of the last hour. The server is tesserad, a server inside an engine, or\n" \
+      "tessera serve. The owner of the server sees all tenants, others see themselves. If the server\n" \
+      "goes away, waits until it is back. Keys: q or Ctrl-C quits, space asks at once.\n" \
+      "  --connect[=SOCKET]  the socket of the server (default: option server_socket)\n" \
+      "  URL                 ask over HTTP: http://127.0.0.1:7464 for tesserad, and\n" \
+      "                      http://127.0.0.1:7465 for tessera serve\n" \
+      "  --token-file=FILE   token for the URL, mode 0600 (of tessera serve: serve.token in its store)\n" \
+      "  --interval=S        seconds between two samples (default: 2)\n" \
+      "  --once              print one report after one interval, and exit\n" \
+      "  --json              print reports as JSON, one per line\n") \
     X(doctor, "doctor", "[--json]", \
       "check this machine against the configuration", \
       "Prints one line per check: ok, warn (it works, but slower or with less than configured) or\n" \

@@ -16,16 +16,21 @@ static const char *socket_of(struct tsri_cli *cli)
     return given && given[0] ? given : tsr_config_get(cli->config, "server_socket");
 }
 
+int tsri_remote_path(struct tsri_cli *cli, char path[static TSRI_SOCKET_PATH_BYTES])
+{
+    return tsri_socket_path(socket_of(cli), path);
+}
+
 /* Does anybody listen there? Then it is worth waiting for an answer. */
 static int look_for(struct tsri_cli *cli)
 {
     char path[TSRI_SOCKET_PATH_BYTES];
     uint32_t owner;
-    int fd = tsri_socket_path(socket_of(cli), path);
+    int fd = tsri_remote_path(cli, path);
     if (fd == 0) fd = tsri_socket_owner(tsri_config_options(cli->config)->server_owner, &owner);
     if (fd == 0) fd = tsri_socket_connect(path, owner);
-    if (fd == TSR_EAGAIN) return tsri_cli_fail("no server answers at %s", path);
-    if (fd < 0) return tsri_cli_failed();
+    if (fd == TSR_EAGAIN) return tsri_fail(TSR_EAGAIN, "no server answers at %s", path);
+    if (fd < 0) return fd;
     close(fd);
     return 0;
 }
@@ -33,7 +38,7 @@ static int look_for(struct tsri_cli *cli)
 int tsri_remote_config(struct tsri_cli *cli)
 {
     int status = tsri_cli_config(cli);
-    if (!status) status = look_for(cli);
+    if (!status) status = tsri_cli_check(look_for(cli));
     if (status) return status;
     if (tsr_config_set(cli->config, "server_socket", socket_of(cli)) < 0 ||
         tsr_config_set(cli->config, "owner", "daemon") < 0 ||
@@ -42,25 +47,31 @@ int tsri_remote_config(struct tsri_cli *cli)
     return 0;
 }
 
-int tsri_remote_open(struct tsri_remote *r, struct tsri_cli *cli)
+int tsri_remote_try(struct tsri_remote *r, struct tsri_cli *cli)
 {
     memset(r, 0, sizeof *r);
-    int status = tsri_cli_config(cli);
-    if (!status) status = look_for(cli);
-    if (status) return status;
+    int e = look_for(cli);
+    if (e) return e;
     const struct tsri_options *o = tsri_config_options(cli->config);
     struct tsri_link_desc desc = {.path = socket_of(cli),
                                   .token = o->server_token,
                                   .patience_ms = (uint32_t)(ANSWER_NS / 1000000)};
-    if (tsri_socket_owner(o->server_owner, &desc.owner) != 0 ||
-        tsri_link_open(&r->link, &desc) != 0 ||
-        tsri_link_await(r->link, tsri_now_ns() + CONNECT_NS) != 0) {
-        tsri_cli_failed();
+    e = tsri_socket_owner(o->server_owner, &desc.owner);
+    if (!e) e = tsri_link_open(&r->link, &desc);
+    if (!e) e = tsri_link_await(r->link, tsri_now_ns() + CONNECT_NS);
+    if (e) {
         tsri_remote_close(r);
-        return CLI_FAILED;
+        return e;
     }
     r->session = tsri_link_session(r->link);
     return 0;
+}
+
+int tsri_remote_open(struct tsri_remote *r, struct tsri_cli *cli)
+{
+    int status = tsri_cli_config(cli);
+    memset(r, 0, sizeof *r);
+    return status ? status : tsri_cli_check(tsri_remote_try(r, cli));
 }
 
 void tsri_remote_close(struct tsri_remote *r)

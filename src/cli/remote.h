@@ -21,6 +21,10 @@ int tsri_remote_config(struct tsri_cli *cli);
 /* Connects to the socket of --connect, of option server_socket, or where a server of this user
  * would be. */
 int tsri_remote_open(struct tsri_remote *r, struct tsri_cli *cli);
+/* The same after tsri_cli_config, without a word: enum tsr_err, with a message. */
+TSR_MUST int tsri_remote_try(struct tsri_remote *r, struct tsri_cli *cli);
+/* Where that socket is. */
+TSR_MUST int tsri_remote_path(struct tsri_cli *cli, char path[static TSRI_SOCKET_PATH_BYTES]);
 void tsri_remote_close(struct tsri_remote *r);
 
 /* All but its room for extras, zeroed. */

@@ -232,6 +232,23 @@ static void stats_text(struct tsri_session *x, const struct tsri_wire_head *head
     tsri_free(text);
 }
 
+/* The server's owner sees all tenants, the others see themselves. */
+static void status_text(struct tsri_session *x, const struct tsri_wire_head *head)
+{
+    struct tsr_server *s = x->server;
+    const struct tsri_tenant *only = x->tenant == &s->tenants[0] ? NULL : x->tenant;
+    size_t room = tsri_status_json(s, only, NULL, 0) + 4096; /* numbers may grow meanwhile */
+    char *text = tsri_alloc(1, room);
+    size_t n = text ? tsri_status_json(s, only, text, room) : 0;
+    if (n == 0 || n >= room) {
+        tsri_session_fail(x, head, TSR_ENOMEM);
+    } else {
+        struct tsri_reply r = {.type = head->type, .text = text, .text_bytes = (uint32_t)n};
+        tsri_session_reply(x, head->id, &r);
+    }
+    tsri_free(text);
+}
+
 static void stats(struct tsri_session *x, const struct tsri_wire_head *head,
                   const struct tsri_request *q)
 {
@@ -254,6 +271,9 @@ static void stats(struct tsri_session *x, const struct tsri_wire_head *head,
         return;
     case TSRI_WIRE_STATS_JSON:
         stats_text(x, head, "json");
+        return;
+    case TSRI_WIRE_STATS_STATUS:
+        status_text(x, head);
         return;
     default:
         tsri_session_fail(x, head, tsri_fail(TSR_EINVAL, "stats: unknown format %u", q->value));

@@ -87,7 +87,7 @@ TSR_MUST int tsri_uids_parse(const char *text, uint32_t *uids, uint32_t max);
 struct tsri_slow_call {
     uint64_t ns, end_ns;
     const char *tenant; /* outlives the table; NULL: none yet */
-    uint16_t type;      /* enum tsri_wire_type */
+    const char *call;   /* its name, static */
 };
 struct tsri_slow {
     pthread_mutex_t lock;
@@ -446,7 +446,13 @@ void tsri_lane_clear(struct tsri_session *x);
 
 /* Like snprintf: return the length needed. From any thread. JSON is 0 without memory. */
 size_t tsri_status_prometheus(const struct tsr_server *s, char *buf, size_t bytes);
-size_t tsri_status_json(struct tsr_server *s, char *buf, size_t bytes);
+/* only: (optional) of this tenant alone. */
+size_t tsri_status_json(struct tsr_server *s, const struct tsri_tenant *only, char *buf,
+                        size_t bytes);
+/* The parts of that for programs that have a cache and no server: a tenant, and slow calls (`only`:
+ * of whom, or NULL). */
+TSR_MUST bool tsri_status_add_cache(struct tsri_text *t, const char *name, struct tsr_cache *c);
+void tsri_status_add_slow(struct tsri_text *t, struct tsri_slow *slow, const char *only);
 
 /* ---- http_address.c ---- */
 

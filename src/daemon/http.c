@@ -56,7 +56,7 @@ static struct http_answer plain(unsigned status, const char *text)
 
 static size_t write_status(struct tsr_server *s, bool json, char *buf, size_t bytes)
 {
-    return json ? tsri_status_json(s, buf, bytes) : tsri_status_prometheus(s, buf, bytes);
+    return json ? tsri_status_json(s, NULL, buf, bytes) : tsri_status_prometheus(s, buf, bytes);
 }
 
 static struct http_answer status(struct tsr_server *s, bool json)

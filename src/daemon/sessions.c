@@ -184,7 +184,7 @@ void tsri_session_took(struct tsri_session *x, uint16_t type, uint64_t start_ns)
     struct tsri_slow_call call = {.ns = now - start_ns,
                                   .end_ns = now,
                                   .tenant = x->tenant ? x->tenant->name : NULL,
-                                  .type = type};
+                                  .call = tsri_wire_name(type)};
     tsri_slow_note(&x->server->slow, &call);
 }
 

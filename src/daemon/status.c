@@ -11,21 +11,19 @@
 #define NS_PER_S 1e9
 
 /* Gauges that are levels are only set when they are asked for. */
-static void refresh(const struct tsr_server *s)
+static void refresh(struct tsr_cache *c)
 {
-    for (uint32_t i = 0; i < s->n_tenants; i++) {
-        struct tsr_stats now = {.size = sizeof now};
-        int e = tsr_cache_stats(s->tenants[i].cache, &now);
-        (void)e; /* fails only for arguments */
-    }
+    struct tsr_stats now = {.size = sizeof now};
+    int e = tsr_cache_stats(c, &now);
+    (void)e; /* fails only for arguments */
 }
 
 size_t tsri_status_prometheus(const struct tsr_server *s, char *buf, size_t bytes)
 {
     const struct tsri_stats *all[TSRI_TENANTS_MAX];
     const char *names[TSRI_TENANTS_MAX];
-    refresh(s);
     for (uint32_t i = 0; i < s->n_tenants; i++) {
+        refresh(s->tenants[i].cache);
         all[i] = tsri_cache_metrics(s->tenants[i].cache);
         names[i] = s->tenants[i].name;
     }
@@ -61,15 +59,15 @@ static void add_spaces(struct tsri_text *t, struct tsr_cache *c)
     }
 }
 
-static void add_slow(struct tsri_text *t, struct tsr_server *s)
+void tsri_status_add_slow(struct tsri_text *t, struct tsri_slow *slow, const char *only)
 {
     struct tsri_slow_call calls[TSRI_SLOW_MAX];
     uint64_t now = tsri_now_ns();
-    uint32_t n = tsri_slow_list(&s->slow, now, calls);
+    uint32_t n = tsri_slow_list(slow, now, calls), n_added = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const char *name = tsri_wire_name(calls[i].type);
-        tsri_text_add(t, "%s{\"call\":", i ? "," : "");
-        tsri_text_add_json(t, name ? name : "unknown");
+        if (only && calls[i].tenant != only) continue;
+        tsri_text_add(t, "%s{\"call\":", n_added++ ? "," : "");
+        tsri_text_add_json(t, calls[i].call ? calls[i].call : "unknown");
         tsri_text_add(t, ",\"tenant\":");
         tsri_text_add_json(t, calls[i].tenant ? calls[i].tenant : "");
         tsri_text_add(t, ",\"seconds\":%.6f,\"ago\":%.1f}", (double)calls[i].ns / NS_PER_S,
@@ -77,37 +75,42 @@ static void add_slow(struct tsri_text *t, struct tsr_server *s)
     }
 }
 
-static void add_tenant(struct tsri_text *t, const struct tsri_tenant *x, char *scratch)
+bool tsri_status_add_cache(struct tsri_text *t, const char *name, struct tsr_cache *c)
 {
+    char *scratch = tsri_alloc(1, METRICS_BYTES_MAX);
+    if (!scratch) return false;
+    refresh(c);
     tsri_text_add(t, "{\"name\":");
-    tsri_text_add_json(t, x->name);
+    tsri_text_add_json(t, name);
     tsri_text_add(t, ",\"tiers\":[");
-    add_tiers(t, x->cache);
+    add_tiers(t, c);
     tsri_text_add(t, "],\"spaces\":[");
-    add_spaces(t, x->cache);
-    size_t n = tsri_stats_text_json(tsri_cache_metrics(x->cache), scratch, METRICS_BYTES_MAX);
+    add_spaces(t, c);
+    size_t n = tsri_stats_text_json(tsri_cache_metrics(c), scratch, METRICS_BYTES_MAX);
     TSR_ASSERT(n < METRICS_BYTES_MAX);
     tsri_text_add(t, "],\"metrics\":%s}", scratch);
+    tsri_free(scratch);
+    return true;
 }
 
-size_t tsri_status_json(struct tsr_server *s, char *buf, size_t bytes)
+size_t tsri_status_json(struct tsr_server *s, const struct tsri_tenant *only, char *buf,
+                        size_t bytes)
 {
     struct tsri_text t;
-    char *scratch = tsri_alloc(1, METRICS_BYTES_MAX);
-    if (!scratch) return 0;
-    refresh(s);
+    bool first = true;
     tsri_text_init(&t, buf, bytes);
     tsri_text_add(&t, "{\"version\":");
     tsri_text_add_json(&t, tsr_version());
     tsri_text_add(&t, ",\"uptime\":%.1f,\"prefill_rate\":%u,\"slow\":[",
                   (double)(tsri_now_ns() - s->start_ns) / NS_PER_S, s->prefill_rate);
-    add_slow(&t, s);
+    tsri_status_add_slow(&t, &s->slow, only ? only->name : NULL);
     tsri_text_add(&t, "],\"tenants\":[");
     for (uint32_t i = 0; i < s->n_tenants; i++) {
-        if (i) tsri_text_add(&t, ",");
-        add_tenant(&t, &s->tenants[i], scratch);
+        if (only && only != &s->tenants[i]) continue;
+        if (!first) tsri_text_add(&t, ",");
+        first = false;
+        if (!tsri_status_add_cache(&t, s->tenants[i].name, s->tenants[i].cache)) return 0;
     }
     tsri_text_add(&t, "]}\n");
-    tsri_free(scratch);
     return t.length;
 }

@@ -234,9 +234,20 @@ static void on_token(struct tsri_flow *f, const struct tsri_job_event *e)
     if (f->over) tsri_engine_cancel(f->serve->engine, e->job);
 }
 
+static void note_slow(const struct tsri_flow *f)
+{
+    uint64_t now_ns = tsri_now_ns();
+    struct tsri_slow_call call = {.ns = (uint64_t)(1e9 * (now_s() - f->start_s)),
+                                  .end_ns = now_ns,
+                                  .tenant = "serve",
+                                  .call = f->request.api == TSRI_API_CHAT ? "chat" : "completion"};
+    tsri_slow_note(&f->serve->slow, &call);
+}
+
 static void on_end(struct tsri_flow *f, const struct tsri_job_event *e)
 {
     struct tsri_serve *s = f->serve;
+    note_slow(f);
     struct tsri_refusal no;
     pthread_mutex_lock(&s->lock);
     bool late = f->late;

@@ -1,5 +1,5 @@
 /* reply.c - the JSON of replies: whole ones, chunks of a stream, errors, models, and the numbers of
- * /metrics. Members are OpenAI's; `tessera` and `recomputed_tokens` are ours. */
+ * /metrics and /api/stats. Members are OpenAI's; `tessera` and `recomputed_tokens` are ours. */
 #include "serve/serve.h"
 
 #include "search/search.h"
@@ -261,7 +261,15 @@ static void add_numbers(struct tsri_text *t, const struct serve_number *all, siz
                       all[i].value);
 }
 
-static size_t write_numbers(struct tsri_serve *s, char *buf, size_t bytes)
+/* The same as members of an object. */
+static void add_members(struct tsri_text *t, const struct serve_number *all, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tsri_text_add(t, "%s\"%s\":%.17g", i ? "," : "", all[i].name, all[i].value);
+}
+
+static void write_numbers(struct tsri_serve *s, struct tsri_text *t,
+                          void (*add)(struct tsri_text *, const struct serve_number *, size_t))
 {
     struct tsri_engine_stats e = {0};
     tsri_engine_stats(s->engine, &e);
@@ -290,10 +298,7 @@ static size_t write_numbers(struct tsri_serve *s, char *buf, size_t bytes)
         {"decode_seconds_total", "counter", "Time spent on answers", e.decode_s},
     };
     pthread_mutex_unlock(&s->lock);
-    struct tsri_text t;
-    tsri_text_init(&t, buf, bytes);
-    add_numbers(&t, all, TSRI_COUNT(all));
-    return t.length;
+    add(t, all, TSRI_COUNT(all));
 }
 
 /* Room for numbers that grow between two calls. */
@@ -301,13 +306,45 @@ static size_t write_numbers(struct tsri_serve *s, char *buf, size_t bytes)
 
 char *tsri_reply_metrics(struct tsri_serve *s)
 {
-    size_t own = write_numbers(s, NULL, 0) + SLACK_BYTES;
+    struct tsri_text t;
+    tsri_text_init(&t, NULL, 0);
+    write_numbers(s, &t, add_numbers);
+    size_t own = t.length + SLACK_BYTES;
     int n = s->desc.cache ? tsr_cache_stats_text(s->desc.cache, "prometheus", NULL, 0) : 0;
     size_t of_cache = n > 0 ? (size_t)n + SLACK_BYTES : 1;
     char *text = malloc(own + of_cache);
     if (!text) return NULL;
-    size_t length = write_numbers(s, text, own);
-    if (n > 0 && tsr_cache_stats_text(s->desc.cache, "prometheus", text + length, of_cache) < 0)
-        text[length] = 0;
+    tsri_text_init(&t, text, own);
+    write_numbers(s, &t, add_numbers);
+    if (n > 0 && tsr_cache_stats_text(s->desc.cache, "prometheus", text + t.length, of_cache) < 0)
+        text[t.length] = 0;
     return text;
+}
+
+/* What tesserad says in /api/stats, with the answers as calls; false without memory. */
+static bool write_stats(struct tsri_serve *s, struct tsri_text *t)
+{
+    tsri_text_add(t, "{\"version\":\"%s\",\"uptime\":%.1f,\"prefill_rate\":0,\"slow\":[",
+                  TSR_VERSION, 1e-9 * (double)(tsri_now_ns() - s->start_ns));
+    tsri_status_add_slow(t, &s->slow, NULL);
+    tsri_text_add(t, "],\"serve\":{");
+    write_numbers(s, t, add_members);
+    tsri_text_add(t, "},\"tenants\":[");
+    if (s->desc.cache && !tsri_status_add_cache(t, "serve", s->desc.cache)) return false;
+    tsri_text_add(t, "]}\n");
+    return true;
+}
+
+char *tsri_reply_stats(struct tsri_serve *s)
+{
+    struct tsri_text t;
+    tsri_text_init(&t, NULL, 0);
+    if (!write_stats(s, &t)) return NULL;
+    size_t room = t.length + SLACK_BYTES;
+    char *text = malloc(room);
+    if (!text) return NULL;
+    tsri_text_init(&t, text, room);
+    if (write_stats(s, &t) && t.length < room) return text;
+    free(text);
+    return NULL;
 }

@@ -77,6 +77,8 @@ int tsri_serve_open(struct tsri_serve **out, const struct tsri_serve_desc *desc)
     if (!s) return TSR_ENOMEM;
     pthread_mutex_init(&s->lock, NULL);
     tsri_cond_init(&s->wake);
+    tsri_slow_init(&s->slow);
+    s->start_ns = tsri_now_ns();
     int e = copy_desc(s, desc);
     struct tsri_engine_desc engine = {.model = desc->model,
                                       .blend = desc->blend,
@@ -133,6 +135,7 @@ void tsri_serve_close(struct tsri_serve *s)
      * suspended ones. */
     tsri_engine_close(s->engine);
     tsri_web_close(s);
+    tsri_slow_fini(&s->slow);
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);
     tsri_free((void *)(uintptr_t)s->desc.model_name);

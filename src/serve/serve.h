@@ -13,6 +13,7 @@
 #ifndef TSRI_SERVE_H
 #define TSRI_SERVE_H
 
+#include "daemon/daemon.h"
 #include "serve/api.h"
 #include "serve/saying.h"
 
@@ -24,7 +25,7 @@ struct tsri_search;
 struct tsri_serve_desc {
     struct tsr_model *model;
     struct tsr_blend *blend;
-    struct tsr_cache *cache;    /* for /metrics; NULL: none */
+    struct tsr_cache *cache;    /* for /metrics and /api/stats; NULL: none */
     struct tsri_search *search; /* documents of the server; NULL: none */
     const char *model_name;     /* of /v1/models */
     const char *speed_path;     /* see tsri_speed_guess(); NULL: nothing is kept */
@@ -100,6 +101,8 @@ struct tsri_serve {
     struct tsri_conn *conns;
     uint32_t n_conns;
     uint64_t n_requests, n_refused, n_gone, n_late;
+    uint64_t start_ns;
+    struct tsri_slow slow; /* answers; has a lock of its own */
 };
 
 /* ---- prompts.c ---- */
@@ -141,6 +144,8 @@ char *tsri_reply_error_chunk(const struct tsri_refusal *no);
 json_t *tsri_reply_logprob(const struct tsri_flow *f, const struct tsri_job_event *e);
 /* Prometheus text of everything. */
 char *tsri_reply_metrics(struct tsri_serve *s);
+/* JSON of the same, as tesserad says it. */
+char *tsri_reply_stats(struct tsri_serve *s);
 
 /* ---- web.c ---- */
 

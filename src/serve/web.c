@@ -102,6 +102,7 @@ enum route {
     ROUTE_HEALTH,
     ROUTE_METRICS,
     ROUTE_STATUS,
+    ROUTE_STATS,
     ROUTE_MODELS,
     ROUTE_MODEL,
     ROUTE_CHAT,
@@ -119,6 +120,7 @@ static const struct {
     {"/page.css", ROUTE_STYLE, false, true},
     {"/health", ROUTE_HEALTH, false, true},
     {"/metrics", ROUTE_METRICS, false, false},
+    {"/api/stats", ROUTE_STATS, false, false},
     {"/tessera/status", ROUTE_STATUS, false, false},
     {"/v1/models", ROUTE_MODELS, false, false},
     {"/v1/chat/completions", ROUTE_CHAT, true, false},
@@ -281,6 +283,8 @@ static enum MHD_Result dispatch(struct tsri_serve *s, struct MHD_Connection *c, 
         return answer(c, 200, "application/json", strdup("{\"status\":\"ok\"}"));
     case ROUTE_METRICS:
         return answer(c, 200, "text/plain; version=0.0.4; charset=utf-8", tsri_reply_metrics(s));
+    case ROUTE_STATS:
+        return answer(c, 200, "application/json", tsri_reply_stats(s));
     case ROUTE_STATUS:
         return answer(c, 200, "application/json", tsri_reply_status(s));
     case ROUTE_MODELS:

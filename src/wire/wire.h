@@ -192,7 +192,8 @@ struct tsri_wire_put_layers {
 enum tsri_wire_stats_form {
     TSRI_WIRE_STATS_NUMBERS,
     TSRI_WIRE_STATS_PROMETHEUS,
-    TSRI_WIRE_STATS_JSON
+    TSRI_WIRE_STATS_JSON,
+    TSRI_WIRE_STATS_STATUS /* the server: its tenants, tiers and slow calls */
 };
 
 /* Any request. Which members mean something is in docs/format.md and in messages.c. */

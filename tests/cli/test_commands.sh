@@ -3,7 +3,7 @@
 # shellcheck source=tests/cli/tessera.sh
 . "$(dirname "$0")/tessera.sh"
 
-commands='ask ingest config stat doctor inspect ls verify evict clear compact warm flush pin unpin kv version help'
+commands='ask ingest config stat top doctor inspect ls verify evict clear compact warm flush pin unpin kv version help'
 
 every_command_is_there() {
     local name

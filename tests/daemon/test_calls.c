@@ -333,7 +333,10 @@ TEST(stats_come_as_numbers_and_as_texts)
     q.value = TSRI_WIRE_STATS_JSON;
     CHECK_INT(wc_call(&r.c, &q), 0);
     CHECK(r.c.reply.text[0] == '{' && r.c.reply.text[r.c.reply.text_bytes - 1] != 0);
-    q.value = 3;
+    q.value = TSRI_WIRE_STATS_STATUS;
+    CHECK_INT(wc_call(&r.c, &q), 0);
+    CHECK(memmem(r.c.reply.text, r.c.reply.text_bytes, "\"tenants\":[{\"name\":", 19));
+    q.value = 4;
     CHECK_INT(wc_call(&r.c, &q), TSR_EINVAL);
     CHECK(ready_end(&r));
 }

@@ -30,7 +30,7 @@ TEST(what_clients_did_is_reported)
     CHECK_INT(wc_store_segment(&c, s.k.space, (uint32_t)space, tokens, 100), 100);
     CHECK_INT(wc_find_segment(&c, (uint32_t)space, tokens, 100, 0, &match), 100);
 
-    size_t n = tsri_status_json(s.server, text, sizeof text);
+    size_t n = tsri_status_json(s.server, NULL, text, sizeof text);
     CHECK(n > 0 && n < sizeof text && strlen(text) == n);
     CHECK(has("\"prefill_rate\":1234") && has("\"lookup_tokens_reused\":100"));
     CHECK(has("\"tiers\":[{\"name\":\"host\",\"entries\":1,\"used\":"));
@@ -54,9 +54,9 @@ TEST(slow_calls_are_named)
     struct server_kit s;
     server_open(&s, NULL);
     struct tsri_slow_call call = {
-        .ns = 2500000000u, .end_ns = tsri_now_ns(), .tenant = "a \"b\"", .type = TSRI_WIRE_STORE};
+        .ns = 2500000000u, .end_ns = tsri_now_ns(), .tenant = "a \"b\"", .call = "store"};
     tsri_slow_note(&s.server->slow, &call);
-    CHECK(tsri_status_json(s.server, text, sizeof text) < sizeof text);
+    CHECK(tsri_status_json(s.server, NULL, text, sizeof text) < sizeof text);
     CHECK(has("{\"call\":\"store\",\"tenant\":\"a \\\"b\\\"\",\"seconds\":2.500000,\"ago\":"));
     CHECK(server_end(&s));
 }
@@ -65,10 +65,10 @@ TEST(a_buffer_that_is_too_small_is_filled_and_not_left)
 {
     struct server_kit s;
     server_open(&s, NULL);
-    size_t n = tsri_status_json(s.server, NULL, 0);
+    size_t n = tsri_status_json(s.server, NULL, NULL, 0);
     char *small = malloc(n / 2);
     CHECK(small && n > 1000);
-    CHECK(tsri_status_json(s.server, small, n / 2) > n / 2);
+    CHECK(tsri_status_json(s.server, NULL, small, n / 2) > n / 2);
     CHECK_INT(strlen(small), n / 2 - 1);
     CHECK(tsri_status_prometheus(s.server, small, n / 2) > n / 2);
     CHECK_INT(strlen(small), n / 2 - 1);

@@ -16,7 +16,7 @@ health_and_the_page_need_no_token_and_hold_no_data() {
 
 everything_else_needs_the_token() {
     local path
-    for path in /v1/models /metrics /tessera/status; do
+    for path in /v1/models /metrics /api/stats /tessera/status; do
         req GET "$path"
         refuses 401 None 'token' || return
     done
@@ -26,6 +26,20 @@ everything_else_needs_the_token() {
     answers 401 || return
     get /v1/models
     answers 200
+}
+
+top_shows_the_answers_and_their_cache() {
+    post /v1/chat/completions "{$hello,\"max_tokens\":2}"
+    answers 200 || return
+    get /api/stats
+    answers 200 || return
+    is "$(json '[c["call"] for c in x["slow"]][:1] + [x["serve"]["requests_total"] > 0, x["tenants"][0]["name"]]')" \
+        "['chat', True, 'serve']" || return
+    printf %s "$token" >"$tmp/token" && chmod 600 "$tmp/token"
+    t top --once --interval=0.1 "$url" --token-file="$tmp/token"
+    exits 0 && says 'answers   0 queued, 0 reading, 0 writing' && says 'chat ' || return
+    t top --once --interval=0.1 "$url"
+    exits 1 && complains 'token is required'
 }
 
 names_of_hosts_and_other_origins_are_refused() {
@@ -96,6 +110,7 @@ numbers_are_prometheus_text() {
 
 run health_and_the_page_need_no_token_and_hold_no_data
 run everything_else_needs_the_token
+run top_shows_the_answers_and_their_cache
 run names_of_hosts_and_other_origins_are_refused
 run no_reply_lets_other_sites_read_it
 run unknown_addresses_and_methods_are_errors
