@@ -70,7 +70,9 @@ TSR_API TSR_MUST int tsr_cache_evict_keys(struct tsr_cache *cache, size_t free_b
                                           struct tsr_key *keys, uint32_t keys_max);
 /* The entries in host memory, the next to be evicted first: with policy lru, the least recently used
  * one. Entries in use are listed too, and skipped by an eviction. Fills at most entries_max of them
- * and returns how many there are. TSR_EUNSUP on a client of a cache server, as the call above. */
+ * and returns how many there are. A client of a cache server gets the entries of its own tenant, in
+ * parts of 65536, between which the order may change; TSR_EUNSUP from a server too old for it, also
+ * for the call above. */
 struct tsr_listed {
     struct tsr_key key;
     uint8_t space[16]; /* fingerprint */

@@ -44,6 +44,28 @@ uint32_t tsri_cache_list(struct tsr_cache *c, uint32_t first, struct tsri_entry_
     return n;
 }
 
+/* In one lock, so that the rows of one call are in the order of one moment. What is behind them is
+ * not walked. */
+int tsri_cache_order(struct tsr_cache *c, uint32_t first, struct tsri_entry_row *out, uint32_t max,
+                     uint32_t *next, uint32_t *total)
+{
+    uint32_t left = c->ids_max - tsri_min_u32(first, c->ids_max);
+    size_t want = (size_t)tsri_min_u32(first, c->ids_max) + tsri_min_u32(max, left);
+    uint32_t *ids = want ? tsri_alloc(want, sizeof *ids) : NULL;
+    uint32_t n = 0;
+    if (want && !ids) return TSR_ENOMEM;
+    pthread_mutex_lock(&c->lock);
+    tsri_touch_drain(c);
+    size_t n_ids = want ? c->policy->ops->order(c->policy, ids, want) : 0;
+    *total = c->n_host;
+    for (size_t i = first; i < n_ids && n < max; i++)
+        n += row_of(c, ids[i], &out[n]);
+    pthread_mutex_unlock(&c->lock);
+    tsri_free(ids);
+    *next = n_ids < *total && n_ids > first ? (uint32_t)n_ids : TSRI_LIST_END;
+    return (int)n;
+}
+
 /* ---- spaces ---- */
 
 int tsri_space_find(struct tsr_space **out, struct tsr_cache *c, const uint8_t fingerprint[16],

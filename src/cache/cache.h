@@ -137,6 +137,11 @@ struct tsri_entry_row {
  * Returns how many. */
 uint32_t tsri_cache_list(struct tsr_cache *c, uint32_t first, struct tsri_entry_row *out,
                          uint32_t max, uint32_t *next);
+/* Entries of host memory, the next to be evicted first, without the first `first` of them. *next is
+ * where to go on, or TSRI_LIST_END; the order may change meanwhile. *total: how many there are in
+ * all. Returns how many rows, or TSR_ENOMEM. */
+TSR_MUST int tsri_cache_order(struct tsr_cache *c, uint32_t first, struct tsri_entry_row *out,
+                              uint32_t max, uint32_t *next, uint32_t *total);
 /* Brings up what only lower tiers have, as long as host memory is free and at most about so many
  * bytes (0: all). Waits for the tiers, until *stop is true (may be NULL); how many came. */
 uint32_t tsri_cache_warm(struct tsr_cache *c, uint64_t bytes_max, const atomic_bool *stop);

@@ -198,12 +198,14 @@ int tsri_room_evict(struct tsr_cache *c, size_t free_bytes, struct tsr_key *keys
 
 int tsri_room_list(struct tsr_cache *c, struct tsr_listed *out, uint32_t max)
 {
-    uint32_t *ids = tsri_alloc((size_t)c->ids_max, sizeof *ids);
-    if (!ids) return TSR_ENOMEM;
+    size_t want = tsri_min_u32(max, c->ids_max);
+    uint32_t *ids = want ? tsri_alloc(want, sizeof *ids) : NULL;
+    if (want && !ids) return TSR_ENOMEM;
     pthread_mutex_lock(&c->lock);
     tsri_touch_drain(c);
-    size_t n = c->policy->ops->order(c->policy, ids, c->ids_max);
-    for (size_t i = 0; i < n && i < max; i++) {
+    uint32_t n_all = c->n_host;
+    size_t n = want ? c->policy->ops->order(c->policy, ids, want) : 0;
+    for (size_t i = 0; i < n; i++) {
         const struct tsri_entry *e = &c->entries[ids[i]];
         out[i] = (struct tsr_listed){.key = key_of(e),
                                      .n_tokens = e->n_tokens,
@@ -213,5 +215,5 @@ int tsri_room_list(struct tsr_cache *c, struct tsr_listed *out, uint32_t max)
     }
     pthread_mutex_unlock(&c->lock);
     tsri_free(ids);
-    return (int)n;
+    return (int)n_all;
 }

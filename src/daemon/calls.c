@@ -375,6 +375,8 @@ static void open_call(struct tsri_session *x, const struct tsri_wire_head *head,
     case TSRI_WIRE_FLUSH:
     case TSRI_WIRE_DISCOVER:
     case TSRI_WIRE_LIST:
+    case TSRI_WIRE_ORDER:
+    case TSRI_WIRE_EVICT_KEYS:
     case TSRI_WIRE_WARM:
         tsri_lane_push(x, head, body, NULL);
         return;

@@ -146,7 +146,36 @@ static int list(struct tsri_session *x, const struct tsri_request *q, struct tsr
     }
     return (int)r->n;
 }
+/* The rows first and then what goes over the wire, of which there may be 65536. */
+static int order(struct tsri_session *x, const struct tsri_request *q, struct tsri_reply *r,
+                 void **memory)
+{
+    uint32_t total = 0;
+    struct tsri_entry_row *rows = tsri_alloc(q->n, sizeof *rows);
+    struct tsri_wire_entry *out = rows ? tsri_alloc(q->n, sizeof *out) : NULL;
+    int n = TSR_ENOMEM;
+    *memory = out;
+    if (out) n = tsri_cache_order(x->tenant->cache, q->value, rows, q->n, &r->next, &total);
+    for (int i = 0; i < n; i++)
+        out[r->n++] = wire_entry(&rows[i]);
+    tsri_free(rows);
+    r->entries = out;
+    return n < 0 ? n : (int)total;
+}
 _Static_assert(TSRI_LIST_END == TSRI_WIRE_LIST_END, "one end of lists");
+
+static int evict_keys(struct tsri_session *x, const struct tsri_request *q, struct tsri_reply *r,
+                      void **memory)
+{
+    struct tsr_key *gone = tsri_alloc(q->n, sizeof *gone);
+    if (!gone) return TSR_ENOMEM;
+    *memory = gone;
+    size_t bytes = q->bytes > SIZE_MAX ? SIZE_MAX : (size_t)q->bytes;
+    int n = tsr_cache_evict_keys(x->tenant->cache, bytes, gone, q->n);
+    r->n = n < 0 ? 0 : (uint32_t)n;
+    r->keys = gone;
+    return n;
+}
 
 static int discover(struct tsri_session *x, const struct tsri_request *q)
 {
@@ -176,6 +205,10 @@ static int perform_more(struct tsri_session *x, const struct tsri_request *q, st
         return tsri_release(x, q);
     case TSRI_WIRE_LIST:
         return list(x, q, r, memory);
+    case TSRI_WIRE_ORDER:
+        return order(x, q, r, memory);
+    case TSRI_WIRE_EVICT_KEYS:
+        return evict_keys(x, q, r, memory);
     case TSRI_WIRE_DISCOVER:
         return discover(x, q);
     case TSRI_WIRE_SPACE_OPEN: /* it is opened in the loop, where numbers are given out */
@@ -242,6 +275,7 @@ static bool is_question(uint16_t type)
     case TSRI_WIRE_KEYS:
     case TSRI_WIRE_CONTAINS:
     case TSRI_WIRE_LIST:
+    case TSRI_WIRE_ORDER:
     case TSRI_WIRE_DISCOVER:
     case TSRI_WIRE_PREFETCH:
     case TSRI_WIRE_WARM:

@@ -486,25 +486,65 @@ static int served_clear(struct tsr_cache *c, const struct tsr_clear_desc *what)
     return e;
 }
 
-static int unlisted(const char *call)
+static struct tsr_listed listed_of(const struct tsri_wire_entry *e)
 {
-    return tsri_fail(TSR_EUNSUP, "%s: not on a client of a cache server", call);
+    struct tsr_listed out = {.n_tokens = e->n_tokens, .pins = e->pins, .kind = e->kind};
+    memcpy(&out.key, e->key, sizeof out.key);
+    memcpy(out.space, e->space, sizeof out.space);
+    return out;
 }
 
+/* In parts, if there are more than one reply takes; the order may change between two of them. */
 static int served_list(struct tsr_cache *c, struct tsr_listed *out, uint32_t max)
 {
-    (void)c;
-    (void)out;
-    (void)max;
-    return unlisted("list");
+    struct tsri_request q;
+    struct tsri_answer *a;
+    uint64_t until_ns = tsri_now_ns() + c->served->patience_ns;
+    uint64_t session = tsri_link_session(c->served->seat->link);
+    if (!session) return TSR_EAGAIN;
+    uint32_t n = 0;
+    for (uint32_t next = 0;;) {
+        tsri_request_clear(&q, TSRI_WIRE_ORDER)->value = next;
+        q.n = tsri_min_u32(max - n, TSRI_WIRE_ITEMS_MAX);
+        int total = ask(c->served->seat, session, &q, until_ns, &a);
+        uint32_t got = total < 0 ? 0 : tsri_min_u32(a->reply.n, q.n);
+        for (uint32_t i = 0; i < got; i++)
+            out[n++] = listed_of(&a->reply.entries[i]);
+        uint32_t before = next;
+        next = total < 0 ? TSRI_WIRE_LIST_END : a->reply.next;
+        tsri_link_end(a);
+        if (total < 0 || n == max) return total;
+        /* All of it: fewer than the last part said there are, if some went meanwhile. */
+        if (next == TSRI_WIRE_LIST_END || next <= before) return (int)n;
+    }
+}
+
+/* What went is told, also when the server fails behind a part of it. */
+static int evict_keys(struct tsr_cache *c, size_t free_bytes, struct tsr_key *keys, uint32_t max)
+{
+    struct tsri_request q;
+    struct tsri_answer *a;
+    uint64_t until_ns = tsri_now_ns() + c->served->patience_ns;
+    uint64_t session = tsri_link_session(c->served->seat->link);
+    if (!session) return TSR_EAGAIN;
+    for (uint32_t n = 0;;) {
+        tsri_request_clear(&q, TSRI_WIRE_EVICT_KEYS)->bytes = free_bytes;
+        q.n = tsri_min_u32(max - n, TSRI_WIRE_ITEMS_MAX);
+        int e = ask(c->served->seat, session, &q, until_ns, &a);
+        uint32_t got = e < 0 ? 0 : tsri_min_u32(a->reply.n, q.n);
+        if (got) memcpy(keys + n, a->reply.keys, (size_t)got * sizeof *keys);
+        tsri_link_end(a);
+        n += got;
+        if (e < 0 && n == 0) return e;
+        if (got < q.n || n == max) return (int)n;
+    }
 }
 
 static int served_evict(struct tsr_cache *c, size_t free_bytes, struct tsr_key *keys,
                         uint32_t keys_max)
 {
     struct tsri_request q;
-    (void)keys_max;
-    if (keys) return unlisted("evict_keys");
+    if (keys) return evict_keys(c, free_bytes, keys, keys_max);
     tsri_request_clear(&q, TSRI_WIRE_EVICT)->bytes = free_bytes;
     return ask_status(c->served->seat, &q, c->served->patience_ns);
 }

@@ -303,6 +303,14 @@ static void list_body(struct tsri_wire *w, struct tsri_request *r)
     tsri_wire_limit(w, r->n, TSRI_WIRE_ITEMS_MAX);
 }
 
+static void evict_keys_body(struct tsri_wire *w, struct tsri_request *r)
+{
+    tsri_wire_u64(w, &r->bytes);
+    tsri_wire_u32(w, &r->n);
+    tsri_wire_zero_u32(w);
+    tsri_wire_limit(w, r->n, TSRI_WIRE_ITEMS_MAX);
+}
+
 static void space_find_body(struct tsri_wire *w, struct tsri_request *r)
 {
     const void *at = tsri_wire_array(w, r->fingerprint, 16, 1);
@@ -360,7 +368,10 @@ static bool request_body(struct tsri_wire *w, struct tsri_request *r)
     case TSRI_WIRE_EVENTS:
         return events_body(w, r), true;
     case TSRI_WIRE_LIST:
+    case TSRI_WIRE_ORDER:
         return list_body(w, r), true;
+    case TSRI_WIRE_EVICT_KEYS:
+        return evict_keys_body(w, r), true;
     case TSRI_WIRE_SPACE_FIND:
         return space_find_body(w, r), true;
     }

@@ -134,6 +134,7 @@ static bool reply_body(struct tsri_wire *w, struct tsri_reply *r)
     case TSRI_WIRE_PUT_OPEN:
         return put_open_body(w, r), true;
     case TSRI_WIRE_KEYS:
+    case TSRI_WIRE_EVICT_KEYS:
         count_part(w, r);
         TSRI_WIRE_ARRAY(w, r->keys, r->n);
         return true;
@@ -148,6 +149,7 @@ static bool reply_body(struct tsri_wire *w, struct tsri_reply *r)
     case TSRI_WIRE_FLUSH:
         return tsri_wire_u64(w, &r->n_lost), true;
     case TSRI_WIRE_LIST:
+    case TSRI_WIRE_ORDER:
         return list_body(w, r), true;
     case TSRI_WIRE_SPACES:
         return spaces_body(w, r), true;

@@ -64,7 +64,9 @@
     X(LIST,        26, "list")                                                                     \
     X(SPACES,      27, "spaces")                                                                   \
     X(SPACE_FIND,  28, "space_find")                                                               \
-    X(WARM,        29, "warm")
+    X(WARM,        29, "warm")                                                                     \
+    X(ORDER,       30, "order")                                                                    \
+    X(EVICT_KEYS,  31, "evict_keys")
 /* clang-format on */
 
 enum tsri_wire_type {
@@ -210,11 +212,11 @@ struct tsri_request {
     struct tsri_wire_put_layers put;
     const uint64_t *ids; /* RELEASE */
     const struct tsr_key *keys;
-    uint32_t n;              /* of ids or keys; KEYS, EVENTS, LIST: how many at most */
-    int32_t tier;            /* CLEAR */
+    uint32_t n;   /* of ids or keys; KEYS, EVENTS, LIST, ORDER, EVICT_KEYS: how many at most */
+    int32_t tier; /* CLEAR */
     uint32_t has_prompt;     /* CLEAR */
-    uint64_t bytes;          /* EVICT, WARM */
-    uint32_t value;          /* FREEZE, STATS; LIST: where to go on */
+    uint64_t bytes;          /* EVICT, EVICT_KEYS, WARM */
+    uint32_t value;          /* FREEZE, STATS; LIST, ORDER: where to go on */
     uint8_t fingerprint[16]; /* SPACE_FIND */
     /* Where prompt.extra or store.extra of a decoded request are. */
     struct tsr_extra extra[TSRI_EXTRA_ITEMS_MAX];
@@ -262,7 +264,7 @@ struct tsri_wire_lent {
     uint32_t base, freq_set;
 };
 
-/* A row of LIST. `tiers`: bit t is set when tier t has it, 0 being host memory. */
+/* A row of LIST and ORDER. `tiers`: bit t is set when tier t has it, 0 being host memory. */
 struct tsri_wire_entry {
     uint64_t entry;
     uint8_t key[16], space[16];
@@ -304,7 +306,7 @@ struct tsri_reply {
     const uint64_t *numbers; /* STATS: struct tsr_stats without its size */
     const struct tsr_event *events;
     const struct tsri_wire_entry *entries;
-    uint32_t next; /* LIST: where to go on, or TSRI_WIRE_LIST_END */
+    uint32_t next; /* LIST, ORDER: where to go on, or TSRI_WIRE_LIST_END */
     const struct tsri_wire_space_row *spaces;
 };
 

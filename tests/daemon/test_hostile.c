@@ -85,9 +85,9 @@ static void send_frame(struct hostile *h, struct wire_client *c)
 /* A proper call whose answer nobody may ever read. */
 static void send_call(struct hostile *h, struct wire_client *c)
 {
-    static const uint16_t types[] = {TSRI_WIRE_FLUSH, TSRI_WIRE_PING,  TSRI_WIRE_LIST,
-                                     TSRI_WIRE_EVICT, TSRI_WIRE_STATS, TSRI_WIRE_SPACES,
-                                     TSRI_WIRE_WARM,  TSRI_WIRE_EVENTS};
+    static const uint16_t types[] = {
+        TSRI_WIRE_FLUSH,  TSRI_WIRE_PING, TSRI_WIRE_LIST,   TSRI_WIRE_EVICT, TSRI_WIRE_STATS,
+        TSRI_WIRE_SPACES, TSRI_WIRE_WARM, TSRI_WIRE_EVENTS, TSRI_WIRE_ORDER, TSRI_WIRE_EVICT_KEYS};
     struct tsri_request r;
     memset(&r, 0, offsetof(struct tsri_request, extra));
     r.type = types[pick(h, TSRI_COUNT(types))];

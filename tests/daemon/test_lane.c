@@ -316,6 +316,37 @@ TEST(a_list_comes_in_parts_and_tells_what_is_where)
     CHECK(ready_end(&r));
 }
 
+TEST(the_order_of_eviction_comes_in_parts_and_evict_keys_says_what_went)
+{
+    struct ready r;
+    ready_open(&r, (const char *const[]){"policy", "lru", NULL});
+    uint32_t *tokens = kit_tokens(6, 64 * 5);
+    struct tsr_key order[5];
+    for (int i = 0; i < 5; i++)
+        CHECK_INT(kit_store_segment(&r.s.k, tokens + i * 64, 64), 64);
+    int n = 0;
+    for (uint32_t next = 0; next != TSRI_WIRE_LIST_END; next = r.c.reply.next) {
+        fresh(TSRI_WIRE_ORDER)->n = 2, q.value = next;
+        CHECK_INT(wc_call(&r.c, &q), 5);
+        CHECK(r.c.reply.n <= 2);
+        for (uint32_t i = 0; i < r.c.reply.n && n < 5; i++, n++)
+            memcpy(&order[n], r.c.reply.entries[i].key, sizeof order[n]);
+    }
+    CHECK_INT(n, 5);
+    fresh(TSRI_WIRE_ORDER)->n = TSRI_WIRE_ITEMS_MAX, q.value = UINT32_MAX;
+    CHECK_INT(wc_call(&r.c, &q), 5);
+    CHECK(r.c.reply.n == 0 && r.c.reply.next == TSRI_WIRE_LIST_END);
+    fresh(TSRI_WIRE_EVICT_KEYS)->bytes = UINT64_MAX, q.n = 3;
+    CHECK_INT(wc_call(&r.c, &q), 3);
+    CHECK(r.c.reply.n == 3 && memcmp(r.c.reply.keys, order, sizeof order[0] * 3) == 0);
+    CHECK_INT(wc_call(&r.c, &q), 2);
+    CHECK(r.c.reply.n == 2 && memcmp(r.c.reply.keys, order + 3, sizeof order[0] * 2) == 0);
+    q.n = 0;
+    CHECK_INT(wc_call(&r.c, &q), 0);
+    free(tokens);
+    CHECK(ready_end(&r));
+}
+
 struct tiered {
     struct ready r;
     struct mem_tier_store store;
@@ -549,6 +580,7 @@ int main(void)
     RUN(clear_evict_and_flush_do_as_in_the_process);
     RUN(a_space_too_many_takes_the_place_of_one_that_is_no_longer_open);
     RUN(a_list_comes_in_parts_and_tells_what_is_where);
+    RUN(the_order_of_eviction_comes_in_parts_and_evict_keys_says_what_went);
     RUN(what_a_tier_has_is_brought_up_and_lent);
     RUN(every_session_learns_of_everything_that_was_lost_as_often_as_it_asks);
     RUN(warm_brings_it_up);

@@ -212,6 +212,17 @@ TEST(lists_are_these_bytes)
     wb_u32(&want, 3), wb_u16(&want, 2), wb_bytes(&want, "\1\3", 2), wb_u32(&want, 0);
     CHECK(is(&want));
     CHECK(back.next == 7 && memcmp(back.entries, entries, sizeof entries) == 0);
+    r = fresh(TSRI_WIRE_ORDER, 9);
+    r->n = 1, r->next = 7, r->entries = entries;
+    CHECK(there_and_back());
+    CHECK(back.status == 9 && back.next == 7);
+    CHECK(memcmp(back.entries, entries, sizeof entries) == 0);
+    r = fresh(TSRI_WIRE_EVICT_KEYS, 1);
+    r->n = 1, r->keys = (const struct tsr_key *)entries[0].key;
+    CHECK(there_and_back());
+    wb_head(&want, 0x801f, 78, 1);
+    wb_u32(&want, 1), wb_u32(&want, 0), wb_bytes(&want, "0123456789abcde", 16);
+    CHECK(is(&want));
 
     r = fresh(TSRI_WIRE_SPACES, 1);
     struct tsri_wire_space_row spaces[1] = {{.fingerprint = "0123456789abcde",
