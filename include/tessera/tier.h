@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define TSR_TIER_ABI 1u
+#define TSR_TIER_ABI 2u
 #define TSR_TIERS_MAX 8u /* host memory included: tier 0 */
 
 /* An entry without its KV. The KV of an entry is split into cells of cell_tokens tokens
@@ -112,7 +112,7 @@ enum tsr_tier_caps {
 };
 
 struct tsr_tier_ops {
-    uint32_t abi;     /* TSR_TIER_ABI */
+    uint32_t abi;     /* TSR_TIER_ABI, or 1 without the members below that line */
     uint32_t caps;    /* enum tsr_tier_caps */
     const char *name; /* "disk" */
     int (*open)(struct tsr_tier **out, const struct tsr_tier_desc *desc);
@@ -154,7 +154,12 @@ struct tsr_tier_ops {
     /* (optional) Drops what the cache does not know (unlisted, or not taken by a scan) of the space
      * with this fingerprint, or of all (NULL). Returns how many. Default: there is nothing. */
     int (*purge)(struct tsr_tier *tier, const uint8_t *space);
-    /* members above belong to abi 1; append below, never reorder */
+    /* members above belong to abi 1 */
+    /* (optional) the same as windows for text with frequent edits: hashes of 8 tokens in every 12.
+     * Default: none, such text is found after it was read once. */
+    int (*shingles)(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint32_t *out,
+                    uint32_t max);
+    /* members above belong to abi 2; append below, never reorder */
 };
 
 /* Puts a tier of your own below the built-in ones of a configuration, in the order of the calls.

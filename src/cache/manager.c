@@ -134,7 +134,8 @@ struct tier_scan {
     struct tsri_key *parents; /* by id: key of the block before it */
     uint32_t *order, n;       /* those of tier t, used last first */
     uint64_t n_skipped;
-    uint64_t *windows; /* of one entry; NULL: nobody looks for text at any offset */
+    uint64_t *windows;  /* of one entry; NULL: nobody looks for text at any offset */
+    uint32_t *shingles; /* or with frequent edits */
 };
 
 static void scan_windows(struct tier_scan *s, uint32_t id, const struct tsr_entry_head *head,
@@ -142,10 +143,16 @@ static void scan_windows(struct tier_scan *s, uint32_t id, const struct tsr_entr
 {
     struct tsr_tier_ref ref = {.key = head->key, .loc = loc};
     memcpy(ref.space, head->space, sizeof ref.space);
-    if (!s->windows || head->kind == TSR_KIND_BLENDED) return;
-    uint32_t n = tsri_tier_windows(s->c->manager->lower[s->t].tier, &ref, s->windows,
-                                   head->n_tokens / TSRI_WINDOW);
-    tsri_windows_add_cold(s->c, id, s->windows, n);
+    struct tsr_tier *tier = s->c->manager->lower[s->t].tier;
+    if (head->kind == TSR_KIND_BLENDED) return;
+    if (s->windows) {
+        uint32_t n = tsri_tier_windows(tier, &ref, s->windows, head->n_tokens / TSRI_WINDOW);
+        tsri_windows_add_cold(s->c, id, s->windows, n);
+    }
+    if (s->shingles) {
+        uint32_t n = tsri_tier_shingles(tier, &ref, s->shingles, tsri_n_shingles(head->n_tokens));
+        tsri_shingles_add_cold(s->c, id, s->shingles, n);
+    }
 }
 
 static void scan_copy(struct tier_scan *s, uint32_t id, tsr_tier_loc loc)
@@ -281,6 +288,8 @@ static int scan_tiers(struct tsri_manager *m)
     s.order = (uint32_t *)(void *)order.data;
     if (c->windows.n_buckets)
         s.windows = tsri_alloc(TSRI_ENTRY_TOKENS_MAX / TSRI_WINDOW, sizeof s.windows[0]);
+    if (c->shingles.n_buckets)
+        s.shingles = tsri_alloc(tsri_n_shingles(TSRI_ENTRY_TOKENS_MAX), sizeof s.shingles[0]);
     pthread_mutex_lock(&c->lock);
     for (s.t = 1; s.t <= m->n_lower; s.t++) {
         if (!tsri_tier_is_shared(m->lower[s.t].tier)) scan_tier(&s); /* asked when it is wanted */
@@ -290,6 +299,7 @@ static int scan_tiers(struct tsri_manager *m)
     tsri_region_fini(&parents);
     tsri_region_fini(&order);
     tsri_free(s.windows);
+    tsri_free(s.shingles);
     if (s.n_skipped)
         tsri_log(
             TSR_LOG_WARN,

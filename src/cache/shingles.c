@@ -24,20 +24,20 @@
 #define GEN_BITS 2u
 #define TAG_BITS_MIN 6u
 #define AWAY ((uint32_t)1 << 31)
-#define PERIODS 4u /* a shingle that repeats itself after fewer tokens is not registered */
 
 static inline uint32_t load(const _Atomic uint32_t *at)
 {
     return atomic_load_explicit(at, memory_order_relaxed);
 }
-static inline uint64_t home_of(const struct tsri_shingles *t, uint64_t x)
+/* The home is of the high bits of a hash and the tag of the low ones: 32 are enough for both. */
+static inline uint64_t home_of(const struct tsri_shingles *t, uint32_t x)
 {
-    return (x >> 32) * t->n_buckets >> 32;
+    return (uint64_t)x * t->n_buckets >> 32;
 }
 /* Never 0, so that no slot is. */
-static inline uint32_t tag_of(const struct tsri_shingles *t, uint64_t x)
+static inline uint32_t tag_of(const struct tsri_shingles *t, uint32_t x)
 {
-    uint32_t tag = (uint32_t)x & ((1u << t->tag_bits) - 1);
+    uint32_t tag = x & ((1u << t->tag_bits) - 1);
     return tag | (uint32_t)(tag == 0);
 }
 static inline uint32_t slot_tag(const struct tsri_shingles *t, uint32_t slot)
@@ -89,27 +89,6 @@ void tsri_shingles_fini(struct tsri_shingles *t)
 {
     tsri_region_fini(&t->region);
     memset(t, 0, sizeof *t);
-}
-
-/* ---- hashes ---- */
-
-static uint64_t hash_of(const uint32_t *tokens)
-{
-    uint64_t h = 0;
-    for (uint32_t i = 0; i < TSRI_SHINGLE; i++)
-        h = h * TSRI_WINDOW_BASE + tokens[i];
-    return h;
-}
-
-static bool is_repetitive(const uint32_t *tokens)
-{
-    for (uint32_t period = 1; period < PERIODS; period++) {
-        uint32_t i = period;
-        while (i < TSRI_SHINGLE && tokens[i] == tokens[i - period])
-            i++;
-        if (i == TSRI_SHINGLE) return true;
-    }
-    return false;
 }
 
 uint32_t tsri_shingle_place(const uint32_t *shingle, const uint32_t *tokens, uint32_t n)
@@ -173,7 +152,7 @@ static uint64_t least(const struct tsr_cache *c, const uint64_t *at, uint32_t n,
     return at[best];
 }
 
-static void add_shingle(struct tsr_cache *c, uint64_t x, uint32_t slot)
+static void add_shingle(struct tsr_cache *c, uint32_t x, uint32_t slot, bool cold)
 {
     struct tsri_shingles *t = &c->shingles;
     uint32_t tag = tag_of(t, x), n_same = 0, n_all = 0, n_free_best = 0, worth = 0;
@@ -211,34 +190,54 @@ static void add_shingle(struct tsr_cache *c, uint64_t x, uint32_t slot)
         at = least(c, all, n_all, &worth);
     }
     if (worth) tsri_stats_add(c->stats, TSRI_M_shingles_dropped, 1);
+    if (worth && cold) return;
     put(t, at, home, slot);
+}
+
+static void add_some(struct tsr_cache *c, uint32_t id, const uint32_t *hashes, uint32_t n,
+                     bool cold)
+{
+    struct tsri_shingles *t = &c->shingles;
+    uint64_t word = atomic_load_explicit(&c->entries[id].word, memory_order_relaxed);
+    uint32_t slot = (uint32_t)(tsri_word_gen(word) % TSRI_SHINGLE_GENS) << t->id_bits | id;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t home = home_of(t, hashes[i]);
+        __builtin_prefetch(&t->filter[home]);
+        __builtin_prefetch(&t->slots[home * SLOTS]);
+        __builtin_prefetch(&t->slots[neighbour_of(home, tag_of(t, hashes[i])) * SLOTS]);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (hashes[i]) add_shingle(c, hashes[i], slot, cold);
+}
+
+static bool takes(const struct tsri_shingles *t, const struct tsri_entry *e, uint32_t id)
+{
+    return t->n_buckets && e->kind != TSR_KIND_BLENDED && !(id >> t->id_bits);
 }
 
 void tsri_shingles_add(struct tsr_cache *c, uint32_t id)
 {
-    struct tsri_shingles *t = &c->shingles;
     const struct tsri_entry *e = &c->entries[id];
-    if (t->n_buckets == 0 || e->kind == TSR_KIND_BLENDED || id >> t->id_bits) return;
+    if (!takes(&c->shingles, e, id)) return;
     struct tsri_meta *m = tsri_meta(c, e);
     const uint32_t *tokens = tsri_meta_tokens(m);
     if (tsri_extra_holds_media(tsri_meta_extra(m), m->extra_bytes)) return;
     uint64_t seed = tsri_window_seed(c->spaces[e->space].fingerprint,
                                      tsri_extra_hash(tsri_meta_extra(m), m->extra_bytes));
-    uint64_t word = atomic_load_explicit(&e->word, memory_order_relaxed), hashes[BATCH];
-    uint32_t slot = (uint32_t)(tsri_word_gen(word) % TSRI_SHINGLE_GENS) << t->id_bits | id;
-    for (uint32_t at = 0; at + TSRI_SHINGLE <= e->n_tokens;) {
-        uint32_t n = 0;
-        for (; n < BATCH && at + TSRI_SHINGLE <= e->n_tokens; at += TSRI_SHINGLE_STRIDE) {
-            if (is_repetitive(tokens + at)) continue;
-            uint64_t x = tsri_window_finish(hash_of(tokens + at), seed), home = home_of(t, x);
-            __builtin_prefetch(&t->filter[home]);
-            __builtin_prefetch(&t->slots[home * SLOTS]);
-            __builtin_prefetch(&t->slots[neighbour_of(home, tag_of(t, x)) * SLOTS]);
-            hashes[n++] = x;
-        }
-        for (uint32_t i = 0; i < n; i++)
-            add_shingle(c, hashes[i], slot);
+    uint32_t hashes[BATCH], n_all = tsri_n_shingles(e->n_tokens);
+    for (uint32_t first = 0; first < n_all; first += BATCH) {
+        uint32_t n = tsri_min_u32(BATCH, n_all - first);
+        tsri_shingle_hashes(seed, tokens + (size_t)first * TSRI_SHINGLE_STRIDE, n, hashes);
+        add_some(c, id, hashes, n, false);
     }
+}
+
+void tsri_shingles_add_cold(struct tsr_cache *c, uint32_t id, const uint32_t *hashes, uint32_t n)
+{
+    if (!takes(&c->shingles, &c->entries[id], id)) return;
+    n = tsri_min_u32(n, tsri_n_shingles(c->entries[id].n_tokens));
+    for (uint32_t first = 0; first < n; first += BATCH)
+        add_some(c, id, hashes + first, tsri_min_u32(BATCH, n - first), true);
 }
 
 /* ---- nominating ---- */
@@ -260,14 +259,14 @@ uint32_t tsri_shingles_nominate(const struct tsri_shingles *t, uint64_t seed,
                                 const uint32_t *tokens, uint32_t at, uint32_t n,
                                 struct tsri_shingled *out)
 {
-    uint64_t all[TSRI_SHINGLE_BATCH], power = 1, h = hash_of(tokens + at);
-    uint32_t n_passed = 0, n_out = 0;
+    uint64_t power = 1, h = tsri_shingle_hash(tokens + at);
+    uint32_t all[TSRI_SHINGLE_BATCH], n_passed = 0, n_out = 0;
     uint16_t passed[TSRI_SHINGLE_BATCH];
     for (uint32_t i = 0; i < TSRI_SHINGLE; i++)
         power *= TSRI_WINDOW_BASE;
     /* All are hashed, and their words asked for, before the first is looked at. */
     for (uint32_t i = 0; i < n; i++) {
-        all[i] = tsri_window_finish(h, seed);
+        all[i] = tsri_shingle_finish(h, seed);
         __builtin_prefetch(&t->filter[home_of(t, all[i])]);
         if (i + 1 < n)
             h = h * TSRI_WINDOW_BASE + (tokens[at + i + TSRI_SHINGLE] - tokens[at + i] * power);
@@ -284,8 +283,8 @@ uint32_t tsri_shingles_nominate(const struct tsri_shingles *t, uint64_t seed,
         __builtin_prefetch(&t->slots[neighbour_of(home, tag_of(t, all[passed[i]])) * SLOTS]);
     }
     for (uint32_t i = 0; i < n_passed; i++) {
-        uint64_t x = all[passed[i]], home = home_of(t, x);
-        uint32_t tag = tag_of(t, x), p = at + passed[i];
+        uint64_t home = home_of(t, all[passed[i]]);
+        uint32_t tag = tag_of(t, all[passed[i]]), p = at + passed[i];
         uint32_t k = take_slots(t, home, tag, p, out + n_out, TSRI_SHINGLE_CANDIDATES);
         k += take_slots(t, neighbour_of(home, tag), tag | 1u << t->tag_bits, p, out + n_out + k,
                         TSRI_SHINGLE_CANDIDATES - k);

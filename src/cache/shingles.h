@@ -8,11 +8,10 @@
 #define TSRI_SHINGLES_H
 
 #include "base/base.h"
+#include "chunk/chunk.h"
 
 #include <tessera/tessera.h>
 
-#define TSRI_SHINGLE 8u         /* tokens */
-#define TSRI_SHINGLE_STRIDE 12u /* tokens from one that is registered to the next */
 #define TSRI_SHINGLE_CANDIDATES 4u
 #define TSRI_SHINGLE_BATCH 128u
 #define TSRI_SHINGLE_GENS 4u
@@ -31,6 +30,9 @@ TSR_MUST int tsri_shingles_init(struct tsri_shingles *t, uint32_t windows_max, u
 void tsri_shingles_fini(struct tsri_shingles *t);
 /* Registers the shingles of an entry whose tokens are in memory. Under cache->lock. */
 void tsri_shingles_add(struct tsr_cache *c, uint32_t id);
+/* The same of a COLD entry, with the hashes that a tier has kept (tsri_shingle_hashes). In a table
+ * without room they are left out: the tier tells of what was used last first. */
+void tsri_shingles_add_cold(struct tsr_cache *c, uint32_t id, const uint32_t *hashes, uint32_t n);
 /* Where a registered shingle stands in an entry, the first place of it; UINT32_MAX: nowhere. */
 uint32_t tsri_shingle_place(const uint32_t *shingle, const uint32_t *tokens, uint32_t n);
 

@@ -123,6 +123,25 @@ static inline uint64_t tsri_window_finish(uint64_t hash, uint64_t seed)
  * repeats itself after fewer than 8 tokens, which is not registered. */
 void tsri_window_hashes(uint64_t seed, const uint32_t *tokens, uint32_t n, uint64_t *out);
 
+/* ---- shingles ---- */
+
+#define TSRI_SHINGLE 8u         /* tokens */
+#define TSRI_SHINGLE_STRIDE 12u /* tokens from one that is registered to the next */
+static inline uint32_t tsri_n_shingles(uint32_t n_tokens)
+{
+    return n_tokens < TSRI_SHINGLE ? 0 : (n_tokens - TSRI_SHINGLE) / TSRI_SHINGLE_STRIDE + 1;
+}
+/* As of windows, of TSRI_SHINGLE tokens. */
+uint64_t tsri_shingle_hash(const uint32_t *tokens);
+/* Half of it: a table has no use for more. */
+static inline uint32_t tsri_shingle_finish(uint64_t hash, uint64_t seed)
+{
+    return (uint32_t)(tsri_window_finish(hash, seed) >> 32);
+}
+/* The hashes of the first n shingles of an entry, one every TSRI_SHINGLE_STRIDE tokens; 0 for one
+ * that repeats itself after fewer than 4 tokens, which is not registered. */
+void tsri_shingle_hashes(uint64_t seed, const uint32_t *tokens, uint32_t n, uint32_t *out);
+
 /* ---- chunks ---- */
 
 #define TSRI_SEPARATORS_MAX 16

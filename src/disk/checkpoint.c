@@ -12,13 +12,14 @@ enum {
     SEGMENT_BYTES = 32,
     ENTRY_BYTES = 144,
     ENTRY_HEAD_AT = 16,
-    WINDOW_BYTES = 8,
+    WORD_BYTES = 8,
 };
+#define SHINGLED 0x80000000u /* beside the number of windows: shingles follow them */
 
-size_t tsri_checkpoint_bytes(uint32_t n_segments, uint64_t n_entries, uint64_t n_windows)
+size_t tsri_checkpoint_bytes(uint32_t n_segments, uint64_t n_entries, uint64_t n_words)
 {
     return HEAD_BYTES + (size_t)n_segments * SEGMENT_BYTES + (size_t)n_entries * ENTRY_BYTES +
-           (size_t)n_windows * WINDOW_BYTES;
+           (size_t)n_words * WORD_BYTES;
 }
 
 static size_t entry_at(uint32_t n_segments, uint64_t i)
@@ -54,19 +55,19 @@ void tsri_checkpoint_put_entry(uint8_t *buf, uint32_t n_segments, uint64_t i,
     tsri_put32(at + 4, e->page);
     tsri_put64(at + 8, e->seq);
     tsri_head_write(at + ENTRY_HEAD_AT, &e->head);
-    tsri_put32(at + 136, e->n_windows);
+    tsri_put32(at + 136, e->n_windows | (e->shingled ? SHINGLED : 0));
     tsri_put_cost(at + 140, e->head.cost_s);
 }
 
-void tsri_checkpoint_put_windows(uint8_t *buf, const struct tsri_checkpoint *c, uint64_t first,
-                                 const uint64_t *windows, uint32_t n)
+void tsri_checkpoint_put_words(uint8_t *buf, const struct tsri_checkpoint *c, uint64_t first,
+                               const uint64_t *words, uint32_t n)
 {
     uint8_t *at = buf + tsri_checkpoint_bytes(c->n_segments, c->n_entries, first);
-    memcpy(at, windows, (size_t)n * WINDOW_BYTES);
+    memcpy(at, words, (size_t)n * WORD_BYTES);
 }
 
 /* All that stands before is a multiple of their size. */
-const uint64_t *tsri_checkpoint_windows(const uint8_t *buf, const struct tsri_checkpoint *c)
+const uint64_t *tsri_checkpoint_words(const uint8_t *buf, const struct tsri_checkpoint *c)
 {
     return (const uint64_t *)(const void *)(buf + entry_at(c->n_segments, c->n_entries));
 }
@@ -89,7 +90,8 @@ bool tsri_checkpoint_get_entry(const uint8_t *buf, const struct tsri_checkpoint 
     e->page = tsri_get32(at + 4);
     e->seq = tsri_get64(at + 8);
     tsri_head_read(at + ENTRY_HEAD_AT, h);
-    e->n_windows = tsri_get32(at + 136);
+    e->n_windows = tsri_get32(at + 136) & ~SHINGLED;
+    e->shingled = (tsri_get32(at + 136) & SHINGLED) != 0;
     h->cost_s = tsri_get_cost(at + 140);
     if (e->segment >= c->n_segments || e->seq >= c->next_seq || !tsri_head_is_valid(h))
         return false;
@@ -102,7 +104,7 @@ bool tsri_checkpoint_get_entry(const uint8_t *buf, const struct tsri_checkpoint 
 
 void tsri_checkpoint_seal(uint8_t *buf, const struct tsri_checkpoint *c)
 {
-    size_t bytes = tsri_checkpoint_bytes(c->n_segments, c->n_entries, c->n_windows);
+    size_t bytes = tsri_checkpoint_bytes(c->n_segments, c->n_entries, c->n_words);
     memset(buf, 0, HEAD_BYTES);
     memcpy(buf, CHECKPOINT_MAGIC, 8);
     tsri_put32(buf + 8, TSRI_DISK_VERSION);
@@ -111,7 +113,7 @@ void tsri_checkpoint_seal(uint8_t *buf, const struct tsri_checkpoint *c)
     tsri_put64(buf + 24, c->next_seq);
     tsri_put64(buf + 32, c->next_segment);
     tsri_put64(buf + 40, tsri_sum(buf + HEAD_BYTES, bytes - HEAD_BYTES));
-    tsri_put64(buf + 48, c->n_windows);
+    tsri_put64(buf + 48, c->n_words);
     tsri_put64(buf + HEAD_SUM_AT, tsri_sum(buf, HEAD_SUM_AT));
 }
 
@@ -128,10 +130,10 @@ int tsri_checkpoint_read_head(const uint8_t *head, uint64_t bytes, struct tsri_c
     c->n_entries = tsri_get64(head + 16);
     c->next_seq = tsri_get64(head + 24);
     c->next_segment = tsri_get64(head + 32);
-    c->n_windows = tsri_get64(head + 48);
+    c->n_words = tsri_get64(head + 48);
     if (c->n_segments > TSRI_CHECKPOINT_SEGMENTS_MAX ||
-        c->n_entries > TSRI_CHECKPOINT_ENTRIES_MAX || c->n_windows > TSRI_CHECKPOINT_WINDOWS_MAX ||
-        bytes != tsri_checkpoint_bytes(c->n_segments, c->n_entries, c->n_windows))
+        c->n_entries > TSRI_CHECKPOINT_ENTRIES_MAX || c->n_words > TSRI_CHECKPOINT_WORDS_MAX ||
+        bytes != tsri_checkpoint_bytes(c->n_segments, c->n_entries, c->n_words))
         return tsri_fail(TSR_ECORRUPT, "checkpoint has the wrong length");
     return 0;
 }

@@ -488,13 +488,15 @@ static uint8_t *build_checkpoint(struct tsri_disk *d, size_t *bytes)
                                 .next_segment = d->next_segment,
                                 .n_segments = d->n_segments,
                                 .n_entries = d->index.n_entries};
-    for (uint32_t k = 0; k < d->index.n_slots; k++)
-        c.n_windows += tsri_disk_index_at(&d->index, k)->n_windows;
-    *bytes = tsri_checkpoint_bytes(c.n_segments, c.n_entries, c.n_windows);
+    for (uint32_t k = 0; k < d->index.n_slots; k++) {
+        const struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, k);
+        if (e->words) c.n_words += tsri_disk_n_words(e->head.n_tokens, e->n_windows, e->shingled);
+    }
+    *bytes = tsri_checkpoint_bytes(c.n_segments, c.n_entries, c.n_words);
     uint8_t *buf = tsri_alloc(*bytes, 1);
     if (!buf) return NULL;
     uint32_t i = c.n_segments;
-    uint64_t n = 0, n_windows = 0;
+    uint64_t n = 0, n_words = 0;
     for (struct tsri_segment *s = d->segments; s; s = s->next) {
         struct tsri_checkpoint_segment cs = {s->id, s->nonce, s->tail, s->n_tombs};
         s->number = --i;
@@ -503,16 +505,21 @@ static uint8_t *build_checkpoint(struct tsri_disk *d, size_t *bytes)
     for (uint32_t k = 0; k < TSRI_COUNT(d->index.order); k++)
         for (uint32_t slot = d->index.order[k].newest; slot != TSRI_NO_SLOT;) {
             const struct tsri_disk_slot *e = tsri_disk_index_at(&d->index, slot);
-            struct tsri_checkpoint_entry ce = {
-                e->segment->number,       e->page, e->n_pages, e->seq, e->head,
-                .n_windows = e->n_windows};
+            struct tsri_checkpoint_entry ce = {e->segment->number,
+                                               e->page,
+                                               e->n_pages,
+                                               e->seq,
+                                               e->head,
+                                               .n_windows = e->n_windows,
+                                               .shingled = e->shingled};
             tsri_checkpoint_put_entry(buf, c.n_segments, n++, &ce);
-            if (e->n_windows)
-                tsri_checkpoint_put_windows(buf, &c, n_windows, e->windows, e->n_windows);
-            n_windows += e->n_windows;
+            uint32_t more =
+                e->words ? tsri_disk_n_words(e->head.n_tokens, e->n_windows, e->shingled) : 0;
+            if (more) tsri_checkpoint_put_words(buf, &c, n_words, e->words, more);
+            n_words += more;
             slot = e->older;
         }
-    TSR_ASSERT(n == c.n_entries && n_windows == c.n_windows && i == 0);
+    TSR_ASSERT(n == c.n_entries && n_words == c.n_words && i == 0);
     tsri_checkpoint_seal(buf, &c);
     return buf;
 }

@@ -428,7 +428,7 @@ static int disk_stats(struct tsr_tier *tier, struct tsr_tier_stats *out)
         .abi = TSR_TIER_ABI, .name = name_, .open = open_, .close = disk_close, \
         .put = tsri_disk_put, .get = tsri_disk_get, .drop = disk_drop, .scan = tsri_disk_scan, \
         .contains = disk_contains, .flush = disk_flush, .stats = disk_stats, \
-        .windows = tsri_disk_windows, .unlist = tsri_disk_unlist, .purge = tsri_disk_purge, \
+        .windows = tsri_disk_windows, .shingles = tsri_disk_shingles, .unlist = tsri_disk_unlist, .purge = tsri_disk_purge, \
     }
 /* clang-format on */
 const struct tsr_tier_ops tsri_tier_disk = DISK_OPS("disk", disk_open);

@@ -219,26 +219,26 @@ struct tsri_checkpoint_entry {
     uint64_t seq;
     struct tsr_entry_head head;
     uint32_t n_windows;
-    uint32_t reserved;
+    uint32_t shingled; /* 1: shingles follow its windows */
 };
 struct tsri_checkpoint {
     uint64_t next_seq, next_segment;
     uint32_t n_segments;
     uint64_t n_entries;
-    uint64_t n_windows; /* of all entries */
+    uint64_t n_words; /* of all entries: windows and shingles */
 };
 #define TSRI_CHECKPOINT_ENTRIES_MAX ((uint64_t)1 << 31)
 #define TSRI_CHECKPOINT_SEGMENTS_MAX (1u << 20)
-#define TSRI_CHECKPOINT_WINDOWS_MAX ((uint64_t)1 << 40)
-size_t tsri_checkpoint_bytes(uint32_t n_segments, uint64_t n_entries, uint64_t n_windows);
+#define TSRI_CHECKPOINT_WORDS_MAX ((uint64_t)1 << 40)
+size_t tsri_checkpoint_bytes(uint32_t n_segments, uint64_t n_entries, uint64_t n_words);
 /* Written part by part into a buffer of tsri_checkpoint_bytes, then sealed. */
 void tsri_checkpoint_put_segment(uint8_t *buf, uint32_t i, const struct tsri_checkpoint_segment *s);
 void tsri_checkpoint_put_entry(uint8_t *buf, uint32_t n_segments, uint64_t i,
                                const struct tsri_checkpoint_entry *e);
-/* Windows are numbered through, in the order of the entries. */
-void tsri_checkpoint_put_windows(uint8_t *buf, const struct tsri_checkpoint *c, uint64_t first,
-                                 const uint64_t *windows, uint32_t n);
-const uint64_t *tsri_checkpoint_windows(const uint8_t *buf, const struct tsri_checkpoint *c);
+/* Words are numbered through, in the order of the entries; of each the windows, then the shingles. */
+void tsri_checkpoint_put_words(uint8_t *buf, const struct tsri_checkpoint *c, uint64_t first,
+                               const uint64_t *words, uint32_t n);
+const uint64_t *tsri_checkpoint_words(const uint8_t *buf, const struct tsri_checkpoint *c);
 void tsri_checkpoint_seal(uint8_t *buf, const struct tsri_checkpoint *c);
 /* What its first bytes say of a file of that length, before the rest is read; errors as below. */
 #define TSRI_CHECKPOINT_HEAD_BYTES 64u
@@ -269,11 +269,12 @@ struct tsri_disk_slot {
     uint32_t page, n_pages;       /* of the record, in its segment */
     uint32_t n_copies;            /* as the record says; known and needed while open recovers */
     uint32_t n_windows;           /* known hashes of its windows, from the first on */
-    uint64_t *windows;            /* its own, or in the index's region */
+    uint64_t *words;              /* of these, and of its shingles; own, or in the index's region */
     uint32_t next, prev;          /* in the list of its segment; next: in the list of free slots */
     uint32_t newer, older;        /* in the list of its last use */
     bool stray;                   /* which of the two lists */
     bool walked;                  /* not told by the checkpoint; while open recovers */
+    bool shingled;                /* its shingles are known, of the same tokens */
 };
 
 /* Slots by their last use. */
@@ -289,7 +290,7 @@ struct tsri_disk_index {
     uint32_t n_bulk;
     uint32_t n_entries;
     struct tsri_disk_order order[2]; /* [0] what the cache knows, [1] strays */
-    struct tsri_region windows;      /* those of the checkpoint */
+    struct tsri_region words;        /* those of the checkpoint */
     struct tsri_disk_place {
         uint32_t slot, tag; /* tag: bytes of the key, so that other keys' slots are not touched */
     } * table;              /* open addressing */
@@ -520,8 +521,14 @@ void tsri_disk_learn(struct tsri_disk *d, const struct tsr_entry_head *head, con
                      uint32_t n_tokens, const uint8_t *extra);
 void tsri_disk_learn_page(struct tsri_disk *d, const struct tsr_entry_head *head,
                           const uint8_t *page);
+/* How many shingles an entry of so many tokens has, of which so many windows are known; and words of
+ * both. Two shingles are a word. */
+uint32_t tsri_disk_n_shingles(uint32_t n_tokens, uint32_t n_windows);
+uint32_t tsri_disk_n_words(uint32_t n_tokens, uint32_t n_windows, bool shingled);
 int tsri_disk_windows(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint64_t *out,
                       uint32_t max);
+int tsri_disk_shingles(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint32_t *out,
+                       uint32_t max);
 
 /* ---- disk_order.c, of a whole disk ---- */
 

@@ -38,7 +38,7 @@ void tsri_disk_index_fini(struct tsri_disk_index *x)
 {
     for (uint32_t i = 0; i < x->n_slots; i++)
         tsri_disk_windows_free(x, tsri_disk_index_at(x, i));
-    tsri_region_fini(&x->windows);
+    tsri_region_fini(&x->words);
     for (uint32_t i = x->n_bulk; i < x->n_blocks; i++)
         tsri_free(x->blocks[i]);
     tsri_region_fini(&x->bulk);

@@ -333,18 +333,20 @@ static int add_entry(struct recovery *r, const struct tsri_record *record, struc
     return 0;
 }
 
-/* Windows of an entry stand in the index's region, at their number. */
-static void give_windows(struct tsri_disk *d, const struct tsri_checkpoint_entry *e, uint64_t first)
+/* Words of an entry stand in the index's region, at their number. */
+static void give_words(struct tsri_disk *d, const struct tsri_checkpoint_entry *e, uint64_t first,
+                       uint32_t n)
 {
-    uint64_t n = d->index.windows.bytes / sizeof(uint64_t);
-    if (e->n_windows == 0 || first + e->n_windows > n ||
+    uint64_t n_all = d->index.words.bytes / sizeof(uint64_t);
+    if (n == 0 || first > n_all || n > n_all - first ||
         e->n_windows > e->head.n_tokens / TSRI_WINDOW)
         return;
     uint32_t slot = tsri_disk_index_find(&d->index, &e->head.key);
     if (slot == TSRI_NO_SLOT) return;
     struct tsri_disk_slot *s = tsri_disk_index_at(&d->index, slot);
-    s->windows = (uint64_t *)(void *)d->index.windows.data + first;
+    s->words = (uint64_t *)(void *)d->index.words.data + first;
     s->n_windows = e->n_windows;
+    s->shingled = e->shingled;
 }
 
 static int add_checkpoint_entries(struct recovery *r)
@@ -362,11 +364,11 @@ static int add_checkpoint_entries(struct recovery *r)
         if (s && s->id == known.id && s->nonce == known.nonce) by_index[i] = s;
     }
     int err = tsri_disk_index_reserve(&d->index, c->n_entries);
-    size_t windows_bytes = (size_t)c->n_windows * sizeof(uint64_t);
-    if (!err && windows_bytes) err = tsri_region_init(&d->index.windows, windows_bytes);
-    if (!err && windows_bytes)
-        memcpy(d->index.windows.data, tsri_checkpoint_windows(r->checkpoint, c), windows_bytes);
-    uint64_t window = 0;
+    size_t words_bytes = (size_t)c->n_words * sizeof(uint64_t);
+    if (!err && words_bytes) err = tsri_region_init(&d->index.words, words_bytes);
+    if (!err && words_bytes)
+        memcpy(d->index.words.data, tsri_checkpoint_words(r->checkpoint, c), words_bytes);
+    uint64_t word = 0;
     for (uint64_t i = 0; i < c->n_entries && !err; i++) {
         struct tsri_checkpoint_entry e;
         if (i + AHEAD < c->n_entries) {
@@ -374,8 +376,9 @@ static int add_checkpoint_entries(struct recovery *r)
             tsri_disk_index_near(&d->index, &key);
         }
         bool valid = tsri_checkpoint_get_entry(r->checkpoint, c, i, &e);
-        uint64_t first_window = window;
-        window += e.n_windows;
+        uint32_t n_words = tsri_disk_n_words(e.head.n_tokens, e.n_windows, e.shingled);
+        uint64_t first_word = word;
+        word += n_words;
         if (!valid || !by_index[e.segment]) continue;
         struct tsri_record record = {.offset = (uint64_t)e.page * TSRI_PAGE_BYTES,
                                      .bytes = (uint64_t)e.n_pages * TSRI_PAGE_BYTES,
@@ -384,7 +387,7 @@ static int add_checkpoint_entries(struct recovery *r)
         s = by_index[e.segment];
         if (record.offset < TSRI_PAGE_BYTES || record.offset + record.bytes > s->capacity) continue;
         err = add_entry(r, &record, s);
-        if (!err) give_windows(d, &e, first_window);
+        if (!err) give_words(d, &e, first_word, n_words);
     }
     tsri_free(by_index);
     if (d->next_seq < c->next_seq) d->next_seq = c->next_seq;

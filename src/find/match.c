@@ -327,12 +327,18 @@ static bool is_covered(const struct tsri_matcher *m, uint32_t at)
     return false;
 }
 
-void tsri_matcher_ask_for(struct tsri_matcher *m, uint64_t handle)
+/* A prompt asks for an entry once, by windows or by shingles. */
+static bool ask_first(struct tsri_matcher *m, uint64_t handle)
 {
     for (uint32_t i = 0; i < tsri_min_u32(m->n_asked, TSRI_MATCHER_ASKED); i++)
-        if (m->asked[i] == handle) return;
+        if (m->asked[i] == handle) return false;
     m->asked[m->n_asked++ % TSRI_MATCHER_ASKED] = handle;
-    tsri_cache_prefetch_one(m->c, handle, NULL);
+    return true;
+}
+
+void tsri_matcher_ask_for(struct tsri_matcher *m, uint64_t handle)
+{
+    if (ask_first(m, handle)) tsri_cache_prefetch_one(m->c, handle, NULL);
 }
 
 /* A window that stayed alone. Of 63 common tokens no more need be found, so it is not passed over;
@@ -347,7 +353,7 @@ static void doubt(struct run_scan *s, struct suspect *x)
     struct tsri_window_claim claim = {
         .number = (x->at - x->diagonal) / TSRI_WINDOW,
         .hash = tsri_window_finish(tsri_window_hash(m->prompt->tokens + x->at), m->seed)};
-    tsri_manager_prefetch_window(m->c, x->handle, &claim);
+    if (ask_first(m, x->handle)) tsri_manager_prefetch_window(m->c, x->handle, &claim);
 }
 
 /* The tokens are in a lower tier and cannot be compared now: no match, but the next prompt shall

@@ -40,7 +40,7 @@ bool tsri_head_same(const struct tsr_entry_head *a, const struct tsr_entry_head 
 static int check_ops(const struct tsr_tier_ops *ops)
 {
     if (!ops) return tsri_fail(TSR_EINVAL, "tier: the table is NULL");
-    if (ops->abi != TSR_TIER_ABI)
+    if (ops->abi < 1 || ops->abi > TSR_TIER_ABI)
         return tsri_fail(TSR_EVERSION, "tier: abi %u, this library supports %u", ops->abi,
                          TSR_TIER_ABI);
     if (!ops->name || !ops->open || !ops->close || !ops->put || !ops->get || !ops->drop)
@@ -226,6 +226,14 @@ uint32_t tsri_tier_windows(struct tsr_tier *tier, const struct tsr_tier_ref *ref
                            uint32_t max)
 {
     int n = tier->ops->windows ? tier->ops->windows(tier, ref, out, max) : 0;
+    return n > 0 ? tsri_min_u32((uint32_t)n, max) : 0;
+}
+
+uint32_t tsri_tier_shingles(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint32_t *out,
+                            uint32_t max)
+{
+    if (tier->ops->abi < 2 || !tier->ops->shingles) return 0;
+    int n = tier->ops->shingles(tier, ref, out, max);
     return n > 0 ? tsri_min_u32((uint32_t)n, max) : 0;
 }
 

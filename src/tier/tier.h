@@ -56,6 +56,9 @@ TSR_MUST int tsri_tier_purge(struct tsr_tier *tier, const uint8_t *space);
 /* The hashes of an entry's windows that the tier knows; how many, at most max. */
 uint32_t tsri_tier_windows(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint64_t *out,
                            uint32_t max);
+/* And of its shingles. */
+uint32_t tsri_tier_shingles(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint32_t *out,
+                            uint32_t max);
 TSR_MUST int tsri_tier_stats(struct tsr_tier *tier, struct tsr_tier_stats *out);
 
 /* ---- bytes that every format of a tier shares ---- */

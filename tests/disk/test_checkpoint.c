@@ -4,7 +4,7 @@
 
 enum { N_SEGMENTS = 3, N_ENTRIES = 5 };
 
-static bool without_windows;
+static bool without_windows, with_shingles;
 
 static struct tsri_checkpoint_entry entry_of(uint32_t i)
 {
@@ -24,7 +24,14 @@ static struct tsri_checkpoint_entry entry_of(uint32_t i)
     e.head.row_bytes[1] = 64;
     e.head.extra_bytes = i;
     e.n_windows = without_windows ? 0 : i % 3;
+    e.shingled = with_shingles && i == 2;
     return e;
+}
+
+static uint32_t n_words_of(uint32_t i)
+{
+    struct tsri_checkpoint_entry e = entry_of(i);
+    return tsri_disk_n_words(e.head.n_tokens, e.n_windows, e.shingled);
 }
 
 static uint8_t *build(size_t *bytes)
@@ -32,8 +39,8 @@ static uint8_t *build(size_t *bytes)
     struct tsri_checkpoint c = {
         .next_seq = 1000, .next_segment = 17, .n_segments = N_SEGMENTS, .n_entries = N_ENTRIES};
     for (uint32_t i = 0; i < N_ENTRIES; i++)
-        c.n_windows += entry_of(i).n_windows;
-    *bytes = tsri_checkpoint_bytes(N_SEGMENTS, N_ENTRIES, c.n_windows);
+        c.n_words += n_words_of(i);
+    *bytes = tsri_checkpoint_bytes(N_SEGMENTS, N_ENTRIES, c.n_words);
     uint8_t *buf = malloc(*bytes);
     uint64_t window = 0; /* its number is its hash here */
     for (uint32_t i = 0; i < N_SEGMENTS; i++)
@@ -42,14 +49,14 @@ static uint8_t *build(size_t *bytes)
     for (uint32_t i = 0; i < N_ENTRIES; i++) {
         struct tsri_checkpoint_entry e = entry_of(i);
         tsri_checkpoint_put_entry(buf, N_SEGMENTS, i, &e);
-        for (uint32_t k = 0; k < e.n_windows; k++, window++)
-            tsri_checkpoint_put_windows(buf, &c, window, &window, 1);
+        for (uint32_t k = 0; k < n_words_of(i); k++, window++)
+            tsri_checkpoint_put_words(buf, &c, window, &window, 1);
     }
     tsri_checkpoint_seal(buf, &c);
     return buf;
 }
 
-TEST(a_checkpoint_is_read_as_written)
+static void is_read_as_written(void)
 {
     size_t bytes;
     uint8_t *buf = build(&bytes);
@@ -57,9 +64,9 @@ TEST(a_checkpoint_is_read_as_written)
     CHECK_INT(tsri_checkpoint_read(buf, bytes, &c), 0);
     CHECK(c.next_seq == 1000 && c.next_segment == 17);
     CHECK(c.n_segments == N_SEGMENTS && c.n_entries == N_ENTRIES);
-    CHECK(c.n_windows == 4);
-    for (uint64_t i = 0; i < c.n_windows; i++)
-        CHECK(tsri_checkpoint_windows(buf, &c)[i] == i);
+    CHECK(c.n_words == (with_shingles ? 4 + 3 : 4)); /* 5 shingles of 67 tokens */
+    for (uint64_t i = 0; i < c.n_words; i++)
+        CHECK(tsri_checkpoint_words(buf, &c)[i] == i);
     for (uint32_t i = 0; i < N_SEGMENTS; i++) {
         struct tsri_checkpoint_segment s;
         tsri_checkpoint_get_segment(buf, i, &s);
@@ -74,6 +81,14 @@ TEST(a_checkpoint_is_read_as_written)
         CHECK(memcmp(&e, &want, sizeof e) == 0);
     }
     free(buf);
+}
+
+TEST(a_checkpoint_is_read_as_written)
+{
+    is_read_as_written();
+    with_shingles = true;
+    is_read_as_written();
+    with_shingles = false;
 }
 
 TEST(costs_are_kept)
@@ -165,7 +180,7 @@ TEST(a_checkpoint_without_windows_is_read)
     CHECK_INT(tsri_sum(buf, bytes), -1005606941409089082);
     struct tsri_checkpoint c;
     CHECK_INT(tsri_checkpoint_read(buf, bytes, &c), 0);
-    CHECK(c.n_windows == 0 && c.n_entries == N_ENTRIES);
+    CHECK(c.n_words == 0 && c.n_entries == N_ENTRIES);
     free(buf);
 }
 

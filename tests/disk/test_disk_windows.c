@@ -17,11 +17,13 @@ static int find_loc(void *arg, const struct tsr_entry_head *head, tsr_tier_loc a
     return 0;
 }
 
-/* How many windows the tier knows of the entry; -1 when one is wrong. */
+/* How many windows the tier knows of the entry; -1 when one is wrong, or a shingle of the same
+ * tokens is, or one is lacking. */
 static int n_known(const struct kv_shape *s, uint64_t seed)
 {
     struct kv_entry e;
     uint64_t got[64], want[64];
+    uint32_t shingles[200], want_shingles[200];
     kv_entry_init(&e, s, seed);
     struct tsr_tier_ref ref = kv_entry_ref(&e);
     loc = 0;
@@ -30,7 +32,15 @@ static int n_known(const struct kv_shape *s, uint64_t seed)
     int n = (int)tsri_tier_windows(kit.tier, &ref, got, 64);
     tsri_window_hashes(tsri_window_seed(e.head.space, tsri_extra_hash(e.extra, e.head.extra_bytes)),
                        e.tokens, s->n_tokens / TSRI_WINDOW, want);
-    if (memcmp(got, want, (size_t)n * sizeof got[0]) != 0) n = -1;
+    uint32_t known = n == (int)s->n_tokens / 32 ? s->n_tokens : (uint32_t)n * 32;
+    uint32_t n_shingles = loc ? tsri_n_shingles(known) : 0;
+    tsri_shingle_hashes(
+        tsri_window_seed(e.head.space, tsri_extra_hash(e.extra, e.head.extra_bytes)), e.tokens,
+        n_shingles, want_shingles);
+    if (tsri_tier_shingles(kit.tier, &ref, shingles, 200) != n_shingles ||
+        memcmp(shingles, want_shingles, n_shingles * sizeof shingles[0]) != 0 ||
+        memcmp(got, want, (size_t)n * sizeof got[0]) != 0)
+        n = -1;
     kv_entry_fini(&e);
     return n;
 }
@@ -151,7 +161,9 @@ TEST(fewer_are_given_where_there_is_less_room)
     struct tsr_tier_ref ref = kv_entry_ref(&e);
     CHECK(tsri_tier_scan(kit.tier, find_loc, &ref.key) >= 0);
     ref.loc = loc;
+    uint32_t some[3];
     CHECK_INT(tsri_tier_windows(kit.tier, &ref, out, 3), 3);
+    CHECK_INT(tsri_tier_shingles(kit.tier, &ref, some, 3), 3);
     CHECK(out[2] != 0 && out[3] == 0);
     ref.loc = 1000;
     CHECK_INT(tsri_tier_windows(kit.tier, &ref, out, 3), 0);

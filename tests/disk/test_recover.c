@@ -102,11 +102,11 @@ TEST(a_checkpoint_larger_than_the_store_allows_is_not_read)
     static uint8_t head[TSRI_CHECKPOINT_HEAD_BYTES + 32];
     struct tsri_checkpoint c = {.n_segments = 1, .next_seq = 99, .next_segment = 99};
     tsri_checkpoint_seal(head, &c);
-    c.n_windows = (uint64_t)1 << 37; /* 1 TiB */
-    tsri_put64(head + 48, c.n_windows);
+    c.n_words = (uint64_t)1 << 37; /* 1 TiB */
+    tsri_put64(head + 48, c.n_words);
     tsri_put64(head + 56, tsri_sum(head, 56));
     CHECK(disk_kit_spill(path, head, sizeof head));
-    size_t bytes = tsri_checkpoint_bytes(1, 0, c.n_windows);
+    size_t bytes = tsri_checkpoint_bytes(1, 0, c.n_words);
     if (truncate(path, (off_t)bytes) != 0) SKIP("no sparse files of that size here");
     CHECK_INT(disk_kit_open(&kit), 0);
     CHECK_INT(disk_kit_stats(&kit).errors, 1);

@@ -202,6 +202,64 @@ TEST(text_of_a_reopened_store_is_found_at_any_offset)
     text_fini(&t);
 }
 
+/* An edit every 20 tokens leaves no window: shingles that the disk has kept nominate it. Also in a
+ * store of which no checkpoint is left. */
+TEST(text_with_frequent_edits_of_a_reopened_store_is_found)
+{
+    enum { FOUND = 640 - 32 - 7 /* before the first edit: too short for a match */ };
+    if (k.cache) kit_close(&k);
+    struct tmpdir dir;
+    tmpdir_init_fast(&dir);
+    const char *const options[] = {"host_size", "8M", "disk_path", dir.path,
+                                   "disk_size", "1G", NULL};
+    uint32_t *doc = kit_tokens(1, 640), *small = kit_tokens(2, 30);
+    kit_open(&k, options);
+    CHECK_INT(kit_store_segment(&k, doc, 640), 640);
+    CHECK_INT(kit_store_segment(&k, small, 30), 30); /* shorter than a window */
+    uint64_t n_used = k.cache->shingles.n_used;
+    CHECK_INT(n_used, tsri_n_shingles(640) + tsri_n_shingles(30));
+    CHECK_INT(tsr_cache_flush(k.cache), 0);
+    struct text t;
+    uint64_t seed = 5;
+    text_init(&t, 1000);
+    text_add_random(&t, &seed, 77, 50000);
+    for (uint32_t i = 0; i < 640; i++)
+        t.tokens[t.n++] = i % 20 == 7 ? 1000000 + i : doc[i];
+    text_add_random(&t, &seed, 77, 50000);
+    struct tsr_prompt prompt = match_prompt(&t, 0);
+    struct stored stored = match_pure(&k, doc, 640);
+    struct kit_hits hits;
+    for (uint32_t round = 0; round < 3; round++) {
+        kit_close(&k);
+        char path[600];
+        snprintf(path, sizeof path, "%s/checkpoint", dir.path);
+        if (round == 2) CHECK_INT(unlink(path), 0);
+        kit_open(&k, options);
+        CHECK_INT(k.cache->shingles.n_used, n_used);
+        /* Its tokens are not here: no match, unless the prefetch is faster than this lookup. */
+        int n = kit_lookup(&k, &prompt, 0, &hits);
+        CHECK(n == 0 || n == FOUND);
+        tsri_work_drain(tsri_ops_work(k.cache->ops));
+        CHECK_INT(kit_metric(&k, TSRI_M_prefetches), 1);
+        n = kit_lookup(&k, &prompt, 0, &hits);
+        CHECK_INT(n, FOUND);
+        CHECK(match_rows_are_right(&k, &hits, n, &prompt, &stored, 1));
+        CHECK_INT(n_pins(), 0);
+    }
+    /* Who looks for runs only neither keeps them nor asks for the entry. */
+    kit_close(&k);
+    kit_open(&k, (const char *const[]){"host_size", "8M", "disk_path", dir.path, "disk_size", "1G",
+                                       "partial", "runs", NULL});
+    CHECK_INT(kit_lookup(&k, &prompt, 0, &hits), 0);
+    CHECK_INT(kit_metric(&k, TSRI_M_prefetches), 0);
+    CHECK(kit_valid(&k));
+    kit_close(&k);
+    tmpdir_fini(&dir);
+    free(doc);
+    free(small);
+    text_fini(&t);
+}
+
 /* Of 63 tokens one window need be found and no more; with 94 there may still be only one. */
 TEST(the_shortest_run_that_is_promised_is_brought_up_too)
 {
@@ -282,6 +340,7 @@ int main(void)
     RUN(loads_are_right_while_others_store_and_evict);
     RUN(text_in_a_lower_tier_is_no_match_now_and_is_on_its_way);
     RUN(text_of_a_reopened_store_is_found_at_any_offset);
+    RUN(text_with_frequent_edits_of_a_reopened_store_is_found);
     RUN(the_shortest_run_that_is_promised_is_brought_up_too);
     RUN(a_window_that_the_table_took_for_another_brings_nothing_up);
     if (k.cache) kit_close(&k);

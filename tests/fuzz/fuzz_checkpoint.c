@@ -56,9 +56,9 @@ static void repair(uint8_t *buf, size_t bytes)
     size_t rest = bytes - 64;
     if (c.n_segments * 32u > rest) c.n_segments = 0;
     rest -= c.n_segments * 32u;
-    c.n_windows = tsri_get64(buf + 48) % 64;
-    if (c.n_windows * 8 > rest) c.n_windows = 0;
-    c.n_entries = (rest - c.n_windows * 8) / 144;
+    c.n_words = tsri_get64(buf + 48) % 64;
+    if (c.n_words * 8 > rest) c.n_words = 0;
+    c.n_entries = (rest - c.n_words * 8) / 144;
     tsri_checkpoint_seal(buf, &c);
 }
 
