@@ -36,14 +36,37 @@ TEST(a_table_of_another_abi_or_with_holes_is_refused)
     struct tsr_tier_desc env = {.size = sizeof env};
     CHECK_INT(tsri_tier_open(&t, NULL, &env), TSR_EINVAL);
     struct tsr_tier_ops ops = mem_tier;
-    ops.abi = 2;
-    CHECK_INT(tsri_tier_open(&t, &ops, &env), TSR_EVERSION);
-    CHECK(t == NULL);
+    static const uint32_t others[] = {0, TSR_TIER_ABI + 1};
+    for (uint32_t i = 0; i < TSRI_COUNT(others); i++) {
+        ops.abi = others[i];
+        CHECK_INT(tsri_tier_open(&t, &ops, &env), TSR_EVERSION);
+        CHECK(t == NULL);
+    }
     ops = mem_tier;
     ops.get = NULL;
     CHECK_INT(tsri_tier_open(&t, &ops, &env), TSR_EINVAL);
     CHECK_HAS(tsr_errmsg(), "mem lacks");
     tsri_tier_close(NULL);
+}
+
+static int no_shingles(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint32_t *out,
+                       uint32_t max)
+{
+    (void)tier, (void)ref, (void)out;
+    return (int)max + 1;
+}
+
+/* What a table of abi 1 has behind its end is not read. */
+TEST(a_table_of_abi_1_has_no_shingles)
+{
+    struct tsr_tier_ops ops = mem_tier;
+    struct tsr_tier_ref ref = {.loc = 0};
+    struct tsr_tier tier = {.ops = &ops};
+    uint32_t out[3];
+    ops.shingles = no_shingles;
+    CHECK_INT(tsri_tier_shingles(&tier, &ref, out, 3), 3);
+    ops.abi = 1;
+    CHECK_INT(tsri_tier_shingles(&tier, &ref, out, 3), 0);
 }
 
 TEST(tiers_are_attached_to_a_configuration_in_order)
@@ -203,6 +226,7 @@ TEST(the_fake_tier_fails_its_nth_call_and_counts)
 int main(void)
 {
     RUN(a_table_of_another_abi_or_with_holes_is_refused);
+    RUN(a_table_of_abi_1_has_no_shingles);
     RUN(tiers_are_attached_to_a_configuration_in_order);
     RUN(an_impossible_shape_is_refused_and_nothing_is_done);
     RUN(a_result_that_is_not_set_is_a_failure);
