@@ -410,24 +410,26 @@ static bool read_tessera(struct tsri_api_request *q, struct tsri_refusal *no)
     return bad(no, "tessera.mode", "must be exact, auto or fast");
 }
 
-static bool is_zero(const json_t *v)
-{
-    return json_is_number(v) && json_number_value(v) == 0;
-}
-
 /* What would change the answer if we could do it. */
 static bool read_others(const struct tsri_api_request *q, struct tsri_refusal *no)
 {
-    static const char *const penalties[] = {"frequency_penalty", "presence_penalty"};
+    /* The last one is vLLM's and llama-server's; `vllm bench serve` sends 1 in every request. */
+    static const struct {
+        const char *name;
+        double none;
+    } penalties[] = {{"frequency_penalty", 0}, {"presence_penalty", 0}, {"repetition_penalty", 1}};
     static const char *const lists[] = {"tools", "functions", "logit_bias"};
     uint32_t n = 1, best_of = 1;
     bool echo = false;
     if (!read_count(q->body, "n", 1, 128, &n, no)) return false;
     if (n != 1) return cannot(no, "n", "only 1 answer for each request");
     for (size_t i = 0; i < TSRI_COUNT(penalties); i++) {
-        const json_t *v = member(q->body, penalties[i]);
-        if (v && !json_is_number(v)) return bad(no, penalties[i], "must be a number");
-        if (v && !is_zero(v)) return cannot(no, penalties[i], "only 0 is supported");
+        const char *name = penalties[i].name;
+        const json_t *v = member(q->body, name);
+        if (v && !json_is_number(v)) return bad(no, name, "must be a number");
+        if (v && json_number_value(v) != penalties[i].none)
+            return cannot(no, name,
+                          penalties[i].none > 0 ? "only 1 is supported" : "only 0 is supported");
     }
     for (size_t i = 0; i < TSRI_COUNT(lists); i++) {
         const json_t *v = member(q->body, lists[i]);

@@ -36,7 +36,8 @@ TEST(null_is_as_good_as_absent_and_what_nobody_knows_is_ignored)
 {
     CHECK(chat("\"max_tokens\":null,\"stop\":null,\"stream\":null,\"logprobs\":null,\"n\":null,"
                "\"tessera\":null,\"documents\":null,\"user\":\"me\",\"xyz\":{},\"store\":false,"
-               "\"tools\":[],\"logit_bias\":{},\"frequency_penalty\":0,\"n\":1"));
+               "\"tools\":[],\"logit_bias\":{},\"frequency_penalty\":0,\"repetition_penalty\":1.0,"
+               "\"n\":1"));
 }
 
 TEST(without_the_cache_an_answer_is_exact)
@@ -81,6 +82,8 @@ TEST(numbers_have_types_and_limits)
         {"\"stop\":[1]", "stop"},
         {"\"tools\":[{}]", "tools"},
         {"\"presence_penalty\":1", "presence_penalty"},
+        {"\"repetition_penalty\":1.1", "repetition_penalty"},
+        {"\"repetition_penalty\":\"1\"", "repetition_penalty"},
         {"\"response_format\":{\"type\":\"json_object\"}", "response_format"},
         {"\"stream_options\":{}", "stream_options"},
         {"\"tessera\":{\"mode\":\"best\"}", "tessera.mode"},
