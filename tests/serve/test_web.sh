@@ -105,6 +105,7 @@ numbers_are_prometheus_text() {
     get /metrics
     answers 200 || return
     grep -qE '^tessera_serve_requests_total [1-9]' <<<"$out" || fail "$out" || return
+    grep -qE '^tessera_serve_kv_tokens [1-9]' <<<"$out" || fail "$out" || return
     grep -q '^tessera_lookups' <<<"$out" || fail "$out"
 }
 
