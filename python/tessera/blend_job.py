@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+FIRST = ("exact", "fill")  # what is done for a prompt of unknown documents
 SELECTORS = ("query", "hkvd", "link", "none", "full")
 
 
@@ -40,6 +41,9 @@ class BlendJob:
     # the worker computes the question too; 0: the context.
     n_given: int = 0
     plain_salt: str = ""  # under which its plain requests are kept; see from_traffic
+    # Its request has its answer and has left its blocks: the documents are computed alone there,
+    # and stored.
+    learn: bool = False
 
     def context_blocks(self, block_tokens: int) -> tuple[int, ...]:
         """The blocks that the worker fills; the last one may hold what follows, too."""
@@ -84,6 +88,9 @@ class BlendSettings:
     any_system: bool = False  # documents are stored for every system prompt (option chunked)
     min_tokens: int = 256  # fewer reused tokens are not worth it
     profile: str | None = None  # a file, see tsr_profile_load()
+    # A prompt whose documents are mostly unknown: "exact", the engine computes it like any other,
+    # and they are stored after its answer; "fill", they are computed alone first, and blended.
+    first: str | None = None  # None: as the engine does by default
 
 
 def blend_settings(extra: Mapping[str, Any]) -> BlendSettings | None:
@@ -114,7 +121,14 @@ def blend_settings(extra: Mapping[str, Any]) -> BlendSettings | None:
         any_system=_flag(given, "any_system"),
         min_tokens=min_tokens,
         profile=given.get("profile"),
+        first=_checked_first(given.get("first")),
     )
+
+
+def _checked_first(value: Any) -> str | None:
+    if value is not None and value not in FIRST:
+        raise BadBlend(f"blend: first {value!r} is not one of {', '.join(FIRST)}")
+    return value  # type: ignore[no-any-return]
 
 
 def _flag(given: Mapping[str, Any], name: str) -> bool:

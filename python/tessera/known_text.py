@@ -85,6 +85,21 @@ class KnownText:
             end = max(end, last)
         return (covered, end) if covered else (0, 0)
 
+    def find_segments(
+        self, tokens: array[int], segments: Sequence[tuple[int, int]], system: bool, salt: bytes
+    ) -> int:
+        """How many tokens of these (first, n) are stored as segments; a system prompt, which is the
+        first one then, does not count."""
+        context, n_context = self._primer.buffer_info()
+        flags = c.PROMPT_SEGMENTS | (c.PROMPT_CONTEXT if system else 0)
+        prompt = self._prompt(tokens, flags)
+        prompt.context, prompt.n_context = context if n_context else None, n_context
+        ranges = (c.Range * len(segments))(*[c.Range(*pair) for pair in segments])
+        prompt.segments, prompt.n_segments = ranges, len(segments)
+        found, _exact = self._look(prompt, [self._space(salt)])
+        documents = {first for first, _n in segments[1 if system else 0 :]}
+        return sum(end - first for first, end in found if first in documents)
+
     def _prompt(self, tokens: array[int], flags: int) -> c.Prompt:
         address, count = tokens.buffer_info()
         return c.Prompt(size=ctypes.sizeof(c.Prompt), tokens=address, n_tokens=count, flags=flags)

@@ -210,6 +210,8 @@ class TesseraRadixCache(RadixCache):
         """If options say so. Raises what is in the way."""
         settings = blend_settings(own_settings({}, {}))
         if settings is not None:
+            if settings.first == "exact":
+                raise Refused("blend: first is exact: SGLang computes unknown documents first")
             self._blends = Blends(context, settings, self._handle(), self._shape, self._ranks)
             logger.info("tessera: documents are blended")
 

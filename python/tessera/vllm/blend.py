@@ -43,6 +43,7 @@ __all__ = ["BlendWorker"]
 
 logger = init_logger("vllm.tessera")
 _SALTS_MAX = 16  # tenants whose spaces are kept open
+_LEARN_TOKENS = 512  # of a step that other requests are in, for text that nobody waits for
 _HELD_S, _HELD_ALONE_S = 0.025, 0.1  # that a step may be held, beside other requests and alone
 # What a blend does between two places where it may pause: rows through a layer, or something that
 # it waits for. Its end is the report.
@@ -152,12 +153,20 @@ class BlendWorker:
     def run(self, job: BlendJob) -> BlendOutcome:
         """All of it, now. Never raises."""
         self.add(job)
-        outcomes = self.advance()
+        outcomes = self.advance(learn=False)
         return outcomes[-1]
 
     def add(self, job: BlendJob) -> None:
-        """A blend to be done by advance(), after those before it."""
-        self._queue.append(_Begun(job, self._steps(job)))
+        """A blend to be done by advance(), after those before it. Nobody waits for documents that
+        are stored after an answer: they come last. One that is begun leaves its place, and begins
+        anew with what it has not stored."""
+        at = len(self._queue)
+        if not job.learn:
+            at = sum(not begun.job.learn for begun in self._queue)
+            if self._queue and self._queue[0].job.learn and self._queue[0].started:
+                self._queue[0].paused = True
+                at += 1
+        self._queue.insert(at, _Begun(job, self._steps(job)))
 
     def drop(self, number: int) -> bool:
         """Nobody waits for this blend any more. True: nothing writes into its blocks from now on.
@@ -177,6 +186,9 @@ class BlendWorker:
         with torch.inference_mode(), contextlib.suppress(Exception):
             begun.close()
         self._queue.remove(begun)
+        if begun.paused and not begun.unwanted:
+            at = sum(not one.job.learn for one in self._queue)
+            self._queue.insert(at, _Begun(begun.job, self._steps(begun.job)))
         if begun.started:
             self._place.rest()
         return True
@@ -185,9 +197,12 @@ class BlendWorker:
     def busy(self) -> bool:
         return bool(self._queue)
 
-    def advance(self, budget: int | None = None, wait_s: float = 0) -> list[BlendOutcome]:
+    def advance(
+        self, budget: int | None = None, wait_s: float = 0, learn: bool = True
+    ) -> list[BlendOutcome]:
         """Goes on with what was added, for so many tokens through all layers, and waits so long for
-        loads and stores; None: to the end. Returns what has ended. Never raises.
+        loads and stores; None: to the end, `learn` False: of what somebody waits for. wait_s is 0
+        beside other requests. Returns what has ended. Never raises.
 
         Ranks do all of it at once: they would have to stop at the same step, and what one of them
         waits for the others do not know."""
@@ -199,13 +214,19 @@ class BlendWorker:
         until = math.inf if budget is None else time.perf_counter() + held_s
         while self._queue and left > 0 and time.perf_counter() < until:
             begun = self._queue[0]
-            if begun.unwanted:
+            if begun.unwanted or begun.paused:
                 if not self._stopped(begun, None if budget is None else wait_s):
                     break
-                outcomes.append(
-                    BlendOutcome(begun.job.number, False, {}, begun.seconds, stopped=True)
-                )
+                if begun.unwanted:
+                    outcomes.append(
+                        BlendOutcome(begun.job.number, False, {}, begun.seconds, stopped=True)
+                    )
                 continue
+            if begun.job.learn:
+                if not learn:
+                    break
+                if not wait_s:
+                    left = min(left, _LEARN_TOKENS * len(self._parts.layers))
             try:
                 with torch.inference_mode():
                     spent = begun.go_on(None if budget is None else wait_s)
@@ -225,7 +246,8 @@ class BlendWorker:
 
     def _steps(self, job: BlendJob) -> _Steps:
         report = yield from self._blend(job)
-        self._place.hand_over(job.given)
+        if not job.learn:
+            self._place.hand_over(job.given)
         return report
 
     def _complain(self, error: Exception) -> None:
@@ -260,6 +282,7 @@ class BlendWorker:
             plain_salt=job.plain_salt,
             question=question,
             gate=question and selector is None and ratio is None,
+            learn=job.learn,
         )
         try:
             return (yield from self._run(blend, ask))
@@ -359,6 +382,7 @@ class _Begun:
         self._waiting: Future[bool] | None = None
         self._start: float | None = None
         self.unwanted = False  # its request has ended
+        self.paused = False  # somebody waits for another one: it begins anew later
 
     @property
     def started(self) -> bool:

@@ -34,6 +34,7 @@ from ..known_text import KnownText
 from ..marks import checked_segments, read_wishes
 from ..owner import EngineCache
 from ..separators import Separators, spellings
+from .learning import Learning
 from .primer import primer_tokens
 from .shape import undoes_steps
 
@@ -59,6 +60,8 @@ _REPORTED = {
 }
 # (tokens, salt, salt of plain requests): how many tokens are known, and where the last one ends.
 Matcher = Callable[["array[int]", bytes, str], tuple[int, int]]
+# (tokens, segments, whether the first one is a system prompt, salt): how many tokens are stored.
+SegmentMatcher = Callable[["array[int]", Sequence[tuple[int, int]], bool, bytes], int]
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Mark:
     selector: str | None
     ratio: float | None
     any_offset: bool
+    wished: bool = False  # the client says how to blend it
 
 
 @dataclass
@@ -85,6 +89,7 @@ class _Blended:
     salt: bytes
     cache_salt: str = ""  # its own, before it was isolated
     failed: bool = False
+    first: bool = False  # vLLM computes it, and its documents are stored afterwards
     sent: bool = False  # a worker has it, or will
     outcome: BlendOutcome | None = None
 
@@ -102,13 +107,16 @@ class BlendCounters:
 class Blending:
     """The scheduler's side of blending. Used by one thread at a time."""
 
-    def __init__(self, settings: BlendSettings) -> None:
+    def __init__(self, settings: BlendSettings, n_blocks: int = 0) -> None:
+        """`n_blocks`: of vLLM's KV memory."""
         self.settings = settings
+        self.learning = Learning(n_blocks)
         self.counters = BlendCounters()
         self.ready = False  # every worker has said that it can
         # Within a step only where vLLM can undo one whose blend failed.
         self.between_steps = False
         self.matcher: Matcher | None = None
+        self.segment_matcher: SegmentMatcher | None = None
         self._separators: Separators | None = None
         self._known_text: KnownText | None = None
         self._primer: tuple[int, ...] = ()
@@ -161,6 +169,7 @@ class Blending:
         if model:
             self._known_text = KnownText(cache.handle, model, salt, ranks, self._primer, traffic)
             self.matcher = self._known_text.find
+            self.segment_matcher = self._known_text.find_segments
         elif self.settings.any_offset:
             logger.warning("tessera: any-offset lookup is not possible with this model")
         self.ready = True
@@ -171,12 +180,13 @@ class Blending:
             self._separators = None
         if self._known_text is not None:
             self._known_text.close()
-            self._known_text = self.matcher = None
+            self._known_text = self.matcher = self.segment_matcher = None
 
     def reset(self) -> None:
         """Forgets all text, perhaps because weights have changed: nobody knows whose spaces there
         are, so from now on they are others, of this process alone. What is in the old ones ages."""
         self._era = secrets.token_hex(16).encode()
+        self.learning.stop()  # it would store under the old ones what is computed from now on
 
     # ---- marks --------------------------------------------------------------------------------
 
@@ -213,6 +223,7 @@ class Blending:
             selector=selector or self.settings.selector,
             ratio=self.settings.ratio if ratio is None else ratio,
             any_offset=any_offset,
+            wished=ratio is not None or selector is not None,
         )
 
     def _given(self, n_context: int, n_tokens: int) -> int:
@@ -245,6 +256,20 @@ class Blending:
         salt = self._salt(request_salt(request))
         return self.matcher(tokens, salt, self._plain_salt(request.cache_salt or ""))
 
+    def _is_first(self, mark: Mark, tokens: array[int], request: Request) -> bool:
+        """Most of its documents are unknown: computing them alone takes as long as computing the
+        prompt, whose answer is exact then."""
+        fills = self.settings.first == "fill" or mark.wished
+        if fills or self.segment_matcher is None or not mark.segments:
+            return False
+        documents = mark.segments[1 if mark.system else 0 :]
+        n_all = sum(n for _first, n in documents)
+        salt = self._salt(request_salt(request))
+        known = self.segment_matcher(tokens, mark.segments, mark.system, salt)
+        if mark.any_offset and 2 * known < n_all:
+            known = max(known, self._known(tokens, request)[0])
+        return 2 * known < n_all
+
     def _plain_salt(self, cache_salt: str) -> str:
         """As the other half of the connector has it in the keys of plain requests, now."""
         return self.since + cache_salt
@@ -273,9 +298,10 @@ class Blending:
             return False
         salt, own = request_salt(request), request.cache_salt or ""
         row = _Blended(number, request, mark, tokens.tobytes(), salt, own)
+        row.first = self._is_first(mark, tokens, request)
         isolate(request)
         self._blended[request.request_id] = self._by_number[number] = row
-        self.counters.add("blend_requests")
+        self.counters.add("blend_first" if row.first else "blend_requests")
         return True
 
     def _refuse(self, request: Request, why: str) -> None:
@@ -296,7 +322,7 @@ class Blending:
         """Tokens that a blend would add, and whether between steps. A resumed request is blended
         again, unless vLLM still has its blocks, or its blend failed: then it is computed."""
         row = self._blended[name]
-        more = 0 if row.failed else max(row.mark.n_given - n_computed, 0)
+        more = 0 if row.failed or row.first else max(row.mark.n_given - n_computed, 0)
         return more, self.between_steps and more > 0
 
     def allocated(self, name: str, blocks: Sequence[int], n_external: int) -> BlendJob | None:
@@ -304,24 +330,43 @@ class Blending:
         row = self._blended[name]
         if n_external == 0:
             return None
+        job = self._job(row, blocks, row.mark.n_given)
+        self._jobs.append(job)
+        row.sent = True
+        return job
+
+    def learn(self, name: str, blocks: Sequence[int]) -> BlendJob | None:
+        """A request has its answer: the job that stores its documents, if any. Until it has ended,
+        the blocks are the worker's."""
+        row = self._blended.get(name)
+        if row is None or not row.first or not self.ready:
+            return None
+        job = self._job(row, blocks, row.mark.n_context, learn=True)
+        if not self.learning.has_room(len(job.blocks)):
+            return None
+        self.learning.begin(job)
+        self._jobs.append(job)
+        return job
+
+    def _job(
+        self, row: _Blended, blocks: Sequence[int], n_given: int, learn: bool = False
+    ) -> BlendJob:
         mark = row.mark
-        job = BlendJob(
+        return BlendJob(
             number=row.number,
             tokens=row.tokens,
             segments=mark.segments,
             system=mark.system,
             n_context=mark.n_context,
-            n_given=mark.n_given,
+            n_given=n_given,
             blocks=tuple(blocks),
             selector=mark.selector,
             ratio=mark.ratio,
             salt=self._salt(row.salt),
-            any_offset=mark.any_offset,
+            any_offset=mark.any_offset and not learn,
             plain_salt=self._plain_salt(row.cache_salt),
+            learn=learn,
         )
-        self._jobs.append(job)
-        row.sent = True
-        return job
 
     def take_jobs(self) -> list[BlendJob]:
         jobs, self._jobs = self._jobs, []
@@ -331,7 +376,7 @@ class Blending:
         """Blends of requests that have ended before them. vLLM keeps their blocks until a worker
         says that it is done."""
         aborted, self._aborted = self._aborted, []
-        return aborted
+        return aborted + self.learning.take_stops()
 
     def outcomes(self, rows: Iterable[BlendOutcome]) -> None:
         """Of all ranks: good is what is good on each of them; the first report counts."""
@@ -341,6 +386,9 @@ class Blending:
             if first.ok and not one.ok:
                 merged[one.number] = one
         for number, one in merged.items():
+            if self.learning.ended(one):
+                self.counters.add("blend_tokens_learned", float(one.report.get("n_stored", 0)))
+                continue
             self.counters.add("blend_runs" if one.ok else "blend_failed")
             self.counters.add("blend_seconds", one.seconds)
             for name, counter in _REPORTED.items():
@@ -367,6 +415,8 @@ class Blending:
             self._aborted.append(row.number)
         told: dict[str, Any] = {"blended": not row.failed, "n_context": row.mark.n_context}
         told["n_segments"] = len(row.mark.segments)
+        if row.first:
+            told.update(blended=False, first=True)
         if row.outcome is not None:  # not yet, when a request ends with its first step
             told.update(row.outcome.report, seconds=row.outcome.seconds)
         return {"tessera": told}

@@ -35,6 +35,8 @@ _SHOWN = {
     "blend_tokens_filled": "tokens of unknown documents, computed alone and stored",
     "blend_tokens_new": "tokens of blended contexts not cached, computed in the prompt",
     "blend_tokens_failed": "tokens of blended contexts that failed to load",
+    "blend_first": "marked requests of mostly unknown documents, computed like plain ones",
+    "blend_tokens_learned": "tokens of documents computed alone and stored after an answer",
     "blend_malformed": "requests with a malformed mark, handled as plain ones",
     "blend_short": "marked requests that were too short, handled as plain ones",
     "blend_unseen": "requests without a separator while the configured one was never seen",

@@ -163,7 +163,7 @@ class SchedulerSide(ConnectorBase):
             role = self._vllm_config.kv_transfer_config
             if not (role.is_kv_producer and role.is_kv_consumer):
                 raise ValueError(f"kv_role is {role.kv_role}: blending needs to load and save")
-            blending = Blending(settings)
+            blending = Blending(settings, self._kv_cache_config.num_blocks)
             blending.open(self._cache, self._vllm_config)
             self._blending = blending
         except Exception as error:
@@ -486,6 +486,8 @@ class SchedulerSide(ConnectorBase):
         scheduler = self._scheduler
         lives = self._live
         preempted = scheduler_output.preempted_req_ids
+        if preempted and self._blending is not None:
+            self._blending.learning.stop()  # vLLM lacks blocks
         if preempted:
             self._tell_preemptions(lives[name] for name in preempted if name in lives)
         rows: list[tuple[int, ...]] = []
@@ -572,22 +574,28 @@ class SchedulerSide(ConnectorBase):
     def _finished(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        report = self._blending.finished(request.request_id) if self._blending else None
-        live = self._live.pop(request.request_id, None)
-        self._awake.pop(request.request_id, None)
-        self._block_tables.forget(request.request_id)
+        name = request.request_id
+        ended = request.status in (
+            RequestStatus.FINISHED_STOPPED,
+            RequestStatus.FINISHED_LENGTH_CAPPED,
+        )
+        report = job = None
+        if self._blending is not None:
+            job = self._blending.learn(name, block_ids[0]) if ended else None
+            report = self._blending.finished(name)
+        live = self._live.pop(name, None)
+        self._awake.pop(name, None)
+        self._block_tables.forget(name)
+        if job is not None:
+            self._names[job.number] = name
         if live is None:
-            return False, report
+            return job is not None, report
         if live.hints:
             self._end_hints(live)
         if self._events is not None:
             self._tell_tokens(live)
             self._remember(live)
-        aborted = request.status not in (
-            RequestStatus.FINISHED_STOPPED,
-            RequestStatus.FINISHED_LENGTH_CAPPED,
-        )
-        if self._hands_over and not aborted:
+        if self._hands_over and ended:
             ahead = max(group.draft_tokens for group in self._shape.groups)  # not saved yet
             n_saved = request.num_prompt_tokens - max(ahead - 1, 0)
             report = told(self._scheduler, live.number, n_saved)
@@ -596,11 +604,11 @@ class SchedulerSide(ConnectorBase):
             (
                 request.num_computed_tokens,
                 request.num_output_placeholders,
-                self._in_flight.tokens(request, aborted),
+                self._in_flight.tokens(request, not ended),
             ),
             request.num_tokens,
             request.all_token_ids[live.known :],
-            aborted,
+            not ended,
             self._saved_tables(live, block_ids),
         )
         if held:
@@ -609,7 +617,8 @@ class SchedulerSide(ConnectorBase):
 
     @guarded(lambda: False)
     def has_pending_push_work(self) -> bool:
-        return self._scheduler.pending()
+        learns = self._blending is not None and self._blending.learning.busy
+        return learns or self._scheduler.pending()
 
     @guarded(lambda: None)
     def reset_cache(self) -> bool | None:

@@ -51,6 +51,7 @@ class WorkerSide(ConnectorBase):
         self._bad_blends: set[int] = set()
         self._outcomes: list[BlendOutcome] = []
         self._open_blends: dict[int, BlendJob] = {}  # that vLLM waits for
+        self._learned: list[int] = []  # whose blocks are vLLM's again
         self._arrived: list[int] = []  # of these, those that have ended
         super().__init__(vllm_config, role, kv_cache_config)
 
@@ -211,7 +212,8 @@ class WorkerSide(ConnectorBase):
         for job in meta.blends:
             if job.number in meta.names:  # between steps: vLLM waits for it
                 self._open_blends[job.number] = job
-                self._arriving.add(job.number)
+                if not job.learn:
+                    self._arriving.add(job.number)
             else:  # until it has been blended
                 self._bad_blends.update(self._context_blocks(job))
         self._names.update(meta.names)
@@ -260,7 +262,7 @@ class WorkerSide(ConnectorBase):
                 self._complain("blending", error)
         for number in meta.aborted:
             if self._blender is not None and self._blender.drop(number):
-                self._blend_ended(number, True)
+                self._blend_ended(BlendOutcome(number, True, stopped=True))
         self._advance_blends(meta)
 
     def _advance_blends(self, meta: TesseraMetadata) -> None:
@@ -271,26 +273,30 @@ class WorkerSide(ConnectorBase):
         try:
             wait_s = _ALONE_WAIT_S if meta.alone else 0.0
             for outcome in self._blender.advance(meta.budget, wait_s):
-                if not outcome.stopped:
-                    self._outcomes.append(outcome)
-                self._blend_ended(outcome.number, outcome.ok or outcome.stopped)
+                self._blend_ended(outcome)
         except Exception as error:
             self._complain("blending", error)
         if not self._blender.busy:
             self._end_blends()
 
-    def _blend_ended(self, number: int, ok: bool) -> None:
-        job = self._open_blends.pop(number, None)
-        if job is None:
-            return
-        self._arrived.append(number)
-        if not ok:
-            self._bad_blends.update(self._context_blocks(job))
+    def _blend_ended(self, outcome: BlendOutcome) -> None:
+        job = self._open_blends.pop(outcome.number, None)
+        learn = job is not None and job.learn
+        if learn or not outcome.stopped:  # of the others the scheduler knows that they stop
+            self._outcomes.append(outcome)
+        if learn:
+            self._learned.append(outcome.number)
+        elif job is not None:
+            self._arrived.append(outcome.number)
+            if not (outcome.ok or outcome.stopped):
+                self._bad_blends.update(self._context_blocks(job))
 
     def _end_blends(self) -> None:
         """Whatever is still open will not be blended."""
-        for number in list(self._open_blends):
-            self._blend_ended(number, False)
+        for number, job in list(self._open_blends.items()):
+            if not job.learn:
+                self._bad_blends.update(self._context_blocks(job))
+            self._blend_ended(BlendOutcome(number, False, stopped=True))
 
     def _run_blend(self, blender: BlendWorker, job: BlendJob) -> None:
         outcome = blender.run(job)
@@ -348,7 +354,7 @@ class WorkerSide(ConnectorBase):
     def _give_back(self) -> Any:
         """Everything that vLLM waits for, of a worker that has given up."""
         self._end_blends()
-        self._arrived = []
+        self._arrived, self._learned = [], []
         results = compat.TransferResults()
         for number, name in self._names.items():
             if number in self._arriving:
@@ -370,7 +376,8 @@ class WorkerSide(ConnectorBase):
             if bad:
                 self._failed |= {n for n, blocks in self._blocks.items() if blocks & bad}
         sent, received = self._worker.finished()
-        for number in sent:
+        learned, self._learned = self._learned, []
+        for number in sent + learned:
             name = self._names.pop(number, None)
             if name is not None:
                 results.finished_sending.add(name)

@@ -167,17 +167,23 @@ class Test2Blended(BlendTest):
         self.assertIsNone(plain.told)
 
     def test_07_separators(self):
-        """Documents are cut out of a text, found again behind another one, and reported."""
+        """Documents are cut out of a text, stored after its answer, which is plain vLLM's, found
+        again behind another one, and reported."""
         document = "Story time. " + story(3, 12)
         encode = self.engine.tokenizer.encode
-        told = []
-        for i in range(2):
+        told, answers = [], []
+        for i in (0, 1, 0):
             tokens = encode(CHAT.format(document=document)) + encode(f" number {i}")
             prompt = TokensPrompt(prompt_token_ids=tokens)
-            told.append(self.engine.ask([prompt], TOKENS)[0].told["tessera"])
-        self.assertEqual([one["n_segments"] for one in told], [2, 2])
-        self.assertGreater(told[0]["n_filled"], 100)
-        self.assertEqual(told[1]["n_filled"], 0)
+            wishes = [{"blend": False}] if len(answers) == 2 else None
+            answers += self.engine.ask([prompt], TOKENS, wishes=wishes)
+            told.append((answers[-1].told or {}).get("tessera"))
+            self.engine.settle()
+        self.assert_same([answers[0]], [answers[2]])
+        self.assertEqual([one["n_segments"] for one in told[:2]], [2, 2])
+        self.assertTrue(told[0]["first"])
+        self.assertEqual((told[1]["blended"], told[1]["n_filled"]), (True, 0))
+        self.assertGreater(self.counters()["blend_tokens_learned"], 100)
 
     def test_08_a_document_behind_another_system_prompt(self):
         """Every chunk for itself, the system prompt too: a miss, then a hit with other texts
@@ -332,7 +338,7 @@ class Test5Corrections(BlendTest):
     def engine(self, name, text):
         profile = os.path.join(Shared.folder.name, f"{name}.yaml")
         Path(profile).write_text(text)
-        blend = {"min_tokens": 1, "profile": profile}
+        blend = {"min_tokens": 1, "profile": profile, "first": "fill"}
         own = os.path.join(Shared.folder.name, name)
         return Engine(options(blend=blend, disk_path=own), **SETTINGS)
 

@@ -91,6 +91,7 @@ class TestWishes(MarksTest):
             {"min_tokens": -1},
             {"from_traffic": "yes"},
             {"any_system": 1},
+            {"first": "best"},
         ):
             with self.subTest(given=given), self.assertRaises(BadBlend):
                 blend_settings({"blend": given})
@@ -487,7 +488,8 @@ class TestSchedules(MarksTest):
         rig = self.rig(asynchronous, save_decode=True, ranks=ranks, runner=runner)
         for one in rig.ranks:
             one.blender.pieces = pieces
-        rig.ranks[-1].blender.fail = lambda: chance.random() < 0.1
+        rig.ranks[-1].blender.fail = lambda: chance.random() < 0.2
+        rig.blending.segment_matcher = lambda *_asked: chance.choice((0, 1 << 20))
         flight, live, made = deque(), [], 0
         while made < n_requests or flight or rig.scheduler.has_requests():
             while made < n_requests and (not live or chance.random() < 0.5):
@@ -514,6 +516,9 @@ class TestSchedules(MarksTest):
         self.assertEqual(rig.scheduler.connector._complaints, set())
         self.assertEqual([one.connector._complaints for one in rig.ranks], [set()] * ranks)
         self.assertEqual((rig.blending._blended, rig.blending._refused), ({}, {}))
+        self.assertFalse(rig.blending.learning.busy)
+        self.assertGreater(counters["blend_first"], 0)
+        self.assertGreater(counters["blend_tokens_learned"], 0)
         free = rig.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         self.assertEqual(free, BLOCKS - 1, "blocks were never given back")
 

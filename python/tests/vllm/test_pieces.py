@@ -49,13 +49,22 @@ class TestPieces(unittest.TestCase):
         self.addCleanup(worker._thread.shutdown)
         worker._opened = lambda salt: blend
 
-    def job(self, number, order, ratio, first=3):
+    def job(self, number, order, ratio, first=3, learn=False):
         tokens, segments = prompt(order)
         blocks = tuple((7 * i + first) % BLOCKS for i in range(-(-CONTEXT // BLOCK)))
         selector = "query" if ratio else "none"
         packed = array("I", tokens).tobytes()
         return BlendJob(
-            number, packed, tuple(segments), True, CONTEXT, blocks, selector, ratio, b""
+            number,
+            packed,
+            tuple(segments),
+            True,
+            CONTEXT,
+            blocks,
+            selector,
+            ratio,
+            b"",
+            learn=learn,
         )
 
     def advance_all(self, budget, wait_s=5.0):
@@ -172,6 +181,52 @@ class TestPieces(unittest.TestCase):
             self.assertEqual((first.number, first.ok, first.stopped), (1, False, True))
             self.assertEqual([one.number for one in rest] or [n for n, _ok in self.ended()], [2])
         self.assertEqual(self.worker._complaints, set())
+
+    def told(self, order):
+        outcome = self.worker.run(self.job(9, order, 0.0))
+        self.assertTrue(outcome.ok)
+        return outcome.report
+
+    def test_what_was_learned_is_what_a_fill_stores(self):
+        self.worker.add(self.job(1, (0, 1, 2), 0.0, learn=True))
+        _n, (outcome,) = self.advance_all(20)
+        self.assertTrue(outcome.ok)
+        self.assertGreater(outcome.report["n_stored"], CONTEXT - 20)
+        report = self.told((2, 0, 1))
+        self.assertEqual((report["n_filled"], report["n_new"]), (0, 0))
+        learned = self.kv()
+        self.worker._opened(b"").clear()
+        self.assertGreater(self.told((0, 1, 2))["n_filled"], CONTEXT - 20)
+        self.told((2, 0, 1))
+        torch.testing.assert_close(learned, self.kv(), rtol=1e-4, atol=1e-5)
+
+    def test_who_waits_comes_before_what_is_learned(self):
+        self.worker.add(self.job(1, (0, 1, 2), 0.0, learn=True))
+        while not self.layers_of_first():
+            self.worker.advance(10, 5.0)
+        self.worker.add(self.job(2, (2, 0, 1), 0.0))
+        self.worker.add(self.job(3, (1, 2, 0), 0.0, learn=True))
+        self.worker.add(self.job(4, (1, 0, 2), 0.0))
+        self.assertEqual(self.ended(), [(2, True), (4, True), (1, True), (3, True)])
+        self.assertEqual(self.worker._complaints, set())
+
+    def test_a_blend_within_a_step_does_not_wait_for_what_is_learned(self):
+        self.worker.add(self.job(1, (0, 1, 2), 0.0, learn=True))
+        while not self.layers_of_first():
+            self.worker.advance(10, 5.0)
+        outcome = self.worker.run(self.job(2, (2, 0, 1), 0.0))
+        self.assertEqual((outcome.number, outcome.ok), (2, True))
+        self.assertTrue(self.worker.busy)
+        self.assertEqual(self.ended(), [(1, True)])
+
+    def test_what_is_learned_beside_others_is_little_a_step(self):
+        self.worker.add(self.job(1, (0, 1, 2), 0.0, learn=True))
+        with mock.patch("tessera.vllm.blend._LEARN_TOKENS", CONTEXT // 4):
+            steps = 0
+            while not self.worker.advance(100 * CONTEXT, 0.0):
+                begun = self.worker._queue[0]
+                steps += begun.rests(5.0)
+        self.assertGreaterEqual(steps, LAYERS)  # a layer of all documents is more than a step has
 
     def test_closing_ends_what_is_open(self):
         self.worker.add(self.job(1, (0, 1, 2), 0.3))

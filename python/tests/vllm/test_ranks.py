@@ -3,6 +3,7 @@ of one, select the same rows, draft the same answers, let a gate decide the same
 again when one of them has lost what it had."""
 
 import ctypes
+import dataclasses
 import multiprocessing
 import os
 import random
@@ -64,7 +65,7 @@ def prompt(order):
 
 class Engine:
     def __init__(self, model, ranks, profile=None):
-        blend = {"min_tokens": 0, **({"profile": profile} if profile else {})}
+        blend = {"min_tokens": 0, "first": "fill", **({"profile": profile} if profile else {})}
         self.llm = LLM(
             model=model,
             dtype="float32",
@@ -153,6 +154,7 @@ class TestEngines(unittest.TestCase):
                     for one in pair[first + 1 : first + n]:
                         self.assertEqual(one[2], 17 + sum(DOCUMENTS))
                 self.one_rank_loses(engine, alone[n + 2])
+                self.both_learn(engine, pair[0])
             finally:
                 engine.close()
 
@@ -178,6 +180,21 @@ class TestEngines(unittest.TestCase):
                         self.assertEqual(pair, alone)
                         self.assertTrue(pair["blended"])
                         self.assertEqual("full" in pair["reasons"], constant == STRICT)
+
+    def both_learn(self, engine, plain):
+        """After a first answer, which is vLLM's own, both have the documents."""
+        core = engine.llm.llm_engine.engine_core.engine_core
+        blending = engine.connector._blending
+        blending.settings = dataclasses.replace(blending.settings, first=None)
+        blending.reset()
+        tokens, segments = prompt((0, 1, 2))
+        self.assert_same(engine.ask(tokens, segments, None), plain)
+        self.assertTrue(engine.told["first"])
+        while core.scheduler.has_requests():
+            core.step_fn()
+        self.assertGreaterEqual(blending.counters.values["blend_tokens_learned"], sum(DOCUMENTS))
+        engine.ask(tokens, segments, None)
+        self.assertEqual((engine.told["blended"], engine.told["n_filled"]), (True, 0))
 
     def one_rank_loses(self, engine, want):
         """What is gone for one of them is computed by both, once."""

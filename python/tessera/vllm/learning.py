@@ -1,0 +1,52 @@
+"""Documents that are stored after the answer.
+
+The first question about a document is computed by vLLM like any other: blending would be slower,
+and not exact. When it has its answer its blocks, which no other request shares (marks.isolate),
+stay with the worker, which computes the documents alone in them and stores them, beside other
+requests or when there are none. The second question is blended.
+
+Nobody waits for that, so it must not be in the way of anybody: few requests' blocks are kept, and
+they are given back at once when vLLM lacks blocks.
+"""
+
+from __future__ import annotations
+
+from ..blend_job import BlendJob, BlendOutcome
+
+__all__ = ["Learning"]
+
+_REQUESTS_MAX = 8
+_SHARE_MAX = 0.25  # of vLLM's blocks
+
+
+class Learning:
+    """The scheduler's side. Used by one thread at a time."""
+
+    def __init__(self, n_blocks: int) -> None:
+        self._blocks_max = int(n_blocks * _SHARE_MAX)
+        self._blocks: dict[int, int] = {}  # kept by request
+        self._stops: list[int] = []
+
+    @property
+    def busy(self) -> bool:
+        """A worker has blocks that vLLM waits for."""
+        return bool(self._blocks)
+
+    def has_room(self, n_blocks: int) -> bool:
+        kept = sum(self._blocks.values())
+        return len(self._blocks) < _REQUESTS_MAX and kept + n_blocks <= self._blocks_max
+
+    def begin(self, job: BlendJob) -> None:
+        self._blocks[job.number] = len(job.blocks)
+
+    def stop(self) -> None:
+        """The workers give back all blocks as soon as they can, and keep what is stored."""
+        self._stops = list(self._blocks)
+
+    def take_stops(self) -> list[int]:
+        stops, self._stops = self._stops, []
+        return stops
+
+    def ended(self, outcome: BlendOutcome) -> bool:
+        """False: it is no outcome of ours."""
+        return self._blocks.pop(outcome.number, None) is not None
