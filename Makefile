@@ -226,9 +226,10 @@ define embed
   echo 'const unsigned char $1[] = {'; od -An -v -tu1 $2 | sed 's/[0-9][0-9]*/&,/g'; \
   echo '}; const size_t $1_bytes = sizeof $1;'; }
 endef
-$(B)/obj/page.c: src/daemon/page.html
+$(B)/obj/page.c: src/daemon/page.html docs/watching/grafana.json docs/watching/alerts.yaml
 	@mkdir -p $(@D)
-	$(Q){ echo '#include <stddef.h>'; $(call embed,tsri_page,$<); } > $@
+	$(Q){ echo '#include <stddef.h>'; $(call embed,tsri_page,$<); $(call embed,tsri_dashboard,docs/watching/grafana.json); \
+	  $(call embed,tsri_alerts,docs/watching/alerts.yaml); } > $@
 $(B)/obj/serve_page.c: src/serve/page.html src/serve/page.js src/serve/page.css
 	@mkdir -p $(@D)
 	$(Q){ echo '#include <stddef.h>'; $(call embed,tsri_serve_page,src/serve/page.html); \

@@ -67,12 +67,13 @@ struct tsri_top_source {
     char *token;             /* of HTTP, or NULL */
     struct tsri_remote remote;
     bool connected;
+    uint64_t patience_ns; /* for an answer */
 };
 /* Of --connect, the URL that is the argument, and --token-file; does not connect. 0, or the exit
  * status after having said why. */
 int tsri_top_source_open(struct tsri_top_source *s, struct tsri_cli *cli);
 void tsri_top_source_close(struct tsri_top_source *s);
-/* Asks, connecting where it must; returns within a few seconds. */
+/* Asks, connecting where it must; returns within a few seconds, with --once within a minute. */
 TSR_MUST int tsri_top_source_next(struct tsri_top_source *s, struct tsri_top_sample *out);
 /* "http://host:port", also with a path, which is ignored. */
 TSR_MUST bool tsri_top_url_parse(const char *url, char host[static 256], char port[static 8]);

@@ -1,5 +1,5 @@
 /* http.c - the server for browsers and Prometheus: /metrics, /healthz, /api/stats, and the page
- * that shows them. Read-only: there is nothing here that changes anything, and what is served are
+ * that shows them, with a dashboard and alert rules to download. Read-only: there is nothing here that changes anything, and what is served are
  * numbers and names of models and tenants, never tokens or KV.
  *
  * libmicrohttpd runs it in one thread of its own; every answer is made whole before it is sent. A
@@ -27,9 +27,19 @@
 /* Numbers grow between asking for the length and writing them. */
 #define SLACK_BYTES ((size_t)4 << 10)
 
-/* The page, made a C array by the Makefile. */
-extern const unsigned char tsri_page[];
-extern const size_t tsri_page_bytes;
+/* Files that hold no data, made C arrays by the Makefile: the page, and what Grafana and Prometheus
+ * are given to watch this server. */
+extern const unsigned char tsri_page[], tsri_dashboard[], tsri_alerts[];
+extern const size_t tsri_page_bytes, tsri_dashboard_bytes, tsri_alerts_bytes;
+static const struct {
+    const char *url, *type;
+    const unsigned char *data;
+    const size_t *bytes;
+} files[] = {
+    {"/", "text/html; charset=utf-8", tsri_page, &tsri_page_bytes},
+    {"/grafana.json", "application/json", tsri_dashboard, &tsri_dashboard_bytes},
+    {"/alerts.yaml", "text/plain; charset=utf-8", tsri_alerts, &tsri_alerts_bytes},
+};
 
 struct tsri_http {
     struct tsr_server *server;
@@ -89,9 +99,10 @@ static struct http_answer answer_for(const struct tsri_http *h, struct MHD_Conne
         return plain(MHD_HTTP_METHOD_NOT_ALLOWED, "only GET\n");
     if (!tsri_http_host_is_fine(MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host")))
         return plain(MHD_HTTP_FORBIDDEN, "use an IP address or localhost, not a host name\n");
-    if (strcmp(url, "/") == 0)
-        return (struct http_answer){MHD_HTTP_OK, "text/html; charset=utf-8", NULL,
-                                    (const char *)tsri_page, tsri_page_bytes};
+    for (size_t i = 0; i < TSRI_COUNT(files); i++)
+        if (strcmp(url, files[i].url) == 0)
+            return (struct http_answer){MHD_HTTP_OK, files[i].type, NULL,
+                                        (const char *)files[i].data, *files[i].bytes};
     if (strcmp(url, "/healthz") == 0) return plain(MHD_HTTP_OK, "ok\n");
     bool json = strcmp(url, "/api/stats") == 0;
     if (!json && strcmp(url, "/metrics") != 0)

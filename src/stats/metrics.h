@@ -27,13 +27,13 @@
     X(loads,                COUNTER,   "ranges",  "Ranges requested by loads")                     \
     X(load_misses,          COUNTER,   "ranges",  "Ranges that a load could not deliver")          \
     X(load_bytes,           COUNTER,   "bytes",   "KV bytes delivered by loads")                   \
-    X(load_ns,              HISTOGRAM, "ns",      "Duration of a load call")                       \
+    X(load_ns,              HISTOGRAM, "ns",      "Duration of a load call; in a server, of lending what a client copies") \
     X(stores,               COUNTER,   "calls",   "Store calls")                                   \
     X(stores_new,           COUNTER,   "entries", "Entries added by stores")                       \
     X(stores_duplicate,     COUNTER,   "entries", "Entries not stored because they already existed") \
     X(stores_refused,       COUNTER,   "calls",   "Stores refused: full, frozen or busy")          \
     X(store_bytes,          COUNTER,   "bytes",   "KV bytes accepted by stores")                   \
-    X(store_ns,             HISTOGRAM, "ns",      "Duration of a store call")                      \
+    X(store_ns,             HISTOGRAM, "ns",      "Duration of a store call; in a server, of committing what a client wrote") \
     X(evictions,            COUNTER,   "entries", "Entries evicted to make room")                  \
     X(evicted_bytes,        COUNTER,   "bytes",   "KV bytes of evicted entries")                   \
     X(drops,                COUNTER,   "entries", "Entries dropped because their parent or data was lost") \

@@ -226,6 +226,7 @@ TEST(what_is_retrieved_is_read_where_it_lies)
     CHECK_INT(wc_find_segment(&r.c, r.space, r.tokens, 100, 0, &match), 100);
     CHECK_INT(wc_borrow(&r.c, r.s.k.space, r.space, &match, r.tokens, 9), 0);
     CHECK_INT(server_metric(&r.s, TSRI_M_leased_entries), 1);
+    CHECK(server_wait_metric(&r.s, TSRI_M_load_ns, 1)); /* observed once */
     /* It goes with the session. */
     shutdown(r.c.fd, SHUT_RDWR);
     CHECK(server_wait_leased(&r.s, 0));

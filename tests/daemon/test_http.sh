@@ -67,6 +67,8 @@ health_metrics_stats_and_page_are_served() {
     python3 -c 'import json,sys; s=json.load(open(sys.argv[1])); t=s["tenants"][0]
 assert t["tiers"][0]["name"] == "host" and t["tiers"][0]["size"] == 4 << 20, t["tiers"]
 assert t["metrics"]["lookups"] == 0 and s["slow"] == [] and s["uptime"] >= 0' "$tmp/body" || fail "stats" || return
+    expect 200 /grafana.json && cmp -s "$tmp/body" docs/watching/grafana.json || fail "no dashboard" || return
+    expect 200 /alerts.yaml && cmp -s "$tmp/body" docs/watching/alerts.yaml || fail "no alerts" || return
     expect 200 / && cmp -s "$tmp/body" src/daemon/page.html || fail "the page is another" || return
     grep -qi "^content-security-policy: default-src 'none'" "$tmp/head" || fail "no policy" || return
     expect 200 /healthz method=HEAD || return

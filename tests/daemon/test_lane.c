@@ -153,7 +153,9 @@ TEST(holes_in_a_staging_area_stay_holes)
     q.put = (struct tsri_wire_put_layers){(uint32_t)put, 0, r.s.k.space->shape.n_layers};
     q.view = (struct tsri_wire_view){.offset = all - 64 * row, .bytes = 64 * row};
     CHECK_INT(wc_call(&r.c, &q), 0);
+    uint64_t n_before = server_metric(&r.s, TSRI_M_store_ns);
     CHECK_INT(put_end(&r, put, TSRI_WIRE_PUT_COMMIT), 64);
+    CHECK(server_wait_metric(&r.s, TSRI_M_store_ns, n_before + 1));
     CHECK(fstat(r.c.staging.fd, &after) == 0);
     CHECK_INT(after.st_blocks, before.st_blocks);
     free(tokens);

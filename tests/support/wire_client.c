@@ -58,7 +58,7 @@ uint64_t server_metric(struct server_kit *s, enum tsri_metric m)
     return tsri_stats_read(s->k.cache->stats, m);
 }
 
-static bool wait_metric(struct server_kit *s, enum tsri_metric m, uint64_t n)
+bool server_wait_metric(struct server_kit *s, enum tsri_metric m, uint64_t n)
 {
     for (int i = 0; i < WAIT_MS; i++) {
         if (server_metric(s, m) == n) return true;
@@ -71,12 +71,12 @@ static bool wait_metric(struct server_kit *s, enum tsri_metric m, uint64_t n)
 
 bool server_wait_sessions(struct server_kit *s, uint32_t n)
 {
-    return wait_metric(s, TSRI_M_sessions, n);
+    return server_wait_metric(s, TSRI_M_sessions, n);
 }
 
 bool server_wait_leased(struct server_kit *s, uint64_t n)
 {
-    return wait_metric(s, TSRI_M_leased_entries, n);
+    return server_wait_metric(s, TSRI_M_leased_entries, n);
 }
 
 /* ---- a client ---- */

@@ -25,6 +25,8 @@ void server_open_tiers(struct server_kit *s, const char *const *options,
 bool server_end(struct server_kit *s);
 /* Waits until so many clients are connected; false after ten seconds. */
 bool server_wait_sessions(struct server_kit *s, uint32_t n);
+/* Waits until a metric has this value. */
+bool server_wait_metric(struct server_kit *s, enum tsri_metric m, uint64_t n);
 /* Waits until so many entries are leased. */
 bool server_wait_leased(struct server_kit *s, uint64_t n);
 uint64_t server_metric(struct server_kit *s, enum tsri_metric m);
