@@ -17,6 +17,7 @@ from .._connector import Planes, SchedulerHalf, traffic_spaces
 from ..blend_job import BlendJob, blend_settings
 from ..cache import _extras
 from ..identity import files_digest
+from ..why import Why
 from . import compat, plugin
 from .base import ConnectorBase, guarded, logger
 from .handover import Arrival, expected, told
@@ -57,6 +58,7 @@ class _Live:
         "arrival",
         "hints",
         "before",
+        "looked_up",
     )
 
     def __init__(self, number: int, request: Request, known: int, wake: int) -> None:
@@ -72,6 +74,7 @@ class _Live:
         self.states: dict[tuple[int, int], int] = {}
         self.arrival: Arrival | None = None  # what it waits for
         self.hints: list[Hint] = []
+        self.looked_up = False  # and nothing was found
         self.before = 0  # tokens that the cache had when it came; known if it has a time to live
 
 
@@ -113,6 +116,11 @@ class SchedulerSide(ConnectorBase):
             "tessera: on, chunks of %d tokens, server at %s",
             self._scheduler.chunk_tokens,
             self._cache.socket,
+        )
+        self._why = Why(
+            self._scheduler.chunk_tokens,
+            lambda line: logger.info("tessera: %s", line),
+            lambda line: logger.warning("tessera: %s", line),
         )
         self._open_blending()
 
@@ -249,6 +257,7 @@ class SchedulerSide(ConnectorBase):
     @guarded(lambda: None)
     def on_new_request(self, request: Request) -> None:
         if request.prompt_embeds is not None or request.resumable:
+            self._why.unnamed()
             return  # tokens do not tell what these prompts are
         number = next(self._numbers)
         if self._blending is not None and self._blend(request, number):
@@ -258,6 +267,10 @@ class SchedulerSide(ConnectorBase):
         self._scheduler.new_request(
             number, tokens, request.num_prompt_tokens, _request_extras(request, self._since), flags
         )
+        if not self._loads_any:
+            self._why.stores_only()
+        elif flags:
+            self._why.unread()
         live = _Live(number, request, len(tokens), self._scheduler.chunk_tokens)
         if self._loads_any and not flags:
             params = request.kv_transfer_params
@@ -344,8 +357,19 @@ class SchedulerSide(ConnectorBase):
         if found is not None and self._awaits(live, num_computed_tokens + found):
             return None, False
         if found:
+            self._why.found()
             self._remember(live, num_computed_tokens + found)
+        elif found == 0:
+            self._tell_why(live, num_computed_tokens)
         return found, live.asynchronous
+
+    def _tell_why(self, live: _Live, num_computed_tokens: int) -> None:
+        request = live.request
+        first, live.looked_up = not live.looked_up, True
+        if first and self._loads_any and not request.skip_reading_prefix_cache:
+            self._why.missed(
+                request.all_token_ids[: request.num_prompt_tokens], num_computed_tokens
+            )
 
     def _awaits(self, live: _Live, n_there: int) -> bool:
         """Whether a request waits for more that a producer is storing."""

@@ -7,6 +7,7 @@ KV may be spread over two ranks of which one loses what it has.
 """
 
 import itertools
+import logging
 import os
 import random
 import time
@@ -29,6 +30,7 @@ from vllm.v1.request import Request, RequestStatus
 from tessera.vllm import TesseraConnector
 from tessera.vllm.handover import told
 from tessera.vllm.messages import TesseraMetadata
+from tessera.why import PROMPTS
 
 
 def invent(chance, beginnings):
@@ -188,6 +190,35 @@ class TestResume(unittest.TestCase):
                 rig.check_answers()
                 counters = rig.scheduler.connector._scheduler.stats()
                 self.assertEqual(counters["tokens_hit"], 3 * BLOCK)
+
+
+class TestWhy(unittest.TestCase):
+    def test_the_log_says_why_nothing_is_found_once_a_cause(self):
+        rig = Rig({}, False)
+        self.addCleanup(rig.close)
+        with self.assertLogs("vllm.tessera", "INFO") as log:
+            for i in range(2):  # a prompt without a whole chunk
+                rig.add(f"short {i}", list(range(10, 10 + 8 * BLOCK)), BLOCK - 1, 3)
+                rig.drain()
+            for i in range(PROMPTS + 1):  # no two begin alike
+                rig.add(f"new {i}", list(range(i, i + 8 * BLOCK)), BLOCK + 5, 1)
+                rig.drain()
+        lines = [line for line in log.output if "why no hit" in line]
+        self.assertEqual(len(lines), 2, lines)
+        self.assertIn("no whole chunk", lines[0])
+        self.assertIn(f"the first {PROMPTS} prompts all begin", lines[1])
+
+    def test_a_cache_that_finds_says_nothing(self):
+        rig = Rig({}, False)
+        self.addCleanup(rig.close)
+        tokens = list(range(10, 10 + 8 * BLOCK))
+        with self.assertLogs("vllm.tessera", "INFO") as log:
+            logging.getLogger("vllm.tessera").info("assertLogs wants a line")
+            for i in range(2):
+                rig.add(f"r {i}", tokens, 4 * BLOCK + 5, 3)
+                rig.drain()
+                rig.worker._worker.drain(10000)
+        self.assertEqual([line for line in log.output if "why no hit" in line], [])
 
 
 class TestReset(unittest.TestCase):
