@@ -86,7 +86,35 @@
       "  --as=FORM         trace (default), or prefix: treat every request as a plain prompt\n" \
       "  --limit=N         only the first N requests\n" \
       "A trace has one JSON object per line: {\"chunks\":[[id,tokens],...]} is a prompt of segments,\n" \
-      "{\"hash_ids\":[...],\"input_length\":n} is a prompt of prefix blocks of 512 tokens.\n")
+      "{\"hash_ids\":[...],\"input_length\":n} is a prompt of prefix blocks of 512 tokens.\n") \
+    X(simulate, "simulate", "[--json] [--engines=N] [--per-daemon=N] [--host-size=SIZE] [--disk-size=SIZE] [--redis=NODESxSIZE] [--s3] [--rate=R] [--copies=N] [--duration=S] [--common=SHARE] [--route=HOW] [--kv=LAYERSxBYTES] [--lose-engines=N] [--lose-redis=N] [--lose-at=SHARE] [--engine-gbit=R] [--redis-gbit=R] [--redis-extra=BYTES] [--index-bytes=HOST,COLD] [--as=FORM] [--seed=N] [--limit=N] [TRACE]", \
+      "simulate thousands of engines over an access trace", \
+      "Plays copies of the trace against caches without KV: hit rate per tier, network, index memory,\n" \
+      "hot keys, and what breaks first. Blocks, keys and eviction are the library's own; options such\n" \
+      "as --chunk_size, --policy and --redis_admission apply. The same seed gives the same result.\n" \
+      "  --engines=N       engines of the fleet (default: 1000)\n" \
+      "  --per-daemon=N    engines that share the cache of one tesserad (default: 1, none)\n" \
+      "  --host-size=SIZE  host memory for each engine\n" \
+      "  --disk-size=SIZE  add a disk tier of this size for each engine\n" \
+      "  --redis=NxSIZE    add a Redis cluster of N nodes with SIZE of memory each\n" \
+      "  --s3              add a bucket, which keeps everything\n" \
+      "  --rate=R          requests per second of an engine (default: 0.3)\n" \
+      "  --copies=N        copies of the trace (default: as many as the rate needs)\n" \
+      "  --duration=S      seconds of a copy (default: by its timestamps; 1 s a request without)\n" \
+      "  --common=SHARE    ids in this share of requests are one text in all copies (default: 0.01;\n" \
+      "                    0: all are; 2: none)\n" \
+      "  --route=HOW       spread (default), or prefix: an engine gets all requests that begin alike\n" \
+      "  --kv=LxBYTES      layers, and bytes of K of a token in each (default: 32x2048, an 8B model)\n" \
+      "  --lose-engines=N  replace N engines by empty ones, at --lose-at of the run (default: 0.5)\n" \
+      "  --lose-redis=N    replace N Redis nodes by empty ones\n" \
+      "  --engine-gbit=R   network of a machine, in Gbit/s (default: 25)\n" \
+      "  --redis-gbit=R    network of a Redis node, in Gbit/s (default: 25)\n" \
+      "  --redis-extra=N   bytes of an entry in Redis besides KV and tokens (default: 1700)\n" \
+      "  --index-bytes=H,C bytes of an entry in the index, in host memory and on a server only\n" \
+      "                    (default: measured in a real cache)\n" \
+      "  --as=FORM         trace (default), or prefix: treat every request as a plain prompt\n" \
+      "  --seed=N          seed of everything drawn at random (default: 1)\n" \
+      "  --limit=N         only the first N requests of the trace\n")
 /* clang-format on */
 TSRI_LAB_COMMANDS(TSRI_COMMAND_RUN)
 
@@ -154,6 +182,7 @@ struct tsri_trace {
     struct tsri_trace_chunk *chunks;
     size_t n_requests, n_chunks;
     size_t requests_room, chunks_room;
+    double duration_s; /* by its timestamps; 0: it has none */
 };
 /* Reads a file of JSON lines, at most `limit` requests; errors name file and line. */
 TSR_MUST int tsri_trace_load(struct tsri_trace *t, const char *path, size_t limit);

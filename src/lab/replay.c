@@ -119,8 +119,10 @@ static int store(struct replay *r, uint32_t kind, uint32_t offset, uint32_t n, u
                                .from = from,
                                .view = make_kv(r, offset + from, n - from)};
     int err = tsr_client_store(r->client, &s);
-    /* What any engine does when there is no room: go on without. */
-    if (err == TSR_EFULL || err == TSR_ERANGE || err == TSR_EAGAIN || err == TSR_EFROZEN) {
+    /* What any engine does when there is no room, or when a server has lost the block before the first
+     * one that is stored: go on without. */
+    if (err == TSR_EFULL || err == TSR_ERANGE || err == TSR_EAGAIN || err == TSR_EFROZEN ||
+        err == TSR_ENOENT) {
         r->result->refused++;
         return 0;
     }

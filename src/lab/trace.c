@@ -4,7 +4,7 @@
  *   {"hash_ids":[id,...],"input_length":n}      blocks of 512 tokens of one text, the last
  *                                               one short
  *
- * Other members are passed over. Ids are below 2^63, as far as jansson's integers go. Lines, nesting (cli/json.h)
+ * A "timestamp" in milliseconds says when the request came. Other members are passed over. Ids are below 2^63, as far as jansson's integers go. Lines, nesting (cli/json.h)
  * and counts are bounded, so that any file is safe to name. */
 #include "cli/json.h"
 #include "lab/lab.h"
@@ -117,6 +117,8 @@ static int read_request(struct tsri_trace *t, const json_t *line)
     if (chunks && blocks) return tsri_fail(TSR_EINVAL, "both chunks and hash_ids");
     int err = tsri_trace_add_request(t, blocks != NULL);
     if (err) return err;
+    double at_s = json_number_value(json_object_get(line, "timestamp")) * 1e-3;
+    if (at_s > t->duration_s) t->duration_s = at_s;
     return chunks ? read_chunks(t, chunks)
                   : read_blocks(t, blocks, json_object_get(line, "input_length"));
 }
