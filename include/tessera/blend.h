@@ -209,7 +209,9 @@ struct tsr_blend_desc {
      * Without context PRIMER they are not used; with it, one of both is required. */
     const uint32_t *primer;
     uint32_t n_primer; /* at most TSR_PRIMER_TOKENS_MAX */
-    uint32_t reserved;
+    /* Tokens of a block of exact prefixes, which then have a space of their own: a chat grows by a
+     * few tokens each turn, and only whole blocks are found. 0: option chunk_size. */
+    uint32_t prefix_block_tokens;
     /* (optional) The space in which an engine's connector keeps what plain requests compute, as K and
      * V. Asks with TSR_ASK_ANY then use its text too: the exact prefix of the prompt as exact, and
      * runs anywhere else, which saw other text, where nothing better is cached and no segment is to
@@ -223,7 +225,8 @@ struct tsr_blend_desc {
 struct tsr_blend;
 TSR_API TSR_MUST int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc);
 TSR_API void tsr_blend_close(struct tsr_blend *blend);
-/* Of prefixes and, without TSR_BLEND_INT8, of segments; NULL without a cache. */
+/* Of prefixes, unless they have a space of their own, and, without TSR_BLEND_INT8, of segments; NULL
+ * without a cache. */
 TSR_API struct tsr_space *tsr_blend_space(const struct tsr_blend *blend);
 TSR_API const struct tsr_profile *tsr_blend_profile(const struct tsr_blend *blend);
 /* Tokens of the primer; 0 without context PRIMER. While segments are filled, its KV is in as many

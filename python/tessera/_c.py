@@ -236,7 +236,7 @@ class BlendDesc(Struct):
         ("size", c_size_t), ("model", c_void_p), ("cache", c_void_p), ("profile", POINTER(Profile)),
         ("flags", c_uint32), ("blend_min_tokens", c_uint32), ("salt", c_char_p),
         ("info", POINTER(ModelInfo)), ("primer", c_void_p), ("n_primer", c_uint32),
-        ("reserved", c_uint32), ("traffic", POINTER(SpaceDesc)),
+        ("prefix_block_tokens", c_uint32), ("traffic", POINTER(SpaceDesc)),
     ]
 
 

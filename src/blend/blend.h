@@ -312,6 +312,7 @@ struct tsr_blend {
     struct tsr_cache *cache;
     struct tsr_client *client;
     struct tsr_space *exact, *segments; /* the same without int8 */
+    struct tsr_space *prefixes;         /* `exact`, unless their blocks have a size of their own */
     struct tsr_space *traffic;          /* of plain requests; NULL: not used */
     struct tsri_device *device;
     struct tsr_profile profile;

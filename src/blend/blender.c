@@ -26,9 +26,9 @@ static const char *label(const struct tsr_model_info *i, char out[LABEL_BYTES])
     return out;
 }
 
-/* `plain`: who else stores in the space, if it is not the blend's own. */
+/* `plain`: who else stores in the space; of size 0, the salt and the blocks of one of the blend's own. */
 static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool int8,
-                      const char *salt, const struct tsr_space_desc *plain)
+                      const struct tsr_space_desc *plain)
 {
     const struct tsr_model_info *i = &b->info;
     char tokenizer[2 * sizeof i->tokenizer + 1], rope[ROPE_TEXT_BYTES], model[LABEL_BYTES];
@@ -38,13 +38,14 @@ static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool in
         return tsri_fail(TSR_ERANGE, "blend: rope parameters have %d bytes", n);
     hex(tokenizer, i->tokenizer, sizeof i->tokenizer);
     size_t row = tsri_row_bytes_int8(i->n_kv_heads, i->head_dim);
-    struct tsr_space_desc desc = {.size = sizeof desc,
-                                  .model = label(i, model),
+    struct tsr_space_desc desc = {.model = label(i, model),
                                   .weights = i->weights,
                                   .weights_bytes = sizeof i->weights,
-                                  .tokenizer = tokenizer,
-                                  .salt = salt};
-    if (plain) memcpy(&desc, plain, plain->size < sizeof desc ? plain->size : sizeof desc);
+                                  .tokenizer = tokenizer};
+    if (plain->size)
+        memcpy(&desc, plain, plain->size < sizeof desc ? plain->size : sizeof desc);
+    else
+        desc.salt = plain->salt, desc.block_tokens = plain->block_tokens;
     desc.size = sizeof desc;
     desc.rope = rope;
     desc.dtype = int8 ? TSR_DTYPE_INT8 : i->kv_dtype;
@@ -70,11 +71,14 @@ static int open_cache(struct tsr_blend *b, const struct tsr_blend_desc *desc)
         return tsri_fail(TSR_EINVAL, "blend: traffic: size is missing");
     if (!b->cache) return 0;
     int e = tsr_client_open(&b->client, b->cache);
-    if (!e) e = open_space(&b->exact, b, false, desc->salt, NULL);
-    if (!e && b->int8) e = open_space(&b->segments, b, true, desc->salt, NULL);
+    struct tsr_space_desc own = {.salt = desc->salt};
+    if (!e) e = open_space(&b->exact, b, false, &own);
+    if (!e && b->int8) e = open_space(&b->segments, b, true, &own);
     if (!b->int8) b->segments = b->exact;
-    if (!e && plain && turns_alike(&b->info.rope))
-        e = open_space(&b->traffic, b, false, NULL, plain);
+    b->prefixes = b->exact;
+    own.block_tokens = desc->prefix_block_tokens;
+    if (!e && own.block_tokens) e = open_space(&b->prefixes, b, false, &own);
+    if (!e && plain && turns_alike(&b->info.rope)) e = open_space(&b->traffic, b, false, plain);
     return e;
 }
 
@@ -209,6 +213,7 @@ void tsr_blend_close(struct tsr_blend *b)
 {
     if (!b) return;
     if (b->segments != b->exact) tsr_space_close(b->segments);
+    if (b->prefixes != b->exact) tsr_space_close(b->prefixes);
     tsr_space_close(b->exact);
     tsr_space_close(b->traffic);
     if (b->client) tsr_client_close(b->client);

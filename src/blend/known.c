@@ -103,10 +103,10 @@ int tsri_known_find(struct tsri_known *k, const struct tsr_blend *b, const struc
     if (plain) {
         struct tsr_prompt traffic = tsri_known_plain(ask);
         e = look(b, b->traffic, &traffic, k);
-    } else if (b->int8 && ask->flags & TSR_ASK_PREFIX) {
+    } else if (b->prefixes != b->segments && ask->flags & TSR_ASK_PREFIX) {
         struct tsr_prompt prefix = *prompt;
         prefix.flags = TSR_PROMPT_PREFIX;
-        e = look(b, b->exact, &prefix, k);
+        e = look(b, b->prefixes, &prefix, k);
     }
     uint32_t n_first = k->n, n_prefix = k->n_prefix;
     if (!e && prompt->flags) e = look(b, b->segments, prompt, k);

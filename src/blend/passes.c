@@ -111,7 +111,7 @@ struct tsri_fill tsri_pass_fill(const struct tsr_run *run, bool exact)
     const struct tsri_primer *primer = &run->blend->primer;
     const struct tsr_blend *b = run->blend;
     return (struct tsri_fill){.client = b->client,
-                              .space = exact ? b->exact : b->segments,
+                              .space = exact ? b->prefixes : b->segments,
                               .device = run->mover,
                               .layout = &run->layout,
                               .slots = run->ask.slots,

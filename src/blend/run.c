@@ -179,7 +179,8 @@ static struct tsr_prompt prompt_of(const struct tsr_run *run)
     }
     if (ask->system && (run->same_context || primer->n_tokens)) p.flags |= TSR_PROMPT_CONTEXT;
     if (ask->flags & TSR_ASK_ANY) p.flags |= TSR_PROMPT_ANY;
-    if (ask->flags & TSR_ASK_PREFIX && !run->blend->int8) p.flags |= TSR_PROMPT_PREFIX;
+    bool apart = run->blend->prefixes != run->blend->segments;
+    if (ask->flags & TSR_ASK_PREFIX && !apart) p.flags |= TSR_PROMPT_PREFIX;
     return p;
 }
 
@@ -240,7 +241,7 @@ int tsri_run_load(struct tsr_run *run)
         bool prefix = piece->match.kind == TSR_KIND_PREFIX, plain = prefix && b->traffic;
         ranges[run->n_feed] = (struct tsri_feed_range){.match = piece->match,
                                                        .space = plain    ? b->traffic
-                                                                : prefix ? b->exact
+                                                                : prefix ? b->prefixes
                                                                          : b->segments,
                                                        .int8 = b->int8 && !prefix,
                                                        .exact = piece->exact,
@@ -249,7 +250,7 @@ int tsri_run_load(struct tsr_run *run)
         run->feed_pieces[run->n_feed++] = i;
     }
     struct tsr_prompt prompt = prompt_of(run);
-    if (b->int8 && run->ask.flags & TSR_ASK_PREFIX) prompt.flags |= TSR_PROMPT_PREFIX;
+    if (run->ask.flags & TSR_ASK_PREFIX) prompt.flags |= TSR_PROMPT_PREFIX;
     struct tsri_feed_desc desc = tsri_run_feed(run, &prompt, ranges, run->n_feed);
     desc.extra = run->ask.extra;
     desc.n_extra = run->ask.n_extra;

@@ -22,6 +22,7 @@ static const struct {
     {"135m", "models/SmolLM2-135M-Instruct.Q4_1.gguf"},
 };
 #define CONNECT_MS 2000
+#define PREFIX_BLOCK 32u /* a turn of a chat is often shorter than the blocks of engines */
 #define SOCKET_BYTES_MAX 107u
 #define DEFAULT 1u /* what tools/setup --model installs */
 #define FALLBACK (TSRI_COUNT(models) - 1)
@@ -229,7 +230,8 @@ static int open_blend(struct tsri_reader *r, const struct tsr_profile *profile, 
     struct tsr_blend_desc config = {.size = sizeof config,
                                     .model = r->model,
                                     .cache = cached ? r->cache : NULL,
-                                    .profile = profile};
+                                    .profile = profile,
+                                    .prefix_block_tokens = PREFIX_BLOCK};
     return tsr_blend_open(out, &config);
 }
 

@@ -72,7 +72,9 @@ static int task_new(struct tsri_task **out, const struct tsri_engine *e,
 {
     struct tsri_task *t = tsri_alloc(1, sizeof *t);
     if (!t) return TSR_ENOMEM;
-    uint32_t *tokens = tsri_alloc(d->n_tokens, sizeof *tokens);
+    uint32_t max_tokens = tsri_min_u32(d->max_tokens, e->info.context - d->n_tokens);
+    uint32_t n_room = d->n_tokens + (d->keeps ? max_tokens : 0);
+    uint32_t *tokens = tsri_alloc(n_room, sizeof *tokens);
     struct tsr_range *segments = tsri_alloc((size_t)d->n_segments + 1, sizeof *segments);
     t->desc = *d;
     t->desc.tokens = tokens;
@@ -84,7 +86,8 @@ static int task_new(struct tsri_task **out, const struct tsri_engine *e,
     memcpy(tokens, d->tokens, d->n_tokens * sizeof *tokens);
     if (d->n_segments) memcpy(segments, d->segments, d->n_segments * sizeof *segments);
     t->n_slots = tsri_reading_slots(e, &t->desc);
-    t->max_tokens = tsri_min_u32(d->max_tokens, e->info.context - d->n_tokens);
+    t->max_tokens = max_tokens;
+    t->n_prompt = d->n_tokens;
     t->random = d->seed;
     t->queued_ns = tsri_now_ns();
     *out = t;
@@ -94,8 +97,9 @@ static int task_new(struct tsri_task **out, const struct tsri_engine *e,
 static int check_desc(const struct tsri_engine *e, const struct tsri_job_desc *d)
 {
     if (!d || !d->tokens || !d->n_tokens || (d->n_segments && !d->segments) || !d->event ||
-        d->mode > TSRI_MODE_LEARN || d->n_top > TSRI_ENGINE_TOP_MAX ||
-        !(d->temperature >= 0 && isfinite(d->temperature)) || !(d->top_p >= 0 && d->top_p <= 1))
+        d->mode > TSRI_MODE_LEARN || d->keeps > TSRI_KEEP_ALWAYS ||
+        d->n_top > TSRI_ENGINE_TOP_MAX || !(d->temperature >= 0 && isfinite(d->temperature)) ||
+        !(d->top_p >= 0 && d->top_p <= 1))
         return tsri_fail(TSR_EINVAL, "engine: a member of the request is missing or out of range");
     if (d->mode != TSRI_MODE_LEARN && !d->max_tokens)
         return tsri_fail(TSR_EINVAL, "engine: an answer of 0 tokens");
@@ -269,6 +273,15 @@ static void read_some(struct tsri_engine *e)
 
 /* ---- documents ---- */
 
+/* A task whose answer is out, and whose documents are to be stored. */
+static void begin_learning(const struct tsri_engine *e, struct tsri_task *t)
+{
+    t->learns = false;
+    t->desc.mode = TSRI_MODE_LEARN;
+    t->desc.n_tokens = t->n_prompt;
+    t->n_slots = tsri_reading_slots(e, &t->desc);
+}
+
 static void learn_some(struct tsri_engine *e)
 {
     pthread_mutex_lock(&e->lock);
@@ -280,7 +293,7 @@ static void learn_some(struct tsri_engine *e)
     struct tsri_task *t = e->learner;
     if (!t) return;
     uint32_t before = t->n_learned;
-    int r = tsri_reading_learn(e, t);
+    int r = t->desc.mode == TSRI_MODE_KEEP ? tsri_reading_keep(e, t) : tsri_reading_learn(e, t);
     if (t->n_learned > before && t->desc.event) {
         struct tsri_job_event event = {.kind = TSRI_EVENT_LEARN,
                                        .job = t->id,
@@ -289,23 +302,41 @@ static void learn_some(struct tsri_engine *e)
                                        .n_total = t->desc.n_segments};
         t->desc.event(t->desc.arg, &event);
     }
+    if (r == 0 && t->learns) {
+        tsri_reading_stop(e, t); /* the next one may need more slots */
+        begin_learning(e, t);
+        return;
+    }
     if (r < 0) tsri_writing_end(e, t, TSRI_END_FAILED, r, tsr_errmsg());
     if (r == 0) tsri_writing_end(e, t, TSRI_END_DONE, 0, NULL);
 }
 
-/* An answer that was read in full: its documents are stored for the next question. The client has
- * had its last event. */
+static bool keep_later(const struct tsri_task *t)
+{
+    bool whole = t->why == TSRI_END_STOP || t->why == TSRI_END_LENGTH;
+    bool exact = tsri_trust_sure(&t->report) >= 1 || t->desc.keeps == TSRI_KEEP_ALWAYS;
+    return whole && exact && t->desc.keeps && t->n_written && !t->desc.fresh;
+}
+
+/* What is left to do for later questions, after the client has had its last event: the answer is
+ * stored for the next one of this conversation, and documents that were read in full for any. */
 static bool learn_later(struct tsri_engine *e, struct tsri_task *t)
 {
-    bool wanted = t->report.reasons & TSR_BLEND_FIRST && t->desc.mode != TSRI_MODE_LEARN &&
-                  t->desc.n_segments && tsr_blend_space(e->blend) && !e->closing;
-    if (!wanted || e->learning.n >= e->n_queued_max) return false;
-    t->desc.mode = TSRI_MODE_LEARN;
+    bool keeps = keep_later(t);
+    t->learns = t->report.reasons & TSR_BLEND_FIRST && t->desc.n_segments;
+    if (!keeps && !t->learns) return false;
+    if (!tsr_blend_space(e->blend) || e->closing || e->learning.n >= e->n_queued_max) return false;
     t->desc.event = NULL;
     t->id = 0;
     t->state = TSRI_TASK_QUEUED;
     t->gone = t->cancelled = false;
-    t->n_slots = tsri_reading_slots(e, &t->desc);
+    if (keeps) {
+        t->desc.mode = TSRI_MODE_KEEP;
+        t->desc.n_tokens += t->n_written;
+        t->n_slots = tsri_reading_slots(e, &t->desc);
+    } else {
+        begin_learning(e, t);
+    }
     t->n_written = 0;
     push(&e->learning, t);
     return true;

@@ -31,7 +31,18 @@ enum tsri_mode {
     TSRI_MODE_FAST, /* documents as they are stored, with the profile's ratio; no gate */
     /* No answer: the documents of the prompt are stored, when nothing else is to do. One token must
      * follow the last one, any. max_tokens and everything that chooses tokens is not used. */
-    TSRI_MODE_LEARN
+    TSRI_MODE_LEARN,
+    TSRI_MODE_KEEP /* the engine's own, see enum tsri_keeping */
+};
+
+/* What becomes of an answer. The next prompt of a conversation has this one and its answer at its
+ * front. Decoding rounds differently than reading, so the KV of an answer is not that of a prompt:
+ * when nothing else is to do, prompt and answer are read as the next prompt would read them, and
+ * stored as an exact prefix. */
+enum tsri_keeping {
+    TSRI_KEEP_NOTHING = 0,
+    TSRI_KEEP_EXACT, /* if the prompt was read exactly: only the answer is left to compute */
+    TSRI_KEEP_ALWAYS /* also after a blend, whose prompt is then computed whole */
 };
 
 #define TSRI_ENGINE_TOP_MAX 20u
@@ -55,9 +66,10 @@ struct tsri_job_desc {
     uint32_t system;                  /* likewise */
     uint32_t max_tokens;              /* of the answer, at least 1; less if the context ends */
     enum tsri_mode mode;
-    uint32_t n_top;     /* likely tokens beside the chosen one; up to TSRI_ENGINE_TOP_MAX */
-    bool logprobs;      /* of the chosen tokens; implied by n_top */
-    bool ignore_end;    /* the token that ends an answer is one like others */
+    uint32_t n_top;  /* likely tokens beside the chosen one; up to TSRI_ENGINE_TOP_MAX */
+    bool logprobs;   /* of the chosen tokens; implied by n_top */
+    bool ignore_end; /* the token that ends an answer is one like others */
+    enum tsri_keeping keeps;
     bool fresh;         /* mode EXACT: nothing comes from the cache, and nothing goes into it */
     double temperature; /* 0: always the most likely token */
     double top_p;       /* 0 and 1: all */
@@ -109,6 +121,7 @@ struct tsri_engine_stats {
     uint64_t n_submitted, n_refused, n_stopped, n_cancelled, n_failed;
     uint64_t prompt_tokens, exact_tokens, reused_tokens, recomputed_tokens, new_tokens;
     uint64_t answer_tokens, learned_tokens;
+    uint64_t kept_tokens;    /* of prompts with their answers, stored as exact prefixes */
     uint64_t n_passes;       /* that decoded answers: answer_tokens by them is the mean batch */
     double read_s, decode_s; /* of the engine's thread */
     double gap_max_s, gap_s; /* time between two tokens of an answer: longest, and sum of all */

@@ -292,6 +292,15 @@ static bool refuse_submit(struct tsri_flow *f, int e, struct tsri_refusal *no)
     return tsri_refuse(no, e == TSR_EINVAL ? 400 : 503, NULL, NULL, "%s", tsr_errmsg());
 }
 
+/* A chat may go on, and one with answers in it has done so. */
+static enum tsri_keeping keeping_of(const struct tsri_api_request *q)
+{
+    if (q->api != TSRI_API_CHAT || q->mode == TSRI_MODE_FAST) return TSRI_KEEP_NOTHING;
+    for (uint32_t i = 0; i < q->n_messages; i++)
+        if (strcmp(q->messages[i].role, "assistant") == 0) return TSRI_KEEP_ALWAYS;
+    return TSRI_KEEP_EXACT;
+}
+
 static struct tsri_job_desc job_of(struct tsri_flow *f, const struct tsri_dialog *d)
 {
     const struct tsri_api_request *q = &f->request;
@@ -306,6 +315,7 @@ static struct tsri_job_desc job_of(struct tsri_flow *f, const struct tsri_dialog
         .system = q->api == TSRI_API_CHAT && d->n_segments && d->segments[0].offset == 0,
         .max_tokens = max < left ? max : left,
         .mode = q->mode,
+        .keeps = keeping_of(q),
         .ignore_end = q->ignore_end,
         .fresh = q->fresh,
         .n_top = q->n_top,

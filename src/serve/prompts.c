@@ -1,6 +1,6 @@
 /* prompts.c - from a request to the tokens that the model reads. Documents are segments: those of the
- * request's list and those that a search has found come before the last question, those among the
- * messages where they are. */
+ * request's list come before the first question, those that a search has found before the last one,
+ * and those among the messages stay where they are. */
 #include "serve/serve.h"
 
 #include "search/search.h"
@@ -13,11 +13,15 @@
 #define BYTES_PER_TOKEN 3u /* of text, rather too few than too many */
 #define FOUND_BYTES_MAX ((size_t)24 << 10)
 
-static struct tsri_message *last_question(struct tsri_api_request *q)
+/* The question that documents come before. Those of a list stand before the first one: in the next
+ * turn, with the same list, everything up to there is the same prompt. What a search finds belongs to
+ * the last one. */
+static struct tsri_message *question_of(struct tsri_api_request *q)
 {
-    for (uint32_t i = q->n_messages; i-- > 0;)
-        if (strcmp(q->messages[i].role, "user") == 0) return &q->messages[i];
-    return NULL;
+    struct tsri_message *found = NULL;
+    for (uint32_t i = 0; i < q->n_messages && !(found && q->n_listed); i++)
+        if (strcmp(q->messages[i].role, "user") == 0) found = &q->messages[i];
+    return found;
 }
 
 static bool no_memory(struct tsri_refusal *no)
@@ -145,7 +149,7 @@ bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_re
     struct tsri_api_request *q = &f->request;
     struct tsri_passages found = {0};
     struct tsri_document *all = NULL;
-    struct tsri_message *m = last_question(q);
+    struct tsri_message *m = question_of(q);
     memset(d, 0, sizeof *d);
     if (!name_own(f, no)) return false;
     bool chat = q->api == TSRI_API_CHAT, ok = true;

@@ -10,9 +10,11 @@
 uint32_t tsri_reading_slots(const struct tsri_engine *e, const struct tsri_job_desc *d)
 {
     /* The slots after the prompt hold the primer first, then the gate's draft, then the answer. */
-    uint32_t behind = d->mode == TSRI_MODE_LEARN ? 0 : d->max_tokens;
+    bool answers = d->mode != TSRI_MODE_LEARN && d->mode != TSRI_MODE_KEEP;
+    uint32_t behind = answers ? d->max_tokens : 0;
     uint32_t draft = d->mode == TSRI_MODE_AUTO ? tsr_blend_profile(e->blend)->draft : 0;
-    uint32_t primer = d->mode == TSRI_MODE_EXACT ? 0 : tsr_blend_primer(e->blend);
+    bool exact = d->mode == TSRI_MODE_EXACT || d->mode == TSRI_MODE_KEEP;
+    uint32_t primer = exact ? 0 : tsr_blend_primer(e->blend);
     if (behind < draft) behind = draft;
     if (behind < primer) behind = primer;
     uint32_t n = d->n_tokens;
@@ -38,7 +40,7 @@ static struct tsr_ask_desc ask_of(const struct tsri_task *t)
                                .timeout_ms = TIER_WAIT_MS,
                                .flags = TSR_ASK_FILL | TSR_ASK_PREFIX | TSR_ASK_FIRST};
     if (d->mode == TSRI_MODE_AUTO) ask.flags |= TSR_ASK_GATE;
-    if (d->mode == TSRI_MODE_EXACT) {
+    if (d->mode == TSRI_MODE_EXACT || d->mode == TSRI_MODE_KEEP) {
         /* Documents are text like any other. A system prompt is at the front wherever it is used. */
         ask.flags = TSR_ASK_PREFIX;
         ask.selector = TSR_SELECT_FULL;
@@ -139,6 +141,16 @@ int tsri_reading_learn(struct tsri_engine *e, struct tsri_task *t)
     t->n_learned++;
     e->now.learned_tokens += t->report.n_stored;
     return t->n_learned < t->desc.n_segments;
+}
+
+int tsri_reading_keep(struct tsri_engine *e, struct tsri_task *t)
+{
+    int r = t->run ? 0 : begin(e, t);
+    if (!r) r = advance(t);
+    if (r) return r;
+    finish(t, NULL);
+    e->now.kept_tokens += t->report.n_stored;
+    return 0;
 }
 
 void tsri_reading_stop(struct tsri_engine *e, struct tsri_task *t)

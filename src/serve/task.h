@@ -71,12 +71,14 @@ enum tsri_task_state { TSRI_TASK_QUEUED = 0, TSRI_TASK_READING, TSRI_TASK_WRITIN
 struct tsri_task {
     struct tsri_task *next; /* in a queue, under lock */
     uint64_t id;
-    struct tsri_job_desc desc;     /* tokens and segments are its own */
+    /* Tokens and segments are its own. Of one that may be kept, the answer follows the prompt. */
+    struct tsri_job_desc desc;
     struct tsri_client_turn *turn; /* under lock */
     bool cancelled;                /* under lock */
     bool gone;                     /* the same, as the engine's thread has seen it */
     enum tsri_task_state state;
-    uint32_t n_slots; /* that it needs */
+    enum tsri_end why; /* OVER */
+    uint32_t n_slots;  /* that it needs */
     uint64_t queued_ns, started_ns;
     struct tsr_session *session;
     /* reading: */
@@ -86,6 +88,8 @@ struct tsri_task {
     bool in_step; /* `step` is not done */
     int result;   /* of the last step */
     struct tsr_blend_report report;
+    bool learns;       /* after it is kept: its documents are to be stored, too */
+    uint32_t n_prompt; /* tokens without the answer */
     /* learning: */
     uint32_t n_learned;         /* segments that are done */
     uint32_t *short_prompt;     /* the segment that is computed, alone */
@@ -138,8 +142,9 @@ uint32_t tsri_reading_slots(const struct tsri_engine *e, const struct tsri_job_d
 /* One piece of the prompt: a step, or a part of a layer. 1: more is left; 0: it is read, and
  * e->logits are those of its last token. */
 TSR_MUST int tsri_reading_piece(struct tsri_engine *e, struct tsri_task *t);
-/* The same for documents that are to be stored. 0: all of them are. */
+/* The same for documents that are to be stored, and for a prompt with its answer. 0: all are. */
 TSR_MUST int tsri_reading_learn(struct tsri_engine *e, struct tsri_task *t);
+TSR_MUST int tsri_reading_keep(struct tsri_engine *e, struct tsri_task *t);
 /* Gives up what is read, and the session. */
 void tsri_reading_stop(struct tsri_engine *e, struct tsri_task *t);
 

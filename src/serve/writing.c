@@ -17,6 +17,7 @@ void tsri_writing_end(struct tsri_engine *e, struct tsri_task *t, enum tsri_end 
 {
     if (t->state == TSRI_TASK_OVER) return;
     t->state = TSRI_TASK_OVER;
+    t->why = why;
     e->now.n_stopped += why == TSRI_END_STOP || why == TSRI_END_LENGTH || why == TSRI_END_DONE;
     e->now.n_cancelled += why == TSRI_END_CANCELLED;
     e->now.n_failed += why == TSRI_END_FAILED;
@@ -93,6 +94,7 @@ static void put(struct tsri_engine *e, struct tsri_task *t, uint32_t token, cons
     if (gap_s > e->now.gap_max_s) e->now.gap_max_s = gap_s;
     t->written_ns = now;
     t->token = token;
+    if (t->desc.keeps) ((uint32_t *)(uintptr_t)t->desc.tokens)[t->n_prompt + t->n_written] = token;
     event.n_tokens = ++t->n_written;
     e->now.answer_tokens++;
     tell(t, &event);

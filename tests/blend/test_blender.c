@@ -160,6 +160,33 @@ TEST(int8_entries_are_near_and_prefixes_stay_exact)
     CHECK(blend_kit_close(&k));
 }
 
+TEST(prefixes_may_have_blocks_of_their_own)
+{
+    struct blend_kit k;
+    float prefill[128];
+    blend_kit_open(&k, "qwen3", TSR_DTYPE_F16, 0);
+    k.prefix_block = 4;
+    blend_kit_reopen(&k);
+    blend_kit_prompt(&k, 4, 20, (const uint32_t[]){50, 61}, 2, NULL);
+    blend_kit_prefill(&k, prefill);
+    uint32_t n = (k.n_tokens - 1) / 4 * 4;
+    for (uint32_t i = 0; i < 3; i++) {
+        CHECK_INT(blend_kit_ask(&k, TSR_SELECT_FULL, 1, TSR_ASK_PREFIX), 0);
+        CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
+        CHECK_INT(k.report.n_exact, i ? n : 0);
+        blend_kit_make_cold(&k);
+    }
+    /* Documents are where they were, and a prefix ends within one. */
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_NONE, 0, TSR_ASK_FILL), 0);
+    CHECK_INT(k.report.n_filled, 20 + 50 + 61);
+    k.tokens[20 + 30] ^= 1;
+    blend_kit_prefill(&k, prefill);
+    CHECK_INT(blend_kit_ask(&k, TSR_SELECT_FULL, 1, TSR_ASK_PREFIX | TSR_ASK_FILL), 0);
+    CHECK_INT(k.report.n_exact, (20 + 30) / 4 * 4);
+    CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
+    CHECK(blend_kit_close(&k));
+}
+
 /* Every prefix and segment that the cache has of a prompt is what a prefill, or computing alone,
  * gives, bit by bit: nothing that was blended is among them. */
 static void check_stored(struct blend_kit *k)
@@ -260,6 +287,7 @@ TEST(random_prompts_keep_every_promise)
         float prefill[128], first[128];
         blend_kit_open(&k, archs[round % 4], round % 2 ? TSR_DTYPE_F16 : TSR_DTYPE_F32, 0);
         k.profile.context = 1 + round / 2 % 2;
+        k.prefix_block = round / 4 % 2 ? 5 : 0;
         blend_kit_reopen(&k);
         uint32_t docs[4], order[4] = {0, 1, 2, 3};
         for (uint32_t i = 0; i < 4; i++)
@@ -300,6 +328,7 @@ int main(void)
     RUN(little_text_is_not_blended);
     RUN(an_executor_without_attention_links_instead);
     RUN(int8_entries_are_near_and_prefixes_stay_exact);
+    RUN(prefixes_may_have_blocks_of_their_own);
     RUN(what_was_blended_is_never_stored_as_a_prefix);
     RUN(a_document_with_frequent_edits_is_reused_around_them);
     RUN(random_prompts_keep_every_promise);

@@ -3,6 +3,7 @@
 #include "serve/crowd.h"
 #include "support/tmpdir.h"
 
+#include <time.h>
 #include <unistd.h>
 
 struct rig {
@@ -77,8 +78,62 @@ TEST(a_crowd_on_ggml_is_answered_as_one_by_one)
     rig_close(&r);
 }
 
+/* Decoding has kernels of its own, so the KV of an answer is not what a prompt with it has: the next
+ * turn must find the latter. */
+static void two_turns(const struct rig *r, struct tsr_blend *blend, bool fresh,
+                      struct engine_job jobs[2])
+{
+    struct engine_kit k;
+    uint32_t tokens[600];
+    struct tsri_engine_stats stats;
+    struct timespec pause = {0, 1000000};
+    struct tsri_engine_desc d = {.model = r->model, .blend = blend};
+    engine_kit_init(&k);
+    CHECK_INT(tsri_engine_open(&k.engine, &d), 0);
+    struct tsri_job_desc job = engine_kit_desc(tokens, 150, r->info.n_vocab, 3);
+    job.keeps = fresh ? TSRI_KEEP_NOTHING : TSRI_KEEP_EXACT;
+    job.fresh = fresh;
+    job.ignore_end = job.logprobs = true;
+    job.max_tokens = 50;
+    CHECK_INT(engine_kit_submit(&k, &jobs[0], &job), 0);
+    engine_kit_wait(&k, 1);
+    do {
+        nanosleep(&pause, NULL);
+        tsri_engine_stats(k.engine, &stats);
+    } while (stats.n_learning || stats.n_writing);
+    memcpy(tokens + 150, jobs[0].tokens, 50 * sizeof *tokens);
+    for (uint32_t i = 0; i < 10; i++)
+        tokens[200 + i] = 5 + i;
+    job.n_tokens = 210;
+    CHECK_INT(engine_kit_submit(&k, &jobs[1], &job), 0);
+    engine_kit_wait(&k, 2);
+    tsri_engine_close(k.engine);
+}
+
+TEST(the_next_turn_finds_the_answer_with_the_bits_of_a_full_read)
+{
+    struct rig r;
+    struct kit cache;
+    struct tsr_blend *blend;
+    struct engine_job full[2] = {0}, jobs[2] = {0};
+    rig_open(&r);
+    kit_open(&cache, (const char *const[]){"host_size", "64M", NULL});
+    struct tsr_blend_desc d = {
+        .size = sizeof d, .model = r.model, .cache = cache.cache, .prefix_block_tokens = 8};
+    CHECK_INT(tsr_blend_open(&blend, &d), 0);
+    two_turns(&r, r.blend, true, full);
+    two_turns(&r, blend, false, jobs);
+    CHECK_INT(jobs[1].report.n_exact, 200);
+    CHECK(memcmp(jobs[1].tokens, full[1].tokens, sizeof full[1].tokens) == 0);
+    CHECK(memcmp(jobs[1].logprobs, full[1].logprobs, sizeof full[1].logprobs) == 0);
+    tsr_blend_close(blend);
+    CHECK(kit_end(&cache));
+    rig_close(&r);
+}
+
 int main(void)
 {
     RUN(a_crowd_on_ggml_is_answered_as_one_by_one);
+    RUN(the_next_turn_finds_the_answer_with_the_bits_of_a_full_read);
     return test_end();
 }

@@ -30,6 +30,30 @@ documents_of_a_list_and_of_messages_are_the_same_prompt() {
     is "$(json 'x["tessera"]["documents"][0]["name"]')" c.md
 }
 
+# Until nothing waits to be stored.
+stored() {
+    local i
+    for ((i = 0; i < 2500; i++)); do
+        get /metrics
+        grep -q '^tessera_serve_learning 0$' <<<"$out" && return
+        sleep 0.1
+    done
+    fail "$(grep serve_ <<<"$out")"
+}
+
+a_list_stays_in_its_place_when_the_chat_goes_on() {
+    local doc n
+    doc=$(text 400 h)
+    chat "$hello,\"documents\":[$doc],\"tessera\":{\"mode\":\"exact\"}"
+    answers 200 || return
+    n=$(json 'x["usage"]["prompt_tokens"]')
+    stored || return
+    chat "\"messages\":[{\"role\":\"user\",\"content\":\"why\"},{\"role\":\"assistant\",\"content\":\"so\"},{\"role\":\"user\",\"content\":\"how\"}],\"documents\":[$doc],\"tessera\":{\"mode\":\"exact\"}"
+    # All of the first prompt, but for a block that is not full.
+    is "$(json "x['usage']['prompt_tokens_details']['cached_tokens'] >= $n // 32 * 32")" True || return
+    is "$(json 'x["tessera"]["exact"]')" True
+}
+
 a_question_finds_its_passages_and_names_them() {
     chat '"messages":[{"role":"user","content":"When does the ferry leave?"}]'
     answers 200 || return
@@ -88,6 +112,7 @@ documents_without_a_question_are_refused() {
 }
 
 run documents_of_a_list_and_of_messages_are_the_same_prompt
+run a_list_stays_in_its_place_when_the_chat_goes_on
 run a_question_finds_its_passages_and_names_them
 run a_mode_is_obeyed_and_told
 run special_tokens_in_texts_are_letters

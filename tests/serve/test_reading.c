@@ -2,7 +2,10 @@
 #include "serve/engine_kit.h"
 #include "serve/task.h"
 
+#include <time.h>
+
 #define MODEL "qwen2 layers=2 heads=2 kv_heads=1 head_dim=8 ff=24 vocab=128 context=1024"
+#define BLOCK 16u /* tokens that prefixes are stored by */
 #define LONG_MODEL "qwen2 layers=2 heads=2 kv_heads=1 head_dim=8 ff=24 vocab=128 context=8192"
 
 TEST(slots_hold_the_prompt_and_what_follows_it)
@@ -69,10 +72,87 @@ TEST(a_fresh_read_takes_nothing_from_the_cache)
     engine_kit_close(&k);
 }
 
+/* ---- conversations ---- */
+
+static void wait_until_idle(struct engine_kit *k)
+{
+    struct tsri_engine_stats stats;
+    struct timespec pause = {0, 1000000};
+    do {
+        nanosleep(&pause, NULL);
+        tsri_engine_stats(k->engine, &stats);
+    } while (stats.n_learning || stats.n_reading || stats.n_writing);
+}
+
+/* The second prompt of a conversation: the first one, its answer, and a question. */
+static struct tsri_job_desc second_turn(uint32_t *tokens, const struct tsri_job_desc *first,
+                                        const struct engine_job *answer)
+{
+    struct tsri_job_desc d = *first;
+    uint32_t n = first->n_tokens;
+    memcpy(tokens, first->tokens, n * sizeof *tokens);
+    memcpy(tokens + n, answer->tokens, answer->n_tokens * sizeof *tokens);
+    n += answer->n_tokens;
+    for (uint32_t i = 0; i < 20; i++)
+        tokens[n++] = 5 + i;
+    d.tokens = tokens;
+    d.n_tokens = n;
+    return d;
+}
+
+/* Asks in two turns; the second answer and its report are in jobs[1]. */
+static void two_turns(enum tsri_mode mode, enum tsri_keeping keeps, bool fresh,
+                      struct engine_job jobs[2])
+{
+    struct engine_kit k;
+    uint32_t tokens[300], more[500];
+    engine_kit_open(&k, MODEL, NULL);
+    struct tsri_job_desc d = engine_kit_desc(tokens, 300, 128, 9);
+    d.mode = mode;
+    d.keeps = keeps;
+    d.fresh = fresh;
+    d.max_tokens = 60;
+    d.ignore_end = true;
+    d.logprobs = true;
+    CHECK_INT(engine_kit_submit(&k, &jobs[0], &d), 0);
+    engine_kit_wait(&k, 1);
+    wait_until_idle(&k);
+    d = second_turn(more, &d, &jobs[0]);
+    CHECK_INT(engine_kit_submit(&k, &jobs[1], &d), 0);
+    engine_kit_wait(&k, 2);
+    CHECK_INT(jobs[1].why, TSRI_END_LENGTH);
+    engine_kit_close(&k);
+}
+
+static bool same_answers(const struct engine_job *one, const struct engine_job *other)
+{
+    return one->n_tokens == other->n_tokens &&
+           memcmp(one->tokens, other->tokens, sizeof one->tokens) == 0 &&
+           memcmp(one->logprobs, other->logprobs, one->n_tokens * sizeof *one->logprobs) == 0;
+}
+
+TEST(the_next_turn_finds_the_answer_with_the_bits_of_a_full_read)
+{
+    static const enum tsri_mode modes[] = {TSRI_MODE_EXACT, TSRI_MODE_AUTO};
+    struct engine_job full[2] = {0}, jobs[2] = {0};
+    two_turns(TSRI_MODE_EXACT, TSRI_KEEP_NOTHING, true, full);
+    CHECK_INT(full[1].report.n_exact, 0);
+    for (uint32_t i = 0; i < TSRI_COUNT(modes); i++) {
+        two_turns(modes[i], TSRI_KEEP_EXACT, false, jobs);
+        /* Whole blocks of 16 tokens; the last one has the question in it. */
+        CHECK_INT(jobs[1].report.n_exact, (300 + 60) / BLOCK * BLOCK);
+        CHECK(same_answers(&jobs[1], &full[1]));
+    }
+    two_turns(TSRI_MODE_EXACT, TSRI_KEEP_NOTHING, false, jobs);
+    CHECK_INT(jobs[1].report.n_exact, 300 / BLOCK * BLOCK);
+    CHECK(same_answers(&jobs[1], &full[1]));
+}
+
 int main(void)
 {
     RUN(slots_hold_the_prompt_and_what_follows_it);
     RUN(an_answer_goes_on_while_a_long_prompt_is_read);
     RUN(a_fresh_read_takes_nothing_from_the_cache);
+    RUN(the_next_turn_finds_the_answer_with_the_bits_of_a_full_read);
     return test_end();
 }

@@ -23,6 +23,7 @@ void blend_kit_reopen(struct blend_kit *k)
                                     .blend_min_tokens = UINT32_MAX,
                                     .primer = k->primer,
                                     .n_primer = k->n_primer,
+                                    .prefix_block_tokens = k->prefix_block,
                                     .traffic = k->traffic.size ? &k->traffic : NULL};
     MUST(tsr_blend_open(&k->blend, &config));
 }

@@ -19,6 +19,7 @@ struct blend_kit {
     struct tsr_blend *blend;
     uint32_t flags; /* of the blend */
     uint32_t primer[64], n_primer;
+    uint32_t prefix_block;         /* tokens; 0: blocks of the cache, of 16 */
     struct tsr_space_desc traffic; /* of plain requests; size 0: none */
     struct tsr_extra extra;        /* of the asks; kind 0: none */
     /* the prompt: */
