@@ -45,6 +45,7 @@ struct tsri_reader {
     struct tsr_model_info info;
     struct tsr_cache *cache;
     struct tsr_server *server; /* NULL: the store is not shared, or another process serves it */
+    struct tsri_heir *heir;    /* of a client: serves the store when that process ends */
     struct tsr_blend *blend, *plain; /* plain: without a cache, to compare with */
     struct tsr_session *session, *plain_session;
     uint32_t n_slots;

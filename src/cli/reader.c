@@ -3,6 +3,7 @@
  * another, and the profile that was measured for this model. The first process that opens the store
  * serves it to the others, which become its clients. */
 #include "cli/ask.h"
+#include "cli/heir.h"
 
 #include <tessera/server.h>
 
@@ -168,13 +169,16 @@ void tsri_reader_store(const struct tsr_config *config, char *buf, size_t bytes)
 }
 
 /* Another process has the store open and serves it. */
-static int become_client(struct tsri_reader *r, struct tsri_cli *cli)
+static int become_client(struct tsri_reader *r, struct tsri_cli *cli, const char *store,
+                         const char *socket)
 {
     int e = tsr_config_set(cli->config, "owner", "daemon");
     if (!e) e = tsr_cache_open(&r->cache, cli->config);
     if (!e) e = tsr_cache_connected(r->cache, CONNECT_MS);
     if (e == 0) {
         tsri_cli_note("sharing the store with the process that has it open");
+        if (tsri_heir_open(&r->heir, r->cache, cli, store, socket) < 0)
+            tsri_log(TSR_LOG_WARN, "store: lost if its owner ends: %s", tsr_errmsg());
         return 0;
     }
     tsr_cache_close(r->cache);
@@ -196,7 +200,8 @@ static int open_shared(struct tsri_reader *r, struct tsri_cli *cli, const char *
         return TSR_ECONFIG;
     int e = tsr_cache_open(&r->cache, cli->config);
     /* A client that stores nothing would have to freeze the cache of all. */
-    if (e == TSR_EBUSY && shares && !tsri_cli_flag(cli, "no-store")) return become_client(r, cli);
+    if (e == TSR_EBUSY && shares && !tsri_cli_flag(cli, "no-store"))
+        return become_client(r, cli, store, path);
     /* Without a server the store is this process's alone, as it is without sharing. */
     if (e == 0 && shares && tsr_server_open(&r->server, r->cache, cli->config) < 0)
         tsri_log(TSR_LOG_INFO, "store: not shared: %s", tsr_errmsg());
@@ -313,10 +318,12 @@ void tsri_reader_close(struct tsri_reader *r)
     tsr_session_close(r->plain_session);
     tsr_blend_close(r->blend);
     tsr_blend_close(r->plain);
+    tsri_heir_stop(r->heir);
     if (r->cache && tsr_cache_flush(r->cache) < 0)
         tsri_cli_note("not everything was stored: %s", tsr_errmsg());
     tsr_server_close(r->server);
     tsr_cache_close(r->cache);
+    tsri_heir_close(r->heir);
     tsr_model_close(r->model);
     free(r->logits);
     memset(r, 0, sizeof *r);
