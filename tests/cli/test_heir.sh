@@ -3,6 +3,7 @@
 # shellcheck source=tests/serve/serve_kit.sh
 . "$(dirname "$0")/../serve/serve_kit.sh"
 serve_needs
+# shellcheck disable=SC2034
 pid_first='' pid_second='' pid_third='' url_second='' url_third=''
 
 # Starts a server beside the others and leaves its process, address and token by the name $1.
