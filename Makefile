@@ -139,7 +139,7 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/de
 CUDA_OBJ  := $(call obj,$(CUDA_SRC)) $(B)/obj/src/device/cuda_kv.o $(B)/obj/src/device/cuda_select.o
 CUDA_LIB  := $(B)/lib/libtessera-cuda.so $(B)/bench/bench_cuda
 ASCEND_LIB := $(B)/lib/libtessera-ascend.so
-FAKEACL := $(addprefix $(B)/tests/fakeacl/,libascendcl.so libascendcl-bare.so)
+FAKEACL := $(addprefix $(B)/tests/fakeacl/,libascendcl.so libascendcl-bare.so libopapi.so)
 CUDA_ALL  := $(if $(WITH_CUDA),$(CUDA_LIB))
 MODEL_LIB := $(if $(LLAMA_CF),$(B)/lib/libtessera-model.so $(MODEL_MAKE))
 PROFILES := $(patsubst %,$(B)/share/tessera/%,$(wildcard profiles/*.yaml))
@@ -339,6 +339,11 @@ $(B)/tests/fakeacl/libascendcl.so $(B)/tests/fakeacl/libascendcl-bare.so: $(ACL_
 	@echo "  LD    $@"
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(findstring bare,$@),-Wl$(comma)--version-script=tests/fakeacl/bare.map) \
 	    -Wl,--exclude-libs,ALL $(SANF) $(LDFLAGS) $(filter-out %.map,$^) -o $@ -lm -lpthread
+# Its operators; they find it by its soname, since it is loaded before them.
+$(B)/tests/fakeacl/libopapi.so: $(call obj,$(wildcard tests/fakeopapi/*.c)) $(LIBA) $(B)/tests/fakeacl/libascendcl.so
+	@mkdir -p $(@D)
+	@echo "  LD    $@"
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -Wl,--exclude-libs,ALL $(SANF) $(LDFLAGS) $^ -o $@ -lm -lpthread
 $(TESTS): | $(B)/tests/device/libtessera-fakegpu.so $(FAKEACL) $(ASCEND_LIB)
 
 $(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)

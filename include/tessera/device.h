@@ -42,6 +42,11 @@ enum tsr_stream_flags {
     TSR_STREAM_LOW = 1 /* gives way: its kernels start when streams without it leave room */
 };
 
+/* What a device may do that it would not do by itself. */
+enum tsr_device_flags {
+    TSR_DEVICE_OPERATORS = 1 /* compute with the vendor's operators (option device_operators) */
+};
+
 /* Where a pointer points to. */
 enum tsr_memory {
     TSR_MEMORY_HOST = 0,   /* plain host memory */
@@ -208,6 +213,7 @@ struct tsr_device_desc {
         *library; /* path of the shared object; NULL: libtessera-NAME.so where dlopen looks */
     /* Set by the core: keeps the text as the calling thread's message and returns err. */
     int (*fail)(int err, const char *text);
+    uint32_t flags; /* enum tsr_device_flags */
 };
 
 struct tsr_device_info {

@@ -468,7 +468,9 @@ static int add_device(struct tsri_manager *m, const struct tsr_config *cfg)
     }
     if (!o->device[0])
         return tsri_fail(TSR_ECONFIG, "device_pool_size: no device is configured (option device)");
-    struct tsr_device_desc config = {.size = sizeof config, .ordinal = o->device_number};
+    struct tsr_device_desc config = {.size = sizeof config,
+                                     .ordinal = o->device_number,
+                                     .flags = o->device_operators ? TSR_DEVICE_OPERATORS : 0};
     int e = tsri_device_open(&c->device, o->device, &config);
     if (e) return e;
     if (tsri_device_caps(c->device) & TSR_DEVICE_NEEDS_LOCK) {

@@ -17,7 +17,9 @@ static void name_memory(const struct tsr_device_info *info, char *out, size_t by
 void tsri_check_device(const char *name, const struct tsri_options *o, struct tsri_finding *f)
 {
     bool wanted = strcmp(name, o->device) == 0;
-    struct tsr_device_desc desc = {.size = sizeof desc, .ordinal = wanted ? o->device_number : 0};
+    struct tsr_device_desc desc = {.size = sizeof desc,
+                                   .ordinal = wanted ? o->device_number : 0,
+                                   .flags = o->device_operators ? TSR_DEVICE_OPERATORS : 0};
     struct tsr_device_info info = {.size = sizeof info};
     struct tsri_device *d;
     char memory[96];

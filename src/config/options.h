@@ -201,6 +201,8 @@ struct tsri_list {
       "device of engines: cpu, cuda, npu (both keep host_size resident), libtessera-NAME.so; empty: none") \
     X(device_number, COUNT, "0", 0, 255, 0, \
       "number of the device, if the machine has several") \
+    X(device_operators, BOOL, "false", 0, 0, 0, \
+      "npu: rotate, widen int8 and move scattered tokens by operators of CANN, after a self-test") \
     X(device_pool_size, SIZE, "0", TSRI_MIB, 16 * TSRI_TIB, TSRI_OPT_ZERO, \
       "device memory for copies of reused entries; 0: device_pool_share") \
     X(device_pool_share, FLOAT, "0", 0, 1, 0, \

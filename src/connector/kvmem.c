@@ -23,7 +23,9 @@ int tsri_engine_device_open(struct tsri_device **device, struct tsri_device **ow
         *device = of_cache;
         return 0;
     }
-    int e = tsri_device_open(own, name, desc);
+    struct tsr_device_desc mine = *desc;
+    if (tsri_cache_options(cache)->device_operators) mine.flags |= TSR_DEVICE_OPERATORS;
+    int e = tsri_device_open(own, name, &mine);
     *device = *own;
     return e;
 }

@@ -7,7 +7,7 @@
  * device, so that its results are those of the cpu device bit for bit. Computing reads host memory
  * while the call lasts, so copies into host memory that are still queued on the stream are waited
  * for first; `writes_host` of streams and events follows them. */
-#include "device/ascend.h"
+#include "device/ascend_nn.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,8 @@ int tsri_ascend_enter(const struct tsr_device *d)
 
 /* Code paths for tests: "reference" computes with the plain loops that are right by definition,
  * "plain" copies one by one where the runtime could take many, "small" has small buffers and
- * registers memory in small pieces. */
+ * registers memory in small pieces, "operators" is the option device_operators, "operators_plain"
+ * has plain loops beside it and no self-test, "operators_small" plain loops and small buffers. */
 static int choose_variant(struct tsr_device *d, const char *variant)
 {
     const struct tsri_kernels *k = &tsri_kernels_plain, *more;
@@ -41,13 +42,14 @@ static int choose_variant(struct tsr_device *d, const char *variant)
     d->piece_bytes = TSRI_ASCEND_PIECE_BYTES;
     d->buffer_bytes = TSRI_ASCEND_BUFFER_BYTES;
     if (!variant) return 0;
+    if (strncmp(variant, "operators_", 10) == 0) d->kernels = &tsri_kernels_plain;
     if (strcmp(variant, "reference") == 0)
         d->kernels = NULL;
     else if (strcmp(variant, "plain") == 0)
         atomic_store(&d->batches, false);
-    else if (strcmp(variant, "small") == 0)
+    else if (strcmp(variant, "small") == 0 || strcmp(variant, "operators_small") == 0)
         d->piece_bytes = d->buffer_bytes = (size_t)64 << 10;
-    else
+    else if (strcmp(variant, "operators") != 0 && strcmp(variant, "operators_plain") != 0)
         return d->fail(TSR_EINVAL, "npu: no such variant");
     return 0;
 }
@@ -60,6 +62,22 @@ static int open_stream(struct tsr_device *d, struct tsr_device_stream *s, uint32
                      &s->native, priority, TSRI_ACL_STREAM_FAST_LAUNCH | TSRI_ACL_STREAM_FAST_SYNC),
                  "cannot create a stream");
     return 0;
+}
+
+/* Operators that cannot be had are no error: the processor does their work. */
+static void open_operators(struct tsr_device *d, bool trusted)
+{
+    int err = tsri_ascend_ops_open(d, &d->ops);
+    if (!err && trusted) atomic_store(&d->ops->can, TSRI_CAN_ALL);
+    if (!err && !trusted) err = tsri_ascend_ops_probe(d, d->ops);
+    if (!err) return;
+    snprintf(d->no_ops, sizeof d->no_ops, "%s",
+             err == TSR_ENOMEM ? "no memory"
+             : d->major == 0   ? "CANN of unknown version"
+             : d->ops          ? d->ops->why
+                               : "no libopapi.so");
+    tsri_ascend_ops_close(d, d->ops);
+    d->ops = NULL;
 }
 
 static int ascend_open(struct tsr_device **out, const struct tsr_device_desc *desc)
@@ -84,6 +102,10 @@ static int ascend_open(struct tsr_device **out, const struct tsr_device_desc *de
     }
     pthread_mutex_init(&d->ranges_lock, NULL);
     pthread_mutex_init(&d->staging_lock, NULL);
+    bool flags = desc->size >= sizeof *desc; /* an older core has none */
+    if ((flags && desc->flags & TSR_DEVICE_OPERATORS) ||
+        (desc->variant && strncmp(desc->variant, "operators", 9) == 0))
+        open_operators(d, desc->variant && strcmp(desc->variant, "operators_plain") == 0);
     *out = d;
     return 0;
 }
@@ -91,6 +113,7 @@ static int ascend_open(struct tsr_device **out, const struct tsr_device_desc *de
 static void ascend_close(struct tsr_device *d)
 {
     if (tsri_ascend_enter(d) == 0) {
+        tsri_ascend_ops_close(d, d->ops);
         tsri_ascend_staging_fini(d);
         d->acl.aclrtSynchronizeStream(d->stream.native);
         d->acl.aclrtDestroyStream(d->stream.native);
@@ -104,6 +127,22 @@ static void ascend_close(struct tsr_device *d)
     free(d);
 }
 
+/* Of the operators that are used, or why there are none; nothing if nobody asked. */
+static void name_operators(struct tsr_device *d, char *out, size_t bytes)
+{
+    uint32_t can = d->ops ? atomic_load(&d->ops->can) : 0;
+    if (can == TSRI_CAN_ALL)
+        snprintf(out, bytes, ", all operators");
+    else if (can)
+        snprintf(out, bytes, ", operators:%s%s%s%s", can & TSRI_CAN_ROTATE ? " rotate" : "",
+                 can & TSRI_CAN_WIDEN ? " int8" : "", can & TSRI_CAN_SCATTER ? " scatter" : "",
+                 can & TSRI_CAN_GATHER ? " gather" : "");
+    else if (d->ops || d->no_ops[0])
+        snprintf(out, bytes, ", no operators: %.31s", d->ops ? d->ops->why : d->no_ops);
+    else
+        out[0] = '\0';
+}
+
 static int ascend_info(struct tsr_device *d, struct tsr_device_info *out)
 {
     int err = tsri_ascend_enter(d);
@@ -111,9 +150,11 @@ static int ascend_info(struct tsr_device *d, struct tsr_device_info *out)
     size_t n_free = 0, n_total = 0;
     TSRI_ACL_TRY(d, d->acl.aclrtGetMemInfo(TSRI_ACL_HBM, &n_free, &n_total),
                  "cannot read free memory");
-    snprintf(out->text, sizeof out->text, "%.23s, CANN %.23s, %s copies; never run on an NPU",
-             d->soc[0] ? d->soc : "unnamed NPU", d->cann[0] ? d->cann : "of unknown version",
-             d->batches ? "batched" : "single");
+    char operators[64];
+    name_operators(d, operators, sizeof operators);
+    snprintf(out->text, sizeof out->text, "%.15s, CANN %.11s, %s copies%s; never run on an NPU",
+             d->soc[0] ? d->soc : "unnamed NPU", d->cann[0] ? d->cann : "not named",
+             d->batches ? "batched" : "single", operators);
     out->bytes_total = n_total;
     out->bytes_free = n_free;
     return 0;

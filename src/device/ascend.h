@@ -158,7 +158,9 @@ struct tsr_device {
     pthread_mutex_t staging_lock; /* all below; held while a piece is filled and queued */
     bool staging_open;
     struct tsri_ascend_buffer buffers[TSRI_ASCEND_BUFFERS];
-    uint32_t next; /* the buffer whose turn it is, modulo their number */
+    uint32_t next;               /* the buffer whose turn it is, modulo their number */
+    struct tsri_ascend_ops *ops; /* NULL: no operators (ascend_nn.h) */
+    char no_ops[64];             /* why there are none; empty: nobody asked for them */
 };
 
 /* ---- ascend_load.c ---- */

@@ -7,9 +7,11 @@
  * A buffer holds such rows without gaps, as an engine with contiguous memory would: the loops of
  * the cpu device see it as that, and compute what they compute there.
  *
+ * With the option device_operators, a run first goes to ascend_ops.c, which may move it by operators.
+ *
  * A scatter returns when its copies are queued. A gather of int8 rows returns when the cells are
  * written, since the processor writes them. */
-#include "device/ascend.h"
+#include "device/ascend_nn.h"
 
 #define DEVICE_ALIGN 64u /* of copies within device memory */
 /* Tokens of a part at most, and parts that wait in one buffer. */
@@ -366,11 +368,15 @@ static int move_layers(struct mover *m, uint32_t layer_first, uint32_t n_layers)
     if (m->batch->layout->memory != TSR_MEMORY_DEVICE)
         return move_on_host(m, layer_first, n_layers);
     for (uint32_t l = layer_first; l < layer_first + n_layers; l++)
-        for (uint32_t p = 0; p < m->batch->layout->n_planes; p++)
-            for (uint32_t r = 0; r < m->batch->n_runs && !err; r++)
+        for (uint32_t r = 0; r < m->batch->n_runs && !err; r++) {
+            bool done = false;
+            struct tsri_ascend_run run = {m->batch, m->to_engine, l, r};
+            if (m->d->ops) err = tsri_ascend_ops_move(m->d, m->s, &run, &done);
+            for (uint32_t p = 0; p < m->batch->layout->n_planes && !done && !err; p++)
                 err = move_run(
                     m, (struct npu_part){
                            .layer = l, .plane = p, .run = r, .n = m->batch->runs[r].n_tokens});
+        }
     if (!err) err = leave_buffer(m);
     return err ? err : tsri_ascend_list_flush(&m->direct);
 }

@@ -688,7 +688,9 @@ static int served_open(struct tsr_cache *c, const struct tsr_config *cfg)
                                       .owner = owner,
                                       .staging_bytes = o->server_staging,
                                       .patience_ms = o->server_patience};
-    struct tsr_device_desc device = {.size = sizeof device, .ordinal = o->device_number};
+    struct tsr_device_desc device = {.size = sizeof device,
+                                     .ordinal = o->device_number,
+                                     .flags = o->device_operators ? TSR_DEVICE_OPERATORS : 0};
     int e = o->device[0] ? tsri_device_open(&c->device, o->device, &device) : 0;
     if (!e) e = tsri_shared_pools_open(&r->pools, c->device, tsri_ops_work(c->ops));
     r->desc.pools = r->pools;

@@ -7,6 +7,7 @@
 #include "support/fakeacl.h"
 
 static const struct fakeacl_control *acl;
+static uint64_t fail_at; /* the call of the next move that fails; 0: none */
 
 enum { N_TOKENS = 60, CELL = 16 };
 
@@ -14,6 +15,8 @@ enum { N_TOKENS = 60, CELL = 16 };
 struct job {
     struct kv_shape shape;
     bool int8, on_device, gather, rotates;
+    bool gptj;    /* pairing */
+    bool follow;  /* slots follow each other */
     size_t shift; /* of the cells' address, in bytes */
 };
 struct result {
@@ -75,12 +78,16 @@ static inline int run_job(struct tsri_device *d, const struct job *j, struct res
     struct tsri_batch *batch;
     int64_t slots[N_TOKENS];
     struct tsr_batch_limits limits = {2, 200, 100, 1000};
-    struct tsr_rope rope = {
-        .size = sizeof rope, .pairing = TSR_ROPE_NEOX, .dims = j->shape.rope_dims, .theta = 10000};
+    struct tsr_rope rope = {.size = sizeof rope,
+                            .pairing = j->gptj ? TSR_ROPE_GPTJ : TSR_ROPE_NEOX,
+                            .dims = j->shape.rope_dims,
+                            .theta = 10000};
     kv_engine_init(&engine, d, &j->shape);
     kv_cells_init(&cells, d, &engine.layout, N_TOKENS, CELL, j->int8, 3);
     kv_cells_numbers(&cells, &engine.layout, 4);
     kv_slots(slots, N_TOKENS, j->shape.n_slots, 77);
+    for (int64_t i = 0; i < N_TOKENS && j->follow; i++)
+        slots[i] = i;
     void *moved = j->on_device ? to_device(&cells, j->shift) : NULL;
     struct tsr_kv_run runs[2] = {{&cells.cells, slots, 0, 40, j->rotates ? 321 : 0, 0, 0},
                                  {&cells.cells, slots + 40, 41, N_TOKENS - 41, 0, 0, 0}};
@@ -91,8 +98,14 @@ static inline int run_job(struct tsri_device *d, const struct job *j, struct res
                                    j->rotates ? &rope : NULL,
                                    0};
     CHECK_INT(tsri_batch_open(&batch, d, &limits), 0);
+    if (fail_at) {
+        acl->reset();
+        acl->fail(fail_at);
+    }
     int e = tsri_batch_set(batch, NULL, &desc);
     if (!e) e = move_all(batch, j, d);
+    if (fail_at) acl->reset();
+    if (e) CHECK_INT(tsri_stream_sync(d, NULL), 0); /* what was queued may still run */
     if (!e) {
         out->engine = kv_engine_image(&engine);
         out->cells = cells_image(&cells, moved ? (uint8_t *)moved + j->shift : cells.data);
@@ -108,11 +121,16 @@ static inline int run_job(struct tsri_device *d, const struct job *j, struct res
 
 static const struct kv_shape plain_shape = {KV_SPLIT, TSR_DTYPE_BF16, 2, 2, 64, 64, 0, 64, 16, 128};
 
-static inline void check_same(const char *variant, const struct job *j)
+/* Operators round each step, as the plain loops do. */
+static inline const char *cpu_variant(const char *variant)
 {
-    struct tsri_device *npu = open_device("npu", variant);
-    struct tsri_device *cpu =
-        open_device("cpu", variant && !strcmp(variant, "reference") ? variant : NULL);
+    if (variant && strncmp(variant, "operators", 9) == 0) return "plain";
+    return variant && strcmp(variant, "reference") == 0 ? variant : NULL;
+}
+
+static inline void check_same_on(struct tsri_device *npu, struct tsri_device *cpu,
+                                 const struct job *j)
+{
     struct result a = {0}, b = {0};
     CHECK_INT(run_job(cpu, j, &a), 0);
     CHECK_INT(run_job(npu, j, &b), 0);
@@ -126,9 +144,48 @@ static inline void check_same(const char *variant, const struct job *j)
     CHECK(same);
     result_free(&a);
     result_free(&b);
+}
+
+static inline void check_same(const char *variant, const struct job *j)
+{
+    struct tsri_device *npu = open_device("npu", variant);
+    struct tsri_device *cpu = open_device("cpu", cpu_variant(variant));
+    check_same_on(npu, cpu, j);
     tsri_device_close(npu);
     tsri_device_close(cpu);
     acl->check_closed();
 }
+
+/* ---- operators ---- */
+
+/* One of 48 moves. */
+static inline struct job job_at(const struct kv_shape *shape, int k)
+{
+    struct job j = {.shape = *shape, .int8 = k & 1, .on_device = k & 2, .gptj = k & 4};
+    j.gather = k / 8 % 3 == 2;
+    j.rotates = k / 8 % 3 == 1;
+    j.follow = k / 24 % 2;
+    j.shift = j.on_device && k >= 24 ? 4 : 0;
+    return j;
+}
+
+static inline struct tsri_device *open_and_check_info(const char *want)
+{
+    struct tsr_device_info info = {.size = sizeof info};
+    struct tsri_device *d = open_device("npu", "operators_small");
+    CHECK_INT(tsri_device_info(d, &info), 0);
+    CHECK_STR(info.text, want);
+    return d;
+}
+
+static inline void check_info(const char *want)
+{
+    tsri_device_close(open_and_check_info(want));
+    acl->check_closed();
+}
+
+/* What the device says of itself before and after its operators. */
+#define CHIP "Ascend910B3, CANN 9.0.0, batched copies, "
+#define END "; never run on an NPU"
 
 #endif

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mistakes planted in the device "npu": each is built into a library of its own, and test_ascend,
-# _copy, _move or the contract suite must notice it over the fake AscendCL. A line of the table is
+# _copy, _move, _ops, _nn, _probe or the contract suite must notice it over the fake AscendCL. A line of the table is
 #   file | text that is there once | what stands there instead | what the mistake is
 # Every eighth of them, all with TESSERA_TEST_LONG=1 (make check-long).
 set -u
@@ -39,6 +39,22 @@ copy.c|        if (n > in_src) n = in_src;|        (void)in_src;|a copy goes fro
 .c|if (tsri_ascend_enter(d) == 0) tsri_ascend_event_fini(d, e);|(void)d;|events are left behind
 .c|TSRI_ACL_TRY(d, d->acl.aclrtSynchronizeStream(s->native), "the stream failed");|(void)d;|waiting for a stream does not wait
 .c|if (status == TSRI_ACL_EVENT_COMPLETE) return 0;|return 0;|waiting for an event does not wait
+ops.c|if (j->run->slots[i] >= 0) j->tokens[j->n++] = i;|j->tokens[j->n++] = i;|operators get slots of -1
+ops.c|if (in_cell + n == c->cell_tokens) break;|(void)in_cell;|a stretch for operators goes on behind the end of its cell
+ops.c|int recorded = tsri_ascend_record(j->call.d, &j->call.area->used, j->call.s);|int recorded = 0;|nobody knows when an area is idle
+ops.c|return tsri_ascend_await(j->call.d, &j->call.area->used);|return 0;|tables change while a copy reads them
+ops.c|sin[a] = sin[b] = j->table[n_pairs + i];|sin[a] = sin[b] = j->table[i];|operators rotate with cos for sin
+ops.c|.offset = p->rope_first};|.offset = 0};|operators rotate the first elements of a head
+ops.c|if (!err && (!turns(j, p) \|\| p->rope_dims < p->dim))|if (!err && !turns(j, p))|elements that do not turn are not widened
+ops.c|(!l->block_tokens \|\| p->block_stride == l->block_tokens * row);|row;|an operator gets an engine's memory with gaps
+ops.c|if (!cells_aligned(j, plane)) return false;|(void)plane;|copies of cells within the device at odd addresses
+ops.c|if (err) tsri_ascend_ops_stop(o, "one failed in use");|(void)o;|operators are tried again after a failure
+ops.c|*done = !err;|*done = true;|a failed operator counts as done
+nn.c|if (ts->at[i]) nn->aclDestroyTensor(ts->at[i]);|(void)nn;|tensors are left behind
+nn.c|    int err = tsri_ascend_sync(d, c->s);|    int err = 0;|a workspace is freed while an operator uses it
+nn.c|drop_executor(&c->d->ops->nn, plan->executor);|(void)plan;|an executor is left behind
+nn.c|if (!has_scatter(d)) nn->aclnnScatterPaKvCache = NULL;|(void)d;|a version whose parameters are not known is used
+probe.c|return memcmp(p->want, p->image, PLANES * p->plane_bytes) == 0 &&|return|the self-test does not look at the engine's memory
 END
 }
 
@@ -73,7 +89,7 @@ notices() {
 
 notices_any() {
     local test
-    for test in _copy _move ''; do
+    for test in _copy _move _ops _nn _probe ''; do
         notices "$B/tests/device/test_ascend$test" && return
     done
     return 1

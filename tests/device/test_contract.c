@@ -589,18 +589,24 @@ static void run_variants(void)
         run_device("cpu", tsri_kernels_arm(i)->name, 0);
 }
 
-/* The device "npu" over the fake AscendCL: as it is, with buffers that rows do not fit into
- * together and, if all is asked for, without batches of copies, with the reference's loops and over
- * a runtime that has only what it must. */
+/* The device "npu" over the fake AscendCL: as it is, with operators, with buffers that rows do not
+ * fit into together and, if all is asked for, with both, with operators that round otherwise,
+ * without batches of copies, with the reference's loops and over a runtime that has only what it
+ * must. */
 static void run_npu(bool all)
 {
-    static const char *const variants[] = {NULL, "small", "plain", "reference"};
+    static const char *const variants[] = {NULL,    "operators", "small", "operators_small",
+                                           "plain", "reference"};
     const struct fakeacl_control *acl = fakeacl_load("libascendcl.so");
-    for (size_t i = 0; i < (all ? TSRI_COUNT(variants) : 2); i++) {
+    for (size_t i = 0; i < (all ? TSRI_COUNT(variants) : 3); i++) {
         run_device("npu", variants[i], 0);
         acl->check_closed();
     }
     if (!all) return;
+    setenv("FAKEACL_FMA", "1", 1);
+    run_device("npu", "operators", 0);
+    unsetenv("FAKEACL_FMA");
+    acl->check_closed();
     acl = fakeacl_load("libascendcl-bare.so");
     run_device("npu", NULL, 0);
     acl->check_closed();
@@ -611,10 +617,12 @@ int main(int argc, char **argv)
     struct tsr_device_desc config = {.size = sizeof config, .variant = "reference"};
     if (tsri_device_open(&reference, "cpu", &config) != 0) return 1;
     if (argc == 2 && strcmp(argv[1], "npu") == 0) {
-        if (getenv("TESSERA_TEST_NPU"))
-            run_device("npu", NULL, 0); /* a real one */
-        else
+        if (getenv("TESSERA_TEST_NPU")) { /* a real one */
+            run_device("npu", NULL, 0);
+            run_device("npu", "operators", 0);
+        } else {
             run_npu(true);
+        }
         tsri_device_close(reference);
         return test_end();
     }

@@ -73,7 +73,7 @@ static void host_learns(const struct fake_clock *clock)
 
 static bool meet(uintptr_t a, size_t a_bytes, uintptr_t b, size_t b_bytes)
 {
-    return a < b + b_bytes && b < a + a_bytes;
+    return a && b && a < b + b_bytes && b < a + a_bytes;
 }
 
 /* Whether one of them writes what the other reads or writes. */
@@ -110,13 +110,37 @@ bool fake_in_use(uintptr_t first, size_t bytes)
     return false;
 }
 
-static void check_order(const char *name, const struct stream *s, const struct fake_op *op)
+static void check_order(const char *name, const struct stream *s, const struct fake_clock *clock,
+                        const struct fake_op *op)
 {
     for (uint32_t i = 0; i < FAKE_STREAMS; i++)
         for (const struct fake_op *other = streams[i].first; i != s->index && other;
              other = other->next)
-            if (other->number > s->clock.n[i] && ops_meet(op, other))
+            if (other->number > clock->n[i] && ops_meet(op, other))
                 fake_die("%s: no event between this copy and one of another stream", name);
+}
+
+static void add_span(struct fake_op *op, const struct fake_span *span)
+{
+    struct fake_piece *p = &op->pieces[op->n_pieces++];
+    *p = (struct fake_piece){.bytes = span->bytes};
+    *(span->writes ? &p->dst : &p->src) = span->first;
+    if (!op->high || span->first < op->low) op->low = span->first;
+    if (span->first + span->bytes > op->high) op->high = span->first + span->bytes;
+    n_pieces++;
+}
+
+/* What an operator finds out about its memory when its turn has come. */
+static void add_late(struct stream *s, struct fake_op *op)
+{
+    static struct fake_span late[FAKE_SPANS]; /* under the lock */
+    uint32_t n = op->work.late ? op->work.late(op->work.arg, late) : 0;
+    if (n == 0) return;
+    op->pieces = realloc(op->pieces, (op->n_pieces + n) * sizeof *op->pieces);
+    if (!op->pieces) fake_die("out of memory");
+    for (uint32_t i = 0; i < n; i++)
+        add_span(op, &late[i]);
+    check_order("an operator", s, &op->clock, op);
 }
 
 /* ---- running ---- */
@@ -147,12 +171,14 @@ static void run_next(struct stream *s)
         pthread_cond_wait(&fake.changed, &fake.lock);
     if (op->n_pieces) {
         bool many = n_pieces > PIECES_SEEN;
+        add_late(s, op);
         pthread_mutex_unlock(&fake.lock);
         if (!many) pause_before(s);
         if (op->hash && hash_source(op) != op->hash)
             fake_die("the source of a copy changed before it ran");
-        for (uint32_t i = 0; i < op->n_pieces; i++)
+        for (uint32_t i = 0; i < op->n_pieces && !op->work.run; i++)
             memcpy(op->pieces[i].to, op->pieces[i].from, op->pieces[i].bytes);
+        if (op->work.run) op->work.run(op->work.arg);
         pthread_mutex_lock(&fake.lock);
     }
     if (op->sets) op->sets->passed = true;
@@ -252,9 +278,26 @@ static void queue_copies(const char *name, struct stream *s, const struct tsr_co
     for (size_t i = 0; i < n; i++)
         add_piece(name, op, copies[i], kind);
     merge(&s->clock, &fake.host);
-    check_order(name, s, op);
+    check_order(name, s, &s->clock, op);
     guard_host(op, kind);
     n_pieces += op->n_pieces;
+    push(s, op);
+}
+
+void fake_queue_work(const char *name, void *stream, const struct fake_work *work,
+                     const struct fake_span *spans, uint32_t n)
+{
+    struct stream *s = stream_of(name, stream);
+    struct fake_op *op = new_op();
+    op->work = *work;
+    op->pieces = calloc(n, sizeof *op->pieces);
+    if (!op->pieces) fake_die("out of memory");
+    for (uint32_t i = 0; i < n; i++)
+        add_span(op, &spans[i]);
+    merge(&s->clock, &fake.host);
+    op->clock = s->clock;
+    check_order(name, s, &op->clock, op);
+    fake.n_operators++;
     push(s, op);
 }
 
@@ -454,4 +497,6 @@ void fake_queue_check_closed(void)
     for (uint32_t i = 0; i < FAKE_STREAMS; i++)
         n += streams[i].open;
     if (n || n_events) fake_die("%u streams, %u events were not closed", n, n_events);
+    if (fake.n_tensors || fake.n_executors)
+        fake_die("%u tensors, %u executors were not given back", fake.n_tensors, fake.n_executors);
 }

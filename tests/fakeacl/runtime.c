@@ -134,6 +134,11 @@ static uint64_t control_batches(void)
     return locked(&fake.n_batches);
 }
 
+static uint64_t control_operators(void)
+{
+    return locked(&fake.n_operators);
+}
+
 static uint64_t control_registrations(void)
 {
     pthread_mutex_lock(&fake.lock);
@@ -153,7 +158,7 @@ static void control_hold(bool held)
 static void control_reset(void)
 {
     pthread_mutex_lock(&fake.lock);
-    fake.n_calls = fake.fails_at = fake.n_batches = 0;
+    fake.n_calls = fake.fails_at = fake.n_batches = fake.n_operators = 0;
     fake.held = false;
     pthread_cond_broadcast(&fake.changed);
     pthread_mutex_unlock(&fake.lock);
@@ -180,6 +185,7 @@ const struct fakeacl_control fakeacl_control = {
     .view = fake_view,
     .registrations = control_registrations,
     .batches = control_batches,
+    .operators = control_operators,
     .reset = control_reset,
     .check_closed = check_closed,
 };

@@ -41,9 +41,22 @@ struct fakeacl_control {
     void *(*view)(const void *device);
     uint64_t (*registrations)(void); /* now */
     uint64_t (*batches)(void);       /* calls of aclrtMemcpyBatchAsync since the last reset */
+    uint64_t (*operators)(void);     /* that were queued since the last reset */
     void (*reset)(void);
     void (*check_closed)(void);
 };
+
+/* The fake operators, libopapi.so (sources in tests/fakeopapi), stop the process when
+ *   - a tensor, an executor or a workspace is used after it went or was used up, or is left behind;
+ *   - a workspace is smaller than what was asked for, or not device memory;
+ *   - shapes, dtypes or strides are not what CANN's documents allow, or an engine's cache has gaps;
+ *   - a slot is negative, beyond the cache, or there twice;
+ *   - an operator meets what another stream does, with no event between them: paged operators look
+ *     at the rows that their slots name.
+ * What they write to a workspace is garbage. Options from the environment:
+ *   FAKEACL_REFUSES=aclnnMul  an operator whose first call fails
+ *   FAKEACL_WRONG=aclnnMul    an operator that gets one bit wrong
+ *   FAKEACL_FMA=1             RotaryPositionEmbedding does not round between product and sum */
 
 /* Points the device "npu" to the fake and loads both; stops the program when one is not there.
  * file: "libascendcl.so", or another of the folder. */
