@@ -14,6 +14,8 @@
 #   make fuzz       build the fuzzers alone
 #   make lint       formatting, clang-tidy, cppcheck, shellcheck, ruff, mypy, man pages, layer order
 #   make install    to PREFIX (/usr/local) and LIBDIR (PREFIX/lib), below DESTDIR
+#   make package    wheels, an sdist and Debian packages into dist/ (tools/setup --package first; needs root)
+#   make check-packages  install, try and remove them in fresh Debian 12 and 13 trees
 #   make uninstall  remove what install has put there, with the same variables
 #   make doc        regenerate docs/config.md and the option pages from the tables
 #   make clean
@@ -21,6 +23,7 @@
 # Variables: B=build            where everything is built; side-by-side builds are B=other
 #            SAN=address,undefined | thread     sanitizer builds (use a separate B)
 #            WERROR=1           warnings are errors (CI)
+#            WITH_RPATH=0       no search path in libraries and programs, for packages of a system
 #            WITH_CUDA=1        all, check and install include the CUDA device
 #            WITH_MODEL=1 | 0   require | leave out the executor on llama.cpp's ggml; default: build it
 #                               if tools/setup --model has been run
@@ -71,6 +74,11 @@ CPPF := -D_GNU_SOURCE -DTSR_VERSION='"$(VERSION)"' -Iinclude -Isrc \
 SANF := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 ALLC  = -std=c11 -fPIC -fvisibility=hidden $(WARN) $(CPPF) $(SANF) $(CFLAGS)
 LIBS := $(PKG_LIBS) -lpthread -lm -ldl
+# Devices, the model library and what is loaded on demand are looked for beside the library first, wherever
+# it was put. The libraries of a distribution have their places.
+WITH_RPATH ?= 1
+LIB_RPATH := $(if $(filter 1,$(WITH_RPATH)),-Wl$(comma)-rpath$(comma)'$$ORIGIN')
+BIN_RPATH := $(if $(filter 1,$(WITH_RPATH)),-Wl$(comma)-rpath$(comma)'$$ORIGIN/../lib')
 
 # A folder of src/ includes and calls itself and those to its left, which for blend, connector and
 # daemon is up to tessera.c (tools/check-tree.sh): base < ... < cache < tessera.c < these < cli.
@@ -147,7 +155,7 @@ BINS  := $(B)/bin/tessera $(B)/bin/tessera-lab $(B)/bin/tesserad
 
 PYTHON ?= python3
 
-.PHONY: all lib cuda gpu-kit check-arm test check check-long test-python test-vllm test-sglang bench-vllm demo lint install uninstall doc clean help fuzz setup FORCE
+.PHONY: all lib cuda gpu-kit check-arm test check check-long test-python test-vllm test-sglang bench-vllm demo lint install uninstall package check-packages doc clean help fuzz setup FORCE
 all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(ASCEND_LIB) $(FAKEACL) $(CUDA_ALL) $(MODEL_LIB) $(PROFILES)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 cuda: $(CUDA_LIB)
@@ -185,13 +193,11 @@ $(LIBA) $(CLIA):
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-# Devices and the model library are looked for beside it first, wherever it was put.
 $(LIBS_SO): $(call obj,$(LIB_SRC)) src/tessera.map
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
 	$(Q)$(CC) -shared -Wl,-soname,libtessera.so.$(SOMAJOR) -Wl,--version-script=src/tessera.map \
-	    -Wl,-rpath,'$$ORIGIN' \
-	    $(SANF) $(LDFLAGS) $(call obj,$(LIB_SRC)) -o $@ $(LIBS)
+	    $(LIB_RPATH) $(SANF) $(LDFLAGS) $(call obj,$(LIB_SRC)) -o $@ $(LIBS)
 	$(Q)ln -sf libtessera.so $@.$(SOMAJOR)
 
 $(B)/tessera.pc: tessera.pc.in VERSION FORCE
@@ -208,12 +214,12 @@ $(B)/bin/tessera-lab: $(call obj,src/lab/lab.c)
 $(B)/bin/tessera $(B)/bin/tessera-lab: $(CLIA) $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
-	$(Q)$(CC) $(SANF) $(LDFLAGS) $(linked) -o $@ $(PROGRAM_LIBS) $(LIBS)
+	$(Q)$(CC) $(SANF) $(BIN_RPATH) $(LDFLAGS) $(linked) -o $@ $(PROGRAM_LIBS) $(LIBS)
 
 $(B)/bin/tesserad: $(call obj,$(TESSERAD_SRC)) $(B)/obj/page.o $(LIBA)
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
-	$(Q)$(CC) $(SANF) $(LDFLAGS) $^ -o $@ $(LIBS) $(HTTP_LIBS)
+	$(Q)$(CC) $(SANF) $(BIN_RPATH) $(LDFLAGS) $^ -o $@ $(LIBS) $(HTTP_LIBS)
 
 # Where the program looks for them, as after an installation.
 $(B)/share/tessera/profiles/%.yaml: profiles/%.yaml
@@ -476,6 +482,12 @@ uninstall:
 	rm -f $(LIB_TO)/tessera/lib*.so.* $(addprefix $(INSTALL_TO)/share/,doc/tessera/LICENSE.llama.cpp $(addprefix tessera/,$(wildcard profiles/*.yaml)))
 	for d in $(LIB_TO)/tessera $(addprefix $(INSTALL_TO)/,include/tessera share/tessera/profiles share/tessera share/doc/tessera); do \
 	    if [ -d $$d ]; then rmdir --ignore-fail-on-non-empty $$d; fi; done
+
+# Both need root, and a mirror of Debian; PACKAGES and CHECKS name some of them.
+package:
+	@tools/package $(PACKAGES)
+check-packages:
+	@tools/check-packages $(CHECKS)
 
 clean:
 	rm -rf $(B)

@@ -1,8 +1,10 @@
-"""Builds libtessera with the Makefile of the tree and puts it into the package.
+"""Builds libtessera and the programs with the Makefile and puts them into the package.
 
-`pip install ./python` builds in place, so the Makefile is one folder up. docs/dependencies.md lists
-the build dependencies; tools/setup installs them. Set TESSERA_LIBRARY to bundle an existing library
-instead.
+`pip install ./python` builds in place, so the Makefile is one folder up; in an sdist it is in
+source/. docs/dependencies.md lists the build dependencies; tools/setup installs them.
+
+TESSERA_LIBRARY   bundle this library instead of building one; without programs
+TESSERA_STAGE     bundle this folder (lib, bin, share) as it is: packaging/wheel/build.sh
 """
 
 import os
@@ -12,32 +14,55 @@ from pathlib import Path
 
 from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # setuptools before 70.1 can say the version, and no more
+    bdist_wheel = object
 
 HERE = Path(__file__).resolve().parent
-TREE = HERE.parent
+TREE = HERE / "source" if (HERE / "source").is_dir() else HERE.parent
+# What the Makefile needs of the tree to build the library and the programs.
+SOURCES = ["Makefile", "VERSION", "LICENSE", "tessera.pc.in", "include", "src", "profiles", "man"]
+SOURCES += ["tools/setup", "tools/setup-model"]
+PROGRAMS = ["tessera", "tesserad"]
 
 
 class BuildWithLibrary(build_py):
     def run(self):
         super().run()
-        target = Path(self.build_lib) / "tessera" / "lib"
-        target.mkdir(parents=True, exist_ok=True)
-        for source in self.libraries():
-            shutil.copy2(source, target / source.name)
+        target = Path(self.build_lib) / "tessera"
+        for source, place in self.bundled():
+            (target / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target / place)
 
-    def libraries(self):
+    def bundled(self):
+        """Files, and where they go in the package."""
         named = os.environ.get("TESSERA_LIBRARY")
         if named:
-            return [Path(named)]
+            return [(Path(named), "lib/libtessera.so")]
+        stage = os.environ.get("TESSERA_STAGE")
+        if stage:
+            files = (path for path in Path(stage).rglob("*") if path.is_file())
+            return [(path, str(path.relative_to(stage))) for path in files]
+        return self.built()
+
+    def built(self):
         if not (TREE / "Makefile").exists():
             raise SystemExit("tessera: install from a source tree: pip install ./python")
-        build = os.environ.get("B", "build")
-        library = TREE / build / "lib" / "libtessera.so"
-        subprocess.run(
-            ["make", f"-j{os.cpu_count() or 1}", f"B={build}", "lib"], cwd=TREE, check=True
+        folder = os.environ.get("B", "build")
+        programs = [f"{folder}/bin/{name}" for name in PROGRAMS]
+        jobs = f"-j{os.cpu_count() or 1}"
+        subprocess.run(["make", jobs, f"B={folder}", "lib", *programs], cwd=TREE, check=True)
+        build = TREE / folder
+        cuda = build / "lib" / "libtessera-cuda.so"  # where `make cuda` has been run
+        return (
+            [(build / "lib" / "libtessera.so", "lib/libtessera.so")]
+            + ([(cuda, "lib/libtessera-cuda.so")] if cuda.exists() else [])
+            + [(build / "bin" / name, f"bin/{name}") for name in PROGRAMS]
+            + [(p, f"share/tessera/profiles/{p.name}") for p in (TREE / "profiles").glob("*.yaml")]
         )
-        cuda = library.with_name("libtessera-cuda.so")  # where `make cuda` has been run
-        return [library] + ([cuda] if cuda.exists() else [])
 
 
 class WithBinary(Distribution):
@@ -47,5 +72,27 @@ class WithBinary(Distribution):
         return True
 
 
+class AnyPython(bdist_wheel):
+    """The library is called by ctypes: one wheel for every Python 3."""
+
+    def get_tag(self):
+        return ("py3", "none", super().get_tag()[2])
+
+
+class WithSources(sdist):
+    """The C sources are outside of this folder: they go along as source/."""
+
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, files)
+        for name in SOURCES:
+            target = Path(base_dir) / "source" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (TREE / name).is_dir() else shutil.copy2
+            copy(TREE / name, target)
+
+
+COMMANDS = {"build_py": BuildWithLibrary, "sdist": WithSources}
+if bdist_wheel is not object:
+    COMMANDS["bdist_wheel"] = AnyPython
 VERSION = (TREE / "VERSION").read_text().strip()
-setup(version=VERSION, cmdclass={"build_py": BuildWithLibrary}, distclass=WithBinary)
+setup(version=VERSION, cmdclass=COMMANDS, distclass=WithBinary)

@@ -170,7 +170,7 @@ check_words() {
     mapfile -t all < <(
         files 'c|cpp|h|cu|map|sh|py' src include tests bench examples python
         files '[1-8]|md|in' man docs README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md tessera.pc.in
-        find Makefile tools .ci -type f ! -name check-tree.sh 2>/dev/null
+        find Makefile tools packaging .ci -type f ! -name check-tree.sh 2>/dev/null
     )
     forbid 'unfinished work' \
         '(^|[^A-Za-z0-9_])(TODO|FIXME|XXX|HACK|[Ss]tub|STUB)($|[^A-Za-z0-9_])' "${sources[@]}"

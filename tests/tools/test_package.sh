@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# What packages are made of, as far as it can be tried without building one: tools/check-packages installs and
+# tries the packages themselves.
+# shellcheck source=tests/support/test.sh
+. "$(dirname "$0")/../support/test.sh"
+
+program=$PWD/$B/bin/tessera
+
+# What bash would offer for a line: complete_line tessera ask --comp
+complete_line() {
+    # shellcheck disable=SC2016  # the inner shell expands
+    PATH=${program%/*}:$PATH bash -c '
+        . packaging/completion/tessera.bash
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+        _tessera
+        printf "%s\n" "${COMPREPLY[@]}"' bash "$@" 2>/dev/null
+}
+
+bash_completes_commands_and_flags() {
+    complete_line tessera doc | grep -qx doctor || fail "doc: $(complete_line tessera doc)" || return
+    complete_line tessera config '' | grep -qx check || fail "config: $(complete_line tessera config '')" || return
+    complete_line tessera ask --mod | grep -qx -- '--model=' || fail "--mod: $(complete_line tessera ask --mod)" || return
+    [ -z "$(complete_line tessera doctor no-such)" ] || fail "doctor: $(complete_line tessera doctor no-such)"
+}
+
+every_command_of_the_help_is_completed() {
+    local command
+    for command in ask ingest serve stat doctor inspect ls verify evict clear compact warm version help; do
+        complete_line tessera "$command" | grep -qx "$command" || fail "not $command" || return
+    done
+}
+
+the_configuration_of_the_package_is_valid() {
+    "$B/bin/tesserad" --check --config packaging/tessera.conf >"$tmp/out" 2>&1 || fail "$(cat "$tmp/out")" || return
+    # The paths are those of the unit and of the socket.
+    grep -q 'path: /var/lib/tessera' packaging/tessera.conf || fail 'disk: not the StateDirectory of the unit' || return
+    grep -q "$(sed -n 's/^ListenStream=//p' packaging/systemd/tesserad.socket)" packaging/tessera.conf ||
+        fail 'not the socket of the unit'
+}
+
+# A new program, page or library must not be forgotten, nor be in two packages.
+every_installed_file_is_in_one_debian_package() {
+    local file pattern n
+    make -s B="$B" "${built_with[@]}" PREFIX=/usr LIBDIR=/usr/lib/x DESTDIR="$tmp/stage" install >"$tmp/log" 2>&1 ||
+        fail "make install: $(cat "$tmp/log")" || return
+    while IFS= read -r file; do
+        case $file in
+        usr/lib/systemd/*) continue ;; # debian/rules hands them to debhelper
+        usr/lib/x/libtessera-ascend.so | usr/lib/x/libtessera-model.so | usr/lib/x/libtessera-cuda.so | usr/lib/x/tessera/* | usr/share/doc/*) continue ;;
+        esac
+        n=0
+        while IFS= read -r pattern; do
+            # shellcheck disable=SC2053,SC2254  # patterns
+            case $file in $pattern | $pattern/*) n=$((n + 1)) ;; esac
+        done < <(cat packaging/debian/*.install)
+        [ "$n" -eq 1 ] || fail "$file is in $n packages" || return
+    done < <(cd "$tmp/stage" && find . ! -type d -printf '%P\n')
+}
+
+# What is loaded by name only is in no list that the linker makes.
+the_wheel_has_what_is_loaded_on_demand() {
+    local name
+    for name in $(grep -rhoE '"lib(curl|expat|xml2)\.so\.[0-9]+"' src | tr -d '"' | sort -u); do
+        name=${name#lib}
+        grep -qF "$name" packaging/wheel/build.sh || fail "no $name in the wheel" || return
+    done
+}
+
+run bash_completes_commands_and_flags
+run every_command_of_the_help_is_completed
+run the_configuration_of_the_package_is_valid
+run every_installed_file_is_in_one_debian_package
+run the_wheel_has_what_is_loaded_on_demand
+test_end
