@@ -49,7 +49,7 @@ the_version_is_written_in_one_file() {
     local version again page
     version=$(cat VERSION)
     again=$(grep -rnF "$version" Makefile tessera.pc.in man packaging tools include src/base src/cli \
-        python --include='*' --exclude-dir=__pycache__ --exclude='*.txt') &&
+        python --include='*' --exclude-dir=__pycache__ --exclude-dir='*.egg-info' --exclude-dir=build --exclude='*.txt') &&
         { fail "again in: $again" || return; }
     grep -qE "^## ${version//./\\.}( |$)" CHANGELOG.md || fail "no such heading in CHANGELOG.md" || return
     install_to "$tmp/usr" || return
