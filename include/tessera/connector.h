@@ -259,6 +259,9 @@ struct tsr_finish_desc {
     uint32_t aborted; /* 1: it was ended from outside */
     /* All blocks of all groups, if some were added in no step; NULL: as known. */
     const struct tsr_blocks *blocks;
+    /* Out, may be NULL: tokens of the request from its first on that the cache has, or that are
+     * being saved and have not failed. 0 if nothing of it is saved, or it is not known. */
+    uint32_t *n_saved;
 };
 /* The request has ended. 1: its blocks must not be freed until get_finished of every worker has
  * named it as sent, because saves read them; 0: they may be freed at once. The id may be used again

@@ -456,7 +456,7 @@ class FinishDesc(Struct):
         ("size", c_size_t), ("id", c_uint64), ("n_computed", c_uint32),
         ("n_placeholders", c_uint32), ("n_in_flight", c_uint32), ("n_tokens", c_uint32),
         ("new_tokens", c_void_p), ("n_new_tokens", c_uint32), ("aborted", c_uint32),
-        ("blocks", POINTER(Blocks)),
+        ("blocks", POINTER(Blocks)), ("n_saved", POINTER(c_uint32)),
     ]
 
 

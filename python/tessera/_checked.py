@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-__all__ = ["Struct", "Text", "arguments", "check_text", "counters", "packed_rows"]
+__all__ = ["Packed", "Struct", "Text", "arguments", "check_text", "counters", "packed_rows"]
 
 _INTEGERS = (
     ctypes.c_int8,
@@ -146,3 +146,40 @@ def packed_rows(kind: type[Struct], packer: struct.Struct, rows: Sequence[Sequen
     except struct.error as error:
         raise OverflowError(f"{kind.__name__}: {error}") from None
     return table
+
+
+_LETTERS = {
+    ctypes.c_uint32: "I",
+    ctypes.c_int32: "i",
+    ctypes.c_uint64: "Q",
+    ctypes.c_size_t: "N",
+    ctypes.c_void_p: "P",
+}
+
+
+class Packed:
+    """One struct of numbers and addresses that is filled again for every call. All fields at once
+    take a tenth of the time that setting them one by one takes. `ref` is an argument for calls;
+    what addresses point to is the caller's to keep."""
+
+    def __init__(self, kind: type[Struct]) -> None:
+        letters = [_LETTERS.get(one, "P") for _name, one, *_ in kind._fields_]
+        self._packer = struct.Struct("@" + "".join(letters))
+        self._size = ctypes.sizeof(kind)
+        if self._packer.size != self._size:
+            raise TypeError(f"{kind.__name__}: not as C lays it out")
+        self._name = kind.__name__
+        self._row = kind()
+        self.address = ctypes.addressof(self._row)
+        self.ref = ctypes.byref(self._row)
+
+    def fill(self, *values: int) -> Any:
+        try:
+            self._packer.pack_into(self._row, 0, *values)
+        except struct.error as error:
+            raise OverflowError(f"{self._name}: {error}") from None
+        return self.ref
+
+    def fill_sized(self, *values: int) -> Any:
+        """Of a struct that begins with its size: all fields but that one."""
+        return self.fill(self._size, *values)

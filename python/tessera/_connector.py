@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _c as c
-from ._checked import counters, packed_rows
+from ._checked import Packed, counters, packed_rows
 from ._lib import check, library
 
 SCHEDULER_FLAGS = {
@@ -185,6 +185,10 @@ class SchedulerHalf:
         self.n_spaces = shape.ranks * len(shape.groups)
         self.chunk_tokens = int(self._lib.tsr_scheduler_chunk_tokens(self._handle))
         self._async = c_uint32()
+        self._saved = c_uint32()
+        self._saved_at = ctypes.addressof(self._saved)
+        self._request, self._step = Packed(c.RequestDesc), Packed(c.StepDesc)
+        self._finish, self._tables = Packed(c.FinishDesc), Packed(c.Blocks)
         self._meta = c_void_p()
         self._meta_bytes = c_size_t()
 
@@ -195,18 +199,12 @@ class SchedulerHalf:
     def new_request(
         self, number: int, tokens: Sequence[int], n_prompt: int, extra: Any, flags: int
     ) -> None:
-        packed = array("I", tokens)
-        desc = c.RequestDesc(
-            size=ctypes.sizeof(c.RequestDesc),
-            id=number,
-            tokens=packed.buffer_info()[0],
-            n_tokens=len(packed),
-            n_prompt_tokens=n_prompt,
-            extra=extra,
-            n_extra=len(extra),
-            flags=flags,
-        )
-        check(self._lib.tsr_scheduler_on_new_request(self._handle, ctypes.byref(desc)))
+        address, count = (packed := array("I", tokens)).buffer_info()
+        n_extra = len(extra)
+        extras = ctypes.addressof(extra) if n_extra else 0
+        desc = self._request.fill_sized(number, address, count, n_prompt, extras, n_extra, flags)
+        check(self._lib.tsr_scheduler_on_new_request(self._handle, desc))
+        del packed  # until here
 
     def append_tokens(self, number: int, first: int, tokens: Sequence[int]) -> None:
         packed = array("I", tokens)
@@ -223,17 +221,20 @@ class SchedulerHalf:
         return check(found), bool(found and self._async.value)
 
     def allocated(self, number: int, tables: Sequence[Sequence[int]], n_external: int) -> None:
-        blocks, _keep = self._blocks(tables)
+        _keep = self._fill_blocks(tables)
         check(
             self._lib.tsr_scheduler_update_state_after_alloc(
-                self._handle, number, ctypes.byref(blocks), n_external
+                self._handle, number, self._tables.ref, n_external
             )
         )
 
-    def _blocks(self, tables: Sequence[Sequence[int]]) -> tuple[c.Blocks, Any]:
+    def _fill_blocks(self, tables: Sequence[Sequence[int]]) -> Any:
+        """Puts them where self._tables is; they are valid as long as the result is kept."""
         if len(tables) != self.n_groups:
             raise ValueError(f"{len(tables)} tables for {self.n_groups} groups")
-        return pack_blocks(tables)
+        counts, flat = _flat(tables)
+        self._tables.fill(flat.buffer_info()[0], counts.buffer_info()[0])
+        return counts, flat
 
     def preempted(self, numbers: Iterable[int]) -> None:
         ids = array("Q", numbers)
@@ -256,18 +257,18 @@ class SchedulerHalf:
         if sum(row[_N_NEW_TOKENS] for row in rows) != len(tokens):
             raise ValueError(f"{len(tokens)} new tokens, which is not what the rows say")
         table = packed_rows(c.StepRow, _STEP_ROW, rows) if rows else None
-        step = c.StepDesc(
-            size=ctypes.sizeof(c.StepDesc),
-            rows=table,
-            n_rows=len(rows),
-            new_tokens=tokens.buffer_info()[0],
-            n_new_blocks=counts.buffer_info()[0] if rows else None,
-            new_blocks=blocks.buffer_info()[0],
+        step = self._step.fill_sized(
+            ctypes.addressof(table) if table is not None else 0,
+            len(rows),
+            0,
+            tokens.buffer_info()[0],
+            counts.buffer_info()[0] if rows else 0,
+            blocks.buffer_info()[0],
         )
         check(
             self._lib.tsr_scheduler_build_connector_meta(
                 self._handle,
-                ctypes.byref(step),
+                step,
                 ctypes.byref(self._meta),
                 ctypes.byref(self._meta_bytes),
             )
@@ -284,26 +285,21 @@ class SchedulerHalf:
         n_tokens: int,
         new_tokens: Sequence[int],
         aborted: bool,
-        tables: Sequence[Sequence[int]],
-    ) -> bool:
-        """True: the blocks must not be freed until workers have named the request as sent."""
-        packed = array("I", new_tokens)
-        blocks, _keep = self._blocks(tables)
-        desc = c.FinishDesc(
-            size=ctypes.sizeof(c.FinishDesc),
-            id=number,
-            n_computed=counters[0],
-            n_placeholders=counters[1],
-            n_in_flight=counters[2],
-            n_tokens=n_tokens,
-            new_tokens=packed.buffer_info()[0],
-            n_new_tokens=len(packed),
-            aborted=int(aborted),
-            blocks=ctypes.pointer(blocks),
+        tables: Sequence[Sequence[int]] | None,
+    ) -> tuple[bool, int]:
+        """(held, tokens that are there or being saved). Held: the blocks must not be freed until
+        workers have named the request as sent. tables None: as known."""
+        address, count = (packed := array("I", new_tokens)).buffer_info()
+        keep, blocks = None, 0
+        if tables is not None:
+            keep, blocks = self._fill_blocks(tables), self._tables.address
+        ended = int(aborted)
+        desc = self._finish.fill_sized(
+            number, *counters, n_tokens, address, count, ended, blocks, self._saved_at
         )
-        return bool(
-            check(self._lib.tsr_scheduler_request_finished(self._handle, ctypes.byref(desc)))
-        )
+        held = check(self._lib.tsr_scheduler_request_finished(self._handle, desc))
+        del packed, keep  # until here
+        return bool(held), self._saved.value
 
     def pending(self) -> bool:
         return bool(self._lib.tsr_scheduler_has_pending_work(self._handle))
@@ -452,11 +448,17 @@ class WorkerHalf:
         return _stats(self._lib.tsr_worker_stats, self._handle)
 
 
-def pack_blocks(tables: Sequence[Sequence[int]]) -> tuple[c.Blocks, Any]:
+def _flat(tables: Sequence[Sequence[int]]) -> tuple[array[int], array[int]]:
+    """(how many blocks each table has, the blocks)."""
     counts = array("I", [len(table) for table in tables])
-    flat = array("i")
-    for table in tables:
+    flat = array("i", tables[0])
+    for table in tables[1:]:
         flat.extend(table)
+    return counts, flat
+
+
+def pack_blocks(tables: Sequence[Sequence[int]]) -> tuple[c.Blocks, Any]:
+    counts, flat = _flat(tables)
     return c.Blocks(flat.buffer_info()[0], counts.buffer_info()[0]), (counts, flat)
 
 

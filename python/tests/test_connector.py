@@ -132,7 +132,7 @@ class TestHalves(unittest.TestCase):
         engine.compute(tokens, blocks, len(tokens))
         n = len(tokens)
         engine.step([(number, n, 0, 0, n, 0, 1)], (), [blocks])
-        held = half.finished(number, (n, 0, 0), n, (), False, [blocks])
+        held, _saved = half.finished(number, (n, 0, 0), n, (), False, [blocks])
         freed = engine.settle()
         self.assertEqual(freed, [number] if held else [])
         return loaded
@@ -202,7 +202,8 @@ class TestHalves(unittest.TestCase):
         self.engine.step()
         self.engine.settle()
         self.assertEqual(half.matched(1, 0), (2 * BLOCK, False))
-        self.assertFalse(half.finished(1, (0, 0, 0), len(tokens), (), True, [[]]))
+        ended = half.finished(1, (0, 0, 0), len(tokens), (), True, [[]])
+        self.assertEqual(ended, (False, 0))
 
 
 NONE = (c.Extra * 0)()

@@ -306,7 +306,9 @@ class Engine:
         r.ended = True
         counters = (r.n_computed, r.n_placeholders, r.n_in_flight)
         news = r.tokens[r.told : r.known]
-        held = self.scheduler.finished(r.number, counters, r.known, news, aborted, [r.table])
+        held, _saved = self.scheduler.finished(
+            r.number, counters, r.known, news, aborted, [r.table]
+        )
         self.n_aborted += aborted
         if r.number in self.loading:
             return  # until it is named as received

@@ -211,6 +211,7 @@ struct tsri_req {
     uint32_t reach;          /* most tokens computed since it has these blocks, drafts and all */
     /* saves: chunks of [0, upto) are there, or in a save, or were decided against */
     uint32_t upto;
+    uint32_t saved;          /* of these from 0 on: there, or in a save that has not failed */
     uint32_t state_at;       /* the last tokens whose states are saved, or were decided against */
     struct tsri_chain chain; /* as far as it was asked for */
     uint32_t life;           /* counts restarts */

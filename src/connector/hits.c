@@ -240,6 +240,7 @@ int tsri_hits_take(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_exter
     s->stats.tokens_hit += n_external;
     /* Every chunk that was found is there: nothing of it need be saved. */
     if (r->found > r->upto) r->upto = r->found;
+    if (r->found > r->saved) r->saved = r->found;
     return 0;
 }
 
@@ -299,6 +300,7 @@ void tsri_hits_report(struct tsr_scheduler *s, const struct tsri_load_report *re
         uint32_t chunk = s->terms.chunk_tokens, good = report->loaded / chunk * chunk;
         if (good < r->upto) {
             r->upto = good;
+            r->saved = tsri_min_u32(r->saved, good);
             r->chain.n_tokens = 0;
         }
     }

@@ -141,7 +141,7 @@ int tsri_req_blocks(struct tsri_req *r, uint32_t group, bool reset, const int32_
 void tsri_req_restart(struct tsri_req *r)
 {
     memset(r->n_blocks, 0, sizeof r->n_blocks);
-    r->upto = r->state_at = r->chain.n_tokens = r->reach = 0;
+    r->upto = r->saved = r->state_at = r->chain.n_tokens = r->reach = 0;
     r->n_saves_now = 0;
     r->life++;
     r->found = r->n_rows = 0;

@@ -25,7 +25,7 @@ static int clear(struct tsr_scheduler *s)
 static void reset_request(struct tsr_scheduler *s, struct tsri_req *r)
 {
     tsri_hits_drop(s, r);
-    r->upto = r->chain.n_tokens = 0;
+    r->upto = r->saved = r->chain.n_tokens = 0;
     r->no_load = r->no_save = true;
     if (r->load_state != TSRI_LOAD_SENT || r->load_old) return;
     r->load_old = true;

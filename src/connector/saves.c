@@ -253,10 +253,12 @@ static void order_runs(struct tsr_scheduler *s, struct tsri_req *r, uint32_t to)
         if (!order(s, r, i, end, s->lacking[i])) {
             s->stats.saves_skipped++;
             r->no_save = true; /* what comes behind would have no parent */
+            r->saved = i * chunk;
             return;
         }
         i = end;
     }
+    r->saved = to;
 }
 
 /* Whole blocks of every group, and none of them lost to a window. */
@@ -360,7 +362,10 @@ void tsri_saves_report(struct tsr_scheduler *s, const struct tsri_save_report *r
     if (report->result && !x->failed) {
         x->failed = true;
         s->stats.saves_failed++;
-        if (r && r->life == x->life && !x->states) r->no_save = true;
+        if (r && r->life == x->life && !x->states) {
+            r->no_save = true;
+            r->saved = tsri_min_u32(r->saved, x->from);
+        }
         tsri_log(TSR_LOG_DEBUG, "connector: request %llu: save failed: %s",
                  (unsigned long long)x->request, tsr_strerror(report->result));
     }

@@ -320,7 +320,10 @@ int tsr_scheduler_update_connector_output(struct tsr_scheduler *s, const void *m
 int tsr_scheduler_request_finished(struct tsr_scheduler *s, const struct tsr_finish_desc *f)
 {
     if (!s || !f) return no_half();
-    if (f->size < sizeof *f || f->n_new_tokens > f->n_tokens || (!f->new_tokens && f->n_new_tokens))
+    const size_t least = offsetof(struct tsr_finish_desc, n_saved);
+    uint32_t *n_saved = f->size >= sizeof *f ? f->n_saved : NULL;
+    if (n_saved) *n_saved = 0;
+    if (f->size < least || f->n_new_tokens > f->n_tokens || (!f->new_tokens && f->n_new_tokens))
         return tsri_fail(TSR_EINVAL, "finish: size is not set, or %u new tokens of %u",
                          f->n_new_tokens, f->n_tokens);
     struct tsri_req *r = tsri_reqs_find(&s->reqs, f->id);
@@ -341,6 +344,7 @@ int tsr_scheduler_request_finished(struct tsr_scheduler *s, const struct tsr_fin
         tsri_saves_states(s, r, f->n_computed - tsri_min_u32(f->n_in_flight, f->n_computed),
                           boundary);
     bool held = r->n_saves_now > 0;
+    if (n_saved) *n_saved = r->saved;
     if (held) {
         s->ended[s->n_ended++] = r->id;
         r->n_sent_reports = s->terms.n_ranks;

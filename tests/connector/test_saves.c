@@ -185,6 +185,57 @@ TEST(a_block_that_is_none_ends_the_saves_of_its_request)
     ck_close(&k);
 }
 
+static uint32_t finish(struct ck *k, uint64_t id, uint32_t n, int held)
+{
+    uint32_t n_saved = UINT32_MAX;
+    struct tsr_finish_desc f = {
+        .size = sizeof f, .id = id, .n_tokens = n, .n_computed = n, .n_saved = &n_saved};
+    CHECK_INT(tsr_scheduler_request_finished(k->scheduler, &f), held);
+    return n_saved;
+}
+
+TEST(an_ended_request_says_what_of_it_is_saved)
+{
+    struct ck k;
+    ck_open(&k, &(struct ck_options){.jobs_max = 2});
+    begin(&k, 1, 70);
+    ck_write_all(&k, tokens, 0, 70, blocks);
+    CHECK_INT(finish(&k, 1, 70, 1), 64); /* being saved */
+    ck_settle(&k, NULL);
+    begin(&k, 2, 70);
+    CHECK_INT(finish(&k, 2, 70, 0), 64); /* there already */
+    CHECK_INT(finish(&k, 99, 70, 0), 0);
+    /* A block that is gone, and a save for which there is no place. */
+    int32_t holes[] = {1, 2, -1, 4, 5, 6};
+    ck_new(&k, 3, tokens + 1, 48);
+    CHECK_INT(ck_alloc(&k, 3, holes, 6, 0), 0);
+    CHECK_INT(finish(&k, 3, 48, 0), 0);
+    for (uint64_t id = 4; id <= 6; id++) {
+        ck_new(&k, id, tokens + id, 16);
+        CHECK_INT(ck_alloc(&k, id, blocks + id * 2, 2, 0), 0);
+        CHECK_INT(finish(&k, id, 16, id < 6), id < 6 ? 16 : 0);
+    }
+    ck_settle(&k, NULL);
+    ck_close(&k);
+}
+
+TEST(a_save_that_failed_is_not_told)
+{
+    struct ck k;
+    ck_open(&k, &(struct ck_options){0});
+    begin(&k, 1, 100);
+    ck_write_all(&k, tokens, 0, 100, blocks);
+    CHECK_INT(step(&k, 1, 40, 0, 100), 1);
+    ck_settle(&k, NULL);
+    CHECK_INT(step(&k, 1, 80, 0, 100), 1);
+    const struct tsri_saving *x = &k.scheduler->savings[k.scheduler->savings_first];
+    struct tsri_save_report report = {.job = x->id, .result = TSR_EFULL};
+    tsri_saves_report(k.scheduler, &report);
+    CHECK_INT(finish(&k, 1, 100, 0), 32);
+    ck_settle(&k, NULL);
+    ck_close(&k);
+}
+
 TEST(too_many_saves_are_skipped_and_counted)
 {
     struct ck k;
@@ -228,6 +279,8 @@ int main(void)
     RUN(what_a_window_still_has_is_saved_however_long_the_steps_are);
     RUN(a_save_of_a_windowed_group_is_read_within_its_step);
     RUN(a_block_that_is_none_ends_the_saves_of_its_request);
+    RUN(an_ended_request_says_what_of_it_is_saved);
+    RUN(a_save_that_failed_is_not_told);
     RUN(too_many_saves_are_skipped_and_counted);
     RUN(a_consumer_saves_nothing);
     return test_end();

@@ -44,15 +44,21 @@ class Ranks:
         return [int(number) for number in tensor]
 
 
-def engine_name(context: Any) -> str:
-    """All ranks of one engine are children of one process, as are those of its replicas."""
+def replica() -> int | None:
+    """Of an engine that SGLang runs several times (data parallelism without that of attention);
+    None: it runs once."""
     from sglang.srt.runtime_context import get_parallel
 
     try:
-        replica = get_parallel().dp_rank
+        number: int | None = get_parallel().dp_rank
     except (AttributeError, RuntimeError, ValueError):
-        replica = None
-    return f"sglang radix {os.getppid()} {context.model_config.model_path} {replica}"
+        return None
+    return number
+
+
+def engine_name(context: Any) -> str:
+    """All ranks of one engine are children of one process, as are those of its replicas."""
+    return f"sglang radix {os.getppid()} {context.model_config.model_path} {replica()}"
 
 
 def _machines(context: Any) -> int:

@@ -8,9 +8,9 @@
 
 With interface_v1 pages are copied directly between SGLang's host pool and the cache, a batch per
 call. Keys are SGLang's page hashes; model, weights, dtype, layout and the place of this process
-among the ranks are part of the space, which the hashes do not tell. The first rank of a machine
-owns the cache and serves the others on a Unix socket; with "owner": "daemon" all are clients of a
-tesserad.
+among the ranks are part of the space, which the hashes do not tell. The first rank of an engine
+owns the cache and serves the others on its machine on a Unix socket; with "owner": "daemon" all are
+clients of a tesserad, which ranks on other machines need.
 A failure costs a log line and the cache, never a request. Called from several
 threads at once.
 """
@@ -37,6 +37,7 @@ from ..identity import files_digest
 from ..owner import EngineCache
 from ..pages import Pages, PageShape
 from ..settings import without_effect
+from .ranks import replica
 
 __all__ = ["TesseraStorage"]
 
@@ -69,12 +70,15 @@ class TesseraStorage(HiCacheStorage):
             self._give_up(error)
 
     def _engine(self) -> str:
-        """All ranks of one server are children of one process."""
-        return f"sglang {os.getppid()} {self._config.model_name} {self._config.dp_rank}"
+        """All ranks of one server are children of one process, as are those of its replicas. The
+        groups of data-parallel attention are one engine: what one of them has stored is right for
+        all."""
+        return f"sglang {os.getppid()} {self._config.model_name} {replica()}"
 
     def _is_first(self) -> bool:
         config = self._config
-        return (config.tp_rank, config.pp_rank, config.attn_cp_rank) == (0, 0, 0)
+        ranks = (config.tp_rank, config.pp_rank, config.attn_cp_rank, config.dp_rank)
+        return ranks == (0, 0, 0, 0)
 
     def _give_up(self, error: Exception) -> None:
         logger.warning("tessera: off, SGLang runs without it: %s: %s", type(error).__name__, error)

@@ -62,8 +62,8 @@ def _keys(half: SchedulerHalf, number: int, n_tokens: int) -> list[bytes]:
 
 
 def told(half: SchedulerHalf, number: int, n_saved: int) -> dict[str, Any] | None:
-    """What a producer says of a request that has not been forgotten, of which so many tokens are
-    saved as far as they are whole chunks; None: nothing is stored."""
+    """What a producer says of a request that has not been forgotten, once so many tokens are saved
+    or being saved, as far as they are whole chunks; None: nothing is stored."""
     n_tokens = n_saved // half.chunk_tokens * half.chunk_tokens
     keys = _keys(half, number, n_tokens) if n_tokens > 0 else []
     return {KEY: {"tokens": n_tokens, "key": keys[0].hex()}} if keys else None

@@ -20,7 +20,7 @@ from ..identity import files_digest
 from ..why import Why
 from . import compat, plugin
 from .base import ConnectorBase, guarded, logger
-from .handover import Arrival, expected, told
+from .handover import KEY, Arrival, expected, told
 from .hints import Hint, Hints, Text, read_hints
 from .marks import Blending
 from .messages import TesseraMetadata, TesseraWorkerMetadata
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .events import KvEvents
 
 _NEVER = 1 << 62
+_NO_EXTRAS = _extras(None, None, ())
 _WAIT_MS = 2000  # save_wait_ms of connector.h
 _BLEND_TOKENS_MIN = 512  # that a blend computes beside a full step, so that it ends some day
 
@@ -129,6 +130,7 @@ class SchedulerSide(ConnectorBase):
         self._half = self._scheduler = SchedulerHalf(self._cache.handle, self._shape)
         # Block 0 of these is nobody's.
         self._sparse = [group.window_tokens > 0 or group.states for group in self._shape.groups]
+        self._whole = not any(self._sparse) and not self._shape.shards  # vLLM's tables are ours
         self._state_blocks = {
             g: group.block_tokens for g, group in enumerate(self._shape.groups) if group.states
         }
@@ -429,23 +431,28 @@ class SchedulerSide(ConnectorBase):
         if live is None:
             return
         tables = self._tables(blocks.get_block_ids())
-        size = self._shape.groups[0].block_tokens
-        first, end = live.asked, live.asked + num_external_tokens
-        filled = tuple(tables[0][first // size : -(-end // size)])
-        if num_external_tokens and not live.asynchronous:
-            self._loads[live.number] = filled
-        elif num_external_tokens:
-            self._loads[live.number] = None
-            self._names[live.number] = request.request_id
-            if len(tables) > 1:
-                self._blocks[live.number] = frozenset(
-                    (group, block) for group, table in enumerate(tables) for block in table
-                )
-            elif not compat.FAILED_BY_REQUEST:
-                self._blocks[live.number] = frozenset((0, block) for block in filled)
+        if num_external_tokens:
+            self._note_load(live, tables, num_external_tokens)
         self._scheduler.allocated(live.number, tables, num_external_tokens)
 
-    def _tables(self, block_ids: Iterable[Iterable[int]]) -> list[Any]:
+    def _note_load(self, live: _Live, tables: Sequence[Any], n_tokens: int) -> None:
+        size = self._shape.groups[0].block_tokens
+        filled = tuple(tables[0][live.asked // size : -(-(live.asked + n_tokens) // size)])
+        if not live.asynchronous:
+            self._loads[live.number] = filled
+            return
+        self._loads[live.number] = None
+        self._names[live.number] = live.request.request_id
+        if len(tables) > 1:
+            self._blocks[live.number] = frozenset(
+                (group, block) for group, table in enumerate(tables) for block in table
+            )
+        elif not compat.FAILED_BY_REQUEST:
+            self._blocks[live.number] = frozenset((0, block) for block in filled)
+
+    def _tables(self, block_ids: Sequence[Sequence[int]]) -> Sequence[Any]:
+        if self._whole:
+            return block_ids
         if len(self._shape.groups) > 1 and self._shape.shards:
             (table,) = block_ids  # parts of the heads have the blocks of them all
             return [table] * len(self._shape.groups)
@@ -454,10 +461,12 @@ class SchedulerSide(ConnectorBase):
             for table, sparse in zip(block_ids, self._sparse)
         ]
 
-    def _saved_tables(self, live: _Live, block_ids: Sequence[Sequence[int]]) -> list[Any]:
+    def _saved_tables(self, live: _Live, block_ids: Sequence[Sequence[int]]) -> Sequence[Any]:
         """Tables for saves: of states, only blocks that vLLM has handed over for the tokens before
         them, and that are still in their place."""
-        tables = self._tables(block_ids)
+        if not self._state_blocks:
+            return self._tables(block_ids)
+        tables = list(self._tables(block_ids))
         for group, size in self._state_blocks.items():
             kept = [-1] * len(tables[group])
             for (of_group, n_tokens), block in live.states.items():
@@ -586,58 +595,89 @@ class SchedulerSide(ConnectorBase):
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        if self._half is None and request.request_id in self._live:
-            # Of the time before this side gave up: workers may be saving it still. They give up
-            # with the next step, and name the request then.
-            self._names[self._live.pop(request.request_id).number] = request.request_id
-            return True, None
-        held: tuple[bool, dict[str, Any] | None] = self._finished(request, block_ids)
-        return held
+        live = self._live.pop(request.request_id, None)
+        if self._half is not None:
+            try:
+                return self._finished(live, request, block_ids)
+            except Exception as error:
+                self._give_up(error)
+        if live is None:
+            return False, None
+        # Workers may be saving it still. They give up with the next step and name the request then.
+        self._names[live.number] = request.request_id
+        return True, None
 
-    @guarded(lambda: (False, None))
     def _finished(
-        self, request: Request, block_ids: tuple[list[int], ...]
+        self, live: _Live | None, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         name = request.request_id
         ended = request.status in (
             RequestStatus.FINISHED_STOPPED,
             RequestStatus.FINISHED_LENGTH_CAPPED,
         )
-        report = job = None
-        if self._blending is not None:
-            job = self._blending.learn(name, block_ids[0]) if ended else None
-            report = self._blending.finished(name)
-        live = self._live.pop(name, None)
-        self._awake.pop(name, None)
+        awake = self._awake.pop(name, None) is not None
         self._block_tables.forget(name)
-        if job is not None:
-            self._names[job.number] = name
+        learns, report = self._end_blend(name, block_ids[0], ended)
         if live is None:
-            return job is not None, report
-        if live.hints:
-            self._end_hints(live)
-        if self._events is not None:
-            self._tell_tokens(live)
-            self._remember(live)
-        if self._hands_over and ended:
-            ahead = max(group.draft_tokens for group in self._shape.groups)  # not saved yet
-            n_saved = request.num_prompt_tokens - max(ahead - 1, 0)
-            report = told(self._scheduler, live.number, n_saved)
-        held = self._scheduler.finished(
+            return learns, report
+        handover = self._end_extras(live, ended)
+        news: Sequence[int] = ()
+        tables: Sequence[Any] | None = None
+        if awake or self._state_blocks:  # of others all that is ever saved is saved
+            news = request.all_token_ids[live.known :]
+            tables = self._saved_tables(live, block_ids)
+        held, n_saved = self._scheduler.finished(
             live.number,
             (
                 request.num_computed_tokens,
                 request.num_output_placeholders,
                 self._in_flight.tokens(request, not ended),
             ),
-            request.num_tokens,
-            request.all_token_ids[live.known :],
+            live.known + len(news),
+            news,
             not ended,
-            self._saved_tables(live, block_ids),
+            tables,
         )
         if held:
-            self._names[live.number] = request.request_id
+            self._names[live.number] = name
+        if handover is not None and handover[KEY]["tokens"] <= n_saved:
+            report = handover
         return held, report
+
+    def _end_blend(
+        self, name: str, table: Sequence[int], ended: bool
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """(whether workers store documents of it now, and name it then; what is told of it)."""
+        if self._blending is None:
+            return False, None
+        learns = False
+        try:
+            job = self._blending.learn(name, table) if ended else None
+            if job is not None:
+                self._names[job.number] = name
+                learns = True
+            return learns, self._blending.finished(name)
+        except Exception as error:
+            self._complain("blending", error)
+            return learns, None
+
+    def _end_extras(self, live: _Live, ended: bool) -> dict[str, Any] | None:
+        """What is told besides of a request that ends; what is wrong with that costs no more. Then
+        what a producer says of it if it is saved."""
+        if live.hints:
+            self._end_hints(live)
+        try:
+            if self._events is not None:
+                self._tell_tokens(live)
+                self._remember(live)
+            if not self._hands_over or not ended:
+                return None
+            ahead = max(group.draft_tokens for group in self._shape.groups)  # not saved yet
+            n_saved = live.request.num_prompt_tokens - max(ahead - 1, 0)
+            return told(self._scheduler, live.number, n_saved)
+        except Exception as error:
+            self._complain("request_finished", error)
+            return None
 
     @guarded(lambda: False)
     def has_pending_push_work(self) -> bool:
@@ -668,6 +708,9 @@ class SchedulerSide(ConnectorBase):
 def _request_extras(request: Request, since: str) -> Any:
     """Adapter, salts and media of a request: part of every key."""
     adapter = None
+    if request.lora_request is None and not request.mm_features:
+        salt = since + (request.cache_salt or "")
+        return _extras(None, salt, ()) if salt else _NO_EXTRAS
     if request.lora_request is not None:
         lora = request.lora_request
         adapter = f"{lora.lora_name}\0{lora.lora_path}\0{files_digest(lora.lora_path).hex()}"

@@ -159,6 +159,19 @@ class TestZeroCopy(StorageTest):
         ):
             self.assertEqual(other.batch_exists(keys(4)), 0)
 
+    def test_groups_of_data_parallel_attention_share_one_cache(self):
+        disk = self.disk()  # which one process can have
+        pool = host_pool("page_first")
+        pool.kv_buffer.copy_(torch.rand_like(pool.kv_buffer))
+        wanted = pool.get_data_page(PAGE).clone()
+        first = self.storage(pool, disk)
+        self.assertEqual(first.batch_set_v1(keys(4), indices(0, 4)), [True] * 4)
+        other_pool = host_pool("page_first")
+        other = self.storage(other_pool, disk, dp_rank=1)
+        self.assertEqual(other.batch_exists(keys(4)), 4)
+        self.assertEqual(other.batch_get_v1(keys(4), indices(0, 4)), [True] * 4)
+        self.assertTrue(torch.equal(other_pool.get_data_page(PAGE), wanted))
+
     def test_pages_survive_a_restart(self):
         disk = self.disk()
         pool = host_pool("page_first")

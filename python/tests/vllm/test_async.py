@@ -331,6 +331,7 @@ class TestGivingUp(unittest.TestCase):
         calls = (
             ("scheduler", "allocated"),
             ("scheduler", "build"),
+            ("scheduler", "finished"),
             ("worker", "start"),
             ("worker", "finished"),
         )
