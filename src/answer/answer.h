@@ -30,7 +30,8 @@ struct tsri_documents {
     size_t n, n_room;
 };
 
-/* One file, or standard input as "-". Empty and binary files are refused. */
+/* One file, or standard input as "-": text, or a file of HTML or PDF. Empty and binary files are
+ * refused. */
 TSR_MUST int tsri_documents_add_file(struct tsri_documents *d, const char *path);
 /* A text of no name. */
 TSR_MUST int tsri_documents_add_text(struct tsri_documents *d, const char *text, size_t bytes);

@@ -1,6 +1,7 @@
 /* documents.c - texts to ask about: read from files and standard input, and checked to be text. Folders
- * are read by src/search. */
+ * are read by src/search, and so are HTML and PDF. */
 #include "answer/answer.h"
+#include "search/search.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -101,6 +102,11 @@ int tsri_documents_add_file(struct tsri_documents *d, const char *path)
     int e = fstat(fileno(f), &st) == 0 && S_ISDIR(st.st_mode)
                 ? tsri_fail(TSR_EINVAL, "%s is a folder: use --docs=%s", path, path)
                 : read_all(f, shown, &text, &bytes);
+    if (!e && !standard && tsri_document_has_text(path, text, bytes)) {
+        free(text);
+        text = NULL;
+        e = tsri_document_text(fileno(f), path, &text, &bytes);
+    }
     if (!standard) fclose(f);
     if (e) return e;
     const char *what = not_text(text, bytes, &at);

@@ -70,7 +70,32 @@ static int read_token(struct tsri_serving *v)
     v->token[strcspn(v->token, "\r\n")] = 0;
     if (!tsri_token_is_fine(v->token))
         return tsri_cli_fail("%s: a token has at least 16 characters and no spaces", v->token_path);
+    if (!tsri_token_make(v->page_token)) return tsri_cli_fail("cannot make a token");
     return 0;
+}
+
+/* ---- the page ---- */
+
+/* The page has a token of its own, which ends with this process: whoever gets the port next, and with
+ * it the requests of a page that is still open, gets nothing that opens anything. Its address is in a
+ * file, because others can see the arguments of a browser and what is written to a log. */
+static void write_page_file(struct tsri_serving *v)
+{
+    char store[3072];
+    tsri_reader_store(v->cli->config, store, sizeof store);
+    snprintf(v->page_path, sizeof v->page_path, "%s/serve-%ld.html", store, (long)getpid());
+    unlink(v->page_path);
+    int fd = open(v->page_path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (fd >= 0 && !f) close(fd);
+    int n = f ? fprintf(f,
+                        "<!doctype html><meta http-equiv=refresh "
+                        "content=\"0;url=%s/#token=%s\">\n",
+                        v->url, v->page_token)
+              : -1;
+    if (f && fclose(f) == 0 && n > 0) return;
+    if (fd >= 0) unlink(v->page_path);
+    v->page_path[0] = 0;
 }
 
 /* ---- the address ---- */
@@ -134,6 +159,7 @@ static int open_server(struct tsri_serving *v)
                                 .model_name = v->model_name,
                                 .speed_path = speed,
                                 .token = v->token,
+                                .page_token = v->page_token,
                                 .address = &v->address};
     int e = read_limits(v, &d);
     if (e) return e;
@@ -148,37 +174,35 @@ static void tell(struct tsri_serving *v)
 {
     unsigned port = tsri_serve_port(v->serve);
     snprintf(v->url, sizeof v->url, "http://%s:%u", v->host, port);
+    write_page_file(v);
     if (v->cli->json) {
         tsri_cli_json("{\"url\":", v->url);
         tsri_cli_json(",\"model\":", v->model_name);
         tsri_cli_json(",\"token_file\":", v->token_path);
+        tsri_cli_json(",\"page_file\":", v->page_path);
         printf(",\"port\":%u,\"context\":%u}\n", port, v->reader.info.context);
     } else {
-        printf("model      %s, context %u tokens\n"
-               "page       %s/#token=%s\n"
-               "OpenAI API %s/v1, API key in %s\n"
+        printf("model      %s, context %u tokens\n", v->model_name, v->reader.info.context);
+        /* What goes to a file or a log may be read by others. */
+        if (isatty(STDOUT_FILENO))
+            printf("page       %s/#token=%s\n", v->url, v->page_token);
+        else if (v->page_path[0])
+            printf("page       %s, by opening %s\n", v->url, v->page_path);
+        else
+            printf("page       %s, which asks for the API key\n", v->url);
+        printf("OpenAI API %s/v1, API key in %s\n"
                "Ctrl-C ends it.\n",
-               v->model_name, v->reader.info.context, v->url, v->token, v->url, v->token_path);
+               v->url, v->token_path);
     }
     fflush(stdout);
 }
 
-/* Other users can see the arguments of a process, and the token is in the address: so the browser
- * gets a file that only this user can read, which leads there. */
-static void open_browser(const struct tsri_serving *v)
+static void open_browser(struct tsri_serving *v)
 {
-    char path[4200];
     if (tsri_cli_flag(v->cli, "no-open") || v->cli->json) return;
     if (!getenv("DISPLAY") && !getenv("WAYLAND_DISPLAY")) return;
-    snprintf(path, sizeof path, "%s.html", v->token_path);
-    unlink(path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (!f) return;
-    fprintf(f, "<!doctype html><meta http-equiv=refresh content=\"0;url=%s/#token=%s\">\n", v->url,
-            v->token);
-    if (fclose(f) != 0) return;
-    char *arguments[] = {(char *)(uintptr_t) "xdg-open", path, NULL};
+    if (!v->page_path[0]) return;
+    char *arguments[] = {(char *)(uintptr_t) "xdg-open", v->page_path, NULL};
     pid_t child; /* nobody waits for it */
     (void)!posix_spawnp(&child, "xdg-open", NULL, NULL, arguments, environ);
 }
@@ -227,6 +251,7 @@ int tsri_cmd_serve(struct tsri_cli *cli)
         finish_answers(v);
     }
     tsri_serve_close(v->serve);
+    if (v->page_path[0]) unlink(v->page_path);
     tsri_serving_close_folders(v);
     tsri_reader_close(&v->reader);
     tsri_free(v->token);

@@ -18,6 +18,8 @@ struct tsri_serving {
     char host[64], url[128], model_name[256];
     char token_path[4096];
     char *token;
+    char page_token[64];  /* of the page, for this life of the server */
+    char page_path[4096]; /* a file that leads to the page, of this user alone */
     /* folders.c: */
     const char *folders[TSRI_SEARCH_FOLDERS_MAX];
     uint32_t n_folders;

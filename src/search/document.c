@@ -112,3 +112,25 @@ void tsri_read_fini(struct tsri_read *r)
 {
     tsri_prose_fini(&r->text);
 }
+
+bool tsri_document_has_text(const char *name, const char *data, size_t bytes)
+{
+    return tsri_kind_of(name, data, bytes) != TSRI_KIND_TEXT;
+}
+
+int tsri_document_text(int fd, const char *name, char **text, size_t *bytes)
+{
+    struct tsri_read r;
+    *text = NULL;
+    *bytes = 0;
+    if (lseek(fd, 0, SEEK_SET) != 0) return tsri_fail(TSR_EIO, "%s: %s", name, strerror(errno));
+    int err = tsri_read_file(&r, fd, name);
+    if (!err && r.why[0]) err = tsri_fail(TSR_EINVAL, "%s: %s", name, r.why);
+    if (!err) {
+        *text = r.text.data;
+        *bytes = r.text.bytes;
+        r.text = (struct tsri_prose){0};
+    }
+    tsri_read_fini(&r);
+    return err;
+}

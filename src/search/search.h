@@ -25,6 +25,13 @@
  * else at a line, a sentence, a word, or a character. */
 size_t tsri_passage_bytes(const char *text, size_t bytes);
 
+/* ---- one file (document.c) ---- */
+
+/* Whether a file with these first bytes is not text itself, and has text inside: HTML and PDF. */
+bool tsri_document_has_text(const char *name, const char *data, size_t bytes);
+/* The text of such a file, for the caller to free(). The message says why there is none. */
+TSR_MUST int tsri_document_text(int fd, const char *name, char **text, size_t *bytes);
+
 /* ---- a set of folders ---- */
 
 #define TSRI_SEARCH_FOLDERS_MAX 16u

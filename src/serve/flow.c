@@ -21,44 +21,52 @@ static double now_s(void)
 
 /* ---- open and free ---- */
 
-bool tsri_flow_open(struct tsri_flow **out, struct tsri_serve *s, enum tsri_api api,
-                    const char *body, size_t bytes, struct tsri_refusal *no)
+struct tsri_flow *tsri_flow_open(struct tsri_serve *s, enum tsri_api api, char *body, size_t bytes)
 {
     struct tsri_flow *f = tsri_alloc(1, sizeof *f);
-    if (!f) return tsri_refuse(no, 503, NULL, NULL, "no memory");
+    if (!f) return NULL;
     f->serve = s;
+    s->n_open++;
+    f->api = api;
+    f->body = body;
+    f->n_body = bytes;
     f->start_s = now_s();
     f->created = (int64_t)time(NULL);
     snprintf(f->id, sizeof f->id, "%s-%016llx", api == TSRI_API_CHAT ? "chatcmpl" : "cmpl",
              (unsigned long long)tsri_nonce());
-    if (!tsri_api_parse(&f->request, api, body, bytes, no)) {
-        tsri_flow_free(f);
-        return false;
-    }
-    *out = f;
-    return true;
+    return f;
 }
 
 void tsri_flow_free(struct tsri_flow *f)
 {
     if (!f) return;
+    f->serve->n_open--;
     json_decref(f->documents);
     json_decref(f->logprobs);
     tsri_saying_fini(&f->said);
     tsri_api_fini(&f->request);
+    free(f->body);
     free(f->out);
     tsri_free(f);
+}
+
+/* With the lock held. */
+static void unlist(struct tsri_flow *f)
+{
+    struct tsri_serve *s = f->serve;
+    if (!f->listed) return;
+    f->listed = false;
+    if (f->before) f->before->next = f->next;
+    if (f->next) f->next->before = f->before;
+    if (s->flows == f) s->flows = f->next;
+    s->n_flows--;
 }
 
 /* With the lock held: takes it from the list if nobody has it any more. */
 static bool is_last(struct tsri_flow *f)
 {
-    struct tsri_serve *s = f->serve;
     if (f->engine_has || f->connection) return false;
-    if (f->before) f->before->next = f->next;
-    if (f->next) f->next->before = f->before;
-    if (s->flows == f) s->flows = f->next;
-    s->n_flows--;
+    unlist(f);
     return true;
 }
 
@@ -115,7 +123,7 @@ static void hand_over(struct tsri_flow *f, char *bytes, unsigned status, bool do
     f->told_ns = tsri_now_ns();
     if (status) f->status = status;
     if (done || !more) f->done = true;
-    if (f->suspended) tsri_web_resume(f);
+    if (f->suspended && f->ready) tsri_web_resume(f);
     pthread_mutex_unlock(&s->lock);
     free(bytes);
 }
@@ -332,6 +340,14 @@ bool tsri_flow_start(struct tsri_flow *f, struct tsri_refusal *no)
 {
     struct tsri_serve *s = f->serve;
     struct tsri_dialog d;
+    pthread_mutex_lock(&s->lock);
+    bool stops = s->draining;
+    pthread_mutex_unlock(&s->lock);
+    if (stops) return tsri_refuse(no, 503, NULL, NULL, "the server is stopping");
+    bool fine = tsri_api_parse(&f->request, f->api, f->body ? f->body : "", f->n_body, no);
+    free(f->body);
+    f->body = NULL;
+    if (!fine) return false;
     if (f->request.model && strcmp(f->request.model, s->desc.model_name) != 0)
         return tsri_refuse(no, 404, "model_not_found", "model",
                            "the model %.200s does not exist; this server has %.200s",
@@ -345,8 +361,9 @@ bool tsri_flow_start(struct tsri_flow *f, struct tsri_refusal *no)
     f->said.n_stops = f->request.n_stops;
     struct tsri_job_desc job = job_of(f, &d);
     pthread_mutex_lock(&s->lock);
-    bool stops = s->draining;
+    stops = s->draining;
     f->engine_has = true;
+    f->listed = true;
     f->deadline_ns = tsri_now_ns() + (uint64_t)s->desc.whole_s * 1000000000u;
     f->told_ns = tsri_now_ns();
     f->next = s->flows;
@@ -363,11 +380,8 @@ bool tsri_flow_start(struct tsri_flow *f, struct tsri_refusal *no)
     pthread_mutex_lock(&s->lock);
     f->job = number;
     if (e < 0) {
-        struct MHD_Connection *c = f->connection;
         f->engine_has = false;
-        f->connection = NULL;
-        (void)is_last(f);
-        f->connection = c;
+        unlist(f);
         s->n_requests--;
     }
     pthread_mutex_unlock(&s->lock);
@@ -384,7 +398,7 @@ bool tsri_flow_watch(struct tsri_flow *f, uint64_t now_ns)
             f->out = more;
             memcpy(f->out + f->n_out, quiet, sizeof quiet - 1);
             f->n_out += sizeof quiet - 1;
-            if (f->suspended) tsri_web_resume(f);
+            if (f->suspended && f->ready) tsri_web_resume(f);
         }
         f->told_ns = now_ns;
     }

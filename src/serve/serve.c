@@ -60,11 +60,13 @@ static int copy_desc(struct tsri_serve *s, const struct tsri_serve_desc *desc)
     *d = *desc;
     d->model_name = tsri_strdup(desc->model_name);
     d->token = tsri_strdup(desc->token);
+    d->page_token = desc->page_token ? tsri_strdup(desc->page_token) : NULL;
     d->speed_path = desc->speed_path ? tsri_strdup(desc->speed_path) : NULL;
     if (!d->connections_max) d->connections_max = CONNECTIONS;
     if (!d->body_bytes_max) d->body_bytes_max = BODY_BYTES;
     if (!d->whole_s) d->whole_s = WHOLE_S;
     if (!d->max_tokens) d->max_tokens = ANSWER_TOKENS;
+    if (desc->page_token && !d->page_token) return TSR_ENOMEM;
     if (!d->model_name || !d->token || (desc->speed_path && !d->speed_path)) return TSR_ENOMEM;
     s->info.size = sizeof s->info;
     return tsr_model_info(desc->model, &s->info);
@@ -77,6 +79,7 @@ int tsri_serve_open(struct tsri_serve **out, const struct tsri_serve_desc *desc)
     if (!s) return TSR_ENOMEM;
     pthread_mutex_init(&s->lock, NULL);
     tsri_cond_init(&s->wake);
+    tsri_cond_init(&s->has_request);
     tsri_slow_init(&s->slow);
     s->start_ns = tsri_now_ns();
     int e = copy_desc(s, desc);
@@ -86,6 +89,7 @@ int tsri_serve_open(struct tsri_serve **out, const struct tsri_serve_desc *desc)
                                       .n_queued_max = desc->n_queued_max};
     if (!e) e = tsri_engine_open(&s->engine, &engine);
     if (!e) e = start_watcher(s);
+    if (!e) e = tsri_preparing_open(s);
     if (!e) e = tsri_web_open(s);
     if (e < 0) {
         tsri_serve_close(s);
@@ -114,10 +118,7 @@ void tsri_serve_drain(struct tsri_serve *s)
 
 uint32_t tsri_serve_busy(struct tsri_serve *s)
 {
-    pthread_mutex_lock(&s->lock);
-    uint32_t n = s->n_flows;
-    pthread_mutex_unlock(&s->lock);
-    return n;
+    return s->n_open;
 }
 
 void tsri_serve_close(struct tsri_serve *s)
@@ -131,15 +132,18 @@ void tsri_serve_close(struct tsri_serve *s)
         pthread_mutex_unlock(&s->lock);
         pthread_join(s->watcher, NULL);
     }
+    tsri_preparing_close(s);
     /* Every answer ends with an event, which resumes its connection: libmicrohttpd cannot stop with
      * suspended ones. */
     tsri_engine_close(s->engine);
     tsri_web_close(s);
     tsri_slow_fini(&s->slow);
     pthread_cond_destroy(&s->wake);
+    pthread_cond_destroy(&s->has_request);
     pthread_mutex_destroy(&s->lock);
     tsri_free((void *)(uintptr_t)s->desc.model_name);
     tsri_free((void *)(uintptr_t)s->desc.token);
+    tsri_free((void *)(uintptr_t)s->desc.page_token);
     tsri_free((void *)(uintptr_t)s->desc.speed_path);
     tsri_free(s);
 }

@@ -1,11 +1,12 @@
 /* serve.h - `tessera serve` from inside: an HTTP server with the OpenAI API in front of one engine.
  *
- * web.c speaks HTTP (libmicrohttpd, one thread), prompts.c makes tokens of requests, flow.c turns
+ * web.c speaks HTTP (libmicrohttpd, one thread), preparing.c brings requests to the engine (one more),
+ * prompts.c makes their tokens, flow.c turns
  * events of the engine into the bytes of a reply (reply.c has their JSON), and serve.c keeps all of
  * it: limits of time, clients that have gone, the end.
  *
- * Threads: the functions at the top may be called from any thread. A flow is touched by three: the
- *          HTTP thread, the engine's and the watcher; what they share is under tsri_serve.lock.
+ * Threads: the functions at the top may be called from any thread. A flow is touched by four: the
+ *          HTTP thread, the one that prepares it, the engine's and the watcher; what they share is under tsri_serve.lock.
  *          Neither the engine nor libmicrohttpd is called with it held, but to resume a connection.
  * Memory:  what a desc points to outlives the server, but for strings, which are copied.
  * Errors:  enum tsr_err.
@@ -30,6 +31,7 @@ struct tsri_serve_desc {
     const char *model_name;     /* of /v1/models */
     const char *speed_path;     /* see tsri_speed_guess(); NULL: nothing is kept */
     const char *token;
+    const char *page_token; /* as good as `token`, for this life of the server; NULL: none */
     const struct sockaddr_storage *address;
     uint32_t n_running_max, n_queued_max; /* of the engine; 0: its defaults */
     uint32_t connections_max;             /* 0: 128 */
@@ -59,7 +61,11 @@ struct MHD_Daemon;
 struct tsri_flow {
     struct tsri_serve *serve;
     struct tsri_flow *next, *before; /* of serve->flows, under lock */
+    enum tsri_api api;
+    char *body; /* of the request, until it is read */
+    size_t n_body;
     struct tsri_api_request request;
+    struct tsri_refusal no; /* why it was not started; status 0: it was */
     char id[48];
     int64_t created;
     uint32_t n_prompt;
@@ -76,6 +82,9 @@ struct tsri_flow {
     struct MHD_Connection *connection; /* NULL: it is gone */
     int fd;
     bool suspended, done, late, engine_has;
+    bool ready;  /* prepared: the HTTP thread may go on with it */
+    bool listed; /* in serve->flows */
+    struct tsri_flow *next_prepared;
     bool gone; /* it counts as one whose client has left */
     unsigned status;
     char *out; /* bytes of the reply, of which n_sent are sent */
@@ -92,12 +101,15 @@ struct tsri_serve {
     struct MHD_Daemon *daemon;
     uint16_t port;
     pthread_t watcher;
-    bool has_watcher;
+    bool has_watcher, has_preparer;
+    pthread_t preparer;
     pthread_mutex_t lock; /* of everything below, and of flows as they say */
-    pthread_cond_t wake;
-    bool draining, closing;
+    pthread_cond_t wake, has_request;
+    bool draining, closing, preparing_ends;
+    struct tsri_flow *prepared, *prepared_last; /* requests that wait for the preparer */
     struct tsri_flow *flows;
     uint32_t n_flows;
+    _Atomic uint32_t n_open; /* flows, also those that wait for the preparer */
     struct tsri_conn *conns;
     uint32_t n_conns;
     uint64_t n_requests, n_refused, n_gone, n_late;
@@ -110,11 +122,20 @@ struct tsri_serve {
 /* The prompt of a request, with the server's documents where it has some. */
 TSR_MUST bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_refusal *no);
 
+/* ---- preparing.c ---- */
+
+TSR_MUST int tsri_preparing_open(struct tsri_serve *s);
+/* Finishes what waits, before the engine is closed. */
+void tsri_preparing_close(struct tsri_serve *s);
+/* With the lock held: starts the flow soon, then marks it as ready and resumes its connection. False:
+ * the server ends, and the flow is refused. */
+TSR_MUST bool tsri_preparing_put(struct tsri_flow *f);
+
 /* ---- flow.c ---- */
 
-TSR_MUST bool tsri_flow_open(struct tsri_flow **out, struct tsri_serve *s, enum tsri_api api,
-                             const char *body, size_t bytes, struct tsri_refusal *no);
-/* Gives it to the engine. A refusal: the flow is the caller's, as before. */
+/* Takes the body over. NULL: no memory. */
+struct tsri_flow *tsri_flow_open(struct tsri_serve *s, enum tsri_api api, char *body, size_t bytes);
+/* Reads the request and gives it to the engine. A refusal: the flow is the caller's, as before. */
 TSR_MUST bool tsri_flow_start(struct tsri_flow *f, struct tsri_refusal *no);
 /* With the lock held: counts one whose client has left, once. */
 void tsri_flow_gone(struct tsri_flow *f);

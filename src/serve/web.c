@@ -1,6 +1,6 @@
 /* web.c - HTTP: which request is which, who may ask, and the bytes of replies. libmicrohttpd runs it
  * in one thread. A connection whose answer is not there yet is suspended: it costs nothing until the
- * engine has something to send.
+ * engine has something to send. Requests are read and brought to the engine elsewhere (preparing.c).
  *
  * The page and /health hold no data and need no token; everything else does. The token is no cookie,
  * because cookies go to every port of a host: the page has it in the fragment of its address, which
@@ -146,6 +146,13 @@ static const char *header(struct MHD_Connection *c, const char *name)
     return MHD_lookup_connection_value(c, MHD_HEADER_KIND, name);
 }
 
+static bool has_token(const struct tsri_serve *s, const char *authorization)
+{
+    const char *page = s->desc.page_token;
+    bool fine = tsri_bearer_is_fine(authorization, s->desc.token);
+    return fine || (page && tsri_bearer_is_fine(authorization, page));
+}
+
 /* What can be said before the body is there. */
 static bool may_ask(const struct tsri_serve *s, struct MHD_Connection *c, const char *url,
                     const char *method, struct tsri_refusal *no)
@@ -159,7 +166,7 @@ static bool may_ask(const struct tsri_serve *s, struct MHD_Connection *c, const 
         return tsri_refuse(no, 403, "origin", NULL, "requests of other sites are refused");
     if (route == ROUTE_NONE)
         return tsri_refuse(no, 404, "not_found", NULL, "%.100s: there is no such address", url);
-    if (!open && !tsri_bearer_is_fine(header(c, "Authorization"), s->desc.token))
+    if (!open && !has_token(s, header(c, "Authorization")))
         return tsri_refuse(no, 401, "invalid_api_key", NULL,
                            "the token that `tessera serve` printed is needed as API key");
     bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
@@ -234,25 +241,39 @@ static enum MHD_Result whole(struct MHD_Connection *c, struct tsri_flow *f)
     return done ? answer(c, status, "application/json", text) : MHD_YES;
 }
 
+/* Something has happened to a request that was suspended: it is refused, or its reply begins. */
+static enum MHD_Result go_on(struct tsri_serve *s, struct MHD_Connection *c, struct call *call)
+{
+    struct tsri_flow *f = call->flow;
+    if (f->no.status) {
+        struct tsri_refusal no = f->no;
+        call->flow = NULL;
+        tsri_flow_free(f);
+        return refuse(s, c, &no);
+    }
+    return f->request.stream ? begin_stream(c, f) : whole(c, f);
+}
+
 static enum MHD_Result begin(struct tsri_serve *s, struct MHD_Connection *c, struct call *call,
                              enum tsri_api api)
 {
-    struct tsri_refusal no;
-    struct tsri_flow *f = NULL;
-    if (!tsri_flow_open(&f, s, api, call->body ? call->body : "", call->n_body, &no))
-        return refuse(s, c, &no);
-    free(call->body);
+    struct tsri_flow *f = tsri_flow_open(s, api, call->body, call->n_body);
+    if (!f) return MHD_NO;
     call->body = NULL;
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     f->fd = info ? info->connect_fd : -1;
     f->connection = c;
-    if (!tsri_flow_start(f, &no)) {
-        tsri_flow_free(f);
-        return refuse(s, c, &no);
-    }
     call->flow = f;
-    return f->request.stream ? begin_stream(c, f) : whole(c, f);
+    pthread_mutex_lock(&s->lock);
+    /* When nobody is left to resume it, it must not be suspended. */
+    bool taken = tsri_preparing_put(f);
+    if (taken) {
+        f->suspended = true;
+        MHD_suspend_connection(c);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return taken ? MHD_YES : go_on(s, c, call);
 }
 
 /* A part of the page, as it is in the program. */
@@ -363,7 +384,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *u
         *n_data = 0;
         return take_body(s, call, data, n);
     }
-    if (call->flow) return whole(c, call->flow);
+    if (call->flow) return go_on(s, c, call);
     wait_since(s, c, 0);
     if (call->too_large)
         tsri_refuse(&call->no, 413, "too_large", NULL, "the body has more than %zu bytes",

@@ -12,6 +12,24 @@ standard_input_is_a_document() {
     grep -q ' tokens: 0 reused' "$tmp/err" || fail "$(cat "$tmp/err")"
 }
 
+html_and_pdf_are_read_as_text() {
+    ask_init llama || return
+    needs_python || return
+    printf '<html><script>%s</script><p>short text</p></html>' "$(letters 2000 c)" >"$tmp/page.html"
+    ingest "$tmp/page.html"
+    exits 0 || return
+    [ "$(json '0 < x["stored"] < 400')" = True ] || fail "$out" || return
+    mkdir -p "$tmp/bin"
+    printf '#!/bin/sh\necho The balloon leaves at ten.\n' >"$tmp/bin/pdftotext"
+    chmod 700 "$tmp/bin/pdftotext"
+    printf '%%PDF-1.4\n\377\0' >"$tmp/balloon.pdf"
+    PATH=$tmp/bin:$PATH ask --json --doc="$tmp/balloon.pdf" 'when'
+    exits 0 || return
+    printf '#!/bin/sh\nexit 3\n' >"$tmp/bin/pdftotext"
+    PATH=$tmp/bin:$PATH ask --doc="$tmp/balloon.pdf" 'when'
+    exits 1 && complains 'balloon.pdf'
+}
+
 line_ends_and_blanks_around_do_not_make_another_document() {
     ask_init llama || return
     needs_python || return
@@ -41,6 +59,7 @@ a_changed_paragraph_costs_its_piece_and_no_more() {
 }
 
 run standard_input_is_a_document
+run html_and_pdf_are_read_as_text
 run line_ends_and_blanks_around_do_not_make_another_document
 run a_changed_paragraph_costs_its_piece_and_no_more
 test_end

@@ -16,7 +16,44 @@ it_says_where_it_is_and_what_the_key_is() {
     key=$(cat "$tmp/deps/store/serve.token")
     is ${#key} 32 || return
     is "$(stat -c %a "$tmp/deps/store/serve.token")" 600 || return
-    says "/#token=$key"
+    [[ $out != *"$key"* && $out != *'#token='* ]] || fail "a token in a file that others may read: $out" || return
+    says 'by opening ' || return
+    [ -z "$(find "$tmp/deps/store" -name '*.html')" ] || fail 'the way to the page outlives the server'
+}
+
+# The page's own token, which a terminal and a private file show, works and ends with the server.
+the_page_has_a_token_of_this_life() {
+    serve_start "$tmp/server" || return
+    local file page first
+    file=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["page_file"])' "$home/out")
+    is "$(stat -c %a "$file")" 600 || return
+    page=$(sed -n 's/.*#token=\([0-9a-f]*\)".*/\1/p' "$file")
+    is ${#page} 32 || return
+    [ "$page" != "$token" ] || fail 'it is the API key' || return
+    req GET /v1/models '' -H "Authorization: Bearer $page"
+    answers 200 || return
+    first=$page
+    serve_end
+    serve_start "$tmp/server" || return
+    req GET /v1/models '' -H "Authorization: Bearer $first"
+    answers 401 || return
+    serve_end
+}
+
+a_terminal_shows_the_address_of_the_page() {
+    ask_init llama || return
+    python3 - "$tessera" "$model" <<'P' || fail 'no address'
+import os, pty, signal, sys
+pid, fd = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], [sys.argv[1], "serve", "--model=" + sys.argv[2], "--threads=1", "--port=0", "--no-open"])
+said = b""
+while b"Ctrl-C" not in said:
+    said += os.read(fd, 4096)
+os.kill(pid, signal.SIGINT)
+os.waitpid(pid, 0)
+assert b"/#token=" in said, said
+P
 }
 
 the_token_stays_for_the_next_time() {
@@ -66,6 +103,8 @@ bad_flags_are_usage_errors() {
 }
 
 run it_says_where_it_is_and_what_the_key_is
+run the_page_has_a_token_of_this_life
+run a_terminal_shows_the_address_of_the_page
 run the_token_stays_for_the_next_time
 run other_machines_need_a_token_file_that_is_private
 run a_port_in_use_says_so
