@@ -5,7 +5,7 @@
 # shellcheck source=tests/support/test.sh
 . "$(dirname "$0")/../support/test.sh"
 
-documents=(README.md CONTRIBUTING.md SECURITY.md docs/*.md)
+documents=(README.md CONTRIBUTING.md SECURITY.md docs/*.md docs/guides/*.md)
 
 # Every block of C becomes a file of its own in $tmp, named by document and number.
 extract_c() {
