@@ -35,7 +35,7 @@ static void open_libraries(struct npu_handles *h)
     const char *given = getenv("TESSERA_OPAPI_LIB");
     bool is_given = given && *given;
     for (uint32_t i = 0; i < (is_given ? 1 : TSRI_COUNT(libraries)); i++) {
-        void *p = dlopen(is_given ? given : libraries[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        void *p = dlopen(is_given ? given : libraries[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
         if (p) h->at[h->n++] = p;
     }
 }

@@ -21,7 +21,7 @@ from rig import BLOCK, BLOCKS, HEAD, LAYERS, Rank, Rig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 
 from tessera.compute.parts import Refused  # noqa: E402
-from tessera.vllm import TesseraConnector, npu  # noqa: E402
+from tessera.vllm import TesseraConnector, blend, npu  # noqa: E402
 
 HALF = HEAD * 4  # bytes of a token in one tensor of a layer
 
@@ -212,6 +212,19 @@ class TestLayouts(unittest.TestCase):
         with self.assertRaisesRegex(Refused, "format 29"):
             self.layout(one, one, module=SimpleNamespace(get_npu_format=lambda _tensor: 29))
         self.layout(one, one, module=SimpleNamespace(get_npu_format=lambda _tensor: 2))
+
+
+class TestBlending(unittest.TestCase):
+    def test_a_model_on_an_npu_is_refused_by_name(self):
+        parts = SimpleNamespace(device=torch.device("npu:0"))
+        shape = SimpleNamespace(groups=(object(),))
+        with (
+            mock.patch.object(blend.plugin, "supported", lambda: True),
+            mock.patch.object(blend.plugin, "loaded_model", object),
+            mock.patch.object(blend, "take_apart", lambda *_: parts),
+            self.assertRaisesRegex(Refused, "models on npu, which was never tested"),
+        ):
+            blend.BlendWorker(None, shape, None, None, 1)
 
 
 if __name__ == "__main__":
