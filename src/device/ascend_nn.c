@@ -152,6 +152,7 @@ static void *make_tensor(const struct tsri_aclnn *nn, const struct tsri_ascend_t
     int64_t storage = t->offset + 1;
     for (uint32_t i = 0; i < t->n_dims; i++)
         storage += (t->dims[i] - 1) * t->strides[i];
+    /* cppcheck-suppress returnDanglingLifetime ; the tensor keeps a copy of the dims */
     return nn->aclCreateTensor(t->dims, t->n_dims, t->dtype, t->strides, t->offset, TSRI_ACL_ND,
                                &storage, 1, t->data);
 }

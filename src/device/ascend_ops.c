@@ -195,7 +195,7 @@ static uint32_t tokens_most(const struct npu_job *j, size_t area_bytes)
             heads = p->n_heads; /* of which tokens x heads are limited */
     }
     size_t used = TSRI_ASCEND_TABLES_BYTES + (2 * TSR_KV_PLANES_MAX + 2) * (size_t)ROWS_ALIGN;
-    size_t most = area_bytes > used ? (area_bytes - used) / token : 0;
+    size_t most = token && area_bytes > used ? (area_bytes - used) / token : 0;
     if (most > TSRI_ASCEND_TOKENS_MAX / heads) most = TSRI_ASCEND_TOKENS_MAX / heads;
     return (uint32_t)most;
 }
