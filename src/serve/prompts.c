@@ -66,8 +66,6 @@ static bool search(struct tsri_flow *f, const struct tsri_message *question,
     if (bytes > FOUND_BYTES_MAX) bytes = FOUND_BYTES_MAX;
     int e = tsri_search_find(s->desc.search, question->text, FOUND_MAX, bytes, found);
     if (e < 0) return tsri_refuse(no, 503, NULL, NULL, "search: %s", tsr_errmsg());
-    for (size_t i = 0; i < found->n; i++)
-        if (!name_passage(f, &found->items[i])) return no_memory(no);
     return true;
 }
 
@@ -144,11 +142,42 @@ static bool refuse_error(struct tsri_refusal *no, int e)
     return tsri_refuse(no, status, NULL, NULL, "%s", tsr_errmsg());
 }
 
+/* The prompt with these passages. */
+static bool make_with(struct tsri_flow *f, struct tsri_message *m,
+                      const struct tsri_passages *found, struct tsri_dialog *d,
+                      struct tsri_refusal *no)
+{
+    struct tsri_api_request *q = &f->request;
+    const struct tsr_model *model = f->serve->desc.model;
+    struct tsri_document *all = NULL;
+    struct tsri_message before = {0};
+    if (m && (q->n_listed || found->n)) {
+        size_t n;
+        all = gather(q, m, found, &n);
+        if (!all) return no_memory(no);
+        before = *m;
+        m->documents = all;
+        m->n_documents = n;
+    }
+    int e = q->api == TSRI_API_CHAT ? make_chat(q, model, q->n_documents + found->n > 0, d)
+                                    : make_plain(q, m, model, d);
+    if (all) *m = before;
+    tsri_free(all);
+    if (e >= 0) return true;
+    tsri_dialog_fini(d);
+    return refuse_error(no, e);
+}
+
+/* Tokens that passages leave to the answer. */
+static uint32_t answer_room(const struct tsri_dialog *d)
+{
+    return d->context / 8;
+}
+
 bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_refusal *no)
 {
     struct tsri_api_request *q = &f->request;
     struct tsri_passages found = {0};
-    struct tsri_document *all = NULL;
     struct tsri_message *m = question_of(q);
     memset(d, 0, sizeof *d);
     if (!name_own(f, no)) return false;
@@ -159,21 +188,16 @@ bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_re
         return tsri_refuse(no, 400, NULL, "documents", "documents need a message of the user");
     if (m && chat && f->serve->desc.search && q->search && q->n_documents == 0)
         ok = search(f, m, &found, no);
-    size_t n = 0;
-    if (ok && m && (q->n_listed || found.n)) {
-        all = gather(q, m, &found, &n);
-        if (!all) ok = no_memory(no);
-        m->documents = all;
-        m->n_documents = n;
+    while (ok) {
+        ok = make_with(f, m, &found, d, no);
+        if (!ok || !found.n || d->n_tokens + answer_room(d) <= d->context) break;
+        /* Text of more tokens than its bytes promise: less of it, the best of it. */
+        tsri_dialog_fini(d);
+        for (size_t n = found.n / 2; found.n > n;)
+            tsri_passages_drop(&found, found.n - 1);
     }
-    if (ok) {
-        const struct tsr_model *model = f->serve->desc.model;
-        int e = chat ? make_chat(q, model, q->n_documents + found.n > 0, d)
-                     : make_plain(q, m, model, d);
-        if (e < 0) ok = refuse_error(no, e);
-    }
-    if (m && all) m->documents = NULL, m->n_documents = 0;
-    tsri_free(all);
+    for (size_t i = 0; i < found.n && ok; i++)
+        if (!name_passage(f, &found.items[i])) ok = no_memory(no);
     tsri_passages_fini(&found);
     if (ok && d->n_tokens >= d->context)
         ok = tsri_refuse(no, 400, "context_length_exceeded", chat ? "messages" : "prompt",

@@ -63,6 +63,21 @@ a_question_finds_its_passages_and_names_them() {
     is "$(used)" '[]'
 }
 
+# Every letter is a token here, which takes more of the context than was thought.
+passages_that_do_not_fit_are_left_out() {
+    local i
+    for i in 1 2 3 4; do { letters 1000 e && echo "The zeppelin number $i leaves at noon."; } >"$tmp_all/docs/zeppelin$i.md"; done
+    for ((i = 0; i < 1000; i++)); do
+        get /tessera/status
+        [ "$(json 'x["documents"]["files"]')" = 6 ] && break
+        sleep 0.2
+    done
+    chat '"messages":[{"role":"user","content":"When does the zeppelin leave?"}]'
+    answers 200 || return
+    is "$(json '0 < len(x["tessera"]["documents"]) < 4')" True || return
+    is "$(json 'x["usage"]["prompt_tokens"] <= 2048 - 2048 // 8')" True
+}
+
 a_mode_is_obeyed_and_told() {
     local mode
     for mode in exact auto fast; do
@@ -115,6 +130,7 @@ run documents_of_a_list_and_of_messages_are_the_same_prompt
 run a_list_stays_in_its_place_when_the_chat_goes_on
 run a_question_finds_its_passages_and_names_them
 run a_mode_is_obeyed_and_told
+run passages_that_do_not_fit_are_left_out
 run special_tokens_in_texts_are_letters
 run a_conversation_keeps_its_turns
 run a_completion_takes_text_or_tokens
