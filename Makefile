@@ -412,7 +412,7 @@ test-python: $(LIBS_SO)
 
 # Real engines, in their own environment; each program says what it needs (python/tests/engine.sh).
 # What most rests on comes first: .ci/run goes as far as its time lasts. On the command line: some of them.
-VLLM_TESTS := async engine stages workers hybrid events marks learning model npu places pieces host_work fused failed blend ranks handover many traffic chunked context room
+VLLM_TESTS := async ends engine stages workers hybrid events marks learning model npu places pieces host_work fused failed blend ranks handover many traffic chunked context room
 test-vllm: $(LIBS_SO) $(B)/bin/tesserad $(ASCEND_LIB) $(FAKEACL)
 	@for t in $(VLLM_TESTS); do \
 	    case $$t in \
@@ -427,6 +427,7 @@ test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_isolation.py
 	@B=$(B) python/tests/engine.sh sglang/test_engine.py TestBlending
 	@B=$(B) python/tests/engine.sh sglang/test_engine.py TestRanks
+	@B=$(B) python/tests/engine.sh sglang/test_server.py
 	@B=$(B) python/tests/engine.sh sglang/test_commands.py
 	@B=$(B) TESSERA_TEST_DEVICE=cpu python/tests/engine.sh gpu/test_sglang.py TestStorage
 bench-vllm: $(LIBS_SO) $(B)/bin/tessera-lab $(MODEL_LIB)
