@@ -358,8 +358,8 @@ $(B)/bench/%: $(B)/obj/bench/%.o $(call obj,$(SUP_SRC)) $(LIBA)
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $(linked) -o $@ $(LIBS)
 
 # They measure and read traces as tessera-lab does, or search as tessera does.
-$(addprefix $(B)/bench/,bench_copy bench_policy bench_search): $(CLIA)
-$(addprefix $(B)/bench/,bench_copy bench_policy bench_search): private LIBS += $(PROGRAM_LIBS)
+$(addprefix $(B)/bench/,bench_copy bench_policy bench_recall bench_search): $(CLIA)
+$(addprefix $(B)/bench/,bench_copy bench_policy bench_recall bench_search): private LIBS += $(PROGRAM_LIBS)
 
 # Examples link the shared library, as a user's program would.
 $(B)/examples/%: $(B)/obj/examples/%.o $(LIBS_SO)
