@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -108,4 +109,26 @@ def make_hybrid(folder: str) -> str:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     path = Path(folder) / "lfm2"
     model.save_pretrained(path)
+    return str(path)
+
+
+def make_draft(folder: str, target: str) -> str:
+    """A draft model of method eagle for a llama of this file: one layer over the target's hidden
+    states. Its weights are random, so what it proposes depends on every row of its KV."""
+    torch.manual_seed(13)
+    config = LlamaConfig.from_pretrained(target, num_hidden_layers=1)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    width = config.hidden_size
+    weights = {
+        name.removeprefix("model."): weight.detach().clone().contiguous()
+        for name, weight in model.named_parameters()
+        if name.startswith(("model.layers.", "model.embed_tokens."))
+        and "layers.0.input_layernorm" not in name
+    }
+    weights["fc.weight"] = torch.randn(width, 2 * width) / width**0.5
+    path = Path(folder) / "eagle"
+    path.mkdir()
+    save_file(weights, path / "model.safetensors")
+    config.architectures = ["EagleLlamaForCausalLM"]
+    config.save_pretrained(path)
     return str(path)

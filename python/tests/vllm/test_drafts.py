@@ -1,0 +1,118 @@
+"""Speculation with a draft model in the real vLLM: method eagle, a small random target and a small
+random draft, whose layers are in the pages as well.
+
+vLLM's own prefix cache is the judge. By its rule a hit ends one block earlier: the draft's KV of a
+token depends on the next token, too, which is not known of the last one found. Answers do not
+depend on the draft, so what it proposes is compared, too: it depends on every row of the draft's
+own KV.
+"""
+
+import random
+import unittest
+
+import small_models
+from engines import Engine, scratch
+
+BLOCK = 32
+N_DRAFTED = 2
+SETTINGS = dict(
+    max_model_len=2048,
+    max_num_seqs=8,
+    max_num_batched_tokens=256,
+    block_size=BLOCK,
+    enable_prefix_caching=True,
+    skip_tokenizer_init=True,
+    async_scheduling=False,
+)
+
+
+def text(seed, n):
+    rng = random.Random(seed)
+    return [rng.randrange(3, small_models.VOCAB) for _ in range(n)]
+
+
+def prompts():
+    """Lengths around blocks and steps, and prompts that part in the middle. None ends with a block:
+    see the test of one that does."""
+    common = text(1, 700)
+    return [text(n, n) for n in (31, 63, 65, 97, 511, 777)] + [
+        common[:n] + text(n, 150) for n in (256, 500, 512)
+    ]
+
+
+class DraftTest(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch()
+        cls.model = small_models.make(cls.folder.name, "llama")
+        cls.draft = small_models.make_draft(cls.folder.name, cls.model)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def engine(self, options, **more):
+        drafts = dict(method="eagle", model=self.draft, num_speculative_tokens=N_DRAFTED)
+        more = {**SETTINGS, "model": self.model, "speculative_config": drafts, **more}
+        engine = Engine(options, **more)
+        self.proposed = []
+        scheduler = engine.core.scheduler
+        update = scheduler.update_draft_token_ids
+
+        def watched(drafts):
+            self.proposed.append([list(one) for one in drafts.draft_token_ids])
+            update(drafts)
+
+        scheduler.update_draft_token_ids = watched
+        return engine
+
+    def ask(self, engine, texts):
+        """Answers, and what the draft proposed meanwhile."""
+        self.proposed.clear()
+        answers = engine.ask([{"prompt_token_ids": one} for one in texts], 6)
+        return answers, list(self.proposed)
+
+    def assert_equal(self, got, wanted, where):
+        for i, (mine, theirs) in enumerate(zip(got[0], wanted[0], strict=True)):
+            self.assertEqual(mine.cached, theirs.cached, f"{where}, prompt {i}")
+            self.assertEqual(mine.tokens, theirs.tokens, f"{where}, prompt {i}")
+            self.assertEqual(mine.logprobs, theirs.logprobs, f"{where}, prompt {i}")
+        self.assertTrue(any(any(step) for step in wanted[1]), "the draft proposed nothing")
+        self.assertEqual(got[1], wanted[1], f"{where}: the draft proposes something else")
+
+    def test_hits_end_where_vllms_do_and_the_draft_proposes_the_same(self):
+        texts = prompts()
+        with self.engine(None) as plain:
+            cold = self.ask(plain, texts)
+            warm = self.ask(plain, texts)
+        # 777 tokens are 24 whole blocks; one of them is the draft's.
+        self.assertEqual(warm[0][5].cached, 23 * BLOCK)
+        disk = {"disk_path": self.folder.name + "/store", "disk_size": "1G"}
+        options = {"chunk_size": BLOCK, "host_size": "64M", **disk}
+        with self.engine(options) as engine:
+            self.assertIsNone(engine.connector._trouble)
+            self.assert_equal(self.ask(engine, texts), cold, "first")
+            engine.llm.reset_prefix_cache()
+            self.assert_equal(self.ask(engine, texts), warm, "from host memory")
+            self.end_with_a_block(engine)
+            engine.settle()
+            counters = engine.counters()
+            self.assertEqual(counters["loads_failed"] + counters["saves_failed"], 0)
+        with self.engine(options) as engine:
+            self.assert_equal(self.ask(engine, texts), warm, "from disk")
+
+    def end_with_a_block(self, engine):
+        """vLLM leaves the last token out, and with it a block, before it drops one more. Tessera
+        has compared that block, so it drops no other."""
+        whole = [text(5000, 4 * BLOCK)]
+        first, _proposed = self.ask(engine, whole)
+        engine.llm.reset_prefix_cache()
+        loaded, _proposed = self.ask(engine, whole)
+        self.assertEqual(loaded[0].cached, 3 * BLOCK)
+        self.assertEqual(loaded[0].tokens, first[0].tokens)
+
+
+if __name__ == "__main__":
+    unittest.main()
