@@ -56,12 +56,16 @@ begin() {
 # It is served by the second one: what was on disk is there, and nothing is wrong.
 goes_on() {
     told second 'it is served from here now' || return
-    t ask --model="$model" --threads=1 --max=2 --json --doc="$tmp/b.md" why
-    exits 0 || return
-    [[ $err == *'sharing the store'* ]] || fail "$err" || return
+    # A server that answers too late is a miss, so once may not be enough on a busy machine.
+    local i
+    for ((i = 0; i < 50; i++)); do
+        t ask --model="$model" --threads=1 --max=2 --json --doc="$tmp/b.md" why
+        exits 0 || return
+        [[ $err == *'sharing the store'* ]] || fail "$err" || return
+        [ "$(json 'sum(x["tiers"]) > 300')" = False ] || break
+    done
     is "$(json 'sum(x["tiers"]) > 300')" True || return
     # Right in any case, and from the cache as soon as its connection is there again.
-    local i
     for ((i = 0; i < 1000; i++)); do
         question "$url_second" || return
         is "$(said)" "$answer" || return
