@@ -10,6 +10,7 @@
 #   make test-python     the tests of the Python package
 #   make test-vllm, make test-sglang   Tessera inside real engines (tools/setup --engines first)
 #   make bench-vllm      time to first token and tokens per second inside vLLM
+#   make bench-check     have the benches become worse? Compares ratios with those recorded in bench/
 #   make check-long the slow tier: fuzzers 60 s each, many more crash rounds
 #   make fuzz       build the fuzzers alone
 #   make lint       formatting, clang-tidy, cppcheck, shellcheck, ruff, mypy, man pages, layer order
@@ -155,7 +156,7 @@ BINS  := $(B)/bin/tessera $(B)/bin/tessera-lab $(B)/bin/tesserad
 
 PYTHON ?= python3
 
-.PHONY: all lib cuda gpu-kit check-arm test check check-long test-python test-vllm test-sglang bench-vllm demo lint install uninstall package check-packages doc clean help fuzz setup FORCE
+.PHONY: all lib cuda gpu-kit check-arm test check check-long test-python test-vllm test-sglang bench-vllm bench-check demo lint install uninstall package check-packages doc clean help fuzz setup FORCE
 all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(ASCEND_LIB) $(FAKEACL) $(CUDA_ALL) $(MODEL_LIB) $(PROFILES)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
 cuda: $(CUDA_LIB)
@@ -430,6 +431,8 @@ test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_server.py
 	@B=$(B) python/tests/engine.sh sglang/test_commands.py
 	@B=$(B) TESSERA_TEST_DEVICE=cpu python/tests/engine.sh gpu/test_sglang.py TestStorage
+bench-check: $(BENS)
+	@B=$(B) tools/bench-check
 bench-vllm: $(LIBS_SO) $(B)/bin/tessera-lab $(MODEL_LIB)
 	@B=$(B) python/tests/engine.sh vllm/bench.py --json
 
