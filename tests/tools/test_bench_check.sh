@@ -46,11 +46,11 @@ what_is_worse_is_named() {
     setup
     results 251 90
     check --runs=1
-    [ "$status" -eq 1 ] && [[ $out == *'bench-check: bench_lookup: split: worse than allowed'* ]] || fail "$status: $out" || return
+    [[ $status == 1 && $out == *'bench-check: bench_lookup: split: worse than allowed'* ]] || fail "$status: $out" || return
     [[ $out != *'scatter: worse'* ]] || fail "$out" || return
     results 200 67
     check --runs=1
-    [ "$status" -eq 1 ] && [[ $out == *'bench-check: bench_copy: scatter: worse than allowed'* ]] || fail "$status: $out"
+    [[ $status == 1 && $out == *'bench-check: bench_copy: scatter: worse than allowed'* ]] || fail "$status: $out"
 }
 
 a_case_that_is_gone_is_worse() {
@@ -58,7 +58,7 @@ a_case_that_is_gone_is_worse() {
     results 200 90
     echo '{"bench":"bench_lookup","case":"renamed","value":1,"unit":"ns","baseline":1,"ratio":1}' >"$tmp/lookup.json"
     check --runs=1
-    [ "$status" -eq 1 ] && [[ $out == *'bench_lookup: split'*'was not run'* ]] || fail "$status: $out"
+    [[ $status == 1 && $out == *'bench_lookup: split'*'was not run'* ]] || fail "$status: $out"
 }
 
 the_table_shows_the_runs_before() {
@@ -76,8 +76,8 @@ record_writes_what_was_measured() {
     results 300 80
     check --runs=1 --record
     [ "$status" -eq 0 ] || fail "status $status: $out" || return
-    grep -qx '# a comment' "$tmp/ratios" && grep -qx 'bench_lookup | split | 3 | 0.25 | less' "$tmp/ratios" &&
-        grep -qx 'bench_copy | scatter | 0.8 | 0.25 | more' "$tmp/ratios" || fail "$(cat "$tmp/ratios")"
+    [ "$(grep -cx -e '# a comment' -e 'bench_lookup | split | 3 | 0.25 | less' -e 'bench_copy | scatter | 0.8 | 0.25 | more' \
+        "$tmp/ratios")" -eq 3 ] || fail "$(cat "$tmp/ratios")"
 }
 
 mistakes_end_with_2() {
@@ -87,11 +87,11 @@ mistakes_end_with_2() {
     echo 'bench_lookup | split' >>"$tmp/ratios"
     results 200 90
     check --runs=1
-    [ "$status" -eq 2 ] && [[ $out == *'not a line of five fields'* ]] || fail "$status: $out" || return
+    [[ $status == 2 && $out == *'not a line of five fields'* ]] || fail "$status: $out" || return
     setup
     printf '#!/bin/sh\necho no >&2\nexit 1\n' >"$tmp/bench/bench_index"
     check --runs=1
-    [ "$status" -eq 2 ] && [[ $out == *'bench_index failed: no'* ]] || fail "$status: $out"
+    [[ $status == 2 && $out == *'bench_index failed: no'* ]] || fail "$status: $out"
 }
 
 run what_is_within_the_spread_passes
