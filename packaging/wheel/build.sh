@@ -41,5 +41,7 @@ PATH=/tmp/venv/bin:$PATH
 rm -rf /tmp/wheel-"$machine" python/build
 cd python
 TESSERA_STAGE=$stage python3 setup.py -q bdist_wheel --plat-name "linux_$machine" -d "/tmp/wheel-$machine"
-LD_LIBRARY_PATH=$small/lib auditwheel repair --plat "$PLATFORM" -w /out "/tmp/wheel-$machine"/*.whl
+# auditwheel knows only the platforms of its own processor by name; it finds the tag of any by itself.
+LD_LIBRARY_PATH=$small/lib auditwheel repair --plat auto -w /out "/tmp/wheel-$machine"/*.whl
+ls /out/*-"$PLATFORM".whl
 auditwheel show /out/*_"$machine".whl
