@@ -19,11 +19,18 @@
 /* ---- top_sample.c: the JSON of a status as numbers ---- */
 
 /* Of a tenant since its server started, but for sessions; the members are in `members`. */
+#define TSRI_TOP_NUMBERS 14
 struct tsri_top_numbers {
-    double asked, found, lookups, misses, out, in, tier_read, tier_written;
-    double evicted, refused, tier_errors, tier_timeouts, corrupt, sessions;
+    union {
+        struct {
+            double asked, found, lookups, misses, out, in, tier_read, tier_written;
+            double evicted, refused, tier_errors, tier_timeouts, corrupt, sessions;
+        };
+        double each[TSRI_TOP_NUMBERS];
+    };
 };
-#define TSRI_TOP_NUMBERS (sizeof(struct tsri_top_numbers) / sizeof(double))
+_Static_assert(sizeof(struct tsri_top_numbers) == TSRI_TOP_NUMBERS * sizeof(double),
+               "each has all members");
 
 struct tsri_top_tier {
     char name[TSRI_TOP_NAME_BYTES];

@@ -90,10 +90,10 @@ static struct tsri_top_numbers rates_of(const struct tsri_top_report *r,
 {
     struct tsri_top_numbers rates = {0};
     if (!r->before || !before) return rates;
-    double dt = r->now->at_s - r->before->at_s, *out = &rates.asked;
-    const double *a = &before->n.asked, *b = &now->n.asked;
+    double dt = r->now->at_s - r->before->at_s;
+    const double *a = before->n.each, *b = now->n.each;
     for (size_t i = 0; i < TSRI_TOP_NUMBERS; i++)
-        out[i] = dt > 0 && b[i] > a[i] ? (b[i] - a[i]) / dt : 0;
+        rates.each[i] = dt > 0 && b[i] > a[i] ? (b[i] - a[i]) / dt : 0;
     return rates;
 }
 
@@ -123,7 +123,7 @@ static uint32_t rows_of(const struct tsri_top_report *r,
         const struct tsri_top_tenant *t = &r->now->tenants[i];
         rows[i] = (struct tenant_row){t, rates_of(r, tenant_of(r->before, t->name), t)};
     }
-    qsort(rows, r->now->n_tenants, sizeof *rows, busiest_first);
+    if (r->now->n_tenants) qsort(rows, r->now->n_tenants, sizeof *rows, busiest_first);
     return r->now->n_tenants;
 }
 

@@ -64,16 +64,16 @@ static void add_tier(struct tsri_top_tenant *all, const struct tsri_top_tier *x)
 static void read_tenant(struct tsri_top_sample *s, const json_t *row)
 {
     size_t i;
-    json_t *tier, *metrics = json_object_get(row, "metrics");
+    const json_t *metrics = json_object_get(row, "metrics"), *tiers = json_object_get(row, "tiers");
     if (s->n_tenants == TSRI_TOP_TENANTS_MAX || !json_is_object(row)) return;
     struct tsri_top_tenant *t = &s->tenants[s->n_tenants++];
-    double *n = &t->n.asked, *sum = &s->all.n.asked;
     copy_name(t->name, row, "name");
     for (i = 0; i < TSRI_TOP_NUMBERS; i++) {
-        n[i] = number(metrics, members[i]);
-        sum[i] += n[i];
+        t->n.each[i] = number(metrics, members[i]);
+        s->all.n.each[i] += t->n.each[i];
     }
-    json_array_foreach(json_object_get(row, "tiers"), i, tier) read_tier(t, tier);
+    for (i = 0; i < json_array_size(tiers); i++)
+        read_tier(t, json_array_get(tiers, i));
     for (i = 0; i < t->n_tiers; i++)
         add_tier(&s->all, &t->tiers[i]);
 }
@@ -102,20 +102,20 @@ static void read_serve(struct tsri_top_sample *s, const json_t *o)
 
 int tsri_top_sample_read(struct tsri_top_sample *s, const char *text, size_t bytes)
 {
-    size_t i;
-    json_t *row;
     memset(s, 0, sizeof *s);
     s->at_s = tsri_cli_now_s();
     json_t *root = json_loadb(text, bytes, 0, NULL);
-    json_t *tenants = json_object_get(root, "tenants");
+    const json_t *tenants = json_object_get(root, "tenants"), *slow = json_object_get(root, "slow");
     if (!json_is_array(tenants)) {
         json_decref(root);
         return tsri_fail(TSR_EINVAL, "the reply is not the status of a Tessera server");
     }
     copy_name(s->version, root, "version");
     s->uptime = number(root, "uptime");
-    json_array_foreach(tenants, i, row) read_tenant(s, row);
-    json_array_foreach(json_object_get(root, "slow"), i, row) read_slow(s, row);
+    for (size_t i = 0; i < json_array_size(tenants); i++)
+        read_tenant(s, json_array_get(tenants, i));
+    for (size_t i = 0; i < json_array_size(slow); i++)
+        read_slow(s, json_array_get(slow, i));
     read_serve(s, json_object_get(root, "serve"));
     json_decref(root);
     return 0;

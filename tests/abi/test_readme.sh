@@ -36,7 +36,7 @@ every_link_between_documents_leads_somewhere() {
     for file in *.md docs/*.md; do
         while IFS= read -r link; do
             [ -e "$(dirname "$file")/$link" ] || dead="$dead $file:$link"
-        done < <(grep -oE '\]\([^)#:]+' "$file" | cut -c3-)
+        done < <(grep -oE '\]\([^)#:]+[)#]' "$file" | sed 's/^](//; s/.$//')
     done
     [ -z "$dead" ] || fail "dead links:$dead"
 }
