@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _c as c
-from .._connector import ModelShape, space_of
+from .._connector import ModelShape
 from .._lib import TesseraError, check, library
+from .prompts import PromptClient, Text
 
 __all__ = ["BadHint", "Hint", "Hints", "Text", "read_hints"]
 
@@ -54,14 +55,6 @@ class Hint:
     seconds: float = 0.0
     n_tokens: int = 0  # pin: the first tokens of the prompt; 0: all of them
     tokens: tuple[int, ...] = ()  # prefetch: another prompt; empty: that of the request
-
-
-@dataclass(frozen=True)
-class Text:
-    """Tokens, and what else their keys are made of."""
-
-    tokens: array[int]
-    extra: Any
 
 
 def read_hints(kv_hints: Any, params: Any, allowed: bool) -> tuple[list[Hint], int]:
@@ -140,8 +133,6 @@ class Hints:
         self._lib = library()
         self._cache = cache
         self._chunk = chunk_tokens
-        self._client = ctypes.c_void_p()
-        self._spaces: list[ctypes.c_void_p] = []
         self._ids = itertools.count(1)
         self._order = itertools.count()
         self._due: list[tuple[float, int, int, Callable[[], None]]] = []  # when, order, tokens
@@ -151,31 +142,22 @@ class Hints:
         self._changed = threading.Condition()
         self._closing = False
         self.counters = {"hints": 0.0, "hints_refused": 0.0, "hints_dropped": 0.0}
+        self._client = PromptClient(cache, shape, chunk_tokens)
         try:
-            self._open(shape)
+            self._measure()
         except BaseException:
-            self._close_handles()
+            self._client.close()
             raise
         self._thread = threading.Thread(target=self._run, name="tessera-hints", daemon=True)
         self._thread.start()
 
-    def _open(self, shape: ModelShape) -> None:
-        check(self._lib.tsr_client_open(ctypes.byref(self._client), self._cache))
-        for rank in range(shape.ranks):
-            for g, group in enumerate(shape.groups):
-                if group.states:
-                    continue
-                desc, _keep = space_of(shape, g, rank)
-                desc.block_tokens = self._chunk
-                space = ctypes.c_void_p()
-                check(
-                    self._lib.tsr_space_open(ctypes.byref(space), self._cache, ctypes.byref(desc))
-                )
-                self._spaces.append(space)
+    def _measure(self) -> None:
         row = c.Stats(size=ctypes.sizeof(c.Stats))
         check(self._lib.tsr_cache_stats(self._cache, ctypes.byref(row)))
         self._pin_max = int(row.tier_bytes_max[0] * PIN_SHARE)
-        self._token_bytes = sum(int(self._lib.tsr_space_token_bytes(one)) for one in self._spaces)
+        self._token_bytes = sum(
+            int(self._lib.tsr_space_token_bytes(one)) for one in self._client.spaces
+        )
 
     def refused(self, n: int) -> None:
         self.counters["hints_refused"] += n
@@ -277,19 +259,19 @@ class Hints:
             self._push(delay_s, n_tokens, work)
 
     def _release(self, number: int) -> None:
-        self._lib.tsr_client_release(self._client, number)
+        self._lib.tsr_client_release(self._client.handle, number)
         with self._changed:
             self._pinned.pop(number, None)
 
     def _prefetch(self, text: Text) -> None:
-        for space in self._spaces:
-            prompt = self._prompt(text)
-            check(self._lib.tsr_client_prefetch(self._client, space, ctypes.byref(prompt)))
+        for space in self._client.spaces:
+            prompt = self._client.prompt(text)
+            check(self._lib.tsr_client_prefetch(self._client.handle, space, ctypes.byref(prompt)))
 
     def _drop(self, number: int, text: Text, n_before: int) -> None:
         self._drops.pop(number, None)
-        for space in self._spaces:
-            prompt = self._prompt(text)
+        for space in self._client.spaces:
+            prompt = self._client.prompt(text)
             order = c.ClearDesc(
                 size=ctypes.sizeof(c.ClearDesc),
                 space=space,
@@ -300,31 +282,24 @@ class Hints:
             n = check(self._lib.tsr_cache_clear(self._cache, ctypes.byref(order)))
             self.counters["hints_dropped"] += n
 
-    def _prompt(self, text: Text) -> Any:
-        address, n_tokens = text.tokens.buffer_info()
-        return c.Prompt(
-            size=ctypes.sizeof(c.Prompt),
-            tokens=address,
-            n_tokens=n_tokens,
-            flags=c.PROMPT_PREFIX,
-            extra=text.extra,
-            n_extra=len(text.extra),
-        )
-
     def _lookup(self, text: Text, lease: int) -> int:
-        prompt = self._prompt(text)
-        spaces = (ctypes.c_void_p * len(self._spaces))(*self._spaces)
+        prompt, own = self._client.prompt(text), self._client.spaces
+        spaces = (ctypes.c_void_p * len(own))(*own)
         most = len(text.tokens) // self._chunk
-        rows = (c.Match * max(most * len(self._spaces), 1))()
+        rows = (c.Match * max(most * len(own), 1))()
         order = c.LookupDesc(
             size=ctypes.sizeof(c.LookupDesc),
             spaces=spaces,
-            n_spaces=len(self._spaces),
+            n_spaces=len(own),
             matches_max=most,
             matches=rows,
             request_id=lease,
         )
-        check(self._lib.tsr_client_lookup(self._client, ctypes.byref(prompt), ctypes.byref(order)))
+        check(
+            self._lib.tsr_client_lookup(
+                self._client.handle, ctypes.byref(prompt), ctypes.byref(order)
+            )
+        )
         return int(order.n_prefix_tokens)
 
     # ---- the end
@@ -343,11 +318,4 @@ class Hints:
                 drop()
             except Exception:
                 self.counters["hints_refused"] += 1
-        self._close_handles()
-
-    def _close_handles(self) -> None:
-        for space in self._spaces:
-            self._lib.tsr_space_close(space)
-        self._spaces = []
-        self._lib.tsr_client_close(self._client)
-        self._client = ctypes.c_void_p()
+        self._client.close()

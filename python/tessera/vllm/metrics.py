@@ -21,6 +21,8 @@ _SHOWN = {
     "saves_failed": "failed saves to Tessera",
     "saves_given_up": "saves to Tessera abandoned because their request was preempted",
     "saves_skipped": "saves to Tessera skipped because too many were in flight",
+    "discovered": "chunks of prompts found in tiers that other machines fill",
+    "discoveries_skipped": "prompts for which such a tier was too slow or failed",
     "hints": "pins, times to live and prefetches that requests asked for",
     "hints_refused": "hints that were malformed, not allowed or beyond a limit",
     "hints_dropped": "entries dropped at the end of their time to live",

@@ -20,10 +20,12 @@ from ..identity import files_digest
 from ..why import Why
 from . import compat, plugin
 from .base import ConnectorBase, guarded, logger
+from .discovery import Asked, Discovery, has_shared_tier
 from .handover import KEY, Arrival, expected, told
-from .hints import Hint, Hints, Text, read_hints
+from .hints import Hint, Hints, read_hints
 from .marks import Blending
 from .messages import TesseraMetadata, TesseraWorkerMetadata
+from .prompts import Text
 from .shape import as_planes, as_shards, by_rank
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 _NEVER = 1 << 62
 _NO_EXTRAS = _extras(None, None, ())
 _WAIT_MS = 2000  # save_wait_ms of connector.h
+_DISCOVER_WAIT_MS = 50
 _BLEND_TOKENS_MIN = 512  # that a blend computes beside a full step, so that it ends some day
 
 
@@ -57,6 +60,7 @@ class _Live:
         "asked",
         "states",
         "arrival",
+        "asked_others",
         "hints",
         "before",
         "looked_up",
@@ -75,6 +79,7 @@ class _Live:
         self.states: dict[tuple[int, int], int] = {}
         self.arrival: Arrival | None = None  # what it waits for
         self.hints: list[Hint] = []
+        self.asked_others: Asked | None = None  # what other machines may have stored of it
         self.looked_up = False  # and nothing was found
         self.before = 0  # tokens that the cache had when it came; known if it has a time to live
 
@@ -92,6 +97,7 @@ class SchedulerSide(ConnectorBase):
         self._unblended: list[BlendJob] = []  # that vLLM counts on since this side has given up
         self._events: KvEvents | None = None
         self._hints: Hints | None = None  # from the first hint on
+        self._discovery: Discovery | None = None  # if there is a tier that other machines fill
         self._loads: dict[int, tuple[int, ...] | None] = {}
         self._block_tables = compat.BlockTables()
         self._since = ""  # begins every salt since the last reset
@@ -123,7 +129,19 @@ class SchedulerSide(ConnectorBase):
             lambda line: logger.info("tessera: %s", line),
             lambda line: logger.warning("tessera: %s", line),
         )
+        self._open_discovery()
         self._open_blending()
+
+    def _open_discovery(self) -> None:
+        """What is wrong with it costs what other machines have."""
+        assert self._cache is not None
+        wait_ms = int(self._own.get("discover_wait_ms", _DISCOVER_WAIT_MS))
+        try:
+            if wait_ms > 0 and self._loads_any and has_shared_tier(self._cache.handle):
+                chunk = self._scheduler.chunk_tokens
+                self._discovery = Discovery(self._cache.handle, self._shape, chunk, wait_ms)
+        except Exception as error:
+            self._complain("discovery", error)
 
     def _open_half(self) -> None:
         assert self._cache is not None
@@ -193,14 +211,18 @@ class SchedulerSide(ConnectorBase):
         hints, self._hints = self._hints, None
         if hints is not None:
             hints.close()
+        discovery, self._discovery = self._discovery, None
+        if discovery is not None:
+            discovery.close()
         super()._close()
 
     def _counters(self) -> dict[str, float]:
         counters = super()._counters()
         if self._blending is not None:
             counters.update(self._blending.counters.values)
-        if self._hints is not None:
-            counters.update(self._hints.counters)
+        for one in (self._hints, self._discovery):
+            if one is not None:
+                counters.update(one.counters)
         return counters
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
@@ -277,6 +299,8 @@ class SchedulerSide(ConnectorBase):
         if self._loads_any and not flags:
             params = request.kv_transfer_params
             live.arrival = expected(self._scheduler, number, params, self._wait_ms)
+            if self._discovery is not None:
+                live.asked_others = self._discovery.ask(self._text(live))
         self._live[request.request_id] = self._awake[request.request_id] = live
         self._remember(live)
         if request.kv_transfer_params or getattr(request, "kv_hints", None):  # from vLLM 0.32 on
@@ -350,6 +374,10 @@ class SchedulerSide(ConnectorBase):
         live = self._live.get(request.request_id)
         if live is None:
             return 0, False
+        if live.asked_others is not None:
+            if live.asked_others.pending:
+                return None, False
+            live.asked_others = None
         if live.arrival is not None and live.arrival.too_early():
             return None, False
         self._tell_preemptions([live])

@@ -38,6 +38,7 @@ OWN_KEYS = (
     "salt",
     "load_timeout_ms",
     "save_wait_ms",
+    "discover_wait_ms",
     "blend",
     "head_shards",
     "hints",

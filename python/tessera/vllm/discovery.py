@@ -1,0 +1,118 @@
+"""Finds what other machines have stored: asks the tiers that they share for the prompt of a request
+when it comes.
+
+A lookup never waits for a network, so it finds only what this cache has stored or met. A thread of
+its own asks here, in one round trip, for all chunks that are not known, while the request is in
+vLLM's queue. The scheduler leaves the request there for a moment, and then looks up whatever is
+known by then. Nobody waits for a server that is slow or away: while one question takes longer than
+that moment, no other request is asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import threading
+import time
+
+from .. import _c as c
+from .._connector import ModelShape
+from .._lib import check, library
+from .prompts import PromptClient, Text
+
+__all__ = ["Asked", "Discovery", "has_shared_tier"]
+
+_SHARED = ("redis", "s3")
+_WAITING_MAX = 256
+
+
+def has_shared_tier(cache: ctypes.c_void_p) -> bool:
+    """Whether a cache, perhaps a server's, has a tier that other machines fill. A server that is
+    away has none."""
+    row = c.Stats(size=ctypes.sizeof(c.Stats))
+    if library().tsr_cache_stats(cache, ctypes.byref(row)) < 0:
+        return False
+    return any(bytes(name.text).decode() in _SHARED for name in row.tier_names)
+
+
+class Asked:
+    """A prompt that was asked for."""
+
+    __slots__ = ("_until", "done", "text")
+
+    def __init__(self, text: Text, wait_s: float) -> None:
+        self.text = text
+        self.done = False
+        self._until = time.monotonic() + wait_s
+
+    @property
+    def pending(self) -> bool:
+        """Whether its request should wait on."""
+        return not self.done and time.monotonic() < self._until
+
+
+class Discovery:
+    """Of one engine. ask() is the scheduler's thread's."""
+
+    def __init__(
+        self, cache: ctypes.c_void_p, shape: ModelShape, chunk_tokens: int, wait_ms: int
+    ) -> None:
+        self._lib = library()
+        self._chunk = chunk_tokens
+        self._wait_s = wait_ms / 1000
+        self._queue: queue.Queue[Asked | None] = queue.Queue(_WAITING_MAX)
+        self._began = 0.0  # the question under way; 0: there is none
+        self.counters = {"discovered": 0.0, "discoveries_skipped": 0.0}
+        self._client = PromptClient(cache, shape, chunk_tokens)
+        self._thread = threading.Thread(target=self._run, name="tessera-discovery", daemon=True)
+        self._thread.start()
+
+    def ask(self, text: Text) -> Asked | None:
+        """None: there is nothing to wait for."""
+        if len(text.tokens) < self._chunk:
+            return None
+        began = self._began
+        if began and time.monotonic() - began > self._wait_s:  # the server does not answer
+            self.counters["discoveries_skipped"] += 1
+            return None
+        asked = Asked(text, self._wait_s)
+        try:
+            self._queue.put_nowait(asked)
+        except queue.Full:
+            self.counters["discoveries_skipped"] += 1
+            return None
+        return asked
+
+    def _run(self) -> None:
+        while True:
+            asked = self._queue.get()
+            if asked is None:
+                return
+            if asked.pending:  # else nobody waits for it
+                self._began = time.monotonic()
+                try:
+                    self.counters["discovered"] += self._find(asked.text)
+                except Exception:
+                    self.counters["discoveries_skipped"] += 1
+                self._began = 0.0
+            asked.done = True
+
+    def _find(self, text: Text) -> int:
+        prompt = self._client.prompt(text)
+        client, found = self._client, 0
+        for space in client.spaces:
+            found += check(
+                self._lib.tsr_client_discover(client.handle, space, ctypes.byref(prompt))
+            )
+        return found
+
+    def close(self) -> None:
+        """Waits for the question under way. Before the cache is closed."""
+        while True:  # those that wait are not asked any more
+            try:
+                self._queue.get_nowait()
+            except queue.Empty:
+                break
+        self._queue.put(None)
+        self._thread.join()
+        self._client.close()
