@@ -519,6 +519,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_cache_stats": (c_int, [c_void_p, POINTER(Stats)]),
     "tsr_cache_stats_text": (c_int, [c_void_p, Text, c_char_p, c_size_t]),
     "tsr_client_close": (None, [c_void_p]),
+    "tsr_client_discover": (c_int, [c_void_p, c_void_p, POINTER(Prompt)]),
     "tsr_client_load": (c_int, [c_void_p, POINTER(LoadDesc), c_uint32]),
     "tsr_client_lookup": (c_int, [c_void_p, POINTER(Prompt), POINTER(LookupDesc)]),
     "tsr_client_open": (c_int, [POINTER(c_void_p), c_void_p]),

@@ -104,7 +104,7 @@ every_script_exists_and_has_its_flags() {
     local script flag
     while read -r script flag; do
         [ -e "$script" ] || [ -e "$script.sh" ] || fail "$script does not exist" || return
-        [ -z "$flag" ] || grep -qE -- "^ *$flag\)|\| *$flag\)|\"$flag[=\"]" "$script" ||
+        [ -z "$flag" ] || grep -qE -- "^ *$flag\)|\| *$flag\)|\"${flag}[=\"]" "$script" ||
             fail "$script has no $flag" || return
     done < <(grep -ohE 'tools/[a-z0-9-]+( --[a-z0-9-]+)?' "${documents[@]}" | sort -u)
 }
