@@ -23,6 +23,7 @@ start_with_documents() {
     export TESSERA_DEPS_DIR=$home/deps
     model=$home/m.gguf
     [ -f "$model" ] || "$B/tests/model/make_gguf" "$model" llama
+    rm -f "$home/out" "$home/err" # of a server before: the new one empties them when it runs
     "$tessera" serve --model="$model" --threads=1 --port=0 --no-open --docs="$tmp/docs" >"$home/out" 2>"$home/err" &
     pid=$!
     told 'all documents are known' || return

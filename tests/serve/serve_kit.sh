@@ -25,6 +25,7 @@ serve_start() {
     export TESSERA_DEPS_DIR=$home/deps
     model=$home/m.gguf
     [ -f "$model" ] || "$B/tests/model/make_gguf" "$model" llama
+    rm -f "$home/out" "$home/err" # of a server before: the new one empties them when it runs
     "$tessera" serve --model="$model" --threads=1 --port=0 --json "$@" >"$home/out" 2>"$home/err" &
     pid=$!
     local i
