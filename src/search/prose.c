@@ -50,6 +50,8 @@ void tsri_prose_tidy(struct tsri_prose *t)
 
 bool tsri_is_utf8(const char *data, size_t bytes)
 {
+    /* No zero follows: without this, the last character could be read beyond its end. */
+    if (tsri_utf8_unfinished(data, bytes)) return false;
     for (size_t i = 0; i < bytes;) {
         int n = tsri_utf8_length(data + i);
         if (n == 0 || data[i] == 0) return false;

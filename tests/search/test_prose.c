@@ -3,6 +3,8 @@
 
 #include "support/test.h"
 
+#include <stdlib.h>
+
 static struct tsri_prose made(const char *data, size_t bytes)
 {
     struct tsri_prose t = {0};
@@ -57,10 +59,29 @@ TEST(what_is_no_text_is_named)
     CHECK_STR(flaw("", 0), "is empty");
 }
 
+/* In memory of exactly that size, which a sanitizer watches. */
+static bool is_utf8(const char *text, size_t bytes)
+{
+    char *own = malloc(bytes);
+    CHECK(own);
+    memcpy(own, text, bytes);
+    bool is = tsri_is_utf8(own, bytes);
+    free(own);
+    return is;
+}
+
+TEST(the_last_character_is_not_read_beyond_its_end)
+{
+    CHECK(is_utf8("a\xE2\x82\xAC", 4) && is_utf8("\xF0\x9F\x98\x80", 4) && is_utf8("z", 1));
+    CHECK(!is_utf8("\xE2", 1) && !is_utf8("a\xE2\x82", 3) && !is_utf8("\xF0\x9F\x98", 3));
+    CHECK(!is_utf8("\x82", 1) && !is_utf8("\xE2z", 2) && !is_utf8("\xF0\x9Fz", 3));
+}
+
 int main(void)
 {
     RUN(text_grows_and_ends_with_a_zero);
     RUN(line_ends_and_pages_are_alike_everywhere);
     RUN(what_is_no_text_is_named);
+    RUN(the_last_character_is_not_read_beyond_its_end);
     return test_end();
 }
