@@ -6,7 +6,7 @@
  * (rotation, int8) is computed by the processor in page-locked staging, with the loops of the cpu
  * device, so that its results are those of the cpu device bit for bit. Computing reads host memory
  * while the call lasts, so copies into host memory that are still queued on the stream are waited
- * for first; `writes_host` of streams and events follows them. */
+ * for first; `host_writes` of streams and `writes_host` of events follow them. */
 #include "device/ascend_nn.h"
 
 #include <stdio.h>
@@ -355,21 +355,26 @@ static void ascend_stream_close(struct tsr_device *d, struct tsr_device_stream *
 
 int tsri_ascend_sync(struct tsr_device *d, struct tsr_device_stream *s)
 {
+    unsigned queued = atomic_load(&s->host_writes);
     TSRI_ACL_TRY(d, d->acl.aclrtSynchronizeStream(s->native), "the stream failed");
-    s->writes_host = false;
+    unsigned settled = atomic_load(&s->host_settled);
+    while ((int)(queued - settled) > 0 &&
+           !atomic_compare_exchange_weak(&s->host_settled, &settled, queued)) {
+    }
     return 0;
 }
 
 /* An engine's stream may have several handles, so the mark is not theirs. */
 void tsri_ascend_writes_host(struct tsr_device *d, struct tsr_device_stream *s)
 {
-    s->writes_host = true;
+    atomic_fetch_add(&s->host_writes, 1);
     if (!s->owned) atomic_store(&d->engine_writes_host, true);
 }
 
-static bool may_write_host(struct tsr_device *d, const struct tsr_device_stream *s)
+static bool may_write_host(struct tsr_device *d, struct tsr_device_stream *s)
 {
-    return s->writes_host || (!s->owned && atomic_load(&d->engine_writes_host));
+    return atomic_load(&s->host_writes) != atomic_load(&s->host_settled) ||
+           (!s->owned && atomic_load(&d->engine_writes_host));
 }
 
 int tsri_ascend_settle(struct tsr_device *d, struct tsr_device_stream *s)
@@ -467,7 +472,7 @@ static int ascend_event_wait(struct tsr_device *d, struct tsr_device_event *e,
     int err = tsri_ascend_enter(d);
     if (err || !e->recorded) return err;
     TSRI_ACL_TRY(d, d->acl.aclrtStreamWaitEvent(to->native, e->native), "cannot wait for an event");
-    to->writes_host = to->writes_host || e->writes_host;
+    if (e->writes_host) atomic_fetch_add(&to->host_writes, 1);
     return 0;
 }
 

@@ -125,9 +125,11 @@ struct tsri_ascend_range {
 struct tsr_device_stream {
     void *native;
     bool owned;
-    /* A copy into host memory is queued that nobody has waited for: the processor must not read
-     * what it writes. Streams of the engine share one mark, on the device. */
-    bool writes_host;
+    /* Copies into host memory, counted once they are queued, and how many of them somebody has
+     * waited for: the processor must not read what the others write. Threads share the device's own
+     * stream, so whoever waits answers only for what was counted before. Streams of the engine
+     * share one mark, on the device. */
+    atomic_uint host_writes, host_settled;
 };
 
 struct tsr_device_event {
@@ -181,7 +183,7 @@ int tsri_ascend_failed(const struct tsr_device *d, int e, const char *what);
 int tsri_ascend_enter(const struct tsr_device *d);
 struct tsr_device_stream *tsri_ascend_stream(struct tsr_device *d, struct tsr_device_stream *s);
 int tsri_ascend_sync(struct tsr_device *d, struct tsr_device_stream *s);
-/* A copy into host memory is being queued. */
+/* A copy into host memory was queued. */
 void tsri_ascend_writes_host(struct tsr_device *d, struct tsr_device_stream *s);
 /* Waits until no queued copy writes host memory that the stream's next operation may read. */
 int tsri_ascend_settle(struct tsr_device *d, struct tsr_device_stream *s);

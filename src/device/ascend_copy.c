@@ -48,12 +48,12 @@ int tsri_ascend_list_flush(struct tsri_ascend_list *l)
     bool done = false;
     int e = 0;
     if (l->n == 0) return 0;
-    if (l->kind == TSRI_ACL_DEVICE_TO_HOST && !l->to_buffer) tsri_ascend_writes_host(d, l->s);
     if (l->n > 1 && l->kind != TSRI_ACL_DEVICE_TO_DEVICE && atomic_load(&d->batches))
         e = send_batch(l, &done);
     for (uint32_t i = 0; i < l->n && !done && !e; i++)
         e = d->acl.aclrtMemcpyAsync(l->dsts[i], l->sizes[i], l->srcs[i], l->sizes[i], l->kind,
                                     l->s->native);
+    if (l->kind == TSRI_ACL_DEVICE_TO_HOST && !l->to_buffer) tsri_ascend_writes_host(d, l->s);
     l->n = 0;
     if (!e) return 0;
     return tsri_ascend_abandon(d, l->s, tsri_ascend_failed(d, e, "a copy was refused"));
