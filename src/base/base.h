@@ -159,6 +159,13 @@ void tsri_cond_init(pthread_cond_t *cond);
 /* As pthread_cond_wait; false when the deadline has passed. 0: there is none. */
 bool tsri_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns);
 
+/* ---- threads (work.c) ---- */
+
+/* A thread that gets no signals: those stay with the program's own threads. Returns what
+ * pthread_create does. Names have at most 15 bytes. */
+TSR_MUST int tsri_thread_start(pthread_t *thread, const char *name, void *(*run)(void *),
+                               void *arg);
+
 /* ---- work: a bounded queue of jobs and fixed, named threads ---- */
 
 struct tsri_job {

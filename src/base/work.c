@@ -27,6 +27,17 @@ bool tsri_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadli
     return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
 }
 
+int tsri_thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *arg)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int e = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!e) pthread_setname_np(*thread, name);
+    return e;
+}
+
 struct tsri_work {
     pthread_mutex_t lock;
     pthread_cond_t more, idle;
@@ -63,19 +74,12 @@ static void *worker(void *arg)
     return NULL;
 }
 
-/* Signals stay with the program's own threads. */
 static int start_thread(struct tsri_work *w, uint32_t i)
 {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int e = pthread_create(&w->threads[i], NULL, worker, w);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (e) return tsri_fail(TSR_ENOMEM, "cannot start a thread: %s", strerror(e));
-    char name[16];
-    snprintf(name, sizeof name, "%s-%u", w->name, i % 1000u);
-    pthread_setname_np(w->threads[i], name);
-    return 0;
+    char name[32];
+    snprintf(name, sizeof name, "%s-%u", w->name, i);
+    int e = tsri_thread_start(&w->threads[i], name, worker, w);
+    return e ? tsri_fail(TSR_ENOMEM, "cannot start a thread: %s", strerror(e)) : 0;
 }
 
 int tsri_work_open(struct tsri_work **out, const char *name, uint32_t n_threads, uint32_t queue_max)

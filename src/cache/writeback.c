@@ -7,7 +7,6 @@
  * ever full. */
 #include "cache/manager.h"
 
-#include <signal.h>
 #include <stdio.h>
 
 /* Victims a full tier is asked to drop for one put, before the put is given up. */
@@ -637,14 +636,9 @@ int tsri_writeback_init(struct tsri_manager *m)
     e = tsri_region_init(&m->owed_region, m->c->ids_max);
     if (e) return e;
     m->owed = m->owed_region.data;
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    e = pthread_create(&m->writer, NULL, writer, m);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    e = tsri_thread_start(&m->writer, "tessera-write", writer, m);
     if (e) return tsri_fail(TSR_ENOMEM, "cannot start a thread: %s", strerror(e));
     m->has_thread = true;
-    pthread_setname_np(m->writer, "tessera-write");
     return 0;
 }
 

@@ -5,7 +5,6 @@
 #include <tessera/server.h>
 
 #include <pthread.h>
-#include <signal.h>
 
 #define LOOK_NS ((uint64_t)500000000)
 #define ANSWER_MS 200
@@ -83,7 +82,6 @@ static int make_config(struct tsri_heir *h, const struct tsri_cli *cli, const ch
 int tsri_heir_open(struct tsri_heir **out, struct tsr_cache *cache, const struct tsri_cli *cli,
                    const char *store, const char *socket)
 {
-    sigset_t all, before;
     struct tsri_heir *h = tsri_alloc(1, sizeof *h);
     *out = NULL;
     if (!h) return TSR_ENOMEM;
@@ -92,10 +90,7 @@ int tsri_heir_open(struct tsri_heir **out, struct tsr_cache *cache, const struct
     tsri_cond_init(&h->wake);
     int e = make_config(h, cli, store, socket);
     if (!e) {
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        int failed = pthread_create(&h->thread, NULL, watch, h);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        int failed = tsri_thread_start(&h->thread, "tessera-heir", watch, h);
         if (failed) e = tsri_fail(TSR_ENOMEM, "cannot start a thread: %s", strerror(failed));
         h->has_thread = !failed;
     }
@@ -103,7 +98,6 @@ int tsri_heir_open(struct tsri_heir **out, struct tsr_cache *cache, const struct
         tsri_heir_close(h);
         return e;
     }
-    pthread_setname_np(h->thread, "tessera-heir");
     *out = h;
     return 0;
 }

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -259,14 +258,9 @@ static int open_loop(struct tsr_server *s, const struct tsri_server_desc *desc,
 
 static int start(struct tsr_server *s)
 {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int e = pthread_create(&s->thread, NULL, loop, s);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int e = tsri_thread_start(&s->thread, "tessera-serve", loop, s);
     if (e) return tsri_fail(TSR_ENOMEM, "cannot start a thread: %s", strerror(e));
     s->has_thread = true;
-    pthread_setname_np(s->thread, "tessera-serve");
     return 0;
 }
 

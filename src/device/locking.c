@@ -2,7 +2,6 @@
 #include "device/locking.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 
 /* Drivers hold a lock while they pin a piece, and launches of other threads wait for it: 128 MiB
@@ -77,14 +76,9 @@ static void *lock_pieces(void *arg)
 
 static int start_thread(struct tsri_locking *l)
 {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int e = pthread_create(&l->thread, NULL, lock_pieces, l);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int e = tsri_thread_start(&l->thread, "tessera-lock", lock_pieces, l);
     if (e) return tsri_fail(TSR_ENOMEM, "cannot start a thread: %s", strerror(e));
     l->has_thread = true;
-    pthread_setname_np(l->thread, "tessera-lock");
     return 0;
 }
 

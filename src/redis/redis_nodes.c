@@ -4,7 +4,6 @@
  * request waits for a server that is down. */
 #include "redis/redis.h"
 
-#include <signal.h>
 #include <stdio.h>
 
 #define SURVEY_MS_MIN 100u /* between two surveys */
@@ -252,14 +251,9 @@ static void *upkeep(void *arg)
 
 int tsri_redis_upkeep_start(struct tsri_redis *r)
 {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int e = pthread_create(&r->upkeep, NULL, upkeep, r);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int e = tsri_thread_start(&r->upkeep, "tessera-redis", upkeep, r);
     if (e) return tsri_fail(TSR_ENOMEM, "redis: cannot start a thread: %s", strerror(e));
     r->has_upkeep = true;
-    pthread_setname_np(r->upkeep, "tessera-redis");
     return 0;
 }
 

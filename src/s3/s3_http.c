@@ -492,14 +492,9 @@ static int set_headers(struct tsri_s3_http *h)
 
 static int start_thread(struct tsri_s3_http *h)
 {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int e = pthread_create(&h->thread, NULL, work, h);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int e = tsri_thread_start(&h->thread, "tessera-s3", work, h);
     if (e) return tsri_fail(TSR_ENOMEM, "s3: cannot start a thread: %s", strerror(e));
     h->has_thread = true;
-    pthread_setname_np(h->thread, "tessera-s3");
     return 0;
 }
 

@@ -4,7 +4,6 @@
  * keeps what it has told; only a complete one makes the index forget. */
 #include "s3/s3.h"
 
-#include <signal.h>
 #include <stdio.h>
 
 #define PAGE_NAMES 1000u
@@ -137,14 +136,9 @@ void tsri_s3_failed(struct tsri_s3 *s, bool no_doubt, const char *why)
 
 int tsri_s3_upkeep_start(struct tsri_s3 *s)
 {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int e = pthread_create(&s->upkeep, NULL, upkeep, s);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int e = tsri_thread_start(&s->upkeep, "tessera-s3-keep", upkeep, s);
     if (e) return tsri_fail(TSR_ENOMEM, "s3: cannot start a thread: %s", strerror(e));
     s->has_upkeep = true;
-    pthread_setname_np(s->upkeep, "tessera-s3-keep");
     return 0;
 }
 

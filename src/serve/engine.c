@@ -6,7 +6,6 @@
 #include "serve/task.h"
 
 #include <math.h>
-#include <signal.h>
 
 #define RUNNING_DEFAULT 4u
 #define QUEUED_DEFAULT 64u
@@ -449,13 +448,8 @@ static void *engine_main(void *arg)
 
 static int start_thread(struct tsri_engine *e)
 {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int r = pthread_create(&e->thread, NULL, engine_main, e);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int r = tsri_thread_start(&e->thread, "tsr-engine", engine_main, e);
     if (r) return tsri_fail(TSR_ENOMEM, "cannot start a thread: %s", strerror(r));
-    pthread_setname_np(e->thread, "tsr-engine");
     e->has_thread = true;
     return 0;
 }

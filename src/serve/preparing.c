@@ -4,8 +4,6 @@
  * connections: each waits for its reply, suspended. */
 #include "serve/serve.h"
 
-#include <signal.h>
-
 bool tsri_preparing_put(struct tsri_flow *f)
 {
     struct tsri_serve *s = f->serve;
@@ -51,13 +49,8 @@ static void *prepare_all(void *arg)
 
 int tsri_preparing_open(struct tsri_serve *s)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int e = pthread_create(&s->preparer, NULL, prepare_all, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int e = tsri_thread_start(&s->preparer, "tessera-prepare", prepare_all, s);
     if (e) return tsri_fail(TSR_EAGAIN, "cannot start a thread: %s", strerror(e));
-    pthread_setname_np(s->preparer, "tessera-prepare");
     s->has_preparer = true;
     return 0;
 }

@@ -3,7 +3,6 @@
  * long, requests that never end. */
 #include "serve/serve.h"
 
-#include <signal.h>
 #include <stdlib.h>
 
 #define LOOK_NS ((uint64_t)200000000)
@@ -43,13 +42,8 @@ static void *watch(void *arg)
 
 static int start_watcher(struct tsri_serve *s)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int e = pthread_create(&s->watcher, NULL, watch, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int e = tsri_thread_start(&s->watcher, "tessera-watch", watch, s);
     if (e) return tsri_fail(TSR_EAGAIN, "cannot start a thread: %s", strerror(e));
-    pthread_setname_np(s->watcher, "tessera-watch");
     s->has_watcher = true;
     return 0;
 }
