@@ -66,9 +66,22 @@ the_wheel_has_what_is_loaded_on_demand() {
     done
 }
 
+# One call of a newer function, and the wheel no longer installs on Ubuntu 22.04 and RHEL 9.
+what_is_in_the_wheel_needs_glibc_2_34() {
+    local file newer
+    [ -z "$san" ] || skip 'sanitizers call what they like' || return
+    # A newer glibc has newer versions of functions that Debian 12, where the wheel is built, has as old ones.
+    [ "$(getconf GNU_LIBC_VERSION | sed 's/.*\.//')" -le 36 ] || skip "$(getconf GNU_LIBC_VERSION)" || return
+    for file in lib/libtessera.so lib/libtessera-ascend.so bin/tessera bin/tesserad; do
+        newer=$(readelf -W --dyn-syms "$B/$file" | grep -oE '[a-z0-9_]+@GLIBC_2\.(3[5-9]|[4-9][0-9]).*')
+        [ -z "$newer" ] || fail "$file: $newer" || return
+    done
+}
+
 run bash_completes_commands_and_flags
 run every_command_of_the_help_is_completed
 run the_configuration_of_the_package_is_valid
 run every_installed_file_is_in_one_debian_package
 run the_wheel_has_what_is_loaded_on_demand
+run what_is_in_the_wheel_needs_glibc_2_34
 test_end
