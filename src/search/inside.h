@@ -90,12 +90,14 @@ int tsri_file_below(const char *folder, const char *name);
 /* ---- the database (search.c) ---- */
 
 struct tsri_search {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* held while a statement runs, which may take seconds */
     sqlite3 *db;
     char *path;       /* NULL: in memory */
     uint64_t file[2]; /* device and inode of what is open: another process may begin a new one */
     char **folders;
     uint32_t n_folders;
+    pthread_mutex_t counts_lock; /* held for a copy only; taken last */
+    struct tsri_search_stats counts;
 };
 
 /* With the lock held. */

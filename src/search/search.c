@@ -266,6 +266,7 @@ int tsri_search_open(struct tsri_search **out, const char *home, const char *con
     struct tsri_search *s = tsri_alloc(1, sizeof *s);
     if (!s) return TSR_ENOMEM;
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->counts_lock, NULL);
     s->folders = tsri_alloc(n_folders, sizeof *s->folders);
     int err = s->folders ? 0 : TSR_ENOMEM;
     for (uint32_t i = 0; i < n_folders && !err; i++)
@@ -292,5 +293,6 @@ void tsri_search_close(struct tsri_search *s)
     tsri_free(s->folders);
     free(s->path);
     pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->counts_lock);
     tsri_free(s);
 }

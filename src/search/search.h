@@ -70,7 +70,11 @@ TSR_MUST int tsri_search_sync(struct tsri_search *s, tsri_sync_fn progress, void
 struct tsri_search_stats {
     uint64_t n_files, n_passages, n_bytes; /* of text that questions are answered from */
 };
+/* Counts them, after whatever else is going on. */
 TSR_MUST int tsri_search_stats(struct tsri_search *s, struct tsri_search_stats *out);
+/* The same as counted last: by the call above, or by a sync, which counts now and then. Never waits
+ * for a sync or a question, so it is for threads that others wait for. */
+struct tsri_search_stats tsri_search_counts(struct tsri_search *s);
 
 /* ---- finding ---- */
 

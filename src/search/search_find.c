@@ -223,6 +223,19 @@ int tsri_search_stats(struct tsri_search *s, struct tsri_search_stats *out)
                                           (uint64_t)sqlite3_column_int64(q, 1),
                                           (uint64_t)sqlite3_column_int64(q, 2)};
     sqlite3_finalize(q);
+    if (row == 1) {
+        pthread_mutex_lock(&s->counts_lock);
+        s->counts = *out;
+        pthread_mutex_unlock(&s->counts_lock);
+    }
     pthread_mutex_unlock(&s->lock);
     return row < 0 ? row : 0;
+}
+
+struct tsri_search_stats tsri_search_counts(struct tsri_search *s)
+{
+    pthread_mutex_lock(&s->counts_lock);
+    struct tsri_search_stats counts = s->counts;
+    pthread_mutex_unlock(&s->counts_lock);
+    return counts;
 }

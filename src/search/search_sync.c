@@ -13,6 +13,7 @@
 #define FRESH_NS 2000000000
 /* Files changed at once from which on the index is put in order at the end. */
 #define MANY_FILES 256u
+#define COUNT_FILES 64u /* a sync counts what there is once in so many files */
 
 struct known {
     struct tsri_file file;
@@ -341,6 +342,13 @@ static int take_file(struct syncing *x, struct tsri_file *f, const struct known 
 
 /* ---- all of them ---- */
 
+/* For who reads the counts and does not wait. */
+static int count(struct tsri_search *s)
+{
+    struct tsri_search_stats counts;
+    return tsri_search_stats(s, &counts);
+}
+
 static int go_through(struct syncing *x, const atomic_bool *stop)
 {
     size_t k = 0;
@@ -363,6 +371,7 @@ static int go_through(struct syncing *x, const atomic_bool *stop)
         x->state.n_files_done++;
         x->state.n_bytes_done += f->why ? 0 : bytes;
         if (!err) say(x, NULL, NULL);
+        if (!err && i % COUNT_FILES == 0) err = count(x->search);
     }
     while (k < x->n_known && !err)
         err = forget(x, &x->known[k++]);
@@ -387,6 +396,7 @@ static int sync_once(struct syncing *x, const atomic_bool *stop)
     err = load_known(x);
     pthread_mutex_unlock(&s->lock);
     if (!err) err = go_through(x, stop);
+    if (!err) err = count(s);
     if (err || x->result->n_new + x->result->n_changed < MANY_FILES) return err;
     pthread_mutex_lock(&s->lock);
     err = tsri_db_run(s, "INSERT INTO words(words) VALUES('optimize')");

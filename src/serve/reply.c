@@ -232,13 +232,15 @@ char *tsri_reply_model(const struct tsri_serve *s)
     return text_of(model_json(s));
 }
 
+/* In the thread of all connections, so it must not wait for a folder that is being read. */
 char *tsri_reply_status(const struct tsri_serve *s)
 {
-    struct tsri_search_stats of = {0};
     json_t *documents = json_null();
-    if (s->desc.search && tsri_search_stats(s->desc.search, &of) == 0)
+    if (s->desc.search) {
+        struct tsri_search_stats of = tsri_search_counts(s->desc.search);
         documents = json_pack("{s:I, s:I, s:I}", "files", (json_int_t)of.n_files, "passages",
                               (json_int_t)of.n_passages, "bytes", (json_int_t)of.n_bytes);
+    }
     return text_of(json_pack("{s:s, s:s, s:I, s:o}", "model", s->desc.model_name, "version",
                              TSR_VERSION, "context", (json_int_t)s->info.context, "documents",
                              documents));

@@ -104,6 +104,18 @@ TEST(passages_and_bytes_have_limits)
     CHECK_INT(found.n, 0);
 }
 
+/* The lock is held as by a statement that takes long; who waited for it would wait forever. */
+TEST(counts_do_not_wait_for_what_is_going_on)
+{
+    struct tsri_search_stats stats, counts;
+    pthread_mutex_lock(&s->lock);
+    counts = tsri_search_counts(s);
+    pthread_mutex_unlock(&s->lock);
+    CHECK_INT(counts.n_files, 45); /* the sync has counted them */
+    CHECK_INT(tsri_search_stats(s, &stats), 0);
+    CHECK(memcmp(&counts, &stats, sizeof counts) == 0);
+}
+
 TEST(all_passages_are_listed_in_parts)
 {
     struct tsri_search_stats stats;
@@ -144,6 +156,7 @@ int main(void)
     RUN(a_question_about_nothing_finds_nothing);
     RUN(the_syntax_of_queries_is_text);
     RUN(passages_and_bytes_have_limits);
+    RUN(counts_do_not_wait_for_what_is_going_on);
     RUN(all_passages_are_listed_in_parts);
     tsri_passages_fini(&found);
     tsri_search_close(s);
