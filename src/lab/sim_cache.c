@@ -156,6 +156,7 @@ static void reclaim(struct tsri_sim_cache *c, uint32_t id)
         unnote(c, id, (enum tsri_sim_tier)t);
     unlist(c, id);
     unlink_parent(c, id);
+    tsri_sim_texts_release(&c->s->texts, c->entries[id].text);
     c->entries[id].after = c->ids_free;
     c->ids_free = id;
 }
@@ -251,6 +252,7 @@ static uint32_t alloc(struct tsri_sim_cache *c, uint32_t text)
                                              .before = TSRI_SIM_NONE,
                                              .after = TSRI_SIM_NONE,
                                              .pinned = c->request};
+    tsri_sim_texts_hold(&c->s->texts, text);
     list(c, id);
     return id;
 }
@@ -553,6 +555,12 @@ int tsri_sim_cache_init(struct tsri_sim_cache *c, struct tsri_sim *s, uint64_t i
     int err = c->entries && c->table && c->found ? open_policies(c) : TSR_ENOMEM;
     if (err) tsri_sim_cache_fini(c);
     return err ? tsri_fail(err, "no memory for a cache of %u entries", c->ids_max) : 0;
+}
+
+void tsri_sim_cache_forget(struct tsri_sim_cache *c)
+{
+    for (uint32_t i = 0; c->table && i <= c->mask; i++)
+        if (c->table[i]) tsri_sim_texts_release(&c->s->texts, c->entries[c->table[i] - 1].text);
 }
 
 void tsri_sim_cache_fini(struct tsri_sim_cache *c)

@@ -36,7 +36,7 @@ static double later_rate(const struct tsri_sim_result *r)
 
 static double hot_share(const struct tsri_sim_result *r)
 {
-    return share((double)r->hot[0].n_asked, (double)r->requests);
+    return share((double)r->hot[0], (double)r->requests);
 }
 
 static double busiest(double most, double all, double n)
@@ -120,7 +120,7 @@ static int print_text(const struct tsri_sim_report *p)
            "%" PRIu64 " and %" PRIu64 " entries in all\n",
            p->index.host_bytes, p->index.cold_bytes, r->host_entries, r->cold_entries);
     printf("hottest text: in %.1f %% of requests; tenth hottest: in %.2f %%\n", 100 * hot_share(r),
-           100 * share((double)r->hot[TSRI_SIM_HOT - 1].n_asked, (double)r->requests));
+           100 * share((double)r->hot[TSRI_SIM_HOT - 1], (double)r->requests));
     printf("busiest cache: %.2f of the mean of requests\n",
            busiest((double)r->engine_requests_max, (double)r->requests, r->n_caches));
     if (d->n_redis)
@@ -194,7 +194,7 @@ static void print_json(const struct tsri_sim_report *p)
            r->host_entries_max, r->cold_entries_max, r->s3_entries);
     printf(",\n\"hot\":{\"text\":%.6f,\"tenth\":%.6f,\"cache\":%.4f,\"redis_node\":%.4f,"
            "\"redis_entry\":%.6f,\"redis_evictions\":%" PRIu64 "}",
-           hot_share(r), share((double)r->hot[TSRI_SIM_HOT - 1].n_asked, (double)r->requests),
+           hot_share(r), share((double)r->hot[TSRI_SIM_HOT - 1], (double)r->requests),
            busiest((double)r->engine_requests_max, (double)r->requests, r->n_caches),
            busiest((double)r->redis_node_bytes_max, redis_moved(r), d->n_redis),
            share((double)r->hot_redis_reads, (double)r->reads[TSRI_SIM_REDIS]), r->redis_evicted);

@@ -75,6 +75,7 @@ static void take_out(struct tsri_sim *s, struct tsri_sim_redis *node, uint32_t a
         s->texts.all[v->text].redis = TSRI_SIM_NONE;
         s->result->redis_entries--;
     }
+    tsri_sim_texts_release(&s->texts, v->text);
     *v = node->values[--node->n];
     if (at < node->n && v->record) s->texts.all[v->text].redis = at;
 }
@@ -133,6 +134,7 @@ static int put_in(struct tsri_sim *s, uint32_t text)
     }
     if (v.n_parts + 1u > node->values_max) node->values_max = v.n_parts + 1u;
     node->values[node->n] = v;
+    tsri_sim_texts_hold(&s->texts, text);
     s->texts.all[text].redis = node->n++;
     node->bytes_used += bytes;
     node->bytes_moved += kv_bytes(s, text);
@@ -191,6 +193,7 @@ int tsri_sim_write(struct tsri_sim *s, enum tsri_sim_tier tier, uint32_t text)
         stored = put_in(s, text);
     } else {
         s->texts.all[text].in_s3 = 1;
+        tsri_sim_texts_hold(&s->texts, text);
         s->result->s3_entries++;
     }
     if (stored <= 0) return stored;
@@ -208,4 +211,5 @@ void tsri_sim_drop(struct tsri_sim *s, enum tsri_sim_tier tier, uint32_t text)
     }
     s->texts.all[text].in_s3 = 0;
     s->result->s3_entries--;
+    tsri_sim_texts_release(&s->texts, text);
 }

@@ -18,6 +18,10 @@ struct fleet {
     uint32_t n_caches;
     uint64_t *n_chunks; /* that a cache will be asked for; at most as many entries does it need */
     uint8_t *common;    /* of each chunk of the trace */
+    struct name {
+        struct tsri_key key;
+        uint32_t n_tokens;
+    } * names; /* of the request's chunks */
     uint32_t *texts, *words;
     uint32_t texts_max, words_max;
     uint64_t n_requests;
@@ -122,30 +126,38 @@ static uint32_t *add_name(const struct fleet *f, uint32_t *words, const struct a
     return words;
 }
 
-static int add_text(struct fleet *f, const struct tsri_key_parts *parts, uint32_t i)
+static void add_key(struct fleet *f, const struct tsri_key_parts *parts, uint32_t i)
 {
-    int err =
-        tsri_sim_texts_add(&f->sim.texts, tsri_key_make(parts), parts->n_tokens, &f->texts[i]);
-    if (!err) f->sim.texts.all[f->texts[i]].n_asked++;
-    return err;
+    f->names[i] = (struct name){tsri_key_make(parts), parts->n_tokens};
+    tsri_sim_texts_prefetch(&f->sim.texts, f->names[i].key);
 }
 
-static int name_segments(struct fleet *f, const struct ask *a)
+/* The numbers of all n chunks, held until the request ends. */
+static int hold_texts(struct fleet *f, uint32_t n)
 {
-    int err = 0;
-    for (uint32_t i = 0; !err && i < a->request->n_chunks; i++) {
+    for (uint32_t i = 0; i < n; i++) {
+        int err =
+            tsri_sim_texts_add(&f->sim.texts, f->names[i].key, f->names[i].n_tokens, &f->texts[i]);
+        if (err) return err;
+        f->sim.texts.all[f->texts[i]].n_asked++;
+    }
+    return 0;
+}
+
+static void name_segments(struct fleet *f, const struct ask *a)
+{
+    for (uint32_t i = 0; i < a->request->n_chunks; i++) {
         size_t chunk = a->request->chunk_first + i;
         uint32_t n_tokens = f->sim.desc->trace->chunks[chunk].n_tokens;
         add_name(f, f->words, a, chunk, 0, n_tokens);
         struct tsri_key_parts parts = {.kind = TSR_KIND_SEGMENT,
                                        .n_tokens = n_tokens,
                                        .tokens = tsri_tokens_hash(f->words, NAME_WORDS)};
-        err = add_text(f, &parts, i);
+        add_key(f, &parts, i);
     }
-    return err;
 }
 
-static int name_blocks(struct fleet *f, const struct ask *a, uint32_t n_blocks)
+static void name_blocks(struct fleet *f, const struct ask *a, uint32_t n_blocks)
 {
     const struct tsri_options *o = f->sim.options;
     const struct tsri_trace_chunk *chunks = f->sim.desc->trace->chunks;
@@ -153,8 +165,7 @@ static int name_blocks(struct fleet *f, const struct ask *a, uint32_t n_blocks)
     uint32_t passed = 0; /* tokens of the request before `chunk` */
     struct tsri_key_parts parts = {.kind = TSR_KIND_PREFIX};
     tsri_digest_root((enum tsri_hash)o->hash, &parts.digest);
-    int err = 0;
-    for (uint32_t b = 0; !err && b < n_blocks; b++) {
+    for (uint32_t b = 0; b < n_blocks; b++) {
         uint32_t at = b * o->chunk_size;
         uint32_t end = at + tsri_min_u32(o->chunk_size, a->request->n_tokens - at);
         uint32_t *to = f->words;
@@ -167,11 +178,10 @@ static int name_blocks(struct fleet *f, const struct ask *a, uint32_t n_blocks)
         }
         uint32_t n_words = (uint32_t)(to - f->words);
         parts.tokens = tsri_tokens_hash(f->words, n_words);
-        err = add_text(f, &parts, b);
+        add_key(f, &parts, b);
         tsri_digest_next((enum tsri_hash)o->hash, &parts.digest, f->words, n_words, NULL, 0,
                          &parts.digest);
     }
-    return err;
 }
 
 /* ---- caches ---- */
@@ -200,6 +210,7 @@ static void lose_caches(struct fleet *f)
     uint32_t n = (d->lose_engines + d->per_cache - 1) / d->per_cache;
     for (uint32_t i = 0; i < n && i < f->n_caches; i++) {
         uint64_t n_requests = f->caches[i].n_requests;
+        tsri_sim_cache_forget(&f->caches[i]);
         tsri_sim_cache_fini(&f->caches[i]);
         f->caches[i] = (struct tsri_sim_cache){.n_requests = n_requests};
     }
@@ -216,13 +227,19 @@ static int ask(struct fleet *f, uint64_t k)
     bool prefix = a.request->prefix || d->as_prefix;
     uint64_t n_before = f->caches[cache].n_requests;
     f->sim.now_s = (uint32_t)(d->duration_s * a.step / (double)d->trace->n_requests);
+    if (prefix)
+        name_blocks(f, &a, n);
+    else
+        name_segments(f, &a);
     int err = ready(f, cache);
-    if (!err) err = prefix ? name_blocks(f, &a, n) : name_segments(f, &a);
+    if (!err) err = hold_texts(f, n);
     if (err) return err;
     struct tsri_sim_cache *c = &f->caches[cache];
     if (!c->n_requests) c->n_requests = n_before;
     int64_t reused = tsri_sim_cache_ask(c, f->texts, n, prefix);
     if (reused < 0) return (int)reused;
+    for (uint32_t i = 0; i < n; i++)
+        tsri_sim_texts_release(&f->sim.texts, f->texts[i]);
     struct tsri_sim_window *w = &r->windows[k * TSRI_SIM_WINDOWS / f->n_requests];
     w->tokens_asked += a.request->n_tokens;
     w->tokens_reused += (uint64_t)reused;
@@ -257,11 +274,12 @@ static int open_fleet(struct fleet *f)
         if (q->n_chunks > f->words_max) f->words_max = q->n_chunks;
     }
     f->texts = calloc(f->texts_max, sizeof *f->texts);
+    f->names = calloc(f->texts_max, sizeof *f->names);
     f->words = calloc((size_t)f->words_max * NAME_WORDS, sizeof *f->words);
     f->caches = calloc(f->n_caches, sizeof *f->caches);
     f->n_chunks = calloc(f->n_caches, sizeof *f->n_chunks);
     f->sim.redis = calloc(d->n_redis + 1, sizeof *f->sim.redis);
-    if (!f->texts || !f->words || !f->caches || !f->n_chunks || !f->sim.redis)
+    if (!f->texts || !f->names || !f->words || !f->caches || !f->n_chunks || !f->sim.redis)
         return tsri_fail(TSR_ENOMEM, "no memory for %u caches", f->n_caches);
     return find_common(f);
 }
@@ -277,6 +295,7 @@ static void close_fleet(struct fleet *f)
     free(f->caches);
     free(f->n_chunks);
     free(f->texts);
+    free(f->names);
     free(f->words);
     free(f->common);
 }
@@ -301,28 +320,11 @@ static int play(struct fleet *f)
 
 /* ---- what came of it ---- */
 
-static void count_hot(const struct fleet *f)
-{
-    struct tsri_sim_result *r = f->sim.result;
-    for (uint32_t i = 0; i < f->sim.texts.n; i++) {
-        const struct tsri_sim_text *t = &f->sim.texts.all[i];
-        if (t->n_redis_reads > r->hot_redis_reads) r->hot_redis_reads = t->n_redis_reads;
-        struct tsri_sim_hot *last = &r->hot[TSRI_SIM_HOT - 1];
-        if (t->n_asked <= last->n_asked) continue;
-        *last = (struct tsri_sim_hot){i, t->n_asked};
-        for (; last > r->hot && last[-1].n_asked < last->n_asked; last--) {
-            struct tsri_sim_hot swap = last[-1];
-            last[-1] = *last;
-            *last = swap;
-        }
-    }
-}
-
 static void count(const struct fleet *f)
 {
     struct tsri_sim_result *r = f->sim.result;
     r->seconds = f->sim.desc->duration_s;
-    r->texts = f->sim.texts.n;
+    r->texts = f->sim.texts.n_added;
     r->n_caches = f->n_caches;
     for (uint32_t i = 0; i < f->n_caches; i++) {
         const struct tsri_sim_cache *c = &f->caches[i];
@@ -335,7 +337,7 @@ static void count(const struct fleet *f)
     for (uint32_t i = 0; i < f->sim.desc->n_redis; i++)
         if (f->sim.redis[i].bytes_moved > r->redis_node_bytes_max)
             r->redis_node_bytes_max = f->sim.redis[i].bytes_moved;
-    count_hot(f);
+    tsri_sim_texts_hot(&f->sim.texts, r->hot, &r->hot_redis_reads);
 }
 
 int tsri_simulate(const struct tsri_sim_desc *desc, struct tsri_sim_result *out)

@@ -5,7 +5,7 @@
  * and eviction (policy/). The steps between them follow cache/ and find/: discover, look up, load,
  * store, write down. Servers are not ours: their rules are written down in sim_servers.c.
  *
- *   sim_texts.c    all text that was ever asked for, by key
+ *   sim_texts.c    the text that a cache or a server has, by key
  *   sim_servers.c  the nodes of a Redis cluster, and a bucket
  *   sim_cache.c    one cache: of an engine, or of a tesserad and all its engines
  *   simulate.c     the requests: who asks when, and who answers
@@ -14,8 +14,10 @@
  *   sim_print.c    the tables, and JSON
  *
  * Threads: one.
- * Memory:  32 bytes a text and 4 to 8 for its place in a table; about 60 bytes an entry of a cache, and
- *          what its policy takes (90 KiB and 13 bytes an entry for adaptive).
+ * Memory:  40 bytes a text that a cache or a server has, and 4 to 8 for its place in a table; about 60
+ *          bytes an entry of a cache, and what its policy takes (90 KiB and 13 bytes an entry for
+ *          adaptive). So the sizes of caches and servers limit it, however long the run; a bucket, which
+ *          keeps everything, does not.
  * Errors:  enum tsr_err, with tsr_errmsg. */
 #ifndef TSRI_SIMULATE_H
 #define TSRI_SIMULATE_H
@@ -66,11 +68,6 @@ struct tsri_sim_window {
     uint64_t tokens_asked, tokens_reused;
 };
 
-struct tsri_sim_hot {
-    uint32_t text;
-    uint64_t n_asked;
-};
-
 struct tsri_sim_result {
     uint64_t requests, tokens_asked;
     uint64_t tokens_from[TSRI_SIM_TIERS];                             /* loaded from there */
@@ -80,14 +77,16 @@ struct tsri_sim_result {
     uint64_t evicted, refused;      /* from host memory; stores */
     uint64_t lost;                  /* loads of entries that were gone from the server */
     uint64_t redis_evicted;
-    uint64_t texts, s3_entries, redis_entries;
+    uint64_t texts; /* that were stored or asked for; again if nobody had it any more */
+    uint64_t s3_entries, redis_entries;
     /* of the caches, at the end */
     uint32_t n_caches;
     uint64_t host_entries, cold_entries, host_entries_max, cold_entries_max;
     uint64_t engine_requests_max;  /* of the busiest cache */
     uint64_t redis_node_bytes_max; /* read and written, of the busiest node */
-    struct tsri_sim_hot hot[TSRI_SIM_HOT];
-    uint64_t hot_redis_reads; /* of the entry that Redis sent most often */
+    /* Of a text that nobody had for a while, only the time since. */
+    uint64_t hot[TSRI_SIM_HOT]; /* how often the hottest texts were asked for */
+    uint64_t hot_redis_reads;   /* of the entry that Redis sent most often */
     struct tsri_sim_window windows[TSRI_SIM_WINDOWS];
     double seconds; /* that the fleet needed, by its own clock */
 };
@@ -108,18 +107,30 @@ void tsri_sim_loss(const struct tsri_sim_desc *desc, const struct tsri_sim_resul
 struct tsri_sim_text {
     struct tsri_key key;
     uint32_t n_tokens, n_asked;
-    uint32_t redis; /* place in its node, or TSRI_SIM_NONE */
+    uint32_t n_held; /* by requests, caches and servers; 0: forgotten */
+    uint32_t redis;  /* place in its node, or TSRI_SIM_NONE; forgotten: the next of these */
     uint32_t n_redis_reads : 31, in_s3 : 1;
 };
 struct tsri_sim_texts {
     struct tsri_sim_text *all;
-    uint32_t n, room;
-    uint32_t *table; /* n + 1 of a text, 0: free */
-    uint64_t mask;
+    uint32_t n, room;    /* numbers that were ever given */
+    uint32_t n_free;     /* of these, those that may be given again */
+    uint32_t first_free; /* n + 1 of it, 0: none */
+    uint32_t *table;     /* n + 1 of a text, 0: free */
+    uint64_t mask, n_added;
+    uint64_t hot[TSRI_SIM_HOT], hot_redis_reads; /* of those that are forgotten */
 };
-/* The number of the text with this key, new or not; TSR_ENOMEM, TSR_ERANGE. */
+/* The number of the text with this key, new or not, held once for the caller; TSR_ENOMEM, TSR_ERANGE.
+ * Prefetch before, for many: a table of millions is in no processor's cache. */
 TSR_MUST int tsri_sim_texts_add(struct tsri_sim_texts *t, struct tsri_key key, uint32_t n_tokens,
                                 uint32_t *text);
+void tsri_sim_texts_prefetch(const struct tsri_sim_texts *t, struct tsri_key key);
+void tsri_sim_texts_hold(struct tsri_sim_texts *t, uint32_t text);
+/* Who holds it last forgets it, and its number. */
+void tsri_sim_texts_release(struct tsri_sim_texts *t, uint32_t text);
+/* How often the hottest texts were asked for, and sent by Redis: of all until now. */
+void tsri_sim_texts_hot(const struct tsri_sim_texts *t, uint64_t hot[TSRI_SIM_HOT],
+                        uint64_t *redis_reads);
 void tsri_sim_texts_fini(struct tsri_sim_texts *t);
 
 /* ---- sim_servers.c ---- */
@@ -184,6 +195,8 @@ struct tsri_sim_cache {
 TSR_MUST int tsri_sim_cache_init(struct tsri_sim_cache *c, struct tsri_sim *s, uint64_t ids_max,
                                  uint32_t chunks_max);
 void tsri_sim_cache_fini(struct tsri_sim_cache *c);
+/* Lets go of all text, before fini: for a cache whose simulation goes on. */
+void tsri_sim_cache_forget(struct tsri_sim_cache *c);
 /* One request for these chunks: blocks of one prefix, or segments. Returns tokens reused, or an
  * error. */
 TSR_MUST int64_t tsri_sim_cache_ask(struct tsri_sim_cache *c, const uint32_t *texts, uint32_t n,

@@ -49,9 +49,14 @@ static void open_kit(struct kit *k, bool disk, bool redis)
     CHECK(tsri_sim_cache_init(&k->cache, &k->sim, 1000, 512) == 0);
 }
 
+/* The cache and the server let go of every text: only the kit still holds it. */
 static void close_kit(struct kit *k)
 {
+    tsri_sim_cache_forget(&k->cache);
     tsri_sim_cache_fini(&k->cache);
+    tsri_sim_redis_lose(&k->sim, 0);
+    for (uint32_t i = 0; i < k->sim.texts.n; i++)
+        CHECK(k->sim.texts.all[i].n_held == 1);
     free(k->sim.redis->values);
     free(k->sim.redis);
     tsri_sim_texts_fini(&k->sim.texts);

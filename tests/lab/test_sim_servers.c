@@ -38,8 +38,15 @@ static void open_kit(struct kit *k, uint32_t n_redis, uint64_t redis_bytes, uint
     }
 }
 
+/* The servers let go of every text: only the kit still holds it. */
 static void close_kit(struct kit *k)
 {
+    for (uint32_t i = 0; i < k->desc.n_redis; i++)
+        tsri_sim_redis_lose(&k->sim, i);
+    for (uint32_t i = 0; i < k->sim.texts.n; i++) {
+        tsri_sim_drop(&k->sim, TSRI_SIM_S3, i);
+        CHECK(k->sim.texts.all[i].n_held == 1);
+    }
     for (uint32_t i = 0; i < k->desc.n_redis; i++)
         free(k->sim.redis[i].values);
     free(k->sim.redis);
