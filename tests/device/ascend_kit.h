@@ -7,9 +7,10 @@
 #include "support/fakeacl.h"
 
 static const struct fakeacl_control *acl;
-static uint64_t fail_at; /* the call of the next move that fails; 0: none */
+static uint64_t fail_at;       /* the call of the next move that fails; 0: none */
+static const char *fail_named; /* the function that fails in moves; NULL: none */
 
-enum { N_TOKENS = 60, CELL = 16 };
+enum { N_TOKENS = 60, MANY_TOKENS = 640, CELL = 16 };
 
 /* One move on one device: what it is, and the bytes that are left behind. */
 struct job {
@@ -17,6 +18,7 @@ struct job {
     bool int8, on_device, gather, rotates;
     bool gptj;    /* pairing */
     bool follow;  /* slots follow each other */
+    bool many;    /* MANY_TOKENS instead of N_TOKENS */
     size_t shift; /* of the cells' address, in bytes */
 };
 struct result {
@@ -76,21 +78,22 @@ static inline int run_job(struct tsri_device *d, const struct job *j, struct res
     struct kv_engine engine;
     struct kv_cells cells;
     struct tsri_batch *batch;
-    int64_t slots[N_TOKENS];
-    struct tsr_batch_limits limits = {2, 200, 100, 1000};
+    int64_t slots[MANY_TOKENS];
+    uint32_t n = j->many ? MANY_TOKENS : N_TOKENS;
+    struct tsr_batch_limits limits = {2, 2 * MANY_TOKENS, 2 * MANY_TOKENS, 1000};
     struct tsr_rope rope = {.size = sizeof rope,
                             .pairing = j->gptj ? TSR_ROPE_GPTJ : TSR_ROPE_NEOX,
                             .dims = j->shape.rope_dims,
                             .theta = 10000};
     kv_engine_init(&engine, d, &j->shape);
-    kv_cells_init(&cells, d, &engine.layout, N_TOKENS, CELL, j->int8, 3);
+    kv_cells_init(&cells, d, &engine.layout, n, CELL, j->int8, 3);
     kv_cells_numbers(&cells, &engine.layout, 4);
-    kv_slots(slots, N_TOKENS, j->shape.n_slots, 77);
-    for (int64_t i = 0; i < N_TOKENS && j->follow; i++)
+    kv_slots(slots, n, j->shape.n_slots, 77);
+    for (int64_t i = 0; i < n && j->follow; i++)
         slots[i] = i;
     void *moved = j->on_device ? to_device(&cells, j->shift) : NULL;
-    struct tsr_kv_run runs[2] = {{&cells.cells, slots, 0, 40, j->rotates ? 321 : 0, 0, 0},
-                                 {&cells.cells, slots + 40, 41, N_TOKENS - 41, 0, 0, 0}};
+    struct tsr_kv_run runs[2] = {{&cells.cells, slots, 0, n - 20, j->rotates ? 321 : 0, 0, 0},
+                                 {&cells.cells, slots + n - 20, n - 19, 19, 0, 0, 0}};
     struct tsri_batch_desc desc = {j->gather ? TSRI_BATCH_GATHER : TSRI_BATCH_SCATTER,
                                    2,
                                    &engine.layout,
@@ -102,9 +105,11 @@ static inline int run_job(struct tsri_device *d, const struct job *j, struct res
         acl->reset();
         acl->fail(fail_at);
     }
+    if (fail_named) setenv("FAKEACL_FAILS", fail_named, 1);
     int e = tsri_batch_set(batch, NULL, &desc);
     if (!e) e = move_all(batch, j, d);
     if (fail_at) acl->reset();
+    if (fail_named) unsetenv("FAKEACL_FAILS");
     if (e) CHECK_INT(tsri_stream_sync(d, NULL), 0); /* what was queued may still run */
     if (!e) {
         out->engine = kv_engine_image(&engine);

@@ -51,6 +51,8 @@ ops.c|if (!cells_aligned(j, plane)) return false;|(void)plane;|copies of cells w
 ops.c|if (err) tsri_ascend_ops_stop(o, "one failed in use");|(void)o;|operators are tried again after a failure
 ops.c|*done = !err;|*done = true;|a failed operator counts as done
 nn.c|if (ts->at[i]) nn->aclDestroyTensor(ts->at[i]);|(void)nn;|tensors are left behind
+nn.c|    int err = tsri_ascend_sync(d, c->s);|    int err = 0;|a workspace is freed while an operator uses it
+nn.c|drop_executor(&c->d->ops->nn, plan->executor);|(void)plan;|an executor is left behind
 nn.c|if (!has_scatter(d)) nn->aclnnScatterPaKvCache = NULL;|(void)d;|a version whose parameters are not known is used
 probe.c|return memcmp(p->want, p->image, PLANES * p->plane_bytes) == 0 &&|return|the self-test does not look at the engine's memory
 END

@@ -75,6 +75,26 @@ TEST(operators_are_used_where_they_are_worth_it_and_asked_for)
     acl->check_closed();
 }
 
+/* So many tokens, of which a half of each head turns, that RotaryPositionEmbedding wants more
+ * workspace than the Cast before it, and more than the first one has. */
+static const struct job growing_job = {
+    .shape = {KV_SPLIT, TSR_DTYPE_F16, 1, 8, 128, 128, 0, 64, 16, 1024},
+    .int8 = true,
+    .rotates = true,
+    .many = true,
+};
+
+TEST(a_workspace_grows_while_operators_use_it)
+{
+    struct tsri_device *d = open_device("npu", "operators_plain");
+    struct tsri_device *cpu = open_device("cpu", "plain");
+    check_same_on(d, cpu, &growing_job);
+    CHECK(operators_of(&growing_job, d) > 2 * 3);
+    tsri_device_close(d);
+    tsri_device_close(cpu);
+    acl->check_closed();
+}
+
 /* ---- failures ---- */
 
 /* With the n-th call of a move failing: the processor does what an operator did not. A wait that
@@ -107,6 +127,20 @@ TEST(whichever_call_of_a_move_fails_the_bytes_are_right)
         struct job j = job_at(&plain_shape, k);
         fail_each_call(&j);
     }
+}
+
+/* The executor that wanted it is given back. */
+TEST(a_workspace_that_cannot_grow_leaves_nothing_behind)
+{
+    struct tsri_device *d = open_device("npu", "operators_plain");
+    struct tsri_device *cpu = open_device("cpu", "plain");
+    fail_named = "aclrtMalloc";
+    check_same_on(d, cpu, &growing_job);
+    fail_named = NULL;
+    CHECK_INT(operators_of(&growing_job, d), 0); /* none is used any more */
+    tsri_device_close(d);
+    tsri_device_close(cpu);
+    acl->check_closed();
 }
 
 TEST(operators_that_fail_in_use_are_not_used_any_more)
@@ -179,7 +213,9 @@ int main(void)
     RUN(moves_by_operators_are_those_of_the_plain_loops_bit_for_bit);
     RUN(rows_that_fill_several_areas_are_the_same);
     RUN(operators_are_used_where_they_are_worth_it_and_asked_for);
+    RUN(a_workspace_grows_while_operators_use_it);
     RUN(whichever_call_of_a_move_fails_the_bytes_are_right);
+    RUN(a_workspace_that_cannot_grow_leaves_nothing_behind);
     RUN(operators_that_fail_in_use_are_not_used_any_more);
     RUN(threads_share_the_areas);
     return test_end();

@@ -22,11 +22,17 @@ void fake_die(const char *fmt, ...)
     abort();
 }
 
+static const char *option(const char *name, const char *otherwise)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : otherwise;
+}
+
 int fake_enter(const char *name)
 {
     pthread_mutex_lock(&fake.lock);
     if (!fake.initialised) fake_die("%s before aclInit", name);
-    bool fails = ++fake.n_calls == fake.fails_at;
+    bool fails = ++fake.n_calls == fake.fails_at || strcmp(option("FAKEACL_FAILS", ""), name) == 0;
     if (fails) pthread_mutex_unlock(&fake.lock);
     return fails ? FAKE_ERROR : 0;
 }
@@ -35,12 +41,6 @@ int32_t fake_device(const char *name)
 {
     if (current < 0) fake_die("%s: no device is current on this thread", name);
     return current;
-}
-
-static const char *option(const char *name, const char *otherwise)
-{
-    const char *value = getenv(name);
-    return value && *value ? value : otherwise;
 }
 
 /* ---- AscendCL ---- */

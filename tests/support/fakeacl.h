@@ -20,6 +20,7 @@
  *   FAKEACL_CANN=8.3.RC1     the version it says it is; 9.0.0
  *   FAKEACL_SOC=Ascend310P3  the chip; Ascend910B3
  *   FAKEACL_NO_BATCH=1       aclrtMemcpyBatchAsync says it is not supported
+ *   FAKEACL_FAILS=aclrtMalloc  a call that fails
  *   FAKEACL_CHECK=1          check_closed when the process ends
  *
  * Threads: everything here may be called from any thread.
