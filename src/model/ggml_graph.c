@@ -43,8 +43,9 @@ struct work {
     const struct tsri_header *h;
     struct ggml_tensor *const *w; /* the layer's weights */
     uint32_t layer;
-    uint32_t rows_least;                /* see struct tsri_fit */
-    struct tsr_executor_decoder *alike; /* a matrix has its rows in groups; NULL: all at once */
+    uint32_t rows_least;                  /* see struct tsri_fit */
+    struct tsr_executor_decoder *alike;   /* a matrix has its rows in groups; NULL: all at once */
+    struct ggml_tensor *input_of, *input; /* rows as tsri_multiply() wants them: the last ones */
 };
 
 static bool work_init(struct work *b, struct tsr_executor_session *s, uint32_t layer,
@@ -104,13 +105,23 @@ static struct ggml_tensor *multiply_alike(struct work *b, struct ggml_tensor *ma
     return y;
 }
 
+/* By our own kernel. Several matrices are multiplied with the same rows, which are made ready once. */
+static struct ggml_tensor *multiply_own(struct work *b, struct ggml_tensor *matrix,
+                                        struct ggml_tensor *x)
+{
+    if (b->input_of != x) b->input = tsri_multiply_input(b->ctx, x);
+    b->input_of = x;
+    return tsri_multiply(b->ctx, matrix, b->input);
+}
+
 /* A matrix times the rows of x, which are filled; the first n rows of the product. Every
  * multiplication with weights is done here. */
 static struct ggml_tensor *multiply(struct work *b, struct ggml_tensor *matrix,
                                     struct ggml_tensor *x, int64_t n)
 {
     if (b->alike) return multiply_alike(b, matrix, x);
-    struct ggml_tensor *y = ggml_mul_mat(b->ctx, matrix, x);
+    bool own = b->rows_least && tsri_multiply_can(matrix);
+    struct ggml_tensor *y = own ? multiply_own(b, matrix, x) : ggml_mul_mat(b->ctx, matrix, x);
     return y->ne[1] > n ? rows(b, y, 0, (uint32_t)n) : y;
 }
 

@@ -430,6 +430,19 @@ void tsri_ggml_decoder_close(struct tsr_executor_decoder *b);
 int tsri_ggml_decoder_run(struct tsr_executor_decoder *b, const struct tsr_executor_row *rows,
                           uint32_t n, uint32_t flags, float *logits);
 
+/* ---- multiply_x86.c ---- */
+
+/* Whether there is a kernel of our own for many rows times this matrix, on this processor. */
+bool tsri_multiply_can(const struct ggml_tensor *matrix);
+/* Rows of floats as tsri_multiply() wants them; the result may be used for several matrices. */
+struct ggml_tensor *tsri_multiply_input(struct ggml_context *ctx, struct ggml_tensor *x);
+/* matrix times the rows, with the bits of ggml_mul_mat() for many of them; those of a row depend
+ * neither on the number of rows nor on that of threads. */
+struct ggml_tensor *tsri_multiply(struct ggml_context *ctx, struct ggml_tensor *matrix,
+                                  struct ggml_tensor *input);
+
+/* ---- graphs ---- */
+
 /* Builds the graph of a batch in a layer: K and V of its rows written, rows of `hidden` brought to
  * the next layer (in the last layer only K and V: the rest is done for rows asked for logits). Rows
  * from mass_first on leave their Q in mass_q; where memory is apart, their attention is added up in
