@@ -197,7 +197,8 @@ struct tsr_blocks {
 };
 /* The engine has blocks for the request (all of them are given, from token 0 on) and will load
  * n_external of the tokens that were found, perhaps not all of them, or 0. The load itself is part
- * of the next build_connector_meta. Does not block. */
+ * of the next build_connector_meta. Does not block. Need not be called for a request of which nothing
+ * was found, if its next row has TSR_ROW_RESET_BLOCKS. */
 TSR_API TSR_MUST int tsr_scheduler_update_state_after_alloc(struct tsr_scheduler *s, uint64_t id,
                                                             const struct tsr_blocks *blocks,
                                                             uint32_t n_external);

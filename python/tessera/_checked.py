@@ -9,6 +9,7 @@ Messages never repeat the text, because it may be a salt.
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -164,22 +165,13 @@ class Packed:
 
     def __init__(self, kind: type[Struct]) -> None:
         letters = [_LETTERS.get(one, "P") for _name, one, *_ in kind._fields_]
-        self._packer = struct.Struct("@" + "".join(letters))
-        self._size = ctypes.sizeof(kind)
-        if self._packer.size != self._size:
+        packer, size = struct.Struct("@" + "".join(letters)), ctypes.sizeof(kind)
+        if packer.size != size:
             raise TypeError(f"{kind.__name__}: not as C lays it out")
-        self._name = kind.__name__
         self._row = kind()
         self.address = ctypes.addressof(self._row)
         self.ref = ctypes.byref(self._row)
-
-    def fill(self, *values: int) -> Any:
-        try:
-            self._packer.pack_into(self._row, 0, *values)
-        except struct.error as error:
-            raise OverflowError(f"{self._name}: {error}") from None
-        return self.ref
-
-    def fill_sized(self, *values: int) -> Any:
-        """Of a struct that begins with its size: all fields but that one."""
-        return self.fill(self._size, *values)
+        # Take all fields; struct.error: one of them does not fit.
+        self.fill = functools.partial(packer.pack_into, self._row, 0)
+        # Of a struct that begins with its size: all fields but that one.
+        self.fill_sized = functools.partial(packer.pack_into, self._row, 0, size)

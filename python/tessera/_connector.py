@@ -185,6 +185,7 @@ class SchedulerHalf:
         self.n_spaces = shape.ranks * len(shape.groups)
         self.chunk_tokens = int(self._lib.tsr_scheduler_chunk_tokens(self._handle))
         self._async = c_uint32()
+        self._async_ref = ctypes.byref(self._async)
         self._saved = c_uint32()
         self._saved_at = ctypes.addressof(self._saved)
         self._request, self._step = Packed(c.RequestDesc), Packed(c.StepDesc)
@@ -202,8 +203,8 @@ class SchedulerHalf:
         address, count = (packed := array("I", tokens)).buffer_info()
         n_extra = len(extra)
         extras = ctypes.addressof(extra) if n_extra else 0
-        desc = self._request.fill_sized(number, address, count, n_prompt, extras, n_extra, flags)
-        check(self._lib.tsr_scheduler_on_new_request(self._handle, desc))
+        self._request.fill_sized(number, address, count, n_prompt, extras, n_extra, flags)
+        check(self._lib.tsr_scheduler_on_new_request(self._handle, self._request.ref))
         del packed  # until here
 
     def append_tokens(self, number: int, first: int, tokens: Sequence[int]) -> None:
@@ -214,7 +215,7 @@ class SchedulerHalf:
     def matched(self, number: int, n_computed: int) -> tuple[int | None, bool]:
         """(tokens, asynchronous); (None, False): unknown yet."""
         found = self._lib.tsr_scheduler_get_num_new_matched_tokens(
-            self._handle, number, n_computed, ctypes.byref(self._async)
+            self._handle, number, n_computed, self._async_ref
         )
         if found == c.EAGAIN:
             return None, False
@@ -257,7 +258,7 @@ class SchedulerHalf:
         if sum(row[_N_NEW_TOKENS] for row in rows) != len(tokens):
             raise ValueError(f"{len(tokens)} new tokens, which is not what the rows say")
         table = packed_rows(c.StepRow, _STEP_ROW, rows) if rows else None
-        step = self._step.fill_sized(
+        self._step.fill_sized(
             ctypes.addressof(table) if table is not None else 0,
             len(rows),
             0,
@@ -268,7 +269,7 @@ class SchedulerHalf:
         check(
             self._lib.tsr_scheduler_build_connector_meta(
                 self._handle,
-                step,
+                self._step.ref,
                 ctypes.byref(self._meta),
                 ctypes.byref(self._meta_bytes),
             )
@@ -294,10 +295,10 @@ class SchedulerHalf:
         if tables is not None:
             keep, blocks = self._fill_blocks(tables), self._tables.address
         ended = int(aborted)
-        desc = self._finish.fill_sized(
+        self._finish.fill_sized(
             number, *counters, n_tokens, address, count, ended, blocks, self._saved_at
         )
-        held = check(self._lib.tsr_scheduler_request_finished(self._handle, desc))
+        held = check(self._lib.tsr_scheduler_request_finished(self._handle, self._finish.ref))
         del packed, keep  # until here
         return bool(held), self._saved.value
 
@@ -388,8 +389,7 @@ class WorkerHalf:
     def wait_loads(self) -> None:
         """All layers of the step's loads that are not asynchronous."""
         for group, count in enumerate(self.n_layers):
-            for layer in range(count):
-                self.wait_layer(group, layer)
+            self.wait_layer(group, count - 1)
 
     def saved_layer(self, group: int, layer: int) -> None:
         check(self._lib.tsr_worker_save_kv_layer(self._handle, group, layer))

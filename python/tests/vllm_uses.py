@@ -261,6 +261,7 @@ FIELDS = {
         "num_prompt_tokens": FIRST,
         "num_tokens": FIRST,
         "prompt_embeds": FIRST,
+        "prompt_token_ids": FIRST,
         "request_id": FIRST,
         "resumable": FIRST,
         "skip_reading_prefix_cache": FIRST,

@@ -521,7 +521,8 @@ struct tsr_worker {
     pthread_cond_t changed;
     /* under lock: */
     struct tsri_kv_job *jobs, **jobs_tail;
-    uint64_t *ended; /* requests whose `sent` is still to be told */
+    const struct tsri_kv_job *awaited; /* that the engine's thread waits for */
+    uint64_t *ended;                   /* requests whose `sent` is still to be told */
     uint32_t n_ended, ended_max;
     struct tsri_save_report *save_reports;
     struct tsri_load_report *load_reports;
@@ -544,6 +545,9 @@ void tsri_job_queued(struct tsri_kv_job *job);
 void tsri_job_fail_at(struct tsri_kv_job *job, uint32_t token, int err);
 void tsri_job_read(struct tsri_kv_job *job);
 void tsri_job_done(struct tsri_kv_job *job);
+/* Under lock, in the engine's thread: waits until something has changed about the job; false: it was
+ * too late. */
+bool tsri_job_await(struct tsri_kv_job *job, uint64_t until_ns);
 /* Under lock: no more touching, and waits while it does. Only memory is copied at that time, never a
  * disk or a server waited for, so that is as short as copying a layer, or, where the device queues,
  * as all that was queued takes on the bus. */

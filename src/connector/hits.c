@@ -214,8 +214,6 @@ static uint32_t whole_blocks(const struct tsri_terms *t, const struct tsri_req *
 int tsri_hits_take(struct tsr_scheduler *s, struct tsri_req *r, uint32_t n_external)
 {
     if (r->load_state == TSRI_LOAD_SENT) return 0; /* told again, when the load has ended */
-    if (!r->counted) s->stats.tokens_asked += r->n_tokens;
-    r->counted = true;
     if (r->load_state != TSRI_LOAD_FOUND || n_external == 0) {
         if (n_external)
             return tsri_fail(TSR_EINVAL, "request %llu: %u tokens to load, but none were found",

@@ -6,6 +6,22 @@
  * nothing is queued before all of it is in memory. */
 #include "connector/connector.h"
 
+/* Under lock. Only for the engine's thread, and only if it waits for this job: a step may load for a
+ * thousand requests, and each wake-up costs it more than looking at a job. */
+static void wake(const struct tsri_kv_job *job)
+{
+    if (job->worker->awaited == job) pthread_cond_broadcast(&job->worker->changed);
+}
+
+bool tsri_job_await(struct tsri_kv_job *job, uint64_t until_ns)
+{
+    struct tsr_worker *w = job->worker;
+    w->awaited = job;
+    bool in_time = tsri_cond_wait(&w->changed, &w->lock, until_ns);
+    w->awaited = NULL;
+    return in_time;
+}
+
 bool tsri_job_touch(struct tsri_kv_job *job)
 {
     struct tsr_worker *w = job->worker;
@@ -21,7 +37,7 @@ void tsri_job_touched(struct tsri_kv_job *job)
     struct tsr_worker *w = job->worker;
     pthread_mutex_lock(&w->lock);
     job->touching = false;
-    pthread_cond_broadcast(&w->changed);
+    wake(job);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -30,7 +46,7 @@ void tsri_job_layers(struct tsri_kv_job *job, uint32_t group, uint32_t n_layers)
     struct tsr_worker *w = job->worker;
     pthread_mutex_lock(&w->lock);
     job->layers_ready[group] = n_layers;
-    pthread_cond_broadcast(&w->changed);
+    wake(job);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -39,7 +55,7 @@ void tsri_job_queued(struct tsri_kv_job *job)
     struct tsr_worker *w = job->worker;
     pthread_mutex_lock(&w->lock);
     job->queued = true;
-    pthread_cond_broadcast(&w->changed);
+    wake(job);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -58,7 +74,7 @@ static void advance(struct tsri_kv_job *job, enum tsri_job_state state)
     pthread_mutex_lock(&w->lock);
     TSR_ASSERT(state > job->state && !job->touching);
     job->state = state;
-    pthread_cond_broadcast(&w->changed);
+    wake(job);
     /* Who reads DONE may free the job. */
     pthread_mutex_unlock(&w->lock);
 }
@@ -77,11 +93,10 @@ void tsri_job_give_up(struct tsr_worker *w, struct tsri_kv_job *job, int err)
 {
     job->given_up = true;
     while (job->touching)
-        pthread_cond_wait(&w->changed, &w->lock);
+        (void)tsri_job_await(job, 0);
     if (job->state == TSRI_JOB_DONE) return;
     if (!job->result) job->result = err;
     /* Which of its layers are in place is no longer of interest. */
     if (!job->is_save) job->failed_at = job->load.first;
     if (job->is_save) w->stats.saves_given_up++;
-    pthread_cond_broadcast(&w->changed);
 }

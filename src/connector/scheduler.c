@@ -124,7 +124,13 @@ int tsr_scheduler_get_num_new_matched_tokens(struct tsr_scheduler *s, uint64_t i
     if (!s || !load_async) return no_half();
     *load_async = 0;
     struct tsri_req *r = tsri_reqs_find(&s->reqs, id);
-    return r && !r->ended ? tsri_hits_find(s, r, n_computed, load_async) : 0;
+    if (!r || r->ended) return 0;
+    int n = tsri_hits_find(s, r, n_computed, load_async);
+    if (n < 0) return n;
+    if (!r->counted) s->stats.tokens_asked += r->n_tokens;
+    r->counted = true;
+    (void)tsri_waits_computed(s, r, n_computed + (uint32_t)n);
+    return n;
 }
 
 static int take_blocks(struct tsr_scheduler *s, struct tsri_req *r, bool reset,

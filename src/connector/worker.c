@@ -128,7 +128,7 @@ int tsr_worker_register_kv_caches(struct tsr_worker *w, const struct tsr_kv_layo
 static void await_read(struct tsr_worker *w, struct tsri_kv_job *job, uint64_t until_ns)
 {
     while (job->state < TSRI_JOB_READ && !job->given_up)
-        if (!tsri_cond_wait(&w->changed, &w->lock, until_ns) && job->state < TSRI_JOB_READ)
+        if (!tsri_job_await(job, until_ns) && job->state < TSRI_JOB_READ)
             tsri_job_give_up(w, job, TSR_ETIME);
 }
 
@@ -276,19 +276,29 @@ int tsr_worker_start_load_kv(struct tsr_worker *w, const void *meta, size_t meta
 
 /* ---- waiting ---- */
 
-/* Waits until a layer of a group (or, group n_groups, everything) of the step's loads is there. */
+static bool is_awaited(const struct tsr_worker *w, const struct tsri_kv_job *job, uint32_t group,
+                       uint32_t layer)
+{
+    if (job->is_save || !job->in_step || job->state == TSRI_JOB_DONE) return false;
+    if (job->given_up || job->queued) return false;
+    return group == w->terms.n_groups || job->layers_ready[group] <= layer;
+}
+
+/* Waits until a layer of a group (or, group n_groups, everything) of the step's loads is there. For
+ * the newest first: they end in about the order in which they began, so one wait is often enough. */
 static void await_loads(struct tsr_worker *w, uint32_t group, uint32_t layer)
 {
     if (!w->n_step_loads) return;
+    struct tsri_kv_job *last;
     pthread_mutex_lock(&w->lock);
-    for (struct tsri_kv_job *job = w->jobs; job; job = job->next) {
-        if (job->is_save || !job->in_step) continue;
-        uint64_t until_ns = job->started_ns + w->terms.load_timeout_ns;
-        while (job->state != TSRI_JOB_DONE && !job->given_up && !job->queued &&
-               (group == w->terms.n_groups || job->layers_ready[group] <= layer))
-            if (!tsri_cond_wait(&w->changed, &w->lock, until_ns) && job->state != TSRI_JOB_DONE)
-                tsri_job_give_up(w, job, TSR_ETIME);
-    }
+    do {
+        last = NULL;
+        for (struct tsri_kv_job *job = w->jobs; job; job = job->next)
+            if (is_awaited(w, job, group, layer)) last = job;
+        if (last && !tsri_job_await(last, last->started_ns + w->terms.load_timeout_ns) &&
+            is_awaited(w, last, group, layer))
+            tsri_job_give_up(w, last, TSR_ETIME);
+    } while (last);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -335,8 +345,7 @@ int tsr_worker_drain(struct tsr_worker *w, int timeout_ms)
     pthread_mutex_lock(&w->lock);
     for (struct tsri_kv_job *job = w->jobs; job && !e; job = job->next)
         while (job->is_save && job->state != TSRI_JOB_DONE && !e)
-            if (!tsri_cond_wait(&w->changed, &w->lock, until_ns) && job->state != TSRI_JOB_DONE)
-                e = TSR_ETIME;
+            if (!tsri_job_await(job, until_ns) && job->state != TSRI_JOB_DONE) e = TSR_ETIME;
     pthread_mutex_unlock(&w->lock);
     return e ? tsri_fail(e, "connector: saves are still in flight") : 0;
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from .events import KvEvents
 
 _NEVER = 1 << 62
+_NO_STATES: Mapping[tuple[int, int], int] = {}
 _NO_EXTRAS = _extras(None, None, ())
 _WAIT_MS = 2000  # save_wait_ms of connector.h
 _DISCOVER_WAIT_MS = 50
+_ENDED = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 _BLEND_TOKENS_MIN = 512  # that a blend computes beside a full step, so that it ends some day
 
 
@@ -64,6 +66,7 @@ class _Live:
         "hints",
         "before",
         "looked_up",
+        "found",
     )
 
     def __init__(self, number: int, request: Request, known: int, wake: int) -> None:
@@ -76,11 +79,12 @@ class _Live:
         self.told = 0  # chunks that KV events know of
         self.asked = 0  # tokens that vLLM had itself when it was looked up
         # By group and number of tokens: the block in which vLLM has the state after these.
-        self.states: dict[tuple[int, int], int] = {}
+        self.states: Mapping[tuple[int, int], int] = _NO_STATES
         self.arrival: Arrival | None = None  # what it waits for
-        self.hints: list[Hint] = []
+        self.hints: Sequence[Hint] = ()
         self.asked_others: Asked | None = None  # what other machines may have stored of it
         self.looked_up = False  # and nothing was found
+        self.found = 0  # tokens, when it was last looked up
         self.before = 0  # tokens that the cache had when it came; known if it has a time to live
 
 
@@ -286,24 +290,26 @@ class SchedulerSide(ConnectorBase):
         number = next(self._numbers)
         if self._blending is not None and self._blend(request, number):
             return
-        tokens = request.all_token_ids[:]
+        tokens = request.prompt_token_ids
         flags = c.REQUEST_NO_LOAD if request.skip_reading_prefix_cache else 0
         self._scheduler.new_request(
-            number, tokens, request.num_prompt_tokens, _request_extras(request, self._since), flags
+            number, tokens, len(tokens), _request_extras(request, self._since), flags
         )
         if not self._loads_any:
             self._why.stores_only()
         elif flags:
             self._why.unread()
         live = _Live(number, request, len(tokens), self._scheduler.chunk_tokens)
+        params = request.kv_transfer_params
         if self._loads_any and not flags:
-            params = request.kv_transfer_params
-            live.arrival = expected(self._scheduler, number, params, self._wait_ms)
+            if params:
+                live.arrival = expected(self._scheduler, number, params, self._wait_ms)
             if self._discovery is not None:
                 live.asked_others = self._discovery.ask(self._text(live))
         self._live[request.request_id] = self._awake[request.request_id] = live
-        self._remember(live)
-        if request.kv_transfer_params or getattr(request, "kv_hints", None):  # from vLLM 0.32 on
+        if self._events is not None:
+            self._remember(live)
+        if params or getattr(request, "kv_hints", None):  # from vLLM 0.32 on
             self._take_hints(live)
 
     def _take_hints(self, live: _Live) -> None:
@@ -330,9 +336,8 @@ class SchedulerSide(ConnectorBase):
             self._complain("hints", error)
 
     def _text(self, live: _Live) -> Text:
-        tokens = live.request.all_token_ids[: live.request.num_prompt_tokens]
-        if self._save_decode:
-            tokens = live.request.all_token_ids[:]
+        request = live.request
+        tokens = request.all_token_ids[:] if self._save_decode else request.prompt_token_ids
         return Text(array("I", tokens), _request_extras(live.request, self._since))
 
     def _end_hints(self, live: _Live) -> None:
@@ -380,37 +385,35 @@ class SchedulerSide(ConnectorBase):
             live.asked_others = None
         if live.arrival is not None and live.arrival.too_early():
             return None, False
-        self._tell_preemptions([live])
+        if request.num_preemptions != live.preemptions:
+            self._tell_preemptions([live])
         self._tell_tokens(live)
         live.asked = num_computed_tokens
         found, live.asynchronous = self._scheduler.matched(live.number, num_computed_tokens)
-        if found is not None and self._awaits(live, num_computed_tokens + found):
+        if found is None:
             return None, False
+        live.found = found
+        if live.arrival is not None and self._awaits(live.arrival, num_computed_tokens + found):
+            return None, False
+        live.arrival = None
         if found:
             self._why.found()
-            self._remember(live, num_computed_tokens + found)
-        elif found == 0:
+            if self._events is not None:
+                self._remember(live, num_computed_tokens + found)
+        elif not live.looked_up:
             self._tell_why(live, num_computed_tokens)
         return found, live.asynchronous
 
     def _tell_why(self, live: _Live, num_computed_tokens: int) -> None:
-        request = live.request
-        first, live.looked_up = not live.looked_up, True
-        if first and self._loads_any and not request.skip_reading_prefix_cache:
-            self._why.missed(
-                request.all_token_ids[: request.num_prompt_tokens], num_computed_tokens
-            )
+        live.looked_up = True
+        if self._loads_any and not live.request.skip_reading_prefix_cache:
+            self._why.missed(live.request.prompt_token_ids, num_computed_tokens)
 
-    def _awaits(self, live: _Live, n_there: int) -> bool:
+    def _awaits(self, arrival: Arrival, n_there: int) -> bool:
         """Whether a request waits for more that a producer is storing."""
         assert self._cache is not None
-        if live.arrival is None:
-            return False
-        waits = live.arrival.waits(n_there) and self._cache.connected(0)
-        if waits and not self._has_arrived(live.arrival):
-            return True
-        live.arrival = None
-        return False
+        waits = arrival.waits(n_there) and self._cache.connected(0)
+        return waits and not self._has_arrived(arrival)
 
     def _has_arrived(self, arrival: Arrival) -> bool:
         assert self._cache is not None
@@ -426,7 +429,7 @@ class SchedulerSide(ConnectorBase):
             one.preemptions = one.request.num_preemptions
             one.wake = self._scheduler.chunk_tokens
             self._awake[one.request.request_id] = one
-            one.states = {}
+            one.states = _NO_STATES
         if gone:
             self._scheduler.preempted(one.number for one in gone)
 
@@ -456,8 +459,8 @@ class SchedulerSide(ConnectorBase):
                 self._names[job.number] = request.request_id
             return
         live = self._live.get(request.request_id)
-        if live is None:
-            return
+        if live is None or not live.found:
+            return  # of a miss the half hears with the first save
         tables = self._tables(blocks.get_block_ids())
         if num_external_tokens:
             self._note_load(live, tables, num_external_tokens)
@@ -492,6 +495,8 @@ class SchedulerSide(ConnectorBase):
     def _saved_tables(self, live: _Live, block_ids: Sequence[Sequence[int]]) -> Sequence[Any]:
         """Tables for saves: of states, only blocks that vLLM has handed over for the tokens before
         them, and that are still in their place."""
+        if self._whole:
+            return block_ids
         if not self._state_blocks:
             return self._tables(block_ids)
         tables = list(self._tables(block_ids))
@@ -515,11 +520,12 @@ class SchedulerSide(ConnectorBase):
                 continue
             request = live.request
             done = request.num_computed_tokens - self._in_flight.tokens(request)
-            live.states = {key: block for key, block in live.states.items() if key[1] >= done}
+            kept = {key: block for key, block in live.states.items() if key[1] >= done}
             for group, block, n_tokens in states:
                 size = self._state_blocks.get(group)
                 if size and n_tokens % size == 0:
-                    live.states[group, n_tokens] = block
+                    kept[group, n_tokens] = block
+            live.states = kept
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> TesseraMetadata:
         meta = TesseraMetadata()
@@ -562,9 +568,11 @@ class SchedulerSide(ConnectorBase):
             if tables is None:
                 continue
             request = live.request
-            news = request.all_token_ids[live.known :] if request.num_tokens > live.known else ()
-            tokens.extend(news)
-            live.known += len(news)
+            n_news = request.num_tokens - live.known
+            if n_news:
+                tokens.extend(request.all_token_ids[live.known :])
+                live.known += n_news
+            in_flight = self._in_flight.tokens(request)
             for table in self._saved_tables(live, tables):
                 counts.append(len(table))
                 blocks.extend(table)
@@ -573,13 +581,13 @@ class SchedulerSide(ConnectorBase):
                     live.number,
                     request.num_computed_tokens,
                     request.num_output_placeholders,
-                    self._in_flight.tokens(request),
+                    in_flight,
                     live.known,
-                    len(news),
+                    n_news,
                     c.ROW_RESET_BLOCKS,
                 )
             )
-            live.wake = self._next_wake(live)
+            live.wake = self._next_wake(request, in_flight)
             if live.wake == _NEVER:
                 del self._awake[name]
         if self._state_blocks:
@@ -593,10 +601,9 @@ class SchedulerSide(ConnectorBase):
                     self._remember(lives[name])
         return data
 
-    def _next_wake(self, live: _Live) -> int:
+    def _next_wake(self, request: Request, in_flight: int) -> int:
         """When the half has to hear of this request again: at the next whole chunk."""
-        request = live.request
-        written = request.num_computed_tokens - self._in_flight.tokens(request)
+        written = request.num_computed_tokens - in_flight
         safe = min(written, request.num_tokens)
         chunk = self._scheduler.chunk_tokens
         wake = (max(safe, 0) // chunk + 1) * chunk
@@ -639,16 +646,19 @@ class SchedulerSide(ConnectorBase):
         self, live: _Live | None, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         name = request.request_id
-        ended = request.status in (
-            RequestStatus.FINISHED_STOPPED,
-            RequestStatus.FINISHED_LENGTH_CAPPED,
-        )
+        ended = request.status in _ENDED
         awake = self._awake.pop(name, None) is not None
         self._block_tables.forget(name)
-        learns, report = self._end_blend(name, block_ids[0], ended)
-        if live is None:
-            return learns, report
-        handover = self._end_extras(live, ended)
+        report: dict[str, Any] | None = None
+        if self._blending is not None:
+            learns, report = self._end_blend(self._blending, name, block_ids[0], ended)
+            if live is None:
+                return learns, report
+        elif live is None:
+            return False, None
+        handover = None
+        if live.hints or self._events is not None or self._hands_over:
+            handover = self._end_extras(live, ended)
         news: Sequence[int] = ()
         tables: Sequence[Any] | None = None
         if awake or self._state_blocks:  # of others all that is ever saved is saved
@@ -673,18 +683,16 @@ class SchedulerSide(ConnectorBase):
         return held, report
 
     def _end_blend(
-        self, name: str, table: Sequence[int], ended: bool
+        self, blending: Blending, name: str, table: Sequence[int], ended: bool
     ) -> tuple[bool, dict[str, Any] | None]:
         """(whether workers store documents of it now, and name it then; what is told of it)."""
-        if self._blending is None:
-            return False, None
         learns = False
         try:
-            job = self._blending.learn(name, table) if ended else None
+            job = blending.learn(name, table) if ended else None
             if job is not None:
                 self._names[job.number] = name
                 learns = True
-            return learns, self._blending.finished(name)
+            return learns, blending.finished(name)
         except Exception as error:
             self._complain("blending", error)
             return learns, None
