@@ -474,6 +474,8 @@ install: lib $(BINS) $(ASCEND_LIB) $(CUDA_ALL) $(if $(MODEL_LIB),$(B)/installed/
 	$(foreach p,$(MAN_PAGES),install -D -m 644 $p $(call MAN_TO,$p) && \
 	    sed -i 's/^\.Os$$/.Os Tessera $(VERSION)/' $(call MAN_TO,$p) &&) true
 	$(foreach p,$(wildcard profiles/*.yaml),install -D -m 644 $p $(INSTALL_TO)/share/tessera/$p &&) true
+	install -d $(INSTALL_TO)/share/tessera/watching
+	install -m 644 docs/watching/grafana.json docs/watching/alerts.yaml $(INSTALL_TO)/share/tessera/watching/
 	install -d $(UNITS_TO)
 	sed 's|@PREFIX@|$(PREFIX)|' packaging/systemd/tesserad.service > $(UNITS_TO)/tesserad.service
 	install -m 644 packaging/systemd/tesserad.socket $(UNITS_TO)/
@@ -483,8 +485,8 @@ uninstall:
 	rm -f $(addprefix $(INSTALL_TO)/,$(wildcard include/tessera/*.h) $(addprefix bin/,$(notdir $(BINS))))
 	rm -f $(addprefix $(LIB_TO)/,libtessera.a libtessera.so libtessera.so.* libtessera-cuda.so libtessera-ascend.so libtessera-model.so pkgconfig/tessera.pc)
 	rm -f $(foreach p,$(MAN_PAGES),$(call MAN_TO,$p)) $(UNITS_TO)/tesserad.service $(UNITS_TO)/tesserad.socket
-	rm -f $(LIB_TO)/tessera/lib*.so.* $(addprefix $(INSTALL_TO)/share/,doc/tessera/LICENSE.llama.cpp $(addprefix tessera/,$(wildcard profiles/*.yaml)))
-	for d in $(LIB_TO)/tessera $(addprefix $(INSTALL_TO)/,include/tessera share/tessera/profiles share/tessera share/doc/tessera); do \
+	rm -f $(LIB_TO)/tessera/lib*.so.* $(addprefix $(INSTALL_TO)/share/,doc/tessera/LICENSE.llama.cpp $(addprefix tessera/,$(wildcard profiles/*.yaml) watching/grafana.json watching/alerts.yaml))
+	for d in $(LIB_TO)/tessera $(addprefix $(INSTALL_TO)/,include/tessera share/tessera/profiles share/tessera/watching share/tessera share/doc/tessera); do \
 	    if [ -d $$d ]; then rmdir --ignore-fail-on-non-empty $$d; fi; done
 
 # Both need root, and a mirror of Debian; PACKAGES and CHECKS name some of them.

@@ -25,9 +25,12 @@ bash_completes_commands_and_flags() {
 
 every_command_of_the_help_is_completed() {
     local command
-    for command in ask ingest serve stat doctor inspect ls verify evict clear compact warm version help; do
+    for command in ask ingest serve stat top doctor inspect ls verify evict clear compact warm version help; do
         complete_line tessera "$command" | grep -qx "$command" || fail "not $command" || return
     done
+    complete_line tessera-lab sim | grep -qx simulate || fail "sim: $(complete_line tessera-lab sim)" || return
+    complete_line tessera top --onc | grep -qx -- --once || fail "--onc: $(complete_line tessera top --onc)" || return
+    complete_line tessera-lab simulate --eng | grep -qx -- --engines= || fail "--eng: $(complete_line tessera-lab simulate --eng)"
 }
 
 the_configuration_of_the_package_is_valid() {

@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
 # The Grafana dashboard and the alert rules of docs/watching: they name metrics that there are, the rules do what
-# they say, and every query returns series in a real Prometheus that scrapes a real tesserad.
-# shellcheck source=tests/cli/tessera.sh
-. "$(dirname "$0")/../cli/tessera.sh"
+# they say, and every query returns series in a real Prometheus that scrapes a real tesserad, a real `tessera serve`
+# where models can be run, and a page like vLLM's.
+# shellcheck source=tests/serve/serve_kit.sh
+. "$(dirname "$0")/../serve/serve_kit.sh"
 needs_shared_memory
 dashboard=docs/watching/grafana.json alerts=docs/watching/alerts.yaml
 unset XDG_RUNTIME_DIR NOTIFY_SOCKET LISTEN_PID LISTEN_FDS
 
 every_metric_that_they_name_is_there() {
-    "$tessera" stat --prometheus --all | sed -n 's/^\(tessera_[a-z0-9_]*\)[{ ].*/\1/p' | sort -u >"$tmp/there"
-    grep -oh 'tessera_[a-z0-9_]*' "$dashboard" "$alerts" | sort -u >"$tmp/named"
+    needs_python || return
+    {
+        "$tessera" stat --prometheus --all | sed -n 's/^\(tessera_[a-z0-9_]*\)[{ ].*/\1/p'
+        sed -n 's/^ *{"\([a-z_]*\)", "\(counter\|gauge\)".*/tessera_serve_\1/p' src/serve/reply.c
+        python3 tests/tools/vllm_metrics.py --names
+    } | sort -u >"$tmp/there"
+    grep -ohE '(vllm:)?tessera_[a-z0-9_]*' "$dashboard" "$alerts" | sort -u >"$tmp/named"
     [ "$(wc -l <"$tmp/named")" -gt 20 ] || fail 'hardly any metric is named' || return
     local missing
     missing=$(comm -13 "$tmp/there" "$tmp/named")
@@ -53,6 +59,7 @@ the_page_has_a_configuration_that_works_and_every_alert() {
     is "$(sed -n 's/.*runs all \([0-9]*\) queries.*/\1/p' docs/watching.md)" "$(grep -c '"expr":' "$dashboard")" || return
     command -v promtool >/dev/null || { skip 'no promtool here: tools/setup --lint'; return; }
     cp "$alerts" "$tmp/tessera-alerts.yaml"
+    echo token >"$tmp/serve.token"
     # shellcheck disable=SC2016  # a fence of Markdown
     sed -n '/^```yaml/,/^```$/{/^```/!p}' docs/watching.md >"$tmp/prometheus.yml"
     promtool check config "$tmp/prometheus.yml" >"$tmp/out" 2>&1 || fail "$(cat "$tmp/out")" || return
@@ -77,15 +84,29 @@ END
     chmod +x "$tmp/traffic"
 }
 
+# A `tessera serve` with a chat that goes on: adds its target to Prometheus' configuration and questions to the traffic.
+add_serve() {
+    serve_start "$tmp/serve" || return
+    printf '%s' "$token" >"$tmp/prometheus/token"
+    cat >>"$tmp/prometheus/prometheus.yml" <<END
+  - job_name: serve
+    authorization: {credentials_file: token}
+    static_configs: [{targets: ["${url#http://}"]}]
+END
+    cat >>"$tmp/traffic" <<END
+curl -sS -m 300 -H "Authorization: Bearer $token" -d "{\"messages\":[{\"role\":\"user\",\"content\":\"why \$n\"}],\"max_tokens\":4}" "$url/v1/chat/completions" >/dev/null
+END
+}
+
 every_query_returns_series_in_prometheus() {
     command -v prometheus >/dev/null || { skip 'no prometheus here: tools/setup --lint'; return; }
     needs_python || return
     : >"$tmp/log"
     "${tessera}d" --host_size=4M --disk_path="$tmp/disk" --disk_size=64M --disk_segment_size=8M \
         --server_socket="$tmp/run/sock" --http_listen=127.0.0.1:0 --log_level=info 2>>"$tmp/log" &
-    server=$! scraper=''
-    trap 'kill $server $scraper 2>/dev/null' EXIT # of this test's subshell
-    local i port own
+    server=$! scraper='' vllm='' pid=''
+    trap 'kill $server $scraper $vllm $pid 2>/dev/null' EXIT # of this test's subshell
+    local i port own without=''
     for ((i = 0; i < 1200; i++)); do
         grep -q 'serves .* tenants' "$tmp/log" && break
         sleep 0.05
@@ -101,15 +122,30 @@ scrape_configs:
   - job_name: tessera
     static_configs: [{targets: ["127.0.0.1:$port"]}]
 END
+    write_traffic
+    if [ -x "$B/tests/model/make_gguf" ] && command -v curl >/dev/null; then
+        add_serve || fail 'tessera serve does not start' || return
+    else
+        without=tessera_serve_
+    fi
+    python3 tests/tools/vllm_metrics.py >"$tmp/vllm" &
+    vllm=$!
+    for ((i = 0; i < 1200; i++)); do
+        [ -s "$tmp/vllm" ] && break
+        sleep 0.05
+    done
+    cat >>"$tmp/prometheus/prometheus.yml" <<END
+  - job_name: vllm
+    static_configs: [{targets: ["127.0.0.1:$(cat "$tmp/vllm")"]}]
+END
     own=$(python3 -c 'import socket; s=socket.socket(); s.bind(("127.0.0.1",0)); print(s.getsockname()[1])')
     prometheus --config.file="$tmp/prometheus/prometheus.yml" --storage.tsdb.path="$tmp/prometheus/data" \
         --web.listen-address="127.0.0.1:$own" >"$tmp/prometheus.log" 2>&1 &
     scraper=$!
-    write_traffic
-    python3 tests/tools/prometheus_queries.py "$dashboard" "$own" "$tmp/traffic" >"$tmp/out" 2>&1 ||
+    WITHOUT=$without python3 tests/tools/prometheus_queries.py "$dashboard" "$own" "$tmp/traffic" >"$tmp/out" 2>&1 ||
         fail "$(cat "$tmp/out"; tail -3 "$tmp/prometheus.log")" || return
-    kill "$scraper" "$server"
-    wait "$scraper" "$server" 2>/dev/null
+    kill "$scraper" "$server" "$vllm" ${pid:+"$pid"}
+    wait 2>/dev/null
     return 0
 }
 
