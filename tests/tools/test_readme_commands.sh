@@ -18,6 +18,7 @@ END
 # Run below, as far as that goes without root.
 run_here() {
     cat <<'END'
+tools/setup
 tools/setup --model
 make
 build/bin/tessera ask --docs=examples/docs 'How long does the ferry take?'
