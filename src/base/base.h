@@ -87,6 +87,10 @@ struct tsri_region {
 };
 TSR_MUST int tsri_region_init(struct tsri_region *r, size_t bytes);
 void tsri_region_fini(struct tsri_region *r);
+/* Takes the first `bytes` of them, or all, now and in one call, for who will touch them anyway: one
+ * by one a page costs about twice as much, and one that is read before it is written is taken twice.
+ * Advice: where it is refused, pages are taken on first touch. */
+void tsri_region_take(const struct tsri_region *r, size_t bytes);
 /* The same, for other processes to read: r->fd may be given to anybody, who can then map it, but
  * neither write to it nor change its size; only this mapping writes. `name` shows in /proc. */
 TSR_MUST int tsri_region_init_shared(struct tsri_region *r, const char *name, size_t bytes);

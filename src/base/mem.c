@@ -72,6 +72,18 @@ int tsri_region_init(struct tsri_region *r, size_t bytes)
     return 0;
 }
 
+void tsri_region_take(const struct tsri_region *r, size_t bytes)
+{
+#ifdef MADV_POPULATE_WRITE
+    if (bytes > r->bytes) bytes = r->bytes;
+    int before = errno;
+    if (bytes) madvise(r->data, bytes, MADV_POPULATE_WRITE); /* Linux 5.14 */
+    errno = before;
+#else
+    (void)r, (void)bytes;
+#endif
+}
+
 void tsri_region_fini(struct tsri_region *r)
 {
     if (r->data) munmap(r->data, r->bytes);

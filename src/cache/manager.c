@@ -260,12 +260,29 @@ static uint32_t tie_chains(struct tsr_cache *c, struct tsri_key *links)
     return n_strays;
 }
 
+/* From so many entries on, nearly every page of the index gets one. */
+#define ENTRIES_MANY 4096u
+
+/* Takes the memory that the entries of a tier will be in, if they are many. */
+static void make_place(const struct tier_scan *s)
+{
+    struct tsr_cache *c = s->c;
+    struct tsri_lower *l = &c->manager->lower[s->t];
+    struct tsr_tier_stats stats = {0};
+    if (tsri_tier_stats(l->tier, &stats) != 0 || stats.entries < ENTRIES_MANY) return;
+    size_t n = stats.entries < c->ids_max ? (size_t)stats.entries : c->ids_max;
+    tsri_region_take(&c->index.region, c->index.n_lines * sizeof(struct tsri_line));
+    tsri_region_take(&c->entries_region, n * sizeof(struct tsri_entry));
+    tsri_region_take(&l->loc_region, n * sizeof l->loc[0]);
+}
+
 /* What one tier holds. Its policy hears of the entry used last at the end. */
 static void scan_tier(struct tier_scan *s)
 {
     struct tsr_cache *c = s->c;
     struct tsr_tier *tier = c->manager->lower[s->t].tier;
     s->n = 0;
+    make_place(s);
     if (tsri_tier_scan(tier, scan_entry, s) < 0)
         tsri_log(TSR_LOG_WARN, "tier %s: scan: %s", tsri_tier_name(tier), tsr_errmsg());
     while (s->n)

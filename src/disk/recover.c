@@ -83,6 +83,7 @@ static int read_checkpoint_file(struct recovery *r, int fd, const struct stat *s
                          (unsigned long long)bytes);
     err = tsri_region_init(&r->file, (size_t)bytes);
     if (err) return err;
+    tsri_region_take(&r->file, (size_t)bytes);
     r->checkpoint = r->file.data;
     error = tsri_fileio_read(&d->io, fd, r->checkpoint, (size_t)bytes, 0);
     if (error) return tsri_disk_fail(d, error, "cannot read", "checkpoint");

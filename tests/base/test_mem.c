@@ -2,8 +2,10 @@
 #include "base/base.h"
 #include "support/test.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <time.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -86,6 +88,35 @@ TEST(a_region_costs_memory_only_where_it_is_touched)
     long after = resident_pages();
     tsri_region_fini(&r);
     CHECK((after - before) * sysconf(_SC_PAGESIZE) < (8 << 20));
+}
+
+TEST(pages_that_are_taken_are_there_and_zeroed)
+{
+    struct tsri_region r;
+    unsigned char there[256];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = sizeof there * page;
+    CHECK_INT(tsri_region_init(&r, 2 * bytes), 0);
+    r.data[page] = 7;
+    errno = EXDEV;
+    tsri_region_take(&r, bytes);
+    CHECK_INT(errno, EXDEV);
+    CHECK_INT(r.data[page], 7);
+    CHECK_INT(mincore(r.data, bytes, there), 0);
+    size_t n_there = 0;
+    for (size_t i = 0; i < sizeof there; i++)
+        n_there += there[i] & 1;
+    tsri_region_take(&r, SIZE_MAX); /* all */
+    tsri_region_take(&r, 0);
+    for (size_t i = 2 * page; i < r.bytes; i += page)
+        CHECK_INT(r.data[i], 0);
+#ifdef MADV_POPULATE_WRITE
+    bool known = madvise(r.data, page, MADV_POPULATE_WRITE) == 0;
+#else
+    bool known = false;
+#endif
+    tsri_region_fini(&r);
+    if (!known) SKIP("this kernel gives memory on first touch only");
+    CHECK_INT(n_there, sizeof there);
 }
 
 TEST(a_region_of_no_bytes_is_a_small_one)
@@ -211,6 +242,7 @@ int main(void)
     RUN(nothing_may_be_allocated_and_freed);
     RUN(a_copied_string_is_equal_and_its_own);
     RUN(a_region_is_zeroed_aligned_and_writable_to_its_last_byte);
+    RUN(pages_that_are_taken_are_there_and_zeroed);
     RUN(a_region_costs_memory_only_where_it_is_touched);
     RUN(a_region_of_no_bytes_is_a_small_one);
     RUN(an_absurd_region_is_refused_and_leaves_nothing);
