@@ -385,6 +385,7 @@ static void store_prefix(struct tsr_run *run)
 /* With the answer before it, as far as it is wanted. */
 static int begin_round(struct tsr_run *run)
 {
+    if (tsri_rounds_hopeless(run)) run->draft_open = false;
     run->phase = run->draft_open ? TSRI_PHASE_DRAFT : TSRI_PHASE_BLEND;
     if (run->draft_open) return 0;
     tsri_rounds_try(run);

@@ -102,6 +102,9 @@ struct tsri_feed_desc tsri_run_feed(const struct tsr_run *run, const struct tsr_
 void tsri_rounds_init(struct tsr_run *run, const struct tsri_selector *selector);
 /* Goes on to the first round that selects something; false: none does. */
 bool tsri_rounds_begin(struct tsr_run *run);
+/* A token of the draft at r = 0 is so close to another one that no round is tried, whatever the
+ * tokens after it are. */
+bool tsri_rounds_hopeless(const struct tsr_run *run);
 /* The draft at r = 0 is there; when it promises nothing, a prefill follows instead of rounds. */
 void tsri_rounds_try(struct tsr_run *run);
 /* After a round: judges the answer. True: another round follows, or a prefill. */

@@ -103,11 +103,15 @@ static void compute_all(struct tsr_run *run)
     run->reasons |= TSR_BLEND_FULL;
 }
 
-void tsri_rounds_try(struct tsr_run *run)
+bool tsri_rounds_hopeless(const struct tsr_run *run)
 {
     bool first = run->n_rounds == 0 && !(run->ask.flags & TSR_ASK_ROUNDS);
-    if (first && run->n_draft && run->draft_worst < run->blend->profile.draft_floor)
-        compute_all(run);
+    return first && run->n_draft && run->draft_worst < run->blend->profile.draft_floor;
+}
+
+void tsri_rounds_try(struct tsr_run *run)
+{
+    if (tsri_rounds_hopeless(run)) compute_all(run);
 }
 
 bool tsri_rounds_next(struct tsr_run *run)
