@@ -424,6 +424,7 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad $(ASCEND_LIB) $(FAKEACL)
 test-sglang: $(LIBS_SO)
 	@B=$(B) python/tests/engine.sh sglang/test_storage.py
 	@B=$(B) python/tests/engine.sh sglang/test_radix.py
+	@B=$(B) python/tests/engine.sh sglang/test_discovery.py
 	@B=$(B) python/tests/engine.sh sglang/test_ranks.py
 	@B=$(B) python/tests/engine.sh sglang/test_isolation.py
 	@B=$(B) python/tests/engine.sh sglang/test_engine.py TestBlending

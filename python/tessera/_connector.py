@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from ctypes import c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from typing import Any
@@ -507,6 +507,16 @@ class Strides:
     token: int
     head: int
     element: int
+
+
+def prompt_spaces(shape: ModelShape, chunk_tokens: int) -> Iterator[c.SpaceDesc]:
+    """Where all ranks and groups keep plain requests. Those of states have no chunks."""
+    for rank in range(shape.ranks):
+        for g, group in enumerate(shape.groups):
+            if not group.states:
+                desc, _keep = space_of(shape, g, rank)
+                desc.block_tokens = chunk_tokens
+                yield desc
 
 
 def traffic_spaces(shape: ModelShape, chunk_tokens: int) -> list[tuple[c.SpaceDesc, Any]]:

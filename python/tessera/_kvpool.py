@@ -45,30 +45,36 @@ class PoolShape:
     world: int = 1
 
 
+def pool_space(shape: PoolShape) -> tuple[c.SpaceDesc, Any]:
+    """Where the pool's tokens are kept, and what that points to."""
+    weights = ctypes.create_string_buffer(shape.weights, len(shape.weights))
+    keys = shape.planes[0]
+    space = c.SpaceDesc(
+        size=ctypes.sizeof(c.SpaceDesc),
+        model=shape.model.encode(),
+        weights=ctypes.addressof(weights) if shape.weights else None,
+        weights_bytes=len(shape.weights),
+        tokenizer=shape.identity.encode(),
+        salt=shape.salt.encode() if shape.salt else None,
+        dtype=shape.dtype,
+        layout=c.LAYOUT_MLA if shape.mla else c.LAYOUT_STANDARD,
+        n_layers=len(keys.layers),
+        n_heads=keys.n_heads,
+        k_dim=keys.dim,
+        v_dim=0 if shape.mla else shape.planes[1].dim,
+        rank=shape.rank,
+        world=shape.world,
+    )
+    return space, weights
+
+
 class KvPool:
     """struct tsr_kvpool. One load at a time, anything else from any thread."""
 
     def __init__(self, cache: ctypes.c_void_p, shape: PoolShape) -> None:
         self._lib = library()
         self._handle = c_void_p()
-        weights = ctypes.create_string_buffer(shape.weights, len(shape.weights))
-        keys = shape.planes[0]
-        space = c.SpaceDesc(
-            size=ctypes.sizeof(c.SpaceDesc),
-            model=shape.model.encode(),
-            weights=ctypes.addressof(weights) if shape.weights else None,
-            weights_bytes=len(shape.weights),
-            tokenizer=shape.identity.encode(),
-            salt=shape.salt.encode() if shape.salt else None,
-            dtype=shape.dtype,
-            layout=c.LAYOUT_MLA if shape.mla else c.LAYOUT_STANDARD,
-            n_layers=len(keys.layers),
-            n_heads=keys.n_heads,
-            k_dim=keys.dim,
-            v_dim=0 if shape.mla else shape.planes[1].dim,
-            rank=shape.rank,
-            world=shape.world,
-        )
+        space, _weights = pool_space(shape)
         layout, _keep = _layout(shape)
         desc = c.KvpoolDesc(
             size=ctypes.sizeof(c.KvpoolDesc),

@@ -68,9 +68,7 @@ class KnownText:
     def find(self, tokens: array[int], salt: bytes, plain_salt: str = "") -> tuple[int, int]:
         """(number of tokens that a blend would reuse, end of the last one). The exact prefix of
         plain requests does not count: exact reuse needs no blend."""
-        context, n_context = self._primer.buffer_info()
-        prompt = self._prompt(tokens, c.PROMPT_ANY)
-        prompt.context, prompt.n_context = context if n_context else None, n_context
+        prompt = self._primed(tokens, c.PROMPT_ANY)
         ranges, _exact = self._look(prompt, [self._space(salt)])
         exact = 0
         if self._traffic:
@@ -90,15 +88,34 @@ class KnownText:
     ) -> int:
         """How many tokens of these (first, n) are stored as segments; a system prompt, which is the
         first one then, does not count."""
-        context, n_context = self._primer.buffer_info()
-        flags = c.PROMPT_SEGMENTS | (c.PROMPT_CONTEXT if system else 0)
-        prompt = self._prompt(tokens, flags)
-        prompt.context, prompt.n_context = context if n_context else None, n_context
-        ranges = (c.Range * len(segments))(*[c.Range(*pair) for pair in segments])
-        prompt.segments, prompt.n_segments = ranges, len(segments)
+        prompt = self._segmented(tokens, segments, system)
         found, _exact = self._look(prompt, [self._space(salt)])
         documents = {first for first, _n in segments[1 if system else 0 :]}
         return sum(end - first for first, end in found if first in documents)
+
+    def discover(
+        self, tokens: array[int], segments: Sequence[tuple[int, int]], system: bool, salt: bytes
+    ) -> int:
+        """Asks the tiers that other machines fill for these segments; how many were found."""
+        prompt = self._segmented(tokens, segments, system)
+        discover = self._lib.tsr_client_discover
+        return check(discover(self._client, self._space(salt), ctypes.byref(prompt)))
+
+    def _segmented(
+        self, tokens: array[int], segments: Sequence[tuple[int, int]], system: bool
+    ) -> c.Prompt:
+        flags = c.PROMPT_SEGMENTS | (c.PROMPT_CONTEXT if system else 0)
+        prompt = self._primed(tokens, flags)
+        ranges = (c.Range * len(segments))(*[c.Range(*pair) for pair in segments])
+        prompt.segments, prompt.n_segments = ranges, len(segments)
+        return prompt
+
+    def _primed(self, tokens: array[int], flags: int) -> c.Prompt:
+        """Text that was computed after the primer counts, too."""
+        prompt = self._prompt(tokens, flags)
+        context, n_context = self._primer.buffer_info()
+        prompt.context, prompt.n_context = context if n_context else None, n_context
+        return prompt
 
     def _prompt(self, tokens: array[int], flags: int) -> c.Prompt:
         address, count = tokens.buffer_info()

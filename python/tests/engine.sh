@@ -16,7 +16,7 @@ program=$tree/python/tests/$1
 shift
 export TESSERA_LIBRARY=${TESSERA_LIBRARY:-$tree/${B:-build}/lib/libtessera.so}
 export TESSERA_TEST_VLLM_MODEL=${home%/*}/models/SmolLM2-135M-Instruct.f32
-export PYTHONPATH=${TESSERA_TEST_VLLM:+$TESSERA_TEST_VLLM:}$tree/python:${program%/*} PATH=$home/bin:$PATH
+export PYTHONPATH=${TESSERA_TEST_VLLM:+$TESSERA_TEST_VLLM:}$tree/python:$tree/python/tests:${program%/*} PATH=$home/bin:$PATH
 if [ -f "$home/lib/sbgemm.so" ]; then export LD_PRELOAD=$home/lib/sbgemm.so; fi
 # vLLM compiles its draft search with numba, which on some virtual Arm machines takes the processor
 # for one with instructions that the machine does not have.

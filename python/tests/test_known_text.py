@@ -7,11 +7,13 @@ import tempfile
 import unittest
 from array import array
 
+from redis_server import SERVER, Redis
 from sandbox import needs_shared_memory
 from test_blend import VOCAB, Tiny, prompt
 
 from tessera import Cache
 from tessera import _c as c
+from tessera._lib import check, library
 from tessera.blend import Ask, Blend
 from tessera.blend_job import space_salt
 from tessera.known_text import KnownText
@@ -67,6 +69,31 @@ class TestKnownText(unittest.TestCase):
             known.close()
             self.assertGreaterEqual(found, least)
             self.assertEqual(found > 0, least > 0)
+
+    @unittest.skipUnless(SERVER, "redis-server is not installed")
+    def test_documents_that_another_machine_has_stored_are_discovered(self):
+        redis = Redis()
+        self.addCleanup(redis.close)
+
+        def restart(name):
+            """A machine of its own, with an empty memory."""
+            self.known.close()
+            self.cache.close()
+            path = os.path.join(self.folder.name, name)
+            options = dict(host_size="16M", server_socket=path, redis_address=redis.address)
+            self.cache = EngineCache(options, name, True)
+            self.known = KnownText(self.cache.handle, bytes(self.tiny.info), "engine", 1)
+
+        restart("a.sock")
+        tokens, segments = self.store(b"one")
+        check(library().tsr_cache_flush(self.cache.handle))
+        restart("b.sock")
+        asked = (tokens, segments, False, b"one")
+        self.assertEqual(self.known.find_segments(*asked), 0)
+        self.assertEqual(self.known.discover(tokens, segments, False, b"two"), 0)
+        self.assertEqual(self.known.discover(*asked), len(segments))
+        self.assertEqual(self.known.find_segments(*asked), sum(n for _first, n in segments))
+        self.assertEqual(self.known.discover(*asked), 0)
 
     def test_what_was_cleared_is_not_found(self):
         tokens, _segments = self.store(b"one")

@@ -12,6 +12,7 @@ Whatever goes wrong costs the blend, never the request: SGLang then computes the
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -35,6 +36,8 @@ from ..blend_job import (
 from ..compute.executor import BlendExecutor
 from ..compute.parts import Refused, model_info
 from ..compute.places import Contiguous
+from ..discovery import Asked, Discovery
+from ..known_text import KnownText
 from ..marks import checked_segments, read_wishes
 from ..primer import primer_of
 from ..separators import Separators, spellings
@@ -96,6 +99,7 @@ class Blends:
         self._era = b""
         self._complaints: set[str] = set()
         self._separators = self._open_separators(tokenizer)
+        self._others: KnownText | None = None  # for the thread of discovery
 
     def _open_separators(self, tokenizer: Any) -> Separators | None:
         if not self._settings.separators:
@@ -119,6 +123,9 @@ class Blends:
         if self._separators is not None:
             self._separators.close()
             self._separators = None
+        if self._others is not None:
+            self._others.close()
+            self._others = None
 
     def reset(self) -> None:
         """Forgets all text, perhaps because weights have changed."""
@@ -175,6 +182,17 @@ class Blends:
         chunks = self._separators.split(tokens) if self._separators is not None else None
         return tuple(chunks[:-1]) if chunks is not None else ()
 
+    def ask_others(self, discovery: Discovery, req: Any, mark: Blended) -> Asked | None:
+        """Asks for documents that other machines have stored. The discovery is closed before this
+        is. None: there is nothing to wait for."""
+        if self._others is None:
+            self._others = KnownText(self._cache, bytes(self._info), None, 1, self._primer)
+        tokens = array("I", req.origin_input_ids)
+        salt = self._salt(mark.salt)
+        return discovery.ask(
+            functools.partial(self._others.discover, tokens, mark.segments, mark.system, salt)
+        )
+
     # ---- blends -------------------------------------------------------------------------------
 
     def run(self, req: Any, mark: Blended, slots: torch.Tensor, first: int) -> bool:
@@ -211,7 +229,7 @@ class Blends:
         return blend.run(ask, self._place.layout(), self._executor)
 
     def _opened(self, tenant: bytes) -> Blend:
-        salt = self._era + b"/" + tenant if self._era else tenant
+        salt = self._salt(tenant)
         blend = self._blends.get(salt)
         if blend is None:
             if len(self._blends) >= _SALTS_MAX:
@@ -228,6 +246,9 @@ class Blends:
             self._blends[salt] = blend
         self._blends.move_to_end(salt)
         return blend
+
+    def _salt(self, tenant: bytes) -> bytes:
+        return self._era + b"/" + tenant if self._era else tenant
 
     def _complain(self, what: str) -> None:
         if len(self._complaints) < 16 and what not in self._complaints:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import os
 import secrets
 from array import array
 from collections.abc import Callable
@@ -39,11 +40,14 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 from sglang.srt.mem_cache.registry import default_radix_cache_factory
 
 from .. import set_logger
-from .._kvpool import KvPool, PoolShape
+from .._kvpool import KvPool, PoolShape, pool_space
 from ..blend_job import blend_settings
 from ..cache import Cache, _extras
+from ..discovery import WAIT_MS, Asked, Discovery, has_shared_tier
 from ..owner import EngineCache
+from ..prompts import PromptClient, Text
 from ..settings import own_settings, without_effect
+from ..why import Why
 from .blend import Blended, Blends, isolate
 from .ranks import Ranks, engine_name
 from .shape import Refused, pool_shape
@@ -53,6 +57,7 @@ __all__ = ["TesseraRadixCache", "build"]
 logger = logging.getLogger(__name__)
 _WAIT_MS = 2000  # for the writer, where SGLang needs the slots that it reads
 _MATCHES_PER_SETTLE = 16  # of several ranks
+_WAIT_NAME = "TESSERA_DISCOVER_WAIT_MS"
 _MARK = "tessera_blended"  # of a request: how it is blended; None: it is not
 _Result = TypeVar("_Result")
 
@@ -177,6 +182,8 @@ class TesseraRadixCache(RadixCache):
         self._writes: dict[int, Any] = {}  # the tree's nodes that a writer reads, oldest first
         self._ended: set[int] = set()  # of these, writes that have ended on this rank
         self._blends: Blends | None = None
+        self._discovery: Discovery | None = None  # if there is a tier that other machines fill
+        self._others: PromptClient | None = None  # that it asks with
         super().__init__(params)
         self._shape = shape
         if ranks.processes == 1:
@@ -197,9 +204,34 @@ class TesseraRadixCache(RadixCache):
                     f"chunk_size {self.chunk_tokens} is not a multiple of the page size "
                     f"{self.page_size} tokens"
                 )
+            self._why = Why(
+                self.chunk_tokens,
+                lambda line: logger.info("tessera: %s", line),
+                lambda line: logger.warning("tessera: %s", line),
+            )
+            self._open_discovery()
         except Exception:
             self.shutdown()
             raise
+
+    def _open_discovery(self) -> None:
+        """What is wrong with it costs what other machines have."""
+        try:
+            wait_ms = int(os.environ.get(_WAIT_NAME, WAIT_MS))
+            if wait_ms > 0 and has_shared_tier(self._handle()):
+                space, _keep = pool_space(self._shape)
+                self._others = PromptClient(self._handle(), [space])
+                self._discovery = Discovery(wait_ms)
+        except Exception as error:
+            logger.warning("tessera: shared tiers are not asked for prompts: %s", error)
+
+    def _close_discovery(self) -> None:
+        discovery, self._discovery = self._discovery, None
+        others, self._others = self._others, None
+        if discovery is not None:
+            discovery.close()
+        if others is not None:
+            others.close()
 
     def _handle(self) -> Any:
         cache = self._cache
@@ -217,6 +249,7 @@ class TesseraRadixCache(RadixCache):
 
     def shutdown(self) -> None:
         """Waits for what is being written. May be called twice."""
+        self._close_discovery()
         if self._blends is not None:
             self._blends.close()
             self._blends = None
@@ -253,6 +286,7 @@ class TesseraRadixCache(RadixCache):
         before = int(found.device_prefix_len)
         if len(key) // self.chunk_tokens * self.chunk_tokens <= before:
             self._forget(handle)
+            self._why.missed(params.req.origin_input_ids, before)
             return 0
         offer = self._offers.get(handle)
         if offer is None or not offer.answers(len(key), before):
@@ -261,7 +295,11 @@ class TesseraRadixCache(RadixCache):
             if tokens is None:
                 return 0
             offer = _Offer(next(self._leases), tokens, key, len(key))
-            offer.n_tokens = self._ranks.least(self._match(offer))[0]
+            offer.n_tokens = self._ranks.least(self._find(offer))[0]
+            if offer.n_tokens:
+                self._why.found()
+            else:
+                self._why.missed(params.req.origin_input_ids, before)
             offer.key = _copy(key, offer.n_tokens)
             if offer.n_tokens <= before:
                 self._release(offer.lease)
@@ -270,9 +308,19 @@ class TesseraRadixCache(RadixCache):
         return max(0, offer.n_tokens - before)
 
     @_guarded(lambda: 0)
-    def _match(self, offer: _Offer) -> int:
+    def _find(self, offer: _Offer) -> int:
+        """Tokens from the first on. What is not known here is asked for, once."""
         assert self._pool is not None
-        return self._pool.match(offer.tokens, _extra(offer.key), offer.lease)
+        extra = _extra(offer.key)
+        found = self._pool.match(offer.tokens, extra, offer.lease)
+        whole = offer.n_asked // self.chunk_tokens * self.chunk_tokens
+        if self._discovery is None or self._others is None or found >= whole:
+            return found
+        text = Text(offer.tokens, extra)
+        if not _wait(self._discovery.ask(functools.partial(self._others.discover, text))):
+            return found
+        self._pool.release(offer.lease)
+        return self._pool.match(offer.tokens, extra, offer.lease)
 
     @_guarded(lambda: None)
     def _release(self, lease: int) -> None:
@@ -333,8 +381,14 @@ class TesseraRadixCache(RadixCache):
             mark = self._blends.mark(req)
             setattr(req, _MARK, mark)
             if mark is not None:
+                self._discover_documents(self._blends, req, mark)
                 isolate(req)
         return getattr(req, _MARK)  # type: ignore[no-any-return]
+
+    @_guarded(lambda: None)
+    def _discover_documents(self, blends: Blends, req: Any, mark: Blended) -> None:
+        if self._discovery is not None:
+            _wait(blends.ask_others(self._discovery, req, mark))
 
     def _offer_blend(self, mark: Blended, n_key: int, found: MatchResult) -> int:
         if mark.failed:
@@ -488,6 +542,7 @@ class TesseraRadixCache(RadixCache):
     def _start_anew(self, salt: str) -> None:
         if self._pool is None:
             return
+        self._close_discovery()  # nobody else has anything under the new salt
         try:
             self._pool.reset()
             self._pool.close()
@@ -496,6 +551,14 @@ class TesseraRadixCache(RadixCache):
         except Exception as error:
             # Lookups miss from now on, and so they do on the other ranks.
             logger.warning("tessera: off, SGLang runs without it: %s", error)
+
+
+def _wait(asked: Asked | None) -> bool:
+    """SGLang has no queue for requests that wait for a moment, so its scheduler waits with them.
+    Whether there may be more now."""
+    if asked is not None:
+        asked.wait()
+    return asked is not None
 
 
 def _device(shape: PoolShape) -> dict[str, Any]:

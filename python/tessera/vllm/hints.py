@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _c as c
-from .._connector import ModelShape
+from .._connector import ModelShape, prompt_spaces
 from .._lib import TesseraError, check, library
-from .prompts import PromptClient, Text
+from ..prompts import PromptClient, Text
 
 __all__ = ["BadHint", "Hint", "Hints", "Text", "read_hints"]
 
@@ -142,7 +142,7 @@ class Hints:
         self._changed = threading.Condition()
         self._closing = False
         self.counters = {"hints": 0.0, "hints_refused": 0.0, "hints_dropped": 0.0}
-        self._client = PromptClient(cache, shape, chunk_tokens)
+        self._client = PromptClient(cache, prompt_spaces(shape, chunk_tokens))
         try:
             self._measure()
         except BaseException:

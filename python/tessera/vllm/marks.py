@@ -10,6 +10,7 @@ request and a counter, never an error.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +31,7 @@ from ..blend_job import (
     checked_ratio,
     checked_selector,
 )
+from ..discovery import Asked, Discovery
 from ..known_text import KnownText
 from ..marks import checked_segments, read_wishes
 from ..owner import EngineCache
@@ -91,6 +93,7 @@ class _Blended:
     failed: bool = False
     first: bool = False  # vLLM computes it, and its documents are stored afterwards
     sent: bool = False  # a worker has it, or will
+    asked: Asked | None = None  # other machines, for its documents
     outcome: BlendOutcome | None = None
 
 
@@ -119,6 +122,8 @@ class Blending:
         self.segment_matcher: SegmentMatcher | None = None
         self._separators: Separators | None = None
         self._known_text: KnownText | None = None
+        self._discovery: Discovery | None = None
+        self._others: KnownText | None = None  # for the thread of discovery
         self._primer: tuple[int, ...] = ()
         self._corrects = False  # the profile has a bias or a gate
         self._seen = False
@@ -163,11 +168,16 @@ class Blending:
         salt: str | None,
         ranks: int,
         traffic: Sequence[c.SpaceDesc] = (),
+        discovery: Discovery | None = None,
     ) -> None:
         """Every worker has said that it can; the first one's model. `traffic`: where each rank
-        keeps plain requests, if blends are to find them."""
+        keeps plain requests, if blends are to find them. `discovery`: if there is a tier that
+        other machines fill; closed before this is."""
         if model:
             self._known_text = KnownText(cache.handle, model, salt, ranks, self._primer, traffic)
+            if discovery is not None:
+                self._others = KnownText(cache.handle, model, salt, ranks, self._primer)
+                self._discovery = discovery
             self.matcher = self._known_text.find
             self.segment_matcher = self._known_text.find_segments
         elif self.settings.any_offset:
@@ -181,6 +191,9 @@ class Blending:
         if self._known_text is not None:
             self._known_text.close()
             self._known_text = self.matcher = self.segment_matcher = None
+        if self._others is not None:
+            self._others.close()
+            self._others = self._discovery = None
 
     def reset(self) -> None:
         """Forgets all text, perhaps because weights have changed: nobody knows whose spaces there
@@ -208,7 +221,8 @@ class Blending:
             segments = self._split(tokens)
         any_offset = wishes.get("any_offset", self.settings.any_offset)
         if not segments:
-            known, end = self._known(tokens, request) if any_offset else (0, 0)
+            salts = request_salt(request), request.cache_salt or ""
+            known, end = self._known(tokens, *salts) if any_offset else (0, 0)
             if not known or known < self.settings.min_tokens:
                 return None
         elif sum(n for _first, n in segments) < self.settings.min_tokens:
@@ -250,24 +264,33 @@ class Blending:
         self._seen = True
         return tuple(chunks[:-1])
 
-    def _known(self, tokens: array[int], request: Request) -> tuple[int, int]:
+    def _known(self, tokens: array[int], salt: bytes, cache_salt: str) -> tuple[int, int]:
         if self.matcher is None:
             return 0, 0
-        salt = self._salt(request_salt(request))
-        return self.matcher(tokens, salt, self._plain_salt(request.cache_salt or ""))
+        return self.matcher(tokens, self._salt(salt), self._plain_salt(cache_salt))
 
-    def _is_first(self, mark: Mark, tokens: array[int], request: Request) -> bool:
+    def _ask_others(self, row: _Blended, tokens: array[int]) -> Asked | None:
+        """Asks for documents that other machines have stored; None: there is nothing to wait for.
+        Text at any offset cannot be asked for."""
+        if self._discovery is None or self._others is None or not row.mark.segments:
+            return None
+        mark, salt = row.mark, self._salt(row.salt)
+        return self._discovery.ask(
+            functools.partial(self._others.discover, tokens, mark.segments, mark.system, salt)
+        )
+
+    def _is_first(self, row: _Blended, tokens: array[int]) -> bool:
         """Most of its documents are unknown: computing them alone takes as long as computing the
         prompt, whose answer is exact then."""
+        mark = row.mark
         fills = self.settings.first == "fill" or mark.wished
         if fills or self.segment_matcher is None or not mark.segments:
             return False
         documents = mark.segments[1 if mark.system else 0 :]
         n_all = sum(n for _first, n in documents)
-        salt = self._salt(request_salt(request))
-        known = self.segment_matcher(tokens, mark.segments, mark.system, salt)
+        known = self.segment_matcher(tokens, mark.segments, mark.system, self._salt(row.salt))
         if mark.any_offset and 2 * known < n_all:
-            known = max(known, self._known(tokens, request)[0])
+            known = max(known, self._known(tokens, row.salt, row.cache_salt)[0])
         return 2 * known < n_all
 
     def _plain_salt(self, cache_salt: str) -> str:
@@ -298,11 +321,17 @@ class Blending:
             return False
         salt, own = request_salt(request), request.cache_salt or ""
         row = _Blended(number, request, mark, tokens.tobytes(), salt, own)
-        row.first = self._is_first(mark, tokens, request)
         isolate(request)
         self._blended[request.request_id] = self._by_number[number] = row
-        self.counters.add("blend_first" if row.first else "blend_requests")
+        row.asked = self._ask_others(row, tokens)
+        if row.asked is None:
+            self._decide(row, tokens)
         return True
+
+    def _decide(self, row: _Blended, tokens: array[int]) -> None:
+        """Whether it is blended now, by what is known now."""
+        row.first = self._is_first(row, tokens)
+        self.counters.add("blend_first" if row.first else "blend_requests")
 
     def _refuse(self, request: Request, why: str) -> None:
         self.counters.add("blend_malformed")
@@ -318,10 +347,16 @@ class Blending:
     def has(self, name: str) -> bool:
         return name in self._blended
 
-    def matched(self, name: str, n_computed: int) -> tuple[int, bool]:
-        """Tokens that a blend would add, and whether between steps. A resumed request is blended
-        again, unless vLLM still has its blocks, or its blend failed: then it is computed."""
+    def matched(self, name: str, n_computed: int) -> tuple[int | None, bool]:
+        """Tokens that a blend would add, and whether between steps; None: unknown yet. A resumed
+        request is blended again, unless vLLM still has its blocks, or its blend failed: then it is
+        computed."""
         row = self._blended[name]
+        if row.asked is not None:
+            if row.asked.pending:
+                return None, False
+            row.asked = None
+            self._decide(row, array("I", row.tokens))
         more = 0 if row.failed or row.first else max(row.mark.n_given - n_computed, 0)
         return more, self.between_steps and more > 0
 

@@ -3,6 +3,7 @@ half of connector.h, which decides, and marked requests for marks.py, which has 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from array import array
@@ -13,19 +14,19 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.request import RequestStatus
 
 from .. import _c as c
-from .._connector import Planes, SchedulerHalf, traffic_spaces
+from .._connector import Planes, SchedulerHalf, prompt_spaces, traffic_spaces
 from ..blend_job import BlendJob, blend_settings
 from ..cache import _extras
+from ..discovery import WAIT_MS, Asked, Discovery, has_shared_tier
 from ..identity import files_digest
+from ..prompts import PromptClient, Text
 from ..why import Why
 from . import compat, plugin
 from .base import ConnectorBase, guarded, logger
-from .discovery import Asked, Discovery, has_shared_tier
 from .handover import KEY, Arrival, expected, told
 from .hints import Hint, Hints, read_hints
 from .marks import Blending
 from .messages import TesseraMetadata, TesseraWorkerMetadata
-from .prompts import Text
 from .shape import as_planes, as_shards, by_rank
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ _NEVER = 1 << 62
 _NO_STATES: Mapping[tuple[int, int], int] = {}
 _NO_EXTRAS = _extras(None, None, ())
 _WAIT_MS = 2000  # save_wait_ms of connector.h
-_DISCOVER_WAIT_MS = 50
 _ENDED = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 _BLEND_TOKENS_MIN = 512  # that a blend computes beside a full step, so that it ends some day
 
@@ -102,6 +102,7 @@ class SchedulerSide(ConnectorBase):
         self._events: KvEvents | None = None
         self._hints: Hints | None = None  # from the first hint on
         self._discovery: Discovery | None = None  # if there is a tier that other machines fill
+        self._others: PromptClient | None = None  # that it asks with
         self._loads: dict[int, tuple[int, ...] | None] = {}
         self._block_tables = compat.BlockTables()
         self._since = ""  # begins every salt since the last reset
@@ -139,11 +140,10 @@ class SchedulerSide(ConnectorBase):
     def _open_discovery(self) -> None:
         """What is wrong with it costs what other machines have."""
         assert self._cache is not None
-        wait_ms = int(self._own.get("discover_wait_ms", _DISCOVER_WAIT_MS))
+        wait_ms = int(self._own.get("discover_wait_ms", WAIT_MS))
         try:
             if wait_ms > 0 and self._loads_any and has_shared_tier(self._cache.handle):
-                chunk = self._scheduler.chunk_tokens
-                self._discovery = Discovery(self._cache.handle, self._shape, chunk, wait_ms)
+                self._discovery = Discovery(wait_ms)
         except Exception as error:
             self._complain("discovery", error)
 
@@ -208,6 +208,9 @@ class SchedulerSide(ConnectorBase):
         logger.warning("tessera: no blending, exact reuse only: %s", why)
 
     def _close(self) -> None:
+        discovery, self._discovery = self._discovery, None
+        if discovery is not None:  # before what it asks with
+            discovery.close()
         blending, self._blending = self._blending, None
         if blending is not None:
             self._unblended += blending.take_jobs()
@@ -215,9 +218,9 @@ class SchedulerSide(ConnectorBase):
         hints, self._hints = self._hints, None
         if hints is not None:
             hints.close()
-        discovery, self._discovery = self._discovery, None
-        if discovery is not None:
-            discovery.close()
+        others, self._others = self._others, None
+        if others is not None:
+            others.close()
         super()._close()
 
     def _counters(self) -> dict[str, float]:
@@ -277,7 +280,9 @@ class SchedulerSide(ConnectorBase):
             if self._shape.groups[0].planes is not None and not self._shape.shards:
                 rows = traffic_spaces(self._shape, self._scheduler.chunk_tokens)
             spaces = [desc for desc, _keep in rows]
-            self._blending.start(self._cache, model, self._shape.salt, self._shape.ranks, spaces)
+            self._blending.start(
+                self._cache, model, self._shape.salt, self._shape.ranks, spaces, self._discovery
+            )
             logger.info("tessera: blending marked requests")
         except Exception as error:
             self._blend_off(str(error))
@@ -305,12 +310,22 @@ class SchedulerSide(ConnectorBase):
             if params:
                 live.arrival = expected(self._scheduler, number, params, self._wait_ms)
             if self._discovery is not None:
-                live.asked_others = self._discovery.ask(self._text(live))
+                live.asked_others = self._ask_others(self._discovery, live)
         self._live[request.request_id] = self._awake[request.request_id] = live
         if self._events is not None:
             self._remember(live)
         if params or getattr(request, "kv_hints", None):  # from vLLM 0.32 on
             self._take_hints(live)
+
+    def _ask_others(self, discovery: Discovery, live: _Live) -> Asked | None:
+        """Asks for a prompt what other machines have stored of it."""
+        assert self._cache is not None
+        if live.known < self._scheduler.chunk_tokens:
+            return None
+        if self._others is None:  # not before workers have said in which form KV is kept
+            spaces = prompt_spaces(self._shape, self._scheduler.chunk_tokens)
+            self._others = PromptClient(self._cache.handle, spaces)
+        return discovery.ask(functools.partial(self._others.discover, self._text(live)))
 
     def _take_hints(self, live: _Live) -> None:
         """What is wrong with a hint costs the hint."""

@@ -1,54 +1,17 @@
 """What another machine has stored in Redis is found by a plain request, and a Redis that is slow or
 away costs nobody more than a moment. vLLM's real scheduler, a fake model (rig.py), a real Redis."""
 
-import contextlib
-import os
-import shutil
 import signal
-import socket
-import subprocess
-import tempfile
 import time
 import unittest
-from array import array
 
+from redis_server import SERVER, Redis, blocked
 from rig import BLOCK, Rig
 
 from tessera._lib import check, library
-from tessera.vllm.prompts import Text
 
 PROMPT = [3 + 7 * i % 4000 for i in range(8 * BLOCK + 5)]
-# redis-tools of Debian has the server under another name; what it does depends on argv[0].
-SERVER = shutil.which("redis-server") or shutil.which("redis-check-rdb")
 WAIT_MS = 20000  # that nobody needs: a busy machine is no failure
-
-
-class Redis:
-    def __init__(self):
-        with contextlib.closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.folder = tempfile.TemporaryDirectory()
-        settings = ["--bind", "127.0.0.1", "--save", "", "--dir", self.folder.name]
-        self.process = subprocess.Popen(
-            ["redis-server", "--port", str(self.port), *settings],
-            executable=SERVER,
-            stdout=subprocess.DEVNULL,
-        )
-        while True:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", self.port)).close()
-                return
-            assert self.process.poll() is None
-            time.sleep(0.01)
-
-    def signal(self, number):
-        os.kill(self.process.pid, number)
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        self.folder.cleanup()
 
 
 @unittest.skipUnless(SERVER, "redis-server is not installed")
@@ -58,7 +21,7 @@ class TestDiscovery(unittest.TestCase):
         self.addCleanup(self.redis.close)
 
     def rig(self, wait_ms=WAIT_MS, **more):
-        options = {"redis_address": f"127.0.0.1:{self.redis.port}", "discover_wait_ms": wait_ms}
+        options = {"redis_address": self.redis.address, "discover_wait_ms": wait_ms}
         rig = Rig({**options, **more}, False)
         self.addCleanup(rig.close)
         return rig
@@ -67,6 +30,9 @@ class TestDiscovery(unittest.TestCase):
         """Tokens that were found. What is loaded is compared with what the model would write."""
         before = rig.scheduler.connector._scheduler.stats()["tokens_hit"]
         rig.add(name, tokens + list(range(5000, 5010)), len(tokens), 4)
+        asked = rig.scheduler.connector._live[name].asked_others
+        if asked is not None:  # steps without work would run out
+            asked.wait()
         rig.drain()
         rig.check_answers()
         return rig.scheduler.connector._scheduler.stats()["tokens_hit"] - before
@@ -86,6 +52,11 @@ class TestDiscovery(unittest.TestCase):
         self.assertEqual((counters["discovered"], counters["discoveries_skipped"]), (8, 0))
         self.assertEqual(self.ask(rig, "b", PROMPT[: 4 * BLOCK] + [9] * 40), 4 * BLOCK)
 
+    def test_less_than_a_chunk_is_not_asked_for(self):
+        rig = self.rig()
+        self.assertEqual(self.ask(rig, "a", PROMPT[: BLOCK - 1]), 0)
+        self.assertIsNone(rig.scheduler.connector._others)
+
     def test_off(self):
         self.stored()
         rig = self.rig(0)
@@ -102,20 +73,20 @@ class TestDiscovery(unittest.TestCase):
         rig = self.rig(50, redis_timeout_ms=3000)
         self.redis.signal(signal.SIGSTOP)
         self.assertEqual(self.ask(rig, "a"), 0)  # and its answer is right
-        connector = rig.scheduler.connector
-        skipped = connector._counters()["discoveries_skipped"]
-        self.assertIsNone(connector._discovery.ask(Text(array("I", PROMPT), ())))
-        self.assertEqual(connector._counters()["discoveries_skipped"], skipped + 1)
         self.redis.signal(signal.SIGCONT)
+        connector = rig.scheduler.connector
+        answer = blocked(connector._discovery)
+        skipped = connector._counters()["discoveries_skipped"]
+        self.assertIsNone(connector._discovery.ask(lambda: 1))
+        self.assertEqual(connector._counters()["discoveries_skipped"], skipped + 1)
+        answer.set()
 
     def test_too_many_are_not_asked_for(self):
         rig = self.rig(50)
         discovery = rig.scheduler.connector._discovery
-        self.assertIsNone(discovery.ask(Text(array("I", PROMPT[: BLOCK - 1]), ())))
         stuck = discovery._queue.maxsize
         discovery._queue.maxsize = 1
-        discovery._find = lambda text: time.sleep(0.02)
-        asked = [discovery.ask(Text(array("I", PROMPT), ())) for _ in range(50)]
+        asked = [discovery.ask(lambda: time.sleep(0.02) or 0) for _ in range(50)]
         self.assertIn(None, asked)
         discovery._queue.maxsize = stuck
 

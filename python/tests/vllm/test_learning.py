@@ -8,6 +8,7 @@ from blend_rig import BlendRig
 from rig import BLOCKS
 from vllm.v1.request import RequestStatus
 
+from tessera.discovery import Asked
 from tessera.vllm import learning
 
 
@@ -42,6 +43,18 @@ class TestLearning(unittest.TestCase):
             self.assertEqual(rig.blender.jobs, [])
             self.assertEqual(rig.counters, {"blend_first": 1, "blend_tokens_learned": 95})
             self.assertEqual(self.free(rig), BLOCKS - 1)
+
+    def test_a_request_waits_while_other_machines_are_asked(self):
+        rig = self.rig()
+        asked = Asked(lambda: 2, 3600)
+        rig.blending._ask_others = lambda *_asked: asked
+        rig.ask("a", PROMPT, wishes=WISHES)
+        self.assertEqual(rig.blending.matched("a", 0), (None, False))
+        self.assertEqual(rig.counters, {})
+        rig.blending.segment_matcher = lambda *_asked: 95  # they have it
+        asked.answered()
+        self.assertTrue(rig.run_all()["a"]["tessera"]["blended"])
+        self.assertEqual(rig.counters["blend_requests"], 1)
 
     def test_half_known_is_blended(self):
         for known, wishes, first in (

@@ -1,16 +1,16 @@
-"""A client of its own that asks the cache about whole prompts, in the spaces of all ranks and
-groups: for what the scheduler's side does beside its half of the connector."""
+"""A client of its own that asks the cache about whole prompts, in given spaces: for what the side
+of an engine's scheduler does beside its half of the connector."""
 
 from __future__ import annotations
 
 import ctypes
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .. import _c as c
-from .._connector import ModelShape, space_of
-from .._lib import check, library
+from . import _c as c
+from ._lib import check, library
 
 __all__ = ["PromptClient", "Text"]
 
@@ -24,29 +24,21 @@ class Text:
 
 
 class PromptClient:
-    """Used by one thread at a time. Spaces of states are left out: they have no chunks."""
+    """Used by one thread at a time."""
 
-    def __init__(self, cache: ctypes.c_void_p, shape: ModelShape, chunk_tokens: int) -> None:
+    def __init__(self, cache: ctypes.c_void_p, spaces: Iterable[c.SpaceDesc]) -> None:
         self._lib = library()
         self.handle = ctypes.c_void_p()
         self.spaces: list[ctypes.c_void_p] = []
         try:
-            self._open(cache, shape, chunk_tokens)
-        except BaseException:
-            self.close()
-            raise
-
-    def _open(self, cache: ctypes.c_void_p, shape: ModelShape, chunk_tokens: int) -> None:
-        check(self._lib.tsr_client_open(ctypes.byref(self.handle), cache))
-        for rank in range(shape.ranks):
-            for g, group in enumerate(shape.groups):
-                if group.states:
-                    continue
-                desc, _keep = space_of(shape, g, rank)
-                desc.block_tokens = chunk_tokens
+            check(self._lib.tsr_client_open(ctypes.byref(self.handle), cache))
+            for desc in spaces:
                 space = ctypes.c_void_p()
                 check(self._lib.tsr_space_open(ctypes.byref(space), cache, ctypes.byref(desc)))
                 self.spaces.append(space)
+        except BaseException:
+            self.close()
+            raise
 
     def prompt(self, text: Text) -> Any:
         """For as long as the text lives."""
@@ -59,6 +51,12 @@ class PromptClient:
             extra=text.extra,
             n_extra=len(text.extra),
         )
+
+    def discover(self, text: Text) -> int:
+        """Asks the tiers that other machines fill; how many chunks were found in all spaces."""
+        prompt = ctypes.byref(self.prompt(text))
+        discover = self._lib.tsr_client_discover
+        return sum(check(discover(self.handle, space, prompt)) for space in self.spaces)
 
     def close(self) -> None:
         """May be called twice; before the cache is closed."""

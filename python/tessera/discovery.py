@@ -2,8 +2,8 @@
 when it comes.
 
 A lookup never waits for a network, so it finds only what this cache has stored or met. A thread of
-its own asks here, in one round trip, for all chunks that are not known, while the request is in
-vLLM's queue. The scheduler leaves the request there for a moment, and then looks up whatever is
+its own asks here, in one round trip, for all chunks that are not known, while the request is in the
+engine's queue. The scheduler leaves the request there for a moment, and then looks up whatever is
 known by then. Nobody waits for a server that is slow or away: while one question takes longer than
 that moment, no other request is asked for.
 """
@@ -14,14 +14,14 @@ import ctypes
 import queue
 import threading
 import time
+from collections.abc import Callable
 
-from .. import _c as c
-from .._connector import ModelShape
-from .._lib import check, library
-from .prompts import PromptClient, Text
+from . import _c as c
+from ._lib import library
 
-__all__ = ["Asked", "Discovery", "has_shared_tier"]
+__all__ = ["WAIT_MS", "Asked", "Discovery", "has_shared_tier"]
 
+WAIT_MS = 50
 _SHARED = ("redis", "s3")
 _WAITING_MAX = 256
 
@@ -36,46 +36,46 @@ def has_shared_tier(cache: ctypes.c_void_p) -> bool:
 
 
 class Asked:
-    """A prompt that was asked for."""
+    """A prompt that was asked for. `question` asks, and returns how many chunks there are."""
 
-    __slots__ = ("_until", "done", "text")
+    __slots__ = ("_answered", "_until", "question")
 
-    def __init__(self, text: Text, wait_s: float) -> None:
-        self.text = text
-        self.done = False
+    def __init__(self, question: Callable[[], int], wait_s: float) -> None:
+        self.question = question
+        self._answered = threading.Event()
         self._until = time.monotonic() + wait_s
 
     @property
     def pending(self) -> bool:
         """Whether its request should wait on."""
-        return not self.done and time.monotonic() < self._until
+        return not self._answered.is_set() and time.monotonic() < self._until
+
+    def answered(self) -> None:
+        self._answered.set()
+
+    def wait(self) -> None:
+        """For engines whose requests cannot wait by themselves."""
+        self._answered.wait(max(self._until - time.monotonic(), 0))
 
 
 class Discovery:
     """Of one engine. ask() is the scheduler's thread's."""
 
-    def __init__(
-        self, cache: ctypes.c_void_p, shape: ModelShape, chunk_tokens: int, wait_ms: int
-    ) -> None:
-        self._lib = library()
-        self._chunk = chunk_tokens
+    def __init__(self, wait_ms: int) -> None:
         self._wait_s = wait_ms / 1000
         self._queue: queue.Queue[Asked | None] = queue.Queue(_WAITING_MAX)
         self._began = 0.0  # the question under way; 0: there is none
         self.counters = {"discovered": 0.0, "discoveries_skipped": 0.0}
-        self._client = PromptClient(cache, shape, chunk_tokens)
         self._thread = threading.Thread(target=self._run, name="tessera-discovery", daemon=True)
         self._thread.start()
 
-    def ask(self, text: Text) -> Asked | None:
-        """None: there is nothing to wait for."""
-        if len(text.tokens) < self._chunk:
-            return None
+    def ask(self, question: Callable[[], int]) -> Asked | None:
+        """None: there is nothing to wait for. The question is asked in a thread of its own."""
         began = self._began
         if began and time.monotonic() - began > self._wait_s:  # the server does not answer
             self.counters["discoveries_skipped"] += 1
             return None
-        asked = Asked(text, self._wait_s)
+        asked = Asked(question, self._wait_s)
         try:
             self._queue.put_nowait(asked)
         except queue.Full:
@@ -91,23 +91,14 @@ class Discovery:
             if asked.pending:  # else nobody waits for it
                 self._began = time.monotonic()
                 try:
-                    self.counters["discovered"] += self._find(asked.text)
+                    self.counters["discovered"] += asked.question()
                 except Exception:
                     self.counters["discoveries_skipped"] += 1
                 self._began = 0.0
-            asked.done = True
-
-    def _find(self, text: Text) -> int:
-        prompt = self._client.prompt(text)
-        client, found = self._client, 0
-        for space in client.spaces:
-            found += check(
-                self._lib.tsr_client_discover(client.handle, space, ctypes.byref(prompt))
-            )
-        return found
+            asked.answered()
 
     def close(self) -> None:
-        """Waits for the question under way. Before the cache is closed."""
+        """Waits for the question under way. Before what it asks with is closed."""
         while True:  # those that wait are not asked any more
             try:
                 self._queue.get_nowait()
@@ -115,4 +106,3 @@ class Discovery:
                 break
         self._queue.put(None)
         self._thread.join()
-        self._client.close()
