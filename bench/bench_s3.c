@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     LAYERS = 32,
@@ -72,17 +73,26 @@ static double curl_ns(const char *orders)
 
 /* ---- ours ---- */
 
-static double ours_ns(struct work *w)
+static double processor_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static double ours_ns(struct work *w, double *processor)
 {
     struct tsr_tier_io io = kv_entry_io(&w->room);
     uint64_t begin = bench_now_ns();
+    double used = processor_ns();
     BENCH_CHECK(tsri_tier_get(w->kit.tier, &io, 1) == 1);
+    *processor = processor_ns() - used;
     return (double)(bench_now_ns() - begin);
 }
 
 static void measure_read(struct work *w)
 {
-    double a[ROUNDS], ratio[ROUNDS], start[ROUNDS];
+    double a[ROUNDS], ratio[ROUNDS], start[ROUNDS], used[ROUNDS];
     double bytes = (double)w->cut.record_bytes + (double)w->cut.kv_bytes;
     for (int i = 0; i < ROUNDS; i++)
         start[i] = curl_ns(w->one_byte);
@@ -91,13 +101,16 @@ static void measure_read(struct work *w)
     for (int i = 0; i < ROUNDS; i++) {
         double theirs = 0;
         if (i % 2) theirs = curl_ns(w->ranges);
-        a[i] = bytes / ours_ns(w);
+        a[i] = bytes / ours_ns(w, &used[i]);
+        used[i] /= bytes;
         if (i % 2 == 0) theirs = curl_ns(w->ranges);
         BENCH_CHECK(theirs > start_ns);
         ratio[i] = a[i] / (bytes / (theirs - start_ns));
     }
     double value = bench_median(a, ROUNDS);
     bench_report("read", value, "GB/s", value / bench_median(ratio, ROUNDS), 0.9, true);
+    bench_report("read, processor time of the client", bench_median(used, ROUNDS), "s/GB", 0, 0,
+                 false);
 }
 
 int main(int argc, char **argv)

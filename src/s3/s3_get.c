@@ -11,6 +11,7 @@ struct s3_get_job {
     struct tsr_tier_io *io; /* NULL: free */
     struct tsri_parcel cut; /* in ranges of our own size, whatever parts the writer had */
     uint8_t *record;
+    uint64_t *sums; /* behind it; see tsri_stream */
     struct tsri_arrivals arrivals;
     char etag[TSRI_S3_ETAG_BYTES];
     uint32_t next, n_flying; /* ranges: to be asked for, and under way */
@@ -58,8 +59,13 @@ static void get_start(struct tsri_s3_flow *flow, struct s3_get_job *job, struct 
     else if (io->head.extra_bytes > TSRI_ENTRY_EXTRA_MAX)
         io->head.extra_bytes = 0;
     if (!job->err) job->err = tsri_parcel_init(&job->cut, &io->head, 0, flow->s->part_bytes);
-    if (!job->err) job->err = tsri_region_need(room, job->cut.record_bytes);
-    if (!job->err) job->record = room->data;
+    size_t sums_bytes = job->err ? 0 : tsri_parcel_cells(&job->cut) * sizeof job->sums[0];
+    if (!job->err) job->err = tsri_region_need(room, job->cut.record_bytes + sums_bytes);
+    if (job->err) return;
+    job->record = room->data;
+    job->sums = (uint64_t *)(void *)(room->data + job->cut.record_bytes);
+    memset(job->sums, 0, sums_bytes);
+    job->arrivals.sums = job->sums;
 }
 
 /* The record is there. TSR_EAGAIN: it is longer or shorter than was thought. */
@@ -151,8 +157,10 @@ static void make_range(const struct tsri_s3 *s, struct s3_get_job *job,
         req->range.begin = 0;
         req->sinks[0] = tsri_stream_flat(job->record, record_bytes);
     }
-    if (wanted.end > wanted.begin)
+    if (wanted.end > wanted.begin) {
         req->sinks[1] = tsri_stream_kv(&job->cut, job->io->planes, wanted);
+        req->sinks[1].sums = job->sums;
+    }
     job->n_flying++;
 }
 

@@ -190,16 +190,24 @@ int tsri_parcel_read(const uint8_t *record, size_t bytes, struct tsri_parcel *r)
     return 0;
 }
 
-int tsri_parcel_check(const uint8_t *record, const struct tsri_parcel *r, void *const *planes,
-                      uint64_t first, uint64_t end)
+/* sums: those that are known, or NULL. */
+static int check_cells(const uint8_t *record, const struct tsri_parcel *r, void *const *planes,
+                       struct tsri_extent cells, const uint64_t *sums)
 {
-    for (uint64_t i = first; i < end; i++) {
+    for (uint64_t i = cells.begin; i < cells.end; i++) {
         if (!planes[i]) continue;
         struct tsri_extent x = tsri_parcel_cell(r, i);
-        if (tsri_sum(planes[i], x.end - x.begin) != tsri_get64(record + r->sums_at + i * 8))
+        uint64_t sum = sums && sums[i] ? sums[i] : tsri_sum(planes[i], x.end - x.begin);
+        if (sum != tsri_get64(record + r->sums_at + i * 8))
             return tsri_fail(TSR_ECORRUPT, "cell %llu has a wrong checksum", (unsigned long long)i);
     }
     return 0;
+}
+
+int tsri_parcel_check(const uint8_t *record, const struct tsri_parcel *r, void *const *planes,
+                      uint64_t first, uint64_t end)
+{
+    return check_cells(record, r, planes, (struct tsri_extent){first, end}, NULL);
 }
 
 bool tsri_parcel_same_text(const uint8_t *a, const uint8_t *b, const struct tsri_parcel *r)
@@ -250,7 +258,8 @@ int tsri_arrivals_prove(struct tsri_arrivals *a, const uint8_t *record, const st
     uint64_t first = a->n_checked;
     while (a->n_checked < n_cells && tsri_parcel_cell(r, a->n_checked).end <= end)
         a->n_checked++;
-    int err = tsri_parcel_check(record, r, io->planes, first, a->n_checked);
+    struct tsri_extent fresh = {first, a->n_checked};
+    int err = check_cells(record, r, io->planes, fresh, a->sums);
     if (!err) hand_on(r, io, end, &a->n_layers);
     return err;
 }
@@ -263,6 +272,7 @@ struct tsri_stream tsri_stream_kv(const struct tsri_parcel *r, void *const *plan
     struct tsri_stream s = {.r = r, .planes = planes, .left = extent.end - extent.begin};
     s.cell = cell_at(r, extent.begin);
     s.at = extent.begin - tsri_parcel_cell(r, s.cell).begin;
+    s.whole = s.at == 0;
     return s;
 }
 
@@ -319,10 +329,14 @@ void tsri_stream_advance(struct tsri_stream *s, uint64_t bytes)
         return;
     }
     s->at += bytes;
-    while (s->left) {
+    while (s->left || s->at) {
         struct tsri_extent x = tsri_parcel_cell(s->r, s->cell);
-        if (s->at < x.end - x.begin) break;
-        s->at -= x.end - x.begin;
+        uint64_t size = x.end - x.begin;
+        if (s->at < size) break;
+        void *cell = s->planes[s->cell];
+        if (s->sums) s->sums[s->cell] = cell && s->whole ? tsri_sum(cell, size) : 0;
+        s->whole = true;
+        s->at -= size;
         s->cell++;
     }
 }

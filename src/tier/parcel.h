@@ -87,10 +87,11 @@ TSR_MUST int tsri_parcel_deliver(const uint8_t *record, const struct tsri_parcel
 /* Parts of a get as they arrive, in any order: what is complete is proven and handed on. */
 #define TSRI_ARRIVALS_AHEAD 64u /* a part that far ahead of the first missing one must wait */
 struct tsri_arrivals {
-    uint32_t n_arrived; /* parts, all before this one */
-    uint64_t early;     /* bit i: part n_arrived + i has arrived too */
-    uint64_t n_checked; /* cells */
-    uint32_t n_layers;  /* handed on */
+    uint32_t n_arrived;   /* parts, all before this one */
+    uint64_t early;       /* bit i: part n_arrived + i has arrived too */
+    uint64_t n_checked;   /* cells */
+    uint32_t n_layers;    /* handed on */
+    const uint64_t *sums; /* as streams have left them (below); NULL: none are known */
 };
 /* The part is there, or nobody wants it. */
 void tsri_arrivals_note(struct tsri_arrivals *a, uint32_t part);
@@ -105,6 +106,10 @@ struct tsri_stream {
     uint64_t cell, at; /* the next byte: cell and offset in it */
     uint8_t *flat;     /* NULL: nobody wants it */
     uint64_t left;
+    /* By cell: the sum of one that was given from its first byte to its last, made while it is in
+     * the caches: a third of what it costs later. 0: not known. NULL: nobody wants them. */
+    uint64_t *sums;
+    bool whole; /* this cell, so far */
 };
 struct tsri_stream tsri_stream_kv(const struct tsri_parcel *r, void *const *planes,
                                   struct tsri_extent extent);

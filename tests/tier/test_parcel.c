@@ -121,6 +121,73 @@ TEST(streams_carry_the_cells_and_nothing_else)
     }
 }
 
+/* From byte `begin` on, in steps of 999 bytes. */
+static void give_all(const struct tsri_parcel *r, const struct kv_entry *from, struct kv_entry *to,
+                     uint64_t begin, uint64_t *sums)
+{
+    struct tsri_extent x = {begin, r->kv_bytes};
+    struct tsri_stream s = tsri_stream_kv(r, from->planes, x), d = tsri_stream_kv(r, to->planes, x);
+    d.sums = sums;
+    for (struct iovec iov; tsri_stream_iov(&s, &iov, 1, NULL, 0) == 1;) {
+        size_t n = iov.iov_len < 999 ? iov.iov_len : 999;
+        tsri_stream_give(&d, iov.iov_base, n);
+        tsri_stream_advance(&s, n);
+    }
+    CHECK_INT(d.left, 0);
+}
+
+TEST(streams_leave_the_sums_of_cells_that_they_have_given_whole)
+{
+    for (size_t i = 0; i < TSRI_COUNT(shapes); i++) {
+        struct kv_entry from, to;
+        struct tsri_parcel r;
+        kv_entry_init(&from, &shapes[i], i);
+        kv_entry_init_room(&to, &from, 3);
+        uint8_t *record = record_of(&from, &r, 4096);
+        uint64_t n = tsri_parcel_cells(&r), *sums = calloc(n, sizeof sums[0]);
+        give_all(&r, &from, &to, 0, sums);
+        for (uint64_t k = 0; k < n; k++)
+            CHECK_INT(sums[k], tsri_get64(record + r.sums_at + k * 8));
+        bool cut = tsri_parcel_cell(&r, 0).end > 1;
+        give_all(&r, &from, &to, 1, sums); /* the first cell from its second byte on */
+        for (uint64_t k = 0; k < n; k++)
+            CHECK_INT(sums[k], k || !cut ? tsri_get64(record + r.sums_at + k * 8) : 0);
+        to.planes[n - 1] = NULL; /* nobody wants it */
+        give_all(&r, &from, &to, 0, sums);
+        CHECK_INT(sums[n - 1], 0);
+        free(sums);
+        free(record);
+        kv_entry_fini(&from);
+        kv_entry_fini(&to);
+    }
+}
+
+TEST(cells_are_proven_by_the_sums_that_are_known)
+{
+    struct kv_entry from, to;
+    struct tsri_parcel r;
+    kv_entry_init(&from, &shapes[3], 5);
+    kv_entry_init_room(&to, &from, 3);
+    uint8_t *record = record_of(&from, &r, 4096);
+    uint64_t n = tsri_parcel_cells(&r), *sums = calloc(n, sizeof sums[0]);
+    struct tsr_tier_io io = kv_entry_io(&to);
+    for (int round = 0; round < 4; round++) {
+        struct tsri_arrivals a = {.sums = sums};
+        *(uint8_t *)from.planes[n - 1] ^= round == 1; /* on its way */
+        give_all(&r, &from, &to, 0, sums);
+        *(uint8_t *)from.planes[n - 1] ^= round == 1;
+        if (round == 2) sums[0] = 0; /* not known: made from the cell */
+        if (round == 3) sums[0] ^= 1;
+        for (uint32_t p = 0; p < r.n_parts; p++)
+            tsri_arrivals_note(&a, p);
+        CHECK_INT(tsri_arrivals_prove(&a, record, &r, &io), round % 2 ? TSR_ECORRUPT : 0);
+    }
+    free(sums);
+    free(record);
+    kv_entry_fini(&from);
+    kv_entry_fini(&to);
+}
+
 TEST(a_record_says_what_was_written)
 {
     for (size_t i = 0; i < TSRI_COUNT(shapes); i++) {
@@ -260,6 +327,8 @@ int main(void)
     RUN(layers_larger_than_a_part_may_be_are_cut);
     RUN(an_entry_too_large_for_a_server_is_refused);
     RUN(streams_carry_the_cells_and_nothing_else);
+    RUN(streams_leave_the_sums_of_cells_that_they_have_given_whole);
+    RUN(cells_are_proven_by_the_sums_that_are_known);
     RUN(a_record_says_what_was_written);
     RUN(a_flipped_bit_anywhere_or_a_missing_byte_is_noticed);
     RUN(another_version_is_left_alone);
