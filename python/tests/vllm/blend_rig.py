@@ -17,6 +17,11 @@ init_none_hash(sha256)
 HASHER = get_request_block_hasher(BLOCK, sha256)
 
 
+def document(number, n):
+    """Tokens that no other document has in this order."""
+    return [1000 + number * 97 % 800 + i * 7 % 650 for i in range(n)]
+
+
 class FakeBlender:
     """Writes recognisable KV into the blocks of a context; fails when asked to."""
 

@@ -4,17 +4,12 @@ has the fake blender, which writes rubbish into them."""
 
 import unittest
 
-from blend_rig import BlendRig
+from blend_rig import BlendRig, document
 from rig import BLOCKS
 from vllm.v1.request import RequestStatus
 
 from tessera.discovery import Asked
 from tessera.vllm import learning
-
-
-def document(number, n):
-    return [1000 + number * 97 % 800 + i * 7 % 650 for i in range(n)]
-
 
 PROMPT = document(1, 50) + document(2, 45) + [5, 6, 7]
 WISHES = {"segments": [[0, 50], [50, 45]]}

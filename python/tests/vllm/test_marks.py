@@ -10,7 +10,7 @@ from array import array
 from collections import Counter, OrderedDict, deque
 
 import numpy
-from blend_rig import BlendRig
+from blend_rig import BlendRig, document
 from rig import BLOCK, BLOCKS
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
@@ -33,10 +33,6 @@ class MarksTest(unittest.TestCase):
         rig = BlendRig(*args, **more)
         self.addCleanup(rig.close)
         return rig
-
-
-def document(number, n):
-    return [1000 + number * 97 % 800 + i * 7 % 650 for i in range(n)]
 
 
 PROMPT = document(1, 50) + document(2, 45) + [5, 6, 7]
