@@ -3,6 +3,7 @@ can be taken apart: what a test needs to know is whether two ways of computing a
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,16 @@ from transformers import (
 )
 
 VOCAB = 256
+BLOCK = 32
+# Of engines that are compared with vLLM's own prefix cache.
+SETTINGS = dict(
+    max_model_len=2048,
+    max_num_seqs=8,
+    max_num_batched_tokens=256,
+    block_size=BLOCK,
+    enable_prefix_caching=True,
+    skip_tokenizer_init=True,
+)
 _CONFIGS: dict[str, type[PreTrainedConfig]] = {
     "llama": LlamaConfig,
     "qwen2": Qwen2Config,
@@ -43,6 +54,12 @@ ROPES: dict[str, dict[str, Any]] = {
         "original_max_position_embeddings": 512,
     },
 }
+
+
+def text(seed: int, n: int) -> list[int]:
+    """Tokens of no meaning; the same for the same numbers."""
+    rng = random.Random(seed)
+    return [rng.randrange(3, VOCAB) for _ in range(n)]
 
 
 def make(

@@ -7,28 +7,14 @@ depend on the draft, so what it proposes is compared, too: it depends on every r
 own KV.
 """
 
-import random
 import unittest
 
 import small_models
 from engines import Engine, scratch
+from small_models import BLOCK, text
 
-BLOCK = 32
 N_DRAFTED = 2
-SETTINGS = dict(
-    max_model_len=2048,
-    max_num_seqs=8,
-    max_num_batched_tokens=256,
-    block_size=BLOCK,
-    enable_prefix_caching=True,
-    skip_tokenizer_init=True,
-    async_scheduling=False,
-)
-
-
-def text(seed, n):
-    rng = random.Random(seed)
-    return [rng.randrange(3, small_models.VOCAB) for _ in range(n)]
+SETTINGS = dict(small_models.SETTINGS, async_scheduling=False)
 
 
 def prompts():

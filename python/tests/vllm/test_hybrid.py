@@ -5,28 +5,13 @@ computes the rest in the same shapes, so answers and log-probabilities must be e
 model is random and small, and every layer matters: a state of other text changes the answer.
 """
 
-import random
 import unittest
 
 import small_models
 from engines import Engine, scratch
+from small_models import BLOCK, SETTINGS, text
 
 from tessera.vllm.shape import Refused, model_shape
-
-BLOCK = 32
-SETTINGS = dict(
-    max_model_len=2048,
-    max_num_seqs=8,
-    max_num_batched_tokens=256,
-    block_size=BLOCK,
-    enable_prefix_caching=True,
-    skip_tokenizer_init=True,
-)
-
-
-def text(seed, n):
-    rng = random.Random(seed)
-    return [rng.randrange(3, small_models.VOCAB) for _ in range(n)]
 
 
 def prompts():
