@@ -35,13 +35,19 @@ bool tsri_serving_ends(void)
     return n_signals > 0;
 }
 
+/* A new file for this user alone; -1 and errno: it is there, or cannot be made. */
+static int make_private(const char *path)
+{
+    return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+}
+
 /* ---- the token ---- */
 
 /* Makes the file, for this user alone. One that is there stays: clients keep their key. */
 static int make_token_file(const char *path)
 {
     char token[TSRI_TOKEN_BYTES];
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = make_private(path);
     if (fd < 0 && errno == EEXIST) return 0;
     if (fd < 0) return tsri_cli_fail("%s: %s", path, strerror(errno));
     bool fine = tsri_token_make(token) &&
@@ -85,7 +91,7 @@ static void write_page_file(struct tsri_serving *v)
     tsri_reader_store(v->cli->config, store, sizeof store);
     snprintf(v->page_path, sizeof v->page_path, "%s/serve-%ld.html", store, (long)getpid());
     unlink(v->page_path);
-    int fd = open(v->page_path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = make_private(v->page_path);
     FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (fd >= 0 && !f) close(fd);
     int n = f ? fprintf(f,
