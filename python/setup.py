@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 TREE = HERE / "source" if (HERE / "source").is_dir() else HERE.parent
 # What the Makefile needs of the tree to build the library and the programs.
 SOURCES = ["Makefile", "VERSION", "LICENSE", "tessera.pc.in", "include", "src", "profiles", "man"]
-SOURCES += ["tools/setup", "tools/setup-model"]
+SOURCES += ["tools/setup", "tools/setup-model", "docs/watching"]
 PROGRAMS = ["tessera", "tesserad"]
 
 

@@ -69,6 +69,27 @@ the_wheel_has_what_is_loaded_on_demand() {
     done
 }
 
+# What make wants for the library and the programs. A model is not part of it.
+the_sdist_has_all_that_the_build_needs() {
+    local name
+    mkdir "$tmp/source"
+    for name in $(python3 - <<'END'
+import ast
+names = []
+for node in ast.parse(open("python/setup.py").read()).body:
+    target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+    if isinstance(target, ast.Name) and target.id == "SOURCES":
+        names += ast.literal_eval(node.value)
+print(*names)
+END
+    ); do
+        mkdir -p "$tmp/source/$(dirname "$name")"
+        cp -r "$name" "$tmp/source/$name" || fail "no $name" || return
+    done
+    make -C "$tmp/source" -n B=build WITH_MODEL=0 lib build/bin/tessera build/bin/tesserad >"$tmp/out" 2>&1 ||
+        fail "$(grep -F '***' "$tmp/out")"
+}
+
 # One call of a newer function, and the wheel no longer installs on Ubuntu 22.04 and RHEL 9.
 what_is_in_the_wheel_needs_glibc_2_34() {
     local file newer
@@ -86,5 +107,6 @@ run every_command_of_the_help_is_completed
 run the_configuration_of_the_package_is_valid
 run every_installed_file_is_in_one_debian_package
 run the_wheel_has_what_is_loaded_on_demand
+run the_sdist_has_all_that_the_build_needs
 run what_is_in_the_wheel_needs_glibc_2_34
 test_end
