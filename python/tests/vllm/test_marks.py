@@ -408,10 +408,12 @@ class TestApart(MarksTest):
                 rig.ranks[0].may_fail = True
                 rig.ranks[0].check_loads = lambda: None
 
-                def broken(*_args):
-                    raise OSError("out of order")
+                def broken(request, *args, allocated=rig.scheduler.connector._allocated):
+                    if request.request_id == "p":
+                        raise OSError("out of order")
+                    allocated(request, *args)
 
-                rig.scheduler.connector._scheduler.allocated = broken
+                rig.scheduler.connector._allocated = broken
                 blended = rig.ask("b", PROMPT, wishes={"segments": SEGMENTS})
                 rig.ask("p", document(3, 60))
                 with self.assertLogs("vllm.tessera", "WARNING"):
