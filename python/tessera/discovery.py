@@ -19,11 +19,12 @@ from collections.abc import Callable
 from . import _c as c
 from ._lib import library
 
-__all__ = ["WAIT_MS", "Asked", "Discovery", "has_shared_tier"]
+__all__ = ["WAIT_MS", "Asked", "Discovery", "Patience", "has_shared_tier"]
 
 WAIT_MS = 50
 _SHARED = ("redis", "s3")
 _WAITING_MAX = 256
+_WAITING_SHARE = 0.02  # of the time
 
 
 def has_shared_tier(cache: ctypes.c_void_p) -> bool:
@@ -53,9 +54,34 @@ class Asked:
     def answered(self) -> None:
         self._answered.set()
 
-    def wait(self) -> None:
-        """For engines whose requests cannot wait by themselves."""
-        self._answered.wait(max(self._until - time.monotonic(), 0))
+    def wait(self, limit_s: float = threading.TIMEOUT_MAX) -> bool:
+        """False: it is not answered after this time, or after its own."""
+        return self._answered.wait(max(min(self._until - time.monotonic(), limit_s), 0))
+
+
+class Patience:
+    """How long an engine waits whose requests cannot wait by themselves: everything stands still
+    meanwhile. A moment, and after that a small share of the time, however many requests come and
+    however slowly a server answers."""
+
+    def __init__(self, wait_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_s = self._left_s = wait_ms / 1000
+        self._needed_s = 0.0  # the last time; with less it is not worth waiting
+        self._clock = clock
+        self._last = clock()
+
+    def wait(self, asked: Asked) -> bool:
+        """Whether it was answered."""
+        begin = self._clock()
+        self._left_s = min(self._left_s + (begin - self._last) * _WAITING_SHARE, self._most_s)
+        self._last = begin
+        if self._left_s < self._needed_s:
+            return asked.wait(0)
+        answered = asked.wait(self._left_s)
+        self._last = self._clock()
+        self._left_s = max(self._left_s - (self._last - begin), 0)
+        self._needed_s = min(self._last - begin, self._most_s) if answered else self._most_s
+        return answered
 
 
 class Discovery:

@@ -43,7 +43,7 @@ from .. import set_logger
 from .._kvpool import KvPool, PoolShape, pool_space
 from ..blend_job import blend_settings
 from ..cache import Cache, _extras
-from ..discovery import WAIT_MS, Asked, Discovery, has_shared_tier
+from ..discovery import WAIT_MS, Asked, Discovery, Patience, has_shared_tier
 from ..owner import EngineCache
 from ..prompts import PromptClient, Text
 from ..settings import own_settings, without_effect
@@ -221,6 +221,7 @@ class TesseraRadixCache(RadixCache):
             if wait_ms > 0 and has_shared_tier(self._handle()):
                 space, _keep = pool_space(self._shape)
                 self._others = PromptClient(self._handle(), [space])
+                self._patience = Patience(wait_ms)
                 self._discovery = Discovery(wait_ms)
         except Exception as error:
             logger.warning("tessera: shared tiers are not asked for prompts: %s", error)
@@ -317,7 +318,8 @@ class TesseraRadixCache(RadixCache):
         if self._discovery is None or self._others is None or found >= whole:
             return found
         text = Text(offer.tokens, extra)
-        if not _wait(self._discovery.ask(functools.partial(self._others.discover, text))):
+        asked = self._discovery.ask(functools.partial(self._others.discover, text))
+        if not self._waited_for(asked):
             return found
         self._pool.release(offer.lease)
         return self._pool.match(offer.tokens, extra, offer.lease)
@@ -388,7 +390,12 @@ class TesseraRadixCache(RadixCache):
     @_guarded(lambda: None)
     def _discover_documents(self, blends: Blends, req: Any, mark: Blended) -> None:
         if self._discovery is not None:
-            _wait(blends.ask_others(self._discovery, req, mark))
+            self._waited_for(blends.ask_others(self._discovery, req, mark))
+
+    def _waited_for(self, asked: Asked | None) -> bool:
+        """SGLang has no queue for requests that wait for a moment, so its scheduler waits with
+        them. Whether there is an answer."""
+        return asked is not None and self._patience.wait(asked)
 
     def _offer_blend(self, mark: Blended, n_key: int, found: MatchResult) -> int:
         if mark.failed:
@@ -551,14 +558,6 @@ class TesseraRadixCache(RadixCache):
         except Exception as error:
             # Lookups miss from now on, and so they do on the other ranks.
             logger.warning("tessera: off, SGLang runs without it: %s", error)
-
-
-def _wait(asked: Asked | None) -> bool:
-    """SGLang has no queue for requests that wait for a moment, so its scheduler waits with them.
-    Whether there may be more now."""
-    if asked is not None:
-        asked.wait()
-    return asked is not None
 
 
 def _device(shape: PoolShape) -> dict[str, Any]:
