@@ -437,6 +437,11 @@ int tsri_ascend_await(struct tsr_device *d, struct tsr_device_event *e)
     }
 }
 
+bool tsri_ascend_is_idle(struct tsr_device *d, struct tsr_device_event *e)
+{
+    return tsri_ascend_await(d, e) == 0 || tsri_ascend_await(d, e) == 0;
+}
+
 static int ascend_event_open(struct tsr_device *d, struct tsr_device_event **out)
 {
     int err = tsri_ascend_enter(d);
@@ -472,7 +477,7 @@ static int ascend_event_wait(struct tsr_device *d, struct tsr_device_event *e,
     int err = tsri_ascend_enter(d);
     if (err || !e->recorded) return err;
     TSRI_ACL_TRY(d, d->acl.aclrtStreamWaitEvent(to->native, e->native), "cannot wait for an event");
-    if (e->writes_host) atomic_fetch_add(&to->host_writes, 1);
+    if (e->writes_host) tsri_ascend_writes_host(d, to);
     return 0;
 }
 

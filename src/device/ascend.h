@@ -194,6 +194,8 @@ void tsri_ascend_event_fini(struct tsr_device *d, struct tsr_device_event *e);
 int tsri_ascend_record(struct tsr_device *d, struct tsr_device_event *e,
                        struct tsr_device_stream *s);
 int tsri_ascend_await(struct tsr_device *d, struct tsr_device_event *e);
+/* Whether nothing uses any more what the event is behind. Asked twice: one call may fail. */
+bool tsri_ascend_is_idle(struct tsr_device *d, struct tsr_device_event *e);
 /* What kind of memory p is in, and how many bytes from it on are in one piece. Memory that is
  * neither the device's nor page-locked counts as plain host memory. */
 uint32_t tsri_ascend_memory(struct tsr_device *d, const void *p, size_t *bytes);

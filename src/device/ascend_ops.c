@@ -464,9 +464,10 @@ int tsri_ascend_ops_move(struct tsr_device *d, struct tsr_device_stream *s,
     pthread_mutex_lock(&o->lock);
     int err = move_parts(&j);
     if (err) tsri_ascend_ops_stop(o, "one failed in use");
-    pthread_mutex_unlock(&o->lock);
-    /* What was queued writes to slots that the caller now writes again, on the same stream. */
+    /* What was queued writes to slots that the caller now writes again, on the same stream, and uses
+     * an area that another thread may take when the lock is free. */
     if (err) (void)!tsri_ascend_abandon(d, s, err);
+    pthread_mutex_unlock(&o->lock);
     *done = !err;
     return 0;
 }

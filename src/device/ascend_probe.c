@@ -86,6 +86,7 @@ static void fill_int8(struct npu_probe *p)
             p->cells[i + k] = (uint8_t)throw_dice(p);
         for (size_t k = n; k + sizeof(float) <= p->cell_row; k += sizeof(float)) {
             float scale = (float)(throw_dice(p) % 1000 + 1) / 8191.0f;
+            if (i == 0 && k == n) scale = NAN;
             memcpy(p->cells + i + k, &scale, sizeof scale);
         }
     }

@@ -34,7 +34,7 @@ copy.c|    if (!err && !to_device) err = tsri_ascend_await(d, &b->used);|    (vo
 copy.c|        if (b->data) d->acl.aclrtFreeHost(b->data);|        (void)b->data;|buffers are left behind
 copy.c|    int err = tsri_ascend_sync(d, s);|    int err = 0;|the processor copies before what is queued
 copy.c|        if (n > in_src) n = in_src;|        (void)in_src;|a copy goes from one registration into the next
-.c|if (e->writes_host) atomic_fetch_add(&to->host_writes, 1);|(void)to;|an event does not say that host memory is written
+.c|if (e->writes_host) tsri_ascend_writes_host(d, to);|(void)to;|an event does not say that host memory is written
 .c|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, r->bytes);|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, 1);|only the first piece is unregistered
 .c|if (tsri_ascend_enter(d) == 0) tsri_ascend_event_fini(d, e);|(void)d;|events are left behind
 .c|TSRI_ACL_TRY(d, d->acl.aclrtSynchronizeStream(s->native), "the stream failed");|(void)d;|waiting for a stream does not wait

@@ -21,7 +21,16 @@ from .. import _c as c
 from .._connector import GroupShape, page_layout
 from ..compute.parts import Refused
 
-__all__ = ["current_stream", "device_of", "in_parts", "knows", "on_npu", "parts_layout", "stream"]
+__all__ = [
+    "current_stream",
+    "device_of",
+    "in_parts",
+    "knows",
+    "launch_queued",
+    "on_npu",
+    "parts_layout",
+    "stream",
+]
 
 _MLA_SPEC = "AscendMLAAttentionSpec"  # vllm-ascend's own class for MLA
 _ND_FORMATS = (-1, 0, 2)  # numbers of torch_npu: undefined, NCHW, ND
@@ -47,6 +56,13 @@ def current_stream(device: torch.device) -> Any:
 def stream(current: Any, device: torch.device) -> int:
     """What the device's runtime knows it by."""
     return int(getattr(current, f"{device.type}_stream"))
+
+
+def launch_queued(current: Any, device: torch.device) -> None:
+    """torch_npu launches from a queue of its own, by another thread. Asking a stream for its handle
+    empties that queue: only then is an event of ours behind what the engine has written."""
+    if device.type == "npu":
+        stream(current, device)
 
 
 # ---- tensors ----

@@ -314,6 +314,7 @@ class WorkerSide(ConnectorBase):
             current = npu.current_stream(self._device)
             if current != self._stream:
                 self._stream.wait_stream(current)
+            npu.launch_queued(self._stream, self._device)
 
     def _order_engine(self) -> None:
         """The other way round: loads within the step are queued before what follows."""

@@ -27,9 +27,11 @@ HALF = HEAD * 4  # bytes of a token in one tensor of a layer
 
 
 class Runtime:
-    """The fake runtime, as an engine would use it: device 0, and one stream."""
+    """The fake runtime, as an engine would use it: device 0, and one stream. As torch_npu does, the
+    engine keeps what it does in a queue until somebody asks for the handle of the stream."""
 
     def __init__(self):
+        self._queued = []
         self.acl = ctypes.CDLL(str(FAKE))
         self.acl.aclInit(None)
         assert self.acl.aclrtSetDevice(0) == 0
@@ -48,7 +50,15 @@ class Runtime:
         seen = (ctypes.c_uint8 * n_bytes).from_address(self._view(made.value))
         return made.value, numpy.frombuffer(seen, numpy.uint8)
 
+    def later(self, write):
+        self._queued.append(write)
+
+    def launch(self):
+        while self._queued:
+            self._queued.pop(0)()
+
     def synchronize(self):
+        self.launch()
         assert self.acl.aclrtSetDevice(0) == 0
         assert self.acl.aclrtSynchronizeStream(ctypes.c_void_p(self.stream)) == 0
 
@@ -57,7 +67,12 @@ class Stream:
     """What torch.npu.current_stream() gives."""
 
     def __init__(self, runtime):
-        self.npu_stream = runtime.stream
+        self._runtime = runtime
+
+    @property
+    def npu_stream(self):
+        self._runtime.launch()
+        return self._runtime.stream
 
     def wait_stream(self, other):
         assert other.npu_stream == self.npu_stream
@@ -87,14 +102,19 @@ class NpuTensor:
 class Rows:
     """bytes[:, slots] of both tensors of every layer, as rig.Rank has them in one."""
 
-    def __init__(self, halves):
+    def __init__(self, halves, runtime):
         self._halves = halves  # [layer][part]: [slot, byte]
+        self._runtime = runtime
 
     def __getitem__(self, where):
+        self._runtime.launch()
         _all, slots = where
         return numpy.stack([numpy.concatenate([h[slots] for h in one], -1) for one in self._halves])
 
     def __setitem__(self, where, value):
+        self._runtime.later(lambda: self._write(where, value))
+
+    def _write(self, where, value):
         _all, slots = where
         for i, one in enumerate(self._halves):
             for k, half in enumerate(one):
@@ -114,7 +134,7 @@ class NpuRank(Rank):
             made = [self.runtime.memory(BLOCKS * BLOCK * HALF) for _ in range(2)]
             caches[name] = tuple(NpuTensor(address, shape) for address, _seen in made)
             halves.append([seen.reshape(-1, HALF) for _address, seen in made])
-        self.bytes = Rows(halves)
+        self.bytes = Rows(halves, self.runtime)
         self.connector = TesseraConnector(config, KVConnectorRole.WORKER, kv_config)
         self.connector.register_kv_caches(caches)
         assert self.connector._trouble is None, self.connector._trouble
