@@ -1,16 +1,19 @@
 /* The device "npu" over the fake AscendCL: order and memory. What it shares with other devices is in
  * test_contract.c. Everything also runs with the fake's checks, which stop the process. */
 #include "ascend_kit.h"
+#include "device/ascend.h"
 
 /* ---- order ---- */
 
-/* Two devices and a scene whose cells are filled by a gather that is still queued. */
-static void gather_then_turn(bool other_stream, struct result *out, struct tsri_device *d)
+/* Cells are filled by a gather that is still queued, and read on the same stream, on another one that
+ * waits for it, or by another handle of an engine's stream that waits for it (npu alone has those). */
+static void gather_then_turn(uint32_t reader, struct result *out, struct tsri_device *d, bool npu)
 {
+    struct tsr_device_stream *engine;
     struct kv_engine from, to;
     struct kv_cells cells;
     struct tsri_batch *batch[2];
-    struct tsr_device_stream *streams[2];
+    struct tsr_device_stream *streams[3];
     struct tsr_device_event *e;
     int64_t slots[N_TOKENS];
     struct tsr_batch_limits limits = {2, 200, 100, 1000};
@@ -27,24 +30,26 @@ static void gather_then_turn(bool other_stream, struct result *out, struct tsri_
     struct tsri_batch_desc desc[2] = {{TSRI_BATCH_GATHER, 1, &from.layout, &run, NULL, 0},
                                       {TSRI_BATCH_SCATTER, 1, &to.layout, &turned, &rope, 0}};
     CHECK_INT(tsri_event_open(&e, d), 0);
-    for (int i = 0; i < 2; i++) {
-        CHECK_INT(tsri_stream_open(&streams[i], d, NULL, 0), 0);
+    CHECK_INT(tsri_stream_open(&engine, d, NULL, 0), 0);
+    for (int i = 0; i < 2; i++)
         CHECK_INT(tsri_batch_open(&batch[i], d, &limits), 0);
-    }
+    for (int i = 0; i < 3; i++)
+        CHECK_INT(tsri_stream_open(&streams[i], d, i && npu ? engine->native : NULL, 0), 0);
     CHECK_INT(tsri_batch_set(batch[0], streams[0], &desc[0]), 0);
     CHECK_INT(tsri_batch_gather(batch[0], 0, 0), 0);
     CHECK_INT(tsri_event_record(d, e, streams[0]), 0);
     CHECK_INT(tsri_event_wait(d, e, streams[1]), 0);
-    CHECK_INT(tsri_batch_set(batch[1], streams[other_stream], &desc[1]), 0);
+    CHECK_INT(tsri_batch_set(batch[1], streams[reader], &desc[1]), 0);
     CHECK_INT(tsri_batch_scatter(batch[1], 0, 0), 0);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         CHECK_INT(tsri_stream_sync(d, streams[i]), 0);
     out->engine = kv_engine_image(&to);
     out->engine_bytes = to.bytes;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         tsri_batch_close(batch[i]);
+    for (int i = 0; i < 3; i++)
         tsri_stream_close(d, streams[i]);
-    }
+    tsri_stream_close(d, engine);
     tsri_event_close(d, e);
     kv_cells_fini(&cells);
     kv_engine_fini(&from);
@@ -53,11 +58,11 @@ static void gather_then_turn(bool other_stream, struct result *out, struct tsri_
 
 TEST(cells_that_a_queued_gather_fills_are_read_when_they_are_full)
 {
-    for (int other = 0; other < 2; other++) {
+    for (uint32_t reader = 0; reader < 3; reader++) {
         struct tsri_device *npu = open_device("npu", NULL), *cpu = open_device("cpu", NULL);
         struct result a = {0}, b = {0};
-        gather_then_turn(other, &a, cpu);
-        gather_then_turn(other, &b, npu);
+        gather_then_turn(reader, &a, cpu, false);
+        gather_then_turn(reader, &b, npu, true);
         CHECK(memcmp(a.engine, b.engine, a.engine_bytes) == 0);
         result_free(&a);
         result_free(&b);
