@@ -20,7 +20,7 @@ from .blend_job import space_salt
 from .cache import _extras
 
 _ROWS = 1024
-_SPACES_MAX = 64  # tenants whose spaces are kept open
+_TENANTS_MAX = 64  # whose spaces are kept open
 
 
 class KnownText:
@@ -41,7 +41,7 @@ class KnownText:
         self._engine_salt = engine_salt
         self._world = world
         self._primer = array("I", primer)
-        self._blends: OrderedDict[bytes, Blend] = OrderedDict()
+        self._blends: OrderedDict[bytes, list[Blend]] = OrderedDict()
         self._client = ctypes.c_void_p()
         self._traffic: list[ctypes.c_void_p] = []  # one space for each rank
         check(self._lib.tsr_client_open(ctypes.byref(self._client), cache))
@@ -53,12 +53,12 @@ class KnownText:
         except Exception:
             self.close()
             raise
-        self._rows = (c.Match * (_ROWS * max(len(self._traffic), 1)))()
+        self._rows = (c.Match * (_ROWS * max(len(self._traffic), world)))()
 
     def close(self) -> None:
         """May be called twice; before the cache is closed."""
-        for blend in self._blends.values():
-            blend.close()
+        for blends in self._blends.values():
+            _close_all(blends)
         self._blends.clear()
         while self._traffic:
             self._lib.tsr_space_close(self._traffic.pop())
@@ -69,7 +69,7 @@ class KnownText:
         """(number of tokens that a blend would reuse, end of the last one). The exact prefix of
         plain requests does not count: exact reuse needs no blend."""
         prompt = self._primed(tokens, c.PROMPT_ANY)
-        ranges, _exact = self._look(prompt, [self._space(salt)])
+        ranges, _exact = self._look(prompt, self._spaces(salt))
         exact = 0
         if self._traffic:
             prompt = self._prompt(tokens, c.PROMPT_PREFIX | c.PROMPT_ANY | c.PROMPT_OTHER)
@@ -89,17 +89,18 @@ class KnownText:
         """How many tokens of these (first, n) are stored as segments; a system prompt, which is the
         first one then, does not count."""
         prompt = self._segmented(tokens, segments, system)
-        found, _exact = self._look(prompt, [self._space(salt)])
+        found, _exact = self._look(prompt, self._spaces(salt))
         documents = {first for first, _n in segments[1 if system else 0 :]}
         return sum(end - first for first, end in found if first in documents)
 
     def discover(
         self, tokens: array[int], segments: Sequence[tuple[int, int]], system: bool, salt: bytes
     ) -> int:
-        """Asks the tiers that other machines fill for these segments; how many were found."""
-        prompt = self._segmented(tokens, segments, system)
+        """Asks the tiers that other machines fill for these segments of all ranks: with those of
+        some the ranks would be apart, and drop them. How many were found."""
+        prompt = ctypes.byref(self._segmented(tokens, segments, system))
         discover = self._lib.tsr_client_discover
-        return check(discover(self._client, self._space(salt), ctypes.byref(prompt)))
+        return sum(check(discover(self._client, one, prompt)) for one in self._spaces(salt))
 
     def _segmented(
         self, tokens: array[int], segments: Sequence[tuple[int, int]], system: bool
@@ -138,13 +139,20 @@ class KnownText:
         ranges = [(row.prompt_offset, row.prompt_offset + row.n_tokens) for row in rows]
         return ranges, order.n_prefix_tokens
 
-    def _space(self, salt: bytes) -> int | None:
-        blend = self._blends.get(salt)
-        if blend is None:
-            if len(self._blends) >= _SPACES_MAX:
-                self._blends.popitem(last=False)[1].close()
-            name = space_salt(self._engine_salt, salt, 0, self._world)
-            blend = self._blends[salt] = Blend(self._cache, self._model, salt=name)
+    def _spaces(self, salt: bytes) -> list[int | None]:
+        """One for each rank."""
+        blends = self._blends.get(salt)
+        if blends is None:
+            if len(self._blends) >= _TENANTS_MAX:
+                _close_all(self._blends.popitem(last=False)[1])
+            world, engine = self._world, self._engine_salt
+            names = [space_salt(engine, salt, rank, world) for rank in range(world)]
+            blends = [Blend(self._cache, self._model, salt=name) for name in names]
+            self._blends[salt] = blends
         self._blends.move_to_end(salt)
-        space: int | None = self._lib.tsr_blend_space(blend._handle)
-        return space
+        return [self._lib.tsr_blend_space(one._handle) for one in blends]
+
+
+def _close_all(blends: list[Blend]) -> None:
+    for one in blends:
+        one.close()

@@ -36,9 +36,9 @@ class TestKnownText(unittest.TestCase):
         self.cache.close()
         self.folder.cleanup()
 
-    def store(self, salt, profile=None, primer=()):
+    def store(self, salt, profile=None, primer=(), rank=0, world=1):
         """The documents 0, 1 and 2, as a worker's blend stores them."""
-        name = space_salt("engine", salt)
+        name = space_salt("engine", salt, rank, world)
         blend = Blend(self.cache.handle, self.tiny.info, profile, 0, name, primer)
         tokens, segments = prompt((0, 1, 2))
         ask = Ask(tokens.tobytes(), segments, ratio=0.0)  # behind no system prompt
@@ -70,24 +70,39 @@ class TestKnownText(unittest.TestCase):
             self.assertGreaterEqual(found, least)
             self.assertEqual(found > 0, least > 0)
 
+    def restart(self, name, redis, world=1):
+        """A machine of its own, with an empty memory."""
+        self.known.close()
+        self.cache.close()
+        path = os.path.join(self.folder.name, name)
+        options = dict(host_size="16M", server_socket=path, redis_address=redis.address)
+        self.cache = EngineCache(options, name, True)
+        self.known = KnownText(self.cache.handle, bytes(self.tiny.info), "engine", world)
+
+    @unittest.skipUnless(SERVER, "redis-server is not installed")
+    def test_documents_of_all_ranks_are_discovered(self):
+        redis = Redis()
+        self.addCleanup(redis.close)
+        self.restart("a.sock", redis, 2)
+        for rank in range(2):
+            tokens, segments = self.store(b"one", rank=rank, world=2)
+            asked = (tokens, segments, False, b"one")
+            known = sum(n for _first, n in segments) if rank else 0
+            self.assertEqual(self.known.find_segments(*asked), known)  # what all ranks have
+        check(library().tsr_cache_flush(self.cache.handle))
+        self.restart("b.sock", redis, 2)
+        self.assertEqual(self.known.discover(*asked), 2 * len(segments))
+        self.assertEqual(self.known.find_segments(*asked), known)
+        self.assertEqual(self.known.discover(*asked), 0)
+
     @unittest.skipUnless(SERVER, "redis-server is not installed")
     def test_documents_that_another_machine_has_stored_are_discovered(self):
         redis = Redis()
         self.addCleanup(redis.close)
-
-        def restart(name):
-            """A machine of its own, with an empty memory."""
-            self.known.close()
-            self.cache.close()
-            path = os.path.join(self.folder.name, name)
-            options = dict(host_size="16M", server_socket=path, redis_address=redis.address)
-            self.cache = EngineCache(options, name, True)
-            self.known = KnownText(self.cache.handle, bytes(self.tiny.info), "engine", 1)
-
-        restart("a.sock")
+        self.restart("a.sock", redis)
         tokens, segments = self.store(b"one")
         check(library().tsr_cache_flush(self.cache.handle))
-        restart("b.sock")
+        self.restart("b.sock", redis)
         asked = (tokens, segments, False, b"one")
         self.assertEqual(self.known.find_segments(*asked), 0)
         self.assertEqual(self.known.discover(tokens, segments, False, b"two"), 0)

@@ -218,7 +218,8 @@ class TesseraRadixCache(RadixCache):
         """What is wrong with it costs what other machines have."""
         try:
             wait_ms = int(os.environ.get(_WAIT_NAME, WAIT_MS))
-            if wait_ms > 0 and has_shared_tier(self._handle()):
+            alone = self._ranks.processes == 1  # else schedulers would wait one after another
+            if alone and wait_ms > 0 and has_shared_tier(self._handle()):
                 space, _keep = pool_space(self._shape)
                 self._others = PromptClient(self._handle(), [space])
                 self._patience = Patience(wait_ms)
