@@ -5,6 +5,7 @@
  *   tsr_blend_ask()      runs one prompt: the session then holds its KV, ready to decode, and you
  *                        get the logits of its last token
  *   tsr_blend_learn()    stores the documents of a prompt after its answer (TSR_ASK_FIRST)
+ *   tsr_blend_look()     which document the question looks at, where their order is free
  *
  * Engines that run the model themselves drive the same loop: tsr_blend_start(), then
  * tsr_blend_next() returns the next step (begin a pass of these rows; layer 7 is loaded, run it;
@@ -258,7 +259,15 @@ enum tsr_ask_flags {
     TSR_ASK_LEARN = 256,
     /* All rounds of the profile, whatever the gate says, and no prefill after them: to measure
      * rounds. */
-    TSR_ASK_ROUNDS = 512
+    TSR_ASK_ROUNDS = 512,
+    /* Only looks: the question reads what is cached, for tsr_blend_looks(). Segments that are not
+     * cached are filled first where TSR_ASK_FILL says so. There is no answer, and the slots of the
+     * prompt are scratch memory. */
+    TSR_ASK_LOOK = 1024,
+    /* The first document, the segment after the system prompt, is computed in the prompt although
+     * it is cached, and is exact there; the others are reused. Not with TSR_BLEND_INT8, which would
+     * round what is before it. See tsr_segments_lead(). */
+    TSR_ASK_LEAD = 2048
 };
 
 struct tsr_ask_desc {
@@ -344,6 +353,33 @@ struct tsr_blend_report {
 TSR_API TSR_MUST int tsr_blend_ask(struct tsr_blend *blend, const struct tsr_ask_desc *ask,
                                    float *logits, struct tsr_blend_report *report);
 
+/* ---- documents in any order ------------------------------------------------------------------ */
+
+/* Where the order of documents is free, the one that the question looks at most goes first, and is
+ * computed there (TSR_ASK_LEAD): the text that the answer is taken from is then exact.
+ *
+ *   double looks[n_segments];
+ *   if (tsr_blend_look(blend, &ask, looks, NULL) > 0 &&
+ *       tsr_segments_lead(tokens, segments, n_segments, ask.system, looks) >= 0)
+ *       ask.flags |= TSR_ASK_LEAD;
+ *   tsr_blend_ask(blend, &ask, logits, &report);
+ */
+
+/* Runs TSR_ASK_LOOK over ask->session. looks[i]: the share of the question's attention that is on
+ * segment i. Returns 1, or 0 if there was nothing to look at (most is not cached, with
+ * TSR_ASK_FIRST; or the executor shows no attention); report may be NULL. */
+TSR_API TSR_MUST int tsr_blend_look(struct tsr_blend *blend, const struct tsr_ask_desc *ask,
+                                    double *looks, struct tsr_blend_report *report);
+/* Moves the document with the largest look before the others, in `tokens` and `segments`; segments
+ * before `system` stay where they are. Returns which segment it was, also if it was the first
+ * already. TSR_ENOENT: none leads, and nothing is moved, because there is but one document, or it
+ * has half of their text or more, so that little would be reused, or there is other text between
+ * them. */
+TSR_API TSR_MUST int tsr_segments_lead(uint32_t *tokens, struct tsr_range *segments,
+                                       uint32_t n_segments, uint32_t system, const double *looks);
+
+/* ---- learning -------------------------------------------------------------------------------- */
+
 /* How far tsr_blend_learn() is. */
 struct tsr_learn {
     uint32_t n_segments, n_segments_done; /* that were not cached */
@@ -393,6 +429,8 @@ TSR_API TSR_MUST int tsr_blend_next(struct tsr_run *run, int result, struct tsr_
 /* Ends it, at any step, and frees it; a pass that was begun and not ended is the caller's to end.
  * logits and report may be NULL; both are filled only after the last step. */
 TSR_API void tsr_blend_end(struct tsr_run *run, float *logits, struct tsr_blend_report *report);
+/* After the last step of a run with TSR_ASK_LOOK, before its end: see tsr_blend_look(). */
+TSR_API TSR_MUST int tsr_blend_looks(const struct tsr_run *run, double *looks);
 /* [n_tokens] of the plan as it is now: enum tsr_token_state. */
 TSR_API const uint8_t *tsr_blend_states(const struct tsr_run *run);
 /* The bias that rows after the prompt must use, from the blend's last ask:

@@ -147,6 +147,14 @@ static inline uint32_t tsri_min_u32(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
+static inline void tsri_reverse_u32(uint32_t *values, uint32_t n)
+{
+    for (uint32_t i = 0; i < n / 2; i++) {
+        uint32_t t = values[i];
+        values[i] = values[n - 1 - i];
+        values[n - 1 - i] = t;
+    }
+}
 static inline uint64_t tsri_pow2_up(uint64_t n)
 {
     return n <= 1 ? 1 : (uint64_t)1 << (64 - __builtin_clzll(n - 1));

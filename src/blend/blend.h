@@ -38,6 +38,8 @@ struct tsri_piece {
     bool starts, ends;      /* at the borders of a segment: what is beyond them is no edit */
     bool follows;           /* goes on where the one before it ends, there as here: no seam */
     bool failed;            /* was to be loaded */
+    bool leads;             /* a FILL that is computed in the prompt itself, and not stored */
+    bool cached;            /* one that leads, and could have been loaded */
     bool placed;            /* a FILL that was computed, stored and turned */
 };
 
@@ -333,6 +335,8 @@ int tsri_context_find(const char *name);
 
 /* One step of a run, over a session. 1: a piece of a layer (tsr_session_cut()), call it again. */
 TSR_MUST int tsri_blend_step(struct tsr_session *s, const struct tsr_blend_step *step);
+/* All steps of a run, over a session. */
+TSR_MUST int tsri_blend_steps(struct tsr_session *s, struct tsr_run *run);
 
 /* run.c */
 #define TSRI_TIMEOUT_MS 5000u

@@ -273,20 +273,27 @@ int tsri_blend_step(struct tsr_session *s, const struct tsr_blend_step *step)
     }
 }
 
+int tsri_blend_steps(struct tsr_session *s, struct tsr_run *run)
+{
+    struct tsr_blend_step step;
+    int e;
+    for (int result = 0; (e = tsr_blend_next(run, result, &step)) > 0;)
+        do
+            result = tsri_blend_step(s, &step);
+        while (result > 0);
+    tsr_session_end(s);
+    return e;
+}
+
 int tsr_blend_ask(struct tsr_blend *b, const struct tsr_ask_desc *ask, float *logits,
                   struct tsr_blend_report *report)
 {
     struct tsr_run *run;
-    struct tsr_blend_step step;
     if (!ask || ask->size < sizeof *ask || !ask->session)
         return tsri_fail(TSR_EINVAL, "ask: size or session is missing");
     int e = tsr_blend_start(&run, b, ask, NULL);
     if (e) return e;
-    for (int result = 0; (e = tsr_blend_next(run, result, &step)) > 0;)
-        do
-            result = tsri_blend_step(ask->session, &step);
-        while (result > 0);
-    tsr_session_end(ask->session);
+    e = tsri_blend_steps(ask->session, run);
     tsr_blend_end(run, logits, report);
     return e;
 }

@@ -16,6 +16,11 @@ static bool learns(const struct tsr_run *run)
     return run->ask.flags & TSR_ASK_LEARN;
 }
 
+static bool looks(const struct tsr_run *run)
+{
+    return run->ask.flags & TSR_ASK_LOOK;
+}
+
 static void add_row(struct tsr_run *run, uint32_t token, uint32_t position)
 {
     run->rows[run->n_rows++] = (struct tsr_model_row){run->ask.tokens[token], position, token};
@@ -42,19 +47,30 @@ static void see_all(struct tsr_run *run, struct tsr_model_pass *pass)
 
 /* ---- fill ---- */
 
-static bool needs_system(const struct tsri_plan *p)
+static bool is_open(const struct tsri_piece *piece)
 {
-    for (uint32_t i = 0; !p->n_primer && i < p->n_pieces; i++)
-        if (p->pieces[i].kind == TSRI_PIECE_FILL && !p->pieces[i].placed &&
-            p->pieces[i].match.context == TSR_CONTEXT_SAME)
-            return true;
-    return false;
+    return piece->kind == TSRI_PIECE_FILL && !piece->placed;
+}
+
+/* Tokens at the front of the prompt that a segment sees while it is computed. */
+static uint32_t n_seen(const struct tsri_plan *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_pieces; i++) {
+        const struct tsri_piece *piece = &p->pieces[i];
+        bool behind_system = !p->n_primer && piece->match.context == TSR_CONTEXT_SAME;
+        uint32_t end = piece->leads ? piece->match.prompt_offset : behind_system ? p->n_system : 0;
+        if (is_open(piece) && end > n) n = end;
+    }
+    return n;
 }
 
 /* What a segment sees while it is computed alone. */
-static struct tsr_model_group fill_group(const struct tsri_plan *p, const struct tsr_match *m)
+static struct tsr_model_group fill_group(const struct tsri_plan *p, const struct tsri_piece *piece)
 {
+    const struct tsr_match *m = &piece->match;
     struct tsr_model_group g = {m->n_tokens, 1, {{m->prompt_offset, m->n_tokens}}};
+    if (piece->leads) g.sees[0] = (struct tsr_range){0, m->prompt_offset + m->n_tokens};
     if (m->context != TSR_CONTEXT_SAME) return g;
     if (!p->n_primer && m->prompt_offset == p->n_system) {
         g.sees[0] = (struct tsr_range){0, p->n_system + m->n_tokens};
@@ -79,25 +95,35 @@ static void begin_primer(struct tsr_run *run, struct tsr_model_pass *pass)
     open_pass(run, pass, 1);
 }
 
+/* Text from token `from` on that is no piece of its own, and is seen by what comes at `to`. Returns
+ * how many groups it makes. */
+static uint32_t add_unclaimed(struct tsr_run *run, uint32_t from, uint32_t to, uint32_t n_groups)
+{
+    uint32_t before = run->n_rows;
+    for (uint32_t i = from; i < to; i++)
+        if (run->plan.states[i] == TSR_TOKEN_NEW) add_row(run, i, i);
+    if (run->n_rows == before) return 0;
+    run->groups[n_groups] = (struct tsr_model_group){run->n_rows - before, 1, {{0, to}}};
+    return 1;
+}
+
 static bool begin_fill(struct tsr_run *run, struct tsr_model_pass *pass)
 {
     const struct tsri_plan *p = &run->plan;
-    uint32_t n_groups = 0;
+    uint32_t n_groups = 0, at = 0, seen = n_seen(p);
     run->n_rows = 0;
     run->fills_primer = tsri_plan_primes(p) && !tsri_primer_place(run);
     if (run->fills_primer) {
         begin_primer(run, pass);
         return true;
     }
-    /* A system prompt that is no piece of its own, or only in parts. */
-    for (uint32_t i = 0; needs_system(p) && i < p->n_system; i++)
-        if (p->states[i] == TSR_TOKEN_NEW) add_row(run, i, i);
-    if (run->n_rows)
-        run->groups[n_groups++] = (struct tsr_model_group){run->n_rows, 1, {{0, p->n_system}}};
     for (uint32_t i = 0; i < p->n_pieces; i++) {
         const struct tsri_piece *piece = &p->pieces[i];
-        if (piece->kind != TSRI_PIECE_FILL || piece->placed) continue;
-        run->groups[n_groups++] = fill_group(p, &piece->match);
+        if (!is_open(piece)) continue;
+        n_groups +=
+            add_unclaimed(run, at, tsri_min_u32(seen, piece->match.prompt_offset), n_groups);
+        at = piece->match.prompt_offset + piece->match.n_tokens;
+        run->groups[n_groups++] = fill_group(p, piece);
         for (uint32_t k = 0; k < piece->match.n_tokens; k++)
             add_row(run, piece->match.prompt_offset + k, piece->match.base + k);
     }
@@ -134,7 +160,9 @@ static int after_fill(struct tsr_run *run)
     }
     for (uint32_t i = 0; i < run->plan.n_pieces; i++) {
         struct tsri_piece *piece = &run->plan.pieces[i];
-        if (piece->kind != TSRI_PIECE_FILL || piece->placed) continue;
+        if (!is_open(piece)) continue;
+        piece->placed = piece->leads;
+        if (piece->placed) continue;
         int e = tsri_fill_settle(&fill, &run->ask, &run->plan, i, &piece->placed);
         if (!piece->placed) return e;
         if (e < 0) run->reasons |= TSR_BLEND_REFUSED;
@@ -293,7 +321,8 @@ bool tsri_pass_begin(struct tsr_run *run, struct tsr_model_pass *pass)
     if (run->phase == TSRI_PHASE_QUERY) {
         run->asked = false;
         if (begin_query(run, pass)) return true;
-        run->phase = TSRI_PHASE_BLEND;
+        run->phase = looks(run) ? TSRI_PHASE_DONE : TSRI_PHASE_BLEND;
+        if (looks(run)) return false;
         run->failed = choose(run);
         if (run->failed) return false;
     }
@@ -414,8 +443,13 @@ int tsri_pass_after(struct tsr_run *run)
         run->phase = learns(run) ? TSRI_PHASE_DONE : TSRI_PHASE_QUERY;
         return after_fill(run);
     }
+    if (run->phase == TSRI_PHASE_DONE) return 0;
     if (run->phase == TSRI_PHASE_QUERY) {
         run->asked = true;
+        if (looks(run)) {
+            run->phase = TSRI_PHASE_DONE;
+            return 0;
+        }
         tsri_draft_begin(run);
         return begin_round(run);
     }

@@ -127,6 +127,11 @@ void tsri_draft_add_rows(struct tsr_run *run);
 /* After a round: tells the gate, and turns the draft into this round's answer. */
 void tsri_draft_check(struct tsr_run *run);
 
+/* ---- order.c: documents in any order ---- */
+
+/* An ask with TSR_ASK_LOOK as a run takes it. */
+void tsri_order_look(struct tsr_ask_desc *ask);
+
 /* ---- primer.c ---- */
 
 /* Puts the primer's KV into the slots after the prompt: what the blend keeps, or what the

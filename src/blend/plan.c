@@ -135,23 +135,65 @@ static bool can_fill(struct tsri_plan *p, struct tsr_range s)
     return false;
 }
 
-static void add_fill(struct tsri_plan *p, struct tsr_range s)
+static struct tsri_piece *add_computed(struct tsri_plan *p, struct tsr_range s, uint32_t base,
+                                       uint32_t context)
 {
-    uint32_t base = base_of(p, s.offset);
-    bool system = is_system(p, s), primed = p->n_primer && !system;
     struct tsr_match m = {.prompt_offset = s.offset,
                           .n_tokens = s.n_tokens,
                           .entry_tokens = s.n_tokens,
                           .kind = TSR_KIND_SEGMENT,
-                          .context = base && !system ? TSR_CONTEXT_SAME : TSR_CONTEXT_PURE,
+                          .context = (uint8_t)context,
                           .verified = 1,
                           .base = base,
                           .coverage = TSR_COVERAGE_FULL};
-    p->pieces[p->n_pieces++] = (struct tsri_piece){.match = m,
-                                                   .kind = TSRI_PIECE_FILL,
-                                                   .exact = base == s.offset && !primed,
-                                                   .starts = true,
-                                                   .ends = true};
+    struct tsri_piece *piece = &p->pieces[p->n_pieces++];
+    *piece = (struct tsri_piece){.match = m, .kind = TSRI_PIECE_FILL, .starts = true, .ends = true};
+    return piece;
+}
+
+static void add_fill(struct tsri_plan *p, struct tsr_range s)
+{
+    uint32_t base = base_of(p, s.offset);
+    bool system = is_system(p, s), primed = p->n_primer && !system;
+    uint32_t context = base && !system ? TSR_CONTEXT_SAME : TSR_CONTEXT_PURE;
+    add_computed(p, s, base, context)->exact = base == s.offset && !primed;
+}
+
+/* ---- the document that leads ---- */
+
+/* Whether segment s can be exact once it is computed: everything before it is. */
+static bool can_lead(const struct tsri_plan *p, const struct tsri_plan_desc *d, uint32_t s)
+{
+    if (!(d->ask->flags & TSR_ASK_LEAD) || d->rounded || s != (d->ask->system ? 1 : 0))
+        return false;
+    for (uint32_t i = 0; i < p->n_pieces; i++)
+        if (!p->pieces[i].exact) return false;
+    return true;
+}
+
+/* What is exact at its front is loaded, the rest is computed. *m: the next match. */
+static void add_lead(struct tsri_plan *p, const struct tsri_plan_desc *d, struct tsr_range s,
+                     uint32_t *m)
+{
+    uint32_t at = s.offset, end = end_of(s);
+    bool cached = false;
+    if (p->n_pieces) {
+        const struct tsr_match *before = &p->pieces[p->n_pieces - 1].match;
+        uint32_t reached = before->prompt_offset + before->n_tokens;
+        if (reached > at) at = reached;
+    }
+    for (; *m < d->n_matches && d->matches[*m].prompt_offset < end; (*m)++) {
+        const struct tsr_match *match = &d->matches[*m];
+        cached = true;
+        if (match->prompt_offset != at || !is_exact(p, d, match) || !take_match(p, d, *match))
+            continue;
+        at += p->pieces[p->n_pieces - 1].match.n_tokens;
+    }
+    if (at >= end) return;
+    struct tsri_piece *piece =
+        add_computed(p, (struct tsr_range){at, end - at}, at, TSR_CONTEXT_OTHER);
+    piece->exact = piece->leads = true;
+    piece->cached = cached;
 }
 
 /* Matches and segments without one, merged in the order of the prompt. */
@@ -165,6 +207,10 @@ static void gather(struct tsri_plan *p, const struct tsri_plan_desc *d)
         while (m < d->n_matches && d->matches[m].prompt_offset < start)
             (void)take_match(p, d, d->matches[m++]);
         if (s == ask->n_segments) break;
+        if (can_lead(p, d, s)) {
+            add_lead(p, d, ask->segments[s], &m);
+            continue;
+        }
         uint32_t before = p->n_pieces;
         /* A prefix may reach into it from before. */
         bool covered = before && p->pieces[before - 1].match.prompt_offset +

@@ -287,6 +287,7 @@ int tsri_run_open(struct tsr_run **out, struct tsr_blend *b, const struct tsr_as
     if (ask->slots) run->rest = *ask->rest;
     run->started_ns = tsri_now_ns();
     if (ask->flags & TSR_ASK_LEARN) run->ask.flags = TSR_ASK_LEARN | TSR_ASK_FILL | TSR_ASK_CONTEXT;
+    if (ask->flags & TSR_ASK_LOOK) tsri_order_look(&run->ask);
     run->freq_set = tsri_rope_set_id(&b->info.rope, rope_tokens);
     run->same_context = b->profile.context == TSR_CONTEXT_SAME;
     run->gate = TSRI_GATE_UNKNOWN;
@@ -479,6 +480,17 @@ static void count_piece(struct tsr_blend_report *r, const struct tsri_plan *p,
             p->states[i] == TSR_TOKEN_EXACT || p->states[i] == TSR_TOKEN_CANDIDATE;
 }
 
+/* Exact, but computed. */
+static void count_lead(struct tsr_blend_report *r, const struct tsri_piece *piece)
+{
+    uint32_t n = piece->match.n_tokens;
+    r->n_exact -= n;
+    if (piece->cached)
+        r->n_recomputed += n;
+    else
+        r->n_new += n;
+}
+
 static void fill_report(struct tsr_run *run, struct tsr_blend_report *out)
 {
     struct tsr_blend_report *r = &run->report;
@@ -492,7 +504,10 @@ static void fill_report(struct tsr_run *run, struct tsr_blend_report *out)
     r->n_recomputed = n[TSR_TOKEN_ALWAYS] + n[TSR_TOKEN_SELECTED];
     r->n_new = n[TSR_TOKEN_NEW];
     for (uint32_t i = 0; i < p->n_pieces; i++)
-        count_piece(r, p, &p->pieces[i]);
+        if (p->pieces[i].leads)
+            count_lead(r, &p->pieces[i]);
+        else
+            count_piece(r, p, &p->pieces[i]);
     r->n_chunks = p->n_chunks;
     r->selector = run->selector->id;
     r->reasons = run->reasons | p->reasons;
@@ -536,9 +551,10 @@ void tsr_blend_end(struct tsr_run *run, float *logits, struct tsr_blend_report *
 {
     if (!run) return;
     bool done = run->phase == TSRI_PHASE_DONE && !run->failed;
-    if (!(run->ask.flags & TSR_ASK_LEARN)) keep_draft(run, done);
+    bool answers = !(run->ask.flags & (TSR_ASK_LEARN | TSR_ASK_LOOK));
+    if (answers) keep_draft(run, done);
     if (done) {
-        if (!(run->ask.flags & TSR_ASK_LEARN)) keep_bias(run);
+        if (answers) keep_bias(run);
         if (logits && !(run->ask.flags & TSR_ASK_CONTEXT))
             memcpy(logits, run->logits, run->blend->info.n_vocab * sizeof *logits);
         if (report && report->size >= sizeof report->size) fill_report(run, report);

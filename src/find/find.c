@@ -207,16 +207,6 @@ static bool take_row(struct lookup *l, struct tsr_client *client, uint32_t i)
     return true;
 }
 
-/* Leaf first, so that a block never ranks below the one behind it. */
-static void reverse(uint32_t *ids, uint32_t n)
-{
-    for (uint32_t i = 0; i < n / 2; i++) {
-        uint32_t t = ids[i];
-        ids[i] = ids[n - 1 - i];
-        ids[n - 1 - i] = t;
-    }
-}
-
 static void find_prefix(struct lookup *l, struct tsr_client *client)
 {
     struct tsri_chunk *chunk = &l->chunks[0];
@@ -244,7 +234,8 @@ static void find_prefix(struct lookup *l, struct tsr_client *client)
         if (!ahead) tsri_walk_passed(&l->walk, chunk);
     }
     l->io->n_prefix_tokens = l->covered;
-    reverse(l->ids, l->n_ids);
+    /* Leaf first, so that a block never ranks below the one behind it. */
+    tsri_reverse_u32(l->ids, l->n_ids);
     settle(l, client);
 }
 
