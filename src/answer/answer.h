@@ -127,6 +127,12 @@ double tsri_trust_sure(const struct tsr_blend_report *r);
 /* The same in words. */
 const char *tsri_trust_words(double sure);
 
+/* ---- documents in any order (leading.c) ---- */
+
+/* What looking at the documents cost (tsr_blend_look()), and what it stored, is part of the answer's
+ * report. */
+void tsri_leading_count(struct tsr_blend_report *r, const struct tsr_blend_report *look);
+
 /* ---- comparing answers (fact_words.c) ---- */
 
 /* Whether two answers say the same, in whatever words: neither has a fact that the other lacks. */

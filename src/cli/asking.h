@@ -53,6 +53,7 @@ struct tsri_asking {
     struct tsri_documents documents;
     struct tsri_folders folders;
     bool all;              /* everything in them goes into the prompt, however large */
+    bool free_order;       /* documents may change places */
     bool chooses;          /* they are too large for that: each question gets its passages */
     uint32_t passages_max; /* of a question */
     struct tsri_dialog dialog;
@@ -84,6 +85,9 @@ struct tsri_asking {
 int tsri_choosing_begin(struct tsri_asking *a);
 /* The passages that a question is about into the dialog, where the folders are too large. */
 int tsri_choosing_find(struct tsri_asking *a, const char *question);
+/* The document that the question looks at most to the front, where the order is free; the ask then
+ * has TSR_ASK_LEAD. *look: what that cost. */
+int tsri_choosing_lead(struct tsri_asking *a, struct tsr_blend_report *look);
 
 /* ---- storing.c ---- */
 

@@ -132,3 +132,31 @@ int tsri_choosing_find(struct tsri_asking *a, const char *question)
                              a->reader.info.context, a->answer_max);
     return e;
 }
+
+/* ---- their order ---- */
+
+/* The documents as their segments are now; each has one. */
+static void move_document(struct tsri_documents *d, size_t lead)
+{
+    struct tsri_document first = d->items[lead];
+    memmove(d->items + 1, d->items, lead * sizeof *d->items);
+    d->items[0] = first;
+}
+
+int tsri_choosing_lead(struct tsri_asking *a, struct tsr_blend_report *look)
+{
+    struct tsri_dialog *d = &a->dialog;
+    uint32_t n = (uint32_t)d->n_segments, system = a->ask.system;
+    /* Pieces of one document stay together. */
+    if (!a->free_order || n != a->documents.n + system) return 0;
+    double *looks = malloc(n * sizeof *looks);
+    if (!looks) return tsri_cli_fail("no memory");
+    int found = tsr_blend_look(a->reader.blend, &a->ask, looks, look);
+    int lead = found > 0 ? tsr_segments_lead(d->tokens, d->segments, n, system, looks) : TSR_ENOENT;
+    free(looks);
+    if (found < 0) return tsri_cli_failed();
+    if (lead < 0) return 0;
+    move_document(&a->documents, (size_t)lead - system);
+    a->ask.flags |= TSR_ASK_LEAD;
+    return 0;
+}

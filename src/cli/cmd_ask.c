@@ -49,8 +49,12 @@ static int read_prompt(struct tsri_asking *a)
     a->ask.segments = d->segments;
     a->ask.n_segments = (uint32_t)d->n_segments;
     a->ask.system = 1;
+    struct tsr_blend_report look = {.size = sizeof look};
+    int e = tsri_choosing_lead(a, &look);
+    if (e) return e;
     a->report.size = sizeof a->report;
     if (tsr_blend_ask(r->blend, &a->ask, r->logits, &a->report) < 0) return tsri_cli_failed();
+    tsri_leading_count(&a->report, &look);
     a->blended = !(tsri_trust_sure(&a->report) >= 1);
     return 0;
 }
@@ -187,6 +191,19 @@ static int one_turn(struct tsri_asking *a, const char *question)
 
 /* ---- the command ---- */
 
+/* Files that were named are in the order that they were named in; what is found in folders has none. */
+static int read_order(struct tsri_asking *a)
+{
+    const char *order = tsri_cli_flag(a->cli, "order");
+    bool given = order && strcmp(order, "given") == 0,
+         is_free = order && strcmp(order, "free") == 0;
+    if (order && !given && !is_free)
+        return tsri_cli_usage(a->cli, "--order=%s: must be free or given", order);
+    bool folders = tsri_cli_flag(a->cli, "docs") && !tsri_cli_flag(a->cli, "doc");
+    a->free_order = a->ask.selector != TSR_SELECT_FULL && (is_free || (folders && !given));
+    return 0;
+}
+
 static int read_flags(struct tsri_asking *a)
 {
     struct tsri_cli *cli = a->cli;
@@ -200,7 +217,8 @@ static int read_flags(struct tsri_asking *a)
     a->ask.selector = (uint32_t)found;
     if (tsri_cli_flag(cli, "ratio")) a->ask.flags |= TSR_ASK_RATIO;
     if (tsri_cli_flag(cli, "no-gate")) a->ask.flags &= ~(uint32_t)TSR_ASK_GATE;
-    int e = tsri_cli_flag_number(cli, "ratio", 0, 1, &a->ask.ratio);
+    int e = read_order(a);
+    if (!e) e = tsri_cli_flag_number(cli, "ratio", 0, 1, &a->ask.ratio);
     if (!e) e = tsri_cli_flag_count(cli, "max", 1, 1 << 20, &answer_max);
     a->answer_max = (uint32_t)answer_max;
     a->compare = tsri_cli_flag(cli, "compare") != NULL;

@@ -7,7 +7,7 @@
 /* X(id, name, usage, one line of help, details) */
 /* clang-format off */
 #define TSRI_COMMANDS(X) \
-    X(ask, "ask", "[--model=FILE] [--doc=FILE] [--docs=DIR] [--all] [--passages=N] [--system=TEXT] [--ratio=R] [--selector=NAME] [--profile=FILE] [--no-gate] [--no-store] [--max=N] [--temperature=T] [--top-p=P] [--seed=N] [--no-repeat-stop] [--weights=TYPE] [--device=NAME] [--threads=N] [--stats] [--compare] [--json] [--chat[=FILE] | QUESTION]", \
+    X(ask, "ask", "[--model=FILE] [--doc=FILE] [--docs=DIR] [--all] [--passages=N] [--order=free|given] [--system=TEXT] [--ratio=R] [--selector=NAME] [--profile=FILE] [--no-gate] [--no-store] [--max=N] [--temperature=T] [--top-p=P] [--seed=N] [--no-repeat-stop] [--weights=TYPE] [--device=NAME] [--threads=N] [--stats] [--compare] [--json] [--chat[=FILE] | QUESTION]", \
       "answer a question about documents", \
       "The model reads each document once. The result is kept in a store, and later questions reuse\n" \
       "it, with any documents in any order. The store is in the user's cache folder, or at the\n" \
@@ -23,6 +23,8 @@
       "                   8192 tokens, the passages that the question is about are read\n" \
       "  --all            read such folders whole, if they fit into the model's context\n" \
       "  --passages=N     maximum number of passages for a question (default: 8)\n" \
+      "  --order=free     documents may change places: the one that the question looks at most goes\n" \
+      "                   first, where it is exact (default with --docs alone); --order=given: never\n" \
       "  --system=TEXT    system prompt\n" \
       "  --ratio=R        share of the reused tokens to recompute, such as 0.05 or 5%\n" \
       "  --selector=NAME  how to choose these tokens: query, hkvd, link, none or full\n" \

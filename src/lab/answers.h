@@ -64,6 +64,7 @@ struct tsri_responder {
     struct tsri_reader *reader;
     struct tsri_methods methods;
     uint32_t answer_max;
+    bool free_order;                /* see tsr_segments_lead() */
     struct tsr_blend *plain, *same; /* without a cache; documents after the system prompt */
 };
 int tsri_responder_init(struct tsri_responder *p, struct tsri_reader *reader,

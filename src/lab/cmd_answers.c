@@ -18,6 +18,7 @@ struct answering {
     struct tsri_responder responder;
     int half;
     double answer_max, limit;
+    bool free_order;
     unsigned shard, n_shards; /* 1 of 1: all */
     size_t *wanted;           /* indices of questions */
     size_t n_wanted;
@@ -46,6 +47,10 @@ static int read_flags(struct answering *x)
         return tsri_cli_usage(x->cli, "--methods: %s", tsr_errmsg());
     x->answer_max = ANSWER_TOKENS;
     x->limit = 1e9;
+    const char *order = tsri_cli_flag(x->cli, "order");
+    x->free_order = order && strcmp(order, "free") == 0;
+    if (order && !x->free_order && strcmp(order, "given") != 0)
+        return tsri_cli_usage(x->cli, "--order=%s: must be free or given", order);
     int e = read_shard(x);
     if (!e) e = tsri_cli_flag_count(x->cli, "tokens", 1, TSRI_RESPONSE_TOKENS_MAX, &x->answer_max);
     return e ? e : tsri_cli_flag_count(x->cli, "limit", 1, 1e9, &x->limit);
@@ -109,6 +114,7 @@ static int answer_all(struct answering *x)
 {
     double start = tsri_cli_now_s(), told = start;
     int e = tsri_responder_init(&x->responder, &x->reader, &x->methods, (uint32_t)x->answer_max);
+    x->responder.free_order = x->free_order;
     for (size_t i = 0; i < x->n_wanted && !e; i++) {
         tell(x, i, start, &told);
         e = answer_one(x, &x->questions.items[x->wanted[i]]);

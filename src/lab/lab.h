@@ -36,7 +36,7 @@
       "  --answers=N       generate answers of up to N tokens and compare them; the gate needs\n" \
       "                    them (default: 32; 0: none)\n" \
       "  --int8            also measure --ratio with entries stored as int8\n") \
-    X(answers, "answers", "[--json] [--prompts=FILE] [--half=HALF] [--methods=LIST] [--csv=FILE] [--shard=I/N] [--limit=N] [--tokens=N] [--summary] [--model=FILE] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] [TABLE...]", \
+    X(answers, "answers", "[--json] [--prompts=FILE] [--half=HALF] [--methods=LIST] [--order=free|given] [--csv=FILE] [--shard=I/N] [--limit=N] [--tokens=N] [--summary] [--model=FILE] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] [TABLE...]", \
       "count the answers that stay right when documents are reused", \
       "Answers every question greedily with a full prefill, with plain reuse, with CacheBlend and as\n" \
       "`tessera ask` does, with the documents known. Prints right answers, F1, exact matches and\n" \
@@ -46,6 +46,8 @@
       "  --half=HALF       tune, test or all (default) of every set, by a hash of set and id\n" \
       "  --methods=LIST    reuse, cacheblend, tessera (default: these three), or a method with a\n" \
       "                    ratio and without the gate: cacheblend@0.3, tessera@0.05\n" \
+      "  --order=free      the document that the question looks at most goes first, for all methods;\n" \
+      "                    keep such tables apart from those in the given order (default: given)\n" \
       "  --csv=FILE        table of all answers; an interrupted run continues where it ends\n" \
       "  --shard=I/N       only part I of N parts, for several processes, each with its own --csv\n" \
       "  --limit=N         only the first N questions of the half\n" \

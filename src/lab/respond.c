@@ -21,6 +21,8 @@ struct spoken {
     const struct tsri_question *question;
     struct tsri_dialog dialog;
     uint32_t n_prompt;
+    double look_s; /* what finding the document that leads took */
+    bool leads;
     struct said said;
     float *logits;                          /* [said.n][n_vocab], each before its token */
     uint32_t top[TSRI_RESPONSE_TOKENS_MAX]; /* of these logits */
@@ -148,6 +150,26 @@ static void choose(const struct tsri_method *m, struct tsr_ask_desc *ask)
     }
 }
 
+/* The document that the question looks at most to the front, for all methods: they are compared with
+ * a prefill of the same prompt. The documents are stored before, so that only looking is timed. */
+static int lead(const struct tsri_responder *p, struct spoken *full)
+{
+    struct tsr_blend *blend = p->reader->blend;
+    struct tsri_dialog *d = &full->dialog;
+    uint32_t n = (uint32_t)d->n_segments;
+    struct tsr_ask_desc ask = ask_of(p, full);
+    ask.flags = TSR_ASK_FILL;
+    double *looks = malloc(n * sizeof *looks);
+    if (!looks) return tsri_cli_fail("no memory");
+    int e = tsr_blend_learn(blend, &ask, NULL, NULL);
+    double start = tsri_cli_now_s();
+    if (e >= 0) e = tsr_blend_look(blend, &ask, looks, NULL);
+    full->look_s = tsri_cli_now_s() - start;
+    full->leads = e > 0 && tsr_segments_lead(d->tokens, d->segments, n, 1, looks) >= 0;
+    free(looks);
+    return e < 0 ? tsri_cli_failed() : 0;
+}
+
 /* Stores the documents as the method wants them, then asks. */
 static int read_prompt(const struct tsri_responder *p, const struct tsri_method *m,
                        struct spoken *full, float *logits, struct tsri_response *row)
@@ -156,11 +178,12 @@ static int read_prompt(const struct tsri_responder *p, const struct tsri_method 
     struct tsr_blend_report report = {.size = sizeof report};
     struct tsr_ask_desc ask = ask_of(p, full);
     choose(m, &ask);
-    bool cached = m->kind != TSRI_METHOD_PREFILL;
+    bool cached = m->kind != TSRI_METHOD_PREFILL, ours = m->kind == TSRI_METHOD_TESSERA;
+    if (ours && full->leads) ask.flags |= TSR_ASK_LEAD;
     if (cached && tsr_blend_learn(blend, &ask, NULL, NULL) < 0) return tsri_cli_failed();
     double start = tsri_cli_now_s();
     if (tsr_blend_ask(blend, &ask, logits, &report) < 0) return tsri_cli_failed();
-    row->seconds = tsri_cli_now_s() - start;
+    row->seconds = tsri_cli_now_s() - start + (ours ? full->look_s : 0);
     row->n_tokens = full->n_prompt;
     row->n_computed = full->n_prompt - report.n_exact - report.n_reused;
     row->n_recomputed = report.n_recomputed;
@@ -169,7 +192,7 @@ static int read_prompt(const struct tsri_responder *p, const struct tsri_method 
     row->reasons = report.reasons;
     bool reused = !(report.reasons & (TSR_BLEND_UNABLE | TSR_BLEND_FAULT)) &&
                   report.n_new <= full->n_prompt / 2;
-    full->lost = cached && m->kind != TSRI_METHOD_TESSERA && !reused;
+    full->lost = cached && !ours && !reused;
     if (full->lost)
         tsri_cli_note(
             "%s %s: left out: documents were not reused (%u of %u tokens new, reasons %u)",
@@ -291,7 +314,9 @@ static int prepare(struct tsri_responder *p, struct spoken *full, bool *fits)
     /* The gate drafts answers after the prompt; `tessera ask` has room for that. */
     uint32_t draft = tsr_blend_profile(r->blend)->draft;
     if (draft > p->answer_max) slots += draft - p->answer_max;
-    return *fits ? tsri_reader_make_room(r, slots) : 0;
+    if (!*fits) return 0;
+    e = tsri_reader_make_room(r, slots);
+    return !e && p->free_order ? lead(p, full) : e;
 }
 
 int tsri_respond(struct tsri_responder *p, const struct tsri_question *q,

@@ -388,8 +388,21 @@ static bool read_seed(struct tsri_api_request *q, struct tsri_refusal *no)
     return true;
 }
 
-/* Our own member: {"mode": "exact" | "auto" | "fast", "search": false, "cache": false}. Without the
- * cache every answer is exact. */
+/* Documents of a request are in the order that it gives them, unless it says otherwise; what a search
+ * finds has none, unless it says so. */
+static bool read_order(struct tsri_api_request *q, const json_t *v, struct tsri_refusal *no)
+{
+    const json_t *order = member(v, "order");
+    const char *name = json_string_value(order);
+    if (!order) return true;
+    q->order = name && strcmp(name, "free") == 0    ? TSRI_ORDER_FREE
+               : name && strcmp(name, "given") == 0 ? TSRI_ORDER_GIVEN
+                                                    : TSRI_ORDER_DEFAULT;
+    return q->order ? true : bad(no, "tessera.order", "must be free or given");
+}
+
+/* Our own member: {"mode": "exact" | "auto" | "fast", "order": "free" | "given", "search": false,
+ * "cache": false}. Without the cache every answer is exact. */
 static bool read_tessera(struct tsri_api_request *q, struct tsri_refusal *no)
 {
     const json_t *v = member(q->body, "tessera");
@@ -397,6 +410,7 @@ static bool read_tessera(struct tsri_api_request *q, struct tsri_refusal *no)
     if (!json_is_object(v)) return bad(no, "tessera", "must be an object");
     bool cache = true;
     if (!read_flag(v, "search", &q->search, no) || !read_flag(v, "cache", &cache, no)) return false;
+    if (!read_order(q, v, no)) return false;
     q->fresh = !cache;
     if (q->fresh) q->mode = TSRI_MODE_EXACT;
     const json_t *mode = member(v, "mode");

@@ -56,6 +56,11 @@ struct tsri_api_request {
     bool ignore_end; /* ignore_eos, as vLLM and llama-server name it: as long as max_tokens */
     bool fresh;      /* tessera.cache is false: nothing comes from the cache */
     bool search;     /* tessera.search, true unless it is false: look into the server's documents */
+    enum tsri_order {
+        TSRI_ORDER_DEFAULT = 0, /* free for what a search finds, given for the request's own */
+        TSRI_ORDER_FREE,
+        TSRI_ORDER_GIVEN
+    } order; /* tessera.order, of documents */
     enum tsri_mode mode;
     double temperature; /* below 0: the server's default */
     double top_p;

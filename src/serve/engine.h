@@ -69,6 +69,7 @@ struct tsri_job_desc {
     uint32_t n_top;  /* likely tokens beside the chosen one; up to TSRI_ENGINE_TOP_MAX */
     bool logprobs;   /* of the chosen tokens; implied by n_top */
     bool ignore_end; /* the token that ends an answer is one like others */
+    bool free_order; /* segments after the system prompt may change places; modes AUTO and FAST */
     enum tsri_keeping keeps;
     bool fresh;         /* mode EXACT: nothing comes from the cache, and nothing goes into it */
     double temperature; /* 0: always the most likely token */

@@ -309,18 +309,29 @@ static enum tsri_keeping keeping_of(const struct tsri_api_request *q)
     return TSRI_KEEP_EXACT;
 }
 
+/* Where a document has several segments, they stay together. */
+static bool is_order_free(const struct tsri_flow *f, const struct tsri_dialog *d, uint32_t system)
+{
+    const struct tsri_api_request *q = &f->request;
+    bool wanted =
+        q->order == TSRI_ORDER_DEFAULT ? q->n_documents == 0 : q->order == TSRI_ORDER_FREE;
+    return wanted && json_array_size(f->documents) == d->n_segments - system;
+}
+
 static struct tsri_job_desc job_of(struct tsri_flow *f, const struct tsri_dialog *d)
 {
     const struct tsri_api_request *q = &f->request;
     const struct tsri_serve_desc *desc = &f->serve->desc;
     uint32_t left = d->context - (uint32_t)d->n_tokens;
     uint32_t max = q->max_tokens ? q->max_tokens : desc->max_tokens;
+    uint32_t system = q->api == TSRI_API_CHAT && d->n_segments && d->segments[0].offset == 0;
     return (struct tsri_job_desc){
         .tokens = d->tokens,
         .n_tokens = (uint32_t)d->n_tokens,
         .segments = d->segments,
         .n_segments = (uint32_t)d->n_segments,
-        .system = q->api == TSRI_API_CHAT && d->n_segments && d->segments[0].offset == 0,
+        .system = system,
+        .free_order = is_order_free(f, d, system),
         .max_tokens = max < left ? max : left,
         .mode = q->mode,
         .keeps = keeping_of(q),

@@ -27,6 +27,12 @@ uint32_t tsri_reading_slots(const struct tsri_engine *e, const struct tsri_job_d
     return tsri_min_u32(behind, e->info.context - n) + n;
 }
 
+static bool wants_to_look(const struct tsri_task *t)
+{
+    bool blends = t->desc.mode == TSRI_MODE_AUTO || t->desc.mode == TSRI_MODE_FAST;
+    return t->desc.free_order && blends && !t->looked;
+}
+
 static struct tsr_ask_desc ask_of(const struct tsri_task *t)
 {
     const struct tsri_job_desc *d = &t->desc;
@@ -40,6 +46,8 @@ static struct tsr_ask_desc ask_of(const struct tsri_task *t)
                                .timeout_ms = TIER_WAIT_MS,
                                .flags = TSR_ASK_FILL | TSR_ASK_PREFIX | TSR_ASK_FIRST};
     if (d->mode == TSRI_MODE_AUTO) ask.flags |= TSR_ASK_GATE;
+    if (wants_to_look(t)) ask.flags |= TSR_ASK_LOOK;
+    if (t->leads) ask.flags |= TSR_ASK_LEAD;
     if (d->mode == TSRI_MODE_EXACT || d->mode == TSRI_MODE_KEEP) {
         /* Documents are text like any other. A system prompt is at the front wherever it is used. */
         ask.flags = TSR_ASK_PREFIX;
@@ -119,12 +127,32 @@ static void finish(struct tsri_task *t, float *logits)
     t->run = NULL;
 }
 
+/* The question has looked at the documents: one of them leads now, or none. */
+static int order(struct tsri_task *t)
+{
+    struct tsri_job_desc *d = &t->desc;
+    double *looks = tsri_alloc((size_t)d->n_segments + 1, sizeof *looks);
+    if (!looks) return TSR_ENOMEM;
+    int r = tsr_blend_looks(t->run, looks);
+    finish(t, NULL);
+    t->look = t->report;
+    t->looked = true;
+    if (r > 0)
+        t->leads = tsr_segments_lead((uint32_t *)(uintptr_t)d->tokens,
+                                     (struct tsr_range *)(uintptr_t)d->segments, d->n_segments,
+                                     d->system, looks) >= 0;
+    tsri_free(looks);
+    return r < 0 ? r : 1;
+}
+
 int tsri_reading_piece(struct tsri_engine *e, struct tsri_task *t)
 {
     int r = t->run ? 0 : begin(e, t);
     if (!r) r = advance(t);
     if (r) return r;
+    if (t->ask.flags & TSR_ASK_LOOK) return order(t);
     finish(t, e->logits);
+    tsri_leading_count(&t->report, &t->look);
     return 0;
 }
 

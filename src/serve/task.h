@@ -87,9 +87,10 @@ struct tsri_task {
     struct tsr_blend_step step;
     bool in_step; /* `step` is not done */
     int result;   /* of the last step */
-    struct tsr_blend_report report;
-    bool learns;       /* after it is kept: its documents are to be stored, too */
-    uint32_t n_prompt; /* tokens without the answer */
+    struct tsr_blend_report report, look;
+    bool looked, leads; /* documents of free order: were looked at, and one of them leads */
+    bool learns;        /* after it is kept: its documents are to be stored, too */
+    uint32_t n_prompt;  /* tokens without the answer */
     /* learning: */
     uint32_t n_learned;         /* segments that are done */
     uint32_t *short_prompt;     /* the segment that is computed, alone */

@@ -104,7 +104,51 @@ later_questions_bring_their_own_passages() {
     is "$(json '[p["document"] for p in x["passages"]]')" "['music.txt']"
 }
 
+# Three known documents of 400 letters, each computed behind a primer, so that none is exact where it is.
+three_documents() {
+    ask_init llama 4096 || return
+    needs_python || return
+    letters 400 c >"$tmp/docs/c.txt"
+    printf 'version: 1\ncontext: primer\nprimer: "the old town"\nratio: 0.1\n' >"$tmp/primed.yaml"
+    t ingest --model="$model" --threads=1 --profile="$tmp/primed.yaml" "$tmp/docs"
+    exits 0
+}
+
+ask_three() { ask --json --no-store --profile="$tmp/primed.yaml" "$@" 'why'; }
+
+the_order_of_a_folder_is_free() {
+    three_documents || return
+    ask_three --ratio=0 --docs="$tmp/docs" --order=given
+    exits 0 && is "$(count recomputed)" 0 || return
+    # The document that leads is computed, and the others are reused.
+    ask_three --ratio=0 --docs="$tmp/docs"
+    exits 0 || return
+    [ "$(count recomputed)" -gt 350 ] && [ "$(count recomputed)" -lt 480 ] || fail "$out" || return
+    [ "$(count reused)" -gt 700 ] || fail "$out"
+}
+
+the_order_of_named_files_is_the_given_one() {
+    three_documents || return
+    local named=(--doc="$tmp/docs/a.md" --doc="$tmp/docs/b.txt" --doc="$tmp/docs/c.txt")
+    ask_three --ratio=0 "${named[@]}"
+    exits 0 && is "$(count recomputed)" 0 || return
+    ask_three --ratio=0 "${named[@]}" --order=free
+    exits 0 && [ "$(count recomputed)" -gt 350 ] || fail "$out" || return
+    ask_three "${named[@]}" --order=any
+    exits 2 && complains '--order=any: must be free or given'
+}
+
+# What is said of the answer holds for the prompt in its new order.
+in_a_free_order_everything_recomputed_is_a_full_read() {
+    three_documents || return
+    ask_three --compare --ratio=1 --docs="$tmp/docs"
+    exits 0 && is "$(json 'x["answer"] == x["full_answer"]')" True
+}
+
 run a_small_folder_is_read_whole
+run the_order_of_a_folder_is_free
+run the_order_of_named_files_is_the_given_one
+run in_a_free_order_everything_recomputed_is_a_full_read
 run of_a_large_folder_the_passages_of_the_question_are_read
 run the_number_of_passages_has_a_limit
 run passages_are_known_the_second_time

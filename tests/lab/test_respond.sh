@@ -67,7 +67,26 @@ a_question_that_is_too_long_is_left_out() {
     is "$(wc -l <"$tmp/rows.csv")" 3
 }
 
+in_a_free_order_one_document_leads_for_all_methods() {
+    ask_init llama || return
+    printf '{"set":"s","id":"1","documents":["%s","%s","%s"],"question":"why","answers":["abc"]}\n' \
+        "$(letters 300 a)" "$(letters 300 b)" "$(letters 300 c)" >"$tmp/q.jsonl"
+    # Behind a primer no document is exact where it is.
+    printf 'version: 1\ncontext: primer\nprimer: "the old town"\nratio: 0.1\n' >"$tmp/primed.yaml"
+    answers --order=free --methods=reuse,tessera@0,tessera@1 --profile="$tmp/primed.yaml"
+    exits 0 || return
+    local all n
+    all=$(cat "$tmp/rows.csv")
+    is "$(cell tessera@1 same_tokens) $(cell tessera@1 kl)" '1 0' || fail "$all" || return
+    n=$(cell tessera@0 recomputed)
+    [ "$n" -gt 250 ] && [ "$n" -lt 380 ] || fail "$all" || return
+    is "$(cell reuse recomputed)" 0 || fail "$all" || return
+    answers --order=any
+    exits 2
+}
+
 run recomputing_everything_gives_the_prefills_answer
+run in_a_free_order_one_document_leads_for_all_methods
 run the_shipped_method_is_what_ask_does
 run a_plain_answer_ends_with_its_line
 run a_question_that_is_too_long_is_left_out

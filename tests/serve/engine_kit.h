@@ -123,6 +123,24 @@ static inline struct tsri_job_desc engine_kit_desc(uint32_t *tokens, uint32_t n,
                                   .event = kit_event};
 }
 
+#define KIT_SYSTEM 20u
+static const uint32_t kit_documents[] = {170, 140, 166};
+
+/* A system prompt, three documents in this order (NULL: 0, 1, 2) and a question. */
+static inline struct tsri_job_desc engine_kit_documents(struct engine_kit *k, const uint32_t *order,
+                                                        enum tsri_mode mode)
+{
+    blend_kit_prompt(&k->blend, 5, KIT_SYSTEM, kit_documents, 3, order);
+    return (struct tsri_job_desc){.tokens = k->blend.tokens,
+                                  .n_tokens = k->blend.n_tokens,
+                                  .segments = k->blend.segments,
+                                  .n_segments = k->blend.n_segments,
+                                  .system = 1,
+                                  .max_tokens = 8,
+                                  .mode = mode,
+                                  .event = kit_event};
+}
+
 static inline int engine_kit_submit(struct engine_kit *k, struct engine_job *j,
                                     struct tsri_job_desc *d)
 {

@@ -87,6 +87,8 @@ TEST(numbers_have_types_and_limits)
         {"\"response_format\":{\"type\":\"json_object\"}", "response_format"},
         {"\"stream_options\":{}", "stream_options"},
         {"\"tessera\":{\"mode\":\"best\"}", "tessera.mode"},
+        {"\"tessera\":{\"order\":\"any\"}", "tessera.order"},
+        {"\"tessera\":{\"order\":1}", "tessera.order"},
         {"\"tessera\":1", "tessera"},
         {"\"logit_bias\":{\"1\":2}", "logit_bias"},
     };

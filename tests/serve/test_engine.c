@@ -218,21 +218,7 @@ TEST(closing_ends_what_runs_and_what_waits)
 
 /* ---- documents ---- */
 
-static const uint32_t docs[] = {170, 140, 166}, order[] = {2, 0, 1};
-
-static struct tsri_job_desc documents_desc(struct engine_kit *k, const uint32_t *documents_order,
-                                           enum tsri_mode mode)
-{
-    blend_kit_prompt(&k->blend, 5, 20, docs, 3, documents_order);
-    return (struct tsri_job_desc){.tokens = k->blend.tokens,
-                                  .n_tokens = k->blend.n_tokens,
-                                  .segments = k->blend.segments,
-                                  .n_segments = k->blend.n_segments,
-                                  .system = 1,
-                                  .max_tokens = 8,
-                                  .mode = mode,
-                                  .event = kit_event};
-}
+static const uint32_t order[] = {2, 0, 1};
 
 static void wait_until_learned(struct engine_kit *k, uint64_t n_tokens)
 {
@@ -249,14 +235,14 @@ TEST(documents_of_the_first_question_are_stored_after_it)
     struct engine_kit k;
     struct engine_job j[4] = {{0}};
     engine_kit_open(&k, MODEL, NULL);
-    struct tsri_job_desc d = documents_desc(&k, NULL, TSRI_MODE_AUTO);
+    struct tsri_job_desc d = engine_kit_documents(&k, NULL, TSRI_MODE_AUTO);
     CHECK_INT(engine_kit_submit(&k, &j[0], &d), 0);
     engine_kit_wait(&k, 1);
     CHECK(j[0].report.reasons & TSR_BLEND_FIRST);
     CHECK_INT(j[0].report.n_reused, 0);
     /* The first one, right after the system prompt, is as exact there as alone: it is stored. */
     wait_until_learned(&k, 140 + 166);
-    d = documents_desc(&k, order, TSRI_MODE_FAST);
+    d = engine_kit_documents(&k, order, TSRI_MODE_FAST);
     CHECK_INT(engine_kit_submit(&k, &j[1], &d), 0);
     engine_kit_wait(&k, 2);
     CHECK(j[1].report.n_new < 20 + 12 && j[1].report.n_reused > 0);
@@ -282,13 +268,13 @@ TEST(documents_are_stored_without_a_question)
     struct engine_kit k;
     struct engine_job j[2] = {{0}};
     engine_kit_open(&k, MODEL, NULL);
-    struct tsri_job_desc d = documents_desc(&k, NULL, TSRI_MODE_LEARN);
+    struct tsri_job_desc d = engine_kit_documents(&k, NULL, TSRI_MODE_LEARN);
     CHECK_INT(engine_kit_submit(&k, &j[0], &d), 0);
     engine_kit_wait(&k, 1);
     CHECK_INT(j[0].why, TSRI_END_DONE);
     CHECK_INT(j[0].n_learn_events, 4);
     CHECK_INT(j[0].n_read, 0);
-    d = documents_desc(&k, order, TSRI_MODE_FAST);
+    d = engine_kit_documents(&k, order, TSRI_MODE_FAST);
     CHECK_INT(engine_kit_submit(&k, &j[1], &d), 0);
     engine_kit_wait(&k, 2);
     CHECK(j[1].report.n_new < 20 + 12 && j[1].report.n_reused > 0);

@@ -72,6 +72,78 @@ TEST(a_fresh_read_takes_nothing_from_the_cache)
     engine_kit_close(&k);
 }
 
+/* ---- documents in any order ---- */
+
+static void answer(struct engine_kit *k, struct tsri_job_desc *d, struct engine_job *j,
+                   uint32_t nth)
+{
+    CHECK_INT(engine_kit_submit(k, j, d), 0);
+    engine_kit_wait(k, nth);
+}
+
+/* Behind the system prompt, documents are stored as they are there: the one that leads is exact. */
+TEST(where_the_order_is_free_the_document_that_is_looked_at_leads)
+{
+    struct engine_kit k;
+    struct engine_job j[5] = {{0}};
+    double looks[4];
+    engine_kit_open(&k, MODEL, NULL);
+    struct tsri_job_desc d = engine_kit_documents(&k, NULL, TSRI_MODE_LEARN);
+    answer(&k, &d, &j[0], 1);
+    struct tsr_ask_desc ask = blend_kit_ask_of(&k.blend, TSR_SELECT_NONE, 0, 0);
+    CHECK_INT(tsr_blend_look(k.blend.blend, &ask, looks, NULL), 1);
+    uint32_t most = 1;
+    for (uint32_t i = 2; i < 4; i++)
+        if (looks[i] > looks[most]) most = i;
+    /* The others first, so that it must move. */
+    const uint32_t last[] = {most % 3, (most + 1) % 3, most - 1};
+    d = engine_kit_documents(&k, last, TSRI_MODE_FAST);
+    answer(&k, &d, &j[1], 2);
+    CHECK_INT(j[1].report.n_exact, KIT_SYSTEM + kit_documents[last[0]]);
+    d.free_order = true;
+    answer(&k, &d, &j[2], 3);
+    CHECK_INT(j[2].report.n_exact, KIT_SYSTEM + kit_documents[most - 1]);
+    CHECK(j[2].report.query_s > j[1].report.query_s);
+    CHECK_INT(j[2].report.n_tokens, j[1].report.n_tokens);
+    /* The same as a request that gives this order. */
+    const uint32_t moved[] = {last[2], last[0], last[1]};
+    d = engine_kit_documents(&k, moved, TSRI_MODE_FAST);
+    answer(&k, &d, &j[3], 4);
+    CHECK_INT(j[3].n_tokens, j[2].n_tokens);
+    CHECK(memcmp(j[3].tokens, j[2].tokens, sizeof j[2].tokens) == 0);
+    engine_kit_close(&k);
+}
+
+TEST(in_mode_exact_nothing_is_moved)
+{
+    struct engine_kit k;
+    struct engine_job j[3] = {{0}};
+    engine_kit_open(&k, MODEL, NULL);
+    struct tsri_job_desc d = engine_kit_documents(&k, NULL, TSRI_MODE_LEARN);
+    answer(&k, &d, &j[0], 1);
+    d.mode = TSRI_MODE_EXACT;
+    for (uint32_t i = 1; i < 3; i++) {
+        d.free_order = i == 2;
+        answer(&k, &d, &j[i], i + 1);
+    }
+    CHECK(memcmp(j[1].tokens, j[2].tokens, sizeof j[1].tokens) == 0);
+    CHECK(j[2].report.query_s == 0);
+    engine_kit_close(&k);
+}
+
+TEST(the_first_question_about_documents_of_free_order_is_read_in_full)
+{
+    struct engine_kit k;
+    struct engine_job j[1] = {{0}};
+    engine_kit_open(&k, MODEL, NULL);
+    struct tsri_job_desc d = engine_kit_documents(&k, NULL, TSRI_MODE_AUTO);
+    d.free_order = true;
+    answer(&k, &d, &j[0], 1);
+    CHECK(j[0].report.reasons & TSR_BLEND_FIRST);
+    CHECK_INT(j[0].report.n_reused, 0);
+    engine_kit_close(&k);
+}
+
 /* ---- conversations ---- */
 
 static void wait_until_idle(struct engine_kit *k)
@@ -153,6 +225,9 @@ int main(void)
     RUN(slots_hold_the_prompt_and_what_follows_it);
     RUN(an_answer_goes_on_while_a_long_prompt_is_read);
     RUN(a_fresh_read_takes_nothing_from_the_cache);
+    RUN(where_the_order_is_free_the_document_that_is_looked_at_leads);
+    RUN(in_mode_exact_nothing_is_moved);
+    RUN(the_first_question_about_documents_of_free_order_is_read_in_full);
     RUN(the_next_turn_finds_the_answer_with_the_bits_of_a_full_read);
     return test_end();
 }
