@@ -7,6 +7,9 @@
 #   tests/run.sh [glob]      B=build           what to test
 #                            TEST_JOBS=2       how many at once
 #                            TEST_LIMIT_S=300  when one is stopped
+#                            TEST_AGAIN=0      so many tests that failed may run once more, alone, when
+#                                              the others have ended; see run_again
+#                            TEST_UNSTEADY=    file to which the names of those are added that passed then
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export B=${B:-build}
@@ -47,6 +50,7 @@ run_one() {
     echo "$p $f $s" >"$log.counts"
     # In one write, for others print at the same time.
     if [ "$f" -gt 0 ]; then
+        echo "$source $status" >"$log.failed"
         printf '%s\n' "FAILED  $name"$'\n'"$(cat "$log")"
     else
         [ "$s" -gt 0 ] && s=", $s skipped" || s=''
@@ -63,6 +67,31 @@ find tests -mindepth 2 -maxdepth 2 \( -name 'test_*.c' -o -name 'test_*.sh' \) |
         # shellcheck disable=SC2053  # the pattern is meant as a glob
         [[ ${name%.*} == $pattern ]] && echo "$source"
     done | xargs -r -P "${TEST_JOBS:-2}" -I '{}' bash -c 'run_one {}'
+
+# A machine that others use may be too slow for a test, and such a test may pass when it runs alone. It
+# is named as unsteady, with what it printed the first time, because it needs to be mended all the same.
+# What a sanitizer has seen and what has crashed is a fault, however seldom it happens: never tried again.
+run_again() {
+    local source status log again=()
+    for log in "$results"/*.failed; do
+        [ -e "$log" ] || return 0
+        read -r source status <"$log"
+        [ "$status" -ge 128 ] && return
+        grep -qE 'Sanitizer|runtime error:' "${log%.failed}" && return
+        again+=("$source")
+    done
+    [ "${#again[@]}" -le "${TEST_AGAIN:-0}" ] || return
+    for source in "${again[@]}"; do
+        log=${source#tests/} log=${log%.*}
+        echo "AGAIN   $log"
+        rm -f "$results/${log//\//.}.failed"
+        run_one "$source"
+        [ -e "$results/${log//\//.}.failed" ] && continue
+        echo "UNSTEADY $log: failed, and passed alone"
+        [ -z "${TEST_UNSTEADY:-}" ] || echo "$log" >>"$TEST_UNSTEADY"
+    done
+}
+[ "${TEST_AGAIN:-0}" -eq 0 ] || run_again
 
 read -r passed failed skipped < <(find "$results" -name '*.counts' -exec cat {} + |
     awk '{p += $1; f += $2; s += $3} END {print p + 0, f + 0, s + 0}')
