@@ -292,14 +292,14 @@ enum tsr_prompt_flags {
 
 /* What ANY finds, among the tokens not covered by prefix and segments: every run of 63 tokens or
  * more that the prompt shares with an entry, many shorter ones down to match_min_tokens, and text
- * with frequent edits of which at least min_match_ratio is equal (option partial: edits). A
- * replaced, inserted or deleted token splits a text into two matches of the same entry, down to 8
- * tokens each; `coverage` says how much of the entry was found in total. Tokens are compared, so a
- * match is that text. Its KV is that of the entry's tokens as computed, at base + entry_offset and
- * after the text that came before them there: rotate K to its new position, and recompute a few
- * tokens at each end and around edits. Media, and entries with media, are left out. Text that only
- * a lower tier has is not a match yet; it is loaded into host memory for the next lookup. Option
- * any_offset turns this off. */
+ * of that length with frequent edits, of which at least min_match_ratio is equal (option partial:
+ * edits). A replaced, inserted or deleted token splits a text into two matches of the same entry,
+ * down to 8 tokens each; `coverage` says how much of the entry was found in total. Tokens are
+ * compared, so a match is that text. Its KV is that of the entry's tokens as computed, at base +
+ * entry_offset and after the text that came before them there: rotate K to its new position, and
+ * recompute a few tokens at each end and around edits. Media, and entries with media, are left out.
+ * Text that only a lower tier has is not a match yet; it is loaded into host memory for the next
+ * lookup. Option any_offset turns this off. */
 
 struct tsr_prompt {
     size_t size;

@@ -165,7 +165,7 @@
       "only recomputed tokens are queries, and each sees all tokens before it") \
     /* UCM blending */ \
     X(blend_chunk_size, UCM, RUNS, "match_min_tokens", INFO, \
-      "shorter runs of known text are computed; also sets blend, blend_any_offset and blend_from_traffic") \
+      "shorter stretches of known text are computed; also sets blend, blend_any_offset and blend_from_traffic") \
     X(min_match_ratio, UCM, KEEP, "min_match_ratio", INFO, \
       "share of equal tokens; text with at least that many is reused around its edits") \
     X(position_correction, UCM, ALWAYS, "", ERROR, \

@@ -118,7 +118,7 @@ struct tsri_list {
     X(partial, ENUM, "edits", 0, 0, 0, \
       "text to find at any offset: off (whole entries), runs (63 equal tokens), edits (any small edits)") \
     X(match_min_tokens, COUNT, "32", 1, 1048576, 0, \
-      "ignore matches at any offset with fewer equal tokens") \
+      "ignore matches at any offset that are shorter, edited tokens between equal ones included") \
     X(min_match_ratio, FLOAT, "0.8", 0, 1, 0, \
       "share of equal tokens that makes edited text a match, and a match of an entry a partial one") \
     X(policy, ENUM, "adaptive", 0, 0, 0, \

@@ -145,7 +145,7 @@ static bool go_on(const struct align_side *s, struct leg *leg, int32_t edits, st
         leg->high = k;
         struct point p = {edits, k, i, score};
         if (score > best->score) *best = p;
-        if (n && i - k == s->nb && (at_end->edits == 0 || score > at_end->score)) *at_end = p;
+        if (i - k == s->nb && (at_end->edits == 0 || score > at_end->score)) *at_end = p;
     }
     spend(s->x, steps);
     return leg->low <= leg->high;

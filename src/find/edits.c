@@ -3,9 +3,10 @@
  * have found, since a text may be edited more often further on. Then the entry is pinned, what must
  * agree is compared, and prompt and entry are aligned token by token around that place (align.c).
  *
- * What is alike enough is taken: at least match_min_tokens equal tokens, and min_match_ratio of the
- * longer of the two stretches. It becomes runs of equal tokens, each with a pin, like those of the
- * windows; the edits between them belong to no run and are computed. Runs of fewer than 8
+ * What is alike enough is taken: min_match_ratio of the longer of the two stretches is equal, and
+ * that stretch, edits included, has match_min_tokens, or the entry has and is found as a whole. It
+ * becomes runs of equal tokens, each with a pin, like those of the windows; the edits between them
+ * belong to no run and are computed. Runs of fewer than 8
  * tokens are counted and left out: whoever reuses a run computes a few tokens at its ends.
  *
  * Work is limited for any text: a place that was looked at together with an entry is not looked at
@@ -86,7 +87,8 @@ static bool align(struct edit_scan *s, const struct edit_place *p, struct tsri_a
     s->tried[s->n_tried++ % TRIED] = (struct tried){p->id, x->a_near_from, x->a_near_to};
     uint32_t in_prompt = x->a_to - x->a_from, in_entry = x->b_to - x->b_from;
     double longer = in_prompt > in_entry ? in_prompt : in_entry;
-    return x->n_equal >= m->min_tokens && x->n_equal >= ratio * longer;
+    struct tsri_stretch stretch = {p->id, x->n_equal + x->n_beyond, in_prompt, in_entry};
+    return x->n_equal >= ratio * longer && tsri_matcher_is_long_enough(m, &stretch);
 }
 
 /* Nothing better is looked for in what is covered. */

@@ -120,6 +120,15 @@ void tsri_matcher_keep(struct tsri_matcher *m, const struct tsri_run *run);
 uint32_t tsri_matcher_runs_max(uint32_t n_tokens, bool edits);
 /* Has an entry of a lower tier loaded for the next lookup, unless it was asked for already. */
 void tsri_matcher_ask_for(struct tsri_matcher *m, uint64_t handle);
+/* A stretch of text with edits: how long it is in prompt and entry, and how much of it is equal. */
+struct tsri_stretch {
+    uint32_t id;
+    uint64_t n_equal;
+    uint32_t in_prompt, in_entry;
+};
+/* Whether a stretch has match_min_tokens, edited ones included. One of an entry that is found as a
+ * whole is as long as the entry: its first and last tokens may be edited. */
+bool tsri_matcher_is_long_enough(const struct tsri_matcher *m, const struct tsri_stretch *s);
 /* The fewest tokens that a run around edits may have. */
 uint32_t tsri_matcher_run_min(const struct tsri_matcher *m);
 /* Whether a pinned entry may be used for this prompt; context: enum tsr_context. */

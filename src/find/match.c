@@ -581,14 +581,28 @@ static void keep_free(struct tsri_matcher *m, const struct tsri_run *run)
     if (pinned) tsri_unpin(m->c, run->id);
 }
 
+bool tsri_matcher_is_long_enough(const struct tsri_matcher *m, const struct tsri_stretch *s)
+{
+    double ratio = m->c->options.min_match_ratio;
+    uint32_t longer = s->in_prompt > s->in_entry ? s->in_prompt : s->in_entry;
+    uint32_t entry_tokens = m->c->entries[s->id].n_tokens;
+    if ((double)s->n_equal >= ratio * entry_tokens && longer < entry_tokens) longer = entry_tokens;
+    return longer >= m->min_tokens && (double)s->n_equal >= ratio * m->min_tokens;
+}
+
 /* What better groups have left of one may be too little to be worth anything. */
 static bool is_too_little(const struct tsri_matcher *m, const struct tsri_run *runs, uint32_t n)
 {
-    uint64_t sum = 0;
+    const struct tsri_run *last = &runs[n - 1];
     if (m->whole) return runs[0].n_tokens < m->c->entries[runs[0].id].n_tokens;
+    if (!runs[0].edits) return false;
+    struct tsri_stretch stretch = {
+        .id = runs[0].id,
+        .in_prompt = last->prompt_offset + last->n_tokens - runs[0].prompt_offset,
+        .in_entry = last->entry_offset + last->n_tokens - runs[0].entry_offset};
     for (uint32_t i = 0; i < n; i++)
-        sum += (uint64_t)runs[i].n_tokens + runs[i].beside;
-    return runs[0].edits && sum < m->min_tokens;
+        stretch.n_equal += (uint64_t)runs[i].n_tokens + runs[i].beside;
+    return !tsri_matcher_is_long_enough(m, &stretch);
 }
 
 /* Runs of one group stand together here: what is left of them tells how much of the entry is. */

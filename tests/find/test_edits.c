@@ -90,6 +90,83 @@ TEST(a_chunk_of_64_tokens_with_any_4_edits_is_a_partial_match)
     free(doc);
 }
 
+/* As a file of UCM says it: blend_chunk_size is the length of a chunk, not of what is equal in it. */
+TEST(the_ucm_file_finds_its_chunk_of_64_tokens_with_any_4_edits)
+{
+    struct tsr_config *cfg = kit_config((const char *const[]){"host_size", "32M", "host_page_size",
+                                                              "4K", "metadata_size", "16M", NULL});
+    CHECK_INT(tsr_config_load_file(cfg, "tests/config/fixtures/ucm_blend.yaml"), 0);
+    if (k.cache) kit_close(&k);
+    kit_open_config(&k, cfg);
+    tsr_config_close(cfg);
+    CHECK_INT(k.cache->options.match_min_tokens, 64);
+    CHECK(k.cache->options.min_match_ratio == 0.8);
+    uint32_t *doc = kit_tokens(1, 64);
+    match_entry(&k, 1, doc, 64, TSR_KIND_SEGMENT);
+    for (uint32_t round = 0; round < 3000; round++) {
+        bool places[64] = {false};
+        /* The ends of the chunk among them now and then: what is equal is a shorter stretch then. */
+        places[0] = round % 5 == 0;
+        places[63] = round % 7 == 0;
+        for (uint32_t n = (uint32_t)places[0] + places[63]; n < 4;) {
+            uint32_t at = text_random(&seed, 64);
+            n += !places[at];
+            places[at] = true;
+        }
+        struct text t = edited(doc, 64, places, (enum form)(round % 4));
+        struct sums s = found(&t, 0);
+        if (s.coverage != TSR_COVERAGE_PARTIAL) printf("    round %u\n", round);
+        CHECK_INT(s.coverage, TSR_COVERAGE_PARTIAL);
+        CHECK(s.equal >= 52 && s.equal <= 64);
+        text_fini(&t);
+    }
+    /* 51 equal tokens are less than 0.8 of the chunk. */
+    for (uint32_t n_equal = 50; n_equal < 54; n_equal++) {
+        bool places[64];
+        for (uint32_t i = 0; i < 64; i++)
+            places[i] = i >= n_equal;
+        struct text t = edited(doc, 64, places, REPLACED);
+        CHECK_INT(found(&t, 0).tokens, n_equal < 52 ? 0 : n_equal);
+        text_fini(&t);
+    }
+    free(doc);
+}
+
+TEST(a_stretch_below_the_minimum_is_not_found_in_a_longer_entry)
+{
+    uint32_t *doc = kit_tokens(1, 640);
+    for (uint32_t n = 50; n < 80; n++) {
+        bool places[640];
+        for (uint32_t i = 0; i < 640; i++)
+            places[i] = i < 300 || i >= 300 + n || i == 320 || i == 335;
+        match_reopen(&k, (const char *const[]){"match_min_tokens", "64", NULL});
+        match_entry(&k, 1, doc, 640, TSR_KIND_SEGMENT);
+        struct text t = edited(doc, 640, places, REPLACED);
+        CHECK_INT(found(&t, 0).tokens, n < 64 ? 0 : n - 2);
+        text_fini(&t);
+    }
+    free(doc);
+}
+
+/* Edits at equal distances leave runs of one length only. Those of fewer than 8 tokens have no
+ * shingle: docs/architecture.md says so. */
+TEST(edits_every_8_tokens_or_closer_at_equal_distances_find_nothing)
+{
+    uint32_t *doc = kit_tokens(1, 640);
+    for (uint32_t every = 5; every <= 8; every++)
+        for (uint32_t from = 0; from < every; from++) {
+            bool places[640] = {false};
+            for (uint32_t i = from; i < 640; i += every)
+                places[i] = true;
+            reopen("edits");
+            match_entry(&k, 1, doc, 640, TSR_KIND_SEGMENT);
+            struct text t = edited(doc, 640, places, REPLACED);
+            CHECK_INT(found(&t, 0).tokens, 0);
+            text_fini(&t);
+        }
+    free(doc);
+}
+
 TEST(an_edit_every_20_tokens_leaves_every_other_token)
 {
     uint32_t *doc = kit_tokens(1, 640);
@@ -427,6 +504,9 @@ TEST(runs_are_right_while_entries_come_and_go)
 int main(void)
 {
     RUN(a_chunk_of_64_tokens_with_any_4_edits_is_a_partial_match);
+    RUN(the_ucm_file_finds_its_chunk_of_64_tokens_with_any_4_edits);
+    RUN(a_stretch_below_the_minimum_is_not_found_in_a_longer_entry);
+    RUN(edits_every_8_tokens_or_closer_at_equal_distances_find_nothing);
     RUN(an_edit_every_20_tokens_leaves_every_other_token);
     RUN(forty_equal_tokens_of_fifty_are_a_partial_match);
     RUN(two_parts_around_a_longer_edit_are_one_partial_match);
