@@ -132,6 +132,7 @@ class Cache:
         check(self._lib.tsr_config_open(ctypes.byref(config)))
         try:
             configure(config, file, env, options)
+            self._served = self._lib.tsr_config_get(config, b"owner") == b"daemon"
             check(self._lib.tsr_cache_open(ctypes.byref(self._handle), config))
         finally:
             self._lib.tsr_config_close(config)

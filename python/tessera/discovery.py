@@ -4,27 +4,36 @@ when it comes.
 A lookup never waits for a network, so it finds only what this cache has stored or met. A thread of
 its own asks here, in one round trip, for all chunks that are not known, while the request is in the
 engine's queue. The scheduler leaves the request there for a moment, and then looks up whatever is
-known by then. Nobody waits for a server that is slow or away: while one question takes longer than
-that moment, no other request is asked for.
+known by then. A request that stays in the queue for longer, because others are computed first, is
+still asked for, and finds the answer when it is looked up again. Nobody waits for a server that is
+slow or away: while one question takes longer than that moment, no other request waits.
+
+A tesserad may start after its engine, or start again with other tiers. So an engine that uses one
+looks again, at most once a second and in the same thread, whether there is a tier to ask.
 """
 
 from __future__ import annotations
 
 import ctypes
-import queue
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from . import _c as c
 from ._lib import library
 
-__all__ = ["WAIT_MS", "Asked", "Discovery", "Patience", "has_shared_tier"]
+__all__ = ["WAIT_MS", "Asked", "Discovery", "Patience", "close_discovery", "has_shared_tier"]
 
+logger = logging.getLogger(__name__)
 WAIT_MS = 50
 _SHARED = ("redis", "s3")
-_WAITING_MAX = 256
+_WAITING_MAX = 4096
 _WAITING_SHARE = 0.02  # of the time
+_LOOK_S = 1.0
+
+Closer = Callable[[], object]
 
 
 def has_shared_tier(cache: ctypes.c_void_p) -> bool:
@@ -37,13 +46,15 @@ def has_shared_tier(cache: ctypes.c_void_p) -> bool:
 
 
 class Asked:
-    """A prompt that was asked for. `question` asks, and returns how many chunks there are."""
+    """A prompt that was asked for. `question` asks, and returns how many chunks there are; it is
+    called by a thread of its own, unless the request was forgotten before."""
 
-    __slots__ = ("_answered", "_until", "question")
+    __slots__ = ("_answered", "_until", "_wanted", "question")
 
     def __init__(self, question: Callable[[], int], wait_s: float) -> None:
-        self.question = question
+        self.question: Callable[[], int] | None = question
         self._answered = threading.Event()
+        self._wanted = True
         self._until = time.monotonic() + wait_s
 
     @property
@@ -51,7 +62,21 @@ class Asked:
         """Whether its request should wait on."""
         return not self._answered.is_set() and time.monotonic() < self._until
 
-    def answered(self) -> None:
+    @property
+    def answered(self) -> bool:
+        """Whether a lookup finds now what there is. Also true for a question that failed."""
+        return self._answered.is_set()
+
+    @property
+    def wanted(self) -> bool:
+        return self._wanted
+
+    def forget(self) -> None:
+        """Its request has left the queue: what is not asked by now is not asked."""
+        self._wanted = False
+
+    def end(self) -> None:
+        self.question = None  # with the tokens it holds
         self._answered.set()
 
     def wait(self, limit_s: float = threading.TIMEOUT_MAX) -> bool:
@@ -85,50 +110,155 @@ class Patience:
 
 
 class Discovery:
-    """Of one engine. ask() is the scheduler's thread's."""
+    """Of one engine. ask() and close() are the scheduler's thread's."""
 
-    def __init__(self, wait_ms: int) -> None:
+    def __init__(
+        self,
+        wait_ms: int,
+        look: Callable[[], bool] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`look`: whether there is a tier to ask, where that may change: a server's, which is
+        perhaps not there yet. None: there is one."""
         self._wait_s = wait_ms / 1000
-        self._queue: queue.Queue[Asked | None] = queue.Queue(_WAITING_MAX)
-        self._began = 0.0  # the question under way; 0: there is none
+        self._look = look
+        self._clock = clock
+        self._shared = look is None or look()
+        self._looked_at = clock()
+        self._changed = threading.Condition()  # with its lock: all below
+        self._queue: deque[Asked] = deque()
+        self._began = 0.0  # the question or look under way; 0: there is none
+        self._wants_look = self._closed = False
+        self._closers: list[Closer] = []
+        self._ender: threading.Thread | None = None  # runs them, after a question under way
         self.counters = {"discovered": 0.0, "discoveries_skipped": 0.0}
         self._thread = threading.Thread(target=self._run, name="tessera-discovery", daemon=True)
         self._thread.start()
 
+    def is_ready(self) -> bool:
+        """Whether there is a tier to ask, so that a question is worth its making."""
+        with self._changed:
+            if self._closed:
+                return False
+            self._look_again()
+            return self._shared
+
     def ask(self, question: Callable[[], int]) -> Asked | None:
-        """None: there is nothing to wait for. The question is asked in a thread of its own."""
-        began = self._began
-        if began and time.monotonic() - began > self._wait_s:  # the server does not answer
-            self.counters["discoveries_skipped"] += 1
+        """None: there is nothing to ask. The question is asked in a thread of its own."""
+        if not self.is_ready():
             return None
-        asked = Asked(question, self._wait_s)
-        try:
-            self._queue.put_nowait(asked)
-        except queue.Full:
-            self.counters["discoveries_skipped"] += 1
-            return None
-        return asked
+        with self._changed:
+            slow = self._began and time.monotonic() - self._began > self._wait_s
+            if len(self._queue) >= _WAITING_MAX:
+                self._drop_unwanted()
+            if len(self._queue) >= _WAITING_MAX:
+                self.counters["discoveries_skipped"] += 1
+                return None
+            asked = Asked(question, 0 if slow else self._wait_s)
+            self._queue.append(asked)
+            self._changed.notify()
+            return asked
+
+    def _look_again(self) -> None:
+        """At most once a second, and never in the scheduler's thread: a server may be slow."""
+        if self._look is None or self._wants_look:
+            return
+        if self._clock() - self._looked_at >= _LOOK_S:
+            self._wants_look = True
+            self._changed.notify()
+
+    def _drop_unwanted(self) -> None:
+        wanted = [asked for asked in self._queue if asked.wanted]
+        self._queue.clear()
+        self._queue.extend(wanted)
 
     def _run(self) -> None:
         while True:
-            asked = self._queue.get()
-            if asked is None:
-                return
-            if asked.pending:  # else nobody waits for it
+            with self._changed:
+                while not (self._closed or self._queue or self._wants_look):
+                    self._changed.wait()
+                if self._closed:
+                    return
+                looks = self._wants_look
+                asked = None if looks else self._queue.popleft()
                 self._began = time.monotonic()
-                try:
-                    self.counters["discovered"] += asked.question()
-                except Exception:
-                    self.counters["discoveries_skipped"] += 1
+            if asked is None:
+                self._look_now()
+            else:
+                self._answer(asked)
+            with self._changed:
                 self._began = 0.0
-            asked.answered()
 
-    def close(self) -> None:
-        """Waits for the question under way. Before what it asks with is closed."""
-        while True:  # those that wait are not asked any more
+    def _look_now(self) -> None:
+        try:
+            shared = self._look is None or self._look()
+        except Exception:
+            shared = False
+        with self._changed:
+            self._shared = shared
+            self._wants_look = False
+            self._looked_at = self._clock()
+
+    def _answer(self, asked: Asked) -> None:
+        question = asked.question
+        if asked.wanted and question is not None:
             try:
-                self._queue.get_nowait()
-            except queue.Empty:
-                break
-        self._queue.put(None)
+                self.counters["discovered"] += question()
+            except Exception:
+                self.counters["discoveries_skipped"] += 1
+        elif not asked.wanted:  # it was computed before its turn came
+            self.counters["discoveries_skipped"] += 1
+        asked.end()
+
+    def close(self, closers: Sequence[Closer] = ()) -> None:
+        """Asks no more, then calls `closers`, which close what questions are asked with. Nobody
+        waits for a question under way: a thread calls them when it has ended, and Python does not
+        exit before. May be called again, with more to close: in that order."""
+        with self._changed:
+            self._closed = True
+            for asked in self._queue:
+                asked.end()
+            self._queue.clear()
+            self._changed.notify()
+            if self._ender is not None or (self._began and self._start_ender()):
+                self._closers.extend(closers)
+                return
         self._thread.join()
+        _call(closers)
+
+    def _start_ender(self) -> bool:
+        """False: Python is about to exit and starts no threads."""
+        ender = threading.Thread(target=self._end, name="tessera-discovery-end", daemon=False)
+        try:
+            ender.start()
+        except RuntimeError:
+            return False
+        self._ender = ender
+        return True
+
+    def _end(self) -> None:
+        self._thread.join()
+        while True:
+            with self._changed:
+                closers, self._closers = self._closers, []
+                if not closers:
+                    self._ender = None
+                    return
+            _call(closers)
+
+
+def close_discovery(discovery: Discovery | None, closers: Sequence[Closer]) -> None:
+    """Closes what a discovery asks with, now or when a question under way has ended. Of an engine
+    that ends, the cache is the last of them."""
+    if discovery is None:
+        _call(closers)
+    else:
+        discovery.close(closers)
+
+
+def _call(closers: Sequence[Closer]) -> None:
+    for closer in closers:
+        try:
+            closer()
+        except Exception as error:
+            logger.warning("tessera: %s", error)

@@ -42,8 +42,9 @@ class Redis:
         self.folder.cleanup()
 
 
-def blocked(discovery):
-    """A question to a server that does not answer, until the event is set that this returns."""
+def blocked(discovery, wait_s=None):
+    """A question to a server that does not answer, until the event is set that this returns. Then
+    nobody waits for others: it has taken longer than a request would."""
     begun, answer = threading.Event(), threading.Event()
 
     def question():
@@ -51,7 +52,7 @@ def blocked(discovery):
         answer.wait()
         return 0
 
-    while not begun.wait(0.05):  # questions that have waited for too long are not asked
-        discovery.ask(question)
-    time.sleep(2 * discovery._wait_s)
+    discovery.ask(question)
+    begun.wait()
+    time.sleep(2 * discovery._wait_s if wait_s is None else wait_s)
     return answer

@@ -36,7 +36,7 @@ from ..blend_job import (
 from ..compute.executor import BlendExecutor
 from ..compute.parts import Refused, model_info
 from ..compute.places import Contiguous
-from ..discovery import Asked, Discovery
+from ..discovery import Asked, Closer, Discovery
 from ..known_text import KnownText
 from ..marks import checked_segments, read_wishes
 from ..primer import primer_of
@@ -62,6 +62,12 @@ class Blended:
     selector: str | None
     salt: bytes  # of the tenant; the request has another one now
     failed: bool = False
+    asked: Asked | None = None  # other machines, for its documents
+
+    def forget_asked(self) -> None:
+        if self.asked is not None:
+            self.asked.forget()
+            self.asked = None
 
 
 class Blends:
@@ -123,9 +129,13 @@ class Blends:
         if self._separators is not None:
             self._separators.close()
             self._separators = None
-        if self._others is not None:
-            self._others.close()
-            self._others = None
+        for closer in self.take_askers():
+            closer()
+
+    def take_askers(self) -> list[Closer]:
+        """What is to be closed when no question is under way."""
+        others, self._others = self._others, None
+        return [others.close] if others is not None else []
 
     def reset(self) -> None:
         """Forgets all text, perhaps because weights have changed."""
@@ -183,8 +193,7 @@ class Blends:
         return tuple(chunks[:-1]) if chunks is not None else ()
 
     def ask_others(self, discovery: Discovery, req: Any, mark: Blended) -> Asked | None:
-        """Asks for documents that other machines have stored. The discovery is closed before this
-        is. None: there is nothing to wait for."""
+        """Asks for documents that other machines have stored; None: there is nothing to ask."""
         if self._others is None:
             self._others = KnownText(self._cache, bytes(self._info), None, 1, self._primer)
         tokens = array("I", req.origin_input_ids)

@@ -43,7 +43,15 @@ from .. import set_logger
 from .._kvpool import KvPool, PoolShape, pool_space
 from ..blend_job import blend_settings
 from ..cache import Cache, _extras
-from ..discovery import WAIT_MS, Asked, Discovery, Patience, has_shared_tier
+from ..discovery import (
+    WAIT_MS,
+    Asked,
+    Closer,
+    Discovery,
+    Patience,
+    close_discovery,
+    has_shared_tier,
+)
 from ..owner import EngineCache
 from ..prompts import PromptClient, Text
 from ..settings import own_settings, without_effect
@@ -139,6 +147,11 @@ class _Offer:
     key: RadixKey
     n_asked: int
     n_tokens: int = 0  # that every rank has, from the first on
+    asked: Asked | None = None  # other machines; it was not answered in time
+
+    def is_late(self) -> bool:
+        """Whether there is an answer since it was looked up."""
+        return self.asked is not None and self.asked.answered
 
     def answers(self, n_asked: int, n_in_tree: int) -> bool:
         return n_asked == self.n_asked and (self.lease != 0 or self.n_tokens <= n_in_tree)
@@ -218,22 +231,25 @@ class TesseraRadixCache(RadixCache):
         """What is wrong with it costs what other machines have."""
         try:
             wait_ms = int(os.environ.get(_WAIT_NAME, WAIT_MS))
-            alone = self._ranks.processes == 1  # else schedulers would wait one after another
-            if alone and wait_ms > 0 and has_shared_tier(self._handle()):
-                space, _keep = pool_space(self._shape)
-                self._others = PromptClient(self._handle(), [space])
-                self._patience = Patience(wait_ms)
-                self._discovery = Discovery(wait_ms)
+            cache = self._cache
+            if wait_ms <= 0 or not isinstance(cache, Cache):
+                return  # of several ranks the schedulers would wait one after another
+            look = functools.partial(has_shared_tier, cache._open())
+            if not cache._served and not look():
+                return
+            space, _keep = pool_space(self._shape)
+            self._others = PromptClient(cache._open(), [space])
+            self._patience = Patience(wait_ms)
+            # The tiers of a tesserad may come later or change.
+            self._discovery = Discovery(wait_ms, look if cache._served else None)
         except Exception as error:
             logger.warning("tessera: shared tiers are not asked for prompts: %s", error)
 
-    def _close_discovery(self) -> None:
-        discovery, self._discovery = self._discovery, None
+    def _askers(self) -> list[Closer]:
+        """What is asked with, from now on for nothing but to be closed."""
         others, self._others = self._others, None
-        if discovery is not None:
-            discovery.close()
-        if others is not None:
-            others.close()
+        more = self._blends.take_askers() if self._blends is not None else []
+        return [others.close, *more] if others is not None else more
 
     def _handle(self) -> Any:
         cache = self._cache
@@ -250,8 +266,8 @@ class TesseraRadixCache(RadixCache):
             logger.info("tessera: documents are blended")
 
     def shutdown(self) -> None:
-        """Waits for what is being written. May be called twice."""
-        self._close_discovery()
+        """Waits for what is being written, and for no question. May be called twice."""
+        closers = self._askers()
         if self._blends is not None:
             self._blends.close()
             self._blends = None
@@ -260,7 +276,8 @@ class TesseraRadixCache(RadixCache):
         if pool is not None:
             pool.close()
         if cache is not None:
-            cache.close()
+            closers.append(cache.close)
+        close_discovery(self._discovery, closers)
 
     release_host_resources = shutdown
 
@@ -282,7 +299,8 @@ class TesseraRadixCache(RadixCache):
 
     def _offer(self, params: MatchPrefixParams, found: MatchResult) -> int:
         """How many more tokens of a request Tessera has than the tree; kept for its load. A request
-        that waits is matched again and again, and asked once."""
+        that waits is matched again and again; it is looked up once, and once more when an answer
+        of other machines came too late for that."""
         handle = params.req.cache_request_handle
         key = params.key.page_aligned(self.page_size)
         before = int(found.device_prefix_len)
@@ -291,16 +309,17 @@ class TesseraRadixCache(RadixCache):
             self._why.missed(params.req.origin_input_ids, before)
             return 0
         offer = self._offers.get(handle)
-        if offer is None or not offer.answers(len(key), before):
+        late = offer is not None and offer.is_late()
+        if offer is None or late or not offer.answers(len(key), before):
             self._forget(handle)
             tokens = _tokens(key)
             if tokens is None:
                 return 0
             offer = _Offer(next(self._leases), tokens, key, len(key))
-            offer.n_tokens = self._ranks.least(self._find(offer))[0]
+            offer.n_tokens = self._ranks.least(self._find(offer, not late))[0]
             if offer.n_tokens:
                 self._why.found()
-            else:
+            elif not late:
                 self._why.missed(params.req.origin_input_ids, before)
             offer.key = _copy(key, offer.n_tokens)
             if offer.n_tokens <= before:
@@ -310,17 +329,20 @@ class TesseraRadixCache(RadixCache):
         return max(0, offer.n_tokens - before)
 
     @_guarded(lambda: 0)
-    def _find(self, offer: _Offer) -> int:
-        """Tokens from the first on. What is not known here is asked for, once."""
+    def _find(self, offer: _Offer, ask: bool) -> int:
+        """Tokens from the first on. What is not known here is asked for."""
         assert self._pool is not None
         extra = _extra(offer.key)
         found = self._pool.match(offer.tokens, extra, offer.lease)
         whole = offer.n_asked // self.chunk_tokens * self.chunk_tokens
-        if self._discovery is None or self._others is None or found >= whole:
+        if not ask or self._discovery is None or self._others is None or found >= whole:
+            return found
+        if not self._discovery.is_ready():
             return found
         text = Text(offer.tokens, extra)
         asked = self._discovery.ask(functools.partial(self._others.discover, text))
         if not self._waited_for(asked):
+            offer.asked = asked
             return found
         self._pool.release(offer.lease)
         return self._pool.match(offer.tokens, extra, offer.lease)
@@ -390,13 +412,16 @@ class TesseraRadixCache(RadixCache):
 
     @_guarded(lambda: None)
     def _discover_documents(self, blends: Blends, req: Any, mark: Blended) -> None:
-        if self._discovery is not None:
-            self._waited_for(blends.ask_others(self._discovery, req, mark))
+        if self._discovery is not None and self._discovery.is_ready():
+            mark.asked = blends.ask_others(self._discovery, req, mark)
+            self._waited_for(mark.asked)
 
     def _waited_for(self, asked: Asked | None) -> bool:
         """SGLang has no queue for requests that wait for a moment, so its scheduler waits with
         them. Whether there is an answer."""
-        return asked is not None and self._patience.wait(asked)
+        if asked is None or not asked.pending:
+            return asked is not None and asked.answered
+        return self._patience.wait(asked)
 
     def _offer_blend(self, mark: Blended, n_key: int, found: MatchResult) -> int:
         if mark.failed:
@@ -405,6 +430,7 @@ class TesseraRadixCache(RadixCache):
         return max(0, n - int(found.device_prefix_len))
 
     def _blend_back(self, req: Any, mark: Blended, node: Any, count: int) -> tuple[int, Any]:
+        mark.forget_asked()  # the blend finds what is known by now
         before = self.path_device_indices(node)
         slots = self._allocate(count, node)
         if slots is None:
@@ -440,7 +466,11 @@ class TesseraRadixCache(RadixCache):
 
     def _forget(self, handle: CacheRequestHandle) -> None:
         offer = self._offers.pop(handle, None)
-        if offer is not None and offer.lease:
+        if offer is None:
+            return
+        if offer.asked is not None:
+            offer.asked.forget()
+        if offer.lease:
             self._release(offer.lease)
 
     def release_aborted_request(self, handle: CacheRequestHandle) -> None:
@@ -448,6 +478,9 @@ class TesseraRadixCache(RadixCache):
 
     def on_release(self, req: Any, *, checkpointed: bool) -> None:
         self._forget(req.cache_request_handle)
+        mark: Blended | None = getattr(req, _MARK, None)
+        if mark is not None:
+            mark.forget_asked()
 
     # ---- storing ------------------------------------------------------------------------------
 
@@ -550,7 +583,8 @@ class TesseraRadixCache(RadixCache):
     def _start_anew(self, salt: str) -> None:
         if self._pool is None:
             return
-        self._close_discovery()  # nobody else has anything under the new salt
+        if self._discovery is not None:  # nobody else has anything under the new salt
+            close_discovery(self._discovery, self._askers())
         try:
             self._pool.reset()
             self._pool.close()

@@ -110,7 +110,10 @@ class ConnectorBase(KVConnectorBase_V1):
         if half is not None:
             half.close()
         if cache is not None:
-            cache.close()
+            self._close_cache(cache)
+
+    def _close_cache(self, cache: EngineCache) -> None:
+        cache.close()
 
     def _counters(self) -> dict[str, float]:
         return {**self._half.stats()} if self._half is not None else {}

@@ -31,7 +31,7 @@ from ..blend_job import (
     checked_ratio,
     checked_selector,
 )
-from ..discovery import Asked, Discovery
+from ..discovery import Asked, Closer, Discovery
 from ..known_text import KnownText
 from ..marks import checked_segments, read_wishes
 from ..owner import EngineCache
@@ -93,8 +93,16 @@ class _Blended:
     failed: bool = False
     first: bool = False  # vLLM computes it, and its documents are stored afterwards
     sent: bool = False  # a worker has it, or will
-    asked: Asked | None = None  # other machines, for its documents
+    asked: Asked | None = None  # other machines, for its documents, while it is in the queue
+    decided: bool = False  # whether it is `first`
+    counted: bool = False
     outcome: BlendOutcome | None = None
+
+    def forget_asked(self) -> None:
+        """It has left the queue."""
+        if self.asked is not None:
+            self.asked.forget()
+            self.asked = None
 
 
 @dataclass
@@ -171,8 +179,8 @@ class Blending:
         discovery: Discovery | None = None,
     ) -> None:
         """Every worker has said that it can; the first one's model. `traffic`: where each rank
-        keeps plain requests, if blends are to find them. `discovery`: if there is a tier that
-        other machines fill; closed before this is."""
+        keeps plain requests, if blends are to find them. `discovery`: if there may be a tier that
+        other machines fill."""
         if model:
             self._known_text = KnownText(cache.handle, model, salt, ranks, self._primer, traffic)
             if discovery is not None:
@@ -184,16 +192,19 @@ class Blending:
             logger.warning("tessera: any-offset lookup is not possible with this model")
         self.ready = True
 
-    def close(self) -> None:
+    def close(self) -> list[Closer]:
+        """What is to be closed when no question is under way."""
         if self._separators is not None:
             self._separators.close()
             self._separators = None
         if self._known_text is not None:
             self._known_text.close()
             self._known_text = self.matcher = self.segment_matcher = None
-        if self._others is not None:
-            self._others.close()
-            self._others = self._discovery = None
+        others, self._others = self._others, None
+        self._discovery = None
+        for row in self._blended.values():
+            row.forget_asked()
+        return [others.close] if others is not None else []
 
     def reset(self) -> None:
         """Forgets all text, perhaps because weights have changed: nobody knows whose spaces there
@@ -274,6 +285,8 @@ class Blending:
         Text at any offset cannot be asked for."""
         if self._discovery is None or self._others is None or not row.mark.segments:
             return None
+        if not self._discovery.is_ready():
+            return None
         mark, salt = row.mark, self._salt(row.salt)
         return self._discovery.ask(
             functools.partial(self._others.discover, tokens, mark.segments, mark.system, salt)
@@ -329,9 +342,10 @@ class Blending:
         return True
 
     def _decide(self, row: _Blended, tokens: array[int]) -> None:
-        """Whether it is blended now, by what is known now."""
+        """Whether it is blended now, by what is known now. Of a request that waits on, the last
+        time counts."""
         row.first = self._is_first(row, tokens)
-        self.counters.add("blend_first" if row.first else "blend_requests")
+        row.decided = True
 
     def _refuse(self, request: Request, why: str) -> None:
         self.counters.add("blend_malformed")
@@ -355,14 +369,21 @@ class Blending:
         if row.asked is not None:
             if row.asked.pending:
                 return None, False
-            row.asked = None
-            self._decide(row, array("I", row.tokens))
+            answered = row.asked.answered
+            if answered or not row.decided:
+                self._decide(row, array("I", row.tokens))
+            if answered:
+                row.asked = None
         more = 0 if row.failed or row.first else max(row.mark.n_given - n_computed, 0)
         return more, self.between_steps and more > 0
 
     def allocated(self, name: str, blocks: Sequence[int], n_external: int) -> BlendJob | None:
         """The job that goes with the next step, if any."""
         row = self._blended[name]
+        row.forget_asked()
+        if not row.counted:
+            row.counted = True
+            self.counters.add("blend_first" if row.first else "blend_requests")
         if n_external == 0:
             return None
         job = self._job(row, blocks, row.mark.n_given)
@@ -445,6 +466,7 @@ class Blending:
         row = self._blended.pop(name, None)
         if row is None:
             return None
+        row.forget_asked()
         self._by_number.pop(row.number, None)
         if self.between_steps and row.sent and row.outcome is None:
             self._aborted.append(row.number)

@@ -17,7 +17,7 @@ from .. import _c as c
 from .._connector import Planes, SchedulerHalf, prompt_spaces, traffic_spaces
 from ..blend_job import BlendJob, blend_settings
 from ..cache import _extras
-from ..discovery import WAIT_MS, Asked, Discovery, has_shared_tier
+from ..discovery import WAIT_MS, Asked, Closer, Discovery, close_discovery, has_shared_tier
 from ..identity import files_digest
 from ..prompts import PromptClient, Text
 from ..why import Why
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
+    from ..owner import EngineCache
     from .events import KvEvents
 
 _NEVER = 1 << 62
@@ -87,6 +88,12 @@ class _Live:
         self.found = 0  # tokens, when it was last looked up
         self.before = 0  # tokens that the cache had when it came; known if it has a time to live
 
+    def forget_asked(self) -> None:
+        """It has left the queue."""
+        if self.asked_others is not None:
+            self.asked_others.forget()
+            self.asked_others = None
+
 
 class SchedulerSide(ConnectorBase):
     def __init__(
@@ -103,6 +110,7 @@ class SchedulerSide(ConnectorBase):
         self._hints: Hints | None = None  # from the first hint on
         self._discovery: Discovery | None = None  # if there is a tier that other machines fill
         self._others: PromptClient | None = None  # that it asks with
+        self._askers: list[Closer] = []  # what it may be asking with still
         self._loads: dict[int, tuple[int, ...] | None] = {}
         self._block_tables = compat.BlockTables()
         self._since = ""  # begins every salt since the last reset
@@ -142,7 +150,12 @@ class SchedulerSide(ConnectorBase):
         assert self._cache is not None
         wait_ms = int(self._own.get("discover_wait_ms", WAIT_MS))
         try:
-            if wait_ms > 0 and self._loads_any and has_shared_tier(self._cache.handle):
+            if wait_ms <= 0 or not self._loads_any:
+                return
+            look = functools.partial(has_shared_tier, self._cache.handle)
+            if not self._cache.serves:  # a tesserad's, which may come later or change
+                self._discovery = Discovery(wait_ms, look)
+            elif look():
                 self._discovery = Discovery(wait_ms)
         except Exception as error:
             self._complain("discovery", error)
@@ -202,26 +215,29 @@ class SchedulerSide(ConnectorBase):
             self._blend_off(str(error))
 
     def _blend_off(self, why: str) -> None:
-        if self._blending is not None:
-            self._blending.close()
-            self._blending = None
+        blending, self._blending = self._blending, None
+        if blending is not None:
+            self._askers += blending.close()
         logger.warning("tessera: no blending, exact reuse only: %s", why)
 
     def _close(self) -> None:
-        discovery, self._discovery = self._discovery, None
-        if discovery is not None:  # before what it asks with
-            discovery.close()
         blending, self._blending = self._blending, None
         if blending is not None:
             self._unblended += blending.take_jobs()
-            blending.close()
+            self._askers += blending.close()
         hints, self._hints = self._hints, None
         if hints is not None:
             hints.close()
         others, self._others = self._others, None
         if others is not None:
-            others.close()
+            self._askers.append(others.close)
         super()._close()
+
+    def _close_cache(self, cache: EngineCache) -> None:
+        """A question under way needs what it asks with, and the cache."""
+        discovery, self._discovery = self._discovery, None
+        askers, self._askers = self._askers, []
+        close_discovery(discovery, [*askers, cache.close])
 
     def _counters(self) -> dict[str, float]:
         counters = super()._counters()
@@ -320,12 +336,17 @@ class SchedulerSide(ConnectorBase):
     def _ask_others(self, discovery: Discovery, live: _Live) -> Asked | None:
         """Asks for a prompt what other machines have stored of it."""
         assert self._cache is not None
-        if live.known < self._scheduler.chunk_tokens:
+        if live.known < self._scheduler.chunk_tokens or not discovery.is_ready():
             return None
         if self._others is None:  # not before workers have said in which form KV is kept
             spaces = prompt_spaces(self._shape, self._scheduler.chunk_tokens)
             self._others = PromptClient(self._cache.handle, spaces)
-        return discovery.ask(functools.partial(self._others.discover, self._text(live)))
+        others, request = self._others, live.request
+        extras = _request_extras(request, self._since)
+        # The tokens are copied when they are asked for: many may wait in the queue.
+        return discovery.ask(
+            lambda: others.discover(Text(array("I", request.prompt_token_ids), extras))
+        )
 
     def _take_hints(self, live: _Live) -> None:
         """What is wrong with a hint costs the hint."""
@@ -394,10 +415,8 @@ class SchedulerSide(ConnectorBase):
         live = self._live.get(request.request_id)
         if live is None:
             return 0, False
-        if live.asked_others is not None:
-            if live.asked_others.pending:
-                return None, False
-            live.asked_others = None
+        if live.asked_others is not None and live.asked_others.pending:
+            return None, False
         if live.arrival is not None and live.arrival.too_early():
             return None, False
         if request.num_preemptions != live.preemptions:
@@ -474,6 +493,8 @@ class SchedulerSide(ConnectorBase):
                 self._names[job.number] = request.request_id
             return
         live = self._live.get(request.request_id)
+        if live is not None:
+            live.forget_asked()  # as long as it was in the queue, the answer was of use
         if live is None or not live.found:
             return  # of a miss the half hears with the first save
         tables = self._tables(blocks.get_block_ids())
@@ -646,6 +667,8 @@ class SchedulerSide(ConnectorBase):
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         live = self._live.pop(request.request_id, None)
+        if live is not None:
+            live.forget_asked()
         if self._half is not None:
             try:
                 return self._finished(live, request, block_ids)

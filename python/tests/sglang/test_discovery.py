@@ -3,6 +3,7 @@ answer costs a moment. And why nothing is found is told once. Everything of SGLa
 model (radix_kit.py)."""
 
 import signal
+import time
 import unittest
 
 from radix_kit import CHUNK, Engine
@@ -51,7 +52,7 @@ class TestDiscovery(DiscoveryTest):
     def test_a_reset_asks_no_more(self):
         engine = self.engine(**self.shared)
         engine.tree.reset()
-        self.assertIsNone(engine.tree._discovery)
+        self.assertFalse(engine.tree._discovery.is_ready())
         self.assertEqual(engine.run(TOKENS), 0)
 
     def test_a_server_that_does_not_answer_costs_a_moment(self):
@@ -63,10 +64,33 @@ class TestDiscovery(DiscoveryTest):
         self.redis.signal(signal.SIGCONT)
         discovery = engine.tree._discovery
         answer = blocked(discovery)
-        skipped = discovery.counters["discoveries_skipped"]
         self.assertEqual(engine.run([5] * 40 + TOKENS), 0)
-        self.assertEqual(discovery.counters["discoveries_skipped"], skipped + 1)
         answer.set()
+
+    def test_an_answer_that_comes_late_is_found_by_a_request_that_waits(self):
+        engine = self.engine(**{**self.shared, "discover_wait_ms": 1})
+        answer = blocked(engine.tree._discovery)
+        req = engine.begin(TOKENS)
+        (offer,) = engine.tree._offers.values()
+        self.assertEqual(offer.n_tokens, 0)
+        answer.set()
+        self.assertTrue(offer.asked._answered.wait(60))
+        req.init_next_round_input(engine.tree)
+        (offer,) = engine.tree._offers.values()
+        self.assertEqual(offer.n_tokens, 5 * CHUNK)
+
+    def test_neither_a_reset_nor_the_end_waits_for_a_question(self):
+        engine = self.engine(**self.shared)
+        tree = engine.tree
+        discovery, cache = tree._discovery, tree._cache
+        answer = blocked(discovery, 0)
+        tree.reset()
+        self.assertEqual(engine.run(TOKENS), 0)
+        engine.close()
+        self.assertTrue(cache._handle)  # the question has it
+        answer.set()
+        while cache._handle:
+            time.sleep(0.01)
 
 
 class TestWhy(DiscoveryTest):

@@ -76,19 +76,50 @@ class TestDiscovery(unittest.TestCase):
         self.redis.signal(signal.SIGCONT)
         connector = rig.scheduler.connector
         answer = blocked(connector._discovery)
-        skipped = connector._counters()["discoveries_skipped"]
-        self.assertIsNone(connector._discovery.ask(lambda: 1))
-        self.assertEqual(connector._counters()["discoveries_skipped"], skipped + 1)
+        asked = connector._discovery.ask(lambda: 1)
+        self.assertFalse(asked.pending or asked.answered)  # nobody waits for it
         answer.set()
 
-    def test_too_many_are_not_asked_for(self):
-        rig = self.rig(50)
-        discovery = rig.scheduler.connector._discovery
-        stuck = discovery._queue.maxsize
-        discovery._queue.maxsize = 1
-        asked = [discovery.ask(lambda: time.sleep(0.02) or 0) for _ in range(50)]
-        self.assertIn(None, asked)
-        discovery._queue.maxsize = stuck
+    def test_a_request_that_stays_in_the_queue_is_asked_for(self):
+        """Its moment is over, but others are computed before it."""
+        self.stored()
+        rig = self.rig(1)
+        connector = rig.scheduler.connector
+        answer = blocked(connector._discovery)
+        rig.add("a", PROMPT + list(range(5000, 5010)), len(PROMPT), 4)
+        asked = connector._live["a"].asked_others
+        self.assertFalse(asked.pending or asked.answered)
+        request = connector._live["a"].request
+        self.assertEqual(connector.get_num_new_matched_tokens(request, 0), (0, False))
+        answer.set()
+        self.assertTrue(asked._answered.wait(60))
+        rig.drain()
+        rig.check_answers()
+        self.assertEqual(connector._scheduler.stats()["tokens_hit"], 8 * BLOCK)
+
+    def test_a_request_that_is_computed_is_not_asked_for(self):
+        self.stored()
+        rig = self.rig(1)
+        connector = rig.scheduler.connector
+        answer = blocked(connector._discovery)
+        rig.add("a", PROMPT + list(range(5000, 5010)), len(PROMPT), 4)
+        asked = connector._live["a"].asked_others
+        rig.drain()
+        rig.check_answers()
+        self.assertFalse(asked.wanted or asked.answered)
+        answer.set()
+
+    def test_closing_waits_for_no_question(self):
+        rig = self.rig()
+        connector = rig.scheduler.connector
+        cache, answer = connector._cache, blocked(connector._discovery, 0)
+        discovery = connector._discovery
+        rig.close()
+        self.assertIsNotNone(cache._opened)  # the question has it
+        answer.set()
+        discovery._thread.join(60)
+        while cache._opened is not None:
+            time.sleep(0.01)
 
 
 if __name__ == "__main__":
