@@ -29,6 +29,8 @@ SCHEDULER_FLAGS = {
 }
 BOUNDARIES = {"in_flight": c.BOUNDARY_IN_FLIGHT, "placeholders": c.BOUNDARY_PLACEHOLDERS}
 _EVENT_ROUNDS = 64
+# Of struct tsr_connector_stats: workers count these, and the scheduler what they report of them.
+_OF_WORKERS = frozenset(("loads", "loads_failed", "saves", "saves_failed", "steps", "tokens_saved"))
 
 
 _STEP_ROW = struct.Struct("=Q6I")  # struct tsr_step_row
@@ -329,6 +331,10 @@ class SchedulerHalf:
     def stats(self) -> dict[str, int]:
         return _stats(self._lib.tsr_scheduler_stats, self._handle)
 
+    def own_stats(self) -> dict[str, int]:
+        """Without what workers count, too: an engine adds up the numbers of both sides."""
+        return {name: n for name, n in self.stats().items() if name not in _OF_WORKERS}
+
 
 class WorkerHalf:
     """struct tsr_worker. Used by one thread at a time."""
@@ -446,6 +452,9 @@ class WorkerHalf:
 
     def stats(self) -> dict[str, int]:
         return _stats(self._lib.tsr_worker_stats, self._handle)
+
+    def own_stats(self) -> dict[str, int]:
+        return self.stats()
 
 
 def _flat(tables: Sequence[Sequence[int]]) -> tuple[array[int], array[int]]:

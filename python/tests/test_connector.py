@@ -178,6 +178,35 @@ class TestHalves(unittest.TestCase):
         with self.assertRaises(ValueError):
             half.finished(1, (0, 0, 0), 2, (), True, [])
 
+    def counted(self):
+        """As vLLM's page shows them: the scheduler's and the workers', added up."""
+        engine = self.engine
+        own, workers = engine.scheduler.own_stats(), engine.worker.own_stats()
+        twice = [name for name in own if own[name] and workers[name] and name != "size"]
+        self.assertEqual(twice, [])
+        return {name: own.get(name, 0) + workers[name] for name in workers}
+
+    def test_what_both_halves_count_is_told_once(self):
+        tokens = list(range(3 * BLOCK + 5))
+        self.run_request(1, tokens, [3, 4, 5, 6])
+        self.run_request(2, tokens, [10, 11, 12, 13])
+        counted = self.counted()
+        self.assertEqual((counted["tokens_saved"], counted["saves_failed"]), (3 * BLOCK, 0))
+        self.assertEqual((counted["tokens_loaded"], counted["tokens_hit"]), (3 * BLOCK, 3 * BLOCK))
+        self.assertEqual(counted["loads_failed"], 0)
+        half = self.engine.scheduler
+        half.new_request(3, tokens, len(tokens), NONE, 0)
+        found, _ = half.matched(3, 0)
+        half.allocated(3, [[20, 21, 22, 23]], found)
+        self.engine.owner._opened.close_server()
+        self.engine.step()
+        self.assertEqual(half.stats()["loads_failed"], 1)
+        self.assertEqual(self.counted()["loads_failed"], 1)
+        half.new_request(4, [7] * 20, 20, NONE, 0)
+        self.engine.step([(4, 20, 0, 0, 20, 0, 1)], (), [[24, 25]])
+        self.engine.settle()
+        self.counted()
+
     def test_an_owner_that_dies_is_blocks_to_recompute(self):
         tokens = list(range(2 * BLOCK + 3))
         self.run_request(1, tokens, [3, 4, 5])

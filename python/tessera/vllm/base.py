@@ -116,7 +116,7 @@ class ConnectorBase(KVConnectorBase_V1):
         cache.close()
 
     def _counters(self) -> dict[str, float]:
-        return {**self._half.stats()} if self._half is not None else {}
+        return {**self._half.own_stats()} if self._half is not None else {}
 
     @property
     def requires_kv_delivery(self) -> bool:
