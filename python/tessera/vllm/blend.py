@@ -34,6 +34,7 @@ from ..compute.attention import Attention
 from ..compute.executor import BlendExecutor
 from ..owner import EngineCache
 from . import fused, plugin
+from .learning import LearnTime
 from .model import ModelParts, model_info, take_apart
 from .places import Pages, Staging
 from .primer import primer_tokens
@@ -106,6 +107,7 @@ class BlendWorker:
         self._era = b""
         self._complaints: set[str] = set()
         self._queue: deque[_Begun] = deque()
+        self._learn_time = LearnTime(_HELD_S)
         self._thread = ThreadPoolExecutor(1, "tessera-blend")
         # The space in which plain requests are kept as K and V, and what it points to.
         self.traffic: tuple[c.SpaceDesc, Any] | None = None
@@ -222,11 +224,14 @@ class BlendWorker:
                         BlendOutcome(begun.job.number, False, {}, begun.seconds, stopped=True)
                     )
                 continue
-            if begun.job.learn:
-                if not learn:
+            beside = begun.job.learn and budget is not None and not wait_s
+            if begun.job.learn and not learn:
+                break
+            if beside:
+                if self._learn_time.left_s() <= 0:
                     break
-                if not wait_s:
-                    left = min(left, _LEARN_TOKENS * len(self._parts.layers))
+                left = min(left, _LEARN_TOKENS * len(self._parts.layers))
+            start = time.perf_counter()
             try:
                 with torch.inference_mode():
                     spent = begun.go_on(None if budget is None else wait_s)
@@ -240,6 +245,9 @@ class BlendWorker:
                     break
                 left -= spent
                 continue
+            finally:
+                if beside:
+                    self._learn_time.spend(time.perf_counter() - start)
             self._queue.popleft()
             self._place.rest()
         return outcomes

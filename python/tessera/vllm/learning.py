@@ -6,17 +6,44 @@ stay with the worker, which computes the documents alone in them and stores them
 requests or when there are none. The second question is blended.
 
 Nobody waits for that, so it must not be in the way of anybody: few requests' blocks are kept, and
-they are given back at once when vLLM lacks blocks.
+they are given back at once when vLLM lacks blocks. Beside other requests it takes a tenth of the
+time.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from ..blend_job import BlendJob, BlendOutcome
 
-__all__ = ["Learning"]
+__all__ = ["LearnTime", "Learning"]
 
 _REQUESTS_MAX = 8
 _SHARE_MAX = 0.25  # of vLLM's blocks
+_LEARN_SHARE = 0.1  # of the time, beside other requests
+
+
+class LearnTime:
+    """The worker's side: how long documents may be computed now, beside other requests, which would
+    otherwise wait for that in every step. A piece that takes longer than it may is paid for by the
+    next ones."""
+
+    def __init__(self, most_s: float, clock: Callable[[], float] = time.perf_counter) -> None:
+        """`most_s`: that a step may be held."""
+        self._most_s = self._left_s = most_s
+        self._clock = clock
+        self._last = clock()
+
+    def left_s(self) -> float:
+        now = self._clock()
+        more_s = (now - self._last) * _LEARN_SHARE
+        self._last = now
+        self._left_s = min(self._left_s + more_s, self._most_s)
+        return self._left_s
+
+    def spend(self, seconds: float) -> None:
+        self._left_s -= seconds
 
 
 class Learning:

@@ -27,6 +27,7 @@ from tessera.blend import Blend, BlendRun
 from tessera.blend_job import BlendJob, BlendSettings
 from tessera.compute.executor import BlendExecutor
 from tessera.vllm.blend import BlendWorker
+from tessera.vllm.learning import LearnTime
 from tessera.vllm.model import model_info
 from tessera.vllm.places import Rows
 
@@ -40,7 +41,7 @@ class TestPieces(unittest.TestCase):
         worker._parts, worker._block, worker._world, worker._ranks = parts, BLOCK, 1, None
         worker._settings, worker._timeout_ms = BlendSettings(), 0
         worker._complaints, worker._queue, worker._blends = set(), deque(), {}
-        worker._thread = ThreadPoolExecutor(1)
+        worker._thread, worker._learn_time = ThreadPoolExecutor(1), LearnTime(60)
         worker._place = pages_of(parts, caches_of(False))
         worker._executor = BlendExecutor(parts, worker._place)
         info = model_info(parts, "plain", bytes(32), bytes(16))
@@ -227,6 +228,20 @@ class TestPieces(unittest.TestCase):
                 begun = self.worker._queue[0]
                 steps += begun.rests(5.0)
         self.assertGreaterEqual(steps, LAYERS)  # a layer of all documents is more than a step has
+
+    def test_learning_beside_others_has_its_share_of_the_time_and_alone_all_of_it(self):
+        now = [100.0]
+        self.worker._learn_time = LearnTime(0.025, lambda: now[0])
+        self.worker._learn_time.spend(1.0)
+        self.worker.add(self.job(1, (0, 1, 2), 0.0, learn=True))
+        for _ in range(10):
+            self.assertEqual(self.worker.advance(100 * CONTEXT, 0.0), [])
+        self.assertFalse(self.worker._queue[0].started)
+        now[0] += 20
+        self.assertEqual(self.worker.advance(100 * CONTEXT, 0.0), [])
+        self.assertTrue(self.worker._queue[0].started)
+        self.worker._learn_time.spend(1.0)
+        self.assertEqual(self.ended(), [(1, True)])  # nobody else is there
 
     def test_closing_ends_what_is_open(self):
         self.worker.add(self.job(1, (0, 1, 2), 0.3))
