@@ -10,13 +10,18 @@
 `layers` has K and V of every layer, each shaped [slot, head, dim]: numpy arrays, torch tensors in
 host memory or on CUDA (open the cache with device="cuda"), or any buffer. The cache may be this
 process's or a server's.
+
+Tensors on a device: a call waits for what torch's current stream has queued before it reads or
+writes slots, and what it has done is in place when it returns, for any stream. Work on other
+streams is the caller's to wait for.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +96,7 @@ class KvCache:
         kept_as = space._desc.rope
         if rope is not None and kept_as and kept_as != rope.text.encode():
             raise ValueError("the space is of a model with another rope, so K would be wrong")
+        self._current_stream = _stream_of([one for pair in layers for one in pair])
         blocks = [[_block(one) for one in pair] for pair in layers]
         self._layout, self._keep = _layout(blocks, space, rope)
         desc = c.DeliveryDesc(
@@ -121,6 +127,12 @@ class KvCache:
         if not self._handle:
             raise ValueError("the KV cache is unregistered")
         return self._handle
+
+    def _follow_stream(self) -> None:
+        """What torch has queued may still write or read the slots. The library copies on a stream
+        of its own, which knows nothing of that."""
+        if self._current_stream is not None:
+            self._current_stream().synchronize()
 
     def lookup_pre_computed(
         self,
@@ -169,6 +181,7 @@ class KvCache:
             one.slots = base + places.itemsize * match.offset
             one.position_offset = position_offset
         freq_set = self._freq_set(position_offset + count)
+        self._follow_stream()
         retrieve = self._lib.tsr_kv_cache_retrieve
         check(retrieve(self._open(), ranges, len(ranges), freq_set))
         return [
@@ -237,6 +250,7 @@ class KvCache:
         if recipe:
             order.recipe = ctypes.cast(ctypes.c_char_p(recipe), ctypes.c_void_p)
             order.recipe_bytes = len(recipe)
+        self._follow_stream()
         return check(call(self._open(), ctypes.byref(order), places.buffer_info()[0]))
 
     def _places(self, slots: Sequence[int], count: int) -> array[int]:
@@ -255,6 +269,23 @@ class KvCache:
         choose = self._lib.tsr_rope_choose
         check(choose(ctypes.byref(self._rope), n_tokens, ctypes.byref(freq_set)))
         return freq_set.value
+
+
+def _stream_of(planes: Sequence[Any]) -> Callable[[], Any] | None:
+    """Gives the stream that torch queues work for these tensors on; None: the processor has written
+    what it has written."""
+    devices = {
+        plane.device
+        for plane in planes
+        if hasattr(plane, "data_ptr") and plane.device.type != "cpu"
+    }
+    if not devices:
+        return None
+    if len(devices) > 1:
+        raise ValueError(f"planes on several devices: {', '.join(sorted(map(str, devices)))}")
+    device = devices.pop()
+    streams = getattr(sys.modules["torch"], device.type)  # torch.cuda, torch.npu
+    return lambda: streams.current_stream(device)
 
 
 def _block(data: Any) -> tuple[Block, bool]:

@@ -4,8 +4,11 @@ import array
 import ctypes
 import math
 import os
+import sys
 import tempfile
+import types
 import unittest
+from unittest import mock
 
 from sandbox import needs_shared_memory
 
@@ -173,6 +176,112 @@ class TestBlendServerServed(TestBlendServer):
         cache = tessera.Cache(owner="daemon", server_socket=path)
         self.assertTrue(cache.connected(5000))
         return cache
+
+
+class Device:
+    """As torch has it; the memory is the processor's, so that no accelerator is needed."""
+
+    type, index = "fake", 0
+
+    def __str__(self):
+        return "fake:0"
+
+
+class Tensor:
+    """A plane whose memory a stream writes."""
+
+    def __init__(self, view, device):
+        self.view, self.device, self.shape = view, device, view.shape
+        self.data = ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+    def data_ptr(self):
+        return self.data
+
+    def element_size(self):
+        return self.view.itemsize
+
+    def stride(self):
+        return tuple(step // self.view.itemsize for step in self.view.strides)
+
+
+class Stream:
+    """Work is done when somebody waits for it, and no sooner."""
+
+    def __init__(self):
+        self.queued = []
+
+    def synchronize(self):
+        while self.queued:
+            self.queued.pop(0)()
+
+
+class TestStreams(unittest.TestCase):
+    """What torch has queued comes before what a call reads and writes."""
+
+    def setUp(self):
+        self.stream = Stream()
+        device = self.device = Device()
+        asked = self.asked = []
+
+        def current_stream(of):
+            asked.append(of)
+            return self.stream
+
+        torch = types.SimpleNamespace(fake=types.SimpleNamespace(current_stream=current_stream))
+        patch = mock.patch.dict(sys.modules, torch=torch)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.cache = tessera.Cache(host_size="8M", device="cpu")
+        self.addCleanup(self.cache.close)
+        space = self.cache.space(rope=ROPE.text, **SHAPE)
+        self.memory = Memory()
+        layers = [tuple(Tensor(one, device) for one in pair) for pair in self.memory.layers]
+        self.kv = tessera.KvCache(space, layers, ROPE)
+        self.addCleanup(self.kv.unregister)
+        self.document = list(range(100, 164))
+
+    def test_a_store_reads_what_was_queued_before_it(self):
+        for store in (
+            self.kv.store_pre_computed,
+            lambda tokens, slots: self.kv.store_final(tokens, slots, recipe=b"r"),
+        ):
+            self.stream.queued.append(lambda: self.memory.compute(self.document, range(64), 0))
+            self.assertEqual(store(self.document, range(64)), 64)
+            self.assertEqual(self.stream.queued, [])
+        self.assertEqual(set(self.asked), {self.device})
+        expected = Memory()
+        expected.compute(self.document, range(100, 164), 0)
+        expected.compute(self.document, range(64), 0)
+        found = self.kv.lookup_pre_computed(self.document, request=1)
+        self.assertEqual(self.kv.retrieve_pre_computed(found, range(100, 164)), [(0, 64)])
+        self.assertLess(self.memory.differs(expected), 1e-4)
+
+    def test_a_load_comes_after_what_was_queued_before_it(self):
+        """An older kernel still writes the slots: it must not do so after the load."""
+        self.memory.compute(self.document, range(64), 0)
+        self.kv.store_pre_computed(self.document, range(64))
+        found = self.kv.lookup_pre_computed(self.document, request=1)
+        noise = list(range(5000, 5064))
+        self.stream.queued.append(lambda: self.memory.compute(noise, range(100, 164), 9))
+        self.assertEqual(self.kv.retrieve_pre_computed(found, range(100, 164)), [(0, 64)])
+        self.stream.synchronize()
+        expected = Memory()
+        expected.compute(self.document, range(64), 0)
+        expected.compute(self.document, range(100, 164), 0)
+        self.assertLess(self.memory.differs(expected), 1e-4)
+
+    def test_the_stream_is_the_current_one_of_each_call(self):
+        self.memory.compute(self.document, range(64), 0)
+        self.kv.store_pre_computed(self.document, range(64))
+        self.stream = Stream()  # torch.cuda.stream(...)
+        self.stream.queued.append(lambda: self.memory.compute(self.document[:8], range(8), 0))
+        self.kv.store_pre_computed(self.document[:8], range(8))
+        self.assertEqual(self.stream.queued, [])
+
+    def test_planes_of_two_devices_are_refused(self):
+        layers = [tuple(Tensor(one, Device()) for one in pair) for pair in self.memory.layers]
+        with self.assertRaisesRegex(ValueError, "several devices"):
+            tessera.KvCache(self.kv._space, layers, ROPE)
 
 
 if __name__ == "__main__":

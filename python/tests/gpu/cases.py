@@ -439,6 +439,50 @@ def from_traffic() -> None:
 
 
 @case
+def kv_cache_over_device_tensors() -> None:
+    """The five calls of a blend server over torch's memory. What is stored was queued just before,
+    behind work that takes long, and the memory is overwritten right after a load is asked for."""
+    import tessera
+
+    n_layers, n_heads, dim, n_slots, n_tokens = 4, 8, 64, 4096, 1000
+    device = torch.device("cpu" if CPU else "cuda:0")
+    kv = [
+        [torch.zeros(n_slots, n_heads, dim, device=device) for _plane in "kv"]
+        for _layer in range(n_layers)
+    ]
+    rope = tessera.Rope(theta=10000.0, dims=dim)
+    options = {} if CPU else {"device": device.type, "device_number": device.index}
+    with tessera.Cache(host_size="1G", **options) as cache:
+        shape = dict(n_layers=n_layers, n_heads=n_heads, k_dim=dim)
+        space = cache.space("m", "f32", rope=rope.text, **shape)
+        with tessera.KvCache(space, [tuple(pair) for pair in kv], rope) as registered:
+            for turn in range(20):
+                tokens = tokens_of(turn, n_tokens)
+                slots = torch.randperm(n_slots, device=device)
+                here, there = slots[:n_tokens], slots[n_tokens : 2 * n_tokens]
+                if not CPU:
+                    torch.cuda._sleep(50_000_000)
+                want = []
+                for pair in kv:
+                    for plane in pair:
+                        want.append(torch.randn(n_tokens, n_heads, dim, device=device))
+                        plane[here] = want[-1]
+                assert registered.store_pre_computed(tokens, here) == n_tokens
+                found = registered.lookup_pre_computed(tokens, request=turn + 1)
+                assert found.tokens == n_tokens, found.tokens
+                if not CPU:
+                    torch.cuda._sleep(50_000_000)
+                for pair in kv:
+                    for plane in pair:
+                        plane[there] = 7.0
+                assert registered.retrieve_pre_computed(found, there) == [(0, n_tokens)]
+                got = [plane[there] for pair in kv for plane in pair]
+                for one, other in zip(want, got):
+                    assert torch.equal(one, other), "a byte is wrong"
+                cache.release(turn + 1)
+
+
+@case
 def device_pool_within_the_engines_share() -> None:
     if CPU:
         raise Skip("a CPU has no device pool")
