@@ -434,12 +434,12 @@ int tsr_cache_list(struct tsr_cache *cache, struct tsr_listed *entries, uint32_t
 int tsr_cache_clear(struct tsr_cache *cache, const struct tsr_clear_desc *clear)
 {
     if (!cache) return no_handle("cache");
-    struct tsr_clear_desc what = {.tier = -1};
+    struct tsr_clear_desc what = {.tier = TSR_CLEAR_ALL};
     if (clear) {
         if (clear->size < SIZE_MIN) return bad_size("clear");
         COMPLETE(what, clear);
     }
-    if (what.tier < -1 || what.tier >= (int32_t)TSR_TIERS_MAX)
+    if (what.tier < TSR_CLEAR_OWN || what.tier >= (int32_t)TSR_TIERS_MAX)
         return tsri_fail(TSR_EINVAL, "clear: no tier %d", what.tier);
     if (what.space && what.space->cache != cache)
         return tsri_fail(TSR_ESPACE, "clear: the space is not of this cache");

@@ -84,11 +84,16 @@ struct tsr_listed {
 TSR_API TSR_MUST int tsr_cache_list(struct tsr_cache *cache, struct tsr_listed *entries,
                                     uint32_t entries_max);
 
+enum tsr_clear_tier {
+    TSR_CLEAR_ALL = -1, /* everywhere */
+    TSR_CLEAR_OWN = -2  /* everywhere but in tiers that other caches also fill: their copies stay,
+                         * and tsr_client_discover() finds them again */
+};
 struct tsr_clear_desc {
     size_t size;
     struct tsr_space *space;         /* NULL: all spaces */
     const struct tsr_prompt *prompt; /* NULL: all entries; else its chunks (needs space) */
-    int32_t tier; /* -1: everywhere; 0: from host memory only, 1.. a lower tier */
+    int32_t tier; /* enum tsr_clear_tier; 0: from host memory only, 1.. a lower tier */
     /* Of a prompt's prefix, the blocks from this token on; a block boundary. TSR_EUNSUP on a client
      * of a cache server if it is not 0. */
     uint32_t from;

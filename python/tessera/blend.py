@@ -211,7 +211,8 @@ class Blend:
 
     def forget(self, ask: Ask) -> int:
         """Drops the stored segments of a prompt and the primer, also the copy that the blend keeps
-        in memory. Returns the number of entries dropped."""
+        in memory. What other machines have in tiers that they share stays. Returns the number of
+        entries dropped."""
         if self._cache is None:
             return 0
         tokens, segments = _packed(ask)
@@ -249,16 +250,19 @@ class Blend:
             size=ctypes.sizeof(c.ClearDesc),
             space=self._lib.tsr_blend_space(self._handle),
             prompt=ctypes.pointer(prompt),
-            tier=-1,
+            tier=c.CLEAR_OWN,
         )
         return check(self._lib.tsr_cache_clear(self._cache, ctypes.byref(order)))
 
     def clear(self) -> None:
-        """Drops everything stored in its space."""
+        """Drops everything stored in its space; what other machines have in tiers that they share
+        stays."""
         if self._cache is None:
             return
         order = c.ClearDesc(
-            size=ctypes.sizeof(c.ClearDesc), space=self._lib.tsr_blend_space(self._handle), tier=-1
+            size=ctypes.sizeof(c.ClearDesc),
+            space=self._lib.tsr_blend_space(self._handle),
+            tier=c.CLEAR_OWN,
         )
         check(self._lib.tsr_cache_clear(self._cache, ctypes.byref(order)))
 

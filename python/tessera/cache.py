@@ -42,6 +42,8 @@ _CONTEXTS = {c.CONTEXT_SAME: "same", c.CONTEXT_PURE: "pure", c.CONTEXT_OTHER: "o
 _COVERAGES = {c.COVERAGE_FULL: "full", c.COVERAGE_PARTIAL: "partial", c.COVERAGE_RUN: "run"}
 _EVENTS = {c.EVENT_STORED: "stored", c.EVENT_EVICTED: "evicted", c.EVENT_DROPPED: "dropped"}
 
+CLEAR_ALL, CLEAR_OWN = c.CLEAR_ALL, c.CLEAR_OWN  # for clear(): tiers
+
 Media = tuple[int, int, bytes]  # offset, tokens, hash
 
 
@@ -257,8 +259,9 @@ class Cache:
     def freeze(self, frozen: bool = True) -> None:
         self._lib.tsr_cache_freeze(self._open(), int(frozen))
 
-    def clear(self, tier: int = -1) -> int:
-        """Drops every entry that is not in use; `tier` 0: from host memory only."""
+    def clear(self, tier: int = CLEAR_ALL) -> int:
+        """Drops every entry that is not in use; `tier` 0: from host memory only, CLEAR_OWN: from
+        everywhere but tiers that other machines fill."""
         order = c.ClearDesc(size=ctypes.sizeof(c.ClearDesc), tier=tier)
         return check(self._lib.tsr_cache_clear(self._open(), ctypes.byref(order)))
 
@@ -536,7 +539,7 @@ class Space:
     def touch(self, tokens: Any) -> int:
         return self._each("tsr_space_touch", tokens)
 
-    def clear(self, tokens: Any = None, tier: int = -1) -> int:
+    def clear(self, tokens: Any = None, tier: int = CLEAR_ALL) -> int:
         """Drops the entries of a prompt, or all of this space."""
         prompt = None if tokens is None else _Prompt(tokens, None, None, ())
         order = c.ClearDesc(

@@ -110,6 +110,35 @@ class TestKnownText(unittest.TestCase):
         self.assertEqual(self.known.find_segments(*asked), sum(n for _first, n in segments))
         self.assertEqual(self.known.discover(*asked), 0)
 
+    @unittest.skipUnless(SERVER, "redis-server is not installed")
+    def test_what_an_engine_forgets_other_machines_keep(self):
+        """Also over a server: workers are its clients."""
+        redis = Redis()
+        self.addCleanup(redis.close)
+        for served in (False, True):
+            for forgets in (False, True):
+                salt = b"%d %d" % (served, forgets)
+                self.restart(f"{served}{forgets}a.sock", redis)
+                tokens, segments = self.store(salt)
+                check(library().tsr_cache_flush(self.cache.handle))
+                asked = (tokens, segments, False, salt)
+                cache = self.cache
+                if served:
+                    options = dict(owner="daemon", server_socket=self.cache.socket)
+                    cache = EngineCache(options, "client", False)
+                    self.assertTrue(cache.connected(20000))
+                blend = Blend(cache.handle, self.tiny.info, salt=space_salt("engine", salt))
+                if forgets:
+                    self.assertEqual(blend.forget(Ask(tokens.tobytes(), segments)), len(segments))
+                else:
+                    blend.clear()
+                blend.close()
+                if served:
+                    cache.close()
+                self.assertEqual(self.known.find_segments(*asked), 0)
+                self.restart(f"{served}{forgets}b.sock", redis)
+                self.assertEqual(self.known.discover(*asked), len(segments))
+
     def test_what_was_cleared_is_not_found(self):
         tokens, _segments = self.store(b"one")
         self.store(b"two")

@@ -164,7 +164,9 @@ static uint32_t clear_entry(struct tsr_cache *c, uint32_t id, const struct tsr_s
         if (stays) return tsri_entry_evict(c, id);
     }
     if (tier > 0) return tsri_manager_drop_copy(c, id, (uint32_t)tier);
-    return tsri_entry_is_idle(c, id) ? tsri_entry_drop(c, id, TSR_EVENT_DROPPED) : 0;
+    if (!tsri_entry_is_idle(c, id)) return 0;
+    if (tier == TSR_CLEAR_OWN) tsri_entry_each_behind(c, id, tsri_manager_spare);
+    return tsri_entry_drop(c, id, TSR_EVENT_DROPPED);
 }
 
 #define CLEAR_BATCH 256u

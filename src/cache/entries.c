@@ -329,18 +329,30 @@ uint32_t tsri_entry_drop(struct tsr_cache *c, uint32_t id, enum tsr_event_kind w
     }
 }
 
-/* Visits an entry and all behind it; stops at the first that is pinned. */
+/* The entry that comes after `at` among an entry and all behind it; TSRI_ID_NONE: it was the last. */
+static uint32_t next_behind(struct tsr_cache *c, uint32_t id, uint32_t at)
+{
+    uint32_t next = entry(c, at)->first_child;
+    while (next == TSRI_ID_NONE && at != id) {
+        next = entry(c, at)->next_sibling;
+        if (next == TSRI_ID_NONE) at = entry(c, at)->parent;
+    }
+    return next;
+}
+
+/* Stops at the first that is pinned. */
 bool tsri_entry_is_idle(struct tsr_cache *c, uint32_t id)
 {
-    for (uint32_t at = id;;) {
+    for (uint32_t at = id; at != TSRI_ID_NONE; at = next_behind(c, id, at)) {
         const struct tsri_entry *e = entry(c, at);
         if (tsri_word_pins(word_of(e)) > (e->flags & TSRI_ENTRY_QUEUED ? 1u : 0u)) return false;
-        uint32_t next = entry(c, at)->first_child;
-        while (next == TSRI_ID_NONE && at != id) {
-            next = entry(c, at)->next_sibling;
-            if (next == TSRI_ID_NONE) at = entry(c, at)->parent;
-        }
-        if (next == TSRI_ID_NONE) return true;
-        at = next;
     }
+    return true;
+}
+
+void tsri_entry_each_behind(struct tsr_cache *c, uint32_t id,
+                            void (*fn)(struct tsr_cache *, uint32_t))
+{
+    for (uint32_t at = id; at != TSRI_ID_NONE; at = next_behind(c, id, at))
+        fn(c, at);
 }

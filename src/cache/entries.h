@@ -138,6 +138,9 @@ void tsri_entry_adopt(struct tsr_cache *c, uint32_t id, uint32_t parent);
 bool tsri_entry_evict(struct tsr_cache *c, uint32_t id);
 /* Out of the index with everything behind it; pinned ones die when let go. Returns how many. */
 uint32_t tsri_entry_drop(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why);
+/* Under cache->lock: calls fn for an entry and all behind it. */
+void tsri_entry_each_behind(struct tsr_cache *c, uint32_t id,
+                            void (*fn)(struct tsr_cache *c, uint32_t id));
 /* True when it, and everything behind it, is unpinned, but for those that wait to be written. */
 bool tsri_entry_is_idle(struct tsr_cache *c, uint32_t id);
 /* Gives a COLD entry the meta and pages that were filled for it. */

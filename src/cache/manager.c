@@ -330,6 +330,13 @@ static int scan_tiers(struct tsri_manager *m)
     return 0;
 }
 
+/* Whether a clear of `tier` is one of tier t. */
+static bool is_meant(const struct tsri_manager *m, uint32_t t, int32_t tier)
+{
+    if (tier == TSR_CLEAR_OWN) return !tsri_tier_is_shared(m->lower[t].tier);
+    return tier == TSR_CLEAR_ALL || (uint32_t)tier == t;
+}
+
 int tsri_manager_purge(struct tsr_cache *c, const uint8_t *space, int32_t tier)
 {
     struct tsri_manager *m = c->manager;
@@ -337,7 +344,7 @@ int tsri_manager_purge(struct tsr_cache *c, const uint8_t *space, int32_t tier)
     bool drained = false;
     for (uint32_t t = 1; t <= m->n_lower; t++) {
         struct tsr_tier *lower = m->lower[t].tier;
-        if ((tier >= 0 && (uint32_t)tier != t) || !tsri_tier_can_purge(lower)) continue;
+        if (!is_meant(m, t, tier) || !tsri_tier_can_purge(lower)) continue;
         if (!drained) tsri_manager_drain(c); /* what is on its way to be unlisted counts */
         drained = true;
         int went = tsri_tier_purge(lower, space);
@@ -363,8 +370,7 @@ int tsri_manager_purge_prompt(struct tsr_space *space, const struct tsr_prompt *
     struct tsri_manager *m = c->manager;
     uint32_t can = 0;
     for (uint32_t t = 1; t <= m->n_lower; t++)
-        if ((tier < 0 || (uint32_t)tier == t) && tsri_tier_can_purge(m->lower[t].tier))
-            can |= 1u << t;
+        if (is_meant(m, t, tier) && tsri_tier_can_purge(m->lower[t].tier)) can |= 1u << t;
     int n_keys = can ? tsri_find_keys(space, prompt, NULL, 0) : 0, n = 0;
     if (n_keys <= 0) return n_keys;
     struct tsr_key *keys = tsri_alloc((size_t)n_keys, sizeof keys[0]);

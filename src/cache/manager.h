@@ -119,6 +119,9 @@ void tsri_manager_used(struct tsr_cache *c, const uint32_t *ids, uint32_t n);
 /* Under cache->lock: the entry is about to go; lower tiers shall drop it. What is only evicted, for
  * want of room in memory or in the index, stays below as long as the tier has room. */
 void tsri_manager_forget(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why);
+/* Under cache->lock: shared tiers keep their copies when the entry goes next; it is as if they were
+ * others'. */
+void tsri_manager_spare(struct tsr_cache *c, uint32_t id);
 /* Under cache->lock: tier t shall drop its copy; the entry goes when it was the last. */
 uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t);
 /* Under cache->lock: gives up an entry that only a lower tier has, for its place in the index;

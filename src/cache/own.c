@@ -166,8 +166,8 @@ static int clear_prompt(const struct tsr_clear_desc *what)
 static int own_clear(struct tsr_cache *c, const struct tsr_clear_desc *what)
 {
     int32_t tier = what->tier;
-    /* One tier alone: what waits to be written must have got to its place first. */
-    if (tier >= 0) tsri_manager_drain(c);
+    /* Some tiers alone: what waits to be written must have got to its place first. */
+    if (tier != TSR_CLEAR_ALL) tsri_manager_drain(c);
     int n = what->prompt ? clear_prompt(what) : tsri_cache_clear(c, what->space, tier);
     /* What was cleared is gone from the tiers, too, and does not come back after a restart. */
     if (n > 0) tsri_manager_drain(c);

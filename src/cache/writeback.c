@@ -193,6 +193,14 @@ void tsri_manager_forget(struct tsr_cache *c, uint32_t id, enum tsr_event_kind w
     }
 }
 
+void tsri_manager_spare(struct tsr_cache *c, uint32_t id)
+{
+    struct tsri_manager *m = c->manager;
+    uint8_t tiers = atomic_load_explicit(&c->entries[id].tiers, memory_order_relaxed);
+    for (uint32_t t = 1; m && t <= m->n_lower; t++)
+        if (tiers >> t & 1 && tsri_tier_is_shared(m->lower[t].tier)) tsri_manager_lost(c, id, t);
+}
+
 uint32_t tsri_manager_drop_copy(struct tsr_cache *c, uint32_t id, uint32_t t)
 {
     struct tsri_manager *m = c->manager;

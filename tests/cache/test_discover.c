@@ -162,6 +162,42 @@ TEST(what_is_cleared_is_gone_for_all)
     done();
 }
 
+/* Of a prompt, of a space and of everything; with what follows a block. */
+TEST(what_is_cleared_from_ones_own_tiers_stays_in_shared_ones)
+{
+    for (uint32_t how = 0; how < 3; how++) {
+        fresh();
+        uint32_t *tokens = kit_tokens(8, N);
+        struct tsr_range range;
+        struct tsr_prompt prefix = kit_prefix_prompt(tokens, N),
+                          segment = kit_segment_prompt(tokens, N, &range);
+        CHECK_INT(kit_store_prefix(&a, tokens, N), N);
+        CHECK_INT(kit_store_segment(&a, tokens, N), N);
+        struct tsr_clear_desc own = {.size = sizeof own, .tier = TSR_CLEAR_OWN};
+        if (how < 2) own.space = a.space;
+        if (how == 0) own.prompt = &prefix;
+        CHECK_INT(tsr_cache_clear(a.cache, &own), how == 0 ? N / 16 : N / 16 + 1);
+        CHECK_INT(kit_find_prefix(&a, tokens, N), 0);
+        CHECK_INT(kit_find_segment(&a, tokens, N), how == 0 ? N : 0);
+        CHECK_INT(store.n_items, N / 16 + 1);
+        CHECK_INT(tsr_cache_clear(a.cache, &own), 0);
+        CHECK_INT(tsr_client_discover(b.client, b.space, &prefix), N / 16);
+        CHECK_INT(tsr_client_discover(b.client, b.space, &segment), 1);
+        CHECK_INT(kit_load_and_check(&b, &prefix), N);
+        /* And a finds it, too, when it asks. */
+        CHECK_INT(tsr_client_discover(a.client, a.space, &prefix), N / 16);
+        CHECK_INT(kit_load_and_check(&a, &prefix), N);
+        CHECK(kit_valid(&a));
+        own.prompt = NULL;
+        own.tier = TSR_CLEAR_ALL;
+        CHECK(tsr_cache_clear(a.cache, &own) > 0);
+        own.tier = TSR_CLEAR_OWN - 1;
+        CHECK_INT(tsr_cache_clear(a.cache, &own), TSR_EINVAL);
+        free(tokens);
+        done();
+    }
+}
+
 TEST(prefetch_asks_and_brings_up_in_the_background)
 {
     fresh();
@@ -256,6 +292,7 @@ int main(void)
     RUN(another_space_finds_nothing);
     RUN(what_one_forgets_for_want_of_room_the_other_still_finds);
     RUN(what_is_cleared_is_gone_for_all);
+    RUN(what_is_cleared_from_ones_own_tiers_stays_in_shared_ones);
     RUN(prefetch_asks_and_brings_up_in_the_background);
     RUN(a_tier_that_fails_is_a_miss);
     RUN(without_a_shared_tier_there_is_nothing_to_ask);

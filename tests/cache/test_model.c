@@ -298,7 +298,7 @@ static void do_drop(struct worker *w)
 {
     struct text t;
     draw_text(w, &t);
-    struct tsr_clear_desc clear = {.size = sizeof clear, .tier = (int32_t)draw(w, 4) - 1};
+    struct tsr_clear_desc clear = {.size = sizeof clear, .tier = (int32_t)draw(w, 5) - 2};
     uint32_t what = draw(w, 40);
     if (what == 0) {
         MUST(tsr_cache_clear(w->k.cache, NULL) >= 0);
