@@ -135,6 +135,12 @@ class TestWarnings(unittest.TestCase):
         self.assertIn("LMCACHE_NEW_THING: ignored: unknown", said)
         self.assertEqual(self.run_with(LMCACHE_CHUNK_SIZE="64"), "")
 
+    def test_what_has_no_counterpart_is_named_with_what_to_write_instead(self):
+        said = self.run_with(LMCACHE_USE_LAYERWISE="True", LMCACHE_EXTRA_CONFIG='{"rope_theta": 1}')
+        self.assertEqual(said.count("use_layerwise (LMCache): ignored: "), 2)  # two caches
+        self.assertIn("layerwise: true in kv_connector_extra_config", said)
+        self.assertIn("rope_theta (UCM): ignored: remove it", said)
+
     def test_each_key_is_named_once_however_often_it_is_given(self):
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             json.dump({"enable_p2p": True}, file)

@@ -18,7 +18,9 @@
  *          EXTRA    a mapping of further keys, or the text of one
  *          ALWAYS   what Tessera does in any case; false is refused at level ERROR, else one log line
  *          IGNORE   one log line at `level` (INFO where the value asks for nothing), whole subtree
- *   level  WARN where somebody may miss what is ignored, INFO where nothing is lost
+ *   level  WARN where a feature was asked for by this key: the log that is on by default then names
+ *          it, with what to write instead; INFO for parts of such a feature, whose own key warns,
+ *          and for keys of the engine
  *   note   the documentation and, for IGNORE, the reason in the log line
  */
 #ifndef TSRI_COMPAT_KEYS_H
@@ -33,7 +35,8 @@
 #define TSRI_PLUGINS "tiers of your own are attached with tsr_tier_attach() (tier.h)"
 #define TSRI_ALL_AT_OPEN \
     "memory is reserved at open and touched when it is used; host_size limits it"
-#define TSRI_IN_SPACE "the space describes the model"
+#define TSRI_IN_SPACE \
+    "remove it: the space describes the model, and engines tell it from their configuration"
 #define TSRI_SERVER "the server is tesserad, on the Unix socket server_socket"
 #define TSRI_HTTP "http_listen sets the address of tesserad's status page and metrics"
 #define TSRI_METRICS \
@@ -58,9 +61,9 @@
       "set the kernel's transparent huge pages instead") \
     X(reserve_local_cpu_size, LMCACHE, IGNORE, "", WARN, "host_size is all that is used") \
     X(lazy_memory_*, LMCACHE, IGNORE, "", INFO, TSRI_ALL_AT_OPEN) \
-    X(enable_lazy_memory_allocator, LMCACHE, IGNORE, "", INFO, TSRI_ALL_AT_OPEN) \
+    X(enable_lazy_memory_allocator, LMCACHE, IGNORE, "", WARN, TSRI_ALL_AT_OPEN) \
     X(gds_*, LMCACHE, IGNORE, "", WARN, "use disk_path; disk_direct bypasses the page cache") \
-    X(use_gds, LMCACHE, IGNORE, "", INFO, "use disk_path; disk_direct bypasses the page cache") \
+    X(use_gds, LMCACHE, IGNORE, "", WARN, "use disk_path; disk_direct bypasses the page cache") \
     X(maru_*, LMCACHE, IGNORE, "", WARN, "use disk_path on a file system in that memory") \
     X(save_unfull_chunk, LMCACHE, KEEP, "save_partial", INFO, \
       "also store an incomplete last block") \
@@ -72,9 +75,9 @@
     X(cost_aware_*, LMCACHE, IGNORE, "", WARN, "use policy: adaptive") \
     X(numa_mode, LMCACHE, IGNORE, "", WARN, \
       "memory is allocated on the node that first touches it; use numactl") \
-    X(use_layerwise, LMCACHE, IGNORE, "", INFO, \
-      "layer-by-layer loads and stores are always available") \
-    X(enable_async_loading, LMCACHE, IGNORE, "", INFO, \
+    X(use_layerwise, LMCACHE, IGNORE, "", WARN, \
+      "loads and stores by layer are always available; vLLM: layerwise: true in kv_connector_extra_config") \
+    X(enable_async_loading, LMCACHE, IGNORE, "", WARN, \
       "loads are asynchronous where that is faster; in vLLM load: async makes all of them so") \
     X(enable_freeze_mode, CHUNKCACHE, KEEP, "frozen", INFO, "start frozen") \
     X(min_retrieve_tokens, LMCACHE, IGNORE, "", WARN, "every hit is used; chunk_size is the smallest") \
@@ -96,8 +99,10 @@
       "tiers are tried in order, fastest first; tiers sets the order") \
     X(extra_config, LMCACHE, EXTRA, "", INFO, \
       "each key of the mapping as if it stood outside; unknown ones are ignored with a line") \
-    X(use_experimental, LMCACHE, IGNORE, "", INFO, "deprecated; no feature of Tessera depends on it") \
-    X(use_gpu_connector_v3, LMCACHE, IGNORE, "", INFO, "no feature of Tessera depends on it") \
+    X(use_experimental, LMCACHE, IGNORE, "", WARN, \
+      "deprecated: remove it, no feature of Tessera depends on it") \
+    X(use_gpu_connector_v3, LMCACHE, IGNORE, "", WARN, \
+      "remove it, no feature of Tessera depends on it") \
     X(storage_plugins, LMCACHE, IGNORE, "", WARN, TSRI_PLUGINS) \
     X(external_backends, LMCACHE, IGNORE, "", WARN, TSRI_PLUGINS) \
     X(remote_storage_plugins, LMCACHE, IGNORE, "", WARN, TSRI_PLUGINS) \
@@ -161,8 +166,8 @@
       "one, or one per check layer") \
     X(blend_thresholds, LMCACHE, KEEP, "blend_thresholds", INFO, "one, or one per check layer") \
     X(blend_min_tokens, LMCACHE, KEEP, "blend_min_tokens", INFO, "shorter contexts are computed") \
-    X(enable_sparse, LMCACHE, ALWAYS, "", INFO, \
-      "only recomputed tokens are queries, and each sees all tokens before it") \
+    X(enable_sparse, LMCACHE, ALWAYS, "", WARN, \
+      "remove it: only recomputed tokens are queries, and each sees all tokens before it") \
     /* UCM blending */ \
     X(blend_chunk_size, UCM, RUNS, "match_min_tokens", INFO, \
       "shorter stretches of known text are computed; also sets blend, blend_any_offset and blend_from_traffic") \
@@ -171,8 +176,8 @@
     X(position_correction, UCM, ALWAYS, "", ERROR, \
       "K is always rotated to its new position; false is refused") \
     X(recompute_boundary, UCM, KEEP, "blend_boundary", INFO, "tokens at each edit") \
-    X(rope_theta, UCM, IGNORE, "", INFO, TSRI_IN_SPACE) \
-    X(head_dim, UCM, IGNORE, "", INFO, TSRI_IN_SPACE) \
+    X(rope_theta, UCM, IGNORE, "", WARN, TSRI_IN_SPACE) \
+    X(head_dim, UCM, IGNORE, "", WARN, TSRI_IN_SPACE) \
     /* the chunk cache for vLLM */ \
     X(enable_chunk_cache, CHUNKCACHE, CHUNKS, "chunked", INFO, \
       "also sets separator to \"##\" if it is not set") \

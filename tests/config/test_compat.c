@@ -207,7 +207,7 @@ TEST(the_ucm_files_load)
     CHECK_INT(v->match_min_tokens, 64);
     CHECK_INT(v->blend_boundary.n, 1);
     CHECK_INT(v->blend_boundary.values[0], 2);
-    CHECK_INT(logged("(UCM): ignored: the space describes the model"), 2);
+    CHECK_INT(logged("(UCM): ignored: remove it: the space describes the model"), 2);
     CHECK_INT(n_lines, 2);
     CHECK_STR(tsri_config_origin(cfg, tsri_option_find("min_match_ratio")),
               FIXTURES "ucm_blend.yaml:4");
@@ -492,14 +492,43 @@ TEST(blending_is_turned_on_as_lmcache_does_it)
     CHECK_INT(n_lines, 0);
 }
 
+/* A log that is on by default shows warnings. They say what to write instead. */
+TEST(a_feature_that_was_asked_for_and_is_ignored_warns_once)
+{
+    static const struct {
+        const char *key, *instead;
+    } keys[] = {{"use_layerwise", "layerwise: true in kv_connector_extra_config"},
+                {"enable_async_loading", "load: async"},
+                {"rope_theta", "remove it"},
+                {"head_dim", "remove it"},
+                {"use_experimental", "remove it"},
+                {"use_gds", "use disk_path"}};
+    for (size_t i = 0; i < TSRI_COUNT(keys); i++) {
+        char text[128];
+        reopen();
+        snprintf(text, sizeof text, "%s: 1\n%s: 1\n", keys[i].key, keys[i].key);
+        CHECK_INT(load(text), TSR_ECONFIG); /* twice in one file is a mistake */
+        snprintf(text, sizeof text, "%s: 1\n", keys[i].key);
+        CHECK_INT(load(text), 0);
+        CHECK_INT(n_lines, 1);
+        CHECK_HAS(lines[0], keys[i].key);
+        CHECK_HAS(lines[0], keys[i].instead);
+        CHECK_INT(levels[0], TSR_LOG_WARN);
+        snprintf(text, sizeof text, "%s: false\n", keys[i].key);
+        reopen();
+        CHECK_INT(load(text), 0);
+        CHECK_INT(levels[0], TSR_LOG_INFO); /* asks for nothing */
+    }
+}
+
 TEST(position_correction_cannot_be_turned_off)
 {
     reopen();
     CHECK_INT(load("position_correction: true\n"), 0);
     CHECK_INT(n_lines, 0);
     CHECK_INT(load("enable_sparse: false\n"), 0);
-    CHECK_INT(logged("enable_sparse: false: has no effect: "), 1);
-    CHECK_INT(levels[0], TSR_LOG_INFO);
+    CHECK_INT(logged("enable_sparse: false: has no effect: remove it"), 1);
+    CHECK_INT(levels[0], TSR_LOG_WARN);
     CHECK_INT(load("position_correction: false\n"), TSR_ECONFIG);
     CHECK_HAS(tsr_errmsg(), "t.yaml:1:22: position_correction: false is not possible: K is always");
 }
@@ -553,7 +582,7 @@ TEST(the_command_line_of_the_chunk_cache_works)
     CHECK_INT(v->hash, TSRI_HASH_SHA256);
     CHECK_INT(tsri_config_check(cfg), 0);
     CHECK_INT(n_lines, 1); /* enable_async_loading */
-    CHECK_INT(levels[0], TSR_LOG_INFO);
+    CHECK_INT(levels[0], TSR_LOG_WARN);
 }
 
 TEST(a_key_is_spoken_of_once)
@@ -620,6 +649,7 @@ int main(void)
     RUN(an_ignored_key_may_hold_a_tree);
     RUN(keys_in_extra_config_count_and_unknown_ones_are_named);
     RUN(blending_is_turned_on_as_lmcache_does_it);
+    RUN(a_feature_that_was_asked_for_and_is_ignored_warns_once);
     RUN(position_correction_cannot_be_turned_off);
     RUN(ratios_and_thresholds_go_with_their_check_layers);
     RUN(the_command_line_of_the_chunk_cache_works);
