@@ -73,7 +73,10 @@ CPPF := -D_GNU_SOURCE -DTSR_VERSION='"$(VERSION)"' -Iinclude -Isrc \
         $(if $(URING),-DTSRI_HAVE_URING) $(if $(REDIS),-DTSRI_HAVE_REDIS) \
         $(if $(S3),-DTSRI_HAVE_S3) $(PKG_CF)
 SANF := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
-ALLC  = -std=c11 -fPIC -fvisibility=hidden $(WARN) $(CPPF) $(SANF) $(CFLAGS)
+# No product and sum in one rounding unless the code says so: on Arm clang would, gcc and x86 would not,
+# and a document turned by one build would not have the bytes of another.
+FLOATS := -ffp-contract=off
+ALLC  = -std=c11 $(FLOATS) -fPIC -fvisibility=hidden $(WARN) $(CPPF) $(SANF) $(CFLAGS)
 LIBS := $(PKG_LIBS) -lpthread -lm -ldl
 # Devices, the model library and what is loaded on demand are looked for beside the library first, wherever
 # it was put. The libraries of a distribution have their places.
@@ -183,7 +186,7 @@ $(B)/obj/%.o: %.c Makefile $(B)/flags
 $(B)/obj/%.o: %.cpp Makefile $(B)/flags
 	@mkdir -p $(@D)
 	@echo "  CXX   $<"
-	$(Q)$(CXX) -std=c++17 -fPIC -fvisibility=hidden $(CXXWARN) $(CPPF) $(SANF) $(CFLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(CXX) -std=c++17 $(FLOATS) -fPIC -fvisibility=hidden $(CXXWARN) $(CPPF) $(SANF) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(B)/obj/tests/%.o $(B)/obj/bench/%.o: CPPF += -Itests
 
@@ -369,7 +372,7 @@ $(B)/examples/%: $(B)/obj/examples/%.o $(LIBS_SO)
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $< -o $@ -L$(B)/lib -Wl,-rpath,'$$ORIGIN/../lib' -ltessera $(LIBS)
 
 # libFuzzer needs clang, whatever CC is: the fuzzers have a library of their own, compiled once.
-FUZZC = clang -std=c11 $(CPPF) -g -O1 -fno-sanitize-recover=all
+FUZZC = clang -std=c11 $(FLOATS) $(CPPF) -g -O1 -fno-sanitize-recover=all
 FUZZA := $(B)/fuzz/libtessera.a
 FUZZ_OBJ := $(patsubst %.c,$(B)/obj-fuzz/%.o,$(LIB_SRC))
 
