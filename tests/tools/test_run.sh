@@ -22,7 +22,9 @@ tests_run() {
     status=$?
 }
 # Ended with this status and this last line.
-ended() { [ "$status" = "$1" ] && [ "$(tail -n1 <<<"$out")" = "$2" ] || fail "status $status: $out"; }
+ended() {
+    [ "$status $(tail -n1 <<<"$out")" = "$1 $2" ] || fail "status $status: $out"
+}
 
 a_test_that_passes_alone_is_named() {
     tree "$fails" "$passes"
