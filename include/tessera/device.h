@@ -220,6 +220,9 @@ struct tsr_device_info {
     size_t size;
     char text[96]; /* one line to read: model, variant */
     uint64_t bytes_total, bytes_free;
+    /* Versions of the driver and its runtime, for reports; empty: not told. A core whose size is
+     * smaller has no room for them. */
+    char driver[96];
 };
 
 struct tsr_device_ops {

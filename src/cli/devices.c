@@ -36,7 +36,8 @@ void tsri_check_device(const char *name, const struct tsri_options *o, struct ts
         tsri_finding_advise(f, "the device is not used; check its driver");
     } else {
         name_memory(&info, memory, sizeof memory);
-        tsri_finding_say(f, TSRI_DOCTOR_OK, "%s; %s", info.text, memory);
+        tsri_finding_say(f, TSRI_DOCTOR_OK, "%s; %s%s%s", info.text, info.driver,
+                         info.driver[0] ? "; " : "", memory);
     }
     tsri_device_close(d);
 }

@@ -157,6 +157,10 @@ static int ascend_info(struct tsr_device *d, struct tsr_device_info *out)
              d->batches ? "batched" : "single", operators);
     out->bytes_total = n_total;
     out->bytes_free = n_free;
+    if (out->size >= sizeof *out) /* an older core has no room */
+        snprintf(out->driver, sizeof out->driver, "driver %s, AscendCL %d.%d.%d",
+                 d->driver[0] ? d->driver : "not named", d->acl_version[0], d->acl_version[1],
+                 d->acl_version[2]);
     return 0;
 }
 

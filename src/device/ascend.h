@@ -39,7 +39,7 @@ enum tsri_acl_kind { /* aclrtMemcpyKind */
                      TSRI_ACL_DEVICE_TO_DEVICE = 3
 };
 enum { TSRI_ACL_AT_HOST = 0, TSRI_ACL_AT_DEVICE = 1 }; /* aclrtMemLocationType */
-enum { TSRI_ACL_PACKAGE_CANN = 0 };                    /* aclCANNPackageName */
+enum { TSRI_ACL_PACKAGE_CANN = 0, TSRI_ACL_PACKAGE_DRIVER = 7 }; /* aclCANNPackageName */
 
 struct tsri_acl_location {
     uint32_t id, type;
@@ -147,7 +147,8 @@ struct tsr_device {
     struct tsri_acl acl;
     int (*fail)(int err, const char *text);
     int32_t ordinal;
-    char soc[32], cann[32];             /* as they are called; empty: not told */
+    char soc[32], cann[32], driver[32]; /* as they are called; empty: not told */
+    int32_t acl_version[3];             /* of AscendCL: major, minor, patch */
     int32_t major;                      /* of CANN; 0: not told */
     atomic_bool batches;                /* use aclrtMemcpyBatchAsync */
     atomic_bool has_pieces;             /* memory was registered in several pieces */

@@ -38,17 +38,38 @@ static int find_functions(struct tsr_device *d, void *library, const char *path)
     return 0;
 }
 
-/* "8.3.RC1". A runtime that does not tell is taken for one of these. */
+/* "8.3.RC1" of one of CANN's packages; false: it does not tell. */
+static bool ask_version(const struct tsr_device *d, uint32_t package, char out[32])
+{
+    struct tsri_acl_version v = {0};
+    if (!d->acl.aclsysGetCANNVersion || d->acl.aclsysGetCANNVersion(package, &v) != 0) return false;
+    v.version[sizeof v.version - 1] = '\0';
+    snprintf(out, 32, "%.31s", v.version);
+    return out[0];
+}
+
+/* The line "Version=24.1.rc3" of the driver's own file, which containers mount with its libraries. */
+static void read_driver_version(char out[32])
+{
+    const char *given = getenv("ASCEND_DRIVER_PATH");
+    char path[512], line[128];
+    snprintf(path, sizeof path, "%.480s/version.info",
+             given && *given ? given : "/usr/local/Ascend/driver");
+    FILE *file = fopen(path, "re");
+    while (file && !out[0] && fgets(line, sizeof line, file))
+        if (strncmp(line, "Version=", 8) == 0)
+            snprintf(out, 32, "%.*s", (int)strcspn(line + 8, " \r\n"), line + 8);
+    if (file) fclose(file);
+}
+
+/* A runtime that does not tell the version of CANN is taken for one that is supported. */
 static int check_version(struct tsr_device *d)
 {
     char text[160];
-    int32_t major = 0, minor = 0, patch = 0;
-    TSRI_ACL_TRY(d, d->acl.aclrtGetVersion(&major, &minor, &patch), "cannot read the version");
-    struct tsri_acl_version v = {0};
-    if (!d->acl.aclsysGetCANNVersion || d->acl.aclsysGetCANNVersion(TSRI_ACL_PACKAGE_CANN, &v) != 0)
-        return 0;
-    v.version[sizeof v.version - 1] = '\0';
-    snprintf(d->cann, sizeof d->cann, "%.31s", v.version);
+    int32_t *v = d->acl_version;
+    TSRI_ACL_TRY(d, d->acl.aclrtGetVersion(&v[0], &v[1], &v[2]), "cannot read the version");
+    if (!ask_version(d, TSRI_ACL_PACKAGE_DRIVER, d->driver)) read_driver_version(d->driver);
+    if (!ask_version(d, TSRI_ACL_PACKAGE_CANN, d->cann)) return 0;
     d->major = atoi(d->cann);
     if (d->major >= CANN_FIRST && d->major <= CANN_LAST) return 0;
     snprintf(text, sizeof text, "npu: CANN %s is not supported, only %d.x to %d.x", d->cann,

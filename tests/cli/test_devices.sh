@@ -36,8 +36,11 @@ an_npu_is_named_with_what_it_uses_and_what_is_missing() {
     grep -qE '^fail +device npu +not available: npu: no AscendCL: .*set_env.sh' <<<"$out" || fail "$out" || return
     export TESSERA_ASCENDCL_LIB=$fake/libascendcl.so TESSERA_OPAPI_LIB=$fake/libopapi.so
     t doctor --host_size=1M --device=npu
-    grep -qE '^ok +device npu +Ascend910B3, CANN 9.0.0, batched copies; never run on an NPU; 1.0 GiB' <<<"$out" ||
-        fail "$out" || return
+    grep -qE '^ok +device npu +Ascend910B3, CANN 9.0.0, batched copies; never run on an NPU; driver 25.2.0, AscendCL 1.14.2; 1.0 GiB' \
+        <<<"$out" || fail "$out" || return
+    t doctor --host_size=1M --device=npu --json
+    grep -qE '"device npu","status":"ok","found":"Ascend910B3, .*; driver 25.2.0, AscendCL 1.14.2; 1.0 GiB' \
+        <<<"$out" || fail "$out" || return
     t doctor --host_size=1M --device=npu --device_operators=true
     grep -qE '^ok +device npu .*, all operators; never run on an NPU' <<<"$out" || fail "$out" || return
     TESSERA_OPAPI_LIB=$tmp/none.so t doctor --host_size=1M --device=npu --device_operators=true

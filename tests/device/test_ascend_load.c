@@ -1,5 +1,6 @@
 /* Opening AscendCL for the device "npu": versions, and what is said when something is missing. */
 #include "ascend_kit.h"
+#include "support/tmpdir.h"
 
 TEST(a_call_that_fails_at_open_is_an_error_and_leaves_nothing)
 {
@@ -50,6 +51,37 @@ TEST(versions_of_cann_decide_what_is_used)
     CHECK_HAS(text, "CANN 10.1");
 }
 
+static void check_driver(const char *want)
+{
+    struct tsr_device_info info = {.size = sizeof info};
+    struct tsri_device *d = open_device("npu", NULL);
+    CHECK_INT(tsri_device_info(d, &info), 0);
+    CHECK_STR(info.driver, want);
+    tsri_device_close(d);
+}
+
+/* By the runtime, else by the driver's own file. */
+TEST(versions_of_the_driver_and_of_ascendcl_are_told)
+{
+    struct tmpdir folder;
+    char path[300];
+    check_driver("driver 25.2.0, AscendCL 1.14.2");
+    setenv("FAKEACL_DRIVER", "none", 1);
+    setenv("ASCEND_DRIVER_PATH", "/nowhere", 1);
+    check_driver("driver not named, AscendCL 1.14.2");
+    tmpdir_init(&folder);
+    snprintf(path, sizeof path, "%s/version.info", folder.path);
+    FILE *file = fopen(path, "we");
+    CHECK(file);
+    fputs("package_version=1\nVersion=24.1.rc3\r\nascendhal_version=7.35.23\n", file);
+    fclose(file);
+    setenv("ASCEND_DRIVER_PATH", folder.path, 1);
+    check_driver("driver 24.1.rc3, AscendCL 1.14.2");
+    tmpdir_fini(&folder);
+    unsetenv("ASCEND_DRIVER_PATH");
+    unsetenv("FAKEACL_DRIVER");
+}
+
 TEST(a_missing_runtime_a_wrong_one_and_a_wrong_number_are_named)
 {
     char given[4096];
@@ -73,6 +105,7 @@ int main(void)
     acl = fakeacl_load("libascendcl.so");
     RUN(a_call_that_fails_at_open_is_an_error_and_leaves_nothing);
     RUN(versions_of_cann_decide_what_is_used);
+    RUN(versions_of_the_driver_and_of_ascendcl_are_told);
     RUN(a_missing_runtime_a_wrong_one_and_a_wrong_number_are_named);
     return test_end();
 }

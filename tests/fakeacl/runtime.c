@@ -63,15 +63,19 @@ TSR_API const char *aclGetRecentErrMsg(void)
 TSR_API int aclrtGetVersion(int32_t *major, int32_t *minor, int32_t *patch)
 {
     *major = 1;
-    *minor = *patch = 0;
+    *minor = 14;
+    *patch = 2;
     return 0;
 }
 
 TSR_API int aclsysGetCANNVersion(uint32_t package, struct tsri_acl_version *out)
 {
-    if (package != TSRI_ACL_PACKAGE_CANN) fake_die("aclsysGetCANNVersion: package %u", package);
-    snprintf(out->version, sizeof out->version, "%s", option("FAKEACL_CANN", "9.0.0"));
-    return 0;
+    bool cann = package == TSRI_ACL_PACKAGE_CANN;
+    if (!cann && package != TSRI_ACL_PACKAGE_DRIVER)
+        fake_die("aclsysGetCANNVersion: package %u", package);
+    const char *version = cann ? option("FAKEACL_CANN", "9.0.0") : option("FAKEACL_DRIVER", "25.2.0");
+    snprintf(out->version, sizeof out->version, "%s", version);
+    return strcmp(version, "none") == 0 ? FAKE_ERROR : 0;
 }
 
 TSR_API const char *aclrtGetSocName(void)

@@ -18,6 +18,7 @@
  *
  * Options from the environment:
  *   FAKEACL_CANN=8.3.RC1     the version it says it is; 9.0.0
+ *   FAKEACL_DRIVER=24.1.rc3  the driver's; 25.2.0; none: it does not tell
  *   FAKEACL_SOC=Ascend310P3  the chip; Ascend910B3
  *   FAKEACL_NO_BATCH=1       aclrtMemcpyBatchAsync says it is not supported
  *   FAKEACL_FAILS=aclrtMalloc  a call that fails
