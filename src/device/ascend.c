@@ -1,6 +1,6 @@
-/* ascend.c - the device "npu": memory, streams, events and the table of operations. Copies are in
- * ascend_copy.c, gather and scatter in ascend_move.c, the runtime's loading in ascend_load.c. Built
- * as libtessera-ascend.so. It has never run on an NPU.
+/* ascend.c - the device "npu": streams, events and the table of operations. Memory is in
+ * ascend_memory.c, copies in ascend_copy.c, gather and scatter in ascend_move.c, the runtime's loading
+ * in ascend_load.c. Built as libtessera-ascend.so. It has never run on an NPU.
  *
  * What is copied goes as it is, in copies of the runtime on the caller's stream. What is computed
  * (rotation, int8) is computed by the processor in page-locked staging, with the loops of the cpu
@@ -162,164 +162,6 @@ static int ascend_info(struct tsr_device *d, struct tsr_device_info *out)
                  d->driver[0] ? d->driver : "not named", d->acl_version[0], d->acl_version[1],
                  d->acl_version[2]);
     return 0;
-}
-
-/* ---- memory ---- */
-
-/* Under the lock; NULL: none. */
-static struct tsri_ascend_range *find_range(struct tsr_device *d, const void *p)
-{
-    const uint8_t *at = p;
-    struct tsri_ascend_range *r = d->ranges;
-    while (r && (at < r->p || (size_t)(at - r->p) >= r->bytes))
-        r = r->next;
-    return r;
-}
-
-static void add_range(struct tsr_device *d, struct tsri_ascend_range *r)
-{
-    pthread_mutex_lock(&d->ranges_lock);
-    r->next = d->ranges;
-    d->ranges = r;
-    pthread_mutex_unlock(&d->ranges_lock);
-}
-
-/* Takes it off the list. */
-static struct tsri_ascend_range *take_range(struct tsr_device *d, const void *p)
-{
-    pthread_mutex_lock(&d->ranges_lock);
-    struct tsri_ascend_range **at = &d->ranges;
-    while (*at && (*at)->p != p)
-        at = &(*at)->next;
-    struct tsri_ascend_range *r = *at;
-    if (r) *at = r->next;
-    pthread_mutex_unlock(&d->ranges_lock);
-    TSR_ASSERT(r); /* given back what was never taken */
-    return r;
-}
-
-uint32_t tsri_ascend_memory(struct tsr_device *d, const void *p, size_t *bytes)
-{
-    uint32_t memory = TSR_MEMORY_HOST;
-    pthread_mutex_lock(&d->ranges_lock);
-    const struct tsri_ascend_range *r = find_range(d, p);
-    if (r) {
-        size_t at = (size_t)((const uint8_t *)p - r->p), piece = r->piece_bytes;
-        size_t in_piece = piece - at % piece, left = r->bytes - at;
-        *bytes = in_piece < left ? in_piece : left;
-        memory = r->memory;
-    }
-    pthread_mutex_unlock(&d->ranges_lock);
-    if (r) return memory;
-    struct tsri_acl_attributes a = {0};
-    *bytes = SIZE_MAX;
-    if (d->acl.aclrtPointerGetAttributes && d->acl.aclrtPointerGetAttributes(p, &a) == 0 &&
-        a.location.type == TSRI_ACL_AT_DEVICE)
-        return TSR_MEMORY_DEVICE; /* an engine's */
-    return TSR_MEMORY_HOST;
-}
-
-/* bytes in pieces of piece_bytes. */
-static struct tsri_ascend_range *new_range(struct tsr_device *d, uint32_t memory, size_t bytes,
-                                           size_t piece_bytes)
-{
-    struct tsri_ascend_range *r = calloc(1, sizeof *r);
-    if (!r) {
-        d->fail(TSR_ENOMEM, "npu: out of memory");
-        return NULL;
-    }
-    r->memory = memory;
-    r->bytes = bytes;
-    r->piece_bytes = piece_bytes;
-    return r;
-}
-
-static int take_memory(struct tsr_device *d, uint32_t memory, void **out, size_t bytes)
-{
-    int err = tsri_ascend_enter(d);
-    if (err) return err;
-    struct tsri_ascend_range *r = new_range(d, memory, bytes, SIZE_MAX);
-    if (!r) return TSR_ENOMEM;
-    void *p = NULL;
-    int e = memory == TSR_MEMORY_DEVICE ? d->acl.aclrtMalloc(&p, bytes, TSRI_ACL_HUGE_FIRST)
-                                        : d->acl.aclrtMallocHost(&p, bytes);
-    if (e) {
-        free(r);
-        return tsri_ascend_failed(d, e,
-                                  memory == TSR_MEMORY_DEVICE
-                                      ? "cannot allocate device memory"
-                                      : "cannot allocate page-locked memory");
-    }
-    r->p = p;
-    add_range(d, r);
-    *out = p;
-    return 0;
-}
-
-static int ascend_alloc(struct tsr_device *d, void **out, size_t bytes)
-{
-    return take_memory(d, TSR_MEMORY_DEVICE, out, bytes);
-}
-
-static void ascend_free(struct tsr_device *d, void *p)
-{
-    free(take_range(d, p));
-    if (tsri_ascend_enter(d) == 0) d->acl.aclrtFree(p);
-}
-
-static int ascend_host_alloc(struct tsr_device *d, void **out, size_t bytes)
-{
-    return take_memory(d, TSR_MEMORY_LOCKED, out, bytes);
-}
-
-static void ascend_host_free(struct tsr_device *d, void *p)
-{
-    free(take_range(d, p));
-    if (tsri_ascend_enter(d) == 0) d->acl.aclrtFreeHost(p);
-}
-
-/* The second form pins by name; a runtime that has it may still refuse the flag. */
-static int register_piece(struct tsr_device *d, void *p, size_t bytes)
-{
-    void *mapped = NULL;
-    if (d->acl.aclrtHostRegisterV2 &&
-        d->acl.aclrtHostRegisterV2(p, bytes, TSRI_ACL_REG_MAPPED | TSRI_ACL_REG_PINNED) == 0)
-        return 0;
-    return d->acl.aclrtHostRegister(p, bytes, TSRI_ACL_REGISTER_MAPPED, &mapped);
-}
-
-static void unregister_pieces(struct tsr_device *d, const struct tsri_ascend_range *r, size_t bytes)
-{
-    for (size_t at = 0; at < bytes; at += r->piece_bytes)
-        d->acl.aclrtHostUnregister(r->p + at);
-}
-
-static int ascend_host_register(struct tsr_device *d, void *p, size_t bytes)
-{
-    int err = tsri_ascend_enter(d);
-    if (err) return err;
-    struct tsri_ascend_range *r = new_range(d, TSR_MEMORY_LOCKED, bytes, d->piece_bytes);
-    if (!r) return TSR_ENOMEM;
-    r->p = p;
-    if (bytes > r->piece_bytes) atomic_store(&d->has_pieces, true);
-    for (size_t at = 0; at < bytes; at += r->piece_bytes) {
-        size_t n = bytes - at < r->piece_bytes ? bytes - at : r->piece_bytes;
-        int e = register_piece(d, r->p + at, n);
-        if (!e) continue;
-        err = tsri_ascend_failed(d, e, "cannot page-lock memory");
-        unregister_pieces(d, r, at);
-        free(r);
-        return err;
-    }
-    add_range(d, r);
-    return 0;
-}
-
-static void ascend_host_unregister(struct tsr_device *d, void *p)
-{
-    struct tsri_ascend_range *r = take_range(d, p);
-    if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, r->bytes);
-    free(r);
 }
 
 /* ---- streams and events ---- */
@@ -499,12 +341,12 @@ TSR_API const struct tsr_device_ops tsr_device_npu = {
     .open = ascend_open,
     .close = ascend_close,
     .info = ascend_info,
-    .alloc = ascend_alloc,
-    .free = ascend_free,
-    .host_alloc = ascend_host_alloc,
-    .host_free = ascend_host_free,
-    .host_register = ascend_host_register,
-    .host_unregister = ascend_host_unregister,
+    .alloc = tsri_ascend_alloc,
+    .free = tsri_ascend_free,
+    .host_alloc = tsri_ascend_host_alloc,
+    .host_free = tsri_ascend_host_free,
+    .host_register = tsri_ascend_host_register,
+    .host_unregister = tsri_ascend_host_unregister,
     .stream_open = ascend_stream_open,
     .stream_close = ascend_stream_close,
     .stream_sync = ascend_stream_sync,

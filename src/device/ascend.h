@@ -38,7 +38,12 @@ enum tsri_acl_kind { /* aclrtMemcpyKind */
                      TSRI_ACL_DEVICE_TO_HOST = 2,
                      TSRI_ACL_DEVICE_TO_DEVICE = 3
 };
-enum { TSRI_ACL_AT_HOST = 0, TSRI_ACL_AT_DEVICE = 1 }; /* aclrtMemLocationType */
+enum { /* aclrtMemLocationType */
+       TSRI_ACL_AT_HOST = 0,
+       TSRI_ACL_AT_DEVICE = 1,
+       TSRI_ACL_AT_NO_DEVICE = 2, /* host memory that is not registered */
+       TSRI_ACL_AT_NUMA = 4       /* host memory, of a node */
+};
 enum { TSRI_ACL_PACKAGE_CANN = 0, TSRI_ACL_PACKAGE_DRIVER = 7 }; /* aclCANNPackageName */
 
 struct tsri_acl_location {
@@ -197,9 +202,20 @@ int tsri_ascend_record(struct tsr_device *d, struct tsr_device_event *e,
 int tsri_ascend_await(struct tsr_device *d, struct tsr_device_event *e);
 /* Whether nothing uses any more what the event is behind. Asked twice: one call may fail. */
 bool tsri_ascend_is_idle(struct tsr_device *d, struct tsr_device_event *e);
-/* What kind of memory p is in, and how many bytes from it on are in one piece. Memory that is
- * neither the device's nor page-locked counts as plain host memory. */
-uint32_t tsri_ascend_memory(struct tsr_device *d, const void *p, size_t *bytes);
+
+/* ---- ascend_memory.c ---- */
+
+int tsri_ascend_alloc(struct tsr_device *d, void **out, size_t bytes);
+void tsri_ascend_free(struct tsr_device *d, void *p);
+int tsri_ascend_host_alloc(struct tsr_device *d, void **out, size_t bytes);
+void tsri_ascend_host_free(struct tsr_device *d, void *p);
+int tsri_ascend_host_register(struct tsr_device *d, void *p, size_t bytes);
+void tsri_ascend_host_unregister(struct tsr_device *d, void *p);
+/* What kind of memory p is in, and how many bytes from it on are in one piece. Host memory that this
+ * device did not lock is plain. TSR_EDEVICE: nobody can tell. */
+int tsri_ascend_memory(struct tsr_device *d, const void *p, uint32_t *memory, size_t *bytes);
+/* How many bytes from p on are in one registration; memory of others is one piece. */
+size_t tsri_ascend_piece_left(struct tsr_device *d, const void *p);
 
 /* ---- ascend_copy.c ---- */
 

@@ -74,9 +74,9 @@ int tsri_ascend_list_add(struct tsri_ascend_list *l, void *dst, const void *src,
         return add_one(l, dst, src, bytes);
     int err = 0;
     while (bytes && !err) {
-        size_t n = bytes, in_dst, in_src;
-        (void)tsri_ascend_memory(l->d, dst, &in_dst);
-        (void)tsri_ascend_memory(l->d, src, &in_src);
+        size_t n = bytes;
+        size_t in_dst = tsri_ascend_piece_left(l->d, dst),
+               in_src = tsri_ascend_piece_left(l->d, src);
         if (n > in_dst) n = in_dst;
         if (n > in_src) n = in_src;
         err = add_one(l, dst, src, n);
@@ -222,8 +222,10 @@ int tsri_ascend_copy(struct tsr_device *d, struct tsr_device_stream *s,
     for (size_t i = 0; i < n && !err; i++)
         for (struct tsr_copy c = copies[i]; c.bytes && !err;) {
             size_t dst_left, src_left;
-            uint32_t dst = tsri_ascend_memory(d, c.dst, &dst_left);
-            uint32_t src = tsri_ascend_memory(d, c.src, &src_left);
+            uint32_t dst, src;
+            err = tsri_ascend_memory(d, c.dst, &dst, &dst_left);
+            if (!err) err = tsri_ascend_memory(d, c.src, &src, &src_left);
+            if (err) break;
             struct tsr_copy part = c;
             if (part.bytes > dst_left) part.bytes = dst_left;
             if (part.bytes > src_left) part.bytes = src_left;

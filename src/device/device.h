@@ -18,6 +18,8 @@
 
 #include <tessera/device.h>
 
+#include <stdio.h>
+
 /* ---- devices ---- */
 
 /* Only device.c and batch.c look inside. */
@@ -187,6 +189,19 @@ float tsri_f16_to_f32(uint16_t h);
 uint16_t tsri_f32_to_f16(float f); /* nearest, ties to even; NaN stays NaN */
 float tsri_bf16_to_f32(uint16_t h);
 uint16_t tsri_f32_to_bf16(float f);
+
+/* ---- what is at an address ---- */
+
+enum tsri_mapped {
+    TSRI_MAPPED_UNKNOWN, /* nobody can tell */
+    TSRI_MAPPED_HOST,    /* memory that the processor reads */
+    TSRI_MAPPED_NOTHING, /* nothing, or what the processor cannot read */
+    TSRI_MAPPED_DRIVER   /* a mapping of a driver: its memory, or the host's */
+};
+/* Of this process; reads /proc/self/maps, which takes a while. */
+enum tsri_mapped tsri_mapped(const void *p);
+/* In a list of that form. */
+enum tsri_mapped tsri_mapped_in(FILE *maps, uintptr_t at);
 
 /* ---- the cpu device: cpu.c over move.c over a set of kernels ---- */
 

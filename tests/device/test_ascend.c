@@ -1,4 +1,4 @@
-/* The device "npu" over the fake AscendCL: order and memory. What it shares with other devices is in
+/* The device "npu" over the fake AscendCL: order. What it shares with other devices is in
  * test_contract.c. Everything also runs with the fake's checks, which stop the process. */
 #include "ascend_kit.h"
 #include "device/ascend.h"
@@ -119,48 +119,10 @@ TEST(layers_arrive_in_order_and_an_event_tells_when)
     acl->check_closed();
 }
 
-TEST(memory_is_registered_in_pieces_and_unregistered_whole)
-{
-    enum { BYTES = 5 * 65536 + 4096 };
-    struct tsri_device *d = open_device("npu", "small");
-    uint8_t *p = aligned_alloc(4096, BYTES), *before = malloc(BYTES);
-    void *there;
-    CHECK_INT(tsri_device_host_register(d, p, BYTES), 0);
-    CHECK_INT(acl->registrations(), 6);
-    CHECK_INT(tsri_device_alloc(d, &there, BYTES), 0);
-    kv_random_bytes(p, BYTES, 3);
-    memcpy(before, p, BYTES);
-    struct tsr_copy out = {there, p, BYTES}, back = {p, there, BYTES};
-    CHECK_INT(tsri_device_copy(d, NULL, &out, 1), 0);
-    CHECK_INT(tsri_stream_sync(d, NULL), 0);
-    memset(p, 0, BYTES);
-    CHECK_INT(tsri_device_copy(d, NULL, &back, 1), 0);
-    CHECK_INT(tsri_stream_sync(d, NULL), 0);
-    CHECK(memcmp(p, before, BYTES) == 0);
-    tsri_device_host_unregister(d, p);
-    CHECK_INT(acl->registrations(), 0);
-    tsri_device_free(d, there);
-    tsri_device_close(d);
-    free(p);
-    free(before);
-    acl->check_closed();
-}
-
-TEST(more_memory_than_there_is_is_refused)
-{
-    struct tsri_device *d = open_device("npu", NULL);
-    void *p;
-    CHECK_INT(tsri_device_alloc(d, &p, (size_t)1 << 40), TSR_ENOMEM);
-    CHECK_HAS(tsr_errmsg(), "npu: cannot allocate device memory: error 207001");
-    tsri_device_close(d);
-}
-
 int main(void)
 {
     acl = fakeacl_load("libascendcl.so");
     RUN(cells_that_a_queued_gather_fills_are_read_when_they_are_full);
     RUN(layers_arrive_in_order_and_an_event_tells_when);
-    RUN(memory_is_registered_in_pieces_and_unregistered_whole);
-    RUN(more_memory_than_there_is_is_refused);
     return test_end();
 }

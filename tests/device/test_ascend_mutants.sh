@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mistakes planted in the device "npu": each is built into a library of its own, and test_ascend,
-# _copy, _move, _ops, _nn, _probe or the contract suite must notice it over the fake AscendCL. A line of the table is
+# _copy, _memory, _move, _ops, _nn, _probe or the contract suite must notice it over the fake AscendCL. A line of the table is
 #   file | text that is there once | what stands there instead | what the mistake is
 # Every twelfth of them, all with TESSERA_TEST_LONG=1 (make check-long).
 set -u
@@ -35,7 +35,7 @@ copy.c|        if (b->data) d->acl.aclrtFreeHost(b->data);|        (void)b->data
 copy.c|    int err = tsri_ascend_sync(d, s);|    int err = 0;|the processor copies before what is queued
 copy.c|        if (n > in_src) n = in_src;|        (void)in_src;|a copy goes from one registration into the next
 .c|if (e->writes_host) tsri_ascend_writes_host(d, to);|(void)to;|an event does not say that host memory is written
-.c|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, r->bytes);|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, 1);|only the first piece is unregistered
+memory.c|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, r->bytes);|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, 1);|only the first piece is unregistered
 .c|if (tsri_ascend_enter(d) == 0) tsri_ascend_event_fini(d, e);|(void)d;|events are left behind
 .c|TSRI_ACL_TRY(d, d->acl.aclrtSynchronizeStream(s->native), "the stream failed");|(void)d;|waiting for a stream does not wait
 .c|if (status == TSRI_ACL_EVENT_COMPLETE) return 0;|return 0;|waiting for an event does not wait
@@ -89,7 +89,7 @@ notices() {
 
 # The tests of a file's own first.
 notices_any() { # file
-    local test tests=(_copy _move '' _ops _nn _probe)
+    local test tests=(_copy _memory _move '' _ops _nn _probe)
     case $1 in
     ops.c | nn.c | probe.c) tests=(_ops _nn _probe) ;;
     none) tests=(_copy _nn) ;; # make check runs the others

@@ -208,7 +208,11 @@ TSR_API int aclrtPointerGetAttributes(const void *p, struct tsri_acl_attributes 
     int e = fake_enter("aclrtPointerGetAttributes");
     if (e) return e;
     const struct range *r = find((uintptr_t)p, 1);
-    out->location.type = !r ? 2u : r->where == FAKE_DEVICE ? TSRI_ACL_AT_DEVICE : TSRI_ACL_AT_HOST;
+    const char *told = getenv("FAKEACL_LOCATION");
+    out->location.type = told                      ? (uint32_t)atoi(told)
+                         : !r                      ? TSRI_ACL_AT_NO_DEVICE
+                         : r->where == FAKE_DEVICE ? TSRI_ACL_AT_DEVICE
+                                                   : TSRI_ACL_AT_HOST;
     pthread_mutex_unlock(&fake.lock);
     return 0;
 }

@@ -73,7 +73,8 @@ TSR_API int aclsysGetCANNVersion(uint32_t package, struct tsri_acl_version *out)
     bool cann = package == TSRI_ACL_PACKAGE_CANN;
     if (!cann && package != TSRI_ACL_PACKAGE_DRIVER)
         fake_die("aclsysGetCANNVersion: package %u", package);
-    const char *version = cann ? option("FAKEACL_CANN", "9.0.0") : option("FAKEACL_DRIVER", "25.2.0");
+    const char *version =
+        cann ? option("FAKEACL_CANN", "9.0.0") : option("FAKEACL_DRIVER", "25.2.0");
     snprintf(out->version, sizeof out->version, "%s", version);
     return strcmp(version, "none") == 0 ? FAKE_ERROR : 0;
 }

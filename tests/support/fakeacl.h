@@ -20,6 +20,7 @@
  *   FAKEACL_CANN=8.3.RC1     the version it says it is; 9.0.0
  *   FAKEACL_DRIVER=24.1.rc3  the driver's; 25.2.0; none: it does not tell
  *   FAKEACL_SOC=Ascend310P3  the chip; Ascend910B3
+ *   FAKEACL_LOCATION=9       what aclrtPointerGetAttributes says of any memory
  *   FAKEACL_NO_BATCH=1       aclrtMemcpyBatchAsync says it is not supported
  *   FAKEACL_FAILS=aclrtMalloc  a call that fails
  *   FAKEACL_CHECK=1          check_closed when the process ends
