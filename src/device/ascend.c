@@ -6,7 +6,11 @@
  * (rotation, int8) is computed by the processor in page-locked staging, with the loops of the cpu
  * device, so that its results are those of the cpu device bit for bit. Computing reads host memory
  * while the call lasts, so copies into host memory that are still queued on the stream are waited
- * for first; `host_writes` of streams and `writes_host` of events follow them. */
+ * for first; `host_writes` of streams and `writes_host` of events follow them.
+ *
+ * What copies use may be freed when a wait says that they are over. A wait that fails is tried once
+ * more. If that fails too, nobody knows what still runs: the device is lost, refuses everything, and
+ * leaves all of its memory, streams and events to the end of the process. */
 #include "device/ascend_nn.h"
 
 #include <stdio.h>
@@ -17,9 +21,12 @@
 #define SPIN_NS 100000u
 #define PAUSE_NS 50000
 
-int tsri_ascend_enter(const struct tsr_device *d)
+int tsri_ascend_enter(struct tsr_device *d)
 {
     int32_t now = -1;
+    if (atomic_load(&d->lost))
+        return d->fail(TSR_EDEVICE, "npu: a failure left work of which nobody can tell whether it "
+                                    "is done; the device is not used any more");
     if (d->acl.aclrtGetDevice(&now) == 0 && now == d->ordinal) return 0;
     TSRI_ACL_TRY(d, d->acl.aclrtSetDevice(d->ordinal), "cannot use the device");
     return 0;
@@ -80,6 +87,36 @@ static void open_operators(struct tsr_device *d, bool trusted)
     d->ops = NULL;
 }
 
+/* Of AscendCL, the first of two tries. */
+static int empty_stream(struct tsr_device *d, const struct tsr_device_stream *s)
+{
+    int e = d->acl.aclrtSynchronizeStream(s->native);
+    if (e && d->acl.aclrtSynchronizeStream(s->native) != 0) atomic_store(&d->lost, true);
+    return e;
+}
+
+/* A stream may not go while it has work. */
+static void close_stream(struct tsr_device *d, struct tsr_device_stream *s)
+{
+    if (tsri_ascend_enter(d) != 0) return;
+    (void)empty_stream(d, s);
+    if (!atomic_load(&d->lost)) d->acl.aclrtDestroyStream(s->native);
+}
+
+static void ascend_close(struct tsr_device *d)
+{
+    tsri_ascend_ops_close(d, d->ops);
+    tsri_ascend_staging_fini(d);
+    close_stream(d, &d->stream);
+    for (struct tsri_ascend_range *r = d->ranges, *next; r; r = next) {
+        next = r->next;
+        free(r);
+    }
+    pthread_mutex_destroy(&d->staging_lock);
+    pthread_mutex_destroy(&d->ranges_lock);
+    free(d);
+}
+
 static int ascend_open(struct tsr_device **out, const struct tsr_device_desc *desc)
 {
     struct tsr_device *d = calloc(1, sizeof *d);
@@ -106,25 +143,12 @@ static int ascend_open(struct tsr_device **out, const struct tsr_device_desc *de
     if ((flags && desc->flags & TSR_DEVICE_OPERATORS) ||
         (desc->variant && strncmp(desc->variant, "operators", 9) == 0))
         open_operators(d, desc->variant && strcmp(desc->variant, "operators_plain") == 0);
-    *out = d;
-    return 0;
-}
-
-static void ascend_close(struct tsr_device *d)
-{
-    if (tsri_ascend_enter(d) == 0) {
-        tsri_ascend_ops_close(d, d->ops);
-        tsri_ascend_staging_fini(d);
-        d->acl.aclrtSynchronizeStream(d->stream.native);
-        d->acl.aclrtDestroyStream(d->stream.native);
-    }
-    for (struct tsri_ascend_range *r = d->ranges, *next; r; r = next) {
-        next = r->next;
-        free(r);
-    }
-    pthread_mutex_destroy(&d->staging_lock);
-    pthread_mutex_destroy(&d->ranges_lock);
-    free(d);
+    err = tsri_ascend_enter(d); /* the self-test of operators may lose it */
+    if (err)
+        ascend_close(d);
+    else
+        *out = d;
+    return err;
 }
 
 /* Of the operators that are used, or why there are none; nothing if nobody asked. */
@@ -192,17 +216,14 @@ static int ascend_stream_open(struct tsr_device *d, struct tsr_device_stream **o
 
 static void ascend_stream_close(struct tsr_device *d, struct tsr_device_stream *s)
 {
-    if (s->owned && tsri_ascend_enter(d) == 0) {
-        d->acl.aclrtSynchronizeStream(s->native); /* it may not go while it has work */
-        d->acl.aclrtDestroyStream(s->native);
-    }
+    if (s->owned) close_stream(d, s);
     free(s);
 }
 
 int tsri_ascend_sync(struct tsr_device *d, struct tsr_device_stream *s)
 {
     unsigned queued = atomic_load(&s->host_writes);
-    TSRI_ACL_TRY(d, d->acl.aclrtSynchronizeStream(s->native), "the stream failed");
+    TSRI_ACL_TRY(d, empty_stream(d, s), "the stream failed");
     unsigned settled = atomic_load(&s->host_settled);
     while ((int)(queued - settled) > 0 &&
            !atomic_compare_exchange_weak(&s->host_settled, &settled, queued)) {
@@ -230,7 +251,7 @@ int tsri_ascend_settle(struct tsr_device *d, struct tsr_device_stream *s)
 
 int tsri_ascend_abandon(struct tsr_device *d, struct tsr_device_stream *s, int err)
 {
-    if (err) d->acl.aclrtSynchronizeStream(s->native);
+    if (err) (void)empty_stream(d, s);
     return err;
 }
 
@@ -277,7 +298,11 @@ int tsri_ascend_await(struct tsr_device *d, struct tsr_device_event *e)
     uint32_t status = 0;
     if (!e->recorded) return 0; /* what the runtime says of such an event is not documented */
     for (;;) {
-        TSRI_ACL_TRY(d, d->acl.aclrtQueryEventStatus(e->native, &status), "an event failed");
+        int failed = d->acl.aclrtQueryEventStatus(e->native, &status);
+        if (failed && d->acl.aclrtQueryEventStatus(e->native, &status) != 0) {
+            atomic_store(&d->lost, true);
+            return tsri_ascend_failed(d, failed, "an event failed");
+        }
         if (status == TSRI_ACL_EVENT_COMPLETE) return 0;
         if (now_ns() > spin_until) nanosleep(&pause, NULL);
     }
@@ -285,7 +310,7 @@ int tsri_ascend_await(struct tsr_device *d, struct tsr_device_event *e)
 
 bool tsri_ascend_is_idle(struct tsr_device *d, struct tsr_device_event *e)
 {
-    return tsri_ascend_await(d, e) == 0 || tsri_ascend_await(d, e) == 0;
+    return !atomic_load(&d->lost) && tsri_ascend_await(d, e) == 0;
 }
 
 static int ascend_event_open(struct tsr_device *d, struct tsr_device_event **out)

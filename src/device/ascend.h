@@ -158,6 +158,7 @@ struct tsr_device {
     atomic_bool batches;                /* use aclrtMemcpyBatchAsync */
     atomic_bool has_pieces;             /* memory was registered in several pieces */
     atomic_bool engine_writes_host;     /* of its streams; stays */
+    atomic_bool lost;                   /* nobody can tell whether its work is done; stays */
     size_t piece_bytes, buffer_bytes;   /* smaller in tests */
     const struct tsri_kernels *kernels; /* NULL: the reference */
     struct tsr_device_stream stream;    /* for callers without one */
@@ -185,22 +186,24 @@ int tsri_ascend_failed(const struct tsr_device *d, int e, const char *what);
 
 /* ---- ascend.c ---- */
 
-/* Every entry point may be called on a thread that has another device current, or none. */
-int tsri_ascend_enter(const struct tsr_device *d);
+/* Every entry point may be called on a thread that has another device current, or none. A device
+ * that is lost refuses: what it gave out may be in use, so nothing is freed or unregistered then. */
+int tsri_ascend_enter(struct tsr_device *d);
 struct tsr_device_stream *tsri_ascend_stream(struct tsr_device *d, struct tsr_device_stream *s);
 int tsri_ascend_sync(struct tsr_device *d, struct tsr_device_stream *s);
 /* A copy into host memory was queued. */
 void tsri_ascend_writes_host(struct tsr_device *d, struct tsr_device_stream *s);
 /* Waits until no queued copy writes host memory that the stream's next operation may read. */
 int tsri_ascend_settle(struct tsr_device *d, struct tsr_device_stream *s);
-/* After a call that queued a part of its work and failed: nothing of it runs any more. */
+/* After a call that queued a part of its work and failed: nothing of it runs any more, or the device
+ * is lost. */
 int tsri_ascend_abandon(struct tsr_device *d, struct tsr_device_stream *s, int err);
 int tsri_ascend_event_init(struct tsr_device *d, struct tsr_device_event *e);
 void tsri_ascend_event_fini(struct tsr_device *d, struct tsr_device_event *e);
 int tsri_ascend_record(struct tsr_device *d, struct tsr_device_event *e,
                        struct tsr_device_stream *s);
 int tsri_ascend_await(struct tsr_device *d, struct tsr_device_event *e);
-/* Whether nothing uses any more what the event is behind. Asked twice: one call may fail. */
+/* Whether nothing uses any more what the event is behind. If not, the device is lost. */
 bool tsri_ascend_is_idle(struct tsr_device *d, struct tsr_device_event *e);
 
 /* ---- ascend_memory.c ---- */

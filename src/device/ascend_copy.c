@@ -92,12 +92,14 @@ int tsri_ascend_list_add(struct tsri_ascend_list *l, void *dst, const void *src,
 /* Leaves it as it was before it was opened. */
 void tsri_ascend_staging_fini(struct tsr_device *d)
 {
+    bool usable = tsri_ascend_enter(d) == 0;
     for (uint32_t i = 0; i < TSRI_ASCEND_BUFFERS; i++) {
         struct tsri_ascend_buffer *b = &d->buffers[i];
-        if (!tsri_ascend_is_idle(d, &b->used)) b->data = NULL; /* rather left than freed in use */
-        tsri_ascend_event_fini(d, &b->used);
-        if (b->data) d->acl.aclrtFreeHost(b->data);
-        b->data = NULL;
+        if (usable && tsri_ascend_is_idle(d, &b->used)) { /* else rather left than freed in use */
+            tsri_ascend_event_fini(d, &b->used);
+            if (b->data) d->acl.aclrtFreeHost(b->data);
+        }
+        *b = (struct tsri_ascend_buffer){0};
     }
     d->staging_open = false;
 }

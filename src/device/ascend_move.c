@@ -436,6 +436,6 @@ int tsri_ascend_top_k(struct tsr_device *d, struct tsr_device_stream *s, const s
     if (!err) err = tsri_ascend_list_flush(&up);
     if (!err) err = tsri_ascend_sync(d, s);
     err = tsri_ascend_abandon(d, s, err);
-    d->acl.aclrtFreeHost(host);
+    if (!atomic_load(&d->lost)) d->acl.aclrtFreeHost(host);
     return err;
 }

@@ -72,7 +72,7 @@ static int load_functions(struct tsr_device *d, struct tsri_aclnn *nn)
 
 static void close_areas(struct tsr_device *d, struct tsri_ascend_ops *o)
 {
-    for (uint32_t i = 0; i < TSRI_ASCEND_AREAS; i++) {
+    for (uint32_t i = 0; i < TSRI_ASCEND_AREAS && tsri_ascend_enter(d) == 0; i++) {
         struct tsri_ascend_area *a = &o->areas[i];
         if (!tsri_ascend_is_idle(d, &a->used)) continue; /* rather left than freed in use */
         tsri_ascend_event_fini(d, &a->used);

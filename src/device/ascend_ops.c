@@ -469,5 +469,5 @@ int tsri_ascend_ops_move(struct tsr_device *d, struct tsr_device_stream *s,
     if (err) (void)!tsri_ascend_abandon(d, s, err);
     pthread_mutex_unlock(&o->lock);
     *done = !err;
-    return 0;
+    return atomic_load(&d->lost) ? err : 0;
 }

@@ -153,9 +153,10 @@ static int make_scene(struct npu_probe *p)
 static void clear_scene(struct npu_probe *p)
 {
     (void)!tsri_ascend_sync(p->d, &p->d->stream);
-    if (p->engine) p->d->acl.aclrtFree(p->engine);
-    if (p->image) p->d->acl.aclrtFreeHost(p->image);
-    if (p->cells) p->d->acl.aclrtFreeHost(p->cells);
+    bool usable = !atomic_load(&p->d->lost);
+    if (usable && p->engine) p->d->acl.aclrtFree(p->engine);
+    if (usable && p->image) p->d->acl.aclrtFreeHost(p->image);
+    if (usable && p->cells) p->d->acl.aclrtFreeHost(p->cells);
     free(p->want);
     free(p->want_cells);
 }

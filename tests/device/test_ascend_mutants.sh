@@ -37,7 +37,7 @@ copy.c|        if (n > in_src) n = in_src;|        (void)in_src;|a copy goes fro
 .c|if (e->writes_host) tsri_ascend_writes_host(d, to);|(void)to;|an event does not say that host memory is written
 memory.c|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, r->bytes);|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, 1);|only the first piece is unregistered
 .c|if (tsri_ascend_enter(d) == 0) tsri_ascend_event_fini(d, e);|(void)d;|events are left behind
-.c|TSRI_ACL_TRY(d, d->acl.aclrtSynchronizeStream(s->native), "the stream failed");|(void)d;|waiting for a stream does not wait
+.c|TSRI_ACL_TRY(d, empty_stream(d, s), "the stream failed");|(void)d;|waiting for a stream does not wait
 .c|if (status == TSRI_ACL_EVENT_COMPLETE) return 0;|return 0;|waiting for an event does not wait
 ops.c|if (j->run->slots[i] >= 0) j->tokens[j->n++] = i;|j->tokens[j->n++] = i;|operators get slots of -1
 ops.c|if (in_cell + n == c->cell_tokens) break;|(void)in_cell;|a stretch for operators goes on behind the end of its cell

@@ -109,6 +109,25 @@ void fake_memory_check_closed(void)
         fake_die("%zu bytes of %s were not given back", ranges->bytes, names[ranges->where]);
 }
 
+static void release(struct range *r)
+{
+    if (r->where != FAKE_REGISTERED) munmap(r->data, tsri_align_up(r->bytes, PAGE) + PAGE);
+    if (r->where == FAKE_DEVICE) allocated -= r->bytes;
+    free(r);
+}
+
+uint32_t fake_memory_forget(void)
+{
+    uint32_t n = 0;
+    fake_check_edges();
+    for (struct range *r = ranges, *next; r; r = next, n++) {
+        next = r->next;
+        release(r);
+    }
+    ranges = NULL;
+    return n;
+}
+
 static void give_back(const char *name, void *p, enum fake_where where)
 {
     pthread_mutex_lock(&fake.lock);
@@ -120,11 +139,8 @@ static void give_back(const char *name, void *p, enum fake_where where)
     if (fake_in_use(r->first, r->bytes))
         fake_die("%s: %zu bytes of %s are in use by what was queued", name, r->bytes, names[where]);
     check_edge(r);
-    size_t whole = tsri_align_up(r->bytes, PAGE);
-    if (where != FAKE_REGISTERED) munmap(r->data, whole + PAGE);
-    if (where == FAKE_DEVICE) allocated -= r->bytes;
     *at = r->next;
-    free(r);
+    release(r);
     pthread_mutex_unlock(&fake.lock);
 }
 

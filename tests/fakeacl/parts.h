@@ -78,6 +78,7 @@ struct fake_state {
     struct fake_clock host;
     bool initialised, held;
     uint64_t n_calls, fails_at, n_batches, n_operators;
+    bool fails_on;                   /* with those behind fails_at */
     uint32_t n_tensors, n_executors; /* that are not given back */
 };
 extern TSR_API struct fake_state fake;
@@ -95,6 +96,7 @@ TSR_API uint8_t *fake_bytes(const char *name, uintptr_t p, size_t bytes, bool de
 void fake_check_edges(void); /* of host memory */
 uint32_t fake_registrations(void);
 void fake_memory_check_closed(void);
+uint32_t fake_memory_forget(void);
 void *fake_view(const void *device);
 
 /* queue.c */
@@ -103,5 +105,6 @@ bool fake_in_use(uintptr_t first, size_t bytes);
 TSR_API void fake_queue_work(const char *name, void *stream, const struct fake_work *work,
                              const struct fake_span *spans, uint32_t n);
 void fake_queue_check_closed(void);
+uint32_t fake_queue_forget(void); /* without the lock */
 
 #endif

@@ -28,10 +28,11 @@ struct stream {
 static struct stream streams[FAKE_STREAMS];
 
 struct event {
+    struct event *next;
     struct fake_mark *mark; /* NULL: never recorded */
     int32_t device;
 };
-static uint32_t n_events;
+static struct event *events;
 static size_t n_pieces; /* of operations that the host does not know to be over */
 
 /* ---- order ---- */
@@ -379,12 +380,10 @@ TSR_API int aclrtCreateStreamWithConfig(void **out, uint32_t priority, uint32_t 
     return 0;
 }
 
-TSR_API int aclrtDestroyStream(void *stream)
+/* What is queued runs first. */
+static void end_stream(struct stream *s)
 {
     pthread_mutex_lock(&fake.lock);
-    struct stream *s = stream_of("aclrtDestroyStream", stream);
-    if (s->clock.n[s->index] > fake.host.n[s->index])
-        fake_die("aclrtDestroyStream: nobody has waited for what was queued");
     s->closing = true;
     pthread_cond_signal(&s->work);
     pthread_mutex_unlock(&fake.lock);
@@ -394,6 +393,16 @@ TSR_API int aclrtDestroyStream(void *stream)
     pthread_cond_destroy(&s->work);
     s->open = false;
     pthread_mutex_unlock(&fake.lock);
+}
+
+TSR_API int aclrtDestroyStream(void *stream)
+{
+    pthread_mutex_lock(&fake.lock);
+    struct stream *s = stream_of("aclrtDestroyStream", stream);
+    if (s->clock.n[s->index] > fake.host.n[s->index])
+        fake_die("aclrtDestroyStream: nobody has waited for what was queued");
+    pthread_mutex_unlock(&fake.lock);
+    end_stream(s);
     return 0;
 }
 
@@ -422,7 +431,8 @@ TSR_API int aclrtCreateEventExWithFlag(void **out, uint32_t flags)
     struct event *event = calloc(1, sizeof *event);
     if (!event) fake_die("out of memory");
     event->device = fake_device("aclrtCreateEventExWithFlag");
-    n_events++;
+    event->next = events;
+    events = event;
     *out = event;
     pthread_mutex_unlock(&fake.lock);
     return 0;
@@ -431,18 +441,25 @@ TSR_API int aclrtCreateEventExWithFlag(void **out, uint32_t flags)
 TSR_API int aclrtDestroyEvent(void *handle)
 {
     pthread_mutex_lock(&fake.lock);
-    struct event *event = handle;
+    struct event **at = &events;
+    while (*at && *at != handle)
+        at = &(*at)->next;
+    struct event *event = *at;
+    if (!event) fake_die("aclrtDestroyEvent: %p is no event, or was destroyed", handle);
+    *at = event->next;
     mark_drop(event->mark);
     free(event);
-    n_events--;
     pthread_mutex_unlock(&fake.lock);
     return 0;
 }
 
 static struct event *event_of(const char *name, void *handle)
 {
-    struct event *event = handle;
-    if (!event || event->device != fake_device(name)) fake_die("%s: not its device", name);
+    struct event *event = events;
+    while (event && event != handle)
+        event = event->next;
+    if (!event) fake_die("%s: %p is no event, or was destroyed", name, handle);
+    if (event->device != fake_device(name)) fake_die("%s: not its device", name);
     return event;
 }
 
@@ -491,9 +508,28 @@ TSR_API int aclrtQueryEventStatus(void *handle, uint32_t *status)
     return 0;
 }
 
-void fake_queue_check_closed(void)
+uint32_t fake_queue_forget(void)
 {
     uint32_t n = 0;
+    for (uint32_t i = 0; i < FAKE_STREAMS; i++) {
+        if (!streams[i].open) continue;
+        end_stream(&streams[i]);
+        n++;
+    }
+    for (struct event *e = events, *next; e; e = next, n++) {
+        next = e->next;
+        mark_drop(e->mark);
+        free(e);
+    }
+    events = NULL;
+    return n;
+}
+
+void fake_queue_check_closed(void)
+{
+    uint32_t n = 0, n_events = 0;
+    for (const struct event *e = events; e; e = e->next)
+        n_events++;
     for (uint32_t i = 0; i < FAKE_STREAMS; i++)
         n += streams[i].open;
     if (n || n_events) fake_die("%u streams, %u events were not closed", n, n_events);

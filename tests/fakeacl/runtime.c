@@ -32,7 +32,9 @@ int fake_enter(const char *name)
 {
     pthread_mutex_lock(&fake.lock);
     if (!fake.initialised) fake_die("%s before aclInit", name);
-    bool fails = ++fake.n_calls == fake.fails_at || strcmp(option("FAKEACL_FAILS", ""), name) == 0;
+    uint64_t n = ++fake.n_calls;
+    bool fails = n == fake.fails_at || (fake.fails_on && n > fake.fails_at) ||
+                 strcmp(option("FAKEACL_FAILS", ""), name) == 0;
     if (fails) pthread_mutex_unlock(&fake.lock);
     return fails ? FAKE_ERROR : 0;
 }
@@ -121,6 +123,14 @@ static void control_fail(uint64_t n)
     pthread_mutex_unlock(&fake.lock);
 }
 
+static void control_fail_from(uint64_t n)
+{
+    control_fail(n);
+    pthread_mutex_lock(&fake.lock);
+    fake.fails_on = true;
+    pthread_mutex_unlock(&fake.lock);
+}
+
 static uint64_t locked(const uint64_t *number)
 {
     pthread_mutex_lock(&fake.lock);
@@ -164,9 +174,19 @@ static void control_reset(void)
 {
     pthread_mutex_lock(&fake.lock);
     fake.n_calls = fake.fails_at = fake.n_batches = fake.n_operators = 0;
-    fake.held = false;
+    fake.held = fake.fails_on = false;
     pthread_cond_broadcast(&fake.changed);
     pthread_mutex_unlock(&fake.lock);
+}
+
+static uint32_t control_forget(void)
+{
+    control_reset();
+    uint32_t n = fake_queue_forget();
+    pthread_mutex_lock(&fake.lock);
+    n += fake_memory_forget();
+    pthread_mutex_unlock(&fake.lock);
+    return n;
 }
 
 static void check_closed(void)
@@ -185,6 +205,7 @@ __attribute__((destructor)) static void at_end(void)
 extern TSR_API const struct fakeacl_control fakeacl_control;
 const struct fakeacl_control fakeacl_control = {
     .fail = control_fail,
+    .fail_from = control_fail_from,
     .calls = control_calls,
     .hold = control_hold,
     .view = fake_view,
@@ -193,4 +214,5 @@ const struct fakeacl_control fakeacl_control = {
     .operators = control_operators,
     .reset = control_reset,
     .check_closed = check_closed,
+    .forget = control_forget,
 };

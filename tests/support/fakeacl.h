@@ -37,7 +37,8 @@
 struct fakeacl_control {
     /* The n-th call from now on that can fail does so, once; 0: none does. */
     void (*fail)(uint64_t n);
-    uint64_t (*calls)(void); /* that can fail, since the last reset */
+    void (*fail_from)(uint64_t n); /* the n-th and all that follow, until reset */
+    uint64_t (*calls)(void);       /* that can fail, since the last reset */
     /* Nothing that moves bytes starts while held. */
     void (*hold)(bool held);
     /* Where the host sees device memory, as if it were the device. */
@@ -47,6 +48,9 @@ struct fakeacl_control {
     uint64_t (*operators)(void);     /* that were queued since the last reset */
     void (*reset)(void);
     void (*check_closed)(void);
+    /* Waits for all that is queued, and forgets what was not given back: how many streams, events,
+     * allocations and registrations that was. Nothing may be used any more. */
+    uint32_t (*forget)(void);
 };
 
 /* The fake operators, libopapi.so (sources in tests/fakeopapi), stop the process when
