@@ -92,8 +92,8 @@ struct tsr_kv_layout {
  * elements of the layout's dtype, or the int8 form of that:
  *   n_heads x dim int8, then a float scale for each group of elements, then zeros to a multiple of
  *   16 bytes. A group is a head, or 64 elements of it where dim is a multiple of 64 above 128 (so
- *   that a latent and its rope part do not share a scale). value = int8 * scale. A group that held
- *   a NaN or an infinity has the scale NaN. Otherwise, with m the largest magnitude of the group
+ *   that a latent and its rope part do not share a scale). value = int8 * scale, also where the
+ *   scale is NaN or infinite. A group that held a NaN or an infinity has the scale NaN. Otherwise, with m the largest magnitude of the group
  *   and in float: int8 = value * (127 / m) rounded to even, scale = m / 127; m below 2^-120 gives
  *   zeros. */
 struct tsr_kv_cells {

@@ -10,7 +10,7 @@ static const struct fakeacl_control *acl;
 static uint64_t fail_at;       /* the call of the next move that fails; 0: none */
 static const char *fail_named; /* the function that fails in moves; NULL: none */
 
-enum { N_TOKENS = 60, MANY_TOKENS = 640, CELL = 16 };
+enum { N_TOKENS = 60, MANY_TOKENS = 1200, CELL = 16 };
 
 /* One move on one device: what it is, and the bytes that are left behind. */
 struct job {

@@ -323,6 +323,22 @@ static inline void kv_cells_numbers(struct kv_cells *c, const struct tsr_kv_layo
     }
 }
 
+/* Scales of int8 rows that are no numbers: every fifth NaN, others infinite. */
+static inline void kv_cells_odd_scales(struct kv_cells *c, const struct tsr_kv_layout *l)
+{
+    static const float odd[] = {NAN, INFINITY, -INFINITY};
+    size_t n_planes = (size_t)l->n_layers * l->n_planes * c->cells.n_cells, n_scales = 0;
+    for (size_t i = 0; i < n_planes; i++) {
+        const struct tsr_kv_plane *p = &l->planes[i / c->cells.n_cells % l->n_planes];
+        size_t n = (size_t)p->n_heads * p->dim, row = tsri_row_bytes_int8(p->n_heads, p->dim);
+        size_t n_groups = n / tsri_quant_group(p->dim);
+        for (size_t k = 0; k < c->cells.cell_tokens * n_groups; k++, n_scales++)
+            if (n_scales % 5 == 0)
+                memcpy((uint8_t *)c->planes[i] + k / n_groups * row + n + k % n_groups * 4,
+                       &odd[n_scales / 5 % 3], 4);
+    }
+}
+
 /* Distinct slots, mostly in runs, with some -1 among them. */
 static inline void kv_slots(int64_t *slots, uint32_t n, uint64_t n_slots, uint64_t seed)
 {

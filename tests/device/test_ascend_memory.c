@@ -137,6 +137,23 @@ TEST(more_memory_than_there_is_is_refused)
     tsri_device_close(d);
 }
 
+TEST(a_piece_that_cannot_be_registered_takes_the_others_with_it)
+{
+    struct tsri_device *d = open_device("npu", "small");
+    void *p = aligned_alloc(4096, 4 * 65536);
+    for (uint64_t n = 2; n < 8; n++) { /* both forms of each piece */
+        acl->reset();
+        acl->fail_from(n + 1);
+        CHECK_INT(tsri_device_host_register(d, p, 4 * 65536), n < 5 ? TSR_EDEVICE : 0);
+        acl->reset();
+        CHECK_INT(acl->registrations(), n < 5 ? 0 : 4);
+        if (n >= 5) tsri_device_host_unregister(d, p);
+    }
+    tsri_device_close(d);
+    free(p);
+    acl->check_closed();
+}
+
 /* A runtime that has the second form may not know its flags. */
 TEST(memory_is_registered_the_old_way_where_the_new_one_is_refused)
 {
@@ -182,6 +199,7 @@ int main(void)
     RUN(the_kernel_tells_where_the_runtime_does_not);
     RUN(memory_of_which_nobody_can_tell_is_refused);
     RUN(memory_is_registered_in_pieces_and_unregistered_whole);
+    RUN(a_piece_that_cannot_be_registered_takes_the_others_with_it);
     RUN(more_memory_than_there_is_is_refused);
     RUN(memory_is_registered_the_old_way_where_the_new_one_is_refused);
     RUN(no_piece_is_larger_than_drivers_take);

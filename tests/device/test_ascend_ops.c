@@ -78,11 +78,29 @@ TEST(operators_are_used_where_they_are_worth_it_and_asked_for)
 /* So many tokens, of which a half of each head turns, that RotaryPositionEmbedding wants more
  * workspace than the Cast before it, and more than the first one has. */
 static const struct job growing_job = {
-    .shape = {KV_SPLIT, TSR_DTYPE_F16, 1, 8, 128, 128, 0, 64, 16, 1024},
+    .shape = {KV_SPLIT, TSR_DTYPE_F16, 1, 8, 128, 128, 0, 64, 16, 2048},
     .int8 = true,
     .rotates = true,
     .many = true,
 };
+
+/* RotaryPositionEmbedding takes fewer than 1000 tokens of a run, or pairs of tokens and heads. */
+TEST(operators_get_no_more_tokens_than_they_take)
+{
+    struct tsri_device *d = open_device("npu", "operators_plain");
+    struct tsri_device *cpu = open_device("cpu", "plain");
+    struct job j = {.shape = {KV_SPLIT, TSR_DTYPE_F16, 1, 2, 64, 64, 0, 64, 16, 2048},
+                    .rotates = true,
+                    .many = true};
+    for (int gptj = 0; gptj < 2; gptj++) {
+        j.gptj = gptj;
+        check_same_on(d, cpu, &j);
+        CHECK(operators_of(&j, d) > 3);
+    }
+    tsri_device_close(d);
+    tsri_device_close(cpu);
+    acl->check_closed();
+}
 
 TEST(a_workspace_grows_while_operators_use_it)
 {
@@ -138,6 +156,20 @@ TEST(a_workspace_that_cannot_grow_leaves_nothing_behind)
     check_same_on(d, cpu, &growing_job);
     fail_named = NULL;
     CHECK_INT(operators_of(&growing_job, d), 0); /* none is used any more */
+    tsri_device_close(d);
+    tsri_device_close(cpu);
+    acl->check_closed();
+}
+
+TEST(an_operator_that_wants_too_much_workspace_is_not_used)
+{
+    struct tsri_device *d = open_device("npu", "operators_plain");
+    struct tsri_device *cpu = open_device("cpu", "plain");
+    struct job j = {.shape = plain_shape, .rotates = true};
+    setenv("FAKEACL_WORKSPACE", "300000000", 1); /* of the fake's 1 GiB */
+    check_same_on(d, cpu, &j);
+    unsetenv("FAKEACL_WORKSPACE");
+    CHECK_INT(operators_of(&j, d), 0);
     tsri_device_close(d);
     tsri_device_close(cpu);
     acl->check_closed();
@@ -213,9 +245,11 @@ int main(void)
     RUN(moves_by_operators_are_those_of_the_plain_loops_bit_for_bit);
     RUN(rows_that_fill_several_areas_are_the_same);
     RUN(operators_are_used_where_they_are_worth_it_and_asked_for);
+    RUN(operators_get_no_more_tokens_than_they_take);
     RUN(a_workspace_grows_while_operators_use_it);
     RUN(whichever_call_of_a_move_fails_the_bytes_are_right);
     RUN(a_workspace_that_cannot_grow_leaves_nothing_behind);
+    RUN(an_operator_that_wants_too_much_workspace_is_not_used);
     RUN(operators_that_fail_in_use_are_not_used_any_more);
     RUN(threads_share_the_areas);
     return test_end();

@@ -77,6 +77,7 @@ struct fake_state {
     pthread_cond_t changed;
     struct fake_clock host;
     bool initialised, held;
+    uint32_t n_waiting; /* for a stream or an event */
     uint64_t n_calls, fails_at, n_batches, n_operators;
     bool fails_on;                   /* with those behind fails_at */
     uint32_t n_tensors, n_executors; /* that are not given back */

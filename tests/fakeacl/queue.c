@@ -162,13 +162,18 @@ static void pause_before(struct stream *s)
     if (r % DELAY_ONE_IN == 0) usleep((useconds_t)(r / DELAY_ONE_IN % DELAY_US));
 }
 
+static bool must_pause(void)
+{
+    return fake.held || (!fake.n_waiting && getenv("FAKEACL_LAZY"));
+}
+
 /* Under the lock, which is released while it runs. */
 static void run_next(struct stream *s)
 {
     struct fake_op *op = s->next;
     while (op->awaits && !op->awaits->passed)
         pthread_cond_wait(&fake.changed, &fake.lock);
-    while (op->n_pieces && fake.held)
+    while (op->n_pieces && must_pause())
         pthread_cond_wait(&fake.changed, &fake.lock);
     if (op->n_pieces) {
         bool many = n_pieces > PIECES_SEEN;
@@ -406,6 +411,12 @@ TSR_API int aclrtDestroyStream(void *stream)
     return 0;
 }
 
+static void wait_begins(void)
+{
+    fake.n_waiting++;
+    pthread_cond_broadcast(&fake.changed);
+}
+
 /* A failed wait has not waited. */
 TSR_API int aclrtSynchronizeStream(void *stream)
 {
@@ -413,8 +424,10 @@ TSR_API int aclrtSynchronizeStream(void *stream)
     if (e) return e;
     struct stream *s = stream_of("aclrtSynchronizeStream", stream);
     struct fake_clock upto = s->clock;
+    wait_begins();
     while (s->next && s->next->number <= upto.n[s->index])
         pthread_cond_wait(&fake.changed, &fake.lock);
+    fake.n_waiting--;
     host_learns(&upto);
     fake_check_edges();
     pthread_mutex_unlock(&fake.lock);
@@ -502,8 +515,17 @@ TSR_API int aclrtQueryEventStatus(void *handle, uint32_t *status)
     if (e) return e;
     struct event *event = event_of("aclrtQueryEventStatus", handle);
     if (!event->mark) fake_die("aclrtQueryEventStatus: the event was never recorded");
-    *status = event->mark->passed ? TSRI_ACL_EVENT_COMPLETE : 0;
-    if (event->mark->passed) host_learns(&event->mark->clock);
+    struct fake_mark *mark = event->mark;
+    mark->refs++;
+    if (!mark->passed && !fake.held && getenv("FAKEACL_LAZY")) {
+        wait_begins();
+        while (!mark->passed)
+            pthread_cond_wait(&fake.changed, &fake.lock);
+        fake.n_waiting--;
+    }
+    *status = mark->passed ? TSRI_ACL_EVENT_COMPLETE : 0;
+    if (mark->passed) host_learns(&mark->clock);
+    mark_drop(mark);
     pthread_mutex_unlock(&fake.lock);
     return 0;
 }

@@ -23,6 +23,8 @@
  *   FAKEACL_LOCATION=9       what aclrtPointerGetAttributes says of any memory
  *   FAKEACL_NO_BATCH=1       aclrtMemcpyBatchAsync says it is not supported
  *   FAKEACL_FAILS=aclrtMalloc  a call that fails
+ *   FAKEACL_LAZY=1           nothing that moves bytes starts before somebody waits for a stream or
+ *                            asks for an event
  *   FAKEACL_CHECK=1          check_closed when the process ends
  *
  * Threads: everything here may be called from any thread.
@@ -61,6 +63,7 @@ struct fakeacl_control {
  *   - an operator meets what another stream does, with no event between them: paged operators look
  *     at the rows that their slots name.
  * What they write to a workspace is garbage. Options from the environment:
+ *   FAKEACL_WORKSPACE=300000000  bytes that each wants besides its own
  *   FAKEACL_REFUSES=aclnnMul  an operator whose first call fails
  *   FAKEACL_WRONG=aclnnMul    an operator that gets one bit wrong
  *   FAKEACL_FMA=1             RotaryPositionEmbedding does not round between product and sum */
