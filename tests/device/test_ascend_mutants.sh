@@ -1,19 +1,29 @@
 #!/usr/bin/env bash
-# Mistakes planted in the device "npu": each is built into a library of its own, and test_ascend,
-# _copy, _memory, _move, _ops, _nn, _probe or the contract suite must notice it over the fake AscendCL. A line of the table is
+# Mistakes planted in the device "npu": each is built into a library of its own, and tests over the fake
+# AscendCL must notice it: those of the first list the contract suite alone, those of the second one
+# test_ascend and its kin. A line of a list is
 #   file | text that is there once | what stands there instead | what the mistake is
-# Every twelfth of them, all with TESSERA_TEST_LONG=1 (make check-long).
+# Every twelfth of them, all with TESSERA_TEST_LONG=1 (make check-long). By hand:
+#   tests/device/test_ascend_mutants.sh 'words'        those whose lines have these words (a regex)
+#   tests/device/test_ascend_mutants.sh 'words' suite  asks the contract suite about them
 set -u
 B=${B:-build}
+words=${1-} only=${2-}
 cc=$(sed -n 's/^CC=//p' "$B/flags" 2>/dev/null)
 san=$(sed -n 's/^SAN=//p' "$B/flags" 2>/dev/null)
 [ -z "$san" ] || { echo "    skipped: libraries are built without a sanitizer"; echo "# 0 passed 0 failed 1 skipped"; exit 77; }
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
+export TESSERA_TEST_FIRST=1 # one failed test is enough
 passed=0 failed=0
 
-table() {
-    grep -v '^#' <<'END'
+for_suite() {
+    cat <<'END'
+END
+}
+
+for_tests() {
+    cat <<'END'
 move.c|uint32_t token = r->offset + i, in_cell|uint32_t token = i, in_cell|the offset of a run is forgotten
 move.c|if (left < most) most = left;|(void)left;|a stretch goes on behind the end of its block
 move.c|if (in_cell < most) most = in_cell;|(void)in_cell;|a stretch goes on behind the end of its cell
@@ -55,6 +65,29 @@ nn.c|    int err = tsri_ascend_sync(d, c->s);|    int err = 0;|a workspace is fr
 nn.c|drop_executor(&c->d->ops->nn, plan->executor);|(void)plan;|an executor is left behind
 nn.c|if (!has_scatter(d)) nn->aclnnScatterPaKvCache = NULL;|(void)d;|a version whose parameters are not known is used
 probe.c|return memcmp(p->want, p->image, PLANES * p->plane_bytes) == 0 &&|return|the self-test does not look at the engine's memory
+.c|if (!s->owned) atomic_store(&d->engine_writes_host, true);|(void)d;|the mark of an engine's streams is dropped
+.c|if (err) (void)empty_stream(d, s);|(void)d;|a failed call does not wait for what it queued
+.c|if (s->owned) close_stream(d, s);|if (s->owned) d->acl.aclrtDestroyStream(s->native);|a stream is closed while it works
+.c|!= 0) atomic_store(&d->lost, true);|!= 0) (void)d;|a device goes on after a wait that failed twice
+.c|if (!atomic_load(&d->lost)) d->acl.aclrtDestroyStream(s->native);|d->acl.aclrtDestroyStream(s->native);|a stream is destroyed that nobody could wait for
+.c|return !atomic_load(&d->lost) && tsri_ascend_await(d, e) == 0;|return true;|memory is freed although its event could not be asked
+.c|if (d->acl.aclrtGetDevice(&now) == 0 && now == d->ordinal) return 0;|if (d->acl.aclrtGetDevice(&now) == 0) return 0;|the current device of a thread is taken for its own
+.h|#define TSRI_ASCEND_PIECE_BYTES ((size_t)64 << 30)|#define TSRI_ASCEND_PIECE_BYTES ((size_t)256 << 30)|pieces of 256 GiB are registered
+load.c|d->major >= BATCHES_FROM &&|d->major >= CANN_FIRST &&|batches of copies are used before CANN 9
+load.c|!strstr(d->soc, "310P"));|d->acl.aclrtMemcpyBatchAsync);|batches of copies are used on a 310P
+load.c|if (d->major >= CANN_FIRST && d->major <= CANN_LAST) return 0;|return 0;|versions of CANN that nobody knows are used
+load.c|if (e && e != TSRI_ACL_REPEAT_INITIALIZE) return|if (e) return|a runtime that somebody else has initialised is refused
+memory.c|return d->acl.aclrtHostRegister(p, bytes, TSRI_ACL_REGISTER_MAPPED, &mapped);|return d->acl.aclrtHostRegisterV2 ? TSRI_ACL_NOT_SUPPORTED : 0;|there is no second way to register memory
+memory.c|unregister_pieces(d, r, at);|(void)at;|pieces stay registered when a later one is refused
+memory.c|*memory = what == TSRI_MAPPED_HOST ? TSR_MEMORY_HOST : TSR_MEMORY_DEVICE;|*memory = TSR_MEMORY_HOST;|an engine's memory counts as host memory where the runtime does not tell
+memory.c|return a.location.type == TSRI_ACL_AT_DEVICE \|\| a.location.type == TSRI_ACL_AT_HOST \|\||return true \|\||an answer of the runtime that is not known counts as host memory
+copy.c|if (l->kind == TSRI_ACL_DEVICE_TO_HOST && !l->to_buffer) tsri_ascend_writes_host(d, l->s);|(void)d;|nobody knows that copies write host memory
+copy.c|struct tsri_acl_location device = {(uint32_t)d->ordinal, TSRI_ACL_AT_DEVICE};|struct tsri_acl_location device = {0, TSRI_ACL_AT_DEVICE};|batches name the first device
+move.c|    int err = tsri_ascend_sync(m->d, m->s);|    int err = 0;|KV in host memory is moved before what is queued
+move.c|if (!atomic_load(&d->lost)) d->acl.aclrtFreeHost(host);|d->acl.aclrtFreeHost(host);|scores are freed that nobody could wait for
+ops.c|heads = p->n_heads; /* of which tokens x heads are limited */|(void)heads;|interleaved rotation gets more pairs of tokens and heads than it takes
+nn.h|#define TSRI_ASCEND_TOKENS_MAX 999u|#define TSRI_ASCEND_TOKENS_MAX 1020u|rotation gets more tokens than it takes
+nn.c|if (bytes > TSRI_ASCEND_WORKSPACE_MAX)|if (bytes > SIZE_MAX - 1)|a workspace may have any size
 END
 }
 
@@ -70,14 +103,31 @@ open(path, "w", encoding="utf-8").write(text.replace(old, new))
 END
 }
 
-build() {
-    ${cc:-cc} -std=gnu11 -O1 -fPIC -fvisibility=hidden -shared -D_GNU_SOURCE -I"$work/src" -Isrc -Iinclude \
-        -Wl,-soname,libtessera-ascend.so -Wl,--exclude-libs,ALL "$work"/src/device/*.c "$B/lib/libtessera.a" \
+compile() { # sources
+    local source
+    for source in "$@"; do
+        ${cc:-cc} -std=gnu11 -O1 -fPIC -fvisibility=hidden -D_GNU_SOURCE -I"$work/src" -Isrc -Iinclude \
+            -c "$source" -o "$work/$(basename "$source" .c).o" || return
+    done
+}
+
+link() {
+    ${cc:-cc} -shared -Wl,-soname,libtessera-ascend.so -Wl,--exclude-libs,ALL "$work"/*.o "$B/lib/libtessera.a" \
         -o "$work/libtessera-ascend.so" -lm -ldl -lpthread
 }
 
 fresh() {
     rm -rf "$work/src" && mkdir -p "$work/src/device" && cp src/device/ascend* "$work/src/device/"
+}
+
+# With the mistake in one file; the next one begins with objects that have none.
+build() { # file from to
+    local all=("$work"/src/device/*.c) changed=("$work/src/device/$1")
+    [ "${1##*.}" = h ] && changed=("${all[@]}")
+    plant "$work/src/device/$1" "$2" "$3" && compile "${changed[@]}" && link
+    local result=$?
+    fresh && compile "${changed[@]}" || result=1
+    return "$result"
 }
 
 # A test that fails, or is stopped by the fake; one that takes too long has noticed nothing.
@@ -87,46 +137,65 @@ notices() {
     [ "$rc" -ne 0 ] && [ "$rc" -ne 124 ]
 } 2>/dev/null
 
+suite_notices() {
+    notices "$B/tests/device/test_contract" npu some
+}
+
 # The tests of a file's own first.
-notices_any() { # file
-    local test tests=(_copy _memory _move '' _ops _nn _probe)
+tests_notice() { # file
+    local test tests=("_${1%.*}" '' _copy _memory _lost _move _load _ops _nn _probe)
     case $1 in
-    ops.c | nn.c | probe.c) tests=(_ops _nn _probe) ;;
-    none) tests=(_copy _nn) ;; # make check runs the others
+    load.c) tests=(_load) ;;
+    ops.c | nn.c | nn.h | probe.c) tests=(_ops _nn _probe _lost) ;;
+    .c | .h) tests=('' _lost _memory _copy _move _ops) ;;
     esac
     for test in "${tests[@]}"; do
-        notices "$B/tests/device/test_ascend$test" && return
+        [ -x "$B/tests/device/test_ascend$test" ] && notices "$B/tests/device/test_ascend$test" && return
     done
     return 1
 }
 
+say() { # status, what
+    if [ "$1" = 0 ]; then
+        echo "  ok      $2"
+        passed=$((passed + 1))
+    else
+        echo "  FAILED  $2"
+        failed=$((failed + 1))
+    fi
+}
+
+ask() { # who notices: lines of a list
+    local who=$1 file old new what name
+    while IFS='|' read -r file old new what; do
+        old=${old//$'\001'/|} new=${new//$'\001'/|}
+        if [ -n "$words" ]; then
+            grep -qE -- "$words" <<<"$file $old $what" || continue
+        else
+            [ $((n++ % step)) -eq 0 ] || continue
+        fi
+        name=ascend_$file
+        case $file in .c | .h) name=ascend$file ;; esac
+        if ! build "$name" "$old" "$new"; then
+            say 1 "not built: $what ($name: $old)"
+        elif [ "$who" = suite ]; then
+            suite_notices
+            say $? "noticed by the contract suite: $what"
+        else
+            tests_notice "$file"
+            say $? "noticed: $what"
+        fi
+    done < <(sed 's/\\|/\x01/g')
+}
+
 fresh
-if build && ! notices_any none; then
-    echo "  ok      without a mistake everything passes"
-    passed=1
-else
-    echo "  FAILED  without a mistake everything passes"
-    tail -5 "$work/log"
-    failed=1
-fi
+compile "$work"/src/device/*.c && link && ! notices "$B/tests/device/test_ascend_copy" &&
+    ! notices "$B/tests/device/test_ascend_nn" # make check runs the others
+say $? "without a mistake everything passes"
 step=12
 [ -n "${TESSERA_TEST_LONG-}" ] && step=1
 n=0
-
-while IFS='|' read -r file old new what; do
-    old=${old//$'\001'/|} new=${new//$'\001'/|}
-    [ $((n++ % step)) -eq 0 ] || continue
-    fresh
-    name=ascend_$file
-    [ "$file" = .c ] && name=ascend.c
-    if plant "$work/src/device/$name" "$old" "$new" && build &&
-        { notices_any "$file" || notices "$B/tests/device/test_contract" npu; }; then
-        echo "  ok      noticed: $what"
-        passed=$((passed + 1))
-    else
-        echo "  FAILED  not noticed: $what ($name: $old)"
-        failed=$((failed + 1))
-    fi
-done < <(table | sed 's/\\|/\x01/g')
+ask suite < <(for_suite)
+ask "${only:-tests}" < <(for_tests)
 echo "# $passed passed $failed failed 0 skipped"
 [ "$failed" = 0 ]

@@ -55,7 +55,7 @@ TEST(mappings_of_a_driver_are_told_from_files_that_are_memory)
                                "5000-6000 rw-s 00000000 00:0e 1      anon_inode:[davinci]\n"
                                "6000-7000 rw-s 00000000 00:0f 1      /dev/hugepages/x\n"
                                "7000-8000 rw-p 00000000 00:00 0\n"
-                               "8000-9000 r--p 00000000 fe:01 7      /home/dev/model of /dev/x\n";
+                               "8000-9000 r--p 00000000 fe:01 7      /data/dev/model of /dev/x\n";
     CHECK_INT(at(list, 0xfff), TSRI_MAPPED_NOTHING);
     CHECK_INT(at(list, 0x1000), TSRI_MAPPED_DRIVER);
     CHECK_INT(at(list, 0x1fff), TSRI_MAPPED_DRIVER);
