@@ -81,7 +81,7 @@ static void open_operators(struct tsr_device *d, bool trusted)
     snprintf(d->no_ops, sizeof d->no_ops, "%s",
              err == TSR_ENOMEM ? "no memory"
              : d->major == 0   ? "CANN of unknown version"
-             : d->ops          ? d->ops->why
+             : d->ops          ? atomic_load(&d->ops->why)
                                : "no libopapi.so");
     tsri_ascend_ops_close(d, d->ops);
     d->ops = NULL;
@@ -162,7 +162,8 @@ static void name_operators(struct tsr_device *d, char *out, size_t bytes)
                  can & TSRI_CAN_WIDEN ? " int8" : "", can & TSRI_CAN_SCATTER ? " scatter" : "",
                  can & TSRI_CAN_GATHER ? " gather" : "");
     else if (d->ops || d->no_ops[0])
-        snprintf(out, bytes, ", no operators: %.31s", d->ops ? d->ops->why : d->no_ops);
+        snprintf(out, bytes, ", no operators: %.31s",
+                 d->ops ? atomic_load(&d->ops->why) : d->no_ops);
     else
         out[0] = '\0';
 }

@@ -4,7 +4,6 @@
 #include "device/ascend_nn.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* ScatterPaKvCache got three more parameters under the same name between two releases of 8.3. */
@@ -127,8 +126,8 @@ void tsri_ascend_ops_close(struct tsr_device *d, struct tsri_ascend_ops *o)
 
 void tsri_ascend_ops_stop(struct tsri_ascend_ops *o, const char *why)
 {
+    atomic_store(&o->why, why);
     atomic_store(&o->can, 0);
-    snprintf(o->why, sizeof o->why, "%.63s", why);
 }
 
 /* ---- tensors ---- */

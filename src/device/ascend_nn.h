@@ -94,10 +94,10 @@ struct tsri_ascend_area {
 
 struct tsri_ascend_ops {
     struct tsri_aclnn nn;
-    atomic_uint can;      /* enum tsri_ascend_can; 0 after one has failed */
-    char why[64];         /* what is not used, and why; under lock */
-    pthread_mutex_t lock; /* all below; held while a run is queued */
-    size_t area_bytes;    /* smaller in tests */
+    atomic_uint can;           /* enum tsri_ascend_can; 0 after one has failed */
+    _Atomic(const char *) why; /* none is used any more; a literal */
+    pthread_mutex_t lock;      /* all below; held while a run is queued */
+    size_t area_bytes;         /* smaller in tests */
     struct tsri_ascend_area areas[TSRI_ASCEND_AREAS];
     uint32_t next;
 };

@@ -40,21 +40,6 @@ static inline struct tsri_device *open_device(const char *name, const char *vari
     return d;
 }
 
-/* Copies the cells to device memory, and points to them there. */
-static inline void *to_device(struct kv_cells *c, size_t shift)
-{
-    void *p;
-    CHECK_INT(tsri_device_alloc(c->device, &p, c->bytes + shift), 0);
-    struct tsr_copy copy = {(uint8_t *)p + shift, c->data, c->bytes};
-    CHECK_INT(tsri_device_copy(c->device, NULL, &copy, 1), 0);
-    CHECK_INT(tsri_stream_sync(c->device, NULL), 0);
-    size_t n = (size_t)c->cells.n_layers * c->cells.n_planes * c->cells.n_cells;
-    for (size_t i = 0; i < n; i++)
-        c->planes[i] = (uint8_t *)p + shift + ((uint8_t *)c->planes[i] - c->data);
-    c->cells.memory = TSR_MEMORY_DEVICE;
-    return p;
-}
-
 /* The bytes of the cells, wherever they are. */
 static inline uint8_t *cells_image(const struct kv_cells *c, const uint8_t *at)
 {
@@ -91,7 +76,7 @@ static inline int run_job(struct tsri_device *d, const struct job *j, struct res
     kv_slots(slots, n, j->shape.n_slots, 77);
     for (int64_t i = 0; i < n && j->follow; i++)
         slots[i] = i;
-    void *moved = j->on_device ? to_device(&cells, j->shift) : NULL;
+    void *moved = j->on_device ? kv_cells_to_device(&cells, j->shift) : NULL;
     struct tsr_kv_run runs[2] = {{&cells.cells, slots, 0, n - 20, j->rotates ? 321 : 0, 0, 0},
                                  {&cells.cells, slots + n - 20, n - 19, 19, 0, 0, 0}};
     struct tsri_batch_desc desc = {j->gather ? TSRI_BATCH_GATHER : TSRI_BATCH_SCATTER,

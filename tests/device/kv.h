@@ -323,6 +323,30 @@ static inline void kv_cells_numbers(struct kv_cells *c, const struct tsr_kv_layo
     }
 }
 
+/* Copies the cells to device memory, and points to them there, `shift` bytes behind its begin. */
+static inline void *kv_cells_to_device(struct kv_cells *c, size_t shift)
+{
+    void *p;
+    CHECK_INT(tsri_device_alloc(c->device, &p, c->bytes + shift), 0);
+    struct tsr_copy copy = {(uint8_t *)p + shift, c->data, c->bytes};
+    CHECK_INT(tsri_device_copy(c->device, NULL, &copy, 1), 0);
+    CHECK_INT(tsri_stream_sync(c->device, NULL), 0);
+    size_t n = (size_t)c->cells.n_layers * c->cells.n_planes * c->cells.n_cells;
+    for (size_t i = 0; i < n; i++)
+        c->planes[i] = (uint8_t *)p + shift + ((uint8_t *)c->planes[i] - c->data);
+    c->cells.memory = TSR_MEMORY_DEVICE;
+    return p;
+}
+
+/* Their bytes come back to host memory; the pointers stay. */
+static inline void kv_cells_from_device(struct kv_cells *c, void *p, size_t shift)
+{
+    struct tsr_copy copy = {c->data, (uint8_t *)p + shift, c->bytes};
+    CHECK_INT(tsri_device_copy(c->device, NULL, &copy, 1), 0);
+    CHECK_INT(tsri_stream_sync(c->device, NULL), 0);
+    tsri_device_free(c->device, p);
+}
+
 /* Scales of int8 rows that are no numbers: every fifth NaN, others infinite. */
 static inline void kv_cells_odd_scales(struct kv_cells *c, const struct tsr_kv_layout *l)
 {

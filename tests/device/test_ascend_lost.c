@@ -64,7 +64,7 @@ static void scene_init(struct scene *s, struct tsri_device *d, bool gather)
     kv_cells_init(&s->cells, d, &s->engine.layout, N_TOKENS, CELL, gather, 3);
     kv_cells_numbers(&s->cells, &s->engine.layout, 4);
     kv_slots(s->slots, N_TOKENS, plain_shape.n_slots, 77);
-    s->moved = gather ? to_device(&s->cells, 4) : NULL;
+    s->moved = gather ? kv_cells_to_device(&s->cells, 4) : NULL;
     s->run = (struct tsr_kv_run){&s->cells.cells, s->slots, 0, N_TOKENS, gather ? 0 : 9, 0, 0};
     s->desc = (struct tsri_batch_desc){gather ? TSRI_BATCH_GATHER : TSRI_BATCH_SCATTER,
                                        1,

@@ -51,7 +51,7 @@ static void fail_each_move(bool int8, bool gather, bool on_device)
     kv_engine_init(&engine, d, &plain_shape);
     kv_cells_init(&cells, d, &engine.layout, N_TOKENS, CELL, int8, 3);
     kv_cells_numbers(&cells, &engine.layout, 4);
-    void *moved = on_device ? to_device(&cells, 4) : NULL;
+    void *moved = on_device ? kv_cells_to_device(&cells, 4) : NULL;
     kv_slots(slots, N_TOKENS, plain_shape.n_slots, 77);
     struct tsr_kv_run run = {&cells.cells, slots, 0, N_TOKENS, gather ? 0 : 9, 0, 0};
     struct tsri_batch_desc desc = {gather ? TSRI_BATCH_GATHER : TSRI_BATCH_SCATTER,

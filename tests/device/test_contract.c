@@ -448,6 +448,41 @@ TEST(cells_in_registered_memory_are_as_good_as_the_devices_own)
     }
 }
 
+/* The subject's cells in its own memory, as a device pool has them. */
+static void device_cells(struct scene s, bool rotates, size_t shift)
+{
+    static const int64_t deltas[3] = {1234, 0, -77777};
+    void *moved[2];
+    s.pairing = TSR_ROPE_NEOX;
+    s.numbers = true;
+    scene_open(&s);
+    for (int i = 0; i < 2; i++)
+        moved[i] = kv_cells_to_device(&s.twins[1].cells[i], shift);
+    scene_move(&s, rotates ? deltas : no_deltas, false);
+    for (int i = 0; i < 2; i++)
+        kv_cells_from_device(&s.twins[1].cells[i], moved[i], shift);
+    check_close(&s);
+    check_same_cells(&s);
+    scene_close(&s);
+}
+
+/* Also where they do not begin on a round address. */
+TEST(cells_in_device_memory_are_as_good_as_in_host_memory)
+{
+    static const uint32_t which[] = {0, 5, 8};
+    for (size_t i = 0; i < TSRI_COUNT(which); i++)
+        for (size_t shift = 0; shift <= 16; shift += 16)
+            for (int int8 = 0; int8 < 2; int8++) {
+                struct scene s = {
+                    .shape = shapes[which[i]], .direction = TSRI_BATCH_SCATTER, .int8 = int8};
+                s.shape.dtype = dtypes[(i + 1) % TSRI_COUNT(dtypes)];
+                device_cells(s, false, shift);
+                device_cells(s, true, shift);
+                s.direction = TSRI_BATCH_GATHER;
+                device_cells(s, false, shift);
+            }
+}
+
 TEST(a_delta_of_zero_copies_bytes_beside_runs_that_rotate)
 {
     static const int64_t deltas[3] = {0, 5, 0};
@@ -590,6 +625,7 @@ static void run_contract(void)
     RUN(entries_with_and_without_int8_share_a_batch);
     RUN(a_batch_may_be_set_again_on_another_stream);
     RUN(cells_in_registered_memory_are_as_good_as_the_devices_own);
+    RUN(cells_in_device_memory_are_as_good_as_in_host_memory);
     RUN(a_delta_of_zero_copies_bytes_beside_runs_that_rotate);
     RUN(batches_of_copies_move_every_byte);
     RUN(top_k_takes_the_same_ones_whatever_the_scores);
