@@ -65,9 +65,9 @@ TEST(cells_that_a_queued_gather_fills_are_read_when_they_are_full)
         struct tsri_device *npu = open_device("npu", NULL), *cpu = open_device("cpu", NULL);
         struct result a = {0}, b = {0};
         gather_then_turn(reader, &a, cpu, false);
-        setenv("FAKEACL_LAZY", "1", 1);
+        acl->lazy(true);
         gather_then_turn(reader, &b, npu, true);
-        unsetenv("FAKEACL_LAZY");
+        acl->lazy(false);
         CHECK(memcmp(a.engine, b.engine, a.engine_bytes) == 0);
         result_free(&a);
         result_free(&b);
@@ -109,14 +109,14 @@ TEST(kv_in_host_memory_is_moved_when_nothing_is_queued)
     struct tsr_kv_run run = {&cells.cells, slots, 0, N_TOKENS, 0, 0, 0};
     struct tsri_batch_desc desc = {TSRI_BATCH_GATHER, 1, &layout, &run, NULL, 0};
     CHECK_INT(tsri_batch_open(&batch, d, &limits), 0);
-    setenv("FAKEACL_LAZY", "1", 1);
+    acl->lazy(true);
     struct tsr_copy copies[] = {{there, source, BYTES}, {kv, there, BYTES}};
     CHECK_INT(tsri_device_copy(d, NULL, copies, 2), 0);
     CHECK_INT(tsri_batch_set(batch, NULL, &desc), 0);
     CHECK_INT(tsri_batch_gather(batch, 0, 0), 0);
     CHECK(memcmp(cells.planes[0], source, (size_t)N_TOKENS * 512) == 0);
     CHECK_INT(tsri_stream_sync(d, NULL), 0);
-    unsetenv("FAKEACL_LAZY");
+    acl->lazy(false);
     tsri_batch_close(batch);
     kv_cells_fini(&cells);
     tsri_device_host_free(d, kv);

@@ -94,14 +94,16 @@ static void scene_fini(struct scene *s, struct tsri_device *d)
 static void fail_moves(const char *variant, bool gather, bool all, uint32_t *n_failed,
                        uint32_t *n_lost)
 {
-    for (uint64_t n = 1; n < 60; n += n < 20 ? 1 : 7) {
+    for (uint64_t n = 1; n < 60; n += n < 20 ? 1 + 3 * TEST_SANITIZED : 7) {
         struct tsri_device *d = open_device("npu", variant);
         struct scene s;
         scene_init(&s, d, gather);
+        acl->lazy(true); /* so that asking for an event is one call */
         acl->reset();
         (all ? acl->fail_from : acl->fail)(n);
         int e = scene_move(&s, gather);
         acl->reset();
+        acl->lazy(false);
         *n_failed += e != 0;
         if (!e && !is_lost(d)) CHECK_INT(tsri_stream_sync(d, NULL), 0);
         scene_fini(&s, d);
@@ -114,7 +116,7 @@ TEST(after_one_failure_nothing_of_a_move_runs)
     uint32_t n_failed = 0, n_lost = 0;
     for (int k = 0; k < 4; k++)
         fail_moves(k & 1 ? "small" : NULL, k & 2, false, &n_failed, &n_lost);
-    CHECK(n_failed > 10);
+    CHECK(n_failed > 5);
     CHECK_INT(n_lost, 0);
 }
 
@@ -123,7 +125,7 @@ TEST(a_device_whose_calls_all_fail_is_lost_and_frees_nothing)
     uint32_t n_failed = 0, n_lost = 0;
     for (int k = 0; k < 4; k++)
         fail_moves(k & 1 ? "small" : "operators_plain", k & 2, true, &n_failed, &n_lost);
-    CHECK(n_lost > 10);
+    CHECK(n_lost > 5);
 }
 
 /* ---- waits ---- */
@@ -232,7 +234,8 @@ TEST(top_k_leaves_its_memory_when_nobody_can_wait)
 TEST(a_device_that_is_lost_while_it_opens_is_refused)
 {
     uint32_t n_lost = 0;
-    for (uint64_t n = 1; n < 3000; n += n < 40 ? 1 : 97) {
+    for (uint64_t n = 1; n < 3000;
+         n += n < 40 ? 1 + 5 * TEST_SANITIZED : 97 + 500 * TEST_SANITIZED) {
         struct tsr_device_desc desc = {.size = sizeof desc, .variant = "operators"};
         struct tsri_device *d;
         acl->reset();
@@ -242,7 +245,7 @@ TEST(a_device_that_is_lost_while_it_opens_is_refused)
         if (!e) tsri_device_close(d);
         n_lost += acl->forget() > 0;
     }
-    CHECK(n_lost > 5);
+    CHECK(n_lost > 2);
     acl->check_closed();
 }
 

@@ -19,11 +19,6 @@ passed=0 failed=0
 
 for_suite() {
     cat <<'END'
-END
-}
-
-for_tests() {
-    cat <<'END'
 move.c|uint32_t token = r->offset + i, in_cell|uint32_t token = i, in_cell|the offset of a run is forgotten
 move.c|if (left < most) most = left;|(void)left;|a stretch goes on behind the end of its block
 move.c|if (in_cell < most) most = in_cell;|(void)in_cell;|a stretch goes on behind the end of its cell
@@ -36,16 +31,11 @@ move.c|return bits % DEVICE_ALIGN == 0;|return true;|copies within the device at
 move.c|layer_first + n_layers; l++|layer_first + 1; l++|only the first layer is moved
 move.c|uint8_t *staged = p->cells + (i - p->first) * row;|uint8_t *staged = p->cells;|all cells of a part share one row
 move.c|return err ? err : tsri_ascend_list_flush(&m->direct);|return err;|the last copies are never sent
-move.c|        err = tsri_ascend_settle(m->d, m->s);|        err = 0;|cells are read while a gather fills them
 copy.c|return tsri_ascend_await(d, &(*out)->used);|return 0;|a buffer is filled while copies read it
 copy.c|struct tsri_acl_batch attr = {.dst = up ? device : host, .src = up ? host : device};|struct tsri_acl_batch attr = {.dst = device, .src = host};|the direction of a batch is wrong
-copy.c|aligned = ((uintptr_t)c.dst \| (uintptr_t)c.src) % DEVICE_ALIGN == 0;|aligned = true;|copies within the device at odd addresses
 copy.c|    if (!err && !to_device) err = tsri_ascend_await(d, &b->used);|    (void)err;|plain memory is written before its bytes are there
 copy.c|        if (b->data) d->acl.aclrtFreeHost(b->data);|        (void)b->data;|buffers are left behind
-copy.c|    int err = tsri_ascend_sync(d, s);|    int err = 0;|the processor copies before what is queued
 copy.c|        if (n > in_src) n = in_src;|        (void)in_src;|a copy goes from one registration into the next
-.c|if (e->writes_host) tsri_ascend_writes_host(d, to);|(void)to;|an event does not say that host memory is written
-memory.c|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, r->bytes);|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, 1);|only the first piece is unregistered
 .c|if (tsri_ascend_enter(d) == 0) tsri_ascend_event_fini(d, e);|(void)d;|events are left behind
 .c|TSRI_ACL_TRY(d, empty_stream(d, s), "the stream failed");|(void)d;|waiting for a stream does not wait
 .c|if (status == TSRI_ACL_EVENT_COMPLETE) return 0;|return 0;|waiting for an event does not wait
@@ -53,11 +43,21 @@ ops.c|if (j->run->slots[i] >= 0) j->tokens[j->n++] = i;|j->tokens[j->n++] = i;|o
 ops.c|if (in_cell + n == c->cell_tokens) break;|(void)in_cell;|a stretch for operators goes on behind the end of its cell
 ops.c|int recorded = tsri_ascend_record(j->call.d, &j->call.area->used, j->call.s);|int recorded = 0;|nobody knows when an area is idle
 ops.c|return tsri_ascend_await(j->call.d, &j->call.area->used);|return 0;|tables change while a copy reads them
+ops.c|if (!cells_aligned(j, plane)) return false;|(void)plane;|copies of cells within the device at odd addresses
+END
+}
+
+for_tests() {
+    cat <<'END'
+move.c|        err = tsri_ascend_settle(m->d, m->s);|        err = 0;|cells are read while a gather fills them
+copy.c|aligned = ((uintptr_t)c.dst \| (uintptr_t)c.src) % DEVICE_ALIGN == 0;|aligned = true;|copies within the device at odd addresses
+copy.c|    int err = tsri_ascend_sync(d, s);|    int err = 0;|the processor copies before what is queued
+.c|if (e->writes_host) tsri_ascend_writes_host(d, to);|(void)to;|an event does not say that host memory is written
+memory.c|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, r->bytes);|if (tsri_ascend_enter(d) == 0) unregister_pieces(d, r, 1);|only the first piece is unregistered
 ops.c|sin[a] = sin[b] = j->table[n_pairs + i];|sin[a] = sin[b] = j->table[i];|operators rotate with cos for sin
 ops.c|.offset = p->rope_first};|.offset = 0};|operators rotate the first elements of a head
 ops.c|if (!err && (!turns(j, p) \|\| p->rope_dims < p->dim))|if (!err && !turns(j, p))|elements that do not turn are not widened
 ops.c|(!l->block_tokens \|\| p->block_stride == l->block_tokens * row);|row;|an operator gets an engine's memory with gaps
-ops.c|if (!cells_aligned(j, plane)) return false;|(void)plane;|copies of cells within the device at odd addresses
 ops.c|if (err) tsri_ascend_ops_stop(o, "one failed in use");|(void)o;|operators are tried again after a failure
 ops.c|*done = !err;|*done = true;|a failed operator counts as done
 nn.c|if (ts->at[i]) nn->aclDestroyTensor(ts->at[i]);|(void)nn;|tensors are left behind

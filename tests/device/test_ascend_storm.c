@@ -282,7 +282,7 @@ static void storm(uint64_t seed)
     struct worker workers[THREADS];
     pthread_t threads[THREADS];
     struct tsr_device_info info = {.size = sizeof info};
-    if (seed % 2) setenv("FAKEACL_LAZY", "1", 1);
+    acl->lazy(seed % 2);
     for (uint32_t i = 0; i < THREADS; i++) {
         workers[i] = (struct worker){
             .d = d, .cpu = cpu, .seed = seed * 100 + i + 1, .bursts = seed % 4 == 3};
@@ -295,7 +295,7 @@ static void storm(uint64_t seed)
             printf("    seed %llu, %s\n", (unsigned long long)seed, workers[i].wrong);
     }
     acl->reset();
-    unsetenv("FAKEACL_LAZY");
+    acl->lazy(false);
     bool lost = tsri_device_info(d, &info) != 0;
     tsri_device_close(d);
     tsri_device_close(cpu);

@@ -682,9 +682,9 @@ static void run_npu(bool all)
     const struct fakeacl_control *acl = fakeacl_load("libascendcl.so");
     for (size_t i = 0; i < (all ? TSRI_COUNT(variants) : 3); i++) {
         one_dtype = i >= 2;
-        if (i % 2 == 0) setenv("FAKEACL_LAZY", "1", 1);
+        acl->lazy(i % 2 == 0);
         run_device("npu", variants[i], 0);
-        unsetenv("FAKEACL_LAZY");
+        acl->lazy(false);
         acl->check_closed();
     }
     if (!all) return;

@@ -76,7 +76,7 @@ struct fake_state {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct fake_clock host;
-    bool initialised, held;
+    bool initialised, held, lazy;
     uint32_t n_waiting; /* for a stream or an event */
     uint64_t n_calls, fails_at, n_batches, n_operators;
     bool fails_on;                   /* with those behind fails_at */

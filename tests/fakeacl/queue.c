@@ -164,7 +164,7 @@ static void pause_before(struct stream *s)
 
 static bool must_pause(void)
 {
-    return fake.held || (!fake.n_waiting && getenv("FAKEACL_LAZY"));
+    return fake.held || (fake.lazy && !fake.n_waiting);
 }
 
 /* Under the lock, which is released while it runs. */
@@ -517,7 +517,7 @@ TSR_API int aclrtQueryEventStatus(void *handle, uint32_t *status)
     if (!event->mark) fake_die("aclrtQueryEventStatus: the event was never recorded");
     struct fake_mark *mark = event->mark;
     mark->refs++;
-    if (!mark->passed && !fake.held && getenv("FAKEACL_LAZY")) {
+    if (!mark->passed && fake.lazy && !fake.held) {
         wait_begins();
         while (!mark->passed)
             pthread_cond_wait(&fake.changed, &fake.lock);

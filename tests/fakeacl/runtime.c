@@ -170,6 +170,14 @@ static void control_hold(bool held)
     pthread_mutex_unlock(&fake.lock);
 }
 
+static void control_lazy(bool lazy)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.lazy = lazy;
+    pthread_cond_broadcast(&fake.changed);
+    pthread_mutex_unlock(&fake.lock);
+}
+
 static void control_reset(void)
 {
     pthread_mutex_lock(&fake.lock);
@@ -182,6 +190,7 @@ static void control_reset(void)
 static uint32_t control_forget(void)
 {
     control_reset();
+    control_lazy(false);
     uint32_t n = fake_queue_forget();
     pthread_mutex_lock(&fake.lock);
     n += fake_memory_forget();
@@ -208,6 +217,7 @@ const struct fakeacl_control fakeacl_control = {
     .fail_from = control_fail_from,
     .calls = control_calls,
     .hold = control_hold,
+    .lazy = control_lazy,
     .view = fake_view,
     .registrations = control_registrations,
     .batches = control_batches,

@@ -23,8 +23,6 @@
  *   FAKEACL_LOCATION=9       what aclrtPointerGetAttributes says of any memory
  *   FAKEACL_NO_BATCH=1       aclrtMemcpyBatchAsync says it is not supported
  *   FAKEACL_FAILS=aclrtMalloc  a call that fails
- *   FAKEACL_LAZY=1           nothing that moves bytes starts before somebody waits for a stream or
- *                            asks for an event
  *   FAKEACL_CHECK=1          check_closed when the process ends
  *
  * Threads: everything here may be called from any thread.
@@ -43,6 +41,8 @@ struct fakeacl_control {
     uint64_t (*calls)(void);       /* that can fail, since the last reset */
     /* Nothing that moves bytes starts while held. */
     void (*hold)(bool held);
+    /* Nothing that moves bytes starts unless somebody waits for a stream or asks for an event. */
+    void (*lazy)(bool lazy);
     /* Where the host sees device memory, as if it were the device. */
     void *(*view)(const void *device);
     uint64_t (*registrations)(void); /* now */
