@@ -15,16 +15,21 @@
 
 static struct {
     const char *bench, *only;
-    bool json, list;
+    bool json, list, cpu;
     uint32_t n_pairs; /* 0: as the case says */
     uint32_t n_met, n_missed;
 } options;
 
-uint64_t bench_now_ns(void)
+static uint64_t clock_ns(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t bench_now_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
 }
 
 static int compare(const void *a, const void *b)
@@ -66,7 +71,8 @@ void bench_chill(void)
 
 static void usage(const char *bench, const char *arg)
 {
-    fprintf(stderr, "%s: unknown flag %s\nusage: %s [--json] [--pairs=N] [--only=TEXT] [--list]\n",
+    fprintf(stderr,
+            "%s: unknown flag %s\nusage: %s [--json] [--pairs=N] [--only=TEXT] [--list] [--cpu]\n",
             bench, arg, bench);
     exit(2);
 }
@@ -79,6 +85,8 @@ void bench_init(const char *bench, int argc, char **argv)
             options.json = true;
         else if (!strcmp(argv[i], "--list"))
             options.list = true;
+        else if (!strcmp(argv[i], "--cpu"))
+            options.cpu = true;
         else if (!strncmp(argv[i], "--only=", 7))
             options.only = argv[i] + 7;
         else if (!strncmp(argv[i], "--pairs=", 8) && atoi(argv[i] + 8) > 0)
@@ -158,11 +166,12 @@ static bool row_print(const struct row *r)
 
 static double sample_ns(const struct bench_case *c, bench_fn fn, uint32_t reps)
 {
+    clockid_t clock = options.cpu ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
     if (c->prepare) c->prepare(c->arg);
-    uint64_t begin = bench_now_ns();
+    uint64_t begin = clock_ns(clock);
     for (uint32_t i = 0; i < reps; i++)
         fn(c->arg);
-    uint64_t ns = bench_now_ns() - begin;
+    uint64_t ns = clock_ns(clock) - begin;
     return (double)(ns ? ns : 1) / reps;
 }
 

@@ -14,7 +14,9 @@
  *
  * Flags: --json one JSON object a line (bench, case, value, unit, baseline, ratio, target, met),
  * else a table; --pairs=N overrides the pairs of every case; --only=TEXT runs the cases whose name
- *        holds it; --list names the cases and runs none.
+ *        holds it; --list names the cases and runs none; --cpu times pairs by the processor time of
+ *        the process: on a busy machine a sample longer than a time slice is otherwise mostly waiting,
+ *        on one side of the pair or the other. Not for what waits, such as disks and servers.
  * Threads: one bench thread. Benches print and exit; nothing here is part of the library. */
 #ifndef TSRI_BENCH_H
 #define TSRI_BENCH_H
