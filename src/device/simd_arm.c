@@ -262,24 +262,34 @@ static float quantise8(int8_t *dst, const float *src, size_t n)
     return largest / 127.0f;
 }
 
-/* Asks for the begin of the next piece while one is copied: rows of an engine lie where no processor
- * expects them, and what follows in a row it finds by itself. Stores are memcpy's: Arm's processors
- * notice lines that are written whole, and do not read them first. */
-#define AHEAD_BYTES ((size_t)1 << 10)
-static void ask_for(const struct tsr_copy *c)
+/* Pairs of loads and stores, in assembly because gcc 12 makes single ones of the intrinsics. A
+ * Neoverse-N1 notices lines that are written whole and does not read them first, as long as one piece
+ * follows the other: prefetching the next piece, copying several side by side and zeroing lines before
+ * they are written (dc zva) all made it slower (docs/performance.md). */
+INLINE void copy_pairs(uint8_t *to, const uint8_t *from, size_t bytes)
 {
-    size_t n = c->bytes < AHEAD_BYTES ? c->bytes : AHEAD_BYTES;
-    for (size_t i = 0; i < n; i += TSRI_CACHE_LINE)
-        __builtin_prefetch((const uint8_t *)c->src + i);
+    size_t whole = bytes & ~(size_t)127;
+    for (uint8_t *end = to + whole; to < end;)
+        __asm__ volatile("ldp q0, q1, [%1]\n\t"
+                         "ldp q2, q3, [%1, 32]\n\t"
+                         "ldp q4, q5, [%1, 64]\n\t"
+                         "ldp q6, q7, [%1, 96]\n\t"
+                         "stp q0, q1, [%0]\n\t"
+                         "stp q2, q3, [%0, 32]\n\t"
+                         "stp q4, q5, [%0, 64]\n\t"
+                         "stp q6, q7, [%0, 96]\n\t"
+                         "add %0, %0, 128\n\t"
+                         "add %1, %1, 128"
+                         : "+r"(to), "+r"(from)
+                         :
+                         : "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7");
+    memcpy(to, from, bytes - whole);
 }
 
-static void copy_ahead(const struct tsr_copy c[TSRI_STREAM_PIECES])
+static void copy_in_turn(const struct tsr_copy c[TSRI_STREAM_PIECES])
 {
-    ask_for(&c[0]);
-    for (uint32_t i = 0; i < TSRI_STREAM_PIECES; i++) {
-        if (i + 1 < TSRI_STREAM_PIECES) ask_for(&c[i + 1]);
-        memcpy(c[i].dst, c[i].src, c[i].bytes);
-    }
+    for (uint32_t i = 0; i < TSRI_STREAM_PIECES; i++)
+        copy_pairs(c[i].dst, c[i].src, c[i].bytes);
 }
 
 static void no_fence(void) {}
@@ -296,7 +306,7 @@ static bool has_bf16(void)
 
 #define NEON_MEMBERS \
     .widen_int8 = widen8_int8, .widen = {widen8_f32, widen8_f16, widen8_bf16}, \
-    .quantise = quantise8, .stream = copy_ahead, .fence = no_fence
+    .quantise = quantise8, .stream = copy_in_turn, .fence = no_fence
 
 static const struct tsri_kernels neon = {
     .name = "neon",
