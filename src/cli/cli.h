@@ -156,6 +156,9 @@ void tsri_finding_advise(struct tsri_finding *f, const char *fmt, ...)
 /* The first line of a file, without its end; false when it cannot be read. */
 bool tsri_read_line(const char *path, char *buf, size_t bytes);
 
+/* Huge pages of shared memory, which a server's pool is made of. text: the line of the kernel's file,
+ * NULL if it cannot be read. */
+void tsri_check_shared_pages(const char *path, const char *text, struct tsri_finding *f);
 void tsri_check_host_memory(const struct tsri_options *o, struct tsri_finding *f);
 void tsri_check_overcommit(const struct tsri_options *o, struct tsri_finding *f);
 void tsri_check_memlock(const struct tsri_options *o, struct tsri_finding *f);

@@ -35,6 +35,14 @@ static void check_huge_pages(const struct tsri_options *o, struct tsri_finding *
     }
 }
 
+static void check_shared_pages(const struct tsri_options *o, struct tsri_finding *f)
+{
+    const char *path = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    char text[128];
+    (void)o;
+    tsri_check_shared_pages(path, tsri_read_line(path, text, sizeof text) ? text : NULL, f);
+}
+
 static void check_cores(const struct tsri_options *o, struct tsri_finding *f)
 {
     cpu_set_t set;
@@ -84,6 +92,7 @@ static const struct {
 } checks[] = {
     {"page size", check_page_size},
     {"huge pages", check_huge_pages},
+    {"shared pages", check_shared_pages},
     {"cores", check_cores},
     {"NUMA", check_numa},
     {"SIMD", check_simd},
