@@ -55,9 +55,23 @@ HTTP_LIBS := $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
 PROGRAM_PKGS := jansson sqlite3 libmicrohttpd
 XML_CF   := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags libxml-2.0 2>/dev/null))
 PROGRAM_LIBS := $(if $(XML_CF),$(shell pkg-config --libs $(PROGRAM_PKGS) 2>/dev/null))
-ifeq ($(and $(PKG_LIBS),$(HTTP_LIBS),$(PROGRAM_LIBS)),)
-ifneq ($(filter-out setup test demo clean help,$(or $(MAKECMDGOALS),all)),)
-$(error pkg-config does not find all of $(PKGS) $(PROGRAM_PKGS) libxml-2.0: run tools/setup (docs/dependencies.md))
+# Said before anything is built: what is missing, by the names of Debian's packages. Only who may install
+# packages can do something about it.
+NEEDS_BUILD := $(filter-out setup test demo clean help package check-packages,$(or $(MAKECMDGOALS),all))
+ifneq ($(NEEDS_BUILD),)
+no_command = $(if $(shell command -v $(firstword $1) 2>/dev/null),,$2)
+no_library = $(if $(shell pkg-config --exists $1 2>/dev/null && echo yes),,$2)
+ifeq ($(call no_command,$(CC),no),no)
+ifneq ($(origin CC),default)
+$(error no compiler: $(CC))
+endif
+endif
+ifeq ($(and $(PKG_LIBS),$(HTTP_LIBS),$(PROGRAM_LIBS),$(if $(call no_command,$(CC),no),,yes)),)
+MISSING := $(strip $(call no_command,$(CC),gcc libc6-dev) $(call no_command,pkg-config,pkg-config) \
+    $(call no_library,yaml-0.1,libyaml-dev) $(call no_library,libxxhash,libxxhash-dev) $(call no_library,libcrypto,libssl-dev) \
+    $(call no_library,libmicrohttpd,libmicrohttpd-dev) $(call no_library,jansson,libjansson-dev) \
+    $(call no_library,sqlite3,libsqlite3-dev) $(call no_library,libxml-2.0,libxml2-dev))
+$(error missing: $(MISSING). tools/setup installs them, which needs root or sudo; nothing was built (docs/dependencies.md))
 endif
 endif
 
@@ -483,6 +497,7 @@ install: lib $(BINS) $(ASCEND_LIB) $(CUDA_ALL) $(if $(MODEL_LIB),$(B)/installed/
 	install -d $(UNITS_TO)
 	sed 's|@PREFIX@|$(PREFIX)|' packaging/systemd/tesserad.service > $(UNITS_TO)/tesserad.service
 	install -m 644 packaging/systemd/tesserad.socket $(UNITS_TO)/
+	$(if $(DESTDIR),,$(if $(filter /usr/% /lib%,$(LIBDIR)),if [ "$$(id -u)" -eq 0 ]; then ldconfig; fi # or nothing finds the library))
 
 # Also what only another build installs (CUDA, a model). Folders go unless somebody else's files are in them.
 uninstall:

@@ -63,6 +63,40 @@ make_builds() {
     make -n B="$B" "${built_with[@]}" >/dev/null 2>"$tmp/err" || fail "$(cat "$tmp/err")"
 }
 
+# A machine on which pkg-config finds neither of two libraries, or there is no compiler.
+make_lacking() { # pattern of libraries, then arguments of make
+    mkdir -p "$tmp/bin"
+    # shellcheck disable=SC2016  # the inner shell expands
+    printf '#!/bin/sh\ncase "$*" in %s) exit 1 ;; esac\nexec %s "$@"\n' "$1" "$(command -v pkg-config)" >"$tmp/bin/pkg-config"
+    chmod +x "$tmp/bin/pkg-config"
+    shift
+    out=$(PATH=$tmp/bin:$PATH make B="$tmp/new" "$@" 2>&1)
+    status=$?
+}
+
+make_says_what_is_missing_before_it_builds() {
+    local target
+    for target in all lib "$tmp/new/bin/tessera" install; do
+        make_lacking '*yaml*|*libxml*' CC="$CC" PREFIX="$tmp/usr" "$target"
+        [ "$status" -ne 0 ] || fail "$target: it goes on: $out" || return
+        [[ $out == *'missing: libyaml-dev libxml2-dev. tools/setup installs them, which needs root or sudo; nothing was built'* ]] ||
+            fail "$target: $out" || return
+        [ ! -e "$tmp/new" ] && [ ! -e "$tmp/usr" ] || fail "$target: something was built" || return
+    done
+    make_lacking 'nothing' CC=no-such-compiler
+    [[ $out == *'no compiler: no-such-compiler'* && ! -e $tmp/new ]] || fail "$out" || return
+    # These install packages, or need none.
+    make_lacking '*yaml*' -n clean
+    [ "$status" -eq 0 ] || fail "clean: $out"
+}
+
+# Without it, ./hello does not find what is installed in /usr/local.
+an_installation_for_all_is_told_to_the_linker() {
+    make -n B="$B" "${built_with[@]}" PREFIX=/usr/local install 2>&1 | grep -q 'then ldconfig' || fail 'no ldconfig' || return
+    ! make -n B="$B" "${built_with[@]}" PREFIX="$tmp/usr" install 2>&1 | grep ldconfig || fail 'for a folder' || return
+    ! make -n B="$B" "${built_with[@]}" DESTDIR="$tmp/stage" install 2>&1 | grep ldconfig || fail 'for a package'
+}
+
 # A model of random numbers in place of a real one.
 small_model() {
     [ -x "$B/tests/model/make_gguf" ] || { skip 'llama.cpp is not installed: tools/setup --model'; return; }
@@ -105,6 +139,8 @@ run quickstarts_are_short
 run the_engines_settings_are_those_of_a_connector
 run setup_says_what_it_would_install
 run make_builds
+run make_says_what_is_missing_before_it_builds
+run an_installation_for_all_is_told_to_the_linker
 run ask_answers
 run serve_starts
 run what_is_installed_compiles_the_first_program
