@@ -1,4 +1,4 @@
-# bash completion for tessera and tessera-lab. Commands and flags are those that the program's own help lists.
+# bash completion for tessera, tessera-lab and tesserad. Commands and flags are those that the program's own help lists.
 # shellcheck shell=bash
 
 # Commands of one word, or the second words of a command of two: _tessera_commands tessera [first word]
@@ -13,7 +13,7 @@ _tessera_commands() {
 _tessera_flags() {
     local program=$1
     shift
-    "$program" help "$@" 2>/dev/null | grep -oE -- '(^| |\[)--[a-z0-9][a-z0-9-]*=?' | tr -d ' [' | sort -u
+    "$program" help "$@" 2>/dev/null | grep -oE -- '(^|[ [(])--[a-z0-9][a-z0-9-]*=?' | tr -d ' [(' | sort -u
 }
 
 _tessera() {
@@ -35,3 +35,14 @@ _tessera() {
     [ ${#COMPREPLY[@]} -gt 0 ] || compopt -o default 2>/dev/null || true
 }
 complete -F _tessera tessera tessera-lab
+
+# The server has flags and no commands.
+_tesserad() {
+    local current=${COMP_WORDS[COMP_CWORD]}
+    COMPREPLY=()
+    if [[ $current == -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$("${COMP_WORDS[0]}" --help 2>/dev/null | grep -oE -- '(^|[ [(])--[a-z0-9][a-z0-9-]*' | tr -d ' [(' | sort -u)" -- "$current")
+    fi
+    [ ${#COMPREPLY[@]} -gt 0 ] || compopt -o default 2>/dev/null || true
+}
+complete -F _tesserad tesserad

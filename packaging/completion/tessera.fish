@@ -1,4 +1,4 @@
-# fish completion for tessera and tessera-lab. Commands and flags are those that the program's own help lists.
+# fish completion for tessera, tessera-lab and tesserad. Commands and flags are those that the program's own help lists.
 
 function __tessera_words
     for word in (commandline -opc)[2..-1]
@@ -28,3 +28,6 @@ for program in tessera tessera-lab
     complete -c $program -a '(__tessera_commands)'
     complete -c $program -n 'string match -q -- "-*" (commandline -ct)' -a '(__tessera_flags)'
 end
+
+# The server has flags and no commands.
+complete -c tesserad -n 'string match -q -- "-*" (commandline -ct)' -a '(tesserad --help 2>/dev/null | string match -ra -- "--[a-z0-9][a-z0-9-]*" | sort -u)'
