@@ -26,6 +26,7 @@ TREE = HERE / "source" if (HERE / "source").is_dir() else HERE.parent
 # What the Makefile needs of the tree to build the library and the programs.
 SOURCES = ["Makefile", "VERSION", "LICENSE", "tessera.pc.in", "include", "src", "profiles", "man"]
 SOURCES += ["tools/setup", "tools/setup-model", "docs/watching"]
+LIBRARIES = ["libtessera.so", "libtessera-ascend.so"]
 PROGRAMS = ["tessera", "tesserad"]
 
 
@@ -54,11 +55,13 @@ class BuildWithLibrary(build_py):
         folder = os.environ.get("B", "build")
         programs = [f"{folder}/bin/{name}" for name in PROGRAMS]
         jobs = f"-j{os.cpu_count() or 1}"
-        subprocess.run(["make", jobs, f"B={folder}", "lib", *programs], cwd=TREE, check=True)
+        ascend = f"{folder}/lib/libtessera-ascend.so"  # opens AscendCL when it is asked for
+        targets = ["lib", ascend, *programs]
+        subprocess.run(["make", jobs, f"B={folder}", *targets], cwd=TREE, check=True)
         build = TREE / folder
         cuda = build / "lib" / "libtessera-cuda.so"  # where `make cuda` has been run
         return (
-            [(build / "lib" / "libtessera.so", "lib/libtessera.so")]
+            [(build / "lib" / name, f"lib/{name}") for name in LIBRARIES]
             + ([(cuda, "lib/libtessera-cuda.so")] if cuda.exists() else [])
             + [(build / "bin" / name, f"bin/{name}") for name in PROGRAMS]
             + [(p, f"share/tessera/profiles/{p.name}") for p in (TREE / "profiles").glob("*.yaml")]

@@ -28,7 +28,7 @@ def page_lines(path):
 
 
 def read_page(path, commands):
-    """{command: (flags that it names, flags that it describes)}; "program" is what is before all."""
+    """Flags that each command names, and those that it describes; "program" is before all."""
     named = {name: set() for name in [*commands, "program"]}
     described = {name: set() for name in named}
     now, was_head = ["program"], False

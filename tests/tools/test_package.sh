@@ -86,8 +86,56 @@ END
         mkdir -p "$tmp/source/$(dirname "$name")"
         cp -r "$name" "$tmp/source/$name" || fail "no $name" || return
     done
-    make -C "$tmp/source" -n B=build WITH_MODEL=0 lib build/bin/tessera build/bin/tesserad >"$tmp/out" 2>&1 ||
+    make -C "$tmp/source" -n B=build WITH_MODEL=0 lib build/lib/libtessera-ascend.so build/bin/tessera build/bin/tesserad >"$tmp/out" 2>&1 ||
         fail "$(grep -F '***' "$tmp/out")"
+}
+
+# The wheel of packaging/wheel and the one that pip builds from the sources have the same libraries and programs.
+the_sdist_makes_what_the_wheel_has() {
+    local want
+    want=$(sed -n 's/^libraries="\(.*\)" programs="\(.*\)"$/\1 \2/p' packaging/wheel/build.sh)
+    [ -n "$want" ] || fail 'no list in build.sh' || return
+    [ "$(sed -n 's/^\(LIBRARIES\|PROGRAMS\) = \[\(.*\)\]$/\2/p' python/setup.py | tr -d '",' | xargs)" = "$want" ] ||
+        fail "build.sh: $want, setup.py: $(grep -E '^(LIBRARIES|PROGRAMS)' python/setup.py)"
+}
+
+# What would be built on a machine of another kind, with these tools of trees.
+package_on() { # machine, tools that are there
+    local tool
+    rm -rf "${tmp:?}/bin"
+    mkdir "$tmp/bin"
+    printf '#!/bin/sh\necho %s\n' "$1" >"$tmp/bin/uname"
+    printf '#!/bin/sh\necho 0\n' >"$tmp/bin/id"
+    for tool in $2; do printf '#!/bin/sh\n' >"$tmp/bin/$tool"; done
+    chmod +x "$tmp/bin"/*
+    for tool in bash env dirname python3 unshare chroot cat; do
+        [ -e "$tmp/bin/$tool" ] || ln -s "$(command -v "$tool")" "$tmp/bin/$tool"
+    done
+    shift 2
+    out=$(PATH=$tmp/bin HOME=$tmp "$tmp/bin/bash" tools/package "$@" 2>&1)
+    status=$?
+}
+
+packages_are_native_to_their_machine() {
+    package_on x86_64 'debootstrap lintian' --dry-run
+    [ "$status" -eq 0 ] || fail "$out" || return
+    [[ $out == *'wheel for x86_64, native'*'wheel for aarch64, cross-compiled'*'packages of Debian 13 for x86_64'* ]] || fail "$out" || return
+    package_on aarch64 'debootstrap lintian' --dry-run
+    [ "$status" -eq 0 ] || fail "$out" || return
+    [[ $out == *'wheel for aarch64, native'*'wheel for x86_64, cross-compiled'*'CUDA device for aarch64'*'Debian 12 for aarch64'* ]] || fail "$out"
+}
+
+what_cannot_be_built_is_said_before_anything_is() {
+    package_on aarch64 ''
+    [ "$status" -eq 1 ] || fail "status $status: $out" || return
+    [[ $out == *'wheel '*'cannot be built here: no debootstrap lintian: as root, run tools/setup --package'*'nothing was built'* ]] ||
+        fail "$out" || return
+    package_on aarch64 '' --dry-run sdist
+    [ "$status" -eq 0 ] || fail "$out" || return
+    package_on riscv64 'debootstrap lintian' --dry-run deb-12
+    [[ $status == 1 && $out == *'no packages for riscv64'* ]] || fail "$status: $out" || return
+    package_on x86_64 '' tarball
+    [[ $status == 1 && $out == *'unknown: tarball'* ]] || fail "$status: $out"
 }
 
 # One call of a newer function, and the wheel no longer installs on Ubuntu 22.04 and RHEL 9.
@@ -108,5 +156,8 @@ run the_configuration_of_the_package_is_valid
 run every_installed_file_is_in_one_debian_package
 run the_wheel_has_what_is_loaded_on_demand
 run the_sdist_has_all_that_the_build_needs
+run the_sdist_makes_what_the_wheel_has
+run packages_are_native_to_their_machine
+run what_cannot_be_built_is_said_before_anything_is
 run what_is_in_the_wheel_needs_glibc_2_34
 test_end
