@@ -36,6 +36,14 @@ check_part() {
     done <"$1"
 }
 
+every_figure_of_the_readme_has_its_source() {
+    command -v python3 >/dev/null || skip 'no python3' || return
+    python3 tests/tools/figures.py README.md docs/performance.md docs/quality.md >"$tmp/out" || fail "in no table: $(cat "$tmp/out")" || return
+    # One that is made up is noticed.
+    sed 's/ 109 ms/ 107.3 ms/' README.md >"$tmp/README.md"
+    ! python3 tests/tools/figures.py "$tmp/README.md" docs/performance.md docs/quality.md >"$tmp/out" || fail 'a wrong figure passes'
+}
+
 every_c_block_compiles_or_is_part_of_an_example() {
     local file n=0
     extract_c
@@ -134,6 +142,7 @@ PYTHON
 }
 
 run every_c_block_compiles_or_is_part_of_an_example
+run every_figure_of_the_readme_has_its_source
 run every_configuration_is_accepted
 run every_command_exists_and_has_its_flags
 run every_script_exists_and_has_its_flags
