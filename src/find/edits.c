@@ -58,12 +58,11 @@ static bool was_tried(const struct edit_scan *s, uint32_t id, uint32_t at)
     return false;
 }
 
-/* How many equal tokens must make up for an edit, so that a stretch is alike enough. Less than half
- * of it equal is never taken for the same text. */
+/* How many equal tokens must make up for an edit, so that a stretch is alike enough. */
 static int32_t edit_cost(double ratio)
 {
     double cost = ratio < 1 ? 1 / (1 - ratio) : 64;
-    return cost < 2 ? 2 : cost > 64 ? 64 : (int32_t)cost;
+    return cost > 64 ? 64 : (int32_t)cost;
 }
 
 /* Aligns the entry, which is pinned, at a place. False when that is not alike enough. */
@@ -71,7 +70,7 @@ static bool align(struct edit_scan *s, const struct edit_place *p, struct tsri_a
 {
     struct tsri_matcher *m = s->m;
     const struct tsri_entry *e = &m->c->entries[p->id];
-    double ratio = m->c->options.min_match_ratio;
+    double ratio = tsri_matcher_ratio(m);
     *x = (struct tsri_alignment){.a = m->prompt->tokens,
                                  .b = tsri_meta_tokens(tsri_meta(m->c, e)),
                                  .a_begin = s->part.offset,

@@ -120,6 +120,9 @@ void tsri_matcher_keep(struct tsri_matcher *m, const struct tsri_run *run);
 uint32_t tsri_matcher_runs_max(uint32_t n_tokens, bool edits);
 /* Has an entry of a lower tier loaded for the next lookup, unless it was asked for already. */
 void tsri_matcher_ask_for(struct tsri_matcher *m, uint64_t handle);
+/* The share of a stretch that must be equal. Less than half is never taken for the same text,
+ * whatever min_match_ratio says. */
+double tsri_matcher_ratio(const struct tsri_matcher *m);
 /* A stretch of text with edits: how long it is in prompt and entry, and how much of it is equal. */
 struct tsri_stretch {
     uint32_t id;

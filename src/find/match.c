@@ -581,9 +581,15 @@ static void keep_free(struct tsri_matcher *m, const struct tsri_run *run)
     if (pinned) tsri_unpin(m->c, run->id);
 }
 
-bool tsri_matcher_is_long_enough(const struct tsri_matcher *m, const struct tsri_stretch *s)
+double tsri_matcher_ratio(const struct tsri_matcher *m)
 {
     double ratio = m->c->options.min_match_ratio;
+    return ratio < 0.5 ? 0.5 : ratio;
+}
+
+bool tsri_matcher_is_long_enough(const struct tsri_matcher *m, const struct tsri_stretch *s)
+{
+    double ratio = tsri_matcher_ratio(m);
     uint32_t longer = s->in_prompt > s->in_entry ? s->in_prompt : s->in_entry;
     uint32_t entry_tokens = m->c->entries[s->id].n_tokens;
     if ((double)s->n_equal >= ratio * entry_tokens && longer < entry_tokens) longer = entry_tokens;

@@ -148,6 +148,24 @@ TEST(a_stretch_below_the_minimum_is_not_found_in_a_longer_entry)
     free(doc);
 }
 
+/* A ratio of 0 does not make a few equal tokens a match of the whole entry. */
+TEST(less_than_half_is_never_the_same_text)
+{
+    uint32_t *doc = kit_tokens(1, 64);
+    for (uint32_t n = 8; n < 64; n += 4) {
+        bool places[64];
+        for (uint32_t i = 0; i < 64; i++)
+            places[i] = i >= n;
+        match_reopen(&k,
+                     (const char *const[]){"match_min_tokens", "64", "min_match_ratio", "0", NULL});
+        match_entry(&k, 1, doc, 64, TSR_KIND_SEGMENT);
+        struct text t = edited(doc, 64, places, REPLACED);
+        CHECK_INT(found(&t, 0).tokens, n < 32 ? 0 : n);
+        text_fini(&t);
+    }
+    free(doc);
+}
+
 /* Edits at equal distances leave runs of one length only. Those of fewer than 8 tokens have no
  * shingle: docs/architecture.md says so. */
 TEST(edits_every_8_tokens_or_closer_at_equal_distances_find_nothing)
@@ -506,6 +524,7 @@ int main(void)
     RUN(a_chunk_of_64_tokens_with_any_4_edits_is_a_partial_match);
     RUN(the_ucm_file_finds_its_chunk_of_64_tokens_with_any_4_edits);
     RUN(a_stretch_below_the_minimum_is_not_found_in_a_longer_entry);
+    RUN(less_than_half_is_never_the_same_text);
     RUN(edits_every_8_tokens_or_closer_at_equal_distances_find_nothing);
     RUN(an_edit_every_20_tokens_leaves_every_other_token);
     RUN(forty_equal_tokens_of_fifty_are_a_partial_match);
