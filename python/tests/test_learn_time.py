@@ -56,5 +56,66 @@ class TestLearnTime(unittest.TestCase):
         self.assertGreater(self.time.left_s(), 0)
 
 
+class Event:
+    """Of a stream that computes later than it is asked."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def record(self):
+        self.at = max(self.stream.queued_until, self.stream.clock.now)
+
+    def query(self):
+        return self.stream.clock.now >= self.at
+
+    def elapsed_time(self, other):
+        return (other.at - self.at) * 1000
+
+
+class Stream:
+    def __init__(self, clock):
+        self.clock, self.queued_until = clock, clock.now
+
+    def compute(self, seconds):
+        self.queued_until = max(self.queued_until, self.clock.now) + seconds
+
+
+class TestDevice(unittest.TestCase):
+    def test_what_a_device_computes_later_counts(self):
+        """Asking takes a fifth of the time that computing does."""
+        clock = Clock()
+        stream = Stream(clock)
+        learning = LearnTime(HELD_S, clock, lambda: Event(stream))
+        begin, computed = clock.now, 0.0
+        for _ in range(5000):
+            while learning.left_s() > 0:
+                with learning.piece():
+                    clock.now += 0.0002
+                    stream.compute(0.001)
+                    computed += 0.001
+            clock.now = max(clock.now + 0.01, stream.queued_until)  # a step, which waits for it
+        share = computed / (clock.now - begin)
+        self.assertLess(share, 0.12)
+        self.assertGreater(share, 0.08)
+
+    def test_a_device_that_hangs_takes_no_memory(self):
+        clock = Clock()
+        stream = Stream(clock)
+        learning = LearnTime(HELD_S, clock, lambda: Event(stream))
+        stream.compute(1e9)
+        for _ in range(10000):
+            with learning.piece():
+                stream.compute(1.0)
+        self.assertLess(len(learning._queued), 2000)
+
+    def test_a_piece_that_fails_is_paid_for(self):
+        clock = Clock()
+        learning = LearnTime(HELD_S, clock)
+        with self.assertRaises(StopIteration), learning.piece():
+            clock.now += 1
+            raise StopIteration
+        self.assertLess(learning.left_s(), -0.8)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import math
 import time
@@ -107,7 +108,9 @@ class BlendWorker:
         self._era = b""
         self._complaints: set[str] = set()
         self._queue: deque[_Begun] = deque()
-        self._learn_time = LearnTime(_HELD_S)
+        event = functools.partial(torch.cuda.Event, enable_timing=True)
+        on_cuda = self._parts.device.type == "cuda"
+        self._learn_time = LearnTime(_HELD_S, event=event if on_cuda else None)
         self._thread = ThreadPoolExecutor(1, "tessera-blend")
         # The space in which plain requests are kept as K and V, and what it points to.
         self.traffic: tuple[c.SpaceDesc, Any] | None = None
@@ -231,9 +234,9 @@ class BlendWorker:
                 if self._learn_time.left_s() <= 0:
                     break
                 left = min(left, _LEARN_TOKENS * len(self._parts.layers))
-            start = time.perf_counter()
+            watch = self._learn_time.piece() if beside else contextlib.nullcontext()
             try:
-                with torch.inference_mode():
+                with watch, torch.inference_mode():
                     spent = begun.go_on(None if budget is None else wait_s)
             except StopIteration as end:
                 outcomes.append(BlendOutcome(begun.job.number, True, end.value, begun.seconds))
@@ -245,9 +248,6 @@ class BlendWorker:
                     break
                 left -= spent
                 continue
-            finally:
-                if beside:
-                    self._learn_time.spend(time.perf_counter() - start)
             self._queue.popleft()
             self._place.rest()
         return outcomes

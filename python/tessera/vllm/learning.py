@@ -12,8 +12,11 @@ time.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ..blend_job import BlendJob, BlendOutcome
 
@@ -22,20 +25,34 @@ __all__ = ["LearnTime", "Learning"]
 _REQUESTS_MAX = 8
 _SHARE_MAX = 0.25  # of vLLM's blocks
 _LEARN_SHARE = 0.1  # of the time, beside other requests
+_PIECES_MAX = 1024  # that a device may be behind with; of older ones only the asking counts
 
 
 class LearnTime:
     """The worker's side: how long documents may be computed now, beside other requests, which would
     otherwise wait for that in every step. A piece that takes longer than it may is paid for by the
-    next ones."""
+    next ones.
 
-    def __init__(self, most_s: float, clock: Callable[[], float] = time.perf_counter) -> None:
-        """`most_s`: that a step may be held."""
+    A device computes after it was asked to: what it took is known later, and counts then."""
+
+    def __init__(
+        self,
+        most_s: float,
+        clock: Callable[[], float] = time.perf_counter,
+        event: Callable[[], Any] | None = None,
+    ) -> None:
+        """`most_s`: that a step may be held. `event`: makes one for the device's current stream, as
+        torch.cuda.Event(enable_timing=True); None: the processor computes."""
         self._most_s = self._left_s = most_s
         self._clock = clock
+        self._event = event
         self._last = clock()
+        self._queued: deque[tuple[Any, Any, float]] = deque(maxlen=_PIECES_MAX)
 
     def left_s(self) -> float:
+        while self._queued and self._queued[0][1].query():
+            first, last, asked_s = self._queued.popleft()
+            self.spend(max(first.elapsed_time(last) / 1000 - asked_s, 0.0))
         now = self._clock()
         more_s = (now - self._last) * _LEARN_SHARE
         self._last = now
@@ -44,6 +61,25 @@ class LearnTime:
 
     def spend(self, seconds: float) -> None:
         self._left_s -= seconds
+
+    @contextlib.contextmanager
+    def piece(self) -> Iterator[None]:
+        """Around what is computed."""
+        begin, first = self._clock(), self._mark()
+        try:
+            yield
+        finally:
+            asked_s = self._clock() - begin
+            self.spend(asked_s)
+            if first is not None:
+                self._queued.append((first, self._mark(), asked_s))
+
+    def _mark(self) -> Any:
+        if self._event is None:
+            return None
+        event = self._event()
+        event.record()
+        return event
 
 
 class Learning:
