@@ -3,7 +3,6 @@ answer costs a moment. And why nothing is found is told once. Everything of SGLa
 model (radix_kit.py)."""
 
 import signal
-import time
 import unittest
 
 from radix_kit import CHUNK, Engine
@@ -88,9 +87,10 @@ class TestDiscovery(DiscoveryTest):
         self.assertEqual(engine.run(TOKENS), 0)
         engine.close()
         self.assertTrue(cache._handle)  # the question has it
+        ender = discovery._ender
         answer.set()
-        while cache._handle:
-            time.sleep(0.01)
+        ender.join(60)
+        self.assertFalse(cache._handle)
 
 
 class TestWhy(DiscoveryTest):

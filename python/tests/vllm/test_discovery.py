@@ -2,7 +2,6 @@
 away costs nobody more than a moment. vLLM's real scheduler, a fake model (rig.py), a real Redis."""
 
 import signal
-import time
 import unittest
 
 from redis_server import SERVER, Redis, blocked
@@ -116,10 +115,10 @@ class TestDiscovery(unittest.TestCase):
         discovery = connector._discovery
         rig.close()
         self.assertIsNotNone(cache._opened)  # the question has it
+        ender = discovery._ender
         answer.set()
-        discovery._thread.join(60)
-        while cache._opened is not None:
-            time.sleep(0.01)
+        ender.join(60)
+        self.assertIsNone(cache._opened)
 
 
 if __name__ == "__main__":
