@@ -47,8 +47,21 @@ class TestLearning(unittest.TestCase):
         self.assertEqual(rig.blending.matched("a", 0), (None, False))
         self.assertEqual(rig.counters, {})
         rig.blending.segment_matcher = lambda *_asked: 95  # they have it
-        asked.answered()
+        asked.end()
         self.assertTrue(rig.run_all()["a"]["tessera"]["blended"])
+        self.assertEqual(rig.counters["blend_requests"], 1)
+
+    def test_an_answer_that_comes_late_counts_for_a_request_in_the_queue(self):
+        rig = self.rig()
+        asked = Asked(lambda: 2, 0)  # its moment is over
+        rig.blending._ask_others = lambda *_asked: asked
+        rig.ask("a", PROMPT, wishes=WISHES)
+        self.assertEqual(rig.blending.matched("a", 0), (0, False))  # all unknown: computed
+        self.assertTrue(asked.wanted)
+        rig.blending.segment_matcher = lambda *_asked: 95  # they have it
+        asked.end()
+        self.assertTrue(rig.run_all()["a"]["tessera"]["blended"])
+        self.assertEqual(rig.counters.get("blend_first", 0), 0)
         self.assertEqual(rig.counters["blend_requests"], 1)
 
     def test_half_known_is_blended(self):
