@@ -123,7 +123,8 @@ static int open_staging(struct tsr_device *d)
 int tsri_ascend_staging_take(struct tsr_device *d)
 {
     pthread_mutex_lock(&d->staging_lock);
-    int err = d->staging_open ? 0 : open_staging(d);
+    int err = tsri_ascend_enter(d); /* whoever had the lock may have lost the device */
+    if (!err && !d->staging_open) err = open_staging(d);
     if (err) pthread_mutex_unlock(&d->staging_lock);
     return err;
 }

@@ -462,7 +462,8 @@ int tsri_ascend_ops_move(struct tsr_device *d, struct tsr_device_stream *s,
     j.most = tokens_most(&j, o->area_bytes);
     if (j.most == 0) return 0;
     pthread_mutex_lock(&o->lock);
-    int err = move_parts(&j);
+    int err = tsri_ascend_enter(d); /* whoever had the lock may have lost the device */
+    if (!err) err = move_parts(&j);
     if (err) tsri_ascend_ops_stop(o, "one failed in use");
     /* What was queued writes to slots that the caller now writes again, on the same stream, and uses
      * an area that another thread may take when the lock is free. */
