@@ -35,8 +35,18 @@ TEST(time_and_what_was_stored_add_up)
     CHECK(r.lookup_s == 1 && r.wait_s == 2 && r.fill_s == 3 && r.query_s == 5 && r.total_s == 15);
 }
 
+TEST(what_was_filled_and_is_not_reused_does_not_count_as_reused)
+{
+    struct tsr_blend_report look = {.size = sizeof look, .n_filled = 90, .n_filled_reused = 90};
+    struct tsr_blend_report r = {.size = sizeof r, .n_tokens = 100, .n_exact = 20, .n_new = 80};
+    tsri_leading_count(&r, &look);
+    CHECK_INT(r.n_filled, 90);
+    CHECK_INT(r.n_filled_reused, 20);
+}
+
 int main(void)
 {
+    RUN(what_was_filled_and_is_not_reused_does_not_count_as_reused);
     RUN(time_and_what_was_stored_add_up);
     return test_end();
 }
