@@ -396,6 +396,8 @@ static void drop_useless(struct tsri_plan *p, const struct tsri_plan_desc *d)
     } else if (d->ask->flags & TSR_ASK_FIRST && tsri_plan_unknown(p)) {
         tsri_plan_skip_fills(p);
         keep_exact(p, d->rounded);
+        /* Nothing to look at: what is exact is for the answer to compute. */
+        if (d->ask->flags & TSR_ASK_LOOK) p->n_pieces = 0;
     } else {
         drop_little(p, d->min_tokens);
     }

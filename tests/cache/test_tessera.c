@@ -459,11 +459,11 @@ TEST(clears_that_make_no_sense_are_refused)
     place_open(&p, NULL);
     struct kit other;
     kit_open(&other, NULL);
-    struct tsr_clear_desc clear = {.size = sizeof clear, .tier = -2};
+    struct tsr_clear_desc clear = {.size = sizeof clear, .tier = TSR_CLEAR_OWN - 1};
     REFUSED(tsr_cache_clear(p.k.cache, &clear), TSR_EINVAL);
     clear.tier = 8;
     REFUSED(tsr_cache_clear(p.k.cache, &clear), TSR_EINVAL);
-    clear.tier = -1;
+    clear.tier = TSR_CLEAR_ALL;
     clear.prompt = &p.prefix;
     REFUSED(tsr_cache_clear(p.k.cache, &clear), TSR_EINVAL);
     clear.prompt = NULL;
