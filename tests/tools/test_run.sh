@@ -63,7 +63,7 @@ a_crash_is_not_tried_again() {
 many_failures_are_no_matter_of_luck() {
     tree "$fails" "$passes"
     cp "$tmp/tests/x/test_it.sh" "$tmp/tests/x/test_other.sh"
-    sed -i "s,$tmp/ran,$tmp/ran-other," "$tmp/tests/x/test_other.sh"
+    sed -i "s,$tmp/ran,$tmp/ran-other,g" "$tmp/tests/x/test_other.sh"
     tests_run 1
     ended 1 '0 passed, 2 failed'
 }
