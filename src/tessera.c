@@ -134,13 +134,23 @@ int tsr_text_split(const char *text, size_t bytes, const char *separator,
 
 /* ---- lookup ---- */
 
-/* What a prompt without flags asks for. */
+/* What a prompt without flags asks for, of lookups and of every other call. */
 static uint32_t default_flags(const struct tsr_space *space, const struct tsr_prompt *p)
 {
     bool chunked = space->cache->options.chunked && !p->segments && p->tokens &&
                    tsri_space_has_separator(space, p->tokens, p->n_tokens);
     return chunked ? TSR_PROMPT_PREFIX | TSR_PROMPT_SEGMENTS | TSR_PROMPT_CONTEXT
                    : TSR_PROMPT_PREFIX;
+}
+
+/* The caller's prompt, completed and with its flags. */
+static struct tsr_prompt whole_prompt(const struct tsr_space *space,
+                                      const struct tsr_prompt *theirs)
+{
+    struct tsr_prompt p = {0};
+    COMPLETE(p, theirs);
+    if (!p.flags) p.flags = default_flags(space, &p);
+    return p;
 }
 
 static int check_lookup(struct tsr_client *client, const struct tsr_prompt *prompt,
@@ -171,9 +181,7 @@ int tsr_client_lookup(struct tsr_client *client, const struct tsr_prompt *prompt
     struct tsr_cache *c = tsri_client_cache(client);
     lookup->n_matches = lookup->n_prefix_tokens = 0;
     if (tsri_forked(c)) return 0;
-    struct tsr_prompt p = {0};
-    COMPLETE(p, prompt);
-    if (!p.flags) p.flags = default_flags(lookup->spaces[0], &p);
+    struct tsr_prompt p = whole_prompt(lookup->spaces[0], prompt);
     uint64_t start = tsri_now_ns();
     n = c->backend->lookup(client, &p, lookup);
     if (n < 0) return n;
@@ -191,8 +199,7 @@ static int mark(struct tsr_space *space, const struct tsr_prompt *prompt, enum t
     if (!space || !prompt) return no_handle("space or prompt");
     if (prompt->size < SIZE_MIN) return bad_size("prompt");
     if (tsri_forked(space->cache)) return 0;
-    struct tsr_prompt p = {0};
-    COMPLETE(p, prompt);
+    struct tsr_prompt p = whole_prompt(space, prompt);
     return space->cache->backend->mark(space, &p, how);
 }
 
@@ -201,8 +208,7 @@ int tsr_space_keys(struct tsr_space *space, const struct tsr_prompt *prompt, str
 {
     if (!space || !prompt || (!keys && keys_max)) return no_handle("space, prompt or keys");
     if (prompt->size < SIZE_MIN) return bad_size("prompt");
-    struct tsr_prompt p = {0};
-    COMPLETE(p, prompt);
+    struct tsr_prompt p = whole_prompt(space, prompt);
     return space->cache->backend->keys(space, &p, keys, keys_max);
 }
 
@@ -378,8 +384,7 @@ int tsr_client_discover(struct tsr_client *client, struct tsr_space *space,
     if (!space || !prompt) return no_handle("space or prompt");
     if (prompt->size < SIZE_MIN) return bad_size("prompt");
     if (tsri_forked(space->cache)) return 0;
-    struct tsr_prompt p = {0};
-    COMPLETE(p, prompt);
+    struct tsr_prompt p = whole_prompt(space, prompt);
     return space->cache->backend->discover(client, space, &p);
 }
 
@@ -449,7 +454,7 @@ int tsr_cache_clear(struct tsr_cache *cache, const struct tsr_clear_desc *clear)
     struct tsr_prompt p = {0};
     if (what.prompt) {
         if (what.prompt->size < SIZE_MIN) return bad_size("prompt");
-        COMPLETE(p, what.prompt);
+        p = whole_prompt(what.space, what.prompt);
         what.prompt = &p;
     }
     return tsri_forked(cache) ? 0 : cache->backend->clear(cache, &what);

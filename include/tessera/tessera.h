@@ -165,8 +165,8 @@ TSR_API void tsr_cache_close(struct tsr_cache *cache);
  * What is still in host memory is written again by the next flush of any thread, and every flush
  * fails until that works: call again when the disk has room. An entry that left host memory before
  * it could be written, or that found a tier full of entries that may not go, is lost and will be a
- * miss; the next flush of every thread reports it once. A thread that first stores after a loss is
- * not told of it; on a client of a cache server it may be. */
+ * miss; the next flush of every thread that had stored something by then reports it once. On a
+ * client of a cache server, that of a later thread may report it too. */
 TSR_API TSR_MUST int tsr_cache_flush(struct tsr_cache *cache);
 
 struct tsr_stats {

@@ -67,6 +67,13 @@ bool tsri_is_control(const char *s);
  * by tsri_fail and tsri_log; what a program prints on its own is its own business. */
 char *tsri_plain(char *text);
 
+/* ---- hex.c ---- */
+
+/* Two lower-case digits for each byte, and a zero, where the result points. */
+char *tsri_hex(char *to, const uint8_t *bytes, size_t n);
+/* The 2 n digits of n bytes; false at the first character that is none. */
+bool tsri_hex_read(const char *text, uint8_t *out, size_t n);
+
 /* ---- memory ---- */
 
 /* Zeroed. NULL with a message set when there is none or n * size overflows. */

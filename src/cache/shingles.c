@@ -259,6 +259,7 @@ uint32_t tsri_shingles_nominate(const struct tsri_shingles *t, uint64_t seed,
                                 const uint32_t *tokens, uint32_t at, uint32_t n,
                                 struct tsri_shingled *out)
 {
+    TSR_ASSERT(n <= TSRI_SHINGLE_BATCH);
     uint64_t power = 1, h = tsri_shingle_hash(tokens + at);
     uint32_t all[TSRI_SHINGLE_BATCH], n_passed = 0, n_out = 0;
     uint16_t passed[TSRI_SHINGLE_BATCH];

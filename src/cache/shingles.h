@@ -13,7 +13,7 @@
 #include <tessera/tessera.h>
 
 #define TSRI_SHINGLE_CANDIDATES 4u
-#define TSRI_SHINGLE_BATCH 128u
+#define TSRI_SHINGLE_BATCH 64u
 #define TSRI_SHINGLE_GENS 4u
 
 struct tsr_cache;

@@ -31,6 +31,11 @@ struct tsri_digest {
 struct tsri_key tsri_tokens_hash(const uint32_t *tokens, size_t n);
 /* XXH3-64 with seed 0, as fast as the machine allows: the checksum of what crosses from disk. */
 uint64_t tsri_bytes_hash(const void *data, size_t bytes);
+#if defined(__aarch64__)
+/* xxh3.c: what the two above call on Arm. */
+uint64_t tsri_xxh3_64(const void *data, size_t bytes);
+struct tsri_key tsri_xxh3_128(const void *data, size_t bytes);
+#endif
 
 /* Everything a key depends on. */
 struct tsri_key_parts {

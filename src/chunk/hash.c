@@ -46,6 +46,8 @@ struct tsri_key tsri_tokens_hash(const uint32_t *tokens, size_t n)
     XXH128_hash_t h = XXH3_128bits_dispatch(tokens, n * sizeof *tokens);
     clear_upper_halves();
     return key_of(h);
+#elif defined(__aarch64__)
+    return tsri_xxh3_128(tokens, n * sizeof *tokens);
 #else
     return key_of(XXH3_128bits(tokens, n * sizeof *tokens));
 #endif
@@ -57,6 +59,8 @@ uint64_t tsri_bytes_hash(const void *data, size_t bytes)
     uint64_t h = XXH3_64bits_dispatch(data, bytes);
     clear_upper_halves();
     return h;
+#elif defined(__aarch64__)
+    return tsri_xxh3_64(data, bytes);
 #else
     return XXH3_64bits(data, bytes);
 #endif

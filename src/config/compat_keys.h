@@ -83,6 +83,8 @@
     X(min_retrieve_tokens, LMCACHE, IGNORE, "", WARN, "every hit is used; chunk_size is the smallest") \
     X(lookup_timeout_ms, LMCACHE, IGNORE, "", WARN, "lookups wait for a server only: server_deadline") \
     X(lookup_server_worker_ids, LMCACHE, IGNORE, "", INFO, "the scheduler always looks up directly") \
+    X(lmcache_rpc_port, LMCACHE, IGNORE, "", INFO, "the scheduler always looks up directly") \
+    X(discard_partial_chunks, LMCACHE, IGNORE, "", INFO, "use save_unfull_chunk") \
     X(blocking_timeout_secs, LMCACHE, IGNORE, "", WARN, TSRI_TIMEOUTS) \
     X(pin_timeout_sec, LMCACHE, IGNORE, "", WARN, \
       "leases end with their client, and never during a read; lease_entries_max limits them") \

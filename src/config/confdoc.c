@@ -36,6 +36,7 @@ static const char markdown_head[] =
     "- *count*: a whole number\n"
     "- *bool*: true, yes, on, 1 or false, no, off, 0\n"
     "- *list*: numbers, separated by commas\n"
+    "- *path*: `~/` at its start is the home folder, from every source\n"
     "\n"
     "## Options\n"
     "\n"
@@ -68,6 +69,9 @@ static const char markdown_compat[] =
     "\n"
     "- In the environment, a key is `LMCACHE_` and the key in capitals; for the chunk cache also\n"
     "  `LMCACHE_CHUNK_` and the key. `TESSERA_*` wins over both.\n"
+    "- In the extra configuration of an engine's connector, and in C, it may also be `lmcache.` "
+    "and the\n"
+    "  key. One that is unknown is ignored there with a log line.\n"
     "- `LMCACHE_CONFIG_FILE` names the file if `TESSERA_CONFIG_FILE` is not set.\n"
     "- Unknown `LMCACHE_*` variables are ignored with a log line.\n"
     "- On the command line, switches need no value: `--enable-chunk-cache "
@@ -134,6 +138,7 @@ static const char man_head[] =
     "A size is a number of bytes, or a number with K, M, G or T (binary).\n"
     "A bool is true, yes, on, 1 or false, no, off, 0.\n"
     "A list is numbers, separated by commas.\n"
+    "A path may begin with ~/, the home folder.\n"
     ".Sh OPTIONS\n"
     ".Bl -tag -width Ds\n";
 

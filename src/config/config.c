@@ -5,6 +5,7 @@
 #include "config/config.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 
 #define N_OPTIONS (tsri_option_count())
 
@@ -218,17 +219,48 @@ int tsri_config_fail_unknown(const char *key, const struct tsri_place *place)
                      known);
 }
 
-int tsri_config_put(struct tsr_config *cfg, const char *key, const char *value,
+/* A path below the home folder as shells write it, ~/DIR; other values stay. NULL: there is no home. */
+static const char *below_home(const struct tsri_option *o, const char *value, char *buf,
+                              size_t bytes)
+{
+    if (o->type != TSRI_OPTION_PATH || strncmp(value, "~/", 2) != 0) return value;
+    const char *home = getenv("HOME");
+    if (!home || home[0] != '/') return NULL;
+    snprintf(buf, bytes, "%s%s", home, value + 1); /* one that is cut is too long for any option */
+    return buf;
+}
+
+/* LMCache's users write its keys as lmcache.KEY in an engine's configuration. Like its variables, one
+ * that nobody knows is ignored: a new LMCache must not keep us from starting. */
+const char *tsri_config_bare_key(const char *key)
+{
+    static const char theirs[] = "lmcache.";
+    return strncmp(key, theirs, sizeof theirs - 1) == 0 ? key + sizeof theirs - 1 : key;
+}
+
+static int ignore_unknown(struct tsr_config *cfg, const char *key, const struct tsri_place *place)
+{
+    char where[TSRI_PLACE_BYTES], shown[80], text[TSRI_PLACE_BYTES + 128];
+    snprintf(text, sizeof text, "%s%s: ignored: unknown",
+             tsri_place_text(place, where, sizeof where), tsri_printable(key, shown, sizeof shown));
+    return tsri_config_note(cfg, key, TSR_LOG_WARN, text);
+}
+
+int tsri_config_put(struct tsr_config *cfg, const char *written, const char *value,
                     const struct tsri_place *place)
 {
+    const char *key = tsri_config_bare_key(written);
     const struct tsri_option *o = tsri_option_find(key);
     const struct tsri_compat *foreign = o ? NULL : tsri_compat_find(key);
     if (foreign) return tsri_compat_put(cfg, foreign, key, value, place);
+    if (!o && key != written) return ignore_unknown(cfg, written, place);
     if (!o) return tsri_config_fail_unknown(key, place);
     if (!value) return set_default(cfg, o);
-    char why[256];
+    char why[256] = "~ is the folder HOME, which is not set", path[8192];
     union tsri_value v = {0};
-    if (tsri_option_parse(o, value, &v, why, sizeof why)) return slot_set(cfg, o, v, value, place);
+    value = below_home(o, value, path, sizeof path);
+    if (value && tsri_option_parse(o, value, &v, why, sizeof why))
+        return slot_set(cfg, o, v, value, place);
     char where[TSRI_PLACE_BYTES];
     tsri_place_text(place, where, sizeof where);
     if (place->alias)

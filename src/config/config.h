@@ -177,8 +177,10 @@ bool tsri_same_name(const char *ours, const char *given); /* '-' in given counts
 /* Refuses a key with its place and the nearest known one, in the spelling of the place. */
 int tsri_config_fail_unknown(const char *key, const struct tsri_place *place);
 
+/* Without LMCache's prefix of keys, "lmcache.". */
+const char *tsri_config_bare_key(const char *key);
 /* Sets one option by name or alias; value NULL means its default. */
-TSR_MUST int tsri_config_put(struct tsr_config *cfg, const char *key, const char *value,
+TSR_MUST int tsri_config_put(struct tsr_config *cfg, const char *written, const char *value,
                              const struct tsri_place *place);
 /* One foreign setting: converted and passed on, or ignored with a note. `key` as it was written. */
 TSR_MUST int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const char *key,

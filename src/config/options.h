@@ -10,7 +10,7 @@
  *   ENUM    one name of TSRI_ENUM_<name>, an int field (min and max unused)
  *   LIST    up to TSRI_LIST_MAX decimal numbers from min to max, separated by commas; empty: none
  *   STRING  text of min to max bytes
- *   PATH    a path of min to max bytes
+ *   PATH    a path of min to max bytes; ~/ at its start is the home folder
  * Names are words joined by '_', so that `host: {size: 1G}` in YAML is host_size.
  */
 #ifndef TSRI_OPTIONS_H

@@ -92,8 +92,9 @@ static int load_env_file(struct tsr_config *cfg)
                   : 0;
     if (!err) err = tsr_config_load_file(cfg, path);
     if (err == TSR_ENOENT || err == TSR_EIO)
-        return tsri_fail(err, "environment variable %s: %s",
-                         path == ours ? OURS "CONFIG_FILE" : LMCACHE "CONFIG_FILE", tsr_errmsg());
+        return tsri_fail(err, "configuration file (%s): %s", /* a program's --config sets ours */
+                         path == ours ? "--config or " OURS "CONFIG_FILE" : LMCACHE "CONFIG_FILE",
+                         tsr_errmsg());
     return err;
 }
 

@@ -254,6 +254,7 @@ static int extend(const struct reader *r, struct path *path, const yaml_event_t 
     if (raw + n + 2 > PATH_BYTES || joined + n + 2 > PATH_BYTES)
         return refuse_at(r, key->start_mark, "key too long");
     snprintf(path->raw + raw, PATH_BYTES - raw, "%s.", text);
+    if (joined == 0) text = tsri_config_bare_key(text);
     if (joined == 0 && is_wrapper(text)) return 0;
     if (joined == 0 && strcmp(text, EXTRA) == 0) {
         if (path->extra) return refuse_at(r, key->start_mark, EXTRA_TWICE);

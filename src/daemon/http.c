@@ -248,8 +248,9 @@ int tsri_http_open(struct tsri_http **out, struct tsr_server *server, const stru
         return 0;
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
-    tsri_log(TSR_LOG_INFO, "http: status page and metrics at port %u of %s", info ? info->port : 0,
-             o->http_listen);
+    tsri_log(TSR_LOG_INFO, "http: status page and metrics at http://%.*s:%u",
+             (int)(strrchr(o->http_listen, ':') - o->http_listen), o->http_listen,
+             info ? info->port : 0);
     *out = h;
     return 0;
 }

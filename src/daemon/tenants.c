@@ -49,7 +49,7 @@ char *tsri_read_private(const char *path, const char *option)
     else if (!tsri_file_is_ours(&st))
         tsri_fail(TSR_ECONFIG, "%s: %s: it belongs to another user", option, path);
     else if (st.st_mode & 077)
-        tsri_fail(TSR_ECONFIG, "%s: %s: others may read it (mode %o)", option, path,
+        tsri_fail(TSR_ECONFIG, "%s: %s: others may read it (mode %04o, must be 0600)", option, path,
                   (unsigned)st.st_mode & 0777);
     else
         text = tsri_alloc(1, FILE_MAX);

@@ -209,8 +209,8 @@ static int serve(struct args *a, const struct tsr_config *cfg)
         tsri_tenants_fini(&tenants);
         return status;
     }
-    tsri_log(TSR_LOG_INFO, "tesserad %s serves %u tenants at %s", tsr_version(), tenants.n,
-             tsr_server_path(server));
+    tsri_log(TSR_LOG_INFO, "tesserad %s serves %u tenant%s at %s", tsr_version(), tenants.n,
+             tenants.n == 1 ? "" : "s", tsr_server_path(server));
     notify("READY=1");
     wait_for_the_end(a, cfg, &tenants, &signals);
     notify("STOPPING=1");

@@ -12,7 +12,10 @@ static const struct known {
     const char *name;
     const struct tsr_device_ops *ops;
     const char *file; /* that its library is named after; NULL: the name */
-} known[] = {{"cpu", &tsri_device_cpu, NULL}, {"cuda", NULL, NULL}, {"npu", NULL, "ascend"}};
+    const char *get;  /* how to get a library that is not there */
+} known[] = {{"cpu", &tsri_device_cpu, NULL, NULL},
+             {"cuda", NULL, NULL, "; make cuda builds it, and the package tessera-kv-cuda has it"},
+             {"npu", NULL, "ascend", NULL}};
 
 const char *tsri_device_known(uint32_t i)
 {
@@ -39,6 +42,16 @@ static const char *file_of(const char *name)
     return name;
 }
 
+/* What to do about an error of dlopen: something if the library itself is missing. */
+static const char *how_to_get(const char *name, const char *library, const char *error)
+{
+    size_t n = strlen(library);
+    if (strncmp(error, library, n) != 0 || error[n] != ':') return "";
+    for (uint32_t i = 0; i < TSRI_COUNT(known); i++)
+        if (known[i].get && strcmp(known[i].name, name) == 0) return known[i].get;
+    return "";
+}
+
 static int load(struct tsri_device *d, const char *name, const char *path)
 {
     char library[64], symbol[64];
@@ -46,7 +59,11 @@ static int load(struct tsri_device *d, const char *name, const char *path)
     snprintf(symbol, sizeof symbol, "tsr_device_%s", name);
     /* Accelerator runtimes keep threads and thread-local data: once loaded they stay. */
     d->library = dlopen(path ? path : library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!d->library) return tsri_fail(TSR_EDEVICE, "device %s: %s", name, dlerror());
+    if (!d->library) {
+        const char *error = dlerror();
+        return tsri_fail(TSR_EDEVICE, "device %s: %s%s", name, error,
+                         how_to_get(name, library, error));
+    }
     d->ops = dlsym(d->library, symbol);
     if (!d->ops)
         return tsri_fail(TSR_EDEVICE, "device %s: %s has no %s", name, path ? path : library,

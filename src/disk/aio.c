@@ -45,7 +45,6 @@ struct tsri_aio_lane {
 struct tsri_aio {
     const struct tsri_fileio *io;
     enum tsri_aio_mode mode;
-    int refused;
     struct tsri_work *work; /* THREADS */
     pthread_mutex_t lock;   /* taken */
     pthread_cond_t given;
@@ -306,16 +305,16 @@ static void close_rings(struct tsri_aio *a)
 static int start(struct tsri_aio *a, enum tsri_aio_mode mode)
 {
     if (mode == TSRI_AIO_AUTO || mode == TSRI_AIO_URING) {
-        a->refused = open_rings(a);
-        if (!a->refused) {
+        int refused = open_rings(a);
+        if (!refused) {
             a->mode = TSRI_AIO_URING;
             return 0;
         }
         close_rings(a);
         if (mode == TSRI_AIO_URING)
-            return tsri_fail(TSR_EUNSUP, "io_uring is not available: %s", strerror(a->refused));
+            return tsri_fail(TSR_EUNSUP, "io_uring is not available: %s", strerror(refused));
         tsri_log(TSR_LOG_INFO, "disk: io_uring is not available (%s), using threads",
-                 strerror(a->refused));
+                 strerror(refused));
     }
     a->mode = mode == TSRI_AIO_INLINE ? TSRI_AIO_INLINE : TSRI_AIO_THREADS;
     if (a->mode == TSRI_AIO_INLINE) return 0;
@@ -371,11 +370,6 @@ void tsri_aio_close(struct tsri_aio *a)
 enum tsri_aio_mode tsri_aio_mode(const struct tsri_aio *a)
 {
     return a->mode;
-}
-
-int tsri_aio_refused(const struct tsri_aio *a)
-{
-    return a->refused;
 }
 
 uint32_t tsri_aio_lane_number(const struct tsri_aio_lane *lane)

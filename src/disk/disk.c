@@ -196,25 +196,6 @@ static int try_direct(int dir_fd, size_t *align)
     return 0;
 }
 
-void tsri_disk_probe(const char *path, struct tsri_disk_probe *out)
-{
-    *out = (struct tsri_disk_probe){.align = 1};
-    struct tsri_aio *aio;
-    out->uring = EUNATCH;
-    if (tsri_aio_open(&aio, TSRI_AIO_AUTO, &tsri_fileio_real, 1) == 0) {
-        out->uring = tsri_aio_refused(aio);
-        tsri_aio_close(aio);
-    }
-    /* A file without a name, where the directory allows one. */
-    int fd = open(path, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
-    out->direct = fd < 0 ? errno : 0;
-    if (fd >= 0) {
-        out->align = direct_align(fd);
-        if (!out->align) out->direct = EINVAL;
-        close(fd);
-    }
-}
-
 const char *tsri_disk_mode(const struct tsr_tier *tier)
 {
     const struct tsri_disk *d = (const struct tsri_disk *)tier;

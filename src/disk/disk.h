@@ -97,9 +97,8 @@ struct tsri_aio_lane;
 TSR_MUST int tsri_aio_open(struct tsri_aio **out, enum tsri_aio_mode mode,
                            const struct tsri_fileio *io, uint32_t n_lanes);
 void tsri_aio_close(struct tsri_aio *a);
-/* The mode in use, never AUTO; why io_uring was refused (an errno), or 0. */
+/* The mode in use, never AUTO. */
 enum tsri_aio_mode tsri_aio_mode(const struct tsri_aio *a);
-int tsri_aio_refused(const struct tsri_aio *a);
 /* Waits for a free lane; NULL after the deadline (0: none). What a lane has under way cannot be
  * taken back: its memory is the kernel's until it is done. */
 struct tsri_aio_lane *tsri_aio_take(struct tsri_aio *a, uint64_t deadline_ns);
@@ -521,9 +520,7 @@ void tsri_disk_learn(struct tsri_disk *d, const struct tsr_entry_head *head, con
                      uint32_t n_tokens, const uint8_t *extra);
 void tsri_disk_learn_page(struct tsri_disk *d, const struct tsr_entry_head *head,
                           const uint8_t *page);
-/* How many shingles an entry of so many tokens has, of which so many windows are known; and words of
- * both. Two shingles are a word. */
-uint32_t tsri_disk_n_shingles(uint32_t n_tokens, uint32_t n_windows);
+/* Words of an entry's windows and shingles. Two shingles are a word. */
 uint32_t tsri_disk_n_words(uint32_t n_tokens, uint32_t n_windows, bool shingled);
 int tsri_disk_windows(struct tsr_tier *tier, const struct tsr_tier_ref *ref, uint64_t *out,
                       uint32_t max);
@@ -566,12 +563,6 @@ TSR_MUST int tsri_disk_make_room(struct tsri_disk *d);
 
 /* ---- disk.c ---- */
 
-/* What this machine and this directory allow, for `tessera doctor`: an errno each, 0 for yes. */
-struct tsri_disk_probe {
-    int uring, direct;
-    size_t align;
-};
-void tsri_disk_probe(const char *path, struct tsri_disk_probe *out);
 /* "io_uring, O_DIRECT" and the like. */
 const char *tsri_disk_mode(const struct tsr_tier *tier);
 

@@ -19,7 +19,8 @@ void tsri_disk_windows_free(const struct tsri_disk_index *x, struct tsri_disk_sl
     s->shingled = false;
 }
 
-uint32_t tsri_disk_n_shingles(uint32_t n_tokens, uint32_t n_windows)
+/* How many shingles an entry of so many tokens has, of which so many windows are known. */
+static uint32_t n_shingles(uint32_t n_tokens, uint32_t n_windows)
 {
     bool all = n_windows == n_tokens / TSRI_WINDOW;
     return tsri_n_shingles(all ? n_tokens : n_windows * TSRI_WINDOW);
@@ -27,7 +28,7 @@ uint32_t tsri_disk_n_shingles(uint32_t n_tokens, uint32_t n_windows)
 
 uint32_t tsri_disk_n_words(uint32_t n_tokens, uint32_t n_windows, bool shingled)
 {
-    return n_windows + (shingled ? (tsri_disk_n_shingles(n_tokens, n_windows) + 1) / 2 : 0);
+    return n_windows + (shingled ? (n_shingles(n_tokens, n_windows) + 1) / 2 : 0);
 }
 
 /* Whether the entry is held and less is known of it than n windows and their shingles; the lock is
@@ -63,7 +64,7 @@ void tsri_disk_learn(struct tsri_disk *d, const struct tsr_entry_head *head, con
     if (!words) return;
     uint64_t seed = tsri_window_seed(head->space, tsri_extra_hash(extra, head->extra_bytes));
     tsri_window_hashes(seed, tokens, n, words);
-    tsri_shingle_hashes(seed, tokens, tsri_disk_n_shingles(head->n_tokens, n),
+    tsri_shingle_hashes(seed, tokens, n_shingles(head->n_tokens, n),
                         (uint32_t *)(void *)(words + n));
     pthread_mutex_lock(&d->lock);
     wanted = is_new(d, head, n, &slot);
@@ -120,8 +121,7 @@ int tsri_disk_shingles(struct tsr_tier *tier, const struct tsr_tier_ref *ref, ui
     pthread_mutex_lock(&d->lock);
     const struct tsri_disk_slot *s = slot_of(d, ref);
     uint32_t n = 0;
-    if (s && s->shingled)
-        n = tsri_min_u32(tsri_disk_n_shingles(s->head.n_tokens, s->n_windows), max);
+    if (s && s->shingled) n = tsri_min_u32(n_shingles(s->head.n_tokens, s->n_windows), max);
     if (n) memcpy(out, s->words + s->n_windows, n * sizeof out[0]);
     pthread_mutex_unlock(&d->lock);
     return (int)n;

@@ -173,7 +173,7 @@ struct tsri_redis {
 
     _Atomic uint64_t nonce;
     _Atomic uint64_t entries, bytes; /* put and not dropped by us, or seen by scan */
-    _Atomic uint64_t read_bytes, written_bytes, errors, corrupt, n_surveys;
+    _Atomic uint64_t read_bytes, written_bytes, errors, corrupt;
 };
 
 /* Whether it is worth trying at all: 0, TSR_EFORK, or TSR_EIO while the one server there is, is

@@ -186,7 +186,6 @@ static void mark_in_use(struct tsri_redis *r)
 int tsri_redis_survey(struct tsri_redis *r)
 {
     atomic_store(&r->survey_wanted, false);
-    atomic_fetch_add(&r->n_surveys, 1);
     uint16_t replica = NO_NODE;
     enum kind kind = DEAD;
     for (uint32_t i = 0; i < atomic_load(&r->n_nodes) && kind < MASTER; i++) {

@@ -7,8 +7,6 @@
 #include <ctype.h>
 #include <stdio.h>
 
-static const char digits[] = "0123456789abcdef";
-
 /* ---- the bucket ---- */
 
 static bool made_of(const char *text, const char *more, size_t n_min, size_t n_max)
@@ -77,15 +75,6 @@ int tsri_s3_check_prefix(const char *prefix)
                      TSRI_S3_PREFIX_MAX);
 }
 
-static char *add_hex(char *to, const uint8_t *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        *to++ = digits[bytes[i] >> 4];
-        *to++ = digits[bytes[i] & 15];
-    }
-    return to;
-}
-
 void tsri_s3_name(char name[TSRI_S3_NAME_BYTES], const char *dir, const uint8_t space[16],
                   const struct tsr_key *key)
 {
@@ -94,20 +83,10 @@ void tsri_s3_name(char name[TSRI_S3_NAME_BYTES], const char *dir, const uint8_t 
     memcpy(name, dir, n);
     char *at = name + n;
     *at++ = '/';
-    at = add_hex(at, space, 16);
+    at = tsri_hex(at, space, 16);
     *at++ = '/';
-    at = add_hex(at, key->bytes, sizeof key->bytes);
+    at = tsri_hex(at, key->bytes, sizeof key->bytes);
     *at = '\0';
-}
-
-static bool read_hex(const char *text, uint8_t *out, size_t n)
-{
-    for (size_t i = 0; i < 2 * n; i++) {
-        const char *digit = text[i] ? strchr(digits, text[i]) : NULL;
-        if (!digit) return false;
-        out[i / 2] = (uint8_t)(i % 2 ? out[i / 2] | (digit - digits) : (digit - digits) << 4);
-    }
-    return true;
 }
 
 bool tsri_s3_is_entry(const char *name, const char *dir, uint8_t space[16], struct tsr_key *key)
@@ -115,8 +94,8 @@ bool tsri_s3_is_entry(const char *name, const char *dir, uint8_t space[16], stru
     size_t n = strlen(dir);
     /* dir / space / key */
     return strlen(name) == n + 1 + 32 + 1 + 32 && memcmp(name, dir, n) == 0 && name[n] == '/' &&
-           name[n + 33] == '/' && read_hex(name + n + 1, space, 16) &&
-           read_hex(name + n + 34, key->bytes, 16);
+           name[n + 33] == '/' && tsri_hex_read(name + n + 1, space, 16) &&
+           tsri_hex_read(name + n + 34, key->bytes, 16);
 }
 
 bool tsri_s3_escape(char *out, size_t out_bytes, const char *text)

@@ -5,13 +5,11 @@
 #include "support/fake_tier.h"
 #include "support/test.h"
 
-static struct mem_tier_store store;
 static struct fake_tier_plan plan;
 
 static void tiered_open(struct kit *k)
 {
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     kit_open_tiers(k, NULL, &plan, 1);
 }
 
@@ -19,7 +17,6 @@ static void tiered_end(struct kit *k)
 {
     CHECK(kit_end(k));
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
 }
 
 TEST(a_list_in_steps_of_any_length_has_every_entry_once)

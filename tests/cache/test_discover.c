@@ -17,7 +17,7 @@ static struct kit a, b;
 static void open_one(struct kit *k, struct fake_tier_plan *plan)
 {
     struct tsr_config *cfg = kit_config((const char *const[]){"entries_max", "256", NULL});
-    fake_tier_plan_init(plan, &mem_tier, &store);
+    fake_tier_plan_init_over(plan, &mem_tier, &store);
     shared_ops = fake_tier;
     shared_ops.caps = TSR_TIER_SHARED;
     CHECK_INT(tsr_tier_attach(cfg, &shared_ops, plan), 0);
@@ -255,7 +255,7 @@ TEST(a_served_cache_asks_the_tiers_of_its_server)
     tmpdir_init(&s.dir);
     snprintf(s.path, sizeof s.path, "%.80s/s/sock", s.dir.path);
     struct tsr_config *cfg = kit_config((const char *const[]){"owner", "embedded", NULL});
-    fake_tier_plan_init(&plans[1], &mem_tier, &store);
+    fake_tier_plan_init_over(&plans[1], &mem_tier, &store);
     CHECK_INT(tsr_config_set(cfg, "server_socket", s.path), 0);
     CHECK_INT(tsr_tier_attach(cfg, &shared_ops, &plans[1]), 0);
     kit_open_config(&s.k, cfg);

@@ -13,23 +13,20 @@
 /* A cache over one tier in memory that can be made to misbehave. */
 struct below {
     struct kit k;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
 };
 
 static void below_open(struct below *b, const char *const *options)
 {
-    mem_tier_store_init(&b->store, 0);
-    fake_tier_plan_init(&b->plan, &mem_tier, &b->store);
+    fake_tier_plan_init(&b->plan);
     kit_open_tiers(&b->k, options, &b->plan, 1);
 }
 
 /* True when nothing is left anywhere. */
 static bool below_end(struct below *b)
 {
-    bool ended = kit_end(&b->k) && b->store.n_items == 0;
+    bool ended = kit_end(&b->k) && b->plan.mem.n_items == 0;
     fake_tier_plan_fini(&b->plan);
-    mem_tier_store_fini(&b->store);
     return ended;
 }
 
@@ -474,7 +471,7 @@ TEST(what_a_tier_has_lost_is_forgotten_with_what_stands_behind_it)
         CHECK_INT(kit_stats(&b.k).corrupt, errors[i] == TSR_ECORRUPT);
         CHECK_INT(kit_stats(&b.k).dropped, 3);
         CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-        CHECK_INT(b.store.n_items, 1);
+        CHECK_INT(b.plan.mem.n_items, 1);
         /* The place is free to be filled again. */
         CHECK_INT(kit_store_prefix(&b.k, tokens, 64), 48);
         CHECK_INT(kit_load_and_check(&b.k, &prompt), 64);
@@ -495,11 +492,11 @@ TEST(damaged_kv_is_dropped_and_never_returned)
     for (uint64_t bit = 0; bit < 40 * 256 * 8; bit += 12345) {
         CHECK_INT(kit_store_segment(&b.k, tokens, 40), 40);
         sink(&b);
-        CHECK(mem_tier_store_damage(&b.store, &key, bit));
+        CHECK(mem_tier_store_damage(&b.plan.mem, &key, bit));
         CHECK_INT(kit_load_and_check(&b.k, &prompt), 0);
         CHECK_INT(kit_find_segment(&b.k, tokens, 40), 0);
         CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-        CHECK_INT(b.store.n_items, 0);
+        CHECK_INT(b.plan.mem.n_items, 0);
     }
     CHECK(kit_stats(&b.k).corrupt > 5);
     free(tokens);
@@ -586,7 +583,6 @@ TEST(prefetch_brings_up_what_is_below_and_counts_it)
     CHECK_INT(tsr_client_prefetch(b.k.client, b.k.space, &prompt), 6);
     kit_close(&b.k);
     fake_tier_plan_fini(&b.plan);
-    mem_tier_store_fini(&b.store);
     free(tokens);
 }
 
@@ -594,26 +590,21 @@ TEST(prefetch_brings_up_what_is_below_and_counts_it)
 
 struct two {
     struct kit k;
-    struct mem_tier_store stores[2];
     struct fake_tier_plan plans[2];
 };
 
 static void two_open(struct two *t, const struct tsr_tier_ops *first)
 {
-    for (int i = 0; i < 2; i++) {
-        mem_tier_store_init(&t->stores[i], 0);
-        fake_tier_plan_init(&t->plans[i], i ? &mem_tier : first, &t->stores[i]);
-    }
+    fake_tier_plan_init_over(&t->plans[0], first, &t->plans[0].mem);
+    fake_tier_plan_init(&t->plans[1]);
     kit_open_tiers(&t->k, NULL, t->plans, 2);
 }
 
 static bool two_end(struct two *t)
 {
-    bool ended = kit_end(&t->k) && t->stores[0].n_items == 0 && t->stores[1].n_items == 0;
-    for (int i = 0; i < 2; i++) {
+    bool ended = kit_end(&t->k) && t->plans[0].mem.n_items == 0 && t->plans[1].mem.n_items == 0;
+    for (int i = 0; i < 2; i++)
         fake_tier_plan_fini(&t->plans[i]);
-        mem_tier_store_fini(&t->stores[i]);
-    }
     return ended;
 }
 
@@ -632,8 +623,8 @@ TEST(the_second_tier_serves_what_the_first_cannot)
         CHECK_INT(kit_load_and_check(&t.k, &prompt), 48);
         CHECK_INT(t.plans[1].n_gets, 3);
         CHECK_INT(tsr_cache_flush(t.k.cache), 0);
-        CHECK_INT(t.stores[0].n_items, errors[i] == TSR_EIO ? 3 : 0);
-        CHECK_INT(t.stores[1].n_items, 3);
+        CHECK_INT(t.plans[0].mem.n_items, errors[i] == TSR_EIO ? 3 : 0);
+        CHECK_INT(t.plans[1].mem.n_items, 3);
         free(tokens);
         CHECK(two_end(&t));
     }

@@ -63,23 +63,20 @@ static int others_flushes(struct kit *k)
 
 struct below {
     struct kit k;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
 };
 
 static void below_open(struct below *b)
 {
-    mem_tier_store_init(&b->store, 0);
-    fake_tier_plan_init(&b->plan, &mem_tier, &b->store);
+    fake_tier_plan_init(&b->plan);
     kit_open_tiers(&b->k, NULL, &b->plan, 1);
 }
 
 static void below_end(struct below *b)
 {
     CHECK(kit_end(&b->k));
-    CHECK_INT(b->store.n_items, 0);
+    CHECK_INT(b->plan.mem.n_items, 0);
     fake_tier_plan_fini(&b->plan);
-    mem_tier_store_fini(&b->store);
 }
 
 TEST(a_flush_fails_until_what_could_not_be_written_is_below)
@@ -93,10 +90,10 @@ TEST(a_flush_fails_until_what_could_not_be_written_is_below)
         CHECK_HAS(tsr_errmsg(), "24 entries");
     }
     CHECK_INT(others_flushes(&b.k), 101 * TSR_EIO);
-    CHECK_INT(b.store.n_items, 0);
+    CHECK_INT(b.plan.mem.n_items, 0);
     fake_tier_fail(&b.plan, 0, 0, 0, 0);
     CHECK_INT(others_flushes(&b.k), 0);
-    CHECK_INT(b.store.n_items, N);
+    CHECK_INT(b.plan.mem.n_items, N);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(kit_evict_all(&b.k), N);
     CHECK_INT(load_range(&b.k, 0, N), N);
@@ -110,7 +107,7 @@ TEST(a_flush_tries_again_what_failed_before)
     fake_tier_fail(&b.plan, FAKE_PUT, 1, 0, TSR_ETIME);
     CHECK_INT(store_range(&b.k, 0, 1), 1);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.store.n_items, 1);
+    CHECK_INT(b.plan.mem.n_items, 1);
     below_end(&b);
 }
 
@@ -132,7 +129,7 @@ TEST(what_left_memory_before_it_was_below_is_told_to_every_thread_once)
     /* Stored again they are as good as new. */
     CHECK_INT(store_range(&b.k, 0, 5), 5);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.store.n_items, 5);
+    CHECK_INT(b.plan.mem.n_items, 5);
     below_end(&b);
 }
 
@@ -243,7 +240,7 @@ TEST(what_is_cleared_from_a_tier_is_owed_to_it_no_longer)
     struct tsr_clear_desc below = {.size = sizeof below, .tier = 1};
     CHECK_INT(tsr_cache_clear(b.k.cache, &below), 0); /* it had none of them */
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.store.n_items, 0);
+    CHECK_INT(b.plan.mem.n_items, 0);
     below_end(&b);
 }
 
@@ -251,8 +248,7 @@ TEST(what_is_cleared_from_a_tier_is_owed_to_it_no_longer)
 TEST(much_that_is_owed_is_written_in_rounds)
 {
     struct below b;
-    mem_tier_store_init(&b.store, 0);
-    fake_tier_plan_init(&b.plan, &mem_tier, &b.store);
+    fake_tier_plan_init(&b.plan);
     kit_open_tiers(&b.k, (const char *const[]){"io_queue_max", "4", NULL}, &b.plan, 1);
     fake_tier_fail(&b.plan, FAKE_PUT, 1, UINT32_MAX - 1, TSR_EIO);
     for (uint64_t i = 0; i < N; i++) {
@@ -264,7 +260,7 @@ TEST(much_that_is_owed_is_written_in_rounds)
     CHECK(b.plan.n_puts - n_puts <= 4); /* a round that brings nothing is the last */
     fake_tier_fail(&b.plan, 0, 0, 0, 0);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.store.n_items, N);
+    CHECK_INT(b.plan.mem.n_items, N);
     below_end(&b);
 }
 

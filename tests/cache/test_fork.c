@@ -21,7 +21,6 @@
 /* Everything that was open at the fork. */
 struct family {
     struct kit k;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
     uint32_t *tokens;
     struct tsr_prompt prompt;
@@ -124,8 +123,7 @@ static bool bear(struct family *f)
 
 static void family_open(struct family *f)
 {
-    mem_tier_store_init(&f->store, 0);
-    fake_tier_plan_init(&f->plan, &mem_tier, &f->store);
+    fake_tier_plan_init(&f->plan);
     kit_open_tiers(&f->k, NULL, &f->plan, 1);
     f->tokens = kit_tokens(1, 64);
     f->prompt = kit_prefix_prompt(f->tokens, 64);
@@ -176,7 +174,6 @@ static bool family_end(struct family *f)
     free(f->tokens);
     bool ended = kit_end(&f->k);
     fake_tier_plan_fini(&f->plan);
-    mem_tier_store_fini(&f->store);
     return ended;
 }
 

@@ -203,10 +203,8 @@ TEST(what_only_the_entry_can_tell_concerns_its_range_alone)
 TEST(what_a_lower_tier_has_is_fetched_and_compared)
 {
     struct lent f;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     lent_open(&f, embedded, &plan);
     CHECK_INT(tsr_cache_flush(f.k.cache), 0);
     uint32_t *wrong = kit_tokens(12, N);
@@ -236,7 +234,6 @@ TEST(what_a_lower_tier_has_is_fetched_and_compared)
     free(wrong);
     CHECK(lent_end(&f));
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
 }
 
 TEST(what_is_here_and_another_text_is_not_counted_as_lent)
@@ -259,10 +256,8 @@ TEST(what_is_here_and_another_text_is_not_counted_as_lent)
 TEST(a_fetch_that_fails_is_told_of_its_range)
 {
     struct lent f;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     lent_open(&f, embedded, &plan);
     CHECK_INT(tsr_cache_flush(f.k.cache), 0);
     CHECK_INT(kit_evict_all(&f.k), 1);
@@ -282,7 +277,6 @@ TEST(a_fetch_that_fails_is_told_of_its_range)
     }
     CHECK(lent_end(&f));
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
 }
 
 int main(void)

@@ -12,7 +12,6 @@
 enum { TIERS_MAX = 2 };
 struct below {
     struct kit k;
-    struct mem_tier_store stores[TIERS_MAX];
     struct fake_tier_plan plans[TIERS_MAX];
     uint32_t n_tiers;
     const char *const *options;
@@ -22,10 +21,8 @@ static void below_open(struct below *b, const char *const *options, uint32_t n_t
 {
     b->n_tiers = n_tiers;
     b->options = options;
-    for (uint32_t i = 0; i < TIERS_MAX; i++) {
-        mem_tier_store_init(&b->stores[i], 0);
-        fake_tier_plan_init(&b->plans[i], &mem_tier, &b->stores[i]);
-    }
+    for (uint32_t i = 0; i < TIERS_MAX; i++)
+        fake_tier_plan_init(&b->plans[i]);
     kit_open_tiers(&b->k, options, b->plans, n_tiers);
 }
 
@@ -37,15 +34,13 @@ static void restart(struct below *b)
 
 static void below_fini(struct below *b)
 {
-    for (uint32_t i = 0; i < TIERS_MAX; i++) {
+    for (uint32_t i = 0; i < TIERS_MAX; i++)
         fake_tier_plan_fini(&b->plans[i]);
-        mem_tier_store_fini(&b->stores[i]);
-    }
 }
 
 static bool below_end(struct below *b)
 {
-    bool ended = kit_end(&b->k) && b->stores[0].n_items == 0 && b->stores[1].n_items == 0;
+    bool ended = kit_end(&b->k) && b->plans[0].mem.n_items == 0 && b->plans[1].mem.n_items == 0;
     below_fini(b);
     return ended;
 }
@@ -151,7 +146,7 @@ TEST(a_chain_grows_behind_blocks_of_an_earlier_run)
     const struct tsr_clear_desc clear = {
         .size = sizeof clear, .space = b.k.space, .prompt = &prompt, .tier = -1};
     CHECK_INT(tsr_cache_clear(b.k.cache, &clear), 6);
-    CHECK_INT(b.stores[0].n_items, 0);
+    CHECK_INT(b.plans[0].mem.n_items, 0);
     free(tokens);
     CHECK(below_end(&b));
 }
@@ -169,7 +164,7 @@ TEST(blocks_whose_parent_is_gone_are_not_listed_at_open)
     kit_close(&b.k);
     /* The third block is lost behind the cache's back. */
     struct tsr_tier *tier;
-    CHECK_INT(mem_tier.open(&tier, &(struct tsr_tier_desc){.arg = &b.stores[0]}), 0);
+    CHECK_INT(mem_tier.open(&tier, &(struct tsr_tier_desc){.arg = &b.plans[0].mem}), 0);
     CHECK_INT(mem_tier.drop(tier, &(struct tsr_tier_ref){.key = third}, 1), 1);
     mem_tier.close(tier);
     kit_open_tiers(&b.k, NULL, b.plans, 1);
@@ -178,7 +173,7 @@ TEST(blocks_whose_parent_is_gone_are_not_listed_at_open)
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 32);
     CHECK_INT(kit_find_segment(&b.k, other, 20), 20);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 3); /* this tier cannot unlist */
+    CHECK_INT(b.plans[0].mem.n_items, 3); /* this tier cannot unlist */
     CHECK_INT(kit_store_prefix(&b.k, tokens, 96), 64);
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 96);
     free(tokens), free(other);
@@ -281,7 +276,7 @@ TEST(a_smaller_index_takes_in_what_fits)
     CHECK_INT(found, 16 * 20);
     CHECK(kit_end(&b.k));
     /* What did not fit was not this cache's to delete. */
-    CHECK_INT(b.stores[0].n_items, 34);
+    CHECK_INT(b.plans[0].mem.n_items, 34);
     below_fini(&b);
 }
 
@@ -568,14 +563,14 @@ TEST(clear_takes_one_tier_at_a_time)
     CHECK_INT(tiers[1], 1);
     CHECK_INT(clear_tier(&b, 0), 0);
     CHECK_INT(clear_tier(&b, 1), 3);
-    CHECK_INT(b.stores[0].n_items, 0);
+    CHECK_INT(b.plans[0].mem.n_items, 0);
     CHECK_INT(tsr_cache_contains(b.k.cache, keys, 3, tiers), 3);
     CHECK_INT(tiers[2], 2);
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 48);
     CHECK_INT(clear_tier(&b, 1), 0);
     CHECK_INT(clear_tier(&b, 3), 0); /* there is no such tier here */
     CHECK_INT(clear_tier(&b, 2), 3);
-    CHECK_INT(b.stores[1].n_items, 0);
+    CHECK_INT(b.plans[1].mem.n_items, 0);
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 48); /* still in host memory */
     CHECK_INT(clear_tier(&b, -1), 3);
     CHECK_INT(kit_find_prefix(&b.k, tokens, 48), 0);
@@ -595,7 +590,7 @@ TEST(no_more_tiers_than_the_limit)
     struct fake_tier_plan plans[TSR_TIERS_MAX];
     struct tsr_config *cfg = kit_config(NULL);
     for (uint32_t i = 0; i < TSR_TIERS_MAX; i++) {
-        fake_tier_plan_init(&plans[i], &mem_tier, NULL);
+        fake_tier_plan_init_over(&plans[i], &mem_tier, NULL);
         CHECK_INT(tsr_tier_attach(cfg, &fake_tier, &plans[i]), 0);
     }
     struct tsr_cache *cache;

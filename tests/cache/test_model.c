@@ -35,7 +35,6 @@ struct model {
     struct tsr_space *other; /* of the same shape */
     struct tsr_client *shared;
     const struct plan *plan;
-    struct mem_tier_store stores[2];
     struct fake_tier_plan tiers[2];
     uint32_t *chains[N_CHAINS], *segments[N_SEGMENTS], *system, *primer;
     uint32_t lengths[N_SEGMENTS];
@@ -375,8 +374,8 @@ static void model_open(struct model *m, const struct plan *plan)
 {
     *m = (struct model){.plan = plan};
     for (uint32_t i = 0; i < 2; i++) {
-        mem_tier_store_init(&m->stores[i], plan->tier_bytes);
-        fake_tier_plan_init(&m->tiers[i], &mem_tier, &m->stores[i]);
+        fake_tier_plan_init(&m->tiers[i]);
+        m->tiers[i].mem.bytes_max = plan->tier_bytes;
     }
     kit_open_tiers(&m->k, plan->options, m->tiers, plan->n_tiers);
     if (plan->key_mask) m->k.cache->key_mask = plan->key_mask;
@@ -462,9 +461,8 @@ static void model_end(struct model *m)
     tsr_space_close(m->other);
     CHECK(kit_end(&m->k));
     for (uint32_t i = 0; i < 2; i++) {
-        if (!m->plan->fail_every) CHECK_INT(m->stores[i].n_items, 0);
+        if (!m->plan->fail_every) CHECK_INT(m->tiers[i].mem.n_items, 0);
         fake_tier_plan_fini(&m->tiers[i]);
-        mem_tier_store_fini(&m->stores[i]);
     }
     for (uint32_t i = 0; i < N_CHAINS; i++)
         free(m->chains[i]);

@@ -8,7 +8,6 @@
 
 struct below {
     struct kit k;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
     uint32_t *tokens;
     struct tsr_prompt prompt;
@@ -18,8 +17,7 @@ struct below {
 /* A chain of two blocks with a salt, which is in the tier only. */
 static void below_open(struct below *b, const struct tsr_tier_ops *ops)
 {
-    mem_tier_store_init(&b->store, 0);
-    fake_tier_plan_init(&b->plan, ops, &b->store);
+    fake_tier_plan_init_over(&b->plan, ops, &b->plan.mem);
     kit_open_tiers(&b->k, NULL, &b->plan, 1);
     b->tokens = kit_tokens(1, 32);
     b->salt = (struct tsr_extra){.kind = TSR_EXTRA_SALT, .bytes = 4, .data = "salt"};
@@ -43,7 +41,6 @@ static bool below_end(struct below *b)
     free(b->tokens);
     bool ended = kit_end(&b->k);
     fake_tier_plan_fini(&b->plan);
-    mem_tier_store_fini(&b->store);
     return ended;
 }
 

@@ -181,14 +181,12 @@ TEST(what_the_plain_call_refuses_is_the_result_and_says_why)
 
 struct below {
     struct kit k;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
 };
 
 static void below_open(struct below *b, const char *const *options)
 {
-    mem_tier_store_init(&b->store, 0);
-    fake_tier_plan_init(&b->plan, &mem_tier, &b->store);
+    fake_tier_plan_init(&b->plan);
     kit_open_tiers(&b->k, options, &b->plan, 1);
 }
 
@@ -196,7 +194,6 @@ static bool below_end(struct below *b)
 {
     bool ended = kit_end(&b->k);
     fake_tier_plan_fini(&b->plan);
-    mem_tier_store_fini(&b->store);
     return ended;
 }
 
@@ -298,7 +295,7 @@ TEST(a_failed_range_does_not_hold_up_the_layers_of_others)
         loads[i] = t[i].load;
     struct tsr_key key;
     CHECK_INT(tsr_space_keys(b.k.space, &t[0].prompt, &key, 1), 1);
-    CHECK(mem_tier_store_damage(&b.store, &key, 99));
+    CHECK(mem_tier_store_damage(&b.plan.mem, &key, 99));
     struct tsr_op *op;
     CHECK_INT(tsr_client_load_start(&op, b.k.client, loads, 2, NULL, NULL), 0);
     CHECK_INT(tsr_op_wait_layer(op, 1, -1), 0);

@@ -3,8 +3,10 @@
 #include "support/match_kit.h"
 #include "support/test.h"
 
+#define BATCH TSRI_SHINGLE_BATCH
+
 static struct kit k;
-static struct tsri_shingled out[TSRI_SHINGLE_BATCH * TSRI_SHINGLE_CANDIDATES];
+static struct tsri_shingled out[BATCH * TSRI_SHINGLE_CANDIDATES];
 
 static void reopen(const char *windows_max, const char *entries_max)
 {
@@ -67,12 +69,12 @@ TEST(other_tokens_spaces_and_salts_nominate_next_to_nothing)
         free(doc);
     }
     uint32_t *other = kit_tokens(1000, 100000), *doc = kit_tokens(1, 2000), n = 0;
-    for (uint32_t at = 0; at + 136 <= 100000; at += 128)
-        n += nominate(other, at, 128);
+    for (uint32_t at = 0; at + BATCH + TSRI_SHINGLE <= 100000; at += BATCH)
+        n += nominate(other, at, BATCH);
     CHECK(n < 20);
     n = 0;
-    for (uint32_t at = 0; at + 136 <= 2000; at += 128)
-        n += tsri_shingles_nominate(&k.cache->shingles, window_seed() + 1, doc, at, 128, out);
+    for (uint32_t at = 0; at + BATCH + TSRI_SHINGLE <= 2000; at += BATCH)
+        n += tsri_shingles_nominate(&k.cache->shingles, window_seed() + 1, doc, at, BATCH, out);
     CHECK(n < 5);
     free(other);
     free(doc);

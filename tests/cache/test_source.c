@@ -19,7 +19,6 @@ struct rig {
     enum place place;
     struct kit k;
     struct server_kit server;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
     uint32_t *tokens;
     struct tsr_range segment;
@@ -33,8 +32,7 @@ struct rig {
 static void open_cache(struct rig *x)
 {
     const char *const pool[] = {"device", "cpu", "device_pool_size", "1M", NULL};
-    mem_tier_store_init(&x->store, 0);
-    fake_tier_plan_init(&x->plan, &mem_tier, &x->store);
+    fake_tier_plan_init(&x->plan);
     if (x->place == AT_SERVER) {
         server_open_tiers(&x->server, NULL, &x->plan, 1);
         served_kit_open(&x->k, x->server.path, NULL);
@@ -68,7 +66,6 @@ static void rig_close(struct rig *x)
         CHECK(kit_end(&x->k));
     }
     fake_tier_plan_fini(&x->plan);
-    mem_tier_store_fini(&x->store);
     free(x->tokens);
 }
 

@@ -230,7 +230,6 @@ static int keep_unlisted(struct tsr_tier *tier, const struct tsr_tier_ref *refs,
 
 struct above {
     struct kit k;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
 };
 
@@ -248,8 +247,7 @@ static void above_open(struct above *a, const char *spaces_max)
 
 static void above_init(struct above *a, const char *spaces_max)
 {
-    mem_tier_store_init(&a->store, 0);
-    fake_tier_plan_init(&a->plan, &mem_tier, &a->store);
+    fake_tier_plan_init(&a->plan);
     above_open(a, spaces_max);
 }
 
@@ -257,7 +255,6 @@ static void above_end(struct above *a)
 {
     kit_close(&a->k);
     fake_tier_plan_fini(&a->plan);
-    mem_tier_store_fini(&a->store);
 }
 
 static void *open_new(void *arg)
@@ -290,7 +287,7 @@ TEST(a_space_whose_entries_wait_to_be_written_is_taken_over_when_they_are)
     pthread_join(thread, &opened);
     CHECK(opened != NULL);
     CHECK_INT(tsr_cache_flush(a.k.cache), 0);
-    CHECK_INT(a.store.n_items, 3);
+    CHECK_INT(a.plan.mem.n_items, 3);
     CHECK_INT(kit_stats(&a.k).entries, 0);
     free(tokens);
     above_end(&a);
@@ -317,7 +314,7 @@ TEST(of_spaces_that_were_never_opened_any_may_be_taken_over)
     CHECK(open_new(&a) != NULL);
     tsri_unpin(c, id);
     CHECK_INT(kit_stats(&a.k).entries, 3);
-    CHECK_INT(a.store.n_items, 6);
+    CHECK_INT(a.plan.mem.n_items, 6);
     free(tokens);
     above_end(&a);
 }

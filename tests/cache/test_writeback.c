@@ -13,31 +13,26 @@
 enum { TIERS_MAX = 2 };
 struct below {
     struct kit k;
-    struct mem_tier_store stores[TIERS_MAX];
     struct fake_tier_plan plans[TIERS_MAX];
 };
 
 static void below_open(struct below *b, const char *const *options, uint32_t n_tiers)
 {
-    for (uint32_t i = 0; i < TIERS_MAX; i++) {
-        mem_tier_store_init(&b->stores[i], 0);
-        fake_tier_plan_init(&b->plans[i], &mem_tier, &b->stores[i]);
-    }
+    for (uint32_t i = 0; i < TIERS_MAX; i++)
+        fake_tier_plan_init(&b->plans[i]);
     kit_open_tiers(&b->k, options, b->plans, n_tiers);
 }
 
 static void below_fini(struct below *b)
 {
-    for (uint32_t i = 0; i < TIERS_MAX; i++) {
+    for (uint32_t i = 0; i < TIERS_MAX; i++)
         fake_tier_plan_fini(&b->plans[i]);
-        mem_tier_store_fini(&b->stores[i]);
-    }
 }
 
 /* True when nothing is left anywhere. */
 static bool below_end(struct below *b)
 {
-    bool ended = kit_end(&b->k) && b->stores[0].n_items == 0 && b->stores[1].n_items == 0;
+    bool ended = kit_end(&b->k) && b->plans[0].mem.n_items == 0 && b->plans[1].mem.n_items == 0;
     below_fini(b);
     return ended;
 }
@@ -83,14 +78,14 @@ TEST(flush_returns_when_everything_stored_is_below)
     for (uint64_t i = 0; i < 20; i++)
         CHECK_INT(store_nth(&b, i, 30), 30);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 20);
-    CHECK_INT(b.stores[1].n_items, 20);
+    CHECK_INT(b.plans[0].mem.n_items, 20);
+    CHECK_INT(b.plans[1].mem.n_items, 20);
     CHECK_INT(b.plans[0].n_flushes, 1);
     struct tsr_stats s = kit_stats(&b.k);
     CHECK_INT(s.tier_entries[0], 20);
     CHECK_INT(s.tier_entries[1], 20);
     CHECK_INT(s.tier_entries[2], 20);
-    CHECK_INT(s.tier_bytes[1], b.stores[0].bytes_used);
+    CHECK_INT(s.tier_bytes[1], b.plans[0].mem.bytes_used);
     CHECK_INT(s.entries, 20);
     CHECK_INT(counter(&b, TSRI_M_tier_writes), 40);
     CHECK_INT(counter(&b, TSRI_M_tier_write_bytes), 40 * 30 * 256);
@@ -112,7 +107,7 @@ TEST(close_writes_what_is_queued)
     for (uint64_t i = 0; i < 20; i++)
         CHECK_INT(store_nth(&b, i, 30), 30);
     kit_close(&b.k);
-    CHECK_INT(b.stores[0].n_items, 20);
+    CHECK_INT(b.plans[0].mem.n_items, 20);
     below_fini(&b);
 }
 
@@ -123,7 +118,7 @@ TEST(written_through_means_below_when_store_returns)
     atomic_store(&b.plans[0].delay_us, 1000);
     for (uint64_t i = 0; i < 10; i++) {
         CHECK_INT(store_nth(&b, i, 30), 30);
-        CHECK_INT(b.stores[0].n_items, i + 1);
+        CHECK_INT(b.plans[0].mem.n_items, i + 1);
     }
     CHECK(below_end(&b));
 }
@@ -137,11 +132,11 @@ TEST(an_entry_that_is_not_written_in_time_is_given_up_and_told)
     CHECK_INT(store_nth(&b, 1, 30), 30);
     CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     CHECK_INT(tsri_stats_read(b.k.cache->stats, TSRI_M_tier_timeouts), 2); /* flush tries again */
-    CHECK_INT(b.stores[0].n_items, 0);
+    CHECK_INT(b.plans[0].mem.n_items, 0);
     atomic_store(&b.plans[0].delay_us, 0);
     CHECK_INT(store_nth(&b, 2, 30), 30);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 2);
+    CHECK_INT(b.plans[0].mem.n_items, 2);
     CHECK(below_end(&b));
 }
 
@@ -165,14 +160,14 @@ TEST(second_touch_writes_what_is_used_again_and_nothing_else)
     for (uint64_t i = 0; i < 6; i++)
         CHECK_INT(store_nth(&b, i, 30), 30);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 0);
+    CHECK_INT(b.plans[0].mem.n_items, 0);
     for (uint64_t i = 0; i < 3; i++)
         for (int again = 0; again < 3; again++) {
             CHECK_INT(load_nth(&b, i, 30), 30);
             /* A use while the writer has the lock counts the next time. */
             CHECK_INT(tsr_cache_flush(b.k.cache), 0);
         }
-    CHECK_INT(b.stores[0].n_items, 3);
+    CHECK_INT(b.plans[0].mem.n_items, 3);
     CHECK_INT(b.plans[0].n_puts, 3);
     CHECK_INT(kit_evict_all(&b.k), 6);
     for (uint64_t i = 0; i < 6; i++)
@@ -197,7 +192,7 @@ TEST(an_entry_that_is_below_is_not_pinned_by_a_tier_that_lacks_it)
     CHECK_INT(load_nth(&b, 1, 30), 30);
     CHECK_INT(find_nth(&b, 1, 30), 30);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[1].n_items, 1);
+    CHECK_INT(b.plans[1].mem.n_items, 1);
     CHECK(below_end(&b));
 }
 
@@ -227,7 +222,7 @@ TEST(a_full_queue_refuses_stores_and_nothing_else)
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(store_nth(&b, 5, 30), 30);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 6);
+    CHECK_INT(b.plans[0].mem.n_items, 6);
     CHECK(below_end(&b));
 }
 
@@ -238,7 +233,7 @@ TEST(a_store_of_more_blocks_than_the_queue_holds_is_written_whole)
     uint32_t *tokens = kit_tokens(1, 320);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 320), 320);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 20);
+    CHECK_INT(b.plans[0].mem.n_items, 20);
     CHECK_INT(kit_evict_all(&b.k), 20);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 320);
     CHECK_INT(kit_load_and_check(&b.k, &prompt), 320);
@@ -257,10 +252,10 @@ TEST(clear_empties_a_tier_behind_a_small_queue)
     uint32_t *tokens = kit_tokens(1000, 160);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 160), 160);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 60);
+    CHECK_INT(b.plans[0].mem.n_items, 60);
     atomic_store(&b.plans[0].delay_us, 100);
     CHECK_INT(tsr_cache_clear(b.k.cache, NULL), 60);
-    CHECK_INT(b.stores[0].n_items, 0);
+    CHECK_INT(b.plans[0].mem.n_items, 0);
     CHECK_INT(kit_stats(&b.k).dropped, 60);
     free(tokens);
     CHECK(below_end(&b));
@@ -289,7 +284,7 @@ TEST(what_waits_to_be_written_can_be_cleared)
         free(tokens);
     }
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 1);
+    CHECK_INT(b.plans[0].mem.n_items, 1);
     CHECK_INT(load_nth(&b, 2, 30), 30);
     CHECK(below_end(&b));
 }
@@ -329,7 +324,7 @@ TEST(dropped_while_it_is_written_it_goes_below_too)
     drop_now(&b, 3, 30);
     fake_tier_gate(&b.plans[0], 0);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 1);
+    CHECK_INT(b.plans[0].mem.n_items, 1);
     CHECK_INT(kit_evict_all(&b.k), 1);
     CHECK_INT(load_nth(&b, 1, 30), 30);
     CHECK_INT(kit_stats(&b.k).tier_entries[1], 1);
@@ -350,7 +345,7 @@ TEST(host_memory_comes_back_before_a_slow_tier_has_dropped_its_copies)
     CHECK_INT(store_nth(&b, 100, 64), 64);
     fake_tier_gate(&b.plans[0], 0);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 1);
+    CHECK_INT(b.plans[0].mem.n_items, 1);
     CHECK(below_end(&b));
 }
 
@@ -362,7 +357,7 @@ TEST(a_full_tier_gives_up_what_was_used_least_recently)
     below_open(&b, NULL, 1);
     CHECK_INT(store_nth(&b, 0, 30), 30);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    b.stores[0].bytes_max = b.stores[0].bytes_used * 10;
+    b.plans[0].mem.bytes_max = b.plans[0].mem.bytes_used * 10;
     for (uint64_t i = 1; i < 10; i++)
         CHECK_INT(store_nth(&b, i, 30), 30);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
@@ -373,7 +368,7 @@ TEST(a_full_tier_gives_up_what_was_used_least_recently)
         CHECK_INT(store_nth(&b, i, 30), 30);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(kit_evict_all(&b.k), 5);
-    CHECK_INT(b.stores[0].n_items, 10);
+    CHECK_INT(b.plans[0].mem.n_items, 10);
     for (uint64_t i = 0; i < 15; i++)
         CHECK_INT(load_nth(&b, i, 30), i >= 1 && i <= 5 ? 0 : 30);
     CHECK_INT(kit_stats(&b.k).tier_entries[1], 10);
@@ -387,7 +382,7 @@ TEST(a_full_tier_gives_up_chains_from_their_ends)
     uint32_t *tokens = kit_tokens(1, 160);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 160), 160);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    b.stores[0].bytes_max = b.stores[0].bytes_used;
+    b.plans[0].mem.bytes_max = b.plans[0].mem.bytes_used;
     CHECK_INT(kit_evict_all(&b.k), 10);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 160);
     /* Newcomers take the places of the last blocks, and what is left is a run from token 0. */
@@ -397,7 +392,7 @@ TEST(a_full_tier_gives_up_chains_from_their_ends)
         CHECK_INT(tsr_cache_flush(b.k.cache), 0);
         int left = kit_find_prefix(&b.k, tokens, 160);
         CHECK(left <= before && left % 16 == 0);
-        CHECK(b.stores[0].n_items <= 10);
+        CHECK(b.plans[0].mem.n_items <= 10);
         before = left;
     }
     CHECK(before > 0 && before < 128);
@@ -415,13 +410,13 @@ TEST(a_chain_larger_than_a_tier_keeps_its_front)
     CHECK_INT(store_nth(&b, 100, 16), 16);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 16), 16);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    b.stores[0].bytes_max = b.stores[0].bytes_used * 5; /* ten blocks */
+    b.plans[0].mem.bytes_max = b.plans[0].mem.bytes_used * 5; /* ten blocks */
     CHECK_INT(kit_store_prefix(&b.k, tokens, 320), 304);
     CHECK(tsr_cache_flush(b.k.cache) < 0); /* it is not all below, and that is said */
     CHECK_INT(kit_store_prefix(&b.k, tokens, 640), 320);
     CHECK(tsr_cache_flush(b.k.cache) < 0);
     CHECK_INT(kit_find_prefix(&b.k, tokens, 640), 640);
-    CHECK_INT(b.stores[0].n_items, 10);
+    CHECK_INT(b.plans[0].mem.n_items, 10);
     kit_close(&b.k);
     kit_open_tiers(&b.k, NULL, b.plans, 1);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 640);
@@ -449,7 +444,7 @@ TEST(of_two_chains_the_one_used_longer_ago_goes_first)
     for (int i = 0; i < 2; i++)
         CHECK_INT(kit_store_prefix(&b.k, chains[i], 80), 80);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    b.stores[0].bytes_max = b.stores[0].bytes_used;
+    b.plans[0].mem.bytes_max = b.plans[0].mem.bytes_used;
     CHECK_INT(kit_evict_all(&b.k), 10);
     struct tsr_prompt first = kit_prefix_prompt(chains[0], 80);
     CHECK_INT(kit_load_and_check(&b.k, &first), 80);
@@ -476,10 +471,10 @@ TEST(a_block_that_lost_its_copy_is_written_again_before_the_next)
         tsr_cache_clear(b.k.cache,
                         &(struct tsr_clear_desc){.size = sizeof(struct tsr_clear_desc), .tier = 1}),
         4);
-    CHECK_INT(b.stores[0].n_items, 0);
+    CHECK_INT(b.plans[0].mem.n_items, 0);
     CHECK_INT(kit_store_prefix(&b.k, tokens, 96), 32);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 6);
+    CHECK_INT(b.plans[0].mem.n_items, 6);
     kit_close(&b.k);
     kit_open_tiers(&b.k, NULL, b.plans, 1);
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 96);
@@ -492,7 +487,7 @@ TEST(a_tier_without_any_room_costs_only_its_place)
 {
     struct kit k;
     struct fake_tier_plan plan;
-    fake_tier_plan_init(&plan, &null_tier, NULL);
+    fake_tier_plan_init_over(&plan, &null_tier, NULL);
     kit_open_tiers(&k, NULL, &plan, 1);
     uint32_t *tokens = kit_tokens(1, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
@@ -521,7 +516,7 @@ TEST(more_entries_below_than_the_index_holds_make_way_for_new_ones)
     CHECK(kit_valid(&b.k));
     CHECK_INT(load_nth(&b, 99, 30), 30);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, kit_stats(&b.k).entries);
+    CHECK_INT(b.plans[0].mem.n_items, kit_stats(&b.k).entries);
     CHECK(below_end(&b));
 }
 
@@ -534,11 +529,12 @@ TEST(small_entries_go_down_together_and_each_has_its_own_result)
     fake_tier_gate_wait(&b.plans[0], 1);
     for (uint64_t i = 1; i < 9; i++)
         CHECK_INT(store_nth(&b, i, 30), 30);
-    b.stores[0].bytes_max = 1; /* full: every one of them must make room, and there is too little */
+    b.plans[0].mem.bytes_max =
+        1; /* full: every one of them must make room, and there is too little */
     fake_tier_gate(&b.plans[0], 0);
     CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
-    CHECK_INT(b.stores[0].n_items, 0);
-    b.stores[0].bytes_max = 0;
+    CHECK_INT(b.plans[0].mem.n_items, 0);
+    b.plans[0].mem.bytes_max = 0;
     fake_tier_gate(&b.plans[0], FAKE_PUT);
     CHECK_INT(store_nth(&b, 10, 30), 30);
     fake_tier_gate_wait(&b.plans[0], 1);
@@ -548,7 +544,7 @@ TEST(small_entries_go_down_together_and_each_has_its_own_result)
     fake_tier_gate(&b.plans[0], 0);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
     CHECK_INT(b.plans[0].n_calls - n_calls, 2); /* one put, one flush */
-    CHECK_INT(b.stores[0].n_items, 10);
+    CHECK_INT(b.plans[0].mem.n_items, 10);
     CHECK_INT(kit_evict_all(&b.k), 19);
     for (uint64_t i = 10; i < 20; i++)
         CHECK_INT(load_nth(&b, i, 30), 30);
@@ -572,7 +568,7 @@ TEST(flush_says_how_many_entries_could_not_be_written)
     CHECK_HAS(tsr_errmsg(), "4 entries");
     fake_tier_fail(&b.plans[0], 0, 0, 0, 0);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
-    CHECK_INT(b.stores[0].n_items, 5);
+    CHECK_INT(b.plans[0].mem.n_items, 5);
     fake_tier_fail(&b.plans[0], FAKE_FLUSH, 1, 0, TSR_EIO);
     CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     CHECK_INT(tsr_cache_flush(b.k.cache), 0);
@@ -646,7 +642,7 @@ TEST(a_tier_that_always_fails_is_as_good_as_none)
         CHECK_INT(load_nth(&b, i, 64), 64);
         if (i % 16 == 15) CHECK_INT(tsr_cache_flush(b.k.cache), TSR_EIO);
     }
-    CHECK_INT(b.stores[0].n_items, 0);
+    CHECK_INT(b.plans[0].mem.n_items, 0);
     CHECK(below_end(&b));
 }
 

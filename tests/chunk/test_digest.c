@@ -3,6 +3,8 @@
 #include "support/golden.h"
 #include "support/test.h"
 
+#include <openssl/sha.h>
+
 static void fill_tokens(uint32_t *tokens, uint32_t n, uint32_t seed)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -44,6 +46,28 @@ TEST(chains_are_the_golden_ones)
     }
     golden_fini(&g);
     CHECK_INT(n, 8);
+}
+
+/* The last bytes fill a block of the hash, leave room for its padding, or leave too little. */
+TEST(blocks_of_any_length_are_hashed_as_the_format_says)
+{
+    uint32_t tokens[600];
+    uint8_t bytes[48 + 3 + sizeof tokens] = "tsr.blk\1";
+    fill_tokens(tokens, 600, 7);
+    struct tsri_digest d, parent, want;
+    tsri_digest_root(TSRI_HASH_SHA256, &parent);
+    memcpy(bytes + 8, parent.bytes, sizeof parent.bytes);
+    for (uint32_t extra_bytes = 0; extra_bytes <= 3; extra_bytes += 3)
+        for (uint32_t n = 1; n <= 600; n++) {
+            memcpy(bytes + 40, &n, 4);
+            memcpy(bytes + 44, &extra_bytes, 4);
+            memcpy(bytes + 48, "cat", extra_bytes);
+            memcpy(bytes + 48 + extra_bytes, tokens, n * sizeof tokens[0]);
+            SHA256(bytes, 48 + extra_bytes + n * sizeof tokens[0], want.bytes);
+            tsri_digest_next(TSRI_HASH_SHA256, &parent, tokens, n, (const uint8_t *)"cat",
+                             extra_bytes, &d);
+            CHECK(tsri_digest_equal(&d, &want));
+        }
 }
 
 TEST(contexts_and_recipes_are_the_golden_ones)
@@ -197,6 +221,7 @@ TEST(a_context_a_recipe_and_a_block_of_the_same_bytes_differ)
 int main(void)
 {
     RUN(chains_are_the_golden_ones);
+    RUN(blocks_of_any_length_are_hashed_as_the_format_says);
     RUN(contexts_and_recipes_are_the_golden_ones);
     RUN(equal_blocks_behind_different_parents_never_share);
     RUN(extras_of_an_earlier_block_reach_every_later_digest);

@@ -113,11 +113,11 @@ TEST(every_key_users_have_is_mapped_or_ignored)
         /* the common ones of LMCache */
         "local_disk", "local_disk_path_sharding", "remote_url", "remote_serde", "save_decode_cache",
         "cache_policy", "numa_mode", "lookup_timeout_ms", "min_retrieve_tokens",
-        "enable_scheduler_bypass_lookup", "internal_api_server_port_start", "py_enable_gc",
-        "pin_timeout_sec", "enable_kv_events", "pd_allocation_timeout_sec",
-        "pre_caching_hash_algorithm", "track_usage", "enable_p2p", "enable_pd", "port",
-        "max_workers", "hash_algorithm", "engine_type", "l1_size_gb", "eviction_policy",
-        "http_port", "prometheus_port", "metrics_sample_rate"};
+        "enable_scheduler_bypass_lookup", "lmcache_rpc_port", "discard_partial_chunks",
+        "internal_api_server_port_start", "py_enable_gc", "pin_timeout_sec", "enable_kv_events",
+        "pd_allocation_timeout_sec", "pre_caching_hash_algorithm", "track_usage", "enable_p2p",
+        "enable_pd", "port", "max_workers", "hash_algorithm", "engine_type", "l1_size_gb",
+        "eviction_policy", "http_port", "prometheus_port", "metrics_sample_rate"};
     for (size_t i = 0; i < TSRI_COUNT(keys); i++) {
         const struct tsri_compat *c = tsri_compat_find(keys[i]);
         if (!c) printf("    unknown: %s\n", keys[i]);
@@ -249,6 +249,28 @@ TEST(the_chunk_cache_environment_loads)
     CHECK_INT(v->disk_size, (uint64_t)20 << 30);
     CHECK_INT(v->hash, TSRI_HASH_XXH3);
     CHECK_INT(tsri_config_check(cfg), 0);
+}
+
+TEST(keys_behind_lmcaches_prefix_are_its_keys)
+{
+    reopen();
+    CHECK_INT(set("lmcache.max_local_cpu_size", "2"), 0);
+    CHECK_STR(tsr_config_get(cfg, "host_size"), "2G");
+    CHECK_INT(load("kv_connector_extra_config:\n"
+                   "  lmcache.chunk_size: 64\n"
+                   "  lmcache.extra_config: {enable_blending: true}\n"),
+              0);
+    CHECK_STR(tsr_config_get(cfg, "chunk_size"), "64");
+    CHECK(tsri_config_options(cfg)->blend);
+    CHECK_INT(n_lines, 0);
+    CHECK_INT(set("lmcache.chunk_size", "none of it"), TSR_ECONFIG);
+    CHECK_INT(set("lmcache.invented_next_year", "1"), 0);
+    CHECK_INT(logged("lmcache.invented_next_year: ignored: unknown"), 1);
+    CHECK_INT(levels[0], TSR_LOG_WARN);
+    CHECK_INT(set("invented_next_year", "1"), TSR_ECONFIG);
+    CHECK_INT(set("lmcache.", "1"), 0);
+    CHECK_INT(load("lmcache.invented: 1\n"), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "t.yaml:1:1: unknown key");
 }
 
 TEST(sizes_in_gb_become_bytes)
@@ -636,6 +658,7 @@ int main(void)
     RUN(the_ucm_files_load);
     RUN(the_chunk_cache_file_loads);
     RUN(the_chunk_cache_environment_loads);
+    RUN(keys_behind_lmcaches_prefix_are_its_keys);
     RUN(sizes_in_gb_become_bytes);
     RUN(disk_paths_lose_their_scheme);
     RUN(hash_names_become_ours);

@@ -47,6 +47,29 @@ TEST(a_set_value_reads_back_in_canonical_form)
     CHECK_STR(tsr_config_get(cfg, "separator"), "");
 }
 
+TEST(a_path_may_begin_at_the_home_folder)
+{
+    reopen();
+    CHECK_INT(setenv("HOME", "/h/me", 1), 0);
+    CHECK_INT(tsr_config_set(cfg, "disk_path", "~/kv"), 0);
+    CHECK_STR(tsr_config_get(cfg, "disk_path"), "/h/me/kv");
+    CHECK_STR(tsri_config_options(cfg)->disk_path, "/h/me/kv");
+    CHECK_INT(tsr_config_set(cfg, "disk_path", "~other/kv"), 0); /* of nobody: a name like others */
+    CHECK_STR(tsr_config_get(cfg, "disk_path"), "~other/kv");
+    CHECK_INT(tsr_config_set(cfg, "disk_path", "dir/~/kv"), 0);
+    CHECK_STR(tsr_config_get(cfg, "disk_path"), "dir/~/kv");
+    CHECK_INT(tsr_config_set(cfg, "separator", "~/"), 0); /* no path */
+    CHECK_STR(tsr_config_get(cfg, "separator"), "~/");
+    char home[6000] = "/";
+    memset(home + 1, 'h', sizeof home - 2);
+    CHECK_INT(setenv("HOME", home, 1), 0);
+    CHECK_INT(tsr_config_set(cfg, "disk_path", "~/kv"), TSR_ECONFIG);
+    CHECK_INT(unsetenv("HOME"), 0);
+    CHECK_INT(tsr_config_set(cfg, "disk_path", "~/kv"), TSR_ECONFIG);
+    CHECK_STR(tsr_errmsg(), "disk_path: ~ is the folder HOME, which is not set");
+    CHECK_STR(tsr_config_get(cfg, "disk_path"), "dir/~/kv");
+}
+
 TEST(unknown_key_is_refused_by_name_with_the_nearest)
 {
     reopen();
@@ -162,6 +185,7 @@ int main(void)
 {
     RUN(a_new_configuration_holds_the_defaults_of_the_table);
     RUN(a_set_value_reads_back_in_canonical_form);
+    RUN(a_path_may_begin_at_the_home_folder);
     RUN(unknown_key_is_refused_by_name_with_the_nearest);
     RUN(a_refused_value_names_key_and_reason_and_changes_nothing);
     RUN(null_arguments_are_refused);

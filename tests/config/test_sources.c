@@ -86,7 +86,7 @@ TEST(the_file_named_by_a_variable_comes_before_the_variables)
     reopen();
     setenv("TESSERA_CONFIG_FILE", path, 1);
     CHECK_INT(tsr_config_load_env(cfg), TSR_ENOENT);
-    CHECK_HAS(tsr_errmsg(), "environment variable TESSERA_CONFIG_FILE: ");
+    CHECK_HAS(tsr_errmsg(), "configuration file (--config or TESSERA_CONFIG_FILE): ");
     CHECK_HAS(tsr_errmsg(), path);
     setenv("TESSERA_CONFIG_FILE", "", 1);
     CHECK_INT(tsr_config_load_env(cfg), 0);

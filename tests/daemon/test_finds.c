@@ -143,9 +143,7 @@ TEST(a_retrieve_of_many_ranges_lends_them_all_and_each_counts)
     q.retrieve = (struct tsri_wire_retrieve){.lease = 4, .n_wants = N, .wants = wants};
     CHECK_INT(wc_call(&r.c, &q), TSR_ENOENT);
     CHECK_INT(server_metric(&r.s, TSRI_M_leased_entries), 0);
-    for (int i = 0; i < 5000 && atomic_load(&r.s.server->allowance.used); i++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    CHECK_INT(atomic_load(&r.s.server->allowance.used), 0);
+    WAIT_FOR(atomic_load(&r.s.server->allowance.used) == 0);
     free(wants);
     CHECK(ready_end(&r));
 }
@@ -260,10 +258,7 @@ TEST(a_space_with_half_a_store_keeps_its_place)
     fresh(TSRI_WIRE_PUT_ABORT)->put.put = put;
     CHECK_INT(wc_call(&c, &q), 0);
     struct tsr_space_desc more = other_desc(100);
-    for (int i = 0; i < 1000 && wc_space(&d, &more) < 0; i++) /* now there is room for one more */
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    CHECK_INT(n_open + 1, 7);
-    CHECK(wc_space(&d, &more) >= 0);
+    WAIT_FOR(wc_space(&d, &more) >= 0); /* now there is room for one more */
     free(tokens);
     wc_close(&c), wc_close(&d);
     CHECK(server_end(&s));
@@ -281,9 +276,7 @@ TEST(a_session_that_ends_gives_up_spaces_it_had_closed)
         int space = -1;
         CHECK(wc_open(&c, s.path, 1 << 20));
         desc.n_layers = 1 + (uint32_t)i; /* another space each time, for which one place is left */
-        for (int k = 0; k < 2000 && (space = wc_space(&c, &desc)) < 0; k++)
-            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-        CHECK(space >= 0);
+        WAIT_FOR((space = wc_space(&c, &desc)) >= 0);
         fresh(TSRI_WIRE_PUT_OPEN)->space = (uint32_t)space;
         q.store =
             (struct tsr_store_desc){.kind = TSR_KIND_SEGMENT, .tokens = tokens, .n_tokens = 64};

@@ -16,8 +16,8 @@ start() {
     trap 'kill $server 2>/dev/null' EXIT # of this test's subshell, when it fails midway
     local i
     for ((i = 0; i < 200; i++)); do
-        port=$(sed -n 's/.*page and metrics at port \([0-9]*\) .*/\1/p' "$tmp/log")
-        [ -n "$port" ] && grep -q 'serves .* tenants' "$tmp/log" && return 0
+        port=$(sed -n 's/.*page and metrics at .*:\([0-9]*\)$/\1/p' "$tmp/log")
+        [ -n "$port" ] && grep -q 'serves .* tenant' "$tmp/log" && return 0
         kill -0 "$server" 2>/dev/null || break
         sleep 0.05
     done
@@ -108,7 +108,7 @@ addresses_and_tokens_that_would_leak_are_refused() {
     refused --http_listen=0.0.0.0:0 && grep -q http_token "$tmp/err" || fail "no way out named" || return
     refused --http_listen=localhost:80 || return
     (umask 022 && echo 0123456789abcdef >"$tmp/open")
-    refused --http_token="$tmp/open" && grep -q 'others may read' "$tmp/err" || fail "open file" || return
+    refused --http_token="$tmp/open" && grep -q 'mode 0644, must be 0600' "$tmp/err" || fail "open file" || return
     (umask 077 && echo short >"$tmp/short")
     refused --http_token="$tmp/short" && refused --http_token="$tmp/missing"
 }

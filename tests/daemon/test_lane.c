@@ -222,9 +222,7 @@ TEST(half_a_store_vanishes_with_its_session)
     CHECK(kit_stats(&r.s.k).host_bytes_used > 0);
     shutdown(r.c.fd, SHUT_RDWR);
     CHECK(server_wait_sessions(&r.s, 0));
-    for (int i = 0; i < 1000 && kit_stats(&r.s.k).host_bytes_used; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    CHECK_INT(kit_stats(&r.s.k).host_bytes_used, 0);
+    WAIT_FOR(kit_stats(&r.s.k).host_bytes_used == 0);
     for (uint64_t i = 0; i < 5; i++) {
         CHECK_INT(kit_find_segment(&r.s.k, tokens[i], 64), 0);
         free(tokens[i]);
@@ -351,7 +349,6 @@ TEST(the_order_of_eviction_comes_in_parts_and_evict_keys_says_what_went)
 
 struct tiered {
     struct ready r;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
     uint32_t *tokens;
     struct tsri_wire_match match;
@@ -360,8 +357,7 @@ struct tiered {
 /* One entry that only the tier below has. */
 static void tiered_open(struct tiered *t)
 {
-    mem_tier_store_init(&t->store, 0);
-    fake_tier_plan_init(&t->plan, &mem_tier, &t->store);
+    fake_tier_plan_init(&t->plan);
     server_open_tiers(&t->r.s, NULL, &t->plan, 1);
     ready_join(&t->r);
     t->tokens = kit_tokens(6, 90);
@@ -376,7 +372,6 @@ static bool tiered_end(struct tiered *t)
 {
     bool clean = ready_end(&t->r);
     fake_tier_plan_fini(&t->plan);
-    mem_tier_store_fini(&t->store);
     free(t->tokens);
     return clean;
 }
@@ -441,9 +436,7 @@ TEST(a_lookup_may_start_bringing_it_up)
         .n_spaces = 1, .matches_max = 1, .spaces = &t.r.space, .flags = TSRI_WIRE_LOOKUP_PREFETCH};
     q.prompt = kit_segment_prompt(t.tokens, 90, &range);
     CHECK_INT(wc_call(&t.r.c, &q), 90);
-    for (int i = 0; i < 5000 && server_metric(&t.r.s, TSRI_M_promotions) == 0; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    CHECK_INT(server_metric(&t.r.s, TSRI_M_promotions), 1);
+    CHECK(server_wait_metric(&t.r.s, TSRI_M_promotions, 1));
     CHECK(tiered_end(&t));
 }
 

@@ -24,7 +24,7 @@ it_goes_on_when_the_server_is_gone() {
         --http_listen=127.0.0.1:0 2>"$tmp/log" &
     local server=$! port='' i
     for ((i = 0; i < 200 && ${#port} == 0; i++)); do
-        port=$(sed -n 's/.*page and metrics at port \([0-9]*\) .*/\1/p' "$tmp/log")
+        port=$(sed -n 's/.*page and metrics at .*:\([0-9]*\)$/\1/p' "$tmp/log")
         sleep 0.05
     done
     look real "http://127.0.0.1:$port/" "$server"

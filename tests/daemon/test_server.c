@@ -366,13 +366,11 @@ TEST(a_staging_area_that_cannot_be_mapped_is_refused_to_its_client_alone)
 TEST(a_full_disk_is_told_to_who_flushes_and_to_nobody_else)
 {
     struct server_kit s;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
     struct wire_client a, b;
     struct tsri_wire_match match;
     struct tsr_space_desc desc = kit_desc();
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     fake_tier_fail(&plan, FAKE_PUT | FAKE_FLUSH, 1, 1000000, TSR_EFULL);
     server_open_tiers(&s, NULL, &plan, 1);
     CHECK(wc_open(&a, s.path, 1 << 20) && wc_open(&b, s.path, 0));
@@ -399,7 +397,6 @@ TEST(a_full_disk_is_told_to_who_flushes_and_to_nobody_else)
     wc_close(&a), wc_close(&b);
     CHECK(server_end(&s));
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
 }
 
 /* Run in a process of its own, whose limit is low. */
@@ -521,15 +518,13 @@ static bool has_finished(struct tsr_server *s)
 TEST(a_session_outlives_the_events_that_tell_of_it)
 {
     struct server_kit s;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
     struct wire_client other;
     struct stopper stopper = {.lock = PTHREAD_MUTEX_INITIALIZER,
                               .changed = PTHREAD_COND_INITIALIZER};
     int say[2], hear[2], status;
     char byte;
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     tsr_log_set(stop_at_an_end, &stopper, TSR_LOG_INFO); /* before threads that log */
     server_open_tiers(&s, NULL, &plan, 1);
     fake_tier_gate(&plan, FAKE_FLUSH);
@@ -543,9 +538,7 @@ TEST(a_session_outlives_the_events_that_tell_of_it)
     /* The loop stands still; its next batch gets these, in this order. */
     CHECK(write(say[1], "x", 1) == 1 && read(hear[0], &byte, 1) == 1);
     fake_tier_gate(&plan, 0);
-    for (int i = 0; i < 5000 && !has_finished(s.server); i++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    CHECK(has_finished(s.server));
+    WAIT_FOR(has_finished(s.server));
     kill(pid, SIGKILL);
     CHECK(waitpid(pid, &status, 0) == pid);
     stopper_set(&stopper, false);
@@ -557,7 +550,6 @@ TEST(a_session_outlives_the_events_that_tell_of_it)
     for (int i = 0; i < 2; i++)
         close(say[i]), close(hear[i]);
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
 }
 
 /* Clients that ask for what takes long and go away leave jobs behind: they count as clients until
@@ -565,12 +557,10 @@ TEST(a_session_outlives_the_events_that_tell_of_it)
 TEST(a_session_that_has_ended_counts_until_its_worker_is_done)
 {
     struct server_kit s;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
     struct wire_client gone, others[3], late;
     struct tsri_request flush = {.type = TSRI_WIRE_FLUSH};
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     server_open_tiers(&s, (const char *const[]){"clients_max", "4", NULL}, &plan, 1);
     fake_tier_gate(&plan, FAKE_FLUSH);
     CHECK(wc_open(&gone, s.path, 0) && wc_send(&gone, &flush, 0));
@@ -595,7 +585,6 @@ TEST(a_session_that_has_ended_counts_until_its_worker_is_done)
         wc_close(&others[i]);
     CHECK(server_end(&s));
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
 }
 
 int main(void)

@@ -176,11 +176,9 @@ TEST(a_body_that_is_too_long_is_skipped_and_answered)
 }
 
 /* A session is counted out when it ends, and freed a moment later. */
-static bool holds_nothing(struct server_kit *s)
+static void check_holds_nothing(struct server_kit *s)
 {
-    for (int i = 0; i < 5000 && atomic_load(&s->server->allowance.used); i++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    return atomic_load(&s->server->allowance.used) == 0;
+    WAIT_FOR(atomic_load(&s->server->allowance.used) == 0);
 }
 
 TEST(when_memory_for_requests_is_used_up_only_who_asks_for_more_is_refused)
@@ -198,9 +196,7 @@ TEST(when_memory_for_requests_is_used_up_only_who_asks_for_more_is_refused)
     static uint8_t zeros[600 * 1024];
     CHECK(wc_send_bytes(&hog, b.data, 24) && wc_send_bytes(&hog, zeros, 500 * 1024));
     /* How much room there is ahead of what has come depends on the pieces it came in. */
-    for (int i = 0; i < 5000 && atomic_load(&s.server->allowance.used) < 500 * 1024; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    CHECK(atomic_load(&s.server->allowance.used) >= 500 * 1024);
+    WAIT_FOR(atomic_load(&s.server->allowance.used) >= 500 * 1024);
     /* A second one cannot be kept; it is read over. */
     CHECK(wc_send_bytes(&c, b.data, 24) && wc_send_bytes(&c, zeros, 600 * 1024));
     CHECK(wc_receive(&c));
@@ -214,7 +210,7 @@ TEST(when_memory_for_requests_is_used_up_only_who_asks_for_more_is_refused)
     CHECK_INT(hog.reply.status, TSR_EINVAL);
     wc_close(&hog), wc_close(&c);
     CHECK(server_wait_sessions(&s, 0));
-    CHECK(holds_nothing(&s));
+    check_holds_nothing(&s);
     CHECK(server_end(&s));
 }
 
@@ -240,7 +236,7 @@ TEST(what_a_request_announces_costs_nothing_until_it_comes)
     for (int i = 0; i < N; i++)
         wc_close(&c[i]);
     CHECK(server_wait_sessions(&s, 0));
-    CHECK(holds_nothing(&s));
+    check_holds_nothing(&s);
     CHECK(server_end(&s));
 }
 
@@ -277,7 +273,7 @@ TEST(whatever_others_hold_small_requests_are_answered)
         wc_close(&hogs[i]);
     wc_close(&c);
     CHECK(server_wait_sessions(&s, 0));
-    CHECK(holds_nothing(&s));
+    check_holds_nothing(&s);
     CHECK(server_end(&s));
 }
 
@@ -426,7 +422,7 @@ TEST(a_connection_that_says_nothing_costs_nothing)
     for (int i = 0; i < 50; i++)
         CHECK(wc_connect(&c[i], s.path));
     CHECK(server_wait_sessions(&s, 50));
-    CHECK(holds_nothing(&s));
+    check_holds_nothing(&s);
     CHECK(others_are_served(&s));
     for (int i = 0; i < 50; i++)
         wc_close(&c[i]);

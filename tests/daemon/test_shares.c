@@ -77,7 +77,6 @@ static struct tsri_request *fresh(uint16_t type)
  */
 struct two {
     struct kit a, b;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
     struct tsri_tenant tenants[2];
     struct tmpdir dir;
@@ -89,8 +88,7 @@ static void two_open(struct two *t, const char *const *options)
 {
     tmpdir_init(&t->dir);
     snprintf(t->path, sizeof t->path, "%.80s/s/sock", t->dir.path);
-    mem_tier_store_init(&t->store, 0);
-    fake_tier_plan_init(&t->plan, &mem_tier, &t->store);
+    fake_tier_plan_init(&t->plan);
     struct tsr_config *cfg = kit_config(options);
     CHECK_INT(tsr_config_set(cfg, "owner", "embedded"), 0);
     CHECK_INT(tsr_config_set(cfg, "server_socket", t->path), 0);
@@ -111,7 +109,6 @@ static bool two_end(struct two *t)
     bool clean = kit_end(&t->b);
     clean &= kit_end(&t->a);
     fake_tier_plan_fini(&t->plan);
-    mem_tier_store_fini(&t->store);
     tmpdir_fini(&t->dir);
     return clean;
 }

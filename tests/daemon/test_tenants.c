@@ -122,7 +122,7 @@ TEST(a_file_of_tokens_that_is_not_right_is_refused_with_its_line)
     CHECK_HAS(tsr_errmsg(), "NUL");
     write_tokens("alice secret\n", 0640);
     CHECK_INT(tenants_init(&t, options), TSR_ECONFIG);
-    CHECK_HAS(tsr_errmsg(), "others may read it");
+    CHECK_HAS(tsr_errmsg(), "others may read it (mode 0640, must be 0600)");
     unlink(tokens_path);
     CHECK_INT(tenants_init(&t, options), TSR_ECONFIG);
 }

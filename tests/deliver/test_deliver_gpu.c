@@ -8,26 +8,13 @@ static struct server_kit server;
 
 static void open_all(struct rig *r)
 {
-    const char *const options[] = {"device", "fakegpu", NULL};
-    if (!served) {
-        rig_open(r, "0", false);
-        return;
-    }
-    server_open(&server, NULL);
-    rig_open_served(r, server.path, options);
-    r->tokens = kit_tokens(1, SEGMENT);
-    CHECK_INT(kit_store_segment(&r->kit, r->tokens, SEGMENT), SEGMENT);
+    rig_open_at(r, served ? &server : NULL);
 }
 
 static void close_all(struct rig *r)
 {
     gpu->reset();
-    if (!served) {
-        rig_close(r);
-        return;
-    }
-    rig_close_served(r);
-    CHECK(server_end(&server));
+    rig_close_at(r, served ? &server : NULL);
 }
 
 /* Starts, waits for all layers and finishes; 0, or the first error. */

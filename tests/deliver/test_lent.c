@@ -4,15 +4,13 @@
 #include "support/deliver_kit.h"
 
 static struct server_kit server;
-static struct mem_tier_store store;
 static struct fake_tier_plan plan;
 
 /* A rig whose cache the server has, with a segment in it. */
 static void open_with(struct rig *r, const char *staging)
 {
     const char *const options[] = {"device", device_name, "server_staging", staging, NULL};
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     server_open_tiers(&server, NULL, &plan, 1);
     rig_open_served(r, server.path, options);
     r->tokens = kit_tokens(1, SEGMENT);
@@ -29,7 +27,6 @@ static void close_all(struct rig *r)
     rig_close_served(r);
     CHECK(server_end(&server));
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
 }
 
 TEST(what_the_server_has_arrives_turned_to_its_place)

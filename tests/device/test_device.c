@@ -45,6 +45,10 @@ TEST(a_name_that_nobody_provides_is_an_error_in_words)
     CHECK_INT(tsri_device_open(&d, "abacus", NULL), TSR_EDEVICE);
     CHECK(d == NULL);
     CHECK_HAS(tsr_errmsg(), "libtessera-abacus.so");
+    if (tsri_device_open(&d, "cuda", NULL) == 0)
+        tsri_device_close(d);
+    else if (strstr(tsr_errmsg(), "libtessera-cuda.so: cannot open"))
+        CHECK_HAS(tsr_errmsg(), "; make cuda builds it");
     CHECK_INT(tsri_device_open(&d, "../evil", NULL), TSR_EINVAL);
     CHECK_INT(tsri_device_open(&d, "", NULL), TSR_EINVAL);
     CHECK_INT(tsri_device_open(&d, NULL, NULL), TSR_EINVAL);

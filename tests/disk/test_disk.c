@@ -278,16 +278,6 @@ TEST(a_configuration_opens_it)
     CHECK_INT(kv_tier_get(kit.tier, &small, 1, 0), 0);
 }
 
-TEST(what_the_machine_allows_can_be_asked)
-{
-    struct tsri_disk_probe probe;
-    tsri_disk_probe(kit.dir.path, &probe);
-    CHECK_INT(disk_kit_open(&kit), 0);
-    const char *mode = tsri_disk_mode(kit.tier);
-    CHECK((strncmp(mode, "io_uring", 8) == 0) == (probe.uring == 0));
-    if (probe.direct == 0) CHECK(strstr(mode, "O_DIRECT") && probe.align <= TSRI_PAGE_BYTES);
-}
-
 static uint64_t bytes_on_disk(void)
 {
     char path[600];
@@ -379,7 +369,6 @@ int main(void)
     RUN_KIT(a_directory_that_cannot_be_is_refused_clearly);
     RUN_KIT(the_log_says_how_it_reads_and_writes);
     RUN_KIT(a_configuration_opens_it);
-    RUN_KIT(what_the_machine_allows_can_be_asked);
     RUN_KIT(the_size_limit_holds_and_dropping_makes_room);
     RUN_KIT(what_is_larger_than_the_store_is_refused);
     RUN_KIT(an_entry_larger_than_a_segment_has_one_of_its_own);

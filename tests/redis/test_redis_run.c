@@ -170,11 +170,7 @@ TEST(what_a_late_get_was_to_fill_is_not_touched_afterwards)
 
 int main(void)
 {
-    if (redis_kit_missing()) {
-        printf("    skipped: %s\n", redis_kit_missing());
-        test_n_skipped++;
-        return test_end();
-    }
+    if (redis_kit_missing()) return test_end_without(redis_kit_missing());
     tsr_log_set(count_line, NULL, TSR_LOG_INFO);
     redis_server_init(&server, NULL);
     proxy_init(&proxy, server.port);

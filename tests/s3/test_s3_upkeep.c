@@ -85,9 +85,7 @@ TEST(a_list_that_does_not_go_on_is_given_up)
     uint64_t lists = atomic_load(&stub.n_list);
     CHECK_INT(s3_kit_open(&kit, stub.endpoint), 0);
     struct tsri_s3 *s = (struct tsri_s3 *)kit.tier;
-    for (int i = 0; i < 200 && atomic_load(&s->errors) == 0; i++)
-        usleep(10000);
-    CHECK(atomic_load(&s->errors) > 0);
+    WAIT_FOR(atomic_load(&s->errors) > 0);
     CHECK_INT(atomic_load(&stub.n_list) - lists, 2);
     CHECK_INT(atomic_load(&s->n_listings), 0);
     s3_stub_heal(&stub);

@@ -457,10 +457,8 @@ TEST(a_flush_tells_of_what_was_lost_before_the_client_connected_again)
 {
     struct server_kit s;
     struct kit k;
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     server_open_tiers(&s, NULL, &plan, 1);
     uint32_t *before = kit_tokens(3, 64), *lost = kit_tokens(4, 64);
     /* Not the client's. */
@@ -483,7 +481,6 @@ TEST(a_flush_tells_of_what_was_lost_before_the_client_connected_again)
     kit_close(&k);
     CHECK(server_end(&s));
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
     free(before), free(lost);
 }
 

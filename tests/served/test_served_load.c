@@ -76,12 +76,11 @@ TEST(what_is_gone_is_reported_for_its_range_alone)
     server_open(&s, NULL);
     served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 64);
-    struct tsr_prompt p = kit_prefix_prompt(tokens, 64), tail = kit_prefix_prompt(tokens, 48);
+    struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
     CHECK_INT(kit_store_prefix(&k, tokens, 64), 64);
     CHECK_INT(kit_lookup(&k, &p, 0, &hits), 64);
     CHECK_INT(tsr_cache_clear(s.k.cache, NULL), 4);
     CHECK_INT(kit_store_prefix(&k, tokens, 48), 48);
-    (void)tail;
     for (uint32_t row = 0; row < 4; row++) /* other entries now, if any */
         CHECK_INT(kit_load(&k, &p, &hits, row), TSR_ENOENT);
     struct kit_hits again;
@@ -142,12 +141,10 @@ TEST(layers_arrive_one_by_one_in_the_background)
 
 TEST(what_only_a_tier_of_the_server_has_is_fetched_and_verified)
 {
-    struct mem_tier_store store;
     struct fake_tier_plan plan;
     struct server_kit s;
     struct kit k;
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     server_open_tiers(&s, NULL, &plan, 1);
     served_kit_open(&k, s.path, NULL);
     uint32_t *tokens = kit_tokens(3, 200);
@@ -186,7 +183,6 @@ TEST(what_only_a_tier_of_the_server_has_is_fetched_and_verified)
     kit_close(&k);
     CHECK(server_end(&s));
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
     free(tokens);
 }
 

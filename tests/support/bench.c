@@ -276,6 +276,19 @@ void bench_report(const char *name, double value, const char *unit, double basel
                             .at_least = at_least});
 }
 
+double bench_best_ns(uint32_t n, bench_fn prepare, bench_fn run, void *arg)
+{
+    double best = 1e300;
+    for (uint32_t i = 0; i < n; i++) {
+        if (prepare) prepare(arg);
+        uint64_t begin = bench_now_ns();
+        run(arg);
+        double ns = (double)(bench_now_ns() - begin);
+        if (ns < best) best = ns;
+    }
+    return best;
+}
+
 bool bench_wanted(const char *name)
 {
     return !skipped(&(struct bench_case){.name = name});

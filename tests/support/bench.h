@@ -63,6 +63,9 @@ struct bench_result bench_rate(const char *bench, const char *name, bench_fn run
  * an upper bound of the ratio (of the value, without baseline), or a lower one if at_least. */
 void bench_report(const char *name, double value, const char *unit, double baseline, double target,
                   bool at_least);
+/* The best of n calls, in ns: what it takes when nobody else uses the machine. `prepare` before each,
+ * not timed; NULL: nothing. */
+double bench_best_ns(uint32_t n, bench_fn prepare, bench_fn run, void *arg);
 /* For cases that are measured some other way: whether to measure this one. With --list it is named,
  * and not wanted. */
 bool bench_wanted(const char *name);

@@ -35,8 +35,7 @@ static void open_with(struct blend_kit *k, const char *path, uint32_t dtype, uin
     memset(k, 0, sizeof *k);
     snprintf(small, sizeof small, "head_dim=8 ff=40 %s", path);
     model_kit_open(&k->model, small, dtype, BLEND_KIT_TOKENS_MAX);
-    mem_tier_store_init(&k->store, 0);
-    fake_tier_plan_init(&k->tier, &mem_tier, &k->store);
+    fake_tier_plan_init(&k->tier);
     kit_open_tiers(&k->cache, options, &k->tier, 1);
     tsr_profile_init(&k->profile);
     k->flags = flags;
@@ -64,7 +63,6 @@ bool blend_kit_close(struct blend_kit *k)
     tsri_work_drain(tsri_ops_work(k->cache.cache->ops));
     bool clean = kit_end(&k->cache);
     fake_tier_plan_fini(&k->tier);
-    mem_tier_store_fini(&k->store);
     model_kit_close(&k->model);
     return clean;
 }

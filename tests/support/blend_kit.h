@@ -13,8 +13,7 @@
 struct blend_kit {
     struct model_kit model;
     struct kit cache;
-    struct mem_tier_store store; /* of the tier below */
-    struct fake_tier_plan tier;
+    struct fake_tier_plan tier; /* below */
     struct tsr_profile profile;
     struct tsr_blend *blend;
     uint32_t flags; /* of the blend */

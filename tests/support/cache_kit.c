@@ -169,7 +169,8 @@ uint64_t kit_seed(const struct tsr_space *space)
     return x;
 }
 
-uint64_t kit_extra(uint64_t before, const struct tsr_extra *extra, uint32_t n)
+/* Adapters and salts change every byte too; media do not. */
+static uint64_t kit_extra(uint64_t before, const struct tsr_extra *extra, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t b = 0; extra[i].kind != TSR_EXTRA_MEDIA && b < extra[i].bytes; b++)

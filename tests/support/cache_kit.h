@@ -51,8 +51,6 @@ uint32_t *kit_tokens(uint64_t seed, uint32_t n);
 /* What a run of tokens has seen, as kv_entry.h folds it: start from kit_seed, then go on over every
  * token before the run. */
 uint64_t kit_seed(const struct tsr_space *space);
-/* Adapters and salts change every byte too; media do not. */
-uint64_t kit_extra(uint64_t before, const struct tsr_extra *extra, uint32_t n);
 uint64_t kit_seen(uint64_t before, const uint32_t *tokens, uint32_t n);
 /* Fills a packed view of all layers; `before` is what the first token has seen. */
 void kit_fill(const struct tsr_space *space, uint64_t before, const uint32_t *tokens, uint32_t n,

@@ -57,6 +57,9 @@ void ck_sync(struct ck *k);
 /* Until all of its host memory is page-locked, if a device wants it to be. */
 void ck_wait_locked(const struct tsr_cache *c);
 
+/* The text of most tests, and the engine's blocks 0, 1, 2, ... */
+void ck_number(uint32_t tokens[128], int32_t blocks[64]);
+
 /* ---- memory ---- */
 
 /* What a token has seen: go on over one token after the other. */

@@ -40,7 +40,6 @@ struct rig {
     struct kv_engine engine, expected;
     int64_t slots[SLOTS];
     uint32_t *tokens; /* of the segment that rig_open has stored */
-    struct mem_tier_store store;
     struct fake_tier_plan below;
     bool has_below;
 };
@@ -109,10 +108,7 @@ static inline void rig_open_empty(struct rig *r, const char *pool, bool below)
     const char *const options[] = {"device", device_name, "device_pool_size", pool, "chunk_size",
                                    "16",     NULL};
     *r = (struct rig){.has_below = below};
-    if (below) {
-        mem_tier_store_init(&r->store, 0);
-        fake_tier_plan_init(&r->below, &mem_tier, &r->store);
-    }
+    if (below) fake_tier_plan_init(&r->below);
     kit_open_tiers(&r->kit, options, &r->below, below);
     rig_wait_locked(r);
     rig_open_engines(r, TSR_MEMORY_DEVICE);
@@ -133,7 +129,30 @@ static inline void rig_close(struct rig *r)
     free(r->tokens);
     if (!r->has_below) return;
     fake_tier_plan_fini(&r->below);
-    mem_tier_store_fini(&r->store);
+}
+
+/* The same over a server that is opened here, or with NULL over a cache of one's own. */
+static inline void rig_open_at(struct rig *r, struct server_kit *server)
+{
+    const char *const options[] = {"device", device_name, NULL};
+    if (!server) {
+        rig_open(r, "0", false);
+        return;
+    }
+    server_open(server, NULL);
+    rig_open_served(r, server->path, options);
+    r->tokens = kit_tokens(1, SEGMENT);
+    CHECK_INT(kit_store_segment(&r->kit, r->tokens, SEGMENT), SEGMENT);
+}
+
+static inline void rig_close_at(struct rig *r, struct server_kit *server)
+{
+    if (!server) {
+        rig_close(r);
+        return;
+    }
+    rig_close_served(r);
+    CHECK(server_end(server));
 }
 
 /* From now on the device of the cache needs page-locked memory, and nothing is locked before

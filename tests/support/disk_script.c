@@ -75,7 +75,7 @@ void disk_script_drop(struct disk_script *s, uint64_t key)
     s->held[key] = s->put[key] = false;
 }
 
-void disk_script_get(struct disk_script *s, uint64_t key)
+static void disk_script_get(struct disk_script *s, uint64_t key)
 {
     int r = kv_tier_get(s->kit->tier, disk_script_shape(key), key, 0);
     if (r == KIT_WRONG) wrong(s, "a get returned wrong bytes");

@@ -29,7 +29,6 @@ void disk_script_init(struct disk_script *s, struct disk_kit *kit);
 void disk_script_put(struct disk_script *s, uint64_t key);
 void disk_script_put_batch(struct disk_script *s, uint64_t from, uint64_t to);
 void disk_script_drop(struct disk_script *s, uint64_t key);
-void disk_script_get(struct disk_script *s, uint64_t key);
 void disk_script_flush(struct disk_script *s);
 /* All of it, on a tier that is open; leaves it open or, after a failed reopen, closed. */
 void disk_script_run(struct disk_script *s);

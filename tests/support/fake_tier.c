@@ -12,11 +12,17 @@ struct fake {
     struct tsr_tier *inner;
 };
 
-void fake_tier_plan_init(struct fake_tier_plan *p, const struct tsr_tier_ops *inner, void *arg)
+void fake_tier_plan_init(struct fake_tier_plan *p)
+{
+    fake_tier_plan_init_over(p, &mem_tier, &p->mem);
+}
+
+void fake_tier_plan_init_over(struct fake_tier_plan *p, const struct tsr_tier_ops *inner, void *arg)
 {
     memset(p, 0, sizeof *p);
     p->inner = inner;
     p->inner_arg = arg;
+    mem_tier_store_init(&p->mem, 0);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->cond, NULL);
 }
@@ -25,6 +31,7 @@ void fake_tier_plan_fini(struct fake_tier_plan *p)
 {
     pthread_cond_destroy(&p->cond);
     pthread_mutex_destroy(&p->lock);
+    mem_tier_store_fini(&p->mem);
 }
 
 void fake_tier_fail(struct fake_tier_plan *p, uint32_t calls, uint32_t nth, uint32_t again,

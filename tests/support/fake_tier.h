@@ -39,11 +39,12 @@ enum fake_call {
     FAKE_ALL = 63
 };
 
-/* A wrapper over any tier. env.arg of fake_tier is one of these; it must outlive the instance.
- * Every field may be changed while it runs. */
+/* A wrapper over any tier, most often mem_tier. env.arg of fake_tier is one of these; it must outlive
+ * the instance. Every field may be changed while it runs. */
 struct fake_tier_plan {
     const struct tsr_tier_ops *inner; /* required */
     void *inner_arg;
+    struct mem_tier_store mem; /* what mem_tier has, if it is the inner one; ends with the plan */
     /* slow: waited before each call of these kinds, and before each layer of a get */
     _Atomic uint32_t delay_us, delay_calls, layer_delay_us;
     /* faulty: the fail_nth-th call (from 1) of the kinds in fail_calls fails with fail_error; then
@@ -62,7 +63,9 @@ struct fake_tier_plan {
     _Atomic uint32_t n_now, n_now_max; /* calls inside at once */
 };
 extern const struct tsr_tier_ops fake_tier;
-void fake_tier_plan_init(struct fake_tier_plan *p, const struct tsr_tier_ops *inner, void *arg);
+void fake_tier_plan_init(struct fake_tier_plan *p); /* over mem_tier with p->mem */
+void fake_tier_plan_init_over(struct fake_tier_plan *p, const struct tsr_tier_ops *inner,
+                              void *arg);
 void fake_tier_plan_fini(struct fake_tier_plan *p);
 /* Starts counting anew: the nth call of these kinds from now on fails with error, and `again` more.
  */

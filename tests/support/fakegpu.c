@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 /* Test programs are in $B/tests/FOLDER; where everything is in one folder, it is there. */
-const char *fakegpu_path(void)
+static const char *path_of(void)
 {
     static char path[4096 + 64];
     char self[4096];
@@ -27,7 +27,7 @@ const struct fakegpu_control *fakegpu_load(void)
 {
     static const struct fakegpu_control *control;
     if (control) return control;
-    void *library = dlopen(fakegpu_path(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *library = dlopen(path_of(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library) control = dlsym(library, "fakegpu_control");
     if (control) return control;
     printf("fakegpu: %s\n", dlerror());

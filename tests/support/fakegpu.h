@@ -60,7 +60,5 @@ struct fakegpu_control {
 /* Loads the plug-in, which is built beside the tests, so that options and descs find it by its
  * name; stops the program when it is not there. */
 const struct fakegpu_control *fakegpu_load(void);
-/* Where it is. */
-const char *fakegpu_path(void);
 
 #endif

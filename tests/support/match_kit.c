@@ -187,8 +187,8 @@ static const struct stored *find_stored(struct kit *k, uint32_t id, const struct
     return NULL;
 }
 
-bool match_row_is_right(struct kit *k, const struct kit_hits *hits, uint32_t row,
-                        const struct tsr_prompt *prompt, const struct stored *stored, uint32_t n)
+static bool row_is_right(struct kit *k, const struct kit_hits *hits, uint32_t row,
+                         const struct tsr_prompt *prompt, const struct stored *stored, uint32_t n)
 {
     const struct tsr_match *m = &hits->matches[row];
     size_t bytes = (size_t)m->n_tokens * tsri_shape_token_bytes(&k->space->shape);
@@ -227,7 +227,7 @@ bool match_rows_are_right(struct kit *k, const struct kit_hits *hits, int n_toke
         }
         end = (uint64_t)m->prompt_offset + m->n_tokens;
         sum += m->n_tokens;
-        if (!match_row_is_right(k, hits, row, prompt, stored, n)) return false;
+        if (!row_is_right(k, hits, row, prompt, stored, n)) return false;
     }
     if (n_tokens < 0 || sum != (uint64_t)n_tokens || end > prompt->n_tokens) {
         printf("    %d tokens found, rows have %llu\n", n_tokens, (unsigned long long)sum);

@@ -74,11 +74,8 @@ struct stored {
 };
 /* A segment that was stored alone in the kit's space. */
 struct stored match_pure(const struct kit *k, const uint32_t *tokens, uint32_t n);
-/* Loads a row of a lookup and checks every byte, as one of what was stored. False, with a line,
- * when it is none of them or wrong. */
-bool match_row_is_right(struct kit *k, const struct kit_hits *hits, uint32_t row,
-                        const struct tsr_prompt *prompt, const struct stored *stored, uint32_t n);
-/* All rows; and that they ascend, do not overlap, and add up to n_tokens. */
+/* Loads all rows of a lookup and checks every byte, as one of what was stored; and that they ascend,
+ * do not overlap, and add up to n_tokens. False, with a line, when one is not. */
 bool match_rows_are_right(struct kit *k, const struct kit_hits *hits, int n_tokens,
                           const struct tsr_prompt *prompt, const struct stored *stored, uint32_t n);
 

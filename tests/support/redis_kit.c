@@ -40,7 +40,7 @@ const char *redis_kit_missing(void)
     return installed(program()) ? NULL : "redis-server is not installed (tools/setup)";
 }
 
-int redis_kit_free_port(void)
+static int free_port(void)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof a;
@@ -113,7 +113,7 @@ void redis_server_init(struct redis_server *s, const char *const *more)
     tmpdir_init(&s->dir);
     for (int i = 0; more && more[i] && i < 15; i++)
         s->args[i] = more[i];
-    s->port = redis_kit_free_port();
+    s->port = free_port();
     snprintf(s->tcp, sizeof s->tcp, "127.0.0.1:%d", s->port);
     snprintf(s->unix_, sizeof s->unix_, "unix:%s/s", s->dir.path);
     redis_server_start(s);

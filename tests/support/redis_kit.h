@@ -32,7 +32,6 @@ void redis_server_start(struct redis_server *s);
  * when nothing answered. */
 const char *redis_server_do(const struct redis_server *s, const char *const *args);
 #define REDIS_DO(server, ...) redis_server_do(server, (const char *const[]){__VA_ARGS__, NULL})
-int redis_kit_free_port(void);
 
 /* Tiers on such servers. */
 struct redis_kit {

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <setjmp.h>
+#include <unistd.h>
 
 static int test_n_passed, test_n_failed, test_n_skipped;
 static jmp_buf test_stop;
@@ -81,6 +82,17 @@ static inline int test_failed(void)
             TEST_STOP(test_failed()); \
         } \
     } while (0)
+/* Waits until it is so; fails this test after a minute. Only on the thread that RUNs. */
+#define WAIT_FOR(x) \
+    do { \
+        for (int wait_ms = 0; !(x); wait_ms++) { \
+            if (wait_ms == 60000) { \
+                printf("    %s:%d: WAIT_FOR(%s)\n", __FILE__, __LINE__, #x); \
+                TEST_STOP(test_failed()); \
+            } \
+            usleep(1000); \
+        } \
+    } while (0)
 #define SKIP(why) \
     do { \
         printf("    skipped: %s\n", why); \
@@ -113,6 +125,14 @@ static inline int test_end(void)
     printf("# %d passed %d failed %d skipped\n", test_n_passed, test_n_failed, test_n_skipped);
     if (test_n_failed) return 1;
     return test_n_passed ? 0 : 77;
+}
+
+/* The same for a main whose other tests need what is not here. */
+static inline int test_end_without(const char *what)
+{
+    printf("    skipped: %s\n", what);
+    test_n_skipped++;
+    return test_end();
 }
 
 /* A small generator with a seed, so that a failure can be repeated. */

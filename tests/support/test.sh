@@ -4,6 +4,8 @@
 # (`fail "why"` says why) and is skipped when it returns 77 (`skip "why"`). Every function runs in
 # a subshell of its own with an empty folder in $tmp, and from the top of the tree.
 set -u
+# Characters beyond ASCII mean the same wherever the tests run.
+export LC_ALL=C.UTF-8
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 B=${B:-build}
 # What this build was made with, as arguments for make ("CC=gcc" ...), and the compiler with the

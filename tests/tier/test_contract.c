@@ -46,7 +46,7 @@ static void done_mem(void *arg)
 static void *fresh_fake(void)
 {
     struct fake_tier_plan *p = malloc(sizeof *p);
-    fake_tier_plan_init(p, &mem_tier, fresh_mem());
+    fake_tier_plan_init_over(p, &mem_tier, fresh_mem());
     return p;
 }
 

@@ -194,7 +194,7 @@ TEST(a_scan_leaves_out_impossible_heads)
 TEST(the_fake_tier_fails_its_nth_call_and_counts)
 {
     struct fake_tier_plan plan;
-    fake_tier_plan_init(&plan, &mem_tier, NULL);
+    fake_tier_plan_init_over(&plan, &mem_tier, NULL);
     struct tsr_tier *t;
     struct tsr_tier_desc env = {.size = sizeof env, .arg = &plan};
     CHECK_INT(tsri_tier_open(&t, &fake_tier, &env), 0);
