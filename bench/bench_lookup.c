@@ -119,19 +119,6 @@ static void look_up_any(void *arg)
     w->flags = flags;
 }
 
-/* The best of many: what it takes when nobody else uses the machine. */
-static double best_ns(struct work *w, bench_fn fn)
-{
-    double best = 1e300;
-    for (uint32_t i = 0; i < 300; i++) {
-        uint64_t begin = bench_now_ns();
-        fn(w);
-        double ns = (double)(bench_now_ns() - begin);
-        if (ns < best) best = ns;
-    }
-    return best;
-}
-
 /* What looking anywhere adds to a lookup that finds nothing, as a share of the prefill that it then
  * saves nothing of. */
 static void bench_any(struct work *w)
@@ -139,7 +126,8 @@ static void bench_any(struct work *w)
     struct bench_result r = bench_run(&(struct bench_case){
         .name = "any miss", .run = look_up_any, .baseline = look_up, .arg = w});
     if (!r.ran) return;
-    double added_s = (best_ns(w, look_up_any) - best_ns(w, look_up)) / 1e9;
+    double added_s =
+        (bench_best_ns(300, NULL, look_up_any, w) - bench_best_ns(300, NULL, look_up, w)) / 1e9;
     bench_report("any miss, of CPU prefill", added_s / (N_TOKENS / 300.0) * 100, "%", 0, 0.1,
                  false);
     bench_report("any miss, of GPU prefill", added_s / (N_TOKENS / 30000.0) * 100, "%", 0, 0.1,

@@ -170,20 +170,6 @@ static void add_shingles_again(void *arg)
     w->next = (w->next + 977) % N_ENTRIES;
 }
 
-/* The best of many: what it takes when nobody else uses the machine. */
-static double best_ns(struct work *w, bench_fn prepare)
-{
-    double best = 1e300;
-    for (uint32_t i = 0; i < (prepare ? 30 : 300); i++) {
-        if (prepare) prepare(w);
-        uint64_t begin = bench_now_ns();
-        match(w);
-        double ns = (double)(bench_now_ns() - begin);
-        if (ns < best) best = ns;
-    }
-    return best;
-}
-
 static void match_edits(void *arg)
 {
     struct work *w = arg;
@@ -201,18 +187,6 @@ static void match_alone(void *arg)
     w->slice_tokens = 0;
 }
 
-static double best_of(struct work *w, bench_fn fn)
-{
-    double best = 1e300;
-    for (uint32_t i = 0; i < 60; i++) {
-        uint64_t begin = bench_now_ns();
-        fn(w);
-        double ns = (double)(bench_now_ns() - begin);
-        if (ns < best) best = ns;
-    }
-    return best;
-}
-
 static void bench_long(struct work *w)
 {
     static const uint32_t sizes[] = {1u << 16, 1u << 17, 1u << 18, 1u << 20};
@@ -224,7 +198,8 @@ static void bench_long(struct work *w)
         struct bench_result r = bench_run(
             &(struct bench_case){.name = name, .run = match, .baseline = match_alone, .arg = w});
         if (!r.ran) continue;
-        double alone = best_of(w, match_alone), together = best_of(w, match);
+        double alone = bench_best_ns(60, NULL, match_alone, w),
+               together = bench_best_ns(60, NULL, match, w);
         snprintf(name, sizeof name, "%uK, best of 60, threads : alone", sizes[i] >> 10);
         bench_report(name, together / alone, "x", 0, 0, false);
     }
@@ -287,9 +262,12 @@ static void bench_text(struct work *w, const struct text *t)
     struct bench_result cold = bench_run(&c);
     char name[64];
     snprintf(name, sizeof name, "%s, a token", t->name);
-    if (hot.ran) bench_report(name, best_ns(w, NULL) / N_TOKENS, "ns", 0, t->target, false);
+    if (hot.ran)
+        bench_report(name, bench_best_ns(300, NULL, match, w) / N_TOKENS, "ns", 0, t->target,
+                     false);
     snprintf(name, sizeof name, "%s, a token", t->cold_name);
-    if (cold.ran) bench_report(name, best_ns(w, chill) / N_TOKENS, "ns", 0, 0, false);
+    if (cold.ran)
+        bench_report(name, bench_best_ns(30, chill, match, w) / N_TOKENS, "ns", 0, 0, false);
     if (hot.ran) bench_edits(w, t->name, 15);
 }
 

@@ -147,6 +147,10 @@ void tsri_edits_scan(struct tsri_matcher *m, struct tsr_range part, uint32_t fir
 /* A bit for each token: the first from `at` on, before end, that is set or not; set some. */
 uint32_t tsri_taken_next(const uint64_t *taken, uint32_t at, uint32_t end, bool is_taken);
 void tsri_taken_add(uint64_t *taken, uint32_t at, uint32_t end);
+/* run_sort.c: sorts n runs, equal ones as they were; scratch has room for as many */
+typedef int tsri_run_order(const struct tsri_run *x, const struct tsri_run *y);
+void tsri_runs_sort(struct tsri_run *runs, uint32_t n, struct tsri_run *scratch,
+                    tsri_run_order *compare);
 /* Turns `runs` into `chosen`: they do not overlap and ascend. */
 void tsri_matcher_choose(struct tsri_matcher *m);
 

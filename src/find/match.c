@@ -457,9 +457,8 @@ void tsri_matcher_scan(struct tsri_matcher *m, struct tsr_range part)
 
 /* ---- joining ---- */
 
-static int by_entry(const void *a, const void *b)
+static int by_entry(const struct tsri_run *x, const struct tsri_run *y)
 {
-    const struct tsri_run *x = a, *y = b;
     if (x->id != y->id) return x->id < y->id ? -1 : 1;
     if (x->edits != y->edits) return x->edits ? -1 : 1;
     if (x->prompt_offset != y->prompt_offset) return x->prompt_offset < y->prompt_offset ? -1 : 1;
@@ -504,7 +503,7 @@ static void drop_twins(struct tsri_matcher *m)
 /* Numbers the groups and tells each run how many tokens its group has. */
 static void join(struct tsri_matcher *m)
 {
-    qsort(m->runs, m->n_runs, sizeof m->runs[0], by_entry);
+    tsri_runs_sort(m->runs, m->n_runs, m->chosen, by_entry);
     drop_twins(m);
     for (uint32_t i = 0, n; i < m->n_runs; i += n) {
         uint64_t sum = m->runs[i].n_tokens;
@@ -520,9 +519,8 @@ static void join(struct tsri_matcher *m)
 /* ---- choosing ---- */
 
 /* Runs computed behind other text come last, then the longest groups, then the better context. */
-static int best_first(const void *a, const void *b)
+static int best_first(const struct tsri_run *x, const struct tsri_run *y)
 {
-    const struct tsri_run *x = a, *y = b;
     bool x_other = x->context == TSR_CONTEXT_OTHER, y_other = y->context == TSR_CONTEXT_OTHER;
     if (x_other != y_other) return x_other ? 1 : -1;
     if (x->group_tokens != y->group_tokens) return x->group_tokens > y->group_tokens ? -1 : 1;
@@ -531,9 +529,8 @@ static int best_first(const void *a, const void *b)
     return x->prompt_offset < y->prompt_offset ? -1 : x->prompt_offset > y->prompt_offset;
 }
 
-static int by_prompt(const void *a, const void *b)
+static int by_prompt(const struct tsri_run *x, const struct tsri_run *y)
 {
-    const struct tsri_run *x = a, *y = b;
     return x->prompt_offset < y->prompt_offset ? -1 : x->prompt_offset > y->prompt_offset;
 }
 
@@ -641,7 +638,7 @@ static void let_go(struct tsri_matcher *m, uint32_t first)
 void tsri_matcher_choose(struct tsri_matcher *m)
 {
     join(m);
-    qsort(m->runs, m->n_runs, sizeof m->runs[0], best_first);
+    tsri_runs_sort(m->runs, m->n_runs, m->chosen, best_first);
     for (uint32_t i = 0, first = 0; i < m->n_runs; i++) {
         keep_free(m, &m->runs[i]);
         bool last = i + 1 == m->n_runs || m->runs[i + 1].group != m->runs[i].group;
@@ -654,5 +651,5 @@ void tsri_matcher_choose(struct tsri_matcher *m)
         first = m->n_chosen;
     }
     m->n_runs = 0;
-    qsort(m->chosen, m->n_chosen, sizeof m->chosen[0], by_prompt);
+    tsri_runs_sort(m->chosen, m->n_chosen, m->runs, by_prompt);
 }

@@ -190,6 +190,22 @@ TEST(text_that_goes_on_otherwise_ends_the_path_at_once)
     CHECK(PLENTY - x.budget < 500);
 }
 
+TEST(eight_replaced_tokens_are_passed_and_nine_are_not)
+{
+    for (uint32_t n_replaced = 1; n_replaced <= 10; n_replaced++) {
+        uint32_t a[200], b[200];
+        fill(a, 200, 0);
+        fill(b, 200, 0);
+        fill(b + 60 - n_replaced, n_replaced, 1000);
+        fill(b + 140, n_replaced, 2000);
+        struct tsri_alignment x = aligned(a, 200, b, 200);
+        tsri_align(&x, 100, 100, 8);
+        check_runs(&x);
+        CHECK_INT(x.a_from, n_replaced <= 8 ? 0 : 60);
+        CHECK_INT(x.a_to, n_replaced <= 8 ? 200 : 140);
+    }
+}
+
 TEST(short_runs_are_counted_and_not_returned)
 {
     uint32_t a[64], b[64];
@@ -205,6 +221,22 @@ TEST(short_runs_are_counted_and_not_returned)
     CHECK_INT(x.runs[0].n, 42);
     /* The last three do not pay for the edit before them, but are of the same text. */
     CHECK_INT(x.n_equal, 42 + 3 * 5);
+    CHECK_INT(x.n_beyond, 3);
+}
+
+/* The leg of 32 edits and the one after it both end where the texts do. */
+TEST(an_end_that_two_legs_reach_counts_once)
+{
+    enum { N = 8 + 31 * 6 + 1 + 3 };
+    uint32_t a[N], b[N];
+    fill(a, N, 1000);
+    fill(b, N, 1000);
+    for (uint32_t i = 8; i < N; i += 6)
+        a[i] = 1;
+    struct tsri_alignment x = aligned(a, N, b, N);
+    tsri_align(&x, 0, 0, 8);
+    check_runs(&x);
+    CHECK_INT(x.n_equal, 8 + 31 * 5);
     CHECK_INT(x.n_beyond, 3);
 }
 
@@ -260,7 +292,9 @@ int main(void)
     RUN(inserted_and_deleted_tokens_move_the_rest);
     RUN(text_without_end_is_followed_leg_by_leg);
     RUN(text_that_goes_on_otherwise_ends_the_path_at_once);
+    RUN(eight_replaced_tokens_are_passed_and_nine_are_not);
     RUN(short_runs_are_counted_and_not_returned);
+    RUN(an_end_that_two_legs_reach_counts_once);
     RUN(an_alignment_stays_where_it_may_look);
     RUN(no_text_takes_more_than_its_budget);
     return test_end();

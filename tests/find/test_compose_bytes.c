@@ -106,11 +106,9 @@ TEST(loads_are_right_while_others_store_and_evict)
 TEST(text_in_a_lower_tier_is_no_match_now_and_is_on_its_way)
 {
     if (k.cache) kit_close(&k);
-    struct mem_tier_store below;
-    mem_tier_store_init(&below, 0);
     struct tsr_config *cfg = kit_config((const char *const[]){"host_size", "8M", NULL});
     struct fake_tier_plan plan;
-    fake_tier_plan_init(&plan, &mem_tier, &below);
+    fake_tier_plan_init(&plan);
     CHECK_INT(tsr_tier_attach(cfg, &fake_tier, &plan), 0);
     kit_open_config(&k, cfg);
     tsr_config_close(cfg);
@@ -146,7 +144,6 @@ TEST(text_in_a_lower_tier_is_no_match_now_and_is_on_its_way)
     CHECK(match_rows_are_right(&k, &hits, n, &prompt, &stored, 1));
     kit_close(&k);
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&below);
     free(doc);
     text_fini(&t);
 }

@@ -121,8 +121,7 @@ TEST(nobody_waits_for_threads_that_are_busy)
         jobs[i] = (struct tsri_job){.run = hold};
         CHECK_INT(tsri_work_push(tsri_ops_work(k.cache->ops), &jobs[i]), 0);
     }
-    while (atomic_load(&n_held) < 2)
-        usleep(1000);
+    WAIT_FOR(atomic_load(&n_held) == 2);
     uint64_t want = scan(&x, &t, UINT32_MAX);
     match_end(&x);
     CHECK_INT(scan(&x, &t, 500), want); /* the queue keeps helpers that come too late */
