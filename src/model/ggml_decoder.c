@@ -5,7 +5,8 @@
  * With TSR_DECODER_ALIKE a row has the bits that it has alone. Filling up to the kernels for many rows
  * would do that too, but takes three times as long for one row. Instead, matrices are multiplied with
  * groups of rows, each as large as rounds like one row; how large that is, is tried out for each kind
- * of matrix when it is first needed. Attention has one row at a time in any case. */
+ * of matrix when it is first needed. Our own kernel for x86_64 needs no groups. Attention has one row
+ * at a time in any case. */
 #include "model/model.h"
 
 #include <stdlib.h>
@@ -145,7 +146,9 @@ static int try_matrix(struct tsr_executor_decoder *d, struct ggml_tensor *matrix
 
 static int try_kind(struct tsr_executor_decoder *d, struct ggml_tensor *matrix)
 {
-    if (!matrix || find_kind(d, matrix) || d->n_kinds == TSRI_ALIKE_KINDS_MAX) return 0;
+    if (!matrix || tsri_multiply_can(matrix, true) || find_kind(d, matrix) ||
+        d->n_kinds == TSRI_ALIKE_KINDS_MAX)
+        return 0;
     size_t n = (size_t)matrix->ne[0] * TSRI_ALIKE_ROWS_MAX;
     struct ggml_init_params params = {.mem_size = 2 * ggml_tensor_overhead(), .no_alloc = true};
     struct ggml_context *ctx = ggml_init(params);
@@ -181,6 +184,7 @@ static int try_out(struct tsr_executor_decoder *d)
             e = try_kind(d, d->x->weights.layers[l][matrices[i]]);
     ggml_free(d->graph.ctx); /* its memory was used */
     d->graph = (struct tsri_graph){0};
+    d->tried = !e;
     return e;
 }
 
@@ -248,7 +252,7 @@ int tsri_ggml_decoder_run(struct tsr_executor_decoder *b, const struct tsr_execu
                           uint32_t n, uint32_t flags, float *logits)
 {
     bool alike = flags & TSR_DECODER_ALIKE && n > 1;
-    int e = alike && !b->n_kinds ? try_out(b) : 0;
+    int e = alike && !b->tried ? try_out(b) : 0;
     if (!e) e = choose_graph(b, rows, n, alike);
     for (uint32_t i = 0; !e && i < n; i++)
         e = put_row(b, &rows[i], i);

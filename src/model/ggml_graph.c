@@ -109,7 +109,8 @@ static struct ggml_tensor *multiply_alike(struct work *b, struct ggml_tensor *ma
 static struct ggml_tensor *multiply_own(struct work *b, struct ggml_tensor *matrix,
                                         struct ggml_tensor *x)
 {
-    if (b->input_of != x) b->input = tsri_multiply_input(b->ctx, x);
+    if (b->input_of != x || !tsri_multiply_takes(matrix, b->input))
+        b->input = tsri_multiply_input(b->ctx, matrix, x);
     b->input_of = x;
     return tsri_multiply(b->ctx, matrix, b->input);
 }
@@ -119,8 +120,8 @@ static struct ggml_tensor *multiply_own(struct work *b, struct ggml_tensor *matr
 static struct ggml_tensor *multiply(struct work *b, struct ggml_tensor *matrix,
                                     struct ggml_tensor *x, int64_t n)
 {
-    if (b->alike) return multiply_alike(b, matrix, x);
-    bool own = b->rows_least && tsri_multiply_can(matrix);
+    bool own = tsri_multiply_can(matrix, b->rows_least == 0);
+    if (b->alike && !own) return multiply_alike(b, matrix, x);
     struct ggml_tensor *y = own ? multiply_own(b, matrix, x) : ggml_mul_mat(b->ctx, matrix, x);
     return y->ne[1] > n ? rows(b, y, 0, (uint32_t)n) : y;
 }
@@ -207,9 +208,9 @@ static void in_full_precision(struct ggml_tensor *a)
 }
 #pragma GCC diagnostic pop
 
-/* softmax(Q K + mask) V, projected. */
-static struct ggml_tensor *attention(struct work *b, struct ggml_tensor *q,
-                                     const struct tsri_row_batch *batch)
+/* softmax(Q K + mask) V by ggml, for as many rows as the batch is filled up to. */
+static struct ggml_tensor *attend_filled(struct work *b, struct ggml_tensor *q,
+                                         const struct tsri_row_batch *batch)
 {
     int64_t n = q->ne[2];
     if (batch->n_padded > n) q = ggml_pad(b->ctx, q, 0, 0, (int)(batch->n_padded - n), 0);
@@ -218,11 +219,33 @@ static struct ggml_tensor *attention(struct work *b, struct ggml_tensor *q,
                             kept(b, b->s->k[b->layer], batch), kept(b, b->s->v[b->layer], batch),
                             mask_rows(b, batch, 0, batch->n_padded), b->h->attention_scale, 0, 0);
     in_full_precision(a);
+    return a;
+}
+
+/* By our own kernel, which has no use for more rows than there are. */
+static struct ggml_tensor *attend_own(struct work *b, struct ggml_tensor *q,
+                                      const struct tsri_row_batch *batch)
+{
+    struct tsri_attention a = {.q = q,
+                               .k = kept(b, b->s->k[b->layer], batch),
+                               .v = kept(b, b->s->v[b->layer], batch),
+                               .mask = mask_rows(b, batch, 0, (uint32_t)q->ne[2]),
+                               .scale = &b->s->x->header.attention_scale};
+    return tsri_attention(b->ctx, &a);
+}
+
+/* softmax(Q K + mask) V, projected. */
+static struct ggml_tensor *attention(struct work *b, struct ggml_tensor *q,
+                                     const struct tsri_row_batch *batch)
+{
+    int64_t n = q->ne[2];
+    bool own = b->rows_least && tsri_attention_can(b->s->k[b->layer], b->h->head_dim);
+    struct ggml_tensor *a = own ? attend_own(b, q, batch) : attend_filled(b, q, batch);
     a = ggml_reshape_2d(b->ctx, a, a->ne[0] * a->ne[1], a->ne[2]);
     /* Rows that attention was filled up with are zeros, too. */
-    if (batch->n_padded > batch->n_wide)
+    if (a->ne[1] > batch->n_wide)
         a = rows(b, a, 0, batch->n_wide);
-    else if (batch->n_padded < batch->n_wide)
+    else if (a->ne[1] < batch->n_wide)
         a = filled(b, a->ne[1] > n ? rows(b, a, 0, (uint32_t)n) : a);
     return multiply(b, b->w[TSRI_ATTN_OUT], a, n);
 }

@@ -8,6 +8,7 @@
  *   ggml_session.c KV memory; passes over its rows, cut into batches
  *   ggml_decoder.c one row of each of several sessions, in one pass over the weights
  *   ggml_mask.c  who sees whom, as the numbers that ggml's attention adds
+ *   multiply_x86.c, attention_x86.c kernels of our own, with ggml's bits
  *   vocab.c     tokens and chat templates, by libllama
  *   guard.cpp   what those two throw or assert, as errors
  *   ggml_executor.c the table, and the log of ggml
@@ -241,7 +242,8 @@ uint32_t tsri_batches_cut(const struct tsri_sight *sight, uint32_t n_rows,
 /* ggml's attention on a CPU has three kernels: for one row, for fewer than 64, and a much faster
  * one in tiles of 64 rows by 64 keys. Rounding differs between them. Few rows are filled up to a
  * tile: that is faster from about 8 rows on, and makes the result of a row independent of its
- * company. Keys begin at a multiple of a tile for the same reason. */
+ * company. Keys begin at a multiple of a tile for the same reason. Our own kernel (attention_x86.c)
+ * takes the rows that there are. */
 #define TSRI_TILE_ROWS 64u
 #define TSRI_KV_ALIGN 64u
 #define TSRI_KV_STEP 256u /* the number of keys is a multiple of it, so that graphs are reused */
@@ -407,7 +409,8 @@ struct tsr_executor_decoder {
     struct ggml_tensor *positions, *slots; /* i32, i64 */
     uint32_t rows_max;
     struct tsri_alike_kind kinds[TSRI_ALIKE_KINDS_MAX];
-    uint32_t n_kinds;        /* 0: not tried out yet */
+    uint32_t n_kinds;
+    bool tried;
     float *embd;             /* staging */
     ggml_fp16_t *mask;       /* staging of one row */
     size_t mask_room;        /* its elements */
@@ -432,14 +435,32 @@ int tsri_ggml_decoder_run(struct tsr_executor_decoder *b, const struct tsr_execu
 
 /* ---- multiply_x86.c ---- */
 
-/* Whether there is a kernel of our own for many rows times this matrix, on this processor. */
-bool tsri_multiply_can(const struct ggml_tensor *matrix);
-/* Rows of floats as tsri_multiply() wants them; the result may be used for several matrices. */
-struct ggml_tensor *tsri_multiply_input(struct ggml_context *ctx, struct ggml_tensor *x);
-/* matrix times the rows, with the bits of ggml_mul_mat() for many of them; those of a row depend
- * neither on the number of rows nor on that of threads. */
+/* Whether there is a kernel of our own for this matrix, on this processor. few: rows are to have the
+ * bits of ggml's kernels for few rows, which are those of one row alone; else of those for many. For
+ * some types that is the same. */
+bool tsri_multiply_can(const struct ggml_tensor *matrix, bool few);
+/* Rows of floats as tsri_multiply() wants them for this matrix, and for all others that take them. */
+struct ggml_tensor *tsri_multiply_input(struct ggml_context *ctx, const struct ggml_tensor *matrix,
+                                        struct ggml_tensor *x);
+bool tsri_multiply_takes(const struct ggml_tensor *matrix, const struct ggml_tensor *input);
+/* matrix times the rows, with the bits of ggml_mul_mat(); those of a row depend neither on the number
+ * of rows nor on that of threads. */
 struct ggml_tensor *tsri_multiply(struct ggml_context *ctx, struct ggml_tensor *matrix,
                                   struct ggml_tensor *input);
+
+/* ---- attention_x86.c ---- */
+
+/* What attention is made of, as in ggml_flash_attn_ext(), except that q is [head_dim, n_heads, n] and
+ * as long as there are rows. The number of keys is a multiple of TSRI_KV_ALIGN. */
+struct tsri_attention {
+    struct ggml_tensor *q, *k, *v, *mask;
+    float *scale; /* lives as long as the graph */
+};
+/* Whether there is a kernel of our own for many rows over such K or V, on this processor. */
+bool tsri_attention_can(const struct ggml_tensor *kv, uint32_t head_dim);
+/* With the bits of ggml's tiles of TSRI_TILE_ROWS rows; those of a row depend neither on the number of
+ * rows nor on that of threads. */
+struct ggml_tensor *tsri_attention(struct ggml_context *ctx, const struct tsri_attention *a);
 
 /* ---- graphs ---- */
 

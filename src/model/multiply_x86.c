@@ -1,11 +1,13 @@
-/* multiply_x86.c - a matrix in blocks of 32 small integers times many rows, for AVX-512 with VNNI. ggml
+/* multiply_x86.c - a matrix in blocks of 32 small integers times rows, for AVX-512 with VNNI. ggml
  * multiplies Q4_0, Q5_0 and Q8_0 by 256-bit kernels that unpack the matrix again for every four rows;
- * that was half of the time of reading a prompt with the smallest model (docs/performance.md).
+ * that was half of the time of reading a prompt with the smallest model, and more of that of decoding
+ * (docs/performance.md).
  *
  * Here 16 rows of the matrix are unpacked once, in the order in which vpdpbusd takes them: four
  * values of each of the 16 in a register. Then all rows of x go over them, two at a time. The
  * instruction multiplies unsigned with signed bytes, so weights are moved up by 128, and 128 times
- * the four values of x is what a sum begins with.
+ * the four values of x is what a sum begins with. Unpacking costs about as much as three rows of x,
+ * so that it pays for a single one, too.
  *
  * The bits are those of ggml's kernel. Sums of four products are exact integers. As there, sum i of
  * each block (0 to 7) is added to float i, and these eight are added up at the end. So a row of the
@@ -13,24 +15,15 @@
  * that of threads.
  *
  * It is two operations of ggml's graph, which its threads share: x to bytes, and the product. */
-#include "model/model.h"
+#include "model/multiply_x86.h"
 
 #include <string.h>
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
-
 #define BLOCK 32u       /* values of a block, of which each has a scale */
-#define FOURS 8u        /* of a block: what one instruction adds up */
-#define WIDE 16u        /* rows of the matrix at once */
 #define ROWS 2u         /* rows of x at once: eight sums of each stay in registers */
 #define BLOCKS_MAX 256u /* of a row: what is unpacked is on the stack */
-
-#define INLINE static inline __attribute__((always_inline))
-/* Loops of a known number of turns: sums must stay in registers. */
-#define UNROLL _Pragma("GCC unroll 8")
-#define T512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,f16c")))
 
 /* ---- the matrix ---- */
 
@@ -57,49 +50,83 @@ static size_t block_bytes(enum ggml_type type)
     return type == GGML_TYPE_Q5_0 ? sizeof(struct block_5) : sizeof(struct block_8);
 }
 
-INLINE T512 __m256i halves(const uint8_t *low)
-{
-    __m128i both = _mm_loadu_si128((const __m128i *)low), four = _mm_set1_epi8(15);
-    __m128i upper = _mm_and_si128(_mm_srli_epi16(both, 4), four);
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_and_si128(both, four)), upper, 1);
-}
-
-/* The values of a block, moved up by 128. */
-INLINE T512 __m256i unpacked(const uint8_t *block, enum ggml_type type)
-{
-    if (type == GGML_TYPE_Q4_0)
-        return _mm256_add_epi8(halves(((const struct block_4 *)block)->low),
-                               _mm256_set1_epi8(128 - 8));
-    if (type == GGML_TYPE_Q8_0) {
-        __m256i v = _mm256_loadu_si256((const __m256i *)((const struct block_8 *)block)->values);
-        return _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80));
-    }
-    uint32_t fifth;
-    memcpy(&fifth, ((const struct block_5 *)block)->fifth, sizeof fifth);
-    __m256i v =
-        _mm256_add_epi8(halves(((const struct block_5 *)block)->low), _mm256_set1_epi8(128 - 16));
-    return _mm256_mask_add_epi8(v, fifth, v, _mm256_set1_epi8(16));
-}
-
 /* 16 rows: of each block eight registers of values, and its 16 scales. */
 struct wide_rows {
     _Alignas(64) uint8_t values[BLOCKS_MAX][FOURS][WIDE][4];
     _Alignas(64) float scales[BLOCKS_MAX][WIDE];
 };
 
-INLINE T512 void unpack_as(struct wide_rows *p, const uint8_t *from, size_t row_bytes,
+/* A block of each of 16 rows, its values moved up by 128. */
+INLINE T512 void unpack_8(const uint8_t *from, size_t row_bytes, __m512i values[FOURS])
+{
+    gather_fours(from, row_bytes, values);
+    gather_fours(from + 16, row_bytes, values + 4);
+    UNROLL
+    for (uint32_t i = 0; i < FOURS; i++)
+        values[i] = _mm512_xor_si512(values[i], _mm512_set1_epi8((char)0x80));
+}
+
+/* Lower halves of bytes are values 0 to 15, upper ones are 16 to 31. */
+INLINE T512 void unpack_low(const uint8_t *from, size_t row_bytes, __m512i values[FOURS])
+{
+    const __m512i half = _mm512_set1_epi8(15);
+    gather_fours(from, row_bytes, values);
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        values[i + 4] = _mm512_and_si512(_mm512_srli_epi16(values[i], 4), half);
+        values[i] = _mm512_and_si512(values[i], half);
+    }
+}
+
+INLINE T512 void unpack_4(const uint8_t *from, size_t row_bytes, __m512i values[FOURS])
+{
+    unpack_low(from, row_bytes, values);
+    UNROLL
+    for (uint32_t i = 0; i < FOURS; i++)
+        values[i] = _mm512_add_epi8(values[i], _mm512_set1_epi8(128 - 8));
+}
+
+/* fifth: 32 bits of each row, one for each value. */
+INLINE T512 void unpack_5(const uint8_t *from, size_t row_bytes, __m512i fifth,
+                          __m512i values[FOURS])
+{
+    const __m512i first = _mm512_set1_epi32(0x08040201), next = _mm512_slli_epi32(first, 4);
+    const __m512i unset = _mm512_set1_epi8(128 - 16), set = _mm512_set1_epi8((char)128);
+    __m512i byte = _mm512_broadcast_i32x4(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
+    unpack_low(from, row_bytes, values);
+    UNROLL
+    for (uint32_t i = 0; i < FOURS; i += 2) {
+        __m512i eight = _mm512_shuffle_epi8(fifth, byte); /* of each row one byte, four times */
+        __mmask64 here = _mm512_test_epi8_mask(eight, first);
+        __mmask64 there = _mm512_test_epi8_mask(eight, next);
+        values[i] = _mm512_or_si512(values[i], _mm512_mask_mov_epi8(unset, here, set));
+        values[i + 1] = _mm512_or_si512(values[i + 1], _mm512_mask_mov_epi8(unset, there, set));
+        byte = _mm512_add_epi8(byte, _mm512_set1_epi8(1));
+    }
+}
+
+INLINE T512 void unpack_as(struct wide_rows *p, const uint8_t *rows, size_t row_bytes,
                            uint32_t n_blocks, enum ggml_type type)
 {
-    const __m256i places = _mm256_setr_epi32(0, 16, 32, 48, 64, 80, 96, 112);
     size_t bytes = block_bytes(type);
-    for (uint32_t b = 0; b < n_blocks; b++, from += bytes) {
-        for (uint32_t r = 0; r < WIDE; r++) {
-            const uint8_t *block = from + r * row_bytes;
-            uint16_t scale;
-            memcpy(&scale, block, sizeof scale);
-            p->scales[b][r] = _cvtsh_ss(scale);
-            _mm256_i32scatter_epi32(p->values[b][0][r], places, unpacked(block, type), 4);
-        }
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        const uint8_t *from = rows + b * bytes;
+        __m512i head[4], values[FOURS];
+        fetch_next(rows, row_bytes, b, bytes);
+        gather_fours(from, row_bytes, head);
+        _mm512_store_ps(p->scales[b], _mm512_cvtph_ps(_mm512_cvtepi32_epi16(head[0])));
+        if (type == GGML_TYPE_Q4_0)
+            unpack_4(from + offsetof(struct block_4, low), row_bytes, values);
+        if (type == GGML_TYPE_Q5_0)
+            unpack_5(
+                from + offsetof(struct block_5, low), row_bytes,
+                _mm512_or_si512(_mm512_srli_epi32(head[0], 16), _mm512_slli_epi32(head[1], 16)),
+                values);
+        if (type == GGML_TYPE_Q8_0)
+            unpack_8(from + offsetof(struct block_8, values), row_bytes, values);
+        UNROLL
+        for (uint32_t i = 0; i < FOURS; i++)
+            _mm512_store_si512(p->values[b][i], values[i]);
     }
 }
 
@@ -148,16 +175,6 @@ static void narrow_all(struct ggml_tensor *dst, int ith, int nth, void *unused)
 }
 
 /* ---- the product ---- */
-
-/* Sums in the order in which ggml adds up the lanes of a register. */
-INLINE T512 __m512 whole(const __m512 *sums)
-{
-    __m512 a[4];
-    UNROLL
-    for (uint32_t i = 0; i < 4; i++)
-        a[i] = _mm512_add_ps(sums[i + 4], sums[i]);
-    return _mm512_add_ps(_mm512_add_ps(a[0], a[2]), _mm512_add_ps(a[1], a[3]));
-}
 
 /* n_rows, at most ROWS, is a constant wherever it is called. y_row: from one row of y to the next. */
 INLINE T512 void multiply_rows(const struct wide_rows *w, uint32_t n_blocks,
@@ -220,51 +237,70 @@ static void multiply_all(struct ggml_tensor *dst, int ith, int nth, void *unused
     }
 }
 
-bool tsri_multiply_can(const struct ggml_tensor *matrix)
+bool tsri_multiply_can(const struct ggml_tensor *matrix, bool few)
 {
-    bool kind = matrix->type == GGML_TYPE_Q4_0 || matrix->type == GGML_TYPE_Q5_0 ||
-                matrix->type == GGML_TYPE_Q8_0;
+    bool small = matrix->type == GGML_TYPE_Q4_0 || matrix->type == GGML_TYPE_Q5_0 ||
+                 matrix->type == GGML_TYPE_Q8_0;
+    bool fits = small ? matrix->ne[0] % BLOCK == 0 && matrix->ne[0] <= BLOCK * BLOCKS_MAX
+                      : matrix->type == GGML_TYPE_Q6_K && few;
     /* Memory of ggml's special kinds has another order, and says that the host cannot read it. */
-    return kind && matrix->ne[0] % BLOCK == 0 && matrix->ne[0] <= BLOCK * BLOCKS_MAX &&
-           matrix->ne[1] % WIDE == 0 && matrix->buffer &&
+    return fits && matrix->ne[1] % WIDE == 0 && matrix->buffer &&
            ggml_backend_buffer_is_host(matrix->buffer) && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512vnni");
 }
 
-struct ggml_tensor *tsri_multiply_input(struct ggml_context *ctx, struct ggml_tensor *x)
+struct ggml_tensor *tsri_multiply_input(struct ggml_context *ctx, const struct ggml_tensor *matrix,
+                                        struct ggml_tensor *x)
 {
+    if (matrix->type == GGML_TYPE_Q6_K) return ggml_cast(ctx, x, GGML_TYPE_Q8_K);
     return ggml_custom_4d(ctx, GGML_TYPE_I8,
                           x->ne[0] / BLOCK * (int64_t)sizeof(struct narrow_block), x->ne[1], 1, 1,
                           &x, 1, narrow_all, GGML_N_TASKS_MAX, NULL);
 }
 
-struct ggml_tensor *tsri_multiply(struct ggml_context *ctx, struct ggml_tensor *matrix,
-                                  struct ggml_tensor *narrowed)
+bool tsri_multiply_takes(const struct ggml_tensor *matrix, const struct ggml_tensor *input)
 {
-    struct ggml_tensor *both[] = {matrix, narrowed};
-    return ggml_custom_4d(ctx, GGML_TYPE_F32, matrix->ne[1], narrowed->ne[1], 1, 1, both, 2,
-                          multiply_all, GGML_N_TASKS_MAX, NULL);
+    return (matrix->type == GGML_TYPE_Q6_K) == (input->type == GGML_TYPE_Q8_K);
+}
+
+struct ggml_tensor *tsri_multiply(struct ggml_context *ctx, struct ggml_tensor *matrix,
+                                  struct ggml_tensor *input)
+{
+    struct ggml_tensor *both[] = {matrix, input};
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, matrix->ne[1], input->ne[1], 1, 1, both, 2,
+                          matrix->type == GGML_TYPE_Q6_K ? tsri_multiply_k : multiply_all,
+                          GGML_N_TASKS_MAX, NULL);
 }
 
 #else
 
-bool tsri_multiply_can(const struct ggml_tensor *matrix)
+bool tsri_multiply_can(const struct ggml_tensor *matrix, bool few)
 {
     (void)matrix;
+    (void)few;
     return false;
 }
 
-struct ggml_tensor *tsri_multiply_input(struct ggml_context *ctx, struct ggml_tensor *x)
+struct ggml_tensor *tsri_multiply_input(struct ggml_context *ctx, const struct ggml_tensor *matrix,
+                                        struct ggml_tensor *x)
 {
     (void)ctx;
+    (void)matrix;
     return x;
 }
 
-struct ggml_tensor *tsri_multiply(struct ggml_context *ctx, struct ggml_tensor *matrix,
-                                  struct ggml_tensor *narrowed)
+bool tsri_multiply_takes(const struct ggml_tensor *matrix, const struct ggml_tensor *input)
 {
-    return ggml_mul_mat(ctx, matrix, narrowed);
+    (void)matrix;
+    (void)input;
+    return true;
+}
+
+struct ggml_tensor *tsri_multiply(struct ggml_context *ctx, struct ggml_tensor *matrix,
+                                  struct ggml_tensor *input)
+{
+    return ggml_mul_mat(ctx, matrix, input);
 }
 
 #endif

@@ -15,15 +15,13 @@ static int32_t blocks[64];
  * memory. */
 struct cold {
     struct fake_tier_plan plan;
-    struct mem_tier_store store;
     struct kit kit;
     struct ck k;
 };
 
 static void cold_open(struct cold *c, const struct ck_options *o)
 {
-    mem_tier_store_init(&c->store, 0);
-    fake_tier_plan_init(&c->plan, &mem_tier, &c->store);
+    fake_tier_plan_init(&c->plan);
     kit_open_tiers(&c->kit, NULL, &c->plan, 1);
     struct ck_options with = *o;
     with.shared = c->kit.cache;
@@ -38,7 +36,6 @@ static void cold_close(struct cold *c)
     ck_close(&c->k);
     kit_close(&c->kit);
     fake_tier_plan_fini(&c->plan);
-    mem_tier_store_fini(&c->store);
 }
 
 /* Asks for a load of 64 tokens into blocks 20 and on. */
@@ -125,7 +122,7 @@ TEST(a_damaged_entry_is_blocks_to_recompute)
     cold_open(&c, &(struct ck_options){0});
     struct tsr_prompt p = {.size = sizeof p, .tokens = tokens, .n_tokens = 64};
     CHECK_INT(tsr_space_keys(c.k.scheduler->terms.spaces[0], &p, keys, 4), 4);
-    CHECK(mem_tier_store_damage(&c.store, &keys[2], 5));
+    CHECK(mem_tier_store_damage(&c.plan.mem, &keys[2], 5));
     CHECK_INT(ask(&c.k), 1);
     ck_settle(&c.k, &answer);
     CHECK_INT(answer.n_received, 1);
@@ -314,10 +311,7 @@ TEST(an_owner_that_dies_is_blocks_to_recompute_and_then_misses)
 
 int main(void)
 {
-    for (uint32_t i = 0; i < 128; i++)
-        tokens[i] = i * 7 + 1;
-    for (int32_t i = 0; i < 64; i++)
-        blocks[i] = i;
+    ck_number(tokens, blocks);
     RUN(what_is_in_a_lower_tier_is_loaded_between_steps);
     RUN(a_load_goes_straight_where_the_cache_can_deliver);
     RUN(without_deliveries_loads_go_through_staging_memory);

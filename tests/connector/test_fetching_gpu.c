@@ -170,9 +170,7 @@ TEST(a_load_does_not_wait_for_what_is_queued_behind_the_mark)
     atomic_store(&may_write, false);
     gpu->launch(k.stream, write_when_told, &k);
     CHECK_INT(tsr_worker_start_load_kv(k.workers[0], meta, bytes), 0);
-    uint64_t until_ns = tsri_now_ns() + SOON_NS;
-    while (ck_worker_stats(&k, 0).loads < 1 && tsri_now_ns() < until_ns)
-        usleep(200);
+    WAIT_FOR(ck_worker_stats(&k, 0).loads >= 1);
     CHECK(ck_right_all(&k, tokens, 0, 64, blocks + 20));
     atomic_store(&may_write, true);
     gpu->stream_sync(k.stream);
@@ -203,9 +201,7 @@ TEST(giving_up_waits_for_what_was_queued)
     gpu->hold(true);
     ck_step(&k, NULL, &answer);
     CHECK_INT(answer.n_received, 0);
-    uint64_t until_ns = tsri_now_ns() + SOON_NS;
-    while (!gpu->queued() && tsri_now_ns() < until_ns)
-        usleep(200);
+    WAIT_FOR(gpu->queued());
     usleep(300 * 1000);
     uint64_t start_ns = tsri_now_ns();
     CHECK_INT(pthread_create(&thread, NULL, let_go, NULL), 0);
@@ -225,12 +221,10 @@ TEST(giving_up_waits_for_what_was_queued)
 TEST(a_load_that_is_given_up_while_its_tier_is_stuck_is_never_queued)
 {
     struct fake_tier_plan plan;
-    struct mem_tier_store store;
     struct kit kit;
     struct ck k;
     struct ck_answer answer;
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     kit_open_tiers(&kit, on_gpu, &plan, 1);
     gpu_open(&k, &(struct ck_options){
                      .shared = kit.cache, .flags = TSR_CONNECTOR_LOAD_SYNC, .load_timeout_ms = 60});
@@ -251,7 +245,6 @@ TEST(a_load_that_is_given_up_while_its_tier_is_stuck_is_never_queued)
     ck_close(&k);
     kit_close(&kit);
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
 }
 
 /* ---- failures ---- */
@@ -304,8 +297,7 @@ static void lose_server(int how)
     ask(&k, id);
     gpu->hold(true);
     ck_step(&k, NULL, &answer);
-    while (!gpu->queued() && tsri_now_ns() < until_ns)
-        usleep(200);
+    WAIT_FOR(gpu->queued());
     served_stop(&s, how);
     gpu->hold(false);
     ck_settle(&k, &answer);
@@ -399,10 +391,7 @@ TEST(salts_share_a_server_and_its_mapping_and_no_entry)
 int main(void)
 {
     gpu = fakegpu_load();
-    for (uint32_t i = 0; i < 128; i++)
-        tokens[i] = i * 7 + 1;
-    for (int32_t i = 0; i < 64; i++)
-        blocks[i] = i;
+    ck_number(tokens, blocks);
     RUN(loads_go_straight_into_device_memory);
     RUN(a_load_of_more_rows_than_go_together_takes_several_deliveries);
     RUN(loads_of_a_cache_without_the_device_are_staged);

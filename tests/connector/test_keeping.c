@@ -127,10 +127,7 @@ TEST(a_save_larger_than_the_cache_keeps_its_beginning)
 
 int main(void)
 {
-    for (uint32_t i = 0; i < 128; i++)
-        tokens[i] = i * 7 + 1;
-    for (int32_t i = 0; i < 64; i++)
-        blocks[i] = i;
+    ck_number(tokens, blocks);
     RUN(blocks_may_be_reused_once_they_were_read);
     RUN(a_cache_without_room_fails_the_save_and_nothing_else);
     RUN(what_stands_behind_a_failed_save_is_not_gathered);

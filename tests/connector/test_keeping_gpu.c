@@ -189,10 +189,7 @@ TEST(what_cannot_be_locked_goes_to_the_server_through_staging_memory)
 
 int main(void)
 {
-    for (uint32_t i = 0; i < 128; i++)
-        tokens[i] = i * 7 + 1;
-    for (int32_t i = 0; i < 64; i++)
-        blocks[i] = i;
+    ck_number(tokens, blocks);
     gpu = fakegpu_load();
     RUN(saves_go_straight_into_page_locked_pages);
     RUN(saves_into_pages_that_are_not_locked_are_staged);

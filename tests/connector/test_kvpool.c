@@ -288,13 +288,6 @@ TEST(memory_of_a_device_is_refused_on_the_cpu)
 static const char *const on_gpu[] = {"device", "fakegpu", NULL};
 static const char *const small_on_gpu[] = {"device", "fakegpu", "host_size", "1M", NULL};
 
-static void wait_until_locked(const struct fakegpu_control *gpu, uint64_t bytes)
-{
-    for (uint32_t i = 0; i < 10000 && gpu->registered_bytes() < bytes; i++)
-        usleep(1000);
-    CHECK(gpu->registered_bytes() >= bytes);
-}
-
 static uint64_t n_staged(const struct pool_kit *x)
 {
     return tsri_stats_read(tsri_cache_metrics(x->k.cache), TSRI_M_delivery_misses);
@@ -322,7 +315,7 @@ TEST(a_store_does_not_overtake_the_writers_of_its_slots)
     const struct fakegpu_control *gpu = fakegpu_load();
     struct pool_kit x;
     open_pool_with(&x, &(struct pool_options){.cache = on_gpu, .gpu = gpu});
-    wait_until_locked(gpu, 16 << 20);
+    WAIT_FOR(gpu->registered_bytes() >= 16 << 20);
     gpu->delay(3, 1, 2000);
     struct kernel write = {.x = &x};
     struct tsr_slots_desc s = slots_of(&x, 64, 0, 0), to = slots_of(&x, 64, 0, 100);
@@ -345,7 +338,7 @@ TEST(a_load_does_not_overtake_the_readers_of_its_slots)
     const struct fakegpu_control *gpu = fakegpu_load();
     struct pool_kit x;
     open_pool_with(&x, &(struct pool_options){.cache = on_gpu, .gpu = gpu});
-    wait_until_locked(gpu, 16 << 20);
+    WAIT_FOR(gpu->registered_bytes() >= 16 << 20);
     compute(&x, 64, 0);
     struct tsr_slots_desc s = slots_of(&x, 64, 0, 0);
     CHECK_INT(tsr_kvpool_store_kv(x.p, &s), 64);

@@ -98,8 +98,7 @@ TEST(what_is_being_loaded_is_not_found_by_others_afterwards)
         gpu->hold(false);
         ck_settle(&k, NULL);
         ck_sync(&k);
-        for (uint32_t n = 0; n < 10000 && ck_worker_stats(&k, 0).jobs_in_flight; n++)
-            usleep(1000);
+        WAIT_FOR(ck_worker_stats(&k, 0).jobs_in_flight == 0);
         CHECK_INT(tsri_resets_on(k.scheduler), modes[i] == TSR_CONNECTOR_LOAD_SURE);
         k.scheduler->reset_ns = 0; /* nothing is pinned any more */
         check_works_again(&k);
@@ -109,10 +108,7 @@ TEST(what_is_being_loaded_is_not_found_by_others_afterwards)
 
 int main(void)
 {
-    for (uint32_t i = 0; i < 128; i++)
-        tokens[i] = i * 7 + 1;
-    for (int32_t i = 0; i < 64; i++)
-        blocks[i] = i;
+    ck_number(tokens, blocks);
     gpu = fakegpu_load();
     RUN(what_was_saved_is_forgotten);
     RUN(a_save_that_ends_after_the_reset_is_not_found);

@@ -271,10 +271,7 @@ TEST(a_consumer_saves_nothing)
 
 int main(void)
 {
-    for (uint32_t i = 0; i < 128; i++)
-        tokens[i] = i * 7 + 1;
-    for (int32_t i = 0; i < 64; i++)
-        blocks[i] = i;
+    ck_number(tokens, blocks);
     RUN(chunks_are_saved_once_their_kv_is_written);
     RUN(only_prompts_are_saved_unless_asked);
     RUN(what_a_request_leaves_is_saved_with_the_next_step_although_it_has_no_tokens);

@@ -183,10 +183,7 @@ TEST(bytes_that_are_none_change_nothing)
 
 int main(void)
 {
-    for (uint32_t i = 0; i < 128; i++)
-        tokens[i] = i * 7 + 1;
-    for (int32_t i = 0; i < 64; i++)
-        blocks[i] = i;
+    ck_number(tokens, blocks);
     RUN(a_step_with_nothing_to_do_is_a_head);
     RUN(tokens_and_blocks_come_with_the_steps);
     RUN(a_preempted_request_begins_anew_and_hits_what_it_saved);

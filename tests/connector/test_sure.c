@@ -62,11 +62,9 @@ TEST(beside_others_only_little_is_loaded_within_a_step)
 TEST(what_a_tier_has_is_not_sure)
 {
     struct fake_tier_plan plan;
-    struct mem_tier_store store;
     struct kit kit;
     struct ck k;
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     kit_open_tiers(&kit, NULL, &plan, 1);
     ck_open(&k, &(struct ck_options){.flags = TSR_CONNECTOR_LOAD_SURE, .shared = kit.cache});
     ck_save_prompt(&k, 1, tokens, 64, 0);
@@ -78,7 +76,6 @@ TEST(what_a_tier_has_is_not_sure)
     ck_close(&k);
     kit_close(&kit);
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
 }
 
 /* ---- on a device that queues ---- */
@@ -258,10 +255,7 @@ TEST(what_is_gone_all_the_same_is_told_within_the_step)
 
 int main(void)
 {
-    for (uint32_t i = 0; i < 128; i++)
-        tokens[i] = i * 7 + 1;
-    for (int32_t i = 0; i < 64; i++)
-        blocks[i] = i;
+    ck_number(tokens, blocks);
     RUN(the_only_request_loads_within_its_step);
     RUN(beside_others_only_little_is_loaded_within_a_step);
     RUN(what_a_tier_has_is_not_sure);
