@@ -8,6 +8,7 @@
 
 #define TERMS_MAX 64u
 #define TERM_BYTES_MAX 128u
+#define QUESTION_BYTES_MAX ((size_t)64 << 10) /* a search looks at no more of a question */
 
 /* ---- writing without spaces ---- */
 
@@ -159,7 +160,7 @@ int tsri_query(struct tsri_prose *out, const char *question)
 {
     struct tsri_prose folded = {0};
     struct term terms[TERMS_MAX];
-    int err = tsri_fold(&folded, question, strlen(question));
+    int err = tsri_fold(&folded, question, strnlen(question, QUESTION_BYTES_MAX));
     if (!err) err = tsri_prose_add(out, "", 0);
     size_t n = err ? 0 : terms_of(&folded, false, terms);
     if (!err && n == 0) n = terms_of(&folded, true, terms);

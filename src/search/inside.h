@@ -36,7 +36,12 @@ TSR_MUST int tsri_fold(struct tsri_prose *out, const char *text, size_t bytes);
 /* The question as an FTS5 query: its words, each quoted, any of them. Empty when it has none. */
 TSR_MUST int tsri_query(struct tsri_prose *out, const char *question);
 
-/* ---- readers (html.c, pdf.c, document.c) ---- */
+/* ---- readers (charset.c, html.c, pdf.c, document.c) ---- */
+
+/* Adds a page that is not valid UTF-8 as UTF-8: from the encoding it begins with or names, else as a
+ * browser would, from Windows-1252. What is no text in it becomes U+FFFD. TSR_EUNSUP: iconv here
+ * does not have the encoding. */
+TSR_MUST int tsri_page_utf8(const char *page, size_t bytes, struct tsri_prose *out);
 
 /* The text of a page without its markup, scripts and styles. TSR_EUNSUP: libxml2 is missing. */
 TSR_MUST int tsri_html_text(const char *data, size_t bytes, struct tsri_prose *out);

@@ -25,7 +25,8 @@ struct tsri_folder_watch {
     uint32_t n_folders;
     int notify, wake; /* notify: -1 where folders cannot be watched */
     uint32_t n_watches;
-    bool partly; /* some folders are not watched */
+    bool partly;        /* some folders are not watched */
+    uint64_t looked_ns; /* when a sync was last asked for */
 };
 
 static void watch_folder(void *arg, int fd, const char *name)
@@ -75,6 +76,7 @@ int tsri_folder_watch_open(struct tsri_folder_watch **out, const char *const *fo
         return err;
     }
     watch_all(w);
+    w->looked_ns = tsri_now_ns();
     *out = w;
     return 0;
 }
@@ -127,12 +129,14 @@ int tsri_folder_watch_wait(struct tsri_folder_watch *w, uint32_t timeout_ms)
     uint32_t wait_ms = w->partly && timeout_ms > RESCAN_MS ? RESCAN_MS : timeout_ms;
     enum woken first = wait_once(w, wait_ms);
     if (first == CALLED) return 0;
-    if (first == TIMED) return w->partly && timeout_ms >= RESCAN_MS;
+    bool due = w->partly && tsri_now_ns() - w->looked_ns >= RESCAN_MS * (uint64_t)1000000;
+    if (first == TIMED && !due) return 0;
     for (uint32_t waited = 0; waited < QUIET_MAX_MS; waited += QUIET_MS) {
         enum woken more = wait_once(w, QUIET_MS);
         if (more == CALLED) return 0;
         if (more == TIMED) break;
     }
     watch_all(w);
+    w->looked_ns = tsri_now_ns();
     return 1;
 }
