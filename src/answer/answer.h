@@ -53,6 +53,8 @@ struct tsri_dialog {
     char *tail; /* template text behind a question: opens the answer */
     char *turn; /* template text between an answer and the next question */
     bool plain; /* no template, no names, nothing cut: the prompt is its texts, one after another */
+    /* A prompt that the context has no room for ends where that is clear: TSR_ERANGE. */
+    bool must_fit;
 };
 
 /* What is asked for without a system prompt. */
@@ -93,7 +95,7 @@ struct tsri_message {
 /* The prompt of a whole conversation, up to where the next answer begins. With a system prompt, or
  * template text before the first other message, that is segment 0, and `system` of an ask is 1; only
  * a model without a template and a conversation without a system prompt have none, and the first
- * segment does not begin at token 0. */
+ * segment does not begin at token 0. It must fit. */
 TSR_MUST int tsri_dialog_init_messages(struct tsri_dialog *d, const struct tsr_model *model,
                                        const struct tsri_message *messages, uint32_t n);
 

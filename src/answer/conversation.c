@@ -92,6 +92,7 @@ int tsri_dialog_init_messages(struct tsri_dialog *d, const struct tsr_model *mod
     if (e < 0) return e;
     if (n == 0) return tsri_fail(TSR_EINVAL, "a conversation needs a message");
     d->context = info.context;
+    d->must_fit = true;
     e = render_all(model, messages, n, (info.caps & TSR_MODEL_CHAT) != 0, &text);
     if (e) return e;
     /* The system prompt is a segment up to where the first user speaks, if anything of it is left

@@ -23,6 +23,8 @@
     "3" \
     "\x01"
 #define TEMPLATE_BYTES_MAX ((size_t)1 << 20)
+#define COUNTED_BYTES ((size_t)16 << 10) /* of a text at once */
+#define TOKENS_MORE 16u                  /* than bytes, where a text is short */
 
 static int add_tokens(struct tsri_dialog *d, const uint32_t *tokens, size_t n)
 {
@@ -34,16 +36,52 @@ static int add_tokens(struct tsri_dialog *d, const uint32_t *tokens, size_t n)
     return 0;
 }
 
+static int refuse_long(const struct tsri_dialog *d, size_t n)
+{
+    return tsri_fail(TSR_ERANGE, "the prompt has at least %zu tokens, the model's context has %u",
+                     n, d->context);
+}
+
+/* The tokens of 15 MB take seconds, so a long text is counted in pieces first, up to where it is too
+ * long. A cut changes the count by a token or two for thousands, so twice the context leaves no doubt
+ * that the whole has more than the context. */
+static int check_length(const struct tsri_dialog *d, const char *text, size_t bytes)
+{
+    size_t n = 0, limit = 2 * (size_t)d->context;
+    if (bytes <= limit) return 0; /* a token has a byte at least */
+    for (size_t at = 0, piece; at < bytes; at += piece) {
+        piece = bytes - at < COUNTED_BYTES ? bytes - at : COUNTED_BYTES;
+        /* not within a character */
+        for (int i = 0; i < 3 && at + piece < bytes && (text[at + piece] & 0xC0) == 0x80; i++)
+            piece--;
+        int got = tsr_model_tokenize(d->model, text + at, piece, 0, NULL, 0);
+        if (got < 0) return got;
+        n += (size_t)got;
+        if (n > limit) return refuse_long(d, d->n_tokens + n / 2);
+    }
+    return 0;
+}
+
 int tsri_dialog_add_text(struct tsri_dialog *d, const char *text, size_t bytes, uint32_t flags)
 {
-    int n = tsr_model_tokenize(d->model, text, bytes, flags, NULL, 0);
-    if (n < 0) return n;
-    uint32_t *tokens = malloc(((size_t)n + 1) * sizeof *tokens);
-    if (!tokens) return tsri_fail(TSR_ENOMEM, "no memory");
-    int e = tsr_model_tokenize(d->model, text, bytes, flags, tokens, (uint32_t)n) == n
-                ? add_tokens(d, tokens, (size_t)n)
-                : tsri_fail(TSR_EIO, "the tokenizer gives two results for one text");
+    size_t room = bytes + TOKENS_MORE;
+    uint32_t *tokens = NULL;
+    int n = d->must_fit ? check_length(d, text, bytes) : 0;
+    /* Again where tokens are less than a byte each. */
+    for (int turn = 0; turn < 2 && n >= 0; turn++) {
+        free(tokens);
+        tokens = malloc(room * sizeof *tokens);
+        n = tokens ? tsr_model_tokenize(d->model, text, bytes, flags, tokens, (uint32_t)room)
+                   : tsri_fail(TSR_ENOMEM, "no memory");
+        if (n < 0 || (size_t)n <= room) break;
+        room = (size_t)n;
+    }
+    int e = n < 0 ? n : 0;
+    if (!e && (size_t)n > room)
+        e = tsri_fail(TSR_EIO, "the tokenizer gives two results for one text");
+    if (!e) e = add_tokens(d, tokens, (size_t)n);
     free(tokens);
+    if (!e && d->must_fit && d->n_tokens >= d->context) e = refuse_long(d, d->n_tokens);
     return e;
 }
 

@@ -109,7 +109,8 @@ int tsri_cli_flag_number(const struct tsri_cli *cli, const char *name, double mi
         end++;
     }
     if (end == text || *end || !(value >= min && value <= max))
-        return tsri_cli_usage(cli, "--%s=%s: not a number from %g to %g", name, text, min, max);
+        return tsri_cli_usage(cli, "--%s=%s: not a number from %.10g to %.10g", name, text, min,
+                              max);
     *out = value;
     return 0;
 }

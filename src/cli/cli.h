@@ -115,9 +115,6 @@ void tsri_cli_put_text(const char *bytes, size_t n);
 /* "12.3 MiB", "1 KiB", "17 B" into buf, which is returned. */
 const char *tsri_cli_size(uint64_t bytes, char buf[static 32]);
 
-/* Hexadecimal digits; out has room for 2 n + 1. */
-void tsri_cli_hex(const uint8_t *bytes, size_t n, char *out);
-
 /* A bar on stderr, where that is a terminal. It goes away when all n are done, before an error line,
  * and when it is told to. */
 void tsri_cli_progress(const char *what, uint64_t n_done, uint64_t n);

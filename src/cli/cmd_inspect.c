@@ -190,7 +190,7 @@ static const char *text_name(const struct inspect *x, size_t i, char buf[static 
     if (i < n)
         snprintf(buf, 33, "%zu", i + 1);
     else
-        tsri_cli_hex(x->store.store.entries[i - n].head.key.bytes, 4, buf);
+        tsri_hex(buf, x->store.store.entries[i - n].head.key.bytes, 4);
     return buf;
 }
 
@@ -246,7 +246,7 @@ static void print_json_name(const struct inspect *x, size_t i)
         return;
     }
     char key[33];
-    tsri_cli_hex(x->store.store.entries[i - x->file.n_documents].head.key.bytes, 16, key);
+    tsri_hex(key, x->store.store.entries[i - x->file.n_documents].head.key.bytes, 16);
     printf("\"entry\":\"%s\"", key);
 }
 

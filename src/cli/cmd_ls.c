@@ -19,7 +19,7 @@ static int by_size(const void *a, const void *b)
 /* The digest of the text that a segment was computed after; false: none. */
 static bool context_of(const struct tsri_store_entry *e, char hex[static 65])
 {
-    tsri_cli_hex(e->head.digest, 32, hex);
+    tsri_hex(hex, e->head.digest, 32);
     return e->head.kind == TSR_KIND_SEGMENT && strspn(hex, "0") != 64;
 }
 
@@ -29,9 +29,9 @@ static void print_json(const struct tsri_store *s)
     for (size_t i = 0; i < s->n_entries; i++) {
         const struct tsri_store_entry *e = &s->entries[i];
         char key[33], space[33], parent[33], context[65];
-        tsri_cli_hex(e->head.key.bytes, 16, key);
-        tsri_cli_hex(e->head.space, 16, space);
-        tsri_cli_hex(e->head.parent.bytes, 16, parent);
+        tsri_hex(key, e->head.key.bytes, 16);
+        tsri_hex(space, e->head.space, 16);
+        tsri_hex(parent, e->head.parent.bytes, 16);
         printf("%s{\"key\":\"%s\",\"space\":\"%s\",\"kind\":\"%s\",\"tokens\":%u,\"bytes\":%llu,"
                "\"base\":%u,\"layers\":%u,\"eviction_order\":%zu",
                i ? "," : "", key, space, tsri_store_kind(e->head.kind), e->head.n_tokens,
@@ -51,8 +51,8 @@ static int print_table(const struct tsri_cli *cli, const struct tsri_store *s)
     char a[32], b[32], key[33], space[33], context[65];
     for (size_t i = 0; i < s->n_entries; i++) {
         const struct tsri_store_entry *e = &s->entries[i];
-        tsri_cli_hex(e->head.key.bytes, 16, key);
-        tsri_cli_hex(e->head.space, 4, space);
+        tsri_hex(key, e->head.key.bytes, 16);
+        tsri_hex(space, e->head.space, 4);
         bool after = context_of(e, context);
         tsri_table_row(&t, "%s|%s|%s|%.8s|%u|%u|%s|%s", key, space, tsri_store_kind(e->head.kind),
                        after ? context : "-", e->head.n_tokens, e->head.n_layers,

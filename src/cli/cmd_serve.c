@@ -49,7 +49,9 @@ static int make_token_file(const char *path)
     char token[TSRI_TOKEN_BYTES];
     int fd = make_private(path);
     if (fd < 0 && errno == EEXIST) return 0;
-    if (fd < 0) return tsri_cli_fail("%s: %s", path, strerror(errno));
+    if (fd < 0)
+        return tsri_cli_fail("%s: %s: name a file with a token by --token-file", path,
+                             strerror(errno));
     bool fine = tsri_token_make(token) &&
                 write(fd, token, TSRI_TOKEN_BYTES - 1) == (ssize_t)TSRI_TOKEN_BYTES - 1 &&
                 write(fd, "\n", 1) == 1;
@@ -141,8 +143,10 @@ static void name_model(struct tsri_serving *v)
     tsri_plain(v->model_name);
 }
 
-static int read_limits(struct tsri_serving *v, struct tsri_serve_desc *d)
+/* Before the model is loaded and documents are indexed: that takes long. */
+static int read_limits(struct tsri_serving *v)
 {
+    struct tsri_serve_desc *d = &v->limits;
     double max = 0, at_once = 0, seconds = 0;
     int e = tsri_cli_flag_count(v->cli, "max", 1, 1 << 20, &max);
     if (!e) e = tsri_cli_flag_count(v->cli, "at-once", 1, 64, &at_once);
@@ -154,22 +158,29 @@ static int read_limits(struct tsri_serving *v, struct tsri_serve_desc *d)
     return e;
 }
 
+/* With the option chunked, a message may hold documents. */
+static const char *separator_of(const struct tsri_cli *cli)
+{
+    const struct tsri_options *o = cli->config ? tsri_config_options(cli->config) : NULL;
+    return o && o->chunked ? o->separator : NULL;
+}
+
 static int open_server(struct tsri_serving *v)
 {
     char speed[4096];
     tsri_reader_beside(&v->reader, v->cli, "speed", speed, sizeof speed);
-    struct tsri_serve_desc d = {.model = v->reader.model,
-                                .blend = v->reader.blend,
-                                .cache = v->reader.cache,
-                                .search = v->search,
-                                .model_name = v->model_name,
-                                .speed_path = speed,
-                                .token = v->token,
-                                .page_token = v->page_token,
-                                .address = &v->address};
-    int e = read_limits(v, &d);
-    if (e) return e;
-    e = tsri_serve_open(&v->serve, &d);
+    struct tsri_serve_desc d = v->limits;
+    d.model = v->reader.model;
+    d.blend = v->reader.blend;
+    d.cache = v->reader.cache;
+    d.search = v->search;
+    d.model_name = v->model_name;
+    d.separator = separator_of(v->cli);
+    d.speed_path = speed;
+    d.token = v->token;
+    d.page_token = v->page_token;
+    d.address = &v->address;
+    int e = tsri_serve_open(&v->serve, &d);
     if (e == TSR_EBUSY)
         return tsri_cli_fail("port %u is in use: choose another one with --port",
                              ntohs(((struct sockaddr_in *)&v->address)->sin_port));
@@ -244,13 +255,14 @@ int tsri_cmd_serve(struct tsri_cli *cli)
     int e = tsri_cli_want_args(cli, 0, 0);
     if (!e) e = tsri_cli_config(cli);
     if (!e) e = read_address(v);
+    if (!e) e = read_limits(v);
     if (!e) catch_signals();
     if (!e) e = tsri_reader_open(&v->reader, cli);
     if (!e) e = read_token(v);
     if (!e) name_model(v);
     if (!e) e = tsri_serving_open_folders(v);
-    if (!e) e = open_server(v);
-    if (!e) {
+    if (!e && !n_signals) e = open_server(v);
+    if (v->serve) {
         tell(v);
         open_browser(v);
         tsri_serving_run(v);

@@ -97,8 +97,8 @@ static void print_json(const struct rows *rows)
     for (size_t i = 0; i < rows->n; i++) {
         const struct tsri_wire_entry *e = &rows->list[i];
         char key[33], space[33];
-        tsri_cli_hex(e->key, 16, key);
-        tsri_cli_hex(e->space, 16, space);
+        tsri_hex(key, e->key, 16);
+        tsri_hex(space, e->space, 16);
         printf("%s{\"key\":\"%s\",\"space\":\"%s\",\"kind\":\"%s\",\"tokens\":%u,\"bytes\":%llu,"
                "\"tiers\":[",
                i ? "," : "", key, space, tsri_store_kind(e->kind), e->n_tokens,
@@ -118,8 +118,8 @@ static int print_rows(const struct tsri_cli *cli, const struct rows *rows)
     tsri_table_init(&t, "lllrrlrr", "key|space|kind|tokens|KV|tiers|in use|pinned");
     for (size_t i = 0; i < rows->n; i++) {
         const struct tsri_wire_entry *e = &rows->list[i];
-        tsri_cli_hex(e->key, 16, key);
-        tsri_cli_hex(e->space, 4, space);
+        tsri_hex(key, e->key, 16);
+        tsri_hex(space, e->space, 4);
         tsri_table_row(&t, "%s|%s|%s|%u|%s|%s|%u|%u", key, space, tsri_store_kind(e->kind),
                        e->n_tokens, e->bytes ? tsri_cli_size(e->bytes, size) : "?",
                        tiers_of(e->tiers, tiers), e->pins - e->user_pins, e->user_pins);

@@ -64,7 +64,7 @@ static bool of_space(const struct tsri_store_entry *e, uint64_t dropped, void *a
 {
     (void)dropped;
     char hex[33];
-    tsri_cli_hex(e->head.space, 16, hex);
+    tsri_hex(hex, e->head.space, 16);
     return !arg || strncmp(hex, arg, strlen(arg)) == 0;
 }
 

@@ -100,7 +100,7 @@ static int check_entry(struct tsri_cli *cli, struct tsri_store *s, const struct 
     struct entry_room r;
     if (!room_init(&r, &e->head)) return tsri_cli_failed();
     char key[33];
-    tsri_cli_hex(e->head.key.bytes, 16, key);
+    tsri_hex(key, e->head.key.bytes, 16);
     t->bytes += e->bytes;
     int status = 0;
     if (read_planes(s, e, &r, r.planes) < 0) {

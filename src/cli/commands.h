@@ -50,9 +50,11 @@
     X(serve, "serve", "[--docs=DIR] [--port=N] [--host=ADDRESS] [--token-file=FILE] [--no-open] [--no-read-ahead] [--max=N] [--temperature=T] [--at-once=N] [--time-limit=S] [--model=FILE] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] [--json]", \
       "answer OpenAI clients and a chat page, with documents", \
       "Starts an HTTP server on this machine with the OpenAI API (/v1/chat/completions,\n" \
-      "/v1/completions, /v1/models). Prints the address of its page, with a token; the same token is\n" \
-      "the API key. With --docs, passages that fit the question come before it, and the answer names\n" \
+      "/v1/completions, /v1/models). Prints the address of its page, with a token of this run, and the\n" \
+      "file with the API key. With --docs, passages that fit the question come before it, and the answer names\n" \
       "them. The documents are indexed and then read ahead in the background; changes are noticed.\n" \
+      "With the option chunked (--enable-chunk-cache), a message may hold a system prompt, documents\n" \
+      "and a question, cut at the option separator (## by default).\n" \
       "Ctrl-C or SIGTERM ends it: answers that are being written are finished.\n" \
       "  --docs=DIR       answer from the files in a folder and its subfolders; repeat it for more\n" \
       "  --port=N         port to listen at (default: 7465); 0: any that is free\n" \

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -15,24 +16,32 @@
 
 /* ---- files ---- */
 
+struct sync {
+    const struct tsri_serving *v;
+    atomic_bool stop;
+};
+
 static void on_sync(void *arg, const struct tsri_sync_state *s)
 {
-    const struct tsri_serving *v = arg;
+    struct sync *x = arg;
+    if (tsri_serving_ends()) atomic_store(&x->stop, true);
     if (s->skipped) {
         tsri_cli_progress_end();
         tsri_cli_note("%s: %s; left out", s->skipped, s->why);
     }
-    if (!v->cli->json) tsri_cli_progress("indexing documents", s->n_bytes_done, s->n_bytes);
+    if (!x->v->cli->json) tsri_cli_progress("indexing documents", s->n_bytes_done, s->n_bytes);
 }
 
 static int sync_folders(struct tsri_serving *v, bool first)
 {
     struct tsri_sync_result r = {0};
     struct tsri_search_stats all = {0};
-    int e = tsri_search_sync(v->search, on_sync, v, NULL, &r);
+    struct sync x = {.v = v};
+    int e = tsri_search_sync(v->search, on_sync, &x, &x.stop, &r);
     tsri_cli_progress_end();
     if (!e) e = tsri_search_stats(v->search, &all);
     if (e < 0) return tsri_cli_failed();
+    if (atomic_load(&x.stop)) return 0; /* the next start goes on */
     if (first || r.n_new || r.n_changed || r.n_gone)
         fprintf(stderr,
                 "documents: %llu files, %llu passages (%llu new, %llu changed, %llu gone)\n",
@@ -80,16 +89,22 @@ struct ahead {
     bool over; /* under lock: the job that was submitted last */
     enum tsri_end why;
     char failed[256];
-    uint64_t n_tokens, n_done, n_computed;
-    double start_s, told_s, computed_s;
-    bool told;
+    uint32_t n_learned; /* under lock: segments of that job */
+    uint64_t n_tokens, n_done;
+    double start_s, told_s;
+    bool told, changed; /* changed: the folders, since it began */
 };
 
 static void on_event(void *arg, const struct tsri_job_event *e)
 {
     struct ahead *a = arg;
-    if (e->kind != TSRI_EVENT_END) return;
+    if (e->kind != TSRI_EVENT_END && e->kind != TSRI_EVENT_LEARN) return;
     pthread_mutex_lock(&a->lock);
+    a->n_learned = e->n_done;
+    if (e->kind == TSRI_EVENT_LEARN) {
+        pthread_mutex_unlock(&a->lock);
+        return;
+    }
     a->over = true;
     a->why = e->why;
     if (e->why == TSRI_END_FAILED) snprintf(a->failed, sizeof a->failed, "%s", e->text);
@@ -129,29 +144,62 @@ static void tell_estimate(const struct ahead *a)
             tsri_cli_size(kv_bytes(&r->info, a->n_tokens), (char[32]){0}));
 }
 
-static void tell_progress(struct ahead *a)
+static void tell_progress(struct ahead *a, uint64_t n_done)
 {
     double now = tsri_cli_now_s();
     char time[32];
     if (a->v->cli->json || now - a->told_s < TELL_S) return;
-    double rate = (double)a->n_done / (now - a->start_s);
-    say_time(time, sizeof time, (double)(a->n_tokens - a->n_done) / rate);
+    if (n_done > a->n_tokens) a->n_tokens = n_done; /* files that came meanwhile */
+    double rate = (double)n_done / (now - a->start_s);
+    say_time(time, sizeof time, (double)(a->n_tokens - n_done) / rate);
     bool terminal = isatty(STDERR_FILENO);
     fprintf(stderr, "%sread %llu of %llu tokens, %.0f a second, %s left%s", terminal ? "\r" : "",
-            (unsigned long long)a->n_done, (unsigned long long)a->n_tokens, rate, time,
+            (unsigned long long)n_done, (unsigned long long)a->n_tokens, rate, time,
             terminal ? "\033[K" : "\n");
     fflush(stderr);
     a->told_s = now;
     a->told = true;
 }
 
-static int passage_dialog(const struct ahead *a, const struct tsri_passage *p,
-                          struct tsri_dialog *d)
+static int add_passage(struct tsri_dialog *d, const struct tsri_passage *p)
 {
     struct tsri_document doc = {
         .name = (char *)(uintptr_t)p->title, .text = (char *)(uintptr_t)p->text, .bytes = p->bytes};
-    (void)a;
     return tsri_dialog_add_document(d, &doc);
+}
+
+/* Changes are found while documents are read ahead, which may take hours. */
+static void look_for_changes(struct ahead *a)
+{
+    struct tsri_serving *v = a->v;
+    if (!v->watch || tsri_folder_watch_wait(v->watch, 0) <= 0 || tsri_serving_ends()) return;
+    if (a->told && isatty(STDERR_FILENO)) fputc('\n', stderr);
+    a->told = false;
+    a->changed |= sync_folders(v, false) == 0;
+}
+
+/* Waits for the job, looks after the folders and says how far it is. */
+static void wait_for_batch(struct ahead *a, const struct tsri_dialog *d, uint64_t number)
+{
+    struct tsri_engine *engine = tsri_serve_engine(a->v->serve);
+    bool cancelled = false;
+    pthread_mutex_lock(&a->lock);
+    while (!a->over) {
+        (void)tsri_cond_wait(&a->ended, &a->lock, tsri_now_ns() + WAIT_MS * (uint64_t)1000000);
+        uint32_t n = a->n_learned;
+        pthread_mutex_unlock(&a->lock);
+        if (tsri_serving_ends() && !cancelled) {
+            tsri_engine_cancel(engine, number);
+            cancelled = true;
+        }
+        look_for_changes(a);
+        /* The first segment is the system prompt. */
+        if (n > 1)
+            tell_progress(a, a->n_done + d->segments[n - 1].offset + d->segments[n - 1].n_tokens -
+                                 d->segments[0].n_tokens);
+        pthread_mutex_lock(&a->lock);
+    }
+    pthread_mutex_unlock(&a->lock);
 }
 
 /* Submits a prompt of passages and waits until they are stored; false: it ends, or failed. */
@@ -166,27 +214,15 @@ static bool read_batch(struct ahead *a, const struct tsri_dialog *d)
                                 .mode = TSRI_MODE_LEARN,
                                 .event = on_event,
                                 .arg = a};
-    struct tsri_engine *engine = tsri_serve_engine(a->v->serve);
     uint64_t number = 0;
     a->over = false;
-    if (tsri_engine_submit(engine, &job, &number) < 0) {
+    a->n_learned = 0;
+    if (tsri_engine_submit(tsri_serve_engine(a->v->serve), &job, &number) < 0) {
         snprintf(a->failed, sizeof a->failed, "%s", tsr_errmsg());
         return false;
     }
-    bool cancelled = false;
-    pthread_mutex_lock(&a->lock);
-    while (!a->over) {
-        (void)tsri_cond_wait(&a->ended, &a->lock, tsri_now_ns() + WAIT_MS * (uint64_t)1000000);
-        if (tsri_serving_ends() && !cancelled) {
-            pthread_mutex_unlock(&a->lock);
-            tsri_engine_cancel(engine, number);
-            pthread_mutex_lock(&a->lock);
-            cancelled = true;
-        }
-    }
-    bool done = a->why == TSRI_END_DONE;
-    pthread_mutex_unlock(&a->lock);
-    return done;
+    wait_for_batch(a, d, number);
+    return a->why == TSRI_END_DONE;
 }
 
 /* All passages, in prompts of several; `counts` only counts their tokens. */
@@ -202,7 +238,7 @@ static int each_batch(struct ahead *a, bool counts)
         size_t first = d.n_tokens, i = 0;
         while (!e && i < page.n && d.n_tokens - first < BATCH_TOKENS) {
             size_t n_tokens = d.n_tokens, n_segments = d.n_segments;
-            e = passage_dialog(a, &page.items[i++], &d);
+            e = add_passage(&d, &page.items[i++]);
             if (e || d.n_tokens + n_after <= d.context) continue;
             /* It does not fit: the next prompt has it, or none where it is too long alone. */
             i -= n_tokens > first;
@@ -216,7 +252,7 @@ static int each_batch(struct ahead *a, bool counts)
             e = tsri_dialog_add_nothing(&d);
             if (!e && !read_batch(a, &d)) e = TSR_EIO;
             a->n_done += n;
-            if (!e) tell_progress(a);
+            if (!e) tell_progress(a, a->n_done);
         }
         tsri_dialog_fini(&d);
         if (!e) e = tsri_search_list(a->v->search, &page.items[i - 1], BATCH_PASSAGES, &more);
@@ -228,7 +264,8 @@ static int each_batch(struct ahead *a, bool counts)
     return e;
 }
 
-static void read_ahead(struct tsri_serving *v)
+/* True: the folders have changed meanwhile. */
+static bool read_ahead(struct tsri_serving *v)
 {
     struct ahead a = {.v = v, .start_s = tsri_cli_now_s(), .told_s = tsri_cli_now_s()};
     pthread_mutex_init(&a.lock, NULL);
@@ -249,16 +286,18 @@ static void read_ahead(struct tsri_serving *v)
         tsri_cli_note("not everything was stored: %s", tsr_errmsg());
     pthread_cond_destroy(&a.ended);
     pthread_mutex_destroy(&a.lock);
+    return a.changed;
 }
 
 void tsri_serving_run(struct tsri_serving *v)
 {
     bool reads = v->search && !tsri_cli_flag(v->cli, "no-read-ahead") && !v->reader.storeless;
-    if (reads) read_ahead(v);
+    bool changed = true;
     while (!tsri_serving_ends()) {
-        int changed = v->watch ? tsri_folder_watch_wait(v->watch, WAIT_MS) : 0;
+        if (changed && reads && read_ahead(v)) continue;
+        changed = false;
+        int noticed = v->watch ? tsri_folder_watch_wait(v->watch, WAIT_MS) : 0;
         if (!v->watch) usleep(WAIT_MS * 1000);
-        if (changed <= 0 || tsri_serving_ends()) continue;
-        if (sync_folders(v, false) == 0 && reads) read_ahead(v);
+        if (noticed > 0 && !tsri_serving_ends()) changed = sync_folders(v, false) == 0;
     }
 }

@@ -13,7 +13,7 @@
 static bool begins(const struct tsri_store_entry *e, const char *hex)
 {
     char space[33];
-    tsri_cli_hex(e->head.space, 16, space);
+    tsri_hex(space, e->head.space, 16);
     return strncmp(space, hex, strlen(hex)) == 0;
 }
 
@@ -33,7 +33,7 @@ static int fail_spaces(const struct tsri_store *s, const char *path, const char 
             k++;
         if (k < i) continue;
         char hex[9];
-        tsri_cli_hex(s->entries[i].head.space, 4, hex);
+        tsri_hex(hex, s->entries[i].head.space, 4);
         if (n == SPACES_TOLD) strcat(line, " ...");
         if (n++ >= SPACES_TOLD) break;
         strcat(strcat(line, n > 1 ? ", " : " "), hex);

@@ -258,7 +258,7 @@ void tsri_reader_space(const struct tsri_reader *r, char hex[static 33])
 {
     uint8_t id[16];
     tsr_space_fingerprint(tsr_blend_space(r->blend), id);
-    tsri_cli_hex(id, sizeof id, hex);
+    tsri_hex(hex, id, sizeof id);
 }
 
 /* The profile that was measured for this space: beside the store, or shipped with the program. */

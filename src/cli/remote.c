@@ -116,7 +116,7 @@ static int fail_spaces(const struct tsri_reply *reply, const char *why)
 {
     char line[SPACES_TOLD * 10 + 8] = "", hex[9];
     for (uint32_t i = 0; i < reply->n && i < SPACES_TOLD; i++) {
-        tsri_cli_hex(reply->spaces[i].fingerprint, 4, hex);
+        tsri_hex(hex, reply->spaces[i].fingerprint, 4);
         strcat(strcat(line, i ? ", " : " "), hex);
     }
     if (reply->n == 0) return tsri_cli_fail("the server has no spaces yet");
@@ -130,7 +130,7 @@ static const struct tsri_wire_space_row *choose(const struct tsri_reply *reply, 
     const struct tsri_wire_space_row *found = NULL;
     for (uint32_t i = 0; i < reply->n; i++) {
         char own[33];
-        tsri_cli_hex(reply->spaces[i].fingerprint, 16, own);
+        tsri_hex(own, reply->spaces[i].fingerprint, 16);
         if (hex && strncmp(own, hex, strlen(hex)) != 0) continue;
         if (found) {
             fail_spaces(reply, hex ? "several spaces match" : "the server has several spaces");

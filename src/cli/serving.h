@@ -15,6 +15,7 @@ struct tsri_serving {
     struct tsri_reader reader;
     struct tsri_serve *serve;
     struct sockaddr_storage address;
+    struct tsri_serve_desc limits; /* the part that flags give */
     char host[64], url[128], model_name[256];
     char token_path[4096];
     char *token;

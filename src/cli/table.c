@@ -59,12 +59,6 @@ const char *tsri_cli_size(uint64_t bytes, char buf[static 32])
     return buf;
 }
 
-void tsri_cli_hex(const uint8_t *bytes, size_t n, char *out)
-{
-    for (size_t i = 0; i < n; i++)
-        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
-}
-
 void tsri_table_init(struct tsri_table *t, const char *align, const char *heads)
 {
     *t = (struct tsri_table){.align = align};

@@ -26,6 +26,22 @@ bool tsri_bearer_is_fine(const char *authorization, const char *token)
     return tsri_token_same(token, sent, strlen(sent));
 }
 
+void tsri_head_add(struct tsri_head *h, const char *name, const char *value)
+{
+    if (name[strcspn(name, " \t")]) h->odd = true;
+    if (strcasecmp(name, "Host") == 0) h->n_hosts++;
+    if (strcasecmp(name, "Authorization") == 0) h->n_keys++;
+    if (strcasecmp(name, "Content-Length") == 0) h->n_lengths++;
+    if (strcasecmp(name, "Transfer-Encoding") != 0) return;
+    h->n_encodings++;
+    if (!value || strcasecmp(value, "chunked") != 0) h->odd = true;
+}
+
+bool tsri_head_is_clear(const struct tsri_head *h)
+{
+    return !h->odd && h->n_hosts <= 1 && h->n_keys <= 1 && h->n_lengths + h->n_encodings <= 1;
+}
+
 bool tsri_token_make(char token[static TSRI_TOKEN_BYTES])
 {
     static const char digits[] = "0123456789abcdef";

@@ -39,9 +39,11 @@ enum tsri_api { TSRI_API_CHAT, TSRI_API_COMPLETIONS };
 
 struct tsri_api_request {
     enum tsri_api api;
-    json_t *body;      /* holds the strings below */
-    const char *model; /* NULL: not named */
-    /* Chat: messages. Completions: one of the role "user". */
+    json_t *body;          /* holds the strings below */
+    const char *model;     /* NULL: not named */
+    const char *separator; /* of documents in a text of the user; "": none */
+    /* Chat: messages. Completions: one of the role "user", after one of the role "system" if the
+     * text before its first separator is that. */
     struct tsri_message *messages;
     uint32_t n_messages;
     struct tsri_document *documents; /* of the list, then of the messages */
@@ -67,8 +69,10 @@ struct tsri_api_request {
     uint64_t seed;
 };
 
+/* Where separator is not "", a text of the user that has it is cut as tsr_text_split() does: what
+ * stands before the documents is the system prompt, or belongs to the question if there is one. */
 TSR_MUST bool tsri_api_parse(struct tsri_api_request *q, enum tsri_api api, const char *body,
-                             size_t bytes, struct tsri_refusal *no);
+                             size_t bytes, const char *separator, struct tsri_refusal *no);
 void tsri_api_fini(struct tsri_api_request *q);
 /* "auto", "exact", "fast". */
 const char *tsri_mode_name(enum tsri_mode mode);

@@ -5,6 +5,7 @@
 
 #include "serve/task.h"
 
+#include <malloc.h>
 #include <math.h>
 
 #define RUNNING_DEFAULT 4u
@@ -15,6 +16,9 @@
 #define READ_SHARE 2.0
 /* Rows of a layer that are computed at once; a token of a running answer waits for them. */
 #define PIECE_ROWS 128u
+/* Without work for so long, what was freed goes back to the system: a tenth of the memory of a small
+ * model's server. Sooner, the next answer would take it again at once. */
+#define IDLE_NS 1000000000u
 
 /* ---- lists, under lock ---- */
 
@@ -400,13 +404,25 @@ static void publish(struct tsri_engine *e)
     e->stats.n_refused = n_refused;
 }
 
+/* Until there is something to do, or the engine is closed. Under lock. */
+static void sleep_idle(struct tsri_engine *e)
+{
+    uint64_t until = tsri_now_ns() + IDLE_NS;
+    while (!e->closing && !e->n_running && !e->queue.n && !e->learning.n && !e->learner) {
+        if (tsri_cond_wait(&e->wake, &e->lock, until)) continue;
+        until = 0;
+        pthread_mutex_unlock(&e->lock);
+        (void)malloc_trim(0);
+        pthread_mutex_lock(&e->lock);
+    }
+}
+
 /* Waits for something to do and looks who was cancelled. False: the engine is closed. */
 static bool wait_for_work(struct tsri_engine *e)
 {
     pthread_mutex_lock(&e->lock);
     publish(e);
-    while (!e->closing && !e->n_running && !e->queue.n && !e->learning.n && !e->learner)
-        pthread_cond_wait(&e->wake, &e->lock);
+    sleep_idle(e);
     for (uint32_t i = 0; i < e->n_running; i++)
         e->running[i]->gone = e->running[i]->cancelled;
     if (e->learner) e->learner->gone = e->learner->cancelled;

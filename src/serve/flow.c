@@ -355,7 +355,9 @@ bool tsri_flow_start(struct tsri_flow *f, struct tsri_refusal *no)
     bool stops = s->draining;
     pthread_mutex_unlock(&s->lock);
     if (stops) return tsri_refuse(no, 503, NULL, NULL, "the server is stopping");
-    bool fine = tsri_api_parse(&f->request, f->api, f->body ? f->body : "", f->n_body, no);
+    const char *separator = s->desc.separator ? s->desc.separator : "";
+    bool fine =
+        tsri_api_parse(&f->request, f->api, f->body ? f->body : "", f->n_body, separator, no);
     free(f->body);
     f->body = NULL;
     if (!fine) return false;

@@ -3,7 +3,7 @@
  * and errors is only ever set as text, never as markup. */
 'use strict';
 const $ = id => document.getElementById(id);
-const ABOUT_MS = 10000, KINDS = ['exact', 'reused', 'recomputed', 'new'];
+const WELCOME = $('empty').textContent, ABOUT_MS = 10000, KINDS = ['exact', 'reused', 'recomputed', 'new'];
 const MEANING = {exact: 'exact from the cache', reused: 'reused', recomputed: 'recomputed', new: 'new'};
 let token = '', model = '', turns = [], chat = 0, running = null;
 
@@ -173,7 +173,7 @@ function busy(on) {
   if (on) running = new AbortController();
 }
 
-async function compare(card, sides, side, messages, button) {
+async function compare(sides, side, messages, button) {
   if ($('send').disabled) return;
   busy(true);
   button.parentElement.remove();
@@ -182,7 +182,8 @@ async function compare(card, sides, side, messages, button) {
   const ended = await write(full, messages, {mode: 'exact', cache: false});
   if (full.about) showCost(full, full.about, true);
   if (ended) {
-    const p = make('p', card, 'numbers');
+    const p = make('p', null, 'numbers');
+    sides.after(p);
     p.append(side.text === full.text ? 'The same answer' : 'Not the same answer');
     if (side.first && full.first) {
       p.append('; the first token was ');
@@ -216,7 +217,7 @@ async function ask(text) {
     if (ended) {
       const row = make('div', card, 'row'), button = make('button', row, 'compare', 'Compare with a full read');
       button.type = 'button';
-      button.addEventListener('click', () => compare(card, sides, side, messages, button));
+      button.addEventListener('click', () => compare(sides, side, messages, button));
     } else if (!side.text) $('question').value = text;
   });
   busy(false);
@@ -264,6 +265,8 @@ async function about() {
     const s = await response.json();
     model = s.model;
     const d = s.documents;
+    $('empty').textContent = d ? WELCOME : 'Ask anything. This server has no documents: tessera serve --docs=FOLDER gives it some.';
+    $('question').placeholder = d ? 'Ask about your documents' : 'Ask a question';
     $('about').textContent = s.model + (d ? ', ' + count(d.files, 'document') + ' in ' + count(d.passages, 'passage') : ', no documents');
   } catch (e) {
     state('no connection');

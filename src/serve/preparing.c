@@ -1,41 +1,51 @@
 /* preparing.c - requests on their way to the engine. Reading JSON, searching the documents and making
- * tokens take up to a second for a large request; the HTTP thread, which sends all answers, must not
- * wait for that. One thread does it, in the order of the requests. There are never more of them than
- * connections: each waits for its reply, suspended. */
+ * tokens take up to seconds for a large request; the HTTP thread, which sends all answers, must not
+ * wait for that, and neither must small requests. So there are two threads with a queue each: one for
+ * small requests, one for large ones. A queue keeps the order of its requests. There are never more
+ * of them than connections: each waits for its reply, suspended. */
 #include "serve/serve.h"
+
+#define SMALL_BYTES_MAX ((size_t)64 << 10) /* of a body: prepared within a tenth of a second */
+
+static struct tsri_preparer *preparer_of(const struct tsri_flow *f)
+{
+    return &f->serve->preparers[f->n_body > SMALL_BYTES_MAX];
+}
 
 bool tsri_preparing_put(struct tsri_flow *f)
 {
-    struct tsri_serve *s = f->serve;
-    if (s->preparing_ends) return tsri_refuse(&f->no, 503, NULL, NULL, "the server is stopping");
+    struct tsri_preparer *p = preparer_of(f);
+    if (f->serve->preparing_ends)
+        return tsri_refuse(&f->no, 503, NULL, NULL, "the server is stopping");
     f->next_prepared = NULL;
-    if (s->prepared_last)
-        s->prepared_last->next_prepared = f;
+    if (p->last)
+        p->last->next_prepared = f;
     else
-        s->prepared = f;
-    s->prepared_last = f;
-    pthread_cond_signal(&s->has_request);
+        p->first = f;
+    p->last = f;
+    pthread_cond_signal(&p->has_request);
     return true;
 }
 
-static struct tsri_flow *take(struct tsri_serve *s)
+static struct tsri_flow *take(struct tsri_preparer *p)
 {
-    struct tsri_flow *f = s->prepared;
-    s->prepared = f->next_prepared;
-    if (!s->prepared) s->prepared_last = NULL;
+    struct tsri_flow *f = p->first;
+    p->first = f->next_prepared;
+    if (!p->first) p->last = NULL;
     return f;
 }
 
 static void *prepare_all(void *arg)
 {
-    struct tsri_serve *s = arg;
+    struct tsri_preparer *p = arg;
+    struct tsri_serve *s = p->serve;
     pthread_mutex_lock(&s->lock);
-    while (s->prepared || !s->preparing_ends) {
-        if (!s->prepared) {
-            pthread_cond_wait(&s->has_request, &s->lock);
+    while (p->first || !s->preparing_ends) {
+        if (!p->first) {
+            pthread_cond_wait(&p->has_request, &s->lock);
             continue;
         }
-        struct tsri_flow *f = take(s);
+        struct tsri_flow *f = take(p);
         pthread_mutex_unlock(&s->lock);
         if (!tsri_flow_start(f, &f->no) && !f->no.status)
             tsri_refuse(&f->no, 503, NULL, NULL, "no memory");
@@ -49,19 +59,30 @@ static void *prepare_all(void *arg)
 
 int tsri_preparing_open(struct tsri_serve *s)
 {
-    int e = tsri_thread_start(&s->preparer, "tessera-prepare", prepare_all, s);
-    if (e) return tsri_fail(TSR_EAGAIN, "cannot start a thread: %s", strerror(e));
-    s->has_preparer = true;
+    for (size_t i = 0; i < TSRI_COUNT(s->preparers); i++) {
+        struct tsri_preparer *p = &s->preparers[i];
+        p->serve = s;
+        tsri_cond_init(&p->has_request);
+        int e = tsri_thread_start(&p->thread, "tessera-prepare", prepare_all, p);
+        if (e) {
+            pthread_cond_destroy(&p->has_request);
+            return tsri_fail(TSR_EAGAIN, "cannot start a thread: %s", strerror(e));
+        }
+        s->n_preparers++;
+    }
     return 0;
 }
 
 void tsri_preparing_close(struct tsri_serve *s)
 {
-    if (!s->has_preparer) return;
     pthread_mutex_lock(&s->lock);
     s->preparing_ends = true;
-    pthread_cond_signal(&s->has_request);
+    for (uint32_t i = 0; i < s->n_preparers; i++)
+        pthread_cond_signal(&s->preparers[i].has_request);
     pthread_mutex_unlock(&s->lock);
-    pthread_join(s->preparer, NULL);
-    s->has_preparer = false;
+    for (; s->n_preparers; s->n_preparers--) {
+        struct tsri_preparer *p = &s->preparers[s->n_preparers - 1];
+        pthread_join(p->thread, NULL);
+        pthread_cond_destroy(&p->has_request);
+    }
 }

@@ -114,10 +114,14 @@ static int make_plain(const struct tsri_api_request *q, const struct tsri_messag
     memset(d, 0, sizeof *d);
     d->model = model;
     d->plain = true;
+    d->must_fit = true;
     int e = tsr_model_info(model, &info);
     d->context = info.context;
+    const struct tsri_message *first = q->n_messages > 1 ? &q->messages[0] : NULL;
     /* A text that begins the prompt may get a token before it. */
-    if (!e) e = tsri_dialog_add_text(d, "", 0, TSR_TEXT_START);
+    if (!e)
+        e = tsri_dialog_add_text(d, first ? first->text : "", first ? first->bytes : 0,
+                                 TSR_TEXT_START);
     for (size_t i = 0; m && i < m->n_documents && !e; i++)
         e = tsri_dialog_add_document(d, &m->documents[i]);
     if (!e && q->tokens) {
@@ -136,16 +140,19 @@ static int make_plain(const struct tsri_api_request *q, const struct tsri_messag
 
 /* ---- both ---- */
 
-static bool refuse_error(struct tsri_refusal *no, int e)
+static bool refuse_error(const struct tsri_flow *f, int e, struct tsri_refusal *no)
 {
+    if (e == TSR_ERANGE)
+        return tsri_refuse(no, 400, "context_length_exceeded",
+                           f->request.api == TSRI_API_CHAT ? "messages" : "prompt", "%s",
+                           tsr_errmsg());
     unsigned status = e == TSR_ENOMEM ? 503 : e == TSR_EIO || e == TSR_EDEVICE ? 500 : 400;
     return tsri_refuse(no, status, NULL, NULL, "%s", tsr_errmsg());
 }
 
 /* The prompt with these passages. */
-static bool make_with(struct tsri_flow *f, struct tsri_message *m,
-                      const struct tsri_passages *found, struct tsri_dialog *d,
-                      struct tsri_refusal *no)
+static int make_with(struct tsri_flow *f, struct tsri_message *m, const struct tsri_passages *found,
+                     struct tsri_dialog *d)
 {
     struct tsri_api_request *q = &f->request;
     const struct tsr_model *model = f->serve->desc.model;
@@ -154,7 +161,7 @@ static bool make_with(struct tsri_flow *f, struct tsri_message *m,
     if (m && (q->n_listed || found->n)) {
         size_t n;
         all = gather(q, m, found, &n);
-        if (!all) return no_memory(no);
+        if (!all) return TSR_ENOMEM;
         before = *m;
         m->documents = all;
         m->n_documents = n;
@@ -163,15 +170,25 @@ static bool make_with(struct tsri_flow *f, struct tsri_message *m,
                                     : make_plain(q, m, model, d);
     if (all) *m = before;
     tsri_free(all);
-    if (e >= 0) return true;
-    tsri_dialog_fini(d);
-    return refuse_error(no, e);
+    if (e < 0) tsri_dialog_fini(d);
+    return e;
 }
 
 /* Tokens that passages leave to the answer. */
 static uint32_t answer_room(const struct tsri_dialog *d)
 {
     return d->context / 8;
+}
+
+/* What cannot fit is not searched for. */
+static bool fits_alone(struct tsri_flow *f, struct tsri_message *m, struct tsri_dialog *d,
+                       struct tsri_refusal *no)
+{
+    const struct tsri_passages none = {0};
+    if (f->n_body < f->serve->info.context) return true; /* a token has a byte at least */
+    int e = make_with(f, m, &none, d);
+    if (e >= 0) tsri_dialog_fini(d);
+    return e >= 0 || refuse_error(f, e, no);
 }
 
 bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_refusal *no)
@@ -187,10 +204,12 @@ bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_re
     if (q->n_listed && !m)
         return tsri_refuse(no, 400, NULL, "documents", "documents need a message of the user");
     if (m && chat && f->serve->desc.search && q->search && q->n_documents == 0)
-        ok = search(f, m, &found, no);
+        ok = fits_alone(f, m, d, no) && search(f, m, &found, no);
     while (ok) {
-        ok = make_with(f, m, &found, d, no);
-        if (!ok || !found.n || d->n_tokens + answer_room(d) <= d->context) break;
+        int e = make_with(f, m, &found, d);
+        bool fits = e >= 0 && d->n_tokens + answer_room(d) <= d->context;
+        if (e < 0 && (e != TSR_ERANGE || !found.n)) ok = refuse_error(f, e, no);
+        if (!ok || !found.n || fits) break;
         /* Text of more tokens than its bytes promise: less of it, the best of it. */
         tsri_dialog_fini(d);
         for (size_t n = found.n / 2; found.n > n;)

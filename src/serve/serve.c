@@ -73,7 +73,6 @@ int tsri_serve_open(struct tsri_serve **out, const struct tsri_serve_desc *desc)
     if (!s) return TSR_ENOMEM;
     pthread_mutex_init(&s->lock, NULL);
     tsri_cond_init(&s->wake);
-    tsri_cond_init(&s->has_request);
     tsri_slow_init(&s->slow);
     s->start_ns = tsri_now_ns();
     int e = copy_desc(s, desc);
@@ -133,7 +132,6 @@ void tsri_serve_close(struct tsri_serve *s)
     tsri_web_close(s);
     tsri_slow_fini(&s->slow);
     pthread_cond_destroy(&s->wake);
-    pthread_cond_destroy(&s->has_request);
     pthread_mutex_destroy(&s->lock);
     tsri_free((void *)(uintptr_t)s->desc.model_name);
     tsri_free((void *)(uintptr_t)s->desc.token);

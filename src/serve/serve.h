@@ -1,12 +1,12 @@
 /* serve.h - `tessera serve` from inside: an HTTP server with the OpenAI API in front of one engine.
  *
- * web.c speaks HTTP (libmicrohttpd, one thread), preparing.c brings requests to the engine (one more),
- * prompts.c makes their tokens, flow.c turns
- * events of the engine into the bytes of a reply (reply.c has their JSON), and serve.c keeps all of
- * it: limits of time, clients that have gone, the end.
+ * web.c speaks HTTP (libmicrohttpd, one thread), preparing.c brings requests to the engine (two more),
+ * prompts.c makes their tokens, flow.c turns events of the engine into the bytes of a reply (reply.c
+ * has their JSON), and serve.c keeps all of it: limits of time, clients that have gone, the end.
  *
  * Threads: the functions at the top may be called from any thread. A flow is touched by four: the
- *          HTTP thread, the one that prepares it, the engine's and the watcher; what they share is under tsri_serve.lock.
+ *          HTTP thread, the one that prepares it, the engine's and the watcher; what they share is
+ *          under tsri_serve.lock.
  *          Neither the engine nor libmicrohttpd is called with it held, but to resume a connection.
  * Memory:  what a desc points to outlives the server, but for strings, which are copied.
  * Errors:  enum tsr_err.
@@ -29,6 +29,7 @@ struct tsri_serve_desc {
     struct tsr_cache *cache;    /* for /metrics and /api/stats; NULL: none */
     struct tsri_search *search; /* documents of the server; NULL: none */
     const char *model_name;     /* of /v1/models */
+    const char *separator;      /* of documents in texts of requests; NULL: none */
     const char *speed_path;     /* see tsri_speed_guess(); NULL: nothing is kept */
     const char *token;
     const char *page_token; /* as good as `token`, for this life of the server; NULL: none */
@@ -94,6 +95,14 @@ struct tsri_flow {
 
 struct tsri_conn; /* web.c: a connection */
 
+/* preparing.c: a thread, and the requests that wait for it. */
+struct tsri_preparer {
+    struct tsri_serve *serve;
+    pthread_t thread;
+    pthread_cond_t has_request;
+    struct tsri_flow *first, *last; /* under the server's lock */
+};
+
 struct tsri_serve {
     struct tsri_serve_desc desc;
     struct tsr_model_info info;
@@ -101,15 +110,15 @@ struct tsri_serve {
     struct MHD_Daemon *daemon;
     uint16_t port;
     pthread_t watcher;
-    bool has_watcher, has_preparer;
-    pthread_t preparer;
-    pthread_mutex_t lock; /* of everything below, and of flows as they say */
-    pthread_cond_t wake, has_request;
+    bool has_watcher;
+    struct tsri_preparer preparers[2]; /* of small requests, of large ones */
+    uint32_t n_preparers;              /* that run */
+    pthread_mutex_t lock;              /* of everything below, and of flows as they say */
+    pthread_cond_t wake;
     bool draining, closing, preparing_ends;
-    struct tsri_flow *prepared, *prepared_last; /* requests that wait for the preparer */
     struct tsri_flow *flows;
     uint32_t n_flows;
-    _Atomic uint32_t n_open; /* flows, also those that wait for the preparer */
+    _Atomic uint32_t n_open; /* flows, also those that wait to be prepared */
     struct tsri_conn *conns;
     uint32_t n_conns;
     uint64_t n_requests, n_refused, n_gone, n_late;

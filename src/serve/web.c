@@ -65,31 +65,54 @@ static enum MHD_Result queue(struct MHD_Connection *c, unsigned status, struct M
     return queued;
 }
 
-/* Takes over `text`. */
-static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const char *type,
-                              char *text)
+/* Takes over `text`; NULL without memory. */
+static struct MHD_Response *reply(unsigned status, const char *type, char *text)
 {
-    if (!text) return MHD_NO;
+    if (!text) return NULL;
     struct MHD_Response *r =
         MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
     if (!r) {
         free(text);
-        return MHD_NO;
+        return NULL;
     }
     add_headers(r, type);
     if (status == MHD_HTTP_UNAUTHORIZED) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     if (status == MHD_HTTP_TOO_MANY_REQUESTS || status == MHD_HTTP_SERVICE_UNAVAILABLE)
         MHD_add_response_header(r, "Retry-After", "1");
-    return queue(c, status, r);
+    return r;
+}
+
+/* Takes over `text`. */
+static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const char *type,
+                              char *text)
+{
+    struct MHD_Response *r = reply(status, type, text);
+    return r ? queue(c, status, r) : MHD_NO;
+}
+
+static void count_refused(struct tsri_serve *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->n_refused++;
+    pthread_mutex_unlock(&s->lock);
 }
 
 static enum MHD_Result refuse(struct tsri_serve *s, struct MHD_Connection *c,
                               const struct tsri_refusal *no)
 {
-    pthread_mutex_lock(&s->lock);
-    s->n_refused++;
-    pthread_mutex_unlock(&s->lock);
+    count_refused(s);
     return answer(c, no->status, "application/json", tsri_reply_refusal(no));
+}
+
+/* Nothing more of this connection is read, neither a body nor what follows it. */
+static enum MHD_Result refuse_unread(struct tsri_serve *s, struct MHD_Connection *c,
+                                     const struct tsri_refusal *no)
+{
+    count_refused(s);
+    struct MHD_Response *r = reply(no->status, "application/json", tsri_reply_refusal(no));
+    if (!r) return MHD_NO;
+    MHD_add_response_header(r, "Connection", "close");
+    return queue(c, no->status, r);
 }
 
 /* ---- routes ---- */
@@ -153,12 +176,36 @@ static bool has_token(const struct tsri_serve *s, const char *authorization)
     return fine || (page && tsri_bearer_is_fine(authorization, page));
 }
 
+static enum MHD_Result add_to_head(void *arg, enum MHD_ValueKind kind, const char *name,
+                                   const char *value)
+{
+    (void)kind;
+    tsri_head_add(arg, name, value);
+    return MHD_YES;
+}
+
+/* Before anything of the request is believed: false, and nothing more of it is to be read. */
+static bool may_be_read(const struct tsri_serve *s, struct MHD_Connection *c,
+                        struct tsri_refusal *no)
+{
+    struct tsri_head head = {0};
+    const char *length = header(c, "Content-Length");
+    MHD_get_connection_values(c, MHD_HEADER_KIND, add_to_head, &head);
+    if (!tsri_head_is_clear(&head))
+        return tsri_refuse(no, 400, "bad_headers", NULL,
+                           "a header is there twice, or the length of the body is not clear");
+    if (length && strtoull(length, NULL, 10) > s->desc.body_bytes_max)
+        return tsri_refuse(no, 413, "too_large", NULL, "the body has more than %zu bytes",
+                           s->desc.body_bytes_max);
+    return true;
+}
+
 /* What can be said before the body is there. */
 static bool may_ask(const struct tsri_serve *s, struct MHD_Connection *c, const char *url,
                     const char *method, struct tsri_refusal *no)
 {
     bool posts, open;
-    const char *host = header(c, "Host"), *length = header(c, "Content-Length");
+    const char *host = header(c, "Host");
     enum route route = route_of(url, &posts, &open);
     if (!tsri_http_host_is_fine(host))
         return tsri_refuse(no, 403, "host", NULL, "use an IP address or localhost, not a name");
@@ -173,9 +220,6 @@ static bool may_ask(const struct tsri_serve *s, struct MHD_Connection *c, const 
     if (posts ? strcmp(method, "POST") != 0 : !get)
         return tsri_refuse(no, 405, "method_not_allowed", NULL, "%.100s: use %s", url,
                            posts ? "POST" : "GET");
-    if (length && strtoull(length, NULL, 10) > s->desc.body_bytes_max)
-        return tsri_refuse(no, 413, "too_large", NULL, "the body has more than %zu bytes",
-                           s->desc.body_bytes_max);
     return true;
 }
 
@@ -375,8 +419,8 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *u
         call = calloc(1, sizeof *call);
         if (!call) return MHD_NO;
         *state = call;
-        if (!may_ask(s, c, url, method, &call->no) && call->no.status == 413)
-            return refuse(s, c, &call->no); /* without reading it */
+        if (!may_be_read(s, c, &call->no)) return refuse_unread(s, c, &call->no);
+        (void)may_ask(s, c, url, method, &call->no); /* told when the body is there */
         return MHD_YES;
     }
     if (*n_data) {

@@ -17,7 +17,8 @@ run_program() {
 t() { run_program "$tessera" "$@"; }
 lab() { run_program "$lab" "$@"; }
 
-exits() { [ "$status" -eq "$1" ] || fail "exit status $status, not $1; out: ${out:0:800}; err: $err"; }
+# Why a program has ended stands at the end of what it printed.
+exits() { [ "$status" -eq "$1" ] || fail "exit status $status, not $1; out: $(tail -c 1600 <<<"$out"); err: $err"; }
 says() { [[ $out == *"$1"* ]] || fail "'$1' is not in the output: ${out:0:800}"; }
 complains() { [[ $err == tessera?(-lab)": "*"$1"* ]] || fail "'$1' is not in the errors: $err"; }
 is() { [ "$1" = "$2" ] || fail "'$1' is not '$2'; out: ${out:0:800}; err: $err"; }

@@ -81,6 +81,17 @@ other_machines_need_a_token_file_that_is_private() {
     complains 'at least 16 characters'
 }
 
+without_a_store_the_key_is_a_file_of_the_user() {
+    ask_init llama || return
+    t serve --model="$model" --threads=1 --disk_path=/proc/none --port=0
+    exits 1 && complains 'serve.token: No such file or directory: name a file with a token by --token-file' || return
+    echo 0123456789abcdef0123 >"$tmp/key" && chmod 600 "$tmp/key"
+    serve_start "$tmp/server" --disk_path=/proc/none --token-file="$tmp/key" || return
+    post /v1/chat/completions "{$hello,\"max_tokens\":2}"
+    answers 200 || return
+    serve_end
+}
+
 a_port_in_use_says_so() {
     serve_start "$tmp/server" || return
     t serve --model="$model" --threads=1 --port="${url##*:}" --disk_path="$tmp/other" --no-open
@@ -96,6 +107,9 @@ bad_flags_are_usage_errors() {
     complains 'must be an address' || return
     t serve --port=70000
     exits 2 || return
+    # Before it reads a model, which is not there.
+    t serve --model="$tmp/none" --max=many
+    exits 2 && complains '--max=many: not a number from 1 to 1048576' || return
     t serve question
     exits 2 || return
     t serve --model="$model" --docs="$tmp/none" --port=0
@@ -107,6 +121,7 @@ run the_page_has_a_token_of_this_life
 run a_terminal_shows_the_address_of_the_page
 run the_token_stays_for_the_next_time
 run other_machines_need_a_token_file_that_is_private
+run without_a_store_the_key_is_a_file_of_the_user
 run a_port_in_use_says_so
 run bad_flags_are_usage_errors
 test_end

@@ -8,15 +8,13 @@
 #include <unistd.h>
 
 static struct server_kit s;
-static struct mem_tier_store store;
 static struct fake_tier_plan plan;
 static char out[65536];
 
 /* A server with a tier below, three segments and a prefix of two blocks. */
 static void fresh(void)
 {
-    mem_tier_store_init(&store, 0);
-    fake_tier_plan_init(&plan, &mem_tier, &store);
+    fake_tier_plan_init(&plan);
     server_open_tiers(&s, NULL, &plan, 1);
     for (uint64_t i = 0; i < 3; i++) {
         uint32_t *tokens = kit_tokens(10 + i, 64);
@@ -33,7 +31,6 @@ static void done(void)
 {
     CHECK(server_end(&s));
     fake_tier_plan_fini(&plan);
-    mem_tier_store_fini(&store);
 }
 
 /* Runs `tessera` with these arguments and --connect; the exit status. Everything it prints is in
@@ -167,9 +164,9 @@ TEST(flush_writes_down_what_was_stored)
     CHECK_INT(kit_store_segment(&s.k, tokens, 64), 64);
     CHECK_INT(tessera("flush"), 0);
     CHECK_STR(out, "flushed\n");
-    pthread_mutex_lock(&store.lock); /* the server's threads are at work */
-    uint64_t n_items = store.n_items;
-    pthread_mutex_unlock(&store.lock);
+    pthread_mutex_lock(&plan.mem.lock); /* the server's threads are at work */
+    uint64_t n_items = plan.mem.n_items;
+    pthread_mutex_unlock(&plan.mem.lock);
     CHECK_INT(n_items, 6);
     fake_tier_fail(&plan, FAKE_FLUSH, 1, 100, TSR_EIO);
     CHECK_INT(tessera("flush --json"), 1); /* and when that cannot be done it is said */

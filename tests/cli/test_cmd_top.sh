@@ -17,8 +17,8 @@ start() {
     trap 'kill $server 2>/dev/null' EXIT # of this test's subshell, when it fails midway
     local i
     for ((i = 0; i < 1200; i++)); do
-        if grep -q 'serves .* tenants' "$tmp/log"; then
-            url=http://127.0.0.1:$(sed -n 's/.*page and metrics at port \([0-9]*\) .*/\1/p' "$tmp/log")
+        if grep -q 'serves .* tenant' "$tmp/log"; then
+            url=http://127.0.0.1:$(sed -n 's/.*page and metrics at .*:\([0-9]*\)$/\1/p' "$tmp/log")
             return 0
         fi
         kill -0 "$server" 2>/dev/null || break

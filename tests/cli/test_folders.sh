@@ -58,6 +58,22 @@ a_file_that_is_new_is_found() {
     serve_end
 }
 
+# 120,000 tokens are read ahead; the new file is indexed before they are.
+a_file_that_comes_while_others_are_read_is_found() {
+    mkdir -p "$tmp/docs"
+    local i
+    for i in {1..120}; do letters 1000 "${i: -1}" | sed "s/^/$i /" >"$tmp/docs/$i.md"; done
+    ask_init llama || return
+    home=$tmp
+    "$tessera" serve --model="$model" --threads=1 --port=0 --no-open --docs="$tmp/docs" >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    told '^reading ahead: ' || return
+    echo 'The zeppelin leaves at midnight.' >"$tmp/docs/zeppelin.md"
+    told '1 new, 0 changed' || return
+    ! grep -q 'all documents are known' "$tmp/err" || fail "found only later: $(cat "$tmp/err")" || return
+    serve_end
+}
+
 # The server's signals are not in the way of the program that reads them.
 pdfs_are_read() {
     mkdir -p "$tmp/bin" "$tmp/docs"
@@ -68,6 +84,25 @@ pdfs_are_read() {
     post /v1/chat/completions '{"max_tokens":2,"messages":[{"role":"user","content":"When does the balloon leave?"}]}'
     serve_end
     is "$(json 'x["tessera"]["documents"][0]["name"]')" balloon.pdf
+}
+
+# Four files of a second each, and a signal in the first one.
+a_signal_ends_the_indexing() {
+    mkdir -p "$tmp/bin" "$tmp/begun"
+    printf '#!/bin/sh\n: >%s/$$\nsleep 1\necho The balloon leaves at ten.\n' "$tmp/begun" >"$tmp/bin/pdftotext"
+    chmod 700 "$tmp/bin/pdftotext"
+    ask_init llama || return
+    local i
+    for i in 1 2 3 4; do printf '%%PDF-1.4\n%s\n' "$i" >"$tmp/docs/$i.pdf"; done
+    PATH=$tmp/bin:$PATH "$tessera" serve --model="$model" --threads=1 --port=0 --no-open --docs="$tmp/docs" \
+        >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    while [ -z "$(ls "$tmp/begun")" ] && kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+    serve_end
+    is $? 0 || return
+    out=$(cat "$tmp/out" "$tmp/err")
+    is "$(find "$tmp/begun" -type f | wc -l)" 1 || return
+    [ ! -s "$tmp/out" ] || fail "it goes on: $(cat "$tmp/out")"
 }
 
 passages_are_read_in_prompts_that_fit_the_context() {
@@ -83,6 +118,8 @@ passages_are_read_in_prompts_that_fit_the_context() {
 
 run documents_are_read_ahead_and_the_first_question_finds_them
 run a_file_that_is_new_is_found
+run a_file_that_comes_while_others_are_read_is_found
 run pdfs_are_read
+run a_signal_ends_the_indexing
 run passages_are_read_in_prompts_that_fit_the_context
 test_end

@@ -17,7 +17,6 @@ columns_are_aligned() {
 
 wide_characters_do_not_shift_columns() {
     local first second
-    export LC_ALL=C.UTF-8
     t config show separator disk_path --separator=$'\u00e4\u00f6\u00fc'
     first=${out%%flag *} first=${first##*$'\n'}
     second=${out%%default *} second=${second##*$'\n'}

@@ -2,7 +2,7 @@
 server made up here that answers as the real one does: with texts that try to be markup, slow ones,
 errors, and none at all.
 
-  page_check.py chat | compare | token | gone | pictures FOLDER"""
+  page_check.py chat | compare | stop | token | gone | bare | pictures FOLDER"""
 import http.server, json, pathlib, sys, threading, time
 
 top = pathlib.Path(__file__).resolve().parents[2]
@@ -30,6 +30,7 @@ def about(full, mode):
 
 class MadeUp(http.server.BaseHTTPRequestHandler):
     wants_token, asked, holds, dies = False, [], False, False
+    documents = {"files": 74, "passages": 812, "bytes": 900000}
 
     def send(self, status, kind, body):
         self.send_response(status)
@@ -51,7 +52,7 @@ class MadeUp(http.server.BaseHTTPRequestHandler):
         elif self.path == "/tessera/status" and self.allowed():
             self.send(200, "application/json", json.dumps(
                 {"model": "qwen2.5-coder-0.5b", "version": "9.9.9", "context": 32768,
-                 "documents": {"files": 74, "passages": 812, "bytes": 900000}}).encode())
+                 "documents": self.documents}).encode())
 
     def event(self, choices, **more):
         self.wfile.write(b"data: " + json.dumps({"choices": choices, **more}).encode() + b"\n\n")
@@ -225,6 +226,15 @@ def gone(b):
     expect(text(b, ".said"), "The ferry sails")
 
 
+def bare(b):
+    MadeUp.documents = None
+    server, url = serve()
+    b.open(url)
+    b.wait("document.getElementById('about').textContent.includes('no documents')")
+    expect(text(b, "#empty"), "This server has no documents")
+    assert b.evaluate("document.getElementById('question').placeholder") == "Ask a question"
+
+
 def pictures(b, folder):
     opened(b)
     ask(b, "When does the ferry to Aldmouth sail, and on which days does it not?")
@@ -244,7 +254,7 @@ def pictures(b, folder):
 def main():
     b = Browser()
     try:
-        {f.__name__: f for f in (chat, compare, stop, token, gone, pictures)}[sys.argv[1]](b, *sys.argv[2:])
+        {f.__name__: f for f in (chat, compare, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
     finally:
         b.close()
 

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <time.h>
+#include <unistd.h>
 
 #define VOCAB 128u
 #define MODEL "qwen2 layers=2 heads=2 kv_heads=1 head_dim=8 ff=24 vocab=128 context=1024"
@@ -359,6 +360,39 @@ TEST(the_fault_of_one_request_is_not_the_end_of_the_others)
     tsr_model_close(model);
 }
 
+/* ---- memory ---- */
+
+static size_t resident_bytes(void)
+{
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    CHECK(f && fscanf(f, "%*u %lu", &pages) == 1);
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Small pieces below one that stays are not given back by free(). */
+TEST(what_was_freed_goes_back_when_there_is_nothing_to_do)
+{
+    enum { N = 2000, BYTES = 16384 };
+    static char *pieces[N];
+    if (TEST_SANITIZED) SKIP("a sanitizer has an allocator of its own");
+    struct engine_kit k;
+    struct engine_job j = {0};
+    uint32_t tokens[50];
+    engine_kit_open(&k, MODEL, NULL);
+    for (uint32_t i = 0; i < N; i++)
+        pieces[i] = memset(malloc(BYTES), 1, BYTES);
+    size_t before = resident_bytes();
+    for (uint32_t i = 0; i + 1 < N; i++)
+        free(pieces[i]);
+    struct tsri_job_desc d = engine_kit_desc(tokens, 50, VOCAB, 3);
+    CHECK_INT(engine_kit_submit(&k, &j, &d), 0);
+    WAIT_FOR(resident_bytes() + N * BYTES / 2 < before);
+    free(pieces[N - 1]);
+    engine_kit_close(&k);
+}
+
 int main(void)
 {
     RUN(none_of_200_requests_is_lost_and_each_has_the_answer_it_has_alone);
@@ -372,5 +406,6 @@ int main(void)
     RUN(documents_are_stored_without_a_question);
     RUN(a_client_with_many_requests_does_not_keep_another_waiting);
     RUN(the_fault_of_one_request_is_not_the_end_of_the_others);
+    RUN(what_was_freed_goes_back_when_there_is_nothing_to_do);
     return test_end();
 }

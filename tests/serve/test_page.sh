@@ -15,6 +15,8 @@ an_answer_can_be_stopped() { look stop; }
 it_takes_its_token_from_the_address_or_asks() { look token; }
 what_was_written_stays_when_the_server_is_gone() { look gone; }
 
+without_documents_it_says_so() { look bare; }
+
 nothing_is_inline_and_nothing_becomes_markup() {
     ! grep -nE '<script>|<style| style=| on[a-z]+=' src/serve/page.html || fail 'inline in page.html' || return
     ! grep -nE 'innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function' src/serve/page.js ||
@@ -26,5 +28,6 @@ run it_compares_with_a_full_read
 run an_answer_can_be_stopped
 run it_takes_its_token_from_the_address_or_asks
 run what_was_written_stays_when_the_server_is_gone
+run without_documents_it_says_so
 run nothing_is_inline_and_nothing_becomes_markup
 test_end

@@ -51,6 +51,32 @@ P
     is $? 0
 }
 
+# Eight bodies of 14 MB, and a small one when the first of them is answered.
+a_small_request_does_not_wait_for_large_ones() {
+    serve_start "$tmp/server" || return
+    cat >"$tmp/ask.py" <<'P'
+import http.client, json, sys, threading
+url, token = sys.argv[1:]
+many = json.dumps({"messages": [{"role": "user", "content": "why " * (14 << 18)}]})
+first, done = threading.Event(), []
+def ask(body, name):
+    c = http.client.HTTPConnection(url[len("http://"):], timeout=250)
+    c.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer " + token})
+    done.append((name, c.getresponse().status))
+    first.set()
+threads = [threading.Thread(target=ask, args=(many, "large")) for _ in range(8)]
+[t.start() for t in threads]
+first.wait()
+ask(json.dumps({"messages": [{"role": "user", "content": "why"}], "max_tokens": 1}), "small")
+[t.join() for t in threads]
+assert sorted(done) == [("large", 400)] * 8 + [("small", 200)], done
+assert done[-1][0] == "large", done
+P
+    python3 "$tmp/ask.py" "$url" "$token" 2>"$tmp/log" || fail "$(tail -3 "$tmp/log")" || return
+    serve_end
+}
+
 run a_stream_that_cannot_begin_is_an_error_with_its_status
+run a_small_request_does_not_wait_for_large_ones
 run a_server_that_ends_leaves_no_request_behind
 test_end

@@ -8,7 +8,8 @@ for name in ferry train; do
     { echo "# The $name" && letters 900 a && echo && echo "The $name leaves at dawn." && letters 600 b; } \
         >"$tmp_all/docs/$name.md"
 done
-serve_start "$tmp_all/server" --docs="$tmp_all/docs" --no-read-ahead || exit 1
+serve_start "$tmp_all/server" --docs="$tmp_all/docs" --no-read-ahead --enable-chunk-cache \
+    --chunk-separator=@@ || exit 1
 
 # A document of so many letters, as a JSON string.
 text() { python3 -c 'import json, sys; print(json.dumps(sys.stdin.read()))' < <(letters "$1" "$2"); }
@@ -28,6 +29,29 @@ documents_of_a_list_and_of_messages_are_the_same_prompt() {
     # The same tokens: the whole prompt but its end is known.
     is "$(json 'x["usage"]["prompt_tokens_details"]["cached_tokens"] > 200')" True || return
     is "$(json 'x["tessera"]["documents"][0]["name"]')" c.md
+}
+
+documents_between_separators_are_the_same_prompt() {
+    local c d n
+    c=$(letters 300 c) d=$(letters 300 d)
+    chat "\"messages\":[{\"role\":\"system\",\"content\":\"Be kind.\"},{\"role\":\"user\",\"content\":\"why\"}],\"documents\":[$(text 300 c),$(text 300 d)]"
+    answers 200 || return
+    n=$(json 'x["usage"]["prompt_tokens"]')
+    chat "\"messages\":[{\"role\":\"user\",\"content\":\"Be kind.@@${c}@@${d}@@why\"}]"
+    answers 200 || return
+    is "$(json 'x["usage"]["prompt_tokens"]')" "$n" || return
+    is "$(json 'len(x["tessera"]["documents"])')" 2 || return
+    is "$(json 'x["usage"]["prompt_tokens_details"]["cached_tokens"] > 300')" True || return
+    # In another order the documents are known, too; a plain prompt has them as they are.
+    chat "\"messages\":[{\"role\":\"user\",\"content\":\"Be good.@@${d}@@${c}@@how\"}],\"tessera\":{\"mode\":\"fast\"}"
+    answers 200 || return
+    is "$(json 'x["usage"]["prompt_tokens_details"]["cached_tokens"] > 300')" True || return
+    post /v1/completions "{\"max_tokens\":4,\"prompt\":\"Be kind.@@${c}@@${d}@@why\"}"
+    answers 200 || return
+    is "$(json 'len(x["tessera"]["documents"])')" 2 || return
+    [ "$(json 'x["usage"]["prompt_tokens"]')" -lt "$n" ] || fail "$out" || return
+    chat '"messages":[{"role":"user","content":"Be kind.@@ @@why"}]'
+    refuses 400 messages byte
 }
 
 # Until nothing waits to be stored.
@@ -121,12 +145,30 @@ what_does_not_fit_is_refused_with_the_numbers() {
     is "$(json 'x["error"]["code"]')" context_length_exceeded
 }
 
+# Says about how long it would be, and counts no further: the whole has 900000 tokens. With the
+# server's documents, too, which are not searched for it.
+what_is_far_too_long_is_refused_before_it_is_counted() {
+    local where
+    python3 -c 'import json, sys; t = "why, " * 180000; m = {"role": "user", "content": t}
+for name, x in (("one", {"messages": [m]}), ("plain", {"prompt": t}),
+                ("listed", {"messages": [{"role": "user", "content": "why"}], "documents": [t]}),
+                ("many", {"messages": [{"role": "user", "content": t[:900]}] * 1000})):
+    json.dump(x, open(sys.argv[1] + "/" + name, "w"))' "$tmp"
+    for where in chat/completions/one chat/completions/listed chat/completions/many completions/plain; do
+        post "/v1/${where%/*}" "@$tmp/${where##*/}"
+        answers 400 || return
+        is "$(json 'x["error"]["code"]')" context_length_exceeded || return
+        is "$(json '2048 <= int(x["error"]["message"].split("at least ")[1].split()[0]) < 10000')" True || return
+    done
+}
+
 documents_without_a_question_are_refused() {
     chat '"messages":[{"role":"assistant","content":"well"}],"documents":["d"]'
     refuses 400 documents 'need a message of the user'
 }
 
 run documents_of_a_list_and_of_messages_are_the_same_prompt
+run documents_between_separators_are_the_same_prompt
 run a_list_stays_in_its_place_when_the_chat_goes_on
 run a_question_finds_its_passages_and_names_them
 run a_mode_is_obeyed_and_told
@@ -136,5 +178,6 @@ run a_conversation_keeps_its_turns
 run a_completion_takes_text_or_tokens
 run documents_without_a_question_are_refused
 run what_does_not_fit_is_refused_with_the_numbers
+run what_is_far_too_long_is_refused_before_it_is_counted
 serve_end
 test_end

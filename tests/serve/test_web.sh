@@ -85,6 +85,32 @@ a_body_that_is_too_large_is_413() {
     refuses 413 None 'more than'
 }
 
+# Sends bytes as they are; prints the statuses of all replies until the server closes.
+send() {
+    python3 - "$url" "$1" <<'P'
+import re, socket, sys
+s = socket.create_connection(sys.argv[1][len("http://"):].split(":"), timeout=20)
+s.sendall(sys.argv[2].encode().decode("unicode_escape").encode("latin1"))
+got = b""
+while more := s.recv(65536):
+    got += more
+print(*re.findall(r"HTTP/1.1 (\d+)", got.decode("latin1")))
+P
+}
+
+# A second request in what is the body to a program that takes the other length.
+a_request_with_two_ends_is_refused_and_nothing_after_it_is_read() {
+    local head second
+    head="POST /v1/chat/completions HTTP/1.1\\r\\nHost: localhost\\r\\nAuthorization: Bearer $token\\r\\n"
+    second="GET /health HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"
+    is "$(send "${head}Content-Length: 5\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n0\\r\\n\\r\\n$second")" 400 || return
+    is "$(send "${head}Content-Length: 2\\r\\nContent-Length: 60\\r\\n\\r\\n{}$second")" 400 || return
+    is "$(send "${head}Content-Length : 60\\r\\n\\r\\n$second")" 400 || return
+    is "$(send "${head}Transfer-Encoding: xchunked\\r\\n\\r\\n0\\r\\n\\r\\n$second")" 400 || return
+    is "$(send "GET /health HTTP/1.1\\r\\nHost: localhost\\r\\nHost: evil.example\\r\\n\\r\\n$second")" 400 || return
+    is "$(send "GET /health HTTP/1.1\\r\\nHost: localhost\\r\\nContent-Length: 0\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n0\\r\\n\\r\\n$second")" 400
+}
+
 a_connection_may_ask_again() {
     local both
     both=$(curl -s -m 300 -H "Authorization: Bearer $token" "$url/v1/models" "$url/v1/models" -w '%{num_connects} ' -o /dev/null -o /dev/null)
@@ -117,6 +143,7 @@ run no_reply_lets_other_sites_read_it
 run unknown_addresses_and_methods_are_errors
 run embeddings_are_refused_clearly
 run a_body_that_is_too_large_is_413
+run a_request_with_two_ends_is_refused_and_nothing_after_it_is_read
 run a_connection_may_ask_again
 run connections_that_ask_nothing_keep_nobody_out
 run numbers_are_prometheus_text
