@@ -95,6 +95,17 @@ struct tsr_frontier {
     double speedup;                /* time to the first token: prefill / blend */
 };
 
+/* What differs for prompts with a leading document (TSR_ASK_LEAD): the text that the answer is taken
+ * from is exact there, so other rounds suffice, and other values show what the answer is worth. As
+ * the members of the same name of the profile; what is not given is as there. */
+struct tsr_lead_profile {
+    uint32_t n_rounds; /* 0: not given */
+    uint32_t reserved;
+    double rounds[TSR_PROFILE_ROUNDS_MAX];
+    double draft_floor, gate_limit;    /* NAN: not given */
+    double gate[TSR_GATE_WEIGHTS_MAX]; /* all of them 0: not given */
+};
+
 struct tsr_profile {
     size_t size;
     char space[33]; /* fingerprint in hexadecimal; "": any */
@@ -135,6 +146,7 @@ struct tsr_profile {
     double gate_limit;
     double gate[TSR_GATE_WEIGHTS_MAX];
     struct tsr_frontier frontier[TSR_PROFILE_FRONTIER_MAX];
+    struct tsr_lead_profile lead;
 };
 
 /* Cautious defaults for a model that was not measured: no bias, no gate. The primer is a neutral
@@ -168,6 +180,9 @@ struct tsr_gate {
     double worst; /* smallest margin of a token */
     double doubt; /* mean of log(margin + 0.02) */
     double low;   /* tokens with a margin below 0.2 */
+    /* Smallest margin of a token of the draft before the first round, which draft_floor is compared
+     * with; not known without a draft. */
+    double draft;
 };
 /* Names of profile->gate[weight]: "constant", then those of the members above; NULL after the last.
  * moved, chunk_tokens and n_chunks count as log(value + 1e-4), the others as they are. */
@@ -176,7 +191,8 @@ TSR_API const char *tsr_gate_weight_name(uint32_t weight);
  * weighted values. NAN: the profile has no gate, or a value that it needs is not known. */
 TSR_API double tsr_gate_predict(const struct tsr_profile *profile, const struct tsr_gate *gate);
 /* Fits profile->gate to prompts with known answers, same[i] 1: as a prefill's, 0: another (logistic
- * regression with a ridge). Prompts with a value that is not known are left out. */
+ * regression with a ridge). A value that is known of no prompt has no weight; prompts without one of
+ * the others are left out. */
 TSR_API TSR_MUST int tsr_gate_fit(struct tsr_profile *profile, const struct tsr_gate *gates,
                                   const double *same, uint32_t n);
 /* KL(p || q) of two rows of logits; the largest probability of one, and its entropy in nats. */
@@ -266,8 +282,13 @@ enum tsr_ask_flags {
     TSR_ASK_LOOK = 1024,
     /* The first document, the segment after the system prompt, is computed in the prompt although
      * it is cached, and is exact there; the others are reused. Not with TSR_BLEND_INT8, which would
-     * round what is before it. See tsr_segments_lead(). */
-    TSR_ASK_LEAD = 2048
+     * round what is before it. The profile may have rounds and a gate of their own for such prompts.
+     * See tsr_segments_lead(). */
+    TSR_ASK_LEAD = 2048,
+    /* No pass begins before everything that is loaded is in place: for engines that compute
+     * something else meanwhile. Without it a pass follows the loads layer by layer, and is over
+     * sooner where nothing else is to be done. */
+    TSR_ASK_LOADED = 4096
 };
 
 struct tsr_ask_desc {

@@ -43,6 +43,12 @@ struct tsri_piece {
     bool placed;            /* a FILL that was computed, stored and turned */
 };
 
+/* Is still to be computed alone. */
+static inline bool tsri_piece_is_open(const struct tsri_piece *piece)
+{
+    return piece->kind == TSRI_PIECE_FILL && !piece->placed;
+}
+
 struct tsri_plan_desc {
     const struct tsr_ask_desc *ask;
     const struct tsr_profile *profile;
@@ -69,6 +75,7 @@ struct tsri_plan {
     uint32_t boundary, first_tokens;
     uint32_t reasons; /* enum tsr_blend_reason */
     bool may_fill, same_context;
+    bool leads; /* the first document is exact: computed in the prompt, or known as a prefix */
     /* Segments but the system prompt are computed behind the primer, if they are no longer than
      * this. */
     uint32_t n_primer, primed_max;
@@ -104,8 +111,6 @@ struct tsri_known {
 TSR_MUST int tsri_known_find(struct tsri_known *k, const struct tsr_blend *b,
                              const struct tsr_ask_desc *ask, const struct tsr_prompt *prompt);
 void tsri_known_fini(struct tsri_known *k);
-/* The prompt for the space of plain requests. */
-struct tsr_prompt tsri_known_plain(const struct tsr_ask_desc *ask);
 
 /* ---- select.c: which candidates are computed anew ---- */
 
@@ -181,13 +186,15 @@ struct tsri_bulk_range {
     const int64_t *slots;
     bool int8, exact;
 };
-/* What the last bulk had of its device, for the next one: page-locked memory, a stream and events
- * take the driver about as long as a short prompt needs. One feed at a time has it; others open their
- * own. Any thread. */
+/* What the last bulks had of their device, for the next ones: page-locked memory, a stream and events
+ * take the driver about as long as a short prompt needs. As many as an engine has blends under way
+ * at once (AT_ONCE_MAX in python/tessera/blend_job.py). Any thread. */
+#define TSRI_BULK_SPARES 8u
 struct tsri_bulk_kit;
 struct tsri_bulk_spare {
     pthread_mutex_t lock;
-    struct tsri_bulk_kit *kit;
+    struct tsri_bulk_kit *kits[TSRI_BULK_SPARES]; /* the oldest first */
+    uint32_t n;
 };
 void tsri_bulk_spare_init(struct tsri_bulk_spare *s);
 /* Before the device is closed. */
@@ -204,8 +211,6 @@ struct tsri_bulk_desc {
     struct tsri_bulk_spare *spare;  /* NULL: none */
 };
 struct tsri_bulk;
-/* How many positions K moves. */
-int64_t tsri_bulk_delta(const struct tsri_bulk_range *r);
 /* 0, or why the range must be computed. */
 TSR_MUST int tsri_bulk_check(struct tsri_device *device, const struct tsri_bulk_range *r);
 TSR_MUST int tsri_bulk_open(struct tsri_bulk **out, const struct tsri_bulk_desc *desc);
@@ -265,9 +270,11 @@ TSR_MUST int tsri_fill_prefix(const struct tsri_fill *f, const uint32_t *tokens,
 
 /* Fills what logits say; before: those of the round before, or NULL. */
 #define TSRI_GATE_UNKNOWN \
-    ((struct tsr_gate){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN})
+    ((struct tsr_gate){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN})
 void tsri_gate_read(struct tsr_gate *g, const float *logits, const float *before, uint32_t n);
-bool tsri_gate_is_fitted(const struct tsr_profile *p);
+/* By weights of a profile, [TSR_GATE_WEIGHTS_MAX]. */
+bool tsri_gate_is_fitted(const double *weights);
+double tsri_gate_predict(const double *weights, const struct tsr_gate *g);
 /* The most likely token, and how far the second one's probability is below its own. */
 double tsri_logits_margin(const float *logits, uint32_t n, uint32_t *token);
 /* See struct tsr_gate. */

@@ -2,15 +2,10 @@
  * more for int8 segments), and drives a run over a session of the model. */
 #include "blend/blend.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* ---- spaces ---- */
-
-static void hex(char *out, const uint8_t *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
-}
 
 #define ROPE_TEXT_BYTES 8192u
 #define LABEL_BYTES (TSR_MODEL_NAME_BYTES + sizeof((struct tsr_model_info){0}.architecture) + 4)
@@ -36,7 +31,7 @@ static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool in
     if (n < 0) return n;
     if ((size_t)n >= sizeof rope)
         return tsri_fail(TSR_ERANGE, "blend: rope parameters have %d bytes", n);
-    hex(tokenizer, i->tokenizer, sizeof i->tokenizer);
+    tsri_hex(tokenizer, i->tokenizer, sizeof i->tokenizer);
     size_t row = tsri_row_bytes_int8(i->n_kv_heads, i->head_dim);
     struct tsr_space_desc desc = {.model = label(i, model),
                                   .weights = i->weights,
@@ -123,6 +118,13 @@ static bool is_share(double x)
     return x >= 0 && x <= 1;
 }
 
+static bool is_lead(const struct tsr_lead_profile *l)
+{
+    return ascend_below_one(l->rounds, l->n_rounds) &&
+           (isnan(l->draft_floor) || is_share(l->draft_floor)) &&
+           (isnan(l->gate_limit) || is_share(l->gate_limit));
+}
+
 /* A profile from a file was checked as it was read; one that a program has filled was not. */
 static int check_profile(const struct tsr_blend *b)
 {
@@ -141,6 +143,10 @@ static int check_profile(const struct tsr_blend *b)
                          "blend: invalid profile: ratio %g, draft_floor %g, gate_limit %g, "
                          "%u query_rows, draft of %u",
                          p->ratio, p->draft_floor, p->gate_limit, p->query_rows, p->draft);
+    if (!is_lead(&p->lead))
+        return tsri_fail(TSR_EINVAL,
+                         "blend: invalid profile: lead: %u rounds, draft_floor %g, gate_limit %g",
+                         p->lead.n_rounds, p->lead.draft_floor, p->lead.gate_limit);
     const double *layers = p->query_layers;
     if (!(layers[0] >= 0 && layers[0] < layers[1] && layers[1] <= 1))
         return tsri_fail(TSR_EINVAL, "blend: invalid profile: query_layers %g to %g", layers[0],
@@ -153,7 +159,7 @@ static int check_profile(const struct tsr_blend *b)
     uint8_t fingerprint[16];
     if (!p->space[0] || !b->exact) return 0;
     tsr_space_fingerprint(b->exact, fingerprint);
-    hex(space, fingerprint, sizeof fingerprint);
+    tsri_hex(space, fingerprint, sizeof fingerprint);
     if (strcmp(space, p->space) != 0)
         return tsri_fail(TSR_ESPACE, "blend: the profile is for space %s, the model's is %s",
                          p->space, space);

@@ -30,17 +30,18 @@ struct tsri_bulk {
     void **planes;
 };
 
+/* How many positions K moves. */
+static int64_t delta_of(const struct tsri_bulk_range *r)
+{
+    return (int64_t)r->match->prompt_offset - r->match->entry_offset - r->from->base;
+}
+
 int tsri_bulk_check(struct tsri_device *device, const struct tsri_bulk_range *r)
 {
     bool needs_lock = tsri_device_caps(device) & TSR_DEVICE_NEEDS_LOCK;
     /* Not page-locked yet: computing it is faster than waiting for that. */
     if (needs_lock && !tsri_source_is_locked(r->from)) return TSR_EAGAIN;
-    return r->exact && tsri_bulk_delta(r) ? TSR_ESPACE : 0;
-}
-
-int64_t tsri_bulk_delta(const struct tsri_bulk_range *r)
-{
-    return (int64_t)r->match->prompt_offset - r->match->entry_offset - r->from->base;
+    return r->exact && delta_of(r) ? TSR_ESPACE : 0;
 }
 
 static int make_runs(struct tsri_bulk *b, const struct tsri_bulk_desc *d,
@@ -64,7 +65,7 @@ static int make_runs(struct tsri_bulk *b, const struct tsri_bulk_desc *d,
                                          .slots = r->slots,
                                          .offset = offset,
                                          .n_tokens = r->match->n_tokens,
-                                         .delta = tsri_bulk_delta(r),
+                                         .delta = delta_of(r),
                                          .freq_set = r->from->freq_set};
         limits->tokens += r->match->n_tokens;
         limits->cells += cells->n_cells;
@@ -127,20 +128,46 @@ static bool kit_serves(const struct tsri_bulk_kit *kit, const struct tsri_device
            has->plane_pointers >= need->plane_pointers;
 }
 
-/* Exchanges what the spare holds. */
-static struct tsri_bulk_kit *exchange(struct tsri_bulk_spare *s, struct tsri_bulk_kit *kit)
+/* The newest that serves. Without one, the newest all the same: larger ones take the place of those
+ * that have become too small. NULL: there is none. */
+static struct tsri_bulk_kit *spare_take(struct tsri_bulk_spare *s, const struct tsri_bulk *b,
+                                        const struct tsr_batch_limits *need)
 {
+    struct tsri_bulk_kit *kit = NULL;
+    if (!s) return NULL;
+    pthread_mutex_lock(&s->lock);
+    uint32_t i = s->n;
+    while (i && !kit_serves(s->kits[i - 1], b->device, b->n_layers, need))
+        i--;
+    if (s->n) {
+        uint32_t at = i ? i - 1 : s->n - 1;
+        kit = s->kits[at];
+        s->n--;
+        memmove(&s->kits[at], &s->kits[at + 1], (s->n - at) * sizeof(struct tsri_bulk_kit *));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return kit;
+}
+
+/* Returns the oldest one if there are too many then, or the kit itself if nobody wants it. */
+static struct tsri_bulk_kit *spare_put(struct tsri_bulk_spare *s, struct tsri_bulk_kit *kit)
+{
+    struct tsri_bulk_kit *oldest = NULL;
     if (!s) return kit;
     pthread_mutex_lock(&s->lock);
-    struct tsri_bulk_kit *before = s->kit;
-    s->kit = kit;
+    if (s->n == TSRI_BULK_SPARES) {
+        oldest = s->kits[0];
+        s->n--;
+        memmove(&s->kits[0], &s->kits[1], s->n * sizeof(struct tsri_bulk_kit *));
+    }
+    s->kits[s->n++] = kit;
     pthread_mutex_unlock(&s->lock);
-    return before;
+    return oldest;
 }
 
 static int kit_take(struct tsri_bulk *b, const struct tsr_batch_limits *need)
 {
-    b->kit = exchange(b->spare, NULL);
+    b->kit = spare_take(b->spare, b, need);
     if (b->kit && kit_serves(b->kit, b->device, b->n_layers, need)) return 0;
     kit_close(b->kit);
     b->kit = NULL;
@@ -149,14 +176,14 @@ static int kit_take(struct tsri_bulk *b, const struct tsr_batch_limits *need)
 
 void tsri_bulk_spare_init(struct tsri_bulk_spare *s)
 {
+    *s = (struct tsri_bulk_spare){0};
     pthread_mutex_init(&s->lock, NULL);
-    s->kit = NULL;
 }
 
 void tsri_bulk_spare_fini(struct tsri_bulk_spare *s)
 {
-    kit_close(s->kit);
-    s->kit = NULL;
+    while (s->n)
+        kit_close(s->kits[--s->n]);
     pthread_mutex_destroy(&s->lock);
 }
 
@@ -242,7 +269,7 @@ void tsri_bulk_close(struct tsri_bulk *b)
 {
     if (!b) return;
     /* A device that has failed may still be using it: closing it waits in its own way. */
-    if (b->kit) kit_close(drain(b) ? b->kit : exchange(b->spare, b->kit));
+    if (b->kit) kit_close(drain(b) ? b->kit : spare_put(b->spare, b->kit));
     tsri_free(b->step_last);
     tsri_free(b->planes);
     tsri_free(b->runs);

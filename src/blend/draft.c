@@ -16,14 +16,14 @@ static bool is_biased(const struct tsr_run *run)
 
 uint32_t tsri_draft_max(const struct tsr_run *run)
 {
-    const struct tsr_profile *p = &run->blend->profile;
     uint32_t flags = run->ask.flags, n = run->ask.n_tokens;
-    bool judged = flags & TSR_ASK_ROUNDS || (flags & TSR_ASK_GATE && tsri_gate_is_fitted(p));
+    bool judged =
+        flags & TSR_ASK_ROUNDS || (flags & TSR_ASK_GATE && tsri_gate_is_fitted(run->trial.gate));
     if (!judged || !run->selector->asks || is_biased(run)) return 0;
     const struct tsr_kv_layout *layout;
     uint64_t first = tsri_run_behind(run, &layout), context = run->blend->info.context - n;
     uint64_t slots = layout->n_slots - first, room = slots < context ? slots : context;
-    uint32_t most = tsri_min_u32(p->draft, TSR_PROFILE_DRAFT_MAX);
+    uint32_t most = tsri_min_u32(run->blend->profile.draft, TSR_PROFILE_DRAFT_MAX);
     return room < most ? (uint32_t)room : most;
 }
 
@@ -33,23 +33,22 @@ static bool is_end(const struct tsr_run *run, uint32_t token)
     return b->model && b->info.caps & TSR_MODEL_TEXT && tsr_model_is_end(b->model, token);
 }
 
-/* The most likely token, as the answer's token `at`. */
-static void put(struct tsr_run *run, uint32_t at, const float *logits)
+/* The most likely token, as the answer's token `at`; returns its margin. */
+static double put(struct tsr_run *run, uint32_t at, const float *logits)
 {
     double margin = tsri_logits_margin(logits, run->blend->info.n_vocab, &run->draft[at]);
-    run->draft_worst = fmin(run->draft_worst, margin);
     run->n_draft = at + 1;
     run->draft_open = run->n_draft < run->draft_max && !is_end(run, run->draft[at]);
+    return margin;
 }
 
 void tsri_draft_begin(struct tsr_run *run)
 {
     run->n_draft = 0;
     run->draft_open = false;
-    run->draft_worst = 1;
     run->n_draft_weighed = 0;
     memset(run->draft_mass, 0, run->plan.n_tokens * sizeof *run->draft_mass);
-    if (run->draft_max) put(run, 0, run->logits_before);
+    run->draft_worst = run->draft_max ? put(run, 0, run->logits_before) : NAN;
 }
 
 bool tsri_draft_weighs(const struct tsr_run *run)
@@ -71,7 +70,8 @@ void tsri_draft_add_last(struct tsr_run *run)
 void tsri_draft_add(struct tsr_run *run)
 {
     run->n_draft_weighed += tsri_draft_weighs(run);
-    put(run, run->n_draft, run->logits);
+    double margin = put(run, run->n_draft, run->logits);
+    if (run->n_rounds == 0) run->draft_worst = fmin(run->draft_worst, margin);
 }
 
 /* The last token is only compared: nothing is asked after it. */
@@ -106,5 +106,5 @@ void tsri_draft_check(struct tsr_run *run)
     g->doubt /= i;
     g->agree = agree;
     run->draft_open = false;
-    if (run->n_draft && !agree) put(run, i - 1, run->logits + (size_t)(i - 1) * n_vocab);
+    if (run->n_draft && !agree) (void)put(run, i - 1, run->logits + (size_t)(i - 1) * n_vocab);
 }

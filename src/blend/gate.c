@@ -151,6 +151,7 @@ static const struct feature features[] = {
     {"worst", GATE(worst), plain},
     {"doubt", GATE(doubt), plain},
     {"low", GATE(low), plain},
+    {"draft", GATE(draft), plain},
 };
 #define N TSRI_COUNT(features)
 _Static_assert(N <= TSR_GATE_WEIGHTS_MAX, "struct tsr_profile has a weight for each feature");
@@ -167,10 +168,11 @@ static double feature_of(const struct tsr_gate *g, size_t i)
     return features[i].shape(value);
 }
 
-static bool is_known(const struct tsr_gate *g)
+/* All of these features. */
+static bool is_known(const struct tsr_gate *g, const bool wanted[N])
 {
     for (size_t i = 0; i < N; i++)
-        if (!isfinite(feature_of(g, i))) return false;
+        if (wanted[i] && !isfinite(feature_of(g, i))) return false;
     return true;
 }
 
@@ -181,20 +183,25 @@ static double logistic(double x)
     return 1 / (1 + exp(-x));
 }
 
-bool tsri_gate_is_fitted(const struct tsr_profile *p)
+bool tsri_gate_is_fitted(const double *weights)
 {
     for (size_t i = 0; i < N; i++)
-        if (p->gate[i] != 0) return true;
+        if (weights[i] != 0) return true;
     return false;
+}
+
+double tsri_gate_predict(const double *weights, const struct tsr_gate *g)
+{
+    double sum = 0;
+    if (!tsri_gate_is_fitted(weights)) return NAN;
+    for (size_t i = 0; i < N; i++)
+        if (weights[i] != 0) sum += weights[i] * feature_of(g, i);
+    return logistic(sum);
 }
 
 double tsr_gate_predict(const struct tsr_profile *p, const struct tsr_gate *g)
 {
-    double sum = 0;
-    if (!tsri_gate_is_fitted(p)) return NAN;
-    for (size_t i = 0; i < N; i++)
-        if (p->gate[i] != 0) sum += p->gate[i] * feature_of(g, i);
-    return logistic(sum);
+    return tsri_gate_predict(p->gate, g);
 }
 
 /* ---- fitting ---- */
@@ -317,16 +324,21 @@ static void descend(const struct gate_cases *c, double w[N])
     }
 }
 
-/* Prompts whose features are known. A share of 0 or 1 is not believed to the end (Platt's targets):
+/* Prompts whose features are known, but for those that no prompt has: a run without a draft, or a
+ * table from before there was such a value, teaches the others. A share of 0 or 1 is not believed to the end (Platt's targets):
  * thirty equal answers out of thirty do not promise the next one for sure. */
 static void gather(struct gate_cases *c, const struct tsr_gate *gates, const double *same,
                    uint32_t n)
 {
     double n_same = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        if (!is_known(&gates[i])) continue;
+    bool wanted[N] = {false};
+    for (uint32_t i = 0; i < n; i++)
         for (size_t k = 0; k < N; k++)
-            c->x[c->n][k] = feature_of(&gates[i], k);
+            wanted[k] |= isfinite(feature_of(&gates[i], k));
+    for (uint32_t i = 0; i < n; i++) {
+        if (!is_known(&gates[i], wanted)) continue;
+        for (size_t k = 0; k < N; k++)
+            c->x[c->n][k] = wanted[k] ? feature_of(&gates[i], k) : 0;
         n_same += same[i] > 0;
         c->y[c->n++] = same[i];
     }

@@ -47,7 +47,8 @@ static void cut(struct tsri_known *k, uint32_t first)
     k->n = n;
 }
 
-struct tsr_prompt tsri_known_plain(const struct tsr_ask_desc *ask)
+/* The prompt for the space of plain requests. */
+static struct tsr_prompt plain_prompt(const struct tsr_ask_desc *ask)
 {
     return (struct tsr_prompt){.size = sizeof(struct tsr_prompt),
                                .tokens = ask->tokens,
@@ -101,7 +102,7 @@ int tsri_known_find(struct tsri_known *k, const struct tsr_blend *b, const struc
     k->matches = tsri_alloc(k->max, sizeof *k->matches);
     if (!k->matches) return TSR_ENOMEM;
     if (plain) {
-        struct tsr_prompt traffic = tsri_known_plain(ask);
+        struct tsr_prompt traffic = plain_prompt(ask);
         e = look(b, b->traffic, &traffic, k);
     } else if (b->prefixes != b->segments && ask->flags & TSR_ASK_PREFIX) {
         struct tsr_prompt prefix = *prompt;

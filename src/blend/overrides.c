@@ -17,7 +17,7 @@ static int override_checks(struct tsr_profile *p, const struct tsri_options *o)
         return tsri_fail(TSR_ECONFIG, "blend_check_layers: %u layers, at most %u", layers->n,
                          TSR_PROFILE_CHECKS_MAX);
     p->selector = TSR_SELECT_HKVD;
-    p->n_rounds = 0;
+    p->n_rounds = p->lead.n_rounds = 0;
     if (layers->n) p->n_checks = layers->n;
     for (uint32_t i = 0; i < p->n_checks; i++) {
         struct tsr_check *check = &p->checks[i];
@@ -34,7 +34,7 @@ int tsri_profile_override(struct tsr_profile *p, const struct tsri_options *o, b
     if (o->blend_boundary.n) p->boundary = (uint32_t)o->blend_boundary.values[0];
     if (ratios->n) {
         p->ratio = ratios->values[ratios->n - 1];
-        p->n_rounds = 0;
+        p->n_rounds = p->lead.n_rounds = 0;
     }
     /* In chunked mode a document is the same whatever system prompt is before it. */
     if (o->chunked && p->context == TSR_CONTEXT_SAME)

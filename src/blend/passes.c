@@ -47,11 +47,6 @@ static void see_all(struct tsr_run *run, struct tsr_model_pass *pass)
 
 /* ---- fill ---- */
 
-static bool is_open(const struct tsri_piece *piece)
-{
-    return piece->kind == TSRI_PIECE_FILL && !piece->placed;
-}
-
 /* Tokens at the front of the prompt that a segment sees while it is computed. */
 static uint32_t n_seen(const struct tsri_plan *p)
 {
@@ -60,7 +55,7 @@ static uint32_t n_seen(const struct tsri_plan *p)
         const struct tsri_piece *piece = &p->pieces[i];
         bool behind_system = !p->n_primer && piece->match.context == TSR_CONTEXT_SAME;
         uint32_t end = piece->leads ? piece->match.prompt_offset : behind_system ? p->n_system : 0;
-        if (is_open(piece) && end > n) n = end;
+        if (tsri_piece_is_open(piece) && end > n) n = end;
     }
     return n;
 }
@@ -119,7 +114,7 @@ static bool begin_fill(struct tsr_run *run, struct tsr_model_pass *pass)
     }
     for (uint32_t i = 0; i < p->n_pieces; i++) {
         const struct tsri_piece *piece = &p->pieces[i];
-        if (!is_open(piece)) continue;
+        if (!tsri_piece_is_open(piece)) continue;
         n_groups +=
             add_unclaimed(run, at, tsri_min_u32(seen, piece->match.prompt_offset), n_groups);
         at = piece->match.prompt_offset + piece->match.n_tokens;
@@ -160,7 +155,7 @@ static int after_fill(struct tsr_run *run)
     }
     for (uint32_t i = 0; i < run->plan.n_pieces; i++) {
         struct tsri_piece *piece = &run->plan.pieces[i];
-        if (!is_open(piece)) continue;
+        if (!tsri_piece_is_open(piece)) continue;
         piece->placed = piece->leads;
         if (piece->placed) continue;
         int e = tsri_fill_settle(&fill, &run->ask, &run->plan, i, &piece->placed);

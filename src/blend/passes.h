@@ -21,6 +21,13 @@ enum tsri_pass_stage {
     TSRI_STAGE_RESTART /* it was given up: the plan has changed */
 };
 
+/* How far a prompt is recomputed, as the profile says: see struct tsr_profile and tsr_lead_profile. */
+struct tsri_trial {
+    const double *rounds, *gate; /* of the blend's profile */
+    uint32_t n_rounds;
+    double draft_floor, gate_limit;
+};
+
 struct tsr_run {
     struct tsr_blend *blend;
     struct tsr_ask_desc ask;
@@ -50,6 +57,7 @@ struct tsr_run {
     int failed;
 
     /* of rounds: */
+    struct tsri_trial trial;
     uint32_t round;    /* index in the profile's; UINT32_MAX: there is but one */
     uint32_t n_rounds; /* done */
 
@@ -57,7 +65,7 @@ struct tsr_run {
     uint32_t *draft; /* [draft_max] */
     uint32_t n_draft, draft_max;
     bool draft_open;          /* more tokens of it are wanted */
-    double draft_worst;       /* smallest margin of its tokens when they were decoded */
+    double draft_worst;       /* smallest margin of its tokens before the first round */
     uint32_t n_draft_weighed; /* tokens whose attention is in draft_mass */
 
     /* of the open pass: */
@@ -98,7 +106,8 @@ struct tsri_feed_desc tsri_run_feed(const struct tsr_run *run, const struct tsr_
 
 /* ---- rounds.c: recomputing more, until the answer can be trusted ---- */
 
-/* The ratio of the first round, for the selector that is asked for. */
+/* What is tried, by the plan as far as it is made, and the ratio of the first round, for the selector
+ * that is asked for. */
 void tsri_rounds_init(struct tsr_run *run, const struct tsri_selector *selector);
 /* Goes on to the first round that selects something; false: none does. */
 bool tsri_rounds_begin(struct tsr_run *run);

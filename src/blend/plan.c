@@ -177,6 +177,7 @@ static void add_lead(struct tsri_plan *p, const struct tsri_plan_desc *d, struct
 {
     uint32_t at = s.offset, end = end_of(s);
     bool cached = false;
+    p->leads = true;
     if (p->n_pieces) {
         const struct tsr_match *before = &p->pieces[p->n_pieces - 1].match;
         uint32_t reached = before->prompt_offset + before->n_tokens;
@@ -303,8 +304,7 @@ void tsri_plan_drop_rounded(struct tsri_plan *p)
 bool tsri_plan_primes(const struct tsri_plan *p)
 {
     for (uint32_t i = 0; p->n_primer && i < p->n_pieces; i++)
-        if (p->pieces[i].kind == TSRI_PIECE_FILL && !p->pieces[i].placed &&
-            p->pieces[i].match.context == TSR_CONTEXT_SAME)
+        if (tsri_piece_is_open(&p->pieces[i]) && p->pieces[i].match.context == TSR_CONTEXT_SAME)
             return true;
     return false;
 }
@@ -334,9 +334,8 @@ bool tsri_plan_unknown(const struct tsri_plan *p)
     uint64_t n_unknown = p->n_unfilled, n_known = 0;
     for (uint32_t i = 0; i < p->n_pieces; i++) {
         const struct tsri_piece *piece = &p->pieces[i];
-        bool fills = piece->kind == TSRI_PIECE_FILL && !piece->placed;
         if (piece->exact) continue;
-        if (fills || piece->kind == TSRI_PIECE_LOST)
+        if (tsri_piece_is_open(piece) || piece->kind == TSRI_PIECE_LOST)
             n_unknown += piece->match.n_tokens;
         else
             n_known += piece->match.n_tokens;
@@ -348,8 +347,7 @@ void tsri_plan_skip_fills(struct tsri_plan *p)
 {
     for (uint32_t i = 0; i < p->n_pieces; i++) {
         struct tsri_piece *piece = &p->pieces[i];
-        if (piece->kind == TSRI_PIECE_FILL && !piece->placed && !piece->exact)
-            piece->kind = TSRI_PIECE_LOST;
+        if (tsri_piece_is_open(piece) && !piece->exact) piece->kind = TSRI_PIECE_LOST;
     }
     p->may_fill = false;
     p->reasons |= TSR_BLEND_FIRST;

@@ -31,7 +31,8 @@ void tsr_profile_init(struct tsr_profile *p)
                               .query_layers = {0.667, 1},
                               .n_checks = 1,
                               .checks = {{.layer = 1}},
-                              .gate_limit = 0.95};
+                              .gate_limit = 0.95,
+                              .lead = {.draft_floor = NAN, .gate_limit = NAN}};
     snprintf(p->primer, sizeof p->primer, "%s", tsri_primer_text);
 }
 
@@ -132,6 +133,11 @@ static const struct field profile_fields[] = {
     {"draft_selects", FIELD_COUNT, PROFILE(draft_selects), 0, 1},
     {"draft_floor", FIELD_NUMBER, PROFILE(draft_floor), 0, 1},
     {"gate_limit", FIELD_NUMBER, PROFILE(gate_limit), 0, 1},
+};
+#define LEAD(field) offsetof(struct tsr_lead_profile, field)
+static const struct field lead_fields[] = {
+    {"draft_floor", FIELD_NUMBER, LEAD(draft_floor), 0, 1},
+    {"gate_limit", FIELD_NUMBER, LEAD(gate_limit), 0, 1},
 };
 #define CHECK_AT(field) offsetof(struct tsr_check, field)
 static const struct field check_fields[] = {
@@ -280,18 +286,50 @@ static int read_weights(struct profile_reader *r, yaml_node_t *n, double *out)
     return 0;
 }
 
-static int read_rounds(struct profile_reader *r, yaml_node_t *n, struct tsr_profile *to)
+static int read_rounds(struct profile_reader *r, yaml_node_t *n, double *rounds, uint32_t *n_rounds)
 {
     yaml_node_t *items[TSR_PROFILE_ROUNDS_MAX];
     int count = items_of(r, n, TSR_PROFILE_ROUNDS_MAX, items);
     for (int i = 0; i < count; i++) {
-        int e = read_number(r, items[i], 0, 1, &to->rounds[i]);
+        int e = read_number(r, items[i], 0, 1, &rounds[i]);
         if (e) return e;
-        if (!(to->rounds[i] > (i ? to->rounds[i - 1] : 0) && to->rounds[i] < 1))
+        if (!(rounds[i] > (i ? rounds[i - 1] : 0) && rounds[i] < 1))
             return refuse(r, items[i], "rounds must ascend, between 0 and 1:", text_of(items[i]));
     }
-    if (count >= 0) to->n_rounds = (uint32_t)count;
+    if (count >= 0) *n_rounds = (uint32_t)count;
     return count < 0 ? count : 0;
+}
+
+/* A mapping without a key that is there twice. */
+static int check_mapping(struct profile_reader *r, yaml_node_t *n)
+{
+    if (n->type != YAML_MAPPING_NODE) return refuse(r, n, "not a mapping", text_of(n));
+    for (yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top; p++) {
+        yaml_node_t *key = yaml_document_get_node(&r->doc, p->key);
+        for (yaml_node_pair_t *q = n->data.mapping.pairs.start; q < p; q++)
+            if (strcmp(text_of(yaml_document_get_node(&r->doc, q->key)), text_of(key)) == 0)
+                return refuse(r, key, "duplicate key:", text_of(key));
+    }
+    return 0;
+}
+
+static int read_lead(struct profile_reader *r, yaml_node_t *n, struct tsr_lead_profile *to)
+{
+    int e = check_mapping(r, n);
+    if (e) return e;
+    for (yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top; p++) {
+        yaml_node_t *key = yaml_document_get_node(&r->doc, p->key);
+        yaml_node_t *value = yaml_document_get_node(&r->doc, p->value);
+        e = read_from(r, key, value, lead_fields, TSRI_COUNT(lead_fields), to);
+        if (e == 0 && strcmp(text_of(key), "rounds") == 0)
+            e = read_rounds(r, value, to->rounds, &to->n_rounds);
+        else if (e == 0 && strcmp(text_of(key), "gate") == 0)
+            e = read_weights(r, value, to->gate);
+        else if (e == 0)
+            e = refuse(r, key, "unknown key", text_of(key));
+        if (e < 0) return e;
+    }
+    return 0;
 }
 
 static int read_special(struct profile_reader *r, const yaml_node_t *key, yaml_node_t *value)
@@ -318,10 +356,11 @@ static int read_special(struct profile_reader *r, const yaml_node_t *key, yaml_n
         return read_text(r, value, p->primer, sizeof p->primer);
     }
     if (strcmp(name, "query_layers") == 0) return read_layers(r, value, p->query_layers);
-    if (strcmp(name, "rounds") == 0) return read_rounds(r, value, p);
+    if (strcmp(name, "rounds") == 0) return read_rounds(r, value, p->rounds, &p->n_rounds);
     if (strcmp(name, "bias") == 0) return read_curve(r, value, &p->bias);
     if (strcmp(name, "bias_chunks") == 0) return read_curve(r, value, &p->bias_chunks);
     if (strcmp(name, "gate") == 0) return read_weights(r, value, p->gate);
+    if (strcmp(name, "lead") == 0) return read_lead(r, value, &p->lead);
     if (strcmp(name, "checks") == 0) {
         n = read_list(r, value, check_fields, TSRI_COUNT(check_fields), (uint8_t *)p->checks,
                       sizeof p->checks[0], TSR_PROFILE_CHECKS_MAX);
@@ -341,15 +380,13 @@ static int read_document(struct profile_reader *r)
 {
     yaml_node_t *root = yaml_document_get_root_node(&r->doc);
     if (!root) return 0; /* an empty file: the defaults */
-    if (root->type != YAML_MAPPING_NODE) return refuse(r, root, "not a mapping", text_of(root));
+    int e = check_mapping(r, root);
+    if (e) return e;
     for (yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top;
          p++) {
         yaml_node_t *key = yaml_document_get_node(&r->doc, p->key);
         yaml_node_t *value = yaml_document_get_node(&r->doc, p->value);
-        for (yaml_node_pair_t *q = root->data.mapping.pairs.start; q < p; q++)
-            if (strcmp(text_of(yaml_document_get_node(&r->doc, q->key)), text_of(key)) == 0)
-                return refuse(r, key, "duplicate key:", text_of(key));
-        int e = read_from(r, key, value, profile_fields, TSRI_COUNT(profile_fields), r->to);
+        e = read_from(r, key, value, profile_fields, TSRI_COUNT(profile_fields), r->to);
         if (e == 0) e = read_special(r, key, value);
         if (e < 0) return e;
     }
@@ -462,10 +499,10 @@ static void put_numbers(FILE *to, const char *name, const double *v, uint32_t n)
     fputs("]\n", to);
 }
 
-static void put_weights(FILE *to, const double *weights)
+static void put_weights(FILE *to, const char *key, const double *weights)
 {
     const char *name, *between = "";
-    fputs("gate: {", to);
+    fprintf(to, "%s: {", key);
     for (uint32_t i = 0; (name = tsr_gate_weight_name(i)); i++) {
         if (weights[i] == 0) continue;
         fprintf(to, "%s%s: ", between, name);
@@ -473,6 +510,18 @@ static void put_weights(FILE *to, const double *weights)
         between = ", ";
     }
     fputs("}\n", to);
+}
+
+/* What is given, if anything is. */
+static void put_lead(FILE *to, const struct tsr_lead_profile *l)
+{
+    bool gated = tsri_gate_is_fitted(l->gate);
+    if (!l->n_rounds && isnan(l->draft_floor) && isnan(l->gate_limit) && !gated) return;
+    fputs("lead:\n", to);
+    if (l->n_rounds) put_numbers(to, "  rounds", l->rounds, l->n_rounds);
+    if (!isnan(l->draft_floor)) put_number(to, "  draft_floor: ", l->draft_floor, "\n");
+    if (!isnan(l->gate_limit)) put_number(to, "  gate_limit: ", l->gate_limit, "\n");
+    if (gated) put_weights(to, "  gate", l->gate);
 }
 
 /* In single quotes, where YAML knows one escape. */
@@ -517,7 +566,8 @@ static void put_profile(FILE *to, const struct tsr_profile *p)
     if (p->context == TSR_CONTEXT_PRIMER) put_escaped(to, "primer", p->primer);
     put_curve(to, "bias", &p->bias);
     put_curve(to, "bias_chunks", &p->bias_chunks);
-    put_weights(to, p->gate);
+    put_weights(to, "gate", p->gate);
+    put_lead(to, &p->lead);
     fputs(p->n_checks ? "checks:\n" : "checks: []\n", to);
     for (uint32_t i = 0; i < p->n_checks; i++) {
         fputs("  - {", to);
@@ -536,7 +586,8 @@ int tsr_profile_save(const struct tsr_profile *p, const char *path)
 {
     char beside[4096];
     if (!p || !path || p->n_checks > TSR_PROFILE_CHECKS_MAX ||
-        p->n_rounds > TSR_PROFILE_ROUNDS_MAX || p->n_frontier > TSR_PROFILE_FRONTIER_MAX)
+        p->n_rounds > TSR_PROFILE_ROUNDS_MAX || p->lead.n_rounds > TSR_PROFILE_ROUNDS_MAX ||
+        p->n_frontier > TSR_PROFILE_FRONTIER_MAX)
         return tsri_fail(TSR_EINVAL, "profile: path is missing, or a list is too long");
     if ((size_t)snprintf(beside, sizeof beside, "%s.%ld.new", path, (long)getpid()) >=
         sizeof beside)

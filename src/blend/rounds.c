@@ -10,16 +10,30 @@
 
 #define ONE_ROUND UINT32_MAX
 
+/* The only place that knows that prompts with a leading document may have settings of their own. */
+static struct tsri_trial trial_of(const struct tsr_profile *p, bool leads)
+{
+    const struct tsr_lead_profile *lead = &p->lead;
+    struct tsri_trial t = {p->rounds, p->gate, p->n_rounds, p->draft_floor, p->gate_limit};
+    if (!leads) return t;
+    if (lead->n_rounds) t.rounds = lead->rounds, t.n_rounds = lead->n_rounds;
+    if (tsri_gate_is_fitted(lead->gate)) t.gate = lead->gate;
+    if (!isnan(lead->draft_floor)) t.draft_floor = lead->draft_floor;
+    if (!isnan(lead->gate_limit)) t.gate_limit = lead->gate_limit;
+    return t;
+}
+
 void tsri_rounds_init(struct tsr_run *run, const struct tsri_selector *selector)
 {
-    const struct tsr_profile *p = &run->blend->profile;
     uint32_t flags = run->ask.flags;
+    run->trial = trial_of(&run->blend->profile, run->plan.leads);
+    const struct tsri_trial *t = &run->trial;
     /* Without a gate nothing would tell when to stop. */
-    bool stops = flags & TSR_ASK_ROUNDS || (flags & TSR_ASK_GATE && tsri_gate_is_fitted(p));
+    bool stops = flags & TSR_ASK_ROUNDS || (flags & TSR_ASK_GATE && tsri_gate_is_fitted(t->gate));
     bool able = selector->asks && !(selector->needs & ~run->blend->info.caps);
-    run->round = stops && able && p->n_rounds && !(flags & TSR_ASK_RATIO) ? 0 : ONE_ROUND;
-    run->ratio = flags & TSR_ASK_RATIO ? run->ask.ratio : p->ratio;
-    if (run->round == 0) run->ratio = p->rounds[0];
+    run->round = stops && able && t->n_rounds && !(flags & TSR_ASK_RATIO) ? 0 : ONE_ROUND;
+    run->ratio = flags & TSR_ASK_RATIO ? run->ask.ratio : run->blend->profile.ratio;
+    if (run->round == 0) run->ratio = t->rounds[0];
 }
 
 static uint32_t n_more(const struct tsr_run *run)
@@ -32,9 +46,9 @@ static uint32_t n_more(const struct tsr_run *run)
 /* The next round that adds a token; false: there is none. */
 static bool raise(struct tsr_run *run)
 {
-    const struct tsr_profile *p = &run->blend->profile;
-    while (run->round != ONE_ROUND && run->round + 1 < p->n_rounds) {
-        run->ratio = p->rounds[++run->round];
+    const struct tsri_trial *t = &run->trial;
+    while (run->round != ONE_ROUND && run->round + 1 < t->n_rounds) {
+        run->ratio = t->rounds[++run->round];
         if (n_more(run)) return true;
     }
     return false;
@@ -44,7 +58,7 @@ bool tsri_rounds_begin(struct tsr_run *run)
 {
     if (run->round != ONE_ROUND) { /* a piece was lost: from the beginning */
         run->round = 0;
-        run->ratio = run->blend->profile.rounds[0];
+        run->ratio = run->trial.rounds[0];
     }
     return n_more(run) || raise(run);
 }
@@ -65,6 +79,7 @@ static void judge(struct tsr_run *run)
     tsri_gate_read(g, run->logits, run->asked ? run->logits_before : NULL,
                    run->blend->info.n_vocab);
     tsri_draft_check(run);
+    g->draft = run->asked ? run->draft_worst : NAN;
     g->n_chunks = p->n_chunks;
     g->ratio = run->ratio;
     if (p->n_chunks) g->chunk_tokens = (double)(p->n_candidates + p->n_always) / p->n_chunks;
@@ -78,9 +93,9 @@ static void judge(struct tsr_run *run)
         g->mass = all > 0 ? left / all : 0;
         g->fresh = all > 0 ? fresh / all : 0;
     }
-    run->sure = tsr_gate_predict(&run->blend->profile, g);
+    run->sure = tsri_gate_predict(run->trial.gate, g);
     /* The gate knows nothing of rounding. */
-    if (is_whole(run) && tsri_gate_is_fitted(&run->blend->profile))
+    if (is_whole(run) && tsri_gate_is_fitted(run->trial.gate))
         run->sure = run->blend->int8 && tsri_plan_is_rounded(p) ? NAN : 1;
     run->report.judge_s += (double)(tsri_now_ns() - start_ns) * 1e-9;
 }
@@ -88,10 +103,10 @@ static void judge(struct tsr_run *run)
 /* Selectors without a question's pass leave the gate nothing to judge by. */
 static bool is_enough(const struct tsr_run *run)
 {
-    const struct tsr_profile *p = &run->blend->profile;
+    const struct tsri_trial *t = &run->trial;
     if (run->ask.flags & TSR_ASK_ROUNDS) return false;
-    return !(run->ask.flags & TSR_ASK_GATE) || !tsri_gate_is_fitted(p) || !run->selector->asks ||
-           is_whole(run) || run->sure >= p->gate_limit;
+    return !(run->ask.flags & TSR_ASK_GATE) || !tsri_gate_is_fitted(t->gate) ||
+           !run->selector->asks || is_whole(run) || run->sure >= t->gate_limit;
 }
 
 static void compute_all(struct tsr_run *run)
@@ -106,7 +121,7 @@ static void compute_all(struct tsr_run *run)
 bool tsri_rounds_hopeless(const struct tsr_run *run)
 {
     bool first = run->n_rounds == 0 && !(run->ask.flags & TSR_ASK_ROUNDS);
-    return first && run->n_draft && run->draft_worst < run->blend->profile.draft_floor;
+    return first && run->n_draft && run->draft_worst < run->trial.draft_floor;
 }
 
 void tsri_rounds_try(struct tsr_run *run)

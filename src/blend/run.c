@@ -294,8 +294,9 @@ int tsri_run_open(struct tsr_run **out, struct tsr_blend *b, const struct tsr_as
     run->sure = NAN;
     resolve(run);
     e = choose_mover(run);
-    if (!e) e = allocate(run);
     if (!e) e = make_plan(run);
+    if (run->plan.leads) resolve(run); /* with rounds and a gate for such prompts */
+    if (!e) e = allocate(run);
     if (e) {
         run_free(run);
         return e;
@@ -410,6 +411,10 @@ static int advance(struct tsr_run *run, struct tsr_blend_step *step)
 {
     switch (run->stage) {
     case TSRI_STAGE_PASS:
+        if (run->ask.flags & TSR_ASK_LOADED && lost_pieces(run, run->blend->info.n_layers - 1)) {
+            run->stage = TSRI_STAGE_RESTART;
+            return 0;
+        }
         if (!tsri_pass_begin(run, &step->pass)) return run->failed ? run->failed : no_pass(run);
         run->layer = 0;
         run->checked = false;

@@ -26,18 +26,19 @@ enum tsri_method_kind {
     TSRI_METHOD_PREFILL,    /* everything is computed */
     TSRI_METHOD_REUSE,      /* documents read after the system prompt, nothing recomputed */
     TSRI_METHOD_CACHEBLEND, /* the same, and 15 % of the tokens recomputed (hkvd) */
-    TSRI_METHOD_TESSERA     /* as `tessera ask` does it: the model's profile and gate */
+    TSRI_METHOD_TESSERA,    /* as `tessera ask` does it: the model's profile and gate */
+    TSRI_METHOD_ROUNDS      /* the same with one round of a ratio, whatever the gate says */
 };
 struct tsri_method {
     char name[TSRI_METHOD_NAME_BYTES];
     enum tsri_method_kind kind;
-    double ratio; /* NAN: the method's own; else without a gate */
+    double ratio; /* NAN: the method's own; else the gate does not act */
 };
 struct tsri_methods {
     struct tsri_method items[TSRI_METHODS_MAX];
     uint32_t n;
 };
-/* "prefill,reuse,cacheblend,tessera,tessera@0.05"; prefill comes first, named or not. An error of the
+/* "prefill,reuse,cacheblend,tessera,tessera@0.05,rounds@0.05"; prefill comes first, named or not. An error of the
  * library. */
 int tsri_methods_parse(struct tsri_methods *m, const char *list);
 
@@ -57,6 +58,7 @@ struct tsri_response {
     double kl, kl_answer; /* KL(prefill || this): first token; mean over the prefill's answer */
     double sure, rounds;  /* NAN: not predicted */
     double reasons;       /* enum tsr_blend_reason */
+    struct tsr_gate gate; /* after the last round */
     char text[TSRI_RESPONSE_BYTES];
 };
 
@@ -66,6 +68,9 @@ struct tsri_responder {
     uint32_t answer_max;
     bool free_order;                /* see tsr_segments_lead() */
     struct tsr_blend *plain, *same; /* without a cache; documents after the system prompt */
+    /* Of methods of kind ROUNDS. They share cache and space with the reader's, so documents are
+     * stored once. */
+    struct tsr_blend *rounds[TSRI_METHODS_MAX];
 };
 int tsri_responder_init(struct tsri_responder *p, struct tsri_reader *reader,
                         const struct tsri_methods *methods, uint32_t answer_max);
@@ -76,6 +81,8 @@ int tsri_respond(struct tsri_responder *p, const struct tsri_question *q,
                  struct tsri_response *rows, uint32_t *n);
 
 /* ---- responses_file.c: rows as CSV, so that a long run can be continued ---- */
+
+/* Columns are found by the heading; what a table lacks was not measured then, and is NAN. */
 
 struct tsri_responses {
     char model[128]; /* "": no rows yet */
@@ -89,7 +96,7 @@ const struct tsri_response *tsri_responses_find(const struct tsri_responses *r, 
 /* Adds the rows of a file; a last line that was cut off is left out. With `to_append`, it is cut off
  * the file too, and a file that is not there has no rows. */
 int tsri_responses_load(struct tsri_responses *r, const char *path, bool to_append);
-/* Appends; a new file begins with a heading. */
+/* Appends; a new file begins with a heading. Refuses a file with other columns. */
 int tsri_responses_append(const struct tsri_responses *r, const char *path,
                           const struct tsri_response *rows, size_t n);
 

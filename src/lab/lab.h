@@ -45,10 +45,12 @@
       "  --prompts=FILE    questions, as for calibrate, with answers\n" \
       "  --half=HALF       tune, test or all (default) of every set, by a hash of set and id\n" \
       "  --methods=LIST    reuse, cacheblend, tessera (default: these three), or a method with a\n" \
-      "                    ratio and without the gate: cacheblend@0.3, tessera@0.05\n" \
+      "                    ratio and without the gate: cacheblend@0.3, tessera@0.05; rounds@0.05 is\n" \
+      "                    tessera with one round of that ratio, whatever the gate says of it\n" \
       "  --order=free      the document that the question looks at most goes first, for all methods;\n" \
       "                    keep such tables apart from those in the given order (default: given)\n" \
-      "  --csv=FILE        table of all answers; an interrupted run continues where it ends\n" \
+      "  --csv=FILE        table of all answers, and of what the gate saw of each; an interrupted run\n" \
+      "                    continues where it ends\n" \
       "  --shard=I/N       only part I of N parts, for several processes, each with its own --csv\n" \
       "  --limit=N         only the first N questions of the half\n" \
       "  --tokens=N        tokens of an answer, at most (default: 32)\n" \

@@ -7,9 +7,24 @@
 static const char *const kinds[] = {[TSRI_METHOD_PREFILL] = "prefill",
                                     [TSRI_METHOD_REUSE] = "reuse",
                                     [TSRI_METHOD_CACHEBLEND] = "cacheblend",
-                                    [TSRI_METHOD_TESSERA] = "tessera"};
+                                    [TSRI_METHOD_TESSERA] = "tessera",
+                                    [TSRI_METHOD_ROUNDS] = "rounds"};
 
-/* NAME or NAME@RATIO, where the method has a ratio to choose. */
+/* Without a ratio, all but rounds. */
+static bool takes(enum tsri_method_kind kind, double ratio)
+{
+    switch (kind) {
+    case TSRI_METHOD_CACHEBLEND:
+    case TSRI_METHOD_TESSERA:
+        return isnan(ratio) || (ratio >= 0 && ratio <= 1);
+    case TSRI_METHOD_ROUNDS:
+        return ratio > 0 && ratio < 1;
+    default:
+        return isnan(ratio);
+    }
+}
+
+/* NAME or NAME@RATIO. */
 static int parse_one(struct tsri_method *m, const char *text, size_t n)
 {
     *m = (struct tsri_method){.ratio = NAN};
@@ -20,12 +35,10 @@ static int parse_one(struct tsri_method *m, const char *text, size_t n)
     for (size_t i = 0; i < TSRI_COUNT(kinds); i++) {
         if (strlen(kinds[i]) != length || memcmp(kinds[i], m->name, length) != 0) continue;
         m->kind = (enum tsri_method_kind)i;
-        if (!at) return 0;
-        char *end;
-        m->ratio = strtod(at + 1, &end);
-        bool free_ratio = i == TSRI_METHOD_CACHEBLEND || i == TSRI_METHOD_TESSERA;
-        return free_ratio && end != at + 1 && !*end && m->ratio >= 0 && m->ratio <= 1 ? 0
-                                                                                      : TSR_EINVAL;
+        char *end = m->name + n;
+        if (at) m->ratio = strtod(at + 1, &end);
+        bool whole = !at || (end != at + 1 && !*end && !isnan(m->ratio));
+        return whole && takes(m->kind, m->ratio) ? 0 : TSR_EINVAL;
     }
     return TSR_EINVAL;
 }
@@ -46,8 +59,8 @@ int tsri_methods_parse(struct tsri_methods *m, const char *list)
         size_t n = strcspn(at, ",");
         if (parse_one(&one, at, n) != 0)
             return tsri_fail(TSR_EINVAL,
-                             "%.*s: must be prefill, reuse, cacheblend, tessera, or one of the "
-                             "last two with a ratio, as tessera@0.05",
+                             "%.*s: must be prefill, reuse, cacheblend, tessera, one of the last "
+                             "two with a ratio, as tessera@0.05, or rounds with one",
                              (int)n, at);
         if (!known(m, one.name)) {
             if (m->n == TSRI_METHODS_MAX)

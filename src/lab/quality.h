@@ -66,6 +66,23 @@ struct tsri_quality_row {
     struct tsr_gate gate;
 };
 
+/* A number of a table, by its name in the heading and its place in a row. */
+struct tsri_column {
+    const char *name;
+    size_t offset;
+};
+
+/* What a gate judges an answer by, in every table of answers; AT(member): its place in the row. */
+#define TSRI_GATE_COLUMNS(AT) \
+    {"moved", AT(gate.moved)}, {"changed", AT(gate.changed)}, {"mass", AT(gate.mass)}, \
+        {"fresh", AT(gate.fresh)}, {"entropy", AT(gate.entropy)}, {"top", AT(gate.top)}, \
+        {"margin", AT(gate.margin)}, {"chunk_tokens", AT(gate.chunk_tokens)}, \
+        {"chunks", AT(gate.n_chunks)}, {"agree", AT(gate.agree)}, {"worst", AT(gate.worst)}, \
+        {"doubt", AT(gate.doubt)}, {"low", AT(gate.low)}, \
+    { \
+        "draft", AT(gate.draft) \
+    }
+
 struct tsri_measure {
     struct tsri_reader *reader;
     uint32_t answer_max; /* tokens of greedy answers; 0: none */

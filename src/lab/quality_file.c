@@ -12,12 +12,8 @@
 /* The first fields of a row are text, the others numbers, which a file may have in any order. Those
  * that it lacks were not measured when it was written. */
 static const char *const texts[] = {"set", "id", "selector", "context", "stored"};
-struct column {
-    const char *name;
-    size_t offset;
-};
 #define ROW(member) offsetof(struct tsri_quality_row, member)
-static const struct column columns[] = {
+static const struct tsri_column columns[] = {
     {"ratio", ROW(setting.ratio)},
     {"bias", ROW(setting.bias)},
     {"layers_from", ROW(setting.layers[0])},
@@ -35,19 +31,7 @@ static const struct column columns[] = {
     {"blend_s", ROW(blend_s)},
     {"tokens", ROW(n_tokens)},
     {"recomputed", ROW(n_recomputed)},
-    {"moved", ROW(gate.moved)},
-    {"changed", ROW(gate.changed)},
-    {"mass", ROW(gate.mass)},
-    {"fresh", ROW(gate.fresh)},
-    {"entropy", ROW(gate.entropy)},
-    {"top", ROW(gate.top)},
-    {"margin", ROW(gate.margin)},
-    {"chunk_tokens", ROW(gate.chunk_tokens)},
-    {"chunks", ROW(gate.n_chunks)},
-    {"agree", ROW(gate.agree)},
-    {"worst", ROW(gate.worst)},
-    {"doubt", ROW(gate.doubt)},
-    {"low", ROW(gate.low)},
+    TSRI_GATE_COLUMNS(ROW),
 };
 #define TEXTS TSRI_COUNT(texts)
 #define NUMBERS TSRI_COUNT(columns)

@@ -122,8 +122,22 @@ static struct tsr_ask_desc ask_of(const struct tsri_responder *p, const struct s
 
 static struct tsr_blend *blend_of(const struct tsri_responder *p, const struct tsri_method *m)
 {
-    if (m->kind == TSRI_METHOD_PREFILL) return p->plain;
-    return m->kind == TSRI_METHOD_TESSERA ? p->reader->blend : p->same;
+    switch (m->kind) {
+    case TSRI_METHOD_PREFILL:
+        return p->plain;
+    case TSRI_METHOD_TESSERA:
+        return p->reader->blend;
+    case TSRI_METHOD_ROUNDS:
+        return p->rounds[m - p->methods.items];
+    default:
+        return p->same;
+    }
+}
+
+/* By the model's profile, as `tessera ask` does it. */
+static bool is_ours(const struct tsri_method *m)
+{
+    return m->kind == TSRI_METHOD_TESSERA || m->kind == TSRI_METHOD_ROUNDS;
 }
 
 static void choose(const struct tsri_method *m, struct tsr_ask_desc *ask)
@@ -147,6 +161,9 @@ static void choose(const struct tsri_method *m, struct tsr_ask_desc *ask)
         ask->flags = given ? TSR_ASK_RATIO : TSRI_ASK_FLAGS;
         ask->ratio = given ? m->ratio : 0;
         if (given && m->ratio == 0) ask->selector = TSR_SELECT_NONE;
+        break;
+    case TSRI_METHOD_ROUNDS:
+        ask->flags = TSR_ASK_ROUNDS;
     }
 }
 
@@ -178,7 +195,7 @@ static int read_prompt(const struct tsri_responder *p, const struct tsri_method 
     struct tsr_blend_report report = {.size = sizeof report};
     struct tsr_ask_desc ask = ask_of(p, full);
     choose(m, &ask);
-    bool cached = m->kind != TSRI_METHOD_PREFILL, ours = m->kind == TSRI_METHOD_TESSERA;
+    bool cached = m->kind != TSRI_METHOD_PREFILL, ours = is_ours(m);
     if (ours && full->leads) ask.flags |= TSR_ASK_LEAD;
     if (cached && tsr_blend_learn(blend, &ask, NULL, NULL) < 0) return tsri_cli_failed();
     double start = tsri_cli_now_s();
@@ -190,6 +207,7 @@ static int read_prompt(const struct tsri_responder *p, const struct tsri_method 
     row->sure = report.sure;
     row->rounds = report.n_rounds;
     row->reasons = report.reasons;
+    row->gate = report.gate;
     bool reused = !(report.reasons & (TSR_BLEND_UNABLE | TSR_BLEND_FAULT)) &&
                   report.n_new <= full->n_prompt / 2;
     full->lost = cached && !ours && !reused;
@@ -209,6 +227,7 @@ static void start_row(struct tsri_response *row, const struct tsri_question *q,
     snprintf(row->set, sizeof row->set, "%s", q->set);
     snprintf(row->id, sizeof row->id, "%s", q->id);
     memcpy(row->method, m->name, sizeof row->method);
+    row->gate = TSRI_GATE_UNKNOWN;
 }
 
 static void judge(struct tsri_response *row, const struct spoken *full)
@@ -275,6 +294,23 @@ static int respond_method(struct tsri_responder *p, const struct tsri_method *m,
 
 /* ---- a question ---- */
 
+/* The reader's profile, with one round of the method's ratio. */
+static int open_rounds(const struct tsri_reader *reader, const struct tsri_method *m,
+                       struct tsr_blend **out)
+{
+    struct tsr_profile profile = *tsr_blend_profile(reader->blend);
+    struct tsr_blend_desc config = {
+        .size = sizeof config, .model = reader->model, .cache = reader->cache, .profile = &profile};
+    profile.n_rounds = 1;
+    profile.rounds[0] = m->ratio;
+    profile.lead.n_rounds = 0;
+    if (tsr_blend_open(out, &config) < 0) return tsri_cli_failed();
+    const struct tsr_profile *own = tsr_blend_profile(*out);
+    if (own->n_rounds && own->selector == TSR_SELECT_QUERY) return 0;
+    return tsri_cli_fail("%s: rounds need selector query, and no blend_* option in its place",
+                         m->name);
+}
+
 int tsri_responder_init(struct tsri_responder *p, struct tsri_reader *reader,
                         const struct tsri_methods *methods, uint32_t answer_max)
 {
@@ -288,11 +324,18 @@ int tsri_responder_init(struct tsri_responder *p, struct tsri_reader *reader,
     config.cache = reader->cache;
     config.profile = &profile;
     config.blend_min_tokens = UINT32_MAX;
-    return tsr_blend_open(&p->same, &config) < 0 ? tsri_cli_failed() : 0;
+    if (tsr_blend_open(&p->same, &config) < 0) return tsri_cli_failed();
+    int e = 0;
+    for (uint32_t i = 0; i < methods->n && !e; i++)
+        if (methods->items[i].kind == TSRI_METHOD_ROUNDS)
+            e = open_rounds(reader, &methods->items[i], &p->rounds[i]);
+    return e;
 }
 
 void tsri_responder_fini(struct tsri_responder *p)
 {
+    for (uint32_t i = 0; i < TSRI_METHODS_MAX; i++)
+        tsr_blend_close(p->rounds[i]);
     tsr_blend_close(p->plain);
     tsr_blend_close(p->same);
     memset(p, 0, sizeof *p);

@@ -75,7 +75,10 @@ TEST(numbers_that_no_profile_may_have_are_refused)
                    {offsetof(struct tsr_profile, ratio), NAN, false},
                    {offsetof(struct tsr_profile, ratio), 1.5, false},
                    {offsetof(struct tsr_profile, draft_floor), NAN, false},
-                   {offsetof(struct tsr_profile, gate_limit), -0.1, false}};
+                   {offsetof(struct tsr_profile, gate_limit), -0.1, false},
+                   {offsetof(struct tsr_profile, lead.draft_floor), 1.5, false},
+                   {offsetof(struct tsr_profile, lead.gate_limit), -0.1, false},
+                   {offsetof(struct tsr_profile, lead.n_rounds), 9, true}};
     struct blend_kit k;
     struct tsr_blend *b;
     blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);

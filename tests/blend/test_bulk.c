@@ -202,13 +202,24 @@ TEST(the_next_feed_opens_nothing_on_the_device)
         CHECK_INT(tsri_feed_wait(f, 1, 5000), 0);
         CHECK((opened() == before) == (i > 0));
         CHECK(same_images(&r));
-        if (i == 1) { /* one that is open at the same time opens its own */
+        if (i) { /* one that is open at the same time opens its own, and leaves it, too */
             CHECK_INT(tsri_feed_open(&beside, &h.desc), 0);
             CHECK_INT(tsri_feed_wait(beside, 1, 5000), 0);
-            CHECK(opened() > before);
+            CHECK((opened() > before) == (i == 1));
             tsri_feed_close(beside);
         }
         tsri_feed_close(f);
+    }
+    /* More at a time than are kept. All have the same slots: one is waited for before the next writes. */
+    struct tsri_feed *many[TSRI_BULK_SPARES + 2];
+    for (int i = 0; i < 2; i++) {
+        for (uint32_t n = 0; n < TSRI_COUNT(many); n++) {
+            CHECK_INT(tsri_feed_open(&many[n], &h.desc), 0);
+            CHECK_INT(tsri_feed_wait(many[n], 1, 5000), 0);
+        }
+        for (uint32_t n = 0; n < TSRI_COUNT(many); n++)
+            tsri_feed_close(many[n]);
+        CHECK_INT(spare.n, TSRI_BULK_SPARES);
     }
     tsri_bulk_spare_fini(&spare);
     tsri_work_drain(tsri_cache_work(r.kit.cache));

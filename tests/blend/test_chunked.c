@@ -144,6 +144,30 @@ TEST(lookups_without_flags_find_chunks)
     close_all();
 }
 
+TEST(other_calls_without_flags_mean_chunks_too)
+{
+    struct tsr_key keys[16];
+    open_all(true);
+    make_prompt(1, 20, 5, 6);
+    CHECK_INT(ask(TSR_ASK_FILL), 0);
+    make_prompt(2, 13, 6, 5);
+    struct tsr_space *space = tsr_blend_space(blend);
+    struct tsr_prompt p = {.size = sizeof p, .tokens = prompt, .n_tokens = n_prompt};
+    struct tsr_clear_desc clear = {
+        .size = sizeof clear, .space = space, .prompt = &p, .tier = TSR_CLEAR_ALL};
+    CHECK_INT(tsr_space_pin(space, &p), 2);
+    CHECK_INT(tsr_cache_clear(cache, &clear), 0); /* pinned */
+    CHECK_INT(tsr_space_unpin(space, &p), 2);
+    CHECK_INT(tsr_space_touch(space, &p), 2);
+    int n = tsr_space_keys(space, &p, keys, 16);
+    p.flags = TSR_PROMPT_PREFIX;
+    CHECK(n > tsr_space_keys(space, &p, keys, 16));
+    CHECK_INT(tsr_cache_clear(cache, &clear), 0);
+    p.flags = 0;
+    CHECK_INT(tsr_cache_clear(cache, &clear), 2);
+    close_all();
+}
+
 int main(void)
 {
     RUN(a_chunk_is_a_hit_behind_another_system_prompt_and_in_another_order);
@@ -151,5 +175,6 @@ int main(void)
     RUN(a_malformed_prompt_is_refused_with_its_token);
     RUN(documents_are_learnt_without_an_answer);
     RUN(lookups_without_flags_find_chunks);
+    RUN(other_calls_without_flags_mean_chunks_too);
     return test_end();
 }

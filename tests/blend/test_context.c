@@ -36,25 +36,6 @@ static void reopen_with_info(struct blend_kit *k)
     CHECK_INT(tsr_blend_open(&k->blend, &config), 0);
 }
 
-static int do_step(struct tsr_session *s, const struct tsr_blend_step *step)
-{
-    switch (step->kind) {
-    case TSR_STEP_BEGIN:
-        return tsr_session_begin(s, &step->pass);
-    case TSR_STEP_LAYER:
-        return tsr_session_layer(s, &step->layer);
-    case TSR_STEP_DEVIATION:
-        return tsr_session_deviation(s, &step->deviation);
-    case TSR_STEP_NARROW:
-        return tsr_session_narrow(s, step->keep, step->n_keep);
-    case TSR_STEP_END:
-        tsr_session_end(s);
-        return 0;
-    default:
-        return TSR_EINVAL; /* logits are the engine's */
-    }
-}
-
 /* All steps over memory that is only described; returns how many there were, and rows that were
  * begun in *n_rows. */
 static uint32_t drive(struct blend_kit *k, const struct tsr_ask_desc *asked, uint32_t *n_rows)
@@ -71,7 +52,8 @@ static uint32_t drive(struct blend_kit *k, const struct tsr_ask_desc *asked, uin
     CHECK_INT(tsr_blend_start(&run, k->blend, &ask, &layout), 0);
     for (; (e = tsr_blend_next(run, result, &step)) > 0; n++) {
         if (step.kind == TSR_STEP_BEGIN) *n_rows += step.pass.n_rows;
-        result = do_step(k->model.session, &step);
+        CHECK(step.kind != TSR_STEP_LOGITS); /* those are the engine's */
+        result = tsri_blend_step(k->model.session, &step);
         CHECK_INT(result, 0);
     }
     CHECK_INT(e, 0);

@@ -67,7 +67,8 @@ TEST(the_gate_is_told_whether_a_round_changes_the_answer)
         for (uint32_t n = 1; n <= 3; n++) {
             struct blend_kit k;
             open_kit(&k, seed, ratios, n);
-            struct answer before = answer_at(&k, n > 1 ? ratios[n - 2] : 0);
+            struct answer none = answer_at(&k, 0);
+            struct answer before = n > 1 ? answer_at(&k, ratios[n - 2]) : none;
             struct answer after = answer_at(&k, ratios[n - 1]);
             CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, -1, TSR_ASK_GATE), 0);
             const struct tsr_gate *g = &k.report.gate;
@@ -82,6 +83,10 @@ TEST(the_gate_is_told_whether_a_round_changes_the_answer)
             }
             CHECK(fabs(g->worst - worst) < 1e-6 && fabs(g->doubt - doubt) < 1e-5);
             CHECK(g->low == low);
+            double first = 1; /* of the answer before all rounds, whichever comes last */
+            for (uint32_t i = 0; i < DRAFT; i++)
+                first = fmin(first, none.margins[i]);
+            CHECK(fabs(g->draft - first) < 1e-6);
             n_agreed += same == DRAFT;
             n_changed += same < DRAFT;
             CHECK(blend_kit_close(&k));
@@ -103,6 +108,7 @@ TEST(a_draft_does_not_change_the_answer)
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, -1, TSR_ASK_GATE), 0);
     CHECK(memcmp(with, k.logits, sizeof with) == 0);
     CHECK(k.report.gate.agree == 0 && k.report.gate.worst == k.report.gate.margin);
+    CHECK(isnan(k.report.gate.draft));
     struct answer plain = decode(&k);
     CHECK_INT(n_equal(&drafted, &plain), DRAFT);
     /* A gate that is never sure: a prefill, bit by bit. */
@@ -231,6 +237,7 @@ TEST(an_answer_that_wavers_is_not_tried)
     CHECK_INT(watch(&k, TSR_ASK_GATE, n_rows, 16), first + 2);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, -1, TSR_ASK_GATE), 0);
     CHECK(k.report.n_rounds == 0 && k.report.reasons == TSR_BLEND_FULL && k.report.sure == 1);
+    CHECK(fabs(k.report.gate.draft - plain.margins[first]) < 1e-6);
     CHECK(memcmp(prefill, k.logits, sizeof prefill) == 0);
     CHECK_INT(blend_kit_ask(&k, TSR_SELECT_QUERY, -1, TSR_ASK_ROUNDS), 0);
     CHECK_INT(k.report.n_rounds, 2); /* measuring goes through all of them */

@@ -5,28 +5,10 @@
 
 static struct server_kit server;
 
-static void open_all(struct rig *r, bool served)
-{
-    const char *const options[] = {"device", device_name, NULL};
-    if (!served) {
-        rig_open(r, "0", false);
-        return;
-    }
-    server_open(&server, NULL);
-    rig_open_served(r, server.path, options);
-    r->tokens = kit_tokens(1, SEGMENT);
-    CHECK_INT(kit_store_segment(&r->kit, r->tokens, SEGMENT), SEGMENT);
-}
-
 static void close_all(struct rig *r, bool served)
 {
     tsri_work_drain(tsri_cache_work(r->kit.cache)); /* jobs of feeds */
-    if (!served) {
-        rig_close(r);
-        return;
-    }
-    rig_close_served(r);
-    CHECK(server_end(&server));
+    rig_close_at(r, served ? &server : NULL);
 }
 
 /* The result of the rig's segment, fed to a place `ahead` of where it was stored. */
@@ -56,7 +38,7 @@ TEST(what_is_fed_is_what_a_delivery_brings)
 {
     for (int served = 0; served < 2; served++) {
         struct rig r;
-        open_all(&r, served);
+        rig_open_at(&r, served ? &server : NULL);
         forget_engines(&r);
         expect(&r, r.tokens, SEGMENT, 9);
         CHECK_INT(feed(&r, 9), 0);

@@ -110,6 +110,22 @@ TEST(a_fit_finds_the_law_that_made_the_answers)
     }
 }
 
+TEST(a_value_that_no_prompt_has_is_not_learnt)
+{
+    struct tsr_profile p, without;
+    make_world();
+    tsr_profile_init(&p);
+    tsr_profile_init(&without);
+    CHECK_INT(tsr_gate_fit(&p, gates, same, PROMPTS), 0);
+    for (uint32_t i = 0; i < PROMPTS; i++)
+        gates[i].draft = NAN;
+    CHECK_INT(tsr_gate_fit(&without, gates, same, PROMPTS), 0);
+    CHECK(memcmp(p.gate, without.gate, sizeof p.gate) == 0);
+    gates[7].draft = 0.5; /* now the others lack it */
+    CHECK_INT(tsr_gate_fit(&p, gates, same, PROMPTS), TSR_EINVAL);
+    CHECK_HAS(tsr_errmsg(), "1 prompts");
+}
+
 TEST(answers_that_are_all_the_same_promise_much_and_not_everything)
 {
     struct tsr_profile p;
@@ -178,6 +194,7 @@ int main(void)
     RUN(every_weight_has_a_name);
     RUN(the_probability_is_the_logistic_of_the_weighted_values);
     RUN(a_fit_finds_the_law_that_made_the_answers);
+    RUN(a_value_that_no_prompt_has_is_not_learnt);
     RUN(answers_that_are_all_the_same_promise_much_and_not_everything);
     RUN(answers_that_a_value_tells_apart_do_not_break_the_fit);
     RUN(too_few_or_senseless_prompts_are_refused);

@@ -18,6 +18,8 @@ static int apply(const char *yaml)
     tsr_profile_init(&p);
     p.n_rounds = 1;
     p.rounds[0] = 0.05;
+    p.lead.n_rounds = 1;
+    p.lead.rounds[0] = 0.05;
     CHECK_INT(tsr_config_open(&cfg), 0);
     int e = tsr_config_load_text(cfg, yaml, strlen(yaml), "t.yaml");
     CHECK_INT(e, 0);
@@ -34,6 +36,8 @@ TEST(without_options_a_profile_stays_as_it_is)
     tsr_profile_init(&before);
     before.n_rounds = 1;
     before.rounds[0] = 0.05;
+    before.lead.n_rounds = 1;
+    before.lead.rounds[0] = 0.05;
     CHECK(memcmp(&before, &p, sizeof p) == 0);
 }
 
@@ -41,7 +45,7 @@ TEST(check_layers_select_by_deviation_each_with_its_ratio)
 {
     CHECK_INT(apply("blend_check_layers: [1, 3]\nblend_recompute_ratios: [0.3, 0.15]\n"), 0);
     CHECK_INT(p.selector, TSR_SELECT_HKVD);
-    CHECK_INT(p.n_rounds, 0);
+    CHECK_INT(p.n_rounds + p.lead.n_rounds, 0);
     CHECK_INT(p.n_checks, 2);
     CHECK(p.checks[0].layer == 1 && near(p.checks[0].ratio, 0.3));
     CHECK(p.checks[1].layer == 3 && near(p.checks[1].ratio, 0.15));
@@ -57,7 +61,7 @@ TEST(a_ratio_alone_keeps_the_selector)
     CHECK_INT(apply("blend_recompute_ratios: [0.25]\n"), 0);
     CHECK_INT(p.selector, TSR_SELECT_QUERY);
     CHECK(near(p.ratio, 0.25));
-    CHECK_INT(p.n_rounds, 0);
+    CHECK_INT(p.n_rounds + p.lead.n_rounds, 0);
 }
 
 TEST(thresholds_and_boundaries_are_taken_over)

@@ -215,7 +215,7 @@ TEST(a_primer_that_cannot_be_loaded_is_computed)
         struct tsr_prompt prompt = kit_segments_prompt(k.primer, PRIMER, &whole, 1);
         struct tsr_key key;
         CHECK_INT(tsr_space_keys(tsr_blend_space(k.blend), &prompt, &key, 1), 1);
-        if (how == 0) CHECK(mem_tier_store_damage(&k.store, &key, 4711));
+        if (how == 0) CHECK(mem_tier_store_damage(&k.tier.mem, &key, 4711));
         if (how == 1) fake_tier_fail(&k.tier, FAKE_GET, 1, 100, TSR_EIO);
         if (how == 2) CHECK_INT(tsr_cache_clear(k.cache.cache, NULL), 4);
         CHECK_INT(primer_rows(&k, TSR_ASK_FILL), PRIMER);

@@ -3,6 +3,8 @@
 #include "support/test.h"
 #include "support/tmpdir.h"
 
+#include <math.h>
+
 static int parse(struct tsr_profile *p, const char *text)
 {
     return tsr_profile_parse(p, text, strlen(text), "p.yaml");
@@ -30,6 +32,9 @@ TEST(what_is_saved_is_loaded_again)
     p.gate_limit = 0.75;
     for (uint32_t i = 0; tsr_gate_weight_name(i); i++)
         p.gate[i] = i * 0.5 - 1;
+    p.lead.n_rounds = 2, p.lead.rounds[0] = 0.03125, p.lead.rounds[1] = 0.125;
+    p.lead.draft_floor = 0, p.lead.gate_limit = 0.875;
+    p.lead.gate[0] = 3, p.lead.gate[2] = -1.5;
     p.n_frontier = TSR_PROFILE_FRONTIER_MAX;
     for (uint32_t i = 0; i < p.n_frontier; i++)
         p.frontier[i] = (struct tsr_frontier){.selector = 1 + i % 5,
@@ -83,6 +88,30 @@ TEST(a_primer_is_loaded_as_it_was_saved_and_the_default_is_passages)
     tmpdir_fini(&dir);
 }
 
+TEST(of_a_leading_document_only_what_is_given_is_loaded_and_saved)
+{
+    struct tsr_profile p, q;
+    struct tmpdir dir;
+    char path[300];
+    tmpdir_init(&dir);
+    snprintf(path, sizeof path, "%s/profile.yaml", dir.path);
+    tsr_profile_init(&p);
+    CHECK(p.lead.n_rounds == 0 && isnan(p.lead.draft_floor) && isnan(p.lead.gate_limit));
+    const char *const texts[] = {"lead: {}", "lead: {rounds: [0.05]}", "lead: {draft_floor: 0}",
+                                 "lead: {gate_limit: 0.5}", "lead: {gate: {constant: 2}}"};
+    for (uint32_t i = 0; i < TSRI_COUNT(texts); i++) {
+        CHECK_INT(parse(&p, texts[i]), 0);
+        CHECK(p.lead.n_rounds == (i == 1) && p.lead.rounds[0] == (i == 1 ? 0.05 : 0));
+        CHECK(i == 2 ? p.lead.draft_floor == 0 : isnan(p.lead.draft_floor));
+        CHECK(i == 3 ? p.lead.gate_limit == 0.5 : isnan(p.lead.gate_limit));
+        CHECK(p.lead.gate[0] == (i == 4 ? 2 : 0));
+        CHECK_INT(tsr_profile_save(&p, path), 0);
+        CHECK_INT(tsr_profile_load(&q, path), 0);
+        CHECK(memcmp(&p, &q, sizeof p) == 0);
+    }
+    tmpdir_fini(&dir);
+}
+
 TEST(an_empty_profile_is_the_default)
 {
     struct tsr_profile p, q;
@@ -125,6 +154,13 @@ TEST(what_is_no_profile_is_refused_with_its_place_and_changes_nothing)
                {"gate: {moved: x}", "not a number"},
                {"gate: {moved: 1, moved: 2}", "duplicate"},
                {"gate_limit: 1.5", "not a number in range"},
+               {"lead: 3", "not a mapping"},
+               {"lead: {draft: 3}", "unknown key \"draft\""},
+               {"lead: {draft_floor: -1}", "not a number in range"},
+               {"lead: {gate_limit: nan}", "not a number in range"},
+               {"lead: {rounds: [0.2, 0.1]}", "ascend"},
+               {"lead: {gate: {mood: 1}}", "unknown weight \"mood\""},
+               {"lead: {rounds: [0.1], rounds: [0.2]}", "duplicate"},
                {"checks: [{layer: 1}, {layers: 1}]", "layers"},
                {"checks: [3]", "not a mapping"},
                {"checks: [{}, {}, {}, {}, {}]", "too long"},
@@ -165,6 +201,7 @@ int main(void)
 {
     RUN(what_is_saved_is_loaded_again);
     RUN(a_primer_is_loaded_as_it_was_saved_and_the_default_is_passages);
+    RUN(of_a_leading_document_only_what_is_given_is_loaded_and_saved);
     RUN(an_empty_profile_is_the_default);
     RUN(what_is_no_profile_is_refused_with_its_place_and_changes_nothing);
     RUN(files_that_are_not_there_or_cannot_be_written_say_so);

@@ -215,6 +215,68 @@ TEST(all_rounds_can_be_asked_for)
     CHECK(blend_kit_close(&k));
 }
 
+/* Of three rounds and a gate that is never sure, to one round and a gate that is sure of it. */
+TEST(a_leading_document_has_rounds_and_a_gate_of_its_own)
+{
+    for (uint32_t primed = 0; primed < 2; primed++) {
+        struct blend_kit k;
+        open_kit(&k, "llama", 0, 0.9);
+        if (primed) {
+            k.profile.context = TSR_CONTEXT_PRIMER;
+            k.n_primer = 37;
+            model_kit_tokens(&k.model, k.primer, k.n_primer, 5001);
+            blend_kit_reopen(&k);
+        }
+        struct tsr_lead_profile *lead = &k.profile.lead;
+        CHECK_INT(ask(&k, TSR_ASK_GATE | TSR_ASK_LEAD), 0); /* nothing is given */
+        CHECK(k.report.n_rounds == 3 && k.report.reasons & TSR_BLEND_FULL);
+        lead->n_rounds = 1, lead->rounds[0] = 0.2;
+        blend_kit_reopen(&k);
+        CHECK_INT(ask(&k, TSR_ASK_GATE | TSR_ASK_LEAD), 0);
+        CHECK(k.report.n_rounds == 1 && k.report.reasons == TSR_BLEND_FULL);
+        memcpy(lead->gate, k.profile.gate, sizeof lead->gate);
+        lead->gate[0] = -19; /* sure from .19 on */
+        blend_kit_reopen(&k);
+        CHECK_INT(ask(&k, TSR_ASK_GATE | TSR_ASK_LEAD), 0);
+        CHECK(k.report.n_rounds == 1 && k.report.ratio == 0.2 && k.report.reasons == 0);
+        CHECK(fabs(k.report.sure - 1 / (1 + exp(-1))) < 1e-9);
+        CHECK_INT(ask(&k, TSR_ASK_ROUNDS | TSR_ASK_LEAD), 0);
+        CHECK(k.report.n_rounds == 1 && k.report.ratio == 0.2);
+        CHECK_INT(ask(&k, TSR_ASK_GATE), 0); /* none leads */
+        CHECK(k.report.n_rounds == 3 && k.report.reasons & TSR_BLEND_FULL);
+        lead->gate_limit = 0.8;
+        blend_kit_reopen(&k);
+        CHECK_INT(ask(&k, TSR_ASK_GATE | TSR_ASK_LEAD), 0);
+        CHECK(k.report.n_rounds == 1 && k.report.reasons == TSR_BLEND_FULL);
+        lead->gate_limit = 0.7;
+        k.profile.draft = 4, k.profile.draft_floor = 1;
+        blend_kit_reopen(&k);
+        CHECK_INT(ask(&k, TSR_ASK_GATE | TSR_ASK_LEAD), 0);
+        CHECK(k.report.n_rounds == 0 && k.report.reasons == TSR_BLEND_FULL);
+        lead->draft_floor = 0;
+        memset(k.profile.gate, 0, sizeof k.profile.gate); /* the draft is for its own gate */
+        blend_kit_reopen(&k);
+        CHECK_INT(ask(&k, TSR_ASK_GATE | TSR_ASK_LEAD | TSR_ASK_PREFIX), 0);
+        CHECK(k.report.n_rounds == 1 && k.report.reasons == 0 && k.report.gate.draft < 1);
+        /* Now it is known as a prefix, and still leads. */
+        CHECK_INT(ask(&k, TSR_ASK_GATE | TSR_ASK_LEAD | TSR_ASK_PREFIX), 0);
+        CHECK(k.report.n_rounds == 1 && k.report.ratio == 0.2 && k.report.reasons == 0);
+        CHECK(blend_kit_close(&k));
+    }
+}
+
+/* What is before it would be rounded, so it is as any other. */
+TEST(where_none_can_lead_its_settings_do_not_act)
+{
+    struct blend_kit k;
+    open_kit(&k, "llama", TSR_BLEND_INT8, 0.9);
+    k.profile.lead.gate[0] = 9;
+    blend_kit_reopen(&k);
+    CHECK_INT(ask(&k, TSR_ASK_GATE | TSR_ASK_LEAD), 0);
+    CHECK(k.report.n_rounds == 3 && k.report.reasons & TSR_BLEND_FULL);
+    CHECK(blend_kit_close(&k));
+}
+
 TEST(rounds_that_add_nothing_are_skipped)
 {
     struct blend_kit k;
@@ -313,6 +375,8 @@ int main(void)
     RUN(the_answer_moves_from_round_to_round);
     RUN(without_a_gate_or_with_a_ratio_there_is_one_round);
     RUN(all_rounds_can_be_asked_for);
+    RUN(a_leading_document_has_rounds_and_a_gate_of_its_own);
+    RUN(where_none_can_lead_its_settings_do_not_act);
     RUN(rounds_that_add_nothing_are_skipped);
     RUN(a_tier_that_fails_costs_its_tokens_and_not_the_answer);
     RUN(trouble_that_a_tier_reports_late_changes_nothing);

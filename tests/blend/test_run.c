@@ -1,4 +1,5 @@
 /* Whole prompts: whatever is known, lost or chosen, the answer is the one that was promised. */
+#include "blend/passes.h"
 #include "support/blend_kit.h"
 #include "support/test.h"
 
@@ -277,6 +278,18 @@ TEST(without_filling_lost_tokens_are_computed_in_the_prompt)
 }
 
 /* A bit of the stored bytes of one document flips; which layer it is in, every time another. */
+/* Of the kit's prompt: its system prompt and documents. */
+static int keys_of(const struct blend_kit *k, struct tsr_key *keys, uint32_t max)
+{
+    struct tsr_prompt prompt = {.size = sizeof prompt,
+                                .tokens = k->tokens,
+                                .n_tokens = k->n_tokens,
+                                .segments = k->segments,
+                                .n_segments = k->n_segments,
+                                .flags = TSR_PROMPT_SEGMENTS | TSR_PROMPT_CONTEXT};
+    return tsr_space_keys(tsr_blend_space(k->blend), &prompt, keys, max);
+}
+
 TEST(rubbish_in_any_layer_is_computed_anew)
 {
     for (uint32_t round = 0; round < (TEST_SANITIZED ? 5u : 12u); round++) {
@@ -288,19 +301,13 @@ TEST(rubbish_in_any_layer_is_computed_anew)
         blend_kit_ask_alone(&k, selector, 0.2, TSR_ASK_FILL);
         memcpy(alone, k.logits, sizeof alone);
         CHECK_INT(blend_kit_ask(&k, selector, 0.2, TSR_ASK_FILL), 0);
-        struct tsr_prompt prompt = {.size = sizeof prompt,
-                                    .tokens = k.tokens,
-                                    .n_tokens = k.n_tokens,
-                                    .segments = k.segments,
-                                    .n_segments = k.n_segments,
-                                    .flags = TSR_PROMPT_SEGMENTS | TSR_PROMPT_CONTEXT};
         struct tsr_key keys[16];
-        int n = tsr_space_keys(tsr_blend_space(k.blend), &prompt, keys, 16);
+        int n = keys_of(&k, keys, 16);
         CHECK(n >= 5);
         blend_kit_make_cold(&k);
         uint32_t n_damaged = 0;
         for (int i = 0; i < n; i++)
-            n_damaged += i % 2 && mem_tier_store_damage(&k.store, &keys[i],
+            n_damaged += i % 2 && mem_tier_store_damage(&k.tier.mem, &keys[i],
                                                         997u * (round + 1) * (uint32_t)(i + 1));
         CHECK(n_damaged > 0);
         CHECK_INT(blend_kit_ask(&k, selector, 0.2, TSR_ASK_FILL), 0);
@@ -377,25 +384,6 @@ TEST(a_cache_that_keeps_nothing_changes_nothing)
 
 /* ---- leaving ---- */
 
-static int do_step(struct tsr_session *s, const struct tsr_blend_step *step)
-{
-    switch (step->kind) {
-    case TSR_STEP_BEGIN:
-        return tsr_session_begin(s, &step->pass);
-    case TSR_STEP_LAYER:
-        return tsr_session_layer(s, &step->layer);
-    case TSR_STEP_DEVIATION:
-        return tsr_session_deviation(s, &step->deviation);
-    case TSR_STEP_NARROW:
-        return tsr_session_narrow(s, step->keep, step->n_keep);
-    case TSR_STEP_LOGITS:
-        return tsr_session_logits(s, step->keep, step->n_keep, step->logits);
-    default:
-        tsr_session_end(s);
-        return 0;
-    }
-}
-
 /* Takes at most n_max steps; returns how many there were. */
 static uint32_t steps(struct blend_kit *k, uint32_t selector, uint32_t n_max)
 {
@@ -409,13 +397,65 @@ static uint32_t steps(struct blend_kit *k, uint32_t selector, uint32_t n_max)
     ask.session = NULL;
     CHECK_INT(tsr_blend_start(&run, k->blend, &ask, &layout), 0);
     while (n < n_max && tsr_blend_next(run, result, &step) > 0) {
-        result = do_step(session, &step);
+        result = tsri_blend_step(session, &step);
         CHECK_INT(result, 0);
         n++;
     }
     tsr_session_end(session);
     tsr_blend_end(run, k->logits, NULL);
     return n;
+}
+
+/* Steps of a run, each taken; *waited_s: for loads, before the first pass. */
+static uint32_t passes(struct blend_kit *k, uint32_t flags, double *waited_s)
+{
+    struct tsr_ask_desc ask = blend_kit_ask_of(k, TSR_SELECT_LINK, 0.2, flags);
+    struct tsr_session *session = k->model.session;
+    struct tsr_blend_step step;
+    struct tsr_run *run;
+    uint32_t n_begun = 0;
+    int more;
+    CHECK_INT(tsr_blend_start(&run, k->blend, &ask, tsr_session_layout(session)), 0);
+    for (int result = 0; (more = tsr_blend_next(run, result, &step)) > 0;) {
+        if (step.kind == TSR_STEP_BEGIN && !n_begun++) *waited_s = run->report.wait_s;
+        do
+            result = tsri_blend_step(session, &step);
+        while (result > 0);
+    }
+    CHECK_INT(more, 0);
+    k->report.size = sizeof k->report;
+    tsr_blend_end(run, k->logits, &k->report);
+    return n_begun;
+}
+
+TEST(a_pass_may_wait_until_everything_is_loaded)
+{
+    for (uint32_t loaded = 0; loaded < 2; loaded++)
+        for (uint32_t fails = 0; fails < 2; fails++) {
+            struct blend_kit k;
+            float alone[128];
+            double waited_s = -1;
+            uint32_t flags = TSR_ASK_FILL | (loaded ? TSR_ASK_LOADED : 0);
+            blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
+            blend_kit_prompt(&k, 10, 24, docs, 4, NULL);
+            blend_kit_ask_alone(&k, TSR_SELECT_LINK, 0.2, TSR_ASK_FILL);
+            memcpy(alone, k.logits, sizeof alone);
+            CHECK_INT(blend_kit_ask(&k, TSR_SELECT_LINK, 0.2, TSR_ASK_FILL), 0);
+            blend_kit_make_cold(&k);
+            k.tier.layer_delay_us = 3000;
+            if (fails) {
+                struct tsr_key keys[16];
+                CHECK(keys_of(&k, keys, 16) >= 5);
+                CHECK(mem_tier_store_damage(&k.tier.mem, &keys[3], 997));
+            }
+            uint32_t n = passes(&k, flags, &waited_s);
+            CHECK(same(k.logits, alone));
+            CHECK((k.report.n_failed > 0) == fails);
+            CHECK((waited_s > 0) == loaded);
+            if (loaded)
+                CHECK_INT(n, 1 + fails); /* what is lost is filled, and nothing begun twice */
+            CHECK(blend_kit_close(&k));
+        }
 }
 
 TEST(a_run_can_be_left_at_any_step)
@@ -533,6 +573,7 @@ int main(void)
     RUN(a_tier_that_stalls_is_not_waited_for_and_never_writes_late);
     RUN(a_slow_tier_is_waited_for_layer_by_layer);
     RUN(a_cache_that_keeps_nothing_changes_nothing);
+    RUN(a_pass_may_wait_until_everything_is_loaded);
     RUN(a_run_can_be_left_at_any_step);
     RUN(a_step_that_failed_ends_the_run_with_its_error);
     RUN(prompts_that_cannot_be_answered_are_refused_with_a_reason);

@@ -19,8 +19,7 @@ static void open_all(struct blend_kit *k, const char *path, uint32_t flags)
     memset(k, 0, sizeof *k);
     snprintf(small, sizeof small, "head_dim=8 ff=40 %s", path);
     model_kit_open(&k->model, small, TSR_DTYPE_F16, BLEND_KIT_TOKENS_MAX);
-    mem_tier_store_init(&k->store, 0);
-    fake_tier_plan_init(&k->tier, &mem_tier, &k->store);
+    fake_tier_plan_init(&k->tier);
     server_open_tiers(&server, options, &k->tier, 1);
     served_kit_open(&k->cache, server.path, options);
     tsr_profile_init(&k->profile);
@@ -35,7 +34,6 @@ static void close_all(struct blend_kit *k)
     kit_close(&k->cache);
     CHECK(server_end(&server));
     fake_tier_plan_fini(&k->tier);
-    mem_tier_store_fini(&k->store);
     model_kit_close(&k->model);
 }
 

@@ -28,7 +28,8 @@ static struct tsri_quality_row row_of(const char *id, double kl)
                  .mass = 0.5,
                  .entropy = NAN,
                  .margin = 0.75,
-                 .n_chunks = 8}};
+                 .n_chunks = 8,
+                 .draft = 0.0625}};
     snprintf(r.id, sizeof r.id, "%s", id);
     return r;
 }
@@ -51,8 +52,8 @@ TEST(rows_come_back_as_they_were_written)
     CHECK(isnan(rows.items[0].f1) && rows.items[0].gate.mass == 0.5 &&
           rows.items[0].gate.n_chunks == 8 && rows.items[0].gate.changed == 1 &&
           rows.items[0].gate.margin == 0.75 && rows.items[0].gate.ratio == 0.05 &&
-          rows.items[0].same_answer == 0 && rows.items[0].says_same == 1 &&
-          rows.items[0].blend_s == 0.5);
+          rows.items[0].gate.draft == 0.0625 && rows.items[0].same_answer == 0 &&
+          rows.items[0].says_same == 1 && rows.items[0].blend_s == 0.5);
     CHECK(tsri_quality_has(&rows, &q));
     q.id = (char *)"3";
     CHECK(!tsri_quality_has(&rows, &q));

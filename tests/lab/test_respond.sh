@@ -85,8 +85,36 @@ in_a_free_order_one_document_leads_for_all_methods() {
     exits 2
 }
 
+# One round and a draft, although the gate would stop the prompt before it, and after it.
+rounds_are_measured_whatever_the_gate_says() {
+    ask_init llama || return
+    printf '{"set":"s","id":"1","documents":["%s","%s","%s"],"question":"why","answers":["abc"]}\n' \
+        "$(letters 300 a)" "$(letters 300 b)" "$(letters 300 c)" >"$tmp/q.jsonl"
+    printf '%s\n' 'version: 1' 'context: primer' 'primer: "the old town"' 'rounds: [0.5]' 'draft: 4' 'draft_floor: 1' \
+        'gate_limit: 1' 'gate: {constant: -9}' 'lead: {rounds: [0.6]}' >"$tmp/strict.yaml"
+    answers --order=free --methods=tessera,rounds@0.1,rounds@0.3 --profile="$tmp/strict.yaml"
+    exits 0 || return
+    local all few many
+    all=$(cat "$tmp/rows.csv")
+    is "$(cell tessera rounds) $(cell tessera sure) $(cell prefill draft)" '0 1 nan' || fail "$all" || return
+    is "$(cell rounds@0.1 rounds) $(cell rounds@0.1 reasons) $(cell rounds@0.1 chunks)" '1 0 2' || fail "$all" || return
+    # Two documents are blended; the one that leads is computed too.
+    few=$(cell rounds@0.1 recomputed) many=$(cell rounds@0.3 recomputed)
+    [ "$few" -gt 310 ] && [ "$many" -gt $((few + 80)) ] && [ "$many" -lt $((few + 160)) ] || fail "$all" || return
+    # The draft is the same, what it is compared with is not.
+    is "$(cell rounds@0.1 draft)" "$(cell rounds@0.3 draft)" || fail "$all" || return
+    local c
+    for c in moved changed mass fresh entropy top margin chunk_tokens agree worst doubt low draft; do
+        [[ $(cell rounds@0.1 "$c") =~ ^-?[0-9.e-]+$ ]] || fail "$c: $all" || return
+    done
+    [ "$(cell rounds@0.1 fresh)" != "$(cell rounds@0.3 fresh)" ] || fail "$all" || return
+    answers --methods=rounds@0.1 --profile="$tmp/strict.yaml" --csv="$tmp/o.csv" --blend_recompute_ratios=0.2
+    exits 1 && complains 'rounds@0.1: rounds need selector query'
+}
+
 run recomputing_everything_gives_the_prefills_answer
 run in_a_free_order_one_document_leads_for_all_methods
+run rounds_are_measured_whatever_the_gate_says
 run the_shipped_method_is_what_ask_does
 run a_plain_answer_ends_with_its_line
 run a_question_that_is_too_long_is_left_out

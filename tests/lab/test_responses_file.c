@@ -24,7 +24,8 @@ static struct tsri_response row_of(const char *id, const char *method, const cha
                               .kl = 0.125,
                               .sure = NAN,
                               .rounds = 2,
-                              .reasons = TSR_BLEND_FULL};
+                              .reasons = TSR_BLEND_FULL,
+                              .gate = {.moved = 0.5, .n_chunks = 7, .low = 3, .draft = 0.375}};
     snprintf(r.id, sizeof r.id, "%s", id);
     snprintf(r.method, sizeof r.method, "%s", method);
     snprintf(r.text, sizeof r.text, "%s", text);
@@ -54,6 +55,8 @@ TEST(rows_come_back_as_they_were_written)
     CHECK(r == &back.items[1] && r->n_computed == 20 && r->seconds == 0.25 && r->kl == 0.125);
     CHECK(isnan(r->sure) && r->rounds == 2 && r->reasons == TSR_BLEND_FULL && r->right == 1);
     CHECK(r->same_words == 0 && r->says_same == 1);
+    CHECK(r->gate.moved == 0.5 && r->gate.n_chunks == 7 && r->gate.low == 3);
+    CHECK(r->gate.draft == 0.375);
     CHECK(!tsri_responses_find(&back, "facts", "2", "prefill"));
     CHECK(!tsri_responses_find(&back, "nq", "1", "prefill"));
     tsri_responses_fini(&back);
@@ -93,6 +96,40 @@ TEST(other_tables_are_refused)
     CHECK_HAS(said(), "not a table of answers");
 }
 
+TEST(a_table_from_before_a_column_was_added_is_read_and_not_continued)
+{
+    struct tsri_responses rows = {.model = "tiny"}, back = {.n = 0};
+    struct tsri_response one = row_of("4", "reuse", "x");
+    snprintf(path, sizeof path, "%s/old.csv", dir.path);
+    add_text(
+        "model,set,id,method,f1,tokens,reasons,answer\ntiny,facts,3,reuse,0.5,80,32,\"a, b\"\n");
+    CHECK_INT(tsri_responses_load(&back, path, true), 0);
+    CHECK(back.n == 1 && back.items[0].f1 == 0.5 && back.items[0].n_tokens == 80);
+    CHECK(back.items[0].reasons == TSR_BLEND_FULL && isnan(back.items[0].gate.worst));
+    CHECK(isnan(back.items[0].kl) && isnan(back.items[0].gate.draft));
+    CHECK_STR(back.items[0].text, "a, b");
+    tsri_responses_fini(&back);
+    CHECK_INT(tsri_responses_append(&rows, path, &one, 1), CLI_FAILED);
+    CHECK_HAS(said(), "has other columns than this version writes");
+    CHECK_INT(tsri_responses_load(&back, path, true), 0);
+    CHECK_INT(back.n, 1);
+    tsri_responses_fini(&back);
+}
+
+TEST(headings_that_are_not_ours_are_refused)
+{
+    static const char *const wrong[] = {
+        "model,set,id,method,f1\n", "model,set,id,method,g,answer\n",
+        "model,set,id,method,f1,answer,f1\n", "set,id,model,method,f1,answer\n"};
+    for (size_t i = 0; i < TSRI_COUNT(wrong); i++) {
+        struct tsri_responses back = {.n = 0};
+        snprintf(path, sizeof path, "%s/wrong%zu.csv", dir.path, i);
+        add_text(wrong[i]);
+        CHECK_INT(tsri_responses_load(&back, path, false), CLI_FAILED);
+        CHECK_HAS(said(), "not a table of answers");
+    }
+}
+
 int main(void)
 {
     said_init();
@@ -101,6 +138,8 @@ int main(void)
     RUN(rows_come_back_as_they_were_written);
     RUN(half_a_line_is_left_out_and_overwritten);
     RUN(other_tables_are_refused);
+    RUN(a_table_from_before_a_column_was_added_is_read_and_not_continued);
+    RUN(headings_that_are_not_ours_are_refused);
     tmpdir_fini(&dir);
     return test_end();
 }
