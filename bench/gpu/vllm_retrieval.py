@@ -1,8 +1,9 @@
 """The rows `trace` and `beside` of bench/gpu/vllm: what clients of a retrieval service see.
 
 trace: clients ask the queries of a trace one after the other, each a system prompt, the passages
-that a retriever returned, and a question. First with nothing known, then again with other questions
-and the passages of each query in another order. vLLM alone has its prefix cache.
+that a retriever returned, and a question. First with nothing known, as the engine does by default;
+then, when all passages are known, again with other questions and the passages of each query in
+another order. vLLM alone has its prefix cache.
 
 beside: plain requests decode while prompts of known documents arrive, each in an order of its own.
 vLLM alone computes the same prompts in chunks.
@@ -60,7 +61,11 @@ def _made_up() -> Iterator[Passages]:
 
 
 def trace_prompts(
-    queries: list[Passages], seed: int, turn: int, vocabulary: int, wishes: dict[str, Any] | None
+    queries: list[Passages],
+    seed: int,
+    turn: int,
+    vocabulary: int,
+    wishes: dict[str, Any] | None,
 ) -> list[dict[str, Any]]:
     """The requests of one turn. Passages keep their order in turn 0."""
     made = []
@@ -91,6 +96,11 @@ def _hits(name: str, prompts: list[dict[str, Any]], answers: list[dict[str, Any]
     return float(n_hits) / n_all
 
 
+def _wishes(ratio: float | None) -> dict[str, Any]:
+    """None: what the engine does by default."""
+    return {} if ratio is None else {"ratio": ratio, "selector": "query" if ratio else "none"}
+
+
 def row_trace(
     report: Report,
     up: dict[str, Any],
@@ -101,15 +111,22 @@ def row_trace(
     vocabulary: int,
     progress: Callable[[str], None],
 ) -> None:
-    turns = [(0, 0.05, "nothing known"), (1, 0.05, "all known"), (2, 0.0, "all known")]
+    turns: list[tuple[int, float | None, str]] = [
+        (0, None, "nothing known"), (1, 0.05, "all known"), (2, 0.0, "all known")
+    ]  # fmt: skip
     rates: dict[tuple[str, int], tuple[float, float]] = {}
     n_tokens = statistics.mean(sum(n for _i, n in one) + SYSTEM + QUESTION for one in queries)
     for name in ("alone", "blend"):
         for turn, ratio, _state in turns:
-            wishes = {"ratio": ratio, "selector": "query" if ratio else "none"}
             prompts = trace_prompts(
-                queries, seed, turn, vocabulary, None if name == "alone" else wishes
+                queries,
+                seed,
+                turn,
+                vocabulary,
+                None if name == "alone" else _wishes(ratio),
             )
+            if turn == 1 and name != "alone":  # whoever says how to blend has the rest computed
+                up[name].many(requests=prompts, n_out=1, in_flight=CLIENTS)
             done = up[name].many(requests=prompts, n_out=n_out, in_flight=CLIENTS)
             share = _hits(name, prompts, done["answers"])
             rates[name, turn] = len(prompts) / done["seconds"], share
@@ -128,7 +145,8 @@ def row_trace(
         (ours, hits), (base, base_hits) = rates["blend", turn], rates["alone", turn]
         case = (
             f"trace of {len(queries)} retrievals ({what}), {PASSAGES} passages, {n_tokens:.0f} "
-            f"tokens, {n_out} out, {CLIENTS} clients, {state}, r = {ratio:g}, "
+            f"tokens, {n_out} out, {CLIENTS} clients, {state}, "
+            f"{'by default' if ratio is None else f'r = {ratio:g}'}, "
             f"{100 * hits:.0f} % of tokens reused"
         )
         anchor = f"vLLM with its prefix cache ({100 * base_hits:.0f} % reused)"
@@ -148,7 +166,12 @@ def row_beside(
 ) -> None:
     seed = next(seeds)
     wishes = {"ratio": 0.05, "selector": "query"}
-    documents = {"seed": seed, "n": n_documents, "n_tokens": document, "n_question": QUESTION}
+    documents = {
+        "seed": seed,
+        "n": n_documents,
+        "n_tokens": document,
+        "n_question": QUESTION,
+    }
     for turn in range(2):  # the first computes the documents
         up["blend"].documents(seed=seed, question=seed + 900 + turn,
                               order=list(range(n_documents)), n_tokens=document,

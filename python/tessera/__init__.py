@@ -2,7 +2,7 @@
 SGLang: `tessera.vllm.TesseraConnector`, `tessera.sglang.TesseraStorage`."""
 
 from ._lib import TesseraError, library, library_path, set_logger
-from .cache import Cache, Found, Listed, Match, Space
+from .cache import Cache, Found, Listed, Match, Space, split_text
 from .kv_cache import KvCache, Rope
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "TesseraError",
     "library_path",
     "set_logger",
+    "split_text",
 ]
 
 

@@ -20,6 +20,7 @@ ASK_CONTEXT = 64
 ASK_FILL = 1
 ASK_GATE = 8
 ASK_LEARN = 256
+ASK_LOADED = 4096
 ASK_RATIO = 16
 BASE_UNKNOWN = 4294967295
 BOUNDARY_IN_FLIGHT = 0
@@ -97,7 +98,7 @@ class Gate(Struct):
         ("moved", c_double), ("changed", c_double), ("mass", c_double), ("fresh", c_double),
         ("entropy", c_double), ("top", c_double), ("margin", c_double), ("chunk_tokens", c_double),
         ("n_chunks", c_double), ("ratio", c_double), ("agree", c_double), ("worst", c_double),
-        ("doubt", c_double), ("low", c_double),
+        ("doubt", c_double), ("low", c_double), ("draft", c_double),
     ]
 
 
@@ -188,6 +189,13 @@ class Frontier(Struct):
     ]
 
 
+class LeadProfile(Struct):
+    _fields_ = [
+        ("n_rounds", c_uint32), ("reserved", c_uint32), ("rounds", c_double * 8),
+        ("draft_floor", c_double), ("gate_limit", c_double), ("gate", c_double * 16),
+    ]
+
+
 class Profile(Struct):
     _fields_ = [
         ("size", c_size_t), ("space", c_char * 33), ("model", c_char * 128), ("selector", c_uint32),
@@ -198,6 +206,7 @@ class Profile(Struct):
         ("draft_floor", c_double), ("query_layers", c_double * 2), ("primer", c_char * 4096),
         ("checks", Check * 4), ("bias", Curve), ("bias_chunks", Curve), ("rounds", c_double * 8),
         ("gate_limit", c_double), ("gate", c_double * 16), ("frontier", Frontier * 64),
+        ("lead", LeadProfile),
     ]
 
 
@@ -474,6 +483,12 @@ class ConnectorStats(Struct):
     ]
 
 
+class TextPart(Struct):
+    _fields_ = [
+        ("offset", c_size_t), ("bytes", c_size_t),
+    ]
+
+
 class BadBlock(Struct):
     _fields_ = [
         ("group", c_uint32), ("block", c_int32),
@@ -589,6 +604,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_space_touch": (c_int, [c_void_p, POINTER(Prompt)]),
     "tsr_space_unpin": (c_int, [c_void_p, POINTER(Prompt)]),
     "tsr_strerror": (c_char_p, [c_int]),
+    "tsr_text_split": (c_int, [Text, c_size_t, Text, POINTER(TextPart), c_uint32]),
     "tsr_version": (c_char_p, []),
     "tsr_worker_build_connector_worker_meta": (c_int, [c_void_p, POINTER(c_void_p),
     POINTER(c_size_t)]),

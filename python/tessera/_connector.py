@@ -466,11 +466,6 @@ def _flat(tables: Sequence[Sequence[int]]) -> tuple[array[int], array[int]]:
     return counts, flat
 
 
-def pack_blocks(tables: Sequence[Sequence[int]]) -> tuple[c.Blocks, Any]:
-    counts, flat = _flat(tables)
-    return c.Blocks(flat.buffer_info()[0], counts.buffer_info()[0]), (counts, flat)
-
-
 def page_layout(
     pages: Sequence[int],
     block_stride: int,

@@ -7,16 +7,27 @@ copy that `pip install ./python` bundles, the build folder of a source tree, the
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import logging
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from . import _c as c
 from ._checked import arguments
 
-__all__ = ["TesseraError", "check", "default_logger", "library", "library_path", "set_logger"]
+__all__ = [
+    "TesseraError",
+    "check",
+    "default_logger",
+    "library",
+    "library_path",
+    "quietly",
+    "set_logger",
+]
 
 
 class TesseraError(Exception):
@@ -27,8 +38,10 @@ class TesseraError(Exception):
         self.code = code
 
 
+_DEBUG = 3  # TSR_LOG_DEBUG
 _loaded: ctypes.CDLL | None = None
 _logger: Any = None  # the callback must live as long as the library may call it
+_quiet = threading.local()
 
 
 def _candidates() -> list[str]:
@@ -99,11 +112,24 @@ def set_logger(function: Any, level_max: int = 2) -> None:
     if function is None:
         callback = c.LogFn()
     else:
-        callback = c.LogFn(
-            lambda _arg, level, text: function(level, text.decode("utf-8", "replace"))
-        )
+
+        def tell(_arg: Any, level: int, text: bytes) -> None:
+            level = max(level, _DEBUG) if getattr(_quiet, "on", False) else level
+            function(level, text.decode("utf-8", "replace"))
+
+        callback = c.LogFn(tell)
     library().tsr_log_set(callback, None, level_max)
     _logger = callback
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """What this thread's calls would log is for debugging: another process says the same."""
+    _quiet.on = True
+    try:
+        yield
+    finally:
+        _quiet.on = False
 
 
 def default_logger() -> None:

@@ -132,6 +132,7 @@ class Ask:
     gate: bool = False
     plain_salt: str = ""  # of the request, as the connector keeps its plain requests under it
     learn: bool = False  # only computes and stores what is not cached (TSR_ASK_LEARN)
+    loaded: bool = False  # no pass begins before everything is loaded
 
 
 class Blend:
@@ -299,6 +300,7 @@ class BlendRun:
             | (c.ASK_FILL if ask.fill else 0)
             | (c.ASK_ANY if ask.any_offset else 0)
             | (c.ASK_LEARN if ask.learn else 0)
+            | (c.ASK_LOADED if ask.loaded else 0)
             | (c.ASK_RATIO if ask.ratio is not None else 0),
             system=int(ask.system),
             selector=SELECTORS[ask.selector] if ask.selector is not None else 0,

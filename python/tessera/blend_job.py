@@ -15,6 +15,7 @@ from typing import Any
 
 FIRST = ("exact", "fill")  # what is done for a prompt of unknown documents
 SELECTORS = ("query", "hkvd", "link", "none", "full")
+AT_ONCE_MAX = 8
 
 
 class BadBlend(Exception):
@@ -91,6 +92,8 @@ class BlendSettings:
     # A prompt whose documents are mostly unknown: "exact", the engine computes it like any other,
     # and they are stored after its answer; "fill", they are computed alone first, and blended.
     first: str | None = None  # None: as the engine does by default
+    # Blends under way together, where layers are CUDA graphs; their layers are computed at once.
+    at_once: int = 1
 
 
 def blend_settings(extra: Mapping[str, Any]) -> BlendSettings | None:
@@ -122,7 +125,14 @@ def blend_settings(extra: Mapping[str, Any]) -> BlendSettings | None:
         min_tokens=min_tokens,
         profile=given.get("profile"),
         first=_checked_first(given.get("first")),
+        at_once=_checked_at_once(given.get("at_once", 1)),
     )
+
+
+def _checked_at_once(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= AT_ONCE_MAX:
+        raise BadBlend(f"blend: at_once {value!r} is not a number from 1 to {AT_ONCE_MAX}")
+    return value
 
 
 def _checked_first(value: Any) -> str | None:

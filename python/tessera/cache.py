@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from ._lib import check, default_logger, library
 if TYPE_CHECKING:
     from .kv_cache import Rope
 
-__all__ = ["Cache", "Found", "Listed", "Match", "Space"]
+__all__ = ["Cache", "Found", "Listed", "Match", "Space", "split_text"]
 
 DTYPES = {
     "f16": c.DTYPE_F16,
@@ -41,6 +42,8 @@ _KIND_NAMES = {number: name for name, number in KINDS.items()}
 _CONTEXTS = {c.CONTEXT_SAME: "same", c.CONTEXT_PURE: "pure", c.CONTEXT_OTHER: "other"}
 _COVERAGES = {c.COVERAGE_FULL: "full", c.COVERAGE_PARTIAL: "partial", c.COVERAGE_RUN: "run"}
 _EVENTS = {c.EVENT_STORED: "stored", c.EVENT_EVICTED: "evicted", c.EVENT_DROPPED: "dropped"}
+
+_SEGMENTS_MAX = 4096  # of the option segments_max
 
 CLEAR_ALL, CLEAR_OWN = c.CLEAR_ALL, c.CLEAR_OWN  # for clear(): tiers
 
@@ -97,21 +100,22 @@ class _Prompt:
         salt: str | None,
         media: Sequence[Media],
         flags: int = 0,
-        segments: Sequence[tuple[int, int]] = (),
+        segments: Sequence[tuple[int, int]] | None = None,  # None: between separators, if at all
         context: Any = (),
     ) -> None:
         self.recipe = b""  # that c.recipe points to
         address, count, self._tokens = as_tokens(tokens)
         context_address, n_context, self._context = as_tokens(context)
         self._extra = _extras(adapter, salt, media)
-        self._segments = (c.Range * len(segments))(*[c.Range(*pair) for pair in segments])
+        rows = [c.Range(*pair) for pair in segments or ()]
+        self._segments = (c.Range * len(rows))(*rows)
         self.c = c.Prompt(
             size=ctypes.sizeof(c.Prompt),
             tokens=address,
             n_tokens=count,
             flags=flags,
-            segments=self._segments,
-            n_segments=len(segments),
+            segments=None if segments is None else self._segments,
+            n_segments=len(rows),
             n_extra=len(self._extra),
             extra=self._extra,
             context=context_address if n_context else None,
@@ -421,13 +425,14 @@ class Space:
     ) -> Found:
         """Finds the cached parts of a prompt: its prefix and, on request, `segments` (offset,
         length) or text at any offset; `context` is the text that segments may have been computed
-        after. With `request`, matches stay until Cache.release()."""
-        flags = c.PROMPT_PREFIX
-        flags |= c.PROMPT_SEGMENTS if segments is not None else 0
+        after. With neither, option chunked decides about documents between separators. With
+        `request`, matches stay until Cache.release()."""
+        flags = c.PROMPT_SEGMENTS if segments is not None else 0
         flags |= (c.PROMPT_ANY if any_offset or other_context else 0) | (
             c.PROMPT_OTHER if other_context else 0
         )
-        prompt = _Prompt(tokens, adapter, salt, media, flags, segments or (), context)
+        flags |= c.PROMPT_PREFIX if flags else 0  # 0: what the library's options say
+        prompt = _Prompt(tokens, adapter, salt, media, flags, segments, context)
         most = max(prompt.c.n_tokens, 1)
         rows = (c.Match * most)()
         spaces = (ctypes.c_void_p * 1)(self._open())
@@ -515,33 +520,63 @@ class Space:
             arrived = kv.retrieve_pre_computed(found, range(count), position_offset)
         return sum(n for _offset, n in arrived)
 
-    def keys(self, tokens: Any, adapter: str | None = None, salt: str | None = None) -> list[bytes]:
-        """The keys of a prompt's prefix blocks."""
-        prompt = _Prompt(tokens, adapter, salt, ())
-        most = max(prompt.c.n_tokens, 1)
+    def set_separators(self, *spellings: Sequence[int]) -> None:
+        """Sets the tokens that stand between documents, in each way a tokenizer may spell them.
+        With the option chunked, calls with a prompt that holds one also mean its documents."""
+        rows = [array("I", row) for row in spellings]
+        tokens, lengths = array("I"), array("I", map(len, rows))
+        for row in rows:
+            tokens.extend(row)
+        address, counts = tokens.buffer_info()[0], lengths.buffer_info()[0]
+        check(self._lib.tsr_separators_set(self._open(), address, counts, len(rows)))
+
+    def split(self, tokens: Any) -> list[tuple[int, int]]:
+        """(offset, tokens) of the parts of a prompt between its separators, each with the one
+        behind it; the last part is the question. TesseraError says which token is malformed."""
+        address, count, _keep = as_tokens(tokens)
+        ranges = (c.Range * (_SEGMENTS_MAX + 1))()
+        n = check(self._lib.tsr_space_split(self._open(), address, count, ranges, len(ranges)))
+        return [(one.offset, one.n_tokens) for one in ranges[:n]]
+
+    def keys(
+        self,
+        tokens: Any,
+        adapter: str | None = None,
+        salt: str | None = None,
+        segments: Sequence[tuple[int, int]] | None = None,
+        context: Any = (),
+    ) -> list[bytes]:
+        """The keys of a prompt's prefix blocks, then of its `segments`: the ones that they have
+        after `context`, or alone. Between separators that is after the system prompt."""
+        prompt = _parts(tokens, segments, context, adapter, salt)
+        most = max(prompt.c.n_tokens, 1) + prompt.c.n_segments
         rows = (c.Key * most)()
         count = check(self._lib.tsr_space_keys(self._open(), ctypes.byref(prompt.c), rows, most))
         return [bytes(row.bytes) for row in rows[:count]]
 
-    def prefetch(self, tokens: Any) -> int:
-        """Loads the parts of a prompt that lower tiers have into host memory, in the background."""
-        prompt = _Prompt(tokens, None, None, ())
+    def prefetch(self, tokens: Any, **parts: Any) -> int:
+        """Loads the parts of a prompt that lower tiers have into host memory, in the background.
+        `parts`: segments, context, adapter and salt, as in keys()."""
+        prompt = _parts(tokens, **parts)
         return check(
             self._lib.tsr_client_prefetch(self._cache._client, self._open(), ctypes.byref(prompt.c))
         )
 
-    def pin(self, tokens: Any) -> int:
-        return self._each("tsr_space_pin", tokens)
+    def pin(self, tokens: Any, **parts: Any) -> int:
+        """Keeps the parts of a prompt in host memory until they are unpinned as often. Returns how
+        many entries that are, like unpin() and touch(). `parts`: as in prefetch()."""
+        return self._each("tsr_space_pin", tokens, parts)
 
-    def unpin(self, tokens: Any) -> int:
-        return self._each("tsr_space_unpin", tokens)
+    def unpin(self, tokens: Any, **parts: Any) -> int:
+        return self._each("tsr_space_unpin", tokens, parts)
 
-    def touch(self, tokens: Any) -> int:
-        return self._each("tsr_space_touch", tokens)
+    def touch(self, tokens: Any, **parts: Any) -> int:
+        """Marks the parts of a prompt as just used."""
+        return self._each("tsr_space_touch", tokens, parts)
 
-    def clear(self, tokens: Any = None, tier: int = CLEAR_ALL) -> int:
-        """Drops the entries of a prompt, or all of this space."""
-        prompt = None if tokens is None else _Prompt(tokens, None, None, ())
+    def clear(self, tokens: Any = None, tier: int = CLEAR_ALL, **parts: Any) -> int:
+        """Drops the entries of a prompt, or all of this space. `parts`: as in prefetch()."""
+        prompt = None if tokens is None else _parts(tokens, **parts)
         order = c.ClearDesc(
             size=ctypes.sizeof(c.ClearDesc),
             space=self._open(),
@@ -550,9 +585,31 @@ class Space:
         )
         return check(self._lib.tsr_cache_clear(self._cache._open(), ctypes.byref(order)))
 
-    def _each(self, name: str, tokens: Any) -> int:
-        prompt = _Prompt(tokens, None, None, ())
+    def _each(self, name: str, tokens: Any, parts: Mapping[str, Any]) -> int:
+        prompt = _parts(tokens, **parts)
         return check(getattr(self._lib, name)(self._open(), ctypes.byref(prompt.c)))
+
+
+def split_text(text: str, separator: str) -> list[str]:
+    """Cuts the text of a prompt at a separator: system prompt, documents, question, with
+    their blanks. TesseraError: no separator, or an empty part, with its byte."""
+    raw = text.encode()
+    parts = (c.TextPart * (_SEGMENTS_MAX + 1))()
+    call = library().tsr_text_split
+    n = check(call(raw, len(raw), separator.encode(), parts, len(parts)))
+    return [raw[one.offset : one.offset + one.bytes].decode() for one in parts[:n]]
+
+
+def _parts(
+    tokens: Any,
+    segments: Sequence[tuple[int, int]] | None = None,
+    context: Any = (),
+    adapter: str | None = None,
+    salt: str | None = None,
+) -> _Prompt:
+    """What a call without a lookup acts on: the prefix of a prompt and, if given, its segments."""
+    flags = 0 if segments is None else c.PROMPT_PREFIX | c.PROMPT_SEGMENTS
+    return _Prompt(tokens, adapter, salt, (), flags, segments, context)
 
 
 def configure(

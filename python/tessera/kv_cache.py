@@ -150,7 +150,7 @@ class KvCache:
         flags = c.PROMPT_BLENDED if recipe else 0
         if recipe and not segments:
             segments = [(0, len(tokens))]
-        prompt = _Prompt(tokens, adapter, salt, (), flags, segments, context)
+        prompt = _Prompt(tokens, adapter, salt, (), flags, segments or None, context)
         prompt.recipe = recipe
         if recipe:
             prompt.c.recipe = ctypes.cast(ctypes.c_char_p(recipe), ctypes.c_void_p)

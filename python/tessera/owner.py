@@ -13,6 +13,7 @@ is page-locked for. A scheduler process without a worker never touches a device.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _c as c
-from ._lib import check, library
+from ._lib import check, library, quietly
 from .cache import configure
 
 __all__ = [
@@ -127,7 +128,9 @@ class _Opened:
                 owner = b"embedded" if serve else b"daemon"
                 check(lib.tsr_config_set(config, b"owner", owner))
             self.socket = (lib.tsr_config_get(config, b"server_socket") or b"").decode()
-            check(lib.tsr_cache_open(ctypes.byref(self.handle), config))
+            # Settings without effect are named by the scheduler's or first rank's process alone.
+            with contextlib.nullcontext() if serve else quietly():
+                check(lib.tsr_cache_open(ctypes.byref(self.handle), config))
             self.serves = serve and not daemon
             if self.serves:
                 try:

@@ -96,6 +96,100 @@ class TestOrder(unittest.TestCase):
                 self.assertGreater(disk["bytes"], 0)
 
 
+class TestSegments(WithCache):
+    """What was stored as a segment is managed by the same calls as a prefix."""
+
+    CHUNK = list(range(100, 140))
+
+    def setUp(self):
+        super().setUp()
+        self.space.store(self.CHUNK, kv_of(self.CHUNK), kind="segment")
+        self.part = {"segments": [(0, len(self.CHUNK))]}
+
+    def test_its_key_is_that_of_the_list(self):
+        (listed,) = self.cache.lru_list()
+        keys = self.space.keys(self.CHUNK, **self.part)
+        self.assertEqual(keys[-1], listed.key)
+        self.assertEqual(keys[:-1], self.space.keys(self.CHUNK))
+        self.assertEqual(self.cache.contains(keys), [-1, -1, 0])
+
+    def test_it_is_pinned_touched_and_cleared(self):
+        self.assertEqual(self.space.pin(self.CHUNK), 0)  # the prefix alone
+        self.assertEqual(self.space.pin(self.CHUNK, **self.part), 1)
+        self.assertEqual(self.cache.lru_list()[0].pins, 1)
+        self.assertEqual(self.cache.evict_keys(1 << 40), [])
+        self.assertEqual(self.space.unpin(self.CHUNK, **self.part), 1)
+        self.assertEqual(self.space.touch(self.CHUNK, **self.part), 1)
+        self.assertEqual(self.space.clear(self.CHUNK, **self.part, salt="other"), 0)
+        self.assertEqual(self.space.clear(self.CHUNK, **self.part), 1)
+        self.assertEqual(self.cache.lru_list(), [])
+
+    def test_it_is_named_by_the_context_it_was_computed_after(self):
+        system = [1, 2, 3]
+        self.space.store(self.CHUNK, kv_of(self.CHUNK), kind="segment", context=system)
+        both = self.space.keys([*system, *self.CHUNK], segments=[(3, 40)], context=system)
+        alone = self.space.keys(self.CHUNK, **self.part)
+        self.assertNotEqual(both[-1], alone[-1])
+        self.assertEqual(self.cache.contains([both[-1], alone[-1]]), [0, 0])
+
+    def test_one_in_a_lower_tier_is_fetched(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with tessera.Cache(host_size="8M", disk_path=folder, **DISK) as cache:
+                space = cache.space(**SHAPE)
+                space.store(self.CHUNK, kv_of(self.CHUNK), kind="segment")
+                cache.flush()
+                space.clear(self.CHUNK, tier=0, **self.part)
+                self.assertEqual(cache.stats()["tiers"][0]["entries"], 0)
+                self.assertEqual(space.prefetch(self.CHUNK), 0)
+                self.assertEqual(space.prefetch(self.CHUNK, **self.part), 1)
+
+
+class TestSeparators(unittest.TestCase):
+    """SYSTEM sep DOCUMENT sep QUESTION, in tokens and as text."""
+
+    SEPARATOR = (7, 8)
+
+    def setUp(self):
+        self.cache = tessera.Cache(host_size="64M", enable_chunk_cache=True)
+        self.addCleanup(self.cache.close)
+        self.space = self.cache.space(**SHAPE)
+        self.space.set_separators(self.SEPARATOR, (9,))
+
+    def test_a_prompt_is_cut_at_each_spelling(self):
+        prompt = [1, 2, 7, 8, 20, 21, 22, 9, 30]
+        self.assertEqual(self.space.split(prompt), [(0, 4), (4, 4), (8, 1)])
+        with self.assertRaisesRegex(tessera.TesseraError, "at token 2"):
+            self.space.split([1, 9, 9, 3])
+        self.space.set_separators()
+        with self.assertRaisesRegex(tessera.TesseraError, "no separators are set"):
+            self.space.split(prompt)
+
+    def test_option_chunked_finds_and_pins_what_stands_between_them(self):
+        document = [*range(100, 130), *self.SEPARATOR]
+        self.space.store(document, kv_of(document), kind="segment")
+        for system in ([1, 2, 3], [4, 5]):
+            prompt = [*system, *self.SEPARATOR, *document, 40]
+            found = self.space.lookup(prompt)
+            self.assertEqual(found.tokens, 32)
+            self.assertEqual([one.offset for one in found.matches], [len(system) + 2])
+            self.assertEqual(self.space.pin(prompt), 1)
+            self.assertEqual(self.space.unpin(prompt), 1)
+        self.assertEqual(self.space.lookup(prompt, segments=[]).tokens, 0)
+        self.assertEqual(self.space.lookup([1, 2, 3, 40]).tokens, 0)
+
+    def test_text_is_cut_and_its_faults_are_named(self):
+        text = "You help.##Erste\u00e4 ## Zweite##Why?"
+        parts = ["You help.", "Erste\u00e4 ", " Zweite", "Why?"]
+        self.assertEqual(tessera.split_text(text, "##"), parts)
+        for wrong, why in (
+            ("no separator", 'no separator "##"'),
+            ("\u00e4## ##b", "nothing before the separator at byte 5"),
+            ("a##", "nothing after the separator at byte 1"),
+        ):
+            with self.assertRaisesRegex(tessera.TesseraError, why):
+                tessera.split_text(wrong, "##")
+
+
 class TestStoreAndLoad(WithCache):
     def test_what_was_stored_comes_back_byte_for_byte(self):
         tokens = list(range(100, 164))

@@ -10,6 +10,7 @@ import unittest
 
 from sandbox import needs_shared_memory
 
+import tessera
 from tessera import owner
 from tessera._connector import GroupShape, ModelShape, SchedulerHalf, WorkerHalf
 from tessera._lib import TesseraError, check, library
@@ -70,6 +71,18 @@ class TestSharing(Folder):
         check(library().tsr_cache_stats_text(cache.handle, b"json", text, len(text)))
         cache.close()
         return json.loads(text.value)["device_pool_bytes"]
+
+    def test_settings_without_effect_are_named_by_the_owner_alone(self):
+        lines = []
+        tessera.set_logger(lambda level, text: lines.append((level, text)))
+        self.addCleanup(tessera.set_logger, None)
+        self.options["enable_p2p"] = True
+        self.open(True)
+        told = [level for level, text in lines if "enable_p2p" in text]
+        self.assertEqual(told, [1])
+        self.assertTrue(self.open(False).connected(5000))
+        told = [level for level, text in lines if "enable_p2p" in text]
+        self.assertEqual(told, [1, 3])  # a warning, and one for debugging
 
     def test_the_server_is_there_for_others(self):
         self.open(True)

@@ -55,6 +55,12 @@ class TestOwnSettings(unittest.TestCase):
             blend_settings(settled), BlendSettings(separators=(" # # ",), min_tokens=128)
         )
 
+    def test_lmcaches_keys_of_an_engines_configuration_act(self):
+        options = {"lmcache.enable_blending": True, "lmcache.blend_special_str": "@@"}
+        extra = {"lmcache.extra_config": {"blend_min_tokens": 9}, "lmcache.of_next_year": 1}
+        settings = blend_settings(settle(options={**options, **extra}))
+        self.assertEqual(settings, BlendSettings(separators=("@@",), min_tokens=9))
+
     def test_the_file_of_ucm_blends_at_any_offset(self):
         wrapped = {"ucm_connector_config": {"blend_chunk_size": 64, "position_correction": True}}
         settings = blend_settings(settle(options=wrapped))

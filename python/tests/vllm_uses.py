@@ -188,10 +188,10 @@ FIELDS = {
         "max_num_batched_tokens": FIRST,
     },
     "vllm.config.speculative:SpeculativeConfig": {
-        "draft_load_config": 32,
+        "draft_load_config": FIRST,
         "draft_model_config": FIRST,
         "method": FIRST,
-        "use_eagle_block_drop": 32,
+        "use_eagle_block_drop": 30,
     },
     "vllm.config.vllm:VllmConfig": {
         "attention_config": FIRST,
@@ -202,7 +202,7 @@ FIELDS = {
         "load_config": FIRST,
         "max_concurrent_batches": FIRST,
         "model_config": FIRST,
-        "num_prefill_lookahead_tokens": 32,
+        "num_prefill_lookahead_tokens": 31,
         "parallel_config": FIRST,
         "scheduler_config": FIRST,
         "speculative_config": FIRST,

@@ -7,6 +7,9 @@ and k norms, rotary embedding, output, MLP. Only the attention is ours (attentio
 is the engine's in every other respect: its weights, its kernels, its all-reduces. They are the
 modules themselves, so that vLLM's compiled forward and its graphs are not touched.
 
+Layers of a pass with few rows can be recorded (Recorded): the kernels take less time there than it
+takes to queue them.
+
 On a GPU everything is queued on the engine's stream. Attention that the library asks for is summed
 there and read once, when the pass ends; that also waits for the pass, because the library reads K
 and V by streams of its own.
@@ -17,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -25,9 +28,9 @@ from .. import _c as c
 from ..blend import pass_table, pass_visible
 from .attention import Asked, Attention, Bias
 from .parts import ModelParts
-from .places import Place, Rows
+from .places import Place, Rows, sent
 
-__all__ = ["BlendExecutor"]
+__all__ = ["BlendExecutor", "Recorded", "finish", "project"]
 
 # Rows that are projected at once: enough for full speed, little enough to stay in caches, or to
 # take little memory beside the engine's.
@@ -45,14 +48,60 @@ class _Projected:
     v: torch.Tensor
 
 
+class Recorded(Protocol):
+    """Layers that were recorded, for rows that see all keys up to their own."""
+
+    n_layers: int  # the first ones
+
+    def begin(self, rows: Rows, positions: torch.Tensor, hidden: torch.Tensor) -> bool:
+        """A pass with these rows. False: it cannot do that."""
+
+    def mass(self, n: int) -> torch.Tensor:
+        """Zeros, by slot, to which layers add what rows look at."""
+
+    def layer(self, layer: int, n_weighed: int) -> None:
+        """The next layer of the pass; the last n_weighed rows add what they look at."""
+
+    def state(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows and their residuals after the last layer that was replayed, to keep."""
+
+    def leave(self) -> None:
+        """Nothing more of the pass is replayed."""
+
+
+def project(
+    attention: Any, head_dim: int, normal: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q, k and v of rows, turned to their positions: [rows, heads x dim]"""
+    qkv, _ = attention.qkv_proj(normal)
+    q, k, v = qkv.split([attention.q_size, attention.kv_size, attention.kv_size], dim=-1)
+    if hasattr(attention, "q_norm"):
+        q = attention.q_norm(q.reshape(-1, head_dim)).view(q.shape)
+        k = attention.k_norm(k.reshape(-1, head_dim)).view(k.shape)
+    q, k = attention.rotary_emb(positions, q, k)
+    return q, k, v
+
+
+def finish(
+    module: Any, seen: torch.Tensor, residual: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output projection, norm and MLP; and the residual."""
+    out, _ = module.self_attn.o_proj(seen)
+    out, residual = module.post_attention_layernorm(out, residual)
+    return module.mlp(out), residual
+
+
 class BlendExecutor:
     def __init__(self, parts: ModelParts, place: Place, attention: Attention | None = None) -> None:
         self._parts = parts
-        self._place = place
-        self._attention = attention or Attention(parts.n_kv_heads, parts.scale)
+        self.place = place
+        self.attention = attention or Attention(parts.n_kv_heads, parts.scale)
         # Where the question begins, if its logits will be asked for; None: they are not.
         self.question: int | None = None
         self.needs_logits = True  # False: a rank that gets those of another
+        self.recorded: Recorded | None = None
+        self._replay: Recorded | None = None  # does the next layer, unless it comes behind its own
+        self._n_replayed = 0
         self._n_cut = 0  # rows in front that the last layer has left out
         self._piece = _ROWS.get(parts.device.type, _ROWS_GPU)
         self._groups: list[tuple[int, list[tuple[int, int]]]] = []
@@ -79,7 +128,7 @@ class BlendExecutor:
             .contiguous()
             .long()
         )
-        tokens, positions, slots = table.to(device)  # one copy: each waits for the stream
+        tokens, positions, slots = sent(table, device)
         self._rows = Rows(table[2], device, slots)
         self._positions = positions
         self._see(pass_visible(rows))
@@ -92,11 +141,32 @@ class BlendExecutor:
             self._bias = added.to(device, copy=True)
             self._n_bias_rows = rows.n_bias_rows
         self._hidden = self._parts.embed(tokens)
+        if self.recorded is not None and self._sees_all_before():
+            if self.recorded.begin(self._rows, positions, self._hidden):
+                self._replay = self.recorded
+
+    def _sees_all_before(self) -> bool:
+        """Whether every row sees all keys up to its own, as they are."""
+        ranges = [sees for _n, sees in self._groups]
+        first, end = self._span
+        return (
+            self._bias is None and ranges == [[(first, end)]] and first == 0 < end > self._rows.last
+        )
 
     def layer(self, layer: int, mass: Any) -> None:
+        if self._replay is not None and layer < self._replay.n_layers:
+            n_weighed = 0
+            if mass is not None:
+                n_weighed = self._n_mass
+                if self._mass is None:
+                    self._mass, self._mass_to = self._replay.mass(len(mass)), mass
+            self._replay.layer(layer, n_weighed)
+            self._n_replayed += 1
+            return
+        self._go_on_alone()
         row = self._project(layer)
         self._projected = None
-        self._place.put(layer, self._rows, row.k, row.v)
+        self.place.put(layer, self._rows, row.k, row.v)
         asked = None
         if mass is not None:
             if self._mass is None:
@@ -110,11 +180,20 @@ class BlendExecutor:
         bias = None
         if self._bias is not None:
             bias = Bias(self._bias, len(self._rows) - self._n_bias_rows, self._hides)
-        kv = self._place.seen(layer, *self._span)
-        seen = self._attention.attend(row.q, kv, self._rows, self._groups, asked, bias)
+        kv = self.place.seen(layer, *self._span)
+        seen = self.attention.attend(row.q, kv, self._rows, self._groups, asked, bias)
         if layer == len(self._parts.layers) - 1 and self.question is None:
             return  # nobody asks for what comes behind it
         self._finish(self._parts.layers[layer], seen)
+
+    def _go_on_alone(self) -> None:
+        """With what was replayed so far."""
+        if self._replay is None:
+            return
+        if self._n_replayed:
+            self._hidden, self._residual = self._replay.state()
+        self._replay.leave()
+        self._replay = None
 
     def _last_rows(self, row: _Projected, asked: Asked | None) -> _Projected:
         """Of the last layer, K and V are all that is wanted of most rows: goes on with those that
@@ -158,8 +237,9 @@ class BlendExecutor:
         target[:, :n].copy_(found[:, :n])
 
     def deviation(self, layer: int, k: Any, v: Any) -> None:
+        self._go_on_alone()
         row = self._project(layer)
-        for fresh, stands, out in zip((row.k, row.v), self._place.take(layer, self._rows), (k, v)):
+        for fresh, stands, out in zip((row.k, row.v), self.place.take(layer, self._rows), (k, v)):
             if not out:
                 continue
             apart = (fresh.float() - stands.float()).square_().sum((1, 2))
@@ -168,6 +248,7 @@ class BlendExecutor:
             torch.frombuffer(target, dtype=torch.float32).copy_(apart)
 
     def narrow(self, keep: Any) -> None:
+        self._go_on_alone()
         kept = torch.frombuffer(keep, dtype=torch.int32).long()
         n_rows = len(self._rows)
         borders = [0]
@@ -209,7 +290,10 @@ class BlendExecutor:
         self._hidden = self._positions = torch.empty(0)
         self._residual = self._projected = None
         self._bias = self._mass = self._mass_to = None
-        self._n_bias_rows = self._n_cut = 0
+        self._n_bias_rows = self._n_cut = self._n_replayed = 0
+        if self._replay is not None:
+            self._replay.leave()
+        self._replay = None
 
     # ---- one layer ----------------------------------------------------------------------------
 
@@ -228,13 +312,7 @@ class BlendExecutor:
         parts = []
         for first in range(0, n, self._piece):
             rows = slice(first, first + self._piece)
-            qkv, _ = attention.qkv_proj(normal[rows])
-            q, k, v = qkv.split([attention.q_size, attention.kv_size, attention.kv_size], dim=-1)
-            if hasattr(attention, "q_norm"):
-                q = attention.q_norm(q.reshape(-1, dim)).view(q.shape)
-                k = attention.k_norm(k.reshape(-1, dim)).view(k.shape)
-            q, k = attention.rotary_emb(self._positions[rows], q, k)
-            parts.append((q, k, v))
+            parts.append(project(attention, dim, normal[rows], self._positions[rows]))
         q, k, v = (one[0] if len(parts) == 1 else torch.cat(one) for one in zip(*parts))
         self._projected = _Projected(
             layer, q.view(n, -1, dim), k.view(n, -1, dim), v.reshape(n, -1, dim)
@@ -245,16 +323,12 @@ class BlendExecutor:
         """Output projection, norm and MLP."""
         assert self._residual is not None
         if len(seen) <= self._piece:
-            out, _ = module.self_attn.o_proj(seen)
-            out, self._residual = module.post_attention_layernorm(out, self._residual)
-            self._hidden = module.mlp(out)
+            self._hidden, self._residual = finish(module, seen, self._residual)
             return
         hidden = torch.empty_like(self._residual)
         for first in range(0, len(seen), self._piece):
             rows = slice(first, first + self._piece)
-            out, _ = module.self_attn.o_proj(seen[rows])
-            out, rest = module.post_attention_layernorm(out, self._residual[rows])
+            hidden[rows], rest = finish(module, seen[rows], self._residual[rows])
             if rest.data_ptr() != self._residual[rows].data_ptr():
                 self._residual[rows] = rest
-            hidden[rows] = module.mlp(out)
         self._hidden = hidden

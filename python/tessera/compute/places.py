@@ -11,9 +11,16 @@ import torch
 from .. import _c as c
 from .parts import ModelParts, kv_dtype
 
-__all__ = ["Contiguous", "Place", "Rows", "kv_layout"]
+__all__ = ["Contiguous", "Place", "Rows", "kv_layout", "sent"]
 
 _KEPT_BYTES = 1 << 30  # of memory for prompts, between them
+
+
+def sent(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The same on the device, without waiting for what that has to do before."""
+    if device.type != "cuda":
+        return host.to(device)
+    return host.pin_memory().to(device, non_blocking=True)
 
 
 class Rows:
@@ -77,6 +84,11 @@ class Contiguous:
         shape = (len(parts.layers), 2, self.n_slots, parts.n_kv_heads, parts.head_dim)
         self.kv = torch.empty(shape, dtype=parts.dtype, device=parts.device)
 
+    def use(self, kv: torch.Tensor) -> None:
+        """Memory that somebody else keeps, maybe a part of a larger one: [layers, 2, slots, heads,
+        dim]"""
+        self.kv, self.n_slots = kv, kv.shape[2]
+
     def paged(self) -> None:
         """Token i is in slot i of the layout."""
 
@@ -109,7 +121,8 @@ class Contiguous:
         for i in range(2):
             plane = layout.planes[i]
             plane.base = self.kv[:, i].data_ptr()
-            plane.layer_bytes = (self.kv.numel() - i * self.kv.stride(1)) * item
+            end = (len(self.kv) - 1) * self.kv.stride(0) + self.n_slots * self.kv.stride(2)
+            plane.layer_bytes = end * item
             plane.layer_stride = self.kv.stride(0) * item
             plane.token_stride = self.kv.stride(2) * item
             plane.head_stride = self.kv.stride(3) * item

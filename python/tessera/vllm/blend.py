@@ -15,12 +15,10 @@ import contextlib
 import ctypes
 import functools
 import hashlib
-import math
-import time
 import zlib
-from collections import OrderedDict, deque
-from collections.abc import Generator
+from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,23 +33,29 @@ from ..compute.attention import Attention
 from ..compute.executor import BlendExecutor
 from ..owner import EngineCache
 from . import fused, plugin
+from .graphs import BEHIND, LayerGraphs, cuda_graphs
+from .kernels import OwnKernels
 from .learning import LearnTime
 from .model import ModelParts, model_info, take_apart
 from .places import Pages, Staging
 from .primer import primer_tokens
 from .shape import Refused
+from .turns import HELD_S, Steps, Turns
 
 __all__ = ["BlendWorker"]
 
 logger = init_logger("vllm.tessera")
-_SALTS_MAX = 16  # tenants whose spaces are kept open
-_LEARN_TOKENS = 512  # of a step that other requests are in, for text that nobody waits for
-_HELD_S, _HELD_ALONE_S = 0.025, 0.1  # that a step may be held, beside other requests and alone
-# What a blend does between two places where it may pause: rows through a layer, or something that
-# it waits for. Its end is the report.
-_Report = dict[str, "float | int | str"]
-_Steps = Generator["int | Future[bool]", None, _Report]
+_SALTS_MAX = 16  # tenants whose spaces are kept open; more than lanes
+_GRAPHS_ROOM = 3 << 30  # bytes that must be free for graphs: ours take a few hundred MB
 _BEGIN, _LAYER, _DEVIATION, _NARROW, _END, _DONE, _FAILED, _LOGITS = range(1, 9)
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """Where one blend at a time is computed."""
+
+    place: Pages | Staging
+    executor: BlendExecutor
 
 
 class BlendWorker:
@@ -98,20 +102,26 @@ class BlendWorker:
             )
         except BadBlend as error:
             raise Refused(str(error)) from error
-        self._place = self._open_place(n_blocks)
-        self._executor = BlendExecutor(self._parts, self._place, self._open_attention())
+        self._kernels = OwnKernels(self._parts)
+        place = self._open_place(n_blocks)
+        lane = _Lane(place, BlendExecutor(self._parts, place, self._open_attention()))
+        self._lanes = self._open_graphs(vllm_config, lane) or [lane]  # that are free
         self._ranks: _Agreed | None = None
         if self._world > 1:
-            self._executor.needs_logits = self._rank == 0
-            self._ranks = _Agreed(self._executor, group.cpu_group, self._world)
+            lane.executor.needs_logits = self._rank == 0
+            self._ranks = _Agreed(lane.executor, group.cpu_group, self._world)
         self._blends: OrderedDict[bytes, Blend] = OrderedDict()
+        self._used: Counter[Blend] = Counter()  # by blends under way
+        self._old: set[Blend] = set()  # to be cleared and closed when they are not used any more
         self._era = b""
         self._complaints: set[str] = set()
-        self._queue: deque[_Begun] = deque()
         event = functools.partial(torch.cuda.Event, enable_timing=True)
         on_cuda = self._parts.device.type == "cuda"
-        self._learn_time = LearnTime(_HELD_S, event=event if on_cuda else None)
-        self._thread = ThreadPoolExecutor(1, "tessera-blend")
+        learn_time = LearnTime(HELD_S, event=event if on_cuda else None)
+        n, n_layers = len(self._lanes), len(self._parts.layers)
+        self._turns = Turns(self._steps, n, n_layers, learn_time, self._complain)
+        self._ended: list[BlendOutcome] = []  # that nobody has asked for yet
+        self._threads = ThreadPoolExecutor(n, "tessera-blend")
         # The space in which plain requests are kept as K and V, and what it points to.
         self.traffic: tuple[c.SpaceDesc, Any] | None = None
 
@@ -141,6 +151,46 @@ class BlendWorker:
             logger.warning("tessera: blending with torch's attention, which is slower: %s", why)
         return attention
 
+    def _open_graphs(self, vllm_config: Any, lane: _Lane) -> list[_Lane] | None:
+        """Lanes in place of this one, whose layers of small passes are recorded and computed
+        together; None: each kernel is queued by itself. Ranks queue all of them: their layers wait
+        for each other. An engine that was told to have no graphs has none of ours; nor has one that
+        can sleep: it opens us while torch allocates from a pool that it puts to sleep, and graphs
+        are not to be recorded in there."""
+        pages, parts = lane.place, self._parts
+        if not isinstance(pages, Pages) or self._world > 1 or len(parts.layers) < 2:
+            return None
+        if getattr(vllm_config.model_config, "enable_cumem_allocator", False):
+            return None
+        mode = vllm_config.compilation_config.cudagraph_mode
+        if lane.executor.attention.fused is None or mode is None or mode.name == "NONE":
+            return None
+        # Before vLLM records its own graphs, which an engine without us has room for.
+        free, _all = torch.cuda.mem_get_info(parts.device)
+        if free < _GRAPHS_ROOM:
+            logger.warning(
+                "tessera: blending without CUDA graphs, which is slower: %d MiB of the device are "
+                "free, less than %d",
+                free >> 20,
+                _GRAPHS_ROOM >> 20,
+            )
+            return None
+        try:
+            with self._kernels.used(), torch.inference_mode():
+                places = pages.lanes(self._settings.at_once, BEHIND)
+                made = LayerGraphs(parts, places, cuda_graphs(parts.device))
+                executors = [BlendExecutor(parts, one, lane.executor.attention) for one in places]
+                why = made.off(executors)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        if why is not None:
+            logger.warning("tessera: blending without CUDA graphs, which is slower: %s", why)
+            return None
+        for executor, recorded in zip(executors, made.lanes):
+            executor.recorded = recorded
+        logger.info("tessera: layers of blends recorded in %.1f s", made.seconds)
+        return [_Lane(*one) for one in zip(places, executors)]
+
     @property
     def model(self) -> bytes:
         """struct tsr_model_info, to open the same space."""
@@ -148,10 +198,8 @@ class BlendWorker:
 
     def close(self) -> None:
         """Before the cache is closed. May be called twice."""
-        while self._queue:
-            with contextlib.suppress(Exception):
-                self._queue.popleft().close()
-        self._thread.shutdown()
+        self._turns.close()
+        self._threads.shutdown()
         while self._blends:
             self._blends.popitem()[1].close()
 
@@ -159,104 +207,54 @@ class BlendWorker:
         """All of it, now. Never raises."""
         self.add(job)
         outcomes = self.advance(learn=False)
-        return outcomes[-1]
+        (mine,) = [one for one in outcomes if one.number == job.number]
+        self._ended += [one for one in outcomes if one is not mine]
+        return mine
 
     def add(self, job: BlendJob) -> None:
-        """A blend to be done by advance(), after those before it. Nobody waits for documents that
-        are stored after an answer: they come last. One that is begun leaves its place, and begins
-        anew with what it has not stored."""
-        at = len(self._queue)
-        if not job.learn:
-            at = sum(not begun.job.learn for begun in self._queue)
-            if self._queue and self._queue[0].job.learn and self._queue[0].started:
-                self._queue[0].paused = True
-                at += 1
-        self._queue.insert(at, _Begun(job, self._steps(job)))
+        """A blend to be done by advance()."""
+        self._turns.add(job)
 
     def drop(self, number: int) -> bool:
         """Nobody waits for this blend any more. True: nothing writes into its blocks from now on.
         False: it is not there, or it waits for a tier, and advance() says when it has stopped.
         Passes that it has ended are stored. Several ranks drop none: all of them must do the same,
         and do all of a blend in one step."""
-        for begun in self._queue if self._world == 1 else ():
-            if begun.job.number == number:
-                begun.unwanted = True
-                return self._stopped(begun, 0)
-        return False
-
-    def _stopped(self, begun: _Begun, wait_s: float | None) -> bool:
-        """Ends a blend that nobody wants, unless it waits for longer than wait_s."""
-        if not begun.rests(wait_s):
+        if self._world > 1:
             return False
-        with torch.inference_mode(), contextlib.suppress(Exception):
-            begun.close()
-        self._queue.remove(begun)
-        if begun.paused and not begun.unwanted:
-            at = sum(not one.job.learn for one in self._queue)
-            self._queue.insert(at, _Begun(begun.job, self._steps(begun.job)))
-        if begun.started:
-            self._place.rest()
-        return True
+        with torch.inference_mode():
+            return self._turns.drop(number)
 
     @property
     def busy(self) -> bool:
-        return bool(self._queue)
+        return bool(self._turns or self._ended)
 
     def advance(
         self, budget: int | None = None, wait_s: float = 0, learn: bool = True
     ) -> list[BlendOutcome]:
         """Goes on with what was added, for so many tokens through all layers, and waits so long for
         loads and stores; None: to the end, `learn` False: of what somebody waits for. wait_s is 0
-        beside other requests. Returns what has ended. Never raises.
+        beside other requests: what takes longer than a moment goes on in another step. Returns what
+        has ended. Never raises.
 
         Ranks do all of it at once: they would have to stop at the same step, and what one of them
         waits for the others do not know."""
-        outcomes = []
-        if self._world > 1:
-            budget = None
-        left = math.inf if budget is None else float(budget * len(self._parts.layers))
-        held_s = _HELD_ALONE_S if wait_s else _HELD_S
-        until = math.inf if budget is None else time.perf_counter() + held_s
-        while self._queue and left > 0 and time.perf_counter() < until:
-            begun = self._queue[0]
-            if begun.unwanted or begun.paused:
-                if not self._stopped(begun, None if budget is None else wait_s):
-                    break
-                if begun.unwanted:
-                    outcomes.append(
-                        BlendOutcome(begun.job.number, False, {}, begun.seconds, stopped=True)
-                    )
-                continue
-            beside = begun.job.learn and budget is not None and not wait_s
-            if begun.job.learn and not learn:
-                break
-            if beside:
-                if self._learn_time.left_s() <= 0:
-                    break
-                left = min(left, _LEARN_TOKENS * len(self._parts.layers))
-            watch = self._learn_time.piece() if beside else contextlib.nullcontext()
-            try:
-                with watch, torch.inference_mode():
-                    spent = begun.go_on(None if budget is None else wait_s)
-            except StopIteration as end:
-                outcomes.append(BlendOutcome(begun.job.number, True, end.value, begun.seconds))
-            except Exception as error:
-                self._complain(error)
-                outcomes.append(BlendOutcome(begun.job.number, False, {}, begun.seconds))
-            else:
-                if spent is None:
-                    break
-                left -= spent
-                continue
-            self._queue.popleft()
-            self._place.rest()
-        return outcomes
+        ended, self._ended = self._ended, []
+        if not self._turns:
+            return ended
+        with self._kernels.used(), torch.inference_mode():
+            return ended + self._turns.advance(None if self._world > 1 else budget, wait_s, learn)
 
-    def _steps(self, job: BlendJob) -> _Steps:
-        report = yield from self._blend(job)
-        if not job.learn:
-            self._place.hand_over(job.given)
-        return report
+    def _steps(self, job: BlendJob) -> Steps:
+        lane = self._lanes.pop()
+        try:
+            report = yield from self._blend(job, lane)
+            if not job.learn:
+                lane.place.hand_over(job.given)
+            return report
+        finally:
+            lane.place.rest()
+            self._lanes.append(lane)
 
     def _complain(self, error: Exception) -> None:
         what = f"{type(error).__name__}: {error}"
@@ -264,9 +262,9 @@ class BlendWorker:
             self._complaints.add(what)
             logger.warning("tessera: a blend failed, vLLM computes the prompt: %s", what)
 
-    def _blend(self, job: BlendJob) -> _Steps:
+    def _blend(self, job: BlendJob, lane: _Lane) -> Steps:
         question = job.given > job.n_context
-        self._executor.question = job.n_context if question else None
+        lane.executor.question = job.n_context if question else None
         selector = job.selector or self._settings.selector
         ratio = job.ratio if job.ratio is not None else self._settings.ratio
         try:
@@ -274,7 +272,7 @@ class BlendWorker:
             more = max(blend.n_primer, blend.n_draft if question else 0)
             n_behind = len(job.tokens) // 4 - job.n_context + more
             blocks = job.context_blocks(self._block)
-            self._place.prepare(blocks, self._block, job.n_context, n_behind)
+            lane.place.prepare(blocks, self._block, job.n_context, n_behind)
         except Exception:
             self.decline()
             raise
@@ -291,13 +289,20 @@ class BlendWorker:
             question=question,
             gate=question and selector is None and ratio is None,
             learn=job.learn,
+            # Others compute meanwhile, and passes that followed their loads would hold the step.
+            loaded=self._settings.at_once > 1 and self._turns.beside,
         )
+        self._used[blend] += 1
         try:
-            return (yield from self._run(blend, ask))
+            return (yield from self._run(blend, ask, lane))
         except _Apart:
             # What one rank has lost the others would keep, and so be apart forever.
             self._forget(blend, ask)
-            return (yield from self._run(blend, ask))
+            return (yield from self._run(blend, ask, lane))
+        finally:
+            self._used -= Counter([blend])
+            if blend in self._old and blend not in self._used:
+                self._drop(blend)
 
     def _forget(self, blend: Blend, ask: Ask) -> None:
         try:
@@ -318,10 +323,10 @@ class BlendWorker:
             with contextlib.suppress(_Apart):
                 self._ranks.agree(_FAILED)  # they try it once more
 
-    def _run(self, blend: Blend, ask: Ask) -> _Steps:
-        layout, ranks, paged = self._place.layout(), self._ranks, self._place.paged()
+    def _run(self, blend: Blend, ask: Ask, lane: _Lane) -> Steps:
+        layout, ranks, paged = lane.place.layout(), self._ranks, lane.place.paged()
         if ranks is None:
-            return (yield from self._in_pieces(blend.start(ask, layout, self._executor, paged)))
+            return (yield from self._in_pieces(blend.start(ask, layout, lane.executor, paged)))
         try:
             report = blend.run(ask, layout, ranks, paged)
         except _Apart:
@@ -332,7 +337,7 @@ class BlendWorker:
         ranks.agree(_DONE)
         return report
 
-    def _in_pieces(self, run: BlendRun) -> _Steps:
+    def _in_pieces(self, run: BlendRun) -> Steps:
         """What takes long without computing is waited for by a thread: documents that arrive while
         nothing is computed, and what is stored after a pass."""
         waiting: Future[bool] | None = None
@@ -341,9 +346,11 @@ class BlendWorker:
                 if run.in_pass:
                     more = run.next()
                 else:
-                    waiting = self._thread.submit(run.next)
+                    waiting = self._threads.submit(run.next)
                     yield waiting
                     more = waiting.result()
+                    if more:
+                        yield None
                 if not more:
                     break
                 yield run.take()
@@ -358,13 +365,12 @@ class BlendWorker:
         if era != self._era:  # nobody asks for the old ones again (Blending.reset)
             self._era = era
             while self._blends:
-                _salt, old = self._blends.popitem()
-                with contextlib.closing(old):
-                    old.clear()
+                self._drop(self._blends.popitem()[1])
         blend = self._blends.get(salt)
         if blend is None:
             if len(self._blends) >= _SALTS_MAX:
-                self._blends.popitem(last=False)[1].close()
+                idle = next(key for key, one in self._blends.items() if one not in self._used)
+                self._blends.pop(idle).close()
             settings = self._settings
             blend = Blend(
                 self._cache.handle,
@@ -380,49 +386,15 @@ class BlendWorker:
         self._blends.move_to_end(salt)
         return blend
 
-
-class _Begun:
-    """A blend that was begun, or will be."""
-
-    def __init__(self, job: BlendJob, steps: _Steps) -> None:
-        self.job = job
-        self._steps = steps
-        self._waiting: Future[bool] | None = None
-        self._start: float | None = None
-        self.unwanted = False  # its request has ended
-        self.paused = False  # somebody waits for another one: it begins anew later
-
-    @property
-    def started(self) -> bool:
-        return self._start is not None
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._start if self._start is not None else 0.0
-
-    def go_on(self, wait_s: float | None) -> int | None:
-        """Rows through a layer; None: it waits for what is not there within wait_s (None: however
-        long that takes). StopIteration has the report."""
-        if self._start is None:
-            self._start = time.perf_counter()
-        if not self.rests(wait_s):
-            return None
-        self._waiting = None
-        found = next(self._steps)
-        if isinstance(found, Future):
-            self._waiting = found
-            return 0
-        return found
-
-    def rests(self, wait_s: float | None) -> bool:
-        """False: it still waits for something after wait_s."""
-        if self._waiting is None:
-            return True
-        wait([self._waiting], wait_s)
-        return self._waiting.done()
-
-    def close(self) -> None:
-        self._steps.close()
+    def _drop(self, blend: Blend) -> None:
+        """Now, or when the last blend that uses it has ended. What cannot be cleared is found by
+        nobody."""
+        if blend in self._used:
+            self._old.add(blend)
+            return
+        self._old.discard(blend)
+        with contextlib.closing(blend), contextlib.suppress(Exception):
+            blend.clear()
 
 
 class _Apart(Exception):

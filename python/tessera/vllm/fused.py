@@ -20,16 +20,41 @@ except ImportError:  # torch does it then
 if TYPE_CHECKING:
     from ..compute.attention import Attention, Bias
 
-__all__ = ["attend", "usable"]
+__all__ = ["LOG2E", "PROGRAMS", "SPLITS_MAX", "TOLERANCE", "attend", "triton", "usable"]
 
-_LOG2E = 1.4426950408889634
-_PROGRAMS = 512  # wanted: a few for each multiprocessor of a large GPU
-_SPLITS_MAX = 32
+LOG2E = 1.4426950408889634
+PROGRAMS = 512  # wanted: a few for each multiprocessor of a large GPU
+SPLITS_MAX = 32
 _KEYS_MIN = 512  # of a program
-_TOLERANCE = 0.02  # of the largest value, for bf16
+TOLERANCE = 0.02  # of the largest value, for bf16
 
 
 if triton is not None:
+
+    @triton.jit
+    def logits_of(q, k, scale, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+        """[rows, keys], to the base 2"""
+        if EXACT:
+            products = tl.dot(q, tl.trans(k), input_precision="ieee")
+        else:
+            products = tl.dot(q, tl.trans(k))
+        return products * scale
+
+    @triton.jit
+    def fold(logits, v, most, total, acc, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+        """What rows have seen so far, and one more tile of keys; logits of keys that a row does not
+        see are minus infinity."""
+        larger = tl.maximum(most, tl.max(logits, 1))
+        base = tl.where(larger == float("-inf"), 0.0, larger)
+        weights = tl.exp2(logits - base[:, None])
+        shrink = tl.exp2(most - base)
+        total = total * shrink + tl.sum(weights, 1)
+        if EXACT:
+            acc = acc * shrink[:, None] + tl.dot(weights, v, input_precision="ieee")
+        else:
+            acc = acc * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
+        return larger, total, acc
+
     # Numbers that differ from request to request: a kernel for each kind of them would be compiled.
     @triton.jit(do_not_specialize=["n_rows", "share", "bias_first"])
     def _kernel(  # type: ignore[no-untyped-def]  # Triton reads the types of arguments otherwise
@@ -64,26 +89,14 @@ if triton is not None:
             there = keys < end
             at = keys.to(tl.int64)[:, None]
             k = tl.load(k_at + at * k_row + dims[None, :], mask=there[:, None], other=0.0)
-            if EXACT:
-                logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-            else:
-                logits = tl.dot(q, tl.trans(k)) * scale
+            logits = logits_of(q, k, scale, EXACT)
             if BIASED:
                 added = tl.load(bias_at + keys, mask=there, other=0.0) * 1.4426950408889634
                 logits += tl.where(rows[:, None] >= bias_first, added[None, :], 0.0)
             seen = (keys[None, :] < counts[:, None]) & there[None, :]
             logits = tl.where(seen, logits, float("-inf"))
-            larger = tl.maximum(most, tl.max(logits, 1))
-            base = tl.where(larger == float("-inf"), 0.0, larger)
-            weights = tl.exp2(logits - base[:, None])
-            shrink = tl.exp2(most - base)
-            total = total * shrink + tl.sum(weights, 1)
             v = tl.load(v_at + at * v_row + dims[None, :], mask=there[:, None], other=0.0)
-            if EXACT:
-                acc = acc * shrink[:, None] + tl.dot(weights, v, input_precision="ieee")
-            else:
-                acc = acc * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
-            most = larger
+            most, total, acc = fold(logits, v, most, total, acc, EXACT)
         safe = tl.where(total > 0, total, 1.0)
         tl.store(
             out_at + split * out_split + wide[:, None] * out_row + head * out_head + dims[None, :],
@@ -94,11 +107,12 @@ if triton is not None:
         tl.store(sums_at + split * sums_split + rows * sums_row + head, sums, mask=here)
 
     @triton.jit(do_not_specialize=["n_splits"])
-    def _merge(  # type: ignore[no-untyped-def]
-        parts_at, sums_at, out_at, n_splits,
+    def merge(  # type: ignore[no-untyped-def]
+        parts_at, sums_at, out_at, whole_at, n_splits,
         parts_split, parts_row, parts_head, sums_split, sums_row, out_row, out_head,
-        DIM: tl.constexpr, SPLITS: tl.constexpr,
+        DIM: tl.constexpr, SPLITS: tl.constexpr, KEEPS: tl.constexpr,
     ):  # fmt: skip
+        """KEEPS: the log-sum-exp over all splits goes to whole_at, in the form of one split."""
         row = tl.program_id(0).to(tl.int64)
         head = tl.program_id(1)
         splits = tl.arange(0, SPLITS)
@@ -121,6 +135,9 @@ if triton is not None:
         tl.store(
             out_at + row * out_row + head * out_head + dims, merged.to(out_at.dtype.element_ty)
         )
+        if KEEPS:
+            whole = tl.where(total > 0, most + tl.log2(tl.where(total > 0, total, 1.0)), most)
+            tl.store(whole_at + row * sums_row + head, whole)
 
 
 def attend(
@@ -138,7 +155,7 @@ def attend(
     n_keys = len(keys)
     tile_rows = 128 if n >= 256 else 32
     n_tiles = -(-n // tile_rows)
-    n_splits = min(-(-_PROGRAMS // (n_tiles * n_heads)), -(-n_keys // _KEYS_MIN), _SPLITS_MAX)
+    n_splits = min(-(-PROGRAMS // (n_tiles * n_heads)), -(-n_keys // _KEYS_MIN), SPLITS_MAX)
     n_splits = max(n_splits, 1)
     share = -(-n_keys // (n_splits * 64)) * 64
     n_splits = -(-n_keys // share)
@@ -148,7 +165,7 @@ def attend(
     sums = torch.empty((n_splits, n, n_heads), dtype=torch.float32, device=q.device)
     _kernel[(n_tiles, n_heads, n_splits)](
         q, keys, values, counts, bias.by_key if bias is not None else counts, parts, sums,
-        n, share, bias.first if bias is not None else 0, scale * _LOG2E,
+        n, share, bias.first if bias is not None else 0, scale * LOG2E,
         q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), values.stride(0),
         values.stride(1), parts.stride(0), parts.stride(1), parts.stride(2), sums.stride(0),
         sums.stride(1),
@@ -157,10 +174,10 @@ def attend(
         num_warps=8 if tile_rows == 128 else 4, num_stages=2,
     )  # fmt: skip
     if n_splits > 1:
-        _merge[(n, n_heads)](
-            parts, sums, out, n_splits,
+        merge[(n, n_heads)](
+            parts, sums, out, sums, n_splits,
             parts.stride(0), parts.stride(1), parts.stride(2), sums.stride(0), sums.stride(1),
-            out.stride(0), out.stride(1), DIM=dim, SPLITS=_SPLITS_MAX, num_warps=1,
+            out.stride(0), out.stride(1), DIM=dim, SPLITS=SPLITS_MAX, KEEPS=False, num_warps=1,
         )  # fmt: skip
 
 
@@ -202,6 +219,6 @@ def _compared(attention: Attention, q_like: torch.Tensor, n_kv_heads: int) -> st
             got = attention.attend(q, (keys, values), rows, groups, None, bias).float()
             attention.fused = None
             off = float((got - want).abs().max() / want.abs().max())
-            if not off <= _TOLERANCE:
+            if not off <= TOLERANCE:
                 return f"{n} rows are {off:.3f} off"
     return None

@@ -204,13 +204,25 @@ def beside_others(it: Blended) -> None:
         assert two.found >= CONTEXT
 
 
+def replayed() -> None:
+    """Layers were recorded, and used."""
+    lane = _worker_side()._blender._lanes[-1].executor.recorded
+    assert lane is not None, "no graphs: see the warning above"
+    recorded = lane.graphs
+    print(
+        f"{recorded.n_replayed} layers replayed, {recorded.n_shared} of them for several prompts, "
+        f"recorded in {recorded.seconds:.1f} s"
+    )
+    assert recorded.n_replayed > 0
+
+
 def failures(it: Blended) -> None:
     """Wherever a blend fails, the prompt is computed and the answer is that of plain vLLM."""
     prompt = Prompt(ORDERS[1])
     plain = it.engine.ask(prompt.tokens)
     it.ask(Prompt(ORDERS[0]), 0.0, "none")
     blender = _worker_side()._blender
-    executor = blender._executor
+    executor = blender._lanes[-1].executor  # of the next blend
     for name, at in (("begin", 1), ("layer", 1), ("layer", 3), ("end", 1)):
         original, calls = getattr(executor, name), 0
 

@@ -411,6 +411,8 @@ def blend_compiled_with_graphs() -> None:
     it = blended(enforce_eager=False)
     blending.reuse(it)
     blending.beside_others(it)
+    if not CPU:
+        blending.replayed()
 
 
 @case

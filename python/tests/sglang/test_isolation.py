@@ -33,6 +33,9 @@ class MarkedBlends:
                 kv[slots] = known[layer, half, first:end]
         return not self.fails
 
+    def take_askers(self):
+        return []
+
     def reset(self):
         pass
 

@@ -75,6 +75,8 @@ class TestWishes(MarksTest):
         self.assertIsNone(blend_settings({}))
         self.assertIsNone(blend_settings({"blend": False}))
         self.assertEqual(blend_settings({"blend": {"separators": "##"}}).separators, ("##",))
+        self.assertEqual(blend_settings({"blend": True}).at_once, 1)
+        self.assertEqual(blend_settings({"blend": {"at_once": 8}}).at_once, 8)
         for given in (
             "yes",
             {"ratios": 1},
@@ -88,6 +90,10 @@ class TestWishes(MarksTest):
             {"from_traffic": "yes"},
             {"any_system": 1},
             {"first": "best"},
+            {"at_once": 0},
+            {"at_once": 9},
+            {"at_once": True},
+            {"at_once": 2.0},
         ):
             with self.subTest(given=given), self.assertRaises(BadBlend):
                 blend_settings({"blend": given})
@@ -460,7 +466,7 @@ class TestApart(MarksTest):
         worker = BlendWorker.__new__(BlendWorker)
         old = [unittest.mock.Mock(), unittest.mock.Mock()]
         new = unittest.mock.Mock()
-        worker._era = b""
+        worker._era, worker._used, worker._old = b"", Counter(), set()
         worker._blends = OrderedDict({b"": old[0], b"aa": old[1]})
         self.assertIs(worker._opened(b"aa"), old[1])
         old[1].clear.assert_not_called()

@@ -4,6 +4,7 @@ mistake that it sees. rig.py has the model: one wrong byte anywhere fails."""
 
 import ctypes
 import os
+import re
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,13 @@ from tessera.vllm import TesseraConnector, blend, npu  # noqa: E402
 HALF = HEAD * 4  # bytes of a token in one tensor of a layer
 
 
+def control_fields():
+    """Of struct fakeacl_control, in their order: all of them are pointers to functions."""
+    header = (TREE / "tests/support/fakeacl.h").read_text()
+    body = re.search(r"struct fakeacl_control \{(.*?)\n\};", header, re.DOTALL)
+    return re.findall(r"\(\*(\w+)\)\(", body[1])
+
+
 class Runtime:
     """The fake runtime, as an engine would use it: device 0, and one stream. As torch_npu does, the
     engine keeps what it does in a queue until somebody asks for the handle of the stream."""
@@ -38,7 +46,7 @@ class Runtime:
         made = ctypes.c_void_p()
         assert self.acl.aclrtCreateStreamWithConfig(ctypes.byref(made), 0, 0) == 0
         self.stream = made.value
-        fields = ("fail", "calls", "hold", "view")
+        fields = control_fields()
         control = (ctypes.c_void_p * len(fields)).in_dll(self.acl, "fakeacl_control")
         view = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
         self._view = view(control[fields.index("view")])

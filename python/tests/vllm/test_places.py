@@ -145,16 +145,19 @@ class Cache:
         library().tsr_cache_close(self.handle)
 
 
-class Spy(BlendExecutor):
-    """Keeps the last logits."""
+def spy_of(base):
+    class Spy(base):
+        """Keeps the last logits."""
 
-    def logits(self, keep, out):
-        super().logits(keep, out)
-        self.last = torch.tensor(list(out)).view(len(keep), -1)[0]
+        def logits(self, keep, out):
+            super().logits(keep, out)
+            self.last = torch.tensor(list(out)).view(len(keep), -1)[0]
+
+    return Spy
 
 
 @torch.inference_mode()
-def answered(parts, place, cache, order, salt, profile, ratio=None):
+def answered(parts, place, cache, order, salt, profile, ratio=None, base=BlendExecutor):
     """Logits of the question's last token, which is computed too; the report; and K and V that are
     in the pages then."""
     tokens, segments = prompt(order)
@@ -165,7 +168,7 @@ def answered(parts, place, cache, order, salt, profile, ratio=None):
     place.prepare(blocks, BLOCK, CONTEXT, QUESTION + blend.n_draft)
     ask = Ask(array("I", tokens).tobytes(), segments, True, CONTEXT, ratio=ratio, question=True,
               gate=ratio is None)  # fmt: skip
-    executor = Spy(parts, place)
+    executor = spy_of(base)(parts, place)
     executor.question = CONTEXT
     report = blend.run(ask, place.layout(), executor, place.paged())
     blend.close()
@@ -182,7 +185,9 @@ def answered(parts, place, cache, order, salt, profile, ratio=None):
 
 
 @torch.inference_mode()
-def blended(parts, place, cache, order, ratio, selector, salt, profile=None):
+def blended(
+    parts, place, cache, order, ratio, selector, salt, profile=None, executor=BlendExecutor
+):
     """K and V of the context by token, and the report."""
     tokens, segments = prompt(order)
     info = model_info(parts, "plain", bytes(32), bytes(16))
@@ -190,8 +195,7 @@ def blended(parts, place, cache, order, ratio, selector, salt, profile=None):
     blocks = [(7 * i + 3) % BLOCKS for i in range(-(-CONTEXT // BLOCK))]
     place.prepare(blocks, BLOCK, CONTEXT, QUESTION + blend.n_primer)
     ask = Ask(array("I", tokens).tobytes(), segments, True, CONTEXT, ratio=ratio, selector=selector)
-    executor = BlendExecutor(parts, place)
-    report = blend.run(ask, place.layout(), executor, place.paged())
+    report = blend.run(ask, place.layout(), executor(parts, place), place.paged())
     blend.close()
     rows = Rows(torch.arange(CONTEXT), CPU)
     kv = torch.stack([torch.stack(place.take(layer, rows)) for layer in range(LAYERS)])

@@ -10,6 +10,7 @@ import random
 import tempfile
 import unittest
 from array import array
+from collections import Counter
 from types import SimpleNamespace
 
 import engines
@@ -21,7 +22,7 @@ from tessera import _c as c
 from tessera.blend import Ask, Blend
 from tessera.blend_job import BlendJob, BlendSettings, space_salt
 from tessera.vllm import TesseraConnector, plugin
-from tessera.vllm.blend import BlendWorker, _Agreed, _Apart
+from tessera.vllm.blend import BlendWorker, _Agreed, _Apart, _Lane
 
 plugin.register()
 TOLERANCE = 1e-4
@@ -289,21 +290,21 @@ def _worker(number, path, kinds, results):
     worker = BlendWorker.__new__(BlendWorker)
     worker._ranks = _Agreed(None, torch.distributed.group.WORLD, 2)
     worker._settings, worker._timeout_ms = BlendSettings(), 0
-    worker._block, worker._executor = 32, SimpleNamespace()
-    worker._place = _Stub(worker._ranks, kind != "forgets not")
+    worker._block, worker._used, worker._old = 32, Counter(), set()
+    lane = _Lane(_Stub(worker._ranks, kind != "forgets not"), SimpleNamespace())
 
     def opened(salt):
         if kind == "no space":
             raise OSError("no space")
-        return worker._place
+        return lane.place
 
-    worker._opened = opened
+    worker._opened, worker._turns = opened, SimpleNamespace(beside=False)
     job = BlendJob(1, bytes(40), (), False, 5, (0,), None, None, b"")
     try:
         if kind == "gone":
             worker.decline()
         else:
-            for _piece in worker._blend(job):
+            for _piece in worker._blend(job, lane):
                 pass
         results.put((number, "done"))
     except (OSError, _Apart) as error:
