@@ -124,6 +124,12 @@ FUZZ_SRC := $(filter-out $(if $(REDIS),,tests/fuzz/fuzz_redis%) $(if $(S3),,test
 # that of TESSERA_LLAMA_DIR, of tools/setup --model, or of the system (pkg-config).
 WITH_MODEL ?=
 LLAMA_DIR := $(if $(filter 0,$(WITH_MODEL)),,$(or $(TESSERA_LLAMA_DIR),$(shell tools/setup-model --print-dir)))
+# In sudo make install the home is that of root: what this tree was built with stays.
+ifneq ($(and $(SUDO_USER),$(LLAMA_DIR)),)
+ifeq ($(wildcard $(LLAMA_DIR)/include/llama.h),)
+LLAMA_DIR := $(patsubst %/include,%,$(word 2,$(file <$(B)/llama)))
+endif
+endif
 LLAMA_PC  := $(if $(filter 0,$(WITH_MODEL)),,$(shell pkg-config --exists llama ggml 2>/dev/null && echo llama ggml))
 ifneq ($(wildcard $(LLAMA_DIR)/include/llama.h),)
 LLAMA_CF   := -isystem $(LLAMA_DIR)/include
@@ -158,7 +164,7 @@ EXS   := $(patsubst examples/%.c,$(B)/examples/%,$(EX_SRC))
 FUZZ  := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 # The CUDA device is a library of its own, loaded at run time. sm_90 is machine code, other chips from sm_80
 # on compile the PTX when they first load it.
-NVCC      ?= nvcc
+NVCC      ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc),nvcc)
 WITH_CUDA ?=
 NVFLAGS   ?= -O3 -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/dev/null)))
@@ -176,8 +182,8 @@ PYTHON ?= python3
 .PHONY: all lib cuda gpu-kit check-arm test check check-long test-python test-vllm test-sglang bench-vllm bench-check demo lint install uninstall package check-packages doc clean help fuzz setup FORCE
 all: lib $(BINS) $(BENS) $(EXS) $(TESTS) $(PLUGINS) $(ASCEND_LIB) $(FAKEACL) $(CUDA_ALL) $(MODEL_LIB) $(PROFILES)
 lib: $(LIBA) $(LIBS_SO) $(B)/tessera.pc
-cuda: $(CUDA_LIB)
-gpu-kit: $(CUDA_LIB) $(LIBS_SO) $(BINS) $(TESTS)
+cuda: have-nvcc $(CUDA_LIB)
+gpu-kit: have-nvcc $(CUDA_LIB) $(LIBS_SO) $(BINS) $(TESTS)
 	@B=$(B) tools/gpu-kit
 check-arm:
 	@B=$(B) tools/check-arm
@@ -323,6 +329,10 @@ $(B)/bench/bench_blend $(B)/bench/bench_serve: $(B)/bench/%: $(B)/obj/bench/%.o 
 	@echo "  LD    $@"
 	$(Q)$(CC) $(SANF) $(LDFLAGS) $(linked) -o $@ $(LLAMA_LIBS) $(LIBS)
 
+have-nvcc: FORCE
+	@command -v $(NVCC) >/dev/null || { echo 'no nvcc. Install the CUDA toolkit, and put its folder bin into PATH or' \
+	    'name it: NVCC=DIR/bin/nvcc. make package PACKAGES=cuda fetches one by itself (docs/install.md)' >&2; exit 1; }
+$(CUDA_OBJ): | have-nvcc
 $(call obj,$(CUDA_SRC)): CPPF += -isystem $(CUDA_HOME)/include
 $(B)/obj/%.o: %.cu Makefile
 	@mkdir -p $(@D)
@@ -430,7 +440,7 @@ test-python: $(LIBS_SO)
 
 # Real engines, in their own environment; each program says what it needs (python/tests/engine.sh).
 # What most rests on comes first: .ci/run goes as far as its time lasts. On the command line: some of them.
-VLLM_TESTS := async ends discovery engine stages workers hybrid drafts events marks learning model npu places pieces host_work fused failed blend ranks handover many traffic chunked context room
+VLLM_TESTS := async ends discovery engine stages workers hybrid drafts events marks learning model npu places pieces host_work fused graphs compiled kernels failed blend ranks handover many traffic chunked context room
 test-vllm: $(LIBS_SO) $(B)/bin/tesserad $(ASCEND_LIB) $(FAKEACL)
 	@for t in $(VLLM_TESTS); do \
 	    case $$t in \

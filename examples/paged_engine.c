@@ -3,7 +3,9 @@
  * has it after other text: it is found there and delivered directly into the blocks of that prompt,
  * layer by layer, with K rotated from its old position to the new one. The result is compared with
  * computing it there. The same calls serve an engine on a GPU: set the option device, and the
- * engine's streams in struct tsr_delivery_desc. */
+ * engine's streams in struct tsr_delivery_desc.
+ *
+ *     cc paged_engine.c $(pkg-config --cflags --libs tessera) -lm -o paged_engine */
 #include <tessera/deliver.h>
 
 #include <math.h>

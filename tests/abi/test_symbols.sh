@@ -47,6 +47,18 @@ every_symbol_is_in_the_list_of_calls() {
     [ -z "$missing" ] || fail "not in docs/api.md:" "$missing"
 }
 
+the_list_of_headers_has_as_many_calls_as_theirs() {
+    local wrong
+    # The section of each header has one row for each call; the table at the top has their numbers.
+    wrong=$(awk -F'|' '
+        /^\| `[a-z0-9]+\.h`/ { gsub(/[` ]/, "", $2); said[$2] = $4 + 0 }
+        /^## / { header = substr($0, 4) }
+        /^\| `tsr_/ { seen[header]++ }
+        END { for (h in said) if (said[h] != seen[h] + 0) print h ": " said[h] ", not " seen[h] + 0 }
+    ' docs/api.md)
+    [ -z "$wrong" ] || fail "docs/api.md counts calls wrongly:" "$wrong"
+}
+
 the_library_has_its_soname() {
     local name
     name=$(objdump -p "$B/lib/libtessera.so" | awk '$1 == "SONAME" {print $2}')
@@ -59,5 +71,6 @@ run every_declared_function_is_exported
 run no_symbol_of_the_list_is_gone
 run no_symbol_is_missing_from_the_list
 run every_symbol_is_in_the_list_of_calls
+run the_list_of_headers_has_as_many_calls_as_theirs
 run the_library_has_its_soname
 test_end

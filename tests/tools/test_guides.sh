@@ -21,7 +21,7 @@ every_block_is_run_or_says_why_not() {
     done
 }
 
-# run_page GUIDE: its blocks of sh, in order, in an empty folder. A server that a block has started is waited for.
+# run_page GUIDE: its blocks of sh, in order, in an empty folder. Servers that a block has started are waited for.
 run_page() {
     mkdir -p "$tmp/page" "$tmp/home" "$tmp/bin"
     ln -s "$tree/examples" "$tmp/page/examples"
@@ -33,8 +33,10 @@ run_page() {
         echo 'trap "kill \$(jobs -p) 2>/dev/null || true; wait || true" EXIT'
         # shellcheck disable=SC2016  # of the script
         echo 'settle() { for s in "$@"; do for i in {1..1200}; do tessera stat --connect="$s" >/dev/null 2>&1 && break; sleep 0.05; done; done; }'
+        echo "redis_settle() { for i in {1..1200}; do redis-cli -p $redis_port -a secret --no-auth-warning ping >/dev/null 2>&1 && break; sleep 0.05; done; }"
         blocks run sh "$1" | sed "s/6380/$redis_port/g; s/7474/$(free_port)/g" | awk '
-            /^#---/ {if (socks) print "settle" socks; socks = ""; next}
+            /^#---/ {if (socks) print "settle" socks; if (redis) print "redis_settle"; socks = redis = ""; next}
+            /^redis-server / {redis = 1}
             match($0, /--server_socket=[^ ]*/) {socks = socks " " substr($0, RSTART + 16, RLENGTH - 16)}
             {print}
             END {if (socks) print "settle" socks}'

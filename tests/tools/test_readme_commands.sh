@@ -9,6 +9,7 @@ tree=$PWD
 # command | why it is not run
 not_run() {
     cat <<'END'
+make cuda|needs nvcc; CI runs it where there is one
 pip install ./python|needs the network; make check-packages installs the wheel
 vllm serve MODEL --kv-transfer-config "$(cat examples/vllm/tessera.json)"|needs vLLM and a model; make test-vllm runs engines with such settings
 make test|runs this test
@@ -20,10 +21,10 @@ run_here() {
     cat <<'END'
 tools/setup
 tools/setup --model
-make
+make -j4
 build/bin/tessera ask --docs=examples/docs 'How long does the ferry take?'
 build/bin/tessera serve --docs=examples/docs
-make && sudo make install
+make -j4 && sudo make install
 cc examples/hello.c $(pkg-config --cflags --libs tessera) -o hello && ./hello
 END
 }
@@ -97,6 +98,13 @@ an_installation_for_all_is_told_to_the_linker() {
     ! make -n B="$B" "${built_with[@]}" DESTDIR="$tmp/stage" install 2>&1 | grep ldconfig || fail 'for a package'
 }
 
+# sudo has another home, in which there is no llama.cpp.
+an_installation_with_sudo_has_the_model() {
+    [ -e "$B/lib/libtessera-model.so" ] || { skip 'llama.cpp is not installed: tools/setup --model'; return; }
+    SUDO_USER=me TESSERA_LLAMA_DIR='' TESSERA_DEPS_DIR=$tmp/none make -n B="$B" "${built_with[@]}" PREFIX="$tmp/usr" install 2>&1 |
+        grep -q 'install .*libtessera-model.so' || fail 'no libtessera-model.so'
+}
+
 # A model of random numbers in place of a real one.
 small_model() {
     [ -x "$B/tests/model/make_gguf" ] || { skip 'llama.cpp is not installed: tools/setup --model'; return; }
@@ -141,6 +149,7 @@ run setup_says_what_it_would_install
 run make_builds
 run make_says_what_is_missing_before_it_builds
 run an_installation_for_all_is_told_to_the_linker
+run an_installation_with_sudo_has_the_model
 run ask_answers
 run serve_starts
 run what_is_installed_compiles_the_first_program

@@ -108,10 +108,10 @@ every_query_returns_series_in_prometheus() {
     trap 'kill $server $scraper $vllm $pid 2>/dev/null' EXIT # of this test's subshell
     local i port own without=''
     for ((i = 0; i < 1200; i++)); do
-        grep -q 'serves .* tenants' "$tmp/log" && break
+        grep -q 'serves .* tenant' "$tmp/log" && break
         sleep 0.05
     done
-    port=$(sed -n 's/.*page and metrics at port \([0-9]*\) .*/\1/p' "$tmp/log")
+    port=$(sed -n 's/.*page and metrics at .*:\([0-9]*\)$/\1/p' "$tmp/log")
     [ -n "$port" ] || fail "tesserad does not start: $(cat "$tmp/log")" || return
     mkdir "$tmp/prometheus"
     cp "$alerts" "$tmp/prometheus"
