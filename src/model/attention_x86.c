@@ -14,16 +14,13 @@
  * neither on other rows nor on the number of threads.
  *
  * It is one operation of ggml's graph, which its threads share. */
-#include "model/model.h"
+#include "model/wide_x86.h"
 
 #include <math.h>
 #include <string.h>
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
-
-#define WIDE 16u     /* lanes of a register */
 #define PARTS 4u     /* registers of a block */
 #define LANES 64u    /* of a block */
 #define BLOCKS 4u    /* that share a tile of keys */
@@ -31,9 +28,6 @@
 #define SUMS 16u     /* registers of them */
 #define DIM_MAX 128u /* what is turned around is on the stack: 350 KB */
 
-#define INLINE static inline __attribute__((always_inline))
-/* Loops of a known number of turns: sums must stay in registers. */
-#define UNROLL _Pragma("GCC unroll 16")
 #define T512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
 
 /* What an operation works on, as a thread sees it. */
@@ -62,35 +56,6 @@ struct key_tile {
 };
 
 /* ---- in and out ---- */
-
-/* Turns 16 registers of 16 around. */
-INLINE T512 void turn(__m512 *r)
-{
-    __m512 a[WIDE];
-    UNROLL
-    for (uint32_t i = 0; i < WIDE; i += 2) {
-        a[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        a[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-    UNROLL
-    for (uint32_t i = 0; i < WIDE; i += 4)
-        for (uint32_t j = 0; j < 2; j++) {
-            __m512d low = _mm512_castps_pd(a[i + j]), high = _mm512_castps_pd(a[i + j + 2]);
-            r[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
-            r[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
-        }
-    UNROLL
-    for (uint32_t i = 0; i < 4; i++) {
-        __m512 x = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
-        __m512 y = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-        __m512 z = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
-        __m512 w = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
-        r[i] = _mm512_shuffle_f32x4(x, z, 0x88);
-        r[i + 8] = _mm512_shuffle_f32x4(x, z, 0xdd);
-        r[i + 4] = _mm512_shuffle_f32x4(y, w, 0x88);
-        r[i + 12] = _mm512_shuffle_f32x4(y, w, 0xdd);
-    }
-}
 
 /* The lane at a place of a block. Where lanes end, the last one fills the register. */
 INLINE uint32_t lane_at(const struct lane_block *b, uint32_t i)

@@ -433,6 +433,11 @@ void tsri_ggml_decoder_close(struct tsr_executor_decoder *b);
 int tsri_ggml_decoder_run(struct tsr_executor_decoder *b, const struct tsr_executor_row *rows,
                           uint32_t n, uint32_t flags, float *logits);
 
+/* ---- tiles_x86.c ---- */
+
+/* Whether the processor has AMX for bf16, and the kernel lets this process use it. */
+bool tsri_tiles_here(void);
+
 /* ---- multiply_x86.c ---- */
 
 /* Whether there is a kernel of our own for this matrix, on this processor. few: rows are to have the

@@ -3,18 +3,12 @@
 #ifndef TSRI_MULTIPLY_X86_H
 #define TSRI_MULTIPLY_X86_H
 
-#include "model/model.h"
+#include "model/wide_x86.h"
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
-
 #define FOURS 8u /* of 32 values: what one instruction adds up */
-#define WIDE 16u /* rows of the matrix at once */
 
-#define INLINE static inline __attribute__((always_inline))
-/* Loops of a known number of turns: sums must stay in registers. */
-#define UNROLL _Pragma("GCC unroll 8")
 #define T512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,f16c")))
 
 /* 16 bytes of each of 16 rows; fours[i]: bytes 4 * i to 4 * i + 3 of each row. */
