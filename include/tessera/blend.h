@@ -245,6 +245,9 @@ TSR_API void tsr_blend_close(struct tsr_blend *blend);
 /* Of prefixes, unless they have a space of their own, and, without TSR_BLEND_INT8, of segments; NULL
  * without a cache. */
 TSR_API struct tsr_space *tsr_blend_space(const struct tsr_blend *blend);
+/* Of the model: that of the space, without salt and without what `arithmetic` adds (model.h). What
+ * was measured of a model goes by it (struct tsr_profile, `space`). */
+TSR_API void tsr_blend_model(const struct tsr_blend *blend, uint8_t out[16]);
 TSR_API const struct tsr_profile *tsr_blend_profile(const struct tsr_blend *blend);
 /* Tokens of the primer; 0 without context PRIMER. While segments are filled, its KV is in as many
  * slots after the prompt: give sessions and layouts that room. Without it (TSR_BLEND_ROOM) cached

@@ -85,6 +85,9 @@ struct tsr_model_info {
     uint8_t weights[TSR_MODEL_WEIGHTS_BYTES];
     uint8_t tokenizer[16];
     struct tsr_rope rope; /* what it points to lives as long as the model */
+    /* How prompts are computed, where results differ by more than the order of sums; "" else. KV is
+     * shared only with those who compute alike. */
+    char arithmetic[16];
 };
 
 /* ---- passes ------------------------------------------------------------------------------- */

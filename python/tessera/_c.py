@@ -229,6 +229,7 @@ class ModelInfo(Struct):
         ("n_vocab", c_uint32), ("context", c_uint32), ("kv_dtype", c_uint32),
         ("rows_max", c_uint32), ("token_bos", c_uint32), ("weight_bytes", c_uint64),
         ("weights", c_uint8 * 32), ("tokenizer", c_uint8 * 16), ("rope", Rope),
+        ("arithmetic", c_char * 16),
     ]
 
 
@@ -520,6 +521,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_blend_next": (c_int, [c_void_p, c_int, POINTER(BlendStep)]),
     "tsr_blend_open": (c_int, [POINTER(c_void_p), POINTER(BlendDesc)]),
     "tsr_blend_primer": (c_uint32, [c_void_p]),
+    "tsr_blend_model": (None, [c_void_p, c_void_p]),
     "tsr_blend_space": (c_void_p, [c_void_p]),
     "tsr_blend_start": (c_int, [POINTER(c_void_p), c_void_p, POINTER(AskDesc), POINTER(KvLayout)]),
     "tsr_cache_clear": (c_int, [c_void_p, POINTER(ClearDesc)]),

@@ -318,6 +318,7 @@ TSR_MUST int tsri_chunked_split(const struct tsr_blend *b, const struct tsr_ask_
 struct tsr_blend {
     struct tsr_model *model; /* NULL: an engine runs it */
     struct tsr_model_info info;
+    uint8_t model_id[16]; /* tsr_blend_model() */
     struct tsr_cache *cache;
     struct tsr_client *client;
     struct tsr_space *exact, *segments; /* the same without int8 */

@@ -21,32 +21,62 @@ static const char *label(const struct tsr_model_info *i, char out[LABEL_BYTES])
     return out;
 }
 
+/* Blocks of the space that profiles are named by: those of a cache with default options. */
+#define MODEL_BLOCKS 256u
+
+/* The model as a space has it, and the texts that this points to. */
+struct identity {
+    struct tsr_space_desc desc;
+    char tokenizer[33], rope[ROPE_TEXT_BYTES], model[LABEL_BYTES];
+    uint8_t weights[TSR_MODEL_WEIGHTS_BYTES + sizeof((struct tsr_model_info){0}.arithmetic)];
+};
+
+static int identify(struct identity *id, const struct tsr_model_info *i)
+{
+    int n = tsri_rope_text(&i->rope, id->rope, sizeof id->rope);
+    if (n < 0) return n;
+    if ((size_t)n >= sizeof id->rope)
+        return tsri_fail(TSR_ERANGE, "blend: rope parameters have %d bytes", n);
+    tsri_hex(id->tokenizer, i->tokenizer, sizeof i->tokenizer);
+    memcpy(id->weights, i->weights, sizeof i->weights);
+    memcpy(id->weights + sizeof i->weights, i->arithmetic, sizeof i->arithmetic);
+    id->desc = (struct tsr_space_desc){.size = sizeof id->desc,
+                                       .model = label(i, id->model),
+                                       .weights = id->weights,
+                                       .weights_bytes = sizeof i->weights,
+                                       .tokenizer = id->tokenizer,
+                                       .rope = id->rope,
+                                       .dtype = i->kv_dtype,
+                                       .layout = TSR_LAYOUT_STANDARD,
+                                       .n_layers = i->n_layers,
+                                       .n_heads = i->n_kv_heads,
+                                       .k_dim = i->head_dim,
+                                       .block_tokens = MODEL_BLOCKS};
+    return 0;
+}
+
 /* `plain`: who else stores in the space; of size 0, the salt and the blocks of one of the blend's own. */
 static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool int8,
                       const struct tsr_space_desc *plain)
 {
     const struct tsr_model_info *i = &b->info;
-    char tokenizer[2 * sizeof i->tokenizer + 1], rope[ROPE_TEXT_BYTES], model[LABEL_BYTES];
-    int n = tsri_rope_text(&i->rope, rope, sizeof rope);
-    if (n < 0) return n;
-    if ((size_t)n >= sizeof rope)
-        return tsri_fail(TSR_ERANGE, "blend: rope parameters have %d bytes", n);
-    tsri_hex(tokenizer, i->tokenizer, sizeof i->tokenizer);
-    size_t row = tsri_row_bytes_int8(i->n_kv_heads, i->head_dim);
-    struct tsr_space_desc desc = {.model = label(i, model),
-                                  .weights = i->weights,
-                                  .weights_bytes = sizeof i->weights,
-                                  .tokenizer = tokenizer};
+    struct identity id;
+    int e = identify(&id, i);
+    if (e) return e;
+    id.desc.weights_bytes += strlen(i->arithmetic);
+    id.desc.block_tokens = 0;
+    struct tsr_space_desc desc = id.desc;
     if (plain->size)
         memcpy(&desc, plain, plain->size < sizeof desc ? plain->size : sizeof desc);
     else
         desc.salt = plain->salt, desc.block_tokens = plain->block_tokens;
     desc.size = sizeof desc;
-    desc.rope = rope;
+    desc.rope = id.rope;
     desc.dtype = int8 ? TSR_DTYPE_INT8 : i->kv_dtype;
     desc.layout = TSR_LAYOUT_STANDARD;
     desc.n_layers = i->n_layers;
     desc.n_heads = int8 ? 1 : i->n_kv_heads;
+    size_t row = tsri_row_bytes_int8(i->n_kv_heads, i->head_dim);
     desc.k_dim = int8 ? (uint32_t)row : i->head_dim;
     desc.v_dim = 0;
     return tsr_space_open(out, b->cache, &desc);
@@ -83,8 +113,9 @@ static int open_cache(struct tsr_blend *b, const struct tsr_blend_desc *desc)
 static int check_info(const struct tsr_model_info *i)
 {
     if (i->size < sizeof *i || !memchr(i->architecture, 0, sizeof i->architecture) ||
-        !memchr(i->name, 0, sizeof i->name))
-        return tsri_fail(TSR_EINVAL, "blend: info: size, name or architecture is missing");
+        !memchr(i->name, 0, sizeof i->name) || !memchr(i->arithmetic, 0, sizeof i->arithmetic))
+        return tsri_fail(TSR_EINVAL,
+                         "blend: info: size, name, architecture or arithmetic is missing");
     bool dtype = i->kv_dtype == TSR_DTYPE_F16 || i->kv_dtype == TSR_DTYPE_BF16 ||
                  i->kv_dtype == TSR_DTYPE_F32;
     if (!i->n_layers || !i->n_kv_heads || !i->head_dim || !i->n_vocab || !i->context || !dtype)
@@ -155,14 +186,12 @@ static int check_profile(const struct tsr_blend *b)
         if (p->checks[i].layer >= b->info.n_layers)
             return tsri_fail(TSR_EINVAL, "blend: the profile checks layer %u of %u",
                              p->checks[i].layer, b->info.n_layers);
-    char space[33] = "";
-    uint8_t fingerprint[16];
-    if (!p->space[0] || !b->exact) return 0;
-    tsr_space_fingerprint(b->exact, fingerprint);
-    tsri_hex(space, fingerprint, sizeof fingerprint);
-    if (strcmp(space, p->space) != 0)
+    char model[33] = "";
+    if (!p->space[0]) return 0;
+    tsri_hex(model, b->model_id, sizeof b->model_id);
+    if (strcmp(model, p->space) != 0)
         return tsri_fail(TSR_ESPACE, "blend: the profile is for space %s, the model's is %s",
-                         p->space, space);
+                         p->space, model);
     return 0;
 }
 
@@ -202,7 +231,10 @@ int tsr_blend_open(struct tsr_blend **out, const struct tsr_blend_desc *desc)
     b->model = desc->model;
     b->cache = desc->cache;
     b->int8 = desc->flags & TSR_BLEND_INT8;
+    struct identity id;
     int e = take_info(b, desc);
+    if (!e) e = identify(&id, &b->info);
+    if (!e) tsri_space_fingerprint(&id.desc, b->model_id);
     if (!e) e = take_settings(b, desc);
     if (!e) e = tsri_device_open(&b->device, "cpu", NULL);
     if (!e) e = open_cache(b, desc);
@@ -234,6 +266,11 @@ void tsr_blend_close(struct tsr_blend *b)
 struct tsr_space *tsr_blend_space(const struct tsr_blend *b)
 {
     return b->exact;
+}
+
+void tsr_blend_model(const struct tsr_blend *b, uint8_t out[16])
+{
+    memcpy(out, b->model_id, sizeof b->model_id);
 }
 
 const struct tsr_profile *tsr_blend_profile(const struct tsr_blend *b)

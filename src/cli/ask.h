@@ -82,12 +82,12 @@ const char *tsri_reader_installed(uint32_t i, char *buf, size_t bytes);
 const char *tsri_reader_library(char *buf, size_t bytes);
 /* The folder of the store, which the configuration may name. */
 void tsri_reader_store(const struct tsr_config *config, char *buf, size_t bytes);
-/* A file of this model in the folder of the store, named by its space: <space>.<kind>. */
+/* A file of this model in the folder of the store, named by tsr_blend_model(): <model>.<kind>. */
 void tsri_reader_beside(const struct tsri_reader *r, struct tsri_cli *cli, const char *kind,
                         char *path, size_t bytes);
-/* Where the profile of this model is looked for first: beside the store, named by its space. */
+/* Where the profile of this model is looked for first: beside the store. */
 void tsri_reader_profile(const struct tsri_reader *r, struct tsri_cli *cli, char *path,
                          size_t bytes);
-void tsri_reader_space(const struct tsri_reader *r, char hex[static 33]);
+void tsri_reader_id(const struct tsri_reader *r, char hex[static 33]);
 
 #endif

@@ -244,7 +244,7 @@ void tsri_reader_beside(const struct tsri_reader *r, struct tsri_cli *cli, const
                         char *path, size_t bytes)
 {
     char hex[33];
-    tsri_reader_space(r, hex);
+    tsri_reader_id(r, hex);
     snprintf(path, bytes, "%s/%s.%s", tsr_config_get(cli->config, "disk_path"), hex, kind);
 }
 
@@ -254,10 +254,10 @@ void tsri_reader_profile(const struct tsri_reader *r, struct tsri_cli *cli, char
     tsri_reader_beside(r, cli, "yaml", path, bytes);
 }
 
-void tsri_reader_space(const struct tsri_reader *r, char hex[static 33])
+void tsri_reader_id(const struct tsri_reader *r, char hex[static 33])
 {
     uint8_t id[16];
-    tsr_space_fingerprint(tsr_blend_space(r->blend), id);
+    tsr_blend_model(r->blend, id);
     tsri_hex(hex, id, sizeof id);
 }
 
@@ -268,7 +268,7 @@ static bool find_profile(const struct tsri_reader *r, struct tsri_cli *cli, char
     char hex[33], rest[96];
     tsri_reader_profile(r, cli, path, bytes);
     if (access(path, R_OK) == 0) return true;
-    tsri_reader_space(r, hex);
+    tsri_reader_id(r, hex);
     snprintf(rest, sizeof rest, "share/tessera/profiles/%s.yaml", hex);
     return beside(rest, path, bytes);
 }

@@ -68,11 +68,11 @@ static int put_ours(struct tsr_config *cfg, const struct variable *v)
     struct tsri_place place = {.from = TSRI_FROM_ENV, .name = v->name};
     if (strcmp(v->name, OURS "CONFIG_FILE") == 0) return 0; /* loaded before the variables */
     if (starts(v->name, OURS "TEST_")) return 0;            /* read by the tests themselves */
-    /* Where tools/setup --model puts things, what `tessera ask` takes from there, which library
-     * Python loads, and what its connector for SGLang reads. */
-    static const char *const others[] = {"DEPS_DIR",  "LLAMA_DIR",       "CUDA",
-                                         "MODEL",     "LIBRARY",         "ASCENDCL_LIB",
-                                         "OPAPI_LIB", "DISCOVER_WAIT_MS"};
+    /* Where tools/setup --model puts things, what `tessera ask` takes from there and how it computes,
+     * which library Python loads, and what its connector for SGLang reads. */
+    static const char *const others[] = {"DEPS_DIR",  "LLAMA_DIR",        "CUDA",
+                                         "MODEL",     "LIBRARY",          "ASCENDCL_LIB",
+                                         "OPAPI_LIB", "DISCOVER_WAIT_MS", "TILES"};
     for (size_t i = 0; i < TSRI_COUNT(others); i++)
         if (strcmp(v->name + strlen(OURS), others[i]) == 0) return 0;
     const char *key = v->lower + strlen(OURS);

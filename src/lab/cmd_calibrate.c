@@ -341,7 +341,7 @@ static int conclude(struct calibrating *x)
     if (e) return e;
     snprintf(p.model, sizeof p.model, "%s", x->reader.info.name);
     memcpy(p.primer, tsr_blend_profile(x->reader.blend)->primer, sizeof p.primer);
-    tsri_reader_space(&x->reader, p.space);
+    tsri_reader_id(&x->reader, p.space);
     tsri_reader_profile(&x->reader, x->cli, path, sizeof path);
     if (named) snprintf(path, sizeof path, "%s", named);
     if (tsr_profile_save(&p, path) < 0) return tsri_cli_failed();

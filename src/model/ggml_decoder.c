@@ -146,8 +146,8 @@ static int try_matrix(struct tsr_executor_decoder *d, struct ggml_tensor *matrix
 
 static int try_kind(struct tsr_executor_decoder *d, struct ggml_tensor *matrix)
 {
-    if (!matrix || tsri_multiply_can(matrix, true) || find_kind(d, matrix) ||
-        d->n_kinds == TSRI_ALIKE_KINDS_MAX)
+    if (!matrix || tsri_multiplier(matrix, true, d->x->tiles) != TSRI_BY_GGML ||
+        find_kind(d, matrix) || d->n_kinds == TSRI_ALIKE_KINDS_MAX)
         return 0;
     size_t n = (size_t)matrix->ne[0] * TSRI_ALIKE_ROWS_MAX;
     struct ggml_init_params params = {.mem_size = 2 * ggml_tensor_overhead(), .no_alloc = true};

@@ -124,6 +124,14 @@ static int choose_weights(struct tsr_executor *x, const char *weights, enum ggml
     return 0;
 }
 
+/* TESSERA_TILES=0: with ggml's bits, on processors with AMX too. */
+static void choose_tiles(struct tsr_executor *x)
+{
+    const char *wish = getenv("TESSERA_TILES");
+    x->tiles = ggml_backend_dev_type(x->weights.device) == GGML_BACKEND_DEVICE_TYPE_CPU &&
+               !(wish && strcmp(wish, "0") == 0) && tsri_tiles_here();
+}
+
 /* Not every device has kernels for every kind of KV and size of heads. */
 static int check_attention(const struct tsr_executor *x)
 {
@@ -188,8 +196,9 @@ static int load(void *arg)
                              x->weights.map_bytes, x->fail);
     if (!e) e = check_attention(x);
     if (!e) choose_rows(x);
+    if (!e) choose_tiles(x);
     if (!e) e = tsri_vocab_init(&x->vocab, desc->path, x->header.n_vocab, x->fail);
-    if (!e) e = tsri_weights_place(&x->weights, &x->header, convert, x->fail);
+    if (!e) e = tsri_weights_place(&x->weights, &x->header, convert, x->tiles, x->fail);
     if (!e)
         e = tsri_weights_digest(&x->weights, desc->weights ? desc->weights : "", x->digest,
                                 x->fail);
@@ -238,10 +247,12 @@ static int executor_info(struct tsr_executor *x, struct tsr_model_info *out)
                                    .weight_bytes = x->weights.bytes,
                                    .rope = h->rope};
     if (x->vocab.chat_template) out->caps |= TSR_MODEL_CHAT;
+    if (x->tiles) snprintf(out->arithmetic, sizeof out->arithmetic, "amx-bf16");
     snprintf(out->architecture, sizeof out->architecture, "%s", h->architecture);
     snprintf(out->name, sizeof out->name, "%s", h->name);
-    snprintf(out->device, sizeof out->device, "%.60s, %u threads",
-             ggml_backend_dev_description(x->weights.device), x->n_threads);
+    snprintf(out->device, sizeof out->device, "%.60s, %u threads%s",
+             ggml_backend_dev_description(x->weights.device), x->n_threads,
+             x->tiles ? ", AMX" : "");
     memcpy(out->weights, x->digest, sizeof out->weights);
     memcpy(out->tokenizer, x->tokenizer, sizeof out->tokenizer);
     return 0;

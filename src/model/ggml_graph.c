@@ -46,6 +46,7 @@ struct work {
     uint32_t rows_least;                  /* see struct tsri_fit */
     struct tsr_executor_decoder *alike;   /* a matrix has its rows in groups; NULL: all at once */
     struct ggml_tensor *input_of, *input; /* rows as tsri_multiply() wants them: the last ones */
+    enum tsri_multiplier input_by;
 };
 
 static bool work_init(struct work *b, struct tsr_executor_session *s, uint32_t layer,
@@ -105,24 +106,18 @@ static struct ggml_tensor *multiply_alike(struct work *b, struct ggml_tensor *ma
     return y;
 }
 
-/* By our own kernel. Several matrices are multiplied with the same rows, which are made ready once. */
-static struct ggml_tensor *multiply_own(struct work *b, struct ggml_tensor *matrix,
-                                        struct ggml_tensor *x)
-{
-    if (b->input_of != x || !tsri_multiply_takes(matrix, b->input))
-        b->input = tsri_multiply_input(b->ctx, matrix, x);
-    b->input_of = x;
-    return tsri_multiply(b->ctx, matrix, b->input);
-}
-
 /* A matrix times the rows of x, which are filled; the first n rows of the product. Every
- * multiplication with weights is done here. */
+ * multiplication with weights is done here. Several matrices are multiplied with the same rows, which
+ * are made ready once. */
 static struct ggml_tensor *multiply(struct work *b, struct ggml_tensor *matrix,
                                     struct ggml_tensor *x, int64_t n)
 {
-    bool own = tsri_multiply_can(matrix, b->rows_least == 0);
-    if (b->alike && !own) return multiply_alike(b, matrix, x);
-    struct ggml_tensor *y = own ? multiply_own(b, matrix, x) : ggml_mul_mat(b->ctx, matrix, x);
+    enum tsri_multiplier by = tsri_multiplier(matrix, b->rows_least == 0, b->x->tiles);
+    if (b->alike && by == TSRI_BY_GGML) return multiply_alike(b, matrix, x);
+    if (b->input_of != x || b->input_by != by) b->input = tsri_multiply_input(b->ctx, by, x);
+    b->input_of = x;
+    b->input_by = by;
+    struct ggml_tensor *y = tsri_multiply(b->ctx, by, matrix, b->input);
     return y->ne[1] > n ? rows(b, y, 0, (uint32_t)n) : y;
 }
 

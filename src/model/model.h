@@ -8,7 +8,9 @@
  *   ggml_session.c KV memory; passes over its rows, cut into batches
  *   ggml_decoder.c one row of each of several sessions, in one pass over the weights
  *   ggml_mask.c  who sees whom, as the numbers that ggml's attention adds
- *   multiply_x86.c, attention_x86.c kernels of our own, with ggml's bits
+ *   multiply.c  who multiplies with a matrix: kernels of our own, or ggml
+ *   multiply_x86.c, multiply_k_x86.c, attention_x86.c kernels with ggml's bits
+ *   multiply_tiles_x86.c kernels on AMX, with bits of their own (tiles_x86.c: where they may run)
  *   vocab.c     tokens and chat templates, by libllama
  *   guard.cpp   what those two throw or assert, as errors
  *   ggml_executor.c the table, and the log of ggml
@@ -152,7 +154,7 @@ struct tsri_weights {
 int tsri_weights_map(struct tsri_weights *w, const char *path, tsri_fail_fn fail);
 /* Places the tensors on w->device; convert is GGML_TYPE_COUNT for none. */
 int tsri_weights_place(struct tsri_weights *w, const struct tsri_header *h, enum ggml_type convert,
-                       tsri_fail_fn fail);
+                       bool tiles, tsri_fail_fn fail);
 void tsri_weights_fini(struct tsri_weights *w);
 /* SHA-256 over header, sizes and samples of every tensor; nobody reads 140 GB at start. */
 int tsri_weights_digest(const struct tsri_weights *w, const char *convert,
@@ -196,6 +198,7 @@ struct tsr_executor {
     uint32_t rows_least; /* that a matrix is multiplied with: tsri_rows_least() */
     uint32_t kv_dtype;   /* enum tsr_dtype */
     enum ggml_type kv_type;
+    bool tiles; /* prompts are computed by AMX: not ggml's bits */
     bool apart; /* for tests: sessions treat host memory as if it were an accelerator's */
     uint8_t digest[TSR_MODEL_WEIGHTS_BYTES], tokenizer[16];
 };
@@ -438,20 +441,26 @@ int tsri_ggml_decoder_run(struct tsr_executor_decoder *b, const struct tsr_execu
 /* Whether the processor has AMX for bf16, and the kernel lets this process use it. */
 bool tsri_tiles_here(void);
 
-/* ---- multiply_x86.c ---- */
+/* ---- multiply.c ---- */
 
-/* Whether there is a kernel of our own for this matrix, on this processor. few: rows are to have the
- * bits of ggml's kernels for few rows, which are those of one row alone; else of those for many. For
- * some types that is the same. */
-bool tsri_multiply_can(const struct ggml_tensor *matrix, bool few);
-/* Rows of floats as tsri_multiply() wants them for this matrix, and for all others that take them. */
-struct ggml_tensor *tsri_multiply_input(struct ggml_context *ctx, const struct ggml_tensor *matrix,
+/* Who multiplies with a matrix. Rows of a product depend neither on their number nor on that of
+ * threads, but for ggml's. */
+enum tsri_multiplier {
+    TSRI_BY_GGML,
+    TSRI_BY_BLOCKS, /* multiply_x86.c: with ggml's bits */
+    TSRI_BY_K,      /* multiply_k_x86.c: with the bits of ggml's kernel for one row */
+    TSRI_BY_TILES   /* multiply_tiles_x86.c: with bits of its own */
+};
+/* few: rows of an answer, which are to have the bits of one row alone. tiles: of the executor. */
+enum tsri_multiplier tsri_multiplier(const struct ggml_tensor *matrix, bool few, bool tiles);
+/* Rows of floats as tsri_multiply() wants them: the same for all matrices with that multiplier. */
+struct ggml_tensor *tsri_multiply_input(struct ggml_context *ctx, enum tsri_multiplier by,
                                         struct ggml_tensor *x);
-bool tsri_multiply_takes(const struct ggml_tensor *matrix, const struct ggml_tensor *input);
-/* matrix times the rows, with the bits of ggml_mul_mat(); those of a row depend neither on the number
- * of rows nor on that of threads. */
-struct ggml_tensor *tsri_multiply(struct ggml_context *ctx, struct ggml_tensor *matrix,
-                                  struct ggml_tensor *input);
+/* matrix times the rows, and maybe more rows, of zeros. */
+struct ggml_tensor *tsri_multiply(struct ggml_context *ctx, enum tsri_multiplier by,
+                                  struct ggml_tensor *matrix, struct ggml_tensor *input);
+/* Whether tiles serve for such a matrix where it lies as in the file. */
+bool tsri_tiles_fit(enum ggml_type type, int64_t n_in, int64_t n_out);
 
 /* ---- attention_x86.c ---- */
 

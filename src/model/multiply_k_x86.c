@@ -1,6 +1,7 @@
-/* multiply_k_x86.c - a matrix in Q6_K times few rows, for AVX-512 with VNNI: rows of answers. On
- * x86_64 ggml unpacks such a matrix again for every row (docs/performance.md). From eight rows on it
- * has another kernel, which is fast and has other bits; that stays the one for many rows.
+/* multiply_k_x86.c - a matrix in Q4_K or Q6_K times few rows, for AVX-512 with VNNI: rows of answers.
+ * On x86_64 ggml unpacks such a matrix again for every row (docs/performance.md). From eight rows on it
+ * has another kernel, which is fast and has other bits; that stays the one for many rows where there
+ * are no tiles.
  *
  * As in multiply_x86.c, 16 rows of the matrix are unpacked in the order in which vpdpbusd takes them.
  * A block of 256 values is multiplied with up to ROWS_MOST rows of x while it is in the first-level
@@ -8,7 +9,7 @@
  *
  * The bits are those of ggml's kernel for one row. Within a block everything is an integer: sum i (0
  * to 7) is that of values 4 * i to 4 * i + 3 of every 32. It is added to float i, and these eight are
- * added up at the end. */
+ * added up at the end. What values of Q4_K have less is added up apart, in four floats. */
 #include "model/multiply_x86.h"
 
 #include <string.h>
@@ -19,28 +20,25 @@
 #define PARTS 8u      /* of a block: 32 values each, with two scales */
 #define ROWS_MOST 16u /* rows of x over which a block is unpacked once */
 
-/* As it is in the file. Values have six bits. */
-struct block_6 {
-    uint8_t low[2][2][32]; /* of each half four bits: of parts 0 and 2, of parts 1 and 3 */
-    uint8_t high[2][32];   /* of each half the upper two bits of its four parts */
-    int8_t scales[2 * PARTS];
-    uint16_t scale;
-};
 /* ggml's Q8_K. */
 struct block_k {
     float scale;
     int8_t values[VALUES];
     int16_t sums[VALUES / 16];
 };
-_Static_assert(sizeof(struct block_6) == 210 && sizeof(struct block_k) == 292,
-               "blocks have no gaps");
+_Static_assert(sizeof(struct block_k) == 292, "blocks have no gaps");
 
 /* A block of each of 16 rows. */
 struct wide_block {
     __m512i values[PARTS][FOURS];
     __m512i scales[PARTS][2]; /* in the lower half of a lane: of values 0 to 15, of the others */
-    __m512i pairs[FOURS];     /* two scales in each lane */
-    __m512 scale;
+    __m512i
+        pairs[FOURS];   /* what goes with two sums of x: two scales; in Q4_K what is less, twice */
+    __m512 scale, less; /* less: Q4_K */
+};
+/* Sums of a row of x: those to be added, and what is less. */
+struct row_sums {
+    __m512 more[FOURS], less[FOURS / 2];
 };
 
 INLINE T512 void unpack_half(struct wide_block *p, const uint8_t *from, size_t row_bytes,
@@ -81,7 +79,7 @@ INLINE T512 __m512i words(__m512i bytes, uint32_t at, uint32_t other)
     return _mm512_srai_epi16(_mm512_shuffle_epi8(bytes, places), 8);
 }
 
-T512 static void unpack(struct wide_block *p, const uint8_t *from, size_t row_bytes)
+T512 static void unpack_6(struct wide_block *p, const uint8_t *from, size_t row_bytes)
 {
     const struct block_6 *first = (const void *)from;
     unpack_half(p, from, row_bytes, 0);
@@ -102,6 +100,43 @@ T512 static void unpack(struct wide_block *p, const uint8_t *from, size_t row_by
     p->scale = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last[3], 16)));
 }
 
+/* Of each byte six bits: the upper two from elsewhere. */
+INLINE T512 __m512i six_bits(__m512i low, __m512i high)
+{
+    high = _mm512_and_si512(_mm512_srli_epi16(high, 2), _mm512_set1_epi8(0x30));
+    return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), high);
+}
+
+T512 static void unpack_4(struct wide_block *p, const uint8_t *from, size_t row_bytes)
+{
+    const struct block_4_k *first = (const void *)from;
+    const __m512i six = _mm512_set1_epi8(63), four = _mm512_set1_epi8(15);
+    __m512i head[4], scales[2], less[2];
+    gather_fours(from, row_bytes,
+                 head); /* both scales of the block, and the 12 bytes of its parts */
+    p->scale = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(head[0]));
+    p->less = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(head[0], 16)));
+    scales[0] = _mm512_and_si512(head[1], six);
+    less[0] = _mm512_and_si512(head[2], six);
+    scales[1] = six_bits(head[3], head[1]);
+    less[1] = six_bits(_mm512_srli_epi16(head[3], 4), head[2]);
+    UNROLL
+    for (uint32_t i = 0; i < PARTS; i++) {
+        p->scales[i][0] = p->scales[i][1] = words(scales[i / 4], i % 4, 128);
+        p->pairs[i] = words(less[i / 4], i % 4, i % 4);
+    }
+    for (uint32_t i = 0; i < PARTS; i++) {
+        __m512i fours[4];
+        gather_fours(first->low[i / 2] + i % 2 * 16, row_bytes, fours);
+        UNROLL
+        for (uint32_t k = 0; k < 4; k++) {
+            __m512i high = _mm512_srli_epi16(fours[k], 4);
+            p->values[i / 2 * 2][i % 2 * 4 + k] = _mm512_and_si512(fours[k], four);
+            p->values[i / 2 * 2 + 1][i % 2 * 4 + k] = _mm512_and_si512(high, four);
+        }
+    }
+}
+
 INLINE T512 __m512i four_of(const void *at)
 {
     int32_t four;
@@ -109,49 +144,101 @@ INLINE T512 __m512i four_of(const void *at)
     return _mm512_set1_epi32(four);
 }
 
-/* sums: eight of a row. */
-T512 static void multiply_block(const struct wide_block *w, const struct block_k *x, __m512 *sums)
+/* Values of Q6_K are 32 less than they are in the block: what each of the eight sums begins with. */
+INLINE T512 void begin_6(const struct wide_block *w, const struct block_k *x, __m512i *whole_sums)
 {
-    __m512i whole_sums[FOURS];
-    __m512 scale = _mm512_mul_ps(w->scale, _mm512_set1_ps(x->scale));
-    /* Values are 32 less than they are in the block. */
     UNROLL
     for (uint32_t i = 0; i < FOURS; i++) {
         __m512i less =
             _mm512_dpwssd_epi32(_mm512_setzero_si512(), w->pairs[i], four_of(&x->sums[2 * i]));
         whole_sums[i] = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(less, 5));
     }
+}
+
+/* Those of Q4_K are less by a number of each part, which has a scale of its own. */
+INLINE T512 void begin_4(const struct wide_block *w, const struct block_k *x, __m512i *whole_sums,
+                         struct row_sums *sums)
+{
+    __m512 scale = _mm512_mul_ps(w->less, _mm512_set1_ps(-x->scale));
+    UNROLL
+    for (uint32_t i = 0; i < FOURS; i++)
+        whole_sums[i] = _mm512_setzero_si512();
+    UNROLL
+    for (uint32_t i = 0; i < FOURS / 2; i++) {
+        __m512i less = _mm512_setzero_si512();
+        less = _mm512_dpwssd_epi32(less, w->pairs[2 * i], four_of(&x->sums[4 * i]));
+        less = _mm512_dpwssd_epi32(less, w->pairs[2 * i + 1], four_of(&x->sums[4 * i + 2]));
+        sums->less[i] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(less), sums->less[i]);
+    }
+}
+
+/* six: of Q6_K, else of Q4_K; a constant wherever it is called. */
+INLINE T512 void multiply_block(const struct wide_block *w, const struct block_k *x,
+                                struct row_sums *sums, bool six)
+{
+    __m512i whole_sums[FOURS];
+    __m512 scale = _mm512_mul_ps(w->scale, _mm512_set1_ps(x->scale));
+    if (six)
+        begin_6(w, x, whole_sums);
+    else
+        begin_4(w, x, whole_sums, sums);
     for (uint32_t v = 0; v < PARTS; v++) {
         __m512i scales[2] = {w->scales[v][0], w->scales[v][1]};
         UNROLL
         for (uint32_t i = 0; i < FOURS; i++) {
             __m512i sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w->values[v][i],
                                               four_of(&x->values[v * 32 + i * 4]));
-            whole_sums[i] = _mm512_dpwssd_epi32(whole_sums[i], sum, scales[i / 4]);
+            whole_sums[i] = _mm512_dpwssd_epi32(whole_sums[i], sum, scales[six ? i / 4 : 0]);
         }
     }
     UNROLL
     for (uint32_t i = 0; i < FOURS; i++)
-        sums[i] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(whole_sums[i]), sums[i]);
+        sums->more[i] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(whole_sums[i]), sums->more[i]);
+}
+
+T512 static void multiply_block_6(const struct wide_block *w, const struct block_k *x,
+                                  struct row_sums *sums)
+{
+    multiply_block(w, x, sums, true);
+}
+
+T512 static void multiply_block_4(const struct wide_block *w, const struct block_k *x,
+                                  struct row_sums *sums)
+{
+    multiply_block(w, x, sums, false);
+}
+
+/* 16 rows of a matrix, and what is done with a block of theirs. */
+struct rows {
+    const uint8_t *at;
+    size_t row_bytes, block_bytes;
+    uint32_t n_blocks;
+    void (*unpack)(struct wide_block *p, const uint8_t *from, size_t row_bytes);
+    void (*multiply)(const struct wide_block *w, const struct block_k *x, struct row_sums *sums);
+};
+
+INLINE T512 __m512 sum_of(const struct row_sums *s, bool six)
+{
+    const __m512 *m = s->less;
+    __m512 less = _mm512_add_ps(_mm512_add_ps(m[0], m[2]), _mm512_add_ps(m[1], m[3]));
+    return six ? whole(s->more) : _mm512_add_ps(whole(s->more), less);
 }
 
 /* 16 rows of the matrix times n rows of x. */
-T512 static void multiply_wide(const uint8_t *rows, size_t row_bytes, uint32_t n_blocks,
-                               const struct block_k *x, uint32_t n, float *y, size_t y_row)
+T512 static void multiply_wide(const struct rows *m, const struct block_k *x, uint32_t n, float *y,
+                               size_t y_row)
 {
-    __m512 sums[ROWS_MOST][FOURS];
+    struct row_sums sums[ROWS_MOST];
     struct wide_block w;
-    for (uint32_t r = 0; r < n; r++)
-        for (uint32_t i = 0; i < FOURS; i++)
-            sums[r][i] = _mm512_setzero_ps();
-    for (uint32_t b = 0; b < n_blocks; b++) {
-        fetch_next(rows, row_bytes, b, sizeof(struct block_6));
-        unpack(&w, rows + b * sizeof(struct block_6), row_bytes);
+    memset(sums, 0, n * sizeof *sums);
+    for (uint32_t b = 0; b < m->n_blocks; b++) {
+        fetch_next(m->at, m->row_bytes, b, m->block_bytes);
+        m->unpack(&w, m->at + b * m->block_bytes, m->row_bytes);
         for (uint32_t r = 0; r < n; r++)
-            multiply_block(&w, &x[r * n_blocks + b], sums[r]);
+            m->multiply(&w, &x[r * m->n_blocks + b], &sums[r]);
     }
     for (uint32_t r = 0; r < n; r++)
-        _mm512_storeu_ps(y + r * y_row, whole(sums[r]));
+        _mm512_storeu_ps(y + r * y_row, sum_of(&sums[r], m->unpack == unpack_6));
 }
 
 /* Threads share the rows of the matrix. */
@@ -160,15 +247,21 @@ void tsri_multiply_k(struct ggml_tensor *dst, int ith, int nth, void *unused)
     (void)unused;
     const struct ggml_tensor *m = dst->src[0], *x = dst->src[1];
     uint32_t n_blocks = (uint32_t)(m->ne[0] / VALUES), n_rows = (uint32_t)x->ne[1];
+    bool six = m->type == GGML_TYPE_Q6_K;
+    struct rows rows = {.row_bytes = m->nb[1],
+                        .block_bytes = ggml_type_size(m->type),
+                        .n_blocks = n_blocks,
+                        .unpack = six ? unpack_6 : unpack_4,
+                        .multiply = six ? multiply_block_6 : multiply_block_4};
     size_t y_row = dst->nb[1] / sizeof(float);
     int64_t n_wide = m->ne[1] / WIDE, end = n_wide * (ith + 1) / nth;
     for (int64_t i = n_wide * ith / nth; i < end; i++) {
-        const uint8_t *from = (const uint8_t *)m->data + (size_t)i * WIDE * m->nb[1];
+        rows.at = (const uint8_t *)m->data + (size_t)i * WIDE * m->nb[1];
         const struct block_k *row = x->data;
         float *y = (float *)dst->data + i * WIDE;
         for (uint32_t left = n_rows, n; left > 0; left -= n) {
             n = left < ROWS_MOST ? left : ROWS_MOST;
-            multiply_wide(from, m->nb[1], n_blocks, row, n, y, y_row);
+            multiply_wide(&rows, row, n, y, y_row);
             row += n * n_blocks;
             y += n * y_row;
         }

@@ -21,28 +21,10 @@
 
 #if defined(__x86_64__)
 
-#define BLOCK 32u       /* values of a block, of which each has a scale */
 #define ROWS 2u         /* rows of x at once: eight sums of each stay in registers */
 #define BLOCKS_MAX 256u /* of a row: what is unpacked is on the stack */
 
 /* ---- the matrix ---- */
-
-/* Blocks as they are in the file. */
-struct block_4 {
-    uint16_t scale;
-    uint8_t low[16]; /* values 0 to 15 in the lower halves, 16 to 31 in the upper ones */
-};
-struct block_5 {
-    uint16_t scale;
-    uint8_t fifth[4], low[16]; /* the fifth bits, and the lower four as above */
-};
-struct block_8 {
-    uint16_t scale;
-    int8_t values[BLOCK];
-};
-_Static_assert(sizeof(struct block_4) == 18 && sizeof(struct block_5) == 22 &&
-                   sizeof(struct block_8) == 34,
-               "blocks have no gaps");
 
 static size_t block_bytes(enum ggml_type type)
 {
@@ -165,7 +147,12 @@ T512 static void narrow(const float *from, int64_t n, struct narrow_block *to)
     }
 }
 
-static void narrow_all(struct ggml_tensor *dst, int ith, int nth, void *unused)
+size_t tsri_narrow_bytes(int64_t n)
+{
+    return (size_t)n / BLOCK * sizeof(struct narrow_block);
+}
+
+void tsri_narrow(struct ggml_tensor *dst, int ith, int nth, void *unused)
 {
     (void)unused;
     const struct ggml_tensor *x = dst->src[0];
@@ -223,7 +210,7 @@ T512 static void multiply_wide(const struct wide_rows *w, uint32_t n_blocks,
 }
 
 /* Threads share the rows of the matrix. */
-static void multiply_all(struct ggml_tensor *dst, int ith, int nth, void *unused)
+void tsri_multiply_blocks(struct ggml_tensor *dst, int ith, int nth, void *unused)
 {
     (void)unused;
     const struct ggml_tensor *m = dst->src[0], *x = dst->src[1];
@@ -237,70 +224,10 @@ static void multiply_all(struct ggml_tensor *dst, int ith, int nth, void *unused
     }
 }
 
-bool tsri_multiply_can(const struct ggml_tensor *matrix, bool few)
+bool tsri_blocks_fit(enum ggml_type type, int64_t n_in)
 {
-    bool small = matrix->type == GGML_TYPE_Q4_0 || matrix->type == GGML_TYPE_Q5_0 ||
-                 matrix->type == GGML_TYPE_Q8_0;
-    bool fits = small ? matrix->ne[0] % BLOCK == 0 && matrix->ne[0] <= BLOCK * BLOCKS_MAX
-                      : matrix->type == GGML_TYPE_Q6_K && few;
-    /* Memory of ggml's special kinds has another order, and says that the host cannot read it. */
-    return fits && matrix->ne[1] % WIDE == 0 && matrix->buffer &&
-           ggml_backend_buffer_is_host(matrix->buffer) && __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vnni");
-}
-
-struct ggml_tensor *tsri_multiply_input(struct ggml_context *ctx, const struct ggml_tensor *matrix,
-                                        struct ggml_tensor *x)
-{
-    if (matrix->type == GGML_TYPE_Q6_K) return ggml_cast(ctx, x, GGML_TYPE_Q8_K);
-    return ggml_custom_4d(ctx, GGML_TYPE_I8,
-                          x->ne[0] / BLOCK * (int64_t)sizeof(struct narrow_block), x->ne[1], 1, 1,
-                          &x, 1, narrow_all, GGML_N_TASKS_MAX, NULL);
-}
-
-bool tsri_multiply_takes(const struct ggml_tensor *matrix, const struct ggml_tensor *input)
-{
-    return (matrix->type == GGML_TYPE_Q6_K) == (input->type == GGML_TYPE_Q8_K);
-}
-
-struct ggml_tensor *tsri_multiply(struct ggml_context *ctx, struct ggml_tensor *matrix,
-                                  struct ggml_tensor *input)
-{
-    struct ggml_tensor *both[] = {matrix, input};
-    return ggml_custom_4d(ctx, GGML_TYPE_F32, matrix->ne[1], input->ne[1], 1, 1, both, 2,
-                          matrix->type == GGML_TYPE_Q6_K ? tsri_multiply_k : multiply_all,
-                          GGML_N_TASKS_MAX, NULL);
-}
-
-#else
-
-bool tsri_multiply_can(const struct ggml_tensor *matrix, bool few)
-{
-    (void)matrix;
-    (void)few;
-    return false;
-}
-
-struct ggml_tensor *tsri_multiply_input(struct ggml_context *ctx, const struct ggml_tensor *matrix,
-                                        struct ggml_tensor *x)
-{
-    (void)ctx;
-    (void)matrix;
-    return x;
-}
-
-bool tsri_multiply_takes(const struct ggml_tensor *matrix, const struct ggml_tensor *input)
-{
-    (void)matrix;
-    (void)input;
-    return true;
-}
-
-struct ggml_tensor *tsri_multiply(struct ggml_context *ctx, struct ggml_tensor *matrix,
-                                  struct ggml_tensor *input)
-{
-    return ggml_mul_mat(ctx, matrix, input);
+    bool known = type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q8_0;
+    return known && n_in % BLOCK == 0 && n_in <= BLOCK * BLOCKS_MAX;
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* multiply_x86.h - what the kernels of multiply_x86.c and multiply_k_x86.c have in common: both take
- * 16 rows of a matrix at once, and add up in ggml's order. Included by these two alone. */
+/* multiply_x86.h - what the kernels for matrices have in common: blocks as they are in a file, and, for
+ * those with ggml's bits, 16 rows of a matrix at once. Included by them and multiply.c alone. */
 #ifndef TSRI_MULTIPLY_X86_H
 #define TSRI_MULTIPLY_X86_H
 
@@ -7,9 +7,41 @@
 
 #if defined(__x86_64__)
 
-#define FOURS 8u /* of 32 values: what one instruction adds up */
+#define BLOCK 32u /* values of a block, of which each has a scale */
+#define FOURS 8u  /* of 32 values: what one instruction adds up */
 
 #define T512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,f16c")))
+
+/* Blocks as they are in the file. */
+struct block_4 {
+    uint16_t scale;
+    uint8_t low[16]; /* values 0 to 15 in the lower halves, 16 to 31 in the upper ones */
+};
+struct block_5 {
+    uint16_t scale;
+    uint8_t fifth[4], low[16]; /* the fifth bits, and the lower four as above */
+};
+struct block_8 {
+    uint16_t scale;
+    int8_t values[BLOCK];
+};
+/* Q4_K. */
+struct block_4_k {
+    uint16_t scale, less;
+    uint8_t scales[12]; /* of eight parts: six bits of scale, six of what is less */
+    uint8_t low[4][32]; /* of parts 2 * i and 2 * i + 1 */
+};
+/* Q6_K. */
+struct block_6 {
+    uint8_t low[2][2][32]; /* of each half four bits: of parts 0 and 2, of parts 1 and 3 */
+    uint8_t high[2][32];   /* of each half the upper two bits of its four parts */
+    int8_t scales[16];     /* of 16 values each */
+    uint16_t scale;
+};
+_Static_assert(sizeof(struct block_4) == 18 && sizeof(struct block_5) == 22 &&
+                   sizeof(struct block_8) == 34 && sizeof(struct block_4_k) == 144 &&
+                   sizeof(struct block_6) == 210,
+               "blocks have no gaps");
 
 /* 16 bytes of each of 16 rows; fours[i]: bytes 4 * i to 4 * i + 3 of each row. */
 INLINE T512 void gather_fours(const uint8_t *from, size_t row_bytes, __m512i fours[4])
@@ -50,8 +82,20 @@ INLINE T512 __m512 whole(const __m512 *sums)
     return _mm512_add_ps(_mm512_add_ps(a[0], a[2]), _mm512_add_ps(a[1], a[3]));
 }
 
-/* The product with a matrix in Q6_K: an operation of ggml's graph. */
+/* ---- operations of ggml's graph ---- */
+
+/* multiply_x86.c: Q4_0, Q5_0 and Q8_0 */
+bool tsri_blocks_fit(enum ggml_type type, int64_t n_in);
+size_t tsri_narrow_bytes(int64_t n); /* of a row of n floats, as the product wants it */
+void tsri_narrow(struct ggml_tensor *dst, int ith, int nth, void *unused);
+void tsri_multiply_blocks(struct ggml_tensor *dst, int ith, int nth, void *unused);
+/* multiply_k_x86.c: Q6_K */
 void tsri_multiply_k(struct ggml_tensor *dst, int ith, int nth, void *unused);
+/* multiply_tiles_x86.c; the product has the rows of whole tiles */
+size_t tsri_tiles_bytes(int64_t n_in, int64_t n_rows);
+uint32_t tsri_tiles_of(int64_t n_rows);
+void tsri_tiles_spread(struct ggml_tensor *dst, int ith, int nth, void *unused);
+void tsri_tiles_multiply(struct ggml_tensor *dst, int ith, int nth, void *unused);
 
 #endif
 #endif

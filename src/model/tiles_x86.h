@@ -16,8 +16,9 @@
 #define TILE_ROW 64u
 #define PAIRED 32u /* bf16 values of a row of a tile: what one instruction adds up */
 
-#define TILES                                                                                      \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,f16c,amx-tile,amx-bf16")))
+#define TILES \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,f16c,amx-tile,amx-" \
+                          "bf16")))
 
 /* Each thread, around its products. */
 INLINE TILES void tiles_begin(void)

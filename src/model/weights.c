@@ -2,8 +2,9 @@
  * kernels want it. On a CPU a matrix is first offered to the special kinds of memory that ggml has
  * there (repacked for wide instructions, AMX tiles): each says for itself whether it can multiply
  * with a tensor of that type and shape, and only then gets it; Q4_1 on Arm, for one, has no
- * repacked kernel and crashes in that memory. Everything else stays where it is, in the mapped
- * file, and costs no memory of its own. Other devices get copies.
+ * repacked kernel and crashes in that memory. Everything else, and what our own kernels on tiles
+ * multiply with, stays where it is, in the mapped file, and costs no memory of its own. Other devices
+ * get copies.
  *
  * Matrices can be converted to Q8_0 while loading: twice the memory of a 4-bit file, but faster
  * kernels on some processors. */
@@ -129,6 +130,7 @@ static struct tsri_tensor_place *place_of(struct tsri_weights *w, ggml_backend_b
 struct placing {
     struct tsri_weights *w;
     enum ggml_type convert;
+    bool tiles;
     tsri_fail_fn fail;
 };
 
@@ -142,7 +144,8 @@ static int choose(const struct placing *p, int64_t id, bool matrix, struct ggml_
                    t->ne[0] % ggml_blck_size(p->convert) == 0;
     enum ggml_type type = convert ? p->convert : t->type;
     ggml_backend_buffer_type_t plain = ggml_backend_dev_buffer_type(w->device), kind = NULL;
-    if (matrix) kind = special_kind(w->device, type, t);
+    if (matrix && !(p->tiles && tsri_tiles_fit(type, t->ne[0], t->ne[1])))
+        kind = special_kind(w->device, type, t);
     if (matrix && !kind && !can_multiply(w->device, plain, type, t))
         return tsri_model_fail(p->fail, TSR_EUNSUP,
                                "model: %s cannot multiply with %s, a %s matrix",
@@ -238,9 +241,9 @@ static int choose_all(const struct placing *p, const struct tsri_header *h)
 }
 
 int tsri_weights_place(struct tsri_weights *w, const struct tsri_header *h, enum ggml_type convert,
-                       tsri_fail_fn fail)
+                       bool tiles, tsri_fail_fn fail)
 {
-    struct placing p = {w, convert, fail};
+    struct placing p = {w, convert, tiles, fail};
     int64_t embd = h->model_tensors[TSRI_TOKEN_EMBD];
     w->embd = file_data(w, embd);
     w->embd_type = file_tensor(w, embd)->type;

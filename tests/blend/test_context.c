@@ -205,6 +205,29 @@ TEST(an_info_gives_the_space_of_its_model)
     CHECK(blend_kit_close(&k));
 }
 
+/* KV with other bits is not shared, but what was measured of the model serves both. */
+TEST(another_arithmetic_is_another_space_of_the_same_model)
+{
+    struct blend_kit k;
+    uint8_t space[2][16], model[2][16];
+    blend_kit_open(&k, "llama", TSR_DTYPE_F16, 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(k.model.info.arithmetic, sizeof k.model.info.arithmetic, "%s", i ? "other" : "");
+        reopen_with_info(&k);
+        tsr_space_fingerprint(tsr_blend_space(k.blend), space[i]);
+        tsr_blend_model(k.blend, model[i]);
+        tsri_hex(k.profile.space, model[i], sizeof model[i]); /* checked when it is opened again */
+    }
+    CHECK(memcmp(space[0], space[1], 16) != 0);
+    CHECK(memcmp(model[0], model[1], 16) == 0);
+    k.profile.space[0] ^= 1;
+    struct tsr_blend *b;
+    struct tsr_blend_desc desc = {
+        .size = sizeof desc, .info = &k.model.info, .profile = &k.profile};
+    CHECK_INT(tsr_blend_open(&b, &desc), TSR_ESPACE);
+    CHECK(blend_kit_close(&k));
+}
+
 static int open_info(struct blend_kit *k, const struct tsr_model_info *info)
 {
     struct tsr_blend *b;
@@ -263,6 +286,7 @@ int main(void)
     RUN(the_context_may_end_behind_the_last_segment);
     RUN(the_questions_rows_are_never_stored);
     RUN(an_info_gives_the_space_of_its_model);
+    RUN(another_arithmetic_is_another_space_of_the_same_model);
     RUN(what_makes_no_sense_is_refused);
     return test_end();
 }

@@ -250,6 +250,41 @@ bool kit_write(const char *path, const struct kit_model *given)
     return ok;
 }
 
+static void widen(struct ggml_tensor *to, const struct ggml_tensor *from)
+{
+    size_t n = (size_t)ggml_nelements(from);
+    if (from->type == GGML_TYPE_F32)
+        memcpy(to->data, from->data, n * sizeof(float));
+    else
+        ggml_get_type_traits(from->type)->to_float(from->data, to->data, (int64_t)n);
+    ggml_set_name(to, from->name);
+}
+
+bool kit_widen(const char *from, const char *to)
+{
+    struct ggml_context *read = NULL;
+    struct gguf_context *g = gguf_init_from_file(from, (struct gguf_init_params){.ctx = &read});
+    if (!g) return false;
+    struct gguf_context *wide = gguf_init_empty();
+    gguf_set_kv(wide, g);
+    size_t bytes = 0;
+    for (struct ggml_tensor *t = ggml_get_first_tensor(read); t; t = ggml_get_next_tensor(read, t))
+        bytes += (size_t)ggml_nelements(t) * sizeof(float) + 2 * ggml_tensor_overhead();
+    struct ggml_context *made = ggml_init((struct ggml_init_params){.mem_size = bytes});
+    for (int64_t i = 0; i < gguf_get_n_tensors(g); i++) {
+        struct ggml_tensor *t = ggml_get_tensor(read, gguf_get_tensor_name(g, i));
+        struct ggml_tensor *w = ggml_new_tensor(made, GGML_TYPE_F32, ggml_n_dims(t), t->ne);
+        widen(w, t);
+        gguf_add_tensor(wide, w);
+    }
+    bool ok = gguf_write_to_file(wide, to, false);
+    gguf_free(wide);
+    gguf_free(g);
+    ggml_free(made);
+    ggml_free(read);
+    return ok;
+}
+
 /* ---- the rest ---- */
 
 char kit_said[512];

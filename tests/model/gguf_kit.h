@@ -34,6 +34,9 @@ struct kit_model {
 
 /* Writes the file; false when it cannot be written. */
 bool kit_write(const char *path, const struct kit_model *model);
+/* The same model with the numbers of its matrices as floats: what an executor without any rounding
+ * would compute with. */
+bool kit_widen(const char *from, const char *to);
 /* The header alone, as it would be written. */
 struct gguf_context *kit_header(const struct kit_model *model);
 

@@ -1,5 +1,5 @@
-/* multiply_kit.h - our kernels against ggml's, for the tests of multiply_x86.c and multiply_k_x86.c: the
- * same product, and a row that does not depend on its company. */
+/* multiply_kit.h - our kernels against ggml's, for the tests of multiply_x86.c, multiply_k_x86.c and
+ * multiply_tiles_x86.c: the same product, and a row that does not depend on its company. */
 #ifndef TSRI_TEST_MULTIPLY_KIT_H
 #define TSRI_TEST_MULTIPLY_KIT_H
 
@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { WIDEST = 4928, OUT = 48, ROWS_MOST = 19 };
+enum { WIDEST = 4928, OUT = 48, TALL = 96, ROWS_MOST = 51 };
 
 /* A type, how many values a block of it has, and where in it its scale is. With `few`, ggml has other
  * kernels, with other bits, from eight rows on. */
@@ -19,9 +19,9 @@ struct kind {
     bool few;
 };
 
-static float source[OUT * WIDEST];
+static float source[TALL * WIDEST];
 static char *memory;
-enum { MEMORY = 16 << 20 };
+enum { MEMORY = 32 << 20 };
 
 /* A context with a matrix of a type in it, in memory that the host reads. */
 struct maths {
@@ -48,15 +48,15 @@ static void end(struct maths *m)
 }
 
 /* Rows of x from `first` on, times the matrix. */
-static const float *product(struct maths *m, int64_t first, int64_t n_rows, bool own, int threads)
+static const float *product(struct maths *m, int64_t first, int64_t n_rows, enum tsri_multiplier by,
+                            int threads)
 {
     int64_t n_in = m->matrix->ne[0];
     struct ggml_tensor *x = ggml_new_tensor_2d(m->ctx, GGML_TYPE_F32, n_in, n_rows);
     for (int64_t i = 0; i < n_in * n_rows; i++)
-        ((float *)x->data)[i] = source[(first * n_in + i) * 7 % (OUT * WIDEST)];
-    struct ggml_tensor *y =
-        own ? tsri_multiply(m->ctx, m->matrix, tsri_multiply_input(m->ctx, m->matrix, x))
-            : ggml_mul_mat(m->ctx, m->matrix, x);
+        ((float *)x->data)[i] = source[(first * n_in + i) * 7 % (TALL * WIDEST)];
+    struct ggml_tensor *input = tsri_multiply_input(m->ctx, by, x);
+    struct ggml_tensor *y = tsri_multiply(m->ctx, by, m->matrix, input);
     struct ggml_cgraph *graph = ggml_new_graph(m->ctx);
     ggml_build_forward_expand(graph, y);
     ggml_backend_dev_t device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
@@ -82,37 +82,39 @@ static void kit_init(void)
     }
 }
 
-static bool runs_here(void)
+static inline bool runs_here(void)
 {
     struct maths m = begin(GGML_TYPE_Q5_0, 64, OUT);
-    bool can = tsri_multiply_can(m.matrix, false);
+    bool can = tsri_multiplier(m.matrix, false, false) == TSRI_BY_BLOCKS;
     end(&m);
     return can;
 }
 
-static bool same_bits(struct maths *m, int64_t n_rows)
+static inline bool same_bits(struct maths *m, int64_t n_rows)
 {
-    const float *want = product(m, 0, n_rows, false, 1), *got = product(m, 0, n_rows, true, 1);
+    enum tsri_multiplier own = tsri_multiplier(m->matrix, true, false);
+    const float *want = product(m, 0, n_rows, TSRI_BY_GGML, 1),
+                *got = product(m, 0, n_rows, own, 1);
     return memcmp(got, want, sizeof *got * OUT * (size_t)n_rows) == 0;
 }
 
-static void check_products(const struct kind *k)
+static inline void check_products(const struct kind *k)
 {
     /* One block, a part that is full, one more, and several parts. */
     static const int64_t sizes[] = {32, 256, 2048, 2080, 2304, 4864};
-    static const int64_t rows[] = {1, 2, 3, 7, ROWS_MOST};
+    static const int64_t rows[] = {1, 2, 3, 7, 19};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         if (sizes[s] % k->block != 0) continue;
         struct maths m = begin(k->type, sizes[s], OUT);
-        CHECK(tsri_multiply_can(m.matrix, true));
-        CHECK(tsri_multiply_can(m.matrix, false) == !k->few);
+        CHECK(tsri_multiplier(m.matrix, true, false) != TSRI_BY_GGML);
+        CHECK((tsri_multiplier(m.matrix, false, false) != TSRI_BY_GGML) == !k->few);
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
             if (rows[r] < 8 || !k->few) CHECK(same_bits(&m, rows[r]));
         end(&m);
     }
 }
 
-static void check_any_bytes(const struct kind *k)
+static inline void check_any_bytes(const struct kind *k)
 {
     enum { BLOCKS = 9 };
     struct maths m = begin(k->type, BLOCKS * k->block, OUT);
@@ -123,24 +125,27 @@ static void check_any_bytes(const struct kind *k)
         random = random * 1664525u + 1013904223u;
         data[i] = (uint8_t)(random >> 24);
     }
-    for (size_t i = 0; i < BLOCKS * OUT; i++) /* neither infinite nor no number */
+    for (size_t i = 0; i < BLOCKS * OUT; i++) { /* neither infinite nor no number */
         data[i * bytes + k->scale + 1] &= 0xBF;
+        if (k->type == GGML_TYPE_Q4_K) data[i * bytes + k->scale + 3] &= 0xBF;
+    }
     for (int64_t n = 1; n < 8; n++)
         CHECK(same_bits(&m, n));
     end(&m);
 }
 
-static void check_company(const struct kind *k)
+static inline void check_company(enum ggml_type type, bool tiles)
 {
-    struct maths m = begin(k->type, 2304, OUT);
-    const float *all = product(&m, 0, ROWS_MOST, true, 1);
+    struct maths m = begin(type, 2304, TALL);
+    enum tsri_multiplier own = tsri_multiplier(m.matrix, !tiles, tiles);
+    const float *all = product(&m, 0, ROWS_MOST, own, 1);
     for (int64_t r = 0; r < ROWS_MOST; r++) {
-        const float *alone = product(&m, r, 1, true, 1);
-        CHECK(memcmp(alone, all + r * OUT, OUT * sizeof *all) == 0);
+        const float *alone = product(&m, r, 1, own, 1);
+        CHECK(memcmp(alone, all + r * TALL, TALL * sizeof *all) == 0);
     }
     for (int threads = 2; threads <= 5; threads++) {
-        const float *shared = product(&m, 0, ROWS_MOST, true, threads);
-        CHECK(memcmp(shared, all, sizeof *all * OUT * ROWS_MOST) == 0);
+        const float *shared = product(&m, 0, ROWS_MOST, own, threads);
+        CHECK(memcmp(shared, all, sizeof *all * TALL * ROWS_MOST) == 0);
     }
     end(&m);
 }

@@ -1,6 +1,7 @@
-/* Passes over KV memory: the results are libllama's, and do not depend on how a prompt is cut. What
- * every executor promises is in test_contract.c. */
+/* Passes over KV memory: the results are libllama's, or on tiles nearer to the model than those, and do
+ * not depend on how a prompt is cut. What every executor promises is in test_contract.c. */
 #ifdef TSRI_HAVE_LLAMA
+#include "model/model.h"
 #include "model/session_kit.h"
 
 #include <math.h>
@@ -8,6 +9,12 @@
 enum { N = 700, LAST = 24 };
 static uint32_t tokens[2048];
 static float ours[LAST * 65536], theirs[LAST * 65536];
+
+/* Of executors that are opened from now on. */
+static void use_tiles(bool yes)
+{
+    setenv("TESSERA_TILES", yes ? "1" : "0", 1);
+}
 
 /* The bounds: 1e-3 in any logit, 1e-6 in KL. */
 static void check_like_llama(struct kit *k, const struct kit_reference *how, uint32_t n)
@@ -27,6 +34,7 @@ TEST(logits_are_those_of_libllama_for_every_architecture)
 {
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
     for (int i = 0; i < 6; i++) {
+        use_tiles(false);
         struct kit_model m = {
             .arch = archs[i % 3], .tied = i >= 3, .head_dim = i < 3 || i == 4 ? 32 : 64};
         struct kit_reference how = {0};
@@ -42,6 +50,7 @@ TEST(logits_are_those_of_libllama_for_every_kind_of_weights)
     static const enum ggml_type types[] = {GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
                                            GGML_TYPE_Q4_1};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        use_tiles(false);
         struct kit_model m = {.arch = "qwen3", .type = types[i]};
         struct kit_reference how = {0};
         struct kit k;
@@ -70,8 +79,73 @@ TEST(logits_of_a_real_model_are_those_of_libllama)
     struct kit k = {0};
     struct kit_reference how = {0};
     snprintf(k.path, sizeof k.path, "%s", path);
+    use_tiles(false);
     kit_open_file(&k, path, 0, N, NULL);
     check_like_llama(&k, &how, 300);
+    kit_close(&k);
+}
+
+/* ---- on tiles ---- */
+
+/* From the same model in floats. ggml rounds rows to 8 bits below the greatest of 32 values, tiles
+ * round each value to 8 bits of its own; less than half of ggml's distance is far from chance. */
+static void check_nearer(struct kit *k, const struct kit_reference *how, uint32_t n)
+{
+    static float exact[LAST * 65536];
+    struct tmpdir dir;
+    char wide[600];
+    tmpdir_init_fast(&dir);
+    snprintf(wide, sizeof wide, "%s/wide.gguf", dir.path);
+    CHECK(kit_widen(k->path, wide));
+    kit_tokens(tokens, n, k->info.n_vocab);
+    CHECK(kit_llama_logits(wide, how, tokens, n, LAST, exact));
+    CHECK(kit_llama_logits(k->path, how, tokens, n, LAST, theirs));
+    kit_prefill(k, tokens, 0, n, LAST, ours);
+    double far = kit_kl(exact, theirs, LAST, k->info.n_vocab);
+    double near = kit_kl(exact, ours, LAST, k->info.n_vocab);
+    if (near > far / 2) printf("    KL to the model: libllama %g, ours %g\n", far, near);
+    CHECK(near <= far / 2);
+    tmpdir_fini(&dir);
+}
+
+TEST(prompts_on_tiles_are_nearer_to_the_model_than_libllama)
+{
+    static const enum ggml_type types[] = {GGML_TYPE_Q8_0, GGML_TYPE_Q5_0, GGML_TYPE_Q4_0,
+                                           GGML_TYPE_Q4_1};
+    if (!tsri_tiles_here()) SKIP("this processor has no AMX");
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        struct kit_model m = {.arch = "qwen3", .type = types[i]};
+        struct kit_reference how = {0};
+        struct kit k;
+        use_tiles(true);
+        kit_open(&k, &m, TSR_DTYPE_F16, N);
+        CHECK_STR(k.info.arithmetic, "amx-bf16");
+        check_nearer(&k, &how, N);
+        kit_close(&k);
+    }
+}
+
+TEST(a_real_model_on_tiles_is_nearer_than_libllama)
+{
+    const char *path = kit_smollm();
+    if (!tsri_tiles_here()) SKIP("this processor has no AMX");
+    if (!path) SKIP("SmolLM2 is not installed: tools/setup --model");
+    struct kit k = {0};
+    struct kit_reference how = {0};
+    snprintf(k.path, sizeof k.path, "%s", path);
+    use_tiles(true);
+    kit_open_file(&k, path, 0, N, NULL);
+    check_nearer(&k, &how, 300);
+    kit_close(&k);
+}
+
+TEST(without_tiles_nothing_is_said_of_them)
+{
+    struct kit_model m = {.type = GGML_TYPE_Q8_0};
+    struct kit k;
+    use_tiles(false);
+    kit_open(&k, &m, 0, 64);
+    CHECK_STR(k.info.arithmetic, "");
     kit_close(&k);
 }
 
@@ -113,9 +187,10 @@ struct cuts {
     uint32_t n_cuts;
 };
 
-static void check_cuts(const struct cuts *c)
+static void check_cuts_on(const struct cuts *c, bool tiles)
 {
     struct kit k;
+    use_tiles(tiles);
     kit_open_threads(&k, &c->model, c->dtype, c->n, c->n_threads);
     kit_tokens(tokens, c->n, k.info.n_vocab);
     kit_prefill(&k, tokens, 0, c->n, 1, theirs);
@@ -136,6 +211,12 @@ static void check_cuts(const struct cuts *c)
     kit_close(&k);
 }
 
+static void check_cuts(const struct cuts *c)
+{
+    check_cuts_on(c, false);
+    if (tsri_tiles_here()) check_cuts_on(c, true);
+}
+
 static const uint32_t odd_cuts[] = {1, 2, 3, 7, 8, 9, 17, 31, 60, 63, 64, 65, 90, 113, 117, 119};
 enum { N_ODD = sizeof odd_cuts / sizeof odd_cuts[0] };
 
@@ -145,9 +226,9 @@ TEST(a_prompt_in_two_passes_gives_the_same_bits_as_in_one)
 {
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
     static const uint32_t dtypes[] = {TSR_DTYPE_F16, TSR_DTYPE_F32, TSR_DTYPE_BF16};
-    static const enum ggml_type types[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16,
-                                           GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1,
-                                           GGML_TYPE_Q5_K, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K};
+    static const enum ggml_type types[] = {
+        GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
+        GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_K, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K};
     enum { TYPES = sizeof types / sizeof types[0] };
     for (int i = 0; i < 3 * TYPES; i++) {
         bool most = i / 3 % 3 == i % 3;
@@ -201,6 +282,9 @@ int main(void)
     RUN(logits_are_those_of_libllama_for_every_kind_of_weights);
     RUN(logits_are_those_of_libllama_for_every_kind_of_rope);
     RUN(logits_of_a_real_model_are_those_of_libllama);
+    RUN(prompts_on_tiles_are_nearer_to_the_model_than_libllama);
+    RUN(a_real_model_on_tiles_is_nearer_than_libllama);
+    RUN(without_tiles_nothing_is_said_of_them);
     RUN(kv_in_other_dtypes_differs_by_rounding_only);
     RUN(a_prompt_in_two_passes_gives_the_same_bits_as_in_one);
     RUN(a_prompt_in_two_passes_gives_the_same_bits_with_any_number_of_threads);

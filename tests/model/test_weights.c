@@ -24,7 +24,7 @@ static void load(struct loaded *l, const struct kit_model *m, enum ggml_type con
     CHECK_INT(
         tsri_header_init(&l->h, l->w.gguf, l->w.file_tensors, l->w.map, l->w.map_bytes, kit_fail),
         0);
-    CHECK_INT(tsri_weights_place(&l->w, &l->h, convert, kit_fail), 0);
+    CHECK_INT(tsri_weights_place(&l->w, &l->h, convert, false, kit_fail), 0);
     CHECK_INT(
         tsri_weights_digest(&l->w, convert == GGML_TYPE_COUNT ? "" : "q8_0", l->digest, kit_fail),
         0);

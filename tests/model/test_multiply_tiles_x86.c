@@ -1,0 +1,112 @@
+/* test_multiply_tiles_x86.c - products on AMX's tiles: those of both sides rounded to bf16, for every
+ * type of matrix; a row that does not depend on its company; and whose matrices they are not. */
+#ifdef TSRI_HAVE_LLAMA
+#include "model/multiply_kit.h"
+
+#include <math.h>
+
+static const enum ggml_type types[] = {GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0,
+                                       GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K};
+
+static bool skipped(void)
+{
+    return !tsri_tiles_here();
+}
+
+static double rounded(float x)
+{
+    ggml_bf16_t narrow;
+    ggml_fp32_to_bf16_row_ref(&x, &narrow, 1);
+    ggml_bf16_to_fp32_row(&narrow, &x, 1);
+    return x;
+}
+
+/* Sums of products of numbers with 8 bits are exact but for the rounding of each step of a sum. The
+ * matrix is scaled in one step here, in up to three by ggml: one of 2^8 numbers may be rounded to its
+ * other neighbour. */
+static double error_of(struct maths *m, int64_t n_rows)
+{
+    int64_t n_in = m->matrix->ne[0], n_out = m->matrix->ne[1];
+    const float *got = product(m, 0, n_rows, TSRI_BY_TILES, 1);
+    float *row = malloc((size_t)n_in * sizeof *row);
+    double worst = 0;
+    for (int64_t o = 0; o < n_out; o++) {
+        const char *data = (const char *)m->matrix->data + o * (int64_t)m->matrix->nb[1];
+        ggml_get_type_traits(m->matrix->type)->to_float(data, row, n_in);
+        for (int64_t r = 0; r < n_rows; r++) {
+            double sum = 0, size = 0;
+            for (int64_t i = 0; i < n_in; i++) {
+                double x = rounded(source[(r * n_in + i) * 7 % (TALL * WIDEST)]);
+                double term = rounded(row[i]) * x;
+                sum += term;
+                size += fabs(term);
+            }
+            worst = fmax(worst, fabs(got[r * n_out + o] - sum) / (size + 1e-30));
+        }
+    }
+    free(row);
+    return worst;
+}
+
+TEST(products_are_those_of_numbers_with_8_bits)
+{
+    if (skipped()) SKIP("this processor has no AMX");
+    /* One block, a chunk, one more block, several chunks. */
+    static const int64_t sizes[] = {32, 256, 1024, 1056, 2304, 4864};
+    static const int64_t rows[] = {1, 16, 17, 33, ROWS_MOST};
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            if (sizes[s] % ggml_blck_size(types[t]) != 0) continue;
+            struct maths m = begin(types[t], sizes[s], TALL);
+            CHECK_INT(tsri_multiplier(m.matrix, false, true), TSRI_BY_TILES);
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+                double error = error_of(&m, rows[r]);
+                if (error > 2e-5)
+                    printf("    %s, %d values, %d rows: %g\n", ggml_type_name(types[t]),
+                           (int)sizes[s], (int)rows[r], error);
+                CHECK(error <= 2e-5);
+            }
+            end(&m);
+        }
+}
+
+TEST(a_row_depends_neither_on_its_company_nor_on_threads)
+{
+    if (skipped()) SKIP("this processor has no AMX");
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        check_company(types[t], true);
+}
+
+TEST(other_matrices_are_left_to_others)
+{
+    if (skipped()) SKIP("this processor has no AMX");
+    struct maths m = begin(GGML_TYPE_Q5_1, 64, TALL); /* another kind */
+    CHECK_INT(tsri_multiplier(m.matrix, false, true), TSRI_BY_GGML);
+    end(&m);
+    m = begin(GGML_TYPE_Q5_0, 64, OUT); /* rows that do not come in pairs of tiles */
+    CHECK_INT(tsri_multiplier(m.matrix, false, true), TSRI_BY_BLOCKS);
+    end(&m);
+    m = begin(GGML_TYPE_Q5_0, 64,
+              TALL); /* answers keep ggml's bits where there is a kernel for it */
+    CHECK_INT(tsri_multiplier(m.matrix, true, true), TSRI_BY_BLOCKS);
+    CHECK_INT(tsri_multiplier(m.matrix, false, false), TSRI_BY_BLOCKS);
+    m.matrix->buffer = NULL; /* nobody knows where it is */
+    CHECK_INT(tsri_multiplier(m.matrix, false, true), TSRI_BY_GGML);
+    end(&m);
+    m = begin(GGML_TYPE_Q4_1, 64, TALL); /* nor do those become slower where there is none */
+    CHECK_INT(tsri_multiplier(m.matrix, true, true), TSRI_BY_GGML);
+    end(&m);
+}
+
+int main(void)
+{
+    kit_init();
+    RUN(products_are_those_of_numbers_with_8_bits);
+    RUN(a_row_depends_neither_on_its_company_nor_on_threads);
+    RUN(other_matrices_are_left_to_others);
+    free(memory);
+    return test_end();
+}
+#else
+#include "model/absent.h"
+#endif
