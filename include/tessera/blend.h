@@ -103,6 +103,7 @@ struct tsr_lead_profile {
     uint32_t reserved;
     double rounds[TSR_PROFILE_ROUNDS_MAX];
     double draft_floor, gate_limit;    /* NAN: not given */
+    double draft_passes, gate_accepts; /* likewise */
     double gate[TSR_GATE_WEIGHTS_MAX]; /* all of them 0: not given */
 };
 
@@ -147,6 +148,10 @@ struct tsr_profile {
     double gate[TSR_GATE_WEIGHTS_MAX];
     struct tsr_frontier frontier[TSR_PROFILE_FRONTIER_MAX];
     struct tsr_lead_profile lead;
+    /* Shares of the prompts that were measured: whose draft has no token below draft_floor, and whose
+     * answer the gate accepts. What a trial costs is weighed with them (tsr_ask_desc.row_s).
+     * gate_accepts 0: not known. */
+    double draft_passes, gate_accepts;
 };
 
 /* Cautious defaults for a model that was not measured: no bias, no gate. The primer is a neutral
@@ -330,6 +335,11 @@ struct tsr_ask_desc {
      * before what it holds when the run starts. The engine waits for its own passes before it takes
      * the step that follows them. NULL: nothing is queued. */
     void *compute;
+    /* With a gate: what a row of such a prompt takes on this machine where all of it is computed, and
+     * a token of an answer, in seconds. Where a trial (two drafts of the answer, and a round) would
+     * cost more than it saves in the mean, by the profile's shares, the prompt is computed whole at
+     * once. 0: not known, always tried. */
+    double row_s, token_s;
 };
 
 /* Why less was reused than there was, as bits. */
@@ -342,7 +352,8 @@ enum tsr_blend_reason {
     TSR_BLEND_FULL = 32,   /* the gate fell back to computing everything */
     TSR_BLEND_UNABLE = 64, /* the executor lacks what the selector or the bias needs */
     TSR_BLEND_FIRST = 128, /* most of it was not cached: computed whole, see TSR_ASK_FIRST */
-    TSR_BLEND_ROOM = 256   /* no room for the primer, see tsr_blend_primer() */
+    TSR_BLEND_ROOM = 256,  /* no room for the primer, see tsr_blend_primer() */
+    TSR_BLEND_COSTLY = 512 /* computing all of it is faster than a trial, see tsr_ask_desc.row_s */
 };
 
 struct tsr_blend_report {

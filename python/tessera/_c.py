@@ -192,7 +192,8 @@ class Frontier(Struct):
 class LeadProfile(Struct):
     _fields_ = [
         ("n_rounds", c_uint32), ("reserved", c_uint32), ("rounds", c_double * 8),
-        ("draft_floor", c_double), ("gate_limit", c_double), ("gate", c_double * 16),
+        ("draft_floor", c_double), ("gate_limit", c_double), ("draft_passes", c_double),
+        ("gate_accepts", c_double), ("gate", c_double * 16),
     ]
 
 
@@ -206,7 +207,7 @@ class Profile(Struct):
         ("draft_floor", c_double), ("query_layers", c_double * 2), ("primer", c_char * 4096),
         ("checks", Check * 4), ("bias", Curve), ("bias_chunks", Curve), ("rounds", c_double * 8),
         ("gate_limit", c_double), ("gate", c_double * 16), ("frontier", Frontier * 64),
-        ("lead", LeadProfile),
+        ("lead", LeadProfile), ("draft_passes", c_double), ("gate_accepts", c_double),
     ]
 
 
@@ -283,7 +284,7 @@ class AskDesc(Struct):
         ("system", c_uint32), ("selector", c_uint32), ("timeout_ms", c_uint32), ("ratio", c_double),
         ("bias", c_double), ("n_context", c_uint32), ("n_extra", c_uint32),
         ("extra", POINTER(Extra)), ("slots", c_void_p), ("rest", POINTER(KvLayout)),
-        ("compute", c_void_p),
+        ("compute", c_void_p), ("row_s", c_double), ("token_s", c_double),
     ]
 
 

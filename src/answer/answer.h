@@ -121,6 +121,9 @@ void tsri_speed_note(const char *path, const char *how, uint32_t n_tokens, doubl
 /* The seconds of a full read, from the measurement with the nearest length, scaled to this one.
  * NAN: none is near enough. */
 double tsri_speed_guess(const char *path, const char *how, uint32_t n_tokens);
+/* The same of tokens of an answer, one after another; a guess is of one token. */
+void tsri_speed_note_answer(const char *path, const char *how, uint32_t n_tokens, double seconds);
+double tsri_speed_guess_answer(const char *path, const char *how);
 
 /* ---- trust ---- */
 

@@ -19,11 +19,15 @@
 #define TIMES_MAX 32u
 #define TOKENS_MIN 64u /* fewer say more about the start of a pass */
 #define SCALE_DOWN 2.0
+/* Answers are kept as prompts of a length, computed by something else. */
+#define ANSWERS ", answers"
+#define ANSWER_TOKENS 1000u
+#define ANSWER_TOKENS_MIN 8u
 
 struct speed_time {
     uint32_t n_tokens;
     double seconds;
-    char how[sizeof((struct tsr_model_info){0}.device)];
+    char how[sizeof((struct tsr_model_info){0}.device) + sizeof ANSWERS];
 };
 
 static uint32_t load(const char *path, struct speed_time *times)
@@ -96,4 +100,24 @@ double tsri_speed_guess(const char *path, const char *how, uint32_t n_tokens)
         seconds = scale * times[i].seconds;
     }
     return seconds;
+}
+
+static const char *for_answers(char to[static sizeof((struct speed_time){0}.how)], const char *how)
+{
+    snprintf(to, sizeof((struct speed_time){0}.how), "%.95s" ANSWERS, how);
+    return to;
+}
+
+void tsri_speed_note_answer(const char *path, const char *how, uint32_t n_tokens, double seconds)
+{
+    char kind[sizeof((struct speed_time){0}.how)];
+    if (n_tokens < ANSWER_TOKENS_MIN) return;
+    tsri_speed_note(path, for_answers(kind, how), ANSWER_TOKENS,
+                    seconds / n_tokens * ANSWER_TOKENS);
+}
+
+double tsri_speed_guess_answer(const char *path, const char *how)
+{
+    char kind[sizeof((struct speed_time){0}.how)];
+    return tsri_speed_guess(path, for_answers(kind, how), ANSWER_TOKENS) / ANSWER_TOKENS;
 }

@@ -56,11 +56,12 @@ struct tsri_plan_desc {
     uint32_t n_matches, n_prefix_tokens;
     uint32_t selector; /* resolved */
     uint32_t freq_set, min_tokens;
-    bool same_context; /* segments see the system prompt */
-    uint32_t n_primer; /* or so many tokens of the primer; 0: none */
-    uint32_t context;  /* positions of the model */
-    bool no_room;      /* for the primer's KV: nothing can be computed behind it */
-    bool rounded;      /* stored segments are int8: those at their own place are not exact either */
+    uint32_t trial_least; /* tokens, see tsri_rounds_least() */
+    bool same_context;    /* segments see the system prompt */
+    uint32_t n_primer;    /* or so many tokens of the primer; 0: none */
+    uint32_t context;     /* positions of the model */
+    bool no_room;         /* for the primer's KV: nothing can be computed behind it */
+    bool rounded; /* stored segments are int8: those at their own place are not exact either */
 };
 
 struct tsri_plan {

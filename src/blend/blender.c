@@ -153,7 +153,9 @@ static bool is_lead(const struct tsr_lead_profile *l)
 {
     return ascend_below_one(l->rounds, l->n_rounds) &&
            (isnan(l->draft_floor) || is_share(l->draft_floor)) &&
-           (isnan(l->gate_limit) || is_share(l->gate_limit));
+           (isnan(l->gate_limit) || is_share(l->gate_limit)) &&
+           (isnan(l->draft_passes) || is_share(l->draft_passes)) &&
+           (isnan(l->gate_accepts) || is_share(l->gate_accepts));
 }
 
 /* A profile from a file was checked as it was read; one that a program has filled was not. */
@@ -169,7 +171,8 @@ static int check_profile(const struct tsr_blend *b)
                          "blend: invalid profile: %u rounds must ascend, between 0 and 1",
                          p->n_rounds);
     if (!is_share(p->ratio) || !is_share(p->draft_floor) || !is_share(p->gate_limit) ||
-        !p->query_rows || p->draft > TSR_PROFILE_DRAFT_MAX)
+        !is_share(p->draft_passes) || !is_share(p->gate_accepts) || !p->query_rows ||
+        p->draft > TSR_PROFILE_DRAFT_MAX)
         return tsri_fail(TSR_EINVAL,
                          "blend: invalid profile: ratio %g, draft_floor %g, gate_limit %g, "
                          "%u query_rows, draft of %u",

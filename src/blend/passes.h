@@ -26,6 +26,7 @@ struct tsri_trial {
     const double *rounds, *gate; /* of the blend's profile */
     uint32_t n_rounds;
     double draft_floor, gate_limit;
+    double draft_passes, gate_accepts;
 };
 
 struct tsr_run {
@@ -109,6 +110,8 @@ struct tsri_feed_desc tsri_run_feed(const struct tsr_run *run, const struct tsr_
 /* What is tried, by the plan as far as it is made, and the ratio of the first round, for the selector
  * that is asked for. */
 void tsri_rounds_init(struct tsr_run *run, const struct tsri_selector *selector);
+/* With fewer tokens that would be reused as an approximation, a trial does not pay. */
+uint32_t tsri_rounds_least(const struct tsr_blend *b, const struct tsr_ask_desc *ask);
 /* Goes on to the first round that selects something; false: none does. */
 bool tsri_rounds_begin(struct tsr_run *run);
 /* A token of the draft at r = 0 is so close to another one that no round is tried, whatever the

@@ -377,14 +377,17 @@ static void keep_fills(struct tsri_plan *p)
 }
 
 /* Blending has a price; for little text plain computing is as fast and exact. */
-static void drop_little(struct tsri_plan *p, uint32_t min_tokens)
+static void drop_little(struct tsri_plan *p, const struct tsri_plan_desc *d)
 {
     uint32_t n_approximate = 0;
     for (uint32_t i = 0; i < p->n_pieces; i++)
         if (!p->pieces[i].exact) n_approximate += p->pieces[i].match.n_tokens;
-    if (n_approximate == 0 || n_approximate >= min_tokens) return;
-    keep_exact(p, false);
-    p->reasons |= TSR_BLEND_FEW;
+    bool few = n_approximate < d->min_tokens, costly = n_approximate < d->trial_least;
+    if (n_approximate == 0 || (!few && !costly)) return;
+    keep_exact(p, d->rounded && !few);
+    p->reasons |= few ? TSR_BLEND_FEW : TSR_BLEND_COSTLY;
+    if (!few && d->ask->flags & TSR_ASK_LOOK)
+        p->n_pieces = 0; /* nobody waits for what it would show */
 }
 
 static void drop_useless(struct tsri_plan *p, const struct tsri_plan_desc *d)
@@ -397,7 +400,7 @@ static void drop_useless(struct tsri_plan *p, const struct tsri_plan_desc *d)
         /* Nothing to look at: what is exact is for the answer to compute. */
         if (d->ask->flags & TSR_ASK_LOOK) p->n_pieces = 0;
     } else {
-        drop_little(p, d->min_tokens);
+        drop_little(p, d);
     }
 }
 

@@ -20,19 +20,21 @@ void tsr_profile_init(struct tsr_profile *p)
 {
     /* The ratio is that of the papers. Late layers chose better than all of them on every model
      * that was compared; early ones choose badly. */
-    *p = (struct tsr_profile){.size = sizeof *p,
-                              .selector = TSR_SELECT_QUERY,
-                              .context = TSR_CONTEXT_SAME,
-                              .boundary = 2,
-                              .first_tokens = 1,
-                              .query_rows = 32,
-                              .bias_reused = 1,
-                              .ratio = 0.15,
-                              .query_layers = {0.667, 1},
-                              .n_checks = 1,
-                              .checks = {{.layer = 1}},
-                              .gate_limit = 0.95,
-                              .lead = {.draft_floor = NAN, .gate_limit = NAN}};
+    *p = (struct tsr_profile){
+        .size = sizeof *p,
+        .selector = TSR_SELECT_QUERY,
+        .context = TSR_CONTEXT_SAME,
+        .boundary = 2,
+        .first_tokens = 1,
+        .query_rows = 32,
+        .bias_reused = 1,
+        .ratio = 0.15,
+        .query_layers = {0.667, 1},
+        .n_checks = 1,
+        .checks = {{.layer = 1}},
+        .gate_limit = 0.95,
+        .lead = {.draft_floor = NAN, .gate_limit = NAN, .draft_passes = NAN, .gate_accepts = NAN},
+        .draft_passes = 1};
     snprintf(p->primer, sizeof p->primer, "%s", tsri_primer_text);
 }
 
@@ -133,11 +135,15 @@ static const struct field profile_fields[] = {
     {"draft_selects", FIELD_COUNT, PROFILE(draft_selects), 0, 1},
     {"draft_floor", FIELD_NUMBER, PROFILE(draft_floor), 0, 1},
     {"gate_limit", FIELD_NUMBER, PROFILE(gate_limit), 0, 1},
+    {"draft_passes", FIELD_NUMBER, PROFILE(draft_passes), 0, 1},
+    {"gate_accepts", FIELD_NUMBER, PROFILE(gate_accepts), 0, 1},
 };
 #define LEAD(field) offsetof(struct tsr_lead_profile, field)
 static const struct field lead_fields[] = {
     {"draft_floor", FIELD_NUMBER, LEAD(draft_floor), 0, 1},
     {"gate_limit", FIELD_NUMBER, LEAD(gate_limit), 0, 1},
+    {"draft_passes", FIELD_NUMBER, LEAD(draft_passes), 0, 1},
+    {"gate_accepts", FIELD_NUMBER, LEAD(gate_accepts), 0, 1},
 };
 #define CHECK_AT(field) offsetof(struct tsr_check, field)
 static const struct field check_fields[] = {
@@ -512,15 +518,28 @@ static void put_weights(FILE *to, const char *key, const double *weights)
     fputs("}\n", to);
 }
 
+static double lead_number(const struct tsr_lead_profile *l, size_t field)
+{
+    double value;
+    memcpy(&value, (const char *)l + lead_fields[field].offset, sizeof value);
+    return value;
+}
+
 /* What is given, if anything is. */
 static void put_lead(FILE *to, const struct tsr_lead_profile *l)
 {
     bool gated = tsri_gate_is_fitted(l->gate);
-    if (!l->n_rounds && isnan(l->draft_floor) && isnan(l->gate_limit) && !gated) return;
+    bool given = l->n_rounds || gated;
+    for (size_t i = 0; i < TSRI_COUNT(lead_fields); i++)
+        given |= !isnan(lead_number(l, i));
+    if (!given) return;
     fputs("lead:\n", to);
     if (l->n_rounds) put_numbers(to, "  rounds", l->rounds, l->n_rounds);
-    if (!isnan(l->draft_floor)) put_number(to, "  draft_floor: ", l->draft_floor, "\n");
-    if (!isnan(l->gate_limit)) put_number(to, "  gate_limit: ", l->gate_limit, "\n");
+    for (size_t i = 0; i < TSRI_COUNT(lead_fields); i++) {
+        if (isnan(lead_number(l, i))) continue;
+        fprintf(to, "  %s: ", lead_fields[i].name);
+        put_number(to, "", lead_number(l, i), "\n");
+    }
     if (gated) put_weights(to, "  gate", l->gate);
 }
 

@@ -14,13 +14,31 @@
 static struct tsri_trial trial_of(const struct tsr_profile *p, bool leads)
 {
     const struct tsr_lead_profile *lead = &p->lead;
-    struct tsri_trial t = {p->rounds, p->gate, p->n_rounds, p->draft_floor, p->gate_limit};
+    struct tsri_trial t = {p->rounds,     p->gate,         p->n_rounds,    p->draft_floor,
+                           p->gate_limit, p->draft_passes, p->gate_accepts};
     if (!leads) return t;
     if (lead->n_rounds) t.rounds = lead->rounds, t.n_rounds = lead->n_rounds;
     if (tsri_gate_is_fitted(lead->gate)) t.gate = lead->gate;
     if (!isnan(lead->draft_floor)) t.draft_floor = lead->draft_floor;
     if (!isnan(lead->gate_limit)) t.gate_limit = lead->gate_limit;
+    if (!isnan(lead->draft_passes)) t.draft_passes = lead->draft_passes;
+    if (!isnan(lead->gate_accepts)) t.gate_accepts = lead->gate_accepts;
     return t;
+}
+
+/* A trial takes a draft before its round and, where that passes, one after it. It saves all but the
+ * round where the answer is accepted, and costs the round where it is not. */
+uint32_t tsri_rounds_least(const struct tsr_blend *b, const struct tsr_ask_desc *ask)
+{
+    bool leads = ask->flags & (TSR_ASK_LEAD | TSR_ASK_LOOK);
+    struct tsri_trial t = trial_of(&b->profile, leads);
+    bool gated = ask->flags & (TSR_ASK_GATE | TSR_ASK_LOOK) && tsri_gate_is_fitted(t.gate);
+    if (!gated || !t.n_rounds || !(ask->row_s > 0) || !(ask->token_s > 0) || !(t.gate_accepts > 0))
+        return 0;
+    double drafts_s = (1 + t.draft_passes) * b->profile.draft * ask->token_s;
+    double saved = t.gate_accepts - t.draft_passes * t.rounds[0]; /* of a row */
+    double least = saved > 0 ? drafts_s / (saved * ask->row_s) : UINT32_MAX;
+    return least < UINT32_MAX ? (uint32_t)least + 1 : UINT32_MAX;
 }
 
 void tsri_rounds_init(struct tsr_run *run, const struct tsri_selector *selector)

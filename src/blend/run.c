@@ -203,6 +203,7 @@ static int make_plan(struct tsr_run *run)
                                   .selector = run->selector->id,
                                   .freq_set = run->freq_set,
                                   .min_tokens = run->blend->min_tokens,
+                                  .trial_least = tsri_rounds_least(run->blend, &run->ask),
                                   .same_context = run->same_context,
                                   .n_primer = n_primer,
                                   .context = run->blend->info.context,

@@ -67,8 +67,9 @@ struct tsri_asking {
     FILE *chat;   /* where questions come from, NULL without --chat */
     const char *chat_name;
     uint32_t n_turns;
-    uint32_t n_held; /* tokens of the dialog that the session has */
-    bool blended;    /* they were computed over approximate KV */
+    uint32_t n_held;    /* tokens of the dialog that the session has */
+    uint32_t n_drafted; /* of the answer, known before it began */
+    bool blended;       /* they were computed over approximate KV */
     /* this turn: */
     const char *question;
     struct tsri_passages found;    /* what was chosen for its question */

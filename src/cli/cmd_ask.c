@@ -17,6 +17,19 @@
 
 /* ---- answering ---- */
 
+/* What the gate's trial is weighed with. */
+static void take_costs(struct tsri_asking *a)
+{
+    char path[4096];
+    uint32_t n = (uint32_t)a->dialog.n_tokens;
+    tsri_reader_beside(&a->reader, a->cli, "speed", path, sizeof path);
+    double full_s = tsri_speed_guess(path, a->reader.info.device, n);
+    double token_s = tsri_speed_guess_answer(path, a->reader.info.device);
+    bool known = a->ask.flags & TSR_ASK_GATE && !isnan(full_s) && !isnan(token_s);
+    a->ask.row_s = known ? full_s / n : 0;
+    a->ask.token_s = known ? token_s : 0;
+}
+
 /* The first turn goes through the cache; later turns continue after the tokens of the session. */
 static int read_prompt(struct tsri_asking *a)
 {
@@ -49,6 +62,7 @@ static int read_prompt(struct tsri_asking *a)
     a->ask.segments = d->segments;
     a->ask.n_segments = (uint32_t)d->n_segments;
     a->ask.system = 1;
+    take_costs(a);
     struct tsr_blend_report look = {.size = sizeof look};
     int e = tsri_choosing_lead(a, &look);
     if (e) return e;
@@ -67,8 +81,12 @@ static void note_speed(const struct tsri_asking *a)
     const struct tsr_blend_report *r = &a->report;
     uint32_t n_computed = r->n_new + r->n_recomputed + r->n_filled;
     char path[4096];
-    if (n_computed > r->n_tokens || n_computed < r->n_tokens - r->n_tokens / 10) return;
     tsri_reader_beside(&a->reader, a->cli, "speed", path, sizeof path);
+    uint32_t n_known = a->n_drafted ? a->n_drafted : 1; /* tokens that took no pass */
+    if (a->answer.n_tokens > n_known)
+        tsri_speed_note_answer(path, a->reader.info.device, a->answer.n_tokens - n_known,
+                               a->answer.answer_s);
+    if (n_computed > r->n_tokens || n_computed < r->n_tokens - r->n_tokens / 10) return;
     tsri_speed_note(path, a->reader.info.device, n_computed, r->total_s - r->wait_s);
 }
 
@@ -151,6 +169,7 @@ static int answer(struct tsri_asking *a, double start_s)
                                  .shows = !a->cli->json && !a->compare,
                                  .may_repeat = a->may_repeat};
     if (a->n_turns == 1) decode.draft = tsr_blend_draft(r->blend, &decode.n_draft);
+    a->n_drafted = decode.n_draft;
     int e = tsri_told_decode(&a->answer, &decode);
     uint32_t n = a->answer.n_tokens;
     if (!e) e = tsri_cli_check(tsri_dialog_add_answer(d, a->answer.tokens, n));

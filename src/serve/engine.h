@@ -76,6 +76,7 @@ struct tsri_job_desc {
     double top_p;       /* 0 and 1: all */
     uint64_t seed;
     uint64_t client; /* turns are fair between clients */
+    double full_s;   /* what a full read takes, as far as known, else 0: see tsr_ask_desc.row_s */
     tsri_job_event_fn event;
     void *arg;
 };

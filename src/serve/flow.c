@@ -343,6 +343,7 @@ static struct tsri_job_desc job_of(struct tsri_flow *f, const struct tsri_dialog
         .top_p = q->top_p > 0 ? q->top_p : DBL_MIN, /* 0: the most likely token alone */
         .seed = q->has_seed ? q->seed : tsri_nonce(),
         .client = (uint64_t)f->fd, /* a connection is a client */
+        .full_s = f->full_guess_s > 0 ? f->full_guess_s : 0,
         .event = on_event,
         .arg = f};
 }

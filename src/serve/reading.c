@@ -33,7 +33,7 @@ static bool wants_to_look(const struct tsri_task *t)
     return t->desc.free_order && blends && !t->looked;
 }
 
-static struct tsr_ask_desc ask_of(const struct tsri_task *t)
+static struct tsr_ask_desc ask_of(const struct tsri_engine *e, const struct tsri_task *t)
 {
     const struct tsri_job_desc *d = &t->desc;
     struct tsr_ask_desc ask = {.size = sizeof ask,
@@ -45,7 +45,11 @@ static struct tsr_ask_desc ask_of(const struct tsri_task *t)
                                .system = d->system,
                                .timeout_ms = TIER_WAIT_MS,
                                .flags = TSR_ASK_FILL | TSR_ASK_PREFIX | TSR_ASK_FIRST};
-    if (d->mode == TSRI_MODE_AUTO) ask.flags |= TSR_ASK_GATE;
+    if (d->mode == TSRI_MODE_AUTO) {
+        ask.flags |= TSR_ASK_GATE;
+        ask.row_s = d->full_s / d->n_tokens;
+        ask.token_s = e->token_s;
+    }
     if (wants_to_look(t)) ask.flags |= TSR_ASK_LOOK;
     if (t->leads) ask.flags |= TSR_ASK_LEAD;
     if (d->mode == TSRI_MODE_EXACT || d->mode == TSRI_MODE_KEEP) {
@@ -99,7 +103,7 @@ static int begin(struct tsri_engine *e, struct tsri_task *t)
         if (!t->short_prompt) return TSR_ENOMEM;
     }
     if (r) return r;
-    t->ask = learns ? short_ask(e, t) : ask_of(t);
+    t->ask = learns ? short_ask(e, t) : ask_of(e, t);
     t->in_step = false;
     t->result = 0;
     return tsr_blend_start(&t->run, e->blend, &t->ask, NULL);

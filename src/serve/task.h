@@ -124,6 +124,7 @@ struct tsri_engine {
     uint32_t n_running;
     struct tsri_task *learner; /* documents that are being stored; changed under lock, too */
     double decode_s;           /* of the last pass */
+    double token_s;            /* of a pass for one answer alone, lately; 0: there was none */
     struct tsri_engine_stats now;
 
     pthread_t thread;

@@ -191,5 +191,6 @@ void tsri_writing_all(struct tsri_engine *e, struct tsri_task **tasks, uint32_t 
         }
     e->decode_s = (double)(tsri_now_ns() - start_ns) * 1e-9;
     e->now.decode_s += e->decode_s;
+    if (n == 1) e->token_s = e->token_s > 0 ? 0.9 * e->token_s + 0.1 * e->decode_s : e->decode_s;
     e->now.n_passes++;
 }

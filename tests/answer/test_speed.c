@@ -80,6 +80,22 @@ TEST(the_longest_name_of_a_device_is_known_again)
     CHECK(is(tsri_speed_guess(path, device, 1000), 10));
 }
 
+TEST(tokens_of_answers_are_apart_from_prompts)
+{
+    char device[sizeof((struct tsr_model_info){0}.device)];
+    memset(device, 'x', sizeof device - 1);
+    device[sizeof device - 1] = 0;
+    snprintf(path, sizeof path, "%s/f.speed", dir.path);
+    tsri_speed_note(path, device, 1000, 1);
+    CHECK(isnan(tsri_speed_guess_answer(path, device)));
+    tsri_speed_note_answer(path, device, 7, 0.07); /* too few to say much */
+    CHECK(isnan(tsri_speed_guess_answer(path, device)));
+    tsri_speed_note_answer(path, device, 20, 0.5);
+    tsri_speed_note_answer(path, device, 200, 8); /* slower: something else was running */
+    CHECK(is(tsri_speed_guess_answer(path, device), 0.025));
+    CHECK(is(tsri_speed_guess(path, device, 1000), 1));
+}
+
 int main(void)
 {
     tmpdir_init(&dir);
@@ -88,6 +104,7 @@ int main(void)
     RUN(the_fastest_time_of_a_length_stays);
     RUN(what_is_no_measurement_is_left_out);
     RUN(the_longest_name_of_a_device_is_known_again);
+    RUN(tokens_of_answers_are_apart_from_prompts);
     tmpdir_fini(&dir);
     return test_end();
 }

@@ -51,6 +51,89 @@ TEST(a_sure_answer_stops_the_rounds)
     }
 }
 
+/* The kit's ask, on a machine where a row takes 1 ms and a token of an answer token_s. */
+static int ask_with_costs(struct blend_kit *k, uint32_t flags, double token_s)
+{
+    struct tsr_ask_desc ask = blend_kit_ask_of(k, TSR_SELECT_QUERY, -1, TSR_ASK_FILL | flags);
+    ask.row_s = 1e-3;
+    ask.token_s = token_s;
+    k->report.size = sizeof k->report;
+    return tsr_blend_ask(k->blend, &ask, k->logits, &k->report);
+}
+
+/* 156 tokens are approximate. Half of the drafts pass, and 40 % are accepted: a round of a tenth saves
+ * .35 of the rows in the mean, for one and a half drafts of 8 tokens. */
+TEST(a_trial_that_costs_more_than_it_saves_is_not_made)
+{
+    const double even_s = KNOWN * 1e-3 * 0.35 / (1.5 * 8);
+    for (uint32_t flags = 0; flags <= TSR_BLEND_INT8; flags++) {
+        struct blend_kit k;
+        float prefill[128];
+        open_kit(&k, "llama", flags, 0.05);
+        k.profile.draft = 8;
+        k.profile.draft_passes = 0.5;
+        k.profile.gate_accepts = 0.4;
+        blend_kit_reopen(&k);
+        CHECK_INT(ask(&k, TSR_ASK_GATE), 0); /* all documents are known from here on */
+        blend_kit_prefill(&k, prefill);
+        const struct {
+            double token_s;
+            bool tried;
+        } cases[] = {{0, true}, {0.99 * even_s, true}, {1.01 * even_s, false}, {1e6, false}};
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            CHECK_INT(ask_with_costs(&k, TSR_ASK_GATE, cases[i].token_s), 0);
+            CHECK_INT(k.report.n_reused > 0, cases[i].tried);
+            CHECK(cases[i].tried || (k.report.draft_s == 0 && k.report.query_s == 0));
+            CHECK_INT(k.report.reasons & TSR_BLEND_COSTLY, cases[i].tried ? 0 : TSR_BLEND_COSTLY);
+            if (cases[i].tried) continue;
+            CHECK_INT(k.report.n_recomputed, 0);
+            CHECK(memcmp(k.logits, prefill, k.model.info.n_vocab * sizeof *prefill) == 0);
+        }
+        /* Without a gate nobody asked for a trial. */
+        CHECK_INT(ask_with_costs(&k, 0, 1e6), 0);
+        CHECK(k.report.n_reused > 0);
+        CHECK(blend_kit_close(&k));
+    }
+}
+
+TEST(shares_that_never_pay_and_shares_that_are_not_known)
+{
+    struct blend_kit k;
+    open_kit(&k, "llama", 0, 0.05);
+    k.profile.draft = 8;
+    k.profile.gate_accepts = 0.1; /* as much as the round costs */
+    blend_kit_reopen(&k);
+    CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+    CHECK_INT(ask_with_costs(&k, TSR_ASK_GATE, 1e-12), 0);
+    CHECK_INT(k.report.reasons, TSR_BLEND_COSTLY);
+    k.profile.gate_accepts = 0;
+    blend_kit_reopen(&k);
+    CHECK_INT(ask_with_costs(&k, TSR_ASK_GATE, 1e6), 0);
+    CHECK(k.report.n_rounds > 0);
+    CHECK(blend_kit_close(&k));
+}
+
+/* Nor is there a look for a document that leads. */
+TEST(nothing_is_looked_at_for_a_trial_that_is_not_made)
+{
+    struct blend_kit k;
+    double looks[8];
+    open_kit(&k, "llama", 0, 0.05);
+    k.profile.draft = 8;
+    k.profile.gate_accepts = 0.4;
+    k.profile.lead.gate_accepts = 0.5;
+    blend_kit_reopen(&k);
+    CHECK_INT(ask(&k, TSR_ASK_GATE), 0);
+    struct tsr_ask_desc ask = blend_kit_ask_of(&k, TSR_SELECT_QUERY, -1, TSR_ASK_GATE);
+    ask.row_s = 1e-3;
+    const double even_s = KNOWN * 1e-3 * 0.4 / (2 * 8); /* with the shares of lead */
+    ask.token_s = 0.99 * even_s;
+    CHECK_INT(tsr_blend_look(k.blend, &ask, looks, NULL), 1);
+    ask.token_s = 1.01 * even_s;
+    CHECK_INT(tsr_blend_look(k.blend, &ask, looks, NULL), 0);
+    CHECK(blend_kit_close(&k));
+}
+
 TEST(after_the_last_round_comes_a_prefill)
 {
     const char *const models[] = {"llama", "qwen2", "qwen3"};
@@ -368,6 +451,9 @@ TEST(a_round_of_everything_is_a_prefill)
 int main(void)
 {
     RUN(a_sure_answer_stops_the_rounds);
+    RUN(a_trial_that_costs_more_than_it_saves_is_not_made);
+    RUN(shares_that_never_pay_and_shares_that_are_not_known);
+    RUN(nothing_is_looked_at_for_a_trial_that_is_not_made);
     RUN(after_the_last_round_comes_a_prefill);
     RUN(an_answer_over_rounded_text_is_not_called_sure);
     RUN(a_round_computes_all_that_is_selected_and_the_question);
