@@ -293,6 +293,7 @@ struct tsr_executor_ops {
 
     int (*open)(struct tsr_executor **out, const struct tsr_model_desc *desc);
     void (*close)(struct tsr_executor *x);
+    /* Writes at most out->size bytes; what it does not set is 0. */
     int (*info)(struct tsr_executor *x, struct tsr_model_info *out);
 
     /* (optional) All four or none; see the functions above. */

@@ -72,6 +72,8 @@ static int check_table(const struct tsr_executor_ops *ops)
 static int check_info(const struct tsr_model *m)
 {
     const struct tsr_model_info *i = &m->info;
+    if (!memchr(i->arithmetic, 0, sizeof i->arithmetic))
+        return tsri_fail(TSR_EDEVICE, "executor %s: its arithmetic has no end", m->ops->name);
     if (!i->n_layers || i->n_layers > TSRI_KV_LAYERS_MAX || !i->n_heads || !i->n_kv_heads ||
         i->n_heads % i->n_kv_heads || !i->head_dim || !i->n_vocab || !i->context)
         return tsri_fail(

@@ -232,29 +232,30 @@ static int executor_open(struct tsr_executor **out, const struct tsr_model_desc 
 static int executor_info(struct tsr_executor *x, struct tsr_model_info *out)
 {
     const struct tsri_header *h = &x->header;
-    *out = (struct tsr_model_info){.size = sizeof *out,
-                                   .caps = TSR_MODEL_MASS | TSR_MODEL_DEVIATION | TSR_MODEL_BIAS |
-                                           TSR_MODEL_TEXT,
-                                   .n_layers = h->n_layers,
-                                   .n_heads = h->n_heads,
-                                   .n_kv_heads = h->n_kv_heads,
-                                   .head_dim = h->head_dim,
-                                   .n_embd = h->n_embd,
-                                   .n_vocab = h->n_vocab,
-                                   .context = h->context,
-                                   .kv_dtype = x->kv_dtype,
-                                   .token_bos = tsri_vocab_bos(&x->vocab),
-                                   .weight_bytes = x->weights.bytes,
-                                   .rope = h->rope};
-    if (x->vocab.chat_template) out->caps |= TSR_MODEL_CHAT;
-    if (x->tiles) snprintf(out->arithmetic, sizeof out->arithmetic, "amx-bf16");
-    snprintf(out->architecture, sizeof out->architecture, "%s", h->architecture);
-    snprintf(out->name, sizeof out->name, "%s", h->name);
-    snprintf(out->device, sizeof out->device, "%.60s, %u threads%s",
+    struct tsr_model_info i = {.size = sizeof i,
+                               .caps = TSR_MODEL_MASS | TSR_MODEL_DEVIATION | TSR_MODEL_BIAS |
+                                       TSR_MODEL_TEXT,
+                               .n_layers = h->n_layers,
+                               .n_heads = h->n_heads,
+                               .n_kv_heads = h->n_kv_heads,
+                               .head_dim = h->head_dim,
+                               .n_embd = h->n_embd,
+                               .n_vocab = h->n_vocab,
+                               .context = h->context,
+                               .kv_dtype = x->kv_dtype,
+                               .token_bos = tsri_vocab_bos(&x->vocab),
+                               .weight_bytes = x->weights.bytes,
+                               .rope = h->rope};
+    if (x->vocab.chat_template) i.caps |= TSR_MODEL_CHAT;
+    if (x->tiles) snprintf(i.arithmetic, sizeof i.arithmetic, "amx-bf16");
+    snprintf(i.architecture, sizeof i.architecture, "%s", h->architecture);
+    snprintf(i.name, sizeof i.name, "%s", h->name);
+    snprintf(i.device, sizeof i.device, "%.60s, %u threads%s",
              ggml_backend_dev_description(x->weights.device), x->n_threads,
              x->tiles ? ", AMX" : "");
-    memcpy(out->weights, x->digest, sizeof out->weights);
-    memcpy(out->tokenizer, x->tokenizer, sizeof out->tokenizer);
+    memcpy(i.weights, x->digest, sizeof i.weights);
+    memcpy(i.tokenizer, x->tokenizer, sizeof i.tokenizer);
+    memcpy(out, &i, out->size < sizeof i ? out->size : sizeof i); /* of an older core: less */
     return 0;
 }
 

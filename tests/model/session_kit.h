@@ -21,6 +21,7 @@ static inline void kit_open_config(struct kit *k, const struct tsr_model_desc *d
                                    uint32_t n_slots)
 {
     CHECK_INT(tsr_executor.open(&k->x, desc), 0);
+    k->info.size = sizeof k->info;
     CHECK_INT(tsr_executor.info(k->x, &k->info), 0);
     CHECK_INT(tsr_executor.session_open(k->x, &k->s, n_slots), 0);
 }

@@ -26,7 +26,7 @@ static int try_file(void)
     struct tsr_model_desc config = {
         .size = sizeof config, .path = path, .n_threads = 1, .fail = kit_fail};
     struct tsr_chat_message messages[] = {{"system", "be brief"}, {"user", "why?"}};
-    struct tsr_model_info info;
+    struct tsr_model_info info = {.size = sizeof info};
     struct tsr_executor *x;
     uint32_t tokens[64];
     char text[256];
