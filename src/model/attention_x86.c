@@ -2,10 +2,9 @@
  * 64 keys at a time. For each such tile it turns keys around, widens the mask and looks for the
  * greatest score value by value, which is more than half of its time (docs/performance.md).
  *
- * Here a lane is one row of Q in one head. The lanes of a head of K stand side by side, all heads of
- * a row first, so that few rows fill registers too. A tile of 64 keys is widened once for up to 256
- * lanes. Q is turned around once, and so is the result; keys and values are read as they lie, one
- * number for 16 lanes. Keys that no lane of a block sees are left out by sixteens.
+ * Here the lanes of a register are those of attention_x86.h. A tile of 64 keys is widened once for up
+ * to 256 lanes. Q is turned around once, and so is the result; keys and values are read as they lie,
+ * one number for 16 lanes. Keys that no lane of a block sees are left out by sixteens.
  *
  * The bits are those of ggml's tiles. A score is a chain of products with one rounding each, in the
  * order of dimensions, and a sum of values one in the order of keys. The softmax goes by tiles:
@@ -14,38 +13,24 @@
  * neither on other rows nor on the number of threads.
  *
  * It is one operation of ggml's graph, which its threads share. */
-#include "model/wide_x86.h"
+#include "model/attention_x86.h"
 
 #include <math.h>
 #include <string.h>
 
 #if defined(__x86_64__)
 
-#define PARTS 4u     /* registers of a block */
-#define LANES 64u    /* of a block */
-#define BLOCKS 4u    /* that share a tile of keys */
-#define KEYS 64u     /* of a tile, as in ggml */
-#define SUMS 16u     /* registers of them */
-#define DIM_MAX 128u /* what is turned around is on the stack: 350 KB */
-
-#define T512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
-
-/* What an operation works on, as a thread sees it. */
-struct attention {
-    const struct ggml_tensor *q, *k, *v, *mask;
-    struct ggml_tensor *out;
-    uint32_t dim, n_kv;
-    uint32_t per_kv;  /* heads that share one of K */
-    uint32_t n_lanes; /* of a head of K */
-    float scale;
-};
+#define PARTS 4u  /* registers of a block */
+#define LANES 64u /* of a block */
+#define BLOCKS 4u /* that share a tile of keys; they are on the stack: 350 KB */
+#define SUMS 16u  /* registers of them */
 
 /* 64 lanes: rows of Q turned around, and how far their attention is. */
 struct lane_block {
     _Alignas(64) float q[DIM_MAX][LANES];
     _Alignas(64) float values[DIM_MAX][LANES];
     _Alignas(64) float most[LANES], total[LANES], again[LANES];
-    uint32_t first, n;
+    struct lanes lanes;
 };
 
 /* Keys and values of a tile, and the scores of a block, which are its mask before. */
@@ -57,27 +42,13 @@ struct key_tile {
 
 /* ---- in and out ---- */
 
-/* The lane at a place of a block. Where lanes end, the last one fills the register. */
-INLINE uint32_t lane_at(const struct lane_block *b, uint32_t i)
-{
-    return b->first + (i < b->n ? i : b->n - 1);
-}
-
-/* Its numbers in Q or in the result. */
-INLINE float *lane_of(const struct ggml_tensor *t, const struct attention *a, uint32_t kv_head,
-                      uint32_t lane)
-{
-    size_t head = (size_t)kv_head * a->per_kv + lane % a->per_kv;
-    return (float *)(void *)((char *)t->data + lane / a->per_kv * t->nb[2] + head * t->nb[1]);
-}
-
 T512 static void begin(struct lane_block *b, const struct attention *a, uint32_t kv_head)
 {
-    for (uint32_t part = 0; part < b->n; part += WIDE)
+    for (uint32_t part = 0; part < b->lanes.n; part += WIDE)
         for (uint32_t d = 0; d < a->dim; d += WIDE) {
             __m512 r[WIDE];
             for (uint32_t i = 0; i < WIDE; i++)
-                r[i] = _mm512_loadu_ps(lane_of(a->q, a, kv_head, lane_at(b, part + i)) + d);
+                r[i] = _mm512_loadu_ps(lane_of(a->q, a, kv_head, lane_at(b->lanes, part + i)) + d);
             turn(r);
             UNROLL
             for (uint32_t i = 0; i < WIDE; i++)
@@ -90,7 +61,7 @@ T512 static void begin(struct lane_block *b, const struct attention *a, uint32_t
 
 T512 static void finish(struct lane_block *b, const struct attention *a, uint32_t kv_head)
 {
-    for (uint32_t part = 0; part < b->n; part += WIDE) {
+    for (uint32_t part = 0; part < b->lanes.n; part += WIDE) {
         __m512 total = _mm512_load_ps(&b->total[part]);
         __mmask16 any = _mm512_cmp_ps_mask(total, _mm512_setzero_ps(), _CMP_NEQ_UQ);
         __m512 by = _mm512_maskz_div_ps(any, _mm512_set1_ps(1), total);
@@ -100,8 +71,8 @@ T512 static void finish(struct lane_block *b, const struct attention *a, uint32_
             for (uint32_t i = 0; i < WIDE; i++)
                 r[i] = _mm512_mul_ps(_mm512_load_ps(&b->values[d + i][part]), by);
             turn(r);
-            for (uint32_t i = 0; i < WIDE && part + i < b->n; i++)
-                _mm512_storeu_ps(lane_of(a->out, a, kv_head, b->first + part + i) + d, r[i]);
+            for (uint32_t i = 0; i < WIDE && part + i < b->lanes.n; i++)
+                _mm512_storeu_ps(lane_of(a->out, a, kv_head, b->lanes.first + part + i) + d, r[i]);
         }
     }
 }
@@ -129,44 +100,16 @@ T512 static void widen(float *to, const struct ggml_tensor *t, uint32_t key, uin
 
 /* ---- masks ---- */
 
-INLINE T512 __m256i mask_at(const struct attention *a, uint32_t row, uint32_t key)
-{
-    const char *from = (const char *)a->mask->data + row * a->mask->nb[1];
-    return _mm256_loadu_si256((const void *)(from + key * sizeof(ggml_fp16_t)));
-}
-
-/* How many keys of a tile a block's lanes see, in sixteens; *plain: all of them, with nothing to add. */
-T512 static uint32_t seen(const struct lane_block *b, const struct attention *a, uint32_t key,
-                          bool *plain)
-{
-    const __m256i hidden = _mm256_set1_epi16((short)0xfc00); /* minus infinity */
-    __m256i others = _mm256_setzero_si256();
-    uint32_t n = 0, last = lane_at(b, LANES) / a->per_kv;
-    for (uint32_t i = 0; i < KEYS; i += WIDE) {
-        __m256i part = _mm256_setzero_si256();
-        __mmask16 visible = 0;
-        for (uint32_t r = b->first / a->per_kv; r <= last; r++) {
-            __m256i m = mask_at(a, r, key + i);
-            part = _mm256_or_si256(part, m);
-            visible |= _mm256_cmpneq_epi16_mask(m, hidden);
-        }
-        others = _mm256_or_si256(others, part);
-        if (!visible) continue;
-        n = i + WIDE;
-        *plain = _mm256_testz_si256(others, others);
-    }
-    return n;
-}
-
 /* The mask of a block, turned around, to where its scores will be. */
 T512 static void lay_mask(struct key_tile *t, const struct lane_block *b, const struct attention *a,
                           uint32_t key, uint32_t n_keys)
 {
-    for (uint32_t part = 0; part < b->n; part += WIDE)
+    for (uint32_t part = 0; part < b->lanes.n; part += WIDE)
         for (uint32_t k = 0; k < n_keys; k += WIDE) {
             __m512 r[WIDE];
             for (uint32_t i = 0; i < WIDE; i++)
-                r[i] = _mm512_cvtph_ps(mask_at(a, lane_at(b, part + i) / a->per_kv, key + k));
+                r[i] =
+                    _mm512_cvtph_ps(mask_at(a, lane_at(b->lanes, part + i) / a->per_kv, key + k));
             turn(r);
             UNROLL
             for (uint32_t i = 0; i < WIDE; i++)
@@ -330,7 +273,7 @@ INLINE T512 void attend_parts(struct key_tile *t, struct lane_block *b, const st
 T512 static void attend(struct key_tile *t, struct lane_block *b, const struct attention *a,
                         uint32_t n_keys, bool plain)
 {
-    switch ((b->n + WIDE - 1) / WIDE) {
+    switch ((b->lanes.n + WIDE - 1) / WIDE) {
     case 1:
         attend_parts(t, b, a, n_keys, plain, 1);
         break;
@@ -354,16 +297,14 @@ T512 static void attend_blocks(const struct attention *a, uint32_t kv_head, uint
     struct lane_block blocks[BLOCKS];
     struct key_tile t;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = (first + i) * LANES, left = a->n_lanes - at;
-        blocks[i].first = at;
-        blocks[i].n = left < LANES ? left : LANES;
+        blocks[i].lanes = lanes_of(a, first + i, LANES);
         begin(&blocks[i], a, kv_head);
     }
     for (uint32_t key = 0; key < a->n_kv; key += KEYS) {
         bool widened = false;
         for (uint32_t i = 0; i < n; i++) {
             bool plain = false;
-            uint32_t n_keys = seen(&blocks[i], a, key, &plain);
+            uint32_t n_keys = seen(blocks[i].lanes, a, key, &plain);
             if (n_keys == 0) continue;
             if (!widened) {
                 widen(t.k, a->k, key, kv_head, a->dim);
@@ -378,27 +319,10 @@ T512 static void attend_blocks(const struct attention *a, uint32_t kv_head, uint
         finish(&blocks[i], a, kv_head);
 }
 
-/* Threads take turns. Later rows see more keys, so every other turn goes the other way. */
 static void attend_all(struct ggml_tensor *dst, int ith, int nth, void *scale)
 {
-    struct attention a = {
-        .q = dst->src[0], .k = dst->src[1], .v = dst->src[2], .mask = dst->src[3], .out = dst};
-    uint32_t n_kv_heads = (uint32_t)a.k->ne[2], turn_of = 0;
-    a.dim = (uint32_t)a.k->ne[0];
-    a.n_kv = (uint32_t)a.k->ne[1];
-    a.per_kv = (uint32_t)a.q->ne[1] / n_kv_heads;
-    a.n_lanes = (uint32_t)a.q->ne[2] * a.per_kv;
-    a.scale = *(const float *)scale;
-    uint32_t n_blocks = (a.n_lanes + LANES - 1) / LANES;
-    uint32_t step = n_blocks * n_kv_heads / (4 * (uint32_t)nth);
-    step = step > BLOCKS ? BLOCKS : step < 1 ? 1 : step;
-    for (uint32_t head = 0; head < n_kv_heads; head++)
-        for (uint32_t first = 0; first < n_blocks; first += step, turn_of++) {
-            uint32_t n = n_blocks - first < step ? n_blocks - first : step;
-            uint32_t at = turn_of % (uint32_t)nth, back = turn_of / (uint32_t)nth % 2;
-            if ((back ? (uint32_t)nth - 1 - at : at) == (uint32_t)ith)
-                attend_blocks(&a, head, first, n);
-        }
+    struct attention a = attention_of(dst, scale);
+    take_turns(&a, (uint32_t)ith, (uint32_t)nth, LANES, BLOCKS, attend_blocks);
 }
 
 bool tsri_attention_can(const struct ggml_tensor *kv, uint32_t head_dim)
@@ -413,7 +337,7 @@ struct ggml_tensor *tsri_attention(struct ggml_context *ctx, const struct tsri_a
 {
     struct ggml_tensor *all[] = {a->q, a->k, a->v, a->mask};
     return ggml_custom_4d(ctx, GGML_TYPE_F32, a->q->ne[0], a->q->ne[1], a->q->ne[2], 1, all, 4,
-                          attend_all, GGML_N_TASKS_MAX, a->scale);
+                          a->tiles ? tsri_attention_tiles : attend_all, GGML_N_TASKS_MAX, a->scale);
 }
 
 #else

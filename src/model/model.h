@@ -10,7 +10,8 @@
  *   ggml_mask.c  who sees whom, as the numbers that ggml's attention adds
  *   multiply.c  who multiplies with a matrix: kernels of our own, or ggml
  *   multiply_x86.c, multiply_k_x86.c, attention_x86.c kernels with ggml's bits
- *   multiply_tiles_x86.c kernels on AMX, with bits of their own (tiles_x86.c: where they may run)
+ *   multiply_tiles_x86.c, attention_tiles_x86.c kernels on AMX, with bits of their own (tiles_x86.c:
+ *               where they may run)
  *   vocab.c     tokens and chat templates, by libllama
  *   guard.cpp   what those two throw or assert, as errors
  *   ggml_executor.c the table, and the log of ggml
@@ -469,10 +470,13 @@ bool tsri_tiles_fit(enum ggml_type type, int64_t n_in, int64_t n_out);
 struct tsri_attention {
     struct ggml_tensor *q, *k, *v, *mask;
     float *scale; /* lives as long as the graph */
+    bool tiles;   /* by tiles: not ggml's bits, but faster; where tsri_attention_tiles_can() */
 };
 /* Whether there is a kernel of our own for many rows over such K or V, on this processor. */
 bool tsri_attention_can(const struct ggml_tensor *kv, uint32_t head_dim);
-/* With the bits of ggml's tiles of TSRI_TILE_ROWS rows; those of a row depend neither on the number of
+/* Whether there is one on tiles of bf16 too. */
+bool tsri_attention_tiles_can(const struct ggml_tensor *kv, uint32_t head_dim);
+/* With the bits of ggml's tiles of TSRI_TILE_ROWS rows, unless a->tiles; those of a row depend neither on the number of
  * rows nor on that of threads. */
 struct ggml_tensor *tsri_attention(struct ggml_context *ctx, const struct tsri_attention *a);
 
