@@ -362,17 +362,19 @@ INLINE TILES void step(struct tile_pass *p, struct tile_step *const two[2], bool
         if (!values && p->k_key != two[t]->key) set_keys(p, two[t]->key);
         if (values && p->v_key != two[t]->key) set_values(p, two[t]->key);
         if (values) move_values(p->a, two[t]);
-        for (uint32_t i = 0, chunk = 0, pair = 0; i < n; i++) {
-            tiles_written();
-            if (values) {
-                add_values(p, two[t], chunk, pair, i % 4);
-                if (i % 4 == 3 && (pair ^= 1) == 0) chunk++;
-            } else {
-                score(p, two[t], pair, chunk, i % 4);
-                if (i % 4 == 3 && ++chunk == p->chunks) chunk = 0, pair = 1;
+        for (uint32_t i = 0, chunk = 0, pair = 0; i < n; i += 4) {
+            UNROLL
+            for (uint32_t part = 0; part < 4; part++) {
+                tiles_written();
+                if (values)
+                    add_values(p, two[t], chunk, pair, part);
+                else
+                    score(p, two[t], pair, chunk, part);
+                for (due += LANES; due >= all && lane < LANES; due -= all)
+                    weigh(other, lane++);
             }
-            for (due += LANES; due >= all && lane < LANES; due -= all)
-                weigh(other, lane++);
+            if (values && (pair ^= 1) == 0) chunk++;
+            if (!values && ++chunk == p->chunks) chunk = 0, pair = 1;
         }
     }
     for (; lane < LANES; lane++)
