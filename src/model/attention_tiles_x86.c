@@ -31,9 +31,10 @@
 
 #if defined(__x86_64__)
 
-#define LANES 32u                         /* of a block: the rows of two tiles */
-#define BLOCKS 16u                        /* that share 64 keys, at most */
-#define BLOCKS_BYTES 0x3c000u             /* of all of them, on the stack: 350 KB with the rest */
+#define LANES 32u             /* of a block: the rows of two tiles */
+#define BLOCKS 16u            /* that share 64 keys, at most */
+#define BLOCKS_LEAST 4u       /* tiles of keys take as long to make as one block does to use them */
+#define BLOCKS_BYTES 0x3c000u /* of all of them, on the stack: 350 KB with the rest */
 #define HALF (TILE_BYTES / sizeof(float)) /* a tile */
 #define WHOLE (2 * HALF)                  /* a tile of high parts, and one of low parts */
 #define MARGIN 8.0F                       /* powers of two */
@@ -417,8 +418,8 @@ void tsri_attention_tiles(struct ggml_tensor *dst, int ith, int nth, void *scale
 {
     struct attention a = attention_of(dst, scale);
     uint32_t most = BLOCKS_BYTES / (uint32_t)sizeof(float) / block_floats(a.dim);
-    take_turns(&a, (uint32_t)ith, (uint32_t)nth, LANES, most < BLOCKS ? most : BLOCKS,
-               attend_by_tiles);
+    struct turns turns = {LANES, BLOCKS_LEAST, most < BLOCKS ? most : BLOCKS};
+    take_turns(&a, (uint32_t)ith, (uint32_t)nth, turns, attend_by_tiles);
 }
 
 bool tsri_attention_tiles_can(const struct ggml_tensor *kv, uint32_t head_dim)

@@ -322,7 +322,7 @@ T512 static void attend_blocks(const struct attention *a, uint32_t kv_head, uint
 static void attend_all(struct ggml_tensor *dst, int ith, int nth, void *scale)
 {
     struct attention a = attention_of(dst, scale);
-    take_turns(&a, (uint32_t)ith, (uint32_t)nth, LANES, BLOCKS, attend_blocks);
+    take_turns(&a, (uint32_t)ith, (uint32_t)nth, (struct turns){LANES, 1, BLOCKS}, attend_blocks);
 }
 
 bool tsri_attention_can(const struct ggml_tensor *kv, uint32_t head_dim)

@@ -90,15 +90,21 @@ INLINE T512 uint32_t seen(struct lanes l, const struct attention *a, uint32_t ke
 /* Computes n blocks of a head of K, over all keys. */
 typedef void (*attend_fn)(const struct attention *a, uint32_t kv_head, uint32_t first, uint32_t n);
 
-/* Threads take turns at up to blocks_most blocks of block_lanes lanes. Later rows see more keys, so
- * every other turn goes the other way. */
-static inline void take_turns(const struct attention *a, uint32_t ith, uint32_t nth,
-                              uint32_t block_lanes, uint32_t blocks_most, attend_fn attend)
+/* Blocks of lanes that a thread computes in one turn. They share what is made of keys, so a turn has
+ * `least` of them if that leaves one to every thread. */
+struct turns {
+    uint32_t block_lanes, least, most;
+};
+
+/* Threads take turns. Later rows see more keys, so every other turn goes the other way. */
+static inline void take_turns(const struct attention *a, uint32_t ith, uint32_t nth, struct turns t,
+                              attend_fn attend)
 {
     uint32_t n_kv_heads = (uint32_t)a->k->ne[2], turn_of = 0;
-    uint32_t n_blocks = (a->n_lanes + block_lanes - 1) / block_lanes;
-    uint32_t step = n_blocks * n_kv_heads / (4 * nth);
-    step = step > blocks_most ? blocks_most : step < 1 ? 1 : step;
+    uint32_t n_blocks = (a->n_lanes + t.block_lanes - 1) / t.block_lanes;
+    uint32_t share = n_blocks * n_kv_heads / nth, step = share / 4;
+    if (step < t.least) step = share < t.least ? share : t.least;
+    step = step > t.most ? t.most : step < 1 ? 1 : step;
     for (uint32_t head = 0; head < n_kv_heads; head++)
         for (uint32_t first = 0; first < n_blocks; first += step, turn_of++) {
             uint32_t n = n_blocks - first < step ? n_blocks - first : step;
