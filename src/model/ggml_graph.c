@@ -217,6 +217,11 @@ static struct ggml_tensor *attend_filled(struct work *b, struct ggml_tensor *q,
     return a;
 }
 
+static bool on_tiles(const struct work *b)
+{
+    return b->x->tiles && tsri_attention_tiles_can(b->s->k[b->layer], b->h->head_dim);
+}
+
 /* By our own kernel, which has no use for more rows than there are. */
 static struct ggml_tensor *attend_own(struct work *b, struct ggml_tensor *q,
                                       const struct tsri_row_batch *batch)
@@ -225,6 +230,7 @@ static struct ggml_tensor *attend_own(struct work *b, struct ggml_tensor *q,
                                .k = kept(b, b->s->k[b->layer], batch),
                                .v = kept(b, b->s->v[b->layer], batch),
                                .mask = mask_rows(b, batch, 0, (uint32_t)q->ne[2]),
+                               .tiles = on_tiles(b),
                                .scale = &b->s->x->header.attention_scale};
     return tsri_attention(b->ctx, &a);
 }
