@@ -209,7 +209,7 @@ T512 static void multiply_block_4(const struct wide_block *w, const struct block
 }
 
 /* 16 rows of a matrix, and what is done with a block of theirs. */
-struct rows {
+struct k_rows {
     const uint8_t *at;
     size_t row_bytes, block_bytes;
     uint32_t n_blocks;
@@ -225,8 +225,8 @@ INLINE T512 __m512 sum_of(const struct row_sums *s, bool six)
 }
 
 /* 16 rows of the matrix times n rows of x. */
-T512 static void multiply_wide(const struct rows *m, const struct block_k *x, uint32_t n, float *y,
-                               size_t y_row)
+T512 static void multiply_wide(const struct k_rows *m, const struct block_k *x, uint32_t n,
+                               float *y, size_t y_row)
 {
     struct row_sums sums[ROWS_MOST];
     struct wide_block w;
@@ -248,11 +248,11 @@ void tsri_multiply_k(struct ggml_tensor *dst, int ith, int nth, void *unused)
     const struct ggml_tensor *m = dst->src[0], *x = dst->src[1];
     uint32_t n_blocks = (uint32_t)(m->ne[0] / VALUES), n_rows = (uint32_t)x->ne[1];
     bool six = m->type == GGML_TYPE_Q6_K;
-    struct rows rows = {.row_bytes = m->nb[1],
-                        .block_bytes = ggml_type_size(m->type),
-                        .n_blocks = n_blocks,
-                        .unpack = six ? unpack_6 : unpack_4,
-                        .multiply = six ? multiply_block_6 : multiply_block_4};
+    struct k_rows rows = {.row_bytes = m->nb[1],
+                          .block_bytes = ggml_type_size(m->type),
+                          .n_blocks = n_blocks,
+                          .unpack = six ? unpack_6 : unpack_4,
+                          .multiply = six ? multiply_block_6 : multiply_block_4};
     size_t y_row = dst->nb[1] / sizeof(float);
     int64_t n_wide = m->ne[1] / WIDE, end = n_wide * (ith + 1) / nth;
     for (int64_t i = n_wide * ith / nth; i < end; i++) {

@@ -218,7 +218,7 @@ void tsri_tiles_spread(struct ggml_tensor *dst, int ith, int nth, void *unused)
 /* ---- the product ---- */
 
 /* Of a group of the matrix and one or two tiles of x, a chunk of blocks. */
-struct part {
+struct tile_part {
     const struct panel *w;
     const uint8_t *x; /* the first tile; the next one is x_tile further */
     size_t x_tile;
@@ -242,7 +242,7 @@ TILES static void turn_sums(float *y, size_t y_row)
 }
 
 /* The sums of 32 rows of the matrix with 32 rows of x. */
-TILES static void multiply_two(const struct part *p)
+TILES static void multiply_two(const struct tile_part *p)
 {
     float *y[4] = {p->y, (float *)(void *)((char *)p->y + WIDE * p->y_row), p->y + WIDE,
                    (float *)(void *)((char *)p->y + WIDE * p->y_row) + WIDE};
@@ -277,7 +277,7 @@ TILES static void multiply_two(const struct part *p)
 }
 
 /* The same with 16 rows of x. */
-TILES static void multiply_one(const struct part *p)
+TILES static void multiply_one(const struct tile_part *p)
 {
     if (p->first) {
         _tile_zero(0);
@@ -311,14 +311,14 @@ static void multiply_group(struct panel *w, struct ggml_tensor *dst, uint32_t gr
     for (uint32_t r = 0; r < GROUP; r++)
         type->unpack(w->tiles[r / WIDE][0] + r % WIDE * TILE_ROW, rows + r * m->nb[1] + skip, n);
     tiles_written();
-    struct part p = {.w = w,
-                     .x = tiles_at(x) + (size_t)at * TILE_BYTES,
-                     .x_tile = (size_t)n_blocks * TILE_BYTES,
-                     .n_blocks = n,
-                     .y = (float *)dst->data + (size_t)group * GROUP,
-                     .y_row = dst->nb[1],
-                     .first = at == 0,
-                     .last = n == left};
+    struct tile_part p = {.w = w,
+                          .x = tiles_at(x) + (size_t)at * TILE_BYTES,
+                          .x_tile = (size_t)n_blocks * TILE_BYTES,
+                          .n_blocks = n,
+                          .y = (float *)dst->data + (size_t)group * GROUP,
+                          .y_row = dst->nb[1],
+                          .first = at == 0,
+                          .last = n == left};
     for (int64_t row = 0; row < dst->ne[1]; row += 2 * WIDE) {
         if (row + WIDE < dst->ne[1])
             multiply_two(&p);

@@ -1,5 +1,5 @@
 /* test_multiply_tiles_x86.c - products on AMX's tiles: those of both sides rounded to bf16, for every
- * type of matrix; a row that does not depend on its company; and whose matrices they are not. */
+ * type of matrix; and a row that does not depend on its company. */
 #ifdef TSRI_HAVE_LLAMA
 #include "model/multiply_kit.h"
 
@@ -77,33 +77,11 @@ TEST(a_row_depends_neither_on_its_company_nor_on_threads)
         check_company(types[t], true);
 }
 
-TEST(other_matrices_are_left_to_others)
-{
-    if (skipped()) SKIP("this processor has no AMX");
-    struct maths m = begin(GGML_TYPE_Q5_1, 64, TALL); /* another kind */
-    CHECK_INT(tsri_multiplier(m.matrix, false, true), TSRI_BY_GGML);
-    end(&m);
-    m = begin(GGML_TYPE_Q5_0, 64, OUT); /* rows that do not come in pairs of tiles */
-    CHECK_INT(tsri_multiplier(m.matrix, false, true), TSRI_BY_BLOCKS);
-    end(&m);
-    m = begin(GGML_TYPE_Q5_0, 64,
-              TALL); /* answers keep ggml's bits where there is a kernel for it */
-    CHECK_INT(tsri_multiplier(m.matrix, true, true), TSRI_BY_BLOCKS);
-    CHECK_INT(tsri_multiplier(m.matrix, false, false), TSRI_BY_BLOCKS);
-    m.matrix->buffer = NULL; /* nobody knows where it is */
-    CHECK_INT(tsri_multiplier(m.matrix, false, true), TSRI_BY_GGML);
-    end(&m);
-    m = begin(GGML_TYPE_Q4_1, 64, TALL); /* nor do those become slower where there is none */
-    CHECK_INT(tsri_multiplier(m.matrix, true, true), TSRI_BY_GGML);
-    end(&m);
-}
-
 int main(void)
 {
     kit_init();
     RUN(products_are_those_of_numbers_with_8_bits);
     RUN(a_row_depends_neither_on_its_company_nor_on_threads);
-    RUN(other_matrices_are_left_to_others);
     free(memory);
     return test_end();
 }
