@@ -228,13 +228,18 @@ struct tile_part {
     bool first, last;
 };
 
-/* 16 by 16 sums, which are in the result the wrong way around. */
-TILES static void turn_sums(float *y, size_t y_row)
+/* Tiles of sums. What is added to later is kept in the result as it is, the wrong way around; what is
+ * whole goes through here, because a tile that is stored to memory far away is loaded slowly. */
+struct tile_sums {
+    _Alignas(64) float tiles[4][WIDE][WIDE];
+};
+
+TILES static void turn_sums(float (*tile)[WIDE], float *y, size_t y_row)
 {
     __m512 r[WIDE];
     UNROLL
     for (uint32_t i = 0; i < WIDE; i++)
-        r[i] = _mm512_loadu_ps((char *)y + i * y_row);
+        r[i] = _mm512_load_ps(tile[i]);
     turn(r);
     UNROLL
     for (uint32_t i = 0; i < WIDE; i++)
@@ -268,12 +273,20 @@ TILES static void multiply_two(const struct tile_part *p)
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(3, 5, 7);
     }
-    _tile_stored(0, y[0], p->y_row);
-    _tile_stored(1, y[1], p->y_row);
-    _tile_stored(2, y[2], p->y_row);
-    _tile_stored(3, y[3], p->y_row);
-    for (uint32_t i = 0; i < 4 && p->last; i++)
-        turn_sums(y[i], p->y_row);
+    if (!p->last) {
+        _tile_stored(0, y[0], p->y_row);
+        _tile_stored(1, y[1], p->y_row);
+        _tile_stored(2, y[2], p->y_row);
+        _tile_stored(3, y[3], p->y_row);
+        return;
+    }
+    struct tile_sums sums;
+    _tile_stored(0, sums.tiles[0], TILE_ROW);
+    _tile_stored(1, sums.tiles[1], TILE_ROW);
+    _tile_stored(2, sums.tiles[2], TILE_ROW);
+    _tile_stored(3, sums.tiles[3], TILE_ROW);
+    for (uint32_t i = 0; i < 4; i++)
+        turn_sums(sums.tiles[i], y[i], p->y_row);
 }
 
 /* The same with 16 rows of x. */
@@ -293,10 +306,16 @@ TILES static void multiply_one(const struct tile_part *p)
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(2, 5, 6);
     }
-    _tile_stored(0, p->y, p->y_row);
-    _tile_stored(2, p->y + WIDE, p->y_row);
-    for (uint32_t i = 0; i < 2 && p->last; i++)
-        turn_sums(p->y + i * WIDE, p->y_row);
+    if (!p->last) {
+        _tile_stored(0, p->y, p->y_row);
+        _tile_stored(2, p->y + WIDE, p->y_row);
+        return;
+    }
+    struct tile_sums sums;
+    _tile_stored(0, sums.tiles[0], TILE_ROW);
+    _tile_stored(2, sums.tiles[1], TILE_ROW);
+    for (uint32_t i = 0; i < 2; i++)
+        turn_sums(sums.tiles[i], p->y + i * WIDE, p->y_row);
 }
 
 /* A chunk of a group of the matrix's rows, from block `at` on, times all of x. */
