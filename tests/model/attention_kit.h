@@ -3,8 +3,7 @@
 #ifndef TSRI_TEST_ATTENTION_KIT_H
 #define TSRI_TEST_ATTENTION_KIT_H
 
-#include "model/model.h"
-#include "support/test.h"
+#include "model/compute_kit.h"
 
 #include <stdlib.h>
 
@@ -90,23 +89,6 @@ static void end(struct maths *m)
     ggml_free(m->ctx);
 }
 
-static const float *compute(struct maths *m, struct ggml_tensor *y, int threads)
-{
-    struct ggml_cgraph *graph = ggml_new_graph(m->ctx);
-    ggml_build_forward_expand(graph, y);
-    ggml_backend_dev_t device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    ggml_backend_t backend = ggml_backend_dev_init(device, NULL);
-    void *address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device),
-                                                      "ggml_backend_set_n_threads");
-    ggml_backend_set_n_threads_t set_threads;
-    memcpy(&set_threads, &address, sizeof set_threads);
-    CHECK(backend && set_threads);
-    set_threads(backend, threads);
-    CHECK_INT(ggml_backend_graph_compute(backend, graph), GGML_STATUS_SUCCESS);
-    ggml_backend_free(backend);
-    return y->data;
-}
-
 /* Rows from `first` on. */
 static const float *by_us(struct maths *m, uint32_t first, uint32_t n, int threads, bool tiles)
 {
@@ -118,7 +100,7 @@ static const float *by_us(struct maths *m, uint32_t first, uint32_t n, int threa
         .mask = ggml_view_2d(m->ctx, mask, mask->ne[0], n, mask->nb[1], first * mask->nb[1]),
         .scale = &m->scale,
         .tiles = tiles};
-    return compute(m, tsri_attention(m->ctx, &a), threads);
+    return kit_compute(m->ctx, tsri_attention(m->ctx, &a), threads);
 }
 
 /* Bits of n floats; where they differ, which one is said. */

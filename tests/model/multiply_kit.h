@@ -3,8 +3,7 @@
 #ifndef TSRI_TEST_MULTIPLY_KIT_H
 #define TSRI_TEST_MULTIPLY_KIT_H
 
-#include "model/model.h"
-#include "support/test.h"
+#include "model/compute_kit.h"
 
 #include <stdlib.h>
 
@@ -57,19 +56,7 @@ static const float *product(struct maths *m, int64_t first, int64_t n_rows, enum
         ((float *)x->data)[i] = source[(first * n_in + i) * 7 % (TALL * WIDEST)];
     struct ggml_tensor *input = tsri_multiply_input(m->ctx, by, x);
     struct ggml_tensor *y = tsri_multiply(m->ctx, by, m->matrix, input);
-    struct ggml_cgraph *graph = ggml_new_graph(m->ctx);
-    ggml_build_forward_expand(graph, y);
-    ggml_backend_dev_t device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    ggml_backend_t backend = ggml_backend_dev_init(device, NULL);
-    void *address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device),
-                                                      "ggml_backend_set_n_threads");
-    ggml_backend_set_n_threads_t set_threads;
-    memcpy(&set_threads, &address, sizeof set_threads);
-    CHECK(backend && set_threads);
-    set_threads(backend, threads);
-    CHECK_INT(ggml_backend_graph_compute(backend, graph), GGML_STATUS_SUCCESS);
-    ggml_backend_free(backend);
-    return y->data;
+    return kit_compute(m->ctx, y, threads);
 }
 
 static void kit_init(void)

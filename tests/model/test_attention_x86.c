@@ -5,7 +5,8 @@
 static const float *by_ggml(struct maths *m)
 {
     struct ggml_tensor *q = ggml_permute(m->ctx, m->q, 0, 2, 1, 3);
-    return compute(m, ggml_flash_attn_ext(m->ctx, q, m->k, m->v, m->mask, m->scale, 0, 0), 1);
+    return kit_compute(m->ctx, ggml_flash_attn_ext(m->ctx, q, m->k, m->v, m->mask, m->scale, 0, 0),
+                       1);
 }
 
 static bool runs_here(void)
