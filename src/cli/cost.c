@@ -62,6 +62,8 @@ void tsri_cost_line(const struct tsri_asking *a)
         fprintf(stderr, "; %s", compared(a));
     else if (a->n_turns == 1)
         fprintf(stderr, "; %s", tsri_trust_words(tsri_trust_sure(r)));
+    if (a->n_turns == 1 && r->reasons & TSR_BLEND_COSTLY)
+        fputs(", which is faster here than to reuse and check", stderr);
     if (a->answer.ended == TSRI_ENDED_REPEAT) fputs("; ended where it repeats itself", stderr);
     if (a->answer.ended == TSRI_ENDED_LENGTH)
         fprintf(stderr, "; ended after %u tokens", a->answer.n_tokens);
@@ -188,6 +190,7 @@ void tsri_cost_json(const struct tsri_asking *a)
     print_number("ratio", r->ratio);
     print_number("bias", r->bias);
     print_flag("first", r->reasons & TSR_BLEND_FIRST);
+    print_flag("costly", r->reasons & TSR_BLEND_COSTLY);
     print_flag("exact", sure >= 1);
     print_number("sure", sure);
     printf(",\"rounds\":%u", r->n_rounds);
