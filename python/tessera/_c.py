@@ -522,7 +522,6 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_blend_next": (c_int, [c_void_p, c_int, POINTER(BlendStep)]),
     "tsr_blend_open": (c_int, [POINTER(c_void_p), POINTER(BlendDesc)]),
     "tsr_blend_primer": (c_uint32, [c_void_p]),
-    "tsr_blend_model": (None, [c_void_p, c_void_p]),
     "tsr_blend_space": (c_void_p, [c_void_p]),
     "tsr_blend_start": (c_int, [POINTER(c_void_p), c_void_p, POINTER(AskDesc), POINTER(KvLayout)]),
     "tsr_cache_clear": (c_int, [c_void_p, POINTER(ClearDesc)]),
