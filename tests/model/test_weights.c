@@ -14,7 +14,8 @@ struct loaded {
     uint8_t digest[TSR_MODEL_WEIGHTS_BYTES], tokenizer[16];
 };
 
-static void load(struct loaded *l, const struct kit_model *m, enum ggml_type convert)
+static void load_for(struct loaded *l, const struct kit_model *m, enum ggml_type convert,
+                     bool tiles)
 {
     memset(l, 0, sizeof *l);
     if (m) CHECK(kit_write(path, m));
@@ -24,11 +25,16 @@ static void load(struct loaded *l, const struct kit_model *m, enum ggml_type con
     CHECK_INT(
         tsri_header_init(&l->h, l->w.gguf, l->w.file_tensors, l->w.map, l->w.map_bytes, kit_fail),
         0);
-    CHECK_INT(tsri_weights_place(&l->w, &l->h, convert, false, kit_fail), 0);
+    CHECK_INT(tsri_weights_place(&l->w, &l->h, convert, tiles, kit_fail), 0);
     CHECK_INT(
         tsri_weights_digest(&l->w, convert == GGML_TYPE_COUNT ? "" : "q8_0", l->digest, kit_fail),
         0);
     CHECK_INT(tsri_tokenizer_digest(&l->w, l->tokenizer, kit_fail), 0);
+}
+
+static void load(struct loaded *l, const struct kit_model *m, enum ggml_type convert)
+{
+    load_for(l, m, convert, false);
 }
 
 static void unload(struct loaded *l)
@@ -46,6 +52,24 @@ TEST(f32_weights_stay_in_the_mapped_file)
     CHECK(at > map && at < map + l.w.map_bytes);
     CHECK_INT(l.w.n_places, 1);
     unload(&l);
+}
+
+/* ggml would repack Q4_0, and take the AMX kernels of its own for others. */
+TEST(what_tiles_multiply_stays_in_the_mapped_file)
+{
+    static const enum ggml_type types[] = {GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q8_0};
+    if (!tsri_tiles_here()) SKIP("this processor has no AMX");
+    for (size_t i = 0; i < 3; i++) {
+        struct kit_model m = {.type = types[i], .n_embd = 256};
+        struct loaded l;
+        load_for(&l, &m, GGML_TYPE_COUNT, true);
+        const struct ggml_tensor *up = l.w.layers[1][TSRI_FFN_UP];
+        const uint8_t *map = l.w.map, *at = up->data;
+        CHECK(at > map && at < map + l.w.map_bytes);
+        CHECK_INT(tsri_multiplier(up, false, true), TSRI_BY_TILES);
+        CHECK(tsri_multiplier(up, true, true) != TSRI_BY_GGML);
+        unload(&l);
+    }
 }
 
 TEST(embeddings_are_read_row_by_row_in_every_type)
@@ -134,6 +158,7 @@ int main(void)
     tmpdir_init_fast(&dir);
     snprintf(path, sizeof path, "%s/m.gguf", dir.path);
     RUN(f32_weights_stay_in_the_mapped_file);
+    RUN(what_tiles_multiply_stays_in_the_mapped_file);
     RUN(embeddings_are_read_row_by_row_in_every_type);
     RUN(converted_matrices_are_q8_0_and_close_to_what_they_were);
     RUN(a_digest_tells_models_and_tokenizers_apart);
