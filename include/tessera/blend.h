@@ -335,7 +335,7 @@ struct tsr_ask_desc {
      * before what it holds when the run starts. The engine waits for its own passes before it takes
      * the step that follows them. NULL: nothing is queued. */
     void *compute;
-    /* With a gate: what a row of such a prompt takes on this machine where all of it is computed, and
+    /* With a gate and no ratio: what a row of such a prompt takes on this machine where all of it is computed, and
      * a token of an answer, in seconds. Where a trial (two drafts of the answer, and a round) would
      * cost more than it saves in the mean, by the profile's shares, the prompt is computed whole at
      * once. 0: not known, always tried. */

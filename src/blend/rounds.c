@@ -30,8 +30,9 @@ static struct tsri_trial trial_of(const struct tsr_profile *p, bool leads)
  * round where the answer is accepted, and costs the round where it is not. */
 uint32_t tsri_rounds_least(const struct tsr_blend *b, const struct tsr_ask_desc *ask)
 {
-    bool leads = ask->flags & (TSR_ASK_LEAD | TSR_ASK_LOOK);
-    struct tsri_trial t = trial_of(&b->profile, leads);
+    bool looks = ask->flags & TSR_ASK_LOOK;
+    if (ask->flags & TSR_ASK_RATIO && !looks) return 0; /* what is asked for is done */
+    struct tsri_trial t = trial_of(&b->profile, looks || ask->flags & TSR_ASK_LEAD);
     bool gated = ask->flags & (TSR_ASK_GATE | TSR_ASK_LOOK) && tsri_gate_is_fitted(t.gate);
     if (!gated || !t.n_rounds || !(ask->row_s > 0) || !(ask->token_s > 0) || !(t.gate_accepts > 0))
         return 0;

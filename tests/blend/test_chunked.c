@@ -122,16 +122,23 @@ TEST(documents_are_learnt_without_an_answer)
     close_all();
 }
 
+/* Both of its documents are stored, behind another system prompt and the other way around. */
+static struct tsr_prompt known_in_another_order(void)
+{
+    make_prompt(1, 20, 5, 6);
+    CHECK_INT(ask(TSR_ASK_FILL), 0);
+    make_prompt(2, 13, 6, 5);
+    return (struct tsr_prompt){
+        .size = sizeof(struct tsr_prompt), .tokens = prompt, .n_tokens = n_prompt};
+}
+
 TEST(lookups_without_flags_find_chunks)
 {
     struct tsr_match matches[8];
     struct tsr_client *client;
     open_all(true);
-    make_prompt(1, 20, 5, 6);
-    CHECK_INT(ask(TSR_ASK_FILL), 0);
-    make_prompt(2, 13, 6, 5);
     struct tsr_space *space = tsr_blend_space(blend);
-    struct tsr_prompt p = {.size = sizeof p, .tokens = prompt, .n_tokens = n_prompt};
+    struct tsr_prompt p = known_in_another_order();
     struct tsr_lookup_desc io = {
         .size = sizeof io, .spaces = &space, .n_spaces = 1, .matches = matches, .matches_max = 8};
     CHECK_INT(tsr_client_open(&client, cache), 0);
@@ -148,11 +155,8 @@ TEST(other_calls_without_flags_mean_chunks_too)
 {
     struct tsr_key keys[16];
     open_all(true);
-    make_prompt(1, 20, 5, 6);
-    CHECK_INT(ask(TSR_ASK_FILL), 0);
-    make_prompt(2, 13, 6, 5);
     struct tsr_space *space = tsr_blend_space(blend);
-    struct tsr_prompt p = {.size = sizeof p, .tokens = prompt, .n_tokens = n_prompt};
+    struct tsr_prompt p = known_in_another_order();
     struct tsr_clear_desc clear = {
         .size = sizeof clear, .space = space, .prompt = &p, .tier = TSR_CLEAR_ALL};
     CHECK_INT(tsr_space_pin(space, &p), 2);

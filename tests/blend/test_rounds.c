@@ -92,6 +92,11 @@ TEST(a_trial_that_costs_more_than_it_saves_is_not_made)
         /* Without a gate nobody asked for a trial. */
         CHECK_INT(ask_with_costs(&k, 0, 1e6), 0);
         CHECK(k.report.n_reused > 0);
+        /* Nor is a ratio that somebody asks for weighed. */
+        struct tsr_ask_desc given = blend_kit_ask_of(&k, TSR_SELECT_QUERY, 0.1, TSR_ASK_GATE);
+        given.row_s = 1e-3, given.token_s = 1e6;
+        CHECK_INT(tsr_blend_ask(k.blend, &given, k.logits, &k.report), 0);
+        CHECK_INT(k.report.reasons & TSR_BLEND_COSTLY, 0);
         CHECK(blend_kit_close(&k));
     }
 }
