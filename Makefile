@@ -296,7 +296,11 @@ $(B)/llama: FORCE
 	@echo '$(LLAMA_CF) $(LLAMA_LIBS)' > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
-MODEL_OBJ := $(call obj,$(MODEL_SRC) $(wildcard tests/model/*.c)) $(MODEL_CXX)
+# What runs on AMX's tiles, once more for tests on processors without them.
+ON_TILES := $(wildcard src/model/*_tiles_x86.c)
+FAKE_TILES := $(ON_TILES:src/model/%.c=$(B)/obj/faketiles/%.o) $(B)/obj/tests/faketiles/here.o
+
+MODEL_OBJ := $(call obj,$(MODEL_SRC) $(wildcard tests/model/*.c tests/faketiles/*.c)) $(FAKE_TILES) $(MODEL_CXX)
 $(MODEL_OBJ): $(B)/llama
 # What libllama throws passes through our frames on its way to guard.cpp.
 $(MODEL_OBJ): CPPF += $(if $(LLAMA_CF),$(LLAMA_CF) -DTSRI_HAVE_LLAMA) -fexceptions
@@ -315,6 +319,16 @@ $(B)/lib/libtessera-model.so $(B)/installed/libtessera-model.so: $(call obj,$(MO
 $(B)/tests/model/%: $(B)/obj/tests/model/%.o \
                     $(if $(LLAMA_CF),$(call obj,$(MODEL_SRC) $(MODEL_KIT)) $(MODEL_CXX)) \
                     $(call obj,$(SUP_SRC)) $(LIBA)
+	@mkdir -p $(@D)
+	$(Q)$(if $(LLAMA_CF),$(CXX),$(CC)) $(SANF) $(LDFLAGS) $^ -o $@ $(LLAMA_LIBS) $(LIBS)
+
+$(B)/obj/faketiles/%.o: src/model/%.c tests/faketiles/tiles.h Makefile $(B)/flags
+	@mkdir -p $(@D)
+	@echo "  CC    $< (fake tiles)"
+	$(Q)$(CC) $(ALLC) -include tests/faketiles/tiles.h -MMD -MP -c $< -o $@
+$(B)/tests/faketiles/%: $(B)/obj/tests/faketiles/%.o \
+                        $(if $(LLAMA_CF),$(call obj,$(filter-out $(ON_TILES) src/model/tiles_x86.c,$(MODEL_SRC)) $(MODEL_KIT)) $(FAKE_TILES) $(MODEL_CXX)) \
+                        $(call obj,$(SUP_SRC)) $(LIBA)
 	@mkdir -p $(@D)
 	$(Q)$(if $(LLAMA_CF),$(CXX),$(CC)) $(SANF) $(LDFLAGS) $^ -o $@ $(LLAMA_LIBS) $(LIBS)
 

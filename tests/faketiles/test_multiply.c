@@ -1,0 +1,2 @@
+/* test_multiply.c - products on fake tiles (tiles.h), on processors without AMX, too. */
+#include "model/test_multiply_tiles_x86.c"
