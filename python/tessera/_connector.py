@@ -192,6 +192,8 @@ class SchedulerHalf:
         self._saved_at = ctypes.addressof(self._saved)
         self._request, self._step = Packed(c.RequestDesc), Packed(c.StepDesc)
         self._finish, self._tables = Packed(c.FinishDesc), Packed(c.Blocks)
+        self._counts = array("I", [0] * self.n_groups)  # blocks of each table
+        self._counts_at = self._counts.buffer_info()[0]
         self._meta = c_void_p()
         self._meta_bytes = c_size_t()
 
@@ -235,9 +237,12 @@ class SchedulerHalf:
         """Puts them where self._tables is; they are valid as long as the result is kept."""
         if len(tables) != self.n_groups:
             raise ValueError(f"{len(tables)} tables for {self.n_groups} groups")
-        counts, flat = _flat(tables)
-        self._tables.fill(flat.buffer_info()[0], counts.buffer_info()[0])
-        return counts, flat
+        blocks = array("i")
+        for i, table in enumerate(tables):
+            self._counts[i] = len(table)
+            blocks.extend(table)
+        self._tables.fill(blocks.buffer_info()[0], self._counts_at)
+        return blocks
 
     def preempted(self, numbers: Iterable[int]) -> None:
         ids = array("Q", numbers)
@@ -292,7 +297,8 @@ class SchedulerHalf:
     ) -> tuple[bool, int]:
         """(held, tokens that are there or being saved). Held: the blocks must not be freed until
         workers have named the request as sent. tables None: as known."""
-        address, count = (packed := array("I", new_tokens)).buffer_info()
+        packed = array("I", new_tokens) if new_tokens else None
+        address, count = packed.buffer_info() if packed is not None else (0, 0)
         keep, blocks = None, 0
         if tables is not None:
             keep, blocks = self._fill_blocks(tables), self._tables.address
@@ -455,15 +461,6 @@ class WorkerHalf:
 
     def own_stats(self) -> dict[str, int]:
         return self.stats()
-
-
-def _flat(tables: Sequence[Sequence[int]]) -> tuple[array[int], array[int]]:
-    """(how many blocks each table has, the blocks)."""
-    counts = array("I", [len(table) for table in tables])
-    flat = array("i", tables[0])
-    for table in tables[1:]:
-        flat.extend(table)
-    return counts, flat
 
 
 def page_layout(

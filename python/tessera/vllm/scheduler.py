@@ -501,6 +501,10 @@ class SchedulerSide(ConnectorBase):
         if num_external_tokens:
             self._note_load(live, tables, num_external_tokens)
         self._scheduler.allocated(live.number, tables, num_external_tokens)
+        # Of most prompts that are found nothing is left to save. If a load fails, what is computed
+        # instead is saved when the request ends.
+        if not self._state_blocks and self._next_wake(request, live.asked + live.found) == _NEVER:
+            self._awake.pop(request.request_id, None)
 
     def _note_load(self, live: _Live, tables: Sequence[Any], n_tokens: int) -> None:
         size = self._shape.groups[0].block_tokens
@@ -623,7 +627,8 @@ class SchedulerSide(ConnectorBase):
                     c.ROW_RESET_BLOCKS,
                 )
             )
-            live.wake = self._next_wake(request, in_flight)
+            written = min(request.num_computed_tokens - in_flight, request.num_tokens)
+            live.wake = self._next_wake(request, max(written, 0))
             if live.wake == _NEVER:
                 del self._awake[name]
         if self._state_blocks:
@@ -637,12 +642,11 @@ class SchedulerSide(ConnectorBase):
                     self._remember(lives[name])
         return data
 
-    def _next_wake(self, request: Request, in_flight: int) -> int:
-        """When the half has to hear of this request again: at the next whole chunk."""
-        written = request.num_computed_tokens - in_flight
-        safe = min(written, request.num_tokens)
+    def _next_wake(self, request: Request, n_there: int) -> int:
+        """When the half has to hear again of a request of which so many tokens are written: at the
+        next whole chunk."""
         chunk = self._scheduler.chunk_tokens
-        wake = (max(safe, 0) // chunk + 1) * chunk
+        wake = (n_there // chunk + 1) * chunk
         return wake if self._save_decode or wake <= request.num_prompt_tokens else _NEVER
 
     @guarded(lambda: None)

@@ -221,6 +221,67 @@ class TestWhy(unittest.TestCase):
         self.assertEqual([line for line in log.output if "why no hit" in line], [])
 
 
+class TestWholeHits(unittest.TestCase):
+    TOKENS = list(range(10, 10 + 8 * BLOCK))
+
+    def hit(self, rig, name):
+        before = rig.scheduler.connector._scheduler.stats()["tokens_hit"]
+        rig.add(name, self.TOKENS, 4 * BLOCK + 5, 6)
+        rig.drain()
+        rig.check_answers()
+        return rig.scheduler.connector._scheduler.stats()["tokens_hit"] - before
+
+    def test_the_library_hears_of_them_no_more(self):
+        """Nothing is left to save of a prompt that is found: no step names it."""
+        rig = Rig({}, False)
+        self.addCleanup(rig.close)
+        half, rows = rig.scheduler.connector._scheduler, []
+
+        def build(named, *rest, build=half.build):
+            rows.extend(named)
+            return build(named, *rest)
+
+        half.build = build
+        self.assertEqual(self.hit(rig, "first"), 0)
+        self.assertGreater(len(rows), 0)
+        rows.clear()
+        self.assertEqual(self.hit(rig, "again"), 4 * BLOCK)
+        self.assertEqual(rows, [])
+
+    def test_what_is_computed_instead_of_a_failed_load_is_saved(self):
+        folder = engines.scratch()
+        self.addCleanup(folder.cleanup)  # when the engine is closed
+        disk = dict(disk_path=folder.name, disk_size="64M", disk_segment_size="4M", load="async")
+        rig = Rig(disk, False)
+        self.assertEqual(self.hit(rig, "first"), 0)
+        rig.close()
+        expected = rig.ranks[0].expected["first"]
+        self.assertEqual(damage(folder.name, expected[0, 2 * BLOCK : 2 * BLOCK + 2].tobytes()), 1)
+        rig = Rig(disk, False)
+        self.addCleanup(rig.close)
+        rig.ranks[0].may_fail = True
+        self.hit(rig, "damaged")
+        self.assertEqual(rig.scheduler.connector._scheduler.stats()["loads_failed"], 1)
+        self.assertEqual(self.hit(rig, "stored again"), 4 * BLOCK)
+        self.assertEqual(rig.scheduler.connector._scheduler.stats()["loads_failed"], 1)
+
+
+def damage(folder, what):
+    """Changes one byte wherever those are in a file of a folder; how often."""
+    n = 0
+    for file in (os.path.join(root, name) for root, _, names in os.walk(folder) for name in names):
+        if not os.path.isfile(file):
+            continue
+        with open(file, "r+b") as stream:
+            data = stream.read()
+            at = data.find(what)
+            while at >= 0:
+                stream.seek(at)
+                stream.write(bytes([data[at] ^ 1]))
+                n, at = n + 1, data.find(what, at + 1)
+    return n
+
+
 class TestReset(unittest.TestCase):
     def test_what_is_computed_afterwards_is_for_this_engine_only(self):
         tokens = list(range(10, 10 + 8 * BLOCK))
