@@ -69,6 +69,33 @@ static bool wait_for_text(const struct redis_server *s, const char *section, con
     return false;
 }
 
+static int n_keys(const struct redis_server *s)
+{
+    const char *said = REDIS_DO(s, "DBSIZE");
+    return said[0] == ':' ? atoi(said + 1) : -1;
+}
+
+/* Until the replica has what the master has: a put is answered before that. */
+static bool wait_for_copy(const struct redis_server *replica, const struct redis_server *master)
+{
+    uint64_t until = tsri_now_ns() + 30000000000u;
+    int has;
+    while ((has = n_keys(replica)) < 0 || has != n_keys(master)) {
+        if (tsri_now_ns() > until) return false;
+        usleep(10000);
+    }
+    return true;
+}
+
+static const struct redis_server *replica_of(const struct redis_server *master)
+{
+    char port[32];
+    snprintf(port, sizeof port, "master_port:%d\r", master->port);
+    for (int i = 0; i < N_SERVERS; i++)
+        if (strstr(REDIS_DO(&servers[i], "INFO", "replication"), port)) return &servers[i];
+    return NULL;
+}
+
 static bool start_cluster(void)
 {
     char command[1024] = "redis-cli --cluster create";
@@ -187,6 +214,9 @@ TEST(when_a_master_dies_its_replica_takes_over)
     for (uint64_t seed = 1; seed < N_ENTRIES; seed++)
         n_before += kv_tier_get(kit.tier, &shape, seed, 0) == 0;
     CHECK(n_before >= N_ENTRIES - 2);
+    const struct redis_server *replica = replica_of(&servers[0]);
+    CHECK(replica != NULL);
+    CHECK(wait_for_copy(replica, &servers[0]));
     redis_server_kill(&servers[0]);
     /* Misses meanwhile, and never for long. */
     for (uint64_t seed = 1; seed < N_ENTRIES; seed++) {
@@ -223,15 +253,12 @@ TEST(of_a_pair_the_master_is_found_whichever_it_is)
     kit = (struct redis_kit){.setup = {.timeout_ms = 3000}};
     CHECK_INT(redis_kit_open(&kit, both), 0);
     CHECK_INT(kv_tier_put(kit.tier, &shape, 1), 0);
-    uint64_t until = tsri_now_ns() + 10000000000u;
-    while (strcmp(REDIS_DO(&b, "DBSIZE"), REDIS_DO(&a, "DBSIZE")) != 0 && tsri_now_ns() < until)
-        usleep(10000);
-    usleep(100000);
+    CHECK(wait_for_copy(&b, &a));
     redis_server_kill(&a);
     CHECK_STR(REDIS_DO(&b, "REPLICAOF", "NO", "ONE"), "+OK");
     CHECK(kv_tier_until(kit.tier, &shape, 1, 0, 60000));
     int put;
-    until = tsri_now_ns() + 60000000000u;
+    uint64_t until = tsri_now_ns() + 60000000000u;
     while ((put = kv_tier_put(kit.tier, &shape, 2)) != 0 && tsri_now_ns() < until)
         usleep(10000);
     CHECK_INT(put, 0);
