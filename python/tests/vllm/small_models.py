@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -129,9 +129,10 @@ def make_hybrid(folder: str) -> str:
     return str(path)
 
 
-def make_draft(folder: str, target: str) -> str:
-    """A draft model of method eagle for a llama of this file: one layer over the target's hidden
-    states. Its weights are random, so what it proposes depends on every row of its KV."""
+def make_draft(folder: str, target: str, method: str) -> str:
+    """A draft model for a llama of this file, of method eagle: one layer over the target's last
+    hidden states; or eagle3: over those of three of its layers, with fewer tokens than it knows.
+    Its weights are random, so what it proposes depends on every row of its KV."""
     torch.manual_seed(13)
     config = LlamaConfig.from_pretrained(target, num_hidden_layers=1)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -142,10 +143,49 @@ def make_draft(folder: str, target: str) -> str:
         if name.startswith(("model.layers.", "model.embed_tokens."))
         and "layers.0.input_layernorm" not in name
     }
-    weights["fc.weight"] = torch.randn(width, 2 * width) / width**0.5
-    path = Path(folder) / "eagle"
+    if method == "eagle":
+        weights["fc.weight"] = torch.randn(width, 2 * width) / width**0.5
+        config.architectures = ["EagleLlamaForCausalLM"]
+    else:
+        _widen(weights, width)
+        weights["lm_head.weight"] = 0.2 * torch.randn(VOCAB // 2, width)
+        weights["d2t"] = torch.arange(VOCAB // 2)  # token i is 2 * i of the target
+        config.draft_vocab_size = VOCAB // 2
+        config.architectures = ["LlamaForCausalLMEagle3"]
+    path = Path(folder) / method
     path.mkdir()
     save_file(weights, path / "model.safetensors")
-    config.architectures = ["EagleLlamaForCausalLM"]
+    config.save_pretrained(path)
+    return str(path)
+
+
+def _widen(weights: dict[str, torch.Tensor], width: int) -> None:
+    """Makes a layer one of eagle3: it sees embeddings beside hidden states."""
+    for name in ("q_proj", "k_proj", "v_proj"):
+        full = f"layers.0.self_attn.{name}.weight"
+        weights[full] = 0.2 * torch.randn(weights[full].shape[0], 2 * width)
+    weights["layers.0.input_layernorm.weight"] = torch.ones(width)
+    weights["layers.0.hidden_norm.weight"] = torch.ones(width)
+    weights["norm.weight"] = torch.ones(width)
+    weights["fc.weight"] = torch.randn(width, 3 * width) / width**0.5
+
+
+def make_mtp(folder: str) -> str:
+    """A model with a layer that predicts one token more (MiMo)."""
+    torch.manual_seed(17)
+    path = Path(make(folder, "qwen2"))
+    weights = load_file(path / "model.safetensors")
+    config = Qwen2Config.from_pretrained(path)
+    width = config.hidden_size
+    for name, weight in list(weights.items()):
+        if name.startswith("model.layers.0."):
+            own = name.replace("model.layers.", "model.mtp_layers.")
+            weights[own] = weight + 0.1 * torch.randn_like(weight)
+    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+        weights[f"model.mtp_layers.0.{name}.weight"] = torch.ones(width)
+    weights["model.mtp_layers.0.input_proj.weight"] = torch.randn(width, 2 * width) / width**0.5
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    config.architectures = ["MiMoForCausalLM"]
+    config.num_nextn_predict_layers = 1
     config.save_pretrained(path)
     return str(path)

@@ -1,5 +1,5 @@
-"""Speculation with a draft model in the real vLLM: method eagle, a small random target and a small
-random draft, whose layers are in the pages as well.
+"""Speculation with a draft model in the real vLLM: methods eagle, eagle3 and mtp, small random
+targets and small random drafts, whose layers are in the pages as well.
 
 vLLM's own prefix cache is the judge. By its rule a hit ends one block earlier: the draft's KV of a
 token depends on the next token, too, which is not known of the last one found. Answers do not
@@ -13,7 +13,6 @@ import small_models
 from engines import Engine, scratch
 from small_models import BLOCK, text
 
-N_DRAFTED = 2
 SETTINGS = dict(small_models.SETTINGS, async_scheduling=False)
 
 
@@ -29,20 +28,12 @@ def prompts():
 class DraftTest(unittest.TestCase):
     maxDiff = None
 
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = scratch()
-        cls.model = small_models.make(cls.folder.name, "llama")
-        cls.draft = small_models.make_draft(cls.folder.name, cls.model)
+    def setUp(self):
+        self.folder = scratch()
+        self.addCleanup(self.folder.cleanup)
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
-
-    def engine(self, options, **more):
-        drafts = dict(method="eagle", model=self.draft, num_speculative_tokens=N_DRAFTED)
-        more = {**SETTINGS, "model": self.model, "speculative_config": drafts, **more}
-        engine = Engine(options, **more)
+    def engine(self, options):
+        engine = Engine(options, **SETTINGS, model=self.model, speculative_config=self.drafts)
         self.proposed = []
         scheduler = engine.core.scheduler
         update = scheduler.update_draft_token_ids
@@ -68,7 +59,25 @@ class DraftTest(unittest.TestCase):
         self.assertTrue(any(any(step) for step in wanted[1]), "the draft proposed nothing")
         self.assertEqual(got[1], wanted[1], f"{where}: the draft proposes something else")
 
-    def test_hits_end_where_vllms_do_and_the_draft_proposes_the_same(self):
+    def test_eagle(self):
+        self.model = small_models.make(self.folder.name, "llama")
+        draft = small_models.make_draft(self.folder.name, self.model, "eagle")
+        self.drafts = dict(method="eagle", model=draft, num_speculative_tokens=2)
+        self.check()
+
+    def test_eagle3(self):
+        self.model = small_models.make(self.folder.name, "llama")
+        draft = small_models.make_draft(self.folder.name, self.model, "eagle3")
+        self.drafts = dict(method="eagle3", model=draft, num_speculative_tokens=2)
+        self.check()
+
+    def test_mtp(self):
+        self.model = small_models.make_mtp(self.folder.name)
+        self.drafts = dict(method="mtp", num_speculative_tokens=1)
+        self.check()
+
+    def check(self):
+        """Hits end where vLLM's own do, and the draft proposes the same."""
         texts = prompts()
         with self.engine(None) as plain:
             cold = self.ask(plain, texts)
