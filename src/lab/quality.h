@@ -8,6 +8,7 @@
 
 #include "blend/blend.h"
 #include "cli/ask.h"
+#include "lab/columns.h"
 #include "lab/lab.h"
 
 /* ---- questions.c ---- */
@@ -64,12 +65,6 @@ struct tsri_quality_row {
     double full_s, blend_s;
     double n_tokens, n_recomputed;
     struct tsr_gate gate;
-};
-
-/* A number of a table, by its name in the heading and its place in a row. */
-struct tsri_column {
-    const char *name;
-    size_t offset;
 };
 
 /* What a gate judges an answer by, in every table of answers; AT(member): its place in the row. */

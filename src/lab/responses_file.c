@@ -3,18 +3,12 @@
  * answer's text is last, in quotes, for people who want to know what went wrong. */
 #include "lab/answers.h"
 
-#include <errno.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-/* Texts first, then the numbers, which a file may have in any order, then the answer. */
 static const char *const texts[] = {"model", "set", "id", "method"};
-#define LAST "answer"
 #define ROW(member) offsetof(struct tsri_response, member)
-static const struct tsri_column columns[] = {
+static const struct tsri_column numbers[] = {
     {"tokens", ROW(n_tokens)},
     {"computed", ROW(n_computed)},
     {"recomputed", ROW(n_recomputed)},
@@ -32,13 +26,14 @@ static const struct tsri_column columns[] = {
     {"reasons", ROW(reasons)},
     TSRI_GATE_COLUMNS(ROW),
 };
-#define TEXTS TSRI_COUNT(texts)
-#define NUMBERS TSRI_COUNT(columns)
-
-static double *number_at(struct tsri_response *row, size_t i)
-{
-    return (double *)(void *)((char *)row + columns[i].offset);
-}
+_Static_assert(TSRI_COUNT(numbers) <= TSRI_COLUMNS_MAX, "a table has room for them");
+static const struct tsri_columns table = {.what = "answers",
+                                          .texts = texts,
+                                          .n_texts = TSRI_COUNT(texts),
+                                          .numbers = numbers,
+                                          .n_numbers = TSRI_COUNT(numbers),
+                                          .last = "answer"};
+#define DIGITS 6
 
 void tsri_responses_fini(struct tsri_responses *r)
 {
@@ -69,42 +64,6 @@ const struct tsri_response *tsri_responses_find(const struct tsri_responses *r, 
 
 /* ---- reading ---- */
 
-/* Which columns a table has, in its order. */
-struct response_order {
-    size_t at[NUMBERS], n;
-};
-
-/* False: the file is no table of ours. */
-static bool parse_heading(char *line, struct response_order *o)
-{
-    char *rest = NULL;
-    const char *name;
-    o->n = 0;
-    for (size_t i = 0; i < TEXTS; i++) {
-        name = strtok_r(i ? NULL : line, ",\n", &rest);
-        if (!name || strcmp(name, texts[i]) != 0) return false;
-    }
-    while ((name = strtok_r(NULL, ",\n", &rest)) && strcmp(name, LAST) != 0) {
-        size_t k = 0;
-        while (k < NUMBERS && strcmp(columns[k].name, name) != 0)
-            k++;
-        if (k == NUMBERS || o->n == NUMBERS) return false;
-        o->at[o->n++] = k;
-    }
-    return name && !strtok_r(NULL, ",\n", &rest);
-}
-
-/* The next field, ended by a comma, into room for `bytes`. */
-static bool read_field(char **line, char *out, size_t bytes)
-{
-    size_t n = strcspn(*line, ",\n");
-    if ((*line)[n] != ',' || n >= bytes) return false;
-    memcpy(out, *line, n);
-    out[n] = 0;
-    *line += n + 1;
-    return true;
-}
-
 static bool read_quoted(const char *from, char *out, size_t bytes)
 {
     size_t n = 0;
@@ -118,65 +77,29 @@ static bool read_quoted(const char *from, char *out, size_t bytes)
     return strcmp(from, "\"\n") == 0;
 }
 
-static bool parse_row(char *line, const struct response_order *o, char model[static 128],
-                      struct tsri_response *row)
+static int take_row(void *arg, const struct tsri_columns_line *line)
 {
-    memset(row, 0, sizeof *row);
-    for (size_t i = 0; i < NUMBERS; i++)
-        *number_at(row, i) = NAN;
-    if (!read_field(&line, model, 128) || !read_field(&line, row->set, sizeof row->set) ||
-        !read_field(&line, row->id, sizeof row->id) ||
-        !read_field(&line, row->method, sizeof row->method))
-        return false;
-    for (size_t i = 0; i < o->n; i++) {
-        char text[64], *end;
-        if (!read_field(&line, text, sizeof text)) return false;
-        *number_at(row, o->at[i]) = strtod(text, &end);
-        if (*end || end == text) return false;
-    }
-    return read_quoted(line, row->text, sizeof row->text);
-}
-
-static int take_row(struct tsri_responses *r, const struct response_order *o, char *line,
-                    const char *path, size_t number)
-{
-    struct tsri_response row;
+    char *rest = line->text;
+    struct tsri_responses *r = arg;
+    struct tsri_response row = {.set = ""};
     char model[sizeof r->model];
-    if (!parse_row(line, o, model, &row))
-        return tsri_cli_fail("%s:%zu: not a valid row", path, number);
+    if (!tsri_columns_text(&rest, model, sizeof model) ||
+        !tsri_columns_text(&rest, row.set, sizeof row.set) ||
+        !tsri_columns_text(&rest, row.id, sizeof row.id) ||
+        !tsri_columns_text(&rest, row.method, sizeof row.method) ||
+        !tsri_columns_numbers(&table, line->order, &rest, &row) ||
+        !read_quoted(rest, row.text, sizeof row.text))
+        return -1;
     if (r->model[0] && strcmp(r->model, model) != 0)
-        return tsri_cli_fail("%s:%zu: of model %s, not %s", path, number, model, r->model);
+        return tsri_cli_fail("%s:%zu: of model %s, not %s", line->path, line->number, model,
+                             r->model);
     memcpy(r->model, model, sizeof model);
     return tsri_responses_add(r, &row);
 }
 
 int tsri_responses_load(struct tsri_responses *r, const char *path, bool to_append)
 {
-    char *line = NULL;
-    size_t room = 0, number = 0;
-    struct response_order order;
-    off_t good = 0;
-    bool cut_off = false;
-    int e = 0;
-    FILE *in = fopen(path, "re");
-    if (!in && errno == ENOENT && to_append) return 0;
-    if (!in) return tsri_cli_fail("%s: %s", path, strerror(errno));
-    for (ssize_t n; !e && (n = getline(&line, &room, in)) > 0; good += n) {
-        cut_off = line[n - 1] != '\n';
-        if (cut_off) break;
-        if (++number == 1)
-            e = parse_heading(line, &order)
-                    ? 0
-                    : tsri_cli_fail("%s: not a table of answers: unknown heading", path);
-        else
-            e = take_row(r, &order, line, path, number);
-    }
-    free(line);
-    fclose(in);
-    /* What comes next must not be joined to half a line. */
-    if (!e && cut_off && to_append && truncate(path, good) != 0)
-        e = tsri_cli_fail("%s: %s", path, strerror(errno));
-    return e;
+    return tsri_columns_load(&table, path, to_append, take_row, r);
 }
 
 /* ---- writing ---- */
@@ -194,49 +117,18 @@ static void put_quoted(char *text, FILE *out)
     fputs("\"\n", out);
 }
 
-static void put_heading(FILE *out)
-{
-    for (size_t i = 0; i < TEXTS; i++)
-        fprintf(out, "%s,", texts[i]);
-    for (size_t i = 0; i < NUMBERS; i++)
-        fprintf(out, "%s,", columns[i].name);
-    fputs(LAST "\n", out);
-}
-
-/* Whether rows of this program fit under the heading of a file. */
-static bool has_all_columns(FILE *file)
-{
-    char *line = NULL;
-    size_t room = 0, same = 0;
-    struct response_order o = {.n = 0};
-    rewind(file);
-    if (getline(&line, &room, file) <= 0 || !parse_heading(line, &o)) o.n = 0;
-    while (same < o.n && o.at[same] == same)
-        same++;
-    free(line);
-    return same == NUMBERS;
-}
-
 int tsri_responses_append(const struct tsri_responses *r, const char *path,
                           const struct tsri_response *rows, size_t n)
 {
-    struct stat st;
-    FILE *out = fopen(path, "a+e");
-    if (!out) return tsri_cli_fail("%s: %s", path, strerror(errno));
-    bool is_new = fstat(fileno(out), &st) == 0 && st.st_size == 0;
-    if (!is_new && !has_all_columns(out)) {
-        fclose(out);
-        return tsri_cli_fail("%s: has other columns than this version writes; begin another table",
-                             path);
-    }
-    if (is_new) put_heading(out);
+    FILE *out;
+    int e = tsri_columns_open(&out, &table, path);
+    if (e) return e;
     for (size_t i = 0; i < n; i++) {
         struct tsri_response row = rows[i];
-        fprintf(out, "%s,%s,%s,%s,", r->model, row.set, row.id, row.method);
-        for (size_t k = 0; k < NUMBERS; k++)
-            fprintf(out, "%.6g,", *number_at(&row, k));
+        fprintf(out, "%s,%s,%s,%s", r->model, row.set, row.id, row.method);
+        tsri_columns_put(out, &table, &row, DIGITS);
+        fputc(',', out);
         put_quoted(row.text, out);
     }
-    bool failed = ferror(out);
-    return (fclose(out) != 0 || failed) ? tsri_cli_fail("%s: %s", path, strerror(errno)) : 0;
+    return tsri_columns_close(out, path);
 }
