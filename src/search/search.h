@@ -102,7 +102,7 @@ void tsri_passages_drop(struct tsri_passages *f, size_t i);
 TSR_MUST int tsri_search_find(struct tsri_search *s, const char *question, uint32_t max,
                               size_t max_bytes, struct tsri_passages *out);
 
-/* Passages in the order of folder, name and number, from the one behind `after` (NULL: the first).
+/* Passages in the order of folder, name and number, from the one that follows `after` (NULL: the first).
  * At most max; out->n is 0 at the end. The folders may change between two calls: then passages are
  * left out or come twice, never in parts. */
 TSR_MUST int tsri_search_list(struct tsri_search *s, const struct tsri_passage *after, uint32_t max,
@@ -116,10 +116,7 @@ struct tsri_folder_watch;
 TSR_MUST int tsri_folder_watch_open(struct tsri_folder_watch **out, const char *const *folders,
                                     uint32_t n_folders);
 void tsri_folder_watch_close(struct tsri_folder_watch *w);
-/* 1: something has changed and been quiet for a moment since, so sync; 0: the time has passed, or
- * tsri_folder_watch_wake was called. */
+/* 1: something has changed and been quiet for a moment since, so sync; 0: the time has passed. */
 TSR_MUST int tsri_folder_watch_wait(struct tsri_folder_watch *w, uint32_t timeout_ms);
-/* From another thread: the wait that is under way, or the next one, returns 0. */
-void tsri_folder_watch_wake(struct tsri_folder_watch *w);
 
 #endif

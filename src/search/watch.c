@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 
@@ -23,7 +22,7 @@
 struct tsri_folder_watch {
     char **folders;
     uint32_t n_folders;
-    int notify, wake; /* notify: -1 where folders cannot be watched */
+    int notify; /* -1: folders cannot be watched */
     uint32_t n_watches;
     bool partly;        /* some folders are not watched */
     uint64_t looked_ns; /* when a sync was last asked for */
@@ -62,10 +61,8 @@ int tsri_folder_watch_open(struct tsri_folder_watch **out, const char *const *fo
     *out = NULL;
     if (!w) return TSR_ENOMEM;
     w->notify = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-    w->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     w->folders = tsri_alloc(n_folders, sizeof *w->folders);
-    int err = w->wake < 0 ? tsri_fail(TSR_EIO, "eventfd: %s", strerror(errno)) : 0;
-    if (!w->folders) err = TSR_ENOMEM;
+    int err = w->folders ? 0 : TSR_ENOMEM;
     for (uint32_t i = 0; i < n_folders && !err; i++) {
         w->folders[i] = tsri_strdup(folders[i]);
         if (!w->folders[i]) err = TSR_ENOMEM;
@@ -85,18 +82,10 @@ void tsri_folder_watch_close(struct tsri_folder_watch *w)
 {
     if (!w) return;
     if (w->notify >= 0) close(w->notify);
-    if (w->wake >= 0) close(w->wake);
     for (uint32_t i = 0; w->folders && i < w->n_folders; i++)
         tsri_free(w->folders[i]);
     tsri_free(w->folders);
     tsri_free(w);
-}
-
-void tsri_folder_watch_wake(struct tsri_folder_watch *w)
-{
-    uint64_t one = 1;
-    ssize_t n = write(w->wake, &one, sizeof one);
-    (void)n; /* full: it is awake */
 }
 
 static void drain(int fd)
@@ -106,36 +95,30 @@ static void drain(int fd)
         continue;
 }
 
-enum woken { TIMED, CHANGED, CALLED };
-
-static enum woken wait_once(const struct tsri_folder_watch *w, uint32_t timeout_ms)
+/* Whether something has changed. */
+static bool wait_once(const struct tsri_folder_watch *w, uint32_t timeout_ms)
 {
-    struct pollfd p[] = {{.fd = w->wake, .events = POLLIN}, {.fd = w->notify, .events = POLLIN}};
+    struct pollfd p = {.fd = w->notify, .events = POLLIN};
     uint64_t end = tsri_now_ns() + (uint64_t)timeout_ms * 1000000;
     for (;;) {
         uint64_t now = tsri_now_ns();
         int left = now < end ? (int)((end - now + 999999) / 1000000) : 0;
-        int n = poll(p, 2, left);
+        int n = poll(&p, 1, left);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return TIMED;
-        if (p[0].revents) drain(w->wake);
-        if (p[1].revents) drain(w->notify);
-        return p[0].revents ? CALLED : CHANGED;
+        if (n <= 0) return false;
+        drain(w->notify);
+        return true;
     }
 }
 
 int tsri_folder_watch_wait(struct tsri_folder_watch *w, uint32_t timeout_ms)
 {
     uint32_t wait_ms = w->partly && timeout_ms > RESCAN_MS ? RESCAN_MS : timeout_ms;
-    enum woken first = wait_once(w, wait_ms);
-    if (first == CALLED) return 0;
+    bool changed = wait_once(w, wait_ms);
     bool due = w->partly && tsri_now_ns() - w->looked_ns >= RESCAN_MS * (uint64_t)1000000;
-    if (first == TIMED && !due) return 0;
-    for (uint32_t waited = 0; waited < QUIET_MAX_MS; waited += QUIET_MS) {
-        enum woken more = wait_once(w, QUIET_MS);
-        if (more == CALLED) return 0;
-        if (more == TIMED) break;
-    }
+    if (!changed && !due) return 0;
+    for (uint32_t waited = 0; waited < QUIET_MAX_MS && wait_once(w, QUIET_MS);)
+        waited += QUIET_MS;
     watch_all(w);
     w->looked_ns = tsri_now_ns();
     return 1;

@@ -4,7 +4,6 @@
 #include "folder_kit.h"
 #include "support/test.h"
 
-#include <pthread.h>
 #include <sys/stat.h>
 
 static struct tmpdir tmp;
@@ -57,23 +56,6 @@ TEST(where_not_all_is_watched_a_look_is_due_now_and_then)
     tmpdir_fini(&many);
 }
 
-static void *wake(void *arg)
-{
-    usleep(20000);
-    tsri_folder_watch_wake(arg);
-    return NULL;
-}
-
-TEST(a_wait_can_be_ended)
-{
-    pthread_t thread;
-    uint64_t start = tsri_now_ns();
-    CHECK_INT(pthread_create(&thread, NULL, wake, w), 0);
-    CHECK_INT(tsri_folder_watch_wait(w, 600000), 0);
-    CHECK_INT(pthread_join(thread, NULL), 0);
-    CHECK(tsri_now_ns() - start < 300u * 1000000000ull);
-}
-
 int main(void)
 {
     tmpdir_init(&tmp);
@@ -86,7 +68,6 @@ int main(void)
     RUN(files_that_come_change_and_go_are_noticed);
     RUN(folders_that_come_are_watched_too);
     RUN(where_not_all_is_watched_a_look_is_due_now_and_then);
-    RUN(a_wait_can_be_ended);
     tsri_folder_watch_close(w);
     tmpdir_fini(&tmp);
     return test_end();
