@@ -190,9 +190,8 @@ int tsri_parcel_read(const uint8_t *record, size_t bytes, struct tsri_parcel *r)
     return 0;
 }
 
-/* sums: those that are known, or NULL. */
-static int check_cells(const uint8_t *record, const struct tsri_parcel *r, void *const *planes,
-                       struct tsri_extent cells, const uint64_t *sums)
+int tsri_parcel_check(const uint8_t *record, const struct tsri_parcel *r, void *const *planes,
+                      struct tsri_extent cells, const uint64_t *sums)
 {
     for (uint64_t i = cells.begin; i < cells.end; i++) {
         if (!planes[i]) continue;
@@ -202,12 +201,6 @@ static int check_cells(const uint8_t *record, const struct tsri_parcel *r, void 
             return tsri_fail(TSR_ECORRUPT, "cell %llu has a wrong checksum", (unsigned long long)i);
     }
     return 0;
-}
-
-int tsri_parcel_check(const uint8_t *record, const struct tsri_parcel *r, void *const *planes,
-                      uint64_t first, uint64_t end)
-{
-    return check_cells(record, r, planes, (struct tsri_extent){first, end}, NULL);
 }
 
 bool tsri_parcel_same_text(const uint8_t *a, const uint8_t *b, const struct tsri_parcel *r)
@@ -259,7 +252,7 @@ int tsri_arrivals_prove(struct tsri_arrivals *a, const uint8_t *record, const st
     while (a->n_checked < n_cells && tsri_parcel_cell(r, a->n_checked).end <= end)
         a->n_checked++;
     struct tsri_extent fresh = {first, a->n_checked};
-    int err = check_cells(record, r, io->planes, fresh, a->sums);
+    int err = tsri_parcel_check(record, r, io->planes, fresh, a->sums);
     if (!err) hand_on(r, io, end, &a->n_layers);
     return err;
 }

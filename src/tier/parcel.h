@@ -74,9 +74,10 @@ void tsri_parcel_seal(uint8_t *record, const struct tsri_parcel *r);
 TSR_MUST int tsri_parcel_read_head(const uint8_t *from, size_t bytes, struct tsri_parcel *r);
 /* All of it: also the checksum of tokens, extra and sums. */
 TSR_MUST int tsri_parcel_read(const uint8_t *record, size_t bytes, struct tsri_parcel *r);
-/* Compares cells [first, end) with their sums; those that are not wanted count as right. */
+/* Compares cells with their sums; those that are not wanted count as right. sums: of cells that were
+ * summed already, 0 for others; NULL: none. */
 TSR_MUST int tsri_parcel_check(const uint8_t *record, const struct tsri_parcel *r,
-                               void *const *planes, uint64_t first, uint64_t end);
+                               void *const *planes, struct tsri_extent cells, const uint64_t *sums);
 /* Whether two records say the same of the same text: everything but who wrote it and the sums. */
 bool tsri_parcel_same_text(const uint8_t *a, const uint8_t *b, const struct tsri_parcel *r);
 /* What a get must compare before it believes a record: key, space and shape are those asked for

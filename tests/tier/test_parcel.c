@@ -109,11 +109,11 @@ TEST(streams_carry_the_cells_and_nothing_else)
         struct iovec one;
         CHECK_INT(tsri_stream_iov(&none, &one, 1, waste, sizeof waste), 1);
         CHECK_INT(one.iov_len, sizeof waste);
-        CHECK_INT(tsri_parcel_check(record, &r, to.planes, 0, tsri_parcel_cells(&r)), 0);
-        if (r.n_parts > 1 || tsri_parcel_cells(&r) > 1) {
-            *(uint8_t *)to.planes[tsri_parcel_cells(&r) - 1] ^= 1;
-            CHECK_INT(tsri_parcel_check(record, &r, to.planes, 0, tsri_parcel_cells(&r)),
-                      TSR_ECORRUPT);
+        struct tsri_extent all = {0, tsri_parcel_cells(&r)};
+        CHECK_INT(tsri_parcel_check(record, &r, to.planes, all, NULL), 0);
+        if (r.n_parts > 1 || all.end > 1) {
+            *(uint8_t *)to.planes[all.end - 1] ^= 1;
+            CHECK_INT(tsri_parcel_check(record, &r, to.planes, all, NULL), TSR_ECORRUPT);
         }
         free(record);
         kv_entry_fini(&from);
