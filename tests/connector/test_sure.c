@@ -132,8 +132,7 @@ TEST(the_pages_stay_while_the_device_reads_them)
     CHECK_INT(tsr_cache_evict(k.cache, SIZE_MAX), 0); /* reported, but still being read */
     gpu->hold(false);
     ck_settle(&k, NULL);
-    for (uint32_t i = 0; i < 10000 && tsr_cache_evict(k.cache, SIZE_MAX) == 0; i++)
-        usleep(1000);
+    WAIT_FOR(tsr_cache_evict(k.cache, SIZE_MAX) != 0);
     gpu->stream_sync(k.stream);
     CHECK(ck_right_all(&k, tokens, 0, 64, blocks + 20));
     ck_close(&k);

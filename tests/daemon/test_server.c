@@ -409,12 +409,16 @@ static int run_out_of_descriptors(void)
     int in_use = open("/dev/null", O_RDONLY);
     if (in_use < 0) return 1;
     close(in_use);
+    int limited[2]; /* its end: the limit is set */
+    if (pipe(limited) != 0) return 1;
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
-        /* The client's side: 20 connections of which the server can take only some. */
+        /* The client's side: 40 connections of which the server can take only some. */
         int n_open = 0;
-        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        char none;
+        close(limited[1]);
+        if (read(limited[0], &none, 1) != 0) _exit(1);
         for (int i = 0; i < 40; i++)
             n_open += wc_connect(&c[i], s.path) && wc_hello(&c[i], NULL) == 0;
         if (n_open == 0 || n_open == 40) _exit(10 + n_open);
@@ -429,9 +433,12 @@ static int run_out_of_descriptors(void)
         }
         _exit(3);
     }
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 4;
+    close(limited[0]);
+    int e = setrlimit(RLIMIT_NOFILE, &limit);
+    close(limited[1]);
     int status = -1;
     if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) return 5;
+    if (e != 0) return 4;
     if (WEXITSTATUS(status)) return WEXITSTATUS(status);
     return server_end(&s) ? 0 : 6;
 }

@@ -130,8 +130,7 @@ TEST(a_session_that_ends_on_the_way_is_told_and_the_next_one_works)
     CHECK_INT(tsr_config_set(cfg, "server_socket", server.path), 0);
     CHECK_INT(tsr_server_open(&server.server, server.k.cache, cfg), 0);
     tsr_config_close(cfg);
-    for (int i = 0; i < 500 && look_up(&r, &a, r.tokens, SEGMENT, 7) == 0; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    WAIT_FOR(look_up(&r, &a, r.tokens, SEGMENT, 7) != 0);
     rig_wait_locked(&r);
     check_own(&r, 7); /* another session, and another mapping of its memory */
     close_all(&r);

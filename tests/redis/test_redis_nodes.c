@@ -257,11 +257,7 @@ TEST(of_a_pair_the_master_is_found_whichever_it_is)
     redis_server_kill(&a);
     CHECK_STR(REDIS_DO(&b, "REPLICAOF", "NO", "ONE"), "+OK");
     CHECK(kv_tier_until(kit.tier, &shape, 1, 0, 60000));
-    int put;
-    uint64_t until = tsri_now_ns() + 60000000000u;
-    while ((put = kv_tier_put(kit.tier, &shape, 2)) != 0 && tsri_now_ns() < until)
-        usleep(10000);
-    CHECK_INT(put, 0);
+    WAIT_FOR(kv_tier_put(kit.tier, &shape, 2) == 0);
     redis_kit_close(&kit);
     redis_server_fini(&a);
     redis_server_fini(&b);

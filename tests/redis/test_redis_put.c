@@ -163,10 +163,7 @@ TEST(a_read_only_replica_is_read_and_not_written)
     struct redis_server replica;
     redis_server_init(&replica, (const char *const[]){"--replicaof", "127.0.0.1", port,
                                                       "--repl-diskless-sync-delay", "0", NULL});
-    uint64_t until = tsri_now_ns() + 20000000000u;
-    while (!strstr(REDIS_DO(&replica, "INFO", "replication"), "master_link_status:up") &&
-           tsri_now_ns() < until)
-        usleep(20000);
+    WAIT_FOR(strstr(REDIS_DO(&replica, "INFO", "replication"), "master_link_status:up"));
     /* Its master dies, so that nothing but the replica is left. */
     redis_server_kill(&server);
     expect_refused(&replica, TSR_EPERM);

@@ -168,6 +168,14 @@ static inline void engine_kit_release(struct engine_kit *k)
     pthread_mutex_unlock(&k->lock);
 }
 
+/* Nothing is read, written or learned. */
+static inline bool engine_kit_is_idle(struct engine_kit *k)
+{
+    struct tsri_engine_stats stats;
+    tsri_engine_stats(k->engine, &stats);
+    return !stats.n_learning && !stats.n_reading && !stats.n_writing;
+}
+
 /* Until so many jobs of the kit have ended. */
 static inline void engine_kit_wait(struct engine_kit *k, uint32_t n)
 {

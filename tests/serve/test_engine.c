@@ -221,14 +221,11 @@ TEST(closing_ends_what_runs_and_what_waits)
 
 static const uint32_t order[] = {2, 0, 1};
 
-static void wait_until_learned(struct engine_kit *k, uint64_t n_tokens)
+static bool has_learned(struct engine_kit *k, uint64_t n_tokens)
 {
     struct tsri_engine_stats stats;
-    struct timespec pause = {0, 1000000};
-    do {
-        nanosleep(&pause, NULL);
-        tsri_engine_stats(k->engine, &stats);
-    } while (stats.learned_tokens < n_tokens || stats.n_learning);
+    tsri_engine_stats(k->engine, &stats);
+    return stats.learned_tokens >= n_tokens && !stats.n_learning;
 }
 
 TEST(documents_of_the_first_question_are_stored_after_it)
@@ -242,7 +239,7 @@ TEST(documents_of_the_first_question_are_stored_after_it)
     CHECK(j[0].report.reasons & TSR_BLEND_FIRST);
     CHECK_INT(j[0].report.n_reused, 0);
     /* The first one, right after the system prompt, is as exact there as alone: it is stored. */
-    wait_until_learned(&k, 140 + 166);
+    WAIT_FOR(has_learned(&k, 140 + 166));
     d = engine_kit_documents(&k, order, TSRI_MODE_FAST);
     CHECK_INT(engine_kit_submit(&k, &j[1], &d), 0);
     engine_kit_wait(&k, 2);

@@ -85,8 +85,6 @@ static void two_turns(const struct rig *r, struct tsr_blend *blend, bool fresh,
 {
     struct engine_kit k;
     uint32_t tokens[600];
-    struct tsri_engine_stats stats;
-    struct timespec pause = {0, 1000000};
     struct tsri_engine_desc d = {.model = r->model, .blend = blend};
     engine_kit_init(&k);
     CHECK_INT(tsri_engine_open(&k.engine, &d), 0);
@@ -97,10 +95,7 @@ static void two_turns(const struct rig *r, struct tsr_blend *blend, bool fresh,
     job.max_tokens = 50;
     CHECK_INT(engine_kit_submit(&k, &jobs[0], &job), 0);
     engine_kit_wait(&k, 1);
-    do {
-        nanosleep(&pause, NULL);
-        tsri_engine_stats(k.engine, &stats);
-    } while (stats.n_learning || stats.n_writing);
+    WAIT_FOR(engine_kit_is_idle(&k));
     memcpy(tokens + 150, jobs[0].tokens, 50 * sizeof *tokens);
     for (uint32_t i = 0; i < 10; i++)
         tokens[200 + i] = 5 + i;

@@ -146,16 +146,6 @@ TEST(the_first_question_about_documents_of_free_order_is_read_in_full)
 
 /* ---- conversations ---- */
 
-static void wait_until_idle(struct engine_kit *k)
-{
-    struct tsri_engine_stats stats;
-    struct timespec pause = {0, 1000000};
-    do {
-        nanosleep(&pause, NULL);
-        tsri_engine_stats(k->engine, &stats);
-    } while (stats.n_learning || stats.n_reading || stats.n_writing);
-}
-
 /* The second prompt of a conversation: the first one, its answer, and a question. */
 static struct tsri_job_desc second_turn(uint32_t *tokens, const struct tsri_job_desc *first,
                                         const struct engine_job *answer)
@@ -188,7 +178,7 @@ static void two_turns(enum tsri_mode mode, enum tsri_keeping keeps, bool fresh,
     d.logprobs = true;
     CHECK_INT(engine_kit_submit(&k, &jobs[0], &d), 0);
     engine_kit_wait(&k, 1);
-    wait_until_idle(&k);
+    WAIT_FOR(engine_kit_is_idle(&k));
     d = second_turn(more, &d, &jobs[0]);
     CHECK_INT(engine_kit_submit(&k, &jobs[1], &d), 0);
     engine_kit_wait(&k, 2);
