@@ -1,5 +1,11 @@
 /* passes.h - a run from inside: run.c moves it on, passes.c says which rows each pass has and what
- * follows from it. */
+ * follows from it.
+ *
+ * Threads: a run belongs to one thread at a time; only its feed is filled by threads of the cache.
+ * Memory:  the arrays are the run's. The blend, the mover, and what the ask and the layouts point to
+ *          are borrowed until the run has ended.
+ * Errors:  enum tsr_err. A piece that cannot be loaded is no error: the plan computes it.
+ */
 #ifndef TSRI_PASSES_H
 #define TSRI_PASSES_H
 

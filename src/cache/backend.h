@@ -4,6 +4,9 @@
  *
  * Prompts and stores that come here are complete (struct sizes) and of this cache. A forked child
  * gets here with keys and put_abort alone.
+ *
+ * Threads: any, as the public calls; open and close while no other call is under way.
+ * Memory, errors: as in tessera.h.
  */
 #ifndef TSRI_BACKEND_H
 #define TSRI_BACKEND_H

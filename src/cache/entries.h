@@ -5,9 +5,10 @@
  *
  *     FREE -> FILLING -> HOST <-> COLD -> FREE          (DYING when dropped while pinned)
  *
- * Who has pinned an entry in state HOST may read its meta and its pages until it unpins; nobody
- * needs a lock for that. Everything else changes under cache->lock only. COLD entries have neither
- * meta nor pages: a lower tier has them.
+ * Threads: who has pinned an entry in state HOST may read its meta and its pages until it unpins,
+ *          without a lock. Everything else changes under cache->lock only.
+ * Memory:  entries are reserved when the cache is opened. A COLD entry has neither meta nor pages: a
+ *          lower tier has them.
  */
 #ifndef TSRI_ENTRIES_H
 #define TSRI_ENTRIES_H

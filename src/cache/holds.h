@@ -1,6 +1,8 @@
 /* holds.h - pages that clients keep in their place by leases and half-written stores, bounded.
  *
  * Threads: any; the lock is a leaf.
+ * Memory:  the tables are reserved at init.
+ * Errors:  only init fails; a false says that the limit is reached.
  */
 #ifndef TSRI_HOLDS_H
 #define TSRI_HOLDS_H

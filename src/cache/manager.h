@@ -1,9 +1,11 @@
 /* manager.h - the tiers below host memory, as the rest of the cache sees them: what is stored goes
  * down in the background, what is wanted comes up, what is dropped is forgotten below too.
  *
- * One thread writes (puts and drops, in the order they were asked for); fetches run on the thread
- * that wants the bytes. A tier is never called under a lock. Lock order: cache->lock, then
- * manager->lock.
+ * Threads: any, unless it says otherwise. One thread writes (puts and drops, in the order they were
+ *          asked for); fetches run on the thread that wants the bytes. A tier is never called under a
+ *          lock. Lock order: cache->lock, then manager->lock.
+ * Memory:  the write queue and what is known of each entry are reserved at open.
+ * Errors:  enum tsr_err. A tier that fails is a miss, or an entry that is owed to it (flush.c).
  */
 #ifndef TSRI_MANAGER_H
 #define TSRI_MANAGER_H

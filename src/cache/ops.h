@@ -1,4 +1,10 @@
-/* ops.h - loads and stores in the background, on the threads of the cache. */
+/* ops.h - loads and stores in the background, on the threads of the cache.
+ *
+ * Threads: any; ops->lock is a leaf. `done` runs on a thread of the cache, without a lock.
+ * Memory:  ops_max operations are taken at open; an operation is the caller's again after its close.
+ *          What a load or store points to is borrowed until the operation is done.
+ * Errors:  TSR_EAGAIN when ops_max operations or the queue are full.
+ */
 #ifndef TSRI_OPS_H
 #define TSRI_OPS_H
 

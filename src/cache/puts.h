@@ -2,6 +2,9 @@
  * visible at once.
  *
  * Threads: a put belongs to one thread at a time.
+ * Memory:  a put has its entries and their pages until commit or abort, which both free the handle,
+ *          commit also when it fails.
+ * Errors:  enum tsr_err. TSR_EAGAIN: the write queue is full; TSR_EFULL: nothing can be evicted.
  */
 #ifndef TSRI_PUTS_H
 #define TSRI_PUTS_H

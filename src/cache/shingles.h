@@ -3,6 +3,8 @@
  *
  * Threads: read without a lock; written under cache->lock. What is found is nominated only: pin,
  *          look for the tokens in the entry, then compare.
+ * Memory:  the table is reserved at init; adding to a full one replaces what is in it, or adds
+ *          nothing.
  */
 #ifndef TSRI_SHINGLES_H
 #define TSRI_SHINGLES_H

@@ -2,6 +2,8 @@
  *
  * Threads: read without a lock; written under cache->lock. What is found is nominated only: pin,
  *          then compare.
+ * Memory:  the table is reserved at init; adding to a full one replaces what is in it, or adds
+ *          nothing.
  */
 #ifndef TSRI_WINDOWS_H
 #define TSRI_WINDOWS_H

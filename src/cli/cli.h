@@ -1,7 +1,7 @@
 /* cli.h - what the commands of `tessera` and `tessera-lab` share: the command line as it was
  * understood, error lines, and tables. Results go to stdout, errors to stderr as `PROGRAM: ...`.
  *
- * Threads: one; the program has no others of its own.
+ * Threads: a command runs on the main thread; `serve` and heir.c have more.
  * Memory:  struct tsri_cli lives as long as main(); strings in it are argv's.
  * Errors:  a command returns the exit status: 0, CLI_FAILED, or CLI_USAGE.
  */

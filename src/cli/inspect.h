@@ -1,4 +1,8 @@
-/* inspect.h - what `tessera inspect` takes from a store directory. */
+/* inspect.h - what `tessera inspect` takes from a store directory.
+ *
+ * Threads: one.
+ * Memory:  the struct is embedded; close gives back what it holds.
+ * Errors:  as in cli.h. */
 #ifndef TSRI_CLI_INSPECT_H
 #define TSRI_CLI_INSPECT_H
 

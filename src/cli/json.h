@@ -1,8 +1,10 @@
 /* json.h - JSON files read by jansson: one object, or one object a line.
  *
- * Memory: what is returned is released with json_decref(). Errors: negative, or NULL, with a message that names
- * file, line and column. Limits: the caller says how large a document may be, jansson refuses more than 2048
- * levels. A member that is there twice is refused, wherever it is. */
+ * Threads: one.
+ * Memory:  what is returned is released with json_decref().
+ * Errors:  negative, or NULL, with a message that names file, line and column. A member that is there
+ *          twice is refused, wherever it is.
+ * Limits:  the caller says how large a document may be; jansson refuses more than 2048 levels. */
 #ifndef TSRI_CLI_JSON_H
 #define TSRI_CLI_JSON_H
 

@@ -1,4 +1,8 @@
-/* prompt_file.h - documents and a prompt from a file, for `tessera inspect`. */
+/* prompt_file.h - documents and a prompt from a file, for `tessera inspect`.
+ *
+ * Threads: one.
+ * Memory:  everything is the struct's, until its fini.
+ * Errors:  enum tsr_err. */
 #ifndef TSRI_CLI_PROMPT_FILE_H
 #define TSRI_CLI_PROMPT_FILE_H
 

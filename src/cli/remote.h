@@ -1,4 +1,8 @@
-/* remote.h - a server's cache, for the commands that take --connect[=SOCKET]. */
+/* remote.h - a server's cache, for the commands that take --connect[=SOCKET].
+ *
+ * Threads: one.
+ * Memory:  a reply is borrowed until tsri_link_end().
+ * Errors:  as in cli.h, unless it says otherwise. */
 #ifndef TSRI_CLI_REMOTE_H
 #define TSRI_CLI_REMOTE_H
 

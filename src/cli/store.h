@@ -1,5 +1,9 @@
 /* store.h - store directories, for the commands that work on one: ls, verify, evict, clear,
- * compact, warm. */
+ * compact, warm.
+ *
+ * Threads: one.
+ * Memory:  a struct tsri_store is embedded; close gives back the entries and the tier.
+ * Errors:  as in cli.h, unless it says otherwise. */
 #ifndef TSRI_CLI_STORE_H
 #define TSRI_CLI_STORE_H
 
